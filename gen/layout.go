@@ -1,0 +1,257 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf/btf"
+)
+
+// goType is a generated type: a C struct or union, or an unnamed one inside
+// such.
+type goType struct {
+	name   string
+	c      string // the named C type it is, or is in: "struct rxe_send_wr"
+	path   string // where inside c: "wr.rdma", or ""
+	size   uint32
+	align  uint32
+	union  bool
+	fields []goField
+	access []goField // members read through a method: of unions, flexible arrays
+}
+
+type goField struct {
+	name string // "" for padding
+	typ  string
+	off  uint32
+	size uint32
+	c    string // C path inside the goType
+	note string
+}
+
+// builder turns BTF into goTypes.
+type builder struct {
+	types map[string]*goType
+	order []*goType
+	byC   map[string]string // C type -> Go name
+}
+
+// named builds the type of a named struct or union and returns its Go name.
+func (b *builder) named(t btf.Type) (string, error) {
+	kind, tag, size, members := composite(t)
+	c := kind + " " + tag
+	if name, ok := b.byC[c]; ok {
+		return name, nil
+	}
+	name := camel(tag)
+	b.byC[c] = name
+	return name, b.build(&goType{name: name, c: c, size: size, union: kind == "union"}, members)
+}
+
+func (b *builder) build(g *goType, members []btf.Member) error {
+	if _, dup := b.types[g.name]; dup {
+		return fmt.Errorf("two types want the name %s", g.name)
+	}
+	b.types[g.name] = g
+	b.order = append(b.order, g)
+	g.align = 1
+	for _, m := range members {
+		g.align = max(g.align, alignOf(m.Type))
+	}
+	if g.union {
+		g.fields = []goField{storage("raw", 0, g.size, g.align)}
+		return b.accessors(g, members, 0)
+	}
+	if err := b.members(g, members, 0); err != nil {
+		return err
+	}
+	return g.pad(g.size)
+}
+
+// members adds the fields of a struct. Those of unnamed structs in it become
+// its own, as in C.
+func (b *builder) members(g *goType, members []btf.Member, base uint32) error {
+	for _, m := range members {
+		off := base + m.Offset.Bytes()
+		if m.BitfieldSize != 0 {
+			return fmt.Errorf("%s.%s is a bitfield, of which the uAPI has had none", g.c, m.Name)
+		}
+		if m.Name == "" {
+			kind, _, size, inner := composite(m.Type)
+			if kind == "struct" {
+				if err := b.members(g, inner, off); err != nil {
+					return err
+				}
+				continue
+			}
+			if size > 0 {
+				if err := g.pad(off); err != nil {
+					return err
+				}
+				g.fields = append(g.fields, storage(fmt.Sprintf("union%d", off), off, size, alignOf(m.Type)))
+			}
+			if err := b.accessors(g, inner, off); err != nil {
+				return err
+			}
+			continue
+		}
+		f, flexible, err := b.field(g, m, off)
+		if err != nil {
+			return err
+		}
+		switch {
+		case flexible:
+			g.access = append(g.access, f)
+		case f.size > 0:
+			if err := g.pad(off); err != nil {
+				return err
+			}
+			g.fields = append(g.fields, f)
+		}
+	}
+	return nil
+}
+
+// accessors adds a method for each member of a union.
+func (b *builder) accessors(g *goType, members []btf.Member, base uint32) error {
+	for _, m := range members {
+		off := base + m.Offset.Bytes()
+		if m.Name == "" {
+			_, _, _, inner := composite(m.Type)
+			if err := b.accessors(g, inner, off); err != nil {
+				return err
+			}
+			continue
+		}
+		f, flexible, err := b.field(g, m, off)
+		if err != nil {
+			return err
+		}
+		if f.size > 0 || flexible {
+			g.access = append(g.access, f)
+		}
+	}
+	return nil
+}
+
+// field describes one named member. For a flexible array it describes the
+// first element.
+func (b *builder) field(g *goType, m btf.Member, off uint32) (f goField, flexible bool, err error) {
+	f = goField{name: camel(m.Name), off: off, c: m.Name}
+	t := m.Type
+	if a, ok := skip(t).(*btf.Array); ok && a.Nelems == 0 {
+		t, flexible = a.Type, true
+		f.c += "[0]"
+		f.note = "flexible array: its first element"
+	}
+	f.typ, err = b.typeName(g, f.name, f.c, t)
+	if err != nil {
+		return f, false, err
+	}
+	if bigEndian(t) {
+		f.note = "big endian"
+	}
+	n, err := btf.Sizeof(t)
+	f.size = uint32(n)
+	return f, flexible, err
+}
+
+func (b *builder) typeName(g *goType, field, cpath string, t btf.Type) (string, error) {
+	switch t := skip(t).(type) {
+	case *btf.Int:
+		if t.Encoding == btf.Signed {
+			return fmt.Sprintf("int%d", t.Size*8), nil
+		}
+		return fmt.Sprintf("uint%d", t.Size*8), nil
+	case *btf.Enum:
+		return fmt.Sprintf("uint%d", t.Size*8), nil
+	case *btf.Pointer:
+		return "uint64", nil
+	case *btf.Array:
+		elem, err := b.typeName(g, field, cpath+"[0]", t.Type)
+		return fmt.Sprintf("[%d]%s", t.Nelems, elem), err
+	case *btf.Struct, *btf.Union:
+		kind, tag, size, members := composite(t)
+		if tag != "" {
+			return b.named(t)
+		}
+		if g.path != "" {
+			cpath = g.path + "." + cpath
+		}
+		inner := &goType{name: g.name + field, c: g.c, path: cpath, size: size, union: kind == "union"}
+		return inner.name, b.build(inner, members)
+	default:
+		return "", fmt.Errorf("%s.%s: no Go type for %v", g.c, cpath, t)
+	}
+}
+
+// pad fills up to off. Go would align the next field by itself; doing it
+// visibly leaves nothing to the compiler.
+func (g *goType) pad(off uint32) error {
+	var end uint32
+	if n := len(g.fields); n > 0 {
+		end = g.fields[n-1].off + g.fields[n-1].size
+	}
+	if end > off {
+		return fmt.Errorf("%s: fields overlap at offset %d", g.c, off)
+	}
+	if end < off {
+		g.fields = append(g.fields, goField{typ: fmt.Sprintf("[%d]byte", off-end), off: end, size: off - end})
+	}
+	return nil
+}
+
+// storage is a union's memory: bytes, aligned as its members are.
+func storage(name string, off, size, align uint32) goField {
+	if align > 1 {
+		return goField{name: name, off: off, size: size, typ: fmt.Sprintf("struct { _ [0]uint%d; mem [%d]byte }", align*8, size)}
+	}
+	return goField{name: name, off: off, size: size, typ: fmt.Sprintf("[%d]byte", size)}
+}
+
+// skip resolves typedefs and qualifiers.
+func skip(t btf.Type) btf.Type { return btf.UnderlyingType(t) }
+
+func bigEndian(t btf.Type) bool {
+	for {
+		switch v := t.(type) {
+		case *btf.Typedef:
+			if v.Name == "__be16" || v.Name == "__be32" || v.Name == "__be64" {
+				return true
+			}
+			t = v.Type
+		case *btf.Array:
+			t = v.Type
+		default:
+			return false
+		}
+	}
+}
+
+func composite(t btf.Type) (kind, tag string, size uint32, members []btf.Member) {
+	switch t := skip(t).(type) {
+	case *btf.Struct:
+		return "struct", t.Name, t.Size, t.Members
+	case *btf.Union:
+		return "union", t.Name, t.Size, t.Members
+	}
+	return "", "", 0, nil
+}
+
+func alignOf(t btf.Type) uint32 {
+	switch t := skip(t).(type) {
+	case *btf.Int:
+		return t.Size
+	case *btf.Enum:
+		return t.Size
+	case *btf.Pointer:
+		return 8
+	case *btf.Array:
+		return alignOf(t.Type)
+	}
+	_, _, _, members := composite(t)
+	align := uint32(1)
+	for _, m := range members {
+		align = max(align, alignOf(m.Type))
+	}
+	return align
+}

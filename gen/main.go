@@ -1,0 +1,130 @@
+// Command gen writes package abi: the kernel's RDMA uAPI as Go.
+//
+//	linux-libc-dev ─► clang -target bpf -g ─► BTF ─► structs, unions  ─┐
+//	(internal/debian)  clang -E -dM ─► values ────► macros, enums     ─┴► abi/zabi_*.go
+//
+// The package version is pinned (see headers.go), so the output is the same
+// byte for byte wherever it runs; with -check nothing is written and a
+// difference is an error. When a mirror no longer has the pinned version, the
+// newest one takes its place and only a removed or moved item is an error.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+
+	"github.com/goverbs/verbs/internal/debian"
+)
+
+func main() {
+	out := flag.String("out", ".", "folder to write to")
+	check := flag.Bool("check", false, "write nothing; fail if the files in -out differ")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *out, *check); err != nil {
+		fmt.Fprintln(os.Stderr, "gen:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out string, check bool) error {
+	root, version, err := fetchHeaders(ctx, debian.Archive{Suite: headersSuite, Log: os.Stderr})
+	if err != nil {
+		return err
+	}
+	h, err := parseHeaders(ctx, root, headers)
+	if err != nil {
+		return err
+	}
+	files, err := generate(h, version)
+	if err != nil {
+		return err
+	}
+	if version != headersVersion {
+		fmt.Fprintf(os.Stderr, "gen: %s %s is gone from the mirror; comparing with %s\n", headersPackage, headersVersion, version)
+		old, err := os.ReadFile(filepath.Join(out, layoutFile))
+		if err != nil {
+			return err
+		}
+		if err := compatible(string(old), string(files[layoutFile])); err != nil || check {
+			return err
+		}
+		return fmt.Errorf("pin %s in gen/headers.go to regenerate", version)
+	}
+	if check {
+		return compare(out, files)
+	}
+	old, _ := filepath.Glob(filepath.Join(out, "zabi_*"))
+	for _, f := range old {
+		os.Remove(f)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(out, name), text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare reports how the files in dir differ from those generated.
+func compare(dir string, files map[string][]byte) error {
+	var errs []error
+	have, err := filepath.Glob(filepath.Join(dir, "zabi_*"))
+	if err != nil {
+		return err
+	}
+	for _, f := range have {
+		if _, ok := files[filepath.Base(f)]; !ok {
+			errs = append(errs, fmt.Errorf("%s is not generated", f))
+		}
+	}
+	for name, text := range files {
+		old, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			errs = append(errs, err)
+		} else if !bytes.Equal(old, text) {
+			errs = append(errs, fmt.Errorf("%s differs from what the headers give; run go generate ./abi", name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// compatible reports items of the old layout that the new one lacks or has
+// elsewhere. New items are fine.
+func compatible(old, new string) error {
+	now := map[string]string{}
+	for line := range strings.Lines(new) {
+		item, value := splitLayout(line)
+		now[item] = value
+	}
+	var errs []error
+	for line := range strings.Lines(old) {
+		item, value := splitLayout(line)
+		switch v, ok := now[item]; {
+		case item == "":
+		case !ok:
+			errs = append(errs, fmt.Errorf("%s: removed", item))
+		// A struct that grows at its end is how the uAPI evolves.
+		case v != value && !strings.HasPrefix(item, "sizeof "):
+			errs = append(errs, fmt.Errorf("%s: was %s, is %s", item, value, v))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// splitLayout splits "offsetof struct x.y = 8 size 4".
+func splitLayout(line string) (item, value string) {
+	item, value, _ = strings.Cut(strings.TrimSpace(line), " = ")
+	if strings.HasPrefix(item, "#") {
+		return "", ""
+	}
+	return item, value
+}

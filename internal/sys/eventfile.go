@@ -1,0 +1,103 @@
+package sys
+
+import (
+	"context"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// EventFile is a file that events are read from, in the runtime's netpoller:
+// a goroutine waiting on it holds no thread, and closing it wakes them all.
+// Only one Do may be under way at a time.
+type EventFile struct {
+	f   *os.File
+	raw syscall.RawConn
+}
+
+// NewEventFile takes over fd.
+func NewEventFile(fd int, name string) (*EventFile, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	raw, err := f.SyscallConn()
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &EventFile{f, raw}, nil
+}
+
+// Do calls op until it returns something other than EAGAIN, waiting in
+// between until the file is readable. It returns op's error, ctx's, or
+// [ErrClosed]. A context that is already done still allows one attempt.
+func (e *EventFile) Do(ctx context.Context, op func(fd int) error) error {
+	// A deadline in the past is how a wait in the netpoller is interrupted.
+	// Set by an earlier call's cancellation, it is cleared here; callers do
+	// not overlap.
+	if err := e.f.SetReadDeadline(time.Time{}); err != nil {
+		return ErrClosed
+	}
+	if ctx.Done() != nil {
+		interrupted := make(chan struct{})
+		stop := context.AfterFunc(ctx, func() {
+			e.f.SetReadDeadline(time.Unix(1, 0))
+			close(interrupted)
+		})
+		defer func() {
+			if !stop() {
+				<-interrupted // or it would hit the next caller
+			}
+		}()
+	}
+	var err error
+	attempt := func(fd uintptr) bool {
+		for {
+			if err = op(int(fd)); err != unix.EINTR {
+				return err != unix.EAGAIN
+			}
+		}
+	}
+	// RawConn.Read fails at once if the deadline has passed, but events that
+	// are there already are to be had even then.
+	if ctx.Err() != nil {
+		if cerr := e.raw.Control(func(fd uintptr) { attempt(fd) }); cerr != nil {
+			return ErrClosed
+		}
+		if err == unix.EAGAIN {
+			return ctx.Err()
+		}
+		return err
+	}
+	if rerr := e.raw.Read(attempt); rerr != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return ErrClosed
+	}
+	return err
+}
+
+// Read reads one or more whole events into b.
+func (e *EventFile) Read(ctx context.Context, b []byte) (n int, err error) {
+	err = e.Do(ctx, func(fd int) (err error) {
+		n, err = unix.Read(fd, b)
+		return err
+	})
+	return n, err
+}
+
+// Control calls f with the file descriptor, which stays open meanwhile.
+func (e *EventFile) Control(f func(fd int) error) (err error) {
+	if cerr := e.raw.Control(func(fd uintptr) { err = f(int(fd)) }); cerr != nil {
+		return ErrClosed
+	}
+	return err
+}
+
+// Close closes the file and wakes a waiting Do with [ErrClosed].
+func (e *EventFile) Close() error { return e.f.Close() }

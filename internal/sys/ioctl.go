@@ -1,0 +1,175 @@
+package sys
+
+import (
+	"fmt"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/mmap"
+)
+
+// File is an open /dev/infiniband/uverbsN. It does not know when it is
+// closed: its owner sees to it that no call is under way then.
+type File struct {
+	FD     int
+	Driver uint32 // enum rdma_driver_id, which every ioctl must name
+}
+
+// Call is one ioctl method on one kind of object, with its attributes
+// (Documentation/infiniband/user_verbs.rst; uAPI rdma_user_ioctl_cmds.h).
+type Call struct {
+	Object uint16
+	Method uint16
+	Attrs  []Attr
+}
+
+// Attr is one attribute of a [Call]. A zero Attr is left out.
+type Attr struct {
+	id    uint16
+	flags uint16
+	len   uint16
+	data  uint64 // the value itself, unless buf or ret is set
+	buf   []byte // memory the kernel reads or writes
+	ret   *uint32
+}
+
+// In passes *v. Values of up to 8 bytes travel in the attribute itself.
+func In[T any](id uint16, v *T) Attr { return InBytes(id, mmap.Bytes(v)) }
+
+// InBytes passes b; no attribute if b is empty.
+func InBytes(id uint16, b []byte) Attr {
+	if len(b) == 0 {
+		return Attr{}
+	}
+	a := Attr{id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: uint16(len(b))}
+	if len(b) <= 8 {
+		copy(mmap.Bytes(&a.data), b)
+	} else {
+		a.buf = b
+	}
+	return a
+}
+
+// Out lets the kernel fill *v.
+func Out[T any](id uint16, v *T) Attr { return OutBytes(id, mmap.Bytes(v)) }
+
+// OutBytes lets the kernel fill b; no attribute if b is empty.
+func OutBytes(id uint16, b []byte) Attr {
+	if len(b) == 0 {
+		return Attr{}
+	}
+	return Attr{id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: uint16(len(b)), buf: b}
+}
+
+// Const passes a constant or a set of flags.
+func Const(id uint16, v uint64) Attr {
+	return Attr{id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: 8, data: v}
+}
+
+// Handle names an existing object; FD names one that is a file.
+func Handle(id uint16, handle uint32) Attr {
+	return Attr{id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, data: uint64(handle)}
+}
+
+// FD names an existing object by its file descriptor.
+func FD(id uint16, fd int) Attr { return Handle(id, uint32(fd)) }
+
+// New receives the handle, or file descriptor, of a new object.
+func New(id uint16, handle *uint32) Attr {
+	return Attr{id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, ret: handle}
+}
+
+// If leaves the attribute out unless cond holds.
+func (a Attr) If(cond bool) Attr {
+	if !cond {
+		return Attr{}
+	}
+	return a
+}
+
+// Optional lets kernels that do not know the attribute ignore it.
+func (a Attr) Optional() Attr {
+	a.flags &^= abi.UVERBS_ATTR_F_MANDATORY
+	return a
+}
+
+const maxAttrs = 24
+
+type message struct {
+	hdr   abi.IbUverbsIoctlHdr
+	attrs [maxAttrs]abi.IbUverbsAttr
+}
+
+// Ioctl runs c.
+func (f File) Ioctl(c Call) error {
+	var pin runtime.Pinner
+	defer pin.Unpin()
+
+	msg := new(message)
+	pin.Pin(msg)
+	n := 0
+	for _, a := range c.Attrs {
+		if a.id == 0 && a.flags == 0 {
+			continue
+		}
+		if n == maxAttrs {
+			return fmt.Errorf("ioctl of more than %d attributes: %w", maxAttrs, unix.E2BIG)
+		}
+		data := a.data
+		if a.buf != nil {
+			data = mmap.Pin(&pin, a.buf)
+		}
+		msg.attrs[n] = abi.IbUverbsAttr{AttrId: a.id, Len: a.len, Flags: a.flags}
+		*msg.attrs[n].Data() = data
+		n++
+	}
+	msg.hdr = abi.IbUverbsIoctlHdr{
+		Length:   uint16(len(mmap.Bytes(msg)) - (maxAttrs-n)*len(mmap.Bytes(&msg.attrs[0]))),
+		ObjectId: c.Object,
+		MethodId: c.Method,
+		NumAttrs: uint16(n),
+		DriverId: f.Driver,
+	}
+	if err := ioctl(f.FD, abi.RDMA_VERBS_IOCTL, mmap.Pin(&pin, mmap.Bytes(msg))); err != nil {
+		return err
+	}
+	n = 0
+	for _, a := range c.Attrs {
+		if a.id == 0 && a.flags == 0 {
+			continue
+		}
+		if a.ret != nil {
+			*a.ret = uint32(*msg.attrs[n].Data())
+		}
+		n++
+	}
+	return nil
+}
+
+func ioctl(fd int, req uint, arg uint64) error {
+	for {
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(req), uintptr(arg))
+		switch errno {
+		case 0:
+			return nil
+		case unix.EINTR:
+			continue
+		}
+		return errno
+	}
+}
+
+// Invoke runs a write command (IB_USER_VERBS_CMD_*, or IB_USER_VERBS_EX_CMD_*
+// with the extended flag) with its request and response structures and the
+// driver's parts. The response field inside a request stays unset.
+func (f File) Invoke(cmd uint32, req, resp, driverIn, driverOut []byte) error {
+	return f.Ioctl(Call{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_INVOKE_WRITE, []Attr{
+		Const(abi.UVERBS_ATTR_WRITE_CMD, uint64(cmd)),
+		InBytes(abi.UVERBS_ATTR_CORE_IN, req),
+		OutBytes(abi.UVERBS_ATTR_CORE_OUT, resp),
+		InBytes(abi.UVERBS_ATTR_UHW_IN, driverIn),
+		OutBytes(abi.UVERBS_ATTR_UHW_OUT, driverOut),
+	}})
+}

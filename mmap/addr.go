@@ -1,0 +1,22 @@
+package mmap
+
+import (
+	"runtime"
+	"unsafe"
+)
+
+// Bytes views the memory of *v, which must hold no pointers, as bytes.
+func Bytes[T any](v *T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
+}
+
+// Pin keeps the memory of b where it is until p is unpinned and returns its
+// address, 0 if b is empty, for a kernel structure that carries it as a
+// number.
+func Pin(p *runtime.Pinner, b []byte) uint64 {
+	if len(b) == 0 {
+		return 0
+	}
+	p.Pin(unsafe.SliceData(b))
+	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
+}

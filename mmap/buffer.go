@@ -1,0 +1,66 @@
+package mmap
+
+import (
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// BufferOptions tune [NewBuffer]. The zero value is right for most.
+type BufferOptions struct {
+	// HugePages backs the buffer with pages of 2 MiB from the system's
+	// reserved pool (vm.nr_hugepages) and rounds its size up to a multiple of
+	// them. NewBuffer fails with ENOMEM if the pool is too small.
+	HugePages bool
+}
+
+const hugePage = 2 << 20
+
+// Buffer is page-aligned, zeroed memory outside the Go heap: the garbage
+// collector neither scans nor frees it, and its pages never move, which is
+// what a memory region wants. Its owner closes it.
+type Buffer struct {
+	mem  []byte // the whole mapping
+	size int
+}
+
+// NewBuffer makes a buffer of size bytes.
+func NewBuffer(size int, opt BufferOptions) (*Buffer, error) {
+	if size <= 0 {
+		return nil, fmt.Errorf("mmap: buffer of %d bytes: %w", size, unix.EINVAL)
+	}
+	length, flags := size, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS
+	if opt.HugePages {
+		length = (size + hugePage - 1) &^ (hugePage - 1)
+		flags |= unix.MAP_HUGETLB | 21<<unix.MAP_HUGE_SHIFT
+	}
+	mem, err := unix.Mmap(-1, 0, length, unix.PROT_READ|unix.PROT_WRITE, flags)
+	if err != nil {
+		return nil, fmt.Errorf("mmap: buffer of %d bytes: %w", length, os.NewSyscallError("mmap", err))
+	}
+	return &Buffer{mem, size}, nil
+}
+
+// Bytes is the buffer's memory; nil after Close. Slices of it must not be
+// used after Close.
+func (b *Buffer) Bytes() []byte {
+	if b.mem == nil {
+		return nil
+	}
+	return b.mem[:b.size:b.size]
+}
+
+// Addr is the address of the first byte.
+func (b *Buffer) Addr() uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b.mem)))) }
+
+// Close frees the memory. It may be called again.
+func (b *Buffer) Close() error {
+	if b == nil || b.mem == nil {
+		return nil
+	}
+	mem := b.mem
+	b.mem = nil
+	return os.NewSyscallError("munmap", unix.Munmap(mem))
+}

@@ -1,0 +1,39 @@
+package mmap
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Region is a shared, read-write mapping of part of a device file: a queue
+// that the driver allocated.
+type Region struct{ mem []byte }
+
+// Map maps length bytes of the file fd from offset (a multiple of the page
+// size; for RDMA drivers it is a cookie taken from the driver's response).
+func Map(fd int, offset int64, length int) (*Region, error) {
+	if length <= 0 {
+		return nil, fmt.Errorf("mmap: length %d: %w", length, unix.EINVAL)
+	}
+	mem, err := unix.Mmap(fd, offset, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, os.NewSyscallError("mmap", err)
+	}
+	return &Region{mem}, nil
+}
+
+// Bytes is the mapped memory; nil after Close.
+func (r *Region) Bytes() []byte { return r.mem }
+
+// Close unmaps the region. It may be called again; no one may be using the
+// memory.
+func (r *Region) Close() error {
+	if r == nil || r.mem == nil {
+		return nil
+	}
+	mem := r.mem
+	r.mem = nil
+	return os.NewSyscallError("munmap", unix.Munmap(mem))
+}

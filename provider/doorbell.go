@@ -1,0 +1,51 @@
+package provider
+
+import (
+	"runtime"
+	"unsafe"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/mmap"
+)
+
+// Doorbell tells the kernel that a send queue has new work: the write command
+// POST_SEND with no work requests, which for drivers with a mapped queue means
+// "look there". It is encoded once.
+type Doorbell struct {
+	fd  int
+	pin runtime.Pinner
+	msg *doorbellMsg
+}
+
+type doorbellMsg struct {
+	hdr  abi.IbUverbsCmdHdr
+	req  abi.IbUverbsPostSend
+	resp abi.IbUverbsPostSendResp
+}
+
+// NewDoorbell makes the doorbell of the QP with the given handle on the uverbs
+// file fd. Close it after the last Ring.
+func NewDoorbell(fd int, qpHandle uint32) *Doorbell {
+	d := &Doorbell{fd: fd, msg: new(doorbellMsg)}
+	m := d.msg
+	m.hdr = abi.IbUverbsCmdHdr{
+		Command:  abi.IB_USER_VERBS_CMD_POST_SEND,
+		InWords:  uint16((unsafe.Sizeof(m.hdr) + unsafe.Sizeof(m.req)) / 4),
+		OutWords: uint16(unsafe.Sizeof(m.resp) / 4),
+	}
+	m.req = abi.IbUverbsPostSend{
+		Response: mmap.Pin(&d.pin, mmap.Bytes(&m.resp)),
+		QpHandle: qpHandle,
+		WqeSize:  uint32(unsafe.Sizeof(abi.IbUverbsSendWr{})),
+	}
+	return d
+}
+
+// Ring makes the one system call. It does not allocate, and it does not block:
+// the driver only queues work.
+func (d *Doorbell) Ring() error {
+	return write(d.fd, unsafe.Pointer(d.msg), unsafe.Sizeof(d.msg.hdr)+unsafe.Sizeof(d.msg.req))
+}
+
+// Close releases the doorbell.
+func (d *Doorbell) Close() { d.pin.Unpin() }

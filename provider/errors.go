@@ -1,0 +1,51 @@
+package provider
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Reasons for which a work request is refused before it reaches a queue. They
+// arrive inside a [*PostError], except ErrQueueFull, which is no failure but
+// back-pressure and arrives bare.
+var (
+	ErrQueueFull      = errors.New("queue is full")
+	ErrTooManySGEs    = errors.New("more SGEs than the queue takes")
+	ErrInlineTooLong  = errors.New("more inline data than the queue takes")
+	ErrInlineSGL      = errors.New("inline data together with an SGL")
+	ErrMessageTooLong = errors.New("message is longer than the port carries")
+	ErrOpcode         = fmt.Errorf("opcode: %w", errors.ErrUnsupported)
+	ErrState          = errors.New("QP is not in a state that takes this work request")
+	ErrClosed         = errors.New("use of closed object")
+)
+
+// PostError says which work request of a batch was refused. Those before it
+// were posted.
+type PostError struct {
+	Op    string // "post send" or "post recv"
+	QPNum uint32
+	Index int    // in the batch
+	ID    uint64 // of the work request
+	Err   error
+}
+
+func (e *PostError) Error() string {
+	return fmt.Sprintf("%s on QP %d: work request %d (ID %#x): %v", e.Op, e.QPNum, e.Index, e.ID, e.Err)
+}
+
+func (e *PostError) Unwrap() error { return e.Err }
+
+// WCError is a failed work completion as an error; errors.Is finds its
+// [WCStatus].
+type WCError struct {
+	ID        uint64
+	QPNum     uint32
+	Status    WCStatus
+	VendorErr uint32
+}
+
+func (e *WCError) Error() string {
+	return fmt.Sprintf("work request %#x on QP %d: %v (vendor error %#x)", e.ID, e.QPNum, e.Status.String(), e.VendorErr)
+}
+
+func (e *WCError) Unwrap() error { return e.Status }

@@ -1,0 +1,79 @@
+package rxe
+
+import (
+	"sync"
+	"unsafe"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/provider"
+)
+
+// provider.WC is laid out as struct ib_uverbs_wc; the size is checked here,
+// the fields by a test.
+var _ [unsafe.Sizeof(provider.WC{})]byte = [unsafe.Sizeof(abi.IbUverbsWc{})]byte{}
+
+// CompletionQueue is an rxe CQ; see [SendQueue] for why it is exported.
+type CompletionQueue struct {
+	mu     sync.Mutex
+	ring   ring
+	cons   uint32 // ours; the shared word is its copy
+	prod   uint32 // the kernel's, as last read
+	notify *provider.Notify
+	closed bool
+}
+
+func newCompletionQueue(r ring, n *provider.Notify) *CompletionQueue {
+	return &CompletionQueue{ring: r, cons: r.LoadConsumer(), prod: r.LoadProducer(), notify: n}
+}
+
+// Poll implements [provider.CompletionQueue].
+func (q *CompletionQueue) Poll(wcs []provider.WC) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return 0
+	}
+	// The kernel's word is only worth a cache miss when what is known of
+	// does not fill wcs.
+	avail := q.ring.Used(q.prod, q.cons)
+	if int(avail) < len(wcs) {
+		q.prod = q.ring.LoadProducer()
+		avail = q.ring.Used(q.prod, q.cons)
+	}
+	n := min(int(avail), len(wcs))
+	if n == 0 {
+		return 0
+	}
+	cons := q.cons
+	for i := range wcs[:n] {
+		wcs[i] = *(*provider.WC)(q.ring.Slot(cons))
+		cons = q.ring.Next(cons)
+	}
+	q.cons = cons
+	q.ring.StoreConsumer(cons)
+	return n
+}
+
+// Arm implements [provider.CompletionQueue].
+func (q *CompletionQueue) Arm(solicitedOnly bool) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return provider.ErrClosed
+	}
+	return q.notify.Arm(solicitedOnly)
+}
+
+// Cap implements [provider.CompletionQueue].
+func (q *CompletionQueue) Cap() int { return q.ring.Cap() }
+
+// Close implements [provider.CompletionQueue].
+func (q *CompletionQueue) Close() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return nil
+	}
+	q.closed = true
+	return q.ring.region.Close()
+}

@@ -1,0 +1,31 @@
+package rxe
+
+import (
+	"unsafe"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/provider"
+)
+
+// provider.SGE and struct rxe_sge are the same thing; the sizes are checked
+// here, the fields by a test.
+var _ [unsafe.Sizeof(provider.SGE{})]byte = [unsafe.Sizeof(abi.RxeSge{})]byte{}
+
+// copySGL writes sgl to dst, which has room for it, and returns the sum of
+// its lengths.
+func copySGL(dst unsafe.Pointer, sgl []provider.SGE) (length uint64) {
+	out := unsafe.Slice((*provider.SGE)(dst), len(sgl))
+	for i := range sgl {
+		out[i] = sgl[i]
+		length += uint64(sgl[i].Length)
+	}
+	return length
+}
+
+func setDMA(d *abi.RxeDmaInfo, length uint64, numSGE int) {
+	d.Length = uint32(length)
+	d.Resid = uint32(length)
+	d.CurSge = 0
+	d.NumSge = uint32(numSGE)
+	d.SgeOffset = 0
+}

@@ -1,0 +1,106 @@
+// Package rxe drives the queues of SoftRoCE, the kernel's rdma_rxe: RoCE v2
+// over any Ethernet device.
+//
+//	Post ──► WQE in the mapped ring ──► producer index (release) ──► doorbell
+//	                                                                    │
+//	Poll ◄── consumer index (release) ◄── CQE in the mapped ring ◄── rdma_rxe
+//
+// Each queue is a struct rxe_queue_buf (uAPI rdma_user_rxe.h): a header with
+// the slot size and the two index words, then the slots. The kernel consumes
+// receive requests when messages arrive, so a receive queue has no doorbell.
+package rxe
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
+)
+
+// Driver is the [provider.Driver] for rxe.
+type Driver struct{}
+
+var _ provider.Driver = Driver{}
+
+func (Driver) Name() string { return "rxe" }
+func (Driver) ID() uint32   { return abi.RDMA_DRIVER_RXE }
+
+// maxMessage is the longest message an rxe port carries (max_msg_sz).
+const maxMessage = 1 << 23
+
+// ring is a mapped rxe queue.
+type ring struct {
+	mmap.Ring
+	region *mmap.Region
+}
+
+// mapRing maps the queue that the driver's response describes.
+func mapRing(dev provider.Device, mi *abi.Mminfo, elem uintptr) (ring, error) {
+	region, err := mmap.Map(dev.FD, int64(mi.Offset), int(mi.Size))
+	if err != nil {
+		return ring{}, err
+	}
+	var hdr abi.RxeQueueBuf // the slots follow it
+	const size = int(unsafe.Sizeof(hdr))
+	if len(region.Bytes()) < size {
+		region.Close()
+		return ring{}, fmt.Errorf("rxe: queue of %d bytes has no room for its header", mi.Size)
+	}
+	shared := (*abi.RxeQueueBuf)(unsafe.Pointer(unsafe.SliceData(region.Bytes())))
+	r, err := mmap.NewRing(region, mmap.Layout{
+		Producer: int(unsafe.Offsetof(hdr.ProducerIndex)),
+		Consumer: int(unsafe.Offsetof(hdr.ConsumerIndex)),
+		Data:     size,
+		Log2Slot: shared.Log2ElemSize,
+		Mask:     shared.IndexMask,
+	})
+	if err == nil && uintptr(r.SlotSize()) < elem {
+		err = fmt.Errorf("rxe: queue slots of %d bytes are smaller than an element of %d", r.SlotSize(), elem)
+	}
+	if err != nil {
+		region.Close()
+		return ring{}, err
+	}
+	return ring{r, region}, nil
+}
+
+// CreateCQ makes a CQ and maps its queue.
+func (Driver) CreateCQ(dev provider.Device, create func(provider.UHW) (uint32, error)) (provider.CompletionQueue, error) {
+	var resp abi.RxeCreateCqResp
+	handle, err := create(provider.UHW{Out: mmap.Bytes(&resp)})
+	if err != nil {
+		return nil, err
+	}
+	r, err := mapRing(dev, &resp.Mi, unsafe.Sizeof(abi.IbUverbsWc{}))
+	if err != nil {
+		return nil, err
+	}
+	return newCompletionQueue(r, provider.NewNotify(dev.FD, handle)), nil
+}
+
+// CreateQP makes a QP and maps its queues.
+func (Driver) CreateQP(dev provider.Device, init provider.QPInit, create func(provider.UHW) (provider.QPInfo, error)) (provider.SendQueue, provider.RecvQueue, error) {
+	var resp abi.RxeCreateQpResp
+	info, err := create(provider.UHW{Out: mmap.Bytes(&resp)})
+	if err != nil {
+		return nil, nil, err
+	}
+	payload := max(uintptr(info.Cap.MaxSendSGE)*unsafe.Sizeof(abi.RxeSge{}), uintptr(info.Cap.MaxInline))
+	sr, err := mapRing(dev, &resp.SqMi, unsafe.Sizeof(abi.RxeSendWqe{})+payload)
+	if err != nil {
+		return nil, nil, err
+	}
+	sq := newSendQueue(sr, info, provider.NewDoorbell(dev.FD, info.Handle))
+	if init.SharedRecv {
+		return sq, nil, nil
+	}
+	payload = uintptr(info.Cap.MaxRecvSGE) * unsafe.Sizeof(abi.RxeSge{})
+	rr, err := mapRing(dev, &resp.RqMi, unsafe.Sizeof(abi.RxeRecvWqe{})+payload)
+	if err != nil {
+		sq.Close()
+		return nil, nil, err
+	}
+	return sq, newRecvQueue(rr, info), nil
+}
