@@ -1,0 +1,263 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// guestMain is the guest's /init. It ends by turning the machine off.
+func guestMain() {
+	r := result{Exit: exitLab}
+	err := guest(&r)
+	if err != nil {
+		r.Error = err.Error()
+		fmt.Fprintln(os.Stderr, "lab:", err) // the console
+	}
+	if port, err := openPort(portResult); err == nil {
+		json.NewEncoder(port).Encode(r)
+		port.Close()
+	}
+	unix.Sync()
+	unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+	select {}
+}
+
+func guest(r *result) error {
+	text, err := os.ReadFile("/job.json")
+	if err != nil {
+		return err
+	}
+	var j job
+	if err := json.Unmarshal(text, &j); err != nil {
+		return err
+	}
+	for _, m := range []mount{{"devtmpfs", "/dev", "devtmpfs", ""}, {"proc", "/proc", "proc", ""}, {"sysfs", "/sys", "sysfs", ""}} {
+		if err := m.do(); err != nil {
+			return err
+		}
+	}
+	for _, m := range j.Early {
+		if err := loadModule("/" + m); err != nil {
+			return err
+		}
+	}
+	if j.Probe {
+		r.Exit = 0
+		return nil
+	}
+	if err := enterRoot(j); err != nil {
+		return err
+	}
+	if err := setupNetwork(); err != nil {
+		return err
+	}
+	return execute(j, r)
+}
+
+type mount struct{ source, target, fstype, data string }
+
+func (m mount) do() error {
+	if err := os.MkdirAll(m.target, 0o755); err != nil {
+		return err
+	}
+	var flags uintptr
+	if m.fstype == "bind" {
+		flags = unix.MS_BIND
+	}
+	if err := unix.Mount(m.source, m.target, m.fstype, flags, m.data); err != nil {
+		return fmt.Errorf("mount %s on %s: %w", m.fstype, m.target, err)
+	}
+	return nil
+}
+
+func loadModule(file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	flags := 0
+	if !strings.HasSuffix(file, ".ko") {
+		flags = unix.MODULE_INIT_COMPRESSED_FILE
+	}
+	if err := unix.FinitModule(int(f.Fd()), "", flags); err != nil && err != unix.EEXIST {
+		return fmt.Errorf("load %s: %w", file, err)
+	}
+	return nil
+}
+
+// enterRoot makes the host's root, under a layer that takes writes, ours.
+func enterRoot(j job) error {
+	const nine = "trans=virtio,version=9p2000.L,msize=512000"
+	for _, m := range []mount{
+		{"root", "/host", "9p", nine + ",ro,cache=loose"},
+		{"layer", "/layer", "tmpfs", "size=75%"},
+	} {
+		if err := m.do(); err != nil {
+			return err
+		}
+	}
+	for _, d := range []string{"/layer/upper", "/layer/work"} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return err
+		}
+	}
+	mounts := []mount{
+		{"root", "/root", "overlay", "lowerdir=/host,upperdir=/layer/upper,workdir=/layer/work"},
+		{"devtmpfs", "/root/dev", "devtmpfs", ""},
+		{"devpts", "/root/dev/pts", "devpts", ""},
+		{"shm", "/root/dev/shm", "tmpfs", ""},
+		{"proc", "/root/proc", "proc", ""},
+		{"sysfs", "/root/sys", "sysfs", ""},
+		{"debugfs", "/root/sys/kernel/debug", "debugfs", ""},
+		{"tracefs", "/root/sys/kernel/tracing", "tracefs", ""},
+		{"bpf", "/root/sys/fs/bpf", "bpf", ""},
+		{"cgroup2", "/root/sys/fs/cgroup", "cgroup2", ""},
+		{"run", "/root/run", "tmpfs", ""},
+		{"/root" + j.Modules, "/root/lib/modules/" + j.Release, "bind", ""},
+	}
+	if j.Write != "" {
+		mounts = append(mounts, mount{"write", "/root" + j.Write, "9p", nine})
+	}
+	for _, m := range mounts {
+		if err := m.do(); err != nil {
+			return err
+		}
+	}
+	if err := unix.Chroot("/root"); err != nil {
+		return err
+	}
+	return unix.Chdir("/")
+}
+
+// execute runs the program with the ports as its standard streams.
+func execute(j job, r *result) error {
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}); err != nil {
+		return err
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 65536, Max: 65536}); err != nil {
+		return err
+	}
+	var files [3]*os.File
+	for i, name := range ports[:3] {
+		f, err := openPort(name)
+		if err != nil {
+			return err
+		}
+		files[i] = f
+	}
+	// A pipe, since a port neither ends nor can be shared by processes.
+	cmd := exec.Command(j.Args[0], j.Args[1:]...)
+	cmd.Env, cmd.Dir = j.Env, j.Dir
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	go receive(in, files[0])
+	cmd.Stdout, cmd.Stderr = onlyWriter{files[1]}, onlyWriter{files[2]}
+	cmd.WaitDelay = 2 * time.Second // for children that keep the pipes
+	err = cmd.Run()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil
+	}
+	exit, failed := errors.AsType[*exec.ExitError](err)
+	switch {
+	case failed:
+		if r.Exit = exit.ExitCode(); r.Exit < 0 { // a signal: as a shell has it
+			r.Exit = 128 + int(exit.Sys().(interface{ Signal() unix.Signal }).Signal())
+		}
+	case err != nil:
+		return err
+	default:
+		r.Exit = 0
+	}
+	files[1].Close()
+	files[2].Close()
+	r.Kernel = kernelWarnings()
+	return nil
+}
+
+// onlyWriter makes os/exec put a pipe in front of the file.
+type onlyWriter struct{ io.Writer }
+
+// receive undoes feed.
+func receive(w io.WriteCloser, r io.Reader) {
+	defer w.Close()
+	var head [2]byte
+	for {
+		if _, err := io.ReadFull(r, head[:]); err != nil {
+			return
+		}
+		n := int64(head[0])<<8 | int64(head[1])
+		if n == 0 {
+			return
+		}
+		if _, err := io.CopyN(w, r, n); err != nil {
+			return
+		}
+	}
+}
+
+// openPort opens a virtio-serial port by name.
+func openPort(name string) (*os.File, error) {
+	for range 100 {
+		names, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
+		for _, n := range names {
+			if b, err := os.ReadFile(n); err == nil && strings.TrimSpace(string(b)) == name {
+				return os.OpenFile("/dev/"+filepath.Base(filepath.Dir(n)), os.O_RDWR, 0)
+			}
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return nil, fmt.Errorf("no virtio port %q", name)
+}
+
+var reWarning = regexp.MustCompile(`WARNING: |BUG: |Oops|KASAN|general protection|refcount_t`)
+
+// kernelWarnings returns the lines of the kernel's log that tell of a bug,
+// with the trace that follows each.
+func kernelWarnings() []string {
+	f, err := os.OpenFile("/dev/kmsg", os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	defer f.Close()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var found []string
+	follow := 0
+	buf := make([]byte, 8192)
+	raw.Control(func(fd uintptr) {
+		for {
+			n, err := unix.Read(int(fd), buf)
+			if err == unix.EPIPE {
+				continue // overwritten while reading
+			}
+			if err != nil {
+				return
+			}
+			_, line, _ := strings.Cut(string(buf[:n]), ";")
+			line, _, _ = strings.Cut(line, "\n")
+			if reWarning.MatchString(line) {
+				follow = 30
+			}
+			if follow > 0 {
+				follow--
+				found = append(found, line)
+			}
+		}
+	})
+	return found
+}

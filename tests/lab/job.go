@@ -1,0 +1,113 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+
+	"github.com/cavaliergopher/cpio"
+)
+
+// job tells the guest what to do.
+type job struct {
+	Args    []string
+	Env     []string
+	Dir     string
+	Release string
+	Modules string   // path of the kernel's modules on the host
+	Early   []string // module files in the initramfs, in loading order
+	Write   string   // LAB_WRITE
+	Probe   bool     // only show that the kernel boots
+}
+
+// result is what the guest reports.
+type result struct {
+	Exit    int
+	Error   string   // the lab's own failure inside the guest
+	Kernel  []string // warnings in the kernel's log
+	Dropped bool     // the program's process was killed by the guest kernel
+}
+
+func newJob(k kernel, args []string) (job, error) {
+	path, err := exec.LookPath(args[0])
+	if err != nil {
+		return job{}, err
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return job{}, err
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return job{}, err
+	}
+	j := job{
+		Args:    append([]string{path}, args[1:]...),
+		Env:     append(os.Environ(), "VERBS_LAB="+k.release),
+		Dir:     dir,
+		Release: k.release,
+		Modules: k.modules,
+	}
+	if w := os.Getenv("LAB_WRITE"); w != "" {
+		if j.Write, err = filepath.Abs(w); err != nil {
+			return job{}, err
+		}
+	}
+	return j, nil
+}
+
+// writeInitramfs writes a root with this program as /init, the modules that
+// reaching the real root takes, and the job.
+func writeInitramfs(file string, k kernel, j job) error {
+	early, err := k.moduleFiles("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay")
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	w := cpio.NewWriter(f)
+	add := func(name string, mode cpio.FileMode, data []byte) error {
+		if err := w.WriteHeader(&cpio.Header{Name: name, Mode: mode, Size: int64(len(data))}); err != nil {
+			return err
+		}
+		_, err := w.Write(data)
+		return err
+	}
+	for _, dir := range []string{"dev", "proc", "sys", "host", "layer", "root"} {
+		if err := add(dir, cpio.TypeDir|0o755, nil); err != nil {
+			return err
+		}
+	}
+	for _, m := range early {
+		data, err := os.ReadFile(filepath.Join(k.modules, m))
+		if err != nil {
+			return err
+		}
+		if err := add(filepath.Base(m), cpio.TypeReg|0o644, data); err != nil {
+			return err
+		}
+		j.Early = append(slices.Clip(j.Early), filepath.Base(m))
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	if err := add("init", cpio.TypeReg|0o755, self); err != nil {
+		return err
+	}
+	text, err := json.Marshal(j)
+	if err != nil {
+		return err
+	}
+	if err := add("job.json", cpio.TypeReg|0o644, text); err != nil {
+		return err
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	return f.Close()
+}

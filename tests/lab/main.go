@@ -1,0 +1,100 @@
+// Command lab runs a program on a real kernel with RDMA in it. It is made for
+// go test -exec:
+//
+//	go build -o build/lab ./tests/lab
+//	go test -exec "$PWD/build/lab" ./uverbs
+//
+// It boots Debian's kernel in QEMU with this machine's root file system
+// read-only and a layer over it that takes writes and vanishes, makes rxe0 on
+// one end of a veth pair, and runs the program there with the caller's
+// arguments, environment and working directory. What the program prints comes
+// back as it is printed, its exit status becomes the lab's.
+//
+//	host                                │ guest
+//	lab ── fetches kernel, builds       │
+//	 │     an initramfs of itself ──────┼─► lab as /init: modules, 9p root,
+//	 ├──── QEMU ────────────────────────┤      overlay, network, rxe0
+//	 ◄════ stdin, stdout, stderr, ══════╪═► program
+//	 ◄════ result: virtio-serial ports ═╪═══ exit status, kernel warnings
+//
+// An initramfs that is this very program needs no busybox, no image and no
+// guest packages; virtme-ng and vmtest, the kept alternatives, need Python or
+// their own init and neither sets up RDMA nor separates stdout from stderr.
+//
+// Environment:
+//
+//	LAB=host       run on this machine's own RDMA devices instead
+//	LAB_KERNEL     6.12 (default), or another row of the table in kernel.go
+//	LAB_TIMEOUT    longest run, default 20m
+//	LAB_MEM        guest memory in MiB, default 2048
+//	LAB_CPUS       guest processors, default 2
+//	LAB_ACCEL      kvm or tcg, default: kvm if a probe boots
+//	LAB_WRITE      folder whose files the guest may change for good
+//	LAB_DEBUG=1    show the kernel's console
+//
+// The program finds VERBS_LAB set to the kernel's release.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+
+	"golang.org/x/sys/unix"
+)
+
+func main() {
+	if os.Getpid() == 1 {
+		guestMain() // does not return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	code, err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "lab:", err)
+	}
+	os.Exit(code)
+}
+
+const usage = `usage: lab PROGRAM [ARGUMENT ...]   run it in the lab
+       lab fetch                       only fetch the kernel`
+
+// exitLab is the status for failures of the lab itself.
+const exitLab = 125
+
+func run(ctx context.Context, args []string) (int, error) {
+	if len(args) == 0 {
+		return exitLab, errors.New(usage)
+	}
+	if os.Getenv("LAB") == "host" {
+		return runOnHost(ctx, args)
+	}
+	if err := needTools("qemu-system-x86_64", "depmod"); err != nil {
+		return exitLab, err
+	}
+	k, err := fetchKernel(ctx, os.Getenv("LAB_KERNEL"))
+	if err != nil || args[0] == "fetch" {
+		return exitIf(err), err
+	}
+	opt, err := optionsFromEnv()
+	if err != nil {
+		return exitLab, err
+	}
+	j, err := newJob(k, args)
+	if err != nil {
+		return exitLab, err
+	}
+	if opt.accel == "" {
+		opt.accel = accelerator(ctx, k, opt)
+	}
+	return boot(ctx, k, j, opt, stdio{os.Stdin, os.Stdout, os.Stderr})
+}
+
+func exitIf(err error) int {
+	if err != nil {
+		return exitLab
+	}
+	return 0
+}

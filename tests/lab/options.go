@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+type options struct {
+	accel   string
+	timeout time.Duration
+	mem     int // MiB
+	cpus    int
+	debug   bool
+}
+
+func optionsFromEnv() (options, error) {
+	o := options{
+		accel:   os.Getenv("LAB_ACCEL"),
+		timeout: 20 * time.Minute,
+		mem:     2048,
+		cpus:    2,
+		debug:   os.Getenv("LAB_DEBUG") != "",
+	}
+	var errs []error
+	set := func(name string, parse func(string) error) {
+		if v := os.Getenv(name); v != "" {
+			if err := parse(v); err != nil {
+				errs = append(errs, fmt.Errorf("%s=%s: %w", name, v, err))
+			}
+		}
+	}
+	set("LAB_TIMEOUT", func(v string) (err error) { o.timeout, err = time.ParseDuration(v); return })
+	set("LAB_MEM", func(v string) (err error) { o.mem, err = strconv.Atoi(v); return })
+	set("LAB_CPUS", func(v string) (err error) { o.cpus, err = strconv.Atoi(v); return })
+	return o, errors.Join(errs...)
+}
+
+func (o options) qemuArgs(k kernel, initramfs, write string) []string {
+	cpu, accel := "max", "tcg,thread=multi"
+	if o.accel == "kvm" {
+		cpu, accel = "host", "kvm"
+	}
+	share := func(tag, path, readonly string) []string {
+		return []string{"-virtfs", "local,path=" + path + ",mount_tag=" + tag + ",security_model=none,multidevs=remap,readonly=" + readonly}
+	}
+	args := []string{
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-machine", "q35,accel=" + accel[:3], "-cpu", cpu,
+		"-m", strconv.Itoa(o.mem), "-smp", strconv.Itoa(o.cpus),
+		"-kernel", k.image, "-initrd", initramfs,
+		"-append", "console=ttyS0 loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on",
+		"-serial", "chardev:console",
+		"-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
+	}
+	if o.accel != "kvm" {
+		args = append(args, "-accel", accel)
+		args[6] = "q35"
+	}
+	args = append(args, share("root", "/", "on")...)
+	if write != "" {
+		args = append(args, share("write", write, "off")...)
+	}
+	return args
+}
+
+// hostID tells machines apart as far as KVM goes.
+func hostID() string {
+	var u unix.Utsname
+	unix.Uname(&u)
+	return string(bytes.TrimRight(u.Release[:], "\x00"))
+}
+
+// runOnHost runs the program here, if there is RDMA here.
+func runOnHost(ctx context.Context, args []string) (int, error) {
+	if devices, _ := filepath.Glob("/sys/class/infiniband/*"); len(devices) == 0 {
+		return exitLab, errors.New("LAB=host, but this machine has no RDMA device: modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEV")
+	}
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(), "VERBS_LAB="+hostID())
+	err := cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exit.ExitCode(), nil
+	}
+	return exitIf(err), err
+}
