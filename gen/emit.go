@@ -22,6 +22,9 @@ func generate(p *parsed, version string) (map[string][]byte, error) {
 	files := map[string]*bytes.Buffer{}
 	var layout, test bytes.Buffer
 	fmt.Fprintf(&layout, "# %s\n", banner)
+	for _, h := range p.headers {
+		fmt.Fprintf(&layout, "# include %s\n", h.path)
+	}
 	test.WriteString("import \"unsafe\"\n\nvar layouts = []layout{\n")
 
 	emit := func(file, from string, consts []string) {
@@ -163,7 +166,7 @@ func writeLayout(out *bytes.Buffer, g *goType) {
 	}
 	for _, f := range append(g.fields[:len(g.fields):len(g.fields)], g.access...) {
 		if f.c != "" {
-			fmt.Fprintf(out, "offsetof %s %s = %d size %d\n", g.c, g.cPath(f.c), f.off, f.size)
+			fmt.Fprintf(out, "offsetof %s %s = %d size %d\n", g.c, g.cPath(f.c), g.base+f.off, f.size)
 		}
 	}
 }

@@ -12,6 +12,7 @@ type goType struct {
 	name   string
 	c      string // the named C type it is, or is in: "struct rxe_send_wr"
 	path   string // where inside c: "wr.rdma", or ""
+	base   uint32 // and at which offset
 	size   uint32
 	align  uint32
 	union  bool
@@ -143,7 +144,7 @@ func (b *builder) field(g *goType, m btf.Member, off uint32) (f goField, flexibl
 		f.c += "[0]"
 		f.note = "flexible array: its first element"
 	}
-	f.typ, err = b.typeName(g, f.name, f.c, t)
+	f.typ, err = b.typeName(g, &f, f.c, t)
 	if err != nil {
 		return f, false, err
 	}
@@ -155,7 +156,7 @@ func (b *builder) field(g *goType, m btf.Member, off uint32) (f goField, flexibl
 	return f, flexible, err
 }
 
-func (b *builder) typeName(g *goType, field, cpath string, t btf.Type) (string, error) {
+func (b *builder) typeName(g *goType, f *goField, cpath string, t btf.Type) (string, error) {
 	switch t := skip(t).(type) {
 	case *btf.Int:
 		if t.Encoding == btf.Signed {
@@ -167,7 +168,7 @@ func (b *builder) typeName(g *goType, field, cpath string, t btf.Type) (string, 
 	case *btf.Pointer:
 		return "uint64", nil
 	case *btf.Array:
-		elem, err := b.typeName(g, field, cpath+"[0]", t.Type)
+		elem, err := b.typeName(g, f, cpath+"[0]", t.Type)
 		return fmt.Sprintf("[%d]%s", t.Nelems, elem), err
 	case *btf.Struct, *btf.Union:
 		kind, tag, size, members := composite(t)
@@ -177,7 +178,7 @@ func (b *builder) typeName(g *goType, field, cpath string, t btf.Type) (string, 
 		if g.path != "" {
 			cpath = g.path + "." + cpath
 		}
-		inner := &goType{name: g.name + field, c: g.c, path: cpath, size: size, union: kind == "union"}
+		inner := &goType{name: g.name + f.name, c: g.c, path: cpath, base: g.base + f.off, size: size, union: kind == "union"}
 		return inner.name, b.build(inner, members)
 	default:
 		return "", fmt.Errorf("%s.%s: no Go type for %v", g.c, cpath, t)

@@ -1,11 +1,11 @@
 // Package mmap holds memory shared with the kernel and the few unsafe
 // operations that need it, so that everything above can be plain Go.
 //
-//	                 kernel
-//	   ┌───────────────┴────────────────┐
-//	 Region  a queue the driver made    Buffer  pages we made, pinned by an MR
-//	   │                                  │
-//	 Ring    slots + two index words    []byte  what the program reads and writes
+//	                kernel
+//	  ┌───────────────┴────────────────┐
+//	Region  a queue the driver made    Buffer  pages we made, pinned by an MR
+//	  │                                  │
+//	Ring    slots + two index words    []byte  what the program reads and writes
 //
 // A [Ring] follows one rule: the side that owns an index word stores it with
 // release, the other side loads it with acquire (sync/atomic gives both). An

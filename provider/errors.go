@@ -16,7 +16,6 @@ var (
 	ErrMessageTooLong = errors.New("message is longer than the port carries")
 	ErrOpcode         = fmt.Errorf("opcode: %w", errors.ErrUnsupported)
 	ErrState          = errors.New("QP is not in a state that takes this work request")
-	ErrClosed         = errors.New("use of closed object")
 )
 
 // PostError says which work request of a batch was refused. Those before it

@@ -27,6 +27,7 @@ type Call struct {
 
 // Attr is one attribute of a [Call]. A zero Attr is left out.
 type Attr struct {
+	set   bool
 	id    uint16
 	flags uint16
 	len   uint16
@@ -43,7 +44,7 @@ func InBytes(id uint16, b []byte) Attr {
 	if len(b) == 0 {
 		return Attr{}
 	}
-	a := Attr{id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: uint16(len(b))}
+	a := Attr{set: true, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: uint16(len(b))}
 	if len(b) <= 8 {
 		copy(mmap.Bytes(&a.data), b)
 	} else {
@@ -60,17 +61,17 @@ func OutBytes(id uint16, b []byte) Attr {
 	if len(b) == 0 {
 		return Attr{}
 	}
-	return Attr{id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: uint16(len(b)), buf: b}
+	return Attr{set: true, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: uint16(len(b)), buf: b}
 }
 
 // Const passes a constant or a set of flags.
 func Const(id uint16, v uint64) Attr {
-	return Attr{id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: 8, data: v}
+	return Attr{set: true, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: 8, data: v}
 }
 
 // Handle names an existing object; FD names one that is a file.
 func Handle(id uint16, handle uint32) Attr {
-	return Attr{id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, data: uint64(handle)}
+	return Attr{set: true, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, data: uint64(handle)}
 }
 
 // FD names an existing object by its file descriptor.
@@ -78,7 +79,7 @@ func FD(id uint16, fd int) Attr { return Handle(id, uint32(fd)) }
 
 // New receives the handle, or file descriptor, of a new object.
 func New(id uint16, handle *uint32) Attr {
-	return Attr{id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, ret: handle}
+	return Attr{set: true, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, ret: handle}
 }
 
 // If leaves the attribute out unless cond holds.
@@ -111,7 +112,7 @@ func (f File) Ioctl(c Call) error {
 	pin.Pin(msg)
 	n := 0
 	for _, a := range c.Attrs {
-		if a.id == 0 && a.flags == 0 {
+		if !a.set {
 			continue
 		}
 		if n == maxAttrs {
@@ -137,7 +138,7 @@ func (f File) Ioctl(c Call) error {
 	}
 	n = 0
 	for _, a := range c.Attrs {
-		if a.id == 0 && a.flags == 0 {
+		if !a.set {
 			continue
 		}
 		if a.ret != nil {

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -59,7 +60,7 @@ func (q *CompletionQueue) Arm(solicitedOnly bool) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
-		return provider.ErrClosed
+		return sys.ErrClosed
 	}
 	return q.notify.Arm(solicitedOnly)
 }

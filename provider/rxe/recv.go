@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -29,7 +30,7 @@ func (q *RecvQueue) Post(wrs []provider.RecvWR) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
-		return 0, provider.ErrClosed
+		return 0, sys.ErrClosed
 	}
 	var (
 		n    int

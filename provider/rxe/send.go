@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -37,7 +38,7 @@ func (q *SendQueue) Post(wrs []provider.SendWR) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
-		return 0, provider.ErrClosed
+		return 0, sys.ErrClosed
 	}
 	var (
 		n    int

@@ -54,16 +54,12 @@ func (o options) qemuArgs(k kernel, initramfs, write string) []string {
 	}
 	args := []string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-machine", "q35,accel=" + accel[:3], "-cpu", cpu,
+		"-machine", "q35", "-accel", accel, "-cpu", cpu,
 		"-m", strconv.Itoa(o.mem), "-smp", strconv.Itoa(o.cpus),
 		"-kernel", k.image, "-initrd", initramfs,
 		"-append", "console=ttyS0 loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on",
 		"-serial", "chardev:console",
 		"-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
-	}
-	if o.accel != "kvm" {
-		args = append(args, "-accel", accel)
-		args[6] = "q35"
 	}
 	args = append(args, share("root", "/", "on")...)
 	if write != "" {

@@ -1,0 +1,141 @@
+package abi
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/goverbs/verbs/internal/debian"
+)
+
+// layout is what the Go compiler makes of a member of a C type; of the type
+// itself if there is no member. path leads from the named C type to the
+// unnamed one inside it that Go has a type for.
+type layout struct {
+	c, path, member string
+	off, size       uintptr
+}
+
+// distance is how far behind the start of a T the result of f lies.
+func distance[T any](f func(*T) unsafe.Pointer) uintptr {
+	// Room behind it, since a flexible array's address is past the end.
+	v := new(struct {
+		t T
+		_ [64]byte
+	})
+	return uintptr(f(&v.t)) - uintptr(unsafe.Pointer(&v.t))
+}
+
+// TestLayoutAgainstC lets the C compiler say of every type, member and
+// constant what the Go compiler says of it.
+func TestLayoutAgainstC(t *testing.T) {
+	root := headers(t)
+	values := constants(t)
+	var src strings.Builder
+	src.WriteString("#include <stdio.h>\n#include <stddef.h>\n")
+	for line := range strings.Lines(readLayout(t)) {
+		if h, ok := strings.CutPrefix(line, "# include "); ok {
+			fmt.Fprintf(&src, "#include <%s>\n", strings.TrimSpace(h))
+		}
+	}
+	src.WriteString("int main(void) {\n")
+	var want []string
+	say := func(what, format string, expr string, wantValue any) {
+		fmt.Fprintf(&src, "printf(\"%%s %s\\n\", %q, %s);\n", format, what, expr)
+		want = append(want, fmt.Sprint(what, " ", wantValue))
+	}
+	for _, l := range layouts {
+		at := func(member string) string {
+			return strings.TrimPrefix(strings.TrimPrefix(l.path+"."+member, "."), ".")
+		}
+		expr := fmt.Sprintf("((%s *)0)->%s", l.c, at(l.member))
+		if l.member == "" {
+			if expr = fmt.Sprintf("((%s *)0)->%s", l.c, l.path); l.path == "" {
+				expr = l.c
+			}
+			say(fmt.Sprint("sizeof ", l.c, ".", l.path), "%zu", "sizeof("+expr+")", l.size)
+			continue
+		}
+		name := l.c + "." + at(l.member)
+		say("size "+name, "%zu", "sizeof("+expr+")", l.size)
+		off := fmt.Sprintf("offsetof(%s, %s)", l.c, at(l.member))
+		if l.path != "" {
+			off += fmt.Sprintf(" - offsetof(%s, %s)", l.c, l.path)
+		}
+		say("offset "+name, "%zu", off, l.off)
+	}
+	for name, value := range values {
+		say(name, "%lld", "(long long)("+name+")", value)
+	}
+	src.WriteString("return 0; }\n")
+
+	dir := t.TempDir()
+	bin := filepath.Join(dir, "layout")
+	cc := exec.Command("gcc", "-w", "-O0", "-x", "c", "-", "-o", bin,
+		"-I", filepath.Join(root, "usr/include"), "-isystem", filepath.Join(root, "usr/lib/linux/uapi/x86"))
+	cc.Stdin = strings.NewReader(src.String())
+	if out, err := cc.CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%.4000s", err, out)
+	}
+	out, err := exec.Command(bin).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Split(strings.TrimSpace(string(out)), "\n")
+	if len(got) != len(want) || len(got) < 3000 {
+		t.Fatalf("C said %d lines, want %d, and some thousands", len(got), len(want))
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			t.Errorf("C has %q, Go %q", got[i], want[i])
+		}
+	}
+	t.Logf("%d sizes, offsets and values agree", len(got))
+}
+
+// headers returns the package that the files were generated from.
+func headers(t *testing.T) string {
+	banner, _, _ := strings.Cut(readLayout(t), "\n")
+	fields := strings.Fields(strings.TrimSuffix(banner, ". DO NOT EDIT."))
+	p := debian.Package{Name: fields[len(fields)-2], Version: fields[len(fields)-1]}
+	root, err := debian.Archive{Suite: "sid"}.Unpack(context.Background(), p)
+	if err != nil {
+		t.Fatalf("%v (a version that mirrors no longer have wants regenerating)", err)
+	}
+	return root
+}
+
+func readLayout(t *testing.T) string {
+	b, err := os.ReadFile("zabi_layout.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// constants returns all constants as 64-bit two's complement.
+func constants(t *testing.T) map[string]int64 {
+	values := map[string]int64{}
+	for line := range strings.Lines(readLayout(t)) {
+		name, value, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "const "), " = ")
+		if !ok || !strings.HasPrefix(line, "const ") {
+			continue
+		}
+		v, err := strconv.ParseInt(value, 0, 64)
+		if err != nil {
+			u, err := strconv.ParseUint(value, 0, 64)
+			if err != nil {
+				t.Fatalf("%q: %v", line, err)
+			}
+			v = int64(u)
+		}
+		values[name] = v
+	}
+	return values
+}

@@ -1,0 +1,96 @@
+package uverbs
+
+import "fmt"
+
+// Endpoint is what a peer must know to connect an RC QP to this one. Programs
+// without a connection manager exchange it by other means, once.
+type Endpoint struct {
+	QPNum uint32
+	PSN   uint32 // of the first packet this side sends; 24 bits
+	GID   GID
+	LID   uint16 // InfiniBand only
+
+	// Local side only:
+	Port     uint8
+	GIDIndex uint8
+}
+
+// RCOptions tune [QP.ConnectRC]. The zero value is right for most.
+type RCOptions struct {
+	Access      Access // what the peer may do; AccessAll if zero
+	PathMTU     MTU    // the port's active MTU if zero
+	RDAtomic    uint8  // RDMA READs in flight, both ways; 16 if zero
+	Timeout     uint8  // see [QPAttr]; 14 (67 ms) if zero
+	RetryCount  uint8  // 7 if zero
+	RNRRetry    uint8  // 7 (for ever) if zero
+	MinRNRTimer uint8  // 12 (0.64 ms) if zero
+}
+
+// Endpoint describes the QP for its peer, on the best GID of a port.
+func (q *QP) Endpoint(port int, psn uint32) (Endpoint, error) {
+	p, err := q.pd.ctx.QueryPort(port)
+	if err != nil {
+		return Endpoint{}, err
+	}
+	e := Endpoint{QPNum: q.num, PSN: psn & 0xffffff, LID: p.LegacyResp.Lid, Port: uint8(port)}
+	gid, err := q.pd.ctx.FindGID(port, noAddr)
+	if err != nil {
+		return Endpoint{}, err
+	}
+	e.GID, e.GIDIndex = gid.GID, uint8(gid.Index)
+	return e, nil
+}
+
+// ConnectRC moves a QP from RESET to RTS, towards remote. Receives may be
+// posted before, between, or after; they must be there before remote sends.
+func (q *QP) ConnectRC(local, remote Endpoint, opt RCOptions) error {
+	def := func(v *uint8, d uint8) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&opt.RDAtomic, 16)
+	def(&opt.Timeout, 14)
+	def(&opt.RetryCount, 7)
+	def(&opt.RNRRetry, 7)
+	def(&opt.MinRNRTimer, 12)
+	if opt.Access == 0 {
+		opt.Access = AccessAll
+	}
+	if opt.PathMTU == 0 {
+		p, err := q.pd.ctx.QueryPort(int(local.Port))
+		if err != nil {
+			return err
+		}
+		opt.PathMTU = MTU(p.LegacyResp.ActiveMtu)
+	}
+	steps := []struct {
+		attr QPAttr
+		mask QPAttrMask
+	}{{
+		QPAttr{State: StateInit, Port: local.Port, Access: opt.Access},
+		MaskState | MaskPKeyIndex | MaskPort | MaskAccess,
+	}, {
+		QPAttr{
+			State: StateRTR, PathMTU: opt.PathMTU, DestQPNum: remote.QPNum, RQPSN: remote.PSN,
+			MaxDestRDAtomic: opt.RDAtomic, MinRNRTimer: opt.MinRNRTimer,
+			AV: AddressVector{
+				Global: remote.GID != GID{}, DGID: remote.GID, SGIDIndex: local.GIDIndex,
+				HopLimit: 64, DLID: remote.LID, Port: local.Port,
+			},
+		},
+		MaskState | MaskAV | MaskPathMTU | MaskDestQPNum | MaskRQPSN | MaskMaxDestRDAtomic | MaskMinRNRTimer,
+	}, {
+		QPAttr{
+			State: StateRTS, SQPSN: local.PSN, Timeout: opt.Timeout, RetryCount: opt.RetryCount,
+			RNRRetry: opt.RNRRetry, MaxRDAtomic: opt.RDAtomic,
+		},
+		MaskState | MaskSQPSN | MaskTimeout | MaskRetryCount | MaskRNRRetry | MaskMaxRDAtomic,
+	}}
+	for _, s := range steps {
+		if err := q.Modify(s.attr, s.mask); err != nil {
+			return fmt.Errorf("connect to QP %d: %w", remote.QPNum, err)
+		}
+	}
+	return nil
+}

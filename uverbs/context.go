@@ -1,0 +1,146 @@
+package uverbs
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"weak"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/provider"
+	"github.com/goverbs/verbs/provider/rxe"
+)
+
+// drivers are the kernel drivers this package can drive.
+var drivers = []provider.Driver{rxe.Driver{}}
+
+// Context is an open device. Close it after everything made from it.
+type Context struct {
+	*contextCore
+	obj *object
+}
+
+// contextCore is what a context's children need of it.
+type contextCore struct {
+	device Device
+	file   sys.File
+	driver provider.Driver
+	async  *sys.EventFile
+
+	asyncTurn chan struct{} // held by whoever reads async
+
+	// The kernel names an object in events by a number we chose. Numbers are
+	// never used twice, so a late event cannot hit a newer object.
+	lastID  atomic.Uint64
+	mu      sync.Mutex
+	objects map[uint64]eventTarget
+}
+
+type eventTarget struct {
+	qp weak.Pointer[QP]
+	cq weak.Pointer[CQ]
+}
+
+// Open opens the device.
+func (d Device) Open() (*Context, error) {
+	fail := func(err error) (*Context, error) {
+		return nil, &Error{Op: "open", Device: d.Name, Object: d.Node, Err: err, Hint: hint("open", err)}
+	}
+	if d.NodeErr != nil {
+		return fail(d.NodeErr)
+	}
+	fd, err := unix.Open(d.Node, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fail(err)
+	}
+	core := &contextCore{
+		device:    d,
+		asyncTurn: make(chan struct{}, 1),
+		objects:   map[uint64]eventTarget{},
+	}
+	if core.file, core.driver, err = getContext(fd); err == nil {
+		core.async, err = allocAsync(core.file)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return fail(err)
+	}
+	c := &Context{contextCore: core}
+	c.obj = newObject(d.Name, "context", func() error {
+		core.async.Close()
+		return unix.Close(fd)
+	})
+	runtime.AddCleanup(c, (*object).forget, c.obj)
+	return c, nil
+}
+
+// getContext makes the kernel's context. Every ioctl names the driver it is
+// meant for, and is refused with EINVAL by others: so the first driver that
+// is not refused is the device's.
+func getContext(fd int) (sys.File, provider.Driver, error) {
+	for _, d := range drivers {
+		f := sys.File{FD: fd, Driver: d.ID()}
+		var vectors uint32
+		err := f.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_GET_CONTEXT, Attrs: []sys.Attr{
+			sys.Out(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, &vectors),
+		}})
+		if err != unix.EINVAL {
+			return f, d, err
+		}
+	}
+	return sys.File{}, nil, ErrNoDriver
+}
+
+func allocAsync(f sys.File) (*sys.EventFile, error) {
+	var fd uint32
+	err := f.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_ASYNC_EVENT, Method: abi.UVERBS_METHOD_ASYNC_EVENT_ALLOC, Attrs: []sys.Attr{
+		sys.New(abi.UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE, &fd),
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return sys.NewEventFile(int(fd), "uverbs async events")
+}
+
+// Device is what was opened.
+func (c *Context) Device() Device { return c.device }
+
+// Driver is the name of the kernel's driver: "rxe".
+func (c *Context) Driver() string { return c.driver.Name() }
+
+// Close closes the device. It fails with [ErrInUse] while objects made from it
+// are open.
+func (c *Context) Close() error { return c.obj.close() }
+
+func (c *contextCore) provider() provider.Device { return provider.Device{FD: c.file.FD} }
+
+// register gives an object its number for events.
+func (c *contextCore) register(t eventTarget, id uint64) {
+	c.mu.Lock()
+	c.objects[id] = t
+	c.mu.Unlock()
+}
+
+func (c *contextCore) unregister(id uint64) {
+	c.mu.Lock()
+	delete(c.objects, id)
+	c.mu.Unlock()
+}
+
+func (c *contextCore) target(id uint64) eventTarget {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.objects[id]
+}
+
+// destroy runs a method that destroys an object and reports how many events
+// it had. Those are dropped with it: nobody waits for them to be fetched.
+func (c *contextCore) destroy(object, method, attr, respAttr uint16, handle uint32, resp []byte) error {
+	return c.file.Ioctl(sys.Call{Object: object, Method: method, Attrs: []sys.Attr{
+		sys.Handle(attr, handle),
+		sys.OutBytes(respAttr, resp),
+	}})
+}

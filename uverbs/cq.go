@@ -1,0 +1,201 @@
+package uverbs
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"weak"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
+	"github.com/goverbs/verbs/provider/rxe"
+)
+
+// CQ is a completion queue. It is made from a [Context] and closed after the
+// QPs that use it.
+type CQ struct {
+	ctx     *Context
+	obj     *object
+	handle  uint32
+	rxe     *rxe.CompletionQueue // see [QP] for why this is no interface
+	channel *CompChannel
+	id      uint64
+	turn    chan struct{}   // held by whoever arms and waits
+	life    context.Context // done when the CQ is closed
+}
+
+// CQOptions describe a CQ.
+type CQOptions struct {
+	// Depth is the least number of completions it holds. One that overflows
+	// is broken: leave room for every signaled request and every receive.
+	Depth int
+	// Channel carries the CQ's events; without one it can only be polled.
+	Channel *CompChannel
+	// Vector is the completion vector, below the device's number of them.
+	Vector int
+}
+
+// CreateCQ makes a completion queue (ibv_create_cq(3)).
+func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
+	const op = "create CQ"
+	if opt.Depth < 1 || int(uint32(opt.Depth)) != opt.Depth || opt.Vector < 0 || int(uint32(opt.Vector)) != opt.Vector {
+		return nil, c.obj.fail(op, fmt.Errorf("depth %d, vector %d: %w", opt.Depth, opt.Vector, unix.EINVAL))
+	}
+	parents := []*object{c.obj}
+	if opt.Channel != nil {
+		parents = append(parents, opt.Channel.obj)
+	}
+	exit, err := enterAll(op, parents...)
+	if err != nil {
+		return nil, err
+	}
+	defer exit()
+
+	core, id := c.contextCore, c.lastID.Add(1)
+	cq := &CQ{ctx: c, channel: opt.Channel, id: id, turn: make(chan struct{}, 1)}
+	create := func(uhw provider.UHW) (uint32, error) {
+		run := func(fd int) error {
+			depth, vector, got := uint32(opt.Depth), uint32(opt.Vector), uint32(0)
+			return core.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_CQ, Method: abi.UVERBS_METHOD_CQ_CREATE, Attrs: []sys.Attr{
+				sys.New(abi.UVERBS_ATTR_CREATE_CQ_HANDLE, &cq.handle),
+				sys.In(abi.UVERBS_ATTR_CREATE_CQ_CQE, &depth),
+				sys.In(abi.UVERBS_ATTR_CREATE_CQ_USER_HANDLE, &id),
+				sys.FD(abi.UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, fd).If(opt.Channel != nil),
+				sys.In(abi.UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, &vector),
+				sys.Out(abi.UVERBS_ATTR_CREATE_CQ_RESP_CQE, &got),
+				sys.InBytes(abi.UVERBS_ATTR_UHW_IN, uhw.In),
+				sys.OutBytes(abi.UVERBS_ATTR_UHW_OUT, uhw.Out),
+			}})
+		}
+		if opt.Channel == nil {
+			return cq.handle, run(-1)
+		}
+		err := opt.Channel.ch.file.Control(run)
+		return cq.handle, err
+	}
+	made := false
+	queue, err := core.driver.CreateCQ(core.provider(), func(uhw provider.UHW) (uint32, error) {
+		h, err := create(uhw)
+		made = err == nil
+		return h, err
+	})
+	handle := cq.handle
+	destroy := func() error {
+		var resp abi.IbUverbsDestroyCqResp
+		return core.destroy(abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_DESTROY,
+			abi.UVERBS_ATTR_DESTROY_CQ_HANDLE, abi.UVERBS_ATTR_DESTROY_CQ_RESP, handle, mmap.Bytes(&resp))
+	}
+	if err != nil {
+		if made {
+			destroy()
+		}
+		return nil, c.obj.fail(op, err)
+	}
+	cq.rxe, _ = queue.(*rxe.CompletionQueue)
+
+	life, end := context.WithCancel(context.Background())
+	cq.life = life
+	var events *channel
+	if opt.Channel != nil {
+		events = opt.Channel.ch
+	}
+	cq.obj = newObject(c.device.Name, fmt.Sprintf("CQ %d", handle), func() error {
+		if err := destroy(); err != nil {
+			return err
+		}
+		end()
+		core.unregister(id)
+		if events != nil {
+			events.drop(id)
+		}
+		return queue.Close()
+	}, parents...)
+	core.register(eventTarget{cq: weak.Make(cq)}, id)
+	runtime.AddCleanup(cq, (*object).forget, cq.obj)
+	return cq, nil
+}
+
+// Cap is the number of completions the CQ holds.
+func (q *CQ) Cap() int { return q.rxe.Cap() }
+
+// Poll moves up to len(wcs) completions into wcs and returns how many. It
+// never waits. A closed CQ has none.
+func (q *CQ) Poll(wcs []WC) int { return q.rxe.Poll(wcs) }
+
+// Arm asks for one event at the next completion to come, or, with
+// solicitedOnly, at the next that a peer solicited or that failed
+// (ibv_req_notify_cq(3)). Completions already there cause none, so poll again
+// after arming and before waiting.
+func (q *CQ) Arm(solicitedOnly bool) error {
+	if q.channel == nil {
+		return q.obj.fail("arm", ErrNoChannel)
+	}
+	if err := q.rxe.Arm(solicitedOnly); err != nil {
+		return q.obj.fail("arm", err)
+	}
+	return nil
+}
+
+// Wait waits for an event of the CQ, which [CQ.Arm] asked for.
+func (q *CQ) Wait(ctx context.Context) error {
+	if err := q.wait(ctx); err != nil {
+		return q.obj.fail("wait on", err)
+	}
+	return nil
+}
+
+func (q *CQ) wait(ctx context.Context) error {
+	if q.channel == nil {
+		return ErrNoChannel
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(q.life, cancel)()
+	_, err := q.channel.ch.wait(ctx, q.id)
+	if err != nil && q.life.Err() != nil {
+		return ErrClosed
+	}
+	return err
+}
+
+// PollWait is [CQ.Poll] that sleeps until there is a completion. Several
+// goroutines may call it; each completion goes to one of them. When it returns
+// an error no completion was taken.
+func (q *CQ) PollWait(ctx context.Context, wcs []WC) (int, error) {
+	for {
+		if n := q.Poll(wcs); n > 0 || len(wcs) == 0 {
+			return n, nil
+		}
+		if n, err := q.sleep(ctx, wcs); n > 0 || err != nil {
+			return n, err
+		}
+	}
+}
+
+// sleep arms and waits; one goroutine at a time, as there is one event for all.
+func (q *CQ) sleep(ctx context.Context, wcs []WC) (int, error) {
+	const op = "wait on"
+	select {
+	case q.turn <- struct{}{}:
+		defer func() { <-q.turn }()
+	case <-ctx.Done():
+		return 0, q.obj.fail(op, ctx.Err())
+	case <-q.life.Done():
+		return 0, q.obj.fail(op, ErrClosed)
+	}
+	if err := q.Arm(false); err != nil {
+		return 0, err
+	}
+	if n := q.Poll(wcs); n > 0 {
+		return n, nil
+	}
+	return 0, q.Wait(ctx)
+}
+
+// Close destroys the CQ; those who wait for it get [ErrClosed]. It fails with
+// [ErrInUse] while QPs use it.
+func (q *CQ) Close() error { return q.obj.close() }

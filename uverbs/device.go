@@ -1,0 +1,136 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Device is an RDMA device as sysfs describes it.
+type Device struct {
+	Name     string // "rxe0"
+	Node     string // "/dev/infiniband/uverbs0"
+	NodeType string // "1: CA", "4: RNIC" for iWARP
+	GUID     GUID
+	SysGUID  GUID   // of the whole system
+	Firmware string // version
+	Board    string // board_id; often empty
+	Ports    int
+	ABI      int   // version of the driver's ABI
+	NodeErr  error // why Node cannot be used; matches ErrNoNode if it is missing
+}
+
+// Where the kernel shows devices; tests look elsewhere.
+var (
+	sysClass = "/sys/class"
+	devDir   = "/dev/infiniband"
+)
+
+// Devices lists the RDMA devices of this network namespace in order of their
+// uverbs number. A device whose node is missing is listed, with its NodeErr
+// set. A machine without RDMA has none, which is no error.
+func Devices() ([]Device, error) {
+	dirs, err := filepath.Glob(filepath.Join(sysClass, "infiniband_verbs", "uverbs*"))
+	if err != nil {
+		return nil, err
+	}
+	var devs []Device
+	for _, dir := range dirs {
+		d, err := readDevice(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // went away meanwhile, or belongs to another namespace
+		}
+		if err != nil {
+			return nil, &Error{Op: "list devices", Object: dir, Err: err}
+		}
+		devs = append(devs, d)
+	}
+	return devs, nil
+}
+
+func readDevice(dir string) (Device, error) {
+	name, err := readAttr(dir, "ibdev")
+	if err != nil {
+		return Device{}, err
+	}
+	class := filepath.Join(sysClass, "infiniband", name)
+	if _, err := os.Stat(class); err != nil {
+		return Device{}, err
+	}
+	d := Device{Name: name, Node: filepath.Join(devDir, filepath.Base(dir))}
+	abi, _ := readAttr(dir, "abi_version")
+	d.ABI, _ = strconv.Atoi(abi)
+	d.NodeType, _ = readAttr(class, "node_type")
+	d.Firmware, _ = readAttr(class, "fw_ver")
+	d.Board, _ = readAttr(class, "board_id")
+	for attr, guid := range map[string]*GUID{"node_guid": &d.GUID, "sys_image_guid": &d.SysGUID} {
+		text, _ := readAttr(class, attr)
+		*guid, _ = parseGUID(text)
+	}
+	ports, _ := filepath.Glob(filepath.Join(class, "ports", "*"))
+	d.Ports = len(ports)
+	switch _, err := os.Stat(d.Node); {
+	case errors.Is(err, fs.ErrNotExist):
+		d.NodeErr = fmt.Errorf("%w: %s", ErrNoNode, d.Node)
+	case err != nil:
+		d.NodeErr = err
+	}
+	return d, nil
+}
+
+func readAttr(dir, name string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(dir, name))
+	return strings.TrimSpace(string(b)), err
+}
+
+// Open opens a device by name; "" is the first device that has a node.
+func Open(name string) (*Context, error) {
+	devs, err := Devices()
+	if err != nil {
+		return nil, err
+	}
+	var skipped error
+	var names []string
+	for _, d := range devs {
+		if name == "" && d.NodeErr != nil {
+			skipped = d.NodeErr
+			continue
+		}
+		if name == "" || d.Name == name {
+			return d.Open()
+		}
+		names = append(names, d.Name)
+	}
+	e := &Error{Op: "open", Device: name, Err: ErrNoDevice}
+	switch {
+	case skipped != nil:
+		e.Err = skipped
+	case len(names) > 0:
+		e.Hint = "there are " + strings.Join(names, ", ")
+	default:
+		e.Hint = "modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEV"
+	}
+	return nil, e
+}
+
+// GUID is a 64-bit identifier in network byte order.
+type GUID [8]byte
+
+// String prints it as ibv_devices does: 505400fffe123456.
+func (g GUID) String() string { return fmt.Sprintf("%x", [8]byte(g)) }
+
+// parseGUID reads sysfs's 5054:00ff:fe12:3456.
+func parseGUID(s string) (g GUID, err error) {
+	v, err := strconv.ParseUint(strings.ReplaceAll(s, ":", ""), 16, 64)
+	if err != nil {
+		return g, err
+	}
+	for i := range g {
+		g[i] = byte(v >> (56 - 8*i))
+	}
+	return g, nil
+}

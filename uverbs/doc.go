@@ -1,0 +1,36 @@
+// Package uverbs is the RDMA verbs for Go: devices, and the objects that live
+// on them, without cgo and without rdma-core.
+//
+//	Devices ─► Open ─► Context ─┬─► PD ─┬─► MR   memory the device may touch
+//	                            │       └─► QP   send queue + receive queue
+//	                            ├─► CQ           completions of QPs
+//	                            └─► CompChannel  wakes those who wait for a CQ
+//
+//	control: Context, PD, ... ─► ioctl on /dev/infiniband/uverbsN
+//	data:    QP.PostSend, QP.PostRecv, CQ.Poll ─► queues mapped from the driver
+//
+// # Ownership
+//
+// Whoever makes an object closes it, children first: Close of an object that
+// others still stand on fails with [ErrInUse] and names them. Close may be
+// called again and by several goroutines; use after it gives [ErrClosed].
+// Every object keeps what it was made from reachable, so nothing vanishes
+// under a live one. Objects that the program forgets are released after the
+// garbage collector noticed, with a complaint in the log if VERBS_DEBUG=leaks
+// is set; memory regions are only released together with their PD, since a
+// peer may use one that no pointer leads to.
+//
+// # Concurrency
+//
+// All methods may be called by several goroutines at once. Posting and polling
+// take a short lock for each queue and neither allocate nor, but for the
+// doorbell of a send queue, enter the kernel. Waiting costs no thread.
+//
+// # Errors
+//
+// Errors of the control path are [*Error] and wrap the kernel's errno; those
+// that mean that the kernel's driver lacks a feature match
+// errors.ErrUnsupported. Work requests that cannot be posted give
+// [ErrQueueFull] or a [*PostError]; those that fail give a [WC] whose Err
+// wraps a [WCStatus].
+package uverbs

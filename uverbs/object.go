@@ -1,0 +1,160 @@
+package uverbs
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// object is the life of one kernel object, apart from the Go value that
+// programs hold: so that the value can be collected and the object released
+// then, in the order that the kernel demands.
+type object struct {
+	device  string
+	what    string       // "QP 17"
+	release func() error // destroys the kernel's object; runs once, if it succeeds
+	tree    *sync.Mutex  // guards parents and children of all objects of a context
+
+	mu     sync.RWMutex // calls in progress read-lock, Close locks
+	closed bool
+
+	parents  []*object
+	children map[*object]struct{}
+	kept     bool // lives as long as its parent unless closed
+	orphan   bool // forgotten: to be closed when the last child goes
+	stack    []byte
+}
+
+var debugLeaks = strings.Contains(os.Getenv("VERBS_DEBUG"), "leaks")
+
+// newObject puts an object below its parents. Callers hold them with enter.
+func newObject(device, what string, release func() error, parents ...*object) *object {
+	o := &object{device: device, what: what, release: release, parents: parents, children: map[*object]struct{}{}}
+	if debugLeaks {
+		o.stack = debug.Stack()
+	}
+	if len(parents) == 0 {
+		o.tree = new(sync.Mutex)
+		return o
+	}
+	o.tree = parents[0].tree
+	o.tree.Lock()
+	defer o.tree.Unlock()
+	for _, p := range parents {
+		p.children[o] = struct{}{}
+	}
+	return o
+}
+
+// enter keeps the object from being closed until exit.
+func (o *object) enter(op string) error {
+	o.mu.RLock()
+	if o.closed {
+		o.mu.RUnlock()
+		return o.fail(op, ErrClosed)
+	}
+	return nil
+}
+
+func (o *object) exit() { o.mu.RUnlock() }
+
+// enterAll enters several objects, in the order given everywhere: it is a
+// read lock, so orders cannot clash.
+func enterAll(op string, objects ...*object) (exit func(), err error) {
+	for i, o := range objects {
+		if err := o.enter(op); err != nil {
+			for _, e := range objects[:i] {
+				e.exit()
+			}
+			return nil, err
+		}
+	}
+	return func() {
+		for _, o := range objects {
+			o.exit()
+		}
+	}, nil
+}
+
+// fail wraps err, which came of op.
+func (o *object) fail(op string, err error) error {
+	return &Error{Op: op, Device: o.device, Object: o.what, Err: err, Hint: hint(op, err)}
+}
+
+// close releases the object unless it has children.
+func (o *object) close() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return nil
+	}
+	if names := o.childNames(); len(names) > 0 {
+		return o.fail("close", fmt.Errorf("%w by %s", ErrInUse, strings.Join(names, ", ")))
+	}
+	if err := o.release(); err != nil {
+		return o.fail("destroy", err)
+	}
+	o.closed = true
+	for _, p := range o.leave() {
+		p.close()
+	}
+	return nil
+}
+
+func (o *object) childNames() []string {
+	o.tree.Lock()
+	defer o.tree.Unlock()
+	var names []string
+	for c := range o.children {
+		names = append(names, c.what)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// leave takes the object from its parents and returns those that waited for
+// this to be released themselves.
+func (o *object) leave() (orphans []*object) {
+	o.tree.Lock()
+	defer o.tree.Unlock()
+	for _, p := range o.parents {
+		delete(p.children, o)
+		if p.orphan && len(p.children) == 0 {
+			orphans = append(orphans, p)
+		}
+	}
+	return orphans
+}
+
+// forget is what the garbage collector's cleanup calls when the program has
+// dropped its last reference.
+func (o *object) forget() {
+	o.mu.RLock()
+	closed := o.closed
+	o.mu.RUnlock()
+	if closed {
+		return
+	}
+	if debugLeaks {
+		slog.Error("verbs: object was forgotten, not closed", "device", o.device, "object", o.what, "made", string(o.stack))
+	}
+	o.tree.Lock()
+	o.orphan = true
+	var kept []*object
+	for c := range o.children {
+		if c.kept {
+			kept = append(kept, c)
+		}
+	}
+	o.tree.Unlock()
+	for _, c := range kept {
+		c.close()
+	}
+	if err := o.close(); err != nil && debugLeaks {
+		slog.Error("verbs: forgotten object", "err", err)
+	}
+}

@@ -1,0 +1,45 @@
+package uverbs
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/mmap"
+)
+
+// PD is a protection domain: QPs and the memory regions they may use. It is
+// made from a [Context] and closed after its MRs and QPs.
+type PD struct {
+	ctx    *Context
+	obj    *object
+	handle uint32
+}
+
+// AllocPD makes a protection domain (ibv_alloc_pd(3)).
+func (c *Context) AllocPD() (*PD, error) {
+	const op = "allocate PD"
+	if err := c.obj.enter(op); err != nil {
+		return nil, err
+	}
+	defer c.obj.exit()
+	var req abi.IbUverbsAllocPd
+	var resp abi.IbUverbsAllocPdResp
+	err := c.file.Invoke(abi.IB_USER_VERBS_CMD_ALLOC_PD, mmap.Bytes(&req), mmap.Bytes(&resp), nil, nil)
+	if err != nil {
+		return nil, c.obj.fail(op, err)
+	}
+	core, handle := c.contextCore, resp.PdHandle
+	p := &PD{ctx: c, handle: handle}
+	p.obj = newObject(c.device.Name, fmt.Sprintf("PD %d", handle), func() error {
+		return core.destroy(abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY, abi.UVERBS_ATTR_DESTROY_PD_HANDLE, 0, handle, nil)
+	}, c.obj)
+	runtime.AddCleanup(p, (*object).forget, p.obj)
+	return p, nil
+}
+
+// Context is what the PD was made from.
+func (p *PD) Context() *Context { return p.ctx }
+
+// Close releases the PD. It fails with [ErrInUse] while it has MRs or QPs.
+func (p *PD) Close() error { return p.obj.close() }
