@@ -1,0 +1,101 @@
+package cm
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/mmap"
+)
+
+// Addr is the address of one end of a connection, in RDMA's port space for
+// reliable connections. It is a [net.Addr].
+type Addr struct{ netip.AddrPort }
+
+// Network returns "rdma".
+func (Addr) Network() string { return "rdma" }
+
+// resolve looks up "host:port"; no host is the wildcard.
+func resolve(ctx context.Context, addr string) (netip.AddrPort, error) {
+	if ap, err := netip.ParseAddrPort(addr); err == nil {
+		return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), nil
+	}
+	host, service, err := net.SplitHostPort(addr)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", service)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	if host == "" {
+		return netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port)), nil
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	return netip.AddrPortFrom(ips[0].Unmap(), uint16(port)), nil
+}
+
+// sockaddr encodes an address as the kernel wants it, and its length.
+func sockaddr(ap netip.AddrPort) (s abi.KernelSockaddrStorage, size uint16, err error) {
+	b := mmap.Bytes(&s)
+	binary.BigEndian.PutUint16(b[2:], ap.Port())
+	switch a := ap.Addr(); {
+	case a.Is4():
+		*s.SsFamily() = unix.AF_INET
+		copy(b[4:], a.AsSlice())
+		return s, unix.SizeofSockaddrInet4, nil
+	case a.Is6():
+		*s.SsFamily() = unix.AF_INET6
+		copy(b[8:], a.AsSlice())
+		if a.Zone() != "" {
+			scope, err := zone(a.Zone())
+			if err != nil {
+				return s, 0, err
+			}
+			binary.NativeEndian.PutUint32(b[24:], scope)
+		}
+		return s, unix.SizeofSockaddrInet6, nil
+	}
+	return s, 0, fmt.Errorf("address %v: %w", ap, unix.EAFNOSUPPORT)
+}
+
+func zone(name string) (uint32, error) {
+	if ifi, err := net.InterfaceByName(name); err == nil {
+		return uint32(ifi.Index), nil
+	}
+	n, err := strconv.ParseUint(name, 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("zone %q: no such interface", name)
+	}
+	return uint32(n), nil
+}
+
+// addrPort decodes an address.
+func addrPort(s *abi.KernelSockaddrStorage) netip.AddrPort {
+	b := mmap.Bytes(s)
+	port := binary.BigEndian.Uint16(b[2:])
+	switch *s.SsFamily() {
+	case unix.AF_INET:
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), port)
+	case unix.AF_INET6:
+		a := netip.AddrFrom16([16]byte(b[8:24]))
+		if scope := binary.NativeEndian.Uint32(b[24:]); scope != 0 && a.IsLinkLocalUnicast() {
+			name := strconv.Itoa(int(scope))
+			if ifi, err := net.InterfaceByIndex(int(scope)); err == nil {
+				name = ifi.Name
+			}
+			a = a.WithZone(name)
+		}
+		return netip.AddrPortFrom(a, port)
+	}
+	return netip.AddrPort{}
+}

@@ -1,0 +1,116 @@
+package cm_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// pair dials a listener of its own and returns both ends.
+func pair(t *testing.T, addr string, dial, accept cm.Options) (client, server *cm.Endpoint) {
+	t.Helper()
+	labtest.Require(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	l, err := cm.Listen(ctx, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	labtest.Close(t, l)
+	type result struct {
+		e   *cm.Endpoint
+		err error
+	}
+	accepted := make(chan result, 1)
+	go func() {
+		r, err := l.Accept(ctx)
+		if err != nil {
+			accepted <- result{nil, err}
+			return
+		}
+		e, err := r.Accept(ctx, accept)
+		accepted <- result{e, err}
+	}()
+	d := cm.Dialer{Options: dial}
+	client, err = d.Dial(ctx, l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	labtest.Close(t, client)
+	r := <-accepted
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	labtest.Close(t, r.e)
+	return client, r.e
+}
+
+func TestConnect(t *testing.T) {
+	for _, addr := range []string{"10.9.0.1:0", "[fd00:9::1]:0"} {
+		t.Run(addr, func(t *testing.T) {
+			var buf *uverbs.MR
+			client, server := pair(t, addr,
+				cm.Options{PrivateData: []byte("from client")},
+				cm.Options{PrivateData: []byte("from server"), Events: true, Setup: func(e *cm.Endpoint) (err error) {
+					if buf, err = e.PD.AllocMR(4096, uverbs.AccessAll, uverbs.MROptions{}); err == nil {
+						_, err = e.QP.PostRecv([]uverbs.RecvWR{{ID: 1, SGL: []uverbs.SGE{buf.SGE(0, 4096)}}})
+					}
+					return err
+				}})
+			defer buf.Close()
+			if got := string(server.PrivateData); !strings.HasPrefix(got, "from client") {
+				t.Errorf("server got private data %q", got)
+			}
+			if got := string(client.PrivateData); !strings.HasPrefix(got, "from server") {
+				t.Errorf("client got private data %q", got)
+			}
+			if client.RemoteAddr() != server.LocalAddr() || client.LocalAddr() != server.RemoteAddr() {
+				t.Errorf("addresses: client %v to %v, server %v to %v", client.LocalAddr(), client.RemoteAddr(), server.LocalAddr(), server.RemoteAddr())
+			}
+			if n, err := client.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: []byte("hello")}}); n != 1 || err != nil {
+				t.Fatal(n, err)
+			}
+			var wc [1]uverbs.WC
+			if _, err := server.RecvCQ.PollWait(t.Context(), wc[:]); err != nil || wc[0].Err() != nil || string(buf.Bytes()[:wc[0].ByteLen]) != "hello" {
+				t.Fatal(err, wc[0].Err(), wc[0])
+			}
+			client.Disconnect()
+			select {
+			case <-server.Done():
+			case <-time.After(10 * time.Second):
+				t.Fatal("server did not notice the disconnect")
+			}
+			if !errors.Is(server.Err(), cm.ErrDisconnected) || !errors.Is(client.Err(), cm.ErrClosed) {
+				t.Errorf("reasons: server %v, client %v", server.Err(), client.Err())
+			}
+		})
+	}
+}
+
+func TestReject(t *testing.T) {
+	labtest.Require(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	l, err := cm.Listen(ctx, labtest.Addr+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		if r, err := l.Accept(ctx); err == nil {
+			r.Reject([]byte("not you"))
+		}
+	}()
+	_, err = cm.Dial(ctx, l.Addr().String())
+	rejected, ok := errors.AsType[*cm.RejectedError](err)
+	if !ok || !errors.Is(err, syscall.ECONNREFUSED) || !strings.HasPrefix(string(rejected.PrivateData), "not you") {
+		t.Fatalf("dial: %v", err)
+	}
+}

@@ -1,0 +1,108 @@
+package cm
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// Dialer makes connections. The zero value is usable.
+type Dialer struct {
+	Options
+	// LocalAddr is where to connect from; the zero value leaves it to routing.
+	LocalAddr netip.AddrPort
+	// ResolveTimeout bounds the resolution of the address, and that of the
+	// route; zero is 2 s each.
+	ResolveTimeout time.Duration
+}
+
+// Dial connects with the zero [Dialer].
+func Dial(ctx context.Context, addr string) (*Endpoint, error) { return new(Dialer).Dial(ctx, addr) }
+
+// Dial connects to addr, "10.9.0.1:7471" or "[fd00::1%v0]:7471" or a name. ctx
+// bounds all of it; it does nothing to a connection that is up.
+func (d *Dialer) Dial(ctx context.Context, addr string) (*Endpoint, error) {
+	dst, err := resolve(ctx, addr)
+	if err != nil {
+		return nil, fail("dial", addr, err)
+	}
+	e, err := d.dial(ctx, dst)
+	if err != nil {
+		return nil, fail("dial", addr, err)
+	}
+	return e, nil
+}
+
+func (d *Dialer) dial(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if len(d.PrivateData) > MaxPrivateData {
+		return nil, ErrPrivateData
+	}
+	ch, err := acquireShared()
+	if err != nil {
+		return nil, err
+	}
+	release := func() error { releaseShared(); return nil }
+	id, err := ch.NewID()
+	if err != nil {
+		release()
+		return nil, err
+	}
+	if err := d.route(ctx, id, dst); err != nil {
+		id.Close()
+		release()
+		return nil, err
+	}
+	e, err := newEndpoint(id, d.Options, release)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.connect(ctx, e); err != nil {
+		e.Close()
+		return nil, err
+	}
+	e.established()
+	return e, nil
+}
+
+func (d *Dialer) route(ctx context.Context, id *ID, dst netip.AddrPort) error {
+	timeout := d.ResolveTimeout
+	if timeout == 0 {
+		timeout = 2 * time.Second
+	}
+	if err := id.ResolveAddr(d.LocalAddr, dst, timeout); err != nil {
+		return fmt.Errorf("resolve address: %w", err)
+	}
+	if _, err := id.await(ctx, AddrResolved); err != nil {
+		return fmt.Errorf("resolve address: %w", err)
+	}
+	if err := id.ResolveRoute(timeout); err != nil {
+		return fmt.Errorf("resolve route: %w", err)
+	}
+	if _, err := id.await(ctx, RouteResolved); err != nil {
+		return fmt.Errorf("resolve route: %w", err)
+	}
+	return nil
+}
+
+func (d *Dialer) connect(ctx context.Context, e *Endpoint) error {
+	if err := e.id.Connect(d.connParam(e.QP)); err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	ev, err := e.id.await(ctx, ConnectResponse)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	e.PrivateData = ev.PrivateData
+	for _, state := range []uverbs.QPState{uverbs.StateRTR, uverbs.StateRTS} {
+		if err := e.modify(state); err != nil {
+			return err
+		}
+	}
+	return e.id.confirm()
+}

@@ -1,0 +1,242 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// Options describe the endpoint that a dial or an acceptance makes. The zero
+// value is usable.
+type Options struct {
+	// PD is what the QP is made in; nil takes one that all connections on the
+	// device share. It must be on the device that the address leads to.
+	PD *uverbs.PD
+	// Cap is the size of the QP's queues; zero is 64 requests each way with 2
+	// SGEs and 64 bytes of inline data.
+	Cap uverbs.QPCap
+	// Events gives the CQs a channel, so that PollWait works on them.
+	Events bool
+	// SendCQ and RecvCQ are CQs to share; nil makes one each, large enough.
+	SendCQ, RecvCQ *uverbs.CQ
+	// SignalAll makes every send request signaled.
+	SignalAll bool
+	// PrivateData goes to the peer, see [MaxPrivateData].
+	PrivateData []byte
+	// ResponderResources and InitiatorDepth are how many RDMA READs the two
+	// sides have in flight; zero is 16.
+	ResponderResources, InitiatorDepth uint8
+	// RetryCount and RNRRetryCount are 0..7; nil is 7, which for the latter
+	// means for ever.
+	RetryCount, RNRRetryCount *uint8
+	// Setup, if set, is called when the QP exists and before the peer can
+	// send: the place to post receives.
+	Setup func(*Endpoint) error
+}
+
+// Endpoint is one end of a reliable connection: a QP with its CQs. Whoever
+// got it closes it.
+type Endpoint struct {
+	PD     *uverbs.PD
+	QP     *uverbs.QP
+	SendCQ *uverbs.CQ
+	RecvCQ *uverbs.CQ
+
+	// PrivateData is what the peer sent along when connecting or accepting.
+	PrivateData []byte
+
+	id      *ID
+	route   Route
+	up      atomic.Bool
+	release []func() error // in the order they were taken
+
+	done    chan struct{}
+	endOnce sync.Once
+	reason  error
+	watched chan struct{} // closed when watch has ended; nil before it runs
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// newEndpoint makes the verbs objects for id and takes over free, which it
+// calls in any case.
+func newEndpoint(id *ID, opt Options, free func() error) (_ *Endpoint, err error) {
+	e := &Endpoint{id: id, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{})}
+	e.release = append(e.release, free)
+	defer func() {
+		if err != nil {
+			e.free()
+		}
+	}()
+	if e.route, err = id.Route(); err != nil {
+		return nil, err
+	}
+	if e.PD == nil {
+		pd, give, err := acquirePD(e.route.Device)
+		if err != nil {
+			return nil, err
+		}
+		e.PD = pd
+		e.release = append(e.release, func() error { give(); return nil })
+	}
+	if opt.Cap == (uverbs.QPCap{}) {
+		opt.Cap = uverbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}
+	}
+	if err := e.makeCQs(opt); err != nil {
+		return nil, err
+	}
+	e.QP, err = e.PD.CreateQP(uverbs.QPOptions{SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, Cap: opt.Cap, SignalAll: opt.SignalAll})
+	if err != nil {
+		return nil, err
+	}
+	e.release = append(e.release, e.QP.Close)
+	if err := e.modify(uverbs.StateInit); err != nil {
+		return nil, err
+	}
+	if opt.Setup != nil {
+		if err := opt.Setup(e); err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+func (e *Endpoint) makeCQs(opt Options) error {
+	cqopt := uverbs.CQOptions{}
+	if opt.Events && (e.SendCQ == nil || e.RecvCQ == nil) {
+		ch, err := e.PD.Context().CreateCompChannel()
+		if err != nil {
+			return err
+		}
+		e.release = append(e.release, ch.Close)
+		cqopt.Channel = ch
+	}
+	for cq, depth := range map[**uverbs.CQ]uint32{&e.SendCQ: opt.Cap.MaxSendWR, &e.RecvCQ: opt.Cap.MaxRecvWR} {
+		if *cq != nil {
+			continue
+		}
+		cqopt.Depth = int(depth) + 1
+		made, err := e.PD.Context().CreateCQ(cqopt)
+		if err != nil {
+			return err
+		}
+		e.release = append(e.release, made.Close)
+		*cq = made
+	}
+	return nil
+}
+
+// modify moves the QP to a state as the connection manager says.
+func (e *Endpoint) modify(state uverbs.QPState) error {
+	attr, mask, err := e.id.InitQPAttr(state)
+	if err != nil {
+		return err
+	}
+	return e.QP.Modify(attr, mask)
+}
+
+func (opt *Options) connParam(qp *uverbs.QP) ConnParam {
+	or := func(v, d uint8) uint8 {
+		if v == 0 {
+			return d
+		}
+		return v
+	}
+	p := ConnParam{
+		QPNum: qp.Num(), PrivateData: opt.PrivateData,
+		ResponderResources: or(opt.ResponderResources, 16), InitiatorDepth: or(opt.InitiatorDepth, 16),
+		RetryCount: 7, RNRRetryCount: 7,
+	}
+	if opt.RetryCount != nil {
+		p.RetryCount = *opt.RetryCount
+	}
+	if opt.RNRRetryCount != nil {
+		p.RNRRetryCount = *opt.RNRRetryCount
+	}
+	return p
+}
+
+// established starts watching for the end of the connection.
+func (e *Endpoint) established() {
+	e.up.Store(true)
+	e.watched = make(chan struct{})
+	go func() {
+		defer close(e.watched)
+		for {
+			ev, err := e.id.Next(context.Background())
+			if err == nil {
+				err = ev.err()
+			}
+			if err != nil {
+				e.end(err)
+				return
+			}
+		}
+	}()
+}
+
+// end takes the QP out of service, which flushes what was posted, and tells
+// the program.
+func (e *Endpoint) end(reason error) {
+	e.endOnce.Do(func() {
+		e.QP.Modify(uverbs.QPAttr{State: uverbs.StateErr}, uverbs.MaskState)
+		if e.up.Load() {
+			e.id.Disconnect()
+		}
+		e.reason = reason
+		close(e.done)
+	})
+}
+
+// Done is closed when the connection has ended, for whatever reason. Posted
+// requests complete with WCFlushErr then.
+func (e *Endpoint) Done() <-chan struct{} { return e.done }
+
+// Err says why the connection ended: [ErrDisconnected], [ErrDeviceRemoved] or
+// [ErrClosed]. It is nil while the connection is up.
+func (e *Endpoint) Err() error {
+	select {
+	case <-e.done:
+		return e.reason
+	default:
+		return nil
+	}
+}
+
+// ID is the connection as the kernel sees it. Its events are the endpoint's.
+func (e *Endpoint) ID() *ID { return e.id }
+
+// LocalAddr and RemoteAddr are the connection's ends.
+func (e *Endpoint) LocalAddr() Addr  { return Addr{e.route.Local} }
+func (e *Endpoint) RemoteAddr() Addr { return Addr{e.route.Remote} }
+
+// Disconnect ends the connection for both sides and returns. Requests that
+// have not completed are flushed: let the CQ drain first.
+func (e *Endpoint) Disconnect() { e.end(ErrClosed) }
+
+// Close disconnects and releases the QP, and CQs that were made for it. Memory
+// regions are the program's own, as is a CQ it gave.
+func (e *Endpoint) Close() error {
+	e.closeOnce.Do(func() {
+		e.end(ErrClosed)
+		e.closeErr = e.free()
+	})
+	return e.closeErr
+}
+
+// free undoes newEndpoint. The ID is first to go, so that nothing happens to
+// the QP any more; the watcher ends with it.
+func (e *Endpoint) free() error {
+	err := e.id.Close()
+	if e.watched != nil {
+		<-e.watched
+	}
+	for i := len(e.release) - 1; i >= 0; i-- {
+		err = errors.Join(err, e.release[i]())
+	}
+	return err
+}

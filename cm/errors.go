@@ -1,0 +1,73 @@
+package cm
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/sys"
+)
+
+// Error is a failed operation. Its Object is the address involved.
+type Error = sys.Error
+
+var (
+	// ErrClosed is use after Close. It matches net.ErrClosed.
+	ErrClosed = sys.ErrClosed
+	// ErrDisconnected is why an [Endpoint] whose peer ended the connection
+	// ended.
+	ErrDisconnected = errors.New("peer disconnected")
+	// ErrDeviceRemoved is why everything on a removed device ends.
+	ErrDeviceRemoved = errors.New("RDMA device was removed")
+	// ErrPrivateData is more private data than a message carries.
+	ErrPrivateData = errors.New("private data is too long")
+)
+
+// MaxPrivateData is the most private data the kernel takes, in bytes. What the
+// transport carries is less: on RoCE 56 in a connection request, 196 in its
+// acceptance and 148 in its rejection (IBTA 12.6, less rdma_cm's header); the
+// receiver gets the whole field, padded with zeros.
+const MaxPrivateData = 255
+
+// RejectedError says that the peer, or its kernel, turned a connection down.
+// It matches ECONNREFUSED.
+type RejectedError struct {
+	Reason      int // on RoCE an IBTA CM reject reason, on iWARP an errno
+	PrivateData []byte
+}
+
+// Reject reasons that are met in practice (IBTA table 106).
+const (
+	rejectInvalidServiceID = 8  // nobody listens there
+	rejectStaleConn        = 10 // a late packet of an older connection
+	rejectConsumer         = 28 // the program said no
+)
+
+func (e *RejectedError) Error() string {
+	switch e.Reason {
+	case rejectInvalidServiceID:
+		return "connection refused: nobody listens there"
+	case rejectConsumer:
+		return "connection rejected by the peer"
+	case rejectStaleConn:
+		return "connection rejected as stale"
+	}
+	return fmt.Sprintf("connection rejected, reason %d", e.Reason)
+}
+
+func (e *RejectedError) Is(target error) bool { return target == unix.ECONNREFUSED }
+
+// fail wraps err, which came of op on an address.
+func fail(op, addr string, err error) error {
+	e := &Error{Op: op, Object: addr, Err: err}
+	switch {
+	case op == "open" && errors.Is(err, unix.ENOENT):
+		e.Hint = "modprobe rdma_ucm, or pass the node into this container"
+	case errors.Is(err, unix.ENODEV):
+		e.Hint = "no RDMA device serves this address: see verbs devices"
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		e.Hint = "the address is none of this machine's"
+	}
+	return e
+}

@@ -1,0 +1,280 @@
+package cm
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// ID is a listener or one end of a connection, as the kernel sees it
+// (rdma_create_id(3)). Its owner closes it after the QP it connects. Methods
+// may be called by several goroutines.
+type ID struct {
+	ch     *Channel
+	uid    uint64
+	handle uint32
+
+	close sync.Once
+	err   error
+
+	mu     sync.Mutex
+	events []Event
+	ended  bool
+	ready  chan struct{} // has a token while there may be events
+	gone   chan struct{} // closed with the ID or its channel
+}
+
+// NewID makes an ID for reliable connections (port space RDMA_PS_TCP).
+func (c *Channel) NewID() (*ID, error) {
+	c.mu.Lock()
+	id := c.add(0)
+	c.mu.Unlock()
+	req := abi.RdmaUcmCreateId{Uid: id.uid, Ps: abi.RDMA_PS_TCP, QpType: uint8(uverbs.RC)}
+	resp, err := query[abi.RdmaUcmCreateIdResp](c, abi.RDMA_USER_CM_CMD_CREATE_ID, &req, &req.Response)
+	if err != nil {
+		id.forget()
+		return nil, fail("create ID", "", err)
+	}
+	id.handle = resp.Id
+	return id, nil
+}
+
+// push queues an event; false if nobody will ever take it.
+func (id *ID) push(e Event) bool {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.ended {
+		return false
+	}
+	id.events = append(id.events, e)
+	select {
+	case id.ready <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// Next waits for the next event. Events of one ID come in order; several
+// goroutines may wait, and each event goes to one.
+func (id *ID) Next(ctx context.Context) (Event, error) {
+	for {
+		id.mu.Lock()
+		if len(id.events) > 0 && !id.ended {
+			e := id.events[0]
+			id.events = id.events[1:]
+			if len(id.events) > 0 {
+				select {
+				case id.ready <- struct{}{}:
+				default:
+				}
+			}
+			id.mu.Unlock()
+			return e, nil
+		}
+		id.mu.Unlock()
+		select {
+		case <-id.ready:
+		case <-id.gone:
+			return Event{}, ErrClosed
+		case <-ctx.Done():
+			return Event{}, ctx.Err()
+		}
+	}
+}
+
+// await waits for an event of type want; one that means failure is an error.
+func (id *ID) await(ctx context.Context, want EventType) (Event, error) {
+	for {
+		e, err := id.Next(ctx)
+		if err != nil {
+			return e, err
+		}
+		if err := e.err(); err != nil {
+			return e, err
+		}
+		if e.Type == want {
+			return e, nil
+		}
+	}
+}
+
+// end marks the ID as gone and disposes of connections nobody took.
+func (id *ID) end() {
+	id.mu.Lock()
+	if id.ended {
+		id.mu.Unlock()
+		return
+	}
+	id.ended = true
+	events := id.events
+	id.events = nil
+	close(id.gone)
+	id.mu.Unlock()
+	for _, e := range events {
+		if e.NewID != nil {
+			e.NewID.Close()
+		}
+	}
+}
+
+func (id *ID) forget() {
+	id.ch.mu.Lock()
+	delete(id.ch.ids, id.uid)
+	id.ch.mu.Unlock()
+	id.end()
+}
+
+// Close destroys the ID (rdma_destroy_id(3)); those who wait for it get
+// [ErrClosed]. The kernel ends a connection that is up.
+func (id *ID) Close() error {
+	id.close.Do(func() {
+		req := abi.RdmaUcmDestroyId{Id: id.handle}
+		_, id.err = query[abi.RdmaUcmDestroyIdResp](id.ch, abi.RDMA_USER_CM_CMD_DESTROY_ID, &req, &req.Response)
+		id.forget()
+	})
+	return id.err
+}
+
+// Bind gives the ID a local address; port 0 takes a free one.
+func (id *ID) Bind(addr netip.AddrPort) error {
+	sa, size, err := sockaddr(addr)
+	if err != nil {
+		return err
+	}
+	return command(id.ch, abi.RDMA_USER_CM_CMD_BIND, abi.RdmaUcmBind{Id: id.handle, AddrSize: size, Addr: sa})
+}
+
+// ResolveAddr finds the device that leads to dst, from src if that is valid.
+// AddrResolved or AddrError follows.
+func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
+	req := abi.RdmaUcmResolveAddr{Id: id.handle, TimeoutMs: uint32(timeout.Milliseconds())}
+	var err error
+	if src.IsValid() {
+		if req.SrcAddr, req.SrcSize, err = sockaddr(src); err != nil {
+			return err
+		}
+	}
+	if req.DstAddr, req.DstSize, err = sockaddr(dst); err != nil {
+		return err
+	}
+	return command(id.ch, abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, req)
+}
+
+// ResolveRoute finds the path. RouteResolved or RouteError follows.
+func (id *ID) ResolveRoute(timeout time.Duration) error {
+	return command(id.ch, abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE,
+		abi.RdmaUcmResolveRoute{Id: id.handle, TimeoutMs: uint32(timeout.Milliseconds())})
+}
+
+// Listen makes a bound ID take connection requests, which follow as
+// ConnectRequest events. Requests beyond backlog that nobody has taken up are
+// turned down by the kernel.
+func (id *ID) Listen(backlog int) error {
+	return command(id.ch, abi.RDMA_USER_CM_CMD_LISTEN, abi.RdmaUcmListen{Id: id.handle, Backlog: uint32(backlog)})
+}
+
+// ConnParam is what the two sides tell each other (struct rdma_conn_param,
+// rdma_connect(3)).
+type ConnParam struct {
+	QPNum              uint32
+	PrivateData        []byte
+	ResponderResources uint8 // RDMA READs this side serves at once
+	InitiatorDepth     uint8 // RDMA READs this side starts at once
+	FlowControl        bool
+	RetryCount         uint8 // 0..7; active side
+	RNRRetryCount      uint8 // 0..7, 7 is for ever
+	SRQ                bool
+}
+
+func (p ConnParam) abi() (abi.RdmaUcmConnParam, error) {
+	a := abi.RdmaUcmConnParam{
+		QpNum: p.QPNum, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
+		RetryCount: p.RetryCount, RnrRetryCount: p.RNRRetryCount, PrivateDataLen: uint8(len(p.PrivateData)), Valid: 1,
+	}
+	if len(p.PrivateData) > MaxPrivateData {
+		return a, ErrPrivateData
+	}
+	copy(a.PrivateData[:], p.PrivateData)
+	if p.FlowControl {
+		a.FlowControl = 1
+	}
+	if p.SRQ {
+		a.Srq = 1
+	}
+	return a, nil
+}
+
+// Connect asks for a connection. ConnectResponse, Established, or an event of
+// failure follows.
+func (id *ID) Connect(p ConnParam) error {
+	a, err := p.abi()
+	if err != nil {
+		return err
+	}
+	return command(id.ch, abi.RDMA_USER_CM_CMD_CONNECT, abi.RdmaUcmConnect{ConnParam: a, Id: id.handle})
+}
+
+// Accept takes a connection. Established, or an event of failure, follows.
+func (id *ID) Accept(p ConnParam) error {
+	a, err := p.abi()
+	if err != nil {
+		return err
+	}
+	return command(id.ch, abi.RDMA_USER_CM_CMD_ACCEPT, abi.RdmaUcmAccept{Uid: id.uid, ConnParam: a, Id: id.handle})
+}
+
+// confirm answers a ConnectResponse: the connection is up.
+func (id *ID) confirm() error {
+	return command(id.ch, abi.RDMA_USER_CM_CMD_ACCEPT, abi.RdmaUcmAccept{Id: id.handle})
+}
+
+// Reject turns a connection down.
+func (id *ID) Reject(privateData []byte) error {
+	if len(privateData) > MaxPrivateData {
+		return ErrPrivateData
+	}
+	req := abi.RdmaUcmReject{Id: id.handle, PrivateDataLen: uint8(len(privateData)), Reason: rejectConsumer}
+	copy(req.PrivateData[:], privateData)
+	return command(id.ch, abi.RDMA_USER_CM_CMD_REJECT, req)
+}
+
+// Disconnect ends a connection. Disconnected follows, on both sides.
+func (id *ID) Disconnect() error {
+	return command(id.ch, abi.RDMA_USER_CM_CMD_DISCONNECT, abi.RdmaUcmDisconnect{Id: id.handle})
+}
+
+// InitQPAttr returns what the connection's QP needs to move to a state.
+func (id *ID) InitQPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, error) {
+	req := abi.RdmaUcmInitQpAttr{Id: id.handle, QpState: uint32(state)}
+	resp, err := query[abi.IbUverbsQpAttr](id.ch, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR, &req, &req.Response)
+	if err != nil {
+		return uverbs.QPAttr{}, 0, err
+	}
+	attr, mask := uverbs.QPAttrFromABI(resp)
+	attr.State = state
+	return attr, mask, nil
+}
+
+// Route is where an ID leads.
+type Route struct {
+	Device        uverbs.GUID // zero if not yet known
+	Port          int
+	Local, Remote netip.AddrPort
+}
+
+// Route returns what is known so far.
+func (id *ID) Route() (Route, error) {
+	req := abi.RdmaUcmQuery{Id: id.handle, Option: abi.RDMA_USER_CM_QUERY_ADDR}
+	r, err := query[abi.RdmaUcmQueryAddrResp](id.ch, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response)
+	if err != nil {
+		return Route{}, err
+	}
+	route := Route{Port: int(r.PortNum), Local: addrPort(&r.SrcAddr), Remote: addrPort(&r.DstAddr)}
+	copy(route.Device[:], mmap.Bytes(&r.NodeGuid))
+	return route, nil
+}

@@ -1,0 +1,221 @@
+package cm
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// Listener takes connections. Whoever made it closes it.
+type Listener struct {
+	id    *ID
+	addr  Addr
+	close sync.Once
+	err   error
+}
+
+// ListenOptions tune [ListenOptions.Listen]. The zero value is usable.
+type ListenOptions struct {
+	// Backlog is how many requests may wait for Accept; zero is 128.
+	Backlog int
+}
+
+// Listen takes connections on addr, "10.9.0.1:7471", or ":7471" for all IPv4
+// and "[::]:7471" for all addresses. Port 0 takes a free one, see
+// [Listener.Addr].
+func Listen(ctx context.Context, addr string) (*Listener, error) {
+	return ListenOptions{}.Listen(ctx, addr)
+}
+
+// Listen is the function [Listen] with options.
+func (opt ListenOptions) Listen(ctx context.Context, addr string) (*Listener, error) {
+	l, err := opt.listen(ctx, addr)
+	if err != nil {
+		return nil, fail("listen", addr, err)
+	}
+	return l, nil
+}
+
+func (opt ListenOptions) listen(ctx context.Context, addr string) (*Listener, error) {
+	local, err := resolve(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	if opt.Backlog == 0 {
+		opt.Backlog = 128
+	}
+	ch, err := acquireShared()
+	if err != nil {
+		return nil, err
+	}
+	id, err := ch.NewID()
+	if err != nil {
+		releaseShared()
+		return nil, err
+	}
+	var route Route
+	if err = id.Bind(local); err == nil {
+		if err = id.Listen(opt.Backlog); err == nil {
+			route, err = id.Route()
+		}
+	}
+	if err != nil {
+		id.Close()
+		releaseShared()
+		return nil, err
+	}
+	return &Listener{id: id, addr: Addr{route.Local}}, nil
+}
+
+// Addr is where the listener listens.
+func (l *Listener) Addr() Addr { return l.addr }
+
+// Accept waits for a connection request. Any number of requests may be in
+// hand at once; none delays another.
+func (l *Listener) Accept(ctx context.Context) (*Request, error) {
+	for {
+		ev, err := l.id.Next(ctx)
+		if err == nil {
+			err = ev.err()
+		}
+		if err != nil {
+			return nil, fail("accept on", l.addr.String(), err)
+		}
+		if ev.Type != ConnectRequest {
+			continue
+		}
+		route, err := ev.NewID.Route()
+		if err != nil { // the requester is gone already
+			ev.NewID.Close()
+			continue
+		}
+		// The connection outlives the listener, so it holds the channel too.
+		if _, err := acquireShared(); err != nil {
+			ev.NewID.Close()
+			return nil, fail("accept on", l.addr.String(), err)
+		}
+		return &Request{id: ev.NewID, event: ev, route: route}, nil
+	}
+}
+
+// Close stops listening; Accept returns [ErrClosed]. Requests and connections
+// that were handed out are not affected.
+func (l *Listener) Close() error {
+	l.close.Do(func() {
+		l.err = l.id.Close()
+		releaseShared()
+	})
+	return l.err
+}
+
+// Request is a connection that a peer asks for. It must be accepted or
+// rejected, once.
+type Request struct {
+	id    *ID
+	event Event
+	route Route
+
+	mu       sync.Mutex
+	answered bool
+}
+
+// RemoteAddr is who asks, LocalAddr whom they asked for.
+func (r *Request) RemoteAddr() Addr { return Addr{r.route.Remote} }
+func (r *Request) LocalAddr() Addr  { return Addr{r.route.Local} }
+
+// PrivateData is what the peer sent along.
+func (r *Request) PrivateData() []byte { return r.event.PrivateData }
+
+// answer claims the one answer that a request gets.
+func (r *Request) answer() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.answered {
+		return ErrClosed
+	}
+	r.answered = true
+	return nil
+}
+
+// Accept makes the connection and waits until it is up. If it fails, or ctx
+// ends first, the request is rejected.
+func (r *Request) Accept(ctx context.Context, opt Options) (*Endpoint, error) {
+	e, err := r.accept(ctx, opt)
+	if err != nil {
+		return nil, fail("accept from", r.RemoteAddr().String(), err)
+	}
+	return e, nil
+}
+
+func (r *Request) accept(ctx context.Context, opt Options) (*Endpoint, error) {
+	if err := r.answer(); err != nil {
+		return nil, err
+	}
+	giveUp := func() { // the kernel rejects what is destroyed unanswered
+		r.id.Close()
+		releaseShared()
+	}
+	if err := ctx.Err(); err != nil {
+		giveUp()
+		return nil, err
+	}
+	if len(opt.PrivateData) > MaxPrivateData {
+		giveUp()
+		return nil, ErrPrivateData
+	}
+	// No side may start more READs than the other serves.
+	limit := func(v *uint8, most uint8) {
+		if *v == 0 {
+			*v = 16
+		}
+		*v = min(*v, most)
+	}
+	limit(&opt.ResponderResources, max(r.event.ResponderResources, 1))
+	limit(&opt.InitiatorDepth, max(r.event.InitiatorDepth, 1))
+	e, err := newEndpoint(r.id, opt, func() error { releaseShared(); return nil })
+	if err != nil {
+		return nil, err
+	}
+	e.PrivateData = r.event.PrivateData
+	if err := r.establish(ctx, e, opt); err != nil {
+		e.Close()
+		return nil, err
+	}
+	e.established()
+	return e, nil
+}
+
+func (r *Request) establish(ctx context.Context, e *Endpoint, opt Options) error {
+	for _, state := range []uverbs.QPState{uverbs.StateRTR, uverbs.StateRTS} {
+		if err := e.modify(state); err != nil {
+			return err
+		}
+	}
+	if err := r.id.Accept(opt.connParam(e.QP)); err != nil {
+		return fmt.Errorf("accept: %w", err)
+	}
+	_, err := r.id.await(ctx, Established)
+	return err
+}
+
+// Reject turns the request down; the peer's dial fails with a
+// [*RejectedError] that carries privateData.
+func (r *Request) Reject(privateData []byte) error {
+	if len(privateData) > MaxPrivateData {
+		return fail("reject", r.RemoteAddr().String(), ErrPrivateData)
+	}
+	if err := r.answer(); err != nil {
+		return fail("reject", r.RemoteAddr().String(), err)
+	}
+	err := r.id.Reject(privateData)
+	if cerr := r.id.Close(); err == nil {
+		err = cerr
+	}
+	releaseShared()
+	if err != nil {
+		return fail("reject", r.RemoteAddr().String(), err)
+	}
+	return nil
+}
