@@ -59,12 +59,11 @@ func TestConnect(t *testing.T) {
 			client, server := pair(t, addr,
 				cm.Options{PrivateData: []byte("from client")},
 				cm.Options{PrivateData: []byte("from server"), Events: true, Setup: func(e *cm.Endpoint) (err error) {
-					if buf, err = e.PD.AllocMR(4096, uverbs.AccessAll, uverbs.MROptions{}); err == nil {
+					if buf, err = e.AllocMR(4096, uverbs.AccessAll); err == nil {
 						_, err = e.QP.PostRecv([]uverbs.RecvWR{{ID: 1, SGL: []uverbs.SGE{buf.SGE(0, 4096)}}})
 					}
 					return err
 				}})
-			defer buf.Close()
 			if got := string(server.PrivateData); !strings.HasPrefix(got, "from client") {
 				t.Errorf("server got private data %q", got)
 			}

@@ -3,6 +3,7 @@ package cm
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -48,9 +49,11 @@ type Endpoint struct {
 	// PrivateData is what the peer sent along when connecting or accepting.
 	PrivateData []byte
 
-	id      *ID
-	route   Route
-	up      atomic.Bool
+	id    *ID
+	route Route
+	up    atomic.Bool
+
+	mu      sync.Mutex
 	release []func() error // in the order they were taken
 
 	done    chan struct{}
@@ -207,6 +210,30 @@ func (e *Endpoint) Err() error {
 	}
 }
 
+// AllocMR makes a region of new memory as [uverbs.PD.AllocMR] does, which is
+// closed with the endpoint if not before.
+func (e *Endpoint) AllocMR(size int, access uverbs.Access) (*uverbs.MR, error) {
+	mr, err := e.PD.AllocMR(size, access, uverbs.MROptions{})
+	return e.own(mr, err)
+}
+
+// RegisterMR makes a region of the caller's memory as [uverbs.PD.RegisterMR]
+// does, which is closed with the endpoint if not before.
+func (e *Endpoint) RegisterMR(mem []byte, access uverbs.Access) (*uverbs.MR, error) {
+	mr, err := e.PD.RegisterMR(mem, access)
+	return e.own(mr, err)
+}
+
+func (e *Endpoint) own(mr *uverbs.MR, err error) (*uverbs.MR, error) {
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.release = append(e.release, mr.Close)
+	return mr, nil
+}
+
 // ID is the connection as the kernel sees it. Its events are the endpoint's.
 func (e *Endpoint) ID() *ID { return e.id }
 
@@ -218,8 +245,9 @@ func (e *Endpoint) RemoteAddr() Addr { return Addr{e.route.Remote} }
 // have not completed are flushed: let the CQ drain first.
 func (e *Endpoint) Disconnect() { e.end(ErrClosed) }
 
-// Close disconnects and releases the QP, and CQs that were made for it. Memory
-// regions are the program's own, as is a CQ it gave.
+// Close disconnects and releases the QP, the CQs that were made for it, and
+// the endpoint's memory regions. Regions that the program made in PD itself it
+// must have closed before.
 func (e *Endpoint) Close() error {
 	e.closeOnce.Do(func() {
 		e.end(ErrClosed)
@@ -235,8 +263,11 @@ func (e *Endpoint) free() error {
 	if e.watched != nil {
 		<-e.watched
 	}
-	for i := len(e.release) - 1; i >= 0; i-- {
-		err = errors.Join(err, e.release[i]())
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, release := range slices.Backward(e.release) {
+		err = errors.Join(err, release())
 	}
+	e.release = nil
 	return err
 }

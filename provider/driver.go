@@ -6,7 +6,8 @@ type UHW struct{ In, Out []byte }
 
 // Device is an open device as far as a driver needs it.
 type Device struct {
-	FD int // of /dev/infiniband/uverbsN, for mmap and doorbells; uverbs closes it
+	FD         int    // of /dev/infiniband/uverbsN, for mmap and doorbells; uverbs closes it
+	MaxMessage uint32 // bytes, of its ports
 }
 
 // Driver makes the data path of one kernel driver's objects. The kernel's

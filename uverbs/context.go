@@ -25,10 +25,12 @@ type Context struct {
 
 // contextCore is what a context's children need of it.
 type contextCore struct {
-	device Device
-	file   sys.File
-	driver provider.Driver
-	async  *sys.EventFile
+	device  Device
+	file    sys.File
+	driver  provider.Driver
+	async   *sys.EventFile
+	vectors uint32
+	maxMsg  uint32 // of port 1: ports of a device do not differ
 
 	asyncTurn chan struct{} // held by whoever reads async
 
@@ -61,7 +63,7 @@ func (d Device) Open() (*Context, error) {
 		asyncTurn: make(chan struct{}, 1),
 		objects:   map[uint64]eventTarget{},
 	}
-	if core.file, core.driver, err = getContext(fd); err == nil {
+	if core.file, core.driver, core.vectors, err = getContext(fd); err == nil {
 		core.async, err = allocAsync(core.file)
 	}
 	if err != nil {
@@ -74,13 +76,19 @@ func (d Device) Open() (*Context, error) {
 		return unix.Close(fd)
 	})
 	runtime.AddCleanup(c, (*object).forget, c.obj)
+	port, err := c.QueryPort(1)
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	core.maxMsg = port.LegacyResp.MaxMsgSz
 	return c, nil
 }
 
 // getContext makes the kernel's context. Every ioctl names the driver it is
 // meant for, and is refused with EINVAL by others: so the first driver that
 // is not refused is the device's.
-func getContext(fd int) (sys.File, provider.Driver, error) {
+func getContext(fd int) (sys.File, provider.Driver, uint32, error) {
 	for _, d := range drivers {
 		f := sys.File{FD: fd, Driver: d.ID()}
 		var vectors uint32
@@ -88,10 +96,10 @@ func getContext(fd int) (sys.File, provider.Driver, error) {
 			sys.Out(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, &vectors),
 		}})
 		if err != unix.EINVAL {
-			return f, d, err
+			return f, d, vectors, err
 		}
 	}
-	return sys.File{}, nil, ErrNoDriver
+	return sys.File{}, nil, 0, ErrNoDriver
 }
 
 func allocAsync(f sys.File) (*sys.EventFile, error) {
@@ -111,11 +119,16 @@ func (c *Context) Device() Device { return c.device }
 // Driver is the name of the kernel's driver: "rxe".
 func (c *Context) Driver() string { return c.driver.Name() }
 
+// CompVectors is the number of completion vectors, see [CQOptions].
+func (c *Context) CompVectors() int { return int(c.vectors) }
+
 // Close closes the device. It fails with [ErrInUse] while objects made from it
 // are open.
 func (c *Context) Close() error { return c.obj.close() }
 
-func (c *contextCore) provider() provider.Device { return provider.Device{FD: c.file.FD} }
+func (c *contextCore) provider() provider.Device {
+	return provider.Device{FD: c.file.FD, MaxMessage: c.maxMsg}
+}
 
 // register gives an object its number for events.
 func (c *contextCore) register(t eventTarget, id uint64) {

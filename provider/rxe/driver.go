@@ -27,9 +27,6 @@ var _ provider.Driver = Driver{}
 func (Driver) Name() string { return "rxe" }
 func (Driver) ID() uint32   { return abi.RDMA_DRIVER_RXE }
 
-// maxMessage is the longest message an rxe port carries (max_msg_sz).
-const maxMessage = 1 << 23
-
 // ring is a mapped rxe queue.
 type ring struct {
 	mmap.Ring
@@ -92,7 +89,7 @@ func (Driver) CreateQP(dev provider.Device, init provider.QPInit, create func(pr
 	if err != nil {
 		return nil, nil, err
 	}
-	sq := newSendQueue(sr, info, provider.NewDoorbell(dev.FD, info.Handle))
+	sq := newSendQueue(sr, info, dev)
 	if init.SharedRecv {
 		return sq, nil, nil
 	}
@@ -102,5 +99,5 @@ func (Driver) CreateQP(dev provider.Device, init provider.QPInit, create func(pr
 		sq.Close()
 		return nil, nil, err
 	}
-	return sq, newRecvQueue(rr, info), nil
+	return sq, newRecvQueue(rr, info, dev), nil
 }

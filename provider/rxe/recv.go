@@ -17,12 +17,13 @@ type RecvQueue struct {
 	prod   uint32
 	qpn    uint32
 	maxSGE int
+	maxMsg uint64
 	state  provider.QPState
 	closed bool
 }
 
-func newRecvQueue(r ring, info provider.QPInfo) *RecvQueue {
-	return &RecvQueue{ring: r, prod: r.LoadProducer(), qpn: info.QPNum, maxSGE: int(info.Cap.MaxRecvSGE)}
+func newRecvQueue(r ring, info provider.QPInfo, dev provider.Device) *RecvQueue {
+	return &RecvQueue{ring: r, prod: r.LoadProducer(), qpn: info.QPNum, maxSGE: int(info.Cap.MaxRecvSGE), maxMsg: uint64(dev.MaxMessage)}
 }
 
 // Post implements [provider.RecvQueue].
@@ -67,7 +68,7 @@ func (q *RecvQueue) encode(wqe *abi.RxeRecvWqe, wr *provider.RecvWR) error {
 		return provider.ErrTooManySGEs
 	}
 	length := copySGL(unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe)), wr.SGL)
-	if length > maxMessage {
+	if length > q.maxMsg {
 		return provider.ErrMessageTooLong
 	}
 	wqe.WrId = wr.ID

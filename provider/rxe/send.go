@@ -22,14 +22,15 @@ type SendQueue struct {
 	qpn      uint32
 	maxSGE   int
 	maxData  int // inline bytes
+	maxMsg   uint64
 	state    provider.QPState
 	closed   bool
 }
 
-func newSendQueue(r ring, info provider.QPInfo, d *provider.Doorbell) *SendQueue {
+func newSendQueue(r ring, info provider.QPInfo, dev provider.Device) *SendQueue {
 	return &SendQueue{
-		ring: r, doorbell: d, prod: r.LoadProducer(), qpn: info.QPNum,
-		maxSGE: int(info.Cap.MaxSendSGE), maxData: int(info.Cap.MaxInline),
+		ring: r, doorbell: provider.NewDoorbell(dev.FD, info.Handle), prod: r.LoadProducer(), qpn: info.QPNum,
+		maxSGE: int(info.Cap.MaxSendSGE), maxData: int(info.Cap.MaxInline), maxMsg: uint64(dev.MaxMessage),
 	}
 }
 
@@ -125,7 +126,7 @@ func (q *SendQueue) encode(wqe *abi.RxeSendWqe, wr *provider.SendWR) error {
 			return provider.ErrTooManySGEs
 		}
 		length = copySGL(payload, wr.SGL)
-		if length > maxMessage {
+		if length > q.maxMsg {
 			return provider.ErrMessageTooLong
 		}
 	}

@@ -1,0 +1,36 @@
+// Command verbs shows and tries RDMA devices.
+//
+//	verbs devices              list them
+//	verbs info [DEVICE]        what they can do; --json
+//	verbs demo                 write, read back and compare over RDMA
+//	verbs ping -s | -c -a ...  rping's counterpart, and its peer
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"strconv"
+
+	"github.com/alecthomas/kong"
+	"golang.org/x/sys/unix"
+)
+
+type cli struct {
+	Devices devicesCmd `cmd:"" help:"List RDMA devices."`
+	Info    infoCmd    `cmd:"" help:"Show what devices can do."`
+	Demo    demoCmd    `cmd:"" help:"Connect a client to a server, write and read its memory, and compare."`
+	Ping    pingCmd    `cmd:"" help:"Exchange data with a peer, or with rping."`
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	k := kong.Parse(new(cli),
+		kong.Name("verbs"),
+		kong.Description("RDMA from Go, without cgo or rdma-core."),
+		kong.UsageOnError(),
+		kong.Vars{"pingMin": strconv.Itoa(pingMin)},
+		kong.BindTo(ctx, (*context.Context)(nil)))
+	k.FatalIfErrorf(k.Run())
+}
