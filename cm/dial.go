@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
-
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // Dialer makes connections. The zero value is usable.
@@ -99,10 +97,8 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) error {
 		return fmt.Errorf("connect: %w", err)
 	}
 	e.PrivateData = ev.PrivateData
-	for _, state := range []uverbs.QPState{uverbs.StateRTR, uverbs.StateRTS} {
-		if err := e.modify(state); err != nil {
-			return err
-		}
+	if err := e.activate(); err != nil {
+		return err
 	}
 	return e.id.confirm()
 }

@@ -142,6 +142,17 @@ func (e *Endpoint) modify(state uverbs.QPState) error {
 	return e.QP.Modify(attr, mask)
 }
 
+// activate moves the QP to RTS. It is in INIT already, but only now does the
+// connection manager know what the peer may do, so it goes there again.
+func (e *Endpoint) activate() error {
+	for _, state := range []uverbs.QPState{uverbs.StateInit, uverbs.StateRTR, uverbs.StateRTS} {
+		if err := e.modify(state); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (opt *Options) connParam(qp *uverbs.QP) ConnParam {
 	or := func(v, d uint8) uint8 {
 		if v == 0 {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // Listener takes connections. Whoever made it closes it.
@@ -188,10 +186,8 @@ func (r *Request) accept(ctx context.Context, opt Options) (*Endpoint, error) {
 }
 
 func (r *Request) establish(ctx context.Context, e *Endpoint, opt Options) error {
-	for _, state := range []uverbs.QPState{uverbs.StateRTR, uverbs.StateRTS} {
-		if err := e.modify(state); err != nil {
-			return err
-		}
+	if err := e.activate(); err != nil {
+		return err
 	}
 	if err := r.id.Accept(opt.connParam(e.QP)); err != nil {
 		return fmt.Errorf("accept: %w", err)
