@@ -3,11 +3,21 @@ module github.com/goverbs/verbs
 go 1.26.8
 
 require (
-	github.com/alecthomas/kong v1.17.0 // indirect
-	github.com/cavaliergopher/cpio v1.0.1 // indirect
-	github.com/cilium/ebpf v0.22.0 // indirect
-	github.com/google/go-cmp v0.7.0 // indirect
-	github.com/vishvananda/netlink v1.3.1 // indirect
-	github.com/vishvananda/netns v0.0.5 // indirect
-	golang.org/x/sys v0.49.0 // indirect
+	github.com/alecthomas/kong v1.17.0
+	github.com/cavaliergopher/cpio v1.0.1
+	github.com/cilium/ebpf v0.22.0
+	github.com/vishvananda/netlink v1.3.1
+	golang.org/x/sys v0.49.0
 )
+
+require (
+	github.com/BurntSushi/toml v1.6.0 // indirect
+	github.com/vishvananda/netns v0.0.5 // indirect
+	golang.org/x/exp/typeparams v0.0.0-20260209203927-2842357ff358 // indirect
+	golang.org/x/mod v0.41.0 // indirect
+	golang.org/x/sync v0.23.0 // indirect
+	golang.org/x/tools v0.51.0 // indirect
+	honnef.co/go/tools v0.8.2 // indirect
+)
+
+tool honnef.co/go/tools/cmd/staticcheck

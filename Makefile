@@ -1,0 +1,66 @@
+# Everything sets itself up: missing Debian packages are installed (with sudo
+# unless root), kernels are fetched into the user's cache once.
+
+export CGO_ENABLED ?= 0
+
+GO      ?= go
+LAB      = build/lab
+SUDO     = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+# Debian packages, by what needs them: the lab; the generator and the tests
+# against C.
+LAB_DEBS  = qemu-system-x86 kmod
+TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev rdmacm-utils ibverbs-utils ibverbs-providers
+
+# Packages with tests that want a real kernel.
+LAB_PKGS = ./abi ./uverbs ./cm ./tests/...
+
+.DEFAULT_GOAL := help
+
+help: ## show this
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+demo: deps-lab build ## write, read back and compare over RDMA, on a real kernel
+	$(LAB) build/verbs demo
+
+test: deps-test build ## run every test, those that need a kernel in the lab
+	$(GO) run ./gen -check -out abi
+	$(GO) test ./...
+	$(LAB) fetch
+	$(GO) test -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(LAB_PKGS)
+
+race: deps-test build ## run the lab's tests under the race detector
+	CGO_ENABLED=1 $(GO) test -race -p 1 -count 1 -timeout 30m -exec "$(CURDIR)/$(LAB)" ./uverbs ./cm
+
+lint: ## gofmt, vet, staticcheck, and a build for arm64
+	@test -z "$$(gofmt -l .)" || { gofmt -l . ; echo "run gofmt -w on these"; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	GOARCH=arm64 $(GO) build ./...
+
+generate: deps-test ## regenerate package abi
+	$(GO) generate ./abi
+
+bench: deps-lab build ## run the benchmarks in the lab
+	$(GO) test -run '^$$' -bench . -count 1 -exec "$(CURDIR)/$(LAB)" ./uverbs
+
+build: ## build the programs into build/
+	@mkdir -p build
+	$(GO) build -o build/ ./tests/lab ./cmd/verbs ./examples/rdma-example/...
+
+clean: ## remove what was built
+	rm -rf build
+
+# The packages are looked up first, so that nothing is done, and no password
+# asked, when they are there.
+define need
+@dpkg -s $(1) >/dev/null 2>&1 || { $(SUDO) apt-get update && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -y --no-install-recommends $(1); }
+endef
+
+deps-lab:
+	$(call need,$(LAB_DEBS))
+
+deps-test:
+	$(call need,$(TEST_DEBS))
+
+.PHONY: help demo test race lint generate bench build clean deps-lab deps-test
