@@ -1,0 +1,159 @@
+// Package syscalls counts the system calls of a thread, with an eBPF program
+// on the kernel's own tracepoint, so that claims about the fast path are
+// measured and not believed.
+//
+//	any system call ─► raw tracepoint sys_enter ─► this thread? counts[number]++
+package syscalls
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// Counter counts the system calls of one thread at a time. Its owner closes
+// it.
+type Counter struct {
+	counts *ebpf.Map    // number of the call -> times
+	armed  *ebpf.Map    // the thread to count for; in shared memory, so that
+	memory *ebpf.Memory // switching takes no system call
+	prog   *ebpf.Program
+	link   link.Link
+}
+
+// NewCounter attaches the program; it needs CAP_BPF and CAP_PERFMON.
+func NewCounter() (_ *Counter, err error) {
+	c := new(Counter)
+	defer func() {
+		if err != nil {
+			c.Close()
+			err = fmt.Errorf("count system calls: %w", err)
+		}
+	}()
+	c.counts, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 8, MaxEntries: 1024})
+	if err != nil {
+		return nil, err
+	}
+	c.armed, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE})
+	if err != nil {
+		return nil, err
+	}
+	if c.memory, err = c.armed.Memory(); err != nil {
+		return nil, err
+	}
+	c.prog, err = ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type:         ebpf.RawTracepoint,
+		License:      "GPL",
+		Instructions: program(c.counts.FD(), c.armed.FD()),
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.link, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sys_enter", Program: c.prog})
+	return c, err
+}
+
+// program is, for the system call args[1]:
+//
+//	if thread != *armed { return }
+//	if n := counts[number]; n != nil { atomic *n += 1 } else { counts[number] = 1 }
+func program(counts, armed int) asm.Instructions {
+	const keyOff, oneOff = -4, -16
+	return asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1), // context: struct pt_regs *regs; long number
+		asm.FnGetCurrentPidTgid.Call(),
+		asm.Mov.Reg(asm.R7, asm.R0),
+		asm.LSh.Imm(asm.R7, 32), // low half: thread
+		asm.RSh.Imm(asm.R7, 32),
+		asm.LoadMapValue(asm.R1, armed, 0),
+		asm.LoadMem(asm.R1, asm.R1, 0, asm.Word),
+		asm.JNE.Reg(asm.R1, asm.R7, "out"),
+
+		asm.LoadMem(asm.R8, asm.R6, 8, asm.DWord),
+		asm.StoreMem(asm.R10, keyOff, asm.R8, asm.Word),
+		asm.LoadMapPtr(asm.R1, counts),
+		asm.Mov.Reg(asm.R2, asm.R10),
+		asm.Add.Imm(asm.R2, keyOff),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "new"),
+		asm.Mov.Imm(asm.R1, 1),
+		asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+		asm.Ja.Label("out"),
+
+		asm.Mov.Imm(asm.R1, 1).WithSymbol("new"),
+		asm.StoreMem(asm.R10, oneOff, asm.R1, asm.DWord),
+		asm.LoadMapPtr(asm.R1, counts),
+		asm.Mov.Reg(asm.R2, asm.R10),
+		asm.Add.Imm(asm.R2, keyOff),
+		asm.Mov.Reg(asm.R3, asm.R10),
+		asm.Add.Imm(asm.R3, oneOff),
+		asm.Mov.Imm(asm.R4, 0), // BPF_ANY
+		asm.FnMapUpdateElem.Call(),
+
+		asm.Mov.Imm(asm.R0, 0).WithSymbol("out"),
+		asm.Return(),
+	}
+}
+
+// Close stops counting.
+func (c *Counter) Close() error {
+	var errs []error
+	if c.link != nil {
+		errs = append(errs, c.link.Close())
+	}
+	if c.prog != nil {
+		errs = append(errs, c.prog.Close())
+	}
+	for _, m := range []*ebpf.Map{c.counts, c.armed} {
+		if m != nil {
+			errs = append(errs, m.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Calls is how often each system call, by number, was made.
+type Calls map[uint32]uint64
+
+// Total is the number of calls that the program made. Returning from a signal
+// handler is none of them: the runtime's preemption signal comes at any time.
+func (c Calls) Total() (n uint64) {
+	for nr, times := range c {
+		if nr != unix.SYS_RT_SIGRETURN {
+			n += times
+		}
+	}
+	return n
+}
+
+// During returns the calls of the calling thread while f runs. The goroutine
+// must be locked to its thread.
+func (c *Counter) During(f func()) (Calls, error) {
+	var nr uint32
+	var times uint64
+	for all := c.counts.Iterate(); all.Next(&nr, &times); {
+		if err := c.counts.Delete(nr); err != nil {
+			return nil, err
+		}
+	}
+	on := binary.NativeEndian.AppendUint32(nil, uint32(unix.Gettid()))
+	off := make([]byte, len(on))
+	if _, err := c.memory.WriteAt(on, 0); err != nil {
+		return nil, err
+	}
+	f()
+	if _, err := c.memory.WriteAt(off, 0); err != nil {
+		return nil, err
+	}
+	calls := Calls{}
+	all := c.counts.Iterate()
+	for all.Next(&nr, &times) {
+		calls[nr] = times
+	}
+	return calls, all.Err()
+}
