@@ -1,0 +1,244 @@
+package uverbs_test
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+var (
+	sends    = flag.Int("sends", 1_000_000, "messages that TestSendStream sends")
+	sendTime = flag.Duration("sendtime", 150*time.Second, "after which TestSendStream sends no more")
+)
+
+// sizes yields message sizes of 0 to 64 KiB, evenly over the powers of two so
+// that a million of them fit in a test, and where in the source each begins.
+type sizes struct{ *rand.Rand }
+
+const (
+	maxMessage = 64 << 10
+	source     = 1 << 20
+)
+
+func newSizes() sizes { return sizes{rand.New(rand.NewPCG(1, 2))} }
+
+func (s sizes) next() (off, n int) {
+	n = s.IntN(maxMessage>>s.IntN(17) + 1)
+	return s.IntN(source - n), n
+}
+
+func randomBytes(b []byte) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+}
+
+// TestSendStream sends messages of mixed sizes as fast as they go and compares
+// every byte that arrives, in order.
+func TestSendStream(t *testing.T) {
+	const depth, slots = 128, 256
+	a, b := labtest.NewPair(t, labtest.PairOptions{
+		Cap:    uverbs.QPCap{MaxSendWR: depth, MaxRecvWR: slots, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
+		Memory: slots * maxMessage,
+		Events: true,
+	})
+	src := a.MR.Bytes()[:source]
+	randomBytes(src)
+	slot := func(i uint64) uverbs.RecvWR {
+		return uverbs.RecvWR{ID: i, SGL: []uverbs.SGE{b.MR.SGE(int(i)*maxMessage, maxMessage)}}
+	}
+	for i := range uint64(slots) {
+		recv(t, b.QP, slot(i))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), *sendTime+time.Minute)
+	defer cancel()
+
+	var sent atomic.Int64 // how many there are in all; 0 while not known
+	received := make(chan int, 1)
+	var volume int64
+	go func() {
+		defer cancel()
+		n := 0
+		defer func() { received <- n }()
+		seq := newSizes()
+		var wcs [32]uverbs.WC
+		for total := int64(0); total == 0 || int64(n) < total; total = sent.Load() {
+			got, err := b.RecvCQ.PollWait(ctx, wcs[:])
+			if err != nil {
+				if total = sent.Load(); int64(n) != total {
+					t.Errorf("after %d messages: %v", n, err)
+				}
+				return
+			}
+			for _, wc := range wcs[:got] {
+				off, size := seq.next()
+				base := int(wc.ID) * maxMessage
+				if err := wc.Err(); err != nil || int(wc.ByteLen) != size || !bytes.Equal(b.MR.Bytes()[base:base+size], src[off:off+size]) {
+					t.Errorf("message %d: %d bytes, want %d with other content: %v", n, wc.ByteLen, size, err)
+					return
+				}
+				n++
+				volume += int64(size)
+				if _, err := b.QP.PostRecv([]uverbs.RecvWR{slot(wc.ID)}); err != nil {
+					t.Errorf("post_recv: %v", err)
+					return
+				}
+			}
+		}
+	}()
+
+	start := time.Now()
+	seq := newSizes()
+	posted, done := 0, 0
+	var wrs [8]uverbs.SendWR
+	var sgl [len(wrs)]uverbs.SGE
+	var wcs [32]uverbs.WC
+	for posted < *sends && ctx.Err() == nil && time.Since(start) < *sendTime {
+		batch := min(len(wrs), *sends-posted)
+		for i := range wrs[:batch] {
+			off, n := seq.next()
+			sgl[i] = a.MR.SGE(off, n)
+			wrs[i] = uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: sgl[i : i+1]}
+		}
+		for posted+batch-done > depth {
+			n, err := a.SendCQ.PollWait(ctx, wcs[:])
+			if err != nil {
+				t.Fatalf("send completion: %v", err)
+			}
+			for _, wc := range wcs[:n] {
+				if err := wc.Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			done += n
+		}
+		send(t, a.QP, wrs[:batch]...)
+		posted += batch
+	}
+	sent.Store(int64(posted))
+	// The receiver may sleep with everything received: the last send
+	// completions say when that must be so.
+	for done < posted {
+		n, err := a.SendCQ.PollWait(ctx, wcs[:])
+		if err != nil && ctx.Err() == nil {
+			t.Fatal(err)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		done += n
+	}
+	var n int
+	select {
+	case n = <-received:
+	case <-time.After(time.Second):
+		cancel()
+		n = <-received
+	}
+	elapsed := time.Since(start)
+	t.Logf("%d messages, %d MiB in %v: %.0f messages/s, %.1f MiB/s", n, volume>>20, elapsed.Round(time.Millisecond),
+		float64(n)/elapsed.Seconds(), float64(volume)/(1<<20)/elapsed.Seconds())
+	if n != posted || n < min(*sends, 100_000) {
+		t.Errorf("%d messages arrived, %d were posted, %d wanted", n, posted, *sends)
+	}
+}
+
+// TestWriteRead writes and reads back every size from 1 to 8193 bytes, and
+// 1 MiB, and looks for what may not be touched.
+func TestWriteRead(t *testing.T) {
+	const guard = 16
+	a, b := labtest.NewPair(t, labtest.PairOptions{Memory: 3 << 20})
+	src, dst := a.MR.Bytes()[:1<<20], a.MR.Bytes()[1<<20:]
+	remote := b.MR.Bytes()
+	randomBytes(src)
+	check := func(n, shift int) {
+		from := src[shift : shift+n]
+		clear(remote[:n+guard])
+		clear(dst[:n+guard])
+		send(t, a.QP,
+			uverbs.SendWR{ID: 1, Opcode: uverbs.OpRDMAWrite, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), SGL: []uverbs.SGE{a.MR.SGE(shift, n)}},
+			uverbs.SendWR{ID: 2, Opcode: uverbs.OpRDMARead, Flags: uverbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), SGL: []uverbs.SGE{a.MR.SGE(1<<20, n)}})
+		if wc := next(t, a.SendCQ); wc.ID != 2 || wc.Opcode != uverbs.WCRDMARead || int(wc.ByteLen) != n {
+			t.Fatalf("%d bytes: completion %+v", n, wc)
+		}
+		if !bytes.Equal(remote[:n], from) || !bytes.Equal(dst[:n], from) {
+			t.Fatalf("%d bytes: not what was written", n)
+		}
+		if zero := make([]byte, guard); !bytes.Equal(remote[n:n+guard], zero) || !bytes.Equal(dst[n:n+guard], zero) {
+			t.Fatalf("%d bytes: memory behind them was touched", n)
+		}
+	}
+	for n := 1; n <= 8193; n++ {
+		check(n, n%4096)
+	}
+	check(1<<20, 0)
+}
+
+// TestScatterGather moves data in pieces, and by RDMA WRITE with immediate.
+func TestScatterGather(t *testing.T) {
+	a, b := labtest.NewPair(t, labtest.PairOptions{})
+	randomBytes(a.MR.Bytes())
+	m := a.MR.Bytes()
+	want := bytes.Join([][]byte{m[100:101], m[5000:8000], m[0:7], m[20000:20500]}, nil)
+	gather := []uverbs.SGE{a.MR.SGE(100, 1), a.MR.SGE(5000, 3000), a.MR.SGE(0, 7), a.MR.SGE(20000, 500)}
+
+	recv(t, b.QP, uverbs.RecvWR{ID: 1, SGL: []uverbs.SGE{b.MR.SGE(0, 10), b.MR.SGE(1000, 2000), b.MR.SGE(4000, 4000)}})
+	send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled | uverbs.SendSolicited, SGL: gather})
+	next(t, a.SendCQ)
+	if wc := next(t, b.RecvCQ); int(wc.ByteLen) != len(want) {
+		t.Errorf("received %d bytes, want %d", wc.ByteLen, len(want))
+	}
+	r := b.MR.Bytes()
+	if got := bytes.Join([][]byte{r[:10], r[1000:3000], r[4000 : 4000+len(want)-2010]}, nil); !bytes.Equal(got, want) {
+		t.Error("scattered data differs")
+	}
+
+	clear(r)
+	recv(t, b.QP, uverbs.RecvWR{ID: 2})
+	send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpRDMAWriteImm, Flags: uverbs.SendSignaled, Imm: 42, RemoteAddr: b.MR.Addr() + 77, RKey: b.MR.RKey(), SGL: gather})
+	next(t, a.SendCQ)
+	if wc := next(t, b.RecvCQ); wc.ID != 2 || wc.Opcode != uverbs.WCRecvRDMAImm || wc.Imm() != 42 {
+		t.Errorf("completion %+v", wc)
+	}
+	if !bytes.Equal(r[77:77+len(want)], want) {
+		t.Error("written data differs")
+	}
+
+	// A fenced send comes after the read before it has filled the memory that
+	// it sends.
+	copy(r, "read first, then sent")
+	recv(t, b.QP, uverbs.RecvWR{ID: 3, SGL: []uverbs.SGE{b.MR.SGE(1000, 21)}})
+	send(t, a.QP,
+		uverbs.SendWR{Opcode: uverbs.OpRDMARead, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), SGL: []uverbs.SGE{a.MR.SGE(0, 10), a.MR.SGE(10, 11)}},
+		uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendFence, SGL: []uverbs.SGE{a.MR.SGE(0, 21)}})
+	next(t, b.RecvCQ)
+	if got := string(r[1000:1021]); got != "read first, then sent" {
+		t.Errorf("fenced send carried %q", got)
+	}
+}
+
+// TestUnsignaled shows that requests that ask for no completion get none, and
+// that their slots come back all the same.
+func TestUnsignaled(t *testing.T) {
+	a, b := labtest.NewPair(t, labtest.PairOptions{})
+	for i := range 10 * 64 {
+		flags := uverbs.SendFlags(0)
+		if i%16 == 15 {
+			flags = uverbs.SendSignaled
+		}
+		send(t, a.QP, uverbs.SendWR{ID: uint64(i), Opcode: uverbs.OpRDMAWrite, Flags: flags, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte{byte(i)}})
+		if flags != 0 {
+			if wc := next(t, a.SendCQ); wc.ID != uint64(i) {
+				t.Fatalf("completion of %d, want %d", wc.ID, i)
+			}
+		}
+	}
+}
