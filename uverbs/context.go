@@ -71,7 +71,7 @@ func (d Device) Open() (*Context, error) {
 		return fail(err)
 	}
 	c := &Context{contextCore: core}
-	c.obj = newObject(d.Name, "context", func() error {
+	c.obj = newObject(d.Name, "", func() error {
 		core.async.Close()
 		return unix.Close(fd)
 	})

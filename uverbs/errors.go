@@ -28,7 +28,7 @@ var (
 // hint says what usually helps against an errno of an operation.
 func hint(op string, err error) string {
 	switch {
-	case op == "register MR" && errors.Is(err, unix.ENOMEM):
+	case op == opRegister && errors.Is(err, unix.ENOMEM):
 		return "locked memory is limited: see ulimit -l, RLIMIT_MEMLOCK or LimitMEMLOCK="
 	case op == "open" && errors.Is(err, unix.EACCES):
 		return "the device node does not admit this user"

@@ -3,6 +3,7 @@ package uverbs
 import (
 	"fmt"
 	"runtime"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -30,6 +31,7 @@ type MR struct {
 	pd         *PD
 	obj        *object
 	mem        []byte
+	closed     atomic.Bool
 	addr       uint64
 	lkey, rkey uint32
 }
@@ -45,7 +47,7 @@ type MROptions struct {
 func (p *PD) AllocMR(size int, access Access, opt MROptions) (*MR, error) {
 	buf, err := mmap.NewBuffer(size, mmap.BufferOptions{HugePages: opt.HugePages})
 	if err != nil {
-		return nil, p.obj.fail(opRegister, err)
+		return nil, p.obj.fail("allocate MR in", err)
 	}
 	mr, err := p.register(buf.Bytes(), buf.Addr(), access, buf.Close)
 	if err != nil {
@@ -72,7 +74,7 @@ func (p *PD) RegisterMR(mem []byte, access Access) (*MR, error) {
 	return mr, err
 }
 
-const opRegister = "register MR"
+const opRegister = "register MR in"
 
 // register takes over the memory, to be let go with free, if it succeeds.
 func (p *PD) register(mem []byte, addr uint64, access Access, free func() error) (*MR, error) {
@@ -106,8 +108,13 @@ func (p *PD) register(mem []byte, addr uint64, access Access, free func() error)
 	return m, nil
 }
 
-// Bytes is the region's memory.
-func (m *MR) Bytes() []byte { return m.mem }
+// Bytes is the region's memory; nil after Close.
+func (m *MR) Bytes() []byte {
+	if m.closed.Load() {
+		return nil
+	}
+	return m.mem
+}
 
 // Len is the length of the region in bytes.
 func (m *MR) Len() int { return len(m.mem) }
@@ -132,4 +139,10 @@ func (m *MR) SGE(off, n int) SGE {
 
 // Close deregisters the region and frees or unpins its memory. Work requests
 // and peers that still use it fail with an access error.
-func (m *MR) Close() error { return m.obj.close() }
+func (m *MR) Close() error {
+	err := m.obj.close()
+	if err == nil {
+		m.closed.Store(true)
+	}
+	return err
+}

@@ -62,7 +62,7 @@ type QPOptions struct {
 
 // CreateQP makes a queue pair in the RESET state (ibv_create_qp(3)).
 func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
-	const op = "create QP"
+	const op = "create QP in"
 	if opt.Type == 0 {
 		opt.Type = RC
 	}
