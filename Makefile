@@ -10,7 +10,7 @@ SUDO     = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Debian packages, by what needs them: the lab; the generator and the tests
 # against C.
 LAB_DEBS  = qemu-system-x86 kmod
-TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev rdmacm-utils ibverbs-utils ibverbs-providers
+TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev iproute2 rdmacm-utils ibverbs-utils ibverbs-providers
 
 # Packages with tests that want a real kernel.
 LAB_PKGS = ./abi ./uverbs ./cm ./tests/...

@@ -30,6 +30,22 @@ var (
 // receiver gets the whole field, padded with zeros.
 const MaxPrivateData = 255
 
+// What RoCE carries, in bytes.
+const (
+	roceRequest = 56
+	roceReply   = 196
+	roceReject  = 148
+)
+
+// tooLong explains the kernel's EINVAL for private data that RoCE, unlike
+// iWARP, does not carry.
+func tooLong(err error, data []byte, most int) error {
+	if errors.Is(err, unix.EINVAL) && len(data) > most {
+		return fmt.Errorf("%w: %d bytes of at most %d: %w", ErrPrivateData, len(data), most, err)
+	}
+	return err
+}
+
 // RejectedError says that the peer, or its kernel, turned a connection down.
 // It matches ECONNREFUSED.
 type RejectedError struct {

@@ -216,7 +216,8 @@ func (id *ID) Connect(p ConnParam) error {
 	if err != nil {
 		return err
 	}
-	return command(id.ch, abi.RDMA_USER_CM_CMD_CONNECT, abi.RdmaUcmConnect{ConnParam: a, Id: id.handle})
+	err = command(id.ch, abi.RDMA_USER_CM_CMD_CONNECT, abi.RdmaUcmConnect{ConnParam: a, Id: id.handle})
+	return tooLong(err, p.PrivateData, roceRequest)
 }
 
 // Accept takes a connection. Established, or an event of failure, follows.
@@ -225,7 +226,8 @@ func (id *ID) Accept(p ConnParam) error {
 	if err != nil {
 		return err
 	}
-	return command(id.ch, abi.RDMA_USER_CM_CMD_ACCEPT, abi.RdmaUcmAccept{Uid: id.uid, ConnParam: a, Id: id.handle})
+	err = command(id.ch, abi.RDMA_USER_CM_CMD_ACCEPT, abi.RdmaUcmAccept{Uid: id.uid, ConnParam: a, Id: id.handle})
+	return tooLong(err, p.PrivateData, roceReply)
 }
 
 // confirm answers a ConnectResponse: the connection is up.
@@ -240,7 +242,7 @@ func (id *ID) Reject(privateData []byte) error {
 	}
 	req := abi.RdmaUcmReject{Id: id.handle, PrivateDataLen: uint8(len(privateData)), Reason: rejectConsumer}
 	copy(req.PrivateData[:], privateData)
-	return command(id.ch, abi.RDMA_USER_CM_CMD_REJECT, req)
+	return tooLong(command(id.ch, abi.RDMA_USER_CM_CMD_REJECT, req), privateData, roceReject)
 }
 
 // Disconnect ends a connection. Disconnected follows, on both sides.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 
 	"github.com/goverbs/verbs/cm"
@@ -44,6 +45,7 @@ func (c *pingCmd) Run(ctx context.Context) error {
 		return err
 	}
 	defer l.Close()
+	fmt.Fprintf(os.Stderr, "listening on %v\n", l.Addr())
 	req, err := l.Accept(ctx)
 	if err != nil {
 		return err

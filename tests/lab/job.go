@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bytes"
+	"debug/elf"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -92,7 +95,7 @@ func writeInitramfs(file string, k kernel, j job) error {
 		}
 		j.Early = append(slices.Clip(j.Early), filepath.Base(m))
 	}
-	self, err := os.ReadFile("/proc/self/exe")
+	self, err := readSelf()
 	if err != nil {
 		return err
 	}
@@ -110,4 +113,22 @@ func writeInitramfs(file string, k kernel, j job) error {
 		return err
 	}
 	return f.Close()
+}
+
+// readSelf reads this program, which must run without any library.
+func readSelf() ([]byte, error) {
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		return nil, err
+	}
+	f, err := elf.NewFile(bytes.NewReader(self))
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return nil, errors.New("this program is dynamically linked: build it with CGO_ENABLED=0")
+		}
+	}
+	return self, nil
 }

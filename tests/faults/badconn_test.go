@@ -1,0 +1,305 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// party is what a connection case works on: a listener, and a context that
+// bounds the case.
+type party struct {
+	testing.TB
+	ctx context.Context
+	l   *cm.Listener
+}
+
+func newParty(t testing.TB) *party {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	l, err := cm.Listen(ctx, labtest.Addr+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	labtest.Close(t, l)
+	return &party{t, ctx, l}
+}
+
+func (p *party) addr() string { return p.l.Addr().String() }
+
+// shortly is a context that ends while whatever it is given to waits.
+func (p *party) shortly() context.Context {
+	ctx, cancel := context.WithTimeout(p.ctx, 50*time.Millisecond)
+	p.Cleanup(cancel)
+	return ctx
+}
+
+func (p *party) cancelled() context.Context {
+	ctx, cancel := context.WithCancel(p.ctx)
+	cancel()
+	return ctx
+}
+
+// dial connects with options, to a listener that nobody serves unless the
+// case does.
+func (p *party) dial(ctx context.Context, opt cm.Options) error {
+	e, err := (&cm.Dialer{Options: opt}).Dial(ctx, p.addr())
+	if err == nil {
+		e.Close()
+	}
+	return err
+}
+
+// request has somebody dial, and returns what the listener gets. When the case
+// is over the dial is, too.
+func (p *party) request(opt cm.Options) *cm.Request {
+	ctx, cancel := context.WithCancel(p.ctx)
+	done := make(chan struct{})
+	go func() { p.dial(ctx, opt); close(done) }()
+	p.Cleanup(func() { cancel(); <-done })
+	r, err := p.l.Accept(p.ctx)
+	if err != nil {
+		p.Fatal(err)
+	}
+	return r
+}
+
+func (p *party) accept(r *cm.Request, ctx context.Context, opt cm.Options) error {
+	e, err := r.Accept(ctx, opt)
+	if err == nil {
+		e.Close()
+	}
+	return err
+}
+
+// serve answers the next request.
+func (p *party) serve(answer func(*cm.Request) error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if r, err := p.l.Accept(p.ctx); err == nil {
+			answer(r)
+		}
+	}()
+	p.Cleanup(func() { p.l.Close(); <-done })
+}
+
+var errSetup = errors.New("set-up went wrong")
+
+func failSetup(*cm.Endpoint) error { return errSetup }
+
+var connCases = []struct {
+	name string
+	run  func(*party) error
+	want error
+}{
+	{"dial no address", func(p *party) error { return second(cm.Dial(p.ctx, "")) }, nil},
+	{"dial without port", func(p *party) error { return second(cm.Dial(p.ctx, "10.9.0.1")) }, nil},
+	{"dial no such host", func(p *party) error { return second(cm.Dial(p.ctx, "no.such.host.invalid:1")) }, nil},
+	{"dial unreachable address", func(p *party) error { return second(cm.Dial(p.ctx, "192.0.2.1:1")) }, unix.ENETUNREACH},
+	{"dial address that no RDMA device serves", func(p *party) error { return second(cm.Dial(p.ctx, "127.0.0.1:1")) }, unix.ENODEV},
+	{"dial neighbour that does not answer", func(p *party) error {
+		return second((&cm.Dialer{ResolveTimeout: 300 * time.Millisecond}).Dial(p.ctx, "10.9.0.77:1"))
+	}, unix.ETIMEDOUT},
+	{"dial from a foreign address", func(p *party) error {
+		return second((&cm.Dialer{LocalAddr: netip.MustParseAddrPort("192.0.2.1:0")}).Dial(p.ctx, p.addr()))
+	}, unix.EADDRNOTAVAIL},
+	{"dial where nobody listens", func(p *party) error {
+		p.l.Close()
+		return p.dial(p.ctx, cm.Options{})
+	}, unix.ECONNREFUSED},
+	{"dial and be rejected", func(p *party) error {
+		p.serve(func(r *cm.Request) error { return r.Reject([]byte("no")) })
+		err := p.dial(p.ctx, cm.Options{})
+		if re, ok := errors.AsType[*cm.RejectedError](err); !ok || string(re.PrivateData[:2]) != "no" {
+			p.Errorf("%+v", re)
+		}
+		return err
+	}, unix.ECONNREFUSED},
+	{"dial a listener that closes", func(p *party) error {
+		time.AfterFunc(50*time.Millisecond, func() { p.l.Close() })
+		return p.dial(p.ctx, cm.Options{})
+	}, unix.ECONNREFUSED},
+	{"dial with too much private data", func(p *party) error {
+		return p.dial(p.ctx, cm.Options{PrivateData: make([]byte, 256)})
+	}, cm.ErrPrivateData},
+	{"dial with more private data than RoCE carries", func(p *party) error {
+		return p.dial(p.ctx, cm.Options{PrivateData: make([]byte, 57)})
+	}, cm.ErrPrivateData},
+	{"accept with more private data than RoCE carries", func(p *party) error {
+		return p.accept(p.request(cm.Options{}), p.ctx, cm.Options{PrivateData: make([]byte, 197)})
+	}, cm.ErrPrivateData},
+	{"dial with absurd queues", func(p *party) error {
+		return p.dial(p.ctx, cm.Options{Cap: uverbs.QPCap{MaxSendWR: 1 << 30, MaxSendSGE: 1}})
+	}, unix.EINVAL},
+	{"dial with a failing set-up", func(p *party) error { return p.dial(p.ctx, cm.Options{Setup: failSetup}) }, errSetup},
+	{"dial with a closed PD", func(p *party) error {
+		s := newScene(p.TB)
+		s.closed(s.qp, s.mr, s.pd)
+		return p.dial(p.ctx, cm.Options{PD: s.pd})
+	}, uverbs.ErrClosed},
+
+	{"dial cancelled before it starts", func(p *party) error { return p.dial(p.cancelled(), cm.Options{}) }, context.Canceled},
+	{"dial cancelled while looking up the name", func(p *party) error {
+		return second(cm.Dial(p.cancelled(), "no.such.host.invalid:1"))
+	}, context.Canceled},
+	{"dial cancelled while resolving the address", func(p *party) error {
+		return second(cm.Dial(p.shortly(), "10.9.0.78:1"))
+	}, context.DeadlineExceeded},
+	{"dial cancelled in set-up", func(p *party) error {
+		ctx, cancel := context.WithCancel(p.ctx)
+		return p.dial(ctx, cm.Options{Setup: func(*cm.Endpoint) error { cancel(); return nil }})
+	}, context.Canceled},
+	{"dial cancelled while connecting", func(p *party) error { return p.dial(p.shortly(), cm.Options{}) }, context.DeadlineExceeded},
+
+	{"listen on no address", func(p *party) error { return second(cm.Listen(p.ctx, "nonsense")) }, nil},
+	{"listen on a foreign address", func(p *party) error { return second(cm.Listen(p.ctx, "192.0.2.1:1")) }, unix.EADDRNOTAVAIL},
+	{"listen where somebody does", func(p *party) error { return second(cm.Listen(p.ctx, p.addr())) }, unix.EADDRINUSE},
+	{"listen on absurd port", func(p *party) error { return second(cm.Listen(p.ctx, "10.9.0.1:99999")) }, nil},
+
+	{"accept cancelled before it starts", func(p *party) error { return second(p.l.Accept(p.cancelled())) }, context.Canceled},
+	{"accept cancelled while waiting for a request", func(p *party) error { return second(p.l.Accept(p.shortly())) }, context.DeadlineExceeded},
+	{"accept on a closed listener", func(p *party) error {
+		p.l.Close()
+		return second(p.l.Accept(p.ctx))
+	}, cm.ErrClosed},
+	{"accept on a listener that closes", func(p *party) error {
+		time.AfterFunc(20*time.Millisecond, func() { p.l.Close() })
+		return second(p.l.Accept(p.ctx))
+	}, cm.ErrClosed},
+	{"accept a request, cancelled before it starts", func(p *party) error {
+		return p.accept(p.request(cm.Options{}), p.cancelled(), cm.Options{})
+	}, context.Canceled},
+	{"accept a request, cancelled in set-up", func(p *party) error {
+		ctx, cancel := context.WithCancel(p.ctx)
+		return p.accept(p.request(cm.Options{}), ctx, cm.Options{Setup: func(*cm.Endpoint) error { cancel(); return nil }})
+	}, context.Canceled},
+	{"accept a request whose sender falls silent", func(p *party) error {
+		return p.accept(p.silentRequest(), p.shortly(), cm.Options{})
+	}, context.DeadlineExceeded},
+	{"accept a request with a failing set-up", func(p *party) error {
+		return p.accept(p.request(cm.Options{}), p.ctx, cm.Options{Setup: failSetup})
+	}, errSetup},
+	{"accept a request with too much private data", func(p *party) error {
+		return p.accept(p.request(cm.Options{}), p.ctx, cm.Options{PrivateData: make([]byte, 256)})
+	}, cm.ErrPrivateData},
+	{"accept a request twice", func(p *party) error {
+		r := p.request(cm.Options{})
+		if err := p.accept(r, p.ctx, cm.Options{}); err != nil {
+			p.Fatal(err)
+		}
+		return p.accept(r, p.ctx, cm.Options{})
+	}, cm.ErrClosed},
+	{"reject a request twice", func(p *party) error {
+		r := p.request(cm.Options{})
+		if err := r.Reject(nil); err != nil {
+			p.Fatal(err)
+		}
+		return r.Reject(nil)
+	}, cm.ErrClosed},
+	{"reject with too much private data", func(p *party) error {
+		r := p.request(cm.Options{})
+		defer r.Reject(nil)
+		return r.Reject(make([]byte, 256))
+	}, cm.ErrPrivateData},
+
+	{"wait for completions, cancelled", func(p *party) error {
+		e := p.endpoint()
+		return second(e.RecvCQ.PollWait(p.shortly(), make([]uverbs.WC, 1)))
+	}, context.DeadlineExceeded},
+	{"wait for completions of a connection that ends", func(p *party) error {
+		e := p.endpoint()
+		if _, err := e.QP.PostRecv([]uverbs.RecvWR{{}}); err != nil {
+			p.Fatal(err)
+		}
+		time.AfterFunc(20*time.Millisecond, e.Disconnect)
+		wc := make([]uverbs.WC, 1)
+		if _, err := e.RecvCQ.PollWait(p.ctx, wc); err != nil {
+			return err
+		}
+		return wc[0].Err()
+	}, uverbs.WCFlushErr},
+	{"wait for completions of a connection that is closed", func(p *party) error {
+		e := p.endpoint()
+		time.AfterFunc(20*time.Millisecond, func() { e.Close() })
+		return second(e.RecvCQ.PollWait(p.ctx, make([]uverbs.WC, 1)))
+	}, uverbs.ErrClosed},
+	{"send on a closed connection", func(p *party) error {
+		e := p.endpoint()
+		e.Close()
+		return second(e.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend}}))
+	}, cm.ErrClosed},
+}
+
+// endpoint is a connection that is up.
+func (p *party) endpoint() *cm.Endpoint {
+	p.serve(func(r *cm.Request) error {
+		e, err := r.Accept(p.ctx, cm.Options{})
+		if err == nil {
+			<-e.Done()
+			e.Close()
+		}
+		return err
+	})
+	e, err := (&cm.Dialer{Options: cm.Options{Events: true}}).Dial(p.ctx, p.addr())
+	if err != nil {
+		p.Fatal(err)
+	}
+	labtest.Close(p, e)
+	return e
+}
+
+// silentRequest is a request of a peer that never confirms.
+func (p *party) silentRequest() *cm.Request {
+	ch := labtest.Must(cm.NewChannel())(p)
+	labtest.Close(p, ch)
+	id := labtest.Must(ch.NewID())(p)
+	labtest.Close(p, id)
+	await := func(want cm.EventType, err error) {
+		if err != nil {
+			p.Fatal(err)
+		}
+		if e, err := id.Next(p.ctx); err != nil || e.Type != want {
+			p.Fatal(e, err)
+		}
+	}
+	await(cm.AddrResolved, id.ResolveAddr(netip.AddrPort{}, p.l.Addr().AddrPort, time.Second))
+	await(cm.RouteResolved, id.ResolveRoute(time.Second))
+	if err := id.Connect(cm.ConnParam{QPNum: 99}); err != nil {
+		p.Fatal(err)
+	}
+	r, err := p.l.Accept(p.ctx)
+	if err != nil {
+		p.Fatal(err)
+	}
+	return r
+}
+
+// TestBadConnections gives bad input of every kind to cm, and cancels at every
+// stage.
+func TestBadConnections(t *testing.T) {
+	labtest.Require(t)
+	twice(t, func(t *testing.T) {
+		for _, c := range connCases {
+			t.Run(c.name, func(t *testing.T) {
+				p := newParty(t)
+				err := c.run(p)
+				if err == nil || c.want != nil && !errors.Is(err, c.want) {
+					t.Errorf("got %v, want %v", err, c.want)
+				}
+				if p.ctx.Err() != nil {
+					t.Errorf("took its whole time")
+				}
+				t.Log(err)
+			})
+		}
+	})
+}

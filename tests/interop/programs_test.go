@@ -1,0 +1,79 @@
+package interop
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// built is the path of one of this project's programs, as make build leaves it.
+func built(t *testing.T, name string) string {
+	t.Helper()
+	path, err := filepath.Abs("../../build/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v: run make build", err)
+	}
+	return path
+}
+
+// program is a running program and what it prints.
+type program struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	out  bytes.Buffer
+	done chan struct{}
+	err  error
+}
+
+// start runs a program; when the test ends it does, too.
+func start(t *testing.T, name string, args ...string) *program {
+	t.Helper()
+	labtest.Require(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	p := &program{t: t, cmd: exec.CommandContext(ctx, name, args...), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	if err := p.cmd.Start(); err != nil {
+		t.Fatalf("%v (C's programs are Debian's rdmacm-utils and ibverbs-utils)", err)
+	}
+	go func() { p.err = p.cmd.Wait(); close(p.done) }()
+	t.Cleanup(func() { cancel(); <-p.done })
+	return p
+}
+
+// wait insists that the program succeeds, and returns what it printed.
+func (p *program) wait() string {
+	p.t.Helper()
+	<-p.done
+	if p.err != nil {
+		p.t.Errorf("%v: %v\n%s", p.cmd, p.err, &p.out)
+	}
+	return p.out.String()
+}
+
+// listening waits until somebody listens on an RDMA port, which no file shows.
+func listening(t *testing.T, port string) {
+	t.Helper()
+	for range 200 {
+		out, err := exec.Command("rdma", "resource", "show", "cm_id").CombinedOutput()
+		if err != nil {
+			t.Fatalf("rdma (Debian's iproute2): %v\n%s", err, out)
+		}
+		for line := range strings.Lines(string(out)) {
+			if strings.Contains(line, "LISTEN") && strings.Contains(line, ":"+port+" ") {
+				return
+			}
+		}
+		time.Sleep(25 * time.Millisecond)
+	}
+	t.Fatalf("nobody listens on port %s", port)
+}
