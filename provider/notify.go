@@ -44,7 +44,7 @@ func (n *Notify) Arm(solicitedOnly bool) error {
 
 // write sends a command that neither blocks nor returns anything, so the
 // scheduler need not be told: RawSyscall costs less than Syscall
-// (BenchmarkDoorbell in tests/bench has the figures).
+// (BenchmarkDoorbell in package uverbs shows it).
 func write(fd int, p unsafe.Pointer, size uintptr) error {
 	for {
 		_, _, errno := unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(p), size)

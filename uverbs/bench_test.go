@@ -1,0 +1,74 @@
+package uverbs_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// BenchmarkPostRecv posts into a queue that is emptied by resetting the QP.
+func BenchmarkPostRecv(b *testing.B) {
+	const depth = 1023
+	_, peer := labtest.NewPair(b, labtest.PairOptions{Cap: uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1}})
+	init := func() {
+		for _, s := range []uverbs.QPState{uverbs.StateReset, uverbs.StateInit} {
+			mask := uverbs.MaskState
+			if s == uverbs.StateInit {
+				mask |= uverbs.MaskPKeyIndex | uverbs.MaskPort | uverbs.MaskAccess
+			}
+			if err := peer.QP.Modify(uverbs.QPAttr{State: s, Port: 1}, mask); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	wr := []uverbs.RecvWR{{SGL: []uverbs.SGE{peer.MR.SGE(0, 64)}}}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if _, err := peer.QP.PostRecv(wr); err == uverbs.ErrQueueFull {
+			b.StopTimer()
+			init()
+			b.StartTimer()
+		} else if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkPollEmpty(b *testing.B) {
+	a, _ := labtest.NewPair(b, labtest.PairOptions{})
+	var wcs [16]uverbs.WC
+	b.ReportAllocs()
+	for b.Loop() {
+		a.SendCQ.Poll(wcs[:])
+	}
+}
+
+// BenchmarkWrite writes 8 bytes, in batches with one doorbell and one
+// completion each, and waits for it: a round trip through the kernel and back.
+func BenchmarkWrite(b *testing.B) {
+	for _, batch := range []int{1, 16, 64} {
+		b.Run(fmt.Sprint("batch=", batch), func(b *testing.B) {
+			a, peer := labtest.NewPair(b, labtest.PairOptions{})
+			wrs := make([]uverbs.SendWR, batch)
+			for i := range wrs {
+				wrs[i] = uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, RemoteAddr: peer.MR.Addr(), RKey: peer.MR.RKey(), Inline: make([]byte, 8)}
+			}
+			wrs[batch-1].Flags = uverbs.SendSignaled
+			var wcs [16]uverbs.WC
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := a.QP.PostSend(wrs); err != nil {
+					b.Fatal(err)
+				}
+				for a.SendCQ.Poll(wcs[:]) == 0 {
+				}
+				if err := wcs[0].Err(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*batch), "ns/write")
+		})
+	}
+}
