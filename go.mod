@@ -6,6 +6,7 @@ require (
 	github.com/alecthomas/kong v1.17.0
 	github.com/cavaliergopher/cpio v1.0.1
 	github.com/cilium/ebpf v0.22.0
+	github.com/google/go-cmp v0.7.0
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/sys v0.49.0
 )

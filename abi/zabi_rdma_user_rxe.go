@@ -218,18 +218,6 @@ func (s *RxeDmaInfo) AtomicWr() *uint8 { return (*uint8)(unsafe.Add(unsafe.Point
 // Sge is the member sge[0] (flexible array: its first element).
 func (s *RxeDmaInfo) Sge() *RxeSge { return (*RxeSge)(unsafe.Add(unsafe.Pointer(s), 24)) }
 
-// RxeDmaInfoEmptyInlineData is struct rxe_dma_info, member __empty_inline_data (rdma/rdma_user_rxe.h).
-type RxeDmaInfoEmptyInlineData struct {
-}
-
-// RxeDmaInfoEmptyAtomicWr is struct rxe_dma_info, member __empty_atomic_wr (rdma/rdma_user_rxe.h).
-type RxeDmaInfoEmptyAtomicWr struct {
-}
-
-// RxeDmaInfoEmptySge is struct rxe_dma_info, member __empty_sge (rdma/rdma_user_rxe.h).
-type RxeDmaInfoEmptySge struct {
-}
-
 // RxeSendWqe is struct rxe_send_wqe (rdma/rdma_user_rxe.h).
 type RxeSendWqe struct {
 	Wr          RxeSendWr

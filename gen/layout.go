@@ -144,15 +144,15 @@ func (b *builder) field(g *goType, m btf.Member, off uint32) (f goField, flexibl
 		f.c += "[0]"
 		f.note = "flexible array: its first element"
 	}
-	f.typ, err = b.typeName(g, &f, f.c, t)
-	if err != nil {
-		return f, false, err
+	n, err := btf.Sizeof(t)
+	if err != nil || n == 0 { // an empty struct says nothing
+		return f, flexible, err
 	}
+	f.size = uint32(n)
 	if bigEndian(t) {
 		f.note = "big endian"
 	}
-	n, err := btf.Sizeof(t)
-	f.size = uint32(n)
+	f.typ, err = b.typeName(g, &f, f.c, t)
 	return f, flexible, err
 }
 

@@ -1,0 +1,6 @@
+#include <linux/types.h>
+
+struct sample_bits {
+	__u32 a : 3;
+	__u32 b : 29;
+};

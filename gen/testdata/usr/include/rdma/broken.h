@@ -1,0 +1,3 @@
+struct sample_broken { 
+	no_such_type x;
+};
