@@ -156,6 +156,12 @@ func execute(j job, r *result) error {
 		}
 		files[i] = f
 	}
+	port, err := openPort(portResult)
+	if err != nil {
+		return err
+	}
+	port.WriteString(started)
+	port.Close()
 	// A pipe, since a port neither ends nor can be shared by processes.
 	cmd := exec.Command(j.Args[0], j.Args[1:]...)
 	cmd.Env, cmd.Dir = j.Env, j.Dir

@@ -25,12 +25,14 @@ type job struct {
 	Probe   bool     // only show that the kernel boots
 }
 
-// result is what the guest reports.
+// started is what the guest reports before it runs the program.
+const started = "started\n"
+
+// result is what the guest reports at the end.
 type result struct {
-	Exit    int
-	Error   string   // the lab's own failure inside the guest
-	Kernel  []string // warnings in the kernel's log
-	Dropped bool     // the program's process was killed by the guest kernel
+	Exit   int
+	Error  string   // the lab's own failure inside the guest
+	Kernel []string // warnings in the kernel's log
 }
 
 func newJob(k kernel, args []string) (job, error) {

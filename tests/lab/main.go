@@ -89,7 +89,7 @@ func run(ctx context.Context, args []string) (int, error) {
 	if opt.accel == "" {
 		opt.accel = accelerator(ctx, k, opt)
 	}
-	return boot(ctx, k, j, opt, stdio{os.Stdin, os.Stdout, os.Stderr})
+	return bootAgain(ctx, k, j, opt, stdio{os.Stdin, os.Stdout, os.Stderr})
 }
 
 func exitIf(err error) int {

@@ -32,6 +32,23 @@ const (
 
 var ports = []string{portIn, portOut, portErr, portResult}
 
+// errBoot is a kernel that went down before anything ran on it.
+var errBoot = errors.New("the kernel did not come up")
+
+// bootAgain is boot that tries again if the kernel does not come up. QEMU's
+// emulation of several processors now and then runs code that the kernel has
+// just patched, as it does a lot of early on, and the kernel takes offence.
+func bootAgain(ctx context.Context, k kernel, j job, opt options, std stdio) (code int, err error) {
+	for range 4 {
+		code, err = boot(ctx, k, j, opt, std)
+		if !errors.Is(err, errBoot) {
+			break
+		}
+		fmt.Fprintln(os.Stderr, "lab: the kernel did not come up; once more")
+	}
+	return code, err
+}
+
 // boot runs j on k and returns its exit status. When it returns, the machine
 // is gone.
 func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, error) {
@@ -71,9 +88,10 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	if err := qemu.Start(); err != nil {
 		return exitLab, err
 	}
-	exited := make(chan error, 1)
+	exited, gone := make(chan error, 1), make(chan struct{})
 	go func() {
 		exited <- qemu.Wait()
+		close(gone)
 		for _, l := range listeners {
 			l.Close()
 		}
@@ -82,7 +100,7 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 		go follow(ctx, filepath.Join(dir, "console"), os.Stderr)
 	}
 
-	var report bytes.Buffer
+	report := reportBuffer{up: make(chan struct{})}
 	done := make(chan struct{}, 3)
 	copyTo := func(w io.Writer, l net.Listener) {
 		if c, err := l.Accept(); err == nil {
@@ -92,8 +110,14 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 		done <- struct{}{}
 	}
 	go func() {
-		if c, err := listeners[0].Accept(); err == nil {
+		c, err := listeners[0].Accept()
+		if err != nil {
+			return
+		}
+		select {
+		case <-report.up: // what nobody runs to read stays for another try
 			feed(c, std.in)
+		case <-gone:
 		}
 	}()
 	go copyTo(std.out, listeners[1])
@@ -109,13 +133,17 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	switch {
 	case ctx.Err() != nil:
 		return exitLab, fmt.Errorf("stopped: %w%s", context.Cause(ctx), tail(console))
-	case report.Len() == 0 && err != nil:
+	case len(report.text) == 0 && err != nil:
 		return exitLab, fmt.Errorf("qemu: %w\n%s%s", err, complaint.Bytes(), tail(console))
-	case report.Len() == 0:
+	case len(report.text) == 0:
+		return exitLab, fmt.Errorf("%w%s", errBoot, tail(console))
+	}
+	text, _ := bytes.CutPrefix(report.text, []byte(started))
+	if len(text) == 0 {
 		return exitLab, fmt.Errorf("the kernel went down before the program ended%s", tail(console))
 	}
-	if err := json.Unmarshal(report.Bytes(), &r); err != nil {
-		return exitLab, fmt.Errorf("result %q: %w", report.Bytes(), err)
+	if err := json.Unmarshal(text, &r); err != nil {
+		return exitLab, fmt.Errorf("result %q: %w", text, err)
 	}
 	if r.Error != "" {
 		return exitLab, fmt.Errorf("in the guest: %s%s", r.Error, tail(console))
@@ -128,6 +156,20 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 		return r.Exit, err
 	}
 	return r.Exit, nil
+}
+
+// reportBuffer says when the guest has reported anything.
+type reportBuffer struct {
+	text []byte
+	up   chan struct{}
+}
+
+func (r *reportBuffer) Write(b []byte) (int, error) {
+	if len(r.text) == 0 {
+		close(r.up)
+	}
+	r.text = append(r.text, b...)
+	return len(b), nil
 }
 
 // feed sends stdin as frames of a length byte pair and data, an empty frame

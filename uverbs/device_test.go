@@ -1,0 +1,85 @@
+package uverbs
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// fakeMachine makes a sysfs and a /dev of files, since a device without node
+// is hard to come by.
+func fakeMachine(t *testing.T, files map[string]string) {
+	t.Helper()
+	root := t.TempDir()
+	oldClass, oldDev := sysClass, devDir
+	sysClass, devDir = filepath.Join(root, "sys"), filepath.Join(root, "dev")
+	t.Cleanup(func() { sysClass, devDir = oldClass, oldDev })
+	for name, text := range files {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestDevices(t *testing.T) {
+	fakeMachine(t, map[string]string{
+		"sys/infiniband_verbs/uverbs0/ibdev":       "rxe0",
+		"sys/infiniband_verbs/uverbs0/abi_version": "2",
+		"sys/infiniband/rxe0/node_guid":            "5054:00ff:fe12:3456",
+		"sys/infiniband/rxe0/sys_image_guid":       "5054:00ff:fe12:3457",
+		"sys/infiniband/rxe0/node_type":            "1: CA",
+		"sys/infiniband/rxe0/fw_ver":               "1.2.3",
+		"sys/infiniband/rxe0/ports/1/state":        "4: ACTIVE",
+		"sys/infiniband/rxe0/ports/2/state":        "1: DOWN",
+		"dev/uverbs0":                              "",
+		// In a container, with its node not passed in.
+		"sys/infiniband_verbs/uverbs1/ibdev": "mlx5_0",
+		"sys/infiniband/mlx5_0/node_guid":    "0000:0000:0000:0001",
+		// Of another network namespace: no entry in the class.
+		"sys/infiniband_verbs/uverbs2/ibdev": "rxe9",
+		// Being removed.
+		"sys/infiniband_verbs/uverbs3/abi_version": "2",
+	})
+	devs, err := Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(devs) != 2 {
+		t.Fatalf("devices: %+v", devs)
+	}
+	if d := devs[0]; d.Name != "rxe0" || d.GUID.String() != "505400fffe123456" || d.SysGUID.String() != "505400fffe123457" ||
+		d.NodeType != "1: CA" || d.Firmware != "1.2.3" || d.Ports != 2 || d.ABI != 2 || d.NodeErr != nil {
+		t.Errorf("first device: %+v", d)
+	}
+	if d := devs[1]; d.Name != "mlx5_0" || !errors.Is(d.NodeErr, ErrNoNode) {
+		t.Errorf("second device: %+v", d)
+	}
+	if _, err := devs[1].Open(); !errors.Is(err, ErrNoNode) {
+		t.Errorf("opening it: %v", err)
+	}
+	if _, err := Open("mlx5_0"); !errors.Is(err, ErrNoNode) {
+		t.Errorf("opening it by name: %v", err)
+	}
+}
+
+func TestNoDevices(t *testing.T) {
+	fakeMachine(t, nil)
+	if devs, err := Devices(); len(devs) != 0 || err != nil {
+		t.Errorf("devices: %v, %v", devs, err)
+	}
+	if _, err := Open(""); !errors.Is(err, ErrNoDevice) {
+		t.Errorf("open: %v", err)
+	}
+	fakeMachine(t, map[string]string{
+		"sys/infiniband_verbs/uverbs0/ibdev": "rxe0",
+		"sys/infiniband/rxe0/node_guid":      "0000:0000:0000:0001",
+	})
+	if _, err := Open(""); !errors.Is(err, ErrNoNode) {
+		t.Errorf("open of the only device, which has no node: %v", err)
+	}
+}

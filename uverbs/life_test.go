@@ -1,0 +1,396 @@
+package uverbs_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// kernelObjects counts what the kernel holds for RDMA's users.
+func kernelObjects(t *testing.T) (n int) {
+	t.Helper()
+	list, err := netlink.RdmaResourceList()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range list {
+		for _, c := range r.RdmaResourceSummaryEntries {
+			n += int(c)
+		}
+	}
+	return n
+}
+
+// TestForgotten drops objects without closing them: the collector brings them
+// back to the kernel, all of them and in an order that it accepts.
+func TestForgotten(t *testing.T) {
+	labtest.Require(t)
+	before := kernelObjects(t)
+	make1 := func() {
+		ctx := labtest.Must(uverbs.Open(""))(t)
+		pd := labtest.Must(ctx.AllocPD())(t)
+		ch := labtest.Must(ctx.CreateCompChannel())(t)
+		cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 10, Channel: ch}))(t)
+		labtest.Must(pd.AllocMR(4096, uverbs.AccessAll, uverbs.MROptions{}))(t)
+		labtest.Must(pd.RegisterMR(make([]byte, 10000), uverbs.AccessAll))(t)
+		labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
+	}
+	for range 10 {
+		make1()
+	}
+	if kernelObjects(t) < before+10*6 {
+		t.Error("the kernel does not count what was made")
+	}
+	for range 200 {
+		runtime.GC()
+		if kernelObjects(t) == before {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("the kernel had %d objects, and has %d", before, kernelObjects(t))
+}
+
+// TestMRKept shows that a region outlives its last pointer as long as its PD
+// does not: a peer may be using it.
+func TestMRKept(t *testing.T) {
+	a, b := labtest.NewPair(t, labtest.PairOptions{})
+	pd := labtest.Must(b.PD.Context().AllocPD())(t)
+	before := kernelObjects(t)
+	func() { labtest.Must(pd.AllocMR(4096, uverbs.AccessAll, uverbs.MROptions{}))(t) }()
+	for range 5 {
+		runtime.GC()
+		time.Sleep(5 * time.Millisecond)
+	}
+	if n := kernelObjects(t); n != before+1 {
+		t.Errorf("the kernel has %d objects, want %d", n, before+1)
+	}
+	if err := pd.Close(); !errors.Is(err, uverbs.ErrInUse) {
+		t.Errorf("closing the PD: %v", err)
+	}
+	runtime.KeepAlive(pd)
+	pd = nil // with which the region goes
+	for range 200 {
+		if runtime.GC(); kernelObjects(t) == before-1 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := kernelObjects(t); n != before-1 {
+		t.Errorf("the kernel has %d objects, want %d", n, before-1)
+	}
+	runtime.KeepAlive(a)
+}
+
+// TestCallerMemory moves data between slices of the Go heap.
+func TestCallerMemory(t *testing.T) {
+	a, b := labtest.NewPair(t, labtest.PairOptions{})
+	src, dst := []byte("from the Go heap, at any address"), make([]byte, 64)
+	from := labtest.Must(a.PD.RegisterMR(src, 0))(t)
+	defer from.Close()
+	to := labtest.Must(b.PD.RegisterMR(dst[3:], uverbs.AccessAll))(t)
+	defer to.Close()
+	runtime.GC()
+	send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, RemoteAddr: to.Addr(), RKey: to.RKey(), SGL: []uverbs.SGE{from.SGE(0, len(src))}})
+	next(t, a.SendCQ)
+	if got := string(dst[3 : 3+len(src)]); got != string(src) || dst[2] != 0 {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestStates takes a QP through every state there is and sees the kernel agree.
+func TestStates(t *testing.T) {
+	a, b := labtest.NewPair(t, labtest.PairOptions{RC: uverbs.RCOptions{Timeout: 13, RetryCount: 5, RNRRetry: 3, MinRNRTimer: 9, RDAtomic: 4}})
+	query := func(want uverbs.QPState) uverbs.QPAttr {
+		t.Helper()
+		attr, err := a.QP.Query()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if attr.State != want {
+			t.Errorf("the QP is in %v, want %v", attr.State, want)
+		}
+		return attr
+	}
+	attr := query(uverbs.StateRTS)
+	self := labtest.Must(b.QP.Endpoint(1, 0))(t)
+	if attr.DestQPNum != b.QP.Num() || attr.RQPSN != 0xfffff0 || attr.SQPSN != 0x123456 || attr.Timeout != 13 || attr.RetryCount != 5 ||
+		attr.RNRRetry != 3 || attr.MinRNRTimer != 9 || attr.MaxRDAtomic != 4 || attr.MaxDestRDAtomic != 4 || attr.Access != uverbs.AccessAll ||
+		attr.PathMTU.Bytes() != 1024 || attr.Port != 1 || !attr.AV.Global || attr.AV.DGID != self.GID || attr.Cap.MaxSendWR != a.QP.Cap().MaxSendWR {
+		t.Errorf("attributes: %+v", attr)
+	}
+	move := func(attr uverbs.QPAttr, mask uverbs.QPAttrMask) {
+		t.Helper()
+		if err := a.QP.Modify(attr, mask|uverbs.MaskState); err != nil {
+			t.Fatal(err)
+		}
+		query(attr.State)
+	}
+	move(uverbs.QPAttr{State: uverbs.StateSQD, SQDAsyncNotify: true}, uverbs.MaskSQDAsyncNotify)
+	move(uverbs.QPAttr{State: uverbs.StateRTS}, 0)
+	recv(t, b.QP, uverbs.RecvWR{SGL: []uverbs.SGE{b.MR.SGE(0, 8)}})
+	send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpSend, Inline: []byte("alive")})
+	next(t, b.RecvCQ)
+
+	recv(t, a.QP, uverbs.RecvWR{ID: 5})
+	move(uverbs.QPAttr{State: uverbs.StateErr}, 0)
+	if wc := nextAny(t, a.RecvCQ); wc.ID != 5 || wc.Status != uverbs.WCFlushErr {
+		t.Errorf("receive posted before ERR: %+v", wc)
+	}
+	move(uverbs.QPAttr{State: uverbs.StateReset}, 0)
+	if _, err := a.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend}}); !errors.Is(err, uverbs.ErrState) {
+		t.Errorf("post in RESET: %v", err)
+	}
+
+	// From RESET all over again.
+	if err := b.QP.Modify(uverbs.QPAttr{State: uverbs.StateReset}, uverbs.MaskState); err != nil {
+		t.Fatal(err)
+	}
+	ea, eb := labtest.Must(a.QP.Endpoint(1, 1))(t), labtest.Must(b.QP.Endpoint(1, 2))(t)
+	if err := errors.Join(a.QP.ConnectRC(ea, eb, uverbs.RCOptions{}), b.QP.ConnectRC(eb, ea, uverbs.RCOptions{})); err != nil {
+		t.Fatal(err)
+	}
+	send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte("again")})
+	next(t, a.SendCQ)
+	if got := string(b.MR.Bytes()[:5]); got != "again" {
+		t.Errorf("after RESET, %q was written", got)
+	}
+}
+
+func TestSignalAll(t *testing.T) {
+	a, b := labtest.NewPair(t, labtest.PairOptions{All: true})
+	send(t, a.QP, uverbs.SendWR{ID: 3, Opcode: uverbs.OpRDMAWrite, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte("x")})
+	if wc := next(t, a.SendCQ); wc.ID != 3 {
+		t.Errorf("%+v", wc)
+	}
+}
+
+// TestSolicited arms for solicited completions only.
+func TestSolicited(t *testing.T) {
+	a, b := labtest.NewPair(t, labtest.PairOptions{Events: true})
+	recv(t, b.QP, uverbs.RecvWR{SGL: []uverbs.SGE{b.MR.SGE(0, 8)}}, uverbs.RecvWR{SGL: []uverbs.SGE{b.MR.SGE(0, 8)}})
+	if err := b.RecvCQ.Arm(true); err != nil {
+		t.Fatal(err)
+	}
+	one := uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: []byte("x")}
+	send(t, a.QP, one)
+	next(t, a.SendCQ)
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := b.RecvCQ.Wait(short); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("an unsolicited completion woke: %v", err)
+	}
+	one.Flags |= uverbs.SendSolicited
+	send(t, a.QP, one)
+	long, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := b.RecvCQ.Wait(long); err != nil {
+		t.Errorf("a solicited completion did not wake: %v", err)
+	}
+}
+
+// TestSharedChannel has two goroutines wait for their own CQ on one channel,
+// and one wait for any.
+func TestSharedChannel(t *testing.T) {
+	ctx := labtest.Open(t)
+	pd := labtest.Must(ctx.AllocPD())(t)
+	labtest.Close(t, pd)
+	ch := labtest.Must(ctx.CreateCompChannel())(t)
+	labtest.Close(t, ch)
+	var qps [2]*uverbs.QP
+	var cqs [2]*uverbs.CQ
+	var eps [2]uverbs.Endpoint
+	for i := range qps {
+		cqs[i] = labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 100, Channel: ch}))(t)
+		labtest.Close(t, cqs[i])
+		qps[i] = labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cqs[i], RecvCQ: cqs[i], Cap: uverbs.QPCap{MaxSendWR: 10, MaxRecvWR: 10, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 8}}))(t)
+		labtest.Close(t, qps[i])
+		eps[i] = labtest.Must(qps[i].Endpoint(1, 0))(t)
+	}
+	for i := range qps {
+		if err := qps[i].ConnectRC(eps[i], eps[1-i], uverbs.RCOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mr := labtest.Must(pd.AllocMR(64, uverbs.AccessAll, uverbs.MROptions{}))(t)
+	labtest.Close(t, mr)
+	write := uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, RemoteAddr: mr.Addr(), RKey: mr.RKey(), Inline: []byte("x")}
+	wait, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	for i := range qps {
+		wg.Go(func() {
+			for n := range 200 {
+				if _, err := qps[i].PostSend([]uverbs.SendWR{write}); err != nil {
+					t.Error(err)
+					return
+				}
+				var wc [1]uverbs.WC
+				if _, err := cqs[i].PollWait(wait, wc[:]); err != nil || wc[0].Err() != nil || wc[0].QPNum != qps[i].Num() {
+					t.Errorf("CQ %d, round %d: %v, %+v", i, n, err, wc[0])
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := cqs[1].Arm(false); err != nil {
+		t.Fatal(err)
+	}
+	send(t, qps[1], write)
+	for {
+		cq, err := ch.Wait(wait)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cq == cqs[1] && cq.Poll(make([]uverbs.WC, 1)) == 1 {
+			return
+		}
+	}
+}
+
+// TestAsyncEvents takes the link down and up.
+func TestAsyncEvents(t *testing.T) {
+	ctx := labtest.Open(t)
+	wait, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	short, stop := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer stop()
+	if _, err := ctx.NextAsyncEvent(short); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("an event out of nothing: %v", err)
+	}
+	link, err := netlink.LinkByName("v1")
+	if err != nil {
+		t.Skipf("only where the link may go down: %v", err)
+	}
+	expect := func(want uverbs.AsyncEventType) {
+		t.Helper()
+		for {
+			e, err := ctx.NextAsyncEvent(wait)
+			if err != nil {
+				t.Fatalf("waiting for %v: %v", want, err)
+			}
+			if e.Type == want {
+				if e.Port != 1 {
+					t.Errorf("%v of port %d", e.Type, e.Port)
+				}
+				return
+			}
+		}
+	}
+	if err := netlink.LinkSetDown(link); err != nil {
+		t.Fatal(err)
+	}
+	expect(uverbs.EventPortErr)
+	if err := netlink.LinkSetUp(link); err != nil {
+		t.Fatal(err)
+	}
+	expect(uverbs.EventPortActive)
+}
+
+// TestCQOverflow fills a CQ beyond what it holds: an event names it.
+func TestCQOverflow(t *testing.T) {
+	ctx := labtest.Open(t)
+	pd := labtest.Must(ctx.AllocPD())(t)
+	labtest.Close(t, pd)
+	cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 3}))(t)
+	labtest.Close(t, cq)
+	qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: uverbs.QPCap{MaxRecvWR: 100, MaxRecvSGE: 1}}))(t)
+	labtest.Close(t, qp)
+	if err := qp.Modify(uverbs.QPAttr{State: uverbs.StateInit, Port: 1}, uverbs.MaskState|uverbs.MaskPort|uverbs.MaskPKeyIndex|uverbs.MaskAccess); err != nil {
+		t.Fatal(err)
+	}
+	recv(t, qp, make([]uverbs.RecvWR, 50)...)
+	if err := qp.Modify(uverbs.QPAttr{State: uverbs.StateErr}, uverbs.MaskState); err != nil {
+		t.Fatal(err)
+	}
+	wait, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for {
+		e, err := ctx.NextAsyncEvent(wait)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Type == uverbs.EventCQErr {
+			if e.CQ != cq {
+				t.Errorf("the event names %p, not %p", e.CQ, cq)
+			}
+			return
+		}
+	}
+}
+
+// TestCloseRace closes a QP and its CQ under goroutines that post, poll, wait,
+// modify and query all the while.
+func TestCloseRace(t *testing.T) {
+	labtest.Require(t)
+	ctx := labtest.Open(t)
+	for range 30 {
+		pd := labtest.Must(ctx.AllocPD())(t)
+		ch := labtest.Must(ctx.CreateCompChannel())(t)
+		cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 1000, Channel: ch}))(t)
+		mr := labtest.Must(pd.AllocMR(64, uverbs.AccessAll, uverbs.MROptions{}))(t)
+		qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: uverbs.QPCap{MaxSendWR: 100, MaxRecvWR: 100, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 8}}))(t)
+		self := labtest.Must(qp.Endpoint(1, 0))(t)
+		if err := qp.ConnectRC(self, self, uverbs.RCOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		until := func(f func() error) {
+			wg.Go(func() {
+				for {
+					err := f()
+					if errors.Is(err, os.ErrClosed) {
+						return
+					}
+					// A doorbell may meet a QP that the kernel has already
+					// destroyed.
+					if err != nil && err != uverbs.ErrQueueFull && !strings.Contains(err.Error(), "invalid argument") && !strings.Contains(err.Error(), "no such file") {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		until(func() error {
+			_, err := qp.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, RemoteAddr: mr.Addr(), RKey: mr.RKey(), Inline: []byte("x")}})
+			return err
+		})
+		until(func() error { _, err := qp.PostRecv(make([]uverbs.RecvWR, 2)); return err })
+		until(func() error { _, err := qp.Query(); return err })
+		until(func() error { return qp.Modify(uverbs.QPAttr{MinRNRTimer: 3}, uverbs.MaskMinRNRTimer) })
+		for range 2 {
+			until(func() error {
+				_, err := cq.PollWait(context.Background(), make([]uverbs.WC, 4))
+				return err
+			})
+		}
+		time.Sleep(2 * time.Millisecond)
+		for range 3 {
+			wg.Go(func() {
+				if err := qp.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		if err := qp.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, c := range []interface{ Close() error }{mr, cq, ch, pd} {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		wg.Wait()
+	}
+}
