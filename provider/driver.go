@@ -62,10 +62,17 @@ func (s QPState) String() string {
 	return "unknown"
 }
 
-// The queues. All methods are safe for concurrent use; none but Arm and the
-// doorbell inside SendQueue.Post makes a system call, and none allocates
-// unless it fails. After Close, which waits for calls in progress, the others
-// return [ErrClosed], or no completions.
+// Queue is what all queues have in common. All their methods are safe for
+// concurrent use; none but Arm, and the doorbell inside SendQueue.Post, makes a
+// system call, and none allocates unless it fails.
+type Queue interface {
+	// Stop waits for calls in progress, and makes others return sys.ErrClosed,
+	// or no completions, until Stop(false): the kernel refuses to destroy an
+	// object that a call is using.
+	Stop(bool)
+	// Close unmaps the queue, for good.
+	Close() error
+}
 
 // SendQueue is the send queue of a QP.
 type SendQueue interface {
@@ -74,14 +81,14 @@ type SendQueue interface {
 	Post(wrs []SendWR) (int, error)
 	// SetState tells the queue which state the QP is in.
 	SetState(QPState)
-	Close() error
+	Queue
 }
 
 // RecvQueue is the receive queue of a QP.
 type RecvQueue interface {
 	Post(wrs []RecvWR) (int, error)
 	SetState(QPState)
-	Close() error
+	Queue
 }
 
 // CompletionQueue is a CQ.
@@ -93,5 +100,5 @@ type CompletionQueue interface {
 	Arm(solicitedOnly bool) error
 	// Cap is the number of completions it can hold.
 	Cap() int
-	Close() error
+	Queue
 }

@@ -104,7 +104,7 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 		events = opt.Channel.ch
 	}
 	cq.obj = newObject(c.device.Name, fmt.Sprintf("CQ %d", handle), func() error {
-		if err := destroy(); err != nil {
+		if err := stopped(destroy, queue); err != nil {
 			return err
 		}
 		end()
@@ -112,7 +112,7 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 		if events != nil {
 			events.drop(id)
 		}
-		return queue.Close()
+		return nil
 	}, parents...)
 	core.register(eventTarget{cq: weak.Make(cq)}, id)
 	runtime.AddCleanup(cq, (*object).forget, cq.obj)

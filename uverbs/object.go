@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/goverbs/verbs/provider"
 )
 
 // object is the life of one kernel object, apart from the Go value that
@@ -48,6 +50,22 @@ func newObject(device, what string, release func() error, parents ...*object) *o
 		p.children[o] = struct{}{}
 	}
 	return o
+}
+
+// stopped runs destroy with queues stopped; if it fails they go on.
+func stopped(destroy func() error, queues ...provider.Queue) error {
+	for _, q := range queues {
+		q.Stop(true)
+	}
+	err := destroy()
+	for _, q := range queues {
+		if err != nil {
+			q.Stop(false)
+		} else if cerr := q.Close(); cerr != nil {
+			return cerr
+		}
+	}
+	return err
 }
 
 // enter keeps the object from being closed until exit.

@@ -134,12 +134,11 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	q.rxeSend, _ = send.(*rxe.SendQueue)
 	q.rxeRecv, _ = recv.(*rxe.RecvQueue)
 	q.obj = newObject(p.obj.device, fmt.Sprintf("QP %d", q.num), func() error {
-		if err := destroy(); err != nil {
+		if err := stopped(destroy, send, recv); err != nil {
 			return err
 		}
 		core.unregister(id)
-		send.Close()
-		return recv.Close()
+		return nil
 	}, slices.Clip(parents)...)
 	core.register(eventTarget{qp: weak.Make(q)}, id)
 	runtime.AddCleanup(q, (*object).forget, q.obj)

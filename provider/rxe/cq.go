@@ -68,13 +68,15 @@ func (q *CompletionQueue) Arm(solicitedOnly bool) error {
 // Cap implements [provider.CompletionQueue].
 func (q *CompletionQueue) Cap() int { return q.ring.Cap() }
 
-// Close implements [provider.CompletionQueue].
-func (q *CompletionQueue) Close() error {
+// Stop implements [provider.Queue].
+func (q *CompletionQueue) Stop(stop bool) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed {
-		return nil
-	}
-	q.closed = true
+	q.closed = stop
+	q.mu.Unlock()
+}
+
+// Close implements [provider.Queue].
+func (q *CompletionQueue) Close() error {
+	q.Stop(true)
 	return q.ring.region.Close()
 }

@@ -83,10 +83,15 @@ func (q *RecvQueue) SetState(s provider.QPState) {
 	q.mu.Unlock()
 }
 
-// Close implements [provider.RecvQueue].
-func (q *RecvQueue) Close() error {
+// Stop implements [provider.Queue].
+func (q *RecvQueue) Stop(stop bool) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.closed = true
+	q.closed = stop
+	q.mu.Unlock()
+}
+
+// Close implements [provider.Queue].
+func (q *RecvQueue) Close() error {
+	q.Stop(true)
 	return q.ring.region.Close()
 }

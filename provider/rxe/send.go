@@ -149,14 +149,16 @@ func (q *SendQueue) SetState(s provider.QPState) {
 	q.mu.Unlock()
 }
 
-// Close implements [provider.SendQueue].
-func (q *SendQueue) Close() error {
+// Stop implements [provider.Queue].
+func (q *SendQueue) Stop(stop bool) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed {
-		return nil
-	}
-	q.closed = true
+	q.closed = stop
+	q.mu.Unlock()
+}
+
+// Close implements [provider.Queue].
+func (q *SendQueue) Close() error {
+	q.Stop(true)
 	q.doorbell.Close()
 	return q.ring.region.Close()
 }
