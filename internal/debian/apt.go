@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -17,73 +19,151 @@ const listsFresh = 6 * time.Hour
 
 const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-// command runs a tool of apt on the archive's own state.
-func (a Archive) command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	dir := a.dir()
-	opts := []string{
-		"-o", "Dir::State=" + dir + "/state",
-		"-o", "Dir::State::Lists=" + dir + "/state/lists",
-		"-o", "Dir::Cache=" + dir + "/cache",
-		"-o", "APT::Sandbox::User=",
-		"-o", "Acquire::Languages=none",
+// config makes apt leave the machine's state alone, on top of the machine's
+// own configuration. The status file says what is installed, which must not
+// count as on offer; hooks would act on the machine.
+const config = `Dir::State "%[1]s/state";
+Dir::State::Lists "%[1]s/state/lists";
+Dir::State::Status "/dev/null";
+Dir::Cache "%[1]s/cache";
+APT::Sandbox::User "";
+APT::Update::Error-Mode "any";
+Acquire::Languages "none";
+#clear APT::Update::Pre-Invoke;
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+`
+
+// suiteConfig replaces the machine's choice of suites and versions.
+const suiteConfig = `Dir::Etc::SourceList "%[1]s/suite.sources";
+Dir::Etc::SourceParts "-";
+Dir::Etc::Preferences "/dev/null";
+Dir::Etc::PreferencesParts "/dev/null";
+APT::Default-Release "";
+`
+
+// notFound is how apt says that its lists do not have a package or version.
+var notFound = regexp.MustCompile(`(?m)^[EN]: (?:Unable to locate package|Version '.*' for '.*' was not found|No packages found|Can't find a source to download|Can't select )`)
+
+// run runs a tool of apt on the archive's own state, in dir, and returns its
+// output.
+func (a Archive) run(ctx context.Context, dir, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, append([]string{"-c", filepath.Join(a.dir(), "apt.conf")}, args...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8") // messages are read
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if name == "apt-get" {
+		cmd.Stdout = a.log()
+		cmd.Stderr = io.MultiWriter(&errs, a.log())
 	}
-	if a.Suite != "" {
-		opts = append(opts,
-			"-o", "Dir::Etc::SourceList="+dir+"/suite.sources",
-			"-o", "Dir::Etc::SourceParts=-")
+	err := cmd.Run()
+	switch {
+	case ctx.Err() != nil:
+		err = ctx.Err() // rather than "signal: killed"
+	case err == nil:
+	case notFound.Match(errs.Bytes()):
+		err = ErrNotFound
+	case errs.Len() > 0:
+		err = fmt.Errorf("%s: %w\n%s", name, err, bytes.TrimSpace(errs.Bytes()))
+	default:
+		err = fmt.Errorf("%s: %w", name, err)
 	}
-	return exec.CommandContext(ctx, name, append(opts, args...)...)
+	return out.String(), err
 }
 
-// update fetches the package lists unless they are fresh.
-func (a Archive) update(ctx context.Context) error {
-	dir := a.dir()
-	stamp := filepath.Join(dir, "updated")
-	if fi, err := os.Stat(stamp); err == nil && time.Since(fi.ModTime()) < listsFresh {
-		return nil
+// lists sees to it that there are package lists, and says whether it fetched
+// them just now. Old ones are better than none.
+func (a Archive) lists(ctx context.Context) (fetched bool, err error) {
+	fi, err := os.Stat(a.stamp())
+	if err == nil && time.Since(fi.ModTime()) < listsFresh {
+		return false, a.configure()
 	}
+	old := err == nil
+	if err = a.update(ctx); err != nil && old && ctx.Err() == nil {
+		fmt.Fprintf(a.log(), "%v\nusing package lists of %s\n", err, fi.ModTime().Format(time.DateTime))
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// stamp is a file as old as the package lists.
+func (a Archive) stamp() string { return filepath.Join(a.dir(), "updated") }
+
+// update fetches the package lists.
+func (a Archive) update(ctx context.Context) error {
+	if err := a.configure(); err != nil {
+		return err
+	}
+	if a.Suite != "" {
+		uri, err := a.mirror(ctx)
+		if err != nil {
+			return err
+		}
+		entry := fmt.Sprintf("Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n", uri, a.Suite, keyring)
+		if err := os.WriteFile(filepath.Join(a.dir(), "suite.sources"), []byte(entry), 0o644); err != nil {
+			return err
+		}
+	}
+	if _, err := a.run(ctx, "", "apt-get", "update"); err != nil {
+		return fmt.Errorf("package lists of suite %q: %w", a.Suite, err)
+	}
+	return os.WriteFile(a.stamp(), nil, 0o644)
+}
+
+// configure writes apt's configuration.
+func (a Archive) configure() error {
+	dir := a.dir()
 	for _, d := range []string{"state/lists/partial", "cache/archives/partial"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return err
 		}
 	}
+	text := fmt.Sprintf(config, dir)
 	if a.Suite != "" {
-		uri, err := mirror(ctx, strings.HasSuffix(a.Suite, "-security"))
-		if err != nil {
-			return err
-		}
-		entry := fmt.Sprintf("Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n", uri, a.Suite, keyring)
-		if err := os.WriteFile(filepath.Join(dir, "suite.sources"), []byte(entry), 0o644); err != nil {
-			return err
-		}
+		text += fmt.Sprintf(suiteConfig, dir)
 	}
-	cmd := a.command(ctx, "apt-get", "update")
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = a.log(), &out
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("apt-get update for suite %q: %w\n%s", a.Suite, err, out.Bytes())
-	}
-	return os.WriteFile(stamp, nil, 0o644)
+	return os.WriteFile(filepath.Join(dir, "apt.conf"), []byte(text), 0o644)
 }
 
 // mirror is the URI the machine gets Debian, or its security updates, from.
-func mirror(ctx context.Context, security bool) (string, error) {
-	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI) $(ORIGIN) $(LABEL)", "Created-By: Packages").Output()
+// The machine's own package lists say which of its sources that is; one whose
+// lists are empty, as a container's are, gets some in the cache.
+func (a Archive) mirror(ctx context.Context) (string, error) {
+	label := "Debian"
+	if strings.HasSuffix(a.Suite, "-security") {
+		label = "Debian-Security"
+	}
+	host := Archive{Dir: a.Dir, Log: a.Log}
+	uri, err := findMirror(ctx, label)
+	if uri != "" || err != nil {
+		return uri, err
+	}
+	unlock, err := host.lock(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := host.lists(ctx); err != nil {
+		return "", err
+	}
+	uri, err = findMirror(ctx, label, "-c", filepath.Join(host.dir(), "apt.conf"))
+	if uri == "" && err == nil {
+		err = errors.New("this machine's apt sources name no Debian mirror labelled " + label)
+	}
+	return uri, err
+}
+
+func findMirror(ctx context.Context, label string, opts ...string) (string, error) {
+	args := append(opts, "indextargets", "--format", "$(REPO_URI) $(ORIGIN) $(LABEL)", "Created-By: Packages")
+	out, err := exec.CommandContext(ctx, "apt-get", args...).Output()
 	if err != nil {
 		return "", fmt.Errorf("apt-get indextargets: %w", err)
 	}
 	for line := range strings.Lines(string(out)) {
-		uri, about, _ := strings.Cut(strings.TrimSpace(line), " ")
-		switch about {
-		case "Debian Debian":
-			if !security {
-				return uri, nil
-			}
-		case "Debian Debian-Security":
-			if security {
-				return uri, nil
-			}
+		if uri, about, _ := strings.Cut(strings.TrimSpace(line), " "); about == "Debian "+label {
+			return uri, nil
 		}
 	}
-	return "", errors.New("this machine's apt sources name no Debian mirror")
+	return "", nil
 }

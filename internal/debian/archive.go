@@ -1,7 +1,6 @@
 package debian
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,8 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // ErrNotFound is returned for a package, or a version of it, that the mirror
@@ -56,24 +53,15 @@ func (a Archive) dir() string {
 	return filepath.Join(base, "debian", suite)
 }
 
-// Lock serialises processes that share the cache; the result unlocks.
-func Lock(file string) (func(), error) {
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return nil, err
+func (a Archive) log() io.Writer {
+	if a.Log == nil {
+		return io.Discard
 	}
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", file, err)
-	}
-	return func() { f.Close() }, nil
+	return a.Log
 }
 
-// Find asks the mirror for the newest version of a package and, for meta
-// packages, follows nothing: see Depends.
+// Find returns the newest version of a package, from package lists that are a
+// few hours old at most. Without a network it makes do with older ones.
 func (a Archive) Find(ctx context.Context, name string) (Package, error) {
 	rec, err := a.show(ctx, name)
 	if err != nil {
@@ -83,7 +71,8 @@ func (a Archive) Find(ctx context.Context, name string) (Package, error) {
 }
 
 // Depends lists the names of the packages that the newest version of a package
-// depends on.
+// depends on; of alternatives, the first. That is how a meta package such as
+// linux-image-amd64 leads to what it stands for.
 func (a Archive) Depends(ctx context.Context, name string) ([]string, error) {
 	rec, err := a.show(ctx, name)
 	if err != nil {
@@ -92,26 +81,41 @@ func (a Archive) Depends(ctx context.Context, name string) ([]string, error) {
 	var names []string
 	for _, dep := range strings.Split(field(rec, "Depends"), ",") {
 		if f := strings.Fields(dep); len(f) > 0 {
-			names = append(names, f[0])
+			dep, _, _ := strings.Cut(f[0], ":") // "python3:any"
+			names = append(names, dep)
 		}
 	}
 	return names, nil
 }
 
+// Refresh fetches the package lists now, however fresh they are.
+func (a Archive) Refresh(ctx context.Context) error {
+	unlock, err := a.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return a.update(ctx)
+}
+
+// show returns the newest version's record in the package lists.
 func (a Archive) show(ctx context.Context, name string) (string, error) {
-	unlock, err := Lock(filepath.Join(a.dir(), "lock"))
+	unlock, err := a.lock(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	if err := a.update(ctx); err != nil {
+	if _, err := a.lists(ctx); err != nil {
 		return "", err
 	}
-	out, err := a.command(ctx, "apt-cache", "show", "--no-all-versions", name).Output()
-	if err != nil || len(out) == 0 {
-		return "", fmt.Errorf("package %s: %w", name, ErrNotFound)
+	out, err := a.run(ctx, "", "apt-cache", "show", "--no-all-versions", name)
+	if err == nil && out == "" {
+		err = ErrNotFound // a name that only other packages provide
 	}
-	return string(out), nil
+	if err != nil {
+		return "", fmt.Errorf("package %s: %w", name, err)
+	}
+	return out, nil
 }
 
 func field(record, name string) string {
@@ -123,14 +127,14 @@ func field(record, name string) string {
 	return ""
 }
 
-// Unpack returns a folder with the package's files, fetching it first if it is
-// not in the cache.
+// Unpack returns a folder with the package's files. What is in the cache is
+// returned at once, without a network.
 func (a Archive) Unpack(ctx context.Context, p Package) (string, error) {
 	dir := filepath.Join(a.dir(), p.Name+"_"+strings.ReplaceAll(p.Version, ":", "%3a"))
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
-	unlock, err := Lock(filepath.Join(a.dir(), "lock"))
+	unlock, err := a.lock(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -138,22 +142,13 @@ func (a Archive) Unpack(ctx context.Context, p Package) (string, error) {
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil // another process was faster
 	}
-	if err := a.update(ctx); err != nil {
-		return "", err
-	}
-	tmp, err := os.MkdirTemp(a.dir(), "tmp-")
+	a.sweep()
+	tmp, err := os.MkdirTemp(a.dir(), tmpPrefix)
 	if err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(tmp)
-	get := a.command(ctx, "apt-get", "download", p.Name+"="+p.Version)
-	get.Dir = tmp
-	var stderr bytes.Buffer
-	get.Stdout, get.Stderr = a.log(), io.MultiWriter(&stderr, a.log())
-	if err := get.Run(); err != nil {
-		if strings.Contains(stderr.String(), "was not found") || strings.Contains(stderr.String(), "Unable to locate") {
-			err = ErrNotFound
-		}
+	if err := a.download(ctx, p, tmp); err != nil {
 		return "", fmt.Errorf("package %s version %s: %w", p.Name, p.Version, err)
 	}
 	debs, _ := filepath.Glob(filepath.Join(tmp, "*.deb"))
@@ -164,12 +159,24 @@ func (a Archive) Unpack(ctx context.Context, p Package) (string, error) {
 	if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", debs[0], root).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("unpack %s: %w\n%s", p.Name, err, out)
 	}
+	// The folder appears whole or not at all.
 	return dir, os.Rename(root, dir)
 }
 
-func (a Archive) log() io.Writer {
-	if a.Log == nil {
-		return io.Discard
+// download fetches the package file into dir. Lists may name a version that
+// the mirror has dropped since: then, and only then, they are fetched anew.
+func (a Archive) download(ctx context.Context, p Package, dir string) error {
+	fetched, err := a.lists(ctx)
+	if err != nil {
+		return err
 	}
-	return a.Log
+	_, err = a.run(ctx, dir, "apt-get", "download", p.Name+"="+p.Version)
+	if err == nil || fetched || ctx.Err() != nil {
+		return err
+	}
+	if uerr := a.update(ctx); uerr != nil {
+		return errors.Join(err, uerr)
+	}
+	_, err = a.run(ctx, dir, "apt-get", "download", p.Name+"="+p.Version)
+	return err
 }

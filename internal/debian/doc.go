@@ -1,10 +1,13 @@
 // Package debian fetches and unpacks Debian packages without installing them:
 // kernel headers for the generator, kernels for the lab.
 //
-//	Archive.Find ─► apt-get with a state of its own ─► Package ─► Fetch ─► Unpack ─► folder
+//	Archive.Find ──► package lists ──► Package ──► Archive.Unpack ──► folder
+//	                      ▲                             │
+//	                 apt-get update              apt-get download, dpkg-deb -x
 //
 // apt-get does the work, so the machine's proxies, mirrors and keys are used,
 // but on package lists of its own: suites the machine does not install from
 // can be read, no root is needed, and the machine's own state stays as it is.
-// Everything lies in one cache folder and is fetched once.
+// Everything lies in one cache folder and is fetched once; several processes
+// may use it at the same time.
 package debian

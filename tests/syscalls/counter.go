@@ -120,17 +120,6 @@ func (c *Counter) Close() error {
 // Calls is how often each system call, by number, was made.
 type Calls map[uint32]uint64
 
-// Total is the number of calls that the program made. Returning from a signal
-// handler is none of them: the runtime's preemption signal comes at any time.
-func (c Calls) Total() (n uint64) {
-	for nr, times := range c {
-		if nr != unix.SYS_RT_SIGRETURN {
-			n += times
-		}
-	}
-	return n
-}
-
 // During returns the calls of the calling thread while f runs. The goroutine
 // must be locked to its thread.
 func (c *Counter) During(f func()) (Calls, error) {

@@ -1,0 +1,63 @@
+package debian
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tmpPrefix begins the names of folders that are in the making.
+const tmpPrefix = "tmp-"
+
+// Lock serialises processes that share the cache; the result unlocks. The
+// kernel releases the lock of a process that dies.
+func Lock(file string) (func(), error) {
+	return lockFile(context.Background(), file)
+}
+
+// lock is held while the archive's lists or folders change.
+func (a Archive) lock(ctx context.Context) (func(), error) {
+	return lockFile(ctx, filepath.Join(a.dir(), "lock"))
+}
+
+func lockFile(ctx context.Context, file string) (func(), error) {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	// flock cannot be interrupted through a context, so it is asked for again
+	// and again; what it guards takes seconds.
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", file, err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", file, ctx.Err())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// sweep removes what processes that died have left half done. The lock is
+// held, so nobody else is at work there.
+func (a Archive) sweep() {
+	left, _ := filepath.Glob(filepath.Join(a.dir(), tmpPrefix+"*"))
+	for _, dir := range left {
+		os.RemoveAll(dir)
+	}
+}
