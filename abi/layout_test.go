@@ -15,7 +15,7 @@ import (
 )
 
 // layout is what the Go compiler makes of a member of a C type; of the type
-// itself if there is no member. path leads from the named C type to the
+// itself if there is no member, with its alignment for off. path leads from the named C type to the
 // unnamed one inside it that Go has a type for.
 type layout struct {
 	c, path, member string
@@ -60,6 +60,7 @@ func TestLayoutAgainstC(t *testing.T) {
 				expr = l.c
 			}
 			say(fmt.Sprint("sizeof ", l.c, ".", l.path), "%zu", "sizeof("+expr+")", l.size)
+			say(fmt.Sprint("alignof ", l.c, ".", l.path), "%zu", "_Alignof("+expr+")", l.off)
 			continue
 		}
 		name := l.c + "." + at(l.member)

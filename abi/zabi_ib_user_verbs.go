@@ -243,6 +243,7 @@ func (s *IbUverbsGetContext) DriverData() *uint64 { return (*uint64)(unsafe.Add(
 
 // IbUverbsGetContextResp is struct ib_uverbs_get_context_resp (rdma/ib_user_verbs.h).
 type IbUverbsGetContextResp struct {
+	_              [0]uint64
 	AsyncFd        uint32
 	NumCompVectors uint32
 }
@@ -462,6 +463,7 @@ func (s *IbUverbsReregMr) DriverData() *uint64 { return (*uint64)(unsafe.Add(uns
 
 // IbUverbsReregMrResp is struct ib_uverbs_rereg_mr_resp (rdma/ib_user_verbs.h).
 type IbUverbsReregMrResp struct {
+	_    [0]uint64
 	Lkey uint32
 	Rkey uint32
 }
@@ -489,6 +491,7 @@ func (s *IbUverbsAllocMw) DriverData() *uint64 { return (*uint64)(unsafe.Add(uns
 
 // IbUverbsAllocMwResp is struct ib_uverbs_alloc_mw_resp (rdma/ib_user_verbs.h).
 type IbUverbsAllocMwResp struct {
+	_        [0]uint64
 	MwHandle uint32
 	Rkey     uint32
 }
@@ -539,6 +542,7 @@ type IbUverbsExCreateCq struct {
 
 // IbUverbsCreateCqResp is struct ib_uverbs_create_cq_resp (rdma/ib_user_verbs.h).
 type IbUverbsCreateCqResp struct {
+	_        [0]uint64
 	CqHandle uint32
 	Cqe      uint32
 }
@@ -567,6 +571,7 @@ func (s *IbUverbsResizeCq) DriverData() *uint64 { return (*uint64)(unsafe.Add(un
 
 // IbUverbsResizeCqResp is struct ib_uverbs_resize_cq_resp (rdma/ib_user_verbs.h).
 type IbUverbsResizeCqResp struct {
+	_        [0]uint64
 	Cqe      uint32
 	Reserved uint32
 }
@@ -618,6 +623,7 @@ func (s *IbUverbsWcEx) InvalidateRkey() *uint32 { return (*uint32)(unsafe.Add(un
 
 // IbUverbsPollCqResp is struct ib_uverbs_poll_cq_resp (rdma/ib_user_verbs.h).
 type IbUverbsPollCqResp struct {
+	_        [0]uint64
 	Count    uint32
 	Reserved uint32
 }
@@ -810,6 +816,7 @@ func (s *IbUverbsQueryQp) DriverData() *uint64 { return (*uint64)(unsafe.Add(uns
 
 // IbUverbsQueryQpResp is struct ib_uverbs_query_qp_resp (rdma/ib_user_verbs.h).
 type IbUverbsQueryQpResp struct {
+	_               [0]uint64
 	Dest            IbUverbsQpDest
 	AltDest         IbUverbsQpDest
 	MaxSendWr       uint32
@@ -849,6 +856,7 @@ func (s *IbUverbsQueryQpResp) DriverData() *uint64 {
 
 // IbUverbsModifyQp is struct ib_uverbs_modify_qp (rdma/ib_user_verbs.h).
 type IbUverbsModifyQp struct {
+	_                [0]uint64
 	Dest             IbUverbsQpDest
 	AltDest          IbUverbsQpDest
 	QpHandle         uint32
@@ -1078,6 +1086,7 @@ type IbUverbsDestroyAh struct {
 
 // IbUverbsAttachMcast is struct ib_uverbs_attach_mcast (rdma/ib_user_verbs.h).
 type IbUverbsAttachMcast struct {
+	_        [0]uint64
 	Gid      [16]uint8
 	QpHandle uint32
 	Mlid     uint16
@@ -1091,6 +1100,7 @@ func (s *IbUverbsAttachMcast) DriverData() *uint64 {
 
 // IbUverbsDetachMcast is struct ib_uverbs_detach_mcast (rdma/ib_user_verbs.h).
 type IbUverbsDetachMcast struct {
+	_        [0]uint64
 	Gid      [16]uint8
 	QpHandle uint32
 	Mlid     uint16
@@ -1104,6 +1114,7 @@ func (s *IbUverbsDetachMcast) DriverData() *uint64 {
 
 // IbUverbsFlowSpecHdr is struct ib_uverbs_flow_spec_hdr (rdma/ib_user_verbs.h).
 type IbUverbsFlowSpecHdr struct {
+	_        [0]uint64
 	Type     uint32
 	Size     uint16
 	Reserved uint16
@@ -1488,6 +1499,7 @@ func (s *IbUverbsFlowSpecMpls) Reserved() *uint16 { return (*uint16)(unsafe.Add(
 
 // IbUverbsFlowAttr is struct ib_uverbs_flow_attr (rdma/ib_user_verbs.h).
 type IbUverbsFlowAttr struct {
+	_          [0]uint64
 	Type       uint32
 	Size       uint16
 	Priority   uint16
@@ -1568,6 +1580,7 @@ func (s *IbUverbsCreateSrqResp) DriverData() *uint32 {
 
 // IbUverbsModifySrq is struct ib_uverbs_modify_srq (rdma/ib_user_verbs.h).
 type IbUverbsModifySrq struct {
+	_         [0]uint64
 	SrqHandle uint32
 	AttrMask  uint32
 	MaxWr     uint32

@@ -182,6 +182,7 @@ func (s *RdmaUcmQueryPathResp) PathData() *IbPathRecData {
 
 // RdmaUcmQueryIbServiceResp is struct rdma_ucm_query_ib_service_resp (rdma/rdma_user_cm.h).
 type RdmaUcmQueryIbServiceResp struct {
+	_              [0]uint64
 	NumServiceRecs uint32
 	Reserved       uint32
 }

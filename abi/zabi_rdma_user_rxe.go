@@ -201,6 +201,7 @@ type Mminfo struct {
 
 // RxeDmaInfo is struct rxe_dma_info (rdma/rdma_user_rxe.h).
 type RxeDmaInfo struct {
+	_         [0]uint64
 	Length    uint32
 	Resid     uint32
 	CurSge    uint32

@@ -173,7 +173,7 @@ func writeLayout(out *bytes.Buffer, g *goType) {
 
 // writeTest lets the Go compiler say what writeLayout says of C.
 func writeTest(out *bytes.Buffer, g *goType) {
-	fmt.Fprintf(out, "{%q, %q, \"\", 0, unsafe.Sizeof(%s{})},\n", g.c, g.path, g.name)
+	fmt.Fprintf(out, "{%q, %q, \"\", unsafe.Alignof(%s{}), unsafe.Sizeof(%s{})},\n", g.c, g.path, g.name, g.name)
 	for _, f := range g.fields {
 		if f.c != "" {
 			fmt.Fprintf(out, "{%q, %q, %q, unsafe.Offsetof(%s{}.%s), unsafe.Sizeof(%s{}.%s)},\n", g.c, g.path, f.c, g.name, f.name, g.name, f.name)

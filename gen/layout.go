@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf/btf"
 )
@@ -21,12 +22,13 @@ type goType struct {
 }
 
 type goField struct {
-	name string // "" for padding
-	typ  string
-	off  uint32
-	size uint32
-	c    string // C path inside the goType
-	note string
+	name  string // "" for padding
+	typ   string
+	off   uint32
+	size  uint32
+	align uint32
+	c     string // C path inside the goType
+	note  string
 }
 
 // builder turns BTF into goTypes.
@@ -64,6 +66,13 @@ func (b *builder) build(g *goType, members []btf.Member) error {
 	}
 	if err := b.members(g, members, 0); err != nil {
 		return err
+	}
+	var align uint32
+	for _, f := range g.fields {
+		align = max(align, f.align)
+	}
+	if align < g.align { // in C it is that of a flexible array, no field in Go
+		g.fields = slices.Insert(g.fields, 0, goField{typ: fmt.Sprintf("[0]uint%d", g.align*8), align: g.align})
 	}
 	return g.pad(g.size)
 }
@@ -137,7 +146,7 @@ func (b *builder) accessors(g *goType, members []btf.Member, base uint32) error 
 // field describes one named member. For a flexible array it describes the
 // first element.
 func (b *builder) field(g *goType, m btf.Member, off uint32) (f goField, flexible bool, err error) {
-	f = goField{name: camel(m.Name), off: off, c: m.Name}
+	f = goField{name: camel(m.Name), off: off, align: alignOf(m.Type), c: m.Name}
 	t := m.Type
 	if a, ok := skip(t).(*btf.Array); ok && a.Nelems == 0 {
 		t, flexible = a.Type, true
@@ -204,9 +213,9 @@ func (g *goType) pad(off uint32) error {
 // storage is a union's memory: bytes, aligned as its members are.
 func storage(name string, off, size, align uint32) goField {
 	if align > 1 {
-		return goField{name: name, off: off, size: size, typ: fmt.Sprintf("struct { _ [0]uint%d; mem [%d]byte }", align*8, size)}
+		return goField{name: name, off: off, size: size, align: align, typ: fmt.Sprintf("struct { _ [0]uint%d; mem [%d]byte }", align*8, size)}
 	}
-	return goField{name: name, off: off, size: size, typ: fmt.Sprintf("[%d]byte", size)}
+	return goField{name: name, off: off, size: size, align: 1, typ: fmt.Sprintf("[%d]byte", size)}
 }
 
 // skip resolves typedefs and qualifiers.

@@ -138,8 +138,9 @@ func TestStates(t *testing.T) {
 	move(uverbs.QPAttr{State: uverbs.StateSQD, SQDAsyncNotify: true}, uverbs.MaskSQDAsyncNotify)
 	move(uverbs.QPAttr{State: uverbs.StateRTS}, 0)
 	recv(t, b.QP, uverbs.RecvWR{SGL: []uverbs.SGE{b.MR.SGE(0, 8)}})
-	send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpSend, Inline: []byte("alive")})
+	send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: []byte("alive")})
 	next(t, b.RecvCQ)
+	next(t, a.SendCQ) // acknowledged: nothing of it is left for ERR to flush
 
 	recv(t, a.QP, uverbs.RecvWR{ID: 5})
 	move(uverbs.QPAttr{State: uverbs.StateErr}, 0)
