@@ -25,12 +25,12 @@ demo: deps-lab build ## write, read back and compare over RDMA, on a real kernel
 
 test: deps-test build ## run every test, those that need a kernel in the lab
 	$(GO) run ./gen -check -out abi
-	$(GO) test ./...
 	$(LAB) fetch
+	$(GO) test ./...
 	$(GO) test -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(LAB_PKGS)
 
 race: deps-test build ## run the lab's tests under the race detector
-	CGO_ENABLED=1 $(GO) test -race -p 1 -count 1 -timeout 30m -exec "$(CURDIR)/$(LAB)" ./uverbs ./cm
+	CGO_ENABLED=1 $(GO) test -race -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" ./uverbs ./cm
 
 lint: ## gofmt, vet, staticcheck, and a build for arm64
 	@test -z "$$(gofmt -l .)" || { gofmt -l . ; echo "run gofmt -w on these"; exit 1; }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,6 +25,7 @@ func guestMain() {
 	}
 	if port, err := openPort(portResult); err == nil {
 		json.NewEncoder(port).Encode(r)
+		port.Read(make([]byte, 1)) // the host has everything; turned off, the machine would drop the rest
 		port.Close()
 	}
 	unix.Sync()
@@ -170,31 +171,34 @@ func execute(j job, r *result) error {
 		return err
 	}
 	go receive(in, files[0])
-	cmd.Stdout, cmd.Stderr = onlyWriter{files[1]}, onlyWriter{files[2]}
+	// Not being files, these also make os/exec put pipes in front.
+	stdout, stderr := &counter{w: files[1]}, &counter{w: files[2]}
+	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.WaitDelay = 2 * time.Second // for children that keep the pipes
-	err = cmd.Run()
-	if errors.Is(err, exec.ErrWaitDelay) {
-		err = nil
-	}
-	exit, failed := errors.AsType[*exec.ExitError](err)
-	switch {
-	case failed:
-		if r.Exit = exit.ExitCode(); r.Exit < 0 { // a signal: as a shell has it
-			r.Exit = 128 + int(exit.Sys().(interface{ Signal() unix.Signal }).Signal())
-		}
-	case err != nil:
+	if err := cmd.Start(); err != nil {
 		return err
-	default:
-		r.Exit = 0
 	}
-	files[1].Close()
-	files[2].Close()
+	status, err := reap(cmd.Process.Pid)
+	if err != nil {
+		return err
+	}
+	cmd.Wait() // for the rest of its output; the process is gone already
+	r.Exit = exitStatus(status)
+	r.Out, r.Err = stdout.n.Load(), stderr.n.Load()
 	r.Kernel = kernelWarnings()
 	return nil
 }
 
-// onlyWriter makes os/exec put a pipe in front of the file.
-type onlyWriter struct{ io.Writer }
+// reap waits for the program, and, as process 1 has to, for all processes that
+// lose their parent meanwhile.
+func reap(program int) (status syscall.WaitStatus, err error) {
+	for {
+		pid, err := syscall.Wait4(-1, &status, 0, nil)
+		if pid == program || err != nil && err != syscall.EINTR {
+			return status, err
+		}
+	}
+}
 
 // receive undoes feed.
 func receive(w io.WriteCloser, r io.Reader) {

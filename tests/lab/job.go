@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/cavaliergopher/cpio"
 )
@@ -28,11 +29,22 @@ type job struct {
 // started is what the guest reports before it runs the program.
 const started = "started\n"
 
-// result is what the guest reports at the end.
+// result is what the guest reports at the end. It then waits for a byte that
+// says the host has all output.
 type result struct {
-	Exit   int
-	Error  string   // the lab's own failure inside the guest
-	Kernel []string // warnings in the kernel's log
+	Exit     int
+	Out, Err int64    // bytes that the program wrote
+	Error    string   // the lab's own failure inside the guest
+	Kernel   []string // warnings in the kernel's log
+}
+
+// exitStatus is that of a program that has ended: 128 and its number for a
+// signal, as a shell has it.
+func exitStatus(s syscall.WaitStatus) int {
+	if s.Signaled() {
+		return 128 + int(s.Signal())
+	}
+	return s.ExitStatus()
 }
 
 func newJob(k kernel, args []string) (job, error) {

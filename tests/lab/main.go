@@ -49,7 +49,7 @@ func main() {
 	if os.Getpid() == 1 {
 		guestMain() // does not return
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE)
 	code, err := run(ctx, os.Args[1:])
 	stop()
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -85,7 +86,7 @@ func runOnHost(ctx context.Context, args []string) (int, error) {
 	cmd.Env = append(os.Environ(), "VERBS_LAB="+hostID())
 	err := cmd.Run()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return exit.ExitCode(), nil
+		return exitStatus(exit.Sys().(syscall.WaitStatus)), nil
 	}
 	return exitIf(err), err
 }

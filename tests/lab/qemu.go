@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -13,6 +14,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -100,51 +103,57 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 		go follow(ctx, filepath.Join(dir, "console"), os.Stderr)
 	}
 
-	report := reportBuffer{up: make(chan struct{})}
-	done := make(chan struct{}, 3)
-	copyTo := func(w io.Writer, l net.Listener) {
-		if c, err := l.Accept(); err == nil {
-			io.Copy(w, c)
-			c.Close()
-		}
-		done <- struct{}{}
+	stdout, stderr := &counter{w: io.Discard}, &counter{w: io.Discard}
+	rep := &report{up: make(chan struct{})}
+	var streams sync.WaitGroup
+	serve := func(l net.Listener, use func(net.Conn)) {
+		streams.Go(func() {
+			if c, err := l.Accept(); err == nil {
+				use(c)
+				c.Close()
+			}
+		})
 	}
-	go func() {
+	output := func(w io.Writer, n *counter) func(net.Conn) {
+		return func(c net.Conn) {
+			in := io.TeeReader(c, n)
+			io.Copy(w, in)
+			io.Copy(io.Discard, in) // what nobody takes must not stop the guest
+		}
+	}
+	serve(listeners[1], output(std.out, stdout))
+	serve(listeners[2], output(std.err, stderr))
+	serve(listeners[3], func(c net.Conn) { rep.read(c, stdout, stderr) })
+	go func() { // not waited for: stdin may never say anything
 		c, err := listeners[0].Accept()
 		if err != nil {
 			return
 		}
 		select {
-		case <-report.up: // what nobody runs to read stays for another try
+		case <-rep.up: // what nobody runs to read stays for another try
 			feed(c, std.in)
+			<-gone // hung up before, QEMU would drop what the guest has yet to read
 		case <-gone:
 		}
+		c.Close()
 	}()
-	go copyTo(std.out, listeners[1])
-	go copyTo(std.err, listeners[2])
-	go copyTo(&report, listeners[3])
 	err = <-exited
-	for range 3 {
-		<-done
-	}
+	streams.Wait()
 
 	console, _ := os.ReadFile(filepath.Join(dir, "console"))
-	var r result
 	switch {
 	case ctx.Err() != nil:
 		return exitLab, fmt.Errorf("stopped: %w%s", context.Cause(ctx), tail(console))
-	case len(report.text) == 0 && err != nil:
+	case rep.err != nil:
+		return exitLab, rep.err
+	case !rep.started && err != nil:
 		return exitLab, fmt.Errorf("qemu: %w\n%s%s", err, complaint.Bytes(), tail(console))
-	case len(report.text) == 0:
+	case !rep.started && !rep.ended:
 		return exitLab, fmt.Errorf("%w%s", errBoot, tail(console))
-	}
-	text, _ := bytes.CutPrefix(report.text, []byte(started))
-	if len(text) == 0 {
+	case !rep.ended:
 		return exitLab, fmt.Errorf("the kernel went down before the program ended%s", tail(console))
 	}
-	if err := json.Unmarshal(text, &r); err != nil {
-		return exitLab, fmt.Errorf("result %q: %w", text, err)
-	}
+	r := rep.result
 	if r.Error != "" {
 		return exitLab, fmt.Errorf("in the guest: %s%s", r.Error, tail(console))
 	}
@@ -158,24 +167,54 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	return r.Exit, nil
 }
 
-// reportBuffer says when the guest has reported anything.
-type reportBuffer struct {
-	text []byte
-	up   chan struct{}
+// report is what comes from the guest beside the program's output.
+type report struct {
+	up      chan struct{} // closed when the program starts
+	started bool
+	ended   bool
+	result  result
+	err     error
 }
 
-func (r *reportBuffer) Write(b []byte) (int, error) {
-	if len(r.text) == 0 {
-		close(r.up)
+// read reads all of it, and answers when the output is all there.
+func (r *report) read(c net.Conn, stdout, stderr *counter) {
+	for in := bufio.NewReader(c); ; {
+		line, err := in.ReadString('\n')
+		switch {
+		case err != nil: // the machine is gone
+			return
+		case line == started:
+			r.started = true
+			close(r.up)
+			continue
+		}
+		if err := json.Unmarshal([]byte(line), &r.result); err != nil {
+			r.err = fmt.Errorf("result %q: %w", line, err)
+			return
+		}
+		r.ended = true
+		for stdout.n.Load() < r.result.Out || stderr.n.Load() < r.result.Err {
+			time.Sleep(time.Millisecond)
+		}
+		c.Write([]byte{0})
 	}
-	r.text = append(r.text, b...)
-	return len(b), nil
+}
+
+// counter counts what it writes.
+type counter struct {
+	w io.Writer
+	n atomic.Int64
+}
+
+func (c *counter) Write(b []byte) (int, error) {
+	n, err := c.w.Write(b)
+	c.n.Add(int64(n))
+	return n, err
 }
 
 // feed sends stdin as frames of a length byte pair and data, an empty frame
 // marking its end: a serial port has no end of file.
-func feed(w io.WriteCloser, r io.Reader) {
-	defer w.Close()
+func feed(w io.Writer, r io.Reader) {
 	buf := make([]byte, 2+4096)
 	for {
 		n, err := r.Read(buf[2:])

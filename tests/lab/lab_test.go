@@ -1,0 +1,225 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestMain lets the test binary be the lab, on either side.
+func TestMain(m *testing.M) {
+	if os.Getpid() == 1 || os.Getenv("LAB_TEST_MAIN") != "" {
+		os.Unsetenv("LAB_TEST_MAIN")
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// lab prepares a run that leaves its files, if any, in a folder of the test's.
+func lab(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
+	if os.Getenv("VERBS_LAB") != "" {
+		t.Skip("in the lab already")
+	}
+	if err := needTools("qemu-system-x86_64", "depmod"); err != nil {
+		t.Skip(err)
+	}
+	if _, err := readSelf(); err != nil {
+		t.Skip(err)
+	}
+	t.Parallel()
+	tmp := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), "LAB_TEST_MAIN=1", "LAB_TIMEOUT=2m", "LAB_MEM=512", "TMPDIR="+tmp, "FROM_OUTSIDE=two\nlines")
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	t.Cleanup(func() {
+		if left, _ := os.ReadDir(tmp); len(left) > 0 {
+			t.Errorf("left behind: %v", left)
+		}
+		procs, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, p := range procs {
+			if b, _ := os.ReadFile(p); bytes.Contains(b, []byte(tmp)) {
+				t.Errorf("still running: %s", bytes.ReplaceAll(b, []byte{0}, []byte{' '}))
+			}
+		}
+	})
+	return cmd, &stdout, &stderr
+}
+
+func status(t *testing.T, err error) int {
+	t.Helper()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exitStatus(exit.Sys().(syscall.WaitStatus))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return 0
+}
+
+func TestProgram(t *testing.T) {
+	script := `printf '[%s]' "$@"; printf '[%s]' "$FROM_OUTSIDE"; pwd; cat; uname -r; cat /sys/class/infiniband/rxe0/ports/1/state; echo complaint >&2
+		echo gone > left-by-the-guest; exit 3`
+	cmd, stdout, stderr := lab(t, "sh", "-c", script, "sh", "one word", "", "new\nline", "'$HOME")
+	cmd.Dir = t.TempDir()
+	var lines strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintln(&lines, "line", i)
+	}
+	input := lines.String()
+	cmd.Stdin = strings.NewReader(input)
+	if code := status(t, cmd.Run()); code != 3 {
+		t.Errorf("exit status %d, want 3", code)
+	}
+	got, want := stdout.String(), "[one word][][new\nline]['$HOME][two\nlines]"+cmd.Dir+"\n"+input
+	rest, ok := strings.CutPrefix(got, want)
+	if !ok {
+		t.Fatalf("stdout %.400q, of %d bytes, want %.400q, of %d", got, len(got), want, len(want))
+	}
+	if release, state, _ := strings.Cut(rest, "\n"); !strings.HasPrefix(release, "6.") || state != "4: ACTIVE\n" {
+		t.Errorf("stdout ends with %q", rest)
+	}
+	if stderr.String() != "complaint\n" {
+		t.Errorf("stderr %q", stderr)
+	}
+	if _, err := os.Stat(filepath.Join(cmd.Dir, "left-by-the-guest")); err == nil {
+		t.Error("what the guest wrote is on the host")
+	}
+}
+
+// TestOutput writes a lot at the last moment for somebody slow.
+func TestOutput(t *testing.T) {
+	cmd, _, stderr := lab(t, "seq", "3000000")
+	r, w := io.Pipe()
+	cmd.Stdout = w
+	sum := make(chan string)
+	go func() {
+		h := sha256.New()
+		for buf := make([]byte, 256<<10); ; time.Sleep(10 * time.Millisecond) {
+			n, err := r.Read(buf)
+			if h.Write(buf[:n]); err != nil {
+				sum <- fmt.Sprintf("%x", h.Sum(nil))
+				return
+			}
+		}
+	}()
+	if code := status(t, cmd.Run()); code != 0 {
+		t.Errorf("exit status %d: %s", code, stderr)
+	}
+	w.Close()
+	h := sha256.New()
+	for i := 1; i <= 3_000_000; i++ {
+		fmt.Fprintln(h, i)
+	}
+	if got, want := <-sum, fmt.Sprintf("%x", h.Sum(nil)); got != want {
+		t.Error("output was lost or changed")
+	}
+}
+
+// TestExits ends programs in all the ways there are, and kernels.
+func TestExits(t *testing.T) {
+	for _, test := range []struct {
+		name, script string
+		exit         int
+		stderr       string
+	}{
+		{"success", "exit 0", 0, ""},
+		{"signal", "kill -KILL $$", 128 + 9, ""},
+		{"orphans", "(sleep 0.1 &) ; sleep 1; ! grep -s '^State:.Z' /proc/[0-9]*/status", 0, ""},
+		{"daemon", "sleep 1000 & exit 4", 4, ""},
+		{"panic", "echo c >/proc/sysrq-trigger; sleep 100", exitLab, "the kernel went down before the program ended"},
+		{"warning", "echo 'WARNING: of a test' >/dev/kmsg", exitLab, "the kernel warned:\nWARNING: of a test"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cmd, _, stderr := lab(t, "sh", "-c", test.script)
+			if code := status(t, cmd.Run()); code != test.exit {
+				t.Errorf("exit status %d, want %d: %s", code, test.exit, stderr)
+			}
+			if !strings.Contains(stderr.String(), test.stderr) || test.stderr == "" && stderr.Len() > 0 {
+				t.Errorf("stderr %q, want %q", stderr, test.stderr)
+			}
+		})
+	}
+}
+
+func TestNoProgram(t *testing.T) {
+	cmd, _, stderr := lab(t, "/no/such/program")
+	if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), "/no/such/program: no such file") {
+		t.Errorf("exit status %d, stderr %q", code, stderr)
+	}
+}
+
+func TestBadSettings(t *testing.T) {
+	for _, set := range []string{"LAB_TIMEOUT=soon", "LAB_MEM=much", "LAB_KERNEL=2.4"} {
+		t.Run(set, func(t *testing.T) {
+			cmd, _, stderr := lab(t, "true")
+			cmd.Env = append(cmd.Env, set)
+			if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), set) {
+				t.Errorf("exit status %d, stderr %q", code, stderr)
+			}
+		})
+	}
+}
+
+func TestTimeout(t *testing.T) {
+	cmd, stdout, stderr := lab(t, "sh", "-c", "echo up; sleep 1000")
+	cmd.Env = append(cmd.Env, "LAB_TIMEOUT=20s")
+	if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), "no end after 20s (LAB_TIMEOUT)") {
+		t.Errorf("exit status %d, stderr %q", code, stderr)
+	}
+	if stdout.String() != "up\n" {
+		t.Errorf("stdout %q", stdout)
+	}
+}
+
+func TestInterrupt(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGPIPE} {
+		t.Run(sig.String(), func(t *testing.T) {
+			cmd, _, _ := lab(t, "sh", "-c", "echo up; sleep 1000")
+			cmd.Stdout = nil
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
+				t.Fatal(err)
+			}
+			cmd.Process.Signal(sig)
+			start := time.Now()
+			if code := status(t, cmd.Wait()); code != exitLab {
+				t.Errorf("exit status %d, want %d", code, exitLab)
+			}
+			if took := time.Since(start); took > 5*time.Second {
+				t.Errorf("ended after %v", took)
+			}
+		})
+	}
+}
+
+func TestHost(t *testing.T) {
+	if devices, _ := filepath.Glob("/sys/class/infiniband/*"); len(devices) == 0 {
+		cmd, _, stderr := lab(t, "true")
+		cmd.Env = append(cmd.Env, "LAB=host")
+		if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), "has no RDMA device") {
+			t.Errorf("exit status %d, stderr %q", code, stderr)
+		}
+		return
+	}
+	cmd, _, stderr := lab(t, "sh", "-c", "kill -KILL $$")
+	cmd.Env = append(cmd.Env, "LAB=host")
+	if code := status(t, cmd.Run()); code != 128+9 {
+		t.Errorf("exit status %d, stderr %q", code, stderr)
+	}
+}
