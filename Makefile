@@ -12,8 +12,9 @@ SUDO     = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 LAB_DEBS  = qemu-system-x86 kmod
 TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev iproute2 rdmacm-utils ibverbs-utils ibverbs-providers
 
-# Packages with tests that want a real kernel.
+# Packages with tests that want a real kernel, and the kernels.
 LAB_PKGS = ./abi ./uverbs ./cm ./tests/...
+KERNELS  = 6.1 6.12 7.2
 
 .DEFAULT_GOAL := help
 
@@ -28,6 +29,16 @@ test: deps-test build ## run every test, those that need a kernel in the lab
 	$(LAB) fetch
 	$(GO) test ./...
 	$(GO) test -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(LAB_PKGS)
+
+test-kernels: deps-test build ## run the tests that need a kernel on every kernel
+	@failed=; for k in $(KERNELS); do \
+		echo "== kernel $$k"; \
+		export LAB_KERNEL=$$k; \
+		$(LAB) fetch && \
+		LAB_TEST_KERNELS=1 $(GO) test -count 1 -run "Kernels/^$$k\$$" ./tests/lab && \
+		$(GO) test -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $$($(GO) list $(LAB_PKGS) | grep -v /tests/lab) || \
+		failed="$$failed $$k"; \
+	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
 race: deps-test build ## run the lab's tests under the race detector
 	CGO_ENABLED=1 $(GO) test -race -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" ./uverbs ./cm
@@ -63,4 +74,4 @@ deps-lab:
 deps-test:
 	$(call need,$(TEST_DEBS))
 
-.PHONY: help demo test race lint generate bench build clean deps-lab deps-test
+.PHONY: help demo test test-kernels race lint generate bench build clean deps-lab deps-test

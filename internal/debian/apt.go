@@ -39,7 +39,7 @@ const suiteConfig = `Dir::Etc::SourceList "%[1]s/suite.sources";
 Dir::Etc::SourceParts "-";
 Dir::Etc::Preferences "/dev/null";
 Dir::Etc::PreferencesParts "/dev/null";
-APT::Default-Release "";
+APT::Default-Release "%[2]s";
 `
 
 // notFound is how apt says that its lists do not have a package or version.
@@ -53,7 +53,7 @@ func (a Archive) run(ctx context.Context, dir, name string, args ...string) (str
 	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8") // messages are read
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	if name == "apt-get" {
+	if args[0] == "update" || args[0] == "download" {
 		cmd.Stdout = a.log()
 		cmd.Stderr = io.MultiWriter(&errs, a.log())
 	}
@@ -95,15 +95,16 @@ func (a Archive) update(ctx context.Context) error {
 	if err := a.configure(); err != nil {
 		return err
 	}
-	if a.Suite != "" {
-		uri, err := a.mirror(ctx)
+	var sources strings.Builder
+	for _, suite := range a.suites() {
+		uri, err := a.mirror(ctx, suite)
 		if err != nil {
 			return err
 		}
-		entry := fmt.Sprintf("Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n", uri, a.Suite, keyring)
-		if err := os.WriteFile(filepath.Join(a.dir(), "suite.sources"), []byte(entry), 0o644); err != nil {
-			return err
-		}
+		fmt.Fprintf(&sources, "Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n", uri, suite, keyring)
+	}
+	if err := os.WriteFile(filepath.Join(a.dir(), "suite.sources"), []byte(sources.String()), 0o644); err != nil {
+		return err
 	}
 	if _, err := a.run(ctx, "", "apt-get", "update"); err != nil {
 		return fmt.Errorf("package lists of suite %q: %w", a.Suite, err)
@@ -121,17 +122,29 @@ func (a Archive) configure() error {
 	}
 	text := fmt.Sprintf(config, dir)
 	if a.Suite != "" {
-		text += fmt.Sprintf(suiteConfig, dir)
+		text += fmt.Sprintf(suiteConfig, dir, a.Suite)
 	}
 	return os.WriteFile(filepath.Join(dir, "apt.conf"), []byte(text), 0o644)
+}
+
+// suites are the archive's suite and the release it adds to, if any.
+func (a Archive) suites() []string {
+	if a.Suite == "" {
+		return nil
+	}
+	release, _, partial := strings.Cut(a.Suite, "-")
+	if !partial {
+		return []string{a.Suite}
+	}
+	return []string{a.Suite, release}
 }
 
 // mirror is the URI the machine gets Debian, or its security updates, from.
 // The machine's own package lists say which of its sources that is; one whose
 // lists are empty, as a container's are, gets some in the cache.
-func (a Archive) mirror(ctx context.Context) (string, error) {
+func (a Archive) mirror(ctx context.Context, suite string) (string, error) {
 	label := "Debian"
-	if strings.HasSuffix(a.Suite, "-security") {
+	if strings.HasSuffix(suite, "-security") {
 		label = "Debian-Security"
 	}
 	host := Archive{Dir: a.Dir, Log: a.Log}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
@@ -18,7 +19,8 @@ var ErrNotFound = errors.New("not in the archive")
 // Archive is one Debian suite seen through a cache folder.
 type Archive struct {
 	// Suite is "sid", "bookworm-security", ...; empty is whatever the machine
-	// itself installs from.
+	// itself installs from. A suite such as the latter also shows the release
+	// it adds to, for what only that has.
 	Suite string
 	// Dir is the cache; empty is [CacheDir].
 	Dir string
@@ -127,10 +129,43 @@ func field(record, name string) string {
 	return ""
 }
 
-// Unpack returns a folder with the package's files. What is in the cache is
-// returned at once, without a network.
-func (a Archive) Unpack(ctx context.Context, p Package) (string, error) {
-	dir := filepath.Join(a.dir(), p.Name+"_"+strings.ReplaceAll(p.Version, ":", "%3a"))
+// Closure lists packages, given as NAME or NAME=VERSION, and everything they
+// depend on. What is in have counts as there, with what it depends on.
+func (a Archive) Closure(ctx context.Context, have []Package, names ...string) ([]Package, error) {
+	unlock, err := a.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	var status strings.Builder
+	for _, p := range have {
+		fmt.Fprintf(&status, "Package: %s\nVersion: %s\nStatus: install ok installed\nArchitecture: all\n\n", p.Name, p.Version)
+	}
+	file := filepath.Join(a.dir(), "status")
+	if err := os.WriteFile(file, []byte(status.String()), 0o644); err != nil {
+		return nil, err
+	}
+	defer os.Remove(file)
+	args := append([]string{"install", "-qq", "-s", "--no-install-recommends", "-o", "Dir::State::Status=" + file}, names...)
+	var out string
+	err = a.retry(ctx, func() (err error) { out, err = a.run(ctx, "", "apt-get", args...); return })
+	if err != nil {
+		return nil, fmt.Errorf("packages %s: %w", strings.Join(names, " "), err)
+	}
+	var list []Package
+	for _, m := range reInst.FindAllStringSubmatch(out, -1) {
+		list = append(list, Package{m[1], m[2]})
+	}
+	return list, nil
+}
+
+// reInst is how apt-get says that it would install a package.
+var reInst = regexp.MustCompile(`(?m)^Inst (\S+) \((\S+) `)
+
+// Unpack returns a folder, named after the first, with the packages' files.
+// What is in the cache is returned at once, without a network.
+func (a Archive) Unpack(ctx context.Context, first Package, more ...Package) (string, error) {
+	dir := filepath.Join(a.dir(), first.Name+"_"+strings.ReplaceAll(first.Version, ":", "%3a"))
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
@@ -148,35 +183,61 @@ func (a Archive) Unpack(ctx context.Context, p Package) (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(tmp)
-	if err := a.download(ctx, p, tmp); err != nil {
-		return "", fmt.Errorf("package %s version %s: %w", p.Name, p.Version, err)
-	}
-	debs, _ := filepath.Glob(filepath.Join(tmp, "*.deb"))
-	if len(debs) != 1 {
-		return "", fmt.Errorf("package %s: apt-get left %d files", p.Name, len(debs))
-	}
-	root := filepath.Join(tmp, "root")
-	if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", debs[0], root).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("unpack %s: %w\n%s", p.Name, err, out)
+	if err := a.extract(ctx, tmp, append([]Package{first}, more...)); err != nil {
+		return "", err
 	}
 	// The folder appears whole or not at all.
-	return dir, os.Rename(root, dir)
+	return dir, os.Rename(tmp, dir)
 }
 
-// download fetches the package file into dir. Lists may name a version that
-// the mirror has dropped since: then, and only then, they are fetched anew.
-func (a Archive) download(ctx context.Context, p Package, dir string) error {
+// Extract puts the packages' files into a folder of the caller's.
+func (a Archive) Extract(ctx context.Context, dir string, list []Package) error {
+	unlock, err := a.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return a.extract(ctx, dir, list)
+}
+
+func (a Archive) extract(ctx context.Context, dir string, list []Package) error {
+	tmp, err := os.MkdirTemp(a.dir(), tmpPrefix)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	args := []string{"download"}
+	for _, p := range list {
+		args = append(args, p.Name+"="+p.Version)
+	}
+	err = a.retry(ctx, func() error { _, err := a.run(ctx, tmp, "apt-get", args...); return err })
+	if err != nil {
+		return fmt.Errorf("packages %s: %w", strings.Join(args[1:], " "), err)
+	}
+	debs, err := filepath.Glob(filepath.Join(tmp, "*.deb"))
+	if len(debs) != len(list) {
+		return fmt.Errorf("packages %s: apt-get left %d files", strings.Join(args[1:], " "), len(debs))
+	}
+	for _, deb := range debs {
+		if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", deb, dir).CombinedOutput(); err != nil {
+			return fmt.Errorf("unpack %s: %w\n%s", filepath.Base(deb), err, out)
+		}
+	}
+	return err
+}
+
+// retry does what needs package lists. These may name a version that the
+// mirror has dropped since: then, and only then, they are fetched anew.
+func (a Archive) retry(ctx context.Context, do func() error) error {
 	fetched, err := a.lists(ctx)
 	if err != nil {
 		return err
 	}
-	_, err = a.run(ctx, dir, "apt-get", "download", p.Name+"="+p.Version)
-	if err == nil || fetched || ctx.Err() != nil {
+	if err = do(); err == nil || fetched || ctx.Err() != nil {
 		return err
 	}
 	if uerr := a.update(ctx); uerr != nil {
 		return errors.Join(err, uerr)
 	}
-	_, err = a.run(ctx, dir, "apt-get", "download", p.Name+"="+p.Version)
-	return err
+	return do()
 }

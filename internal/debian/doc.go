@@ -1,9 +1,10 @@
 // Package debian fetches and unpacks Debian packages without installing them:
-// kernel headers for the generator, kernels for the lab.
+// kernel headers for the generator, kernels for the lab and what builds their
+// modules.
 //
-//	Archive.Find ──► package lists ──► Package ──► Archive.Unpack ──► folder
-//	                      ▲                             │
-//	                 apt-get update              apt-get download, dpkg-deb -x
+//	Archive.Find ─────┬─► package lists ──► Packages ──► Archive.Unpack, Extract ──► folder
+//	Archive.Closure ──┘        ▲                                │
+//	                    apt-get update           apt-get download, dpkg-deb -x
 //
 // apt-get does the work, so the machine's proxies, mirrors and keys are used,
 // but on package lists of its own: suites the machine does not install from

@@ -14,18 +14,14 @@ import (
 // tmpPrefix begins the names of folders that are in the making.
 const tmpPrefix = "tmp-"
 
-// Lock serialises processes that share the cache; the result unlocks. The
-// kernel releases the lock of a process that dies.
-func Lock(file string) (func(), error) {
-	return lockFile(context.Background(), file)
-}
-
 // lock is held while the archive's lists or folders change.
 func (a Archive) lock(ctx context.Context) (func(), error) {
-	return lockFile(ctx, filepath.Join(a.dir(), "lock"))
+	return Lock(ctx, filepath.Join(a.dir(), "lock"))
 }
 
-func lockFile(ctx context.Context, file string) (func(), error) {
+// Lock serialises processes that share the cache; the result unlocks. The
+// kernel releases the lock of a process that dies.
+func Lock(ctx context.Context, file string) (func(), error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return nil, err
 	}
@@ -34,7 +30,7 @@ func lockFile(ctx context.Context, file string) (func(), error) {
 		return nil, err
 	}
 	// flock cannot be interrupted through a context, so it is asked for again
-	// and again; what it guards takes seconds.
+	// and again; what it guards takes far longer.
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {

@@ -14,14 +14,18 @@ import (
 	"github.com/goverbs/verbs/internal/debian"
 )
 
-// kernels are those the lab can boot. Exact package names change with every
-// update, so a row names the meta package.
+// kernels are those the lab can boot, the default first. Exact package names
+// change with every update, so a row names the meta package; where that has
+// moved on to another version, the row's name is the floor it was tested with.
 var kernels = []struct{ name, suite, meta string }{
 	{"6.12", "bookworm-security", "linux-image-6.12-amd64"},
+	{"6.1", "bookworm-security", "linux-image-amd64"},
+	{"7.2", "trixie-backports", "linux-image-amd64"},
 }
 
 // kernel is one that has been fetched.
 type kernel struct {
+	root    string // the folder it was unpacked in
 	release string // uname -r
 	image   string // bootable file
 	modules string // what the guest shows as /lib/modules/RELEASE
@@ -32,70 +36,112 @@ func fetchKernel(ctx context.Context, name string) (kernel, error) {
 	if name == "" {
 		name = kernels[0].name
 	}
+	var names []string
 	for _, row := range kernels {
 		if row.name != name {
+			names = append(names, row.name)
 			continue
 		}
 		pin := filepath.Join(debian.CacheDir(), "kernel-"+name)
 		if b, err := os.ReadFile(pin); err == nil {
-			if k, err := openKernel(string(b)); err == nil {
+			if k, err := openKernel(string(b)); err == nil && k.complete() {
 				return k, nil
 			}
 		}
-		root, err := unpackKernel(ctx, debian.Archive{Suite: row.suite, Log: os.Stderr}, row.meta)
+		k, err := newestKernel(ctx, debian.Archive{Suite: row.suite, Log: os.Stderr}, row.meta)
 		if err != nil {
 			return kernel{}, fmt.Errorf("kernel %s: %w", name, err)
 		}
-		if err := os.WriteFile(pin, []byte(root), 0o644); err != nil {
-			return kernel{}, err
-		}
-		return openKernel(root)
+		return k, os.WriteFile(pin, []byte(k.root), 0o644)
 	}
-	return kernel{}, fmt.Errorf("LAB_KERNEL=%s: not one of %v", name, kernels)
+	return kernel{}, fmt.Errorf("LAB_KERNEL=%s: not one of %v", name, names)
 }
 
-// unpackKernel follows a meta package to the image it stands for.
-func unpackKernel(ctx context.Context, a debian.Archive, meta string) (string, error) {
+// newestKernel follows a meta package to the image it stands for, and adds
+// what Debian's kernels lack.
+func newestKernel(ctx context.Context, a debian.Archive, meta string) (kernel, error) {
 	deps, err := a.Depends(ctx, meta)
 	if err != nil {
-		return "", err
+		return kernel{}, err
 	}
 	i := slices.IndexFunc(deps, func(d string) bool { return strings.HasPrefix(d, "linux-image-") })
 	if i < 0 {
-		return "", fmt.Errorf("%s depends on no kernel image", meta)
+		return kernel{}, fmt.Errorf("%s depends on no kernel image", meta)
 	}
-	p, err := a.Find(ctx, deps[i])
+	image, err := a.Find(ctx, deps[i])
 	if err != nil {
-		return "", err
+		return kernel{}, err
 	}
-	root, err := a.Unpack(ctx, p)
+	parts, err := imageParts(ctx, a, image)
 	if err != nil {
-		return "", err
+		return kernel{}, err
 	}
-	unlock, err := debian.Lock(root + ".lock")
+	root, err := a.Unpack(ctx, image, parts...)
 	if err != nil {
-		return "", err
+		return kernel{}, err
+	}
+	unlock, err := debian.Lock(ctx, root+".lock")
+	if err != nil {
+		return kernel{}, err
 	}
 	defer unlock()
 	k, err := openKernel(root)
-	if err != nil {
-		return "", err
+	if err != nil || k.complete() {
+		return k, err
 	}
-	if _, err := os.Stat(filepath.Join(k.modules, "modules.dep")); err != nil {
-		if out, err := exec.CommandContext(ctx, "depmod", "-b", root, k.release).CombinedOutput(); err != nil {
-			return "", fmt.Errorf("depmod: %w\n%s", err, out)
-		}
+	if err := buildSiw(ctx, a, image, k); err != nil {
+		return kernel{}, fmt.Errorf("siw: %w", err)
 	}
-	return root, nil
+	base := strings.TrimSuffix(k.modules, "/lib/modules/"+k.release)
+	if out, err := exec.CommandContext(ctx, "depmod", "-b", base, k.release).CombinedOutput(); err != nil {
+		return kernel{}, fmt.Errorf("depmod: %w\n%s", err, out)
+	}
+	return k, nil
 }
 
+// imageParts lists the packages that an image is split into since 6.19. All
+// bear its release in their names.
+func imageParts(ctx context.Context, a debian.Archive, image debian.Package) ([]debian.Package, error) {
+	deps, err := a.Depends(ctx, image.Name)
+	if err != nil {
+		return nil, err
+	}
+	var parts []debian.Package
+	for _, d := range deps {
+		if strings.HasSuffix(d, strings.TrimPrefix(image.Name, "linux-image")) {
+			parts = append(parts, debian.Package{Name: d, Version: image.Version})
+		}
+	}
+	return parts, nil
+}
+
+// openKernel finds the parts of an unpacked kernel. Newer ones lie in /usr,
+// with the image among the modules.
 func openKernel(root string) (kernel, error) {
-	dirs, _ := filepath.Glob(filepath.Join(root, "lib/modules/*"))
-	images, _ := filepath.Glob(filepath.Join(root, "boot/vmlinuz-*"))
-	if len(dirs) != 1 || len(images) != 1 {
+	find := func(old, merged string) string {
+		for _, p := range []string{old, merged} {
+			if m, _ := filepath.Glob(filepath.Join(root, p)); len(m) == 1 {
+				return m[0]
+			}
+		}
+		return ""
+	}
+	k := kernel{
+		root:    root,
+		image:   find("boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz"),
+		modules: find("lib/modules/*", "usr/lib/modules/*"),
+	}
+	if k.image == "" || k.modules == "" {
 		return kernel{}, fmt.Errorf("%s holds no kernel", root)
 	}
-	return kernel{filepath.Base(dirs[0]), images[0], dirs[0]}, nil
+	k.release = filepath.Base(k.modules)
+	return k, nil
+}
+
+// complete says whether the kernel has been prepared, which ends with depmod.
+func (k kernel) complete() bool {
+	_, err := k.moduleFiles("siw")
+	return err == nil
 }
 
 // moduleFiles returns the files of the named modules and of those they need,

@@ -96,6 +96,27 @@ func TestProgram(t *testing.T) {
 	}
 }
 
+// TestKernels boots the default kernel, or with LAB_TEST_KERNELS=1 all.
+func TestKernels(t *testing.T) {
+	for i, row := range kernels {
+		t.Run(row.name, func(t *testing.T) {
+			if i > 0 && os.Getenv("LAB_TEST_KERNELS") == "" {
+				t.Skip("LAB_TEST_KERNELS=1 is not set")
+			}
+			cmd, stdout, stderr := lab(t, "sh", "-c", "uname -r; cd /sys/class/infiniband; grep . */ports/1/state; ls /dev/infiniband")
+			cmd.Env = append(cmd.Env, "LAB_KERNEL="+row.name, "LAB_TIMEOUT=5m")
+			if code := status(t, cmd.Run()); code != 0 {
+				t.Fatalf("exit status %d: %s", code, stderr)
+			}
+			release, rest, _ := strings.Cut(stdout.String(), "\n")
+			t.Log(release)
+			if want := "rxe0/ports/1/state:4: ACTIVE\nsiw0/ports/1/state:4: ACTIVE\nrdma_cm\nuverbs0\nuverbs1\n"; rest != want {
+				t.Errorf("devices %q, want %q", rest, want)
+			}
+		})
+	}
+}
+
 // TestOutput writes a lot at the last moment for somebody slow.
 func TestOutput(t *testing.T) {
 	cmd, _, stderr := lab(t, "seq", "3000000")

@@ -5,15 +5,16 @@
 //	go test -exec "$PWD/build/lab" ./uverbs
 //
 // It boots Debian's kernel in QEMU with this machine's root file system
-// read-only and a layer over it that takes writes and vanishes, makes rxe0 on
-// one end of a veth pair, and runs the program there with the caller's
-// arguments, environment and working directory. What the program prints comes
-// back as it is printed, its exit status becomes the lab's.
+// read-only and a layer over it that takes writes and vanishes, makes the RDMA
+// devices below, and runs the program there with the caller's arguments,
+// environment and working directory. What the program prints comes back as it
+// is printed, its exit status becomes the lab's.
 //
 //	host                                │ guest
 //	lab ── fetches kernel, builds       │
-//	 │     an initramfs of itself ──────┼─► lab as /init: modules, 9p root,
-//	 ├──── QEMU ────────────────────────┤      overlay, network, rxe0
+//	 │     siw for it, and an initramfs │
+//	 │     of itself ───────────────────┼─► lab as /init: modules, 9p root,
+//	 ├──── QEMU ────────────────────────┤      overlay, network, devices
 //	 ◄════ stdin, stdout, stderr, ══════╪═► program
 //	 ◄════ result: virtio-serial ports ═╪═══ exit status, kernel warnings
 //
@@ -21,10 +22,21 @@
 // guest packages; virtme-ng and vmtest, the kept alternatives, need Python or
 // their own init and neither sets up RDMA nor separates stdout from stderr.
 //
+// The program finds two software RDMA devices:
+//
+//	rxe0   RoCE v2   on v0, one end of a veth pair   10.9.0.1/24  fd00:9::1/64
+//	siw0   iWARP     on d0, a dummy                  10.9.1.1/24  fd00:9:1::1/64
+//
+// Debian's kernels lack siw, so it is built from Debian's sources of the same
+// version, with the compiler and tools that the kernel's headers depend on,
+// unpacked beside them: nothing of this need be installed, nor suit this
+// machine. A kernel and its siw are fetched and built once, before the first
+// run or by lab fetch, and kept in the user's cache.
+//
 // Environment:
 //
 //	LAB=host       run on this machine's own RDMA devices instead
-//	LAB_KERNEL     6.12 (default), or another row of the table in kernel.go
+//	LAB_KERNEL     6.12 (default), 6.1 or 7.2
 //	LAB_TIMEOUT    longest run, default 20m
 //	LAB_MEM        guest memory in MiB, default 2048
 //	LAB_CPUS       guest processors, default 2
@@ -41,6 +53,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -59,7 +72,7 @@ func main() {
 }
 
 const usage = `usage: lab PROGRAM [ARGUMENT ...]   run it in the lab
-       lab fetch                       only fetch the kernel`
+       lab fetch [all]                 only fetch the kernel, or all kernels`
 
 // exitLab is the status for failures of the lab itself.
 const exitLab = 125
@@ -73,6 +86,9 @@ func run(ctx context.Context, args []string) (int, error) {
 	}
 	if err := needTools("qemu-system-x86_64", "depmod"); err != nil {
 		return exitLab, err
+	}
+	if slices.Equal(args, []string{"fetch", "all"}) {
+		return fetchAll(ctx)
 	}
 	k, err := fetchKernel(ctx, os.Getenv("LAB_KERNEL"))
 	if err != nil || args[0] == "fetch" {
@@ -90,6 +106,16 @@ func run(ctx context.Context, args []string) (int, error) {
 		opt.accel = accelerator(ctx, k, opt)
 	}
 	return bootAgain(ctx, k, j, opt, stdio{os.Stdin, os.Stdout, os.Stderr})
+}
+
+func fetchAll(ctx context.Context) (int, error) {
+	var errs []error
+	for _, row := range kernels {
+		_, err := fetchKernel(ctx, row.name)
+		errs = append(errs, err)
+	}
+	err := errors.Join(errs...)
+	return exitIf(err), err
 }
 
 func exitIf(err error) int {

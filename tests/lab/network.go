@@ -2,64 +2,86 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
 )
 
-// What every test finds: rxe0 on v0, which is one end of a veth pair, and
-// these addresses on it.
-const (
-	rxeName = "rxe0"
-	rxeLink = "v0"
-	rxePeer = "v1"
-	rxeIPv4 = "10.9.0.1/24"
-	rxeIPv6 = "fd00:9::1/64"
-)
+// devices are what every program finds. The link of one is made by link.
+var devices = []struct {
+	name, kind string
+	link       netlink.Link
+	addrs      []string
+}{
+	{"rxe0", "rxe", &netlink.Veth{LinkAttrs: linkAttrs("v0"), PeerName: "v1"}, []string{"10.9.0.1/24", "fd00:9::1/64"}},
+	{"siw0", "siw", &netlink.Dummy{LinkAttrs: linkAttrs("d0")}, []string{"10.9.1.1/24", "fd00:9:1::1/64"}},
+}
+
+func linkAttrs(name string) netlink.LinkAttrs {
+	a := netlink.NewLinkAttrs()
+	a.Name, a.MTU = name, 1500
+	return a
+}
 
 func setupNetwork() error {
 	os.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-	for _, m := range []string{"crc32_generic", "ib_uverbs", "rdma_ucm", "rdma_rxe", "veth"} {
-		out, err := exec.Command("modprobe", m).CombinedOutput()
-		if err != nil && m != "crc32_generic" { // built in, or gone, on newer kernels
-			return fmt.Errorf("modprobe %s: %w: %s", m, err, out)
-		}
+	if out, err := exec.Command("modprobe", "-a", "ib_uverbs", "rdma_ucm", "rdma_rxe", "siw", "veth", "dummy").CombinedOutput(); err != nil {
+		return fmt.Errorf("modprobe: %w: %s", err, out)
 	}
+	exec.Command("modprobe", "udmabuf").Run() // for those who want DMA buffers
 	if err := linkUp("lo"); err != nil {
 		return err
 	}
-	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: rxeLink, MTU: 1500}, PeerName: rxePeer}
-	if err := netlink.LinkAdd(veth); err != nil {
-		return fmt.Errorf("add veth: %w", err)
+	for _, d := range devices {
+		if err := netlink.LinkAdd(d.link); err != nil {
+			return fmt.Errorf("add %s: %w", d.link.Attrs().Name, err)
+		}
 	}
-	// Duplicate address detection would keep the IPv6 address, and its GID,
-	// away for a second.
-	os.WriteFile("/proc/sys/net/ipv6/conf/"+rxeLink+"/accept_dad", []byte("0"), 0o644)
-	for _, l := range []string{rxePeer, rxeLink} {
-		if err := linkUp(l); err != nil {
+	if err := linkUp("v1"); err != nil { // or v0 has no carrier
+		return err
+	}
+	for _, d := range devices {
+		link := d.link.Attrs().Name
+		if err := configure(link, d.addrs); err != nil {
+			return err
+		}
+		if err := netlink.RdmaLinkAdd(d.name, d.kind, link); err != nil {
+			return fmt.Errorf("add %s: %w", d.name, err)
+		}
+		if err := waitActive(d.name); err != nil {
 			return err
 		}
 	}
-	link, err := netlink.LinkByName(rxeLink)
+	return nil
+}
+
+func configure(link string, addrs []string) error {
+	// Duplicate address detection would keep the IPv6 address, and its GID,
+	// away for a second.
+	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/accept_dad", []byte("0"), 0o644); err != nil {
+		return err
+	}
+	if err := linkUp(link); err != nil {
+		return err
+	}
+	l, err := netlink.LinkByName(link)
 	if err != nil {
 		return err
 	}
-	for _, a := range []string{rxeIPv4, rxeIPv6} {
-		ip, ipnet, err := net.ParseCIDR(a)
+	for _, s := range addrs {
+		a, err := netlink.ParseAddr(s)
 		if err != nil {
 			return err
 		}
-		if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: ipnet.Mask}}); err != nil {
-			return fmt.Errorf("add %s to %s: %w", a, rxeLink, err)
+		if err := netlink.AddrAdd(l, a); err != nil {
+			return fmt.Errorf("add %s to %s: %w", s, link, err)
 		}
 	}
-	if err := netlink.RdmaLinkAdd(rxeName, "rxe", rxeLink); err != nil {
-		return fmt.Errorf("add %s: %w", rxeName, err)
-	}
-	return waitActive(rxeName)
+	return nil
 }
 
 func linkUp(name string) error {
@@ -72,20 +94,34 @@ func linkUp(name string) error {
 
 // waitActive waits for the device's nodes and for its port.
 func waitActive(device string) error {
-	want := []string{"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"}
-	var state []byte
+	var state, node string
 	for range 250 {
-		missing := false
-		for _, f := range want {
-			if _, err := os.Stat(f); err != nil {
-				missing = true
-			}
-		}
-		state, _ = os.ReadFile("/sys/class/infiniband/" + device + "/ports/1/state")
-		if !missing && string(state) == "4: ACTIVE\n" {
+		b, _ := os.ReadFile("/sys/class/infiniband/" + device + "/ports/1/state")
+		state, node = strings.TrimSpace(string(b)), uverbs(device)
+		if state == "4: ACTIVE" && exist(node, "/dev/infiniband/rdma_cm") {
 			return nil
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	return fmt.Errorf("%s is not ready: port %q, want ACTIVE and %v", device, state, want)
+	return fmt.Errorf("%s is not ready: port %q, node %q", device, state, node)
+}
+
+// uverbs names a device's node, once there is one.
+func uverbs(device string) string {
+	files, _ := filepath.Glob("/sys/class/infiniband_verbs/uverbs*/ibdev")
+	for _, f := range files {
+		if b, _ := os.ReadFile(f); strings.TrimSpace(string(b)) == device {
+			return "/dev/infiniband/" + filepath.Base(filepath.Dir(f))
+		}
+	}
+	return ""
+}
+
+func exist(files ...string) bool {
+	for _, f := range files {
+		if _, err := os.Stat(f); err != nil {
+			return false
+		}
+	}
+	return true
 }

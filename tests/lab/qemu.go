@@ -265,7 +265,7 @@ func accelerator(ctx context.Context, k kernel, opt options) string {
 	} else {
 		f.Close()
 	}
-	verdict := filepath.Join(filepath.Dir(filepath.Dir(k.image)), "kvm-"+hostID())
+	verdict := filepath.Join(k.root, "kvm-"+hostID())
 	if b, err := os.ReadFile(verdict); err == nil {
 		return string(b)
 	}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/debian"
+)
+
+//go:embed siw.sh
+var siwScript string
+
+// buildSiw builds siw.ko for a kernel and puts it among its modules.
+func buildSiw(ctx context.Context, a debian.Archive, image debian.Package, k kernel) error {
+	root := k.root + ".build" // the same always, so that none is left for good
+	if err := os.RemoveAll(root); err != nil {
+		return err
+	}
+	defer os.RemoveAll(root)
+	if err := unpackBuild(ctx, a, image, k.release, root); err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "lab: building siw for %s\n", k.release)
+	cmd, err := chroot(ctx, root, "sh", "-c", siwScript)
+	if err != nil {
+		return err
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	into := filepath.Join(k.modules, "updates")
+	if err := os.MkdirAll(into, 0o755); err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(root, "build/siw.ko"), filepath.Join(into, "siw.ko"))
+}
+
+// unpackBuild unpacks a kernel's headers, the sources of its modules, and all
+// that building takes.
+func unpackBuild(ctx context.Context, a debian.Archive, image debian.Package, release, root string) error {
+	v := strings.SplitN(image.Version, ".", 3)
+	if len(v) < 3 {
+		return fmt.Errorf("kernel version %s is not MAJOR.MINOR.PATCH", image.Version)
+	}
+	list, err := a.Closure(ctx, []debian.Package{image},
+		"linux-headers-"+release+"="+image.Version,
+		"linux-source-"+v[0]+"."+v[1]+"="+image.Version,
+		"bash", "coreutils", "dash", "findutils", "grep", "make", "mawk", "sed", "tar", "xz-utils")
+	if err != nil {
+		return err
+	}
+	return a.Extract(ctx, root, list)
+}
+
+// chroot prepares a command inside a folder. Neither root in a container, who
+// may not mount, nor an ordinary user, who may make no device, is kept from it.
+func chroot(ctx context.Context, root string, args ...string) (*exec.Cmd, error) {
+	// objtool looks here for the end of its stack, to tell overflows from
+	// other faults.
+	self := filepath.Join(root, "proc/self")
+	if err := os.MkdirAll(self, 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(self, "maps"), []byte("0-0 [stack]\n"), 0o644); err != nil {
+		return nil, err
+	}
+	null := filepath.Join(root, "dev/null")
+	uid := os.Getuid()
+	if uid == 0 {
+		err := unix.Mknod(null, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3)))
+		cmd := exec.CommandContext(ctx, "chroot", append([]string{root}, args...)...)
+		return cmd, err
+	}
+	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", `mount --bind /dev/null "$0/dev/null" && exec chroot "$0" "$@"`, root}, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS,
+		UidMappings: []syscall.SysProcIDMap{{HostID: uid, Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
+	}
+	return cmd, os.WriteFile(null, nil, 0o644)
+}
