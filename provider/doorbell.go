@@ -49,3 +49,40 @@ func (d *Doorbell) Ring() error {
 
 // Close releases the doorbell.
 func (d *Doorbell) Close() { d.pin.Unpin() }
+
+// StateQuery asks the kernel for a QP's state: the write command QUERY_QP,
+// encoded once.
+type StateQuery struct {
+	fd  int
+	pin runtime.Pinner
+	msg *stateMsg
+}
+
+type stateMsg struct {
+	hdr  abi.IbUverbsCmdHdr
+	req  abi.IbUverbsQueryQp
+	resp abi.IbUverbsQueryQpResp
+}
+
+// NewStateQuery encodes the command as [NewDoorbell] does.
+func NewStateQuery(fd int, qpHandle uint32) *StateQuery {
+	q := &StateQuery{fd: fd, msg: new(stateMsg)}
+	m := q.msg
+	m.hdr = abi.IbUverbsCmdHdr{
+		Command:  abi.IB_USER_VERBS_CMD_QUERY_QP,
+		InWords:  uint16((unsafe.Sizeof(m.hdr) + unsafe.Sizeof(m.req)) / 4),
+		OutWords: uint16(unsafe.Sizeof(m.resp) / 4),
+	}
+	const state = 1 << 0
+	m.req = abi.IbUverbsQueryQp{Response: mmap.Pin(&q.pin, mmap.Bytes(&m.resp)), QpHandle: qpHandle, AttrMask: state}
+	return q
+}
+
+// Ask makes the one system call and does not allocate. Calls must not overlap.
+func (q *StateQuery) Ask() (QPState, error) {
+	err := write(q.fd, unsafe.Pointer(q.msg), unsafe.Sizeof(q.msg.hdr)+unsafe.Sizeof(q.msg.req))
+	return QPState(q.msg.resp.QpState), err
+}
+
+// Close releases the query.
+func (q *StateQuery) Close() { q.pin.Unpin() }

@@ -1,5 +1,11 @@
 package provider
 
+import (
+	"fmt"
+
+	"github.com/goverbs/verbs/abi"
+)
+
 // UHW is a driver's private part of a verb: what it tells its kernel side and
 // where the kernel side answers.
 type UHW struct{ In, Out []byte }
@@ -8,6 +14,7 @@ type UHW struct{ In, Out []byte }
 type Device struct {
 	FD         int    // of /dev/infiniband/uverbsN, for mmap and doorbells; uverbs closes it
 	MaxMessage uint32 // bytes, of its ports
+	MTU        uint32 // bytes, of its ports: the longest datagram
 }
 
 // Driver makes the data path of one kernel driver's objects. The kernel's
@@ -18,8 +25,15 @@ type Driver interface {
 	Name() string
 	// ID is the kernel's enum rdma_driver_id.
 	ID() uint32
-	CreateCQ(dev Device, create func(UHW) (handle uint32, err error)) (CompletionQueue, error)
+	GetContext(get func(UHW) error) error
+	// CreateCQ makes a CQ. The driver calls wake when it adds a completion
+	// itself, of which the kernel knows nothing, to a CQ that is armed.
+	CreateCQ(dev Device, wake func(), create func(UHW) (handle uint32, err error)) (CompletionQueue, error)
 	CreateQP(dev Device, init QPInit, create func(UHW) (QPInfo, error)) (SendQueue, RecvQueue, error)
+	CreateSRQ(dev Device, create func(UHW) (SRQInfo, error)) (RecvQueue, error)
+	// CreateAH makes an address handle and returns its number for [UDAddr].
+	CreateAH(create func(UHW) error) (num uint32, err error)
+	RegisterMR(register func(UHW) error) error
 }
 
 // QPCap is the size of a QP's queues: as asked for, or as made.
@@ -31,7 +45,37 @@ type QPCap struct {
 
 // QPInit is what a driver needs to know before a QP is made.
 type QPInit struct {
-	SharedRecv bool // receives come from an SRQ: no receive queue
+	Type           QPType
+	SignalAll      bool
+	SharedRecv     bool // receives come from an SRQ: no receive queue
+	SendCQ, RecvCQ CompletionQueue
+}
+
+// QPType is a transport. Values are the kernel's (enum ib_uverbs_qp_type).
+type QPType uint32
+
+const (
+	RC QPType = abi.IB_UVERBS_QPT_RC // reliable connection
+	UC QPType = abi.IB_UVERBS_QPT_UC // unreliable connection
+	UD QPType = abi.IB_UVERBS_QPT_UD // unreliable datagram
+)
+
+func (t QPType) String() string {
+	switch t {
+	case RC:
+		return "RC"
+	case UC:
+		return "UC"
+	case UD:
+		return "UD"
+	}
+	return fmt.Sprintf("QP type %d", uint32(t))
+}
+
+// SRQInfo is the SRQ that the kernel made.
+type SRQInfo struct {
+	Num    uint32
+	MaxSGE uint32
 }
 
 // QPInfo is what the kernel made.
@@ -79,16 +123,29 @@ type SendQueue interface {
 	// Post posts wrs in order and rings one doorbell. It returns how many
 	// were posted; if not all, the error says why.
 	Post(wrs []SendWR) (int, error)
-	// SetState tells the queue which state the QP is in.
-	SetState(QPState)
+	Stateful
 	Queue
 }
 
-// RecvQueue is the receive queue of a QP.
+// Stateful queues know which state their QP is in.
+type Stateful interface {
+	// Transition runs modify, which moves the QP to state s, while nothing
+	// is posted.
+	Transition(s QPState, modify func() error) error
+}
+
+// RecvQueue is the receive queue of a QP, or an SRQ.
 type RecvQueue interface {
 	Post(wrs []RecvWR) (int, error)
-	SetState(QPState)
+	Stateful
+	Resizer
 	Queue
+}
+
+// Resizer is a queue that may be able to change its size, with what is in it.
+type Resizer interface {
+	// Resize runs the verb that does so with the driver's part.
+	Resize(resize func(UHW) error) error
 }
 
 // CompletionQueue is a CQ.
@@ -100,5 +157,6 @@ type CompletionQueue interface {
 	Arm(solicitedOnly bool) error
 	// Cap is the number of completions it can hold.
 	Cap() int
+	Resizer
 	Queue
 }

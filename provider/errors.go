@@ -13,7 +13,10 @@ var (
 	ErrTooManySGEs    = errors.New("more SGEs than the queue takes")
 	ErrInlineTooLong  = errors.New("more inline data than the queue takes")
 	ErrInlineSGL      = errors.New("inline data together with an SGL")
+	ErrInlineOp       = errors.New("operation takes no inline data")
 	ErrMessageTooLong = errors.New("message is longer than the port carries")
+	ErrBind           = errors.New("BIND_MW says not what to bind")
+	ErrAtomicWrite    = errors.New("ATOMIC_WRITE takes 8 bytes of inline data")
 	ErrOpcode         = fmt.Errorf("opcode: %w", errors.ErrUnsupported)
 	ErrState          = errors.New("QP is not in a state that takes this work request")
 )
@@ -21,14 +24,20 @@ var (
 // PostError says which work request of a batch was refused. Those before it
 // were posted.
 type PostError struct {
-	Op    string // "post send" or "post recv"
-	QPNum uint32
+	Op    string // "post send", "post recv", or OpPostSRQ
+	QPNum uint32 // or the SRQ's
 	Index int    // in the batch
 	ID    uint64 // of the work request
 	Err   error
 }
 
+// OpPostSRQ is PostError's Op for shared receive queues.
+const OpPostSRQ = "post SRQ recv"
+
 func (e *PostError) Error() string {
+	if e.Op == OpPostSRQ {
+		return fmt.Sprintf("post recv on SRQ %d: work request %d (ID %#x): %v", e.QPNum, e.Index, e.ID, e.Err)
+	}
 	return fmt.Sprintf("%s on QP %d: work request %d (ID %#x): %v", e.Op, e.QPNum, e.Index, e.ID, e.Err)
 }
 

@@ -1,6 +1,10 @@
 package provider
 
-import "github.com/goverbs/verbs/abi"
+import (
+	"encoding/binary"
+
+	"github.com/goverbs/verbs/abi"
+)
 
 // WCStatus is how a work request ended. Values are the kernel's
 // (enum ib_wc_status).
@@ -73,6 +77,12 @@ const (
 	WCSend        WCOpcode = abi.IB_UVERBS_WC_SEND
 	WCRDMAWrite   WCOpcode = abi.IB_UVERBS_WC_RDMA_WRITE
 	WCRDMARead    WCOpcode = abi.IB_UVERBS_WC_RDMA_READ
+	WCCompareSwap WCOpcode = abi.IB_UVERBS_WC_COMP_SWAP
+	WCFetchAdd    WCOpcode = abi.IB_UVERBS_WC_FETCH_ADD
+	WCBindMW      WCOpcode = abi.IB_UVERBS_WC_BIND_MW
+	WCLocalInv    WCOpcode = abi.IB_UVERBS_WC_LOCAL_INV
+	WCFlush       WCOpcode = abi.IB_UVERBS_WC_FLUSH
+	WCAtomicWrite WCOpcode = abi.IB_UVERBS_WC_ATOMIC_WRITE
 	WCRecv        WCOpcode = 1 << 7
 	WCRecvRDMAImm WCOpcode = 1<<7 + 1
 )
@@ -81,6 +91,12 @@ var wcOpcodeNames = map[WCOpcode]string{
 	WCSend:        "SEND",
 	WCRDMAWrite:   "RDMA_WRITE",
 	WCRDMARead:    "RDMA_READ",
+	WCCompareSwap: "COMP_SWAP",
+	WCFetchAdd:    "FETCH_ADD",
+	WCBindMW:      "BIND_MW",
+	WCLocalInv:    "LOCAL_INV",
+	WCFlush:       "FLUSH",
+	WCAtomicWrite: "ATOMIC_WRITE",
 	WCRecv:        "RECV",
 	WCRecvRDMAImm: "RECV_RDMA_WITH_IMM",
 }
@@ -119,9 +135,11 @@ type WC struct {
 
 // Imm is the immediate in host byte order; meaningful if Flags has
 // [WCWithImm].
-func (w *WC) Imm() uint32 {
-	return uint32(w.ex[0])<<24 | uint32(w.ex[1])<<16 | uint32(w.ex[2])<<8 | uint32(w.ex[3])
-}
+func (w *WC) Imm() uint32 { return binary.BigEndian.Uint32(w.ex[:]) }
+
+// InvalidatedRKey is the key that a SEND_WITH_INV took away; meaningful if
+// Flags has [WCWithInv].
+func (w *WC) InvalidatedRKey() uint32 { return binary.NativeEndian.Uint32(w.ex[:]) }
 
 // Err is nil for a successful completion, else an error that wraps Status.
 func (w *WC) Err() error {

@@ -12,6 +12,23 @@ const (
 	OpSend         Opcode = abi.IB_UVERBS_WR_SEND
 	OpSendImm      Opcode = abi.IB_UVERBS_WR_SEND_WITH_IMM
 	OpRDMARead     Opcode = abi.IB_UVERBS_WR_RDMA_READ
+	// OpCompareSwap and OpFetchAdd work on 8 aligned bytes of the peer's
+	// memory and return what was there in the SGL's 8 bytes.
+	OpCompareSwap Opcode = abi.IB_UVERBS_WR_ATOMIC_CMP_AND_SWP
+	OpFetchAdd    Opcode = abi.IB_UVERBS_WR_ATOMIC_FETCH_AND_ADD
+	// OpLocalInv takes away a local key: of a type 2 memory window.
+	OpLocalInv Opcode = abi.IB_UVERBS_WR_LOCAL_INV
+	OpBindMW   Opcode = abi.IB_UVERBS_WR_BIND_MW
+	// OpSendInv is a SEND that takes a key away at the receiver.
+	OpSendInv Opcode = abi.IB_UVERBS_WR_SEND_WITH_INV
+	// OpRDMAReadInv is an RDMA READ that takes away the local key it reads
+	// into (iWARP).
+	OpRDMAReadInv Opcode = abi.IB_UVERBS_WR_RDMA_READ_WITH_INV
+	// OpFlush returns when earlier writes to a range are visible or
+	// persistent, see [Flush].
+	OpFlush Opcode = abi.IB_UVERBS_WR_FLUSH
+	// OpAtomicWrite writes 8 bytes, given as Inline, at once.
+	OpAtomicWrite Opcode = abi.IB_UVERBS_WR_ATOMIC_WRITE
 )
 
 var opcodeNames = map[Opcode]string{
@@ -20,6 +37,14 @@ var opcodeNames = map[Opcode]string{
 	OpSend:         "SEND",
 	OpSendImm:      "SEND_WITH_IMM",
 	OpRDMARead:     "RDMA_READ",
+	OpCompareSwap:  "ATOMIC_CMP_AND_SWP",
+	OpFetchAdd:     "ATOMIC_FETCH_AND_ADD",
+	OpLocalInv:     "LOCAL_INV",
+	OpBindMW:       "BIND_MW",
+	OpSendInv:      "SEND_WITH_INV",
+	OpRDMAReadInv:  "RDMA_READ_WITH_INV",
+	OpFlush:        "FLUSH",
+	OpAtomicWrite:  "ATOMIC_WRITE",
 }
 
 func (o Opcode) String() string { return name(opcodeNames, o) }
@@ -70,10 +95,65 @@ type SendWR struct {
 	// Imm is the immediate of the _IMM operations, in host byte order.
 	Imm uint32
 
-	// RemoteAddr and RKey name the peer's memory for RDMA operations.
+	// RemoteAddr and RKey name the peer's memory for RDMA operations,
+	// atomics and flushes.
 	RemoteAddr uint64
 	RKey       uint32
+
+	// InvalidateRKey is the key that the _INV operations take away.
+	InvalidateRKey uint32
+
+	// CompareAdd is what OpCompareSwap compares with and OpFetchAdd adds;
+	// Swap is what OpCompareSwap stores.
+	CompareAdd, Swap uint64
+
+	// To is the destination on UD QPs.
+	To UDAddr
+
+	// Bind is what OpBindMW does.
+	Bind *MWBind
+
+	// Flush is what OpFlush does.
+	Flush Flush
 }
+
+// UDAddr is the destination of a datagram: an address handle as the driver
+// numbers it, and the peer's QP with its Q_Key.
+type UDAddr struct {
+	AH, QPNum, QKey uint32
+}
+
+// MWBind opens a memory window on a part of a region: its key becomes NewRKey,
+// which differs from RKey in the last byte.
+type MWBind struct {
+	RKey, NewRKey uint32
+	LKey          uint32 // of the region
+	Addr, Length  uint64 // the part; length 0 closes a type 1 window
+	Access        uint32 // enum ib_uverbs_access_flags
+}
+
+// Flush says what OpFlush makes visible or persistent.
+type Flush struct {
+	Length uint32 // bytes from RemoteAddr
+	Type   FlushType
+	Level  FlushLevel
+}
+
+// FlushType is how far a flush goes (enum ib_placement_type).
+type FlushType uint8
+
+const (
+	FlushGlobal     FlushType = abi.IB_FLUSH_GLOBAL // visible to all of the peer's machine
+	FlushPersistent FlushType = abi.IB_FLUSH_PERSISTENT
+)
+
+// FlushLevel is what a flush covers (enum ib_selectivity_level).
+type FlushLevel uint8
+
+const (
+	FlushRange FlushLevel = abi.IB_FLUSH_RANGE
+	FlushMR    FlushLevel = abi.IB_FLUSH_MR
+)
 
 // RecvWR is a work request for a receive queue: where one incoming message
 // goes. The same rules of reuse as for [SendWR] hold.

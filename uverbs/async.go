@@ -3,6 +3,7 @@ package uverbs
 import (
 	"context"
 	"fmt"
+	"iter"
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
@@ -50,13 +51,27 @@ func (t AsyncEventType) String() string {
 }
 
 // AsyncEvent is something that happened outside any work request. At most one
-// of QP, CQ and Port is set; none if the event is the device's, or its object
+// of QP, CQ, SRQ and Port is set; none if the event is the device's, or its object
 // has been closed.
 type AsyncEvent struct {
 	Type AsyncEventType
 	QP   *QP
 	CQ   *CQ
+	SRQ  *SRQ
 	Port int
+}
+
+// AsyncEvents yields the device's asynchronous events until ctx ends, the
+// context is closed, or the loop is left; the last it yields is the error.
+func (c *Context) AsyncEvents(ctx context.Context) iter.Seq2[AsyncEvent, error] {
+	return func(yield func(AsyncEvent, error) bool) {
+		for {
+			e, err := c.NextAsyncEvent(ctx)
+			if !yield(e, err) || err != nil {
+				return
+			}
+		}
+	}
 }
 
 // NextAsyncEvent waits for the next asynchronous event of the device. Several
@@ -79,7 +94,7 @@ func (c *Context) NextAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 		e.Port = int(desc.Element)
 	default:
 		t := c.target(desc.Element)
-		e.QP, e.CQ = t.qp.Value(), t.cq.Value()
+		e.QP, e.CQ, e.SRQ = t.qp.Value(), t.cq.Value(), t.srq.Value()
 	}
 	return e, nil
 }

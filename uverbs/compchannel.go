@@ -31,6 +31,7 @@ type channel struct {
 	mu      sync.Mutex
 	pending map[uint64]int // events read and not yet waited for, by CQ
 	changed chan struct{}  // closed, and made anew, when pending grows
+	stop    func()         // makes whoever reads look again; nil if nobody does
 }
 
 // CreateCompChannel makes a completion channel.
@@ -99,15 +100,22 @@ func (c *channel) wait(ctx context.Context, id uint64) (uint64, error) {
 			return 0, ctx.Err()
 		}
 		// Between the look and the turn another may have read ours.
+		reading, stop := context.WithCancel(ctx)
 		c.mu.Lock()
 		fresh := c.changed == changed
+		c.stop = stop
 		c.mu.Unlock()
 		var err error
 		if fresh {
-			err = c.read(ctx)
+			err = c.read(reading)
 		}
+		c.mu.Lock()
+		c.stop = nil
+		c.mu.Unlock()
 		<-c.turn
-		if err != nil {
+		again := reading.Err() != nil && ctx.Err() == nil
+		stop()
+		if err != nil && !again {
 			return 0, err
 		}
 	}
@@ -142,9 +150,25 @@ func (c *channel) read(ctx context.Context) error {
 	for _, e := range events[:n/len(mmap.Bytes(&events[0]))] {
 		c.pending[e.CqHandle]++
 	}
+	c.tell()
+	return nil
+}
+
+// add is an event that does not come from the kernel.
+func (c *channel) add(id uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pending[id]++
+	c.tell()
+	if c.stop != nil {
+		c.stop()
+	}
+}
+
+// tell wakes those who wait for pending to grow.
+func (c *channel) tell() {
 	close(c.changed)
 	c.changed = make(chan struct{})
-	return nil
 }
 
 // drop forgets the events of a CQ that is gone.

@@ -1,8 +1,13 @@
 package uverbs
 
-import "fmt"
+import (
+	"fmt"
 
-// Endpoint is what a peer must know to connect an RC QP to this one. Programs
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/mmap"
+)
+
+// Endpoint is what a peer must know to connect an RC or UC QP to this one. Programs
 // without a connection manager exchange it by other means, once.
 type Endpoint struct {
 	QPNum uint32
@@ -15,8 +20,8 @@ type Endpoint struct {
 	GIDIndex uint8
 }
 
-// RCOptions tune [QP.ConnectRC]. The zero value is right for most.
-type RCOptions struct {
+// ConnectOptions tune [QP.Connect]. The zero value is right for most.
+type ConnectOptions struct {
 	Access      Access // what the peer may do; AccessAll if zero
 	PathMTU     MTU    // the port's active MTU if zero
 	RDAtomic    uint8  // RDMA READs in flight, both ways; 16 if zero
@@ -41,9 +46,9 @@ func (q *QP) Endpoint(port int, psn uint32) (Endpoint, error) {
 	return e, nil
 }
 
-// ConnectRC moves a QP from RESET to RTS, towards remote. Receives may be
-// posted before, between, or after; they must be there before remote sends.
-func (q *QP) ConnectRC(local, remote Endpoint, opt RCOptions) error {
+// Connect moves an RC or UC QP from RESET to RTS, towards remote. Receives may
+// be posted before, between, or after; they must be there before remote sends.
+func (q *QP) Connect(local, remote Endpoint, opt ConnectOptions) error {
 	def := func(v *uint8, d uint8) {
 		if *v == 0 {
 			*v = d
@@ -64,10 +69,7 @@ func (q *QP) ConnectRC(local, remote Endpoint, opt RCOptions) error {
 		}
 		opt.PathMTU = MTU(p.LegacyResp.ActiveMtu)
 	}
-	steps := []struct {
-		attr QPAttr
-		mask QPAttrMask
-	}{{
+	steps := []step{{
 		QPAttr{State: StateInit, Port: local.Port, Access: opt.Access},
 		MaskState | MaskPKeyIndex | MaskPort | MaskAccess,
 	}, {
@@ -87,10 +89,60 @@ func (q *QP) ConnectRC(local, remote Endpoint, opt RCOptions) error {
 		},
 		MaskState | MaskSQPSN | MaskTimeout | MaskRetryCount | MaskRNRRetry | MaskMaxRDAtomic,
 	}}
+	if q.typ == UC { // which knows of no acknowledgements, so of no retries and reads
+		steps[1].mask &^= MaskMaxDestRDAtomic | MaskMinRNRTimer
+		steps[2].mask = MaskState | MaskSQPSN
+	}
+	if err := q.take(steps); err != nil {
+		return fmt.Errorf("connect to QP %d: %w", remote.QPNum, err)
+	}
+	return nil
+}
+
+// step is a state transition.
+type step struct {
+	attr QPAttr
+	mask QPAttrMask
+}
+
+func (q *QP) take(steps []step) error {
 	for _, s := range steps {
 		if err := q.Modify(s.attr, s.mask); err != nil {
-			return fmt.Errorf("connect to QP %d: %w", remote.QPNum, err)
+			return err
 		}
+	}
+	return nil
+}
+
+// StartUD moves a UD QP from RESET to RTS on a port. Peers must name qkey to
+// reach it.
+func (q *QP) StartUD(port int, qkey uint32) error {
+	return q.take([]step{
+		{QPAttr{State: StateInit, Port: uint8(port), QKey: qkey}, MaskState | MaskPKeyIndex | MaskPort | MaskQKey},
+		{QPAttr{State: StateRTR}, MaskState},
+		{QPAttr{State: StateRTS}, MaskState | MaskSQPSN},
+	})
+}
+
+// AttachMulticast makes a UD QP receive what is sent to a multicast group
+// (ibv_attach_mcast(3)); mlid is for InfiniBand only.
+func (q *QP) AttachMulticast(group GID, mlid uint16) error {
+	return q.multicast("attach to multicast group", abi.IB_USER_VERBS_CMD_ATTACH_MCAST, group, mlid)
+}
+
+// DetachMulticast undoes [QP.AttachMulticast].
+func (q *QP) DetachMulticast(group GID, mlid uint16) error {
+	return q.multicast("detach from multicast group", abi.IB_USER_VERBS_CMD_DETACH_MCAST, group, mlid)
+}
+
+func (q *QP) multicast(op string, cmd uint32, group GID, mlid uint16) error {
+	if err := q.obj.enter(op); err != nil {
+		return err
+	}
+	defer q.obj.exit()
+	req := abi.IbUverbsAttachMcast{Gid: group, QpHandle: q.handle, Mlid: mlid} // the same to detach
+	if err := q.pd.ctx.file.Invoke(cmd, mmap.Bytes(&req), nil, nil, nil); err != nil {
+		return q.obj.fail(op, err)
 	}
 	return nil
 }

@@ -12,10 +12,11 @@ import (
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/provider"
 	"github.com/goverbs/verbs/provider/rxe"
+	"github.com/goverbs/verbs/provider/siw"
 )
 
 // drivers are the kernel drivers this package can drive.
-var drivers = []provider.Driver{rxe.Driver{}}
+var drivers = []provider.Driver{rxe.Driver{}, siw.Driver{}}
 
 // Context is an open device. Close it after everything made from it.
 type Context struct {
@@ -30,7 +31,8 @@ type contextCore struct {
 	driver  provider.Driver
 	async   *sys.EventFile
 	vectors uint32
-	maxMsg  uint32 // of port 1: ports of a device do not differ
+	maxMsg  uint32 // bytes, of port 1: ports of a device do not differ
+	mtu     uint32 // bytes
 
 	asyncTurn chan struct{} // held by whoever reads async
 
@@ -42,8 +44,9 @@ type contextCore struct {
 }
 
 type eventTarget struct {
-	qp weak.Pointer[QP]
-	cq weak.Pointer[CQ]
+	qp  weak.Pointer[QP]
+	cq  weak.Pointer[CQ]
+	srq weak.Pointer[SRQ]
 }
 
 // Open opens the device.
@@ -81,7 +84,7 @@ func (d Device) Open() (*Context, error) {
 		c.Close()
 		return nil, err
 	}
-	core.maxMsg = port.LegacyResp.MaxMsgSz
+	core.maxMsg, core.mtu = port.LegacyResp.MaxMsgSz, uint32(MTU(port.LegacyResp.ActiveMtu).Bytes())
 	return c, nil
 }
 
@@ -92,9 +95,12 @@ func getContext(fd int) (sys.File, provider.Driver, uint32, error) {
 	for _, d := range drivers {
 		f := sys.File{FD: fd, Driver: d.ID()}
 		var vectors uint32
-		err := f.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_GET_CONTEXT, Attrs: []sys.Attr{
-			sys.Out(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, &vectors),
-		}})
+		err := d.GetContext(func(uhw provider.UHW) error {
+			return f.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_GET_CONTEXT, Attrs: []sys.Attr{
+				sys.Out(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, &vectors),
+				sys.OutBytes(abi.UVERBS_ATTR_UHW_OUT, uhw.Out),
+			}})
+		})
 		if err != unix.EINVAL {
 			return f, d, vectors, err
 		}
@@ -127,7 +133,7 @@ func (c *Context) CompVectors() int { return int(c.vectors) }
 func (c *Context) Close() error { return c.obj.close() }
 
 func (c *contextCore) provider() provider.Device {
-	return provider.Device{FD: c.file.FD, MaxMessage: c.maxMsg}
+	return provider.Device{FD: c.file.FD, MaxMessage: c.maxMsg, MTU: c.mtu}
 }
 
 // register gives an object its number for events.

@@ -13,6 +13,7 @@ import (
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 	"github.com/goverbs/verbs/provider/rxe"
+	"github.com/goverbs/verbs/provider/siw"
 )
 
 // CQ is a completion queue. It is made from a [Context] and closed after the
@@ -21,7 +22,9 @@ type CQ struct {
 	ctx     *Context
 	obj     *object
 	handle  uint32
-	rxe     *rxe.CompletionQueue // see [QP] for why this is no interface
+	queue   provider.CompletionQueue
+	rxe     *rxe.CompletionQueue // queue, by type: see [QP]
+	siw     *siw.CompletionQueue
 	channel *CompChannel
 	id      uint64
 	turn    chan struct{}   // held by whoever arms and waits
@@ -77,8 +80,14 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 		err := opt.Channel.ch.file.Control(run)
 		return cq.handle, err
 	}
+	var events *channel
+	wake := func() {}
+	if opt.Channel != nil {
+		events = opt.Channel.ch
+		wake = func() { events.add(id) }
+	}
 	made := false
-	queue, err := core.driver.CreateCQ(core.provider(), func(uhw provider.UHW) (uint32, error) {
+	queue, err := core.driver.CreateCQ(core.provider(), wake, func(uhw provider.UHW) (uint32, error) {
 		h, err := create(uhw)
 		made = err == nil
 		return h, err
@@ -95,14 +104,12 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 		}
 		return nil, c.obj.fail(op, err)
 	}
+	cq.queue = queue
 	cq.rxe, _ = queue.(*rxe.CompletionQueue)
+	cq.siw, _ = queue.(*siw.CompletionQueue)
 
 	life, end := context.WithCancel(context.Background())
 	cq.life = life
-	var events *channel
-	if opt.Channel != nil {
-		events = opt.Channel.ch
-	}
 	cq.obj = newObject(c.device.Name, fmt.Sprintf("CQ %d", handle), func() error {
 		if err := stopped(destroy, queue); err != nil {
 			return err
@@ -120,11 +127,16 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 }
 
 // Cap is the number of completions the CQ holds.
-func (q *CQ) Cap() int { return q.rxe.Cap() }
+func (q *CQ) Cap() int { return q.queue.Cap() }
 
 // Poll moves up to len(wcs) completions into wcs and returns how many. It
 // never waits. A closed CQ has none.
-func (q *CQ) Poll(wcs []WC) int { return q.rxe.Poll(wcs) }
+func (q *CQ) Poll(wcs []WC) int {
+	if q.rxe != nil {
+		return q.rxe.Poll(wcs)
+	}
+	return q.siw.Poll(wcs)
+}
 
 // Arm asks for one event at the next completion to come, or, with
 // solicitedOnly, at the next that a peer solicited or that failed
@@ -134,7 +146,7 @@ func (q *CQ) Arm(solicitedOnly bool) error {
 	if q.channel == nil {
 		return q.obj.fail("arm", ErrNoChannel)
 	}
-	if err := q.rxe.Arm(solicitedOnly); err != nil {
+	if err := q.queue.Arm(solicitedOnly); err != nil {
 		return q.obj.fail("arm", err)
 	}
 	return nil
@@ -194,6 +206,28 @@ func (q *CQ) sleep(ctx context.Context, wcs []WC) (int, error) {
 		return n, nil
 	}
 	return 0, q.Wait(ctx)
+}
+
+// Resize makes room for at least depth completions, or for fewer
+// (ibv_resize_cq(3)); those in the CQ stay.
+func (q *CQ) Resize(depth int) error {
+	const op = "resize"
+	if depth < 1 || int(uint32(depth)) != depth {
+		return q.obj.fail(op, fmt.Errorf("depth %d: %w", depth, unix.EINVAL))
+	}
+	if err := q.obj.enter(op); err != nil {
+		return err
+	}
+	defer q.obj.exit()
+	err := q.queue.Resize(func(uhw provider.UHW) error {
+		req := abi.IbUverbsResizeCq{CqHandle: q.handle, Cqe: uint32(depth)}
+		var resp abi.IbUverbsResizeCqResp
+		return q.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_RESIZE_CQ, mmap.Bytes(&req), mmap.Bytes(&resp)[:8], uhw.In, uhw.Out)
+	})
+	if err != nil {
+		return q.obj.fail(op, err)
+	}
+	return nil
 }
 
 // Close destroys the CQ; those who wait for it get [ErrClosed]. It fails with

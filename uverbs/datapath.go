@@ -16,7 +16,10 @@ type (
 	WCStatus  = provider.WCStatus
 	WCOpcode  = provider.WCOpcode
 	WCFlags   = provider.WCFlags
+	Flush     = provider.Flush
+	FlushType = provider.FlushType
 	QPState   = provider.QPState
+	QPType    = provider.QPType
 	QPCap     = provider.QPCap
 	PostError = provider.PostError
 	WCError   = provider.WCError
@@ -30,6 +33,23 @@ const (
 	OpSend         = provider.OpSend
 	OpSendImm      = provider.OpSendImm
 	OpRDMARead     = provider.OpRDMARead
+	OpCompareSwap  = provider.OpCompareSwap
+	OpFetchAdd     = provider.OpFetchAdd
+	OpLocalInv     = provider.OpLocalInv
+	OpBindMW       = provider.OpBindMW
+	OpSendInv      = provider.OpSendInv
+	OpRDMAReadInv  = provider.OpRDMAReadInv
+	OpFlush        = provider.OpFlush
+	OpAtomicWrite  = provider.OpAtomicWrite
+
+	FlushGlobal     = provider.FlushGlobal
+	FlushPersistent = provider.FlushPersistent
+	FlushRange      = provider.FlushRange
+	FlushMR         = provider.FlushMR
+
+	RC = provider.RC
+	UC = provider.UC
+	UD = provider.UD
 
 	SendFence     = provider.SendFence
 	SendSignaled  = provider.SendSignaled
@@ -40,6 +60,8 @@ const (
 	WCLocQPOpErr     = provider.WCLocQPOpErr
 	WCLocProtErr     = provider.WCLocProtErr
 	WCFlushErr       = provider.WCFlushErr
+	WCMWBindErr      = provider.WCMWBindErr
+	WCBadRespErr     = provider.WCBadRespErr
 	WCLocAccessErr   = provider.WCLocAccessErr
 	WCRemInvReqErr   = provider.WCRemInvReqErr
 	WCRemAccessErr   = provider.WCRemAccessErr
@@ -47,10 +69,17 @@ const (
 	WCRetryExcErr    = provider.WCRetryExcErr
 	WCRNRRetryExcErr = provider.WCRNRRetryExcErr
 	WCFatalErr       = provider.WCFatalErr
+	WCGeneralErr     = provider.WCGeneralErr
 
 	WCSend        = provider.WCSend
 	WCRDMAWrite   = provider.WCRDMAWrite
 	WCRDMARead    = provider.WCRDMARead
+	WCCompareSwap = provider.WCCompareSwap
+	WCFetchAdd    = provider.WCFetchAdd
+	WCBindMW      = provider.WCBindMW
+	WCLocalInv    = provider.WCLocalInv
+	WCFlush       = provider.WCFlush
+	WCAtomicWrite = provider.WCAtomicWrite
 	WCRecv        = provider.WCRecv
 	WCRecvRDMAImm = provider.WCRecvRDMAImm
 
@@ -73,6 +102,9 @@ var (
 	ErrTooManySGEs    = provider.ErrTooManySGEs
 	ErrInlineTooLong  = provider.ErrInlineTooLong
 	ErrInlineSGL      = provider.ErrInlineSGL
+	ErrInlineOp       = provider.ErrInlineOp
+	ErrBind           = provider.ErrBind
+	ErrAtomicWrite    = provider.ErrAtomicWrite
 	ErrMessageTooLong = provider.ErrMessageTooLong
 	ErrOpcode         = provider.ErrOpcode
 	ErrState          = provider.ErrState

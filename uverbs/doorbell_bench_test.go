@@ -48,7 +48,7 @@ func doorbell(b *testing.B) (*QP, *mmap.Buffer) {
 	must(err)
 	self, err := qp.Endpoint(1, 0)
 	must(err)
-	must(qp.ConnectRC(self, self, RCOptions{}))
+	must(qp.Connect(self, self, ConnectOptions{}))
 	var (
 		hdr  abi.IbUverbsCmdHdr
 		req  abi.IbUverbsPostSend

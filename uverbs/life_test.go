@@ -109,7 +109,7 @@ func TestCallerMemory(t *testing.T) {
 
 // TestStates takes a QP through every state there is and sees the kernel agree.
 func TestStates(t *testing.T) {
-	a, b := labtest.NewPair(t, labtest.PairOptions{RC: uverbs.RCOptions{Timeout: 13, RetryCount: 5, RNRRetry: 3, MinRNRTimer: 9, RDAtomic: 4}})
+	a, b := labtest.NewPair(t, labtest.PairOptions{RC: uverbs.ConnectOptions{Timeout: 13, RetryCount: 5, RNRRetry: 3, MinRNRTimer: 9, RDAtomic: 4}})
 	query := func(want uverbs.QPState) uverbs.QPAttr {
 		t.Helper()
 		attr, err := a.QP.Query()
@@ -157,7 +157,7 @@ func TestStates(t *testing.T) {
 		t.Fatal(err)
 	}
 	ea, eb := labtest.Must(a.QP.Endpoint(1, 1))(t), labtest.Must(b.QP.Endpoint(1, 2))(t)
-	if err := errors.Join(a.QP.ConnectRC(ea, eb, uverbs.RCOptions{}), b.QP.ConnectRC(eb, ea, uverbs.RCOptions{})); err != nil {
+	if err := errors.Join(a.QP.Connect(ea, eb, uverbs.ConnectOptions{}), b.QP.Connect(eb, ea, uverbs.ConnectOptions{})); err != nil {
 		t.Fatal(err)
 	}
 	send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte("again")})
@@ -218,7 +218,7 @@ func TestSharedChannel(t *testing.T) {
 		eps[i] = labtest.Must(qps[i].Endpoint(1, 0))(t)
 	}
 	for i := range qps {
-		if err := qps[i].ConnectRC(eps[i], eps[1-i], uverbs.RCOptions{}); err != nil {
+		if err := qps[i].Connect(eps[i], eps[1-i], uverbs.ConnectOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -342,7 +342,7 @@ func TestCloseRace(t *testing.T) {
 		mr := labtest.Must(pd.AllocMR(64, uverbs.AccessAll, uverbs.MROptions{}))(t)
 		qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: uverbs.QPCap{MaxSendWR: 100, MaxRecvWR: 100, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 8}}))(t)
 		self := labtest.Must(qp.Endpoint(1, 0))(t)
-		if err := qp.ConnectRC(self, self, uverbs.RCOptions{}); err != nil {
+		if err := qp.Connect(self, self, uverbs.ConnectOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		var wg sync.WaitGroup

@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
 )
 
 // Access says who may do what to memory. Values are the kernel's (enum
@@ -20,8 +21,18 @@ const (
 	AccessRemoteWrite  Access = abi.IB_UVERBS_ACCESS_REMOTE_WRITE // needs AccessLocalWrite
 	AccessRemoteRead   Access = abi.IB_UVERBS_ACCESS_REMOTE_READ
 	AccessRemoteAtomic Access = abi.IB_UVERBS_ACCESS_REMOTE_ATOMIC // needs AccessLocalWrite
+	AccessMWBind       Access = abi.IB_UVERBS_ACCESS_MW_BIND       // memory windows may be bound to it
+	AccessZeroBased    Access = abi.IB_UVERBS_ACCESS_ZERO_BASED
+	AccessOnDemand     Access = abi.IB_UVERBS_ACCESS_ON_DEMAND // paged in when touched, not pinned
+	AccessHugeTLB      Access = abi.IB_UVERBS_ACCESS_HUGETLB
+	// AccessFlushGlobal and AccessFlushPersistent let peers flush, see [Flush].
+	AccessFlushGlobal     Access = abi.IB_UVERBS_ACCESS_FLUSH_GLOBAL
+	AccessFlushPersistent Access = abi.IB_UVERBS_ACCESS_FLUSH_PERSISTENT
+	// AccessRelaxedOrdering lets the bus reorder writes; drivers that know
+	// nothing of it ignore it.
+	AccessRelaxedOrdering Access = abi.IB_UVERBS_ACCESS_RELAXED_ORDERING
 
-	// AccessAll is everything a peer can be allowed to do.
+	// AccessAll is all that most programs allow a peer.
 	AccessAll = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
 )
 
@@ -30,15 +41,20 @@ const (
 type MR struct {
 	pd         *PD
 	obj        *object
-	mem        []byte
+	mem        []byte // nil if it is not this process's to touch
+	size       int
 	closed     atomic.Bool
 	addr       uint64
 	lkey, rkey uint32
+	life       *mrLife
 }
 
 // MROptions tune [PD.AllocMR]. The zero value is right for most.
 type MROptions struct {
 	HugePages bool // see mmap.BufferOptions
+	// IOVA, if not 0, is the address by which SGEs and peers name the first
+	// byte. On rxe its offset in a page must be that of the memory.
+	IOVA uint64
 }
 
 // AllocMR makes a region of new, zeroed, page-aligned memory outside the Go
@@ -49,7 +65,11 @@ func (p *PD) AllocMR(size int, access Access, opt MROptions) (*MR, error) {
 	if err != nil {
 		return nil, p.obj.fail("allocate MR in", err)
 	}
-	mr, err := p.register(buf.Bytes(), buf.Addr(), access, buf.Close)
+	iova := opt.IOVA
+	if iova == 0 {
+		iova = buf.Addr()
+	}
+	mr, err := p.register(buf.Bytes(), buf.Addr(), iova, access, buf.Close)
 	if err != nil {
 		buf.Close()
 	}
@@ -61,23 +81,36 @@ func (p *PD) AllocMR(size int, access Access, opt MROptions) (*MR, error) {
 // pointers, and peers with the key write to it at any time: the caller reads
 // it only when told that they have.
 func (p *PD) RegisterMR(mem []byte, access Access) (*MR, error) {
+	return p.RegisterMRIOVA(mem, 0, access)
+}
+
+// RegisterMRIOVA is [PD.RegisterMR] with an address by which SGEs and peers
+// name the first byte, see [MROptions] (ibv_reg_mr_iova(3)).
+func (p *PD) RegisterMRIOVA(mem []byte, iova uint64, access Access) (*MR, error) {
 	if len(mem) == 0 {
 		return nil, p.obj.fail(opRegister, fmt.Errorf("empty memory: %w", unix.EINVAL))
 	}
-	pin := new(runtime.Pinner)
-	addr := mmap.Pin(pin, mem)
-	unpin := func() error { pin.Unpin(); return nil }
-	mr, err := p.register(mem, addr, access, unpin)
+	addr, unpin := pin(mem)
+	if iova == 0 {
+		iova = addr
+	}
+	mr, err := p.register(mem, addr, iova, access, unpin)
 	if err != nil {
 		unpin()
 	}
 	return mr, err
 }
 
+// pin keeps mem where it is until unpin.
+func pin(mem []byte) (addr uint64, unpin func() error) {
+	p := new(runtime.Pinner)
+	return mmap.Pin(p, mem), func() error { p.Unpin(); return nil }
+}
+
 const opRegister = "register MR in"
 
 // register takes over the memory, to be let go with free, if it succeeds.
-func (p *PD) register(mem []byte, addr uint64, access Access, free func() error) (*MR, error) {
+func (p *PD) register(mem []byte, addr, iova uint64, access Access, free func() error) (*MR, error) {
 	if err := p.obj.enter(opRegister); err != nil {
 		return nil, err
 	}
@@ -85,27 +118,42 @@ func (p *PD) register(mem []byte, addr uint64, access Access, free func() error)
 	req := abi.IbUverbsRegMr{
 		Start:       addr,
 		Length:      uint64(len(mem)),
-		HcaVa:       addr,
+		HcaVa:       iova,
 		PdHandle:    p.handle,
 		AccessFlags: uint32(access),
 	}
 	var resp abi.IbUverbsRegMrResp
 	core := p.ctx.contextCore
-	err := core.file.Invoke(abi.IB_USER_VERBS_CMD_REG_MR, mmap.Bytes(&req), mmap.Bytes(&resp), nil, nil)
+	err := core.driver.RegisterMR(func(uhw provider.UHW) error {
+		return core.file.Invoke(abi.IB_USER_VERBS_CMD_REG_MR, mmap.Bytes(&req), mmap.Bytes(&resp), uhw.In, uhw.Out)
+	})
 	if err != nil {
 		return nil, p.obj.fail(opRegister, err)
 	}
-	m := &MR{pd: p, mem: mem, addr: addr, lkey: resp.Lkey, rkey: resp.Rkey}
-	handle := resp.MrHandle
-	m.obj = newObject(core.device.Name, fmt.Sprintf("MR %#x", resp.Lkey), func() error {
-		err := core.destroy(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY, abi.UVERBS_ATTR_DESTROY_MR_HANDLE, 0, handle, nil)
+	m := &MR{pd: p, mem: mem, size: len(mem), addr: iova, lkey: resp.Lkey, rkey: resp.Rkey}
+	m.own(resp.MrHandle, free)
+	return m, nil
+}
+
+// mrLife is what destroying an MR takes: apart from it, so that an MR that the
+// program has dropped can be collected.
+type mrLife struct {
+	handle uint32
+	free   func() error // lets the memory go
+}
+
+// own makes the MR an object of its PD, which destroys it.
+func (m *MR) own(handle uint32, free func() error) {
+	core, life := m.pd.ctx.contextCore, &mrLife{handle, free}
+	m.life = life
+	m.obj = newObject(core.device.Name, fmt.Sprintf("MR %#x", m.lkey), func() error {
+		err := core.destroy(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY, abi.UVERBS_ATTR_DESTROY_MR_HANDLE, 0, life.handle, nil)
 		if err != nil {
 			return err
 		}
-		return free()
-	}, p.obj)
+		return life.free()
+	}, m.pd.obj)
 	m.obj.kept = true
-	return m, nil
 }
 
 // Bytes is the region's memory; nil after Close.
@@ -117,7 +165,7 @@ func (m *MR) Bytes() []byte {
 }
 
 // Len is the length of the region in bytes.
-func (m *MR) Len() int { return len(m.mem) }
+func (m *MR) Len() int { return m.size }
 
 // Addr is the address of the first byte, as SGEs and peers name it.
 func (m *MR) Addr() uint64 { return m.addr }
@@ -131,8 +179,8 @@ func (m *MR) RKey() uint32 { return m.rkey }
 // SGE names n bytes of the region from off. It panics, as slicing does, if
 // they are not all inside.
 func (m *MR) SGE(off, n int) SGE {
-	if off < 0 || n < 0 || off > len(m.mem)-n {
-		panic(fmt.Sprintf("uverbs: SGE [%d:%d+%d] of an MR of %d bytes", off, off, n, len(m.mem)))
+	if off < 0 || n < 0 || off > m.size-n {
+		panic(fmt.Sprintf("uverbs: SGE [%d:%d+%d] of an MR of %d bytes", off, off, n, m.size))
 	}
 	return SGE{Addr: m.addr + uint64(off), Length: uint32(n), LKey: m.lkey}
 }

@@ -148,6 +148,15 @@ func (o *object) leave() (orphans []*object) {
 	return orphans
 }
 
+// move puts the object below another parent.
+func (o *object) move(from, to *object) {
+	o.tree.Lock()
+	defer o.tree.Unlock()
+	delete(from.children, o)
+	to.children[o] = struct{}{}
+	o.parents[slices.Index(o.parents, from)] = to
+}
+
 // forget is what the garbage collector's cleanup calls when the program has
 // dropped its last reference.
 func (o *object) forget() {

@@ -13,22 +13,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 	"github.com/goverbs/verbs/provider/rxe"
+	"github.com/goverbs/verbs/provider/siw"
 )
-
-// QPType is a transport. Values are the kernel's (enum ib_uverbs_qp_type).
-type QPType uint32
-
-const (
-	// RC is the reliable connected transport.
-	RC QPType = abi.IB_UVERBS_QPT_RC
-)
-
-func (t QPType) String() string {
-	if t == RC {
-		return "RC"
-	}
-	return fmt.Sprintf("QP type %d", uint32(t))
-}
 
 // QP is a queue pair: a send queue and a receive queue. It is made from a
 // [PD] and closed before its CQs.
@@ -41,11 +27,17 @@ type QP struct {
 	cap    QPCap
 	sendCQ *CQ
 	recvCQ *CQ
+	srq    *SRQ
 
-	// The driver's queues, by type and not behind an interface: arguments of
-	// an interface's method escape, and posting must not allocate.
+	send provider.SendQueue
+	recv provider.RecvQueue // nil with an SRQ
+
+	// The same queues by type: arguments of an interface's method escape, and
+	// posting must not allocate.
 	rxeSend *rxe.SendQueue
 	rxeRecv *rxe.RecvQueue
+	siwSend *siw.SendQueue
+	siwRecv *siw.RecvQueue
 }
 
 // QPOptions describe a QP. A zero Type is RC; the CQs may be the same.
@@ -53,6 +45,8 @@ type QPOptions struct {
 	Type   QPType
 	SendCQ *CQ
 	RecvCQ *CQ
+	// SRQ, if set, is where the QP takes its receives from.
+	SRQ *SRQ
 	// Cap is the least the queues must hold. MaxSendWR and MaxRecvWR are in
 	// work requests, MaxInline in bytes.
 	Cap QPCap
@@ -76,6 +70,15 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	if opt.RecvCQ != opt.SendCQ {
 		parents = append(parents, opt.RecvCQ.obj)
 	}
+	var srq uint32
+	if opt.SRQ != nil {
+		if opt.SRQ.pd.ctx != p.ctx {
+			return nil, p.obj.fail(op, fmt.Errorf("SRQ of another context: %w", unix.EINVAL))
+		}
+		parents = append(parents, opt.SRQ.obj)
+		srq = opt.SRQ.handle
+		opt.Cap.MaxRecvWR, opt.Cap.MaxRecvSGE = 0, 0
+	}
 	exit, err := enterAll(op, parents...)
 	if err != nil {
 		return nil, err
@@ -83,7 +86,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	defer exit()
 
 	core, id := p.ctx.contextCore, p.ctx.lastID.Add(1)
-	q := &QP{pd: p, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ}
+	q := &QP{pd: p, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, srq: opt.SRQ}
 	made := false
 	create := func(uhw provider.UHW) (provider.QPInfo, error) {
 		want := abi.IbUverbsQpCap{
@@ -101,6 +104,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 			sys.Handle(abi.UVERBS_ATTR_CREATE_QP_PD_HANDLE, p.handle),
 			sys.Handle(abi.UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE, opt.SendCQ.handle),
 			sys.Handle(abi.UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE, opt.RecvCQ.handle),
+			sys.Handle(abi.UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, srq).If(opt.SRQ != nil),
 			sys.In(abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE, &id),
 			sys.In(abi.UVERBS_ATTR_CREATE_QP_CAP, &want),
 			sys.Const(abi.UVERBS_ATTR_CREATE_QP_TYPE, uint64(opt.Type)),
@@ -118,7 +122,10 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 		}
 		return provider.QPInfo{Handle: q.handle, QPNum: q.num, Cap: q.cap}, err
 	}
-	send, recv, err := core.driver.CreateQP(core.provider(), provider.QPInit{}, create)
+	send, recv, err := core.driver.CreateQP(core.provider(), provider.QPInit{
+		Type: opt.Type, SignalAll: opt.SignalAll, SharedRecv: opt.SRQ != nil,
+		SendCQ: opt.SendCQ.queue, RecvCQ: opt.RecvCQ.queue,
+	}, create)
 	handle := q.handle
 	destroy := func() error {
 		var resp abi.IbUverbsDestroyQpResp
@@ -131,10 +138,17 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 		}
 		return nil, p.obj.fail(op, err)
 	}
+	q.send, q.recv = send, recv
 	q.rxeSend, _ = send.(*rxe.SendQueue)
 	q.rxeRecv, _ = recv.(*rxe.RecvQueue)
+	q.siwSend, _ = send.(*siw.SendQueue)
+	q.siwRecv, _ = recv.(*siw.RecvQueue)
+	queues := []provider.Queue{send}
+	if recv != nil {
+		queues = append(queues, recv)
+	}
 	q.obj = newObject(p.obj.device, fmt.Sprintf("QP %d", q.num), func() error {
-		if err := stopped(destroy, send, recv); err != nil {
+		if err := stopped(destroy, queues...); err != nil {
 			return err
 		}
 		core.unregister(id)
@@ -154,19 +168,34 @@ func (q *QP) Type() QPType { return q.typ }
 // Cap is what the queues hold: at least what was asked for.
 func (q *QP) Cap() QPCap { return q.cap }
 
-// PD, SendCQ and RecvCQ are what the QP was made from.
+// PD, SendCQ, RecvCQ and SRQ are what the QP was made from.
 func (q *QP) PD() *PD     { return q.pd }
 func (q *QP) SendCQ() *CQ { return q.sendCQ }
 func (q *QP) RecvCQ() *CQ { return q.recvCQ }
+func (q *QP) SRQ() *SRQ   { return q.srq }
 
 // PostSend posts send requests in order with one doorbell, the call's only
-// system call, and returns how many were posted. If not all, the error is
+// system call (which siw can often do without), and returns how many were
+// posted. If not all, the error is
 // [ErrQueueFull], [ErrClosed] or a [*PostError] for the first that was not.
-func (q *QP) PostSend(wrs []SendWR) (int, error) { return q.rxeSend.Post(wrs) }
+func (q *QP) PostSend(wrs []SendWR) (int, error) {
+	if q.rxeSend != nil {
+		return q.rxeSend.Post(wrs)
+	}
+	return q.siwSend.Post(wrs)
+}
 
 // PostRecv posts receive requests in order, without a system call, and returns
 // how many were posted; errors are as for [QP.PostSend].
-func (q *QP) PostRecv(wrs []RecvWR) (int, error) { return q.rxeRecv.Post(wrs) }
+func (q *QP) PostRecv(wrs []RecvWR) (int, error) {
+	switch {
+	case q.rxeRecv != nil:
+		return q.rxeRecv.Post(wrs)
+	case q.siwRecv != nil:
+		return q.siwRecv.Post(wrs)
+	}
+	return 0, q.obj.fail("post recv on", ErrSRQ)
+}
 
 // Close destroys the QP. Requests that have not completed never will.
 func (q *QP) Close() error { return q.obj.close() }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
 )
 
 // QPAttr is the attributes of a QP (ibv_modify_qp(3), ibv_query_qp(3)).
@@ -160,14 +161,27 @@ func (q *QP) Modify(a QPAttr, mask QPAttrMask) error {
 	if a.SQDAsyncNotify {
 		req.EnSqdAsyncNotify = 1
 	}
-	if err := q.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil, nil, nil); err != nil {
-		return q.obj.fail(op, err)
+	modify := func() error {
+		return q.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil, nil, nil)
 	}
 	if mask&MaskState != 0 {
-		q.rxeSend.SetState(a.State)
-		q.rxeRecv.SetState(a.State)
+		// The queues hold still meanwhile, and know the state after.
+		for _, queue := range q.stateful() {
+			inner := modify
+			modify = func() error { return queue.Transition(a.State, inner) }
+		}
+	}
+	if err := modify(); err != nil {
+		return q.obj.fail(op, err)
 	}
 	return nil
+}
+
+func (q *QP) stateful() []provider.Stateful {
+	if q.recv == nil {
+		return []provider.Stateful{q.send}
+	}
+	return []provider.Stateful{q.send, q.recv}
 }
 
 // Query returns all attributes (ibv_query_qp(3)).

@@ -68,7 +68,7 @@ type PairOptions struct {
 	Memory int // of each MR; 64 KiB if zero
 	Events bool
 	All    bool // SignalAll
-	RC     uverbs.RCOptions
+	RC     uverbs.ConnectOptions
 }
 
 // NewPair makes two RC QPs on one device, connected to each other.
@@ -102,10 +102,10 @@ func NewPair(t testing.TB, opt PairOptions) (a, b *Side) {
 	a, b = side(), side()
 	ea := Must(a.QP.Endpoint(1, 0x123456))(t)
 	eb := Must(b.QP.Endpoint(1, 0xfffff0))(t)
-	if err := a.QP.ConnectRC(ea, eb, opt.RC); err != nil {
+	if err := a.QP.Connect(ea, eb, opt.RC); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.QP.ConnectRC(eb, ea, opt.RC); err != nil {
+	if err := b.QP.Connect(eb, ea, opt.RC); err != nil {
 		t.Fatal(err)
 	}
 	return a, b

@@ -6,6 +6,7 @@ import (
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -15,6 +16,7 @@ var _ [unsafe.Sizeof(provider.WC{})]byte = [unsafe.Sizeof(abi.IbUverbsWc{})]byte
 
 // CompletionQueue is an rxe CQ; see [SendQueue] for why it is exported.
 type CompletionQueue struct {
+	dev    provider.Device
 	mu     sync.Mutex
 	ring   ring
 	cons   uint32 // ours; the shared word is its copy
@@ -23,8 +25,8 @@ type CompletionQueue struct {
 	closed bool
 }
 
-func newCompletionQueue(r ring, n *provider.Notify) *CompletionQueue {
-	return &CompletionQueue{ring: r, cons: r.LoadConsumer(), prod: r.LoadProducer(), notify: n}
+func newCompletionQueue(r ring, n *provider.Notify, dev provider.Device) *CompletionQueue {
+	return &CompletionQueue{dev: dev, ring: r, cons: r.LoadConsumer(), prod: r.LoadProducer(), notify: n}
 }
 
 // Poll implements [provider.CompletionQueue].
@@ -66,7 +68,29 @@ func (q *CompletionQueue) Arm(solicitedOnly bool) error {
 }
 
 // Cap implements [provider.CompletionQueue].
-func (q *CompletionQueue) Cap() int { return q.ring.Cap() }
+func (q *CompletionQueue) Cap() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.ring.Cap()
+}
+
+// Resize implements [provider.Resizer].
+func (q *CompletionQueue) Resize(resize func(provider.UHW) error) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return sys.ErrClosed
+	}
+	var resp abi.RxeResizeCqResp
+	if err := resize(provider.UHW{Out: mmap.Bytes(&resp)}); err != nil {
+		return err
+	}
+	if err := q.ring.replace(q.dev, &resp.Mi, unsafe.Sizeof(abi.IbUverbsWc{})); err != nil {
+		return err
+	}
+	q.cons, q.prod = q.ring.LoadConsumer(), q.ring.LoadProducer()
+	return nil
+}
 
 // Stop implements [provider.Queue].
 func (q *CompletionQueue) Stop(stop bool) {

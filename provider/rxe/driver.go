@@ -63,8 +63,22 @@ func mapRing(dev provider.Device, mi *abi.Mminfo, elem uintptr) (ring, error) {
 	return ring{r, region}, nil
 }
 
+// replace maps a queue that the kernel put in the place of r, with r's entries.
+func (r *ring) replace(dev provider.Device, mi *abi.Mminfo, elem uintptr) error {
+	fresh, err := mapRing(dev, mi, elem)
+	if err != nil {
+		return err
+	}
+	r.region.Close()
+	*r = fresh
+	return nil
+}
+
+// GetContext has nothing to add.
+func (Driver) GetContext(get func(provider.UHW) error) error { return get(provider.UHW{}) }
+
 // CreateCQ makes a CQ and maps its queue.
-func (Driver) CreateCQ(dev provider.Device, create func(provider.UHW) (uint32, error)) (provider.CompletionQueue, error) {
+func (Driver) CreateCQ(dev provider.Device, _ func(), create func(provider.UHW) (uint32, error)) (provider.CompletionQueue, error) {
 	var resp abi.RxeCreateCqResp
 	handle, err := create(provider.UHW{Out: mmap.Bytes(&resp)})
 	if err != nil {
@@ -74,7 +88,7 @@ func (Driver) CreateCQ(dev provider.Device, create func(provider.UHW) (uint32, e
 	if err != nil {
 		return nil, err
 	}
-	return newCompletionQueue(r, provider.NewNotify(dev.FD, handle)), nil
+	return newCompletionQueue(r, provider.NewNotify(dev.FD, handle), dev), nil
 }
 
 // CreateQP makes a QP and maps its queues.
@@ -89,7 +103,7 @@ func (Driver) CreateQP(dev provider.Device, init provider.QPInit, create func(pr
 	if err != nil {
 		return nil, nil, err
 	}
-	sq := newSendQueue(sr, info, dev)
+	sq := newSendQueue(sr, init.Type, info, dev)
 	if init.SharedRecv {
 		return sq, nil, nil
 	}
@@ -100,4 +114,31 @@ func (Driver) CreateQP(dev provider.Device, init provider.QPInit, create func(pr
 		return nil, nil, err
 	}
 	return sq, newRecvQueue(rr, info, dev), nil
+}
+
+// CreateSRQ makes an SRQ and maps its queue.
+func (Driver) CreateSRQ(dev provider.Device, create func(provider.UHW) (provider.SRQInfo, error)) (provider.RecvQueue, error) {
+	var resp abi.RxeCreateSrqResp
+	info, err := create(provider.UHW{Out: mmap.Bytes(&resp)})
+	if err != nil {
+		return nil, err
+	}
+	info.Num = resp.SrqNum
+	r, err := mapRing(dev, &resp.Mi, unsafe.Sizeof(abi.RxeRecvWqe{})+uintptr(info.MaxSGE)*unsafe.Sizeof(abi.RxeSge{}))
+	if err != nil {
+		return nil, err
+	}
+	return newSRQ(r, info, dev), nil
+}
+
+// CreateAH makes an address handle, which requests name by its number.
+func (Driver) CreateAH(create func(provider.UHW) error) (uint32, error) {
+	var resp abi.RxeCreateAhResp
+	err := create(provider.UHW{Out: mmap.Bytes(&resp)})
+	return resp.AhNum, err
+}
+
+// RegisterMR has nothing to add.
+func (Driver) RegisterMR(register func(provider.UHW) error) error {
+	return register(provider.UHW{})
 }

@@ -1,21 +1,25 @@
 package rxe
 
 import (
+	"runtime"
 	"sync"
 	"unsafe"
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
 
-// RecvQueue is an rxe QP's receive queue; see [SendQueue] for why it is
-// exported.
+// RecvQueue is an rxe QP's receive queue, or an SRQ; see [SendQueue] for why it
+// is exported.
 type RecvQueue struct {
+	dev    provider.Device
+	op     string
 	mu     sync.Mutex
 	ring   ring
 	prod   uint32
-	qpn    uint32
+	num    uint32 // of the QP or SRQ
 	maxSGE int
 	maxMsg uint64
 	state  provider.QPState
@@ -23,7 +27,17 @@ type RecvQueue struct {
 }
 
 func newRecvQueue(r ring, info provider.QPInfo, dev provider.Device) *RecvQueue {
-	return &RecvQueue{ring: r, prod: r.LoadProducer(), qpn: info.QPNum, maxSGE: int(info.Cap.MaxRecvSGE), maxMsg: uint64(dev.MaxMessage)}
+	return &RecvQueue{
+		dev: dev, op: "post recv", ring: r, prod: r.LoadProducer(), num: info.QPNum,
+		maxSGE: int(info.Cap.MaxRecvSGE), maxMsg: uint64(dev.MaxMessage),
+	}
+}
+
+func newSRQ(r ring, info provider.SRQInfo, dev provider.Device) *RecvQueue {
+	return &RecvQueue{
+		dev: dev, op: provider.OpPostSRQ, ring: r, prod: r.LoadProducer(), num: info.Num,
+		maxSGE: int(info.MaxSGE), maxMsg: uint64(dev.MaxMessage), state: provider.StateInit,
+	}
 }
 
 // Post implements [provider.RecvQueue].
@@ -58,7 +72,7 @@ func (q *RecvQueue) Post(wrs []provider.RecvWR) (int, error) {
 		q.ring.StoreProducer(prod)
 	}
 	if err != nil && err != provider.ErrQueueFull && len(wrs) > 0 {
-		err = &provider.PostError{Op: "post recv", QPNum: q.qpn, Index: n, ID: wrs[n].ID, Err: err}
+		err = &provider.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
 	}
 	return n, err
 }
@@ -76,11 +90,35 @@ func (q *RecvQueue) encode(wqe *abi.RxeRecvWqe, wr *provider.RecvWR) error {
 	return nil
 }
 
-// SetState implements [provider.RecvQueue].
-func (q *RecvQueue) SetState(s provider.QPState) {
+// Transition implements [provider.Stateful].
+func (q *RecvQueue) Transition(s provider.QPState, modify func() error) error {
 	q.mu.Lock()
-	q.state = s
-	q.mu.Unlock()
+	defer q.mu.Unlock()
+	err := modify()
+	if err == nil {
+		q.state = s
+	}
+	return err
+}
+
+// Resize implements [provider.Resizer] for an SRQ. The driver answers not in
+// the verb's response but at an address of ours.
+func (q *RecvQueue) Resize(resize func(provider.UHW) error) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	var mi abi.Mminfo
+	cmd := abi.RxeModifySrqCmd{MmapInfoAddr: mmap.Pin(&pin, mmap.Bytes(&mi))}
+	if err := resize(provider.UHW{In: mmap.Bytes(&cmd)}); err != nil || mi.Size == 0 {
+		return err
+	}
+	elem := unsafe.Sizeof(abi.RxeRecvWqe{}) + uintptr(q.maxSGE)*unsafe.Sizeof(abi.RxeSge{})
+	if err := q.ring.replace(q.dev, &mi, elem); err != nil {
+		return err
+	}
+	q.prod = q.ring.LoadProducer()
+	return nil
 }
 
 // Stop implements [provider.Queue].

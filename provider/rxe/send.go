@@ -19,19 +19,41 @@ type SendQueue struct {
 	ring     ring
 	doorbell *provider.Doorbell
 	prod     uint32 // ours; the shared word is its copy
+	typ      provider.QPType
 	qpn      uint32
 	maxSGE   int
+	room     int // for SGEs or inline data in a slot
 	maxData  int // inline bytes
 	maxMsg   uint64
 	state    provider.QPState
 	closed   bool
 }
 
-func newSendQueue(r ring, info provider.QPInfo, dev provider.Device) *SendQueue {
-	return &SendQueue{
-		ring: r, doorbell: provider.NewDoorbell(dev.FD, info.Handle), prod: r.LoadProducer(), qpn: info.QPNum,
+func newSendQueue(r ring, typ provider.QPType, info provider.QPInfo, dev provider.Device) *SendQueue {
+	q := &SendQueue{
+		typ: typ, ring: r, room: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), doorbell: provider.NewDoorbell(dev.FD, info.Handle), prod: r.LoadProducer(), qpn: info.QPNum,
 		maxSGE: int(info.Cap.MaxSendSGE), maxData: int(info.Cap.MaxInline), maxMsg: uint64(dev.MaxMessage),
 	}
+	if typ == provider.UD { // the kernel drops longer ones and says nothing
+		q.maxMsg = uint64(dev.MTU)
+	}
+	return q
+}
+
+// takenBy says which opcodes which QPs take: a bit for each type.
+var takenBy = [...]uint16{
+	provider.OpRDMAWrite:    1<<provider.RC | 1<<provider.UC,
+	provider.OpRDMAWriteImm: 1<<provider.RC | 1<<provider.UC,
+	provider.OpSend:         1<<provider.RC | 1<<provider.UC | 1<<provider.UD,
+	provider.OpSendImm:      1<<provider.RC | 1<<provider.UC | 1<<provider.UD,
+	provider.OpRDMARead:     1 << provider.RC,
+	provider.OpCompareSwap:  1 << provider.RC,
+	provider.OpFetchAdd:     1 << provider.RC,
+	provider.OpLocalInv:     1 << provider.RC,
+	provider.OpBindMW:       1<<provider.RC | 1<<provider.UC,
+	provider.OpSendInv:      1 << provider.RC,
+	provider.OpFlush:        1 << provider.RC,
+	provider.OpAtomicWrite:  1 << provider.RC,
 }
 
 // Post implements [provider.SendQueue].
@@ -82,55 +104,23 @@ func (q *SendQueue) fail(wrs []provider.SendWR, i int, err error) error {
 // encode writes wr into a free slot. The fields it leaves alone are the
 // kernel's scratch space, which the kernel sets before it reads them.
 func (q *SendQueue) encode(wqe *abi.RxeSendWqe, wr *provider.SendWR) error {
-	switch wr.Opcode {
-	case provider.OpSend:
-	case provider.OpSendImm:
-		binary.BigEndian.PutUint32(mmap.Bytes(wqe.Wr.Ex.ImmData()), wr.Imm)
-	case provider.OpRDMAWriteImm:
-		binary.BigEndian.PutUint32(mmap.Bytes(wqe.Wr.Ex.ImmData()), wr.Imm)
-		fallthrough
-	case provider.OpRDMAWrite, provider.OpRDMARead:
-		rdma := wqe.Wr.Wr.Rdma()
-		rdma.RemoteAddr = wr.RemoteAddr
-		rdma.Rkey = wr.RKey
-	default:
+	if int(wr.Opcode) >= len(takenBy) || takenBy[wr.Opcode]&(1<<q.typ) == 0 {
 		return provider.ErrOpcode
 	}
-
-	// The payload, or its SGEs, lies right behind the WQE.
-	payload := unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe))
-	flags := wr.Flags &^ provider.SendInline
-	var length uint64
-	numSGE := 0
-	if len(wr.Inline) > 0 || len(wr.InlineList) > 0 {
-		if len(wr.SGL) > 0 || wr.Opcode == provider.OpRDMARead {
-			return provider.ErrInlineSGL
-		}
-		dst := unsafe.Slice((*byte)(payload), q.maxData)
-		n := len(wr.Inline)
-		if n > len(dst) {
-			return provider.ErrInlineTooLong
-		}
-		copy(dst, wr.Inline)
-		for _, b := range wr.InlineList {
-			if len(b) > len(dst)-n {
-				return provider.ErrInlineTooLong
-			}
-			n += copy(dst[n:], b)
-		}
-		flags |= provider.SendInline
-		length = uint64(n)
-	} else {
-		numSGE = len(wr.SGL)
-		if numSGE > q.maxSGE {
-			return provider.ErrTooManySGEs
-		}
-		length = copySGL(payload, wr.SGL)
-		if length > q.maxMsg {
-			return provider.ErrMessageTooLong
-		}
+	if err := encodeOperation(wqe, wr); err != nil {
+		return err
 	}
-
+	if q.typ == provider.UD {
+		ud := wqe.Wr.Wr.Ud()
+		ud.RemoteQpn = wr.To.QPNum
+		ud.RemoteQkey = wr.To.QKey
+		ud.PkeyIndex = 0
+		ud.AhNum = wr.To.AH
+	}
+	flags, err := q.encodeData(wqe, wr)
+	if err != nil {
+		return err
+	}
 	wqe.Wr.WrId = wr.ID
 	wqe.Wr.Opcode = uint32(wr.Opcode)
 	wqe.Wr.SendFlags = uint32(flags)
@@ -138,15 +128,119 @@ func (q *SendQueue) encode(wqe *abi.RxeSendWqe, wr *provider.SendWR) error {
 	wqe.State = 0 // posted
 	wqe.Iova = wr.RemoteAddr
 	wqe.HasRdAtomic = 0
-	setDMA(&wqe.Dma, length, numSGE)
 	return nil
 }
 
-// SetState implements [provider.SendQueue].
-func (q *SendQueue) SetState(s provider.QPState) {
+// encodeOperation writes what is peculiar to an opcode.
+func encodeOperation(wqe *abi.RxeSendWqe, wr *provider.SendWR) error {
+	switch wr.Opcode {
+	case provider.OpSend:
+	case provider.OpSendImm:
+		binary.BigEndian.PutUint32(mmap.Bytes(wqe.Wr.Ex.ImmData()), wr.Imm)
+	case provider.OpSendInv, provider.OpLocalInv:
+		*wqe.Wr.Ex.InvalidateRkey() = wr.InvalidateRKey
+	case provider.OpRDMAWriteImm:
+		binary.BigEndian.PutUint32(mmap.Bytes(wqe.Wr.Ex.ImmData()), wr.Imm)
+		fallthrough
+	case provider.OpRDMAWrite, provider.OpRDMARead, provider.OpAtomicWrite:
+		rdma := wqe.Wr.Wr.Rdma()
+		rdma.RemoteAddr = wr.RemoteAddr
+		rdma.Rkey = wr.RKey
+	case provider.OpCompareSwap, provider.OpFetchAdd:
+		atomic := wqe.Wr.Wr.Atomic()
+		atomic.RemoteAddr = wr.RemoteAddr
+		atomic.CompareAdd = wr.CompareAdd
+		atomic.Swap = wr.Swap
+		atomic.Rkey = wr.RKey
+	case provider.OpFlush:
+		flush := wqe.Wr.Wr.Flush()
+		flush.RemoteAddr = wr.RemoteAddr
+		flush.Length = wr.Flush.Length
+		flush.Rkey = wr.RKey
+		flush.Type = uint8(wr.Flush.Type)
+		flush.Level = uint8(wr.Flush.Level)
+	case provider.OpBindMW:
+		if wr.Bind == nil {
+			return provider.ErrBind
+		}
+		mw := wqe.Wr.Wr.Mw()
+		mw.Addr = wr.Bind.Addr
+		mw.Length = wr.Bind.Length
+		mw.MrLkey = wr.Bind.LKey
+		mw.MwRkey = wr.Bind.RKey
+		mw.Rkey = wr.Bind.NewRKey
+		mw.Access = wr.Bind.Access
+	}
+	return nil
+}
+
+// encodeData writes the payload, or its SGEs, right behind the WQE.
+func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *provider.SendWR) (provider.SendFlags, error) {
+	payload := unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe))
+	flags := wr.Flags &^ provider.SendInline
+	switch wr.Opcode {
+	case provider.OpLocalInv, provider.OpBindMW:
+		setDMA(&wqe.Dma, 0, 0)
+		return flags, nil
+	case provider.OpFlush:
+		setDMA(&wqe.Dma, uint64(wr.Flush.Length), 0)
+		return flags, nil
+	case provider.OpAtomicWrite:
+		if len(wr.Inline) != 8 || q.room < 8 {
+			return 0, provider.ErrAtomicWrite
+		}
+		copy(unsafe.Slice((*byte)(payload), 8), wr.Inline)
+		setDMA(&wqe.Dma, 8, 0)
+		return flags, nil
+	}
+	if len(wr.Inline) > 0 || len(wr.InlineList) > 0 {
+		switch {
+		case len(wr.SGL) > 0:
+			return 0, provider.ErrInlineSGL
+		case fetches[wr.Opcode]:
+			return 0, provider.ErrInlineOp
+		}
+		dst := unsafe.Slice((*byte)(payload), q.maxData)
+		n := len(wr.Inline)
+		if n > len(dst) {
+			return 0, provider.ErrInlineTooLong
+		}
+		copy(dst, wr.Inline)
+		for _, b := range wr.InlineList {
+			if len(b) > len(dst)-n {
+				return 0, provider.ErrInlineTooLong
+			}
+			n += copy(dst[n:], b)
+		}
+		if uint64(n) > q.maxMsg {
+			return 0, provider.ErrMessageTooLong
+		}
+		setDMA(&wqe.Dma, uint64(n), 0)
+		return flags | provider.SendInline, nil
+	}
+	if len(wr.SGL) > q.maxSGE {
+		return 0, provider.ErrTooManySGEs
+	}
+	length := copySGL(payload, wr.SGL)
+	if length > q.maxMsg {
+		return 0, provider.ErrMessageTooLong
+	}
+	setDMA(&wqe.Dma, length, len(wr.SGL))
+	return flags, nil
+}
+
+// fetches are the operations that bring data, which needs memory to go to.
+var fetches = [len(takenBy)]bool{provider.OpRDMARead: true, provider.OpCompareSwap: true, provider.OpFetchAdd: true}
+
+// Transition implements [provider.Stateful].
+func (q *SendQueue) Transition(s provider.QPState, modify func() error) error {
 	q.mu.Lock()
-	q.state = s
-	q.mu.Unlock()
+	defer q.mu.Unlock()
+	err := modify()
+	if err == nil {
+		q.state = s
+	}
+	return err
 }
 
 // Stop implements [provider.Queue].

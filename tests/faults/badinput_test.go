@@ -72,8 +72,8 @@ func (s *scene) state(st uverbs.QPState) *scene {
 func (s *scene) rts() *scene {
 	s.peer = s.newQP(uverbs.QPOptions{})
 	mine, theirs := labtest.Must(s.qp.Endpoint(1, 0))(s), labtest.Must(s.peer.Endpoint(1, 0))(s)
-	opt := uverbs.RCOptions{Timeout: 8, RetryCount: 1, RNRRetry: 1, MinRNRTimer: 1}
-	if err := errors.Join(s.qp.ConnectRC(mine, theirs, opt), s.peer.ConnectRC(theirs, mine, opt)); err != nil {
+	opt := uverbs.ConnectOptions{Timeout: 8, RetryCount: 1, RNRRetry: 1, MinRNRTimer: 1}
+	if err := errors.Join(s.qp.Connect(mine, theirs, opt), s.peer.Connect(theirs, mine, opt)); err != nil {
 		s.Fatal(err)
 	}
 	return s

@@ -1,0 +1,139 @@
+package siw
+
+import (
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/provider"
+)
+
+// CompletionQueue is a siw CQ; see [SendQueue] for why it is exported.
+type CompletionQueue struct {
+	mu      sync.Mutex
+	queue   array[abi.SiwCqe]
+	get     uint32
+	arm     *atomic.Uint32 // shared with the kernel, which disarms
+	wake    func()
+	flushed []provider.WC // ours, to come after the kernel's
+	closed  bool
+}
+
+func newCompletionQueue(a array[abi.SiwCqe], wake func()) *CompletionQueue {
+	ctrl := unsafe.Add(unsafe.Pointer(a.at(a.mask)), unsafe.Sizeof(abi.SiwCqe{}))
+	return &CompletionQueue{queue: a, wake: wake, arm: (*atomic.Uint32)(unsafe.Pointer(&(*abi.SiwCqCtrl)(ctrl).Flags))}
+}
+
+var opcodes = [...]provider.WCOpcode{
+	abi.SIW_OP_WRITE:           provider.WCRDMAWrite,
+	abi.SIW_OP_READ:            provider.WCRDMARead,
+	abi.SIW_OP_READ_LOCAL_INV:  provider.WCRDMARead,
+	abi.SIW_OP_SEND:            provider.WCSend,
+	abi.SIW_OP_SEND_WITH_IMM:   provider.WCSend,
+	abi.SIW_OP_SEND_REMOTE_INV: provider.WCSend,
+	abi.SIW_OP_RECEIVE:         provider.WCRecv,
+	abi.SIW_OP_INVAL_STAG:      provider.WCLocalInv,
+	abi.SIW_OP_REG_MR:          0,
+}
+
+var statuses = [...]provider.WCStatus{
+	abi.SIW_WC_SUCCESS:         provider.WCSuccess,
+	abi.SIW_WC_LOC_LEN_ERR:     provider.WCLocLenErr,
+	abi.SIW_WC_LOC_PROT_ERR:    provider.WCLocProtErr,
+	abi.SIW_WC_LOC_QP_OP_ERR:   provider.WCLocQPOpErr,
+	abi.SIW_WC_WR_FLUSH_ERR:    provider.WCFlushErr,
+	abi.SIW_WC_BAD_RESP_ERR:    provider.WCBadRespErr,
+	abi.SIW_WC_LOC_ACCESS_ERR:  provider.WCLocAccessErr,
+	abi.SIW_WC_REM_ACCESS_ERR:  provider.WCRemAccessErr,
+	abi.SIW_WC_REM_INV_REQ_ERR: provider.WCRemInvReqErr,
+	abi.SIW_WC_GENERAL_ERR:     provider.WCGeneralErr,
+}
+
+// cqeHead is the word of a CQE that its flags are in.
+type cqeHead struct {
+	flags, opcode uint8
+	status        uint16
+}
+
+// Poll implements [provider.CompletionQueue].
+func (q *CompletionQueue) Poll(wcs []provider.WC) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return 0
+	}
+	n := 0
+	for ; n < len(wcs); n++ {
+		cqe := q.queue.at(q.get)
+		w := cqeWord(cqe)
+		v := w.Load()
+		head := *(*cqeHead)(unsafe.Pointer(&v))
+		if head.flags&abi.SIW_WQE_VALID == 0 {
+			break
+		}
+		wcs[n] = provider.WC{ID: cqe.Id, Status: provider.WCGeneralErr, ByteLen: cqe.Bytes, QPNum: uint32(*cqe.QpId())}
+		if int(head.status) < len(statuses) {
+			wcs[n].Status = statuses[head.status]
+		}
+		if int(head.opcode) < len(opcodes) {
+			wcs[n].Opcode = opcodes[head.opcode]
+		}
+		w.Store(0)
+		q.get++
+	}
+	if n < len(wcs) && len(q.flushed) > 0 {
+		m := copy(wcs[n:], q.flushed)
+		q.flushed = q.flushed[m:]
+		n += m
+	}
+	return n
+}
+
+// flush adds a completion of a request that the kernel never looks at.
+func (q *CompletionQueue) flush(id uint64, qpNum uint32, op provider.WCOpcode) {
+	q.mu.Lock()
+	q.flushed = append(q.flushed, provider.WC{ID: id, Status: provider.WCFlushErr, Opcode: op, QPNum: qpNum})
+	armed := !q.closed && q.arm.Swap(abi.SIW_NOTIFY_NOT) != abi.SIW_NOTIFY_NOT
+	q.mu.Unlock()
+	if armed && q.wake != nil {
+		q.wake()
+	}
+}
+
+// Arm implements [provider.CompletionQueue].
+func (q *CompletionQueue) Arm(solicitedOnly bool) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return sys.ErrClosed
+	}
+	if solicitedOnly {
+		q.arm.Store(abi.SIW_NOTIFY_SOLICITED)
+	} else {
+		q.arm.Store(abi.SIW_NOTIFY_ALL)
+	}
+	return nil
+}
+
+// Cap implements [provider.CompletionQueue].
+func (q *CompletionQueue) Cap() int { return int(q.queue.mask) + 1 }
+
+// Resize implements [provider.Resizer]: it lets the kernel refuse.
+func (q *CompletionQueue) Resize(resize func(provider.UHW) error) error {
+	return resize(provider.UHW{})
+}
+
+// Stop implements [provider.Queue].
+func (q *CompletionQueue) Stop(stop bool) {
+	q.mu.Lock()
+	q.closed = stop
+	q.mu.Unlock()
+}
+
+// Close implements [provider.Queue].
+func (q *CompletionQueue) Close() error {
+	q.Stop(true)
+	return q.queue.region.Close()
+}

@@ -1,0 +1,145 @@
+// Package siw drives the queues of SoftiWARP, the kernel's siw: iWARP over any
+// TCP/IP device.
+//
+//	Post ──► SQE in the mapped array ──► its valid flag (release) ──► doorbell
+//	                                                                     │
+//	Poll ◄── valid flag cleared ◄── CQE in the mapped array ◄──────── siw
+//
+// Queues are plain arrays (uAPI siw-abi.h) without index words: each side
+// counts for itself, and the flags of an element say whose it is. The word that
+// arms a CQ lies behind its array, so arming makes no system call. A doorbell is
+// needed only if the kernel may have run out of work: while the request before
+// is still waiting, it will come across the new ones by itself.
+//
+// What a QP in the error state is given, the kernel's siw never looks at. This
+// package completes it, as flushed, like other drivers' kernels do.
+package siw
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
+)
+
+// Driver is the [provider.Driver] for siw.
+type Driver struct{}
+
+var _ provider.Driver = Driver{}
+
+func (Driver) Name() string { return "siw" }
+func (Driver) ID() uint32   { return abi.RDMA_DRIVER_SIW }
+
+// array is a mapped queue of a power of two elements. Indices count on for
+// ever and are taken modulo its size.
+type array[T any] struct {
+	region *mmap.Region
+	mask   uint32
+}
+
+// mapArray maps n elements and extra bytes behind them.
+func mapArray[T any](dev provider.Device, key uint64, n uint32, extra uintptr) (array[T], error) {
+	var elem T
+	if n == 0 || n&(n-1) != 0 || key == abi.SIW_INVAL_UOBJ_KEY {
+		return array[T]{}, fmt.Errorf("siw: queue of %d elements at %#x", n, key)
+	}
+	region, err := mmap.Map(dev.FD, int64(key), int(uintptr(n)*unsafe.Sizeof(elem)+extra))
+	return array[T]{region, n - 1}, err
+}
+
+func (a *array[T]) at(i uint32) *T {
+	var elem T
+	return (*T)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(a.region.Bytes())), uintptr(i&a.mask)*unsafe.Sizeof(elem)))
+}
+
+// The flags of an element share a 32-bit word with what is written along.
+func sqeWord(e *abi.SiwSqe) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&e.Flags)) }
+func rqeWord(e *abi.SiwRqe) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&e.Flags)) }
+func cqeWord(e *abi.SiwCqe) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&e.Flags)) }
+
+// word packs the 16-bit flags and what follows them in memory.
+func word(flags uint16, numSGE, opcode uint8) uint32 {
+	w := struct {
+		flags          uint16
+		numSGE, opcode uint8
+	}{flags, numSGE, opcode}
+	return *(*uint32)(unsafe.Pointer(&w))
+}
+
+// valid is the part of a word that says that an element is filled.
+var valid = word(abi.SIW_WQE_VALID, 0, 0)
+
+// GetContext takes the answer that the kernel insists on giving.
+func (Driver) GetContext(get func(provider.UHW) error) error {
+	var resp abi.SiwUrespAllocCtx
+	return get(provider.UHW{Out: mmap.Bytes(&resp)})
+}
+
+// CreateCQ makes a CQ and maps its queue.
+func (Driver) CreateCQ(dev provider.Device, wake func(), create func(provider.UHW) (uint32, error)) (provider.CompletionQueue, error) {
+	var resp abi.SiwUrespCreateCq
+	if _, err := create(provider.UHW{Out: mmap.Bytes(&resp)}); err != nil {
+		return nil, err
+	}
+	a, err := mapArray[abi.SiwCqe](dev, resp.CqKey, resp.NumCqe, unsafe.Sizeof(abi.SiwCqCtrl{}))
+	if err != nil {
+		return nil, err
+	}
+	return newCompletionQueue(a, wake), nil
+}
+
+// CreateQP makes a QP and maps its queues.
+func (Driver) CreateQP(dev provider.Device, init provider.QPInit, create func(provider.UHW) (provider.QPInfo, error)) (provider.SendQueue, provider.RecvQueue, error) {
+	var resp abi.SiwUrespCreateQp
+	info, err := create(provider.UHW{Out: mmap.Bytes(&resp)})
+	if err != nil {
+		return nil, nil, err
+	}
+	sa, err := mapArray[abi.SiwSqe](dev, resp.SqKey, resp.NumSqe, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	sq := newSendQueue(sa, init, info, dev)
+	if init.SharedRecv {
+		return sq, nil, nil
+	}
+	if resp.NumRqe == 0 { // nothing to map: it is always full
+		return sq, &RecvQueue{num: info.QPNum, op: "post recv"}, nil
+	}
+	ra, err := mapArray[abi.SiwRqe](dev, resp.RqKey, resp.NumRqe, 0)
+	if err != nil {
+		sq.Close()
+		return nil, nil, err
+	}
+	return sq, newRecvQueue(ra, init, info, dev), nil
+}
+
+// CreateSRQ makes an SRQ and maps its queue.
+func (Driver) CreateSRQ(dev provider.Device, create func(provider.UHW) (provider.SRQInfo, error)) (provider.RecvQueue, error) {
+	var resp abi.SiwUrespCreateSrq
+	info, err := create(provider.UHW{Out: mmap.Bytes(&resp)})
+	if err != nil {
+		return nil, err
+	}
+	a, err := mapArray[abi.SiwRqe](dev, resp.SrqKey, resp.NumRqe, 0)
+	if err != nil {
+		return nil, err
+	}
+	return newSRQ(a, info, dev), nil
+}
+
+// CreateAH lets the kernel refuse: iWARP has no datagrams.
+func (Driver) CreateAH(create func(provider.UHW) error) (uint32, error) {
+	return 0, create(provider.UHW{})
+}
+
+// RegisterMR chooses the part of the key that iWARP leaves to the consumer.
+func (Driver) RegisterMR(register func(provider.UHW) error) error {
+	req := abi.SiwUreqRegMr{StagKey: uint8(rand.Uint32())}
+	var resp abi.SiwUrespRegMr
+	return register(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp)})
+}

@@ -1,0 +1,122 @@
+package siw
+
+import (
+	"sync"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/provider"
+)
+
+// RecvQueue is a siw QP's receive queue, or an SRQ; see [SendQueue] for why it
+// is exported.
+type RecvQueue struct {
+	op     string
+	mu     sync.Mutex
+	queue  array[abi.SiwRqe] // no region if the QP takes no receives
+	cq     *CompletionQueue  // nil for an SRQ
+	put    uint32
+	num    uint32 // of the QP or SRQ
+	maxSGE int
+	maxMsg uint64
+	state  provider.QPState
+	closed bool
+}
+
+func newRecvQueue(a array[abi.SiwRqe], init provider.QPInit, info provider.QPInfo, dev provider.Device) *RecvQueue {
+	cq, _ := init.RecvCQ.(*CompletionQueue)
+	return &RecvQueue{
+		op: "post recv", queue: a, cq: cq, num: info.QPNum,
+		maxSGE: min(int(info.Cap.MaxRecvSGE), abi.SIW_MAX_SGE), maxMsg: uint64(dev.MaxMessage),
+	}
+}
+
+func newSRQ(a array[abi.SiwRqe], info provider.SRQInfo, dev provider.Device) *RecvQueue {
+	return &RecvQueue{
+		op: provider.OpPostSRQ, queue: a, num: info.Num, state: provider.StateInit,
+		maxSGE: min(int(info.MaxSGE), abi.SIW_MAX_SGE), maxMsg: uint64(dev.MaxMessage),
+	}
+}
+
+// Post implements [provider.RecvQueue].
+func (q *RecvQueue) Post(wrs []provider.RecvWR) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return 0, sys.ErrClosed
+	}
+	if q.state == provider.StateErr {
+		for i := range wrs {
+			q.cq.flush(wrs[i].ID, q.num, provider.WCRecv)
+		}
+		return len(wrs), nil
+	}
+	if q.queue.region == nil {
+		return 0, provider.ErrQueueFull
+	}
+	for i := range wrs {
+		var err error
+		rqe := q.queue.at(q.put)
+		w := rqeWord(rqe)
+		switch {
+		case q.state == provider.StateReset:
+			err = provider.ErrState
+		case w.Load()&valid != 0:
+			return i, provider.ErrQueueFull
+		case len(wrs[i].SGL) > q.maxSGE:
+			err = provider.ErrTooManySGEs
+		case copySGL(&rqe.Sge, wrs[i].SGL) > q.maxMsg:
+			err = provider.ErrMessageTooLong
+		}
+		if err != nil {
+			return i, &provider.PostError{Op: q.op, QPNum: q.num, Index: i, ID: wrs[i].ID, Err: err}
+		}
+		rqe.Id = wrs[i].ID
+		w.Store(word(abi.SIW_WQE_VALID, uint8(len(wrs[i].SGL)), 0))
+		q.put++
+	}
+	return len(wrs), nil
+}
+
+// Transition implements [provider.Stateful].
+func (q *RecvQueue) Transition(s provider.QPState, modify func() error) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err := modify(); err != nil {
+		return err
+	}
+	if q.state = s; s == provider.StateErr && !q.closed {
+		q.flush()
+	}
+	return nil
+}
+
+// flush completes all that the kernel has left in the queue of a failed QP.
+func (q *RecvQueue) flush() {
+	if q.queue.region == nil {
+		return
+	}
+	for i := q.put - q.queue.mask - 1; i != q.put; i++ {
+		rqe := q.queue.at(i)
+		if w := rqeWord(rqe); w.Load()&valid != 0 {
+			w.Store(0)
+			q.cq.flush(rqe.Id, q.num, provider.WCRecv)
+		}
+	}
+}
+
+// Resize implements [provider.Resizer]: it lets the kernel refuse.
+func (q *RecvQueue) Resize(resize func(provider.UHW) error) error { return resize(provider.UHW{}) }
+
+// Stop implements [provider.Queue].
+func (q *RecvQueue) Stop(stop bool) {
+	q.mu.Lock()
+	q.closed = stop
+	q.mu.Unlock()
+}
+
+// Close implements [provider.Queue].
+func (q *RecvQueue) Close() error {
+	q.Stop(true)
+	return q.queue.region.Close()
+}

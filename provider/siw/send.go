@@ -1,0 +1,251 @@
+package siw
+
+import (
+	"errors"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/provider"
+)
+
+// SendQueue is a siw QP's send queue. It is exported so that uverbs can call it
+// without an interface, through which the caller's work requests would escape
+// to the heap.
+type SendQueue struct {
+	mu        sync.Mutex
+	queue     array[abi.SiwSqe]
+	doorbell  *provider.Doorbell
+	query     *provider.StateQuery
+	cq        *CompletionQueue
+	put       uint32
+	num       uint32 // of the QP
+	maxSGE    int
+	maxData   int // inline bytes
+	maxMsg    uint64
+	signalAll bool
+	state     provider.QPState
+	closed    bool
+}
+
+func newSendQueue(a array[abi.SiwSqe], init provider.QPInit, info provider.QPInfo, dev provider.Device) *SendQueue {
+	cq, _ := init.SendCQ.(*CompletionQueue)
+	return &SendQueue{
+		queue: a, cq: cq, num: info.QPNum, signalAll: init.SignalAll,
+		doorbell: provider.NewDoorbell(dev.FD, info.Handle), query: provider.NewStateQuery(dev.FD, info.Handle),
+		maxSGE: min(int(info.Cap.MaxSendSGE), abi.SIW_MAX_SGE), maxMsg: uint64(dev.MaxMessage),
+		maxData: min(int(info.Cap.MaxInline), maxInline),
+	}
+}
+
+// maxInline is the room for inline data: all SGEs but the first.
+const maxInline = int((abi.SIW_MAX_SGE - 1) * unsafe.Sizeof(abi.SiwSge{}))
+
+// Post implements [provider.SendQueue].
+func (q *SendQueue) Post(wrs []provider.SendWR) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return 0, sys.ErrClosed
+	}
+	if q.state == provider.StateErr {
+		for i := range wrs {
+			q.cq.flush(wrs[i].ID, q.num, 0)
+		}
+		return len(wrs), nil
+	}
+	// Whether the QP takes requests yet is for the kernel to say: it is the
+	// connection manager who moves it to RTS.
+	var n int
+	var err error
+	for ; err == nil && n < len(wrs); n++ {
+		sqe := q.queue.at(q.put + uint32(n))
+		w := sqeWord(sqe)
+		if w.Load()&valid != 0 || uint32(n) > q.queue.mask {
+			err = provider.ErrQueueFull
+			break
+		}
+		var v uint32
+		if v, err = q.encode(sqe, &wrs[n]); err != nil {
+			break
+		}
+		w.Store(v)
+	}
+	if n > 0 {
+		posted, rerr := q.start(uint32(n))
+		if rerr != nil {
+			return posted, q.fail(wrs, posted, rerr)
+		}
+	}
+	if err != nil && err != provider.ErrQueueFull && len(wrs) > 0 {
+		err = q.fail(wrs, n, err)
+	}
+	return n, err
+}
+
+func (q *SendQueue) fail(wrs []provider.SendWR, i int, err error) error {
+	return &provider.PostError{Op: "post send", QPNum: q.num, Index: i, ID: wrs[i].ID, Err: err}
+}
+
+// start sees to it that the kernel works on the n requests written at put, and
+// says how many it took if it refuses.
+func (q *SendQueue) start(n uint32) (int, error) {
+	first := q.put
+	q.put += n
+	before := sqeWord(q.queue.at(first - 1))
+	if n <= q.queue.mask && before.Load()&valid != 0 {
+		return int(n), nil // the kernel has not come to the one before, so it will come to these
+	}
+	if err := q.doorbell.Ring(); err != nil {
+		// Take back what the kernel did not take.
+		for q.put != first && sqeWord(q.queue.at(q.put-1)).Load()&valid != 0 {
+			q.put--
+			sqeWord(q.queue.at(q.put)).Store(0)
+		}
+		if errors.Is(err, unix.ENOTCONN) {
+			err = provider.ErrState
+		}
+		return int(q.put - first), err
+	}
+	if sqeWord(q.queue.at(first)).Load()&valid != 0 {
+		// Either the kernel is still busy with an earlier request, or the QP
+		// has failed and nobody told us.
+		if s, err := q.query.Ask(); err == nil && s == provider.StateErr {
+			q.flush()
+		}
+	}
+	return int(n), nil
+}
+
+// flush completes all that the kernel has left in the queue of a failed QP.
+func (q *SendQueue) flush() {
+	q.state = provider.StateErr
+	for i := q.put - q.queue.mask - 1; i != q.put; i++ {
+		sqe := q.queue.at(i)
+		if w := sqeWord(sqe); w.Load()&valid != 0 {
+			w.Store(0)
+			q.cq.flush(sqe.Id, q.num, opcodes[min(int(sqe.Opcode), len(opcodes)-1)])
+		}
+	}
+}
+
+// encode writes wr into a free element and returns the word that makes it
+// valid.
+func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *provider.SendWR) (uint32, error) {
+	var flags uint16 = abi.SIW_WQE_VALID
+	if q.signalAll || wr.Flags&provider.SendSignaled != 0 {
+		flags |= abi.SIW_WQE_SIGNALLED
+	}
+	if wr.Flags&provider.SendSolicited != 0 {
+		flags |= abi.SIW_WQE_SOLICITED
+	}
+	if wr.Flags&provider.SendFence != 0 {
+		flags |= abi.SIW_WQE_READ_FENCE
+	}
+	maxSGE := q.maxSGE
+	var op uint8
+	switch wr.Opcode {
+	case provider.OpSend:
+		op = abi.SIW_OP_SEND
+	case provider.OpSendInv:
+		op, sqe.Rkey = abi.SIW_OP_SEND_REMOTE_INV, wr.InvalidateRKey
+	case provider.OpRDMAWrite:
+		op, sqe.Rkey = abi.SIW_OP_WRITE, wr.RKey
+		*sqe.Raddr() = wr.RemoteAddr
+	case provider.OpRDMARead, provider.OpRDMAReadInv:
+		op, sqe.Rkey, maxSGE = abi.SIW_OP_READ, wr.RKey, 1
+		*sqe.Raddr() = wr.RemoteAddr
+		if wr.Opcode == provider.OpRDMAReadInv {
+			op = abi.SIW_OP_READ_LOCAL_INV
+		}
+		// The kernel refuses fenced reads. Reads are answered in order anyway.
+		flags &^= abi.SIW_WQE_READ_FENCE
+	case provider.OpLocalInv:
+		op, sqe.Rkey, maxSGE = abi.SIW_OP_INVAL_STAG, wr.InvalidateRKey, 0
+	default:
+		return 0, provider.ErrOpcode
+	}
+	sqe.Id = wr.ID
+	if len(wr.Inline) > 0 || len(wr.InlineList) > 0 {
+		switch {
+		case len(wr.SGL) > 0:
+			return 0, provider.ErrInlineSGL
+		case op != abi.SIW_OP_SEND && op != abi.SIW_OP_WRITE:
+			return 0, provider.ErrInlineOp
+		}
+		if err := q.inline(sqe, wr); err != nil {
+			return 0, err
+		}
+		return word(flags|abi.SIW_WQE_INLINE, 1, op), nil
+	}
+	if len(wr.SGL) > maxSGE {
+		return 0, provider.ErrTooManySGEs
+	}
+	sqe.Sge()[0] = abi.SiwSge{} // of a read without data
+	if copySGL(sqe.Sge(), wr.SGL) > q.maxMsg {
+		return 0, provider.ErrMessageTooLong
+	}
+	return word(flags, uint8(len(wr.SGL)), op), nil
+}
+
+// inline copies data to where the SGEs but the first would be.
+func (q *SendQueue) inline(sqe *abi.SiwSqe, wr *provider.SendWR) error {
+	dst := unsafe.Slice((*byte)(unsafe.Pointer(&sqe.Sge()[1])), q.maxData)
+	n := len(wr.Inline)
+	if n > len(dst) {
+		return provider.ErrInlineTooLong
+	}
+	copy(dst, wr.Inline)
+	for _, b := range wr.InlineList {
+		if len(b) > len(dst)-n {
+			return provider.ErrInlineTooLong
+		}
+		n += copy(dst[n:], b)
+	}
+	sqe.Sge()[0] = abi.SiwSge{Length: uint32(n)}
+	return nil
+}
+
+// provider.SGE and struct siw_sge are the same thing; the sizes are checked
+// here, the fields by a test.
+var _ [unsafe.Sizeof(provider.SGE{})]byte = [unsafe.Sizeof(abi.SiwSge{})]byte{}
+
+// copySGL returns the sum of the lengths.
+func copySGL(dst *[abi.SIW_MAX_SGE]abi.SiwSge, sgl []provider.SGE) (length uint64) {
+	for i := range sgl {
+		dst[i] = abi.SiwSge{Laddr: sgl[i].Addr, Length: sgl[i].Length, Lkey: sgl[i].LKey}
+		length += uint64(sgl[i].Length)
+	}
+	return length
+}
+
+// Transition implements [provider.Stateful].
+func (q *SendQueue) Transition(s provider.QPState, modify func() error) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err := modify(); err != nil {
+		return err
+	}
+	if q.state = s; s == provider.StateErr && !q.closed {
+		q.flush()
+	}
+	return nil
+}
+
+// Stop implements [provider.Queue].
+func (q *SendQueue) Stop(stop bool) {
+	q.mu.Lock()
+	q.closed = stop
+	q.mu.Unlock()
+}
+
+// Close implements [provider.Queue].
+func (q *SendQueue) Close() error {
+	q.Stop(true)
+	q.doorbell.Close()
+	q.query.Close()
+	return q.queue.region.Close()
+}

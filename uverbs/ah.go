@@ -1,0 +1,116 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
+)
+
+// UDAddr is the destination of a datagram, made by [AH.To].
+type UDAddr = provider.UDAddr
+
+// ErrNoGRH is a receive that came without a usable global route header.
+var ErrNoGRH = errors.New("no global route header that can be answered")
+
+// GRHSize is how many bytes of a UD receive's buffer the global route header
+// takes, or leaves free, before the data.
+const GRHSize = 40
+
+// AH is an address handle: the way to a port, for UD QPs of its [PD]. It must
+// not be closed before requests that use it have completed.
+type AH struct {
+	pd  *PD
+	obj *object
+	av  AddressVector
+	num uint32
+}
+
+// CreateAH makes an address handle (ibv_create_ah(3)).
+func (p *PD) CreateAH(av AddressVector) (*AH, error) {
+	const op = "create AH in"
+	if err := p.obj.enter(op); err != nil {
+		return nil, err
+	}
+	defer p.obj.exit()
+	core := p.ctx.contextCore
+	req := abi.IbUverbsCreateAh{UserHandle: core.lastID.Add(1), PdHandle: p.handle, Attr: abi.IbUverbsAhAttr{
+		Grh: abi.IbUverbsGlobalRoute{
+			Dgid: av.DGID, FlowLabel: av.FlowLabel, SgidIndex: av.SGIDIndex, HopLimit: av.HopLimit, TrafficClass: av.TrafficClass,
+		},
+		Dlid: av.DLID, Sl: av.SL, SrcPathBits: av.SrcPathBits, StaticRate: av.StaticRate, PortNum: av.Port,
+	}}
+	if av.Global {
+		req.Attr.IsGlobal = 1
+	}
+	var resp abi.IbUverbsCreateAhResp
+	num, err := core.driver.CreateAH(func(uhw provider.UHW) error {
+		return core.file.Invoke(abi.IB_USER_VERBS_CMD_CREATE_AH, mmap.Bytes(&req), mmap.Bytes(&resp), uhw.In, uhw.Out)
+	})
+	if err != nil {
+		return nil, p.obj.fail(op, err)
+	}
+	a := &AH{pd: p, av: av, num: num}
+	a.obj = newObject(p.obj.device, fmt.Sprintf("AH %d", num), func() error {
+		return core.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_AH, Method: abi.UVERBS_METHOD_AH_DESTROY, Attrs: []sys.Attr{
+			sys.Handle(abi.UVERBS_ATTR_DESTROY_AH_HANDLE, resp.AhHandle),
+		}})
+	}, p.obj)
+	runtime.AddCleanup(a, (*object).forget, a.obj)
+	return a, nil
+}
+
+// CreateReplyAH makes the address handle that answers a datagram: its
+// completion and the first [GRHSize] bytes of its buffer
+// (ibv_create_ah_from_wc(3)).
+func (p *PD) CreateReplyAH(port int, wc *WC, grh []byte) (*AH, error) {
+	av, err := p.ctx.replyVector(port, wc, grh)
+	if err != nil {
+		return nil, err
+	}
+	return p.CreateAH(av)
+}
+
+func (c *Context) replyVector(port int, wc *WC, grh []byte) (AddressVector, error) {
+	const op = "find reply address"
+	av := AddressVector{DLID: wc.SLID, SL: wc.SL, SrcPathBits: wc.PathBits, Port: uint8(port)}
+	if wc.Flags&WCGRH == 0 {
+		return av, nil
+	}
+	if len(grh) < GRHSize {
+		return av, c.obj.fail(op, fmt.Errorf("header of %d bytes: %w", len(grh), ErrNoGRH))
+	}
+	// RoCE v2 over IPv4 leaves the packet's IPv4 header in the last 20 bytes.
+	var src, dst netip.Addr
+	switch {
+	case grh[20]>>4 == 4 && grh[20]&0xf >= 5:
+		src, dst = netip.AddrFrom4([4]byte(grh[32:36])), netip.AddrFrom4([4]byte(grh[36:40]))
+		av.TrafficClass = grh[21]
+	case grh[0]>>4 == 6:
+		src, dst = netip.AddrFrom16([16]byte(grh[8:24])), netip.AddrFrom16([16]byte(grh[24:40]))
+		av.TrafficClass = grh[0]<<4 | grh[1]>>4
+		av.FlowLabel = uint32(grh[1]&0xf)<<16 | uint32(grh[2])<<8 | uint32(grh[3])
+	default:
+		return av, c.obj.fail(op, ErrNoGRH)
+	}
+	local, err := c.FindGID(port, dst)
+	if err != nil {
+		return av, err
+	}
+	av.Global, av.DGID, av.SGIDIndex, av.HopLimit = true, src.As16(), uint8(local.Index), 0xff
+	return av, nil
+}
+
+// Attr is what the handle was made with: the kernel offers no query.
+func (a *AH) Attr() AddressVector { return a.av }
+
+// To addresses a QP behind the handle. qkey must be the QP's.
+func (a *AH) To(qpNum, qkey uint32) UDAddr { return UDAddr{AH: a.num, QPNum: qpNum, QKey: qkey} }
+
+// Close destroys the handle.
+func (a *AH) Close() error { return a.obj.close() }

@@ -1,0 +1,113 @@
+package uverbs
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
+)
+
+// MWBind is what an OpBindMW request does; [QP.BindMW] makes one.
+type MWBind = provider.MWBind
+
+// MWType is a kind of memory window. Values are the kernel's (enum ib_mw_type).
+type MWType uint8
+
+const (
+	// MWType1 windows are bound again and again, by [QP.BindMW] only.
+	MWType1 MWType = 1
+	// MWType2 windows belong to the QP that bound them and must be
+	// invalidated before they are bound again.
+	MWType2 MWType = 2
+)
+
+// MW is a memory window: a key to part of a memory region that can be handed
+// out and taken back without a system call's cost. It is made from a [PD].
+type MW struct {
+	pd  *PD
+	obj *object
+	typ MWType
+
+	mu   sync.Mutex
+	rkey uint32
+}
+
+// AllocMW makes a memory window, bound to nothing (ibv_alloc_mw(3)).
+func (p *PD) AllocMW(typ MWType) (*MW, error) {
+	const op = "allocate MW in"
+	if err := p.obj.enter(op); err != nil {
+		return nil, err
+	}
+	defer p.obj.exit()
+	core := p.ctx.contextCore
+	req := abi.IbUverbsAllocMw{PdHandle: p.handle, MwType: uint8(typ)}
+	var resp abi.IbUverbsAllocMwResp
+	if err := core.file.Invoke(abi.IB_USER_VERBS_CMD_ALLOC_MW, mmap.Bytes(&req), mmap.Bytes(&resp), nil, nil); err != nil {
+		return nil, p.obj.fail(op, err)
+	}
+	m := &MW{pd: p, typ: typ, rkey: resp.Rkey}
+	m.obj = newObject(p.obj.device, fmt.Sprintf("MW %#x", resp.Rkey), func() error {
+		return core.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_MW, Method: abi.UVERBS_METHOD_MW_DESTROY, Attrs: []sys.Attr{
+			sys.Handle(abi.UVERBS_ATTR_DESTROY_MW_HANDLE, resp.MwHandle),
+		}})
+	}, p.obj)
+	runtime.AddCleanup(m, (*object).forget, m.obj)
+	return m, nil
+}
+
+// RKey is the window's key for peers: since the last binding, if any.
+func (m *MW) RKey() uint32 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.rkey
+}
+
+// Type is the kind of window.
+func (m *MW) Type() MWType { return m.typ }
+
+// Close frees the window: its key opens nothing any more.
+func (m *MW) Close() error { return m.obj.close() }
+
+// NextRKey is the key after rkey for the same memory: its last byte, which is
+// the consumer's, counts on (ibv_inc_rkey(3)).
+func NextRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }
+
+// BindOptions say what to bind a window to.
+type BindOptions struct {
+	ID     uint64 // of the work request
+	Flags  SendFlags
+	MR     *MR // with AccessMWBind; nil closes a type 1 window
+	Offset int // into MR
+	Length int
+	Access Access
+}
+
+// BindMW posts the request that binds a window of either type to part of a
+// region, under a new key, and returns that key (ibv_bind_mw(3)). It is good
+// once the request has completed.
+func (q *QP) BindMW(mw *MW, opt BindOptions) (rkey uint32, err error) {
+	const op = "bind MW on"
+	bind := MWBind{Access: uint32(opt.Access)}
+	if opt.MR != nil {
+		if opt.Offset < 0 || opt.Length < 0 || opt.Offset > opt.MR.Len()-opt.Length {
+			return 0, q.obj.fail(op, fmt.Errorf("[%d:%d+%d] of %d bytes: %w", opt.Offset, opt.Offset, opt.Length, opt.MR.Len(), ErrRange))
+		}
+		bind.LKey, bind.Addr, bind.Length = opt.MR.LKey(), opt.MR.Addr()+uint64(opt.Offset), uint64(opt.Length)
+	} else if mw.typ == MWType2 {
+		return 0, q.obj.fail(op, fmt.Errorf("a type 2 window is bound to a region: %w", unix.EINVAL))
+	}
+	mw.mu.Lock()
+	defer mw.mu.Unlock()
+	bind.RKey, bind.NewRKey = mw.rkey, NextRKey(mw.rkey)
+	if _, err := q.PostSend([]SendWR{{ID: opt.ID, Opcode: OpBindMW, Flags: opt.Flags, Bind: &bind}}); err != nil {
+		return 0, err
+	}
+	mw.rkey = bind.NewRKey
+	return mw.rkey, nil
+}

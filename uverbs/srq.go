@@ -1,0 +1,156 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"weak"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
+	"github.com/goverbs/verbs/provider/rxe"
+	"github.com/goverbs/verbs/provider/siw"
+)
+
+// ErrSRQ is posting a receive to a QP that takes them from an SRQ.
+var ErrSRQ = errors.New("QP receives from an SRQ: post there")
+
+// SRQ is a shared receive queue: receives for any number of QPs. It is made
+// from a [PD] and closed after the QPs that use it.
+type SRQ struct {
+	pd     *PD
+	obj    *object
+	num    uint32
+	handle uint32
+
+	queue provider.RecvQueue
+	rxe   *rxe.RecvQueue // queue, by type: see [QP]
+	siw   *siw.RecvQueue
+}
+
+// SRQOptions describe an SRQ.
+type SRQOptions struct {
+	MaxWR  uint32 // the least it must hold
+	MaxSGE uint32
+	// Limit, if not 0, asks for one [EventSRQLimitReached] when fewer receives
+	// than this are left.
+	Limit uint32
+}
+
+// CreateSRQ makes a shared receive queue (ibv_create_srq(3)).
+func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
+	const op = "create SRQ in"
+	if err := p.obj.enter(op); err != nil {
+		return nil, err
+	}
+	defer p.obj.exit()
+	core, id := p.ctx.contextCore, p.ctx.lastID.Add(1)
+	s := &SRQ{pd: p}
+	made := false
+	queue, err := core.driver.CreateSRQ(core.provider(), func(uhw provider.UHW) (provider.SRQInfo, error) {
+		var gotWR, gotSGE, num uint32
+		err := core.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_SRQ, Method: abi.UVERBS_METHOD_SRQ_CREATE, Attrs: []sys.Attr{
+			sys.New(abi.UVERBS_ATTR_CREATE_SRQ_HANDLE, &s.handle),
+			sys.Handle(abi.UVERBS_ATTR_CREATE_SRQ_PD_HANDLE, p.handle),
+			sys.In(abi.UVERBS_ATTR_CREATE_SRQ_USER_HANDLE, &id),
+			sys.In(abi.UVERBS_ATTR_CREATE_SRQ_MAX_WR, &opt.MaxWR),
+			sys.In(abi.UVERBS_ATTR_CREATE_SRQ_MAX_SGE, &opt.MaxSGE),
+			sys.In(abi.UVERBS_ATTR_CREATE_SRQ_LIMIT, &opt.Limit),
+			sys.Const(abi.UVERBS_ATTR_CREATE_SRQ_TYPE, abi.IB_UVERBS_SRQT_BASIC),
+			sys.Out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, &gotWR),
+			sys.Out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, &gotSGE),
+			sys.Out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_SRQ_NUM, &num),
+			sys.InBytes(abi.UVERBS_ATTR_UHW_IN, uhw.In),
+			sys.OutBytes(abi.UVERBS_ATTR_UHW_OUT, uhw.Out),
+		}})
+		made = err == nil
+		s.num = s.handle // the kernel numbers only SRQs of the XRC type
+		return provider.SRQInfo{Num: s.num, MaxSGE: gotSGE}, err
+	})
+	handle := s.handle
+	destroy := func() error {
+		var resp abi.IbUverbsDestroySrqResp
+		return core.destroy(abi.UVERBS_OBJECT_SRQ, abi.UVERBS_METHOD_SRQ_DESTROY,
+			abi.UVERBS_ATTR_DESTROY_SRQ_HANDLE, abi.UVERBS_ATTR_DESTROY_SRQ_RESP, handle, mmap.Bytes(&resp))
+	}
+	if err != nil {
+		if made {
+			destroy()
+		}
+		return nil, p.obj.fail(op, err)
+	}
+	s.queue = queue
+	s.rxe, _ = queue.(*rxe.RecvQueue)
+	s.siw, _ = queue.(*siw.RecvQueue)
+	s.obj = newObject(p.obj.device, fmt.Sprintf("SRQ %d", s.num), func() error {
+		if err := stopped(destroy, queue); err != nil {
+			return err
+		}
+		core.unregister(id)
+		return nil
+	}, p.obj)
+	core.register(eventTarget{srq: weak.Make(s)}, id)
+	runtime.AddCleanup(s, (*object).forget, s.obj)
+	return s, nil
+}
+
+// PD is what the SRQ was made from.
+func (s *SRQ) PD() *PD { return s.pd }
+
+// PostRecv posts receive requests as [QP.PostRecv] does.
+func (s *SRQ) PostRecv(wrs []RecvWR) (int, error) {
+	if s.rxe != nil {
+		return s.rxe.Post(wrs)
+	}
+	return s.siw.Post(wrs)
+}
+
+// Resize makes room for at least maxWR receives, or for fewer; those in the
+// SRQ stay.
+func (s *SRQ) Resize(maxWR uint32) error {
+	const maxWRMask = 1 << 0 // enum ib_srq_attr_mask
+	return s.queue.Resize(func(uhw provider.UHW) error {
+		return s.modify("resize", abi.IbUverbsModifySrq{AttrMask: maxWRMask, MaxWr: maxWR}, uhw)
+	})
+}
+
+// SetLimit asks for one [EventSRQLimitReached] when fewer than limit receives
+// are left; 0 asks for none.
+func (s *SRQ) SetLimit(limit uint32) error {
+	const limitMask = 1 << 1
+	cmd := abi.RxeModifySrqCmd{} // rxe wants it even if it has nothing to answer
+	return s.modify("set limit of", abi.IbUverbsModifySrq{AttrMask: limitMask, SrqLimit: limit}, provider.UHW{In: mmap.Bytes(&cmd)})
+}
+
+func (s *SRQ) modify(op string, req abi.IbUverbsModifySrq, uhw provider.UHW) error {
+	if err := s.obj.enter(op); err != nil {
+		return err
+	}
+	defer s.obj.exit()
+	req.SrqHandle = s.handle
+	if err := s.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_MODIFY_SRQ, mmap.Bytes(&req), nil, uhw.In, uhw.Out); err != nil {
+		return s.obj.fail(op, err)
+	}
+	return nil
+}
+
+// Query returns what the SRQ holds, and the limit that is armed
+// (ibv_query_srq(3)).
+func (s *SRQ) Query() (SRQOptions, error) {
+	const op = "query"
+	if err := s.obj.enter(op); err != nil {
+		return SRQOptions{}, err
+	}
+	defer s.obj.exit()
+	req := abi.IbUverbsQuerySrq{SrqHandle: s.handle}
+	var resp abi.IbUverbsQuerySrqResp
+	if err := s.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_QUERY_SRQ, mmap.Bytes(&req), mmap.Bytes(&resp), nil, nil); err != nil {
+		return SRQOptions{}, s.obj.fail(op, err)
+	}
+	return SRQOptions{MaxWR: resp.MaxWr, MaxSGE: resp.MaxSge, Limit: resp.SrqLimit}, nil
+}
+
+// Close destroys the SRQ. It fails with [ErrInUse] while QPs use it.
+func (s *SRQ) Close() error { return s.obj.close() }
