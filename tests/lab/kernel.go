@@ -15,8 +15,8 @@ import (
 )
 
 // kernels are those the lab can boot, the default first. Exact package names
-// change with every update, so a row names the meta package; where that has
-// moved on to another version, the row's name is the floor it was tested with.
+// change with every update, so a row names the meta package. That of 7.2 will
+// move on to other versions.
 var kernels = []struct{ name, suite, meta string }{
 	{"6.12", "bookworm-security", "linux-image-6.12-amd64"},
 	{"6.1", "bookworm-security", "linux-image-amd64"},

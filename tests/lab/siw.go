@@ -73,17 +73,23 @@ func chroot(ctx context.Context, root string, args ...string) (*exec.Cmd, error)
 		return nil, err
 	}
 	null := filepath.Join(root, "dev/null")
-	uid := os.Getuid()
-	if uid == 0 {
-		err := unix.Mknod(null, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3)))
-		cmd := exec.CommandContext(ctx, "chroot", append([]string{root}, args...)...)
-		return cmd, err
+	attr := &syscall.SysProcAttr{Setpgid: true}
+	enter := `exec chroot "$0" "$@"`
+	if uid := os.Getuid(); uid == 0 {
+		if err := unix.Mknod(null, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
+			return nil, err
+		}
+	} else {
+		if err := os.WriteFile(null, nil, 0o644); err != nil {
+			return nil, err
+		}
+		enter = `mount --bind /dev/null "$0/dev/null" && ` + enter
+		attr.Cloneflags = unix.CLONE_NEWUSER | unix.CLONE_NEWNS
+		attr.UidMappings = []syscall.SysProcIDMap{{HostID: uid, Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
 	}
-	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", `mount --bind /dev/null "$0/dev/null" && exec chroot "$0" "$@"`, root}, args...)...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS,
-		UidMappings: []syscall.SysProcIDMap{{HostID: uid, Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
-	}
-	return cmd, os.WriteFile(null, nil, 0o644)
+	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", enter, root}, args...)...)
+	cmd.SysProcAttr = attr
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) } // make has children
+	return cmd, nil
 }

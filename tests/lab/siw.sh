@@ -5,4 +5,4 @@ ln -sf mawk /usr/bin/awk # installing mawk would do this
 mkdir /build
 cd /build
 tar -xf /usr/src/linux-source-*.tar.xz --strip-components=5 --wildcards '*/drivers/infiniband/sw/siw'
-make -j2 -C /usr/src/linux-headers-*-amd64 M=$PWD CONFIG_RDMA_SIW=m modules
+make -j$(nproc) -C /usr/src/linux-headers-*-amd64 M=$PWD CONFIG_RDMA_SIW=m modules
