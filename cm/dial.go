@@ -92,11 +92,14 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) error {
 	if err := e.id.Connect(d.connParam(e.QP)); err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	ev, err := e.id.await(ctx, ConnectResponse)
+	ev, err := e.id.await(ctx, ConnectResponse, Established)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
 	e.PrivateData = ev.PrivateData
+	if ev.Type == Established { // iWARP
+		return nil
+	}
 	if err := e.activate(); err != nil {
 		return err
 	}

@@ -23,6 +23,8 @@ type Options struct {
 	Events bool
 	// SendCQ and RecvCQ are CQs to share; nil makes one each, large enough.
 	SendCQ, RecvCQ *uverbs.CQ
+	// SRQ, if set, is where the QP takes its receives from.
+	SRQ *uverbs.SRQ
 	// SignalAll makes every send request signaled.
 	SignalAll bool
 	// PrivateData goes to the peer, see [MaxPrivateData].
@@ -92,7 +94,7 @@ func newEndpoint(id *ID, opt Options, free func() error) (_ *Endpoint, err error
 	if err := e.makeCQs(opt); err != nil {
 		return nil, err
 	}
-	e.QP, err = e.PD.CreateQP(uverbs.QPOptions{SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, Cap: opt.Cap, SignalAll: opt.SignalAll})
+	e.QP, err = e.PD.CreateQP(uverbs.QPOptions{SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, SRQ: opt.SRQ, Cap: opt.Cap, SignalAll: opt.SignalAll})
 	if err != nil {
 		return nil, err
 	}
@@ -145,6 +147,9 @@ func (e *Endpoint) modify(state uverbs.QPState) error {
 // activate moves the QP to RTS. It is in INIT already, but only now does the
 // connection manager know what the peer may do, so it goes there again.
 func (e *Endpoint) activate() error {
+	if isIWARP(e.PD.Context()) {
+		return nil
+	}
 	for _, state := range []uverbs.QPState{uverbs.StateInit, uverbs.StateRTR, uverbs.StateRTS} {
 		if err := e.modify(state); err != nil {
 			return err
@@ -161,7 +166,7 @@ func (opt *Options) connParam(qp *uverbs.QP) ConnParam {
 		return v
 	}
 	p := ConnParam{
-		QPNum: qp.Num(), PrivateData: opt.PrivateData,
+		QPNum: qp.Num(), SRQ: opt.SRQ != nil, PrivateData: opt.PrivateData,
 		ResponderResources: or(opt.ResponderResources, 16), InitiatorDepth: or(opt.InitiatorDepth, 16),
 		RetryCount: 7, RNRRetryCount: 7,
 	}

@@ -3,6 +3,7 @@ package cm
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -87,8 +88,8 @@ func (id *ID) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// await waits for an event of type want; one that means failure is an error.
-func (id *ID) await(ctx context.Context, want EventType) (Event, error) {
+// await waits for an event of one of the types; one that means failure is an error.
+func (id *ID) await(ctx context.Context, want ...EventType) (Event, error) {
 	for {
 		e, err := id.Next(ctx)
 		if err != nil {
@@ -97,7 +98,7 @@ func (id *ID) await(ctx context.Context, want EventType) (Event, error) {
 		if err := e.err(); err != nil {
 			return e, err
 		}
-		if e.Type == want {
+		if slices.Contains(want, e.Type) {
 			return e, nil
 		}
 	}

@@ -15,6 +15,7 @@ type Device struct {
 	FD         int    // of /dev/infiniband/uverbsN, for mmap and doorbells; uverbs closes it
 	MaxMessage uint32 // bytes, of its ports
 	MTU        uint32 // bytes, of its ports: the longest datagram
+	Caps       uint64 // enum ib_uverbs_device_cap_flags
 }
 
 // Driver makes the data path of one kernel driver's objects. The kernel's

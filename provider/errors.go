@@ -17,6 +17,7 @@ var (
 	ErrMessageTooLong = errors.New("message is longer than the port carries")
 	ErrBind           = errors.New("BIND_MW says not what to bind")
 	ErrAtomicWrite    = errors.New("ATOMIC_WRITE takes 8 bytes of inline data")
+	ErrAtomicSGL      = errors.New("atomic operations return exactly 8 bytes")
 	ErrOpcode         = fmt.Errorf("opcode: %w", errors.ErrUnsupported)
 	ErrState          = errors.New("QP is not in a state that takes this work request")
 )

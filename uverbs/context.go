@@ -33,6 +33,7 @@ type contextCore struct {
 	vectors uint32
 	maxMsg  uint32 // bytes, of port 1: ports of a device do not differ
 	mtu     uint32 // bytes
+	caps    uint64 // enum ib_uverbs_device_cap_flags
 
 	asyncTurn chan struct{} // held by whoever reads async
 
@@ -84,6 +85,12 @@ func (d Device) Open() (*Context, error) {
 		c.Close()
 		return nil, err
 	}
+	attr, err := c.QueryDevice()
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	core.caps = attr.DeviceCapFlagsEx
 	core.maxMsg, core.mtu = port.LegacyResp.MaxMsgSz, uint32(MTU(port.LegacyResp.ActiveMtu).Bytes())
 	return c, nil
 }
@@ -133,7 +140,7 @@ func (c *Context) CompVectors() int { return int(c.vectors) }
 func (c *Context) Close() error { return c.obj.close() }
 
 func (c *contextCore) provider() provider.Device {
-	return provider.Device{FD: c.file.FD, MaxMessage: c.maxMsg, MTU: c.mtu}
+	return provider.Device{FD: c.file.FD, MaxMessage: c.maxMsg, MTU: c.mtu, Caps: c.caps}
 }
 
 // register gives an object its number for events.

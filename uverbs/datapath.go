@@ -105,6 +105,7 @@ var (
 	ErrInlineOp       = provider.ErrInlineOp
 	ErrBind           = provider.ErrBind
 	ErrAtomicWrite    = provider.ErrAtomicWrite
+	ErrAtomicSGL      = provider.ErrAtomicSGL
 	ErrMessageTooLong = provider.ErrMessageTooLong
 	ErrOpcode         = provider.ErrOpcode
 	ErrState          = provider.ErrState

@@ -17,14 +17,42 @@ func Require(t testing.TB) {
 	}
 }
 
-// Addr is rxe0's address in the lab.
-const Addr = "10.9.0.1"
+// The lab's devices and their addresses. The others of a network have none
+// behind them: both ends of a test are on one device.
+const (
+	RXE, SIW = "rxe0", "siw0"
+	Addr     = "10.9.0.1"
+	SIWAddr  = "10.9.1.1"
+)
 
-// Open opens the lab's device.
-func Open(t testing.TB) *uverbs.Context {
+// AddrOf is the address of a device.
+func AddrOf(device string) string {
+	if device == SIW {
+		return SIWAddr
+	}
+	return Addr
+}
+
+// Each runs a test on each of the lab's devices.
+func Each(t *testing.T, test func(t *testing.T, device string)) {
 	t.Helper()
 	Require(t)
-	ctx, err := uverbs.Open("")
+	for _, d := range Must(uverbs.Devices())(t) {
+		t.Run(d.Name, func(t *testing.T) { test(t, d.Name) })
+	}
+}
+
+// Open opens the lab's first device, which is rxe0.
+func Open(t testing.TB) *uverbs.Context {
+	t.Helper()
+	return OpenDevice(t, "")
+}
+
+// OpenDevice opens a device of the lab.
+func OpenDevice(t testing.TB, name string) *uverbs.Context {
+	t.Helper()
+	Require(t)
+	ctx, err := uverbs.Open(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,62 +79,4 @@ func Must[T any](v T, err error) func(testing.TB) T {
 		}
 		return v
 	}
-}
-
-// Side is one end of a connection.
-type Side struct {
-	PD     *uverbs.PD
-	SendCQ *uverbs.CQ
-	RecvCQ *uverbs.CQ
-	QP     *uverbs.QP
-	MR     *uverbs.MR
-}
-
-// PairOptions describe what NewPair makes. The zero value is usable.
-type PairOptions struct {
-	Cap    uverbs.QPCap
-	Memory int // of each MR; 64 KiB if zero
-	Events bool
-	All    bool // SignalAll
-	RC     uverbs.ConnectOptions
-}
-
-// NewPair makes two RC QPs on one device, connected to each other.
-func NewPair(t testing.TB, opt PairOptions) (a, b *Side) {
-	t.Helper()
-	ctx := Open(t)
-	if opt.Cap == (uverbs.QPCap{}) {
-		opt.Cap = uverbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 64}
-	}
-	if opt.Memory == 0 {
-		opt.Memory = 64 << 10
-	}
-	side := func() *Side {
-		s := &Side{PD: Must(ctx.AllocPD())(t)}
-		Close(t, s.PD)
-		cqopt := uverbs.CQOptions{Depth: int(opt.Cap.MaxSendWR+opt.Cap.MaxRecvWR) + 1}
-		if opt.Events {
-			cqopt.Channel = Must(ctx.CreateCompChannel())(t)
-			Close(t, cqopt.Channel)
-		}
-		s.SendCQ = Must(ctx.CreateCQ(cqopt))(t)
-		Close(t, s.SendCQ)
-		s.RecvCQ = Must(ctx.CreateCQ(cqopt))(t)
-		Close(t, s.RecvCQ)
-		s.MR = Must(s.PD.AllocMR(opt.Memory, uverbs.AccessAll, uverbs.MROptions{}))(t)
-		Close(t, s.MR)
-		s.QP = Must(s.PD.CreateQP(uverbs.QPOptions{SendCQ: s.SendCQ, RecvCQ: s.RecvCQ, Cap: opt.Cap, SignalAll: opt.All}))(t)
-		Close(t, s.QP)
-		return s
-	}
-	a, b = side(), side()
-	ea := Must(a.QP.Endpoint(1, 0x123456))(t)
-	eb := Must(b.QP.Endpoint(1, 0xfffff0))(t)
-	if err := a.QP.Connect(ea, eb, opt.RC); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.QP.Connect(eb, ea, opt.RC); err != nil {
-		t.Fatal(err)
-	}
-	return a, b
 }

@@ -50,11 +50,22 @@ func (q *CompletionQueue) Poll(wcs []provider.WC) int {
 	cons := q.cons
 	for i := range wcs[:n] {
 		wcs[i] = *(*provider.WC)(q.ring.Slot(cons))
+		wcs[i].Flags = flags(wcs[i].Flags)
 		cons = q.ring.Next(cons)
 	}
 	q.cons = cons
 	q.ring.StoreConsumer(cons)
 	return n
+}
+
+// flags turns the kernel's own enum ib_wc_flags, which rxe puts into CQEs, into
+// that of verbs: they differ in where "with invalidate" is.
+func flags(f provider.WCFlags) provider.WCFlags {
+	const withInvalidate = 1 << 2
+	if f&withInvalidate == 0 {
+		return f
+	}
+	return f&^withInvalidate | provider.WCWithInv
 }
 
 // Arm implements [provider.CompletionQueue].

@@ -23,6 +23,7 @@ type SendQueue struct {
 	qpn      uint32
 	maxSGE   int
 	room     int // for SGEs or inline data in a slot
+	caps     uint64
 	maxData  int // inline bytes
 	maxMsg   uint64
 	state    provider.QPState
@@ -31,7 +32,7 @@ type SendQueue struct {
 
 func newSendQueue(r ring, typ provider.QPType, info provider.QPInfo, dev provider.Device) *SendQueue {
 	q := &SendQueue{
-		typ: typ, ring: r, room: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), doorbell: provider.NewDoorbell(dev.FD, info.Handle), prod: r.LoadProducer(), qpn: info.QPNum,
+		typ: typ, caps: dev.Caps, ring: r, room: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), doorbell: provider.NewDoorbell(dev.FD, info.Handle), prod: r.LoadProducer(), qpn: info.QPNum,
 		maxSGE: int(info.Cap.MaxSendSGE), maxData: int(info.Cap.MaxInline), maxMsg: uint64(dev.MaxMessage),
 	}
 	if typ == provider.UD { // the kernel drops longer ones and says nothing
@@ -101,10 +102,16 @@ func (q *SendQueue) fail(wrs []provider.SendWR, i int, err error) error {
 	return &provider.PostError{Op: "post send", QPNum: q.qpn, Index: i, ID: wrs[i].ID, Err: err}
 }
 
+// needs are the capabilities that some opcodes take, which older kernels lack.
+var needs = [len(takenBy)]uint64{
+	provider.OpFlush:       abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL,
+	provider.OpAtomicWrite: abi.IB_UVERBS_DEVICE_ATOMIC_WRITE,
+}
+
 // encode writes wr into a free slot. The fields it leaves alone are the
 // kernel's scratch space, which the kernel sets before it reads them.
 func (q *SendQueue) encode(wqe *abi.RxeSendWqe, wr *provider.SendWR) error {
-	if int(wr.Opcode) >= len(takenBy) || takenBy[wr.Opcode]&(1<<q.typ) == 0 {
+	if int(wr.Opcode) >= len(takenBy) || takenBy[wr.Opcode]&(1<<q.typ) == 0 || q.caps&needs[wr.Opcode] != needs[wr.Opcode] {
 		return provider.ErrOpcode
 	}
 	if err := encodeOperation(wqe, wr); err != nil {
@@ -179,14 +186,21 @@ func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *provider.SendWR) (provid
 	payload := unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe))
 	flags := wr.Flags &^ provider.SendInline
 	switch wr.Opcode {
-	case provider.OpLocalInv, provider.OpBindMW:
-		setDMA(&wqe.Dma, 0, 0)
-		return flags, nil
-	case provider.OpFlush:
-		setDMA(&wqe.Dma, uint64(wr.Flush.Length), 0)
+	case provider.OpLocalInv, provider.OpBindMW, provider.OpFlush:
+		switch {
+		case len(wr.SGL) > 0:
+			return 0, provider.ErrTooManySGEs
+		case len(wr.Inline) > 0 || len(wr.InlineList) > 0:
+			return 0, provider.ErrInlineOp
+		}
+		var length uint64
+		if wr.Opcode == provider.OpFlush {
+			length = uint64(wr.Flush.Length)
+		}
+		setDMA(&wqe.Dma, length, 0)
 		return flags, nil
 	case provider.OpAtomicWrite:
-		if len(wr.Inline) != 8 || q.room < 8 {
+		if len(wr.Inline) != 8 || len(wr.InlineList) > 0 || len(wr.SGL) > 0 || q.room < 8 {
 			return 0, provider.ErrAtomicWrite
 		}
 		copy(unsafe.Slice((*byte)(payload), 8), wr.Inline)
@@ -222,8 +236,11 @@ func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *provider.SendWR) (provid
 		return 0, provider.ErrTooManySGEs
 	}
 	length := copySGL(payload, wr.SGL)
-	if length > q.maxMsg {
+	switch {
+	case length > q.maxMsg:
 		return 0, provider.ErrMessageTooLong
+	case length != 8 && (wr.Opcode == provider.OpCompareSwap || wr.Opcode == provider.OpFetchAdd):
+		return 0, provider.ErrAtomicSGL
 	}
 	setDMA(&wqe.Dma, length, len(wr.SGL))
 	return flags, nil

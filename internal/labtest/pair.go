@@ -1,0 +1,153 @@
+package labtest
+
+import (
+	"testing"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// Side is one end of a connection.
+type Side struct {
+	PD     *uverbs.PD
+	SendCQ *uverbs.CQ
+	RecvCQ *uverbs.CQ
+	SRQ    *uverbs.SRQ // nil unless asked for
+	QP     *uverbs.QP
+	MR     *uverbs.MR
+	Peer   uverbs.UDAddr // the other side, on UD
+}
+
+// PostRecv posts to where the side receives.
+func (s *Side) PostRecv(wrs ...uverbs.RecvWR) (int, error) {
+	if s.SRQ != nil {
+		return s.SRQ.PostRecv(wrs)
+	}
+	return s.QP.PostRecv(wrs)
+}
+
+// PairOptions describe what NewPair makes. The zero value is usable.
+type PairOptions struct {
+	Device string        // the first if empty
+	Type   uverbs.QPType // RC if zero
+	Cap    uverbs.QPCap
+	Memory int           // of each MR; 64 KiB if zero
+	Access uverbs.Access // of each MR; AccessAll if zero
+	Events bool
+	All    bool // SignalAll
+	SRQ    bool
+	OneCQ  bool // for both queues of a side
+	RC     uverbs.ConnectOptions
+}
+
+// QKey is that of UD pairs.
+const QKey = 0x11111111
+
+// NewPair makes two QPs on one device, connected to each other. On iWARP only
+// the connection manager can do that, and only a sends first.
+func NewPair(t testing.TB, opt PairOptions) (a, b *Side) {
+	t.Helper()
+	ctx := OpenDevice(t, opt.Device)
+	if opt.Type == 0 {
+		opt.Type = uverbs.RC
+	}
+	if opt.Cap == (uverbs.QPCap{}) {
+		opt.Cap = uverbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 64}
+	}
+	if opt.Memory == 0 {
+		opt.Memory = 64 << 10
+	}
+	if opt.Access == 0 {
+		opt.Access = uverbs.AccessAll
+		if ctx.Driver() == "siw" {
+			opt.Access &^= uverbs.AccessRemoteAtomic
+		}
+	}
+	a, b = newSide(t, ctx, opt), newSide(t, ctx, opt)
+	if ctx.Driver() == "siw" {
+		connectByCM(t, a, b, opt)
+		return a, b
+	}
+	for _, s := range []*Side{a, b} {
+		s.QP = Must(s.PD.CreateQP(uverbs.QPOptions{
+			Type: opt.Type, SendCQ: s.SendCQ, RecvCQ: s.RecvCQ, SRQ: s.SRQ, Cap: opt.Cap, SignalAll: opt.All,
+		}))(t)
+		Close(t, s.QP)
+	}
+	ea, eb := Must(a.QP.Endpoint(1, 0x123456))(t), Must(b.QP.Endpoint(1, 0xfffff0))(t)
+	if opt.Type == uverbs.UD {
+		startUD(t, a, eb)
+		startUD(t, b, ea)
+		return a, b
+	}
+	if err := a.QP.Connect(ea, eb, opt.RC); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.QP.Connect(eb, ea, opt.RC); err != nil {
+		t.Fatal(err)
+	}
+	return a, b
+}
+
+func newSide(t testing.TB, ctx *uverbs.Context, opt PairOptions) *Side {
+	t.Helper()
+	s := &Side{PD: Must(ctx.AllocPD())(t)}
+	Close(t, s.PD)
+	cqopt := uverbs.CQOptions{Depth: int(opt.Cap.MaxSendWR+opt.Cap.MaxRecvWR) + 1}
+	if opt.Events {
+		cqopt.Channel = Must(ctx.CreateCompChannel())(t)
+		Close(t, cqopt.Channel)
+	}
+	s.SendCQ = Must(ctx.CreateCQ(cqopt))(t)
+	Close(t, s.SendCQ)
+	if s.RecvCQ = s.SendCQ; !opt.OneCQ {
+		s.RecvCQ = Must(ctx.CreateCQ(cqopt))(t)
+		Close(t, s.RecvCQ)
+	}
+	s.MR = Must(s.PD.AllocMR(opt.Memory, opt.Access, uverbs.MROptions{}))(t)
+	Close(t, s.MR)
+	if opt.SRQ {
+		s.SRQ = Must(s.PD.CreateSRQ(uverbs.SRQOptions{MaxWR: opt.Cap.MaxRecvWR, MaxSGE: opt.Cap.MaxRecvSGE}))(t)
+		Close(t, s.SRQ)
+	}
+	return s
+}
+
+func startUD(t testing.TB, s *Side, peer uverbs.Endpoint) {
+	t.Helper()
+	if err := s.QP.StartUD(1, QKey); err != nil {
+		t.Fatal(err)
+	}
+	ah := Must(s.PD.CreateAH(uverbs.AddressVector{Global: true, DGID: peer.GID, SGIDIndex: peer.GIDIndex, HopLimit: 64, Port: 1}))(t)
+	Close(t, ah)
+	s.Peer = ah.To(peer.QPNum, QKey)
+}
+
+func connectByCM(t testing.TB, a, b *Side, opt PairOptions) {
+	t.Helper()
+	l := Must(cm.Listen(t.Context(), AddrOf(opt.Device)+":0"))(t)
+	defer l.Close()
+	options := func(s *Side) cm.Options {
+		return cm.Options{PD: s.PD, Cap: opt.Cap, SendCQ: s.SendCQ, RecvCQ: s.RecvCQ, SRQ: s.SRQ, SignalAll: opt.All}
+	}
+	type result struct {
+		e   *cm.Endpoint
+		err error
+	}
+	accepted := make(chan result, 1)
+	go func() {
+		r, err := l.Accept(t.Context())
+		if err != nil {
+			accepted <- result{nil, err}
+			return
+		}
+		e, err := r.Accept(t.Context(), options(b))
+		accepted <- result{e, err}
+	}()
+	ea := Must((&cm.Dialer{Options: options(a)}).Dial(t.Context(), l.Addr().String()))(t)
+	Close(t, ea)
+	r := <-accepted
+	eb := Must(r.e, r.err)(t)
+	Close(t, eb)
+	a.QP, b.QP = ea.QP, eb.QP
+}
