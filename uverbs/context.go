@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"math/rand/v2"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -34,6 +35,7 @@ type contextCore struct {
 	maxMsg  uint32 // bytes, of port 1: ports of a device do not differ
 	mtu     uint32 // bytes
 	caps    uint64 // enum ib_uverbs_device_cap_flags
+	odp     uint64 // general on-demand paging capabilities
 
 	asyncTurn chan struct{} // held by whoever reads async
 
@@ -52,45 +54,57 @@ type eventTarget struct {
 
 // Open opens the device.
 func (d Device) Open() (*Context, error) {
-	fail := func(err error) (*Context, error) {
-		return nil, &Error{Op: "open", Device: d.Name, Object: d.Node, Err: err, Hint: hint("open", err)}
-	}
 	if d.NodeErr != nil {
-		return fail(d.NodeErr)
+		return nil, d.fail(d.NodeErr)
 	}
 	fd, err := unix.Open(d.Node, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fail(err)
+		return nil, d.fail(err)
+	}
+	file, driver, vectors, err := getContext(fd)
+	if err != nil {
+		unix.Close(fd)
+		return nil, d.fail(err)
+	}
+	return d.open(file, driver, vectors)
+}
+
+func (d Device) fail(err error) error {
+	return &Error{Op: "open", Device: d.Name, Object: d.Node, Err: err, Hint: hint("open", err)}
+}
+
+// open makes a context of a file that the kernel has one for. It takes over
+// the file.
+func (d Device) open(file sys.File, driver provider.Driver, vectors uint32) (*Context, error) {
+	async, err := allocAsync(file)
+	if err != nil {
+		unix.Close(file.FD)
+		return nil, d.fail(err)
 	}
 	core := &contextCore{
-		device:    d,
+		device: d, file: file, driver: driver, vectors: vectors, async: async,
 		asyncTurn: make(chan struct{}, 1),
 		objects:   map[uint64]eventTarget{},
 	}
-	if core.file, core.driver, core.vectors, err = getContext(fd); err == nil {
-		core.async, err = allocAsync(core.file)
-	}
-	if err != nil {
-		unix.Close(fd)
-		return fail(err)
-	}
+	// Contexts of one file share its objects, so their numbers must differ.
+	core.lastID.Store(rand.Uint64() &^ 0xffffffff)
 	c := &Context{contextCore: core}
 	c.obj = newObject(d.Name, "", func() error {
-		core.async.Close()
-		return unix.Close(fd)
+		async.Close()
+		return unix.Close(file.FD)
 	})
 	runtime.AddCleanup(c, (*object).forget, c.obj)
-	port, err := c.QueryPort(1)
-	if err != nil {
-		c.Close()
-		return nil, err
-	}
 	attr, err := c.QueryDevice()
 	if err != nil {
 		c.Close()
 		return nil, err
 	}
-	core.caps = attr.DeviceCapFlagsEx
+	port, err := c.QueryPort(1)
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	core.caps, core.odp = attr.DeviceCapFlagsEx, attr.OdpCaps.GeneralCaps
 	core.maxMsg, core.mtu = port.LegacyResp.MaxMsgSz, uint32(MTU(port.LegacyResp.ActiveMtu).Bytes())
 	return c, nil
 }

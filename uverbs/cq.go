@@ -230,6 +230,22 @@ func (q *CQ) Resize(depth int) error {
 	return nil
 }
 
+// Moderate asks for at most one event in count completions or period
+// microseconds (ibv_modify_cq(3)). Neither rxe nor siw do so: they refuse.
+func (q *CQ) Moderate(count, period uint16) error {
+	const op = "moderate"
+	if err := q.obj.enter(op); err != nil {
+		return err
+	}
+	defer q.obj.exit()
+	const moderate = 1 << 0 // enum ib_cq_attr_mask
+	req := abi.IbUverbsExModifyCq{CqHandle: q.handle, AttrMask: moderate, Attr: abi.IbUverbsCqModeration{CqCount: count, CqPeriod: period}}
+	if err := q.ctx.file.Invoke(abi.IB_USER_VERBS_EX_CMD_MODIFY_CQ|abi.IB_USER_VERBS_CMD_FLAG_EXTENDED, mmap.Bytes(&req), nil, nil, nil); err != nil {
+		return q.obj.fail(op, err)
+	}
+	return nil
+}
+
 // Close destroys the CQ; those who wait for it get [ErrClosed]. It fails with
 // [ErrInUse] while QPs use it.
 func (q *CQ) Close() error { return q.obj.close() }

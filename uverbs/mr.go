@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -23,8 +24,11 @@ const (
 	AccessRemoteAtomic Access = abi.IB_UVERBS_ACCESS_REMOTE_ATOMIC // needs AccessLocalWrite
 	AccessMWBind       Access = abi.IB_UVERBS_ACCESS_MW_BIND       // memory windows may be bound to it
 	AccessZeroBased    Access = abi.IB_UVERBS_ACCESS_ZERO_BASED
-	AccessOnDemand     Access = abi.IB_UVERBS_ACCESS_ON_DEMAND // paged in when touched, not pinned
-	AccessHugeTLB      Access = abi.IB_UVERBS_ACCESS_HUGETLB
+	// AccessOnDemand has memory paged in when touched and not pinned. Linux
+	// 7.2's rxe has it but handles only single packets at the start of a page
+	// right, and damages data otherwise: rxe_odp_mr_copy forgets offsets.
+	AccessOnDemand Access = abi.IB_UVERBS_ACCESS_ON_DEMAND
+	AccessHugeTLB  Access = abi.IB_UVERBS_ACCESS_HUGETLB
 	// AccessFlushGlobal and AccessFlushPersistent let peers flush, see [Flush].
 	AccessFlushGlobal     Access = abi.IB_UVERBS_ACCESS_FLUSH_GLOBAL
 	AccessFlushPersistent Access = abi.IB_UVERBS_ACCESS_FLUSH_PERSISTENT
@@ -107,6 +111,12 @@ func pin(mem []byte) (addr uint64, unpin func() error) {
 	return mmap.Pin(p, mem), func() error { p.Unpin(); return nil }
 }
 
+// Bits of the device's general on-demand paging capabilities.
+const (
+	odpSupport  = 1 << 0
+	odpImplicit = 1 << 1
+)
+
 const opRegister = "register MR in"
 
 // register takes over the memory, to be let go with free, if it succeeds.
@@ -127,6 +137,9 @@ func (p *PD) register(mem []byte, addr, iova uint64, access Access, free func() 
 	err := core.driver.RegisterMR(func(uhw provider.UHW) error {
 		return core.file.Invoke(abi.IB_USER_VERBS_CMD_REG_MR, mmap.Bytes(&req), mmap.Bytes(&resp), uhw.In, uhw.Out)
 	})
+	if err == unix.EINVAL && access&AccessOnDemand != 0 && core.odp&odpSupport == 0 { // as before Linux 6.3
+		err = fmt.Errorf("%w: no on-demand paging: %w", errors.ErrUnsupported, err)
+	}
 	if err != nil {
 		return nil, p.obj.fail(opRegister, err)
 	}

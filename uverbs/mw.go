@@ -29,6 +29,9 @@ const (
 
 // MW is a memory window: a key to part of a memory region that can be handed
 // out and taken back without a system call's cost. It is made from a [PD].
+//
+// The kernel's rxe (6.1 to 7.2) holds peers to the window's access and key, but
+// not to its bounds: they reach all of the region.
 type MW struct {
 	pd  *PD
 	obj *object

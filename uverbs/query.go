@@ -1,9 +1,11 @@
 package uverbs
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/goverbs/verbs/abi"
@@ -161,10 +163,38 @@ func (c *Context) GIDTable() ([]GIDEntry, error) {
 	for i := range table {
 		var e abi.IbUverbsGidEntry
 		copy(mmap.Bytes(&e), raw[i*entrySize:])
-		table[i] = GIDEntry{Port: int(e.PortNum), Index: int(e.GidIndex), Type: GIDType(e.GidType), Interface: int(e.NetdevIfindex)}
-		copy(table[i].GID[:], mmap.Bytes(&e.Gid))
+		table[i] = gidEntry(&e)
 	}
 	return table, nil
+}
+
+// QueryGID returns an entry of a port's GID table (ibv_query_gid_ex(3)).
+func (c *Context) QueryGID(port, index int) (GIDEntry, error) {
+	const op = "query GID"
+	if err := c.checkPort(port); err != nil {
+		return GIDEntry{}, c.obj.fail(op, err)
+	}
+	if err := c.obj.enter(op); err != nil {
+		return GIDEntry{}, err
+	}
+	defer c.obj.exit()
+	var e abi.IbUverbsGidEntry
+	err := c.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_QUERY_GID_ENTRY, Attrs: []sys.Attr{
+		sys.Const(abi.UVERBS_ATTR_QUERY_GID_ENTRY_PORT, uint64(port)),
+		sys.Const(abi.UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX, uint64(uint32(index))),
+		sys.Const(abi.UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS, 0),
+		sys.Out(abi.UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, &e),
+	}})
+	if err != nil {
+		return GIDEntry{}, c.obj.fail(op, err)
+	}
+	return gidEntry(&e), nil
+}
+
+func gidEntry(e *abi.IbUverbsGidEntry) GIDEntry {
+	g := GIDEntry{Port: int(e.PortNum), Index: int(e.GidIndex), Type: GIDType(e.GidType), Interface: int(e.NetdevIfindex)}
+	copy(g.GID[:], mmap.Bytes(&e.Gid))
+	return g
 }
 
 // FindGID returns the GID that traffic from addr uses: the entry with that
@@ -221,4 +251,21 @@ func (c *Context) PKeys(port int) ([]uint16, error) {
 		}
 		keys = append(keys, uint16(v))
 	}
+}
+
+// PKeyIndex returns where a partition key is in a port's table
+// (ibv_get_pkey_index(3)).
+func (c *Context) PKeyIndex(port int, key uint16) (int, error) {
+	keys, err := c.PKeys(port)
+	if err != nil {
+		return 0, err
+	}
+	if len(keys) == 0 {
+		return 0, c.obj.fail("find P_Key", fmt.Errorf("port %d has none: %w", port, errors.ErrUnsupported))
+	}
+	i := slices.Index(keys, key)
+	if i < 0 {
+		return 0, c.obj.fail("find P_Key", fmt.Errorf("%#x at port %d: %w", key, port, ErrRange))
+	}
+	return i, nil
 }

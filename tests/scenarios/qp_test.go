@@ -1,0 +1,237 @@
+package scenarios
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// createQP makes a QP of a type and returns it in RESET.
+func (e *env) createQP(typ uverbs.QPType, want uverbs.QPCap) (*uverbs.QP, error) {
+	cq := labtest.Must(e.ctx.CreateCQ(uverbs.CQOptions{Depth: 64}))(e.t)
+	labtest.Close(e.t, cq)
+	qp, err := e.pd().CreateQP(uverbs.QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq, Cap: want})
+	if err != nil {
+		return nil, err
+	}
+	labtest.Close(e.t, qp)
+	c := qp.Cap()
+	if c.MaxSendWR < want.MaxSendWR || c.MaxRecvWR < want.MaxRecvWR || c.MaxSendSGE < want.MaxSendSGE || c.MaxRecvSGE < want.MaxRecvSGE || c.MaxInline < want.MaxInline {
+		return nil, fmt.Errorf("capacity %+v, asked for %+v", c, want)
+	}
+	return qp, nil
+}
+
+var smallCap = uverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 16}
+
+func createQP(typ uverbs.QPType) func(*env) error {
+	return func(e *env) error {
+		_, err := e.createQP(typ, smallCap)
+		return err
+	}
+}
+
+// createInit makes a QP and moves it to INIT, as rdma-core's "with attr" does.
+func createInit(typ uverbs.QPType) func(*env) error {
+	return func(e *env) error {
+		qp, err := e.createQP(typ, smallCap)
+		if err != nil {
+			return err
+		}
+		attr, mask := uverbs.QPAttr{State: uverbs.StateInit, Port: 1}, uverbs.MaskState|uverbs.MaskPKeyIndex|uverbs.MaskPort
+		if typ == uverbs.UD {
+			attr.QKey, mask = labtest.QKey, mask|uverbs.MaskQKey
+		} else {
+			attr.Access, mask = e.access(), mask|uverbs.MaskAccess
+		}
+		if err := qp.Modify(attr, mask); err != nil {
+			return err
+		}
+		got, err := qp.Query()
+		switch {
+		case err != nil:
+			return err
+		case got.State != uverbs.StateInit && !e.siw: // siw has no INIT
+			return fmt.Errorf("in %v", got.State)
+		case typ == uverbs.UD && got.QKey != labtest.QKey:
+			return fmt.Errorf("Q_Key %#x", got.QKey)
+		case got.Cap.MaxSendWR < smallCap.MaxSendWR || got.Cap.MaxRecvSGE < smallCap.MaxRecvSGE:
+			return fmt.Errorf("capacity %+v", got.Cap)
+		}
+		return nil
+	}
+}
+
+func illegal(change func(*uverbs.QPCap, *uverbs.DeviceAttr)) func(*env) error {
+	return func(e *env) error {
+		c := smallCap
+		change(&c, e.attr)
+		_, err := e.createQP(uverbs.RC, c)
+		return refused(err, unix.EINVAL, unix.ENOMEM)
+	}
+}
+
+var qp = []scenario{
+	{"qp/create_rc_qp_no_attr", everywhere, createQP(uverbs.RC)},
+	{"qp/create_uc_qp_no_attr", onRXE, createQP(uverbs.UC)},
+	{"qp/create_ud_qp_no_attr", onRXE, createQP(uverbs.UD)},
+	{"qp/create_raw_qp_no_attr", nowhere, createQP(abi.IB_UVERBS_QPT_RAW_PACKET)},
+	{"qp/create_rc_qp_with_attr", everywhere, createInit(uverbs.RC)},
+	{"qp/create_uc_qp_with_attr", onRXE, createInit(uverbs.UC)},
+	{"qp/create_ud_qp_with_attr", onRXE, createInit(uverbs.UD)},
+	{"qp/create_raw_qp_with_attr", nowhere, createInit(abi.IB_UVERBS_QPT_RAW_PACKET)},
+	{"qp/create_qp_with_illegal_caps_max_send_wr", everywhere, illegal(func(c *uverbs.QPCap, a *uverbs.DeviceAttr) { c.MaxSendWR = uint32(a.Base.MaxQpWr) + 1 })},
+	{"qp/create_qp_with_illegal_caps_max_send_sge", everywhere, illegal(func(c *uverbs.QPCap, a *uverbs.DeviceAttr) { c.MaxSendSGE = uint32(a.Base.MaxSge) + 1 })},
+	{"qp/create_qp_with_illegal_caps_max_recv_sge", everywhere, illegal(func(c *uverbs.QPCap, a *uverbs.DeviceAttr) { c.MaxRecvSGE = uint32(a.Base.MaxSge) + 1 })},
+	{"qp/create_qp_with_illegal_caps_max_recv_wr", everywhere, illegal(func(c *uverbs.QPCap, a *uverbs.DeviceAttr) { c.MaxRecvWR = uint32(a.Base.MaxQpWr) + 1 })},
+	{"qp/query_rc_qp", everywhere, createInit(uverbs.RC)},
+	{"qp/query_uc_qp", onRXE, createInit(uverbs.UC)},
+	{"qp/query_ud_qp", onRXE, createInit(uverbs.UD)},
+	{"qp/modify_ud_qp", onRXE, func(e *env) error {
+		qp, err := e.createQP(uverbs.UD, smallCap)
+		if err != nil {
+			return err
+		}
+		if err := qp.StartUD(1, labtest.QKey); err != nil {
+			return err
+		}
+		if err := qp.Modify(uverbs.QPAttr{QKey: 0x2222}, uverbs.MaskQKey); err != nil {
+			return err
+		}
+		if got, err := qp.Query(); err != nil || got.QKey != 0x2222 || got.State != uverbs.StateRTS {
+			return fmt.Errorf("%+v, %w", got, err)
+		}
+		return nil
+	}},
+	{"qp/modify_rc_qp_rd_atomic", onRXE, func(e *env) error {
+		if e.siw { // negotiated when connecting
+			return fmt.Errorf("siw: %w", errors.ErrUnsupported)
+		}
+		a, _ := e.pair(labtest.PairOptions{RC: uverbs.ConnectOptions{RDAtomic: 8}})
+		got, err := a.QP.Query()
+		if err == nil && (got.MaxRDAtomic != 8 || got.MaxDestRDAtomic != 8) {
+			err = fmt.Errorf("%+v", got)
+		}
+		return err
+	}},
+}
+
+// rdmaTest runs one opcode, as rdma-core's tests of ibv_wr_* do.
+func rdmaTest(use func(e *env, a, b *labtest.Side) error) func(*env) error {
+	return func(e *env) error {
+		a, b := e.pair(labtest.PairOptions{})
+		return use(e, a, b)
+	}
+}
+
+func sendOp(wr uverbs.SendWR) func(*env) error {
+	return rdmaTest(func(e *env, a, b *labtest.Side) error {
+		if _, err := b.PostRecv(uverbs.RecvWR{ID: 4, SGL: []uverbs.SGE{b.MR.SGE(0, 100)}}); err != nil {
+			return err
+		}
+		wr.RemoteAddr, wr.RKey = b.MR.Addr(), b.MR.RKey()
+		if err := e.do(a, wr); err != nil {
+			return err
+		}
+		wc, err := e.wait(b.RecvCQ, false)
+		if err == nil && (wc.ID != 4 || wc.Imm() != wr.Imm || int(wc.ByteLen) != len(wr.Inline)) {
+			err = fmt.Errorf("receive %+v", wc)
+		}
+		return err
+	})
+}
+
+func udSend(n int) func(*env) error { return func(e *env) error { return e.ud(false, n) } }
+
+var qpEx = []scenario{
+	{"qpex/qp_ex_ud_send", onRXE, udSend(700)},
+	{"qpex/qp_ex_ud_zero_size", onRXE, udSend(0)},
+	{"qpex/qp_ex_ud_send_imm", onRXE, udSend(8)},
+	{"qpex/qp_ex_rc_send", everywhere, sendOp(uverbs.SendWR{Opcode: uverbs.OpSend, Inline: []byte("send")})},
+	{"qpex/qp_ex_rc_send_imm", onRXE, sendOp(uverbs.SendWR{Opcode: uverbs.OpSendImm, Inline: []byte("send"), Imm: 0x01020304})},
+	{"qpex/qp_ex_xrc_send", nowhere, probe("XRC domain")},
+	{"qpex/qp_ex_rc_flush", with("FLUSH"), func(e *env) error {
+		if err := e.ctx.Probe("FLUSH"); err != nil {
+			return err
+		}
+		access := e.access() | uverbs.AccessFlushGlobal
+		a, b := e.pair(labtest.PairOptions{Access: access, RC: uverbs.ConnectOptions{Access: access}})
+		wrs := []uverbs.SendWR{
+			{ID: 1, Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, Inline: []byte("flushed"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()},
+			{ID: 2, Opcode: uverbs.OpFlush, Flags: uverbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Flush: uverbs.Flush{Length: 7, Type: uverbs.FlushGlobal}},
+		}
+		if _, err := a.QP.PostSend(wrs); err != nil {
+			return err
+		}
+		for id := range uint64(2) {
+			if wc, err := e.wait(a.SendCQ, false); err != nil || wc.ID != id+1 {
+				return fmt.Errorf("%+v, %w", wc, err)
+			}
+		}
+		if string(b.MR.Bytes()[:7]) != "flushed" {
+			return errors.New("not written")
+		}
+		return nil
+	}},
+	{"qpex/qp_ex_rc_flush_type_violate", with("FLUSH"), func(e *env) error {
+		if err := e.ctx.Probe("FLUSH"); err != nil {
+			return err
+		}
+		a, b := e.pair(labtest.PairOptions{}) // whose region allows none
+		return fails(e.do(a, uverbs.SendWR{
+			Opcode: uverbs.OpFlush, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Flush: uverbs.Flush{Length: 7, Type: uverbs.FlushGlobal},
+		}), uverbs.WCRemAccessErr, uverbs.WCRemInvReqErr)
+	}},
+	{"qpex/qp_ex_rc_atomic_write", with("ATOMIC_WRITE"), rdmaTest(func(e *env, a, b *labtest.Side) error {
+		err := e.do(a, uverbs.SendWR{Opcode: uverbs.OpAtomicWrite, Inline: []byte("8 bytes."), RemoteAddr: b.MR.Addr() + 8, RKey: b.MR.RKey()})
+		if err == nil && string(b.MR.Bytes()[8:16]) != "8 bytes." {
+			err = fmt.Errorf("%q was written", b.MR.Bytes()[8:16])
+		}
+		return err
+	})},
+	{"qpex/qp_ex_rc_rdma_write", everywhere, rdmaTest(func(e *env, a, b *labtest.Side) error { return e.write(a, b, 20000, b.MR.RKey()) })},
+	{"qpex/qp_ex_rc_rdma_write_imm", onRXE, sendOp(uverbs.SendWR{Opcode: uverbs.OpRDMAWriteImm, Inline: []byte("write"), Imm: 7})},
+	{"qpex/qp_ex_rc_rdma_write_zero_size", everywhere, rdmaTest(func(e *env, a, b *labtest.Side) error {
+		return e.do(a, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
+	})},
+	{"qpex/qp_ex_rc_rdma_read", everywhere, rdmaTest(func(e *env, a, b *labtest.Side) error { return e.read(a, b, 20000, b.MR.RKey()) })},
+	{"qpex/qp_ex_rc_rdma_read_zero_size", everywhere, rdmaTest(func(e *env, a, b *labtest.Side) error {
+		return e.do(a, uverbs.SendWR{Opcode: uverbs.OpRDMARead, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
+	})},
+	{"qpex/qp_ex_rc_atomic_cmp_swp", onRXE, atomicTest(uverbs.OpCompareSwap)},
+	{"qpex/qp_ex_rc_atomic_fetch_add", onRXE, atomicTest(uverbs.OpFetchAdd)},
+	{"qpex/qp_ex_rc_bind_mw", onRXE, window(uverbs.MWType2, nil)},
+	{"qpex/post_receive_qp_state_bad_flow", everywhere, func(e *env) error {
+		qp, err := e.createQP(uverbs.RC, smallCap)
+		if err != nil {
+			return err
+		}
+		_, err = qp.PostRecv([]uverbs.RecvWR{{}})
+		return refused(err, uverbs.ErrState)
+	}},
+	{"qpex/post_send_qp_state_bad_flow", everywhere, func(e *env) error {
+		qp, err := e.createQP(uverbs.RC, smallCap)
+		if err != nil {
+			return err
+		}
+		_, err = qp.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend}})
+		return refused(err, uverbs.ErrState)
+	}},
+	{"qpex/full_rq_bad_flow", everywhere, rdmaTest(func(e *env, a, b *labtest.Side) error {
+		for range 1000 {
+			if _, err := b.PostRecv(uverbs.RecvWR{}); err != nil {
+				return refused(err, uverbs.ErrQueueFull)
+			}
+		}
+		return errors.New("1000 receives fit")
+	})},
+	{"qpex/rq_with_larger_sgl_bad_flow", everywhere, rdmaTest(func(e *env, a, b *labtest.Side) error {
+		_, err := b.PostRecv(uverbs.RecvWR{SGL: make([]uverbs.SGE, 5)})
+		return refused(err, uverbs.ErrTooManySGEs)
+	})},
+}

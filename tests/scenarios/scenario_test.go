@@ -1,0 +1,255 @@
+// Package scenarios goes through what rdma-core's own tests go through
+// (tests/test_*.py there: the names are theirs, the code is not), on every
+// device of the lab. What a kernel lacks must be refused by it.
+package scenarios
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// scenario is one of rdma-core's tests.
+type scenario struct {
+	name string // "file/test"
+	// works says whether it must; if not, run must come upon a refusal.
+	works func(e *env) bool
+	run   func(e *env) error
+}
+
+// Where scenarios work. Those about features that only some kernels have ask
+// the device.
+func everywhere(*env) bool { return true }
+func nowhere(*env) bool    { return false }
+func onRXE(e *env) bool    { return !e.siw }
+func with(f uverbs.Feature) func(*env) bool {
+	return func(e *env) bool { return e.ctx.Probe(f) == nil }
+}
+
+var scenarios = [][]scenario{addr, atomic, cq, cqEvents, cqEx, device, mr, mw, dmabuf, odp, pd, qp, qpEx, srq, sharedPD, parentDomain, fork}
+
+// TestScenarios runs them all. It prints a table of what came of each if
+// SCENARIO_TABLE names a file to append it to.
+func TestScenarios(t *testing.T) {
+	var table strings.Builder
+	labtest.Each(t, func(t *testing.T, dev string) {
+		for _, group := range scenarios {
+			for _, s := range group {
+				t.Run(s.name, func(t *testing.T) {
+					result := s.test(newEnv(t, dev))
+					fmt.Fprintf(&table, "%s\t%s\t%s\t%s\n", s.name, os.Getenv("VERBS_LAB"), dev, result)
+				})
+			}
+		}
+	})
+	if file := os.Getenv("SCENARIO_TABLE"); file != "" {
+		f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteString(table.String()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func (s scenario) test(e *env) string {
+	works := s.works(e)
+	err := s.run(e)
+	switch {
+	case works && err == nil:
+		return "ok"
+	case works:
+		e.t.Error(err)
+		return "failed"
+	case !errors.Is(err, errors.ErrUnsupported):
+		e.t.Errorf("%v, want a refusal that matches errors.ErrUnsupported", err)
+		return "failed"
+	}
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return unix.ErrnoName(errno)
+	}
+	return "refused" // before the kernel was asked
+}
+
+// env is what scenarios work with.
+type env struct {
+	t    *testing.T
+	dev  string
+	siw  bool
+	ctx  *uverbs.Context
+	attr *uverbs.DeviceAttr
+}
+
+func newEnv(t *testing.T, dev string) *env {
+	e := &env{t: t, dev: dev, ctx: labtest.OpenDevice(t, dev)}
+	e.siw = e.ctx.Driver() == "siw"
+	e.attr = labtest.Must(e.ctx.QueryDevice())(t)
+	return e
+}
+
+func (e *env) pd() *uverbs.PD {
+	e.t.Helper()
+	pd := labtest.Must(e.ctx.AllocPD())(e.t)
+	labtest.Close(e.t, pd)
+	return pd
+}
+
+func (e *env) pair(opt labtest.PairOptions) (a, b *labtest.Side) {
+	e.t.Helper()
+	opt.Device = e.dev
+	return labtest.NewPair(e.t, opt)
+}
+
+// access is all that the device's regions can allow.
+func (e *env) access() uverbs.Access {
+	if e.siw {
+		return uverbs.AccessAll &^ uverbs.AccessRemoteAtomic
+	}
+	return uverbs.AccessAll
+}
+
+// wait takes one completion, with events if the CQ has them.
+func (e *env) wait(cq *uverbs.CQ, events bool) (uverbs.WC, error) {
+	var wc [1]uverbs.WC
+	ctx, cancel := context.WithTimeout(e.t.Context(), 5*time.Second)
+	defer cancel()
+	if events {
+		_, err := cq.PollWait(ctx, wc[:])
+		return wc[0], errors.Join(err, wc[0].Err())
+	}
+	for ctx.Err() == nil {
+		if cq.Poll(wc[:]) == 1 {
+			return wc[0], wc[0].Err()
+		}
+	}
+	return wc[0], errors.New("no completion")
+}
+
+// do posts a request and waits until it has completed.
+func (e *env) do(s *labtest.Side, wr uverbs.SendWR) error {
+	wr.Flags |= uverbs.SendSignaled
+	if _, err := s.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+		return err
+	}
+	_, err := e.wait(s.SendCQ, false)
+	return err
+}
+
+func fill(b []byte) []byte {
+	for i := range b {
+		b[i] = byte(rand.Uint32())
+	}
+	return b
+}
+
+// traffic sends rounds messages of n bytes each way and compares them.
+func (e *env) traffic(a, b *labtest.Side, rounds, n int, events bool) error {
+	for i := range rounds {
+		for _, dir := range [][2]*labtest.Side{{a, b}, {b, a}} {
+			if err := e.message(dir[0], dir[1], n, uint32(i), events); err != nil {
+				return fmt.Errorf("round %d: %w", i, err)
+			}
+		}
+	}
+	return nil
+}
+
+// message sends n bytes from the start of one side's region to a page of the
+// other's, with an immediate where there are such.
+func (e *env) message(from, to *labtest.Side, n int, imm uint32, events bool) error {
+	grh := 0
+	if from.QP.Type() == uverbs.UD {
+		grh = uverbs.GRHSize
+	}
+	const at = 4096
+	if _, err := to.PostRecv(uverbs.RecvWR{ID: 1, SGL: []uverbs.SGE{to.MR.SGE(0, grh), to.MR.SGE(at, n)}}); err != nil {
+		return err
+	}
+	want := bytes.Clone(fill(from.MR.Bytes()[:n]))
+	wr := uverbs.SendWR{ID: 2, Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{from.MR.SGE(0, n)}, To: from.Peer}
+	if !e.siw {
+		wr.Opcode, wr.Imm = uverbs.OpSendImm, imm
+	}
+	if _, err := from.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+		return err
+	}
+	if wc, err := e.wait(from.SendCQ, events); err != nil || wc.ID != 2 || wc.Opcode != uverbs.WCSend {
+		return fmt.Errorf("send: %+v, %w", wc, err)
+	}
+	wc, err := e.wait(to.RecvCQ, events)
+	if err != nil || wc.ID != 1 || wc.Opcode != uverbs.WCRecv || int(wc.ByteLen) != n+grh || !e.siw && wc.Imm() != imm {
+		return fmt.Errorf("receive: %+v, %w", wc, err)
+	}
+	if got := to.MR.Bytes()[at:][:n]; !bytes.Equal(got, want) {
+		return errors.New("the message arrived changed")
+	}
+	return nil
+}
+
+// write moves n bytes from a's region to b's with an RDMA WRITE and compares.
+func (e *env) write(a, b *labtest.Side, n int, rkey uint32) error {
+	want := bytes.Clone(fill(a.MR.Bytes()[:n]))
+	if err := e.do(a, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, SGL: []uverbs.SGE{a.MR.SGE(0, n)}, RemoteAddr: b.MR.Addr(), RKey: rkey}); err != nil {
+		return err
+	}
+	if e.siw { // which completes when it is sent
+		if err := e.do(a, uverbs.SendWR{Opcode: uverbs.OpRDMARead, SGL: []uverbs.SGE{a.MR.SGE(n, n)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}); err != nil {
+			return err
+		}
+	}
+	if !bytes.Equal(b.MR.Bytes()[:n], want) {
+		return errors.New("what was written differs")
+	}
+	return nil
+}
+
+// read moves n bytes from b's region to a's with an RDMA READ and compares.
+func (e *env) read(a, b *labtest.Side, n int, rkey uint32) error {
+	want := bytes.Clone(fill(b.MR.Bytes()[:n]))
+	if err := e.do(a, uverbs.SendWR{Opcode: uverbs.OpRDMARead, SGL: []uverbs.SGE{a.MR.SGE(0, n)}, RemoteAddr: b.MR.Addr(), RKey: rkey}); err != nil {
+		return err
+	}
+	if !bytes.Equal(a.MR.Bytes()[:n], want) {
+		return errors.New("what was read differs")
+	}
+	return nil
+}
+
+// fails insists on a completion status.
+func fails(err error, want ...uverbs.WCStatus) error {
+	for _, s := range want {
+		if errors.Is(err, s) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%v, want %v", err, want)
+}
+
+// refused insists on an error that errors.Is finds.
+func refused(err error, want ...error) error {
+	for _, w := range want {
+		if errors.Is(err, w) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%v, want %v", err, want)
+}
+
+// probe is the scenario of a feature that the kernel refuses.
+func probe(f uverbs.Feature) func(*env) error {
+	return func(e *env) error { return e.ctx.Probe(f) }
+}

@@ -1,0 +1,106 @@
+package uverbs
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
+)
+
+// ImportContext makes a context of an open device file, such as another process
+// passed over a Unix socket (ibv_import_device(3)): fd is what [Context.File]
+// exports, and is duplicated. Objects of the file are shared by all who have
+// it, and live until the last of them closes it.
+func ImportContext(fd int) (*Context, error) {
+	fail := func(err error) (*Context, error) {
+		return nil, &Error{Op: "import", Object: fmt.Sprintf("file %d", fd), Err: err}
+	}
+	node, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil {
+		return fail(err)
+	}
+	devs, err := Devices()
+	if err != nil {
+		return fail(err)
+	}
+	// The node may have had another path where it was opened.
+	i := slices.IndexFunc(devs, func(d Device) bool { return filepath.Base(d.Node) == filepath.Base(node) })
+	if i < 0 {
+		return fail(fmt.Errorf("%s: %w", node, ErrNoDevice))
+	}
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return fail(err)
+	}
+	for _, d := range drivers {
+		// There is a context already: any call shows whether the driver fits.
+		f := sys.File{FD: own, Driver: d.ID()}
+		var port abi.IbUverbsQueryPortRespEx
+		err = f.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_QUERY_PORT, Attrs: []sys.Attr{
+			sys.Const(abi.UVERBS_ATTR_QUERY_PORT_PORT_NUM, 1), sys.Out(abi.UVERBS_ATTR_QUERY_PORT_RESP, &port),
+		}})
+		if err == nil {
+			return devs[i].open(f, d, 1) // how many vectors there are, only its maker was told
+		}
+	}
+	unix.Close(own)
+	return fail(err)
+}
+
+// File is the device's file, for [ImportContext] in another process. It is
+// good as long as the context is open.
+func (c *Context) File() int { return c.file.FD }
+
+// Handle is what the kernel calls the PD, for [Context.ImportPD].
+func (p *PD) Handle() uint32 { return p.handle }
+
+// ImportPD makes a PD of one that another context of the same file has
+// (ibv_import_pd(3)). Closing it does not destroy it: that is for its maker,
+// who must not do so earlier.
+func (c *Context) ImportPD(handle uint32) (*PD, error) {
+	const op = "import PD to"
+	if err := c.obj.enter(op); err != nil {
+		return nil, err
+	}
+	defer c.obj.exit()
+	p := &PD{ctx: c, handle: handle}
+	p.obj = newObject(c.device.Name, fmt.Sprintf("imported PD %d", handle), func() error { return nil }, c.obj)
+	runtime.AddCleanup(p, (*object).forget, p.obj)
+	return p, nil
+}
+
+// Handle is what the kernel calls the MR, for [PD.ImportMR].
+func (m *MR) Handle() uint32 { return m.life.handle }
+
+// ImportMR makes an MR of one that another context of the same file has
+// (ibv_import_mr(3)); handle belongs to the PD. Its memory may be another
+// process's, so [MR.Bytes] is nil. Closing it does not destroy it.
+func (p *PD) ImportMR(handle uint32) (*MR, error) {
+	const op = "import MR to"
+	if err := p.obj.enter(op); err != nil {
+		return nil, err
+	}
+	defer p.obj.exit()
+	m := &MR{pd: p, life: &mrLife{handle: handle}}
+	var length uint64
+	err := p.ctx.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_MR, Method: abi.UVERBS_METHOD_QUERY_MR, Attrs: []sys.Attr{
+		sys.Handle(abi.UVERBS_ATTR_QUERY_MR_HANDLE, handle),
+		sys.Out(abi.UVERBS_ATTR_QUERY_MR_RESP_LKEY, &m.lkey),
+		sys.Out(abi.UVERBS_ATTR_QUERY_MR_RESP_RKEY, &m.rkey),
+		sys.Out(abi.UVERBS_ATTR_QUERY_MR_RESP_LENGTH, &length),
+		sys.Out(abi.UVERBS_ATTR_QUERY_MR_RESP_IOVA, &m.addr),
+	}})
+	if err != nil {
+		return nil, p.obj.fail(op, err)
+	}
+	m.size = int(length)
+	m.obj = newObject(p.obj.device, fmt.Sprintf("imported MR %#x", m.lkey), func() error { return nil }, p.obj)
+	m.obj.kept = true
+	return m, nil
+}
