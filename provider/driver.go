@@ -124,6 +124,8 @@ type SendQueue interface {
 	// Post posts wrs in order and rings one doorbell. It returns how many
 	// were posted; if not all, the error says why.
 	Post(wrs []SendWR) (int, error)
+	// Cap is the number of requests it can hold.
+	Cap() int
 	Stateful
 	Queue
 }
@@ -138,6 +140,7 @@ type Stateful interface {
 // RecvQueue is the receive queue of a QP, or an SRQ.
 type RecvQueue interface {
 	Post(wrs []RecvWR) (int, error)
+	Cap() int
 	Stateful
 	Resizer
 	Queue

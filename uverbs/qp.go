@@ -139,12 +139,15 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 		return nil, p.obj.fail(op, err)
 	}
 	q.send, q.recv = send, recv
+	// Kernels do not all say what they rounded the sizes up to.
+	q.cap.MaxSendWR = uint32(send.Cap())
 	q.rxeSend, _ = send.(*rxe.SendQueue)
 	q.rxeRecv, _ = recv.(*rxe.RecvQueue)
 	q.siwSend, _ = send.(*siw.SendQueue)
 	q.siwRecv, _ = recv.(*siw.RecvQueue)
 	queues := []provider.Queue{send}
 	if recv != nil {
+		q.cap.MaxRecvWR = uint32(recv.Cap())
 		queues = append(queues, recv)
 	}
 	q.obj = newObject(p.obj.device, fmt.Sprintf("QP %d", q.num), func() error {

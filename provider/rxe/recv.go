@@ -90,6 +90,13 @@ func (q *RecvQueue) encode(wqe *abi.RxeRecvWqe, wr *provider.RecvWR) error {
 	return nil
 }
 
+// Cap implements [provider.RecvQueue].
+func (q *RecvQueue) Cap() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.ring.Cap()
+}
+
 // Transition implements [provider.Stateful].
 func (q *RecvQueue) Transition(s provider.QPState, modify func() error) error {
 	q.mu.Lock()

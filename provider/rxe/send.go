@@ -249,6 +249,13 @@ func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *provider.SendWR) (provid
 // fetches are the operations that bring data, which needs memory to go to.
 var fetches = [len(takenBy)]bool{provider.OpRDMARead: true, provider.OpCompareSwap: true, provider.OpFetchAdd: true}
 
+// Cap implements [provider.SendQueue].
+func (q *SendQueue) Cap() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.ring.Cap()
+}
+
 // Transition implements [provider.Stateful].
 func (q *SendQueue) Transition(s provider.QPState, modify func() error) error {
 	q.mu.Lock()

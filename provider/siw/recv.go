@@ -78,6 +78,14 @@ func (q *RecvQueue) Post(wrs []provider.RecvWR) (int, error) {
 	return len(wrs), nil
 }
 
+// Cap implements [provider.RecvQueue].
+func (q *RecvQueue) Cap() int {
+	if q.queue.region == nil {
+		return 0
+	}
+	return int(q.queue.mask) + 1
+}
+
 // Transition implements [provider.Stateful].
 func (q *RecvQueue) Transition(s provider.QPState, modify func() error) error {
 	q.mu.Lock()

@@ -222,6 +222,9 @@ func copySGL(dst *[abi.SIW_MAX_SGE]abi.SiwSge, sgl []provider.SGE) (length uint6
 	return length
 }
 
+// Cap implements [provider.SendQueue].
+func (q *SendQueue) Cap() int { return int(q.queue.mask) + 1 }
+
 // Transition implements [provider.Stateful].
 func (q *SendQueue) Transition(s provider.QPState, modify func() error) error {
 	q.mu.Lock()
