@@ -14,7 +14,8 @@ import (
 )
 
 // Access says who may do what to memory. Values are the kernel's (enum
-// ib_uverbs_access_flags). Local reads are always allowed.
+// ib_uverbs_access_flags). Local reads are always allowed; so are, on siw,
+// remote reads: its kernel side does not check AccessRemoteRead.
 type Access uint32
 
 const (

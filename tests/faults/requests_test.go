@@ -1,0 +1,179 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// requestCase is a request that must fail, and how it completes. iWARP answers
+// neither sends nor writes, so on siw what the peer refuses shows as the end of
+// the connection: as flushed requests.
+type requestCase struct {
+	name     string
+	pair     labtest.PairOptions
+	run      func(t *testing.T, a, b *labtest.Side) uverbs.SendWR
+	rxe, siw []uverbs.WCStatus
+}
+
+var gone = []uverbs.WCStatus{uverbs.WCFlushErr}
+
+// reads are refused by what the peer sends back, if it arrives in time.
+var readRefused = []uverbs.WCStatus{uverbs.WCFlushErr, uverbs.WCRemAccessErr, uverbs.WCGeneralErr}
+
+func request(op uverbs.Opcode, off int, rkeyFlip uint32) func(t *testing.T, a, b *labtest.Side) uverbs.SendWR {
+	return func(t *testing.T, a, b *labtest.Side) uverbs.SendWR {
+		return uverbs.SendWR{
+			Opcode: op, SGL: []uverbs.SGE{a.MR.SGE(0, 64)}, RemoteAddr: b.MR.Addr() + uint64(off), RKey: b.MR.RKey() ^ rkeyFlip,
+		}
+	}
+}
+
+var requestCases = []requestCase{
+	{name: "write, wrong rkey", run: request(uverbs.OpRDMAWrite, 0, 0x5500), rxe: []uverbs.WCStatus{uverbs.WCRemAccessErr}, siw: gone},
+	{name: "write, out of range", run: request(uverbs.OpRDMAWrite, 64<<10-63, 0), rxe: []uverbs.WCStatus{uverbs.WCRemAccessErr}, siw: gone},
+	{name: "write, not permitted", pair: labtest.PairOptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteRead}, run: request(uverbs.OpRDMAWrite, 0, 0), rxe: []uverbs.WCStatus{uverbs.WCRemAccessErr}, siw: gone},
+	{name: "read, wrong rkey", run: request(uverbs.OpRDMARead, 0, 0x5500), rxe: []uverbs.WCStatus{uverbs.WCRemAccessErr}, siw: readRefused},
+	{name: "read, out of range", run: request(uverbs.OpRDMARead, 64<<10-63, 0), rxe: []uverbs.WCStatus{uverbs.WCRemAccessErr}, siw: readRefused},
+	// siw serves reads of any region whose key the peer has (siw_qp_sq_proc_tx
+	// checks no permission).
+	{name: "read, not permitted", pair: labtest.PairOptions{Access: uverbs.AccessLocalWrite}, run: request(uverbs.OpRDMARead, 0, 0), rxe: []uverbs.WCStatus{uverbs.WCRemAccessErr}, siw: []uverbs.WCStatus{uverbs.WCSuccess}},
+	{name: "no receive", pair: labtest.PairOptions{RC: uverbs.ConnectOptions{RNRRetry: 1, MinRNRTimer: 1}}, run: request(uverbs.OpSend, 0, 0),
+		rxe: []uverbs.WCStatus{uverbs.WCRNRRetryExcErr}, siw: gone},
+	{name: "peer's QP destroyed", pair: labtest.PairOptions{RC: uverbs.ConnectOptions{Timeout: 8, RetryCount: 1}},
+		run: func(t *testing.T, a, b *labtest.Side) uverbs.SendWR {
+			if err := b.QP.Close(); err != nil {
+				t.Error(err)
+			}
+			return request(uverbs.OpRDMAWrite, 0, 0)(t, a, b)
+		}, rxe: []uverbs.WCStatus{uverbs.WCRetryExcErr}, siw: gone},
+}
+
+// TestFailedRequests injects errors into one connection while another goes on.
+func TestFailedRequests(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		for _, c := range requestCases {
+			t.Run(c.name, func(t *testing.T) {
+				c.pair.Device = device
+				other := labtest.PairOptions{Device: device}
+				x, y := labtest.NewPair(t, other)
+				want := c.rxe
+				if device == labtest.SIW {
+					want = c.siw
+				}
+				a, b := labtest.NewPair(t, c.pair)
+				wr := c.run(t, a, b)
+				wr.Flags |= uverbs.SendSignaled
+				got := failure(t, a, wr, device == labtest.SIW)
+				if !slices.Contains(want, got) {
+					t.Errorf("completed with %v, want %v", got, want)
+				}
+				if got == uverbs.WCSuccess {
+					return
+				}
+				// What comes after it is flushed.
+				wr.ID = 77
+				if _, err := a.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+					t.Error(err)
+				} else if wc := poll(t, a.SendCQ); wc.ID != 77 || wc.Status != uverbs.WCFlushErr {
+					t.Errorf("the next one: %+v, %v", wc, wc.Status)
+				}
+				works(t, x, y)
+			})
+		}
+	})
+}
+
+// failure posts wr and returns how it failed. If the driver completes what it
+// has sent, that is not yet it.
+func failure(t *testing.T, a *labtest.Side, wr uverbs.SendWR, completesSent bool) uverbs.WCStatus {
+	t.Helper()
+	for range 100 {
+		if _, err := a.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+			if errors.Is(err, uverbs.ErrState) {
+				return uverbs.WCFlushErr // the connection is being taken down
+			}
+			t.Fatal(err)
+		}
+		if wc := poll(t, a.SendCQ); wc.Err() != nil || !completesSent {
+			return wc.Status
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return uverbs.WCSuccess
+}
+
+func poll(t *testing.T, cq *uverbs.CQ) uverbs.WC {
+	t.Helper()
+	var wc [1]uverbs.WC
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+		if cq.Poll(wc[:]) == 1 {
+			return wc[0]
+		}
+	}
+	t.Fatal("no completion")
+	return wc[0]
+}
+
+// works sends a message.
+func works(t *testing.T, a, b *labtest.Side) {
+	t.Helper()
+	if _, err := b.PostRecv(uverbs.RecvWR{SGL: []uverbs.SGE{b.MR.SGE(0, 64)}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: []byte("still here")}}); err != nil {
+		t.Fatal(err)
+	}
+	if wc := poll(t, a.SendCQ); wc.Err() != nil {
+		t.Fatal(wc.Err())
+	}
+	if wc := poll(t, b.RecvCQ); wc.Err() != nil || string(b.MR.Bytes()[:10]) != "still here" {
+		t.Fatal(wc.Err())
+	}
+}
+
+// TestCQOverrun lets more complete than a CQ holds. That CQ is lost, which an
+// event tells; others are not.
+func TestCQOverrun(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		x, y := labtest.NewPair(t, labtest.PairOptions{Device: device})
+		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device})
+		wr := uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte("x")}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		events := make(chan uverbs.AsyncEvent, 10)
+		go func() {
+			defer close(events)
+			for e, err := range a.PD.Context().AsyncEvents(ctx) {
+				if err != nil {
+					return
+				}
+				events <- e
+			}
+		}()
+		for n := 0; n < a.SendCQ.Cap()+10; {
+			posted, err := a.QP.PostSend([]uverbs.SendWR{wr})
+			if n += posted; err != nil && !errors.Is(err, uverbs.ErrQueueFull) {
+				break // the QP has suffered, which it may
+			}
+			if ctx.Err() != nil {
+				break
+			}
+		}
+		for e := range events {
+			if e.Type == uverbs.EventCQErr {
+				if e.CQ != a.SendCQ {
+					t.Error("the event is another CQ's")
+				}
+				works(t, x, y)
+				return
+			}
+		}
+		t.Error("no event")
+	})
+}

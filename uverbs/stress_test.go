@@ -1,0 +1,96 @@
+package uverbs_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+var completions = flag.Int("completions", 100_000, "how many requests TestManyGoroutines completes on each device")
+
+// TestManyGoroutines has 8 goroutines post to one QP and 4 poll its CQ, which
+// carry numbers: every one must come back exactly once.
+func TestManyGoroutines(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		const posters, pollers = 8, 4
+		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true, Cap: uverbs.QPCap{
+			MaxSendWR: 256, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16,
+		}})
+		total := uint64(*completions)
+		seen := make([]atomic.Uint32, total)
+		var next, done atomic.Uint64
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		// At most as many in flight as the CQ holds.
+		credits := make(chan struct{}, a.SendCQ.Cap())
+		for range cap(credits) {
+			credits <- struct{}{}
+		}
+		var wg sync.WaitGroup
+		for range posters {
+			wg.Go(func() {
+				for {
+					id := next.Add(1) - 1
+					if id >= total {
+						return
+					}
+					select {
+					case <-credits:
+					case <-ctx.Done():
+						return
+					}
+					wr := uverbs.SendWR{ID: id, Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte{byte(id)}}
+					for {
+						_, err := a.QP.PostSend([]uverbs.SendWR{wr})
+						if err == nil {
+							break
+						}
+						if !errors.Is(err, uverbs.ErrQueueFull) {
+							t.Error(err)
+							cancel()
+							return
+						}
+						runtime.Gosched()
+					}
+				}
+			})
+		}
+		for range pollers {
+			wg.Go(func() {
+				var wcs [16]uverbs.WC
+				for {
+					n, err := a.SendCQ.PollWait(ctx, wcs[:])
+					if err != nil {
+						return // all done, or out of time
+					}
+					for _, wc := range wcs[:n] {
+						if wc.Err() != nil || wc.ID >= total || wc.QPNum != a.QP.Num() {
+							t.Errorf("%+v", wc)
+							cancel()
+							return
+						}
+						seen[wc.ID].Add(1)
+						credits <- struct{}{}
+					}
+					if done.Add(uint64(n)) >= total {
+						cancel()
+					}
+				}
+			})
+		}
+		wg.Wait()
+		for id := range seen {
+			if n := seen[id].Load(); n != 1 {
+				t.Fatalf("completion %d of %d came %d times", id, total, n)
+			}
+		}
+	})
+}
