@@ -12,9 +12,10 @@ import (
 // POST_SEND with no work requests, which for drivers with a mapped queue means
 // "look there". It is encoded once.
 type Doorbell struct {
-	fd  int
-	pin runtime.Pinner
-	msg *doorbellMsg
+	fd   int
+	long bool
+	pin  runtime.Pinner
+	msg  *doorbellMsg
 }
 
 type doorbellMsg struct {
@@ -24,9 +25,10 @@ type doorbellMsg struct {
 }
 
 // NewDoorbell makes the doorbell of the QP with the given handle on the uverbs
-// file fd. Close it after the last Ring.
-func NewDoorbell(fd int, qpHandle uint32) *Doorbell {
-	d := &Doorbell{fd: fd, msg: new(doorbellMsg)}
+// file fd. long says that the driver works on the requests in the call, and
+// does not only queue them. Close it after the last Ring.
+func NewDoorbell(fd int, qpHandle uint32, long bool) *Doorbell {
+	d := &Doorbell{fd: fd, long: long, msg: new(doorbellMsg)}
 	m := d.msg
 	m.hdr = abi.IbUverbsCmdHdr{
 		Command:  abi.IB_USER_VERBS_CMD_POST_SEND,
@@ -41,10 +43,13 @@ func NewDoorbell(fd int, qpHandle uint32) *Doorbell {
 	return d
 }
 
-// Ring makes the one system call. It does not allocate, and it does not block:
-// the driver only queues work.
+// Ring makes the one system call. It does not allocate.
 func (d *Doorbell) Ring() error {
-	return write(d.fd, unsafe.Pointer(d.msg), unsafe.Sizeof(d.msg.hdr)+unsafe.Sizeof(d.msg.req))
+	size := unsafe.Sizeof(d.msg.hdr) + unsafe.Sizeof(d.msg.req)
+	if d.long {
+		return writeLong(d.fd, unsafe.Pointer(d.msg), size)
+	}
+	return write(d.fd, unsafe.Pointer(d.msg), size)
 }
 
 // Close releases the doorbell.

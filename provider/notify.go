@@ -46,8 +46,19 @@ func (n *Notify) Arm(solicitedOnly bool) error {
 // scheduler need not be told: RawSyscall costs less than Syscall
 // (BenchmarkDoorbell in package uverbs shows it).
 func write(fd int, p unsafe.Pointer, size uintptr) error {
+	return retry(unix.RawSyscall, fd, p, size)
+}
+
+// writeLong is write for commands in which the kernel does the work: telling
+// the scheduler costs little then (BenchmarkWrite shows no difference on siw),
+// and spares others the wait, the garbage collector among them.
+func writeLong(fd int, p unsafe.Pointer, size uintptr) error {
+	return retry(unix.Syscall, fd, p, size)
+}
+
+func retry(call func(trap, a1, a2, a3 uintptr) (uintptr, uintptr, unix.Errno), fd int, p unsafe.Pointer, size uintptr) error {
 	for {
-		_, _, errno := unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(p), size)
+		_, _, errno := call(unix.SYS_WRITE, uintptr(fd), uintptr(p), size)
 		switch errno {
 		case 0:
 			return nil

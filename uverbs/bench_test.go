@@ -48,27 +48,31 @@ func BenchmarkPollEmpty(b *testing.B) {
 // BenchmarkWrite writes 8 bytes, in batches with one doorbell and one
 // completion each, and waits for it: a round trip through the kernel and back.
 func BenchmarkWrite(b *testing.B) {
-	for _, batch := range []int{1, 16, 64} {
-		b.Run(fmt.Sprint("batch=", batch), func(b *testing.B) {
-			a, peer := labtest.NewPair(b, labtest.PairOptions{})
-			wrs := make([]uverbs.SendWR, batch)
-			for i := range wrs {
-				wrs[i] = uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, RemoteAddr: peer.MR.Addr(), RKey: peer.MR.RKey(), Inline: make([]byte, 8)}
-			}
-			wrs[batch-1].Flags = uverbs.SendSignaled
-			var wcs [16]uverbs.WC
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := a.QP.PostSend(wrs); err != nil {
-					b.Fatal(err)
-				}
-				for a.SendCQ.Poll(wcs[:]) == 0 {
-				}
-				if err := wcs[0].Err(); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*batch), "ns/write")
-		})
+	for _, device := range []string{labtest.RXE, labtest.SIW} {
+		for _, batch := range []int{1, 16, 64} {
+			b.Run(fmt.Sprintf("%s/batch=%d", device, batch), func(b *testing.B) { benchmarkWrite(b, device, batch) })
+		}
 	}
+}
+
+func benchmarkWrite(b *testing.B, device string, batch int) {
+	a, peer := labtest.NewPair(b, labtest.PairOptions{Device: device})
+	wrs := make([]uverbs.SendWR, batch)
+	for i := range wrs {
+		wrs[i] = uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, RemoteAddr: peer.MR.Addr(), RKey: peer.MR.RKey(), Inline: make([]byte, 8)}
+	}
+	wrs[batch-1].Flags = uverbs.SendSignaled
+	var wcs [16]uverbs.WC
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := a.QP.PostSend(wrs); err != nil {
+			b.Fatal(err)
+		}
+		for a.SendCQ.Poll(wcs[:]) == 0 {
+		}
+		if err := wcs[0].Err(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*batch), "ns/write")
 }

@@ -35,7 +35,7 @@ func newSendQueue(a array[abi.SiwSqe], init provider.QPInit, info provider.QPInf
 	cq, _ := init.SendCQ.(*CompletionQueue)
 	return &SendQueue{
 		queue: a, cq: cq, num: info.QPNum, signalAll: init.SignalAll,
-		doorbell: provider.NewDoorbell(dev.FD, info.Handle), query: provider.NewStateQuery(dev.FD, info.Handle),
+		doorbell: provider.NewDoorbell(dev.FD, info.Handle, true), query: provider.NewStateQuery(dev.FD, info.Handle),
 		maxSGE: min(int(info.Cap.MaxSendSGE), abi.SIW_MAX_SGE), maxMsg: uint64(dev.MaxMessage),
 		maxData: min(int(info.Cap.MaxInline), maxInline),
 	}
