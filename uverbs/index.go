@@ -1,0 +1,84 @@
+package uverbs
+
+import (
+	"encoding/binary"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/mmap"
+)
+
+// Index is the kernel's number of the device, which it keeps when it is renamed
+// and which no later device gets (ibv_get_device_index(3)).
+func (d Device) Index() (int, error) {
+	indices, err := deviceIndices()
+	if err != nil {
+		return 0, &Error{Op: "find index of", Device: d.Name, Err: err}
+	}
+	i, ok := indices[d.Name]
+	if !ok {
+		return 0, &Error{Op: "find index of", Device: d.Name, Err: ErrNoDevice}
+	}
+	return i, nil
+}
+
+// deviceIndices asks over netlink, the only place where the kernel tells.
+func deviceIndices() (map[string]int, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	req := unix.NlMsghdr{
+		Len:   unix.SizeofNlMsghdr,
+		Type:  abi.RDMA_NL_NLDEV<<10 | abi.RDMA_NLDEV_CMD_GET, // RDMA_NL_GET_TYPE
+		Flags: unix.NLM_F_REQUEST | unix.NLM_F_DUMP,
+	}
+	if err := unix.Sendto(fd, mmap.Bytes(&req), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return nil, err
+	}
+	indices := map[string]int{}
+	buf := make([]byte, 1<<15) // more than the kernel puts into one answer
+	for {
+		n, _, err := unix.Recvfrom(fd, buf, 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		messages, err := syscall.ParseNetlinkMessage(buf[:n])
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range messages {
+			switch m.Header.Type {
+			case unix.NLMSG_DONE:
+				return indices, nil
+			case unix.NLMSG_ERROR:
+				return nil, unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data)))
+			}
+			attrs := netlinkAttrs(m.Data)
+			name, index := attrs[abi.RDMA_NLDEV_ATTR_DEV_NAME], attrs[abi.RDMA_NLDEV_ATTR_DEV_INDEX]
+			if len(name) > 0 && len(index) == 4 {
+				indices[unix.ByteSliceToString(name)] = int(binary.NativeEndian.Uint32(index))
+			}
+		}
+	}
+}
+
+// netlinkAttrs splits a message into its attributes.
+func netlinkAttrs(b []byte) map[uint16][]byte {
+	attrs := map[uint16][]byte{}
+	for len(b) >= unix.SizeofNlAttr {
+		size, typ := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])
+		if size < unix.SizeofNlAttr || size > len(b) {
+			break
+		}
+		attrs[typ&^unix.NLA_F_NESTED] = b[unix.SizeofNlAttr:size]
+		b = b[min((size+3)&^3, len(b)):] // they start at multiples of 4
+	}
+	return attrs
+}
