@@ -43,7 +43,7 @@ func (p *PD) CreateAH(av AddressVector) (*AH, error) {
 		Grh: abi.IbUverbsGlobalRoute{
 			Dgid: av.DGID, FlowLabel: av.FlowLabel, SgidIndex: av.SGIDIndex, HopLimit: av.HopLimit, TrafficClass: av.TrafficClass,
 		},
-		Dlid: av.DLID, Sl: av.SL, SrcPathBits: av.SrcPathBits, StaticRate: av.StaticRate, PortNum: av.Port,
+		Dlid: av.DLID, Sl: av.SL, SrcPathBits: av.SrcPathBits, StaticRate: uint8(av.StaticRate), PortNum: av.Port,
 	}}
 	if av.Global {
 		req.Attr.IsGlobal = 1
@@ -111,6 +111,13 @@ func (a *AH) Attr() AddressVector { return a.av }
 
 // To addresses a QP behind the handle. qkey must be the QP's.
 func (a *AH) To(qpNum, qkey uint32) UDAddr { return UDAddr{AH: a.num, QPNum: qpNum, QKey: qkey} }
+
+// UDPSourcePort is the port from which a RoCE v2 device sends what goes by a
+// flow label, by which networks with several paths spread flows over them: the
+// kernel's rdma_flow_label_to_udp_sport.
+func UDPSourcePort(flowLabel uint32) uint16 {
+	return 0xc000 | uint16(flowLabel&0x3fff^flowLabel>>14&0x3f)
+}
 
 // Close destroys the handle.
 func (a *AH) Close() error { return a.obj.close() }

@@ -50,7 +50,7 @@ type AddressVector struct {
 	DLID        uint16
 	SL          uint8
 	SrcPathBits uint8
-	StaticRate  uint8
+	StaticRate  Rate
 	Port        uint8
 }
 
@@ -98,7 +98,7 @@ func (av *AddressVector) dest() abi.IbUverbsQpDest {
 	d := abi.IbUverbsQpDest{
 		Dgid: av.DGID, FlowLabel: av.FlowLabel, Dlid: av.DLID, SgidIndex: av.SGIDIndex,
 		HopLimit: av.HopLimit, TrafficClass: av.TrafficClass, Sl: av.SL,
-		SrcPathBits: av.SrcPathBits, StaticRate: av.StaticRate, PortNum: av.Port,
+		SrcPathBits: av.SrcPathBits, StaticRate: uint8(av.StaticRate), PortNum: av.Port,
 	}
 	if av.Global {
 		d.IsGlobal = 1
@@ -110,7 +110,7 @@ func vectorOfDest(d *abi.IbUverbsQpDest) AddressVector {
 	return AddressVector{
 		Global: d.IsGlobal != 0, DGID: d.Dgid, FlowLabel: d.FlowLabel, SGIDIndex: d.SgidIndex,
 		HopLimit: d.HopLimit, TrafficClass: d.TrafficClass, DLID: d.Dlid, SL: d.Sl,
-		SrcPathBits: d.SrcPathBits, StaticRate: d.StaticRate, Port: d.PortNum,
+		SrcPathBits: d.SrcPathBits, StaticRate: Rate(d.StaticRate), Port: d.PortNum,
 	}
 }
 
@@ -118,7 +118,7 @@ func vectorOfAH(a *abi.IbUverbsAhAttr) AddressVector {
 	return AddressVector{
 		Global: a.IsGlobal != 0, DGID: a.Grh.Dgid, FlowLabel: a.Grh.FlowLabel, SGIDIndex: a.Grh.SgidIndex,
 		HopLimit: a.Grh.HopLimit, TrafficClass: a.Grh.TrafficClass, DLID: a.Dlid, SL: a.Sl,
-		SrcPathBits: a.SrcPathBits, StaticRate: a.StaticRate, Port: a.PortNum,
+		SrcPathBits: a.SrcPathBits, StaticRate: Rate(a.StaticRate), Port: a.PortNum,
 	}
 }
 
