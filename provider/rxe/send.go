@@ -111,6 +111,10 @@ var needs = [len(takenBy)]uint64{
 // encode writes wr into a free slot. The fields it leaves alone are the
 // kernel's scratch space, which the kernel sets before it reads them.
 func (q *SendQueue) encode(wqe *abi.RxeSendWqe, wr *provider.SendWR) error {
+	simple := wr.Opcode == provider.OpRDMAWrite || wr.Opcode == provider.OpSend || wr.Opcode == provider.OpRDMARead
+	if simple && q.typ == provider.RC && len(wr.SGL) == 1 && q.maxSGE > 0 && len(wr.Inline) == 0 && len(wr.InlineList) == 0 {
+		return q.encodeSimple(wqe, wr)
+	}
 	if int(wr.Opcode) >= len(takenBy) || takenBy[wr.Opcode]&(1<<q.typ) == 0 || q.caps&needs[wr.Opcode] != needs[wr.Opcode] {
 		return provider.ErrOpcode
 	}
@@ -135,6 +139,22 @@ func (q *SendQueue) encode(wqe *abi.RxeSendWqe, wr *provider.SendWR) error {
 	wqe.State = 0 // posted
 	wqe.Iova = wr.RemoteAddr
 	wqe.HasRdAtomic = 0
+	return nil
+}
+
+// encodeSimple is encode for what most requests are: it takes two thirds of the
+// time (BenchmarkPost).
+func (q *SendQueue) encodeSimple(wqe *abi.RxeSendWqe, wr *provider.SendWR) error {
+	sge := &wr.SGL[0]
+	if uint64(sge.Length) > q.maxMsg {
+		return provider.ErrMessageTooLong
+	}
+	rdma := wqe.Wr.Wr.Rdma() // which a SEND ignores
+	rdma.RemoteAddr, rdma.Rkey = wr.RemoteAddr, wr.RKey
+	*(*provider.SGE)(unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe))) = *sge
+	setDMA(&wqe.Dma, uint64(sge.Length), 1)
+	wqe.Wr.WrId, wqe.Wr.Opcode, wqe.Wr.SendFlags = wr.ID, uint32(wr.Opcode), uint32(wr.Flags&^provider.SendInline)
+	wqe.Status, wqe.State, wqe.Iova, wqe.HasRdAtomic = 0, 0, wr.RemoteAddr, 0
 	return nil
 }
 

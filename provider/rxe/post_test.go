@@ -1,0 +1,136 @@
+package rxe
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"unsafe"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
+)
+
+// fakeQueue is a send queue on a file, whose doorbell nobody hears: all that
+// posting costs in user space, on any machine.
+func fakeQueue(b testing.TB, depth uint32) *SendQueue {
+	const header, log2 = 384, 9
+	f, err := os.Create(filepath.Join(b.TempDir(), "queue"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(int64(header + depth<<log2)); err != nil {
+		b.Fatal(err)
+	}
+	region, err := mmap.Map(int(f.Fd()), 0, int(header+depth<<log2))
+	if err != nil {
+		b.Fatal(err)
+	}
+	r, err := mmap.NewRing(region, mmap.Layout{Producer: 128, Consumer: 256, Data: header, Log2Slot: log2, Mask: depth - 1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { null.Close() })
+	info := provider.QPInfo{QPNum: 17, Cap: provider.QPCap{MaxSendSGE: 4, MaxInline: 64}}
+	q := newSendQueue(ring{r, region}, provider.RC, info, provider.Device{FD: int(null.Fd()), MaxMessage: 1 << 31})
+	b.Cleanup(func() { q.Close() })
+	q.state = provider.StateRTS
+	return q
+}
+
+// batch is what a batch builder in the way of ibv_wr_start would be: requests
+// go into the queue one by one, and are published together.
+type batch struct {
+	q    *SendQueue
+	prod uint32
+	free uint32
+}
+
+func (q *SendQueue) start() batch {
+	q.mu.Lock()
+	return batch{q, q.prod, q.ring.Free(q.prod, q.ring.LoadConsumer())}
+}
+
+func (b *batch) write(id uint64, flags provider.SendFlags, addr uint64, rkey uint32, sge provider.SGE) error {
+	if b.free == 0 {
+		return provider.ErrQueueFull
+	}
+	wqe := (*abi.RxeSendWqe)(b.q.ring.Slot(b.prod))
+	rdma := wqe.Wr.Wr.Rdma()
+	rdma.RemoteAddr, rdma.Rkey = addr, rkey
+	*(*provider.SGE)(unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe))) = sge
+	setDMA(&wqe.Dma, uint64(sge.Length), 1)
+	wqe.Wr.WrId, wqe.Wr.Opcode, wqe.Wr.SendFlags = id, uint32(provider.OpRDMAWrite), uint32(flags)
+	wqe.Status, wqe.State, wqe.Iova, wqe.HasRdAtomic = 0, 0, addr, 0
+	b.prod = b.q.ring.Next(b.prod)
+	b.free--
+	return nil
+}
+
+func (b *batch) complete() error {
+	b.q.prod = b.prod
+	b.q.ring.StoreProducer(b.prod)
+	err := b.q.doorbell.Ring()
+	b.q.mu.Unlock()
+	return err
+}
+
+// BenchmarkPost compares posting a slice, made anew each time or kept by the
+// program, with a batch builder. On an ordinary machine, for 64 requests: 16, 9
+// and 8 ns each, and 230 ns for a doorbell that nobody hears. A real one, and
+// the kernel's work on a request, take a microsecond each at the least: a
+// builder, with twice the API, would be for nothing.
+func BenchmarkPost(b *testing.B) {
+	sge := provider.SGE{Addr: 1 << 20, Length: 64, LKey: 5}
+	sgl := []provider.SGE{sge}
+	run := func(name string, n int, post func(q *SendQueue) error) {
+		b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
+			q := fakeQueue(b, 128)
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := post(q); err != nil {
+					b.Fatal(err)
+				}
+				q.ring.StoreConsumer(q.prod)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/request")
+		})
+	}
+	for _, n := range []int{1, 16, 64} {
+		wrs := make([]provider.SendWR, n)
+		fill := func() {
+			for i := range wrs {
+				wrs[i] = provider.SendWR{ID: uint64(i), Opcode: provider.OpRDMAWrite, Flags: provider.SendSignaled, RemoteAddr: 1 << 30, RKey: 7, SGL: sgl}
+			}
+		}
+		run("slice", n, func(q *SendQueue) error {
+			fill()
+			_, err := q.Post(wrs)
+			return err
+		})
+		fill()
+		run("kept slice", n, func(q *SendQueue) error {
+			for i := range wrs {
+				wrs[i].ID++
+			}
+			_, err := q.Post(wrs)
+			return err
+		})
+		run("builder", n, func(q *SendQueue) error {
+			batch := q.start()
+			for i := range n {
+				if err := batch.write(uint64(i), provider.SendSignaled, 1<<30, 7, sge); err != nil {
+					return err
+				}
+			}
+			return batch.complete()
+		})
+	}
+	run("doorbell", 1, func(q *SendQueue) error { return q.doorbell.Ring() })
+}
