@@ -1,0 +1,304 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/mmap"
+)
+
+// attribute is a feature that the device's attributes tell of.
+func attribute(has func(*DeviceAttr) bool) func(*prober) error {
+	return func(p *prober) error {
+		attr, err := p.c.QueryDevice()
+		if err == nil && !has(attr) {
+			err = fmt.Errorf("not among the device's capabilities: %w", errors.ErrUnsupported)
+		}
+		return err
+	}
+}
+
+func capability(bits uint64) func(*prober) error {
+	return attribute(func(a *DeviceAttr) bool { return a.DeviceCapFlagsEx&bits != 0 })
+}
+
+func qpType(typ QPType) func(*prober) error {
+	return func(p *prober) error {
+		_, err := p.qp(typ)
+		return err
+	}
+}
+
+func srqType(typ uint64) func(*prober) error {
+	return func(p *prober) error {
+		pd, cq := p.pd(), p.cq()
+		if p.err != nil {
+			return p.err
+		}
+		var handle, wr, sge, zero uint32
+		wr, sge = 1, 1
+		var id uint64
+		var resp [64]byte // for the driver's part
+		return p.ioctl(abi.UVERBS_OBJECT_SRQ, abi.UVERBS_METHOD_SRQ_CREATE,
+			sys.New(abi.UVERBS_ATTR_CREATE_SRQ_HANDLE, &handle),
+			sys.Handle(abi.UVERBS_ATTR_CREATE_SRQ_PD_HANDLE, pd.handle),
+			sys.Handle(abi.UVERBS_ATTR_CREATE_SRQ_CQ_HANDLE, cq.handle),
+			sys.In(abi.UVERBS_ATTR_CREATE_SRQ_USER_HANDLE, &id),
+			sys.In(abi.UVERBS_ATTR_CREATE_SRQ_MAX_WR, &wr),
+			sys.In(abi.UVERBS_ATTR_CREATE_SRQ_MAX_SGE, &sge),
+			sys.In(abi.UVERBS_ATTR_CREATE_SRQ_LIMIT, &zero),
+			sys.In(abi.UVERBS_ATTR_CREATE_SRQ_MAX_NUM_TAGS, &wr),
+			sys.Const(abi.UVERBS_ATTR_CREATE_SRQ_TYPE, typ),
+			sys.Out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, &wr),
+			sys.Out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, &sge),
+			sys.OutBytes(abi.UVERBS_ATTR_UHW_OUT, resp[:]))
+	}
+}
+
+// cqFlags makes a CQ with flags, which no driver of this package takes.
+func cqFlags(flags uint64) func(*prober) error {
+	return func(p *prober) error {
+		var handle, got, zero uint32
+		depth, id := uint32(1), uint64(0)
+		var resp [64]byte // for the driver's part
+		return p.ioctl(abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_CREATE,
+			sys.New(abi.UVERBS_ATTR_CREATE_CQ_HANDLE, &handle),
+			sys.In(abi.UVERBS_ATTR_CREATE_CQ_CQE, &depth),
+			sys.In(abi.UVERBS_ATTR_CREATE_CQ_USER_HANDLE, &id),
+			sys.In(abi.UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, &zero),
+			sys.Const(abi.UVERBS_ATTR_CREATE_CQ_FLAGS, flags),
+			sys.Out(abi.UVERBS_ATTR_CREATE_CQ_RESP_CQE, &got),
+			sys.OutBytes(abi.UVERBS_ATTR_UHW_OUT, resp[:]))
+	}
+}
+
+const extended = abi.IB_USER_VERBS_CMD_FLAG_EXTENDED
+
+var probes = map[Feature]func(*prober) error{
+	"RC":                       qpType(RC),
+	"UC":                       qpType(UC),
+	"UD":                       qpType(UD),
+	"raw packet QP":            qpType(abi.IB_UVERBS_QPT_RAW_PACKET),
+	"driver QP":                qpType(abi.IB_UVERBS_QPT_DRIVER),
+	"MW type 1":                mwType(MWType1),
+	"MW type 2":                mwType(MWType2),
+	"tag matching SRQ":         srqType(abi.IB_UVERBS_SRQT_TM),
+	"CQ timestamps":            cqFlags(abi.IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION),
+	"CQ ignoring overruns":     cqFlags(abi.IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN),
+	"FLUSH":                    capability(abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL),
+	"persistent FLUSH":         capability(abi.IB_UVERBS_DEVICE_FLUSH_PERSISTENT),
+	"ATOMIC_WRITE":             capability(abi.IB_UVERBS_DEVICE_ATOMIC_WRITE),
+	"LOCAL_INV, SEND_WITH_INV": capability(abi.IB_UVERBS_DEVICE_MEM_MGT_EXTENSIONS),
+	"atomics":                  attribute(func(a *DeviceAttr) bool { return a.Base.AtomicCap != 0 }),
+	"device clock":             attribute(func(a *DeviceAttr) bool { return a.HcaCoreClock != 0 }),
+	"on-demand paging": func(p *prober) error {
+		_, err := p.mr(AccessOnDemand | AccessLocalWrite)
+		return err
+	},
+	"implicit on-demand paging": func(p *prober) error {
+		pd := p.pd()
+		if p.err != nil {
+			return p.err
+		}
+		req := abi.IbUverbsRegMr{Length: ^uint64(0), PdHandle: pd.handle, AccessFlags: uint32(AccessOnDemand | AccessLocalWrite)}
+		var resp abi.IbUverbsRegMrResp
+		err := p.call(abi.IB_USER_VERBS_CMD_REG_MR, mmap.Bytes(&req), mmap.Bytes(&resp))
+		if err == unix.EINVAL && p.c.odp&odpImplicit == 0 {
+			err = fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
+		}
+		return err
+	},
+	"SRQ": func(p *prober) error {
+		pd := p.pd()
+		if p.err != nil {
+			return p.err
+		}
+		srq, err := pd.CreateSRQ(SRQOptions{MaxWR: 1, MaxSGE: 1})
+		return made(p, srq, err)
+	},
+	"SRQ resize": func(p *prober) error {
+		pd := p.pd()
+		if p.err != nil {
+			return p.err
+		}
+		srq, err := pd.CreateSRQ(SRQOptions{MaxWR: 1, MaxSGE: 1})
+		if keep(p, srq, err); err != nil {
+			return err
+		}
+		return srq.Resize(2)
+	},
+	"address handles": func(p *prober) error {
+		pd := p.pd()
+		if p.err != nil {
+			return p.err
+		}
+		gid, err := p.c.FindGID(1, noAddr)
+		if err != nil {
+			return err
+		}
+		ah, err := pd.CreateAH(AddressVector{Global: true, DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1, Port: 1})
+		return made(p, ah, err)
+	},
+	"multicast": func(p *prober) error {
+		qp, err := p.qp(UD)
+		if err != nil {
+			return err
+		}
+		group := GID{0xff, 0x0e, 15: 1}
+		if err := qp.AttachMulticast(group, 0); err != nil {
+			return err
+		}
+		return qp.DetachMulticast(group, 0)
+	},
+	"CQ resize": func(p *prober) error {
+		if cq := p.cq(); p.err == nil {
+			return cq.Resize(2)
+		}
+		return p.err
+	},
+	"CQ moderation": func(p *prober) error {
+		cq := p.cq()
+		if p.err != nil {
+			return p.err
+		}
+		return cq.Moderate(1, 1)
+	},
+	"MR rereg, access": func(p *prober) error {
+		mr, err := p.mr(AccessLocalWrite)
+		if err != nil {
+			return err
+		}
+		all := AccessAll &^ AccessRemoteAtomic
+		return mr.Rereg(ReregOptions{Access: &all})
+	},
+	"MR rereg, PD": func(p *prober) error {
+		mr, err := p.mr(AccessLocalWrite)
+		pd := p.pd()
+		if err = errors.Join(err, p.err); err != nil {
+			return err
+		}
+		p.closers = append(p.closers, mr.Close) // before the PD it moves to
+		return mr.Rereg(ReregOptions{PD: pd})
+	},
+	"MR rereg, memory": func(p *prober) error {
+		mr, err := p.mr(AccessLocalWrite)
+		if err != nil {
+			return err
+		}
+		return mr.Rereg(ReregOptions{Memory: make([]byte, 4096)})
+	},
+	"MR advice": func(p *prober) error {
+		access := AccessLocalWrite | AccessOnDemand
+		mr, err := p.mr(access)
+		if errors.Is(err, errors.ErrUnsupported) {
+			p.err = nil
+			mr, err = p.mr(AccessLocalWrite)
+		}
+		if err != nil {
+			return err
+		}
+		return mr.pd.Advise(AdvisePrefetch, true, mr.SGE(0, 4096))
+	},
+	"DMA-BUF MR": func(p *prober) error {
+		pd := p.pd()
+		if p.err != nil {
+			return p.err
+		}
+		mr, err := pd.RegisterDMABuf(-1, 0, 4096, 0, AccessLocalWrite)
+		if errors.Is(err, unix.EBADF) { // it would have taken a file
+			return nil
+		}
+		return made(p, mr, err)
+	},
+	"XRC domain": func(p *prober) error {
+		req := abi.IbUverbsOpenXrcd{Fd: ^uint32(0), Oflags: unix.O_CREAT}
+		var resp abi.IbUverbsOpenXrcdResp
+		return p.call(abi.IB_USER_VERBS_CMD_OPEN_XRCD, mmap.Bytes(&req), mmap.Bytes(&resp))
+	},
+	"QP rate limit": func(p *prober) error {
+		qp, err := p.qp(RC)
+		if err != nil {
+			return err
+		}
+		const rateLimit = 1 << 25 // enum ib_qp_attr_mask
+		req := abi.IbUverbsExModifyQp{Base: abi.IbUverbsModifyQp{QpHandle: qp.handle, AttrMask: rateLimit}, RateLimit: 1000}
+		return p.call(abi.IB_USER_VERBS_EX_CMD_MODIFY_QP|extended, mmap.Bytes(&req), nil)
+	},
+	"flow actions": func(p *prober) error {
+		var handle uint32
+		return p.ioctl(abi.UVERBS_OBJECT_FLOW_ACTION, abi.UVERBS_METHOD_FLOW_ACTION_ESP_CREATE,
+			sys.New(abi.UVERBS_ATTR_CREATE_FLOW_ACTION_ESP_HANDLE, &handle))
+	},
+	"completion counters": func(p *prober) error {
+		// The headers of Linux 7.2 have no such object yet.
+		const object, create, newHandle = abi.UVERBS_OBJECT_DMABUF + 1, 0, 0
+		var handle uint32
+		return p.ioctl(object, create, sys.New(newHandle, &handle))
+	},
+	"flow steering": func(p *prober) error {
+		qp, err := p.qp(RC)
+		if err != nil {
+			return err
+		}
+		req := abi.IbUverbsCreateFlow{QpHandle: qp.handle, FlowAttr: abi.IbUverbsFlowAttr{Port: 1}}
+		var resp abi.IbUverbsCreateFlowResp
+		return p.call(abi.IB_USER_VERBS_EX_CMD_CREATE_FLOW|extended, mmap.Bytes(&req), mmap.Bytes(&resp))
+	},
+	"work queues": func(p *prober) error {
+		pd, cq := p.pd(), p.cq()
+		if p.err != nil {
+			return p.err
+		}
+		req := abi.IbUverbsExCreateWq{PdHandle: pd.handle, CqHandle: cq.handle, MaxWr: 1, MaxSge: 1}
+		var resp abi.IbUverbsExCreateWqResp
+		return p.call(abi.IB_USER_VERBS_EX_CMD_CREATE_WQ|extended, mmap.Bytes(&req), mmap.Bytes(&resp))
+	},
+	"receive indirection tables": func(p *prober) error {
+		req := struct {
+			abi.IbUverbsExCreateRwqIndTable
+			handle, _ uint32
+		}{}
+		var resp abi.IbUverbsExCreateRwqIndTableResp
+		return p.call(abi.IB_USER_VERBS_EX_CMD_CREATE_RWQ_IND_TBL|extended, mmap.Bytes(&req), mmap.Bytes(&resp))
+	},
+	"device memory": func(p *prober) error {
+		var handle uint32
+		length, align := uint64(64), uint32(0)
+		return p.ioctl(abi.UVERBS_OBJECT_DM, abi.UVERBS_METHOD_DM_ALLOC,
+			sys.New(abi.UVERBS_ATTR_ALLOC_DM_HANDLE, &handle),
+			sys.In(abi.UVERBS_ATTR_ALLOC_DM_LENGTH, &length),
+			sys.In(abi.UVERBS_ATTR_ALLOC_DM_ALIGNMENT, &align))
+	},
+	"DMA handles": func(p *prober) error {
+		var handle uint32
+		return p.ioctl(abi.UVERBS_OBJECT_DMAH, abi.UVERBS_METHOD_DMAH_ALLOC, sys.New(abi.UVERBS_ATTR_ALLOC_DMAH_HANDLE, &handle))
+	},
+	"flow counters": func(p *prober) error {
+		var handle uint32
+		return p.ioctl(abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_CREATE, sys.New(abi.UVERBS_ATTR_CREATE_COUNTERS_HANDLE, &handle))
+	},
+	"context query": func(p *prober) error {
+		var vectors uint32
+		return p.ioctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_CONTEXT, sys.Out(abi.UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, &vectors))
+	},
+	"port speed query": func(p *prober) error {
+		var speed uint64
+		return p.ioctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_PORT_SPEED,
+			sys.Const(abi.UVERBS_ATTR_QUERY_PORT_SPEED_PORT_NUM, 1), sys.Out(abi.UVERBS_ATTR_QUERY_PORT_SPEED_RESP, &speed))
+	},
+}
+
+func mwType(typ MWType) func(*prober) error {
+	return func(p *prober) error {
+		pd := p.pd()
+		if p.err != nil {
+			return p.err
+		}
+		mw, err := pd.AllocMW(typ)
+		return made(p, mw, err)
+	}
+}
