@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -17,39 +18,43 @@ func (c *devicesCmd) Run() error {
 	if err != nil {
 		return err
 	}
+	type device struct {
+		Name      string `json:"device"`
+		GUID      string `json:"node_guid"`
+		Transport string `json:"transport"`
+		Driver    string `json:"driver,omitempty"`
+		Node      string `json:"node"`
+		Error     string `json:"error,omitempty"`
+	}
+	list := make([]device, len(devs))
+	for i, d := range devs {
+		list[i] = device{Name: d.Name, GUID: d.GUID.String(), Node: d.Node}
+		list[i].Transport, _ = transport(d)
+		// Only an open device tells its driver.
+		if ctx, err := d.Open(); err != nil {
+			list[i].Error = err.Error()
+		} else {
+			list[i].Driver = ctx.Driver()
+			ctx.Close()
+		}
+	}
 	if c.JSON {
-		type device struct {
-			Name  string `json:"device"`
-			GUID  string `json:"node_guid"`
-			Node  string `json:"node"`
-			Error string `json:"error,omitempty"`
-		}
-		list := make([]device, len(devs))
-		for i, d := range devs {
-			list[i] = device{d.Name, d.GUID.String(), d.Node, errorText(d.NodeErr)}
-		}
 		return printJSON(list)
 	}
-	fmt.Printf("    %-16s\t   %s\n    %-16s\t%s\n", "device", "node GUID", "------", "----------------")
-	for _, d := range devs {
-		note := ""
-		if d.NodeErr != nil {
-			note = "\t" + d.NodeErr.Error()
-		}
-		fmt.Printf("    %-16s\t%v%s\n", d.Name, d.GUID, note)
+	// The first two columns are ibv_devices'.
+	row := func(name, guid, transport, driver string) {
+		fmt.Printf("    %-16s\t%-16s\t%-10s\t%s\n", name, guid, transport, driver)
+	}
+	row("device", "   node GUID", "transport", "driver")
+	row("------", "----------------", "---------", "------")
+	for _, d := range list {
+		row(d.Name, d.GUID, d.Transport, cmp.Or(d.Driver, d.Error))
 	}
 	if len(devs) == 0 {
 		_, err := uverbs.Open("") // which says what to do
 		return err
 	}
 	return nil
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }
 
 func printJSON(v any) error {

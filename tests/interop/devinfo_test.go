@@ -1,0 +1,350 @@
+package interop
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestDevinfo compares verbs info with C's ibv_devinfo -v: each of its fields
+// is in the JSON, under its name and with its value. The JSON has no other but
+// driver and features, and those that C leaves out when they are zero.
+func TestDevinfo(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		theirs := parseDevinfo(t, output(t, "ibv_devinfo", "-v", "-d", device))
+		var parsed []any
+		d := json.NewDecoder(strings.NewReader(output(t, built(t, "verbs"), "info", "--json", device)))
+		d.UseNumber() // some have 64 bits
+		if err := d.Decode(&parsed); err != nil || len(parsed) != 1 {
+			t.Fatalf("%d devices, %v", len(parsed), err)
+		}
+		ours := map[string]any{}
+		flatten(ours, "", parsed[0])
+		for _, c := range theirs {
+			v, ok := ours[c.path]
+			if !ok {
+				t.Errorf("%s: C says %s, verbs nothing", c.path, c)
+				continue
+			}
+			delete(ours, c.path)
+			if err := c.equals(v); err != nil {
+				t.Errorf("%s: C says %s, verbs %v: %v", c.path, c, v, err)
+			}
+		}
+		if len(theirs) < 80 {
+			t.Errorf("C shows only %d fields", len(theirs))
+		}
+		for path, v := range ours {
+			if path != "driver" && !strings.HasPrefix(path, "features.") && v != json.Number("0") {
+				t.Errorf("%s: verbs says %v, C nothing", path, v)
+			}
+		}
+	})
+}
+
+// cField is a field as C prints it: a value, the names of flags, or both.
+type cField struct {
+	path  string
+	value string
+	flags []string
+}
+
+func (c *cField) String() string {
+	return strings.TrimSpace(fmt.Sprintf("%q %s", c.value, strings.Join(c.flags, " ")))
+}
+
+// Lines of ibv_devinfo -v that are not "name: value" with a name of the JSON.
+var (
+	// Zeros in other words.
+	cZeros = map[string]string{
+		"completion_timestamp_mask not supported": "completion_timestamp_mask",
+		"core clock not supported":                "hca_core_clock",
+		"tag matching not supported":              "tm_caps.max_num_tags",
+	}
+	cNames = map[string]string{
+		"completion timestamp_mask":       "completion_timestamp_mask",
+		"raw packet caps":                 "raw_packet_caps",
+		"cq moderation caps":              "cq_moderation_caps",
+		"maximum available device memory": "max_dm_size",
+		"max_rndv_hdr_size":               "tm_caps.max_rndv_hdr_size",
+		"max_num_tags":                    "tm_caps.max_num_tags",
+		"max_ops":                         "tm_caps.max_ops",
+		"flags":                           "tm_caps.flags",
+	}
+	cGID = regexp.MustCompile(`^GID\[ *(\d+)\]$`)
+)
+
+// parseDevinfo reads what ibv_devinfo -v prints of one device. Lines are
+// indented by one tab for the device, two for the members of its sections and
+// for "port", three for the port's, and five for the names of flags.
+func parseDevinfo(t *testing.T, text string) []*cField {
+	t.Helper()
+	var all []*cField
+	var section, port string
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, " \n")
+		body := strings.TrimLeft(line, "\t")
+		depth := len(line) - len(body)
+		name, value, found := strings.Cut(body, ":")
+		value = strings.TrimSpace(value)
+		c := &cField{value: value}
+		switch {
+		case body == "":
+			continue
+		case depth == 5:
+			last := all[len(all)-1]
+			last.flags = append(last.flags, body)
+			continue
+		case cZeros[body] != "":
+			c.path, c.value = cZeros[body], "0"
+		case !found:
+			t.Errorf("C prints a line that this test does not know: %q", line)
+			continue
+		case depth == 0, depth == 1:
+			if n := cNames[name]; n != "" {
+				name = n
+			}
+			c.path, section = name, name
+		case depth == 2 && name == "port":
+			port = "ports." + value + "."
+			c.path = port + name
+		case depth == 2:
+			// The header of a section is a field no more.
+			if all[len(all)-1].path == section {
+				all = all[:len(all)-1]
+			}
+			c.path = section + "." + name
+		case depth == 3 && cGID.MatchString(name):
+			c.path = port + "gids." + cGID.FindStringSubmatch(name)[1]
+		case depth == 3:
+			c.path = port + name
+		default:
+			t.Errorf("C prints a line that this test does not know: %q", line)
+			continue
+		}
+		if slices.ContainsFunc(all, func(o *cField) bool { return o.path == c.path }) {
+			t.Errorf("C prints %s twice", c.path)
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// flatten gives each value a path. Lists count by what their members say they
+// are.
+func flatten(to map[string]any, path string, v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		for name, m := range v {
+			flatten(to, strings.TrimPrefix(path+"."+name, "."), m)
+		}
+	case []any:
+		for _, m := range v {
+			switch m := m.(map[string]any); {
+			case strings.HasSuffix(path, ".gids"):
+				to[fmt.Sprintf("%s.%v", path, m["index"])] = fmt.Sprintf("%v, %v", m["gid"], m["type"])
+			default:
+				flatten(to, fmt.Sprintf("%s.%v", path, m["port"]), m)
+			}
+		}
+	default:
+		to[path] = v
+	}
+}
+
+// equals compares with a value of the JSON. Where C shows a name and a number,
+// "PORT_ACTIVE (4)", the JSON has one of them.
+func (c *cField) equals(v any) error {
+	if c.flags != nil || c.value == "" {
+		return c.equalFlags(v)
+	}
+	if s, ok := v.(string); ok {
+		name, _, _ := strings.Cut(c.value, " (")
+		if s == c.value || s == name || sameGID(s, c.value) {
+			return nil
+		}
+		return fmt.Errorf("%q is not %q", s, c.value)
+	}
+	n, err := strconv.ParseUint(fmt.Sprint(v), 10, 64)
+	if err != nil {
+		return err
+	}
+	var numbers []uint64
+	for word := range strings.FieldsSeq(c.value) {
+		word = strings.Trim(word, "()")
+		for _, unit := range []string{"kbps", "kHZ", "us", "Bytes"} {
+			word = strings.TrimSuffix(word, unit)
+		}
+		if w, err := strconv.ParseUint(word, 0, 64); err == nil {
+			numbers = append(numbers, w)
+		}
+	}
+	if !slices.Contains(numbers, n) {
+		return fmt.Errorf("%d is not among %d", n, numbers)
+	}
+	return nil
+}
+
+// equalFlags compares a number with the flags that C names, and with the
+// number if C shows that, too. Of device_cap_flags_ex C only names what the
+// upper half adds.
+func (c *cField) equalFlags(v any) error {
+	n, err := strconv.ParseUint(fmt.Sprint(v), 10, 64)
+	if err != nil {
+		return err
+	}
+	var sum uint64
+	for _, name := range c.flags {
+		if unknown, ok := strings.CutPrefix(name, "Unknown flags: "); ok {
+			bits, err := strconv.ParseUint(unknown, 0, 64)
+			if err != nil {
+				return err
+			}
+			sum |= bits
+			continue
+		}
+		bit, ok := cFlags[name]
+		if !ok {
+			return fmt.Errorf("C names a flag that this test does not know: %q", name)
+		}
+		sum |= bit
+	}
+	named := n
+	if c.path == "device_cap_flags_ex" {
+		named = n >> 32 << 32
+	}
+	if named != sum {
+		return fmt.Errorf("%#x is not %#x", named, sum)
+	}
+	if c.value != "" && c.value != fmt.Sprintf("0x%08x", n) && c.value != fmt.Sprintf("0x%X", n) {
+		return fmt.Errorf("%#x is not %s", n, c.value)
+	}
+	return nil
+}
+
+// sameGID compares what ibv_devinfo prints of an entry, which writes out the
+// GIDs of RoCE v1.
+func sameGID(a, b string) bool {
+	aGID, aType, _ := strings.Cut(a, ", ")
+	bGID, bType, _ := strings.Cut(b, ", ")
+	x, err := netip.ParseAddr(aGID)
+	y, err2 := netip.ParseAddr(bGID)
+	return err == nil && err2 == nil && x == y && aType == bType
+}
+
+// TestDevices compares verbs devices with C's ibv_devices, to which it adds
+// columns.
+func TestDevices(t *testing.T) {
+	labtest.Require(t)
+	theirs := strings.Split(output(t, "ibv_devices"), "\n")
+	ours := strings.Split(output(t, built(t, "verbs"), "devices"), "\n")
+	if len(ours) != len(theirs) || len(theirs) < 4 {
+		t.Fatalf("C shows %q, verbs %q", theirs, ours)
+	}
+	for i := range theirs {
+		if !strings.HasPrefix(ours[i], theirs[i]) {
+			t.Errorf("C shows %q, verbs %q", theirs[i], ours[i])
+		}
+	}
+}
+
+// TestInfoFeatures looks at what the two drivers are known to have and to
+// lack, in JSON and in text.
+func TestInfoFeatures(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		var parsed []struct{ Features map[string]any }
+		if err := json.Unmarshal([]byte(output(t, built(t, "verbs"), "info", "--json", device)), &parsed); err != nil {
+			t.Fatal(err)
+		}
+		text := output(t, built(t, "verbs"), "info", device)
+		features := parsed[0].Features
+		for name, v := range features {
+			shown := fmt.Sprint(v)
+			if v == true {
+				shown = "yes"
+			} else if !strings.HasPrefix(shown, "E") {
+				t.Errorf("%s: %v is no errno", name, v)
+			}
+			if !regexp.MustCompile(`(?m)^\t\t` + regexp.QuoteMeta(name) + `: *\t` + shown + `$`).MatchString(text) {
+				t.Errorf("the text does not have %s: %s\n%s", name, shown, text)
+			}
+		}
+		onlyRXE := any(true)
+		if device == labtest.SIW {
+			onlyRXE = "EOPNOTSUPP"
+		}
+		for name, want := range map[string]any{
+			"RC": true, "SRQ": true, "UD": onlyRXE, "UC": onlyRXE, "atomics": onlyRXE, "MW type 2": onlyRXE, "XRC domain": "EOPNOTSUPP",
+		} {
+			if features[name] != want {
+				t.Errorf("%s: %v, want %v", name, features[name], want)
+			}
+		}
+	})
+}
+
+// output is what a program prints that succeeds.
+func output(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", cmd, err, &stderr)
+	}
+	return string(out)
+}
+
+// cFlags are the names of flags, of all fields: none is in two of them with
+// two meanings.
+var cFlags = map[string]uint64{
+	"RESIZE_MAX_WR":         abi.IB_UVERBS_DEVICE_RESIZE_MAX_WR,
+	"BAD_PKEY_CNTR":         abi.IB_UVERBS_DEVICE_BAD_PKEY_CNTR,
+	"BAD_QKEY_CNTR":         abi.IB_UVERBS_DEVICE_BAD_QKEY_CNTR,
+	"RAW_MULTI":             abi.IB_UVERBS_DEVICE_RAW_MULTI,
+	"AUTO_PATH_MIG":         abi.IB_UVERBS_DEVICE_AUTO_PATH_MIG,
+	"CHANGE_PHY_PORT":       abi.IB_UVERBS_DEVICE_CHANGE_PHY_PORT,
+	"UD_AV_PORT_ENFORCE":    abi.IB_UVERBS_DEVICE_UD_AV_PORT_ENFORCE,
+	"CURR_QP_STATE_MOD":     abi.IB_UVERBS_DEVICE_CURR_QP_STATE_MOD,
+	"SHUTDOWN_PORT":         abi.IB_UVERBS_DEVICE_SHUTDOWN_PORT,
+	"INIT_TYPE":             1 << 9,
+	"PORT_ACTIVE_EVENT":     abi.IB_UVERBS_DEVICE_PORT_ACTIVE_EVENT,
+	"SYS_IMAGE_GUID":        abi.IB_UVERBS_DEVICE_SYS_IMAGE_GUID,
+	"RC_RNR_NAK_GEN":        abi.IB_UVERBS_DEVICE_RC_RNR_NAK_GEN,
+	"SRQ_RESIZE":            abi.IB_UVERBS_DEVICE_SRQ_RESIZE,
+	"N_NOTIFY_CQ":           abi.IB_UVERBS_DEVICE_N_NOTIFY_CQ,
+	"MEM_WINDOW":            abi.IB_UVERBS_DEVICE_MEM_WINDOW,
+	"UD_IP_CSUM":            abi.IB_UVERBS_DEVICE_UD_IP_CSUM,
+	"XRC":                   abi.IB_UVERBS_DEVICE_XRC,
+	"MEM_MGT_EXTENSIONS":    abi.IB_UVERBS_DEVICE_MEM_MGT_EXTENSIONS,
+	"MEM_WINDOW_TYPE_2A":    abi.IB_UVERBS_DEVICE_MEM_WINDOW_TYPE_2A,
+	"MEM_WINDOW_TYPE_2B":    abi.IB_UVERBS_DEVICE_MEM_WINDOW_TYPE_2B,
+	"RC_IP_CSUM":            abi.IB_UVERBS_DEVICE_RC_IP_CSUM,
+	"RAW_IP_CSUM":           abi.IB_UVERBS_DEVICE_RAW_IP_CSUM,
+	"MANAGED_FLOW_STEERING": abi.IB_UVERBS_DEVICE_MANAGED_FLOW_STEERING,
+	"RAW_SCATTER_FCS":       abi.IB_UVERBS_DEVICE_RAW_SCATTER_FCS,
+	"PCI_WRITE_END_PADDING": abi.IB_UVERBS_DEVICE_PCI_WRITE_END_PADDING,
+
+	"NO SUPPORT":           0,
+	"ODP_SUPPORT":          abi.IB_UVERBS_ODP_SUPPORT,
+	"ODP_SUPPORT_IMPLICIT": abi.IB_UVERBS_ODP_SUPPORT_IMPLICIT,
+	"SUPPORT_SEND":         abi.IB_UVERBS_ODP_SUPPORT_SEND,
+	"SUPPORT_RECV":         abi.IB_UVERBS_ODP_SUPPORT_RECV,
+	"SUPPORT_WRITE":        abi.IB_UVERBS_ODP_SUPPORT_WRITE,
+	"SUPPORT_READ":         abi.IB_UVERBS_ODP_SUPPORT_READ,
+	"SUPPORT_ATOMIC":       abi.IB_UVERBS_ODP_SUPPORT_ATOMIC,
+	"SUPPORT_SRQ":          abi.IB_UVERBS_ODP_SUPPORT_SRQ_RECV,
+	"SUPPORT_FLUSH":        abi.IB_UVERBS_ODP_SUPPORT_FLUSH,
+	"SUPPORT_ATOMIC_WRITE": abi.IB_UVERBS_ODP_SUPPORT_ATOMIC_WRITE,
+}
