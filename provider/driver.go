@@ -34,7 +34,7 @@ type Driver interface {
 	CreateSRQ(dev Device, create func(UHW) (SRQInfo, error)) (RecvQueue, error)
 	// CreateAH makes an address handle and returns its number for [UDAddr].
 	CreateAH(create func(UHW) error) (num uint32, err error)
-	RegisterMR(register func(UHW) error) error
+	RegisterMR(req *abi.IbUverbsRegMr, register func(UHW) error) error
 }
 
 // QPCap is the size of a QP's queues: as asked for, or as made.

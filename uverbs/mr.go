@@ -58,7 +58,8 @@ type MR struct {
 type MROptions struct {
 	HugePages bool // see mmap.BufferOptions
 	// IOVA, if not 0, is the address by which SGEs and peers name the first
-	// byte. On rxe its offset in a page must be that of the memory.
+	// byte. On rxe its offset in a page must be that of the memory; siw has
+	// none but the memory's own address.
 	IOVA uint64
 }
 
@@ -135,7 +136,7 @@ func (p *PD) register(mem []byte, addr, iova uint64, access Access, free func() 
 	}
 	var resp abi.IbUverbsRegMrResp
 	core := p.ctx.contextCore
-	err := core.driver.RegisterMR(func(uhw provider.UHW) error {
+	err := core.driver.RegisterMR(&req, func(uhw provider.UHW) error {
 		return core.file.Invoke(abi.IB_USER_VERBS_CMD_REG_MR, mmap.Bytes(&req), mmap.Bytes(&resp), uhw.In, uhw.Out)
 	})
 	if err == unix.EINVAL && access&AccessOnDemand != 0 && core.odp&odpSupport == 0 { // as before Linux 6.3

@@ -191,6 +191,14 @@ var probes = map[Feature]func(*prober) error{
 		}
 		return mr.Rereg(ReregOptions{Memory: make([]byte, 4096)})
 	},
+	"MR IOVA": func(p *prober) error {
+		pd := p.pd()
+		if p.err != nil {
+			return p.err
+		}
+		mr, err := pd.AllocMR(4096, AccessLocalWrite, MROptions{IOVA: 1 << 20})
+		return made(p, mr, err)
+	},
 	"MR advice": func(p *prober) error {
 		access := AccessLocalWrite | AccessOnDemand
 		mr, err := p.mr(access)

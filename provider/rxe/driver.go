@@ -139,6 +139,6 @@ func (Driver) CreateAH(create func(provider.UHW) error) (uint32, error) {
 }
 
 // RegisterMR has nothing to add.
-func (Driver) RegisterMR(register func(provider.UHW) error) error {
+func (Driver) RegisterMR(_ *abi.IbUverbsRegMr, register func(provider.UHW) error) error {
 	return register(provider.UHW{})
 }

@@ -21,6 +21,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
@@ -137,8 +139,13 @@ func (Driver) CreateAH(create func(provider.UHW) error) (uint32, error) {
 	return 0, create(provider.UHW{})
 }
 
-// RegisterMR chooses the part of the key that iWARP leaves to the consumer.
-func (Driver) RegisterMR(register func(provider.UHW) error) error {
+// RegisterMR chooses the part of the key that iWARP leaves to the consumer. It
+// refuses what siw's kernel side takes and ignores: regions there are named by
+// their memory's address only.
+func (Driver) RegisterMR(mr *abi.IbUverbsRegMr, register func(provider.UHW) error) error {
+	if mr.HcaVa != mr.Start || mr.AccessFlags&abi.IB_UVERBS_ACCESS_ZERO_BASED != 0 {
+		return fmt.Errorf("a region named otherwise than by its address: %w", unix.EOPNOTSUPP)
+	}
 	req := abi.SiwUreqRegMr{StagKey: uint8(rand.Uint32())}
 	var resp abi.SiwUrespRegMr
 	return register(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp)})

@@ -1,0 +1,52 @@
+package uverbs_test
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestIOVA reads from a region by the address that the program chose for it.
+// A driver that has none but the memory's must say so.
+func TestIOVA(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device})
+		const iova = 1 << 20
+		mr, err := b.PD.AllocMR(8192, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead, uverbs.MROptions{IOVA: iova})
+		if device == labtest.SIW {
+			if !errors.Is(err, errors.ErrUnsupported) {
+				t.Errorf("%v, want a refusal", err)
+			}
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		labtest.Close(t, mr)
+		const off, n = 5000, 3000
+		for i := range mr.Bytes() {
+			mr.Bytes()[i] = byte(i * i / 7)
+		}
+		if _, err := a.QP.PostSend([]uverbs.SendWR{{
+			Opcode: uverbs.OpRDMARead, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.MR.SGE(0, n)}, RemoteAddr: iova + off, RKey: mr.RKey(),
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		var wc [1]uverbs.WC
+		for start := time.Now(); a.SendCQ.Poll(wc[:]) == 0; {
+			if time.Since(start) > 5*time.Second {
+				t.Fatal("no completion")
+			}
+		}
+		if err := wc[0].Err(); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(a.MR.Bytes()[:n], mr.Bytes()[off:off+n]) {
+			t.Error("what was read differs")
+		}
+	})
+}
