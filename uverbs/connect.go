@@ -29,6 +29,7 @@ type ConnectOptions struct {
 	RetryCount  uint8  // 7 if zero
 	RNRRetry    uint8  // 7 (for ever) if zero
 	MinRNRTimer uint8  // 12 (0.64 ms) if zero
+	SL          uint8  // service level
 }
 
 // Endpoint describes the QP for its peer, on the best GID of a port.
@@ -78,7 +79,7 @@ func (q *QP) Connect(local, remote Endpoint, opt ConnectOptions) error {
 			MaxDestRDAtomic: opt.RDAtomic, MinRNRTimer: opt.MinRNRTimer,
 			AV: AddressVector{
 				Global: remote.GID != GID{}, DGID: remote.GID, SGIDIndex: local.GIDIndex,
-				HopLimit: 64, DLID: remote.LID, Port: local.Port,
+				HopLimit: 64, DLID: remote.LID, SL: opt.SL, Port: local.Port,
 			},
 		},
 		MaskState | MaskAV | MaskPathMTU | MaskDestQPNum | MaskRQPSN | MaskMaxDestRDAtomic | MaskMinRNRTimer,

@@ -4,6 +4,7 @@
 //	verbs info [DEVICE]        what they can do; --json
 //	verbs demo                 write, read back and compare over RDMA
 //	verbs ping -s | -c -a ...  rping's counterpart, and its peer
+//	verbs pingpong TYPE [HOST] ibv_rc_pingpong's counterpart, and its peer; uc, ud, srq
 package main
 
 import (
@@ -21,6 +22,8 @@ type cli struct {
 	Info    infoCmd    `cmd:"" help:"Show what devices can do."`
 	Demo    demoCmd    `cmd:"" help:"Connect a client to a server, write and read its memory, and compare."`
 	Ping    pingCmd    `cmd:"" help:"Exchange data with a peer, or with rping."`
+
+	Pingpong pingpongCmd `cmd:"" help:"Measure how fast messages go to and fro, also with rdma-core's ibv_*_pingpong."`
 }
 
 func main() {

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// pingpong is one side: its queues, and how far it is.
+type pingpong struct {
+	*pingpongFlags
+	pingpongKind
+	dev      *uverbs.Context
+	pd       *uverbs.PD
+	srq      *uverbs.SRQ // nil unless QPs share it
+	cq       *uverbs.CQ  // of all queues
+	ethernet bool        // peers are found by GID, not by LID
+	objects  []io.Closer // in the order they were made
+
+	pingpongMemory
+	rallies  []*rally
+	spare    []uverbs.RecvWR // receives to post
+	posted   int             // receives that wait for a message
+	sent     int             // messages that have gone
+	received int
+	checked  int
+}
+
+// rally is what goes on on one QP: a message each way at a time.
+type rally struct {
+	qp       *uverbs.QP
+	local    uverbs.Endpoint
+	to       uverbs.UDAddr // the peer, on UD
+	sent     int           // messages posted
+	received int
+	sending  bool // a message has not yet gone
+	awaiting bool // one has not yet come
+	lag      int  // see expected
+}
+
+// The Q_Key of rdma-core's ibv_ud_pingpong.
+const pingpongQKey = 0x11111111
+
+// newPingpong makes the queues, which the peer cannot reach yet.
+func newPingpong(flags *pingpongFlags, kind pingpongKind) (p *pingpong, err error) {
+	p = &pingpong{pingpongFlags: flags, pingpongKind: kind}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	if p.dev, err = own(uverbs.Open(p.Device))(p); err != nil {
+		return nil, err
+	}
+	if err := p.checkPort(); err != nil {
+		return nil, err
+	}
+	if p.pd, err = own(p.dev.AllocPD())(p); err != nil {
+		return nil, err
+	}
+	cq := uverbs.CQOptions{Depth: p.RxDepth + p.numQP}
+	if p.Events {
+		if cq.Channel, err = own(p.dev.CreateCompChannel())(p); err != nil {
+			return nil, err
+		}
+	}
+	if p.cq, err = own(p.dev.CreateCQ(cq))(p); err != nil {
+		return nil, err
+	}
+	if p.shared {
+		p.srq, err = own(p.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: uint32(p.RxDepth), MaxSGE: 1}))(p)
+		if err != nil {
+			return nil, err
+		}
+	}
+	if err := p.layOut(); err != nil {
+		return nil, err
+	}
+	for range p.numQP {
+		r, err := p.newRally()
+		if err != nil {
+			return nil, err
+		}
+		p.rallies = append(p.rallies, r)
+	}
+	return p, nil
+}
+
+// own makes a new object one of those that p closes.
+func own[T io.Closer](obj T, err error) func(*pingpong) (T, error) {
+	return func(p *pingpong) (T, error) {
+		if err == nil {
+			p.objects = append(p.objects, obj)
+		}
+		return obj, err
+	}
+}
+
+func (p *pingpong) close() error {
+	var errs []error
+	for _, obj := range slices.Backward(p.objects) {
+		errs = append(errs, obj.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// checkPort refuses what cannot work before a peer is kept waiting.
+func (p *pingpong) checkPort() error {
+	name := p.dev.Device().Name
+	if strings.HasSuffix(p.dev.Device().NodeType, "RNIC") {
+		return fmt.Errorf("%s is an iWARP device, which connects by the connection manager only: see verbs ping", name)
+	}
+	attr, err := p.dev.QueryPort(p.IBPort)
+	if err != nil {
+		return err
+	}
+	port := attr.LegacyResp
+	const ethernet = 2 // IB_LINK_LAYER_ETHERNET
+	p.ethernet = port.LinkLayer == ethernet
+	if !p.ethernet && port.Lid == 0 {
+		return fmt.Errorf("port %d of %s has no LID: no subnet manager gave it one", p.IBPort, name)
+	}
+	limit := int(port.MaxMsgSz)
+	if p.qp == uverbs.UD {
+		limit = uverbs.MTU(port.ActiveMtu).Bytes()
+	}
+	if p.Size < 1 || p.Size > limit {
+		return fmt.Errorf("messages of %d bytes: %s takes 1 to %d", p.Size, name, limit)
+	}
+	return nil
+}
+
+func (p *pingpong) newRally() (*rally, error) {
+	opt := uverbs.QPOptions{Type: p.qp, SendCQ: p.cq, RecvCQ: p.cq, SRQ: p.srq}
+	opt.Cap = uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: uint32(p.RxDepth), MaxSendSGE: 1, MaxRecvSGE: 1}
+	qp, err := own(p.pd.CreateQP(opt))(p)
+	if err != nil {
+		return nil, err
+	}
+	var psn uint32 // UD counts from 0, and nobody looks
+	if p.qp != uverbs.UD {
+		psn = rand.Uint32()
+	}
+	local, err := qp.Endpoint(p.IBPort, psn)
+	if err != nil {
+		return nil, err
+	}
+	if p.GIDIdx >= 0 {
+		gid, err := p.dev.QueryGID(p.IBPort, p.GIDIdx)
+		if err != nil {
+			return nil, err
+		}
+		local.GID, local.GIDIndex = gid.GID, uint8(gid.Index)
+	}
+	return &rally{qp: qp, local: local}, nil
+}
+
+// connect makes the QPs ready for the peer's first messages.
+func (p *pingpong) connect(remote []uverbs.Endpoint) error {
+	for i, r := range p.rallies {
+		peer := remote[i]
+		if p.ethernet && peer.GID == (uverbs.GID{}) {
+			return errors.New("it has no GID, which Ethernet needs: give it one with -g")
+		}
+		if err := p.connectRally(r, peer); err != nil {
+			return err
+		}
+	}
+	return p.postRecv()
+}
+
+func (p *pingpong) connectRally(r *rally, peer uverbs.Endpoint) error {
+	if p.qp != uverbs.UD {
+		return r.qp.Connect(r.local, peer, uverbs.ConnectOptions{
+			Access: uverbs.AccessLocalWrite, PathMTU: p.mtu, RDAtomic: 1, SL: p.SL,
+		})
+	}
+	if err := r.qp.StartUD(p.IBPort, pingpongQKey); err != nil {
+		return err
+	}
+	ah, err := own(p.pd.CreateAH(uverbs.AddressVector{
+		Global: peer.GID != uverbs.GID{}, DGID: peer.GID, SGIDIndex: r.local.GIDIndex, HopLimit: 64,
+		DLID: peer.LID, SL: p.SL, Port: uint8(p.IBPort),
+	}))(p)
+	if err != nil {
+		return err
+	}
+	r.to = ah.To(peer.QPNum, pingpongQKey)
+	return nil
+}
