@@ -1,0 +1,203 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// What ibv_rc_pingpong sent, as a network trace shows it.
+const addressText = "0000:000011:636ab2:00000000000000000000ffff0a090001\x00"
+
+var addressEnd = uverbs.Endpoint{QPNum: 0x11, PSN: 0x636ab2, GID: uverbs.GID{10: 0xff, 11: 0xff, 12: 10, 13: 9, 15: 1}}
+
+func TestPingpongAddress(t *testing.T) {
+	if got := string(appendAddress(nil, addressEnd)); got != addressText {
+		t.Errorf("address is %q, not %q", got, addressText)
+	}
+	e, err := parseAddress([]byte(addressText))
+	if err != nil || e != addressEnd {
+		t.Errorf("parsed %+v, %v", e, err)
+	}
+	for _, bad := range []string{
+		"",
+		addressText[:len(addressText)-1],
+		addressText + "\x00",
+		strings.Repeat("\x00", addressSize),
+		strings.Repeat(":", addressSize-1) + "\x00",
+		strings.Replace(addressText, "636ab2", "63gab2", 1),
+		strings.Replace(addressText, "636ab2", "-36ab2", 1),
+		strings.Replace(addressText, "ffff", "fffg", 1),
+		strings.Replace(addressText, "\x00", "0", 1),
+	} {
+		if e, err := parseAddress([]byte(bad)); err == nil {
+			t.Errorf("%q is taken for %+v", bad, e)
+		}
+	}
+}
+
+func FuzzPingpongAddress(f *testing.F) {
+	f.Add([]byte(addressText))
+	f.Add([]byte(strings.Repeat("0", addressSize)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		e, err := parseAddress(b)
+		if err != nil {
+			return
+		}
+		if again, err := parseAddress(appendAddress(nil, e)); err != nil || again != e {
+			t.Errorf("%q is %+v, which becomes %+v, %v", b, e, again, err)
+		}
+	})
+}
+
+// TestPingpongMeeting plays both sides, with one QP and with several.
+func TestPingpongMeeting(t *testing.T) {
+	for _, onWire := range []int{1, pingpongMaxQP} {
+		a, b := net.Pipe()
+		type result struct {
+			remote []uverbs.Endpoint
+			err    error
+		}
+		results := make(chan result, 2)
+		play := func(conn net.Conn, qp uint32) {
+			m := pingpongMeeting{timeout: 5 * time.Second, onWire: onWire, connect: func([]uverbs.Endpoint) error { return nil }}
+			for i := range uint32(min(onWire, 3)) {
+				m.local = append(m.local, uverbs.Endpoint{QPNum: qp + i})
+			}
+			side := m.client
+			if qp == 100 {
+				side = m.server
+			}
+			remote, err := m.meet(t.Context(), conn, side)
+			if err == nil && (len(remote) != len(m.local) || remote[0].QPNum+qp != 300) {
+				err = errors.New("these are not the peer's addresses")
+			}
+			results <- result{remote, err}
+		}
+		go play(a, 100)
+		go play(b, 200)
+		for range 2 {
+			if r := <-results; r.err != nil {
+				t.Errorf("%d addresses: %v, %v", onWire, r.remote, r.err)
+			}
+		}
+	}
+}
+
+// TestPingpongBadPeers is what peers do to a meeting, and what it says.
+func TestPingpongBadPeers(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		server bool
+		peer   func(net.Conn)
+		want   string
+	}{
+		{"client hangs up", true, func(c net.Conn) { c.Close() }, "hung up"},
+		{"client hangs up in the address", true, says(addressText[:20], ""), "hung up"},
+		{"client says garbage", true, says(strings.Repeat("x", addressSize), ""), `says "xxx`},
+		{"client has no QP", true, says(strings.ReplaceAll(addressText, "11", "00"), ""), "uses 0 QPs"},
+		{"client is never done", true, says(addressText, ""), "hung up"},
+		{"client is done otherwise", true, says(addressText, "DONE\x00"), `says "DONE\x00"`},
+		{"client is silent", true, func(net.Conn) {}, os.ErrDeadlineExceeded.Error()},
+		{"server hangs up", false, func(c net.Conn) { hears(c); c.Close() }, "hung up"},
+		{"server is silent", false, hears, os.ErrDeadlineExceeded.Error()},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			here, there := net.Pipe()
+			defer there.Close()
+			go c.peer(there)
+			m := testMeeting()
+			side := m.client
+			if c.server {
+				side = m.server
+			}
+			_, err := m.meet(t.Context(), here, side)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error is %v, not %q", err, c.want)
+			}
+		})
+	}
+}
+
+// says is a client that says something, and if that is an address hears one,
+// says something more and hangs up.
+func says(first, then string) func(net.Conn) {
+	return func(c net.Conn) {
+		io.WriteString(c, first)
+		if first == addressText {
+			hears(c)
+			io.WriteString(c, then)
+		}
+		c.Close()
+	}
+}
+
+func hears(c net.Conn) { io.ReadFull(c, make([]byte, addressSize)) }
+
+func testMeeting() *pingpongMeeting {
+	return &pingpongMeeting{
+		timeout: 100 * time.Millisecond, onWire: 1, local: []uverbs.Endpoint{addressEnd},
+		connect: func([]uverbs.Endpoint) error { return nil },
+	}
+}
+
+func TestPingpongInterrupted(t *testing.T) {
+	reason := errors.New("the reason")
+	for name, meet := range map[string]func(*pingpongMeeting, context.Context) ([]uverbs.Endpoint, error){
+		"server alone": (*pingpongMeeting).host,
+		"with a silent peer": func(m *pingpongMeeting, ctx context.Context) ([]uverbs.Endpoint, error) {
+			here, there := net.Pipe()
+			defer there.Close()
+			return m.meet(ctx, here, m.server)
+		},
+	} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(20*time.Millisecond, func() { cancel(reason) })
+		m := testMeeting()
+		m.timeout = 0
+		if _, err := meet(m, ctx); !errors.Is(err, reason) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestPingpongPattern: messages differ from each other, from themselves
+// shifted, and from what C starts with, but not where C's check wants a zero.
+func TestPingpongPattern(t *testing.T) {
+	const size = 3 * 65536
+	message := func(n int) []byte {
+		b := make([]byte, size)
+		fillPattern(b, n)
+		return b
+	}
+	first := message(0)
+	for i := 0; i < size; i += 4096 {
+		if first[i] != 0 {
+			t.Errorf("byte %d is %#x", i, first[i])
+		}
+	}
+	for n := 1; n < 256; n++ {
+		if hasPattern(message(n)[:2], 0) {
+			t.Errorf("message %d starts like message 0", n)
+		}
+	}
+	for _, shift := range []int{1, 40, 256, 1024, 4096, 65536} {
+		if bytes.Equal(first[shift:shift+1024], first[:1024]) {
+			t.Errorf("the message shifted by %d is the same", shift)
+		}
+	}
+	for _, fill := range []byte{0, 0x7b, 0xa5} {
+		if slices.Contains([]bool{hasPattern(bytes.Repeat([]byte{fill}, 2), 0), hasPattern([]byte{0, fill}, 0)}, true) {
+			t.Errorf("a message of %#x is taken for message 0", fill)
+		}
+	}
+}
