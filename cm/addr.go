@@ -22,7 +22,10 @@ type Addr struct{ netip.AddrPort }
 func (Addr) Network() string { return "rdma" }
 
 // resolve looks up "host:port"; no host is the wildcard.
-func resolve(ctx context.Context, addr string) (netip.AddrPort, error) {
+func resolve(ctx context.Context, r *net.Resolver, addr string) (netip.AddrPort, error) {
+	if r == nil {
+		r = net.DefaultResolver
+	}
 	if ap, err := netip.ParseAddrPort(addr); err == nil {
 		return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), nil
 	}
@@ -30,14 +33,14 @@ func resolve(ctx context.Context, addr string) (netip.AddrPort, error) {
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
-	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", service)
+	port, err := r.LookupPort(ctx, "tcp", service)
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
 	if host == "" {
 		return netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port)), nil
 	}
-	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	ips, err := r.LookupNetIP(ctx, "ip", host)
 	if err != nil {
 		return netip.AddrPort{}, err
 	}

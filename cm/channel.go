@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -17,11 +18,19 @@ import (
 type Channel struct {
 	file *sys.EventFile
 	done chan struct{} // closed when the dispatcher has ended
+	num  uint64
 
-	mu   sync.Mutex
-	next uint64
-	ids  map[uint64]*ID // by the number the kernel knows them by
+	// turn is held from taking an event until it is delivered: whoever has it
+	// knows that none is under way.
+	turn sync.Mutex
+
+	mu  sync.Mutex
+	ids map[uint64]*ID // by the number the kernel knows them, or their groups, by
 }
+
+// lastNumber numbers channels, IDs and groups. Numbers are never used twice, so
+// that an ID keeps its own when it moves to another channel.
+var lastNumber atomic.Uint64
 
 // NewChannel opens a channel.
 func NewChannel() (*Channel, error) {
@@ -33,7 +42,7 @@ func NewChannel() (*Channel, error) {
 	if err != nil {
 		return nil, fail("open", node, err)
 	}
-	c := &Channel{file: file, done: make(chan struct{}), ids: map[uint64]*ID{}}
+	c := &Channel{file: file, done: make(chan struct{}), num: lastNumber.Add(1), ids: map[uint64]*ID{}}
 	go c.dispatch()
 	return c, nil
 }
@@ -49,13 +58,16 @@ func (c *Channel) Close() error {
 // dispatch sorts events to their IDs until the channel is closed.
 func (c *Channel) dispatch() {
 	defer close(c.done)
-	var pin runtime.Pinner
-	defer pin.Unpin()
-	resp := new(abi.RdmaUcmEventResp)
-	req := abi.RdmaUcmGetEvent{Response: mmap.Pin(&pin, mmap.Bytes(resp))}
+	g := newGetter()
+	defer g.pin.Unpin()
 	for {
 		err := c.file.Do(context.Background(), func(fd int) error {
-			return write(fd, abi.RDMA_USER_CM_CMD_GET_EVENT, mmap.Bytes(&req), len(mmap.Bytes(resp)))
+			c.turn.Lock()
+			err := g.get(fd)
+			if err != nil {
+				c.turn.Unlock()
+			}
+			return err
 		})
 		if err != nil {
 			c.mu.Lock()
@@ -67,28 +79,67 @@ func (c *Channel) dispatch() {
 			}
 			return
 		}
-		c.deliver(resp)
+		c.deliver(g.resp)
+		c.turn.Unlock()
 	}
 }
 
+// drain delivers the events there are. The caller holds c.turn.
+func (c *Channel) drain() {
+	g := newGetter()
+	defer g.pin.Unpin()
+	c.file.Control(func(fd int) error {
+		for g.get(fd) == nil {
+			c.deliver(g.resp)
+		}
+		return nil
+	})
+}
+
+// getter takes events from the kernel.
+type getter struct {
+	pin  runtime.Pinner
+	req  abi.RdmaUcmGetEvent
+	resp *abi.RdmaUcmEventResp
+}
+
+func newGetter() *getter {
+	g := &getter{resp: new(abi.RdmaUcmEventResp)}
+	g.req.Response = mmap.Pin(&g.pin, mmap.Bytes(g.resp))
+	return g
+}
+
+// get takes one, or returns EAGAIN.
+func (g *getter) get(fd int) error {
+	return write(fd, abi.RDMA_USER_CM_CMD_GET_EVENT, mmap.Bytes(&g.req), len(mmap.Bytes(g.resp)))
+}
+
 func (c *Channel) deliver(r *abi.RdmaUcmEventResp) {
-	e := eventOf(r)
 	c.mu.Lock()
 	id := c.ids[r.Uid]
+	e := eventOf(r, id != nil && id.space.datagram())
 	if e.Type == ConnectRequest {
 		// The listener's number comes with the new connection's handle.
-		e.NewID = c.add(r.Id)
+		space := PortSpaceTCP
+		if id != nil {
+			space = id.space
+		}
+		e.NewID = c.add(r.Id, space)
 	}
 	c.mu.Unlock()
+	if id != nil && id.uid != r.Uid {
+		id.pushGroup(r.Uid, e)
+		return
+	}
 	if (id == nil || !id.push(e)) && e.NewID != nil {
 		e.NewID.Close() // its listener has just been closed
 	}
 }
 
 // add makes the ID of a kernel handle. The caller holds c.mu.
-func (c *Channel) add(handle uint32) *ID {
-	c.next++
-	id := &ID{ch: c, uid: c.next, handle: handle, ready: make(chan struct{}, 1), gone: make(chan struct{})}
+func (c *Channel) add(handle uint32, space PortSpace) *ID {
+	id := &ID{uid: lastNumber.Add(1), handle: handle, space: space, ready: make(chan struct{}, 1), gone: make(chan struct{})}
+	id.on.Store(c)
 	if c.ids == nil {
 		id.end()
 	} else {

@@ -53,7 +53,7 @@ func pair(t *testing.T, addr string, dial, accept cm.Options) (client, server *c
 }
 
 func TestConnect(t *testing.T) {
-	for _, addr := range []string{"10.9.0.1:0", "[fd00:9::1]:0"} {
+	for _, addr := range []string{"10.9.0.1:0", "[fd00:9::1]:0", "10.9.1.1:0", "[fd00:9:1::1]:0"} {
 		t.Run(addr, func(t *testing.T) {
 			var buf *uverbs.MR
 			client, server := pair(t, addr,
@@ -93,11 +93,12 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-func TestReject(t *testing.T) {
-	labtest.Require(t)
+func TestReject(t *testing.T) { labtest.Each(t, reject) }
+
+func reject(t *testing.T, device string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	l, err := cm.Listen(ctx, labtest.Addr+":0")
+	l, err := cm.Listen(ctx, labtest.AddrOf(device)+":0")
 	if err != nil {
 		t.Fatal(err)
 	}

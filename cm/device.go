@@ -55,14 +55,22 @@ func acquirePD(guid uverbs.GUID) (*uverbs.PD, func(), error) {
 }
 
 func openByGUID(guid uverbs.GUID) (*uverbs.Context, error) {
-	devs, err := uverbs.Devices()
+	d, err := deviceByGUID(guid)
 	if err != nil {
 		return nil, err
 	}
+	return d.Open()
+}
+
+func deviceByGUID(guid uverbs.GUID) (uverbs.Device, error) {
+	devs, err := uverbs.Devices()
+	if err != nil {
+		return uverbs.Device{}, err
+	}
 	for _, d := range devs {
 		if d.GUID == guid {
-			return d.Open()
+			return d, nil
 		}
 	}
-	return nil, fmt.Errorf("GUID %v: %w", guid, uverbs.ErrNoDevice)
+	return uverbs.Device{}, fmt.Errorf("GUID %v: %w", guid, uverbs.ErrNoDevice)
 }

@@ -1,8 +1,10 @@
 package cm
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"time"
 )
@@ -10,11 +12,19 @@ import (
 // Dialer makes connections. The zero value is usable.
 type Dialer struct {
 	Options
+	// PortSpace is where the port is; zero is PortSpaceTCP. In those for
+	// datagrams the endpoint has a UD QP, and no connection that could end.
+	PortSpace PortSpace
 	// LocalAddr is where to connect from; the zero value leaves it to routing.
 	LocalAddr netip.AddrPort
 	// ResolveTimeout bounds the resolution of the address, and that of the
 	// route; zero is 2 s each.
 	ResolveTimeout time.Duration
+	// ConnectTimeout bounds the handshake; zero leaves it to the context and to
+	// the kernel, which gives up after some 30 s.
+	ConnectTimeout time.Duration
+	// Resolver looks names up; nil is net.DefaultResolver.
+	Resolver *net.Resolver
 }
 
 // Dial connects with the zero [Dialer].
@@ -23,7 +33,7 @@ func Dial(ctx context.Context, addr string) (*Endpoint, error) { return new(Dial
 // Dial connects to addr, "10.9.0.1:7471" or "[fd00::1%v0]:7471" or a name. ctx
 // bounds all of it; it does nothing to a connection that is up.
 func (d *Dialer) Dial(ctx context.Context, addr string) (*Endpoint, error) {
-	dst, err := resolve(ctx, addr)
+	dst, err := resolve(ctx, d.Resolver, addr)
 	if err != nil {
 		return nil, fail("dial", addr, err)
 	}
@@ -46,7 +56,7 @@ func (d *Dialer) dial(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, err
 		return nil, err
 	}
 	release := func() error { releaseShared(); return nil }
-	id, err := ch.NewID()
+	id, err := ch.NewIDIn(cmp.Or(d.PortSpace, PortSpaceTCP))
 	if err != nil {
 		release()
 		return nil, err
@@ -68,18 +78,25 @@ func (d *Dialer) dial(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, err
 	return e, nil
 }
 
+func (d *Dialer) timeout() time.Duration { return cmp.Or(d.ResolveTimeout, 2*time.Second) }
+
+// address finds the device that leads to dst.
+func (d *Dialer) address(ctx context.Context, id *ID, dst netip.AddrPort) error {
+	err := id.ResolveAddr(d.LocalAddr, dst, d.timeout())
+	if err == nil {
+		_, err = id.await(ctx, AddrResolved)
+	}
+	if err != nil {
+		return fmt.Errorf("resolve address: %w", noRoute(err, dst.Addr()))
+	}
+	return nil
+}
+
 func (d *Dialer) route(ctx context.Context, id *ID, dst netip.AddrPort) error {
-	timeout := d.ResolveTimeout
-	if timeout == 0 {
-		timeout = 2 * time.Second
+	if err := d.address(ctx, id, dst); err != nil {
+		return err
 	}
-	if err := id.ResolveAddr(d.LocalAddr, dst, timeout); err != nil {
-		return fmt.Errorf("resolve address: %w", err)
-	}
-	if _, err := id.await(ctx, AddrResolved); err != nil {
-		return fmt.Errorf("resolve address: %w", err)
-	}
-	if err := id.ResolveRoute(timeout); err != nil {
+	if err := id.ResolveRoute(d.timeout()); err != nil {
 		return fmt.Errorf("resolve route: %w", err)
 	}
 	if _, err := id.await(ctx, RouteResolved); err != nil {
@@ -89,6 +106,11 @@ func (d *Dialer) route(ctx context.Context, id *ID, dst netip.AddrPort) error {
 }
 
 func (d *Dialer) connect(ctx context.Context, e *Endpoint) error {
+	if d.ConnectTimeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.ConnectTimeout)
+		defer cancel()
+	}
 	if err := e.id.Connect(d.connParam(e.QP)); err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
@@ -97,6 +119,9 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) error {
 		return fmt.Errorf("connect: %w", err)
 	}
 	e.PrivateData = ev.PrivateData
+	if e.id.space.datagram() {
+		return e.sendTo(ev)
+	}
 	if ev.Type == Established { // iWARP
 		return nil
 	}

@@ -40,8 +40,8 @@ type Options struct {
 	Setup func(*Endpoint) error
 }
 
-// Endpoint is one end of a reliable connection: a QP with its CQs. Whoever
-// got it closes it.
+// Endpoint is one end of a reliable connection, or, in the port spaces for
+// datagrams, of no connection: a QP with its CQs. Whoever got it closes it.
 type Endpoint struct {
 	PD     *uverbs.PD
 	QP     *uverbs.QP
@@ -50,6 +50,9 @@ type Endpoint struct {
 
 	// PrivateData is what the peer sent along when connecting or accepting.
 	PrivateData []byte
+
+	// Peer is where a datagram endpoint that dialed sends to.
+	Peer uverbs.UDAddr
 
 	id    *ID
 	route Route
@@ -65,6 +68,7 @@ type Endpoint struct {
 
 	closeOnce sync.Once
 	closeErr  error
+	forget    func() // tells the listener, if there is one
 }
 
 // newEndpoint makes the verbs objects for id and takes over free, which it
@@ -94,13 +98,22 @@ func newEndpoint(id *ID, opt Options, free func() error) (_ *Endpoint, err error
 	if err := e.makeCQs(opt); err != nil {
 		return nil, err
 	}
-	e.QP, err = e.PD.CreateQP(uverbs.QPOptions{SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, SRQ: opt.SRQ, Cap: opt.Cap, SignalAll: opt.SignalAll})
+	typ := uverbs.RC
+	if id.space.datagram() {
+		typ = uverbs.UD
+	}
+	e.QP, err = e.PD.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, SRQ: opt.SRQ, Cap: opt.Cap, SignalAll: opt.SignalAll})
 	if err != nil {
 		return nil, err
 	}
 	e.release = append(e.release, e.QP.Close)
 	if err := e.modify(uverbs.StateInit); err != nil {
 		return nil, err
+	}
+	if typ == uverbs.UD {
+		if err := e.startUD(); err != nil {
+			return nil, err
+		}
 	}
 	if opt.Setup != nil {
 		if err := opt.Setup(e); err != nil {
@@ -147,7 +160,7 @@ func (e *Endpoint) modify(state uverbs.QPState) error {
 // activate moves the QP to RTS. It is in INIT already, but only now does the
 // connection manager know what the peer may do, so it goes there again.
 func (e *Endpoint) activate() error {
-	if isIWARP(e.PD.Context()) {
+	if e.id.space.datagram() || isIWARP(e.PD.Context()) {
 		return nil
 	}
 	for _, state := range []uverbs.QPState{uverbs.StateInit, uverbs.StateRTR, uverbs.StateRTS} {
@@ -203,7 +216,7 @@ func (e *Endpoint) established() {
 func (e *Endpoint) end(reason error) {
 	e.endOnce.Do(func() {
 		e.QP.Modify(uverbs.QPAttr{State: uverbs.StateErr}, uverbs.MaskState)
-		if e.up.Load() {
+		if e.up.Load() && !e.id.space.datagram() {
 			e.id.Disconnect()
 		}
 		e.reason = reason
@@ -268,6 +281,9 @@ func (e *Endpoint) Close() error {
 	e.closeOnce.Do(func() {
 		e.end(ErrClosed)
 		e.closeErr = e.free()
+		if e.forget != nil {
+			e.forget()
+		}
 	})
 	return e.closeErr
 }

@@ -26,15 +26,19 @@ var (
 
 // MaxPrivateData is the most private data the kernel takes, in bytes. What the
 // transport carries is less: on RoCE 56 in a connection request, 196 in its
-// acceptance and 148 in its rejection (IBTA 12.6, less rdma_cm's header); the
-// receiver gets the whole field, padded with zeros.
+// acceptance and 148 in its rejection (IBTA 12.6, less rdma_cm's header), for
+// datagrams 180 and 136; the receiver gets the whole field, padded with zeros.
+// iWARP carries all of it, at its exact length (MPA has room for 512 bytes,
+// less 4).
 const MaxPrivateData = 255
 
 // What RoCE carries, in bytes.
 const (
-	roceRequest = 56
-	roceReply   = 196
-	roceReject  = 148
+	roceRequest         = 56
+	roceReply           = 196
+	roceReject          = 148
+	roceDatagramRequest = 180
+	roceDatagramReply   = 136
 )
 
 // tooLong explains the kernel's EINVAL for private data that RoCE, unlike

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // EventType is what happened to an [ID] (enum rdma_cm_event_type in the
@@ -29,6 +30,9 @@ const (
 	MulticastError
 	AddrChange
 	TimewaitExit
+	AddrInfoResolved
+	AddrInfoError
+	User // from [ID.WriteEvent]
 )
 
 var eventNames = [...]string{
@@ -36,6 +40,7 @@ var eventNames = [...]string{
 	"connect request", "connect response", "connect error", "unreachable",
 	"rejected", "established", "disconnected", "device removal",
 	"multicast join", "multicast error", "address change", "timewait exit",
+	"address information resolved", "address information error", "user event",
 }
 
 func (t EventType) String() string {
@@ -59,21 +64,46 @@ type Event struct {
 	ResponderResources uint8
 	InitiatorDepth     uint8
 	QPNum              uint32
+	FlowControl        bool
+	RetryCount         uint8
+	RNRRetryCount      uint8
+	SRQ                bool
+	ECE                ECE
+
+	// The way to a peer or group, of events about datagrams; QPNum and QKey
+	// are its.
+	AV   uverbs.AddressVector
+	QKey uint32
+
+	// Arg is what a User event carries.
+	Arg uint64
 }
 
-func eventOf(r *abi.RdmaUcmEventResp) Event {
+func eventOf(r *abi.RdmaUcmEventResp, datagram bool) Event {
+	e := Event{Type: EventType(r.Event), Status: int(int32(r.Status)), ECE: ECE{r.Ece.VendorId, r.Ece.AttrMod}}
+	if e.Type == User {
+		arg := r.Param.Arg32()
+		e.Arg = uint64(arg[1])<<32 | uint64(arg[0])
+		return e
+	}
+	if datagram {
+		ud := r.Param.Ud()
+		e.QPNum, e.QKey, e.AV = ud.QpNum, ud.Qkey, uverbs.AddressVectorFromABI(&ud.AhAttr)
+		e.PrivateData = private(&ud.PrivateData, ud.PrivateDataLen)
+		return e
+	}
 	conn := r.Param.Conn()
-	e := Event{
-		Type:               EventType(r.Event),
-		Status:             int(int32(r.Status)),
-		ResponderResources: conn.ResponderResources,
-		InitiatorDepth:     conn.InitiatorDepth,
-		QPNum:              conn.QpNum,
-	}
-	if n := conn.PrivateDataLen; n > 0 {
-		e.PrivateData = append([]byte(nil), conn.PrivateData[:n]...)
-	}
+	e.ResponderResources, e.InitiatorDepth, e.QPNum = conn.ResponderResources, conn.InitiatorDepth, conn.QpNum
+	e.FlowControl, e.RetryCount, e.RNRRetryCount, e.SRQ = conn.FlowControl != 0, conn.RetryCount, conn.RnrRetryCount, conn.Srq != 0
+	e.PrivateData = private(&conn.PrivateData, conn.PrivateDataLen)
 	return e
+}
+
+func private(data *[abi.RDMA_MAX_PRIVATE_DATA]uint8, n uint8) []byte {
+	if n == 0 {
+		return nil
+	}
+	return append([]byte(nil), data[:n]...)
 }
 
 // err turns an event that means failure into an error.
@@ -91,7 +121,7 @@ func (e *Event) err() error {
 		return ErrDisconnected
 	case DeviceRemoval:
 		return ErrDeviceRemoved
-	case AddrError, RouteError, ConnectError, Unreachable:
+	case AddrError, RouteError, ConnectError, Unreachable, MulticastError, AddrInfoError:
 		return errno()
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/verbs/abi"
@@ -16,26 +17,47 @@ import (
 // (rdma_create_id(3)). Its owner closes it after the QP it connects. Methods
 // may be called by several goroutines.
 type ID struct {
-	ch     *Channel
+	on     atomic.Pointer[Channel]
 	uid    uint64
 	handle uint32
+	space  PortSpace
 
 	close sync.Once
 	err   error
 
 	mu     sync.Mutex
 	events []Event
+	groups map[uint64]*Group
 	ended  bool
 	ready  chan struct{} // has a token while there may be events
 	gone   chan struct{} // closed with the ID or its channel
 }
 
-// NewID makes an ID for reliable connections (port space RDMA_PS_TCP).
-func (c *Channel) NewID() (*ID, error) {
+// PortSpace says what kind of connections ports are for (rdma_create_id(3)).
+type PortSpace uint16
+
+const (
+	PortSpaceTCP   PortSpace = abi.RDMA_PS_TCP   // reliable connections
+	PortSpaceUDP   PortSpace = abi.RDMA_PS_UDP   // datagrams
+	PortSpaceIPoIB PortSpace = abi.RDMA_PS_IPOIB // datagrams that share IPoIB's Q_Key
+	PortSpaceIB    PortSpace = abi.RDMA_PS_IB    // native InfiniBand services
+)
+
+func (s PortSpace) datagram() bool { return s == PortSpaceUDP || s == PortSpaceIPoIB }
+
+// NewID makes an ID for reliable connections.
+func (c *Channel) NewID() (*ID, error) { return c.NewIDIn(PortSpaceTCP) }
+
+// NewIDIn makes an ID in a port space.
+func (c *Channel) NewIDIn(space PortSpace) (*ID, error) {
 	c.mu.Lock()
-	id := c.add(0)
+	id := c.add(0, space)
 	c.mu.Unlock()
-	req := abi.RdmaUcmCreateId{Uid: id.uid, Ps: abi.RDMA_PS_TCP, QpType: uint8(uverbs.RC)}
+	typ := uverbs.RC
+	if space.datagram() {
+		typ = uverbs.UD
+	}
+	req := abi.RdmaUcmCreateId{Uid: id.uid, Ps: uint16(space), QpType: uint8(typ)}
 	resp, err := query[abi.RdmaUcmCreateIdResp](c, abi.RDMA_USER_CM_CMD_CREATE_ID, &req, &req.Response)
 	if err != nil {
 		id.forget()
@@ -124,18 +146,32 @@ func (id *ID) end() {
 }
 
 func (id *ID) forget() {
-	id.ch.mu.Lock()
-	delete(id.ch.ids, id.uid)
-	id.ch.mu.Unlock()
+	c := id.ch()
+	id.mu.Lock()
+	groups := id.groups
+	id.groups = nil
+	id.mu.Unlock()
+	c.mu.Lock()
+	delete(c.ids, id.uid)
+	for uid := range groups {
+		delete(c.ids, uid)
+	}
+	c.mu.Unlock()
 	id.end()
 }
+
+// ch is the channel that the ID is on.
+func (id *ID) ch() *Channel { return id.on.Load() }
+
+// PortSpace is what the ID was made in.
+func (id *ID) PortSpace() PortSpace { return id.space }
 
 // Close destroys the ID (rdma_destroy_id(3)); those who wait for it get
 // [ErrClosed]. The kernel ends a connection that is up.
 func (id *ID) Close() error {
 	id.close.Do(func() {
 		req := abi.RdmaUcmDestroyId{Id: id.handle}
-		_, id.err = query[abi.RdmaUcmDestroyIdResp](id.ch, abi.RDMA_USER_CM_CMD_DESTROY_ID, &req, &req.Response)
+		_, id.err = query[abi.RdmaUcmDestroyIdResp](id.ch(), abi.RDMA_USER_CM_CMD_DESTROY_ID, &req, &req.Response)
 		id.forget()
 	})
 	return id.err
@@ -147,7 +183,7 @@ func (id *ID) Bind(addr netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	return command(id.ch, abi.RDMA_USER_CM_CMD_BIND, abi.RdmaUcmBind{Id: id.handle, AddrSize: size, Addr: sa})
+	return command(id.ch(), abi.RDMA_USER_CM_CMD_BIND, abi.RdmaUcmBind{Id: id.handle, AddrSize: size, Addr: sa})
 }
 
 // ResolveAddr finds the device that leads to dst, from src if that is valid.
@@ -163,12 +199,12 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 	if req.DstAddr, req.DstSize, err = sockaddr(dst); err != nil {
 		return err
 	}
-	return command(id.ch, abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, req)
+	return command(id.ch(), abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, req)
 }
 
 // ResolveRoute finds the path. RouteResolved or RouteError follows.
 func (id *ID) ResolveRoute(timeout time.Duration) error {
-	return command(id.ch, abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE,
+	return command(id.ch(), abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE,
 		abi.RdmaUcmResolveRoute{Id: id.handle, TimeoutMs: uint32(timeout.Milliseconds())})
 }
 
@@ -176,7 +212,7 @@ func (id *ID) ResolveRoute(timeout time.Duration) error {
 // ConnectRequest events. Requests beyond backlog that nobody has taken up are
 // turned down by the kernel.
 func (id *ID) Listen(backlog int) error {
-	return command(id.ch, abi.RDMA_USER_CM_CMD_LISTEN, abi.RdmaUcmListen{Id: id.handle, Backlog: uint32(backlog)})
+	return command(id.ch(), abi.RDMA_USER_CM_CMD_LISTEN, abi.RdmaUcmListen{Id: id.handle, Backlog: uint32(backlog)})
 }
 
 // ConnParam is what the two sides tell each other (struct rdma_conn_param,
@@ -190,11 +226,20 @@ type ConnParam struct {
 	RetryCount         uint8 // 0..7; active side
 	RNRRetryCount      uint8 // 0..7, 7 is for ever
 	SRQ                bool
+	QKey               uint32 // of datagrams, on native InfiniBand addresses
+	ECE                ECE
 }
+
+// ECE is an offer of extensions between peers of one vendor (enhanced
+// connection establishment, rdma_set_local_ece(3)). Kernels from 5.9 carry it;
+// rxe and siw offer none.
+type ECE struct{ VendorID, Options uint32 }
+
+func (e ECE) abi() abi.RdmaUcmEce { return abi.RdmaUcmEce{VendorId: e.VendorID, AttrMod: e.Options} }
 
 func (p ConnParam) abi() (abi.RdmaUcmConnParam, error) {
 	a := abi.RdmaUcmConnParam{
-		QpNum: p.QPNum, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
+		QpNum: p.QPNum, Qkey: p.QKey, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
 		RetryCount: p.RetryCount, RnrRetryCount: p.RNRRetryCount, PrivateDataLen: uint8(len(p.PrivateData)), Valid: 1,
 	}
 	if len(p.PrivateData) > MaxPrivateData {
@@ -217,8 +262,12 @@ func (id *ID) Connect(p ConnParam) error {
 	if err != nil {
 		return err
 	}
-	err = command(id.ch, abi.RDMA_USER_CM_CMD_CONNECT, abi.RdmaUcmConnect{ConnParam: a, Id: id.handle})
-	return tooLong(err, p.PrivateData, roceRequest)
+	err = command(id.ch(), abi.RDMA_USER_CM_CMD_CONNECT, abi.RdmaUcmConnect{ConnParam: a, Id: id.handle, Ece: p.ECE.abi()})
+	most := roceRequest
+	if id.space.datagram() {
+		most = roceDatagramRequest
+	}
+	return tooLong(err, p.PrivateData, most)
 }
 
 // Accept takes a connection. Established, or an event of failure, follows.
@@ -227,13 +276,17 @@ func (id *ID) Accept(p ConnParam) error {
 	if err != nil {
 		return err
 	}
-	err = command(id.ch, abi.RDMA_USER_CM_CMD_ACCEPT, abi.RdmaUcmAccept{Uid: id.uid, ConnParam: a, Id: id.handle})
-	return tooLong(err, p.PrivateData, roceReply)
+	err = command(id.ch(), abi.RDMA_USER_CM_CMD_ACCEPT, abi.RdmaUcmAccept{Uid: id.uid, ConnParam: a, Id: id.handle, Ece: p.ECE.abi()})
+	most := roceReply
+	if id.space.datagram() {
+		most = roceDatagramReply
+	}
+	return tooLong(err, p.PrivateData, most)
 }
 
 // confirm answers a ConnectResponse: the connection is up.
 func (id *ID) confirm() error {
-	return command(id.ch, abi.RDMA_USER_CM_CMD_ACCEPT, abi.RdmaUcmAccept{Id: id.handle})
+	return command(id.ch(), abi.RDMA_USER_CM_CMD_ACCEPT, abi.RdmaUcmAccept{Id: id.handle})
 }
 
 // Reject turns a connection down.
@@ -243,18 +296,18 @@ func (id *ID) Reject(privateData []byte) error {
 	}
 	req := abi.RdmaUcmReject{Id: id.handle, PrivateDataLen: uint8(len(privateData)), Reason: rejectConsumer}
 	copy(req.PrivateData[:], privateData)
-	return tooLong(command(id.ch, abi.RDMA_USER_CM_CMD_REJECT, req), privateData, roceReject)
+	return tooLong(command(id.ch(), abi.RDMA_USER_CM_CMD_REJECT, req), privateData, roceReject)
 }
 
 // Disconnect ends a connection. Disconnected follows, on both sides.
 func (id *ID) Disconnect() error {
-	return command(id.ch, abi.RDMA_USER_CM_CMD_DISCONNECT, abi.RdmaUcmDisconnect{Id: id.handle})
+	return command(id.ch(), abi.RDMA_USER_CM_CMD_DISCONNECT, abi.RdmaUcmDisconnect{Id: id.handle})
 }
 
 // InitQPAttr returns what the connection's QP needs to move to a state.
 func (id *ID) InitQPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, error) {
 	req := abi.RdmaUcmInitQpAttr{Id: id.handle, QpState: uint32(state)}
-	resp, err := query[abi.IbUverbsQpAttr](id.ch, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR, &req, &req.Response)
+	resp, err := query[abi.IbUverbsQpAttr](id.ch(), abi.RDMA_USER_CM_CMD_INIT_QP_ATTR, &req, &req.Response)
 	if err != nil {
 		return uverbs.QPAttr{}, 0, err
 	}
@@ -266,18 +319,20 @@ func (id *ID) InitQPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask
 // Route is where an ID leads.
 type Route struct {
 	Device        uverbs.GUID // zero if not yet known
+	Index         int         // the kernel's number of the device, see [uverbs.Device]
 	Port          int
+	PKey          uint16
 	Local, Remote netip.AddrPort
 }
 
 // Route returns what is known so far.
 func (id *ID) Route() (Route, error) {
 	req := abi.RdmaUcmQuery{Id: id.handle, Option: abi.RDMA_USER_CM_QUERY_ADDR}
-	r, err := query[abi.RdmaUcmQueryAddrResp](id.ch, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response)
+	r, err := query[abi.RdmaUcmQueryAddrResp](id.ch(), abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response)
 	if err != nil {
 		return Route{}, err
 	}
-	route := Route{Port: int(r.PortNum), Local: addrPort(&r.SrcAddr), Remote: addrPort(&r.DstAddr)}
+	route := Route{Index: int(r.IbdevIndex), Port: int(r.PortNum), PKey: r.Pkey, Local: addrPort(&r.SrcAddr), Remote: addrPort(&r.DstAddr)}
 	copy(route.Device[:], mmap.Bytes(&r.NodeGuid))
 	return route, nil
 }

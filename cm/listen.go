@@ -1,8 +1,11 @@
 package cm
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 )
 
@@ -12,12 +15,19 @@ type Listener struct {
 	addr  Addr
 	close sync.Once
 	err   error
+
+	mu    sync.Mutex
+	conns map[*Endpoint]struct{} // accepted and not yet closed
 }
 
 // ListenOptions tune [ListenOptions.Listen]. The zero value is usable.
 type ListenOptions struct {
 	// Backlog is how many requests may wait for Accept; zero is 128.
 	Backlog int
+	// PortSpace is as in [Dialer].
+	PortSpace PortSpace
+	// ReuseAddr takes a port that others are bound to, who do not listen.
+	ReuseAddr bool
 }
 
 // Listen takes connections on addr, "10.9.0.1:7471", or ":7471" for all IPv4
@@ -37,7 +47,7 @@ func (opt ListenOptions) Listen(ctx context.Context, addr string) (*Listener, er
 }
 
 func (opt ListenOptions) listen(ctx context.Context, addr string) (*Listener, error) {
-	local, err := resolve(ctx, addr)
+	local, err := resolve(ctx, nil, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -48,13 +58,19 @@ func (opt ListenOptions) listen(ctx context.Context, addr string) (*Listener, er
 	if err != nil {
 		return nil, err
 	}
-	id, err := ch.NewID()
+	id, err := ch.NewIDIn(cmp.Or(opt.PortSpace, PortSpaceTCP))
 	if err != nil {
 		releaseShared()
 		return nil, err
 	}
 	var route Route
-	if err = id.Bind(local); err == nil {
+	if opt.ReuseAddr {
+		err = id.SetReuseAddr(true)
+	}
+	if err == nil {
+		err = id.Bind(local)
+	}
+	if err == nil {
 		if err = id.Listen(opt.Backlog); err == nil {
 			route, err = id.Route()
 		}
@@ -64,7 +80,7 @@ func (opt ListenOptions) listen(ctx context.Context, addr string) (*Listener, er
 		releaseShared()
 		return nil, err
 	}
-	return &Listener{id: id, addr: Addr{route.Local}}, nil
+	return &Listener{id: id, addr: Addr{route.Local}, conns: map[*Endpoint]struct{}{}}, nil
 }
 
 // Addr is where the listener listens.
@@ -94,7 +110,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 			ev.NewID.Close()
 			return nil, fail("accept on", l.addr.String(), err)
 		}
-		return &Request{id: ev.NewID, event: ev, route: route}, nil
+		return &Request{l: l, id: ev.NewID, event: ev, route: route}, nil
 	}
 }
 
@@ -108,9 +124,42 @@ func (l *Listener) Close() error {
 	return l.err
 }
 
+// Shutdown stops listening and waits until the connections that were accepted
+// have ended, by either side, or ctx does, whose error it then returns. It ends
+// none itself.
+func (l *Listener) Shutdown(ctx context.Context) error {
+	if err := l.Close(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	conns := slices.Collect(maps.Keys(l.conns))
+	l.mu.Unlock()
+	for _, e := range conns {
+		select {
+		case <-e.Done():
+		case <-ctx.Done():
+			return fail("shut down", l.addr.String(), ctx.Err())
+		}
+	}
+	return nil
+}
+
+// track remembers a connection until it is closed.
+func (l *Listener) track(e *Endpoint) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conns[e] = struct{}{}
+	e.forget = func() {
+		l.mu.Lock()
+		delete(l.conns, e)
+		l.mu.Unlock()
+	}
+}
+
 // Request is a connection that a peer asks for. It must be accepted or
 // rejected, once.
 type Request struct {
+	l     *Listener
 	id    *ID
 	event Event
 	route Route
@@ -181,6 +230,7 @@ func (r *Request) accept(ctx context.Context, opt Options) (*Endpoint, error) {
 		e.Close()
 		return nil, err
 	}
+	r.l.track(e)
 	e.established()
 	return e, nil
 }
@@ -191,6 +241,9 @@ func (r *Request) establish(ctx context.Context, e *Endpoint, opt Options) error
 	}
 	if err := r.id.Accept(opt.connParam(e.QP)); err != nil {
 		return fmt.Errorf("accept: %w", err)
+	}
+	if r.id.space.datagram() { // nothing comes back
+		return nil
 	}
 	_, err := r.id.await(ctx, Established)
 	return err

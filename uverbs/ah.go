@@ -98,6 +98,9 @@ func (c *Context) replyVector(port int, wc *WC, grh []byte) (AddressVector, erro
 	default:
 		return av, c.obj.fail(op, ErrNoGRH)
 	}
+	if dst.IsMulticast() { // what a group gets, its members answer from any address
+		dst = noAddr
+	}
 	local, err := c.FindGID(port, dst)
 	if err != nil {
 		return av, err

@@ -122,6 +122,9 @@ func vectorOfAH(a *abi.IbUverbsAhAttr) AddressVector {
 	}
 }
 
+// AddressVectorFromABI converts one as rdma_cm's events carry it.
+func AddressVectorFromABI(a *abi.IbUverbsAhAttr) AddressVector { return vectorOfAH(a) }
+
 // QPAttrFromABI converts attributes as rdma_cm's INIT_QP_ATTR returns them.
 func QPAttrFromABI(a *abi.IbUverbsQpAttr) (QPAttr, QPAttrMask) {
 	return QPAttr{

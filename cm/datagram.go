@@ -1,0 +1,146 @@
+package cm
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// startUD moves a datagram QP, which needs no peer, to RTS.
+func (e *Endpoint) startUD() error {
+	if err := e.QP.Modify(uverbs.QPAttr{State: uverbs.StateRTR}, uverbs.MaskState); err != nil {
+		return err
+	}
+	return e.QP.Modify(uverbs.QPAttr{State: uverbs.StateRTS}, uverbs.MaskState|uverbs.MaskSQPSN)
+}
+
+// sendTo makes the peer that an event tells of the endpoint's.
+func (e *Endpoint) sendTo(ev Event) error {
+	ah, err := e.PD.CreateAH(ev.AV)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	e.release = append(e.release, ah.Close)
+	e.mu.Unlock()
+	e.Peer = ah.To(ev.QPNum, ev.QKey)
+	return nil
+}
+
+// Datagrams sends and receives messages over a datagram endpoint made with
+// Events, through buffers of its own. It takes over the endpoint's queues and
+// is closed with it.
+type Datagrams struct {
+	e    *Endpoint
+	mr   *uverbs.MR
+	slot int // bytes of a receive's buffer, with its GRH
+	qkey uint32
+
+	recvMu  sync.Mutex
+	senders map[sender]*uverbs.AH // who may be answered
+
+	sendMu sync.Mutex
+}
+
+type sender struct {
+	grh  [uverbs.GRHSize]byte
+	slid uint16
+	sl   uint8
+}
+
+// NewDatagrams posts as many receives as the endpoint's queue takes, of size
+// bytes each: at most the port's MTU.
+func NewDatagrams(e *Endpoint, size int) (*Datagrams, error) {
+	n := int(e.QP.Cap().MaxRecvWR)
+	d := &Datagrams{e: e, slot: size + uverbs.GRHSize, senders: map[sender]*uverbs.AH{}}
+	attr, err := e.QP.Query()
+	if err != nil {
+		return nil, err
+	}
+	d.qkey = attr.QKey
+	// One more, behind them, to send from.
+	if d.mr, err = e.AllocMR((n+1)*d.slot, uverbs.AccessLocalWrite); err != nil {
+		return nil, err
+	}
+	for i := range n {
+		if err := d.post(i); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+func (d *Datagrams) post(i int) error {
+	_, err := d.e.QP.PostRecv([]uverbs.RecvWR{{ID: uint64(i), SGL: []uverbs.SGE{d.mr.SGE(i*d.slot, d.slot)}}})
+	return err
+}
+
+// Recv waits for a message, copies it to b and says how long it was and where
+// an answer goes.
+func (d *Datagrams) Recv(ctx context.Context, b []byte) (n int, from uverbs.UDAddr, err error) {
+	d.recvMu.Lock()
+	defer d.recvMu.Unlock()
+	var wc [1]uverbs.WC
+	if _, err := d.e.RecvCQ.PollWait(ctx, wc[:]); err != nil {
+		return 0, from, err
+	}
+	if err := wc[0].Err(); err != nil {
+		return 0, from, err
+	}
+	slot := d.mr.Bytes()[int(wc[0].ID)*d.slot:][:wc[0].ByteLen]
+	n = copy(b, slot[uverbs.GRHSize:])
+	from, err = d.sender(&wc[0], slot[:uverbs.GRHSize])
+	if perr := d.post(int(wc[0].ID)); err == nil {
+		err = perr
+	}
+	return n, from, err
+}
+
+// sender keeps an address handle for everybody a message came from.
+func (d *Datagrams) sender(wc *uverbs.WC, grh []byte) (uverbs.UDAddr, error) {
+	key := sender{slid: wc.SLID, sl: wc.SL}
+	copy(key.grh[:], grh)
+	// What differs from packet to packet says nothing about the sender: the
+	// lengths, and IPv4's identification and checksum.
+	clear(key.grh[4:6])
+	if grh[20]>>4 == 4 {
+		clear(key.grh[22:26])
+		clear(key.grh[30:32])
+	}
+	ah := d.senders[key]
+	if ah == nil {
+		var err error
+		if ah, err = d.e.PD.CreateReplyAH(d.e.route.Port, wc, grh); err != nil {
+			return uverbs.UDAddr{}, err
+		}
+		d.senders[key] = ah
+		d.e.mu.Lock()
+		d.e.release = append(d.e.release, ah.Close)
+		d.e.mu.Unlock()
+	}
+	return ah.To(wc.SrcQP, d.qkey), nil
+}
+
+// Send sends a message and waits until it is on its way.
+func (d *Datagrams) Send(ctx context.Context, to uverbs.UDAddr, b []byte) error {
+	d.sendMu.Lock()
+	defer d.sendMu.Unlock()
+	if len(b) > d.slot {
+		return fmt.Errorf("datagram of %d bytes: %w", len(b), uverbs.ErrMessageTooLong)
+	}
+	at := d.mr.Len() - d.slot
+	copy(d.mr.Bytes()[at:], b)
+	wr := []uverbs.SendWR{{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{d.mr.SGE(at, len(b))}, To: to}}
+	if _, err := d.e.QP.PostSend(wr); err != nil {
+		return err
+	}
+	// The buffer is in use until the completion, so the wait is for it and not
+	// for ctx, unless the endpoint is closed.
+	var wc [1]uverbs.WC
+	if _, err := d.e.SendCQ.PollWait(context.WithoutCancel(ctx), wc[:]); err != nil {
+		return err
+	}
+	return wc[0].Err()
+}

@@ -1,0 +1,187 @@
+package cm
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// Group is a multicast group that an ID has joined. Whoever joined leaves.
+type Group struct {
+	id     *ID
+	uid    uint64
+	handle uint32
+	event  chan Event // the one that says how joining went
+
+	// Known once joined:
+	AV    uverbs.AddressVector
+	QPNum uint32 // of all members: 0xffffff
+	QKey  uint32
+}
+
+// Join makes the ID, which must be bound to a device, a member of a multicast
+// group and waits until it is (rdma_join_multicast(3)). With sendOnly it is to
+// receive nothing. The QP is the caller's to attach, see
+// [uverbs.QP.AttachMulticast].
+func (id *ID) Join(ctx context.Context, group netip.Addr, sendOnly bool) (*Group, error) {
+	g := &Group{id: id, uid: lastNumber.Add(1), event: make(chan Event, 1)}
+	sa, size, err := sockaddr(netip.AddrPortFrom(group, 0))
+	if err != nil {
+		return nil, fail("join", group.String(), err)
+	}
+	id.mu.Lock()
+	if id.groups == nil {
+		id.groups = map[uint64]*Group{}
+	}
+	id.groups[g.uid] = g
+	id.mu.Unlock()
+	c := id.ch()
+	c.mu.Lock()
+	if c.ids != nil {
+		c.ids[g.uid] = id
+	}
+	c.mu.Unlock()
+
+	req := abi.RdmaUcmJoinMcast{Uid: g.uid, Id: id.handle, AddrSize: size, Addr: sa}
+	if sendOnly {
+		req.JoinFlags = abi.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
+	}
+	resp, err := query[abi.RdmaUcmCreateIdResp](c, abi.RDMA_USER_CM_CMD_JOIN_MCAST, &req, &req.Response)
+	if err != nil {
+		g.forget()
+		return nil, fail("join", group.String(), err)
+	}
+	g.handle = resp.Id
+	select {
+	case e := <-g.event:
+		if err := e.err(); err != nil {
+			g.Leave()
+			return nil, fail("join", group.String(), err)
+		}
+		g.AV, g.QPNum, g.QKey = e.AV, e.QPNum, e.QKey
+		return g, nil
+	case <-id.gone:
+		err = ErrClosed
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	g.Leave()
+	return nil, fail("join", group.String(), err)
+}
+
+// Leave ends the membership.
+func (g *Group) Leave() error {
+	req := abi.RdmaUcmDestroyId{Id: g.handle}
+	_, err := query[abi.RdmaUcmDestroyIdResp](g.id.ch(), abi.RDMA_USER_CM_CMD_LEAVE_MCAST, &req, &req.Response)
+	g.forget()
+	return err
+}
+
+func (g *Group) forget() {
+	c := g.id.ch()
+	c.mu.Lock()
+	delete(c.ids, g.uid)
+	c.mu.Unlock()
+	g.id.mu.Lock()
+	delete(g.id.groups, g.uid)
+	g.id.mu.Unlock()
+}
+
+// pushGroup delivers an event to the group with that number.
+func (id *ID) pushGroup(uid uint64, e Event) {
+	id.mu.Lock()
+	g := id.groups[uid]
+	id.mu.Unlock()
+	if g == nil {
+		return
+	}
+	select {
+	case g.event <- e:
+	default: // nobody waits any more
+	}
+}
+
+// Member is an endpoint that is in a multicast group.
+type Member struct {
+	*Endpoint
+	*Group
+	// To is where messages to the group go.
+	To uverbs.UDAddr
+
+	attached bool
+	leave    sync.Once
+}
+
+// Join makes a datagram endpoint that is a member of a group, an IP multicast
+// address; Dialer.LocalAddr, if set, says on which device. With sendOnly it
+// receives nothing.
+func (d *Dialer) Join(ctx context.Context, group string, sendOnly bool) (*Member, error) {
+	m, err := d.join(ctx, group, sendOnly)
+	if err != nil {
+		return nil, fail("join", group, err)
+	}
+	return m, nil
+}
+
+func (d *Dialer) join(ctx context.Context, group string, sendOnly bool) (_ *Member, err error) {
+	addr, err := netip.ParseAddr(group)
+	if err != nil {
+		return nil, err
+	}
+	ch, err := acquireShared()
+	if err != nil {
+		return nil, err
+	}
+	release := func() error { releaseShared(); return nil }
+	id, err := ch.NewIDIn(PortSpaceUDP)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	if err := d.address(ctx, id, netip.AddrPortFrom(addr, 0)); err != nil {
+		id.Close()
+		release()
+		return nil, err
+	}
+	e, err := newEndpoint(id, d.Options, release)
+	if err != nil {
+		return nil, err
+	}
+	m := &Member{Endpoint: e}
+	defer func() {
+		if err != nil {
+			m.Close()
+		}
+	}()
+	if m.Group, err = id.Join(ctx, addr, sendOnly); err != nil {
+		return nil, err
+	}
+	if err := e.sendTo(Event{AV: m.AV, QPNum: m.QPNum, QKey: m.QKey}); err != nil {
+		return nil, err
+	}
+	m.To = e.Peer
+	if !sendOnly {
+		if err := e.QP.AttachMulticast(m.AV.DGID, m.AV.DLID); err != nil {
+			return nil, err
+		}
+		m.attached = true
+	}
+	e.established()
+	return m, nil
+}
+
+// Close leaves the group and closes the endpoint.
+func (m *Member) Close() error {
+	m.leave.Do(func() {
+		if m.attached {
+			m.QP.DetachMulticast(m.AV.DGID, m.AV.DLID)
+		}
+		if m.Group != nil {
+			m.Leave()
+		}
+	})
+	return m.Endpoint.Close()
+}

@@ -1,0 +1,167 @@
+package cm
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// SetTOS sets the type of service, or traffic class, of the connection's
+// packets (RDMA_OPTION_ID_TOS).
+func (id *ID) SetTOS(tos uint8) error {
+	return id.setOption("type of service", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_TOS, []byte{tos})
+}
+
+// SetReuseAddr lets several IDs bind to one address, before they do.
+func (id *ID) SetReuseAddr(on bool) error {
+	return id.setOption("reuse of addresses", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_REUSEADDR, flag(on))
+}
+
+// SetAFOnly keeps a listener on the IPv6 wildcard from taking IPv4 too.
+func (id *ID) SetAFOnly(on bool) error {
+	return id.setOption("address family", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_AFONLY, flag(on))
+}
+
+// SetAckTimeout sets how long the QP waits for an acknowledgement: 4.096 us *
+// 2^exp. It must be set before the route is resolved, or the QP connected.
+func (id *ID) SetAckTimeout(exp uint8) error {
+	return id.setOption("acknowledgement timeout", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_ACK_TIMEOUT, []byte{exp})
+}
+
+// SetPath gives the ID a path in place of resolving one: struct
+// ib_path_rec_data (ib_user_sa.h), one or more. InfiniBand only.
+func (id *ID) SetPath(records []byte) error {
+	return id.setOption("path", abi.RDMA_OPTION_IB, abi.RDMA_OPTION_IB_PATH, records)
+}
+
+func flag(on bool) []byte {
+	b := make([]byte, 4) // an int
+	if on {
+		binary.NativeEndian.PutUint32(b, 1)
+	}
+	return b
+}
+
+func (id *ID) setOption(what string, level, name uint32, value []byte) error {
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	err := command(id.ch(), abi.RDMA_USER_CM_CMD_SET_OPTION, abi.RdmaUcmSetOption{
+		Optval: mmap.Pin(&pin, value), Id: id.handle, Level: level, Optname: name, Optlen: uint32(len(value)),
+	})
+	if err != nil {
+		return fail("set "+what+" of ID", "", err)
+	}
+	return nil
+}
+
+// Notify tells the connection manager of an asynchronous event of the
+// connection's QP: EventCommEst, when a message came before Established did
+// (rdma_notify(3)).
+func (id *ID) Notify(event uverbs.AsyncEventType) error {
+	return command(id.ch(), abi.RDMA_USER_CM_CMD_NOTIFY, abi.RdmaUcmNotify{Id: id.handle, Event: uint32(event)})
+}
+
+// WriteEvent puts a [User] event with a status and an argument among the ID's
+// events, for whoever waits for them (rdma_write_cm_event(3)). Kernels before
+// 6.17 lack it.
+func (id *ID) WriteEvent(status int, arg uint64) error {
+	req := abi.RdmaUcmWriteCmEvent{Id: id.handle, Event: uint32(User), Status: uint32(status)}
+	*req.Param.Arg() = arg
+	return newer(command(id.ch(), abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT, req))
+}
+
+// newer makes the EINVAL of kernels that do not know a command match
+// errors.ErrUnsupported.
+func newer(err error) error {
+	if err == unix.EINVAL {
+		return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
+	}
+	return err
+}
+
+// Migrate moves the ID, with the events it has, to another channel
+// (rdma_migrate_id(3)). No other of the ID's methods may be under way but Next.
+func (id *ID) Migrate(to *Channel) error {
+	from := id.ch()
+	if from == to {
+		return nil
+	}
+	// With no event in hand on either channel, their order is kept.
+	first, second := from, to
+	if first.num > second.num {
+		first, second = second, first
+	}
+	first.turn.Lock()
+	defer first.turn.Unlock()
+	second.turn.Lock()
+	defer second.turn.Unlock()
+	err := from.file.Control(func(fd int) error {
+		req := abi.RdmaUcmMigrateId{Id: id.handle, Fd: uint32(fd)}
+		_, err := query[abi.RdmaUcmMigrateResp](to, abi.RDMA_USER_CM_CMD_MIGRATE_ID, &req, &req.Response)
+		return err
+	})
+	if err != nil {
+		return fail("migrate ID", "", err)
+	}
+	numbers := []uint64{id.uid}
+	id.mu.Lock()
+	for uid := range id.groups {
+		numbers = append(numbers, uid)
+	}
+	id.mu.Unlock()
+	from.mu.Lock()
+	for _, n := range numbers {
+		delete(from.ids, n)
+	}
+	from.mu.Unlock()
+	to.mu.Lock()
+	id.on.Store(to)
+	closed := to.ids == nil
+	if !closed {
+		for _, n := range numbers {
+			to.ids[n] = id
+		}
+	}
+	to.mu.Unlock()
+	if closed {
+		id.end()
+		return ErrClosed
+	}
+	to.drain() // the kernel moves events but wakes nobody
+	return nil
+}
+
+// Paths returns the path records of a resolved route, struct ib_path_rec_data
+// each.
+func (id *ID) Paths() ([]abi.IbPathRecData, error) {
+	type resp struct {
+		head abi.RdmaUcmQueryPathResp
+		path [2]abi.IbPathRecData
+	}
+	req := abi.RdmaUcmQuery{Id: id.handle, Option: abi.RDMA_USER_CM_QUERY_PATH}
+	r, err := query[resp](id.ch(), abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response)
+	if err != nil {
+		return nil, fail("query path of ID", "", err)
+	}
+	return r.path[:min(int(r.head.NumPaths), len(r.path))], nil
+}
+
+// GIDs returns the GIDs of both ends.
+func (id *ID) GIDs() (local, remote uverbs.GID, err error) {
+	req := abi.RdmaUcmQuery{Id: id.handle, Option: abi.RDMA_USER_CM_QUERY_GID}
+	r, err := query[abi.RdmaUcmQueryAddrResp](id.ch(), abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response)
+	if err != nil {
+		return local, remote, fail("query GIDs of ID", "", err)
+	}
+	// struct sockaddr_ib: family, P_Key, flow, then the GID.
+	copy(local[:], mmap.Bytes(&r.SrcAddr)[8:])
+	copy(remote[:], mmap.Bytes(&r.DstAddr)[8:])
+	return local, remote, nil
+}

@@ -1,0 +1,115 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// ErrNoRoute is an address to which no RDMA device leads.
+var ErrNoRoute = errors.New("no RDMA device on route")
+
+// Path is how a machine reaches an address by RDMA.
+type Path struct {
+	Device        uverbs.Device
+	Port          int
+	GID           uverbs.GID // local
+	Local, Remote netip.Addr
+}
+
+// Lookup says which device, port and GID serve the way to addr, "10.9.0.1" or a
+// name, without connecting. No device is an error that matches [ErrNoRoute] and
+// lists those there are.
+func Lookup(ctx context.Context, addr string) (Path, error) {
+	p, err := lookup(ctx, addr)
+	if err != nil {
+		return Path{}, fail("look up", addr, err)
+	}
+	return p, nil
+}
+
+func lookup(ctx context.Context, addr string) (Path, error) {
+	dst, err := resolve(ctx, nil, net.JoinHostPort(addr, "0"))
+	if err != nil {
+		return Path{}, err
+	}
+	ch, err := acquireShared()
+	if err != nil {
+		return Path{}, err
+	}
+	defer releaseShared()
+	id, err := ch.NewIDIn(PortSpaceUDP)
+	if err != nil {
+		return Path{}, err
+	}
+	defer id.Close()
+	if err := new(Dialer).address(ctx, id, dst); err != nil {
+		return Path{}, err
+	}
+	r, err := id.Route()
+	if err != nil {
+		return Path{}, err
+	}
+	gid, _, err := id.GIDs()
+	if err != nil {
+		return Path{}, err
+	}
+	dev, err := deviceByGUID(r.Device)
+	return Path{Device: dev, Port: r.Port, GID: gid, Local: r.Local.Addr(), Remote: r.Remote.Addr()}, err
+}
+
+// noRoute explains that no device leads to an address, if that is what err
+// means.
+func noRoute(err error, dst netip.Addr) error {
+	if !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.ENETUNREACH) && !errors.Is(err, unix.EHOSTUNREACH) {
+		return err
+	}
+	return fmt.Errorf("%w to %v; devices: %s: %w", ErrNoRoute, dst, strings.Join(where(), ", "), err)
+}
+
+// link describes a network interface: " on v0 (10.9.0.1)".
+func link(index int) string {
+	ifi, err := net.InterfaceByIndex(index)
+	if err != nil {
+		return ""
+	}
+	var addrs []string
+	all, _ := ifi.Addrs()
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && !p.Addr().IsLinkLocalUnicast() {
+			addrs = append(addrs, p.Addr().String())
+		}
+	}
+	if len(addrs) == 0 {
+		return " on " + ifi.Name
+	}
+	return fmt.Sprintf(" on %s (%s)", ifi.Name, strings.Join(addrs, " "))
+}
+
+// where says what there is: "rxe0 on v0 (10.9.0.1)".
+func where() []string {
+	devs, _ := uverbs.Devices()
+	var all []string
+	for _, d := range devs {
+		text := d.Name
+		if ctx, err := d.Open(); err == nil {
+			table, _ := ctx.GIDTable()
+			ctx.Close()
+			if len(table) > 0 {
+				text += link(table[0].Interface)
+			}
+		}
+		all = append(all, text)
+	}
+	if all == nil {
+		return []string{"none"}
+	}
+	return all
+}
