@@ -80,8 +80,11 @@ func (p *pingpong) completions(ctx context.Context, wcs []uverbs.WC) (int, error
 }
 
 func (p *pingpong) completed(wc *uverbs.WC) error {
-	if err := wc.Err(); err != nil {
-		return err
+	switch err := wc.Err(); {
+	case err != nil && wc.ID == sendID:
+		return fmt.Errorf("send: %w", err)
+	case err != nil:
+		return fmt.Errorf("receive of %d bytes: %w", p.Size, err)
 	}
 	r, err := p.rallyOf(wc.QPNum)
 	if err != nil {

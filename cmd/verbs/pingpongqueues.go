@@ -47,48 +47,50 @@ type rally struct {
 const pingpongQKey = 0x11111111
 
 // newPingpong makes the queues, which the peer cannot reach yet.
-func newPingpong(flags *pingpongFlags, kind pingpongKind) (p *pingpong, err error) {
-	p = &pingpong{pingpongFlags: flags, pingpongKind: kind}
-	defer func() {
-		if err != nil {
-			p.close()
-		}
-	}()
+func newPingpong(flags *pingpongFlags, kind pingpongKind) (*pingpong, error) {
+	p := &pingpong{pingpongFlags: flags, pingpongKind: kind}
+	if err := p.setUp(); err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	return p, nil
+}
+
+func (p *pingpong) setUp() (err error) {
 	if p.dev, err = own(uverbs.Open(p.Device))(p); err != nil {
-		return nil, err
+		return err
 	}
 	if err := p.checkPort(); err != nil {
-		return nil, err
+		return err
 	}
 	if p.pd, err = own(p.dev.AllocPD())(p); err != nil {
-		return nil, err
+		return err
 	}
 	cq := uverbs.CQOptions{Depth: p.RxDepth + p.numQP}
 	if p.Events {
 		if cq.Channel, err = own(p.dev.CreateCompChannel())(p); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if p.cq, err = own(p.dev.CreateCQ(cq))(p); err != nil {
-		return nil, err
+		return err
 	}
 	if p.shared {
 		p.srq, err = own(p.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: uint32(p.RxDepth), MaxSGE: 1}))(p)
 		if err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if err := p.layOut(); err != nil {
-		return nil, err
+		return err
 	}
 	for range p.numQP {
 		r, err := p.newRally()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		p.rallies = append(p.rallies, r)
 	}
-	return p, nil
+	return nil
 }
 
 // own makes a new object one of those that p closes.
