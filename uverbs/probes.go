@@ -95,6 +95,10 @@ var probes = map[Feature]func(*prober) error{
 	"LOCAL_INV, SEND_WITH_INV": capability(abi.IB_UVERBS_DEVICE_MEM_MGT_EXTENSIONS),
 	"atomics":                  attribute(func(a *DeviceAttr) bool { return a.Base.AtomicCap != 0 }),
 	"device clock":             attribute(func(a *DeviceAttr) bool { return a.HcaCoreClock != 0 }),
+	"P_Keys": func(p *prober) error {
+		_, err := p.c.PKeyIndex(1, 0xffff) // which every port with any has
+		return err
+	},
 	"on-demand paging": func(p *prober) error {
 		_, err := p.mr(AccessOnDemand | AccessLocalWrite)
 		return err
