@@ -1,0 +1,62 @@
+package docs
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// kernels are those that the tables are about.
+var kernels = []string{"6.1", "6.12", "7.2"}
+
+// answers are a driver's, oldest first: each holds from a kernel on.
+type answers []struct{ from, answer string }
+
+var errnos = map[string]syscall.Errno{
+	"EINVAL":          unix.EINVAL,
+	"EOPNOTSUPP":      unix.EOPNOTSUPP,
+	"EPROTONOSUPPORT": unix.EPROTONOSUPPORT,
+}
+
+// parseAnswers reads "EINVAL, from 6.12 EOPNOTSUPP, from 7.2 yes".
+func parseAnswers(text string) (a answers, err error) {
+	for i, part := range strings.Split(text, ", from ") {
+		from, answer := kernels[0], part
+		if i > 0 {
+			from, answer, _ = strings.Cut(part, " ")
+			if slices.Index(kernels, from) <= slices.Index(kernels, a[i-1].from) {
+				return nil, fmt.Errorf("%q: no kernel %s, or not in order", text, from)
+			}
+		}
+		if _, ok := errnos[answer]; !ok && !slices.Contains([]string{"yes", "no capability", "ErrOpcode", "never", "-"}, answer) {
+			return nil, fmt.Errorf("%q is no answer", answer)
+		}
+		a = append(a, struct{ from, answer string }{from, answer})
+	}
+	return a, nil
+}
+
+// on is the answer of a kernel, by its release; none if the tables are not
+// about it.
+func (a answers) on(release string) (answer string, ok bool) {
+	for _, k := range kernels {
+		for _, since := range a {
+			if since.from == k {
+				answer = since.answer
+			}
+		}
+		if isKernel(release, k) {
+			return answer, true
+		}
+	}
+	return "", false
+}
+
+// isKernel says whether a release is of a version: 6.1.0-32-amd64 is of 6.1.
+func isKernel(release, version string) bool {
+	rest, ok := strings.CutPrefix(release, version)
+	return ok && (rest == "" || strings.Trim(rest[:1], "0123456789") != "")
+}

@@ -1,0 +1,37 @@
+package docs
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// table reads the rows of the first table of a Markdown file that starts with
+// these columns.
+func table(t *testing.T, file string, columns ...string) [][]string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows [][]string
+	inside := false
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		switch {
+		case strings.Join(cells, "|") == strings.Join(columns, "|"):
+			inside = true
+		case inside && !strings.HasPrefix(line, "|"):
+			return rows
+		case inside && strings.Trim(strings.Join(cells, ""), "-:") != "":
+			rows = append(rows, cells)
+		}
+	}
+	if len(rows) == 0 {
+		t.Fatalf("%s has no table with the columns %v", file, columns)
+	}
+	return rows
+}
