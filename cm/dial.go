@@ -70,8 +70,10 @@ func (d *Dialer) dial(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, err
 	if err != nil {
 		return nil, err
 	}
-	if err := d.connect(ctx, e); err != nil {
-		e.Close()
+	if abandoned, err := d.connect(ctx, e); err != nil {
+		if !abandoned {
+			e.Close()
+		}
 		return nil, err
 	}
 	e.established()
@@ -105,28 +107,32 @@ func (d *Dialer) route(ctx context.Context, id *ID, dst netip.AddrPort) error {
 	return nil
 }
 
-func (d *Dialer) connect(ctx context.Context, e *Endpoint) error {
+// connect does the handshake. An abandoned endpoint closes itself.
+func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err error) {
 	if d.ConnectTimeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d.ConnectTimeout)
 		defer cancel()
 	}
-	if err := e.id.Connect(d.connParam(e.QP)); err != nil {
-		return fmt.Errorf("connect: %w", err)
+	var ev Event
+	iwarp := isIWARP(e.PD.Context())
+	if iwarp {
+		ev, abandoned, err = connectIWARP(ctx, e, d.connParam(e.QP))
+	} else if err = e.id.Connect(d.connParam(e.QP)); err == nil {
+		ev, err = e.id.await(ctx, ConnectResponse, Established)
 	}
-	ev, err := e.id.await(ctx, ConnectResponse, Established)
 	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return abandoned, fmt.Errorf("connect: %w", err)
 	}
 	e.PrivateData = ev.PrivateData
-	if e.id.space.datagram() {
-		return e.sendTo(ev)
-	}
-	if ev.Type == Established { // iWARP
-		return nil
+	switch {
+	case e.id.space.datagram():
+		return false, e.sendTo(ev)
+	case iwarp:
+		return false, nil
 	}
 	if err := e.activate(); err != nil {
-		return err
+		return false, err
 	}
-	return e.id.confirm()
+	return false, e.id.confirm()
 }

@@ -53,7 +53,7 @@ func tooLong(err error, data []byte, most int) error {
 // RejectedError says that the peer, or its kernel, turned a connection down.
 // It matches ECONNREFUSED.
 type RejectedError struct {
-	Reason      int // on RoCE an IBTA CM reject reason, on iWARP an errno
+	Reason      int // on RoCE an IBTA CM reject reason, on iWARP a negative errno, which matches too
 	PrivateData []byte
 }
 
@@ -73,10 +73,15 @@ func (e *RejectedError) Error() string {
 	case rejectStaleConn:
 		return "connection rejected as stale"
 	}
+	if e.Reason < 0 {
+		return "connection rejected: " + unix.Errno(-e.Reason).Error()
+	}
 	return fmt.Sprintf("connection rejected, reason %d", e.Reason)
 }
 
-func (e *RejectedError) Is(target error) bool { return target == unix.ECONNREFUSED }
+func (e *RejectedError) Is(target error) bool {
+	return target == unix.ECONNREFUSED || e.Reason < 0 && target == unix.Errno(-e.Reason)
+}
 
 // fail wraps err, which came of op on an address.
 func fail(op, addr string, err error) error {

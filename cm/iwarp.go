@@ -1,7 +1,10 @@
 package cm
 
 import (
+	"context"
+	"net/netip"
 	"strings"
+	"sync"
 
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -10,6 +13,84 @@ import (
 // kernel, which talks MPA with the peer, moves the QP to RTS by itself, so the
 // active side hears Established at once and nobody has anything to confirm.
 // There are no retries and no RNR: a message that finds no receive ends the
-// connection. And after the handshake the first message must come from the
-// side that dialed (RFC 5044, section 7.1.1).
+// connection, and disconnecting loses what is on its way. After the handshake
+// the first message must come from the side that dialed (RFC 5044, section
+// 7.1.1). Ports are TCP's: one that a TCP socket listens on cannot be had
+// (EADDRINUSE), and peers that connect by TCP and say nothing, or something
+// else, are the kernel's to deal with: they never become a Request.
 func isIWARP(c *uverbs.Context) bool { return strings.HasSuffix(c.Device().NodeType, "RNIC") }
+
+// connectIWARP connects and waits for the answer. During ID.Connect siw's kernel
+// side waits for TCP's handshake, without a context: up to two minutes if nobody
+// answers; and while MPA's is under way, up to 10 s, it does not let the ID go.
+// If ctx ends first, the endpoint is closed in the background, when the kernel
+// comes back, and abandoned is true.
+func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, abandoned bool, err error) {
+	leave, err := enterQueue(ctx, e.route.Remote)
+	if err != nil {
+		return ev, false, err
+	}
+	connected := make(chan error, 1)
+	go func() { connected <- e.id.Connect(p) }()
+	select {
+	case err = <-connected:
+		if err == nil {
+			ev, err = e.id.await(ctx, Established)
+		}
+		if err == nil || ctx.Err() == nil {
+			leave()
+			return ev, false, err
+		}
+		close(connected)
+	case <-ctx.Done():
+	}
+	go func() {
+		<-connected
+		e.Close()
+		leave()
+	}()
+	return ev, true, ctx.Err()
+}
+
+// iwarpAtOnce is how many iWARP handshakes with one listener are under way at
+// once. siw gives a handshake 10 s from its first byte: more of them than the
+// listener gets through in that time would all fail.
+const iwarpAtOnce = 32
+
+// queues are those who dial by iWARP, by listener, so that one that does not
+// answer holds up no others.
+var queues = struct {
+	sync.Mutex
+	m map[netip.AddrPort]*queue
+}{m: map[netip.AddrPort]*queue{}}
+
+type queue struct {
+	slots chan struct{}
+	users int
+}
+
+// enterQueue waits for a turn to dial an address.
+func enterQueue(ctx context.Context, addr netip.AddrPort) (leave func(), err error) {
+	queues.Lock()
+	q := queues.m[addr]
+	if q == nil {
+		q = &queue{slots: make(chan struct{}, iwarpAtOnce)}
+		queues.m[addr] = q
+	}
+	q.users++
+	queues.Unlock()
+	quit := func() {
+		queues.Lock()
+		defer queues.Unlock()
+		if q.users--; q.users == 0 {
+			delete(queues.m, addr)
+		}
+	}
+	select {
+	case q.slots <- struct{}{}:
+		return func() { <-q.slots; quit() }, nil
+	case <-ctx.Done():
+		quit()
+		return nil, ctx.Err()
+	}
+}

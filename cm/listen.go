@@ -22,7 +22,9 @@ type Listener struct {
 
 // ListenOptions tune [ListenOptions.Listen]. The zero value is usable.
 type ListenOptions struct {
-	// Backlog is how many requests may wait for Accept; zero is 128.
+	// Backlog is how many requests may wait in the kernel to be seen by this
+	// package, which looks at once; zero is the most the kernel allows
+	// (net.rdma_ucm.max_backlog, 1024). Others are turned away.
 	Backlog int
 	// PortSpace is as in [Dialer].
 	PortSpace PortSpace
@@ -50,9 +52,6 @@ func (opt ListenOptions) listen(ctx context.Context, addr string) (*Listener, er
 	local, err := resolve(ctx, nil, addr)
 	if err != nil {
 		return nil, err
-	}
-	if opt.Backlog == 0 {
-		opt.Backlog = 128
 	}
 	ch, err := acquireShared()
 	if err != nil {

@@ -36,7 +36,7 @@ func TestLookup(t *testing.T) {
 func TestNoRoute(t *testing.T) {
 	labtest.Require(t)
 	_, err := cm.Lookup(within(t, 10*time.Second), "192.0.2.1")
-	if !errors.Is(err, cm.ErrNoRoute) || !strings.Contains(err.Error(), "no RDMA device on route to 192.0.2.1; devices: rxe0 on v0 (10.9.0.1 fd00:9::1), siw0 on d0 (10.9.1.1") {
+	if !errors.Is(err, cm.ErrNoRoute) || !strings.Contains(err.Error(), "no RDMA device on route to 192.0.2.1; devices: rxe0 on v0 (10.9.0.1 fd00:9::1), siw0") {
 		t.Error(err)
 	}
 }

@@ -46,8 +46,10 @@ type array[T any] struct {
 // mapArray maps n elements and extra bytes behind them.
 func mapArray[T any](dev provider.Device, key uint64, n uint32, extra uintptr) (array[T], error) {
 	var elem T
-	if n == 0 || n&(n-1) != 0 || key == abi.SIW_INVAL_UOBJ_KEY {
-		return array[T]{}, fmt.Errorf("siw: queue of %d elements at %#x", n, key)
+	// SIW_INVAL_UOBJ_KEY is no longer invalid: the 145th page that a context
+	// maps has it.
+	if n == 0 || n&(n-1) != 0 {
+		return array[T]{}, fmt.Errorf("siw: queue of %d elements", n)
 	}
 	region, err := mmap.Map(dev.FD, int64(key), int(uintptr(n)*unsafe.Sizeof(elem)+extra))
 	return array[T]{region, n - 1}, err

@@ -1,0 +1,323 @@
+package faults
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// hostile is what a peer may do to a listener, or a listener to those who dial.
+// What it returns undoes it.
+type hostile struct {
+	name string
+	do   func(t *testing.T, device, addr string) (undo func())
+}
+
+// rawIDs makes IDs that have found their way to addr, with QPs, and do the rest
+// by hand.
+func rawIDs(t *testing.T, addr string, n int) (ids []*cm.ID, qp uint32, undo func()) {
+	t.Helper()
+	ch := labtest.Must(cm.NewChannel())(t)
+	dst := netip.MustParseAddrPort(addr)
+	ctx := labtest.OpenDevice(t, deviceOf(addr))
+	pd := labtest.Must(ctx.AllocPD())(t)
+	cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 8}))(t)
+	q := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: small}))(t)
+	for range n {
+		id := labtest.Must(ch.NewID())(t)
+		if err := id.ResolveAddr(netip.AddrPort{}, dst, 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		expectEvent(t, id, cm.AddrResolved)
+		if err := id.ResolveRoute(5 * time.Second); err != nil {
+			t.Fatal(err)
+		}
+		expectEvent(t, id, cm.RouteResolved)
+		ids = append(ids, id)
+	}
+	return ids, q.Num(), func() {
+		for _, id := range ids {
+			id.Close()
+		}
+		ch.Close()
+		for _, c := range []interface{ Close() error }{q, cq, pd} {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+func deviceOf(addr string) string {
+	if strings.HasPrefix(addr, labtest.SIWAddr) {
+		return labtest.SIW
+	}
+	return labtest.RXE
+}
+
+func expectEvent(t *testing.T, id *cm.ID, want cm.EventType) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if e, err := id.Next(ctx); err != nil || e.Type != want {
+		t.Fatalf("event %+v, %v, want %v", e, err, want)
+	}
+}
+
+// ask connects raw IDs with private data, and never says another word.
+func ask(data []byte, n int) func(t *testing.T, device, addr string) func() {
+	return func(t *testing.T, device, addr string) func() {
+		ids, qp, undo := rawIDs(t, addr, n)
+		for _, id := range ids {
+			// On iWARP one QP takes one connection; the others are refused here.
+			if err := id.Connect(cm.ConnParam{QPNum: qp, PrivateData: data, RetryCount: 7}); err != nil && device == labtest.RXE {
+				t.Error(err)
+			}
+			if device == labtest.SIW {
+				break
+			}
+		}
+		return undo
+	}
+}
+
+func random(n int) []byte {
+	b := make([]byte, n)
+	rand.Read(b)
+	return b
+}
+
+var hostiles = []hostile{
+	{"asks and falls silent", ask(nil, 1)},
+	{"floods with requests", ask(nil, 200)},
+	{"sends all the private data it can", ask(random(56), 1)},
+	{"speaks TCP and says nothing", tcp(nil, 20)},
+	{"speaks TCP and something else", tcp([]byte("GET / HTTP/1.1\r\n\r\n"), 20)},
+	{"begins an MPA handshake", tcp([]byte("MPA ID Req Frame"), 20)},
+	{"sends an absurd MPA handshake", tcp(append([]byte("MPA ID Req Frame"), random(100)...), 20)},
+}
+
+// tcp connects to the port of an iWARP listener.
+func tcp(say []byte, n int) func(t *testing.T, device, addr string) func() {
+	return func(t *testing.T, device, addr string) func() {
+		var conns []net.Conn
+		for range n {
+			c, err := net.Dial("tcp", addr)
+			if err != nil {
+				if device == labtest.SIW {
+					t.Error(err)
+				}
+				break // RoCE's ports are not TCP's
+			}
+			c.Write(say)
+			conns = append(conns, c)
+		}
+		return func() {
+			for _, c := range conns {
+				c.Close()
+			}
+		}
+	}
+}
+
+// TestHostilePeers has somebody misbehave, while others connect and exchange a
+// message: as fast, give or take a scheduler's whim, as without.
+func TestHostilePeers(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		l, _, stop := crowd(t, device)
+		defer stop()
+		slowest := func() (most time.Duration) {
+			for range 10 {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				start := time.Now()
+				e, err := (&cm.Dialer{Options: cm.Options{Cap: small}}).Dial(ctx, l.Addr().String())
+				cancel()
+				if err != nil {
+					t.Fatal(err)
+				}
+				most = max(most, time.Since(start))
+				e.Close()
+			}
+			return most
+		}
+		slowest() // warms up
+		usual := slowest()
+		for _, h := range hostiles {
+			t.Run(h.name, func(t *testing.T) {
+				undo := h.do(t, device, l.Addr().String())
+				defer undo()
+				// The flood's own 200 handshakes are work for the same two
+				// processors, but nobody waits for one of its timeouts.
+				if now := slowest(); now > usual+2*time.Second {
+					t.Errorf("dialing takes up to %v, usually %v", now, usual)
+				}
+			})
+		}
+	})
+}
+
+// TestDeadlines sees every call that waits for a peer return by its deadline,
+// with its documented error.
+func TestDeadlines(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		soon := func(t *testing.T) context.Context {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			t.Cleanup(cancel)
+			return ctx
+		}
+		inTime := func(t *testing.T, what string, want error, call func() error) {
+			t.Helper()
+			start := time.Now()
+			if err := call(); !errors.Is(err, want) {
+				t.Errorf("%s: %v, want %v", what, err, want)
+			}
+			if took := time.Since(start); took > 3*time.Second {
+				t.Errorf("%s: took %v", what, took)
+			}
+		}
+		// A listener that never accepts.
+		l := labtest.Must(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		labtest.Close(t, l)
+		inTime(t, "dial one who never accepts", context.DeadlineExceeded, func() error {
+			return second(cm.Dial(soon(t), l.Addr().String()))
+		})
+		// A peer that asks and dies before it is answered. (The one before is
+		// such a peer, too.)
+		r := labtest.Must(l.Accept(soon(t)))(t)
+		inTime(t, "accept one who has gone", nil, func() error {
+			e, err := r.Accept(soon(t), cm.Options{})
+			if err == nil {
+				e.Close()
+				return nil // it had not been noticed yet
+			}
+			return nil
+		})
+		inTime(t, "accept nobody", context.DeadlineExceeded, func() error { return second(l.Accept(soon(t))) })
+		// A machine that is not there: the network is a dead end.
+		dead := map[string]string{labtest.RXE: "10.9.0.77:1", labtest.SIW: "10.9.1.77:1"}[device]
+		inTime(t, "dial a machine that is not there", context.DeadlineExceeded, func() error { return second(cm.Dial(soon(t), dead)) })
+		inTime(t, "connect timeout", context.DeadlineExceeded, func() error {
+			return second((&cm.Dialer{ConnectTimeout: 200 * time.Millisecond}).Dial(t.Context(), l.Addr().String()))
+		})
+	})
+}
+
+// TestKilledPeer kills a process with a connection: the other end is told.
+func TestKilledPeer(t *testing.T) {
+	if addr := os.Getenv("FAULTS_DIAL"); addr != "" {
+		e, err := cm.Dial(t.Context(), addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.ID() // in use until killed
+		select {}
+	}
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		l := labtest.Must(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+		labtest.Close(t, l)
+		child := exec.Command(os.Args[0], "-test.run", "^TestKilledPeer$")
+		child.Env = append(os.Environ(), "FAULTS_DIAL="+l.Addr().String())
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		r := labtest.Must(l.Accept(ctx))(t)
+		e := labtest.Must(r.Accept(ctx, cm.Options{Events: true}))(t)
+		labtest.Close(t, e)
+		if _, err := e.QP.PostRecv([]uverbs.RecvWR{{ID: 9}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := child.Process.Signal(unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		child.Wait()
+		var wc [1]uverbs.WC
+		if _, err := e.RecvCQ.PollWait(ctx, wc[:]); err != nil || wc[0].ID != 9 || wc[0].Status != uverbs.WCFlushErr {
+			t.Errorf("the receive: %+v, %v", wc[0], err)
+		}
+		select {
+		case <-e.Done():
+			if !errors.Is(e.Err(), cm.ErrDisconnected) {
+				t.Error(e.Err())
+			}
+		case <-ctx.Done():
+			t.Error("the end of the connection was not noticed")
+		}
+	})
+}
+
+// TestLinkDown takes the network away under a connection.
+func TestLinkDown(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		link := map[string]string{labtest.RXE: "v0", labtest.SIW: "d0"}[device]
+		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, RC: uverbs.ConnectOptions{Timeout: 10, RetryCount: 2}})
+		events := make(chan uverbs.AsyncEventType, 16)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		go func() {
+			for e, err := range a.PD.Context().AsyncEvents(ctx) {
+				if err != nil {
+					return
+				}
+				events <- e.Type
+			}
+		}()
+		ip := func(state string) {
+			if out, err := exec.Command("ip", "link", "set", link, state).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+		ip("down")
+		defer restore(t, device, ip)
+		wr := uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, Inline: []byte("x"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}
+		if _, err := a.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+			t.Fatal(err)
+		}
+		wc := poll(t, a.SendCQ)
+		t.Log("completed with", wc.Status)
+		if device == labtest.RXE && wc.Err() == nil {
+			t.Error("a write over no network succeeded")
+		}
+		select {
+		case e := <-events:
+			if e != uverbs.EventPortErr && e != uverbs.EventGIDChange && e != uverbs.EventQPFatal {
+				t.Errorf("event %v", e)
+			}
+		case <-ctx.Done():
+			t.Error("no event")
+		}
+	})
+}
+
+// restore brings the link back, with the addresses that it lost, and waits
+// until the device works again.
+func restore(t *testing.T, device string, ip func(string)) {
+	ip("up")
+	six := map[string]string{labtest.RXE: "fd00:9::1/64", labtest.SIW: "fd00:9:1::1/64"}[device]
+	link := map[string]string{labtest.RXE: "v0", labtest.SIW: "d0"}[device]
+	exec.Command("ip", "addr", "add", six, "dev", link, "nodad").Run()
+	ctx := labtest.OpenDevice(t, device)
+	for range 200 {
+		p, err := ctx.QueryPort(1)
+		_, gerr := ctx.FindGID(1, netip.MustParseAddr(labtest.AddrOf(device)))
+		if err == nil && uverbs.PortState(p.LegacyResp.State) == uverbs.PortActive && (gerr == nil || device == labtest.SIW) {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Error("the device did not come back")
+}

@@ -1,0 +1,152 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// small keeps a thousand endpoints small.
+var small = uverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16}
+
+// crowd serves a listener: every request is accepted at once, however many
+// there are, and what was accepted is closed when its peer has gone.
+func crowd(t *testing.T, device string) (l *cm.Listener, accepted *atomic.Int64, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	l, err := cm.Listen(ctx, labtest.AddrOf(device)+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted = new(atomic.Int64)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			r, err := l.Accept(ctx)
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				each, cancel := context.WithTimeout(ctx, 60*time.Second)
+				defer cancel()
+				e, err := r.Accept(each, cm.Options{Cap: small})
+				if err != nil {
+					return // the peer has changed its mind
+				}
+				accepted.Add(1)
+				select {
+				case <-e.Done():
+				case <-ctx.Done():
+				}
+				e.Close()
+			})
+		}
+	})
+	return l, accepted, func() {
+		cancel()
+		l.Close()
+		wg.Wait()
+	}
+}
+
+const storm = 1000
+
+// TestDialStorm has a thousand dial at once: all get through.
+func TestDialStorm(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		before := inventory(t)
+		l, accepted, stop := crowd(t, device)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		start := time.Now()
+		var wg sync.WaitGroup
+		ends := make(chan *cm.Endpoint, storm)
+		for range storm {
+			wg.Go(func() {
+				e, err := (&cm.Dialer{Options: cm.Options{Cap: small}, ResolveTimeout: time.Minute}).Dial(ctx, l.Addr().String())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				ends <- e
+			})
+		}
+		wg.Wait()
+		t.Logf("%d connections in %v", len(ends), time.Since(start))
+		close(ends)
+		for e := range ends {
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		stop()
+		if n := accepted.Load(); n != storm {
+			t.Errorf("%d of %d were accepted", n, storm)
+		}
+		forgiving(t, before)
+	})
+}
+
+// TestCancelStorm has a thousand dial, of whom half give up at some moment.
+// Nothing of them may stay.
+func TestCancelStorm(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		before := inventory(t)
+		l, _, stop := crowd(t, device)
+		var gaveUp, got atomic.Int64
+		var wg sync.WaitGroup
+		for i := range storm {
+			wg.Go(func() {
+				limit := 2 * time.Minute
+				if i%2 == 0 {
+					limit = time.Duration(rand.Int64N(int64(4 * time.Second)))
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
+				defer cancel()
+				e, err := (&cm.Dialer{Options: cm.Options{Cap: small}, ResolveTimeout: time.Minute}).Dial(ctx, l.Addr().String())
+				switch {
+				case err == nil:
+					got.Add(1)
+					e.Close()
+				case errors.Is(err, context.DeadlineExceeded) && i%2 == 0:
+					gaveUp.Add(1)
+				default:
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		t.Logf("%d connected, %d gave up", got.Load(), gaveUp.Load())
+		if gaveUp.Load() == 0 {
+			t.Error("none gave up: nothing was tested")
+		}
+		stop()
+		forgiving(t, before)
+	})
+}
+
+// forgiving is sameInventory for what takes long to end, and where the runtime
+// has grown in the meantime.
+func forgiving(t *testing.T, before map[string]int) {
+	t.Helper()
+	for range 30 {
+		now := inventory(t)
+		same := true
+		for name, n := range before {
+			same = same && (name == anonymous || now[name] == n)
+		}
+		if same {
+			return
+		}
+		time.Sleep(time.Second)
+	}
+	sameInventory(t, before)
+}
