@@ -40,14 +40,14 @@ test-kernels: deps-test build ## run the tests that need a kernel on every kerne
 		failed="$$failed $$k"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
-tables: deps-test build ## run the scenarios on every kernel and write docs/scenarios.md
+tables: deps-test build ## run the scenarios on every kernel and write their tables
 	@rm -rf build/tables && mkdir -p build/tables
 	@for k in $(KERNELS); do \
 		echo "== kernel $$k"; \
-		export LAB_KERNEL=$$k LAB_WRITE="$(CURDIR)/build/tables" SCENARIO_TABLE="$(CURDIR)/build/tables/scenarios"; \
+		export LAB_KERNEL=$$k LAB_WRITE="$(CURDIR)/build/tables" SCENARIO_TABLE="$(CURDIR)/build/tables/scenarios" FEATURE_TABLE="$(CURDIR)/build/tables/features"; \
 		$(LAB) fetch && $(GO) test -count 1 -exec "$(CURDIR)/$(LAB)" ./tests/scenarios || exit 1; \
 	done
-	$(GO) run ./tests/docs/scenariotable build/tables/scenarios docs/scenarios.md
+	$(GO) run ./tests/docs/scenariotable build/tables/scenarios docs/scenarios.md build/tables/features README.md
 
 race: deps-test build ## run the lab's tests under the race detector
 	CGO_ENABLED=1 $(GO) test -race -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" ./uverbs ./cm

@@ -54,16 +54,41 @@ func TestScenarios(t *testing.T) {
 			}
 		}
 	})
-	if file := os.Getenv("SCENARIO_TABLE"); file != "" {
-		f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		if _, err := f.WriteString(table.String()); err != nil {
-			t.Error(err)
-		}
+	appendTo(t, os.Getenv("SCENARIO_TABLE"), table.String())
+}
+
+func appendTo(t *testing.T, file, text string) {
+	if file == "" {
+		return
 	}
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString(text); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFeatures asks for every feature: there is none that the kernel neither
+// grants nor refuses. FEATURE_TABLE is what SCENARIO_TABLE is to scenarios.
+func TestFeatures(t *testing.T) {
+	var table strings.Builder
+	labtest.Each(t, func(t *testing.T, dev string) {
+		ctx := labtest.OpenDevice(t, dev)
+		for _, f := range uverbs.Features() {
+			result := "ok"
+			if err := ctx.Probe(f); err != nil {
+				result = "refused"
+				if !errors.Is(err, errors.ErrUnsupported) {
+					t.Error(err)
+				}
+			}
+			fmt.Fprintf(&table, "%s\t%s\t%s\t%s\n", f, os.Getenv("VERBS_LAB"), dev, result)
+		}
+	})
+	appendTo(t, os.Getenv("FEATURE_TABLE"), table.String())
 }
 
 func (s scenario) test(e *env) string {

@@ -1,6 +1,6 @@
-// Command scenariotable writes docs/scenarios.md from what runs of
-// tests/scenarios wrote to the file named by SCENARIO_TABLE; make tables runs
-// both.
+// Command scenariotable writes docs/scenarios.md, and the table of features in
+// README.md, from what runs of tests/scenarios wrote to the files named by
+// SCENARIO_TABLE and FEATURE_TABLE; make tables runs all of it.
 package main
 
 import (
@@ -15,15 +15,20 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	if len(os.Args) != 3 {
-		log.Fatal("usage: scenariotable results page")
+	if len(os.Args) != 5 {
+		log.Fatal("usage: scenariotable scenarios docs/scenarios.md features README.md")
 	}
-	if err := run(os.Args[1], os.Args[2]); err != nil {
+	err := run(os.Args[1], os.Args[2], func(_, table string) (string, error) { return head + table, nil })
+	if err == nil {
+		err = run(os.Args[3], os.Args[4], insert)
+	}
+	if err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(results, page string) error {
+// run makes the table of results, and of it and the page what the page becomes.
+func run(results, page string, compose func(page, table string) (string, error)) error {
 	text, err := os.ReadFile(results)
 	if err != nil {
 		return err
@@ -32,7 +37,44 @@ func run(results, page string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(page, []byte(head+table), 0o644)
+	old, err := os.ReadFile(page)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	composed, err := compose(string(old), table)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(page, []byte(composed), 0o644)
+}
+
+// What the table of features stands between in README.md.
+const begin, end = "<!-- written by make tables -->\n", "<!-- end -->\n"
+
+// insert puts those features that somebody has into a page: yes where they are
+// there, nothing where they are not.
+func insert(page, table string) (string, error) {
+	before, rest, ok := strings.Cut(page, begin)
+	_, after, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		return "", errors.New("the page has no place for the table")
+	}
+	var b strings.Builder
+	for i, line := range strings.SplitAfter(table, "\n") {
+		cells := strings.Split(line, "|")
+		granted := i < 2 // the table's head
+		for j := 2; j < len(cells)-1 && i >= 2; j++ {
+			if strings.TrimSpace(cells[j]) == "ok" {
+				cells[j], granted = " yes ", true
+			} else {
+				cells[j] = " "
+			}
+		}
+		if granted {
+			b.WriteString(strings.Join(cells, "|"))
+		}
+	}
+	return before + begin + b.String() + end + after, nil
 }
 
 const head = `# Scenarios

@@ -51,3 +51,15 @@ func TestBadResults(t *testing.T) {
 		}
 	}
 }
+
+func TestInsert(t *testing.T) {
+	table := "| name | a | b |\n|---|---|---|\n| x | ok | refused |\n| y | refused | EINVAL |\n"
+	got, err := insert("before\n"+begin+"old\n"+end+"after\n", table)
+	const want = "before\n" + begin + "| name | a | b |\n|---|---|---|\n| x | yes | |\n" + end + "after\n"
+	if err != nil || got != want {
+		t.Errorf("%v\n%s", err, got)
+	}
+	if _, err := insert("nothing", table); err == nil {
+		t.Error("a page without a place for it")
+	}
+}
