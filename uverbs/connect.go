@@ -1,7 +1,9 @@
 package uverbs
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
@@ -49,7 +51,11 @@ func (q *QP) Endpoint(port int, psn uint32) (Endpoint, error) {
 
 // Connect moves an RC or UC QP from RESET to RTS, towards remote. Receives may
 // be posted before, between, or after; they must be there before remote sends.
+// On iWARP only package cm can connect.
 func (q *QP) Connect(local, remote Endpoint, opt ConnectOptions) error {
+	if strings.HasSuffix(q.pd.ctx.device.NodeType, "RNIC") {
+		return q.obj.fail("connect", fmt.Errorf("on iWARP only package cm can: %w", errors.ErrUnsupported))
+	}
 	def := func(v *uint8, d uint8) {
 		if *v == 0 {
 			*v = d
