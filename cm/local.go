@@ -1,0 +1,70 @@
+package cm
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// DeviceAddrs returns the addresses of this machine that lead to a device:
+// where to listen for connections on it, and what to dial to reach those. The
+// kernel's connection manager is asked, as GIDs only tell on RoCE. It is an
+// error if there are none.
+func DeviceAddrs(d uverbs.Device) ([]netip.Addr, error) {
+	const op = "find addresses of"
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return nil, fail(op, d.Name, err)
+	}
+	var found []netip.Addr
+	for _, ifi := range interfaces {
+		local, err := ifi.Addrs()
+		if err != nil {
+			return nil, fail(op, d.Name, err)
+		}
+		for _, a := range local {
+			p, err := netip.ParsePrefix(a.String())
+			if err != nil {
+				return nil, fail(op, d.Name, err)
+			}
+			addr := p.Addr()
+			if addr.IsLinkLocalUnicast() && addr.Is6() {
+				addr = addr.WithZone(ifi.Name)
+			}
+			guid, err := deviceAt(addr)
+			if err != nil {
+				return nil, fail(op, d.Name, err)
+			}
+			if guid == d.GUID {
+				found = append(found, addr)
+			}
+		}
+	}
+	if found == nil {
+		return nil, fail(op, d.Name, fmt.Errorf("it has none: %w", unix.EADDRNOTAVAIL))
+	}
+	return found, nil
+}
+
+// deviceAt returns the device that an address leads to, zero if none does.
+func deviceAt(addr netip.Addr) (guid uverbs.GUID, err error) {
+	ch, err := acquireShared()
+	if err != nil {
+		return guid, err
+	}
+	defer releaseShared()
+	id, err := ch.NewID()
+	if err != nil {
+		return guid, err
+	}
+	defer id.Close()
+	if id.Bind(netip.AddrPortFrom(addr, 0)) != nil {
+		return guid, nil // no device is there
+	}
+	route, err := id.Route()
+	return route.Device, err
+}
