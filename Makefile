@@ -66,7 +66,7 @@ bench: deps-lab build ## run the benchmarks in the lab
 
 build: ## build the programs into build/
 	@mkdir -p build
-	$(GO) build -o build/ ./tests/lab ./cmd/verbs ./examples/rdma-example/...
+	$(GO) build -o build/ ./tests/lab ./cmd/verbs ./examples/...
 
 clean: ## remove what was built
 	rm -rf build

@@ -3,9 +3,7 @@ package interop
 import (
 	"bytes"
 	"context"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,17 +11,9 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// built is the path of one of this project's programs, as make build leaves it.
 func built(t *testing.T, name string) string {
 	t.Helper()
-	path, err := filepath.Abs("../../build/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("%v: run make build", err)
-	}
-	return path
+	return labtest.Built(t, name)
 }
 
 // program is a running program and what it prints.

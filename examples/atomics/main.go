@@ -1,0 +1,166 @@
+// Command atomics has workers count in memory that they only reach by RDMA,
+// each over a queue pair of its own: first with fetch-and-add, then with READ
+// and WRITE under a lock that is taken with compare-and-swap. No count is lost.
+//
+//	atomics [-d DEVICE]
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+const (
+	workers, count = 4, 50
+
+	// The memory: 64-bit words in the machine's byte order, aligned to 8 bytes.
+	counter, lock, guarded = 0, 8, 16
+)
+
+func main() {
+	var flags struct {
+		Device string `short:"d" help:"RDMA device (default: the first)."`
+	}
+	kong.Parse(&flags)
+	log.SetFlags(0)
+	if err := run(flags.Device); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(device string) error {
+	ctx, err := uverbs.Open(device)
+	if err != nil {
+		return err
+	}
+	defer ctx.Close()
+	if err := ctx.Probe("atomics"); err != nil {
+		return err
+	}
+	pd, err := ctx.AllocPD()
+	if err != nil {
+		return err
+	}
+	defer pd.Close()
+	memory, err := pd.AllocMR(24, uverbs.AccessAll, uverbs.MROptions{})
+	if err != nil {
+		return err
+	}
+	defer memory.Close()
+	done := make(chan error, workers)
+	for id := range workers {
+		go func() { done <- work(ctx, pd, memory, uint64(id)+1) }()
+	}
+	for range workers {
+		err = errors.Join(err, <-done)
+	}
+	if err != nil {
+		return err
+	}
+	added := binary.NativeEndian.Uint64(memory.Bytes()[counter:])
+	locked := binary.NativeEndian.Uint64(memory.Bytes()[guarded:])
+	fmt.Printf("%d workers counted to %d with fetch-and-add, to %d under the lock\n", workers, added, locked)
+	if added != workers*count || locked != workers*count {
+		return fmt.Errorf("want %d", workers*count)
+	}
+	return nil
+}
+
+// worker reaches the memory over qp; what it reads and writes is in mr.
+type worker struct {
+	qp         *uverbs.QP
+	mr, memory *uverbs.MR
+}
+
+func work(ctx *uverbs.Context, pd *uverbs.PD, memory *uverbs.MR, id uint64) error {
+	mr, err := pd.AllocMR(8, uverbs.AccessLocalWrite, uverbs.MROptions{})
+	if err != nil {
+		return err
+	}
+	defer mr.Close()
+	events, err := ctx.CreateCompChannel()
+	if err != nil {
+		return err
+	}
+	defer events.Close()
+	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 2, Channel: events})
+	if err != nil {
+		return err
+	}
+	defer cq.Close()
+	// One queue pair here, and one for the memory, which has nothing to do.
+	var qps [2]*uverbs.QP
+	var ends [2]uverbs.Endpoint
+	for i := range qps {
+		if qps[i], err = pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: uverbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1}}); err != nil {
+			return err
+		}
+		defer qps[i].Close()
+		if ends[i], err = qps[i].Endpoint(1, 0); err != nil {
+			return err
+		}
+	}
+	for i := range qps {
+		if err := qps[i].Connect(ends[i], ends[1-i], uverbs.ConnectOptions{}); err != nil {
+			return err
+		}
+	}
+	w := worker{qps[0], mr, memory}
+	for range count {
+		if _, err := w.do(uverbs.SendWR{Opcode: uverbs.OpFetchAdd, CompareAdd: 1}, counter); err != nil {
+			return err
+		}
+		if err := w.countLocked(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// countLocked counts while it holds the lock, which holds the owner's id.
+func (w *worker) countLocked(id uint64) error {
+	for {
+		owner, err := w.do(uverbs.SendWR{Opcode: uverbs.OpCompareSwap, CompareAdd: 0, Swap: id}, lock)
+		if err != nil {
+			return err
+		}
+		if owner == 0 {
+			break
+		}
+	}
+	n, err := w.do(uverbs.SendWR{Opcode: uverbs.OpRDMARead}, guarded)
+	if err != nil {
+		return err
+	}
+	binary.NativeEndian.PutUint64(w.mr.Bytes(), n+1)
+	if _, err := w.do(uverbs.SendWR{Opcode: uverbs.OpRDMAWrite}, guarded); err != nil {
+		return err
+	}
+	owner, err := w.do(uverbs.SendWR{Opcode: uverbs.OpCompareSwap, CompareAdd: id, Swap: 0}, lock)
+	if err == nil && owner != id {
+		err = fmt.Errorf("worker %d's lock is %d's", id, owner)
+	}
+	return err
+}
+
+// do posts a request on a word of the memory, waits, and returns what is in mr
+// then: for atomics and reads, what the word was.
+func (w *worker) do(wr uverbs.SendWR, off uint64) (uint64, error) {
+	wr.Flags, wr.SGL = uverbs.SendSignaled, []uverbs.SGE{w.mr.SGE(0, 8)}
+	wr.RemoteAddr, wr.RKey = w.memory.Addr()+off, w.memory.RKey()
+	if _, err := w.qp.PostSend([]uverbs.SendWR{wr}); err != nil {
+		return 0, err
+	}
+	var wc [1]uverbs.WC
+	if _, err := w.qp.SendCQ().PollWait(context.Background(), wc[:]); err != nil {
+		return 0, err
+	}
+	return binary.NativeEndian.Uint64(w.mr.Bytes()), wc[0].Err()
+}

@@ -1,0 +1,183 @@
+// Command srq-server serves many connections from one shared receive queue:
+// its memory grows with the requests in flight, not with the connections. It
+// starts its clients itself.
+//
+//	srq-server [-d DEVICE] [-n CLIENTS]
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/netip"
+	"sync"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+const (
+	requests = 10 // of each client
+	room     = 64 // bytes of a request
+)
+
+func main() {
+	var flags struct {
+		Device  string `short:"d" help:"RDMA device (default: the first)."`
+		Clients int    `short:"n" default:"16" help:"Clients."`
+	}
+	kong.Parse(&flags)
+	log.SetFlags(0)
+	if err := run(flags.Device, flags.Clients); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// server answers requests of all its connections.
+type server struct {
+	srq *uverbs.SRQ
+	cq  *uverbs.CQ // of all connections' sends and receives
+	mr  *uverbs.MR // a slot for each receive
+
+	mu    sync.Mutex
+	conns map[uint32]*cm.Endpoint // by QP number
+}
+
+func run(device string, clients int) error {
+	dev, err := uverbs.Open(device)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return err
+	}
+	defer pd.Close()
+	events, err := dev.CreateCompChannel()
+	if err != nil {
+		return err
+	}
+	defer events.Close()
+	s := server{conns: map[uint32]*cm.Endpoint{}}
+	if s.cq, err = dev.CreateCQ(uverbs.CQOptions{Depth: 4 * clients, Channel: events}); err != nil {
+		return err
+	}
+	defer s.cq.Close()
+	if s.mr, err = pd.AllocMR(clients*room, uverbs.AccessLocalWrite, uverbs.MROptions{}); err != nil {
+		return err
+	}
+	defer s.mr.Close()
+	// A client waits for its answer, so there are no more requests than clients.
+	if s.srq, err = pd.CreateSRQ(uverbs.SRQOptions{MaxWR: uint32(clients), MaxSGE: 1}); err != nil {
+		return err
+	}
+	defer s.srq.Close()
+	for slot := range clients {
+		if err := s.post(slot); err != nil {
+			return err
+		}
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	addrs, err := cm.DeviceAddrs(dev.Device())
+	if err != nil {
+		return err
+	}
+	l, err := cm.Listen(ctx, netip.AddrPortFrom(addrs[0], 0).String())
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	defer s.close()
+	done := make(chan error, clients+2)
+	go func() { done <- s.accept(ctx, l, pd, clients) }()
+	go func() { done <- s.serve(ctx, clients*requests) }()
+	for i := range clients {
+		go func() { done <- ask(ctx, l.Addr().String(), i) }()
+	}
+	for range cap(done) {
+		if e := <-done; e != nil && err == nil {
+			err = e
+			cancel() // the others
+		}
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%d requests of %d connections served from one queue of %d receives\n", clients*requests, len(s.conns), clients)
+	return nil
+}
+
+func (s *server) accept(ctx context.Context, l *cm.Listener, pd *uverbs.PD, clients int) error {
+	for range clients {
+		req, err := l.Accept(ctx)
+		if err != nil {
+			return err
+		}
+		if _, err := req.Accept(ctx, cm.Options{
+			PD: pd, SRQ: s.srq, SendCQ: s.cq, RecvCQ: s.cq,
+			Cap: uverbs.QPCap{MaxSendWR: 2, MaxSendSGE: 1, MaxInline: room},
+			Setup: func(e *cm.Endpoint) error { // before the first request
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.conns[e.QP.Num()] = e
+				return nil
+			},
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// serve answers requests, in capitals, until there were n.
+func (s *server) serve(ctx context.Context, n int) error {
+	var wcs [16]uverbs.WC
+	for n > 0 {
+		got, err := s.cq.PollWait(ctx, wcs[:])
+		if err != nil {
+			return err
+		}
+		for _, wc := range wcs[:got] {
+			// A client that has its last answer may be gone before the send of
+			// that has completed, which is flushed then.
+			if err := wc.Err(); err != nil && !errors.Is(err, uverbs.WCFlushErr) {
+				return err
+			}
+			if wc.Opcode != uverbs.WCRecv {
+				continue
+			}
+			slot := int(wc.ID)
+			answer := bytes.ToUpper(s.mr.Bytes()[slot*room:][:wc.ByteLen])
+			if err := s.post(slot); err != nil {
+				return err
+			}
+			s.mu.Lock()
+			conn := s.conns[wc.QPNum]
+			s.mu.Unlock()
+			send := uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: answer}
+			if _, err := conn.QP.PostSend([]uverbs.SendWR{send}); err != nil {
+				return err
+			}
+			n--
+		}
+	}
+	return nil
+}
+
+func (s *server) post(slot int) error {
+	_, err := s.srq.PostRecv([]uverbs.RecvWR{{ID: uint64(slot), SGL: []uverbs.SGE{s.mr.SGE(slot*room, room)}}})
+	return err
+}
+
+func (s *server) close() {
+	for _, c := range s.conns {
+		c.Close()
+	}
+}

@@ -1,0 +1,21 @@
+package labtest
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Built is the path of one of this project's programs, as make build leaves
+// it, for the packages in tests.
+func Built(t testing.TB, name string) string {
+	t.Helper()
+	path, err := filepath.Abs("../../build/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v: run make build", err)
+	}
+	return path
+}

@@ -1,0 +1,118 @@
+// Package examples runs the programs of examples/ as their readers do, on every
+// device: what they print and how they exit decides. rdma-example, which has
+// two sides and counterparts in C, is run by package interop.
+package examples
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// programs are the examples: what each prints, and whether it takes features
+// that siw lacks.
+var programs = []struct {
+	name    string
+	args    []string
+	prints  string // all of it, as a regular expression
+	onlyRXE bool
+}{
+	{"loopback", nil, `SEND: b received "hello from a"
+RDMA WRITE: b's memory holds "written by a"
+RDMA READ: a's memory holds "to be read from b"
+`, true},
+	{"ud-ping", []string{"-c", "3"}, `"ping 0" answered by QP \d+: "ping 0" in .*
+"ping 1" answered by QP \d+: "ping 1" in .*
+"ping 2" answered by QP \d+: "ping 2" in .*
+3 datagrams sent and answered
+`, true},
+	{"srq-server", []string{"-n", "40"}, "400 requests of 40 connections served from one queue of 40 receives\n", false},
+	{"atomics", nil, "4 workers counted to 200 with fetch-and-add, to 200 under the lock\n", true},
+	{"memory-window", nil, `granted: 512 bytes of 4096, to be written
+used: the owner's memory holds "written through the window"
+revoked
+refused: .*remote access error.*; the owner's memory holds "written through the window"
+`, true},
+	{"events", nil, `PollWait with a deadline: .*: context deadline exceeded
+PollWait: received "first"
+Arm, Poll, Wait, Poll: received "second"
+(asynchronous event: .*
+)*asynchronous event: SRQ limit reached
+`, false},
+}
+
+func TestExamples(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		for _, p := range programs {
+			t.Run(p.name, func(t *testing.T) {
+				out, errs, exit := run(t, p.name, append([]string{"-d", device}, p.args...)...)
+				if p.onlyRXE && device == labtest.SIW {
+					refused(t, out, errs, exit, regexp.MustCompile(` on siw0: .*(operation not supported|unsupported operation)\n$`))
+					return
+				}
+				if !regexp.MustCompile("^(?:"+p.prints+")$").MatchString(out) || errs != "" || exit != 0 {
+					t.Errorf("exit status %d, output\n%s%s", exit, out, errs)
+				}
+			})
+		}
+	})
+}
+
+// TestDeviceChoice runs the examples without telling them a device, and with
+// one that is not there.
+func TestDeviceChoice(t *testing.T) {
+	labtest.Require(t)
+	for _, p := range programs {
+		t.Run(p.name, func(t *testing.T) {
+			if out, errs, exit := run(t, p.name); exit != 0 || errs != "" {
+				t.Errorf("exit status %d, output\n%s%s", exit, out, errs)
+			}
+			out, errs, exit := run(t, p.name, "-d", "nix")
+			refused(t, out, errs, exit, regexp.MustCompile(`^open on nix: no such RDMA device \(there are rxe0, siw0\)\n$`))
+		})
+	}
+}
+
+// TestAll insists that no example is left out.
+func TestAll(t *testing.T) {
+	dirs, err := os.ReadDir("../../examples")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{"rdma-example": true}
+	for _, p := range programs {
+		known[p.name] = true
+	}
+	for _, d := range dirs {
+		if !known[d.Name()] {
+			t.Errorf("nothing runs examples/%s", d.Name())
+		}
+	}
+}
+
+// run runs an example and returns what it prints, and its exit status.
+func run(t *testing.T, name string, args ...string) (stdout, stderr string, exit int) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), labtest.Built(t, name), args...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
+		t.Fatal(err)
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// refused insists on one line that says why, and nothing else.
+func refused(t *testing.T, stdout, stderr string, exit int, want *regexp.Regexp) {
+	t.Helper()
+	if exit != 1 || stdout != "" || strings.Count(stderr, "\n") != 1 || !want.MatchString(stderr) {
+		t.Errorf("exit status %d, output\n%s%s", exit, stdout, stderr)
+	}
+}
