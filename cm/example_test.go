@@ -1,0 +1,143 @@
+package cm_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/netip"
+	"sync"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// What the examples start from. The lab's test sets it.
+var (
+	ctx = context.Background()
+	dev uverbs.Device
+)
+
+// A server that prints what its clients send.
+func ExampleListen() {
+	l, err := cm.Listen(ctx, ":7471")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	serve := func(req *cm.Request) error {
+		var inbox *uverbs.MR
+		conn, err := req.Accept(ctx, cm.Options{
+			Events: true,
+			Setup: func(e *cm.Endpoint) (err error) { // before the client can send
+				if inbox, err = e.AllocMR(4096, uverbs.AccessLocalWrite); err != nil {
+					return err
+				}
+				_, err = e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{inbox.SGE(0, inbox.Len())}}})
+				return err
+			},
+		})
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		var wcs [1]uverbs.WC
+		if _, err := conn.RecvCQ.PollWait(ctx, wcs[:]); err != nil {
+			return err
+		}
+		if err := wcs[0].Err(); err != nil {
+			return err
+		}
+		fmt.Printf("%s\n", inbox.Bytes()[:wcs[0].ByteLen])
+		<-conn.Done()
+		return nil
+	}
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	for {
+		req, err := l.Accept(ctx)
+		if err != nil { // such as that of ctx
+			log.Print(err)
+			return
+		}
+		serving.Go(func() {
+			if err := serve(req); err != nil {
+				log.Print(err)
+			}
+		})
+	}
+}
+
+// Its client.
+func ExampleDial() {
+	conn, err := cm.Dial(ctx, "10.9.0.1:7471")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	send := uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: []byte("hello")}
+	if _, err := conn.QP.PostSend([]uverbs.SendWR{send}); err != nil {
+		log.Fatal(err)
+	}
+	// Closing would flush the message: let it arrive.
+	var wcs [1]uverbs.WC
+	for conn.SendCQ.Poll(wcs[:]) == 0 {
+	}
+	if err := wcs[0].Err(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// What the sides tell each other while they connect: a client its version, a
+// server whether it likes it.
+func ExampleDialer_Dial() {
+	l, err := cm.Listen(ctx, "10.9.0.1:0") // any free port
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			req, err := l.Accept(ctx)
+			if err != nil {
+				return
+			}
+			if !bytes.HasPrefix(req.PrivateData(), []byte("v2")) {
+				req.Reject([]byte("speak v2"))
+				continue
+			}
+			conn, err := req.Accept(ctx, cm.Options{PrivateData: []byte("welcome")})
+			if err != nil {
+				log.Print(err)
+				continue
+			}
+			defer conn.Close()
+		}
+	}()
+
+	for _, version := range []string{"v1", "v2"} {
+		d := cm.Dialer{Options: cm.Options{PrivateData: []byte(version)}}
+		conn, err := d.Dial(ctx, l.Addr().String())
+		if rejected, ok := errors.AsType[*cm.RejectedError](err); ok {
+			// The field comes whole, padded with zeros.
+			fmt.Printf("%s: rejected: %s\n", version, bytes.TrimRight(rejected.PrivateData, "\x00"))
+			continue
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%s: accepted: %s\n", version, bytes.TrimRight(conn.PrivateData, "\x00"))
+		conn.Close()
+	}
+}
+
+func ExampleDeviceAddrs() {
+	addrs, err := cm.DeviceAddrs(dev)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, a := range addrs {
+		fmt.Println(netip.AddrPortFrom(a, 7471))
+	}
+}

@@ -1,0 +1,45 @@
+package labtest
+
+import (
+	"bufio"
+	"os"
+	"strings"
+	"testing"
+)
+
+// Lines yields what is written to the standard output, line by line, until the
+// returned function ends that.
+func Lines(t testing.TB) (lines <-chan string, end func()) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ch := make(chan string, 1000)
+	go func() {
+		defer close(ch)
+		defer r.Close()
+		for s := bufio.NewScanner(r); s.Scan(); {
+			ch <- s.Text()
+		}
+	}()
+	stdout := os.Stdout
+	os.Stdout = w
+	return ch, func() {
+		os.Stdout = stdout
+		w.Close()
+	}
+}
+
+// Output returns what f writes to the standard output.
+func Output(t testing.TB, f func()) string {
+	t.Helper()
+	lines, end := Lines(t)
+	f()
+	end()
+	var all strings.Builder
+	for line := range lines {
+		all.WriteString(line + "\n")
+	}
+	return all.String()
+}

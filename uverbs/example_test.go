@@ -1,0 +1,327 @@
+package uverbs_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// Two queue pairs of one process, connected with each other. The other
+// examples start from what this one has made.
+func Example() {
+	check := func(err error) {
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	dev, err := uverbs.Open("") // the first device
+	check(err)
+	defer dev.Close()
+	pd, err := dev.AllocPD()
+	check(err)
+	defer pd.Close()
+	cq, err := dev.CreateCQ(uverbs.CQOptions{Depth: 16})
+	check(err)
+	defer cq.Close()
+	mr, err := pd.AllocMR(4096, uverbs.AccessLocalWrite, uverbs.MROptions{})
+	check(err)
+	defer mr.Close()
+	var qps [2]*uverbs.QP
+	var ends [2]uverbs.Endpoint // what the sides must tell each other
+	for i := range qps {
+		qps[i], err = pd.CreateQP(uverbs.QPOptions{
+			Type: uverbs.RC, SendCQ: cq, RecvCQ: cq,
+			Cap: uverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
+		})
+		check(err)
+		defer qps[i].Close()
+		ends[i], err = qps[i].Endpoint(1, 0)
+		check(err)
+	}
+	check(qps[0].Connect(ends[0], ends[1], uverbs.ConnectOptions{}))
+	check(qps[1].Connect(ends[1], ends[0], uverbs.ConnectOptions{}))
+
+	_, err = qps[1].PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mr.SGE(0, mr.Len())}}})
+	check(err)
+	_, err = qps[0].PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: []byte("hello")}})
+	check(err)
+	var wcs [1]uverbs.WC
+	for cq.Poll(wcs[:]) == 0 {
+	}
+	check(wcs[0].Err())
+	fmt.Printf("%s\n", mr.Bytes()[:wcs[0].ByteLen])
+}
+
+// What the other examples start from. The lab's test sets it.
+var (
+	ctx = context.Background()
+	dev *uverbs.Context
+	pd  *uverbs.PD
+	cq  *uverbs.CQ // of all queue pairs, with a CompChannel
+	mr  *uverbs.MR // the memory of this side
+	qp  *uverbs.QP // connected to peer
+
+	peer     *uverbs.QP
+	peerAddr uint64 // where the peer's memory is, as it told
+	peerRKey uint32
+)
+
+func ExampleDevices() {
+	devices, err := uverbs.Devices()
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, d := range devices {
+		fmt.Println(d.Name, d.NodeType)
+	}
+}
+
+func ExampleOpen() {
+	dev, err := uverbs.Open("rxe0")
+	if err != nil {
+		log.Fatal(err) // of no such device it says which there are
+	}
+	defer dev.Close()
+	table, err := dev.GIDTable()
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, g := range table {
+		fmt.Println(g.Type, g.GID.Addr().Is4())
+	}
+}
+
+func ExampleContext_Probe() {
+	if err := dev.Probe("UD"); errors.Is(err, errors.ErrUnsupported) {
+		fmt.Println("no datagrams:", err)
+	} else if err == nil {
+		fmt.Println("datagrams")
+	}
+}
+
+func ExampleQP_PostSend() {
+	n := copy(mr.Bytes(), "in two requests, with one system call")
+	requests := []uverbs.SendWR{{
+		Opcode: uverbs.OpRDMAWrite, RemoteAddr: peerAddr, RKey: peerRKey,
+		SGL: []uverbs.SGE{mr.SGE(0, n)},
+	}, {
+		// Only the last is signaled: there is one completion for both.
+		Opcode: uverbs.OpRDMARead, RemoteAddr: peerAddr, RKey: peerRKey, Flags: uverbs.SendSignaled,
+		SGL: []uverbs.SGE{mr.SGE(1024, n)},
+	}}
+	if _, err := qp.PostSend(requests); err != nil {
+		log.Fatal(err)
+	}
+	var wcs [1]uverbs.WC
+	if _, err := cq.PollWait(ctx, wcs[:]); err != nil {
+		log.Fatal(err)
+	}
+	if err := wcs[0].Err(); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", mr.Bytes()[1024:][:n])
+}
+
+func ExampleQP_PostSend_atomic() {
+	// The peer's memory starts with a counter. What it was comes back.
+	add := uverbs.SendWR{
+		Opcode: uverbs.OpFetchAdd, CompareAdd: 1, RemoteAddr: peerAddr, RKey: peerRKey,
+		Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{mr.SGE(0, 8)},
+	}
+	for range 3 {
+		if _, err := qp.PostSend([]uverbs.SendWR{add}); err != nil {
+			log.Fatal(err)
+		}
+		var wcs [1]uverbs.WC
+		if _, err := cq.PollWait(ctx, wcs[:]); err != nil {
+			log.Fatal(err)
+		}
+		if err := wcs[0].Err(); err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(binary.NativeEndian.Uint64(mr.Bytes()))
+	}
+}
+
+func ExampleQP_BindMW() {
+	// A window to 512 bytes of mr, which was made with AccessMWBind.
+	window, err := pd.AllocMW(uverbs.MWType2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer window.Close()
+	key, err := qp.BindMW(window, uverbs.BindOptions{
+		Flags: uverbs.SendSignaled, MR: mr, Offset: 1024, Length: 512, Access: uverbs.AccessRemoteWrite,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	var wcs [1]uverbs.WC
+	if _, err := cq.PollWait(ctx, wcs[:]); err != nil {
+		log.Fatal(err)
+	}
+	if err := wcs[0].Err(); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("the peer may write with the window's key:", key == window.RKey())
+
+	// Taken away again.
+	revoke := uverbs.SendWR{Opcode: uverbs.OpLocalInv, InvalidateRKey: key, Flags: uverbs.SendSignaled}
+	if _, err := qp.PostSend([]uverbs.SendWR{revoke}); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := cq.PollWait(ctx, wcs[:]); err != nil {
+		log.Fatal(err)
+	}
+	if err := wcs[0].Err(); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("it may no more")
+}
+
+func ExamplePD_CreateSRQ() {
+	// Receives for any number of queue pairs.
+	srq, err := pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 128, MaxSGE: 1})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer srq.Close()
+	for i := range 16 {
+		if _, err := srq.PostRecv([]uverbs.RecvWR{{ID: uint64(i), SGL: []uverbs.SGE{mr.SGE(64*i, 64)}}}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	for range 3 {
+		qp, err := pd.CreateQP(uverbs.QPOptions{
+			SendCQ: cq, RecvCQ: cq, SRQ: srq,
+			Cap: uverbs.QPCap{MaxSendWR: 4, MaxSendSGE: 1},
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer qp.Close()
+	}
+	fmt.Println("16 receives for 3 queue pairs")
+}
+
+// A datagram and its answer.
+func ExamplePD_CreateReplyAH() {
+	const port, qkey = 1, 0x1ee7
+	check := func(err error) {
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	sends, err := dev.CreateCQ(uverbs.CQOptions{Depth: 2})
+	check(err)
+	defer sends.Close()
+	var client, server *uverbs.QP
+	for i, qp := range []**uverbs.QP{&client, &server} {
+		*qp, err = pd.CreateQP(uverbs.QPOptions{
+			Type: uverbs.UD, SendCQ: sends, RecvCQ: cq, SignalAll: true,
+			Cap: uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
+		})
+		check(err)
+		defer (*qp).Close()
+		check((*qp).StartUD(port, qkey))
+		_, err = (*qp).PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mr.SGE(1024*i, 256)}}})
+		check(err)
+	}
+
+	// The client knows the server's GID and the number of its queue pair.
+	end, err := server.Endpoint(port, 0)
+	check(err)
+	ah, err := pd.CreateAH(uverbs.AddressVector{
+		Global: true, DGID: end.GID, SGIDIndex: end.GIDIndex, HopLimit: 64, Port: port,
+	})
+	check(err)
+	defer ah.Close()
+	_, err = client.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: []byte("who is there?"), To: ah.To(end.QPNum, qkey)}})
+	check(err)
+
+	// The server answers whoever that was.
+	var wcs [1]uverbs.WC
+	_, err = cq.PollWait(ctx, wcs[:])
+	check(err)
+	datagram := mr.Bytes()[1024:][:wcs[0].ByteLen]
+	fmt.Printf("%s\n", datagram[uverbs.GRHSize:])
+	reply, err := pd.CreateReplyAH(port, &wcs[0], datagram[:uverbs.GRHSize])
+	check(err)
+	defer reply.Close()
+	_, err = server.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: []byte("me"), To: reply.To(wcs[0].SrcQP, qkey)}})
+	check(err)
+	_, err = cq.PollWait(ctx, wcs[:])
+	check(err)
+	fmt.Printf("%s\n", mr.Bytes()[uverbs.GRHSize:wcs[0].ByteLen])
+
+	// The handles may be closed when the sends have completed.
+	for n := 0; n < 2; {
+		n += sends.Poll(wcs[:])
+	}
+}
+
+func ExampleCQ_PollWait() {
+	if _, err := qp.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mr.SGE(0, 64)}}}); err != nil {
+		log.Fatal(err)
+	}
+	// A wait that is given up takes nothing.
+	brief, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer cancel()
+	var wcs [16]uverbs.WC
+	if _, err := cq.PollWait(brief, wcs[:]); errors.Is(err, context.DeadlineExceeded) {
+		fmt.Println("nothing yet")
+	}
+	go peer.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: []byte("now")}})
+	n, err := cq.PollWait(ctx, wcs[:])
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, wc := range wcs[:n] {
+		fmt.Printf("%v, %s\n", wc.Err(), mr.Bytes()[:wc.ByteLen])
+	}
+}
+
+// What PollWait does, by hand.
+func ExampleCQ_Arm() {
+	if _, err := qp.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mr.SGE(0, 64)}}}); err != nil {
+		log.Fatal(err)
+	}
+	go peer.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: []byte("awake")}})
+	var wcs [16]uverbs.WC
+	n := 0
+	for n == 0 {
+		if err := cq.Arm(false); err != nil {
+			log.Fatal(err)
+		}
+		// What came before there is no event for.
+		if n = cq.Poll(wcs[:]); n == 0 {
+			if err := cq.Wait(ctx); err != nil {
+				log.Fatal(err)
+			}
+			n = cq.Poll(wcs[:])
+		}
+	}
+	fmt.Printf("%s\n", mr.Bytes()[:wcs[0].ByteLen])
+}
+
+func ExampleContext_AsyncEvents() {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer cancel()
+	for event, err := range dev.AsyncEvents(ctx) {
+		if err != nil {
+			fmt.Println(errors.Is(err, context.DeadlineExceeded))
+			break
+		}
+		switch event.Type {
+		case uverbs.EventQPFatal, uverbs.EventQPAccessErr:
+			log.Println(event.Type)
+		case uverbs.EventDeviceFatal:
+			log.Fatal(event.Type)
+		}
+	}
+}
