@@ -134,5 +134,5 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 	if err := e.activate(); err != nil {
 		return false, err
 	}
-	return false, e.id.confirm()
+	return false, e.id.Establish()
 }

@@ -255,8 +255,8 @@ func (p ConnParam) abi() (abi.RdmaUcmConnParam, error) {
 	return a, nil
 }
 
-// Connect asks for a connection. ConnectResponse, Established, or an event of
-// failure follows.
+// Connect asks for a connection. ConnectResponse, which [ID.Establish] answers,
+// Established, or an event of failure follows.
 func (id *ID) Connect(p ConnParam) error {
 	a, err := p.abi()
 	if err != nil {
@@ -284,8 +284,10 @@ func (id *ID) Accept(p ConnParam) error {
 	return tooLong(err, p.PrivateData, most)
 }
 
-// confirm answers a ConnectResponse: the connection is up.
-func (id *ID) confirm() error {
+// Establish answers a ConnectResponse, once the QP is in RTS: the connection is
+// up, and the peer hears Established (rdma_establish(3)). On iWARP the kernel
+// does that, and Established comes in place of ConnectResponse.
+func (id *ID) Establish() error {
 	return command(id.ch(), abi.RDMA_USER_CM_CMD_ACCEPT, abi.RdmaUcmAccept{Id: id.handle})
 }
 

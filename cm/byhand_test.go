@@ -1,0 +1,132 @@
+package cm_test
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestByHand connects QPs of the program's own with nothing but IDs, as
+// librdmacm's programs may, too.
+func TestByHand(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx := within(t, 20*time.Second)
+		dev := labtest.OpenDevice(t, device)
+		ch := labtest.Must(cm.NewChannel())(t)
+		labtest.Close(t, ch)
+		l := labtest.Must(ch.NewID())(t)
+		labtest.Close(t, l)
+		if err := l.Bind(netip.MustParseAddrPort(labtest.AddrOf(device) + ":0")); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Listen(1); err != nil {
+			t.Fatal(err)
+		}
+		client := labtest.Must(ch.NewID())(t)
+		labtest.Close(t, client)
+		dst := labtest.Must(l.Route())(t).Local
+		if err := client.ResolveAddr(netip.AddrPort{}, dst, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		expect(ctx, t, client, cm.AddrResolved)
+		if err := client.ResolveRoute(time.Second); err != nil {
+			t.Fatal(err)
+		}
+		expect(ctx, t, client, cm.RouteResolved)
+
+		a, b := newHandmade(t, dev), newHandmade(t, dev)
+		a.to(t, client, uverbs.StateInit)
+		if err := client.Connect(cm.ConnParam{QPNum: a.qp.Num(), RetryCount: 7, RNRRetryCount: 7}); err != nil {
+			t.Fatal(err)
+		}
+		server := expect(ctx, t, l, cm.ConnectRequest).NewID
+		labtest.Close(t, server)
+		b.to(t, server, uverbs.StateInit)
+		if _, err := b.qp.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{b.mr.SGE(0, 100)}}}); err != nil {
+			t.Fatal(err)
+		}
+		iwarp := device == labtest.SIW
+		if !iwarp {
+			b.to(t, server, uverbs.StateRTR)
+			b.to(t, server, uverbs.StateRTS)
+		}
+		if err := server.Accept(cm.ConnParam{QPNum: b.qp.Num(), RNRRetryCount: 7}); err != nil {
+			t.Fatal(err)
+		}
+		if iwarp {
+			expect(ctx, t, client, cm.Established)
+		} else {
+			expect(ctx, t, client, cm.ConnectResponse)
+			a.to(t, client, uverbs.StateInit) // now with what the peer may do
+			a.to(t, client, uverbs.StateRTR)
+			a.to(t, client, uverbs.StateRTS)
+			if err := client.Establish(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expect(ctx, t, server, cm.Established)
+
+		wr := []uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: []byte("by hand")}}
+		if _, err := a.qp.PostSend(wr); err != nil {
+			t.Fatal(err)
+		}
+		var wc [1]uverbs.WC
+		if _, err := b.cq.PollWait(ctx, wc[:]); err != nil || wc[0].Err() != nil || string(b.mr.Bytes()[:wc[0].ByteLen]) != "by hand" {
+			t.Errorf("%q: %v, %v", b.mr.Bytes()[:10], err, wc[0].Err())
+		}
+		if err := client.Disconnect(); err != nil {
+			t.Error(err)
+		}
+		expect(ctx, t, server, cm.Disconnected)
+	})
+}
+
+func expect(ctx context.Context, t *testing.T, id *cm.ID, want cm.EventType) cm.Event {
+	t.Helper()
+	e, err := id.Next(ctx)
+	if err != nil || e.Type != want {
+		t.Fatalf("%v (status %d), %v in place of %v", e.Type, e.Status, err, want)
+	}
+	return e
+}
+
+type handmade struct {
+	cq *uverbs.CQ
+	qp *uverbs.QP
+	mr *uverbs.MR
+}
+
+func newHandmade(t *testing.T, dev *uverbs.Context) *handmade {
+	t.Helper()
+	pd := labtest.Must(dev.AllocPD())(t)
+	labtest.Close(t, pd)
+	events := labtest.Must(dev.CreateCompChannel())(t)
+	labtest.Close(t, events)
+	h := &handmade{cq: labtest.Must(dev.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: events}))(t)}
+	labtest.Close(t, h.cq)
+	h.mr = labtest.Must(pd.AllocMR(100, uverbs.AccessLocalWrite, uverbs.MROptions{}))(t)
+	labtest.Close(t, h.mr)
+	h.qp = labtest.Must(pd.CreateQP(uverbs.QPOptions{
+		Type: uverbs.RC, SendCQ: h.cq, RecvCQ: h.cq,
+		Cap: uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16},
+	}))(t)
+	labtest.Close(t, h.qp)
+	return h
+}
+
+// to moves the QP to a state as its ID says.
+func (h *handmade) to(t *testing.T, id *cm.ID, state uverbs.QPState) {
+	t.Helper()
+	attr, mask, err := id.InitQPAttr(state)
+	if err == nil {
+		err = h.qp.Modify(attr, mask)
+	}
+	if err != nil {
+		t.Fatalf("%v: %v", state, err)
+	}
+}
