@@ -63,16 +63,15 @@ func TestPingPongPeerGone(t *testing.T) {
 			client.fails("interrupt signal received")
 			server.failsAlone()
 		})
-		t.Run(typ+"/interrupted server, events", func(t *testing.T) {
+		t.Run(typ+"/killed server, events", func(t *testing.T) {
 			server, client := play(t, "-e")
-			server.signal(unix.SIGTERM)
-			server.fails("terminated signal received")
-			client.failsAlone()
-		})
-		t.Run(typ+"/killed server", func(t *testing.T) {
-			server, client := play(t)
 			server.signal(unix.SIGKILL)
 			client.failsAlone()
+		})
+		t.Run(typ+"/terminated, events", func(t *testing.T) {
+			_, client := play(t, "-e")
+			client.signal(unix.SIGTERM)
+			client.fails("terminated signal received")
 		})
 	}
 }
