@@ -1,93 +1,76 @@
 package provider
 
 import (
-	"runtime"
 	"unsafe"
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 )
 
-// Doorbell tells the kernel that a send queue has new work: the write command
+// Doorbell tells the kernel that a send queue has new work: the command
 // POST_SEND with no work requests, which for drivers with a mapped queue means
-// "look there". It is encoded once.
-type Doorbell struct {
-	fd   int
-	long bool
-	pin  runtime.Pinner
-	msg  *doorbellMsg
-}
+// "look there".
+type Doorbell struct{ cmd *command }
 
-type doorbellMsg struct {
-	hdr  abi.IbUverbsCmdHdr
-	req  abi.IbUverbsPostSend
-	resp abi.IbUverbsPostSendResp
-}
-
-// NewDoorbell makes the doorbell of the QP with the given handle on the uverbs
-// file fd. long says that the driver works on the requests in the call, and
-// does not only queue them. Close it after the last Ring.
-func NewDoorbell(fd int, qpHandle uint32, long bool) *Doorbell {
-	d := &Doorbell{fd: fd, long: long, msg: new(doorbellMsg)}
-	m := d.msg
-	m.hdr = abi.IbUverbsCmdHdr{
-		Command:  abi.IB_USER_VERBS_CMD_POST_SEND,
-		InWords:  uint16((unsafe.Sizeof(m.hdr) + unsafe.Sizeof(m.req)) / 4),
-		OutWords: uint16(unsafe.Sizeof(m.resp) / 4),
-	}
-	m.req = abi.IbUverbsPostSend{
-		Response: mmap.Pin(&d.pin, mmap.Bytes(&m.resp)),
-		QpHandle: qpHandle,
-		WqeSize:  uint32(unsafe.Sizeof(abi.IbUverbsSendWr{})),
-	}
-	return d
+// NewDoorbell makes the doorbell of the QP with the given handle. long says that
+// the driver works on the requests in the call, and does not only queue them.
+// Close it after the last Ring.
+func NewDoorbell(dev Device, qpHandle uint32, long bool) Doorbell {
+	req := abi.IbUverbsPostSend{QpHandle: qpHandle, WqeSize: uint32(unsafe.Sizeof(abi.IbUverbsSendWr{}))}
+	return Doorbell{newCommand(dev, long, abi.IB_USER_VERBS_CMD_POST_SEND, mmap.Bytes(&req), mmap.Bytes(new(abi.IbUverbsPostSendResp)))}
 }
 
 // Ring makes the one system call. It does not allocate.
-func (d *Doorbell) Ring() error {
-	size := unsafe.Sizeof(d.msg.hdr) + unsafe.Sizeof(d.msg.req)
-	if d.long {
-		return writeLong(d.fd, unsafe.Pointer(d.msg), size)
-	}
-	return write(d.fd, unsafe.Pointer(d.msg), size)
-}
+func (d Doorbell) Ring() error { return d.cmd.run() }
 
 // Close releases the doorbell.
-func (d *Doorbell) Close() { d.pin.Unpin() }
+func (d Doorbell) Close() { d.cmd.close() }
 
-// StateQuery asks the kernel for a QP's state: the write command QUERY_QP,
-// encoded once.
-type StateQuery struct {
-	fd  int
-	pin runtime.Pinner
-	msg *stateMsg
+// Notify arms a CQ through the command REQ_NOTIFY_CQ, for drivers that have no
+// arm word in mapped memory.
+type Notify struct {
+	cmd *command
+	req *abi.IbUverbsReqNotifyCq
 }
 
-type stateMsg struct {
-	hdr  abi.IbUverbsCmdHdr
-	req  abi.IbUverbsQueryQp
-	resp abi.IbUverbsQueryQpResp
+// NewNotify encodes the command for the CQ with the given handle.
+func NewNotify(dev Device, cqHandle uint32) Notify {
+	req := abi.IbUverbsReqNotifyCq{CqHandle: cqHandle}
+	cmd := newCommand(dev, false, abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ, mmap.Bytes(&req), nil)
+	return Notify{cmd, (*abi.IbUverbsReqNotifyCq)(unsafe.Pointer(unsafe.SliceData(cmd.req)))}
 }
 
-// NewStateQuery encodes the command as [NewDoorbell] does.
-func NewStateQuery(fd int, qpHandle uint32) *StateQuery {
-	q := &StateQuery{fd: fd, msg: new(stateMsg)}
-	m := q.msg
-	m.hdr = abi.IbUverbsCmdHdr{
-		Command:  abi.IB_USER_VERBS_CMD_QUERY_QP,
-		InWords:  uint16((unsafe.Sizeof(m.hdr) + unsafe.Sizeof(m.req)) / 4),
-		OutWords: uint16(unsafe.Sizeof(m.resp) / 4),
+// Arm makes the one system call. Calls must not overlap.
+func (n Notify) Arm(solicitedOnly bool) error {
+	n.req.SolicitedOnly = 0
+	if solicitedOnly {
+		n.req.SolicitedOnly = 1
 	}
-	const state = 1 << 0
-	m.req = abi.IbUverbsQueryQp{Response: mmap.Pin(&q.pin, mmap.Bytes(&m.resp)), QpHandle: qpHandle, AttrMask: state}
-	return q
+	return n.cmd.run()
+}
+
+// Close releases the command.
+func (n Notify) Close() { n.cmd.close() }
+
+// StateQuery asks the kernel for a QP's state: the command QUERY_QP.
+type StateQuery struct {
+	cmd  *command
+	resp *abi.IbUverbsQueryQpResp
+}
+
+// NewStateQuery encodes the command for the QP with the given handle.
+func NewStateQuery(dev Device, qpHandle uint32) StateQuery {
+	const state = 1 << 0 // enum ib_qp_attr_mask
+	req := abi.IbUverbsQueryQp{QpHandle: qpHandle, AttrMask: state}
+	resp := new(abi.IbUverbsQueryQpResp)
+	return StateQuery{newCommand(dev, false, abi.IB_USER_VERBS_CMD_QUERY_QP, mmap.Bytes(&req), mmap.Bytes(resp)), resp}
 }
 
 // Ask makes the one system call and does not allocate. Calls must not overlap.
-func (q *StateQuery) Ask() (QPState, error) {
-	err := write(q.fd, unsafe.Pointer(q.msg), unsafe.Sizeof(q.msg.hdr)+unsafe.Sizeof(q.msg.req))
-	return QPState(q.msg.resp.QpState), err
+func (q StateQuery) Ask() (QPState, error) {
+	err := q.cmd.run()
+	return QPState(q.resp.QpState), err
 }
 
 // Close releases the query.
-func (q *StateQuery) Close() { q.pin.Unpin() }
+func (q StateQuery) Close() { q.cmd.close() }

@@ -21,11 +21,11 @@ type CompletionQueue struct {
 	ring   ring
 	cons   uint32 // ours; the shared word is its copy
 	prod   uint32 // the kernel's, as last read
-	notify *provider.Notify
+	notify provider.Notify
 	closed bool
 }
 
-func newCompletionQueue(r ring, n *provider.Notify, dev provider.Device) *CompletionQueue {
+func newCompletionQueue(r ring, n provider.Notify, dev provider.Device) *CompletionQueue {
 	return &CompletionQueue{dev: dev, ring: r, cons: r.LoadConsumer(), prod: r.LoadProducer(), notify: n}
 }
 
@@ -113,5 +113,6 @@ func (q *CompletionQueue) Stop(stop bool) {
 // Close implements [provider.Queue].
 func (q *CompletionQueue) Close() error {
 	q.Stop(true)
+	q.notify.Close()
 	return q.ring.region.Close()
 }

@@ -88,7 +88,7 @@ func (Driver) CreateCQ(dev provider.Device, _ func(), create func(provider.UHW) 
 	if err != nil {
 		return nil, err
 	}
-	return newCompletionQueue(r, provider.NewNotify(dev.FD, handle), dev), nil
+	return newCompletionQueue(r, provider.NewNotify(dev, handle), dev), nil
 }
 
 // CreateQP makes a QP and maps its queues.

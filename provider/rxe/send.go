@@ -17,7 +17,7 @@ import (
 type SendQueue struct {
 	mu       sync.Mutex
 	ring     ring
-	doorbell *provider.Doorbell
+	doorbell provider.Doorbell
 	prod     uint32 // ours; the shared word is its copy
 	typ      provider.QPType
 	qpn      uint32
@@ -32,7 +32,7 @@ type SendQueue struct {
 
 func newSendQueue(r ring, typ provider.QPType, info provider.QPInfo, dev provider.Device) *SendQueue {
 	q := &SendQueue{
-		typ: typ, caps: dev.Caps, ring: r, room: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), doorbell: provider.NewDoorbell(dev.FD, info.Handle, false), prod: r.LoadProducer(), qpn: info.QPNum,
+		typ: typ, caps: dev.Caps, ring: r, room: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), doorbell: provider.NewDoorbell(dev, info.Handle, false), prod: r.LoadProducer(), qpn: info.QPNum,
 		maxSGE: int(info.Cap.MaxSendSGE), maxData: int(info.Cap.MaxInline), maxMsg: uint64(dev.MaxMessage),
 	}
 	if typ == provider.UD { // the kernel drops longer ones and says nothing

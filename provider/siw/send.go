@@ -18,8 +18,8 @@ import (
 type SendQueue struct {
 	mu        sync.Mutex
 	queue     array[abi.SiwSqe]
-	doorbell  *provider.Doorbell
-	query     *provider.StateQuery
+	doorbell  provider.Doorbell
+	query     provider.StateQuery
 	cq        *CompletionQueue
 	put       uint32
 	num       uint32 // of the QP
@@ -35,7 +35,7 @@ func newSendQueue(a array[abi.SiwSqe], init provider.QPInit, info provider.QPInf
 	cq, _ := init.SendCQ.(*CompletionQueue)
 	return &SendQueue{
 		queue: a, cq: cq, num: info.QPNum, signalAll: init.SignalAll,
-		doorbell: provider.NewDoorbell(dev.FD, info.Handle, true), query: provider.NewStateQuery(dev.FD, info.Handle),
+		doorbell: provider.NewDoorbell(dev, info.Handle, true), query: provider.NewStateQuery(dev, info.Handle),
 		maxSGE: min(int(info.Cap.MaxSendSGE), abi.SIW_MAX_SGE), maxMsg: uint64(dev.MaxMessage),
 		maxData: min(int(info.Cap.MaxInline), maxInline),
 	}

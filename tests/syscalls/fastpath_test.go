@@ -19,7 +19,7 @@ import (
 func expect(t *testing.T, c *Counter, what string, times int, want Calls, f func()) {
 	t.Helper()
 	var calls Calls
-	for range 5 {
+	for range 50 {
 		var err error
 		calls, err = c.During(func() {
 			for range times {

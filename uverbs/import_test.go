@@ -1,0 +1,114 @@
+package uverbs_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestImportContext hands a device to another process, which uses it, and a
+// region with it.
+func TestImportContext(t *testing.T) {
+	if handle := os.Getenv("UVERBS_IMPORT"); handle != "" {
+		imported(t, handle)
+		return
+	}
+	labtest.Each(t, func(t *testing.T, device string) {
+		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device})
+		copy(b.MR.Bytes(), "the parent's")
+		file := os.NewFile(uintptr(labtest.Must(unix.Dup(b.PD.Context().File()))(t)), "device")
+		defer file.Close()
+		child := exec.Command(os.Args[0], "-test.run", "^TestImportContext$", "-test.v")
+		child.Env = append(os.Environ(), fmt.Sprintf("UVERBS_IMPORT=%d %d", b.PD.Handle(), b.MR.Handle()))
+		child.ExtraFiles = []*os.File{file}
+		if out, err := child.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		// What the child did and closed has left this side's objects alone.
+		send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, Inline: []byte("mine"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
+		next(t, a.SendCQ)
+	})
+}
+
+// imported is the other process.
+func imported(t *testing.T, handles string) {
+	var pdHandle, mrHandle uint32
+	if _, err := fmt.Sscan(handles, &pdHandle, &mrHandle); err != nil {
+		t.Fatal(err)
+	}
+	ctx := labtest.Must(uverbs.ImportContext(3))(t)
+	labtest.Close(t, ctx)
+	pd := labtest.Must(ctx.ImportPD(pdHandle))(t)
+	labtest.Close(t, pd)
+	theirs := labtest.Must(pd.ImportMR(mrHandle))(t)
+	labtest.Close(t, theirs)
+	if theirs.Len() != 64<<10 || theirs.Bytes() != nil {
+		t.Errorf("the parent's region has %d bytes", theirs.Len())
+	}
+	cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)
+	labtest.Close(t, cq)
+	qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: uverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
+	labtest.Close(t, qp)
+	mine := labtest.Must(pd.AllocMR(4096, uverbs.AccessLocalWrite, uverbs.MROptions{}))(t)
+	labtest.Close(t, mine)
+	if ctx.Driver() == "siw" { // no connecting a QP to itself
+		return
+	}
+	self := labtest.Must(qp.Endpoint(1, 0))(t)
+	if err := qp.Connect(self, self, uverbs.ConnectOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// The kernel reads the parent's memory for us.
+	send(t, qp, uverbs.SendWR{Opcode: uverbs.OpRDMARead, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{mine.SGE(0, 12)}, RemoteAddr: theirs.Addr(), RKey: theirs.RKey()})
+	next(t, cq)
+	if got := string(mine.Bytes()[:12]); got != "the parent's" {
+		t.Errorf("read %q", got)
+	}
+}
+
+func TestImportBadFile(t *testing.T) {
+	for _, fd := range []int{-1, 12345} {
+		if _, err := uverbs.ImportContext(fd); err == nil {
+			t.Errorf("file %d was imported", fd)
+		}
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	if _, err := uverbs.ImportContext(int(null.Fd())); err == nil {
+		t.Error("/dev/null was imported")
+	}
+}
+
+// TestCounters sees what is sent counted.
+func TestCounters(t *testing.T) {
+	a, b := labtest.NewPair(t, labtest.PairOptions{})
+	read := func() uint64 {
+		c := labtest.Must(a.PD.Context().Counters(1))(t)
+		n, ok := c["sent_pkts"]
+		if !ok {
+			t.Fatalf("no sent_pkts among %s", strconv.Quote(fmt.Sprint(c)))
+		}
+		return n
+	}
+	before := read()
+	for range 100 {
+		send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, Inline: []byte("x"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
+		next(t, a.SendCQ)
+	}
+	if n := read() - before; n < 200 { // and as many acknowledgements
+		t.Errorf("%d packets were counted", n)
+	}
+	if _, err := a.PD.Context().Counters(2); err == nil {
+		t.Error("counters of port 2")
+	}
+}
