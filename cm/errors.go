@@ -62,6 +62,7 @@ const (
 	rejectInvalidServiceID = 8  // nobody listens there
 	rejectStaleConn        = 10 // a late packet of an older connection
 	rejectConsumer         = 28 // the program said no
+	rejectVendorOption     = 35 // the program does not take the extensions offered
 )
 
 func (e *RejectedError) Error() string {
@@ -70,6 +71,8 @@ func (e *RejectedError) Error() string {
 		return "connection refused: nobody listens there"
 	case rejectConsumer:
 		return "connection rejected by the peer"
+	case rejectVendorOption:
+		return "connection rejected by the peer: extensions are not supported"
 	case rejectStaleConn:
 		return "connection rejected as stale"
 	}

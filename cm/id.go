@@ -292,11 +292,19 @@ func (id *ID) Establish() error {
 }
 
 // Reject turns a connection down.
-func (id *ID) Reject(privateData []byte) error {
+func (id *ID) Reject(privateData []byte) error { return id.reject(rejectConsumer, privateData) }
+
+// RejectECE turns a connection down for the extensions that the peer offers
+// (rdma_reject_ece(3)). On iWARP, which carries no reasons, it is like Reject.
+func (id *ID) RejectECE(privateData []byte) error {
+	return id.reject(rejectVendorOption, privateData)
+}
+
+func (id *ID) reject(reason uint8, privateData []byte) error {
 	if len(privateData) > MaxPrivateData {
 		return ErrPrivateData
 	}
-	req := abi.RdmaUcmReject{Id: id.handle, PrivateDataLen: uint8(len(privateData)), Reason: rejectConsumer}
+	req := abi.RdmaUcmReject{Id: id.handle, PrivateDataLen: uint8(len(privateData)), Reason: reason}
 	copy(req.PrivateData[:], privateData)
 	return tooLong(command(id.ch(), abi.RDMA_USER_CM_CMD_REJECT, req), privateData, roceReject)
 }

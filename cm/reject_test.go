@@ -1,0 +1,32 @@
+package cm_test
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestRejectECE offers extensions and has them turned down. iWARP carries
+// neither the offer nor the reason.
+func TestRejectECE(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		offer, reason := cm.ECE{VendorID: 0x1234, Options: 5}, 35
+		client, request := labtest.Request(t, device, cm.ConnParam{ECE: offer})
+		if device == labtest.SIW {
+			offer, reason = cm.ECE{}, -int(syscall.ECONNRESET)
+		}
+		if request.ECE != offer {
+			t.Errorf("offer %+v in place of %+v", request.ECE, offer)
+		}
+		if err := request.NewID.RejectECE([]byte("plain only")); err != nil {
+			t.Fatal(err)
+		}
+		e := labtest.Expect(t, client, cm.Rejected)
+		if e.Status != reason || !strings.HasPrefix(string(e.PrivateData), "plain only") {
+			t.Errorf("reason %d, private data %q", e.Status, e.PrivateData)
+		}
+	})
+}

@@ -1,0 +1,73 @@
+package labtest
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// Request has an ID ask another for a connection, with nothing but IDs and a QP
+// of their device. request is what the other, request.NewID, has heard.
+func Request(t testing.TB, device string, p cm.ConnParam) (client *cm.ID, request cm.Event) {
+	t.Helper()
+	ch := Must(cm.NewChannel())(t)
+	Close(t, ch)
+	listener := Must(ch.NewID())(t)
+	Close(t, listener)
+	if err := listener.Bind(netip.MustParseAddrPort(AddrOf(device) + ":0")); err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.Listen(1); err != nil {
+		t.Fatal(err)
+	}
+	client = Must(ch.NewID())(t)
+	Close(t, client)
+	if err := client.ResolveAddr(netip.AddrPort{}, Must(listener.Route())(t).Local, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	Expect(t, client, cm.AddrResolved)
+	if err := client.ResolveRoute(time.Second); err != nil {
+		t.Fatal(err)
+	}
+	Expect(t, client, cm.RouteResolved)
+	p.QPNum = InitQP(t, device, client).Num()
+	if err := client.Connect(p); err != nil {
+		t.Fatal(err)
+	}
+	request = Expect(t, listener, cm.ConnectRequest)
+	Close(t, request.NewID)
+	return client, request
+}
+
+// InitQP makes a QP and moves it to INIT as an ID says.
+func InitQP(t testing.TB, device string, id *cm.ID) *uverbs.QP {
+	t.Helper()
+	opt := PairOptions{Type: uverbs.RC, Cap: uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}, Memory: 4096, Access: uverbs.AccessLocalWrite}
+	s := newSide(t, OpenDevice(t, device), opt)
+	qp := Must(s.PD.CreateQP(uverbs.QPOptions{Type: opt.Type, SendCQ: s.SendCQ, RecvCQ: s.RecvCQ, Cap: opt.Cap}))(t)
+	Close(t, qp)
+	attr, mask, err := id.InitQPAttr(uverbs.StateInit)
+	if err == nil {
+		err = qp.Modify(attr, mask)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return qp
+}
+
+// Expect waits for the next event of an ID, which must be of a type.
+func Expect(t testing.TB, id *cm.ID, want cm.EventType) cm.Event {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	e, err := id.Next(ctx)
+	if err != nil || e.Type != want {
+		t.Fatalf("%v (status %d), %v in place of %v", e.Type, e.Status, err, want)
+	}
+	return e
+}
