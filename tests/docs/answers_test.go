@@ -17,6 +17,7 @@ type answers []struct{ from, answer string }
 
 var errnos = map[string]syscall.Errno{
 	"EINVAL":          unix.EINVAL,
+	"ENOSYS":          unix.ENOSYS,
 	"EOPNOTSUPP":      unix.EOPNOTSUPP,
 	"EPROTONOSUPPORT": unix.EPROTONOSUPPORT,
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -29,32 +30,49 @@ var opcodes = map[string]uverbs.Opcode{
 	"abi.IB_UVERBS_WR_TSO":  abi.IB_UVERBS_WR_TSO,
 }
 
-// TestKernel asks the kernel whether it answers as the page says.
+// answerable says whether a probe is a feature of package uverbs or one of
+// questions.
+func answerable(probe string) bool {
+	_, question := questions[probe]
+	return question || slices.Contains(uverbs.Features(), uverbs.Feature(probe))
+}
+
+// TestKernel asks the kernel whether it answers as the pages say.
 func TestKernel(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := labtest.OpenDevice(t, device)
 		qp, _ := labtest.NewPair(t, labtest.PairOptions{Device: device})
-		asked := map[uverbs.Feature]error{}
+		asked := map[string]error{}
 		for _, f := range uverbs.Features() {
-			asked[f] = ctx.Probe(f)
+			asked[string(f)] = ctx.Probe(f)
 		}
-		for _, v := range verbs(t) {
-			for i, f := range v.probes {
-				answer, known := v.answers[ctx.Driver()][i].on(os.Getenv("VERBS_LAB"))
-				if !known {
-					answer = "" // any will do
-				}
-				if f != "" {
-					if err := confirm(answer, asked[f]); err != nil {
-						t.Errorf("%s: %s: %v", v.function, f, err)
-					}
-				}
-				if err := v.post(qp.QP, answer); err != nil {
-					t.Errorf("%s: %v", v.function, err)
-				}
+		for name, ask := range questions {
+			asked[name] = ask(t, device)
+		}
+		for _, p := range pages {
+			for _, f := range p.functions(t) {
+				f.compare(t, ctx.Driver(), qp.QP, asked)
 			}
 		}
 	})
+}
+
+// compare compares a row with what came of asking the kernel.
+func (f function) compare(t *testing.T, driver string, qp *uverbs.QP, asked map[string]error) {
+	for i, probe := range f.probes {
+		answer, known := f.answers[driver][i].on(os.Getenv("VERBS_LAB"))
+		if !known {
+			answer = "" // any will do
+		}
+		if probe != "" {
+			if err := confirm(answer, asked[probe]); err != nil {
+				t.Errorf("%s: %s: %v", f.name, probe, err)
+			}
+		}
+		if err := f.post(qp, answer); err != nil {
+			t.Errorf("%s: %v", f.name, err)
+		}
+	}
 }
 
 // confirm compares an answer with what came of a probe.
@@ -65,7 +83,7 @@ func confirm(answer string, err error) error {
 	switch {
 	case err != nil && !errors.Is(err, errors.ErrUnsupported):
 		return fmt.Errorf("%w, which does not match errors.ErrUnsupported", err)
-	case answer == "yes" && err != nil, answer == "no capability" && (err == nil || is), refusal && errno != want:
+	case answer == "yes" && err != nil, answer == "no capability" && (err == nil || is), answer == "never" && !errors.Is(err, errNever), refusal && errno != want:
 		return fmt.Errorf("the page says %s, the kernel %v", answer, err)
 	}
 	return nil
@@ -74,8 +92,8 @@ func confirm(answer string, err error) error {
 // post tries the opcodes that a row names and compares an answer with what came
 // of that: whether the driver has them at all. There are more SGEs than any queue
 // takes, so nothing is posted.
-func (v verb) post(qp *uverbs.QP, answer string) error {
-	for _, name := range v.names() {
+func (f function) post(qp *uverbs.QP, answer string) error {
+	for _, name := range f.names() {
 		op, is := opcodes[name]
 		if !is || answer == "" {
 			continue
