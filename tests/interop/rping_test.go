@@ -1,65 +1,177 @@
 package interop
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestRping runs rping's protocol with C on either side: 100 rounds, each
-// client comparing what comes back.
-func TestRping(t *testing.T) {
-	labtest.Require(t)
-	verbs := built(t, "verbs")
-	rounds := func(side ...string) []string {
-		return append(side, "-a", labtest.Addr, "-V", "-C", "100", "-p")
+// rpingPorts gives every run a port of its own: a connection's end keeps a
+// port busy for a while.
+var rpingPorts = 7300
+
+// rpingSide is one side's program, up to its options.
+type rpingSide []string
+
+func (s rpingSide) with(args ...string) rpingSide { return append(s[:len(s):len(s)], args...) }
+
+// rpingSides are C's and Go's programs.
+func rpingSides(t *testing.T) (c, verbs rpingSide) {
+	return rpingSide{"rping"}, rpingSide{built(t, "verbs"), "ping"}
+}
+
+// startRping starts a server, and a client when it listens.
+func startRping(t *testing.T, device string, s, c rpingSide) (server, client *program) {
+	t.Helper()
+	server, join := listenRping(t, device, s)
+	return server, join(c)
+}
+
+// listenRping starts a server and returns what starts a client of it.
+func listenRping(t *testing.T, device string, s rpingSide) (server *program, join func(rpingSide) *program) {
+	t.Helper()
+	rpingPorts++
+	port := strconv.Itoa(rpingPorts)
+	run := func(side rpingSide, role string) *program {
+		side = side.with(role, "-a", labtest.AddrOf(device), "-p", port)
+		return start(t, side[0], side[1:]...)
 	}
-	goServer, goClient := append([]string{verbs}, rounds("ping", "-s")...), append([]string{verbs}, rounds("ping", "-c")...)
-	cServer, cClient := rounds("rping", "-s"), rounds("rping", "-c")
-	for _, c := range []struct {
-		name           string
-		server, client []string
-		port           string
-		extra          []string
-	}{
-		{"C server, Go client", cServer, goClient, "7301", nil},
-		{"Go server, C client", goServer, cClient, "7302", nil},
-		{"Go server, Go client", goServer, goClient, "7303", nil},
-		{"C server, Go client, large", cServer, goClient, "7304", []string{"-S", "65535"}},
-		{"Go server, C client, large", goServer, cClient, "7305", []string{"-S", "65535"}},
-		{"C server, Go client, small", cServer, goClient, "7306", []string{"-S", "27"}},
-		{"Go server, C client, small", goServer, cClient, "7307", []string{"-S", "27"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			run := func(side []string) *program {
-				return start(t, side[0], append(append(side[1:len(side):len(side)], c.port), c.extra...)...)
-			}
-			server := run(c.server)
-			listening(t, c.port)
-			run(c.client).wait()
-			server.wait()
-		})
+	server = run(s, "-s")
+	listening(t, port)
+	return server, func(c rpingSide) *program { return run(c, "-c") }
+}
+
+// TestRping runs rping's protocol with C on either side, each client comparing
+// what comes back.
+func TestRping(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		c, verbs := rpingSides(t)
+		small, large := []string{"-S", "23"}, []string{"-S", "65535"}
+		for _, r := range []struct {
+			name   string
+			s, c   rpingSide
+			rounds int
+			both   []string
+		}{
+			{"C server, Go client", c, verbs, 50, nil},
+			{"Go server, C client", verbs, c, 50, nil},
+			{"Go server, Go client", verbs, verbs, 50, nil},
+			{"C server, Go client, small", c, verbs, 5, small},
+			{"Go server, C client, small", verbs, c, 5, small},
+			{"C server, Go client, large", c, verbs, 20, large},
+			{"Go server, C client, large", verbs, c, 20, large},
+			{"C server, Go client by hand", c, verbs.with("-q"), 10, nil},
+			{"Go server by hand, C client", verbs.with("-q"), c, 10, nil},
+			{"C server by hand, Go client", c.with("-q"), verbs, 10, nil},
+			{"Go server, C client by hand", verbs, c.with("-q"), 10, nil},
+			{"C server by hand, Go client by hand", c.with("-q"), verbs.with("-q"), 10, nil},
+			{"Go server by hand, Go client by hand", verbs.with("-q"), verbs.with("-q"), 10, large},
+			{"C server, Go client, all options", c, verbs.with("-q"), 10, []string{"-v", "-d", "-S", "1000"}},
+			{"Go server, C client, all options", verbs.with("-q"), c, 10, []string{"-v", "-d", "-S", "1000"}},
+			{"C server, Go client from an address", c, verbs.with("-I", labtest.AddrOf(device)), 5, nil},
+			{"C server, Go client by hand from an address", c, verbs.with("-q", "-I", labtest.AddrOf(device)), 5, nil},
+		} {
+			t.Run(r.name, func(t *testing.T) {
+				if device == labtest.SIW && r.c[0] == "rping" && r.c[len(r.c)-1] == "-q" {
+					t.Skip("rping -c -q establishes what iWARP has established already, which the kernel refuses")
+				}
+				server, client := startRping(t, device, r.s.with(r.both...), r.c.with(r.both...).with("-V", "-C", strconv.Itoa(r.rounds)))
+				client.wait()
+				server.wait()
+			})
+		}
+	})
+}
+
+// TestRpingContent: what one side prints is what the other sent, round by
+// round.
+func TestRpingContent(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		c, verbs := rpingSides(t)
+		c = append(rpingSide{"stdbuf", "-oL"}, c...) // or its two outputs mix
+		for name, sides := range map[string][2]rpingSide{"Go server, C client": {verbs, c}, "C server, Go client": {c, verbs}} {
+			t.Run(name, func(t *testing.T) {
+				s, c := startRping(t, device, sides[0].with("-v"), sides[1].with("-v", "-V", "-C", "70"))
+				sent, got := c.wait(), s.wait()
+				n := 0
+				for line := range strings.Lines(sent) {
+					if data, ok := strings.CutPrefix(line, "ping data: "); ok {
+						if !strings.HasPrefix(data, fmt.Sprintf("rdma-ping-%d: ", n)) || !strings.Contains(got, "server ping data: "+data) {
+							t.Errorf("the client sent %q, the server printed %q", data, got)
+						}
+						n++
+					}
+				}
+				if n != 70 {
+					t.Errorf("the client printed %d rounds:\n%s", n, sent)
+				}
+			})
+		}
+	})
+}
+
+// pingResult is what verbs ping --json prints.
+type pingResult struct {
+	Role, Device, Local, Remote string
+	Count, Size                 int
+	Validated                   bool
+	Latency                     map[string]float64 `json:"latency_us"`
+}
+
+// pingResults reads results from among a program's other lines.
+func pingResults(t *testing.T, out string) (all []pingResult) {
+	t.Helper()
+	for text := out; ; {
+		i := strings.Index(text, "{\n")
+		if i < 0 {
+			return all
+		}
+		d := json.NewDecoder(strings.NewReader(text[i:]))
+		d.DisallowUnknownFields()
+		var r pingResult
+		if err := d.Decode(&r); err != nil && !errors.Is(err, io.EOF) {
+			t.Fatalf("%v in\n%s", err, out)
+		}
+		all = append(all, r)
+		text = text[i+int(d.InputOffset()):]
 	}
 }
 
-// TestRpingContent shows what a Go server received from C, round by round.
-func TestRpingContent(t *testing.T) {
-	labtest.Require(t)
-	server := start(t, built(t, "verbs"), "ping", "-s", "-v", "-a", labtest.Addr, "-p", "7310")
-	listening(t, "7310")
-	client := start(t, "rping", "-c", "-v", "-V", "-C", "3", "-a", labtest.Addr, "-p", "7310")
-	sent, got := client.wait(), server.wait()
-	n := 0
-	for line := range strings.Lines(sent) {
-		if data, ok := strings.CutPrefix(line, "ping data: "); ok {
-			if !strings.Contains(got, "server ping data: "+data) {
-				t.Errorf("C sent %q, the server printed %q", data, got)
-			}
-			n++
+// check judges the result of a client that ran by itself.
+func (r pingResult) check(t *testing.T, device string, size int) {
+	t.Helper()
+	addr := labtest.AddrOf(device) + ":"
+	if r.Role != "client" || r.Device != device || !strings.HasPrefix(r.Local, addr) || !strings.HasPrefix(r.Remote, addr) ||
+		r.Count < 1 || r.Size != size || !r.Validated {
+		t.Errorf("result %+v", r)
+	}
+	var last float64
+	for _, p := range []string{"min", "p50", "p90", "p99", "p99.9", "max"} {
+		us := r.Latency[p]
+		if us <= 0 || us < last {
+			t.Errorf("%s of %+v", p, r)
 		}
+		last = us
 	}
-	if n != 3 {
-		t.Errorf("C printed %d rounds:\n%s", n, sent)
+	if mean := r.Latency["mean"]; mean < r.Latency["min"] || mean > r.Latency["max"] {
+		t.Errorf("mean of %+v", r)
 	}
+}
+
+func TestPingResult(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		c, verbs := rpingSides(t)
+		_, client := startRping(t, device, c.with("-S", "100"), verbs.with("--json", "-V", "-S", "100", "-C", "30"))
+		results := pingResults(t, client.wait())
+		if len(results) != 1 || results[0].Count != 30 {
+			t.Fatalf("results %+v", results)
+		}
+		results[0].check(t, device, 100)
+	})
 }

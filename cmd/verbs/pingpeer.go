@@ -1,0 +1,197 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// pinger is one side of rping's protocol. Each round:
+//
+//	client                                server
+//	SEND: where my data is ─────────────►
+//	               ◄──────────────────── RDMA READ it
+//	               ◄──────────────────── SEND: go ahead
+//	SEND: where it goes back to ────────►
+//	               ◄──────────────────── RDMA WRITE it
+//	               ◄──────────────────── SEND: go ahead
+//
+// Sends are not waited for: they are inline, and whoever sends hears from the
+// peer before the queue is full.
+type pinger struct {
+	pingConn
+	qp    *uverbs.QP
+	inbox *uverbs.MR // the peer's last message
+	data  *uverbs.MR // what the client sends, or the server got
+	sends uint64     // posted, which numbers them
+	debug bool
+}
+
+// pingConn is a connection: an endpoint of package cm, or one made by hand.
+type pingConn interface {
+	AllocMR(size int, access uverbs.Access) (*uverbs.MR, error)
+	Done() <-chan struct{}
+	Err() error
+	LocalAddr() cm.Addr
+	RemoteAddr() cm.Addr
+	Close() error
+}
+
+// pingSpot says where memory is; it is the protocol's only message. The server
+// goes ahead with one, too, whose content means nothing.
+type pingSpot struct {
+	addr uint64
+	rkey uint32
+	size uint32
+}
+
+const pingSpotSize = 16 // big endian
+
+func (s pingSpot) String() string {
+	return fmt.Sprintf("addr %#x rkey %#x size %d", s.addr, s.rkey, s.size)
+}
+
+// pingQueues is the size of the QP's queues, which is rping's.
+var pingQueues = uverbs.QPCap{MaxSendWR: 16, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: pingSpotSize}
+
+func (p *pinger) options() cm.Options {
+	return cm.Options{
+		Events:             true,
+		Cap:                pingQueues,
+		ResponderResources: 1,
+		InitiatorDepth:     1,
+		Setup:              func(e *cm.Endpoint) error { return p.setup(e, e.QP) },
+	}
+}
+
+// setup makes the buffers and posts the receive, before the peer can send.
+func (p *pinger) setup(conn pingConn, qp *uverbs.QP) (err error) {
+	p.pingConn, p.qp = conn, qp
+	if p.inbox, err = conn.AllocMR(pingSpotSize, uverbs.AccessLocalWrite); err != nil {
+		return err
+	}
+	if p.data, err = p.allocData(); err != nil {
+		return err
+	}
+	return p.postRecv()
+}
+
+func (p *pinger) allocData() (*uverbs.MR, error) {
+	return p.AllocMR(pingMax, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteWrite)
+}
+
+func (p *pinger) postRecv() error {
+	_, err := p.qp.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{p.inbox.SGE(0, pingSpotSize)}}})
+	return err
+}
+
+// post posts a request, and takes the completions of those before it.
+func (p *pinger) post(wr uverbs.SendWR) error {
+	if err := p.reap(); err != nil {
+		return err
+	}
+	p.sends++
+	wr.ID, wr.Flags = p.sends, uverbs.SendSignaled
+	_, err := p.qp.PostSend([]uverbs.SendWR{wr})
+	return err
+}
+
+func (p *pinger) reap() error {
+	var wcs [4]uverbs.WC
+	for {
+		n := p.qp.SendCQ().Poll(wcs[:])
+		for i := range wcs[:n] {
+			if err := wcs[i].Err(); err != nil {
+				return err
+			}
+		}
+		if n < len(wcs) {
+			return nil
+		}
+	}
+}
+
+// move carries data between the server's memory and the client's.
+func (p *pinger) move(ctx context.Context, op uverbs.Opcode, at pingSpot, n uint32) error {
+	err := p.post(uverbs.SendWR{Opcode: op, RemoteAddr: at.addr, RKey: at.rkey, SGL: []uverbs.SGE{p.data.SGE(0, int(n))}})
+	var wc [1]uverbs.WC
+	for err == nil && wc[0].ID != p.sends {
+		if _, err = p.qp.SendCQ().PollWait(ctx, wc[:]); err == nil {
+			err = wc[0].Err()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%v: %w", op, p.why(ctx, err))
+	}
+	p.debugf("%v of %d bytes, %v", op, n, at)
+	return nil
+}
+
+// tell sends where n bytes are.
+func (p *pinger) tell(ctx context.Context, mr *uverbs.MR, n int) error {
+	spot := pingSpot{mr.Addr(), mr.RKey(), uint32(n)}
+	var b [pingSpotSize]byte
+	binary.BigEndian.PutUint64(b[:], spot.addr)
+	binary.BigEndian.PutUint32(b[8:], spot.rkey)
+	binary.BigEndian.PutUint32(b[12:], spot.size)
+	if err := p.post(uverbs.SendWR{Opcode: uverbs.OpSend, Inline: b[:]}); err != nil {
+		return fmt.Errorf("send: %w", p.why(ctx, err))
+	}
+	p.debugf("sent %v", spot)
+	return nil
+}
+
+// hear waits for the peer's message.
+func (p *pinger) hear(ctx context.Context) (spot pingSpot, err error) {
+	var wc [1]uverbs.WC
+	if _, err = p.qp.RecvCQ().PollWait(ctx, wc[:]); err == nil {
+		err = wc[0].Err()
+	}
+	if err != nil {
+		return spot, fmt.Errorf("receive: %w", p.why(ctx, err))
+	}
+	if wc[0].ByteLen != pingSpotSize {
+		return spot, fmt.Errorf("peer sent %d bytes, not %d", wc[0].ByteLen, pingSpotSize)
+	}
+	b := bytes.Clone(p.inbox.Bytes())
+	spot = pingSpot{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}
+	p.debugf("received %v", spot)
+	return spot, p.postRecv()
+}
+
+// why is the reason for err, which may only be its consequence: requests are
+// flushed when another has failed, or the connection ended, and the latter is
+// known a moment after.
+func (p *pinger) why(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	var wc *uverbs.WCError
+	if errors.As(err, &wc) && wc.Status != uverbs.WCFlushErr {
+		return err
+	}
+	if first := p.reap(); first != nil && !errors.Is(first, uverbs.WCFlushErr) {
+		return first
+	}
+	select {
+	case <-p.Done():
+		return p.Err()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(5 * time.Second):
+		return err
+	}
+}
+
+func (p *pinger) debugf(format string, args ...any) {
+	if p.debug {
+		fmt.Fprintf(os.Stderr, format+"\n", args...)
+	}
+}

@@ -1,0 +1,106 @@
+package interop
+
+import (
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+const rpingClients = 20
+
+// connections waits until n connections are up on a device, both ends.
+func connections(t *testing.T, device string, n int) {
+	t.Helper()
+	ready := 0
+	for range 400 {
+		out, err := exec.Command("rdma", "resource", "show", "qp", "link", device).CombinedOutput()
+		if err != nil {
+			t.Fatalf("rdma: %v\n%s", err, out)
+		}
+		if ready = strings.Count(string(out), "state RTS"); ready >= 2*n {
+			return
+		}
+		time.Sleep(25 * time.Millisecond)
+	}
+	t.Fatalf("%d QPs are ready, not %d", ready, 2*n)
+}
+
+func signalAll(t *testing.T, programs []*program, s os.Signal) {
+	t.Helper()
+	for _, p := range programs {
+		if err := p.cmd.Process.Signal(s); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestRpingServerOfMany has clients of C's persistent server play at the same
+// time. They connect one by one, and rest until all have: it loses requests
+// that come before it has taken up the last.
+func TestRpingServerOfMany(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		c, verbs := rpingSides(t)
+		_, join := listenRping(t, device, c.with("-P", "-S", "200"))
+		clients := make([]*program, rpingClients)
+		for i := range clients {
+			args := rpingSide{"--json", "-V", "-S", "200"}
+			if i%4 == 3 {
+				args = args.with("-q")
+			}
+			clients[i] = join(verbs.with(args...))
+			connections(t, device, i+1)
+			signalAll(t, clients[i:i+1], unix.SIGSTOP)
+		}
+		signalAll(t, clients, unix.SIGCONT)
+		time.Sleep(500 * time.Millisecond)
+		signalAll(t, clients, os.Interrupt)
+		for _, p := range clients {
+			results := pingResults(t, p.wait())
+			if len(results) != 1 {
+				t.Fatalf("results %+v", results)
+			}
+			results[0].check(t, device, 200)
+		}
+		join(verbs.with("-V", "-S", "200", "-C", "5")).wait()
+	})
+}
+
+// TestPingServerOfMany has as many of C's clients at Go's persistent server,
+// all at once, and then interrupts it.
+func TestPingServerOfMany(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		c, verbs := rpingSides(t)
+		for name, n := range map[string]int{"-P": rpingClients, "-Pq": 5} {
+			t.Run(name, func(t *testing.T) {
+				const rounds = 10
+				server, join := listenRping(t, device, verbs.with(name, "--json"))
+				clients := make([]*program, n)
+				for i := range clients {
+					clients[i] = join(c.with("-V", "-C", strconv.Itoa(rounds), "-S", strconv.Itoa(100+i)))
+				}
+				for _, p := range clients {
+					p.wait()
+				}
+				signalAll(t, []*program{server}, os.Interrupt)
+				out := server.wait()
+				sizes := map[int]bool{}
+				for _, r := range pingResults(t, out) {
+					if r.Role != "server" || r.Device != device || r.Count != rounds {
+						t.Errorf("result %+v", r)
+					}
+					sizes[r.Size] = true
+				}
+				if len(sizes) != n {
+					t.Errorf("%d clients are in\n%s", len(sizes), out)
+				}
+			})
+		}
+	})
+}
