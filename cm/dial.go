@@ -3,10 +3,13 @@ package cm
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Dialer makes connections. The zero value is usable.
@@ -44,7 +47,19 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (*Endpoint, error) {
 	return e, nil
 }
 
-func (d *Dialer) dial(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, err error) {
+func (d *Dialer) dial(ctx context.Context, dst netip.AddrPort) (e *Endpoint, err error) {
+	// iWARP's ports are TCP's, which the connection manager does not know when
+	// it chooses one of its own to connect from: it may be in use.
+	for range 16 {
+		e, err = d.attempt(ctx, dst)
+		if !errors.Is(err, unix.EADDRINUSE) || d.LocalAddr.Port() != 0 {
+			break
+		}
+	}
+	return e, err
+}
+
+func (d *Dialer) attempt(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

@@ -35,21 +35,25 @@ func kernelObjects(t *testing.T) (n int) {
 func TestForgotten(t *testing.T) {
 	labtest.Require(t)
 	before := kernelObjects(t)
-	make1 := func() {
+	make1 := func() []any {
 		ctx := labtest.Must(uverbs.Open(""))(t)
 		pd := labtest.Must(ctx.AllocPD())(t)
 		ch := labtest.Must(ctx.CreateCompChannel())(t)
 		cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 10, Channel: ch}))(t)
 		labtest.Must(pd.AllocMR(4096, uverbs.AccessAll, uverbs.MROptions{}))(t)
 		labtest.Must(pd.RegisterMR(make([]byte, 10000), uverbs.AccessAll))(t)
-		labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
+		qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
+		return []any{qp}
 	}
+	var remembered [][]any
 	for range 10 {
-		make1()
+		remembered = append(remembered, make1())
 	}
 	if kernelObjects(t) < before+10*6 {
 		t.Error("the kernel does not count what was made")
 	}
+	runtime.KeepAlive(remembered)
+	remembered = nil
 	for range 200 {
 		runtime.GC()
 		if kernelObjects(t) == before {
