@@ -51,7 +51,8 @@ type sender struct {
 }
 
 // NewDatagrams posts as many receives as the endpoint's queue takes, of size
-// bytes each: at most the port's MTU.
+// bytes each: at most the port's MTU. A message that comes before is lost; in
+// [Options].Setup none can.
 func NewDatagrams(e *Endpoint, size int) (*Datagrams, error) {
 	n := int(e.QP.Cap().MaxRecvWR)
 	d := &Datagrams{e: e, slot: size + uverbs.GRHSize, senders: map[sender]*uverbs.AH{}}
@@ -77,25 +78,44 @@ func (d *Datagrams) post(i int) error {
 	return err
 }
 
+// Datagram tells of a message that came.
+type Datagram struct {
+	Len  int
+	From uverbs.UDAddr // where an answer goes
+
+	// Imm is the immediate, if WithImm.
+	Imm     uint32
+	WithImm bool
+}
+
 // Recv waits for a message, copies it to b and says how long it was and where
 // an answer goes.
 func (d *Datagrams) Recv(ctx context.Context, b []byte) (n int, from uverbs.UDAddr, err error) {
+	m, err := d.RecvDatagram(ctx, b)
+	return m.Len, m.From, err
+}
+
+// RecvDatagram is [Datagrams.Recv] that tells all of the message.
+func (d *Datagrams) RecvDatagram(ctx context.Context, b []byte) (m Datagram, err error) {
 	d.recvMu.Lock()
 	defer d.recvMu.Unlock()
 	var wc [1]uverbs.WC
 	if _, err := d.e.RecvCQ.PollWait(ctx, wc[:]); err != nil {
-		return 0, from, err
+		return m, err
 	}
 	if err := wc[0].Err(); err != nil {
-		return 0, from, err
+		return m, err
+	}
+	if m.WithImm = wc[0].Flags&uverbs.WCWithImm != 0; m.WithImm {
+		m.Imm = wc[0].Imm()
 	}
 	slot := d.mr.Bytes()[int(wc[0].ID)*d.slot:][:wc[0].ByteLen]
-	n = copy(b, slot[uverbs.GRHSize:])
-	from, err = d.sender(&wc[0], slot[:uverbs.GRHSize])
+	m.Len = copy(b, slot[uverbs.GRHSize:])
+	m.From, err = d.sender(&wc[0], slot[:uverbs.GRHSize])
 	if perr := d.post(int(wc[0].ID)); err == nil {
 		err = perr
 	}
-	return n, from, err
+	return m, err
 }
 
 // sender keeps an address handle for everybody a message came from.
@@ -125,15 +145,24 @@ func (d *Datagrams) sender(wc *uverbs.WC, grh []byte) (uverbs.UDAddr, error) {
 
 // Send sends a message and waits until it is on its way.
 func (d *Datagrams) Send(ctx context.Context, to uverbs.UDAddr, b []byte) error {
+	return d.send(ctx, uverbs.SendWR{Opcode: uverbs.OpSend, To: to}, b)
+}
+
+// SendImm is [Datagrams.Send] of a message with an immediate.
+func (d *Datagrams) SendImm(ctx context.Context, to uverbs.UDAddr, b []byte, imm uint32) error {
+	return d.send(ctx, uverbs.SendWR{Opcode: uverbs.OpSendImm, To: to, Imm: imm}, b)
+}
+
+func (d *Datagrams) send(ctx context.Context, wr uverbs.SendWR, b []byte) error {
 	d.sendMu.Lock()
 	defer d.sendMu.Unlock()
-	if len(b) > d.slot {
+	if len(b) > d.slot-uverbs.GRHSize {
 		return fmt.Errorf("datagram of %d bytes: %w", len(b), uverbs.ErrMessageTooLong)
 	}
 	at := d.mr.Len() - d.slot
 	copy(d.mr.Bytes()[at:], b)
-	wr := []uverbs.SendWR{{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{d.mr.SGE(at, len(b))}, To: to}}
-	if _, err := d.e.QP.PostSend(wr); err != nil {
+	wr.Flags, wr.SGL = uverbs.SendSignaled, []uverbs.SGE{d.mr.SGE(at, len(b))}
+	if _, err := d.e.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
 		return err
 	}
 	// The buffer is in use until the completion, so the wait is for it and not

@@ -175,13 +175,16 @@ func TestDatagrams(t *testing.T) {
 				t.Fatalf("%d: %d bytes from %+v, %v", i, n, from, err)
 			}
 		}
+		if m, err := immediate(ctx, d, e.Peer); err != nil || !m.WithImm || m.Imm != 0x12345678 || m.From.QPNum != e.Peer.QPNum {
+			t.Errorf("a message with an immediate came back as %+v, %v", m, err)
+		}
 		if err := d.Send(ctx, e.Peer, []byte("end")); err != nil {
 			t.Error(err)
 		}
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-		if err := d.Send(ctx, e.Peer, make([]byte, 5000)); !errors.Is(err, uverbs.ErrMessageTooLong) {
+		if err := d.Send(ctx, e.Peer, make([]byte, 1001)); !errors.Is(err, uverbs.ErrMessageTooLong) {
 			t.Errorf("a datagram too long: %v", err)
 		}
 	})
@@ -203,14 +206,27 @@ func echo(ctx context.Context, l *cm.Listener, opt cm.Options) error {
 	}
 	var buf [1000]byte
 	for {
-		n, from, err := d.Recv(ctx, buf[:])
-		if err != nil || string(buf[:n]) == "end" {
+		m, err := d.RecvDatagram(ctx, buf[:])
+		if err != nil || string(buf[:m.Len]) == "end" {
 			return err
 		}
-		if err := d.Send(ctx, from, buf[:n]); err != nil {
+		if m.WithImm {
+			err = d.SendImm(ctx, m.From, buf[:m.Len], m.Imm)
+		} else {
+			err = d.Send(ctx, m.From, buf[:m.Len])
+		}
+		if err != nil {
 			return err
 		}
 	}
+}
+
+// immediate sends a message with one, and returns what came back.
+func immediate(ctx context.Context, d *cm.Datagrams, to uverbs.UDAddr) (cm.Datagram, error) {
+	if err := d.SendImm(ctx, to, []byte("x"), 0x12345678); err != nil {
+		return cm.Datagram{}, err
+	}
+	return d.RecvDatagram(ctx, make([]byte, 10))
 }
 
 // TestMulticast sends to a group that two are in, and one only sends to.
