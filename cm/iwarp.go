@@ -23,8 +23,10 @@ func isIWARP(c *uverbs.Context) bool { return strings.HasSuffix(c.Device().NodeT
 // connectIWARP connects and waits for the answer. During ID.Connect siw's kernel
 // side waits for TCP's handshake, without a context: up to two minutes if nobody
 // answers; and while MPA's is under way, up to 10 s, it does not let the ID go.
-// If ctx ends first, the endpoint is closed in the background, when the kernel
-// comes back, and abandoned is true.
+// If ctx ends first, the handshake is left to end in the background, the
+// endpoint is closed then, and abandoned is true. (The siw of a listener whose
+// peers break off handshakes may release itself once too often, and break, so
+// they are not broken off.)
 func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, abandoned bool, err error) {
 	leave, err := enterQueue(ctx, e.route.Remote)
 	if err != nil {
@@ -45,7 +47,9 @@ func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, aban
 	case <-ctx.Done():
 	}
 	go func() {
-		<-connected
+		if <-connected == nil {
+			e.id.await(context.Background(), Established)
+		}
 		e.Close()
 		leave()
 	}()

@@ -27,7 +27,7 @@ func TestManyGoroutines(t *testing.T) {
 		total := uint64(*completions)
 		seen := make([]atomic.Uint32, total)
 		var next, done atomic.Uint64
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 		defer cancel()
 		// At most as many in flight as the CQ holds.
 		credits := make(chan struct{}, a.SendCQ.Cap())
