@@ -1,0 +1,261 @@
+package interop
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// cmatose speaks ucmatose's protocol. When all connections are up, the server
+// sends its messages on each; when all of those have come, the client sends
+// as many; when they have, the server disconnects.
+//
+// C's program has one buffer a connection for all of its messages, both ways,
+// so what its client sends back is what the server sent.
+type cmatose struct {
+	connections, messages, size int
+}
+
+// node is one of the connections.
+type node struct {
+	cmatose
+	*cm.Endpoint
+	in, out *uverbs.MR
+}
+
+func (c cmatose) options(n *node) cm.Options {
+	queue := uint32(max(c.messages, 1))
+	return cm.Options{
+		Events:             true,
+		Cap:                uverbs.QPCap{MaxSendWR: queue, MaxRecvWR: queue, MaxSendSGE: 1, MaxRecvSGE: 1},
+		ResponderResources: 1,
+		InitiatorDepth:     1,
+		Setup: func(e *cm.Endpoint) (err error) {
+			n.cmatose, n.Endpoint = c, e
+			if c.messages == 0 {
+				return nil
+			}
+			if n.in, err = e.AllocMR(c.messages*c.size, uverbs.AccessLocalWrite); err != nil {
+				return err
+			}
+			if n.out, err = e.AllocMR(c.size, 0); err != nil {
+				return err
+			}
+			for i := range c.messages {
+				if _, err := e.QP.PostRecv([]uverbs.RecvWR{{ID: uint64(i), SGL: []uverbs.SGE{n.in.SGE(i*c.size, c.size)}}}); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// fill makes the message of a connection.
+func (n *node) fill(connection int) {
+	if n.messages == 0 {
+		return
+	}
+	for i := range n.out.Bytes() {
+		n.out.Bytes()[i] = byte(connection + 3*i)
+	}
+}
+
+func (n *node) send(ctx context.Context) error {
+	if n.messages == 0 {
+		return nil
+	}
+	wr := []uverbs.SendWR{{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{n.out.SGE(0, n.size)}}}
+	for range n.messages {
+		if _, err := n.QP.PostSend(wr); err != nil {
+			return err
+		}
+	}
+	return n.complete(ctx, n.SendCQ)
+}
+
+// complete waits for the completions of all messages one way.
+func (n *node) complete(ctx context.Context, cq *uverbs.CQ) error {
+	var wc [1]uverbs.WC
+	for range n.messages {
+		if _, err := cq.PollWait(ctx, wc[:]); err != nil {
+			return err
+		}
+		if err := wc[0].Err(); err != nil {
+			return err
+		}
+		if cq == n.RecvCQ && int(wc[0].ByteLen) != n.size {
+			return fmt.Errorf("message of %d bytes, not %d", wc[0].ByteLen, n.size)
+		}
+	}
+	return nil
+}
+
+// answered says whether all messages that came are like those that were sent.
+func (n *node) answered() bool {
+	return n.messages == 0 || bytes.Equal(n.in.Bytes(), bytes.Repeat(n.out.Bytes(), n.messages))
+}
+
+// ended waits for the peer to disconnect.
+func (n *node) ended(ctx context.Context) error {
+	select {
+	case <-n.Done():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := n.Err(); !errors.Is(err, cm.ErrDisconnected) {
+		return err
+	}
+	return nil
+}
+
+// all does something to all connections at once.
+func all[T any](nodes []T, do func(i int, n T) error) error {
+	errs := make(chan error, len(nodes))
+	for i, n := range nodes {
+		go func() {
+			err := do(i, n)
+			if err != nil {
+				err = fmt.Errorf("connection %d: %w", i, err)
+			}
+			errs <- err
+		}()
+	}
+	var err error
+	for range nodes {
+		err = errors.Join(err, <-errs)
+	}
+	return err
+}
+
+func (c cmatose) nodes() []*node {
+	nodes := make([]*node, c.connections)
+	for i := range nodes {
+		nodes[i] = new(node)
+	}
+	return nodes
+}
+
+// closeNodes closes those that came to be.
+func closeNodes(nodes []*node) (err error) {
+	for _, n := range nodes {
+		if n.Endpoint != nil {
+			err = errors.Join(err, n.Close())
+		}
+	}
+	return err
+}
+
+func (c cmatose) serve(ctx context.Context, l *cm.Listener) (err error) {
+	nodes := c.nodes()
+	defer func() { err = errors.Join(err, closeNodes(nodes)) }()
+	requests := make([]*cm.Request, c.connections)
+	for i := range requests {
+		if requests[i], err = l.Accept(ctx); err != nil {
+			return err
+		}
+	}
+	accept := func(i int, r *cm.Request) error {
+		_, err := r.Accept(ctx, c.options(nodes[i]))
+		return err
+	}
+	if err := all(requests, accept); err != nil {
+		return err
+	}
+	return all(nodes, func(i int, n *node) error {
+		n.fill(i)
+		if err := n.send(ctx); err != nil {
+			return err
+		}
+		if err := n.complete(ctx, n.RecvCQ); err != nil {
+			return err
+		}
+		if !n.answered() {
+			return errors.New("the answers are not what was sent")
+		}
+		n.Disconnect()
+		return nil
+	})
+}
+
+func (c cmatose) join(ctx context.Context, addr string) (err error) {
+	nodes := c.nodes()
+	defer func() { err = errors.Join(err, closeNodes(nodes)) }()
+	dial := func(_ int, n *node) error {
+		d := cm.Dialer{Options: c.options(n)}
+		_, err := d.Dial(ctx, addr)
+		return err
+	}
+	if err := all(nodes, dial); err != nil {
+		return err
+	}
+	return all(nodes, func(i int, n *node) error {
+		if err := n.complete(ctx, n.RecvCQ); err != nil {
+			return err
+		}
+		n.fill(i)
+		if err := n.send(ctx); err != nil {
+			return err
+		}
+		return n.ended(ctx)
+	})
+}
+
+// args are those of C's program.
+func (c cmatose) args(port, role, addr string) []string {
+	return []string{role, addr, "-p", port, "-c", strconv.Itoa(c.connections), "-C", strconv.Itoa(c.messages), "-S", strconv.Itoa(c.size)}
+}
+
+// TestUcmatose makes many connections with rdma-core's ucmatose and exchanges
+// messages on all of them.
+func TestUcmatose(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		many := cmatose{connections: 50, messages: 10, size: 100}
+		if device == labtest.SIW {
+			many.connections = 36 // rdma-core's siw takes the 145th mapping for a failure, and each connection has four
+		}
+		for i, c := range []cmatose{
+			{connections: 1, messages: 10, size: 100},
+			many,
+			{connections: 3, messages: 100, size: 20000},
+			{connections: 10, messages: 1, size: 1},
+			{connections: 5, messages: 0},
+		} {
+			port := strconv.Itoa(7400 + i)
+			addr := labtest.AddrOf(device) + ":" + port
+			t.Run(fmt.Sprintf("Go server/%+v", c), func(t *testing.T) {
+				ctx := timeLimit(t)
+				l := labtest.Must(cm.Listen(ctx, addr))(t)
+				labtest.Close(t, l)
+				client := start(t, "ucmatose", c.args(port, "-s", labtest.AddrOf(device))...)
+				if err := c.serve(ctx, l); err != nil {
+					t.Error(err)
+				}
+				client.wait()
+			})
+			t.Run(fmt.Sprintf("Go client/%+v", c), func(t *testing.T) {
+				server := start(t, "ucmatose", c.args(port, "-b", labtest.AddrOf(device))...)
+				listening(t, port)
+				if err := c.join(timeLimit(t), addr); err != nil {
+					t.Error(err)
+				}
+				server.wait()
+			})
+		}
+	})
+}
+
+// timeLimit is a context for what takes seconds at most.
+func timeLimit(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}

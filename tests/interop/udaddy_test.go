@@ -1,0 +1,187 @@
+package interop
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// udaddyPort cannot be chosen.
+const udaddyPort = "7174"
+
+// daddy speaks udaddy's protocol. When the server has answered all who want
+// to talk, the clients send their messages, each with the number of its QP as
+// immediate, for the answers go there; when all have come, the server sends as
+// many.
+//
+// C's server answers with what its buffer starts with, which is the last
+// message behind its GRH.
+type daddy struct {
+	connections, messages, size int
+}
+
+// talk is one of the conversations.
+type talk struct {
+	daddy
+	*cm.Datagrams
+	e *cm.Endpoint
+}
+
+func (d daddy) options(k *talk) cm.Options {
+	return cm.Options{
+		Events: true,
+		Cap:    uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: uint32(d.messages), MaxSendSGE: 1, MaxRecvSGE: 1},
+		Setup: func(e *cm.Endpoint) (err error) {
+			k.daddy, k.e = d, e
+			k.Datagrams, err = cm.NewDatagrams(e, d.size)
+			return err
+		},
+	}
+}
+
+func (d daddy) talks() []*talk {
+	talks := make([]*talk, d.connections)
+	for i := range talks {
+		talks[i] = new(talk)
+	}
+	return talks
+}
+
+func closeTalks(talks []*talk) (err error) {
+	for _, k := range talks {
+		if k.e != nil {
+			err = errors.Join(err, k.e.Close())
+		}
+	}
+	return err
+}
+
+// send sends all messages.
+func (k *talk) send(ctx context.Context, to uverbs.UDAddr, msg []byte) error {
+	for range k.messages {
+		if err := k.SendImm(ctx, to, msg, k.e.QP.Num()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recv takes all messages, and says where the last came from.
+func (k *talk) recv(ctx context.Context, check func(msg []byte) error) (from uverbs.UDAddr, err error) {
+	buf := make([]byte, k.size)
+	for i := range k.messages {
+		m, err := k.RecvDatagram(ctx, buf)
+		switch {
+		case err != nil:
+			return from, fmt.Errorf("message %d: %w", i, err)
+		case m.Len != k.size || !m.WithImm || m.Imm != m.From.QPNum:
+			return from, fmt.Errorf("message %d: %+v", i, m)
+		}
+		if err := check(buf); err != nil {
+			return from, err
+		}
+		from = m.From
+	}
+	return from, nil
+}
+
+func (d daddy) serve(ctx context.Context, l *cm.Listener) (err error) {
+	talks := d.talks()
+	defer func() { err = errors.Join(err, closeTalks(talks)) }()
+	for _, k := range talks {
+		r, err := l.Accept(ctx)
+		if err != nil {
+			return err
+		}
+		if _, err := r.Accept(ctx, d.options(k)); err != nil {
+			return err
+		}
+	}
+	return all(talks, func(_ int, k *talk) error {
+		from, err := k.recv(ctx, func([]byte) error { return nil })
+		if err != nil {
+			return err
+		}
+		return k.send(ctx, from, make([]byte, k.size))
+	})
+}
+
+func (d daddy) join(ctx context.Context, addr string) (err error) {
+	talks := d.talks()
+	defer func() { err = errors.Join(err, closeTalks(talks)) }()
+	dial := func(_ int, k *talk) error {
+		dialer := cm.Dialer{Options: d.options(k), PortSpace: cm.PortSpaceUDP}
+		_, err := dialer.Dial(ctx, addr)
+		return err
+	}
+	if err := all(talks, dial); err != nil {
+		return err
+	}
+	return all(talks, func(i int, k *talk) error {
+		msg := make([]byte, k.size)
+		for j := range msg {
+			msg[j] = byte(i + 3*j)
+		}
+		if err := k.send(ctx, k.e.Peer, msg); err != nil {
+			return err
+		}
+		_, err := k.recv(ctx, func(answer []byte) error {
+			if n := min(uverbs.GRHSize, k.size); !bytes.Equal(answer[n:], msg[:k.size-n]) {
+				return fmt.Errorf("the answer is %x", answer)
+			}
+			return nil
+		})
+		return err
+	})
+}
+
+// args are those of C's program.
+func (d daddy) args(role, addr string) []string {
+	return []string{role, addr, "-c", strconv.Itoa(d.connections), "-C", strconv.Itoa(d.messages), "-S", strconv.Itoa(d.size)}
+}
+
+// TestUdaddy exchanges datagrams with rdma-core's udaddy.
+func TestUdaddy(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		addr := labtest.AddrOf(device) + ":" + udaddyPort
+		listen := cm.ListenOptions{PortSpace: cm.PortSpaceUDP}
+		if device == labtest.SIW {
+			if l, err := listen.Listen(timeLimit(t), addr); err == nil { // as the address need not lead to one device
+				labtest.Close(t, l)
+			} else if !errors.Is(err, errors.ErrUnsupported) {
+				t.Error(err)
+			}
+			if err := (daddy{1, 1, 1}).join(timeLimit(t), addr); !errors.Is(err, errors.ErrUnsupported) {
+				t.Errorf("iWARP has no datagrams: %v", err)
+			}
+			return
+		}
+		for _, d := range []daddy{{1, 10, 100}, {20, 10, 100}, {1, 200, 1024}, {3, 1, 1}} {
+			t.Run(fmt.Sprintf("Go server/%+v", d), func(t *testing.T) {
+				ctx := timeLimit(t)
+				l := labtest.Must(listen.Listen(ctx, addr))(t)
+				labtest.Close(t, l)
+				client := start(t, "udaddy", d.args("-s", labtest.AddrOf(device))...)
+				if err := d.serve(ctx, l); err != nil {
+					t.Error(err)
+				}
+				client.wait()
+			})
+			t.Run(fmt.Sprintf("Go client/%+v", d), func(t *testing.T) {
+				server := start(t, "udaddy", d.args("-b", labtest.AddrOf(device))...)
+				listening(t, udaddyPort)
+				if err := d.join(timeLimit(t), addr); err != nil {
+					t.Error(err)
+				}
+				server.wait()
+			})
+		}
+	})
+}
