@@ -1,7 +1,6 @@
 package rxe
 
 import (
-	"sync"
 	"unsafe"
 
 	"github.com/goverbs/verbs/abi"
@@ -16,13 +15,12 @@ var _ [unsafe.Sizeof(provider.WC{})]byte = [unsafe.Sizeof(abi.IbUverbsWc{})]byte
 
 // CompletionQueue is an rxe CQ; see [SendQueue] for why it is exported.
 type CompletionQueue struct {
-	dev    provider.Device
-	mu     sync.Mutex
+	dev provider.Device
+	provider.Gate
 	ring   ring
 	cons   uint32 // ours; the shared word is its copy
 	prod   uint32 // the kernel's, as last read
 	notify provider.Notify
-	closed bool
 }
 
 func newCompletionQueue(r ring, n provider.Notify, dev provider.Device) *CompletionQueue {
@@ -31,9 +29,9 @@ func newCompletionQueue(r ring, n provider.Notify, dev provider.Device) *Complet
 
 // Poll implements [provider.CompletionQueue].
 func (q *CompletionQueue) Poll(wcs []provider.WC) int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed {
+	q.Lock()
+	defer q.Unlock()
+	if q.Closed {
 		return 0
 	}
 	// The kernel's word is only worth a cache miss when what is known of
@@ -70,9 +68,9 @@ func flags(f provider.WCFlags) provider.WCFlags {
 
 // Arm implements [provider.CompletionQueue].
 func (q *CompletionQueue) Arm(solicitedOnly bool) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed {
+	q.Lock()
+	defer q.Unlock()
+	if q.Closed {
 		return sys.ErrClosed
 	}
 	return q.notify.Arm(solicitedOnly)
@@ -80,16 +78,16 @@ func (q *CompletionQueue) Arm(solicitedOnly bool) error {
 
 // Cap implements [provider.CompletionQueue].
 func (q *CompletionQueue) Cap() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.Lock()
+	defer q.Unlock()
 	return q.ring.Cap()
 }
 
 // Resize implements [provider.Resizer].
 func (q *CompletionQueue) Resize(resize func(provider.UHW) error) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed {
+	q.Lock()
+	defer q.Unlock()
+	if q.Closed {
 		return sys.ErrClosed
 	}
 	var resp abi.RxeResizeCqResp
@@ -101,13 +99,6 @@ func (q *CompletionQueue) Resize(resize func(provider.UHW) error) error {
 	}
 	q.cons, q.prod = q.ring.LoadConsumer(), q.ring.LoadProducer()
 	return nil
-}
-
-// Stop implements [provider.Queue].
-func (q *CompletionQueue) Stop(stop bool) {
-	q.mu.Lock()
-	q.closed = stop
-	q.mu.Unlock()
 }
 
 // Close implements [provider.Queue].

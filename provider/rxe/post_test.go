@@ -40,7 +40,7 @@ func fakeQueue(b testing.TB, depth uint32) *SendQueue {
 	info := provider.QPInfo{QPNum: 17, Cap: provider.QPCap{MaxSendSGE: 4, MaxInline: 64}}
 	q := newSendQueue(ring{r, region}, provider.RC, info, provider.Device{FD: int(null.Fd()), MaxMessage: 1 << 31})
 	b.Cleanup(func() { q.Close() })
-	q.state = provider.StateRTS
+	q.State = provider.StateRTS
 	return q
 }
 
@@ -53,7 +53,7 @@ type batch struct {
 }
 
 func (q *SendQueue) start() batch {
-	q.mu.Lock()
+	q.Lock()
 	return batch{q, q.prod, q.ring.Free(q.prod, q.ring.LoadConsumer())}
 }
 
@@ -77,7 +77,7 @@ func (b *batch) complete() error {
 	b.q.prod = b.prod
 	b.q.ring.StoreProducer(b.prod)
 	err := b.q.doorbell.Ring()
-	b.q.mu.Unlock()
+	b.q.Unlock()
 	return err
 }
 

@@ -2,7 +2,6 @@ package rxe
 
 import (
 	"runtime"
-	"sync"
 	"unsafe"
 
 	"github.com/goverbs/verbs/abi"
@@ -14,16 +13,14 @@ import (
 // RecvQueue is an rxe QP's receive queue, or an SRQ; see [SendQueue] for why it
 // is exported.
 type RecvQueue struct {
-	dev    provider.Device
-	op     string
-	mu     sync.Mutex
+	dev provider.Device
+	op  string
+	provider.Gate
 	ring   ring
 	prod   uint32
 	num    uint32 // of the QP or SRQ
 	maxSGE int
 	maxMsg uint64
-	state  provider.QPState
-	closed bool
 }
 
 func newRecvQueue(r ring, info provider.QPInfo, dev provider.Device) *RecvQueue {
@@ -35,16 +32,17 @@ func newRecvQueue(r ring, info provider.QPInfo, dev provider.Device) *RecvQueue 
 
 func newSRQ(r ring, info provider.SRQInfo, dev provider.Device) *RecvQueue {
 	return &RecvQueue{
-		dev: dev, op: provider.OpPostSRQ, ring: r, prod: r.LoadProducer(), num: info.Num,
-		maxSGE: int(info.MaxSGE), maxMsg: uint64(dev.MaxMessage), state: provider.StateInit,
+		Gate: provider.Gate{State: provider.StateInit},
+		dev:  dev, op: provider.OpPostSRQ, ring: r, prod: r.LoadProducer(), num: info.Num,
+		maxSGE: int(info.MaxSGE), maxMsg: uint64(dev.MaxMessage),
 	}
 }
 
 // Post implements [provider.RecvQueue].
 func (q *RecvQueue) Post(wrs []provider.RecvWR) (int, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed {
+	q.Lock()
+	defer q.Unlock()
+	if q.Closed {
 		return 0, sys.ErrClosed
 	}
 	var (
@@ -53,7 +51,7 @@ func (q *RecvQueue) Post(wrs []provider.RecvWR) (int, error) {
 		prod = q.prod
 		free = q.ring.Free(prod, q.ring.LoadConsumer())
 	)
-	if q.state == provider.StateReset {
+	if q.State == provider.StateReset {
 		err = provider.ErrState
 	}
 	for ; err == nil && n < len(wrs); n++ {
@@ -92,27 +90,16 @@ func (q *RecvQueue) encode(wqe *abi.RxeRecvWqe, wr *provider.RecvWR) error {
 
 // Cap implements [provider.RecvQueue].
 func (q *RecvQueue) Cap() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.Lock()
+	defer q.Unlock()
 	return q.ring.Cap()
-}
-
-// Transition implements [provider.Stateful].
-func (q *RecvQueue) Transition(s provider.QPState, modify func() error) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	err := modify()
-	if err == nil {
-		q.state = s
-	}
-	return err
 }
 
 // Resize implements [provider.Resizer] for an SRQ. The driver answers not in
 // the verb's response but at an address of ours.
 func (q *RecvQueue) Resize(resize func(provider.UHW) error) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.Lock()
+	defer q.Unlock()
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	var mi abi.Mminfo
@@ -126,13 +113,6 @@ func (q *RecvQueue) Resize(resize func(provider.UHW) error) error {
 	}
 	q.prod = q.ring.LoadProducer()
 	return nil
-}
-
-// Stop implements [provider.Queue].
-func (q *RecvQueue) Stop(stop bool) {
-	q.mu.Lock()
-	q.closed = stop
-	q.mu.Unlock()
 }
 
 // Close implements [provider.Queue].

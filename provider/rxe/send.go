@@ -2,7 +2,6 @@ package rxe
 
 import (
 	"encoding/binary"
-	"sync"
 	"unsafe"
 
 	"github.com/goverbs/verbs/abi"
@@ -15,7 +14,7 @@ import (
 // it without an interface, through which the caller's work requests would
 // escape to the heap.
 type SendQueue struct {
-	mu       sync.Mutex
+	provider.Gate
 	ring     ring
 	doorbell provider.Doorbell
 	prod     uint32 // ours; the shared word is its copy
@@ -26,8 +25,6 @@ type SendQueue struct {
 	caps     uint64
 	maxData  int // inline bytes
 	maxMsg   uint64
-	state    provider.QPState
-	closed   bool
 }
 
 func newSendQueue(r ring, typ provider.QPType, info provider.QPInfo, dev provider.Device) *SendQueue {
@@ -59,9 +56,9 @@ var takenBy = [...]uint16{
 
 // Post implements [provider.SendQueue].
 func (q *SendQueue) Post(wrs []provider.SendWR) (int, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed {
+	q.Lock()
+	defer q.Unlock()
+	if q.Closed {
 		return 0, sys.ErrClosed
 	}
 	var (
@@ -70,7 +67,7 @@ func (q *SendQueue) Post(wrs []provider.SendWR) (int, error) {
 		prod = q.prod
 		free = q.ring.Free(prod, q.ring.LoadConsumer())
 	)
-	if q.state < provider.StateRTS {
+	if q.State < provider.StateRTS {
 		err = provider.ErrState
 	}
 	for ; err == nil && n < len(wrs); n++ {
@@ -271,27 +268,9 @@ var fetches = [len(takenBy)]bool{provider.OpRDMARead: true, provider.OpCompareSw
 
 // Cap implements [provider.SendQueue].
 func (q *SendQueue) Cap() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.Lock()
+	defer q.Unlock()
 	return q.ring.Cap()
-}
-
-// Transition implements [provider.Stateful].
-func (q *SendQueue) Transition(s provider.QPState, modify func() error) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	err := modify()
-	if err == nil {
-		q.state = s
-	}
-	return err
-}
-
-// Stop implements [provider.Queue].
-func (q *SendQueue) Stop(stop bool) {
-	q.mu.Lock()
-	q.closed = stop
-	q.mu.Unlock()
 }
 
 // Close implements [provider.Queue].

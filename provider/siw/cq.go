@@ -1,7 +1,6 @@
 package siw
 
 import (
-	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -12,13 +11,12 @@ import (
 
 // CompletionQueue is a siw CQ; see [SendQueue] for why it is exported.
 type CompletionQueue struct {
-	mu      sync.Mutex
+	provider.Gate
 	queue   array[abi.SiwCqe]
 	get     uint32
 	arm     *atomic.Uint32 // shared with the kernel, which disarms
 	wake    func()
 	flushed []provider.WC // ours, to come after the kernel's
-	closed  bool
 }
 
 func newCompletionQueue(a array[abi.SiwCqe], wake func()) *CompletionQueue {
@@ -59,9 +57,9 @@ type cqeHead struct {
 
 // Poll implements [provider.CompletionQueue].
 func (q *CompletionQueue) Poll(wcs []provider.WC) int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed {
+	q.Lock()
+	defer q.Unlock()
+	if q.Closed {
 		return 0
 	}
 	n := 0
@@ -93,10 +91,10 @@ func (q *CompletionQueue) Poll(wcs []provider.WC) int {
 
 // flush adds a completion of a request that the kernel never looks at.
 func (q *CompletionQueue) flush(id uint64, qpNum uint32, op provider.WCOpcode) {
-	q.mu.Lock()
+	q.Lock()
 	q.flushed = append(q.flushed, provider.WC{ID: id, Status: provider.WCFlushErr, Opcode: op, QPNum: qpNum})
-	armed := !q.closed && q.arm.Swap(abi.SIW_NOTIFY_NOT) != abi.SIW_NOTIFY_NOT
-	q.mu.Unlock()
+	armed := !q.Closed && q.arm.Swap(abi.SIW_NOTIFY_NOT) != abi.SIW_NOTIFY_NOT
+	q.Unlock()
 	if armed && q.wake != nil {
 		q.wake()
 	}
@@ -104,9 +102,9 @@ func (q *CompletionQueue) flush(id uint64, qpNum uint32, op provider.WCOpcode) {
 
 // Arm implements [provider.CompletionQueue].
 func (q *CompletionQueue) Arm(solicitedOnly bool) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed {
+	q.Lock()
+	defer q.Unlock()
+	if q.Closed {
 		return sys.ErrClosed
 	}
 	if solicitedOnly {
@@ -123,13 +121,6 @@ func (q *CompletionQueue) Cap() int { return int(q.queue.mask) + 1 }
 // Resize implements [provider.Resizer]: it lets the kernel refuse.
 func (q *CompletionQueue) Resize(resize func(provider.UHW) error) error {
 	return resize(provider.UHW{})
-}
-
-// Stop implements [provider.Queue].
-func (q *CompletionQueue) Stop(stop bool) {
-	q.mu.Lock()
-	q.closed = stop
-	q.mu.Unlock()
 }
 
 // Close implements [provider.Queue].

@@ -1,8 +1,6 @@
 package siw
 
 import (
-	"sync"
-
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/provider"
@@ -11,16 +9,14 @@ import (
 // RecvQueue is a siw QP's receive queue, or an SRQ; see [SendQueue] for why it
 // is exported.
 type RecvQueue struct {
-	op     string
-	mu     sync.Mutex
+	op string
+	provider.Gate
 	queue  array[abi.SiwRqe] // no region if the QP takes no receives
 	cq     *CompletionQueue  // nil for an SRQ
 	put    uint32
 	num    uint32 // of the QP or SRQ
 	maxSGE int
 	maxMsg uint64
-	state  provider.QPState
-	closed bool
 }
 
 func newRecvQueue(a array[abi.SiwRqe], init provider.QPInit, info provider.QPInfo, dev provider.Device) *RecvQueue {
@@ -33,19 +29,20 @@ func newRecvQueue(a array[abi.SiwRqe], init provider.QPInit, info provider.QPInf
 
 func newSRQ(a array[abi.SiwRqe], info provider.SRQInfo, dev provider.Device) *RecvQueue {
 	return &RecvQueue{
-		op: provider.OpPostSRQ, queue: a, num: info.Num, state: provider.StateInit,
+		Gate: provider.Gate{State: provider.StateInit},
+		op:   provider.OpPostSRQ, queue: a, num: info.Num,
 		maxSGE: min(int(info.MaxSGE), abi.SIW_MAX_SGE), maxMsg: uint64(dev.MaxMessage),
 	}
 }
 
 // Post implements [provider.RecvQueue].
 func (q *RecvQueue) Post(wrs []provider.RecvWR) (int, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed {
+	q.Lock()
+	defer q.Unlock()
+	if q.Closed {
 		return 0, sys.ErrClosed
 	}
-	if q.state == provider.StateErr {
+	if q.State == provider.StateErr {
 		for i := range wrs {
 			q.cq.flush(wrs[i].ID, q.num, provider.WCRecv)
 		}
@@ -59,7 +56,7 @@ func (q *RecvQueue) Post(wrs []provider.RecvWR) (int, error) {
 		rqe := q.queue.at(q.put)
 		w := rqeWord(rqe)
 		switch {
-		case q.state == provider.StateReset:
+		case q.State == provider.StateReset:
 			err = provider.ErrState
 		case w.Load()&valid != 0:
 			return i, provider.ErrQueueFull
@@ -88,15 +85,13 @@ func (q *RecvQueue) Cap() int {
 
 // Transition implements [provider.Stateful].
 func (q *RecvQueue) Transition(s provider.QPState, modify func() error) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if err := modify(); err != nil {
+	return q.Gate.Transition(s, func() error {
+		err := modify()
+		if err == nil && s == provider.StateErr && !q.Closed {
+			q.flush()
+		}
 		return err
-	}
-	if q.state = s; s == provider.StateErr && !q.closed {
-		q.flush()
-	}
-	return nil
+	})
 }
 
 // flush completes all that the kernel has left in the queue of a failed QP.
@@ -115,13 +110,6 @@ func (q *RecvQueue) flush() {
 
 // Resize implements [provider.Resizer]: it lets the kernel refuse.
 func (q *RecvQueue) Resize(resize func(provider.UHW) error) error { return resize(provider.UHW{}) }
-
-// Stop implements [provider.Queue].
-func (q *RecvQueue) Stop(stop bool) {
-	q.mu.Lock()
-	q.closed = stop
-	q.mu.Unlock()
-}
 
 // Close implements [provider.Queue].
 func (q *RecvQueue) Close() error {

@@ -2,7 +2,6 @@ package siw
 
 import (
 	"errors"
-	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -16,7 +15,7 @@ import (
 // without an interface, through which the caller's work requests would escape
 // to the heap.
 type SendQueue struct {
-	mu        sync.Mutex
+	provider.Gate
 	queue     array[abi.SiwSqe]
 	doorbell  provider.Doorbell
 	query     provider.StateQuery
@@ -27,8 +26,6 @@ type SendQueue struct {
 	maxData   int // inline bytes
 	maxMsg    uint64
 	signalAll bool
-	state     provider.QPState
-	closed    bool
 }
 
 func newSendQueue(a array[abi.SiwSqe], init provider.QPInit, info provider.QPInfo, dev provider.Device) *SendQueue {
@@ -46,12 +43,12 @@ const maxInline = int((abi.SIW_MAX_SGE - 1) * unsafe.Sizeof(abi.SiwSge{}))
 
 // Post implements [provider.SendQueue].
 func (q *SendQueue) Post(wrs []provider.SendWR) (int, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed {
+	q.Lock()
+	defer q.Unlock()
+	if q.Closed {
 		return 0, sys.ErrClosed
 	}
-	if q.state == provider.StateErr {
+	if q.State == provider.StateErr {
 		for i := range wrs {
 			q.cq.flush(wrs[i].ID, q.num, 0)
 		}
@@ -122,7 +119,7 @@ func (q *SendQueue) start(n uint32) (int, error) {
 
 // flush completes all that the kernel has left in the queue of a failed QP.
 func (q *SendQueue) flush() {
-	q.state = provider.StateErr
+	q.State = provider.StateErr
 	for i := q.put - q.queue.mask - 1; i != q.put; i++ {
 		sqe := q.queue.at(i)
 		if w := sqeWord(sqe); w.Load()&valid != 0 {
@@ -227,22 +224,13 @@ func (q *SendQueue) Cap() int { return int(q.queue.mask) + 1 }
 
 // Transition implements [provider.Stateful].
 func (q *SendQueue) Transition(s provider.QPState, modify func() error) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if err := modify(); err != nil {
+	return q.Gate.Transition(s, func() error {
+		err := modify()
+		if err == nil && s == provider.StateErr && !q.Closed {
+			q.flush()
+		}
 		return err
-	}
-	if q.state = s; s == provider.StateErr && !q.closed {
-		q.flush()
-	}
-	return nil
-}
-
-// Stop implements [provider.Queue].
-func (q *SendQueue) Stop(stop bool) {
-	q.mu.Lock()
-	q.closed = stop
-	q.mu.Unlock()
+	})
 }
 
 // Close implements [provider.Queue].

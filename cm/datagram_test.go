@@ -1,0 +1,152 @@
+package cm_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestDatagrams answers datagrams to where they came from.
+func TestDatagrams(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx := within(t, 20*time.Second)
+		options := cm.Options{Events: true, PrivateData: []byte("hi")}
+		l, err := cm.ListenOptions{PortSpace: cm.PortSpaceUDP}.Listen(ctx, labtest.AddrOf(device)+":0")
+		if device == labtest.SIW {
+			if err == nil {
+				_, err = (&cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: options}).Dial(ctx, l.Addr().String())
+				l.Close()
+			}
+			if !errors.Is(err, errors.ErrUnsupported) {
+				t.Errorf("iWARP has no datagrams: %v", err)
+			}
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		labtest.Close(t, l)
+		served := make(chan error, 1)
+		go func() { served <- echo(ctx, l, options) }()
+		e := labtest.Must((&cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: options}).Dial(ctx, l.Addr().String()))(t)
+		labtest.Close(t, e)
+		if !strings.HasPrefix(string(e.PrivateData), "hi") || e.Peer.QPNum == 0 || e.Peer.QKey == 0 {
+			t.Errorf("private data %q, peer %+v", e.PrivateData, e.Peer)
+		}
+		d := labtest.Must(cm.NewDatagrams(e, 1000))(t)
+		for i := range 200 {
+			msg := strings.Repeat("x", i*5)
+			if err := d.Send(ctx, e.Peer, []byte(msg)); err != nil {
+				t.Fatal(err)
+			}
+			var buf [1000]byte
+			n, from, err := d.Recv(ctx, buf[:])
+			if err != nil || string(buf[:n]) != msg || from.QPNum != e.Peer.QPNum {
+				t.Fatalf("%d: %d bytes from %+v, %v", i, n, from, err)
+			}
+		}
+		if m, err := immediate(ctx, d, e.Peer); err != nil || !m.WithImm || m.Imm != 0x12345678 || m.From.QPNum != e.Peer.QPNum {
+			t.Errorf("a message with an immediate came back as %+v, %v", m, err)
+		}
+		if err := d.Send(ctx, e.Peer, []byte("end")); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		if err := d.Send(ctx, e.Peer, make([]byte, 1001)); !errors.Is(err, uverbs.ErrMessageTooLong) {
+			t.Errorf("a datagram too long: %v", err)
+		}
+	})
+}
+
+func echo(ctx context.Context, l *cm.Listener, opt cm.Options) error {
+	r, err := l.Accept(ctx)
+	if err != nil {
+		return err
+	}
+	e, err := r.Accept(ctx, opt)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	d, err := cm.NewDatagrams(e, 1000)
+	if err != nil {
+		return err
+	}
+	var buf [1000]byte
+	for {
+		m, err := d.RecvDatagram(ctx, buf[:])
+		if err != nil || string(buf[:m.Len]) == "end" {
+			return err
+		}
+		if m.WithImm {
+			err = d.SendImm(ctx, m.From, buf[:m.Len], m.Imm)
+		} else {
+			err = d.Send(ctx, m.From, buf[:m.Len])
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// immediate sends a message with one, and returns what came back.
+func immediate(ctx context.Context, d *cm.Datagrams, to uverbs.UDAddr) (cm.Datagram, error) {
+	if err := d.SendImm(ctx, to, []byte("x"), 0x12345678); err != nil {
+		return cm.Datagram{}, err
+	}
+	return d.RecvDatagram(ctx, make([]byte, 10))
+}
+
+// TestMulticast sends to a group that two are in, and one only sends to.
+func TestMulticast(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx := within(t, 20*time.Second)
+		d := cm.Dialer{Options: cm.Options{Events: true}, LocalAddr: netip.MustParseAddrPort(labtest.AddrOf(device) + ":0")}
+		join := func(sendOnly bool) (*cm.Member, *cm.Datagrams, error) {
+			m, err := d.Join(ctx, "239.1.2.3", sendOnly)
+			if err != nil {
+				return nil, nil, err
+			}
+			t.Cleanup(func() {
+				if err := m.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			g, err := cm.NewDatagrams(m.Endpoint, 900)
+			return m, g, err
+		}
+		m1, g1, err := join(false)
+		if device == labtest.SIW {
+			if !errors.Is(err, errors.ErrUnsupported) {
+				t.Errorf("iWARP has no multicast: %v", err)
+			}
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, g2, err := join(false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m1.To.QPNum != 0xffffff || m1.QKey == 0 {
+			t.Errorf("group %+v", m1.Group)
+		}
+		if err := g1.Send(ctx, m1.To, []byte("to all")); err != nil {
+			t.Fatal(err)
+		}
+		var buf [100]byte
+		if n, _, err := g2.Recv(ctx, buf[:]); err != nil || string(buf[:n]) != "to all" {
+			t.Errorf("%q, %v", buf[:n], err)
+		}
+	})
+}

@@ -1,0 +1,106 @@
+package cm_test
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestOptions sets every option there is.
+func TestOptions(t *testing.T) {
+	labtest.Require(t)
+	ch := labtest.Must(cm.NewChannel())(t)
+	labtest.Close(t, ch)
+	id := labtest.Must(ch.NewID())(t)
+	labtest.Close(t, id)
+	any6 := netip.MustParseAddrPort("[::]:0")
+	if err := errors.Join(id.SetTOS(32), id.SetReuseAddr(true), id.SetAFOnly(true), id.SetAckTimeout(15), id.Bind(any6)); err != nil {
+		t.Error(err)
+	}
+	if err := id.SetPath(nil); err == nil {
+		t.Error("an empty path was taken")
+	}
+	// Another may have the same port, as long as none listens.
+	r := labtest.Must(id.Route())(t)
+	other := labtest.Must(ch.NewID())(t)
+	labtest.Close(t, other)
+	if err := errors.Join(other.SetReuseAddr(true), other.SetAFOnly(true), other.Bind(r.Local), other.Close(), id.Listen(1)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMigrate moves an ID with an event on it, and goes on on the new channel.
+func TestMigrate(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		from, to := labtest.Must(cm.NewChannel())(t), labtest.Must(cm.NewChannel())(t)
+		labtest.Close(t, from)
+		labtest.Close(t, to)
+		for range 20 {
+			id := labtest.Must(from.NewID())(t)
+			dst := netip.MustParseAddrPort(labtest.AddrOf(device) + ":9")
+			if err := id.ResolveAddr(netip.AddrPort{}, dst, time.Second); err != nil {
+				t.Fatal(err)
+			}
+			if err := id.Migrate(to); err != nil {
+				t.Fatal(err)
+			}
+			if e, err := id.Next(within(t, 5*time.Second)); err != nil || e.Type != cm.AddrResolved {
+				t.Fatal(e, err)
+			}
+			if err := id.ResolveRoute(time.Second); err != nil {
+				t.Fatal(err)
+			}
+			if e, err := id.Next(within(t, 5*time.Second)); err != nil || e.Type != cm.RouteResolved {
+				t.Fatal(e, err)
+			}
+			paths, err := id.Paths()
+			if err != nil || device == labtest.RXE && len(paths) == 0 {
+				t.Error(paths, err)
+			}
+			if err := id.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// TestUserEvent sends an ID an event of the program's own, where the kernel
+// can.
+func TestUserEvent(t *testing.T) {
+	labtest.Require(t)
+	ch := labtest.Must(cm.NewChannel())(t)
+	labtest.Close(t, ch)
+	id := labtest.Must(ch.NewID())(t)
+	labtest.Close(t, id)
+	err := id.WriteEvent(7, 0x1122334455667788)
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Log("the kernel refuses:", err)
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err := id.Next(within(t, 5*time.Second)); err != nil || e.Type != cm.User || e.Status != 7 || e.Arg != 0x1122334455667788 {
+		t.Errorf("%+v, %v", e, err)
+	}
+}
+
+func TestPortSpaces(t *testing.T) {
+	labtest.Require(t)
+	ch := labtest.Must(cm.NewChannel())(t)
+	labtest.Close(t, ch)
+	for _, space := range []cm.PortSpace{cm.PortSpaceTCP, cm.PortSpaceUDP, cm.PortSpaceIPoIB, cm.PortSpaceIB} {
+		id := labtest.Must(ch.NewIDIn(space))(t)
+		if id.PortSpace() != space {
+			t.Errorf("port space %#x", id.PortSpace())
+		}
+		labtest.Close(t, id)
+	}
+	if _, err := ch.NewIDIn(0x7777); err == nil {
+		t.Error("an absurd port space was taken")
+	}
+}

@@ -1,0 +1,52 @@
+package cm_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+func within(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// TestShutdown waits for connections that were accepted, but no longer than
+// told.
+func TestShutdown(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx := within(t, 20*time.Second)
+		l := labtest.Must(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+		accepted := make(chan *cm.Endpoint, 1)
+		go func() {
+			if r, err := l.Accept(ctx); err == nil {
+				e, _ := r.Accept(ctx, cm.Options{})
+				accepted <- e
+			}
+			_, err := l.Accept(ctx)
+			if !errors.Is(err, net.ErrClosed) {
+				t.Errorf("accept after shutdown: %v", err)
+			}
+		}()
+		client := labtest.Must(cm.Dial(ctx, l.Addr().String()))(t)
+		server := <-accepted
+		labtest.Close(t, server)
+		if err := l.Shutdown(within(t, 50*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("shut down with a connection up: %v", err)
+		}
+		if _, err := cm.Dial(within(t, 5*time.Second), l.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("dial after shutdown: %v", err)
+		}
+		time.AfterFunc(50*time.Millisecond, func() { client.Close() })
+		if err := l.Shutdown(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,52 @@
+package uverbs
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/mmap"
+)
+
+// Advice is what a program is about to do with memory. Values are the kernel's
+// (enum ib_uverbs_advise_mr_advice).
+type Advice uint32
+
+const (
+	AdvisePrefetch        Advice = abi.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH
+	AdvisePrefetchWrite   Advice = abi.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE
+	AdvisePrefetchNoFault Advice = abi.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT
+)
+
+// Advise tells the kernel about parts of regions registered with
+// AccessOnDemand (ibv_advise_mr(3)); with wait it returns when that is done.
+func (p *PD) Advise(advice Advice, wait bool, sgl ...SGE) error {
+	const op = "advise MRs of"
+	if err := p.obj.enter(op); err != nil {
+		return err
+	}
+	defer p.obj.exit()
+	var flags uint64
+	if wait {
+		flags = abi.IB_UVERBS_ADVISE_MR_FLAG_FLUSH
+	}
+	if len(sgl) == 0 {
+		return p.obj.fail(op, fmt.Errorf("no SGEs: %w", unix.EINVAL))
+	}
+	list := make([]byte, 0, len(sgl)*len(mmap.Bytes(&sgl[0])))
+	for i := range sgl {
+		list = append(list, mmap.Bytes(&sgl[i])...)
+	}
+	err := p.ctx.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_MR, Method: abi.UVERBS_METHOD_ADVISE_MR, Attrs: []sys.Attr{
+		sys.Handle(abi.UVERBS_ATTR_ADVISE_MR_PD_HANDLE, p.handle),
+		sys.Const(abi.UVERBS_ATTR_ADVISE_MR_ADVICE, uint64(advice)),
+		sys.Const(abi.UVERBS_ATTR_ADVISE_MR_FLAGS, flags),
+		sys.InBytes(abi.UVERBS_ATTR_ADVISE_MR_SGE_LIST, list),
+	}})
+	if err != nil {
+		return p.obj.fail(op, err)
+	}
+	return nil
+}

@@ -1,0 +1,68 @@
+package uverbs
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/mmap"
+)
+
+// ReregOptions say what [MR.Rereg] changes. What is not set stays.
+type ReregOptions struct {
+	PD     *PD
+	Access *Access
+	// Memory is other memory of the caller's, as [PD.RegisterMR] takes it.
+	Memory []byte
+}
+
+// Rereg changes a region without destroying it (ibv_rereg_mr(3)). Its keys may
+// be others afterwards. Nobody may be using the region, nor calling its
+// methods, meanwhile.
+func (m *MR) Rereg(opt ReregOptions) error {
+	const op = "reregister"
+	const trans, pd, access = 1, 2, 4 // enum ib_mr_rereg_flags
+	if opt.PD != nil && opt.PD.ctx != m.pd.ctx {
+		return m.obj.fail(op, fmt.Errorf("PD of another context: %w", unix.EINVAL))
+	}
+	objects := []*object{m.obj}
+	req := abi.IbUverbsReregMr{MrHandle: m.life.handle}
+	if opt.PD != nil {
+		req.Flags |= pd
+		req.PdHandle = opt.PD.handle
+		objects = append(objects, opt.PD.obj)
+	}
+	if opt.Access != nil {
+		req.Flags |= access
+		req.AccessFlags = uint32(*opt.Access)
+	}
+	exit, err := enterAll(op, objects...)
+	if err != nil {
+		return err
+	}
+	defer exit()
+	unpin := func() error { return nil }
+	if opt.Memory != nil {
+		req.Flags |= trans
+		var addr uint64
+		addr, unpin = pin(opt.Memory)
+		req.Start, req.HcaVa, req.Length = addr, addr, uint64(len(opt.Memory))
+	}
+	var resp abi.IbUverbsReregMrResp
+	err = m.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_REREG_MR, mmap.Bytes(&req), mmap.Bytes(&resp)[:8], nil, nil)
+	if err != nil {
+		unpin()
+		return m.obj.fail(op, err)
+	}
+	m.lkey, m.rkey = resp.Lkey, resp.Rkey
+	if opt.PD != nil {
+		m.obj.move(m.pd.obj, opt.PD.obj)
+		m.pd = opt.PD
+	}
+	if opt.Memory != nil {
+		err = m.life.free()
+		m.mem, m.size, m.addr, m.life.free = opt.Memory, len(opt.Memory), req.Start, unpin
+	}
+	return err
+}
