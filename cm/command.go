@@ -18,9 +18,20 @@ func write(fd int, cmd uint32, req []byte, respLen int) error {
 	msg := append(append(make([]byte, 0, 1024), mmap.Bytes(&hdr)...), req...)
 	for {
 		if _, err := unix.Write(fd, msg); err != unix.EINTR {
-			return err
+			return public(err)
 		}
 	}
+}
+
+// enotsupp is the kernel's own EOPNOTSUPP, which no program should see but
+// those that join an IPv6 group on RoCE do.
+const enotsupp = unix.Errno(524)
+
+func public(err error) error {
+	if err == enotsupp {
+		return unix.EOPNOTSUPP
+	}
+	return err
 }
 
 // command runs a command that answers nothing.

@@ -110,7 +110,7 @@ func private(data *[abi.RDMA_MAX_PRIVATE_DATA]uint8, n uint8) []byte {
 func (e *Event) err() error {
 	errno := func() error {
 		if e.Status < 0 {
-			return fmt.Errorf("%v: %w", e.Type, unix.Errno(-e.Status))
+			return fmt.Errorf("%v: %w", e.Type, public(unix.Errno(-e.Status)))
 		}
 		return fmt.Errorf("%v, status %d", e.Type, e.Status)
 	}
