@@ -1,0 +1,93 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+const cmtimeConnections = 50
+
+// TestCmtime makes and ends many connections at once with rdma-core's cmtime,
+// over which nothing goes.
+func TestCmtime(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		local := labtest.AddrOf(device)
+		t.Run("Go server", func(t *testing.T) {
+			ctx := timeLimit(t)
+			l := labtest.Must(cm.Listen(ctx, local+":7471"))(t)
+			labtest.Close(t, l)
+			client := start(t, "cmtime", "-b", local, "-s", local, "-c", strconv.Itoa(cmtimeConnections))
+			serve := func(int, struct{}) error {
+				r, err := l.Accept(ctx)
+				if err != nil {
+					return err
+				}
+				e, err := r.Accept(ctx, cmtimeOptions)
+				if err != nil {
+					return err
+				}
+				return errors.Join((&node{Endpoint: e}).ended(ctx), e.Close())
+			}
+			if err := all(make([]struct{}, cmtimeConnections), serve); err != nil {
+				t.Error(err)
+			}
+			out := client.wait()
+			for _, step := range []string{"bind addr", "resolve addr", "resolve route", "create qp", "connect", "disconnect"} {
+				if !regexp.MustCompile(`(?m)^` + step + ` *: +\d`).MatchString(out) {
+					t.Errorf("C does not say how long it took to %s:\n%s", step, out)
+				}
+			}
+		})
+		t.Run("Go client", func(t *testing.T) {
+			server := start(t, "cmtime", "-b", local)
+			listening(t, "7471")
+			for range 2 {
+				begin := time.Now()
+				if err := cmtimeConnect(timeLimit(t), local); err != nil {
+					t.Error(err)
+				}
+				t.Logf("%d connections, up and down, in %v", cmtimeConnections, time.Since(begin))
+			}
+			select {
+			case <-server.done: // though it never ends by itself
+				t.Errorf("C's server has ended: %v\n%s", server.err, &server.out)
+			default:
+			}
+		})
+	})
+}
+
+// cmtimeOptions are for a QP as cmtime's.
+var cmtimeOptions = cm.Options{
+	Cap:                uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1},
+	ResponderResources: 1,
+	InitiatorDepth:     1,
+}
+
+// cmtimeConnect makes all connections, and when all are up ends them.
+func cmtimeConnect(ctx context.Context, addr string) error {
+	d := cm.Dialer{Options: cmtimeOptions, LocalAddr: netip.AddrPortFrom(netip.MustParseAddr(addr), 0)}
+	up := make([]*cm.Endpoint, cmtimeConnections)
+	err := all(up, func(i int, _ *cm.Endpoint) (err error) {
+		up[i], err = d.Dial(ctx, addr+":7471")
+		return err
+	})
+	return errors.Join(err, all(up, func(_ int, e *cm.Endpoint) error {
+		if e == nil {
+			return nil
+		}
+		if err := e.Err(); err != nil {
+			return err
+		}
+		return e.Close()
+	}))
+}

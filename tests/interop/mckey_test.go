@@ -1,0 +1,134 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// mckeyMessages is how many messages of how many bytes mckey sends or waits
+// for, on each of its connections.
+const mckeyMessages, mckeySize = 10, 100
+
+// member joins a group from a local address, and sends and receives as mckey
+// does.
+func member(ctx context.Context, t *testing.T, local, group string, sendOnly bool) (*cm.Member, *cm.Datagrams, error) {
+	t.Helper()
+	var dg *cm.Datagrams
+	d := cm.Dialer{LocalAddr: netip.AddrPortFrom(netip.MustParseAddr(local), 0), Options: cm.Options{
+		Events: true,
+		Cap:    uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 2 * mckeyMessages, MaxSendSGE: 1, MaxRecvSGE: 1},
+		Setup: func(e *cm.Endpoint) (err error) {
+			dg, err = cm.NewDatagrams(e, mckeySize)
+			return err
+		},
+	}}
+	m, err := d.Join(ctx, group, sendOnly)
+	if err == nil {
+		labtest.Close(t, m)
+	}
+	return m, dg, err
+}
+
+// TestMckey sends to groups of rdma-core's mckey and receives from them.
+func TestMckey(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		if device == labtest.SIW {
+			if _, _, err := member(timeLimit(t), t, labtest.SIWAddr, "239.1.2.3", false); !errors.Is(err, errors.ErrUnsupported) {
+				t.Errorf("iWARP has no multicast: %v", err)
+			}
+			return
+		}
+		// C's programs rest 3 s after they have joined.
+		t.Run("all at once", func(t *testing.T) {
+			for _, r := range []struct {
+				name, group string
+				sendOnly    bool
+				test        func(t *testing.T, group string, sendOnly bool)
+			}{
+				{"C sender", "239.1.2.4", false, testMckeySender},
+				{"C sender only", "239.1.2.5", true, testMckeySender},
+				{"C receiver", "239.1.2.6", false, testMckeyReceiver},
+				{"C receiver of a sender only", "239.1.2.7", true, testMckeyReceiver},
+			} {
+				t.Run(r.name, func(t *testing.T) {
+					t.Parallel()
+					r.test(t, r.group, r.sendOnly)
+				})
+			}
+		})
+	})
+}
+
+// testMckeySender receives from C in two members. C leaves as soon as it has
+// posted its messages, which loses those not yet sent: with many connections,
+// most are.
+func testMckeySender(t *testing.T, group string, sendOnly bool) {
+	ctx := timeLimit(t)
+	errs := make(chan error, 2)
+	for range cap(errs) {
+		_, dg, err := member(ctx, t, labtest.Addr, group, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { errs <- mckeyReceive(ctx, dg) }()
+	}
+	args := []string{"-s", "-m", group, "-b", labtest.Addr, "-c", "20"}
+	if sendOnly {
+		args = append(args, "-o")
+	}
+	sender := start(t, "mckey", args...)
+	for range cap(errs) {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	sender.wait()
+}
+
+// mckeyReceive takes a connection's worth of messages, whose immediates are
+// the numbers of their senders' QPs.
+func mckeyReceive(ctx context.Context, dg *cm.Datagrams) error {
+	buf := make([]byte, mckeySize)
+	for i := range mckeyMessages {
+		m, err := dg.RecvDatagram(ctx, buf)
+		if err != nil {
+			return fmt.Errorf("message %d: %w", i, err)
+		}
+		if m.Len != mckeySize || !m.WithImm || m.Imm != m.From.QPNum {
+			return fmt.Errorf("message %d: %+v", i, m)
+		}
+	}
+	return nil
+}
+
+// testMckeyReceiver sends until C has what it waits for.
+func testMckeyReceiver(t *testing.T, group string, sendOnly bool) {
+	ctx := timeLimit(t)
+	receiver := start(t, "mckey", "-m", group, "-b", labtest.Addr, "-c", "2")
+	m, dg, err := member(ctx, t, labtest.Addr, group, sendOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.To.QPNum != 0xffffff {
+		t.Errorf("group %+v", m.To)
+	}
+	for {
+		if err := dg.SendImm(ctx, m.To, make([]byte, mckeySize), m.QP.Num()); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-receiver.done:
+			receiver.wait()
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package interop
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestPingPeerGone: whoever is left ends when the other does, however it does.
+func TestPingPeerGone(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		c, verbs := rpingSides(t)
+		for _, r := range []struct {
+			name   string
+			s, c   rpingSide
+			signal os.Signal
+			server bool   // is signalled, in place of the client
+			want   string // of the client; empty for success
+		}{
+			{"interrupted Go client, C server", c, verbs, os.Interrupt, false, ""},
+			{"interrupted client", verbs, verbs, unix.SIGTERM, false, ""},
+			{"interrupted client of many rounds", verbs, verbs.with("-C", "100000000"), os.Interrupt, false, "interrupt signal received"},
+			{"killed client", verbs, verbs, unix.SIGKILL, false, "signal: killed"},
+			{"killed C client", verbs, c, unix.SIGKILL, false, "signal: killed"},
+			{"killed client, by hand", verbs.with("-q"), verbs.with("-q"), unix.SIGKILL, false, "signal: killed"},
+			{"killed server", verbs, verbs, unix.SIGKILL, true, "peer disconnected"},
+			{"killed C server", c, verbs, unix.SIGKILL, true, "peer disconnected"},
+			{"interrupted server, by hand", verbs.with("-q"), verbs.with("-q"), os.Interrupt, true, "peer disconnected"},
+		} {
+			t.Run(r.name, func(t *testing.T) {
+				server, client := startRping(t, device, r.s, r.c)
+				connections(t, device, 1)
+				if r.server {
+					signalAll(t, []*program{server}, r.signal)
+				} else {
+					signalAll(t, []*program{client}, r.signal)
+				}
+				switch {
+				case r.want == "":
+					client.wait()
+				case strings.HasPrefix(r.want, "signal: "):
+					if <-client.done; client.err == nil || client.err.Error() != r.want {
+						t.Error(client.err)
+					}
+				default:
+					client.fails(r.want)
+				}
+				switch {
+				case !r.server:
+					server.wait() // which is content with any end
+				case r.signal == os.Interrupt:
+					server.fails("interrupt signal received")
+				}
+			})
+		}
+	})
+}
+
+// TestPingNoPeer is runs that end before any message goes.
+func TestPingNoPeer(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		_, verbs := rpingSides(t)
+		addr := labtest.AddrOf(device)
+		for _, hand := range []string{"", "-q"} {
+			run := func(args ...string) *program {
+				side := verbs.with(args...)
+				if hand != "" {
+					side = side.with(hand)
+				}
+				return start(t, side[0], side[1:]...)
+			}
+			t.Run("refused"+hand, func(t *testing.T) {
+				run("-c", "-a", addr, "-p", "1").fails("refused")
+			})
+			t.Run("no device"+hand, func(t *testing.T) {
+				run("-c", "-a", "127.0.0.1").fails("dial 127.0.0.1:7174")
+			})
+			t.Run("not this machine's"+hand, func(t *testing.T) {
+				run("-s", "-a", "192.0.2.1").fails("listen")
+			})
+			t.Run("interrupted server"+hand, func(t *testing.T) {
+				rpingPorts++
+				port := strconv.Itoa(rpingPorts)
+				server := run("-s", "-a", addr, "-p", port)
+				listening(t, port)
+				run("-s", "-a", addr, "-p", port).fails("address already in use")
+				signalAll(t, []*program{server}, os.Interrupt)
+				server.fails("interrupt signal received")
+			})
+		}
+	})
+}
+
+// TestRpingServerTooSmall: C's server has room for its own -S only.
+func TestRpingServerTooSmall(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		c, verbs := rpingSides(t)
+		_, client := startRping(t, device, c.with("-S", "100"), verbs.with("-S", "10000", "-C", "5"))
+		client.fails("peer disconnected")
+	})
+}
+
+// TestPingBadClients is what clients tell a persistent server that they should
+// not, after each of which it serves the next.
+func TestPingBadClients(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		_, verbs := rpingSides(t)
+		server, join := listenRping(t, device, verbs.with("-P"))
+		addr := fmt.Sprintf("%s:%d", labtest.AddrOf(device), rpingPorts)
+		spot := func(addr uint64, rkey, size uint32) []byte {
+			return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, addr), rkey), size)
+		}
+		for _, msg := range [][]byte{
+			[]byte("hello"),          // no message of rping's
+			spot(0x1000, 1, 1<<16),   // more than the server takes
+			spot(0x1000, 0x1234, 64), // no memory of the client's
+			nil,                      // nothing: it connects and goes
+		} {
+			tellPing(t, addr, msg)
+		}
+		join(verbs.with("-V", "-C", "3")).wait()
+		signalAll(t, []*program{server}, os.Interrupt)
+		out := server.wait()
+		for _, want := range []string{"peer sent 5 bytes, not 16", "peer offers 65536 bytes, more than 65535", "RDMA_READ: "} {
+			if want == "RDMA_READ: " && device == labtest.SIW {
+				continue // iWARP's client ends the connection itself then
+			}
+			if strings.Count(out, want) != 1 {
+				t.Errorf("no %q in\n%s", want, out)
+			}
+		}
+	})
+}
+
+// tellPing connects, sends a message, and waits for the server to end the
+// connection; without a message it ends it itself.
+func tellPing(t *testing.T, addr string, msg []byte) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	e, err := cm.Dial(ctx, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if msg == nil {
+		return
+	}
+	if _, err := e.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: msg}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&node{Endpoint: e}).ended(ctx); err != nil {
+		t.Errorf("after %x: %v", msg, err)
+	}
+}
