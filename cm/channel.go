@@ -150,31 +150,31 @@ func (c *Channel) add(handle uint32, space PortSpace) *ID {
 
 // The channel that Dial and Listen share, open while anybody uses it.
 var shared struct {
-	mu   sync.Mutex
-	ch   *Channel
-	refs int
+	sync.Mutex
+	ch    *Channel
+	users users
 }
 
 // acquireShared returns the shared channel, to be given back with release.
 func acquireShared() (*Channel, error) {
-	shared.mu.Lock()
-	defer shared.mu.Unlock()
-	if shared.refs == 0 {
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.ch == nil {
 		ch, err := NewChannel()
 		if err != nil {
 			return nil, err
 		}
 		shared.ch = ch
 	}
-	shared.refs++
+	shared.users.enter()
 	return shared.ch, nil
 }
 
 func releaseShared() {
-	shared.mu.Lock()
-	defer shared.mu.Unlock()
-	if shared.refs--; shared.refs == 0 {
+	shared.Lock()
+	defer shared.Unlock()
+	shared.users.leave(&shared, func() {
 		shared.ch.Close()
 		shared.ch = nil
-	}
+	})
 }

@@ -10,23 +10,30 @@ import (
 // home is an open device with a PD, shared by the connections on it that were
 // given none.
 type home struct {
-	ctx  *uverbs.Context
-	pd   *uverbs.PD
-	refs int
+	ctx   *uverbs.Context
+	pd    *uverbs.PD
+	users users
+}
+
+// deviceKey tells devices apart: one that is made anew has its GUID again.
+type deviceKey struct {
+	guid  uverbs.GUID
+	index int
 }
 
 var homes = struct {
 	sync.Mutex
-	m map[uverbs.GUID]*home
-}{m: map[uverbs.GUID]*home{}}
+	m map[deviceKey]*home
+}{m: map[deviceKey]*home{}}
 
 // acquirePD returns the shared PD of a device and how to give it back.
-func acquirePD(guid uverbs.GUID) (*uverbs.PD, func(), error) {
+func acquirePD(r Route) (*uverbs.PD, func(), error) {
 	homes.Lock()
 	defer homes.Unlock()
-	h := homes.m[guid]
+	key := deviceKey{r.Device, r.Index}
+	h := homes.m[key]
 	if h == nil {
-		ctx, err := openByGUID(guid)
+		ctx, err := openByGUID(r.Device)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -36,21 +43,20 @@ func acquirePD(guid uverbs.GUID) (*uverbs.PD, func(), error) {
 			return nil, nil, err
 		}
 		h = &home{ctx: ctx, pd: pd}
-		homes.m[guid] = h
+		homes.m[key] = h
 	}
-	h.refs++
+	h.users.enter()
 	return h.pd, func() {
 		homes.Lock()
 		defer homes.Unlock()
-		if h.refs--; h.refs > 0 {
-			return
-		}
-		// If the program still has objects on the PD, it and its context
-		// live until those are closed and the collector finds them.
-		delete(homes.m, guid)
-		if h.pd.Close() == nil {
-			h.ctx.Close()
-		}
+		h.users.leave(&homes, func() {
+			// If the program still has objects on the PD, it and its context
+			// live until those are closed and the collector finds them.
+			delete(homes.m, key)
+			if h.pd.Close() == nil {
+				h.ctx.Close()
+			}
+		})
 	}, nil
 }
 

@@ -85,7 +85,7 @@ func newEndpoint(id *ID, opt Options, free func() error) (_ *Endpoint, err error
 		return nil, err
 	}
 	if e.PD == nil {
-		pd, give, err := acquirePD(e.route.Device)
+		pd, give, err := acquirePD(e.route)
 		if err != nil {
 			return nil, err
 		}

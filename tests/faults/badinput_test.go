@@ -189,7 +189,7 @@ func TestBadVerbs(t *testing.T) {
 // not grow. Anonymous memory may grow as the runtime warms up, but a leak makes
 // it grow every time.
 func twice(t *testing.T, pass func(*testing.T)) {
-	before := inventory(t)
+	before := settled(t)
 	for n := range 5 {
 		t.Run(fmt.Sprint(n), pass)
 		sameInventory(t, before)

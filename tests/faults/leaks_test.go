@@ -52,6 +52,23 @@ func inventory(t *testing.T) map[string]int {
 	return inv
 }
 
+// settled is the inventory when what earlier tests left to the background has
+// ended.
+func settled(t *testing.T) map[string]int {
+	t.Helper()
+	inv := inventory(t)
+	for range 60 {
+		time.Sleep(500 * time.Millisecond)
+		now := inventory(t)
+		inv[anonymous] = now[anonymous]
+		if maps.Equal(now, inv) {
+			break
+		}
+		inv = now
+	}
+	return inv
+}
+
 // sameInventory waits, for what ends in the background, until the inventory
 // is as it was.
 func sameInventory(t *testing.T, before map[string]int) {

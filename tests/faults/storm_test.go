@@ -62,7 +62,7 @@ const storm = 1000
 // TestDialStorm has a thousand dial at once: all get through.
 func TestDialStorm(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		before := inventory(t)
+		before := settled(t)
 		l, accepted, stop := crowd(t, device)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
@@ -99,7 +99,7 @@ func TestDialStorm(t *testing.T) {
 // Nothing of them may stay.
 func TestCancelStorm(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		before := inventory(t)
+		before := settled(t)
 		l, _, stop := crowd(t, device)
 		var gaveUp, got atomic.Int64
 		var wg sync.WaitGroup
