@@ -10,8 +10,9 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// ask is a client: it sends requests one at a time and checks the answers.
-func ask(ctx context.Context, addr string, id int) (err error) {
+// ask is a client: it connects, waits for the start, sends requests one at a
+// time, and checks the answers.
+func ask(ctx context.Context, addr string, start <-chan struct{}, id int) (err error) {
 	conn, err := (&cm.Dialer{Options: cm.Options{Events: true}}).Dial(ctx, addr)
 	if err != nil {
 		return err
@@ -20,6 +21,11 @@ func ask(ctx context.Context, addr string, id int) (err error) {
 	mr, err := conn.AllocMR(room, uverbs.AccessLocalWrite)
 	if err != nil {
 		return err
+	}
+	select {
+	case <-start:
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 	for i := range requests {
 		if _, err := conn.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mr.SGE(0, room)}}}); err != nil {

@@ -5,12 +5,14 @@ package examples
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goverbs/verbs/internal/labtest"
 )
@@ -100,7 +102,9 @@ func TestAll(t *testing.T) {
 func run(t *testing.T, name string, args ...string) (stdout, stderr string, exit int) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), labtest.Built(t, name), args...)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, labtest.Built(t, name), args...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
 	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
