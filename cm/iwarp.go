@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -41,6 +42,7 @@ func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, aban
 		}
 		if err == nil || ctx.Err() == nil {
 			leave()
+			e.QP.HoldSends(time.Now().Add(settle))
 			return ev, false, err
 		}
 		close(connected)
@@ -55,6 +57,11 @@ func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, aban
 	}()
 	return ev, true, ctx.Err()
 }
+
+// settle is how long after the handshake the dialing side first sends, at the
+// soonest. A siw that accepts answers before it listens to its socket: a message
+// that comes in between stays unread until another does.
+const settle = 10 * time.Millisecond
 
 // iwarpAtOnce is how many iWARP handshakes with one listener are under way at
 // once. siw gives a handshake 10 s from its first byte: more of them than the

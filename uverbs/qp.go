@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"time"
 	"weak"
 
 	"golang.org/x/sys/unix"
@@ -186,6 +187,14 @@ func (q *QP) PostSend(wrs []SendWR) (int, error) {
 		return q.rxeSend.Post(wrs)
 	}
 	return q.siwSend.Post(wrs)
+}
+
+// HoldSends has the next PostSend of a siw QP wait until t: package cm knows
+// when a peer is not ready yet. Other QPs need no such thing.
+func (q *QP) HoldSends(t time.Time) {
+	if q.siwSend != nil {
+		q.siwSend.Hold(t)
+	}
 }
 
 // PostRecv posts receive requests in order, without a system call, and returns

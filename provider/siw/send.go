@@ -2,6 +2,7 @@ package siw
 
 import (
 	"errors"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,7 @@ type SendQueue struct {
 	maxData   int // inline bytes
 	maxMsg    uint64
 	signalAll bool
+	hold      time.Time // nothing is posted before; zero when that has passed
 }
 
 func newSendQueue(a array[abi.SiwSqe], init provider.QPInit, info provider.QPInfo, dev provider.Device) *SendQueue {
@@ -41,6 +43,13 @@ func newSendQueue(a array[abi.SiwSqe], init provider.QPInit, info provider.QPInf
 // maxInline is the room for inline data: all SGEs but the first.
 const maxInline = int((abi.SIW_MAX_SGE - 1) * unsafe.Sizeof(abi.SiwSge{}))
 
+// Hold has the next Post wait until t.
+func (q *SendQueue) Hold(t time.Time) {
+	q.Lock()
+	q.hold = t
+	q.Unlock()
+}
+
 // Post implements [provider.SendQueue].
 func (q *SendQueue) Post(wrs []provider.SendWR) (int, error) {
 	q.Lock()
@@ -53,6 +62,10 @@ func (q *SendQueue) Post(wrs []provider.SendWR) (int, error) {
 			q.cq.flush(wrs[i].ID, q.num, 0)
 		}
 		return len(wrs), nil
+	}
+	if !q.hold.IsZero() {
+		time.Sleep(time.Until(q.hold))
+		q.hold = time.Time{}
 	}
 	// Whether the QP takes requests yet is for the kernel to say: it is the
 	// connection manager who moves it to RTS.
