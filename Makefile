@@ -36,7 +36,7 @@ test-kernels: deps-test build ## run the tests that need a kernel on every kerne
 		export LAB_KERNEL=$$k; \
 		$(LAB) fetch && \
 		LAB_TEST_KERNELS=1 $(GO) test -count 1 -run "Kernels/^$$k\$$" ./tests/lab && \
-		$(GO) test -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $$($(GO) list $(LAB_PKGS) | grep -v /tests/lab) || \
+		$(GO) test $(FLAGS) -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $$($(GO) list $(LAB_PKGS) | grep -v /tests/lab) || \
 		failed="$$failed $$k"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 

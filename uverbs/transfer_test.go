@@ -45,6 +45,9 @@ func randomBytes(b []byte) {
 // every byte that arrives, in order.
 func TestSendStream(t *testing.T) {
 	const depth, slots = 128, 256
+	if testing.Short() {
+		*sends = min(*sends, 100_000)
+	}
 	a, b := labtest.NewPair(t, labtest.PairOptions{
 		Cap:    uverbs.QPCap{MaxSendWR: depth, MaxRecvWR: slots, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
 		Memory: slots * maxMessage,
