@@ -2,7 +2,6 @@ package cm
 
 import (
 	"context"
-	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -42,8 +41,13 @@ func NewChannel() (*Channel, error) {
 	if err != nil {
 		return nil, fail("open", node, err)
 	}
+	g, err := newGetter()
+	if err != nil {
+		file.Close()
+		return nil, fail("open", node, err)
+	}
 	c := &Channel{file: file, done: make(chan struct{}), num: lastNumber.Add(1), ids: map[uint64]*ID{}}
-	go c.dispatch()
+	go c.dispatch(g)
 	return c, nil
 }
 
@@ -56,10 +60,9 @@ func (c *Channel) Close() error {
 }
 
 // dispatch sorts events to their IDs until the channel is closed.
-func (c *Channel) dispatch() {
+func (c *Channel) dispatch(g *getter) {
 	defer close(c.done)
-	g := newGetter()
-	defer g.pin.Unpin()
+	defer g.msg.free()
 	for {
 		err := c.file.Do(context.Background(), func(fd int) error {
 			c.turn.Lock()
@@ -79,18 +82,21 @@ func (c *Channel) dispatch() {
 			}
 			return
 		}
-		c.deliver(g.resp)
+		c.deliver(&g.resp)
 		c.turn.Unlock()
 	}
 }
 
 // drain delivers the events there are. The caller holds c.turn.
-func (c *Channel) drain() {
-	g := newGetter()
-	defer g.pin.Unpin()
-	c.file.Control(func(fd int) error {
+func (c *Channel) drain() error {
+	g, err := newGetter()
+	if err != nil {
+		return err
+	}
+	defer g.msg.free()
+	return c.file.Control(func(fd int) error {
 		for g.get(fd) == nil {
-			c.deliver(g.resp)
+			c.deliver(&g.resp)
 		}
 		return nil
 	})
@@ -98,20 +104,25 @@ func (c *Channel) drain() {
 
 // getter takes events from the kernel.
 type getter struct {
-	pin  runtime.Pinner
-	req  abi.RdmaUcmGetEvent
-	resp *abi.RdmaUcmEventResp
+	msg  message
+	resp abi.RdmaUcmEventResp
 }
 
-func newGetter() *getter {
-	g := &getter{resp: new(abi.RdmaUcmEventResp)}
-	g.req.Response = mmap.Pin(&g.pin, mmap.Bytes(g.resp))
-	return g
+func newGetter() (*getter, error) {
+	g := new(getter)
+	var req abi.RdmaUcmGetEvent
+	var err error
+	g.msg, err = encode(abi.RDMA_USER_CM_CMD_GET_EVENT, mmap.Bytes(&req), &req.Response, len(mmap.Bytes(&g.resp)))
+	return g, err
 }
 
 // get takes one, or returns EAGAIN.
 func (g *getter) get(fd int) error {
-	return write(fd, abi.RDMA_USER_CM_CMD_GET_EVENT, mmap.Bytes(&g.req), len(mmap.Bytes(g.resp)))
+	err := g.msg.send(fd)
+	if err == nil {
+		g.msg.read(mmap.Bytes(&g.resp))
+	}
+	return err
 }
 
 func (c *Channel) deliver(r *abi.RdmaUcmEventResp) {

@@ -1,7 +1,7 @@
 package cm
 
 import (
-	"runtime"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -12,16 +12,45 @@ import (
 // node is rdma_cm's device.
 const node = "/dev/infiniband/rdma_cm"
 
-// write sends a command on fd.
-func write(fd int, cmd uint32, req []byte, respLen int) error {
-	hdr := abi.RdmaUcmCmdHdr{Cmd: cmd, In: uint16(len(req)), Out: uint16(respLen)}
-	msg := append(append(make([]byte, 0, 1024), mmap.Bytes(&hdr)...), req...)
+// message is a command where the kernel reads it, with room for the answer.
+type message struct {
+	mem    *mmap.Buffer // header, request, answer
+	answer int          // where it is
+	size   int          // of what is sent
+}
+
+// encode makes a message of a request. The answer, if it has a length, goes
+// where *response, a field of the request, will say.
+func encode(cmd uint32, req []byte, response *uint64, answerLen int) (message, error) {
+	hdr := abi.RdmaUcmCmdHdr{Cmd: cmd, In: uint16(len(req)), Out: uint16(answerLen)}
+	size := int(unsafe.Sizeof(hdr)) + len(req)
+	answer := (size + 7) &^ 7
+	mem, err := mmap.Scratch(answer + answerLen)
+	if err != nil {
+		return message{}, err
+	}
+	if response != nil {
+		*response = mem.Addr() + uint64(answer)
+		clear(mem.Bytes()[answer:][:answerLen]) // an older kernel does not fill all of it
+	}
+	copy(mem.Bytes(), mmap.Bytes(&hdr))
+	copy(mem.Bytes()[unsafe.Sizeof(hdr):], req)
+	return message{mem, answer, size}, nil
+}
+
+// send sends the message on fd.
+func (m message) send(fd int) error {
 	for {
-		if _, err := unix.Write(fd, msg); err != unix.EINTR {
+		if _, err := unix.Write(fd, m.mem.Bytes()[:m.size]); err != unix.EINTR {
 			return public(err)
 		}
 	}
 }
+
+// read reads the answer.
+func (m message) read(answer []byte) { copy(answer, m.mem.Bytes()[m.answer:]) }
+
+func (m message) free() { mmap.FreeScratch(m.mem) }
 
 // enotsupp is the kernel's own EOPNOTSUPP, which no program should see but
 // those that join an IPv6 group on RoCE do.
@@ -36,18 +65,23 @@ func public(err error) error {
 
 // command runs a command that answers nothing.
 func command[Req any](c *Channel, cmd uint32, req Req) error {
-	return c.file.Control(func(fd int) error { return write(fd, cmd, mmap.Bytes(&req), 0) })
+	m, err := encode(cmd, mmap.Bytes(&req), nil, 0)
+	if err != nil {
+		return err
+	}
+	defer m.free()
+	return c.file.Control(m.send)
 }
 
 // query runs a command that answers a Resp; response is the field of req that
 // says where to.
-func query[Resp, Req any](c *Channel, cmd uint32, req *Req, response *uint64) (*Resp, error) {
-	var pin runtime.Pinner
-	defer pin.Unpin()
-	resp := new(Resp)
-	*response = mmap.Pin(&pin, mmap.Bytes(resp))
-	err := c.file.Control(func(fd int) error {
-		return write(fd, cmd, mmap.Bytes(req), len(mmap.Bytes(resp)))
-	})
+func query[Resp, Req any](c *Channel, cmd uint32, req *Req, response *uint64) (resp Resp, err error) {
+	m, err := encode(cmd, mmap.Bytes(req), response, len(mmap.Bytes(&resp)))
+	if err != nil {
+		return resp, err
+	}
+	defer m.free()
+	err = c.file.Control(m.send)
+	m.read(mmap.Bytes(&resp))
 	return resp, err
 }

@@ -321,7 +321,7 @@ func (id *ID) InitQPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask
 	if err != nil {
 		return uverbs.QPAttr{}, 0, err
 	}
-	attr, mask := uverbs.QPAttrFromABI(resp)
+	attr, mask := uverbs.QPAttrFromABI(&resp)
 	attr.State = state
 	return attr, mask, nil
 }

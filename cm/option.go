@@ -134,8 +134,7 @@ func (id *ID) Migrate(to *Channel) error {
 		id.end()
 		return ErrClosed
 	}
-	to.drain() // the kernel moves events but wakes nobody
-	return nil
+	return to.drain() // the kernel moves events but wakes nobody
 }
 
 // Paths returns the path records of a resolved route, struct ib_path_rec_data

@@ -1,8 +1,7 @@
 package sys
 
 import (
-	"fmt"
-	"runtime"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -32,7 +31,8 @@ type Attr struct {
 	flags uint16
 	len   uint16
 	data  uint64 // the value itself, unless buf or ret is set
-	buf   []byte // memory the kernel reads or writes
+	buf   []byte // what the kernel reads
+	out   bool   // or writes
 	ret   *uint32
 }
 
@@ -61,7 +61,7 @@ func OutBytes(id uint16, b []byte) Attr {
 	if len(b) == 0 {
 		return Attr{}
 	}
-	return Attr{set: true, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: uint16(len(b)), buf: b}
+	return Attr{set: true, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: uint16(len(b)), buf: b, out: true}
 }
 
 // Const passes a constant or a set of flags.
@@ -96,58 +96,75 @@ func (a Attr) Optional() Attr {
 	return a
 }
 
-const maxAttrs = 24
+const (
+	headerSize = int(unsafe.Sizeof(abi.IbUverbsIoctlHdr{}))
+	attrSize   = int(unsafe.Sizeof(abi.IbUverbsAttr{}))
+)
 
-type message struct {
-	hdr   abi.IbUverbsIoctlHdr
-	attrs [maxAttrs]abi.IbUverbsAttr
-}
-
-// Ioctl runs c.
+// Ioctl runs c. The message, and behind it what its attributes point to, are
+// copied to where the kernel reads and writes them, and back.
 func (f File) Ioctl(c Call) error {
-	var pin runtime.Pinner
-	defer pin.Unpin()
-
-	msg := new(message)
-	pin.Pin(msg)
-	n := 0
-	for _, a := range c.Attrs {
-		if !a.set {
-			continue
+	n, size := 0, headerSize
+	for i := range c.Attrs {
+		if a := &c.Attrs[i]; a.set {
+			n++
+			size += attrSize + aligned(a.buf)
 		}
-		if n == maxAttrs {
-			return fmt.Errorf("ioctl of more than %d attributes: %w", maxAttrs, unix.E2BIG)
-		}
-		data := a.data
-		if a.buf != nil {
-			data = mmap.Pin(&pin, a.buf)
-		}
-		msg.attrs[n] = abi.IbUverbsAttr{AttrId: a.id, Len: a.len, Flags: a.flags}
-		*msg.attrs[n].Data() = data
-		n++
 	}
-	msg.hdr = abi.IbUverbsIoctlHdr{
-		Length:   uint16(len(mmap.Bytes(msg)) - (maxAttrs-n)*len(mmap.Bytes(&msg.attrs[0]))),
+	scratch, err := mmap.Scratch(size)
+	if err != nil {
+		return err
+	}
+	defer mmap.FreeScratch(scratch)
+	mem := scratch.Bytes()
+	copy(mem, mmap.Bytes(&abi.IbUverbsIoctlHdr{
+		Length:   uint16(headerSize + n*attrSize),
 		ObjectId: c.Object,
 		MethodId: c.Method,
 		NumAttrs: uint16(n),
 		DriverId: f.Driver,
-	}
-	if err := ioctl(f.FD, abi.RDMA_VERBS_IOCTL, mmap.Pin(&pin, mmap.Bytes(msg))); err != nil {
-		return err
-	}
-	n = 0
-	for _, a := range c.Attrs {
+	}))
+	at, off := headerSize, headerSize+n*attrSize
+	for i := range c.Attrs {
+		a := &c.Attrs[i]
 		if !a.set {
 			continue
 		}
-		if a.ret != nil {
-			*a.ret = uint32(*msg.attrs[n].Data())
+		attr := abi.IbUverbsAttr{AttrId: a.id, Len: a.len, Flags: a.flags}
+		*attr.Data() = a.data
+		if a.buf != nil {
+			*attr.Data() = scratch.Addr() + uint64(off)
+			copy(mem[off:], a.buf)
+			off += aligned(a.buf)
 		}
-		n++
+		copy(mem[at:], mmap.Bytes(&attr))
+		at += attrSize
+	}
+	if err := ioctl(f.FD, abi.RDMA_VERBS_IOCTL, scratch.Addr()); err != nil {
+		return err
+	}
+	at, off = headerSize, headerSize+n*attrSize
+	for i := range c.Attrs {
+		a := &c.Attrs[i]
+		if !a.set {
+			continue
+		}
+		if a.out {
+			copy(a.buf, mem[off:])
+		}
+		if a.ret != nil {
+			var attr abi.IbUverbsAttr
+			copy(mmap.Bytes(&attr), mem[at:])
+			*a.ret = uint32(*attr.Data())
+		}
+		off += aligned(a.buf)
+		at += attrSize
 	}
 	return nil
 }
+
+// aligned is the room that b takes.
+func aligned(b []byte) int { return (len(b) + 7) &^ 7 }
 
 func ioctl(fd int, req uint, arg uint64) error {
 	for {
