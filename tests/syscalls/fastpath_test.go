@@ -5,6 +5,7 @@ import (
 	"maps"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -122,24 +123,44 @@ func fastPath(t *testing.T, device string) {
 	}
 }
 
-// skipped shows that siw's kernel side is not called while it is at work: of a
-// row of posts that keeps it busy, some need no call.
+// skipped shows that siw's kernel side is not called while it is at work: after
+// a batch that it does not finish in the call, posts need none of their own.
 func skipped(t *testing.T, c *Counter, a, b *labtest.Side) {
-	const posts = 500
-	wr := []uverbs.SendWR{{Opcode: uverbs.OpRDMAWrite, SGL: []uverbs.SGE{a.MR.SGE(0, 64<<10)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}}
-	calls, err := c.During(func() {
-		for range posts {
-			if n, err := a.QP.PostSend(wr); n != 1 || err != nil {
-				panic(err)
-			}
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
+	const posts = 100
+	long := make([]uverbs.SendWR, 300)
+	for i := range long {
+		long[i] = uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, SGL: []uverbs.SGE{a.MR.SGE(0, 64<<10)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}
 	}
-	t.Logf("%d posts made %d doorbells", posts, calls[unix.SYS_WRITE])
-	if n := calls[unix.SYS_WRITE]; n == 0 || n >= posts {
-		t.Errorf("%d posts to a busy queue made %d doorbells", posts, n)
+	last := slices.Clone(long[:1])
+	last[0].Flags = uverbs.SendSignaled
+	post := func(wrs []uverbs.SendWR) {
+		if n, err := a.QP.PostSend(wrs); n != len(wrs) || err != nil {
+			panic(err)
+		}
+	}
+	var fewest uint64 = posts
+	for range 20 {
+		calls, err := c.During(func() {
+			post(long)
+			for range posts {
+				post(last[:1])
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for got := 0; got < posts; {
+			got += a.SendCQ.Poll(make([]uverbs.WC, posts))
+		}
+		if n := calls[unix.SYS_WRITE]; n > posts+1 {
+			t.Fatalf("%d posts made %d doorbells", posts+1, n)
+		} else if fewest = min(fewest, n-1); fewest < posts/2 {
+			break
+		}
+	}
+	t.Logf("%d posts to a busy queue made %d doorbells", posts, fewest)
+	if fewest >= posts {
+		t.Error("none was spared")
 	}
 }
 
