@@ -72,15 +72,16 @@ func echo(ctx context.Context, l *cm.Listener, opt cm.Options) error {
 	if err != nil {
 		return err
 	}
+	var d *cm.Datagrams
+	opt.Setup = func(e *cm.Endpoint) (err error) { // before the peer can send
+		d, err = cm.NewDatagrams(e, 1000)
+		return err
+	}
 	e, err := r.Accept(ctx, opt)
 	if err != nil {
 		return err
 	}
 	defer e.Close()
-	d, err := cm.NewDatagrams(e, 1000)
-	if err != nil {
-		return err
-	}
 	var buf [1000]byte
 	for {
 		m, err := d.RecvDatagram(ctx, buf[:])
