@@ -35,6 +35,11 @@ type Options struct {
 	// RetryCount and RNRRetryCount are 0..7; nil is 7, which for the latter
 	// means for ever.
 	RetryCount, RNRRetryCount *uint8
+	// Prepare, if set, is called when the device that leads to the peer is
+	// known and before the QP is made: the place to choose PD, SendCQ, RecvCQ
+	// and Cap for that device. A dial that tries again calls it again, as it
+	// does Setup.
+	Prepare func(Route, *Options) error
 	// Setup, if set, is called when the QP exists and before the peer can
 	// send: the place to post receives.
 	Setup func(*Endpoint) error
@@ -83,6 +88,12 @@ func newEndpoint(id *ID, opt Options, free func() error) (_ *Endpoint, err error
 	}()
 	if e.route, err = id.Route(); err != nil {
 		return nil, err
+	}
+	if opt.Prepare != nil {
+		if err := opt.Prepare(e.route, &opt); err != nil {
+			return nil, err
+		}
+		e.PD, e.SendCQ, e.RecvCQ = opt.PD, opt.SendCQ, opt.RecvCQ
 	}
 	if e.PD == nil {
 		pd, give, err := acquirePD(e.route)

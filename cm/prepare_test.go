@@ -1,0 +1,63 @@
+package cm_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestPrepare chooses PD and CQ when the device is known, on both sides.
+func TestPrepare(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx := within(t, 20*time.Second)
+		dev := labtest.OpenDevice(t, device)
+		pd := labtest.Must(dev.AllocPD())(t)
+		labtest.Close(t, pd)
+		cq := labtest.Must(dev.CreateCQ(uverbs.CQOptions{Depth: 256}))(t)
+		labtest.Close(t, cq)
+		opt := cm.Options{Prepare: func(r cm.Route, opt *cm.Options) error {
+			if r.Device != dev.Device().GUID {
+				t.Errorf("the device is %v, not %v", r.Device, dev.Device().GUID)
+			}
+			opt.PD, opt.SendCQ, opt.RecvCQ = pd, cq, cq
+			return nil
+		}}
+		l := labtest.Must(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+		labtest.Close(t, l)
+		accepted := make(chan *cm.Endpoint, 1)
+		go func() {
+			defer close(accepted)
+			r, err := l.Accept(ctx)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if e, err := r.Accept(ctx, opt); err != nil {
+				t.Error(err)
+			} else {
+				accepted <- e
+			}
+		}()
+		client := labtest.Must((&cm.Dialer{Options: opt}).Dial(ctx, l.Addr().String()))(t)
+		labtest.Close(t, client)
+		server, ok := <-accepted
+		if !ok {
+			return
+		}
+		labtest.Close(t, server)
+		for _, e := range []*cm.Endpoint{client, server} {
+			if e.PD != pd || e.SendCQ != cq || e.QP.RecvCQ() != cq {
+				t.Error("what was chosen is not used")
+			}
+		}
+		no := errors.New("no")
+		d := cm.Dialer{Options: cm.Options{Prepare: func(cm.Route, *cm.Options) error { return no }}}
+		if _, err := d.Dial(ctx, l.Addr().String()); !errors.Is(err, no) {
+			t.Errorf("dial that is not prepared: %v", err)
+		}
+	})
+}
