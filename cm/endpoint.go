@@ -16,6 +16,9 @@ type Options struct {
 	// PD is what the QP is made in; nil takes one that all connections on the
 	// device share. It must be on the device that the address leads to.
 	PD *uverbs.PD
+	// OwnPD makes a PD for this connection alone, if PD is nil: keys to its
+	// memory are of no use to the peers of others.
+	OwnPD bool
 	// Cap is the size of the QP's queues; zero is 64 requests each way with 2
 	// SGEs and 64 bytes of inline data.
 	Cap uverbs.QPCap
@@ -77,17 +80,19 @@ type Endpoint struct {
 }
 
 // newEndpoint makes the verbs objects for id and takes over free, which it
-// calls in any case.
-func newEndpoint(id *ID, opt Options, free func() error) (_ *Endpoint, err error) {
-	e := &Endpoint{id: id, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{})}
+// calls in any case. The route is looked up if it is zero.
+func newEndpoint(id *ID, route Route, opt Options, free func() error) (_ *Endpoint, err error) {
+	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{})}
 	e.release = append(e.release, free)
 	defer func() {
 		if err != nil {
 			e.free()
 		}
 	}()
-	if e.route, err = id.Route(); err != nil {
-		return nil, err
+	if e.route == (Route{}) {
+		if e.route, err = id.Route(); err != nil {
+			return nil, err
+		}
 	}
 	if opt.Prepare != nil {
 		if err := opt.Prepare(e.route, &opt); err != nil {
@@ -102,6 +107,12 @@ func newEndpoint(id *ID, opt Options, free func() error) (_ *Endpoint, err error
 		}
 		e.PD = pd
 		e.release = append(e.release, func() error { give(); return nil })
+		if opt.OwnPD {
+			if e.PD, err = pd.Context().AllocPD(); err != nil {
+				return nil, err
+			}
+			e.release = append(e.release, e.PD.Close)
+		}
 	}
 	if opt.Cap == (uverbs.QPCap{}) {
 		opt.Cap = uverbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}
@@ -144,19 +155,23 @@ func (e *Endpoint) makeCQs(opt Options) error {
 		e.release = append(e.release, ch.Close)
 		cqopt.Channel = ch
 	}
-	for cq, depth := range map[**uverbs.CQ]uint32{&e.SendCQ: opt.Cap.MaxSendWR, &e.RecvCQ: opt.Cap.MaxRecvWR} {
+	create := func(cq **uverbs.CQ, requests uint32) error {
 		if *cq != nil {
-			continue
+			return nil
 		}
-		cqopt.Depth = int(depth) + 1
+		cqopt.Depth = int(requests) + 1
 		made, err := e.PD.Context().CreateCQ(cqopt)
 		if err != nil {
 			return err
 		}
 		e.release = append(e.release, made.Close)
 		*cq = made
+		return nil
 	}
-	return nil
+	if err := create(&e.SendCQ, opt.Cap.MaxSendWR); err != nil {
+		return err
+	}
+	return create(&e.RecvCQ, opt.Cap.MaxRecvWR)
 }
 
 // modify moves the QP to a state as the connection manager says.
@@ -168,18 +183,28 @@ func (e *Endpoint) modify(state uverbs.QPState) error {
 	return e.QP.Modify(attr, mask)
 }
 
-// activate moves the QP to RTS. It is in INIT already, but only now does the
-// connection manager know what the peer may do, so it goes there again.
-func (e *Endpoint) activate() error {
+// activate moves the QP from INIT to RTS. What the peer may do the connection
+// manager of the dialing side knows only now, not when the QP went to INIT.
+func (e *Endpoint) activate(dialed bool) error {
 	if e.id.space.datagram() || isIWARP(e.PD.Context()) {
 		return nil
 	}
-	for _, state := range []uverbs.QPState{uverbs.StateInit, uverbs.StateRTR, uverbs.StateRTS} {
-		if err := e.modify(state); err != nil {
+	attr, mask, err := e.id.InitQPAttr(uverbs.StateRTR)
+	if err != nil {
+		return err
+	}
+	if dialed {
+		init, _, err := e.id.InitQPAttr(uverbs.StateInit)
+		if err != nil {
 			return err
 		}
+		attr.Access = init.Access
+		mask |= uverbs.MaskAccess
 	}
-	return nil
+	if err := e.QP.Modify(attr, mask); err != nil {
+		return err
+	}
+	return e.modify(uverbs.StateRTS)
 }
 
 func (opt *Options) connParam(qp *uverbs.QP) ConnParam {
