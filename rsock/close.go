@@ -1,0 +1,127 @@
+package rsock
+
+import (
+	"cmp"
+	"net"
+	"syscall"
+	"time"
+)
+
+// CloseWrite ends writing: the peer reads what was written, then io.EOF, and
+// may go on writing. Calls of Write under way or to come fail with EPIPE.
+func (c *Conn) CloseWrite() error {
+	c.cmu.Lock()
+	defer c.cmu.Unlock()
+	if err := c.enter(); err != nil {
+		return c.wrap("close", err)
+	}
+	if c.writeEnd {
+		c.leave()
+		return c.wrap("close", syscall.ENOTCONN)
+	}
+	c.writeEnd = true
+	c.wakeAll()
+	c.finish()
+	m := msgShutdown
+	if c.readEnd {
+		m = msgDisconnect
+	}
+	err := c.sendEnd(m, time.Now().Add(linger))
+	c.leave()
+	return c.wrap("close", err)
+}
+
+// finish sees to it that no more data is posted. mu is held, but not meanwhile.
+func (c *Conn) finish() {
+	c.mu.Unlock()
+	c.pmu.Lock()
+	c.tx.finished = true
+	c.pmu.Unlock()
+	c.mu.Lock()
+}
+
+// sendEnd posts SHUTDOWN or DISCONNECT, after all data. mu is held, but not
+// while it waits, until deadline.
+func (c *Conn) sendEnd(m message, deadline time.Time) error {
+	c.cl.deadline = deadline
+	err := c.closing((*Conn).ctrlReady)
+	if err != nil || c.err != nil || c.gone {
+		return cmp.Or(err, c.err)
+	}
+	c.postCtrl(m, nil)
+	return c.err
+}
+
+// ctrlReady tells whether a control message can be posted, or none ever.
+func (c *Conn) ctrlReady() bool { return c.err != nil || c.gone || c.ctrlRoom(1) }
+
+// quiet tells whether all that was posted has reached the peer, or never will.
+func (c *Conn) quiet() bool {
+	c.reap()
+	return c.err != nil || c.gone || c.ctl.used == 0
+}
+
+func (c *Conn) closing(ready func(*Conn) bool) error {
+	c.cl.waiting = true
+	err := c.wait(&c.cl, ready)
+	c.cl.waiting = false
+	return err
+}
+
+// Close ends the connection. All that was written before is delivered first, for
+// which Close waits up to 10 s, or what [Conn.SetLinger] said; if that fails, or
+// the connection breaks meanwhile, it says so. Calls of Read and Write under way
+// or to come fail with net.ErrClosed, as does another Close.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return c.wrap("close", net.ErrClosed)
+	}
+	c.closed = true
+	c.users++
+	c.keepAlive(0)
+	c.wakeAll()
+	deadline := time.Now().Add(c.linger)
+	c.mu.Unlock()
+	c.cmu.Lock() // a CloseRead or CloseWrite under way ends soon
+	c.mu.Lock()
+	err := c.goodbye(deadline)
+	c.cmu.Unlock()
+	return c.wrap("close", cmp.Or(err, c.leave()))
+}
+
+// goodbye says DISCONNECT and waits until it, and all before it, has arrived. A
+// peer that has said so itself reads nothing any more. When both sides have said
+// SHUTDOWN there is nothing left to say.
+func (c *Conn) goodbye(deadline time.Time) error {
+	c.finish()
+	if c.linger == 0 || c.err != nil || c.gone {
+		return nil
+	}
+	if !c.eof || !c.writeEnd {
+		if err := c.sendEnd(msgDisconnect, deadline); err != nil {
+			return err
+		}
+	}
+	c.cl.deadline = deadline
+	err := c.closing((*Conn).quiet)
+	if c.gone || c.ctl.used == 0 {
+		return nil
+	}
+	return cmp.Or(err, c.err)
+}
+
+// SetLinger sets how long Close waits for what was written to arrive, in
+// seconds. If it is zero Close waits for nothing and breaks the connection: the
+// peer's calls fail with ECONNRESET. If it is negative Close waits up to 10 s.
+func (c *Conn) SetLinger(sec int) error {
+	if err := c.enter(); err != nil {
+		return c.wrap("set", err)
+	}
+	c.linger = time.Duration(sec) * time.Second
+	if sec < 0 {
+		c.linger = linger
+	}
+	return c.wrap("set", c.leave())
+}

@@ -1,0 +1,197 @@
+package rsock
+
+import (
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// Conn is a connection: a [net.Conn], of which all methods may be called by
+// several goroutines. Whoever got it closes it; nothing is released before, and
+// what calls under way still use is released when they return.
+type Conn struct {
+	ep     *cm.Endpoint
+	qp     *uverbs.QP
+	recvCQ *uverbs.CQ
+	sendCQ *uverbs.CQ
+	events *uverbs.CompChannel
+	local  net.Addr
+	remote net.Addr
+	opt    Options
+	iwarp  bool // no immediates: messages are SENDs
+	peer   hello
+
+	rmu sync.Mutex // held through a Read or WriteTo
+	wmu sync.Mutex // held through a Write or ReadFrom
+	cmu sync.Mutex // held through a CloseRead, CloseWrite or Close
+
+	// pmu is held while data is posted, which then precedes SHUTDOWN and
+	// DISCONNECT, and guards tx. It is locked before mu.
+	pmu sync.Mutex
+	tx  poster
+
+	mu        sync.Mutex // guards the rest; held only for moments
+	users     int        // calls under way: memory is not released under them
+	closed    bool       // Close was called
+	readEnd   bool       // CloseRead was called
+	writeEnd  bool       // CloseWrite was called
+	eof       bool       // the peer writes no more
+	gone      bool       // neither does it read: it is over
+	broken    bool       // it cannot be trusted
+	err       error      // what ended the connection otherwise
+	linger    time.Duration
+	in        inbound
+	out       outbound
+	ctl       control
+	rd, wr    waiter // who reads and who writes
+	cl        waiter // who closes
+	sleeper   *waiter
+	recvArmed bool
+	sendArmed bool
+	probe     *time.Timer // sends keepalives
+	period    time.Duration
+	wcs       [16]uverbs.WC
+	reaped    [16]uverbs.WC
+	recvs     [16]uverbs.RecvWR
+	recvSGEs  [16]uverbs.SGE
+}
+
+// inbound is the receive ring, and what the peer was told of it. Counts are of
+// bytes since the beginning.
+type inbound struct {
+	ring     []byte
+	slots    []byte // iWARP's messages, 4 bytes for each receive
+	slot     int    // the next receive to post
+	posted   int    // how many there are
+	reading  bool   // somebody copies from the ring
+	heard    bool   // a message has come
+	received uint64
+	consumed uint64
+	offered  uint64
+	seq      uint16 // messages received
+	limit    uint16 // up to which they may come
+}
+
+func (c *Conn) memory(e *cm.Endpoint) error {
+	remote, err := e.AllocMR(c.opt.ReadBuffer+sgeCount*sgeSize, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
+	if err != nil {
+		return err
+	}
+	slots := 0
+	if c.iwarp {
+		slots = 4 * c.in.posted
+	}
+	local, err := e.AllocMR(c.opt.WriteBuffer+slots, uverbs.AccessLocalWrite)
+	if err != nil {
+		return err
+	}
+	half := c.opt.ReadBuffer / 2
+	c.in.ring, c.out.table = remote.Bytes()[:c.opt.ReadBuffer], remote.Bytes()[c.opt.ReadBuffer:]
+	c.out.ring, c.in.slots = local.Bytes()[:c.opt.WriteBuffer], local.Bytes()[c.opt.WriteBuffer:]
+	c.tx.sge = local.SGE(0, c.opt.WriteBuffer)
+	for i := range c.recvs {
+		if c.iwarp {
+			c.recvs[i].SGL = c.recvSGEs[i : i+1]
+			c.recvSGEs[i] = local.SGE(c.opt.WriteBuffer, 4)
+		}
+	}
+	c.ctl.ring = sge{addr: remote.Addr(), key: remote.RKey(), length: uint32(half)}
+	c.in.offered = uint64(half)
+	c.in.limit = uint16(c.opt.RecvQueue)
+	return nil
+}
+
+// newConn is a connection yet to be made, with the options that make it.
+func newConn(opt Options) (*Conn, cm.Options) {
+	c := &Conn{opt: opt.withDefaults(), linger: linger}
+	c.in.posted = c.opt.RecvQueue + spare
+	private := make([]byte, helloSize)
+	return c, cm.Options{
+		OwnPD: true, Events: true, PrivateData: private,
+		ResponderResources: 1, InitiatorDepth: 1, // reads that nobody makes
+		Cap: uverbs.QPCap{
+			MaxSendWR: uint32(c.opt.SendQueue), MaxRecvWR: uint32(c.in.posted),
+			MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: uint32(max(c.opt.Inline, sgeSize)),
+		},
+		Setup: func(e *cm.Endpoint) error { return c.setup(e, private) },
+	}
+}
+
+// setup has all ready before the peer can send.
+func (c *Conn) setup(e *cm.Endpoint, private []byte) error {
+	c.ep, c.qp, c.recvCQ, c.sendCQ = e, e.QP, e.RecvCQ, e.SendCQ
+	c.events = e.RecvCQ.Channel()
+	c.iwarp = strings.HasSuffix(e.PD.Context().Device().NodeType, "RNIC")
+	if err := c.memory(e); err != nil {
+		return err
+	}
+	for left := c.in.posted; left > 0; {
+		n := min(left, len(c.recvs))
+		if err := c.postRecvs(n); err != nil {
+			return err
+		}
+		left -= n
+	}
+	h := hello{
+		bigEndian: bigEndianHost, credits: uint16(c.opt.RecvQueue), buffer: c.ctl.ring,
+		sgl: sge{addr: c.ctl.ring.addr + uint64(c.opt.ReadBuffer), key: c.ctl.ring.key, length: sgeCount},
+	}
+	h.put(private)
+	return nil
+}
+
+// connected takes over when the peer has said who it is.
+func (c *Conn) connected(peer hello, passive bool) {
+	c.peer = peer
+	c.local, c.remote = c.ep.LocalAddr(), c.ep.RemoteAddr()
+	c.out.start(c)
+	c.ctl.start(c)
+	c.rd.start()
+	c.wr.start()
+	c.cl.start()
+	if c.iwarp && passive {
+		// The first message is the dialing side's (RFC 5044, 7.1.1), whose
+		// kernel overlooks what comes before it listens to its socket.
+		c.qp.HoldSends(time.Now().Add(settle))
+	}
+	c.in.heard = !(c.iwarp && passive)
+	c.mu.Lock()
+	c.keepAlive(c.opt.KeepAlive)
+	c.mu.Unlock()
+}
+
+// settle is how long a side that accepted waits at most for the first message
+// before it sends itself.
+const settle = 10 * time.Millisecond
+
+// LocalAddr and RemoteAddr are the ends of the connection, of type [cm.Addr].
+func (c *Conn) LocalAddr() net.Addr  { return c.local }
+func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+
+// enter begins a call: mu is held, and memory stays, until leave.
+func (c *Conn) enter() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return net.ErrClosed
+	}
+	c.users++
+	return nil
+}
+
+// leave ends a call; the last one out of a closed connection releases it.
+func (c *Conn) leave() error {
+	c.users--
+	last := c.closed && c.users == 0
+	c.mu.Unlock()
+	if !last {
+		return nil
+	}
+	return c.ep.Close()
+}
+
+var _ net.Conn = (*Conn)(nil)

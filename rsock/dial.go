@@ -1,0 +1,136 @@
+package rsock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/cm"
+)
+
+// Dialer makes connections. The zero value is usable.
+type Dialer struct {
+	Options
+	// LocalAddr is where to connect from; the zero value leaves it to routing.
+	LocalAddr netip.AddrPort
+	// Timeout bounds a dial, as its context does; zero leaves it to that, and
+	// to the kernel, which gives up after some 30 s.
+	Timeout time.Duration
+	// Resolver looks names up; nil is net.DefaultResolver.
+	Resolver *net.Resolver
+}
+
+// Dial connects with the zero [Dialer].
+func Dial(network, addr string) (net.Conn, error) { return new(Dialer).Dial(network, addr) }
+
+// Dial is DialContext with no context.
+func (d *Dialer) Dial(network, addr string) (net.Conn, error) {
+	return d.DialContext(context.Background(), network, addr)
+}
+
+// DialContext connects to addr, "host:port", by RDMA whatever the network is
+// called: "rdma" or "tcp", or with a 4 or 6 appended, for addresses of that kind
+// only. A name's addresses are tried one after the other. ctx bounds all of it,
+// and does nothing to a connection that is up. The connection is a [*Conn].
+func (d *Dialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	c, err := d.dial(ctx, network, addr)
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: dialError{err}}
+	}
+	return c, nil
+}
+
+// dialError tells of a deadline as net.Error wants it told.
+type dialError struct{ error }
+
+func (e dialError) Unwrap() error { return e.error }
+func (e dialError) Timeout() bool {
+	return errors.Is(e.error, context.DeadlineExceeded) || errors.Is(e.error, unix.ETIMEDOUT)
+}
+
+func (d *Dialer) dial(ctx context.Context, network, addr string) (*Conn, error) {
+	if d.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.Timeout)
+		defer cancel()
+	}
+	addrs, err := d.lookup(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	var first error
+	for _, a := range addrs {
+		c, err := d.attempt(ctx, a)
+		if err == nil {
+			return c, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return nil, first
+}
+
+// lookup finds the addresses that are meant.
+func (d *Dialer) lookup(ctx context.Context, network, addr string) ([]netip.AddrPort, error) {
+	ip, err := ipNetwork(network)
+	if err != nil {
+		return nil, err
+	}
+	r := d.Resolver
+	if r == nil {
+		r = net.DefaultResolver
+	}
+	host, service, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	port, err := r.LookupPort(ctx, "tcp", service)
+	if err != nil {
+		return nil, err
+	}
+	if host == "" {
+		return nil, &net.AddrError{Err: "missing host", Addr: addr}
+	}
+	ips, err := r.LookupNetIP(ctx, ip, host)
+	if err != nil {
+		return nil, err
+	}
+	addrs := make([]netip.AddrPort, len(ips))
+	for i, ip := range ips {
+		addrs[i] = netip.AddrPortFrom(ip.Unmap(), uint16(port))
+	}
+	return addrs, nil
+}
+
+// ipNetwork is what the resolver calls a network's addresses.
+func ipNetwork(name string) (string, error) {
+	for _, prefix := range []string{network, "tcp"} {
+		if v, ok := strings.CutPrefix(name, prefix); ok && (v == "" || v == "4" || v == "6") {
+			return "ip" + v, nil
+		}
+	}
+	return "", net.UnknownNetworkError(name)
+}
+
+func (d *Dialer) attempt(ctx context.Context, addr netip.AddrPort) (*Conn, error) {
+	c, opt := newConn(d.Options)
+	dialer := cm.Dialer{Options: opt, LocalAddr: d.LocalAddr}
+	ep, err := dialer.Dial(ctx, addr.String())
+	if err != nil {
+		return nil, err
+	}
+	peer, err := parseHello(ep.PrivateData)
+	if err != nil {
+		ep.Close()
+		return nil, fmt.Errorf("%v: %w", addr, errors.Join(err, errors.ErrUnsupported))
+	}
+	c.connected(peer, false)
+	return c, nil
+}

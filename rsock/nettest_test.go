@@ -1,0 +1,50 @@
+package rsock_test
+
+import (
+	"net"
+	"testing"
+
+	"golang.org/x/net/nettest"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rsock"
+)
+
+// pair makes a connection and returns its ends: who dialed, who accepted.
+func pair(device string, opt rsock.Options) (c1, c2 *rsock.Conn, err error) {
+	l, err := rsock.ListenConfig{Options: opt}.Listen(ctx, "rdma", net.JoinHostPort(labtest.AddrOf(device), "0"))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer l.Close()
+	a, err := (&rsock.Dialer{Options: opt}).Dial("rdma", l.Addr().String())
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := l.Accept()
+	if err != nil {
+		a.Close()
+		return nil, nil, err
+	}
+	return a.(*rsock.Conn), b.(*rsock.Conn), nil
+}
+
+func TestConn(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		for name, turn := range map[string]bool{"dialed": false, "accepted": true} {
+			t.Run(name, func(t *testing.T) {
+				nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
+					a, b, err := pair(device, rsock.Options{})
+					if err != nil {
+						return nil, nil, nil, err
+					}
+					stop = func() { a.Close(); b.Close() }
+					if turn {
+						return b, a, stop, nil
+					}
+					return a, b, stop, nil
+				})
+			})
+		}
+	})
+}

@@ -1,0 +1,64 @@
+package rsock
+
+import (
+	"cmp"
+	"time"
+)
+
+// Options tune connections. The zero value is right for most, and as C's
+// rsockets are.
+type Options struct {
+	// ReadBuffer and WriteBuffer are the sizes of the rings in bytes; zero is
+	// 128 KiB, the least is 4 KiB, the most 512 MiB. They are rounded up to
+	// pages.
+	ReadBuffer, WriteBuffer int
+	// SendQueue and RecvQueue are how many requests the queues take, at least
+	// 16 and at most 65534; zero is 384. RecvQueue is how many messages the
+	// peer may have under way.
+	SendQueue, RecvQueue int
+	// Inline is how many bytes at most are copied into the request itself;
+	// zero is 64, negative none.
+	Inline int
+	// SpinTime is how long a call that has to wait looks for what it waits
+	// for before it sleeps; zero is 10 us, negative not at all. More of it
+	// answers sooner and burns more of the processor.
+	SpinTime time.Duration
+	// KeepAlive is how often a connection is tested that nothing is written
+	// to; zero is 15 s, negative never. See [Conn.SetKeepAlivePeriod].
+	KeepAlive time.Duration
+}
+
+const (
+	defaultBuffer    = 128 << 10
+	minBuffer        = 4 << 10
+	maxBuffer        = 512 << 20 // a message counts up to half of it
+	defaultQueue     = 384
+	minQueue         = 16
+	maxQueue         = 0xfffe
+	defaultInline    = 64
+	defaultSpin      = 10 * time.Microsecond
+	defaultKeepAlive = 15 * time.Second
+
+	// linger bounds Close: with a peer that takes nothing, C waits for ever.
+	linger = 10 * time.Second
+
+	ctrlQueue = 4  // send requests for control messages
+	spare     = 16 // receives beyond those that peers are told of: for their control messages
+	maxChunk  = 64 << 10
+	lowWater  = 2 << 10 // Write waits for room for this much
+	page      = 4 << 10
+)
+
+func (o Options) withDefaults() Options {
+	buffer := func(v int) int {
+		v = min(max(cmp.Or(v, defaultBuffer), minBuffer), maxBuffer)
+		return (v + page - 1) &^ (page - 1)
+	}
+	queue := func(v int) int { return min(max(cmp.Or(v, defaultQueue), minQueue), maxQueue) }
+	o.ReadBuffer, o.WriteBuffer = buffer(o.ReadBuffer), buffer(o.WriteBuffer)
+	o.SendQueue, o.RecvQueue = queue(o.SendQueue), queue(o.RecvQueue)
+	o.Inline = max(cmp.Or(o.Inline, defaultInline), 0)
+	o.SpinTime = max(cmp.Or(o.SpinTime, defaultSpin), 0)
+	o.KeepAlive = max(cmp.Or(o.KeepAlive, defaultKeepAlive), 0)
+	return o
+}

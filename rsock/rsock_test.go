@@ -1,0 +1,5 @@
+package rsock_test
+
+import "context"
+
+var ctx = context.Background()

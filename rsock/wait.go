@@ -1,0 +1,175 @@
+package rsock
+
+import (
+	"errors"
+	"net"
+	"os"
+	"runtime"
+	"time"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// waiter is a call that may have to wait: the one that reads, the one that
+// writes, the one that closes. Of those who wait one sleeps on the CQs' events,
+// and the others follow: it wakes them when their time has come, or when it
+// leaves.
+type waiter struct {
+	ready     func(*Conn) bool // with mu held
+	deadline  time.Time
+	following bool
+	waiting   bool
+	turn      chan struct{} // has a token when a follower should look
+	timer     *time.Timer
+}
+
+func (w *waiter) start() { w.turn = make(chan struct{}, 1) }
+
+// wake has a follower look.
+func (w *waiter) wake() {
+	select {
+	case w.turn <- struct{}{}:
+	default:
+	}
+}
+
+// follow waits for wake or for the deadline.
+func (w *waiter) follow(deadline time.Time) {
+	if deadline.IsZero() {
+		<-w.turn
+		return
+	}
+	left := time.Until(deadline)
+	if w.timer == nil {
+		w.timer = time.NewTimer(left)
+	} else {
+		w.timer.Reset(left)
+	}
+	select {
+	case <-w.turn:
+	case <-w.timer.C:
+	}
+	w.timer.Stop()
+}
+
+// wakeAll has everybody look who waits. mu is held.
+func (c *Conn) wakeAll() {
+	if c.sleeper != nil {
+		c.events.Wake()
+	}
+	for _, w := range [...]*waiter{&c.rd, &c.wr, &c.cl} {
+		if w.following {
+			w.wake()
+		}
+	}
+}
+
+func (w *waiter) expired() bool { return !w.deadline.IsZero() && !time.Now().Before(w.deadline) }
+
+// wait drives the connection until the waiter is ready. mu is held, but not
+// meanwhile.
+func (c *Conn) wait(w *waiter, ready func(*Conn) bool) error {
+	w.ready = ready
+	err := c.await(w)
+	if c.sleeper == nil {
+		// Somebody else must sleep now.
+		for _, other := range [...]*waiter{&c.rd, &c.wr, &c.cl} {
+			if other != w && other.following {
+				other.wake()
+				break
+			}
+		}
+	}
+	return err
+}
+
+func (c *Conn) await(w *waiter) error {
+	var spun time.Time
+	for {
+		c.progress()
+		switch {
+		case w.ready(c):
+			return nil
+		case c.closed && w != &c.cl:
+			return net.ErrClosed
+		case w.expired():
+			return os.ErrDeadlineExceeded
+		}
+		if c.opt.SpinTime > 0 {
+			now := time.Now()
+			if spun.IsZero() {
+				spun = now
+			}
+			if now.Sub(spun) < c.opt.SpinTime {
+				c.mu.Unlock()
+				runtime.Gosched()
+				c.mu.Lock()
+				continue
+			}
+		}
+		if c.arm() {
+			continue // what came before that makes no event
+		}
+		if c.sleeper != nil {
+			w.following = true
+			deadline := w.deadline
+			c.mu.Unlock()
+			w.follow(deadline)
+			c.mu.Lock()
+			w.following = false
+			continue
+		}
+		c.sleeper = w
+		deadline := w.deadline
+		c.mu.Unlock()
+		events, err := c.events.Sleep(deadline)
+		c.mu.Lock()
+		c.sleeper = nil
+		if events > 0 {
+			c.recvArmed, c.sendArmed = false, false
+		}
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			c.die(&resetError{err})
+		}
+	}
+}
+
+// arm asks for events of what is waited for, and tells whether it did.
+func (c *Conn) arm() (did bool) {
+	if !c.recvArmed {
+		c.recvArmed, did = true, true
+		c.arming(c.recvCQ)
+	}
+	if !c.sendArmed && (c.out.short || c.ctl.short || c.cl.waiting) {
+		c.sendArmed, did = true, true
+		c.arming(c.sendCQ)
+	}
+	return did
+}
+
+func (c *Conn) arming(cq *uverbs.CQ) {
+	if err := cq.Arm(false); err != nil {
+		c.die(&resetError{err})
+	}
+}
+
+// SetDeadline sets when calls of Read and Write under way or to come fail with
+// [os.ErrDeadlineExceeded]; never if it is zero.
+func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadline(t, &c.rd, &c.wr) }
+
+// SetReadDeadline is SetDeadline for Read and WriteTo only.
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, &c.rd) }
+
+// SetWriteDeadline is SetDeadline for Write and ReadFrom only.
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, &c.wr) }
+
+func (c *Conn) setDeadline(t time.Time, waiters ...*waiter) error {
+	if err := c.enter(); err != nil {
+		return c.wrap("set", err)
+	}
+	for _, w := range waiters {
+		w.deadline = t
+	}
+	c.wakeAll()
+	return c.wrap("set", c.leave())
+}

@@ -1,0 +1,117 @@
+package rsock
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// ErrProtocol is a peer that breaks the rules, or speaks another protocol. The
+// connection is ended.
+var ErrProtocol = errors.New("peer breaks the rsocket protocol")
+
+func breach(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
+}
+
+// What the wire knows (librdmacm's rsocket.c).
+const (
+	version   = 1
+	helloSize = 40
+	sgeSize   = 16
+	sgeCount  = 2 // descriptors that we offer room for
+
+	flagNet   = 1 << 0 // the sender's host is big-endian
+	flagIOMap = 1 << 1 // the size of an I/O map is given: ours is 0
+)
+
+// message is the 32 bits that tell of data, credits and ends.
+type message uint32
+
+const (
+	opShift          = 29
+	dataMask         = 1<<opShift - 1
+	opData   message = 0 << opShift // bytes that were placed
+	opSGL    message = 4 << opShift // the last message number that may come, and perhaps a descriptor
+	opCtrl   message = 7 << opShift
+
+	msgDisconnect = opCtrl | 0
+	msgKeepAlive  = opCtrl | 1
+	msgShutdown   = opCtrl | 2
+)
+
+func (m message) op() message { return m &^ dataMask }
+func (m message) data() int   { return int(m & dataMask) }
+
+// sge is a piece of a peer's memory.
+type sge struct {
+	addr   uint64
+	key    uint32
+	length uint32
+}
+
+func (s sge) put(b []byte, order binary.ByteOrder) {
+	order.PutUint64(b, s.addr)
+	order.PutUint32(b[8:], s.key)
+	order.PutUint32(b[12:], s.length)
+}
+
+func getSGE(b []byte, order binary.ByteOrder) sge {
+	return sge{order.Uint64(b), order.Uint32(b[8:]), order.Uint32(b[12:])}
+}
+
+// hello is the private data that the two sides exchange while they connect.
+type hello struct {
+	bigEndian bool
+	credits   uint16
+	sgl       sge // the descriptors; length counts them
+	buffer    sge // the first half of the receive ring
+}
+
+// bigEndianHost tells the byte order of this machine.
+var bigEndianHost = binary.NativeEndian.Uint16([]byte{0, 1}) == 1
+
+func (h *hello) order() binary.ByteOrder {
+	if h.bigEndian {
+		return binary.BigEndian
+	}
+	return binary.LittleEndian
+}
+
+func (h *hello) put(b []byte) {
+	clear(b[:helloSize])
+	b[0] = version
+	b[1] = flagIOMap
+	if h.bigEndian {
+		b[1] |= flagNet
+	}
+	binary.BigEndian.PutUint16(b[2:], h.credits)
+	h.sgl.put(b[8:], binary.BigEndian)
+	h.buffer.put(b[24:], binary.BigEndian)
+}
+
+// parseHello reads private data, which RoCE pads with zeros.
+func parseHello(b []byte) (hello, error) {
+	if len(b) < helloSize {
+		return hello{}, breach("%d bytes of private data", len(b))
+	}
+	if b[0] != version {
+		return hello{}, breach("version %d", b[0])
+	}
+	h := hello{
+		bigEndian: b[1]&flagNet != 0,
+		credits:   binary.BigEndian.Uint16(b[2:]),
+		sgl:       getSGE(b[8:], binary.BigEndian),
+		buffer:    getSGE(b[24:], binary.BigEndian),
+	}
+	last := func(s sge, size uint64) bool { return s.addr+(uint64(s.length)*size-1) >= s.addr }
+	switch {
+	case h.credits == 0:
+		return h, breach("no credits")
+	case h.sgl.length < 2 || !last(h.sgl, sgeSize):
+		return h, breach("%d descriptors at %#x", h.sgl.length, h.sgl.addr)
+	case h.buffer.length == 0 || !last(h.buffer, 2):
+		return h, breach("a buffer of %d bytes at %#x", h.buffer.length, h.buffer.addr)
+	}
+	return h, nil
+}

@@ -1,0 +1,353 @@
+package rsock
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+var (
+	errInvalidWrite = errors.New("writer returned an invalid count from Write")
+	errInvalidRead  = errors.New("reader returned an invalid count from Read")
+)
+
+// outbound is the send ring and what the peer has told of its own. Counts of
+// bytes are since the beginning, as those of requests are, modulo 2^31.
+type outbound struct {
+	ring  []byte
+	table []byte // the descriptors that the peer writes
+	head  uint64 // written to
+	freed uint64 // of which the device is done with
+	room  int    // that somebody waits for
+
+	cost      uint32 // requests for a message
+	posted    uint32
+	done      uint32
+	slots     uint32 // that may be under way
+	quiet     uint32 // those posted after the last that completes with an event
+	quietData int    // and their bytes
+	short     bool   // somebody waits for completions
+
+	seq    uint16 // messages sent
+	limit  uint16 // up to which they may go
+	window uint16 // how many may be under way
+	spare  uint16 // credits not to be used
+
+	target [sgeCount]sge // where to write to
+	expect [sgeCount]sge
+	doubt  sge
+	cur    int // the target in use
+	next   int // the one that the peer writes next
+}
+
+const markMask = 1<<31 - 1
+
+func (o *outbound) start(c *Conn) {
+	b := c.peer.buffer
+	o.expect = [...]sge{b, {b.addr + uint64(b.length), b.key, b.length}}
+	o.target[0] = b
+	o.next = 1
+	o.limit, o.window = c.peer.credits, c.peer.credits
+	o.slots, o.cost = uint32(c.opt.SendQueue-ctrlQueue), 1
+	if c.iwarp {
+		// A message that finds no receive ends the connection, and C has none
+		// in reserve for control messages.
+		o.cost, o.spare = 2, min(8, o.window/4)
+	}
+	for i := range c.tx.wrs {
+		c.tx.wrs[i] = uverbs.SendWR{}
+	}
+	c.tx.wrs[0].Opcode = uverbs.OpRDMAWriteImm
+	if c.iwarp {
+		c.tx.wrs[0].Opcode = uverbs.OpRDMAWrite
+		c.tx.wrs[1] = uverbs.SendWR{Opcode: uverbs.OpSend, Inline: c.tx.msg[:]}
+	}
+}
+
+// poster posts data.
+type poster struct {
+	sge      uverbs.SGE // of the whole send ring
+	wrs      [2]uverbs.SendWR
+	sgl      [1]uverbs.SGE
+	msg      [4]byte
+	finished bool // nothing more may be posted
+}
+
+// shot is a message to be posted, of n bytes.
+type shot struct {
+	addr     uint64
+	key      uint32
+	n        int
+	mark     uint64 // what is done when it completes
+	signaled bool
+}
+
+// Write writes all of p, waiting for the peer to read if there is no room. It
+// returns when the last of it has been handed to the device. Errors are
+// net.ErrClosed after Close, EPIPE after CloseWrite, ECONNRESET if the peer
+// reads no more or the connection broke, ETIMEDOUT if it does not answer.
+func (c *Conn) Write(p []byte) (int, error) {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	if err := c.enter(); err != nil {
+		return 0, c.wrap("write", err)
+	}
+	n, err := c.write(p)
+	c.leave()
+	return n, c.wrap("write", err)
+}
+
+func (c *Conn) write(p []byte) (n int, err error) {
+	if err := c.writeErr(); err != nil {
+		return 0, err
+	}
+	if c.wr.expired() {
+		return 0, os.ErrDeadlineExceeded
+	}
+	for n < len(p) && err == nil {
+		m, rest := 0, p[n:]
+		if len(rest) <= c.opt.Inline {
+			m, err = c.send(rest, true)
+		} else {
+			var room []byte
+			if room, err = c.reserve(len(rest)); err != nil {
+				break
+			}
+			if len(room) > small {
+				c.mu.Unlock()
+				m = copy(room, rest)
+				c.mu.Lock()
+			} else {
+				m = copy(room, rest)
+			}
+			m, err = c.send(room[:m], false)
+		}
+		n += m
+	}
+	return n, err
+}
+
+// writeErr is why nothing can be written.
+func (c *Conn) writeErr() error {
+	switch {
+	case c.closed:
+		return net.ErrClosed
+	case c.writeEnd:
+		return syscall.EPIPE
+	case c.err != nil:
+		return c.err
+	case c.gone:
+		return syscall.ECONNRESET
+	}
+	return nil
+}
+
+// chunk is the most that goes in one message: enough of them that copying and
+// sending overlap.
+func (c *Conn) chunk() int { return min(len(c.out.ring)/4, maxChunk) }
+
+// reserve waits for room in the send ring for some of n bytes.
+func (c *Conn) reserve(n int) ([]byte, error) {
+	o := &c.out
+	o.room = min(n, lowWater, len(o.ring)/4)
+	if !c.roomy() {
+		if err := c.wait(&c.wr, (*Conn).roomy); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.writeErr(); err != nil {
+		return nil, err
+	}
+	at := int(o.head % uint64(len(o.ring)))
+	return o.ring[at:][:min(n, c.chunk(), len(o.ring)-at, len(o.ring)-int(o.head-o.freed))], nil
+}
+
+// roomy tells whether there is room for what somebody waits for, in one piece.
+func (c *Conn) roomy() bool {
+	o := &c.out
+	for range 2 {
+		free := len(o.ring) - int(o.head-o.freed)
+		tail := len(o.ring) - int(o.head%uint64(len(o.ring)))
+		switch {
+		case free >= o.room && tail >= o.room:
+			o.short = false
+			return true
+		case tail < o.room && free >= tail+o.room:
+			o.head += uint64(tail) // freed with what follows
+			o.quietData += tail
+			o.short = false
+			return true
+		}
+		c.reap()
+	}
+	o.short = true
+	return c.writeErr() != nil
+}
+
+// sendable tells whether a message can be posted.
+func (c *Conn) sendable() bool {
+	o := &c.out
+	o.short = false
+	if o.limit-o.seq <= o.spare || o.target[o.cur].length == 0 {
+		return c.writeErr() != nil
+	}
+	if o.free() < o.cost {
+		c.reap()
+	}
+	o.short = o.free() < o.cost
+	return !o.short || c.writeErr() != nil
+}
+
+func (o *outbound) free() uint32 { return o.slots - (o.posted-o.done)&markMask }
+
+// send posts data, which is inline or at the head of the send ring, in as many
+// messages as the peer's ring takes.
+func (c *Conn) send(data []byte, inline bool) (n int, err error) {
+	for n < len(data) {
+		if !c.sendable() {
+			if err := c.wait(&c.wr, (*Conn).sendable); err != nil {
+				return n, err
+			}
+		}
+		if err := c.writeErr(); err != nil {
+			return n, err
+		}
+		part := data[n:]
+		part = part[:min(len(part), int(c.out.target[c.out.cur].length))]
+		at := int(c.out.head % uint64(len(c.out.ring)))
+		s := c.aim(len(part), inline)
+		c.mu.Unlock()
+		if inline {
+			err = c.post(s, part, 0)
+		} else {
+			err = c.post(s, nil, at)
+		}
+		c.mu.Lock()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				err = c.writeErr()
+			} else {
+				c.die(&resetError{err})
+				err = c.err
+			}
+			return n, err
+		}
+		n += len(part)
+	}
+	return n, nil
+}
+
+// aim takes what a message of n bytes needs.
+func (c *Conn) aim(n int, inline bool) shot {
+	o := &c.out
+	t := &o.target[o.cur]
+	s := shot{addr: t.addr, key: t.key, n: n}
+	t.addr += uint64(n)
+	if t.length -= uint32(n); t.length == 0 {
+		o.cur ^= 1
+	}
+	o.seq++
+	o.posted += o.cost
+	o.quiet += o.cost
+	if !inline {
+		o.head += uint64(n)
+		o.quietData += n
+	}
+	covered := o.posted
+	switch {
+	case c.iwarp && !inline:
+		// siw sends larger unsignaled requests straight from the ring, and
+		// TCP may look there again after their completion: have it copy.
+		covered--
+		s.signaled = true
+		o.quiet = 1
+	case o.quiet >= o.slots/4 || o.quietData >= len(o.ring)/4:
+		s.signaled = true
+		o.quiet = 0
+	}
+	if s.signaled {
+		o.quietData = 0
+	}
+	s.mark = uint64(covered&markMask)<<32 | uint64(uint32(o.head))
+	return s
+}
+
+// post posts a message. mu is not held: the device may take its time.
+func (c *Conn) post(s shot, inline []byte, at int) error {
+	c.pmu.Lock()
+	defer c.pmu.Unlock()
+	if c.tx.finished {
+		return net.ErrClosed
+	}
+	t := &c.tx
+	w := &t.wrs[0]
+	w.RemoteAddr, w.RKey = s.addr, s.key
+	w.ID, w.Flags, w.Inline, w.SGL = s.mark, 0, inline, nil
+	if inline == nil {
+		t.sgl[0] = uverbs.SGE{Addr: t.sge.Addr + uint64(at), Length: uint32(s.n), LKey: t.sge.LKey}
+		w.SGL = t.sgl[:]
+	}
+	m := opData | message(s.n)
+	wrs := t.wrs[:1]
+	last := w
+	if c.iwarp {
+		wrs = t.wrs[:]
+		if inline != nil {
+			last = &t.wrs[1]
+		}
+		t.wrs[1].ID, t.wrs[1].Flags = s.mark, 0
+		binary.NativeEndian.PutUint32(t.msg[:], uint32(m))
+	} else {
+		w.Imm = uint32(m)
+	}
+	if s.signaled {
+		last.Flags = uverbs.SendSignaled
+	}
+	_, err := c.qp.PostSend(wrs)
+	w.Inline = nil
+	return err
+}
+
+// ReadFrom writes what r has, until its end, and returns how much that was. r
+// reads straight into the send ring.
+func (c *Conn) ReadFrom(r io.Reader) (n int64, err error) {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	if err := c.enter(); err != nil {
+		return 0, c.wrap("write", err)
+	}
+	defer func() { c.leave() }()
+	for {
+		if err := c.writeErr(); err != nil {
+			return n, c.wrap("write", err)
+		}
+		if c.wr.expired() {
+			return n, c.wrap("write", os.ErrDeadlineExceeded)
+		}
+		room, err := c.reserve(c.chunk())
+		if err != nil {
+			return n, c.wrap("write", err)
+		}
+		c.mu.Unlock()
+		m, rerr := r.Read(room)
+		c.mu.Lock()
+		if m < 0 || m > len(room) {
+			return n, errInvalidRead
+		}
+		m, err = c.send(room[:m], false)
+		n += int64(m)
+		switch {
+		case err != nil:
+			return n, c.wrap("write", err)
+		case rerr == io.EOF:
+			return n, nil
+		case rerr != nil:
+			return n, rerr
+		}
+	}
+}
