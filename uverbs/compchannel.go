@@ -32,6 +32,7 @@ type channel struct {
 	pending map[uint64]int // events read and not yet waited for, by CQ
 	changed chan struct{}  // closed, and made anew, when pending grows
 	stop    func()         // makes whoever reads look again; nil if nobody does
+	sleep   sleep
 }
 
 // CreateCompChannel makes a completion channel.
@@ -163,6 +164,8 @@ func (c *channel) add(id uint64) {
 	if c.stop != nil {
 		c.stop()
 	}
+	c.sleep.events++
+	c.wake()
 }
 
 // tell wakes those who wait for pending to grow.

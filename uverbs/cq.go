@@ -126,6 +126,9 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 	return cq, nil
 }
 
+// Channel carries the CQ's events; it is nil if there is none.
+func (q *CQ) Channel() *CompChannel { return q.channel }
+
 // Cap is the number of completions the CQ holds.
 func (q *CQ) Cap() int { return q.queue.Cap() }
 

@@ -2,6 +2,7 @@ package sys
 
 import (
 	"context"
+	"errors"
 	"os"
 	"syscall"
 	"time"
@@ -90,6 +91,20 @@ func (e *EventFile) Read(ctx context.Context, b []byte) (n int, err error) {
 	})
 	return n, err
 }
+
+// ReadPlain reads one or more whole events into b. Unlike Read it allocates
+// nothing, and it is SetDeadline that ends it, with [os.ErrDeadlineExceeded]. The
+// two ways of reading do not mix.
+func (e *EventFile) ReadPlain(b []byte) (n int, err error) {
+	n, err = e.f.Read(b)
+	if errors.Is(err, os.ErrClosed) {
+		err = ErrClosed
+	}
+	return n, err
+}
+
+// SetDeadline is when ReadPlain, under way or to come, ends; never if zero.
+func (e *EventFile) SetDeadline(t time.Time) error { return e.f.SetReadDeadline(t) }
 
 // Control calls f with the file descriptor, which stays open meanwhile.
 func (e *EventFile) Control(f func(fd int) error) (err error) {

@@ -1,0 +1,70 @@
+package uverbs_test
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestSleep: events, Wake and deadlines each end a sleep, and none is lost.
+func TestSleep(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
+		ch := b.RecvCQ.Channel()
+		sleep := func(until time.Time, events bool, want error) {
+			t.Helper()
+			if n, err := ch.Sleep(until); (n > 0) != events || !errors.Is(err, want) {
+				t.Fatalf("%d events, %v", n, err)
+			}
+		}
+		send := func() {
+			if _, err := b.PostRecv(uverbs.RecvWR{}); err != nil {
+				t.Error(err)
+			}
+			if _, err := a.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend}}); err != nil {
+				t.Error(err)
+			}
+		}
+		poll := func() {
+			t.Helper()
+			var wcs [1]uverbs.WC
+			if b.RecvCQ.Poll(wcs[:]) != 1 || wcs[0].Err() != nil {
+				t.Fatal("no message", wcs[0].Err())
+			}
+		}
+		past, never := time.Unix(2, 0), time.Time{}
+		sleep(past, false, os.ErrDeadlineExceeded)
+		ch.Wake()
+		sleep(never, false, nil)
+		for _, until := range []time.Time{never, time.Now().Add(time.Hour), never} {
+			if err := b.RecvCQ.Arm(false); err != nil {
+				t.Fatal(err)
+			}
+			go send()
+			sleep(until, true, nil)
+			poll()
+			go func() {
+				time.Sleep(10 * time.Millisecond) // most often it sleeps by then
+				ch.Wake()
+			}()
+			sleep(until, false, nil)
+			sleep(time.Now().Add(10*time.Millisecond), false, os.ErrDeadlineExceeded)
+		}
+		// What is flushed makes an event, too, if no kernel sees it.
+		if _, err := b.PostRecv(uverbs.RecvWR{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.RecvCQ.Arm(false); err != nil {
+			t.Fatal(err)
+		}
+		go b.QP.Modify(uverbs.QPAttr{State: uverbs.StateErr}, uverbs.MaskState)
+		sleep(never, true, nil)
+		if allocs := testing.AllocsPerRun(100, func() { ch.Wake(); ch.Sleep(never) }); allocs != 0 {
+			t.Errorf("%v allocations", allocs)
+		}
+	})
+}
