@@ -76,14 +76,18 @@ func (d *Dialer) attempt(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, 
 		release()
 		return nil, err
 	}
-	if err := d.route(ctx, id, dst); err != nil {
+	if err := d.resolve(ctx, id, dst); err != nil {
 		id.Close()
 		release()
 		return nil, err
 	}
-	e, err := newEndpoint(id, d.Options, release)
+	e, err := newEndpoint(id, Route{}, d.Options, release)
 	if err != nil {
 		return nil, err
+	}
+	if _, err := id.await(ctx, RouteResolved); err != nil {
+		e.Close()
+		return nil, fmt.Errorf("resolve route: %w", err)
 	}
 	if abandoned, err := d.connect(ctx, e); err != nil {
 		if !abandoned {
@@ -109,14 +113,13 @@ func (d *Dialer) address(ctx context.Context, id *ID, dst netip.AddrPort) error 
 	return nil
 }
 
-func (d *Dialer) route(ctx context.Context, id *ID, dst netip.AddrPort) error {
+// resolve finds the device and begins to resolve the route, which takes a
+// moment: enough to make the QP in, when the device is known.
+func (d *Dialer) resolve(ctx context.Context, id *ID, dst netip.AddrPort) error {
 	if err := d.address(ctx, id, dst); err != nil {
 		return err
 	}
 	if err := id.ResolveRoute(d.timeout()); err != nil {
-		return fmt.Errorf("resolve route: %w", err)
-	}
-	if _, err := id.await(ctx, RouteResolved); err != nil {
 		return fmt.Errorf("resolve route: %w", err)
 	}
 	return nil
@@ -146,7 +149,7 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 	case iwarp:
 		return false, nil
 	}
-	if err := e.activate(); err != nil {
+	if err := e.activate(true); err != nil {
 		return false, err
 	}
 	return false, e.id.Establish()

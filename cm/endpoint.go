@@ -1,7 +1,6 @@
 package cm
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -72,7 +71,6 @@ type Endpoint struct {
 	done    chan struct{}
 	endOnce sync.Once
 	reason  error
-	watched chan struct{} // closed when watch has ended; nil before it runs
 
 	closeOnce sync.Once
 	closeErr  error
@@ -228,23 +226,17 @@ func (opt *Options) connParam(qp *uverbs.QP) ConnParam {
 	return p
 }
 
-// established starts watching for the end of the connection.
+// established has the end of the connection told to end.
 func (e *Endpoint) established() {
 	e.up.Store(true)
-	e.watched = make(chan struct{})
-	go func() {
-		defer close(e.watched)
-		for {
-			ev, err := e.id.Next(context.Background())
-			if err == nil {
-				err = ev.err()
-			}
-			if err != nil {
-				e.end(err)
-				return
-			}
+	e.id.follow(func(ev Event, err error) {
+		if err == nil {
+			err = ev.err()
 		}
-	}()
+		if err != nil {
+			go e.end(err) // it asks the kernel, for which others' events must not wait
+		}
+	})
 }
 
 // end takes the QP out of service, which flushes what was posted, and tells
@@ -325,12 +317,9 @@ func (e *Endpoint) Close() error {
 }
 
 // free undoes newEndpoint. The ID is first to go, so that nothing happens to
-// the QP any more; the watcher ends with it.
+// the QP any more.
 func (e *Endpoint) free() error {
 	err := e.id.Close()
-	if e.watched != nil {
-		<-e.watched
-	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, release := range slices.Backward(e.release) {

@@ -25,12 +25,13 @@ type ID struct {
 	close sync.Once
 	err   error
 
-	mu     sync.Mutex
-	events []Event
-	groups map[uint64]*Group
-	ended  bool
-	ready  chan struct{} // has a token while there may be events
-	gone   chan struct{} // closed with the ID or its channel
+	mu       sync.Mutex
+	events   []Event
+	follower func(Event, error) // takes events in the place of Next
+	groups   map[uint64]*Group
+	ended    bool
+	ready    chan struct{} // has a token while there may be events
+	gone     chan struct{} // closed with the ID or its channel
 }
 
 // PortSpace says what kind of connections ports are for (rdma_create_id(3)).
@@ -70,6 +71,11 @@ func (c *Channel) NewIDIn(space PortSpace) (*ID, error) {
 // push queues an event; false if nobody will ever take it.
 func (id *ID) push(e Event) bool {
 	id.mu.Lock()
+	if f := id.follower; f != nil && !id.ended {
+		id.mu.Unlock()
+		f(e, nil)
+		return true
+	}
 	defer id.mu.Unlock()
 	if id.ended {
 		return false
@@ -110,6 +116,30 @@ func (id *ID) Next(ctx context.Context) (Event, error) {
 	}
 }
 
+// follow has f called with each event from now on, in order, by whoever sorts
+// the channel's, and once with ErrClosed if the ID ends: f must not wait.
+func (id *ID) follow(f func(Event, error)) {
+	for {
+		id.mu.Lock()
+		if id.ended {
+			id.mu.Unlock()
+			f(Event{}, ErrClosed)
+			return
+		}
+		events := id.events
+		id.events = nil
+		if len(events) == 0 {
+			id.follower = f
+			id.mu.Unlock()
+			return
+		}
+		id.mu.Unlock()
+		for _, e := range events {
+			f(e, nil)
+		}
+	}
+}
+
 // await waits for an event of one of the types; one that means failure is an error.
 func (id *ID) await(ctx context.Context, want ...EventType) (Event, error) {
 	for {
@@ -136,8 +166,12 @@ func (id *ID) end() {
 	id.ended = true
 	events := id.events
 	id.events = nil
+	follower := id.follower
 	close(id.gone)
 	id.mu.Unlock()
+	if follower != nil {
+		follower(Event{}, ErrClosed)
+	}
 	for _, e := range events {
 		if e.NewID != nil {
 			e.NewID.Close()

@@ -220,7 +220,7 @@ func (r *Request) accept(ctx context.Context, opt Options) (*Endpoint, error) {
 	}
 	limit(&opt.ResponderResources, max(r.event.ResponderResources, 1))
 	limit(&opt.InitiatorDepth, max(r.event.InitiatorDepth, 1))
-	e, err := newEndpoint(r.id, opt, func() error { releaseShared(); return nil })
+	e, err := newEndpoint(r.id, r.route, opt, func() error { releaseShared(); return nil })
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +235,7 @@ func (r *Request) accept(ctx context.Context, opt Options) (*Endpoint, error) {
 }
 
 func (r *Request) establish(ctx context.Context, e *Endpoint, opt Options) error {
-	if err := e.activate(); err != nil {
+	if err := e.activate(false); err != nil {
 		return err
 	}
 	if err := r.id.Accept(opt.connParam(e.QP)); err != nil {
