@@ -10,7 +10,7 @@ SUDO     = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Debian packages, by what needs them: the lab; the generator and the tests
 # against C.
 LAB_DEBS  = qemu-system-x86 kmod
-TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev iproute2 rdmacm-utils ibverbs-utils ibverbs-providers
+TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev libibverbs-dev librdmacm-dev iproute2 rdmacm-utils ibverbs-utils ibverbs-providers
 
 # Packages with tests that want a real kernel, and the kernels.
 LAB_PKGS = ./abi ./uverbs ./cm ./tests/...
@@ -61,12 +61,14 @@ lint: ## gofmt, vet, staticcheck, and a build for arm64
 generate: deps-test ## regenerate package abi
 	$(GO) generate ./abi
 
-bench: deps-lab build ## run the benchmarks in the lab
+bench: deps-test build ## run the benchmarks in the lab, beside C where C does the same
+	$(LAB) fetch
 	$(GO) test -run '^$$' -bench . -count 1 -exec "$(CURDIR)/$(LAB)" ./uverbs
+	$(GO) test -v -count 1 -exec "$(CURDIR)/$(LAB)" ./tests/bench -reps 9
 
 build: ## build the programs into build/
 	@mkdir -p build
-	$(GO) build -o build/ ./tests/lab ./cmd/verbs ./examples/...
+	$(GO) build -o build/ ./tests/lab ./tests/bench/connect ./cmd/verbs ./examples/...
 
 clean: ## remove what was built
 	rm -rf build

@@ -1,0 +1,166 @@
+// Command connect makes connections with package cm, as c/connect.c does with
+// librdmacm, and says how long that took. Both take the same arguments and
+// print the same.
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+var options = cm.Options{
+	Cap:                uverbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1},
+	ResponderResources: 1,
+	InitiatorDepth:     1,
+}
+
+func main() {
+	log.SetFlags(0)
+	if err := run(os.Args[1:]); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(args []string) error {
+	if len(args) == 3 && args[0] == "-s" {
+		return serve(net.JoinHostPort(args[1], args[2]))
+	}
+	stay := len(args) > 0 && args[0] == "-i"
+	if stay {
+		args = args[1:]
+	}
+	if len(args) != 4 {
+		return errors.New("usage: connect [-s | -i] ADDR PORT N P")
+	}
+	n, err1 := strconv.Atoi(args[2])
+	p, err2 := strconv.Atoi(args[3])
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	addr := net.JoinHostPort(args[0], args[1])
+	if _, err := dial(addr, 1, 1, false); err != nil { // opens the device
+		return err
+	}
+	before, err := resident()
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	took, err := dial(addr, n, p, stay)
+	if err != nil {
+		return err
+	}
+	all := time.Since(start)
+	if stay {
+		debug.FreeOSMemory() // what garbage is left belongs to no connection
+	}
+	after, err := resident()
+	if err != nil {
+		return err
+	}
+	slices.Sort(took)
+	fmt.Printf("connections %d\nmicroseconds %d\nmedian %.1f\nkilobytes %d\n",
+		len(took), all.Microseconds(), float64(took[n/2].Nanoseconds())/1e3, after-before)
+	return nil
+}
+
+// serve accepts all, and closes what its peer has closed, until the standard
+// input ends.
+func serve(addr string) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	l, err := cm.Listen(ctx, addr)
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	for {
+		r, err := l.Accept(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		}
+		go func() {
+			e, err := r.Accept(ctx, options)
+			if err != nil {
+				return // the peer has gone before we heard that it was there
+			}
+			<-e.Done()
+			e.Close()
+		}()
+	}
+}
+
+// kept holds the connections that stay.
+var kept sync.Map
+
+// dial makes n connections, p at a time, each of which ends when it is up
+// unless they are to stay, and returns how long each took.
+func dial(addr string, n, p int, stay bool) ([]time.Duration, error) {
+	took := make([]time.Duration, n)
+	errs := make([]error, p)
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for w := range p {
+		wg.Go(func() {
+			d := cm.Dialer{Options: options}
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= n {
+					return
+				}
+				begin := time.Now()
+				e, err := d.Dial(context.Background(), addr)
+				if err != nil {
+					errs[w] = err
+					return
+				}
+				took[i] = time.Since(begin)
+				if stay {
+					kept.Store(i, e)
+				} else if errs[w] = e.Close(); errs[w] != nil {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return took, errors.Join(errs...)
+}
+
+// resident is the process's resident memory in KiB.
+func resident() (int, error) {
+	f, err := os.Open("/proc/self/smaps_rollup")
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if rest, ok := strings.CutPrefix(s.Text(), "Rss:"); ok {
+			return strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(rest), " kB"))
+		}
+	}
+	return 0, errors.New("smaps_rollup has no Rss")
+}

@@ -1,0 +1,81 @@
+package bench
+
+import (
+	"bufio"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var reps = flag.Int("reps", 1, "how often to measure; benchmarks want 9 or more")
+
+// side is a program that measures, and the port its server has.
+type side struct{ program, port string }
+
+// compile builds one of the C programs.
+func compile(t *testing.T, source string, libs ...string) string {
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), strings.TrimSuffix(source, ".c"))
+	args := append([]string{"-O2", "-Wall", "-Werror", "-o", bin, filepath.Join("c", source)}, libs...)
+	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%.2000s", err, out)
+	}
+	return bin
+}
+
+// serve runs the program's server until the test ends.
+func (s side) serve(t *testing.T, addr string) {
+	t.Helper()
+	cmd := exec.Command(s.program, "-s", addr, s.port)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s: %v", s.program, err)
+		}
+	})
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("%s says %q: %v", s.program, line, err)
+	}
+}
+
+// result is what a program printed.
+type result map[string]float64
+
+// run runs the program's client.
+func (s side) run(t *testing.T, args ...string) result {
+	t.Helper()
+	cmd := exec.Command(s.program, args...)
+	cmd.Stderr = os.Stderr
+	cmd.WaitDelay = time.Second
+	limit := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
+	defer limit.Stop()
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v", s.program, strings.Join(args, " "), err)
+	}
+	r := result{}
+	for line := range strings.Lines(string(out)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if r[name], err = strconv.ParseFloat(value, 64); err != nil {
+			t.Fatalf("%s: %q: %v", s.program, line, err)
+		}
+	}
+	return r
+}
