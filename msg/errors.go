@@ -1,0 +1,67 @@
+package msg
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/cm"
+)
+
+// Error is a failed operation. Its Object is the peer's address.
+type Error = cm.Error
+
+// Why operations fail and sockets end, beside what package cm says:
+// [cm.ErrDisconnected] for a peer that broke off or died, and a
+// [*cm.RejectedError] for one that turned the connection down. A peer that
+// disconnected in good order gives io.EOF.
+var (
+	// ErrClosed is use after Close or Disconnect. It matches net.ErrClosed.
+	ErrClosed = cm.ErrClosed
+	// ErrWouldBlock is Post to a socket whose send queue is full; Writable is
+	// called when there is room. It matches EAGAIN.
+	ErrWouldBlock = fmt.Errorf("send queue is full: %w", unix.EAGAIN)
+	// ErrNotConnected is Alloc or Post before the socket is established. It
+	// matches ENOTCONN.
+	ErrNotConnected = fmt.Errorf("not established yet: %w", unix.ENOTCONN)
+	// ErrTooLarge is a message above what the peer, or this side, takes. It
+	// matches EMSGSIZE.
+	ErrTooLarge = fmt.Errorf("message is too large: %w", unix.EMSGSIZE)
+	// ErrBuffer is a buffer that is not the program's to use in this way: it is
+	// queued, free, of another socket, or holds a received message.
+	ErrBuffer = errors.New("buffer is not to be used so now")
+	// ErrProtocol is a peer that does not hold to the protocol.
+	ErrProtocol = errors.New("peer broke the protocol")
+	// ErrVersion is a peer that speaks no version of the protocol in common. It
+	// matches errors.ErrUnsupported.
+	ErrVersion = fmt.Errorf("no protocol version in common: %w", errors.ErrUnsupported)
+	// ErrDispatching is Dispatch or Run while another is under way, or from a
+	// callback.
+	ErrDispatching = errors.New("loop is being dispatched already")
+	// ErrTimeout is a handshake, or a Disconnect, that took too long. It matches
+	// ETIMEDOUT.
+	ErrTimeout = fmt.Errorf("peer did not answer in time: %w", unix.ETIMEDOUT)
+)
+
+func protocol(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
+}
+
+func fail(op, object string, err error) error {
+	if err == nil {
+		return nil
+	}
+	e := &Error{Op: op, Object: object, Err: err}
+	switch {
+	case errors.Is(err, ErrDispatching):
+		e.Hint = "one goroutine runs a loop; callbacks need not"
+	case errors.Is(err, unix.ENOMEM):
+		e.Hint = "raise ulimit -l, or lower Credits, Eager, Window"
+	}
+	return e
+}
+
+func isEOF(err error) bool    { return errors.Is(err, io.EOF) }
+func isClosed(err error) bool { return errors.Is(err, ErrClosed) }

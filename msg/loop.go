@@ -1,0 +1,357 @@
+package msg
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// Loop is an event loop: its sockets move only while a goroutine is in
+// [Loop.Dispatch] or [Loop.Run], which is also where callbacks run. All other
+// methods, and those of sockets, may be called by any goroutine. Whoever made
+// it closes it.
+type Loop struct {
+	opt    Options
+	life   context.Context // done when the loop is being closed
+	end    context.CancelFunc
+	poller *poller
+
+	turn sync.Mutex // held by whoever dispatches; the fields up to mu are theirs
+	wcs  [64]uverbs.WC
+	// What a completion has led to, for which callbacks are due.
+	sent        []*Buffer
+	established bool
+	writable    bool
+	finished    bool
+
+	opening sync.Mutex     // held while a device is opened
+	tasks   sync.WaitGroup // goroutines that end soon after life
+
+	mu        sync.Mutex
+	closing   bool
+	closed    bool // poller has gone
+	closeErr  error
+	stop      atomic.Bool // closing, for Dispatch to see
+	devices   []*device
+	events    []event
+	sockets   map[uint32]*Socket
+	lastID    uint32
+	listeners map[*Listener]struct{}
+}
+
+// event is what goroutines tell whoever dispatches.
+type event struct {
+	request *Request
+	socket  *Socket
+	err     error // why the socket has gone
+	gone    bool
+	release bool // its QP has gone, too
+}
+
+// NewLoop makes a loop. It opens devices when it needs them.
+func NewLoop(opt Options) (*Loop, error) {
+	const op = "make message loop"
+	if err := opt.check(); err != nil {
+		return nil, fail(op, "", err)
+	}
+	p, err := newPoller()
+	if err != nil {
+		return nil, fail(op, "", err)
+	}
+	l := &Loop{opt: opt, poller: p, sockets: map[uint32]*Socket{}, listeners: map[*Listener]struct{}{}}
+	l.life, l.end = context.WithCancel(context.Background())
+	return l, nil
+}
+
+// FD is a file that is readable, as poll(2) and epoll(7) see it, when Dispatch
+// has something to do. It is good until Close, and for nothing but waiting.
+func (l *Loop) FD() int { return l.poller.fd }
+
+// Dispatch handles all that has happened, without waiting, and returns how many
+// things that were. If there is no end to it, it returns after some thousand
+// and leaves FD readable.
+func (l *Loop) Dispatch() (n int, err error) {
+	if !l.turn.TryLock() {
+		if l.stop.Load() {
+			return 0, ErrClosed
+		}
+		return 0, ErrDispatching
+	}
+	func() {
+		defer l.turn.Unlock() // even if a callback panics
+		if l.stop.Load() {
+			err = ErrClosed
+			return
+		}
+		n = l.dispatch()
+	}()
+	if l.stop.Load() {
+		l.finish()
+	}
+	return n, err
+}
+
+// Run dispatches, and sleeps in between, until ctx ends, whose error it
+// returns, or the loop is closed, which gives ErrClosed.
+func (l *Loop) Run(ctx context.Context) error {
+	defer context.AfterFunc(ctx, l.tell)()
+	for {
+		n, err := l.Dispatch()
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			continue // before going to sleep for nothing
+		}
+		if err := l.poller.wait(); err != nil {
+			return ErrClosed
+		}
+	}
+}
+
+// Close ends all sockets and listeners at once and releases everything but
+// buffers that the program has not freed. If a Dispatch is under way, as it is
+// in callbacks, Close returns at once, and Dispatch and Run do the rest before
+// they return: wait for them. It may be called again.
+func (l *Loop) Close() error {
+	l.mu.Lock()
+	l.closing = true
+	l.stop.Store(true)
+	l.mu.Unlock()
+	l.tell()
+	l.finish()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closeErr
+}
+
+// finish is what Close does, by whoever comes first and is not in Dispatch.
+func (l *Loop) finish() {
+	if !l.turn.TryLock() {
+		return // who has it comes here afterwards
+	}
+	defer l.turn.Unlock()
+	if l.finished {
+		return
+	}
+	l.finished = true
+	l.mu.Lock()
+	var open []interface{ Close() error }
+	for ln := range l.listeners {
+		open = append(open, ln)
+	}
+	for _, s := range l.sockets {
+		open = append(open, s)
+	}
+	l.mu.Unlock()
+	for _, c := range open {
+		c.Close()
+	}
+	l.end()
+	l.tasks.Wait()
+	l.dispatch() // what became of them
+	l.mu.Lock()
+	l.closed = true
+	l.poller.close()
+	devices := l.devices
+	l.mu.Unlock()
+	l.handle() // what came in between
+	var err error
+	for _, d := range devices {
+		if derr := d.unref(); err == nil {
+			err = derr
+		}
+	}
+	l.mu.Lock()
+	l.closeErr = err
+	l.mu.Unlock()
+}
+
+// tell has Dispatch look.
+func (l *Loop) tell() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.poller.tell()
+	}
+}
+
+// post has an event handled by whoever dispatches.
+func (l *Loop) post(e event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		if e.release {
+			e.socket.release()
+		}
+		return
+	}
+	l.events = append(l.events, e)
+	l.poller.tell()
+}
+
+// busy is after how many completions Dispatch returns.
+const busy = 4096
+
+func (l *Loop) dispatch() (n int) {
+	var room [8]unix.EpollEvent
+	ready := l.poller.poll(room[:])
+	l.mu.Lock()
+	devices := l.devices
+	l.mu.Unlock()
+	for _, e := range ready {
+		if e.Fd == tellIndex {
+			l.poller.take()
+		} else {
+			devices[e.Fd].drain()
+		}
+	}
+	for more := true; more; {
+		more = false
+		for _, d := range devices {
+			for _, s := range d.cqs() {
+				got := l.poll(s)
+				if got == 0 && !s.armed {
+					// What comes between polling and arming makes no event.
+					if err := s.cq.Arm(false); err == nil {
+						s.armed = true
+						got = l.poll(s)
+					}
+				}
+				n += got
+				more = more || got > 0
+			}
+		}
+		handled := l.handle()
+		n += handled
+		more = more || handled > 0
+		if n >= busy || l.stop.Load() {
+			l.tell()
+			break
+		}
+	}
+	return n
+}
+
+// poll handles one batch of completions.
+func (l *Loop) poll(s *shard) int {
+	n := s.cq.Poll(l.wcs[:])
+	for i := range l.wcs[:n] {
+		l.complete(&l.wcs[i])
+	}
+	return n
+}
+
+// handle handles what goroutines have told.
+func (l *Loop) handle() int {
+	l.mu.Lock()
+	events := l.events
+	l.events = nil
+	l.mu.Unlock()
+	for _, e := range events {
+		if e.request != nil {
+			e.request.dispatch()
+			continue
+		}
+		// All that its CQ has of the socket comes before what it holds now.
+		if sh := e.socket.shard; sh != nil {
+			for left := sh.cq.Cap(); left > 0; {
+				n := l.poll(sh)
+				if n == 0 {
+					break
+				}
+				left -= n
+			}
+		}
+		if e.gone {
+			l.gone(e.socket, e.err)
+		}
+		if e.release {
+			e.socket.release()
+		}
+	}
+	return len(events)
+}
+
+// WC.ID is who posted the request and what it was.
+type request uint8
+
+const (
+	reqReceive  request = iota // index of the slot
+	reqMessage                 // index in flight
+	reqRead                    // index in ring
+	reqAck                     // of ackBusy
+	reqAnnounce                // nobody waits for these
+)
+
+func (s *Socket) wrID(r request, index int) uint64 {
+	return uint64(s.id)<<32 | uint64(r)<<24 | uint64(index)
+}
+
+// complete handles one completion.
+func (l *Loop) complete(wc *uverbs.WC) {
+	l.mu.Lock()
+	s := l.sockets[uint32(wc.ID>>32)]
+	l.mu.Unlock()
+	if s == nil {
+		return // it has gone
+	}
+	s.mu.Lock()
+	s.complete(request(wc.ID>>24), int(wc.ID&0xffffff), wc)
+	s.mu.Unlock()
+	l.call(s)
+}
+
+// call makes the callbacks that are due.
+func (l *Loop) call(s *Socket) {
+	cb := &l.opt.Callbacks
+	if l.established {
+		l.established = false
+		close(s.up)
+		if cb.Established != nil {
+			cb.Established(s)
+		}
+	}
+	for i, b := range l.sent {
+		l.sent[i] = nil
+		cb.Sent(s, b)
+	}
+	l.sent = l.sent[:0]
+	if l.writable {
+		l.writable = false
+		signal(s.writable)
+		if cb.Writable != nil {
+			cb.Writable(s)
+		}
+	}
+	for {
+		s.mu.Lock()
+		if !s.ready() {
+			s.mu.Unlock()
+			return
+		}
+		if cb.Message == nil {
+			s.mu.Unlock()
+			signal(s.readable)
+			return
+		}
+		b := s.pop()
+		s.mu.Unlock()
+		cb.Message(s, b)
+	}
+}
+
+// signal wakes one who waits for ch, now or when it comes.
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
