@@ -1,0 +1,251 @@
+package interop
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rsock"
+)
+
+// rsPorts gives every run a port of its own.
+var rsPorts = 7600
+
+// rstream is what C's rstream does: rounds of count messages there and as many
+// back, each of size bytes, after one of 16 for synchronization.
+type rstream struct {
+	rounds, count, size int
+	verify              bool // the data counts up
+	args                []string
+}
+
+func (r rstream) options() []string {
+	args := append([]string{"-I", strconv.Itoa(r.rounds), "-C", strconv.Itoa(r.count), "-S", strconv.Itoa(r.size)}, r.args...)
+	if r.verify {
+		args = append(args, "-T", "v")
+	}
+	return args
+}
+
+// counted writes and reads bytes that count up, over all messages.
+type counted struct {
+	net.Conn
+	verify    bool
+	out, back byte
+	buf       []byte
+}
+
+func (c *counted) send(n int) error {
+	for i := range c.buf[:n] {
+		c.buf[i] = c.out
+		c.out++
+	}
+	_, err := c.Write(c.buf[:n])
+	return err
+}
+
+func (c *counted) recv(n int) error {
+	if _, err := io.ReadFull(c, c.buf[:n]); err != nil {
+		return err
+	}
+	for i, v := range c.buf[:n] {
+		if c.verify && v != c.back {
+			return fmt.Errorf("byte %d of a message is %d, not %d", i, v, c.back)
+		}
+		c.back++
+	}
+	return nil
+}
+
+// play is Go's side of it.
+func (r rstream) play(conn net.Conn, server bool) error {
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(50 * time.Second))
+	c := &counted{Conn: conn, verify: r.verify, buf: make([]byte, max(r.size, 16))}
+	there, back := c.send, c.recv
+	if server {
+		there, back = back, there
+	}
+	run := func(rounds, count, size int) error {
+		for range rounds {
+			for _, step := range []func(int) error{there, back} {
+				for range count {
+					if err := step(size); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		return nil
+	}
+	if err := run(1, 1, 16); err != nil {
+		return fmt.Errorf("synchronization: %w", err)
+	}
+	if err := run(r.rounds, r.count, r.size); err != nil {
+		return err
+	}
+	if server { // C's end comes first, or its poll takes ours for a failure
+		if n, err := conn.Read(c.buf); n != 0 || err != io.EOF {
+			return fmt.Errorf("at the end: %d bytes, %v", n, err)
+		}
+	}
+	return conn.Close()
+}
+
+// rsListen listens at a port of its own.
+func rsListen(t *testing.T, device string, opt rsock.Options) (l *rsock.Listener, port string) {
+	t.Helper()
+	rsPorts++
+	port = strconv.Itoa(rsPorts)
+	l = labtest.Must(rsock.ListenConfig{Options: opt}.Listen(t.Context(), "rdma", net.JoinHostPort(labtest.AddrOf(device), port)))(t)
+	t.Cleanup(func() { l.Close() })
+	return l, port
+}
+
+// rsServe runs C's program as a server, and tells its port.
+func rsServe(t *testing.T, device, name string, args ...string) (p *program, addr string) {
+	t.Helper()
+	rsPorts++
+	port := strconv.Itoa(rsPorts)
+	p = start(t, name, append([]string{"-b", labtest.AddrOf(device), "-p", port}, args...)...)
+	listening(t, port)
+	return p, net.JoinHostPort(labtest.AddrOf(device), port)
+}
+
+func rsDial(t *testing.T, addr string, opt rsock.Options) net.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	return labtest.Must((&rsock.Dialer{Options: opt}).DialContext(ctx, "rdma", addr))(t)
+}
+
+// serveC has C's client play with a Go server, dialC a Go client with C's
+// server.
+func (r rstream) serveC(t *testing.T, device string, opt rsock.Options) {
+	t.Helper()
+	l, port := rsListen(t, device, opt)
+	client := start(t, "rstream", append([]string{"-s", labtest.AddrOf(device), "-p", port}, r.options()...)...)
+	conn := labtest.Must(l.Accept())(t)
+	if err := r.play(conn, true); err != nil {
+		t.Error(err)
+	}
+	client.wait()
+}
+
+func (r rstream) dialC(t *testing.T, device string, opt rsock.Options) {
+	t.Helper()
+	server, addr := rsServe(t, device, "rstream", r.options()...)
+	if err := r.play(rsDial(t, addr, opt), false); err != nil {
+		t.Error(err)
+	}
+	server.wait()
+}
+
+// rsConfigure sets C's defaults for all programs that start until the test ends.
+func rsConfigure(t *testing.T, values map[string]string) {
+	t.Helper()
+	const dir = "/etc/rdma/rsocket"
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, v := range values {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(v+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Remove(path) })
+	}
+}
+
+// TestRstream runs rstream's protocol with C on either side, both comparing what
+// comes.
+func TestRstream(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		var def rsock.Options
+		tiny := rsock.Options{SendQueue: 16, RecvQueue: 16, ReadBuffer: 4096, WriteBuffer: 4096, SpinTime: -1}
+		large := rsock.Options{SendQueue: 1000, RecvQueue: 2000, ReadBuffer: 1 << 20, WriteBuffer: 3 << 20, Inline: -1}
+		ctiny := map[string]string{"sqsize_default": "16", "rqsize_default": "16"}
+		for _, r := range []struct {
+			name string
+			rstream
+			opt rsock.Options
+			c   map[string]string
+		}{
+			{"one byte", rstream{500, 1, 1, true, nil}, def, nil},
+			{"nonblocking", rstream{10, 50, 5000, true, []string{"-T", "n"}}, def, nil},
+			{"blocking", rstream{10, 50, 5000, true, []string{"-T", "b"}}, def, nil},
+			{"polling", rstream{10, 50, 5000, true, []string{"-T", "a"}}, def, nil},
+			{"resolving", rstream{5, 10, 100, true, []string{"-T", "r"}}, def, nil},
+			{"keepalive", rstream{5, 10, 100, true, []string{"-k", "1"}}, def, nil},
+			{"large", rstream{2, 4, 4 << 20, true, nil}, def, nil},
+			{"more messages than credits count", rstream{1, 70000, 8, true, nil}, def, nil},
+			{"C's small buffers", rstream{5, 20, 30000, true, []string{"-B", "4096", "-T", "b"}}, def, nil},
+			{"Go's small buffers and queues", rstream{5, 20, 30000, true, []string{"-T", "b"}}, tiny, nil},
+			{"Go's large buffers and queues", rstream{2, 5, 1 << 20, true, nil}, large, nil},
+			{"C's small queues", rstream{3, 1000, 100, true, nil}, def, ctiny},
+			{"small queues", rstream{3, 1000, 100, true, []string{"-B", "4096"}}, tiny, ctiny},
+			{"Go's large buffers, C's small queues", rstream{3, 3, 1 << 20, true, []string{"-T", "b"}}, large, ctiny},
+		} {
+			t.Run(r.name, func(t *testing.T) {
+				rsConfigure(t, r.c)
+				t.Run("C client", func(t *testing.T) { r.serveC(t, device, r.opt) })
+				t.Run("C server", func(t *testing.T) { r.dialC(t, device, r.opt) })
+			})
+		}
+	})
+}
+
+// TestRstreamKilled: a peer that is killed in the middle of a stream is an error
+// for whoever reads and for whoever writes.
+func TestRstreamKilled(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		endless := rstream{1 << 20, 1, 5000, false, nil}
+		kill := func(t *testing.T, c *program, conn net.Conn) {
+			defer conn.Close()
+			done := make(chan error, 1)
+			go func() { done <- endless.play(conn, true) }()
+			time.Sleep(300 * time.Millisecond)
+			c.signal(unix.SIGKILL)
+			select {
+			case err := <-done:
+				if ne, ok := err.(net.Error); !ok || ne.Timeout() {
+					t.Errorf("after the peer's death: %v", err)
+				}
+			case <-time.After(30 * time.Second):
+				t.Error("the peer's death goes unnoticed")
+			}
+		}
+		t.Run("C client", func(t *testing.T) {
+			l, port := rsListen(t, device, rsock.Options{})
+			client := start(t, "rstream", append([]string{"-s", labtest.AddrOf(device), "-p", port}, endless.options()...)...)
+			kill(t, client, labtest.Must(l.Accept())(t))
+		})
+		t.Run("C client that has stopped", func(t *testing.T) {
+			l, port := rsListen(t, device, rsock.Options{})
+			client := start(t, "rstream", append([]string{"-s", labtest.AddrOf(device), "-p", port}, endless.options()...)...)
+			conn := labtest.Must(l.Accept())(t)
+			if _, err := io.CopyN(io.Discard, bufio.NewReader(conn), 16); err != nil {
+				t.Fatal(err)
+			}
+			client.signal(unix.SIGSTOP)
+			time.AfterFunc(300*time.Millisecond, func() { client.signal(unix.SIGKILL) })
+			var err error
+			for b := make([]byte, 100000); err == nil; _, err = conn.Write(b) {
+			}
+			if ne, ok := err.(net.Error); !ok || ne.Timeout() {
+				t.Errorf("after the peer's death: %v", err)
+			}
+			conn.Close()
+		})
+	})
+}
