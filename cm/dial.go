@@ -135,8 +135,8 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 	var ev Event
 	iwarp := isIWARP(e.PD.Context())
 	if iwarp {
-		ev, abandoned, err = connectIWARP(ctx, e, d.connParam(e.QP))
-	} else if err = e.id.Connect(d.connParam(e.QP)); err == nil {
+		ev, abandoned, err = connectIWARP(ctx, e, d.connParam(e))
+	} else if err = e.id.Connect(d.connParam(e)); err == nil {
 		ev, err = e.id.await(ctx, ConnectResponse, Established)
 	}
 	if err != nil {

@@ -61,9 +61,10 @@ type Endpoint struct {
 	// Peer is where a datagram endpoint that dialed sends to.
 	Peer uverbs.UDAddr
 
-	id    *ID
-	route Route
-	up    atomic.Bool
+	id       *ID
+	route    Route
+	announce []byte // private data for the peer
+	up       atomic.Bool
 
 	mu      sync.Mutex
 	release []func() error // in the order they were taken
@@ -135,6 +136,7 @@ func newEndpoint(id *ID, route Route, opt Options, free func() error) (_ *Endpoi
 			return nil, err
 		}
 	}
+	e.announce = opt.PrivateData
 	if opt.Setup != nil {
 		if err := opt.Setup(e); err != nil {
 			return nil, err
@@ -205,7 +207,7 @@ func (e *Endpoint) activate(dialed bool) error {
 	return e.modify(uverbs.StateRTS)
 }
 
-func (opt *Options) connParam(qp *uverbs.QP) ConnParam {
+func (opt *Options) connParam(e *Endpoint) ConnParam {
 	or := func(v, d uint8) uint8 {
 		if v == 0 {
 			return d
@@ -213,7 +215,7 @@ func (opt *Options) connParam(qp *uverbs.QP) ConnParam {
 		return v
 	}
 	p := ConnParam{
-		QPNum: qp.Num(), SRQ: opt.SRQ != nil, PrivateData: opt.PrivateData,
+		QPNum: e.QP.Num(), SRQ: opt.SRQ != nil, PrivateData: e.announce,
 		ResponderResources: or(opt.ResponderResources, 16), InitiatorDepth: or(opt.InitiatorDepth, 16),
 		RetryCount: 7, RNRRetryCount: 7,
 	}
@@ -297,6 +299,16 @@ func (e *Endpoint) ID() *ID { return e.id }
 // LocalAddr and RemoteAddr are the connection's ends.
 func (e *Endpoint) LocalAddr() Addr  { return Addr{e.route.Local} }
 func (e *Endpoint) RemoteAddr() Addr { return Addr{e.route.Remote} }
+
+// Announce replaces [Options].PrivateData, in Options.Setup only: for what is
+// known when there is a QP, such as keys of the endpoint's memory.
+func (e *Endpoint) Announce(privateData []byte) error {
+	if len(privateData) > MaxPrivateData {
+		return fail("announce to", e.RemoteAddr().String(), ErrPrivateData)
+	}
+	e.announce = privateData
+	return nil
+}
 
 // Disconnect ends the connection for both sides and returns. Requests that
 // have not completed are flushed: let the CQ drain first.

@@ -238,7 +238,7 @@ func (r *Request) establish(ctx context.Context, e *Endpoint, opt Options) error
 	if err := e.activate(false); err != nil {
 		return err
 	}
-	if err := r.id.Accept(opt.connParam(e.QP)); err != nil {
+	if err := r.id.Accept(opt.connParam(e)); err != nil {
 		return fmt.Errorf("accept: %w", err)
 	}
 	if r.id.space.datagram() { // nothing comes back

@@ -1,0 +1,51 @@
+package cm_test
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestAnnounce has both sides tell what they know only in Setup.
+func TestAnnounce(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		announce := func(s string) cm.Options {
+			return cm.Options{PrivateData: []byte("not this"), Setup: func(e *cm.Endpoint) error {
+				if err := e.Announce(make([]byte, cm.MaxPrivateData+1)); !errors.Is(err, cm.ErrPrivateData) {
+					t.Errorf("announcing too much: %v", err)
+				}
+				return e.Announce([]byte(s))
+			}}
+		}
+		l := labtest.Must(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		defer l.Close()
+		accepted := make(chan *cm.Endpoint, 1)
+		go func() {
+			defer close(accepted)
+			r, err := l.Accept(t.Context())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			e, err := r.Accept(t.Context(), announce("from the server"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			accepted <- e
+		}()
+		client := labtest.Must((&cm.Dialer{Options: announce("from the client")}).Dial(t.Context(), l.Addr().String()))(t)
+		labtest.Close(t, client)
+		server := <-accepted
+		if server == nil {
+			return
+		}
+		labtest.Close(t, server)
+		if !bytes.HasPrefix(client.PrivateData, []byte("from the server")) || !bytes.HasPrefix(server.PrivateData, []byte("from the client")) {
+			t.Errorf("the client heard %q, the server %q", client.PrivateData, server.PrivateData)
+		}
+	})
+}
