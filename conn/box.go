@@ -1,0 +1,220 @@
+package conn
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// box is where one direction's completions come in. Whoever polls the CQ sorts
+// what it finds: the Conn's own completions to whoever waits for them, the
+// user's into ready. No waiter holds any back, so none is lost when it gives up.
+type box struct {
+	c    *Conn
+	cq   *uverbs.CQ
+	turn chan struct{} // held by whoever sleeps on the CQ for all
+	sort func(*uverbs.WC)
+
+	mu      sync.Mutex
+	wcs     [16]uverbs.WC // scratch
+	ready   fifo[uverbs.WC]
+	coming  int           // completions that will certainly come
+	changed chan struct{} // if not nil, closed when something came in
+	given   time.Time     // until when, after the end, what is coming is waited for
+}
+
+// flushTime is how long after the end of a connection the completions of what
+// was posted are waited for. The kernel makes them at once; this is for one that
+// does not.
+const flushTime = 5 * time.Second
+
+func (b *box) init(c *Conn, cq *uverbs.CQ, sort func(*uverbs.WC)) {
+	b.c, b.cq, b.sort, b.turn = c, cq, sort, make(chan struct{}, 1)
+}
+
+// collect takes what the CQ has. The caller holds mu.
+func (b *box) collect() {
+	for {
+		n := b.cq.Poll(b.wcs[:])
+		for i := range n {
+			b.sort(&b.wcs[i])
+		}
+		if n > 0 {
+			b.tell()
+		}
+		if n < len(b.wcs) {
+			return
+		}
+	}
+}
+
+// tell wakes all who wait. The caller holds mu.
+func (b *box) tell() {
+	if b.changed != nil {
+		close(b.changed)
+		b.changed = nil
+	}
+}
+
+// over is the error of a wait that could never end. The caller holds mu.
+func (b *box) over() error {
+	switch err := b.c.Err(); {
+	case err == nil && !b.c.failed.Load():
+		return nil
+	case err != nil && !b.c.ended.Load(): // life is about to end; wait for that
+		return nil
+	case errors.Is(err, cm.ErrDeviceRemoved) || b.c.closed.Load():
+		return err
+	case b.coming > 0 && b.given.IsZero():
+		b.given = time.Now().Add(flushTime)
+		return nil
+	case b.coming > 0 && time.Now().Before(b.given):
+		return nil
+	case err == nil:
+		return errFailed
+	default:
+		return err
+	}
+}
+
+// errFailed is waiting for more than will come on a connection that a failed
+// request has broken.
+var errFailed = errors.New("the connection is broken: a request has failed")
+
+// wait waits until ok, which is called with mu held, and not again once it is
+// true.
+func (b *box) wait(ctx context.Context, ok func() bool) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for {
+		b.collect()
+		if ok() {
+			return nil
+		}
+		if err := b.over(); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if b.changed == nil {
+			b.changed = make(chan struct{})
+		}
+		changed := b.changed
+		b.mu.Unlock()
+		var done bool
+		var err error
+		select {
+		case b.turn <- struct{}{}:
+			done, err = b.sleep(ctx, ok)
+			<-b.turn
+		case <-changed:
+		case <-ctx.Done():
+		}
+		b.mu.Lock()
+		if done {
+			return nil
+		}
+		if err != nil {
+			b.collect()
+			if ok() {
+				return nil
+			}
+			return cmp.Or(b.over(), err)
+		}
+	}
+}
+
+// sleep arms the CQ and waits for its event. What came before it was armed makes
+// none, and another may have polled it: so ok is asked in between, and what it
+// says then is returned.
+func (b *box) sleep(ctx context.Context, ok func() bool) (bool, error) {
+	if err := b.cq.Arm(false); err != nil {
+		return false, err
+	}
+	b.mu.Lock()
+	b.collect()
+	done := ok()
+	over, given := b.over(), b.given
+	b.mu.Unlock()
+	if done || over != nil {
+		return done, nil
+	}
+	var limited context.Context
+	var cancel context.CancelFunc
+	if given.IsZero() {
+		limited, cancel = context.WithCancel(ctx)
+		defer context.AfterFunc(b.c.life, cancel)()
+	} else {
+		limited, cancel = context.WithDeadline(ctx, given)
+	}
+	defer cancel()
+	err := b.cq.Wait(limited)
+	if limited.Err() != nil && ctx.Err() == nil {
+		return false, nil // look again at what has changed
+	}
+	return false, err
+}
+
+// take moves all of out, or nothing, out of ready.
+func (b *box) take(out []uverbs.WC) bool {
+	if b.ready.len() < len(out) {
+		return false
+	}
+	for i := range out {
+		out[i] = b.ready.pop()
+	}
+	return true
+}
+
+// Direction is one of a connection's two queues.
+type Direction int
+
+const (
+	Sends Direction = iota // SENDs, WRITEs, READs and advertisements sent
+	Recvs                  // messages received
+)
+
+func (c *Conn) box(d Direction) *box {
+	if d == Sends {
+		return &c.send.box
+	}
+	return &c.recv.box
+}
+
+// Await waits until len(out) requests of one direction have completed, and
+// fills out with their completions, in order of completion. If it fails it has
+// taken none: they are there for the next, or for Poll. Of several waiters each
+// gets its own; whoever finds enough first takes them.
+//
+// Requests complete that were signaled, and all that failed, which
+// [uverbs.WC.Err] tells. When the connection has ended those under way complete
+// with WCFlushErr; waiting for more than will come fails with the reason.
+func (c *Conn) Await(ctx context.Context, d Direction, out []uverbs.WC) error {
+	b := c.box(d)
+	if err := b.wait(ctx, func() bool { return b.take(out) }); err != nil {
+		return c.fail("await completions from", err)
+	}
+	return nil
+}
+
+// Poll moves up to len(out) completions into out and returns how many. It never
+// waits.
+func (c *Conn) Poll(d Direction, out []uverbs.WC) int {
+	b := c.box(d)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.collect()
+	n := min(len(out), b.ready.len())
+	b.take(out[:n])
+	return n
+}
+
+// flag is a bool for several goroutines.
+type flag = atomic.Bool

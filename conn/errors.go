@@ -1,0 +1,42 @@
+package conn
+
+import (
+	"errors"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// Error is a failed operation. Its Object is the peer's address, or a region.
+type Error = cm.Error
+
+var (
+	// ErrClosed is use after Close. It matches net.ErrClosed.
+	ErrClosed = cm.ErrClosed
+	// ErrDisconnected is why a connection that the peer ended ended.
+	ErrDisconnected = cm.ErrDisconnected
+	// ErrRange is bytes outside a region, local or remote, or a number outside
+	// what is allowed. Nothing was posted.
+	ErrRange = uverbs.ErrRange
+	// ErrInUse is destroying a region that requests under way name.
+	ErrInUse = uverbs.ErrInUse
+	// ErrQueueFull is more requests than [Options] has made room for: some
+	// have not completed, or their completions have not been taken.
+	ErrQueueFull = uverbs.ErrQueueFull
+	// ErrAccess is an operation that a region, local or remote, was not made
+	// for. Nothing was posted.
+	ErrAccess = errors.New("region does not allow it")
+	// ErrForeign is a region of another protection domain than the
+	// connection's.
+	ErrForeign = errors.New("region is of another protection domain")
+	// ErrAdvert is a message that is no advertisement, or a damaged one.
+	ErrAdvert = errors.New("no valid advertisement")
+	// ErrNotExpected is waiting for an advertisement with no receive for one
+	// posted: it could never come.
+	ErrNotExpected = errors.New("no receive for an advertisement is posted")
+)
+
+// fail wraps err, which came of an operation of the connection.
+func (c *Conn) fail(op string, err error) error {
+	return &Error{Op: op, Object: c.RemoteAddr().String(), Device: c.ep.PD.Context().Device().Name, Err: err}
+}
