@@ -68,7 +68,7 @@ bench: deps-test build ## run the benchmarks in the lab, beside C where C does t
 
 build: ## build the programs into build/
 	@mkdir -p build
-	$(GO) build -o build/ ./tests/lab ./tests/bench/connect ./cmd/verbs ./examples/...
+	$(GO) build -o build/ ./tests/lab ./tests/bench/... ./cmd/verbs ./examples/...
 
 clean: ## remove what was built
 	rm -rf build

@@ -10,8 +10,8 @@ import (
 // TestConnect makes connections one after the other and many at a time, and
 // holds many open.
 func TestConnect(t *testing.T) {
-	ours := side{labtest.Built(t, "connect"), "7480"}
-	c := side{compile(t, "connect.c", "-lrdmacm", "-libverbs"), "7481"}
+	ours := side{labtest.Built(t, "connect"), "7480", nil}
+	c := side{compile(t, "connect.c", "-lrdmacm", "-libverbs"), "7481", nil}
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)
 		for _, s := range []side{ours, c} {

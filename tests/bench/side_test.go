@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,8 +15,12 @@ import (
 
 var reps = flag.Int("reps", 1, "how often to measure; benchmarks want 9 or more")
 
-// side is a program that measures, and the port its server has.
-type side struct{ program, port string }
+// side is a program that measures, the port its server has, and what it takes
+// before its other arguments.
+type side struct {
+	program, port string
+	options       []string
+}
 
 // compile builds one of the C programs.
 func compile(t *testing.T, source string, libs ...string) string {
@@ -28,10 +33,14 @@ func compile(t *testing.T, source string, libs ...string) string {
 	return bin
 }
 
+func (s side) command(args ...string) *exec.Cmd {
+	return exec.Command(s.program, append(slices.Clip(s.options), args...)...)
+}
+
 // serve runs the program's server until the test ends.
 func (s side) serve(t *testing.T, addr string) {
 	t.Helper()
-	cmd := exec.Command(s.program, "-s", addr, s.port)
+	cmd := s.command("-s", addr, s.port)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -61,7 +70,7 @@ type result map[string]float64
 // run runs the program's client.
 func (s side) run(t *testing.T, args ...string) result {
 	t.Helper()
-	cmd := exec.Command(s.program, args...)
+	cmd := s.command(args...)
 	cmd.Stderr = os.Stderr
 	cmd.WaitDelay = time.Second
 	limit := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })

@@ -1,0 +1,54 @@
+package bench
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestStream sends bytes over rsock, beside rsockets and beside TCP on the
+// same link.
+func TestStream(t *testing.T) {
+	program := compile(t, "stream.c", "-lrdmacm", "-lpthread")
+	ours := side{labtest.Built(t, "stream"), "7482", nil}
+	rsockets := side{program, "7483", nil}
+	tcp := side{program, "7484", []string{"-t"}}
+	labtest.Each(t, func(t *testing.T, device string) {
+		addr := labtest.AddrOf(device)
+		for _, s := range []side{ours, rsockets, tcp} {
+			s.serve(t, addr)
+		}
+		for _, work := range []struct {
+			kind    string
+			size, n int
+		}{
+			{"echo", 8, 500}, {"echo", 64, 500}, {"echo", 4096, 300}, {"echo", 65536, 100},
+			{"send", 64, 5000}, {"send", 4096, 2000}, {"send", 65536, 300}, {"send", 1 << 20, 20},
+		} {
+			line := comparison{name: fmt.Sprintf("%s: %s of %d bytes", device, work.kind, work.size), unit: "µs", better: lower}
+			figure := func(r result) float64 { return r["median"] }
+			if work.kind == "send" {
+				line.unit, line.better = "MB/s", higher
+				figure = func(r result) float64 { return r["bytes"] / r["microseconds"] }
+			}
+			beside := line
+			beside.name += ", beside TCP"
+			for range *reps {
+				for _, s := range []struct {
+					side
+					*sample
+				}{{ours, &line.ours}, {rsockets, &line.c}, {tcp, &beside.c}} {
+					r := s.run(t, addr, s.port, work.kind, fmt.Sprint(work.size), fmt.Sprint(work.n))
+					if want := float64(work.size * work.n); r["bytes"] != want {
+						t.Fatalf("%s sent %v bytes, not %v", s.program, r["bytes"], want)
+					}
+					*s.sample = append(*s.sample, figure(r))
+				}
+			}
+			beside.ours = line.ours
+			line.report(t)
+			beside.report(t)
+		}
+	})
+}
