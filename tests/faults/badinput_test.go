@@ -189,15 +189,15 @@ func TestBadVerbs(t *testing.T) {
 // not grow. Anonymous memory may grow as the runtime warms up, but a leak makes
 // it grow every time.
 func twice(t *testing.T, pass func(*testing.T)) {
-	before := settled(t)
+	before := labtest.Settled(t)
 	for n := range 5 {
 		t.Run(fmt.Sprint(n), pass)
-		sameInventory(t, before)
-		now := inventory(t)[anonymous]
-		if n > 0 && now <= before[anonymous] {
+		labtest.SameInventory(t, before)
+		now := labtest.Inventory(t)[labtest.Anonymous]
+		if n > 0 && now <= before[labtest.Anonymous] {
 			return
 		}
-		before[anonymous] = now
+		before[labtest.Anonymous] = now
 	}
-	t.Errorf("%s grew with every pass", anonymous)
+	t.Errorf("%s grew with every pass", labtest.Anonymous)
 }

@@ -72,7 +72,7 @@ func dialers(device string) int {
 // TestDialStorm has a thousand dial at once: all get through.
 func TestDialStorm(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		before := settled(t)
+		before := labtest.Settled(t)
 		l, accepted, stop := crowd(t, device)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
@@ -110,7 +110,7 @@ func TestDialStorm(t *testing.T) {
 // Nothing of them may stay.
 func TestCancelStorm(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		before := settled(t)
+		before := labtest.Settled(t)
 		l, _, stop := crowd(t, device)
 		var gaveUp, got atomic.Int64
 		var wg sync.WaitGroup
@@ -149,15 +149,15 @@ func TestCancelStorm(t *testing.T) {
 func forgiving(t *testing.T, before map[string]int) {
 	t.Helper()
 	for range 30 {
-		now := inventory(t)
+		now := labtest.Inventory(t)
 		same := true
 		for name, n := range before {
-			same = same && (name == anonymous || now[name] == n)
+			same = same && (name == labtest.Anonymous || now[name] == n)
 		}
 		if same {
 			return
 		}
 		time.Sleep(time.Second)
 	}
-	sameInventory(t, before)
+	labtest.SameInventory(t, before)
 }

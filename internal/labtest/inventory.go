@@ -1,4 +1,4 @@
-package faults
+package labtest
 
 import (
 	"fmt"
@@ -13,11 +13,11 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// anonymous is the item that the runtime itself may add to.
-const anonymous = "bytes of anonymous memory"
+// Anonymous is the item that the runtime itself may add to.
+const Anonymous = "bytes of anonymous memory"
 
-// inventory is what a leak would show in: by name, how many.
-func inventory(t *testing.T) map[string]int {
+// Inventory is what a leak would show in: by name, how many.
+func Inventory(t testing.TB) map[string]int {
 	t.Helper()
 	runtime.GC()
 	inv := map[string]int{"goroutines": runtime.NumGoroutine()}
@@ -37,7 +37,7 @@ func inventory(t *testing.T) map[string]int {
 		// Go's own heap and thread stacks are anonymous memory, too.
 		var from, to int
 		if _, err := fmt.Sscanf(line, "%x-%x rw-p 00000000 00:00 0", &from, &to); err == nil {
-			inv[anonymous] += to - from
+			inv[Anonymous] += to - from
 		}
 	}
 	resources, err := netlink.RdmaResourceList()
@@ -52,15 +52,15 @@ func inventory(t *testing.T) map[string]int {
 	return inv
 }
 
-// settled is the inventory when what earlier tests left to the background has
+// Settled is the inventory when what earlier tests left to the background has
 // ended.
-func settled(t *testing.T) map[string]int {
+func Settled(t testing.TB) map[string]int {
 	t.Helper()
-	inv := inventory(t)
+	inv := Inventory(t)
 	for range 60 {
 		time.Sleep(500 * time.Millisecond)
-		now := inventory(t)
-		inv[anonymous] = now[anonymous]
+		now := Inventory(t)
+		inv[Anonymous] = now[Anonymous]
 		if maps.Equal(now, inv) {
 			break
 		}
@@ -69,14 +69,14 @@ func settled(t *testing.T) map[string]int {
 	return inv
 }
 
-// sameInventory waits, for what ends in the background, until the inventory
+// SameInventory waits, for what ends in the background, until the inventory
 // is as it was.
-func sameInventory(t *testing.T, before map[string]int) {
+func SameInventory(t testing.TB, before map[string]int) {
 	t.Helper()
 	var now map[string]int
 	for range 100 {
-		now = inventory(t)
-		now[anonymous] = before[anonymous]
+		now = Inventory(t)
+		now[Anonymous] = before[Anonymous]
 		if maps.Equal(now, before) {
 			return
 		}
@@ -90,7 +90,6 @@ func sameInventory(t *testing.T, before map[string]int) {
 	}
 	if t.Failed() {
 		buf := make([]byte, 1<<20)
-		fmt.Printf("%s\n", buf[:runtime.Stack(buf, true)])
-
+		t.Logf("%s", buf[:runtime.Stack(buf, true)])
 	}
 }
