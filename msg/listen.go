@@ -82,7 +82,8 @@ func (ln *Listener) serve() {
 	}
 }
 
-// Accept waits for a request and accepts it. The socket may not be established
+// Accept waits for a request and accepts it: those who dial wait for that. The
+// socket may not be established
 // yet: Send and Recv wait until it is, so that one peer that is slow delays no
 // other. It is for loops without a Request callback.
 func (ln *Listener) Accept(ctx context.Context) (*Socket, error) {

@@ -167,10 +167,11 @@ func (s *Socket) frameIn(slot, n int) error {
 			s.l.established = true
 		}
 	case kindBye:
-		if s.peerKnows || s.peerBye && f.flags&byeAnswered == 0 {
-			return protocol("it says goodbye too often")
+		if again := f.flags&byeAnswered != 0; s.peerKnows || s.peerBye && !again || again && !s.bye {
+			return protocol("goodbye out of turn")
 		}
 		s.peerBye, s.peerKnows = true, f.flags&byeAnswered != 0
+		s.crossed = s.crossed || s.bye && !s.peerKnows
 		if s.state == Established {
 			defer s.leave()
 		}

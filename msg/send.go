@@ -217,7 +217,7 @@ func (s *Socket) postFrame(f *frame, r request) bool {
 func (s *Socket) flushAck() {
 	owed := s.grants() - s.toldGrants
 	due := s.reads.done != s.toldReads || owed > 0 && (s.toldGrants == s.received || owed >= max(1, uint32(len(s.ring))/2))
-	if !due || s.ackBusy || s.err != nil {
+	if !due || s.ackBusy || s.peerBye || s.err != nil {
 		return
 	}
 	f := s.frame(kindAck)

@@ -65,8 +65,8 @@ type Socket struct {
 	linger        *time.Timer
 
 	// Goodbyes: disconnect is who began, bye and byeAgain what was sent,
-	// peerBye and peerKnows what came.
-	disconnect, bye, byeAgain, peerBye, peerKnows bool
+	// peerBye and peerKnows what came, and crossed that both began.
+	disconnect, bye, byeAgain, peerBye, peerKnows, crossed bool
 
 	sending
 	receiving
@@ -212,12 +212,13 @@ func (s *Socket) fail(err error) {
 
 // sayBye says that there are no more messages, when there are none, and once
 // more if the peer has said so in the meantime. A side ends when it knows that
-// the other has all; the side that answered waits for that.
+// the other has all, and the other waits for that: the one that answered, or the
+// one that accepted if both began.
 func (s *Socket) sayBye() {
 	if s.state != Disconnecting || s.err != nil || s.pending > 0 {
 		return
 	}
-	if s.peerBye && s.peerKnows {
+	if s.peerKnows && (s.byeAgain && s.dialed || !s.crossed) {
 		if s.disconnect {
 			s.fail(ErrClosed)
 		} else {

@@ -1,0 +1,147 @@
+package msg_test
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+func TestBuffers(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		opt := msg.Options{Eager: 1000, MaxMessage: 1 << 20}
+		c, s := pair(t, device, opt, opt)
+		refuse := func(what string, err, want error) {
+			t.Helper()
+			if !errors.Is(err, want) {
+				t.Errorf("%s: %v, want %v", what, err, want)
+			}
+		}
+		refuse("alloc too much", second(c.Alloc(1<<20+1)), msg.ErrTooLarge)
+		refuse("send too much", c.Send(within(t), make([]byte, 1<<20+1)), syscall.EMSGSIZE)
+		refuse("alloc -1", second(c.Alloc(-1)), msg.ErrTooLarge)
+		foreign := labtest.Must(s.Alloc(1))(t)
+		refuse("post another socket's", c.Post(foreign), msg.ErrBuffer)
+
+		for _, n := range []int{10, 5000} {
+			b := labtest.Must(c.Alloc(n))(t)
+			if len(b.Bytes()) != n || b.Cap() < n || b.Socket() != c {
+				t.Errorf("buffer of %d of %d", len(b.Bytes()), b.Cap())
+			}
+			refuse("too long", b.SetLen(b.Cap()+1), uverbs.ErrRange)
+			refuse("too short", b.SetLen(-1), uverbs.ErrRange)
+			if err := b.SetLen(n); err != nil {
+				t.Error(err)
+			}
+			// Sent again and again, at different lengths.
+			for _, n := range []int{n, 0, b.Cap(), 3} {
+				if err := b.SetLen(n); err != nil {
+					t.Fatal(err)
+				}
+				copy(b.Bytes(), pattern(n, n))
+				if err := c.SendBuffer(within(t), b); err != nil {
+					t.Fatal(err)
+				}
+				got := labtest.Must(s.Recv(within(t)))(t)
+				if string(got.Bytes()) != string(pattern(n, n)) || got.Status() != msg.Received {
+					t.Errorf("%d bytes came, %v, not %d", len(got.Bytes()), got.Status(), n)
+				}
+				refuse("post a received one", s.Post(got), msg.ErrBuffer)
+				refuse("set its length", got.SetLen(1), msg.ErrBuffer)
+				got.Free()
+				for b.Status() == msg.Queued {
+					if err := within(t).Err(); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			b.Free()
+			b.Free()
+			if b.Status() != msg.Released || b.Bytes() != nil {
+				t.Errorf("freed buffer: %v", b.Status())
+			}
+			refuse("post a freed one", c.Post(b), msg.ErrBuffer)
+		}
+	})
+}
+
+// TestWouldBlock fills a send queue to a receiver who takes nothing, and sees it
+// drain.
+func TestWouldBlock(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		var heard log
+		client := labtest.Must(msg.NewLoop(msg.Options{SendQueue: 6, Callbacks: heard.callbacks()}))(t)
+		labtest.Close(t, client)
+		ln := listen(t, run(t, msg.Options{Credits: 4}), device)
+		c := labtest.Must(client.Connect(ln.Addr().String(), nil))(t)
+		s := labtest.Must(ln.Accept(within(t)))(t)
+		poll(t, heard.has("established"), client)
+		var bufs []*msg.Buffer
+		post := func() error {
+			b := labtest.Must(c.Alloc(1))(t)
+			b.Bytes()[0] = byte(len(bufs))
+			err := c.Post(b)
+			if err != nil {
+				b.Free()
+				return err
+			}
+			bufs = append(bufs, b)
+			return nil
+		}
+		var err error
+		for err == nil {
+			if err = post(); err == nil && len(bufs) > 4 {
+				poll(t, func() bool { return bufs[3].Status() == msg.Sent }, client)
+			}
+		}
+		if !errors.Is(err, msg.ErrWouldBlock) || !errors.Is(err, syscall.EAGAIN) || len(bufs) != 10 {
+			t.Errorf("after %d messages, 4 credits and a queue of 6: %v", len(bufs), err)
+		}
+		if bufs[9].Status() != msg.Queued || !errors.Is(bufs[9].Free(), msg.ErrBuffer) {
+			t.Error("the last one is not queued")
+		}
+		if heard.has("writable")() {
+			t.Error("writable, with a full queue")
+		}
+		for i := range 10 {
+			done := make(chan *msg.Buffer, 1)
+			go func() {
+				b, err := s.Recv(within(t))
+				if err != nil {
+					t.Error(err)
+				}
+				done <- b
+			}()
+			poll(t, func() bool { return len(done) > 0 }, client)
+			b := <-done
+			if b == nil || b.Bytes()[0] != byte(i) {
+				t.Fatalf("message %d came out of order", i)
+			}
+			b.Free()
+		}
+		poll(t, heard.has("writable"), client)
+		if err := post(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestStrings(t *testing.T) {
+	for _, s := range []interface{ String() string }{msg.Free, msg.Released, msg.Connecting, msg.Disconnected} {
+		if s.String() == "unknown" {
+			t.Errorf("%#v has no name", s)
+		}
+	}
+	if msg.Status(77).String() != "unknown" || msg.State(-1).String() != "unknown" {
+		t.Error("what does not exist has a name")
+	}
+	for _, bad := range []msg.Options{{Credits: -1}, {Credits: 1 << 20}, {Eager: 1}, {MaxMessage: 1 << 40}, {SendQueue: -2}, {Linger: -1}} {
+		if l, err := msg.NewLoop(bad); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%+v: %v", bad, err)
+			l.Close()
+		}
+	}
+}

@@ -1,0 +1,411 @@
+package msg_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/msg"
+)
+
+// poll dispatches loops as a C program would, waiting for their files with
+// poll(2), until done.
+func poll(t testing.TB, done func() bool, loops ...*msg.Loop) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !done(); {
+		fds := make([]unix.PollFd, len(loops))
+		for i, l := range loops {
+			fds[i] = unix.PollFd{Fd: int32(l.FD()), Events: unix.POLLIN}
+		}
+		if _, err := unix.Poll(fds, 1000); err != nil && err != unix.EINTR {
+			t.Fatal(err)
+		}
+		for i, l := range loops {
+			if fds[i].Revents == 0 {
+				continue
+			}
+			if _, err := l.Dispatch(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("waited too long")
+		}
+	}
+}
+
+// log has the callbacks say what happens.
+type log []string
+
+func (g *log) callbacks() msg.Callbacks {
+	say := func(format string, args ...any) { *g = append(*g, fmt.Sprintf(format, args...)) }
+	return msg.Callbacks{
+		Request:     func(r *msg.Request) { say("request"); r.Accept(nil) },
+		Established: func(s *msg.Socket) { say("established") },
+		Message: func(s *msg.Socket, b *msg.Buffer) {
+			say("message %s", b.Bytes())
+			b.Free()
+		},
+		Sent:         func(s *msg.Socket, b *msg.Buffer) { say("%v", b.Status()) },
+		Writable:     func(s *msg.Socket) { say("writable") },
+		Disconnected: func(s *msg.Socket, why error) { say("disconnected: %v", why) },
+	}
+}
+
+func (g *log) has(line string) func() bool {
+	return func() bool { return slices.Contains(*g, line) }
+}
+
+// TestCallbacks goes through ibmsg's own steps in one goroutine, dispatching two
+// loops by turns.
+func TestCallbacks(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		var client, server log
+		cl := labtest.Must(msg.NewLoop(msg.Options{Callbacks: client.callbacks()}))(t)
+		sl := labtest.Must(msg.NewLoop(msg.Options{Callbacks: server.callbacks()}))(t)
+		labtest.Close(t, cl)
+		labtest.Close(t, sl)
+		ln := labtest.Must(sl.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		s := labtest.Must(cl.Connect(ln.Addr().String(), nil))(t)
+		if s.State() != msg.Connecting {
+			t.Errorf("at first: %v", s.State())
+		}
+		if _, err := s.Alloc(1); !errors.Is(err, msg.ErrNotConnected) || !errors.Is(err, syscall.ENOTCONN) {
+			t.Errorf("alloc before the socket is up: %v", err)
+		}
+		poll(t, client.has("established"), cl, sl)
+		b := labtest.Must(s.Alloc(100))(t)
+		if b.Status() != msg.Free {
+			t.Errorf("new buffer: %v", b.Status())
+		}
+		copy(b.Bytes(), "hello")
+		if err := b.SetLen(5); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Post(b); err != nil {
+			t.Fatal(err)
+		}
+		if b.Status() != msg.Queued {
+			t.Errorf("posted buffer, not dispatched: %v", b.Status())
+		}
+		poll(t, func() bool { return b.Status() == msg.Sent && server.has("message hello")() }, cl, sl)
+		if err := b.Free(); err != nil {
+			t.Error(err)
+		}
+		if err := s.Disconnect(); err != nil {
+			t.Error(err)
+		}
+		poll(t, func() bool { return s.State() == msg.Disconnected && len(server) >= 4 }, cl, sl)
+		if got, want := strings.Join(client, ", "), "established, sent, disconnected: use of closed object"; got != want {
+			t.Errorf("the client heard: %s", got)
+		}
+		if got, want := strings.Join(server, ", "), "request, established, message hello, disconnected: EOF"; got != want {
+			t.Errorf("the server heard: %s", got)
+		}
+	})
+}
+
+// TestFD insists that the loop's file is readable when there is something to do,
+// and only then.
+func TestFD(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		var heard log
+		l := labtest.Must(msg.NewLoop(msg.Options{Callbacks: heard.callbacks()}))(t)
+		labtest.Close(t, l)
+		ln := listen(t, l, device)
+		c := labtest.Must(run(t, msg.Options{}).Connect(ln.Addr().String(), nil))(t)
+		poll(t, heard.has("established"), l)
+		if err := c.Wait(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		quiet := func() bool {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(l.FD()), Events: unix.POLLIN}}, 100)
+			return n == 0 && err == nil
+		}
+		for i := range 20 {
+			poll(t, quiet, l)
+			text := fmt.Sprint(i)
+			if err := c.Send(within(t), []byte(text)); err != nil {
+				t.Fatal(err)
+			}
+			poll(t, heard.has("message "+text), l)
+		}
+	})
+}
+
+func TestDispatching(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		var l *msg.Loop
+		inside := make(chan error, 1)
+		l = run(t, msg.Options{Callbacks: msg.Callbacks{Disconnected: func(s *msg.Socket, why error) {
+			_, err := l.Dispatch()
+			inside <- err
+		}}})
+		s := labtest.Must(l.Connect(labtest.AddrOf(device)+":1", nil))(t)
+		s.Close()
+		if err := <-inside; !errors.Is(err, msg.ErrDispatching) {
+			t.Errorf("dispatch in a callback: %v", err)
+		}
+	})
+}
+
+// TestReject: without an answer a request is rejected, with one it carries
+// private data.
+func TestReject(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		refused := func(t *testing.T, server msg.Options, want string) {
+			t.Helper()
+			ln := listen(t, run(t, server), device)
+			c := run(t, msg.Options{})
+			_, err := c.Dial(within(t), ln.Addr().String())
+			r, ok := errors.AsType[*cm.RejectedError](err)
+			if !ok || !errors.Is(err, syscall.ECONNREFUSED) || string(r.PrivateData) != want {
+				t.Errorf("dial: %v, with %q", err, r)
+			}
+		}
+		refused(t, msg.Options{Callbacks: msg.Callbacks{Request: func(*msg.Request) {}}}, "")
+		refused(t, msg.Options{AnswerTimeout: 10 * time.Millisecond}, "")
+		refused(t, msg.Options{Callbacks: msg.Callbacks{Request: func(r *msg.Request) {
+			if err := r.Reject([]byte("full")); err != nil {
+				t.Error(err)
+			}
+			if _, err := r.Accept(nil); !errors.Is(err, msg.ErrClosed) {
+				t.Errorf("accept after reject: %v", err)
+			}
+		}}}, "full")
+		// One may wait, the others are too many.
+		ln := listen(t, run(t, msg.Options{Backlog: 1, AnswerTimeout: time.Hour}), device)
+		c := run(t, msg.Options{})
+		over := make(chan *msg.Socket, 3)
+		for range cap(over) {
+			s := labtest.Must(c.Connect(ln.Addr().String(), nil))(t)
+			go func() { <-s.Done(); over <- s }()
+		}
+		for range cap(over) - 1 {
+			select {
+			case s := <-over:
+				if !errors.Is(s.Err(), syscall.ECONNREFUSED) {
+					t.Errorf("above the backlog: %v", s.Err())
+				}
+			case <-within(t).Done():
+				t.Fatal("all wait")
+			}
+		}
+		ln.Close()
+		if s := <-over; !errors.Is(s.Err(), syscall.ECONNREFUSED) {
+			t.Errorf("waiting when the listener was closed: %v", s.Err())
+		}
+		if _, err := ln.Accept(within(t)); !errors.Is(err, msg.ErrClosed) {
+			t.Errorf("accept after close: %v", err)
+		}
+	})
+}
+
+func TestPrivateData(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		asked := make(chan string, 1)
+		server := run(t, msg.Options{Callbacks: msg.Callbacks{Request: func(r *msg.Request) {
+			asked <- string(r.PrivateData())
+			if r.LocalAddr().Port() == 0 || r.RemoteAddr().Port() == 0 {
+				t.Errorf("request to %v from %v", r.LocalAddr(), r.RemoteAddr())
+			}
+			if _, err := r.Accept([]byte("welcome")); err != nil {
+				t.Error(err)
+			}
+		}}})
+		ln := listen(t, server, device)
+		l := run(t, msg.Options{})
+		most := strings.Repeat("x", 32)
+		c := labtest.Must(l.Connect(ln.Addr().String(), []byte(most)))(t)
+		if err := c.Wait(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-asked; got != most {
+			t.Errorf("the server heard %q", got)
+		}
+		if got := string(c.PrivateData()); got != "welcome" {
+			t.Errorf("the client heard %q", got)
+		}
+		if c.RemoteAddr() != ln.Addr() || c.LocalAddr().Port() == 0 || c.Loop() != l {
+			t.Errorf("socket from %v to %v", c.LocalAddr(), c.RemoteAddr())
+		}
+		if _, err := l.Connect(ln.Addr().String(), make([]byte, 300)); !errors.Is(err, cm.ErrPrivateData) {
+			t.Errorf("300 bytes: %v", err)
+		}
+	})
+}
+
+// TestNobody connects to where nobody listens, and to where nobody is.
+func TestNobody(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		l := run(t, msg.Options{ConnectTimeout: 300 * time.Millisecond})
+		dead := map[string]string{labtest.RXE: "10.9.0.77:1", labtest.SIW: "10.9.1.77:1"}[device]
+		for addr, want := range map[string]error{
+			labtest.AddrOf(device) + ":1": syscall.ECONNREFUSED,
+			dead:                          syscall.ETIMEDOUT,
+			"192.0.2.1:1":                 cm.ErrNoRoute,
+			"no such address":             nil,
+		} {
+			_, err := l.Dial(within(t), addr)
+			if err == nil || want != nil && !errors.Is(err, want) {
+				t.Errorf("dial %s: %v, want %v", addr, err, want)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if _, err := run(t, msg.Options{}).Dial(ctx, dead); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("dial for 50 ms: %v", err)
+		}
+	})
+}
+
+// TestDisconnect: whatever was sent before either side, or both, disconnect
+// arrives.
+func TestDisconnect(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		for _, who := range []string{"client", "server", "both"} {
+			t.Run(who, func(t *testing.T) {
+				opt := msg.Options{Eager: 1024, Credits: 4}
+				c, s := pair(t, device, opt, opt)
+				const n = 20
+				for i := range n {
+					for _, x := range []*msg.Socket{c, s} {
+						if err := x.Send(within(t), pattern(i*300, i)); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				if who != "server" {
+					c.Disconnect()
+				}
+				if who != "client" {
+					s.Disconnect()
+				}
+				for _, x := range []*msg.Socket{c, s} {
+					if err := x.Send(within(t), nil); who == "both" && !errors.Is(err, msg.ErrClosed) {
+						t.Errorf("send after disconnecting: %v", err)
+					}
+				}
+				got := map[*msg.Socket]int{}
+				for got[c]+got[s] < 2*n {
+					for _, x := range []*msg.Socket{c, s} {
+						b, err := x.Recv(within(t))
+						if err != nil {
+							t.Fatalf("after %d messages: %v", got[x], err)
+						}
+						if want := got[x] * 300; len(b.Bytes()) != want {
+							t.Errorf("message of %d bytes, not %d", len(b.Bytes()), want)
+						}
+						b.Free()
+						got[x]++
+					}
+				}
+				for x, began := range map[*msg.Socket]bool{c: who != "server", s: who != "client"} {
+					<-x.Done()
+					want := error(io.EOF)
+					if began {
+						want = msg.ErrClosed
+					}
+					if !errors.Is(x.Err(), want) || x.State() != msg.Disconnected {
+						t.Errorf("%v is %v with %v, want %v", x, x.State(), x.Err(), want)
+					}
+				}
+			})
+		}
+	})
+}
+
+// TestLinger: a peer that takes nothing does not keep Disconnect for ever.
+func TestLinger(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		c, s := pair(t, device, msg.Options{Linger: 200 * time.Millisecond}, msg.Options{Credits: 1})
+		b := labtest.Must(c.Alloc(10))(t)
+		second := labtest.Must(c.Alloc(10))(t)
+		for _, b := range []*msg.Buffer{b, second} {
+			if err := c.Post(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := c.Shutdown(within(t)); !errors.Is(err, msg.ErrTimeout) {
+			t.Errorf("shutdown: %v", err)
+		}
+		if b.Status() != msg.Sent || second.Status() != msg.Failed || !errors.Is(second.Err(), msg.ErrTimeout) {
+			t.Errorf("buffers: %v and %v with %v", b.Status(), second.Status(), second.Err())
+		}
+		if b, err := s.Recv(within(t)); err != nil || len(b.Bytes()) != 10 {
+			t.Errorf("what had come: %v", err)
+		}
+		if _, err := s.Recv(within(t)); !errors.Is(err, cm.ErrDisconnected) {
+			t.Errorf("after that: %v", err)
+		}
+	})
+}
+
+// TestLoopClose: all ends, buffers that the program keeps stay.
+func TestLoopClose(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+
+		server := labtest.Must(msg.NewLoop(msg.Options{}))(t)
+		go server.Run(context.Background())
+		ln := labtest.Must(server.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		ended := make(chan error, 1)
+		var client *msg.Loop
+		client = labtest.Must(msg.NewLoop(msg.Options{Callbacks: msg.Callbacks{
+			Message:      func(s *msg.Socket, b *msg.Buffer) { client.Close() }, // and b is kept
+			Disconnected: func(s *msg.Socket, why error) { ended <- why },
+		}}))(t)
+		running := make(chan error, 1)
+		go func() { running <- client.Run(context.Background()) }()
+		c := labtest.Must(client.Connect(ln.Addr().String(), nil))(t)
+		s := labtest.Must(ln.Accept(within(t)))(t)
+		if err := c.Wait(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		kept := labtest.Must(c.Alloc(100 << 10))(t)
+		if err := s.Send(within(t), []byte("stop")); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-running; !errors.Is(err, msg.ErrClosed) {
+			t.Errorf("run: %v", err)
+		}
+		if err := <-ended; !errors.Is(err, msg.ErrClosed) {
+			t.Errorf("the socket: %v", err)
+		}
+		if _, err := s.Recv(within(t)); !errors.Is(err, cm.ErrDisconnected) {
+			t.Errorf("the other side: %v", err)
+		}
+		if err := errors.Join(client.Close(), server.Close(), server.Close()); err != nil {
+			t.Error(err)
+		}
+		kept.Bytes()[99] = 1 // is still there
+		for what, err := range map[string]error{
+			"connect":  second(client.Connect(ln.Addr().String(), nil)),
+			"listen":   second(client.Listen(within(t), labtest.AddrOf(device)+":0")),
+			"dispatch": second(client.Dispatch()),
+			"alloc":    second(c.Alloc(1)),
+			"post":     c.Post(kept),
+			"accept":   second(ln.Accept(within(t))),
+		} {
+			if !errors.Is(err, msg.ErrClosed) {
+				t.Errorf("%s after close: %v", what, err)
+			}
+		}
+		kept.Free()
+		if kept.Bytes() != nil {
+			t.Error("a freed buffer has bytes")
+		}
+
+	})
+}
+
+func second[T any](_ T, err error) error { return err }
