@@ -21,7 +21,7 @@ func TestOptions(t *testing.T) {
 	if err := errors.Join(id.SetTOS(32), id.SetReuseAddr(true), id.SetAFOnly(true), id.SetAckTimeout(15), id.Bind(any6)); err != nil {
 		t.Error(err)
 	}
-	if err := id.SetPath(nil); err == nil {
+	if err := id.SetPath(); err == nil {
 		t.Error("an empty path was taken")
 	}
 	// Another may have the same port, as long as none listens.

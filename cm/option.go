@@ -35,9 +35,14 @@ func (id *ID) SetAckTimeout(exp uint8) error {
 	return id.setOption("acknowledgement timeout", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_ACK_TIMEOUT, []byte{exp})
 }
 
-// SetPath gives the ID a path in place of resolving one: struct
-// ib_path_rec_data (ib_user_sa.h), one or more. InfiniBand only.
-func (id *ID) SetPath(records []byte) error {
+// SetPath gives the ID a path, and maybe others for replies or to fall back on,
+// in place of resolving one; [ID.Paths] of another ID returns such. InfiniBand
+// and RoCE only.
+func (id *ID) SetPath(paths ...abi.IbPathRecData) error {
+	var records []byte
+	for i := range paths {
+		records = append(records, mmap.Bytes(&paths[i])...)
+	}
 	return id.setOption("path", abi.RDMA_OPTION_IB, abi.RDMA_OPTION_IB_PATH, records)
 }
 

@@ -29,19 +29,22 @@ func (d Doorbell) Close() { d.cmd.close() }
 // Notify arms a CQ through the command REQ_NOTIFY_CQ, for drivers that have no
 // arm word in mapped memory.
 type Notify struct {
-	cmd *command
+	dev Device
+	cq  uint32
+	cmd *command // nil until it is wanted: many a CQ is only polled
 	req *abi.IbUverbsReqNotifyCq
 }
 
-// NewNotify encodes the command for the CQ with the given handle.
-func NewNotify(dev Device, cqHandle uint32) Notify {
-	req := abi.IbUverbsReqNotifyCq{CqHandle: cqHandle}
-	cmd := newCommand(dev, false, abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ, mmap.Bytes(&req), nil)
-	return Notify{cmd, (*abi.IbUverbsReqNotifyCq)(unsafe.Pointer(unsafe.SliceData(cmd.req)))}
-}
+// NewNotify makes the command for the CQ with the given handle. Close it after
+// the last Arm.
+func NewNotify(dev Device, cqHandle uint32) Notify { return Notify{dev: dev, cq: cqHandle} }
 
 // Arm makes the one system call. Calls must not overlap.
-func (n Notify) Arm(solicitedOnly bool) error {
+func (n *Notify) Arm(solicitedOnly bool) error {
+	if n.cmd == nil {
+		n.cmd = newCommand(n.dev, false, abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ, mmap.Bytes(&abi.IbUverbsReqNotifyCq{CqHandle: n.cq}), nil)
+		n.req = (*abi.IbUverbsReqNotifyCq)(unsafe.Pointer(unsafe.SliceData(n.cmd.req)))
+	}
 	n.req.SolicitedOnly = 0
 	if solicitedOnly {
 		n.req.SolicitedOnly = 1
@@ -50,7 +53,11 @@ func (n Notify) Arm(solicitedOnly bool) error {
 }
 
 // Close releases the command.
-func (n Notify) Close() { n.cmd.close() }
+func (n *Notify) Close() {
+	if n.cmd != nil {
+		n.cmd.close()
+	}
+}
 
 // StateQuery asks the kernel for a QP's state: the command QUERY_QP.
 type StateQuery struct {

@@ -56,7 +56,7 @@ func (p *PD) CreateAH(av AddressVector) (*AH, error) {
 		return nil, p.obj.fail(op, err)
 	}
 	a := &AH{pd: p, av: av, num: num}
-	a.obj = newObject(p.obj.device, fmt.Sprintf("AH %d", num), func() error {
+	a.obj = newObject(p.obj.device, name{"AH %d", num}, func() error {
 		return core.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_AH, Method: abi.UVERBS_METHOD_AH_DESTROY, Attrs: []sys.Attr{
 			sys.Handle(abi.UVERBS_ATTR_DESTROY_AH_HANDLE, resp.AhHandle),
 		}})

@@ -59,7 +59,7 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 		changed: make(chan struct{}),
 	}
 	cc := &CompChannel{ctx: c, ch: ch}
-	cc.obj = newObject(c.device.Name, "completion channel", file.Close, c.obj)
+	cc.obj = newObject(c.device.Name, name{format: "completion channel"}, file.Close, c.obj)
 	runtime.AddCleanup(cc, (*object).forget, cc.obj)
 	return cc, nil
 }

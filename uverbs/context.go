@@ -90,7 +90,7 @@ func (d Device) open(file sys.File, driver provider.Driver, vectors uint32) (*Co
 	// Contexts of one file share its objects, so their numbers must differ.
 	core.lastID.Store(rand.Uint64() &^ 0xffffffff)
 	c := &Context{contextCore: core}
-	c.obj = newObject(d.Name, "", func() error {
+	c.obj = newObject(d.Name, name{}, func() error {
 		async.Close()
 		return unix.Close(file.FD)
 	})

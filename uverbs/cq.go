@@ -110,7 +110,7 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 
 	life, end := context.WithCancel(context.Background())
 	cq.life = life
-	cq.obj = newObject(c.device.Name, fmt.Sprintf("CQ %d", handle), func() error {
+	cq.obj = newObject(c.device.Name, name{"CQ %d", handle}, func() error {
 		if err := stopped(destroy, queue); err != nil {
 			return err
 		}

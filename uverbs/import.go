@@ -74,7 +74,7 @@ func (c *Context) ImportPD(handle uint32) (*PD, error) {
 	}
 	defer c.obj.exit()
 	p := &PD{ctx: c, handle: handle}
-	p.obj = newObject(c.device.Name, fmt.Sprintf("imported PD %d", handle), func() error { return nil }, c.obj)
+	p.obj = newObject(c.device.Name, name{"imported PD %d", handle}, func() error { return nil }, c.obj)
 	runtime.AddCleanup(p, (*object).forget, p.obj)
 	return p, nil
 }
@@ -104,7 +104,7 @@ func (p *PD) ImportMR(handle uint32) (*MR, error) {
 		return nil, p.obj.fail(op, err)
 	}
 	m.size = int(length)
-	m.obj = newObject(p.obj.device, fmt.Sprintf("imported MR %#x", m.lkey), func() error { return nil }, p.obj)
+	m.obj = newObject(p.obj.device, name{"imported MR %#x", m.lkey}, func() error { return nil }, p.obj)
 	m.obj.kept = true
 	return m, nil
 }

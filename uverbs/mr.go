@@ -161,7 +161,7 @@ type mrLife struct {
 func (m *MR) own(handle uint32, free func() error) {
 	core, life := m.pd.ctx.contextCore, &mrLife{handle, free}
 	m.life = life
-	m.obj = newObject(core.device.Name, fmt.Sprintf("MR %#x", m.lkey), func() error {
+	m.obj = newObject(core.device.Name, name{"MR %#x", m.lkey}, func() error {
 		err := core.destroy(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY, abi.UVERBS_ATTR_DESTROY_MR_HANDLE, 0, life.handle, nil)
 		if err != nil {
 			return err

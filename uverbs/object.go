@@ -17,7 +17,7 @@ import (
 // then, in the order that the kernel demands.
 type object struct {
 	device  string
-	what    string       // "QP 17"
+	what    name
 	release func() error // destroys the kernel's object; runs once, if it succeeds
 	tree    *sync.Mutex  // guards parents and children of all objects of a context
 
@@ -31,10 +31,23 @@ type object struct {
 	stack    []byte
 }
 
+// name is what an object is called, "QP 17", put together when it is wanted.
+type name struct {
+	format string
+	num    uint32
+}
+
+func (n name) String() string {
+	if !strings.Contains(n.format, "%") {
+		return n.format
+	}
+	return fmt.Sprintf(n.format, n.num)
+}
+
 var debugLeaks = strings.Contains(os.Getenv("VERBS_DEBUG"), "leaks")
 
 // newObject puts an object below its parents. Callers hold them with enter.
-func newObject(device, what string, release func() error, parents ...*object) *object {
+func newObject(device string, what name, release func() error, parents ...*object) *object {
 	o := &object{device: device, what: what, release: release, parents: parents, children: map[*object]struct{}{}}
 	if debugLeaks {
 		o.stack = debug.Stack()
@@ -100,7 +113,7 @@ func enterAll(op string, objects ...*object) (exit func(), err error) {
 
 // fail wraps err, which came of op.
 func (o *object) fail(op string, err error) error {
-	return &Error{Op: op, Device: o.device, Object: o.what, Err: err, Hint: hint(op, err)}
+	return &Error{Op: op, Device: o.device, Object: o.what.String(), Err: err, Hint: hint(op, err)}
 }
 
 // close releases the object unless it has children.
@@ -128,7 +141,7 @@ func (o *object) childNames() []string {
 	defer o.tree.Unlock()
 	var names []string
 	for c := range o.children {
-		names = append(names, c.what)
+		names = append(names, c.what.String())
 	}
 	slices.Sort(names)
 	return names
@@ -167,7 +180,7 @@ func (o *object) forget() {
 		return
 	}
 	if debugLeaks {
-		slog.Error("verbs: object was forgotten, not closed", "device", o.device, "object", o.what, "made", string(o.stack))
+		slog.Error("verbs: object was forgotten, not closed", "device", o.device, "object", o.what.String(), "made", string(o.stack))
 	}
 	o.tree.Lock()
 	o.orphan = true

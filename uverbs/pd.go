@@ -1,7 +1,6 @@
 package uverbs
 
 import (
-	"fmt"
 	"runtime"
 
 	"github.com/goverbs/verbs/abi"
@@ -31,7 +30,7 @@ func (c *Context) AllocPD() (*PD, error) {
 	}
 	core, handle := c.contextCore, resp.PdHandle
 	p := &PD{ctx: c, handle: handle}
-	p.obj = newObject(c.device.Name, fmt.Sprintf("PD %d", handle), func() error {
+	p.obj = newObject(c.device.Name, name{"PD %d", handle}, func() error {
 		return core.destroy(abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY, abi.UVERBS_ATTR_DESTROY_PD_HANDLE, 0, handle, nil)
 	}, c.obj)
 	runtime.AddCleanup(p, (*object).forget, p.obj)

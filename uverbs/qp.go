@@ -151,7 +151,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 		q.cap.MaxRecvWR = uint32(recv.Cap())
 		queues = append(queues, recv)
 	}
-	q.obj = newObject(p.obj.device, fmt.Sprintf("QP %d", q.num), func() error {
+	q.obj = newObject(p.obj.device, name{"QP %d", q.num}, func() error {
 		if err := stopped(destroy, queues...); err != nil {
 			return err
 		}

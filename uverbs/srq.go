@@ -2,7 +2,6 @@ package uverbs
 
 import (
 	"errors"
-	"fmt"
 	"runtime"
 	"weak"
 
@@ -84,7 +83,7 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 	s.queue = queue
 	s.rxe, _ = queue.(*rxe.RecvQueue)
 	s.siw, _ = queue.(*siw.RecvQueue)
-	s.obj = newObject(p.obj.device, fmt.Sprintf("SRQ %d", s.num), func() error {
+	s.obj = newObject(p.obj.device, name{"SRQ %d", s.num}, func() error {
 		if err := stopped(destroy, queue); err != nil {
 			return err
 		}

@@ -9,7 +9,6 @@ import (
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -55,7 +54,7 @@ func askPath(t *testing.T, device string) error {
 	}
 	labtest.Expect(t, id, cm.AddrResolved)
 	record := abi.IbPathRecData{Flags: abi.IB_PATH_GMP | abi.IB_PATH_PRIMARY | abi.IB_PATH_BIDIRECTIONAL}
-	if err := id.SetPath(mmap.Bytes(&record)); err != nil {
+	if err := id.SetPath(record); err != nil {
 		return err
 	}
 	labtest.Expect(t, id, cm.RouteResolved)
