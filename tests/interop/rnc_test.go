@@ -1,0 +1,153 @@
+package interop
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rsock"
+)
+
+var buildRnc = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "rnc")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "rnc")
+	if out, err := exec.Command("gcc", "-O1", "-o", path, "testdata/rnc.c", "-lrdmacm").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("gcc: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// rncBuilt is the path of testdata/rnc.c's program.
+func rncBuilt(t *testing.T) string {
+	t.Helper()
+	return labtest.Must(buildRnc())(t)
+}
+
+func noise(seed, n int) []byte {
+	b := make([]byte, n)
+	rand.NewChaCha8([32]byte{byte(seed)}).Read(b)
+	return b
+}
+
+// rnc is a netcat of C's rsockets, at the other end of conn.
+func rnc(t *testing.T, device string, listen bool, opt rsock.Options, in []byte, size, sleep int) (p *program, conn *rsock.Conn, out string) {
+	t.Helper()
+	dir := t.TempDir()
+	out = filepath.Join(dir, "out")
+	if err := os.WriteFile(filepath.Join(dir, "in"), in, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("exec %s \"$@\" <%s/in >%s", rncBuilt(t), dir, out)
+	run := func(port string, args ...string) *program {
+		args = append(args, labtest.AddrOf(device), port, strconv.Itoa(size), strconv.Itoa(sleep))
+		return start(t, "sh", append([]string{"-c", script, "sh"}, args...)...)
+	}
+	if !listen {
+		l, port := rsListen(t, device, opt)
+		p = run(port)
+		return p, p.accepted(l), out
+	}
+	rsPorts++
+	p = run(strconv.Itoa(rsPorts), "-l")
+	listening(t, strconv.Itoa(rsPorts))
+	return p, rsDial(t, net.JoinHostPort(labtest.AddrOf(device), strconv.Itoa(rsPorts)), opt).(*rsock.Conn), out
+}
+
+// TestBothWays has both sides write at once, end in any order, and compare: in
+// large pieces, and in small ones while the other sleeps.
+func TestBothWays(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		tiny := rsock.Options{SendQueue: 16, RecvQueue: 16, ReadBuffer: 8192, WriteBuffer: 4096}
+		for _, r := range []struct {
+			name       string
+			opt        rsock.Options
+			there, way int // bytes that Go writes, and in pieces of what size
+			back, size int // and C
+			sleepC     int // seconds before it reads
+			sleepGo    time.Duration
+			c          map[string]string
+		}{
+			{"large", rsock.Options{}, 3 << 20, 100000, 3 << 20, 65536, 0, 0, nil},
+			{"nothing", rsock.Options{}, 0, 1, 0, 1, 0, 0, nil},
+			{"there", rsock.Options{}, 1 << 20, 4096, 0, 1, 0, 0, nil},
+			{"back", rsock.Options{}, 0, 1, 1 << 20, 4096, 0, 0, nil},
+			{"small to a sleeper", rsock.Options{}, 3000, 1, 3000, 1, 1, 0, nil},
+			{"small from a sleeper", rsock.Options{}, 3000, 1, 3000, 1, 0, time.Second, nil},
+			{"small while both sleep", rsock.Options{Inline: -1}, 3000, 1, 3000, 1, 1, time.Second, nil},
+			{"small queues", tiny, 20000, 10, 20000, 10, 1, time.Second, map[string]string{"sqsize_default": "16", "rqsize_default": "16"}},
+			{"C's buffers", tiny, 300000, 50000, 300000, 50000, 0, 0, map[string]string{"mem_default": "8192", "wmem_default": "4096"}},
+		} {
+			for _, listen := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, C listens %v", r.name, listen), func(t *testing.T) {
+					rsConfigure(t, r.c)
+					there, back := noise(2, r.there), noise(3, r.back)
+					c, conn, out := rnc(t, device, listen, r.opt, back, r.size, r.sleepC)
+					defer conn.Close()
+					conn.SetDeadline(time.Now().Add(50 * time.Second))
+					written := make(chan error, 1)
+					go func() {
+						var err error
+						for b := there; len(b) > 0 && err == nil; b = b[min(r.way, len(b)):] {
+							_, err = conn.Write(b[:min(r.way, len(b))])
+						}
+						written <- errors.Join(err, conn.CloseWrite())
+					}()
+					time.Sleep(r.sleepGo)
+					got, err := io.ReadAll(conn)
+					if err != nil || !bytes.Equal(got, back) {
+						t.Errorf("%v, read %d bytes of %d, or others", err, len(got), len(back))
+					}
+					if err := <-written; err != nil {
+						t.Error(err)
+					}
+					if _, err := conn.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
+						t.Errorf("write after CloseWrite: %v", err)
+					}
+					c.wait()
+					if err := conn.Close(); err != nil {
+						t.Error(err)
+					}
+					if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, there) {
+						t.Errorf("C: %v, read %d bytes of %d, or others", err, len(got), len(there))
+					}
+				})
+			}
+		}
+	})
+}
+
+// TestCloseDelivers: all that was written before Close arrives at a C peer that
+// reads it later.
+func TestCloseDelivers(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		for _, size := range []int{1, 1000, 100000} {
+			there := noise(4, size)
+			c, conn, out := rnc(t, device, size == 1000, rsock.Options{}, nil, 1, 1)
+			if _, err := conn.Write(there); err != nil {
+				t.Error(err)
+			}
+			if err := conn.Close(); err != nil {
+				t.Error(err)
+			}
+			<-c.done // which may fail to write its own end
+			if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, there) {
+				t.Errorf("C: %v, read %d bytes of %d, or others\n%s", err, len(got), len(there), &c.out)
+			}
+		}
+	})
+}

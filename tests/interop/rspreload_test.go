@@ -1,0 +1,66 @@
+package interop
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rsock"
+)
+
+// preload is what gives programs for TCP C's rsockets.
+const preload = "LD_PRELOAD=/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
+
+// TestPreloadHTTP has programs that know nothing of RDMA fetch from a Go server.
+func TestPreloadHTTP(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		file := noise(1, 3<<20+12345)
+		l, port := rsListen(t, device, rsock.Options{})
+		server := http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			sum := sha256.New()
+			if _, err := io.Copy(sum, r.Body); err != nil {
+				t.Error(err)
+			}
+			if r.Method == http.MethodPost {
+				fmt.Fprintf(w, "%x", sum.Sum(nil))
+				return
+			}
+			http.ServeContent(w, r, "file", time.Time{}, bytes.NewReader(file))
+		})}
+		defer server.Close()
+		go server.Serve(l)
+		url := "http://" + net.JoinHostPort(labtest.AddrOf(device), port) + "/"
+		in, out := filepath.Join(t.TempDir(), "in"), filepath.Join(t.TempDir(), "out")
+		if err := os.WriteFile(in, file, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for _, args := range [][]string{
+			{"curl", "-sS", "-o", out, url},
+			{"curl", "-sS", "-o", out, url, "-o", out, url}, // on one connection
+			{"wget", "-q", "-O", out, url},
+		} {
+			t.Run(args[0]+strconv.Itoa(len(args)), func(t *testing.T) {
+				os.Remove(out)
+				start(t, "env", append([]string{preload, "timeout", "30"}, args...)...).wait()
+				if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, file) {
+					t.Errorf("%v, fetched %d bytes of %d, or others", err, len(got), len(file))
+				}
+			})
+		}
+		t.Run("post", func(t *testing.T) {
+			got := start(t, "env", preload, "timeout", "30", "curl", "-sS", "-H", "Expect:", "--data-binary", "@"+in, url).wait()
+			if want := fmt.Sprintf("%x", sha256.Sum256(file)); got != want {
+				t.Errorf("posted what sums to %s, not %s", got, want)
+			}
+		})
+	})
+}
