@@ -260,8 +260,10 @@ func (l *Loop) handle() int {
 			e.request.dispatch()
 			continue
 		}
-		// All that its CQ has of the socket comes before what it holds now.
+		// All that its CQ has of the socket comes before what it holds now. What
+		// siw flushed as it was posted has disarmed the CQ, without an event.
 		if sh := e.socket.shard; sh != nil {
+			sh.armed = false
 			for left := sh.cq.Cap(); left > 0; {
 				n := l.poll(sh)
 				if n == 0 {

@@ -1,7 +1,6 @@
 package msg
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/goverbs/verbs/uverbs"
@@ -75,7 +74,7 @@ func (s *Socket) repost(slot int) {
 		return
 	}
 	if err := s.postReceive(slot); err != nil {
-		s.fail(err)
+		s.unposted(err)
 	}
 }
 
@@ -233,9 +232,7 @@ func (s *Socket) fetch() {
 				Opcode: uverbs.OpRDMARead, Flags: uverbs.SendSignaled, SGL: s.sge[:], RemoteAddr: e.addr + uint64(at), RKey: e.rkey,
 			}
 			if _, err := s.qp.PostSend(s.wrs[:1]); err != nil {
-				if !errors.Is(err, uverbs.ErrQueueFull) {
-					s.fail(err)
-				}
+				s.unposted(err)
 				return
 			}
 			e.asked -= n

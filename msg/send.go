@@ -162,13 +162,19 @@ func (s *Socket) pump() {
 			}
 		}
 		if err != nil {
-			// A full queue is that of a kernel which has not yet let go of what
-			// has completed: the next completion tries again.
-			if !errors.Is(err, uverbs.ErrQueueFull) {
-				s.fail(err)
-			}
+			s.unposted(err)
 			return
 		}
+	}
+}
+
+// unposted is a request that could not be posted. A full queue is that of a
+// kernel which has not yet let go of what has completed: the next completion
+// tries again. A closed one is that of a connection which has ended: why is
+// about to be told.
+func (s *Socket) unposted(err error) {
+	if !errors.Is(err, uverbs.ErrQueueFull) && !errors.Is(err, uverbs.ErrClosed) {
+		s.fail(err)
 	}
 }
 
@@ -195,9 +201,7 @@ func (s *Socket) postFrame(f *frame, r request) bool {
 	n := f.put(s.announce[0][:])
 	s.wrs[0] = uverbs.SendWR{ID: s.wrID(r, 0), Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: s.announce[0][:n]}
 	if _, err := s.qp.PostSend(s.wrs[:1]); err != nil {
-		if !errors.Is(err, uverbs.ErrQueueFull) {
-			s.fail(err)
-		}
+		s.unposted(err)
 		return false
 	}
 	s.reported()
