@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -14,8 +15,11 @@ import (
 // a goroutine waiting on it holds no thread, and closing it wakes them all.
 // Only one Do may be under way at a time.
 type EventFile struct {
-	f   *os.File
-	raw syscall.RawConn
+	f        *os.File
+	raw      syscall.RawConn
+	deadline atomic.Int64 // of ReadPlain, in Unix nanoseconds
+	closing  atomic.Bool
+	brief    func(fd uintptr) // waitBriefly of ReadPlain
 }
 
 // NewEventFile takes over fd.
@@ -30,7 +34,10 @@ func NewEventFile(fd int, name string) (*EventFile, error) {
 		f.Close()
 		return nil, err
 	}
-	return &EventFile{f, raw}, nil
+	e := &EventFile{f: f, raw: raw}
+	expired := e.expired
+	e.brief = func(fd uintptr) { waitBriefly(int(fd), expired) }
+	return e, nil
 }
 
 // Do calls op until it returns something other than EAGAIN, waiting in
@@ -74,7 +81,15 @@ func (e *EventFile) Do(ctx context.Context, op func(fd int) error) error {
 		}
 		return err
 	}
-	if rerr := e.raw.Read(attempt); rerr != nil {
+	first := true
+	wait := func(fd uintptr) bool {
+		if first {
+			first = false
+			waitBriefly(int(fd), func() bool { return ctx.Err() != nil || e.closing.Load() })
+		}
+		return attempt(fd)
+	}
+	if rerr := e.raw.Read(wait); rerr != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -96,6 +111,7 @@ func (e *EventFile) Read(ctx context.Context, b []byte) (n int, err error) {
 // nothing, and it is SetDeadline that ends it, with [os.ErrDeadlineExceeded]. The
 // two ways of reading do not mix.
 func (e *EventFile) ReadPlain(b []byte) (n int, err error) {
+	e.raw.Control(e.brief)
 	n, err = e.f.Read(b)
 	if errors.Is(err, os.ErrClosed) {
 		err = ErrClosed
@@ -104,7 +120,19 @@ func (e *EventFile) ReadPlain(b []byte) (n int, err error) {
 }
 
 // SetDeadline is when ReadPlain, under way or to come, ends; never if zero.
-func (e *EventFile) SetDeadline(t time.Time) error { return e.f.SetReadDeadline(t) }
+func (e *EventFile) SetDeadline(t time.Time) error {
+	if t.IsZero() {
+		e.deadline.Store(0)
+	} else {
+		e.deadline.Store(t.UnixNano())
+	}
+	return e.f.SetReadDeadline(t)
+}
+
+func (e *EventFile) expired() bool {
+	d := e.deadline.Load()
+	return d != 0 && time.Now().UnixNano() >= d || e.closing.Load()
+}
 
 // Control calls f with the file descriptor, which stays open meanwhile.
 func (e *EventFile) Control(f func(fd int) error) (err error) {
@@ -115,4 +143,7 @@ func (e *EventFile) Control(f func(fd int) error) (err error) {
 }
 
 // Close closes the file and wakes a waiting Do with [ErrClosed].
-func (e *EventFile) Close() error { return e.f.Close() }
+func (e *EventFile) Close() error {
+	e.closing.Store(true)
+	return e.f.Close()
+}
