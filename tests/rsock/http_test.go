@@ -1,0 +1,156 @@
+package rsock
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rsock"
+)
+
+// noise is n bytes of a stream of noise that a number names.
+func noise(seed, n int) io.Reader {
+	return io.LimitReader(rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}), int64(n))
+}
+
+func sum(t testing.TB, r io.Reader) string {
+	t.Helper()
+	h := sha256.New()
+	if _, err := io.Copy(h, r); err != nil {
+		t.Error(err)
+	}
+	return fmt.Sprintf("%x", h.Sum(nil))
+}
+
+// handler answers GET with noise and POST with the sum of what was posted.
+func handler(t *testing.T) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{seed}/{n}", func(w http.ResponseWriter, r *http.Request) {
+		seed, _ := strconv.Atoi(r.PathValue("seed"))
+		n, _ := strconv.Atoi(r.PathValue("n"))
+		io.Copy(w, noise(seed, n))
+	})
+	mux.HandleFunc("POST /", func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, sum(t, r.Body))
+	})
+	return mux
+}
+
+// serve is a server on a device, and a client of it that dials anew for as long
+// as more connections are needed.
+func serve(t *testing.T, device string, h2 bool, h http.Handler) (client *http.Client, url string, dials *atomic.Int32) {
+	t.Helper()
+	s := httptest.NewUnstartedServer(h)
+	s.Listener.Close()
+	s.Listener = labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
+	s.EnableHTTP2 = h2
+	if h2 {
+		s.StartTLS()
+	} else {
+		s.Start()
+	}
+	t.Cleanup(s.Close)
+	client = s.Client()
+	dials = new(atomic.Int32)
+	tr := client.Transport.(*http.Transport)
+	tr.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		dials.Add(1)
+		return new(rsock.Dialer).DialContext(ctx, network, addr)
+	}
+	if h2 {
+		tr.TLSClientConfig.ServerName = "example.com" // as the certificate says
+	}
+	client.Timeout = 100 * time.Second
+	return client, s.URL, dials
+}
+
+func get(t *testing.T, client *http.Client, url string, seed, n int) {
+	t.Helper()
+	resp, err := client.Get(fmt.Sprintf("%s/%d/%d", url, seed, n))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer resp.Body.Close()
+	if got, want := sum(t, resp.Body), sum(t, noise(seed, n)); got != want {
+		t.Errorf("GET %d: what came sums to %s, not %s", seed, got, want)
+	}
+}
+
+func post(t *testing.T, client *http.Client, url string, seed, n int) {
+	t.Helper()
+	resp, err := client.Post(url, "application/octet-stream", noise(seed, n))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer resp.Body.Close()
+	var got bytes.Buffer
+	io.Copy(&got, resp.Body)
+	if want := sum(t, noise(seed, n)); got.String() != want {
+		t.Errorf("POST %d: what was posted sums to %s, not %s", seed, &got, want)
+	}
+}
+
+// The sizes add up to some 54 MiB on each device and protocol.
+const (
+	atOnce  = 100
+	small   = 100 << 10
+	bodies  = 2
+	large   = 8 << 20
+	inTurns = 30
+)
+
+func TestHTTP(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		for name, h2 := range map[string]bool{"HTTP 1": false, "HTTP 2": true} {
+			t.Run(name, func(t *testing.T) {
+				client, url, dials := serve(t, device, h2, handler(t))
+				t.Run("one connection", func(t *testing.T) {
+					for i := range inTurns {
+						get(t, client, url, i, i*1000)
+						post(t, client, url, i, i*1000)
+					}
+					if n := dials.Load(); n != 1 {
+						t.Errorf("%d connections", n)
+					}
+				})
+				t.Run("big bodies", func(t *testing.T) {
+					for i := range bodies {
+						get(t, client, url, i, large)
+						post(t, client, url, i, large)
+					}
+				})
+				t.Run("at once", func(t *testing.T) {
+					var wg sync.WaitGroup
+					for i := range atOnce {
+						wg.Go(func() { get(t, client, url, i, small) })
+						wg.Go(func() { post(t, client, url, i, small) })
+					}
+					wg.Wait()
+				})
+				t.Run("reset", func(t *testing.T) { // by a client that wants no more
+					resp, err := client.Get(fmt.Sprintf("%s/1/%d", url, 1<<40))
+					if err != nil {
+						t.Fatal(err)
+					}
+					io.CopyN(io.Discard, resp.Body, 1<<20)
+					resp.Body.Close()
+					get(t, client, url, 7, 1000)
+				})
+			})
+		}
+	})
+}
