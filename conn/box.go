@@ -1,7 +1,6 @@
 package conn
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -18,13 +17,13 @@ import (
 type box struct {
 	c    *Conn
 	cq   *uverbs.CQ
-	turn chan struct{} // held by whoever sleeps on the CQ for all
 	sort func(*uverbs.WC)
 
 	mu      sync.Mutex
 	wcs     [16]uverbs.WC // scratch
 	ready   fifo[uverbs.WC]
 	coming  int           // completions that will certainly come
+	waiting int           // how many wait
 	changed chan struct{} // if not nil, closed when something came in
 	given   time.Time     // until when, after the end, what is coming is waited for
 }
@@ -35,12 +34,12 @@ type box struct {
 const flushTime = 5 * time.Second
 
 func (b *box) init(c *Conn, cq *uverbs.CQ, sort func(*uverbs.WC)) {
-	b.c, b.cq, b.sort, b.turn = c, cq, sort, make(chan struct{}, 1)
+	b.c, b.cq, b.sort = c, cq, sort
 }
 
 // collect takes what the CQ has. The caller holds mu.
 func (b *box) collect() {
-	for {
+	for !b.c.closed.Load() {
 		n := b.cq.Poll(b.wcs[:])
 		for i := range n {
 			b.sort(&b.wcs[i])
@@ -67,8 +66,6 @@ func (b *box) over() error {
 	switch err := b.c.Err(); {
 	case err == nil && !b.c.failed.Load():
 		return nil
-	case err != nil && !b.c.ended.Load(): // life is about to end; wait for that
-		return nil
 	case errors.Is(err, cm.ErrDeviceRemoved) || b.c.closed.Load():
 		return err
 	case b.coming > 0 && b.given.IsZero():
@@ -86,81 +83,6 @@ func (b *box) over() error {
 // errFailed is waiting for more than will come on a connection that a failed
 // request has broken.
 var errFailed = errors.New("the connection is broken: a request has failed")
-
-// wait waits until ok, which is called with mu held, and not again once it is
-// true.
-func (b *box) wait(ctx context.Context, ok func() bool) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for {
-		b.collect()
-		if ok() {
-			return nil
-		}
-		if err := b.over(); err != nil {
-			return err
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if b.changed == nil {
-			b.changed = make(chan struct{})
-		}
-		changed := b.changed
-		b.mu.Unlock()
-		var done bool
-		var err error
-		select {
-		case b.turn <- struct{}{}:
-			done, err = b.sleep(ctx, ok)
-			<-b.turn
-		case <-changed:
-		case <-ctx.Done():
-		}
-		b.mu.Lock()
-		if done {
-			return nil
-		}
-		if err != nil {
-			b.collect()
-			if ok() {
-				return nil
-			}
-			return cmp.Or(b.over(), err)
-		}
-	}
-}
-
-// sleep arms the CQ and waits for its event. What came before it was armed makes
-// none, and another may have polled it: so ok is asked in between, and what it
-// says then is returned.
-func (b *box) sleep(ctx context.Context, ok func() bool) (bool, error) {
-	if err := b.cq.Arm(false); err != nil {
-		return false, err
-	}
-	b.mu.Lock()
-	b.collect()
-	done := ok()
-	over, given := b.over(), b.given
-	b.mu.Unlock()
-	if done || over != nil {
-		return done, nil
-	}
-	var limited context.Context
-	var cancel context.CancelFunc
-	if given.IsZero() {
-		limited, cancel = context.WithCancel(ctx)
-		defer context.AfterFunc(b.c.life, cancel)()
-	} else {
-		limited, cancel = context.WithDeadline(ctx, given)
-	}
-	defer cancel()
-	err := b.cq.Wait(limited)
-	if limited.Err() != nil && ctx.Err() == nil {
-		return false, nil // look again at what has changed
-	}
-	return false, err
-}
 
 // take moves all of out, or nothing, out of ready.
 func (b *box) take(out []uverbs.WC) bool {

@@ -25,9 +25,8 @@ type Conn struct {
 	recv receiver
 	copy copier
 
-	life   context.Context // ends with the connection
-	end    context.CancelFunc
-	ended  flag // set when life ends
+	sleeper sleeper
+
 	failed flag // a request has failed, and so has the QP
 	closed flag
 
@@ -38,7 +37,7 @@ type Conn struct {
 // newConn makes a Conn of what cm made for it, before the connection is up.
 func newConn(ep *cm.Endpoint, opt Options) (*Conn, error) {
 	c := &Conn{ep: ep, iwarp: ep.PD.Context().Driver() == "siw", sges: opt.SGEs, private: opt.PrivateData}
-	c.life, c.end = context.WithCancel(context.Background())
+	c.sleeper.init(ep.SendCQ.Channel())
 	c.send.init(c, opt)
 	c.recv.init(c, opt)
 	c.copy.init()
@@ -58,8 +57,6 @@ func (c *Conn) up() *Conn {
 	c.adverts, c.private = ParseAdverts(c.ep.PrivateData)
 	go func() {
 		<-c.ep.Done()
-		c.ended.Store(true)
-		c.end()
 		c.wake()
 	}()
 	return c
@@ -71,6 +68,14 @@ func (c *Conn) wake() {
 		b.mu.Lock()
 		b.tell()
 		b.mu.Unlock()
+	}
+	c.sleeper.wake()
+}
+
+// fails is called when a request has failed, with a box's mu held.
+func (c *Conn) fails() {
+	if !c.failed.Swap(true) {
+		go c.wake()
 	}
 }
 
@@ -128,29 +133,30 @@ func (c *Conn) AwaitDisconnect(ctx context.Context) error {
 func (c *Conn) Close() error {
 	c.closeOnce.Do(func() {
 		c.closed.Store(true)
-		for _, b := range []*box{&c.send.box, &c.recv.box} {
-			b.mu.Lock() // whoever was posting is done, and nobody begins
-			b.mu.Unlock()
-		}
+		// From now on nobody begins to post or to poll, and helpers leave off:
+		// memory that they use must not go before they do.
+		c.wake()
+		c.copy.turn <- struct{}{}
 		if c.closeErr = c.ep.Close(); c.closeErr != nil {
 			c.closeErr = c.fail("close connection with", c.closeErr)
 		}
-		c.end()
 		c.wake()
+		c.sleeper.turn <- struct{}{}
+		c.sleeper.forget()
+		<-c.sleeper.turn
 		c.send.dropAll()
 		c.recv.dropAll()
+		<-c.copy.turn
 	})
 	return c.closeErr
 }
 
 // unfit is why nothing can be posted.
 func (c *Conn) unfit() error {
-	switch {
-	case c.closed.Load():
-		return ErrClosed
-	case c.ended.Load():
-		return c.ep.Err()
-	case c.failed.Load():
+	if err := c.Err(); err != nil {
+		return err
+	}
+	if c.failed.Load() {
 		return errFailed
 	}
 	return nil

@@ -33,6 +33,10 @@ func (c *Conn) enter(ctx context.Context) (exit func(), err error) {
 		return nil, ctx.Err()
 	}
 	exit = func() { <-p.turn }
+	if c.closed.Load() {
+		exit()
+		return nil, ErrClosed
+	}
 	if p.region == nil {
 		if p.region, err = c.Alloc(scratchOff+8, LocalWrite); err != nil {
 			exit()

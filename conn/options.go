@@ -61,7 +61,7 @@ func (o Options) withDefaults() (Options, error) {
 		{"Adverts", o.Adverts, 0, advertSlots},
 	} {
 		if f.v < f.min || f.v > f.max {
-			return o, fmt.Errorf("Options.%s is %d: %w: %d to %d", f.name, f.v, ErrRange, f.min, f.max)
+			return o, fmt.Errorf("option %s is %d: %w: %d to %d", f.name, f.v, ErrRange, f.min, f.max)
 		}
 	}
 	return o, nil

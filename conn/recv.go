@@ -164,7 +164,7 @@ func (r *receiver) done(wc *uverbs.WC) {
 		return
 	}
 	if wc.Status != uverbs.WCSuccess {
-		r.c.failed.Store(true)
+		r.c.fails()
 	}
 	r.coming--
 	r.drop(slot)

@@ -124,6 +124,8 @@ func (s Span) check(pd *uverbs.PD, need uverbs.Access) error {
 		return fmt.Errorf("bytes %d to %d+%d of %v: %w", s.Off, s.Off, s.Len, r, ErrRange)
 	case r.access&need != need:
 		return fmt.Errorf("%v: %w", r, ErrAccess)
+	case r.users.Load() < 0:
+		return fmt.Errorf("%v: %w", r, ErrClosed)
 	}
 	return nil
 }

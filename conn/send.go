@@ -335,7 +335,7 @@ func (s *sender) done(wc *uverbs.WC) {
 		return
 	}
 	if wc.Status != uverbs.WCSuccess {
-		s.c.failed.Store(true)
+		s.c.fails()
 	}
 	if e.sure {
 		s.coming--
