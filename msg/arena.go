@@ -12,7 +12,7 @@ import (
 //
 //	receives  one region of Credits+spare slots of Eager bytes, all posted
 //	small     regions of slots of both sides' Eager bytes, made as they are needed
-//	large     regions of a power of two each, kept for reuse up to Window bytes
+//	large     a region each, for a power of two, kept for reuse up to Window bytes
 //
 // It lives until the socket has gone and all its buffers have been freed.
 type arena struct {
@@ -86,12 +86,12 @@ func (a *arena) get(n int) (*Buffer, error) {
 		}
 		b, a.small = a.small[len(a.small)-1], a.small[:len(a.small)-1]
 	} else {
-		class := bits.Len(uint(headerSize + n - 1))
+		class := bits.Len(uint(n - 1))
 		if kept := a.large[class]; len(kept) > 0 {
 			b, a.large[class] = kept[len(kept)-1], kept[:len(kept)-1]
 			a.kept -= len(b.mem)
 		} else {
-			mr, err := a.pd.AllocMR(1<<class, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead, uverbs.MROptions{})
+			mr, err := a.pd.AllocMR(headerSize+(1<<class), uverbs.AccessLocalWrite|uverbs.AccessRemoteRead, uverbs.MROptions{})
 			if err != nil {
 				return nil, err
 			}

@@ -72,7 +72,7 @@ func TestBuffers(t *testing.T) {
 // drain.
 func TestWouldBlock(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		var heard log
+		var heard diary
 		client := labtest.Must(msg.NewLoop(msg.Options{SendQueue: 6, Callbacks: heard.callbacks()}))(t)
 		labtest.Close(t, client)
 		ln := listen(t, run(t, msg.Options{Credits: 4}), device)

@@ -36,7 +36,8 @@
 //	received  (Credits + 17) * Eager + max(Window, largest message)
 //	sent      what the program allocates, SendQueue * Eager for Send
 //
-// and as much again as Window, to use again.
+// with large messages rounded up to powers of two, and Window again of what is
+// kept to be used again.
 //
 // # Memory
 //
@@ -53,8 +54,9 @@
 // [Socket.Close] does not; either way each buffer ends as Sent or Failed, and
 // Disconnected is the last callback of a socket. Sent means that a message above
 // Eager has been read by the peer, and that a smaller one is with the peer's
-// device (RoCE) or with TCP (iWARP); a Disconnect without an error that all were
-// received. A peer whose machine vanishes is noticed when something is sent to it.
+// device (RoCE) or with TCP (iWARP). A side that disconnects and ends with
+// ErrClosed has heard the peer say goodbye to that, after all of its messages. A
+// peer whose machine vanishes is noticed when something is sent to it.
 //
 // # Wire format
 //

@@ -335,7 +335,7 @@ func (l *Loop) call(s *Socket) {
 	}
 	for {
 		s.mu.Lock()
-		if !s.ready() {
+		if !s.ready() || s.closed {
 			s.mu.Unlock()
 			return
 		}

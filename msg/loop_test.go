@@ -44,10 +44,10 @@ func poll(t testing.TB, done func() bool, loops ...*msg.Loop) {
 	}
 }
 
-// log has the callbacks say what happens.
-type log []string
+// diary has the callbacks say what happens.
+type diary []string
 
-func (g *log) callbacks() msg.Callbacks {
+func (g *diary) callbacks() msg.Callbacks {
 	say := func(format string, args ...any) { *g = append(*g, fmt.Sprintf(format, args...)) }
 	return msg.Callbacks{
 		Request:     func(r *msg.Request) { say("request"); r.Accept(nil) },
@@ -62,7 +62,7 @@ func (g *log) callbacks() msg.Callbacks {
 	}
 }
 
-func (g *log) has(line string) func() bool {
+func (g *diary) has(line string) func() bool {
 	return func() bool { return slices.Contains(*g, line) }
 }
 
@@ -70,7 +70,7 @@ func (g *log) has(line string) func() bool {
 // loops by turns.
 func TestCallbacks(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		var client, server log
+		var client, server diary
 		cl := labtest.Must(msg.NewLoop(msg.Options{Callbacks: client.callbacks()}))(t)
 		sl := labtest.Must(msg.NewLoop(msg.Options{Callbacks: server.callbacks()}))(t)
 		labtest.Close(t, cl)
@@ -119,7 +119,7 @@ func TestCallbacks(t *testing.T) {
 // and only then.
 func TestFD(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		var heard log
+		var heard diary
 		l := labtest.Must(msg.NewLoop(msg.Options{Callbacks: heard.callbacks()}))(t)
 		labtest.Close(t, l)
 		ln := listen(t, l, device)

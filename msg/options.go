@@ -42,9 +42,10 @@ type Options struct {
 	// to itself slows its peer down.
 	Credits int
 	// Eager is the largest message, in bytes, that is sent at once; the peer
-	// reads larger ones when it is ready for them. 64 to 1 MiB; zero is 16 KiB,
-	// which is where it makes no difference any more, see BenchmarkThreshold.
-	// The smaller one of both sides counts.
+	// reads larger ones when it is ready for them. 64 to 1 MiB; the smaller one
+	// of both sides counts. Zero is 16 KiB: from there on it makes little
+	// difference on rxe. Programs on siw with memory to spare gain up to 256
+	// KiB, see BenchmarkThreshold.
 	Eager int
 	// MaxMessage is the largest message, in bytes, to take, up to 1 GiB; zero is
 	// 16 MiB. A peer learns it when it connects, and its Post of a larger one

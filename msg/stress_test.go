@@ -183,9 +183,10 @@ func TestManyPeers(t *testing.T) {
 				t.Errorf("a socket of the server ended with %v", why)
 			}
 		}
-		// On both sides: receives, two windows of large messages or one of twice
-		// the size, and as many to send as fit the queue.
-		bound := 2*peers*((opt.Credits+17)*(2048+32)+4*opt.Window) + peers*opt.SendQueue*(2048+32)
+		// On both sides the receives, large messages and as many to use again,
+		// and on one side a queue of what is sent.
+		slot, window := 2048+64, opt.Window+8192
+		bound := 2*peers*((opt.Credits+17)*slot+2*window) + peers*opt.SendQueue*slot
 		if peak > bound || peak == 0 {
 			t.Errorf("%d bytes were registered, of at most %d", peak, bound)
 		}

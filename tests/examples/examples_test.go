@@ -87,7 +87,7 @@ func TestAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := map[string]bool{"rdma-example": true}
+	known := map[string]bool{"rdma-example": true, "msg-send": true, "msg-recv": true}
 	for _, p := range programs {
 		known[p.name] = true
 	}

@@ -1,0 +1,95 @@
+// Command msg-send sends a text to msg-recv, step by step in one goroutine, as
+// ibmsg-send of the C library ibmsg does: it dispatches the event loop itself,
+// and waits for the loop's file in between.
+//
+//	msg-send ADDRESS [PORT] [TEXT]
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log"
+	"net"
+
+	"github.com/alecthomas/kong"
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/msg"
+)
+
+func main() {
+	var flags struct {
+		Address string `arg:"" help:"Where msg-recv listens."`
+		Port    string `arg:"" optional:"" default:"12345" help:"Its port."`
+		Text    string `arg:"" optional:"" default:"hello" help:"What to send."`
+	}
+	kong.Parse(&flags)
+	log.SetFlags(0)
+	if err := run(net.JoinHostPort(flags.Address, flags.Port), flags.Text); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(addr, text string) (err error) {
+	// Setup
+	loop, err := msg.NewLoop(msg.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, loop.Close()) }()
+
+	// Connect
+	socket, err := loop.Connect(addr, nil)
+	if err != nil {
+		return err
+	}
+	if err := until(loop, func() bool { return socket.State() != msg.Connecting }); err != nil {
+		return err
+	}
+	if err := socket.Err(); err != nil {
+		return err
+	}
+
+	// Data transfer
+	buf, err := socket.Alloc(len(text))
+	if err != nil {
+		return err
+	}
+	copy(buf.Bytes(), text)
+	if err := socket.Post(buf); err != nil {
+		return err
+	}
+	if err := until(loop, func() bool { return buf.Status() != msg.Queued }); err != nil {
+		return err
+	}
+	if err := errors.Join(buf.Err(), buf.Free()); err != nil {
+		return err
+	}
+
+	// Disconnect, when the other side has everything
+	if err := socket.Disconnect(); err != nil {
+		return err
+	}
+	if err := until(loop, func() bool { return socket.State() == msg.Disconnected }); err != nil {
+		return err
+	}
+	if err := socket.Err(); !errors.Is(err, msg.ErrClosed) {
+		return err
+	}
+	fmt.Printf("%d bytes sent\n", len(text))
+	return nil
+}
+
+// until dispatches until done, and sleeps while there is nothing to do.
+func until(loop *msg.Loop, done func() bool) error {
+	for !done() {
+		wait := []unix.PollFd{{Fd: int32(loop.FD()), Events: unix.POLLIN}}
+		if _, err := unix.Poll(wait, -1); err != nil && err != unix.EINTR {
+			return err
+		}
+		if _, err := loop.Dispatch(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

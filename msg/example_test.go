@@ -1,0 +1,104 @@
+package msg_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/goverbs/verbs/msg"
+)
+
+// What the examples start from. The lab's test sets them.
+var (
+	ctx  = context.Background()
+	addr = "10.9.0.1:7471"
+)
+
+// An echo server with callbacks.
+func ExampleLoop() {
+	loop, err := msg.NewLoop(msg.Options{Callbacks: msg.Callbacks{
+		Request: func(r *msg.Request) { r.Accept(nil) },
+		Message: func(s *msg.Socket, b *msg.Buffer) {
+			defer b.Free() // lets the peer send another
+			answer, err := s.Alloc(len(b.Bytes()))
+			if err != nil {
+				log.Print(err)
+				return
+			}
+			copy(answer.Bytes(), b.Bytes())
+			if err := s.Post(answer); err != nil { // such as ErrWouldBlock
+				log.Print(err)
+				answer.Free()
+			}
+		},
+		Sent:         func(s *msg.Socket, b *msg.Buffer) { b.Free() },
+		Disconnected: func(s *msg.Socket, why error) { fmt.Println("disconnected:", why) },
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loop.Close()
+	if _, err := loop.Listen(ctx, addr); err != nil {
+		log.Fatal(err)
+	}
+	if err := loop.Run(ctx); !errors.Is(err, context.Canceled) {
+		log.Fatal(err)
+	}
+}
+
+// Its client, which waits instead.
+func ExampleLoop_Dial() {
+	loop, err := msg.NewLoop(msg.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loop.Close()
+	go loop.Run(ctx)
+	s, err := loop.Dial(ctx, addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := s.Send(ctx, []byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	b, err := s.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", b.Bytes())
+	b.Free()
+	if err := s.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// A server that waits, with a goroutine for each socket.
+func ExampleListener_Accept() {
+	loop, err := msg.NewLoop(msg.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loop.Close()
+	go loop.Run(ctx)
+	ln, err := loop.Listen(ctx, addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for {
+		s, err := ln.Accept(ctx)
+		if err != nil { // such as that of ctx
+			return
+		}
+		go func() {
+			defer s.Close()
+			for m, err := range s.Messages(ctx) {
+				if err != nil {
+					log.Print(err)
+					return
+				}
+				fmt.Printf("%s\n", m)
+			}
+		}()
+	}
+}
