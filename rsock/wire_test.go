@@ -1,0 +1,182 @@
+package rsock
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"testing"
+)
+
+// What C's rstream sends along, and what that means.
+const wireHello = "01020180" + "00000000" +
+	"0000556677881200" + "0000abcd" + "00000002" +
+	"00007f0102030000" + "0000ef01" + "00010000"
+
+func TestHello(t *testing.T) {
+	raw, err := hex.DecodeString(wireHello)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := hello{
+		credits: 384,
+		sgl:     sge{0x556677881200, 0xabcd, 2},
+		buffer:  sge{0x7f0102030000, 0xef01, 65536},
+	}
+	got, err := parseHello(append(raw, make([]byte, 156)...))
+	if err != nil || got != want {
+		t.Errorf("%+v, %v", got, err)
+	}
+	b := bytes.Repeat([]byte{0xff}, helloSize)
+	want.put(b)
+	if !bytes.Equal(b, raw) {
+		t.Errorf("encoded as %x", b)
+	}
+	raw[1] |= flagNet
+	if got, err := parseHello(raw); err != nil || !got.bigEndian {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for name, change := range map[string]func(b []byte) []byte{
+		"nothing":               func(b []byte) []byte { return nil },
+		"too short":             func(b []byte) []byte { return b[:39] },
+		"zeros":                 func(b []byte) []byte { return make([]byte, 56) },
+		"version 2":             func(b []byte) []byte { b[0] = 2; return b },
+		"no credits":            func(b []byte) []byte { b[2], b[3] = 0, 0; return b },
+		"one descriptor":        func(b []byte) []byte { b[23] = 1; return b },
+		"descriptors that wrap": func(b []byte) []byte { copy(b[8:], "\xff\xff\xff\xff\xff\xff\xff\xff"); return b },
+		"no buffer":             func(b []byte) []byte { clear(b[36:40]); return b },
+		"a buffer that wraps":   func(b []byte) []byte { copy(b[24:], "\xff\xff\xff\xff\xff\xff\xff\x00"); return b },
+	} {
+		if h, err := parseHello(change(bytes.Clone(raw))); !errors.Is(err, ErrProtocol) {
+			t.Errorf("%s: %+v, %v", name, h, err)
+		}
+	}
+}
+
+func FuzzHello(f *testing.F) {
+	raw, _ := hex.DecodeString(wireHello)
+	f.Add(raw)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, err := parseHello(b)
+		if err != nil {
+			return
+		}
+		out := make([]byte, helloSize)
+		h.put(out)
+		if again, err := parseHello(out); err != nil || again != h {
+			t.Errorf("%+v becomes %+v, %v", h, again, err)
+		}
+	})
+}
+
+// unconnected is a Conn without a device, which takes messages.
+func unconnected() *Conn {
+	c := &Conn{opt: Options{ReadBuffer: minBuffer, WriteBuffer: minBuffer, RecvQueue: minQueue}.withDefaults()}
+	c.in.ring = make([]byte, c.opt.ReadBuffer)
+	c.in.offered, c.in.limit = uint64(c.opt.ReadBuffer/2), minQueue
+	c.out.ring, c.out.table = make([]byte, c.opt.WriteBuffer), make([]byte, sgeCount*sgeSize)
+	c.peer = hello{credits: 20, buffer: sge{1 << 40, 7, 3000}, sgl: sge{1 << 41, 8, 2}}
+	c.out.start(c)
+	return c
+}
+
+// FuzzMessages has peers say anything: what is believed never reaches beyond the
+// rings and the credits.
+func FuzzMessages(f *testing.F) {
+	f.Add([]byte{0, 0, 4, 0, 0x80, 0, 0, 20, 0xe0, 0, 0, 2, 0, 0, 0, 1})
+	f.Add([]byte{0x80, 0, 0, 40, 0x80, 0, 0xff, 0xff, 0xe0, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c := unconnected()
+		for ; len(data) >= 4; data = data[4:] {
+			copy(c.out.table, data) // as the peer may write at any time
+			m := message(uint32(data[0])<<24 | uint32(data[1])<<16 | uint32(data[2])<<8 | uint32(data[3]))
+			ended := c.eof
+			if err := c.handle(m); err != nil {
+				if !errors.Is(err, ErrProtocol) {
+					t.Fatal(err)
+				}
+				return
+			}
+			switch {
+			case ended && m.op() == opData:
+				t.Fatal("data after the end")
+			case c.in.received > c.in.offered:
+				t.Fatalf("%d bytes of %d offered", c.in.received, c.in.offered)
+			case c.out.limit-c.out.seq > c.peer.credits:
+				t.Fatalf("credits up to %d", c.out.limit)
+			}
+			c.unread()
+		}
+	})
+}
+
+func TestMessages(t *testing.T) {
+	for _, r := range []struct {
+		name string
+		say  []message
+	}{
+		{"nothing arrived", []message{opData}},
+		{"more than was offered", []message{opData | 2049}},
+		{"more than is left", []message{opData | 2000, opData | 49}},
+		{"the longest", []message{opData | dataMask}},
+		{"more messages than credits", append(make([]message, 0, 17), 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)},
+		{"data after SHUTDOWN", []message{msgShutdown, opData | 1}},
+		{"data after DISCONNECT", []message{msgDisconnect, opData | 1}},
+		{"too many credits", []message{opSGL | 21}},
+		{"credits taken back", []message{opSGL | 0xffff}},
+		{"a reserved operation", []message{1 << opShift}},
+		{"an operation of the sender's", []message{2 << opShift}},
+		{"an I/O map", []message{6 << opShift}},
+		{"an unknown control", []message{opCtrl | 3}},
+	} {
+		c := unconnected()
+		for i, m := range r.say {
+			err := c.handle(m)
+			if last := i == len(r.say)-1; last != errors.Is(err, ErrProtocol) {
+				t.Errorf("%s: message %d: %v", r.name, i, err)
+			}
+		}
+	}
+}
+
+// TestDescriptors: a descriptor is taken whole, in its turn, and once.
+func TestDescriptors(t *testing.T) {
+	c := unconnected()
+	o := &c.out
+	b := c.peer.buffer
+	write := func(i int, s sge) { s.put(o.table[i*sgeSize:], binary.NativeEndian) }
+	say := func() {
+		t.Helper()
+		if err := c.handle(opSGL | 20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second := sge{b.addr + 3000, b.key, 3000}
+	say()
+	if o.target != [2]sge{b} {
+		t.Fatalf("before any came: %+v", o.target)
+	}
+	write(1, sge{0, b.key, 3000}) // half written
+	say()
+	if o.target[1].length != 0 {
+		t.Fatalf("half a descriptor was taken: %+v", o.target)
+	}
+	write(1, second)
+	say()
+	if o.target != [2]sge{b, second} || o.next != 0 {
+		t.Fatalf("%+v, next %d", o.target, o.next)
+	}
+	write(1, sge{1, 2, 3}) // out of turn
+	say()
+	c.aim(3000, true)
+	if o.cur != 1 || o.target[0].length != 0 {
+		t.Fatalf("%+v", o)
+	}
+	other := sge{1 << 50, 9, 100} // not one of two halves: believed if it stays
+	write(0, other)
+	say()
+	say()
+	if o.target[0] != other || o.next != 1 {
+		t.Fatalf("%+v", o)
+	}
+}
