@@ -34,6 +34,9 @@ var (
 	ErrBuffer = errors.New("buffer is not to be used so now")
 	// ErrProtocol is a peer that does not hold to the protocol.
 	ErrProtocol = errors.New("peer broke the protocol")
+	// ErrUnreadable is a peer whose message cannot be read as it announced it:
+	// it lied, or is just dying.
+	ErrUnreadable = errors.New("announced message cannot be read")
 	// ErrVersion is a peer that speaks no version of the protocol in common. It
 	// matches errors.ErrUnsupported.
 	ErrVersion = fmt.Errorf("no protocol version in common: %w", errors.ErrUnsupported)

@@ -180,7 +180,7 @@ func TestHostile(t *testing.T) {
 			})
 		}
 		for _, c := range late {
-			t.Run(c.name, func(t *testing.T) { ends(t, c.do, msg.ErrProtocol, cm.ErrDisconnected) })
+			t.Run(c.name, func(t *testing.T) { ends(t, c.do, msg.ErrUnreadable, cm.ErrDisconnected) })
 		}
 		for name, private := range map[string][]byte{
 			"no hello":        nil,

@@ -105,10 +105,12 @@ func (ln *Listener) Accept(ctx context.Context) (*Socket, error) {
 // Request is a connection that a peer asks for, to be accepted or rejected,
 // once.
 type Request struct {
-	ln       *Listener
-	cm       *cm.Request
-	peer     hello
-	answered atomic.Bool
+	ln   *Listener
+	cm   *cm.Request
+	peer hello
+
+	mu       sync.Mutex
+	answered bool
 	timer    *time.Timer // while it waits for Accept
 }
 
@@ -127,7 +129,9 @@ func (r *Request) dispatch() {
 		r.reject() // if it has no answer
 		return
 	}
+	r.mu.Lock()
 	r.timer = time.AfterFunc(ln.l.opt.AnswerTimeout, r.reject)
+	r.mu.Unlock()
 	select {
 	case <-ln.closed:
 		r.reject()
@@ -144,9 +148,12 @@ func (r *Request) dispatch() {
 
 // answer claims the one answer.
 func (r *Request) answer() error {
-	if r.answered.Swap(true) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.answered {
 		return ErrClosed
 	}
+	r.answered = true
 	r.ln.asking.Add(-1)
 	if r.timer != nil {
 		r.timer.Stop()
@@ -195,8 +202,4 @@ func (r *Request) Reject(privateData []byte) error {
 }
 
 // reject turns the request down unless it was answered.
-func (r *Request) reject() {
-	if !r.answered.Load() {
-		r.Reject(nil)
-	}
-}
+func (r *Request) reject() { r.Reject(nil) }

@@ -125,7 +125,7 @@ func (s *Socket) complete(r request, i int, wc *uverbs.WC) {
 func broken(r request, wc *uverbs.WC) error {
 	switch {
 	case r == reqRead:
-		return fmt.Errorf("%w: a message cannot be read as it was announced: %w", ErrProtocol, wc.Err())
+		return fmt.Errorf("%w: %w", ErrUnreadable, wc.Err())
 	case r == reqReceive:
 		return fmt.Errorf("%w: a frame does not fit: %w", ErrProtocol, wc.Err())
 	}
