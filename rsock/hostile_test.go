@@ -1,0 +1,236 @@
+package rsock
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// rogue is a peer that connects as rsockets do, and then does as it likes.
+type rogue struct {
+	*cm.Endpoint
+	t     *testing.T
+	peer  hello
+	iwarp bool
+}
+
+func dialRogue(t *testing.T, device, addr string, mine hello) *rogue {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	private := make([]byte, helloSize)
+	mine.put(private)
+	d := cm.Dialer{Options: cm.Options{
+		PrivateData: private,
+		Setup: func(e *cm.Endpoint) error {
+			mr, err := e.AllocMR(4096, uverbs.AccessLocalWrite)
+			if err != nil {
+				return err
+			}
+			for range 32 {
+				if _, err := e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mr.SGE(0, 4096)}}}); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}}
+	r := &rogue{Endpoint: labtest.Must(d.Dial(ctx, addr))(t), t: t, iwarp: device == labtest.SIW}
+	t.Cleanup(func() { r.Close() })
+	r.peer = labtest.Must(parseHello(r.PrivateData))(t)
+	return r
+}
+
+// say sends messages.
+func (r *rogue) say(messages ...message) {
+	r.t.Helper()
+	for _, m := range messages {
+		wr := uverbs.SendWR{Opcode: uverbs.OpRDMAWriteImm, Imm: uint32(m)}
+		if r.iwarp {
+			wr = uverbs.SendWR{Opcode: uverbs.OpSend, Inline: binary.NativeEndian.AppendUint32(nil, uint32(m))}
+		}
+		r.post(wr)
+	}
+}
+
+func (r *rogue) post(wr uverbs.SendWR) {
+	r.t.Helper()
+	if _, err := r.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// sound is what a peer that plays by the rules says of itself, but for keys that
+// open nothing.
+var sound = hello{bigEndian: bigEndianHost, credits: 20, sgl: sge{1 << 40, 1, 2}, buffer: sge{1 << 41, 2, 4096}}
+
+// TestHostile: a peer that breaks the rules gets its connection ended with an
+// error. Another connection of the same listener does not notice.
+func TestHostile(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		l := labtest.Must(Listen("rdma", labtest.AddrOf(device)+":0"))(t)
+		defer l.Close()
+		accept := func(t *testing.T) *Conn {
+			t.Helper()
+			timeout := time.AfterFunc(20*time.Second, func() { l.Close() })
+			defer timeout.Stop()
+			c := labtest.Must(l.Accept())(t).(*Conn)
+			t.Cleanup(func() { c.SetLinger(0); c.Close() })
+			c.SetDeadline(time.Now().Add(20 * time.Second))
+			return c
+		}
+		good := labtest.Must(Dial("rdma", l.Addr().String()))(t)
+		defer good.Close()
+		other := accept(t)
+		undisturbed := func(t *testing.T) {
+			t.Helper()
+			deadline := time.Now().Add(20 * time.Second)
+			good.SetDeadline(deadline)
+			other.SetDeadline(deadline)
+			b := make([]byte, 5)
+			if _, err := good.Write([]byte("hello")); err != nil {
+				t.Error(err)
+			} else if _, err := io.ReadFull(other, b); err != nil || string(b) != "hello" {
+				t.Errorf("the other connection: %q, %v", b, err)
+			}
+		}
+		read := func(c *Conn) error { _, err := io.Copy(io.Discard, c); return err }
+		write := func(c *Conn) (err error) {
+			for b := make([]byte, 1000); err == nil; _, err = c.Write(b) {
+			}
+			return err
+		}
+		for _, r := range []struct {
+			name string
+			mine hello
+			do   func(r *rogue)
+			call func(c *Conn) error
+			want error
+		}{
+			{"more than was offered", sound, func(r *rogue) { r.say(opData | 1<<20) }, read, ErrProtocol},
+			{"nothing as data", sound, func(r *rogue) { r.say(opData) }, read, ErrProtocol},
+			{"lying credits", sound, func(r *rogue) { r.say(opSGL | 0xfff0) }, read, ErrProtocol},
+			{"lying credits, to a writer", sound, func(r *rogue) { r.say(opSGL | 0xfff0) }, func(c *Conn) error {
+				read(c)
+				return write(c)
+			}, ErrProtocol},
+			{"data after the end", sound, func(r *rogue) { r.say(opData|1, msgShutdown, opData|1) }, func(c *Conn) error {
+				read(c)
+				_, err := c.Read(make([]byte, 1))
+				for err == io.EOF { // until the rest has come
+					c.mu.Lock()
+					c.progress()
+					err = c.err
+					c.mu.Unlock()
+					if err == nil {
+						err = io.EOF
+					}
+				}
+				return err
+			}, ErrProtocol},
+			{"reserved", sound, func(r *rogue) { r.say(3 << opShift) }, read, ErrProtocol},
+			{"messages of another kind", sound, func(r *rogue) {
+				wr := uverbs.SendWR{Opcode: uverbs.OpSend}
+				if r.iwarp {
+					wr.Inline = []byte("abc")
+				}
+				r.post(wr)
+			}, read, ErrProtocol},
+			{"long messages", sound, func(r *rogue) {
+				r.post(uverbs.SendWR{Opcode: uverbs.OpSend, Inline: []byte("more than a receive takes")})
+			}, read, syscall.ECONNRESET},
+			{"memory that is not there", sound, func(r *rogue) {}, write, syscall.ECONNRESET},
+			{"writes beyond the ring", sound, func(r *rogue) {
+				r.post(uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, Inline: []byte("x"), RemoteAddr: r.peer.buffer.addr + 1<<30, RKey: r.peer.buffer.key})
+			}, read, syscall.ECONNRESET},
+			{"goes without a word", sound, func(r *rogue) { r.say(opData | 5); r.Disconnect() }, read, syscall.ECONNRESET},
+		} {
+			t.Run(r.name, func(t *testing.T) {
+				peer := dialRogue(t, device, l.Addr().String(), r.mine)
+				c := accept(t)
+				r.do(peer)
+				err := r.call(c)
+				if !errors.Is(err, r.want) {
+					t.Errorf("%v", err)
+				}
+				var ne net.Error
+				if r.want != ErrProtocol && (!errors.As(err, &ne) || ne.Timeout()) {
+					t.Errorf("%#v", err)
+				}
+				select {
+				case <-peer.Done():
+				case <-time.After(20 * time.Second):
+					t.Error("the connection goes on")
+				}
+				undisturbed(t)
+			})
+		}
+		t.Run("bad private data", func(t *testing.T) {
+			for _, private := range [][]byte{nil, []byte("hello"), make([]byte, 56)} {
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				d := cm.Dialer{Options: cm.Options{PrivateData: private}}
+				e, err := d.Dial(ctx, l.Addr().String())
+				if !errors.Is(err, syscall.ECONNREFUSED) {
+					t.Errorf("%q: %v", private, err)
+				}
+				if err == nil {
+					e.Close()
+				}
+				cancel()
+			}
+			undisturbed(t)
+		})
+		t.Run("bytes that were never written", func(t *testing.T) {
+			peer := dialRogue(t, device, l.Addr().String(), sound)
+			c := accept(t)
+			peer.say(opData|3, msgDisconnect) // bytes that were never written
+			if b, err := io.ReadAll(c); err != nil || string(b) != "\x00\x00\x00" {
+				t.Errorf("%q, %v", b, err)
+			}
+			if _, err := c.Write([]byte("x")); !errors.Is(err, syscall.ECONNRESET) {
+				t.Error(err)
+			}
+		})
+	})
+}
+
+// TestHostileListener: dialing somebody who is no rsocket is an error.
+func TestHostileListener(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+		defer cancel()
+		l := labtest.Must(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+		defer l.Close()
+		lie := sound
+		lie.buffer.length = 0
+		empty := make([]byte, helloSize)
+		lie.put(empty)
+		for _, private := range [][]byte{nil, []byte("hello"), empty} {
+			go func() {
+				req, err := l.Accept(ctx)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if e, err := req.Accept(ctx, cm.Options{PrivateData: private}); err != nil {
+					t.Error(err)
+				} else {
+					<-e.Done()
+					e.Close()
+				}
+			}()
+			if c, err := Dial("rdma", l.Addr().String()); !errors.Is(err, ErrProtocol) {
+				t.Errorf("%q: %v, %v", private, c, err)
+			}
+		}
+	})
+}
