@@ -1,0 +1,162 @@
+// Command by-hand takes queue pairs through their states itself, as a program
+// does that knows better than QP.Connect, and uses what the simpler examples do
+// not: memory of its own, several pieces of it in one request, and immediates.
+//
+//	by-hand [-d DEVICE] [-t rc|uc]
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+func main() {
+	var flags struct {
+		Device string `short:"d" help:"RDMA device (default: the first)."`
+		Type   string `short:"t" enum:"rc,uc" default:"rc" help:"rc, reliable, or uc, unreliable."`
+	}
+	kong.Parse(&flags)
+	log.SetFlags(0)
+	typ := map[string]uverbs.QPType{"rc": uverbs.RC, "uc": uverbs.UC}[flags.Type]
+	if err := run(flags.Device, typ); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(device string, typ uverbs.QPType) error {
+	ctx, err := uverbs.Open(device)
+	if err != nil {
+		return err
+	}
+	defer ctx.Close()
+	if d := ctx.Device(); strings.HasSuffix(d.NodeType, "RNIC") { // the connection manager does it
+		return fmt.Errorf("connect iWARP by hand on %s: %w", d.Name, errors.ErrUnsupported)
+	}
+	pd, err := ctx.AllocPD()
+	if err != nil {
+		return err
+	}
+	defer pd.Close()
+	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 16})
+	if err != nil {
+		return err
+	}
+	defer cq.Close()
+	// Any memory without Go pointers can be registered: here some of mmap's.
+	mem, err := unix.Mmap(-1, 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return err
+	}
+	defer unix.Munmap(mem)
+	mr, err := pd.RegisterMR(mem, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
+	if err != nil {
+		return err
+	}
+	defer mr.Close()
+	var qps [2]*uverbs.QP
+	for i := range qps {
+		qps[i], err = pd.CreateQP(uverbs.QPOptions{
+			Type: typ, SendCQ: cq, RecvCQ: cq,
+			Cap: uverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 3, MaxRecvSGE: 1},
+		})
+		if err != nil {
+			return err
+		}
+		defer qps[i].Close()
+	}
+	for i, qp := range qps {
+		if err := connect(qp, qps[1-i], typ); err != nil {
+			return err
+		}
+	}
+
+	// Three pieces, gathered into one message with an immediate.
+	pieces := []uverbs.SGE{mr.SGE(100, copy(mem[100:], "one, ")), mr.SGE(200, copy(mem[200:], "two, ")), mr.SGE(300, copy(mem[300:], "three"))}
+	const n = len("one, two, three")
+	a, b := qps[0], qps[1]
+	recv := uverbs.RecvWR{SGL: []uverbs.SGE{mr.SGE(4096, 64)}}
+	if _, err := b.PostRecv([]uverbs.RecvWR{recv, recv}); err != nil {
+		return err
+	}
+	if err := do(a, uverbs.SendWR{Opcode: uverbs.OpSendImm, Imm: 42, SGL: pieces}); err != nil {
+		return err
+	}
+	fmt.Printf("  %q\n", mem[4096:4096+n])
+	// The same, written to where the sender says; the receive tells only of it.
+	if err := do(a, uverbs.SendWR{Opcode: uverbs.OpRDMAWriteImm, Imm: 43, SGL: pieces, RemoteAddr: mr.Addr() + 8192, RKey: mr.RKey()}); err != nil {
+		return err
+	}
+	fmt.Printf("  %q\n", mem[8192:8192+n])
+	return nil
+}
+
+// connect takes a QP from RESET to RTS: what each step needs is in
+// ibv_modify_qp(3).
+func connect(qp, peer *uverbs.QP, typ uverbs.QPType) error {
+	// On this port both QPs have one GID.
+	end, err := peer.Endpoint(1, 0)
+	if err != nil {
+		return err
+	}
+	init := uverbs.QPAttr{State: uverbs.StateInit, Port: 1, Access: uverbs.AccessRemoteWrite}
+	rtr := uverbs.QPAttr{
+		State: uverbs.StateRTR, PathMTU: 3, DestQPNum: peer.Num(), MaxDestRDAtomic: 1, MinRNRTimer: 12,
+		AV: uverbs.AddressVector{Global: true, DGID: end.GID, SGIDIndex: end.GIDIndex, HopLimit: 64, Port: 1},
+	}
+	rts := uverbs.QPAttr{State: uverbs.StateRTS, Timeout: 14, RetryCount: 7, RNRRetry: 7, MaxRDAtomic: 1}
+	rtrMask := uverbs.MaskState | uverbs.MaskAV | uverbs.MaskPathMTU | uverbs.MaskDestQPNum | uverbs.MaskRQPSN
+	rtsMask := uverbs.MaskState | uverbs.MaskSQPSN
+	if typ == uverbs.RC { // which acknowledges, retries, and reads
+		rtrMask |= uverbs.MaskMaxDestRDAtomic | uverbs.MaskMinRNRTimer
+		rtsMask |= uverbs.MaskTimeout | uverbs.MaskRetryCount | uverbs.MaskRNRRetry | uverbs.MaskMaxRDAtomic
+	}
+	for _, step := range []struct {
+		attr uverbs.QPAttr
+		mask uverbs.QPAttrMask
+	}{
+		{init, uverbs.MaskState | uverbs.MaskPKeyIndex | uverbs.MaskPort | uverbs.MaskAccess},
+		{rtr, rtrMask},
+		{rts, rtsMask},
+	} {
+		if err := qp.Modify(step.attr, step.mask); err != nil {
+			return err
+		}
+	}
+	got, err := qp.Query()
+	if err != nil {
+		return err
+	}
+	if got.State != uverbs.StateRTS || got.DestQPNum != peer.Num() {
+		return fmt.Errorf("QP is in state %v, connected to %d", got.State, got.DestQPNum)
+	}
+	return nil
+}
+
+// do posts a request and waits for its completion and the receive's.
+func do(qp *uverbs.QP, wr uverbs.SendWR) error {
+	wr.Flags |= uverbs.SendSignaled
+	if _, err := qp.PostSend([]uverbs.SendWR{wr}); err != nil {
+		return err
+	}
+	var wcs [1]uverbs.WC
+	for pending := 2; pending > 0; {
+		if qp.SendCQ().Poll(wcs[:]) == 0 {
+			continue
+		}
+		if err := wcs[0].Err(); err != nil {
+			return err
+		}
+		if op := wcs[0].Opcode; op == uverbs.WCRecv || op == uverbs.WCRecvRDMAImm {
+			fmt.Printf("%v of %d bytes, immediate %d:\n", wcs[0].Opcode, wcs[0].ByteLen, wcs[0].Imm())
+		}
+		pending--
+	}
+	return nil
+}

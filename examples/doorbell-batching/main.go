@@ -1,0 +1,126 @@
+// Command doorbell-batching posts many requests at once, with one doorbell and
+// one completion: RDMA WRITEs of a text's words, and a SEND that says how many
+// they were. The connection manager connects the two sides, so it runs on iWARP
+// too.
+//
+//	doorbell-batching [-d DEVICE]
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log"
+	"net/netip"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+func main() {
+	var flags struct {
+		Device string `short:"d" help:"RDMA device (default: the first)."`
+	}
+	kong.Parse(&flags)
+	log.SetFlags(0)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := run(ctx, flags.Device); err != nil {
+		log.Fatal(err)
+	}
+}
+
+const text = "Hello from chained RDMA writes!"
+
+func run(ctx context.Context, device string) error {
+	dev, err := uverbs.Open(device)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	addrs, err := cm.DeviceAddrs(dev.Device())
+	if err != nil {
+		return err
+	}
+	l, err := cm.Listen(ctx, netip.AddrPortFrom(addrs[0], 0).String())
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+
+	// The receiving side: memory to write to, and a receive for the message.
+	var memory, inbox *uverbs.MR
+	type accepted struct {
+		e   *cm.Endpoint
+		err error
+	}
+	receiver := make(chan accepted, 1)
+	go func() {
+		req, err := l.Accept(ctx)
+		if err != nil {
+			receiver <- accepted{nil, err}
+			return
+		}
+		e, err := req.Accept(ctx, cm.Options{Events: true, Setup: func(e *cm.Endpoint) (err error) {
+			if memory, err = e.AllocMR(4096, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite); err != nil {
+				return err
+			}
+			if inbox, err = e.AllocMR(4, uverbs.AccessLocalWrite); err != nil {
+				return err
+			}
+			_, err = e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{inbox.SGE(0, 4)}}})
+			return err
+		}})
+		receiver <- accepted{e, err}
+	}()
+	d := cm.Dialer{Options: cm.Options{Events: true}}
+	sender, err := d.Dial(ctx, l.Addr().String())
+	if err != nil {
+		return err
+	}
+	defer sender.Close()
+	r := <-receiver
+	if r.err != nil {
+		return r.err
+	}
+	defer r.e.Close()
+
+	// The batch. In one process the peer's address and key are at hand.
+	source, err := sender.AllocMR(4096, 0)
+	if err != nil {
+		return err
+	}
+	copy(source.Bytes(), text)
+	var batch []uverbs.SendWR
+	off := 0
+	for word := range bytes.SplitAfterSeq([]byte(text), []byte(" ")) {
+		batch = append(batch, uverbs.SendWR{
+			ID: uint64(len(batch)), Opcode: uverbs.OpRDMAWrite, SGL: []uverbs.SGE{source.SGE(off, len(word))},
+			RemoteAddr: memory.Addr() + uint64(off), RKey: memory.RKey(),
+		})
+		off += len(word)
+	}
+	count := binary.NativeEndian.AppendUint32(nil, uint32(len(batch)))
+	batch = append(batch, uverbs.SendWR{ID: uint64(len(batch)), Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: count})
+	if _, err := sender.QP.PostSend(batch); err != nil {
+		return err
+	}
+
+	var wc [1]uverbs.WC
+	for _, cq := range []*uverbs.CQ{sender.SendCQ, r.e.RecvCQ} {
+		if _, err := cq.PollWait(ctx, wc[:]); err != nil {
+			return err
+		}
+		if err := wc[0].Err(); err != nil {
+			return err
+		}
+		fmt.Printf("completion of %v\n", wc[0].Opcode)
+	}
+	// The message came after the writes, so they are there.
+	fmt.Printf("%d writes, one doorbell, one completion: %q\n", binary.NativeEndian.Uint32(inbox.Bytes()), memory.Bytes()[:off])
+	return nil
+}

@@ -1,0 +1,41 @@
+package examples
+
+import (
+	"bufio"
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestRDMACMConnect runs both sides of rdmacm-connect.
+func TestRDMACMConnect(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		server := exec.CommandContext(ctx, labtest.Built(t, "rdmacm-connect"), "server", labtest.AddrOf(device)+":0")
+		out := labtest.Must(server.StdoutPipe())(t)
+		if err := server.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		lines.Scan()
+		addr, ok := strings.CutPrefix(lines.Text(), "listening on ")
+		if !ok {
+			t.Fatalf("the server prints %q", lines.Text())
+		}
+		if out, errs, exit := run(t, "rdmacm-connect", "client", addr); out != "sent: \"hello over rdmacm\"\n" || exit != 0 {
+			t.Errorf("the client: exit status %d, output\n%s%s", exit, out, errs)
+		}
+		lines.Scan()
+		if lines.Text() != `received: "hello over rdmacm"` {
+			t.Errorf("the server prints %q", lines.Text())
+		}
+		if err := server.Wait(); err != nil {
+			t.Errorf("the server: %v", err)
+		}
+	})
+}
