@@ -77,6 +77,7 @@ func TestManyPeers(t *testing.T) {
 	each := max(count/peers, 50)
 	labtest.Each(t, func(t *testing.T, device string) {
 		opt := msg.Options{Credits: 16, Eager: 2048, MaxMessage: 1 << 20, Window: 1 << 20, SendQueue: 16, ConnectTimeout: patience}
+		noRNR(t, device)
 		before := pinned(t)
 		var (
 			mu       sync.Mutex
