@@ -179,6 +179,11 @@ func (m *MR) Bytes() []byte {
 	return m.mem
 }
 
+// Word is the 4 bytes at off, in the host's byte order, as an atomic: for
+// programs that watch memory which a peer writes to. It panics if they are not
+// all inside, or not aligned, and must not be used after Close.
+func (m *MR) Word(off int) *atomic.Uint32 { return mmap.Word(m.Bytes(), off) }
+
 // Len is the length of the region in bytes.
 func (m *MR) Len() int { return m.size }
 

@@ -1,0 +1,18 @@
+package mmap
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Word is the 4 bytes of b at off, in the host's byte order, as an atomic: what
+// another side may write while this one looks. It panics, as slicing does, if
+// they are not all inside b, or not aligned.
+func Word(b []byte, off int) *atomic.Uint32 {
+	p := unsafe.Pointer(unsafe.SliceData(b[off : off+4]))
+	if uintptr(p)%4 != 0 {
+		panic(fmt.Sprintf("mmap: word at %p is not aligned", p))
+	}
+	return (*atomic.Uint32)(p)
+}
