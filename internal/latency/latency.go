@@ -1,0 +1,55 @@
+// Package latency sums up how long things took.
+package latency
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// Longest bounds what is recorded; what took longer counts as that.
+const Longest = time.Hour
+
+// Histogram counts latencies, to 3 digits each. Recording allocates nothing.
+type Histogram struct{ h *hdrhistogram.Histogram }
+
+// New makes an empty histogram.
+func New() *Histogram { return &Histogram{hdrhistogram.New(1, int64(Longest), 3)} }
+
+// Record counts one.
+func (h *Histogram) Record(d time.Duration) { h.h.RecordValue(int64(min(d, Longest))) }
+
+// Quantile is what the given part of all did not exceed; q is in 0..1.
+func (h *Histogram) Quantile(q float64) time.Duration {
+	return time.Duration(h.h.ValueAtPercentile(q * 100))
+}
+
+// Summary is in microseconds.
+type Summary struct {
+	Min  float64 `json:"min"`
+	Mean float64 `json:"mean"`
+	P50  float64 `json:"p50"`
+	P90  float64 `json:"p90"`
+	P99  float64 `json:"p99"`
+	P999 float64 `json:"p99.9"`
+	Max  float64 `json:"max"`
+}
+
+// Summary is nil if h is, or nothing was recorded.
+func (h *Histogram) Summary() *Summary {
+	if h == nil || h.h.TotalCount() == 0 {
+		return nil
+	}
+	us := func(ns float64) float64 { return ns / 1e3 }
+	p := h.h.ValueAtPercentilesSlice([]float64{50, 90, 99, 99.9})
+	return &Summary{
+		Min: us(float64(h.h.Min())), Mean: us(h.h.Mean()), Max: us(float64(h.h.Max())),
+		P50: us(float64(p[0])), P90: us(float64(p[1])), P99: us(float64(p[2])), P999: us(float64(p[3])),
+	}
+}
+
+func (s *Summary) String() string {
+	return fmt.Sprintf("us: min %.1f, mean %.1f, p50 %.1f, p90 %.1f, p99 %.1f, p99.9 %.1f, max %.1f",
+		s.Min, s.Mean, s.P50, s.P90, s.P99, s.P999, s.Max)
+}
