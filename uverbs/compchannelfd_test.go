@@ -1,0 +1,41 @@
+package uverbs_test
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestSyscallConn waits for a completion with poll(2).
+func TestSyscallConn(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
+		raw := labtest.Must(b.RecvCQ.Channel().SyscallConn())(t)
+		readable := func(wait int) (n int) {
+			if err := raw.Control(func(fd uintptr) {
+				n, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, wait)
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		if err := b.RecvCQ.Arm(false); err != nil {
+			t.Fatal(err)
+		}
+		if readable(0) != 0 {
+			t.Error("readable before there was a completion")
+		}
+		if _, err := b.PostRecv(uverbs.RecvWR{SGL: []uverbs.SGE{b.MR.SGE(0, 64)}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: []byte("x")}}); err != nil {
+			t.Fatal(err)
+		}
+		if readable(20_000) != 1 {
+			t.Error("not readable when there is a completion")
+		}
+	})
+}
