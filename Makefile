@@ -13,7 +13,7 @@ LAB_DEBS  = qemu-system-x86 kmod
 TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev libibverbs-dev librdmacm-dev iproute2 rdmacm-utils ibverbs-utils ibverbs-providers
 
 # Packages with tests that want a real kernel, and the kernels.
-LAB_PKGS = ./abi ./uverbs ./cm ./tests/...
+LAB_PKGS = ./abi ./uverbs ./cm ./msg ./tests/...
 KERNELS  = 6.1 6.12 7.2
 
 .DEFAULT_GOAL := help
@@ -50,7 +50,7 @@ tables: deps-test build ## run the scenarios on every kernel and write their tab
 	$(GO) run ./tests/docs/scenariotable build/tables/scenarios docs/scenarios.md build/tables/features README.md
 
 race: deps-test build ## run the lab's tests under the race detector
-	CGO_ENABLED=1 $(GO) test -race -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" ./uverbs ./cm
+	CGO_ENABLED=1 $(GO) test -race -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" ./uverbs ./cm ./msg
 
 lint: ## gofmt, vet, staticcheck, and a build for arm64
 	@test -z "$$(gofmt -l .)" || { gofmt -l . ; echo "run gofmt -w on these"; exit 1; }

@@ -20,7 +20,7 @@ import (
 	"github.com/goverbs/verbs/msg"
 )
 
-var messages = flag.Int("messages", 200_000, "messages of TestManyPeers, on each device; a tenth with -short")
+var messages = flag.Int("messages", 200_000, "messages of TestManyPeers, on each device; a tenth with -short or -race")
 
 // traffic is what peer sends as its seq-th message: most are small, some large.
 // It has a number and a checksum if it has room for them.
@@ -71,7 +71,7 @@ func pinned(t testing.TB) int {
 func TestManyPeers(t *testing.T) {
 	const peers, slow = 64, 0
 	count := *messages
-	if testing.Short() {
+	if testing.Short() || raceEnabled {
 		count /= 10
 	}
 	each := max(count/peers, 50)
