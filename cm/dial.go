@@ -28,6 +28,9 @@ type Dialer struct {
 	ConnectTimeout time.Duration
 	// Resolver looks names up; nil is net.DefaultResolver.
 	Resolver *net.Resolver
+	// TOS is the type of service, or traffic class, of the connection's
+	// packets, see [ID.SetTOS]; zero leaves it to the system's settings.
+	TOS uint8
 }
 
 // Dial connects with the zero [Dialer].
@@ -103,6 +106,11 @@ func (d *Dialer) timeout() time.Duration { return cmp.Or(d.ResolveTimeout, 2*tim
 
 // address finds the device that leads to dst.
 func (d *Dialer) address(ctx context.Context, id *ID, dst netip.AddrPort) error {
+	if d.TOS != 0 {
+		if err := id.SetTOS(d.TOS); err != nil {
+			return err
+		}
+	}
 	err := id.ResolveAddr(d.LocalAddr, dst, d.timeout())
 	if err == nil {
 		_, err = id.await(ctx, AddrResolved)
