@@ -10,10 +10,10 @@ SUDO     = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Debian packages, by what needs them: the lab; the generator and the tests
 # against C.
 LAB_DEBS  = qemu-system-x86 kmod
-TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev libibverbs-dev librdmacm-dev iproute2 rdmacm-utils ibverbs-utils ibverbs-providers
+TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl wget iproute2 rdmacm-utils ibverbs-utils ibverbs-providers
 
 # Packages with tests that want a real kernel, and the kernels.
-LAB_PKGS = ./abi ./uverbs ./cm ./msg ./tests/...
+LAB_PKGS = ./abi ./uverbs ./cm ./conn ./msg ./rsock ./cmd/... ./tests/...
 KERNELS  = 6.1 6.12 7.2
 
 .DEFAULT_GOAL := help
