@@ -105,6 +105,10 @@ func (c *Conn) memory(e *cm.Endpoint) error {
 	return nil
 }
 
+// retries is how often the devices of both sides try again before they give the
+// peer up, some 4 s in all. C says 7, which with rxe is for ever.
+var retries uint8 = 6
+
 // newConn is a connection yet to be made, with the options that make it.
 func newConn(opt Options) (*Conn, cm.Options) {
 	c := &Conn{opt: opt.withDefaults(), linger: linger}
@@ -113,6 +117,7 @@ func newConn(opt Options) (*Conn, cm.Options) {
 	return c, cm.Options{
 		OwnPD: true, Events: true, PrivateData: private,
 		ResponderResources: 1, InitiatorDepth: 1, // reads that nobody makes
+		RetryCount: &retries,
 		Cap: uverbs.QPCap{
 			MaxSendWR: uint32(c.opt.SendQueue), MaxRecvWR: uint32(c.in.posted),
 			MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: uint32(max(c.opt.Inline, sgeSize)),
@@ -161,6 +166,7 @@ func (c *Conn) connected(peer hello, passive bool) {
 	c.in.heard = !(c.iwarp && passive)
 	c.mu.Lock()
 	c.keepAlive(c.opt.KeepAlive)
+	c.grant() // the second half of the ring
 	c.mu.Unlock()
 }
 

@@ -28,14 +28,15 @@ func dialRogue(t *testing.T, device, addr string, mine hello) *rogue {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	private := make([]byte, helloSize)
-	mine.put(private)
 	d := cm.Dialer{Options: cm.Options{
-		PrivateData: private,
+		PrivateData: private, RetryCount: &retries,
 		Setup: func(e *cm.Endpoint) error {
-			mr, err := e.AllocMR(4096, uverbs.AccessLocalWrite)
+			mr, err := e.AllocMR(4096, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
 			if err != nil {
 				return err
 			}
+			mine.sgl = sge{mr.Addr(), mr.RKey(), 2}
+			mine.put(private)
 			for range 32 {
 				if _, err := e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mr.SGE(0, 4096)}}}); err != nil {
 					return err
@@ -69,9 +70,9 @@ func (r *rogue) post(wr uverbs.SendWR) {
 	}
 }
 
-// sound is what a peer that plays by the rules says of itself, but for keys that
-// open nothing.
-var sound = hello{bigEndian: bigEndianHost, credits: 20, sgl: sge{1 << 40, 1, 2}, buffer: sge{1 << 41, 2, 4096}}
+// sound is what a peer that plays by the rules says of itself, but for a ring
+// that is not there.
+var sound = hello{bigEndian: bigEndianHost, credits: 20, buffer: sge{1 << 41, 2, 4096}}
 
 // TestHostile: a peer that breaks the rules gets its connection ended with an
 // error. Another connection of the same listener does not notice.
@@ -210,8 +211,7 @@ func TestHostileListener(t *testing.T) {
 		defer cancel()
 		l := labtest.Must(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		defer l.Close()
-		lie := sound
-		lie.buffer.length = 0
+		lie := hello{credits: 20, sgl: sge{1 << 40, 1, 2}}
 		empty := make([]byte, helloSize)
 		lie.put(empty)
 		for _, private := range [][]byte{nil, []byte("hello"), empty} {

@@ -34,7 +34,6 @@ type Listener struct {
 	conns  chan *Conn
 	wg     sync.WaitGroup
 	once   sync.Once
-	closed error
 
 	ended chan struct{} // closed when nothing more can come
 	why   error

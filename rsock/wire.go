@@ -35,7 +35,7 @@ const (
 	opSGL    message = 4 << opShift // the last message number that may come, and perhaps a descriptor
 	opCtrl   message = 7 << opShift
 
-	msgDisconnect = opCtrl | 0
+	msgDisconnect = opCtrl
 	msgKeepAlive  = opCtrl | 1
 	msgShutdown   = opCtrl | 2
 )

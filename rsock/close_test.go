@@ -1,0 +1,394 @@
+package rsock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rsock"
+)
+
+// connect makes a connection that does not outlive the test, nor a deadline.
+func connect(t *testing.T, device string, opt rsock.Options) (dialed, accepted *rsock.Conn) {
+	t.Helper()
+	a, b, err := pair(device, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*rsock.Conn{a, b} {
+		c.SetDeadline(time.Now().Add(40 * time.Second))
+		t.Cleanup(func() { c.Close() })
+	}
+	return a, b
+}
+
+func noise(n int) []byte {
+	b := make([]byte, n)
+	rand.NewChaCha8([32]byte{}).Read(b)
+	return b
+}
+
+// want insists on an error of a call, in the form of package net's.
+func want(t *testing.T, what string, err, target error) {
+	t.Helper()
+	var op *net.OpError
+	if !errors.Is(err, target) || !errors.As(err, &op) {
+		t.Errorf("%s: %v, want %v", what, err, target)
+	}
+}
+
+// TestClose: what was written before arrives, calls under way end, and so does
+// the peer.
+func TestClose(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		t.Run("delivers", func(t *testing.T) {
+			for _, size := range []int{1, 1000, 60000} { // all fits in what b offers at first
+				a, b := connect(t, device, rsock.Options{})
+				data := noise(size)
+				if _, err := a.Write(data); err != nil {
+					t.Fatal(err)
+				}
+				if err := a.Close(); err != nil {
+					t.Error(err)
+				}
+				got, err := io.ReadAll(b)
+				if err != nil || !bytes.Equal(got, data) {
+					t.Errorf("%v, %d bytes of %d, or others", err, len(got), size)
+				}
+				_, err = b.Write([]byte("x"))
+				want(t, "write to one that is closed", err, syscall.ECONNRESET)
+				want(t, "second close", a.Close(), net.ErrClosed)
+				_, err = a.Read(make([]byte, 1))
+				want(t, "read after close", err, net.ErrClosed)
+				_, err = a.Write([]byte("x"))
+				want(t, "write after close", err, net.ErrClosed)
+				want(t, "deadline after close", a.SetDeadline(time.Now()), net.ErrClosed)
+				want(t, "CloseWrite after close", a.CloseWrite(), net.ErrClosed)
+				want(t, "CloseRead after close", a.CloseRead(), net.ErrClosed)
+				want(t, "keepalive after close", a.SetKeepAlive(true), net.ErrClosed)
+				want(t, "linger after close", a.SetLinger(1), net.ErrClosed)
+				if a.LocalAddr() == nil || a.RemoteAddr().String() != b.LocalAddr().String() {
+					t.Error("addresses are gone")
+				}
+			}
+		})
+		t.Run("while all wait", func(t *testing.T) {
+			for range 10 {
+				a, b := connect(t, device, rsock.Options{})
+				var wg sync.WaitGroup
+				wg.Go(func() { _, err := a.Read(make([]byte, 1)); want(t, "read", err, net.ErrClosed) })
+				wg.Go(func() { _, err := a.Write(make([]byte, 1<<20)); want(t, "write", err, net.ErrClosed) })
+				wg.Go(func() { _, err := io.Copy(io.Discard, io.MultiReader(a)); want(t, "copy", err, net.ErrClosed) })
+				time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond)
+				var closed [3]error
+				for i := range closed {
+					wg.Go(func() { closed[i] = a.Close() })
+				}
+				wg.Wait()
+				ok := 0
+				for _, err := range closed {
+					if err == nil {
+						ok++
+					} else {
+						want(t, "close", err, net.ErrClosed)
+					}
+				}
+				if ok != 1 {
+					t.Errorf("%d of 3 closed it: %v", ok, closed)
+				}
+				if n, err := io.Copy(io.Discard, b); err != nil {
+					t.Errorf("the peer read %d bytes, %v", n, err)
+				}
+			}
+		})
+		t.Run("both at once", func(t *testing.T) {
+			for range 10 {
+				a, b := connect(t, device, rsock.Options{})
+				data := noise(50000)
+				if _, err := a.Write(data); err != nil {
+					t.Fatal(err)
+				}
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					if err := a.Close(); err != nil {
+						t.Error(err)
+					}
+				})
+				wg.Go(func() {
+					if err := b.Close(); err != nil {
+						t.Error(err)
+					}
+				})
+				wg.Wait()
+			}
+		})
+		t.Run("halves", func(t *testing.T) {
+			a, b := connect(t, device, rsock.Options{})
+			go func() {
+				a.Write([]byte("question"))
+				a.CloseWrite()
+			}()
+			if got, err := io.ReadAll(b); string(got) != "question" || err != nil {
+				t.Fatalf("%q, %v", got, err)
+			}
+			answer := noise(300000)
+			go func() {
+				b.Write(answer)
+				b.CloseWrite()
+			}()
+			if got, err := io.ReadAll(a); !bytes.Equal(got, answer) || err != nil {
+				t.Errorf("%d bytes, %v", len(got), err)
+			}
+			_, err := a.Write([]byte("x"))
+			want(t, "write after CloseWrite", err, syscall.EPIPE)
+			want(t, "second CloseWrite", a.CloseWrite(), syscall.ENOTCONN)
+			for _, c := range []*rsock.Conn{a, b} {
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		t.Run("CloseRead", func(t *testing.T) {
+			a, b := connect(t, device, rsock.Options{})
+			done := make(chan error, 1)
+			go func() { _, err := a.Read(make([]byte, 1)); done <- err }()
+			time.Sleep(5 * time.Millisecond)
+			if err := a.CloseRead(); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; err != io.EOF {
+				t.Error(err)
+			}
+			// What comes is dropped, so the peer is not held up, if a has
+			// anything to do: it waits for b here.
+			go func() { a.Write(make([]byte, 1<<20)) }()
+			if n, err := b.Write(make([]byte, 1<<20)); err != nil {
+				t.Errorf("wrote %d, %v", n, err)
+			}
+			if _, err := io.ReadFull(b, make([]byte, 1<<20)); err != nil {
+				t.Error(err)
+			}
+			if err := a.CloseWrite(); err != nil { // a neither reads nor writes now
+				t.Error(err)
+			}
+			if _, err := b.Read(make([]byte, 1)); err != io.EOF {
+				t.Error(err)
+			}
+			_, err := b.Write([]byte("x"))
+			want(t, "write to one that does not read", err, syscall.ECONNRESET)
+		})
+		t.Run("linger 0", func(t *testing.T) {
+			a, b := connect(t, device, rsock.Options{})
+			a.SetLinger(0)
+			if err := a.Close(); err != nil {
+				t.Error(err)
+			}
+			_, err := b.Read(make([]byte, 1))
+			want(t, "read", err, syscall.ECONNRESET)
+			if err := b.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+}
+
+// TestCopies: ReadFrom and WriteTo carry all, end with their sources, and fail
+// with what they read from or write to.
+func TestCopies(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		data := noise(1 << 20)
+		for name, opt := range map[string]rsock.Options{
+			"":         {},
+			", small":  {ReadBuffer: 4096, WriteBuffer: 4096, SendQueue: 16, RecvQueue: 16, SpinTime: -1, Inline: -1},
+			", uneven": {ReadBuffer: 12345, WriteBuffer: 54321, SendQueue: 99, RecvQueue: 77},
+		} {
+			t.Run("through"+name, func(t *testing.T) {
+				a, b := connect(t, device, opt)
+				go func() {
+					// Only so does ReadFrom run, and in pieces.
+					n, err := a.ReadFrom(iotest.DataErrReader(iotest.HalfReader(bytes.NewReader(data))))
+					if n != int64(len(data)) || err != nil {
+						t.Errorf("ReadFrom %d, %v", n, err)
+					}
+					a.CloseWrite()
+				}()
+				var got bytes.Buffer
+				if n, err := b.WriteTo(&got); n != int64(len(data)) || err != nil {
+					t.Errorf("WriteTo %d, %v", n, err)
+				}
+				if !bytes.Equal(got.Bytes(), data) {
+					t.Error("the data is another")
+				}
+			})
+		}
+		t.Run("errors", func(t *testing.T) {
+			a, b := connect(t, device, rsock.Options{})
+			broken := errors.New("broken")
+			if n, err := a.ReadFrom(io.MultiReader(bytes.NewReader(data[:10]), iotest.ErrReader(broken))); n != 10 || err != broken {
+				t.Errorf("%d, %v", n, err)
+			}
+			r, w := io.Pipe()
+			r.CloseWithError(broken)
+			if n, err := b.WriteTo(w); n != 0 || err != broken {
+				t.Errorf("%d, %v", n, err)
+			}
+			b.SetReadDeadline(time.Now())
+			_, err := b.WriteTo(io.Discard)
+			want(t, "WriteTo", err, os.ErrDeadlineExceeded)
+			b.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
+			_, err = b.ReadFrom(bytes.NewReader(data))
+			want(t, "ReadFrom", err, os.ErrDeadlineExceeded)
+			// Nothing is released under a writer that has the ring in hand.
+			in, out := io.Pipe()
+			done := make(chan error)
+			a.Write(make([]byte, 10))
+			b.SetReadDeadline(time.Time{})
+			go func() { _, err := b.WriteTo(out); done <- err }()
+			in.Read(make([]byte, 1))
+			if err := b.Close(); err != nil {
+				t.Error(err)
+			}
+			go io.Copy(io.Discard, in)
+			want(t, "WriteTo after Close", <-done, net.ErrClosed)
+		})
+	})
+}
+
+// TestBothWrite: sides that write at once do not wait for each other.
+func TestBothWrite(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		data := noise(2 << 20)
+		a, b := connect(t, device, rsock.Options{})
+		var wg sync.WaitGroup
+		for _, c := range []*rsock.Conn{a, b} {
+			wg.Go(func() {
+				if _, err := c.Write(data); err != nil {
+					t.Error(err)
+				}
+			})
+			wg.Go(func() {
+				got := make([]byte, len(data))
+				if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, data) {
+					t.Errorf("%v, or other data", err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// TestAllocations: reading and writing allocate nothing.
+func TestAllocations(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		a, b := connect(t, device, rsock.Options{})
+		for _, size := range []int{1, 64, 1000, 60000} {
+			in, out := make([]byte, size), make([]byte, size)
+			allocs := testing.AllocsPerRun(100, func() {
+				if _, err := a.Write(out); err != nil {
+					t.Fatal(err)
+				}
+				for n := 0; n < size; {
+					m, err := b.Read(in)
+					if err != nil {
+						t.Fatal(err)
+					}
+					n += m
+				}
+			})
+			if allocs != 0 {
+				t.Errorf("%v allocations to write and read %d bytes", allocs, size)
+			}
+		}
+	})
+}
+
+// TestListener is what a net.Listener does besides.
+func TestListener(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		l := labtest.Must(rsock.ListenConfig{Backlog: 2}.Listen(ctx, "tcp", labtest.AddrOf(device)+":0"))(t)
+		addr := l.Addr().String()
+		ended := make(chan error)
+		for range 2 {
+			go func() { _, err := l.Accept(); ended <- err }()
+		}
+		time.Sleep(5 * time.Millisecond)
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		for range 2 {
+			want(t, "accept under way", <-ended, net.ErrClosed)
+		}
+		_, err := l.Accept()
+		want(t, "accept after close", err, net.ErrClosed)
+		want(t, "second close", l.Close(), net.ErrClosed)
+		_, err = rsock.Dial("rdma", addr)
+		want(t, "dial nobody", err, syscall.ECONNREFUSED)
+		_, err = rsock.Dial("udp", addr)
+		want(t, "dial udp", err, net.UnknownNetworkError("udp"))
+		_, err = rsock.Dial("tcp6", addr)
+		if err == nil {
+			t.Error("dialed IPv4 as IPv6")
+		}
+		_, err = rsock.Listen("unix", addr)
+		want(t, "listen", err, net.UnknownNetworkError("unix"))
+		canceled, cancel := context.WithCancel(ctx)
+		cancel()
+		_, err = new(rsock.Dialer).DialContext(canceled, "rdma", addr)
+		want(t, "canceled dial", err, context.Canceled)
+		_, err = (&rsock.Dialer{Timeout: 1}).Dial("rdma", addr)
+		want(t, "dial in no time", err, context.DeadlineExceeded)
+		var ne net.Error
+		if !errors.As(err, &ne) || !ne.Timeout() {
+			t.Errorf("%v is no timeout", err)
+		}
+
+		// More than the backlog wait their turn, and what is not accepted is
+		// broken off.
+		l = labtest.Must(rsock.ListenConfig{Backlog: 2}.Listen(ctx, "tcp", labtest.AddrOf(device)+":0"))(t)
+		const n = 6
+		conns := make(chan net.Conn, n)
+		for range n {
+			go func() {
+				c, err := (&rsock.Dialer{Timeout: 30 * time.Second}).Dial("rdma", l.Addr().String())
+				if err != nil {
+					t.Error(err)
+				}
+				conns <- c
+			}()
+		}
+		for range n - 2 {
+			c := labtest.Must(l.Accept())(t)
+			defer c.Close()
+		}
+		all := make([]net.Conn, n)
+		for i := range all {
+			if all[i] = <-conns; all[i] == nil {
+				t.FailNow()
+			}
+			defer all[i].Close()
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		reset := 0
+		for _, c := range all {
+			c.SetReadDeadline(time.Now().Add(time.Second))
+			if _, err := c.Read(make([]byte, 1)); errors.Is(err, syscall.ECONNRESET) {
+				reset++
+			}
+		}
+		if reset != 2 {
+			t.Errorf("%d connections were broken off, not 2", reset)
+		}
+	})
+}

@@ -1,0 +1,70 @@
+package rsock
+
+import (
+	"errors"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestKeepAlive: nobody notices keepalives, or that they are turned off.
+func TestKeepAlive(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		l := labtest.Must(ListenConfig{Options: Options{KeepAlive: 2 * time.Millisecond}}.Listen(t.Context(), "rdma", labtest.AddrOf(device)+":0"))(t)
+		defer l.Close()
+		d := Dialer{Options: Options{KeepAlive: 3 * time.Millisecond}}
+		a := labtest.Must(d.Dial("rdma", l.Addr().String()))(t).(*Conn)
+		defer a.Close()
+		b := labtest.Must(l.Accept())(t).(*Conn)
+		defer b.Close()
+		time.Sleep(100 * time.Millisecond)
+		a.mu.Lock()
+		used := a.probe != nil && a.err == nil
+		a.mu.Unlock()
+		if !used {
+			t.Error("no keepalives are sent")
+		}
+		if err := b.SetKeepAlive(false); err != nil {
+			t.Error(err)
+		}
+		go a.Write([]byte("still there"))
+		got := make([]byte, 11)
+		b.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if _, err := io.ReadFull(b, got); err != nil || string(got) != "still there" {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
+}
+
+// TestKeepAliveDeadPeer: a peer that is gone without a word is found out while
+// nobody writes to it. On iWARP its kernel would say so.
+func TestKeepAliveDeadPeer(t *testing.T) {
+	labtest.Require(t)
+	l := labtest.Must(Listen("rdma", labtest.Addr+":0"))(t)
+	defer l.Close()
+	peer := dialRogue(t, labtest.RXE, l.Addr().String(), sound)
+	c := labtest.Must(l.Accept())(t).(*Conn)
+	defer c.Close()
+	peer.say(opData | 1)
+	if _, err := c.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond) // until c's own messages are answered
+	if err := peer.QP.Modify(uverbs.QPAttr{State: uverbs.StateReset}, uverbs.MaskState); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetKeepAlivePeriod(10 * time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	c.SetReadDeadline(time.Now().Add(50 * time.Second))
+	_, err := c.Read(make([]byte, 1))
+	var ne net.Error
+	if !errors.Is(err, syscall.ETIMEDOUT) || !errors.Is(err, uverbs.WCRetryExcErr) || !errors.As(err, &ne) || !ne.Timeout() {
+		t.Errorf("%v", err)
+	}
+}

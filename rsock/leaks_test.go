@@ -1,0 +1,87 @@
+package rsock_test
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rsock"
+)
+
+// inventory is what a leak would show in: by name, how many.
+func inventory(t *testing.T) map[string]int {
+	t.Helper()
+	runtime.GC()
+	inv := map[string]int{
+		"goroutines": runtime.NumGoroutine(),
+		"files":      len(labtest.Must(os.ReadDir("/proc/self/fd"))(t)),
+	}
+	for _, r := range labtest.Must(netlink.RdmaResourceList())(t) {
+		for name, n := range r.RdmaResourceSummaryEntries {
+			inv["kernel's "+name+" of "+r.Name] = int(n)
+		}
+	}
+	return inv
+}
+
+// TestLeaks: nothing stays of connections, however they end.
+func TestLeaks(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		use := func(opt rsock.Options, end func(a, b *rsock.Conn)) {
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(func() {
+					a, b, err := pair(device, opt)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					var calls sync.WaitGroup
+					calls.Go(func() { io.Copy(io.Discard, b) })
+					calls.Go(func() { a.Write(make([]byte, 300000)) })
+					end(a, b)
+					a.Close()
+					b.Close()
+					calls.Wait()
+				})
+			}
+			wg.Wait()
+		}
+		ends := []func(a, b *rsock.Conn){
+			func(a, b *rsock.Conn) {},
+			func(a, b *rsock.Conn) { a.SetLinger(0) },
+			func(a, b *rsock.Conn) { b.SetLinger(0); b.Close() },
+			func(a, b *rsock.Conn) { a.CloseWrite(); b.CloseWrite() },
+			func(a, b *rsock.Conn) { a.SetDeadline(time.Now()); b.CloseRead() },
+			func(a, b *rsock.Conn) { a.SetKeepAlivePeriod(time.Millisecond); time.Sleep(20 * time.Millisecond) },
+		}
+		use(rsock.Options{}, ends[0]) // the runtime's own files and goroutines
+		time.Sleep(time.Second)       // what is shared between connections is kept for a while
+		before := inventory(t)
+		for _, end := range ends {
+			use(rsock.Options{}, end)
+		}
+		var now map[string]int
+		for range 200 {
+			if now = inventory(t); maps.Equal(now, before) {
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		for name, n := range now {
+			if before[name] != n {
+				t.Errorf("%s: were %d, are %d", name, before[name], n)
+			}
+		}
+		buf := make([]byte, 1<<20)
+		fmt.Printf("%s\n", buf[:runtime.Stack(buf, true)])
+	})
+}
