@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestMain lets the test's binary be verbs itself.
+func TestMain(m *testing.M) {
+	if os.Getenv("VERBS_TEST_MAIN") != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// verbs is the command, not yet started.
+func verbs(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(os.Environ(), "VERBS_TEST_MAIN=1")
+	return cmd
+}
+
+// serveCP serves a directory and returns the server and its address.
+func serveCP(t *testing.T, dir, addr string) (*exec.Cmd, string) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		cmd := verbs(t, "cp", "-l", dir, "--listen", addr)
+		out := labtest.Must(cmd.StdoutPipe())(t)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		if lines.Scan() {
+			_, at, _ := strings.Cut(lines.Text(), " on ")
+			go func() {
+				for lines.Scan() {
+				}
+			}()
+			return cmd, at
+		}
+		err := cmd.Wait() // the port is not free yet
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestCP copies a file both ways over RDMA. The server is killed meanwhile, and
+// started again; the client goes on.
+func TestCP(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		for _, put := range []bool{true, false} {
+			t.Run(map[bool]string{true: "put", false: "get"}[put], func(t *testing.T) {
+				here, there := t.TempDir(), t.TempDir()
+				server, addr := serveCP(t, there, labtest.AddrOf(device)+":0")
+				defer func() { server.Process.Kill(); server.Wait() }()
+				from, to := there, here
+				args := []string{addr + ":f", here + "/f"}
+				if put {
+					from, to = here, there
+					args = []string{here + "/f", addr + ":f"}
+				}
+				b := cpWrite(t, from+"/f", 32<<20, 0o640)
+				client := verbs(t, append([]string{"cp", "--progress"}, args...)...)
+				var out, errs bytes.Buffer
+				client.Stdout, client.Stderr = &out, &errs
+				if err := client.Start(); err != nil {
+					t.Fatal(err)
+				}
+				kept := int64(0)
+				for end := time.Now().Add(time.Minute); kept < 4<<20; time.Sleep(time.Millisecond) {
+					if info, err := os.Stat(filepath.Join(to, ".f.part")); err == nil {
+						kept = info.Size()
+					}
+					if time.Now().After(end) {
+						t.Fatalf("nothing comes; the client says\n%s%s", &out, &errs)
+					}
+				}
+				server.Process.Kill()
+				server.Wait()
+				if _, err := os.Stat(to + "/f"); err == nil {
+					t.Fatal("the file was there before the server was killed")
+				}
+				if server, addr2 := serveCP(t, there, addr); addr2 != addr {
+					t.Fatalf("the server is back on %s, not %s", addr2, addr)
+				} else {
+					defer func() { server.Process.Kill(); server.Wait() }()
+				}
+				if err := client.Wait(); err != nil {
+					t.Fatalf("the client: %v\n%s%s", err, &out, &errs)
+				}
+				cpSame(t, to+"/f", b, 0o640)
+				cpNames(t, to, "f")
+				if !regexp.MustCompile(`^[0-9a-f]{64}  f  33554432 bytes\n$`).MatchString(out.String()) {
+					t.Errorf("the client prints %q", &out)
+				}
+				for _, want := range []string{`f +\d+% `, `[KM]iB/s`, `100%`} {
+					if !regexp.MustCompile(want).MatchString(errs.String()) {
+						t.Errorf("no %q in the progress: %q", want, tail(errs.String()))
+					}
+				}
+			})
+		}
+	})
+}
+
+func tail(s string) string { return s[max(0, len(s)-500):] }
+
+// TestCPFails tells why, at once or when trying again is of no use.
+func TestCPFails(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		here, there := t.TempDir(), t.TempDir()
+		_, addr := serveCP(t, there, labtest.AddrOf(device)+":0")
+		cpWrite(t, here+"/f", 10, 0o600)
+		for _, c := range []struct {
+			args []string
+			want string
+		}{
+			{[]string{addr + ":missing", here + "/x"}, "no such file"},
+			{[]string{here + "/missing", addr + ":"}, "no such file"},
+			{[]string{here + "/f", addr + ":../f"}, "not the name of a file"},
+			{[]string{here + "/f", addr + ":a/b/c"}, "no such file"},
+			{[]string{"--retry", "10ms", here + "/f", labtest.AddrOf(device) + ":1:f"}, "refused"},
+			{[]string{here + "/f"}, "where to"},
+			{[]string{"-l", there, "x"}, "no files"},
+		} {
+			out, err := verbs(t, append([]string{"cp"}, c.args...)...).CombinedOutput()
+			if err == nil || !strings.Contains(string(out), c.want) {
+				t.Errorf("%q: %v, prints\n%s", c.args, err, out)
+			}
+		}
+		cpNames(t, here, "f")
+		cpNames(t, there)
+		cpWrite(t, here+"/g", 10, 0o600)
+		if out, err := verbs(t, "cp", "-q", here+"/f", here+"/g", addr+":").CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("several files: %v\n%s", err, out)
+		}
+		cpNames(t, there, "f", "g")
+	})
+}
