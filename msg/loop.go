@@ -119,7 +119,9 @@ func (l *Loop) Run(ctx context.Context) error {
 // Close ends all sockets and listeners at once and releases everything but
 // buffers that the program has not freed. If a Dispatch is under way, as it is
 // in callbacks, Close returns at once, and Dispatch and Run do the rest before
-// they return: wait for them. It may be called again.
+// they return: wait for them. An iWARP handshake cannot be broken off: what it
+// has is released when the kernel gives it up, which takes 10 s, or minutes
+// where nobody is. Close may be called again.
 func (l *Loop) Close() error {
 	l.mu.Lock()
 	l.closing = true
