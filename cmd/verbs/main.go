@@ -5,6 +5,7 @@
 //	verbs demo                 write, read back and compare over RDMA
 //	verbs ping -s | -c -a ...  rping's counterpart, and its peer
 //	verbs pingpong TYPE [HOST] ibv_rc_pingpong's counterpart, and its peer; uc, ud, srq
+//	verbs cat [-l] HOST:PORT   netcat over rsockets
 //	verbs cp FILE HOST:NAME    copy files to and from machines that run verbs cp -l DIR
 package main
 
@@ -23,6 +24,8 @@ type cli struct {
 	Info    infoCmd    `cmd:"" help:"Show what devices can do."`
 	Demo    demoCmd    `cmd:"" help:"Connect a client to a server, write and read its memory, and compare."`
 	Ping    pingCmd    `cmd:"" help:"Exchange data with a peer, or with rping."`
+
+	Cat catCmd `cmd:"" help:"Join the standard input and output with a connection of rsockets."`
 
 	Cp cpCmd `cmd:"" help:"Copy files between machines over RDMA; goes on where a connection broke."`
 

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestCat: what goes into one side comes out of the other, both ways, and an end
+// of the input ends that way only.
+func TestCat(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		addr := net.JoinHostPort(labtest.AddrOf(device), "7493")
+		there, back := make([]byte, 300000), make([]byte, 200000)
+		noise := rand.NewChaCha8([32]byte{})
+		noise.Read(there)
+		noise.Read(back)
+
+		server := verbs(t, "cat", "-l", addr)
+		var arrived, log bytes.Buffer
+		server.Stdout, server.Stderr = &arrived, &log
+		answer := labtest.Must(server.StdinPipe())(t)
+		if err := server.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Second, func() { // often after the other way's end
+			answer.Write(back)
+			answer.Close()
+		})
+		var client *exec.Cmd
+		var out, errs bytes.Buffer
+		for end := time.Now().Add(30 * time.Second); ; { // until the server listens
+			client = verbs(t, "cat", "-w", "10s", "-B", "8192", addr)
+			out.Reset()
+			errs.Reset()
+			client.Stdin, client.Stdout, client.Stderr = bytes.NewReader(there), &out, &errs
+			if err := client.Start(); err != nil {
+				t.Fatal(err)
+			}
+			refused := make(chan struct{})
+			go func() {
+				client.Wait()
+				close(refused)
+			}()
+			<-refused
+			if client.ProcessState.Success() || time.Now().After(end) || !strings.Contains(errs.String(), "refused") {
+				break
+			}
+		}
+		if err := server.Wait(); err != nil || !client.ProcessState.Success() {
+			t.Errorf("server: %v\n%s\nclient: %v\n%s", err, &log, client.ProcessState, &errs)
+		}
+		if !bytes.Equal(arrived.Bytes(), there) {
+			t.Errorf("%d bytes of %d arrived, or others", arrived.Len(), len(there))
+		}
+		if !bytes.Equal(out.Bytes(), back) {
+			t.Errorf("%d bytes of %d came back, or others", out.Len(), len(back))
+		}
+
+		if text, err := verbs(t, "cat", addr).CombinedOutput(); err == nil || !strings.Contains(string(text), "refused") {
+			t.Errorf("to nobody: %v\n%s", err, text)
+		}
+		if text, err := verbs(t, "cat", "-l", "-w", "10ms", addr).CombinedOutput(); err == nil || !strings.Contains(string(text), "deadline") {
+			t.Errorf("from nobody: %v\n%s", err, text)
+		}
+		waiting := verbs(t, "cat", "-l", addr)
+		messages := labtest.Must(waiting.StderrPipe())(t)
+		if err := waiting.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Second, func() { waiting.Process.Signal(unix.SIGTERM) })
+		text, _ := io.ReadAll(messages)
+		if err := waiting.Wait(); err == nil || !strings.Contains(string(text), "cancel") {
+			t.Errorf("interrupted: %v\n%s", err, text)
+		}
+	})
+}

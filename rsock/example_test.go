@@ -1,0 +1,96 @@
+package rsock_test
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/goverbs/verbs/rsock"
+)
+
+// addr is where the examples listen. The lab's test sets it.
+var addr = "10.9.0.1:7471"
+
+// A server of lines, and its client, as with package net.
+func Example() {
+	l, err := rsock.Listen("rdma", addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return // such as net.ErrClosed
+			}
+			go func() {
+				defer c.Close() // what was written arrives first
+				io.Copy(c, c)
+			}()
+		}
+	}()
+
+	c, err := rsock.Dial("rdma", addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := c.Write([]byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	c.(*rsock.Conn).CloseWrite() // the server reads io.EOF
+	answer, err := io.ReadAll(c)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", answer)
+}
+
+// HTTP by RDMA, on both sides.
+func ExampleDialer_DialContext() {
+	l, err := rsock.Listen("rdma", addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "hello %s", r.URL.Path[1:])
+	}))
+	defer l.Close()
+
+	dialer := rsock.Dialer{Options: rsock.Options{ReadBuffer: 1 << 20}}
+	client := http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}}
+	defer client.CloseIdleConnections()
+	resp, err := client.Get("http://" + addr + "/world")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", body)
+}
+
+// Many small connections: less memory each, and sleep at once.
+func ExampleListenConfig_Listen() {
+	config := rsock.ListenConfig{
+		Options: rsock.Options{
+			ReadBuffer: 16 << 10, WriteBuffer: 16 << 10, SendQueue: 32, RecvQueue: 32,
+			SpinTime: -1,
+		},
+		Backlog: 1000,
+	}
+	l, err := config.Listen(ctx, "rdma", addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	var _ net.Listener = l
+	fmt.Println(l.Addr().Network(), l.Addr())
+}
