@@ -4,6 +4,7 @@
 //	verbs info [DEVICE]        what they can do; --json
 //	verbs demo                 write, read back and compare over RDMA
 //	verbs ping -s | -c -a ...  rping's counterpart, and its peer
+//	verbs perf OP lat|bw HOST  perftest's counterpart: latency and bandwidth
 //	verbs pingpong TYPE [HOST] ibv_rc_pingpong's counterpart, and its peer; uc, ud, srq
 //	verbs cat [-l] HOST:PORT   netcat over rsockets
 //	verbs cp FILE HOST:NAME    copy files to and from machines that run verbs cp -l DIR
@@ -17,6 +18,8 @@ import (
 
 	"github.com/alecthomas/kong"
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/cmd/verbs/perf"
 )
 
 type cli struct {
@@ -29,6 +32,7 @@ type cli struct {
 
 	Cp cpCmd `cmd:"" help:"Copy files between machines over RDMA; goes on where a connection broke."`
 
+	Perf     perf.Cmd    `cmd:"" help:"Measure latency and bandwidth, as perftest's programs do."`
 	Pingpong pingpongCmd `cmd:"" help:"Measure how fast messages go to and fro, also with rdma-core's ibv_*_pingpong."`
 }
 

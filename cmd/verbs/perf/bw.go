@@ -1,0 +1,259 @@
+package perf
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// bw sends as fast as the queues take it, or receives, or both.
+type bw struct {
+	*side
+	wcs      [64]uverbs.WC
+	armed    bool // both CQs
+	sending  bool
+	start    time.Time
+	deadline time.Time // of sending; zero if iterations are counted
+	took     time.Duration
+}
+
+// A send's ID is how many its lane has posted with it, and the number of the
+// lane; that of a credit has creditID set.
+const (
+	laneBits = 16
+	creditID = 1 << 63
+)
+
+// runBW returns when all has been sent, and all that the peer sent has come.
+func (s *side) runBW() (took time.Duration, err error) {
+	b := &bw{side: s, sending: s.sends(), start: time.Now()}
+	for _, l := range s.lanes {
+		l.target = uint64(s.Iters)
+		if s.Duration > 0 {
+			b.deadline = b.start.Add(s.Duration)
+			l.target = 1 << 46
+		}
+	}
+	if !b.sending {
+		if err := b.finish(); err != nil {
+			return 0, err
+		}
+	}
+	return b.took, b.loop()
+}
+
+func (b *bw) loop() error {
+	lossy := time.Time{} // when what has not come by then is lost
+	for {
+		busy, err := b.step()
+		if err != nil {
+			return err
+		}
+		if b.sending && b.allSent() {
+			b.sending = false
+			if err := b.finish(); err != nil {
+				return err
+			}
+		}
+		if busy {
+			lossy = time.Time{}
+			continue
+		}
+		if !b.sending {
+			if !b.receives() {
+				return b.waitDone()
+			}
+			if b.over.Load() {
+				missing := b.received() < b.sent
+				if !missing {
+					return nil
+				}
+				if b.op.datagram {
+					if lossy.IsZero() {
+						lossy = time.Now().Add(300 * time.Millisecond)
+					} else if time.Now().After(lossy) {
+						return nil
+					}
+				}
+			}
+		}
+		if err := b.idle(&b.armed, lossy); err != nil {
+			return err
+		}
+	}
+}
+
+// step takes what completed and posts what may be posted.
+func (b *bw) step() (busy bool, err error) {
+	n := b.sendCQ.Poll(b.wcs[:])
+	if err := b.takeSends(b.wcs[:n]); err != nil {
+		return false, fmt.Errorf("%s: %w", b.Op, err)
+	}
+	busy = n > 0
+	if b.op.receives {
+		n = b.recvCQ.Poll(b.wcs[:])
+		if err := b.takeRecvs(b.wcs[:n]); err != nil {
+			return false, fmt.Errorf("receive: %w", err)
+		}
+		busy = busy || n > 0
+	}
+	if b.sending && !b.deadline.IsZero() && time.Now().After(b.deadline) {
+		b.deadline = time.Time{}
+		for _, l := range b.lanes {
+			l.target = l.posted
+			if l.unsignaled > 0 {
+				l.target++ // one more, to know when those before it have gone
+			}
+		}
+	}
+	for _, l := range b.lanes {
+		posted, err := b.postLane(l)
+		if err != nil {
+			return false, fmt.Errorf("post %s: %w", b.Op, err)
+		}
+		busy = busy || posted
+	}
+	return busy, nil
+}
+
+func (b *bw) takeSends(wcs []uverbs.WC) error {
+	var gone uint64
+	for i := range wcs {
+		wc := &wcs[i]
+		if err := wc.Err(); err != nil {
+			return err
+		}
+		l := b.lanes[wc.ID&(1<<laneBits-1)]
+		if wc.ID&creditID != 0 {
+			l.credits--
+			continue
+		}
+		gone += wc.ID>>laneBits - l.completed
+		l.completed = wc.ID >> laneBits
+	}
+	if gone > 0 {
+		b.count.Add(gone)
+	}
+	return nil
+}
+
+// takeRecvs counts messages and credits, and offers their receives again. An
+// empty message is a credit.
+func (b *bw) takeRecvs(wcs []uverbs.WC) error {
+	var came uint64
+	for i := range wcs {
+		wc := &wcs[i]
+		if err := wc.Err(); err != nil {
+			return err
+		}
+		l := b.lanes[wc.ID]
+		l.spare++
+		if wc.ByteLen == 0 && wc.Opcode == uverbs.WCRecv {
+			l.room += uint64(b.quantum())
+			continue
+		}
+		if want := b.layout.head + b.Size; int(wc.ByteLen) != want {
+			return fmt.Errorf("message of %d bytes, not %d: %w", wc.ByteLen, want, errProtocol)
+		}
+		l.received++
+		l.owed++
+		came++
+	}
+	if came > 0 && !b.sends() { // else what is sent shows progress
+		b.count.Add(came)
+	}
+	return nil
+}
+
+// postLane offers the receives again, then tells the peer, and then sends.
+func (b *bw) postLane(l *lane) (busy bool, err error) {
+	if l.spare > 0 {
+		if _, err := l.qp.PostRecv(l.recvs[:l.spare]); err != nil {
+			return false, err
+		}
+		l.spare = 0
+	}
+	for b.credits() && l.owed >= b.quantum() && l.credits < creditSends {
+		if _, err := l.qp.PostSend(l.credit[:]); err != nil {
+			return false, err
+		}
+		l.owed -= b.quantum()
+		l.credits++
+		busy = true
+	}
+	for b.sending {
+		n := min(uint64(b.List), l.target-l.posted)
+		if n == 0 || l.posted+n-l.completed > uint64(b.TxDepth) || l.posted+n > l.room {
+			break
+		}
+		if err := b.post(l, int(n)); err != nil {
+			return false, err
+		}
+		busy = true
+	}
+	return busy, nil
+}
+
+// post posts the next n messages of a lane. The last is signaled if another
+// batch would make more than cq-mod without, or if it is the last of all.
+func (b *bw) post(l *lane, n int) error {
+	batch := l.batch[:n]
+	last := &batch[n-1]
+	l.unsignaled += n
+	last.ID = (l.posted+uint64(n))<<laneBits | l.number
+	last.Flags = 0
+	if l.unsignaled+b.List > b.CQMod || l.posted+uint64(n) == l.target {
+		last.Flags = uverbs.SendSignaled
+		l.unsignaled = 0
+	}
+	if b.op.opcode == uverbs.OpCompareSwap { // each finds what the last one left
+		for i := range batch {
+			batch[i].CompareAdd = l.posted + uint64(i)
+			batch[i].Swap = l.posted + uint64(i) + 1
+		}
+	}
+	_, err := l.qp.PostSend(batch)
+	l.posted += uint64(n)
+	return err
+}
+
+func (b *bw) allSent() bool {
+	for _, l := range b.lanes {
+		if l.posted < l.target || l.completed < l.posted {
+			return false
+		}
+	}
+	return true
+}
+
+// finish tells the peer that no more comes.
+func (b *bw) finish() error {
+	b.took = time.Since(b.start)
+	return b.ctl.send(message{Done: &done{b.posted()}})
+}
+
+// waitDone is for a side that has nothing to do but wait.
+func (s *side) waitDone() error {
+	select {
+	case <-s.done:
+		return nil
+	case <-s.ctx.Done():
+		return context.Cause(s.ctx)
+	}
+}
+
+func (s *side) posted() (n uint64) {
+	for _, l := range s.lanes {
+		n += l.posted
+	}
+	return n
+}
+
+func (s *side) received() (n uint64) {
+	for _, l := range s.lanes {
+		n += l.received
+	}
+	return n
+}

@@ -1,0 +1,192 @@
+package perf
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+const privateSize = 6 // token and number of the lane, big endian
+
+// options are those of a lane's connection.
+func (s *side) options(i int) cm.Options {
+	private := binary.BigEndian.AppendUint32(nil, s.token)
+	return cm.Options{
+		PD: s.pd, SendCQ: s.sendCQ, RecvCQ: s.recvCQ, Cap: s.cap(),
+		PrivateData: binary.BigEndian.AppendUint16(private, uint16(i)),
+		Prepare: func(r cm.Route, _ *cm.Options) error {
+			if r.Device != s.path.Device.GUID {
+				return fmt.Errorf("the route leads to another device than %s, that of the control connection", s.path.Device.Name)
+			}
+			return nil
+		},
+		Setup: func(e *cm.Endpoint) error { return s.lanes[i].postRecvs(s, i, e.QP) },
+	}
+}
+
+// postRecvs posts all receives of a lane. They share one place: what comes is
+// looked at in the end only.
+func (l *lane) postRecvs(s *side, i int, qp *uverbs.QP) error {
+	l.qp = qp
+	if !s.op.receives {
+		return nil
+	}
+	sgl := []uverbs.SGE{s.mr.SGE(s.layout.inOf(i), s.layout.head+s.Size)}
+	l.recvs = make([]uverbs.RecvWR, s.cap().MaxRecvWR)
+	for j := range l.recvs {
+		l.recvs[j] = uverbs.RecvWR{ID: uint64(i), SGL: sgl}
+	}
+	_, err := qp.PostRecv(l.recvs)
+	return err
+}
+
+// dial connects a client's lanes, one after the other.
+func (s *side) dial(port uint16) error {
+	remote := netip.AddrPortFrom(s.ctl.remote(), port).String()
+	for i, l := range s.lanes {
+		d := cm.Dialer{Options: s.options(i), LocalAddr: netip.AddrPortFrom(s.ctl.local(), 0), ConnectTimeout: patience, TOS: s.TClass}
+		ep, err := own(d.Dial(s.ctx, remote))(s)
+		if err != nil {
+			return err
+		}
+		l.ep = ep
+	}
+	return nil
+}
+
+// accept takes a server's lanes, and turns others away.
+func (s *side) accept(l *cm.Listener) error {
+	ctx, cancel := context.WithTimeoutCause(s.ctx, patience, errors.New("the client does not connect"))
+	defer cancel()
+	for range s.lanes {
+		ep, err := s.acceptOne(ctx, l)
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			}
+			return err
+		}
+		s.objects = append(s.objects, ep)
+	}
+	return nil
+}
+
+func (s *side) acceptOne(ctx context.Context, l *cm.Listener) (*cm.Endpoint, error) {
+	for {
+		r, err := l.Accept(ctx)
+		if err != nil {
+			return nil, err
+		}
+		p := r.PrivateData()
+		if len(p) < privateSize || binary.BigEndian.Uint32(p) != s.token {
+			r.Reject(nil)
+			continue
+		}
+		i := int(binary.BigEndian.Uint16(p[4:]))
+		if i >= len(s.lanes) || s.lanes[i].ep != nil {
+			r.Reject(nil)
+			return nil, fmt.Errorf("connection %d: %w", i, errProtocol)
+		}
+		ep, err := r.Accept(ctx, s.options(i))
+		if err == nil {
+			s.lanes[i].ep = ep
+		}
+		return ep, err
+	}
+}
+
+// openUD makes QPs that need no connection.
+func (s *side) openUD() error {
+	for i, l := range s.lanes {
+		qp, err := own(s.pd.CreateQP(uverbs.QPOptions{Type: uverbs.UD, SendCQ: s.sendCQ, RecvCQ: s.recvCQ, Cap: s.cap()}))(s)
+		if err != nil {
+			return err
+		}
+		if err := qp.StartUD(s.path.Port, s.token); err != nil {
+			return err
+		}
+		if err := l.postRecvs(s, i, qp); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// meet tells the peer that all is ready, and where memory is, and waits for the
+// same.
+func (s *side) meet() error {
+	mine := start{Addr: s.mr.Addr(), RKey: s.mr.RKey(), Len: s.mr.Len()}
+	if s.op.datagram {
+		mine.GID = s.path.GID.Addr()
+		for _, l := range s.lanes {
+			mine.QPs = append(mine.QPs, l.qp.Num())
+		}
+	}
+	if err := s.ctl.send(message{Start: &mine}); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(s.ctx, patience, errors.New("the peer does not get ready"))
+	defer cancel()
+	select {
+	case s.peer = <-s.started:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if s.peer.Len < s.layout.total {
+		return fmt.Errorf("peer has %d bytes of memory, not %d: %w", s.peer.Len, s.layout.total, errProtocol)
+	}
+	if !s.op.datagram {
+		return s.build(nil)
+	}
+	if len(s.peer.QPs) != len(s.lanes) || !s.peer.GID.IsValid() {
+		return fmt.Errorf("peer has QPs %v at %v: %w", s.peer.QPs, s.peer.GID, errProtocol)
+	}
+	gid, err := s.dev.FindGID(s.path.Port, s.path.GID.Addr())
+	if err != nil {
+		return err
+	}
+	ah, err := s.pd.CreateAH(uverbs.AddressVector{
+		Global: true, DGID: uverbs.GID(s.peer.GID.As16()), SGIDIndex: uint8(gid.Index),
+		HopLimit: 64, TrafficClass: s.TClass, Port: uint8(s.path.Port),
+	})
+	if err != nil {
+		return err
+	}
+	s.objects = slices.Insert(s.objects, len(s.objects)-len(s.lanes), io.Closer(ah)) // to go after the QPs, its users
+	return s.build(ah)
+}
+
+// build makes the requests of each lane, which change little from then on.
+func (s *side) build(ah *uverbs.AH) error {
+	for i, l := range s.lanes {
+		l.room = ^uint64(0)
+		if s.credits() {
+			l.room = uint64(s.RxDepth)
+		}
+		wr := uverbs.SendWR{Opcode: s.op.opcode, RKey: s.peer.RKey}
+		switch at := s.layout.inOf(i); {
+		case s.op.opcode == uverbs.OpRDMARead:
+			wr.RemoteAddr, wr.SGL = s.peer.Addr, []uverbs.SGE{s.mr.SGE(at, s.Size)}
+		case s.op.atomic:
+			wr.RemoteAddr, wr.SGL, wr.CompareAdd = s.peer.Addr+uint64(at), []uverbs.SGE{s.mr.SGE(0, 8)}, 1
+		case s.Size <= s.Inline:
+			wr.RemoteAddr, wr.Inline = s.peer.Addr+uint64(at), s.out()
+		default:
+			wr.RemoteAddr, wr.SGL = s.peer.Addr+uint64(at), []uverbs.SGE{s.mr.SGE(0, s.Size)}
+		}
+		if ah != nil {
+			wr.To = ah.To(s.peer.QPs[i], s.token)
+		}
+		for range s.List {
+			l.batch = append(l.batch, wr)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,218 @@
+package perf
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/goverbs/verbs/internal/latency"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// lossAfter is when a datagram, or the answer to it, is taken for lost.
+const lossAfter = 500 * time.Millisecond
+
+// lat exchanges one message at a time, or answers them.
+type lat struct {
+	*side
+	l    *lane
+	wcs  [16]uverbs.WC
+	wr   []uverbs.SendWR // one
+	word lastByte
+	hist *latency.Histogram
+	lost uint64
+}
+
+func (s *side) newLat() *lat {
+	l := s.lanes[0]
+	t := &lat{side: s, l: l, wr: l.batch[:1], hist: latency.New()}
+	t.word = newLastByte(s.mr, s.layout.inOf(0)+s.Size-1)
+	return t
+}
+
+// ask is the client's part: it times a message and its answer, or a request
+// that needs none.
+func (t *lat) ask() (took time.Duration, err error) {
+	start := time.Now()
+	var end time.Time
+	if t.Duration > 0 {
+		end = start.Add(t.Duration)
+	}
+	ways := time.Duration(1)
+	if t.answered() {
+		ways = 2
+	}
+	last := start
+	for n := uint64(0); t.Duration > 0 && last.Before(end) || n < uint64(t.Iters); n++ {
+		if err := t.post(n); err != nil {
+			return 0, fmt.Errorf("post %s: %w", t.Op, err)
+		}
+		came, err := t.answer(n)
+		if err != nil {
+			return 0, fmt.Errorf("%s %d: %w", t.Op, n, err)
+		}
+		now := time.Now()
+		if came {
+			t.hist.Record(now.Sub(last) / ways)
+		} else {
+			t.lost++
+		}
+		t.count.Store(n + 1)
+		last = now
+	}
+	took = last.Sub(start)
+	return took, t.ctl.send(message{Done: &done{t.l.posted}})
+}
+
+// serve is the server's part: it answers until the client is done.
+func (t *lat) serve() error {
+	if err := t.ctl.send(message{Done: &done{}}); err != nil {
+		return err
+	}
+	if !t.answered() {
+		return t.waitDone()
+	}
+	for n := uint64(0); ; n++ {
+		err := t.question(n)
+		if errors.Is(err, errOver) {
+			return nil
+		}
+		if err == nil {
+			err = t.post(n)
+		}
+		if err != nil {
+			return fmt.Errorf("answer %d: %w", n, err)
+		}
+		t.count.Store(n + 1)
+	}
+}
+
+// post sends message n. One in half a queue is signaled: when it is answered
+// those before it have gone.
+func (t *lat) post(n uint64) error {
+	wr := &t.wr[0]
+	half := uint64(max(t.TxDepth/2, 1))
+	signaled := !t.answered() || t.l.posted%half == half-1
+	wr.Flags = 0
+	if signaled {
+		wr.Flags = uverbs.SendSignaled
+	}
+	switch t.op.opcode {
+	case uverbs.OpRDMAWrite:
+		t.out()[t.Size-1] = turn(n)
+	case uverbs.OpCompareSwap:
+		wr.CompareAdd, wr.Swap = n, n+1
+	case uverbs.OpSendImm:
+		if t.client {
+			wr.Imm = uint32(n)
+		}
+	}
+	if t.answered() && t.l.posted >= t.l.completed+uint64(t.TxDepth) {
+		if _, err := t.await(t.sendCQ, t.wcs[:1], time.Time{}, false); err != nil {
+			return err
+		}
+		t.l.completed += half
+	}
+	_, err := t.l.qp.PostSend(t.wr)
+	t.l.posted++
+	return err
+}
+
+// answer waits for what ends round n: the peer's message, or the request's
+// completion.
+func (t *lat) answer(n uint64) (came bool, err error) {
+	switch {
+	case t.op.fetches:
+		_, err := t.await(t.sendCQ, t.wcs[:1], time.Time{}, false)
+		return true, err
+	case !t.op.receives:
+		return true, t.see(turn(n), false)
+	}
+	var until time.Time
+	if t.op.datagram {
+		until = time.Now().Add(lossAfter)
+	}
+	for {
+		wc, err := t.receive(until, false)
+		if wc == nil || err != nil {
+			return false, err
+		}
+		if !t.op.datagram || wc.Imm() == uint32(n) { // else it is late
+			return true, nil
+		}
+	}
+}
+
+// question waits for message n of the client.
+func (t *lat) question(n uint64) error {
+	if !t.op.receives {
+		return t.see(turn(n), true)
+	}
+	wc, err := t.receive(time.Time{}, true)
+	if err == nil && t.op.datagram {
+		t.wr[0].Imm = wc.Imm()
+	}
+	return err
+}
+
+// receive takes a message, if one comes in time, and offers the receive again.
+func (t *lat) receive(until time.Time, untilOver bool) (*uverbs.WC, error) {
+	n, err := t.await(t.recvCQ, t.wcs[:1], until, untilOver)
+	if n == 0 || err != nil {
+		return nil, err
+	}
+	wc := &t.wcs[0]
+	if want := t.layout.head + t.Size; int(wc.ByteLen) != want {
+		return nil, fmt.Errorf("message of %d bytes, not %d: %w", wc.ByteLen, want, errProtocol)
+	}
+	t.l.received++
+	_, err = t.l.qp.PostRecv(t.l.recvs[:1])
+	return wc, err
+}
+
+// see looks at memory until its last byte is what it must become.
+func (t *lat) see(want byte, untilOver bool) error {
+	for i := 0; t.word.load() != want; i++ {
+		if i%256 != 255 {
+			continue
+		}
+		// A failed write shows in its completion only.
+		if t.l.posted > t.l.completed {
+			if n := t.sendCQ.Poll(t.wcs[:1]); n > 0 {
+				if err := t.wcs[0].Err(); err != nil {
+					return err
+				}
+				t.l.completed += uint64(max(t.TxDepth/2, 1))
+			}
+		}
+		if t.failed.Load() {
+			return context.Cause(t.ctx)
+		}
+		if untilOver && t.over.Load() {
+			return errOver
+		}
+	}
+	t.l.received++
+	return nil
+}
+
+// turn is the last byte of message n, which differs from that of n-1, and of
+// the first from that of memory before.
+func turn(n uint64) byte { return byte(n + 1) }
+
+// lastByte is a byte of a region that a peer writes to.
+type lastByte struct {
+	word *atomic.Uint32
+	i    int
+}
+
+func newLastByte(mr *uverbs.MR, off int) lastByte { return lastByte{mr.Word(off &^ 3), off & 3} }
+
+func (b lastByte) load() byte {
+	var w [4]byte
+	binary.NativeEndian.PutUint32(w[:], b.word.Load())
+	return w[b.i]
+}

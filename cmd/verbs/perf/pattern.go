@@ -1,0 +1,84 @@
+package perf
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// The patterns of client and server differ. Their length is odd, so data that
+// is in another place differs, too.
+const patternLen = 251
+
+func pattern(client bool) []byte {
+	b := make([]byte, patternLen)
+	for i := range b {
+		b[i] = byte(i + 1)
+		if !client {
+			b[i] = ^b[i]
+		}
+	}
+	return b
+}
+
+func fillPattern(b []byte, client bool) {
+	for p := pattern(client); len(b) > 0; {
+		b = b[copy(b, p):]
+	}
+}
+
+// checkPattern says where b differs from a pattern.
+func checkPattern(b []byte, client bool) error {
+	p := pattern(client)
+	for off := 0; off < len(b); off += patternLen {
+		got := b[off:min(off+patternLen, len(b))]
+		if bytes.Equal(got, p[:len(got)]) {
+			continue
+		}
+		for i := range got {
+			if got[i] != p[i] {
+				return fmt.Errorf("byte %d is %#02x, not %#02x", off+i, got[i], p[i])
+			}
+		}
+	}
+	return nil
+}
+
+// damage looks at what came by the end of a run: "" if all is as it must be.
+func (s *side) damage(peerSent uint64) string {
+	came := peerSent > 0 && !s.op.fetches
+	switch {
+	case s.op.opcode == uverbs.OpRDMARead:
+		came = s.posted() > 0
+	case s.op.datagram:
+		came = s.received() > 0 && len(s.lanes) == 1
+	}
+	if !came {
+		return ""
+	}
+	for i := range s.lanes {
+		in := s.in(i)
+		if s.Mode == modeLat && s.Op == "write" {
+			in = in[:len(in)-1] // that one counts
+		}
+		if err := checkPattern(in, !s.client); err != nil {
+			return fmt.Sprintf("QP %d: %v", i, err)
+		}
+	}
+	return ""
+}
+
+// counted is how many of the peer's messages this side knows of: received, or,
+// of atomics, counted in memory.
+func (s *side) counted() uint64 {
+	if !s.op.atomic {
+		return s.received()
+	}
+	var n uint64
+	for i := range s.lanes {
+		n += binary.NativeEndian.Uint64(s.in(i))
+	}
+	return n
+}

@@ -1,0 +1,296 @@
+package perf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// side is one end of a run: its objects, and what happens to it. The loops of
+// bw.go and lat.go, on one goroutine, drive its queues; others only tell it of
+// ends: fail, and hear, which reads what the peer says.
+type side struct {
+	work
+	op     operation
+	layout layout
+	client bool
+	ctl    *control
+
+	path    cm.Path
+	dev     *uverbs.Context
+	pd      *uverbs.PD
+	channel *uverbs.CompChannel // nil when polling
+	sendCQ  *uverbs.CQ
+	recvCQ  *uverbs.CQ
+	mr      *uverbs.MR
+	lanes   []*lane
+	objects []io.Closer // in the order they were made
+
+	token uint32
+	peer  start
+
+	ctx     context.Context // ends with the run
+	cancel  context.CancelCauseFunc
+	failed  atomic.Bool
+	hearing sync.WaitGroup
+	started chan start
+	done    chan struct{} // closed when the peer sends no more
+	over    atomic.Bool   // is done closed?
+	sent    uint64        // by the peer then
+	reports chan report
+	count   atomic.Uint64 // messages that have gone, or come: progress
+}
+
+// lane is what goes on on one QP.
+type lane struct {
+	number uint64
+	qp     *uverbs.QP
+	ep     *cm.Endpoint     // nil on UD
+	batch  []uverbs.SendWR  // what is posted at a time
+	credit [1]uverbs.SendWR // an empty message
+	recvs  []uverbs.RecvWR  // to post again
+	spare  int              // receives that are to be
+
+	posted, completed uint64
+	target            uint64
+	unsignaled        int    // posted since the last that is
+	room              uint64 // how many may be posted, of what the peer receives
+	received          uint64
+	owed              int // received, and the peer not told
+	credits           int // under way to the peer
+}
+
+// errMTU is a datagram that is too long.
+var errMTU = errors.New("a datagram is one packet")
+
+// newSide makes all but the QPs. Whatever it returns is to be closed.
+func newSide(ctx context.Context, w work, ctl *control, client bool) (*side, error) {
+	s := &side{
+		work: w, op: w.operation(), layout: w.layout(), client: client, ctl: ctl,
+		started: make(chan start, 1), done: make(chan struct{}), reports: make(chan report, 1),
+	}
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
+	context.AfterFunc(s.ctx, s.halt)
+	if err := s.setUp(); err != nil {
+		return s, err
+	}
+	return s, nil
+}
+
+func (s *side) setUp() (err error) {
+	// The device is the one that the control connection is on.
+	if s.path, err = cm.Lookup(s.ctx, s.ctl.local().String()); err != nil {
+		return err
+	}
+	if s.dev, err = own(s.path.Device.Open())(s); err != nil {
+		return err
+	}
+	if err := s.supported(); err != nil {
+		return err
+	}
+	if s.pd, err = own(s.dev.AllocPD())(s); err != nil {
+		return err
+	}
+	cq := uverbs.CQOptions{}
+	if s.Events {
+		channel, err := own(s.dev.CreateCompChannel())(s)
+		if err != nil {
+			return err
+		}
+		cq.Channel = channel
+		s.channel = channel
+		context.AfterFunc(s.ctx, channel.Wake)
+	}
+	qp := s.cap()
+	cq.Depth = s.QPs * int(qp.MaxSendWR)
+	if s.sendCQ, err = own(s.dev.CreateCQ(cq))(s); err != nil {
+		return err
+	}
+	cq.Depth = s.QPs * int(qp.MaxRecvWR)
+	if s.recvCQ, err = own(s.dev.CreateCQ(cq))(s); err != nil {
+		return err
+	}
+	access := uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead
+	if s.op.atomic {
+		access |= uverbs.AccessRemoteAtomic
+	}
+	if s.mr, err = own(s.pd.AllocMR(s.layout.total, access, uverbs.MROptions{}))(s); err != nil {
+		return err
+	}
+	if !s.op.atomic {
+		fillPattern(s.out(), s.client)
+	}
+	for i := range s.QPs {
+		l := &lane{number: uint64(i)}
+		l.credit[0] = uverbs.SendWR{ID: creditID | l.number, Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled}
+		s.lanes = append(s.lanes, l)
+	}
+	return nil
+}
+
+// own makes a new object one of those that s closes.
+func own[T io.Closer](obj T, err error) func(*side) (T, error) {
+	return func(s *side) (T, error) {
+		if err == nil {
+			s.objects = append(s.objects, obj)
+		}
+		return obj, err
+	}
+}
+
+// supported asks whether the device has the operation.
+func (s *side) supported() error {
+	iwarp := strings.HasSuffix(s.path.Device.NodeType, "RNIC")
+	lacks := func(what string) error {
+		return fmt.Errorf("%s on %s: it has no %s: %w", s.Op, s.path.Device.Name, what, errors.ErrUnsupported)
+	}
+	switch {
+	case s.op.opcode == uverbs.OpRDMAWriteImm && iwarp:
+		return lacks("RDMA WRITE with immediate")
+	case s.op.atomic && s.dev.Probe("atomics") != nil:
+		return lacks("atomics")
+	case s.op.datagram && s.dev.Probe("UD") != nil:
+		return lacks("UD QPs")
+	}
+	if s.op.datagram {
+		attr, err := s.dev.QueryPort(s.path.Port)
+		if err != nil {
+			return err
+		}
+		if mtu := uverbs.MTU(attr.LegacyResp.ActiveMtu).Bytes(); s.Size > mtu {
+			return fmt.Errorf("size (-s): %d is more than %s has, %d: %w", s.Size, s.path.Device.Name, mtu, errMTU)
+		}
+	}
+	return nil
+}
+
+func (s *side) close() error {
+	s.cancel(nil)
+	var errs []error
+	for _, obj := range slices.Backward(s.objects) {
+		errs = append(errs, obj.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// fail ends the run; the first reason counts.
+func (s *side) fail(err error) { s.cancel(err) }
+
+func (s *side) halt() { s.failed.Store(true) }
+
+// why is the reason for err, which may only be its consequence: when the peer
+// gives up it says so, but that its QPs are gone may be known before.
+func (s *side) why(err error) error {
+	var wc *uverbs.WCError
+	consequence := errors.Is(err, cm.ErrDisconnected) || errors.As(err, &wc) && wc.Status == uverbs.WCFlushErr
+	if s.ctx.Err() == nil && consequence {
+		select {
+		case <-s.ctx.Done():
+		case <-time.After(3 * time.Second): // longer than watch waits
+		}
+	}
+	if cause := context.Cause(s.ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// hear takes what the peer says until its report.
+func (s *side) hear() {
+	s.hearing.Go(func() {
+		for {
+			m, err := s.ctl.receive(s.ctx)
+			switch {
+			case errors.Is(err, io.EOF):
+				err = errors.New("peer left")
+			case err != nil:
+			case m.Start != nil && len(s.started) == 0:
+				s.started <- *m.Start
+			case m.Done != nil && !s.over.Load():
+				s.sent = m.Done.Sent
+				s.over.Store(true)
+				close(s.done)
+				if s.channel != nil {
+					s.channel.Wake()
+				}
+			case m.Report != nil:
+				s.reports <- *m.Report
+				return
+			default:
+				err = errProtocol
+			}
+			if err != nil {
+				s.fail(err)
+				return
+			}
+		}
+	})
+}
+
+// watch ends the run when a connection ends, or nothing moves any more, until
+// it is stopped.
+func (s *side) watch() (stop func()) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	var watchers sync.WaitGroup
+	for _, l := range s.lanes {
+		if l.ep == nil {
+			continue
+		}
+		watchers.Go(func() {
+			select {
+			case <-l.ep.Done():
+				// If the peer said why, that counts.
+				select {
+				case <-ctx.Done():
+				case <-time.After(2 * time.Second):
+					s.fail(fmt.Errorf("data connection: %w", l.ep.Err()))
+				}
+			case <-ctx.Done():
+			}
+		})
+	}
+	watchers.Go(func() {
+		last := s.count.Load()
+		tick := time.NewTicker(s.Timeout)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			now := s.count.Load()
+			if now == last && !s.passive() {
+				s.fail(fmt.Errorf("nothing moved for %v, after %d messages", s.Timeout, now))
+			}
+			last = now
+		}
+	})
+	return func() { cancel(); watchers.Wait() }
+}
+
+// sends and receives are this side's part: passive has none, and the peer does
+// all by itself.
+func (s *side) sends() bool    { return s.client || s.Both || s.answered() }
+func (s *side) receives() bool { return s.op.receives && (!s.client || s.Both || s.answered()) }
+func (s *side) passive() bool  { return !s.sends() && !s.receives() }
+
+func (s *side) out() []byte { return s.mr.Bytes()[:s.Size] }
+
+// in is what came to a lane.
+func (s *side) in(i int) []byte {
+	return s.mr.Bytes()[s.layout.inOf(i)+s.layout.head:][:s.Size]
+}
+
+// newToken tells a run's connections from others'; it is a Q_Key, too.
+func newToken() uint32 { return rand.Uint32() >> 1 }
