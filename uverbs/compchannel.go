@@ -5,6 +5,9 @@ import (
 	"errors"
 	"runtime"
 	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
@@ -30,8 +33,8 @@ type channel struct {
 
 	mu      sync.Mutex
 	pending map[uint64]int // events read and not yet waited for, by CQ
-	changed chan struct{}  // closed, and made anew, when pending grows
-	stop    func()         // makes whoever reads look again; nil if nobody does
+	grown   uint64         // how often pending has
+	changed chan struct{}  // closed when it grows again; nil if nobody waits for that
 	sleep   sleep
 }
 
@@ -56,7 +59,6 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 		file:    file,
 		turn:    make(chan struct{}, 1),
 		pending: map[uint64]int{},
-		changed: make(chan struct{}),
 	}
 	cc := &CompChannel{ctx: c, ch: ch}
 	cc.obj = newObject(c.device.Name, name{format: "completion channel"}, file.Close, c.obj)
@@ -71,7 +73,7 @@ func (c *CompChannel) Close() error { return c.obj.close() }
 // takes events away from those who wait for a single CQ.
 func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	for {
-		id, err := c.ch.wait(ctx, 0)
+		id, err := c.ch.wait(ctx, 0, nil)
 		if err != nil {
 			return nil, c.obj.fail("wait on", err)
 		}
@@ -81,44 +83,58 @@ func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	}
 }
 
-// wait waits for an event of the CQ id, or of any if id is 0. Whoever waits
-// takes turns reading for all: no goroutine is needed, and a waiter that gives
-// up leaves what it read to the others.
-func (c *channel) wait(ctx context.Context, id uint64) (uint64, error) {
+// wait waits for an event of the CQ id, or of any if id is 0, until gone is
+// closed. Whoever waits takes turns reading for all: no goroutine is needed, and
+// a waiter that gives up leaves what it read to the others.
+func (c *channel) wait(ctx context.Context, id uint64, gone <-chan struct{}) (uint64, error) {
+	if ctx.Done() != nil {
+		defer context.AfterFunc(ctx, c.wakeUp)()
+	}
 	for {
 		c.mu.Lock()
 		got, ok := c.take(id)
-		changed := c.changed
+		grown := c.grown
 		c.mu.Unlock()
 		if ok {
 			return got, nil
 		}
-		select {
-		case c.turn <- struct{}{}:
-		case <-changed:
-			continue
-		case <-ctx.Done():
-			return 0, ctx.Err()
+		mine, err := c.enter(ctx, grown, gone)
+		if mine {
+			err = c.read(ctx, grown, gone)
+			<-c.turn
 		}
-		// Between the look and the turn another may have read ours.
-		reading, stop := context.WithCancel(ctx)
-		c.mu.Lock()
-		fresh := c.changed == changed
-		c.stop = stop
-		c.mu.Unlock()
-		var err error
-		if fresh {
-			err = c.read(reading)
-		}
-		c.mu.Lock()
-		c.stop = nil
-		c.mu.Unlock()
-		<-c.turn
-		again := reading.Err() != nil && ctx.Err() == nil
-		stop()
-		if err != nil && !again {
+		if err != nil {
 			return 0, err
 		}
+	}
+}
+
+// enter waits for the turn to read, or until pending has grown more often.
+func (c *channel) enter(ctx context.Context, grown uint64, gone <-chan struct{}) (mine bool, err error) {
+	select {
+	case c.turn <- struct{}{}:
+		return true, nil
+	default:
+	}
+	c.mu.Lock()
+	if c.grown != grown {
+		c.mu.Unlock()
+		return false, nil
+	}
+	if c.changed == nil {
+		c.changed = make(chan struct{})
+	}
+	changed := c.changed
+	c.mu.Unlock()
+	select {
+	case c.turn <- struct{}{}:
+		return true, nil
+	case <-changed:
+		return false, nil
+	case <-gone:
+		return false, ErrClosed
+	case <-ctx.Done():
+		return false, ctx.Err()
 	}
 }
 
@@ -140,15 +156,38 @@ func (c *channel) take(id uint64) (uint64, bool) {
 	return id, true
 }
 
-func (c *channel) read(ctx context.Context) error {
-	var events [16]abi.IbUverbsCompEventDesc
-	n, err := c.file.Read(ctx, mmap.Bytes(&events))
-	if err != nil {
+// read takes up events, unless pending has grown more often, and waits for them,
+// or for wake. The caller has the turn: from here on no other takes a wake that
+// is meant for it.
+func (c *channel) read(ctx context.Context, grown uint64, gone <-chan struct{}) (err error) {
+	select {
+	case <-gone:
+		return ErrClosed
+	default:
+	}
+	c.mu.Lock()
+	stale := c.grown != grown
+	c.mu.Unlock()
+	if stale {
+		return nil
+	}
+	n := 0
+	if late := ctx.Err(); late == nil {
+		n, err = c.rest(time.Time{})
+	} else {
+		// Events that are there already are to be had.
+		n, err = c.file.TryRead(mmap.Bytes(&c.sleep.buf))
+		n /= len(mmap.Bytes(&c.sleep.buf[0]))
+		if err == unix.EAGAIN {
+			err = late
+		}
+	}
+	if err != nil || n == 0 {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, e := range events[:n/len(mmap.Bytes(&events[0]))] {
+	for _, e := range c.sleep.buf[:n] {
 		c.pending[e.CqHandle]++
 	}
 	c.tell()
@@ -161,22 +200,23 @@ func (c *channel) add(id uint64) {
 	defer c.mu.Unlock()
 	c.pending[id]++
 	c.tell()
-	if c.stop != nil {
-		c.stop()
-	}
 	c.sleep.events++
 	c.wake()
 }
 
 // tell wakes those who wait for pending to grow.
 func (c *channel) tell() {
-	close(c.changed)
-	c.changed = make(chan struct{})
+	c.grown++
+	if c.changed != nil {
+		close(c.changed)
+		c.changed = nil
+	}
 }
 
-// drop forgets the events of a CQ that is gone.
+// drop forgets the events of a CQ that is gone, and has whoever reads see that.
 func (c *channel) drop(id uint64) {
 	c.mu.Lock()
 	delete(c.pending, id)
+	c.wake()
 	c.mu.Unlock()
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// sleep is the state of [CompChannel.Sleep], under the channel's lock.
+// sleep is the state of rest, under the channel's lock.
 type sleep struct {
 	asleep bool
 	woken  bool
@@ -27,57 +27,62 @@ type sleep struct {
 // allocates nothing and takes no context. One goroutine may call it at a time,
 // and nobody may use the channel's or its CQs' other ways to wait.
 func (c *CompChannel) Sleep(until time.Time) (events int, err error) {
-	ch := c.ch
-	s := &ch.sleep
-	ch.mu.Lock()
+	n, err := c.ch.rest(until)
+	c.ch.mu.Lock()
+	n += c.ch.sleep.events
+	c.ch.sleep.events = 0
+	c.ch.mu.Unlock()
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		err = c.obj.fail("wait on", err)
+	}
+	return n, err
+}
+
+// rest waits for events from the kernel, for wake, or until a time, and returns
+// how many there are in buf. One goroutine may call it at a time.
+func (c *channel) rest(until time.Time) (n int, err error) {
+	s := &c.sleep
+	c.mu.Lock()
 	if s.woken {
-		events = s.rise()
-		ch.mu.Unlock()
-		return events, nil
+		s.woken = false
+		c.mu.Unlock()
+		return 0, nil
 	}
 	if s.until != until {
-		if err := ch.file.SetDeadline(until); err != nil {
-			ch.mu.Unlock()
-			return 0, c.obj.fail("wait on", ErrClosed)
+		if err := c.file.SetDeadline(until); err != nil {
+			c.mu.Unlock()
+			return 0, ErrClosed
 		}
 		s.until = until
 	}
 	s.asleep = true
-	ch.mu.Unlock()
+	c.mu.Unlock()
 
-	n, err := ch.file.ReadPlain(mmap.Bytes(&s.buf))
+	n, err = c.file.ReadPlain(mmap.Bytes(&s.buf))
 
-	ch.mu.Lock()
-	s.asleep = false
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	woken := s.woken
-	events = s.rise()
-	ch.mu.Unlock()
+	s.asleep, s.woken = false, false
 	switch {
 	case err == nil:
-		return events + n/len(mmap.Bytes(&s.buf[0])), nil
-	case !errors.Is(err, os.ErrDeadlineExceeded):
-		return 0, c.obj.fail("wait on", err)
-	case woken:
-		return events, nil
+		return n / len(mmap.Bytes(&s.buf[0])), nil
+	case woken && errors.Is(err, os.ErrDeadlineExceeded):
+		return 0, nil
 	}
-	return 0, os.ErrDeadlineExceeded
-}
-
-// rise takes what woke the sleeper.
-func (s *sleep) rise() (events int) {
-	events = s.events
-	s.events, s.woken = 0, false
-	return events
+	return 0, err
 }
 
 // Wake ends the [CompChannel.Sleep] that is under way, or else the next.
-func (c *CompChannel) Wake() {
-	c.ch.mu.Lock()
-	c.ch.wake()
-	c.ch.mu.Unlock()
+func (c *CompChannel) Wake() { c.ch.wakeUp() }
+
+func (c *channel) wakeUp() {
+	c.mu.Lock()
+	c.wake()
+	c.mu.Unlock()
 }
 
-// wake is Wake with the lock held.
+// wake ends the rest that is under way, or else the next. mu is held.
 func (c *channel) wake() {
 	s := &c.sleep
 	s.woken = true

@@ -27,8 +27,8 @@ type CQ struct {
 	siw     *siw.CompletionQueue
 	channel *CompChannel
 	id      uint64
-	turn    chan struct{}   // held by whoever arms and waits
-	life    context.Context // done when the CQ is closed
+	turn    chan struct{} // held by whoever arms and waits
+	gone    chan struct{} // closed with the CQ
 }
 
 // CQOptions describe a CQ.
@@ -59,7 +59,7 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 	defer exit()
 
 	core, id := c.contextCore, c.lastID.Add(1)
-	cq := &CQ{ctx: c, channel: opt.Channel, id: id, turn: make(chan struct{}, 1)}
+	cq := &CQ{ctx: c, channel: opt.Channel, id: id, turn: make(chan struct{}, 1), gone: make(chan struct{})}
 	create := func(uhw provider.UHW) (uint32, error) {
 		run := func(fd int) error {
 			depth, vector, got := uint32(opt.Depth), uint32(opt.Vector), uint32(0)
@@ -108,13 +108,12 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 	cq.rxe, _ = queue.(*rxe.CompletionQueue)
 	cq.siw, _ = queue.(*siw.CompletionQueue)
 
-	life, end := context.WithCancel(context.Background())
-	cq.life = life
+	gone := cq.gone
 	cq.obj = newObject(c.device.Name, name{"CQ %d", handle}, func() error {
 		if err := stopped(destroy, queue); err != nil {
 			return err
 		}
-		end()
+		close(gone)
 		core.unregister(id)
 		if events != nil {
 			events.drop(id)
@@ -167,13 +166,7 @@ func (q *CQ) wait(ctx context.Context) error {
 	if q.channel == nil {
 		return ErrNoChannel
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(q.life, cancel)()
-	_, err := q.channel.ch.wait(ctx, q.id)
-	if err != nil && q.life.Err() != nil {
-		return ErrClosed
-	}
+	_, err := q.channel.ch.wait(ctx, q.id, q.gone)
 	return err
 }
 
@@ -199,7 +192,7 @@ func (q *CQ) sleep(ctx context.Context, wcs []WC) (int, error) {
 		defer func() { <-q.turn }()
 	case <-ctx.Done():
 		return 0, q.obj.fail(op, ctx.Err())
-	case <-q.life.Done():
+	case <-q.gone:
 		return 0, q.obj.fail(op, ErrClosed)
 	}
 	if err := q.Arm(false); err != nil {

@@ -119,6 +119,15 @@ func (e *EventFile) ReadPlain(b []byte) (n int, err error) {
 	return n, err
 }
 
+// TryRead is ReadPlain that does not wait: it returns EAGAIN.
+func (e *EventFile) TryRead(b []byte) (n int, err error) {
+	err = e.Control(func(fd int) (err error) {
+		n, err = unix.Read(fd, b)
+		return err
+	})
+	return max(n, 0), err
+}
+
 // SetDeadline is when ReadPlain, under way or to come, ends; never if zero.
 func (e *EventFile) SetDeadline(t time.Time) error {
 	if t.IsZero() {

@@ -1,0 +1,108 @@
+package uverbs_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestPollWaitAllocs: waiting for what comes later allocates nothing.
+func TestPollWaitAllocs(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		wrs := []uverbs.SendWR{{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled}}
+		var wcs [1]uverbs.WC
+		wait := func(ctx context.Context, cq *uverbs.CQ) {
+			if n, err := cq.PollWait(ctx, wcs[:]); n != 1 || err != nil || wcs[0].Err() != nil {
+				t.Fatal(n, err, wcs[0].Err())
+			}
+		}
+		turn := func(ctx context.Context) {
+			if _, err := b.PostRecv(uverbs.RecvWR{}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := a.QP.PostSend(wrs); err != nil {
+				t.Fatal(err)
+			}
+			wait(ctx, b.RecvCQ)
+			wait(ctx, a.SendCQ)
+		}
+		recv := testing.AllocsPerRun(20, func() { b.PostRecv(uverbs.RecvWR{}) }) // what PostRecv here allocates for its slice
+		for range 21 {
+			if _, err := a.QP.PostSend(wrs); err != nil {
+				t.Fatal(err)
+			}
+			wait(ctx, b.RecvCQ)
+			wait(ctx, a.SendCQ)
+		}
+		if n := testing.AllocsPerRun(200, func() { turn(context.Background()) }); n > recv {
+			t.Errorf("%v allocations", n-recv)
+		}
+		turn(ctx)
+	})
+}
+
+// TestManyWaitForOne: of those who wait for a CQ, one gets each completion,
+// however many others give up meanwhile.
+func TestManyWaitForOne(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
+		const messages = 200
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		got := make(chan uint64, messages)
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				for n := 0; ; n++ {
+					each, cancel := context.WithTimeout(ctx, time.Duration(i*n%17)*100*time.Microsecond)
+					if i == 0 {
+						each = ctx
+					}
+					var wcs [2]uverbs.WC
+					k, err := b.RecvCQ.PollWait(each, wcs[:])
+					cancel()
+					for _, wc := range wcs[:k] {
+						got <- wc.ID
+					}
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		for i := range messages {
+			if _, err := b.PostRecv(uverbs.RecvWR{ID: uint64(i)}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := a.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend}}); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case id := <-got:
+				if id != uint64(i) {
+					t.Fatalf("completion of %d, not %d", id, i)
+				}
+			case <-ctx.Done():
+				t.Fatalf("nobody got message %d", i)
+			}
+		}
+		close(stop)
+		cancel()
+		wg.Wait()
+	})
+}
