@@ -30,13 +30,13 @@ type Cmd struct {
 }
 
 type messages struct {
-	Lat sizedLat `cmd:"" set:"iters=1000" set:"size=2" help:"Latency."`
-	BW  sizedBW  `cmd:"" name:"bw" set:"iters=5000" set:"size=65536" help:"Bandwidth."`
+	Lat sizedLat `kong:"cmd,set='iters=1000',set='size=2',help='Latency.'"`
+	BW  sizedBW  `kong:"cmd,name='bw',set='iters=5000',set='size=65536',help='Bandwidth.'"`
 }
 
 type datagrams struct {
-	Lat sizedLat `cmd:"" set:"iters=1000" set:"size=2" help:"Latency."`
-	BW  sizedBW  `cmd:"" name:"bw" set:"iters=5000" set:"size=1024" help:"Bandwidth."`
+	Lat sizedLat `kong:"cmd,set='iters=1000',set='size=2',help='Latency.'"`
+	BW  sizedBW  `kong:"cmd,name='bw',set='iters=5000',set='size=1024',help='Bandwidth.'"`
 }
 
 type atomics struct {

@@ -179,14 +179,13 @@ func (t *lat) see(want byte, untilOver bool) error {
 		if i%256 != 255 {
 			continue
 		}
-		// A failed write shows in its completion only.
-		if t.l.posted > t.l.completed {
-			if n := t.sendCQ.Poll(t.wcs[:1]); n > 0 {
-				if err := t.wcs[0].Err(); err != nil {
-					return err
-				}
-				t.l.completed += uint64(max(t.TxDepth/2, 1))
+		// A failed write shows in its completion only. The call also is where
+		// the goroutine can be preempted without a signal.
+		if n := t.sendCQ.Poll(t.wcs[:1]); n > 0 {
+			if err := t.wcs[0].Err(); err != nil {
+				return err
 			}
+			t.l.completed += uint64(max(t.TxDepth/2, 1))
 		}
 		if t.failed.Load() {
 			return context.Cause(t.ctx)
