@@ -67,6 +67,7 @@ type Endpoint struct {
 	up       atomic.Bool
 
 	mu      sync.Mutex
+	mrs     []*uverbs.MR   // closed first
 	release []func() error // in the order they were taken
 
 	done    chan struct{}
@@ -289,7 +290,10 @@ func (e *Endpoint) own(mr *uverbs.MR, err error) (*uverbs.MR, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.release = append(e.release, mr.Close)
+	if len(e.mrs) == cap(e.mrs) { // a program may make many, one after the other
+		e.mrs = slices.DeleteFunc(e.mrs, func(mr *uverbs.MR) bool { return mr.Bytes() == nil })
+	}
+	e.mrs = append(e.mrs, mr)
 	return mr, nil
 }
 
@@ -334,9 +338,12 @@ func (e *Endpoint) free() error {
 	err := e.id.Close()
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	for _, mr := range e.mrs {
+		err = errors.Join(err, mr.Close())
+	}
 	for _, release := range slices.Backward(e.release) {
 		err = errors.Join(err, release())
 	}
-	e.release = nil
+	e.mrs, e.release = nil, nil
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Listener takes connections. Whoever made it closes it.
@@ -244,8 +245,13 @@ func (r *Request) establish(ctx context.Context, e *Endpoint, opt Options) error
 	if r.id.space.datagram() { // nothing comes back
 		return nil
 	}
-	_, err := r.id.await(ctx, Established)
-	return err
+	if _, err := r.id.await(ctx, Established); err != nil {
+		return err
+	}
+	if isIWARP(e.PD.Context()) {
+		e.QP.HoldSends(time.Now().Add(settle))
+	}
+	return nil
 }
 
 // Reject turns the request down; the peer's dial fails with a
