@@ -210,3 +210,49 @@ func TestSharedPD(t *testing.T) {
 		check(t, mine.Destroy())
 	})
 }
+
+// TestAcceptorFirst has the accepting side send first, at once. On iWARP it
+// should not, but it works all the same.
+func TestAcceptorFirst(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx := limit(t)
+		l := labtest.Must(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+		labtest.Close(t, l)
+		const rounds = 40
+		served := make(chan error, 1)
+		go func() {
+			for range rounds {
+				r, err := l.Accept(ctx)
+				if err != nil {
+					served <- err
+					return
+				}
+				c, err := r.Accept(ctx, Options{})
+				if err == nil {
+					var offered *LocalRegion
+					if offered, err = c.Alloc(64, ReadWrite); err == nil {
+						if err = c.PostAdvert(0, 0, 1, offered.All()); err == nil {
+							err = c.AwaitDisconnect(ctx)
+						}
+					}
+					c.Close()
+				}
+				if err != nil {
+					served <- err
+					return
+				}
+			}
+			served <- nil
+		}()
+		for range rounds {
+			c := labtest.Must(Dial(ctx, l.Addr().String(), Options{Adverts: 1}))(t)
+			remote, err := c.AwaitAdvert(ctx)
+			if err == nil {
+				err = c.Put(ctx, remote.At(0), []byte("seen"))
+			}
+			check(t, err)
+			check(t, c.Close())
+		}
+		check(t, <-served)
+	})
+}

@@ -54,10 +54,25 @@ func TestRegions(t *testing.T) {
 		if err := b.PostAdvert(0, 0, 0, in.All()); err == nil {
 			t.Error("advertised a region that was destroyed")
 		}
+		// Nobody hears that a request which is not signaled is done.
+		_, remote = advertise(t, b, withAdvert(t, a), 100, ReadWrite)
+		check(t, a.PostWrite(0, 0, remote.At(0), out.All()))
+		if err := out.Destroy(); !errors.Is(err, ErrInUse) {
+			t.Errorf("destroying a region that a WRITE names: %v", err)
+		}
+		check(t, a.Fence(limit(t), remote))
+		check(t, out.Destroy())
 		if _, err := a.Alloc(0, 0); err == nil {
 			t.Error("made a region of nothing")
 		}
 	})
+}
+
+// withAdvert has a connection expect an advertisement.
+func withAdvert(t *testing.T, c *Conn) *Conn {
+	t.Helper()
+	check(t, c.PostRecvAdvert())
+	return c
 }
 
 // TestBounds posts what is outside regions, or not allowed: nothing happens, and

@@ -154,6 +154,7 @@ func (r *receiver) dropAll() {
 		r.drop(uint64(slot))
 	}
 	r.tail = r.head
+	r.ready = fifo[uverbs.WC]{}
 }
 
 // done sorts a completion.

@@ -326,6 +326,7 @@ func (s *sender) dropAll() {
 		s.drop(uint64(slot))
 	}
 	s.tail = s.head
+	s.ready = fifo[uverbs.WC]{}
 }
 
 // done sorts a completion.
