@@ -35,7 +35,7 @@ func (c *cpCmd) copy(ctx context.Context, t transfer) error {
 	if !c.Quiet && (c.Progress || term.IsTerminal(int(os.Stderr.Fd()))) {
 		progress = &cpBar{name: t.local}
 	}
-	begun, far := time.Now(), int64(-1)
+	begun, far, told := time.Now(), int64(-1), false
 	client := &cpClient{root: root, transfer: t, progress: progress}
 	for {
 		err := client.attempt(ctx)
@@ -46,11 +46,15 @@ func (c *cpCmd) copy(ctx context.Context, t transfer) error {
 			return ctx.Err()
 		}
 		if client.far > far {
-			far, begun = client.far, time.Now()
+			far, begun, told = client.far, time.Now(), false
 		}
-		if permanent(err) || time.Since(begun) > c.Retry {
+		if !client.spoken || permanent(err) || time.Since(begun) > c.Retry {
 			return err
 		}
+		if !c.Quiet && !told {
+			fmt.Fprintf(os.Stderr, "\n%v; trying again\n", err)
+		}
+		told = true
 		select {
 		case <-time.After(cpPause):
 		case <-ctx.Done():
@@ -77,6 +81,7 @@ type cpClient struct {
 	transfer
 	root     *os.Root
 	progress cpProgress
+	spoken   bool  // there is a server
 	far      int64 // how much of it is there
 	sum      string
 }
@@ -88,8 +93,16 @@ func (c *cpClient) attempt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	defer context.AfterFunc(ctx, func() { breakOff(conn) })()
 	return c.over(conn)
+}
+
+// breakOff closes a connection and waits for nothing.
+func breakOff(conn net.Conn) {
+	if r, ok := conn.(*rsock.Conn); ok {
+		r.SetLinger(0)
+	}
+	conn.Close()
 }
 
 // over is attempt on a connection, which it closes.
@@ -119,6 +132,7 @@ func (c *cpClient) send(conn *cpConn) error {
 	if err != nil {
 		return err
 	}
+	c.spoken = true
 	offset, sum, err := agree(f, info.Size(), has)
 	if err != nil {
 		return err
@@ -166,6 +180,7 @@ func (c *cpClient) receive(conn *cpConn) error {
 		}
 		return err
 	}
+	c.spoken = true
 	c.progress.begin(agreed.Offset, agreed.Size)
 	c.moved(agreed.Offset)
 	if c.sum, err = p.take(conn, has, agreed, sum, c.moved); err != nil {

@@ -105,7 +105,7 @@ func TestCP(t *testing.T) {
 				if !regexp.MustCompile(`^[0-9a-f]{64}  f  33554432 bytes\n$`).MatchString(out.String()) {
 					t.Errorf("the client prints %q", &out)
 				}
-				for _, want := range []string{`f +\d+% `, `[KM]iB/s`, `100%`} {
+				for _, want := range []string{`f +\d+% `, `[KM]iB/s`, `100%`, `; trying again\n`} {
 					if !regexp.MustCompile(want).MatchString(errs.String()) {
 						t.Errorf("no %q in the progress: %q", want, tail(errs.String()))
 					}
@@ -131,7 +131,7 @@ func TestCPFails(t *testing.T) {
 			{[]string{here + "/missing", addr + ":"}, "no such file"},
 			{[]string{here + "/f", addr + ":../f"}, "not the name of a file"},
 			{[]string{here + "/f", addr + ":a/b/c"}, "no such file"},
-			{[]string{"--retry", "10ms", here + "/f", labtest.AddrOf(device) + ":1:f"}, "refused"},
+			{[]string{here + "/f", labtest.AddrOf(device) + ":1:f"}, "refused"},
 			{[]string{here + "/f"}, "where to"},
 			{[]string{"-l", there, "x"}, "no files"},
 		} {

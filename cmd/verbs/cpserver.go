@@ -53,7 +53,7 @@ func (s *cpServer) serve(ctx context.Context, l net.Listener) error {
 			return err
 		}
 		clients.Go(func() {
-			defer context.AfterFunc(ctx, func() { conn.Close() })()
+			defer context.AfterFunc(ctx, func() { breakOff(conn) })()
 			if err := s.client(conn); err != nil {
 				s.log("%v: %v", conn.RemoteAddr(), err)
 			}
