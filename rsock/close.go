@@ -61,6 +61,9 @@ func (c *Conn) quiet() bool {
 	return c.err != nil || c.gone || c.ctl.used == 0
 }
 
+// over tells whether the connection has ended.
+func (c *Conn) over() bool { return c.err != nil || c.gone }
+
 func (c *Conn) closing(ready func(*Conn) bool) error {
 	c.cl.waiting = true
 	err := c.wait(&c.cl, ready)
@@ -93,19 +96,34 @@ func (c *Conn) Close() error {
 
 // goodbye says DISCONNECT and waits until it, and all before it, has arrived. A
 // peer that has said so itself reads nothing any more. When both sides have said
-// SHUTDOWN there is nothing left to say.
+// SHUTDOWN there is nothing left to say, on RoCE.
+//
+// On iWARP requests complete when TCP has them, and ending a connection may lose
+// what is on its way: if the peer sends something meanwhile, TCP resets it. So the
+// peer gets a moment to end it, as this package does when it reads DISCONNECT.
 func (c *Conn) goodbye(deadline time.Time) error {
 	c.finish()
 	if c.linger == 0 || c.err != nil || c.gone {
 		return nil
 	}
-	if !c.eof || !c.writeEnd {
+	ended := c.eof && c.writeEnd
+	if !ended {
 		if err := c.sendEnd(msgDisconnect, deadline); err != nil {
 			return err
 		}
 	}
 	c.cl.deadline = deadline
 	err := c.closing((*Conn).quiet)
+	if c.iwarp && err == nil && c.err == nil && !c.gone {
+		if ended {
+			c.sendEnd(msgDisconnect, deadline) // or the peer waits for us, if it still does
+		}
+		if t := time.Now().Add(lastMoment); t.Before(deadline) {
+			c.cl.deadline = t
+		}
+		c.closing((*Conn).over)
+		return nil
+	}
 	if c.gone || c.ctl.used == 0 {
 		return nil
 	}

@@ -82,6 +82,24 @@ func TestClose(t *testing.T) {
 				}
 			}
 		})
+		t.Run("delivers to who sends credits", func(t *testing.T) {
+			data := noise(400000)
+			for i := range 20 {
+				a, b := connect(t, device, rsock.Options{ReadBuffer: 16384, RecvQueue: 16})
+				if i%2 == 1 {
+					a, b = b, a
+				}
+				go func() {
+					a.Write(data)
+					if err := a.Close(); err != nil {
+						t.Error(err)
+					}
+				}()
+				if got, err := io.ReadAll(b); err != nil || !bytes.Equal(got, data) {
+					t.Fatalf("%v, %d bytes of %d, or others", err, len(got), len(data))
+				}
+			}
+		})
 		t.Run("while all wait", func(t *testing.T) {
 			for range 10 {
 				a, b := connect(t, device, rsock.Options{})

@@ -41,6 +41,9 @@ const (
 
 	// linger bounds Close: with a peer that takes nothing, C waits for ever.
 	linger = 10 * time.Second
+	// lastMoment is how long Close waits on iWARP for the peer to end a
+	// connection of which TCP has everything.
+	lastMoment = 200 * time.Millisecond
 
 	ctrlQueue = 4  // send requests for control messages
 	spare     = 16 // receives beyond those that peers are told of: for their control messages

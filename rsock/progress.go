@@ -84,6 +84,9 @@ func (c *Conn) receive(wc *uverbs.WC) bool {
 		c.violated(err)
 		return false
 	}
+	if c.gone && c.iwarp {
+		c.ep.Disconnect() // for which the peer's Close waits
+	}
 	return true
 }
 
