@@ -16,19 +16,21 @@ import (
 
 // TestRDMAExample runs rdma-example's server and client.
 func TestRDMAExample(t *testing.T) {
-	labtest.Require(t)
-	const text = "a text of some length, with spaces"
-	server := start(t, built(t, "server"), "-a", labtest.Addr, "-p", "7320")
-	listening(t, "7320")
-	client := start(t, built(t, "client"), "-a", labtest.Addr, "-p", "7320", "-s", text)
-	for _, want := range []string{"SUCCESS, source and destination buffers match", `destination: "` + text + `"`} {
-		if out := client.wait(); !strings.Contains(out, want) {
-			t.Errorf("the client did not print %q:\n%s", want, out)
+	labtest.Each(t, func(t *testing.T, device string) {
+		const text = "a text of some length, with spaces"
+		addr := labtest.AddrOf(device)
+		server := start(t, built(t, "server"), "-a", addr, "-p", "7320")
+		listening(t, "7320")
+		client := start(t, built(t, "client"), "-a", addr, "-p", "7320", "-s", text)
+		for _, want := range []string{"SUCCESS, source and destination buffers match", `destination: "` + text + `"`} {
+			if out := client.wait(); !strings.Contains(out, want) {
+				t.Errorf("the client did not print %q:\n%s", want, out)
+			}
 		}
-	}
-	if out := server.wait(); !strings.Contains(out, "A disconnect event is received from the client") {
-		t.Errorf("the server printed\n%s", out)
-	}
+		if out := server.wait(); !strings.Contains(out, "A disconnect event is received from the client") {
+			t.Errorf("the server printed\n%s", out)
+		}
+	})
 }
 
 // TestScratch runs verbs from a root that holds nothing but it, /dev and /sys.
