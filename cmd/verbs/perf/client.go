@@ -25,7 +25,7 @@ func connect(ctx context.Context, source netip.Addr, addr string) (*control, err
 }
 
 // ask has a run made and returns what came of it.
-func ask(ctx context.Context, ctl *control, w work, watch func(*side)) (r *result, err error) {
+func ask(ctx context.Context, ctl *control, w work, begins func(*side)) (r *result, err error) {
 	s, err := newSide(ctx, w, ctl, true)
 	defer func() { err = s.leave(err) }()
 	if err != nil {
@@ -56,7 +56,7 @@ func ask(ctx context.Context, ctl *control, w work, watch func(*side)) (r *resul
 	if err != nil {
 		return nil, s.why(err)
 	}
-	watch(s)
+	begins(s)
 	o, err := s.play()
 	if err != nil {
 		return nil, err
@@ -97,14 +97,14 @@ func sizes() (all []int) {
 }
 
 // askAll makes the run, or those of all sizes.
-func askAll(ctx context.Context, ctl *control, w work, all bool, watch func(*side), each func(*result)) ([]*result, error) {
+func askAll(ctx context.Context, ctl *control, w work, all bool, begins func(*side), each func(*result)) ([]*result, error) {
 	list := []int{w.Size}
 	if all {
 		list = sizes()
 	}
 	var results []*result
 	for _, w.Size = range list {
-		r, err := ask(ctx, ctl, w, watch)
+		r, err := ask(ctx, ctl, w, begins)
 		if all && errors.Is(err, errMTU) && len(results) > 0 {
 			break
 		}

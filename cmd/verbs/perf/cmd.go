@@ -45,9 +45,10 @@ type atomics struct {
 }
 
 type place struct {
-	Port   int    `short:"p" default:"18515" help:"The server's port."`
-	Device string `short:"d" name:"ib-dev" placeholder:"DEVICE" help:"Device (default: routing's choice; a server's: all)."`
-	JSON   bool   `help:"Print results as JSON."`
+	Port    int    `short:"p" default:"18515" help:"The server's port."`
+	Device  string `short:"d" name:"ib-dev" placeholder:"DEVICE" help:"Device (default: routing's choice; a server's: all)."`
+	JSON    bool   `help:"Print results as JSON."`
+	Verbose bool   `short:"v" help:"Say when a run begins, on standard error."`
 }
 
 type flags struct {
@@ -149,7 +150,11 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size sizeFlags, depth 
 		fmt.Fprintf(k.Stdout, "%s %s\n%s\n", w.Op, w.Mode, heading(w.Mode))
 	}
 	show := newProgress(os.Stderr)
-	results, err := askAll(ctx, ctl, w, size.All, show.watch, func(r *result) {
+	begins := func(s *side) {
+		c.begins(k, s)
+		show.watch(s)
+	}
+	results, err := askAll(ctx, ctl, w, size.All, begins, func(r *result) {
 		show.clear()
 		if !c.JSON {
 			fmt.Fprintln(k.Stdout, r.line())
@@ -165,6 +170,12 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size sizeFlags, depth 
 	return err
 }
 
+func (c *place) begins(k *kong.Context, s *side) {
+	if c.Verbose {
+		fmt.Fprintf(k.Stderr, "%v with %v on %s begins\n", &s.work, s.ctl.conn.RemoteAddr(), s.path.Device.Name)
+	}
+}
+
 type serverCmd struct{ place }
 
 func (c *serverCmd) Run(ctx context.Context, k *kong.Context) error { return c.serve(ctx, k) }
@@ -176,7 +187,8 @@ func (c *place) serve(ctx context.Context, k *kong.Context) error {
 	}
 	var mu sync.Mutex
 	v := server{
-		log: func(format string, args ...any) { fmt.Fprintf(k.Stderr, format+"\n", args...) },
+		begins: func(s *side) { c.begins(k, s) },
+		log:    func(format string, args ...any) { fmt.Fprintf(k.Stderr, format+"\n", args...) },
 		report: func(r *result) {
 			mu.Lock()
 			defer mu.Unlock()

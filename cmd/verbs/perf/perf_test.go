@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
-	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/internal/labtest"
 )
@@ -199,33 +198,34 @@ func TestOps(t *testing.T) {
 	})
 }
 
-const iters = 60
+const iters = 40
 
 // cases are arguments after the operation.
 func cases(op string) (all [][]string) {
-	n := []string{"-n", strconv.Itoa(iters)}
-	add := func(args ...string) { all = append(all, append(args, n...)) }
-	sizes := [][]string{{"-s", "1"}, {"-s", "4096"}, {"-s", "100003"}}
+	long, short := []string{"-s", "70001"}, []string{"-s", "1"}
 	switch op {
 	case "ud":
-		sizes = [][]string{{"-s", "1"}, {"-s", "1024"}}
+		long = []string{"-s", "1024", "--tclass", "104"}
 	case "fetch-add", "cmp-swap":
-		sizes = [][]string{nil}
+		long, short = nil, nil
 	}
-	for _, size := range sizes {
-		add(append([]string{"lat"}, size...)...)
-		add(append([]string{"bw"}, size...)...)
-		add(append([]string{"bw", "-e"}, size...)...)
+	add := func(size []string, args ...string) {
+		args = append(args, size...)
+		all = append(all, append(args, "-n", strconv.Itoa(iters)))
 	}
+	add(short, "lat")
+	add(long, "bw")
+	add(short, "bw", "-e", "-q", "2")
+	add(short, "bw", "-b", "-q", "3", "-t", "8", "-r", "4", "-l", "3", "-Q", "5")
+	add(long, "bw", "-b", "-e", "-t", "2", "-r", "1", "-Q", "1")
+	add(short, "bw", "-D", "100ms", "-l", "4")
 	if op != "write" {
-		add("lat", "-e")
+		add(long, "lat", "-e")
 	}
-	if op == "send" || op == "write" || op == "write-imm" {
-		add("lat", "-I", "64")
+	if op == "send" || op == "write" {
+		add([]string{"-s", "64"}, "lat", "-I", "64")
+		add(long, "lat")
 	}
-	add("bw", "-b", "-q", "3", "-t", "8", "-r", "4", "-l", "3", "-Q", "5")
-	add("bw", "-b", "-e", "-q", "2", "-t", "2", "-r", "1", "-Q", "1")
-	add("bw", "-D", "200ms", "-l", "4")
 	return all
 }
 
@@ -238,7 +238,7 @@ func check(t *testing.T, device, op string, args []string, r, peer *result) {
 	lat, fetches := args[0] == "lat", op == "read" || op == "fetch-add" || op == "cmp-swap"
 	if timed {
 		want = r.Sent
-		if r.Sent == 0 || r.Seconds < 0.2 {
+		if r.Sent == 0 || r.Seconds < 0.1 {
 			t.Errorf("%d messages in %v s", r.Sent, r.Seconds)
 		}
 	}
@@ -295,5 +295,3 @@ func TestUnsupported(t *testing.T) {
 		}
 	}
 }
-
-var _ = unix.SIGKILL

@@ -53,6 +53,11 @@ func plot(file string, results []*result) error {
 }
 
 func save(p *gplot.Plot, file string, lines ...any) error {
+	for _, l := range lines {
+		if points, ok := l.(plotter.XYs); ok && len(points) == 0 {
+			return fmt.Errorf("plot %s: nothing arrived", file)
+		}
+	}
 	if err := plotutil.AddLinePoints(p, lines...); err != nil {
 		return err
 	}
@@ -61,7 +66,9 @@ func save(p *gplot.Plot, file string, lines ...any) error {
 
 func bySize(results []*result, y func(*result) float64) (points plotter.XYs) {
 	for _, r := range results {
-		points = append(points, plotter.XY{X: float64(r.Size), Y: y(r)})
+		if r.Mode == modeBW || r.Latency != nil { // else all was lost
+			points = append(points, plotter.XY{X: float64(r.Size), Y: y(r)})
+		}
 	}
 	return points
 }

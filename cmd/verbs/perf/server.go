@@ -16,6 +16,7 @@ import (
 // server serves any number of clients at once, until ctx ends.
 type server struct {
 	log    func(format string, args ...any)
+	begins func(*side)
 	report func(*result)
 }
 
@@ -94,6 +95,7 @@ func (v *server) run(ctx context.Context, ctl *control, w work) (err error) {
 	if err != nil {
 		return s.why(err)
 	}
+	v.begins(s)
 	o, err := s.play()
 	if err != nil {
 		return err

@@ -109,7 +109,8 @@ func (s *side) setUp() (err error) {
 		}
 		cq.Channel = channel
 		s.channel = channel
-		context.AfterFunc(s.ctx, channel.Wake)
+		// A sleeper must find what it is woken for.
+		context.AfterFunc(s.ctx, func() { s.halt(); channel.Wake() })
 	}
 	qp := s.cap()
 	cq.Depth = s.QPs * int(qp.MaxSendWR)
@@ -188,12 +189,11 @@ func (s *side) fail(err error) { s.cancel(err) }
 
 func (s *side) halt() { s.failed.Store(true) }
 
-// why is the reason for err, which may only be its consequence: when the peer
-// gives up it says so, but that its QPs are gone may be known before.
+// why is the reason for err, of which that a request failed may only be the
+// consequence: when the peer gives up it says so, but its QPs may go before.
 func (s *side) why(err error) error {
 	var wc *uverbs.WCError
-	consequence := errors.Is(err, cm.ErrDisconnected) || errors.As(err, &wc) && wc.Status == uverbs.WCFlushErr
-	if s.ctx.Err() == nil && consequence {
+	if s.ctx.Err() == nil && errors.As(err, &wc) {
 		select {
 		case <-s.ctx.Done():
 		case <-time.After(3 * time.Second): // longer than watch waits

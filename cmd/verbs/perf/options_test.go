@@ -1,0 +1,100 @@
+package perf
+
+import (
+	"io"
+	"strings"
+	"testing"
+)
+
+// TestOptions are refused before anything is connected.
+func TestOptions(t *testing.T) {
+	for args, want := range map[string]string{
+		"send lat -s 0":                   "size (-s): 0 is not in 1..8388608",
+		"send bw -s 8388609":              "size (-s): 8388609 is not in 1..8388608",
+		"send bw -q 0":                    "QPs (-q): 0 is not in 1..256",
+		"send bw -q 257":                  "QPs (-q): 257 is not in 1..256",
+		"read bw -t 0":                    "tx-depth (-t): 0 is not in 1..16384",
+		"read bw -r 20000":                "rx-depth (-r): 20000 is not in 1..16384",
+		"write bw -t 4 -l 5":              "post-list (-l): 5 is not in 1..4",
+		"write bw -Q 0":                   "cq-mod (-Q): 0 is not in 1..128",
+		"send bw -l 5 -r 4":               "post-list (-l): 5 is more than the receives (-r), 4",
+		"send lat -n 0":                   "one of them",
+		"send lat --iters=-1":             "neither may be negative",
+		"send lat --duration=-1s":         "neither may be negative",
+		"send lat -D x":                   "invalid duration",
+		"send lat --inline=-1":            "inline (-I): -1 is not in 0..65535",
+		"read lat -I 8":                   "read has no data to send",
+		"write lat -e":                    "see write-imm",
+		"send lat -b":                     "unknown flag -b",
+		"fetch-add bw -s 8":               "unknown flag -s",
+		"send bw -s 8388608 -q 256":       "256 QPs of 8388608 bytes need more than 1073741824 bytes of memory",
+		"send lat --timeout 0s":           "timeout: 0s is not in",
+		"send lat --plot x.gif":           "plot x.gif: it must be",
+		"send lat -d no-such-device":      "no-such-device: no such RDMA device",
+		"send twice":                      "unexpected argument twice",
+		"cmp-swap lat 10.9.0.1 and more":  "unexpected argument and",
+		"send lat --tclass 256 127.0.0.1": "256",
+	} {
+		err := command(t.Context(), io.Discard, io.Discard, append(strings.Fields(args), "127.0.0.1")...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}
+
+// TestQuantum has credits leave room for a batch, whatever the depths: else
+// both sides would wait for each other.
+func TestQuantum(t *testing.T) {
+	for rx := 1; rx < 40; rx++ {
+		for list := 1; list <= rx; list++ {
+			w := work{Op: "send", Mode: modeBW, RxDepth: rx, List: list}
+			if uncredited := w.quantum() - 1; uncredited+list > rx {
+				t.Errorf("%d receives, %d may not be credited, and %d are posted at a time", rx, uncredited, list)
+			}
+			if under := rx / w.quantum(); under > w.creditRecvs() {
+				t.Errorf("%d credits may be under way, and have %d receives", under, w.creditRecvs())
+			}
+		}
+	}
+}
+
+func TestLayout(t *testing.T) {
+	for _, op := range []string{"send", "ud"} {
+		for _, size := range []int{1, 8, 63, 64, 65, 4096} {
+			w := work{Op: op, Size: size, QPs: 3}
+			l := w.layout()
+			end := size
+			for i := range w.QPs {
+				at := l.inOf(i)
+				if at < end || at%8 != 0 {
+					t.Errorf("%s of %d bytes: QP %d has its memory at %d, after %d", op, size, i, at, end)
+				}
+				end = at + l.head + size
+			}
+			if l.total < end || l.total%4 != 0 {
+				t.Errorf("%s of %d bytes: %d bytes in all, of %d", op, size, l.total, end)
+			}
+		}
+	}
+}
+
+func TestPattern(t *testing.T) {
+	b := make([]byte, 1000)
+	fillPattern(b, true)
+	if err := checkPattern(b, true); err != nil {
+		t.Error(err)
+	}
+	if err := checkPattern(b, false); err == nil {
+		t.Error("the client's pattern is the server's, too")
+	}
+	if err := checkPattern(b[1:], true); err == nil {
+		t.Error("data in another place is not seen")
+	}
+	for _, i := range []int{0, 250, 251, 999} {
+		b[i]++
+		if err := checkPattern(b, true); err == nil {
+			t.Errorf("byte %d is wrong and not seen", i)
+		}
+		b[i]--
+	}
+}
