@@ -44,7 +44,8 @@
 //
 // # For users of libiwarp
 //
-// libiwarp is a C library for the same job (linux-rdma mailing list, 2010).
+// libiwarp is a C library for the same job (linux-rdma mailing list, message
+// 02623). These are the functions that its README names.
 //
 //	libiwarp                                here                               shown by
 //	iw_ctx_alloc (remote address)           Dialer, Options                    TestConnect
