@@ -63,6 +63,12 @@ func (b *bw) loop() error {
 		}
 		if !b.sending {
 			if !b.receives() {
+				// What the peer has left to send does not show here.
+				b.waiting.Store(true)
+				slow := time.AfterFunc(b.Timeout+10*b.took, func() {
+					b.fail(fmt.Errorf("the peer is not done, %v after this side", b.Timeout+10*b.took))
+				})
+				defer slow.Stop()
 				return b.waitDone()
 			}
 			if b.over.Load() {
@@ -161,7 +167,11 @@ func (b *bw) takeRecvs(wcs []uverbs.WC) error {
 		l.owed++
 		came++
 	}
-	if came > 0 && !b.sends() { // else what is sent shows progress
+	switch {
+	case came == 0:
+	case b.sends():
+		b.came.Add(came)
+	default:
 		b.count.Add(came)
 	}
 	return nil

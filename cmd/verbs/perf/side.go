@@ -48,7 +48,9 @@ type side struct {
 	over    atomic.Bool   // is done closed?
 	sent    uint64        // by the peer then
 	reports chan report
-	count   atomic.Uint64 // messages that have gone, or come: progress
+	count   atomic.Uint64 // messages that have gone, or come to a side that sends none
+	came    atomic.Uint64 // messages that have come to one that sends, too
+	waiting atomic.Bool   // for the peer, with nothing left to do
 }
 
 // lane is what goes on on one QP.
@@ -260,7 +262,8 @@ func (s *side) watch() (stop func()) {
 		})
 	}
 	watchers.Go(func() {
-		last := s.count.Load()
+		moved := func() uint64 { return s.count.Load() + s.came.Load() }
+		last := moved()
 		tick := time.NewTicker(s.Timeout)
 		defer tick.Stop()
 		for {
@@ -269,8 +272,8 @@ func (s *side) watch() (stop func()) {
 				return
 			case <-tick.C:
 			}
-			now := s.count.Load()
-			if now == last && !s.passive() {
+			now := moved()
+			if now == last && !s.passive() && !s.waiting.Load() {
 				s.fail(fmt.Errorf("nothing moved for %v, after %d messages", s.Timeout, now))
 			}
 			last = now
