@@ -55,7 +55,7 @@ func (d *Dialer) dial(ctx context.Context, dst netip.AddrPort) (e *Endpoint, err
 	// it chooses one of its own to connect from: it may be in use.
 	for range 16 {
 		e, err = d.attempt(ctx, dst)
-		if !errors.Is(err, unix.EADDRINUSE) || d.LocalAddr.Port() != 0 {
+		if d.LocalAddr.Port() != 0 || !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			break
 		}
 	}

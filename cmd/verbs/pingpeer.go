@@ -167,17 +167,17 @@ func (p *pinger) hear(ctx context.Context) (spot pingSpot, err error) {
 }
 
 // why is the reason for err, which may only be its consequence: requests are
-// flushed when another has failed, or the connection ended, and the latter is
-// known a moment after.
+// flushed when another has failed, or the connection ended, in whose middle siw
+// calls it an error of the local QP; that it ended is known a moment after.
 func (p *pinger) why(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	var wc *uverbs.WCError
-	if errors.As(err, &wc) && wc.Status != uverbs.WCFlushErr {
+	if errors.As(err, &wc) && wc.Status != uverbs.WCFlushErr && wc.Status != uverbs.WCLocQPOpErr {
 		return err
 	}
-	if first := p.reap(); first != nil && !errors.Is(first, uverbs.WCFlushErr) {
+	if first := p.reap(); first != nil && !errors.Is(first, uverbs.WCFlushErr) && !errors.Is(first, uverbs.WCLocQPOpErr) {
 		return first
 	}
 	select {

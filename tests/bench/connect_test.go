@@ -34,8 +34,9 @@ func TestConnect(t *testing.T) {
 			{"set-ups, 16 at a time", false, 100, 16, result.rate, "/s", higher},
 			{"memory of an idle connection", true, many, 16, func(r result) float64 { return r["kilobytes"] / r["connections"] }, "KiB", lower},
 		} {
+			work.n = scaled(work.n)
 			line := comparison{name: device + ": " + work.name, unit: work.unit, better: work.direction}
-			for range *reps {
+			for range max(*reps, 1) {
 				for _, s := range []struct {
 					side
 					*sample

@@ -13,7 +13,15 @@ import (
 	"time"
 )
 
-var reps = flag.Int("reps", 1, "how often to measure; benchmarks want 9 or more")
+var reps = flag.Int("reps", 0, "how often to measure: benchmarks want 9 or more, zero only sees whether it works")
+
+// scaled is how much work there is.
+func scaled(n int) int {
+	if *reps == 0 {
+		return max(n/20, 2)
+	}
+	return n
+}
 
 // side is a program that measures, the port its server has, and what it takes
 // before its other arguments.

@@ -26,6 +26,7 @@ func TestStream(t *testing.T) {
 			{"echo", 8, 500}, {"echo", 64, 500}, {"echo", 4096, 300}, {"echo", 65536, 100},
 			{"send", 64, 5000}, {"send", 4096, 2000}, {"send", 65536, 300}, {"send", 1 << 20, 20},
 		} {
+			work.n = scaled(work.n)
 			line := comparison{name: fmt.Sprintf("%s: %s of %d bytes", device, work.kind, work.size), unit: "µs", better: lower}
 			figure := func(r result) float64 { return r["median"] }
 			if work.kind == "send" {
@@ -34,7 +35,7 @@ func TestStream(t *testing.T) {
 			}
 			beside := line
 			beside.name += ", beside TCP"
-			for range *reps {
+			for range max(*reps, 1) {
 				for _, s := range []struct {
 					side
 					*sample

@@ -1,6 +1,6 @@
 /* A netcat of rsockets: it connects or, with -l, listens, and copies both ways
  * at once, standard input in pieces of SIZE bytes. The end of the input is a
- * shutdown, the peer's end is a part of the output's. SLEEP seconds pass before
+ * shutdown once the peer has ended, whose end is a part of the output's. SLEEP seconds pass before
  * anything is done. */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -26,7 +26,7 @@ int main(int argc, char **argv)
 {
 	static char in[1 << 20], out[1 << 20];
 	struct sockaddr_in addr = { .sin_family = AF_INET };
-	int listening = !strcmp(argv[1], "-l"), s, reading = 1, writing = 1;
+	int listening = !strcmp(argv[1], "-l"), s, reading = 1, writing = 1, ended = 0;
 	size_t size, have = 0, done = 0;
 
 	argv += listening;
@@ -50,9 +50,16 @@ int main(int argc, char **argv)
 	check(!rfcntl(s, F_SETFL, O_NONBLOCK), "rfcntl");
 	sleep(atoi(argv[4]));
 
-	while (reading || writing) {
+	while (reading || writing || ended) {
 		struct pollfd p = { .fd = s, .events = (reading ? POLLIN : 0) | (writing ? POLLOUT : 0) };
 		ssize_t n;
+
+		/* An end of the peer's that comes while rshutdown waits for what was
+		 * sent to arrive makes it wait no longer, and rclose drops the rest. */
+		if (ended && !reading) {
+			check(!rshutdown(s, SHUT_WR), "rshutdown");
+			break;
+		}
 
 		check(rpoll(&p, 1, -1) == 1, "rpoll");
 		if (reading && p.revents & ~POLLOUT) {
@@ -68,8 +75,8 @@ int main(int argc, char **argv)
 				n = read(0, out, size);
 				check(n >= 0, "read");
 				if (n == 0) {
-					check(!rshutdown(s, SHUT_WR), "rshutdown");
 					writing = 0;
+					ended = 1;
 					continue;
 				}
 				have = n;
