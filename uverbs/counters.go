@@ -9,7 +9,8 @@ import (
 // Counters returns the statistics that the device keeps of a port, by the names
 // that sysfs gives them: what its driver counts ("sent_pkts", "rcvd_pkts" on
 // rxe) and, where there are any, the standard ones ("port_xmit_data").
-// rdma-statistic(8) shows the same.
+// rdma-statistic(8) shows the same. The kernel may repeat what it said in the last
+// 10 ms.
 func (c *Context) Counters(port int) (map[string]uint64, error) {
 	const op = "read counters"
 	if err := c.checkPort(port); err != nil {
