@@ -167,22 +167,24 @@ func (p *pinger) hear(ctx context.Context) (spot pingSpot, err error) {
 }
 
 // why is the reason for err, which may only be its consequence: requests are
-// flushed when another has failed, or the connection ended, in whose middle siw
-// calls it an error of the local QP; that it ended is known a moment after.
+// flushed when another has failed or the connection ended, and a peer that dies
+// in the middle of one has it fail in other ways. That the connection ended is
+// known a moment after.
 func (p *pinger) why(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	var wc *uverbs.WCError
-	if errors.As(err, &wc) && wc.Status != uverbs.WCFlushErr && wc.Status != uverbs.WCLocQPOpErr {
-		return err
-	}
-	if first := p.reap(); first != nil && !errors.Is(first, uverbs.WCFlushErr) && !errors.Is(first, uverbs.WCLocQPOpErr) {
-		return first
+	if errors.Is(err, uverbs.WCFlushErr) {
+		if first := p.reap(); first != nil {
+			err = first
+		}
 	}
 	select {
 	case <-p.Done():
-		return p.Err()
+		if errors.Is(err, uverbs.WCFlushErr) {
+			return p.Err()
+		}
+		return fmt.Errorf("%w (%w)", p.Err(), err)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-time.After(5 * time.Second):
