@@ -21,7 +21,8 @@ type Channel struct {
 
 	// turn is held from taking an event until it is delivered: whoever has it
 	// knows that none is under way.
-	turn sync.Mutex
+	turn   sync.Mutex
+	getter *getter // nil when the dispatcher has ended
 
 	mu  sync.Mutex
 	ids map[uint64]*ID // by the number the kernel knows them, or their groups, by
@@ -46,8 +47,8 @@ func NewChannel() (*Channel, error) {
 		file.Close()
 		return nil, fail("open", node, err)
 	}
-	c := &Channel{file: file, done: make(chan struct{}), num: lastNumber.Add(1), ids: map[uint64]*ID{}}
-	go c.dispatch(g)
+	c := &Channel{file: file, done: make(chan struct{}), num: lastNumber.Add(1), getter: g, ids: map[uint64]*ID{}}
+	go c.dispatch()
 	return c, nil
 }
 
@@ -59,44 +60,47 @@ func (c *Channel) Close() error {
 	return nil
 }
 
-// dispatch sorts events to their IDs until the channel is closed.
-func (c *Channel) dispatch(g *getter) {
+// dispatch sorts events to their IDs until the channel is closed. Whoever waits
+// for an event does that too for a moment, see [ID.Next].
+func (c *Channel) dispatch() {
 	defer close(c.done)
-	defer g.msg.free()
-	for {
-		err := c.file.Do(context.Background(), func(fd int) error {
-			c.turn.Lock()
-			err := g.get(fd)
-			if err != nil {
-				c.turn.Unlock()
-			}
-			return err
-		})
-		if err != nil {
-			c.mu.Lock()
-			ids := c.ids
-			c.ids = nil
-			c.mu.Unlock()
-			for _, id := range ids {
-				id.end()
-			}
-			return
-		}
-		c.deliver(&g.resp)
-		c.turn.Unlock()
+	for c.file.Do(context.Background(), c.take) == nil {
 	}
+	c.turn.Lock()
+	c.getter.msg.free()
+	c.getter = nil
+	c.turn.Unlock()
+	c.mu.Lock()
+	ids := c.ids
+	c.ids = nil
+	c.mu.Unlock()
+	for _, id := range ids {
+		id.end()
+	}
+}
+
+// take takes an event and delivers it, or returns EAGAIN.
+func (c *Channel) take(fd int) error {
+	c.turn.Lock()
+	defer c.turn.Unlock()
+	return c.takeInTurn(fd)
+}
+
+func (c *Channel) takeInTurn(fd int) error {
+	if c.getter == nil {
+		return ErrClosed
+	}
+	err := c.getter.get(fd)
+	if err == nil {
+		c.deliver(&c.getter.resp)
+	}
+	return err
 }
 
 // drain delivers the events there are. The caller holds c.turn.
 func (c *Channel) drain() error {
-	g, err := newGetter()
-	if err != nil {
-		return err
-	}
-	defer g.msg.free()
 	return c.file.Control(func(fd int) error {
-		for g.get(fd) == nil {
-			c.deliver(&g.resp)
+		for c.takeInTurn(fd) == nil {
 		}
 		return nil
 	})

@@ -71,6 +71,7 @@ type Endpoint struct {
 	release []func() error // in the order they were taken
 
 	done    chan struct{}
+	ending  atomic.Bool
 	endOnce sync.Once
 	reason  error
 
@@ -236,7 +237,7 @@ func (e *Endpoint) established() {
 		if err == nil {
 			err = ev.err()
 		}
-		if err != nil {
+		if err != nil && !e.ending.Load() {
 			go e.end(err) // it asks the kernel, for which others' events must not wait
 		}
 	})
@@ -246,6 +247,7 @@ func (e *Endpoint) established() {
 // the program.
 func (e *Endpoint) end(reason error) {
 	e.endOnce.Do(func() {
+		e.ending.Store(true)
 		e.QP.Modify(uverbs.QPAttr{State: uverbs.StateErr}, uverbs.MaskState)
 		if e.up.Load() && !e.id.space.datagram() {
 			e.id.Disconnect()

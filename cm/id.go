@@ -91,6 +91,7 @@ func (id *ID) push(e Event) bool {
 // Next waits for the next event. Events of one ID come in order; several
 // goroutines may wait, and each event goes to one.
 func (id *ID) Next(ctx context.Context) (Event, error) {
+	led := false
 	for {
 		id.mu.Lock()
 		if len(id.events) > 0 && !id.ended {
@@ -106,6 +107,11 @@ func (id *ID) Next(ctx context.Context) (Event, error) {
 			return e, nil
 		}
 		id.mu.Unlock()
+		if !led {
+			led = true
+			id.lead(ctx)
+			continue
+		}
 		select {
 		case <-id.ready:
 		case <-id.gone:
@@ -114,6 +120,19 @@ func (id *ID) Next(ctx context.Context) (Event, error) {
 			return Event{}, ctx.Err()
 		}
 	}
+}
+
+// lead takes up the channel's events for a moment, or until there is one for
+// the ID: as much as a thread that is not woken, which on the way to a
+// connection is most of the time.
+func (id *ID) lead(ctx context.Context) {
+	c := id.ch()
+	ended := func() bool {
+		id.mu.Lock()
+		defer id.mu.Unlock()
+		return len(id.events) > 0 || id.ended || ctx.Err() != nil
+	}
+	c.file.Lead(ended, c.take)
 }
 
 // follow has f called with each event from now on, in order, by whoever sorts

@@ -19,9 +19,12 @@ type Options struct {
 	// Inline is how many bytes at most are copied into the request itself;
 	// zero is 64, negative none.
 	Inline int
-	// SpinTime is how long a call that has to wait looks for what it waits
-	// for before it sleeps; zero is 10 us, negative not at all. More of it
-	// answers sooner and burns more of the processor.
+	// SpinTime is how long at most a call that has to wait looks for what it
+	// waits for before it sleeps; zero is 1 ms, negative not at all. It looks
+	// for 10 us; and for an answer to what has been written, if those of late
+	// came within SpinTime, for twice as long as they took, which is when
+	// sleeping would take as long again (TestStream in tests/bench). One
+	// connection of the process does that at a time.
 	SpinTime time.Duration
 	// KeepAlive is how often a connection is tested that nothing is written
 	// to; zero is 15 s, negative never. See [Conn.SetKeepAlivePeriod].
@@ -36,7 +39,7 @@ const (
 	minQueue         = 16
 	maxQueue         = 0xfffe
 	defaultInline    = 64
-	defaultSpin      = 10 * time.Microsecond
+	defaultSpin      = time.Millisecond
 	defaultKeepAlive = 15 * time.Second
 
 	// linger bounds Close: with a peer that takes nothing, C waits for ever.

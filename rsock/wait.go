@@ -4,9 +4,9 @@ import (
 	"errors"
 	"net"
 	"os"
-	"runtime"
 	"time"
 
+	"github.com/goverbs/verbs/internal/spin"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -21,6 +21,8 @@ type waiter struct {
 	waiting   bool
 	turn      chan struct{} // has a token when a follower should look
 	timer     *time.Timer
+	usual     spin.Usual
+	sent      uint16 // messages, when it last waited
 }
 
 func (w *waiter) start() { w.turn = make(chan struct{}, 1) }
@@ -84,7 +86,12 @@ func (c *Conn) wait(w *waiter, ready func(*Conn) bool) error {
 }
 
 func (c *Conn) await(w *waiter) error {
-	var spun time.Time
+	// What a reader waits for after it has written is an answer, and how soon
+	// that comes the answers before tell. Who waits for more of a stream is as
+	// well off asleep.
+	look := w.usual.Wait(c.opt.SpinTime, w == &c.rd && w.sent != c.out.seq)
+	defer look.Done()
+	w.sent = c.out.seq
 	for {
 		c.progress()
 		switch {
@@ -95,17 +102,10 @@ func (c *Conn) await(w *waiter) error {
 		case w.expired():
 			return os.ErrDeadlineExceeded
 		}
-		if c.opt.SpinTime > 0 {
-			now := time.Now()
-			if spun.IsZero() {
-				spun = now
-			}
-			if now.Sub(spun) < c.opt.SpinTime {
-				c.mu.Unlock()
-				runtime.Gosched()
-				c.mu.Lock()
-				continue
-			}
+		if look.More() {
+			c.mu.Unlock()
+			c.mu.Lock()
+			continue
 		}
 		if c.arm() {
 			continue // what came before that makes no event

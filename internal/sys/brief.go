@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -14,25 +15,66 @@ import (
 // a microsecond, and doubles the way there and back where it costs more
 // (TestStream in tests/bench).
 const (
-	briefly = 5 * time.Millisecond
-	slice   = time.Millisecond // how late it may notice that it is to end
+	briefly = 20 * time.Millisecond
+	// A wait may notice between shortest and longest late that it is to end.
+	shortest = time.Millisecond
+	longest  = 4 * time.Millisecond
+	// still is how long the waits let the goroutine have its thread. One that
+	// has not gone through the scheduler for 10 ms the runtime's monitor takes
+	// for stuck, and then looks after all every 20 us.
+	still = 4 * time.Millisecond
 )
 
 // brief is held by who waits so: it holds a thread meanwhile, so there is one at
 // a time, and the others go to the netpoller at once.
-var brief atomic.Bool
+var brief struct {
+	atomic.Bool
+	yielded time.Time // to the scheduler, for the last time
+}
 
-// waitBriefly waits for fd to be readable, for a moment or until ended says so.
-func waitBriefly(fd int, ended func() bool) {
+// waitBriefly waits for the file to be readable, for a moment or until ended
+// says so.
+func (e *EventFile) waitBriefly(ended func() bool) {
+	if brief.CompareAndSwap(false, true) {
+		e.watch.turn(false)
+		e.awaitReadable(ended)
+		brief.Store(false)
+	}
+}
+
+// Lead has the caller wait in place of who is in Do, for a moment or until ended
+// says so, and calls op whenever the file is readable. It does nothing if another
+// such wait is under way.
+func (e *EventFile) Lead(ended func() bool, op func(fd int) error) {
 	if !brief.CompareAndSwap(false, true) {
 		return
 	}
 	defer brief.Store(false)
-	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	for range briefly / slice {
-		limit := unix.NsecToTimespec(int64(slice))
-		if n, err := unix.Ppoll(fds[:], &limit, nil); n != 0 || err != nil || ended() {
-			return
+	e.raw.Control(func(uintptr) {
+		e.watch.turn(false)
+		defer e.watch.turn(true)
+		stop := func() bool { return ended() || e.closing.Load() }
+		for !stop() && e.awaitReadable(stop) && op(e.fd) == nil {
 		}
+	})
+}
+
+func (e *EventFile) awaitReadable(ended func() bool) bool {
+	begin := time.Now()
+	for slice := shortest; ; {
+		if now := time.Now(); now.Sub(brief.yielded) > still {
+			brief.yielded = now
+			runtime.Gosched()
+		}
+		fds := [1]unix.PollFd{{Fd: int32(e.fd), Events: unix.POLLIN}}
+		limit := unix.NsecToTimespec(int64(slice))
+		if n, err := unix.Ppoll(fds[:], &limit, nil); n != 0 || err != nil {
+			return n > 0
+		}
+		waited := time.Since(begin)
+		if ended() || waited >= briefly {
+			return false
+		}
+		slice = min(max(waited, shortest), longest)
 	}
 }

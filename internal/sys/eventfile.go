@@ -2,7 +2,6 @@ package sys
 
 import (
 	"context"
-	"errors"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -11,32 +10,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EventFile is a file that events are read from, in the runtime's netpoller:
-// a goroutine waiting on it holds no thread, and closing it wakes them all.
+// EventFile is a file that events are read from. A goroutine that waits on it
+// for longer than a moment holds no thread, and closing it wakes them all.
 // Only one Do may be under way at a time.
 type EventFile struct {
-	f        *os.File
+	f        *os.File // which the netpoller does not have
 	raw      syscall.RawConn
+	fd       int // open while raw's or watch.raw's functions run
+	watch    *watch
 	deadline atomic.Int64 // of ReadPlain, in Unix nanoseconds
 	closing  atomic.Bool
-	brief    func(fd uintptr) // waitBriefly of ReadPlain
+	plain    plain
 }
 
 // NewEventFile takes over fd.
 func NewEventFile(fd int, name string) (*EventFile, error) {
-	if err := unix.SetNonblock(fd, true); err != nil {
+	// The runtime leaves alone what is not yet set so when it gets it.
+	if err := unix.SetNonblock(fd, false); err != nil {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("fcntl", err)
 	}
-	f := os.NewFile(uintptr(fd), name)
-	raw, err := f.SyscallConn()
+	e := &EventFile{f: os.NewFile(uintptr(fd), name), fd: fd}
+	err := unix.SetNonblock(fd, true)
 	if err != nil {
-		f.Close()
+		err = os.NewSyscallError("fcntl", err)
+	}
+	if err == nil {
+		e.raw, err = e.f.SyscallConn()
+	}
+	if err == nil {
+		e.watch, err = newWatch(fd)
+	}
+	if err != nil {
+		e.f.Close()
 		return nil, err
 	}
-	e := &EventFile{f: f, raw: raw}
-	expired := e.expired
-	e.brief = func(fd uintptr) { waitBriefly(int(fd), expired) }
+	e.preparePlain()
 	return e, nil
 }
 
@@ -47,13 +56,14 @@ func (e *EventFile) Do(ctx context.Context, op func(fd int) error) error {
 	// A deadline in the past is how a wait in the netpoller is interrupted.
 	// Set by an earlier call's cancellation, it is cleared here; callers do
 	// not overlap.
-	if err := e.f.SetReadDeadline(time.Time{}); err != nil {
+	set := e.watch.set
+	if err := set.SetReadDeadline(time.Time{}); err != nil {
 		return ErrClosed
 	}
 	if ctx.Done() != nil {
 		interrupted := make(chan struct{})
 		stop := context.AfterFunc(ctx, func() {
-			e.f.SetReadDeadline(time.Unix(1, 0))
+			set.SetReadDeadline(time.Unix(1, 0))
 			close(interrupted)
 		})
 		defer func() {
@@ -63,17 +73,17 @@ func (e *EventFile) Do(ctx context.Context, op func(fd int) error) error {
 		}()
 	}
 	var err error
-	attempt := func(fd uintptr) bool {
+	attempt := func(uintptr) {
 		for {
-			if err = op(int(fd)); err != unix.EINTR {
-				return err != unix.EAGAIN
+			if err = op(e.fd); err != unix.EINTR {
+				return
 			}
 		}
 	}
 	// RawConn.Read fails at once if the deadline has passed, but events that
 	// are there already are to be had even then.
 	if ctx.Err() != nil {
-		if cerr := e.raw.Control(func(fd uintptr) { attempt(fd) }); cerr != nil {
+		if e.raw.Control(attempt) != nil {
 			return ErrClosed
 		}
 		if err == unix.EAGAIN {
@@ -81,15 +91,14 @@ func (e *EventFile) Do(ctx context.Context, op func(fd int) error) error {
 		}
 		return err
 	}
-	first := true
-	wait := func(fd uintptr) bool {
-		if first {
-			first = false
-			waitBriefly(int(fd), func() bool { return ctx.Err() != nil || e.closing.Load() })
+	wait := func(uintptr) bool {
+		if attempt(0); err == unix.EAGAIN {
+			err = e.watch.turn(true)
+			return err != nil
 		}
-		return attempt(fd)
+		return true
 	}
-	if rerr := e.raw.Read(wait); rerr != nil {
+	if e.watch.raw.Read(wait) != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -104,18 +113,6 @@ func (e *EventFile) Read(ctx context.Context, b []byte) (n int, err error) {
 		n, err = unix.Read(fd, b)
 		return err
 	})
-	return n, err
-}
-
-// ReadPlain reads one or more whole events into b. Unlike Read it allocates
-// nothing, and it is SetDeadline that ends it, with [os.ErrDeadlineExceeded]. The
-// two ways of reading do not mix.
-func (e *EventFile) ReadPlain(b []byte) (n int, err error) {
-	e.raw.Control(e.brief)
-	n, err = e.f.Read(b)
-	if errors.Is(err, os.ErrClosed) {
-		err = ErrClosed
-	}
 	return n, err
 }
 
@@ -135,7 +132,7 @@ func (e *EventFile) SetDeadline(t time.Time) error {
 	} else {
 		e.deadline.Store(t.UnixNano())
 	}
-	return e.f.SetReadDeadline(t)
+	return e.watch.set.SetReadDeadline(t)
 }
 
 func (e *EventFile) expired() bool {
@@ -154,5 +151,6 @@ func (e *EventFile) Control(f func(fd int) error) (err error) {
 // Close closes the file and wakes a waiting Do with [ErrClosed].
 func (e *EventFile) Close() error {
 	e.closing.Store(true)
+	e.watch.set.Close() // waits for those who wait to be on their way
 	return e.f.Close()
 }

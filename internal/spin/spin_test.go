@@ -1,0 +1,66 @@
+package spin
+
+import (
+	"testing"
+	"time"
+)
+
+// look is a wait for what comes after a while, and says for how long it looked.
+func look(u *Usual, most, after time.Duration, measure bool) time.Duration {
+	w := u.Wait(most, measure)
+	defer w.Done()
+	limit := w.limit
+	for time.Since(w.begin) < after {
+		if !w.More() {
+			time.Sleep(after - time.Since(w.begin))
+			break
+		}
+	}
+	return limit
+}
+
+func TestWait(t *testing.T) {
+	if !several {
+		several = true
+		t.Cleanup(func() { several = false })
+	}
+	const most = 200 * time.Millisecond
+	var u Usual
+	if d := look(&u, most, 20*time.Millisecond, true); d != Least {
+		t.Errorf("the first wait would look for %v", d)
+	}
+	for range 3 {
+		if d := look(&u, most, 20*time.Millisecond, true); d < 40*time.Millisecond || d > most {
+			t.Errorf("after waits of 20 ms it would look for %v", d)
+		}
+		if d := look(&u, most, 20*time.Millisecond, false); d != Least {
+			t.Errorf("where that is no measure it would look for %v", d)
+		}
+	}
+	for range 4 {
+		look(&u, most, 2*most, true)
+	}
+	if d := look(&u, most, 0, true); d != Least {
+		t.Errorf("after long waits it would look for %v", d)
+	}
+	for range 12 {
+		look(&u, most, time.Millisecond, true)
+	}
+	var other Usual
+	other.took = time.Millisecond
+	first := u.Wait(most, true)
+	second := other.Wait(most, true)
+	if first.limit <= Least || second.limit != Least {
+		t.Errorf("two at once would look for %v and %v", first.limit, second.limit)
+	}
+	first.Done()
+	second.Done()
+	if third := other.Wait(most, true); third.limit <= Least {
+		t.Errorf("the next would look for %v", third.limit)
+	} else {
+		third.Done()
+	}
+	if w := u.Wait(0, true); w.More() {
+		t.Error("looks without being allowed to")
+	}
+}

@@ -1,0 +1,69 @@
+package sys
+
+import (
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// watch is how a file is in the runtime's netpoller only while somebody waits
+// there: the netpoller has an epoll set, which has the file or not. A file that
+// is in the netpoller all the time wakes a thread of the scheduler with every
+// event, also with those that the thread that waits for them in the kernel
+// takes, and the two get in each other's way.
+type watch struct {
+	set *os.File // the epoll set
+	raw syscall.RawConn
+	fd  int32 // of the file that is in it
+
+	mu  sync.Mutex
+	on  bool
+	err error
+
+	enable, disable func(set uintptr) // made once
+}
+
+func newWatch(fd int) (*watch, error) {
+	set, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("epoll_create1", err)
+	}
+	if err := unix.SetNonblock(set, true); err != nil { // or the runtime would not take it
+		unix.Close(set)
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	w := &watch{set: os.NewFile(uintptr(set), "epoll set"), fd: int32(fd)}
+	if w.raw, err = w.set.SyscallConn(); err != nil {
+		w.set.Close()
+		return nil, err
+	}
+	// Events of no kind would not do: uverbs wakes without saying of which kind
+	// its event is.
+	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: w.fd}
+	w.enable = func(set uintptr) { w.err = unix.EpollCtl(int(set), unix.EPOLL_CTL_ADD, fd, &event) }
+	w.disable = func(set uintptr) { w.err = unix.EpollCtl(int(set), unix.EPOLL_CTL_DEL, fd, nil) }
+	return w, nil
+}
+
+// turn has the netpoller hear of the file's events or not. Where there is no
+// memory to have it hear it fails.
+func (w *watch) turn(on bool) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.on == on {
+		return nil
+	}
+	change := w.disable
+	if on {
+		change = w.enable
+	}
+	if err := w.raw.Control(change); err != nil {
+		return ErrClosed
+	}
+	if w.err == nil {
+		w.on = on
+	}
+	return w.err
+}
