@@ -45,7 +45,7 @@
 // # Memory
 //
 // A connection has a receive ring of Options.ReadBuffer and a send ring of
-// Options.WriteBuffer bytes, 128 KiB each. The device writes and reads them at
+// Options.WriteBuffer bytes, 256 KiB each. The device writes and reads them at
 // any time, so they are pinned and count against RLIMIT_MEMLOCK (ulimit -l);
 // the queues take some 250 KiB of the kernel's memory more with rxe, 100 KiB
 // with siw. Each connection has a protection domain of its own: a peer that

@@ -122,19 +122,17 @@ func (c *Conn) await(w *waiter) error {
 		c.sleeper = w
 		deadline := w.deadline
 		c.mu.Unlock()
-		events, err := c.events.Sleep(deadline)
+		_, err := c.events.Sleep(deadline)
 		c.mu.Lock()
 		c.sleeper = nil
-		if events > 0 {
-			c.recvArmed, c.sendArmed = false, false
-		}
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			c.die(&resetError{err})
 		}
 	}
 }
 
-// arm asks for events of what is waited for, and tells whether it did.
+// arm asks for events of what is waited for, and tells whether it did. A CQ of
+// which nothing has been polled since it was armed still is.
 func (c *Conn) arm() (did bool) {
 	if !c.recvArmed {
 		c.recvArmed, did = true, true

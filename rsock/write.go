@@ -149,14 +149,8 @@ func (c *Conn) writeErr() error {
 }
 
 // chunk is the most that goes in one message: enough of them that copying and
-// sending overlap, which on iWARP, where a message is two requests, they hardly
-// do.
-func (c *Conn) chunk() int {
-	if c.iwarp {
-		return min(len(c.out.ring)/2, maxChunk)
-	}
-	return min(len(c.out.ring)/4, maxChunk)
-}
+// sending overlap.
+func (c *Conn) chunk() int { return min(len(c.out.ring)/4, maxChunk) }
 
 // reserve waits for room in the send ring for some of n bytes.
 func (c *Conn) reserve(n int) ([]byte, error) {

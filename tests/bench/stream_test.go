@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/goverbs/verbs/internal/labtest"
@@ -36,17 +37,19 @@ func TestStream(t *testing.T) {
 			}
 			beside := line
 			beside.name += ", beside TCP"
+			sides := []struct {
+				side
+				*sample
+			}{{ours, &line.ours}, {rsockets, &line.c}, {tcp, &beside.c}}
 			for range max(*reps, 1) {
-				for _, s := range []struct {
-					side
-					*sample
-				}{{ours, &line.ours}, {rsockets, &line.c}, {tcp, &beside.c}} {
+				for _, s := range sides {
 					r := s.run(t, addr, s.port, work.kind, fmt.Sprint(work.size), fmt.Sprint(work.n))
 					if want := float64(work.size * work.n); r["bytes"] != want {
 						t.Fatalf("%s sent %v bytes, not %v", s.program, r["bytes"], want)
 					}
 					*s.sample = append(*s.sample, figure(r))
 				}
+				slices.Reverse(sides) // what is first may have it easier
 			}
 			beside.ours = line.ours
 			line.report(t)

@@ -144,8 +144,14 @@ int main(int argc, char **argv)
 	size = strtoull(argv[4], NULL, 10);
 	n = strtoull(argv[5], NULL, 10);
 	fd = open_socket();
-	if (S(connect, fd, ai->ai_addr, ai->ai_addrlen))
-		die("connect");
+	for (int tries = 0; S(connect, fd, ai->ai_addr, ai->ai_addrlen); tries++) {
+		/* siw's is refused when the connection manager has chosen a port
+		 * of which TCP still has a connection. */
+		if (tries == 10 || (errno != EINVAL && errno != EADDRINUSE && errno != EADDRNOTAVAIL))
+			die("connect");
+		S(close, fd);
+		fd = open_socket();
+	}
 	b = calloc(1, size);
 	took = calloc(n, sizeof(*took));
 	work[0] = htobe64(oneway);
