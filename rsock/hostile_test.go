@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -215,7 +216,8 @@ func TestHostileListener(t *testing.T) {
 		empty := make([]byte, helloSize)
 		lie.put(empty)
 		for _, private := range [][]byte{nil, []byte("hello"), empty} {
-			go func() {
+			var wg sync.WaitGroup
+			wg.Go(func() {
 				req, err := l.Accept(ctx)
 				if err != nil {
 					t.Error(err)
@@ -227,10 +229,11 @@ func TestHostileListener(t *testing.T) {
 					<-e.Done()
 					e.Close()
 				}
-			}()
+			})
 			if c, err := Dial("rdma", l.Addr().String()); !errors.Is(err, ErrProtocol) {
 				t.Errorf("%q: %v, %v", private, c, err)
 			}
+			wg.Wait()
 		}
 	})
 }
