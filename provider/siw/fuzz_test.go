@@ -1,0 +1,192 @@
+package siw
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
+)
+
+const (
+	queueSpace = 64 << 10
+	maxQueue   = 512 // elements, of which even SQEs fit
+)
+
+// hostile is a device in whose queues anything may stand: a CQ, a send queue and
+// a receive queue, with a canary behind each.
+type hostile struct {
+	dev  provider.Device
+	file []byte
+}
+
+func newHostile(t *testing.T) *hostile {
+	fd, err := unix.MemfdCreate("queues", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.Ftruncate(fd, 3*queueSpace); err != nil {
+		t.Fatal(err)
+	}
+	all, err := mmap.Map(fd, 0, 3*queueSpace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { all.Close() })
+	// Doorbells are writes to the file: they go behind the queues.
+	if _, err := unix.Seek(fd, 3*queueSpace, 0); err != nil {
+		t.Fatal(err)
+	}
+	return &hostile{provider.Device{FD: fd, MaxMessage: 1 << 31}, all.Bytes()}
+}
+
+// fill puts body over the first size bytes of a queue, again and again.
+func (h *hostile) fill(i, size int, body []byte) {
+	q := h.file[i*queueSpace:][:queueSpace]
+	copy(q[:size], bytes.Repeat(body, 1+size/max(1, len(body))))
+	for j := range q[size:] {
+		q[size+j] = 0xaa
+	}
+}
+
+func (h *hostile) check(t *testing.T, i, size int) {
+	t.Helper()
+	if q := h.file[i*queueSpace:][size:queueSpace]; bytes.Count(q, []byte{0xaa}) != len(q) {
+		t.Fatalf("written behind queue %d", i)
+	}
+}
+
+func (h *hostile) createCQ(n uint32) (*CompletionQueue, int, error) {
+	size := int(n)*int(unsafe.Sizeof(abi.SiwCqe{})) + int(unsafe.Sizeof(abi.SiwCqCtrl{}))
+	cq, err := Driver{}.CreateCQ(h.dev, nil, func(u provider.UHW) (uint32, error) {
+		copy(u.Out, mmap.Bytes(&abi.SiwUrespCreateCq{NumCqe: n}))
+		return 1, nil
+	})
+	if err != nil {
+		return nil, size, err
+	}
+	return cq.(*CompletionQueue), size, nil
+}
+
+// drain polls all there is: no more than room.
+func drain(t *testing.T, cq *CompletionQueue, batch, room int) {
+	t.Helper()
+	wcs := make([]provider.WC, batch)
+	for total := 0; ; {
+		n := cq.Poll(wcs)
+		if n == 0 {
+			return
+		}
+		if total += n; n > len(wcs) || total > room {
+			t.Fatalf("polled %d into %d, %d in all, of %d", n, len(wcs), total, room)
+		}
+		for i := range wcs[:n] {
+			wc := &wcs[i]
+			if err := wc.Err(); (err == nil) != (wc.Status == provider.WCSuccess) {
+				t.Fatalf("status %v is %v", wc.Status, err)
+			}
+			_ = wc.Opcode.String()
+		}
+	}
+}
+
+// FuzzCompletionQueue polls a queue of any size with anything in it: each entry
+// that says it is filled comes once, whatever else it says.
+func FuzzCompletionQueue(f *testing.F) {
+	cqe := abi.SiwCqe{Id: 7, Flags: abi.SIW_WQE_VALID, Opcode: abi.SIW_OP_RECEIVE, Bytes: 9}
+	f.Add(uint32(16), uint8(4), mmap.Bytes(&cqe))
+	f.Add(uint32(1), uint8(1), bytes.Repeat([]byte{0xff}, 32))
+	f.Add(uint32(256), uint8(200), []byte{1, 0, 0})
+	f.Add(uint32(0), uint8(1), []byte{})
+	f.Add(uint32(3), uint8(1), []byte{1})
+	f.Fuzz(func(t *testing.T, n uint32, batch uint8, body []byte) {
+		n %= maxQueue + 1
+		h := newHostile(t)
+		cq, size, err := h.createCQ(n)
+		if err != nil {
+			if n != 0 && n&(n-1) == 0 {
+				t.Fatal(err)
+			}
+			return
+		}
+		defer cq.Close()
+		if cq.Cap() != int(n) {
+			t.Fatalf("%d entries of %d", cq.Cap(), n)
+		}
+		for range 3 {
+			h.fill(0, size, body)
+			drain(t, cq, int(batch), int(n))
+			cq.flush(1, 2, provider.WCSend)
+			drain(t, cq, int(batch), 1+int(n))
+			h.check(t, 0, size)
+		}
+	})
+}
+
+// FuzzPost posts to queues of any size whose elements say anything about whose
+// they are, and fails the QP: nothing is written behind a queue, and no more
+// comes out than was there.
+func FuzzPost(f *testing.F) {
+	f.Add(uint32(16), uint32(8), uint32(4), uint32(80), []byte{0, 1, 2, 3}, []byte{0})
+	f.Add(uint32(1), uint32(1), uint32(99), ^uint32(0), []byte{0, 30, 1, 255, 2, 6, 2, 100}, []byte{1, 0, 0, 0xff, 0xff})
+	f.Add(uint32(64), uint32(0), uint32(6), uint32(0), []byte{5, 5, 3, 3}, bytes.Repeat([]byte{0xff}, 16))
+	f.Fuzz(func(t *testing.T, sqes, rqes, sges, inline uint32, ops, body []byte) {
+		sqes, rqes = sqes%maxQueue, rqes%maxQueue
+		h := newHostile(t)
+		cq, _, err := h.createCQ(4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cq.Close()
+		sq, rq, err := Driver{}.CreateQP(h.dev, provider.QPInit{Type: provider.RC, SendCQ: cq, RecvCQ: cq}, func(u provider.UHW) (provider.QPInfo, error) {
+			copy(u.Out, mmap.Bytes(&abi.SiwUrespCreateQp{NumSqe: sqes, NumRqe: rqes, SqKey: queueSpace, RqKey: 2 * queueSpace}))
+			return provider.QPInfo{QPNum: 5, Cap: provider.QPCap{MaxSendSGE: sges, MaxRecvSGE: sges, MaxInline: inline}}, nil
+		})
+		if err != nil {
+			return
+		}
+		defer sq.Close()
+		defer rq.Close()
+		sqSize, rqSize := int(sqes)*int(unsafe.Sizeof(abi.SiwSqe{})), int(rqes)*int(unsafe.Sizeof(abi.SiwRqe{}))
+		h.fill(1, sqSize, body)
+		h.fill(2, rqSize, body)
+		sq.(*SendQueue).State, rq.(*RecvQueue).State = provider.StateRTS, provider.StateRTS
+		for ; len(ops) > 1; ops = ops[2:] {
+			sgl := make([]provider.SGE, ops[1]%16)
+			for i := range sgl {
+				sgl[i] = provider.SGE{Addr: ^uint64(0), Length: uint32(ops[0]) << 20}
+			}
+			wr := provider.SendWR{ID: 1, Opcode: provider.Opcode(ops[0] % 32), Flags: provider.SendFlags(ops[0]), SGL: sgl}
+			if ops[1]&0x80 != 0 {
+				wr.SGL, wr.InlineList = nil, [][]byte{make([]byte, ops[1]&0x7f), make([]byte, ops[0])}
+			}
+			posted, err := sq.Post([]provider.SendWR{wr, wr, wr})
+			checkPost(t, posted, sq.Cap(), err)
+			posted, err = rq.Post([]provider.RecvWR{{ID: 2, SGL: sgl}, {ID: 3, SGL: sgl}})
+			checkPost(t, posted, rq.Cap(), err)
+			h.check(t, 1, sqSize)
+			h.check(t, 2, rqSize)
+		}
+		drain(t, cq, 3, cq.Cap())
+		for _, q := range []provider.Stateful{sq.(provider.Stateful), rq.(provider.Stateful)} {
+			if err := q.Transition(provider.StateErr, func() error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		drain(t, cq, 3, sq.Cap()+rq.Cap())
+	})
+}
+
+func checkPost(t *testing.T, posted, room int, err error) {
+	t.Helper()
+	_, refused := errors.AsType[*provider.PostError](err)
+	if posted < 0 || posted > room || err != nil && !refused && err != provider.ErrQueueFull {
+		t.Fatalf("posted %d where %d fit: %v", posted, room, err)
+	}
+}
