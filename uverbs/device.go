@@ -57,6 +57,9 @@ func readDevice(dir string) (Device, error) {
 	if err != nil {
 		return Device{}, err
 	}
+	if name == "" || name == "." || name == ".." || strings.Contains(name, "/") {
+		return Device{}, fmt.Errorf("ibdev names %q, which is no device", name)
+	}
 	class := filepath.Join(sysClass, "infiniband", name)
 	if _, err := os.Stat(class); err != nil {
 		return Device{}, err

@@ -49,24 +49,35 @@ func deviceIndices() (map[string]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		messages, err := syscall.ParseNetlinkMessage(buf[:n])
-		if err != nil {
-			return nil, err
-		}
-		for _, m := range messages {
-			switch m.Header.Type {
-			case unix.NLMSG_DONE:
-				return indices, nil
-			case unix.NLMSG_ERROR:
-				return nil, unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data)))
-			}
-			attrs := netlinkAttrs(m.Data)
-			name, index := attrs[abi.RDMA_NLDEV_ATTR_DEV_NAME], attrs[abi.RDMA_NLDEV_ATTR_DEV_INDEX]
-			if len(name) > 0 && len(index) == 4 {
-				indices[unix.ByteSliceToString(name)] = int(binary.NativeEndian.Uint32(index))
-			}
+		if done, err := addIndices(indices, buf[:n]); done || err != nil {
+			return indices, err
 		}
 	}
+}
+
+// addIndices adds those of one answer, and says whether it is the last.
+func addIndices(indices map[string]int, b []byte) (done bool, err error) {
+	messages, err := syscall.ParseNetlinkMessage(b)
+	if err != nil {
+		return false, err
+	}
+	for _, m := range messages {
+		switch m.Header.Type {
+		case unix.NLMSG_DONE:
+			return true, nil
+		case unix.NLMSG_ERROR:
+			if len(m.Data) < 4 {
+				return false, unix.EBADMSG
+			}
+			return false, unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data)))
+		}
+		attrs := netlinkAttrs(m.Data)
+		name, index := attrs[abi.RDMA_NLDEV_ATTR_DEV_NAME], attrs[abi.RDMA_NLDEV_ATTR_DEV_INDEX]
+		if len(name) > 0 && len(index) == 4 {
+			indices[unix.ByteSliceToString(name)] = int(binary.NativeEndian.Uint32(index))
+		}
+	}
+	return false, nil
 }
 
 // netlinkAttrs splits a message into its attributes.
