@@ -181,9 +181,12 @@ func (c *cpClient) receive(conn *cpConn) error {
 		return err
 	}
 	c.spoken = true
-	c.progress.begin(agreed.Offset, agreed.Size)
-	c.moved(agreed.Offset)
-	if c.sum, err = p.take(conn, has, agreed, sum, c.moved); err != nil {
+	if err = has.accepts(agreed); err == nil {
+		c.progress.begin(agreed.Offset, agreed.Size)
+		c.moved(agreed.Offset)
+		c.sum, err = p.take(conn, has, agreed, sum, c.moved)
+	}
+	if err != nil {
 		if permanent(err) {
 			conn.say(cpMessage{Error: err.Error()})
 		}

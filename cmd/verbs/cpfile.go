@@ -85,13 +85,21 @@ func (p *partial) has() (cpMessage, hash.Hash, error) {
 	return cpMessage{Offset: info.Size(), Sum: hex.EncodeToString(sum.Sum(nil))}, sum, nil
 }
 
+// accepts says whether what a sender agrees to makes sense to who has m.
+func (m cpMessage) accepts(agreed cpMessage) error {
+	if agreed.Size < 0 || agreed.Offset != 0 && (agreed.Offset != m.Offset || agreed.Offset > agreed.Size) {
+		return denial{text: fmt.Sprintf("wants to go on at %d of %d bytes", agreed.Offset, agreed.Size)}
+	}
+	return nil
+}
+
 // take receives the file from the offset that the sender has agreed to, and
 // gives it its name when all is there and right.
 func (p *partial) take(c *cpConn, has, agreed cpMessage, sum hash.Hash, progress func(int64)) (string, error) {
-	switch {
-	case agreed.Size < 0 || agreed.Offset != 0 && (agreed.Offset != has.Offset || agreed.Offset > agreed.Size):
-		return "", denial{text: fmt.Sprintf("wants to go on at %d of %d bytes", agreed.Offset, agreed.Size)}
-	case agreed.Offset == 0:
+	if err := has.accepts(agreed); err != nil {
+		return "", err
+	}
+	if agreed.Offset == 0 {
 		sum = sha256.New()
 	}
 	got, err := c.receiveFile(p.file, agreed.Offset, agreed.Size, sum, progress)

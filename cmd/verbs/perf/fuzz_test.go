@@ -1,0 +1,79 @@
+package perf
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// saidConn is a connection to a peer that has said everything.
+type saidConn struct {
+	net.Conn
+	said io.Reader
+}
+
+func (c saidConn) Read(b []byte) (int, error) { return c.said.Read(b) }
+
+// FuzzControl has peers say anything on the control connection: what comes of it
+// is a message, or an error that says whose fault it is; work that passes
+// validation is within the limits and fits into memory.
+func FuzzControl(f *testing.F) {
+	good := work{Version: version, Op: "write", Mode: modeBW, Size: 64, Iters: 5, QPs: 2, TxDepth: 16, RxDepth: 16, List: 4, CQMod: 4, Timeout: time.Second}
+	for _, m := range []message{
+		{Work: &good}, {Offer: &offer{Port: 1, Token: 2}}, {Start: &start{Addr: 1 << 63, Len: -1}},
+		{Done: &done{5}}, {Report: &report{Seconds: 1}}, {Fault: &fault{"no", true}},
+	} {
+		line, err := json.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(append(line, '\n'))
+	}
+	for op := range operations {
+		w := good
+		w.Op, w.Size = op, 8
+		line, _ := json.Marshal(message{Work: &w})
+		f.Add(append(line, line...))
+	}
+	f.Add([]byte(`{"work":{"version":1,"op":"send","mode":"bw","size":8388608,"iters":1,"qps":9223372036854775807}}` + "\n\n{}\nnull\n[]\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c := newControl(saidConn{said: bytes.NewReader(b)})
+		for {
+			m, err := c.receive(context.Background())
+			_, fault := errors.AsType[*fault](err)
+			switch {
+			case err == io.EOF:
+				return
+			case fault, errors.Is(err, errProtocol):
+				continue // the callers end here; what follows is no worse
+			case err != nil:
+				if len(b) < longestLine {
+					t.Fatal(err)
+				}
+				return
+			}
+			if m.Work == nil || m.Work.validate() != nil {
+				continue
+			}
+			w := m.Work
+			l, limits := w.layout(), w.cap()
+			end := l.inOf(w.QPs-1) + l.head + w.Size
+			if l.total <= 0 || l.total > maxMemory || l.in < w.Size || l.stride < l.head+w.Size || end > l.total || l.inOf(w.QPs-1) < 0 {
+				t.Fatalf("%+v has layout %+v", w, l)
+			}
+			if limits.MaxSendWR == 0 || limits.MaxSendWR > maxDepth+creditSends || limits.MaxRecvWR == 0 || limits.MaxRecvWR > 4*maxDepth {
+				t.Fatalf("%+v has queues %+v", w, limits)
+			}
+			if w.operation().opcode == uverbs.OpSend && !w.operation().receives || w.quantum() < 1 || w.quantum() > w.RxDepth {
+				t.Fatalf("%+v has a credit for %d", w, w.quantum())
+			}
+		}
+	})
+}
