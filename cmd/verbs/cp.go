@@ -113,10 +113,13 @@ func (c *cpCmd) locate(s string) place {
 		from = max(0, strings.Index(s, "]"))
 	}
 	i := strings.Index(s[from:], ":")
-	if i <= 0 && from == 0 || i < 0 || from > 0 && i != 1 || strings.Contains(s[:from+i], "/") {
+	if i <= 0 && from == 0 || i < 0 || strings.Contains(s[:from+i], "/") {
 		return place{"", s}
 	}
 	host, name := strings.Trim(s[:from+i], "[]"), s[from+i+1:]
+	if strings.ContainsAny(host, "[]") {
+		return place{"", s}
+	}
 	port := strconv.Itoa(c.Port)
 	if p, rest, ok := strings.Cut(name, ":"); ok {
 		if _, err := strconv.ParseUint(p, 10, 16); err == nil {
