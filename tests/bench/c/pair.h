@@ -1,0 +1,163 @@
+// What native.c and cgo/main.go share: a connected pair of queue pairs in one
+// process, and doorbells that the kernel does not hear.
+#include <errno.h>
+#include <netdb.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <x86intrin.h>
+#include <rdma/rdma_cma.h>
+
+enum { WORK = 960, DEPTH = 1024, SIZE = 64, MOST = 64 }; // as in native/main.go
+
+static void die(const char *what)
+{
+	fprintf(stderr, "%s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static void must(int ret, const char *what)
+{
+	if (ret)
+		die(what);
+}
+
+// write takes the place of the C library's, in libibverbs too: both drivers
+// ring by it. While mute is set it returns at once; the first call's message is
+// kept, with an answer that goes to a place that lasts.
+static int mute, held_fd;
+static size_t held;
+static char held_msg[256];
+static uint64_t held_answer;
+
+ssize_t write(int fd, const void *buf, size_t n)
+{
+	if (mute) {
+		if (!held && n <= sizeof(held_msg)) {
+			held = n;
+			held_fd = fd;
+			memcpy(held_msg, buf, n);
+		}
+		return n;
+	}
+	return syscall(SYS_write, fd, buf, n);
+}
+
+// unmute rings once for all that was posted.
+static void unmute(void)
+{
+	uint64_t answer = (uintptr_t)&held_answer;
+
+	mute = 0;
+	if (!held) {
+		fprintf(stderr, "no doorbell was held back\n");
+		exit(1);
+	}
+	memcpy(held_msg + 8, &answer, sizeof(answer)); // behind the header
+	if (syscall(SYS_write, held_fd, held_msg, held) != (long)held)
+		die("doorbell");
+	held = 0;
+}
+
+static uint64_t tsc(void)
+{
+	unsigned int cpu;
+	uint64_t t = __rdtscp(&cpu);
+
+	_mm_lfence();
+	return t;
+}
+
+struct end {
+	struct rdma_cm_id *id;
+	struct ibv_cq *send_cq, *recv_cq;
+	struct ibv_mr *mr;
+	struct ibv_send_wr send[MOST];
+	struct ibv_recv_wr recv[MOST];
+	struct ibv_sge sge[MOST];
+	struct ibv_wc wc[16];
+};
+
+static struct rdma_cm_id *expect(struct rdma_event_channel *ch, enum rdma_cm_event_type type)
+{
+	struct rdma_cm_event *ev;
+	struct rdma_cm_id *id;
+
+	must(rdma_get_cm_event(ch, &ev), "get event");
+	if (ev->event != type) {
+		fprintf(stderr, "event %s, status %d\n", rdma_event_str(ev->event), ev->status);
+		exit(1);
+	}
+	id = ev->id;
+	must(rdma_ack_cm_event(ev), "ack event");
+	return id;
+}
+
+// prepare gives an end its queues, memory and requests.
+static void prepare(struct end *e, struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr attr = {
+		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+	};
+	struct ibv_pd *pd = ibv_alloc_pd(id->verbs);
+
+	e->id = id;
+	attr.send_cq = e->send_cq = ibv_create_cq(id->verbs, DEPTH, NULL, NULL, 0);
+	attr.recv_cq = e->recv_cq = ibv_create_cq(id->verbs, DEPTH, NULL, NULL, 0);
+	if (!pd || !e->send_cq || !e->recv_cq)
+		die("pd, cqs");
+	must(rdma_create_qp(id, pd, &attr), "create qp");
+	e->mr = ibv_reg_mr(pd, calloc(1, SIZE), SIZE, IBV_ACCESS_LOCAL_WRITE);
+	if (!e->mr)
+		die("register mr");
+	for (int i = 0; i < MOST; i++) {
+		e->sge[i] = (struct ibv_sge){ .addr = (uintptr_t)e->mr->addr, .length = SIZE, .lkey = e->mr->lkey };
+		e->send[i] = (struct ibv_send_wr){
+			.wr_id = i, .sg_list = &e->sge[i], .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED,
+		};
+		e->recv[i] = (struct ibv_recv_wr){ .wr_id = i, .sg_list = &e->sge[i], .num_sge = 1 };
+	}
+}
+
+// batch links the first n requests.
+static void batch(struct end *e, int n)
+{
+	for (int i = 0; i < MOST; i++) {
+		e->send[i].next = i + 1 < n ? &e->send[i + 1] : NULL;
+		e->recv[i].next = i + 1 < n ? &e->recv[i + 1] : NULL;
+	}
+}
+
+static void connect_pair(const char *addr, const char *port, struct end *client, struct end *server)
+{
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7 };
+	struct rdma_event_channel *cch = rdma_create_event_channel(), *sch = rdma_create_event_channel();
+	struct rdma_cm_id *listener, *id;
+	struct addrinfo *ai;
+
+	if (!cch || !sch)
+		die("event channel");
+	if (getaddrinfo(addr, port, NULL, &ai)) {
+		fprintf(stderr, "bad address %s %s\n", addr, port);
+		exit(1);
+	}
+	must(rdma_create_id(sch, &listener, NULL, RDMA_PS_TCP), "create id");
+	must(rdma_bind_addr(listener, ai->ai_addr), "bind");
+	must(rdma_listen(listener, 1), "listen");
+	must(rdma_create_id(cch, &id, NULL, RDMA_PS_TCP), "create id");
+	must(rdma_resolve_addr(id, NULL, ai->ai_addr, 2000), "resolve addr");
+	expect(cch, RDMA_CM_EVENT_ADDR_RESOLVED);
+	must(rdma_resolve_route(id, 2000), "resolve route");
+	expect(cch, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	prepare(client, id);
+	must(rdma_connect(id, &param), "connect");
+	prepare(server, expect(sch, RDMA_CM_EVENT_CONNECT_REQUEST));
+	must(rdma_accept(server->id, &param), "accept");
+	expect(cch, RDMA_CM_EVENT_ESTABLISHED);
+	expect(sch, RDMA_CM_EVENT_ESTABLISHED);
+	freeaddrinfo(ai);
+}

@@ -1,0 +1,159 @@
+// Command native measures what the verbs of the data path cost in user space.
+// Its twins, c/native.c on libibverbs and cgo/main.go on a cgo wrapper of that,
+// take the same arguments, do the same and print the same.
+//
+//	native ADDR PORT ROUNDS
+//
+// A client and a server in the program are connected. In each round
+//
+//	server   posts receives                                           timed
+//	client   posts SENDs, with doorbells that the kernel never hears  timed
+//	         rings once: the kernel does all the work
+//	         takes its completions
+//	server   takes its completions                                    timed
+//	         polls a CQ that is empty                                 timed
+//
+// Batches are of 1 and 16, for sends also of 64, in turns. Figures are medians
+// over the rounds, in ns for each request, completion or, of an empty CQ, call.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+const (
+	work  = 960  // requests posted in a round while the clock runs; one more follows
+	depth = 1024 // of the queues
+	size  = 64   // bytes of a message
+	most  = 64   // the largest batch
+)
+
+func main() {
+	log.SetFlags(0)
+	if err := run(os.Args[1:]); err != nil {
+		log.Fatal("native: ", err)
+	}
+}
+
+func run(args []string) error {
+	if len(args) != 3 {
+		return errors.New("usage: native ADDR PORT ROUNDS")
+	}
+	rounds, err := strconv.Atoi(args[2])
+	if err != nil {
+		return err
+	}
+	b, err := connect(net.JoinHostPort(args[0], args[1]))
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	debug.SetGCPercent(-1)
+	start, ticks := time.Now(), tsc()
+	for i := range rounds {
+		if err := b.round(i); err != nil {
+			return fmt.Errorf("round %d: %w", i, err)
+		}
+	}
+	perTick := float64(time.Since(start).Nanoseconds()) / float64(tsc()-ticks)
+	fmt.Printf("sends %d\nreceives %d\n", b.sends, b.receives)
+	for _, s := range slices.Concat(b.recv[:], b.send[:], b.poll[:], []*series{b.empty}) {
+		if len(s.ticks) == 0 {
+			return fmt.Errorf("no figures of %s", s.name)
+		}
+		slices.Sort(s.ticks)
+		fmt.Printf("%s_%d %.3f\n", s.name, s.batch, s.ticks[len(s.ticks)/2]*perTick)
+	}
+	i := 0
+	allocs := testing.AllocsPerRun(6, func() {
+		if err = errors.Join(err, b.round(i)); err == nil {
+			i++
+		}
+	})
+	fmt.Printf("allocs %g\n", allocs)
+	return err
+}
+
+// bench is both ends of the connection, and what was measured.
+type bench struct {
+	client, server   *cm.Endpoint
+	sendWRs          [most]uverbs.SendWR
+	recvWRs          [most]uverbs.RecvWR
+	wcs              [16]uverbs.WC
+	sends, receives  int // that completed
+	recv, send, poll []*series
+	empty            *series
+}
+
+// series is what one kind of call took, a figure for each round.
+type series struct {
+	name  string
+	batch int
+	ticks []float64 // for each request
+}
+
+func newSeries(name string, batches ...int) (list []*series) {
+	for _, n := range batches {
+		list = append(list, &series{name, n, make([]float64, 0, 4096)})
+	}
+	return list
+}
+
+func connect(addr string) (*bench, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	opt := cm.Options{Cap: uverbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1}}
+	l, err := cm.Listen(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	b := &bench{
+		recv: newSeries("post_recv", 1, 16), send: newSeries("post_send", 1, 16, 64),
+		poll: newSeries("poll", 1, 16), empty: newSeries("poll_empty", 1)[0],
+	}
+	accepted := make(chan error, 1)
+	go func() {
+		r, err := l.Accept(ctx)
+		if err == nil {
+			b.server, err = r.Accept(ctx, opt)
+		}
+		accepted <- err
+	}()
+	d := cm.Dialer{Options: opt}
+	b.client, err = d.Dial(ctx, addr)
+	if err := errors.Join(err, <-accepted); err != nil {
+		return nil, err
+	}
+	from, err := b.client.AllocMR(size, uverbs.AccessLocalWrite)
+	if err != nil {
+		return nil, err
+	}
+	to, err := b.server.AllocMR(size, uverbs.AccessLocalWrite)
+	if err != nil {
+		return nil, err
+	}
+	for i := range b.sendWRs {
+		b.sendWRs[i] = uverbs.SendWR{ID: uint64(i), Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{from.SGE(0, size)}}
+		b.recvWRs[i] = uverbs.RecvWR{ID: uint64(i), SGL: []uverbs.SGE{to.SGE(0, size)}}
+	}
+	return b, nil
+}
+
+func (b *bench) close() {
+	b.client.Close()
+	b.server.Close()
+}

@@ -1,0 +1,8 @@
+//go:build verbs_mute
+
+package main
+
+import "github.com/goverbs/verbs/provider"
+
+func mute()         { provider.Mute() }
+func unmute() error { return provider.Unmute() }
