@@ -2,6 +2,7 @@
 //
 //	verbs devices              list them
 //	verbs info [DEVICE]        what they can do; --json
+//	verbs abi                  how this kernel's structures differ from ours; --json
 //	verbs demo                 write, read back and compare over RDMA
 //	verbs ping -s | -c -a ...  rping's counterpart, and its peer
 //	verbs perf OP lat|bw HOST  perftest's counterpart: latency and bandwidth
@@ -25,6 +26,7 @@ import (
 type cli struct {
 	Devices devicesCmd `cmd:"" help:"List RDMA devices."`
 	Info    infoCmd    `cmd:"" help:"Show what devices can do."`
+	ABI     abiCmd     `cmd:"" name:"abi" help:"Compare the structures that programs and this kernel exchange, and tell what a difference does."`
 	Demo    demoCmd    `cmd:"" help:"Connect a client to a server, write and read its memory, and compare."`
 	Ping    pingCmd    `cmd:"" help:"Exchange data with a peer, or with rping."`
 
