@@ -5,4 +5,6 @@
 //	Call{Object, Method, Attrs} ─► File.Ioctl ─► RDMA_VERBS_IOCTL
 //	Write command + structs ─────► File.Invoke ─► the same, as INVOKE_WRITE
 //	EventFile.Do(ctx, op) ───────► op until it no longer says EAGAIN
+//	  for a moment ──────────────► ppoll, and the netpoller does not have the file
+//	  for longer ────────────────► watch: the netpoller has it, and no thread is held
 package sys

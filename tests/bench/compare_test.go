@@ -54,7 +54,9 @@ func (c comparison) ratio() (float64, bool) {
 func (c comparison) report(t testing.TB) {
 	t.Helper()
 	told := "too noisy for a ratio"
-	if r, ok := c.ratio(); ok {
+	if r, ok := c.ratio(); len(c.ours) < 9 {
+		told = "too few for a ratio"
+	} else if ok {
 		told = fmt.Sprintf("ratio %.2f", r)
 	}
 	t.Logf("%-40s Go %-26v C %-26v %s, %s", c.name, c.ours, c.c, c.unit, told)

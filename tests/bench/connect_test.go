@@ -21,38 +21,51 @@ func TestConnect(t *testing.T) {
 		if device == labtest.SIW {
 			many = 24 // with more, C's library takes a queue's offset for none: SIW_INVAL_UOBJ_KEY
 		}
+		type figure struct {
+			name   string
+			of     func(result) float64
+			unit   string
+			better better
+		}
+		latency := figure{"set-up, one at a time", func(r result) float64 { return r["median"] }, "µs", lower}
+		memory := figure{"memory of an idle connection", func(r result) float64 { return r["kilobytes"] / r["connections"] }, "KiB", lower}
 		for _, work := range []struct {
-			name      string
-			stay      bool
-			n, p      int
-			figure    func(result) float64
-			unit      string
-			direction better
+			stay    bool
+			n, p    int
+			figures []figure
 		}{
-			{"set-up, one at a time", false, 50, 1, func(r result) float64 { return r["median"] }, "µs", lower},
-			{"set-ups, one at a time", false, 50, 1, result.rate, "/s", higher},
-			{"set-ups, 16 at a time", false, 100, 16, result.rate, "/s", higher},
-			{"memory of an idle connection", true, many, 16, func(r result) float64 { return r["kilobytes"] / r["connections"] }, "KiB", lower},
+			{false, 200, 1, []figure{latency, {"set-ups, one at a time", result.rate, "/s", higher}}},
+			{false, 400, 16, []figure{{"set-ups, 16 at a time", result.rate, "/s", higher}}},
+			{true, many, 16, []figure{memory}},
 		} {
 			work.n = scaled(work.n)
-			line := comparison{name: device + ": " + work.name, unit: work.unit, better: work.direction}
+			args := []string{"", "", fmt.Sprint(work.n), fmt.Sprint(work.p)}
+			if work.stay {
+				args = append([]string{"-i"}, args...)
+			}
+			sides := []struct {
+				side
+				results []result
+			}{{ours, nil}, {c, nil}}
 			for range max(*reps, 1) {
-				for _, s := range []struct {
-					side
-					*sample
-				}{{ours, &line.ours}, {c, &line.c}} {
-					args := []string{addr, s.port, fmt.Sprint(work.n), fmt.Sprint(work.p)}
-					if work.stay {
-						args = append([]string{"-i"}, args...)
-					}
+				for i := range sides {
+					s := &sides[i]
+					copy(args[len(args)-4:], []string{addr, s.port})
 					r := s.run(t, args...)
 					if r["connections"] != float64(work.n) {
 						t.Fatalf("%s made %v connections of %d", s.program, r["connections"], work.n)
 					}
-					*s.sample = append(*s.sample, work.figure(r))
+					s.results = append(s.results, r)
 				}
 			}
-			line.report(t)
+			for _, f := range work.figures {
+				line := comparison{name: device + ": " + f.name, unit: f.unit, better: f.better}
+				for i := range max(*reps, 1) {
+					line.ours = append(line.ours, f.of(sides[0].results[i]))
+					line.c = append(line.c, f.of(sides[1].results[i]))
+				}
+				line.report(t)
+			}
 		}
 	})
 }
