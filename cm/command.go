@@ -1,8 +1,6 @@
 package cm
 
 import (
-	"unsafe"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/abi"
@@ -22,8 +20,8 @@ type message struct {
 // encode makes a message of a request. The answer, if it has a length, goes
 // where *response, a field of the request, will say.
 func encode(cmd uint32, req []byte, response *uint64, answerLen int) (message, error) {
-	hdr := abi.RdmaUcmCmdHdr{Cmd: cmd, In: uint16(len(req)), Out: uint16(answerLen)}
-	size := int(unsafe.Sizeof(hdr)) + len(req)
+	hdr := mmap.Bytes(&abi.RdmaUcmCmdHdr{Cmd: cmd, In: uint16(len(req)), Out: uint16(answerLen)})
+	size := len(hdr) + len(req)
 	answer := (size + 7) &^ 7
 	mem, err := mmap.Scratch(answer + answerLen)
 	if err != nil {
@@ -33,8 +31,8 @@ func encode(cmd uint32, req []byte, response *uint64, answerLen int) (message, e
 		*response = mem.Addr() + uint64(answer)
 		clear(mem.Bytes()[answer:][:answerLen]) // an older kernel does not fill all of it
 	}
-	copy(mem.Bytes(), mmap.Bytes(&hdr))
-	copy(mem.Bytes()[unsafe.Sizeof(hdr):], req)
+	copy(mem.Bytes(), hdr)
+	copy(mem.Bytes()[len(hdr):], req)
 	return message{mem, answer, size}, nil
 }
 

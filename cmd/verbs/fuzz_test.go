@@ -126,10 +126,9 @@ func isCut(err error) bool {
 
 // checkedProgress is told of what a client believes.
 type checkedProgress struct {
-	t           *testing.T
-	from, size  int64
-	beginnings  int
-	last, ended int64
+	t          *testing.T
+	from, size int64
+	beginnings int
 }
 
 func (p *checkedProgress) begin(offset, size int64) {
