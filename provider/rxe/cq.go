@@ -29,8 +29,13 @@ func newCompletionQueue(r ring, n provider.Notify, dev provider.Device) *Complet
 
 // Poll implements [provider.CompletionQueue].
 func (q *CompletionQueue) Poll(wcs []provider.WC) int {
-	q.Lock()
-	defer q.Unlock()
+	q.Lock() // nothing below panics, and a deferred call would take longer
+	n := q.poll(wcs)
+	q.Unlock()
+	return n
+}
+
+func (q *CompletionQueue) poll(wcs []provider.WC) int {
 	if q.Closed {
 		return 0
 	}

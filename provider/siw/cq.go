@@ -6,6 +6,7 @@ import (
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -57,8 +58,13 @@ type cqeHead struct {
 
 // Poll implements [provider.CompletionQueue].
 func (q *CompletionQueue) Poll(wcs []provider.WC) int {
-	q.Lock()
-	defer q.Unlock()
+	q.Lock() // nothing below panics, and a deferred call would take longer
+	n := q.poll(wcs)
+	q.Unlock()
+	return n
+}
+
+func (q *CompletionQueue) poll(wcs []provider.WC) int {
 	if q.Closed {
 		return 0
 	}
@@ -78,7 +84,7 @@ func (q *CompletionQueue) Poll(wcs []provider.WC) int {
 		if int(head.opcode) < len(opcodes) {
 			wcs[n].Opcode = opcodes[head.opcode]
 		}
-		w.Store(0)
+		mmap.StoreRelease(w, 0)
 		q.get++
 	}
 	if n < len(wcs) && len(q.flushed) > 0 {

@@ -40,6 +40,7 @@ func (Driver) ID() uint32   { return abi.RDMA_DRIVER_SIW }
 // ever and are taken modulo its size.
 type array[T any] struct {
 	region *mmap.Region
+	base   unsafe.Pointer // of its memory
 	mask   uint32
 }
 
@@ -52,12 +53,15 @@ func mapArray[T any](dev provider.Device, key uint64, n uint32, extra uintptr) (
 		return array[T]{}, fmt.Errorf("siw: queue of %d elements", n)
 	}
 	region, err := mmap.Map(dev.FD, int64(key), int(uintptr(n)*unsafe.Sizeof(elem)+extra))
-	return array[T]{region, n - 1}, err
+	if err != nil {
+		return array[T]{}, err
+	}
+	return array[T]{region, unsafe.Pointer(unsafe.SliceData(region.Bytes())), n - 1}, nil
 }
 
 func (a *array[T]) at(i uint32) *T {
 	var elem T
-	return (*T)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(a.region.Bytes())), uintptr(i&a.mask)*unsafe.Sizeof(elem)))
+	return (*T)(unsafe.Add(a.base, uintptr(i&a.mask)*unsafe.Sizeof(elem)))
 }
 
 // The flags of an element share a 32-bit word with what is written along.
@@ -76,6 +80,13 @@ func word(flags uint16, numSGE, opcode uint8) uint32 {
 
 // valid is the part of a word that says that an element is filled.
 var valid = word(abi.SIW_WQE_VALID, 0, 0)
+
+// A batch is published by its first element, filled last, with release: the
+// kernel looks at no element before it has taken those in front of it. One such
+// store, which costs as much as writing an element, is enough.
+
+func fillSqe(e *abi.SiwSqe, word uint32) { *(*uint32)(unsafe.Pointer(&e.Flags)) = word }
+func fillRqe(e *abi.SiwRqe, word uint32) { *(*uint32)(unsafe.Pointer(&e.Flags)) = word }
 
 // GetContext takes the answer that the kernel insists on giving.
 func (Driver) GetContext(get func(provider.UHW) error) error {

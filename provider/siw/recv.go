@@ -3,6 +3,7 @@ package siw
 import (
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -51,28 +52,41 @@ func (q *RecvQueue) Post(wrs []provider.RecvWR) (int, error) {
 	if q.queue.region == nil {
 		return 0, provider.ErrQueueFull
 	}
-	for i := range wrs {
-		var err error
-		rqe := q.queue.at(q.put)
-		w := rqeWord(rqe)
+	var n int
+	var err error
+	var first uint32 // the word that publishes the batch
+	for ; n < len(wrs); n++ {
+		wr := &wrs[n]
+		rqe := q.queue.at(q.put + uint32(n))
 		switch {
 		case q.State == provider.StateReset:
 			err = provider.ErrState
-		case w.Load()&valid != 0:
-			return i, provider.ErrQueueFull
-		case len(wrs[i].SGL) > q.maxSGE:
+		case rqeWord(rqe).Load()&valid != 0 || uint32(n) > q.queue.mask:
+			err = provider.ErrQueueFull
+		case len(wr.SGL) > q.maxSGE:
 			err = provider.ErrTooManySGEs
-		case copySGL(&rqe.Sge, wrs[i].SGL) > q.maxMsg:
+		case copySGL(&rqe.Sge, wr.SGL) > q.maxMsg:
 			err = provider.ErrMessageTooLong
 		}
 		if err != nil {
-			return i, &provider.PostError{Op: q.op, QPNum: q.num, Index: i, ID: wrs[i].ID, Err: err}
+			break
 		}
-		rqe.Id = wrs[i].ID
-		w.Store(word(abi.SIW_WQE_VALID, uint8(len(wrs[i].SGL)), 0))
-		q.put++
+		rqe.Id = wr.ID
+		v := word(abi.SIW_WQE_VALID, uint8(len(wr.SGL)), 0)
+		if n == 0 {
+			first = v
+		} else {
+			fillRqe(rqe, v)
+		}
 	}
-	return len(wrs), nil
+	if n > 0 {
+		mmap.StoreRelease(rqeWord(q.queue.at(q.put)), first)
+		q.put += uint32(n)
+	}
+	if err != nil && err != provider.ErrQueueFull {
+		err = &provider.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
+	}
+	return n, err
 }
 
 // Cap implements [provider.RecvQueue].

@@ -71,10 +71,10 @@ func (q *SendQueue) Post(wrs []provider.SendWR) (int, error) {
 	// connection manager who moves it to RTS.
 	var n int
 	var err error
+	var first uint32 // the word that publishes the batch
 	for ; err == nil && n < len(wrs); n++ {
 		sqe := q.queue.at(q.put + uint32(n))
-		w := sqeWord(sqe)
-		if w.Load()&valid != 0 || uint32(n) > q.queue.mask {
+		if sqeWord(sqe).Load()&valid != 0 || uint32(n) > q.queue.mask {
 			err = provider.ErrQueueFull
 			break
 		}
@@ -82,9 +82,14 @@ func (q *SendQueue) Post(wrs []provider.SendWR) (int, error) {
 		if v, err = q.encode(sqe, &wrs[n]); err != nil {
 			break
 		}
-		w.Store(v)
+		if n == 0 {
+			first = v
+		} else {
+			fillSqe(sqe, v)
+		}
 	}
 	if n > 0 {
+		sqeWord(q.queue.at(q.put)).Store(first)
 		posted, rerr := q.start(uint32(n))
 		if rerr != nil {
 			return posted, q.fail(wrs, posted, rerr)
