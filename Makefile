@@ -52,11 +52,40 @@ tables: deps-test build ## run the scenarios on every kernel and write their tab
 race: deps-test build ## run the lab's tests under the race detector
 	CGO_ENABLED=1 $(GO) test -race -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" ./uverbs ./cm ./msg
 
-lint: ## gofmt, vet, staticcheck, and a build for arm64
+# Where pointers into memory that is not Go's come from, and what the compiler
+# checks of them when it is asked to, without what only make test installs. The
+# rest of the tests has nothing to do with that.
+UNSAFE_PKGS = $$($(GO) list ./... | grep -v -e /tests/ -e /gen$$)
+
+lint: ## gofmt, vet, staticcheck, uses of unsafe, builds for arm64 and riscv64, known vulnerabilities
 	@test -z "$$(gofmt -l .)" || { gofmt -l . ; echo "run gofmt -w on these"; exit 1; }
+	@mkdir -p build
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
+	$(GO) test -run Unsafe ./tests/docs
+	@echo "$(GO) test -d=checkptr"; $(GO) test -gcflags=github.com/goverbs/verbs/...=-d=checkptr -skip AgainstC $(UNSAFE_PKGS) >build/checkptr.txt 2>&1 || { cat build/checkptr.txt; exit 1; }
 	GOARCH=arm64 $(GO) build ./...
+	GOARCH=riscv64 $(GO) build ./...
+	@if curl -sSfm 10 -o /dev/null https://vuln.go.dev/index/db.json; then \
+		$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...; s=$$?; test $$s -ne 3 || exit $$s; \
+	else echo "govulncheck skipped: its database cannot be reached"; fi
+
+FUZZTIME = 10s
+
+# New inputs are minimized a little only: by default that takes up to a minute
+# each, in which nothing else is tried. Before Go 1.27 a fuzz test may fail for
+# nothing but the end of its time (golang/go#75804).
+fuzz: ## run every fuzz test for FUZZTIME (10s), one after the other
+	@mkdir -p build
+	@$(GO) test -list '^Fuzz' ./... | awk '/^Fuzz/ { tests = tests " " $$1 } /^ok/ { n = split(tests, t, " "); for (i = 1; i <= n; i++) print $$2, t[i]; tests = "" }' >build/fuzz.txt
+	@test -s build/fuzz.txt
+	@while read -r pkg fuzz; do \
+		echo "== $$pkg $$fuzz"; \
+		$(GO) test -run '^$$' -fuzz "^$$fuzz\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$pkg >build/fuzz-log.txt 2>&1 </dev/null || \
+		{ grep -q '^    context deadline exceeded$$' build/fuzz-log.txt && ! grep -q 'Failing input' build/fuzz-log.txt; } || \
+		{ cat build/fuzz-log.txt; exit 1; }; \
+		grep execs build/fuzz-log.txt | tail -n 1; \
+	done <build/fuzz.txt
 
 generate: deps-test ## regenerate package abi
 	$(GO) generate ./abi
@@ -85,4 +114,4 @@ deps-lab:
 deps-test:
 	$(call need,$(TEST_DEBS))
 
-.PHONY: help demo test test-kernels tables race lint generate bench build clean deps-lab deps-test
+.PHONY: help demo test test-kernels tables race lint fuzz generate bench build clean deps-lab deps-test

@@ -24,10 +24,10 @@ type layout struct {
 
 // distance is how far behind the start of a T the result of f lies.
 func distance[T any](f func(*T) unsafe.Pointer) uintptr {
-	// Room behind it, since a flexible array's address is past the end.
+	// Room behind it for an element of a flexible array, which is past the end.
 	v := new(struct {
 		t T
-		_ [64]byte
+		_ [1 << 10]byte
 	})
 	return uintptr(f(&v.t)) - uintptr(unsafe.Pointer(&v.t))
 }
