@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -59,7 +60,7 @@ func guest(r *result) error {
 	if err := enterRoot(j); err != nil {
 		return err
 	}
-	if err := setupNetwork(); err != nil {
+	if err := setupNetwork(j.Modules != ""); err != nil {
 		return err
 	}
 	return execute(j, r)
@@ -100,8 +101,12 @@ func loadModule(file string) error {
 // enterRoot makes the host's root, under a layer that takes writes, ours.
 func enterRoot(j job) error {
 	const nine = "trans=virtio,version=9p2000.L,msize=512000"
+	host, write := mount{"root", "/host", "9p", nine + ",ro,cache=loose"}, mount{"write", "/root" + j.Write, "9p", nine}
+	if j.Modules == "" {
+		host, write = mount{"root", "/host", "hostfs", "/"}, mount{"write", write.target, "hostfs", j.Write}
+	}
 	for _, m := range []mount{
-		{"root", "/host", "9p", nine + ",ro,cache=loose"},
+		host,
 		{"layer", "/layer", "tmpfs", "size=75%"},
 	} {
 		if err := m.do(); err != nil {
@@ -121,14 +126,17 @@ func enterRoot(j job) error {
 		{"proc", "/root/proc", "proc", ""},
 		{"sysfs", "/root/sys", "sysfs", ""},
 		{"debugfs", "/root/sys/kernel/debug", "debugfs", ""},
-		{"tracefs", "/root/sys/kernel/tracing", "tracefs", ""},
-		{"bpf", "/root/sys/fs/bpf", "bpf", ""},
-		{"cgroup2", "/root/sys/fs/cgroup", "cgroup2", ""},
 		{"run", "/root/run", "tmpfs", ""},
-		{"/root" + j.Modules, "/root/lib/modules/" + j.Release, "bind", ""},
+	}
+	if j.Modules != "" {
+		mounts = append(mounts,
+			mount{"tracefs", "/root/sys/kernel/tracing", "tracefs", ""},
+			mount{"bpf", "/root/sys/fs/bpf", "bpf", ""},
+			mount{"cgroup2", "/root/sys/fs/cgroup", "cgroup2", ""},
+			mount{"/root" + j.Modules, "/root/lib/modules/" + j.Release, "bind", ""})
 	}
 	if j.Write != "" {
-		mounts = append(mounts, mount{"write", "/root" + j.Write, "9p", nine})
+		mounts = append(mounts, write)
 	}
 	for _, m := range mounts {
 		if err := m.do(); err != nil {
@@ -218,8 +226,11 @@ func receive(w io.WriteCloser, r io.Reader) {
 	}
 }
 
-// openPort opens a virtio-serial port by name.
+// openPort opens a port by name: a virtio-serial port, or a serial line.
 func openPort(name string) (*os.File, error) {
+	if os.Getenv("LAB_UML") != "" {
+		return openLine(slices.Index(ports, name))
+	}
 	for range 100 {
 		names, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
 		for _, n := range names {

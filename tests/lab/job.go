@@ -20,7 +20,7 @@ type job struct {
 	Env     []string
 	Dir     string
 	Release string
-	Modules string   // path of the kernel's modules on the host
+	Modules string   // path of the kernel's modules on the host; none for User-mode Linux
 	Early   []string // module files in the initramfs, in loading order
 	Write   string   // LAB_WRITE
 	Probe   bool     // only show that the kernel boots
@@ -77,9 +77,12 @@ func newJob(k kernel, args []string) (job, error) {
 // writeInitramfs writes a root with this program as /init, the modules that
 // reaching the real root takes, and the job.
 func writeInitramfs(file string, k kernel, j job) error {
-	early, err := k.moduleFiles("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay")
-	if err != nil {
-		return err
+	var early []string
+	if !k.uml() {
+		var err error
+		if early, err = k.moduleFiles("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"); err != nil {
+			return err
+		}
 	}
 	f, err := os.Create(file)
 	if err != nil {

@@ -14,13 +14,17 @@ import (
 	"github.com/goverbs/verbs/internal/debian"
 )
 
+// umlName is the kernel that is no machine's but a program.
+const umlName = "uml"
+
 // kernels are those the lab can boot, the default first. Exact package names
 // change with every update, so a row names the meta package. That of 7.2 will
-// move on to other versions.
+// move on to other versions, as will User-mode Linux.
 var kernels = []struct{ name, suite, meta string }{
 	{"6.12", "bookworm-security", "linux-image-6.12-amd64"},
 	{"6.1", "bookworm-security", "linux-image-amd64"},
 	{"7.2", "trixie-backports", "linux-image-amd64"},
+	{umlName, "trixie-backports", "linux-source"},
 }
 
 // kernel is one that has been fetched.
@@ -28,7 +32,7 @@ type kernel struct {
 	root    string // the folder it was unpacked in
 	release string // uname -r
 	image   string // bootable file
-	modules string // what the guest shows as /lib/modules/RELEASE
+	modules string // what the guest shows as /lib/modules/RELEASE; empty for User-mode Linux
 }
 
 // fetchKernel fetches and prepares a kernel, once.
@@ -48,7 +52,11 @@ func fetchKernel(ctx context.Context, name string) (kernel, error) {
 				return k, nil
 			}
 		}
-		k, err := newestKernel(ctx, debian.Archive{Suite: row.suite, Log: os.Stderr}, row.meta)
+		newest := newestKernel
+		if name == umlName {
+			newest = newestUML
+		}
+		k, err := newest(ctx, debian.Archive{Suite: row.suite, Log: os.Stderr}, row.meta)
 		if err != nil {
 			return kernel{}, fmt.Errorf("kernel %s: %w", name, err)
 		}
@@ -118,6 +126,9 @@ func imageParts(ctx context.Context, a debian.Archive, image debian.Package) ([]
 // openKernel finds the parts of an unpacked kernel. Newer ones lie in /usr,
 // with the image among the modules.
 func openKernel(root string) (kernel, error) {
+	if strings.HasPrefix(filepath.Base(root), umlPrefix) {
+		return openUML(root)
+	}
 	find := func(old, merged string) string {
 		for _, p := range []string{old, merged} {
 			if m, _ := filepath.Glob(filepath.Join(root, p)); len(m) == 1 {
@@ -140,6 +151,9 @@ func openKernel(root string) (kernel, error) {
 
 // complete says whether the kernel has been prepared, which ends with depmod.
 func (k kernel) complete() bool {
+	if k.uml() {
+		return true
+	}
 	_, err := k.moduleFiles("siw")
 	return err == nil
 }
@@ -183,6 +197,14 @@ func (k kernel) moduleFiles(names ...string) ([]string, error) {
 		}
 	}
 	return order, nil
+}
+
+// needMachine asks for what running the kernel that was chosen takes.
+func needMachine() error {
+	if os.Getenv("LAB_KERNEL") == umlName {
+		return nil
+	}
+	return needTools("qemu-system-x86_64", "depmod")
 }
 
 // needTools says how to get tools that are missing.

@@ -29,7 +29,7 @@ func lab(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer)
 	if os.Getenv("VERBS_LAB") != "" {
 		t.Skip("in the lab already")
 	}
-	if err := needTools("qemu-system-x86_64", "depmod"); err != nil {
+	if err := needMachine(); err != nil {
 		t.Skip(err)
 	}
 	if _, err := readSelf(); err != nil {

@@ -27,6 +27,11 @@
 //	rxe0   RoCE v2   on v0, one end of a veth pair   10.9.0.1/24  fd00:9::1/64
 //	siw0   iWARP     on d0, a dummy                  10.9.1.1/24  fd00:9:1::1/64
 //
+// With LAB_KERNEL=uml the machine is User-mode Linux, an ordinary program that is
+// built from the same sources with all of this in it: hostfs takes the place of
+// 9p, serial lines that of the ports. It runs programs at the processor's own
+// speed, for measurements of code in user space.
+//
 // Debian's kernels lack siw, so it is built from Debian's sources of the same
 // version, with the compiler and tools that the kernel's headers depend on,
 // unpacked beside them: nothing of this need be installed, nor suit this
@@ -36,7 +41,9 @@
 // Environment:
 //
 //	LAB=host       run on this machine's own RDMA devices instead
-//	LAB_KERNEL     6.12 (default), 6.1 or 7.2
+//	LAB_KERNEL     6.12 (default), 6.1 or 7.2; uml is User-mode Linux of about 7.3,
+//	               which boots in a second and runs programs at full speed, but
+//	               makes system calls slow, and has no modules, BPF or cgroups
 //	LAB_TIMEOUT    longest run, default 20m
 //	LAB_MEM        guest memory in MiB, default 2048
 //	LAB_CPUS       guest processors, default 2
@@ -84,7 +91,7 @@ func run(ctx context.Context, args []string) (int, error) {
 	if os.Getenv("LAB") == "host" {
 		return runOnHost(ctx, args)
 	}
-	if err := needTools("qemu-system-x86_64", "depmod"); err != nil {
+	if err := needMachine(); err != nil {
 		return exitLab, err
 	}
 	if slices.Equal(args, []string{"fetch", "all"}) {
@@ -102,7 +109,7 @@ func run(ctx context.Context, args []string) (int, error) {
 	if err != nil {
 		return exitLab, err
 	}
-	if opt.accel == "" {
+	if opt.accel == "" && !k.uml() {
 		opt.accel = accelerator(ctx, k, opt)
 	}
 	return bootAgain(ctx, k, j, opt, stdio{os.Stdin, os.Stdout, os.Stderr})

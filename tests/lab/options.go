@@ -45,7 +45,9 @@ func optionsFromEnv() (options, error) {
 	return o, errors.Join(errs...)
 }
 
-func (o options) qemuArgs(k kernel, initramfs, write string) []string {
+// qemuCommand prepares the machine. Its ports are virtio-serial ports on sockets
+// in dir.
+func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write string) (*exec.Cmd, error) {
 	cpu, accel := "max", "tcg,thread=multi"
 	if o.accel == "kvm" {
 		cpu, accel = "host", "kvm"
@@ -59,14 +61,18 @@ func (o options) qemuArgs(k kernel, initramfs, write string) []string {
 		"-m", strconv.Itoa(o.mem), "-smp", strconv.Itoa(o.cpus),
 		"-kernel", k.image, "-initrd", initramfs,
 		"-append", "console=ttyS0 loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on",
-		"-serial", "chardev:console",
+		"-serial", "chardev:console", "-chardev", "file,id=console,path=" + filepath.Join(dir, "console"),
 		"-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
 	}
 	args = append(args, share("root", "/", "on")...)
 	if write != "" {
 		args = append(args, share("write", write, "off")...)
 	}
-	return args
+	for _, name := range ports {
+		args = append(args, "-chardev", "socket,id="+name+",path="+filepath.Join(dir, name),
+			"-device", "virtserialport,chardev="+name+",name="+name)
+	}
+	return exec.CommandContext(ctx, "qemu-system-x86_64", args...), nil
 }
 
 // hostID tells machines apart as far as KVM goes.

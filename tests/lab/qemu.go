@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -67,7 +66,6 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 		return exitLab, err
 	}
 
-	args := append(opt.qemuArgs(k, initramfs, j.Write), "-chardev", "file,id=console,path="+filepath.Join(dir, "console"))
 	var listeners []net.Listener
 	for _, name := range ports {
 		sock := filepath.Join(dir, name)
@@ -77,23 +75,32 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 		}
 		defer l.Close()
 		listeners = append(listeners, l)
-		args = append(args, "-chardev", "socket,id="+name+",path="+sock,
-			"-device", "virtserialport,chardev="+name+",name="+name)
+	}
+	machine := qemuCommand
+	if k.uml() {
+		machine = umlCommand
+	}
+	vm, err := machine(ctx, k, opt, dir, initramfs, j.Write)
+	if err != nil {
+		return exitLab, err
 	}
 
 	// The machine dies with this thread, so the thread must outlive it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	qemu := exec.CommandContext(ctx, "qemu-system-x86_64", args...)
-	qemu.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	vm.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	var complaint bytes.Buffer
-	qemu.Stderr = &complaint
-	if err := qemu.Start(); err != nil {
+	vm.Stderr = &complaint
+	err = vm.Start()
+	for _, f := range vm.ExtraFiles {
+		f.Close()
+	}
+	if err != nil {
 		return exitLab, err
 	}
 	exited, gone := make(chan error, 1), make(chan struct{})
 	go func() {
-		exited <- qemu.Wait()
+		exited <- vm.Wait()
 		close(gone)
 		for _, l := range listeners {
 			l.Close()
@@ -147,7 +154,7 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	case rep.err != nil:
 		return exitLab, rep.err
 	case !rep.started && err != nil:
-		return exitLab, fmt.Errorf("qemu: %w\n%s%s", err, complaint.Bytes(), tail(console))
+		return exitLab, fmt.Errorf("machine: %w\n%s%s", err, complaint.Bytes(), tail(console))
 	case !rep.started && !rep.ended:
 		return exitLab, fmt.Errorf("%w%s", errBoot, tail(console))
 	case !rep.ended:
