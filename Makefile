@@ -8,9 +8,11 @@ LAB      = build/lab
 SUDO     = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 # Debian packages, by what needs them: the lab; the generator and the tests
-# against C.
+# against C; those on User-mode Linux.
 LAB_DEBS  = qemu-system-x86 kmod
 TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl wget iproute2 rdmacm-utils ibverbs-utils ibverbs-providers
+
+NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
 
 # Packages with tests that want a real kernel, and the kernels.
 LAB_PKGS = ./abi ./uverbs ./cm ./conn ./msg ./rsock ./cmd/... ./tests/...
@@ -95,6 +97,13 @@ bench: deps-test build ## run the benchmarks in the lab, beside C where C does t
 	$(GO) test -run '^$$' -bench . -count 1 -exec "$(CURDIR)/$(LAB)" ./uverbs
 	$(GO) test -v -count 1 -exec "$(CURDIR)/$(LAB)" ./tests/bench -reps 9
 
+bench-native: deps-native build ## measure posting and polling in user space at full speed, beside libibverbs and cgo
+	$(GO) vet -tags verbs_mute ./provider ./tests/bench/native
+	$(GO) build -tags verbs_mute -o build/native-go ./tests/bench/native
+	cd tests/bench/cgo && CGO_ENABLED=1 $(GO) build -o "$(CURDIR)/build/native-cgo" .
+	LAB_KERNEL=uml $(LAB) fetch
+	LAB_KERNEL=uml $(GO) test -v -count 1 -timeout 20m -run TestNative -exec "$(CURDIR)/$(LAB)" ./tests/bench -native -reps 9
+
 build: ## build the programs into build/
 	@mkdir -p build
 	$(GO) build -o build/ ./tests/lab ./tests/bench/... ./cmd/verbs ./examples/...
@@ -114,4 +123,7 @@ deps-lab:
 deps-test:
 	$(call need,$(TEST_DEBS))
 
-.PHONY: help demo test test-kernels tables race lint fuzz generate bench build clean deps-lab deps-test
+deps-native:
+	$(call need,$(NATIVE_DEBS))
+
+.PHONY: help demo test test-kernels tables race lint fuzz generate bench bench-native build clean deps-lab deps-test deps-native
