@@ -89,6 +89,9 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	vm.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	// User-mode Linux has a process for each of its own.
+	vm.Cancel = func() error { return syscall.Kill(-vm.Process.Pid, syscall.SIGKILL) }
+	vm.WaitDelay = 2 * time.Second
 	var complaint bytes.Buffer
 	vm.Stderr = &complaint
 	err = vm.Start()
