@@ -13,7 +13,6 @@ import (
 func (c *Conn) progress() {
 	for {
 		n := c.recvCQ.Poll(c.wcs[:])
-		c.recvArmed = c.recvArmed && n == 0
 		good := 0
 		for i := range c.wcs[:n] {
 			if c.receive(&c.wcs[i]) {
@@ -172,7 +171,6 @@ func (c *Conn) reap() {
 	var failed error
 	for n := len(c.reaped); n == len(c.reaped); {
 		n = c.sendCQ.Poll(c.reaped[:])
-		c.sendArmed = c.sendArmed && n == 0
 		for i := range c.reaped[:n] {
 			wc := &c.reaped[i]
 			switch {

@@ -122,17 +122,21 @@ func (c *Conn) await(w *waiter) error {
 		c.sleeper = w
 		deadline := w.deadline
 		c.mu.Unlock()
-		_, err := c.events.Sleep(deadline)
+		events, err := c.events.Sleep(deadline)
 		c.mu.Lock()
 		c.sleeper = nil
+		if events > 0 {
+			// Also if nothing is to be polled: what came as a CQ was armed
+			// may have been polled before, and made an event nevertheless.
+			c.recvArmed, c.sendArmed = false, false
+		}
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			c.die(&resetError{err})
 		}
 	}
 }
 
-// arm asks for events of what is waited for, and tells whether it did. A CQ of
-// which nothing has been polled since it was armed still is.
+// arm asks for events of what is waited for, and tells whether it did.
 func (c *Conn) arm() (did bool) {
 	if !c.recvArmed {
 		c.recvArmed, did = true, true
