@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <rdma/rdma_cma.h>
+#include "die.h"
 
 static struct rdma_event_channel *events;
 static struct ibv_pd *pd;
@@ -24,18 +25,6 @@ struct conn {
 	struct ibv_cq *send_cq, *recv_cq;
 	double begin;
 };
-
-static void die(const char *what)
-{
-	fprintf(stderr, "%s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
-static void must(int ret, const char *what)
-{
-	if (ret)
-		die(what);
-}
 
 static double now(void)
 {

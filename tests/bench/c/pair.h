@@ -10,20 +10,9 @@
 #include <unistd.h>
 #include <x86intrin.h>
 #include <rdma/rdma_cma.h>
+#include "die.h"
 
 enum { WORK = 960, DEPTH = 1024, SIZE = 64, MOST = 64 }; // as in native/main.go
-
-static void die(const char *what)
-{
-	fprintf(stderr, "%s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
-static void must(int ret, const char *what)
-{
-	if (ret)
-		die(what);
-}
 
 // write takes the place of the C library's, in libibverbs too: both drivers
 // ring by it. While mute is set it returns at once; the first call's message is

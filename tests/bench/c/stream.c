@@ -19,16 +19,11 @@
 #include <time.h>
 #include <unistd.h>
 #include <rdma/rsocket.h>
+#include "die.h"
 
 static int tcp;
 
 #define S(f, ...) (tcp ? f(__VA_ARGS__) : r##f(__VA_ARGS__))
-
-static void die(const char *what)
-{
-	fprintf(stderr, "%s: %s\n", what, strerror(errno));
-	exit(1);
-}
 
 static double now(void)
 {
