@@ -1,30 +1,14 @@
 package bench
 
 import (
-	"fmt"
-	"slices"
+	"os"
 	"testing"
+
+	"github.com/goverbs/verbs/tests/bench/record"
 )
 
 // sample is what one side measured, a figure for each repetition.
-type sample []float64
-
-func (s sample) sorted() sample { return slices.Sorted(slices.Values(s)) }
-func (s sample) min() float64   { return slices.Min(s) }
-func (s sample) max() float64   { return slices.Max(s) }
-
-func (s sample) median() float64 {
-	sorted := s.sorted()
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
-}
-
-// steady says whether the figures lie within half their median.
-func (s sample) steady() bool { return s.max()-s.min() <= s.median()/2 }
-
-func (s sample) String() string {
-	return fmt.Sprintf("%.4g / %.4g / %.4g", s.min(), s.median(), s.max())
-}
+type sample = record.Sample
 
 // better is which figures are.
 type better bool
@@ -36,28 +20,40 @@ const (
 
 // comparison is one line of the results.
 type comparison struct {
+	group      string // one of record.Groups
+	device     string // none: the work has nothing to do with one
 	name, unit string
 	better     better
+	target     float64 // least ratio that meets it: the group's, if zero
+	beside     string  // whose figures c has: C's, if empty
 	ours, c    sample
 }
 
-// ratio is how much better the median is than C's, and whether it may be told.
-func (c comparison) ratio() (float64, bool) {
-	r := c.c.median() / c.ours.median()
-	if c.better == higher {
-		r = 1 / r
-	}
-	return r, c.ours.steady() && c.c.steady()
-}
-
-// report logs the line: minimum, median and maximum of both sides.
+// report logs the line: minimum, median and maximum of both sides. With a
+// folder in BENCH_RECORDS it is also kept there.
 func (c comparison) report(t testing.TB) {
 	t.Helper()
-	told := "too noisy for a ratio"
-	if r, ok := c.ratio(); len(c.ours) < 9 {
-		told = "too few for a ratio"
-	} else if ok {
-		told = fmt.Sprintf("ratio %.2f", r)
+	group, ok := record.Find(c.group)
+	if !ok {
+		t.Fatalf("%s: there is no group %q", c.name, c.group)
 	}
-	t.Logf("%-40s Go %-26v C %-26v %s, %s", c.name, c.ours, c.c, c.unit, told)
+	if group.Unit != "" && group.Unit != c.unit {
+		t.Fatalf("%s: %s, the group wants %s", c.name, c.unit, group.Unit)
+	}
+	line := record.Line{
+		Group: c.group, Device: c.device, Name: c.name, Unit: c.unit, Higher: bool(c.better),
+		Beside: c.beside, Target: c.target, Slack: group.Slack, Ours: c.ours, C: c.c,
+	}
+	if line.Beside == "" {
+		line.Beside = "C"
+	}
+	if line.Target == 0 {
+		line.Target = group.Target
+	}
+	t.Log(line)
+	if dir := os.Getenv("BENCH_RECORDS"); dir != "" {
+		if err := record.Append(dir, line); err != nil {
+			t.Error(err)
+		}
+	}
 }

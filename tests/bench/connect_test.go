@@ -22,20 +22,21 @@ func TestConnect(t *testing.T) {
 			many = 24 // with more, C's library takes a queue's offset for none: SIW_INVAL_UOBJ_KEY
 		}
 		type figure struct {
+			group  string
 			name   string
 			of     func(result) float64
 			unit   string
 			better better
 		}
-		latency := figure{"set-up, one at a time", func(r result) float64 { return r["median"] }, "µs", lower}
-		memory := figure{"memory of an idle connection", func(r result) float64 { return r["kilobytes"] / r["connections"] }, "KiB", lower}
+		latency := figure{"set-up", "set-up, one at a time", func(r result) float64 { return r["median"] }, "µs", lower}
+		memory := figure{"memory per connection", "an idle connection", func(r result) float64 { return r["kilobytes"] / r["connections"] }, "KiB", lower}
 		for _, work := range []struct {
 			stay    bool
 			n, p    int
 			figures []figure
 		}{
-			{false, 200, 1, []figure{latency, {"set-ups, one at a time", result.rate, "/s", higher}}},
-			{false, 400, 16, []figure{{"set-ups, 16 at a time", result.rate, "/s", higher}}},
+			{false, 200, 1, []figure{latency, {"set-up", "set-ups, one at a time", result.rate, "/s", higher}}},
+			{false, 400, 16, []figure{{"set-up", "set-ups, 16 at a time", result.rate, "/s", higher}}},
 			{true, many, 16, []figure{memory}},
 		} {
 			work.n = scaled(work.n)
@@ -59,7 +60,7 @@ func TestConnect(t *testing.T) {
 				}
 			}
 			for _, f := range work.figures {
-				line := comparison{name: device + ": " + f.name, unit: f.unit, better: f.better}
+				line := comparison{group: f.group, device: device, name: f.name, unit: f.unit, better: f.better}
 				for i := range max(*reps, 1) {
 					line.ours = append(line.ours, f.of(sides[0].results[i]))
 					line.c = append(line.c, f.of(sides[1].results[i]))

@@ -10,12 +10,6 @@ import (
 
 var native = flag.Bool("native", false, "measure user space alone, on User-mode Linux: make bench-native")
 
-// The most that the library may take, of what the others do.
-const (
-	mostOfC   = 0.9
-	mostOfCgo = 0.2
-)
-
 // TestNative measures what posting and polling cost in user space, beside
 // libibverbs and beside a wrapper of it through cgo. The doorbell is left out
 // on all sides: the system call, with which Go also has to tell its scheduler
@@ -46,34 +40,28 @@ func TestNative(t *testing.T) {
 		}
 		for _, work := range []string{"sends", "receives"} {
 			for i := range sides {
-				if want := samples[0][work].min(); samples[i][work].min() != want || samples[i][work].max() != want {
+				if want := samples[0][work].Min(); samples[i][work].Min() != want || samples[i][work].Max() != want {
 					t.Errorf("%s: %s %v, others %v", sides[i].program, work, samples[i][work], want)
 				}
 			}
 		}
-		if n := samples[0]["allocs"].max(); n != 0 {
+		comparison{
+			group: "allocations", device: device, name: "allocations", unit: "per round", better: lower,
+			beside: "none", ours: samples[0]["allocs"],
+		}.report(t)
+		if n := samples[0]["allocs"].Max(); n != 0 {
 			t.Errorf("%v allocations in a round", n)
 		}
 		for _, name := range []string{
 			"post_recv_1", "post_recv_16", "post_send_1", "post_send_16", "post_send_64", "poll_1", "poll_16", "poll_empty_1",
 		} {
-			ours, c, cgo := samples[0][name], samples[1][name], samples[2][name]
-			t.Logf("%s %-13s ns: Go %-22v C %-22v cgo %-22v  %s  %s", device, name, ours, c, cgo,
-				share("C", ours, c, mostOfC), share("cgo", ours, cgo, mostOfCgo))
+			line := comparison{
+				group: "post and poll", device: device, name: name, unit: "ns", better: lower,
+				beside: "libibverbs", ours: samples[0][name], c: samples[1][name],
+			}
+			line.report(t)
+			line.group, line.beside, line.c = "post and poll, cgo", "cgo", samples[2][name]
+			line.report(t)
 		}
 	})
-}
-
-// share says what part of the others' median ours is, and whether that is more
-// than it may be.
-func share(of string, ours, theirs sample, most float64) string {
-	part := ours.median() / theirs.median()
-	verdict := "met"
-	switch {
-	case !ours.steady() || !theirs.steady():
-		verdict = "too noisy to tell"
-	case part > most:
-		verdict = "missed"
-	}
-	return fmt.Sprintf("%.2f of %s (at most %.1f: %s)", part, of, most, verdict)
 }

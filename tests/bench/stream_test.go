@@ -29,14 +29,14 @@ func TestStream(t *testing.T) {
 			{"send", 64, 20000}, {"send", 4096, 10000}, {"send", 65536, 1500}, {"send", 1 << 20, 100},
 		} {
 			work.n = scaled(work.n)
-			line := comparison{name: fmt.Sprintf("%s: %s of %d bytes", device, work.kind, work.size), unit: "µs", better: lower}
+			line := comparison{group: "rsock", device: device, name: fmt.Sprintf("%s of %d bytes", work.kind, work.size), unit: "µs", better: lower}
 			figure := func(r result) float64 { return r["median"] }
 			if work.kind == "send" {
 				line.unit, line.better = "MB/s", higher
 				figure = func(r result) float64 { return r["bytes"] / r["microseconds"] }
 			}
 			beside := line
-			beside.name += ", beside TCP"
+			beside.group, beside.beside = "rsock, TCP", "TCP"
 			sides := []struct {
 				side
 				*sample

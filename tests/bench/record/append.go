@@ -1,0 +1,76 @@
+package record
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Origin is where and when a line was measured.
+type Origin struct {
+	Kernel  string `json:"kernel"`  // its release
+	Machine string `json:"machine"` // what its processors call themselves
+	CPUs    int    `json:"cpus"`
+	Date    string `json:"date"` // of the day, UTC
+}
+
+// entry is a line as it is appended.
+type entry struct {
+	Origin
+	Line
+}
+
+// Append adds a line to a file in dir, which all processes may share.
+func Append(dir string, l Line) error {
+	o, err := here()
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(entry{o, l})
+	if err != nil {
+		return fmt.Errorf("%s: %w", l.Name, err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, linesFile), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(text, '\n'))
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+const linesFile = "lines.json"
+
+// here is the machine this runs on.
+func here() (Origin, error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return Origin{}, err
+	}
+	model, err := Processor()
+	return Origin{
+		Kernel:  unix.ByteSliceToString(u.Release[:]),
+		Machine: model,
+		CPUs:    runtime.NumCPU(),
+		Date:    time.Now().UTC().Format(time.DateOnly),
+	}, err
+}
+
+// Processor is what the processors call themselves.
+func Processor() (string, error) {
+	text, err := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(text)) {
+		if name, model, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(model), nil
+		}
+	}
+	return "unknown", err
+}
