@@ -89,6 +89,14 @@ fuzz: ## run every fuzz test for FUZZTIME (10s), one after the other
 		grep execs build/fuzz-log.txt | tail -n 1; \
 	done <build/fuzz.txt
 
+# With RUN=TestKill/rxe0/msg, say, only that, and the page stays as it is.
+faults: deps-test build ## cause faults under load, and write what came of them into docs/reliability.md
+	@rm -rf build/faults && mkdir -p build/faults
+	$(LAB) fetch
+	FAULTS=all LAB_TIMEOUT=60m LAB_WRITE="$(CURDIR)/build/faults" FAULTS_TABLE="$(CURDIR)/build/faults/rows" \
+		$(GO) test -v -count 1 -timeout 60m $(if $(RUN),-run '$(RUN)') -exec "$(CURDIR)/$(LAB)" ./tests/faults/harness
+	$(if $(RUN),,$(GO) run ./tests/faults/harness/table build/faults/rows docs/reliability.md)
+
 generate: deps-test ## regenerate package abi
 	$(GO) generate ./abi
 
@@ -126,4 +134,4 @@ deps-test:
 deps-native:
 	$(call need,$(NATIVE_DEBS))
 
-.PHONY: help demo test test-kernels tables race lint fuzz generate bench bench-native build clean deps-lab deps-test deps-native
+.PHONY: help demo test test-kernels tables race lint fuzz faults generate bench bench-native build clean deps-lab deps-test deps-native

@@ -1,0 +1,92 @@
+package harness
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) {
+	if what := os.Getenv("FAULTS_SERVE"); what != "" {
+		name, addr, _ := strings.Cut(what, " ")
+		l, err := layerOf(name)
+		if err == nil {
+			err = l.serve(context.Background(), addr, func(addr string) { fmt.Println(addr) })
+		}
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// exitCorrupt is how a child ends that got wrong data.
+const exitCorrupt = 3
+
+// report is where sessions of a child end.
+func report(err error) {
+	fmt.Fprintln(os.Stderr, "session:", err)
+	if errors.Is(err, errCorrupt) {
+		os.Exit(exitCorrupt)
+	}
+}
+
+// child is a process that serves a layer.
+type child struct {
+	t      testing.TB
+	cmd    *exec.Cmd
+	addr   string
+	stderr bytes.Buffer
+	dead   bool
+}
+
+func newChild(t testing.TB, l layer, addr string) *child {
+	t.Helper()
+	c := &child{t: t, cmd: exec.Command(os.Args[0])}
+	c.cmd.Env = append(os.Environ(), "FAULTS_SERVE="+l.name+" "+addr)
+	c.cmd.Stderr = &c.stderr
+	out, err := c.cmd.StdoutPipe()
+	if err == nil {
+		err = c.cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.addr, err = bufio.NewReader(out).ReadString('\n'); err != nil {
+		c.kill()
+		t.Fatalf("%v: %s", err, c.stderr.Bytes())
+	}
+	c.addr = strings.TrimSpace(c.addr)
+	return c
+}
+
+func (c *child) signal(s unix.Signal) {
+	c.t.Helper()
+	if err := c.cmd.Process.Signal(s); err != nil {
+		c.t.Error(err)
+	}
+}
+
+// kill ends the child and says what it had to say. It may be called again.
+func (c *child) kill() {
+	c.t.Helper()
+	if c.dead {
+		return
+	}
+	c.dead = true
+	c.cmd.Process.Kill()
+	c.cmd.Wait()
+	if code := c.cmd.ProcessState.ExitCode(); code != -1 {
+		c.t.Errorf("the child ended by itself, with %d", code)
+	}
+	if c.t.Failed() {
+		c.t.Logf("child: %s", c.stderr.Bytes())
+	}
+}

@@ -1,0 +1,130 @@
+package harness
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// all says that everything is to be run, however long it takes.
+var all = os.Getenv("FAULTS") == "all"
+
+// fault is one that is caused in the same way on all layers and devices.
+type fault struct {
+	title string
+	quick string // layers that a plain go test has it on; empty for none
+	run   func(*env)
+}
+
+// env is one fault on one layer and device.
+type env struct {
+	*testing.T
+	title  string
+	layer  layer
+	device string
+	rows   int
+	// path is where sessions go: from an address to another.
+	from netip.AddrPort
+	addr string
+}
+
+// each runs a fault on everything.
+func each(t *testing.T, f fault) {
+	t.Helper()
+	labtest.Require(t)
+	for _, device := range []string{labtest.RXE, labtest.SIW} {
+		t.Run(device, func(t *testing.T) {
+			for _, l := range layers {
+				if !all && !slices.Contains(strings.Fields(f.quick), l.name) {
+					continue
+				}
+				t.Run(l.name, func(t *testing.T) {
+					e := &env{T: t, title: f.title, layer: l, device: device, addr: labtest.AddrOf(device) + ":0"}
+					warm(t)
+					before := labtest.Inventory(t)
+					f.run(e)
+					if e.rows == 0 && !t.Failed() {
+						t.Error("nothing was found out")
+					}
+					labtest.SameInventory(t, before)
+				})
+			}
+		})
+	}
+}
+
+// warm has the runtime and the kernel make what they make once.
+var warm = func() func(t testing.TB) {
+	var once sync.Once
+	return func(t testing.TB) {
+		once.Do(func() {
+			for _, device := range []string{labtest.RXE, labtest.SIW} {
+				for _, l := range layers {
+					c := newChild(t, l, labtest.AddrOf(device)+":0")
+					s, err := l.dial(t.Context(), netip.AddrPort{}, c.addr)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := newLoad(s).more(2); err != nil {
+						t.Fatal(err)
+					}
+					s.Close()
+					c.kill()
+				}
+			}
+			labtest.Settled(t)
+		})
+	}
+}()
+
+// serve starts a peer, which is gone when the fault has been run.
+func (e *env) serve() *child {
+	e.Helper()
+	return newChild(e, e.layer, e.addr)
+}
+
+// dial connects to a peer.
+func (e *env) dial(c *child) session {
+	e.Helper()
+	ctx, cancel := context.WithTimeout(e.Context(), patience)
+	defer cancel()
+	s, err := e.layer.dial(ctx, e.from, c.addr)
+	if err != nil {
+		e.Fatal(err)
+	}
+	return s
+}
+
+// again measures how long it takes to connect anew and do a round.
+func (e *env) again(c *child) time.Duration {
+	e.Helper()
+	start := time.Now()
+	s := e.dial(c)
+	ctx, cancel := context.WithTimeout(e.Context(), patience)
+	defer cancel()
+	if err := s.Round(ctx); err != nil {
+		e.Errorf("a new connection: %v", err)
+	}
+	took := time.Since(start)
+	e.close(s)
+	return took
+}
+
+// close insists that a session closes, and soon.
+func (e *env) close(s session) {
+	e.Helper()
+	start := time.Now()
+	if err := s.Close(); err != nil {
+		e.Errorf("Close: %v", err)
+	}
+	if took := time.Since(start); took > 20*time.Second {
+		e.Errorf("Close took %v", took)
+	}
+}

@@ -1,0 +1,85 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// load is rounds of a session, one after the other, until one fails.
+type load struct {
+	s      session
+	rounds atomic.Int64
+	stop   atomic.Bool
+	done   chan struct{}
+
+	// After done:
+	err  error
+	when time.Time // the last round ended
+
+	mu      sync.Mutex
+	longest time.Duration
+	began   time.Time // the round under way
+}
+
+// patience is how long a round may take: nothing here takes so long unless it
+// hangs.
+const patience = 90 * time.Second
+
+func newLoad(s session) *load {
+	l := &load{s: s, done: make(chan struct{})}
+	go func() {
+		defer close(l.done)
+		for !l.stop.Load() && l.err == nil {
+			l.err = l.round()
+		}
+	}()
+	return l
+}
+
+func (l *load) round() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	l.mu.Lock()
+	l.began = time.Now()
+	l.mu.Unlock()
+	err := l.s.Round(ctx)
+	l.mu.Lock()
+	l.when = time.Now()
+	l.longest = max(l.longest, l.when.Sub(l.began))
+	l.mu.Unlock()
+	if err == nil {
+		l.rounds.Add(1)
+	}
+	return err
+}
+
+// more waits for n more rounds, or for the end.
+func (l *load) more(n int64) error {
+	for until := l.rounds.Load() + n; l.rounds.Load() < until; {
+		select {
+		case <-l.done:
+			return fmt.Errorf("after %d rounds: %w", l.rounds.Load(), l.err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// slowest is how long the longest round took, of those since the last call.
+func (l *load) slowest() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	most := l.longest
+	l.longest = 0
+	return most
+}
+
+// end stops after the round under way.
+func (l *load) end() error {
+	l.stop.Store(true)
+	<-l.done
+	return l.err
+}

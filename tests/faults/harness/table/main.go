@@ -1,0 +1,111 @@
+// Command table writes the part of docs/reliability.md that tells of faults on
+// one host, from what tests/faults/harness wrote to the file that FAULTS_TABLE
+// names; make faults runs both.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"strings"
+)
+
+func main() {
+	log.SetFlags(0)
+	if len(os.Args) != 3 {
+		log.Fatal("usage: table rows docs/reliability.md")
+	}
+	if err := run(os.Args[1], os.Args[2]); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(rows, page string) error {
+	text, err := os.ReadFile(rows)
+	if err != nil {
+		return err
+	}
+	part, err := markdown(string(text))
+	if err != nil {
+		return err
+	}
+	old, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	composed, err := insert(string(old), part)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(page, []byte(composed), 0o644)
+}
+
+// What the part stands between.
+const begin, end = "<!-- written by make faults -->\n", "<!-- end -->\n"
+
+func insert(page, part string) (string, error) {
+	before, rest, ok := strings.Cut(page, begin)
+	_, after, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		return "", errors.New("the page has no place for the faults")
+	}
+	return before + begin + part + end + after, nil
+}
+
+// A row of what the harness found: on a kernel, a test, named by a title, for a
+// layer and a driver: what the program saw, how long that took, how long until
+// it worked again.
+type row struct{ kernel, test, title, layer, driver, saw, took, again string }
+
+// key is what a line of the tables is about.
+type key struct{ test, title, layer string }
+
+// markdown makes a table for each title, in the order in which they come, with
+// both drivers beside each other.
+func markdown(text string) (string, error) {
+	var order []key
+	rows := map[key]map[string]row{}
+	kernel := ""
+	for line := range strings.Lines(text) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if len(f) != 8 {
+			return "", fmt.Errorf("%q is no row", line)
+		}
+		r := row{f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7]}
+		if kernel == "" {
+			kernel = r.kernel
+		}
+		k := key{r.test, r.title, r.layer}
+		if rows[k] == nil {
+			rows[k] = map[string]row{}
+			order = append(order, k)
+		}
+		if _, ok := rows[k][r.driver]; ok || r.kernel != kernel {
+			return "", fmt.Errorf("%q comes twice, or is of another kernel", line)
+		}
+		rows[k][r.driver] = r
+	}
+	if len(order) == 0 {
+		return "", errors.New("no rows")
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "On Linux %s.\n", kernel)
+	done := map[key]bool{}
+	for _, first := range order {
+		head := key{first.test, first.title, ""}
+		if done[head] {
+			continue
+		}
+		done[head] = true
+		fmt.Fprintf(&b, "\n**%s** (`make faults RUN=%s`)\n\n", first.title, first.test)
+		b.WriteString("| | rxe | after | again | siw | after | again |\n|---|---|---|---|---|---|---|\n")
+		for _, k := range order {
+			if k.test == first.test && k.title == first.title {
+				rxe, siw := rows[k]["rxe"], rows[k]["siw"]
+				b.WriteString("| " + strings.Join([]string{k.layer, rxe.saw, rxe.took, rxe.again, siw.saw, siw.took, siw.again}, " | ") + " |\n")
+			}
+		}
+	}
+	return b.String(), nil
+}

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+const rows = "6.12\tTestKill\tkilled\tverbs\trxe\t`EIO`\t5 ms\t1 s\n" +
+	"6.12\tTestCut\tcut\tverbs\trxe\tgoes on\t2 s\t\n" +
+	"6.12\tTestKill\tkilled\tmsg\tsiw\t`EPIPE`\t6 ms\t2 s\n" +
+	"6.12\tTestKill\tkilled\tverbs\tsiw\t`EPIPE`\t7 ms\t3 s\n"
+
+func TestMarkdown(t *testing.T) {
+	got, err := markdown(rows)
+	const head = "| | rxe | after | again | siw | after | again |\n|---|---|---|---|---|---|---|\n"
+	want := "On Linux 6.12.\n" +
+		"\n**killed** (`make faults RUN=TestKill`)\n\n" + head +
+		"| verbs | `EIO` | 5 ms | 1 s | `EPIPE` | 7 ms | 3 s |\n" +
+		"| msg |  |  |  | `EPIPE` | 6 ms | 2 s |\n" +
+		"\n**cut** (`make faults RUN=TestCut`)\n\n" + head +
+		"| verbs | goes on | 2 s |  |  |  |  |\n"
+	if err != nil || got != want {
+		t.Errorf("%v: %s\nwant %s", err, got, want)
+	}
+	for _, bad := range []string{"", "too\tfew\n", rows + strings.SplitAfter(rows, "\n")[0], rows + strings.Replace(rows, "6.12", "7.2", 1)} {
+		if got, err := markdown(bad); err == nil {
+			t.Errorf("%q gives %q", bad, got)
+		}
+	}
+}
+
+func TestInsert(t *testing.T) {
+	got, err := insert("a\n"+begin+"old\n"+end+"b\n"+end, "new\n")
+	if want := "a\n" + begin + "new\n" + end + "b\n" + end; err != nil || got != want {
+		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+	if _, err := insert("a\n"+end, "new\n"); err == nil {
+		t.Error("no place, no error")
+	}
+}

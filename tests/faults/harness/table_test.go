@@ -1,0 +1,105 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// names are what errors are called in the table, the most telling first.
+var names = []struct {
+	err  error
+	name string
+}{
+	{cm.ErrDeviceRemoved, "`cm.ErrDeviceRemoved`"},
+	{msg.ErrUnreadable, "`msg.ErrUnreadable`"},
+	{uverbs.WCRetryExcErr, "`WCRetryExcErr`"},
+	{uverbs.WCRNRRetryExcErr, "`WCRNRRetryExcErr`"},
+	{cm.ErrDisconnected, "`cm.ErrDisconnected`"},
+	{uverbs.ErrQueueFull, "`uverbs.ErrQueueFull`"},
+	{os.ErrDeadlineExceeded, "`os.ErrDeadlineExceeded`"},
+	{context.DeadlineExceeded, "`context.DeadlineExceeded`"},
+	{io.ErrUnexpectedEOF, "`io.ErrUnexpectedEOF`"},
+	{io.EOF, "`io.EOF`"},
+}
+
+func nameOf(err error) string {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return "`" + unix.ErrnoName(errno) + "`"
+	}
+	for _, n := range names {
+		if errors.Is(err, n.err) {
+			return n.name
+		}
+	}
+	return err.Error()
+}
+
+// wants are the documented errors, by layer or by device and layer.
+type wants map[string][]error
+
+// expect insists on one of the documented errors, and names it.
+func (e *env) expect(w wants, err error) string {
+	e.Helper()
+	list, ok := w[e.device+" "+e.layer.name]
+	if !ok {
+		list = w[e.layer.name]
+	}
+	for _, want := range list {
+		if errors.Is(err, want) {
+			return nameOf(err)
+		}
+	}
+	e.Errorf("%v, want one of %v", err, list)
+	return nameOf(err)
+}
+
+// row adds a row to the table: what the program saw, how long that took, and
+// how long until it worked again; zero is not said.
+func (e *env) row(saw string, took, again time.Duration) {
+	e.Helper()
+	e.rows++
+	e.Logf("%s; %s; again %s", saw, brief(took), brief(again))
+	file := os.Getenv("FAULTS_TABLE")
+	if file == "" || e.Failed() {
+		return
+	}
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		e.Fatal(err)
+	}
+	defer f.Close()
+	test, _, _ := strings.Cut(e.Name(), "/")
+	driver := map[string]string{labtest.RXE: "rxe", labtest.SIW: "siw"}[e.device]
+	fmt.Fprintf(f, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", os.Getenv("VERBS_LAB"), test, e.title, e.layer.name, driver, saw, brief(took), brief(again))
+}
+
+// brief is a duration in two digits.
+func brief(d time.Duration) string {
+	switch {
+	case d <= 0:
+		return ""
+	case d < time.Millisecond:
+		return "< 1 ms"
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.1f ms", d.Seconds()*1e3)
+	case d < time.Second:
+		return fmt.Sprintf("%.0f ms", d.Seconds()*1e3)
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	}
+	return fmt.Sprintf("%.0f s", d.Seconds())
+}
