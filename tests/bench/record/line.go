@@ -111,5 +111,9 @@ func (l Line) String() string {
 	if l.Device != "" {
 		name = l.Device + ": " + name
 	}
-	return fmt.Sprintf("%-44s Go %-26v %s %-26v %s, ratio %s: %s", name, l.Ours, l.Beside, l.C, l.Unit, l.Told(), l.Verdict())
+	told := string(l.Verdict())
+	if r, v := l.Ratio(); v == "" {
+		told = fmt.Sprintf("ratio %.2f: %s", r, told)
+	}
+	return fmt.Sprintf("%-44s Go %-26v %s %-26v %s, %s", name, l.Ours, l.Beside, l.C, l.Unit, told)
 }

@@ -2,6 +2,7 @@ package record
 
 import (
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -24,10 +25,18 @@ func (s Sample) Median() float64 {
 // Steady says whether the figures lie within half their median.
 func (s Sample) Steady() bool { return s.Max()-s.Min() <= s.Median()/2 }
 
-// String is minimum, median and maximum.
+// Figure is a number in four digits, or more before the point.
+func Figure(v float64) string {
+	if math.Abs(v) >= 1000 {
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.4g", v)
+}
+
+// String is minimum, median and maximum; nothing, if there are no figures.
 func (s Sample) String() string {
 	if len(s) == 0 {
-		return "none"
+		return ""
 	}
-	return fmt.Sprintf("%.4g / %.4g / %.4g", s.Min(), s.Median(), s.Max())
+	return Figure(s.Min()) + " / " + Figure(s.Median()) + " / " + Figure(s.Max())
 }

@@ -1,0 +1,118 @@
+// Command benchdoc writes docs/benchmarks.md, and what lies in docs/benchmarks
+// beside it: plots of each group of lines, and the figures themselves.
+//
+//	benchdoc                     # writes the page and the plots again
+//	benchdoc lab build/bench     # first takes what the tests left in build/bench
+//	                             # for docs/benchmarks/lab.json
+//
+// make bench and make bench-native run it. All of the page is from the files of
+// figures and from notes.md, which is written by hand.
+package main
+
+import (
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/goverbs/verbs/tests/bench/record"
+)
+
+const docs = "docs"
+
+func main() {
+	log.SetFlags(0)
+	err := error(nil)
+	switch len(os.Args) {
+	case 1:
+	case 3:
+		err = collect(docs, os.Args[1], os.Args[2])
+	default:
+		log.Fatal("usage: benchdoc [lab|native folder]")
+	}
+	if err == nil {
+		err = write(docs)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// collect makes a part's file of figures from what its tests left in dir. What
+// they did not measure is not in it, however old.
+func collect(docs, part, dir string) error {
+	run, err := record.Collect(dir, part)
+	if err != nil {
+		return err
+	}
+	if run.Host, err = record.Processor(); err != nil {
+		return err
+	}
+	version, err := exec.Command("dpkg-query", "-W", "-f", "${Version}", "libibverbs1").Output()
+	if err != nil {
+		return err
+	}
+	run.RDMA = string(version)
+	text, err := run.Text()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(figures(docs, part), text, 0o644)
+}
+
+// figures is the file of a part's figures.
+func figures(docs, part string) string { return filepath.Join(docs, "benchmarks", part+".json") }
+
+// render makes the page and the plots: text by file, in docs.
+func render(docs string) (map[string][]byte, error) {
+	runs := map[string]record.Run{}
+	for _, part := range []string{record.Native, record.Lab} {
+		run, err := record.Read(figures(docs, part), part)
+		if err != nil {
+			return nil, err
+		}
+		runs[part] = run
+	}
+	notes, err := os.ReadFile(filepath.Join(docs, "benchmarks", "notes.md"))
+	if err != nil {
+		return nil, err
+	}
+	files := map[string][]byte{}
+	plots := map[string]string{}
+	for _, g := range record.Groups {
+		svg, err := chart(g, runs[g.Part].Of(g))
+		if err != nil {
+			return nil, err
+		}
+		if svg != nil {
+			name := "benchmarks/" + strings.NewReplacer(", ", "-", " ", "-").Replace(strings.ToLower(g.Name)) + ".svg"
+			files[name], plots[g.Name] = svg, name
+		}
+	}
+	files["benchmarks.md"] = page(runs, plots, string(notes))
+	return files, nil
+}
+
+// write writes what render makes, and removes plots of earlier runs.
+func write(docs string) error {
+	files, err := render(docs)
+	if err != nil {
+		return err
+	}
+	old, err := filepath.Glob(filepath.Join(docs, "benchmarks", "*.svg"))
+	if err != nil {
+		return err
+	}
+	for _, f := range old {
+		if err := os.Remove(f); err != nil {
+			return err
+		}
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(docs, name), text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,129 @@
+package record
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Run is all that was measured of one part, in one go.
+type Run struct {
+	Origin
+	Host  string `json:"host"`  // the processor of the machine under the kernel
+	RDMA  string `json:"rdma"`  // version of the C libraries
+	Lines []Line `json:"lines"` // in the order of Groups
+}
+
+// Collect makes a run of what was appended to dir. It refuses lines of another
+// part, of different kernels, or of the same name. Nothing appended is an
+// empty run.
+func Collect(dir, part string) (Run, error) {
+	var r Run
+	text, err := os.ReadFile(filepath.Join(dir, linesFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return r, nil
+	} else if err != nil {
+		return r, err
+	}
+	known := map[string]bool{}
+	for d := json.NewDecoder(bytes.NewReader(text)); ; {
+		var e entry
+		if err := d.Decode(&e); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return Run{}, fmt.Errorf("%s: %w", dir, err)
+		}
+		if len(r.Lines) == 0 {
+			r.Origin = e.Origin
+		}
+		e.Date = r.Date // a run may go past midnight
+		if e.Origin != r.Origin {
+			return Run{}, fmt.Errorf("%s: %s was measured on %v, others on %v", dir, e.Name, e.Origin, r.Origin)
+		}
+		if known[e.key()] {
+			return Run{}, fmt.Errorf("%s: %s: twice", dir, e.key())
+		}
+		known[e.key()] = true
+		r.Lines = append(r.Lines, e.Line)
+	}
+	slices.SortStableFunc(r.Lines, func(a, b Line) int { return order(a.Group) - order(b.Group) })
+	return r, r.check(part)
+}
+
+// check finds lines that do not belong to the part.
+func (r Run) check(part string) error {
+	for _, l := range r.Lines {
+		if g, ok := Find(l.Group); !ok || g.Part != part {
+			return fmt.Errorf("%s: no group of the part %s", l.key(), part)
+		}
+	}
+	return nil
+}
+
+func order(group string) int {
+	return slices.IndexFunc(Groups, func(g Group) bool { return g.Name == group })
+}
+
+func (l Line) key() string { return l.Group + "/" + l.Device + "/" + l.Name }
+
+// Read reads a run from a file. Without the file nothing was measured.
+func Read(file, part string) (Run, error) {
+	var r Run
+	text, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return r, nil
+	} else if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(text, &r); err != nil {
+		return Run{}, fmt.Errorf("%s: %w", file, err)
+	}
+	return r, r.check(part)
+}
+
+// Text is the run as Read takes it, a line of text for each.
+func (r Run) Text() ([]byte, error) {
+	lines := r.Lines
+	r.Lines = []Line{}
+	head, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	text := bytes.TrimSuffix(head, []byte("]}"))
+	for i, l := range lines {
+		line, err := json.Marshal(l)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", l.key(), err)
+		}
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = append(append(text, '\n'), line...)
+	}
+	return append(text, "\n]}\n"...), nil
+}
+
+// Of is the lines of a group, and in place of those that are missing, lines
+// without figures.
+func (r Run) Of(g Group) []Line {
+	var lines []Line
+	for _, l := range r.Lines {
+		if l.Group == g.Name {
+			lines = append(lines, l)
+		}
+	}
+	for _, device := range g.devices() {
+		for _, name := range g.Lines {
+			l := Line{Group: g.Name, Device: device, Name: name}
+			if !slices.ContainsFunc(lines, func(o Line) bool { return o.key() == l.key() }) {
+				lines = append(lines, l)
+			}
+		}
+	}
+	return lines
+}

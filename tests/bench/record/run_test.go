@@ -1,0 +1,137 @@
+package record
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestRun(t *testing.T) {
+	dir := t.TempDir()
+	lines := []Line{
+		{Group: "set-up", Device: "rxe0", Name: "b", Unit: "µs", Beside: "C", Target: 1, Ours: around(1.0/3, 0), C: around(2, 1)},
+		{Group: "latency", Device: "siw0", Name: "a", Unit: "µs", Higher: true, Beside: "C", Ours: around(1, 0)},
+		{Group: "set-up", Name: "a", Unit: "MiB", Beside: "C", Slack: 6, Ours: around(1, 0)},
+	}
+	for _, l := range lines {
+		if err := Append(dir, l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := Collect(dir, Lab)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []Line{lines[1], lines[0], lines[2]}; !reflect.DeepEqual(r.Lines, want) {
+		t.Errorf("collected %v", r.Lines)
+	}
+	if r.Kernel == "" || r.CPUs == 0 || r.Machine == "" {
+		t.Errorf("origin %+v", r.Origin)
+	}
+	if _, err := time.Parse(time.DateOnly, r.Date); err != nil {
+		t.Error(err)
+	}
+
+	r.Host = "somewhere"
+	text, err := r.Text()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "lab.json")
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := Read(file, Lab); err != nil || !reflect.DeepEqual(again, r) {
+		t.Errorf("wrote %v, read %v, %v", r, again, err)
+	}
+	if _, err := Read(file, Native); err == nil {
+		t.Error("a part's file was taken for another's")
+	}
+	if none, err := Read(file+"x", Lab); err != nil || len(none.Lines) != 0 {
+		t.Errorf("no file gave %v, %v", none, err)
+	}
+}
+
+// TestEmptyRun is one of which nothing was measured: it reads as it was written.
+func TestEmptyRun(t *testing.T) {
+	dir := t.TempDir()
+	r, err := Collect(dir, Lab)
+	if err != nil || len(r.Lines) != 0 {
+		t.Fatal(r, err)
+	}
+	text, err := r.Text()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "lab.json")
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := Read(file, Lab); err != nil || len(r.Lines) != 0 {
+		t.Errorf("%v, %v", r, err)
+	}
+}
+
+func TestCollectRefuses(t *testing.T) {
+	const one = `{"kernel":"6.12","machine":"m","cpus":2,"date":"2026-01-01","group":"set-up","name":"a","ours":[1]}` + "\n"
+	for _, test := range []struct{ name, text, want string }{
+		{"the same twice", one + one, "twice"},
+		{"two kernels", one + strings.NewReplacer("6.12", "6.1", `"a"`, `"b"`).Replace(one), "others on"},
+		{"two machines", one + strings.NewReplacer(`"m"`, `"n"`, `"a"`, `"b"`).Replace(one), "others on"},
+		{"another part", strings.Replace(one, "set-up", "allocations", 1), "no group of the part lab"},
+		{"no group", strings.Replace(one, "set-up", "x", 1), "no group"},
+		{"half a line", one + one[:20], "unexpected EOF"},
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, linesFile), []byte(test.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Collect(dir, Lab); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, linesFile), []byte(one+strings.NewReplacer("01-01", "01-02", `"a"`, `"b"`).Replace(one)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := Collect(dir, Lab); err != nil || r.Date != "2026-01-01" {
+		t.Errorf("a run past midnight: %v, %v", r.Date, err)
+	}
+}
+
+func TestMissingLines(t *testing.T) {
+	g := Group{Name: "g", Lines: []string{"a", "b"}}
+	r := Run{Lines: []Line{
+		{Group: "g", Device: "rxe0", Name: "b", Ours: Sample{1}},
+		{Group: "g", Device: "rxe0", Name: "more", Ours: Sample{1}},
+		{Group: "h", Device: "rxe0", Name: "a", Ours: Sample{1}},
+	}}
+	var got []string
+	for _, l := range r.Of(g) {
+		got = append(got, l.Device+" "+l.Name+" "+string(l.Verdict()))
+	}
+	want := []string{
+		"rxe0 b missed", "rxe0 more missed", "rxe0 a not measured", "siw0 a not measured", "siw0 b not measured",
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestGroups has names that files can be named after, each once, and of every
+// group what tells whether it is met.
+func TestGroups(t *testing.T) {
+	names, works := map[string]bool{}, map[string]bool{}
+	for _, g := range Groups {
+		if names[g.Name] || works[g.Work] || g.Work == "" || g.Wanted == "" || g.Part != Lab && g.Part != Native {
+			t.Errorf("%+v", g)
+		}
+		names[g.Name], works[g.Work] = true, true
+		if (g.Slack != 0) != (g.Unit != "") || g.Slack != 0 && g.Target != 0 {
+			t.Errorf("%s: slack %v %s, target %v", g.Name, g.Slack, g.Unit, g.Target)
+		}
+	}
+}
