@@ -60,7 +60,7 @@ func guest(r *result) error {
 	if err := enterRoot(j); err != nil {
 		return err
 	}
-	if err := setupNetwork(j.Modules != ""); err != nil {
+	if err := setupNetwork(j.Modules != "", j.Host); err != nil {
 		return err
 	}
 	return execute(j, r)

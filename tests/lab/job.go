@@ -5,10 +5,12 @@ import (
 	"debug/elf"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/cavaliergopher/cpio"
@@ -24,6 +26,7 @@ type job struct {
 	Early   []string // module files in the initramfs, in loading order
 	Write   string   // LAB_WRITE
 	Probe   bool     // only show that the kernel boots
+	Host    int      // which of two machines this is; 0 if there is no other
 }
 
 // started is what the guest reports before it runs the program.
@@ -72,6 +75,14 @@ func newJob(k kernel, args []string) (job, error) {
 		}
 	}
 	return j, nil
+}
+
+// onHost is the job for one of two machines, with the other's kernel.
+func (j job) onHost(host int, k, other kernel) job {
+	j.Env = append(slices.DeleteFunc(slices.Clone(j.Env), func(s string) bool { return strings.HasPrefix(s, "VERBS_LAB=") }),
+		"VERBS_LAB="+k.release, fmt.Sprintf("VERBS_HOST=%d", host), "VERBS_PEER="+other.release)
+	j.Host, j.Release, j.Modules = host, k.release, k.modules
+	return j
 }
 
 // writeInitramfs writes a root with this program as /init, the modules that

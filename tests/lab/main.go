@@ -32,6 +32,17 @@
 // 9p, serial lines that of the ports. It runs programs at the processor's own
 // speed, for measurements of code in user space.
 //
+// With LAB_PEER there are two machines, which run the program both. The devices
+// are the same, but their links are wires between the two, which keep no frame
+// for a machine that is gone; the peer's addresses end with 2:
+//
+//	lab ─┬─ QEMU, VERBS_HOST=1 ── program       rxe0 on w0, siw0 on w1, and
+//	     ╞═ wires w0, w1, c0 ═                  c0  10.9.9.1/24  to talk over
+//	     └─ QEMU, VERBS_HOST=2 ── program
+//
+// The run ends with the first machine, whose exit status is the lab's. What the
+// peer prints goes to stderr. If the peer's kernel goes down it is booted again.
+//
 // Debian's kernels lack siw, so it is built from Debian's sources of the same
 // version, with the compiler and tools that the kernel's headers depend on,
 // unpacked beside them: nothing of this need be installed, nor suit this
@@ -44,6 +55,7 @@
 //	LAB_KERNEL     6.12 (default), 6.1 or 7.2; uml is User-mode Linux of about 7.3,
 //	               which boots in a second and runs programs at full speed, but
 //	               makes system calls slow, and has no modules, BPF or cgroups
+//	LAB_PEER       kernel of a second machine, as LAB_KERNEL; none by default
 //	LAB_TIMEOUT    longest run, default 20m
 //	LAB_MEM        guest memory in MiB, default 2048
 //	LAB_CPUS       guest processors, default 2
@@ -51,7 +63,8 @@
 //	LAB_WRITE      folder whose files the guest may change for good
 //	LAB_DEBUG=1    show the kernel's console
 //
-// The program finds VERBS_LAB set to the kernel's release.
+// The program finds VERBS_LAB set to the kernel's release, and of two VERBS_HOST
+// to 1 or 2 and VERBS_PEER to the other kernel's release.
 package main
 
 import (
@@ -112,7 +125,19 @@ func run(ctx context.Context, args []string) (int, error) {
 	if opt.accel == "" && !k.uml() {
 		opt.accel = accelerator(ctx, k, opt)
 	}
-	return bootAgain(ctx, k, j, opt, stdio{os.Stdin, os.Stdout, os.Stderr})
+	std := stdio{os.Stdin, os.Stdout, os.Stderr}
+	name := os.Getenv("LAB_PEER")
+	if name == "" {
+		return bootAgain(ctx, k, j, opt, std)
+	}
+	peer, err := fetchKernel(ctx, name)
+	if err == nil && (k.uml() || peer.uml()) {
+		err = errors.New("LAB_PEER: User-mode Linux has no wire to another machine")
+	}
+	if err != nil {
+		return exitLab, err
+	}
+	return bootPair(ctx, k, peer, j, opt, std)
 }
 
 func fetchAll(ctx context.Context) (int, error) {

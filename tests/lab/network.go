@@ -5,18 +5,21 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
 )
 
-// devices are what every program finds. The link of one is made by link.
-var devices = []struct {
+// device is what every program finds. Its link is made by link.
+type device struct {
 	name, kind string
 	link       netlink.Link
 	addrs      []string
-}{
+}
+
+var devices = []device{
 	{"rxe0", "rxe", &netlink.Veth{LinkAttrs: linkAttrs("v0"), PeerName: "v1"}, []string{"10.9.0.1/24", "fd00:9::1/64"}},
 	{"siw0", "siw", &netlink.Dummy{LinkAttrs: linkAttrs("d0")}, []string{"10.9.1.1/24", "fd00:9:1::1/64"}},
 }
@@ -27,7 +30,37 @@ func linkAttrs(name string) netlink.LinkAttrs {
 	return a
 }
 
-func setupNetwork(modules bool) error {
+// devicesOf are those of one of two machines, on wires that are there.
+func devicesOf(host int) ([]device, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, err
+	}
+	for i, name := range wires {
+		at := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().HardwareAddr.String() == mac(i, host) })
+		if at < 0 {
+			return nil, fmt.Errorf("no network card for %s", name)
+		}
+		if err := netlink.LinkSetName(links[at], name); err != nil {
+			return nil, err
+		}
+	}
+	if err := configure(controlWire, []string{fmt.Sprintf("10.9.9.%d/24", host)}); err != nil {
+		return nil, err
+	}
+	var all []device
+	for i, d := range devices {
+		// As in the table, with this host's number in place of 1.
+		d.link, d.addrs = &netlink.Device{LinkAttrs: linkAttrs(wires[i])}, slices.Clone(d.addrs)
+		for j, a := range d.addrs {
+			d.addrs[j] = strings.Replace(a, "1/", fmt.Sprintf("%d/", host), 1)
+		}
+		all = append(all, d)
+	}
+	return all, nil
+}
+
+func setupNetwork(modules bool, host int) error {
 	os.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
 	if !modules {
 		// All is built in.
@@ -38,15 +71,19 @@ func setupNetwork(modules bool) error {
 	if err := linkUp("lo"); err != nil {
 		return err
 	}
-	for _, d := range devices {
-		if err := netlink.LinkAdd(d.link); err != nil {
-			return fmt.Errorf("add %s: %w", d.link.Attrs().Name, err)
+	found := devices
+	if host != 0 {
+		if out, err := exec.Command("modprobe", "virtio_net").CombinedOutput(); err != nil {
+			return fmt.Errorf("modprobe: %w: %s", err, out)
 		}
-	}
-	if err := linkUp("v1"); err != nil { // or v0 has no carrier
+		var err error
+		if found, err = devicesOf(host); err != nil {
+			return err
+		}
+	} else if err := addLinks(); err != nil {
 		return err
 	}
-	for _, d := range devices {
+	for _, d := range found {
 		link := d.link.Attrs().Name
 		if err := configure(link, d.addrs); err != nil {
 			return err
@@ -59,6 +96,16 @@ func setupNetwork(modules bool) error {
 		}
 	}
 	return nil
+}
+
+// addLinks makes the devices' links where there are no wires.
+func addLinks() error {
+	for _, d := range devices {
+		if err := netlink.LinkAdd(d.link); err != nil {
+			return fmt.Errorf("add %s: %w", d.link.Attrs().Name, err)
+		}
+	}
+	return linkUp("v1") // or v0 has no carrier
 }
 
 func configure(link string, addrs []string) error {

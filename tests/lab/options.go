@@ -21,6 +21,16 @@ type options struct {
 	mem     int // MiB
 	cpus    int
 	debug   bool
+
+	// Of two machines, the wires between them, and which this is.
+	net  *network
+	host int
+}
+
+// on is the options for one of two machines.
+func (o options) on(net *network, host int) options {
+	o.net, o.host = net, host
+	return o
 }
 
 func optionsFromEnv() (options, error) {
@@ -72,7 +82,20 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 		args = append(args, "-chardev", "socket,id="+name+",path="+filepath.Join(dir, name),
 			"-device", "virtserialport,chardev="+name+",name="+name)
 	}
-	return exec.CommandContext(ctx, "qemu-system-x86_64", args...), nil
+	var files []*os.File
+	if o.net != nil {
+		var err error
+		if files, err = o.net.plug(o.host); err != nil {
+			return nil, err
+		}
+	}
+	for i := range files {
+		args = append(args, "-netdev", fmt.Sprintf("socket,id=%s,fd=%d", wires[i], 3+i),
+			"-device", fmt.Sprintf("virtio-net-pci,netdev=%s,mac=%s,romfile=", wires[i], mac(i, o.host)))
+	}
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", args...)
+	cmd.ExtraFiles = files
+	return cmd, nil
 }
 
 // hostID tells machines apart as far as KVM goes.

@@ -37,6 +37,9 @@ var ports = []string{portIn, portOut, portErr, portResult}
 // errBoot is a kernel that went down before anything ran on it.
 var errBoot = errors.New("the kernel did not come up")
 
+// errWarned is a kernel that told of a bug of its own.
+var errWarned = errors.New("the kernel warned")
+
 // bootAgain is boot that tries again if the kernel does not come up. QEMU's
 // emulation of several processors now and then runs code that the kernel has
 // just patched, as it does a lot of early on, and the kernel takes offence.
@@ -83,6 +86,9 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	vm, err := machine(ctx, k, opt, dir, initramfs, j.Write)
 	if err != nil {
 		return exitLab, err
+	}
+	if opt.net != nil {
+		defer opt.net.unplug(opt.host)
 	}
 
 	// The machine dies with this thread, so the thread must outlive it.
@@ -151,6 +157,9 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	streams.Wait()
 
 	console, _ := os.ReadFile(filepath.Join(dir, "console"))
+	if j.Host == peerHost && reWarning.Match(console) {
+		return exitLab, fmt.Errorf("%w:%s", errWarned, tail(console)) // there may be nobody left to read its log
+	}
 	switch {
 	case ctx.Err() != nil:
 		return exitLab, fmt.Errorf("stopped: %w%s", context.Cause(ctx), tail(console))
@@ -161,14 +170,14 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	case !rep.started && !rep.ended:
 		return exitLab, fmt.Errorf("%w%s", errBoot, tail(console))
 	case !rep.ended:
-		return exitLab, fmt.Errorf("the kernel went down before the program ended%s", tail(console))
+		return exitLab, fmt.Errorf("%w%s", errDown, tail(console))
 	}
 	r := rep.result
 	if r.Error != "" {
 		return exitLab, fmt.Errorf("in the guest: %s%s", r.Error, tail(console))
 	}
 	if len(r.Kernel) > 0 {
-		err = fmt.Errorf("the kernel warned:\n%s", strings.Join(r.Kernel, "\n"))
+		err = fmt.Errorf("%w:\n%s", errWarned, strings.Join(r.Kernel, "\n"))
 		if r.Exit == 0 {
 			r.Exit = exitLab
 		}

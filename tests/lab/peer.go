@@ -1,0 +1,100 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+)
+
+// The two machines of a pair. Where there is but one it is host 0.
+const (
+	firstHost = 1
+	peerHost  = 2
+)
+
+// errDown is a kernel that went down, or was turned off, under a program.
+var errDown = errors.New("the kernel went down before the program ended")
+
+// bootPair runs j on k, and beside it, on other, again as the peer's. The run
+// ends with the first machine. A peer whose kernel goes down is booted again;
+// one whose program ends stays off.
+func bootPair(ctx context.Context, k, other kernel, j job, opt options, std stdio) (int, error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	net, err := newNetwork()
+	if err != nil {
+		return exitLab, err
+	}
+	defer net.close()
+	ended := errors.New("the first machine has ended")
+	peer := make(chan error, 1)
+	go func() {
+		log := &prefixer{w: std.err, prefix: "peer: "}
+		err := keepPeer(ctx, other, j.onHost(peerHost, other, k), opt.on(net, peerHost), stdio{strings.NewReader(""), log, log})
+		if errors.Is(err, ended) && !errors.Is(err, errWarned) {
+			err = nil
+		}
+		if err != nil {
+			err = fmt.Errorf("peer: %w", err)
+			stop(err)
+		}
+		peer <- err
+	}()
+	code, err := bootAgain(ctx, k, j.onHost(firstHost, k, other), opt.on(net, firstHost), std)
+	stop(ended)
+	if perr := <-peer; perr != nil {
+		if !errors.Is(err, perr) {
+			err = errors.Join(err, perr)
+		}
+		if code == 0 {
+			code = exitLab
+		}
+	}
+	return code, err
+}
+
+// keepPeer keeps the peer running until its program ends, or ctx does.
+func keepPeer(ctx context.Context, k kernel, j job, opt options, std stdio) error {
+	for {
+		code, err := bootAgain(ctx, k, j, opt, std)
+		switch {
+		case errors.Is(err, errDown) && !errors.Is(err, errWarned) && ctx.Err() == nil:
+			fmt.Fprintln(std.err, "went down, and is booted again")
+		case err != nil:
+			return err
+		case code != 0:
+			return fmt.Errorf("its program ended with status %d", code)
+		default:
+			return nil
+		}
+	}
+}
+
+// prefixer marks the lines that it writes.
+type prefixer struct {
+	w      io.Writer
+	prefix string
+
+	mu   sync.Mutex
+	line []byte
+}
+
+func (p *prefixer) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.line = append(p.line, b...)
+	for {
+		i := bytes.IndexByte(p.line, '\n')
+		if i < 0 {
+			return len(b), nil
+		}
+		if _, err := fmt.Fprintf(p.w, "%s%s", p.prefix, p.line[:i+1]); err != nil {
+			return 0, err
+		}
+		p.line = append(p.line[:0], p.line[i+1:]...)
+	}
+}
