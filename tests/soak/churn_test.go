@@ -1,0 +1,114 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// What a client asks for in its private data.
+const (
+	stay   = iota + 1 // until the client closes
+	leave             // the server closes
+	refuse            // the server rejects
+	whim              // the client may give up while it connects
+)
+
+// small is for connections that carry nothing.
+var small = uverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16}
+
+func serveChurn(s *side) (service, error) {
+	return serveCM(s, "churn", func(ctx context.Context, req *cm.Request) error {
+		want := req.PrivateData()[0]
+		if want == refuse {
+			return req.Reject([]byte("as you like"))
+		}
+		e, err := req.Accept(ctx, cm.Options{Cap: small})
+		if err != nil {
+			if want == whim {
+				return nil
+			}
+			return err
+		}
+		if want != leave {
+			select {
+			case <-e.Done():
+			case <-ctx.Done():
+				e.Close()
+				return ctx.Err()
+			}
+		}
+		return e.Close()
+	})
+}
+
+func dialChurn(s *side, addr string, n *count) (client, error) {
+	life := func(ctx context.Context, r *rand.Rand) error {
+		want := byte(stay + r.IntN(3))
+		// On siw nobody gives up: a listener whose peer leaves between TCP's
+		// handshake and the acceptance releases itself once too often now and
+		// then (siw_cep_put), and the kernel is broken from there on.
+		if s.device != "siw0" && r.IntN(4) == 0 {
+			want = whim
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, time.Duration(r.Int64N(int64(20*time.Millisecond))))
+			defer cancel()
+		}
+		d := cm.Dialer{ResolveTimeout: 30 * time.Second, Options: cm.Options{Cap: small, PrivateData: []byte{want}}}
+		e, err := d.Dial(ctx, addr)
+		n.add(0)
+		switch rejected, is := errors.AsType[*cm.RejectedError](err); {
+		case want == refuse && is && string(rejected.PrivateData[:11]) == "as you like":
+			return nil
+		case want == refuse:
+			return fmt.Errorf("was to be refused: %v", err)
+		case want == whim && errors.Is(err, context.DeadlineExceeded):
+			return nil
+		case err != nil:
+			return err
+		}
+		defer e.Close()
+		if err := memory(e, r); err != nil {
+			return err
+		}
+		if want == leave {
+			select {
+			case <-e.Done():
+			case <-ctx.Done():
+				return fmt.Errorf("the server does not close: %w", ctx.Err())
+			}
+		}
+		return e.Close()
+	}
+	return client{life, func() error { return nil }}, nil
+}
+
+// memory registers memory of both kinds, and lets go of most of it.
+func memory(e *cm.Endpoint, r *rand.Rand) error {
+	for range r.IntN(4) {
+		size := 1 + r.IntN(1<<20)>>r.IntN(16)
+		mr, err := e.AllocMR(size, uverbs.AccessLocalWrite)
+		if err != nil {
+			return err
+		}
+		mr.Bytes()[size-1] = 1
+		if r.IntN(4) == 0 { // the endpoint's Close does it
+			continue
+		}
+		if err := mr.Close(); err != nil {
+			return err
+		}
+	}
+	mem := make([]byte, 1+r.IntN(1<<20)>>r.IntN(16))
+	mr, err := e.RegisterMR(mem, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
+	if err != nil {
+		return err
+	}
+	mr.Bytes()[len(mem)-1] = 1
+	return mr.Close()
+}

@@ -1,0 +1,125 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// layer is a kind of load.
+type layer struct {
+	name    string
+	workers int // connections at once
+	// serve begins to serve; the handlers it starts are the side's.
+	serve func(*side) (service, error)
+	// dial prepares a client of the service at addr.
+	dial func(s *side, addr string, n *count) (client, error)
+}
+
+type service struct {
+	addr  string
+	close func() error // ends listening
+	end   func() error // when the handlers have ended; nil for nothing
+}
+
+type client struct {
+	life  func(ctx context.Context, r *rand.Rand) error // of one connection
+	close func() error
+}
+
+var layers = []layer{
+	{"uverbs", 2, serveVerbs, dialVerbs},
+	{"conn", 2, serveConn, dialConn},
+	{"msg", 3, serveMsg, dialMsg},
+	{"rsock", 2, serveStreams, dialStreams},
+	{"http", 2, serveHTTP, dialHTTP},
+	{"churn", 2, serveChurn, dialChurn},
+}
+
+// lifetime is how long a connection may take for all that it does, which is
+// seconds unless something hangs.
+const lifetime = 3 * time.Minute
+
+// count is what a layer's clients did.
+type count struct{ messages, bytes, conns atomic.Uint64 }
+
+func (c *count) add(bytes int) {
+	c.messages.Add(1)
+	c.bytes.Add(uint64(bytes))
+}
+
+// side is a process's part of a run.
+type side struct {
+	device string
+	ctx    context.Context // ends when the run has failed, or the handlers are to end
+	cancel context.CancelFunc
+	report func(failure string)
+
+	handlers sync.WaitGroup
+}
+
+func (s *side) addr() string  { return labtest.AddrOf(s.device) }
+func (s *side) atomics() bool { return s.device != labtest.SIW }
+
+// fail ends the run, of which the first failure is told, unless it is ending.
+func (s *side) fail(layer, what string, err error) {
+	if s.ctx.Err() != nil {
+		return
+	}
+	text := fmt.Sprintf("%s %s: %v", layer, what, err)
+	if errors.Is(err, context.DeadlineExceeded) {
+		text += "\n" + stacks()
+	}
+	s.report(text)
+	s.cancel()
+}
+
+// handle runs a handler, whose failure is the run's.
+func (s *side) handle(layer string, f func(ctx context.Context) error) {
+	s.handlers.Go(func() {
+		ctx, cancel := context.WithTimeout(s.ctx, lifetime+30*time.Second)
+		defer cancel()
+		if err := f(ctx); err != nil {
+			s.fail(layer, "server", err)
+		}
+	})
+}
+
+// stacks is what all goroutines do.
+func stacks() string {
+	buf := make([]byte, 1<<20)
+	return string(buf[:runtime.Stack(buf, true)])
+}
+
+// work has a layer's clients live one life after the other until stop.
+func (s *side) work(l layer, c client, n *count, seed uint64, stop <-chan struct{}) *sync.WaitGroup {
+	var wg sync.WaitGroup
+	for w := range l.workers {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(seed, uint64(l.name[0])<<32|uint64(l.name[1])<<16|uint64(w)))
+			for life := 0; s.ctx.Err() == nil; life++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				ctx, cancel := context.WithTimeout(s.ctx, lifetime)
+				err := c.life(ctx, r)
+				cancel()
+				if err != nil {
+					s.fail(l.name, fmt.Sprintf("client %d, connection %d", w, life), err)
+					return
+				}
+				n.conns.Add(1)
+			}
+		})
+	}
+	return &wg
+}

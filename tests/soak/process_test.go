@@ -1,0 +1,125 @@
+package soak
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/metrics"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/tests/soak/samples"
+)
+
+// thisProcess is what this process has.
+func thisProcess() (p samples.Process, err error) {
+	status, err := numbers("/proc/self/status")
+	if err != nil {
+		return p, err
+	}
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return p, err
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return p, err
+	}
+	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(heap)
+	return samples.Process{
+		RSS: status["VmRSS"], Pinned: status["VmPin"], Threads: status["Threads"],
+		Heap:  int(heap[0].Value.Uint64() >> 10),
+		Files: len(files), Maps: strings.Count(string(maps), "\n"), Goroutines: runtime.NumGoroutine(),
+	}, nil
+}
+
+// numbers reads a file of lines such as "VmRSS:   1234 kB".
+func numbers(file string) (map[string]int, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	values := map[string]int{}
+	for line := range strings.Lines(string(text)) {
+		name, rest, _ := strings.Cut(line, ":")
+		var n int
+		if _, err := fmt.Sscan(rest, &n); err == nil {
+			values[name] = n
+		}
+	}
+	return values, nil
+}
+
+// kernelState is how many objects a device has, and how much memory there is.
+func kernelState(device string) (map[string]int, error) {
+	memory, err := numbers("/proc/meminfo")
+	if err != nil {
+		return nil, err
+	}
+	state := map[string]int{"MemAvailable": memory["MemAvailable"], "Slab": memory["Slab"], "SUnreclaim": memory["SUnreclaim"]}
+	resources, err := netlink.RdmaResourceList()
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range resources {
+		if r.Name == device {
+			for name, n := range r.RdmaResourceSummaryEntries {
+				state[name] = int(n)
+			}
+		}
+	}
+	return state, nil
+}
+
+// inventory is labtest's, of this process alone or with the kernel's objects.
+func inventory(t *testing.T, kernel bool) map[string]int {
+	t.Helper()
+	inv := labtest.Inventory(t)
+	delete(inv, labtest.Anonymous)
+	for name := range inv {
+		if !kernel && strings.HasPrefix(name, "kernel ") {
+			delete(inv, name)
+		}
+	}
+	return inv
+}
+
+// warmUp has what the first use leaves for good: files of the runtime's poller.
+func warmUp(t *testing.T, device string) {
+	t.Helper()
+	l, err := cm.Listen(t.Context(), labtest.AddrOf(device)+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	labtest.Settled(t)
+}
+
+// leaks waits until the inventory is as it was, and says what stays more.
+// What is kept for the next connection, or ends in the background, takes some
+// seconds.
+func leaks(t *testing.T, kernel bool, before map[string]int) (found []string) {
+	t.Helper()
+	for range 120 {
+		found = nil
+		now := inventory(t, kernel)
+		for _, name := range samples.Names(now) {
+			if now[name] != before[name] {
+				found = append(found, fmt.Sprintf("%s: were %d, are %d", name, before[name], now[name]))
+			}
+		}
+		if found == nil {
+			return nil
+		}
+		time.Sleep(250 * time.Millisecond)
+	}
+	return append(found, stacks())
+}

@@ -1,0 +1,128 @@
+// Package samples is what a long run leaves: lines of JSON, the first about the
+// run, then a sample of both processes and the kernel every few seconds, the last
+// about its end. A run that was killed lacks the last.
+package samples
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// Line is one of a file's lines, which has one of these.
+type Line struct {
+	Start  *Start  `json:"start,omitempty"`
+	Sample *Sample `json:"sample,omitempty"`
+	End    *End    `json:"end,omitempty"`
+}
+
+// Start is what was run.
+type Start struct {
+	Device   string        `json:"device"`
+	Kernel   string        `json:"kernel"`
+	Go       string        `json:"go"`
+	CPUs     int           `json:"cpus"`
+	Began    time.Time     `json:"began"`
+	Duration time.Duration `json:"duration"` // as asked for, in ns
+	Every    time.Duration `json:"every"`    // between samples, in ns
+	Stall    time.Duration `json:"stall"`    // longest a layer may rest, in ns
+	Seed     uint64        `json:"seed"`
+	Layers   []string      `json:"layers"`
+}
+
+// Sample is the state of things at a time.
+type Sample struct {
+	At        float64            `json:"at"` // seconds since the start
+	Layers    map[string]Layer   `json:"layers"`
+	Processes map[string]Process `json:"processes"`
+	Kernel    map[string]int     `json:"kernel"`   // objects of the device, and KiB of memory
+	Counters  map[string]uint64  `json:"counters"` // of the device's port
+}
+
+// Layer is what a layer has done since the start.
+type Layer struct {
+	Messages    uint64  `json:"messages"`
+	Bytes       uint64  `json:"bytes"`
+	Connections uint64  `json:"connections"` // that have ended as they should
+	Rest        float64 `json:"rest"`        // longest time without any progress, in seconds
+}
+
+// Process is what a process has.
+type Process struct {
+	RSS        int `json:"rss"`    // KiB
+	Pinned     int `json:"pinned"` // KiB
+	Heap       int `json:"heap"`   // KiB in use by Go
+	Files      int `json:"files"`
+	Maps       int `json:"maps"`
+	Goroutines int `json:"goroutines"`
+	Threads    int `json:"threads"`
+}
+
+// End is how it ended.
+type End struct {
+	At       float64  `json:"at"`
+	Failures []string `json:"failures"` // of the load
+	Leaks    []string `json:"leaks"`    // what was there after all was closed
+}
+
+// Run is a file.
+type Run struct {
+	Start   Start
+	Samples []Sample
+	End     *End // nil if it was killed
+}
+
+// Read reads a file. The last line of a run that was killed may be cut.
+func Read(r io.Reader) (*Run, error) {
+	var run Run
+	started := false
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 64<<20)
+	for n := 1; lines.Scan(); n++ {
+		var l Line
+		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+			if !lines.Scan() && started {
+				break
+			}
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		switch {
+		case l.Start != nil:
+			run.Start, started = *l.Start, true
+		case l.Sample != nil:
+			run.Samples = append(run.Samples, *l.Sample)
+		case l.End != nil:
+			run.End = l.End
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	if !started {
+		return nil, errors.New("it does not say what was run")
+	}
+	return &run, nil
+}
+
+// Took is how long the run took, as far as it is known.
+func (r *Run) Took() time.Duration {
+	at := 0.0
+	if n := len(r.Samples); n > 0 {
+		at = r.Samples[n-1].At
+	}
+	if r.End != nil {
+		at = r.End.At
+	}
+	return time.Duration(at * float64(time.Second)).Round(time.Second)
+}
+
+// Last is the last sample, nil if there is none.
+func (r *Run) Last() *Sample {
+	if len(r.Samples) == 0 {
+		return nil
+	}
+	return &r.Samples[len(r.Samples)-1]
+}

@@ -1,0 +1,138 @@
+package samples
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// series is something that must not grow for as long as the load stays the same.
+type series struct {
+	name  string
+	unit  string
+	slack float64 // how much it may grow in any case
+	of    func(*Sample) float64
+}
+
+// The sizes of a process, and of the kernel's memory, go up and down with what
+// the connections of the moment carry. Files and the like do, too, by those of
+// some connections.
+var watched = []series{
+	{"RSS of the client", "KiB", 8 << 10, func(s *Sample) float64 { return float64(s.Processes["client"].RSS) }},
+	{"RSS of the server", "KiB", 8 << 10, func(s *Sample) float64 { return float64(s.Processes["server"].RSS) }},
+	{"pinned memory of the client", "KiB", 8 << 10, func(s *Sample) float64 { return float64(s.Processes["client"].Pinned) }},
+	{"pinned memory of the server", "KiB", 8 << 10, func(s *Sample) float64 { return float64(s.Processes["server"].Pinned) }},
+	{"unreclaimable slab memory", "KiB", 8 << 10, func(s *Sample) float64 { return float64(s.Kernel["SUnreclaim"]) }},
+	{"files of the client", "", 10, func(s *Sample) float64 { return float64(s.Processes["client"].Files) }},
+	{"files of the server", "", 10, func(s *Sample) float64 { return float64(s.Processes["server"].Files) }},
+	{"maps of the client", "", 30, func(s *Sample) float64 { return float64(s.Processes["client"].Maps) }},
+	{"maps of the server", "", 30, func(s *Sample) float64 { return float64(s.Processes["server"].Maps) }},
+	{"goroutines of the client", "", 10, func(s *Sample) float64 { return float64(s.Processes["client"].Goroutines) }},
+	{"goroutines of the server", "", 10, func(s *Sample) float64 { return float64(s.Processes["server"].Goroutines) }},
+	{"threads of the client", "", 5, func(s *Sample) float64 { return float64(s.Processes["client"].Threads) }},
+	{"threads of the server", "", 5, func(s *Sample) float64 { return float64(s.Processes["server"].Threads) }},
+	{"QPs", "", 10, func(s *Sample) float64 { return float64(s.Kernel["qp"]) }},
+	{"CQs", "", 10, func(s *Sample) float64 { return float64(s.Kernel["cq"]) }},
+	{"MRs", "", 20, func(s *Sample) float64 { return float64(s.Kernel["mr"]) }},
+	{"PDs", "", 10, func(s *Sample) float64 { return float64(s.Kernel["pd"]) }},
+	{"CM IDs", "", 20, func(s *Sample) float64 { return float64(s.Kernel["cm_id"]) }},
+}
+
+// Trend is how something went in the last two thirds of a run: the first third
+// is for heaps and pools to reach their size.
+type Trend struct {
+	Name, Unit   string
+	Middle, Last float64 // medians of the thirds
+	PerHour      float64 // slope of the line that fits best
+	Bound        float64 // what Last may be
+}
+
+// Grows says whether the trend is a leak's: the median of the last third is above
+// that of the middle one by more than a tenth and the slack; or the line that
+// fits both rises by more than twice that while they last, which a leak does that
+// hides behind large swings.
+func (t Trend) Grows(hours float64) bool {
+	return t.Last > t.Bound || t.PerHour*hours > 2*(t.Bound-t.Middle)
+}
+
+// enough is how many samples it takes for trends to be told.
+const enough = 60
+
+// Trends is empty if the run was short.
+func (r *Run) Trends() (all []Trend) {
+	n := len(r.Samples)
+	if n < enough {
+		return nil
+	}
+	middle, last := r.Samples[n/3:2*n/3], r.Samples[2*n/3:]
+	for _, s := range watched {
+		t := Trend{Name: s.name, Unit: s.unit, Middle: median(middle, s.of), Last: median(last, s.of)}
+		t.Bound = t.Middle*1.1 + s.slack
+		t.PerHour = slope(r.Samples[n/3:], s.of) * 3600
+		all = append(all, t)
+	}
+	return all
+}
+
+func median(samples []Sample, of func(*Sample) float64) float64 {
+	var values []float64
+	for i := range samples {
+		values = append(values, of(&samples[i]))
+	}
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
+// slope is that of the line with the least squares, per second.
+func slope(samples []Sample, of func(*Sample) float64) float64 {
+	var x, y, xx, xy float64
+	n := float64(len(samples))
+	for i := range samples {
+		at, v := samples[i].At-samples[0].At, of(&samples[i])
+		x, y, xx, xy = x+at, y+v, xx+at*at, xy+at*v
+	}
+	if d := n*xx - x*x; d > 0 {
+		return (n*xy - x*y) / d
+	}
+	return 0
+}
+
+// Verdict is why the run failed; nothing if all was well.
+func (r *Run) Verdict() (reasons []string) {
+	if r.End == nil {
+		reasons = append(reasons, "the run was cut off: it has no end")
+	} else {
+		reasons = append(reasons, r.End.Failures...)
+		for _, l := range r.End.Leaks {
+			reasons = append(reasons, "left after everything was closed: "+l)
+		}
+		if r.End.At < r.Start.Duration.Seconds() {
+			reasons = append(reasons, fmt.Sprintf("it ended after %v of %v", r.Took(), r.Start.Duration))
+		}
+	}
+	for _, name := range r.Start.Layers {
+		last := Layer{}
+		if s := r.Last(); s != nil {
+			last = s.Layers[name]
+		}
+		if last.Messages == 0 || last.Connections == 0 {
+			reasons = append(reasons, fmt.Sprintf("layer %s did nothing: %d messages, %d connections that ended well", name, last.Messages, last.Connections))
+		}
+		if last.Rest > r.Start.Stall.Seconds() {
+			reasons = append(reasons, fmt.Sprintf("layer %s made no progress for %.1f s", name, last.Rest))
+		}
+	}
+	if n := len(r.Samples); n >= enough {
+		hours := (r.Samples[n-1].At - r.Samples[n/3].At) / 3600
+		for _, t := range r.Trends() {
+			if t.Grows(hours) {
+				reasons = append(reasons, fmt.Sprintf("%s: %.0f in the middle third, %.0f in the last, %+.0f an hour (may be %.0f)", cmp.Or(t.Name), t.Middle, t.Last, t.PerHour, t.Bound))
+			}
+		}
+	}
+	return reasons
+}
+
+// Names are the keys of a map, sorted.
+func Names[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,192 @@
+package soak
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/tests/soak/samples"
+)
+
+// serverDevice tells the program that it is the server, and of which device.
+const serverDevice = "SOAK_SERVER_DEVICE"
+
+// answer is what the server says, a line of JSON each: where its layers are,
+// what is asked for, or that it has failed.
+type answer struct {
+	Addrs   map[string]string `json:",omitempty"`
+	Process *samples.Process  `json:",omitempty"`
+	Stacks  string            `json:",omitempty"`
+	Failure string            `json:",omitempty"`
+	Closed  bool              `json:",omitempty"` // and this has stayed:
+	Leaks   []string          `json:",omitempty"`
+}
+
+// TestServer is the server: a process that TestSoak starts. It reads what is
+// asked for, "sample", "stacks" or "close", from its standard input.
+func TestServer(t *testing.T) {
+	device := os.Getenv(serverDevice)
+	if device == "" {
+		t.Skip("TestSoak runs it")
+	}
+	out := os.NewFile(3, "answers")
+	var mu sync.Mutex
+	say := func(a answer) {
+		mu.Lock()
+		defer mu.Unlock()
+		if err := json.NewEncoder(out).Encode(a); err != nil {
+			t.Error(err)
+		}
+	}
+	warmUp(t, device)
+	before := inventory(t, false)
+	s := &side{device: device, report: func(f string) { say(answer{Failure: f}) }}
+	s.ctx, s.cancel = context.WithCancel(t.Context())
+	defer s.cancel()
+	var services []service
+	addrs := map[string]string{}
+	for _, l := range layers {
+		v, err := l.serve(s)
+		if err != nil {
+			t.Fatalf("%s: %v", l.name, err)
+		}
+		addrs[l.name] = v.addr
+		services = append(services, v)
+	}
+	say(answer{Addrs: addrs})
+	for in := bufio.NewScanner(os.Stdin); in.Scan() && in.Text() != "close"; {
+		if in.Text() == "stacks" {
+			say(answer{Stacks: stacks()})
+			continue
+		}
+		p, err := thisProcess()
+		if err != nil {
+			t.Fatal(err)
+		}
+		say(answer{Process: &p})
+	}
+	s.end(services)
+	say(answer{Closed: true, Leaks: leaks(t, false, before)})
+}
+
+// end closes the services. Handlers end as their peers have; those whose peer
+// gave up connecting may wait for it still.
+func (s *side) end(services []service) {
+	var errs []error
+	for _, v := range services {
+		errs = append(errs, v.close())
+	}
+	ended := make(chan struct{})
+	go func() { s.handlers.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(30 * time.Second):
+	}
+	s.cancel()
+	select {
+	case <-ended:
+	case <-time.After(60 * time.Second):
+		errs = append(errs, fmt.Errorf("handlers do not end\n%s", stacks()))
+	}
+	for _, v := range services {
+		if v.end != nil {
+			errs = append(errs, v.end())
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		s.report("server, closing: " + err.Error())
+	}
+}
+
+// server is the process, as its client sees it.
+type server struct {
+	cmd     *exec.Cmd
+	ask     func(what string) error
+	answers chan answer
+	gone    chan struct{} // closed when it says no more
+	addrs   map[string]string
+}
+
+func startServer(s *side) (*server, error) {
+	v := &server{cmd: exec.Command(os.Args[0], "-test.run=^TestServer$", "-test.timeout=0"), answers: make(chan answer), gone: make(chan struct{})}
+	v.cmd.Env = append(os.Environ(), serverDevice+"="+s.device)
+	v.cmd.Stdout, v.cmd.Stderr = os.Stderr, os.Stderr
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	v.cmd.ExtraFiles = []*os.File{w}
+	stdin, err := v.cmd.StdinPipe()
+	if err != nil {
+		return nil, errors.Join(err, r.Close(), w.Close())
+	}
+	err = v.cmd.Start()
+	w.Close()
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	v.ask = func(what string) error {
+		_, err := fmt.Fprintln(stdin, what)
+		return err
+	}
+	go func() {
+		defer r.Close()
+		defer close(v.gone)
+		for d := json.NewDecoder(r); ; {
+			var a answer
+			if err := d.Decode(&a); err != nil {
+				return
+			}
+			if a.Failure != "" {
+				s.report(a.Failure)
+				s.cancel()
+				continue
+			}
+			select {
+			case v.answers <- a:
+			case <-time.After(time.Minute): // nobody wants it any more
+			}
+		}
+	}()
+	a, err := v.answer(2 * time.Minute)
+	v.addrs = a.Addrs
+	return v, err
+}
+
+// answer waits for an answer.
+func (v *server) answer(limit time.Duration) (a answer, err error) {
+	select {
+	case a = <-v.answers:
+		return a, nil
+	case <-v.gone:
+		return a, errors.New("the server is gone")
+	case <-time.After(limit):
+		return a, fmt.Errorf("the server does not answer in %v", limit)
+	}
+}
+
+// question asks, and waits for the answer.
+func (v *server) question(what string, limit time.Duration) (answer, error) {
+	if err := v.ask(what); err != nil {
+		return answer{}, err
+	}
+	return v.answer(limit)
+}
+
+// close has the server end, and returns what it leaves.
+func (v *server) close() (leaks []string, err error) {
+	a, err := v.question("close", 4*time.Minute)
+	if err != nil {
+		v.cmd.Process.Signal(syscall.SIGQUIT) // it says what it does
+		time.AfterFunc(10*time.Second, func() { v.cmd.Process.Kill() })
+	}
+	return a.Leaks, errors.Join(err, v.cmd.Wait())
+}

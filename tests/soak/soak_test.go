@@ -1,0 +1,264 @@
+package soak
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/tests/soak/samples"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+var (
+	duration = flag.Duration("duration", 5*time.Second, "how long TestSoak runs on each device")
+	every    = flag.Duration("every", 5*time.Second, "time between samples")
+	stall    = flag.Duration("stall", time.Minute, "how long a layer may make no progress")
+	seed     = flag.Uint64("seed", 0, "what the load is made from; 0 takes any")
+	folder   = flag.String("samples", "", "folder for the samples, DEVICE.jsonl")
+)
+
+// TestSoak runs all layers at once, and judges what came of it.
+func TestSoak(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		r := newRun(t, device)
+		for _, reason := range r.run().Verdict() {
+			t.Error(reason)
+		}
+	})
+}
+
+// run is a run on a device.
+type run struct {
+	*testing.T
+	*side
+	samples.Run
+	file   *os.File
+	hw     *uverbs.Context
+	server *server
+	counts []count // of the layers
+	rests  []rest
+
+	mu       sync.Mutex
+	failures []string
+}
+
+// rest watches over a layer's progress.
+type rest struct {
+	messages, bytes uint64
+	since           time.Time
+	longest         time.Duration
+}
+
+func newRun(t *testing.T, device string) *run {
+	t.Helper()
+	if *seed == 0 {
+		*seed = rand.Uint64()
+	}
+	dir := *folder
+	if dir == "" {
+		dir = t.TempDir()
+	}
+	file, err := os.Create(filepath.Join(dir, device+".jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	labtest.Close(t, file)
+	r := &run{T: t, file: file, hw: labtest.OpenDevice(t, device), counts: make([]count, len(layers)), rests: make([]rest, len(layers))}
+	r.side = &side{device: device, report: func(f string) {
+		t.Log(f)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.failures = append(r.failures, f)
+	}}
+	r.side.ctx, r.side.cancel = context.WithCancel(t.Context())
+	t.Cleanup(r.side.cancel)
+	r.Start = samples.Start{
+		Device: device, Kernel: os.Getenv("VERBS_LAB"), Go: runtime.Version(), CPUs: runtime.NumCPU(),
+		Duration: *duration, Every: *every, Stall: *stall, Seed: *seed,
+	}
+	for _, l := range layers {
+		r.Start.Layers = append(r.Start.Layers, l.name)
+	}
+	t.Logf("%s on %s for %v, seed %d", device, r.Start.Kernel, *duration, *seed)
+	return r
+}
+
+// write adds a line to the file, at once: a run may be killed.
+func (r *run) write(l samples.Line) {
+	text, err := json.Marshal(l)
+	if err == nil {
+		_, err = r.file.Write(append(text, '\n'))
+	}
+	if err != nil {
+		r.Error(err)
+	}
+}
+
+func (r *run) run() *samples.Run {
+	warmUp(r.T, r.device)
+	before := inventory(r.T, true)
+	r.Start.Began = time.Now()
+	r.write(samples.Line{Start: &r.Start})
+	leaked, err := r.load()
+	if err != nil {
+		r.report(err.Error())
+	}
+	r.cancel()
+	// Only what this process and the kernel have after the server is gone.
+	end := samples.End{At: time.Since(r.Start.Began).Seconds()}
+	for _, l := range leaked {
+		end.Leaks = append(end.Leaks, "server: "+l)
+	}
+	end.Leaks = append(end.Leaks, leaks(r.T, true, before)...)
+	r.mu.Lock()
+	end.Failures = r.failures
+	r.mu.Unlock()
+	r.End = &end
+	r.write(samples.Line{End: &end})
+	return &r.Run
+}
+
+// load runs the load, from the start of the server to its end.
+func (r *run) load() (leaks []string, err error) {
+	if r.server, err = startServer(r.side); err != nil {
+		return nil, err
+	}
+	defer func() {
+		left, err2 := r.server.close()
+		leaks = left
+		if err == nil && err2 != nil {
+			err = fmt.Errorf("server: %w", err2)
+		}
+	}()
+	stop := make(chan struct{})
+	var working []*sync.WaitGroup
+	var clients []client
+	for i, l := range layers {
+		c, err := l.dial(r.side, r.server.addrs[l.name], &r.counts[i])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", l.name, err)
+		}
+		clients = append(clients, c)
+		r.rests[i].since = time.Now()
+		working = append(working, r.work(l, c, &r.counts[i], r.Start.Seed, stop))
+	}
+	r.watch(time.Now().Add(r.Start.Duration))
+	close(stop)
+	ended := make(chan struct{})
+	go func() {
+		for _, w := range working {
+			w.Wait()
+		}
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(lifetime + time.Minute):
+		r.report("clients do not end\n" + stacks())
+		r.cancel()
+		<-ended
+	}
+	if err := r.sample(); err != nil && r.ctx.Err() == nil {
+		return nil, err
+	}
+	for i, c := range clients {
+		if err := c.close(); err != nil {
+			r.report(fmt.Sprintf("%s client: %v", layers[i].name, err))
+		}
+	}
+	return nil, nil
+}
+
+// watch takes samples until the time, or failure. It looks for stalls more often.
+func (r *run) watch(until time.Time) {
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	next := time.Now()
+	for time.Now().Before(until) && r.ctx.Err() == nil {
+		for i := range r.rests {
+			if since := r.progress(i); since > *stall {
+				r.stalled(layers[i].name, since)
+				return
+			}
+		}
+		if !time.Now().Before(next) {
+			next = next.Add(*every)
+			if err := r.sample(); err != nil {
+				r.fail("sampler", "", err)
+				return
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-r.ctx.Done():
+		}
+	}
+}
+
+// progress is how long ago a layer was last seen to make any.
+func (r *run) progress(i int) time.Duration {
+	c, p := &r.counts[i], &r.rests[i]
+	since := time.Since(p.since)
+	p.longest = max(p.longest, since)
+	if m, b := c.messages.Load(), c.bytes.Load(); m != p.messages || b != p.bytes {
+		p.messages, p.bytes, p.since = m, b, time.Now()
+		return 0
+	}
+	return since
+}
+
+// stalled ends the run, and says what everybody does.
+func (r *run) stalled(layer string, since time.Duration) {
+	text := fmt.Sprintf("layer %s has made no progress for %v\nclient:\n%s", layer, since.Round(time.Second), stacks())
+	if a, err := r.server.question("stacks", time.Minute); err == nil {
+		text += "\nserver:\n" + a.Stacks
+	}
+	r.report(text)
+	r.cancel()
+}
+
+// sample takes a sample, and shows in short what it is.
+func (r *run) sample() error {
+	s := samples.Sample{Layers: map[string]samples.Layer{}}
+	for i, l := range layers {
+		c := &r.counts[i]
+		s.Layers[l.name] = samples.Layer{Messages: c.messages.Load(), Bytes: c.bytes.Load(), Connections: c.conns.Load(), Rest: r.rests[i].longest.Seconds()}
+	}
+	mine, err := thisProcess()
+	if err != nil {
+		return err
+	}
+	a, err := r.server.question("sample", time.Minute)
+	if err != nil {
+		return err
+	}
+	if a.Process == nil {
+		return fmt.Errorf("the server answers something else")
+	}
+	s.Processes = map[string]samples.Process{"client": mine, "server": *a.Process}
+	if s.Kernel, err = kernelState(r.device); err != nil {
+		return err
+	}
+	if s.Counters, err = r.hw.Counters(1); err != nil {
+		return err
+	}
+	s.At = time.Since(r.Start.Began).Seconds()
+	r.Samples = append(r.Samples, s)
+	r.write(samples.Line{Sample: &s})
+	var line strings.Builder
+	for _, l := range layers {
+		fmt.Fprintf(&line, "  %s %d/%d/%d MiB", l.name, s.Layers[l.name].Connections, s.Layers[l.name].Messages, s.Layers[l.name].Bytes>>20)
+	}
+	r.Logf("%5.0f s%s  RSS %d+%d MiB", s.At, &line, mine.RSS>>10, a.Process.RSS>>10)
+	return nil
+}
