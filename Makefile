@@ -51,6 +51,21 @@ tables: deps-test build ## run the scenarios on every kernel and write their tab
 	done
 	$(GO) run ./tests/docs/scenariotable build/tables/scenarios docs/scenarios.md build/tables/features README.md
 
+DURATION = 60m
+DEVICE   = rxe0 siw0
+SEED     = 0
+
+# What Go parses as a duration may name a unit twice.
+soak: deps-lab build ## keep all layers busy for DURATION (60m) on each DEVICE (rxe0 siw0), write docs/soak
+	@mkdir -p build/soak docs/soak
+	$(LAB) fetch
+	@failed=; for d in $(DEVICE); do \
+		echo "== $$d for $(DURATION)"; rm -f build/soak/$$d.jsonl; \
+		LAB_WRITE="$(CURDIR)/build/soak" LAB_TIMEOUT=$(DURATION)20m $(GO) test -v -count 1 -timeout $(DURATION)15m -exec "$(CURDIR)/$(LAB)" ./tests/soak \
+			-run "TestSoak/^$$d\$$" -duration $(DURATION) -seed $(SEED) -samples "$(CURDIR)/build/soak"; \
+		$(GO) run ./tests/soak/report -status $$? build/soak/$$d.jsonl docs/soak/$$d.md || failed="$$failed $$d"; \
+	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
+
 race: deps-test build ## run the lab's tests under the race detector
 	CGO_ENABLED=1 $(GO) test -race -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" ./uverbs ./cm ./msg
 
@@ -140,4 +155,4 @@ deps-test:
 deps-native:
 	$(call need,$(NATIVE_DEBS))
 
-.PHONY: help demo test test-kernels tables race lint fuzz faults generate bench bench-native build clean deps-lab deps-test deps-native
+.PHONY: help demo test test-kernels tables soak race lint fuzz faults generate bench bench-native build clean deps-lab deps-test deps-native

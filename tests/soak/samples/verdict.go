@@ -1,7 +1,6 @@
 package samples
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -127,7 +126,7 @@ func (r *Run) Verdict() (reasons []string) {
 		hours := (r.Samples[n-1].At - r.Samples[n/3].At) / 3600
 		for _, t := range r.Trends() {
 			if t.Grows(hours) {
-				reasons = append(reasons, fmt.Sprintf("%s: %.0f in the middle third, %.0f in the last, %+.0f an hour (may be %.0f)", cmp.Or(t.Name), t.Middle, t.Last, t.PerHour, t.Bound))
+				reasons = append(reasons, fmt.Sprintf("%s: %.0f in the middle third, %.0f in the last, %+.0f an hour (may be %.0f)", t.Name, t.Middle, t.Last, t.PerHour, t.Bound))
 			}
 		}
 	}
