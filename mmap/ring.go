@@ -59,7 +59,7 @@ func (r *Ring) SlotSize() int { return 1 << r.log2 }
 
 // Slot is the address of slot i, which is taken modulo the number of slots.
 func (r *Ring) Slot(i uint32) unsafe.Pointer {
-	return unsafe.Add(r.data, uintptr(i&r.mask)<<r.log2)
+	return unsafe.Add(r.data, uintptr(i&r.mask)<<(r.log2&63)) // so that the compiler sees it is no more
 }
 
 // Next is the index after i.

@@ -30,13 +30,8 @@ func newCompletionQueue(r ring, n provider.Notify, dev provider.Device) *Complet
 // Poll implements [provider.CompletionQueue].
 func (q *CompletionQueue) Poll(wcs []provider.WC) int {
 	q.Lock() // nothing below panics, and a deferred call would take longer
-	n := q.poll(wcs)
-	q.Unlock()
-	return n
-}
-
-func (q *CompletionQueue) poll(wcs []provider.WC) int {
 	if q.Closed {
+		q.Unlock()
 		return 0
 	}
 	// The kernel's word is only worth a cache miss when what is known of
@@ -48,16 +43,19 @@ func (q *CompletionQueue) poll(wcs []provider.WC) int {
 	}
 	n := min(int(avail), len(wcs))
 	if n == 0 {
+		q.Unlock()
 		return 0
 	}
-	cons := q.cons
+	ring, cons := q.ring.Ring, q.cons
 	for i := range wcs[:n] {
-		wcs[i] = *(*provider.WC)(q.ring.Slot(cons))
-		wcs[i].Flags = flags(wcs[i].Flags)
-		cons = q.ring.Next(cons)
+		wc := &wcs[i]
+		*wc = *(*provider.WC)(ring.Slot(cons))
+		wc.Flags = flags(wc.Flags)
+		cons = ring.Next(cons)
 	}
 	q.cons = cons
 	q.ring.StoreConsumer(cons)
+	q.Unlock()
 	return n
 }
 
@@ -90,8 +88,8 @@ func (q *CompletionQueue) Cap() int {
 
 // Resize implements [provider.Resizer].
 func (q *CompletionQueue) Resize(resize func(provider.UHW) error) error {
-	q.Lock()
-	defer q.Unlock()
+	q.LockLong()
+	defer q.UnlockLong()
 	if q.Closed {
 		return sys.ErrClosed
 	}

@@ -40,8 +40,13 @@ func newSRQ(r ring, info provider.SRQInfo, dev provider.Device) *RecvQueue {
 
 // Post implements [provider.RecvQueue].
 func (q *RecvQueue) Post(wrs []provider.RecvWR) (int, error) {
-	q.Lock()
-	defer q.Unlock()
+	q.Lock() // nothing below panics, and a deferred call would take longer
+	n, err := q.post(wrs)
+	q.Unlock()
+	return n, err
+}
+
+func (q *RecvQueue) post(wrs []provider.RecvWR) (int, error) {
 	if q.Closed {
 		return 0, sys.ErrClosed
 	}
@@ -59,9 +64,18 @@ func (q *RecvQueue) Post(wrs []provider.RecvWR) (int, error) {
 			err = provider.ErrQueueFull
 			break
 		}
-		if err = q.encode((*abi.RxeRecvWqe)(q.ring.Slot(prod)), &wrs[n]); err != nil {
+		wqe, wr := (*abi.RxeRecvWqe)(q.ring.Slot(prod)), &wrs[n]
+		if len(wr.SGL) > q.maxSGE {
+			err = provider.ErrTooManySGEs
 			break
 		}
+		length := copySGL(unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe)), wr.SGL)
+		if length > q.maxMsg {
+			err = provider.ErrMessageTooLong
+			break
+		}
+		wqe.WrId = wr.ID
+		setDMA(&wqe.Dma, length, len(wr.SGL))
 		prod = q.ring.Next(prod)
 		free--
 	}
@@ -75,19 +89,6 @@ func (q *RecvQueue) Post(wrs []provider.RecvWR) (int, error) {
 	return n, err
 }
 
-func (q *RecvQueue) encode(wqe *abi.RxeRecvWqe, wr *provider.RecvWR) error {
-	if len(wr.SGL) > q.maxSGE {
-		return provider.ErrTooManySGEs
-	}
-	length := copySGL(unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe)), wr.SGL)
-	if length > q.maxMsg {
-		return provider.ErrMessageTooLong
-	}
-	wqe.WrId = wr.ID
-	setDMA(&wqe.Dma, length, len(wr.SGL))
-	return nil
-}
-
 // Cap implements [provider.RecvQueue].
 func (q *RecvQueue) Cap() int {
 	q.Lock()
@@ -98,8 +99,8 @@ func (q *RecvQueue) Cap() int {
 // Resize implements [provider.Resizer] for an SRQ. The driver answers not in
 // the verb's response but at an address of ours.
 func (q *RecvQueue) Resize(resize func(provider.UHW) error) error {
-	q.Lock()
-	defer q.Unlock()
+	q.LockLong()
+	defer q.UnlockLong()
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	var mi abi.Mminfo

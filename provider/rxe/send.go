@@ -56,8 +56,13 @@ var takenBy = [...]uint16{
 
 // Post implements [provider.SendQueue].
 func (q *SendQueue) Post(wrs []provider.SendWR) (int, error) {
-	q.Lock()
-	defer q.Unlock()
+	q.Lock() // a deferred call would take longer; only encodeData can panic
+	n, err := q.post(wrs)
+	q.Unlock()
+	return n, err
+}
+
+func (q *SendQueue) post(wrs []provider.SendWR) (int, error) {
 	if q.Closed {
 		return 0, sys.ErrClosed
 	}
@@ -220,6 +225,7 @@ func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *provider.SendWR) (provid
 		if len(wr.Inline) != 8 || len(wr.InlineList) > 0 || len(wr.SGL) > 0 || q.room < 8 {
 			return 0, provider.ErrAtomicWrite
 		}
+		defer q.UnlockIfPanicking()
 		copy(unsafe.Slice((*byte)(payload), 8), wr.Inline)
 		setDMA(&wqe.Dma, 8, 0)
 		return flags, nil
@@ -231,6 +237,7 @@ func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *provider.SendWR) (provid
 		case fetches[wr.Opcode]:
 			return 0, provider.ErrInlineOp
 		}
+		defer q.UnlockIfPanicking() // the caller's memory may be gone
 		dst := unsafe.Slice((*byte)(payload), q.maxData)
 		n := len(wr.Inline)
 		if n > len(dst) {

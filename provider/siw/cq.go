@@ -59,13 +59,8 @@ type cqeHead struct {
 // Poll implements [provider.CompletionQueue].
 func (q *CompletionQueue) Poll(wcs []provider.WC) int {
 	q.Lock() // nothing below panics, and a deferred call would take longer
-	n := q.poll(wcs)
-	q.Unlock()
-	return n
-}
-
-func (q *CompletionQueue) poll(wcs []provider.WC) int {
 	if q.Closed {
+		q.Unlock()
 		return 0
 	}
 	n := 0
@@ -92,6 +87,7 @@ func (q *CompletionQueue) poll(wcs []provider.WC) int {
 		q.flushed = q.flushed[m:]
 		n += m
 	}
+	q.Unlock()
 	return n
 }
 

@@ -21,6 +21,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"golang.org/x/sys/cpu"
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/abi"
@@ -69,13 +70,13 @@ func sqeWord(e *abi.SiwSqe) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Poin
 func rqeWord(e *abi.SiwRqe) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&e.Flags)) }
 func cqeWord(e *abi.SiwCqe) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&e.Flags)) }
 
-// word packs the 16-bit flags and what follows them in memory.
+// word packs the 16-bit flags and what follows them in memory: not through
+// memory, where a load of what was stored in parts takes 4 ns.
 func word(flags uint16, numSGE, opcode uint8) uint32 {
-	w := struct {
-		flags          uint16
-		numSGE, opcode uint8
-	}{flags, numSGE, opcode}
-	return *(*uint32)(unsafe.Pointer(&w))
+	if cpu.IsBigEndian {
+		return uint32(flags)<<16 | uint32(numSGE)<<8 | uint32(opcode)
+	}
+	return uint32(flags) | uint32(numSGE)<<16 | uint32(opcode)<<24
 }
 
 // valid is the part of a word that says that an element is filled.

@@ -38,8 +38,13 @@ func newSRQ(a array[abi.SiwRqe], info provider.SRQInfo, dev provider.Device) *Re
 
 // Post implements [provider.RecvQueue].
 func (q *RecvQueue) Post(wrs []provider.RecvWR) (int, error) {
-	q.Lock()
-	defer q.Unlock()
+	q.Lock() // nothing below panics, and a deferred call would take longer
+	n, err := q.post(wrs)
+	q.Unlock()
+	return n, err
+}
+
+func (q *RecvQueue) post(wrs []provider.RecvWR) (int, error) {
 	if q.Closed {
 		return 0, sys.ErrClosed
 	}

@@ -50,10 +50,28 @@ func (q *SendQueue) Hold(t time.Time) {
 	q.Unlock()
 }
 
+// wait ends Hold.
+func (q *SendQueue) wait() {
+	q.LockLong()
+	defer q.UnlockLong()
+	time.Sleep(time.Until(q.hold))
+	q.hold = time.Time{}
+}
+
 // Post implements [provider.SendQueue].
 func (q *SendQueue) Post(wrs []provider.SendWR) (int, error) {
-	q.Lock()
-	defer q.Unlock()
+	q.Lock() // a deferred call would take longer; only inline can panic
+	for !q.hold.IsZero() {
+		q.Unlock()
+		q.wait()
+		q.Lock()
+	}
+	n, err := q.post(wrs)
+	q.Unlock()
+	return n, err
+}
+
+func (q *SendQueue) post(wrs []provider.SendWR) (int, error) {
 	if q.Closed {
 		return 0, sys.ErrClosed
 	}
@@ -62,10 +80,6 @@ func (q *SendQueue) Post(wrs []provider.SendWR) (int, error) {
 			q.cq.flush(wrs[i].ID, q.num, 0)
 		}
 		return len(wrs), nil
-	}
-	if !q.hold.IsZero() {
-		time.Sleep(time.Until(q.hold))
-		q.hold = time.Time{}
 	}
 	// Whether the QP takes requests yet is for the kernel to say: it is the
 	// connection manager who moves it to RTS.
@@ -213,6 +227,7 @@ func (q *SendQueue) inline(sqe *abi.SiwSqe, wr *provider.SendWR) error {
 	if n > len(dst) {
 		return provider.ErrInlineTooLong
 	}
+	defer q.UnlockIfPanicking() // the caller's memory may be gone
 	copy(dst, wr.Inline)
 	for _, b := range wr.InlineList {
 		if len(b) > len(dst)-n {
