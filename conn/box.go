@@ -64,7 +64,7 @@ func (b *box) tell() {
 // over is the error of a wait that could never end. The caller holds mu.
 func (b *box) over() error {
 	switch err := b.c.Err(); {
-	case err == nil && !b.c.failed.Load():
+	case err == nil && b.c.broken() == nil:
 		return nil
 	case errors.Is(err, cm.ErrDeviceRemoved) || b.c.closed.Load():
 		return err
@@ -74,15 +74,11 @@ func (b *box) over() error {
 	case b.coming > 0 && time.Now().Before(b.given):
 		return nil
 	case err == nil:
-		return errFailed
+		return b.c.broken()
 	default:
 		return err
 	}
 }
-
-// errFailed is waiting for more than will come on a connection that a failed
-// request has broken.
-var errFailed = errors.New("the connection is broken: a request has failed")
 
 // take moves all of out, or nothing, out of ready.
 func (b *box) take(out []uverbs.WC) bool {

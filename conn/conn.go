@@ -3,7 +3,9 @@ package conn
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
@@ -27,8 +29,8 @@ type Conn struct {
 
 	sleeper sleeper
 
-	failed flag // a request has failed, and so has the QP
-	closed flag
+	failure atomic.Pointer[error] // a request has failed, and so has the QP
+	closed  flag
 
 	closeOnce sync.Once
 	closeErr  error
@@ -73,10 +75,19 @@ func (c *Conn) wake() {
 }
 
 // fails is called when a request has failed, with a box's mu held.
-func (c *Conn) fails() {
-	if !c.failed.Swap(true) {
+func (c *Conn) fails(why error) {
+	err := fmt.Errorf("%w: %w", ErrBroken, why)
+	if c.failure.CompareAndSwap(nil, &err) {
 		go c.wake()
 	}
+}
+
+// broken is the error of a connection that a failed request has broken.
+func (c *Conn) broken() error {
+	if err := c.failure.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // PrivateData is what the peer sent along when connecting or accepting, without
@@ -156,8 +167,5 @@ func (c *Conn) unfit() error {
 	if err := c.Err(); err != nil {
 		return err
 	}
-	if c.failed.Load() {
-		return errFailed
-	}
-	return nil
+	return c.broken()
 }

@@ -15,6 +15,9 @@ var (
 	ErrClosed = cm.ErrClosed
 	// ErrDisconnected is why a connection that the peer ended ended.
 	ErrDisconnected = cm.ErrDisconnected
+	// ErrBroken is a connection on which a request has failed, which is the end
+	// of it: the error says why that was. The peer has not left yet.
+	ErrBroken = errors.New("a failed request has broken the connection")
 	// ErrRange is bytes outside a region, local or remote, or a number outside
 	// what is allowed. Nothing was posted.
 	ErrRange = uverbs.ErrRange

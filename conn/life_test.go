@@ -216,8 +216,10 @@ func TestRemoteError(t *testing.T) {
 		if wcs[0].ID != 1 || wcs[0].Status == uverbs.WCSuccess {
 			t.Errorf("the READ: %+v", wcs[0])
 		}
-		if err := a.PostRead(2, 0, remote.At(0), mine.All()); err == nil {
-			t.Error("a broken connection takes requests")
+		if err := a.PostRead(2, 0, remote.At(0), mine.All()); !errors.Is(err, ErrBroken) && !errors.Is(err, ErrDisconnected) {
+			t.Errorf("a broken connection takes requests: %v", err)
+		} else if errors.Is(err, ErrBroken) && !errors.Is(err, wcs[0].Status) {
+			t.Errorf("a broken connection does not say why: %v", err)
 		}
 		if err := a.Await(limit(t), Sends, wcs[:]); err == nil {
 			t.Errorf("awaiting more than will come gave %+v", wcs[0])

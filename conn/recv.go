@@ -165,7 +165,7 @@ func (r *receiver) done(wc *uverbs.WC) {
 		return
 	}
 	if wc.Status != uverbs.WCSuccess {
-		r.c.fails()
+		r.c.fails(wc.Err())
 	}
 	r.coming--
 	r.drop(slot)
@@ -216,7 +216,7 @@ func (c *Conn) AwaitAdvert(ctx context.Context) (RemoteRegion, error) {
 	err := r.wait(ctx, func() bool {
 		if r.adverts.len() == 0 {
 			a.err = ErrNotExpected
-			return r.posted == 0 && r.over() == nil && !c.failed.Load()
+			return r.posted == 0 && r.over() == nil && c.broken() == nil
 		}
 		a = r.adverts.pop()
 		return true

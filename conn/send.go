@@ -336,7 +336,7 @@ func (s *sender) done(wc *uverbs.WC) {
 		return
 	}
 	if wc.Status != uverbs.WCSuccess {
-		s.c.fails()
+		s.c.fails(wc.Err())
 	}
 	if e.sure {
 		s.coming--
