@@ -1,0 +1,213 @@
+package hostile
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/conn"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// errTooMuch is what a program says of more than it has room for.
+var errTooMuch = errors.New("the program takes 4 KiB")
+
+const connMost = 4 << 10
+
+// advert is an advertisement of package conn, as its documentation has it.
+type advert struct {
+	magic           uint16
+	version, access byte
+	tag             uint32
+	addr, length    uint64
+	key             uint32
+	wrong           uint32 // of the checksum
+}
+
+func (a advert) bytes() []byte {
+	b := binary.BigEndian.AppendUint16(nil, a.magic)
+	b = append(b, a.version, a.access)
+	b = binary.BigEndian.AppendUint32(b, a.tag)
+	b = binary.BigEndian.AppendUint64(b, a.addr)
+	b = binary.BigEndian.AppendUint64(b, a.length)
+	b = binary.BigEndian.AppendUint32(b, a.key)
+	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))^a.wrong)
+}
+
+func advertOf(p *peer, change func(*advert)) []byte {
+	a := advert{magic: 0xad7e, version: 1, access: 3, addr: p.mem.Addr() + ringAt, length: 100, key: p.mem.RKey()}
+	change(&a)
+	return a.bytes()
+}
+
+// serveConn is a program that reads what peers advertise, writes it back with
+// the bits turned over, and says so.
+func serveConn(t *testing.T, s *server) {
+	ctx, cancel := context.WithCancel(t.Context())
+	l := labtest.Must(conn.Listen(ctx, labtest.AddrOf(s.device)+":0"))(t)
+	s.addr = l.Addr().String()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			r, err := l.Accept(ctx)
+			if err != nil {
+				return
+			}
+			wg.Go(func() { s.report(r.RemoteAddr().String(), turnOver(ctx, r)) })
+		}
+	})
+	t.Cleanup(func() { cancel(); l.Close(); wg.Wait() })
+}
+
+func turnOver(ctx context.Context, r *conn.Request) error {
+	shake, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	var note *conn.LocalRegion
+	c, err := r.Accept(shake, conn.Options{Adverts: 2, SendQueue: 8, RecvQueue: 1, Setup: func(c *conn.Conn) (err error) {
+		note, err = c.Alloc(16, conn.LocalWrite)
+		return err
+	}})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for {
+		at, err := c.AwaitAdvert(ctx)
+		if err == nil {
+			err = c.PostRecvAdvert()
+		}
+		if err == nil && at.Len > connMost {
+			err = errTooMuch
+		}
+		if err != nil {
+			return err
+		}
+		step, cancel := context.WithTimeout(ctx, 3*time.Second)
+		b := make([]byte, at.Len)
+		if err = c.Get(step, b, at.At(0)); err == nil {
+			for i := range b {
+				b[i] = ^b[i]
+			}
+			err = c.Put(step, at.At(0), b)
+		}
+		if err == nil {
+			if err = c.PostSend(0, conn.Signaled, note.Span(0, 1)); err == nil {
+				err = c.Await(step, conn.Sends, make([]uverbs.WC, 1))
+			}
+		}
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func dialConn(t *testing.T, addr string) func([]byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var mine, note *conn.LocalRegion
+	c := labtest.Must(conn.Dial(ctx, addr, conn.Options{Setup: func(c *conn.Conn) (err error) {
+		if mine, err = c.Alloc(connMost, conn.ReadWrite); err == nil {
+			note, err = c.Alloc(16, conn.LocalWrite)
+		}
+		if err == nil {
+			err = c.PostRecv(0, note.All())
+		}
+		return err
+	}}))(t)
+	labtest.Close(t, c)
+	return func(b []byte) ([]byte, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		copy(mine.Bytes(), b)
+		var wc [1]uverbs.WC
+		err := c.PostAdvert(0, conn.Signaled, 0, mine.Span(0, len(b)))
+		for _, d := range []conn.Direction{conn.Sends, conn.Recvs} {
+			if err == nil {
+				if err = c.Await(ctx, d, wc[:]); err == nil {
+					err = wc[0].Err()
+				}
+			}
+		}
+		if err == nil {
+			err = c.PostRecv(0, note.All())
+		}
+		got := bytes.Clone(mine.Bytes()[:len(b)])
+		for i := range got {
+			got[i] = ^got[i]
+		}
+		return got, err
+	}
+}
+
+// connAdverts is an advertisement that is sent as it is.
+func connAdverts(name string, change func(*advert), want ...error) attack {
+	return attack{name: name, want: want, do: func(p *peer) { p.send(advertOf(p, change)) }}
+}
+
+// fails is what a request's completion says, or that others were flushed by it.
+var fails = []error{uverbs.WCRemAccessErr, uverbs.WCRemInvReqErr, uverbs.WCRemOpErr, uverbs.WCFlushErr, cm.ErrDisconnected}
+
+var connAttacks = []attack{
+	{name: "malformed advertisements in private data", private: func(p *peer) []byte {
+		return advertOf(p, func(a *advert) { a.length = 0 })
+	}, want: []error{goesOn}, do: turnsOver},
+	{name: "half an advertisement in private data", private: func(p *peer) []byte {
+		return advertOf(p, func(*advert) {})[:20]
+	}, want: []error{goesOn}, do: turnsOver},
+	connAdverts("another magic", func(a *advert) { a.magic++ }, conn.ErrAdvert),
+	connAdverts("version 0", func(a *advert) { a.version = 0 }, conn.ErrAdvert),
+	connAdverts("version 2", func(a *advert) { a.version = 2 }, conn.ErrAdvert),
+	connAdverts("access to nothing", func(a *advert) { a.access = 0 }, conn.ErrAdvert),
+	connAdverts("access that nobody knows", func(a *advert) { a.access = 0x83 }, conn.ErrAdvert),
+	connAdverts("a wrong checksum", func(a *advert) { a.wrong = 1 }, conn.ErrAdvert),
+	connAdverts("no bytes", func(a *advert) { a.length = 0 }, conn.ErrAdvert),
+	connAdverts("all the bytes there are", func(a *advert) { a.length = ^uint64(0) }, conn.ErrAdvert),
+	connAdverts("bytes around the end of memory", func(a *advert) { a.addr = ^uint64(0) - 10 }, conn.ErrAdvert),
+	connAdverts("half of all memory", func(a *advert) { a.addr, a.length = 0, 1<<63-1 }, errTooMuch),
+	connAdverts("nothing to be read", func(a *advert) { a.access = 1 }, conn.ErrAccess),
+	connAdverts("nothing to be written", func(a *advert) { a.access = 2 }, conn.ErrAccess),
+	connAdverts("a wrong key", func(a *advert) { a.key ^= 0xff }, fails...),
+	connAdverts("no address", func(a *advert) { a.addr = 0 }, fails...),
+	connAdverts("an address before its memory", func(a *advert) { a.addr -= ringAt + 1 }, fails...),
+	connAdverts("more than its memory", func(a *advert) { a.addr += peerSize - ringAt - 99 }, fails...),
+	{name: "memory that it deregisters", want: fails, do: func(p *peer) {
+		b := advertOf(p, func(*advert) {})
+		p.forget()
+		p.send(b)
+	}},
+	{name: "nothing as an advertisement", want: []error{conn.ErrAdvert}, do: func(p *peer) { p.send(nil) }},
+	{name: "another message as an advertisement", want: []error{conn.ErrAdvert}, do: func(p *peer) { p.send(text(32)) }},
+	{name: "a message that is too long", want: []error{conn.ErrBroken, cm.ErrDisconnected}, do: func(p *peer) { p.send(text(33)) }},
+	// On RoCE those that find no receive wait, at the peer's own cost.
+	{name: "advertisements without end", want: []error{goesOn}, siw: append([]error{goesOn}, fails...), do: func(p *peer) {
+		for range 30 {
+			if !p.send(advertOf(p, func(*advert) {})) {
+				return
+			}
+		}
+	}},
+	{name: "leaves in the middle", want: fails, do: func(p *peer) {
+		for range 2 {
+			p.send(advertOf(p, func(a *advert) { a.length = connMost }))
+		}
+		p.Disconnect()
+	}},
+}
+
+// turnsOver sees the peer's own memory turned over.
+func turnsOver(p *peer) {
+	at := p.mem.Bytes()[ringAt:]
+	copy(at, "hello")
+	p.send(advertOf(p, func(*advert) {}))
+	until(p.t, "the bytes to be turned over", func() bool { return p.ended() || at[0] == ^byte('h') })
+}
+
+var connLayer = layer{name: "conn", serve: serveConn, dial: dialConn, private: func(*peer) []byte { return nil }, attacks: connAttacks}

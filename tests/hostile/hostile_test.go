@@ -1,0 +1,39 @@
+package hostile
+
+import (
+	"flag"
+	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+var rounds = flag.Int("rounds", 1, "how often each attack is repeated")
+
+var layers = []layer{rsockLayer, msgLayer, connLayer}
+
+// TestAttacks: each attack has its documented end, takes no more memory than a
+// connection does, and the good client of the same listener does not notice.
+func TestAttacks(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		for _, l := range layers {
+			under(t, l, device, func(t *testing.T, s *server, g *good) {
+				until(t, "messages of all sizes", func() bool { return g.rounds.Load() > 40 })
+				before := use(t, device)
+				t.Run("at once", func(t *testing.T) {
+					for range *rounds {
+						for _, a := range l.attacks {
+							if a.only != "" && a.only != device {
+								continue
+							}
+							t.Run(a.name, func(t *testing.T) {
+								t.Parallel()
+								l.one(t, s, g, a)
+							})
+						}
+					}
+				})
+				before.grew(t, device, usage{heap: 4 << 20, rss: 32 << 20, mrs: 0})
+			})
+		}
+	})
+}

@@ -1,0 +1,271 @@
+package hostile
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/msg"
+)
+
+const (
+	msgCredits = 4
+	msgEager   = 2048
+	msgMost    = 1 << 20
+)
+
+// msgHello is the private data of package msg, as its documentation has it.
+type msgHello struct {
+	version, oldest, length byte
+	credits, eager, most    uint32
+	more                    []byte
+}
+
+func (h msgHello) bytes() []byte {
+	b := append([]byte("VMSG"), h.version, h.oldest, h.length, 0)
+	for _, v := range []uint32{h.credits, h.eager, h.most, 0} {
+		b = binary.BigEndian.AppendUint32(b, v)
+	}
+	return append(b, h.more...)
+}
+
+func msgOf(change func(*msgHello)) func(p *peer) []byte {
+	return func(*peer) []byte {
+		h := msgHello{version: 1, oldest: 1, credits: 16, eager: msgEager, most: msgMost}
+		change(&h)
+		return h.bytes()
+	}
+}
+
+// frame is one of package msg's, as its documentation has it.
+type frame struct {
+	kind, flags         byte
+	size, seq           uint32
+	granted, taken      uint32
+	addr                uint64
+	key                 uint32
+	reserved, reserved2 uint32
+	body                []byte
+}
+
+const (
+	frameHello = iota + 1
+	frameMessage
+	frameAnnounce
+	frameAck
+	frameBye
+)
+
+func (f frame) bytes() []byte {
+	b := []byte{f.kind, f.flags, 0, 0}
+	for _, v := range []uint32{f.size, f.seq, f.granted, f.taken, f.reserved} {
+		b = binary.BigEndian.AppendUint32(b, v)
+	}
+	if f.kind == frameAnnounce {
+		b = binary.BigEndian.AppendUint64(b, f.addr)
+		b = binary.BigEndian.AppendUint32(b, f.key)
+		b = binary.BigEndian.AppendUint32(b, f.reserved2)
+	}
+	return append(b, f.body...)
+}
+
+// greet says hello, and hears it.
+func (p *peer) greet() {
+	p.send(frame{kind: frameHello, granted: 16}.bytes())
+	until(p.t, "the victim's hello", func() bool { return p.hears(frameHello) || p.ended() })
+}
+
+// hears tells whether a frame of a kind has come.
+func (p *peer) hears(kind byte) bool {
+	for i := range recvs {
+		if p.mem.Bytes()[recvAt+i*recvSlot] == kind {
+			return true
+		}
+	}
+	return false
+}
+
+// announce says that there are messages in the peer's memory.
+func (p *peer) announce(seq, size uint32) {
+	p.send(frame{kind: frameAnnounce, granted: 16, seq: seq, size: size, addr: p.mem.Addr(), key: p.mem.RKey()}.bytes())
+}
+
+func serveMsg(t *testing.T, s *server) {
+	l := labtest.Must(msg.NewLoop(msg.Options{
+		Credits: msgCredits, Eager: msgEager, MaxMessage: msgMost, Window: msgMost, SendQueue: 4, Backlog: 16,
+		ConnectTimeout: time.Second, Linger: time.Second,
+		Callbacks: msg.Callbacks{
+			Request:      func(r *msg.Request) { r.Accept(nil) },
+			Message:      echoMsg,
+			Sent:         func(_ *msg.Socket, b *msg.Buffer) { b.Free() },
+			Disconnected: func(c *msg.Socket, why error) { s.report(c.RemoteAddr().String(), why) },
+		},
+	}))(t)
+	runLoop(t, l)
+	ln := labtest.Must(l.Listen(t.Context(), labtest.AddrOf(s.device)+":0"))(t)
+	s.addr = ln.Addr().String()
+}
+
+func runLoop(t *testing.T, l *msg.Loop) {
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := l.Run(context.Background()); !errors.Is(err, msg.ErrClosed) {
+			t.Errorf("run: %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		running.Wait()
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// echoMsg is all that a server does for a client. It drops what there is no room
+// to answer.
+func echoMsg(c *msg.Socket, b *msg.Buffer) {
+	defer b.Free()
+	answer, err := c.Alloc(len(b.Bytes()))
+	if err != nil {
+		return
+	}
+	copy(answer.Bytes(), b.Bytes())
+	if c.Post(answer) != nil {
+		answer.Free()
+	}
+}
+
+func dialMsg(t *testing.T, addr string) func([]byte) ([]byte, error) {
+	l := labtest.Must(msg.NewLoop(msg.Options{Eager: msgEager / 4}))(t) // so that some are announced
+	runLoop(t, l)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c := labtest.Must(l.Dial(ctx, addr))(t)
+	return func(b []byte) ([]byte, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := c.Send(ctx, b); err != nil {
+			return nil, err
+		}
+		got, err := c.Recv(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer got.Free()
+		return bytes.Clone(got.Bytes()), nil
+	}
+}
+
+func msgLie(name string, change func(*msgHello)) attack {
+	return attack{name: name, private: msgOf(change), want: []error{refused}}
+}
+
+// msgSays is a frame after the hello.
+func msgSays(name string, frames ...frame) attack {
+	return attack{name: name, want: []error{msg.ErrProtocol}, do: func(p *peer) {
+		p.greet()
+		for _, f := range frames {
+			p.send(f.bytes())
+		}
+	}}
+}
+
+var left = []error{cm.ErrDisconnected, msg.ErrTimeout}
+
+var msgAttacks = []attack{
+	msgLie("version 0", func(h *msgHello) { h.version, h.oldest = 0, 0 }),
+	msgLie("versions in the wrong order", func(h *msgHello) { h.version, h.oldest = 1, 2 }),
+	msgLie("versions to come", func(h *msgHello) { h.version, h.oldest = 255, 2 }),
+	msgLie("more credits than there may be", func(h *msgHello) { h.credits = 4097 }),
+	msgLie("all the credits there are", func(h *msgHello) { h.credits = ^uint32(0) }),
+	msgLie("no eager bytes", func(h *msgHello) { h.eager = 0 }),
+	msgLie("too few eager bytes", func(h *msgHello) { h.eager = 63 }),
+	msgLie("too many eager bytes", func(h *msgHello) { h.eager = 1<<20 + 1 }),
+	msgLie("messages above 1 GiB", func(h *msgHello) { h.most = 1<<30 + 1 }),
+	msgLie("messages of 4 GiB", func(h *msgHello) { h.most = ^uint32(0) }),
+	msgLie("private data beyond the end", func(h *msgHello) { h.length = 255 }),
+	{name: "versions to come and this one", private: msgOf(func(h *msgHello) { h.version = 255 }), want: []error{goesOn}, do: echoesMsg},
+	{name: "takes no message at all", private: msgOf(func(h *msgHello) { h.most = 0 }), want: []error{goesOn}, do: func(p *peer) {
+		p.greet()
+		p.send(frame{kind: frameMessage, granted: 16, size: 5, body: []byte("hello")}.bytes())
+	}},
+	msgSays("kind 0", frame{granted: 16}),
+	msgSays("kind 255", frame{kind: 255, granted: 16}),
+	msgSays("ack with a body", frame{kind: frameAck, granted: 16, body: []byte("x")}),
+	msgSays("size of 4 GiB", frame{kind: frameMessage, granted: 16, size: ^uint32(0)}),
+	msgSays("number to come", frame{kind: frameMessage, granted: 16, seq: 1 << 31}),
+	msgSays("credits that turn around", frame{kind: frameAck, granted: 16 + 1<<31}),
+	msgSays("took what was never announced", frame{kind: frameAck, granted: 16, taken: ^uint32(0)}),
+	msgSays("announces more than its credits", announces(5)...),
+	{name: "acks without end", want: []error{goesOn}, siw: []error{goesOn, cm.ErrDisconnected}, do: func(p *peer) {
+		p.greet()
+		for range 100 {
+			if !p.send(frame{kind: frameAck, granted: 16}.bytes()) {
+				return
+			}
+		}
+	}},
+	{name: "messages without end", want: []error{msg.ErrProtocol}, siw: []error{msg.ErrProtocol, cm.ErrDisconnected}, do: func(p *peer) {
+		p.greet()
+		for seq := range uint32(100) {
+			if !p.send(frame{kind: frameMessage, granted: 16, seq: seq}.bytes()) {
+				return
+			}
+		}
+	}},
+	{name: "announces memory that it deregisters", want: []error{msg.ErrUnreadable, cm.ErrDisconnected}, do: func(p *peer) {
+		p.greet()
+		table := frame{kind: frameAnnounce, granted: 16, size: 60 << 10, addr: p.mem.Addr(), key: p.mem.RKey()}.bytes()
+		p.forget()
+		p.send(table)
+	}},
+	{name: "never takes what is announced", want: []error{goesOn}, do: func(p *peer) {
+		p.greet()
+		p.announce(0, 60<<10)
+		until(p.t, "the announcement of the echo", func() bool { return p.hears(frameAnnounce) || p.ended() })
+	}},
+	{name: "never grants anything", private: msgOf(func(h *msgHello) { h.credits = 1 }), want: []error{goesOn}, do: func(p *peer) {
+		p.send(frame{kind: frameHello, granted: 1}.bytes())
+		until(p.t, "the victim's hello", func() bool { return p.hears(frameHello) || p.ended() })
+		for seq := range uint32(msgCredits) {
+			p.send(frame{kind: frameMessage, granted: 1, seq: seq}.bytes())
+		}
+		until(p.t, "the echo", func() bool { return p.hears(frameMessage) || p.ended() })
+	}},
+	{name: "says goodbye and stays", want: left, do: func(p *peer) {
+		p.greet()
+		p.send(frame{kind: frameBye, granted: 16}.bytes())
+	}},
+	{name: "never says hello", want: left, do: func(p *peer) {}},
+	{name: "leaves in the middle of a READ", want: []error{msg.ErrUnreadable, cm.ErrDisconnected}, do: func(p *peer) {
+		p.greet()
+		for seq := range uint32(msgCredits) {
+			p.announce(seq, 60<<10)
+		}
+		p.Disconnect()
+	}},
+}
+
+func announces(n int) (frames []frame) {
+	for seq := range n {
+		frames = append(frames, frame{kind: frameAnnounce, granted: 16, seq: uint32(seq), size: 1 << 10, addr: 0x1000, key: 1})
+	}
+	frames[0].size = msgMost + 1 // or the first would be read, which fails otherwise
+	return frames
+}
+
+// echoesMsg sees a message echoed.
+func echoesMsg(p *peer) {
+	p.greet()
+	p.send(frame{kind: frameMessage, granted: 16, size: 5, body: []byte("hello")}.bytes())
+	until(p.t, "the echo", func() bool { return p.hears(frameMessage) || p.ended() })
+}
+
+var msgLayer = layer{name: "msg", serve: serveMsg, dial: dialMsg, private: msgOf(func(*msgHello) {}), attacks: msgAttacks}

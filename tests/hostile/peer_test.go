@@ -1,0 +1,163 @@
+package hostile
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// patience is how long tests wait for what should come at once.
+const patience = 60 * time.Second
+
+// The parts of a peer's memory.
+const (
+	tableAt  = 0       // descriptors, of rsockets
+	ringAt   = 4 << 10 // what others write to
+	ringHalf = 8 << 10
+	sendAt   = 32 << 10
+	recvAt   = 64 << 10 // slots for receives
+	recvSlot = 4 << 10
+	recvs    = 32
+	peerSize = recvAt + recvs*recvSlot
+)
+
+// peer is an endpoint that says what it likes to a server.
+type peer struct {
+	*cm.Endpoint
+	t      *testing.T
+	device string
+	mem    *uverbs.MR // for everybody to write to and to read
+	victim string     // where it dialed
+}
+
+// setup makes a peer's memory and posts its receives.
+func (p *peer) setup(e *cm.Endpoint) (err error) {
+	if p.mem, err = e.AllocMR(peerSize, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead); err != nil {
+		return err
+	}
+	for i := range recvs {
+		if _, err := e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{p.mem.SGE(recvAt+i*recvSlot, recvSlot)}}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// options are those of a peer's connection; private is made when the memory is.
+func (p *peer) options(private func(*peer) []byte) cm.Options {
+	once := uint8(6)
+	return cm.Options{
+		OwnPD: true, RetryCount: &once,
+		Setup: func(e *cm.Endpoint) error {
+			err := p.setup(e)
+			if err == nil && private != nil {
+				err = e.Announce(private(p))
+			}
+			return err
+		},
+	}
+}
+
+// dialPeer connects to a server.
+func dialPeer(t *testing.T, s *server, private func(*peer) []byte) (*peer, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	p := &peer{t: t, device: s.device, victim: s.addr}
+	e, err := (&cm.Dialer{Options: p.options(private)}).Dial(ctx, s.addr)
+	if err != nil {
+		return nil, err
+	}
+	p.Endpoint = e
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p, nil
+}
+
+func (p *peer) ended() bool {
+	select {
+	case <-p.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *peer) iwarp() bool { return p.device == labtest.SIW }
+
+// post posts a request, when there is room, unless the connection has ended.
+func (p *peer) post(wr uverbs.SendWR) bool {
+	wr.Flags |= uverbs.SendSignaled
+	for deadline := time.Now().Add(patience); ; {
+		var wcs [16]uverbs.WC
+		for p.SendCQ.Poll(wcs[:]) > 0 {
+		}
+		_, err := p.QP.PostSend([]uverbs.SendWR{wr})
+		if !errors.Is(err, uverbs.ErrQueueFull) {
+			return err == nil
+		}
+		select {
+		case <-p.Done():
+			return false
+		case <-time.After(time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+}
+
+// send sends bytes.
+func (p *peer) send(b []byte) bool {
+	if len(b) <= 64 {
+		return p.post(uverbs.SendWR{Opcode: uverbs.OpSend, Inline: b})
+	}
+	copy(p.mem.Bytes()[sendAt:recvAt], b)
+	return p.post(uverbs.SendWR{Opcode: uverbs.OpSend, SGL: []uverbs.SGE{p.mem.SGE(sendAt, len(b))}})
+}
+
+// say sends a message of rsockets'.
+func (p *peer) say(m uint32) bool {
+	if p.iwarp() {
+		return p.send(binary.NativeEndian.AppendUint32(nil, m))
+	}
+	return p.post(uverbs.SendWR{Opcode: uverbs.OpRDMAWriteImm, Imm: m})
+}
+
+// write writes bytes, which are few, to memory of the victim's.
+func (p *peer) write(addr uint64, key uint32, b []byte) bool {
+	if len(b) <= 64 {
+		return p.post(uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, RemoteAddr: addr, RKey: key, Inline: b})
+	}
+	copy(p.mem.Bytes()[sendAt:recvAt], b)
+	return p.post(uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, RemoteAddr: addr, RKey: key, SGL: []uverbs.SGE{p.mem.SGE(sendAt, len(b))}})
+}
+
+// forget deregisters the memory that was advertised; its receives, which need
+// it, are of no use any more.
+func (p *peer) forget() {
+	if err := p.mem.Close(); err != nil {
+		p.t.Error(err)
+	}
+}
+
+// until waits for a condition.
+func until(t *testing.T, what string, ok func() bool) bool {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Errorf("waited too long for %s", what)
+			return false
+		}
+	}
+	return true
+}

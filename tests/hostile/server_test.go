@@ -1,0 +1,216 @@
+package hostile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// server is a listener of a layer that echoes, and what became of its
+// connections.
+type server struct {
+	device, addr string
+	stop         func()
+
+	mu    sync.Mutex
+	ended map[string]error // by the peer's address
+}
+
+// report tells how a connection ended: nil is in good order.
+func (s *server) report(peer string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended[peer] = err
+}
+
+// end is how the server's side of a peer's connection ended, if it has.
+func (s *server) end(p *peer) (err error, ended bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err, ended = s.ended[p.LocalAddr().String()]
+	return err, ended
+}
+
+// layer is a package under attack.
+type layer struct {
+	name  string
+	serve func(t *testing.T, s *server)
+	// dial connects a client that plays by the rules, and returns its echo.
+	dial func(t *testing.T, addr string) func([]byte) ([]byte, error)
+	// private is the private data of a peer that plays by the rules until it is
+	// connected.
+	private func(p *peer) []byte
+	attacks []attack
+}
+
+// attack is what a peer does, and what becomes of its connection.
+type attack struct {
+	name    string
+	private func(p *peer) []byte // nil is the layer's
+	do      func(p *peer)        // after it is connected
+	want    []error              // one of them ends the connection; refused is before it is one
+	siw     []error              // the same, where iWARP differs
+	only    string               // the device, if there is but one
+}
+
+var (
+	refused = errors.New("the handshake is refused")
+	goesOn  = errors.New("the connection goes on")
+	inOrder = errors.New("the connection ends in good order")
+)
+
+// good is a client that keeps exchanging data with a server.
+type good struct {
+	rounds atomic.Int64
+	failed atomic.Pointer[string]
+	stop   chan struct{}
+	wg     sync.WaitGroup
+}
+
+func newGood(echo func([]byte) ([]byte, error)) *good {
+	g := &good{stop: make(chan struct{})}
+	g.wg.Go(func() {
+		r := rand.NewChaCha8([32]byte{1})
+		for seq := 0; ; seq++ {
+			select {
+			case <-g.stop:
+				return
+			case <-time.After(2 * time.Millisecond):
+			}
+			sent := make([]byte, 1+seq*97%1500)
+			r.Read(sent)
+			got, err := echo(sent)
+			if err == nil && !bytes.Equal(got, sent) {
+				err = fmt.Errorf("sent %d bytes, got %d, or others", len(sent), len(got))
+			}
+			if err != nil {
+				why := fmt.Sprintf("round %d: %v", seq, err)
+				g.failed.Store(&why)
+				return
+			}
+			g.rounds.Add(1)
+		}
+	})
+	return g
+}
+
+// fine insists that the good client is served, from now on.
+func (g *good) fine(t *testing.T) {
+	t.Helper()
+	from := g.rounds.Load()
+	until(t, "the good client's echo", func() bool { return g.rounds.Load() >= from+2 || g.failed.Load() != nil })
+	if why := g.failed.Load(); why != nil {
+		t.Fatalf("the good client: %s", *why)
+	}
+}
+
+func (g *good) end() { close(g.stop); g.wg.Wait() }
+
+// under runs a test against a server of a layer with a good client, and
+// insists that nothing is left when both have gone.
+func under(t *testing.T, l layer, device string, test func(t *testing.T, s *server, g *good)) {
+	s := &server{device: device, ended: map[string]error{}}
+	t.Run(l.name, func(t *testing.T) {
+		before := labtest.Settled(t)
+		t.Run("", func(t *testing.T) { // for its clean-ups
+			l.serve(t, s)
+			g := newGood(l.dial(t, s.addr))
+			t.Cleanup(g.end) // before its connection is closed
+			g.fine(t)
+			test(t, s, g)
+			g.fine(t)
+		})
+		labtest.SameInventory(t, before)
+	})
+}
+
+// one runs an attack and checks what became of it.
+func (l layer) one(t *testing.T, s *server, g *good, a attack) {
+	t.Helper()
+	want := a.want
+	if s.device == labtest.SIW && a.siw != nil {
+		want = a.siw
+	}
+	private := a.private
+	if private == nil {
+		private = l.private
+	}
+	p, err := dialPeer(t, s, private)
+	if want[0] == refused {
+		if err == nil || !isRefused(err) {
+			t.Errorf("dialing gave %v", err)
+		}
+		g.fine(t)
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.do != nil {
+		a.do(p)
+	}
+	end, ended := s.end(p)
+	if want[0] == goesOn && !ended && !p.ended() {
+		g.fine(t)
+		if end, ended = s.end(p); !ended {
+			return
+		}
+	}
+	until(t, "the end of the connection", func() bool { end, ended = s.end(p); return ended })
+	ok := false
+	for _, w := range want {
+		ok = ok || errors.Is(end, w) || w == inOrder && end == nil
+	}
+	if !ok {
+		t.Errorf("ended with %v, want %v", end, want)
+	}
+	until(t, "the peer to be disconnected", p.ended)
+	g.fine(t)
+}
+
+// usage is what a flood would have grow.
+type usage struct {
+	heap, rss int // bytes
+	mrs       int
+}
+
+func use(t *testing.T, device string) usage {
+	t.Helper()
+	inv := labtest.Inventory(t) // collects garbage first
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	text := labtest.Must(os.ReadFile("/proc/self/status"))(t)
+	u := usage{heap: int(m.HeapAlloc), mrs: inv["kernel mr of "+device]}
+	for line := range strings.Lines(string(text)) {
+		fmt.Sscanf(line, "VmRSS: %d kB", &u.rss)
+	}
+	u.rss <<= 10
+	return u
+}
+
+// grew insists that no more was taken than a bound since before.
+func (before usage) grew(t *testing.T, device string, most usage) {
+	t.Helper()
+	now := use(t, device)
+	for range 100 { // what has ended is being released
+		if now.mrs-before.mrs <= most.mrs {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+		now = use(t, device)
+	}
+	t.Logf("heap %+d KiB, RSS %+d KiB, MRs %+d", (now.heap-before.heap)>>10, (now.rss-before.rss)>>10, now.mrs-before.mrs)
+	if now.heap-before.heap > most.heap || now.rss-before.rss > most.rss || now.mrs-before.mrs > most.mrs {
+		t.Errorf("grew from %+v to %+v, more than %+v", before, now, most)
+	}
+}
