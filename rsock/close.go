@@ -49,6 +49,7 @@ func (c *Conn) sendEnd(m message, deadline time.Time) error {
 		return cmp.Or(err, c.err)
 	}
 	c.postCtrl(m, nil)
+	c.ctl.end = c.ctl.used
 	return c.err
 }
 
@@ -124,7 +125,9 @@ func (c *Conn) goodbye(deadline time.Time) error {
 		c.closing((*Conn).over)
 		return nil
 	}
-	if c.gone || c.ctl.used == 0 {
+	// A peer that has all, and said SHUTDOWN itself, need not wait for what else we
+	// tell it: of space for what it will not send.
+	if c.gone || c.ctl.used == 0 || ended && c.ctl.end == 0 {
 		return nil
 	}
 	return cmp.Or(err, c.err)

@@ -181,7 +181,9 @@ func (c *Conn) reap() {
 					failed = wc.Err()
 				}
 			case wc.ID&ctrlID != 0:
-				c.ctl.used -= int(wc.ID &^ ctrlID)
+				n := int(wc.ID &^ ctrlID)
+				c.ctl.used -= n
+				c.ctl.end = max(c.ctl.end-n, 0)
 			default:
 				o.done += (uint32(wc.ID>>32) - o.done) & markMask
 				o.freed += uint64(uint32(wc.ID) - uint32(o.freed))
