@@ -48,6 +48,12 @@ func (s side) command(args ...string) *exec.Cmd {
 // serve runs the program's server until the test ends.
 func (s side) serve(t *testing.T, addr string) {
 	t.Helper()
+	t.Cleanup(s.start(t, addr))
+}
+
+// start runs the program's server until it is stopped.
+func (s side) start(t *testing.T, addr string) (stop func()) {
+	t.Helper()
 	cmd := s.command("-s", addr, s.port)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
@@ -61,14 +67,15 @@ func (s side) serve(t *testing.T, addr string) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
+		cmd.Process.Kill()
+		t.Fatalf("%s says %q: %v", s.program, line, err)
+	}
+	return func() {
 		stdin.Close()
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("%s: %v", s.program, err)
 		}
-	})
-	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("%s says %q: %v", s.program, line, err)
 	}
 }
 
@@ -95,4 +102,44 @@ func (s side) run(t *testing.T, args ...string) result {
 		}
 	}
 	return r
+}
+
+// figures are what one side measured, by name.
+type figures map[string]sample
+
+// turns has both sides do the same, each first in turn.
+func turns(ours, c side, do func(side) result) (of, beside figures) {
+	of, beside = figures{}, figures{}
+	both := []struct {
+		side
+		figures
+	}{{ours, of}, {c, beside}}
+	for range max(*reps, 1) {
+		for _, s := range both {
+			for name, v := range do(s.side) {
+				s.figures[name] = append(s.figures[name], v)
+			}
+		}
+		slices.Reverse(both)
+	}
+	return of, beside
+}
+
+// per is a sample of so many a second: of what is counted by name, of which
+// the program says how long it took.
+func (f figures) per(name string) sample {
+	s := make(sample, len(f[name]))
+	for i, n := range f[name] {
+		s[i] = n / f["nanoseconds"][i] * 1e9
+	}
+	return s
+}
+
+// times is a sample in other units.
+func times(s sample, k float64) sample {
+	s = slices.Clone(s)
+	for i := range s {
+		s[i] *= k
+	}
+	return s
 }

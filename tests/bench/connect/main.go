@@ -4,7 +4,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -15,12 +14,12 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/tests/bench/self"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -57,7 +56,7 @@ func run(args []string) error {
 	if _, err := dial(addr, 1, 1, false); err != nil { // opens the device
 		return err
 	}
-	before, err := resident()
+	before, err := self.Resident()
 	if err != nil {
 		return err
 	}
@@ -70,7 +69,7 @@ func run(args []string) error {
 	if stay {
 		debug.FreeOSMemory() // what garbage is left belongs to no connection
 	}
-	after, err := resident()
+	after, err := self.Resident()
 	if err != nil {
 		return err
 	}
@@ -148,19 +147,4 @@ func dial(addr string, n, p int, stay bool) ([]time.Duration, error) {
 	}
 	wg.Wait()
 	return took, errors.Join(errs...)
-}
-
-// resident is the process's resident memory in KiB.
-func resident() (int, error) {
-	f, err := os.Open("/proc/self/smaps_rollup")
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if rest, ok := strings.CutPrefix(s.Text(), "Rss:"); ok {
-			return strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(rest), " kB"))
-		}
-	}
-	return 0, errors.New("smaps_rollup has no Rss")
 }

@@ -1,0 +1,276 @@
+// Moves messages over a connection with libibverbs, as transfer/main.go does
+// with package uverbs, and says how long that took. Both take the same arguments
+// and print the same.
+//
+//	transfer    -s ADDR PORT                     serve until the standard input ends
+//	transfer [-e] ADDR PORT lat OP SIZE N        N messages, one at a time: OP is send, write, read or add
+//	transfer      ADDR PORT rate OP SIZE N LIST  N messages, as many as go, LIST posted at a time: OP is send or write
+//
+// Both sides poll; with -e they sleep until there is a completion. In latency
+// tests the server answers each SEND and WRITE, and a time is that of the way
+// there and back. At the end each side tells the other what it has received.
+#include "end.h"
+
+static const char *ops[] = { "send", "write", "read", "add" };
+
+// post posts the next n messages with one call. The last of all, and one in
+// PERIOD, is signaled; its ID is how many have been posted with it.
+static void post(struct end *e, uint32_t n)
+{
+	struct ibv_send_wr *last = &e->wrs[n - 1], *bad;
+	uint32_t before = e->posted;
+
+	e->posted += n;
+	for (uint32_t i = 0; i + 1 < n; i++)
+		e->wrs[i].next = &e->wrs[i + 1];
+	last->next = NULL;
+	last->wr_id = e->posted;
+	if (e->posted / PERIOD != before / PERIOD || e->posted == e->work.n || e->work.op == READ || e->work.op == ADD)
+		last->send_flags |= IBV_SEND_SIGNALED;
+	must(ibv_post_send(e->id->qp, e->wrs, &bad), "post send");
+	last->send_flags &= ~IBV_SEND_SIGNALED;
+}
+
+// post_inline posts a SEND of n bytes, or with addr a WRITE.
+static void post_inline(struct end *e, void *b, size_t n, uint64_t addr)
+{
+	struct ibv_sge sge = { .addr = (uintptr_t)b, .length = n };
+	struct ibv_send_wr *bad, wr = {
+		.opcode = addr ? IBV_WR_RDMA_WRITE : IBV_WR_SEND, .sg_list = &sge, .num_sge = 1,
+		.send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED,
+		.wr.rdma = { .remote_addr = addr, .rkey = e->peer.rkey },
+	};
+
+	must(ibv_post_send(e->id->qp, &wr, &bad), "post send");
+}
+
+// repost offers n receives again.
+static void repost(struct end *e, int n)
+{
+	struct ibv_recv_wr *bad, *last = &e->recvs[n - 1], *next = last->next;
+
+	last->next = NULL;
+	must(ibv_post_recv(e->id->qp, e->recvs, &bad), "post recv");
+	last->next = next;
+}
+
+// take takes messages, at least one, and offers their receives again.
+static int take(struct end *e, int n)
+{
+	n = await(e, e->recv_cq, n, e->work.events);
+	for (int i = 0; i < n; i++)
+		e->got.bytes += e->wc[i].byte_len;
+	e->got.messages += n;
+	repost(e, n);
+	return n;
+}
+
+// put sends message i of a latency test. Once in PERIOD it takes a completion.
+static void put(struct end *e, uint32_t i)
+{
+	if (e->work.op == WRITE)
+		e->out[e->work.size - 1] = i + 1;
+	if (i % PERIOD == PERIOD - 1 && i > PERIOD)
+		await(e, e->send_cq, 1, e->work.events);
+	post(e, 1);
+}
+
+// see waits until message i has been written.
+static void see(struct end *e, uint32_t i)
+{
+	volatile char *last = e->in + e->work.size - 1;
+
+	while (*last != (char)(i + 1))
+		;
+	e->got.messages++;
+	e->got.bytes += e->work.size;
+}
+
+static void ask(struct end *e, uint32_t *took)
+{
+	uint64_t last = now(), t;
+
+	for (uint32_t i = 0; i < e->work.n; i++) {
+		switch (e->work.op) {
+		case SEND:
+			put(e, i);
+			take(e, 1);
+			break;
+		case WRITE:
+			put(e, i);
+			see(e, i);
+			break;
+		default:
+			post(e, 1);
+			await(e, e->send_cq, 1, e->work.events);
+			e->got.messages++;
+			e->got.bytes += e->work.size;
+		}
+		t = now();
+		took[i] = t - last;
+		last = t;
+	}
+}
+
+static void answer(struct end *e)
+{
+	for (uint32_t i = 0; i < e->work.n; i++) {
+		if (e->work.op == SEND)
+			take(e, 1);
+		else
+			see(e, i);
+		put(e, i);
+	}
+}
+
+// stream sends all, as far as the queues take it and the peer receives.
+static void stream(struct end *e)
+{
+	uint32_t n = e->work.n, list = e->work.list, completed = 0;
+
+	while (completed < n) {
+		int got;
+
+		while (e->posted < n) {
+			uint32_t k = n - e->posted < list ? n - e->posted : list;
+
+			if (e->posted + k > completed + DEPTH || (e->work.op == SEND && e->posted + k > *e->word + RECVS))
+				break;
+			post(e, k);
+		}
+		got = poll_cq(e, e->send_cq, BATCH); // not await: the peer's word may come first
+		if (got)
+			completed = e->wc[got - 1].wr_id;
+	}
+	e->got = (struct report){ n, (uint64_t)n * e->work.size };
+}
+
+// drink receives all, and tells the sender.
+static void drink(struct end *e)
+{
+	uint32_t told = 0;
+	int credits = 0;
+
+	while (e->got.messages < e->work.n) {
+		take(e, e->work.n - e->got.messages < BATCH ? e->work.n - e->got.messages : BATCH);
+		if (e->got.messages - told < CREDIT)
+			continue;
+		if (credits == DEPTH / 2)
+			credits -= await(e, e->send_cq, BATCH, 0);
+		told = e->got.messages;
+		post_inline(e, &told, sizeof(told), e->peer.addr + 2 * e->stride);
+		credits++;
+	}
+}
+
+// tell sends what this end has received, hear takes what the peer has.
+static void tell(struct end *e)
+{
+	post_inline(e, &e->got, sizeof(e->got), 0);
+}
+
+static struct report hear(struct end *e, int sleep)
+{
+	struct report r;
+
+	await(e, e->recv_cq, 1, sleep);
+	memcpy(&r, e->in, sizeof(r));
+	return r;
+}
+
+static void serve(struct addrinfo *at)
+{
+	struct rdma_event_channel *listening = new_channel();
+
+	listen_at(listening, at);
+	ready();
+	for (;;) {
+		struct end e = { 0 };
+		struct rdma_cm_id *id = expect(listening, RDMA_CM_EVENT_CONNECT_REQUEST, &e.work, sizeof(e.work));
+		struct rdma_event_channel *own = new_channel();
+		struct rdma_conn_param param = conn_param(&e.mine, sizeof(e.mine));
+		int passive = e.work.op == READ || e.work.op == ADD || (e.work.rate && e.work.op == WRITE);
+
+		must(rdma_migrate_id(id, own), "migrate id");
+		e.peer = e.work.memory;
+		prepare(&e, id);
+		meet(&e);
+		must(rdma_accept(id, &param), "accept");
+		expect(own, RDMA_CM_EVENT_ESTABLISHED, NULL, 0);
+		if (!passive)
+			e.work.rate ? drink(&e) : answer(&e);
+		hear(&e, passive || e.work.events); // the client is done
+		if (e.work.op == ADD)
+			e.got.messages = *e.word;
+		tell(&e);
+		expect(own, RDMA_CM_EVENT_DISCONNECTED, NULL, 0);
+		release(&e);
+		rdma_destroy_event_channel(own);
+	}
+}
+
+static void dial(struct end *e, struct addrinfo *to)
+{
+	struct rdma_event_channel *ch = new_channel();
+
+	for (int tries = 0;; tries++) {
+		struct rdma_conn_param param = conn_param(&e->work, sizeof(e->work));
+
+		prepare(e, resolve(ch, to));
+		e->work.memory = e->mine;
+		if (!rdma_connect(e->id, &param))
+			break;
+		if (tries == 10 || !port_taken())
+			die("connect");
+		release(e);
+	}
+	expect(ch, RDMA_CM_EVENT_ESTABLISHED, &e->peer, sizeof(e->peer));
+	meet(e);
+	settle(e->id);
+}
+
+static int compare(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+int main(int argc, char **argv)
+{
+	struct end e = { 0 };
+	struct report theirs;
+	uint32_t *took;
+	uint64_t start;
+
+	if (argc == 4 && !strcmp(argv[1], "-s"))
+		serve(lookup(argv[2], argv[3]));
+	if (argc > 1 && !strcmp(argv[1], "-e"))
+		e.work.events = 1, argv++, argc--;
+	if (argc < 7) {
+		fprintf(stderr, "usage: transfer -s ADDR PORT | [-e] ADDR PORT lat|rate OP SIZE N [LIST]\n");
+		return 1;
+	}
+	e.work.rate = !strcmp(argv[3], "rate");
+	while (e.work.op < ADD && strcmp(argv[4], ops[e.work.op]))
+		e.work.op++;
+	e.work.size = atoi(argv[5]);
+	e.work.n = atoi(argv[6]);
+	e.work.list = argc > 7 ? atoi(argv[7]) : 1;
+	took = calloc(e.work.n, sizeof(*took));
+	dial(&e, lookup(argv[1], argv[2]));
+
+	start = now();
+	e.work.rate ? stream(&e) : ask(&e, took);
+	tell(&e);
+	theirs = hear(&e, e.work.events);
+	start = now() - start;
+
+	qsort(took, e.work.n, sizeof(*took), compare);
+	printf("messages %ju\nbytes %ju\n", (uintmax_t)e.got.messages, (uintmax_t)e.got.bytes);
+	printf("peer_messages %ju\npeer_bytes %ju\n", (uintmax_t)theirs.messages, (uintmax_t)theirs.bytes);
+	printf("nanoseconds %ju\nmedian %u\np99 %u\n", (uintmax_t)start, took[e.work.n / 2], took[e.work.n * 99 / 100]);
+	rdma_disconnect(e.id);
+	release(&e);
+	return 0;
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+const (
+	size    = 64
+	queue   = 16    // requests of a QP, each way
+	recvs   = 2     // receives of a connection
+	period  = 8     // one request in so many is signaled
+	batch   = 16    // completions polled at a time
+	cqDepth = 20000 // more than enough: C's library wants it
+
+	settle = 10 * time.Millisecond // as in c/cm.h
+)
+
+type work struct{ Conns, N uint32 }
+
+type report struct {
+	Messages, Bytes uint64
+	Kilobytes       int64
+}
+
+// many is all connections of a side.
+type many struct {
+	work
+	pd    *uverbs.PD
+	ch    *uverbs.CompChannel
+	cq    *uverbs.CQ
+	mr    *uverbs.MR // size bytes in, and as many out, of each connection
+	conns []conn
+	recv  [1]uverbs.RecvWR // what is posted, on any
+	send  [1]uverbs.SendWR
+	got   report
+}
+
+type conn struct {
+	*cm.Endpoint
+	posted uint32
+}
+
+// setUp makes all that the connections share, on the device that has an address.
+func setUp(ctx context.Context, host string) (*many, error) {
+	path, err := cm.Lookup(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	dev, err := path.Device.Open()
+	if err != nil {
+		return nil, err
+	}
+	m := &many{
+		recv: [1]uverbs.RecvWR{{SGL: make([]uverbs.SGE, 1)}},
+		send: [1]uverbs.SendWR{{Opcode: uverbs.OpSend, SGL: make([]uverbs.SGE, 1)}},
+	}
+	if m.pd, err = dev.AllocPD(); err != nil {
+		return nil, err
+	}
+	if m.ch, err = dev.CreateCompChannel(); err != nil {
+		return nil, err
+	}
+	m.cq, err = dev.CreateCQ(uverbs.CQOptions{Depth: cqDepth, Channel: m.ch})
+	return m, err
+}
+
+// allot makes room for the connections.
+func (m *many) allot(w work) (err error) {
+	m.work = w
+	m.conns = make([]conn, w.Conns)
+	m.mr, err = m.pd.AllocMR(int(w.Conns)*2*size, uverbs.AccessLocalWrite, uverbs.MROptions{})
+	return err
+}
+
+const in, out = 0, 1
+
+func (m *many) part(i uint32, way int) []byte { return m.mr.Bytes()[(int(i)*2+way)*size:][:size] }
+
+func (m *many) sge(i uint32, way, n int) uverbs.SGE { return m.mr.SGE((int(i)*2+way)*size, n) }
+
+// options are those of connection i.
+func (m *many) options(i uint32) cm.Options {
+	private, _ := binary.Append(nil, binary.NativeEndian, &m.work)
+	return cm.Options{
+		PD: m.pd, SendCQ: m.cq, RecvCQ: m.cq, PrivateData: private,
+		Cap: uverbs.QPCap{MaxSendWR: queue, MaxRecvWR: queue, MaxSendSGE: 1, MaxRecvSGE: 1},
+		Setup: func(e *cm.Endpoint) error {
+			m.conns[i].Endpoint = e
+			for range recvs {
+				if err := m.postRecv(i); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func (m *many) postRecv(i uint32) error {
+	wr := &m.recv[0]
+	wr.ID, wr.SGL[0] = uint64(i), m.sge(i, in, size)
+	_, err := m.conns[i].QP.PostRecv(m.recv[:])
+	return err
+}
+
+func (m *many) postSend(i uint32, n int) error {
+	c, wr := &m.conns[i], &m.send[0]
+	wr.ID, wr.SGL[0], wr.Flags = uint64(i), m.sge(i, out, n), 0
+	if c.posted++; c.posted%period == 0 {
+		wr.Flags = uverbs.SendSignaled
+	}
+	_, err := c.QP.PostSend(m.send[:])
+	return err
+}
+
+// echo sends on each connection, once it has a message, the next, as long as
+// there are messages to come.
+func (m *many) echo(more uint32) error {
+	var wcs [batch]uverbs.WC
+	armed := false
+	for m.got.Messages < uint64(m.N) {
+		n := m.cq.Poll(wcs[:])
+		for i := range wcs[:n] {
+			wc := &wcs[i]
+			if err := wc.Err(); err != nil {
+				return err
+			}
+			if wc.Opcode != uverbs.WCRecv {
+				continue
+			}
+			m.got.Messages++
+			m.got.Bytes += uint64(wc.ByteLen)
+			if err := m.postRecv(uint32(wc.ID)); err != nil {
+				return err
+			}
+			if more > 0 {
+				more--
+				if err := m.postSend(uint32(wc.ID), size); err != nil {
+					return err
+				}
+			}
+		}
+		switch {
+		case n > 0:
+		case !armed:
+			if err := m.cq.Arm(false); err != nil {
+				return err
+			}
+			armed = true
+		default:
+			if _, err := m.ch.Sleep(time.Time{}); err != nil {
+				return err
+			}
+			armed = false
+		}
+	}
+	return nil
+}
+
+// hear waits for the message that is not an echo, of connection 0.
+func (m *many) hear() error {
+	var wc [1]uverbs.WC
+	for {
+		if m.cq.Poll(wc[:]) == 0 {
+			continue
+		}
+		if err := wc[0].Err(); err != nil || wc[0].Opcode == uverbs.WCRecv {
+			return err
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+const (
+	depth  = 128 // requests under way
+	recvs  = 256 // receives
+	period = 32  // one request in so many is signaled
+	credit = 64  // messages received until the sender hears of it
+	batch  = 32  // completions polled at a time, and requests posted
+	inline = 32  // bytes
+)
+
+// Both sides are on one machine: no number is turned around.
+type region struct {
+	Addr         uint64
+	RKey, Unused uint32
+}
+
+// work is what a client asks of a server.
+type work struct {
+	Memory region
+	Rate   uint32
+	Op     uverbs.Opcode
+	Events uint32
+	Size   uint32
+	N      uint32
+	List   uint32
+}
+
+func (w *work) fetches() bool { return w.Op == uverbs.OpRDMARead || w.Op == uverbs.OpFetchAdd }
+
+// report is what an end has received.
+type report struct{ Messages, Bytes uint64 }
+
+// end is one end of a connection: its objects, requests and counts.
+type end struct {
+	work
+	*cm.Endpoint
+	mr         *uverbs.MR
+	mine, peer region
+	out, in    []byte         // what is sent, and where what comes goes
+	stride     int            // from one to the other, and to word
+	word       *atomic.Uint32 // of the client: how many the peer has received; of the server: the sum
+	recvs      [batch]uverbs.RecvWR
+	wrs        [batch]uverbs.SendWR
+	wc         [batch]uverbs.WC
+	posted     uint32
+	got        report
+	small      [1]uverbs.SendWR // of postInline
+	smallData  [16]byte
+}
+
+// options are those of the connection; private is what goes to the peer, once
+// there is memory.
+func (e *end) options(private func() any) cm.Options {
+	return cm.Options{
+		Cap:    uverbs.QPCap{MaxSendWR: depth, MaxRecvWR: recvs, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: inline},
+		Events: true,
+		Setup: func(ep *cm.Endpoint) error {
+			if err := e.prepare(ep); err != nil {
+				return err
+			}
+			b, err := binary.Append(nil, binary.NativeEndian, private())
+			if err != nil {
+				return err
+			}
+			return ep.Announce(b)
+		},
+	}
+}
+
+// prepare gives an end its memory, and makes and posts its receives.
+func (e *end) prepare(ep *cm.Endpoint) (err error) {
+	e.Endpoint = ep
+	access := uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead
+	if e.Op == uverbs.OpFetchAdd {
+		access |= uverbs.AccessRemoteAtomic
+	}
+	e.stride = int(e.Size+63) &^ 63
+	if e.mr, err = ep.AllocMR(2*e.stride+64, access); err != nil {
+		return err
+	}
+	e.mine = region{Addr: e.mr.Addr(), RKey: e.mr.RKey()}
+	e.out, e.in = e.mr.Bytes()[:e.Size], e.mr.Bytes()[e.stride:][:e.stride]
+	e.word = e.mr.Word(2 * e.stride)
+	sgl := []uverbs.SGE{e.mr.SGE(e.stride, e.stride)}
+	for i := range e.recvs {
+		e.recvs[i].SGL = sgl
+	}
+	for range recvs / batch {
+		if _, err := ep.QP.PostRecv(e.recvs[:]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// meet makes the requests, now that it is known where the peer's memory is.
+func (e *end) meet(peer region) {
+	e.peer = peer
+	wr := uverbs.SendWR{Opcode: e.Op, RKey: peer.RKey}
+	stride := uint64(e.stride)
+	switch {
+	case e.Op == uverbs.OpRDMARead:
+		wr.SGL, wr.RemoteAddr = []uverbs.SGE{e.mr.SGE(e.stride, int(e.Size))}, peer.Addr
+	case e.Op == uverbs.OpFetchAdd:
+		wr.SGL, wr.RemoteAddr, wr.CompareAdd = []uverbs.SGE{e.mr.SGE(0, int(e.Size))}, peer.Addr+2*stride, 1
+	case e.Size <= inline:
+		wr.Inline, wr.RemoteAddr = e.out, peer.Addr+stride
+	default:
+		wr.SGL, wr.RemoteAddr = []uverbs.SGE{e.mr.SGE(0, int(e.Size))}, peer.Addr+stride
+	}
+	for i := range e.wrs {
+		e.wrs[i] = wr
+	}
+}
+
+// poll takes up to n completions into e.wc.
+func (e *end) poll(cq *uverbs.CQ, n int) (int, error) {
+	n = cq.Poll(e.wc[:n])
+	for i := range e.wc[:n] {
+		if err := e.wc[i].Err(); err != nil {
+			return 0, err
+		}
+	}
+	return n, nil
+}
+
+// await waits for completions, at least one and at most n.
+func (e *end) await(cq *uverbs.CQ, n int, sleep bool) (int, error) {
+	for armed := false; ; {
+		got, err := e.poll(cq, n)
+		switch {
+		case got > 0 || err != nil:
+			return got, err
+		case !sleep:
+		case !armed:
+			if err := cq.Arm(false); err != nil {
+				return 0, err
+			}
+			armed = true
+		default:
+			if _, err := cq.Channel().Sleep(time.Time{}); err != nil {
+				return 0, err
+			}
+			armed = false
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// put sends message i of a latency test. Once in period it takes a completion.
+func (e *end) put(i uint32) error {
+	if e.Op == uverbs.OpRDMAWrite {
+		e.out[e.Size-1] = byte(i + 1)
+	}
+	if i%period == period-1 && i > period {
+		if _, err := e.await(e.SendCQ, 1, e.Events != 0); err != nil {
+			return err
+		}
+	}
+	return e.post(1)
+}
+
+// see waits until message i has been written.
+func (e *end) see(i uint32) {
+	at := e.stride + int(e.Size) - 1
+	word := e.mr.Word(at &^ 3)
+	var b [4]byte
+	for {
+		binary.NativeEndian.PutUint32(b[:], word.Load())
+		if b[at&3] == byte(i+1) {
+			break
+		}
+	}
+	e.got.Messages++
+	e.got.Bytes += uint64(e.Size)
+}
+
+func (e *end) ask(took []time.Duration) (err error) {
+	start := time.Now()
+	var last time.Duration
+	for i := range e.N {
+		switch e.Op {
+		case uverbs.OpSend:
+			if err = e.put(i); err == nil {
+				err = e.take(1)
+			}
+		case uverbs.OpRDMAWrite:
+			if err = e.put(i); err == nil {
+				e.see(i)
+			}
+		default:
+			if err = e.post(1); err == nil {
+				_, err = e.await(e.SendCQ, 1, e.Events != 0)
+			}
+			e.got.Messages++
+			e.got.Bytes += uint64(e.Size)
+		}
+		if err != nil {
+			return err
+		}
+		t := time.Since(start)
+		took[i] = t - last
+		last = t
+	}
+	return nil
+}
+
+func (e *end) answer() (err error) {
+	for i := range e.N {
+		if e.Op == uverbs.OpSend {
+			err = e.take(1)
+		} else {
+			e.see(i)
+		}
+		if err == nil {
+			err = e.put(i)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

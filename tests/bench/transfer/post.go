@@ -1,0 +1,63 @@
+package main
+
+import (
+	"encoding/binary"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// post posts the next n messages with one call. The last of all, and one in
+// period, is signaled; its ID is how many have been posted with it.
+func (e *end) post(n uint32) error {
+	before := e.posted
+	e.posted += n
+	last := &e.wrs[n-1]
+	last.ID = uint64(e.posted)
+	if e.posted/period != before/period || e.posted == e.N || e.fetches() {
+		last.Flags = uverbs.SendSignaled
+	}
+	_, err := e.QP.PostSend(e.wrs[:n])
+	last.Flags = 0
+	return err
+}
+
+// postInline posts a SEND of the first n bytes of smallData, or with addr a
+// WRITE.
+func (e *end) postInline(n int, addr uint64) error {
+	wr := &e.small[0]
+	*wr = uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: e.smallData[:n]}
+	if addr != 0 {
+		wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.OpRDMAWrite, addr, e.peer.RKey
+	}
+	_, err := e.QP.PostSend(e.small[:])
+	return err
+}
+
+// take takes messages, at least one and at most n, and offers their receives
+// again.
+func (e *end) take(n int) error {
+	n, err := e.await(e.RecvCQ, n, e.Events != 0)
+	if err != nil {
+		return err
+	}
+	for i := range e.wc[:n] {
+		e.got.Bytes += uint64(e.wc[i].ByteLen)
+	}
+	e.got.Messages += uint64(n)
+	_, err = e.QP.PostRecv(e.recvs[:n])
+	return err
+}
+
+// tell sends what this end has received, hear takes what the peer has.
+func (e *end) tell() error {
+	binary.Encode(e.smallData[:], binary.NativeEndian, &e.got)
+	return e.postInline(16, 0)
+}
+
+func (e *end) hear(sleep bool) (r report, err error) {
+	if _, err := e.await(e.RecvCQ, 1, sleep); err != nil {
+		return r, err
+	}
+	_, err = binary.Decode(e.in, binary.NativeEndian, &r)
+	return r, err
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"encoding/binary"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// stream sends all, as far as the queues take it and the peer receives.
+func (e *end) stream() error {
+	completed := uint32(0)
+	for completed < e.N {
+		for e.posted < e.N {
+			k := min(e.N-e.posted, e.List)
+			if e.posted+k > completed+depth || e.Op == uverbs.OpSend && e.posted+k > e.word.Load()+recvs {
+				break
+			}
+			if err := e.post(k); err != nil {
+				return err
+			}
+		}
+		got, err := e.poll(e.SendCQ, batch) // not await: the peer's word may come first
+		if err != nil {
+			return err
+		}
+		if got > 0 {
+			completed = uint32(e.wc[got-1].ID)
+		}
+	}
+	e.got = report{uint64(e.N), uint64(e.N) * uint64(e.Size)}
+	return nil
+}
+
+// drink receives all, and tells the sender.
+func (e *end) drink() error {
+	told, credits := uint32(0), 0
+	for e.got.Messages < uint64(e.N) {
+		if err := e.take(int(min(uint64(e.N)-e.got.Messages, batch))); err != nil {
+			return err
+		}
+		if e.got.Messages-uint64(told) < credit {
+			continue
+		}
+		if credits == depth/2 {
+			n, err := e.await(e.SendCQ, batch, false)
+			if err != nil {
+				return err
+			}
+			credits -= n
+		}
+		told = uint32(e.got.Messages)
+		binary.NativeEndian.PutUint32(e.smallData[:], told)
+		if err := e.postInline(4, e.peer.Addr+2*uint64(e.stride)); err != nil {
+			return err
+		}
+		credits++
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+package bench
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestLatency moves one message at a time: SEND and WRITE there and back, READ
+// and fetch-and-add, which the peer's program has no part in.
+func TestLatency(t *testing.T) {
+	ours, c := transfers(t)
+	labtest.Each(t, func(t *testing.T, device string) {
+		addr := labtest.AddrOf(device)
+		ours.serve(t, addr)
+		c.serve(t, addr)
+		for _, work := range []struct {
+			op     string
+			events bool // whom a WRITE reaches gets none
+			name   string
+			n      int
+		}{
+			{"send", false, "SEND of 8 bytes, there and back", 2000},
+			{"write", false, "WRITE of 8 bytes, there and back", 2000},
+			{"read", false, "READ of 8 bytes", 4000},
+			{"add", false, "fetch-and-add", 4000},
+			{"send", true, "SEND of 8 bytes, there and back", 1500},
+			{"read", true, "READ of 8 bytes", 3000},
+			{"add", true, "fetch-and-add", 3000},
+		} {
+			if work.op == "add" && device == labtest.SIW {
+				continue // it has no atomics
+			}
+			const size = 8
+			n := scaled(work.n)
+			heard := n // by the server
+			if work.op == "read" {
+				heard = 0
+			}
+			heardBytes := heard * size
+			if work.op == "add" {
+				heardBytes = 0 // it tells its sum
+			}
+			line := comparison{group: "latency", device: device, name: work.name, unit: "µs", better: lower}
+			ours, c := ours, c
+			if work.events {
+				line.group = "latency, events"
+				ours.options, c.options = []string{"-e"}, []string{"-e"}
+			}
+			o, b := turns(ours, c, func(s side) result {
+				r := s.run(t, addr, s.port, "lat", work.op, fmt.Sprint(size), fmt.Sprint(n))
+				s.counted(t, r, n, n*size, heard, heardBytes)
+				return r
+			})
+			line.ours, line.c = times(o["median"], 1e-3), times(b["median"], 1e-3)
+			line.report(t)
+			t.Logf("%s: %s, %s: 99th percentile Go %v C %v µs", device, line.group, work.name, times(o["p99"], 1e-3), times(b["p99"], 1e-3))
+		}
+	})
+}
+
+// TestRate moves messages as fast as the queues take them.
+func TestRate(t *testing.T) {
+	ours, c := transfers(t)
+	labtest.Each(t, func(t *testing.T, device string) {
+		addr := labtest.AddrOf(device)
+		ours.serve(t, addr)
+		c.serve(t, addr)
+		const small, large = 64, 64 << 10
+		for _, op := range []struct{ arg, name string }{{"send", "SEND"}, {"write", "WRITE"}} {
+			measure := func(size, n, list int) (of, beside figures) {
+				n = scaled(n)
+				heard := n
+				if op.arg == "write" {
+					heard = 0 // nobody looks
+				}
+				return turns(ours, c, func(s side) result {
+					r := s.run(t, addr, s.port, "rate", op.arg, fmt.Sprint(size), fmt.Sprint(n), fmt.Sprint(list))
+					s.counted(t, r, n, n*size, heard, heard*size)
+					return r
+				})
+			}
+			line := comparison{group: "message rate", device: device, unit: "/s", better: higher}
+			o, single := measure(small, 20000, 1)
+			line.name = fmt.Sprintf("%s of %d bytes", op.name, small)
+			line.ours, line.c = o.per("messages"), single.per("messages")
+			line.report(t)
+
+			o, b := measure(small, 20000, 32)
+			line.name += ", 32 at a time"
+			line.ours, line.c = o.per("messages"), b.per("messages")
+			line.report(t)
+
+			line.group = "message rate, batched"
+			line.c = single.per("messages")
+			line.report(t)
+
+			o, b = measure(large, 800, 1)
+			line = comparison{group: "bandwidth", device: device, name: fmt.Sprintf("%s of %d KiB", op.name, large>>10), unit: "MB/s", better: higher}
+			line.ours, line.c = times(o.per("bytes"), 1e-6), times(b.per("bytes"), 1e-6)
+			line.report(t)
+		}
+	})
+}
+
+func transfers(t *testing.T) (ours, c side) {
+	return side{labtest.Built(t, "transfer"), "7493", nil}, side{compile(t, "transfer.c", "-lrdmacm", "-libverbs"), "7494", nil}
+}
+
+// counted sees to it that a program has done what it was told, as far as both
+// of its sides can tell.
+func (s side) counted(t *testing.T, r result, messages, bytes, peerMessages, peerBytes int) {
+	t.Helper()
+	for name, want := range map[string]int{
+		"messages": messages, "bytes": bytes, "peer_messages": peerMessages, "peer_bytes": peerBytes,
+	} {
+		if r[name] != float64(want) {
+			t.Fatalf("%s: %s are %v, not %d", s.program, name, r[name], want)
+		}
+	}
+}
