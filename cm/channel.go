@@ -147,7 +147,7 @@ func (c *Channel) deliver(r *abi.RdmaUcmEventResp) {
 		return
 	}
 	if (id == nil || !id.push(e)) && e.NewID != nil {
-		e.NewID.Close() // its listener has just been closed
+		e.NewID.Close() // its listener has just been closed, or has too many already
 	}
 }
 

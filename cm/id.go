@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -29,6 +30,7 @@ type ID struct {
 	events   []Event
 	follower func(Event, error) // takes events in the place of Next
 	groups   map[uint64]*Group
+	backlog  int // of a listener: events that may wait
 	ended    bool
 	ready    chan struct{} // has a token while there may be events
 	gone     chan struct{} // closed with the ID or its channel
@@ -68,7 +70,10 @@ func (c *Channel) NewIDIn(space PortSpace) (*ID, error) {
 	return id, nil
 }
 
-// push queues an event; false if nobody will ever take it.
+// defaultBacklog is the kernel's (net.rdma_ucm.max_backlog).
+const defaultBacklog = 1024
+
+// push queues an event; false if nobody will ever take it, or too many wait.
 func (id *ID) push(e Event) bool {
 	id.mu.Lock()
 	if f := id.follower; f != nil && !id.ended {
@@ -77,7 +82,7 @@ func (id *ID) push(e Event) bool {
 		return true
 	}
 	defer id.mu.Unlock()
-	if id.ended {
+	if id.ended || e.Type == ConnectRequest && id.backlog > 0 && len(id.events) >= id.backlog {
 		return false
 	}
 	id.events = append(id.events, e)
@@ -262,9 +267,13 @@ func (id *ID) ResolveRoute(timeout time.Duration) error {
 }
 
 // Listen makes a bound ID take connection requests, which follow as
-// ConnectRequest events. Requests beyond backlog that nobody has taken up are
-// turned down by the kernel.
+// ConnectRequest events. Requests beyond backlog, or 1024 if that is zero,
+// that nobody has taken up are turned down: by the kernel, or here, as the
+// channel's reader takes events from the kernel at once.
 func (id *ID) Listen(backlog int) error {
+	id.mu.Lock()
+	id.backlog = cmp.Or(backlog, defaultBacklog)
+	id.mu.Unlock()
 	return command(id.ch(), abi.RDMA_USER_CM_CMD_LISTEN, abi.RdmaUcmListen{Id: id.handle, Backlog: uint32(backlog)})
 }
 

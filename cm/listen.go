@@ -23,9 +23,8 @@ type Listener struct {
 
 // ListenOptions tune [ListenOptions.Listen]. The zero value is usable.
 type ListenOptions struct {
-	// Backlog is how many requests may wait in the kernel to be seen by this
-	// package, which looks at once; zero is the most the kernel allows
-	// (net.rdma_ucm.max_backlog, 1024). Others are turned away.
+	// Backlog is how many requests may wait for [Listener.Accept]; zero is
+	// 1024. Others are turned away.
 	Backlog int
 	// PortSpace is as in [Dialer].
 	PortSpace PortSpace

@@ -50,3 +50,36 @@ func TestShutdown(t *testing.T) {
 		}
 	})
 }
+
+// TestBacklog: requests that nobody accepts are turned away when there are too
+// many, and those that wait are good.
+func TestBacklog(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		const backlog, dials = 4, 12
+		ctx := within(t, 60*time.Second)
+		l := labtest.Must(cm.ListenOptions{Backlog: backlog}.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+		labtest.Close(t, l)
+		results := make(chan error, dials)
+		for range dials {
+			go func() {
+				e, err := cm.Dial(ctx, l.Addr().String())
+				if err == nil {
+					e.Close()
+				}
+				results <- err
+			}()
+		}
+		for range dials - backlog {
+			if err := <-results; !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("beyond the backlog: %v", err)
+			}
+		}
+		for range backlog {
+			r := labtest.Must(l.Accept(ctx))(t)
+			labtest.Close(t, labtest.Must(r.Accept(ctx, cm.Options{}))(t))
+			if err := <-results; err != nil {
+				t.Errorf("within the backlog: %v", err)
+			}
+		}
+	})
+}
