@@ -248,7 +248,7 @@ func (c *connClient) exchange(ctx context.Context, r *rand.Rand) error {
 
 // target is n bytes somewhere in the peer's memory.
 func (c *connClient) target(r *rand.Rand, n int) conn.Target {
-	return c.regions[r.IntN(len(c.regions))].At(r.IntN(most - n + 1))
+	return c.regions[r.IntN(len(c.regions))].At(c.s.somewhere(r, n))
 }
 
 // writeRead writes something, gathered from some pieces, and reads it back to

@@ -78,6 +78,9 @@ func newRun(t *testing.T, device string) *run {
 		t.Log(f)
 		r.mu.Lock()
 		defer r.mu.Unlock()
+		if len(r.failures) > 0 {
+			f = "after that: " + f // which ends others' connections
+		}
 		r.failures = append(r.failures, f)
 	}}
 	r.side.ctx, r.side.cancel = context.WithCancel(t.Context())

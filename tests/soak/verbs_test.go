@@ -194,7 +194,7 @@ func serveCM(s *side, layer string, handle func(context.Context, *cm.Request) er
 func dialVerbs(s *side, addr string, n *count) (client, error) {
 	life := func(ctx context.Context, r *rand.Rand) error {
 		mine := key(r.Uint64())
-		c := verbsClient{count: n}
+		c := verbsClient{s: s, count: n}
 		d := cm.Dialer{ResolveTimeout: 30 * time.Second, Options: cm.Options{
 			Events: true, Cap: verbsCap, PrivateData: binary.BigEndian.AppendUint64(nil, uint64(mine)),
 			Setup: func(e *cm.Endpoint) (err error) {
@@ -230,6 +230,7 @@ func dialVerbs(s *side, addr string, n *count) (client, error) {
 
 type verbsClient struct {
 	*verbsEnd
+	s     *side
 	count *count
 	local *uverbs.MR // what is written, what is read, and the result of an atomic
 	addr  uint64     // the peer's memory, after which there is a counter
@@ -303,7 +304,7 @@ func (c *verbsClient) writeRead(ctx context.Context, r *rand.Rand) error {
 	if n == 0 {
 		n = 1
 	}
-	off := r.IntN(most - n + 1)
+	off := c.s.somewhere(r, n)
 	back := c.local.Bytes()[most : most+n]
 	for i := range back {
 		back[i] = ^b[:n][i]
