@@ -49,7 +49,7 @@ func (c *Conn) sendEnd(m message, deadline time.Time) error {
 		return cmp.Or(err, c.err)
 	}
 	c.postCtrl(m, nil)
-	c.ctl.end = c.ctl.used
+	c.ctl.said, c.ctl.end = true, c.ctl.used
 	return c.err
 }
 
@@ -125,9 +125,9 @@ func (c *Conn) goodbye(deadline time.Time) error {
 		c.closing((*Conn).over)
 		return nil
 	}
-	// A peer that has all, and said SHUTDOWN itself, need not wait for what else we
-	// tell it: of space for what it will not send.
-	if c.gone || c.ctl.used == 0 || ended && c.ctl.end == 0 {
+	// A peer that has all may have ended the connection before it acknowledged the
+	// end, or what we told it later: of space for what it will not send.
+	if c.gone || c.ctl.used == 0 || c.ctl.said && c.ctl.end == 0 {
 		return nil
 	}
 	return cmp.Or(err, c.err)

@@ -175,6 +175,9 @@ func (c *Conn) reap() {
 			wc := &c.reaped[i]
 			switch {
 			case wc.Status == uverbs.WCFlushErr:
+				if failed == nil && c.err == nil && wc.ID&ctrlID != 0 && c.ctl.end == int(wc.ID&^ctrlID) {
+					c.ctl.end = 0 // the first to fail is the end: all data has arrived
+				}
 				failed = cmp.Or(failed, errEnded)
 			case wc.Status != uverbs.WCSuccess:
 				if failed == nil || failed == errEnded {
