@@ -205,7 +205,7 @@ func dialConn(s *side, addr string, n *count) (client, error) {
 		if c.regions = append(co.Adverts(), theirs); len(c.regions) != 2 || theirs.Tag != 2 {
 			return fmt.Errorf("key %#x: advertised was %v", mine, c.regions)
 		}
-		for range 10 + r.IntN(80) {
+		for steps := 10 + r.IntN(80); steps > 0 && !s.stopping(); steps-- {
 			switch r.IntN(5) {
 			case 0:
 				err = c.putGet(ctx, r)

@@ -88,7 +88,7 @@ func dialHTTP(s *side, addr string, n *count) (client, error) {
 		return h.Sum32(), string(head[:m]), err
 	}
 	life := func(ctx context.Context, r *rand.Rand) error {
-		for range 10 + r.IntN(20) {
+		for requests := 10 + r.IntN(20); requests > 0 && !s.stopping(); requests-- {
 			k, size := key(r.Uint64()), int64(r.IntN(2<<20)>>r.IntN(10))
 			h := crc32.New(castagnoli)
 			io.Copy(h, io.LimitReader(k.stream(), size))

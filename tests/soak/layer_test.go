@@ -61,6 +61,7 @@ type side struct {
 	ctx    context.Context // ends when the run has failed, or the handlers are to end
 	cancel context.CancelFunc
 	report func(failure string)
+	stop   chan struct{} // closed when clients are to come to an end
 
 	handlers sync.WaitGroup
 }
@@ -107,24 +108,29 @@ func (s *side) handle(layer string, f func(ctx context.Context) error) {
 	})
 }
 
+// stopping says whether clients are to come to an end.
+func (s *side) stopping() bool {
+	select {
+	case <-s.stop:
+		return true
+	default:
+		return false
+	}
+}
+
 // stacks is what all goroutines do.
 func stacks() string {
 	buf := make([]byte, 1<<20)
 	return string(buf[:runtime.Stack(buf, true)])
 }
 
-// work has a layer's clients live one life after the other until stop.
-func (s *side) work(l layer, c client, n *count, seed uint64, stop <-chan struct{}) *sync.WaitGroup {
+// work has a layer's clients live one life after the other until s.stop.
+func (s *side) work(l layer, c client, n *count, seed uint64) *sync.WaitGroup {
 	var wg sync.WaitGroup
 	for w := range l.workers {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(seed, uint64(l.name[0])<<32|uint64(l.name[1])<<16|uint64(w)))
-			for life := 0; s.ctx.Err() == nil; life++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for life := 0; s.ctx.Err() == nil && !s.stopping(); life++ {
 				ctx, cancel := context.WithTimeout(s.ctx, lifetime)
 				err := c.life(ctx, r)
 				cancel()

@@ -17,7 +17,7 @@ import (
 const longest = 1 << 20
 
 // messages is how many the holder of a key sends.
-func (k key) messages() uint64 { return uint64(1 + k%97) }
+func (k key) messages() uint64 { return uint64(1 + k%61) }
 
 // loop runs a loop until the returned function is called.
 func loop(s *side) (*msg.Loop, func() error, error) {

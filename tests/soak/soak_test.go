@@ -74,7 +74,7 @@ func newRun(t *testing.T, device string) *run {
 	}
 	labtest.Close(t, file)
 	r := &run{T: t, file: file, hw: labtest.OpenDevice(t, device), counts: make([]count, len(layers)), rests: make([]rest, len(layers))}
-	r.side = &side{device: device, report: func(f string) {
+	r.side = &side{device: device, stop: make(chan struct{}), report: func(f string) {
 		t.Log(f)
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -143,7 +143,6 @@ func (r *run) load() (leaks []string, err error) {
 			err = fmt.Errorf("server: %w", err2)
 		}
 	}()
-	stop := make(chan struct{})
 	var working []*sync.WaitGroup
 	var clients []client
 	for i, l := range layers {
@@ -153,10 +152,10 @@ func (r *run) load() (leaks []string, err error) {
 		}
 		clients = append(clients, c)
 		r.rests[i].since = time.Now()
-		working = append(working, r.work(l, c, &r.counts[i], r.Start.Seed, stop))
+		working = append(working, r.work(l, c, &r.counts[i], r.Start.Seed))
 	}
 	r.watch(time.Now().Add(r.Start.Duration))
-	close(stop)
+	close(r.stop)
 	ended := make(chan struct{})
 	go func() {
 		for _, w := range working {

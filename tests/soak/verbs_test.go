@@ -210,7 +210,7 @@ func dialVerbs(s *side, addr string, n *count) (client, error) {
 		}
 		defer e.Close()
 		c.addr, c.rkey = binary.BigEndian.Uint64(e.PrivateData), binary.BigEndian.Uint32(e.PrivateData[8:])
-		for range 5 + r.IntN(40) {
+		for steps := 5 + r.IntN(40); steps > 0 && !s.stopping(); steps-- {
 			switch kind := r.IntN(4); {
 			case kind == 0 && s.atomics():
 				err = c.atomics(ctx, r)
