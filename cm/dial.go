@@ -157,7 +157,7 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 	case iwarp:
 		return false, nil
 	}
-	if err := e.activate(true); err != nil {
+	if err := e.activate(nil); err != nil {
 		return false, err
 	}
 	return false, e.id.Establish()

@@ -34,8 +34,11 @@ type Options struct {
 	// ResponderResources and InitiatorDepth are how many RDMA READs the two
 	// sides have in flight; zero is 16.
 	ResponderResources, InitiatorDepth uint8
-	// RetryCount and RNRRetryCount are 0..7; nil is 7, which for the latter
-	// means for ever.
+	// RetryCount is how often requests to a peer that does not answer are tried
+	// again, 0..7, by the dialing side's choice unless the other has its own.
+	// Nil is 6, or the peer's choice if that is less: rxe takes 7, which C's programs ask for, for no
+	// end, and a peer that is gone would never be missed. RNRRetryCount is that
+	// for a peer that has no receive posted; nil is 7, which means for ever.
 	RetryCount, RNRRetryCount *uint8
 	// Prepare, if set, is called when the device that leads to the peer is
 	// known and before the QP is made: the place to choose PD, SendCQ, RecvCQ
@@ -187,7 +190,7 @@ func (e *Endpoint) modify(state uverbs.QPState) error {
 
 // activate moves the QP from INIT to RTS. What the peer may do the connection
 // manager of the dialing side knows only now, not when the QP went to INIT.
-func (e *Endpoint) activate(dialed bool) error {
+func (e *Endpoint) activate(accepting *Options) error {
 	if e.id.space.datagram() || isIWARP(e.PD.Context()) {
 		return nil
 	}
@@ -195,7 +198,7 @@ func (e *Endpoint) activate(dialed bool) error {
 	if err != nil {
 		return err
 	}
-	if dialed {
+	if accepting == nil {
 		init, _, err := e.id.InitQPAttr(uverbs.StateInit)
 		if err != nil {
 			return err
@@ -206,8 +209,21 @@ func (e *Endpoint) activate(dialed bool) error {
 	if err := e.QP.Modify(attr, mask); err != nil {
 		return err
 	}
-	return e.modify(uverbs.StateRTS)
+	if attr, mask, err = e.id.InitQPAttr(uverbs.StateRTS); err != nil {
+		return err
+	}
+	switch {
+	case accepting == nil:
+	case accepting.RetryCount != nil:
+		attr.RetryCount = *accepting.RetryCount
+	default:
+		attr.RetryCount = min(attr.RetryCount, retries)
+	}
+	return e.QP.Modify(attr, mask)
 }
+
+// retries is the most a device tries again without being told to.
+const retries = 6
 
 func (opt *Options) connParam(e *Endpoint) ConnParam {
 	or := func(v, d uint8) uint8 {
@@ -219,7 +235,7 @@ func (opt *Options) connParam(e *Endpoint) ConnParam {
 	p := ConnParam{
 		QPNum: e.QP.Num(), SRQ: opt.SRQ != nil, PrivateData: e.announce,
 		ResponderResources: or(opt.ResponderResources, 16), InitiatorDepth: or(opt.InitiatorDepth, 16),
-		RetryCount: 7, RNRRetryCount: 7,
+		RetryCount: retries, RNRRetryCount: 7,
 	}
 	if opt.RetryCount != nil {
 		p.RetryCount = *opt.RetryCount

@@ -235,7 +235,7 @@ func (r *Request) accept(ctx context.Context, opt Options) (*Endpoint, error) {
 }
 
 func (r *Request) establish(ctx context.Context, e *Endpoint, opt Options) error {
-	if err := e.activate(false); err != nil {
+	if err := e.activate(&opt); err != nil {
 		return err
 	}
 	if err := r.id.Accept(opt.connParam(e)); err != nil {

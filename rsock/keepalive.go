@@ -18,8 +18,7 @@ func (c *Conn) SetKeepAlive(on bool) error {
 // zero: a peer whose program or machine is gone without a word is only missed
 // when something is sent to it. The test is an RDMA WRITE of nothing, of which
 // the peer's program sees nothing. On RoCE the device gives the peer up after
-// some seconds of retries, unless C dialed: it asks for 7 of them, which rxe takes
-// for no end. On iWARP TCP gives up after minutes.
+// some seconds of retries. On iWARP TCP gives up after minutes.
 func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
 	if err := c.enter(); err != nil {
 		return c.wrap("set", err)

@@ -25,7 +25,7 @@ type ConnectOptions struct {
 	PathMTU     MTU    // the port's active MTU if zero
 	RDAtomic    uint8  // RDMA READs in flight, both ways; 16 if zero
 	Timeout     uint8  // see [QPAttr]; 14 (67 ms) if zero
-	RetryCount  uint8  // 7 if zero
+	RetryCount  uint8  // 6 if zero; rxe takes 7 for no end
 	RNRRetry    uint8  // 7 (for ever) if zero
 	MinRNRTimer uint8  // 12 (0.64 ms) if zero
 	SL          uint8  // service level
@@ -60,7 +60,7 @@ func (q *QP) Connect(local, remote Endpoint, opt ConnectOptions) error {
 	}
 	def(&opt.RDAtomic, 16)
 	def(&opt.Timeout, 14)
-	def(&opt.RetryCount, 7)
+	def(&opt.RetryCount, 6)
 	def(&opt.RNRRetry, 7)
 	def(&opt.MinRNRTimer, 12)
 	if opt.Access == 0 {
