@@ -1,0 +1,154 @@
+package hosts
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/goverbs/verbs/conn"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// connLayer is conn: memory to put to, get from and count in, and messages that
+// come back.
+var connLayer = layer{name: "conn", serve: serveConn, dial: dialConn, died: cmLayer.died}
+
+// connEnd is one end: a region the peer may use, and one for messages, of which
+// the first half is received into.
+type connEnd struct {
+	*conn.Conn
+	region, box *conn.LocalRegion
+	counts      bool
+	count       uint64
+}
+
+func (c *connEnd) options() conn.Options {
+	return conn.Options{Setup: func(cn *conn.Conn) (err error) {
+		c.Conn = cn
+		access := uverbs.Access(conn.ReadWrite)
+		if c.counts = cn.PD().Context().Probe("atomics") == nil; c.counts {
+			access |= conn.RemoteAtomic
+		}
+		if c.region, err = cn.Alloc(room+8, access); err != nil {
+			return err
+		}
+		if c.box, err = cn.Alloc(2*message, conn.LocalWrite); err != nil {
+			return err
+		}
+		if err := cn.Announce(1, c.region.All()); err != nil {
+			return err
+		}
+		return cn.PostRecv(0, c.box.Span(0, message))
+	}}
+}
+
+func serveConn(ctx context.Context, addr string) (string, error) {
+	l, err := conn.Listen(ctx, addr)
+	if err != nil {
+		return "", err
+	}
+	go func() {
+		defer l.Close()
+		for {
+			req, err := l.Accept(ctx)
+			if err != nil {
+				return
+			}
+			go func() {
+				var c connEnd
+				cn, err := req.Accept(ctx, c.options())
+				if err != nil {
+					return
+				}
+				defer cn.Close()
+				for err == nil {
+					var b []byte
+					if b, err = c.receive(ctx); err == nil {
+						err = c.send(ctx, b)
+					}
+				}
+			}()
+		}
+	}()
+	return l.Addr().String(), nil
+}
+
+func dialConn(ctx context.Context, addr string) (session, error) {
+	var c connEnd
+	cn, err := conn.Dial(ctx, addr, c.options())
+	if err != nil {
+		return nil, err
+	}
+	if len(cn.Adverts()) != 1 {
+		cn.Close()
+		return nil, fmt.Errorf("%d advertisements", len(cn.Adverts()))
+	}
+	return &c, nil
+}
+
+func (c *connEnd) send(ctx context.Context, b []byte) error {
+	copy(c.box.Bytes()[message:], b)
+	if err := c.PostSend(0, conn.Signaled, c.box.Span(message, len(b))); err != nil {
+		return err
+	}
+	return c.await(ctx, conn.Sends, nil)
+}
+
+func (c *connEnd) await(ctx context.Context, d conn.Direction, n *uint32) error {
+	var wc [1]uverbs.WC
+	if err := c.Await(ctx, d, wc[:]); err != nil {
+		return err
+	}
+	if n != nil {
+		*n = wc[0].ByteLen
+	}
+	return wc[0].Err()
+}
+
+func (c *connEnd) receive(ctx context.Context) ([]byte, error) {
+	var n uint32
+	if err := c.await(ctx, conn.Recvs, &n); err != nil {
+		return nil, err
+	}
+	b := append([]byte(nil), c.box.Bytes()[:n]...)
+	return b, c.PostRecv(0, c.box.Span(0, message))
+}
+
+func (c *connEnd) round(ctx context.Context, number, n int) error {
+	n = min(n, room)
+	data, got := fill(make([]byte, n), number), make([]byte, n)
+	at := c.Adverts()[0]
+	if err := c.Put(ctx, at.At(0), data); err != nil {
+		return fmt.Errorf("put: %w", err)
+	}
+	if err := c.Get(ctx, got, at.At(0)); err != nil {
+		return fmt.Errorf("get: %w", err)
+	}
+	if err := wrong("what was got", got, data); err != nil {
+		return err
+	}
+	data = data[:min(n, message)]
+	if err := c.send(ctx, data); err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	got, err := c.receive(ctx)
+	if err != nil {
+		return fmt.Errorf("receive: %w", err)
+	}
+	if err := wrong("echo", got, data); err != nil || !c.counts {
+		return err
+	}
+	old, err := c.Counter(at.At(room)).Add(ctx, 3)
+	if err != nil {
+		return fmt.Errorf("count: %w", err)
+	}
+	if old != c.count {
+		return fmt.Errorf("%w: counter is %d, want %d", errData, old, c.count)
+	}
+	c.count += 3
+	return nil
+}
+
+// poke writes nothing to the peer's memory.
+func (c *connEnd) poke() { c.PostWrite(0, 0, c.Adverts()[0].At(0)) }
+
+func (c *connEnd) Close() error { return c.Conn.Close() }

@@ -1,0 +1,147 @@
+package hosts
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// ongoing is a session with the peer that is at work, to see what a fault does
+// to it. All layers' sessions are at work at the same time.
+type ongoing struct {
+	layer  *layer
+	driver driver
+	s      session
+	rounds atomic.Int64
+	err    error // once it has ended
+	ended  time.Time
+	done   chan struct{}
+}
+
+// connect makes a session of each layer on the drivers.
+func connect(t *testing.T, p *peer, on ...driver) (all []*ongoing) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), workTime)
+	defer stop()
+	for _, d := range on {
+		for _, l := range layers {
+			if l.rxeOnly && d.device != labtest.RXE {
+				continue
+			}
+			s, err := l.dial(ctx, p.serve(t, l, d))
+			if err == nil {
+				err = s.round(ctx, 0, 1000) // whatever opens connections late has one
+			}
+			if err != nil {
+				t.Fatalf("%s on %s: %v", l.name, d.name(), err)
+			}
+			all = append(all, &ongoing{layer: l, driver: d, s: s, done: make(chan struct{})})
+		}
+	}
+	return all
+}
+
+// begin has a session work, some rounds or until it fails.
+func (o *ongoing) begin(ctx context.Context, rounds, size int) {
+	go func() {
+		defer close(o.done)
+		for o.err == nil && o.rounds.Load() < int64(rounds) {
+			if o.err = o.s.round(ctx, int(o.rounds.Load()), size); o.err == nil {
+				o.rounds.Add(1)
+			}
+		}
+		o.ended = time.Now()
+	}()
+}
+
+// poke has sessions send something every second, also while they wait for an
+// answer, until they are told not to.
+func poke(all []*ongoing) (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-quit:
+				return
+			case <-time.After(time.Second):
+			}
+			for _, o := range all {
+				o.s.poke()
+			}
+		}
+	}()
+	return func() { close(quit); <-done }
+}
+
+const forever = 1 << 40
+
+// underWay waits until all are at work.
+func underWay(t *testing.T, all []*ongoing) {
+	t.Helper()
+	for _, o := range all {
+		for o.rounds.Load() < 2 {
+			select {
+			case <-o.done:
+				t.Fatalf("%s on %s before there was any fault: %v", o.layer.name, o.driver.name(), o.err)
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}
+}
+
+// expect waits for the end of a session that must have an error that its layer
+// knows, and records it. began is when the fault was.
+func (o *ongoing) expect(t *testing.T, what string, began time.Time) {
+	t.Helper()
+	<-o.done
+	if name := o.heard(t); name != "" {
+		record(t, what, o.layer, o.driver, name, o.ended.Sub(began))
+	}
+}
+
+// heard names the error that a session ended with.
+func (o *ongoing) heard(t *testing.T) string {
+	t.Helper()
+	switch {
+	case errors.Is(o.err, errData):
+		t.Errorf("%s on %s: %v", o.layer.name, o.driver.name(), o.err)
+	case errors.Is(o.err, context.DeadlineExceeded) && len(o.layer.died) == 0:
+		return "nothing, as told" // datagrams have no connection that could end
+	case !slices.ContainsFunc(o.layer.died, func(e error) bool { return errors.Is(o.err, e) }):
+		t.Errorf("%s on %s: %v, want one of %v", o.layer.name, o.driver.name(), o.err, o.layer.died)
+	default:
+		for _, e := range o.layer.died {
+			if errors.Is(o.err, e) {
+				t.Logf("%s on %s: %v", o.layer.name, o.driver.name(), o.err)
+				return e.Error()
+			}
+		}
+	}
+	return ""
+}
+
+// renew makes new connections, which must work, until one does, and records how
+// long after a moment that was.
+func renew(t *testing.T, p *peer, what string, l *layer, d driver, after time.Time) {
+	t.Helper()
+	at := p.serve(t, l, d)
+	ctx, stop := context.WithTimeout(t.Context(), workTime)
+	defer stop()
+	if err := l.use(ctx, at, 3, 100_000); err != nil {
+		t.Errorf("%s on %s, anew: %v", l.name, d.name(), err)
+		return
+	}
+	record(t, what, l, d, "a new connection works", time.Since(after))
+}
+
+func closeAll(all []*ongoing) {
+	for _, o := range all {
+		o.s.Close()
+	}
+}

@@ -1,0 +1,49 @@
+package hosts
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestMain is the peer in the second machine, until that is turned off.
+func TestMain(m *testing.M) {
+	if os.Getenv("VERBS_HOST") == "2" {
+		fmt.Fprintln(os.Stderr, servePeer())
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// drivers are the lab's devices, and the wires they are on.
+var drivers = []driver{{labtest.RXE, "w0", "10.9.0.%d"}, {labtest.SIW, "w1", "10.9.1.%d"}}
+
+type driver struct{ device, wire, addr string }
+
+// name is that of the driver, not the device.
+func (d driver) name() string { return d.device[:3] }
+
+// on is the address of a host, with port 0.
+func (d driver) on(host int) string { return fmt.Sprintf(d.addr, host) + ":0" }
+
+// eachDriver runs a test on both drivers, with a peer.
+func eachDriver(t *testing.T, test func(t *testing.T, d driver, p *peer)) {
+	p := dialPeer(t)
+	for _, d := range drivers {
+		t.Run(d.name(), func(t *testing.T) { test(t, d, p) })
+	}
+}
+
+// eachLayer runs a test with all layers that a driver has.
+func eachLayer(t *testing.T, test func(t *testing.T, l *layer, d driver, p *peer)) {
+	eachDriver(t, func(t *testing.T, d driver, p *peer) {
+		for _, l := range layers {
+			if l.rxeOnly && d.device != labtest.RXE {
+				continue
+			}
+			t.Run(l.name, func(t *testing.T) { test(t, l, d, p) })
+		}
+	})
+}

@@ -1,0 +1,60 @@
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestNetem has all layers work on a wire that loses, reorders, duplicates and
+// damages packets each way. Data is right, or there is an error that the layer
+// knows.
+func TestNetem(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes minutes")
+	}
+	const rounds, size = 10, 100_000
+	eachDriver(t, func(t *testing.T, d driver, p *peer) {
+		for _, fault := range []struct{ name, args string }{
+			{"packets lost", "loss %s"},
+			{"packets reordered", "delay 2ms reorder %s"},
+			{"packets twice", "duplicate %s"},
+			{"bits flipped", "corrupt %s"},
+		} {
+			for _, rate := range []string{"0.1%", "1%", "10%"} {
+				what := fault.name + ", " + rate
+				t.Run(what, func(t *testing.T) {
+					all := connect(t, p, d)
+					defer closeAll(all)
+					for host := 1; host <= 2; host++ {
+						p.run(t, host, "sh", "-c", "tc qdisc add dev "+d.wire+" root netem "+fmt.Sprintf(fault.args, rate))
+					}
+					defer func() {
+						for host := 1; host <= 2; host++ {
+							p.run(t, host, "tc", "qdisc", "del", "dev", d.wire, "root")
+						}
+					}()
+					ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+					defer stop()
+					began := time.Now()
+					for _, o := range all {
+						o.begin(ctx, rounds, size)
+					}
+					for _, o := range all {
+						<-o.done
+						switch {
+						case o.err == nil:
+							record(t, what, o.layer, o.driver, "right", o.ended.Sub(began))
+						case errors.Is(o.err, context.DeadlineExceeded) && o.rounds.Load() > 0:
+							record(t, what, o.layer, o.driver, "right, but slow", o.ended.Sub(began)*rounds/time.Duration(o.rounds.Load()))
+						default:
+							o.expect(t, what, began)
+						}
+					}
+				})
+			}
+		}
+	})
+}

@@ -1,0 +1,248 @@
+package hosts
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/rpc"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// peerAddr is where the peer is told what to do.
+const peerAddr = "10.9.9.2:9"
+
+func servePeer() error {
+	s := rpc.NewServer()
+	if err := s.Register(&Peer{programs: map[int]*program{}}); err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", peerAddr)
+	if err != nil {
+		return err
+	}
+	s.Accept(l)
+	return errors.New("nobody tells this machine what to do any more")
+}
+
+// Peer is what the second machine does when it is told to. Methods run at the
+// same time.
+type Peer struct {
+	mu       sync.Mutex
+	programs map[int]*program
+	servers  []context.CancelFunc
+}
+
+// Serving names a layer, and where it is to listen.
+type Serving struct{ Layer, Addr string }
+
+// Serve has a layer serve until Rest, and says at which address.
+func (p *Peer) Serve(s Serving, at *string) (err error) {
+	ctx, stop := context.WithCancel(context.Background())
+	p.mu.Lock()
+	p.servers = append(p.servers, stop)
+	p.mu.Unlock()
+	*at, err = find(s.Layer).serve(ctx, s.Addr)
+	return err
+}
+
+// Rest ends the servers.
+func (p *Peer) Rest(struct{}, *struct{}) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, stop := range p.servers {
+		stop()
+	}
+	p.servers = nil
+	return nil
+}
+
+// Using names a layer and the server to use, how often, and with how many bytes.
+type Using struct {
+	Layer, Addr  string
+	Rounds, Size int
+}
+
+// Use works with a server.
+func (p *Peer) Use(u Using, _ *struct{}) error {
+	ctx, stop := context.WithTimeout(context.Background(), workTime)
+	defer stop()
+	return find(u.Layer).use(ctx, u.Addr, u.Rounds, u.Size)
+}
+
+// Start starts a program and numbers it.
+func (p *Peer) Start(args []string, id *int) error {
+	prog, err := startProgram(args)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	*id = len(p.programs)
+	p.programs[*id] = prog
+	return nil
+}
+
+// Wait waits for a program, and returns what it printed.
+func (p *Peer) Wait(id int, output *string) error {
+	p.mu.Lock()
+	prog := p.programs[id]
+	p.mu.Unlock()
+	var err error
+	*output, err = prog.wait()
+	return err
+}
+
+// Boot tells one life of the machine from another.
+func (p *Peer) Boot(_ struct{}, id *string) error {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	*id = string(b)
+	return err
+}
+
+// Crash ends the machine at once; there is no answer.
+func (p *Peer) Crash(struct{}, *struct{}) error {
+	return os.WriteFile("/proc/sysrq-trigger", []byte("b"), 0)
+}
+
+// program is one that runs, for a minute at most.
+type program struct {
+	cmd  *exec.Cmd
+	out  bytes.Buffer
+	stop context.CancelFunc
+}
+
+func startProgram(args []string) (*program, error) {
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	p := &program{cmd: exec.CommandContext(ctx, args[0], args[1:]...), stop: stop}
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	return p, p.cmd.Start()
+}
+
+func (p *program) wait() (string, error) {
+	defer p.stop()
+	if err := p.cmd.Wait(); err != nil {
+		return "", fmt.Errorf("%v: %w\n%s", p.cmd, err, &p.out)
+	}
+	return p.out.String(), nil
+}
+
+// peer is the second machine as the tests see it.
+type peer struct {
+	rpc  *rpc.Client
+	boot string // which of its lives
+}
+
+// bootTime is how long a machine may take until it answers.
+const bootTime = 3 * time.Minute
+
+// dialPeer waits until the peer answers.
+func dialPeer(t *testing.T) *peer {
+	t.Helper()
+	labtest.Require(t)
+	if os.Getenv("VERBS_HOST") == "" {
+		t.Skip("needs two machines: run by make hosts, or with LAB_PEER=6.1 and go test -exec build/lab")
+	}
+	p := &peer{}
+	p.reconnect(t)
+	t.Cleanup(func() { p.rpc.Close() })
+	return p
+}
+
+// reconnect waits until the peer answers in another life than the one known.
+func (p *peer) reconnect(t *testing.T) {
+	t.Helper()
+	for end := time.Now().Add(bootTime); ; time.Sleep(100 * time.Millisecond) {
+		c, boot, err := tryPeer()
+		if err == nil && boot != p.boot {
+			p.rpc, p.boot = c, boot
+			return
+		}
+		if err == nil {
+			c.Close()
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the peer does not come up: %v", err)
+		}
+	}
+}
+
+// tryPeer asks the peer for its life.
+func tryPeer() (_ *rpc.Client, boot string, _ error) {
+	conn, err := net.DialTimeout("tcp", peerAddr, 2*time.Second)
+	if err != nil {
+		return nil, "", err
+	}
+	conn.SetDeadline(time.Now().Add(2 * time.Second))
+	c := rpc.NewClient(conn)
+	if err := c.Call("Peer.Boot", struct{}{}, &boot); err != nil {
+		c.Close()
+		return nil, "", err
+	}
+	conn.SetDeadline(time.Time{})
+	return c, boot, nil
+}
+
+// crash resets the peer's machine, and waits until it is back.
+func (p *peer) crash(t *testing.T) {
+	t.Helper()
+	old := p.rpc
+	crashed := old.Go("Peer.Crash", struct{}{}, &struct{}{}, make(chan *rpc.Call, 1))
+	p.reconnect(t)
+	old.Close()
+	<-crashed.Done
+}
+
+func (p *peer) call(t *testing.T, method string, args, reply any) {
+	t.Helper()
+	if err := p.rpc.Call("Peer."+method, args, reply); err != nil {
+		t.Fatalf("%s %v: %v", method, args, err)
+	}
+}
+
+// start starts a program on a host, and returns what waits for it.
+func (p *peer) start(t *testing.T, host int, args ...string) (wait func() string) {
+	t.Helper()
+	if host == 1 {
+		prog, err := startProgram(args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func() string {
+			t.Helper()
+			out, err := prog.wait()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return out
+		}
+	}
+	var id int
+	p.call(t, "Start", args, &id)
+	return func() (output string) {
+		t.Helper()
+		p.call(t, "Wait", id, &output)
+		return output
+	}
+}
+
+// run runs a program on a host to its end.
+func (p *peer) run(t *testing.T, host int, args ...string) string {
+	t.Helper()
+	return p.start(t, host, args...)()
+}
+
+// serve has a layer serve on the peer until the test ends.
+func (p *peer) serve(t *testing.T, l *layer, d driver) (at string) {
+	t.Helper()
+	p.call(t, "Serve", Serving{l.name, d.on(2)}, &at)
+	t.Cleanup(func() { p.rpc.Call("Peer.Rest", struct{}{}, &struct{}{}) })
+	return at
+}

@@ -1,0 +1,38 @@
+package hosts
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// record adds a row to the table, if there is to be one, once the test passes:
+// what was done, with which layer, on which driver and kernels, what happened,
+// and how long it took.
+func record(t *testing.T, what string, l *layer, d driver, result string, took time.Duration) {
+	t.Helper()
+	recordAs(t, what, l.name, d, result, took)
+}
+
+func recordAs(t *testing.T, what, name string, d driver, result string, took time.Duration) {
+	t.Helper()
+	t.Logf("%s, %s on %s: %s, %.1f s", what, name, d.name(), result, took.Seconds())
+	file := os.Getenv("HOSTS_TABLE")
+	if file == "" || t.Failed() {
+		return
+	}
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kernels := os.Getenv("VERBS_LAB") + " " + os.Getenv("VERBS_PEER")
+	row := []string{what, name, d.name(), kernels, result, fmt.Sprintf("%.1f", took.Seconds())}
+	if _, err := f.WriteString(strings.Join(row, "\t") + "\n"); err != nil {
+		t.Error(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+}

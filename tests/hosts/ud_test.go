@@ -1,0 +1,98 @@
+package hosts
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+)
+
+// udLayer is datagrams of cm, which may get lost: a lost one is sent again.
+var udLayer = layer{name: "cm, UD", rxeOnly: true, serve: serveUD, dial: dialUD}
+
+const datagram = 1024
+
+type datagrams struct{ d *cm.Datagrams }
+
+func (d *datagrams) setup(e *cm.Endpoint) (err error) {
+	d.d, err = cm.NewDatagrams(e, datagram)
+	return err
+}
+
+func serveUD(ctx context.Context, addr string) (string, error) {
+	l, err := cm.ListenOptions{PortSpace: cm.PortSpaceUDP}.Listen(ctx, addr)
+	if err != nil {
+		return "", err
+	}
+	go func() {
+		defer l.Close()
+		for {
+			req, err := l.Accept(ctx)
+			if err != nil {
+				return
+			}
+			go func() {
+				var d datagrams
+				e, err := req.Accept(ctx, cm.Options{Events: true, Setup: d.setup})
+				if err != nil {
+					return
+				}
+				defer e.Close()
+				for b := make([]byte, datagram); ; {
+					n, from, err := d.d.Recv(ctx, b)
+					if err != nil || d.d.Send(ctx, from, b[:n]) != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return l.Addr().String(), nil
+}
+
+type udSession struct {
+	*cm.Endpoint
+	datagrams
+}
+
+func dialUD(ctx context.Context, addr string) (_ session, err error) {
+	var s udSession
+	dialer := cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: cm.Options{Events: true, Setup: s.setup}}
+	s.Endpoint, err = dialer.Dial(ctx, addr)
+	return &s, err
+}
+
+func (s *udSession) round(ctx context.Context, number, n int) error {
+	stream, got := noise(number), make([]byte, datagram)
+	for ; n > 0; n -= datagram {
+		sent := make([]byte, min(n, datagram))
+		stream.Read(sent)
+		for {
+			if err := s.d.Send(ctx, s.Peer, sent); err != nil {
+				return err
+			}
+			m, err := s.answer(ctx, got)
+			if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			// A duplicate of one before is nothing wrong, if it is that.
+			if err := wrong("echo", got[:m], sent); err == nil {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+func (s *udSession) poke() {} // it does not only wait
+
+func (s *udSession) answer(ctx context.Context, b []byte) (int, error) {
+	ctx, stop := context.WithTimeout(ctx, time.Second)
+	defer stop()
+	n, _, err := s.d.Recv(ctx, b)
+	return n, err
+}
