@@ -10,7 +10,7 @@ SUDO     = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Debian packages, by what needs them: the lab; the generator and the tests
 # against C; those on User-mode Linux.
 LAB_DEBS  = qemu-system-x86 kmod
-TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl wget iproute2 rdmacm-utils ibverbs-utils ibverbs-providers
+TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl wget iproute2 rdmacm-utils ibverbs-utils ibverbs-providers perftest
 
 NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
 

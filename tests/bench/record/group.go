@@ -56,6 +56,7 @@ var Groups = []Group{
 	{Name: "message rate", Part: Lab, Work: "Message rate", Wanted: "≥ 1.0 × C's", Target: 1},
 	{Name: "message rate, batched", Part: Lab, Work: "Message rate, 32 posted at a time", Wanted: "≥ 1.3 × C's, posted one by one", Target: 1.3},
 	{Name: "bandwidth", Part: Lab, Work: "Bandwidth", Wanted: "≥ 1.0 × C's", Target: 1},
+	{Name: "perftest", Part: Lab, Work: "`verbs perf`, latency and bandwidth", Wanted: "as good as perftest's", Target: 1},
 	{Name: "first byte", Part: Lab, Work: "Start of the process to the first byte", Wanted: "≤ 0.7 × C's time", Target: 1 / 0.7},
 	{Name: "connections", Part: Lab, Work: "Echo over 1, 16 and 256 connections", Wanted: "≥ 1.0 × C's rate", Target: 1},
 	{Name: "memory per connection", Part: Lab, Work: "Memory of a connection", Wanted: "≤ 1.0 × C's", Target: 1, Lines: []string{"an idle connection"}},

@@ -1,0 +1,145 @@
+// Command first is the least of an RDMA program on packages cm and uverbs, as
+// c/first.c is with libibverbs and librdmacm. Both take the same arguments and
+// print the same; the C program's text says what they do.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime/debug"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/tests/bench/self"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "first:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	switch len(args) {
+	case 0:
+		return list()
+	case 1:
+		return open(args[0])
+	case 2:
+		return ping(net.JoinHostPort(args[0], args[1]))
+	}
+	return serve(net.JoinHostPort(args[1], args[2]))
+}
+
+func list() error {
+	devices, err := uverbs.Devices()
+	for _, d := range devices {
+		fmt.Println(d.Name)
+	}
+	return err
+}
+
+func open(name string) error {
+	dev, err := uverbs.Open(name)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	debug.FreeOSMemory() // a process that idles does so by itself, in some minutes
+	kb, err := self.Resident()
+	fmt.Println("kilobytes", kb)
+	return err
+}
+
+var capacity = uverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}
+
+// conn is a connection with two bytes of memory: what is sent, and what comes.
+type conn struct {
+	*cm.Endpoint
+	mr *uverbs.MR
+}
+
+// options are those of a connection, which gets memory and posts a receive.
+func (c *conn) options() cm.Options {
+	return cm.Options{Cap: capacity, Setup: func(e *cm.Endpoint) (err error) {
+		if c.mr, err = e.AllocMR(2, uverbs.AccessLocalWrite); err != nil {
+			return err
+		}
+		_, err = e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{c.mr.SGE(1, 1)}}})
+		return err
+	}}
+}
+
+func take(cq *uverbs.CQ) error {
+	var wc [1]uverbs.WC
+	for cq.Poll(wc[:]) == 0 {
+	}
+	return wc[0].Err()
+}
+
+func (c *conn) put() error {
+	_, err := c.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{c.mr.SGE(0, 1)}}})
+	if err != nil {
+		return err
+	}
+	return take(c.SendCQ)
+}
+
+func ping(addr string) (err error) {
+	var c conn
+	if c.Endpoint, err = (&cm.Dialer{Options: c.options()}).Dial(context.Background(), addr); err != nil {
+		return err
+	}
+	defer c.Close()
+	c.mr.Bytes()[0] = '!'
+	if err := c.put(); err != nil {
+		return err
+	}
+	if err := take(c.RecvCQ); err != nil {
+		return err
+	}
+	fmt.Println("byte", c.mr.Bytes()[1])
+	return nil
+}
+
+func serve(addr string) error {
+	l, err := cm.Listen(context.Background(), addr)
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}()
+	for {
+		r, err := l.Accept(context.Background())
+		if err == nil {
+			err = answer(r)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func answer(r *cm.Request) (err error) {
+	var c conn
+	if c.Endpoint, err = r.Accept(context.Background(), c.options()); err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := take(c.RecvCQ); err != nil {
+		return err
+	}
+	c.mr.Bytes()[0] = c.mr.Bytes()[1]
+	if err := c.put(); err != nil {
+		return err
+	}
+	<-c.Done()
+	return nil
+}

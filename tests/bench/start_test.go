@@ -1,0 +1,136 @@
+package bench
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestStart measures how soon programs do something: list the devices, and have
+// a byte sent to a server and back; and how large they are.
+func TestStart(t *testing.T) {
+	labtest.Require(t)
+	ours := side{strip(t, labtest.Built(t, "first")), "7497", nil}
+	c := side{strip(t, compile(t, "first.c", "-lrdmacm", "-libverbs")), "7498", nil}
+	listed := map[string]string{}
+	o, b := turns(ours, c, func(s side) result {
+		text, took := s.firstLine(t)
+		listed[s.program] = text
+		return result{"ms": took.Seconds() * 1e3}
+	})
+	if listed[ours.program] != listed[c.program] {
+		t.Errorf("our devices are %q, C's %q", listed[ours.program], listed[c.program])
+	}
+	comparison{group: "start", name: "first device listed", unit: "ms", better: lower, ours: o["ms"], c: b["ms"]}.report(t)
+
+	inMiB := func(files ...string) sample {
+		return slices.Repeat(sample{float64(sizeOf(t, files...)) / (1 << 20)}, max(*reps, 1))
+	}
+	comparison{
+		group: "size", name: "program with its shared libraries", unit: "MiB", better: lower,
+		ours: inMiB(ours.program), c: inMiB(append(libraries(t, c.program), c.program)...),
+	}.report(t)
+
+	labtest.Each(t, func(t *testing.T, device string) {
+		o, b := turns(ours, c, func(s side) result { return s.run(t, device) })
+		comparison{
+			group: "size", device: device, name: "resident, with the device open", unit: "MiB", better: lower,
+			ours: times(o["kilobytes"], 1.0/1024), c: times(b["kilobytes"], 1.0/1024),
+		}.report(t)
+
+		addr := labtest.AddrOf(device)
+		ours.serve(t, addr)
+		c.serve(t, addr)
+		o, b = turns(ours, c, func(s side) result {
+			start := time.Now()
+			r := s.run(t, addr, s.port)
+			took := time.Since(start)
+			if r["byte"] != '!' {
+				t.Fatalf("%s got %v back", s.program, r["byte"])
+			}
+			return result{"ms": took.Seconds() * 1e3}
+		})
+		comparison{
+			group: "first byte", device: device, name: "process that has a byte sent and back", unit: "ms", better: lower,
+			ours: o["ms"], c: b["ms"],
+		}.report(t)
+	})
+}
+
+// firstLine runs the program and says what it prints, and when the first line
+// of that came.
+func (s side) firstLine(t *testing.T) (text string, took time.Duration) {
+	t.Helper()
+	cmd := s.command()
+	cmd.Stderr = os.Stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		if text == "" {
+			took = time.Since(start)
+		}
+		text += lines.Text() + "\n"
+	}
+	if err := cmd.Wait(); err != nil || text == "" {
+		t.Fatalf("%s says %q: %v", s.program, text, err)
+	}
+	return text, took
+}
+
+// strip copies a program without its symbols.
+func strip(t *testing.T, program string) string {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), filepath.Base(program))
+	if out, err := exec.Command("strip", "-o", to, program).CombinedOutput(); err != nil {
+		t.Fatalf("strip: %v\n%s", err, out)
+	}
+	return to
+}
+
+// libraries are the files that a program in C is linked to, and those that
+// libibverbs loads for the lab's drivers.
+func libraries(t *testing.T, program string) []string {
+	t.Helper()
+	out, err := exec.Command("ldd", program).Output()
+	if err != nil {
+		t.Fatalf("ldd: %v", err)
+	}
+	var files []string
+	for _, m := range regexp.MustCompile(`(?m)(/\S+) \(`).FindAllStringSubmatch(string(out), -1) {
+		files = append(files, m[1])
+	}
+	for _, driver := range []string{"rxe", "siw"} {
+		found, _ := filepath.Glob(fmt.Sprintf("/usr/lib/*/libibverbs/lib%s-rdmav*.so", driver))
+		if len(found) != 1 {
+			t.Fatalf("libraries of the driver %s are %v", driver, found)
+		}
+		files = append(files, found...)
+	}
+	return files
+}
+
+func sizeOf(t *testing.T, files ...string) (n int64) {
+	t.Helper()
+	for _, f := range files {
+		info, err := os.Stat(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += info.Size()
+	}
+	return n
+}
