@@ -76,7 +76,9 @@ func panel(title, unit string, lines []any) (*gplot.Plot, error) {
 	p.Y.Min = 0
 	p.Legend.Top, p.Legend.Left = true, true
 	p.Add(plotter.NewGrid())
-	return p, plotutil.AddLines(p, lines...)
+	err := plotutil.AddLines(p, lines...)
+	p.Y.Max *= 1.6 // for the legend
+	return p, err
 }
 
 // plot draws how a run went, in panels one above the other.

@@ -18,11 +18,11 @@ type series struct {
 // the connections of the moment carry. Files and the like do, too, by those of
 // some connections.
 var watched = []series{
-	{"RSS of the client", "KiB", 8 << 10, func(s *Sample) float64 { return float64(s.Processes["client"].RSS) }},
-	{"RSS of the server", "KiB", 8 << 10, func(s *Sample) float64 { return float64(s.Processes["server"].RSS) }},
-	{"pinned memory of the client", "KiB", 8 << 10, func(s *Sample) float64 { return float64(s.Processes["client"].Pinned) }},
-	{"pinned memory of the server", "KiB", 8 << 10, func(s *Sample) float64 { return float64(s.Processes["server"].Pinned) }},
-	{"unreclaimable slab memory", "KiB", 8 << 10, func(s *Sample) float64 { return float64(s.Kernel["SUnreclaim"]) }},
+	{"RSS of the client", "KiB", 3 << 10, func(s *Sample) float64 { return float64(s.Processes["client"].RSS) }},
+	{"RSS of the server", "KiB", 3 << 10, func(s *Sample) float64 { return float64(s.Processes["server"].RSS) }},
+	{"pinned memory of the client", "KiB", 3 << 10, func(s *Sample) float64 { return float64(s.Processes["client"].Pinned) }},
+	{"pinned memory of the server", "KiB", 3 << 10, func(s *Sample) float64 { return float64(s.Processes["server"].Pinned) }},
+	{"unreclaimable slab memory", "KiB", 2 << 10, func(s *Sample) float64 { return float64(s.Kernel["SUnreclaim"]) }},
 	{"files of the client", "", 10, func(s *Sample) float64 { return float64(s.Processes["client"].Files) }},
 	{"files of the server", "", 10, func(s *Sample) float64 { return float64(s.Processes["server"].Files) }},
 	{"maps of the client", "", 30, func(s *Sample) float64 { return float64(s.Processes["client"].Maps) }},
@@ -48,7 +48,7 @@ type Trend struct {
 }
 
 // Grows says whether the trend is a leak's: the median of the last third is above
-// that of the middle one by more than a tenth and the slack; or the line that
+// that of the middle one by more than a twentieth and the slack; or the line that
 // fits both rises by more than twice that while they last, which a leak does that
 // hides behind large swings.
 func (t Trend) Grows(hours float64) bool {
@@ -67,7 +67,7 @@ func (r *Run) Trends() (all []Trend) {
 	middle, last := r.Samples[n/3:2*n/3], r.Samples[2*n/3:]
 	for _, s := range watched {
 		t := Trend{Name: s.name, Unit: s.unit, Middle: median(middle, s.of), Last: median(last, s.of)}
-		t.Bound = t.Middle*1.1 + s.slack
+		t.Bound = t.Middle*1.05 + s.slack
 		t.PerHour = slope(r.Samples[n/3:], s.of) * 3600
 		all = append(all, t)
 	}
