@@ -3,6 +3,7 @@ package msg
 import (
 	"fmt"
 
+	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -124,6 +125,8 @@ func (s *Socket) complete(r request, i int, wc *uverbs.WC) {
 // broken says what a failed request means.
 func broken(r request, wc *uverbs.WC) error {
 	switch {
+	case wc.Status == uverbs.WCRetryExcErr: // it does not answer any more
+		return fmt.Errorf("%w: %w", cm.ErrDisconnected, wc.Err())
 	case r == reqRead:
 		return fmt.Errorf("%w: %w", ErrUnreadable, wc.Err())
 	case r == reqReceive:
