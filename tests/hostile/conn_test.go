@@ -60,13 +60,13 @@ func serveConn(t *testing.T, s *server) {
 			if err != nil {
 				return
 			}
-			wg.Go(func() { s.report(r.RemoteAddr().String(), turnOver(ctx, r)) })
+			wg.Go(func() { s.report(r.RemoteAddr().String(), turnOver(ctx, s, r)) })
 		}
 	})
 	t.Cleanup(func() { cancel(); l.Close(); wg.Wait() })
 }
 
-func turnOver(ctx context.Context, r *conn.Request) error {
+func turnOver(ctx context.Context, s *server, r *conn.Request) error {
 	shake, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	var note *conn.LocalRegion
@@ -78,6 +78,7 @@ func turnOver(ctx context.Context, r *conn.Request) error {
 		return err
 	}
 	defer c.Close()
+	s.up(c.RemoteAddr().String(), []any{c, note})
 	for {
 		at, err := c.AwaitAdvert(ctx)
 		if err == nil {
@@ -109,11 +110,9 @@ func turnOver(ctx context.Context, r *conn.Request) error {
 	}
 }
 
-func dialConn(t *testing.T, addr string) func([]byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
+func dialConn(ctx context.Context, addr string) (client, error) {
 	var mine, note *conn.LocalRegion
-	c := labtest.Must(conn.Dial(ctx, addr, conn.Options{Setup: func(c *conn.Conn) (err error) {
+	c, err := conn.Dial(ctx, addr, conn.Options{Setup: func(c *conn.Conn) (err error) {
 		if mine, err = c.Alloc(connMost, conn.ReadWrite); err == nil {
 			note, err = c.Alloc(16, conn.LocalWrite)
 		}
@@ -121,9 +120,11 @@ func dialConn(t *testing.T, addr string) func([]byte) ([]byte, error) {
 			err = c.PostRecv(0, note.All())
 		}
 		return err
-	}}))(t)
-	labtest.Close(t, c)
-	return func(b []byte) ([]byte, error) {
+	}})
+	if err != nil {
+		return client{}, err
+	}
+	return client{end: c.Close, echo: func(b []byte) ([]byte, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		copy(mine.Bytes(), b)
@@ -144,7 +145,7 @@ func dialConn(t *testing.T, addr string) func([]byte) ([]byte, error) {
 			got[i] = ^got[i]
 		}
 		return got, err
-	}
+	}}, nil
 }
 
 // connAdverts is an advertisement that is sent as it is.
@@ -158,10 +159,10 @@ var fails = []error{uverbs.WCRemAccessErr, uverbs.WCRemInvReqErr, uverbs.WCRemOp
 var connAttacks = []attack{
 	{name: "malformed advertisements in private data", private: func(p *peer) []byte {
 		return advertOf(p, func(a *advert) { a.length = 0 })
-	}, want: []error{goesOn}, do: turnsOver},
+	}, want: []error{errGoesOn}, do: turnsOver},
 	{name: "half an advertisement in private data", private: func(p *peer) []byte {
 		return advertOf(p, func(*advert) {})[:20]
-	}, want: []error{goesOn}, do: turnsOver},
+	}, want: []error{errGoesOn}, do: turnsOver},
 	connAdverts("another magic", func(a *advert) { a.magic++ }, conn.ErrAdvert),
 	connAdverts("version 0", func(a *advert) { a.version = 0 }, conn.ErrAdvert),
 	connAdverts("version 2", func(a *advert) { a.version = 2 }, conn.ErrAdvert),
@@ -187,7 +188,7 @@ var connAttacks = []attack{
 	{name: "another message as an advertisement", want: []error{conn.ErrAdvert}, do: func(p *peer) { p.send(text(32)) }},
 	{name: "a message that is too long", want: []error{conn.ErrBroken, cm.ErrDisconnected}, do: func(p *peer) { p.send(text(33)) }},
 	// On RoCE those that find no receive wait, at the peer's own cost.
-	{name: "advertisements without end", want: []error{goesOn}, siw: append([]error{goesOn}, fails...), do: func(p *peer) {
+	{name: "advertisements without end", want: []error{errGoesOn}, siw: append([]error{errGoesOn}, fails...), do: func(p *peer) {
 		for range 30 {
 			if !p.send(advertOf(p, func(*advert) {})) {
 				return
@@ -210,4 +211,8 @@ func turnsOver(p *peer) {
 	until(p.t, "the bytes to be turned over", func() bool { return p.ended() || at[0] == ^byte('h') })
 }
 
-var connLayer = layer{name: "conn", serve: serveConn, dial: dialConn, private: func(*peer) []byte { return nil }, attacks: connAttacks}
+var connLayer = layer{
+	name: "conn", serve: serveConn, dial: dialConn, private: func(*peer) []byte { return nil }, attacks: connAttacks,
+	warm:    turnsOver,
+	pending: func(n int) int { return 2 * n }, // its program accepts all
+}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"sync"
 	"testing"
 	"time"
 
@@ -102,30 +101,33 @@ func serveMsg(t *testing.T, s *server) {
 		ConnectTimeout: time.Second, Linger: time.Second,
 		Callbacks: msg.Callbacks{
 			Request:      func(r *msg.Request) { r.Accept(nil) },
+			Established:  func(c *msg.Socket) { s.up(c.RemoteAddr().String(), c) },
 			Message:      echoMsg,
 			Sent:         func(_ *msg.Socket, b *msg.Buffer) { b.Free() },
 			Disconnected: func(c *msg.Socket, why error) { s.report(c.RemoteAddr().String(), why) },
 		},
 	}))(t)
-	runLoop(t, l)
+	end := runLoop(l)
+	t.Cleanup(func() {
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+	})
 	ln := labtest.Must(l.Listen(t.Context(), labtest.AddrOf(s.device)+":0"))(t)
 	s.addr = ln.Addr().String()
 }
 
-func runLoop(t *testing.T, l *msg.Loop) {
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := l.Run(context.Background()); !errors.Is(err, msg.ErrClosed) {
-			t.Errorf("run: %v", err)
-		}
-	})
-	t.Cleanup(func() {
+// runLoop runs a loop until it is ended.
+func runLoop(l *msg.Loop) (end func() error) {
+	ended := make(chan error, 1)
+	go func() { ended <- l.Run(context.Background()) }()
+	return func() error {
 		l.Close()
-		running.Wait()
-		if err := l.Close(); err != nil {
-			t.Error(err)
+		if err := <-ended; !errors.Is(err, msg.ErrClosed) {
+			return err
 		}
-	})
+		return l.Close()
+	}
 }
 
 // echoMsg is all that a server does for a client. It drops what there is no room
@@ -142,13 +144,18 @@ func echoMsg(c *msg.Socket, b *msg.Buffer) {
 	}
 }
 
-func dialMsg(t *testing.T, addr string) func([]byte) ([]byte, error) {
-	l := labtest.Must(msg.NewLoop(msg.Options{Eager: msgEager / 4}))(t) // so that some are announced
-	runLoop(t, l)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	c := labtest.Must(l.Dial(ctx, addr))(t)
-	return func(b []byte) ([]byte, error) {
+func dialMsg(ctx context.Context, addr string) (client, error) {
+	l, err := msg.NewLoop(msg.Options{Eager: msgEager / 4}) // so that some are announced
+	if err != nil {
+		return client{}, err
+	}
+	end := runLoop(l)
+	c, err := l.Dial(ctx, addr)
+	if err != nil {
+		end()
+		return client{}, err
+	}
+	return client{end: end, echo: func(b []byte) ([]byte, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if err := c.Send(ctx, b); err != nil {
@@ -160,11 +167,11 @@ func dialMsg(t *testing.T, addr string) func([]byte) ([]byte, error) {
 		}
 		defer got.Free()
 		return bytes.Clone(got.Bytes()), nil
-	}
+	}}, nil
 }
 
 func msgLie(name string, change func(*msgHello)) attack {
-	return attack{name: name, private: msgOf(change), want: []error{refused}}
+	return attack{name: name, private: msgOf(change), want: []error{errRefused}}
 }
 
 // msgSays is a frame after the hello.
@@ -191,8 +198,8 @@ var msgAttacks = []attack{
 	msgLie("messages above 1 GiB", func(h *msgHello) { h.most = 1<<30 + 1 }),
 	msgLie("messages of 4 GiB", func(h *msgHello) { h.most = ^uint32(0) }),
 	msgLie("private data beyond the end", func(h *msgHello) { h.length = 255 }),
-	{name: "versions to come and this one", private: msgOf(func(h *msgHello) { h.version = 255 }), want: []error{goesOn}, do: echoesMsg},
-	{name: "takes no message at all", private: msgOf(func(h *msgHello) { h.most = 0 }), want: []error{goesOn}, do: func(p *peer) {
+	{name: "versions to come and this one", private: msgOf(func(h *msgHello) { h.version = 255 }), want: []error{errGoesOn}, do: echoesMsg},
+	{name: "takes no message at all", private: msgOf(func(h *msgHello) { h.most = 0 }), want: []error{errGoesOn}, do: func(p *peer) {
 		p.greet()
 		p.send(frame{kind: frameMessage, granted: 16, size: 5, body: []byte("hello")}.bytes())
 	}},
@@ -204,7 +211,7 @@ var msgAttacks = []attack{
 	msgSays("credits that turn around", frame{kind: frameAck, granted: 16 + 1<<31}),
 	msgSays("took what was never announced", frame{kind: frameAck, granted: 16, taken: ^uint32(0)}),
 	msgSays("announces more than its credits", announces(5)...),
-	{name: "acks without end", want: []error{goesOn}, siw: []error{goesOn, cm.ErrDisconnected}, do: func(p *peer) {
+	{name: "acks without end", want: []error{errGoesOn}, siw: []error{errGoesOn, cm.ErrDisconnected}, do: func(p *peer) {
 		p.greet()
 		for range 100 {
 			if !p.send(frame{kind: frameAck, granted: 16}.bytes()) {
@@ -226,12 +233,12 @@ var msgAttacks = []attack{
 		p.forget()
 		p.send(table)
 	}},
-	{name: "never takes what is announced", want: []error{goesOn}, do: func(p *peer) {
+	{name: "never takes what is announced", want: []error{errGoesOn}, do: func(p *peer) {
 		p.greet()
 		p.announce(0, 60<<10)
 		until(p.t, "the announcement of the echo", func() bool { return p.hears(frameAnnounce) || p.ended() })
 	}},
-	{name: "never grants anything", private: msgOf(func(h *msgHello) { h.credits = 1 }), want: []error{goesOn}, do: func(p *peer) {
+	{name: "never grants anything", private: msgOf(func(h *msgHello) { h.credits = 1 }), want: []error{errGoesOn}, do: func(p *peer) {
 		p.send(frame{kind: frameHello, granted: 1}.bytes())
 		until(p.t, "the victim's hello", func() bool { return p.hears(frameHello) || p.ended() })
 		for seq := range uint32(msgCredits) {
@@ -268,4 +275,14 @@ func echoesMsg(p *peer) {
 	until(p.t, "the echo", func() bool { return p.hears(frameMessage) || p.ended() })
 }
 
-var msgLayer = layer{name: "msg", serve: serveMsg, dial: dialMsg, private: msgOf(func(*msgHello) {}), attacks: msgAttacks}
+var msgLayer = layer{
+	name: "msg", serve: serveMsg, dial: dialMsg, private: msgOf(func(*msgHello) {}), attacks: msgAttacks,
+	hello:   msgOf(func(*msgHello) {})(nil),
+	warm: func(p *peer) {
+		p.greet()
+		p.send(frame{kind: frameMessage, granted: 16, size: 5, body: []byte("hello")}.bytes())
+		p.announce(1, 8<<10)
+		until(p.t, "the echoes", func() bool { return p.hears(frameMessage) && p.hears(frameAnnounce) || p.ended() })
+	},
+	pending: func(n int) int { return n }, // its program accepts all
+}

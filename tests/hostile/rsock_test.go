@@ -71,6 +71,7 @@ func (p *peer) theirs() (table, ring sgeOf) {
 const (
 	rsockBuffer  = 16 << 10
 	rsockCredits = 256
+	rsockBacklog = 16
 
 	opSGL, opIOMap, opCtrl = 4 << 29, 6 << 29, 7 << 29
 )
@@ -98,7 +99,7 @@ func text(n int) []byte {
 func serveRsock(t *testing.T, s *server) {
 	conf := rsock.ListenConfig{
 		Options: rsock.Options{ReadBuffer: rsockBuffer, WriteBuffer: rsockBuffer, SendQueue: 32, RecvQueue: rsockCredits},
-		Backlog: 16, HandshakeTimeout: 2 * time.Second,
+		Backlog: rsockBacklog, HandshakeTimeout: time.Second,
 	}
 	l := labtest.Must(conf.Listen(t.Context(), "rdma", labtest.AddrOf(s.device)+":0"))(t)
 	s.addr = l.Addr().String()
@@ -109,6 +110,7 @@ func serveRsock(t *testing.T, s *server) {
 			if err != nil {
 				return
 			}
+			s.up(c.RemoteAddr().String(), c)
 			wg.Go(func() { s.report(c.RemoteAddr().String(), echoRsock(c.(*rsock.Conn))) })
 		}
 	})
@@ -134,12 +136,12 @@ func echoRsock(c *rsock.Conn) error {
 	}
 }
 
-func dialRsock(t *testing.T, addr string) func([]byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	c := labtest.Must((&rsock.Dialer{}).DialContext(ctx, "rdma", addr))(t)
-	labtest.Close(t, c)
-	return func(b []byte) ([]byte, error) {
+func dialRsock(ctx context.Context, addr string) (client, error) {
+	c, err := new(rsock.Dialer).DialContext(ctx, "rdma", addr)
+	if err != nil {
+		return client{}, err
+	}
+	return client{end: c.Close, echo: func(b []byte) ([]byte, error) {
 		c.SetDeadline(time.Now().Add(patience))
 		if _, err := c.Write(b); err != nil {
 			return nil, err
@@ -147,14 +149,14 @@ func dialRsock(t *testing.T, addr string) func([]byte) ([]byte, error) {
 		got := make([]byte, len(b))
 		_, err := io.ReadFull(c, got)
 		return got, err
-	}
+	}}, nil
 }
 
 var reset = []error{syscall.ECONNRESET}
 var protocol = []error{rsock.ErrProtocol}
 
 func rsockLie(name string, change func(*connectData)) attack {
-	return attack{name: name, private: rsockOf(change), want: []error{refused}}
+	return attack{name: name, private: rsockOf(change), want: []error{errRefused}}
 }
 
 // rsockLater is what is only found out when the victim writes.
@@ -187,9 +189,9 @@ var rsockAttacks = []attack{
 	rsockLie("endless table", func(d *connectData) { d.table.addr, d.table.length = ^uint64(0)-1<<35, ^uint32(0) }),
 	rsockLie("ring of nothing", func(d *connectData) { d.ring.length = 0 }),
 	rsockLie("ring around the end of memory", func(d *connectData) { d.ring.addr = ^uint64(0) - 100 }),
-	{name: "a byte less than it takes", private: rsockOf(func(d *connectData) { d.short = 1 }), want: []error{refused}, only: labtest.SIW}, // RoCE pads
-	{name: "flags that nobody knows", private: rsockOf(func(d *connectData) { d.flags, d.iomap = 0xfe, 0xff }), want: []error{goesOn}, do: echoesRsock},
-	{name: "all the credits there are", private: rsockOf(func(d *connectData) { d.credits = 0xffff }), want: []error{goesOn}, do: echoesRsock},
+	{name: "a byte less than it takes", private: rsockOf(func(d *connectData) { d.short = 1 }), want: []error{errRefused}, only: labtest.SIW}, // RoCE pads
+	{name: "flags that nobody knows", private: rsockOf(func(d *connectData) { d.flags, d.iomap = 0xfe, 0xff }), want: []error{errGoesOn}, do: echoesRsock},
+	{name: "all the credits there are", private: rsockOf(func(d *connectData) { d.credits = 0xffff }), want: []error{errGoesOn}, do: echoesRsock},
 	rsockLater("table with no key", func(d *connectData) { d.table.key ^= 0xff }),
 	rsockLater("table that is longer than its memory", func(d *connectData) { d.table.addr += peerSize - 16 }),
 	rsockLater("ring with no key", func(d *connectData) { d.ring.key ^= 0xff }),
@@ -224,9 +226,9 @@ var rsockAttacks = []attack{
 		}
 		p.Disconnect() // if the victim was as fast
 	}},
-	{name: "keepalives without end", want: []error{goesOn}, siw: floodedSIW, do: func(p *peer) { p.flood(opCtrl | 1) }},
-	{name: "credits without end", want: []error{goesOn}, siw: floodedSIW, do: func(p *peer) { p.flood(opSGL | 16) }},
-	{name: "descriptors without end", want: []error{goesOn}, do: func(p *peer) {
+	{name: "keepalives without end", want: []error{errGoesOn}, siw: floodedSIW, do: func(p *peer) { p.flood(opCtrl | 1) }},
+	{name: "credits without end", want: []error{errGoesOn}, siw: floodedSIW, do: func(p *peer) { p.flood(opSGL | 16) }},
+	{name: "descriptors without end", want: []error{errGoesOn}, do: func(p *peer) {
 		table, _ := p.theirs()
 		for i := range uint64(1000) {
 			s := sgeOf{p.mem.Addr() + ringAt + i*16, p.mem.RKey(), uint32(i)}
@@ -237,14 +239,14 @@ var rsockAttacks = []attack{
 		}
 		echoesRsock(p)
 	}},
-	{name: "shutdown without end", want: []error{inOrder}, do: func(p *peer) {
+	{name: "shutdown without end", want: []error{errInOrder}, do: func(p *peer) {
 		for range 100 {
 			if !p.say(opCtrl | 2) {
 				return
 			}
 		}
 	}},
-	{name: "disconnects and goes on", want: []error{inOrder}, do: func(p *peer) {
+	{name: "disconnects and goes on", want: []error{errInOrder}, do: func(p *peer) {
 		p.say(opCtrl)
 		for range 20 {
 			if !p.say(5) {
@@ -268,7 +270,7 @@ func (p *peer) written() uint64 {
 
 // floodedSIW is how floods may end on siw, where a message that finds no receive
 // ends a connection. On rxe it is sent again, after 0.66 s.
-var floodedSIW = []error{goesOn, syscall.ECONNRESET}
+var floodedSIW = []error{errGoesOn, syscall.ECONNRESET}
 
 // flood sends a message again and again; the victim answers nevertheless.
 func (p *peer) flood(m uint32) {
@@ -287,4 +289,9 @@ func echoesRsock(p *peer) {
 	until(p.t, "the echo", func() bool { return p.ended() || string(p.mem.Bytes()[ringAt:ringAt+50]) == string(want) })
 }
 
-var rsockLayer = layer{name: "rsock", serve: serveRsock, dial: dialRsock, private: rsockOf(func(*connectData) {}), attacks: rsockAttacks}
+var rsockLayer = layer{
+	name: "rsock", serve: serveRsock, dial: dialRsock, private: rsockOf(func(*connectData) {}), attacks: rsockAttacks,
+	hello:   connectData{version: 1, credits: 16, table: sgeOf{1 << 40, 1, 2}, ring: sgeOf{1 << 41, 1, 4096}}.bytes(),
+	warm:    echoesRsock,
+	pending: func(n int) int { return 2 * min(n, rsockBacklog) },
+}

@@ -2,6 +2,7 @@ package hostile
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -20,10 +21,42 @@ import (
 // connections.
 type server struct {
 	device, addr string
-	stop         func()
 
 	mu    sync.Mutex
 	ended map[string]error // by the peer's address
+	conns map[string]any   // the layer's connections, that are up
+}
+
+// up tells of a connection.
+func (s *server) up(peer string, c any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conns[peer] = c
+}
+
+// victim is a peer's connection at the server.
+func (s *server) victim(t *testing.T, peer string) (c any) {
+	t.Helper()
+	until(t, "the server's connection", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		c = s.conns[peer]
+		return c != nil
+	})
+	return c
+}
+
+// only is the only connection there is.
+func (s *server) only(t *testing.T) any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.conns) != 1 {
+		t.Fatalf("%d connections", len(s.conns))
+	}
+	for _, c := range s.conns {
+		return c
+	}
+	return nil
 }
 
 // report tells how a connection ended: nil is in good order.
@@ -31,6 +64,7 @@ func (s *server) report(peer string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended[peer] = err
+	delete(s.conns, peer)
 }
 
 // end is how the server's side of a peer's connection ended, if it has.
@@ -45,12 +79,36 @@ func (s *server) end(p *peer) (err error, ended bool) {
 type layer struct {
 	name  string
 	serve func(t *testing.T, s *server)
-	// dial connects a client that plays by the rules, and returns its echo.
-	dial func(t *testing.T, addr string) func([]byte) ([]byte, error)
+	// dial connects a client that plays by the rules.
+	dial func(ctx context.Context, addr string) (client, error)
 	// private is the private data of a peer that plays by the rules until it is
-	// connected.
+	// connected, and hello that of one without memory.
 	private func(p *peer) []byte
+	hello   []byte
+	// warm has the victim make all the memory that a connection may have.
+	warm func(p *peer)
+	// pending is how many MRs so many connections take that do not come up.
+	pending func(n int) int
 	attacks []attack
+}
+
+// client is a connection of a layer: echo sends bytes, and returns what comes
+// back.
+type client struct {
+	echo func([]byte) ([]byte, error)
+	end  func() error
+}
+
+// visit connects, has something echoed and leaves.
+func (l layer) visit(addr string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := l.dial(ctx, addr)
+	if err == nil {
+		_, err = c.echo([]byte("hello"))
+		err = errors.Join(err, c.end())
+	}
+	return err
 }
 
 // attack is what a peer does, and what becomes of its connection.
@@ -58,15 +116,15 @@ type attack struct {
 	name    string
 	private func(p *peer) []byte // nil is the layer's
 	do      func(p *peer)        // after it is connected
-	want    []error              // one of them ends the connection; refused is before it is one
+	want    []error              // one of them ends the connection; errRefused is before it is one
 	siw     []error              // the same, where iWARP differs
 	only    string               // the device, if there is but one
 }
 
 var (
-	refused = errors.New("the handshake is refused")
-	goesOn  = errors.New("the connection goes on")
-	inOrder = errors.New("the connection ends in good order")
+	errRefused = errors.New("the handshake is errRefused")
+	errGoesOn  = errors.New("the connection goes on")
+	errInOrder = errors.New("the connection ends in good order")
 )
 
 // good is a client that keeps exchanging data with a server.
@@ -119,13 +177,21 @@ func (g *good) end() { close(g.stop); g.wg.Wait() }
 // under runs a test against a server of a layer with a good client, and
 // insists that nothing is left when both have gone.
 func under(t *testing.T, l layer, device string, test func(t *testing.T, s *server, g *good)) {
-	s := &server{device: device, ended: map[string]error{}}
+	s := &server{device: device, ended: map[string]error{}, conns: map[string]any{}}
 	t.Run(l.name, func(t *testing.T) {
 		before := labtest.Settled(t)
 		t.Run("", func(t *testing.T) { // for its clean-ups
 			l.serve(t, s)
-			g := newGood(l.dial(t, s.addr))
-			t.Cleanup(g.end) // before its connection is closed
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			c := labtest.Must(l.dial(ctx, s.addr))(t)
+			g := newGood(c.echo)
+			t.Cleanup(func() {
+				g.end()
+				if err := c.end(); err != nil {
+					t.Error(err)
+				}
+			})
 			g.fine(t)
 			test(t, s, g)
 			g.fine(t)
@@ -146,7 +212,7 @@ func (l layer) one(t *testing.T, s *server, g *good, a attack) {
 		private = l.private
 	}
 	p, err := dialPeer(t, s, private)
-	if want[0] == refused {
+	if want[0] == errRefused {
 		if err == nil || !isRefused(err) {
 			t.Errorf("dialing gave %v", err)
 		}
@@ -160,7 +226,7 @@ func (l layer) one(t *testing.T, s *server, g *good, a attack) {
 		a.do(p)
 	}
 	end, ended := s.end(p)
-	if want[0] == goesOn && !ended && !p.ended() {
+	if want[0] == errGoesOn && !ended && !p.ended() {
 		g.fine(t)
 		if end, ended = s.end(p); !ended {
 			return
@@ -169,7 +235,7 @@ func (l layer) one(t *testing.T, s *server, g *good, a attack) {
 	until(t, "the end of the connection", func() bool { end, ended = s.end(p); return ended })
 	ok := false
 	for _, w := range want {
-		ok = ok || errors.Is(end, w) || w == inOrder && end == nil
+		ok = ok || errors.Is(end, w) || w == errInOrder && end == nil
 	}
 	if !ok {
 		t.Errorf("ended with %v, want %v", end, want)

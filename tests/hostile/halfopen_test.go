@@ -1,0 +1,134 @@
+package hostile
+
+import (
+	"context"
+	"flag"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+var halfOpen = flag.Int("halfopen", 64, "how many handshakes are begun and never ended, on RoCE")
+
+// begin begins n handshakes with a server, by IDs that never answer what they
+// hear. What it returns closes them.
+func begin(t *testing.T, s *server, private []byte, n int) (end func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	ch := labtest.Must(cm.NewChannel())(t)
+	ids := make([]*cm.ID, n)
+	step := func(do func(id *cm.ID) error, then cm.EventType) {
+		for _, id := range ids {
+			if err := do(id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, id := range ids {
+			if e, err := id.Next(ctx); err != nil || e.Type != then {
+				t.Fatalf("%v, %v in place of %v", e.Type, err, then)
+			}
+		}
+	}
+	for i := range ids {
+		ids[i] = labtest.Must(ch.NewID())(t)
+	}
+	to := netip.MustParseAddrPort(s.addr)
+	step(func(id *cm.ID) error { return id.ResolveAddr(netip.AddrPort{}, to, 5*time.Second) }, cm.AddrResolved)
+	step(func(id *cm.ID) error { return id.ResolveRoute(5 * time.Second) }, cm.RouteResolved)
+	for i, id := range ids {
+		// QPs that are not there: the handshake never gets to them. With one
+		// for all the kernel would take the later requests for repetitions.
+		if err := id.Connect(cm.ConnParam{QPNum: 0x100000 + nextQP + uint32(i), PrivateData: private, RetryCount: 7}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nextQP += uint32(n)
+	return func() {
+		for _, id := range ids {
+			id.Close()
+		}
+		ch.Close()
+	}
+}
+
+var nextQP uint32
+
+// TestHalfOpen: handshakes that are begun and never ended leave connections that
+// are up alone, take what the listener's options allow and no more, and are
+// given up in time.
+func TestHalfOpen(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		for _, l := range layers {
+			if device == labtest.SIW {
+				begunByTCP(t, l, device)
+				continue
+			}
+			under(t, l, device, func(t *testing.T, s *server, g *good) {
+				until(t, "messages of all sizes", func() bool { return g.rounds.Load() > 40 })
+				before := use(t, device)
+				end := begin(t, s, l.hello, *halfOpen)
+				most := before
+				began := time.Now()
+				for newcomer, done := newcomer(t, l, s), false; !done; {
+					now := use(t, device)
+					most = usage{max(most.heap, now.heap), max(most.rss, now.rss), max(most.mrs, now.mrs)}
+					select {
+					case err := <-newcomer:
+						if done = true; err != nil {
+							t.Errorf("a good client that comes meanwhile: %v", err)
+						}
+					case <-time.After(20 * time.Millisecond):
+					}
+					g.fine(t)
+				}
+				t.Logf("%d handshakes: at most %+d KiB of heap, %+d KiB of RSS, %+d MRs; a good client was in after %v",
+					*halfOpen, (most.heap-before.heap)>>10, (most.rss-before.rss)>>10, most.mrs-before.mrs, time.Since(began).Round(time.Millisecond))
+				if n := l.pending(*halfOpen) + newcomers; most.mrs-before.mrs > n {
+					t.Errorf("%d MRs, more than %d", most.mrs-before.mrs, n)
+				} else if most.mrs-before.mrs < n/4 {
+					t.Errorf("%d MRs: no handshakes were pending", most.mrs-before.mrs)
+				}
+				before.grew(t, device, usage{heap: 8 << 20, rss: 64 << 20, mrs: 0})
+				end()
+			})
+		}
+	})
+}
+
+// newcomers is how many MRs a good connection takes at most, on both its sides.
+const newcomers = 8
+
+// newcomer dials while all that goes on, and says how that went.
+func newcomer(t *testing.T, l layer, s *server) <-chan error {
+	done := make(chan error, 1)
+	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait)
+	wg.Go(func() { done <- l.visit(s.addr) })
+	return done
+}
+
+// begunByTCP is what of this there is on iWARP: the kernel hands no request over
+// before all of it has come. Few, as siw's listeners suffer from those who break
+// off (siw_cep_put, Linux 6.1 to 7.2).
+func begunByTCP(t *testing.T, l layer, device string) {
+	under(t, l, device, func(t *testing.T, s *server, g *good) {
+		until(t, "messages of all sizes", func() bool { return g.rounds.Load() > 40 })
+		before := use(t, device)
+		for range 8 {
+			c := labtest.Must(net.Dial("tcp", s.addr))(t)
+			defer c.Close()
+			c.Write(append([]byte("MPA ID Req Frame"), 0x40, 1, 0, 255)) // and 255 bytes that never come
+		}
+		if err := <-newcomer(t, l, s); err != nil {
+			t.Errorf("a good client that comes meanwhile: %v", err)
+		}
+		g.fine(t)
+		before.grew(t, device, usage{heap: 8 << 20, rss: 64 << 20, mrs: 4})
+	})
+}

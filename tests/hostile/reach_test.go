@@ -1,0 +1,173 @@
+package hostile
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rsock"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// region is a memory region of a victim's, as its fields tell.
+type region struct {
+	addr uint64
+	key  uint32 // the remote one, or the local one if there is none
+	size int
+}
+
+var mrType = reflect.TypeFor[uverbs.MR]()
+
+// regionsOf finds the memory regions that a connection, or socket, holds: the
+// receive ring first, or the largest.
+func regionsOf(victim any) []region {
+	var found []region
+	seen := map[uintptr]bool{}
+	var walk func(v reflect.Value)
+	walk = func(v reflect.Value) {
+		switch v.Kind() {
+		case reflect.Pointer:
+			// Others' are behind these.
+			name := v.Type().Elem().Name()
+			if v.IsNil() || seen[v.Pointer()] || strings.Contains(" Loop device shard ID Channel PD Context CQ QP CompChannel ", " "+name+" ") {
+				return
+			}
+			seen[v.Pointer()] = true
+			if v.Type().Elem() == mrType {
+				mr := v.Elem()
+				r := region{addr: mr.FieldByName("addr").Uint(), key: uint32(mr.FieldByName("rkey").Uint()), size: int(mr.FieldByName("size").Int())}
+				if r.key == 0 {
+					r.key = uint32(mr.FieldByName("lkey").Uint())
+				}
+				found = append(found, r)
+				return
+			}
+			walk(v.Elem())
+		case reflect.Interface:
+			walk(v.Elem())
+		case reflect.Struct:
+			for i := range v.NumField() {
+				walk(v.Field(i))
+			}
+		case reflect.Slice, reflect.Array:
+			if v.Type().Elem().Kind() != reflect.Uint8 {
+				for i := range v.Len() {
+					walk(v.Index(i))
+				}
+			}
+		}
+	}
+	walk(reflect.ValueOf(victim))
+	if _, ordered := victim.(*rsock.Conn); !ordered {
+		slices.SortFunc(found, func(a, b region) int { return b.size - a.size })
+	}
+	return found
+}
+
+// try posts a request that reaches for a victim's memory, and says how it
+// completed. That of a WRITE on iWARP says nothing, so a READ of the same bytes
+// follows, which siw's peers never refuse for the lack of a right to read.
+func (p *peer) try(op uverbs.Opcode, r region, off int) error {
+	const size = 8
+	local := p.mem.SGE(sendAt, size)
+	wr := uverbs.SendWR{Opcode: op, RemoteAddr: r.addr + uint64(off), RKey: r.key, SGL: []uverbs.SGE{local}}
+	if err := p.complete(wr); err != nil || op != uverbs.OpRDMAWrite || !p.iwarp() {
+		return err
+	}
+	wr.Opcode = uverbs.OpRDMARead
+	return p.complete(wr)
+}
+
+// complete posts a request and waits for its completion.
+func (p *peer) complete(wr uverbs.SendWR) error {
+	const id = 1 << 40
+	wr.ID = id
+	if !p.post(wr) {
+		return fmt.Errorf("not posted: %v", p.Err())
+	}
+	var err error
+	until(p.t, "the completion", func() bool {
+		var wc [1]uverbs.WC
+		for p.SendCQ.Poll(wc[:]) > 0 {
+			if wc[0].ID == id {
+				err = wc[0].Err()
+				return true
+			}
+		}
+		return false
+	})
+	return err
+}
+
+// reaches tells what a peer may do to its victim's regions, by their number.
+type reaches struct {
+	regions             int
+	write, read, atomic []int
+}
+
+// TestReach: of a connection's memory its peer reaches what is meant for it and
+// nothing else, not a byte beyond; and nothing of other connections, nor of
+// those that were. Where siw does not check the right to read, it is said so.
+func TestReach(t *testing.T) {
+	want := map[string]reaches{
+		"rsock": {regions: 2, write: []int{0}}, // the receive ring; not the send ring
+		"msg":   {regions: 3, read: []int{2}},  // what was announced; not the receives nor small messages
+		"conn":  {regions: 3},                  // not the scratch memory, adverts and messages
+	}
+	labtest.Each(t, func(t *testing.T, device string) {
+		for _, l := range layers {
+			under(t, l, device, func(t *testing.T, s *server, g *good) {
+				w := want[l.name]
+				connect := func(t *testing.T) (*peer, []region) {
+					p := labtest.Must(dialPeer(t, s, l.private))(t)
+					l.warm(p)
+					regions := regionsOf(s.victim(t, p.LocalAddr().String()))
+					if len(regions) < w.regions {
+						t.Fatalf("%d regions, want %d: %+v", len(regions), w.regions, regions)
+					}
+					return p, regions
+				}
+				attempt := func(name string, allowed bool, op uverbs.Opcode, of func(p *peer, mine []region) (region, int)) {
+					t.Run(name, func(t *testing.T) {
+						t.Parallel()
+						p, mine := connect(t)
+						r, off := of(p, mine)
+						if err := p.try(op, r, off); (err == nil) != allowed {
+							t.Errorf("%v of 8 bytes at %d of %d: %v", op, off, r.size, err)
+						}
+						g.fine(t)
+					})
+				}
+				gone, stale := connect(t)
+				gone.Disconnect()
+				until(t, "the connection's end", func() bool { _, ended := s.end(gone); return ended })
+				others := regionsOf(s.only(t))
+				t.Run("at once", func(t *testing.T) {
+					for i := range w.regions {
+						own := func(off func(r region) int) func(*peer, []region) (region, int) {
+							return func(_ *peer, mine []region) (region, int) { return mine[i], off(mine[i]) }
+						}
+						inside := own(func(r region) int { return r.size - 8 })
+						has := func(of []int) bool { return fmt.Sprint(of) == fmt.Sprint([]int{i}) }
+						attempt(fmt.Sprintf("write to %d", i), has(w.write), uverbs.OpRDMAWrite, inside)
+						attempt(fmt.Sprintf("read %d", i), has(w.read) || device == labtest.SIW, uverbs.OpRDMARead, inside)
+						attempt(fmt.Sprintf("write beyond %d", i), false, uverbs.OpRDMAWrite, own(func(r region) int { return r.size - 7 }))
+						attempt(fmt.Sprintf("write before %d", i), false, uverbs.OpRDMAWrite, own(func(region) int { return -1 }))
+						attempt(fmt.Sprintf("read beyond %d", i), false, uverbs.OpRDMARead, own(func(r region) int { return r.size - 7 }))
+						if device == labtest.RXE {
+							attempt(fmt.Sprintf("atomic on %d", i), has(w.atomic), uverbs.OpFetchAdd, own(func(region) int { return 0 }))
+						}
+						for what, regions := range map[string][]region{"another connection's": others, "an ended connection's": stale} {
+							of := func(*peer, []region) (region, int) { return regions[i], 0 }
+							attempt(fmt.Sprintf("write to %s %d", what, i), false, uverbs.OpRDMAWrite, of)
+							attempt(fmt.Sprintf("read %s %d", what, i), false, uverbs.OpRDMARead, of)
+						}
+					}
+				})
+			})
+		}
+	})
+}
