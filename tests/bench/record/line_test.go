@@ -1,6 +1,9 @@
 package record
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // around are nine figures of a median, the last of which is spread away from
 // the first.
@@ -41,6 +44,10 @@ func TestVerdict(t *testing.T) {
 	} {
 		if told, verdict := test.line.Told(), test.line.Verdict(); told != test.told || verdict != test.verdict {
 			t.Errorf("%s: %s, %s; want %s, %s", test.name, told, verdict, test.told, test.verdict)
+		}
+		_, none := test.line.Ratio()
+		if logged := test.line.String(); strings.Contains(logged, "ratio") != (none == "") || !strings.HasSuffix(logged, string(test.verdict)) {
+			t.Errorf("%s: %s", test.name, logged)
 		}
 	}
 }
