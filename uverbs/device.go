@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Device is an RDMA device as sysfs describes it.
@@ -34,12 +36,20 @@ var (
 // uverbs number. A device whose node is missing is listed, with its NodeErr
 // set. A machine without RDMA has none, which is no error.
 func Devices() ([]Device, error) {
-	dirs, err := filepath.Glob(filepath.Join(sysClass, "infiniband_verbs", "uverbs*"))
+	class := filepath.Join(sysClass, "infiniband_verbs")
+	entries, err := os.ReadDir(class)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
-		return nil, err
+		return nil, &Error{Op: "list devices", Object: class, Err: err}
 	}
 	var devs []Device
-	for _, dir := range dirs {
+	for _, entry := range entries {
+		if !strings.HasPrefix(entry.Name(), "uverbs") {
+			continue // abi_version
+		}
+		dir := filepath.Join(class, entry.Name())
 		d, err := readDevice(dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // went away meanwhile, or belongs to another namespace
@@ -65,17 +75,29 @@ func readDevice(dir string) (Device, error) {
 		return Device{}, err
 	}
 	d := Device{Name: name, Node: filepath.Join(devDir, filepath.Base(dir))}
-	abi, _ := readAttr(dir, "abi_version")
-	d.ABI, _ = strconv.Atoi(abi)
-	d.NodeType, _ = readAttr(class, "node_type")
-	d.Firmware, _ = readAttr(class, "fw_ver")
-	d.Board, _ = readAttr(class, "board_id")
-	for attr, guid := range map[string]*GUID{"node_guid": &d.GUID, "sys_image_guid": &d.SysGUID} {
-		text, _ := readAttr(class, attr)
-		*guid, _ = parseGUID(text)
+	// What drivers do not tell is left empty; but a device of which this process
+	// could not read the GUID would be taken for none.
+	attr := func(dir, name string) string {
+		text, e := readAttr(dir, name)
+		if outOfFiles(e) {
+			err = e
+		}
+		return text
 	}
-	ports, _ := filepath.Glob(filepath.Join(class, "ports", "*"))
+	d.ABI, _ = strconv.Atoi(attr(dir, "abi_version"))
+	d.NodeType = attr(class, "node_type")
+	d.Firmware = attr(class, "fw_ver")
+	d.Board = attr(class, "board_id")
+	d.GUID, _ = parseGUID(attr(class, "node_guid"))
+	d.SysGUID, _ = parseGUID(attr(class, "sys_image_guid"))
+	ports, e := os.ReadDir(filepath.Join(class, "ports"))
+	if outOfFiles(e) {
+		err = e
+	}
 	d.Ports = len(ports)
+	if err != nil {
+		return Device{}, err
+	}
 	switch _, err := os.Stat(d.Node); {
 	case errors.Is(err, fs.ErrNotExist):
 		d.NodeErr = fmt.Errorf("%w: %s", ErrNoNode, d.Node)
@@ -83,6 +105,10 @@ func readDevice(dir string) (Device, error) {
 		d.NodeErr = err
 	}
 	return d, nil
+}
+
+func outOfFiles(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
 }
 
 func readAttr(dir, name string) (string, error) {

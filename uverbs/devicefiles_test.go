@@ -1,0 +1,44 @@
+package uverbs
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestDevicesOutOfFiles: with no files left to look with, devices are not taken
+// for missing.
+func TestDevicesOutOfFiles(t *testing.T) {
+	fakeMachine(t, map[string]string{
+		"sys/infiniband_verbs/uverbs0/ibdev": "rxe0",
+		"sys/infiniband/rxe0/node_guid":      "5054:00ff:fe12:3456",
+		"sys/infiniband/rxe0/ports/1/state":  "4: ACTIVE",
+		"dev/uverbs0":                        "",
+	})
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	for limit := uint64(0); limit < 1000; limit++ {
+		if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: old.Max}, nil); err != nil {
+			t.Fatal(err)
+		}
+		devs, err := Devices()
+		unix.Prlimit(0, unix.RLIMIT_NOFILE, &old, nil)
+		if err == nil {
+			if len(devs) != 1 || devs[0].GUID == (GUID{}) || devs[0].Ports != 1 {
+				t.Errorf("with %d files: %+v", limit, devs)
+			}
+			break
+		}
+		if !errors.Is(err, unix.EMFILE) {
+			t.Errorf("with %d files: %v", limit, err)
+		}
+		refused++
+	}
+	if refused == 0 {
+		t.Error("files were never missed")
+	}
+}
