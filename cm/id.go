@@ -23,6 +23,11 @@ type ID struct {
 	handle uint32
 	space  PortSpace
 
+	// live is held by commands under way, and by Close for them to end: the
+	// kernel gives the handle of an ID that it has destroyed to the next.
+	live   sync.RWMutex
+	closed bool
+
 	close sync.Once
 	err   error
 
@@ -224,10 +229,44 @@ func (id *ID) ch() *Channel { return id.on.Load() }
 // PortSpace is what the ID was made in.
 func (id *ID) PortSpace() PortSpace { return id.space }
 
-// Close destroys the ID (rdma_destroy_id(3)); those who wait for it get
-// [ErrClosed]. The kernel ends a connection that is up.
+// enter begins a command about the ID, which leave ends.
+func (id *ID) enter() (leave func(), err error) {
+	id.live.RLock()
+	if id.closed {
+		id.live.RUnlock()
+		return nil, ErrClosed
+	}
+	return id.live.RUnlock, nil
+}
+
+// do runs a command about an ID that answers nothing.
+func do[Req any](id *ID, cmd uint32, req Req) error {
+	leave, err := id.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return command(id.ch(), cmd, req)
+}
+
+// ask runs a command about an ID that answers a Resp, see query.
+func ask[Resp, Req any](id *ID, cmd uint32, req *Req, response *uint64) (resp Resp, err error) {
+	leave, err := id.enter()
+	if err != nil {
+		return resp, err
+	}
+	defer leave()
+	return query[Resp](id.ch(), cmd, req, response)
+}
+
+// Close destroys the ID (rdma_destroy_id(3)) when no command about it is under
+// way; those who wait for its events get [ErrClosed], and so does all that is
+// called later. The kernel ends a connection that is up.
 func (id *ID) Close() error {
 	id.close.Do(func() {
+		id.live.Lock()
+		id.closed = true
+		id.live.Unlock()
 		req := abi.RdmaUcmDestroyId{Id: id.handle}
 		_, id.err = query[abi.RdmaUcmDestroyIdResp](id.ch(), abi.RDMA_USER_CM_CMD_DESTROY_ID, &req, &req.Response)
 		id.forget()
@@ -241,7 +280,7 @@ func (id *ID) Bind(addr netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	return command(id.ch(), abi.RDMA_USER_CM_CMD_BIND, abi.RdmaUcmBind{Id: id.handle, AddrSize: size, Addr: sa})
+	return do(id, abi.RDMA_USER_CM_CMD_BIND, abi.RdmaUcmBind{Id: id.handle, AddrSize: size, Addr: sa})
 }
 
 // ResolveAddr finds the device that leads to dst, from src if that is valid.
@@ -257,12 +296,12 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 	if req.DstAddr, req.DstSize, err = sockaddr(dst); err != nil {
 		return err
 	}
-	return command(id.ch(), abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, req)
+	return do(id, abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, req)
 }
 
 // ResolveRoute finds the path. RouteResolved or RouteError follows.
 func (id *ID) ResolveRoute(timeout time.Duration) error {
-	return command(id.ch(), abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE,
+	return do(id, abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE,
 		abi.RdmaUcmResolveRoute{Id: id.handle, TimeoutMs: uint32(timeout.Milliseconds())})
 }
 
@@ -274,7 +313,7 @@ func (id *ID) Listen(backlog int) error {
 	id.mu.Lock()
 	id.backlog = cmp.Or(backlog, defaultBacklog)
 	id.mu.Unlock()
-	return command(id.ch(), abi.RDMA_USER_CM_CMD_LISTEN, abi.RdmaUcmListen{Id: id.handle, Backlog: uint32(backlog)})
+	return do(id, abi.RDMA_USER_CM_CMD_LISTEN, abi.RdmaUcmListen{Id: id.handle, Backlog: uint32(backlog)})
 }
 
 // ConnParam is what the two sides tell each other (struct rdma_conn_param,
@@ -324,7 +363,7 @@ func (id *ID) Connect(p ConnParam) error {
 	if err != nil {
 		return err
 	}
-	err = command(id.ch(), abi.RDMA_USER_CM_CMD_CONNECT, abi.RdmaUcmConnect{ConnParam: a, Id: id.handle, Ece: p.ECE.abi()})
+	err = do(id, abi.RDMA_USER_CM_CMD_CONNECT, abi.RdmaUcmConnect{ConnParam: a, Id: id.handle, Ece: p.ECE.abi()})
 	most := roceRequest
 	if id.space.datagram() {
 		most = roceDatagramRequest
@@ -338,7 +377,7 @@ func (id *ID) Accept(p ConnParam) error {
 	if err != nil {
 		return err
 	}
-	err = command(id.ch(), abi.RDMA_USER_CM_CMD_ACCEPT, abi.RdmaUcmAccept{Uid: id.uid, ConnParam: a, Id: id.handle, Ece: p.ECE.abi()})
+	err = do(id, abi.RDMA_USER_CM_CMD_ACCEPT, abi.RdmaUcmAccept{Uid: id.uid, ConnParam: a, Id: id.handle, Ece: p.ECE.abi()})
 	most := roceReply
 	if id.space.datagram() {
 		most = roceDatagramReply
@@ -350,7 +389,7 @@ func (id *ID) Accept(p ConnParam) error {
 // up, and the peer hears Established (rdma_establish(3)). On iWARP the kernel
 // does that, and Established comes in place of ConnectResponse.
 func (id *ID) Establish() error {
-	return command(id.ch(), abi.RDMA_USER_CM_CMD_ACCEPT, abi.RdmaUcmAccept{Id: id.handle})
+	return do(id, abi.RDMA_USER_CM_CMD_ACCEPT, abi.RdmaUcmAccept{Id: id.handle})
 }
 
 // Reject turns a connection down.
@@ -368,18 +407,18 @@ func (id *ID) reject(reason uint8, privateData []byte) error {
 	}
 	req := abi.RdmaUcmReject{Id: id.handle, PrivateDataLen: uint8(len(privateData)), Reason: reason}
 	copy(req.PrivateData[:], privateData)
-	return tooLong(command(id.ch(), abi.RDMA_USER_CM_CMD_REJECT, req), privateData, roceReject)
+	return tooLong(do(id, abi.RDMA_USER_CM_CMD_REJECT, req), privateData, roceReject)
 }
 
 // Disconnect ends a connection. Disconnected follows, on both sides.
 func (id *ID) Disconnect() error {
-	return command(id.ch(), abi.RDMA_USER_CM_CMD_DISCONNECT, abi.RdmaUcmDisconnect{Id: id.handle})
+	return do(id, abi.RDMA_USER_CM_CMD_DISCONNECT, abi.RdmaUcmDisconnect{Id: id.handle})
 }
 
 // InitQPAttr returns what the connection's QP needs to move to a state.
 func (id *ID) InitQPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, error) {
 	req := abi.RdmaUcmInitQpAttr{Id: id.handle, QpState: uint32(state)}
-	resp, err := query[abi.IbUverbsQpAttr](id.ch(), abi.RDMA_USER_CM_CMD_INIT_QP_ATTR, &req, &req.Response)
+	resp, err := ask[abi.IbUverbsQpAttr](id, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR, &req, &req.Response)
 	if err != nil {
 		return uverbs.QPAttr{}, 0, err
 	}
@@ -400,7 +439,7 @@ type Route struct {
 // Route returns what is known so far.
 func (id *ID) Route() (Route, error) {
 	req := abi.RdmaUcmQuery{Id: id.handle, Option: abi.RDMA_USER_CM_QUERY_ADDR}
-	r, err := query[abi.RdmaUcmQueryAddrResp](id.ch(), abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response)
+	r, err := ask[abi.RdmaUcmQueryAddrResp](id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response)
 	if err != nil {
 		return Route{}, err
 	}

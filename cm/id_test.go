@@ -2,12 +2,14 @@ package cm_test
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestOptions sets every option there is.
@@ -102,5 +104,41 @@ func TestPortSpaces(t *testing.T) {
 	}
 	if _, err := ch.NewIDIn(0x7777); err == nil {
 		t.Error("an absurd port space was taken")
+	}
+}
+
+// TestClosedID: what is called on an ID that is closed does not reach the one
+// to which the kernel has given its handle.
+func TestClosedID(t *testing.T) {
+	labtest.Require(t)
+	ch := labtest.Must(cm.NewChannel())(t)
+	labtest.Close(t, ch)
+	addr := netip.MustParseAddrPort(labtest.Addr + ":0")
+	for range 20 {
+		old := labtest.Must(ch.NewID())(t)
+		if err := old.Close(); err != nil {
+			t.Fatal(err)
+		}
+		heir := labtest.Must(ch.NewID())(t)
+		_, routeErr := old.Route()
+		_, _, attrErr := old.InitQPAttr(uverbs.StateInit)
+		_, pathErr := old.Paths()
+		_, groupErr := old.Join(t.Context(), netip.MustParseAddr("239.1.2.3"), false)
+		other := labtest.Must(cm.NewChannel())(t)
+		for _, err := range []error{
+			old.Bind(addr), old.Listen(1), old.Disconnect(), old.Establish(), old.Reject(nil), old.SetTOS(1),
+			old.ResolveAddr(netip.AddrPort{}, addr, time.Second), old.ResolveRoute(time.Second), old.Migrate(other),
+			routeErr, attrErr, pathErr, groupErr,
+		} {
+			if !errors.Is(err, net.ErrClosed) {
+				t.Errorf("on a closed ID: %v", err)
+			}
+		}
+		if r := labtest.Must(heir.Route())(t); r.Local.Port() != 0 {
+			t.Errorf("another ID was bound to %v", r.Local)
+		}
+		if err := errors.Join(heir.Bind(addr), heir.Close(), old.Close(), other.Close()); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/uverbs"
@@ -15,6 +16,7 @@ type Group struct {
 	uid    uint64
 	handle uint32
 	event  chan Event // the one that says how joining went
+	left   atomic.Bool
 
 	// Known once joined:
 	AV    uverbs.AddressVector
@@ -49,7 +51,7 @@ func (id *ID) Join(ctx context.Context, group netip.Addr, sendOnly bool) (*Group
 	if sendOnly {
 		req.JoinFlags = abi.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
 	}
-	resp, err := query[abi.RdmaUcmCreateIdResp](c, abi.RDMA_USER_CM_CMD_JOIN_MCAST, &req, &req.Response)
+	resp, err := ask[abi.RdmaUcmCreateIdResp](id, abi.RDMA_USER_CM_CMD_JOIN_MCAST, &req, &req.Response)
 	if err != nil {
 		g.forget()
 		return nil, fail("join", group.String(), err)
@@ -72,11 +74,18 @@ func (id *ID) Join(ctx context.Context, group netip.Addr, sendOnly bool) (*Group
 	return nil, fail("join", group.String(), err)
 }
 
-// Leave ends the membership.
+// Leave ends the membership, if it has not ended with its ID. It may be called
+// again.
 func (g *Group) Leave() error {
+	if g.left.Swap(true) {
+		return nil
+	}
 	req := abi.RdmaUcmDestroyId{Id: g.handle}
-	_, err := query[abi.RdmaUcmDestroyIdResp](g.id.ch(), abi.RDMA_USER_CM_CMD_LEAVE_MCAST, &req, &req.Response)
+	_, err := ask[abi.RdmaUcmDestroyIdResp](g.id, abi.RDMA_USER_CM_CMD_LEAVE_MCAST, &req, &req.Response)
 	g.forget()
+	if err == ErrClosed {
+		return nil
+	}
 	return err
 }
 
