@@ -52,6 +52,9 @@ func (c comparison) report(t testing.TB) {
 	}
 	t.Log(line)
 	if dir := os.Getenv("BENCH_RECORDS"); dir != "" {
+		if !group.Has(line) {
+			t.Errorf("%s: it is not among the lines of the group %q", c.name, c.group)
+		}
 		if err := record.Append(dir, line); err != nil {
 			t.Error(err)
 		}

@@ -117,12 +117,9 @@ func (r Run) Of(g Group) []Line {
 			lines = append(lines, l)
 		}
 	}
-	for _, device := range g.devices() {
-		for _, name := range g.Lines {
-			l := Line{Group: g.Name, Device: device, Name: name}
-			if !slices.ContainsFunc(lines, func(o Line) bool { return o.key() == l.key() }) {
-				lines = append(lines, l)
-			}
+	for _, l := range g.Expected() {
+		if !slices.ContainsFunc(lines, func(o Line) bool { return o.key() == l.key() }) {
+			lines = append(lines, l)
 		}
 	}
 	return lines

@@ -103,7 +103,7 @@ func TestCollectRefuses(t *testing.T) {
 }
 
 func TestMissingLines(t *testing.T) {
-	g := Group{Name: "g", Lines: []string{"a", "b"}}
+	g := Group{Name: "g", Lines: []string{"a", "b"}, RXE: []string{"c"}, Anyhow: []string{"d"}}
 	r := Run{Lines: []Line{
 		{Group: "g", Device: "rxe0", Name: "b", Ours: Sample{1}},
 		{Group: "g", Device: "rxe0", Name: "more", Ours: Sample{1}},
@@ -114,7 +114,8 @@ func TestMissingLines(t *testing.T) {
 		got = append(got, l.Device+" "+l.Name+" "+string(l.Verdict()))
 	}
 	want := []string{
-		"rxe0 b missed", "rxe0 more missed", "rxe0 a not measured", "siw0 a not measured", "siw0 b not measured",
+		"rxe0 b missed", "rxe0 more missed", " d not measured",
+		"rxe0 a not measured", "rxe0 c not measured", "siw0 a not measured", "siw0 b not measured",
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%q", got)
@@ -130,6 +131,16 @@ func TestGroups(t *testing.T) {
 			t.Errorf("%+v", g)
 		}
 		names[g.Name], works[g.Work] = true, true
+		known := map[string]bool{}
+		for _, l := range g.Expected() {
+			if known[l.key()] || !g.Has(l) {
+				t.Errorf("%s: twice", l.key())
+			}
+			known[l.key()] = true
+		}
+		if len(known) == 0 {
+			t.Errorf("nothing belongs to %s", g.Name)
+		}
 		if (g.Slack != 0) != (g.Unit != "") || g.Slack != 0 && g.Target != 0 {
 			t.Errorf("%s: slack %v %s, target %v", g.Name, g.Slack, g.Unit, g.Target)
 		}
