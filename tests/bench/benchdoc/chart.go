@@ -133,7 +133,7 @@ func chart(g record.Group, lines []record.Line) ([]byte, error) {
 	plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
 	p := plot.New()
 	beside := b.lines[0].Beside
-	p.Title.Text = g.Work
+	p.Title.Text = strings.ReplaceAll(g.Work, "`", "")
 	p.Title.Padding = vg.Points(6)
 	p.X.Label.Text = fmt.Sprintf("times as good as the median of %s (more is better)", beside)
 	if b.absolute {
