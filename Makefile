@@ -15,7 +15,8 @@ TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl wg
 NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
 
 # Packages with tests that want a real kernel, and the kernels.
-LAB_PKGS = ./abi ./uverbs ./cm ./conn ./msg ./rsock ./cmd/... ./tests/...
+# What lies deeper in tests than these is programs and their own tests.
+LAB_PKGS = ./abi ./uverbs ./cm ./conn ./msg ./rsock ./cmd/... ./tests/* ./tests/faults/harness
 KERNELS  = 6.1 6.12 7.2
 
 .DEFAULT_GOAL := help
