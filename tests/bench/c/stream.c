@@ -149,6 +149,10 @@ int main(int argc, char **argv)
 	}
 	b = calloc(1, size);
 	took = calloc(n, sizeof(*took));
+	/* siw overlooks what comes before it has begun to listen to the socket
+	 * of a connection that it accepted, and nothing would come after it. */
+	if (!tcp)
+		usleep(20000);
 	work[0] = htobe64(oneway);
 	work[1] = htobe64(size);
 	work[2] = htobe64(n);
