@@ -42,9 +42,10 @@ speed. Either writes this page, from the figures in ` + "[docs/benchmarks](bench
 
 const reading = `
 How to read it: a ratio is of the medians, and more than 1 where Go is better,
-whatever the unit. Every work is measured nine times or more on each side. Where
-one side's figures lie further apart than half their median, no ratio is told:
-the line is "too noisy". Lines without figures are "not measured".
+whatever the unit. A target of 0.9 × C's time wants a ratio of 1 / 0.9. Either
+side does every work nine times at least; else it is "too few". Where one side's
+figures lie further apart than half their median, no ratio is told: the line is
+"too noisy". Lines without figures are "not measured".
 
 QEMU translates the code it runs, if it may not use the processor itself, and
 kernel and programs share its few processors: figures of the lab say how the two

@@ -5,11 +5,11 @@ import "slices"
 // Groups are all there are, in the order in which the page has them.
 var Groups = []Group{
 	{
-		Name: "post and poll", Part: Native, Work: "Posting and polling in user space",
+		Name: "post and poll", Part: Native, Work: "Posting and polling in user space, but for the doorbell",
 		Wanted: "≤ 0.9 × libibverbs' time", Target: 1 / 0.9,
 		Lines: ops,
 	}, {
-		Name: "post and poll, cgo", Part: Native, Work: "Posting and polling, beside a wrapper in cgo",
+		Name: "post and poll, cgo", Part: Native, Work: "The same, beside a wrapper in cgo",
 		Wanted: "≤ 0.2 × the time through a cgo wrapper", Target: 1 / 0.2,
 		Lines: ops,
 	}, {
