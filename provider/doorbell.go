@@ -20,6 +20,14 @@ func NewDoorbell(dev Device, qpHandle uint32, long bool) Doorbell {
 	return Doorbell{newCommand(dev, long, abi.IB_USER_VERBS_CMD_POST_SEND, mmap.Bytes(&req), mmap.Bytes(new(abi.IbUverbsPostSendResp)))}
 }
 
+// NewFlush makes a doorbell that moves a QP in the error state to the error
+// state, so that its driver flushes what has been posted since.
+func NewFlush(dev Device, qpHandle uint32) Doorbell {
+	const state = 1 << 0 // enum ib_qp_attr_mask
+	req := abi.IbUverbsModifyQp{QpHandle: qpHandle, AttrMask: state, QpState: uint8(StateErr)}
+	return Doorbell{newCommand(dev, false, abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil)}
+}
+
 // Ring makes the one system call. It does not allocate.
 func (d Doorbell) Ring() error { return d.cmd.run() }
 

@@ -7,7 +7,9 @@
 //
 // Each queue is a struct rxe_queue_buf (uAPI rdma_user_rxe.h): a header with
 // the slot size and the two index words, then the slots. The kernel consumes
-// receive requests when messages arrive, so a receive queue has no doorbell.
+// receive requests when messages arrive, so a receive queue has no doorbell; only
+// when the QP is in the error state does the kernel have to be told, so that it
+// flushes them.
 package rxe
 
 import (

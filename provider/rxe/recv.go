@@ -19,13 +19,14 @@ type RecvQueue struct {
 	ring   ring
 	prod   uint32
 	num    uint32 // of the QP or SRQ
+	handle uint32 // of the QP
 	maxSGE int
 	maxMsg uint64
 }
 
 func newRecvQueue(r ring, info provider.QPInfo, dev provider.Device) *RecvQueue {
 	return &RecvQueue{
-		dev: dev, op: "post recv", ring: r, prod: r.LoadProducer(), num: info.QPNum,
+		dev: dev, op: "post recv", ring: r, prod: r.LoadProducer(), num: info.QPNum, handle: info.Handle,
 		maxSGE: int(info.Cap.MaxRecvSGE), maxMsg: uint64(dev.MaxMessage),
 	}
 }
@@ -82,11 +83,24 @@ func (q *RecvQueue) post(wrs []provider.RecvWR) (int, error) {
 	if n > 0 {
 		q.prod = prod
 		q.ring.StoreProducer(prod)
+		if q.State == provider.StateErr {
+			if err := q.flush(); err != nil {
+				return n, &provider.PostError{Op: q.op, QPNum: q.num, Index: n - 1, ID: wrs[n-1].ID, Err: err}
+			}
+		}
 	}
 	if err != nil && err != provider.ErrQueueFull && len(wrs) > 0 {
 		err = &provider.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
 	}
 	return n, err
+}
+
+// flush has the kernel complete what a failed QP is given: no message will come
+// for which it would look.
+func (q *RecvQueue) flush() error {
+	d := provider.NewFlush(q.dev, q.handle)
+	defer d.Close()
+	return d.Ring()
 }
 
 // Cap implements [provider.RecvQueue].

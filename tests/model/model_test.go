@@ -1,0 +1,67 @@
+package model
+
+import (
+	"flag"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+var (
+	duration = flag.Duration("model", 5*time.Second, "how long TestModel goes on with a device")
+	seed     = flag.Uint64("seed", 0, "where TestModel starts; 0 is somewhere")
+)
+
+// TestModel makes random calls.
+func TestModel(t *testing.T) {
+	labtest.Require(t)
+	labtest.Each(t, func(t *testing.T, device string) {
+		from := *seed
+		if from == 0 {
+			from = rand.Uint64()
+		}
+		t.Logf("-seed %d", from)
+		runs, calls := 0, 0
+		for end := time.Now().Add(*duration); runs == 0 || time.Now().Before(end); runs++ {
+			r := rand.New(rand.NewPCG(from+uint64(runs), 0))
+			in := make([]byte, 1+r.IntN(4000))
+			for i := range in {
+				in[i] = byte(r.Uint32())
+			}
+			calls += play(t, device, in)
+		}
+		t.Logf("%d runs, %d calls", runs, calls)
+	})
+}
+
+// FuzzModel is TestModel for go test -fuzz, which must run on a machine with
+// the devices.
+func FuzzModel(f *testing.F) {
+	f.Add([]byte("every call, in the order of the alphabet: ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		labtest.Require(t)
+		for _, device := range []string{labtest.RXE, labtest.SIW} {
+			play(t, device, in)
+		}
+	})
+}
+
+// play makes the calls of an input on a device, with connections of their own.
+func play(t *testing.T, device string, in []byte) (calls int) {
+	before := labtest.Settled(t)
+	ok := t.Run(device, func(t *testing.T) {
+		w := newWorld(t, device, in)
+		for range 2 {
+			w.links = append(w.links, newLink(w))
+		}
+		w.run()
+		calls = w.calls
+	})
+	if !ok {
+		t.FailNow()
+	}
+	labtest.SameInventory(t, before)
+	return calls
+}

@@ -1,0 +1,160 @@
+package model
+
+import (
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// objectCalls make, change and close objects. Their arguments are beyond what
+// the device or sense allows now and then.
+var objectCalls = []func(*world){
+	func(w *world) {
+		pd, err := w.context().AllocPD()
+		made(w, pd, err, false, "PD", w.ctx)
+	},
+	func(w *world) {
+		ch, err := w.context().CreateCompChannel()
+		made(w, ch, err, false, "completion channel", w.ctx)
+	},
+	func(w *world) {
+		opt, parents := uverbs.CQOptions{Depth: 1 + w.choose(200)}, []*node{w.ctx}
+		if n, ch, ok := pick[*uverbs.CompChannel](w); ok && w.choose(2) == 0 {
+			opt.Channel, parents = ch, append(parents, n)
+		}
+		bad := true
+		switch w.choose(8) {
+		case 0:
+			opt.Depth = 0
+		case 1:
+			opt.Depth = -5
+		case 2:
+			opt.Depth = 1 << 30
+		case 3:
+			opt.Vector = 1 << 20
+		default:
+			bad = false
+		}
+		cq, err := w.context().CreateCQ(opt)
+		made(w, cq, err, bad, "CQ", parents...)
+	},
+	func(w *world) {
+		n, pd, ok := pick[*uverbs.PD](w)
+		if !ok {
+			return
+		}
+		size, access, bad := 1+w.choose(256)*37, uverbs.AccessLocalWrite, true
+		switch w.choose(8) {
+		case 0:
+			size = 0
+		case 1:
+			size = -1
+		case 2:
+			access = uverbs.AccessRemoteWrite // needs local write
+		default:
+			bad = false
+		}
+		mr, err := pd.AllocMR(size, access, uverbs.MROptions{})
+		if err == nil && mr.Len() != size {
+			w.fail("an MR of %d bytes, not %d", mr.Len(), size)
+		}
+		made(w, mr, err, bad, "MR", n)
+	},
+	func(w *world) {
+		n, pd, ok := pick[*uverbs.PD](w)
+		if !ok {
+			return
+		}
+		opt, bad := uverbs.SRQOptions{MaxWR: uint32(1 + w.choose(100)), MaxSGE: uint32(1 + w.choose(4))}, true
+		switch w.choose(6) {
+		case 0:
+			opt.MaxWR = 1 << 30
+		case 1:
+			opt.MaxSGE = 1 << 10
+		default:
+			bad = false
+		}
+		srq, err := pd.CreateSRQ(opt)
+		made(w, srq, err, bad, "SRQ", n)
+	},
+	func(w *world) {
+		n, pd, ok := pick[*uverbs.PD](w)
+		a, sendCQ, okA := pick[*uverbs.CQ](w)
+		b, recvCQ, okB := pick[*uverbs.CQ](w)
+		if !ok || !okA || !okB {
+			return
+		}
+		opt := uverbs.QPOptions{SendCQ: sendCQ, RecvCQ: recvCQ, Cap: uverbs.QPCap{
+			MaxSendWR: uint32(1 + w.choose(64)), MaxRecvWR: uint32(1 + w.choose(64)), MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: uint32(w.choose(64)),
+		}}
+		parents, bad := []*node{n, a, b}, true
+		if a == b {
+			parents = parents[:2]
+		}
+		if s, srq, ok := pick[*uverbs.SRQ](w); ok && w.choose(3) == 0 {
+			opt.SRQ, opt.Cap.MaxRecvWR, opt.Cap.MaxRecvSGE = srq, 0, 0
+			parents = append(parents, s)
+		}
+		switch w.choose(8) {
+		case 0:
+			opt.Cap.MaxSendWR = 1 << 30
+		case 1:
+			opt.Cap.MaxSendSGE = 1 << 10
+		case 2:
+			opt.SendCQ = nil
+		default:
+			bad = false
+		}
+		qp, err := pd.CreateQP(opt)
+		made(w, qp, err, bad, "QP", parents...)
+	},
+	func(w *world) { // resizing is the driver's to refuse, but not once closed
+		n, cq, ok := pick[*uverbs.CQ](w)
+		if !ok {
+			return
+		}
+		depth := 1 + w.choose(256)
+		err := cq.Resize(depth)
+		switch {
+		case n.closed || err == nil:
+			w.did(err, closedOf(n), "resize %s to %d", n.what, depth)
+		default:
+			w.did(err, []error{errUnsupported}, "resize %s to %d", n.what, depth)
+		}
+	},
+	func(w *world) {
+		n, srq, ok := pick[*uverbs.SRQ](w)
+		if ok {
+			got, err := srq.Query()
+			if w.did(err, closedOf(n), "query %s", n.what) && got.MaxWR == 0 {
+				w.fail("%s holds nothing", n.what)
+			}
+		}
+	},
+	func(w *world) {
+		n, qp, ok := pick[*uverbs.QP](w)
+		if ok {
+			got, err := qp.Query()
+			if w.did(err, closedOf(n), "query %s", n.what) && got.State > uverbs.StateInit {
+				w.fail("%s is %v", n.what, got.State)
+			}
+		}
+	},
+	func(w *world) { // posting to a QP that nobody has started
+		n, qp, ok := pick[*uverbs.QP](w)
+		if !ok {
+			return
+		}
+		posted, err := qp.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend}})
+		if posted != 0 {
+			w.fail("%s posted %d: %v", n.what, posted, err)
+		}
+		w.did(err, append(closedOf(n), uverbs.ErrState), "post send to %s", n.what)
+	},
+	closeAny, closeAny, closeAny,
+}
+
+// closeAny closes what is there, or has been.
+func closeAny(w *world) {
+	if len(w.nodes) > 0 {
+		w.close(w.nodes[w.choose(len(w.nodes))])
+	}
+}

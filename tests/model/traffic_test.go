@@ -1,0 +1,217 @@
+package model
+
+import (
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+var errUnsupported = errors.ErrUnsupported
+
+// link is a connection from a to b. Each request completes once, in order; when
+// an end is made to fail, its last ones with the status that says so.
+type link struct {
+	w    *world
+	a, b *labtest.Side
+
+	sent, taken   uint64 // requests made so far; their IDs count up from 0
+	sends, recvs  uint64 // completions so far
+	failedA, bad  bool
+	failedB, badB bool // the first completion that says so has come
+}
+
+const (
+	depth = 32 // of the queues
+	slots = 64 // for receives: those in the queue, and those that have completed
+	slot  = 64 // bytes
+)
+
+func newLink(w *world) *link {
+	a, b := labtest.NewPair(w.t, labtest.PairOptions{Device: w.device, All: true, Memory: slots * slot, Cap: uverbs.QPCap{
+		MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 2, MaxRecvSGE: 1, MaxInline: 32,
+	}})
+	return &link{w: w, a: a, b: b}
+}
+
+// trafficCalls need a link.
+var trafficCalls = []func(*world){
+	func(w *world) { w.links[w.choose(len(w.links))].receive(1 + w.choose(8)) },
+	func(w *world) { w.links[w.choose(len(w.links))].receive(1 + w.choose(8)) },
+	func(w *world) { w.links[w.choose(len(w.links))].send(1 + w.choose(4)) },
+	func(w *world) { w.links[w.choose(len(w.links))].send(1 + w.choose(4)) },
+	func(w *world) { w.links[w.choose(len(w.links))].misuse(w.choose(5)) },
+	func(w *world) { w.links[w.choose(len(w.links))].settle() },
+	func(w *world) {
+		if w.choose(32) == 0 {
+			w.links[w.choose(len(w.links))].breakA()
+		}
+	},
+	func(w *world) {
+		if w.choose(32) == 0 {
+			w.links[w.choose(len(w.links))].breakB()
+		}
+	},
+}
+
+// receive posts n receives, of which the queue takes at least what the model
+// has room for.
+func (l *link) receive(n int) {
+	if l.failedB && l.w.device == labtest.SIW {
+		return // siw does not tell that the peer has gone; the model would have to guess
+	}
+	if l.poll(); l.taken-l.recvs > slots-8 {
+		return
+	}
+	wrs := make([]uverbs.RecvWR, n)
+	for i := range wrs {
+		id := l.taken + uint64(i)
+		wrs[i] = uverbs.RecvWR{ID: id, SGL: []uverbs.SGE{l.b.MR.SGE(int(id%slots)*slot, slot)}}
+	}
+	room := depth - int(l.taken-l.recvs)
+	posted, err := l.b.QP.PostRecv(wrs)
+	l.posted("receives", posted, n, room, err)
+	l.taken += uint64(posted)
+}
+
+func (l *link) posted(what string, posted, n, room int, err error) {
+	var want []error
+	if posted < n {
+		want = []error{uverbs.ErrQueueFull}
+	}
+	if posted < min(n, room) {
+		l.w.fail("posted %d of %d %s, with room for %d: %v", posted, n, what, room, err)
+	}
+	l.w.did(err, want, "post %d %s", n, what)
+}
+
+// send posts n messages that carry their number. On iWARP one for which there
+// is no receive would end the connection.
+func (l *link) send(n int) {
+	if l.w.device == labtest.SIW {
+		n = min(n, int(l.taken)-int(l.sent))
+	}
+	if n <= 0 || l.failedA != l.failedB {
+		return
+	}
+	wrs := make([]uverbs.SendWR, n)
+	for i := range wrs {
+		id := l.sent + uint64(i)
+		wrs[i] = uverbs.SendWR{ID: id, Opcode: uverbs.OpSend, Inline: binary.BigEndian.AppendUint64(nil, id)}
+	}
+	room := depth - int(l.sent-l.sends)
+	posted, err := l.a.QP.PostSend(wrs)
+	l.posted("sends", posted, n, room, err)
+	l.sent += uint64(posted)
+}
+
+// misuse posts a request that no queue takes.
+func (l *link) misuse(kind int) {
+	sge := l.a.MR.SGE(0, 8)
+	wr, want := uverbs.SendWR{ID: 99, Opcode: uverbs.OpSend}, error(nil)
+	switch kind {
+	case 0:
+		wr.SGL, want = []uverbs.SGE{sge, sge, sge, sge, sge, sge, sge, sge, sge}, uverbs.ErrTooManySGEs
+	case 1:
+		wr.Opcode, want = 200, uverbs.ErrOpcode
+	case 2:
+		wr.Inline, want = make([]byte, 4096), uverbs.ErrInlineTooLong
+	case 3:
+		wr.Inline, wr.SGL, want = make([]byte, 4), []uverbs.SGE{sge}, uverbs.ErrInlineSGL
+	case 4:
+		wr.Opcode, wr.Inline, want = uverbs.OpRDMARead, make([]byte, 4), uverbs.ErrInlineOp
+	}
+	if l.failedA || l.failedB || l.sent-l.sends == depth {
+		return // a full queue, or one that flushes all, does not look
+	}
+	n, err := l.a.QP.PostSend([]uverbs.SendWR{wr})
+	var p *uverbs.PostError
+	if n != 0 || !errors.As(err, &p) || p.Index != 0 || p.ID != 99 {
+		l.w.fail("misuse %d posted %d: %v", kind, n, err)
+	}
+	l.w.did(err, []error{want}, "misuse %d", kind)
+}
+
+// breakA and breakB have an end fail.
+func (l *link) breakA() { l.fail(l.a, &l.failedA) }
+func (l *link) breakB() { l.fail(l.b, &l.failedB) }
+
+func (l *link) fail(s *labtest.Side, failed *bool) {
+	l.settle()
+	l.w.did(s.QP.Modify(uverbs.QPAttr{State: uverbs.StateErr}, uverbs.MaskState), nil, "break QP %d", s.QP.Num())
+	*failed = true
+}
+
+// settle waits for the completions that there must be: of those requests that
+// have found each other, and of all of an end that failed.
+func (l *link) settle() {
+	sends, recvs := min(l.sent, l.taken), min(l.sent, l.taken)
+	if l.failedA {
+		sends = l.sent
+	}
+	if l.failedB {
+		recvs = l.taken
+	}
+	if l.failedA != l.failedB {
+		// What was under way when one end failed may have got there or not.
+		sends, recvs = min(sends, l.sends), min(recvs, l.recvs)
+		if l.failedA {
+			sends = l.sent
+		} else {
+			recvs = l.taken
+		}
+	}
+	deadline := time.Now().Add(time.Minute)
+	for {
+		l.poll()
+		if l.sends >= sends && l.recvs >= recvs {
+			return
+		}
+		if time.Now().After(deadline) {
+			l.w.fail("%d of %d sends and %d of %d receives have completed", l.sends, sends, l.recvs, recvs)
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+func (l *link) poll() {
+	var wcs [8]uverbs.WC
+	for _, wc := range wcs[:l.a.SendCQ.Poll(wcs[:])] {
+		l.completed(wc, l.sends, l.sent, l.failedA || l.failedB, &l.bad)
+		l.sends++
+	}
+	for _, wc := range wcs[:l.b.RecvCQ.Poll(wcs[:])] {
+		id := l.recvs
+		l.completed(wc, id, l.taken, l.failedA || l.failedB, &l.badB)
+		if got := l.b.MR.Bytes()[int(id%slots)*slot:]; wc.Err() == nil && (wc.ByteLen != 8 || binary.BigEndian.Uint64(got) != id) {
+			l.w.fail("receive %d has %d bytes, number %d", id, wc.ByteLen, binary.BigEndian.Uint64(got))
+		}
+		l.recvs++
+	}
+}
+
+// completed checks a completion: it is the next, and if it failed then the end
+// had, and all that follow do as well.
+func (l *link) completed(wc uverbs.WC, want, made uint64, failed bool, bad *bool) {
+	switch {
+	case wc.ID != want || want >= made:
+		l.w.fail("completion %+v, want ID %d of %d", wc, want, made)
+	case wc.Err() != nil && !failed:
+		l.w.fail("request %d: %v", wc.ID, wc.Err())
+	case wc.Err() == nil && *bad:
+		l.w.fail("request %d completed after others had failed", wc.ID)
+	}
+	*bad = *bad || wc.Err() != nil
+}
+
+// finish breaks both ends and waits for all that was posted.
+func (l *link) finish() {
+	l.breakA()
+	l.breakB()
+	l.settle()
+	if l.sends != l.sent || l.recvs != l.taken {
+		l.w.fail("%d of %d sends, %d of %d receives", l.sends, l.sent, l.recvs, l.taken)
+	}
+}

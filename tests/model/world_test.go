@@ -1,0 +1,168 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// node is what the model knows of an object.
+type node struct {
+	what    string
+	obj     interface{ Close() error }
+	parents []*node
+	kids    int
+	closed  bool
+}
+
+// world is a device with what was made on it.
+type world struct {
+	t      *testing.T
+	device string
+	ctx    *node
+	nodes  []*node // but for ctx; the closed too, until there are many
+	links  []*link
+	in     []byte // what is left to choose by
+	calls  int
+	log    []string
+}
+
+// choose takes a number below n from the input.
+func (w *world) choose(n int) int {
+	if len(w.in) == 0 {
+		return 0
+	}
+	b := int(w.in[0])
+	w.in = w.in[1:]
+	return b % n
+}
+
+// did notes a call, and checks its error: nil if nothing is wanted, else one of
+// those.
+func (w *world) did(err error, want []error, format string, args ...any) bool {
+	w.calls++
+	call := fmt.Sprintf(format, args...)
+	w.log = append(w.log, fmt.Sprintf("%s: %v", call, err))
+	if len(want) == 0 && err != nil {
+		w.fail("%s: %v", call, err)
+	}
+	if len(want) > 0 && !slices.ContainsFunc(want, func(e error) bool { return errors.Is(err, e) }) {
+		w.fail("%s: %v, want %v", call, err, want)
+	}
+	return err == nil
+}
+
+func (w *world) fail(format string, args ...any) {
+	w.t.Helper()
+	for _, l := range w.log[max(0, len(w.log)-40):] {
+		w.t.Log(l)
+	}
+	w.t.Fatalf(format, args...)
+}
+
+// pick is an object of a type, open for most; false if there is none.
+func pick[T any](w *world) (n *node, obj T, ok bool) {
+	var fit []*node
+	closed := w.choose(16) == 0
+	for _, n := range w.nodes {
+		if _, ok := n.obj.(T); ok && n.closed == closed {
+			fit = append(fit, n)
+		}
+	}
+	if len(fit) == 0 {
+		return nil, obj, false
+	}
+	n = fit[w.choose(len(fit))]
+	return n, n.obj.(T), true
+}
+
+// closedOf says what a call must answer that needs these.
+func closedOf(nodes ...*node) []error {
+	if slices.ContainsFunc(nodes, func(n *node) bool { return n.closed }) {
+		return []error{uverbs.ErrClosed}
+	}
+	return nil
+}
+
+// made notes that an object was made of its parents, or why not. bad says that
+// the arguments are.
+func made[T interface{ Close() error }](w *world, obj T, err error, bad bool, what string, parents ...*node) {
+	want := closedOf(parents...)
+	if bad && err != nil {
+		var e *uverbs.Error
+		if w.calls++; !errors.As(err, &e) {
+			w.fail("make %s: %v, which is no *Error", what, err)
+		}
+		return
+	}
+	if bad {
+		w.fail("made %s", what)
+	}
+	if w.did(err, want, "make %s", what) {
+		w.nodes = append(w.nodes, &node{what: fmt.Sprintf("%s #%d", what, w.calls), obj: obj, parents: parents})
+		for _, p := range parents {
+			p.kids++
+		}
+	}
+}
+
+// close closes an object, which it may only refuse if others stand on it.
+func (w *world) close(n *node) {
+	var want []error
+	if n.kids > 0 {
+		want = []error{uverbs.ErrInUse}
+	}
+	if n.closed {
+		want = nil
+	}
+	if w.did(n.obj.Close(), want, "close %s", n.what) && !n.closed {
+		n.closed = true
+		for _, p := range n.parents {
+			p.kids--
+		}
+	}
+}
+
+func newWorld(t *testing.T, device string, in []byte) *world {
+	ctx, err := uverbs.Open(device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &world{t: t, device: device, in: in, ctx: &node{what: "context", obj: ctx}}
+}
+
+// end closes all that is left, leaves first, and sees that nothing remains.
+func (w *world) end() {
+	for _, l := range w.links {
+		l.finish()
+	}
+	for slices.ContainsFunc(w.nodes, func(n *node) bool { return !n.closed }) {
+		for _, n := range w.nodes {
+			if !n.closed && n.kids == 0 {
+				w.close(n)
+			}
+		}
+	}
+	w.ctx.kids = 0
+	w.close(w.ctx)
+}
+
+func (w *world) context() *uverbs.Context { return w.ctx.obj.(*uverbs.Context) }
+
+// run makes calls as long as there is input.
+func (w *world) run() {
+	calls := slices.Concat(objectCalls, trafficCalls)
+	for len(w.in) > 0 {
+		calls[w.choose(len(calls))](w)
+		if len(w.nodes) > 64 {
+			w.nodes = slices.DeleteFunc(w.nodes, func(n *node) bool { return n.closed })
+		}
+		if len(w.nodes) > 64 {
+			w.close(w.nodes[w.choose(len(w.nodes))])
+		}
+	}
+	w.end()
+}

@@ -1,0 +1,40 @@
+package uverbs_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestFlush gives a QP requests before and after it is moved to the error
+// state: all are flushed, in order, so that a program can wait for the last.
+func TestFlush(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		a, _ := labtest.NewPair(t, labtest.PairOptions{Device: device})
+		post := func(id uint64) {
+			t.Helper()
+			if _, err := a.PostRecv(uverbs.RecvWR{ID: id, SGL: []uverbs.SGE{a.MR.SGE(0, 64)}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		post(0)
+		if err := a.QP.Modify(uverbs.QPAttr{State: uverbs.StateErr}, uverbs.MaskState); err != nil {
+			t.Fatal(err)
+		}
+		post(1)
+		if _, err := a.QP.PostSend([]uverbs.SendWR{{ID: 2, Opcode: uverbs.OpSend, Inline: []byte("late")}}); err != nil {
+			t.Fatal(err)
+		}
+		post(3)
+		for _, step := range []struct {
+			cq *uverbs.CQ
+			id uint64
+		}{{a.RecvCQ, 0}, {a.RecvCQ, 1}, {a.RecvCQ, 3}, {a.SendCQ, 2}} {
+			if wc := nextAny(t, step.cq); wc.ID != step.id || !errors.Is(wc.Err(), uverbs.WCFlushErr) {
+				t.Errorf("%+v, want request %d flushed", wc, step.id)
+			}
+		}
+	})
+}
