@@ -35,8 +35,8 @@ func TestMany(t *testing.T) {
 			}
 			for _, end := range []struct{ kilobytes, name string }{{"kilobytes", "client"}, {"peer_kilobytes", "server"}} {
 				line := comparison{group: "memory per connection", device: device, unit: "KiB", better: lower}
-				line.name = fmt.Sprintf("resident, of %d connections, %s", conns, end.name)
-				line.ours, line.c = times(o[end.kilobytes], 1/float64(conns)), times(b[end.kilobytes], 1/float64(conns))
+				line.name = fmt.Sprintf("%s, of %d connections", end.name, conns)
+				line.ours, line.c = times(o[end.kilobytes], 1/float64(conns-1)), times(b[end.kilobytes], 1/float64(conns-1))
 				line.report(t)
 			}
 		}

@@ -49,20 +49,15 @@ func client(host, port string, w work) error {
 	if err != nil {
 		return err
 	}
-	before, err := resident()
-	if err != nil {
-		return err
-	}
 	if err := m.allot(w); err != nil {
 		return err
 	}
-	for i := range w.Conns {
+	dial := func(i uint32) error {
 		d := cm.Dialer{Options: m.options(i)}
-		if _, err := d.Dial(ctx, net.JoinHostPort(host, port)); err != nil {
-			return err
-		}
+		_, err := d.Dial(ctx, net.JoinHostPort(host, port))
+		return err
 	}
-	after, err := resident()
+	kb, err := m.grow(dial)
 	if err != nil {
 		return err
 	}
@@ -89,7 +84,7 @@ func client(host, port string, w work) error {
 	if _, err := binary.Decode(m.part(0, in), binary.NativeEndian, &theirs); err != nil {
 		return err
 	}
-	fmt.Printf("messages %d\nbytes %d\nkilobytes %d\n", m.got.Messages, m.got.Bytes, after-before)
+	fmt.Printf("messages %d\nbytes %d\nkilobytes %d\n", m.got.Messages, m.got.Bytes, kb)
 	fmt.Printf("peer_messages %d\npeer_bytes %d\npeer_kilobytes %d\n", theirs.Messages, theirs.Bytes, theirs.Kilobytes)
 	fmt.Printf("nanoseconds %d\nconnections %d\n", all, w.Conns)
 	return nil
@@ -111,16 +106,12 @@ func serve(host, port string) error {
 		io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()
-	before := 0
-	for i := uint32(0); i == 0 || i < m.Conns; i++ {
+	accept := func(i uint32) error {
 		r, err := l.Accept(ctx)
 		if err != nil {
 			return err
 		}
 		if i == 0 {
-			if before, err = resident(); err != nil {
-				return err
-			}
 			var w work
 			if _, err := binary.Decode(r.PrivateData(), binary.NativeEndian, &w); err != nil {
 				return err
@@ -129,11 +120,10 @@ func serve(host, port string) error {
 				return err
 			}
 		}
-		if _, err := r.Accept(ctx, m.options(i)); err != nil {
-			return err
-		}
+		_, err = r.Accept(ctx, m.options(i))
+		return err
 	}
-	after, err := resident()
+	kb, err := m.grow(accept)
 	if err != nil {
 		return err
 	}
@@ -143,7 +133,7 @@ func serve(host, port string) error {
 	if err := m.hear(); err != nil { // the client is done
 		return err
 	}
-	m.got.Kilobytes = int64(after - before)
+	m.got.Kilobytes = int64(kb)
 	if _, err := binary.Encode(m.part(0, out), binary.NativeEndian, &m.got); err != nil {
 		return err
 	}
@@ -151,6 +141,25 @@ func serve(host, port string) error {
 		return err
 	}
 	select {}
+}
+
+// grow makes the connections, and says by how many KiB of resident memory the
+// process has grown with all but the first.
+func (m *many) grow(connect func(i uint32) error) (kb int, err error) {
+	if err := connect(0); err != nil {
+		return 0, err
+	}
+	before, err := resident()
+	if err != nil {
+		return 0, err
+	}
+	for i := uint32(1); i < m.Conns; i++ {
+		if err := connect(i); err != nil {
+			return 0, err
+		}
+	}
+	after, err := resident()
+	return after - before, err
 }
 
 // resident is the process's resident memory in KiB, without garbage, which
