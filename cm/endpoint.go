@@ -206,6 +206,9 @@ func (e *Endpoint) activate(accepting *Options) error {
 		attr.Access = init.Access
 		mask |= uverbs.MaskAccess
 	}
+	// The kernel says 0, which is 655 ms. rxe goes on counting the time without an
+	// answer meanwhile, so a message that waits for its receive ran out of retries.
+	attr.MinRNRTimer = minRNRTimer
 	if err := e.QP.Modify(attr, mask); err != nil {
 		return err
 	}
@@ -221,6 +224,10 @@ func (e *Endpoint) activate(accepting *Options) error {
 	}
 	return e.QP.Modify(attr, mask)
 }
+
+// minRNRTimer is how long a peer waits before it tries again what found no
+// receive: 0.64 ms, as uverbs.QP.Connect has it.
+const minRNRTimer = 12
 
 // retries is the most a device tries again without being told to.
 const retries = 6
