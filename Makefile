@@ -19,6 +19,9 @@ NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
 LAB_PKGS = ./abi ./uverbs ./cm ./conn ./msg ./rsock ./cmd/... ./tests/* ./tests/faults/harness
 KERNELS  = 6.1 6.12 7.2
 
+# Those that make race runs.
+RACE_PKGS = ./uverbs ./cm ./msg ./tests/model
+
 .DEFAULT_GOAL := help
 
 help: ## show this
@@ -32,6 +35,7 @@ test: deps-test build ## run every test, those that need a kernel in the lab
 	$(LAB) fetch
 	$(GO) test ./...
 	$(GO) test -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(LAB_PKGS)
+	LAB_PEER=6.12 $(GO) test -short -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" ./tests/hosts
 
 test-kernels: deps-test build ## run the tests that need a kernel on every kernel
 	@failed=; for k in $(KERNELS); do \
@@ -68,7 +72,7 @@ soak: deps-lab build ## keep all layers busy for DURATION (60m) on each DEVICE (
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
 race: deps-test build ## run the lab's tests under the race detector
-	CGO_ENABLED=1 $(GO) test -race -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" ./uverbs ./cm ./msg
+	CGO_ENABLED=1 $(GO) test -race -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(RACE_PKGS)
 
 # Where pointers into memory that is not Go's come from, and what the compiler
 # checks of them when it is asked to, without what only make test installs. The
@@ -113,6 +117,16 @@ faults: deps-test build ## cause faults under load, and write what came of them 
 		$(GO) test -v -count 1 -timeout 60m $(if $(RUN),-run '$(RUN)') -exec "$(CURDIR)/$(LAB)" ./tests/faults/harness
 	$(if $(RUN),,$(GO) run ./tests/faults/harness/table build/faults/rows docs/reliability.md)
 
+# As with faults; RUN=TestNetem/rxe, say.
+hosts: deps-test build ## put two machines on a wire, cause faults there, and write what came of them into docs/reliability.md
+	@rm -rf build/hosts && mkdir -p build/hosts
+	@for pair in 6.1/7.2 6.12/6.1; do \
+		echo "== kernels $$pair"; \
+		LAB_KERNEL=$${pair%/*} LAB_PEER=$${pair#*/} LAB_TIMEOUT=60m LAB_WRITE="$(CURDIR)/build/hosts" HOSTS_TABLE="$(CURDIR)/build/hosts/rows" \
+		$(GO) test -v -count 1 -timeout 60m $(if $(RUN),-run '$(RUN)') -exec "$(CURDIR)/$(LAB)" ./tests/hosts || exit 1; \
+	done
+	$(if $(RUN),,$(GO) run ./tests/hosts/table build/hosts/rows docs/reliability.md)
+
 generate: deps-test ## regenerate package abi
 	$(GO) generate ./abi
 
@@ -156,4 +170,4 @@ deps-test:
 deps-native:
 	$(call need,$(NATIVE_DEBS))
 
-.PHONY: help demo test test-kernels tables soak race lint fuzz faults generate bench bench-native build clean deps-lab deps-test deps-native
+.PHONY: help demo test test-kernels tables soak race lint fuzz hosts faults generate bench bench-native build clean deps-lab deps-test deps-native

@@ -30,7 +30,7 @@ func connect(t *testing.T, p *peer, on ...driver) (all []*ongoing) {
 	defer stop()
 	for _, d := range on {
 		for _, l := range layers {
-			if l.rxeOnly && d.device != labtest.RXE {
+			if l.datagrams && d.device != labtest.RXE {
 				continue
 			}
 			s, err := l.dial(ctx, p.serve(t, l, d))
@@ -111,7 +111,7 @@ func (o *ongoing) heard(t *testing.T) string {
 	switch {
 	case errors.Is(o.err, errData):
 		t.Errorf("%s on %s: %v", o.layer.name, o.driver.name(), o.err)
-	case errors.Is(o.err, context.DeadlineExceeded) && len(o.layer.died) == 0:
+	case errors.Is(o.err, context.DeadlineExceeded) && o.layer.datagrams:
 		return "nothing, as told" // datagrams have no connection that could end
 	case !slices.ContainsFunc(o.layer.died, func(e error) bool { return errors.Is(o.err, e) }):
 		t.Errorf("%s on %s: %v, want one of %v", o.layer.name, o.driver.name(), o.err, o.layer.died)

@@ -11,12 +11,12 @@ import (
 
 // layer is one of this project's, at work between two hosts.
 type layer struct {
-	name    string
-	rxeOnly bool
+	name      string
+	datagrams bool // no connections, and on rxe only
 	// serve answers whoever connects, until ctx ends, and says where.
 	serve func(ctx context.Context, addr string) (at string, err error)
 	dial  func(ctx context.Context, addr string) (session, error)
-	// died is what a user hears of a peer that is gone, by errors.Is.
+	// died is what a user hears of a peer or link that is gone, by errors.Is.
 	died []error
 }
 

@@ -40,7 +40,7 @@ func eachDriver(t *testing.T, test func(t *testing.T, d driver, p *peer)) {
 func eachLayer(t *testing.T, test func(t *testing.T, l *layer, d driver, p *peer)) {
 	eachDriver(t, func(t *testing.T, d driver, p *peer) {
 		for _, l := range layers {
-			if l.rxeOnly && d.device != labtest.RXE {
+			if l.datagrams && d.device != labtest.RXE {
 				continue
 			}
 			t.Run(l.name, func(t *testing.T) { test(t, l, d, p) })

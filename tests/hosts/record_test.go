@@ -10,7 +10,7 @@ import (
 
 // record adds a row to the table, if there is to be one, once the test passes:
 // what was done, with which layer, on which driver and kernels, what happened,
-// and how long it took.
+// and how many seconds it took.
 func record(t *testing.T, what string, l *layer, d driver, result string, took time.Duration) {
 	t.Helper()
 	recordAs(t, what, l.name, d, result, took)
@@ -28,7 +28,8 @@ func recordAs(t *testing.T, what, name string, d driver, result string, took tim
 		t.Fatal(err)
 	}
 	kernels := os.Getenv("VERBS_LAB") + " " + os.Getenv("VERBS_PEER")
-	row := []string{what, name, d.name(), kernels, result, fmt.Sprintf("%.1f", took.Seconds())}
+	test, _, _ := strings.Cut(t.Name(), "/")
+	row := []string{test, what, name, d.name(), kernels, result, fmt.Sprintf("%.1f", took.Seconds())}
 	if _, err := f.WriteString(strings.Join(row, "\t") + "\n"); err != nil {
 		t.Error(err)
 	}

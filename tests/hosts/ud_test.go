@@ -6,10 +6,11 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // udLayer is datagrams of cm, which may get lost: a lost one is sent again.
-var udLayer = layer{name: "cm, UD", rxeOnly: true, serve: serveUD, dial: dialUD}
+var udLayer = layer{name: "cm, UD", datagrams: true, serve: serveUD, dial: dialUD, died: []error{uverbs.WCLocQPOpErr}}
 
 const datagram = 1024
 

@@ -1,0 +1,139 @@
+// Command table writes the part of docs/reliability.md that tells of two hosts,
+// from what tests/hosts wrote to the file that HOSTS_TABLE names; make hosts runs
+// both.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"slices"
+	"strings"
+)
+
+func main() {
+	log.SetFlags(0)
+	if len(os.Args) != 3 {
+		log.Fatal("usage: table rows docs/reliability.md")
+	}
+	if err := run(os.Args[1], os.Args[2]); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(rows, page string) error {
+	text, err := os.ReadFile(rows)
+	if err != nil {
+		return err
+	}
+	part, err := markdown(string(text))
+	if err != nil {
+		return err
+	}
+	old, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	composed, err := insert(string(old), part)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(page, []byte(composed), 0o644)
+}
+
+// What the part stands between.
+const begin, end = "<!-- written by make hosts -->\n", "<!-- end -->\n"
+
+func insert(page, part string) (string, error) {
+	before, rest, ok := strings.Cut(page, begin)
+	_, after, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		return "", errors.New("the page has no place for the hosts")
+	}
+	return before + begin + part + end + after, nil
+}
+
+// cell is what came of something on a driver and a pair of kernels: results, and
+// with each the layers that had it and their times.
+type cell struct {
+	results []string
+	layers  map[string][]string
+}
+
+func (c *cell) add(result, layer, took string) {
+	if c.layers == nil {
+		c.layers = map[string][]string{}
+	}
+	if c.layers[result] == nil {
+		c.results = append(c.results, result)
+	}
+	c.layers[result] = append(c.layers[result], layer+" "+took)
+}
+
+func (c *cell) String() string {
+	var parts []string
+	for _, r := range c.results {
+		parts = append(parts, r+": "+strings.Join(c.layers[r], ", "))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// markdown makes a table for each test from its rows of test, what was done,
+// layer, driver, kernels, result and seconds: a line for all that was done, and
+// a column for each pair of kernels and driver.
+func markdown(rows string) (string, error) {
+	var tests, columns []string
+	what := map[string][]string{} // by test
+	cells := map[[3]string]*cell{}
+	for line := range strings.Lines(rows) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if len(f) != 7 {
+			return "", fmt.Errorf("%q is no row", line)
+		}
+		kernels := strings.Fields(f[4])
+		if len(kernels) != 2 {
+			return "", fmt.Errorf("%q has no two kernels", line)
+		}
+		test, did, column := f[0], f[1], f[3]+", "+version(kernels[0])+" and "+version(kernels[1])
+		if !slices.Contains(tests, test) {
+			tests = append(tests, test)
+		}
+		if !slices.Contains(columns, column) {
+			columns = append(columns, column)
+		}
+		if !slices.Contains(what[test], did) {
+			what[test] = append(what[test], did)
+		}
+		at := [3]string{test, did, column}
+		if cells[at] == nil {
+			cells[at] = &cell{}
+		}
+		cells[at].add(f[5], f[2], f[6])
+	}
+	if len(tests) == 0 {
+		return "", errors.New("no rows")
+	}
+	slices.Sort(columns)
+	var b strings.Builder
+	for _, test := range tests {
+		fmt.Fprintf(&b, "\n**%s** (seconds)\n\n| | %s |\n|%s\n", test, strings.Join(columns, " | "), strings.Repeat("---|", len(columns)+1))
+		for _, did := range what[test] {
+			b.WriteString("| " + did + " |")
+			for _, c := range columns {
+				if cell := cells[[3]string{test, did, c}]; cell != nil {
+					b.WriteString(" " + cell.String())
+				}
+				b.WriteString(" |")
+			}
+			b.WriteString("\n")
+		}
+	}
+	return b.String()[1:] + "\n", nil
+}
+
+// version is the 6.12 of 6.12.117+deb13-amd64.
+func version(release string) string {
+	f := strings.SplitN(release, ".", 3)
+	return strings.Join(f[:min(2, len(f))], ".")
+}

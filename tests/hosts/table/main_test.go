@@ -1,0 +1,39 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+const rows = "TestA\tlost\tcm\trxe\t6.1.0-9 7.2.1+x\tright\t1.0\n" +
+	"TestA\tlost\tmsg\trxe\t6.1.0-9 7.2.1+x\tended\t2.0\n" +
+	"TestB\tserved\tcm\tsiw\t6.1.0-9 7.2.1+x\tright\t3.0\n" +
+	"TestA\tlost\tconn\trxe\t6.1.0-9 7.2.1+x\tright\t4.0\n" +
+	"TestA\tlost\tcm\trxe\t6.12.1 6.1.0-9\tright\t5.0\n"
+
+func TestMarkdown(t *testing.T) {
+	got, err := markdown(rows)
+	const head = "| | rxe, 6.1 and 7.2 | rxe, 6.12 and 6.1 | siw, 6.1 and 7.2 |\n|---|---|---|---|\n"
+	want := "**TestA** (seconds)\n\n" + head +
+		"| lost | right: cm 1.0, conn 4.0; ended: msg 2.0 | right: cm 5.0 | |\n" +
+		"\n**TestB** (seconds)\n\n" + head +
+		"| served | | | right: cm 3.0 |\n\n"
+	if err != nil || got != want {
+		t.Errorf("%v: %s\nwant %s", err, got, want)
+	}
+	for _, bad := range []string{"", "too\tfew\n", strings.ReplaceAll(rows, "6.1.0-9 ", "")} {
+		if got, err := markdown(bad); err == nil {
+			t.Errorf("%q gives %q", bad, got)
+		}
+	}
+}
+
+func TestInsert(t *testing.T) {
+	got, err := insert("a\n"+end+begin+"old\n"+end+"b\n", "new\n")
+	if want := "a\n" + end + begin + "new\n" + end + "b\n"; err != nil || got != want {
+		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+	if _, err := insert("a\n"+end, "new\n"); err == nil {
+		t.Error("no place, no error")
+	}
+}

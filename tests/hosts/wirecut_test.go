@@ -1,0 +1,124 @@
+package hosts
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestWireCut takes the link away in the midst of all layers' work: at the peer
+// until everybody has noticed, then on either side for a moment. It is the last
+// test, as files go: the kernel's connection manager does not come back on an rxe
+// whose own link was down, and only a new life of the machine helps, as tests
+// keep the device open.
+func TestWireCut(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for what gives up")
+	}
+	eachDriver(t, func(t *testing.T, d driver, p *peer) {
+		t.Run("gone", func(t *testing.T) {
+			// TCP, under siw, would try for a quarter of an hour.
+			const retries = "net.ipv4.tcp_retries2="
+			p.run(t, 1, "sysctl", "-w", retries+"5")
+			defer p.run(t, 1, "sysctl", "-w", retries+"15")
+			all, stop := atWork(t, p, d)
+			began := time.Now()
+			p.run(t, 2, "ip", "link", "set", d.wire, "down")
+			for _, o := range all {
+				if !o.layer.datagrams {
+					o.expect(t, "the peer's link is down for good", began)
+				}
+			}
+			stop()
+			p.run(t, 2, "ip", "link", "set", d.wire, "up")
+			anew(t, p, d, 2, "once it is up again")
+		})
+		for _, side := range []struct {
+			host int
+			name string
+		}{{2, "the peer's link is down for 2 s"}, {1, "the link is down for 2 s here"}} {
+			t.Run(side.name, func(t *testing.T) {
+				all, stop := atWork(t, p, d)
+				began := time.Now()
+				p.run(t, side.host, "ip", "link", "set", d.wire, "down")
+				time.Sleep(2 * time.Second) // the fault, not a wait for anything
+				p.run(t, side.host, "ip", "link", "set", d.wire, "up")
+				for _, o := range all {
+					o.goesOn(t, side.name, began)
+				}
+				stop()
+				anew(t, p, d, side.host, "after "+side.name)
+			})
+		}
+	})
+}
+
+// atWork connects all layers but net/http, which would connect anew, and has them
+// at work until stop.
+func atWork(t *testing.T, p *peer, d driver) (all []*ongoing, stop func()) {
+	t.Helper()
+	for _, o := range connect(t, p, d) {
+		if o.layer == &httpLayer {
+			o.s.Close()
+			continue
+		}
+		all = append(all, o)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), workTime)
+	for _, o := range all {
+		o.begin(ctx, forever, 100_000)
+	}
+	underWay(t, all)
+	stopPoking := poke(all)
+	return all, func() {
+		cancel()
+		for _, o := range all {
+			<-o.done
+		}
+		stopPoking()
+		closeAll(all)
+	}
+}
+
+// goesOn waits until a session has worked two rounds more, or ended with an error
+// that its layer knows, and records that.
+func (o *ongoing) goesOn(t *testing.T, what string, began time.Time) {
+	t.Helper()
+	for was := o.rounds.Load(); o.rounds.Load() < was+2; {
+		select {
+		case <-o.done:
+			o.expect(t, what, began)
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	record(t, what, o.layer, o.driver, "goes on, right", time.Since(began))
+}
+
+// anew makes new connections by all layers, or finds that the kernel of the host
+// whose link was down cannot: rxe's QP of the connection manager fails with a
+// message that it cannot send, and gets no receives any more.
+func anew(t *testing.T, p *peer, d driver, host int, what string) {
+	t.Helper()
+	began := time.Now()
+	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	defer stop()
+	if err := cmLayer.use(ctx, p.serve(t, &cmLayer, d), 1, 1000); err != nil {
+		if d.device != labtest.RXE {
+			t.Errorf("new connection: %v", err)
+			return
+		}
+		t.Log(err)
+		record(t, what, &cmLayer, d, "no new connection until the machine is booted again", time.Since(began))
+		if host == 2 {
+			p.crash(t)
+		}
+		return
+	}
+	for _, l := range slices.DeleteFunc(slices.Clone(layers), func(l *layer) bool { return l.datagrams }) {
+		renew(t, p, what, l, d, time.Now())
+	}
+}
