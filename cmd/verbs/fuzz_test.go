@@ -196,3 +196,26 @@ func FuzzCPPlan(f *testing.F) {
 		}
 	})
 }
+
+// FuzzPingSpot has peers of ping say anything of where their memory is: what is
+// believed fits the server's buffer, and is what the other side would have said.
+func FuzzPingSpot(f *testing.F) {
+	f.Add(pingSpot{0x7f0000001000, 0x1234, 64}.bytes())
+	f.Add(pingSpot{^uint64(0), ^uint32(0), ^uint32(0)}.bytes())
+	f.Add(pingSpot{size: pingMax + 1}.bytes())
+	f.Add([]byte("rdma-ping-0: ABC"))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		spot, err := parsePingSpot(b)
+		if (err == nil) != (len(b) == pingSpotSize) {
+			t.Fatalf("%d bytes: %v", len(b), err)
+		}
+		if err == nil && !bytes.Equal(spot.bytes(), b) {
+			t.Errorf("%x is taken for %v", b, spot)
+		}
+		buf := make([]byte, pingMax)
+		if err == nil && spot.fits() == nil && len(text(buf[:spot.size])) > pingMax {
+			t.Errorf("%v fits", spot)
+		}
+	})
+}

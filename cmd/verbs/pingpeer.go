@@ -54,6 +54,26 @@ type pingSpot struct {
 
 const pingSpotSize = 16 // big endian
 
+func (s pingSpot) bytes() []byte {
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, pingSpotSize), s.addr)
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(b, s.rkey), s.size)
+}
+
+func parsePingSpot(b []byte) (pingSpot, error) {
+	if len(b) != pingSpotSize {
+		return pingSpot{}, fmt.Errorf("peer sent %d bytes, not %d", len(b), pingSpotSize)
+	}
+	return pingSpot{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}, nil
+}
+
+// fits says whether there is room for what a client offers.
+func (s pingSpot) fits() error {
+	if s.size > pingMax {
+		return fmt.Errorf("peer offers %d bytes, more than %d", s.size, pingMax)
+	}
+	return nil
+}
+
 func (s pingSpot) String() string {
 	return fmt.Sprintf("addr %#x rkey %#x size %d", s.addr, s.rkey, s.size)
 }
@@ -137,11 +157,7 @@ func (p *pinger) move(ctx context.Context, op uverbs.Opcode, at pingSpot, n uint
 // tell sends where n bytes are.
 func (p *pinger) tell(ctx context.Context, mr *uverbs.MR, n int) error {
 	spot := pingSpot{mr.Addr(), mr.RKey(), uint32(n)}
-	var b [pingSpotSize]byte
-	binary.BigEndian.PutUint64(b[:], spot.addr)
-	binary.BigEndian.PutUint32(b[8:], spot.rkey)
-	binary.BigEndian.PutUint32(b[12:], spot.size)
-	if err := p.post(uverbs.SendWR{Opcode: uverbs.OpSend, Inline: b[:]}); err != nil {
+	if err := p.post(uverbs.SendWR{Opcode: uverbs.OpSend, Inline: spot.bytes()}); err != nil {
 		return fmt.Errorf("send: %w", p.why(ctx, err))
 	}
 	p.debugf("sent %v", spot)
@@ -157,11 +173,9 @@ func (p *pinger) hear(ctx context.Context) (spot pingSpot, err error) {
 	if err != nil {
 		return spot, fmt.Errorf("receive: %w", p.why(ctx, err))
 	}
-	if wc[0].ByteLen != pingSpotSize {
-		return spot, fmt.Errorf("peer sent %d bytes, not %d", wc[0].ByteLen, pingSpotSize)
+	if spot, err = parsePingSpot(bytes.Clone(p.inbox.Bytes()[:min(wc[0].ByteLen, pingSpotSize)])); err != nil {
+		return spot, err
 	}
-	b := bytes.Clone(p.inbox.Bytes())
-	spot = pingSpot{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}
 	p.debugf("received %v", spot)
 	return spot, p.postRecv()
 }

@@ -109,8 +109,8 @@ func (c *pingCmd) serveRound(ctx context.Context, p *pinger, r *pingResult) erro
 	if err != nil {
 		return err
 	}
-	if source.size > pingMax {
-		return fmt.Errorf("peer offers %d bytes, more than %d", source.size, pingMax)
+	if err := source.fits(); err != nil {
+		return err
 	}
 	if err := p.move(ctx, uverbs.OpRDMARead, source, source.size); err != nil {
 		return err

@@ -84,15 +84,15 @@ func (s *side) acceptOne(ctx context.Context, l *cm.Listener) (*cm.Endpoint, err
 		if err != nil {
 			return nil, err
 		}
-		p := r.PrivateData()
-		if len(p) < privateSize || binary.BigEndian.Uint32(p) != s.token {
+		i, ours, err := s.laneOf(r.PrivateData())
+		if !ours || err != nil {
 			r.Reject(nil)
+		}
+		if !ours {
 			continue
 		}
-		i := int(binary.BigEndian.Uint16(p[4:]))
-		if i >= len(s.lanes) || s.lanes[i].ep != nil {
-			r.Reject(nil)
-			return nil, fmt.Errorf("connection %d: %w", i, errProtocol)
+		if err != nil {
+			return nil, err
 		}
 		ep, err := r.Accept(ctx, s.options(i))
 		if err == nil {
@@ -100,6 +100,18 @@ func (s *side) acceptOne(ctx context.Context, l *cm.Listener) (*cm.Endpoint, err
 		}
 		return ep, err
 	}
+}
+
+// laneOf says whose lane a client connects, and whether it is this one's client.
+func (s *side) laneOf(private []byte) (i int, ours bool, err error) {
+	if len(private) < privateSize || binary.BigEndian.Uint32(private) != s.token {
+		return 0, false, nil
+	}
+	i = int(binary.BigEndian.Uint16(private[4:]))
+	if i >= len(s.lanes) || s.lanes[i].ep != nil {
+		return 0, true, fmt.Errorf("connection %d: %w", i, errProtocol)
+	}
+	return i, true, nil
 }
 
 // openUD makes QPs that need no connection.

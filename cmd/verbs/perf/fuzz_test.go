@@ -3,6 +3,7 @@ package perf
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -74,6 +76,35 @@ func FuzzControl(f *testing.F) {
 			if w.operation().opcode == uverbs.OpSend && !w.operation().receives || w.quantum() < 1 || w.quantum() > w.RxDepth {
 				t.Fatalf("%+v has a credit for %d", w, w.quantum())
 			}
+		}
+	})
+}
+
+// FuzzLane has peers connect with any private data: a lane is only given to who
+// has the token, exists, and is given once.
+func FuzzLane(f *testing.F) {
+	f.Add([]byte{0, 0, 0, 9, 0, 1}, uint32(9), uint8(2), uint8(0))
+	f.Add([]byte{0, 0, 0, 9, 0, 1}, uint32(9), uint8(2), uint8(1))
+	f.Add([]byte{0, 0, 0, 9, 0xff, 0xff}, uint32(9), uint8(2), uint8(0))
+	f.Add([]byte{0, 0, 0, 9, 0}, uint32(9), uint8(2), uint8(0))
+	f.Add(make([]byte, 56), uint32(1), uint8(1), uint8(0)) // as RoCE pads
+	f.Fuzz(func(t *testing.T, private []byte, token uint32, lanes, taken uint8) {
+		s := &side{token: token}
+		for range lanes {
+			s.lanes = append(s.lanes, new(lane))
+		}
+		if int(taken) < len(s.lanes) {
+			s.lanes[taken].ep = new(cm.Endpoint)
+		}
+		i, ours, err := s.laneOf(private)
+		known := len(private) >= 4 && binary.BigEndian.Uint32(private) == token
+		switch {
+		case ours && !known:
+			t.Errorf("%x has no token %d", private, token)
+		case err != nil && !errors.Is(err, errProtocol):
+			t.Error(err)
+		case ours && err == nil && (i >= len(s.lanes) || s.lanes[i].ep != nil):
+			t.Errorf("%x has lane %d", private, i)
 		}
 	})
 }
