@@ -2,9 +2,12 @@ package rsock
 
 import (
 	"cmp"
+	"errors"
 	"net"
 	"syscall"
 	"time"
+
+	"github.com/goverbs/verbs/cm"
 )
 
 // CloseWrite ends writing: the peer reads what was written, then io.EOF, and
@@ -49,7 +52,6 @@ func (c *Conn) sendEnd(m message, deadline time.Time) error {
 		return cmp.Or(err, c.err)
 	}
 	c.postCtrl(m, nil)
-	c.ctl.said, c.ctl.end = true, c.ctl.used
 	return c.err
 }
 
@@ -64,6 +66,11 @@ func (c *Conn) quiet() bool {
 
 // over tells whether the connection has ended.
 func (c *Conn) over() bool { return c.err != nil || c.gone }
+
+// left tells whether the connection has ended because the peer ended it.
+func (c *Conn) left() bool {
+	return errors.Is(c.err, cm.ErrDisconnected) || errors.Is(c.err, errEnded)
+}
 
 func (c *Conn) closing(ready func(*Conn) bool) error {
 	c.cl.waiting = true
@@ -125,9 +132,11 @@ func (c *Conn) goodbye(deadline time.Time) error {
 		c.closing((*Conn).over)
 		return nil
 	}
-	// A peer that has all may have ended the connection before it acknowledged the
-	// end, or what we told it later: of space for what it will not send.
-	if c.gone || c.ctl.used == 0 || c.ctl.said && c.ctl.end == 0 {
+	// A peer that has all may have ended the connection before we saw all of it
+	// acknowledged: rxe drops the acknowledgements that it has not handled by then.
+	// When both sides have said SHUTDOWN the peer has ours, or it would have said
+	// DISCONNECT.
+	if c.gone || c.ctl.used == 0 || ended && c.left() {
 		return nil
 	}
 	return cmp.Or(err, c.err)

@@ -17,8 +17,6 @@ type control struct {
 	sge   [sgeSize]byte
 	msg   [4]byte
 	used  int
-	said  bool // that no more data comes
-	end   int  // of those used, up to the one that said so; 0 if all data has arrived
 	short bool // something waits for used to go down
 	next  int  // which of the peer's descriptors we write next
 	half  int  // which half we offer next

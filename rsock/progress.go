@@ -175,18 +175,13 @@ func (c *Conn) reap() {
 			wc := &c.reaped[i]
 			switch {
 			case wc.Status == uverbs.WCFlushErr:
-				if failed == nil && c.err == nil && wc.ID&ctrlID != 0 && c.ctl.end == int(wc.ID&^ctrlID) {
-					c.ctl.end = 0 // the first to fail is the end: all data has arrived
-				}
 				failed = cmp.Or(failed, errEnded)
 			case wc.Status != uverbs.WCSuccess:
 				if failed == nil || failed == errEnded {
 					failed = wc.Err()
 				}
 			case wc.ID&ctrlID != 0:
-				n := int(wc.ID &^ ctrlID)
-				c.ctl.used -= n
-				c.ctl.end = max(c.ctl.end-n, 0)
+				c.ctl.used -= int(wc.ID &^ ctrlID)
 			default:
 				o.done += (uint32(wc.ID>>32) - o.done) & markMask
 				o.freed += uint64(uint32(wc.ID) - uint32(o.freed))
