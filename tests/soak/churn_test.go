@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -53,7 +55,7 @@ func dialChurn(s *side, addr string, n *count) (client, error) {
 		// On siw nobody gives up: a listener whose peer leaves between TCP's
 		// handshake and the acceptance releases itself once too often now and
 		// then (siw_cep_put), and the kernel is broken from there on.
-		if s.device != "siw0" && r.IntN(4) == 0 {
+		if s.device != labtest.SIW && r.IntN(4) == 0 {
 			want = whim
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, time.Duration(r.Int64N(int64(20*time.Millisecond))))
@@ -63,7 +65,7 @@ func dialChurn(s *side, addr string, n *count) (client, error) {
 		e, err := d.Dial(ctx, addr)
 		n.add(0)
 		switch rejected, is := errors.AsType[*cm.RejectedError](err); {
-		case want == refuse && is && string(rejected.PrivateData[:11]) == "as you like":
+		case want == refuse && is && bytes.HasPrefix(rejected.PrivateData, []byte("as you like")):
 			return nil
 		case want == refuse:
 			return fmt.Errorf("was to be refused: %v", err)
