@@ -100,22 +100,50 @@ func (d *Datagrams) RecvDatagram(ctx context.Context, b []byte) (m Datagram, err
 	d.recvMu.Lock()
 	defer d.recvMu.Unlock()
 	var wc [1]uverbs.WC
-	if _, err := d.e.RecvCQ.PollWait(ctx, wc[:]); err != nil {
-		return m, err
-	}
-	if err := wc[0].Err(); err != nil {
+	if err := d.wait(ctx, d.e.RecvCQ, wc[:]); err != nil {
 		return m, err
 	}
 	if m.WithImm = wc[0].Flags&uverbs.WCWithImm != 0; m.WithImm {
 		m.Imm = wc[0].Imm()
 	}
-	slot := d.mr.Bytes()[int(wc[0].ID)*d.slot:][:wc[0].ByteLen]
-	m.Len = copy(b, slot[uverbs.GRHSize:])
-	m.From, err = d.sender(&wc[0], slot[:uverbs.GRHSize])
+	var grh [uverbs.GRHSize]byte
+	err = d.touch(func(mem []byte) {
+		slot := mem[int(wc[0].ID)*d.slot:][:wc[0].ByteLen]
+		m.Len = copy(b, slot[copy(grh[:], slot):])
+	})
+	if err != nil {
+		return m, err
+	}
+	m.From, err = d.sender(&wc[0], grh[:])
 	if perr := d.post(int(wc[0].ID)); err == nil {
 		err = perr
 	}
 	return m, err
+}
+
+// touch hands f the memory, which stays meanwhile.
+func (d *Datagrams) touch(f func(mem []byte)) error {
+	d.e.mu.Lock()
+	defer d.e.mu.Unlock()
+	if d.e.freed {
+		return ErrClosed
+	}
+	f(d.mr.Bytes())
+	return nil
+}
+
+// wait waits for a completion, which must be good. What is flushed because the
+// endpoint ends gives the reason for that.
+func (d *Datagrams) wait(ctx context.Context, cq *uverbs.CQ, wc []uverbs.WC) error {
+	if _, err := cq.PollWait(ctx, wc); err != nil {
+		return err
+	}
+	err := wc[0].Err()
+	if wc[0].Status == uverbs.WCFlushErr && d.e.ending.Load() {
+		<-d.e.done
+		return d.e.reason
+	}
+	return err
 }
 
 // sender keeps an address handle for everybody a message came from.
@@ -135,10 +163,11 @@ func (d *Datagrams) sender(wc *uverbs.WC, grh []byte) (uverbs.UDAddr, error) {
 		if ah, err = d.e.PD.CreateReplyAH(d.e.route.Port, wc, grh); err != nil {
 			return uverbs.UDAddr{}, err
 		}
+		if err := d.touch(func([]byte) { d.e.release = append(d.e.release, ah.Close) }); err != nil {
+			ah.Close()
+			return uverbs.UDAddr{}, err
+		}
 		d.senders[key] = ah
-		d.e.mu.Lock()
-		d.e.release = append(d.e.release, ah.Close)
-		d.e.mu.Unlock()
 	}
 	return ah.To(wc.SrcQP, d.qkey), nil
 }
@@ -160,7 +189,9 @@ func (d *Datagrams) send(ctx context.Context, wr uverbs.SendWR, b []byte) error 
 		return fmt.Errorf("datagram of %d bytes: %w", len(b), uverbs.ErrMessageTooLong)
 	}
 	at := d.mr.Len() - d.slot
-	copy(d.mr.Bytes()[at:], b)
+	if err := d.touch(func(mem []byte) { copy(mem[at:], b) }); err != nil {
+		return err
+	}
 	wr.Flags, wr.SGL = uverbs.SendSignaled, []uverbs.SGE{d.mr.SGE(at, len(b))}
 	if _, err := d.e.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
 		return err
@@ -168,8 +199,5 @@ func (d *Datagrams) send(ctx context.Context, wr uverbs.SendWR, b []byte) error 
 	// The buffer is in use until the completion, so the wait is for it and not
 	// for ctx, unless the endpoint is closed.
 	var wc [1]uverbs.WC
-	if _, err := d.e.SendCQ.PollWait(context.WithoutCancel(ctx), wc[:]); err != nil {
-		return err
-	}
-	return wc[0].Err()
+	return d.wait(context.WithoutCancel(ctx), d.e.SendCQ, wc[:])
 }

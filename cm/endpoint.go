@@ -72,6 +72,7 @@ type Endpoint struct {
 	mu      sync.Mutex
 	mrs     []*uverbs.MR   // closed first
 	release []func() error // in the order they were taken
+	freed   bool
 
 	done    chan struct{}
 	ending  atomic.Bool
@@ -315,6 +316,10 @@ func (e *Endpoint) own(mr *uverbs.MR, err error) (*uverbs.MR, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.freed { // but the PD may be there for others
+		mr.Close()
+		return nil, fail("allocate MR of", e.RemoteAddr().String(), ErrClosed)
+	}
 	if len(e.mrs) == cap(e.mrs) { // a program may make many, one after the other
 		e.mrs = slices.DeleteFunc(e.mrs, func(mr *uverbs.MR) bool { return mr.Bytes() == nil })
 	}
@@ -369,6 +374,6 @@ func (e *Endpoint) free() error {
 	for _, release := range slices.Backward(e.release) {
 		err = errors.Join(err, release())
 	}
-	e.mrs, e.release = nil, nil
+	e.mrs, e.release, e.freed = nil, nil, true
 	return err
 }

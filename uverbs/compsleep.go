@@ -32,8 +32,13 @@ func (c *CompChannel) Sleep(until time.Time) (events int, err error) {
 	n += c.ch.sleep.events
 	c.ch.sleep.events = 0
 	c.ch.mu.Unlock()
-	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+	switch {
+	case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
 		err = c.obj.fail("wait on", err)
+	case err == nil && n == 0: // woken, maybe by the end of a CQ before the channel's
+		if err = c.obj.enter("wait on"); err == nil {
+			c.obj.exit()
+		}
 	}
 	return n, err
 }
