@@ -1,0 +1,226 @@
+package lifetime
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"maps"
+	"net"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/conn"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rsock"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// closed is an object that is closed, and what its methods return in place of an
+// error that matches net.ErrClosed.
+type closed struct {
+	object any
+	fine   string // methods that return no error: there is nothing to be done
+	others map[string]error
+	skip   string // methods that are not for those who use a closed one
+	args   []any  // in place of those that others are called with
+}
+
+// arguments are what methods are called with, by type. Others are zero.
+func arguments(t *testing.T, device string) (map[reflect.Type]any, func()) {
+	s := newStack(t, device)
+	ch := labtest.Must(cm.NewChannel())(t)
+	args := []any{
+		[]byte("12345678"), 1, uint32(1), time.Second,
+		[]uverbs.SendWR{{Opcode: uverbs.OpSend}}, []uverbs.RecvWR{{}}, make([]uverbs.WC, 2), &uverbs.WC{}, s.mw, ch,
+		uverbs.CQOptions{Depth: 4}, uverbs.Features()[0], uverbs.SRQOptions{MaxWR: 1, MaxSGE: 1}, uverbs.BindOptions{MR: s.mr, Length: 8}, netip.MustParseAddrPort(labtest.AddrOf(device) + ":0"), netip.MustParseAddr("239.1.2.3"),
+		labtest.AddrOf(device) + ":1", time.Now().Add(time.Second), uverbs.StateErr,
+	}
+	byType := map[reflect.Type]any{
+		reflect.TypeFor[context.Context](): within(t),
+		reflect.TypeFor[io.Reader]():       bytes.NewReader([]byte("12345678")),
+		reflect.TypeFor[io.Writer]():       io.Discard,
+	}
+	for _, a := range args {
+		byType[reflect.TypeOf(a)] = a
+	}
+	return byType, func() {
+		s.close(t)
+		ch.Close()
+	}
+}
+
+// call calls a method and returns its error, if it has one.
+func call(t *testing.T, m reflect.Value, args map[reflect.Type]any) (err error, has bool) {
+	t.Helper()
+	typ := m.Type()
+	n := typ.NumIn()
+	if typ.IsVariadic() {
+		n--
+	}
+	in := make([]reflect.Value, n)
+	for i := range in {
+		in[i] = reflect.Zero(typ.In(i))
+		if a, ok := args[typ.In(i)]; ok {
+			in[i] = reflect.ValueOf(a)
+		}
+	}
+	done := make(chan []reflect.Value, 1)
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				t.Errorf("panics: %v", p)
+				done <- nil
+			}
+		}()
+		done <- m.Call(in)
+	}()
+	var out []reflect.Value
+	select {
+	case out = <-done:
+	case <-time.After(patience):
+		t.Error("hangs")
+	}
+	if len(out) == 0 {
+		return nil, false
+	}
+	last := out[len(out)-1]
+	if last.Type() == reflect.TypeFor[error]() {
+		err, _ = last.Interface().(error)
+		return err, true
+	}
+	// Sequences tell in their last value.
+	switch seq := last.Interface().(type) {
+	case iter.Seq2[uverbs.AsyncEvent, error]:
+		for _, err = range seq {
+		}
+		return err, true
+	case iter.Seq2[[]byte, error]:
+		for _, err = range seq {
+		}
+		return err, true
+	}
+	return nil, false
+}
+
+// TestAfterClose calls every method there is on objects that are closed.
+func TestAfterClose(t *testing.T) {
+	each(t, func(t *testing.T, device string) {
+		args, release := arguments(t, device)
+		defer release()
+		for _, c := range closedObjects(t, device) {
+			args := maps.Clone(args)
+			for _, a := range c.args {
+				args[reflect.TypeOf(a)] = a
+			}
+			v := reflect.ValueOf(c.object)
+			listed := func(list, name string) bool { return strings.Contains(" "+list+" ", " "+name+" ") }
+			for i := range v.NumMethod() {
+				name := v.Type().Method(i).Name
+				if listed(c.skip, name) {
+					continue
+				}
+				t.Run(v.Type().Elem().String()+"."+name, func(t *testing.T) {
+					err, has := call(t, v.Method(i), args)
+					want, other := c.others[name]
+					switch {
+					case !has:
+					case other:
+						if !errors.Is(err, want) {
+							t.Errorf("%v, want %v", err, want)
+						}
+					case listed(c.fine, name):
+						if err != nil {
+							t.Error(err)
+						}
+					case !errors.Is(err, net.ErrClosed):
+						t.Errorf("%v, want one that matches net.ErrClosed", err)
+					}
+				})
+			}
+		}
+	})
+}
+
+// closedObjects makes one of each type, and closes it.
+func closedObjects(t *testing.T, device string) []closed {
+	s := newStack(t, device)
+	s.close(t)
+	all := []closed{
+		// Counters and P_Keys are sysfs's, which knows no contexts.
+		{object: s.ctx, fine: "Close Counters PKeys", skip: "PKeyIndex"},
+		{object: s.pd, fine: "Close", args: []any{uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq}}},
+		{object: s.ch, fine: "Close SyscallConn"}, {object: s.cq, fine: "Close"},
+		// SGE and Word panic as slicing does: Bytes is nil.
+		{object: s.mr, fine: "Close", skip: "Word"}, {object: s.srq, fine: "Close"},
+	}
+	if s.mw == nil {
+		all = append(all, closed{object: s.qp, fine: "Close", skip: "BindMW", others: map[string]error{"Connect": errors.ErrUnsupported}})
+	} else {
+		all = append(all, closed{object: s.qp, fine: "Close"})
+		all = append(all, closed{object: s.mw, fine: "Close"}, closed{object: s.ah, fine: "Close"})
+	}
+
+	ch := labtest.Must(cm.NewChannel())(t)
+	id := labtest.Must(ch.NewID())(t)
+	id.Close()
+	ch.Close()
+	all = append(all, closed{object: id, fine: "Close"}, closed{object: ch, fine: "Close"})
+	ctx := within(t)
+	l := labtest.Must(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+	l.Close()
+	// Others keep what connections share.
+	one, two := endpoints(t, device, cm.Options{})
+	labtest.Close(t, one)
+	labtest.Close(t, two)
+	a, b := endpoints(t, device, cm.Options{})
+	b.Close()
+	a.Close()
+	all = append(all,
+		closed{object: l, fine: "Close Shutdown"},
+		closed{object: a, fine: "Close Announce", skip: "Err"}) // which says why it ended
+	if device == labtest.RXE {
+		e := labtest.Must((&cm.Dialer{PortSpace: cm.PortSpaceUDP, LocalAddr: netip.MustParseAddrPort(labtest.Addr + ":0"), Options: cm.Options{Events: true}}).Join(ctx, "239.1.2.3", false))(t)
+		d := labtest.Must(cm.NewDatagrams(e.Endpoint, 64))(t)
+		e.Close()
+		all = append(all, closed{object: d})
+	}
+
+	cl := labtest.Must(conn.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+	cl.Close()
+	ca, cb := conns(t, device)
+	region := labtest.Must(ca.Alloc(64, conn.ReadWrite))(t)
+	region.Destroy()
+	cb.Close()
+	ca.Close()
+	all = append(all, closed{object: cl, fine: "Close"}, closed{object: ca, fine: "Close", args: []any{
+		conn.RemoteRegion{Len: 64, Access: conn.ReadWrite}.At(0), conn.RemoteRegion{Len: 64, Access: conn.ReadWrite}, region.All(),
+	}}, closed{object: region, fine: "Destroy"})
+
+	ml := newLoop(t, msg.Options{})
+	ma, mb, ln := sockets(t, device, ml)
+	buf := labtest.Must(ma.Alloc(16))(t)
+	buf.Free()
+	ma.Close()
+	<-ma.Done()
+	<-mb.Done()
+	ln.Close()
+	ml.end(t)
+	all = append(all,
+		closed{object: ml.Loop, fine: "Close"}, closed{object: ma, fine: "Close Disconnect Shutdown", skip: "Post SendBuffer Wait"},
+		closed{object: ln, fine: "Close"}, closed{object: buf, fine: "Free Err", others: map[string]error{"SetLen": msg.ErrBuffer}})
+
+	rl := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
+	rl.Close()
+	ra, rb := streams(t, device)
+	rb.SetLinger(0)
+	rb.Close()
+	ra.Close()
+	return append(all, closed{object: rl}, closed{object: ra, fine: "SetNoDelay"})
+}

@@ -1,0 +1,293 @@
+package lifetime
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/conn"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rsock"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// blocked is a call that waits for what never comes, and who ends it.
+type blocked struct {
+	call  func() error
+	end   func() error
+	want  error  // net.ErrClosed if nil
+	after func() // releases the rest
+}
+
+// blocking are the calls there are, by name; each makes what it needs.
+var blocking = map[string]func(t *testing.T, device string) blocked{
+	"uverbs: CQ.PollWait, closing the CQ": func(t *testing.T, device string) blocked {
+		ctx := labtest.Must(uverbs.Open(device))(t)
+		ch := labtest.Must(ctx.CreateCompChannel())(t)
+		cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: ch}))(t)
+		return blocked{
+			call:  func() error { _, err := cq.PollWait(context.Background(), make([]uverbs.WC, 1)); return err },
+			end:   cq.Close,
+			after: func() { check(t, ch.Close(), ctx.Close()) },
+		}
+	},
+	"uverbs: CQ.Wait, closing the CQ": func(t *testing.T, device string) blocked {
+		ctx := labtest.Must(uverbs.Open(device))(t)
+		ch := labtest.Must(ctx.CreateCompChannel())(t)
+		cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: ch}))(t)
+		return blocked{
+			call:  func() error { return cq.Wait(context.Background()) },
+			end:   cq.Close,
+			after: func() { check(t, ch.Close(), ctx.Close()) },
+		}
+	},
+	"uverbs: CompChannel.Wait, closing it": func(t *testing.T, device string) blocked {
+		ctx := labtest.Must(uverbs.Open(device))(t)
+		ch := labtest.Must(ctx.CreateCompChannel())(t)
+		return blocked{
+			call:  func() error { _, err := ch.Wait(context.Background()); return err },
+			end:   ch.Close,
+			after: func() { check(t, ctx.Close()) },
+		}
+	},
+	"uverbs: CompChannel.Sleep, closing it": func(t *testing.T, device string) blocked {
+		ctx := labtest.Must(uverbs.Open(device))(t)
+		ch := labtest.Must(ctx.CreateCompChannel())(t)
+		return blocked{
+			call:  func() error { _, err := ch.Sleep(time.Time{}); return err },
+			end:   ch.Close,
+			after: func() { check(t, ctx.Close()) },
+		}
+	},
+	"uverbs: Context.NextAsyncEvent, closing it": func(t *testing.T, device string) blocked {
+		ctx := labtest.Must(uverbs.Open(device))(t)
+		return blocked{call: func() error { _, err := ctx.NextAsyncEvent(context.Background()); return err }, end: ctx.Close}
+	},
+	"uverbs: Context.AsyncEvents, closing it": func(t *testing.T, device string) blocked {
+		ctx := labtest.Must(uverbs.Open(device))(t)
+		return blocked{end: ctx.Close, call: func() (err error) {
+			for _, err = range ctx.AsyncEvents(context.Background()) {
+			}
+			return err
+		}}
+	},
+	"cm: ID.Next, closing the ID": func(t *testing.T, device string) blocked {
+		ch := labtest.Must(cm.NewChannel())(t)
+		id := labtest.Must(ch.NewID())(t)
+		return blocked{
+			call:  func() error { _, err := id.Next(context.Background()); return err },
+			end:   id.Close,
+			after: func() { check(t, ch.Close()) },
+		}
+	},
+	"cm: ID.Next, closing the channel": func(t *testing.T, device string) blocked {
+		ch := labtest.Must(cm.NewChannel())(t)
+		id := labtest.Must(ch.NewID())(t)
+		return blocked{
+			call:  func() error { _, err := id.Next(context.Background()); return err },
+			end:   ch.Close,
+			after: func() { id.Close() },
+		}
+	},
+	"cm: Listener.Accept, closing it": func(t *testing.T, device string) blocked {
+		l := labtest.Must(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		return blocked{call: func() error { _, err := l.Accept(context.Background()); return err }, end: l.Close}
+	},
+	"cm: Dial, cancelling it": func(t *testing.T, device string) blocked {
+		l := labtest.Must(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		return blocked{
+			call:  func() error { _, err := cm.Dial(ctx, l.Addr().String()); return err },
+			end:   func() error { cancel(); return nil },
+			want:  context.Canceled,
+			after: func() { check(t, l.Close()) },
+		}
+	},
+	"cm: Datagrams.Recv, closing the endpoint": func(t *testing.T, device string) blocked {
+		if device == labtest.SIW {
+			t.Skip("no datagrams on iWARP")
+		}
+		d := cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: cm.Options{Events: true}}
+		l := labtest.Must(cm.ListenOptions{PortSpace: cm.PortSpaceUDP}.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		go func() {
+			if r, err := l.Accept(context.Background()); err == nil {
+				if e, err := r.Accept(context.Background(), cm.Options{}); err == nil {
+					e.Close()
+				}
+			}
+		}()
+		e := labtest.Must(d.Dial(within(t), l.Addr().String()))(t)
+		m := labtest.Must(cm.NewDatagrams(e, 64))(t)
+		return blocked{
+			call:  func() error { _, _, err := m.Recv(context.Background(), make([]byte, 64)); return err },
+			end:   e.Close,
+			after: func() { check(t, l.Close()) },
+		}
+	},
+	"conn: Listener.Accept, closing it": func(t *testing.T, device string) blocked {
+		l := labtest.Must(conn.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		return blocked{call: func() error { _, err := l.Accept(context.Background()); return err }, end: l.Close}
+	},
+	"conn: AwaitAdvert, closing the Conn": connBlocked(func(c *conn.Conn) error { _, err := c.AwaitAdvert(context.Background()); return err }),
+	"conn: AwaitDisconnect, closing the Conn": connBlocked(func(c *conn.Conn) error {
+		return c.AwaitDisconnect(context.Background())
+	}),
+	"conn: Await, closing the Conn": connBlocked(func(c *conn.Conn) error {
+		return c.Await(context.Background(), conn.Recvs, make([]uverbs.WC, 1))
+	}),
+	"msg: Loop.Run, closing it": func(t *testing.T, device string) blocked {
+		l := labtest.Must(msg.NewLoop(msg.Options{}))(t)
+		return blocked{call: func() error { return l.Run(context.Background()) }, end: l.Close}
+	},
+	"msg: Listener.Accept, closing it": func(t *testing.T, device string) blocked {
+		l := newLoop(t, msg.Options{})
+		ln := labtest.Must(l.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		return blocked{
+			call:  func() error { _, err := ln.Accept(context.Background()); return err },
+			end:   ln.Close,
+			after: func() { l.end(t) },
+		}
+	},
+	"msg: Listener.Accept, closing the loop": func(t *testing.T, device string) blocked {
+		l := newLoop(t, msg.Options{})
+		ln := labtest.Must(l.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		return blocked{
+			call:  func() error { _, err := ln.Accept(context.Background()); return err },
+			end:   l.Loop.Close,
+			after: func() { l.end(t) },
+		}
+	},
+	"msg: Recv, closing the socket":     msgBlocked(func(s *msg.Socket) error { _, err := s.Recv(context.Background()); return err }),
+	"msg: Messages, closing the socket": msgBlocked(messages),
+	"msg: Send, closing the socket": msgBlocked(func(s *msg.Socket) error {
+		for {
+			if err := s.Send(context.Background(), make([]byte, 100)); err != nil {
+				return err
+			}
+		}
+	}),
+	"rsock: Listener.Accept, closing it": func(t *testing.T, device string) blocked {
+		l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
+		return blocked{call: func() error { _, err := l.Accept(); return err }, end: l.Close}
+	},
+	"rsock: Dial, cancelling it": func(t *testing.T, device string) blocked {
+		l := labtest.Must(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		return blocked{
+			call: func() error {
+				_, err := new(rsock.Dialer).DialContext(ctx, "rdma", l.Addr().String())
+				return err
+			},
+			end:   func() error { cancel(); return nil },
+			want:  context.Canceled,
+			after: func() { check(t, l.Close()) },
+		}
+	},
+	"rsock: Read, closing the Conn": rsockBlocked(func(c *rsock.Conn) error { _, err := c.Read(make([]byte, 1)); return err }),
+	"rsock: WriteTo, closing the Conn": rsockBlocked(func(c *rsock.Conn) error {
+		_, err := c.WriteTo(io.Discard)
+		return err
+	}),
+	"rsock: Write, closing the Conn": rsockBlocked(func(c *rsock.Conn) error { _, err := c.Write(make([]byte, 1<<20)); return err }),
+	"rsock: ReadFrom, closing the Conn": rsockBlocked(func(c *rsock.Conn) error {
+		_, err := c.ReadFrom(neverEnds{})
+		return err
+	}),
+}
+
+type neverEnds struct{}
+
+func (neverEnds) Read(b []byte) (int, error) { return len(b), nil }
+
+func messages(s *msg.Socket) (err error) {
+	for _, err = range s.Messages(context.Background()) {
+	}
+	return err
+}
+
+func connBlocked(call func(*conn.Conn) error) func(t *testing.T, device string) blocked {
+	return func(t *testing.T, device string) blocked {
+		a, b := conns(t, device)
+		return blocked{call: func() error { return call(a) }, end: a.Close, after: func() { check(t, b.Close()) }}
+	}
+}
+
+func msgBlocked(call func(*msg.Socket) error) func(t *testing.T, device string) blocked {
+	return func(t *testing.T, device string) blocked {
+		l := newLoop(t, msg.Options{Credits: 2, SendQueue: 2})
+		a, _, _ := sockets(t, device, l)
+		return blocked{call: func() error { return call(a) }, end: a.Close, after: func() { l.end(t) }}
+	}
+}
+
+func rsockBlocked(call func(*rsock.Conn) error) func(t *testing.T, device string) blocked {
+	return func(t *testing.T, device string) blocked {
+		a, b := streams(t, device)
+		a.SetLinger(0)
+		return blocked{call: func() error { return call(a) }, end: a.Close, after: func() { b.SetLinger(0); check(t, b.Close()) }}
+	}
+}
+
+func check(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCloseWhileBlocked ends what waits, at some moment before, while and after
+// it begins to wait. Several do so at once.
+func TestCloseWhileBlocked(t *testing.T) {
+	each(t, func(t *testing.T, device string) {
+		for name, start := range blocking {
+			t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+				t.Parallel()
+				for round := range 3 * *times {
+					b := start(t, device)
+					var ended [2]chan error
+					for i := range ended {
+						ended[i] = make(chan error, 1)
+						go func() { ended[i] <- b.call() }()
+						if strings.Contains(name, "Run") || strings.Contains(name, "Dial") {
+							ended[i+1] = ended[i] // one at a time
+							break
+						}
+					}
+					// Asleep, in the first round; otherwise anywhere.
+					time.Sleep([]time.Duration{30 * time.Millisecond, 0, time.Duration(rand.IntN(1000)) * time.Microsecond}[round%3])
+					closed := make(chan error, 1)
+					go func() { closed <- b.end() }()
+					want := b.want
+					if want == nil {
+						want = net.ErrClosed
+					}
+					for i, c := range []chan error{closed, ended[0], ended[1]} {
+						if i == 2 && ended[1] == ended[0] {
+							break
+						}
+						select {
+						case err := <-c:
+							if i == 0 && err != nil {
+								t.Errorf("closing: %v", err)
+							} else if i > 0 && !errors.Is(err, want) {
+								t.Errorf("the call: %v, want %v", err, want)
+							}
+						case <-time.After(patience):
+							t.Fatalf("hangs: %d", i)
+						}
+					}
+					if b.after != nil {
+						b.after()
+					}
+				}
+			})
+		}
+	})
+}

@@ -1,0 +1,156 @@
+package lifetime
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+	"weak"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestForgottenConnection drops an endpoint that its peer goes on writing to:
+// it stays up, as the connection manager may have to tell it of its end, and
+// nobody else gets its memory.
+func TestForgottenConnection(t *testing.T) {
+	each(t, func(t *testing.T, device string) {
+		var addr uint64
+		var key uint32
+		const size = 64 << 10
+		opt := cm.Options{OwnPD: true, Setup: func(e *cm.Endpoint) error {
+			mr, err := e.AllocMR(size, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
+			if err == nil {
+				addr, key = mr.Addr(), mr.RKey() // of who is accepted, which is later
+			}
+			return err
+		}}
+		a, forgotten := forget(t, device, opt)
+		for range 5 {
+			runtime.GC()
+			time.Sleep(5 * time.Millisecond)
+		}
+		pattern := bytes.Repeat([]byte{0xa5}, 64)
+		for i := range 200 {
+			at := addr + uint64(rand.IntN(size-64))
+			if _, err := a.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, Inline: pattern, RemoteAddr: at, RKey: key}}); err != nil {
+				t.Fatal(err)
+			}
+			var wc [1]uverbs.WC
+			until(t, "the completion", func() bool { return a.SendCQ.Poll(wc[:]) == 1 })
+			if err := wc[0].Err(); err != nil {
+				t.Fatalf("write %d to a forgotten endpoint: %v", i, err)
+			}
+			// New memory has none of what the peer writes.
+			buf := labtest.Must(mmap.NewBuffer(size, mmap.BufferOptions{}))(t)
+			if bytes.IndexByte(buf.Bytes(), 0xa5) >= 0 {
+				t.Fatal("the memory of a forgotten endpoint is somebody else's")
+			}
+			buf.Close()
+			if i%20 == 0 {
+				runtime.GC()
+			}
+		}
+		check(t, a.Close())
+		b := forgotten.Value()
+		if b == nil {
+			t.Fatal("it is gone") // and its memory, which a peer could write to
+		}
+		<-b.Done()
+		check(t, b.Close())
+	})
+}
+
+// forget connects two endpoints, of which it remembers one.
+func forget(t *testing.T, device string, opt cm.Options) (*cm.Endpoint, weak.Pointer[cm.Endpoint]) {
+	a, b := endpoints(t, device, opt)
+	return a, weak.Make(b)
+}
+
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited too long for %s", what)
+		}
+	}
+}
+
+// TestImportedClose has contexts of one file, and what was made of them, closed
+// in any order, while they are used: each lives until it is closed itself.
+func TestImportedClose(t *testing.T) {
+	each(t, func(t *testing.T, device string) {
+		for range 8 * *times {
+			made := labtest.Must(uverbs.Open(device))(t)
+			pd := labtest.Must(made.AllocPD())(t)
+			mr := labtest.Must(pd.AllocMR(4096, uverbs.AccessLocalWrite, uverbs.MROptions{}))(t)
+			imported := labtest.Must(uverbs.ImportContext(made.File()))(t)
+			theirs := labtest.Must(imported.ImportPD(pd.Handle()))(t)
+			same := labtest.Must(theirs.ImportMR(mr.Handle()))(t)
+			if same.LKey() != mr.LKey() || same.Len() != mr.Len() {
+				t.Errorf("the imported region is another: %#x, %d", same.LKey(), same.Len())
+			}
+			cq := labtest.Must(imported.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)
+			for _, c := range []closer{made, pd, imported, theirs} {
+				if err := c.Close(); !errors.Is(err, uverbs.ErrInUse) {
+					t.Errorf("closing what others stand on: %v", err)
+				}
+			}
+			var users sync.WaitGroup
+			for _, ctx := range []*uverbs.Context{made, imported} {
+				users.Go(func() {
+					for {
+						own, err := ctx.AllocPD()
+						if errors.Is(err, net.ErrClosed) {
+							return
+						}
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						check(t, own.Close())
+					}
+				})
+			}
+			// Children before their parents, otherwise in any order; the region's
+			// and PD's maker comes after who imported them.
+			chains := [][]closer{{same, theirs, mr, pd, made}, {cq}}
+			if rand.IntN(2) == 0 {
+				chains = [][]closer{{same, theirs}, {cq}, {mr, pd, made}}
+			}
+			rand.Shuffle(len(chains), func(i, j int) { chains[i], chains[j] = chains[j], chains[i] })
+			closing := func(c closer) {
+				// In use only for as long as a user's PD lives.
+				until(t, "the end of its users", func() bool {
+					err := c.Close()
+					if err != nil && !errors.Is(err, uverbs.ErrInUse) {
+						t.Error(err)
+						return true
+					}
+					return err == nil
+				})
+			}
+			var all sync.WaitGroup
+			for _, chain := range chains {
+				all.Go(func() {
+					for _, c := range chain {
+						closing(c)
+					}
+				})
+			}
+			all.Wait()
+			closing(imported)
+			users.Wait()
+			for _, c := range []closer{same, theirs, cq, mr, pd, made, imported} {
+				check(t, c.Close()) // again
+			}
+		}
+	})
+}

@@ -1,0 +1,178 @@
+package lifetime
+
+import (
+	"context"
+	"flag"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/conn"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rsock"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+var times = flag.Int("times", 1, "how often everything is done")
+
+// patience is how long tests wait for what should come at once.
+const patience = 60 * time.Second
+
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// each runs a test on each device, and insists that nothing is left of it.
+func each(t *testing.T, test func(t *testing.T, device string)) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		before := labtest.Settled(t)
+		t.Run("all", func(t *testing.T) { test(t, device) })
+		labtest.SameInventory(t, before)
+	})
+}
+
+// stack is a device with one object of each kind that is made of verbs.
+type stack struct {
+	ctx *uverbs.Context
+	pd  *uverbs.PD
+	ch  *uverbs.CompChannel
+	cq  *uverbs.CQ
+	mr  *uverbs.MR
+	srq *uverbs.SRQ
+	qp  *uverbs.QP
+	mw  *uverbs.MW // rxe's only
+	ah  *uverbs.AH // rxe's only
+}
+
+func newStack(t testing.TB, device string) *stack {
+	t.Helper()
+	s := &stack{ctx: labtest.Must(uverbs.Open(device))(t)}
+	s.pd = labtest.Must(s.ctx.AllocPD())(t)
+	s.ch = labtest.Must(s.ctx.CreateCompChannel())(t)
+	s.cq = labtest.Must(s.ctx.CreateCQ(uverbs.CQOptions{Depth: 64, Channel: s.ch}))(t)
+	s.mr = labtest.Must(s.pd.AllocMR(4096, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite, uverbs.MROptions{}))(t)
+	s.srq = labtest.Must(s.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8, MaxSGE: 1}))(t)
+	s.qp = labtest.Must(s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq, Cap: uverbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
+	if device == labtest.RXE {
+		s.mw = labtest.Must(s.pd.AllocMW(uverbs.MWType2))(t)
+		gid := labtest.Must(s.ctx.FindGID(1, netip.MustParseAddr(labtest.Addr)))(t)
+		s.ah = labtest.Must(s.pd.CreateAH(uverbs.AddressVector{Global: true, DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1, Port: 1}))(t)
+	}
+	return s
+}
+
+type closer interface{ Close() error }
+
+// objects are the stack's, children first.
+func (s *stack) objects() []closer {
+	all := []closer{s.qp, s.srq, s.mr, s.cq, s.ch, s.pd, s.ctx}
+	if s.mw != nil {
+		all = append([]closer{s.mw, s.ah}, all...)
+	}
+	return all
+}
+
+func (s *stack) close(t testing.TB) {
+	t.Helper()
+	for _, c := range s.objects() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// endpoints connects two endpoints.
+func endpoints(t testing.TB, device string, opt cm.Options) (a, b *cm.Endpoint) {
+	t.Helper()
+	ctx := within(t)
+	l := labtest.Must(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+	defer l.Close()
+	done := make(chan error, 1)
+	go func() {
+		r, err := l.Accept(ctx)
+		if err == nil {
+			b, err = r.Accept(ctx, opt)
+		}
+		done <- err
+	}()
+	a = labtest.Must((&cm.Dialer{Options: opt}).Dial(ctx, l.Addr().String()))(t)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	return a, b
+}
+
+// conns connects two of package conn's.
+func conns(t testing.TB, device string) (a, b *conn.Conn) {
+	t.Helper()
+	ctx := within(t)
+	l := labtest.Must(conn.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+	defer l.Close()
+	done := make(chan error, 1)
+	go func() {
+		r, err := l.Accept(ctx)
+		if err == nil {
+			b, err = r.Accept(ctx, conn.Options{Adverts: 2})
+		}
+		done <- err
+	}()
+	a = labtest.Must(conn.Dial(ctx, l.Addr().String(), conn.Options{Adverts: 2}))(t)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	return a, b
+}
+
+// streams connects two of package rsock's.
+func streams(t testing.TB, device string) (a, b *rsock.Conn) {
+	t.Helper()
+	opt := rsock.Options{ReadBuffer: 16 << 10, WriteBuffer: 16 << 10}
+	l := labtest.Must(rsock.ListenConfig{Options: opt}.Listen(t.Context(), "rdma", labtest.AddrOf(device)+":0"))(t)
+	defer l.Close()
+	d := rsock.Dialer{Options: opt, Timeout: patience}
+	c := labtest.Must(d.Dial("rdma", l.Addr().String()))(t)
+	s := labtest.Must(l.Accept())(t)
+	return c.(*rsock.Conn), s.(*rsock.Conn)
+}
+
+// loop is a running msg.Loop.
+type loop struct {
+	*msg.Loop
+	ran chan error
+}
+
+func newLoop(t testing.TB, opt msg.Options) *loop {
+	t.Helper()
+	l := &loop{labtest.Must(msg.NewLoop(opt))(t), make(chan error, 1)}
+	go func() { l.ran <- l.Run(context.Background()) }()
+	return l
+}
+
+// end closes the loop and waits until it has gone.
+func (l *loop) end(t testing.TB) {
+	t.Helper()
+	l.Close()
+	<-l.ran
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// sockets connects two sockets of a loop.
+func sockets(t testing.TB, device string, l *loop) (a, b *msg.Socket, ln *msg.Listener) {
+	t.Helper()
+	ctx := within(t)
+	ln = labtest.Must(l.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+	a = labtest.Must(l.Connect(ln.Addr().String(), nil))(t)
+	b = labtest.Must(ln.Accept(ctx))(t)
+	for _, s := range []*msg.Socket{a, b} {
+		if err := s.Wait(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return a, b, ln
+}

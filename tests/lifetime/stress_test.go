@@ -1,0 +1,207 @@
+package lifetime
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/conn"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rsock"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestMain does nothing in the processes that TestUnderPressure starts.
+func TestMain(m *testing.M) {
+	if os.Getenv("LIFETIME_CHILD") != "" {
+		os.Exit(7)
+	}
+	os.Exit(m.Run())
+}
+
+// work is what moves data on a device: a call moves some, and checks it.
+var work = map[string]func(t *testing.T, device string) (do func(seq int) error, end func()){
+	"verbs, own memory":         verbsWork(false),
+	"verbs, memory of the heap": verbsWork(true),
+	"conn":                      connWork,
+	"msg":                       msgWork,
+	"rsock":                     rsockWork,
+}
+
+// TestUnderPressure moves data while the garbage collector runs all the time,
+// memory is given back to the system, and processes are started: their creation
+// may not separate registered memory from what the device knows of it.
+func TestUnderPressure(t *testing.T) {
+	each(t, func(t *testing.T, device string) {
+		defer debug.SetGCPercent(debug.SetGCPercent(1))
+		stop := make(chan struct{})
+		var pressure sync.WaitGroup
+		again := func(what func()) {
+			pressure.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					case <-time.After(time.Millisecond):
+						what()
+					}
+				}
+			})
+		}
+		again(runtime.GC)
+		again(debug.FreeOSMemory)
+		children := 0
+		again(func() {
+			child := exec.Command(os.Args[0])
+			child.Env = append(os.Environ(), "LIFETIME_CHILD=1")
+			err := child.Run()
+			if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 7 {
+				t.Errorf("a child: %v", err)
+			}
+			children++
+		})
+		var all sync.WaitGroup
+		for name, start := range work {
+			do, end := start(t, device)
+			all.Go(func() {
+				defer end()
+				for seq := range 25 * *times {
+					if err := do(seq); err != nil {
+						t.Errorf("%s: round %d: %v", name, seq, err)
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+		close(stop)
+		pressure.Wait()
+		if children == 0 {
+			t.Error("no processes were started")
+		}
+		t.Logf("%d processes were started", children)
+	})
+}
+
+func noise(seq, n int) []byte {
+	b := make([]byte, n)
+	rand.NewChaCha8([32]byte{byte(seq), byte(seq >> 8)}).Read(b)
+	return b
+}
+
+// verbsWork writes to another region and reads back from there.
+func verbsWork(heap bool) func(t *testing.T, device string) (func(int) error, func()) {
+	return func(t *testing.T, device string) (func(int) error, func()) {
+		const size = 20000
+		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device})
+		from, to := a.MR, b.MR
+		src, dst := from.Bytes(), to.Bytes()
+		end := func() {}
+		if heap {
+			src, dst = make([]byte, size), make([]byte, size)
+			from = labtest.Must(a.PD.RegisterMR(src, uverbs.AccessLocalWrite))(t)
+			to = labtest.Must(b.PD.RegisterMR(dst, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead))(t)
+			end = func() { check(t, from.Close(), to.Close()) }
+		}
+		post := func(op uverbs.Opcode) error {
+			_, err := a.QP.PostSend([]uverbs.SendWR{{
+				Opcode: op, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{from.SGE(0, size)}, RemoteAddr: to.Addr(), RKey: to.RKey(),
+			}})
+			var wc [1]uverbs.WC
+			for deadline := time.Now().Add(patience); err == nil && a.SendCQ.Poll(wc[:]) == 0; runtime.Gosched() {
+				if time.Now().After(deadline) {
+					err = context.DeadlineExceeded
+				}
+			}
+			return errors.Join(err, wc[0].Err())
+		}
+		return func(seq int) error {
+			want := noise(seq, size)
+			copy(src, want)
+			err := post(uverbs.OpRDMAWrite)
+			clear(src)
+			if err == nil {
+				err = post(uverbs.OpRDMARead) // after which the WRITE has come
+			}
+			if err == nil && (!bytes.Equal(src[:size], want) || !bytes.Equal(dst[:size], want)) {
+				err = errors.New("other bytes came")
+			}
+			return err
+		}, end
+	}
+}
+
+func connWork(t *testing.T, device string) (func(int) error, func()) {
+	ctx := within(t)
+	a, b := conns(t, device)
+	theirs := labtest.Must(b.Alloc(100<<10, conn.ReadWrite))(t)
+	mine := labtest.Must(a.Alloc(8, conn.ReadWrite))(t)
+	check(t, a.PostAdvert(0, 0, 0, mine.All())) // the dialing side's comes first
+	if _, err := b.AwaitAdvert(ctx); err != nil {
+		t.Fatal(err)
+	}
+	check(t, b.PostAdvert(0, 0, 0, theirs.All()))
+	remote := labtest.Must(a.AwaitAdvert(ctx))(t)
+	return func(seq int) error {
+		want := noise(seq, remote.Len)
+		got := make([]byte, len(want))
+		err := a.Put(ctx, remote.At(0), want)
+		if err == nil {
+			err = a.Get(ctx, got, remote.At(0))
+		}
+		if err == nil && !bytes.Equal(got, want) {
+			err = errors.New("other bytes came")
+		}
+		return err
+	}, func() { check(t, a.Close(), b.Close()) }
+}
+
+func msgWork(t *testing.T, device string) (func(int) error, func()) {
+	ctx := within(t)
+	l := newLoop(t, msg.Options{})
+	a, b, _ := sockets(t, device, l)
+	return func(seq int) error {
+		want := noise(seq, seq*1000)
+		if err := a.Send(ctx, want); err != nil {
+			return err
+		}
+		got, err := b.Recv(ctx)
+		if err != nil {
+			return err
+		}
+		defer got.Free()
+		if !bytes.Equal(got.Bytes(), want) {
+			return fmt.Errorf("%d other bytes came", len(got.Bytes()))
+		}
+		return nil
+	}, func() { l.end(t) }
+}
+
+func rsockWork(t *testing.T, device string) (func(int) error, func()) {
+	a, b := streams(t, device)
+	both(a, b, func(c *rsock.Conn) { c.SetDeadline(time.Now().Add(patience * time.Duration(*times))) })
+	return func(seq int) error {
+		want := noise(seq, 50000)
+		sent := make(chan error, 1)
+		go func() { _, err := a.Write(want); sent <- err }()
+		got := make([]byte, len(want))
+		_, err := io.ReadFull(b, got)
+		if err = errors.Join(err, <-sent); err == nil && !bytes.Equal(got, want) {
+			err = errors.New("other bytes came")
+		}
+		return err
+	}, func() { both(a, b, func(c *rsock.Conn) { c.SetLinger(0); check(t, c.Close()) }) }
+}
+
+func both(a, b *rsock.Conn, do func(*rsock.Conn)) { do(a); do(b) }
