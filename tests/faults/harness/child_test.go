@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -23,6 +24,12 @@ func TestMain(m *testing.M) {
 		}
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
+	}
+	if what := os.Getenv("FAULTS_DIAL"); what != "" {
+		if err := poor(what); err != nil {
+			fmt.Println(err)
+		}
+		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
@@ -64,6 +71,7 @@ func newChild(t testing.TB, l layer, addr string) *child {
 		t.Fatalf("%v: %s", err, c.stderr.Bytes())
 	}
 	c.addr = strings.TrimSpace(c.addr)
+	t.Cleanup(c.kill) // where a test has failed
 	return c
 }
 
@@ -72,6 +80,25 @@ func (c *child) signal(s unix.Signal) {
 	if err := c.cmd.Process.Signal(s); err != nil {
 		c.t.Error(err)
 	}
+}
+
+// freeze stops the child, and waits until all of it has stopped.
+func (c *child) freeze() {
+	c.t.Helper()
+	c.signal(unix.SIGSTOP)
+	waitFor(c.t, func() error {
+		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", c.cmd.Process.Pid))
+		for _, name := range stats {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				return err
+			}
+			if !bytes.Contains(text, []byte(") T ")) {
+				return fmt.Errorf("still runs: %s", text)
+			}
+		}
+		return err
+	})
 }
 
 // kill ends the child and says what it had to say. It may be called again.
@@ -89,4 +116,19 @@ func (c *child) kill() {
 	if c.t.Failed() {
 		c.t.Logf("child: %s", c.stderr.Bytes())
 	}
+}
+
+// end is kill of a child that may have ended by itself, in good order.
+func (c *child) end() {
+	c.t.Helper()
+	if c.dead {
+		return
+	}
+	c.dead = true
+	c.cmd.Process.Kill()
+	c.cmd.Wait()
+	if code := c.cmd.ProcessState.ExitCode(); code != -1 && code != 1 {
+		c.t.Errorf("the child ended with %d", code)
+	}
+	c.t.Logf("child: %s", c.stderr.Bytes())
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"net/netip"
 
 	"github.com/goverbs/verbs/conn"
 	"github.com/goverbs/verbs/uverbs"
@@ -41,13 +40,13 @@ func (p *party) options() conn.Options {
 func (p *party) send(ctx context.Context) error {
 	binary.LittleEndian.PutUint64(p.mail.Bytes(), p.n)
 	if err := p.c.PostSend(0, conn.Signaled, p.mail.Span(0, 8)); err != nil {
-		return p.why(ctx, err)
+		return p.why(err)
 	}
 	var wc [1]uverbs.WC
 	if err := p.c.Await(ctx, conn.Sends, wc[:]); err != nil {
 		return err
 	}
-	return p.why(ctx, wc[0].Err())
+	return p.why(wc[0].Err())
 }
 
 func (p *party) recv(ctx context.Context) error {
@@ -56,7 +55,7 @@ func (p *party) recv(ctx context.Context) error {
 		return err
 	}
 	if err := wc[0].Err(); err != nil {
-		return p.why(ctx, err)
+		return p.why(err)
 	}
 	i := int(wc[0].ID)
 	if got := binary.LittleEndian.Uint64(p.mail.Bytes()[8*i:]); got != p.n {
@@ -65,14 +64,14 @@ func (p *party) recv(ctx context.Context) error {
 	return p.c.PostRecv(wc[0].ID, p.mail.Span(8*i, 8))
 }
 
-func (p *party) why(ctx context.Context, err error) error {
-	return because(ctx, err, p.c.Done(), p.c.Err)
+func (p *party) why(err error) error {
+	return because(err, p.c.Done(), p.c.Err)
 }
 
 func (p *party) Round(ctx context.Context) error {
 	theirs := p.c.Adverts()[0]
 	if err := p.c.Put(ctx, theirs.At(0), fill(p.scratch, request(p.n))); err != nil {
-		return p.why(ctx, err)
+		return p.why(err)
 	}
 	if err := p.send(ctx); err != nil {
 		return fmt.Errorf("request: %w", err)
@@ -81,7 +80,7 @@ func (p *party) Round(ctx context.Context) error {
 		return fmt.Errorf("answer: %w", err)
 	}
 	if err := p.c.Get(ctx, p.scratch, theirs.At(chunk)); err != nil {
-		return p.why(ctx, err)
+		return p.why(err)
 	}
 	p.n++
 	return verify(p.scratch, answer(p.n-1))
@@ -89,10 +88,10 @@ func (p *party) Round(ctx context.Context) error {
 
 func (p *party) Close() error { return p.c.Close() }
 
-func dialConn(ctx context.Context, from netip.AddrPort, addr string) (session, error) {
+func dialConn(ctx context.Context, addr string) (session, error) {
 	p := new(party)
 	var err error
-	p.c, err = conn.Dialer{Options: p.options(), LocalAddr: from}.Dial(ctx, addr)
+	p.c, err = conn.Dialer{Options: p.options()}.Dial(ctx, addr)
 	return p, err
 }
 

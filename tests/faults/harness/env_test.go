@@ -2,7 +2,6 @@ package harness
 
 import (
 	"context"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -21,6 +20,8 @@ type fault struct {
 	title string
 	quick string // layers that a plain go test has it on; empty for none
 	run   func(*env)
+	only  string     // layers; empty for all
+	setup func(*env) // if set, is called before the inventory is taken
 }
 
 // env is one fault on one layer and device.
@@ -30,27 +31,35 @@ type env struct {
 	layer  layer
 	device string
 	rows   int
-	// path is where sessions go: from an address to another.
-	from netip.AddrPort
-	addr string
+	open   map[session]bool // those that a test that fails leaves open
+	addr   string // where the peer listens
 }
 
 // each runs a fault on everything.
 func each(t *testing.T, f fault) {
 	t.Helper()
 	labtest.Require(t)
+	if os.Getenv("LAB") == "host" {
+		t.Skip("turns the machine upside down")
+	}
 	for _, device := range []string{labtest.RXE, labtest.SIW} {
 		t.Run(device, func(t *testing.T) {
 			for _, l := range layers {
 				if !all && !slices.Contains(strings.Fields(f.quick), l.name) {
 					continue
 				}
+				if f.only != "" && !slices.Contains(strings.Fields(f.only), l.name) {
+					continue
+				}
 				t.Run(l.name, func(t *testing.T) {
-					e := &env{T: t, title: f.title, layer: l, device: device, addr: labtest.AddrOf(device) + ":0"}
+					e := &env{T: t, title: f.title, layer: l, device: device, addr: labtest.AddrOf(device) + ":0", open: map[session]bool{}}
 					warm(t)
+					if f.setup != nil {
+						f.setup(e)
+					}
 					before := labtest.Inventory(t)
 					f.run(e)
-					if e.rows == 0 && !t.Failed() {
+					if e.rows == 0 && !t.Failed() && !t.Skipped() {
 						t.Error("nothing was found out")
 					}
 					labtest.SameInventory(t, before)
@@ -68,7 +77,7 @@ var warm = func() func(t testing.TB) {
 			for _, device := range []string{labtest.RXE, labtest.SIW} {
 				for _, l := range layers {
 					c := newChild(t, l, labtest.AddrOf(device)+":0")
-					s, err := l.dial(t.Context(), netip.AddrPort{}, c.addr)
+					s, err := l.dial(t.Context(), c.addr)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -95,10 +104,16 @@ func (e *env) dial(c *child) session {
 	e.Helper()
 	ctx, cancel := context.WithTimeout(e.Context(), patience)
 	defer cancel()
-	s, err := e.layer.dial(ctx, e.from, c.addr)
+	s, err := e.layer.dial(ctx, c.addr)
 	if err != nil {
 		e.Fatal(err)
 	}
+	e.open[s] = true
+	e.Cleanup(func() {
+		if e.open[s] {
+			s.Close()
+		}
+	})
 	return s
 }
 
@@ -117,10 +132,40 @@ func (e *env) again(c *child) time.Duration {
 	return took
 }
 
+// under starts a peer and a load on a session with it.
+func (e *env) under() (*child, *load) {
+	e.Helper()
+	c := e.serve()
+	l := newLoad(e.dial(c))
+	if err := l.more(5); err != nil {
+		e.Fatal(err)
+	}
+	l.slowest()
+	return c, l
+}
+
+// goesOn insists that a load does n rounds more, ends it, and adds a row.
+func (e *env) goesOn(c *child, l *load, n int64) {
+	e.Helper()
+	err := l.more(n)
+	took := l.slowest()
+	if err == nil {
+		err = l.end()
+	}
+	if err != nil {
+		e.Error(err)
+	}
+	e.close(l.s)
+	again := e.again(c)
+	c.kill()
+	e.row("goes on", took, again)
+}
+
 // close insists that a session closes, and soon.
 func (e *env) close(s session) {
 	e.Helper()
 	start := time.Now()
+	delete(e.open, s)
 	if err := s.Close(); err != nil {
 		e.Errorf("Close: %v", err)
 	}

@@ -12,12 +12,8 @@ import (
 
 // TestKill kills the peer's process.
 func TestKill(t *testing.T) {
-	each(t, fault{"the peer's process is killed", "verbs conn msg rsock", func(e *env) {
-		c := e.serve()
-		l := newLoad(e.dial(c))
-		if err := l.more(5); err != nil {
-			e.Fatal(err)
-		}
+	each(t, fault{title: "the peer's process is killed", quick: "verbs conn msg rsock", run: func(e *env) {
+		c, l := e.under()
 		start := time.Now()
 		c.kill()
 		<-l.done

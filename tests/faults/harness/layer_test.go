@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
+	"time"
 
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -18,7 +18,7 @@ type layer struct {
 	name string
 	// serve answers the rounds of all who connect to addr, until ctx ends.
 	serve func(ctx context.Context, addr string, ready func(addr string)) error
-	dial  func(ctx context.Context, from netip.AddrPort, addr string) (session, error)
+	dial  func(ctx context.Context, addr string) (session, error)
 }
 
 // session is the side that dialed.
@@ -74,14 +74,14 @@ func verify(b []byte, seed uint64) error {
 
 // because adds the reason for which a connection ended to the error of a request
 // that was flushed.
-func because(ctx context.Context, err error, done <-chan struct{}, why func() error) error {
+func because(err error, done <-chan struct{}, why func() error) error {
 	if !errors.Is(err, uverbs.WCFlushErr) {
 		return err
 	}
 	select {
 	case <-done:
 		return fmt.Errorf("%w: %w", why(), err)
-	case <-ctx.Done():
-		return fmt.Errorf("the reason did not come: %w", err)
+	case <-time.After(5 * time.Second):
+		return err // a queue pair alone has failed
 	}
 }

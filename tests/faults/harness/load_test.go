@@ -11,9 +11,11 @@ import (
 // load is rounds of a session, one after the other, until one fails.
 type load struct {
 	s      session
+	limit  time.Duration // of a round
 	rounds atomic.Int64
 	stop   atomic.Bool
 	done   chan struct{}
+	turn   sync.Mutex // held by a round, or who would have none
 
 	// After done:
 	err  error
@@ -26,10 +28,12 @@ type load struct {
 
 // patience is how long a round may take: nothing here takes so long unless it
 // hangs.
-const patience = 90 * time.Second
+const patience = 60 * time.Second
 
-func newLoad(s session) *load {
-	l := &load{s: s, done: make(chan struct{})}
+func newLoad(s session) *load { return newLoadWithin(s, patience) }
+
+func newLoadWithin(s session, limit time.Duration) *load {
+	l := &load{s: s, limit: limit, done: make(chan struct{})}
 	go func() {
 		defer close(l.done)
 		for !l.stop.Load() && l.err == nil {
@@ -40,12 +44,14 @@ func newLoad(s session) *load {
 }
 
 func (l *load) round() error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	l.turn.Lock()
+	ctx, cancel := context.WithTimeout(context.Background(), l.limit)
 	defer cancel()
 	l.mu.Lock()
 	l.began = time.Now()
 	l.mu.Unlock()
 	err := l.s.Round(ctx)
+	l.turn.Unlock()
 	l.mu.Lock()
 	l.when = time.Now()
 	l.longest = max(l.longest, l.when.Sub(l.began))
@@ -66,6 +72,13 @@ func (l *load) more(n int64) error {
 		}
 	}
 	return nil
+}
+
+// between calls f between two rounds.
+func (l *load) between(f func()) {
+	l.turn.Lock()
+	defer l.turn.Unlock()
+	f()
 }
 
 // slowest is how long the longest round took, of those since the last call.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"github.com/goverbs/verbs/msg"
 )
@@ -60,8 +59,7 @@ func newTeller() (*teller, error) {
 	return t, nil
 }
 
-// dialMsg has no say in where it dials from.
-func dialMsg(ctx context.Context, _ netip.AddrPort, addr string) (session, error) {
+func dialMsg(ctx context.Context, addr string) (session, error) {
 	t, err := newTeller()
 	if err != nil {
 		return nil, err

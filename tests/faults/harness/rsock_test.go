@@ -2,11 +2,8 @@ package harness
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
-	"net/netip"
-	"time"
 
 	"github.com/goverbs/verbs/rsock"
 )
@@ -37,8 +34,8 @@ func (s *stream) Round(ctx context.Context) error {
 	return verify(s.scratch, answer(s.n-1))
 }
 
-func dialRsock(ctx context.Context, from netip.AddrPort, addr string) (session, error) {
-	c, err := (&rsock.Dialer{LocalAddr: from}).DialContext(ctx, "rdma", addr)
+func dialRsock(ctx context.Context, addr string) (session, error) {
+	c, err := (&rsock.Dialer{}).DialContext(ctx, "rdma", addr)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +66,7 @@ func serveRsock(ctx context.Context, addr string, ready func(string)) error {
 					_, err = c.Write(fill(b, answer(n)))
 				}
 				if err != nil {
-					report(fmt.Errorf("%v: %w", time.Now(), err))
+					report(err)
 					return
 				}
 			}

@@ -31,13 +31,13 @@ var names = []struct {
 	{uverbs.ErrQueueFull, "`uverbs.ErrQueueFull`"},
 	{os.ErrDeadlineExceeded, "`os.ErrDeadlineExceeded`"},
 	{context.DeadlineExceeded, "`context.DeadlineExceeded`"},
+	{uverbs.WCFlushErr, "`WCFlushErr`"},
 	{io.ErrUnexpectedEOF, "`io.ErrUnexpectedEOF`"},
 	{io.EOF, "`io.EOF`"},
 }
 
 func nameOf(err error) string {
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return "`" + unix.ErrnoName(errno) + "`"
 	}
 	for _, n := range names {
@@ -45,7 +45,7 @@ func nameOf(err error) string {
 			return n.name
 		}
 	}
-	return err.Error()
+	return fmt.Sprint(err)
 }
 
 // wants are the documented errors, by layer or by device and layer.

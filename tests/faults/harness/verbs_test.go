@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"net/netip"
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
@@ -64,7 +63,7 @@ func (h *half) send(ctx context.Context, wrs ...uverbs.SendWR) error {
 		wrs[i].Flags |= uverbs.SendSignaled
 	}
 	if _, err := h.e.QP.PostSend(wrs); err != nil {
-		return h.why(ctx, err)
+		return h.why(err)
 	}
 	var wcs [4]uverbs.WC
 	for left := len(wrs); left > 0; {
@@ -74,7 +73,7 @@ func (h *half) send(ctx context.Context, wrs ...uverbs.SendWR) error {
 		}
 		for i := range wcs[:n] {
 			if err := wcs[i].Err(); err != nil {
-				return h.why(ctx, err)
+				return h.why(err)
 			}
 		}
 		left -= n
@@ -89,7 +88,7 @@ func (h *half) recv(ctx context.Context) error {
 		return err
 	}
 	if err := wcs[0].Err(); err != nil {
-		return h.why(ctx, err)
+		return h.why(err)
 	}
 	i := int(wcs[0].ID)
 	if got := binary.LittleEndian.Uint64(h.mr.Bytes()[message(i):]); got != h.n {
@@ -98,8 +97,8 @@ func (h *half) recv(ctx context.Context) error {
 	return h.post(h.e, i)
 }
 
-func (h *half) why(ctx context.Context, err error) error {
-	return because(ctx, err, h.e.Done(), h.e.Err)
+func (h *half) why(err error) error {
+	return because(err, h.e.Done(), h.e.Err)
 }
 
 func (h *half) number() uverbs.SendWR {
@@ -125,9 +124,9 @@ func (h *half) Round(ctx context.Context) error {
 
 func (h *half) Close() error { return h.e.Close() }
 
-func dialVerbs(ctx context.Context, from netip.AddrPort, addr string) (session, error) {
+func dialVerbs(ctx context.Context, addr string) (session, error) {
 	h := new(half)
-	return h, h.up((&cm.Dialer{Options: h.options(), LocalAddr: from}).Dial(ctx, addr))
+	return h, h.up((&cm.Dialer{Options: h.options()}).Dial(ctx, addr))
 }
 
 func serveVerbs(ctx context.Context, addr string, ready func(string)) error {

@@ -1,0 +1,185 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// Under the lab's devices lie these.
+var (
+	links = map[string]string{labtest.RXE: "v0", labtest.SIW: "d0"}
+	kinds = map[string]string{labtest.RXE: "rxe", labtest.SIW: "siw"}
+	sixes = map[string]string{labtest.RXE: "fd00:9::1/64", labtest.SIW: "fd00:9:1::1/64"}
+)
+
+// waitFor waits until something works.
+func waitFor(t testing.TB, works func() error) {
+	t.Helper()
+	var err error
+	for range 600 {
+		if err = works(); err == nil {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Fatal(err)
+}
+
+// present waits until the device works.
+func (e *env) present() {
+	e.Helper()
+	waitFor(e, func() error { return works(e.device) })
+}
+
+func works(device string) error {
+	ctx, err := uverbs.Open(device)
+	if err != nil {
+		return err
+	}
+	defer ctx.Close()
+	p, err := ctx.QueryPort(1)
+	if err != nil {
+		return err
+	}
+	if s := uverbs.PortState(p.LegacyResp.State); s != uverbs.PortActive {
+		return fmt.Errorf("port is %v", s)
+	}
+	if ctx.Driver() == "rxe" {
+		gids, err := ctx.GIDTable()
+		if err != nil {
+			return err
+		}
+		for _, g := range gids {
+			if g.GID.Addr().Is4() {
+				return nil
+			}
+		}
+		return errors.New("no GID of an IPv4 address")
+	}
+	return nil
+}
+
+// TestRemoval deletes the device. The kernel does so when all have closed it.
+func TestRemoval(t *testing.T) {
+	each(t, fault{title: "the device is removed, and made again", quick: "verbs rsock", run: func(e *env) {
+		c, l := e.under()
+		start := time.Now()
+		deleted := make(chan error, 1)
+		go func() { deleted <- netlink.RdmaLinkDel(e.device) }()
+		<-l.done
+		saw := e.expect(wants{
+			"verbs": {cm.ErrDeviceRemoved},
+			"conn":  {cm.ErrDeviceRemoved},
+			"msg":   {cm.ErrDeviceRemoved},
+			"rsock": {unix.ECONNRESET},
+		}, l.err)
+		select {
+		case err := <-deleted:
+			e.Errorf("deleted under an open connection: %v", err)
+		default:
+		}
+		e.close(l.s)
+		select {
+		case err := <-deleted:
+			if err != nil {
+				e.Error(err)
+			}
+		case <-time.After(30 * time.Second):
+			e.Error("all is closed, but the device stays")
+		}
+		e.Logf("deleted after %v", time.Since(start))
+		c.end()
+		e.add()
+		next := e.serve()
+		again := e.again(next)
+		next.kill()
+		e.row(saw, l.when.Sub(start), again)
+	}})
+}
+
+// add makes the device.
+func (e *env) add() {
+	e.Helper()
+	if err := netlink.RdmaLinkAdd(e.device, kinds[e.device], links[e.device]); err != nil {
+		e.Fatal(err)
+	}
+	e.present()
+}
+
+// TestLink takes the network away for a second. siw does not notice: what goes
+// to the same host goes by lo. A queue pair of rxe that sends meanwhile fails at
+// once, of which only its owner hears. The connection manager's is no exception:
+// then nobody can connect until the device is made again (6.12: rxe_requester
+// moves it to the error state, from which ib_mad does not get it back).
+func TestLink(t *testing.T) {
+	each(t, fault{title: "the link is down for a second", quick: "rsock", run: func(e *env) {
+		c := e.serve()
+		l := newLoadWithin(e.dial(c), 10*time.Second)
+		if err := l.more(5); err != nil {
+			e.Fatal(err)
+		}
+		l.slowest()
+		link, err := netlink.LinkByName(links[e.device])
+		if err != nil {
+			e.Fatal(err)
+		}
+		start := time.Now()
+		if err := netlink.LinkSetDown(link); err != nil {
+			e.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if err := netlink.LinkSetUp(link); err != nil {
+			e.Error(err)
+		}
+		six, _ := netlink.ParseAddr(sixes[e.device])
+		six.Flags = unix.IFA_F_NODAD
+		if err := netlink.AddrAdd(link, six); err != nil && !errors.Is(err, unix.EEXIST) {
+			e.Error(err)
+		}
+		e.present()
+		if e.device == labtest.SIW {
+			e.goesOn(c, l, 20)
+			return
+		}
+		<-l.done
+		saw := e.expect(wants{
+			"verbs": {cm.ErrDisconnected, uverbs.WCFlushErr, context.DeadlineExceeded},
+			"conn":  {cm.ErrDisconnected, uverbs.WCFlushErr, context.DeadlineExceeded},
+			"msg":   {cm.ErrDisconnected, uverbs.WCFlushErr, context.DeadlineExceeded},
+			"rsock": {unix.ECONNRESET, os.ErrDeadlineExceeded},
+		}, l.err)
+		took := l.when.Sub(start)
+		e.close(l.s)
+		// Whether the connection manager's queue pair was hit is chance.
+		ctx, cancel := context.WithTimeout(e.Context(), 3*time.Second)
+		s, err := e.layer.dial(ctx, c.addr)
+		cancel()
+		if err == nil {
+			e.close(s)
+		}
+		c.end()
+		if err != nil {
+			e.Logf("%v: the device is made again", err)
+			saw += ", device made again"
+			if err := netlink.RdmaLinkDel(e.device); err != nil {
+				e.Fatal(err)
+			}
+			e.add()
+		}
+		next := e.serve()
+		again := e.again(next)
+		next.kill()
+		e.row(saw, took, again)
+	}})
+}

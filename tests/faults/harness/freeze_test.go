@@ -1,0 +1,106 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestFreeze stops the peer's process for some seconds.
+func TestFreeze(t *testing.T) {
+	pause := 500 * time.Millisecond
+	if all {
+		pause = 5 * time.Second
+	}
+	each(t, fault{title: "the peer's process is stopped for 5 s", quick: "msg", run: func(e *env) {
+		c, l := e.under()
+		c.freeze()
+		time.Sleep(pause)
+		c.signal(unix.SIGCONT)
+		if err := l.more(1); err != nil {
+			e.Fatal(err)
+		}
+		e.goesOn(c, l, 20)
+	}})
+}
+
+// late is how long after its deadline a call may return on a busy machine.
+const late = 3 * time.Second
+
+// inTime does a round that cannot end before its deadline.
+func (e *env) inTime(s session, limit time.Duration) (saw string, took time.Duration) {
+	e.Helper()
+	ctx, cancel := context.WithTimeout(e.Context(), limit)
+	defer cancel()
+	start := time.Now()
+	err := s.Round(ctx)
+	took = time.Since(start)
+	if took < limit*9/10 || took > limit+late {
+		e.Errorf("%v took %v", limit, took)
+	}
+	return e.expect(wants{
+		"verbs": {context.DeadlineExceeded},
+		"conn":  {context.DeadlineExceeded},
+		"msg":   {context.DeadlineExceeded},
+		"rsock": {os.ErrDeadlineExceeded},
+	}, err), took
+}
+
+// TestFreezeDeadline has a round with a deadline while the peer is stopped, and
+// closes the connection before it goes on.
+func TestFreezeDeadline(t *testing.T) {
+	each(t, fault{title: "the peer's process is stopped: a round with a deadline of 1 s, and Close", quick: "verbs", run: func(e *env) {
+		c := e.serve()
+		s := e.dial(c)
+		c.freeze()
+		saw, took := e.inTime(s, time.Second)
+		start := time.Now()
+		delete(e.open, s)
+		// What was written has not been read, which only rsock promises.
+		if err := s.Close(); err != nil && !(e.layer.name == "rsock" && errors.Is(err, os.ErrDeadlineExceeded)) {
+			e.Error(err)
+		}
+		closed := time.Since(start)
+		if closed > 10*time.Second+late {
+			e.Errorf("Close took %v", closed)
+		}
+		c.signal(unix.SIGCONT)
+		again := e.again(c)
+		c.kill()
+		e.row(saw+"; Close "+brief(closed), took, again)
+	}})
+}
+
+// TestClock sets the clock an hour on and back under load, and in the middle of
+// a wait with a deadline.
+func TestClock(t *testing.T) {
+	step := func(e *env, d time.Duration) {
+		e.Helper()
+		tv := unix.NsecToTimeval(time.Now().Add(d).UnixNano())
+		if err := unix.Settimeofday(&tv); err != nil {
+			e.Fatal(err)
+		}
+	}
+	each(t, fault{title: "the clock is set an hour on, and back", quick: "", run: func(e *env) {
+		c, l := e.under()
+		for _, d := range []time.Duration{time.Hour, -time.Hour, -time.Hour, time.Hour} {
+			step(e, d)
+			if err := l.more(5); err != nil {
+				e.Fatal(err)
+			}
+		}
+		other := e.dial(c)
+		c.freeze()
+		time.AfterFunc(300*time.Millisecond, func() { step(e, time.Hour) })
+		saw, took := e.inTime(other, time.Second)
+		step(e, -time.Hour)
+		c.signal(unix.SIGCONT)
+		e.Logf("%s after %v", saw, took)
+		e.close(other)
+		e.goesOn(c, l, 5)
+	}})
+}

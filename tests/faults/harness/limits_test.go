@@ -1,0 +1,239 @@
+package harness
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// files is how many files a process has open.
+func files(t testing.TB, pid int) uint64 {
+	t.Helper()
+	names, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uint64(len(names))
+}
+
+// limitFiles bounds the numbers of a process's files.
+func limitFiles(t testing.TB, pid int, n uint64) {
+	t.Helper()
+	var old unix.Rlimit
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: min(n, old.Max), Max: old.Max}, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFilesDialing dials with no files left, then one, and so on, beside a load.
+func TestFilesDialing(t *testing.T) {
+	each(t, fault{title: "no files are left where one dials", quick: "verbs rsock", run: func(e *env) {
+		c, l := e.under()
+		var saw string
+		var took time.Duration
+		for room := uint64(0); ; room++ {
+			limitFiles(e, os.Getpid(), files(e, os.Getpid())-1+room)
+			ctx, cancel := context.WithTimeout(e.Context(), patience)
+			start := time.Now()
+			s, err := e.layer.dial(ctx, c.addr)
+			took = max(took, time.Since(start))
+			cancel()
+			limitFiles(e, os.Getpid(), 1<<20)
+			if err == nil {
+				e.close(s)
+				e.Logf("%d files do", room)
+				break
+			}
+			if room == 40 {
+				e.Fatal("40 files do not do")
+			}
+			saw = e.expect(wants{"verbs": {unix.EMFILE}, "conn": {unix.EMFILE}, "msg": {unix.EMFILE}, "rsock": {unix.EMFILE}}, err)
+		}
+		if saw == "" {
+			e.Fatal("a dial needs no files")
+		}
+		if err := l.more(3); err != nil {
+			e.Error(err)
+		}
+		if err := l.end(); err != nil {
+			e.Error(err)
+		}
+		e.close(l.s)
+		again := e.again(c)
+		c.kill()
+		e.row(saw, took, again)
+	}})
+}
+
+// TestFilesAccepting has the accepting side out of files.
+func TestFilesAccepting(t *testing.T) {
+	each(t, fault{title: "no files are left where one accepts", quick: "", run: func(e *env) {
+		c, l := e.under()
+		pid := c.cmd.Process.Pid
+		limitFiles(e, pid, files(e, pid)-1)
+		ctx, cancel := context.WithTimeout(e.Context(), 5*time.Second)
+		defer cancel()
+		start := time.Now()
+		s, err := e.layer.dial(ctx, c.addr)
+		took := time.Since(start)
+		saw := "goes on"
+		if err == nil {
+			if err := s.Round(ctx); err != nil {
+				e.Error(err)
+			}
+			e.close(s) // needs no files
+		} else {
+			saw = e.expect(wants{
+				"verbs": {unix.ECONNREFUSED, context.DeadlineExceeded},
+				"conn":  {unix.ECONNREFUSED, context.DeadlineExceeded},
+				"msg":   {unix.ECONNREFUSED, context.DeadlineExceeded},
+				"rsock": {unix.ECONNREFUSED, context.DeadlineExceeded, os.ErrDeadlineExceeded},
+			}, err)
+		}
+		limitFiles(e, pid, 1<<20)
+		if err := l.more(3); err != nil {
+			e.Error(err)
+		}
+		if err := l.end(); err != nil {
+			e.Error(err)
+		}
+		e.close(l.s)
+		again := e.again(c)
+		c.kill()
+		e.row(saw, took, again)
+	}})
+}
+
+// poor is a child that dials with locked memory limited: "layer address bytes".
+func poor(what string) error {
+	f := strings.Fields(what)
+	l, err := layerOf(f[0])
+	if err != nil {
+		return err
+	}
+	bytes, err := strconv.ParseUint(f[2], 10, 64)
+	if err != nil {
+		return err
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: bytes, Max: bytes}); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	s, err := l.dial(ctx, f[1])
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return s.Round(ctx)
+}
+
+// TestLockedMemory dials as a user whose locked memory is limited.
+func TestLockedMemory(t *testing.T) {
+	each(t, fault{title: "locked memory is limited to 64 KiB (ulimit -l)", quick: "verbs", run: func(e *env) {
+		nodes, err := os.ReadDir("/dev/infiniband")
+		if err != nil {
+			e.Fatal(err)
+		}
+		for _, n := range nodes {
+			if err := os.Chmod("/dev/infiniband/"+n.Name(), 0o666); err != nil {
+				e.Fatal(err)
+			}
+		}
+		c := e.serve()
+		start := time.Now()
+		text := e.poor(c, 64<<10)
+		took := time.Since(start)
+		if !strings.Contains(text, unix.ENOMEM.Error()) || !strings.Contains(text, "ulimit -l") {
+			e.Errorf("%q, want ENOMEM and a hint", text)
+		}
+		if text := e.poor(c, 64<<20); text != "" {
+			e.Errorf("with 64 MiB: %s", text)
+		}
+		again := e.again(c)
+		c.kill()
+		e.row("`ENOMEM`, with a hint at `ulimit -l`", took, again)
+	}})
+}
+
+// poor has a child that may not do more than others dial, and returns what it
+// had to say.
+func (e *env) poor(c *child, memlock int) string {
+	e.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), fmt.Sprintf("FAULTS_DIAL=%s %s %d", e.layer.name, c.addr, memlock))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		e.Errorf("%v: %s", err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// TestAddressSpace asks for more memory than the process may map.
+func TestAddressSpace(t *testing.T) {
+	each(t, fault{title: "address space is limited (ulimit -v)", quick: "verbs", only: "verbs conn", run: func(e *env) {
+		c, l := e.under()
+		var old unix.Rlimit
+		if err := unix.Prlimit(0, unix.RLIMIT_AS, nil, &old); err != nil {
+			e.Fatal(err)
+		}
+		limited := old
+		limited.Cur = virtual(e) + 256<<20
+		if err := unix.Prlimit(0, unix.RLIMIT_AS, &limited, nil); err != nil {
+			e.Fatal(err)
+		}
+		start := time.Now()
+		var err error
+		switch s := l.s.(type) {
+		case *half:
+			_, err = s.e.AllocMR(1<<30, 1)
+		case *party:
+			_, err = s.c.Alloc(1<<30, 1)
+		}
+		took := time.Since(start)
+		saw := e.expect(wants{"verbs": {unix.ENOMEM}, "conn": {unix.ENOMEM}}, err)
+		if err := unix.Prlimit(0, unix.RLIMIT_AS, &old, nil); err != nil {
+			e.Fatal(err)
+		}
+		if err := l.more(3); err != nil {
+			e.Error(err)
+		}
+		if err := l.end(); err != nil {
+			e.Error(err)
+		}
+		e.close(l.s)
+		again := e.again(c)
+		c.kill()
+		e.row(saw, took, again)
+	}})
+}
+
+// virtual is the process's address space in bytes.
+func virtual(t testing.TB) uint64 {
+	t.Helper()
+	f := labtest.Must(os.Open("/proc/self/status"))(t)
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		var kib uint64
+		if _, err := fmt.Sscanf(s.Text(), "VmSize: %d kB", &kib); err == nil {
+			return kib << 10
+		}
+	}
+	t.Fatal("no VmSize")
+	return 0
+}

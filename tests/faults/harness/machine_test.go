@@ -1,0 +1,46 @@
+package harness
+
+import (
+	"errors"
+	"os/exec"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestModules tries to unload the modules that a load uses.
+func TestModules(t *testing.T) {
+	each(t, fault{title: "the modules in use are to be unloaded", quick: "msg", run: func(e *env) {
+		c, l := e.under()
+		driver := map[string]string{labtest.RXE: "rdma_rxe", labtest.SIW: "siw"}[e.device]
+		for _, m := range []string{driver, "rdma_ucm", "ib_uverbs", "rdma_cm", "ib_core"} {
+			err := unix.DeleteModule(m, unix.O_NONBLOCK)
+			if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EBUSY) {
+				e.Errorf("%s: %v", m, err)
+			}
+		}
+		e.goesOn(c, l, 5)
+	}})
+}
+
+// TestBusy has others use all processors, at a better priority.
+func TestBusy(t *testing.T) {
+	each(t, fault{title: "others take all processors, at nice -10", quick: "", run: func(e *env) {
+		c, l := e.under()
+		for range 2 * runtime.NumCPU() {
+			cmd := exec.Command("sh", "-c", "while :; do :; done")
+			if err := cmd.Start(); err != nil {
+				e.Fatal(err)
+			}
+			defer cmd.Wait()
+			defer cmd.Process.Kill()
+			if err := unix.Setpriority(unix.PRIO_PROCESS, cmd.Process.Pid, -10); err != nil {
+				e.Error(err)
+			}
+		}
+		e.goesOn(c, l, 10)
+	}})
+}

@@ -1,0 +1,99 @@
+package harness
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// What a bad network does, of a share of packets.
+var networks = []struct{ title, netem string }{
+	{"packets are lost", "loss %"},
+	{"packets overtake others by 2 ms", "delay 2ms reorder %"},
+	{"packets come twice", "duplicate %"},
+	{"packets have a bit turned over", "corrupt %"},
+}
+
+// TestNetwork has the network do such things to the load, for some seconds each.
+func TestNetwork(t *testing.T) {
+	rates := []string{"0.1%", "1%", "10%"}
+	kinds := networks
+	if !all {
+		rates, kinds = rates[1:2], kinds[:1]
+	}
+	var w *wire
+	each(t, fault{
+		quick: "verbs",
+		setup: func(e *env) {
+			w = newWire(e, e.device)
+			e.addr = w.b + ":0"
+		},
+		run: func(e *env) {
+			c, l := e.under()
+			for _, kind := range kinds {
+				for _, rate := range rates {
+					// What is dropped on its way out, as in a change of these
+					// rules, fails a queue pair of rxe, as a link does that is down.
+					l.between(func() { w.netem(strings.Replace(kind.netem, "%", rate, 1)) })
+					e.title = kind.title + ": " + strings.Replace(rate, "%", " %", 1)
+					if e.bad(w, l) {
+						continue
+					}
+					w.netem("")
+					l = newLoadWithin(e.dial(c), 30*time.Second)
+					if err := l.more(1); err != nil {
+						e.Fatal(err)
+					}
+				}
+			}
+			if err := l.end(); err != nil {
+				e.Error(err)
+			}
+			w.netem("")
+			e.close(l.s)
+			c.kill()
+		},
+	})
+}
+
+// bad has a load go on over a bad network, and says whether it did.
+func (e *env) bad(w *wire, l *load) bool {
+	e.Helper()
+	l.slowest()
+	start := time.Now()
+	limit := 2 * time.Second
+	for n := int64(2); n > 0 || time.Since(start) < limit && n > -40; n-- {
+		if l.more(1) != nil {
+			break
+		}
+	}
+	packets, dropped := w.passed()
+	e.Logf("%s: %d packets, %d dropped", e.title, packets, dropped)
+	if packets < 50 {
+		e.Errorf("only %d packets went over the wire", packets)
+	}
+	if strings.HasPrefix(e.title, "packets are lost: 10") && dropped == 0 {
+		e.Error("none was lost")
+	}
+	select {
+	case <-l.done:
+	default:
+		e.row("goes on", l.slowest(), 0)
+		return true
+	}
+	saw := e.expect(wants{
+		"verbs": {uverbs.WCRetryExcErr, cm.ErrDisconnected},
+		"conn":  {uverbs.WCRetryExcErr, cm.ErrDisconnected},
+		"msg":   {uverbs.WCRetryExcErr, cm.ErrDisconnected, msg.ErrUnreadable},
+		"rsock": {unix.ETIMEDOUT, unix.ECONNRESET},
+	}, l.err)
+	e.row(saw, l.when.Sub(start), 0)
+	e.close(l.s)
+	return false
+}

@@ -1,0 +1,265 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/conn"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// bare has a peer take the chunks of a session that the test drives by hand.
+func (e *env) bare(opt func(*cm.Options)) (*child, *half) {
+	e.Helper()
+	c := e.serve()
+	h := new(half)
+	o := h.options()
+	opt(&o)
+	ctx, cancel := context.WithTimeout(e.Context(), patience)
+	defer cancel()
+	if err := h.up((&cm.Dialer{Options: o}).Dial(ctx, c.addr)); err != nil {
+		e.Fatal(err)
+	}
+	return c, h
+}
+
+// tiny is a request that leaves no trace.
+func (h *half) tiny(id uint64) uverbs.SendWR {
+	return uverbs.SendWR{ID: id, Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, Inline: make([]byte, 8), RemoteAddr: h.addr, RKey: h.rkey}
+}
+
+// TestCQOverflow has more requests complete than the CQ holds: it is broken, of
+// which an asynchronous event tells.
+func TestCQOverflow(t *testing.T) {
+	each(t, fault{title: "more completions than the CQ holds", quick: "verbs", only: "verbs", run: func(e *env) {
+		dev := labtest.OpenDevice(e, e.device)
+		pd := labtest.Must(dev.AllocPD())(e)
+		cq := labtest.Must(dev.CreateCQ(uverbs.CQOptions{Depth: 8}))(e)
+		c, h := e.bare(func(o *cm.Options) { o.PD, o.OwnPD, o.SendCQ = pd, false, cq })
+		ctx, cancel := context.WithTimeout(e.Context(), patience)
+		defer cancel()
+		start := time.Now()
+		n := cq.Cap() + 8
+		for i := 0; i < n; i++ {
+			if _, err := h.e.QP.PostSend([]uverbs.SendWR{h.tiny(uint64(i))}); err != nil {
+				break // siw ends the QP then
+			}
+		}
+		saw := ""
+		for ev, err := range dev.AsyncEvents(ctx) {
+			if err != nil {
+				e.Fatal(err)
+			}
+			if ev.Type == uverbs.EventCQErr {
+				if ev.CQ != cq {
+					e.Errorf("event of %v", ev.CQ)
+				}
+				saw = "`uverbs.EventCQErr`"
+				break
+			}
+			e.Logf("event %v", ev.Type)
+		}
+		took := time.Since(start)
+		wcs := make([]uverbs.WC, 2*n)
+		if got := cq.Poll(wcs); got > cq.Cap() {
+			e.Errorf("%d completions of a CQ of %d", got, cq.Cap())
+		}
+		e.close(h)
+		for _, o := range []interface{ Close() error }{cq, pd} {
+			if err := o.Close(); err != nil {
+				e.Error(err)
+			}
+		}
+		dev.Close()
+		again := e.again(c)
+		c.kill()
+		e.row(saw, took, again)
+	}})
+}
+
+// TestNoReceive sends messages that find no receive. On rxe the sender gives up
+// after the retries it asked for; on siw the connection ends.
+func TestNoReceive(t *testing.T) {
+	each(t, fault{title: "messages that find no receive", quick: "verbs", only: "verbs", run: func(e *env) {
+		l := labtest.Must(cm.Listen(e.Context(), e.addr))(e)
+		accepted := make(chan *cm.Endpoint, 1)
+		go func() {
+			if r, err := l.Accept(e.Context()); err == nil {
+				peer, _ := r.Accept(e.Context(), cm.Options{})
+				accepted <- peer
+			}
+		}()
+		once := uint8(1)
+		d := cm.Dialer{Options: cm.Options{Events: true, RNRRetryCount: &once}}
+		ep := labtest.Must(d.Dial(e.Context(), l.Addr().String()))(e)
+		peer := <-accepted
+		if peer == nil {
+			e.Fatal("not accepted")
+		}
+		ctx, cancel := context.WithTimeout(e.Context(), patience)
+		defer cancel()
+		start := time.Now()
+		var err error
+		for err == nil {
+			wr := uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: []byte("unexpected")}
+			if _, err = ep.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+				break
+			}
+			var wc [1]uverbs.WC
+			if _, err = ep.SendCQ.PollWait(ctx, wc[:]); err == nil {
+				err = because(wc[0].Err(), ep.Done(), ep.Err)
+			}
+		}
+		if ep.Err() != nil {
+			err = errors.Join(ep.Err(), err)
+		}
+		took := time.Since(start)
+		saw := e.expect(wants{"rxe0 verbs": {uverbs.WCRNRRetryExcErr}, "siw0 verbs": {cm.ErrDisconnected}}, err)
+		for _, o := range []interface{ Close() error }{ep, peer, l} {
+			if err := o.Close(); err != nil {
+				e.Error(err)
+			}
+		}
+		c := e.serve()
+		again := e.again(c)
+		c.kill()
+		e.row(saw, took, again)
+	}})
+}
+
+// TestLateReceive has a message wait for its receive, for longer than a peer may
+// be silent. On siw it would end the connection.
+func TestLateReceive(t *testing.T) {
+	each(t, fault{title: "a message comes 8 s before its receive", only: "verbs", run: func(e *env) {
+		if e.device == labtest.SIW {
+			e.Skip("iWARP has no such thing")
+		}
+		l := labtest.Must(cm.Listen(e.Context(), e.addr))(e)
+		accepted := make(chan *cm.Endpoint, 1)
+		go func() {
+			if r, err := l.Accept(e.Context()); err == nil {
+				peer, _ := r.Accept(e.Context(), cm.Options{})
+				accepted <- peer
+			}
+		}()
+		ep := labtest.Must((&cm.Dialer{Options: cm.Options{Events: true}}).Dial(e.Context(), l.Addr().String()))(e)
+		peer := <-accepted
+		if peer == nil {
+			e.Fatal("not accepted")
+		}
+		wr := uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled}
+		if _, err := ep.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+			e.Fatal(err)
+		}
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(e.Context(), patience)
+		defer cancel()
+		post := time.AfterFunc(8*time.Second, func() { peer.QP.PostRecv([]uverbs.RecvWR{{}}) })
+		defer post.Stop()
+		var wc [1]uverbs.WC
+		if _, err := ep.SendCQ.PollWait(ctx, wc[:]); err != nil || wc[0].Err() != nil {
+			e.Errorf("%v, %v after %v", err, wc[0].Err(), time.Since(start))
+		}
+		took := time.Since(start)
+		for _, o := range []interface{ Close() error }{ep, peer, l} {
+			if err := o.Close(); err != nil {
+				e.Error(err)
+			}
+		}
+		e.row("goes on", took, 0)
+	}})
+}
+
+// TestQueueFull posts more than the send queue takes: what was taken completes,
+// what was not is told, and can be posted later.
+func TestQueueFull(t *testing.T) {
+	each(t, fault{title: "more requests than the send queue takes", quick: "verbs conn", only: "verbs conn", run: func(e *env) {
+		if e.layer.name == "conn" {
+			e.fullConn()
+			return
+		}
+		c, h := e.bare(func(*cm.Options) {})
+		ctx, cancel := context.WithTimeout(e.Context(), patience)
+		defer cancel()
+		size := int(h.e.QP.Cap().MaxSendWR)
+		start := time.Now()
+		// All is polled before more is posted: a slot of the queue is free when
+		// its request has completed, and the CQ holds no more than the queue.
+		var next, done uint64
+		const batches = 8
+		wcs := make([]uverbs.WC, 16)
+		for range batches {
+			var wrs []uverbs.SendWR
+			for i := range 2 * size {
+				wrs = append(wrs, h.tiny(next+uint64(i)))
+			}
+			n, err := h.e.QP.PostSend(wrs)
+			next += uint64(n)
+			if n == 0 || n > size || !errors.Is(err, uverbs.ErrQueueFull) {
+				e.Fatalf("posted %d: %v", n, err)
+			}
+			for done < next {
+				got, err := h.e.SendCQ.PollWait(ctx, wcs)
+				if err != nil {
+					e.Fatal(err)
+				}
+				for i := range wcs[:got] {
+					if wcs[i].Err() != nil || wcs[i].ID != done {
+						e.Fatalf("%+v in place of %d", wcs[i], done)
+					}
+					done++
+				}
+			}
+		}
+		took := time.Since(start) / batches
+		if err := h.Round(ctx); err != nil {
+			e.Error(err)
+		}
+		e.close(h)
+		c.kill()
+		e.row("`uverbs.ErrQueueFull`, nothing lost", took, 0)
+	}})
+}
+
+func (e *env) fullConn() {
+	e.Helper()
+	c := e.serve()
+	s := e.dial(c)
+	p := s.(*party)
+	ctx, cancel := context.WithTimeout(e.Context(), patience)
+	defer cancel()
+	theirs := p.c.Adverts()[0]
+	start := time.Now()
+	var next, full, done uint64
+	wcs := make([]uverbs.WC, 1)
+	for done < 500 {
+		err := p.c.PostWrite(next, conn.Signaled, theirs.At(0), p.mail.Span(0, 8))
+		switch {
+		case err == nil:
+			next++
+			continue
+		case !errors.Is(err, conn.ErrQueueFull):
+			e.Fatal(err)
+		}
+		full++
+		if err := p.c.Await(ctx, conn.Sends, wcs); err != nil || wcs[0].Err() != nil || wcs[0].ID != done {
+			e.Fatalf("%+v, %v in place of %d", wcs[0], err, done)
+		}
+		done++
+	}
+	took := time.Since(start) / time.Duration(full)
+	rest := make([]uverbs.WC, next-done)
+	if err := p.c.Await(ctx, conn.Sends, rest); err != nil {
+		e.Fatal(err)
+	}
+	if err := s.Round(ctx); err != nil {
+		e.Error(err)
+	}
+	e.close(s)
+	c.kill()
+	e.row("`conn.ErrQueueFull`, nothing lost", took, 0)
+}

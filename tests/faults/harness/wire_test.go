@@ -1,0 +1,126 @@
+package harness
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+)
+
+// wire is two devices of one machine with a real wire between them, a veth. What
+// one host sends to itself goes by lo otherwise, and rxe passes on what goes to
+// its own MAC address: so here they are two devices, and routes send what is for
+// one's address out of the other.
+//
+//	wa 10.9.8.1 ◄──── veth, netem on both ends ────► wb 10.9.8.2
+//	device 8                                         device 9
+type wire struct {
+	t testing.TB
+	a string // address of the dialing side's end
+	b string // of the listening side's
+}
+
+func (w *wire) sh(line string) string {
+	w.t.Helper()
+	out, err := exec.Command("sh", "-c", line).CombinedOutput()
+	if err != nil {
+		w.t.Fatalf("%s: %v: %s", line, err, out)
+	}
+	return string(out)
+}
+
+// ip is a batch of ip(8)'s commands.
+func (w *wire) ip(commands string) {
+	w.t.Helper()
+	cmd := exec.Command("ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader(commands)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		w.t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// newWire makes a wire, until the test ends, between two devices of the same
+// kind as one of the lab's.
+func newWire(t testing.TB, device string) *wire {
+	t.Helper()
+	kind := kinds[device]
+	w := &wire{t, "10.9.8.1", "10.9.8.2"}
+	w.sh("modprobe sch_netem")
+	// Segments are to be lost, and not the 64 KiB that siw sends at once.
+	w.ip(`link add wa gso_max_segs 1 gso_max_size 1500 type veth peer name wb
+link set wb gso_max_segs 1 gso_max_size 1500
+`)
+	for _, end := range []string{"wa", "wb"} {
+		for file, value := range map[string]string{"ipv4/conf/" + end + "/accept_local": "1", "ipv4/conf/" + end + "/rp_filter": "0", "ipv6/conf/" + end + "/disable_ipv6": "1"} {
+			if err := os.WriteFile("/proc/sys/net/"+file, []byte(value), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	w.ip(`link set wa up
+link set wb up
+addr add 10.9.8.1/32 dev wa
+addr add 10.9.8.2/32 dev wb
+rule add pref 1 iif wa lookup local
+rule add pref 2 iif wb lookup local
+route add 10.9.8.2 dev wa src 10.9.8.1 table 1001
+route add 10.9.8.1 dev wb src 10.9.8.2 table 1002
+rule add pref 3 to 10.9.8.2 lookup 1001
+rule add pref 4 to 10.9.8.1 lookup 1002
+rule add pref 9 lookup local
+rule del pref 0
+`)
+	t.Cleanup(func() {
+		for _, d := range []string{"8", "9"} {
+			if err := netlink.RdmaLinkDel(kind + d); err != nil {
+				t.Error(err)
+			}
+		}
+		w.ip(`rule add pref 0 lookup local
+rule del pref 9
+rule del pref 1
+rule del pref 2
+rule del pref 3
+rule del pref 4
+link del wa
+`)
+	})
+	for end, d := range map[string]string{"wa": kind + "8", "wb": kind + "9"} {
+		if err := netlink.RdmaLinkAdd(d, kind, end); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, func() error { return works(d) })
+	}
+	return w
+}
+
+// netem has both ends treat what they send as tc-netem(8) says; nothing ends it.
+func (w *wire) netem(what string) {
+	w.t.Helper()
+	for _, end := range []string{"wa", "wb"} {
+		if what == "" {
+			w.sh("tc qdisc replace dev " + end + " root pfifo")
+		} else {
+			w.sh("tc qdisc replace dev " + end + " root netem limit 10000 " + what)
+		}
+	}
+}
+
+// passed is how many packets went over the wire, or were dropped, since netem
+// was called.
+func (w *wire) passed() (packets, dropped int) {
+	w.t.Helper()
+	for _, end := range []string{"wa", "wb"} {
+		out := w.sh("tc -s qdisc show dev " + end)
+		_, rest, _ := strings.Cut(out, "bytes ")
+		var p, d int
+		if _, err := fmt.Sscanf(rest, "%d pkt (dropped %d", &p, &d); err != nil {
+			w.t.Fatalf("%v: %s", err, out)
+		}
+		packets, dropped = packets+p, dropped+d
+	}
+	return packets, dropped
+}
