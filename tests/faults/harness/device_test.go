@@ -72,7 +72,7 @@ func works(device string) error {
 
 // TestRemoval deletes the device. The kernel does so when all have closed it.
 func TestRemoval(t *testing.T) {
-	each(t, fault{title: "the device is removed, and made again", quick: "verbs rsock", run: func(e *env) {
+	each(t, fault{title: "the device is removed, and made again", quick: "rsock", run: func(e *env) {
 		c, l := e.under()
 		start := time.Now()
 		deleted := make(chan error, 1)
@@ -123,7 +123,7 @@ func (e *env) add() {
 // then nobody can connect until the device is made again (6.12: rxe_requester
 // moves it to the error state, from which ib_mad does not get it back).
 func TestLink(t *testing.T) {
-	each(t, fault{title: "the link is down for a second", quick: "rsock", run: func(e *env) {
+	each(t, fault{title: "the link is down for a second", run: func(e *env) {
 		c := e.serve()
 		l := newLoadWithin(e.dial(c), 10*time.Second)
 		if err := l.more(5); err != nil {

@@ -32,7 +32,7 @@ type env struct {
 	device string
 	rows   int
 	open   map[session]bool // those that a test that fails leaves open
-	addr   string // where the peer listens
+	addr   string           // where the peer listens
 }
 
 // each runs a fault on everything.

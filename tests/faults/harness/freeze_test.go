@@ -53,7 +53,7 @@ func (e *env) inTime(s session, limit time.Duration) (saw string, took time.Dura
 // TestFreezeDeadline has a round with a deadline while the peer is stopped, and
 // closes the connection before it goes on.
 func TestFreezeDeadline(t *testing.T) {
-	each(t, fault{title: "the peer's process is stopped: a round with a deadline of 1 s, and Close", quick: "verbs", run: func(e *env) {
+	each(t, fault{title: "the peer's process is stopped: a round with a deadline of 1 s, and Close", run: func(e *env) {
 		c := e.serve()
 		s := e.dial(c)
 		c.freeze()
@@ -85,7 +85,7 @@ func TestClock(t *testing.T) {
 			e.Fatal(err)
 		}
 	}
-	each(t, fault{title: "the clock is set an hour on, and back", quick: "", run: func(e *env) {
+	each(t, fault{title: "the clock is set an hour on, and back", run: func(e *env) {
 		c, l := e.under()
 		for _, d := range []time.Duration{time.Hour, -time.Hour, -time.Hour, time.Hour} {
 			step(e, d)

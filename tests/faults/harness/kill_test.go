@@ -12,7 +12,7 @@ import (
 
 // TestKill kills the peer's process.
 func TestKill(t *testing.T) {
-	each(t, fault{title: "the peer's process is killed", quick: "verbs conn msg rsock", run: func(e *env) {
+	each(t, fault{title: "the peer's process is killed", quick: "conn rsock", run: func(e *env) {
 		c, l := e.under()
 		start := time.Now()
 		c.kill()

@@ -41,7 +41,7 @@ func limitFiles(t testing.TB, pid int, n uint64) {
 
 // TestFilesDialing dials with no files left, then one, and so on, beside a load.
 func TestFilesDialing(t *testing.T) {
-	each(t, fault{title: "no files are left where one dials", quick: "verbs rsock", run: func(e *env) {
+	each(t, fault{title: "no files are left where one dials", quick: "msg", run: func(e *env) {
 		c, l := e.under()
 		var saw string
 		var took time.Duration
@@ -81,7 +81,7 @@ func TestFilesDialing(t *testing.T) {
 
 // TestFilesAccepting has the accepting side out of files.
 func TestFilesAccepting(t *testing.T) {
-	each(t, fault{title: "no files are left where one accepts", quick: "", run: func(e *env) {
+	each(t, fault{title: "no files are left where one accepts", run: func(e *env) {
 		c, l := e.under()
 		pid := c.cmd.Process.Pid
 		limitFiles(e, pid, files(e, pid)-1)
@@ -144,7 +144,7 @@ func poor(what string) error {
 
 // TestLockedMemory dials as a user whose locked memory is limited.
 func TestLockedMemory(t *testing.T) {
-	each(t, fault{title: "locked memory is limited to 64 KiB (ulimit -l)", quick: "verbs", run: func(e *env) {
+	each(t, fault{title: "locked memory is limited to 64 KiB (ulimit -l)", run: func(e *env) {
 		nodes, err := os.ReadDir("/dev/infiniband")
 		if err != nil {
 			e.Fatal(err)
@@ -186,7 +186,7 @@ func (e *env) poor(c *child, memlock int) string {
 
 // TestAddressSpace asks for more memory than the process may map.
 func TestAddressSpace(t *testing.T) {
-	each(t, fault{title: "address space is limited (ulimit -v)", quick: "verbs", only: "verbs conn", run: func(e *env) {
+	each(t, fault{title: "address space is limited (ulimit -v)", only: "verbs conn", run: func(e *env) {
 		c, l := e.under()
 		var old unix.Rlimit
 		if err := unix.Prlimit(0, unix.RLIMIT_AS, nil, &old); err != nil {

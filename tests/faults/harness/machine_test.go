@@ -13,7 +13,7 @@ import (
 
 // TestModules tries to unload the modules that a load uses.
 func TestModules(t *testing.T) {
-	each(t, fault{title: "the modules in use are to be unloaded", quick: "msg", run: func(e *env) {
+	each(t, fault{title: "the modules in use are to be unloaded", run: func(e *env) {
 		c, l := e.under()
 		driver := map[string]string{labtest.RXE: "rdma_rxe", labtest.SIW: "siw"}[e.device]
 		for _, m := range []string{driver, "rdma_ucm", "ib_uverbs", "rdma_cm", "ib_core"} {
@@ -28,7 +28,7 @@ func TestModules(t *testing.T) {
 
 // TestBusy has others use all processors, at a better priority.
 func TestBusy(t *testing.T) {
-	each(t, fault{title: "others take all processors, at nice -10", quick: "", run: func(e *env) {
+	each(t, fault{title: "others take all processors, at nice -10", run: func(e *env) {
 		c, l := e.under()
 		for range 2 * runtime.NumCPU() {
 			cmd := exec.Command("sh", "-c", "while :; do :; done")

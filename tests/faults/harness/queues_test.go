@@ -177,7 +177,7 @@ func TestLateReceive(t *testing.T) {
 // TestQueueFull posts more than the send queue takes: what was taken completes,
 // what was not is told, and can be posted later.
 func TestQueueFull(t *testing.T) {
-	each(t, fault{title: "more requests than the send queue takes", quick: "verbs conn", only: "verbs conn", run: func(e *env) {
+	each(t, fault{title: "more requests than the send queue takes", quick: "verbs", only: "verbs conn", run: func(e *env) {
 		if e.layer.name == "conn" {
 			e.fullConn()
 			return
