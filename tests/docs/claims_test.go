@@ -1,0 +1,74 @@
+package docs
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	testName = regexp.MustCompile("`([a-z/]+)\\.((?:Test|Fuzz|Example)\\w*)`")
+	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w*)\(`)
+)
+
+// testsOf are the tests of a package.
+func testsOf(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("../..", dir, "*_test.go"))
+	if err != nil || len(files) == 0 {
+		t.Errorf("no tests in %s", dir)
+	}
+	found := map[string]bool{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range testFunc.FindAllStringSubmatch(string(text), -1) {
+			found[m[1]] = true
+		}
+	}
+	return found
+}
+
+// TestClaims: each row of a table that has a column for tests names some, and
+// all that a page names there are.
+func TestClaims(t *testing.T) {
+	known := map[string]map[string]bool{}
+	for _, page := range []string{"security.md", "reliability.md"} {
+		text, err := os.ReadFile("../../docs/" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		column, claims := -1, 0
+		for n, line := range strings.Split(string(text), "\n") {
+			if !strings.HasPrefix(line, "|") {
+				column = -1
+			}
+			for _, m := range testName.FindAllStringSubmatch(line, -1) {
+				if known[m[1]] == nil {
+					known[m[1]] = testsOf(t, m[1])
+				}
+				if !known[m[1]][m[2]] {
+					t.Errorf("%s:%d: there is no %s in %s", page, n+1, m[2], m[1])
+				}
+			}
+			cells := strings.Split(strings.Trim(line, "| "), "|")
+			last := strings.TrimSpace(cells[len(cells)-1])
+			switch {
+			case last == "test":
+				column = len(cells) - 1
+			case column < 0 || strings.HasPrefix(last, "---"):
+			case len(cells) <= column || !testName.MatchString(cells[column]):
+				t.Errorf("%s:%d: %q has no test", page, n+1, line)
+			default:
+				claims++
+			}
+		}
+		if claims == 0 {
+			t.Errorf("%s claims nothing", page)
+		}
+	}
+}
