@@ -91,7 +91,8 @@ func (c *Conn) unread() []byte {
 
 // WriteTo writes what comes to w, until the end of it, and returns how much that
 // was. It hands w the receive ring itself: w must not keep what it is given,
-// nor write to it, as [io.Writer] says.
+// nor write to it, as [io.Writer] says. A peer that breaks the rules may change
+// the bytes meanwhile: a w that looks at them twice may see two things.
 func (c *Conn) WriteTo(w io.Writer) (n int64, err error) {
 	c.rmu.Lock()
 	defer c.rmu.Unlock()

@@ -67,7 +67,7 @@ func serveConn(t *testing.T, s *server) {
 }
 
 func turnOver(ctx context.Context, s *server, r *conn.Request) error {
-	shake, cancel := context.WithTimeout(ctx, 2*time.Second)
+	shake, cancel := context.WithTimeout(ctx, s.shake)
 	defer cancel()
 	var note *conn.LocalRegion
 	c, err := r.Accept(shake, conn.Options{Adverts: 2, SendQueue: 8, RecvQueue: 1, Setup: func(c *conn.Conn) (err error) {
@@ -90,7 +90,7 @@ func turnOver(ctx context.Context, s *server, r *conn.Request) error {
 		if err != nil {
 			return err
 		}
-		step, cancel := context.WithTimeout(ctx, 3*time.Second)
+		step, cancel := context.WithTimeout(ctx, 20*time.Second)
 		b := make([]byte, at.Len)
 		if err = c.Get(step, b, at.At(0)); err == nil {
 			for i := range b {
@@ -208,7 +208,7 @@ func turnsOver(p *peer) {
 	at := p.mem.Bytes()[ringAt:]
 	copy(at, "hello")
 	p.send(advertOf(p, func(*advert) {}))
-	until(p.t, "the bytes to be turned over", func() bool { return p.ended() || at[0] == ^byte('h') })
+	p.until("the bytes to be turned over", func() bool { return p.ended() || at[0] == ^byte('h') })
 }
 
 var connLayer = layer{

@@ -9,5 +9,6 @@
 //	good (a client of the layer) ◄── echo, always ──┘     │
 //	                                                      └► how each connection ended
 //
-// -rounds repeats everything; memory must not grow with it.
+// -rounds repeats the attacks, and memory must not grow with it; -halfopen is how
+// many handshakes are begun and never ended.
 package hostile

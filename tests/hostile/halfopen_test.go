@@ -13,7 +13,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-var halfOpen = flag.Int("halfopen", 64, "how many handshakes are begun and never ended, on RoCE")
+var halfOpen = flag.Int("halfopen", 40, "how many handshakes are begun and never ended, on RoCE")
 
 // begin begins n handshakes with a server, by IDs that never answer what they
 // hear. What it returns closes them.
@@ -63,14 +63,13 @@ var nextQP uint32
 // are up alone, take what the listener's options allow and no more, and are
 // given up in time.
 func TestHalfOpen(t *testing.T) {
-	labtest.Each(t, func(t *testing.T, device string) {
+	each(t, func(t *testing.T, device string) {
 		for _, l := range layers {
 			if device == labtest.SIW {
 				begunByTCP(t, l, device)
 				continue
 			}
-			under(t, l, device, func(t *testing.T, s *server, g *good) {
-				until(t, "messages of all sizes", func() bool { return g.rounds.Load() > 40 })
+			under(t, l, device, time.Second, func(t *testing.T, s *server, g *good) {
 				before := use(t, device)
 				end := begin(t, s, l.hello, *halfOpen)
 				most := before
@@ -91,7 +90,7 @@ func TestHalfOpen(t *testing.T) {
 					*halfOpen, (most.heap-before.heap)>>10, (most.rss-before.rss)>>10, most.mrs-before.mrs, time.Since(began).Round(time.Millisecond))
 				if n := l.pending(*halfOpen) + newcomers; most.mrs-before.mrs > n {
 					t.Errorf("%d MRs, more than %d", most.mrs-before.mrs, n)
-				} else if most.mrs-before.mrs < n/4 {
+				} else if most.mrs-before.mrs <= newcomers {
 					t.Errorf("%d MRs: no handshakes were pending", most.mrs-before.mrs)
 				}
 				before.grew(t, device, usage{heap: 8 << 20, rss: 64 << 20, mrs: 0})
@@ -109,7 +108,13 @@ func newcomer(t *testing.T, l layer, s *server) <-chan error {
 	done := make(chan error, 1)
 	var wg sync.WaitGroup
 	t.Cleanup(wg.Wait)
-	wg.Go(func() { done <- l.visit(s.addr) })
+	wg.Go(func() {
+		err := l.visit(s.addr)
+		for deadline := time.Now().Add(patience); err != nil && time.Now().Before(deadline); {
+			err = l.visit(s.addr) // it was too slow for the listener
+		}
+		done <- err
+	})
 	return done
 }
 
@@ -117,10 +122,9 @@ func newcomer(t *testing.T, l layer, s *server) <-chan error {
 // before all of it has come. Few, as siw's listeners suffer from those who break
 // off (siw_cep_put, Linux 6.1 to 7.2).
 func begunByTCP(t *testing.T, l layer, device string) {
-	under(t, l, device, func(t *testing.T, s *server, g *good) {
-		until(t, "messages of all sizes", func() bool { return g.rounds.Load() > 40 })
+	under(t, l, device, time.Second, func(t *testing.T, s *server, g *good) {
 		before := use(t, device)
-		for range 8 {
+		for range 4 {
 			c := labtest.Must(net.Dial("tcp", s.addr))(t)
 			defer c.Close()
 			c.Write(append([]byte("MPA ID Req Frame"), 0x40, 1, 0, 255)) // and 255 bytes that never come

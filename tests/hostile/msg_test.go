@@ -77,7 +77,7 @@ func (f frame) bytes() []byte {
 // greet says hello, and hears it.
 func (p *peer) greet() {
 	p.send(frame{kind: frameHello, granted: 16}.bytes())
-	until(p.t, "the victim's hello", func() bool { return p.hears(frameHello) || p.ended() })
+	p.until("the victim's hello", func() bool { return p.hears(frameHello) || p.ended() })
 }
 
 // hears tells whether a frame of a kind has come.
@@ -98,7 +98,7 @@ func (p *peer) announce(seq, size uint32) {
 func serveMsg(t *testing.T, s *server) {
 	l := labtest.Must(msg.NewLoop(msg.Options{
 		Credits: msgCredits, Eager: msgEager, MaxMessage: msgMost, Window: msgMost, SendQueue: 4, Backlog: 16,
-		ConnectTimeout: time.Second, Linger: time.Second,
+		ConnectTimeout: s.shake, Linger: time.Second,
 		Callbacks: msg.Callbacks{
 			Request:      func(r *msg.Request) { r.Accept(nil) },
 			Established:  func(c *msg.Socket) { s.up(c.RemoteAddr().String(), c) },
@@ -236,15 +236,15 @@ var msgAttacks = []attack{
 	{name: "never takes what is announced", want: []error{errGoesOn}, do: func(p *peer) {
 		p.greet()
 		p.announce(0, 60<<10)
-		until(p.t, "the announcement of the echo", func() bool { return p.hears(frameAnnounce) || p.ended() })
+		p.until("the announcement of the echo", func() bool { return p.hears(frameAnnounce) || p.ended() })
 	}},
 	{name: "never grants anything", private: msgOf(func(h *msgHello) { h.credits = 1 }), want: []error{errGoesOn}, do: func(p *peer) {
 		p.send(frame{kind: frameHello, granted: 1}.bytes())
-		until(p.t, "the victim's hello", func() bool { return p.hears(frameHello) || p.ended() })
+		p.until("the victim's hello", func() bool { return p.hears(frameHello) || p.ended() })
 		for seq := range uint32(msgCredits) {
 			p.send(frame{kind: frameMessage, granted: 1, seq: seq}.bytes())
 		}
-		until(p.t, "the echo", func() bool { return p.hears(frameMessage) || p.ended() })
+		p.until("the echo", func() bool { return p.hears(frameMessage) || p.ended() })
 	}},
 	{name: "says goodbye and stays", want: left, do: func(p *peer) {
 		p.greet()
@@ -272,17 +272,18 @@ func announces(n int) (frames []frame) {
 func echoesMsg(p *peer) {
 	p.greet()
 	p.send(frame{kind: frameMessage, granted: 16, size: 5, body: []byte("hello")}.bytes())
-	until(p.t, "the echo", func() bool { return p.hears(frameMessage) || p.ended() })
+	p.until("the echo", func() bool { return p.hears(frameMessage) || p.ended() })
 }
 
 var msgLayer = layer{
 	name: "msg", serve: serveMsg, dial: dialMsg, private: msgOf(func(*msgHello) {}), attacks: msgAttacks,
-	hello:   msgOf(func(*msgHello) {})(nil),
+	hello:  msgOf(func(*msgHello) {})(nil),
+	denial: []error{msg.ErrProtocol, msg.ErrVersion},
 	warm: func(p *peer) {
 		p.greet()
 		p.send(frame{kind: frameMessage, granted: 16, size: 5, body: []byte("hello")}.bytes())
 		p.announce(1, 8<<10)
-		until(p.t, "the echoes", func() bool { return p.hears(frameMessage) && p.hears(frameAnnounce) || p.ended() })
+		p.until("the echoes", func() bool { return p.hears(frameMessage) && p.hears(frameAnnounce) || p.ended() })
 	},
 	pending: func(n int) int { return n }, // its program accepts all
 }

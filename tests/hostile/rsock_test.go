@@ -99,7 +99,7 @@ func text(n int) []byte {
 func serveRsock(t *testing.T, s *server) {
 	conf := rsock.ListenConfig{
 		Options: rsock.Options{ReadBuffer: rsockBuffer, WriteBuffer: rsockBuffer, SendQueue: 32, RecvQueue: rsockCredits},
-		Backlog: rsockBacklog, HandshakeTimeout: time.Second,
+		Backlog: rsockBacklog, HandshakeTimeout: s.shake,
 	}
 	l := labtest.Must(conf.Listen(t.Context(), "rdma", labtest.AddrOf(s.device)+":0"))(t)
 	s.addr = l.Addr().String()
@@ -172,7 +172,7 @@ func rsockOffers(name string, s func(p *peer) sgeOf) attack {
 	return attack{name: name, want: reset, do: func(p *peer) {
 		p.offer(s(p))
 		p.data(text(ringHalf)) // fills the half that was offered first
-		until(p.t, "the other half to be offered", func() bool { return p.written() > 0 || p.ended() })
+		p.until("the other half to be offered", func() bool { return p.written() > 0 || p.ended() })
 		_, ring := p.theirs()
 		p.write(ring.addr+rsockBuffer/2, ring.key, text(100))
 		p.say(100)
@@ -204,7 +204,7 @@ var rsockAttacks = []attack{
 		for i := range uint64(3) { // its ring has two
 			p.write(ring.addr+i%2*half, ring.key, text(int(half)))
 			p.say(uint32(half))
-			until(p.t, "the half to be read", func() bool { return p.written() > i || p.ended() })
+			p.until("the half to be read", func() bool { return p.written() > i || p.ended() })
 		}
 	}},
 	rsockOffers("descriptor with no key", func(p *peer) sgeOf {
@@ -286,12 +286,13 @@ func (p *peer) flood(m uint32) {
 func echoesRsock(p *peer) {
 	want := text(50)
 	p.data(want)
-	until(p.t, "the echo", func() bool { return p.ended() || string(p.mem.Bytes()[ringAt:ringAt+50]) == string(want) })
+	p.until("the echo", func() bool { return p.ended() || string(p.mem.Bytes()[ringAt:ringAt+50]) == string(want) })
 }
 
 var rsockLayer = layer{
 	name: "rsock", serve: serveRsock, dial: dialRsock, private: rsockOf(func(*connectData) {}), attacks: rsockAttacks,
 	hello:   connectData{version: 1, credits: 16, table: sgeOf{1 << 40, 1, 2}, ring: sgeOf{1 << 41, 1, 4096}}.bytes(),
 	warm:    echoesRsock,
+	denial:  protocol,
 	pending: func(n int) int { return 2 * min(n, rsockBacklog) },
 }

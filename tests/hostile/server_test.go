@@ -21,6 +21,7 @@ import (
 // connections.
 type server struct {
 	device, addr string
+	shake        time.Duration // for handshakes
 
 	mu    sync.Mutex
 	ended map[string]error // by the peer's address
@@ -87,6 +88,8 @@ type layer struct {
 	hello   []byte
 	// warm has the victim make all the memory that a connection may have.
 	warm func(p *peer)
+	// denial is how a dial ends that hears what listeners refuse to.
+	denial []error
 	// pending is how many MRs so many connections take that do not come up.
 	pending func(n int) int
 	attacks []attack
@@ -174,29 +177,34 @@ func (g *good) fine(t *testing.T) {
 
 func (g *good) end() { close(g.stop); g.wg.Wait() }
 
-// under runs a test against a server of a layer with a good client, and
-// insists that nothing is left when both have gone.
-func under(t *testing.T, l layer, device string, test func(t *testing.T, s *server, g *good)) {
-	s := &server{device: device, ended: map[string]error{}, conns: map[string]any{}}
-	t.Run(l.name, func(t *testing.T) {
+// each runs a test on each device, and insists that nothing is left of it.
+func each(t *testing.T, test func(t *testing.T, device string)) {
+	labtest.Each(t, func(t *testing.T, device string) {
 		before := labtest.Settled(t)
-		t.Run("", func(t *testing.T) { // for its clean-ups
-			l.serve(t, s)
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
-			c := labtest.Must(l.dial(ctx, s.addr))(t)
-			g := newGood(c.echo)
-			t.Cleanup(func() {
-				g.end()
-				if err := c.end(); err != nil {
-					t.Error(err)
-				}
-			})
-			g.fine(t)
-			test(t, s, g)
-			g.fine(t)
-		})
+		t.Run("all", func(t *testing.T) { test(t, device) })
 		labtest.SameInventory(t, before)
+	})
+}
+
+// under runs a test against a server of a layer with a good client.
+func under(t *testing.T, l layer, device string, shake time.Duration, test func(t *testing.T, s *server, g *good)) {
+	s := &server{device: device, shake: shake, ended: map[string]error{}, conns: map[string]any{}}
+	t.Run(l.name, func(t *testing.T) {
+		l.serve(t, s)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		c := labtest.Must(l.dial(ctx, s.addr))(t)
+		g := newGood(c.echo)
+		t.Cleanup(func() {
+			g.end()
+			if err := c.end(); err != nil {
+				t.Error(err)
+			}
+		})
+		until(t, "messages of all sizes", func() bool { return g.rounds.Load() > 40 || g.failed.Load() != nil })
+		g.fine(t)
+		test(t, s, g)
+		g.fine(t)
 	})
 }
 
@@ -232,7 +240,7 @@ func (l layer) one(t *testing.T, s *server, g *good, a attack) {
 			return
 		}
 	}
-	until(t, "the end of the connection", func() bool { end, ended = s.end(p); return ended })
+	p.until("the end of the connection", func() bool { end, ended = s.end(p); return ended })
 	ok := false
 	for _, w := range want {
 		ok = ok || errors.Is(end, w) || w == errInOrder && end == nil
@@ -240,7 +248,7 @@ func (l layer) one(t *testing.T, s *server, g *good, a attack) {
 	if !ok {
 		t.Errorf("ended with %v, want %v", end, want)
 	}
-	until(t, "the peer to be disconnected", p.ended)
+	p.until("the peer to be disconnected", p.ended)
 	g.fine(t)
 }
 

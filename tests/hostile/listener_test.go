@@ -1,0 +1,60 @@
+package hostile
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestHostileListener: who dials a listener that answers with what listeners
+// refuse has an error that says so.
+func TestHostileListener(t *testing.T) {
+	each(t, func(t *testing.T, device string) {
+		for _, layer := range layers {
+			for _, a := range layer.attacks {
+				if a.want[0] != errRefused || a.only != "" && a.only != device {
+					continue
+				}
+				t.Run(layer.name+" "+a.name, func(t *testing.T) {
+					t.Parallel()
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					defer cancel()
+					l := labtest.Must(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+					labtest.Close(t, l)
+					var wg sync.WaitGroup
+					defer wg.Wait()
+					wg.Go(func() {
+						r, err := l.Accept(ctx)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						p := &peer{t: t, device: device}
+						e, err := r.Accept(ctx, p.options(a.private))
+						if err != nil {
+							return // the other side did not wait
+						}
+						<-e.Done()
+						if err := e.Close(); err != nil {
+							t.Error(err)
+						}
+					})
+					c, err := layer.dial(ctx, l.Addr().String())
+					if err == nil {
+						c.end()
+					}
+					for _, want := range layer.denial {
+						if errors.Is(err, want) {
+							return
+						}
+					}
+					t.Errorf("dialing gave %v, want %v", err, layer.denial)
+				})
+			}
+		}
+	})
+}

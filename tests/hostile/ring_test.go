@@ -1,0 +1,68 @@
+package hostile
+
+import (
+	"bytes"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rsock"
+)
+
+// TestRingChanges: a peer that breaks the rules changes bytes that it has
+// announced. What Read returns does not change; what WriteTo hands to a writer,
+// which is the ring itself, may.
+func TestRingChanges(t *testing.T) {
+	each(t, func(t *testing.T, device string) {
+		l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
+		labtest.Close(t, l)
+		s := &server{device: device, addr: l.Addr().String()}
+		connect := func() (*peer, *rsock.Conn) {
+			p := labtest.Must(dialPeer(t, s, rsockOf(func(*connectData) {})))(t)
+			c := labtest.Must(l.Accept())(t).(*rsock.Conn)
+			t.Cleanup(func() { c.SetLinger(0); c.Close() })
+			c.SetDeadline(time.Now().Add(patience))
+			return p, c
+		}
+		first, second := bytes.Repeat([]byte("1"), 40), bytes.Repeat([]byte("2"), 40)
+		change := func(p *peer) {
+			_, ring := p.theirs()
+			p.write(ring.addr, ring.key, second)
+		}
+
+		p, c := connect()
+		p.data(first)
+		got := make([]byte, 40)
+		if _, err := io.ReadFull(c, got); err != nil {
+			t.Fatal(err)
+		}
+		change(p)
+		p.say(opCtrl) // after which the change has come, and nothing else does
+		if n, err := c.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("%d more bytes, %v", n, err)
+		}
+		if !bytes.Equal(got, first) {
+			t.Errorf("what was read is %q now", got)
+		}
+
+		p, c = connect()
+		p.data(first)
+		_, err := c.WriteTo(writerFunc(func(b []byte) (int, error) {
+			if len(b) != 40 || b[0] != '1' {
+				t.Errorf("%q came", b)
+			}
+			change(p)
+			until(t, "the change", func() bool { return bytes.Equal(bytes.Clone(b), second) })
+			p.say(opCtrl)
+			return len(b), nil
+		}))
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
