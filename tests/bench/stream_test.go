@@ -25,8 +25,8 @@ func TestStream(t *testing.T) {
 			size, n int
 		}{
 			// Enough of each that what a program does the first time does not count.
-			{"echo", 8, 2000}, {"echo", 4096, 1500}, {"echo", 65536, 200},
-			{"send", 64, 20000}, {"send", 4096, 6000}, {"send", 65536, 800}, {"send", 1 << 20, 60},
+			{"echo", 8, 2000}, {"echo", 4096, 1000}, {"echo", 65536, 100},
+			{"send", 64, 10000}, {"send", 4096, 4000}, {"send", 65536, 400}, {"send", 1 << 20, 30},
 		} {
 			work.n = scaled(work.n)
 			line := comparison{group: "rsock", device: device, name: fmt.Sprintf("%s of %d bytes", work.kind, work.size), unit: "µs", better: lower}

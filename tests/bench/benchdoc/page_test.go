@@ -47,7 +47,7 @@ var sets = []record.Line{
 	{Group: "set-up", Device: "rxe0", Name: "set-ups, 16 at a time", Unit: "/s", Higher: true, Beside: "C", Target: 1, Ours: around(100, 4), C: around(731, 400)},
 	{Group: "set-up", Device: "siw0", Name: "set-up, one at a time", Unit: "µs", Beside: "C", Target: 1, Ours: around(1000, 4), C: around(500, 4)},
 	{Group: "size", Name: "program with its shared libraries", Unit: "MiB", Beside: "C", Slack: 6, Ours: around(4, 0), C: around(1, 0)},
-	{Group: "memory per connection", Device: "rxe0", Name: "an idle connection", Unit: "KiB", Beside: "C", Target: 1, Ours: around(20, 19), C: around(20, 1)},
+	{Group: "memory per connection", Device: "rxe0", Name: "client, of 256 connections", Unit: "KiB", Beside: "C", Target: 1, Ours: around(20, 19), C: around(20, 1)},
 }
 
 // folder is a folder of documents in which those lines were measured.

@@ -3,7 +3,6 @@
 //
 //	connect -s ADDR PORT            serve until the standard input ends
 //	connect    ADDR PORT N P        N connections, P under way at a time
-//	connect -i ADDR PORT N P        the same, but all stay up
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -32,21 +31,6 @@ static double now(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
-}
-
-static long resident(void)
-{
-	long kb = 0;
-	char line[256];
-	FILE *f = fopen("/proc/self/smaps_rollup", "r");
-
-	if (!f)
-		die("smaps_rollup");
-	while (fgets(line, sizeof(line), f))
-		if (sscanf(line, "Rss: %ld", &kb) == 1)
-			break;
-	fclose(f);
-	return kb;
 }
 
 // make_qp gives a connection two completion queues and a queue pair.
@@ -150,9 +134,8 @@ static int compare(const void *a, const void *b)
 	return d < 0 ? -1 : d > 0;
 }
 
-// dial makes n connections, p at a time, each of which ends when it is up
-// unless they are to stay.
-static void dial(struct addrinfo *to, int n, int p, int stay, double *took)
+// dial makes n connections, p at a time, each of which ends when it is up.
+static void dial(struct addrinfo *to, int n, int p, double *took)
 {
 	int begun = 0, up = 0, ended = 0;
 
@@ -181,10 +164,8 @@ static void dial(struct addrinfo *to, int n, int p, int stay, double *took)
 			continue;
 		case RDMA_CM_EVENT_ESTABLISHED:
 			took[up++] = now() - c->begin;
-			if (!stay) {
-				rdma_disconnect(c->id);
-				release(c);
-			}
+			rdma_disconnect(c->id);
+			release(c);
 			ended++;
 			if (begun < n)
 				begun++, begin(to);
@@ -197,29 +178,25 @@ static void dial(struct addrinfo *to, int n, int p, int stay, double *took)
 
 int main(int argc, char **argv)
 {
-	int stay = argc > 1 && !strcmp(argv[1], "-i");
 	struct addrinfo *to;
 	double *took, start, all;
-	long before;
 	int n, p;
 
 	if (argc < 4 || !(events = rdma_create_event_channel()))
-		die("usage: connect [-s | -i] ADDR PORT N P");
+		die("usage: connect [-s] ADDR PORT [N P]");
 	if (!strcmp(argv[1], "-s")) {
 		serve(argv[2], argv[3]);
 		return 0;
 	}
-	argv += stay;
 	to = lookup(argv[1], argv[2]);
 	n = atoi(argv[3]);
 	p = atoi(argv[4]);
 	took = calloc(n + 1, sizeof(*took));
-	dial(to, 1, 1, 0, took); // opens the device
-	before = resident();
+	dial(to, 1, 1, took); // opens the device
 	start = now();
-	dial(to, n, p, stay, took);
+	dial(to, n, p, took);
 	all = now() - start;
 	qsort(took, n, sizeof(*took), compare);
-	printf("connections %d\nmicroseconds %.0f\nmedian %.1f\nkilobytes %ld\n", n, all, took[n / 2], resident() - before);
+	printf("connections %d\nmicroseconds %.0f\nmedian %.1f\n", n, all, took[n / 2]);
 	return 0;
 }

@@ -11,7 +11,6 @@ import (
 	"log"
 	"net"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"sync"
@@ -19,7 +18,6 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/tests/bench/self"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -40,12 +38,8 @@ func run(args []string) error {
 	if len(args) == 3 && args[0] == "-s" {
 		return serve(net.JoinHostPort(args[1], args[2]))
 	}
-	stay := len(args) > 0 && args[0] == "-i"
-	if stay {
-		args = args[1:]
-	}
 	if len(args) != 4 {
-		return errors.New("usage: connect [-s | -i] ADDR PORT N P")
+		return errors.New("usage: connect [-s] ADDR PORT [N P]")
 	}
 	n, err1 := strconv.Atoi(args[2])
 	p, err2 := strconv.Atoi(args[3])
@@ -53,29 +47,18 @@ func run(args []string) error {
 		return err
 	}
 	addr := net.JoinHostPort(args[0], args[1])
-	if _, err := dial(addr, 1, 1, false); err != nil { // opens the device
-		return err
-	}
-	before, err := self.Resident()
-	if err != nil {
+	if _, err := dial(addr, 1, 1); err != nil { // opens the device
 		return err
 	}
 	start := time.Now()
-	took, err := dial(addr, n, p, stay)
+	took, err := dial(addr, n, p)
 	if err != nil {
 		return err
 	}
 	all := time.Since(start)
-	if stay {
-		debug.FreeOSMemory() // what garbage is left belongs to no connection
-	}
-	after, err := self.Resident()
-	if err != nil {
-		return err
-	}
 	slices.Sort(took)
-	fmt.Printf("connections %d\nmicroseconds %d\nmedian %.1f\nkilobytes %d\n",
-		len(took), all.Microseconds(), float64(took[n/2].Nanoseconds())/1e3, after-before)
+	fmt.Printf("connections %d\nmicroseconds %d\nmedian %.1f\n",
+		len(took), all.Microseconds(), float64(took[n/2].Nanoseconds())/1e3)
 	return nil
 }
 
@@ -112,12 +95,9 @@ func serve(addr string) error {
 	}
 }
 
-// kept holds the connections that stay.
-var kept sync.Map
-
-// dial makes n connections, p at a time, each of which ends when it is up
-// unless they are to stay, and returns how long each took.
-func dial(addr string, n, p int, stay bool) ([]time.Duration, error) {
+// dial makes n connections, p at a time, each of which ends when it is up, and
+// returns how long each took.
+func dial(addr string, n, p int) ([]time.Duration, error) {
 	took := make([]time.Duration, n)
 	errs := make([]error, p)
 	var next atomic.Int64
@@ -137,9 +117,7 @@ func dial(addr string, n, p int, stay bool) ([]time.Duration, error) {
 					return
 				}
 				took[i] = time.Since(begin)
-				if stay {
-					kept.Store(i, e)
-				} else if errs[w] = e.Close(); errs[w] != nil {
+				if errs[w] = e.Close(); errs[w] != nil {
 					return
 				}
 			}
