@@ -134,8 +134,8 @@ generate: deps-test ## regenerate package abi
 bench: deps-test build ## measure in the lab, beside C, and write docs/benchmarks.md
 	@rm -rf build/bench && mkdir -p build/bench
 	$(LAB) fetch
-	@export LAB_WRITE="$(CURDIR)/build/bench" BENCH_RECORDS="$(CURDIR)/build/bench"; \
-	$(GO) test -v -count 1 -timeout 20m -exec "$(CURDIR)/$(LAB)" ./tests/bench -reps 9; s=$$?; \
+	@export LAB_TIMEOUT=60m LAB_WRITE="$(CURDIR)/build/bench" BENCH_RECORDS="$(CURDIR)/build/bench"; \
+	$(GO) test -v -count 1 -timeout 60m -exec "$(CURDIR)/$(LAB)" ./tests/bench -reps 9; s=$$?; \
 	$(GO) run ./tests/bench/benchdoc lab build/bench && exit $$s
 
 bench-native: deps-native build ## measure posting and polling at full speed, beside libibverbs and cgo, and write docs/benchmarks.md
@@ -144,8 +144,8 @@ bench-native: deps-native build ## measure posting and polling at full speed, be
 	$(GO) build -tags verbs_mute -o build/native-go ./tests/bench/native
 	cd tests/bench/cgo && CGO_ENABLED=1 $(GO) build -o "$(CURDIR)/build/native-cgo" .
 	LAB_KERNEL=uml $(LAB) fetch
-	@export LAB_KERNEL=uml LAB_WRITE="$(CURDIR)/build/bench-native" BENCH_RECORDS="$(CURDIR)/build/bench-native"; \
-	$(GO) test -v -count 1 -timeout 20m -run TestNative -exec "$(CURDIR)/$(LAB)" ./tests/bench -native -reps 9; s=$$?; \
+	@export LAB_KERNEL=uml LAB_TIMEOUT=60m LAB_WRITE="$(CURDIR)/build/bench-native" BENCH_RECORDS="$(CURDIR)/build/bench-native"; \
+	$(GO) test -v -count 1 -timeout 60m -run TestNative -exec "$(CURDIR)/$(LAB)" ./tests/bench -native -reps 9; s=$$?; \
 	$(GO) run ./tests/bench/benchdoc native build/bench-native && exit $$s
 
 build: ## build the programs into build/
