@@ -8,7 +8,7 @@ import (
 
 // TestWork has each layer work in both directions.
 func TestWork(t *testing.T) {
-	rounds, size := 20, 200_000
+	rounds, size := 10, 200_000
 	if testing.Short() {
 		rounds, size = 3, 50_000
 	}

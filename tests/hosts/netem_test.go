@@ -15,7 +15,7 @@ func TestNetem(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes minutes")
 	}
-	const rounds, size = 10, 100_000
+	const rounds, size = 4, 100_000
 	eachDriver(t, func(t *testing.T, d driver, p *peer) {
 		for _, fault := range []struct{ name, args string }{
 			{"packets lost", "loss %s"},
@@ -36,7 +36,7 @@ func TestNetem(t *testing.T) {
 							p.run(t, host, "tc", "qdisc", "del", "dev", d.wire, "root")
 						}
 					}()
-					ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+					ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
 					defer stop()
 					began := time.Now()
 					for _, o := range all {
