@@ -14,12 +14,13 @@ func TestMany(t *testing.T) {
 	c := side{compile(t, "many.c", "-lrdmacm", "-libverbs"), "7496", nil}
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)
-		for _, conns := range []int{1, 16, 256} {
+		for _, work := range []struct{ conns, n int }{{1, 1000}, {16, 3000}, {256, 5000}} {
+			conns, n := work.conns, work.n
 			if *reps == 0 {
 				conns = min(conns, 32)
+				n = 4 * conns
 			}
 			const size = 64
-			n := max(scaled(4000), 2*conns)
 			o, b := turns(ours, c, func(s side) result {
 				defer s.start(t, addr)() // a server that has nothing left over from earlier connections
 				r := s.run(t, addr, s.port, fmt.Sprint(conns), fmt.Sprint(n))

@@ -30,11 +30,11 @@ func TestPerftest(t *testing.T) {
 			n      int
 			args   []string // of both
 		}{
-			{"ib_send_lat", []string{"send", "lat"}, "ib_send_lat, 8 bytes", 2000, []string{"-s", "8"}},
-			{"ib_write_lat", []string{"write", "lat"}, "ib_write_lat, 8 bytes", 2000, []string{"-s", "8"}},
-			{"ib_read_lat", []string{"read", "lat"}, "ib_read_lat, 8 bytes", 2000, []string{"-s", "8"}},
-			{"ib_atomic_lat", []string{"fetch-add", "lat"}, "ib_atomic_lat", 2000, nil},
-			{"ib_send_bw", []string{"send", "bw"}, "ib_send_bw, 64 KiB", 500, []string{"-s", "65536"}},
+			{"ib_send_lat", []string{"send", "lat"}, "ib_send_lat, 8 bytes", 1000, []string{"-s", "8"}},
+			{"ib_write_lat", []string{"write", "lat"}, "ib_write_lat, 8 bytes", 1000, []string{"-s", "8"}},
+			{"ib_read_lat", []string{"read", "lat"}, "ib_read_lat, 8 bytes", 1000, []string{"-s", "8"}},
+			{"ib_atomic_lat", []string{"fetch-add", "lat"}, "ib_atomic_lat", 1000, nil},
+			{"ib_send_bw", []string{"send", "bw"}, "ib_send_bw, 64 KiB", 300, []string{"-s", "65536"}},
 		} {
 			if work.theirs == "ib_atomic_lat" && device == labtest.SIW {
 				continue // it has no atomics
