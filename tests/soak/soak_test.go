@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,11 +25,15 @@ var (
 	every    = flag.Duration("every", 5*time.Second, "time between samples")
 	stall    = flag.Duration("stall", 30*time.Second, "how long a layer may make no progress")
 	seed     = flag.Uint64("seed", 0, "what the load is made from; 0 takes any")
+	only     = flag.String("layers", "", "layers to run, separated by commas; all if empty")
 	folder   = flag.String("samples", "", "folder for the samples, DEVICE.jsonl")
 )
 
 // TestSoak runs all layers at once, and judges what came of it.
 func TestSoak(t *testing.T) {
+	if *only != "" {
+		layers = slices.DeleteFunc(layers, func(l layer) bool { return !slices.Contains(strings.Split(*only, ","), l.name) })
+	}
 	labtest.Each(t, func(t *testing.T, device string) {
 		r := newRun(t, device)
 		for _, reason := range r.run().Verdict() {

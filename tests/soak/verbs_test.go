@@ -72,9 +72,26 @@ func (v *verbsEnd) send(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
+// patience is how long a request that has all that it needs may take.
+const patience = 20 * time.Second
+
+// sends waits for send requests to complete. If that takes too long it says
+// whether the device or the news of it was late.
+func (v *verbsEnd) sends(ctx context.Context) (int, error) {
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	n, err := v.SendCQ.PollWait(limited, v.wcs[:])
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		late := v.SendCQ.Poll(v.wcs[:])
+		attr, qerr := v.QP.Query()
+		return 0, fmt.Errorf("%w for %v; then there were %d completions; QP %d: %+v (%v), err %v", err, patience, late, v.QP.Num(), attr, qerr, v.Err())
+	}
+	return n, err
+}
+
 // completed waits for sends to complete, in the order they were sent in.
 func (v *verbsEnd) completed(ctx context.Context) error {
-	n, err := v.SendCQ.PollWait(ctx, v.wcs[:])
+	n, err := v.sends(ctx)
 	if err != nil {
 		return fmt.Errorf("await message %d to be sent: %w", v.done, err)
 	}
@@ -280,7 +297,7 @@ func (c *verbsClient) post(ctx context.Context, wrs ...uverbs.SendWR) error {
 		return fmt.Errorf("%v: %w", wrs[0].Opcode, err)
 	}
 	for next := 0; next < len(wrs); {
-		n, err := c.SendCQ.PollWait(ctx, c.wcs[:])
+		n, err := c.sends(ctx)
 		if err != nil {
 			return fmt.Errorf("await %v: %w", wrs[next].Opcode, err)
 		}
