@@ -155,7 +155,11 @@ func (q *SendQueue) encodeSimple(wqe *abi.RxeSendWqe, wr *provider.SendWR) error
 	rdma.RemoteAddr, rdma.Rkey = wr.RemoteAddr, wr.RKey
 	*(*provider.SGE)(unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe))) = *sge
 	setDMA(&wqe.Dma, uint64(sge.Length), 1)
-	wqe.Wr.WrId, wqe.Wr.Opcode, wqe.Wr.SendFlags = wr.ID, uint32(wr.Opcode), uint32(wr.Flags&^provider.SendInline)
+	flags := wr.Flags &^ provider.SendInline
+	if wr.Opcode == provider.OpRDMARead {
+		flags &^= provider.SendFence // see fetches
+	}
+	wqe.Wr.WrId, wqe.Wr.Opcode, wqe.Wr.SendFlags = wr.ID, uint32(wr.Opcode), uint32(flags)
 	wqe.Status, wqe.State, wqe.Iova, wqe.HasRdAtomic = 0, 0, wr.RemoteAddr, 0
 	return nil
 }
@@ -207,6 +211,9 @@ func encodeOperation(wqe *abi.RxeSendWqe, wr *provider.SendWR) error {
 func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *provider.SendWR) (provider.SendFlags, error) {
 	payload := unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe))
 	flags := wr.Flags &^ provider.SendInline
+	if fetches[wr.Opcode] || wr.Opcode == provider.OpAtomicWrite {
+		flags &^= provider.SendFence
+	}
 	switch wr.Opcode {
 	case provider.OpLocalInv, provider.OpBindMW, provider.OpFlush:
 		switch {
@@ -271,6 +278,11 @@ func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *provider.SendWR) (provid
 }
 
 // fetches are the operations that bring data, which needs memory to go to.
+//
+// They, and OpAtomicWrite, are never fenced: the kernel counts them among those
+// that a fence waits for, and when such a one is to be sent again, as when its
+// packet was lost, it waits for itself, for ever. They need no fence: they read no
+// memory here, and are answered in order.
 var fetches = [len(takenBy)]bool{provider.OpRDMARead: true, provider.OpCompareSwap: true, provider.OpFetchAdd: true}
 
 // Cap implements [provider.SendQueue].

@@ -1,0 +1,58 @@
+package uverbs_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestFencedAgain has fenced requests sent again, because the peer does not take
+// any yet: rxe would have a fenced READ or atomic wait for itself then.
+func TestFencedAgain(t *testing.T) {
+	for _, op := range []uverbs.Opcode{uverbs.OpRDMAWrite, uverbs.OpRDMARead, uverbs.OpFetchAdd, uverbs.OpCompareSwap} {
+		a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.RXE})
+		here, there := labtest.Must(a.QP.Endpoint(1, 1))(t), labtest.Must(b.QP.Endpoint(1, 2))(t)
+		for _, s := range []*labtest.Side{a, b} {
+			if err := s.QP.Modify(uverbs.QPAttr{State: uverbs.StateReset}, uverbs.MaskState); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := a.QP.Connect(here, there, uverbs.ConnectOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		for id := range uint64(2) { // the second waits for the first
+			_, err := a.QP.PostSend([]uverbs.SendWR{{
+				ID: id, Opcode: op, Flags: uverbs.SendSignaled | uverbs.SendFence,
+				SGL: []uverbs.SGE{a.MR.SGE(0, 8)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(),
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for before := retries(t); retries(t) == before; time.Sleep(10 * time.Millisecond) {
+		}
+		if err := b.QP.Connect(there, here, uverbs.ConnectOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		for id := range uint64(2) {
+			if wc := next(t, a.SendCQ); wc.ID != id {
+				t.Errorf("%v: completion %+v, want %d", op, wc, id)
+			}
+		}
+	}
+}
+
+// retries is how often rxe had no answer in time.
+func retries(t *testing.T) uint64 {
+	c, err := labtest.OpenDevice(t, labtest.RXE).Counters(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, ok := c["completer_retry_err"]
+	if !ok {
+		t.Fatalf("no such counter in %v", c)
+	}
+	return n
+}
