@@ -160,6 +160,9 @@ func TestLink(t *testing.T) {
 			"rsock": {unix.ECONNRESET, os.ErrDeadlineExceeded},
 		}, l.err)
 		took := l.when.Sub(start)
+		if errors.Is(l.err, uverbs.WCFlushErr) && !errors.Is(l.err, cm.ErrDisconnected) && e.layer.name != "rsock" {
+			saw += ", and no reason within 5 s"
+		}
 		e.close(l.s)
 		// Whether the connection manager's queue pair was hit is chance.
 		ctx, cancel := context.WithTimeout(e.Context(), 3*time.Second)

@@ -37,6 +37,9 @@ var names = []struct {
 }
 
 func nameOf(err error) string {
+	if _, ok := errors.AsType[*cm.RejectedError](err); ok {
+		return "`*cm.RejectedError`"
+	}
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return "`" + unix.ErrnoName(errno) + "`"
 	}
