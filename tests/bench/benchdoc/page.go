@@ -142,9 +142,9 @@ func group(b *strings.Builder, g record.Group, lines []record.Line, plot string)
 		if l.Target != g.Target && l.Target != 0 {
 			v += fmt.Sprintf(" (of %.2f)", l.Target)
 		}
-		ratio := l.Told()
-		if len(l.C) == 0 {
-			ratio = ""
+		ratio := ""
+		if r, untold := l.Ratio(); untold == "" {
+			ratio = fmt.Sprintf("%.2f", r)
 		}
 		fmt.Fprintf(b, "| %s | %s | %s | %v | %s | %v | %s | %s |\n", driver(l.Device), l.Name, l.Unit, l.Ours, l.Beside, l.C, ratio, v)
 	}

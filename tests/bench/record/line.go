@@ -96,15 +96,6 @@ func met(ok bool) Verdict {
 	return Missed
 }
 
-// Told is the ratio in words, or why there is none.
-func (l Line) Told() string {
-	if r, v := l.Ratio(); v == "" {
-		return fmt.Sprintf("%.2f", r)
-	} else {
-		return string(v)
-	}
-}
-
 // String is the line as tests log it.
 func (l Line) String() string {
 	name := l.Name

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -13,6 +14,15 @@ func around(median, spread float64) Sample {
 		s = append(s, median)
 	}
 	return append(s, median+spread/2)
+}
+
+// told is the ratio in words, or why there is none.
+func told(l Line) string {
+	r, untold := l.Ratio()
+	if untold != "" {
+		return string(untold)
+	}
+	return fmt.Sprintf("%.2f", r)
 }
 
 func TestVerdict(t *testing.T) {
@@ -42,7 +52,7 @@ func TestVerdict(t *testing.T) {
 		{"once more", Line{Ours: append(around(0, 0), 1)}, "too noisy", Missed},
 		{"by nothing", Line{Target: 1, Ours: around(0, 0), C: around(0, 0)}, "too noisy", TooNoisy},
 	} {
-		if told, verdict := test.line.Told(), test.line.Verdict(); told != test.told || verdict != test.verdict {
+		if told, verdict := told(test.line), test.line.Verdict(); told != test.told || verdict != test.verdict {
 			t.Errorf("%s: %s, %s; want %s, %s", test.name, told, verdict, test.told, test.verdict)
 		}
 		_, none := test.line.Ratio()
