@@ -23,7 +23,7 @@ import (
 var (
 	duration = flag.Duration("duration", 5*time.Second, "how long TestSoak runs on each device")
 	every    = flag.Duration("every", 5*time.Second, "time between samples")
-	stall    = flag.Duration("stall", 30*time.Second, "how long a layer may make no progress")
+	stall    = flag.Duration("stall", time.Minute, "how long a layer may make no progress")
 	seed     = flag.Uint64("seed", 0, "what the load is made from; 0 takes any")
 	only     = flag.String("layers", "", "layers to run, separated by commas; all if empty")
 	folder   = flag.String("samples", "", "folder for the samples, DEVICE.jsonl")

@@ -73,7 +73,7 @@ func (v *verbsEnd) send(ctx context.Context) (n int, err error) {
 }
 
 // patience is how long a request that has all that it needs may take.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // sends waits for send requests to complete. If that takes too long it says
 // whether the device or the news of it was late.
