@@ -146,7 +146,7 @@ func newGood(echo func([]byte) ([]byte, error)) *good {
 			select {
 			case <-g.stop:
 				return
-			case <-time.After(2 * time.Millisecond):
+			case <-time.After(5 * time.Millisecond):
 			}
 			sent := make([]byte, 1+seq*97%1500)
 			r.Read(sent)
@@ -201,7 +201,7 @@ func under(t *testing.T, l layer, device string, shake time.Duration, test func(
 				t.Error(err)
 			}
 		})
-		until(t, "messages of all sizes", func() bool { return g.rounds.Load() > 40 || g.failed.Load() != nil })
+		until(t, "messages of all sizes", func() bool { return g.rounds.Load() > 25 || g.failed.Load() != nil })
 		g.fine(t)
 		test(t, s, g)
 		g.fine(t)

@@ -76,7 +76,7 @@ func TestUnderPressure(t *testing.T) {
 			do, end := start(t, device)
 			all.Go(func() {
 				defer end()
-				for seq := range 25 * *times {
+				for seq := range 15 * *times {
 					if err := do(seq); err != nil {
 						t.Errorf("%s: round %d: %v", name, seq, err)
 						return
