@@ -141,7 +141,7 @@ type peer struct {
 }
 
 // bootTime is how long a machine may take until it answers.
-const bootTime = 3 * time.Minute
+const bootTime = 5 * time.Minute
 
 // dialPeer waits until the peer answers.
 func dialPeer(t *testing.T) *peer {

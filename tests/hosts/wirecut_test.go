@@ -88,6 +88,10 @@ func atWork(t *testing.T, p *peer, d driver) (all []*ongoing, stop func()) {
 func (o *ongoing) goesOn(t *testing.T, what string, began time.Time) {
 	t.Helper()
 	for was := o.rounds.Load(); o.rounds.Load() < was+2; {
+		if o.layer.datagrams && time.Since(began) > 30*time.Second {
+			record(t, what, o.layer, o.driver, "no answers any more, as the peer's QP failed", time.Since(began))
+			return
+		}
 		select {
 		case <-o.done:
 			o.expect(t, what, began)

@@ -37,6 +37,9 @@ var ports = []string{portIn, portOut, portErr, portResult}
 // errBoot is a kernel that went down before anything ran on it.
 var errBoot = errors.New("the kernel did not come up")
 
+// bootLimit is how long each of two machines may take until the program starts.
+const bootLimit = 90 * time.Second
+
 // errWarned is a kernel that told of a bug of its own.
 var errWarned = errors.New("the kernel warned")
 
@@ -121,6 +124,18 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 
 	stdout, stderr := &counter{w: io.Discard}, &counter{w: io.Discard}
 	rep := &report{up: make(chan struct{})}
+	var hung atomic.Bool
+	if opt.net != nil { // the other machine waits; for one alone LAB_TIMEOUT will do
+		watch := time.AfterFunc(bootLimit, func() {
+			select {
+			case <-rep.up:
+			default:
+				hung.Store(true)
+				vm.Cancel()
+			}
+		})
+		defer watch.Stop()
+	}
 	var streams sync.WaitGroup
 	serve := func(l net.Listener, use func(net.Conn)) {
 		streams.Go(func() {
@@ -163,6 +178,8 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	switch {
 	case ctx.Err() != nil:
 		return exitLab, fmt.Errorf("stopped: %w%s", context.Cause(ctx), tail(console))
+	case hung.Load() && !rep.started:
+		return exitLab, fmt.Errorf("%w in %v%s", errBoot, bootLimit, tail(console))
 	case rep.err != nil:
 		return exitLab, rep.err
 	case !rep.started && err != nil:
