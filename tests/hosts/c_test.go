@@ -62,7 +62,7 @@ func TestC(t *testing.T) {
 						if strings.Contains(out, "invalid data") || !strings.Contains(out, r.validate) {
 							t.Errorf("%s", out)
 						}
-						recordAs(t, what, "programs", d, "right", time.Since(began))
+						recordAs(t, what, fmt.Sprintf("server on host %d", host), d, "right", time.Since(began))
 					})
 				}
 			}
