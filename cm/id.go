@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -363,7 +364,11 @@ func (id *ID) Connect(p ConnParam) error {
 	if err != nil {
 		return err
 	}
-	err = do(id, abi.RDMA_USER_CM_CMD_CONNECT, abi.RdmaUcmConnect{ConnParam: a, Id: id.handle, Ece: p.ECE.abi()})
+	// siw waits for TCP's handshake here. A signal would end that, and the kernel
+	// begin anew; the listener's siw would take the end of the first for its own.
+	err = sys.Uninterrupted(func() error {
+		return do(id, abi.RDMA_USER_CM_CMD_CONNECT, abi.RdmaUcmConnect{ConnParam: a, Id: id.handle, Ece: p.ECE.abi()})
+	})
 	most := roceRequest
 	if id.space.datagram() {
 		most = roceDatagramRequest

@@ -1,0 +1,74 @@
+package faults
+
+import (
+	"bytes"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rsock"
+)
+
+// TestSignals makes connections and sends over them while every thread gets one
+// signal after the other, of those that interrupt system calls. siw's listeners
+// fail for good when a dial is interrupted.
+func TestSignals(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		caught := make(chan os.Signal, 1)
+		signal.Notify(caught, unix.SIGUSR1)
+		before := labtest.Settled(t) // with the goroutine that signals take
+		var wg sync.WaitGroup
+		var stop atomic.Bool
+		wg.Go(func() {
+			for i := 0; !stop.Load(); i++ {
+				tasks, err := os.ReadDir("/proc/self/task")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for _, task := range tasks {
+					tid, _ := strconv.Atoi(task.Name())
+					unix.Tgkill(os.Getpid(), tid, []unix.Signal{unix.SIGURG, unix.SIGUSR1}[i%2])
+				}
+				time.Sleep(200 * time.Microsecond)
+			}
+		})
+		l := labtest.Must(rsock.Listen("tcp", labtest.AddrOf(device)+":0"))(t)
+		sent := bytes.Repeat([]byte("signals "), 1000)
+		wg.Go(func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return // closed
+				}
+				if _, err := c.Write(sent); err != nil {
+					t.Error(err)
+				}
+				c.Close()
+			}
+		})
+		for i := range 10 {
+			c, err := rsock.Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Fatalf("dial %d: %v", i, err)
+			}
+			got := bytes.Buffer{}
+			if _, err := got.ReadFrom(c); err != nil || !bytes.Equal(got.Bytes(), sent) {
+				t.Fatalf("connection %d: %d bytes, %v", i, got.Len(), err)
+			}
+			c.Close()
+		}
+		stop.Store(true)
+		l.Close()
+		wg.Wait()
+		signal.Stop(caught)
+		labtest.SameInventory(t, before)
+	})
+}
