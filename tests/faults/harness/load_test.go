@@ -15,7 +15,8 @@ type load struct {
 	rounds atomic.Int64
 	stop   atomic.Bool
 	done   chan struct{}
-	turn   sync.Mutex // held by a round, or who would have none
+	turn   sync.Mutex  // held by a round, or who would have none
+	failed atomic.Bool // set in a round's turn
 
 	// After done:
 	err  error
@@ -51,6 +52,9 @@ func (l *load) round() error {
 	l.began = time.Now()
 	l.mu.Unlock()
 	err := l.s.Round(ctx)
+	if err != nil {
+		l.failed.Store(true)
+	}
 	l.turn.Unlock()
 	l.mu.Lock()
 	l.when = time.Now()
@@ -72,13 +76,6 @@ func (l *load) more(n int64) error {
 		}
 	}
 	return nil
-}
-
-// between calls f between two rounds.
-func (l *load) between(f func()) {
-	l.turn.Lock()
-	defer l.turn.Unlock()
-	f()
 }
 
 // slowest is how long the longest round took, of those since the last call.
