@@ -53,6 +53,7 @@ func (o *ongoing) begin(ctx context.Context, rounds, size int) {
 		for o.err == nil && o.rounds.Load() < int64(rounds) {
 			if o.err = o.s.round(ctx, int(o.rounds.Load()), size); o.err == nil {
 				o.rounds.Add(1)
+				o.err = ctx.Err() // rsock knows deadlines only
 			}
 		}
 		o.ended = time.Now()
