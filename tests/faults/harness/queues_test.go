@@ -87,13 +87,13 @@ func TestNoReceive(t *testing.T) {
 	each(t, fault{title: "messages that find no receive", quick: "verbs", only: "verbs", run: func(e *env) {
 		l := labtest.Must(cm.Listen(e.Context(), e.addr))(e)
 		accepted := make(chan *cm.Endpoint, 1)
+		once := uint8(1) // each side's is what the other has
 		go func() {
 			if r, err := l.Accept(e.Context()); err == nil {
-				peer, _ := r.Accept(e.Context(), cm.Options{})
+				peer, _ := r.Accept(e.Context(), cm.Options{RNRRetryCount: &once})
 				accepted <- peer
 			}
 		}()
-		once := uint8(1)
 		d := cm.Dialer{Options: cm.Options{Events: true, RNRRetryCount: &once}}
 		ep := labtest.Must(d.Dial(e.Context(), l.Addr().String()))(e)
 		peer := <-accepted
