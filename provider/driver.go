@@ -49,6 +49,7 @@ type QPCap struct {
 // QPInit is what a driver needs to know before a QP is made.
 type QPInit struct {
 	Type           QPType
+	Cap            *QPCap // what create will ask for, which the driver may raise
 	SignalAll      bool
 	SharedRecv     bool // receives come from an SRQ: no receive queue
 	SendCQ, RecvCQ CompletionQueue

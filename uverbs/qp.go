@@ -124,7 +124,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 		return provider.QPInfo{Handle: q.handle, QPNum: q.num, Cap: q.cap}, err
 	}
 	send, recv, err := core.driver.CreateQP(core.provider(), provider.QPInit{
-		Type: opt.Type, SignalAll: opt.SignalAll, SharedRecv: opt.SRQ != nil,
+		Type: opt.Type, Cap: &opt.Cap, SignalAll: opt.SignalAll, SharedRecv: opt.SRQ != nil,
 		SendCQ: opt.SendCQ.queue, RecvCQ: opt.RecvCQ.queue,
 	}, create)
 	handle := q.handle

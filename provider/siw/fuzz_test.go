@@ -144,7 +144,7 @@ func FuzzPost(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer cq.Close()
-		sq, rq, err := Driver{}.CreateQP(h.dev, provider.QPInit{Type: provider.RC, SendCQ: cq, RecvCQ: cq}, func(u provider.UHW) (provider.QPInfo, error) {
+		sq, rq, err := Driver{}.CreateQP(h.dev, provider.QPInit{Type: provider.RC, Cap: &provider.QPCap{}, SendCQ: cq, RecvCQ: cq}, func(u provider.UHW) (provider.QPInfo, error) {
 			copy(u.Out, mmap.Bytes(&abi.SiwUrespCreateQp{NumSqe: sqes, NumRqe: rqes, SqKey: queueSpace, RqKey: 2 * queueSpace}))
 			return provider.QPInfo{QPNum: 5, Cap: provider.QPCap{MaxSendSGE: sges, MaxRecvSGE: sges, MaxInline: inline}}, nil
 		})

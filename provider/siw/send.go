@@ -2,6 +2,7 @@ package siw
 
 import (
 	"errors"
+	"os"
 	"time"
 	"unsafe"
 
@@ -217,8 +218,30 @@ func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *provider.SendWR) (uint32, error)
 	if copySGL(sqe.Sge(), wr.SGL) > q.maxMsg {
 		return 0, provider.ErrMessageTooLong
 	}
-	return word(flags, uint8(len(wr.SGL)), op), nil
+	n := len(wr.SGL)
+	if n == 1 && maxSGE > 1 {
+		n = splitAtPageEnd(sqe.Sge())
+	}
+	return word(flags, uint8(n), op), nil
 }
+
+// splitAtPageEnd makes two SGEs of one for few bytes that lie on two pages, and
+// says how many there are. What a doorbell finds the kernel busy with is sent by
+// a thread of its own, and that takes the wrong bytes of such a one
+// (siw_try_1seg, Linux 6.1 to 7.2).
+func splitAtPageEnd(sgl *[abi.SIW_MAX_SGE]abi.SiwSge) int {
+	const few = 32 // MAX_HDR_INLINE
+	first := &sgl[0]
+	here := pageSize - uint32(first.Laddr)%pageSize
+	if first.Length > few || first.Length <= here {
+		return 1
+	}
+	sgl[1] = abi.SiwSge{Laddr: first.Laddr + uint64(here), Length: first.Length - here, Lkey: first.Lkey}
+	first.Length = here
+	return 2
+}
+
+var pageSize = uint32(os.Getpagesize())
 
 // inline copies data to where the SGEs but the first would be.
 func (q *SendQueue) inline(sqe *abi.SiwSqe, wr *provider.SendWR) error {

@@ -1,0 +1,47 @@
+package uverbs_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestPageEnd sends few bytes that lie on two pages while the device is busy:
+// siw would send some of them twice, and others not.
+func TestPageEnd(t *testing.T) {
+	const page, large, few, sends = 4096, 1 << 20, 32, 16
+	labtest.Each(t, func(t *testing.T, device string) {
+		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Memory: large + (sends+1)*page, Cap: uverbs.QPCap{
+			MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1,
+		}})
+		for i := range a.MR.Bytes() {
+			a.MR.Bytes()[i] = byte(i*7 + i/page)
+		}
+		for round := range 5 {
+			wrs := []uverbs.SendWR{}
+			for range 8 {
+				wrs = append(wrs, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, SGL: []uverbs.SGE{a.MR.SGE(0, large)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
+			}
+			at := func(i int) int { return large + (i+1)*page - 1 - (i+round)%(few-1) }
+			for i := range sends {
+				if _, err := b.PostRecv(uverbs.RecvWR{ID: uint64(i), SGL: []uverbs.SGE{b.MR.SGE(large+i*page, few)}}); err != nil {
+					t.Fatal(err)
+				}
+				wrs = append(wrs, uverbs.SendWR{ID: uint64(i), Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.MR.SGE(at(i), few)}})
+			}
+			if n, err := a.QP.PostSend(wrs); n != len(wrs) || err != nil {
+				t.Fatalf("posted %d: %v", n, err)
+			}
+			for i := range sends {
+				wc := next(t, b.RecvCQ)
+				got, want := b.MR.Bytes()[large+i*page:][:few], a.MR.Bytes()[at(i):][:few]
+				if wc.ID != uint64(i) || !bytes.Equal(got, want) {
+					t.Errorf("round %d, message %d, %d bytes before the end of a page: %x, want %x", round, i, large+(i+1)*page-at(i), got, want)
+				}
+				next(t, a.SendCQ)
+			}
+		}
+	})
+}
