@@ -71,7 +71,6 @@ func latencies(t *testing.T, device string, ours, c side) {
 // rates are of small messages, posted one and 32 at a time, and of large ones.
 func rates(t *testing.T, device string, ours, c side) {
 	addr := labtest.AddrOf(device)
-	const small, large = 64, 64 << 10
 	for _, op := range []struct{ arg, name string }{{"send", "SEND"}, {"write", "WRITE"}} {
 		measure := func(size, n, list int) (of, beside figures) {
 			n = scaled(n)
@@ -85,25 +84,28 @@ func rates(t *testing.T, device string, ours, c side) {
 				return r
 			})
 		}
-		line := comparison{group: "message rate", device: device, unit: "/s", better: higher}
-		o, single := measure(small, 10000, 1)
-		line.name = fmt.Sprintf("%s of %d bytes", op.name, small)
-		line.ours, line.c = o.per("messages"), single.per("messages")
-		line.report(t)
+		for _, size := range []int{8, 64} {
+			line := comparison{group: "message rate", device: device, unit: "/s", better: higher}
+			o, single := measure(size, 6000, 1)
+			line.name = fmt.Sprintf("%s of %d bytes", op.name, size)
+			line.ours, line.c = o.per("messages"), single.per("messages")
+			line.report(t)
 
-		o, b := measure(small, 10000, 32)
-		line.name += ", 32 at a time"
-		line.ours, line.c = o.per("messages"), b.per("messages")
-		line.report(t)
+			o, b := measure(size, 6000, 32)
+			line.name += ", 32 at a time"
+			line.ours, line.c = o.per("messages"), b.per("messages")
+			line.report(t)
 
-		line.group = "message rate, batched"
-		line.c = single.per("messages")
-		line.report(t)
-
-		o, b = measure(large, 400, 1)
-		line = comparison{group: "bandwidth", device: device, name: fmt.Sprintf("%s of %d KiB", op.name, large>>10), unit: "MB/s", better: higher}
-		line.ours, line.c = times(o.per("bytes"), 1e-6), times(b.per("bytes"), 1e-6)
-		line.report(t)
+			line.group = "message rate, batched"
+			line.c = single.per("messages")
+			line.report(t)
+		}
+		for _, work := range []struct{ size, n int }{{4 << 10, 3000}, {64 << 10, 300}, {1 << 20, 20}} {
+			o, b := measure(work.size, work.n, 1)
+			line := comparison{group: "bandwidth", device: device, name: fmt.Sprintf("%s of %d KiB", op.name, work.size>>10), unit: "MB/s", better: higher}
+			line.ours, line.c = times(o.per("bytes"), 1e-6), times(b.per("bytes"), 1e-6)
+			line.report(t)
+		}
 	}
 }
 

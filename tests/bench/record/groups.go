@@ -29,7 +29,7 @@ var Groups = []Group{
 	}, {
 		Name: "message rate", Part: Lab, Work: "Message rate",
 		Wanted: "≥ 1.0 × C's", Target: 1,
-		Lines: slices.Concat([]string{"SEND of 64 bytes", "WRITE of 64 bytes"}, batches),
+		Lines: slices.Concat([]string{"SEND of 8 bytes", "SEND of 64 bytes", "WRITE of 8 bytes", "WRITE of 64 bytes"}, batches),
 	}, {
 		Name: "message rate, batched", Part: Lab, Work: "Message rate, 32 posted at a time",
 		Wanted: "≥ 1.3 × C's, posted one by one", Target: 1.3,
@@ -37,7 +37,7 @@ var Groups = []Group{
 	}, {
 		Name: "bandwidth", Part: Lab, Work: "Bandwidth",
 		Wanted: "≥ 1.0 × C's", Target: 1,
-		Lines: []string{"SEND of 64 KiB", "WRITE of 64 KiB"},
+		Lines: []string{"SEND of 4 KiB", "SEND of 64 KiB", "SEND of 1024 KiB", "WRITE of 4 KiB", "WRITE of 64 KiB", "WRITE of 1024 KiB"},
 	}, {
 		Name: "perftest", Part: Lab, Work: "`verbs perf`, latency and bandwidth",
 		Wanted: "as good as perftest's", Target: 1,
@@ -85,7 +85,10 @@ var (
 		"post_recv_1", "post_recv_16", "post_send_1", "post_send_16", "post_send_64",
 		"poll_1", "poll_16", "poll_empty_1",
 	}
-	batches = []string{"SEND of 64 bytes, 32 at a time", "WRITE of 64 bytes, 32 at a time"}
+	batches = []string{
+		"SEND of 8 bytes, 32 at a time", "SEND of 64 bytes, 32 at a time",
+		"WRITE of 8 bytes, 32 at a time", "WRITE of 64 bytes, 32 at a time",
+	}
 	streams = []string{
 		"echo of 8 bytes", "echo of 4096 bytes", "echo of 65536 bytes",
 		"send of 64 bytes", "send of 4096 bytes", "send of 65536 bytes", "send of 1048576 bytes",
