@@ -125,13 +125,13 @@ func (s *Socket) complete(r request, i int, wc *uverbs.WC) {
 // broken says what a failed request means.
 func broken(r request, wc *uverbs.WC) error {
 	switch {
+	case r == reqReceive:
+		return fmt.Errorf("%w: a frame does not fit: %w", ErrProtocol, wc.Err())
 	case wc.Status == uverbs.WCRetryExcErr, // it does not answer any more
 		wc.Status == uverbs.WCLocQPOpErr: // or there is no way to it: the link is down, on siw TCP has ended
 		return fmt.Errorf("%w: %w", cm.ErrDisconnected, wc.Err())
 	case r == reqRead:
 		return fmt.Errorf("%w: %w", ErrUnreadable, wc.Err())
-	case r == reqReceive:
-		return fmt.Errorf("%w: a frame does not fit: %w", ErrProtocol, wc.Err())
 	}
 	return fmt.Errorf("send: %w", wc.Err())
 }
