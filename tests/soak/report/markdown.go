@@ -80,7 +80,7 @@ func trends(p printf, run *samples.Run) {
 	}
 	p("## Growth\n\n| | median of the middle third | of the last | may be | slope, per hour |\n|---|--:|--:|--:|--:|\n")
 	for _, t := range all {
-		p("| %s | %.0f %s | %.0f %[3]s | %.0f %[3]s | %+.1f |\n", t.Name, t.Middle, t.Unit, t.Last, t.Bound, t.PerHour)
+		p("| %[1]s | %.0[2]f %[3]s | %.0[4]f %[3]s | %.0[5]f %[3]s | %+.1[6]f |\n", t.Name, t.Middle, t.Unit, t.Last, t.Bound, t.PerHour)
 	}
 	p("\n")
 }
