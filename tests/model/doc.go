@@ -6,5 +6,5 @@
 //	                     └─────────► model  ──► the error it must be, the
 //	                                            completions there must be
 //
-// The bytes are a fuzz test's input, or come from a seed that is printed.
+// The bytes come from a seed that is printed.
 package model

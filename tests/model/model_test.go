@@ -36,18 +36,6 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// FuzzModel is TestModel for go test -fuzz, which must run on a machine with
-// the devices.
-func FuzzModel(f *testing.F) {
-	f.Add([]byte("every call, in the order of the alphabet: ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
-	f.Fuzz(func(t *testing.T, in []byte) {
-		labtest.Require(t)
-		for _, device := range []string{labtest.RXE, labtest.SIW} {
-			play(t, device, in)
-		}
-	})
-}
-
 // play makes the calls of an input on a device, with connections of their own.
 func play(t *testing.T, device string, in []byte) (calls int) {
 	before := labtest.Settled(t)
