@@ -11,6 +11,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/goverbs/verbs/tests/docs/part"
 )
 
 func main() {
@@ -48,17 +50,9 @@ func run(results, page string, compose func(page, table string) (string, error))
 	return os.WriteFile(page, []byte(composed), 0o644)
 }
 
-// What the table of features stands between in README.md.
-const begin, end = "<!-- written by make tables -->\n", "<!-- end -->\n"
-
 // insert puts those features that somebody has into a page: yes where they are
 // there, nothing where they are not.
 func insert(page, table string) (string, error) {
-	before, rest, ok := strings.Cut(page, begin)
-	_, after, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		return "", errors.New("the page has no place for the table")
-	}
 	var b strings.Builder
 	for i, line := range strings.SplitAfter(table, "\n") {
 		cells := strings.Split(line, "|")
@@ -74,7 +68,7 @@ func insert(page, table string) (string, error) {
 			b.WriteString(strings.Join(cells, "|"))
 		}
 	}
-	return before + begin + b.String() + end + after, nil
+	return part.Replace(page, "make tables", b.String())
 }
 
 const head = `# Scenarios

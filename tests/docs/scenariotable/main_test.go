@@ -54,6 +54,7 @@ func TestBadResults(t *testing.T) {
 
 func TestInsert(t *testing.T) {
 	table := "| name | a | b |\n|---|---|---|\n| x | ok | refused |\n| y | refused | EINVAL |\n"
+	const begin, end = "<!-- written by make tables -->\n", "<!-- end -->\n"
 	got, err := insert("before\n"+begin+"old\n"+end+"after\n", table)
 	const want = "before\n" + begin + "| name | a | b |\n|---|---|---|\n| x | yes | |\n" + end + "after\n"
 	if err != nil || got != want {

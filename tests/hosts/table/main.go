@@ -6,53 +6,13 @@ package main
 import (
 	"errors"
 	"fmt"
-	"log"
-	"os"
 	"slices"
 	"strings"
+
+	"github.com/goverbs/verbs/tests/docs/part"
 )
 
-func main() {
-	log.SetFlags(0)
-	if len(os.Args) != 3 {
-		log.Fatal("usage: table rows docs/reliability.md")
-	}
-	if err := run(os.Args[1], os.Args[2]); err != nil {
-		log.Fatal(err)
-	}
-}
-
-func run(rows, page string) error {
-	text, err := os.ReadFile(rows)
-	if err != nil {
-		return err
-	}
-	part, err := markdown(string(text))
-	if err != nil {
-		return err
-	}
-	old, err := os.ReadFile(page)
-	if err != nil {
-		return err
-	}
-	composed, err := insert(string(old), part)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(page, []byte(composed), 0o644)
-}
-
-// What the part stands between.
-const begin, end = "<!-- written by make hosts -->\n", "<!-- end -->\n"
-
-func insert(page, part string) (string, error) {
-	before, rest, ok := strings.Cut(page, begin)
-	_, after, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		return "", errors.New("the page has no place for the hosts")
-	}
-	return before + begin + part + end + after, nil
-}
+func main() { part.Main("make hosts", markdown) }
 
 // cell is what came of something on a driver and a pair of kernels: results, and
 // with each the layers that had it and their times.

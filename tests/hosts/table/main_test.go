@@ -27,13 +27,3 @@ func TestMarkdown(t *testing.T) {
 		}
 	}
 }
-
-func TestInsert(t *testing.T) {
-	got, err := insert("a\n"+end+begin+"old\n"+end+"b\n", "new\n")
-	if want := "a\n" + end + begin + "new\n" + end + "b\n"; err != nil || got != want {
-		t.Errorf("%q, %v, want %q", got, err, want)
-	}
-	if _, err := insert("a\n"+end, "new\n"); err == nil {
-		t.Error("no place, no error")
-	}
-}

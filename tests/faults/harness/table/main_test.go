@@ -28,13 +28,3 @@ func TestMarkdown(t *testing.T) {
 		}
 	}
 }
-
-func TestInsert(t *testing.T) {
-	got, err := insert("a\n"+begin+"old\n"+end+"b\n"+end, "new\n")
-	if want := "a\n" + begin + "new\n" + end + "b\n" + end; err != nil || got != want {
-		t.Errorf("%q, %v, want %q", got, err, want)
-	}
-	if _, err := insert("a\n"+end, "new\n"); err == nil {
-		t.Error("no place, no error")
-	}
-}
