@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/conn"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -153,18 +152,7 @@ func serveConn(s *side) (service, error) {
 			}
 		}
 	}
-	s.handlers.Go(func() {
-		for {
-			req, err := l.Accept(s.ctx)
-			if err != nil {
-				if !errors.Is(err, cm.ErrClosed) {
-					s.fail("conn", "listener", err)
-				}
-				return
-			}
-			s.handle("conn", func(ctx context.Context) error { return serve(ctx, req) })
-		}
-	})
+	listen(s, "conn", func() (*conn.Request, error) { return l.Accept(s.ctx) }, serve)
 	return service{l.Addr().String(), l.Close, nil}, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -104,6 +105,23 @@ func (s *side) handle(layer string, f func(ctx context.Context) error) {
 		defer cancel()
 		if err := f(ctx); err != nil {
 			s.fail(layer, "server", err)
+		}
+	})
+}
+
+// listen has what a layer's listener accepts served, all at once, until it is
+// closed.
+func listen[T any](s *side, layer string, accept func() (T, error), serve func(context.Context, T) error) {
+	s.handlers.Go(func() {
+		for {
+			c, err := accept()
+			if err != nil {
+				if !errors.Is(err, net.ErrClosed) {
+					s.fail(layer, "listener", err)
+				}
+				return
+			}
+			s.handle(layer, func(ctx context.Context) error { return serve(ctx, c) })
 		}
 	})
 }

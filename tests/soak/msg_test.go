@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/msg"
 )
 
@@ -140,18 +139,7 @@ func serveMsg(s *side) (service, error) {
 		}
 		return nil
 	}
-	s.handlers.Go(func() {
-		for {
-			c, err := ln.Accept(s.ctx)
-			if err != nil {
-				if !errors.Is(err, cm.ErrClosed) {
-					s.fail("msg", "listener", err)
-				}
-				return
-			}
-			s.handle("msg", func(ctx context.Context) error { return serve(ctx, c) })
-		}
-	})
+	listen(s, "msg", func() (*msg.Socket, error) { return ln.Accept(s.ctx) }, serve)
 	return service{ln.Addr().String(), ln.Close, end}, nil
 }
 

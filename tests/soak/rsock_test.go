@@ -97,18 +97,7 @@ func serveStreams(s *side) (service, error) {
 		mine := key(binary.BigEndian.Uint64(hello[:])).answers()
 		return pipe(c, mine, int(binary.BigEndian.Uint32(hello[12:])), int(binary.BigEndian.Uint32(hello[8:])), nil)
 	}
-	s.handlers.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				if !errors.Is(err, net.ErrClosed) {
-					s.fail("rsock", "listener", err)
-				}
-				return
-			}
-			s.handle("rsock", func(ctx context.Context) error { return serve(ctx, c) })
-		}
-	})
+	listen(s, "rsock", l.Accept, serve)
 	return service{l.Addr().String(), l.Close, nil}, nil
 }
 

@@ -193,18 +193,7 @@ func serveCM(s *side, layer string, handle func(context.Context, *cm.Request) er
 	if err != nil {
 		return service{}, err
 	}
-	s.handlers.Go(func() {
-		for {
-			req, err := l.Accept(s.ctx)
-			if err != nil {
-				if !errors.Is(err, cm.ErrClosed) {
-					s.fail(layer, "listener", err)
-				}
-				return
-			}
-			s.handle(layer, func(ctx context.Context) error { return handle(ctx, req) })
-		}
-	})
+	listen(s, layer, func() (*cm.Request, error) { return l.Accept(s.ctx) }, handle)
 	return service{l.Addr().String(), l.Close, nil}, nil
 }
 
