@@ -110,23 +110,17 @@ func serveCM(ctx context.Context, addr string) (string, error) {
 	}
 	go func() {
 		defer l.Close()
-		for {
-			req, err := l.Accept(ctx)
+		listen(func() (*cm.Request, error) { return l.Accept(ctx) }, func(req *cm.Request) {
+			var e end
+			ep, err := req.Accept(ctx, e.options())
 			if err != nil {
 				return
 			}
-			go func() {
-				var e end
-				ep, err := req.Accept(ctx, e.options())
-				if err != nil {
-					return
-				}
-				defer ep.Close()
-				for err == nil {
-					err = e.answer(ctx)
-				}
-			}()
-		}
+			defer ep.Close()
+			for err == nil {
+				err = e.answer(ctx)
+			}
+		})
 	}()
 	return l.Addr().String(), nil
 }

@@ -48,26 +48,20 @@ func serveConn(ctx context.Context, addr string) (string, error) {
 	}
 	go func() {
 		defer l.Close()
-		for {
-			req, err := l.Accept(ctx)
+		listen(func() (*conn.Request, error) { return l.Accept(ctx) }, func(req *conn.Request) {
+			var c connEnd
+			cn, err := req.Accept(ctx, c.options())
 			if err != nil {
 				return
 			}
-			go func() {
-				var c connEnd
-				cn, err := req.Accept(ctx, c.options())
-				if err != nil {
-					return
+			defer cn.Close()
+			for err == nil {
+				var b []byte
+				if b, err = c.receive(ctx); err == nil {
+					err = c.send(ctx, b)
 				}
-				defer cn.Close()
-				for err == nil {
-					var b []byte
-					if b, err = c.receive(ctx); err == nil {
-						err = c.send(ctx, b)
-					}
-				}
-			}()
-		}
+			}
+		})
 	}()
 	return l.Addr().String(), nil
 }

@@ -42,6 +42,17 @@ func find(name string) *layer {
 	panic("no layer " + name)
 }
 
+// listen serves, all at once, what accept yields, until it fails.
+func listen[T any](accept func() (T, error), serve func(T)) {
+	for {
+		c, err := accept()
+		if err != nil {
+			return
+		}
+		go serve(c)
+	}
+}
+
 // workTime bounds a piece of work. The machines may be very slow.
 const workTime = 2 * time.Minute
 

@@ -24,22 +24,14 @@ func serveMsg(ctx context.Context, addr string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	go func() {
-		for {
-			s, err := l.Accept(ctx)
-			if err != nil {
+	go listen(func() (*msg.Socket, error) { return l.Accept(ctx) }, func(s *msg.Socket) {
+		defer s.Close()
+		for b, err := range s.Messages(ctx) {
+			if err != nil || s.Send(ctx, b) != nil {
 				return
 			}
-			go func() {
-				defer s.Close()
-				for b, err := range s.Messages(ctx) {
-					if err != nil || s.Send(ctx, b) != nil {
-						return
-					}
-				}
-			}()
 		}
-	}()
+	})
 	return l.Addr().String(), nil
 }
 

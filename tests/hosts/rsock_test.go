@@ -34,18 +34,10 @@ func serveRsock(ctx context.Context, addr string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				io.Copy(c, c)
-			}()
-		}
-	}()
+	go listen(l.Accept, func(c net.Conn) {
+		defer c.Close()
+		io.Copy(c, c)
+	})
 	return l.Addr().String(), nil
 }
 

@@ -31,26 +31,20 @@ func serveUD(ctx context.Context, addr string) (string, error) {
 	}
 	go func() {
 		defer l.Close()
-		for {
-			req, err := l.Accept(ctx)
+		listen(func() (*cm.Request, error) { return l.Accept(ctx) }, func(req *cm.Request) {
+			var d datagrams
+			e, err := req.Accept(ctx, cm.Options{Events: true, Setup: d.setup})
 			if err != nil {
 				return
 			}
-			go func() {
-				var d datagrams
-				e, err := req.Accept(ctx, cm.Options{Events: true, Setup: d.setup})
-				if err != nil {
+			defer e.Close()
+			for b := make([]byte, datagram); ; {
+				n, from, err := d.d.Recv(ctx, b)
+				if err != nil || d.d.Send(ctx, from, b[:n]) != nil {
 					return
 				}
-				defer e.Close()
-				for b := make([]byte, datagram); ; {
-					n, from, err := d.d.Recv(ctx, b)
-					if err != nil || d.d.Send(ctx, from, b[:n]) != nil {
-						return
-					}
-				}
-			}()
-		}
+			}
+		})
 	}()
 	return l.Addr().String(), nil
 }
