@@ -104,31 +104,34 @@ func (c *child) freeze() {
 // kill ends the child and says what it had to say. It may be called again.
 func (c *child) kill() {
 	c.t.Helper()
-	if c.dead {
-		return
-	}
-	c.dead = true
-	c.cmd.Process.Kill()
-	c.cmd.Wait()
-	if code := c.cmd.ProcessState.ExitCode(); code != -1 {
-		c.t.Errorf("the child ended by itself, with %d", code)
-	}
-	if c.t.Failed() {
-		c.t.Logf("child: %s", c.stderr.Bytes())
+	if c.reap() {
+		if code := c.cmd.ProcessState.ExitCode(); code != -1 {
+			c.t.Errorf("the child ended by itself, with %d", code)
+		}
+		if c.t.Failed() {
+			c.t.Logf("child: %s", c.stderr.Bytes())
+		}
 	}
 }
 
 // end is kill of a child that may have ended by itself, in good order.
 func (c *child) end() {
 	c.t.Helper()
+	if c.reap() {
+		if code := c.cmd.ProcessState.ExitCode(); code != -1 && code != 1 {
+			c.t.Errorf("the child ended with %d", code)
+		}
+		c.t.Logf("child: %s", c.stderr.Bytes())
+	}
+}
+
+// reap kills the child and waits for its end; false if that has been done.
+func (c *child) reap() bool {
 	if c.dead {
-		return
+		return false
 	}
 	c.dead = true
 	c.cmd.Process.Kill()
 	c.cmd.Wait()
-	if code := c.cmd.ProcessState.ExitCode(); code != -1 && code != 1 {
-		c.t.Errorf("the child ended with %d", code)
-	}
-	c.t.Logf("child: %s", c.stderr.Bytes())
+	return true
 }

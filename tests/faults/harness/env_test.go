@@ -161,6 +161,21 @@ func (e *env) goesOn(c *child, l *load, n int64) {
 	e.row("goes on", took, again)
 }
 
+// survived insists that a load still does rounds, ends it, and adds a row.
+func (e *env) survived(c *child, l *load, saw string, took time.Duration) {
+	e.Helper()
+	if err := l.more(3); err != nil {
+		e.Error(err)
+	}
+	if err := l.end(); err != nil {
+		e.Error(err)
+	}
+	e.close(l.s)
+	again := e.again(c)
+	c.kill()
+	e.row(saw, took, again)
+}
+
 // close insists that a session closes, and soon.
 func (e *env) close(s session) {
 	e.Helper()

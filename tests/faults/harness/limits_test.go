@@ -66,16 +66,7 @@ func TestFilesDialing(t *testing.T) {
 		if saw == "" {
 			e.Fatal("a dial needs no files")
 		}
-		if err := l.more(3); err != nil {
-			e.Error(err)
-		}
-		if err := l.end(); err != nil {
-			e.Error(err)
-		}
-		e.close(l.s)
-		again := e.again(c)
-		c.kill()
-		e.row(saw, took, again)
+		e.survived(c, l, saw, took)
 	}})
 }
 
@@ -105,16 +96,7 @@ func TestFilesAccepting(t *testing.T) {
 			}, err)
 		}
 		limitFiles(e, pid, 1<<20)
-		if err := l.more(3); err != nil {
-			e.Error(err)
-		}
-		if err := l.end(); err != nil {
-			e.Error(err)
-		}
-		e.close(l.s)
-		again := e.again(c)
-		c.kill()
-		e.row(saw, took, again)
+		e.survived(c, l, saw, took)
 	}})
 }
 
@@ -210,16 +192,7 @@ func TestAddressSpace(t *testing.T) {
 		if err := unix.Prlimit(0, unix.RLIMIT_AS, &old, nil); err != nil {
 			e.Fatal(err)
 		}
-		if err := l.more(3); err != nil {
-			e.Error(err)
-		}
-		if err := l.end(); err != nil {
-			e.Error(err)
-		}
-		e.close(l.s)
-		again := e.again(c)
-		c.kill()
-		e.row(saw, took, again)
+		e.survived(c, l, saw, took)
 	}})
 }
 
