@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"net"
 	"os"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/tests/bench/self"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -71,11 +71,7 @@ func serve(addr string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("ready")
-	go func() {
-		io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
+	self.Ready(cancel)
 	for {
 		r, err := l.Accept(ctx)
 		switch {

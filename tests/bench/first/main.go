@@ -6,7 +6,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"runtime/debug"
@@ -111,11 +110,7 @@ func serve(addr string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("ready")
-	go func() {
-		io.Copy(io.Discard, os.Stdin)
-		os.Exit(0)
-	}()
+	self.Ready(func() { os.Exit(0) })
 	for {
 		r, err := l.Accept(context.Background())
 		if err == nil {

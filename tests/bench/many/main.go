@@ -9,7 +9,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"net"
 	"os"
@@ -101,11 +100,7 @@ func serve(host, port string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("ready")
-	go func() {
-		io.Copy(io.Discard, os.Stdin)
-		os.Exit(0)
-	}()
+	self.Ready(func() { os.Exit(0) })
 	accept := func(i uint32) error {
 		r, err := l.Accept(ctx)
 		if err != nil {

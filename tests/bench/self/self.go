@@ -1,4 +1,4 @@
-// Package self tells programs about themselves.
+// Package self is what the programs here know and say of themselves.
 package self
 
 import (

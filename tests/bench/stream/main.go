@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/rsock"
+	"github.com/goverbs/verbs/tests/bench/self"
 )
 
 func main() {
@@ -96,11 +97,7 @@ func client(c net.Conn, w work) error {
 
 // serve serves one connection after the other until the standard input ends.
 func serve(l net.Listener) error {
-	fmt.Println("ready")
-	go func() {
-		io.Copy(io.Discard, os.Stdin)
-		os.Exit(0)
-	}()
+	self.Ready(func() { os.Exit(0) })
 	for {
 		c, err := l.Accept()
 		if err == nil {

@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"net"
 	"os"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/tests/bench/self"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -99,11 +99,7 @@ func serve(addr string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("ready")
-	go func() {
-		io.Copy(io.Discard, os.Stdin)
-		os.Exit(0)
-	}()
+	self.Ready(func() { os.Exit(0) })
 	for {
 		r, err := l.Accept(ctx)
 		if err == nil {
