@@ -11,6 +11,7 @@ import (
 // TestFencedAgain has fenced requests sent again, because the peer does not take
 // any yet: rxe would have a fenced READ or atomic wait for itself then.
 func TestFencedAgain(t *testing.T) {
+	rxe := labtest.OpenDevice(t, labtest.RXE)
 	for _, op := range []uverbs.Opcode{uverbs.OpRDMAWrite, uverbs.OpRDMARead, uverbs.OpFetchAdd, uverbs.OpCompareSwap} {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.RXE})
 		here, there := labtest.Must(a.QP.Endpoint(1, 1))(t), labtest.Must(b.QP.Endpoint(1, 2))(t)
@@ -31,7 +32,7 @@ func TestFencedAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for before := retries(t); retries(t) == before; time.Sleep(10 * time.Millisecond) {
+		for before := retries(t, rxe); retries(t, rxe) == before; time.Sleep(10 * time.Millisecond) {
 		}
 		if err := b.QP.Connect(there, here, uverbs.ConnectOptions{}); err != nil {
 			t.Fatal(err)
@@ -45,8 +46,8 @@ func TestFencedAgain(t *testing.T) {
 }
 
 // retries is how often rxe had no answer in time.
-func retries(t *testing.T) uint64 {
-	c, err := labtest.OpenDevice(t, labtest.RXE).Counters(1)
+func retries(t *testing.T, rxe *uverbs.Context) uint64 {
+	c, err := rxe.Counters(1)
 	if err != nil {
 		t.Fatal(err)
 	}
