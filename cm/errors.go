@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // Error is a failed operation. Its Object is the address involved.
@@ -84,6 +85,18 @@ func (e *RejectedError) Error() string {
 
 func (e *RejectedError) Is(target error) bool {
 	return target == unix.ECONNREFUSED || e.Reason < 0 && target == unix.Errno(-e.Reason)
+}
+
+// SendError is wc.Err(), of a completion from a send queue. It matches
+// [ErrDisconnected] as well if the status says that the peer is out of reach: it
+// does not answer, or there is no way to it any more, the link being down or, on
+// iWARP, TCP having ended. Completions with it may come before the event.
+func SendError(wc *uverbs.WC) error {
+	switch wc.Status {
+	case uverbs.WCRetryExcErr, uverbs.WCLocQPOpErr:
+		return fmt.Errorf("%w: %w", ErrDisconnected, wc.Err())
+	}
+	return wc.Err()
 }
 
 // fail wraps err, which came of op on an address.

@@ -3,6 +3,7 @@ package conn
 import (
 	"context"
 
+	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -81,7 +82,7 @@ func (c *Conn) finish(ctx context.Context, i int) error {
 		return err
 	}
 	o.busy = false
-	return o.wc.Err()
+	return cm.SendError(&o.wc)
 }
 
 func (c *Conn) chunk(i, n int) Span { return c.copy.region.Span(i*chunkSize, n) }

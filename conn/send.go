@@ -3,6 +3,7 @@ package conn
 import (
 	"fmt"
 
+	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -336,7 +337,7 @@ func (s *sender) done(wc *uverbs.WC) {
 		return
 	}
 	if wc.Status != uverbs.WCSuccess {
-		s.c.fails(wc.Err())
+		s.c.fails(cm.SendError(wc))
 	}
 	if e.sure {
 		s.coming--

@@ -1,6 +1,7 @@
 package msg
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/goverbs/verbs/cm"
@@ -124,16 +125,14 @@ func (s *Socket) complete(r request, i int, wc *uverbs.WC) {
 
 // broken says what a failed request means.
 func broken(r request, wc *uverbs.WC) error {
-	switch {
-	case r == reqReceive:
+	if r == reqReceive {
 		return fmt.Errorf("%w: a frame does not fit: %w", ErrProtocol, wc.Err())
-	case wc.Status == uverbs.WCRetryExcErr, // it does not answer any more
-		wc.Status == uverbs.WCLocQPOpErr: // or there is no way to it: the link is down, on siw TCP has ended
-		return fmt.Errorf("%w: %w", cm.ErrDisconnected, wc.Err())
-	case r == reqRead:
-		return fmt.Errorf("%w: %w", ErrUnreadable, wc.Err())
 	}
-	return fmt.Errorf("send: %w", wc.Err())
+	err := cm.SendError(wc)
+	if r == reqRead && !errors.Is(err, cm.ErrDisconnected) {
+		return fmt.Errorf("%w: %w", ErrUnreadable, err)
+	}
+	return err
 }
 
 // frameIn takes a frame of n bytes from a slot.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/conn"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -46,7 +47,7 @@ func (p *party) send(ctx context.Context) error {
 	if err := p.c.Await(ctx, conn.Sends, wc[:]); err != nil {
 		return err
 	}
-	return p.why(wc[0].Err())
+	return p.why(cm.SendError(&wc[0]))
 }
 
 func (p *party) recv(ctx context.Context) error {

@@ -81,9 +81,11 @@ var warm = func() func(t testing.TB) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if err := newLoad(s).more(2); err != nil {
+					load := newLoad(s)
+					if err := load.more(2); err != nil {
 						t.Fatal(err)
 					}
+					load.end()
 					s.Close()
 					c.kill()
 				}

@@ -25,6 +25,8 @@ var names = []struct {
 }{
 	{cm.ErrDeviceRemoved, "`cm.ErrDeviceRemoved`"},
 	{msg.ErrUnreadable, "`msg.ErrUnreadable`"},
+	{uverbs.WCRemAccessErr, "`WCRemAccessErr`"},
+	{uverbs.WCRemOpErr, "`WCRemOpErr`"},
 	{uverbs.WCRetryExcErr, "`WCRetryExcErr`"},
 	{uverbs.WCRNRRetryExcErr, "`WCRNRRetryExcErr`"},
 	{cm.ErrDisconnected, "`cm.ErrDisconnected`"},

@@ -72,7 +72,7 @@ func (h *half) send(ctx context.Context, wrs ...uverbs.SendWR) error {
 			return err
 		}
 		for i := range wcs[:n] {
-			if err := wcs[i].Err(); err != nil {
+			if err := cm.SendError(&wcs[i]); err != nil {
 				return h.why(err)
 			}
 		}
