@@ -109,9 +109,22 @@ func (c *Conn) Close() error {
 // On iWARP requests complete when TCP has them, and ending a connection may lose
 // what is on its way: if the peer sends something meanwhile, TCP resets it. So the
 // peer gets a moment to end it, as this package does when it reads DISCONNECT.
+//
+// On RoCE it is who read DISCONNECT that leaves the end to the other: rxe completes
+// a receive before it acknowledges the message, which it does not do any more if
+// the connection is ended in between.
 func (c *Conn) goodbye(deadline time.Time) error {
 	c.finish()
-	if c.linger == 0 || c.err != nil || c.gone {
+	if c.linger == 0 || c.err != nil {
+		return nil
+	}
+	if c.gone {
+		c.mu.Unlock()
+		select {
+		case <-c.ep.Done():
+		case <-time.After(lastAck):
+		}
+		c.mu.Lock()
 		return nil
 	}
 	ended := c.eof && c.writeEnd

@@ -47,6 +47,9 @@ const (
 	// lastMoment is how long Close waits on iWARP for the peer to end a
 	// connection of which TCP has everything.
 	lastMoment = 200 * time.Millisecond
+	// lastAck is how long it waits on RoCE for a peer that said DISCONNECT to do
+	// so.
+	lastAck = 50 * time.Millisecond
 
 	ctrlQueue = 4  // send requests for control messages
 	spare     = 16 // receives beyond those that peers are told of: for their control messages
