@@ -11,6 +11,7 @@ import (
 // TestLastAck: who read DISCONNECT leaves the end of a connection to the peer, for
 // a moment: rxe may not have acknowledged it yet, and would not any more.
 func TestLastAck(t *testing.T) {
+	labtest.Require(t)
 	l := labtest.Must(Listen("rdma", labtest.Addr+":0"))(t)
 	defer l.Close()
 	for _, leaves := range []bool{true, false} {
