@@ -80,3 +80,12 @@ func Must[T any](v T, err error) func(testing.TB) T {
 		return v
 	}
 }
+
+// ExpectWarning has the lab put up with warnings of the kernel's that have text in
+// them.
+func ExpectWarning(t testing.TB, text string) {
+	t.Helper()
+	if err := os.WriteFile("/dev/kmsg", []byte("lab: expect warning: "+text), 0); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -245,8 +245,12 @@ func openPort(name string) (*os.File, error) {
 
 var reWarning = regexp.MustCompile(`WARNING: |BUG: |Oops|KASAN|general protection|refcount_t`)
 
-// kernelWarnings returns the lines of the kernel's log that tell of a bug,
-// with the trace that follows each.
+// expected is before what a program, in a line of the kernel's log, says that
+// warnings which it will cause have in them.
+const expected = "lab: expect warning: "
+
+// kernelWarnings returns the lines of the kernel's log that tell of a bug that
+// was not expected, with the trace that follows each.
 func kernelWarnings() []string {
 	f, err := os.OpenFile("/dev/kmsg", os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -257,7 +261,7 @@ func kernelWarnings() []string {
 	if err != nil {
 		return []string{err.Error()}
 	}
-	var found []string
+	var found, known []string
 	follow := 0
 	buf := make([]byte, 8192)
 	raw.Control(func(fd uintptr) {
@@ -271,7 +275,11 @@ func kernelWarnings() []string {
 			}
 			_, line, _ := strings.Cut(string(buf[:n]), ";")
 			line, _, _ = strings.Cut(line, "\n")
-			if reWarning.MatchString(line) {
+			if _, text, ok := strings.Cut(line, expected); ok {
+				known = append(known, text)
+				continue
+			}
+			if reWarning.MatchString(line) && !slices.ContainsFunc(known, func(text string) bool { return strings.Contains(line, text) }) {
 				follow = 30
 			}
 			if follow > 0 {

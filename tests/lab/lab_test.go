@@ -159,6 +159,7 @@ func TestExits(t *testing.T) {
 		{"daemon", "sleep 1000 & exit 4", 4, ""},
 		{"panic", "echo c >/proc/sysrq-trigger; sleep 100", exitLab, "the kernel went down before the program ended"},
 		{"warning", "echo 'WARNING: of a test' >/dev/kmsg", exitLab, "the kernel warned:\nWARNING: of a test"},
+		{"expected warning", "for l in 'lab: expect warning: of a test' 'WARNING: of a test'; do echo $l >/dev/kmsg; done", 0, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cmd, _, stderr := lab(t, "sh", "-c", test.script)

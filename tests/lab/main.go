@@ -63,6 +63,9 @@
 //	LAB_WRITE      folder whose files the guest may change for good
 //	LAB_DEBUG=1    show the kernel's console
 //
+// A run in which the kernel tells of a bug of its own fails, unless the program
+// has written "lab: expect warning: " and some of the warning to /dev/kmsg.
+//
 // The program finds VERBS_LAB set to the kernel's release, and of two VERBS_HOST
 // to 1 or 2 and VERBS_PEER to the other kernel's release.
 package main

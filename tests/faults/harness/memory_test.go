@@ -1,0 +1,98 @@
+package harness
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// group is a control group, cgroups(7), whose memory can be bounded.
+type group struct {
+	*env
+	dir  string
+	file *os.File
+}
+
+func newGroup(e *env) *group {
+	e.Helper()
+	const root = "/sys/fs/cgroup"
+	g := &group{env: e, dir: filepath.Join(root, "faults")}
+	if err := os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
+		e.Fatal(err)
+	}
+	if err := os.Mkdir(g.dir, 0o755); err != nil {
+		e.Fatal(err)
+	}
+	var err error
+	if g.file, err = os.Open(g.dir); err != nil {
+		e.Fatal(err)
+	}
+	return g
+}
+
+// start has a process be one of the group's.
+func (g *group) start(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(g.file.Fd())}
+}
+
+func (g *group) set(name string, value any) {
+	g.Helper()
+	if err := os.WriteFile(filepath.Join(g.dir, name), fmt.Append(nil, value), 0); err != nil {
+		g.Error(err)
+	}
+}
+
+// event is how often something has happened, by a name of memory.events.
+func (g *group) event(name string) (n int) {
+	g.Helper()
+	text, err := os.ReadFile(filepath.Join(g.dir, "memory.events"))
+	if err != nil {
+		g.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		fmt.Sscanf(line, name+" %d", &n)
+	}
+	return n
+}
+
+// end removes the group, whose processes have ended.
+func (g *group) end() {
+	g.Helper()
+	g.file.Close()
+	waitFor(g, func() error { return os.Remove(g.dir) })
+}
+
+// TestMemoryGone takes the peer's memory away: the kernel kills it.
+func TestMemoryGone(t *testing.T) {
+	each(t, fault{title: "the peer's control group has no memory left (memory.max)", run: func(e *env) {
+		g := newGroup(e)
+		c, l := e.under(g.start)
+		start := time.Now()
+		g.set("memory.max", 0)
+		e.bereft(l, start)
+		if g.event("oom_kill") == 0 {
+			e.Error("nobody was killed for memory")
+		}
+		c.kill()
+		g.end()
+	}})
+}
+
+// TestMemoryScarce slows the peer down, as it has more memory than it should.
+func TestMemoryScarce(t *testing.T) {
+	each(t, fault{title: "the peer's control group has too much memory (memory.high)", run: func(e *env) {
+		g := newGroup(e)
+		c, l := e.under(g.start)
+		g.set("memory.high", 64<<10)
+		e.goesOn(c, l, 10)
+		if g.event("high") == 0 {
+			e.Error("the group was not slowed down")
+		}
+		g.end()
+	}})
+}

@@ -1,0 +1,128 @@
+package harness
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// tap records what one end of a wire sends, and sends it again.
+type tap struct {
+	t      testing.TB
+	fd     int
+	to     unix.SockaddrLinklayer
+	frames [][]byte
+	stop   func()
+}
+
+// everything is ETH_P_ALL in network byte order.
+const everything = unix.ETH_P_ALL << 8
+
+func newTap(t testing.TB, end string) *tap {
+	t.Helper()
+	dev := labtest.Must(net.InterfaceByName(end))(t)
+	p := &tap{t: t, to: unix.SockaddrLinklayer{Protocol: everything, Ifindex: dev.Index}}
+	p.fd = labtest.Must(unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, everything))(t)
+	brief := unix.NsecToTimeval((20 * time.Millisecond).Nanoseconds())
+	err := errors.Join(unix.Bind(p.fd, &p.to), unix.SetsockoptInt(p.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20),
+		unix.SetsockoptTimeval(p.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &brief))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() { p.record(done) })
+	p.stop = sync.OnceFunc(func() { close(done); wg.Wait() })
+	t.Cleanup(func() { p.stop(); unix.Close(p.fd) })
+	return p
+}
+
+func (p *tap) record(done <-chan struct{}) {
+	b := make([]byte, 1<<16)
+	for {
+		select {
+		case <-done:
+			return
+		default:
+		}
+		n, from, err := unix.Recvfrom(p.fd, b, 0)
+		switch {
+		case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR):
+		case err != nil:
+			p.t.Error(err)
+			return
+		case from.(*unix.SockaddrLinklayer).Pkttype == unix.PACKET_OUTGOING:
+			p.frames = append(p.frames, bytes.Clone(b[:n]))
+		}
+	}
+}
+
+// begins is how many of the frames begin a connection.
+func (p *tap) begins(device string) (n int) {
+	const udp = 14 + 20 // Ethernet and IP before it
+	for _, f := range p.frames {
+		switch {
+		case device == labtest.SIW && bytes.Contains(f, []byte("MPA ID Req Frame")):
+			n++
+		case device == labtest.RXE && len(f) > udp+8+12 && f[udp+8] == 100 && f[udp+8+7] == 1: // UD SEND to QP 1
+			n++
+		}
+	}
+	return n
+}
+
+// again sends it all, at most as fast as a program can.
+func (p *tap) again() {
+	p.t.Helper()
+	for _, f := range p.frames {
+		if err := unix.Sendto(p.fd, f, 0, &p.to); err != nil && !errors.Is(err, unix.ENOBUFS) {
+			p.t.Error(err)
+			return
+		}
+	}
+}
+
+// TestReplay has somebody who listens on the wire send again what went over it:
+// handshakes, data and ends of connections that are gone, and of one that is not.
+func TestReplay(t *testing.T) {
+	var w *wire
+	each(t, fault{
+		title: "all that went over the wire is sent again, three times",
+		quick: "conn",
+		setup: func(e *env) {
+			w = newWire(e, e.device)
+			e.addr = w.b + ":0"
+		},
+		run: func(e *env) {
+			taps := []*tap{newTap(e, "wa"), newTap(e, "wb")}
+			c, l := e.under()
+			e.again(c)
+			l.turn.Lock()
+			for _, p := range taps {
+				p.stop()
+			}
+			l.turn.Unlock()
+			l.slowest()
+			e.Logf("%d and %d frames", len(taps[0].frames), len(taps[1].frames))
+			if n := taps[0].begins(e.device); n < 2 {
+				e.Errorf("%d frames that begin connections", n)
+			}
+			for range 3 {
+				for _, p := range taps {
+					p.again()
+				}
+				if err := l.more(1); err != nil {
+					e.Fatal(err)
+				}
+			}
+			e.goesOn(c, l, 5)
+		},
+	})
+}
