@@ -14,13 +14,14 @@ const (
 	chunkSize  = 64 << 10
 	chunks     = 4
 	scratchOff = chunks * chunkSize
+	proof      = chunks // the op of what follows a READ
 )
 
 // copier is what the helpers, one at a time, work with.
 type copier struct {
 	turn   chan struct{}
 	region *LocalRegion
-	ops    [chunks]op // by chunk: the request that uses it
+	ops    [chunks + 1]op // by chunk: the request that uses it
 }
 
 func (p *copier) init() { p.turn = make(chan struct{}, 1) }
@@ -154,10 +155,25 @@ func (c *Conn) get(ctx context.Context, b []byte, from Target) error {
 			if err := c.start(ctx, i, request{opcode: uverbs.OpRDMARead, target: at}, c.chunk(i, n)); err != nil {
 				return err
 			}
-			sent += n
+			if sent += n; sent == len(b) {
+				if err := c.prove(ctx, from); err != nil {
+					return err
+				}
+			}
 		}
 	}
-	return nil
+	return c.finish(ctx, proof)
+}
+
+// prove posts an empty WRITE after READs. rxe may call a READ of more than one
+// packet done that was not, and break the QP then: it was if a request that
+// follows it succeeds. siw completes later requests first.
+func (c *Conn) prove(ctx context.Context, at Target) error {
+	if c.iwarp {
+		return nil
+	}
+	at.Region.Access |= uverbs.AccessRemoteWrite // which nobody needs for nothing
+	return c.start(ctx, proof, request{opcode: uverbs.OpRDMAWrite, target: at}, c.chunk(0, 0))
 }
 
 // bytes is the memory that a span names.

@@ -82,6 +82,8 @@ const (
 	// much each reads at most.
 	maxReads = 4
 	readSize = 1 << 20
+	// flushTime is how long after the QP has failed the reason is waited for.
+	flushTime = 3 * time.Second
 	// maxHellos is how often each side says hello.
 	maxHellos = 4
 	// spare is how many receives there are beside those that credits stand
@@ -124,5 +126,5 @@ func (o *Options) check() error {
 const defaultEager = 16 << 10
 
 // sends, receives are how many requests a socket has in its queues at most.
-func (o *Options) sends() int    { return o.SendQueue + maxAnnounced + maxReads + 2*maxHellos + 4 }
+func (o *Options) sends() int    { return o.SendQueue + maxAnnounced + 2*maxReads + 2*maxHellos + 4 }
 func (o *Options) receives() int { return o.Credits + spare }

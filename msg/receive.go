@@ -3,6 +3,7 @@ package msg
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
@@ -98,9 +99,17 @@ func (s *Socket) freed(b *Buffer) {
 // complete handles one completion.
 func (s *Socket) complete(r request, i int, wc *uverbs.WC) {
 	if wc.Status != uverbs.WCSuccess {
-		// What is flushed was not at fault; why it was, the QP's end tells.
 		if wc.Status != uverbs.WCFlushErr {
 			s.fail(broken(r, wc))
+		} else if s.flushed == nil {
+			// What is flushed was not at fault; why it was, the QP's end tells, or
+			// nobody does.
+			err := fmt.Errorf("the queue pair has failed: %w", wc.Err())
+			s.flushed = time.AfterFunc(flushTime, func() {
+				s.mu.Lock()
+				s.fail(err)
+				s.mu.Unlock()
+			})
 		}
 		return
 	}
@@ -234,7 +243,15 @@ func (s *Socket) fetch() {
 				ID:     s.wrID(reqRead, int(s.fetching%uint32(len(s.ring)))),
 				Opcode: uverbs.OpRDMARead, Flags: uverbs.SendSignaled, SGL: s.sge[:], RemoteAddr: e.addr + uint64(at), RKey: e.rkey,
 			}
-			if _, err := s.qp.PostSend(s.wrs[:1]); err != nil {
+			wrs := s.wrs[:1]
+			if !s.arena.dev.iwarp {
+				// rxe may call a READ done that was not, and break the QP then: it
+				// was if a request that follows it succeeds. Here that is the one
+				// that says so. siw completes later requests first.
+				s.wrs[1] = uverbs.SendWR{ID: s.wrs[0].ID, Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled}
+				s.wrs[0].Flags, wrs = 0, s.wrs[:2]
+			}
+			if _, err := s.qp.PostSend(wrs); err != nil {
 				s.unposted(err)
 				return
 			}

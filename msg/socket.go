@@ -63,6 +63,7 @@ type Socket struct {
 	peer          hello
 	hellos        int
 	linger        *time.Timer
+	flushed       *time.Timer // runs since a request was flushed
 
 	// Goodbyes: disconnect is who began, bye and byeAgain what was sent,
 	// peerBye and peerKnows what came, and crossed that both began.
@@ -253,8 +254,10 @@ func (s *Socket) settle() {
 // gone gives the program back what the socket had, and tells it.
 func (l *Loop) gone(s *Socket, why error) {
 	s.mu.Lock()
-	if s.linger != nil {
-		s.linger.Stop()
+	for _, t := range []*time.Timer{s.linger, s.flushed} {
+		if t != nil {
+			t.Stop()
+		}
 	}
 	if s.err == nil {
 		switch {

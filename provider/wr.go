@@ -11,7 +11,10 @@ const (
 	OpRDMAWriteImm Opcode = abi.IB_UVERBS_WR_RDMA_WRITE_WITH_IMM
 	OpSend         Opcode = abi.IB_UVERBS_WR_SEND
 	OpSendImm      Opcode = abi.IB_UVERBS_WR_SEND_WITH_IMM
-	OpRDMARead     Opcode = abi.IB_UVERBS_WR_RDMA_READ
+	// OpRDMARead fetches the peer's memory. rxe may call one of more than a
+	// packet done that is not, if the network repeats acknowledgements, and break
+	// the QP then: the success of a later request proves it.
+	OpRDMARead Opcode = abi.IB_UVERBS_WR_RDMA_READ
 	// OpCompareSwap and OpFetchAdd work on 8 aligned bytes of the peer's
 	// memory and return what was there in the SGL's 8 bytes.
 	OpCompareSwap Opcode = abi.IB_UVERBS_WR_ATOMIC_CMP_AND_SWP
