@@ -4,11 +4,8 @@ import (
 	"bytes"
 	"os"
 	"os/signal"
-	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,21 +22,7 @@ func TestSignals(t *testing.T) {
 		signal.Notify(caught, unix.SIGUSR1)
 		before := labtest.Settled(t) // with the goroutine that signals take
 		var wg sync.WaitGroup
-		var stop atomic.Bool
-		wg.Go(func() {
-			for i := 0; !stop.Load(); i++ {
-				tasks, err := os.ReadDir("/proc/self/task")
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				for _, task := range tasks {
-					tid, _ := strconv.Atoi(task.Name())
-					unix.Tgkill(os.Getpid(), tid, []unix.Signal{unix.SIGURG, unix.SIGUSR1}[i%2])
-				}
-				time.Sleep(200 * time.Microsecond)
-			}
-		})
+		stop := labtest.Signals(os.Getpid(), unix.SIGURG, unix.SIGUSR1)
 		l := labtest.Must(rsock.Listen("tcp", labtest.AddrOf(device)+":0"))(t)
 		sent := bytes.Repeat([]byte("signals "), 1000)
 		wg.Go(func() {
@@ -65,7 +48,7 @@ func TestSignals(t *testing.T) {
 			}
 			c.Close()
 		}
-		stop.Store(true)
+		stop()
 		l.Close()
 		wg.Wait()
 		signal.Stop(caught)

@@ -54,9 +54,13 @@ type child struct {
 	dead   bool
 }
 
-func newChild(t testing.TB, l layer, addr string) *child {
+// newChild starts one, with whatever else is to be said of its process.
+func newChild(t testing.TB, l layer, addr string, more ...func(*exec.Cmd)) *child {
 	t.Helper()
 	c := &child{t: t, cmd: exec.Command(os.Args[0])}
+	for _, m := range more {
+		m(c.cmd)
+	}
 	c.cmd.Env = append(os.Environ(), "FAULTS_SERVE="+l.name+" "+addr)
 	c.cmd.Stderr = &c.stderr
 	out, err := c.cmd.StdoutPipe()

@@ -3,6 +3,7 @@ package harness
 import (
 	"context"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -96,9 +97,9 @@ var warm = func() func(t testing.TB) {
 }()
 
 // serve starts a peer, which is gone when the fault has been run.
-func (e *env) serve() *child {
+func (e *env) serve(more ...func(*exec.Cmd)) *child {
 	e.Helper()
-	return newChild(e, e.layer, e.addr)
+	return newChild(e, e.layer, e.addr, more...)
 }
 
 // dial connects to a peer.
@@ -135,9 +136,9 @@ func (e *env) again(c *child) time.Duration {
 }
 
 // under starts a peer and a load on a session with it.
-func (e *env) under() (*child, *load) {
+func (e *env) under(more ...func(*exec.Cmd)) (*child, *load) {
 	e.Helper()
-	c := e.serve()
+	c := e.serve(more...)
 	l := newLoad(e.dial(c))
 	if err := l.more(5); err != nil {
 		e.Fatal(err)

@@ -17,19 +17,26 @@ func TestKill(t *testing.T) {
 		c, l := e.under()
 		start := time.Now()
 		c.kill()
-		<-l.done
-		// The kernel may take the memory of the dead before its connections.
-		ended := []error{cm.ErrDisconnected, uverbs.WCRemAccessErr, uverbs.WCRemOpErr}
-		saw := e.expect(wants{
-			"verbs": ended,
-			"conn":  ended,
-			"msg":   {cm.ErrDisconnected, msg.ErrUnreadable},
-			"rsock": {unix.ECONNRESET},
-		}, l.err)
-		e.close(l.s)
-		next := e.serve()
-		again := e.again(next)
-		next.kill()
-		e.row(saw, l.when.Sub(start), again)
+		e.bereft(l, start)
 	}})
+}
+
+// bereft insists that a load whose peer was killed ends as documented, and adds
+// a row.
+func (e *env) bereft(l *load, start time.Time) {
+	e.Helper()
+	<-l.done
+	// The kernel may take the memory of the dead before its connections.
+	ended := []error{cm.ErrDisconnected, uverbs.WCRemAccessErr, uverbs.WCRemOpErr}
+	saw := e.expect(wants{
+		"verbs": ended,
+		"conn":  ended,
+		"msg":   {cm.ErrDisconnected, msg.ErrUnreadable},
+		"rsock": {unix.ECONNRESET},
+	}, l.err)
+	e.close(l.s)
+	next := e.serve()
+	again := e.again(next)
+	next.kill()
+	e.row(saw, l.when.Sub(start), again)
 }

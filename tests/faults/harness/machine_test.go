@@ -2,6 +2,7 @@ package harness
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"runtime"
 	"testing"
@@ -42,5 +43,16 @@ func TestBusy(t *testing.T) {
 			}
 		}
 		e.goesOn(c, l, 10)
+	}})
+}
+
+// TestSignals interrupts both sides' system calls all the time.
+func TestSignals(t *testing.T) {
+	each(t, fault{title: "every thread gets one signal after the other", quick: "verbs", run: func(e *env) {
+		c, l := e.under()
+		for _, pid := range []int{os.Getpid(), c.cmd.Process.Pid} {
+			defer labtest.Signals(pid, unix.SIGURG)()
+		}
+		e.goesOn(c, l, 20)
 	}})
 }

@@ -263,3 +263,112 @@ func (e *env) fullConn() {
 	c.kill()
 	e.row("`conn.ErrQueueFull`, nothing lost", took, 0)
 }
+
+// TestSharedReceives has two peers send more messages than the queue that they
+// share has receives. On rxe they wait for more, of which an event tells; on siw a
+// message that finds none ends its connection.
+func TestSharedReceives(t *testing.T) {
+	each(t, fault{title: "a shared receive queue has no receives left", quick: "verbs", only: "verbs", run: func(e *env) {
+		const receives, peers, each = 6, 2, 4
+		ctx, cancel := context.WithTimeout(e.Context(), patience)
+		defer cancel()
+		dev := labtest.OpenDevice(e, e.device)
+		pd := labtest.Must(dev.AllocPD())(e)
+		srq := labtest.Must(pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 16, MaxSGE: 1, Limit: 2}))(e)
+		post := func(n int) {
+			if _, err := srq.PostRecv(make([]uverbs.RecvWR, n)); err != nil {
+				e.Error(err)
+			}
+		}
+		post(receives)
+		l := labtest.Must(cm.Listen(ctx, e.addr))(e)
+		accepted := make(chan *cm.Endpoint, peers)
+		go func() {
+			for range peers {
+				r, err := l.Accept(ctx)
+				if err == nil {
+					var peer *cm.Endpoint
+					peer, err = r.Accept(ctx, cm.Options{PD: pd, SRQ: srq})
+					accepted <- peer
+				}
+				if err != nil {
+					e.Error(err)
+				}
+			}
+		}()
+		var open []interface{ Close() error }
+		var senders []*cm.Endpoint
+		for range peers {
+			s := labtest.Must((&cm.Dialer{Options: cm.Options{Events: true}}).Dial(ctx, l.Addr().String()))(e)
+			senders, open = append(senders, s), append(open, s)
+			open = append(open, <-accepted)
+		}
+		start := time.Now()
+		for range each {
+			for _, s := range senders {
+				if _, err := s.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled}}); err != nil && e.device == labtest.RXE {
+					e.Error(err)
+				}
+			}
+		}
+		for ev, err := range dev.AsyncEvents(ctx) {
+			if err != nil {
+				e.Fatal(err)
+			}
+			if ev.Type == uverbs.EventSRQLimitReached && ev.SRQ == srq {
+				break
+			}
+		}
+		arrived := 0
+		var err error
+		collect := func(until int) {
+			for _, s := range senders {
+				for wc := [1]uverbs.WC{}; arrived < until && err == nil; {
+					n := s.SendCQ.Poll(wc[:])
+					if n == 0 {
+						break
+					}
+					if err = cm.SendError(&wc[0]); err == nil {
+						arrived++
+					}
+				}
+			}
+		}
+		saw := "goes on"
+		if e.device == labtest.RXE {
+			waitFor(e, func() error {
+				if collect(receives); arrived < receives {
+					return errors.New("messages that have receives did not arrive")
+				}
+				return nil
+			})
+			post(peers*each - receives)
+			waitFor(e, func() error {
+				if collect(peers * each); arrived < peers*each && err == nil {
+					return errors.New("messages did not arrive")
+				}
+				return err
+			})
+		} else {
+			select {
+			case <-senders[0].Done():
+				saw = e.expect(wants{"verbs": {cm.ErrDisconnected}}, senders[0].Err())
+			case <-senders[1].Done():
+				saw = e.expect(wants{"verbs": {cm.ErrDisconnected}}, senders[1].Err())
+			case <-ctx.Done():
+				e.Error("both connections go on")
+			}
+		}
+		took := time.Since(start)
+		for _, o := range append(open, l, srq, pd) {
+			if err := o.Close(); err != nil {
+				e.Error(err)
+			}
+		}
+		dev.Close()
+		c := e.serve()
+		again := e.again(c)
+		c.kill()
+		e.row(saw, took, again)
+	}})
+}
