@@ -51,15 +51,24 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (*Endpoint, error) {
 }
 
 func (d *Dialer) dial(ctx context.Context, dst netip.AddrPort) (e *Endpoint, err error) {
-	// iWARP's ports are TCP's, which the connection manager does not know when
-	// it chooses one of its own to connect from: it may be in use.
-	for range 16 {
+	err = withPort(d.LocalAddr.Port(), func() error {
 		e, err = d.attempt(ctx, dst)
-		if d.LocalAddr.Port() != 0 || !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return err
+	})
+	return e, err
+}
+
+// withPort does what needs a port, again and again if it is one that the connection
+// manager chooses: iWARP's ports are TCP's, which it does not know when it chooses
+// one of its own, so that may be in use.
+func withPort(port uint16, do func() error) (err error) {
+	for range 16 {
+		err = do()
+		if port != 0 || !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			break
 		}
 	}
-	return e, err
+	return err
 }
 
 func (d *Dialer) attempt(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, err error) {

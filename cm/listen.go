@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -57,10 +58,23 @@ func (opt ListenOptions) listen(ctx context.Context, addr string) (*Listener, er
 	if err != nil {
 		return nil, err
 	}
-	id, err := ch.NewIDIn(cmp.Or(opt.PortSpace, PortSpaceTCP))
+	l := &Listener{conns: map[*Endpoint]struct{}{}}
+	err = withPort(local.Port(), func() (err error) {
+		l.id, l.addr, err = opt.open(ch, local)
+		return err
+	})
 	if err != nil {
 		releaseShared()
 		return nil, err
+	}
+	return l, nil
+}
+
+// open makes an ID that listens, and says where.
+func (opt ListenOptions) open(ch *Channel, local netip.AddrPort) (*ID, Addr, error) {
+	id, err := ch.NewIDIn(cmp.Or(opt.PortSpace, PortSpaceTCP))
+	if err != nil {
+		return nil, Addr{}, err
 	}
 	var route Route
 	if opt.ReuseAddr {
@@ -76,10 +90,9 @@ func (opt ListenOptions) listen(ctx context.Context, addr string) (*Listener, er
 	}
 	if err != nil {
 		id.Close()
-		releaseShared()
-		return nil, err
+		return nil, Addr{}, err
 	}
-	return &Listener{id: id, addr: Addr{route.Local}, conns: map[*Endpoint]struct{}{}}, nil
+	return id, Addr{route.Local}, nil
 }
 
 // Addr is where the listener listens.

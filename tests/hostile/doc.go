@@ -10,5 +10,6 @@
 //	                                                      └► how each connection ended
 //
 // -rounds repeats the attacks, and memory must not grow with it; -halfopen is how
-// many handshakes are begun and never ended.
+// many handshakes are begun and never ended; -replays how often a connection's bytes
+// are sent again.
 package hostile

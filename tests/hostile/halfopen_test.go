@@ -119,20 +119,28 @@ func newcomer(t *testing.T, l layer, s *server) <-chan error {
 }
 
 // begunByTCP is what of this there is on iWARP: the kernel hands no request over
-// before all of it has come. Few, as siw's listeners suffer from those who break
-// off (siw_cep_put, Linux 6.1 to 7.2).
+// before all of it has come.
 func begunByTCP(t *testing.T, l layer, device string) {
 	under(t, l, device, time.Second, func(t *testing.T, s *server, g *good) {
 		before := use(t, device)
-		for range 4 {
-			c := labtest.Must(net.Dial("tcp", s.addr))(t)
-			defer c.Close()
-			c.Write(append([]byte("MPA ID Req Frame"), 0x40, 1, 0, 255)) // and 255 bytes that never come
+		begun := make([]net.Conn, *halfOpen)
+		for i := range begun {
+			begun[i] = labtest.Must(net.Dial("tcp", s.addr))(t)
+			defer begun[i].Close()
+			begun[i].Write(append([]byte("MPA ID Req Frame"), 0x40, 1, 0, 255)) // and 255 bytes that never come
 		}
-		if err := <-newcomer(t, l, s); err != nil {
-			t.Errorf("a good client that comes meanwhile: %v", err)
+		came := func(when string) {
+			t.Helper()
+			if err := <-newcomer(t, l, s); err != nil {
+				t.Errorf("a good client that comes %s: %v", when, err)
+			}
+			g.fine(t)
 		}
-		g.fine(t)
+		came("meanwhile")
 		before.grew(t, device, usage{heap: 8 << 20, rss: 64 << 20, mrs: 4})
+		for _, c := range begun {
+			c.Close()
+		}
+		came("after they have broken off")
 	})
 }

@@ -1,0 +1,36 @@
+package cm_test
+
+import (
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestPortsInUse: a port that TCP uses is no hindrance where any will do. The
+// connection manager chooses by chance, of a range that is made small here.
+func TestPortsInUse(t *testing.T) {
+	labtest.Require(t)
+	const file = "/proc/sys/net/ipv4/ip_local_port_range"
+	old := labtest.Must(os.ReadFile(file))(t)
+	defer os.WriteFile(file, old, 0)
+	if err := os.WriteFile(file, []byte("40000 40009"), 0); err != nil {
+		t.Fatal(err)
+	}
+	host, _, _ := strings.Cut(labtest.AddrOf(labtest.SIW), ":")
+	for port := 40000; port < 40003; port++ {
+		l := labtest.Must(net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port))))(t)
+		defer l.Close()
+	}
+	for range 20 {
+		l, err := cm.Listen(t.Context(), host+":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+	}
+}

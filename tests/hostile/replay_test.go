@@ -1,0 +1,107 @@
+package hostile
+
+import (
+	"bytes"
+	"encoding/binary"
+	"flag"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+var replays = flag.Int("replays", 8, "how often the bytes of a connection are sent again, on iWARP")
+
+// relay passes one TCP connection on to a server, and returns its own address and
+// what will wait for the connection's end, and give the bytes that went to the
+// server.
+func relay(t *testing.T, device, to string) (addr string, recorded func() []byte) {
+	t.Helper()
+	host, _, err := net.SplitHostPort(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := labtest.Must(net.Listen("tcp", net.JoinHostPort(host, "0")))(t)
+	labtest.Close(t, l)
+	var record bytes.Buffer
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		client, err := l.Accept()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer client.Close()
+		server, err := net.Dial("tcp", to)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer server.Close()
+		wg.Go(func() {
+			io.Copy(client, server)
+			client.(*net.TCPConn).CloseWrite()
+		})
+		io.Copy(io.MultiWriter(server, &record), client)
+		server.(*net.TCPConn).CloseWrite()
+	})
+	return l.Addr().String(), func() []byte { wg.Wait(); return record.Bytes() }
+}
+
+// TestReplay sends what a client said again, all of it, a part of it, or with a
+// byte changed, by the TCP that is beneath iWARP: a handshake that was good once,
+// and messages with keys and numbers of a connection that is gone. (What of that
+// there is on RoCE package harness does.)
+func TestReplay(t *testing.T) {
+	each(t, func(t *testing.T, device string) {
+		if device != labtest.SIW {
+			t.Skip("not on TCP")
+		}
+		for _, l := range layers {
+			under(t, l, device, time.Second, func(t *testing.T, s *server, g *good) {
+				addr, recorded := relay(t, device, s.addr)
+				if err := l.visit(addr); err != nil {
+					t.Fatal(err)
+				}
+				said := recorded()
+				// The request of the handshake, at whose end is its length (RFC 5044,
+				// 7.1), and private data: more before the reply siw does not take.
+				request := 20 + int(binary.BigEndian.Uint16(said[18:]))
+				before := use(t, device)
+				r := rand.New(rand.NewPCG(1, 2))
+				answered := 0
+				for i := range *replays {
+					again := bytes.Clone(said)
+					switch i % 4 {
+					case 1:
+						again = again[:r.IntN(len(again))]
+					case 2, 3:
+						again[r.IntN(len(again))] ^= 1 << r.IntN(8)
+					}
+					c := labtest.Must(net.Dial("tcp", s.addr))(t)
+					c.SetDeadline(time.Now().Add(time.Second))
+					c.Write(again[:min(request, len(again))])
+					if _, err := c.Read(make([]byte, 512)); err == nil {
+						answered++
+						c.Write(again[min(request, len(again)):])
+						c.SetDeadline(time.Now().Add(100 * time.Millisecond))
+						io.Copy(io.Discard, c)
+					} else if i%4 == 0 {
+						t.Errorf("no answer to the whole of it: %v", err)
+					}
+					c.Close()
+					g.fine(t)
+				}
+				t.Logf("%d bytes: %d of %d times answered", len(said), answered, *replays)
+				if err := <-newcomer(t, l, s); err != nil {
+					t.Errorf("a good client that comes afterwards: %v", err)
+				}
+				before.grew(t, device, usage{heap: 8 << 20, rss: 64 << 20, mrs: 0})
+			})
+		}
+	})
+}
