@@ -62,7 +62,7 @@ func (p *party) recv(ctx context.Context) error {
 	if got := binary.LittleEndian.Uint64(p.mail.Bytes()[8*i:]); got != p.n {
 		return fmt.Errorf("%w: message %d in place of %d", errCorrupt, got, p.n)
 	}
-	return p.c.PostRecv(wc[0].ID, p.mail.Span(8*i, 8))
+	return p.why(p.c.PostRecv(wc[0].ID, p.mail.Span(8*i, 8)))
 }
 
 func (p *party) why(err error) error {
