@@ -31,7 +31,7 @@ func (e *env) bereft(l *load, start time.Time) {
 	saw := e.expect(wants{
 		"verbs": ended,
 		"conn":  ended,
-		"msg":   {cm.ErrDisconnected, msg.ErrUnreadable},
+		"msg":   append(ended, msg.ErrUnreadable),
 		"rsock": {unix.ECONNRESET},
 	}, l.err)
 	e.close(l.s)

@@ -156,7 +156,7 @@ func TestLockedMemory(t *testing.T) {
 // had to say.
 func (e *env) poor(c *child, memlock int) string {
 	e.Helper()
-	cmd := exec.Command(os.Args[0])
+	cmd := exec.Command("/proc/self/exe") // whose folder others may not enter
 	cmd.Env = append(os.Environ(), fmt.Sprintf("FAULTS_DIAL=%s %s %d", e.layer.name, c.addr, memlock))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := cmd.CombinedOutput()
