@@ -165,15 +165,15 @@ func (c *Conn) get(ctx context.Context, b []byte, from Target) error {
 	return c.finish(ctx, proof)
 }
 
-// prove posts an empty WRITE after READs. rxe may call a READ of more than one
-// packet done that was not, and break the QP then: it was if a request that
-// follows it succeeds. siw completes later requests first.
+// prove reads a byte after other READs. rxe may call a READ of more than one packet
+// done that was not, and break the QP then: it was if a request that follows it
+// succeeds. (After one of no bytes rxe refuses to answer a READ again.) siw completes
+// later requests first.
 func (c *Conn) prove(ctx context.Context, at Target) error {
 	if c.iwarp {
 		return nil
 	}
-	at.Region.Access |= uverbs.AccessRemoteWrite // which nobody needs for nothing
-	return c.start(ctx, proof, request{opcode: uverbs.OpRDMAWrite, target: at}, c.chunk(0, 0))
+	return c.start(ctx, proof, request{opcode: uverbs.OpRDMARead, target: at}, c.copy.region.Span(scratchOff, 1))
 }
 
 // bytes is the memory that a span names.

@@ -25,7 +25,7 @@ type receiving struct {
 		done     uint32 // announced messages that were read
 		inFlight int
 	}
-	sge [1]uverbs.SGE
+	sge [2]uverbs.SGE
 	rwr [1]uverbs.RecvWR
 }
 
@@ -66,7 +66,7 @@ func (s *Socket) pop() *Buffer {
 func (s *Socket) postReceive(slot int) error {
 	b := s.slots[slot]
 	s.sge[0] = b.mr.SGE(b.at, len(b.mem))
-	s.rwr[0] = uverbs.RecvWR{ID: s.wrID(reqReceive, slot), SGL: s.sge[:]}
+	s.rwr[0] = uverbs.RecvWR{ID: s.wrID(reqReceive, slot), SGL: s.sge[:1]}
 	_, err := s.qp.PostRecv(s.rwr[:])
 	return err
 }
@@ -241,15 +241,17 @@ func (s *Socket) fetch() {
 			s.sge[0] = e.buf.mr.SGE(e.buf.at+headerSize+at, n)
 			s.wrs[0] = uverbs.SendWR{
 				ID:     s.wrID(reqRead, int(s.fetching%uint32(len(s.ring)))),
-				Opcode: uverbs.OpRDMARead, Flags: uverbs.SendSignaled, SGL: s.sge[:], RemoteAddr: e.addr + uint64(at), RKey: e.rkey,
+				Opcode: uverbs.OpRDMARead, Flags: uverbs.SendSignaled, SGL: s.sge[:1], RemoteAddr: e.addr + uint64(at), RKey: e.rkey,
 			}
 			wrs := s.wrs[:1]
 			if !s.arena.dev.iwarp {
 				// rxe may call a READ done that was not, and break the QP then: it
-				// was if a request that follows it succeeds. Here that is the one
-				// that says so. siw completes later requests first.
-				s.wrs[1] = uverbs.SendWR{ID: s.wrs[0].ID, Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled}
-				s.wrs[0].Flags, wrs = 0, s.wrs[:2]
+				// was if a request that follows it succeeds. Here that is a READ
+				// of the first byte, as after a request of no bytes rxe refuses to
+				// answer a READ again. siw completes later requests first.
+				s.sge[1] = e.buf.mr.SGE(e.buf.at+headerSize+at, 1)
+				s.wrs[1] = s.wrs[0]
+				s.wrs[1].SGL, s.wrs[0].Flags, wrs = s.sge[1:2], 0, s.wrs[:2]
 			}
 			if _, err := s.qp.PostSend(wrs); err != nil {
 				s.unposted(err)

@@ -114,9 +114,9 @@ func (h *half) Round(ctx context.Context) error {
 	if err := h.recv(ctx); err != nil {
 		return fmt.Errorf("answer: %w", err)
 	}
-	// An empty WRITE after it proves that rxe has done all of a READ.
+	// A byte more proves that rxe has done all of a READ.
 	err = h.send(ctx, uverbs.SendWR{Opcode: uverbs.OpRDMARead, SGL: []uverbs.SGE{h.mr.SGE(chunk, chunk)}, RemoteAddr: h.addr + chunk, RKey: h.rkey},
-		uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, RemoteAddr: h.addr, RKey: h.rkey})
+		uverbs.SendWR{Opcode: uverbs.OpRDMARead, SGL: []uverbs.SGE{h.mr.SGE(chunk, 1)}, RemoteAddr: h.addr + chunk, RKey: h.rkey})
 	if err != nil {
 		return fmt.Errorf("read: %w", err)
 	}
