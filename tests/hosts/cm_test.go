@@ -170,7 +170,12 @@ func (e *end) round(ctx context.Context, number, n int) error {
 		return err
 	}
 	clear(mem[read:][:n])
-	if err := e.do(ctx, uverbs.SendWR{Opcode: uverbs.OpRDMARead, RemoteAddr: e.addr + written, RKey: e.key}, read, n); err != nil {
+	// A byte more proves that rxe has done all of a READ, see provider.OpRDMARead.
+	fetch := uverbs.SendWR{Opcode: uverbs.OpRDMARead, RemoteAddr: e.addr + written, RKey: e.key}
+	if err = e.do(ctx, fetch, read, n); err == nil {
+		err = e.do(ctx, fetch, read, 1)
+	}
+	if err != nil {
 		return fmt.Errorf("read: %w", err)
 	}
 	if err := wrong("what was read", mem[read:][:n], data); err != nil {

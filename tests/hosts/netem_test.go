@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 )
@@ -44,11 +45,14 @@ func TestNetem(t *testing.T) {
 					}
 					for _, o := range all {
 						<-o.done
-						switch {
+						late := errors.Is(o.err, context.DeadlineExceeded) || errors.Is(o.err, os.ErrDeadlineExceeded)
+						switch n := time.Duration(o.rounds.Load()); {
 						case o.err == nil:
 							record(t, what, o.layer, o.driver, "right", o.ended.Sub(began))
-						case errors.Is(o.err, context.DeadlineExceeded) && o.rounds.Load() > 0:
-							record(t, what, o.layer, o.driver, "right, but slow", o.ended.Sub(began)*rounds/time.Duration(o.rounds.Load()))
+						case late && n > 0:
+							record(t, what, o.layer, o.driver, "right, but slow", o.ended.Sub(began)*rounds/n)
+						case late:
+							record(t, what, o.layer, o.driver, "too slow for a round", o.ended.Sub(began))
 						default:
 							o.expect(t, what, began)
 						}
