@@ -3,23 +3,45 @@ package harness
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
+// pause is for how long a process is stopped.
+func pause() time.Duration {
+	if all {
+		return 5 * time.Second
+	}
+	return 500 * time.Millisecond
+}
+
+// TestFreezeHere stops this process, and not its peer.
+func TestFreezeHere(t *testing.T) {
+	each(t, fault{title: "the process that dialed is stopped for 5 s", quick: "rsock", run: func(e *env) {
+		c, l := e.under()
+		start := time.Now()
+		script := fmt.Sprintf("kill -STOP %[1]d; sleep %[2]v; kill -CONT %[1]d", os.Getpid(), pause().Seconds())
+		if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
+			e.Errorf("%v: %s", err, out)
+		}
+		if took := time.Since(start); took < pause() {
+			e.Errorf("stopped for %v only", took)
+		}
+		e.goesOn(c, l, 20)
+	}})
+}
+
 // TestFreeze stops the peer's process for some seconds.
 func TestFreeze(t *testing.T) {
-	pause := 500 * time.Millisecond
-	if all {
-		pause = 5 * time.Second
-	}
 	each(t, fault{title: "the peer's process is stopped for 5 s", quick: "msg", run: func(e *env) {
 		c, l := e.under()
 		c.freeze()
-		time.Sleep(pause)
+		time.Sleep(pause())
 		c.signal(unix.SIGCONT)
 		if err := l.more(1); err != nil {
 			e.Fatal(err)
