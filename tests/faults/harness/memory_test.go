@@ -28,6 +28,7 @@ func newGroup(e *env) *group {
 	if err := os.Mkdir(g.dir, 0o755); err != nil {
 		e.Fatal(err)
 	}
+	e.Cleanup(func() { os.Remove(g.dir) }) // where a test has failed
 	var err error
 	if g.file, err = os.Open(g.dir); err != nil {
 		e.Fatal(err)
@@ -89,10 +90,15 @@ func TestMemoryScarce(t *testing.T) {
 		g := newGroup(e)
 		c, l := e.under(g.start)
 		g.set("memory.high", 64<<10)
-		e.goesOn(c, l, 10)
+		if err := l.more(10); err != nil {
+			e.Fatal(err)
+		}
+		took := l.slowest()
 		if g.event("high") == 0 {
 			e.Error("the group was not slowed down")
 		}
+		g.set("memory.high", "max")
+		e.survived(c, l, "goes on", took)
 		g.end()
 	}})
 }
