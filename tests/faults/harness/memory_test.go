@@ -1,6 +1,8 @@
 package harness
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // group is a control group, cgroups(7), whose memory can be bounded.
@@ -94,6 +98,14 @@ func TestMemoryScarce(t *testing.T) {
 			e.Fatal(err)
 		}
 		took := l.slowest()
+		// A connection more takes memory, and may take too long.
+		ctx, cancel := context.WithTimeout(e.Context(), patience)
+		defer cancel()
+		if s, err := e.layer.dial(ctx, c.addr); err == nil {
+			s.Close()
+		} else if !errors.Is(err, unix.ETIMEDOUT) && !errors.Is(err, context.DeadlineExceeded) {
+			e.Error(err)
+		}
 		if g.event("high") == 0 {
 			e.Error("the group was not slowed down")
 		}
