@@ -89,15 +89,15 @@ func atWork(t *testing.T, p *peer, d driver) (all []*ongoing, stop func()) {
 func (o *ongoing) goesOn(t *testing.T, what string, began time.Time) {
 	t.Helper()
 	for was := o.rounds.Load(); o.rounds.Load() < was+2; {
-		if o.driver.device == labtest.RXE && time.Since(began) > 45*time.Second {
-			record(t, what, o.layer, o.driver, "no answers any more, as a QP failed", time.Since(began))
-			return
-		}
 		select {
 		case <-o.done:
 			o.expect(t, what, began)
 			return
 		case <-time.After(10 * time.Millisecond):
+		}
+		if o.driver.device == labtest.RXE && time.Since(began) > 45*time.Second {
+			record(t, what, o.layer, o.driver, "no answers any more, as a QP failed", time.Since(began))
+			return
 		}
 	}
 	record(t, what, o.layer, o.driver, "goes on, right", time.Since(began))
