@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -249,8 +250,28 @@ var reWarning = regexp.MustCompile(`WARNING: |BUG: |Oops|KASAN|general protectio
 // warnings which it will cause have in them.
 const expected = "lab: expect warning: "
 
-// kernelWarnings returns the lines of the kernel's log that tell of a bug that
-// was not expected, with the trace that follows each.
+// warnings are the lines of a kernel's log that tell of a bug that was not expected,
+// with the trace that follows each.
+func warnings(log iter.Seq[string]) (found []string) {
+	var known []string
+	follow := 0
+	for line := range log {
+		if _, text, ok := strings.Cut(line, expected); ok {
+			known = append(known, strings.TrimSpace(text))
+			continue
+		}
+		if reWarning.MatchString(line) && !slices.ContainsFunc(known, func(text string) bool { return strings.Contains(line, text) }) {
+			follow = 30
+		}
+		if follow > 0 {
+			follow--
+			found = append(found, strings.TrimSpace(line))
+		}
+	}
+	return found
+}
+
+// kernelWarnings returns the warnings of the running kernel.
 func kernelWarnings() []string {
 	f, err := os.OpenFile("/dev/kmsg", os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -261,8 +282,7 @@ func kernelWarnings() []string {
 	if err != nil {
 		return []string{err.Error()}
 	}
-	var found, known []string
-	follow := 0
+	var log []string
 	buf := make([]byte, 8192)
 	raw.Control(func(fd uintptr) {
 		for {
@@ -275,18 +295,8 @@ func kernelWarnings() []string {
 			}
 			_, line, _ := strings.Cut(string(buf[:n]), ";")
 			line, _, _ = strings.Cut(line, "\n")
-			if _, text, ok := strings.Cut(line, expected); ok {
-				known = append(known, text)
-				continue
-			}
-			if reWarning.MatchString(line) && !slices.ContainsFunc(known, func(text string) bool { return strings.Contains(line, text) }) {
-				follow = 30
-			}
-			if follow > 0 {
-				follow--
-				found = append(found, line)
-			}
+			log = append(log, line)
 		}
 	})
-	return found
+	return warnings(slices.Values(log))
 }

@@ -172,7 +172,7 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	streams.Wait()
 
 	console, _ := os.ReadFile(filepath.Join(dir, "console"))
-	if j.Host == peerHost && reWarning.Match(console) {
+	if j.Host == peerHost && len(warnings(strings.Lines(string(console)))) > 0 {
 		return exitLab, fmt.Errorf("%w:%s", errWarned, tail(console)) // there may be nobody left to read its log
 	}
 	switch {

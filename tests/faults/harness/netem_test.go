@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/msg"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -35,6 +36,7 @@ func TestNetwork(t *testing.T) {
 			e.addr = w.b + ":0"
 		},
 		run: func(e *env) {
+			labtest.ExpectWarning(e, "[rdma_rxe]")
 			c, l := e.under()
 			// What is dropped on its way out, as in a change of these rules, fails
 			// a queue pair of rxe, as a link does that is down: they change
