@@ -18,9 +18,6 @@ func TestNetem(t *testing.T) {
 	}
 	const rounds, size = 4, 100_000
 	eachDriver(t, func(t *testing.T, d driver, p *peer) {
-		for host := 1; host <= 2; host++ { // rxe warns of answers that it does not expect
-			p.run(t, host, "sh", "-c", "echo 'lab: expect warning: [rdma_rxe]' >/dev/kmsg")
-		}
 		for _, fault := range []struct{ name, args string }{
 			{"packets lost", "loss %s"},
 			{"packets reordered", "delay 2ms reorder %s"},
