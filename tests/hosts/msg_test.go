@@ -6,10 +6,11 @@ import (
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // msgLayer is msg: messages that come back, small ones and large ones.
-var msgLayer = layer{name: "msg", serve: serveMsg, dial: dialMsg, died: []error{cm.ErrDisconnected, msg.ErrUnreadable}}
+var msgLayer = layer{name: "msg", serve: serveMsg, dial: dialMsg, died: []error{cm.ErrDisconnected, msg.ErrUnreadable, uverbs.WCFlushErr}}
 
 func serveMsg(ctx context.Context, addr string) (string, error) {
 	loop, err := msg.NewLoop(msg.Options{})

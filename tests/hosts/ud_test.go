@@ -13,7 +13,7 @@ import (
 )
 
 // udLayer is datagrams of cm, which may get lost: a lost one is sent again.
-var udLayer = layer{name: "cm, UD", datagrams: true, serve: serveUD, dial: dialUD, died: []error{uverbs.WCLocQPOpErr}}
+var udLayer = layer{name: "cm, UD", datagrams: true, serve: serveUD, dial: dialUD, died: []error{uverbs.WCLocQPOpErr, uverbs.WCFlushErr}}
 
 const datagram = 1024
 

@@ -172,8 +172,10 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	streams.Wait()
 
 	console, _ := os.ReadFile(filepath.Join(dir, "console"))
-	if j.Host == peerHost && len(warnings(strings.Lines(string(console)))) > 0 {
-		return exitLab, fmt.Errorf("%w:%s", errWarned, tail(console)) // there may be nobody left to read its log
+	if j.Host == peerHost { // there may be nobody left to read its log
+		if w := warnings(strings.Lines(string(console))); len(w) > 0 {
+			return exitLab, fmt.Errorf("%w:\n%s", errWarned, strings.Join(w, "\n"))
+		}
 	}
 	switch {
 	case ctx.Err() != nil:
