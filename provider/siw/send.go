@@ -21,6 +21,8 @@ type SendQueue struct {
 	queue     array[abi.SiwSqe]
 	doorbell  provider.Doorbell
 	query     provider.StateQuery
+	dev       provider.Device
+	handle    uint32
 	cq        *CompletionQueue
 	put       uint32
 	num       uint32 // of the QP
@@ -34,7 +36,7 @@ type SendQueue struct {
 func newSendQueue(a array[abi.SiwSqe], init provider.QPInit, info provider.QPInfo, dev provider.Device) *SendQueue {
 	cq, _ := init.SendCQ.(*CompletionQueue)
 	return &SendQueue{
-		queue: a, cq: cq, num: info.QPNum, signalAll: init.SignalAll,
+		queue: a, dev: dev, handle: info.Handle, cq: cq, num: info.QPNum, signalAll: init.SignalAll,
 		doorbell: provider.NewDoorbell(dev, info.Handle, true), query: provider.NewStateQuery(dev, info.Handle),
 		maxSGE: min(int(info.Cap.MaxSendSGE), abi.SIW_MAX_SGE), maxMsg: uint64(dev.MaxMessage),
 		maxData: min(int(info.Cap.MaxInline), maxInline),
@@ -129,25 +131,50 @@ func (q *SendQueue) start(n uint32) (int, error) {
 	if n <= q.queue.mask && before.Load()&valid != 0 {
 		return int(n), nil // the kernel has not come to the one before, so it will come to these
 	}
-	if err := q.doorbell.Ring(); err != nil {
-		// Take back what the kernel did not take.
-		for q.put != first && sqeWord(q.queue.at(q.put-1)).Load()&valid != 0 {
-			q.put--
-			sqeWord(q.queue.at(q.put)).Store(0)
-		}
-		if errors.Is(err, unix.ENOTCONN) {
-			err = provider.ErrState
-		}
-		return int(q.put - first), err
+	err := q.doorbell.Ring()
+	if err == nil && sqeWord(q.queue.at(first)).Load()&valid == 0 {
+		return int(n), nil
 	}
-	if sqeWord(q.queue.at(first)).Load()&valid != 0 {
-		// Either the kernel is still busy with an earlier request, or the QP
-		// has failed and nobody told us.
-		if s, err := q.query.Ask(); err == nil && s == provider.StateErr {
-			q.flush()
-		}
+	// Either the kernel is still busy with an earlier request, or the connection
+	// is ending, or has, or there is none.
+	if err = q.ended(err); err == nil {
+		return int(n), nil
 	}
-	return int(n), nil
+	// Take back what the kernel did not take.
+	for q.put != first && sqeWord(q.queue.at(q.put-1)).Load()&valid != 0 {
+		q.put--
+		sqeWord(q.queue.at(q.put)).Store(0)
+	}
+	if q.put == first+n {
+		return int(n), nil
+	}
+	return int(q.put - first), err
+}
+
+// ended finds out why a doorbell did not have requests begun. While the kernel
+// ends a connection it refuses doorbells, and then it completes what it finds in
+// the queue: what that is cannot be known before, and must not be taken back.
+func (q *SendQueue) ended(err error) error {
+	for patience := time.Now().Add(time.Second); ; time.Sleep(20 * time.Microsecond) {
+		state, qerr := q.query.Ask()
+		refused := errors.Is(err, unix.ENOTCONN)
+		switch {
+		case qerr == nil && state == provider.StateErr:
+			// A change of state waits for the one that is under way.
+			flush := provider.NewFlush(q.dev, q.handle)
+			err = flush.Ring()
+			flush.Close()
+			if err == nil {
+				q.flush()
+			}
+			return err
+		case !refused:
+			return err
+		case qerr != nil, state != provider.StateRTS && state != provider.StateSQE, time.Now().After(patience):
+			return provider.ErrState
+		}
+		err = q.doorbell.Ring()
+	}
 }
 
 // flush completes all that the kernel has left in the queue of a failed QP.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -122,8 +123,13 @@ func tcp(say []byte, n int) func(t *testing.T, device, addr string) func() {
 				}
 				break // RoCE's ports are not TCP's
 			}
-			c.Write(say)
 			conns = append(conns, c)
+		}
+		// What comes after siw has accepted them it reads once, and does not
+		// wait for more (tests/hostile.TestHalfHeader).
+		time.Sleep(100 * time.Millisecond)
+		for _, c := range conns {
+			c.Write(say)
 		}
 		return func() {
 			for _, c := range conns {
@@ -137,31 +143,45 @@ func tcp(say []byte, n int) func(t *testing.T, device, addr string) func() {
 // message: as fast, give or take a scheduler's whim, as without.
 func TestHostilePeers(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		l, _, stop := crowd(t, device)
-		defer stop()
-		slowest := func() (most time.Duration) {
+		slowest := func(l *cm.Listener) (most time.Duration, err error) {
 			for range 10 {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				start := time.Now()
 				e, err := (&cm.Dialer{Options: cm.Options{Cap: small}}).Dial(ctx, l.Addr().String())
 				cancel()
 				if err != nil {
-					t.Fatal(err)
+					return 0, err
 				}
 				most = max(most, time.Since(start))
 				e.Close()
 			}
-			return most
+			return most, nil
 		}
-		slowest() // warms up
-		usual := slowest()
 		for _, h := range hostiles {
 			t.Run(h.name, func(t *testing.T) {
-				undo := h.do(t, device, l.Addr().String())
+				l, _, stop := crowd(t, device)
+				defer stop()
+				labtest.Must(slowest(l))(t) // warms up
+				usual := labtest.Must(slowest(l))(t)
+				undo := sync.OnceFunc(h.do(t, device, l.Addr().String()))
 				defer undo()
+				now, err := slowest(l)
+				if err != nil && labtest.StuckSIW() {
+					// Until they go, and as those go at once whom siw has
+					// not come to, the listener may go with them.
+					labtest.ExpectWarning(t, "siw_cep_put")
+					labtest.ExpectWarning(t, "refcount")
+					undo()
+					next, _, stop := crowd(t, device)
+					defer stop()
+					now, err = slowest(next)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
 				// The flood's own 200 handshakes are work for the same two
 				// processors, but nobody waits for one of its timeouts.
-				if now := slowest(); now > usual+2*time.Second {
+				if now > usual+2*time.Second {
 					t.Errorf("dialing takes up to %v, usually %v", now, usual)
 				}
 			})

@@ -64,8 +64,18 @@ func (p *peer) options(private func(*peer) []byte) cm.Options {
 	}
 }
 
-// dialPeer connects to a server.
+// dialPeer connects to a server, from an address that no peer has had: by that
+// the server tells them apart.
 func dialPeer(t *testing.T, s *server, private func(*peer) []byte) (*peer, error) {
+	t.Helper()
+	for {
+		if p, err := tryPeer(t, s, private); err != nil || s.first(p) {
+			return p, err
+		}
+	}
+}
+
+func tryPeer(t *testing.T, s *server, private func(*peer) []byte) (*peer, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -1,0 +1,59 @@
+package hostile
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// strangers send siw's listener half of MPA's header, in pieces, until the kernel
+// waits for the rest of one.
+func strangers(t *testing.T, addr string) (leave func()) {
+	var all []net.Conn
+	leave = func() {
+		for _, c := range all {
+			c.Close()
+		}
+	}
+	for deadline := time.Now().Add(patience); !labtest.StuckSIW(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			leave()
+			t.Fatal("the kernel does not wait for the rest")
+		}
+		c := labtest.Must(net.Dial("tcp", addr))(t)
+		all = append(all, c)
+		for i := range 5 {
+			if _, err := c.Write([]byte("MPA ID Req")[i*2:][:2]); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	return sync.OnceFunc(leave)
+}
+
+// TestHalfHeader has strangers stop at half a header: nobody connects until they
+// have gone, and that is all they can do.
+func TestHalfHeader(t *testing.T) {
+	labtest.Require(t)
+	for _, l := range layers {
+		under(t, l, labtest.SIW, 5*time.Second, func(t *testing.T, s *server, g *good) {
+			leave := strangers(t, s.addr)
+			defer leave()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if _, err := l.dial(ctx, s.addr); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("dialing gave %v", err)
+			}
+			g.fine(t)
+			leave()
+			if err := l.visit(s.addr); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
