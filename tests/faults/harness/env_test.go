@@ -21,8 +21,8 @@ type fault struct {
 	title string
 	quick string // layers that a plain go test has it on; empty for none
 	run   func(*env)
-	only  string     // layers; empty for all
-	setup func(*env) // if set, is called before the inventory is taken
+	only  string // layers; empty for all
+	wired bool   // over a wire
 }
 
 // env is one fault on one layer and device.
@@ -34,6 +34,7 @@ type env struct {
 	rows   int
 	open   map[session]bool // those that a test that fails leaves open
 	addr   string           // where the peer listens
+	wire   *wire            // if there is one
 }
 
 // each runs a fault on everything.
@@ -55,8 +56,9 @@ func each(t *testing.T, f fault) {
 				t.Run(l.name, func(t *testing.T) {
 					e := &env{T: t, title: f.title, layer: l, device: device, addr: labtest.AddrOf(device) + ":0", open: map[session]bool{}}
 					warm(t)
-					if f.setup != nil {
-						f.setup(e)
+					if f.wired {
+						e.wire = newWire(t, device)
+						e.addr = e.wire.b + ":0"
 					}
 					before := labtest.Inventory(t)
 					f.run(e)
@@ -159,9 +161,7 @@ func (e *env) goesOn(c *child, l *load, n int64) {
 		e.Error(err)
 	}
 	e.close(l.s)
-	again := e.again(c)
-	c.kill()
-	e.row("goes on", took, again)
+	e.ends(c, "goes on", took)
 }
 
 // survived insists that a load still does rounds, ends it, and adds a row.
@@ -174,6 +174,12 @@ func (e *env) survived(c *child, l *load, saw string, took time.Duration) {
 		e.Error(err)
 	}
 	e.close(l.s)
+	e.ends(c, saw, took)
+}
+
+// ends insists that a peer takes a new connection, kills it, and adds a row.
+func (e *env) ends(c *child, saw string, took time.Duration) {
+	e.Helper()
 	again := e.again(c)
 	c.kill()
 	e.row(saw, took, again)

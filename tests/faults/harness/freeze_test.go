@@ -91,9 +91,7 @@ func TestFreezeDeadline(t *testing.T) {
 			e.Errorf("Close took %v", closed)
 		}
 		c.signal(unix.SIGCONT)
-		again := e.again(c)
-		c.kill()
-		e.row(saw+"; Close "+brief(closed), took, again)
+		e.ends(c, saw+"; Close "+brief(closed), took)
 	}})
 }
 

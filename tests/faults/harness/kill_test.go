@@ -21,22 +21,19 @@ func TestKill(t *testing.T) {
 	}})
 }
 
+// left is what there is of a peer that has gone, maybe with its memory before its
+// connections.
+func left(more ...error) wants {
+	ended := append(more, cm.ErrDisconnected, uverbs.WCRemAccessErr, uverbs.WCRemOpErr)
+	return wants{"verbs": ended, "conn": ended, "msg": append(ended, msg.ErrUnreadable), "rsock": {unix.ECONNRESET}}
+}
+
 // bereft insists that a load whose peer was killed ends as documented, and adds
 // a row.
 func (e *env) bereft(l *load, start time.Time) {
 	e.Helper()
 	<-l.done
-	// The kernel may take the memory of the dead before its connections.
-	ended := []error{cm.ErrDisconnected, uverbs.WCRemAccessErr, uverbs.WCRemOpErr}
-	saw := e.expect(wants{
-		"verbs": ended,
-		"conn":  ended,
-		"msg":   append(ended, msg.ErrUnreadable),
-		"rsock": {unix.ECONNRESET},
-	}, l.err)
+	saw := e.expect(left(), l.err)
 	e.close(l.s)
-	next := e.serve()
-	again := e.again(next)
-	next.kill()
-	e.row(saw, l.when.Sub(start), again)
+	e.ends(e.serve(), saw, l.when.Sub(start))
 }

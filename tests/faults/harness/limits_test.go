@@ -146,9 +146,7 @@ func TestLockedMemory(t *testing.T) {
 		if text := e.poor(c, 64<<20); text != "" {
 			e.Errorf("with 64 MiB: %s", text)
 		}
-		again := e.again(c)
-		c.kill()
-		e.row("`ENOMEM`, with a hint at `ulimit -l`", took, again)
+		e.ends(c, "`ENOMEM`, with a hint at `ulimit -l`", took)
 	}})
 }
 

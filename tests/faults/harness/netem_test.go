@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/msg"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -28,15 +27,10 @@ func TestNetwork(t *testing.T) {
 	if !all {
 		rates, kinds = rates[1:2], kinds[:1]
 	}
-	var w *wire
 	each(t, fault{
 		quick: "verbs",
-		setup: func(e *env) {
-			w = newWire(e, e.device)
-			e.addr = w.b + ":0"
-		},
+		wired: true,
 		run: func(e *env) {
-			labtest.ExpectWarning(e, "[rdma_rxe]")
 			c, l := e.under()
 			// What is dropped on its way out, as in a change of these rules, fails
 			// a queue pair of rxe, as a link does that is down: they change
@@ -44,12 +38,12 @@ func TestNetwork(t *testing.T) {
 			l.turn.Lock()
 			for _, kind := range kinds {
 				for _, rate := range rates {
-					w.netem(strings.Replace(kind.netem, "%", rate, 1))
+					e.wire.netem(strings.Replace(kind.netem, "%", rate, 1))
 					e.title = kind.title + ": " + strings.Replace(rate, "%", " %", 1)
-					if e.bad(w, l) {
+					if e.bad(l) {
 						continue
 					}
-					w.netem("")
+					e.wire.netem("")
 					l = newLoadWithin(e.dial(c), 30*time.Second)
 					if err := l.more(1); err != nil {
 						e.Fatal(err)
@@ -61,7 +55,7 @@ func TestNetwork(t *testing.T) {
 			if err := l.end(); err != nil {
 				e.Error(err)
 			}
-			w.netem("")
+			e.wire.netem("")
 			e.close(l.s)
 			c.kill()
 		},
@@ -70,7 +64,7 @@ func TestNetwork(t *testing.T) {
 
 // bad has a load, whose turn the caller holds, go on over a bad network, and says
 // whether it did; then its turn is held again.
-func (e *env) bad(w *wire, l *load) bool {
+func (e *env) bad(l *load) bool {
 	e.Helper()
 	l.slowest()
 	start := time.Now()
@@ -82,7 +76,7 @@ func (e *env) bad(w *wire, l *load) bool {
 		}
 	}
 	l.turn.Lock()
-	packets, dropped := w.passed()
+	packets, dropped := e.wire.passed()
 	e.Logf("%s: %d packets, %d dropped", e.title, packets, dropped)
 	if packets < 50 {
 		e.Errorf("only %d packets went over the wire", packets)

@@ -3,6 +3,7 @@ package harness
 import (
 	"context"
 	"errors"
+	"io"
 	"testing"
 	"time"
 
@@ -25,6 +26,42 @@ func (e *env) bare(opt func(*cm.Options)) (*child, *half) {
 		e.Fatal(err)
 	}
 	return c, h
+}
+
+// couple makes a connection, whose ends are not a session's.
+func (e *env) couple(dialing, accepting cm.Options) (ep, peer *cm.Endpoint) {
+	e.Helper()
+	ctx, cancel := context.WithTimeout(e.Context(), patience)
+	defer cancel()
+	l := labtest.Must(cm.Listen(ctx, e.addr))(e)
+	defer e.release(l)
+	type accepted struct {
+		e   *cm.Endpoint
+		err error
+	}
+	done := make(chan accepted, 1)
+	go func() {
+		r, err := l.Accept(ctx)
+		if err != nil {
+			done <- accepted{nil, err}
+			return
+		}
+		peer, err := r.Accept(ctx, accepting)
+		done <- accepted{peer, err}
+	}()
+	ep = labtest.Must((&cm.Dialer{Options: dialing}).Dial(ctx, l.Addr().String()))(e)
+	a := <-done
+	return ep, labtest.Must(a.e, a.err)(e)
+}
+
+// release closes what is not a session's.
+func (e *env) release(all ...io.Closer) {
+	e.Helper()
+	for _, c := range all {
+		if err := c.Close(); err != nil {
+			e.Error(err)
+		}
+	}
 }
 
 // tiny is a request that leaves no trace.
@@ -69,15 +106,9 @@ func TestCQOverflow(t *testing.T) {
 			e.Errorf("%d completions of a CQ of %d", got, cq.Cap())
 		}
 		e.close(h)
-		for _, o := range []interface{ Close() error }{cq, pd} {
-			if err := o.Close(); err != nil {
-				e.Error(err)
-			}
-		}
+		e.release(cq, pd)
 		dev.Close()
-		again := e.again(c)
-		c.kill()
-		e.row(saw, took, again)
+		e.ends(c, saw, took)
 	}})
 }
 
@@ -85,21 +116,8 @@ func TestCQOverflow(t *testing.T) {
 // after the retries it asked for; on siw the connection ends.
 func TestNoReceive(t *testing.T) {
 	each(t, fault{title: "messages that find no receive", quick: "verbs", only: "verbs", run: func(e *env) {
-		l := labtest.Must(cm.Listen(e.Context(), e.addr))(e)
-		accepted := make(chan *cm.Endpoint, 1)
 		once := uint8(1) // each side's is what the other has
-		go func() {
-			if r, err := l.Accept(e.Context()); err == nil {
-				peer, _ := r.Accept(e.Context(), cm.Options{RNRRetryCount: &once})
-				accepted <- peer
-			}
-		}()
-		d := cm.Dialer{Options: cm.Options{Events: true, RNRRetryCount: &once}}
-		ep := labtest.Must(d.Dial(e.Context(), l.Addr().String()))(e)
-		peer := <-accepted
-		if peer == nil {
-			e.Fatal("not accepted")
-		}
+		ep, peer := e.couple(cm.Options{Events: true, RNRRetryCount: &once}, cm.Options{RNRRetryCount: &once})
 		ctx, cancel := context.WithTimeout(e.Context(), patience)
 		defer cancel()
 		start := time.Now()
@@ -111,7 +129,7 @@ func TestNoReceive(t *testing.T) {
 			}
 			var wc [1]uverbs.WC
 			if _, err = ep.SendCQ.PollWait(ctx, wc[:]); err == nil {
-				err = because(wc[0].Err(), ep.Done(), ep.Err)
+				err = wc[0].Err()
 			}
 		}
 		if e.device == labtest.SIW { // whose event may come after the failure
@@ -125,15 +143,8 @@ func TestNoReceive(t *testing.T) {
 		}
 		took := time.Since(start)
 		saw := e.expect(wants{"rxe0 verbs": {uverbs.WCRNRRetryExcErr}, "siw0 verbs": {cm.ErrDisconnected}}, err)
-		for _, o := range []interface{ Close() error }{ep, peer, l} {
-			if err := o.Close(); err != nil {
-				e.Error(err)
-			}
-		}
-		c := e.serve()
-		again := e.again(c)
-		c.kill()
-		e.row(saw, took, again)
+		e.release(ep, peer)
+		e.ends(e.serve(), saw, took)
 	}})
 }
 
@@ -144,19 +155,7 @@ func TestLateReceive(t *testing.T) {
 		if e.device == labtest.SIW {
 			e.Skip("iWARP has no such thing")
 		}
-		l := labtest.Must(cm.Listen(e.Context(), e.addr))(e)
-		accepted := make(chan *cm.Endpoint, 1)
-		go func() {
-			if r, err := l.Accept(e.Context()); err == nil {
-				peer, _ := r.Accept(e.Context(), cm.Options{})
-				accepted <- peer
-			}
-		}()
-		ep := labtest.Must((&cm.Dialer{Options: cm.Options{Events: true}}).Dial(e.Context(), l.Addr().String()))(e)
-		peer := <-accepted
-		if peer == nil {
-			e.Fatal("not accepted")
-		}
+		ep, peer := e.couple(cm.Options{Events: true}, cm.Options{})
 		wr := uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled}
 		if _, err := ep.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
 			e.Fatal(err)
@@ -171,11 +170,7 @@ func TestLateReceive(t *testing.T) {
 			e.Errorf("%v, %v after %v", err, wc[0].Err(), time.Since(start))
 		}
 		took := time.Since(start)
-		for _, o := range []interface{ Close() error }{ep, peer, l} {
-			if err := o.Close(); err != nil {
-				e.Error(err)
-			}
-		}
+		e.release(ep, peer)
 		e.row("goes on", took, 0)
 	}})
 }
@@ -287,27 +282,13 @@ func TestSharedReceives(t *testing.T) {
 			}
 		}
 		post(receives)
-		l := labtest.Must(cm.Listen(ctx, e.addr))(e)
-		accepted := make(chan *cm.Endpoint, peers)
-		go func() {
-			for range peers {
-				r, err := l.Accept(ctx)
-				if err == nil {
-					var peer *cm.Endpoint
-					peer, err = r.Accept(ctx, cm.Options{PD: pd, SRQ: srq})
-					accepted <- peer
-				}
-				if err != nil {
-					e.Error(err)
-				}
-			}
-		}()
-		var open []interface{ Close() error }
+		channel := labtest.Must(dev.CreateCompChannel())(e)
+		cq := labtest.Must(dev.CreateCQ(uverbs.CQOptions{Depth: peers*each + 1, Channel: channel}))(e)
+		var open []io.Closer
 		var senders []*cm.Endpoint
 		for range peers {
-			s := labtest.Must((&cm.Dialer{Options: cm.Options{Events: true}}).Dial(ctx, l.Addr().String()))(e)
-			senders, open = append(senders, s), append(open, s)
-			open = append(open, <-accepted)
+			s, peer := e.couple(cm.Options{PD: pd, SendCQ: cq}, cm.Options{PD: pd, SRQ: srq})
+			senders, open = append(senders, s), append(open, s, peer)
 		}
 		start := time.Now()
 		for range each {
@@ -325,36 +306,19 @@ func TestSharedReceives(t *testing.T) {
 				break
 			}
 		}
-		arrived := 0
-		var err error
-		collect := func(until int) {
-			for _, s := range senders {
-				for wc := [1]uverbs.WC{}; arrived < until && err == nil; {
-					n := s.SendCQ.Poll(wc[:])
-					if n == 0 {
-						break
-					}
-					if err = cm.SendError(&wc[0]); err == nil {
-						arrived++
-					}
+		arrive := func(n int) {
+			for ; n > 0; n-- {
+				var wc [1]uverbs.WC
+				if _, err := cq.PollWait(ctx, wc[:]); err != nil || wc[0].Err() != nil {
+					e.Errorf("%v, %v: %d messages did not arrive", err, wc[0].Err(), n)
 				}
 			}
 		}
 		saw := "goes on"
 		if e.device == labtest.RXE {
-			waitFor(e, func() error {
-				if collect(receives); arrived < receives {
-					return errors.New("messages that have receives did not arrive")
-				}
-				return nil
-			})
+			arrive(receives)
 			post(peers*each - receives)
-			waitFor(e, func() error {
-				if collect(peers * each); arrived < peers*each && err == nil {
-					return errors.New("messages did not arrive")
-				}
-				return err
-			})
+			arrive(peers*each - receives)
 		} else {
 			select {
 			case <-senders[0].Done():
@@ -366,15 +330,8 @@ func TestSharedReceives(t *testing.T) {
 			}
 		}
 		took := time.Since(start)
-		for _, o := range append(open, l, srq, pd) {
-			if err := o.Close(); err != nil {
-				e.Error(err)
-			}
-		}
+		e.release(append(open, cq, channel, srq, pd)...)
 		dev.Close()
-		c := e.serve()
-		again := e.again(c)
-		c.kill()
-		e.row(saw, took, again)
+		e.ends(e.serve(), saw, took)
 	}})
 }

@@ -97,16 +97,11 @@ func (p *tap) again() {
 // An acknowledgement that rxe gets in the middle of a READ ends the connection, with
 // a success for the READ, which nobody may take for data. Kernels warn of some of it.
 func TestReplay(t *testing.T) {
-	var w *wire
 	each(t, fault{
 		title: "all that went over the wire is sent again, three times",
 		quick: "conn",
-		setup: func(e *env) {
-			w = newWire(e, e.device)
-			e.addr = w.b + ":0"
-		},
+		wired: true,
 		run: func(e *env) {
-			labtest.ExpectWarning(e, "[rdma_rxe]")
 			taps := []*tap{newTap(e, "wa"), newTap(e, "wb")}
 			for _, p := range taps {
 				defer p.close()
@@ -137,9 +132,7 @@ func TestReplay(t *testing.T) {
 			broken := []error{cm.ErrDisconnected, uverbs.WCFlushErr}
 			saw := e.expect(wants{"verbs": broken, "conn": broken, "msg": broken, "rsock": {unix.ECONNRESET}}, l.err)
 			e.close(l.s)
-			again := e.again(c)
-			c.kill()
-			e.row(saw, l.when.Sub(start), again)
+			e.ends(c, saw, l.when.Sub(start))
 		},
 	})
 }

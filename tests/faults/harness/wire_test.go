@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 // wire is two devices of one machine with a real wire between them, a veth. What
@@ -43,9 +45,10 @@ func (w *wire) ip(commands string) {
 }
 
 // newWire makes a wire, until the test ends, between two devices of the same
-// kind as one of the lab's.
+// kind as one of the lab's. What comes late or again rxe warns of.
 func newWire(t testing.TB, device string) *wire {
 	t.Helper()
+	labtest.ExpectWarning(t, "[rdma_rxe]")
 	kind := kinds[device]
 	w := &wire{t, "10.9.8.1", "10.9.8.2"}
 	w.sh("modprobe sch_netem")
