@@ -92,8 +92,7 @@ func (e *RejectedError) Is(target error) bool {
 // does not answer, or there is no way to it any more, the link being down or, on
 // iWARP, TCP having ended. Completions with it may come before the event.
 func SendError(wc *uverbs.WC) error {
-	switch wc.Status {
-	case uverbs.WCRetryExcErr, uverbs.WCLocQPOpErr:
+	if wc.Status == uverbs.WCRetryExcErr || wc.Status == uverbs.WCLocQPOpErr {
 		return fmt.Errorf("%w: %w", ErrDisconnected, wc.Err())
 	}
 	return wc.Err()

@@ -4,7 +4,6 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/goverbs/verbs/cm"
@@ -21,7 +20,7 @@ func TestPortsInUse(t *testing.T) {
 	if err := os.WriteFile(file, []byte("40000 40009"), 0); err != nil {
 		t.Fatal(err)
 	}
-	host, _, _ := strings.Cut(labtest.AddrOf(labtest.SIW), ":")
+	host := labtest.AddrOf(labtest.SIW)
 	for port := 40000; port < 40003; port++ {
 		l := labtest.Must(net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port))))(t)
 		defer l.Close()

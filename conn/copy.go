@@ -15,6 +15,7 @@ const (
 	chunks     = 4
 	scratchOff = chunks * chunkSize
 	proof      = chunks // the op of what follows a READ
+	smallMTU   = 256    // bytes that are one packet on any path
 )
 
 // copier is what the helpers, one at a time, work with.
@@ -155,7 +156,7 @@ func (c *Conn) get(ctx context.Context, b []byte, from Target) error {
 			if err := c.start(ctx, i, request{opcode: uverbs.OpRDMARead, target: at}, c.chunk(i, n)); err != nil {
 				return err
 			}
-			if sent += n; sent == len(b) {
+			if sent += n; sent == len(b) && sent > smallMTU {
 				if err := c.prove(ctx, from); err != nil {
 					return err
 				}

@@ -3,7 +3,6 @@ package msg
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
@@ -104,12 +103,7 @@ func (s *Socket) complete(r request, i int, wc *uverbs.WC) {
 		} else if s.flushed == nil {
 			// What is flushed was not at fault; why it was, the QP's end tells, or
 			// nobody does.
-			err := fmt.Errorf("the queue pair has failed: %w", wc.Err())
-			s.flushed = time.AfterFunc(flushTime, func() {
-				s.mu.Lock()
-				s.fail(err)
-				s.mu.Unlock()
-			})
+			s.flushed = s.failAfter(flushTime, fmt.Errorf("the queue pair has failed: %w", wc.Err()))
 		}
 		return
 	}

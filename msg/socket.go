@@ -182,12 +182,16 @@ func (s *Socket) Disconnect() error {
 // leave begins to disconnect.
 func (s *Socket) leave() {
 	s.state = Disconnecting
-	s.linger = time.AfterFunc(s.l.opt.Linger, func() {
+	s.linger = s.failAfter(s.l.opt.Linger, fmt.Errorf("disconnect: %w", ErrTimeout))
+	s.settle()
+}
+
+func (s *Socket) failAfter(d time.Duration, err error) *time.Timer {
+	return time.AfterFunc(d, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.fail(fmt.Errorf("disconnect: %w", ErrTimeout))
+		s.fail(err)
 	})
-	s.settle()
 }
 
 // Close ends the connection at once. What is queued fails; messages that were

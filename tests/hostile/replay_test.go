@@ -21,11 +21,7 @@ var replays = flag.Int("replays", 8, "how often the bytes of a connection are se
 // server.
 func relay(t *testing.T, device, to string) (addr string, recorded func() []byte) {
 	t.Helper()
-	host, _, err := net.SplitHostPort(to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := labtest.Must(net.Listen("tcp", net.JoinHostPort(host, "0")))(t)
+	l := labtest.Must(net.Listen("tcp", labtest.AddrOf(device)+":0"))(t)
 	labtest.Close(t, l)
 	var record bytes.Buffer
 	var wg sync.WaitGroup
@@ -84,10 +80,11 @@ func TestReplay(t *testing.T) {
 					}
 					c := labtest.Must(net.Dial("tcp", s.addr))(t)
 					c.SetDeadline(time.Now().Add(time.Second))
-					c.Write(again[:min(request, len(again))])
+					begin := min(request, len(again))
+					c.Write(again[:begin])
 					if _, err := c.Read(make([]byte, 512)); err == nil {
 						answered++
-						c.Write(again[min(request, len(again)):])
+						c.Write(again[begin:])
 						c.SetDeadline(time.Now().Add(100 * time.Millisecond))
 						io.Copy(io.Discard, c)
 					} else if i%4 == 0 {
