@@ -241,8 +241,12 @@ func TestSilent(t *testing.T) {
 				}
 			}
 		}()
-		l := run(t, short)
+		patient, hasty := run(t, msg.Options{}), run(t, short)
 		for i, want := range []error{msg.ErrProtocol, msg.ErrProtocol, msg.ErrVersion, msg.ErrTimeout} {
+			l := patient
+			if want == msg.ErrTimeout {
+				l = hasty
+			}
 			if _, err := l.Dial(within(t), lower.Addr().String()); !errors.Is(err, want) {
 				t.Errorf("answer %q: %v, want %v", answers[i], err, want)
 			}
