@@ -1,6 +1,8 @@
 package cm
 
 import (
+	"cmp"
+	"container/list"
 	"context"
 	"fmt"
 	"sync"
@@ -39,15 +41,8 @@ type Datagrams struct {
 	qkey uint32
 
 	recvMu  sync.Mutex
-	senders map[sender]*uverbs.AH // who may be answered
-
-	sendMu sync.Mutex
-}
-
-type sender struct {
-	grh  [uverbs.GRHSize]byte
-	slid uint16
-	sl   uint8
+	sendMu  sync.Mutex
+	senders senders
 }
 
 // NewDatagrams posts as many receives as the endpoint's queue takes, of size
@@ -55,7 +50,7 @@ type sender struct {
 // [Options].Setup none can.
 func NewDatagrams(e *Endpoint, size int) (*Datagrams, error) {
 	n := int(e.QP.Cap().MaxRecvWR)
-	d := &Datagrams{e: e, slot: size + uverbs.GRHSize, senders: map[sender]*uverbs.AH{}}
+	d := &Datagrams{e: e, slot: size + uverbs.GRHSize, senders: senders{most: keptSenders, byHeader: map[header]*list.Element{}, forgotten: map[uint32]bool{}}}
 	attr, err := e.QP.Query()
 	if err != nil {
 		return nil, err
@@ -63,6 +58,9 @@ func NewDatagrams(e *Endpoint, size int) (*Datagrams, error) {
 	d.qkey = attr.QKey
 	// One more, behind them, to send from.
 	if d.mr, err = e.AllocMR((n+1)*d.slot, uverbs.AccessLocalWrite); err != nil {
+		return nil, err
+	}
+	if err := d.touch(func([]byte) { e.release = append(e.release, d.senders.close) }); err != nil {
 		return nil, err
 	}
 	for i := range n {
@@ -81,7 +79,7 @@ func (d *Datagrams) post(i int) error {
 // Datagram tells of a message that came.
 type Datagram struct {
 	Len  int
-	From uverbs.UDAddr // where an answer goes
+	From uverbs.UDAddr // where an answer goes, see KeepSenders
 
 	// Imm is the immediate, if WithImm.
 	Imm     uint32
@@ -146,30 +144,42 @@ func (d *Datagrams) wait(ctx context.Context, cq *uverbs.CQ, wc []uverbs.WC) err
 	return err
 }
 
-// sender keeps an address handle for everybody a message came from.
+// sender keeps an address handle for everybody a message came from, for a while.
 func (d *Datagrams) sender(wc *uverbs.WC, grh []byte) (uverbs.UDAddr, error) {
-	key := sender{slid: wc.SLID, sl: wc.SL}
-	copy(key.grh[:], grh)
-	// What differs from packet to packet says nothing about the sender: the
-	// lengths, and IPv4's identification and checksum.
-	clear(key.grh[4:6])
-	if grh[20]>>4 == 4 {
-		clear(key.grh[22:26])
-		clear(key.grh[30:32])
+	h := headerOf(wc, grh)
+	var ah *uverbs.AH
+	if err := d.touch(func([]byte) { ah = d.senders.find(h) }); err != nil {
+		return uverbs.UDAddr{}, err
 	}
-	ah := d.senders[key]
 	if ah == nil {
 		var err error
 		if ah, err = d.e.PD.CreateReplyAH(d.e.route.Port, wc, grh); err != nil {
 			return uverbs.UDAddr{}, err
 		}
-		if err := d.touch(func([]byte) { d.e.release = append(d.e.release, ah.Close) }); err != nil {
+		d.sendMu.Lock() // nothing is on its way to who is forgotten
+		err = d.touch(func([]byte) { d.senders.add(h, ah) })
+		d.sendMu.Unlock()
+		if err != nil {
 			ah.Close()
 			return uverbs.UDAddr{}, err
 		}
-		d.senders[key] = ah
 	}
 	return ah.To(wc.SrcQP, d.qkey), nil
+}
+
+// KeepSenders says how many of those whom messages came from can be answered, and
+// at least 1: 1024 if it is not called. Each takes an address handle, of which
+// devices have no more than some ten thousand for all. Whoever has not been heard
+// of for longer than so many others is forgotten: the answer to a message of
+// theirs that came before fails with [ErrSenderForgotten], unless the device has
+// given their handle's number to somebody else, who gets it then.
+func (d *Datagrams) KeepSenders(n int) error {
+	d.sendMu.Lock()
+	defer d.sendMu.Unlock()
+	return d.touch(func([]byte) {
+		d.senders.most = max(n, 1)
+		d.senders.trim()
+	})
 }
 
 // Send sends a message and waits until it is on its way.
@@ -189,7 +199,13 @@ func (d *Datagrams) send(ctx context.Context, wr uverbs.SendWR, b []byte) error 
 		return fmt.Errorf("datagram of %d bytes: %w", len(b), uverbs.ErrMessageTooLong)
 	}
 	at := d.mr.Len() - d.slot
-	if err := d.touch(func(mem []byte) { copy(mem[at:], b) }); err != nil {
+	var forgotten error
+	err := d.touch(func(mem []byte) {
+		if forgotten = d.senders.check(wr.To); forgotten == nil {
+			copy(mem[at:], b)
+		}
+	})
+	if err := cmp.Or(err, forgotten); err != nil {
 		return err
 	}
 	wr.Flags, wr.SGL = uverbs.SendSignaled, []uverbs.SGE{d.mr.SGE(at, len(b))}

@@ -3,7 +3,9 @@ package cm_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -105,6 +107,93 @@ func immediate(ctx context.Context, d *cm.Datagrams, to uverbs.UDAddr) (cm.Datag
 		return cm.Datagram{}, err
 	}
 	return d.RecvDatagram(ctx, make([]byte, 10))
+}
+
+// TestForgottenSenders has more send than can be answered: the oldest are
+// forgotten, until they send again.
+func TestForgottenSenders(t *testing.T) {
+	labtest.Require(t)
+	ctx := within(t, 60*time.Second)
+	l := labtest.Must(cm.ListenOptions{PortSpace: cm.PortSpaceUDP}.Listen(ctx, labtest.AddrOf(labtest.RXE)+":0"))(t)
+	labtest.Close(t, l)
+	served := make(chan error, 1)
+	go func() { served <- echo(ctx, l, cm.Options{Events: true}) }()
+	e := labtest.Must((&cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: cm.Options{Events: true}}).Dial(ctx, l.Addr().String()))(t)
+	labtest.Close(t, e)
+	d := labtest.Must(cm.NewDatagrams(e, 10))(t)
+	// Each source address and traffic class is another sender, who sends to us.
+	const addresses, classes, kept = 2, 64, 100
+	if err := d.KeepSenders(kept); err != nil {
+		t.Fatal(err)
+	}
+	var gids [addresses]uint8
+	for i := range gids {
+		addr := fmt.Sprintf("10.9.0.%d", 100+i)
+		ip := func(do string) error { return exec.Command("ip", "addr", do, addr+"/24", "dev", "v0").Run() }
+		if err := ip("add"); err != nil {
+			t.Fatal(err)
+		}
+		defer ip("del")
+		gids[i] = uint8(waitGID(t, e.PD.Context(), netip.MustParseAddr(addr)).Index)
+	}
+	attr := labtest.Must(e.QP.Query())(t)
+	from := func(i int) uverbs.UDAddr {
+		ah := labtest.Must(e.PD.CreateAH(uverbs.AddressVector{
+			Global: true, DGID: netip.MustParseAddr(labtest.AddrOf(labtest.RXE)).As16(), SGIDIndex: gids[i/classes],
+			TrafficClass: uint8(i%classes) << 2, HopLimit: 64, Port: 1,
+		}))(t)
+		defer ah.Close()
+		if err := d.Send(ctx, ah.To(e.QP.Num(), attr.QKey), []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		_, from, err := d.Recv(ctx, make([]byte, 10))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return from
+	}
+	answer := func(to uverbs.UDAddr) error {
+		err := d.Send(ctx, to, []byte("y"))
+		if err == nil {
+			_, _, err = d.Recv(ctx, make([]byte, 10))
+		}
+		return err
+	}
+	first := from(0)
+	if err := answer(first); err != nil {
+		t.Fatal(err)
+	}
+	var last uverbs.UDAddr
+	for i := range kept {
+		last = from(1 + i)
+	}
+	if err := answer(first); !errors.Is(err, cm.ErrSenderForgotten) {
+		t.Errorf("the first is answered: %v", err)
+	}
+	for _, to := range []uverbs.UDAddr{last, from(0)} {
+		if err := answer(to); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := d.Send(ctx, e.Peer, []byte("end")); err != nil {
+		t.Error(err)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// waitGID waits for the device to have an address.
+func waitGID(t *testing.T, c *uverbs.Context, addr netip.Addr) uverbs.GIDEntry {
+	t.Helper()
+	for range 200 {
+		if g, err := c.FindGID(1, addr); err == nil {
+			return g
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("no GID of ", addr)
+	return uverbs.GIDEntry{}
 }
 
 // TestMulticast sends to a group that two are in, and one only sends to.
