@@ -308,13 +308,15 @@ func (id *ID) ResolveRoute(timeout time.Duration) error {
 
 // Listen makes a bound ID take connection requests, which follow as
 // ConnectRequest events. Requests beyond backlog, or 1024 if that is zero,
-// that nobody has taken up are turned down: by the kernel, or here, as the
-// channel's reader takes events from the kernel at once.
+// that nobody has taken up are turned down: here, as the channel's reader takes
+// events from the kernel at once. The kernel is asked for as long a queue as it
+// has: siw loses track of those beyond, which keep its listener until they time
+// out, or end it.
 func (id *ID) Listen(backlog int) error {
 	id.mu.Lock()
 	id.backlog = cmp.Or(backlog, defaultBacklog)
 	id.mu.Unlock()
-	return do(id, abi.RDMA_USER_CM_CMD_LISTEN, abi.RdmaUcmListen{Id: id.handle, Backlog: uint32(backlog)})
+	return do(id, abi.RDMA_USER_CM_CMD_LISTEN, abi.RdmaUcmListen{Id: id.handle})
 }
 
 // ConnParam is what the two sides tell each other (struct rdma_conn_param,
