@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -71,6 +72,7 @@ func setupNetwork(modules bool, host int) error {
 	if err := linkUp("lo"); err != nil {
 		return err
 	}
+	warmTCP()
 	found := devices
 	if host != 0 {
 		if out, err := exec.Command("modprobe", "virtio_net").CombinedOutput(); err != nil {
@@ -96,6 +98,22 @@ func setupNetwork(modules bool, host int) error {
 		}
 	}
 	return nil
+}
+
+// warmTCP has the kernel do for the first time what it patches itself after, while
+// that only means another boot (bootAgain): siw's connections are TCP's.
+func warmTCP() {
+	for _, addr := range []string{"127.0.0.1:0", "[::1]:0"} {
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			continue // there is no IPv6
+		}
+		if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
+			c.Close()
+		}
+		l.Close()
+	}
+	time.Sleep(20 * time.Millisecond) // a worker does it
 }
 
 // addLinks makes the devices' links where there are no wires.
