@@ -173,6 +173,26 @@ func TestExits(t *testing.T) {
 	}
 }
 
+// TestPatched has a kernel go down as QEMU makes it do now and then: tests are run
+// again, and other programs are not.
+func TestPatched(t *testing.T) {
+	for name, want := range map[string]int{"some.test": 0, "program": exitLab} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			file, been := filepath.Join(dir, name), filepath.Join(dir, "been")
+			script := "#!/bin/sh\ntest -e " + been + " && exit 0\ntouch " + been + "; sync\necho '<0>Oops: int3: 0000' >/dev/kmsg; echo c >/proc/sysrq-trigger; sleep 100\n"
+			if err := os.WriteFile(file, []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			cmd, _, stderr := lab(t, file)
+			cmd.Env = append(cmd.Env, "LAB_WRITE="+dir)
+			if code := status(t, cmd.Run()); code != want || !strings.Contains(stderr.String(), errPatched.Error()) {
+				t.Errorf("exit status %d, stderr %q", code, stderr)
+			}
+		})
+	}
+}
+
 func TestNoProgram(t *testing.T) {
 	cmd, _, stderr := lab(t, "/no/such/program")
 	if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), "/no/such/program: no such file") {
