@@ -19,37 +19,10 @@ func pair(t *testing.T, addr string, dial, accept cm.Options) (client, server *c
 	labtest.Require(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	l, err := cm.Listen(ctx, addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	labtest.Close(t, l)
-	type result struct {
-		e   *cm.Endpoint
-		err error
-	}
-	accepted := make(chan result, 1)
-	go func() {
-		r, err := l.Accept(ctx)
-		if err != nil {
-			accepted <- result{nil, err}
-			return
-		}
-		e, err := r.Accept(ctx, accept)
-		accepted <- result{e, err}
-	}()
-	d := cm.Dialer{Options: dial}
-	client, err = d.Dial(ctx, l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	client, server = labtest.Couple(ctx, t, addr, dial, accept)
 	labtest.Close(t, client)
-	r := <-accepted
-	if r.err != nil {
-		t.Fatal(r.err)
-	}
-	labtest.Close(t, r.e)
-	return client, r.e
+	labtest.Close(t, server)
+	return client, server
 }
 
 func TestConnect(t *testing.T) {

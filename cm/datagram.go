@@ -2,7 +2,6 @@ package cm
 
 import (
 	"cmp"
-	"container/list"
 	"context"
 	"fmt"
 	"sync"
@@ -42,7 +41,7 @@ type Datagrams struct {
 
 	recvMu  sync.Mutex
 	sendMu  sync.Mutex
-	senders senders
+	senders *senders
 }
 
 // NewDatagrams posts as many receives as the endpoint's queue takes, of size
@@ -50,7 +49,7 @@ type Datagrams struct {
 // [Options].Setup none can.
 func NewDatagrams(e *Endpoint, size int) (*Datagrams, error) {
 	n := int(e.QP.Cap().MaxRecvWR)
-	d := &Datagrams{e: e, slot: size + uverbs.GRHSize, senders: senders{most: keptSenders, byHeader: map[header]*list.Element{}, forgotten: map[uint32]bool{}}}
+	d := &Datagrams{e: e, slot: size + uverbs.GRHSize, senders: newSenders()}
 	attr, err := e.QP.Query()
 	if err != nil {
 		return nil, err

@@ -25,6 +25,10 @@ type senders struct {
 	forgotten map[uint32]bool
 }
 
+func newSenders() *senders {
+	return &senders{most: keptSenders, byHeader: map[header]*list.Element{}, forgotten: map[uint32]bool{}}
+}
+
 // header is what tells one sender from others.
 type header struct {
 	grh  [uverbs.GRHSize]byte

@@ -1,6 +1,7 @@
 package labtest
 
 import (
+	"context"
 	"testing"
 
 	"github.com/goverbs/verbs/cm"
@@ -125,29 +126,40 @@ func startUD(t testing.TB, s *Side, peer uverbs.Endpoint) {
 
 func connectByCM(t testing.TB, a, b *Side, opt PairOptions) {
 	t.Helper()
-	l := Must(cm.Listen(t.Context(), AddrOf(opt.Device)+":0"))(t)
-	defer l.Close()
 	options := func(s *Side) cm.Options {
 		return cm.Options{PD: s.PD, Cap: opt.Cap, SendCQ: s.SendCQ, RecvCQ: s.RecvCQ, SRQ: s.SRQ, SignalAll: opt.All}
 	}
+	ea, eb := Couple(t.Context(), t, AddrOf(opt.Device)+":0", options(a), options(b))
+	Close(t, ea)
+	Close(t, eb)
+	a.QP, b.QP = ea.QP, eb.QP
+}
+
+// Couple dials a listener of its own and returns both ends, which the caller
+// closes.
+func Couple(ctx context.Context, t testing.TB, addr string, dial, accept cm.Options) (client, server *cm.Endpoint) {
+	t.Helper()
+	l := Must(cm.Listen(ctx, addr))(t)
+	defer func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
 	type result struct {
 		e   *cm.Endpoint
 		err error
 	}
 	accepted := make(chan result, 1)
 	go func() {
-		r, err := l.Accept(t.Context())
+		r, err := l.Accept(ctx)
 		if err != nil {
 			accepted <- result{nil, err}
 			return
 		}
-		e, err := r.Accept(t.Context(), options(b))
+		e, err := r.Accept(ctx, accept)
 		accepted <- result{e, err}
 	}()
-	ea := Must((&cm.Dialer{Options: options(a)}).Dial(t.Context(), l.Addr().String()))(t)
-	Close(t, ea)
+	client = Must((&cm.Dialer{Options: dial}).Dial(ctx, l.Addr().String()))(t)
 	r := <-accepted
-	eb := Must(r.e, r.err)(t)
-	Close(t, eb)
-	a.QP, b.QP = ea.QP, eb.QP
+	return client, Must(r.e, r.err)(t)
 }

@@ -32,7 +32,7 @@ func TestEndWhilePosting(t *testing.T) {
 }
 
 func postUntilTheEnd(t *testing.T, a, b *labtest.Side) {
-	var posted, completed, next uint64
+	var posted, completed uint64
 	failed := false
 	poll := func() {
 		var wcs [16]uverbs.WC
@@ -47,11 +47,10 @@ func postUntilTheEnd(t *testing.T, a, b *labtest.Side) {
 	for deadline := time.Now().Add(20 * time.Second); !failed && time.Now().Before(deadline); poll() {
 		wrs := make([]uverbs.SendWR, 1+rand.IntN(4))
 		for i := range wrs {
-			wrs[i] = uverbs.SendWR{ID: next + uint64(i), Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, Inline: []byte("12345678"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}
+			wrs[i] = uverbs.SendWR{ID: posted + uint64(i), Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, Inline: []byte("12345678"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}
 		}
 		n, err := a.QP.PostSend(wrs)
 		posted += uint64(n)
-		next = posted
 		bad, is := errors.AsType[*uverbs.PostError](err)
 		switch {
 		case err == nil && n == len(wrs), errors.Is(err, uverbs.ErrQueueFull) && n < len(wrs):

@@ -26,19 +26,12 @@ type server struct {
 	mu    sync.Mutex
 	ended map[string]error // by the peer's address
 	conns map[string]any   // the layer's connections, that are up
-	peers map[string]bool  // all there were, by the address
+	peers sync.Map         // all there were, by the address
 }
 
 // first tells whether a peer is the first from its address.
 func (s *server) first(p *peer) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	addr := p.LocalAddr().String()
-	seen := s.peers[addr]
-	if s.peers == nil {
-		s.peers = map[string]bool{}
-	}
-	s.peers[addr] = true
+	_, seen := s.peers.LoadOrStore(p.LocalAddr().String(), true)
 	return !seen
 }
 

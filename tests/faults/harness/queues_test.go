@@ -28,32 +28,6 @@ func (e *env) bare(opt func(*cm.Options)) (*child, *half) {
 	return c, h
 }
 
-// couple makes a connection, whose ends are not a session's.
-func (e *env) couple(dialing, accepting cm.Options) (ep, peer *cm.Endpoint) {
-	e.Helper()
-	ctx, cancel := context.WithTimeout(e.Context(), patience)
-	defer cancel()
-	l := labtest.Must(cm.Listen(ctx, e.addr))(e)
-	defer e.release(l)
-	type accepted struct {
-		e   *cm.Endpoint
-		err error
-	}
-	done := make(chan accepted, 1)
-	go func() {
-		r, err := l.Accept(ctx)
-		if err != nil {
-			done <- accepted{nil, err}
-			return
-		}
-		peer, err := r.Accept(ctx, accepting)
-		done <- accepted{peer, err}
-	}()
-	ep = labtest.Must((&cm.Dialer{Options: dialing}).Dial(ctx, l.Addr().String()))(e)
-	a := <-done
-	return ep, labtest.Must(a.e, a.err)(e)
-}
-
 // release closes what is not a session's.
 func (e *env) release(all ...io.Closer) {
 	e.Helper()
@@ -117,9 +91,9 @@ func TestCQOverflow(t *testing.T) {
 func TestNoReceive(t *testing.T) {
 	each(t, fault{title: "messages that find no receive", quick: "verbs", only: "verbs", run: func(e *env) {
 		once := uint8(1) // each side's is what the other has
-		ep, peer := e.couple(cm.Options{Events: true, RNRRetryCount: &once}, cm.Options{RNRRetryCount: &once})
 		ctx, cancel := context.WithTimeout(e.Context(), patience)
 		defer cancel()
+		ep, peer := labtest.Couple(ctx, e, e.addr, cm.Options{Events: true, RNRRetryCount: &once}, cm.Options{RNRRetryCount: &once})
 		start := time.Now()
 		var err error
 		for err == nil {
@@ -155,14 +129,14 @@ func TestLateReceive(t *testing.T) {
 		if e.device == labtest.SIW {
 			e.Skip("iWARP has no such thing")
 		}
-		ep, peer := e.couple(cm.Options{Events: true}, cm.Options{})
+		ctx, cancel := context.WithTimeout(e.Context(), patience)
+		defer cancel()
+		ep, peer := labtest.Couple(ctx, e, e.addr, cm.Options{Events: true}, cm.Options{})
 		wr := uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled}
 		if _, err := ep.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
 			e.Fatal(err)
 		}
 		start := time.Now()
-		ctx, cancel := context.WithTimeout(e.Context(), patience)
-		defer cancel()
 		post := time.AfterFunc(8*time.Second, func() { peer.QP.PostRecv([]uverbs.RecvWR{{}}) })
 		defer post.Stop()
 		var wc [1]uverbs.WC
@@ -287,7 +261,7 @@ func TestSharedReceives(t *testing.T) {
 		var open []io.Closer
 		var senders []*cm.Endpoint
 		for range peers {
-			s, peer := e.couple(cm.Options{PD: pd, SendCQ: cq}, cm.Options{PD: pd, SRQ: srq})
+			s, peer := labtest.Couple(ctx, e, e.addr, cm.Options{PD: pd, SendCQ: cq}, cm.Options{PD: pd, SRQ: srq})
 			senders, open = append(senders, s), append(open, s, peer)
 		}
 		start := time.Now()
