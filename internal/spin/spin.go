@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// Least is how long every wait looks, as C's rsockets do.
+// Least is how long every wait looks, as C's rsockets do, if there are several
+// processors: on one, what is waited for comes when the wait sleeps.
 const Least = 10 * time.Microsecond
 
-// several processors there must be, or what is waited for could not come.
 var several = runtime.NumCPU() > 1 && runtime.GOMAXPROCS(0) > 1
 
 // turn is held by who looks for longer than Least, one in the process: it keeps
@@ -29,8 +29,12 @@ type Usual struct{ took time.Duration }
 // Wait begins a wait, which looks for at most most: or for Least at most if the
 // waits before it are no measure.
 func (u *Usual) Wait(most time.Duration, measure bool) Wait {
-	w := Wait{usual: u, begin: time.Now(), most: most, limit: min(Least, most)}
-	if measure && several && u.took > 0 && u.took <= most && 2*u.took > w.limit && turn.CompareAndSwap(false, true) {
+	w := Wait{usual: u, begin: time.Now(), most: most}
+	if !several {
+		return w
+	}
+	w.limit = min(Least, most)
+	if measure && u.took > 0 && u.took <= most && 2*u.took > w.limit && turn.CompareAndSwap(false, true) {
 		w.turn, w.limit = true, min(2*u.took, most)
 	}
 	return w

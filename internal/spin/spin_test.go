@@ -19,11 +19,23 @@ func look(u *Usual, most, after time.Duration, measure bool) time.Duration {
 	return limit
 }
 
-func TestWait(t *testing.T) {
-	if !several {
-		several = true
-		t.Cleanup(func() { several = false })
+// on has the machine have several processors, or one.
+func on(t *testing.T, some bool) {
+	before := several
+	several = some
+	t.Cleanup(func() { several = before })
+}
+
+func TestOneProcessor(t *testing.T) {
+	on(t, false)
+	u := Usual{took: time.Millisecond}
+	if w := u.Wait(time.Second, true); w.More() {
+		t.Error("looks, which keeps what it waits for from coming")
 	}
+}
+
+func TestWait(t *testing.T) {
+	on(t, true)
 	const most = 200 * time.Millisecond
 	var u Usual
 	if d := look(&u, most, 20*time.Millisecond, true); d != Least {

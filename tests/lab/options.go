@@ -52,15 +52,25 @@ func optionsFromEnv() (options, error) {
 	set("LAB_TIMEOUT", func(v string) (err error) { o.timeout, err = time.ParseDuration(v); return })
 	set("LAB_MEM", func(v string) (err error) { o.mem, err = strconv.Atoi(v); return })
 	set("LAB_CPUS", func(v string) (err error) { o.cpus, err = strconv.Atoi(v); return })
+	if o.accel == counting && os.Getenv("LAB_CPUS") == "" {
+		o.cpus = 1 // they would take turns
+	}
 	return o, errors.Join(errs...)
 }
+
+// counting is the accelerator whose clock goes on by 1 ns with every instruction.
+const counting = "icount"
 
 // qemuCommand prepares the machine. Its ports are virtio-serial ports on sockets
 // in dir.
 func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write string) (*exec.Cmd, error) {
-	cpu, accel := "max", "tcg,thread=multi"
-	if o.accel == "kvm" {
+	cpu, accel, icount := "max", "tcg,thread=multi", []string(nil)
+	switch o.accel {
+	case "kvm":
 		cpu, accel = "host", "kvm"
+	case counting:
+		// Without ERMS nobody moves memory by the byte, of which each counts.
+		cpu, accel, icount = "max,-erms", "tcg,thread=single", []string{"-icount", "shift=0"}
 	}
 	share := func(tag, path, readonly string) []string {
 		return []string{"-virtfs", "local,path=" + path + ",mount_tag=" + tag + ",security_model=none,multidevs=remap,readonly=" + readonly}
@@ -74,6 +84,7 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 		"-serial", "chardev:console", "-chardev", "file,id=console,path=" + filepath.Join(dir, "console"),
 		"-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
 	}
+	args = append(args, icount...)
 	args = append(args, share("root", "/", "on")...)
 	if write != "" {
 		args = append(args, share("write", write, "off")...)
