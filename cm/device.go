@@ -10,9 +10,11 @@ import (
 // home is an open device with a PD, shared by the connections on it that were
 // given none.
 type home struct {
+	key   deviceKey
 	ctx   *uverbs.Context
 	pd    *uverbs.PD
 	users users
+	cqs   idleCQs
 }
 
 // deviceKey tells devices apart: one that is made anew has its GUID again.
@@ -26,8 +28,8 @@ var homes = struct {
 	m map[deviceKey]*home
 }{m: map[deviceKey]*home{}}
 
-// acquirePD returns the shared PD of a device and how to give it back.
-func acquirePD(r Route) (*uverbs.PD, func(), error) {
+// acquireHome returns the home on a device, to be given back with release.
+func acquireHome(r Route) (*home, error) {
 	homes.Lock()
 	defer homes.Unlock()
 	key := deviceKey{r.Device, r.Index}
@@ -35,29 +37,35 @@ func acquirePD(r Route) (*uverbs.PD, func(), error) {
 	if h == nil {
 		ctx, err := openByGUID(r.Device)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		pd, err := ctx.AllocPD()
 		if err != nil {
 			ctx.Close()
-			return nil, nil, err
+			return nil, err
 		}
-		h = &home{ctx: ctx, pd: pd}
+		h = &home{key: key, ctx: ctx, pd: pd}
 		homes.m[key] = h
 	}
 	h.users.enter()
-	return h.pd, func() {
-		homes.Lock()
-		defer homes.Unlock()
-		h.users.leave(&homes, func() {
-			// If the program still has objects on the PD, it and its context
-			// live until those are closed and the collector finds them.
-			delete(homes.m, key)
-			if h.pd.Close() == nil {
-				h.ctx.Close()
-			}
-		})
-	}, nil
+	return h, nil
+}
+
+func (h *home) release() error {
+	homes.Lock()
+	defer homes.Unlock()
+	h.users.leave(&homes, h.drop)
+	return nil
+}
+
+// drop closes the home. If the program still has objects on the PD, it and its
+// context live until those are closed and the collector finds them.
+func (h *home) drop() {
+	delete(homes.m, h.key)
+	h.cqs.close()
+	if h.pd.Close() == nil {
+		h.ctx.Close()
+	}
 }
 
 func openByGUID(guid uverbs.GUID) (*uverbs.Context, error) {

@@ -105,15 +105,15 @@ func newEndpoint(id *ID, route Route, opt Options, free func() error) (_ *Endpoi
 		}
 		e.PD, e.SendCQ, e.RecvCQ = opt.PD, opt.SendCQ, opt.RecvCQ
 	}
+	var h *home
 	if e.PD == nil {
-		pd, give, err := acquirePD(e.route)
-		if err != nil {
+		if h, err = acquireHome(e.route); err != nil {
 			return nil, err
 		}
-		e.PD = pd
-		e.release = append(e.release, func() error { give(); return nil })
+		e.PD = h.pd
+		e.release = append(e.release, h.release)
 		if opt.OwnPD {
-			if e.PD, err = pd.Context().AllocPD(); err != nil {
+			if e.PD, err = h.ctx.AllocPD(); err != nil {
 				return nil, err
 			}
 			e.release = append(e.release, e.PD.Close)
@@ -122,7 +122,7 @@ func newEndpoint(id *ID, route Route, opt Options, free func() error) (_ *Endpoi
 	if opt.Cap == (uverbs.QPCap{}) {
 		opt.Cap = uverbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}
 	}
-	if err := e.makeCQs(opt); err != nil {
+	if err := e.makeCQs(h, opt); err != nil {
 		return nil, err
 	}
 	typ := uverbs.RC
@@ -151,7 +151,8 @@ func newEndpoint(id *ID, route Route, opt Options, free func() error) (_ *Endpoi
 	return e, nil
 }
 
-func (e *Endpoint) makeCQs(opt Options) error {
+// makeCQs makes the CQs that the options have not; h is nil if the PD is not its.
+func (e *Endpoint) makeCQs(h *home, opt Options) error {
 	cqopt := uverbs.CQOptions{}
 	if opt.Events && (e.SendCQ == nil || e.RecvCQ == nil) {
 		ch, err := e.PD.Context().CreateCompChannel()
@@ -166,6 +167,15 @@ func (e *Endpoint) makeCQs(opt Options) error {
 			return nil
 		}
 		cqopt.Depth = int(requests) + 1
+		if h != nil && cqopt.Channel == nil {
+			taken, give, err := h.takeCQ(cqopt.Depth)
+			if err != nil {
+				return err
+			}
+			e.release = append(e.release, give)
+			*cq = taken
+			return nil
+		}
 		made, err := e.PD.Context().CreateCQ(cqopt)
 		if err != nil {
 			return err
@@ -353,7 +363,11 @@ func (e *Endpoint) Disconnect() { e.end(ErrClosed) }
 // must have closed before.
 func (e *Endpoint) Close() error {
 	e.closeOnce.Do(func() {
-		e.end(ErrClosed)
+		e.endOnce.Do(func() {
+			e.ending.Store(true)
+			e.reason = ErrClosed
+			close(e.done)
+		})
 		e.closeErr = e.free()
 		if e.forget != nil {
 			e.forget()

@@ -33,6 +33,14 @@ func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, aban
 	if err != nil {
 		return ev, false, err
 	}
+	if ctx.Done() == nil { // nothing to give up for
+		if err = e.id.Connect(p); err == nil {
+			ev, err = e.id.await(ctx, Established)
+		}
+		leave()
+		e.QP.HoldSends(time.Now().Add(settle))
+		return ev, false, err
+	}
 	connected := make(chan error, 1)
 	go func() { connected <- e.id.Connect(p) }()
 	select {

@@ -164,6 +164,9 @@ type CompletionQueue interface {
 	Arm(solicitedOnly bool) error
 	// Cap is the number of completions it can hold.
 	Cap() int
+	// Recycle closes the queue, and returns one in its place that is empty. No
+	// QP uses it any more, and nobody will want events of it.
+	Recycle() CompletionQueue
 	Resizer
 	Queue
 }

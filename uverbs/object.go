@@ -123,15 +123,43 @@ func (o *object) close() error {
 	if o.closed {
 		return nil
 	}
-	if names := o.childNames(); len(names) > 0 {
-		return o.fail("close", fmt.Errorf("%w by %s", ErrInUse, strings.Join(names, ", ")))
+	if err := o.childless("close"); err != nil {
+		return err
 	}
 	if err := o.release(); err != nil {
 		return o.fail("destroy", err)
 	}
+	o.end()
+	return nil
+}
+
+// end takes leave of the parents. The caller holds mu.
+func (o *object) end() {
 	o.closed = true
 	for _, p := range o.leave() {
 		p.close()
+	}
+}
+
+// hand closes the object without releasing what it stands for: take gives that to
+// another object below the same parents.
+func (o *object) hand(op string, take func(parents []*object)) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return o.fail(op, ErrClosed)
+	}
+	if err := o.childless(op); err != nil {
+		return err
+	}
+	take(o.parents)
+	o.end()
+	return nil
+}
+
+func (o *object) childless(op string) error {
+	if names := o.childNames(); len(names) > 0 {
+		return o.fail(op, fmt.Errorf("%w by %s", ErrInUse, strings.Join(names, ", ")))
 	}
 	return nil
 }

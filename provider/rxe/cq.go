@@ -104,6 +104,13 @@ func (q *CompletionQueue) Resize(resize func(provider.UHW) error) error {
 	return nil
 }
 
+// Recycle implements [provider.CompletionQueue].
+func (q *CompletionQueue) Recycle() provider.CompletionQueue {
+	q.Stop(true)
+	q.ring.StoreConsumer(q.ring.LoadProducer())
+	return newCompletionQueue(q.ring, q.notify, q.dev)
+}
+
 // Close implements [provider.Queue].
 func (q *CompletionQueue) Close() error {
 	q.Stop(true)

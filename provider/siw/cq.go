@@ -125,6 +125,18 @@ func (q *CompletionQueue) Resize(resize func(provider.UHW) error) error {
 	return resize(provider.UHW{})
 }
 
+// Recycle implements [provider.CompletionQueue].
+func (q *CompletionQueue) Recycle() provider.CompletionQueue {
+	q.Stop(true)
+	next := &CompletionQueue{queue: q.queue, get: q.get, arm: q.arm}
+	next.arm.Store(abi.SIW_NOTIFY_NOT)
+	for w := cqeWord(next.queue.at(next.get)); w.Load()&valid != 0; w = cqeWord(next.queue.at(next.get)) {
+		w.Store(0)
+		next.get++
+	}
+	return next
+}
+
 // Close implements [provider.Queue].
 func (q *CompletionQueue) Close() error {
 	q.Stop(true)
