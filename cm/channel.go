@@ -22,7 +22,8 @@ type Channel struct {
 	// turn is held from taking an event until it is delivered: whoever has it
 	// knows that none is under way.
 	turn   sync.Mutex
-	getter *getter // nil when the dispatcher has ended
+	getter *getter            // nil when the dispatcher has ended
+	taker  func(fd int) error // take
 
 	mu  sync.Mutex
 	ids map[uint64]*ID // by the number the kernel knows them, or their groups, by
@@ -48,6 +49,7 @@ func NewChannel() (*Channel, error) {
 		return nil, fail("open", node, err)
 	}
 	c := &Channel{file: file, done: make(chan struct{}), num: lastNumber.Add(1), getter: g, ids: map[uint64]*ID{}}
+	c.taker = c.take
 	go c.dispatch()
 	return c, nil
 }
@@ -64,7 +66,7 @@ func (c *Channel) Close() error {
 // for an event does that too for a moment, see [ID.Next].
 func (c *Channel) dispatch() {
 	defer close(c.done)
-	for c.file.Do(context.Background(), c.take) == nil {
+	for c.file.Do(context.Background(), c.taker) == nil {
 	}
 	c.turn.Lock()
 	c.getter.msg.free()
@@ -122,7 +124,7 @@ func newGetter() (*getter, error) {
 
 // get takes one, or returns EAGAIN.
 func (g *getter) get(fd int) error {
-	err := g.msg.send(fd)
+	err := sys.WriteCommand(fd, g.msg.bytes())
 	if err == nil {
 		g.msg.read(mmap.Bytes(&g.resp))
 	}

@@ -36,14 +36,8 @@ func encode(cmd uint32, req []byte, response *uint64, answerLen int) (message, e
 	return message{mem, answer, size}, nil
 }
 
-// send sends the message on fd.
-func (m message) send(fd int) error {
-	for {
-		if _, err := unix.Write(fd, m.mem.Bytes()[:m.size]); err != unix.EINTR {
-			return public(err)
-		}
-	}
-}
+// bytes is what is sent.
+func (m message) bytes() []byte { return m.mem.Bytes()[:m.size] }
 
 // read reads the answer.
 func (m message) read(answer []byte) { copy(answer, m.mem.Bytes()[m.answer:]) }
@@ -68,7 +62,7 @@ func command[Req any](c *Channel, cmd uint32, req Req) error {
 		return err
 	}
 	defer m.free()
-	return c.file.Control(m.send)
+	return public(c.file.Write(m.bytes()))
 }
 
 // query runs a command that answers a Resp; response is the field of req that
@@ -79,7 +73,7 @@ func query[Resp, Req any](c *Channel, cmd uint32, req *Req, response *uint64) (r
 		return resp, err
 	}
 	defer m.free()
-	err = c.file.Control(m.send)
+	err = public(c.file.Write(m.bytes()))
 	m.read(mmap.Bytes(&resp))
 	return resp, err
 }

@@ -88,7 +88,7 @@ type Endpoint struct {
 // calls in any case. The route is looked up if it is zero.
 func newEndpoint(id *ID, route Route, opt Options, free func() error) (_ *Endpoint, err error) {
 	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{})}
-	e.release = append(e.release, free)
+	e.release = append(make([]func() error, 0, 8), free)
 	defer func() {
 		if err != nil {
 			e.free()

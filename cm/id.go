@@ -107,7 +107,7 @@ func (id *ID) Next(ctx context.Context) (Event, error) {
 		id.mu.Lock()
 		if len(id.events) > 0 && !id.ended {
 			e := id.events[0]
-			id.events = id.events[1:]
+			id.events = slices.Delete(id.events, 0, 1)
 			if len(id.events) > 0 {
 				select {
 				case id.ready <- struct{}{}:
@@ -143,7 +143,7 @@ func (id *ID) lead(ctx context.Context) {
 		defer id.mu.Unlock()
 		return len(id.events) > 0 || id.ended || ctx.Err() != nil
 	}
-	c.file.Lead(ended, c.take)
+	c.file.Lead(ended, c.taker)
 }
 
 // follow has f called with each event from now on, in order, by whoever sorts
@@ -231,32 +231,32 @@ func (id *ID) ch() *Channel { return id.on.Load() }
 func (id *ID) PortSpace() PortSpace { return id.space }
 
 // enter begins a command about the ID, which leave ends.
-func (id *ID) enter() (leave func(), err error) {
+func (id *ID) enter() error {
 	id.live.RLock()
 	if id.closed {
 		id.live.RUnlock()
-		return nil, ErrClosed
+		return ErrClosed
 	}
-	return id.live.RUnlock, nil
+	return nil
 }
+
+func (id *ID) leave() { id.live.RUnlock() }
 
 // do runs a command about an ID that answers nothing.
 func do[Req any](id *ID, cmd uint32, req Req) error {
-	leave, err := id.enter()
-	if err != nil {
+	if err := id.enter(); err != nil {
 		return err
 	}
-	defer leave()
+	defer id.leave()
 	return command(id.ch(), cmd, req)
 }
 
 // ask runs a command about an ID that answers a Resp, see query.
 func ask[Resp, Req any](id *ID, cmd uint32, req *Req, response *uint64) (resp Resp, err error) {
-	leave, err := id.enter()
-	if err != nil {
+	if err := id.enter(); err != nil {
 		return resp, err
 	}
-	defer leave()
+	defer id.leave()
 	return query[Resp](id.ch(), cmd, req, response)
 }
 

@@ -94,11 +94,10 @@ func newer(err error) error {
 // Migrate moves the ID, with the events it has, to another channel
 // (rdma_migrate_id(3)). No other of the ID's methods may be under way but Next.
 func (id *ID) Migrate(to *Channel) error {
-	leave, err := id.enter()
-	if err != nil {
+	if err := id.enter(); err != nil {
 		return fail("migrate ID", "", err)
 	}
-	defer leave()
+	defer id.leave()
 	from := id.ch()
 	if from == to {
 		return nil
@@ -112,7 +111,7 @@ func (id *ID) Migrate(to *Channel) error {
 	defer first.turn.Unlock()
 	second.turn.Lock()
 	defer second.turn.Unlock()
-	err = from.file.Control(func(fd int) error {
+	err := from.file.Control(func(fd int) error {
 		req := abi.RdmaUcmMigrateId{Id: id.handle, Fd: uint32(fd)}
 		_, err := query[abi.RdmaUcmMigrateResp](to, abi.RDMA_USER_CM_CMD_MIGRATE_ID, &req, &req.Response)
 		return err

@@ -36,7 +36,7 @@ func NewBuffer(size int, opt BufferOptions) (*Buffer, error) {
 		length = (size + hugePage - 1) &^ (hugePage - 1)
 		flags |= unix.MAP_HUGETLB | 21<<unix.MAP_HUGE_SHIFT
 	}
-	mem, err := unix.Mmap(-1, 0, length, unix.PROT_READ|unix.PROT_WRITE, flags)
+	mem, err := pages(-1, 0, length, flags)
 	if err != nil {
 		return nil, fmt.Errorf("mmap: buffer of %d bytes: %w", length, os.NewSyscallError("mmap", err))
 	}
@@ -62,5 +62,5 @@ func (b *Buffer) Close() error {
 	}
 	mem := b.mem
 	b.mem = nil
-	return os.NewSyscallError("munmap", unix.Munmap(mem))
+	return unmap(mem)
 }

@@ -3,6 +3,7 @@ package mmap
 import (
 	"fmt"
 	"os"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -11,13 +12,26 @@ import (
 // that the driver allocated.
 type Region struct{ mem []byte }
 
+// pages maps length bytes. (unix.Mmap would keep a table of all there are.)
+func pages(fd int, offset int64, length, flags int) ([]byte, error) {
+	p, err := unix.MmapPtr(fd, offset, nil, uintptr(length), unix.PROT_READ|unix.PROT_WRITE, flags)
+	if err != nil {
+		return nil, err
+	}
+	return unsafe.Slice((*byte)(p), length), nil
+}
+
+func unmap(mem []byte) error {
+	return os.NewSyscallError("munmap", unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem))))
+}
+
 // Map maps length bytes of the file fd from offset (a multiple of the page
 // size; for RDMA drivers it is a cookie taken from the driver's response).
 func Map(fd int, offset int64, length int) (*Region, error) {
 	if length <= 0 {
 		return nil, fmt.Errorf("mmap: length %d: %w", length, unix.EINVAL)
 	}
-	mem, err := unix.Mmap(fd, offset, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	mem, err := pages(fd, offset, length, unix.MAP_SHARED)
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
@@ -35,5 +49,5 @@ func (r *Region) Close() error {
 	}
 	mem := r.mem
 	r.mem = nil
-	return os.NewSyscallError("munmap", unix.Munmap(mem))
+	return unmap(mem)
 }

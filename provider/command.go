@@ -3,7 +3,6 @@ package provider
 import (
 	"encoding/binary"
 	"os"
-	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -20,34 +19,44 @@ type command struct {
 	fd    uintptr
 	long  bool
 	ioctl bool
-	msg   unsafe.Pointer // pinned: what is written, or the ioctl's argument
+	msg   *mmap.Cell // what is written, or the ioctl's argument; nil when closed
 	size  uintptr
 	req   []byte // as the kernel reads it: its owner may change it between runs
-	pin   runtime.Pinner
+	resp  []byte
 }
 
-// newCommand encodes a command; resp, if there is one, stays in use. long
-// says that the kernel does the work in the call, and does not only queue it.
-func newCommand(dev Device, long bool, cmd uint32, req, resp []byte) *command {
-	c := &command{fd: uintptr(dev.FD), long: long, ioctl: dev.Imported}
-	if len(resp) > 0 { // where it goes is the first thing in a request
-		binary.NativeEndian.PutUint64(req, mmap.Pin(&c.pin, resp))
+// newCommand encodes a command with an answer of respSize bytes. long says that
+// the kernel does the work in the call, and does not only queue it.
+func newCommand(dev Device, long bool, cmd uint32, req []byte, respSize int) (*command, error) {
+	msg, err := mmap.NewCell()
+	if err != nil {
+		return nil, err
 	}
-	if !dev.Imported {
-		hdr := abi.IbUverbsCmdHdr{Command: cmd, OutWords: uint16(len(resp) / 4)}
-		c.size = unsafe.Sizeof(hdr) + uintptr(len(req))
-		hdr.InWords = uint16(c.size / 4)
-		msg := append(mmap.Bytes(&hdr), req...)
-		c.pin.Pin(unsafe.SliceData(msg))
-		c.msg = unsafe.Pointer(unsafe.SliceData(msg))
-		c.req = msg[unsafe.Sizeof(hdr):]
-		return c
-	}
-	type message struct {
+	c := &command{fd: uintptr(dev.FD), long: long, ioctl: dev.Imported, msg: msg}
+	var head int // what comes before the request
+	hdr := abi.IbUverbsCmdHdr{Command: cmd, OutWords: uint16(respSize / 4)}
+	type call struct {
 		hdr   abi.IbUverbsIoctlHdr
 		attrs [3]abi.IbUverbsAttr
 	}
-	m := &message{hdr: abi.IbUverbsIoctlHdr{
+	if c.ioctl {
+		head = int(unsafe.Sizeof(call{}))
+	} else {
+		head = int(unsafe.Sizeof(hdr))
+	}
+	c.size = uintptr(head + len(req))
+	answer := (int(c.size) + 7) &^ 7
+	c.req, c.resp = msg[head:c.size], msg[answer:][:respSize]
+	copy(c.req, req)
+	if respSize > 0 && !c.ioctl { // where it goes is the first thing in a request
+		binary.NativeEndian.PutUint64(c.req, msg.Addr()+uint64(answer))
+	}
+	if !c.ioctl {
+		hdr.InWords = uint16(c.size / 4)
+		copy(msg[:], mmap.Bytes(&hdr))
+		return c, nil
+	}
+	m := call{hdr: abi.IbUverbsIoctlHdr{
 		ObjectId: abi.UVERBS_OBJECT_DEVICE, MethodId: abi.UVERBS_METHOD_INVOKE_WRITE, DriverId: dev.Driver,
 	}}
 	n := 0
@@ -57,25 +66,23 @@ func newCommand(dev Device, long bool, cmd uint32, req, resp []byte) *command {
 		n++
 	}
 	add(abi.UVERBS_ATTR_WRITE_CMD, 8, uint64(cmd))
-	add(abi.UVERBS_ATTR_CORE_IN, len(req), mmap.Pin(&c.pin, req))
-	if len(resp) > 0 {
-		add(abi.UVERBS_ATTR_CORE_OUT, len(resp), mmap.Pin(&c.pin, resp))
+	add(abi.UVERBS_ATTR_CORE_IN, len(req), msg.Addr()+uint64(head))
+	if respSize > 0 {
+		add(abi.UVERBS_ATTR_CORE_OUT, respSize, msg.Addr()+uint64(answer))
 	}
 	m.hdr.NumAttrs = uint16(n)
 	m.hdr.Length = uint16(unsafe.Sizeof(m.hdr) + uintptr(n)*unsafe.Sizeof(m.attrs[0]))
-	c.pin.Pin(m)
-	c.msg = unsafe.Pointer(m)
-	c.req = req
-	return c
+	copy(msg[:], mmap.Bytes(&m))
+	return c, nil
 }
 
 func (c *command) run() error {
 	if muted(c) {
 		return nil
 	}
-	trap, a2, a3 := uintptr(unix.SYS_WRITE), uintptr(c.msg), c.size
+	trap, a2, a3 := uintptr(unix.SYS_WRITE), uintptr(unsafe.Pointer(c.msg)), c.size
 	if c.ioctl {
-		trap, a2, a3 = unix.SYS_IOCTL, abi.RDMA_VERBS_IOCTL, uintptr(c.msg)
+		trap, a2, a3 = unix.SYS_IOCTL, abi.RDMA_VERBS_IOCTL, uintptr(unsafe.Pointer(c.msg))
 	}
 	for {
 		// A command that only queues work is not worth telling the scheduler
@@ -99,4 +106,10 @@ func (c *command) run() error {
 	}
 }
 
-func (c *command) close() { c.pin.Unpin() }
+// close releases the command, if there is one, and may be called again.
+func (c *command) close() {
+	if c != nil && c.msg != nil {
+		mmap.FreeCell(c.msg)
+		c.msg = nil
+	}
+}

@@ -15,17 +15,23 @@ type Doorbell struct{ cmd *command }
 // NewDoorbell makes the doorbell of the QP with the given handle. long says that
 // the driver works on the requests in the call, and does not only queue them.
 // Close it after the last Ring.
-func NewDoorbell(dev Device, qpHandle uint32, long bool) Doorbell {
+func NewDoorbell(dev Device, qpHandle uint32, long bool) (Doorbell, error) {
 	req := abi.IbUverbsPostSend{QpHandle: qpHandle, WqeSize: uint32(unsafe.Sizeof(abi.IbUverbsSendWr{}))}
-	return Doorbell{newCommand(dev, long, abi.IB_USER_VERBS_CMD_POST_SEND, mmap.Bytes(&req), mmap.Bytes(new(abi.IbUverbsPostSendResp)))}
+	cmd, err := newCommand(dev, long, abi.IB_USER_VERBS_CMD_POST_SEND, mmap.Bytes(&req), int(unsafe.Sizeof(abi.IbUverbsPostSendResp{})))
+	return Doorbell{cmd}, err
 }
 
-// NewFlush makes a doorbell that moves a QP in the error state to the error
-// state, so that its driver flushes what has been posted since.
-func NewFlush(dev Device, qpHandle uint32) Doorbell {
+// FlushQP moves a QP in the error state to the error state, so that its driver
+// flushes what has been posted since.
+func FlushQP(dev Device, qpHandle uint32) error {
 	const state = 1 << 0 // enum ib_qp_attr_mask
 	req := abi.IbUverbsModifyQp{QpHandle: qpHandle, AttrMask: state, QpState: uint8(StateErr)}
-	return Doorbell{newCommand(dev, false, abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil)}
+	cmd, err := newCommand(dev, false, abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), 0)
+	if err != nil {
+		return err
+	}
+	defer cmd.close()
+	return cmd.run()
 }
 
 // Ring makes the one system call. It does not allocate.
@@ -50,7 +56,11 @@ func NewNotify(dev Device, cqHandle uint32) Notify { return Notify{dev: dev, cq:
 // Arm makes the one system call. Calls must not overlap.
 func (n *Notify) Arm(solicitedOnly bool) error {
 	if n.cmd == nil {
-		n.cmd = newCommand(n.dev, false, abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ, mmap.Bytes(&abi.IbUverbsReqNotifyCq{CqHandle: n.cq}), nil)
+		cmd, err := newCommand(n.dev, false, abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ, mmap.Bytes(&abi.IbUverbsReqNotifyCq{CqHandle: n.cq}), 0)
+		if err != nil {
+			return err
+		}
+		n.cmd = cmd
 		n.req = (*abi.IbUverbsReqNotifyCq)(unsafe.Pointer(unsafe.SliceData(n.cmd.req)))
 	}
 	n.req.SolicitedOnly = 0
@@ -74,11 +84,14 @@ type StateQuery struct {
 }
 
 // NewStateQuery encodes the command for the QP with the given handle.
-func NewStateQuery(dev Device, qpHandle uint32) StateQuery {
+func NewStateQuery(dev Device, qpHandle uint32) (StateQuery, error) {
 	const state = 1 << 0 // enum ib_qp_attr_mask
 	req := abi.IbUverbsQueryQp{QpHandle: qpHandle, AttrMask: state}
-	resp := new(abi.IbUverbsQueryQpResp)
-	return StateQuery{newCommand(dev, false, abi.IB_USER_VERBS_CMD_QUERY_QP, mmap.Bytes(&req), mmap.Bytes(resp)), resp}
+	cmd, err := newCommand(dev, false, abi.IB_USER_VERBS_CMD_QUERY_QP, mmap.Bytes(&req), int(unsafe.Sizeof(abi.IbUverbsQueryQpResp{})))
+	if err != nil {
+		return StateQuery{}, err
+	}
+	return StateQuery{cmd, (*abi.IbUverbsQueryQpResp)(unsafe.Pointer(unsafe.SliceData(cmd.resp)))}, nil
 }
 
 // Ask makes the one system call and does not allocate. Calls must not overlap.

@@ -52,11 +52,10 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 	if opt.Channel != nil {
 		parents = append(parents, opt.Channel.obj)
 	}
-	exit, err := enterAll(op, parents...)
-	if err != nil {
+	if err := enterAll(op, parents); err != nil {
 		return nil, err
 	}
-	defer exit()
+	defer exitAll(parents)
 
 	core, id := c.contextCore, c.lastID.Add(1)
 	cq := &CQ{ctx: c, channel: opt.Channel, id: id, turn: make(chan struct{}, 1), gone: make(chan struct{})}

@@ -48,7 +48,7 @@ var debugLeaks = strings.Contains(os.Getenv("VERBS_DEBUG"), "leaks")
 
 // newObject puts an object below its parents. Callers hold them with enter.
 func newObject(device string, what name, release func() error, parents ...*object) *object {
-	o := &object{device: device, what: what, release: release, parents: parents, children: map[*object]struct{}{}}
+	o := &object{device: device, what: what, release: release, parents: parents}
 	if debugLeaks {
 		o.stack = debug.Stack()
 	}
@@ -60,9 +60,17 @@ func newObject(device string, what name, release func() error, parents ...*objec
 	o.tree.Lock()
 	defer o.tree.Unlock()
 	for _, p := range parents {
-		p.children[o] = struct{}{}
+		p.adopt(o)
 	}
 	return o
+}
+
+// adopt adds a child. The caller holds tree.
+func (o *object) adopt(child *object) {
+	if o.children == nil {
+		o.children = map[*object]struct{}{}
+	}
+	o.children[child] = struct{}{}
 }
 
 // stopped runs destroy with queues stopped; if it fails they go on.
@@ -95,20 +103,20 @@ func (o *object) exit() { o.mu.RUnlock() }
 
 // enterAll enters several objects, in the order given everywhere: it is a
 // read lock, so orders cannot clash.
-func enterAll(op string, objects ...*object) (exit func(), err error) {
+func enterAll(op string, objects []*object) error {
 	for i, o := range objects {
 		if err := o.enter(op); err != nil {
-			for _, e := range objects[:i] {
-				e.exit()
-			}
-			return nil, err
+			exitAll(objects[:i])
+			return err
 		}
 	}
-	return func() {
-		for _, o := range objects {
-			o.exit()
-		}
-	}, nil
+	return nil
+}
+
+func exitAll(objects []*object) {
+	for _, o := range objects {
+		o.exit()
+	}
 }
 
 // fail wraps err, which came of op.
@@ -194,7 +202,7 @@ func (o *object) move(from, to *object) {
 	o.tree.Lock()
 	defer o.tree.Unlock()
 	delete(from.children, o)
-	to.children[o] = struct{}{}
+	to.adopt(o)
 	o.parents[slices.Index(o.parents, from)] = to
 }
 

@@ -80,11 +80,10 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 		srq = opt.SRQ.handle
 		opt.Cap.MaxRecvWR, opt.Cap.MaxRecvSGE = 0, 0
 	}
-	exit, err := enterAll(op, parents...)
-	if err != nil {
+	if err := enterAll(op, parents); err != nil {
 		return nil, err
 	}
-	defer exit()
+	defer exitAll(parents)
 
 	core, id := p.ctx.contextCore, p.ctx.lastID.Add(1)
 	q := &QP{pd: p, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, srq: opt.SRQ}

@@ -5,7 +5,6 @@ import (
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
-	"github.com/goverbs/verbs/provider"
 )
 
 // QPAttr is the attributes of a QP (ibv_modify_qp(3), ibv_query_qp(3)).
@@ -145,7 +144,7 @@ func QPAttrFromABI(a *abi.IbUverbsQpAttr) (QPAttr, QPAttrMask) {
 func (q *QP) Modify(a QPAttr, mask QPAttrMask) error {
 	op := "modify"
 	if mask&MaskState != 0 {
-		op += " to " + a.State.String()
+		op = modifyTo[min(int(a.State), len(modifyTo)-1)]
 	}
 	if err := q.obj.enter(op); err != nil {
 		return err
@@ -167,25 +166,28 @@ func (q *QP) Modify(a QPAttr, mask QPAttrMask) error {
 	modify := func() error {
 		return q.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil, nil, nil)
 	}
-	if mask&MaskState != 0 {
-		// The queues hold still meanwhile, and know the state after.
-		for _, queue := range q.stateful() {
-			inner := modify
-			modify = func() error { return queue.Transition(a.State, inner) }
-		}
+	var err error
+	switch { // the queues hold still while the state changes, and know it after
+	case mask&MaskState == 0:
+		err = modify()
+	case q.recv == nil:
+		err = q.send.Transition(a.State, modify)
+	default:
+		err = q.recv.Transition(a.State, func() error { return q.send.Transition(a.State, modify) })
 	}
-	if err := modify(); err != nil {
+	if err != nil {
 		return q.obj.fail(op, err)
 	}
 	return nil
 }
 
-func (q *QP) stateful() []provider.Stateful {
-	if q.recv == nil {
-		return []provider.Stateful{q.send}
+// modifyTo is what changes of state are called, the last all that there is not.
+var modifyTo = func() (names [StateErr + 2]string) {
+	for s := range names {
+		names[s] = "modify to " + QPState(s).String()
 	}
-	return []provider.Stateful{q.send, q.recv}
-}
+	return names
+}()
 
 // Query returns all attributes (ibv_query_qp(3)).
 func (q *QP) Query() (QPAttr, error) {

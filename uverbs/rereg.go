@@ -37,11 +37,10 @@ func (m *MR) Rereg(opt ReregOptions) error {
 		req.Flags |= access
 		req.AccessFlags = uint32(*opt.Access)
 	}
-	exit, err := enterAll(op, objects...)
-	if err != nil {
+	if err := enterAll(op, objects); err != nil {
 		return err
 	}
-	defer exit()
+	defer exitAll(objects)
 	unpin := func() error { return nil }
 	if opt.Memory != nil {
 		req.Flags |= trans
@@ -50,7 +49,7 @@ func (m *MR) Rereg(opt ReregOptions) error {
 		req.Start, req.HcaVa, req.Length = addr, addr, uint64(len(opt.Memory))
 	}
 	var resp abi.IbUverbsReregMrResp
-	err = m.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_REREG_MR, mmap.Bytes(&req), mmap.Bytes(&resp)[:8], nil, nil)
+	err := m.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_REREG_MR, mmap.Bytes(&req), mmap.Bytes(&resp)[:8], nil, nil)
 	if err != nil {
 		unpin()
 		return m.obj.fail(op, err)

@@ -3,6 +3,7 @@ package sys
 import (
 	"context"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -146,6 +147,42 @@ func (e *EventFile) Control(f func(fd int) error) (err error) {
 		return ErrClosed
 	}
 	return err
+}
+
+// Write has the kernel run the command in b, without allocating.
+func (e *EventFile) Write(b []byte) error {
+	w := writes.Get().(*write)
+	w.b = b
+	cerr := e.raw.Control(w.run)
+	err := w.err
+	w.b, w.err = nil, nil
+	writes.Put(w)
+	if cerr != nil {
+		return ErrClosed
+	}
+	return err
+}
+
+// write is a Write under way.
+type write struct {
+	b   []byte
+	err error
+	run func(fd uintptr)
+}
+
+var writes = sync.Pool{New: func() any {
+	w := new(write)
+	w.run = func(fd uintptr) { w.err = WriteCommand(int(fd), w.b) }
+	return w
+}}
+
+// WriteCommand has the kernel run the command in b.
+func WriteCommand(fd int, b []byte) error {
+	for {
+		if _, err := unix.Write(fd, b); err != unix.EINTR {
+			return err
+		}
+	}
 }
 
 // Close closes the file and wakes a waiting Do with [ErrClosed].

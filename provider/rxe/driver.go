@@ -105,7 +105,10 @@ func (Driver) CreateQP(dev provider.Device, init provider.QPInit, create func(pr
 	if err != nil {
 		return nil, nil, err
 	}
-	sq := newSendQueue(sr, init.Type, info, dev)
+	sq, err := newSendQueue(sr, init.Type, info, dev)
+	if err != nil {
+		return nil, nil, err
+	}
 	if init.SharedRecv {
 		return sq, nil, nil
 	}

@@ -38,7 +38,10 @@ func fakeQueue(b testing.TB, depth uint32) *SendQueue {
 	}
 	b.Cleanup(func() { null.Close() })
 	info := provider.QPInfo{QPNum: 17, Cap: provider.QPCap{MaxSendSGE: 4, MaxInline: 64}}
-	q := newSendQueue(ring{r, region}, provider.RC, info, provider.Device{FD: int(null.Fd()), MaxMessage: 1 << 31})
+	q, err := newSendQueue(ring{r, region}, provider.RC, info, provider.Device{FD: int(null.Fd()), MaxMessage: 1 << 31})
+	if err != nil {
+		b.Fatal(err)
+	}
 	b.Cleanup(func() { q.Close() })
 	q.State = provider.StateRTS
 	return q

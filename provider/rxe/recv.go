@@ -97,11 +97,7 @@ func (q *RecvQueue) post(wrs []provider.RecvWR) (int, error) {
 
 // flush has the kernel complete what a failed QP is given: no message will come
 // for which it would look.
-func (q *RecvQueue) flush() error {
-	d := provider.NewFlush(q.dev, q.handle)
-	defer d.Close()
-	return d.Ring()
-}
+func (q *RecvQueue) flush() error { return provider.FlushQP(q.dev, q.handle) }
 
 // Cap implements [provider.RecvQueue].
 func (q *RecvQueue) Cap() int {

@@ -27,15 +27,21 @@ type SendQueue struct {
 	maxMsg   uint64
 }
 
-func newSendQueue(r ring, typ provider.QPType, info provider.QPInfo, dev provider.Device) *SendQueue {
+// newSendQueue takes over the mapped ring.
+func newSendQueue(r ring, typ provider.QPType, info provider.QPInfo, dev provider.Device) (*SendQueue, error) {
 	q := &SendQueue{
-		typ: typ, caps: dev.Caps, ring: r, room: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), doorbell: provider.NewDoorbell(dev, info.Handle, false), prod: r.LoadProducer(), qpn: info.QPNum,
+		typ: typ, caps: dev.Caps, ring: r, room: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), prod: r.LoadProducer(), qpn: info.QPNum,
 		maxSGE: int(info.Cap.MaxSendSGE), maxData: int(info.Cap.MaxInline), maxMsg: uint64(dev.MaxMessage),
 	}
 	if typ == provider.UD { // the kernel drops longer ones and says nothing
 		q.maxMsg = uint64(dev.MTU)
 	}
-	return q
+	var err error
+	if q.doorbell, err = provider.NewDoorbell(dev, info.Handle, false); err != nil {
+		q.Close()
+		return nil, err
+	}
+	return q, nil
 }
 
 // takenBy says which opcodes which QPs take: a bit for each type.

@@ -120,7 +120,10 @@ func (Driver) CreateQP(dev provider.Device, init provider.QPInit, create func(pr
 	if err != nil {
 		return nil, nil, err
 	}
-	sq := newSendQueue(sa, init, info, dev)
+	sq, err := newSendQueue(sa, init, info, dev)
+	if err != nil {
+		return nil, nil, err
+	}
 	if init.SharedRecv {
 		return sq, nil, nil
 	}

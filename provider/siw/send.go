@@ -33,14 +33,23 @@ type SendQueue struct {
 	hold      time.Time // nothing is posted before; zero when that has passed
 }
 
-func newSendQueue(a array[abi.SiwSqe], init provider.QPInit, info provider.QPInfo, dev provider.Device) *SendQueue {
+// newSendQueue takes over the mapped array.
+func newSendQueue(a array[abi.SiwSqe], init provider.QPInit, info provider.QPInfo, dev provider.Device) (*SendQueue, error) {
 	cq, _ := init.SendCQ.(*CompletionQueue)
-	return &SendQueue{
+	q := &SendQueue{
 		queue: a, dev: dev, handle: info.Handle, cq: cq, num: info.QPNum, signalAll: init.SignalAll,
-		doorbell: provider.NewDoorbell(dev, info.Handle, true), query: provider.NewStateQuery(dev, info.Handle),
 		maxSGE: min(int(info.Cap.MaxSendSGE), abi.SIW_MAX_SGE), maxMsg: uint64(dev.MaxMessage),
 		maxData: min(int(info.Cap.MaxInline), maxInline),
 	}
+	var err error
+	if q.doorbell, err = provider.NewDoorbell(dev, info.Handle, true); err == nil {
+		q.query, err = provider.NewStateQuery(dev, info.Handle)
+	}
+	if err != nil {
+		q.Close()
+		return nil, err
+	}
+	return q, nil
 }
 
 // maxInline is the room for inline data: all SGEs but the first.
@@ -161,10 +170,7 @@ func (q *SendQueue) ended(err error) error {
 		switch {
 		case qerr == nil && state == provider.StateErr:
 			// A change of state waits for the one that is under way.
-			flush := provider.NewFlush(q.dev, q.handle)
-			err = flush.Ring()
-			flush.Close()
-			if err == nil {
+			if err = provider.FlushQP(q.dev, q.handle); err == nil {
 				q.flush()
 			}
 			return err
