@@ -12,17 +12,13 @@ const keepFor = 250 * time.Millisecond
 
 // users counts the users of something that is shared.
 type users struct {
-	n    int
-	idle *time.Timer
+	n     int
+	since time.Time   // there have been none
+	look  *time.Timer // whether that is long enough ago, if it is pending
 }
 
 // enter adds a user. The caller holds the lock that leave is given.
-func (u *users) enter() {
-	u.n++
-	if u.idle != nil {
-		u.idle.Stop()
-	}
-}
+func (u *users) enter() { u.n++ }
 
 // leave takes one away; a while after the last, drop is called with lock held.
 // The caller holds lock.
@@ -30,13 +26,22 @@ func (u *users) leave(lock sync.Locker, drop func()) {
 	if u.n--; u.n > 0 {
 		return
 	}
-	var idle *time.Timer
-	idle = time.AfterFunc(keepFor, func() {
+	u.since = time.Now()
+	if u.look != nil {
+		return // setting a timer for each connection would cost more than counting
+	}
+	u.look = time.AfterFunc(keepFor, func() {
 		lock.Lock()
 		defer lock.Unlock()
-		if u.n == 0 && u.idle == idle { // Stop may have come too late
+		left := keepFor - time.Since(u.since)
+		switch {
+		case u.n > 0:
+			u.look = nil
+		case left > 0:
+			u.look.Reset(left)
+		default:
+			u.look = nil
 			drop()
 		}
 	})
-	u.idle = idle
 }

@@ -51,12 +51,20 @@ func (e *EventFile) Lead(ended func() bool, op func(fd int) error) {
 	}
 	defer brief.Store(false)
 	e.raw.Control(func(uintptr) {
-		e.watch.turn(false)
-		defer e.watch.turn(true)
+		e.lead(true)
+		defer e.lead(false)
 		stop := func() bool { return ended() || e.closing.Load() }
 		for !stop() && e.awaitReadable(stop) && op(e.fd) == nil {
 		}
 	})
+}
+
+// lead has Do take nothing, or begin again: what is there by then it is told of.
+func (e *EventFile) lead(led bool) {
+	e.taking.Lock()
+	defer e.taking.Unlock()
+	e.led = led
+	e.watch.turn(!led)
 }
 
 func (e *EventFile) awaitReadable(ended func() bool) bool {

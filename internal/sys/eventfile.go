@@ -22,6 +22,11 @@ type EventFile struct {
 	deadline atomic.Int64 // of ReadPlain, in Unix nanoseconds
 	closing  atomic.Bool
 	plain    plain
+
+	// taking is held from a look at led to the end of the op that follows, so that
+	// who has set led knows of no op under way.
+	taking sync.Mutex
+	led    bool
 }
 
 // NewEventFile takes over fd.
@@ -93,6 +98,11 @@ func (e *EventFile) Do(ctx context.Context, op func(fd int) error) error {
 		return err
 	}
 	wait := func(uintptr) bool {
+		e.taking.Lock()
+		defer e.taking.Unlock()
+		if e.led {
+			return false // until the end of Lead is an event
+		}
 		if attempt(0); err == unix.EAGAIN {
 			err = e.watch.turn(true)
 			return err != nil
