@@ -100,9 +100,11 @@ func newEndpoint(id *ID, route Route, opt Options, free func() error) (_ *Endpoi
 		}
 	}
 	if opt.Prepare != nil {
-		if err := opt.Prepare(e.route, &opt); err != nil {
+		prepared := opt
+		if err := opt.Prepare(e.route, &prepared); err != nil {
 			return nil, err
 		}
+		opt = prepared
 		e.PD, e.SendCQ, e.RecvCQ = opt.PD, opt.SendCQ, opt.RecvCQ
 	}
 	var h *home

@@ -27,8 +27,8 @@ type CQ struct {
 	siw     *siw.CompletionQueue
 	channel *CompChannel
 	id      uint64
-	turn    chan struct{} // held by whoever arms and waits
-	gone    chan struct{} // closed with the CQ
+	turn    chan struct{} // held by whoever arms and waits; nil without a channel
+	gone    chan struct{} // closed with the CQ; nil without a channel
 }
 
 // CQOptions describe a CQ.
@@ -58,7 +58,10 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 	defer exitAll(parents)
 
 	core, id := c.contextCore, c.lastID.Add(1)
-	cq := &CQ{ctx: c, channel: opt.Channel, id: id, turn: make(chan struct{}, 1), gone: make(chan struct{})}
+	cq := &CQ{ctx: c, channel: opt.Channel, id: id}
+	if opt.Channel != nil {
+		cq.turn, cq.gone = make(chan struct{}, 1), make(chan struct{})
+	}
 	create := func(uhw provider.UHW) (uint32, error) {
 		run := func(fd int) error {
 			depth, vector, got := uint32(opt.Depth), uint32(opt.Vector), uint32(0)
@@ -116,9 +119,9 @@ func (q *CQ) start(queue provider.CompletionQueue, parents []*object) {
 		if err := stopped(func() error { return core.destroyCQ(handle) }, queue); err != nil {
 			return err
 		}
-		close(gone)
 		core.unregister(id)
 		if ch != nil {
+			close(gone)
 			ch.ch.drop(id)
 		}
 		return nil
@@ -135,11 +138,8 @@ func (q *CQ) Recycle() (*CQ, error) {
 	if q.channel != nil {
 		return nil, q.obj.fail(op, fmt.Errorf("CQ with a channel: %w", unix.EINVAL))
 	}
-	next := &CQ{ctx: q.ctx, handle: q.handle, id: q.id, turn: make(chan struct{}, 1), gone: make(chan struct{})}
-	err := q.obj.hand(op, func(parents []*object) {
-		close(q.gone)
-		next.start(q.queue.Recycle(), parents)
-	})
+	next := &CQ{ctx: q.ctx, handle: q.handle, id: q.id}
+	err := q.obj.hand(op, func(parents []*object) { next.start(q.queue.Recycle(), parents) })
 	if err != nil {
 		return nil, err
 	}
@@ -208,6 +208,9 @@ func (q *CQ) PollWait(ctx context.Context, wcs []WC) (int, error) {
 // sleep arms and waits; one goroutine at a time, as there is one event for all.
 func (q *CQ) sleep(ctx context.Context, wcs []WC) (int, error) {
 	const op = "wait on"
+	if q.channel == nil {
+		return 0, q.obj.fail(op, ErrNoChannel)
+	}
 	select {
 	case q.turn <- struct{}{}:
 		defer func() { <-q.turn }()

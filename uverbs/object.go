@@ -25,7 +25,7 @@ type object struct {
 	closed bool
 
 	parents  []*object
-	children map[*object]struct{}
+	children children
 	kept     bool // lives as long as its parent unless closed
 	orphan   bool // forgotten: to be closed when the last child goes
 	stack    []byte
@@ -60,17 +60,9 @@ func newObject(device string, what name, release func() error, parents ...*objec
 	o.tree.Lock()
 	defer o.tree.Unlock()
 	for _, p := range parents {
-		p.adopt(o)
+		p.children.add(o)
 	}
 	return o
-}
-
-// adopt adds a child. The caller holds tree.
-func (o *object) adopt(child *object) {
-	if o.children == nil {
-		o.children = map[*object]struct{}{}
-	}
-	o.children[child] = struct{}{}
 }
 
 // stopped runs destroy with queues stopped; if it fails they go on.
@@ -176,7 +168,7 @@ func (o *object) childNames() []string {
 	o.tree.Lock()
 	defer o.tree.Unlock()
 	var names []string
-	for c := range o.children {
+	for c := range o.children.all() {
 		names = append(names, c.what.String())
 	}
 	slices.Sort(names)
@@ -189,8 +181,8 @@ func (o *object) leave() (orphans []*object) {
 	o.tree.Lock()
 	defer o.tree.Unlock()
 	for _, p := range o.parents {
-		delete(p.children, o)
-		if p.orphan && len(p.children) == 0 {
+		p.children.remove(o)
+		if p.orphan && p.children.none() {
 			orphans = append(orphans, p)
 		}
 	}
@@ -201,8 +193,8 @@ func (o *object) leave() (orphans []*object) {
 func (o *object) move(from, to *object) {
 	o.tree.Lock()
 	defer o.tree.Unlock()
-	delete(from.children, o)
-	to.adopt(o)
+	from.children.remove(o)
+	to.children.add(o)
 	o.parents[slices.Index(o.parents, from)] = to
 }
 
@@ -221,7 +213,7 @@ func (o *object) forget() {
 	o.tree.Lock()
 	o.orphan = true
 	var kept []*object
-	for c := range o.children {
+	for c := range o.children.all() {
 		if c.kept {
 			kept = append(kept, c)
 		}

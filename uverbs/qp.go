@@ -3,7 +3,6 @@ package uverbs
 import (
 	"fmt"
 	"runtime"
-	"slices"
 	"time"
 	"weak"
 
@@ -67,7 +66,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	case opt.SendCQ.ctx != p.ctx || opt.RecvCQ.ctx != p.ctx:
 		return nil, p.obj.fail(op, fmt.Errorf("CQ of another context: %w", unix.EINVAL))
 	}
-	parents := []*object{p.obj, opt.SendCQ.obj}
+	parents := append(make([]*object, 0, 4), p.obj, opt.SendCQ.obj)
 	if opt.RecvCQ != opt.SendCQ {
 		parents = append(parents, opt.RecvCQ.obj)
 	}
@@ -145,7 +144,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	q.rxeRecv, _ = recv.(*rxe.RecvQueue)
 	q.siwSend, _ = send.(*siw.SendQueue)
 	q.siwRecv, _ = recv.(*siw.RecvQueue)
-	queues := []provider.Queue{send}
+	queues := append(make([]provider.Queue, 0, 2), send)
 	if recv != nil {
 		q.cap.MaxRecvWR = uint32(recv.Cap())
 		queues = append(queues, recv)
@@ -156,7 +155,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 		}
 		core.unregister(id)
 		return nil
-	}, slices.Clip(parents)...)
+	}, parents...)
 	core.register(eventTarget{qp: weak.Make(q)}, id)
 	runtime.AddCleanup(q, (*object).forget, q.obj)
 	return q, nil

@@ -167,13 +167,14 @@ func (q *QP) Modify(a QPAttr, mask QPAttrMask) error {
 		return q.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil, nil, nil)
 	}
 	var err error
-	switch { // the queues hold still while the state changes, and know it after
+	state := a.State // what follows would keep all of a
+	switch {         // the queues hold still while it changes, and know it after
 	case mask&MaskState == 0:
 		err = modify()
 	case q.recv == nil:
-		err = q.send.Transition(a.State, modify)
+		err = q.send.Transition(state, modify)
 	default:
-		err = q.recv.Transition(a.State, func() error { return q.send.Transition(a.State, modify) })
+		err = q.recv.Transition(state, func() error { return q.send.Transition(state, modify) })
 	}
 	if err != nil {
 		return q.obj.fail(op, err)
