@@ -51,6 +51,7 @@ type Wait struct {
 // More says whether to go on looking. Once it has said no it is time to sleep.
 func (w *Wait) More() bool {
 	if time.Since(w.begin) < w.limit {
+		relax()
 		return true
 	}
 	w.rest()

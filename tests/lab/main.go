@@ -60,9 +60,10 @@
 //	LAB_MEM        guest memory in MiB, default 2048
 //	LAB_CPUS       guest processors, default 2
 //	LAB_ACCEL      kvm, tcg or icount, default: kvm if a probe boots, or else tcg;
-//	               icount is tcg with one processor and a clock that goes on by 1 ns
-//	               with every instruction: what is measured there repeats to a
-//	               percent, whatever else this machine does
+//	               icount is tcg with a clock that goes on by 1 ns with every
+//	               instruction, of whatever processor, as they take turns: what is
+//	               measured there repeats to a percent, whatever else this machine
+//	               does
 //	LAB_WRITE      folder whose files the guest may change for good
 //	LAB_DEBUG=1    show the kernel's console
 //

@@ -52,9 +52,6 @@ func optionsFromEnv() (options, error) {
 	set("LAB_TIMEOUT", func(v string) (err error) { o.timeout, err = time.ParseDuration(v); return })
 	set("LAB_MEM", func(v string) (err error) { o.mem, err = strconv.Atoi(v); return })
 	set("LAB_CPUS", func(v string) (err error) { o.cpus, err = strconv.Atoi(v); return })
-	if o.accel == counting && os.Getenv("LAB_CPUS") == "" {
-		o.cpus = 1 // they would take turns
-	}
 	return o, errors.Join(errs...)
 }
 
