@@ -56,8 +56,8 @@ func public(err error) error {
 }
 
 // command runs a command that answers nothing.
-func command[Req any](c *Channel, cmd uint32, req Req) error {
-	m, err := encode(cmd, mmap.Bytes(&req), nil, 0)
+func command[Req any](c *Channel, cmd uint32, req *Req) error {
+	m, err := encode(cmd, mmap.Bytes(req), nil, 0)
 	if err != nil {
 		return err
 	}
@@ -65,15 +65,15 @@ func command[Req any](c *Channel, cmd uint32, req Req) error {
 	return public(c.file.Write(m.bytes()))
 }
 
-// query runs a command that answers a Resp; response is the field of req that
-// says where to.
-func query[Resp, Req any](c *Channel, cmd uint32, req *Req, response *uint64) (resp Resp, err error) {
-	m, err := encode(cmd, mmap.Bytes(req), response, len(mmap.Bytes(&resp)))
+// query runs a command that is answered in *resp; response is the field of req
+// that says where to.
+func query[Resp, Req any](c *Channel, cmd uint32, req *Req, response *uint64, resp *Resp) error {
+	m, err := encode(cmd, mmap.Bytes(req), response, len(mmap.Bytes(resp)))
 	if err != nil {
-		return resp, err
+		return err
 	}
 	defer m.free()
 	err = public(c.file.Write(m.bytes()))
-	m.read(mmap.Bytes(&resp))
-	return resp, err
+	m.read(mmap.Bytes(resp))
+	return err
 }

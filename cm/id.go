@@ -67,8 +67,8 @@ func (c *Channel) NewIDIn(space PortSpace) (*ID, error) {
 		typ = uverbs.UD
 	}
 	req := abi.RdmaUcmCreateId{Uid: id.uid, Ps: uint16(space), QpType: uint8(typ)}
-	resp, err := query[abi.RdmaUcmCreateIdResp](c, abi.RDMA_USER_CM_CMD_CREATE_ID, &req, &req.Response)
-	if err != nil {
+	var resp abi.RdmaUcmCreateIdResp
+	if err := query(c, abi.RDMA_USER_CM_CMD_CREATE_ID, &req, &req.Response, &resp); err != nil {
 		id.forget()
 		return nil, fail("create ID", "", err)
 	}
@@ -243,7 +243,7 @@ func (id *ID) enter() error {
 func (id *ID) leave() { id.live.RUnlock() }
 
 // do runs a command about an ID that answers nothing.
-func do[Req any](id *ID, cmd uint32, req Req) error {
+func do[Req any](id *ID, cmd uint32, req *Req) error {
 	if err := id.enter(); err != nil {
 		return err
 	}
@@ -251,13 +251,13 @@ func do[Req any](id *ID, cmd uint32, req Req) error {
 	return command(id.ch(), cmd, req)
 }
 
-// ask runs a command about an ID that answers a Resp, see query.
-func ask[Resp, Req any](id *ID, cmd uint32, req *Req, response *uint64) (resp Resp, err error) {
+// ask runs a command about an ID that is answered in *resp, see query.
+func ask[Resp, Req any](id *ID, cmd uint32, req *Req, response *uint64, resp *Resp) error {
 	if err := id.enter(); err != nil {
-		return resp, err
+		return err
 	}
 	defer id.leave()
-	return query[Resp](id.ch(), cmd, req, response)
+	return query(id.ch(), cmd, req, response, resp)
 }
 
 // Close destroys the ID (rdma_destroy_id(3)) when no command about it is under
@@ -269,7 +269,7 @@ func (id *ID) Close() error {
 		id.closed = true
 		id.live.Unlock()
 		req := abi.RdmaUcmDestroyId{Id: id.handle}
-		_, id.err = query[abi.RdmaUcmDestroyIdResp](id.ch(), abi.RDMA_USER_CM_CMD_DESTROY_ID, &req, &req.Response)
+		id.err = query(id.ch(), abi.RDMA_USER_CM_CMD_DESTROY_ID, &req, &req.Response, new(abi.RdmaUcmDestroyIdResp))
 		id.forget()
 	})
 	return id.err
@@ -281,7 +281,7 @@ func (id *ID) Bind(addr netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	return do(id, abi.RDMA_USER_CM_CMD_BIND, abi.RdmaUcmBind{Id: id.handle, AddrSize: size, Addr: sa})
+	return do(id, abi.RDMA_USER_CM_CMD_BIND, &abi.RdmaUcmBind{Id: id.handle, AddrSize: size, Addr: sa})
 }
 
 // ResolveAddr finds the device that leads to dst, from src if that is valid.
@@ -297,13 +297,13 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 	if req.DstAddr, req.DstSize, err = sockaddr(dst); err != nil {
 		return err
 	}
-	return do(id, abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, req)
+	return do(id, abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, &req)
 }
 
 // ResolveRoute finds the path. RouteResolved or RouteError follows.
 func (id *ID) ResolveRoute(timeout time.Duration) error {
 	return do(id, abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE,
-		abi.RdmaUcmResolveRoute{Id: id.handle, TimeoutMs: uint32(timeout.Milliseconds())})
+		&abi.RdmaUcmResolveRoute{Id: id.handle, TimeoutMs: uint32(timeout.Milliseconds())})
 }
 
 // Listen makes a bound ID take connection requests, which follow as
@@ -316,7 +316,7 @@ func (id *ID) Listen(backlog int) error {
 	id.mu.Lock()
 	id.backlog = cmp.Or(backlog, defaultBacklog)
 	id.mu.Unlock()
-	return do(id, abi.RDMA_USER_CM_CMD_LISTEN, abi.RdmaUcmListen{Id: id.handle})
+	return do(id, abi.RDMA_USER_CM_CMD_LISTEN, &abi.RdmaUcmListen{Id: id.handle})
 }
 
 // ConnParam is what the two sides tell each other (struct rdma_conn_param,
@@ -341,36 +341,34 @@ type ECE struct{ VendorID, Options uint32 }
 
 func (e ECE) abi() abi.RdmaUcmEce { return abi.RdmaUcmEce{VendorId: e.VendorID, AttrMod: e.Options} }
 
-func (p ConnParam) abi() (abi.RdmaUcmConnParam, error) {
-	a := abi.RdmaUcmConnParam{
-		QpNum: p.QPNum, Qkey: p.QKey, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
-		RetryCount: p.RetryCount, RnrRetryCount: p.RNRRetryCount, PrivateDataLen: uint8(len(p.PrivateData)), Valid: 1,
-	}
+// put fills in the kernel's structure.
+func (p *ConnParam) put(a *abi.RdmaUcmConnParam) error {
 	if len(p.PrivateData) > MaxPrivateData {
-		return a, ErrPrivateData
+		return ErrPrivateData
 	}
-	copy(a.PrivateData[:], p.PrivateData)
+	a.QpNum, a.Qkey, a.Valid = p.QPNum, p.QKey, 1
+	a.ResponderResources, a.InitiatorDepth = p.ResponderResources, p.InitiatorDepth
+	a.RetryCount, a.RnrRetryCount = p.RetryCount, p.RNRRetryCount
+	a.PrivateDataLen = uint8(copy(a.PrivateData[:], p.PrivateData))
 	if p.FlowControl {
 		a.FlowControl = 1
 	}
 	if p.SRQ {
 		a.Srq = 1
 	}
-	return a, nil
+	return nil
 }
 
 // Connect asks for a connection. ConnectResponse, which [ID.Establish] answers,
 // Established, or an event of failure follows.
 func (id *ID) Connect(p ConnParam) error {
-	a, err := p.abi()
-	if err != nil {
+	req := abi.RdmaUcmConnect{Id: id.handle, Ece: p.ECE.abi()}
+	if err := p.put(&req.ConnParam); err != nil {
 		return err
 	}
 	// siw waits for TCP's handshake here. A signal would end that, and the kernel
 	// begin anew; the listener's siw would take the end of the first for its own.
-	err = sys.Uninterrupted(func() error {
-		return do(id, abi.RDMA_USER_CM_CMD_CONNECT, abi.RdmaUcmConnect{ConnParam: a, Id: id.handle, Ece: p.ECE.abi()})
-	})
+	err := sys.Uninterrupted(func() error { return do(id, abi.RDMA_USER_CM_CMD_CONNECT, &req) })
 	most := roceRequest
 	if id.space.datagram() {
 		most = roceDatagramRequest
@@ -380,11 +378,11 @@ func (id *ID) Connect(p ConnParam) error {
 
 // Accept takes a connection. Established, or an event of failure, follows.
 func (id *ID) Accept(p ConnParam) error {
-	a, err := p.abi()
-	if err != nil {
+	req := abi.RdmaUcmAccept{Uid: id.uid, Id: id.handle, Ece: p.ECE.abi()}
+	if err := p.put(&req.ConnParam); err != nil {
 		return err
 	}
-	err = do(id, abi.RDMA_USER_CM_CMD_ACCEPT, abi.RdmaUcmAccept{Uid: id.uid, ConnParam: a, Id: id.handle, Ece: p.ECE.abi()})
+	err := do(id, abi.RDMA_USER_CM_CMD_ACCEPT, &req)
 	most := roceReply
 	if id.space.datagram() {
 		most = roceDatagramReply
@@ -396,7 +394,7 @@ func (id *ID) Accept(p ConnParam) error {
 // up, and the peer hears Established (rdma_establish(3)). On iWARP the kernel
 // does that, and Established comes in place of ConnectResponse.
 func (id *ID) Establish() error {
-	return do(id, abi.RDMA_USER_CM_CMD_ACCEPT, abi.RdmaUcmAccept{Id: id.handle})
+	return do(id, abi.RDMA_USER_CM_CMD_ACCEPT, &abi.RdmaUcmAccept{Id: id.handle})
 }
 
 // Reject turns a connection down.
@@ -414,19 +412,19 @@ func (id *ID) reject(reason uint8, privateData []byte) error {
 	}
 	req := abi.RdmaUcmReject{Id: id.handle, PrivateDataLen: uint8(len(privateData)), Reason: reason}
 	copy(req.PrivateData[:], privateData)
-	return tooLong(do(id, abi.RDMA_USER_CM_CMD_REJECT, req), privateData, roceReject)
+	return tooLong(do(id, abi.RDMA_USER_CM_CMD_REJECT, &req), privateData, roceReject)
 }
 
 // Disconnect ends a connection. Disconnected follows, on both sides.
 func (id *ID) Disconnect() error {
-	return do(id, abi.RDMA_USER_CM_CMD_DISCONNECT, abi.RdmaUcmDisconnect{Id: id.handle})
+	return do(id, abi.RDMA_USER_CM_CMD_DISCONNECT, &abi.RdmaUcmDisconnect{Id: id.handle})
 }
 
 // InitQPAttr returns what the connection's QP needs to move to a state.
 func (id *ID) InitQPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, error) {
 	req := abi.RdmaUcmInitQpAttr{Id: id.handle, QpState: uint32(state)}
-	resp, err := ask[abi.IbUverbsQpAttr](id, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR, &req, &req.Response)
-	if err != nil {
+	var resp abi.IbUverbsQpAttr
+	if err := ask(id, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR, &req, &req.Response, &resp); err != nil {
 		return uverbs.QPAttr{}, 0, err
 	}
 	attr, mask := uverbs.QPAttrFromABI(&resp)
@@ -446,8 +444,8 @@ type Route struct {
 // Route returns what is known so far.
 func (id *ID) Route() (Route, error) {
 	req := abi.RdmaUcmQuery{Id: id.handle, Option: abi.RDMA_USER_CM_QUERY_ADDR}
-	r, err := ask[abi.RdmaUcmQueryAddrResp](id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response)
-	if err != nil {
+	var r abi.RdmaUcmQueryAddrResp
+	if err := ask(id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response, &r); err != nil {
 		return Route{}, err
 	}
 	route := Route{Index: int(r.IbdevIndex), Port: int(r.PortNum), PKey: r.Pkey, Local: addrPort(&r.SrcAddr), Remote: addrPort(&r.DstAddr)}

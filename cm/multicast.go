@@ -51,7 +51,8 @@ func (id *ID) Join(ctx context.Context, group netip.Addr, sendOnly bool) (*Group
 	if sendOnly {
 		req.JoinFlags = abi.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
 	}
-	resp, err := ask[abi.RdmaUcmCreateIdResp](id, abi.RDMA_USER_CM_CMD_JOIN_MCAST, &req, &req.Response)
+	var resp abi.RdmaUcmCreateIdResp
+	err = ask(id, abi.RDMA_USER_CM_CMD_JOIN_MCAST, &req, &req.Response, &resp)
 	if err != nil {
 		g.forget()
 		return nil, fail("join", group.String(), err)
@@ -81,7 +82,7 @@ func (g *Group) Leave() error {
 		return nil
 	}
 	req := abi.RdmaUcmDestroyId{Id: g.handle}
-	_, err := ask[abi.RdmaUcmDestroyIdResp](g.id, abi.RDMA_USER_CM_CMD_LEAVE_MCAST, &req, &req.Response)
+	err := ask(g.id, abi.RDMA_USER_CM_CMD_LEAVE_MCAST, &req, &req.Response, new(abi.RdmaUcmDestroyIdResp))
 	g.forget()
 	if err == ErrClosed {
 		return nil

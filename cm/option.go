@@ -57,7 +57,7 @@ func flag(on bool) []byte {
 func (id *ID) setOption(what string, level, name uint32, value []byte) error {
 	var pin runtime.Pinner
 	defer pin.Unpin()
-	err := do(id, abi.RDMA_USER_CM_CMD_SET_OPTION, abi.RdmaUcmSetOption{
+	err := do(id, abi.RDMA_USER_CM_CMD_SET_OPTION, &abi.RdmaUcmSetOption{
 		Optval: mmap.Pin(&pin, value), Id: id.handle, Level: level, Optname: name, Optlen: uint32(len(value)),
 	})
 	if err != nil {
@@ -70,7 +70,7 @@ func (id *ID) setOption(what string, level, name uint32, value []byte) error {
 // connection's QP: EventCommEst, when a message came before Established did
 // (rdma_notify(3)).
 func (id *ID) Notify(event uverbs.AsyncEventType) error {
-	return do(id, abi.RDMA_USER_CM_CMD_NOTIFY, abi.RdmaUcmNotify{Id: id.handle, Event: uint32(event)})
+	return do(id, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.RdmaUcmNotify{Id: id.handle, Event: uint32(event)})
 }
 
 // WriteEvent puts a [User] event with a status and an argument among the ID's
@@ -79,7 +79,7 @@ func (id *ID) Notify(event uverbs.AsyncEventType) error {
 func (id *ID) WriteEvent(status int, arg uint64) error {
 	req := abi.RdmaUcmWriteCmEvent{Id: id.handle, Event: uint32(User), Status: uint32(status)}
 	*req.Param.Arg() = arg
-	return newer(do(id, abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT, req))
+	return newer(do(id, abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT, &req))
 }
 
 // newer makes the EINVAL of kernels that do not know a command match
@@ -113,8 +113,7 @@ func (id *ID) Migrate(to *Channel) error {
 	defer second.turn.Unlock()
 	err := from.file.Control(func(fd int) error {
 		req := abi.RdmaUcmMigrateId{Id: id.handle, Fd: uint32(fd)}
-		_, err := query[abi.RdmaUcmMigrateResp](to, abi.RDMA_USER_CM_CMD_MIGRATE_ID, &req, &req.Response)
-		return err
+		return query(to, abi.RDMA_USER_CM_CMD_MIGRATE_ID, &req, &req.Response, new(abi.RdmaUcmMigrateResp))
 	})
 	if err != nil {
 		return fail("migrate ID", "", err)
@@ -149,13 +148,12 @@ func (id *ID) Migrate(to *Channel) error {
 // Paths returns the path records of a resolved route, struct ib_path_rec_data
 // each.
 func (id *ID) Paths() ([]abi.IbPathRecData, error) {
-	type resp struct {
+	var r struct {
 		head abi.RdmaUcmQueryPathResp
 		path [2]abi.IbPathRecData
 	}
 	req := abi.RdmaUcmQuery{Id: id.handle, Option: abi.RDMA_USER_CM_QUERY_PATH}
-	r, err := ask[resp](id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response)
-	if err != nil {
+	if err := ask(id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response, &r); err != nil {
 		return nil, fail("query path of ID", "", err)
 	}
 	return r.path[:min(int(r.head.NumPaths), len(r.path))], nil
@@ -164,8 +162,8 @@ func (id *ID) Paths() ([]abi.IbPathRecData, error) {
 // GIDs returns the GIDs of both ends.
 func (id *ID) GIDs() (local, remote uverbs.GID, err error) {
 	req := abi.RdmaUcmQuery{Id: id.handle, Option: abi.RDMA_USER_CM_QUERY_GID}
-	r, err := ask[abi.RdmaUcmQueryAddrResp](id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response)
-	if err != nil {
+	var r abi.RdmaUcmQueryAddrResp
+	if err := ask(id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response, &r); err != nil {
 		return local, remote, fail("query GIDs of ID", "", err)
 	}
 	// struct sockaddr_ib: family, P_Key, flow, then the GID.

@@ -24,16 +24,33 @@ type Call struct {
 	Attrs  []Attr
 }
 
-// Attr is one attribute of a [Call]. A zero Attr is left out.
+// Attr is one attribute of a [Call]. A zero Attr is left out. It is small, for
+// calls have a dozen and the stacks of many goroutines grow to hold them.
 type Attr struct {
-	set   bool
 	id    uint16
 	flags uint16
 	len   uint16
-	data  uint64 // the value itself, unless buf or ret is set
-	buf   []byte // what the kernel reads
-	out   bool   // or writes
-	ret   *uint32
+	kind  kind
+	data  uint64 // of a value
+	p     *byte  // to len bytes of memory, otherwise
+}
+
+type kind uint8
+
+const (
+	absent kind = iota
+	value       // in the attribute itself
+	in          // memory that the kernel reads
+	out         // memory that it writes
+	made        // a uint32 for the value that it puts into the attribute
+)
+
+// memory is what a points to of the caller's that goes along with the message.
+func (a *Attr) memory() []byte {
+	if a.kind != in && a.kind != out {
+		return nil
+	}
+	return unsafe.Slice(a.p, a.len)
 }
 
 // In passes *v. Values of up to 8 bytes travel in the attribute itself.
@@ -44,11 +61,11 @@ func InBytes(id uint16, b []byte) Attr {
 	if len(b) == 0 {
 		return Attr{}
 	}
-	a := Attr{set: true, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: uint16(len(b))}
+	a := Attr{kind: value, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: uint16(len(b))}
 	if len(b) <= 8 {
 		copy(mmap.Bytes(&a.data), b)
 	} else {
-		a.buf = b
+		a.kind, a.p = in, unsafe.SliceData(b)
 	}
 	return a
 }
@@ -61,17 +78,17 @@ func OutBytes(id uint16, b []byte) Attr {
 	if len(b) == 0 {
 		return Attr{}
 	}
-	return Attr{set: true, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: uint16(len(b)), buf: b, out: true}
+	return Attr{kind: out, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: uint16(len(b)), p: unsafe.SliceData(b)}
 }
 
 // Const passes a constant or a set of flags.
 func Const(id uint16, v uint64) Attr {
-	return Attr{set: true, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: 8, data: v}
+	return Attr{kind: value, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: 8, data: v}
 }
 
 // Handle names an existing object; FD names one that is a file.
 func Handle(id uint16, handle uint32) Attr {
-	return Attr{set: true, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, data: uint64(handle)}
+	return Attr{kind: value, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, data: uint64(handle)}
 }
 
 // FD names an existing object by its file descriptor.
@@ -79,7 +96,7 @@ func FD(id uint16, fd int) Attr { return Handle(id, uint32(fd)) }
 
 // New receives the handle, or file descriptor, of a new object.
 func New(id uint16, handle *uint32) Attr {
-	return Attr{set: true, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, ret: handle}
+	return Attr{kind: made, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, p: unsafe.SliceData(mmap.Bytes(handle))}
 }
 
 // If leaves the attribute out unless cond holds.
@@ -106,9 +123,9 @@ const (
 func (f File) Ioctl(c Call) error {
 	n, size := 0, headerSize
 	for i := range c.Attrs {
-		if a := &c.Attrs[i]; a.set {
+		if a := &c.Attrs[i]; a.kind != absent {
 			n++
-			size += attrSize + aligned(a.buf)
+			size += attrSize + aligned(a.memory())
 		}
 	}
 	scratch, err := mmap.Scratch(size)
@@ -127,15 +144,15 @@ func (f File) Ioctl(c Call) error {
 	at, off := headerSize, headerSize+n*attrSize
 	for i := range c.Attrs {
 		a := &c.Attrs[i]
-		if !a.set {
+		if a.kind == absent {
 			continue
 		}
 		attr := abi.IbUverbsAttr{AttrId: a.id, Len: a.len, Flags: a.flags}
 		*attr.Data() = a.data
-		if a.buf != nil {
+		if b := a.memory(); b != nil {
 			*attr.Data() = scratch.Addr() + uint64(off)
-			copy(mem[off:], a.buf)
-			off += aligned(a.buf)
+			copy(mem[off:], b)
+			off += aligned(b)
 		}
 		copy(mem[at:], mmap.Bytes(&attr))
 		at += attrSize
@@ -146,18 +163,19 @@ func (f File) Ioctl(c Call) error {
 	at, off = headerSize, headerSize+n*attrSize
 	for i := range c.Attrs {
 		a := &c.Attrs[i]
-		if !a.set {
+		if a.kind == absent {
 			continue
 		}
-		if a.out {
-			copy(a.buf, mem[off:])
-		}
-		if a.ret != nil {
+		switch a.kind {
+		case out:
+			copy(a.memory(), mem[off:])
+		case made:
 			var attr abi.IbUverbsAttr
 			copy(mmap.Bytes(&attr), mem[at:])
-			*a.ret = uint32(*attr.Data())
+			handle := uint32(*attr.Data())
+			copy(unsafe.Slice(a.p, 4), mmap.Bytes(&handle))
 		}
-		off += aligned(a.buf)
+		off += aligned(a.memory())
 		at += attrSize
 	}
 	return nil

@@ -17,7 +17,7 @@ var unsafeIn = map[string]string{
 	"provider":        "commands that the kernel reads where they lie, by their address",
 	"provider/rxe":    "elements of rxe's queues",
 	"provider/siw":    "elements of siw's queues",
-	"internal/sys":    "sizes of what ioctl takes, as constants",
+	"internal/sys":    "sizes of what ioctl takes, and what its attributes point to",
 	"tests/scenarios": "an ioctl of another device, which gives DMA buffers",
 }
 
