@@ -93,7 +93,7 @@ func (d *Dialer) attempt(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, 
 		release()
 		return nil, err
 	}
-	e, err := newEndpoint(id, Route{}, d.Options, release)
+	e, err := newEndpoint(id, Route{}, &d.Options, release)
 	if err != nil {
 		return nil, err
 	}

@@ -86,7 +86,7 @@ type Endpoint struct {
 
 // newEndpoint makes the verbs objects for id and takes over free, which it
 // calls in any case. The route is looked up if it is zero.
-func newEndpoint(id *ID, route Route, opt Options, free func() error) (_ *Endpoint, err error) {
+func newEndpoint(id *ID, route Route, opt *Options, free func() error) (_ *Endpoint, err error) {
 	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{})}
 	e.release = append(make([]func() error, 0, 8), free)
 	defer func() {
@@ -100,11 +100,11 @@ func newEndpoint(id *ID, route Route, opt Options, free func() error) (_ *Endpoi
 		}
 	}
 	if opt.Prepare != nil {
-		prepared := opt
+		prepared := *opt
 		if err := opt.Prepare(e.route, &prepared); err != nil {
 			return nil, err
 		}
-		opt = prepared
+		opt = &prepared
 		e.PD, e.SendCQ, e.RecvCQ = opt.PD, opt.SendCQ, opt.RecvCQ
 	}
 	var h *home
@@ -121,17 +121,18 @@ func newEndpoint(id *ID, route Route, opt Options, free func() error) (_ *Endpoi
 			e.release = append(e.release, e.PD.Close)
 		}
 	}
-	if opt.Cap == (uverbs.QPCap{}) {
-		opt.Cap = uverbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}
+	size := opt.Cap
+	if size == (uverbs.QPCap{}) {
+		size = uverbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}
 	}
-	if err := e.makeCQs(h, opt); err != nil {
+	if err := e.makeCQs(h, opt.Events, size); err != nil {
 		return nil, err
 	}
 	typ := uverbs.RC
 	if id.space.datagram() {
 		typ = uverbs.UD
 	}
-	e.QP, err = e.PD.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, SRQ: opt.SRQ, Cap: opt.Cap, SignalAll: opt.SignalAll})
+	e.QP, err = e.PD.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, SRQ: opt.SRQ, Cap: size, SignalAll: opt.SignalAll})
 	if err != nil {
 		return nil, err
 	}
@@ -153,10 +154,10 @@ func newEndpoint(id *ID, route Route, opt Options, free func() error) (_ *Endpoi
 	return e, nil
 }
 
-// makeCQs makes the CQs that the options have not; h is nil if the PD is not its.
-func (e *Endpoint) makeCQs(h *home, opt Options) error {
+// makeCQs makes the CQs that there are not yet; h is nil if the PD is not its.
+func (e *Endpoint) makeCQs(h *home, events bool, size uverbs.QPCap) error {
 	cqopt := uverbs.CQOptions{}
-	if opt.Events && (e.SendCQ == nil || e.RecvCQ == nil) {
+	if events && (e.SendCQ == nil || e.RecvCQ == nil) {
 		ch, err := e.PD.Context().CreateCompChannel()
 		if err != nil {
 			return err
@@ -186,10 +187,10 @@ func (e *Endpoint) makeCQs(h *home, opt Options) error {
 		*cq = made
 		return nil
 	}
-	if err := create(&e.SendCQ, opt.Cap.MaxSendWR); err != nil {
+	if err := create(&e.SendCQ, size.MaxSendWR); err != nil {
 		return err
 	}
-	return create(&e.RecvCQ, opt.Cap.MaxRecvWR)
+	return create(&e.RecvCQ, size.MaxRecvWR)
 }
 
 // modify moves the QP to a state as the connection manager says.
@@ -274,7 +275,7 @@ func (e *Endpoint) established() {
 			err = ev.err()
 		}
 		if err != nil && !e.ending.Load() {
-			go e.end(err) // it asks the kernel, for which others' events must not wait
+			background(func() { e.end(err) }) // it asks the kernel, for which others' events must not wait
 		}
 	})
 }

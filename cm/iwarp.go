@@ -42,7 +42,7 @@ func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, aban
 		return ev, false, err
 	}
 	connected := make(chan error, 1)
-	go func() { connected <- e.id.Connect(p) }()
+	background(func() { connected <- e.id.Connect(p) })
 	select {
 	case err = <-connected:
 		if err == nil {
@@ -56,13 +56,13 @@ func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, aban
 		close(connected)
 	case <-ctx.Done():
 	}
-	go func() {
+	background(func() {
 		if <-connected == nil {
 			e.id.await(context.Background(), Established)
 		}
 		e.Close()
 		leave()
-	}()
+	})
 	return ev, true, ctx.Err()
 }
 

@@ -201,14 +201,14 @@ func (r *Request) answer() error {
 // Accept makes the connection and waits until it is up. If it fails, or ctx
 // ends first, the request is rejected.
 func (r *Request) Accept(ctx context.Context, opt Options) (*Endpoint, error) {
-	e, err := r.accept(ctx, opt)
+	e, err := r.accept(ctx, &opt)
 	if err != nil {
 		return nil, fail("accept from", r.RemoteAddr().String(), err)
 	}
 	return e, nil
 }
 
-func (r *Request) accept(ctx context.Context, opt Options) (*Endpoint, error) {
+func (r *Request) accept(ctx context.Context, opt *Options) (*Endpoint, error) {
 	if err := r.answer(); err != nil {
 		return nil, err
 	}
@@ -247,8 +247,8 @@ func (r *Request) accept(ctx context.Context, opt Options) (*Endpoint, error) {
 	return e, nil
 }
 
-func (r *Request) establish(ctx context.Context, e *Endpoint, opt Options) error {
-	if err := e.activate(&opt); err != nil {
+func (r *Request) establish(ctx context.Context, e *Endpoint, opt *Options) error {
+	if err := e.activate(opt); err != nil {
 		return err
 	}
 	if err := r.id.Accept(opt.connParam(e)); err != nil {
