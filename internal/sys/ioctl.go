@@ -24,18 +24,29 @@ type Call struct {
 	Attrs  []Attr
 }
 
-// Attr is one attribute of a [Call]. A zero Attr is left out. It is small, for
-// calls have a dozen and the stacks of many goroutines grow to hold them.
+// Attr is one attribute of a [Call]. A zero Attr is left out. It is so small that
+// the compiler keeps it in registers: calls have a dozen, and the stacks of many
+// goroutines would grow to hold them.
 type Attr struct {
-	id    uint16
-	flags uint16
-	len   uint16
-	kind  kind
-	data  uint64 // of a value
-	p     *byte  // to len bytes of memory, otherwise
+	head head
+	data uint64 // of a value
+	p    *byte  // to memory, otherwise
 }
 
-type kind uint8
+// head is what is put together of id, flags, length and kind, 16 bits each.
+type head uint64
+
+func (h head) id() uint16    { return uint16(h) }
+func (h head) flags() uint16 { return uint16(h >> 16) }
+func (h head) len() uint16   { return uint16(h >> 32) }
+func (h head) kind() kind    { return kind(h >> 48) }
+
+// mandatory is the head of an attribute that the kernel must know.
+func mandatory(id uint16, length int, k kind) head {
+	return head(id) | abi.UVERBS_ATTR_F_MANDATORY<<16 | head(uint16(length))<<32 | head(k)<<48
+}
+
+type kind uint16
 
 const (
 	absent kind = iota
@@ -46,11 +57,11 @@ const (
 )
 
 // memory is what a points to of the caller's that goes along with the message.
-func (a *Attr) memory() []byte {
-	if a.kind != in && a.kind != out {
+func (a Attr) memory() []byte {
+	if k := a.head.kind(); k != in && k != out {
 		return nil
 	}
-	return unsafe.Slice(a.p, a.len)
+	return unsafe.Slice(a.p, a.head.len())
 }
 
 // In passes *v. Values of up to 8 bytes travel in the attribute itself.
@@ -58,16 +69,15 @@ func In[T any](id uint16, v *T) Attr { return InBytes(id, mmap.Bytes(v)) }
 
 // InBytes passes b; no attribute if b is empty.
 func InBytes(id uint16, b []byte) Attr {
-	if len(b) == 0 {
+	switch {
+	case len(b) == 0:
 		return Attr{}
+	case len(b) > 8:
+		return Attr{head: mandatory(id, len(b), in), p: unsafe.SliceData(b)}
 	}
-	a := Attr{kind: value, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: uint16(len(b))}
-	if len(b) <= 8 {
-		copy(mmap.Bytes(&a.data), b)
-	} else {
-		a.kind, a.p = in, unsafe.SliceData(b)
-	}
-	return a
+	var v uint64
+	copy(mmap.Bytes(&v), b)
+	return Attr{head: mandatory(id, len(b), value), data: v}
 }
 
 // Out lets the kernel fill *v.
@@ -78,17 +88,15 @@ func OutBytes(id uint16, b []byte) Attr {
 	if len(b) == 0 {
 		return Attr{}
 	}
-	return Attr{kind: out, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: uint16(len(b)), p: unsafe.SliceData(b)}
+	return Attr{head: mandatory(id, len(b), out), p: unsafe.SliceData(b)}
 }
 
 // Const passes a constant or a set of flags.
-func Const(id uint16, v uint64) Attr {
-	return Attr{kind: value, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: 8, data: v}
-}
+func Const(id uint16, v uint64) Attr { return Attr{head: mandatory(id, 8, value), data: v} }
 
 // Handle names an existing object; FD names one that is a file.
 func Handle(id uint16, handle uint32) Attr {
-	return Attr{kind: value, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, data: uint64(handle)}
+	return Attr{head: mandatory(id, 0, value), data: uint64(handle)}
 }
 
 // FD names an existing object by its file descriptor.
@@ -96,7 +104,7 @@ func FD(id uint16, fd int) Attr { return Handle(id, uint32(fd)) }
 
 // New receives the handle, or file descriptor, of a new object.
 func New(id uint16, handle *uint32) Attr {
-	return Attr{kind: made, id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, p: unsafe.SliceData(mmap.Bytes(handle))}
+	return Attr{head: mandatory(id, 0, made), p: unsafe.SliceData(mmap.Bytes(handle))}
 }
 
 // If leaves the attribute out unless cond holds.
@@ -109,7 +117,7 @@ func (a Attr) If(cond bool) Attr {
 
 // Optional lets kernels that do not know the attribute ignore it.
 func (a Attr) Optional() Attr {
-	a.flags &^= abi.UVERBS_ATTR_F_MANDATORY
+	a.head &^= abi.UVERBS_ATTR_F_MANDATORY << 16
 	return a
 }
 
@@ -123,7 +131,7 @@ const (
 func (f File) Ioctl(c Call) error {
 	n, size := 0, headerSize
 	for i := range c.Attrs {
-		if a := &c.Attrs[i]; a.kind != absent {
+		if a := c.Attrs[i]; a.head.kind() != absent {
 			n++
 			size += attrSize + aligned(a.memory())
 		}
@@ -143,11 +151,11 @@ func (f File) Ioctl(c Call) error {
 	}))
 	at, off := headerSize, headerSize+n*attrSize
 	for i := range c.Attrs {
-		a := &c.Attrs[i]
-		if a.kind == absent {
+		a := c.Attrs[i]
+		if a.head.kind() == absent {
 			continue
 		}
-		attr := abi.IbUverbsAttr{AttrId: a.id, Len: a.len, Flags: a.flags}
+		attr := abi.IbUverbsAttr{AttrId: a.head.id(), Len: a.head.len(), Flags: a.head.flags()}
 		*attr.Data() = a.data
 		if b := a.memory(); b != nil {
 			*attr.Data() = scratch.Addr() + uint64(off)
@@ -162,11 +170,11 @@ func (f File) Ioctl(c Call) error {
 	}
 	at, off = headerSize, headerSize+n*attrSize
 	for i := range c.Attrs {
-		a := &c.Attrs[i]
-		if a.kind == absent {
+		a := c.Attrs[i]
+		if a.head.kind() == absent {
 			continue
 		}
-		switch a.kind {
+		switch a.head.kind() {
 		case out:
 			copy(a.memory(), mem[off:])
 		case made:
