@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"flag"
 	"os"
 	"testing"
 
@@ -18,6 +19,8 @@ const (
 	higher better = true
 )
 
+var counted = flag.Bool("counted", false, "the clock counts instructions, as with LAB_ACCEL=icount")
+
 // comparison is one line of the results.
 type comparison struct {
 	group      string // one of record.Groups
@@ -33,6 +36,9 @@ type comparison struct {
 // folder in BENCH_RECORDS it is also kept there.
 func (c comparison) report(t testing.TB) {
 	t.Helper()
+	if *counted {
+		c.group += ", " + record.Counted
+	}
 	group, ok := record.Find(c.group)
 	if !ok {
 		t.Fatalf("%s: there is no group %q", c.name, c.group)

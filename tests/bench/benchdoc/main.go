@@ -5,7 +5,7 @@
 //	benchdoc lab build/bench     # first takes what the tests left in build/bench
 //	                             # for docs/benchmarks/lab.json
 //
-// make bench and make bench-native run it. All of the page is from the files of
+// make bench, make bench-native and make bench-counted run it. All of the page is from the files of
 // figures and from notes.md, which is written by hand.
 package main
 
@@ -29,7 +29,7 @@ func main() {
 	case 3:
 		err = collect(docs, os.Args[1], os.Args[2])
 	default:
-		log.Fatal("usage: benchdoc [lab|native folder]")
+		log.Fatal("usage: benchdoc [lab|native|counted folder]")
 	}
 	if err == nil {
 		err = write(docs)
@@ -67,7 +67,7 @@ func figures(docs, part string) string { return filepath.Join(docs, "benchmarks"
 // render makes the page and the plots: text by file, in docs.
 func render(docs string) (map[string][]byte, error) {
 	runs := map[string]record.Run{}
-	for _, part := range []string{record.Native, record.Lab} {
+	for _, part := range []string{record.Native, record.Lab, record.Counted} {
 		run, err := record.Read(figures(docs, part), part)
 		if err != nil {
 			return nil, err

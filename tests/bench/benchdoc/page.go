@@ -35,8 +35,9 @@ The library beside C programs that do the same work on rdma-core, in the same
 boot, in turns. ` + "`make bench`" + ` measures what programs see of both software RDMA
 drivers, in QEMU; ` + "`make bench-native`" + ` measures what posting and polling cost in
 user space alone, on User-mode Linux, where code runs at the processor's own
-speed. Either writes this page, from the figures in ` + "[docs/benchmarks](benchmarks)" + `;
-` + "`tests/bench`" + ` has the programs.
+speed; ` + "`make bench-counted`" + ` measures some of the first again by a clock that counts
+instructions. Each writes this page, from the figures in
+` + "[docs/benchmarks](benchmarks)" + `; ` + "`tests/bench`" + ` has the programs.
 
 `
 
@@ -49,14 +50,19 @@ figures lie further apart than half their median, no ratio is told: the line is
 
 QEMU translates the code it runs, if it may not use the processor itself, and
 kernel and programs share its few processors: figures of the lab say how the two
-sides compare, not how fast a network can be.
+sides compare, not how fast a network can be. How long it takes for an instruction
+depends on how often it has run before, and on what else the machine does: it may
+be a nanosecond or a microsecond. Where it says "counted", each takes one, whatever
+processor it is of; they take turns. That is no processor that exists, either: there
+are no caches, and who waits in a loop keeps others waiting. But it is all the work
+that a program does and causes, kernel included, and it repeats to a percent.
 
 `
 
 // origins tells of each part where and when.
 func origins(b *strings.Builder, runs map[string]record.Run) {
 	b.WriteString("| | kernel | its processors | the machine's | C libraries | day |\n|---|---|---|---|---|---|\n")
-	for _, part := range []struct{ name, target string }{{record.Lab, "make bench"}, {record.Native, "make bench-native"}} {
+	for _, part := range []struct{ name, target string }{{record.Lab, "make bench"}, {record.Native, "make bench-native"}, {record.Counted, "make bench-counted"}} {
 		r := runs[part.name]
 		if len(r.Lines) == 0 {
 			fmt.Fprintf(b, "| `%s` | %s | | | | |\n", part.target, record.NotMeasured)

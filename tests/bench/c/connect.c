@@ -2,7 +2,8 @@
 // and says how long that took. Both take the same arguments and print the same.
 //
 //	connect -s ADDR PORT            serve until the standard input ends
-//	connect    ADDR PORT N P        N connections, P under way at a time
+//	connect    ADDR PORT N P REST   N connections, P under way at a time, with
+//	                                REST microseconds between one and the next
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -135,7 +136,7 @@ static int compare(const void *a, const void *b)
 }
 
 // dial makes n connections, p at a time, each of which ends when it is up.
-static void dial(struct addrinfo *to, int n, int p, double *took)
+static void dial(struct addrinfo *to, int n, int p, int rest, double *took)
 {
 	int begun = 0, up = 0, ended = 0;
 
@@ -167,6 +168,8 @@ static void dial(struct addrinfo *to, int n, int p, double *took)
 			rdma_disconnect(c->id);
 			release(c);
 			ended++;
+			if (rest)
+				usleep(rest);
 			if (begun < n)
 				begun++, begin(to);
 			continue;
@@ -183,7 +186,7 @@ int main(int argc, char **argv)
 	int n, p;
 
 	if (argc < 4 || !(events = rdma_create_event_channel()))
-		die("usage: connect [-s] ADDR PORT [N P]");
+		die("usage: connect [-s] ADDR PORT [N P REST]");
 	if (!strcmp(argv[1], "-s")) {
 		serve(argv[2], argv[3]);
 		return 0;
@@ -192,9 +195,9 @@ int main(int argc, char **argv)
 	n = atoi(argv[3]);
 	p = atoi(argv[4]);
 	took = calloc(n + 1, sizeof(*took));
-	dial(to, 1, 1, took); // opens the device
+	dial(to, 1, 1, 0, took); // opens the device
 	start = now();
-	dial(to, n, p, took);
+	dial(to, n, p, argc > 5 ? atoi(argv[5]) : 0, took);
 	all = now() - start;
 	qsort(took, n, sizeof(*took), compare);
 	printf("connections %d\nmicroseconds %.0f\nmedian %.1f\n", n, all, took[n / 2]);

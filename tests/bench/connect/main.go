@@ -38,20 +38,21 @@ func run(args []string) error {
 	if len(args) == 3 && args[0] == "-s" {
 		return serve(net.JoinHostPort(args[1], args[2]))
 	}
-	if len(args) != 4 {
-		return errors.New("usage: connect [-s] ADDR PORT [N P]")
+	if len(args) != 5 {
+		return errors.New("usage: connect [-s] ADDR PORT [N P REST]")
 	}
 	n, err1 := strconv.Atoi(args[2])
 	p, err2 := strconv.Atoi(args[3])
-	if err := errors.Join(err1, err2); err != nil {
+	rest, err3 := strconv.Atoi(args[4])
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
 	addr := net.JoinHostPort(args[0], args[1])
-	if _, err := dial(addr, 1, 1); err != nil { // opens the device
+	if _, err := dial(addr, 1, 1, 0); err != nil { // opens the device
 		return err
 	}
 	start := time.Now()
-	took, err := dial(addr, n, p)
+	took, err := dial(addr, n, p, time.Duration(rest)*time.Microsecond)
 	if err != nil {
 		return err
 	}
@@ -91,9 +92,9 @@ func serve(addr string) error {
 	}
 }
 
-// dial makes n connections, p at a time, each of which ends when it is up, and
-// returns how long each took.
-func dial(addr string, n, p int) ([]time.Duration, error) {
+// dial makes n connections, p at a time with a rest between one and the next, each
+// of which ends when it is up, and returns how long each took.
+func dial(addr string, n, p int, rest time.Duration) ([]time.Duration, error) {
 	took := make([]time.Duration, n)
 	errs := make([]error, p)
 	var next atomic.Int64
@@ -115,6 +116,9 @@ func dial(addr string, n, p int) ([]time.Duration, error) {
 				took[i] = time.Since(begin)
 				if errs[w] = e.Close(); errs[w] != nil {
 					return
+				}
+				if rest > 0 {
+					time.Sleep(rest)
 				}
 			}
 		})

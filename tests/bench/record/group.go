@@ -5,7 +5,7 @@ import "slices"
 // Group is lines that have one target, a line of the table of targets.
 type Group struct {
 	Name   string // as Line.Group has it
-	Part   string // Lab or Native
+	Part   string // where it is measured
 	Work   string // what is done
 	Wanted string // what is wanted of it, in words
 	Target float64
@@ -20,8 +20,9 @@ type Group struct {
 
 // Where things are measured.
 const (
-	Lab    = "lab"    // a kernel in QEMU
-	Native = "native" // User-mode Linux
+	Lab     = "lab"     // a kernel in QEMU
+	Native  = "native"  // User-mode Linux
+	Counted = "counted" // a kernel in QEMU whose clock counts instructions
 )
 
 // Find is the group of that name.
