@@ -1,0 +1,109 @@
+package cm_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestCQsAgain makes connections one after the other, which take the CQs of those
+// before: with nothing in them of what those left there, and out of their reach.
+func TestCQsAgain(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		const rounds, messages = 12, 4
+		var gone []*uverbs.CQ
+		var objects int
+		for round := range rounds {
+			client, server := messageRound(t, device, uint64(round*100), messages)
+			now := labtest.Inventory(t)["kernel cq of "+device]
+			switch {
+			case round == 0:
+				objects = now
+			case now != objects:
+				t.Errorf("round %d: the kernel has %d CQs, not %d as before", round, now, objects)
+			}
+			for _, e := range []*cm.Endpoint{client, server} {
+				if _, err := e.SendCQ.Recycle(); !errors.Is(err, uverbs.ErrInUse) {
+					t.Errorf("recycling a CQ with a QP: %v, want %v", err, uverbs.ErrInUse)
+				}
+				gone = append(gone, e.SendCQ, e.RecvCQ)
+				if err := e.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		client, server := messageRound(t, device, rounds*100, messages)
+		for _, cq := range gone {
+			if n := cq.Poll(make([]uverbs.WC, 1)); n != 0 {
+				t.Errorf("a CQ of a connection that is gone has completions")
+			}
+			if _, err := cq.Recycle(); !errors.Is(err, uverbs.ErrClosed) {
+				t.Errorf("recycling a CQ of a connection that is gone: %v, want %v", err, uverbs.ErrClosed)
+			}
+			if err := cq.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		expectIDs(t, client.SendCQ, rounds*100, messages)
+		client.Close()
+		server.Close()
+	})
+}
+
+// messageRound connects, sends messages numbered from first, and sees the server
+// get all but the last. The client's completions it leaves where they are.
+func messageRound(t *testing.T, device string, first uint64, messages int) (client, server *cm.Endpoint) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	size := uverbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16}
+	client, server = labtest.Couple(ctx, t, labtest.AddrOf(device)+":0", cm.Options{Cap: size}, cm.Options{Cap: size, Setup: func(e *cm.Endpoint) error {
+		mr, err := e.AllocMR(64, uverbs.AccessLocalWrite)
+		if err != nil {
+			return err
+		}
+		for i := range messages {
+			if _, err := e.QP.PostRecv([]uverbs.RecvWR{{ID: first + uint64(i), SGL: []uverbs.SGE{mr.SGE(0, 64)}}}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}})
+	for _, cq := range []*uverbs.CQ{client.SendCQ, client.RecvCQ, server.SendCQ, server.RecvCQ} {
+		if n := cq.Poll(make([]uverbs.WC, 1)); n != 0 {
+			t.Fatal("a new connection has completions")
+		}
+	}
+	for i := range messages {
+		wr := uverbs.SendWR{ID: first + uint64(i), Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: []byte("message")}
+		if _, err := client.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expectIDs(t, server.RecvCQ, first, messages-1)
+	return client, server
+}
+
+// expectIDs polls completions numbered from first.
+func expectIDs(t *testing.T, cq *uverbs.CQ, first uint64, n int) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for i := 0; i < n; {
+		var wc [1]uverbs.WC
+		switch came := cq.Poll(wc[:]) == 1; {
+		case !came && time.Now().After(deadline):
+			t.Fatalf("no completion of request %d", first+uint64(i))
+		case !came:
+			time.Sleep(time.Millisecond)
+		case wc[0].ID != first+uint64(i) || wc[0].Err() != nil:
+			t.Fatalf("%+v, want request %d", wc[0], first+uint64(i))
+		default:
+			i++
+		}
+	}
+}
