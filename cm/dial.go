@@ -39,6 +39,7 @@ func Dial(ctx context.Context, addr string) (*Endpoint, error) { return new(Dial
 // Dial connects to addr, "10.9.0.1:7471" or "[fd00::1%v0]:7471" or a name. ctx
 // bounds all of it; it does nothing to a connection that is up.
 func (d *Dialer) Dial(ctx context.Context, addr string) (*Endpoint, error) {
+	deepen(false)
 	dst, err := resolve(ctx, d.Resolver, addr)
 	if err != nil {
 		return nil, fail("dial", addr, err)

@@ -201,6 +201,7 @@ func (r *Request) answer() error {
 // Accept makes the connection and waits until it is up. If it fails, or ctx
 // ends first, the request is rejected.
 func (r *Request) Accept(ctx context.Context, opt Options) (*Endpoint, error) {
+	deepen(false)
 	e, err := r.accept(ctx, &opt)
 	if err != nil {
 		return nil, fail("accept from", r.RemoteAddr().String(), err)
