@@ -68,6 +68,7 @@ type Endpoint struct {
 	route    Route
 	announce []byte // private data for the peer
 	up       atomic.Bool
+	shared   bool // a CQ or SRQ, whose users see what becomes of requests
 
 	mu      sync.Mutex
 	mrs     []*uverbs.MR   // closed first
@@ -136,7 +137,7 @@ func newEndpoint(id *ID, route Route, opt *Options, free func() error) (_ *Endpo
 	if err != nil {
 		return nil, err
 	}
-	e.release = append(e.release, e.QP.Close)
+	e.shared = opt.SRQ != nil || e.SendCQ == opt.SendCQ || e.RecvCQ == opt.RecvCQ
 	if err := e.modify(uverbs.StateInit); err != nil {
 		return nil, err
 	}
@@ -363,10 +364,14 @@ func (e *Endpoint) Disconnect() { e.end(ErrClosed) }
 
 // Close disconnects and releases the QP, the CQs that were made for it, and
 // the endpoint's memory regions. Regions that the program made in PD itself it
-// must have closed before.
+// must have closed before. Requests that have not completed never will, but for
+// those whose CQ is shared: they are flushed, as with Disconnect.
 func (e *Endpoint) Close() error {
 	e.closeOnce.Do(func() {
-		e.endOnce.Do(func() {
+		if e.shared {
+			e.end(ErrClosed)
+		}
+		e.endOnce.Do(func() { // nobody will see what would be flushed
 			e.ending.Store(true)
 			e.reason = ErrClosed
 			close(e.done)
@@ -380,9 +385,12 @@ func (e *Endpoint) Close() error {
 }
 
 // free undoes newEndpoint. The ID is first to go, so that nothing happens to
-// the QP any more.
+// the QP any more, and then the QP, so that nothing happens to memory.
 func (e *Endpoint) free() error {
 	err := e.id.Close()
+	if e.QP != nil {
+		err = errors.Join(err, e.QP.Close())
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, mr := range e.mrs {
