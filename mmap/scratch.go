@@ -1,10 +1,17 @@
 package mmap
 
+import "sync"
+
 // scratchSize holds all but the longest requests and responses.
 const scratchSize = 4096
 
 // idle is scratch memory in nobody's hands, as much as calls commonly overlap.
-var idle = make(chan *Buffer, 8)
+// (A channel would do, and take four times as long.)
+var idle struct {
+	sync.Mutex
+	n       int
+	buffers [8]*Buffer
+}
 
 // Scratch returns at least size bytes for what one system call passes by
 // address, with whatever the last one left in them. Outside the Go heap nothing
@@ -12,24 +19,38 @@ var idle = make(chan *Buffer, 8)
 // FreeScratch takes them back.
 func Scratch(size int) (*Buffer, error) {
 	if size <= scratchSize {
-		select {
-		case b := <-idle:
+		if b := takeIdle(); b != nil {
 			return b, nil
-		default:
-			size = scratchSize
 		}
+		size = scratchSize
 	}
 	return NewBuffer(size, BufferOptions{})
 }
 
 // FreeScratch keeps scratch memory for others, or frees it.
 func FreeScratch(b *Buffer) {
-	if b.size == scratchSize {
-		select {
-		case idle <- b:
-			return
-		default:
-		}
+	if b.size != scratchSize || !keepIdle(b) {
+		b.Close()
 	}
-	b.Close()
+}
+
+func takeIdle() *Buffer {
+	idle.Lock()
+	defer idle.Unlock()
+	if idle.n == 0 {
+		return nil
+	}
+	idle.n--
+	return idle.buffers[idle.n]
+}
+
+func keepIdle(b *Buffer) bool {
+	idle.Lock()
+	defer idle.Unlock()
+	if idle.n == len(idle.buffers) {
+		return false
+	}
+	idle.buffers[idle.n] = b
+	idle.n++
+	return true
 }
