@@ -61,13 +61,15 @@ const counting = "icount"
 // qemuCommand prepares the machine. Its ports are virtio-serial ports on sockets
 // in dir.
 func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write string) (*exec.Cmd, error) {
-	cpu, accel, icount := "max", "tcg,thread=multi", []string(nil)
+	// Without CX16 the kernel's allocator does not use CMPXCHG16B, after which the
+	// flags of an emulated processor may be anything: kernels have gone down there.
+	cpu, accel, icount := "max,-cx16", "tcg,thread=multi", []string(nil)
 	switch o.accel {
 	case "kvm":
 		cpu, accel = "host", "kvm"
 	case counting:
 		// Without ERMS nobody moves memory by the byte, of which each counts.
-		cpu, accel, icount = "max,-erms", "tcg,thread=single", []string{"-icount", "shift=0"}
+		cpu, accel, icount = "max,-cx16,-erms", "tcg,thread=single", []string{"-icount", "shift=0"}
 	}
 	share := func(tag, path, readonly string) []string {
 		return []string{"-virtfs", "local,path=" + path + ",mount_tag=" + tag + ",security_model=none,multidevs=remap,readonly=" + readonly}
