@@ -3,6 +3,7 @@ package cm
 import (
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -13,9 +14,11 @@ type idleCQs struct {
 	mu      sync.Mutex
 	byDepth map[int][]*uverbs.CQ // what was asked for
 	n       int
+	used    time.Time   // for the last time
+	look    *time.Timer // whether that is longer ago than keepFor, if it is pending
 }
 
-// mostIdle is how many are kept, for as long as their home is.
+// mostIdle is how many are kept.
 const mostIdle = 64
 
 // take returns a CQ of the depth, and how it is given back.
@@ -46,6 +49,7 @@ func (h *home) takeCQ(depth int) (*uverbs.CQ, func() error, error) {
 func (i *idleCQs) get(depth int) *uverbs.CQ {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	i.used = time.Now()
 	cqs := i.byDepth[depth]
 	if len(cqs) == 0 {
 		return nil
@@ -68,11 +72,33 @@ func (i *idleCQs) put(depth int, cq *uverbs.CQ) error {
 	}
 	i.byDepth[depth] = append(i.byDepth[depth], cq)
 	i.n++
+	i.used = time.Now()
+	if i.look == nil {
+		i.look = time.AfterFunc(keepFor, i.expire)
+	}
 	return nil
+}
+
+// expire closes them all if nobody has taken one or given one back for a while.
+func (i *idleCQs) expire() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if left := keepFor - time.Since(i.used); left > 0 && i.n > 0 {
+		i.look.Reset(left)
+		return
+	}
+	i.look = nil
+	i.closeAll()
 }
 
 // close closes them all. Nobody gives any back any more.
 func (i *idleCQs) close() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.closeAll()
+}
+
+func (i *idleCQs) closeAll() {
 	for _, cqs := range i.byDepth {
 		for _, cq := range cqs {
 			cq.Close()

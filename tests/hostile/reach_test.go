@@ -53,8 +53,13 @@ func regionsOf(victim any) []region {
 			for i := range v.NumField() {
 				walk(v.Field(i))
 			}
-		case reflect.Slice, reflect.Array:
+		case reflect.Array:
+			for i := range v.Len() {
+				walk(v.Index(i))
+			}
+		case reflect.Slice:
 			if v.Type().Elem().Kind() != reflect.Uint8 {
+				v = v.Slice(0, v.Len()) // which does not become shorter meanwhile
 				for i := range v.Len() {
 					walk(v.Index(i))
 				}
