@@ -135,11 +135,14 @@ func (q *CQ) start(queue provider.CompletionQueue, parents []*object) {
 // one and to make another. It fails with [ErrInUse] while QPs use the CQ.
 func (q *CQ) Recycle() (*CQ, error) {
 	const op = "recycle"
-	if q.channel != nil {
-		return nil, q.obj.fail(op, fmt.Errorf("CQ with a channel: %w", unix.EINVAL))
-	}
 	next := &CQ{ctx: q.ctx, handle: q.handle, id: q.id}
-	err := q.obj.hand(op, func(parents []*object) { next.start(q.queue.Recycle(), parents) })
+	err := q.obj.hand(op, func(parents []*object) error {
+		if q.channel != nil {
+			return fmt.Errorf("CQ with a channel: %w", unix.EINVAL)
+		}
+		next.start(q.queue.Recycle(), parents)
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}

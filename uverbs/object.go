@@ -142,8 +142,8 @@ func (o *object) end() {
 }
 
 // hand closes the object without releasing what it stands for: take gives that to
-// another object below the same parents.
-func (o *object) hand(op string, take func(parents []*object)) error {
+// another object below the same parents, unless it fails.
+func (o *object) hand(op string, take func(parents []*object) error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
@@ -152,7 +152,9 @@ func (o *object) hand(op string, take func(parents []*object)) error {
 	if err := o.childless(op); err != nil {
 		return err
 	}
-	take(o.parents)
+	if err := take(o.parents); err != nil {
+		return o.fail(op, err)
+	}
 	o.end()
 	return nil
 }
