@@ -50,10 +50,6 @@ static void take(int fd, char *b, size_t n)
 	while (n) {
 		ssize_t m = S(recv, fd, b, n, 0);
 
-		if (m < 0 && errno == EAGAIN) { // what raccept returned was not yet up
-			usleep(50);
-			continue;
-		}
 		if (m <= 0)
 			die("recv");
 		b += m;
