@@ -49,6 +49,12 @@ func guest(r *result) error {
 			return err
 		}
 	}
+	if err := warmUp(); err != nil {
+		return err
+	}
+	if err := wakeProcessors(); err != nil {
+		return err
+	}
 	for _, m := range j.Early {
 		if err := loadModule("/" + m); err != nil {
 			return err

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,10 +68,6 @@ func setupNetwork(modules bool, host int) error {
 		return fmt.Errorf("modprobe: %w: %s", err, out)
 	}
 	exec.Command("modprobe", "udmabuf").Run() // for those who want DMA buffers
-	if err := linkUp("lo"); err != nil {
-		return err
-	}
-	warmTCP()
 	found := devices
 	if host != 0 {
 		if out, err := exec.Command("modprobe", "virtio_net").CombinedOutput(); err != nil {
@@ -98,22 +93,6 @@ func setupNetwork(modules bool, host int) error {
 		}
 	}
 	return nil
-}
-
-// warmTCP has the kernel do for the first time what it patches itself after, while
-// that only means another boot (bootAgain): siw's connections are TCP's.
-func warmTCP() {
-	for _, addr := range []string{"127.0.0.1:0", "[::1]:0"} {
-		l, err := net.Listen("tcp", addr)
-		if err != nil {
-			continue // there is no IPv6
-		}
-		if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
-			c.Close()
-		}
-		l.Close()
-	}
-	time.Sleep(20 * time.Millisecond) // a worker does it
 }
 
 // addLinks makes the devices' links where there are no wires.

@@ -79,7 +79,7 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 		"-machine", "q35", "-accel", accel, "-cpu", cpu,
 		"-m", strconv.Itoa(o.mem), "-smp", strconv.Itoa(o.cpus),
 		"-kernel", k.image, "-initrd", initramfs,
-		"-append", "console=ttyS0 loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on",
+		"-append", "console=ttyS0 loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on " + oneProcessor,
 		"-serial", "chardev:console", "-chardev", "file,id=console,path=" + filepath.Join(dir, "console"),
 		"-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
 	}

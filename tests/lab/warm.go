@@ -1,0 +1,59 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// QEMU's emulation of several processors now and then runs code that the kernel
+// has just patched, and the kernel takes offence. So it begins with one, which may
+// patch what it likes, and the others come when most of that is done.
+const oneProcessor = "maxcpus=1 noreplace-smp"
+
+// warmUp has the kernel do for the first time what it patches itself after: siw's
+// connections are TCP's, and rxe's packets come out of UDP's.
+func warmUp() error {
+	if err := linkUp("lo"); err != nil {
+		return err
+	}
+	for _, addr := range []string{"127.0.0.1:0", "[::1]:0"} {
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			continue // there is no IPv6
+		}
+		if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
+			c.Close()
+		}
+		l.Close()
+	}
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		if fd, err := unix.Socket(family, unix.SOCK_DGRAM, 0); err == nil {
+			unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_ENCAP, unix.UDP_ENCAP_ESPINUDP)
+			unix.Close(fd)
+		}
+	}
+	time.Sleep(20 * time.Millisecond) // a worker does it
+	return nil
+}
+
+// wakeProcessors brings up those that are not.
+func wakeProcessors() error {
+	// A new one finds its speed by the clock's ticks, which stop when all are idle.
+	var up atomic.Bool
+	go func() {
+		for !up.Load() {
+		}
+	}()
+	defer up.Store(true)
+	files, err := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*/online")
+	for _, f := range files {
+		err = errors.Join(err, os.WriteFile(f, []byte("1"), 0))
+	}
+	return err
+}
