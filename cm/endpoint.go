@@ -276,19 +276,21 @@ func (e *Endpoint) established() {
 			err = ev.err()
 		}
 		if err != nil && !e.ending.Load() {
-			background(func() { e.end(err) }) // it asks the kernel, for which others' events must not wait
+			background(func() { e.end(err, true) }) // it asks the kernel, for which others' events must not wait
 		}
 	})
 }
 
-// end takes the QP out of service, which flushes what was posted, and tells
-// the program.
-func (e *Endpoint) end(reason error) {
+// end tells the program, and if flush is set takes the QP out of service before,
+// which flushes what was posted.
+func (e *Endpoint) end(reason error, flush bool) {
 	e.endOnce.Do(func() {
 		e.ending.Store(true)
-		e.QP.Modify(uverbs.QPAttr{State: uverbs.StateErr}, uverbs.MaskState)
-		if e.up.Load() && !e.id.space.datagram() {
-			e.id.Disconnect()
+		if flush {
+			e.QP.Modify(uverbs.QPAttr{State: uverbs.StateErr}, uverbs.MaskState)
+			if e.up.Load() && !e.id.space.datagram() {
+				e.id.Disconnect()
+			}
 		}
 		e.reason = reason
 		close(e.done)
@@ -360,7 +362,7 @@ func (e *Endpoint) Announce(privateData []byte) error {
 
 // Disconnect ends the connection for both sides and returns. Requests that
 // have not completed are flushed: let the CQ drain first.
-func (e *Endpoint) Disconnect() { e.end(ErrClosed) }
+func (e *Endpoint) Disconnect() { e.end(ErrClosed, true) }
 
 // Close disconnects and releases the QP, the CQs that were made for it, and
 // the endpoint's memory regions. Regions that the program made in PD itself it
@@ -368,14 +370,7 @@ func (e *Endpoint) Disconnect() { e.end(ErrClosed) }
 // those whose CQ is shared: they are flushed, as with Disconnect.
 func (e *Endpoint) Close() error {
 	e.closeOnce.Do(func() {
-		if e.shared {
-			e.end(ErrClosed)
-		}
-		e.endOnce.Do(func() { // nobody will see what would be flushed
-			e.ending.Store(true)
-			e.reason = ErrClosed
-			close(e.done)
-		})
+		e.end(ErrClosed, e.shared) // nobody else would see what is flushed
 		e.closeErr = e.free()
 		if e.forget != nil {
 			e.forget()

@@ -14,8 +14,7 @@ type idleCQs struct {
 	mu      sync.Mutex
 	byDepth map[int][]*uverbs.CQ // what was asked for
 	n       int
-	used    time.Time   // for the last time
-	look    *time.Timer // whether that is longer ago than keepFor, if it is pending
+	used    quiet
 }
 
 // mostIdle is how many are kept.
@@ -49,7 +48,7 @@ func (h *home) takeCQ(depth int) (*uverbs.CQ, func() error, error) {
 func (i *idleCQs) get(depth int) *uverbs.CQ {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.used = time.Now()
+	i.used.since = time.Now()
 	cqs := i.byDepth[depth]
 	if len(cqs) == 0 {
 		return nil
@@ -72,23 +71,8 @@ func (i *idleCQs) put(depth int, cq *uverbs.CQ) error {
 	}
 	i.byDepth[depth] = append(i.byDepth[depth], cq)
 	i.n++
-	i.used = time.Now()
-	if i.look == nil {
-		i.look = time.AfterFunc(keepFor, i.expire)
-	}
+	i.used.touch(&i.mu, i.closeAll)
 	return nil
-}
-
-// expire closes them all if nobody has taken one or given one back for a while.
-func (i *idleCQs) expire() {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if left := keepFor - time.Since(i.used); left > 0 && i.n > 0 {
-		i.look.Reset(left)
-		return
-	}
-	i.look = nil
-	i.closeAll()
 }
 
 // close closes them all. Nobody gives any back any more.
@@ -98,6 +82,7 @@ func (i *idleCQs) close() {
 	i.closeAll()
 }
 
+// closeAll is also what happens if nobody has taken one or given one back for a while.
 func (i *idleCQs) closeAll() {
 	for _, cqs := range i.byDepth {
 		for _, cq := range cqs {

@@ -10,11 +10,35 @@ import (
 // make one after the other.
 const keepFor = 250 * time.Millisecond
 
+// quiet is how long ago something was last used.
+type quiet struct {
+	since time.Time
+	look  *time.Timer // whether that is keepFor ago, if it is pending
+}
+
+// touch notes a use, and has over called, with lock held, when there has been
+// none for keepFor. The caller holds lock.
+func (q *quiet) touch(lock sync.Locker, over func()) {
+	q.since = time.Now()
+	if q.look != nil {
+		return // setting a timer for each connection would cost more than counting
+	}
+	q.look = time.AfterFunc(keepFor, func() {
+		lock.Lock()
+		defer lock.Unlock()
+		if left := keepFor - time.Since(q.since); left > 0 {
+			q.look.Reset(left)
+			return
+		}
+		q.look = nil
+		over()
+	})
+}
+
 // users counts the users of something that is shared.
 type users struct {
-	n     int
-	since time.Time   // there have been none
-	look  *time.Timer // whether that is long enough ago, if it is pending
+	n    int
+	last quiet // when the last of them left
 }
 
 // enter adds a user. The caller holds the lock that leave is given.
@@ -26,21 +50,8 @@ func (u *users) leave(lock sync.Locker, drop func()) {
 	if u.n--; u.n > 0 {
 		return
 	}
-	u.since = time.Now()
-	if u.look != nil {
-		return // setting a timer for each connection would cost more than counting
-	}
-	u.look = time.AfterFunc(keepFor, func() {
-		lock.Lock()
-		defer lock.Unlock()
-		left := keepFor - time.Since(u.since)
-		switch {
-		case u.n > 0:
-			u.look = nil
-		case left > 0:
-			u.look.Reset(left)
-		default:
-			u.look = nil
+	u.last.touch(lock, func() {
+		if u.n == 0 {
 			drop()
 		}
 	})

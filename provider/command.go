@@ -33,47 +33,45 @@ func newCommand(dev Device, long bool, cmd uint32, req []byte, respSize int) (*c
 		return nil, err
 	}
 	c := &command{fd: uintptr(dev.FD), long: long, ioctl: dev.Imported, msg: msg}
-	var head int // what comes before the request
-	hdr := abi.IbUverbsCmdHdr{Command: cmd, OutWords: uint16(respSize / 4)}
-	type call struct {
-		hdr   abi.IbUverbsIoctlHdr
-		attrs [3]abi.IbUverbsAttr
-	}
+	head := int(unsafe.Sizeof(abi.IbUverbsCmdHdr{}))
 	if c.ioctl {
-		head = int(unsafe.Sizeof(call{}))
-	} else {
-		head = int(unsafe.Sizeof(hdr))
+		head = int(unsafe.Sizeof(invocation{}))
 	}
-	c.size = uintptr(head + len(req))
-	answer := (int(c.size) + 7) &^ 7
-	c.req, c.resp = msg[head:c.size], msg[answer:][:respSize]
+	size := head + len(req)
+	c.size = uintptr(size)
+	answer := (size + 7) &^ 7
+	c.req, c.resp = msg[head:size], msg[answer:][:respSize]
 	copy(c.req, req)
-	if respSize > 0 && !c.ioctl { // where it goes is the first thing in a request
-		binary.NativeEndian.PutUint64(c.req, msg.Addr()+uint64(answer))
-	}
-	if !c.ioctl {
-		hdr.InWords = uint16(c.size / 4)
-		copy(msg[:], mmap.Bytes(&hdr))
+	if c.ioctl {
+		var m invocation
+		m.hdr = abi.IbUverbsIoctlHdr{ObjectId: abi.UVERBS_OBJECT_DEVICE, MethodId: abi.UVERBS_METHOD_INVOKE_WRITE, DriverId: dev.Driver}
+		m.add(abi.UVERBS_ATTR_WRITE_CMD, 8, uint64(cmd))
+		m.add(abi.UVERBS_ATTR_CORE_IN, len(req), msg.Addr()+uint64(head))
+		if respSize > 0 {
+			m.add(abi.UVERBS_ATTR_CORE_OUT, respSize, msg.Addr()+uint64(answer))
+		}
+		copy(msg[:], mmap.Bytes(&m))
 		return c, nil
 	}
-	m := call{hdr: abi.IbUverbsIoctlHdr{
-		ObjectId: abi.UVERBS_OBJECT_DEVICE, MethodId: abi.UVERBS_METHOD_INVOKE_WRITE, DriverId: dev.Driver,
-	}}
-	n := 0
-	add := func(id uint16, size int, data uint64) {
-		m.attrs[n] = abi.IbUverbsAttr{AttrId: id, Len: uint16(size), Flags: abi.UVERBS_ATTR_F_MANDATORY}
-		*m.attrs[n].Data() = data
-		n++
+	copy(msg[:], mmap.Bytes(&abi.IbUverbsCmdHdr{Command: cmd, InWords: uint16(size / 4), OutWords: uint16(respSize / 4)}))
+	if respSize > 0 { // where it goes is the first thing in a request
+		binary.NativeEndian.PutUint64(c.req, msg.Addr()+uint64(answer))
 	}
-	add(abi.UVERBS_ATTR_WRITE_CMD, 8, uint64(cmd))
-	add(abi.UVERBS_ATTR_CORE_IN, len(req), msg.Addr()+uint64(head))
-	if respSize > 0 {
-		add(abi.UVERBS_ATTR_CORE_OUT, respSize, msg.Addr()+uint64(answer))
-	}
-	m.hdr.NumAttrs = uint16(n)
-	m.hdr.Length = uint16(unsafe.Sizeof(m.hdr) + uintptr(n)*unsafe.Sizeof(m.attrs[0]))
-	copy(msg[:], mmap.Bytes(&m))
 	return c, nil
+}
+
+// invocation is the ioctl that runs a write command.
+type invocation struct {
+	hdr   abi.IbUverbsIoctlHdr
+	attrs [3]abi.IbUverbsAttr
+}
+
+func (m *invocation) add(id uint16, size int, data uint64) {
+	a := &m.attrs[m.hdr.NumAttrs]
+	*a = abi.IbUverbsAttr{AttrId: id, Len: uint16(size), Flags: abi.UVERBS_ATTR_F_MANDATORY}
+	*a.Data() = data
+	m.hdr.NumAttrs++
+	m.hdr.Length = uint16(unsafe.Sizeof(m.hdr) + uintptr(m.hdr.NumAttrs)*unsafe.Sizeof(*a))
 }
 
 func (c *command) run() error {
