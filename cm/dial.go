@@ -151,8 +151,7 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 		defer cancel()
 	}
 	var ev Event
-	iwarp := isIWARP(e.PD.Context())
-	if iwarp {
+	if e.iwarp {
 		ev, abandoned, err = connectIWARP(ctx, e, d.connParam(e))
 	} else if err = e.id.Connect(d.connParam(e)); err == nil {
 		ev, err = e.id.await(ctx, ConnectResponse, Established)
@@ -164,7 +163,7 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 	switch {
 	case e.id.space.datagram():
 		return false, e.sendTo(ev)
-	case iwarp:
+	case e.iwarp:
 		return false, nil
 	}
 	if err := e.activate(nil); err != nil {

@@ -69,6 +69,7 @@ type Endpoint struct {
 	announce []byte // private data for the peer
 	up       atomic.Bool
 	shared   bool // a CQ or SRQ, whose users see what becomes of requests
+	iwarp    bool
 
 	mu      sync.Mutex
 	mrs     []*uverbs.MR   // closed first
@@ -122,6 +123,7 @@ func newEndpoint(id *ID, route Route, opt *Options, free func() error) (_ *Endpo
 			e.release = append(e.release, e.PD.Close)
 		}
 	}
+	e.iwarp = isIWARP(e.PD.Context())
 	size := opt.Cap
 	if size == (uverbs.QPCap{}) {
 		size = uverbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}
@@ -138,7 +140,7 @@ func newEndpoint(id *ID, route Route, opt *Options, free func() error) (_ *Endpo
 		return nil, err
 	}
 	e.shared = opt.SRQ != nil || e.SendCQ == opt.SendCQ || e.RecvCQ == opt.RecvCQ
-	if err := e.modify(uverbs.StateInit); err != nil {
+	if err := e.start(); err != nil {
 		return nil, err
 	}
 	if typ == uverbs.UD {
@@ -194,11 +196,15 @@ func (e *Endpoint) makeCQs(h *home, events bool, size uverbs.QPCap) error {
 	return create(&e.RecvCQ, size.MaxRecvWR)
 }
 
-// modify moves the QP to a state as the connection manager says.
-func (e *Endpoint) modify(state uverbs.QPState) error {
-	attr, mask, err := e.id.InitQPAttr(state)
-	if err != nil {
-		return err
+// start moves the QP to INIT as the connection manager says, which for all
+// connections of iWARP says the same.
+func (e *Endpoint) start() (err error) {
+	attr := uverbs.QPAttr{State: uverbs.StateInit, Access: uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead}
+	mask := uverbs.MaskState | uverbs.MaskAccess
+	if !e.iwarp {
+		if attr, mask, err = e.id.InitQPAttr(uverbs.StateInit); err != nil {
+			return err
+		}
 	}
 	return e.QP.Modify(attr, mask)
 }
@@ -206,7 +212,7 @@ func (e *Endpoint) modify(state uverbs.QPState) error {
 // activate moves the QP from INIT to RTS. What the peer may do the connection
 // manager of the dialing side knows only now, not when the QP went to INIT.
 func (e *Endpoint) activate(accepting *Options) error {
-	if e.id.space.datagram() || isIWARP(e.PD.Context()) {
+	if e.id.space.datagram() || e.iwarp {
 		return nil
 	}
 	attr, mask, err := e.id.InitQPAttr(uverbs.StateRTR)

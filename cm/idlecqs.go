@@ -71,7 +71,9 @@ func (i *idleCQs) put(depth int, cq *uverbs.CQ) error {
 	}
 	i.byDepth[depth] = append(i.byDepth[depth], cq)
 	i.n++
-	i.used.touch(&i.mu, i.closeAll)
+	if i.used.touch() {
+		i.used.watch(&i.mu, i.closeAll)
+	}
 	return nil
 }
 

@@ -16,13 +16,16 @@ type quiet struct {
 	look  *time.Timer // whether that is keepFor ago, if it is pending
 }
 
-// touch notes a use, and has over called, with lock held, when there has been
-// none for keepFor. The caller holds lock.
-func (q *quiet) touch(lock sync.Locker, over func()) {
+// touch notes a use, and says whether nobody waits yet for there to be none. The
+// caller holds the lock that watch is given.
+func (q *quiet) touch() bool {
 	q.since = time.Now()
-	if q.look != nil {
-		return // setting a timer for each connection would cost more than counting
-	}
+	return q.look == nil // setting a timer for each connection would cost more than counting
+}
+
+// watch has over called, with lock held, when there has been no use for keepFor.
+// The caller holds lock.
+func (q *quiet) watch(lock sync.Locker, over func()) {
 	q.look = time.AfterFunc(keepFor, func() {
 		lock.Lock()
 		defer lock.Unlock()
@@ -47,12 +50,11 @@ func (u *users) enter() { u.n++ }
 // leave takes one away; a while after the last, drop is called with lock held.
 // The caller holds lock.
 func (u *users) leave(lock sync.Locker, drop func()) {
-	if u.n--; u.n > 0 {
-		return
+	if u.n--; u.n == 0 && u.last.touch() {
+		u.last.watch(lock, func() {
+			if u.n == 0 {
+				drop()
+			}
+		})
 	}
-	u.last.touch(lock, func() {
-		if u.n == 0 {
-			drop()
-		}
-	})
 }

@@ -261,7 +261,7 @@ func (r *Request) establish(ctx context.Context, e *Endpoint, opt *Options) erro
 	if _, err := r.id.await(ctx, Established); err != nil {
 		return err
 	}
-	if isIWARP(e.PD.Context()) {
+	if e.iwarp {
 		e.QP.HoldSends(time.Now().Add(settle))
 	}
 	return nil

@@ -135,9 +135,10 @@ type SendQueue interface {
 
 // Stateful queues know which state their QP is in.
 type Stateful interface {
-	// Transition runs modify, which moves the QP to state s, while nothing
-	// is posted.
-	Transition(s QPState, modify func() error) error
+	// Suspend keeps everybody from posting until Settle, which says whether the QP
+	// has been moved to state s.
+	Suspend()
+	Settle(s QPState, moved bool)
 }
 
 // RecvQueue is the receive queue of a QP, or an SRQ.

@@ -9,15 +9,15 @@ type Gate struct {
 	Closed bool
 }
 
-// Transition implements [Stateful].
-func (g *Gate) Transition(s QPState, modify func() error) error {
-	g.LockLong()
-	defer g.UnlockLong()
-	err := modify()
-	if err == nil {
+// Suspend implements [Stateful].
+func (g *Gate) Suspend() { g.LockLong() }
+
+// Settle implements [Stateful].
+func (g *Gate) Settle(s QPState, moved bool) {
+	if moved {
 		g.State = s
 	}
-	return err
+	g.UnlockLong()
 }
 
 // Stop implements [Queue].

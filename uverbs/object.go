@@ -65,17 +65,24 @@ func newObject(device string, what name, release func() error, parents ...*objec
 	return o
 }
 
-// stopped runs destroy with queues stopped; if it fails they go on.
+// stopped runs destroy with queues, of which some may be nil, stopped; if it fails
+// they go on.
 func stopped(destroy func() error, queues ...provider.Queue) error {
 	for _, q := range queues {
-		q.Stop(true)
+		if q != nil {
+			q.Stop(true)
+		}
 	}
 	err := destroy()
 	for _, q := range queues {
-		if err != nil {
+		switch {
+		case q == nil:
+		case err != nil:
 			q.Stop(false)
-		} else if cerr := q.Close(); cerr != nil {
-			return cerr
+		default:
+			if cerr := q.Close(); cerr != nil {
+				return cerr
+			}
 		}
 	}
 	return err

@@ -126,14 +126,9 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 		SendCQ: opt.SendCQ.queue, RecvCQ: opt.RecvCQ.queue,
 	}, create)
 	handle := q.handle
-	destroy := func() error {
-		var resp abi.IbUverbsDestroyQpResp
-		return core.destroy(abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_DESTROY,
-			abi.UVERBS_ATTR_DESTROY_QP_HANDLE, abi.UVERBS_ATTR_DESTROY_QP_RESP, handle, mmap.Bytes(&resp))
-	}
 	if err != nil {
 		if made {
-			destroy()
+			core.destroyQP(handle)
 		}
 		return nil, p.obj.fail(op, err)
 	}
@@ -144,13 +139,11 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	q.rxeRecv, _ = recv.(*rxe.RecvQueue)
 	q.siwSend, _ = send.(*siw.SendQueue)
 	q.siwRecv, _ = recv.(*siw.RecvQueue)
-	queues := append(make([]provider.Queue, 0, 2), send)
 	if recv != nil {
 		q.cap.MaxRecvWR = uint32(recv.Cap())
-		queues = append(queues, recv)
 	}
 	q.obj = newObject(p.obj.device, name{"QP %d", q.num}, func() error {
-		if err := stopped(destroy, queues...); err != nil {
+		if err := stopped(func() error { return core.destroyQP(handle) }, send, recv); err != nil {
 			return err
 		}
 		core.unregister(id)
@@ -159,6 +152,12 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	core.register(eventTarget{qp: weak.Make(q)}, id)
 	runtime.AddCleanup(q, (*object).forget, q.obj)
 	return q, nil
+}
+
+func (c *contextCore) destroyQP(handle uint32) error {
+	var resp abi.IbUverbsDestroyQpResp
+	return c.destroy(abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_DESTROY,
+		abi.UVERBS_ATTR_DESTROY_QP_HANDLE, abi.UVERBS_ATTR_DESTROY_QP_RESP, handle, mmap.Bytes(&resp))
 }
 
 // Num is the QP's number, which peers address.

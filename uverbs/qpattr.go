@@ -163,22 +163,19 @@ func (q *QP) Modify(a QPAttr, mask QPAttrMask) error {
 	if a.SQDAsyncNotify {
 		req.EnSqdAsyncNotify = 1
 	}
-	modify := func() error {
-		return q.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil, nil, nil)
+	moved := false
+	if mask&MaskState != 0 { // the queues hold still while it changes, and know it after
+		if q.recv != nil {
+			q.recv.Suspend()
+			defer func() { q.recv.Settle(a.State, moved) }()
+		}
+		q.send.Suspend()
+		defer func() { q.send.Settle(a.State, moved) }()
 	}
-	var err error
-	state := a.State // what follows would keep all of a
-	switch {         // the queues hold still while it changes, and know it after
-	case mask&MaskState == 0:
-		err = modify()
-	case q.recv == nil:
-		err = q.send.Transition(state, modify)
-	default:
-		err = q.recv.Transition(state, func() error { return q.send.Transition(state, modify) })
-	}
-	if err != nil {
+	if err := q.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil, nil, nil); err != nil {
 		return q.obj.fail(op, err)
 	}
+	moved = true
 	return nil
 }
 

@@ -175,9 +175,8 @@ func FuzzPost(f *testing.F) {
 		}
 		drain(t, cq, 3, cq.Cap())
 		for _, q := range []provider.Stateful{sq.(provider.Stateful), rq.(provider.Stateful)} {
-			if err := q.Transition(provider.StateErr, func() error { return nil }); err != nil {
-				t.Fatal(err)
-			}
+			q.Suspend()
+			q.Settle(provider.StateErr, true)
 		}
 		drain(t, cq, 3, sq.Cap()+rq.Cap())
 	})

@@ -102,15 +102,12 @@ func (q *RecvQueue) Cap() int {
 	return int(q.queue.mask) + 1
 }
 
-// Transition implements [provider.Stateful].
-func (q *RecvQueue) Transition(s provider.QPState, modify func() error) error {
-	return q.Gate.Transition(s, func() error {
-		err := modify()
-		if err == nil && s == provider.StateErr && !q.Closed {
-			q.flush()
-		}
-		return err
-	})
+// Settle implements [provider.Stateful].
+func (q *RecvQueue) Settle(s provider.QPState, moved bool) {
+	if moved && s == provider.StateErr && !q.Closed {
+		q.flush()
+	}
+	q.Gate.Settle(s, moved)
 }
 
 // flush completes all that the kernel has left in the queue of a failed QP.

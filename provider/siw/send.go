@@ -311,15 +311,12 @@ func copySGL(dst *[abi.SIW_MAX_SGE]abi.SiwSge, sgl []provider.SGE) (length uint6
 // Cap implements [provider.SendQueue].
 func (q *SendQueue) Cap() int { return int(q.queue.mask) + 1 }
 
-// Transition implements [provider.Stateful].
-func (q *SendQueue) Transition(s provider.QPState, modify func() error) error {
-	return q.Gate.Transition(s, func() error {
-		err := modify()
-		if err == nil && s == provider.StateErr && !q.Closed {
-			q.flush()
-		}
-		return err
-	})
+// Settle implements [provider.Stateful].
+func (q *SendQueue) Settle(s provider.QPState, moved bool) {
+	if moved && s == provider.StateErr && !q.Closed {
+		q.flush()
+	}
+	q.Gate.Settle(s, moved)
 }
 
 // Close implements [provider.Queue].
