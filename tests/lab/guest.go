@@ -52,8 +52,10 @@ func guest(r *result) error {
 	if err := warmUp(); err != nil {
 		return err
 	}
-	if err := wakeProcessors(); err != nil {
-		return err
+	if j.Modules != "" { // not User-mode Linux, whose processors are all there
+		if err := wakeProcessors(); err != nil {
+			return err
+		}
 	}
 	for _, m := range j.Early {
 		if err := loadModule("/" + m); err != nil {
