@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rsock"
 )
@@ -19,14 +17,15 @@ import (
 // inventory is what a leak would show in: by name, how many.
 func inventory(t *testing.T) map[string]int {
 	t.Helper()
+	resources := labtest.Must(labtest.Resources())(t) // before files are counted: it may open some for good
 	runtime.GC()
 	inv := map[string]int{
 		"goroutines": runtime.NumGoroutine(),
 		"files":      len(labtest.Must(os.ReadDir("/proc/self/fd"))(t)),
 	}
-	for _, r := range labtest.Must(netlink.RdmaResourceList())(t) {
-		for name, n := range r.RdmaResourceSummaryEntries {
-			inv["kernel's "+name+" of "+r.Name] = int(n)
+	for device, counts := range resources {
+		for kind, n := range counts {
+			inv["kernel's "+kind+" of "+device] = n
 		}
 	}
 	return inv

@@ -18,13 +18,9 @@ import (
 // kernelObjects counts what the kernel holds for RDMA's users.
 func kernelObjects(t *testing.T) (n int) {
 	t.Helper()
-	list, err := netlink.RdmaResourceList()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range list {
-		for _, c := range r.RdmaResourceSummaryEntries {
-			n += int(c)
+	for _, counts := range labtest.Must(labtest.Resources())(t) {
+		for _, c := range counts {
+			n += c
 		}
 	}
 	return n

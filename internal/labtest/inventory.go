@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/vishvananda/netlink"
 )
 
 // Anonymous is the item that the runtime itself may add to.
@@ -19,6 +17,10 @@ const Anonymous = "bytes of anonymous memory"
 // Inventory is what a leak would show in: by name, how many.
 func Inventory(t testing.TB) map[string]int {
 	t.Helper()
+	resources, err := Resources() // before files are counted: it may open some for good
+	if err != nil {
+		t.Fatal(err)
+	}
 	runtime.GC()
 	inv := map[string]int{"goroutines": runtime.NumGoroutine()}
 	fds, err := os.ReadDir("/proc/self/fd")
@@ -40,13 +42,9 @@ func Inventory(t testing.TB) map[string]int {
 			inv[Anonymous] += to - from
 		}
 	}
-	resources, err := netlink.RdmaResourceList()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range resources {
-		for name, n := range r.RdmaResourceSummaryEntries {
-			inv["kernel "+name+" of "+r.Name] = int(n)
+	for device, counts := range resources {
+		for kind, n := range counts {
+			inv["kernel "+kind+" of "+device] = n
 		}
 	}
 	return inv

@@ -2,14 +2,13 @@ package soak
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"runtime/metrics"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/vishvananda/netlink"
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
@@ -63,18 +62,9 @@ func kernelState(device string) (map[string]int, error) {
 		return nil, err
 	}
 	state := map[string]int{"MemAvailable": memory["MemAvailable"], "Slab": memory["Slab"], "SUnreclaim": memory["SUnreclaim"]}
-	resources, err := netlink.RdmaResourceList()
-	if err != nil {
-		return nil, err
-	}
-	for _, r := range resources {
-		if r.Name == device {
-			for name, n := range r.RdmaResourceSummaryEntries {
-				state[name] = int(n)
-			}
-		}
-	}
-	return state, nil
+	resources, err := labtest.Resources()
+	maps.Copy(state, resources[device])
+	return state, err
 }
 
 // inventory is labtest's, of this process alone or with the kernel's objects.

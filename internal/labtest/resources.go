@@ -1,0 +1,31 @@
+package labtest
+
+import (
+	"encoding/json"
+	"fmt"
+	"os/exec"
+)
+
+// Resources is how many objects the kernel has, by device and kind: as rdma(8)
+// says, which takes what newer kernels say besides.
+func Resources() (map[string]map[string]int, error) {
+	out, err := exec.Command("rdma", "-j", "resource", "show").Output()
+	if err != nil {
+		return nil, fmt.Errorf("rdma resource show: %w", err)
+	}
+	var devices []map[string]any
+	if err := json.Unmarshal(out, &devices); err != nil {
+		return nil, fmt.Errorf("rdma resource show: %w: %s", err, out)
+	}
+	all := map[string]map[string]int{}
+	for _, d := range devices {
+		counts := map[string]int{}
+		for kind, n := range d {
+			if f, ok := n.(float64); ok && kind != "ifindex" {
+				counts[kind] = int(f)
+			}
+		}
+		all[fmt.Sprint(d["ifname"])] = counts
+	}
+	return all, nil
+}
