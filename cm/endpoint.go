@@ -376,7 +376,7 @@ func (e *Endpoint) Disconnect() { e.end(ErrClosed, true) }
 // those whose CQ is shared: they are flushed, as with Disconnect.
 func (e *Endpoint) Close() error {
 	e.closeOnce.Do(func() {
-		e.end(ErrClosed, e.shared) // nobody else would see what is flushed
+		e.end(ErrClosed, e.shared) // where nothing is shared, nobody would see what is flushed
 		e.closeErr = e.free()
 		if e.forget != nil {
 			e.forget()

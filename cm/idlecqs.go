@@ -3,7 +3,6 @@ package cm
 import (
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -48,7 +47,7 @@ func (h *home) takeCQ(depth int) (*uverbs.CQ, func() error, error) {
 func (i *idleCQs) get(depth int) *uverbs.CQ {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.used.since = time.Now()
+	i.used.touch()
 	cqs := i.byDepth[depth]
 	if len(cqs) == 0 {
 		return nil

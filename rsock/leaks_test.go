@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"runtime"
 	"sync"
 	"testing"
@@ -14,20 +13,11 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// inventory is what a leak would show in: by name, how many.
+// inventory is labtest's, without what the runtime itself may add to.
 func inventory(t *testing.T) map[string]int {
 	t.Helper()
-	resources := labtest.Must(labtest.Resources())(t) // before files are counted: it may open some for good
-	runtime.GC()
-	inv := map[string]int{
-		"goroutines": runtime.NumGoroutine(),
-		"files":      len(labtest.Must(os.ReadDir("/proc/self/fd"))(t)),
-	}
-	for device, counts := range resources {
-		for kind, n := range counts {
-			inv["kernel's "+kind+" of "+device] = n
-		}
-	}
+	inv := labtest.Inventory(t)
+	delete(inv, labtest.Anonymous)
 	return inv
 }
 
