@@ -21,6 +21,11 @@ var (
 	ErrDisconnected = errors.New("peer disconnected")
 	// ErrDeviceRemoved is why everything on a removed device ends.
 	ErrDeviceRemoved = errors.New("RDMA device was removed")
+	// ErrMPA is why a Dial fails on iWARP when the kernel cannot make sense of
+	// the answer. Mostly the peer, which may not, sent its first message before
+	// it had one, and that came with the answer: the next Dial may succeed. The
+	// error matches EINVAL too.
+	ErrMPA = errors.New("the peer broke MPA, or sent before it had a message")
 	// ErrPrivateData is more private data than a message carries.
 	ErrPrivateData = errors.New("private data is too long")
 )

@@ -109,10 +109,14 @@ func private(data *[abi.RDMA_MAX_PRIVATE_DATA]uint8, n uint8) []byte {
 // err turns an event that means failure into an error.
 func (e *Event) err() error {
 	errno := func() error {
-		if e.Status < 0 {
-			return fmt.Errorf("%v: %w", e.Type, public(unix.Errno(-e.Status)))
+		switch status := unix.Errno(-e.Status); {
+		case e.Status >= 0:
+			return fmt.Errorf("%v, status %d", e.Type, e.Status)
+		case e.Type == ConnectError && status == unix.EINVAL: // as only siw says (siw_proc_mpareply)
+			return fmt.Errorf("%v: %w: %w", e.Type, ErrMPA, status)
+		default:
+			return fmt.Errorf("%v: %w", e.Type, public(status))
 		}
-		return fmt.Errorf("%v, status %d", e.Type, e.Status)
 	}
 	switch e.Type {
 	case Rejected:

@@ -70,8 +70,9 @@ func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, aban
 // soonest. A siw that accepts answers before it listens to its socket: a message
 // that comes in between stays unread until another does. A siw that dialed takes
 // a message that comes together with the answer for a breach of MPA, and fails to
-// connect (siw_recv_mpa_rr): only programs whose accepting side sends first, as
-// none should, may meet that still, on a machine too busy to read the answer.
+// connect (siw_recv_mpa_rr, [ErrMPA]): only programs whose accepting side sends
+// first, as none should, may meet that still, on a machine too busy to read the
+// answer.
 const settle = 10 * time.Millisecond
 
 // iwarpAtOnce is how many iWARP handshakes with one listener are under way at

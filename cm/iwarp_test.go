@@ -1,7 +1,14 @@
 package cm_test
 
 import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
@@ -23,5 +30,43 @@ func TestInitOfIWARP(t *testing.T) {
 	attr.State, attr.Access, attr.Port = 0, 0, 0 // a device of iWARP has one port
 	if more := mask &^ (uverbs.MaskState | uverbs.MaskAccess | uverbs.MaskPort); more != 0 || attr != (uverbs.QPAttr{}) {
 		t.Errorf("besides %#x: %+v", more, attr)
+	}
+}
+
+// TestErrMPA plays, by TCP, a peer that accepts a connection and one whose first
+// message comes together with that.
+func TestErrMPA(t *testing.T) {
+	labtest.Require(t)
+	l := labtest.Must(net.Listen("tcp", labtest.AddrOf(labtest.SIW)+":0"))(t)
+	labtest.Close(t, l)
+	for message, want := range map[string]error{"": nil, "a message": cm.ErrMPA} {
+		go func() {
+			c, err := l.Accept()
+			if err != nil {
+				return // the listener is closed
+			}
+			defer c.Close()
+			header := make([]byte, 20)
+			if _, err := io.ReadFull(c, header); err != nil {
+				t.Error(err)
+			}
+			private := make([]byte, int(header[18])<<8|int(header[19]))
+			if _, err := io.ReadFull(c, private); err != nil {
+				t.Error(err)
+			}
+			answer := append(bytes.Replace(header, []byte("Req"), []byte("Rep"), 1), private...)
+			if _, err := c.Write(append(answer, message...)); err != nil {
+				t.Error(err)
+			}
+			io.Copy(io.Discard, c)
+		}()
+		d := cm.Dialer{ConnectTimeout: 20 * time.Second}
+		e, err := d.Dial(t.Context(), l.Addr().String())
+		if want == nil && err != nil || want != nil && !(errors.Is(err, want) && errors.Is(err, unix.EINVAL)) {
+			t.Errorf("an answer and %q: %v", message, err)
+		}
+		if err == nil {
+			e.Close()
+		}
 	}
 }
