@@ -16,6 +16,7 @@ import (
 // Its owner closes it after the IDs made on it.
 type Channel struct {
 	file *sys.EventFile
+	loop *Loop         // takes the events, in place of the dispatcher and the IDs
 	done chan struct{} // closed when the dispatcher has ended
 	num  uint64
 
@@ -35,6 +36,16 @@ var lastNumber atomic.Uint64
 
 // NewChannel opens a channel.
 func NewChannel() (*Channel, error) {
+	c, err := openChannel()
+	if err != nil {
+		return nil, err
+	}
+	go c.dispatch()
+	return c, nil
+}
+
+// openChannel opens a channel whose events nobody takes yet.
+func openChannel() (*Channel, error) {
 	fd, err := unix.Open(node, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fail("open", node, err)
@@ -50,7 +61,6 @@ func NewChannel() (*Channel, error) {
 	}
 	c := &Channel{file: file, done: make(chan struct{}), num: lastNumber.Add(1), getter: g, ids: map[uint64]*ID{}}
 	c.taker = c.take
-	go c.dispatch()
 	return c, nil
 }
 
@@ -58,7 +68,11 @@ func NewChannel() (*Channel, error) {
 // kernel, and whoever waits for one gets [ErrClosed].
 func (c *Channel) Close() error {
 	c.file.Close()
-	<-c.done
+	if c.loop != nil {
+		c.end()
+	} else {
+		<-c.done
+	}
 	return nil
 }
 
@@ -68,9 +82,16 @@ func (c *Channel) dispatch() {
 	defer close(c.done)
 	for c.file.Do(context.Background(), c.taker) == nil {
 	}
+	c.end()
+}
+
+// end ends the IDs of a channel that is closed. It may be called again.
+func (c *Channel) end() {
 	c.turn.Lock()
-	c.getter.msg.free()
-	c.getter = nil
+	if c.getter != nil {
+		c.getter.msg.free()
+		c.getter = nil
+	}
 	c.turn.Unlock()
 	c.mu.Lock()
 	ids := c.ids
@@ -148,9 +169,19 @@ func (c *Channel) deliver(r *abi.RdmaUcmEventResp) {
 		id.pushGroup(r.Uid, e)
 		return
 	}
-	if (id == nil || !id.push(e)) && e.NewID != nil {
+	if (id == nil || !c.give(id, e)) && e.NewID != nil {
 		e.NewID.Close() // its listener has just been closed, or has too many already
 	}
+}
+
+// give queues an event of an ID; false if nobody will ever take it.
+func (c *Channel) give(id *ID, e Event) bool {
+	e.ID = id
+	if c.loop == nil {
+		return id.push(e)
+	}
+	c.loop.push(e)
+	return true
 }
 
 // add makes the ID of a kernel handle. The caller holds c.mu.

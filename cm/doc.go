@@ -15,6 +15,8 @@
 // [Dialer], [Listener] and [Endpoint] are for programs; [Channel] and [ID]
 // under them are the kernel's own terms (rdma_cm(7)): an ID is a connection or
 // a listener, and all that happens to it arrives as events on its channel.
+// Between the two is [Loop], for programs that work event by event, as those on
+// librdmacm do: it makes endpoints, too, and wakes no goroutine for another.
 //
 // Whatever waits takes a context. A wait that is cancelled, at any stage,
 // takes back what it had begun: no ID, QP or file is left.

@@ -279,7 +279,7 @@ func (e *Endpoint) established() {
 	e.up.Store(true)
 	e.id.follow(func(ev Event, err error) {
 		if err == nil {
-			err = ev.err()
+			err = ev.Err()
 		}
 		if err != nil && !e.ending.Load() {
 			background(func() { e.end(err, true) }) // it asks the kernel, for which others' events must not wait

@@ -55,6 +55,10 @@ type Event struct {
 	Type   EventType
 	Status int // negative errno, or for Rejected the reason
 
+	// ID is whom it happened to, and Endpoint, on a [Loop], what was made for it.
+	ID       *ID
+	Endpoint *Endpoint
+
 	// NewID is the connection that a ConnectRequest is about. Whoever takes
 	// the event owns it.
 	NewID *ID
@@ -106,8 +110,9 @@ func private(data *[abi.RDMA_MAX_PRIVATE_DATA]uint8, n uint8) []byte {
 	return append([]byte(nil), data[:n]...)
 }
 
-// err turns an event that means failure into an error.
-func (e *Event) err() error {
+// Err is an event that means failure, or the end of a connection, as an error; nil
+// for others.
+func (e *Event) Err() error {
 	errno := func() error {
 		switch status := unix.Errno(-e.Status); {
 		case e.Status >= 0:

@@ -8,6 +8,7 @@ import (
 	"log"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
@@ -129,6 +130,65 @@ func ExampleDialer_Dial() {
 		}
 		fmt.Printf("%s: accepted: %s\n", version, bytes.TrimRight(conn.PrivateData, "\x00"))
 		conn.Close()
+	}
+}
+
+// Many connections, and one goroutine that has them come up and go.
+func ExampleLoop() {
+	loop, err := cm.NewLoop()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loop.Close()
+	l, err := loop.NewID()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	addr := netip.MustParseAddrPort("10.9.0.1:7473")
+	if err := errors.Join(l.Bind(addr), l.Listen(0)); err != nil {
+		log.Fatal(err)
+	}
+	for i := range 3 {
+		id, err := loop.NewID()
+		if err != nil {
+			log.Fatal(err)
+		}
+		id.Tag = i
+		if err := id.ResolveAddr(netip.AddrPort{}, addr, time.Second); err != nil {
+			log.Fatal(err)
+		}
+	}
+	for gone := 0; gone < 3; {
+		ev, err := loop.Next(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		switch ev.Type {
+		case cm.AddrResolved:
+			err = ev.ID.ResolveRoute(time.Second)
+		case cm.RouteResolved:
+			opt := cm.Options{PrivateData: fmt.Append(nil, ev.ID.Tag)}
+			_, err = ev.Connect(opt)
+		case cm.ConnectRequest:
+			var e *cm.Endpoint
+			if e, err = ev.Accept(cm.Options{}); err == nil {
+				e.ID().Tag = "client " + string(bytes.TrimRight(e.PrivateData, "\x00"))
+			}
+		case cm.Established: // of either end
+			if _, dialed := ev.ID.Tag.(int); dialed {
+				err = ev.Endpoint.Close()
+			}
+		case cm.Disconnected:
+			gone++
+			fmt.Println(ev.ID.Tag, "has gone")
+			err = ev.Endpoint.Close()
+		default:
+			err = ev.Err()
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package cm_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -34,6 +35,13 @@ func TestExamples(t *testing.T) {
 	t.Run("Dialer_Dial", func(t *testing.T) {
 		if got := labtest.Output(t, ExampleDialer_Dial); got != "v1: rejected: speak v2\nv2: accepted: welcome\n" {
 			t.Errorf("prints\n%s", got)
+		}
+	})
+	t.Run("Loop", func(t *testing.T) {
+		got := strings.Split(labtest.Output(t, ExampleLoop), "\n")
+		slices.Sort(got)
+		if want := []string{"", "client 0 has gone", "client 1 has gone", "client 2 has gone"}; !slices.Equal(got, want) {
+			t.Errorf("prints\n%q", got)
 		}
 	})
 	t.Run("Listen", func(t *testing.T) {

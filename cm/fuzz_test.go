@@ -124,7 +124,7 @@ func checkEvent(t *testing.T, r *abi.RdmaUcmEventResp, e *Event, datagram bool) 
 	case !bytes.Equal(e.PrivateData, data[:n]):
 		t.Fatalf("private data %x of %x, %d bytes", e.PrivateData, data, n)
 	}
-	err := e.err()
+	err := e.Err()
 	failed := false
 	switch e.Type {
 	case AddrError, RouteError, ConnectError, Unreachable, Rejected, Disconnected, DeviceRemoval, MulticastError, AddrInfoError:

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
@@ -19,6 +21,9 @@ import (
 // (rdma_create_id(3)). Its owner closes it after the QP it connects. Methods
 // may be called by several goroutines.
 type ID struct {
+	// Tag is the program's, to know the ID by.
+	Tag any
+
 	on     atomic.Pointer[Channel]
 	uid    uint64
 	handle uint32
@@ -31,6 +36,8 @@ type ID struct {
 
 	close sync.Once
 	err   error
+
+	endpoint atomic.Pointer[Endpoint] // on a Loop, of its Event.Connect or Event.Accept
 
 	mu       sync.Mutex
 	events   []Event
@@ -92,11 +99,16 @@ func (id *ID) push(e Event) bool {
 		return false
 	}
 	id.events = append(id.events, e)
+	id.rouse()
+	return true
+}
+
+// rouse has one of those who wait in Next look.
+func (id *ID) rouse() {
 	select {
 	case id.ready <- struct{}{}:
 	default:
 	}
-	return true
 }
 
 // Next waits for the next event. Events of one ID come in order; several
@@ -104,15 +116,15 @@ func (id *ID) push(e Event) bool {
 func (id *ID) Next(ctx context.Context) (Event, error) {
 	led := false
 	for {
+		if id.ch().loop != nil {
+			return Event{}, fail("wait for event of an ID on a Loop", "", unix.EINVAL)
+		}
 		id.mu.Lock()
 		if len(id.events) > 0 && !id.ended {
 			e := id.events[0]
 			id.events = slices.Delete(id.events, 0, 1)
 			if len(id.events) > 0 {
-				select {
-				case id.ready <- struct{}{}:
-				default:
-				}
+				id.rouse()
 			}
 			id.mu.Unlock()
 			return e, nil
@@ -177,13 +189,19 @@ func (id *ID) await(ctx context.Context, want ...EventType) (Event, error) {
 		if err != nil {
 			return e, err
 		}
-		if err := e.err(); err != nil {
+		if err := e.Err(); err != nil {
 			return e, err
 		}
 		if slices.Contains(want, e.Type) {
 			return e, nil
 		}
 	}
+}
+
+func (id *ID) isEnded() bool {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.ended
 }
 
 // end marks the ID as gone and disposes of connections nobody took.
@@ -206,6 +224,9 @@ func (id *ID) end() {
 		if e.NewID != nil {
 			e.NewID.Close()
 		}
+	}
+	if l := id.ch().loop; l != nil {
+		l.wake()
 	}
 }
 
@@ -316,7 +337,11 @@ func (id *ID) Listen(backlog int) error {
 	id.mu.Lock()
 	id.backlog = cmp.Or(backlog, defaultBacklog)
 	id.mu.Unlock()
-	return do(id, abi.RDMA_USER_CM_CMD_LISTEN, &abi.RdmaUcmListen{Id: id.handle})
+	req := abi.RdmaUcmListen{Id: id.handle}
+	if id.ch().loop != nil {
+		req.Backlog = uint32(backlog)
+	}
+	return do(id, abi.RDMA_USER_CM_CMD_LISTEN, &req)
 }
 
 // ConnParam is what the two sides tell each other (struct rdma_conn_param,

@@ -104,7 +104,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	for {
 		ev, err := l.id.Next(ctx)
 		if err == nil {
-			err = ev.err()
+			err = ev.Err()
 		}
 		if err != nil {
 			return nil, fail("accept on", l.addr.String(), err)
@@ -225,15 +225,7 @@ func (r *Request) accept(ctx context.Context, opt *Options) (*Endpoint, error) {
 		giveUp()
 		return nil, ErrPrivateData
 	}
-	// No side may start more READs than the other serves.
-	limit := func(v *uint8, most uint8) {
-		if *v == 0 {
-			*v = 16
-		}
-		*v = min(*v, most)
-	}
-	limit(&opt.ResponderResources, max(r.event.ResponderResources, 1))
-	limit(&opt.InitiatorDepth, max(r.event.InitiatorDepth, 1))
+	opt.limit(&r.event)
 	e, err := newEndpoint(r.id, r.route, opt, func() error { releaseShared(); return nil })
 	if err != nil {
 		return nil, err
@@ -246,6 +238,18 @@ func (r *Request) accept(ctx context.Context, opt *Options) (*Endpoint, error) {
 	r.l.track(e)
 	e.established()
 	return e, nil
+}
+
+// limit keeps either side from starting more READs than the other serves.
+func (opt *Options) limit(request *Event) {
+	limit := func(v *uint8, most uint8) {
+		if *v == 0 {
+			*v = 16
+		}
+		*v = min(*v, most)
+	}
+	limit(&opt.ResponderResources, max(request.ResponderResources, 1))
+	limit(&opt.InitiatorDepth, max(request.InitiatorDepth, 1))
 }
 
 func (r *Request) establish(ctx context.Context, e *Endpoint, opt *Options) error {

@@ -58,21 +58,39 @@ func (id *ID) Join(ctx context.Context, group netip.Addr, sendOnly bool) (*Group
 		return nil, fail("join", group.String(), err)
 	}
 	g.handle = resp.Id
-	select {
-	case e := <-g.event:
-		if err := e.err(); err != nil {
-			g.Leave()
-			return nil, fail("join", group.String(), err)
-		}
-		g.AV, g.QPNum, g.QKey = e.AV, e.QPNum, e.QKey
-		return g, nil
-	case <-id.gone:
-		err = ErrClosed
-	case <-ctx.Done():
-		err = ctx.Err()
+	e, err := g.joined(ctx)
+	if err == nil {
+		err = e.Err()
 	}
-	g.Leave()
-	return nil, fail("join", group.String(), err)
+	if err != nil {
+		g.Leave()
+		return nil, fail("join", group.String(), err)
+	}
+	g.AV, g.QPNum, g.QKey = e.AV, e.QPNum, e.QKey
+	return g, nil
+}
+
+// joined waits for the event that says how joining went.
+func (g *Group) joined(ctx context.Context) (Event, error) {
+	var waiter chan struct{}
+	l := g.id.ch().loop
+	if l != nil {
+		waiter = l.waiter
+	}
+	for {
+		select {
+		case e := <-g.event:
+			return e, nil
+		case waiter <- struct{}{}: // nobody takes the loop's events
+			if err := l.waitInTurn(ctx, func() bool { return len(g.event) > 0 || g.id.isEnded() }); err != nil {
+				return Event{}, err
+			}
+		case <-g.id.gone:
+			return Event{}, ErrClosed
+		case <-ctx.Done():
+			return Event{}, ctx.Err()
+		}
+	}
 }
 
 // Leave ends the membership, if it has not ended with its ID. It may be called

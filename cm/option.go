@@ -142,7 +142,24 @@ func (id *ID) Migrate(to *Channel) error {
 		id.end()
 		return ErrClosed
 	}
+	id.handOver(from, to)
 	return to.drain() // the kernel moves events but wakes nobody
+}
+
+// handOver moves the events that have come and that nobody has taken.
+func (id *ID) handOver(from, to *Channel) {
+	var events []Event
+	if from.loop != nil {
+		events = from.loop.remove(id)
+	} else if to.loop != nil {
+		id.mu.Lock()
+		events, id.events = id.events, nil
+		id.mu.Unlock()
+		id.rouse() // who waits there does so in vain
+	}
+	for _, e := range events {
+		to.give(id, e)
+	}
 }
 
 // Paths returns the path records of a resolved route, struct ib_path_rec_data

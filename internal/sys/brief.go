@@ -42,6 +42,25 @@ func (e *EventFile) waitBriefly(ended func() bool) {
 	}
 }
 
+// leader is the Lead that is under way, kept so that it allocates nothing.
+type leader struct {
+	ended func() bool
+	op    func(fd int) error
+	stop  func() bool
+	run   func(uintptr)
+}
+
+func (e *EventFile) prepareLeader() {
+	l := &e.leader
+	l.stop = func() bool { return l.ended() || e.closing.Load() }
+	l.run = func(uintptr) {
+		e.lead(true)
+		defer e.lead(false)
+		for !l.stop() && e.awaitReadable(l.stop) && l.op(e.fd) == nil {
+		}
+	}
+}
+
 // Lead has the caller wait in place of who is in Do, for a moment or until ended
 // says so, and calls op whenever the file is readable. It does nothing if another
 // such wait is under way.
@@ -49,14 +68,10 @@ func (e *EventFile) Lead(ended func() bool, op func(fd int) error) {
 	if !brief.CompareAndSwap(false, true) {
 		return
 	}
-	defer brief.Store(false)
-	e.raw.Control(func(uintptr) {
-		e.lead(true)
-		defer e.lead(false)
-		stop := func() bool { return ended() || e.closing.Load() }
-		for !stop() && e.awaitReadable(stop) && op(e.fd) == nil {
-		}
-	})
+	e.leader.ended, e.leader.op = ended, op
+	e.raw.Control(e.leader.run)
+	e.leader.ended, e.leader.op = nil, nil
+	brief.Store(false)
 }
 
 // lead has Do take nothing, or begin again: what is there by then it is told of.
@@ -64,7 +79,7 @@ func (e *EventFile) lead(led bool) {
 	e.taking.Lock()
 	defer e.taking.Unlock()
 	e.led = led
-	e.watch.turn(!led)
+	e.watch.turn(!led && e.doing)
 }
 
 func (e *EventFile) awaitReadable(ended func() bool) bool {

@@ -27,6 +27,8 @@ type EventFile struct {
 	// who has set led knows of no op under way.
 	taking sync.Mutex
 	led    bool
+	doing  bool
+	leader leader
 }
 
 // NewEventFile takes over fd.
@@ -52,6 +54,7 @@ func NewEventFile(fd int, name string) (*EventFile, error) {
 		return nil, err
 	}
 	e.preparePlain()
+	e.prepareLeader()
 	return e, nil
 }
 
@@ -97,9 +100,15 @@ func (e *EventFile) Do(ctx context.Context, op func(fd int) error) error {
 		}
 		return err
 	}
+	defer func() {
+		e.taking.Lock()
+		e.doing = false
+		e.taking.Unlock()
+	}()
 	wait := func(uintptr) bool {
 		e.taking.Lock()
 		defer e.taking.Unlock()
+		e.doing = true
 		if e.led {
 			return false // until the end of Lead is an event
 		}

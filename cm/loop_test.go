@@ -1,0 +1,289 @@
+package cm_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// newLoop is a loop with an ID that listens, and where.
+func newLoop(t *testing.T, device string) (*cm.Loop, *cm.ID, netip.AddrPort) {
+	t.Helper()
+	loop := labtest.Must(cm.NewLoop())(t)
+	labtest.Close(t, loop)
+	l := labtest.Must(loop.NewID())(t)
+	labtest.Close(t, l)
+	if err := errors.Join(l.Bind(netip.MustParseAddrPort(labtest.AddrOf(device)+":0")), l.Listen(0)); err != nil {
+		t.Fatal(err)
+	}
+	return loop, l, labtest.Must(l.Route())(t).Local
+}
+
+// TestLoop has one goroutine be both sides of many connections: each carries
+// private data both ways and a message, which another goroutine waits for that then
+// ends the connection, and every third is rejected.
+func TestLoop(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		before := labtest.Settled(t)
+		t.Run("many", func(t *testing.T) { testLoop(t, device) })
+		labtest.SameInventory(t, before)
+	})
+}
+
+func testLoop(t *testing.T, device string) {
+	const conns = 30
+	ctx := within(t, 60*time.Second)
+	loop, l, addr := newLoop(t, device)
+	type end struct {
+		number byte
+		mr     *uverbs.MR
+	}
+	options := func(id *cm.ID, number byte, text string) cm.Options {
+		mine := &end{number: number}
+		id.Tag = mine
+		return cm.Options{
+			Events:      true,
+			PrivateData: append([]byte{number}, text...),
+			Setup: func(e *cm.Endpoint) (err error) {
+				if mine.mr, err = e.AllocMR(100, uverbs.AccessLocalWrite); err == nil {
+					_, err = e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mine.mr.SGE(0, 100)}}})
+				}
+				return err
+			},
+		}
+	}
+	begin := func(number byte) {
+		id := labtest.Must(loop.NewID())(t)
+		id.Tag = number
+		if err := id.ResolveAddr(netip.AddrPort{}, addr, time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	said := func(e *cm.Endpoint, number byte, text string) {
+		t.Helper()
+		if want := append([]byte{number}, text...); !bytes.Equal(bytes.TrimRight(e.PrivateData, "\x00"), want) {
+			t.Errorf("private data %q, not %q", e.PrivateData, want)
+		}
+	}
+	serve := func(e *cm.Endpoint, mine *end) {
+		var wc [1]uverbs.WC
+		if _, err := e.RecvCQ.PollWait(ctx, wc[:]); err != nil || wc[0].Err() != nil || wc[0].ByteLen != 1 || mine.mr.Bytes()[0] != mine.number {
+			t.Errorf("%v, %v: %d bytes, for %d", err, wc[0].Err(), wc[0].ByteLen, mine.number)
+		}
+		if mine.number%2 == 0 {
+			e.Disconnect()
+		} else if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	var serving sync.WaitGroup
+	for i := range conns {
+		begin(byte(i + 1))
+	}
+	up, rejected, ended := 0, 0, 0
+	for rejected+ended < conns {
+		ev := labtest.Must(loop.Next(ctx))(t)
+		var err error
+		switch ev.Type {
+		case cm.AddrResolved:
+			err = ev.ID.ResolveRoute(time.Second)
+		case cm.RouteResolved:
+			_, err = ev.Connect(options(ev.ID, ev.ID.Tag.(byte), "calls"))
+		case cm.ConnectRequest:
+			if ev.ID != l {
+				t.Errorf("a request at %p, not %p", ev.ID, l)
+			}
+			number := ev.PrivateData[0]
+			if number%3 == 0 {
+				err = errors.Join(ev.NewID.Reject([]byte("no")), ev.NewID.Close())
+				break
+			}
+			var e *cm.Endpoint
+			if e, err = ev.Accept(options(ev.NewID, number, "answers")); err == nil {
+				said(e, number, "calls")
+			}
+		case cm.Rejected:
+			rejected++
+			if !errors.Is(ev.Err(), unix.ECONNREFUSED) {
+				t.Error(ev.Err())
+			}
+			err = ev.Endpoint.Close()
+		case cm.Established:
+			up++
+			mine := ev.ID.Tag.(*end)
+			if ev.Endpoint.ID() != ev.ID {
+				t.Errorf("the endpoint of %p is that of %p", ev.ID, ev.Endpoint.ID())
+			}
+			dialed := ev.Endpoint.RemoteAddr().AddrPort == addr
+			if dialed {
+				said(ev.Endpoint, mine.number, "answers")
+				_, err = ev.Endpoint.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: []byte{mine.number}}})
+				break
+			}
+			serving.Go(func() { serve(ev.Endpoint, mine) })
+		case cm.Disconnected:
+			select {
+			case <-ev.Endpoint.Done():
+			default:
+				t.Error("an endpoint was not told of its end")
+			}
+			if ev.Endpoint.RemoteAddr().AddrPort == addr {
+				ended++
+			}
+			err = ev.Endpoint.Close()
+		default:
+			if err = ev.Err(); err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			t.Fatalf("%v: %v", ev.Type, err)
+		}
+	}
+	if want := 2 * (conns - conns/3); up != want || rejected != conns/3 {
+		t.Errorf("%d ends up, not %d; %d connections rejected", up, want, rejected)
+	}
+	serving.Wait()
+	// Of those of which nothing has been heard since, the end is still to come.
+	for quiet := 0; quiet < 2; {
+		brief, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		ev, err := loop.Next(brief)
+		cancel()
+		switch {
+		case err != nil:
+			quiet++
+		case ev.Endpoint != nil:
+			ev.Endpoint.Close()
+		}
+	}
+}
+
+// TestLoopWait: waits end when their context does, or the loop, or when another
+// goroutine has something for them; and nothing is heard of an ID that is closed.
+func TestLoopWait(t *testing.T) {
+	labtest.Require(t)
+	loop, l, addr := newLoop(t, labtest.RXE)
+	if _, err := l.Next(t.Context()); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("ID.Next on a loop: %v", err)
+	}
+	for _, d := range []time.Duration{0, 5 * time.Millisecond, 100 * time.Millisecond} {
+		if _, err := loop.Next(within(t, d)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("no event in %v: %v", d, err)
+		}
+	}
+	resolve := func(ch interface{ NewID() (*cm.ID, error) }) *cm.ID {
+		id := labtest.Must(ch.NewID())(t)
+		if err := id.ResolveAddr(netip.AddrPort{}, addr, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	closed, open := resolve(loop), resolve(loop)
+	time.Sleep(50 * time.Millisecond) // both have an event
+	if err := closed.Close(); err != nil {
+		t.Error(err)
+	}
+	ev, err := loop.Next(within(t, 5*time.Second))
+	if err != nil || ev.ID != open || ev.Type != cm.AddrResolved {
+		t.Errorf("%+v, %v", ev, err)
+	}
+	if _, err := ev.Connect(cm.Options{}); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("connecting without a route: %v", err)
+	}
+	if _, err := ev.Accept(cm.Options{}); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("accepting what nobody asks for: %v", err)
+	}
+
+	ch := labtest.Must(cm.NewChannel())(t)
+	labtest.Close(t, ch)
+	moved := resolve(ch)
+	time.Sleep(50 * time.Millisecond) // its event has been sorted
+	go func() {
+		time.Sleep(100 * time.Millisecond) // Next waits in the netpoller
+		if err := moved.Migrate(loop.Channel); err != nil {
+			t.Error(err)
+		}
+	}()
+	ev, err = loop.Next(within(t, 5*time.Second))
+	if err != nil || ev.ID != moved || ev.Type != cm.AddrResolved {
+		t.Errorf("%+v, %v", ev, err)
+	}
+	back := resolve(loop)
+	time.Sleep(50 * time.Millisecond)
+	if err := back.Migrate(ch); err != nil {
+		t.Error(err)
+	}
+	if ev, err := back.Next(within(t, 5*time.Second)); err != nil || ev.ID != back || ev.Type != cm.AddrResolved {
+		t.Errorf("%+v, %v", ev, err)
+	}
+	for _, id := range []*cm.ID{open, moved, back} {
+		if err := id.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+
+	for _, wait := range []time.Duration{0, 5 * time.Millisecond, 100 * time.Millisecond} {
+		loop := labtest.Must(cm.NewLoop())(t)
+		id := labtest.Must(loop.NewID())(t)
+		time.AfterFunc(wait, func() { loop.Close() })
+		if _, err := loop.Next(within(t, 5*time.Second)); !errors.Is(err, cm.ErrClosed) {
+			t.Errorf("closed after %v: %v", wait, err)
+		}
+		if err := loop.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := loop.NewID(); !errors.Is(err, cm.ErrClosed) {
+			t.Errorf("an ID on a closed loop: %v", err)
+		}
+		id.Close()
+	}
+}
+
+// TestLoopJoin joins multicast groups while nobody waits for the loop's events and
+// while somebody does.
+func TestLoopJoin(t *testing.T) {
+	labtest.Require(t)
+	loop := labtest.Must(cm.NewLoop())(t)
+	labtest.Close(t, loop)
+	id := labtest.Must(loop.NewIDIn(cm.PortSpaceUDP))(t)
+	labtest.Close(t, id)
+	if err := id.Bind(netip.MustParseAddrPort(labtest.Addr + ":0")); err != nil {
+		t.Fatal(err)
+	}
+	join := func(group string) {
+		t.Helper()
+		g, err := id.Join(within(t, 5*time.Second), netip.MustParseAddr(group), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g.QPNum != 0xffffff {
+			t.Errorf("%+v", g)
+		}
+		if err := g.Leave(); err != nil {
+			t.Error(err)
+		}
+	}
+	join("239.1.2.3")
+	ctx, cancel := context.WithCancel(t.Context())
+	nothing := make(chan error)
+	go func() {
+		_, err := loop.Next(ctx)
+		nothing <- err
+	}()
+	time.Sleep(50 * time.Millisecond)
+	join("239.1.2.4")
+	cancel()
+	if err := <-nothing; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
