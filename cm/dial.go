@@ -94,7 +94,7 @@ func (d *Dialer) attempt(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, 
 		release()
 		return nil, err
 	}
-	e, err := newEndpoint(id, Route{}, &d.Options, release)
+	e, err := newEndpoint(id, Route{}, nil, &d.Options, release)
 	if err != nil {
 		return nil, err
 	}

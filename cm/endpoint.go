@@ -87,8 +87,9 @@ type Endpoint struct {
 }
 
 // newEndpoint makes the verbs objects for id and takes over free, which it
-// calls in any case. The route is looked up if it is zero.
-func newEndpoint(id *ID, route Route, opt *Options, free func() error) (_ *Endpoint, err error) {
+// calls in any case. The route is looked up if it is zero; request is what is being
+// accepted, if anything is.
+func newEndpoint(id *ID, route Route, request *Event, opt *Options, free func() error) (_ *Endpoint, err error) {
 	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{})}
 	e.release = append(make([]func() error, 0, 8), free)
 	defer func() {
@@ -140,7 +141,11 @@ func newEndpoint(id *ID, route Route, opt *Options, free func() error) (_ *Endpo
 		return nil, err
 	}
 	e.shared = opt.SRQ != nil || e.SendCQ == opt.SendCQ || e.RecvCQ == opt.RecvCQ
-	if err := e.start(); err != nil {
+	attr, mask, err := e.initAttr(request != nil, request != nil && request.ResponderResources > 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.QP.Modify(attr, mask); err != nil {
 		return nil, err
 	}
 	if typ == uverbs.UD {
@@ -196,19 +201,6 @@ func (e *Endpoint) makeCQs(h *home, events bool, size uverbs.QPCap) error {
 	return create(&e.RecvCQ, size.MaxRecvWR)
 }
 
-// start moves the QP to INIT as the connection manager says, which for all
-// connections of iWARP says the same.
-func (e *Endpoint) start() (err error) {
-	attr := uverbs.QPAttr{State: uverbs.StateInit, Access: uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead}
-	mask := uverbs.MaskState | uverbs.MaskAccess
-	if !e.iwarp {
-		if attr, mask, err = e.id.InitQPAttr(uverbs.StateInit); err != nil {
-			return err
-		}
-	}
-	return e.QP.Modify(attr, mask)
-}
-
 // activate moves the QP from INIT to RTS. What the peer may do the connection
 // manager of the dialing side knows only now, not when the QP went to INIT.
 func (e *Endpoint) activate(accepting *Options) error {
@@ -220,7 +212,7 @@ func (e *Endpoint) activate(accepting *Options) error {
 		return err
 	}
 	if accepting == nil {
-		init, _, err := e.id.InitQPAttr(uverbs.StateInit)
+		init, _, err := e.initAttr(true, attr.MaxDestRDAtomic > 0)
 		if err != nil {
 			return err
 		}

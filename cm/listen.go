@@ -226,7 +226,7 @@ func (r *Request) accept(ctx context.Context, opt *Options) (*Endpoint, error) {
 		return nil, ErrPrivateData
 	}
 	opt.limit(&r.event)
-	e, err := newEndpoint(r.id, r.route, opt, func() error { releaseShared(); return nil })
+	e, err := newEndpoint(r.id, r.route, &r.event, opt, func() error { releaseShared(); return nil })
 	if err != nil {
 		return nil, err
 	}

@@ -195,7 +195,7 @@ func (e *Event) Connect(opt Options) (*Endpoint, error) {
 	if e.Type != RouteResolved {
 		return nil, fail(op, e.Type.String(), unix.EINVAL)
 	}
-	return e.ID.begin(op, &opt, func(ep *Endpoint) error { return e.ID.Connect(opt.connParam(ep)) })
+	return e.ID.begin(op, nil, &opt, func(ep *Endpoint) error { return e.ID.Connect(opt.connParam(ep)) })
 }
 
 // Accept makes an endpoint for the connection that a [ConnectRequest] event asks for
@@ -207,7 +207,7 @@ func (e *Event) Accept(opt Options) (*Endpoint, error) {
 		return nil, fail(op, e.Type.String(), unix.EINVAL)
 	}
 	opt.limit(e)
-	return e.NewID.begin(op, &opt, func(ep *Endpoint) error {
+	return e.NewID.begin(op, e, &opt, func(ep *Endpoint) error {
 		ep.PrivateData = e.PrivateData
 		if err := ep.activate(&opt); err != nil {
 			return err
@@ -217,12 +217,12 @@ func (e *Event) Accept(opt Options) (*Endpoint, error) {
 }
 
 // begin makes the ID's endpoint and calls ask for it. If that fails it closes them.
-func (id *ID) begin(op string, opt *Options, ask func(*Endpoint) error) (*Endpoint, error) {
+func (id *ID) begin(op string, request *Event, opt *Options, ask func(*Endpoint) error) (*Endpoint, error) {
 	route, err := id.Route()
 	if err != nil {
 		return nil, errors.Join(fail(op, "", err), id.Close())
 	}
-	ep, err := newEndpoint(id, route, opt, func() error { return nil })
+	ep, err := newEndpoint(id, route, request, opt, func() error { return nil })
 	if err == nil {
 		id.endpoint.Store(ep)
 		if err = ask(ep); err != nil {

@@ -174,7 +174,7 @@ func (d *Dialer) join(ctx context.Context, group string, sendOnly bool) (_ *Memb
 		release()
 		return nil, err
 	}
-	e, err := newEndpoint(id, Route{}, &d.Options, release)
+	e, err := newEndpoint(id, Route{}, nil, &d.Options, release)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,88 @@
+package cm_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestInitAnswers compares what QPs of either side are set to, which endpoints ask
+// the connection manager for once, with what it says about each, whether the peer
+// reads or not.
+func TestInitAnswers(t *testing.T) {
+	labtest.Require(t)
+	loop, _, addr := newLoop(t, labtest.RXE)
+	ask := func(id *cm.ID) uverbs.QPAttr {
+		t.Helper()
+		attr, mask, err := id.InitQPAttr(uverbs.StateInit)
+		if want := uverbs.MaskState | uverbs.MaskAccess | uverbs.MaskPKeyIndex | uverbs.MaskPort; err != nil || mask != want {
+			t.Fatal(mask, err)
+		}
+		return attr
+	}
+	check := func(e *cm.Endpoint, want uverbs.QPAttr) {
+		t.Helper()
+		got := labtest.Must(e.QP.Query())(t)
+		if got.Access != want.Access || got.PKeyIndex != want.PKeyIndex || got.Port != want.Port {
+			t.Errorf("access %v, P_Key index %d, port %d; the connection manager says %v, %d, %d",
+				got.Access, got.PKeyIndex, got.Port, want.Access, want.PKeyIndex, want.Port)
+		}
+	}
+	for range 2 {
+		for _, depth := range []uint8{0, 1} {
+			ctx := within(t, 20*time.Second)
+			// One side is an endpoint, the other by hand, which says what it reads.
+			for _, dials := range []bool{true, false} {
+				id := labtest.Must(loop.NewID())(t)
+				byHand := cm.ConnParam{InitiatorDepth: depth, ResponderResources: 1, RetryCount: 1, RNRRetryCount: 1}
+				if err := id.ResolveAddr(netip.AddrPort{}, addr, time.Second); err != nil {
+					t.Fatal(err)
+				}
+				var asking *cm.ID
+				var e *cm.Endpoint
+				for done := false; !done; {
+					ev := labtest.Must(loop.Next(ctx))(t)
+					var err error
+					switch ev.Type {
+					case cm.AddrResolved:
+						err = ev.ID.ResolveRoute(time.Second)
+					case cm.RouteResolved:
+						if dials {
+							e, err = ev.Connect(cm.Options{})
+						} else {
+							byHand.QPNum = labtest.InitQP(t, labtest.RXE, id).Num()
+							err = id.Connect(byHand)
+						}
+					case cm.ConnectRequest:
+						asking = ev.NewID
+						if !dials {
+							says := ask(asking) // before the answer, which is part of it later
+							if e, err = ev.Accept(cm.Options{}); err == nil {
+								check(e, says)
+								done = true
+							}
+							break
+						}
+						byHand.QPNum = labtest.InitQP(t, labtest.RXE, asking).Num()
+						err = asking.Accept(byHand)
+					case cm.Established:
+						check(ev.Endpoint, ask(id))
+						done = true
+					default:
+						err = ev.Err()
+					}
+					if err != nil {
+						t.Fatalf("%v: %v", ev.Type, err)
+					}
+				}
+				e.Close()
+				id.Close()
+				asking.Close()
+			}
+		}
+	}
+}
