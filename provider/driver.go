@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/mmap"
 )
 
 // UHW is a driver's private part of a verb: what it tells its kernel side and
@@ -118,8 +119,9 @@ type Queue interface {
 	// or no completions, until Stop(false): the kernel refuses to destroy an
 	// object that a call is using.
 	Stop(bool)
-	// Close unmaps the queue, for good.
-	Close() error
+	// Release ends the queue, for good, and returns its memory for the caller to
+	// unmap, if there is any.
+	Release() *mmap.Region
 }
 
 // SendQueue is the send queue of a QP.

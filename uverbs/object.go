@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -74,18 +76,17 @@ func stopped(destroy func() error, queues ...provider.Queue) error {
 		}
 	}
 	err := destroy()
+	regions := make([]*mmap.Region, 0, 2)
 	for _, q := range queues {
 		switch {
 		case q == nil:
 		case err != nil:
 			q.Stop(false)
 		default:
-			if cerr := q.Close(); cerr != nil {
-				return cerr
-			}
+			regions = append(regions, q.Release())
 		}
 	}
-	return err
+	return errors.Join(err, mmap.Unmap(regions...))
 }
 
 // enter keeps the object from being closed until exit.

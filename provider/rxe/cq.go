@@ -111,9 +111,9 @@ func (q *CompletionQueue) Recycle() provider.CompletionQueue {
 	return newCompletionQueue(q.ring, q.notify, q.dev)
 }
 
-// Close implements [provider.Queue].
-func (q *CompletionQueue) Close() error {
+// Release implements [provider.Queue].
+func (q *CompletionQueue) Release() *mmap.Region {
 	q.Stop(true)
 	q.notify.Close()
-	return q.ring.region.Close()
+	return q.ring.region
 }

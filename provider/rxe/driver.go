@@ -115,7 +115,7 @@ func (Driver) CreateQP(dev provider.Device, init provider.QPInit, create func(pr
 	payload = uintptr(info.Cap.MaxRecvSGE) * unsafe.Sizeof(abi.RxeSge{})
 	rr, err := mapRing(dev, &resp.RqMi, unsafe.Sizeof(abi.RxeRecvWqe{})+payload)
 	if err != nil {
-		sq.Close()
+		sq.Release().Close()
 		return nil, nil, err
 	}
 	return sq, newRecvQueue(rr, info, dev), nil

@@ -99,7 +99,7 @@ func FuzzCompletionQueue(f *testing.F) {
 		if err != nil {
 			return
 		}
-		defer cq.Close()
+		defer func() { cq.Release().Close() }()
 		if uint64(cq.Cap())*uint64(unsafe.Sizeof(provider.WC{})) > uint64(h.size) {
 			t.Fatalf("%d entries in %d bytes", cq.Cap(), h.size)
 		}
@@ -149,8 +149,8 @@ func FuzzPost(f *testing.F) {
 		if err != nil {
 			return
 		}
-		defer sq.Close()
-		defer rq.Close()
+		defer func() { sq.Release().Close() }()
+		defer func() { rq.Release().Close() }()
 		sq.(*SendQueue).State, rq.(*RecvQueue).State = provider.StateRTS, provider.StateRTS
 		for len(ops) > 0 {
 			n := min(len(ops), 8)

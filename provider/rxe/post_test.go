@@ -42,7 +42,7 @@ func fakeQueue(b testing.TB, depth uint32) *SendQueue {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(func() { q.Close() })
+	b.Cleanup(func() { q.Release().Close() })
 	q.State = provider.StateRTS
 	return q
 }

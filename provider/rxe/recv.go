@@ -126,8 +126,8 @@ func (q *RecvQueue) Resize(resize func(provider.UHW) error) error {
 	return nil
 }
 
-// Close implements [provider.Queue].
-func (q *RecvQueue) Close() error {
+// Release implements [provider.Queue].
+func (q *RecvQueue) Release() *mmap.Region {
 	q.Stop(true)
-	return q.ring.region.Close()
+	return q.ring.region
 }

@@ -38,7 +38,7 @@ func newSendQueue(r ring, typ provider.QPType, info provider.QPInfo, dev provide
 	}
 	var err error
 	if q.doorbell, err = provider.NewDoorbell(dev, info.Handle, false); err != nil {
-		q.Close()
+		q.Release().Close()
 		return nil, err
 	}
 	return q, nil
@@ -298,9 +298,9 @@ func (q *SendQueue) Cap() int {
 	return q.ring.Cap()
 }
 
-// Close implements [provider.Queue].
-func (q *SendQueue) Close() error {
+// Release implements [provider.Queue].
+func (q *SendQueue) Release() *mmap.Region {
 	q.Stop(true)
 	q.doorbell.Close()
-	return q.ring.region.Close()
+	return q.ring.region
 }

@@ -137,8 +137,8 @@ func (q *CompletionQueue) Recycle() provider.CompletionQueue {
 	return next
 }
 
-// Close implements [provider.Queue].
-func (q *CompletionQueue) Close() error {
+// Release implements [provider.Queue].
+func (q *CompletionQueue) Release() *mmap.Region {
 	q.Stop(true)
-	return q.queue.region.Close()
+	return q.queue.region
 }

@@ -132,7 +132,7 @@ func (Driver) CreateQP(dev provider.Device, init provider.QPInit, create func(pr
 	}
 	ra, err := mapArray[abi.SiwRqe](dev, resp.RqKey, resp.NumRqe, 0)
 	if err != nil {
-		sq.Close()
+		sq.Release().Close()
 		return nil, nil, err
 	}
 	return sq, newRecvQueue(ra, init, info, dev), nil

@@ -115,7 +115,7 @@ func FuzzCompletionQueue(f *testing.F) {
 			}
 			return
 		}
-		defer cq.Close()
+		defer func() { cq.Release().Close() }()
 		if cq.Cap() != int(n) {
 			t.Fatalf("%d entries of %d", cq.Cap(), n)
 		}
@@ -143,7 +143,7 @@ func FuzzPost(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer cq.Close()
+		defer func() { cq.Release().Close() }()
 		sq, rq, err := Driver{}.CreateQP(h.dev, provider.QPInit{Type: provider.RC, Cap: &provider.QPCap{}, SendCQ: cq, RecvCQ: cq}, func(u provider.UHW) (provider.QPInfo, error) {
 			copy(u.Out, mmap.Bytes(&abi.SiwUrespCreateQp{NumSqe: sqes, NumRqe: rqes, SqKey: queueSpace, RqKey: 2 * queueSpace}))
 			return provider.QPInfo{QPNum: 5, Cap: provider.QPCap{MaxSendSGE: sges, MaxRecvSGE: sges, MaxInline: inline}}, nil
@@ -151,8 +151,8 @@ func FuzzPost(f *testing.F) {
 		if err != nil {
 			return
 		}
-		defer sq.Close()
-		defer rq.Close()
+		defer func() { sq.Release().Close() }()
+		defer func() { rq.Release().Close() }()
 		sqSize, rqSize := int(sqes)*int(unsafe.Sizeof(abi.SiwSqe{})), int(rqes)*int(unsafe.Sizeof(abi.SiwRqe{}))
 		h.fill(1, sqSize, body)
 		h.fill(2, rqSize, body)

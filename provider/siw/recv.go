@@ -127,8 +127,8 @@ func (q *RecvQueue) flush() {
 // Resize implements [provider.Resizer]: it lets the kernel refuse.
 func (q *RecvQueue) Resize(resize func(provider.UHW) error) error { return resize(provider.UHW{}) }
 
-// Close implements [provider.Queue].
-func (q *RecvQueue) Close() error {
+// Release implements [provider.Queue].
+func (q *RecvQueue) Release() *mmap.Region {
 	q.Stop(true)
-	return q.queue.region.Close()
+	return q.queue.region
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -46,7 +47,7 @@ func newSendQueue(a array[abi.SiwSqe], init provider.QPInit, info provider.QPInf
 		q.query, err = provider.NewStateQuery(dev, info.Handle)
 	}
 	if err != nil {
-		q.Close()
+		q.Release().Close()
 		return nil, err
 	}
 	return q, nil
@@ -319,10 +320,10 @@ func (q *SendQueue) Settle(s provider.QPState, moved bool) {
 	q.Gate.Settle(s, moved)
 }
 
-// Close implements [provider.Queue].
-func (q *SendQueue) Close() error {
+// Release implements [provider.Queue].
+func (q *SendQueue) Release() *mmap.Region {
 	q.Stop(true)
 	q.doorbell.Close()
 	q.query.Close()
-	return q.queue.region.Close()
+	return q.queue.region
 }
