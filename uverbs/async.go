@@ -93,7 +93,7 @@ func (c *Context) NextAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	case EventPortActive, EventPortErr, EventLIDChange, EventPKeyChange, EventSMChange, EventClientReregister, EventGIDChange:
 		e.Port = int(desc.Element)
 	default:
-		t := c.target(desc.Element)
+		t := c.registry.get(desc.Element)
 		e.QP, e.CQ, e.SRQ = t.qp.Value(), t.cq.Value(), t.srq.Value()
 	}
 	return e, nil

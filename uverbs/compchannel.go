@@ -77,7 +77,7 @@ func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 		if err != nil {
 			return nil, c.obj.fail("wait on", err)
 		}
-		if cq := c.ctx.target(id).cq.Value(); cq != nil {
+		if cq := c.ctx.registry.get(id).cq.Value(); cq != nil {
 			return cq, nil
 		}
 	}

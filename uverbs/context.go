@@ -3,9 +3,7 @@ package uverbs
 import (
 	"math/rand/v2"
 	"runtime"
-	"sync"
 	"sync/atomic"
-	"weak"
 
 	"golang.org/x/sys/unix"
 
@@ -40,17 +38,8 @@ type contextCore struct {
 
 	asyncTurn chan struct{} // held by whoever reads async
 
-	// The kernel names an object in events by a number we chose. Numbers are
-	// never used twice, so a late event cannot hit a newer object.
-	lastID  atomic.Uint64
-	mu      sync.Mutex
-	objects map[uint64]eventTarget
-}
-
-type eventTarget struct {
-	qp  weak.Pointer[QP]
-	cq  weak.Pointer[CQ]
-	srq weak.Pointer[SRQ]
+	lastID   atomic.Uint64 // in the registry
+	registry *registry
 }
 
 // Open opens the device.
@@ -85,12 +74,13 @@ func (d Device) open(file sys.File, driver provider.Driver, vectors uint32) (*Co
 	core := &contextCore{
 		device: d, file: file, driver: driver, vectors: vectors, async: async,
 		asyncTurn: make(chan struct{}, 1),
-		objects:   map[uint64]eventTarget{},
+		registry:  newRegistry(),
 	}
 	// Contexts of one file share its objects, so their numbers must differ.
 	core.lastID.Store(rand.Uint64() &^ 0xffffffff)
 	c := &Context{contextCore: core}
 	c.obj = newObject(d.Name, name{}, func() error {
+		core.registry.close()
 		async.Close()
 		return unix.Close(file.FD)
 	})
@@ -156,25 +146,6 @@ func (c *Context) Close() error { return c.obj.close() }
 
 func (c *contextCore) provider() provider.Device {
 	return provider.Device{FD: c.file.FD, Imported: c.imported, Driver: c.driver.ID(), MaxMessage: c.maxMsg, MTU: c.mtu, Caps: c.caps}
-}
-
-// register gives an object its number for events.
-func (c *contextCore) register(t eventTarget, id uint64) {
-	c.mu.Lock()
-	c.objects[id] = t
-	c.mu.Unlock()
-}
-
-func (c *contextCore) unregister(id uint64) {
-	c.mu.Lock()
-	delete(c.objects, id)
-	c.mu.Unlock()
-}
-
-func (c *contextCore) target(id uint64) eventTarget {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.objects[id]
 }
 
 // destroy runs a method that destroys an object and reports how many events

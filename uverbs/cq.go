@@ -3,7 +3,6 @@ package uverbs
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"weak"
 
 	"golang.org/x/sys/unix"
@@ -114,20 +113,33 @@ func (q *CQ) start(queue provider.CompletionQueue, parents []*object) {
 	q.queue = queue
 	q.rxe, _ = queue.(*rxe.CompletionQueue)
 	q.siw, _ = queue.(*siw.CompletionQueue)
-	core, handle, id, gone, ch := q.ctx.contextCore, q.handle, q.id, q.gone, q.channel
-	q.obj = newObject(q.ctx.device.Name, name{"CQ %d", handle}, func() error {
-		if err := stopped(func() error { return core.destroyCQ(handle) }, queue); err != nil {
-			return err
-		}
-		core.unregister(id)
-		if ch != nil {
-			close(gone)
-			ch.ch.drop(id)
-		}
-		return nil
-	}, parents...)
-	core.register(eventTarget{cq: weak.Make(q)}, id)
-	runtime.AddCleanup(q, (*object).forget, q.obj)
+	life := &cqLife{core: q.ctx.contextCore, handle: q.handle, id: q.id, queue: queue, gone: q.gone, channel: q.channel}
+	life.begin(q.ctx.device.Name, name{"CQ %d", q.handle}, life, parents)
+	q.obj = &life.object
+	life.core.registry.add(q.id, entry{obj: q.obj, cq: weak.Make(q)})
+}
+
+// cqLife is what is left of a CQ that the program has forgotten.
+type cqLife struct {
+	object
+	core    *contextCore
+	handle  uint32
+	id      uint64
+	queue   provider.CompletionQueue
+	gone    chan struct{}
+	channel *CompChannel
+}
+
+func (l *cqLife) destroy() error {
+	if err := stopped(func() error { return l.core.destroyCQ(l.handle) }, l.queue); err != nil {
+		return err
+	}
+	l.core.registry.remove(l.id)
+	if l.channel != nil {
+		close(l.gone)
+		l.channel.ch.drop(l.id)
+	}
+	return nil
 }
 
 // Recycle is Close for a CQ without a channel whose kernel object goes on, empty,

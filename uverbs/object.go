@@ -18,10 +18,10 @@ import (
 // programs hold: so that the value can be collected and the object released
 // then, in the order that the kernel demands.
 type object struct {
-	device  string
-	what    name
-	release func() error // destroys the kernel's object; runs once, if it succeeds
-	tree    *sync.Mutex  // guards parents and children of all objects of a context
+	device string
+	what   name
+	kernel destroyer
+	tree   *sync.Mutex // guards parents and children of all objects of a context
 
 	mu     sync.RWMutex // calls in progress read-lock, Close locks
 	closed bool
@@ -32,6 +32,13 @@ type object struct {
 	orphan   bool // forgotten: to be closed when the last child goes
 	stack    []byte
 }
+
+// destroyer destroys the kernel's object; it runs once, if it succeeds.
+type destroyer interface{ destroy() error }
+
+type destroyFunc func() error
+
+func (f destroyFunc) destroy() error { return f() }
 
 // name is what an object is called, "QP 17", put together when it is wanted.
 type name struct {
@@ -48,15 +55,22 @@ func (n name) String() string {
 
 var debugLeaks = strings.Contains(os.Getenv("VERBS_DEBUG"), "leaks")
 
-// newObject puts an object below its parents. Callers hold them with enter.
-func newObject(device string, what name, release func() error, parents ...*object) *object {
-	o := &object{device: device, what: what, release: release, parents: parents}
+// newObject makes an object that destroy destroys, below its parents.
+func newObject(device string, what name, destroy func() error, parents ...*object) *object {
+	o := new(object)
+	o.begin(device, what, destroyFunc(destroy), parents)
+	return o
+}
+
+// begin puts the object below its parents. Callers hold them with enter.
+func (o *object) begin(device string, what name, kernel destroyer, parents []*object) {
+	o.device, o.what, o.kernel, o.parents = device, what, kernel, parents
 	if debugLeaks {
 		o.stack = debug.Stack()
 	}
 	if len(parents) == 0 {
 		o.tree = new(sync.Mutex)
-		return o
+		return
 	}
 	o.tree = parents[0].tree
 	o.tree.Lock()
@@ -64,7 +78,6 @@ func newObject(device string, what name, release func() error, parents ...*objec
 	for _, p := range parents {
 		p.children.add(o)
 	}
-	return o
 }
 
 // stopped runs destroy with queues, of which some may be nil, stopped; if it fails
@@ -134,7 +147,7 @@ func (o *object) close() error {
 	if err := o.childless("close"); err != nil {
 		return err
 	}
-	if err := o.release(); err != nil {
+	if err := o.kernel.destroy(); err != nil {
 		return o.fail("destroy", err)
 	}
 	o.end()

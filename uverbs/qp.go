@@ -2,7 +2,6 @@ package uverbs
 
 import (
 	"fmt"
-	"runtime"
 	"time"
 	"weak"
 
@@ -142,16 +141,29 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	if recv != nil {
 		q.cap.MaxRecvWR = uint32(recv.Cap())
 	}
-	q.obj = newObject(p.obj.device, name{"QP %d", q.num}, func() error {
-		if err := stopped(func() error { return core.destroyQP(handle) }, send, recv); err != nil {
-			return err
-		}
-		core.unregister(id)
-		return nil
-	}, parents...)
-	core.register(eventTarget{qp: weak.Make(q)}, id)
-	runtime.AddCleanup(q, (*object).forget, q.obj)
+	life := &qpLife{core: core, handle: handle, id: id, send: send, recv: recv}
+	life.begin(p.obj.device, name{"QP %d", q.num}, life, parents)
+	q.obj = &life.object
+	core.registry.add(id, entry{obj: q.obj, qp: weak.Make(q)})
 	return q, nil
+}
+
+// qpLife is what is left of a QP that the program has forgotten.
+type qpLife struct {
+	object
+	core   *contextCore
+	handle uint32
+	id     uint64
+	send   provider.SendQueue
+	recv   provider.RecvQueue
+}
+
+func (l *qpLife) destroy() error {
+	if err := stopped(func() error { return l.core.destroyQP(l.handle) }, l.send, l.recv); err != nil {
+		return err
+	}
+	l.core.registry.remove(l.id)
+	return nil
 }
 
 func (c *contextCore) destroyQP(handle uint32) error {

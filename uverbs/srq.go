@@ -2,7 +2,6 @@ package uverbs
 
 import (
 	"errors"
-	"runtime"
 	"weak"
 
 	"github.com/goverbs/verbs/abi"
@@ -87,11 +86,10 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 		if err := stopped(destroy, queue); err != nil {
 			return err
 		}
-		core.unregister(id)
+		core.registry.remove(id)
 		return nil
 	}, p.obj)
-	core.register(eventTarget{srq: weak.Make(s)}, id)
-	runtime.AddCleanup(s, (*object).forget, s.obj)
+	core.registry.add(id, entry{obj: s.obj, srq: weak.Make(s)})
 	return s, nil
 }
 
