@@ -186,7 +186,7 @@ func (c *Channel) give(id *ID, e Event) bool {
 
 // add makes the ID of a kernel handle. The caller holds c.mu.
 func (c *Channel) add(handle uint32, space PortSpace) *ID {
-	id := &ID{uid: lastNumber.Add(1), handle: handle, space: space, ready: make(chan struct{}, 1), gone: make(chan struct{})}
+	id := &ID{uid: lastNumber.Add(1), handle: handle, space: space}
 	id.on.Store(c)
 	if c.ids == nil {
 		id.end()

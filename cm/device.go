@@ -15,6 +15,7 @@ type home struct {
 	pd    *uverbs.PD
 	users users
 	cqs   idleCQs
+	over  func() // drop
 }
 
 // deviceKey tells devices apart: one that is made anew has its GUID again.
@@ -45,17 +46,17 @@ func acquireHome(r Route) (*home, error) {
 			return nil, err
 		}
 		h = &home{key: key, ctx: ctx, pd: pd}
+		h.over = h.drop
 		homes.m[key] = h
 	}
 	h.users.enter()
 	return h, nil
 }
 
-func (h *home) release() error {
+func (h *home) release() {
 	homes.Lock()
 	defer homes.Unlock()
-	h.users.leave(&homes, h.drop)
-	return nil
+	h.users.leave(&homes, h.over)
 }
 
 // drop closes the home. If the program still has objects on the PD, it and its

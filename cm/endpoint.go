@@ -74,6 +74,10 @@ type Endpoint struct {
 	mu      sync.Mutex
 	mrs     []*uverbs.MR   // closed first
 	release []func() error // in the order they were taken
+	lent    []lentCQ       // by home
+	room    [2]lentCQ      // for those
+	home    *home          // nil if the PD is not its
+	last    func() error
 	freed   bool
 
 	done    chan struct{}
@@ -90,8 +94,8 @@ type Endpoint struct {
 // calls in any case. The route is looked up if it is zero; request is what is being
 // accepted, if anything is.
 func newEndpoint(id *ID, route Route, request *Event, opt *Options, free func() error) (_ *Endpoint, err error) {
-	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{})}
-	e.release = append(make([]func() error, 0, 8), free)
+	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{}), last: free}
+	e.lent = e.room[:0]
 	defer func() {
 		if err != nil {
 			e.free()
@@ -110,15 +114,13 @@ func newEndpoint(id *ID, route Route, request *Event, opt *Options, free func() 
 		opt = &prepared
 		e.PD, e.SendCQ, e.RecvCQ = opt.PD, opt.SendCQ, opt.RecvCQ
 	}
-	var h *home
 	if e.PD == nil {
-		if h, err = acquireHome(e.route); err != nil {
+		if e.home, err = acquireHome(e.route); err != nil {
 			return nil, err
 		}
-		e.PD = h.pd
-		e.release = append(e.release, h.release)
+		e.PD = e.home.pd
 		if opt.OwnPD {
-			if e.PD, err = h.ctx.AllocPD(); err != nil {
+			if e.PD, err = e.home.ctx.AllocPD(); err != nil {
 				return nil, err
 			}
 			e.release = append(e.release, e.PD.Close)
@@ -129,7 +131,7 @@ func newEndpoint(id *ID, route Route, request *Event, opt *Options, free func() 
 	if size == (uverbs.QPCap{}) {
 		size = uverbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}
 	}
-	if err := e.makeCQs(h, opt.Events, size); err != nil {
+	if err := e.makeCQs(opt.Events, size); err != nil {
 		return nil, err
 	}
 	typ := uverbs.RC
@@ -162,8 +164,8 @@ func newEndpoint(id *ID, route Route, request *Event, opt *Options, free func() 
 	return e, nil
 }
 
-// makeCQs makes the CQs that there are not yet; h is nil if the PD is not its.
-func (e *Endpoint) makeCQs(h *home, events bool, size uverbs.QPCap) error {
+// makeCQs makes the CQs that there are not yet.
+func (e *Endpoint) makeCQs(events bool, size uverbs.QPCap) error {
 	cqopt := uverbs.CQOptions{}
 	if events && (e.SendCQ == nil || e.RecvCQ == nil) {
 		ch, err := e.PD.Context().CreateCompChannel()
@@ -178,13 +180,13 @@ func (e *Endpoint) makeCQs(h *home, events bool, size uverbs.QPCap) error {
 			return nil
 		}
 		cqopt.Depth = int(requests) + 1
-		if h != nil && cqopt.Channel == nil {
-			taken, give, err := h.takeCQ(cqopt.Depth)
+		if e.home != nil && cqopt.Channel == nil {
+			l, err := e.home.lend(cqopt.Depth)
 			if err != nil {
 				return err
 			}
-			e.release = append(e.release, give)
-			*cq = taken
+			e.lent = append(e.lent, l)
+			*cq = l.cq
 			return nil
 		}
 		made, err := e.PD.Context().CreateCQ(cqopt)
@@ -392,6 +394,13 @@ func (e *Endpoint) free() error {
 	for _, release := range slices.Backward(e.release) {
 		err = errors.Join(err, release())
 	}
-	e.mrs, e.release, e.freed = nil, nil, true
-	return err
+	for _, l := range e.lent {
+		err = errors.Join(err, e.home.giveBack(l))
+	}
+	if e.home != nil {
+		e.home.release()
+	}
+	clear(e.lent)
+	e.mrs, e.release, e.lent, e.freed = nil, nil, nil, true
+	return errors.Join(err, e.last())
 }

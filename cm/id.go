@@ -45,8 +45,24 @@ type ID struct {
 	groups   map[uint64]*Group
 	backlog  int // of a listener: events that may wait
 	ended    bool
-	ready    chan struct{} // has a token while there may be events
-	gone     chan struct{} // closed with the ID or its channel
+	waits    *waits // nil if nobody has waited yet
+}
+
+// waits are how those who wait are woken.
+type waits struct {
+	ready chan struct{} // has a token while there may be events
+	gone  chan struct{} // closed with the ID or its channel
+}
+
+// wait returns the ID's waits. The caller holds mu.
+func (id *ID) wait() *waits {
+	if id.waits == nil {
+		id.waits = &waits{ready: make(chan struct{}, 1), gone: make(chan struct{})}
+		if id.ended {
+			close(id.waits.gone)
+		}
+	}
+	return id.waits
 }
 
 // PortSpace says what kind of connections ports are for (rdma_create_id(3)).
@@ -103,10 +119,13 @@ func (id *ID) push(e Event) bool {
 	return true
 }
 
-// rouse has one of those who wait in Next look.
+// rouse has one of those who wait in Next look. The caller holds mu.
 func (id *ID) rouse() {
+	if id.waits == nil {
+		return
+	}
 	select {
-	case id.ready <- struct{}{}:
+	case id.waits.ready <- struct{}{}:
 	default:
 	}
 }
@@ -129,15 +148,17 @@ func (id *ID) Next(ctx context.Context) (Event, error) {
 			id.mu.Unlock()
 			return e, nil
 		}
-		id.mu.Unlock()
-		if !led {
+		if !led && !id.ended {
+			id.mu.Unlock()
 			led = true
 			id.lead(ctx)
 			continue
 		}
+		w := id.wait()
+		id.mu.Unlock()
 		select {
-		case <-id.ready:
-		case <-id.gone:
+		case <-w.ready:
+		case <-w.gone:
 			return Event{}, ErrClosed
 		case <-ctx.Done():
 			return Event{}, ctx.Err()
@@ -215,7 +236,9 @@ func (id *ID) end() {
 	events := id.events
 	id.events = nil
 	follower := id.follower
-	close(id.gone)
+	if id.waits != nil {
+		close(id.waits.gone)
+	}
 	id.mu.Unlock()
 	if follower != nil {
 		follower(Event{}, ErrClosed)

@@ -19,29 +19,38 @@ type idleCQs struct {
 // mostIdle is how many are kept.
 const mostIdle = 64
 
-// take returns a CQ of the depth, and how it is given back.
-func (h *home) takeCQ(depth int) (*uverbs.CQ, func() error, error) {
+// lentCQ is one that an endpoint has.
+type lentCQ struct {
+	cq    *uverbs.CQ
+	depth int // as asked for
+	size  int // as it is then
+}
+
+// lend returns a CQ of the depth, to be given back.
+func (h *home) lend(depth int) (lentCQ, error) {
 	cq := h.cqs.get(depth)
 	if cq == nil {
 		var err error
 		if cq, err = h.ctx.CreateCQ(uverbs.CQOptions{Depth: depth}); err != nil {
-			return nil, nil, err
+			return lentCQ{}, err
 		}
 	}
-	size := cq.Cap()
-	return cq, func() error {
-		if cq.Cap() != size { // the program has resized it
-			return cq.Close()
-		}
-		next, err := cq.Recycle()
-		if errors.Is(err, ErrClosed) { // the program has closed it
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return h.cqs.put(depth, next)
-	}, nil
+	return lentCQ{cq, depth, cq.Cap()}, nil
+}
+
+// giveBack ends a loan.
+func (h *home) giveBack(l lentCQ) error {
+	if l.cq.Cap() != l.size { // the program has resized it
+		return l.cq.Close()
+	}
+	next, err := l.cq.Recycle()
+	if errors.Is(err, ErrClosed) { // the program has closed it
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return h.cqs.put(l.depth, next)
 }
 
 func (i *idleCQs) get(depth int) *uverbs.CQ {

@@ -45,6 +45,7 @@ type Loop struct {
 	// Of who waits.
 	ctx       context.Context
 	until     func() bool
+	pending   func() bool // isPending
 	ended     func() bool
 	interrupt func() // while it is in the netpoller; guarded by mu
 }
@@ -56,6 +57,7 @@ func NewLoop() (*Loop, error) {
 		return nil, err
 	}
 	l := &Loop{Channel: c, waiter: make(chan struct{}, 1)}
+	l.pending = l.isPending
 	l.ended = func() bool { return l.until() || l.ctx.Err() != nil }
 	c.loop = l
 	return l, nil
@@ -167,7 +169,7 @@ func (l *Loop) pop() (e Event, ok bool) {
 	return e, true
 }
 
-func (l *Loop) pending() bool {
+func (l *Loop) isPending() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.events) > 0

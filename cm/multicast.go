@@ -72,6 +72,9 @@ func (id *ID) Join(ctx context.Context, group netip.Addr, sendOnly bool) (*Group
 
 // joined waits for the event that says how joining went.
 func (g *Group) joined(ctx context.Context) (Event, error) {
+	g.id.mu.Lock()
+	gone := g.id.wait().gone
+	g.id.mu.Unlock()
 	var waiter chan struct{}
 	l := g.id.ch().loop
 	if l != nil {
@@ -85,7 +88,7 @@ func (g *Group) joined(ctx context.Context) (Event, error) {
 			if err := l.waitInTurn(ctx, func() bool { return len(g.event) > 0 || g.id.isEnded() }); err != nil {
 				return Event{}, err
 			}
-		case <-g.id.gone:
+		case <-gone:
 			return Event{}, ErrClosed
 		case <-ctx.Done():
 			return Event{}, ctx.Err()

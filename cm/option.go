@@ -154,8 +154,8 @@ func (id *ID) handOver(from, to *Channel) {
 	} else if to.loop != nil {
 		id.mu.Lock()
 		events, id.events = id.events, nil
-		id.mu.Unlock()
 		id.rouse() // who waits there does so in vain
+		id.mu.Unlock()
 	}
 	for _, e := range events {
 		to.give(id, e)

@@ -10,6 +10,14 @@ func Bytes[T any](v *T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
 }
 
+// Slice views memory from an offset on as n values, which must hold no pointers and
+// be aligned there.
+func Slice[T any](b []byte, off, n int) []T {
+	var v T
+	size := n * int(unsafe.Sizeof(v))
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b[off:off+size]))), n)
+}
+
 // Pin keeps the memory of b where it is until p is unpinned and returns its
 // address, 0 if b is empty, for a kernel structure that carries it as a
 // number.

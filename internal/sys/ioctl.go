@@ -57,7 +57,7 @@ const (
 )
 
 // memory is what a points to of the caller's that goes along with the message.
-func (a Attr) memory() []byte {
+func (a *Attr) memory() []byte {
 	if k := a.head.kind(); k != in && k != out {
 		return nil
 	}
@@ -131,7 +131,7 @@ const (
 func (f File) Ioctl(c Call) error {
 	n, size := 0, headerSize
 	for i := range c.Attrs {
-		if a := c.Attrs[i]; a.head.kind() != absent {
+		if a := &c.Attrs[i]; a.head.kind() != absent {
 			n++
 			size += attrSize + aligned(a.memory())
 		}
@@ -142,49 +142,47 @@ func (f File) Ioctl(c Call) error {
 	}
 	defer mmap.FreeScratch(scratch)
 	mem := scratch.Bytes()
-	copy(mem, mmap.Bytes(&abi.IbUverbsIoctlHdr{
+	mmap.Slice[abi.IbUverbsIoctlHdr](mem, 0, 1)[0] = abi.IbUverbsIoctlHdr{
 		Length:   uint16(headerSize + n*attrSize),
 		ObjectId: c.Object,
 		MethodId: c.Method,
 		NumAttrs: uint16(n),
 		DriverId: f.Driver,
-	}))
-	at, off := headerSize, headerSize+n*attrSize
+	}
+	attrs := mmap.Slice[abi.IbUverbsAttr](mem, headerSize, n)
+	off, k := headerSize+n*attrSize, 0
 	for i := range c.Attrs {
-		a := c.Attrs[i]
+		a := &c.Attrs[i]
 		if a.head.kind() == absent {
 			continue
 		}
-		attr := abi.IbUverbsAttr{AttrId: a.head.id(), Len: a.head.len(), Flags: a.head.flags()}
+		attr := &attrs[k]
+		k++
+		attr.AttrId, attr.Len, attr.Flags, attr.AttrData = a.head.id(), a.head.len(), a.head.flags(), abi.IbUverbsAttrAttrData{}
 		*attr.Data() = a.data
 		if b := a.memory(); b != nil {
 			*attr.Data() = scratch.Addr() + uint64(off)
 			copy(mem[off:], b)
 			off += aligned(b)
 		}
-		copy(mem[at:], mmap.Bytes(&attr))
-		at += attrSize
 	}
 	if err := ioctl(f.FD, abi.RDMA_VERBS_IOCTL, scratch.Addr()); err != nil {
 		return err
 	}
-	at, off = headerSize, headerSize+n*attrSize
+	off, k = headerSize+n*attrSize, 0
 	for i := range c.Attrs {
-		a := c.Attrs[i]
-		if a.head.kind() == absent {
-			continue
-		}
+		a := &c.Attrs[i]
 		switch a.head.kind() {
+		case absent:
+			continue
 		case out:
 			copy(a.memory(), mem[off:])
 		case made:
-			var attr abi.IbUverbsAttr
-			copy(mmap.Bytes(&attr), mem[at:])
-			handle := uint32(*attr.Data())
+			handle := uint32(*attrs[k].Data())
 			copy(unsafe.Slice(a.p, 4), mmap.Bytes(&handle))
 		}
 		off += aligned(a.memory())
-		at += attrSize
+		k++
 	}
 	return nil
 }
