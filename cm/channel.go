@@ -184,6 +184,20 @@ func (c *Channel) give(id *ID, e Event) bool {
 	return true
 }
 
+// alone says that nobody wants events before who wants those of the ID asks again:
+// it is the only one, nobody sleeps for it or follows it, and no requests for
+// connections can come that there may be too many of.
+func (c *Channel) alone(id *ID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.ids) > 1 || c.ids[id.uid] != id {
+		return false
+	}
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.waits == nil && id.follower == nil && id.backlog == 0
+}
+
 // add makes the ID of a kernel handle. The caller holds c.mu.
 func (c *Channel) add(handle uint32, space PortSpace) *ID {
 	id := &ID{uid: lastNumber.Add(1), handle: handle, space: space}

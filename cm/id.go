@@ -84,7 +84,11 @@ func (c *Channel) NewID() (*ID, error) { return c.NewIDIn(PortSpaceTCP) }
 func (c *Channel) NewIDIn(space PortSpace) (*ID, error) {
 	c.mu.Lock()
 	id := c.add(0, space)
+	others := len(c.ids) > 1
 	c.mu.Unlock()
+	if others {
+		c.file.Resume()
+	}
 	typ := uverbs.RC
 	if space.datagram() {
 		typ = uverbs.UD
@@ -156,6 +160,7 @@ func (id *ID) Next(ctx context.Context) (Event, error) {
 		}
 		w := id.wait()
 		id.mu.Unlock()
+		id.ch().file.Resume()
 		select {
 		case <-w.ready:
 		case <-w.gone:
@@ -176,7 +181,7 @@ func (id *ID) lead(ctx context.Context) {
 		defer id.mu.Unlock()
 		return len(id.events) > 0 || id.ended || ctx.Err() != nil
 	}
-	c.file.Lead(ended, c.taker)
+	c.file.Lead(ended, func() bool { return c.alone(id) }, c.taker)
 }
 
 // follow has f called with each event from now on, in order, by whoever sorts
@@ -194,6 +199,7 @@ func (id *ID) follow(f func(Event, error)) {
 		if len(events) == 0 {
 			id.follower = f
 			id.mu.Unlock()
+			id.ch().file.Resume()
 			return
 		}
 		id.mu.Unlock()

@@ -142,3 +142,36 @@ func TestClosedID(t *testing.T) {
 		}
 	}
 }
+
+// TestSleepers has goroutines wait for the events of the only ID on a channel, until
+// they sleep: one, and one more, of which the one that leads leaves the next event to
+// the other.
+func TestSleepers(t *testing.T) {
+	labtest.Require(t)
+	ch := labtest.Must(cm.NewChannel())(t)
+	labtest.Close(t, ch)
+	for i := range 20 {
+		ctx := within(t, 10*time.Second)
+		id := labtest.Must(ch.NewID())(t)
+		events := make(chan error, 2)
+		next := func() {
+			_, err := id.Next(ctx)
+			events <- err
+		}
+		then := []func() error{id.Close}
+		go next()
+		time.Sleep(30 * time.Millisecond) // it sleeps by now
+		if i%2 > 0 {
+			then = append([]func() error{func() error { return id.ResolveRoute(time.Second) }}, then...)
+			go next()
+		}
+		if err := id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(labtest.Addr+":9"), time.Second); err != nil {
+			t.Fatal(err)
+		}
+		for _, then := range then {
+			if err := errors.Join(<-events, then()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

@@ -75,6 +75,7 @@ func (g *Group) joined(ctx context.Context) (Event, error) {
 	g.id.mu.Lock()
 	gone := g.id.wait().gone
 	g.id.mu.Unlock()
+	g.id.ch().file.Resume()
 	var waiter chan struct{}
 	l := g.id.ch().loop
 	if l != nil {

@@ -143,6 +143,7 @@ func (id *ID) Migrate(to *Channel) error {
 		return ErrClosed
 	}
 	id.handOver(from, to)
+	to.file.Resume()
 	return to.drain() // the kernel moves events but wakes nobody
 }
 

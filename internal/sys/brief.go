@@ -45,6 +45,7 @@ func (e *EventFile) waitBriefly(ended func() bool) {
 // leader is the Lead that is under way, kept so that it allocates nothing.
 type leader struct {
 	ended func() bool
+	rest  func() bool
 	op    func(fd int) error
 	stop  func() bool
 	run   func(uintptr)
@@ -54,8 +55,8 @@ func (e *EventFile) prepareLeader() {
 	l := &e.leader
 	l.stop = func() bool { return l.ended() || e.closing.Load() }
 	l.run = func(uintptr) {
-		e.lead(true)
-		defer e.lead(false)
+		e.lead()
+		defer e.unlead()
 		for !l.stop() && e.awaitReadable(l.stop) && l.op(e.fd) == nil {
 		}
 	}
@@ -63,23 +64,44 @@ func (e *EventFile) prepareLeader() {
 
 // Lead has the caller wait in place of who is in Do, for a moment or until ended
 // says so, and calls op whenever the file is readable. It does nothing if another
-// such wait is under way.
-func (e *EventFile) Lead(ended func() bool, op func(fd int) error) {
+// such wait is under way. If rest says so in the end, nobody wants what comes next
+// before the next Lead or [EventFile.Resume], and Do goes on sleeping: nil never does.
+func (e *EventFile) Lead(ended, rest func() bool, op func(fd int) error) {
 	if !brief.CompareAndSwap(false, true) {
 		return
 	}
-	e.leader.ended, e.leader.op = ended, op
-	e.raw.Control(e.leader.run)
-	e.leader.ended, e.leader.op = nil, nil
+	l := &e.leader
+	l.ended, l.rest, l.op = ended, rest, op
+	e.raw.Control(l.run)
+	l.ended, l.rest, l.op = nil, nil, nil
 	brief.Store(false)
 }
 
-// lead has Do take nothing, or begin again: what is there by then it is told of.
-func (e *EventFile) lead(led bool) {
+// lead has Do take nothing.
+func (e *EventFile) lead() {
 	e.taking.Lock()
 	defer e.taking.Unlock()
-	e.led = led
-	e.watch.turn(!led && e.doing)
+	e.led = true
+	e.watch.turn(false)
+}
+
+// unlead has Do begin again: what is there by then it is told of.
+func (e *EventFile) unlead() {
+	e.taking.Lock()
+	defer e.taking.Unlock()
+	e.led = false
+	if e.doing && (e.leader.rest == nil || !e.leader.rest()) {
+		e.watch.turn(true)
+	}
+}
+
+// Resume ends a rest.
+func (e *EventFile) Resume() {
+	e.taking.Lock()
+	defer e.taking.Unlock()
+	if e.doing && !e.led {
+		e.watch.turn(true)
+	}
 }
 
 func (e *EventFile) awaitReadable(ended func() bool) bool {
