@@ -120,6 +120,9 @@ func (c *Channel) takeInTurn(fd int) error {
 	return err
 }
 
+// poll takes an event, if there is one.
+func (c *Channel) poll() { c.file.Control(c.taker) }
+
 // drain delivers the events there are. The caller holds c.turn.
 func (c *Channel) drain() error {
 	return c.file.Control(func(fd int) error {

@@ -98,6 +98,7 @@ func (d *Dialer) attempt(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, 
 	if err != nil {
 		return nil, err
 	}
+	ch.poll() // the route is resolved by now, or will not be at once
 	if _, err := id.await(ctx, RouteResolved); err != nil {
 		e.Close()
 		return nil, fmt.Errorf("resolve route: %w", err)

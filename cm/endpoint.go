@@ -87,7 +87,7 @@ type Endpoint struct {
 
 	closeOnce sync.Once
 	closeErr  error
-	forget    func() // tells the listener, if there is one
+	listener  *Listener // which accepted it, if one did
 }
 
 // newEndpoint makes the verbs objects for id and takes over free, which it
@@ -372,8 +372,8 @@ func (e *Endpoint) Close() error {
 	e.closeOnce.Do(func() {
 		e.end(ErrClosed, e.shared) // where nothing is shared, nobody would see what is flushed
 		e.closeErr = e.free()
-		if e.forget != nil {
-			e.forget()
+		if e.listener != nil {
+			e.listener.forget(e)
 		}
 	})
 	return e.closeErr

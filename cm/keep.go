@@ -3,6 +3,8 @@ package cm
 import (
 	"sync"
 	"time"
+
+	"github.com/goverbs/verbs/internal/sys"
 )
 
 // keepFor is how long what connections share stays open when the last of them
@@ -12,14 +14,14 @@ const keepFor = 250 * time.Millisecond
 
 // quiet is how long ago something was last used.
 type quiet struct {
-	since time.Time
-	look  *time.Timer // whether that is keepFor ago, if it is pending
+	since time.Duration // by sys.Monotonic
+	look  *time.Timer   // whether that is keepFor ago, if it is pending
 }
 
 // touch notes a use, and says whether nobody waits yet for there to be none. The
 // caller holds the lock that watch is given.
 func (q *quiet) touch() bool {
-	q.since = time.Now()
+	q.since = sys.Monotonic()
 	return q.look == nil // setting a timer for each connection would cost more than counting
 }
 
@@ -29,7 +31,7 @@ func (q *quiet) watch(lock sync.Locker, over func()) {
 	q.look = time.AfterFunc(keepFor, func() {
 		lock.Lock()
 		defer lock.Unlock()
-		if left := keepFor - time.Since(q.since); left > 0 {
+		if left := keepFor - (sys.Monotonic() - q.since); left > 0 {
 			q.look.Reset(left)
 			return
 		}

@@ -161,11 +161,13 @@ func (l *Listener) track(e *Endpoint) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns[e] = struct{}{}
-	e.forget = func() {
-		l.mu.Lock()
-		delete(l.conns, e)
-		l.mu.Unlock()
-	}
+	e.listener = l
+}
+
+func (l *Listener) forget(e *Endpoint) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.conns, e)
 }
 
 // Request is a connection that a peer asks for. It must be accepted or

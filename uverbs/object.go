@@ -181,6 +181,12 @@ func (o *object) hand(op string, take func(parents []*object) error) error {
 }
 
 func (o *object) childless(op string) error {
+	o.tree.Lock()
+	none := o.children.none()
+	o.tree.Unlock()
+	if none {
+		return nil
+	}
 	if names := o.childNames(); len(names) > 0 {
 		return o.fail(op, fmt.Errorf("%w by %s", ErrInUse, strings.Join(names, ", ")))
 	}

@@ -65,17 +65,16 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	case opt.SendCQ.ctx != p.ctx || opt.RecvCQ.ctx != p.ctx:
 		return nil, p.obj.fail(op, fmt.Errorf("CQ of another context: %w", unix.EINVAL))
 	}
-	parents := append(make([]*object, 0, 4), p.obj, opt.SendCQ.obj)
+	life := new(qpLife)
+	parents := append(life.room[:0], p.obj, opt.SendCQ.obj)
 	if opt.RecvCQ != opt.SendCQ {
 		parents = append(parents, opt.RecvCQ.obj)
 	}
-	var srq uint32
 	if opt.SRQ != nil {
 		if opt.SRQ.pd.ctx != p.ctx {
 			return nil, p.obj.fail(op, fmt.Errorf("SRQ of another context: %w", unix.EINVAL))
 		}
 		parents = append(parents, opt.SRQ.obj)
-		srq = opt.SRQ.handle
 		opt.Cap.MaxRecvWR, opt.Cap.MaxRecvSGE = 0, 0
 	}
 	if err := enterAll(op, parents); err != nil {
@@ -83,50 +82,16 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	}
 	defer exitAll(parents)
 
-	core, id := p.ctx.contextCore, p.ctx.lastID.Add(1)
-	q := &QP{pd: p, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, srq: opt.SRQ}
-	made := false
-	create := func(uhw provider.UHW) (provider.QPInfo, error) {
-		want := abi.IbUverbsQpCap{
-			MaxSendWr: opt.Cap.MaxSendWR, MaxRecvWr: opt.Cap.MaxRecvWR,
-			MaxSendSge: opt.Cap.MaxSendSGE, MaxRecvSge: opt.Cap.MaxRecvSGE,
-			MaxInlineData: opt.Cap.MaxInline,
-		}
-		var flags uint64
-		if opt.SignalAll {
-			flags = abi.IB_UVERBS_QP_CREATE_SQ_SIG_ALL
-		}
-		var got abi.IbUverbsQpCap
-		err := core.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_QP, Method: abi.UVERBS_METHOD_QP_CREATE, Attrs: []sys.Attr{
-			sys.New(abi.UVERBS_ATTR_CREATE_QP_HANDLE, &q.handle),
-			sys.Handle(abi.UVERBS_ATTR_CREATE_QP_PD_HANDLE, p.handle),
-			sys.Handle(abi.UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE, opt.SendCQ.handle),
-			sys.Handle(abi.UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE, opt.RecvCQ.handle),
-			sys.Handle(abi.UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, srq).If(opt.SRQ != nil),
-			sys.In(abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE, &id),
-			sys.In(abi.UVERBS_ATTR_CREATE_QP_CAP, &want),
-			sys.Const(abi.UVERBS_ATTR_CREATE_QP_TYPE, uint64(opt.Type)),
-			sys.Const(abi.UVERBS_ATTR_CREATE_QP_FLAGS, flags).If(flags != 0),
-			sys.Out(abi.UVERBS_ATTR_CREATE_QP_RESP_CAP, &got),
-			sys.Out(abi.UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &q.num),
-			sys.InBytes(abi.UVERBS_ATTR_UHW_IN, uhw.In),
-			sys.OutBytes(abi.UVERBS_ATTR_UHW_OUT, uhw.Out),
-		}})
-		made = err == nil
-		q.cap = QPCap{
-			MaxSendWR: got.MaxSendWr, MaxRecvWR: got.MaxRecvWr,
-			MaxSendSGE: got.MaxSendSge, MaxRecvSGE: got.MaxRecvSge,
-			MaxInline: got.MaxInlineData,
-		}
-		return provider.QPInfo{Handle: q.handle, QPNum: q.num, Cap: q.cap}, err
-	}
+	core := p.ctx.contextCore
+	q := &QP{pd: p, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, srq: opt.SRQ, cap: opt.Cap}
+	m := &qpMaker{QP: q, id: core.lastID.Add(1), signalAll: opt.SignalAll}
 	send, recv, err := core.driver.CreateQP(core.provider(), provider.QPInit{
-		Type: opt.Type, Cap: &opt.Cap, SignalAll: opt.SignalAll, SharedRecv: opt.SRQ != nil,
+		Type: opt.Type, Cap: &q.cap, SignalAll: opt.SignalAll, SharedRecv: opt.SRQ != nil,
 		SendCQ: opt.SendCQ.queue, RecvCQ: opt.RecvCQ.queue,
-	}, create)
-	handle := q.handle
+	}, m.make)
+	id, handle := m.id, q.handle
 	if err != nil {
-		if made {
+		if m.made {
 			core.destroyQP(handle)
 		}
 		return nil, p.obj.fail(op, err)
@@ -141,16 +106,64 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	if recv != nil {
 		q.cap.MaxRecvWR = uint32(recv.Cap())
 	}
-	life := &qpLife{core: core, handle: handle, id: id, send: send, recv: recv}
+	life.core, life.handle, life.id, life.send, life.recv = core, handle, id, send, recv
 	life.begin(p.obj.device, name{"QP %d", q.num}, life, parents)
 	q.obj = &life.object
 	core.registry.add(id, entry{obj: q.obj, qp: weak.Make(q)})
 	return q, nil
 }
 
+// qpMaker makes the kernel's QP, as its driver wants it.
+type qpMaker struct {
+	*QP       // whose cap is what is asked for, and then what was made
+	id        uint64
+	signalAll bool
+	made      bool
+}
+
+func (m *qpMaker) make(uhw provider.UHW) (provider.QPInfo, error) {
+	want := abi.IbUverbsQpCap{
+		MaxSendWr: m.cap.MaxSendWR, MaxRecvWr: m.cap.MaxRecvWR,
+		MaxSendSge: m.cap.MaxSendSGE, MaxRecvSge: m.cap.MaxRecvSGE,
+		MaxInlineData: m.cap.MaxInline,
+	}
+	var flags uint64
+	if m.signalAll {
+		flags = abi.IB_UVERBS_QP_CREATE_SQ_SIG_ALL
+	}
+	var srq uint32
+	if m.srq != nil {
+		srq = m.srq.handle
+	}
+	var got abi.IbUverbsQpCap
+	err := m.pd.ctx.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_QP, Method: abi.UVERBS_METHOD_QP_CREATE, Attrs: []sys.Attr{
+		sys.New(abi.UVERBS_ATTR_CREATE_QP_HANDLE, &m.handle),
+		sys.Handle(abi.UVERBS_ATTR_CREATE_QP_PD_HANDLE, m.pd.handle),
+		sys.Handle(abi.UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE, m.sendCQ.handle),
+		sys.Handle(abi.UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE, m.recvCQ.handle),
+		sys.Handle(abi.UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, srq).If(m.srq != nil),
+		sys.In(abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE, &m.id),
+		sys.In(abi.UVERBS_ATTR_CREATE_QP_CAP, &want),
+		sys.Const(abi.UVERBS_ATTR_CREATE_QP_TYPE, uint64(m.typ)),
+		sys.Const(abi.UVERBS_ATTR_CREATE_QP_FLAGS, flags).If(flags != 0),
+		sys.Out(abi.UVERBS_ATTR_CREATE_QP_RESP_CAP, &got),
+		sys.Out(abi.UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &m.num),
+		sys.InBytes(abi.UVERBS_ATTR_UHW_IN, uhw.In),
+		sys.OutBytes(abi.UVERBS_ATTR_UHW_OUT, uhw.Out),
+	}})
+	m.made = err == nil
+	m.cap = QPCap{
+		MaxSendWR: got.MaxSendWr, MaxRecvWR: got.MaxRecvWr,
+		MaxSendSGE: got.MaxSendSge, MaxRecvSGE: got.MaxRecvSge,
+		MaxInline: got.MaxInlineData,
+	}
+	return provider.QPInfo{Handle: m.handle, QPNum: m.num, Cap: m.cap}, err
+}
+
 // qpLife is what is left of a QP that the program has forgotten.
 type qpLife struct {
 	object
+	room   [4]*object // for its parents
 	core   *contextCore
 	handle uint32
 	id     uint64

@@ -29,7 +29,7 @@ const (
 // a time, and the others go to the netpoller at once.
 var brief struct {
 	atomic.Bool
-	yielded time.Time // to the scheduler, for the last time
+	yielded time.Duration // to the scheduler, for the last time, by Monotonic
 }
 
 // waitBriefly waits for the file to be readable, for a moment or until ended
@@ -105,9 +105,9 @@ func (e *EventFile) Resume() {
 }
 
 func (e *EventFile) awaitReadable(ended func() bool) bool {
-	begin := time.Now()
-	for slice := shortest; ; {
-		if now := time.Now(); now.Sub(brief.yielded) > still {
+	begin := Monotonic()
+	for now, slice := begin, shortest; ; {
+		if now-brief.yielded > still {
 			brief.yielded = now
 			runtime.Gosched()
 		}
@@ -116,10 +116,10 @@ func (e *EventFile) awaitReadable(ended func() bool) bool {
 		if n, err := unix.Ppoll(fds[:], &limit, nil); n != 0 || err != nil {
 			return n > 0
 		}
-		waited := time.Since(begin)
-		if ended() || waited >= briefly {
+		now = Monotonic()
+		if ended() || now-begin >= briefly {
 			return false
 		}
-		slice = min(max(waited, shortest), longest)
+		slice = min(max(now-begin, shortest), longest)
 	}
 }
