@@ -54,11 +54,13 @@ func sockaddr(ap netip.AddrPort) (s abi.KernelSockaddrStorage, size uint16, err 
 	switch a := ap.Addr(); {
 	case a.Is4():
 		*s.SsFamily() = unix.AF_INET
-		copy(b[4:], a.AsSlice())
+		ip := a.As4()
+		copy(b[4:], ip[:])
 		return s, unix.SizeofSockaddrInet4, nil
 	case a.Is6():
 		*s.SsFamily() = unix.AF_INET6
-		copy(b[8:], a.AsSlice())
+		ip := a.As16()
+		copy(b[8:], ip[:])
 		if a.Zone() != "" {
 			scope, err := zone(a.Zone())
 			if err != nil {

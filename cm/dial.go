@@ -154,7 +154,7 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 	var ev Event
 	if e.iwarp {
 		ev, abandoned, err = connectIWARP(ctx, e, d.connParam(e))
-	} else if err = e.id.Connect(d.connParam(e)); err == nil {
+	} else if err = e.connect(d.connParam(e)); err == nil {
 		ev, err = e.id.await(ctx, ConnectResponse, Established)
 	}
 	if err != nil {

@@ -203,6 +203,14 @@ func (e *Endpoint) makeCQs(events bool, size uverbs.QPCap) error {
 	return create(&e.RecvCQ, size.MaxRecvWR)
 }
 
+// connect asks the peer for the connection.
+func (e *Endpoint) connect(p ConnParam) error {
+	if e.iwarp {
+		return e.id.Connect(p)
+	}
+	return e.id.connect(p)
+}
+
 // activate moves the QP from INIT to RTS. What the peer may do the connection
 // manager of the dialing side knows only now, not when the QP went to INIT.
 func (e *Endpoint) activate(accepting *Options) error {

@@ -416,13 +416,18 @@ func (p *ConnParam) put(a *abi.RdmaUcmConnParam) error {
 // Connect asks for a connection. ConnectResponse, which [ID.Establish] answers,
 // Established, or an event of failure follows.
 func (id *ID) Connect(p ConnParam) error {
+	// siw waits for TCP's handshake here. A signal would end that, and the kernel
+	// begin anew; the listener's siw would take the end of the first for its own.
+	return sys.Uninterrupted(func() error { return id.connect(p) })
+}
+
+// connect is Connect that signals may interrupt, which on RoCE does no harm.
+func (id *ID) connect(p ConnParam) error {
 	req := abi.RdmaUcmConnect{Id: id.handle, Ece: p.ECE.abi()}
 	if err := p.put(&req.ConnParam); err != nil {
 		return err
 	}
-	// siw waits for TCP's handshake here. A signal would end that, and the kernel
-	// begin anew; the listener's siw would take the end of the first for its own.
-	err := sys.Uninterrupted(func() error { return do(id, abi.RDMA_USER_CM_CMD_CONNECT, &req) })
+	err := do(id, abi.RDMA_USER_CM_CMD_CONNECT, &req)
 	most := roceRequest
 	if id.space.datagram() {
 		most = roceDatagramRequest

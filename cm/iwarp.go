@@ -29,7 +29,7 @@ func isIWARP(c *uverbs.Context) bool { return strings.HasSuffix(c.Device().NodeT
 // peers break off handshakes may release itself once too often, and break, so
 // they are not broken off.)
 func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, abandoned bool, err error) {
-	leave, err := enterQueue(ctx, e.route.Remote)
+	q, err := enterQueue(ctx, e.route.Remote)
 	if err != nil {
 		return ev, false, err
 	}
@@ -37,7 +37,7 @@ func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, aban
 		if err = e.id.Connect(p); err == nil {
 			ev, err = e.id.await(ctx, Established)
 		}
-		leave()
+		q.leave()
 		e.QP.HoldSends(time.Now().Add(settle))
 		return ev, false, err
 	}
@@ -49,7 +49,7 @@ func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, aban
 			ev, err = e.id.await(ctx, Established)
 		}
 		if err == nil || ctx.Err() == nil {
-			leave()
+			q.leave()
 			e.QP.HoldSends(time.Now().Add(settle))
 			return ev, false, err
 		}
@@ -61,7 +61,7 @@ func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, aban
 			e.id.await(context.Background(), Established)
 		}
 		e.Close()
-		leave()
+		q.leave()
 	})
 	return ev, true, ctx.Err()
 }
@@ -84,36 +84,54 @@ const iwarpAtOnce = 32
 // answer holds up no others.
 var queues = struct {
 	sync.Mutex
-	m map[netip.AddrPort]*queue
+	m     map[netip.AddrPort]*queue
+	spare *queue // of nobody
 }{m: map[netip.AddrPort]*queue{}}
 
 type queue struct {
+	addr  netip.AddrPort
 	slots chan struct{}
 	users int
 }
 
-// enterQueue waits for a turn to dial an address.
-func enterQueue(ctx context.Context, addr netip.AddrPort) (leave func(), err error) {
+// enterQueue waits for a turn to dial an address, which leave ends.
+func enterQueue(ctx context.Context, addr netip.AddrPort) (*queue, error) {
+	q := queueTo(addr)
+	select {
+	case q.slots <- struct{}{}:
+		return q, nil
+	case <-ctx.Done():
+		q.quit()
+		return nil, ctx.Err()
+	}
+}
+
+// queueTo is the queue of an address, with the caller in it until quit.
+func queueTo(addr netip.AddrPort) *queue {
 	queues.Lock()
+	defer queues.Unlock()
 	q := queues.m[addr]
 	if q == nil {
-		q = &queue{slots: make(chan struct{}, iwarpAtOnce)}
+		if q, queues.spare = queues.spare, nil; q == nil {
+			q = &queue{slots: make(chan struct{}, iwarpAtOnce)}
+		}
+		q.addr = addr
 		queues.m[addr] = q
 	}
 	q.users++
-	queues.Unlock()
-	quit := func() {
-		queues.Lock()
-		defer queues.Unlock()
-		if q.users--; q.users == 0 {
-			delete(queues.m, addr)
-		}
-	}
-	select {
-	case q.slots <- struct{}{}:
-		return func() { <-q.slots; quit() }, nil
-	case <-ctx.Done():
-		quit()
-		return nil, ctx.Err()
+	return q
+}
+
+func (q *queue) leave() {
+	<-q.slots
+	q.quit()
+}
+
+func (q *queue) quit() {
+	queues.Lock()
+	defer queues.Unlock()
+	if q.users--; q.users == 0 {
+		delete(queues.m, q.addr)
+		queues.spare = q
 	}
 }

@@ -197,7 +197,7 @@ func (e *Event) Connect(opt Options) (*Endpoint, error) {
 	if e.Type != RouteResolved {
 		return nil, fail(op, e.Type.String(), unix.EINVAL)
 	}
-	return e.ID.begin(op, nil, &opt, func(ep *Endpoint) error { return e.ID.Connect(opt.connParam(ep)) })
+	return e.ID.begin(op, nil, &opt, func(ep *Endpoint) error { return ep.connect(opt.connParam(ep)) })
 }
 
 // Accept makes an endpoint for the connection that a [ConnectRequest] event asks for
