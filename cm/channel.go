@@ -28,6 +28,17 @@ type Channel struct {
 
 	mu  sync.Mutex
 	ids map[uint64]*ID // by the number the kernel knows them, or their groups, by
+
+	leader leader
+}
+
+// leader is who takes up a channel's events in place of the dispatcher, kept so that
+// it allocates nothing.
+type leader struct {
+	busy        atomic.Bool
+	id          *ID
+	ctx         context.Context
+	ended, rest func() bool
 }
 
 // lastNumber numbers channels, IDs and groups. Numbers are never used twice, so
@@ -61,6 +72,9 @@ func openChannel() (*Channel, error) {
 	}
 	c := &Channel{file: file, done: make(chan struct{}), num: lastNumber.Add(1), getter: g, ids: map[uint64]*ID{}}
 	c.taker = c.take
+	l := &c.leader
+	l.ended = func() bool { return l.id.hasEvents() || l.ctx.Err() != nil }
+	l.rest = func() bool { return c.alone(l.id) }
 	return c, nil
 }
 
@@ -118,6 +132,20 @@ func (c *Channel) takeInTurn(fd int) error {
 		c.deliver(&c.getter.resp)
 	}
 	return err
+}
+
+// lead takes up the channel's events for a moment, or until there is one for the ID:
+// as much as a thread that is not woken, which on the way to a connection is most of
+// the time.
+func (c *Channel) lead(ctx context.Context, id *ID) {
+	l := &c.leader
+	if !l.busy.CompareAndSwap(false, true) {
+		return
+	}
+	l.id, l.ctx = id, ctx
+	c.file.Lead(l.ended, l.rest, c.taker)
+	l.id, l.ctx = nil, nil
+	l.busy.Store(false)
 }
 
 // poll takes an event, if there is one.
@@ -198,7 +226,7 @@ func (c *Channel) alone(id *ID) bool {
 	}
 	id.mu.Lock()
 	defer id.mu.Unlock()
-	return id.waits == nil && id.follower == nil && id.backlog == 0
+	return id.ready == nil && id.follower == nil && id.backlog == 0
 }
 
 // add makes the ID of a kernel handle. The caller holds c.mu.

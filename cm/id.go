@@ -45,24 +45,19 @@ type ID struct {
 	groups   map[uint64]*Group
 	backlog  int // of a listener: events that may wait
 	ended    bool
-	waits    *waits // nil if nobody has waited yet
+	room     [1]Event      // for events: there is seldom more than one
+	ready    chan struct{} // has a token while there may be events, closed with the ID; nil if nobody has waited yet
 }
 
-// waits are how those who wait are woken.
-type waits struct {
-	ready chan struct{} // has a token while there may be events
-	gone  chan struct{} // closed with the ID or its channel
-}
-
-// wait returns the ID's waits. The caller holds mu.
-func (id *ID) wait() *waits {
-	if id.waits == nil {
-		id.waits = &waits{ready: make(chan struct{}, 1), gone: make(chan struct{})}
+// waiting returns ready. The caller holds mu.
+func (id *ID) waiting() chan struct{} {
+	if id.ready == nil {
+		id.ready = make(chan struct{}, 1)
 		if id.ended {
-			close(id.waits.gone)
+			close(id.ready)
 		}
 	}
-	return id.waits
+	return id.ready
 }
 
 // PortSpace says what kind of connections ports are for (rdma_create_id(3)).
@@ -118,6 +113,9 @@ func (id *ID) push(e Event) bool {
 	if id.ended || e.Type == ConnectRequest && id.backlog > 0 && len(id.events) >= id.backlog {
 		return false
 	}
+	if id.events == nil {
+		id.events = id.room[:0]
+	}
 	id.events = append(id.events, e)
 	id.rouse()
 	return true
@@ -125,11 +123,11 @@ func (id *ID) push(e Event) bool {
 
 // rouse has one of those who wait in Next look. The caller holds mu.
 func (id *ID) rouse() {
-	if id.waits == nil {
+	if id.ready == nil || id.ended {
 		return
 	}
 	select {
-	case id.waits.ready <- struct{}{}:
+	case id.ready <- struct{}{}:
 	default:
 	}
 }
@@ -152,36 +150,25 @@ func (id *ID) Next(ctx context.Context) (Event, error) {
 			id.mu.Unlock()
 			return e, nil
 		}
-		if !led && !id.ended {
+		if id.ended {
+			id.mu.Unlock()
+			return Event{}, ErrClosed
+		}
+		if !led {
 			id.mu.Unlock()
 			led = true
-			id.lead(ctx)
+			id.ch().lead(ctx, id)
 			continue
 		}
-		w := id.wait()
+		ready := id.waiting()
 		id.mu.Unlock()
 		id.ch().file.Resume()
 		select {
-		case <-w.ready:
-		case <-w.gone:
-			return Event{}, ErrClosed
+		case <-ready:
 		case <-ctx.Done():
 			return Event{}, ctx.Err()
 		}
 	}
-}
-
-// lead takes up the channel's events for a moment, or until there is one for
-// the ID: as much as a thread that is not woken, which on the way to a
-// connection is most of the time.
-func (id *ID) lead(ctx context.Context) {
-	c := id.ch()
-	ended := func() bool {
-		id.mu.Lock()
-		defer id.mu.Unlock()
-		return len(id.events) > 0 || id.ended || ctx.Err() != nil
-	}
-	c.file.Lead(ended, func() bool { return c.alone(id) }, c.taker)
 }
 
 // follow has f called with each event from now on, in order, by whoever sorts
@@ -225,6 +212,13 @@ func (id *ID) await(ctx context.Context, want ...EventType) (Event, error) {
 	}
 }
 
+// hasEvents says whether Next would return.
+func (id *ID) hasEvents() bool {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return len(id.events) > 0 || id.ended
+}
+
 func (id *ID) isEnded() bool {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -242,12 +236,17 @@ func (id *ID) end() {
 	events := id.events
 	id.events = nil
 	follower := id.follower
-	if id.waits != nil {
-		close(id.waits.gone)
+	groups := id.groups
+	id.groups = nil
+	if id.ready != nil {
+		close(id.ready)
 	}
 	id.mu.Unlock()
 	if follower != nil {
 		follower(Event{}, ErrClosed)
+	}
+	for _, g := range groups {
+		close(g.gone)
 	}
 	for _, e := range events {
 		if e.NewID != nil {
@@ -260,18 +259,25 @@ func (id *ID) end() {
 }
 
 func (id *ID) forget() {
+	numbers := id.numbers()
 	c := id.ch()
-	id.mu.Lock()
-	groups := id.groups
-	id.groups = nil
-	id.mu.Unlock()
 	c.mu.Lock()
-	delete(c.ids, id.uid)
-	for uid := range groups {
-		delete(c.ids, uid)
+	for _, n := range numbers {
+		delete(c.ids, n)
 	}
 	c.mu.Unlock()
 	id.end()
+}
+
+// numbers are what the kernel knows the ID and its groups by.
+func (id *ID) numbers() []uint64 {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	numbers := []uint64{id.uid}
+	for uid := range id.groups {
+		numbers = append(numbers, uid)
+	}
+	return numbers
 }
 
 // ch is the channel that the ID is on.

@@ -15,7 +15,8 @@ type Group struct {
 	id     *ID
 	uid    uint64
 	handle uint32
-	event  chan Event // the one that says how joining went
+	event  chan Event    // the one that says how joining went
+	gone   chan struct{} // closed with the ID
 	left   atomic.Bool
 
 	// Known once joined:
@@ -29,12 +30,16 @@ type Group struct {
 // receive nothing. The QP is the caller's to attach, see
 // [uverbs.QP.AttachMulticast].
 func (id *ID) Join(ctx context.Context, group netip.Addr, sendOnly bool) (*Group, error) {
-	g := &Group{id: id, uid: lastNumber.Add(1), event: make(chan Event, 1)}
+	g := &Group{id: id, uid: lastNumber.Add(1), event: make(chan Event, 1), gone: make(chan struct{})}
 	sa, size, err := sockaddr(netip.AddrPortFrom(group, 0))
 	if err != nil {
 		return nil, fail("join", group.String(), err)
 	}
 	id.mu.Lock()
+	if id.ended {
+		id.mu.Unlock()
+		return nil, fail("join", group.String(), ErrClosed)
+	}
 	if id.groups == nil {
 		id.groups = map[uint64]*Group{}
 	}
@@ -72,9 +77,6 @@ func (id *ID) Join(ctx context.Context, group netip.Addr, sendOnly bool) (*Group
 
 // joined waits for the event that says how joining went.
 func (g *Group) joined(ctx context.Context) (Event, error) {
-	g.id.mu.Lock()
-	gone := g.id.wait().gone
-	g.id.mu.Unlock()
 	g.id.ch().file.Resume()
 	var waiter chan struct{}
 	l := g.id.ch().loop
@@ -89,7 +91,7 @@ func (g *Group) joined(ctx context.Context) (Event, error) {
 			if err := l.waitInTurn(ctx, func() bool { return len(g.event) > 0 || g.id.isEnded() }); err != nil {
 				return Event{}, err
 			}
-		case <-gone:
+		case <-g.gone:
 			return Event{}, ErrClosed
 		case <-ctx.Done():
 			return Event{}, ctx.Err()

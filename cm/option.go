@@ -118,12 +118,7 @@ func (id *ID) Migrate(to *Channel) error {
 	if err != nil {
 		return fail("migrate ID", "", err)
 	}
-	numbers := []uint64{id.uid}
-	id.mu.Lock()
-	for uid := range id.groups {
-		numbers = append(numbers, uid)
-	}
-	id.mu.Unlock()
+	numbers := id.numbers()
 	from.mu.Lock()
 	for _, n := range numbers {
 		delete(from.ids, n)
