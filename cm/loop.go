@@ -63,9 +63,6 @@ func NewLoop() (*Loop, error) {
 	return l, nil
 }
 
-// Close closes the loop as [Channel.Close] closes a channel.
-func (l *Loop) Close() error { return l.Channel.Close() }
-
 // Next waits for the next event. The endpoint that it is about, if there is one,
 // has been told: [ConnectResponse] has been answered, and comes as Established, and
 // one that the peer has disconnected has ended.
@@ -201,8 +198,8 @@ func (e *Event) Connect(opt Options) (*Endpoint, error) {
 }
 
 // Accept makes an endpoint for the connection that a [ConnectRequest] event asks for
-// and answers: [Established], or an event of failure, follows. If it fails, the
-// request is rejected.
+// and answers: [Established], or an event of failure, follows, but for datagrams
+// nothing does. If it fails, the request is rejected.
 func (e *Event) Accept(opt Options) (*Endpoint, error) {
 	const op = "accept from"
 	if e.Type != ConnectRequest {

@@ -287,3 +287,54 @@ func TestLoopJoin(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestLoopDatagrams has endpoints for datagrams made and one send to the other.
+func TestLoopDatagrams(t *testing.T) {
+	labtest.Require(t)
+	ctx := within(t, 20*time.Second)
+	loop := labtest.Must(cm.NewLoop())(t)
+	labtest.Close(t, loop)
+	l, client := labtest.Must(loop.NewIDIn(cm.PortSpaceUDP))(t), labtest.Must(loop.NewIDIn(cm.PortSpaceUDP))(t)
+	labtest.Close(t, l)
+	if err := errors.Join(l.Bind(netip.MustParseAddrPort(labtest.Addr+":0")), l.Listen(0)); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.ResolveAddr(netip.AddrPort{}, labtest.Must(l.Route())(t).Local, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	var server *cm.Datagrams
+	opt := cm.Options{Events: true}
+	for up := false; !up; {
+		ev := labtest.Must(loop.Next(ctx))(t)
+		var err error
+		switch ev.Type {
+		case cm.AddrResolved:
+			err = ev.ID.ResolveRoute(time.Second)
+		case cm.RouteResolved:
+			_, err = ev.Connect(opt)
+		case cm.ConnectRequest:
+			accept := opt
+			accept.Setup = func(e *cm.Endpoint) (err error) {
+				labtest.Close(t, e)
+				server, err = cm.NewDatagrams(e, 100)
+				return err
+			}
+			_, err = ev.Accept(accept)
+		case cm.Established:
+			labtest.Close(t, ev.Endpoint)
+			d := labtest.Must(cm.NewDatagrams(ev.Endpoint, 100))(t)
+			err = d.Send(ctx, ev.Endpoint.Peer, []byte("hello"))
+			up = true
+		default:
+			err = ev.Err()
+		}
+		if err != nil {
+			t.Fatalf("%v: %v", ev.Type, err)
+		}
+	}
+	b := make([]byte, 100)
+	n, _, err := server.Recv(ctx, b)
+	if err != nil || string(b[:n]) != "hello" {
+		t.Errorf("%q, %v", b[:n], err)
+	}
+}
