@@ -102,6 +102,7 @@ func (id *ID) Migrate(to *Channel) error {
 	if from == to {
 		return nil
 	}
+	defer to.file.Resume() // when the turns are over, which who is woken will want
 	// With no event in hand on either channel, their order is kept.
 	first, second := from, to
 	if first.num > second.num {
@@ -138,7 +139,6 @@ func (id *ID) Migrate(to *Channel) error {
 		return ErrClosed
 	}
 	id.handOver(from, to)
-	to.file.Resume()
 	return to.drain() // the kernel moves events but wakes nobody
 }
 
