@@ -27,7 +27,7 @@ type EventFile struct {
 	// who has set led knows of no op under way.
 	taking sync.Mutex
 	led    bool
-	doing  bool
+	doing  bool // Do waits, or is about to
 	leader leader
 }
 
