@@ -10,8 +10,8 @@ import (
 // TestConnect makes connections one after the other and many at a time: event by
 // event, as C's program does, and with Dial and Listen.
 func TestConnect(t *testing.T) {
-	loop := side{labtest.Built(t, "connectloop"), "7479", nil}
-	dial := side{labtest.Built(t, "connect"), "7480", nil}
+	loop := side{labtest.Built(t, "connect"), "7479", []string{"-loop"}}
+	dial := side{loop.program, "7480", nil}
 	c := side{compile(t, "connect.c", "-lrdmacm", "-libverbs"), "7481", nil}
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)
