@@ -83,18 +83,17 @@ func (d *Dialer) attempt(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, 
 	if err != nil {
 		return nil, err
 	}
-	release := func() error { releaseShared(); return nil }
 	id, err := ch.NewIDIn(cmp.Or(d.PortSpace, PortSpaceTCP))
 	if err != nil {
-		release()
+		releaseShared()
 		return nil, err
 	}
 	if err := d.resolve(ctx, id, dst); err != nil {
 		id.Close()
-		release()
+		releaseShared()
 		return nil, err
 	}
-	e, err := newEndpoint(id, Route{}, nil, &d.Options, release)
+	e, err := newEndpoint(id, Route{}, nil, &d.Options, releaseShared)
 	if err != nil {
 		return nil, err
 	}
@@ -160,15 +159,5 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 	if err != nil {
 		return abandoned, fmt.Errorf("connect: %w", err)
 	}
-	e.PrivateData = ev.PrivateData
-	switch {
-	case e.id.space.datagram():
-		return false, e.sendTo(ev)
-	case e.iwarp:
-		return false, nil
-	}
-	if err := e.activate(nil); err != nil {
-		return false, err
-	}
-	return false, e.id.Establish()
+	return false, e.answered(&ev)
 }

@@ -2,9 +2,11 @@ package cm
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -74,10 +76,9 @@ type Endpoint struct {
 	mu      sync.Mutex
 	mrs     []*uverbs.MR   // closed first
 	release []func() error // in the order they were taken
-	lent    []lentCQ       // by home
-	room    [2]lentCQ      // for those
+	lent    [2]lentCQ      // by home
 	home    *home          // nil if the PD is not its
-	last    func() error
+	last    func()         // of what there is to give back
 	freed   bool
 
 	done    chan struct{}
@@ -93,9 +94,8 @@ type Endpoint struct {
 // newEndpoint makes the verbs objects for id and takes over free, which it
 // calls in any case. The route is looked up if it is zero; request is what is being
 // accepted, if anything is.
-func newEndpoint(id *ID, route Route, request *Event, opt *Options, free func() error) (_ *Endpoint, err error) {
+func newEndpoint(id *ID, route Route, request *Event, opt *Options, free func()) (_ *Endpoint, err error) {
 	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{}), last: free}
-	e.lent = e.room[:0]
 	defer func() {
 		if err != nil {
 			e.free()
@@ -175,19 +175,15 @@ func (e *Endpoint) makeCQs(events bool, size uverbs.QPCap) error {
 		e.release = append(e.release, ch.Close)
 		cqopt.Channel = ch
 	}
-	create := func(cq **uverbs.CQ, requests uint32) error {
+	create := func(cq **uverbs.CQ, lent *lentCQ, requests uint32) (err error) {
 		if *cq != nil {
 			return nil
 		}
 		cqopt.Depth = int(requests) + 1
 		if e.home != nil && cqopt.Channel == nil {
-			l, err := e.home.lend(cqopt.Depth)
-			if err != nil {
-				return err
-			}
-			e.lent = append(e.lent, l)
-			*cq = l.cq
-			return nil
+			*lent, err = e.home.lend(cqopt.Depth)
+			*cq = lent.cq
+			return err
 		}
 		made, err := e.PD.Context().CreateCQ(cqopt)
 		if err != nil {
@@ -197,10 +193,10 @@ func (e *Endpoint) makeCQs(events bool, size uverbs.QPCap) error {
 		*cq = made
 		return nil
 	}
-	if err := create(&e.SendCQ, size.MaxSendWR); err != nil {
+	if err := create(&e.SendCQ, &e.lent[0], size.MaxSendWR); err != nil {
 		return err
 	}
-	return create(&e.RecvCQ, size.MaxRecvWR)
+	return create(&e.RecvCQ, &e.lent[1], size.MaxRecvWR)
 }
 
 // connect asks the peer for the connection.
@@ -209,6 +205,40 @@ func (e *Endpoint) connect(p ConnParam) error {
 		return e.id.Connect(p)
 	}
 	return e.id.connect(p)
+}
+
+// accept answers the peer that asks for the connection.
+func (e *Endpoint) accept(opt *Options) error {
+	if err := e.activate(opt); err != nil {
+		return err
+	}
+	if err := e.id.Accept(opt.connParam(e)); err != nil {
+		return fmt.Errorf("accept: %w", err)
+	}
+	return nil
+}
+
+// answered takes up what the peer has answered, after which the connection is up.
+func (e *Endpoint) answered(ev *Event) error {
+	if ev.Type == ConnectResponse {
+		if err := e.activate(nil); err != nil {
+			return err
+		}
+		if err := e.id.Establish(); err != nil {
+			return err
+		}
+	}
+	if e.PrivateData == nil {
+		e.PrivateData = ev.PrivateData
+	}
+	e.up.Store(true)
+	switch {
+	case e.iwarp:
+		e.QP.HoldSends(time.Now().Add(settle))
+	case e.id.space.datagram():
+		return e.sendTo(*ev)
+	}
+	return nil
 }
 
 // activate moves the QP from INIT to RTS. What the peer may do the connection
@@ -278,7 +308,6 @@ func (opt *Options) connParam(e *Endpoint) ConnParam {
 
 // established has the end of the connection told to end.
 func (e *Endpoint) established() {
-	e.up.Store(true)
 	e.id.follow(func(ev Event, err error) {
 		if err == nil {
 			err = ev.Err()
@@ -403,12 +432,14 @@ func (e *Endpoint) free() error {
 		err = errors.Join(err, release())
 	}
 	for _, l := range e.lent {
-		err = errors.Join(err, e.home.giveBack(l))
+		if l.cq != nil {
+			err = errors.Join(err, e.home.giveBack(l))
+		}
 	}
 	if e.home != nil {
 		e.home.release()
 	}
-	clear(e.lent)
-	e.mrs, e.release, e.lent, e.freed = nil, nil, nil, true
-	return errors.Join(err, e.last())
+	e.last()
+	e.mrs, e.release, e.lent, e.freed = nil, nil, [2]lentCQ{}, true
+	return err
 }

@@ -1,7 +1,6 @@
 package cm_test
 
 import (
-	"net/netip"
 	"testing"
 	"time"
 
@@ -37,11 +36,8 @@ func TestInitAnswers(t *testing.T) {
 			ctx := within(t, 20*time.Second)
 			// One side is an endpoint, the other by hand, which says what it reads.
 			for _, dials := range []bool{true, false} {
-				id := labtest.Must(loop.NewID())(t)
+				id := resolving(t, loop, addr)
 				byHand := cm.ConnParam{InitiatorDepth: depth, ResponderResources: 1, RetryCount: 1, RNRRetryCount: 1}
-				if err := id.ResolveAddr(netip.AddrPort{}, addr, time.Second); err != nil {
-					t.Fatal(err)
-				}
 				var asking *cm.ID
 				var e *cm.Endpoint
 				for done := false; !done; {

@@ -38,7 +38,6 @@ func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, aban
 			ev, err = e.id.await(ctx, Established)
 		}
 		q.leave()
-		e.QP.HoldSends(time.Now().Add(settle))
 		return ev, false, err
 	}
 	connected := make(chan error, 1)
@@ -50,7 +49,6 @@ func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, aban
 		}
 		if err == nil || ctx.Err() == nil {
 			q.leave()
-			e.QP.HoldSends(time.Now().Add(settle))
 			return ev, false, err
 		}
 		close(connected)

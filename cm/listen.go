@@ -3,12 +3,10 @@ package cm
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"sync"
-	"time"
 )
 
 // Listener takes connections. Whoever made it closes it.
@@ -228,7 +226,7 @@ func (r *Request) accept(ctx context.Context, opt *Options) (*Endpoint, error) {
 		return nil, ErrPrivateData
 	}
 	opt.limit(&r.event)
-	e, err := newEndpoint(r.id, r.route, &r.event, opt, func() error { releaseShared(); return nil })
+	e, err := newEndpoint(r.id, r.route, &r.event, opt, releaseShared)
 	if err != nil {
 		return nil, err
 	}
@@ -255,22 +253,15 @@ func (opt *Options) limit(request *Event) {
 }
 
 func (r *Request) establish(ctx context.Context, e *Endpoint, opt *Options) error {
-	if err := e.activate(opt); err != nil {
+	err := e.accept(opt)
+	if err != nil || r.id.space.datagram() { // for which nothing comes back
 		return err
 	}
-	if err := r.id.Accept(opt.connParam(e)); err != nil {
-		return fmt.Errorf("accept: %w", err)
-	}
-	if r.id.space.datagram() { // nothing comes back
-		return nil
-	}
-	if _, err := r.id.await(ctx, Established); err != nil {
+	ev, err := r.id.await(ctx, Established)
+	if err != nil {
 		return err
 	}
-	if e.iwarp {
-		e.QP.HoldSends(time.Now().Add(settle))
-	}
-	return nil
+	return e.answered(&ev)
 }
 
 // Reject turns the request down; the peer's dial fails with a

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -70,7 +69,7 @@ func (l *Loop) Next(ctx context.Context) (Event, error) {
 	for {
 		e, ok := l.pop()
 		if !ok {
-			if err := l.wait(ctx, l.pending); err != nil {
+			if err := l.wait(ctx); err != nil {
 				return Event{}, fail("wait for event", "", err)
 			}
 			continue
@@ -86,17 +85,18 @@ func (l *Loop) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// wait takes events from the kernel, for whomever they are, until it is time.
-func (l *Loop) wait(ctx context.Context, until func() bool) error {
+// wait takes events from the kernel until there is one.
+func (l *Loop) wait(ctx context.Context) error {
 	select {
 	case l.waiter <- struct{}{}:
-		return l.waitInTurn(ctx, until)
+		return l.waitInTurn(ctx, l.pending)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// waitInTurn is wait for who has put the token into waiter, and takes it out.
+// waitInTurn takes events from the kernel, for whomever they are, until it is time.
+// The caller has put the token into waiter, which it takes out.
 func (l *Loop) waitInTurn(ctx context.Context, until func() bool) error {
 	defer func() { <-l.waiter }()
 	l.ctx, l.until = ctx, until
@@ -145,11 +145,9 @@ func (l *Loop) wake() {
 
 func (l *Loop) push(e Event) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.events = append(l.events, e)
-	if l.interrupt != nil { // it may be another goroutine's doing, see ID.Migrate
-		l.interrupt()
-	}
+	l.mu.Unlock()
+	l.wake() // it may be another goroutine's doing, see ID.Migrate
 }
 
 func (l *Loop) pop() (e Event, ok bool) {
@@ -208,10 +206,7 @@ func (e *Event) Accept(opt Options) (*Endpoint, error) {
 	opt.limit(e)
 	return e.NewID.begin(op, e, &opt, func(ep *Endpoint) error {
 		ep.PrivateData = e.PrivateData
-		if err := ep.activate(&opt); err != nil {
-			return err
-		}
-		return e.NewID.Accept(opt.connParam(ep))
+		return ep.accept(&opt)
 	})
 }
 
@@ -221,7 +216,7 @@ func (id *ID) begin(op string, request *Event, opt *Options, ask func(*Endpoint)
 	if err != nil {
 		return nil, errors.Join(fail(op, "", err), id.Close())
 	}
-	ep, err := newEndpoint(id, route, request, opt, func() error { return nil })
+	ep, err := newEndpoint(id, route, request, opt, func() {})
 	if err == nil {
 		id.endpoint.Store(ep)
 		if err = ask(ep); err != nil {
@@ -243,15 +238,9 @@ func (e *Event) tell() {
 	e.Endpoint = ep
 	var err error
 	switch e.Type {
-	case ConnectResponse:
-		if err = ep.activate(nil); err == nil {
-			err = e.ID.Establish()
-		}
-		if err == nil {
-			err = ep.isUp(e)
-		}
-	case Established:
-		err = ep.isUp(e)
+	case ConnectResponse, Established:
+		err = ep.answered(e)
+		e.Type = Established
 	case Disconnected, DeviceRemoval:
 		ep.end(e.Err(), true)
 	}
@@ -261,20 +250,4 @@ func (e *Event) tell() {
 			e.Status = -int(errno)
 		}
 	}
-}
-
-// isUp notes that the connection is.
-func (e *Endpoint) isUp(ev *Event) error {
-	ev.Type = Established
-	if e.PrivateData == nil {
-		e.PrivateData = ev.PrivateData
-	}
-	e.up.Store(true)
-	switch {
-	case e.iwarp:
-		e.QP.HoldSends(time.Now().Add(settle))
-	case e.id.space.datagram():
-		return e.sendTo(*ev)
-	}
-	return nil
 }

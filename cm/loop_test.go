@@ -29,6 +29,16 @@ func newLoop(t *testing.T, device string) (*cm.Loop, *cm.ID, netip.AddrPort) {
 	return loop, l, labtest.Must(l.Route())(t).Local
 }
 
+// resolving is a new ID that looks for the way to addr.
+func resolving(t *testing.T, ch interface{ NewID() (*cm.ID, error) }, addr netip.AddrPort) *cm.ID {
+	t.Helper()
+	id := labtest.Must(ch.NewID())(t)
+	if err := id.ResolveAddr(netip.AddrPort{}, addr, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
 // TestLoop has one goroutine be both sides of many connections: each carries
 // private data both ways and a message, which another goroutine waits for that then
 // ends the connection, and every third is rejected.
@@ -62,13 +72,6 @@ func testLoop(t *testing.T, device string) {
 			},
 		}
 	}
-	begin := func(number byte) {
-		id := labtest.Must(loop.NewID())(t)
-		id.Tag = number
-		if err := id.ResolveAddr(netip.AddrPort{}, addr, time.Second); err != nil {
-			t.Fatal(err)
-		}
-	}
 	said := func(e *cm.Endpoint, number byte, text string) {
 		t.Helper()
 		if want := append([]byte{number}, text...); !bytes.Equal(bytes.TrimRight(e.PrivateData, "\x00"), want) {
@@ -88,7 +91,7 @@ func testLoop(t *testing.T, device string) {
 	}
 	var serving sync.WaitGroup
 	for i := range conns {
-		begin(byte(i + 1))
+		resolving(t, loop, addr).Tag = byte(i + 1)
 	}
 	up, rejected, ended := 0, 0, 0
 	for rejected+ended < conns {
@@ -181,14 +184,7 @@ func TestLoopWait(t *testing.T) {
 			t.Errorf("no event in %v: %v", d, err)
 		}
 	}
-	resolve := func(ch interface{ NewID() (*cm.ID, error) }) *cm.ID {
-		id := labtest.Must(ch.NewID())(t)
-		if err := id.ResolveAddr(netip.AddrPort{}, addr, time.Second); err != nil {
-			t.Fatal(err)
-		}
-		return id
-	}
-	closed, open := resolve(loop), resolve(loop)
+	closed, open := resolving(t, loop, addr), resolving(t, loop, addr)
 	time.Sleep(50 * time.Millisecond) // both have an event
 	if err := closed.Close(); err != nil {
 		t.Error(err)
@@ -206,7 +202,7 @@ func TestLoopWait(t *testing.T) {
 
 	ch := labtest.Must(cm.NewChannel())(t)
 	labtest.Close(t, ch)
-	moved := resolve(ch)
+	moved := resolving(t, ch, addr)
 	time.Sleep(50 * time.Millisecond) // its event has been sorted
 	go func() {
 		time.Sleep(100 * time.Millisecond) // Next waits in the netpoller
@@ -218,7 +214,7 @@ func TestLoopWait(t *testing.T) {
 	if err != nil || ev.ID != moved || ev.Type != cm.AddrResolved {
 		t.Errorf("%+v, %v", ev, err)
 	}
-	back := resolve(loop)
+	back := resolving(t, loop, addr)
 	time.Sleep(50 * time.Millisecond)
 	if err := back.Migrate(ch); err != nil {
 		t.Error(err)

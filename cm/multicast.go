@@ -169,18 +169,17 @@ func (d *Dialer) join(ctx context.Context, group string, sendOnly bool) (_ *Memb
 	if err != nil {
 		return nil, err
 	}
-	release := func() error { releaseShared(); return nil }
 	id, err := ch.NewIDIn(PortSpaceUDP)
 	if err != nil {
-		release()
+		releaseShared()
 		return nil, err
 	}
 	if err := d.address(ctx, id, netip.AddrPortFrom(addr, 0)); err != nil {
 		id.Close()
-		release()
+		releaseShared()
 		return nil, err
 	}
-	e, err := newEndpoint(id, Route{}, nil, &d.Options, release)
+	e, err := newEndpoint(id, Route{}, nil, &d.Options, releaseShared)
 	if err != nil {
 		return nil, err
 	}
