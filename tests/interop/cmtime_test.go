@@ -48,18 +48,18 @@ func TestCmtime(t *testing.T) {
 			}
 		})
 		t.Run("Go client", func(t *testing.T) {
+			// C's server is good for one round: all its QPs use the CQs of
+			// the first, and it destroys them with that one if it ends last.
 			server := start(t, "cmtime", "-b", local)
 			listening(t, "7471")
-			for range 2 {
-				begin := time.Now()
-				if err := cmtimeConnect(timeLimit(t), local); err != nil {
-					t.Error(err)
-				}
-				t.Logf("%d connections, up and down, in %v", cmtimeConnections, time.Since(begin))
+			begin := time.Now()
+			if err := cmtimeConnect(timeLimit(t), local); err != nil {
+				t.Error(err)
 			}
+			t.Logf("%d connections, up and down, in %v", cmtimeConnections, time.Since(begin))
 			select {
 			case <-server.done: // though it never ends by itself
-				t.Errorf("C's server has ended: %v\n%s", server.err, &server.out)
+				t.Errorf("C's server has ended: %v", server.err)
 			default:
 			}
 		})

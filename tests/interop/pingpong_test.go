@@ -56,7 +56,7 @@ func (p *program) listensTCP(port int) {
 		}
 		select {
 		case <-p.done:
-			p.t.Fatalf("%v: %v\n%s", p.cmd, p.err, &p.out)
+			p.t.Fatalf("%v: %v", p.cmd, p.err)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

@@ -25,7 +25,8 @@ type program struct {
 	err  error
 }
 
-// start runs a program; when the test ends it does, too.
+// start runs a program; when the test ends it does, too, and if the test has
+// failed, tells what it printed.
 func start(t *testing.T, name string, args ...string) *program {
 	t.Helper()
 	labtest.Require(t)
@@ -36,7 +37,13 @@ func start(t *testing.T, name string, args ...string) *program {
 		t.Fatalf("%v (C's programs are Debian's rdmacm-utils and ibverbs-utils)", err)
 	}
 	go func() { p.err = p.cmd.Wait(); close(p.done) }()
-	t.Cleanup(func() { cancel(); <-p.done })
+	t.Cleanup(func() {
+		cancel()
+		<-p.done
+		if t.Failed() {
+			t.Logf("%v:\n%s", p.cmd, &p.out)
+		}
+	})
 	return p
 }
 
@@ -45,7 +52,7 @@ func (p *program) wait() string {
 	p.t.Helper()
 	<-p.done
 	if p.err != nil {
-		p.t.Errorf("%v: %v\n%s", p.cmd, p.err, &p.out)
+		p.t.Errorf("%v: %v", p.cmd, p.err)
 	}
 	return p.out.String()
 }

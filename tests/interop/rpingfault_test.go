@@ -86,7 +86,7 @@ func (p *program) served(device string) {
 		<-p.done
 	}
 	if p.err != nil && !strings.Contains(p.out.String(), "server DISCONNECT EVENT") {
-		p.t.Errorf("%v: %v\n%s", p.cmd, p.err, &p.out)
+		p.t.Errorf("%v: %v", p.cmd, p.err)
 	}
 }
 

@@ -121,7 +121,7 @@ func (p *program) accepted(l *rsock.Listener) *rsock.Conn {
 	if err != nil {
 		p.cmd.Process.Kill()
 		<-p.done
-		p.t.Fatalf("%v: %v, %v\n%s", p.cmd, err, p.err, &p.out)
+		p.t.Fatalf("%v: %v, %v", p.cmd, err, p.err)
 	}
 	return conn.(*rsock.Conn)
 }
