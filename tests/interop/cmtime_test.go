@@ -52,15 +52,26 @@ func TestCmtime(t *testing.T) {
 			// the first, and it destroys them with that one if it ends last.
 			server := start(t, "cmtime", "-b", local)
 			listening(t, "7471")
+			before := labtest.Must(labtest.Resources())(t)[device]
 			begin := time.Now()
 			if err := cmtimeConnect(timeLimit(t), local); err != nil {
 				t.Error(err)
 			}
 			t.Logf("%d connections, up and down, in %v", cmtimeConnections, time.Since(begin))
-			select {
-			case <-server.done: // though it never ends by itself
-				t.Errorf("C's server has ended: %v", server.err)
-			default:
+			// C's server lets each connection go, and goes on.
+			for tries := 0; ; tries++ {
+				select {
+				case <-server.done:
+					t.Fatalf("C's server has ended: %v", server.err)
+				case <-time.After(25 * time.Millisecond):
+				}
+				now := labtest.Must(labtest.Resources())(t)[device]
+				if now["cm_id"] == before["cm_id"] && now["qp"] == before["qp"] {
+					break
+				}
+				if tries == 400 {
+					t.Fatalf("C's server keeps connections: of %v there are %v", before, now)
+				}
 			}
 		})
 	})
