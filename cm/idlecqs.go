@@ -14,6 +14,7 @@ type idleCQs struct {
 	byDepth map[int][]*uverbs.CQ // what was asked for
 	n       int
 	used    quiet
+	ending  sync.WaitGroup // those that close what nobody wanted
 }
 
 // mostIdle is how many are kept.
@@ -69,10 +70,18 @@ func (i *idleCQs) get(depth int) *uverbs.CQ {
 }
 
 func (i *idleCQs) put(depth int, cq *uverbs.CQ) error {
+	if i.keep(depth, cq) {
+		return nil
+	}
+	return cq.Close()
+}
+
+// keep says whether there is room for it.
+func (i *idleCQs) keep(depth int, cq *uverbs.CQ) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.n == mostIdle {
-		return cq.Close()
+		return false
 	}
 	if i.byDepth == nil {
 		i.byDepth = map[int][]*uverbs.CQ{}
@@ -80,24 +89,35 @@ func (i *idleCQs) put(depth int, cq *uverbs.CQ) error {
 	i.byDepth[depth] = append(i.byDepth[depth], cq)
 	i.n++
 	if i.used.touch() {
-		i.used.watch(&i.mu, i.closeAll)
+		i.used.watch(&i.mu, func() { // nobody has taken one or given one back for a while
+			if all := i.takeAll(); all != nil {
+				i.ending.Go(func() { closeAll(all) }) // who wants one does not wait for that
+			}
+		})
 	}
-	return nil
+	return true
 }
 
 // close closes them all. Nobody gives any back any more.
 func (i *idleCQs) close() {
 	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.closeAll()
+	all := i.takeAll()
+	i.mu.Unlock()
+	closeAll(all)
+	i.ending.Wait()
 }
 
-// closeAll is also what happens if nobody has taken one or given one back for a while.
-func (i *idleCQs) closeAll() {
-	for _, cqs := range i.byDepth {
+// takeAll is all there are. The caller holds i.mu.
+func (i *idleCQs) takeAll() map[int][]*uverbs.CQ {
+	all := i.byDepth
+	i.byDepth, i.n = nil, 0
+	return all
+}
+
+func closeAll(byDepth map[int][]*uverbs.CQ) {
+	for _, cqs := range byDepth {
 		for _, cq := range cqs {
 			cq.Close()
 		}
 	}
-	i.byDepth, i.n = nil, 0
 }
