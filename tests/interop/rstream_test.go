@@ -3,6 +3,7 @@ package interop
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rsock"
 )
@@ -138,9 +140,13 @@ func rsServe(t *testing.T, device, name string, args ...string) (p *program, add
 
 func rsDial(t *testing.T, addr string, opt rsock.Options) net.Conn {
 	t.Helper()
+	return labtest.Must(rsTryDial(t, addr, opt))(t)
+}
+
+func rsTryDial(t *testing.T, addr string, opt rsock.Options) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	return labtest.Must((&rsock.Dialer{Options: opt}).DialContext(ctx, "rdma", addr))(t)
+	return (&rsock.Dialer{Options: opt}).DialContext(ctx, "rdma", addr)
 }
 
 // serveC has C's client play with a Go server, dialC a Go client with C's
@@ -158,11 +164,24 @@ func (r rstream) serveC(t *testing.T, device string, opt rsock.Options) {
 
 func (r rstream) dialC(t *testing.T, device string, opt rsock.Options) {
 	t.Helper()
-	server, addr := rsServe(t, device, "rstream", r.options()...)
-	if err := r.play(rsDial(t, addr, opt), false); err != nil {
-		t.Error(err)
+	for try := 1; ; try++ {
+		server, addr := rsServe(t, device, "rstream", r.options()...)
+		conn, err := rsTryDial(t, addr, opt)
+		if errors.Is(err, cm.ErrMPA) && try < 10 {
+			t.Log(err) // C's server gives credits at once
+			server.signal(unix.SIGKILL)
+			<-server.done
+			continue
+		}
+		if err == nil {
+			err = r.play(conn, false)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		server.wait()
+		return
 	}
-	server.wait()
 }
 
 // rsConfigure sets C's defaults for all programs that start until the test ends.
