@@ -5,10 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
@@ -117,11 +115,7 @@ func TestRcopy(t *testing.T) {
 			client.wait()
 		})
 		t.Run("C server", func(t *testing.T) {
-			rsPorts++
-			port := strconv.Itoa(rsPorts)
-			start(t, "rcopy", "-p", port)
-			listening(t, port)
-			conn := rsDial(t, net.JoinHostPort(labtest.AddrOf(device), port), rsock.Options{})
+			_, conn := rsMeet(t, device, rsock.Options{}, func(port string) *program { return start(t, "rcopy", "-p", port) })
 			defer conn.Close()
 			conn.SetDeadline(time.Now().Add(40 * time.Second))
 			if err := rcopySend(conn, out, data); err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -62,10 +61,8 @@ func rnc(t *testing.T, device string, listen bool, opt rsock.Options, in []byte,
 		p = run(port)
 		return p, p.accepted(l), out
 	}
-	rsPorts++
-	p = run(strconv.Itoa(rsPorts), "-l")
-	listening(t, strconv.Itoa(rsPorts))
-	return p, rsDial(t, net.JoinHostPort(labtest.AddrOf(device), strconv.Itoa(rsPorts)), opt).(*rsock.Conn), out
+	p, conn = rsMeet(t, device, opt, func(port string) *program { return run(port, "-l") })
+	return p, conn, out
 }
 
 // TestBothWays has both sides write at once, end in any order, and compare: in

@@ -128,25 +128,28 @@ func (p *program) accepted(l *rsock.Listener) *rsock.Conn {
 	return conn.(*rsock.Conn)
 }
 
-// rsServe runs C's program as a server, and tells its port.
-func rsServe(t *testing.T, device, name string, args ...string) (p *program, addr string) {
+// rsMeet has C's program serve on a port and dials it. As C's server gives credits
+// at once, siw may take that for a breach of MPA; then all begins anew.
+func rsMeet(t *testing.T, device string, opt rsock.Options, serve func(port string) *program) (*program, *rsock.Conn) {
 	t.Helper()
-	rsPorts++
-	port := strconv.Itoa(rsPorts)
-	p = start(t, name, append([]string{"-b", labtest.AddrOf(device), "-p", port}, args...)...)
-	listening(t, port)
-	return p, net.JoinHostPort(labtest.AddrOf(device), port)
-}
-
-func rsDial(t *testing.T, addr string, opt rsock.Options) net.Conn {
-	t.Helper()
-	return labtest.Must(rsTryDial(t, addr, opt))(t)
-}
-
-func rsTryDial(t *testing.T, addr string, opt rsock.Options) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	return (&rsock.Dialer{Options: opt}).DialContext(ctx, "rdma", addr)
+	for try := 1; ; try++ {
+		rsPorts++
+		port := strconv.Itoa(rsPorts)
+		p := serve(port)
+		listening(t, port)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		conn, err := (&rsock.Dialer{Options: opt}).DialContext(ctx, "rdma", net.JoinHostPort(labtest.AddrOf(device), port))
+		cancel()
+		switch {
+		case err == nil:
+			return p, conn.(*rsock.Conn)
+		case !errors.Is(err, cm.ErrMPA) || try == 10:
+			t.Fatal(err)
+		}
+		t.Log(err)
+		p.cmd.Process.Kill()
+		<-p.done
+	}
 }
 
 // serveC has C's client play with a Go server, dialC a Go client with C's
@@ -164,24 +167,13 @@ func (r rstream) serveC(t *testing.T, device string, opt rsock.Options) {
 
 func (r rstream) dialC(t *testing.T, device string, opt rsock.Options) {
 	t.Helper()
-	for try := 1; ; try++ {
-		server, addr := rsServe(t, device, "rstream", r.options()...)
-		conn, err := rsTryDial(t, addr, opt)
-		if errors.Is(err, cm.ErrMPA) && try < 10 {
-			t.Log(err) // C's server gives credits at once
-			server.signal(unix.SIGKILL)
-			<-server.done
-			continue
-		}
-		if err == nil {
-			err = r.play(conn, false)
-		}
-		if err != nil {
-			t.Error(err)
-		}
-		server.wait()
-		return
+	server, conn := rsMeet(t, device, opt, func(port string) *program {
+		return start(t, "rstream", append([]string{"-b", labtest.AddrOf(device), "-p", port}, r.options()...)...)
+	})
+	if err := r.play(conn, false); err != nil {
+		t.Error(err)
 	}
+	server.wait()
 }
 
 // rsConfigure sets C's defaults for all programs that start until the test ends.
