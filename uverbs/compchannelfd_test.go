@@ -15,10 +15,13 @@ func TestSyscallConn(t *testing.T) {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
 		raw := labtest.Must(b.RecvCQ.Channel().SyscallConn())(t)
 		readable := func(wait int) (n int) {
+			var polled error
 			if err := raw.Control(func(fd uintptr) {
-				n, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, wait)
-			}); err != nil {
-				t.Fatal(err)
+				for polled = unix.EINTR; polled == unix.EINTR; { // Go's scheduler sends signals
+					n, polled = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, wait)
+				}
+			}); err != nil || polled != nil {
+				t.Fatal(err, polled)
 			}
 			return n
 		}
