@@ -17,15 +17,13 @@ func TestCQsAgain(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		const rounds, messages = 12, 4
 		var gone []*uverbs.CQ
-		var objects int
+		cqs := "kernel cq of " + device
+		before := labtest.Settled(t)[cqs]
 		for round := range rounds {
 			client, server := messageRound(t, device, uint64(round*100), messages)
-			now := labtest.Inventory(t)["kernel cq of "+device]
-			switch {
-			case round == 0:
-				objects = now
-			case now != objects:
-				t.Errorf("round %d: the kernel has %d CQs, not %d as before", round, now, objects)
+			// Those of the round before may be ending, if nobody took them in time.
+			if n := labtest.Inventory(t)[cqs] - before; n > 2*4 {
+				t.Errorf("round %d: the kernel has %d CQs more", round, n)
 			}
 			for _, e := range []*cm.Endpoint{client, server} {
 				if _, err := e.SendCQ.Recycle(); !errors.Is(err, uverbs.ErrInUse) {

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -127,29 +128,18 @@ func perf(t *testing.T, verbs, addr string, n int, args []string) result {
 // figure from the client's table.
 func perftest(t *testing.T, program, device, addr string, n int, args []string) result {
 	t.Helper()
-	args = append([]string{"-oL", program, "-F", "-R", "-d", device, "-p", "7500"}, args...)
-	server := exec.Command("stdbuf", args...) // its output is heard line by line
-	stdout, err := server.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	args = append([]string{"-F", "-R", "-d", device, "-p", "7500"}, args...)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	server := exec.CommandContext(ctx, program, args...)
 	server.Stderr = os.Stderr
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	limit := time.AfterFunc(time.Minute, func() { server.Process.Kill() })
-	defer limit.Stop()
-	lines := bufio.NewScanner(stdout)
-	for lines.Scan() && !strings.Contains(lines.Text(), "Waiting for client") {
-	}
-	client := exec.Command("stdbuf", append(args, addr)...)
+	labtest.Listening(t, "7500")
+	client := exec.CommandContext(ctx, program, append(args, addr)...)
 	client.Stderr = os.Stderr
-	client.WaitDelay = time.Second
-	timeout := time.AfterFunc(time.Minute, func() { client.Process.Kill() })
-	defer timeout.Stop()
 	out, err := client.Output()
-	for lines.Scan() { // to the end
-	}
 	if werr := server.Wait(); err != nil || werr != nil {
 		t.Fatalf("%s: %v, server: %v\n%s", program, err, werr, out)
 	}

@@ -51,7 +51,7 @@ func TestCmtime(t *testing.T) {
 			// C's server is good for one round: all its QPs use the CQs of
 			// the first, and it destroys them with that one if it ends last.
 			server := start(t, "cmtime", "-b", local)
-			listening(t, "7471")
+			labtest.Listening(t, "7471")
 			before := labtest.Must(labtest.Resources())(t)[device]
 			begin := time.Now()
 			if err := cmtimeConnect(timeLimit(t), local); err != nil {

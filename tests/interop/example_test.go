@@ -20,7 +20,7 @@ func TestRDMAExample(t *testing.T) {
 		const text = "a text of some length, with spaces"
 		addr := labtest.AddrOf(device)
 		server := start(t, built(t, "server"), "-a", addr, "-p", "7320")
-		listening(t, "7320")
+		labtest.Listening(t, "7320")
 		client := start(t, built(t, "client"), "-a", addr, "-p", "7320", "-s", text)
 		for _, want := range []string{"SUCCESS, source and destination buffers match", `destination: "` + text + `"`} {
 			if out := client.wait(); !strings.Contains(out, want) {

@@ -43,7 +43,7 @@ func listenRping(t *testing.T, device string, s rpingSide) (server *program, joi
 		return start(t, side[0], side[1:]...)
 	}
 	server = run(s, "-s")
-	listening(t, port)
+	labtest.Listening(t, port)
 	return server, func(c rpingSide) *program { return run(c, "-c") }
 }
 

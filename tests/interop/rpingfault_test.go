@@ -116,7 +116,7 @@ func TestPingNoPeer(t *testing.T) {
 				rpingPorts++
 				port := strconv.Itoa(rpingPorts)
 				server := run("-s", "-a", addr, "-p", port)
-				listening(t, port)
+				labtest.Listening(t, port)
 				run("-s", "-a", addr, "-p", port).fails("address already in use")
 				signalAll(t, []*program{server}, os.Interrupt)
 				server.fails("interrupt signal received")

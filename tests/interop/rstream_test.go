@@ -3,7 +3,6 @@ package interop
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rsock"
 )
@@ -128,28 +126,29 @@ func (p *program) accepted(l *rsock.Listener) *rsock.Conn {
 	return conn.(*rsock.Conn)
 }
 
-// rsMeet has C's program serve on a port and dials it. As C's server gives credits
-// at once, siw may take that for a breach of MPA; then all begins anew.
-func rsMeet(t *testing.T, device string, opt rsock.Options, serve func(port string) *program) (*program, *rsock.Conn) {
+// rsMeet has C's program, which gives credits at once, serve on a port, and dials it.
+func rsMeet(t *testing.T, device string, opt rsock.Options, serve func(port string) *program) (p *program, conn *rsock.Conn) {
 	t.Helper()
-	for try := 1; ; try++ {
+	err := anew(t, func() error {
 		rsPorts++
 		port := strconv.Itoa(rsPorts)
-		p := serve(port)
-		listening(t, port)
+		p = serve(port)
+		labtest.Listening(t, port)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		conn, err := (&rsock.Dialer{Options: opt}).DialContext(ctx, "rdma", net.JoinHostPort(labtest.AddrOf(device), port))
-		cancel()
-		switch {
-		case err == nil:
-			return p, conn.(*rsock.Conn)
-		case !errors.Is(err, cm.ErrMPA) || try == 10:
-			t.Fatal(err)
+		defer cancel()
+		c, err := (&rsock.Dialer{Options: opt}).DialContext(ctx, "rdma", net.JoinHostPort(labtest.AddrOf(device), port))
+		if err != nil {
+			p.cmd.Process.Kill()
+			<-p.done
+			return err
 		}
-		t.Log(err)
-		p.cmd.Process.Kill()
-		<-p.done
+		conn = c.(*rsock.Conn)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
+	return p, conn
 }
 
 // serveC has C's client play with a Go server, dialC a Go client with C's

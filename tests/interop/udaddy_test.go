@@ -176,7 +176,7 @@ func TestUdaddy(t *testing.T) {
 			})
 			t.Run(fmt.Sprintf("Go client/%+v", d), func(t *testing.T) {
 				server := start(t, "udaddy", d.args("-b", labtest.AddrOf(device))...)
-				listening(t, udaddyPort)
+				labtest.Listening(t, udaddyPort)
 				if err := d.join(timeLimit(t), addr); err != nil {
 					t.Error(err)
 				}

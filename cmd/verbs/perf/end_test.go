@@ -257,9 +257,10 @@ func TestAllocs(t *testing.T) {
 			if i == 0 {
 				mallocs(10) // what is made once
 			}
-			few, many := mallocs(10), mallocs(210)
-			if many > few+100 {
-				t.Errorf("%s: %d allocations for 10 messages, %d for 210", test, few, many)
+			// What connections share may be made anew, which takes 200.
+			few, many := mallocs(10), mallocs(1010)
+			if many > few+400 {
+				t.Errorf("%s: %d allocations for 10 messages, %d for 1010", test, few, many)
 			}
 			t.Logf("%s: %d and %d allocations", test, few, many)
 		}
