@@ -252,7 +252,8 @@ func openPort(name string) (*os.File, error) {
 	return nil, fmt.Errorf("no virtio port %q", name)
 }
 
-var reWarning = regexp.MustCompile(`WARNING: |BUG: |Oops|KASAN|general protection|refcount_t`)
+// "general protection fault ip:" tells of a program that crashed.
+var reWarning = regexp.MustCompile(`WARNING: |BUG: |Oops|KASAN|general protection fault[:,]|refcount_t`)
 
 // expected is before what a program, in a line of the kernel's log, says that
 // warnings which it will cause have in them.
