@@ -58,6 +58,12 @@ func (p *program) wait() string {
 	return p.out.String()
 }
 
+// kill ends the program at once.
+func (p *program) kill() {
+	p.cmd.Process.Kill()
+	<-p.done
+}
+
 // anew connects to a server of C's that sends at once, which siw may take for a
 // breach of MPA: then all begins anew. C's own clients meet that, too.
 func anew(t *testing.T, connect func() error) error {

@@ -82,8 +82,7 @@ func (p *program) served(device string) {
 		if device == labtest.RXE || !labtest.InKernel(fmt.Sprintf("/proc/%d/task/*/stack", p.cmd.Process.Pid), "ib_uverbs_event_read") {
 			p.t.Error("does not end")
 		}
-		p.cmd.Process.Kill()
-		<-p.done
+		p.kill()
 	}
 	if p.err != nil && !strings.Contains(p.out.String(), "server DISCONNECT EVENT") {
 		p.t.Errorf("%v: %v", p.cmd, p.err)

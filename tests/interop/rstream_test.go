@@ -119,8 +119,7 @@ func (p *program) accepted(l *rsock.Listener) *rsock.Conn {
 	defer timeout.Stop()
 	conn, err := l.Accept()
 	if err != nil {
-		p.cmd.Process.Kill()
-		<-p.done
+		p.kill()
 		p.t.Fatalf("%v: %v, %v", p.cmd, err, p.err)
 	}
 	return conn.(*rsock.Conn)
@@ -138,8 +137,7 @@ func rsMeet(t *testing.T, device string, opt rsock.Options, serve func(port stri
 		defer cancel()
 		c, err := (&rsock.Dialer{Options: opt}).DialContext(ctx, "rdma", net.JoinHostPort(labtest.AddrOf(device), port))
 		if err != nil {
-			p.cmd.Process.Kill()
-			<-p.done
+			p.kill()
 			return err
 		}
 		conn = c.(*rsock.Conn)
