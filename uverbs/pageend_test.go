@@ -19,6 +19,12 @@ func TestPageEnd(t *testing.T) {
 		for i := range a.MR.Bytes() {
 			a.MR.Bytes()[i] = byte(i*7 + i/page)
 		}
+		post := func(wrs ...uverbs.SendWR) {
+			t.Helper()
+			if n, err := a.QP.PostSend(wrs); n != len(wrs) || err != nil {
+				t.Fatalf("posted %d: %v", n, err)
+			}
+		}
 		for round := range 5 {
 			wrs := []uverbs.SendWR{}
 			for range 8 {
@@ -29,10 +35,10 @@ func TestPageEnd(t *testing.T) {
 				if _, err := b.PostRecv(uverbs.RecvWR{ID: uint64(i), SGL: []uverbs.SGE{b.MR.SGE(large+i*page, few)}}); err != nil {
 					t.Fatal(err)
 				}
-				wrs = append(wrs, uverbs.SendWR{ID: uint64(i), Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.MR.SGE(at(i), few)}})
 			}
-			if n, err := a.QP.PostSend(wrs); n != len(wrs) || err != nil {
-				t.Fatalf("posted %d: %v", n, err)
+			post(wrs...)
+			for i := range sends {
+				post(uverbs.SendWR{ID: uint64(i), Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.MR.SGE(at(i), few)}})
 			}
 			for i := range sends {
 				wc := next(t, b.RecvCQ)

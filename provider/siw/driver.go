@@ -110,7 +110,7 @@ func (Driver) CreateCQ(dev provider.Device, wake func(), create func(provider.UH
 
 // CreateQP makes a QP and maps its queues.
 func (Driver) CreateQP(dev provider.Device, init provider.QPInit, create func(provider.UHW) (provider.QPInfo, error)) (provider.SendQueue, provider.RecvQueue, error) {
-	init.Cap.MaxSendSGE = max(init.Cap.MaxSendSGE, 2) // see splitAtPageEnd
+	init.Cap.MaxSendSGE = max(init.Cap.MaxSendSGE, 2) // see fragile
 	var resp abi.SiwUrespCreateQp
 	info, err := create(provider.UHW{Out: mmap.Bytes(&resp)})
 	if err != nil {

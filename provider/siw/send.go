@@ -106,7 +106,7 @@ func (q *SendQueue) post(wrs []provider.SendWR) (int, error) {
 			break
 		}
 		var v uint32
-		if v, err = q.encode(sqe, &wrs[n]); err != nil {
+		if v, err = q.encode(sqe, &wrs[n], n > 0); err != nil {
 			break
 		}
 		if n == 0 {
@@ -197,8 +197,8 @@ func (q *SendQueue) flush() {
 }
 
 // encode writes wr into a free element and returns the word that makes it
-// valid.
-func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *provider.SendWR) (uint32, error) {
+// valid. Others are posted with one doorbell, and this one later than some.
+func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *provider.SendWR, later bool) (uint32, error) {
 	var flags uint16 = abi.SIW_WQE_VALID
 	if q.signalAll || wr.Flags&provider.SendSignaled != 0 {
 		flags |= abi.SIW_WQE_SIGNALLED
@@ -253,26 +253,26 @@ func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *provider.SendWR) (uint32, error)
 		return 0, provider.ErrMessageTooLong
 	}
 	n := len(wr.SGL)
-	if n == 1 && maxSGE > 1 {
-		n = splitAtPageEnd(sqe.Sge())
+	if n == 1 && maxSGE > 1 && fragile(&sqe.Sge()[0], later) {
+		sqe.Sge()[1] = abi.SiwSge{}
+		n = 2
 	}
 	return word(flags, uint8(n), op), nil
 }
 
-// splitAtPageEnd makes two SGEs of one for few bytes that lie on two pages, and
-// says how many there are. What a doorbell finds the kernel busy with is sent by
-// a thread of its own, and that takes the wrong bytes of such a one
-// (siw_try_1seg, Linux 6.1 to 7.2).
-func splitAtPageEnd(sgl *[abi.SIW_MAX_SGE]abi.SiwSge) int {
+// fragile says that the kernel may send few bytes of one SGE wrong, or give up
+// the connection over them (siw_try_1seg, Linux 6.1 to 7.2). It does neither to
+// those of two SGEs, of which one may be empty.
+//
+// What a doorbell finds the kernel busy with is sent by a thread of its own. That
+// takes the wrong bytes if they lie on two pages. And after every 100 packets a
+// doorbell leaves the rest of the queue to the thread, which may have come to
+// the next request before the doorbell is done; it then takes itself for the
+// doorbell, and wants the bytes from the caller's address space, where it is not.
+// So only what a doorbell begins with is safe.
+func fragile(s *abi.SiwSge, later bool) bool {
 	const few = 32 // MAX_HDR_INLINE
-	first := &sgl[0]
-	here := pageSize - uint32(first.Laddr)%pageSize
-	if first.Length > few || first.Length <= here {
-		return 1
-	}
-	sgl[1] = abi.SiwSge{Laddr: first.Laddr + uint64(here), Length: first.Length - here, Lkey: first.Lkey}
-	first.Length = here
-	return 2
+	return s.Length <= few && (later || s.Length > pageSize-uint32(s.Laddr)%pageSize)
 }
 
 var pageSize = uint32(os.Getpagesize())

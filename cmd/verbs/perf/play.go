@@ -19,7 +19,7 @@ type outcome struct {
 func (s *side) play() (o outcome, err error) {
 	took, err := s.drive(&o)
 	if err != nil {
-		return o, s.why(err)
+		return o, err
 	}
 	if err := s.waitDone(); err != nil {
 		return o, err
@@ -38,8 +38,13 @@ func (s *side) play() (o outcome, err error) {
 	}
 }
 
-func (s *side) drive(o *outcome) (time.Duration, error) {
+func (s *side) drive(o *outcome) (took time.Duration, err error) {
 	defer s.watch()()
+	defer func() {
+		if err != nil {
+			err = s.why(err) // which the watch may know
+		}
+	}()
 	if s.passive() {
 		return 0, errors.Join(s.ctl.send(message{Done: &done{}}), s.waitDone())
 	}
@@ -51,7 +56,7 @@ func (s *side) drive(o *outcome) (time.Duration, error) {
 	if !s.client {
 		return 0, t.serve()
 	}
-	took, err := t.ask()
+	took, err = t.ask()
 	o.hist, o.lost = t.hist, t.lost
 	return took, err
 }

@@ -196,6 +196,7 @@ func (s *side) halt() { s.failed.Store(true) }
 func (s *side) why(err error) error {
 	var wc *uverbs.WCError
 	if s.ctx.Err() == nil && errors.As(err, &wc) {
+		s.waiting.Store(true)
 		select {
 		case <-s.ctx.Done():
 		case <-time.After(3 * time.Second): // longer than watch waits
