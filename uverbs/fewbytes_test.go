@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,7 +23,7 @@ import (
 // bytes if it comes to them before the caller is out of the doorbell. Here it
 // does, now and then.
 func TestFewBytesAtATime(t *testing.T) {
-	const sends, few, rounds = 110, 8, 200
+	const sends, few = 110, 8
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Memory: sends * few, Cap: uverbs.QPCap{
 			MaxSendWR: sends, MaxRecvWR: sends, MaxSendSGE: 1, MaxRecvSGE: 1,
@@ -38,28 +37,26 @@ func TestFewBytesAtATime(t *testing.T) {
 			wrs = append(wrs, uverbs.SendWR{ID: uint64(i), Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.MR.SGE(i*few, few)}})
 			recvs = append(recvs, uverbs.RecvWR{ID: uint64(i), SGL: []uverbs.SGE{b.MR.SGE(i*few, few)}})
 		}
-		run := func() {
-			for range rounds {
-				clear(b.MR.Bytes())
-				if _, err := b.PostRecv(recvs...); err != nil {
-					t.Fatal(err)
-				}
-				if n, err := a.QP.PostSend(wrs); n != len(wrs) || err != nil {
-					t.Fatalf("posted %d: %v", n, err)
-				}
-				for range sends {
-					next(t, a.SendCQ)
-					next(t, b.RecvCQ)
-				}
-				if !bytes.Equal(a.MR.Bytes(), b.MR.Bytes()) {
-					t.Fatalf("received %x, want %x", b.MR.Bytes(), a.MR.Bytes())
-				}
+		round := func() {
+			clear(b.MR.Bytes())
+			if _, err := b.PostRecv(recvs...); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := a.QP.PostSend(wrs); n != len(wrs) || err != nil {
+				t.Fatalf("posted %d: %v", n, err)
+			}
+			for range sends {
+				next(t, a.SendCQ)
+				next(t, b.RecvCQ)
+			}
+			if !bytes.Equal(a.MR.Bytes(), b.MR.Bytes()) {
+				t.Fatalf("received %x, want %x", b.MR.Bytes(), a.MR.Bytes())
 			}
 		}
 		// One of the two is not that of the thread.
 		preemptible(t)
 		for cpu := range 2 {
-			interrupted(t, cpu, run)
+			interrupted(t, cpu, 2*time.Second, round)
 		}
 	})
 }
@@ -87,10 +84,12 @@ func preemptible(t *testing.T) {
 	}
 }
 
-// interrupted calls f on a processor that it loses for moments, while another
-// process is on the others.
-func interrupted(t *testing.T, cpu int, f func()) {
+// interrupted calls f again and again, for a while, on a processor that it loses
+// for moments, with another process on the others. Where a switch takes as long
+// as a moment, f does not get on before the while is over.
+func interrupted(t *testing.T, cpu int, while time.Duration, f func()) {
 	const moment = 100 * time.Microsecond
+	end := time.Now().Add(while)
 	for other := range runtime.NumCPU() {
 		if other != cpu {
 			p := exec.Command("sh", "-c", "while :; do :; done")
@@ -102,29 +101,23 @@ func interrupted(t *testing.T, cpu int, f func()) {
 			pin(t, p.Process.Pid, other)
 		}
 	}
-	var stop atomic.Bool
 	var interrupter sync.WaitGroup
 	interrupter.Go(func() {
 		runtime.LockOSThread() // which ends with this function
 		pin(t, 0, cpu)
 		realtime(t, 0, unix.SCHED_FIFO, 2)
-		for !stop.Load() {
+		for time.Now().Before(end) {
 			ts := unix.NsecToTimespec(moment.Nanoseconds())
 			unix.Nanosleep(&ts, nil)
 			spin(moment)
 		}
 	})
 	defer interrupter.Wait()
-	defer stop.Store(true)
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	var all unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &all); err != nil {
-		t.Fatal(err)
-	}
+	runtime.LockOSThread() // which ends with the test
 	pin(t, 0, cpu)
-	defer unix.SchedSetaffinity(0, &all)
-	f()
+	for time.Now().Before(end) {
+		f()
+	}
 }
 
 func spin(d time.Duration) {

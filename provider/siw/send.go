@@ -272,7 +272,7 @@ func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *provider.SendWR, later bool) (ui
 // So only what a doorbell begins with is safe.
 func fragile(s *abi.SiwSge, later bool) bool {
 	const few = 32 // MAX_HDR_INLINE
-	return s.Length <= few && (later || s.Length > pageSize-uint32(s.Laddr)%pageSize)
+	return s.Length > 0 && s.Length <= few && (later || s.Length > pageSize-uint32(s.Laddr)%pageSize)
 }
 
 var pageSize = uint32(os.Getpagesize())
