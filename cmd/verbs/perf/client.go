@@ -31,17 +31,30 @@ func ask(ctx context.Context, ctl *control, w work, begins func(*side)) (r *resu
 	if err != nil {
 		return nil, err
 	}
-	if err := ctl.send(message{Work: &w}); err != nil {
+	if err := s.enter(); err != nil {
 		return nil, err
 	}
+	begins(s)
+	o, err := s.play()
+	if err != nil {
+		return nil, err
+	}
+	return newResult(s, o), s.compare(o)
+}
+
+// enter asks for the run and connects to the server, until both are ready.
+func (s *side) enter() error {
+	if err := s.ctl.send(message{Work: &s.work}); err != nil {
+		return err
+	}
 	wait, cancel := context.WithTimeoutCause(s.ctx, patience, errors.New("the server does not answer"))
-	m, err := ctl.receive(wait)
+	m, err := s.ctl.receive(wait)
 	cancel()
 	switch {
 	case err != nil:
-		return nil, err
+		return err
 	case m.Offer == nil:
-		return nil, errProtocol
+		return errProtocol
 	}
 	s.token = m.Offer.Token
 	s.hear()
@@ -54,14 +67,9 @@ func ask(ctx context.Context, ctl *control, w work, begins func(*side)) (r *resu
 		err = s.meet()
 	}
 	if err != nil {
-		return nil, s.why(err)
+		return s.why(err)
 	}
-	begins(s)
-	o, err := s.play()
-	if err != nil {
-		return nil, err
-	}
-	return newResult(s, o), s.compare(o)
+	return nil
 }
 
 // compare has both sides agree on what was sent and received.

@@ -101,19 +101,9 @@ func TestCut(t *testing.T) {
 		conn := labtest.Must(rsock.Dial("rdma", labtest.AddrOf(device)+":"+port))(t)
 		defer conn.Close()
 		w := work{Version: version, Op: "send", Mode: modeBW, Size: 64, Iters: 10, QPs: 1, TxDepth: 4, RxDepth: 4, List: 1, CQMod: 1, Both: true, Timeout: time.Minute}
-		c := newControl(conn)
-		client := labtest.Must(newSide(t.Context(), w, c, true))(t)
+		client := labtest.Must(newSide(t.Context(), w, newControl(conn), true))(t)
 		defer client.leave(nil)
-		if err := c.send(message{Work: &w}); err != nil {
-			t.Fatal(err)
-		}
-		m, err := c.receive(t.Context())
-		if err != nil || m.Offer == nil {
-			t.Fatalf("%+v, %v", m, err)
-		}
-		client.token = m.Offer.Token
-		client.hear()
-		if err := errors.Join(client.dial(m.Offer.Port), client.meet()); err != nil {
+		if err := client.enter(); err != nil {
 			t.Fatal(err)
 		}
 		client.lanes[0].ep.Close()
