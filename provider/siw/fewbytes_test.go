@@ -5,7 +5,6 @@ import (
 	"unsafe"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -19,11 +18,7 @@ func TestFewBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { cq.Release().Close() }()
-	info := provider.QPInfo{Cap: provider.QPCap{MaxSendSGE: 2, MaxRecvSGE: 1, MaxInline: 32}}
-	sq, rq, err := Driver{}.CreateQP(h.dev, provider.QPInit{Type: provider.RC, Cap: &provider.QPCap{}, SendCQ: cq, RecvCQ: cq}, func(u provider.UHW) (provider.QPInfo, error) {
-		copy(u.Out, mmap.Bytes(&abi.SiwUrespCreateQp{NumSqe: size, NumRqe: size, SqKey: queueSpace, RqKey: 2 * queueSpace}))
-		return info, nil
-	})
+	sq, rq, err := h.createQP(cq, size, size, provider.QPCap{MaxSendSGE: 2, MaxRecvSGE: 1, MaxInline: 32})
 	if err != nil {
 		t.Fatal(err)
 	}

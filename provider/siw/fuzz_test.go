@@ -74,6 +74,14 @@ func (h *hostile) createCQ(n uint32) (*CompletionQueue, int, error) {
 	return cq.(*CompletionQueue), size, nil
 }
 
+func (h *hostile) createQP(cq *CompletionQueue, sqes, rqes uint32, limits provider.QPCap) (provider.SendQueue, provider.RecvQueue, error) {
+	init := provider.QPInit{Type: provider.RC, Cap: &provider.QPCap{}, SendCQ: cq, RecvCQ: cq}
+	return Driver{}.CreateQP(h.dev, init, func(u provider.UHW) (provider.QPInfo, error) {
+		copy(u.Out, mmap.Bytes(&abi.SiwUrespCreateQp{NumSqe: sqes, NumRqe: rqes, SqKey: queueSpace, RqKey: 2 * queueSpace}))
+		return provider.QPInfo{QPNum: 5, Cap: limits}, nil
+	})
+}
+
 // drain polls all there is: no more than room.
 func drain(t *testing.T, cq *CompletionQueue, batch, room int) {
 	t.Helper()
@@ -144,10 +152,7 @@ func FuzzPost(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer func() { cq.Release().Close() }()
-		sq, rq, err := Driver{}.CreateQP(h.dev, provider.QPInit{Type: provider.RC, Cap: &provider.QPCap{}, SendCQ: cq, RecvCQ: cq}, func(u provider.UHW) (provider.QPInfo, error) {
-			copy(u.Out, mmap.Bytes(&abi.SiwUrespCreateQp{NumSqe: sqes, NumRqe: rqes, SqKey: queueSpace, RqKey: 2 * queueSpace}))
-			return provider.QPInfo{QPNum: 5, Cap: provider.QPCap{MaxSendSGE: sges, MaxRecvSGE: sges, MaxInline: inline}}, nil
-		})
+		sq, rq, err := h.createQP(cq, sqes, rqes, provider.QPCap{MaxSendSGE: sges, MaxRecvSGE: sges, MaxInline: inline})
 		if err != nil {
 			return
 		}
