@@ -155,10 +155,13 @@ const perftestPort = "7500"
 func perftest(t *testing.T, program, device, addr string, n int, args []string) result {
 	t.Helper()
 	args = append([]string{"-F", "-R", "-d", device, "-p", perftestPort}, args...)
-	out, err := runPerftest(t, program, addr, args)
-	for try := 1; err != nil && try < 5; try++ {
+	var out string
+	var err error
+	for range 5 {
+		if out, err = runPerftest(t, program, addr, args); err == nil {
+			break
+		}
 		t.Logf("%s: %v", program, err)
-		out, err = runPerftest(t, program, addr, args)
 	}
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", program, err, out)
