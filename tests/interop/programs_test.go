@@ -22,8 +22,17 @@ type program struct {
 	t    *testing.T
 	cmd  *exec.Cmd
 	out  bytes.Buffer
+	says chan struct{} // closed when it has printed something
 	done chan struct{}
 	err  error
+}
+
+// Write takes what the program prints.
+func (p *program) Write(b []byte) (int, error) {
+	if p.out.Len() == 0 {
+		close(p.says)
+	}
+	return p.out.Write(b)
 }
 
 // start runs a program; when the test ends it does, too, and if the test has
@@ -32,8 +41,8 @@ func start(t *testing.T, name string, args ...string) *program {
 	t.Helper()
 	labtest.Require(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	p := &program{t: t, cmd: exec.CommandContext(ctx, name, args...), done: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	p := &program{t: t, cmd: exec.CommandContext(ctx, name, args...), says: make(chan struct{}), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = p, p
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("%v (C's programs are Debian's rdmacm-utils and ibverbs-utils)", err)
 	}

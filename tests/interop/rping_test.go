@@ -47,6 +47,17 @@ func listenRping(t *testing.T, device string, s rpingSide) (server *program, joi
 	return server, func(c rpingSide) *program { return run(c, "-c") }
 }
 
+// plays waits until a client that prints its data has done a round. What the
+// kernel shows of its QP and ID says "connected" before the server has heard so.
+func (p *program) plays() {
+	p.t.Helper()
+	select {
+	case <-p.says:
+	case <-p.done:
+		p.t.Fatalf("%v: %v", p.cmd, p.err)
+	}
+}
+
 // TestRping runs rping's protocol with C on either side, each client comparing
 // what comes back.
 func TestRping(t *testing.T) {

@@ -39,8 +39,8 @@ func TestPingPeerGone(t *testing.T) {
 			{"interrupted server, by hand", verbs.with("-q"), verbs.with("-q"), os.Interrupt, true, "peer disconnected"},
 		} {
 			t.Run(r.name, func(t *testing.T) {
-				server, client := startRping(t, device, r.s, r.c)
-				connections(t, device, 1)
+				server, client := startRping(t, device, r.s, r.c.with("-v"))
+				client.plays()
 				if r.server {
 					signalAll(t, []*program{server}, r.signal)
 				} else {

@@ -2,9 +2,7 @@ package interop
 
 import (
 	"os"
-	"os/exec"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,23 +12,6 @@ import (
 )
 
 const rpingClients = 20
-
-// connections waits until n connections are up on a device, both ends.
-func connections(t *testing.T, device string, n int) {
-	t.Helper()
-	ready := 0
-	for range 400 {
-		out, err := exec.Command("rdma", "resource", "show", "qp", "link", device).CombinedOutput()
-		if err != nil {
-			t.Fatalf("rdma: %v\n%s", err, out)
-		}
-		if ready = strings.Count(string(out), "state RTS"); ready >= 2*n {
-			return
-		}
-		time.Sleep(25 * time.Millisecond)
-	}
-	t.Fatalf("%d QPs are ready, not %d", ready, 2*n)
-}
 
 func signalAll(t *testing.T, programs []*program, s os.Signal) {
 	t.Helper()
@@ -50,12 +31,12 @@ func TestRpingServerOfMany(t *testing.T) {
 		_, join := listenRping(t, device, c.with("-P", "-S", "200"))
 		clients := make([]*program, rpingClients)
 		for i := range clients {
-			args := rpingSide{"--json", "-V", "-S", "200"}
+			args := rpingSide{"--json", "-v", "-V", "-S", "200"}
 			if i%4 == 3 {
 				args = args.with("-q")
 			}
 			clients[i] = join(verbs.with(args...))
-			connections(t, device, i+1)
+			clients[i].plays()
 			signalAll(t, clients[i:i+1], unix.SIGSTOP)
 		}
 		signalAll(t, clients, unix.SIGCONT)
