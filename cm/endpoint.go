@@ -234,7 +234,7 @@ func (e *Endpoint) answered(ev *Event) error {
 	e.up.Store(true)
 	switch {
 	case e.iwarp:
-		e.QP.HoldSends(time.Now().Add(settle))
+		e.QP.HoldSends(time.Now().Add(Settle))
 	case e.id.space.datagram():
 		return e.sendTo(*ev)
 	}

@@ -420,7 +420,8 @@ func (p *ConnParam) put(a *abi.RdmaUcmConnParam) error {
 }
 
 // Connect asks for a connection. ConnectResponse, which [ID.Establish] answers,
-// Established, or an event of failure follows.
+// Established, after which the first message has to wait for [Settle], or an
+// event of failure follows.
 func (id *ID) Connect(p ConnParam) error {
 	// siw waits for TCP's handshake here. A signal would end that, and the kernel
 	// begin anew; the listener's siw would take the end of the first for its own.

@@ -64,14 +64,17 @@ func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, aban
 	return ev, true, ctx.Err()
 }
 
-// settle is how long after the handshake either side first sends, at the
-// soonest. A siw that accepts answers before it listens to its socket: a message
+// Settle is how long after an iWARP handshake either side first sends, at the
+// soonest. Endpoints wait by themselves; who makes QPs for IDs by hand does so
+// with [uverbs.QP.HoldSends].
+//
+// A siw that accepts answers before it listens to its socket: a message
 // that comes in between stays unread until another does. A siw that dialed takes
 // a message that comes together with the answer for a breach of MPA, and fails to
 // connect (siw_recv_mpa_rr, [ErrMPA]): only programs whose accepting side sends
 // first, as none should, may meet that still, on a machine too busy to read the
 // answer.
-const settle = 10 * time.Millisecond
+const Settle = 10 * time.Millisecond
 
 // iwarpAtOnce is how many iWARP handshakes with one listener are under way at
 // once. siw gives a handshake 10 s from its first byte: more of them than the

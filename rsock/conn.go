@@ -160,8 +160,9 @@ func (c *Conn) connected(peer hello, passive bool) {
 	c.cl.start()
 	if c.iwarp && passive {
 		// The first message is the dialing side's (RFC 5044, 7.1.1), whose
-		// kernel overlooks what comes before it listens to its socket.
-		c.qp.HoldSends(time.Now().Add(settle))
+		// kernel overlooks what comes before it listens to its socket; this
+		// side does not wait for ever.
+		c.qp.HoldSends(time.Now().Add(cm.Settle))
 	}
 	c.in.heard = !(c.iwarp && passive)
 	c.mu.Lock()
@@ -169,10 +170,6 @@ func (c *Conn) connected(peer hello, passive bool) {
 	c.grant() // the second half of the ring
 	c.mu.Unlock()
 }
-
-// settle is how long a side that accepted waits at most for the first message
-// before it sends itself.
-const settle = 10 * time.Millisecond
 
 // LocalAddr and RemoteAddr are the ends of the connection, of type [cm.Addr].
 func (c *Conn) LocalAddr() net.Addr  { return c.local }

@@ -212,7 +212,7 @@ func (q *QP) PostSend(wrs []SendWR) (int, error) {
 }
 
 // HoldSends has the next PostSend of a siw QP wait until t: package cm knows
-// when a peer is not ready yet. Other QPs need no such thing.
+// when a peer is not ready yet (its Settle). Other QPs need no such thing.
 func (q *QP) HoldSends(t time.Time) {
 	if q.siwSend != nil {
 		q.siwSend.Hold(t)

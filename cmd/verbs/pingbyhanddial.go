@@ -82,8 +82,12 @@ func (h *byHand) handshake(ctx context.Context) error {
 		return err
 	}
 	e, err := awaitByHand(ctx, h.id, cm.ConnectResponse, cm.Established)
-	if err != nil || e.Type == cm.Established { // by iWARP, whose QP is in RTS
+	if err != nil {
 		return err
+	}
+	if e.Type == cm.Established { // by iWARP, whose QP is in RTS
+		h.qp.HoldSends(time.Now().Add(cm.Settle))
+		return nil
 	}
 	if err := h.activate(); err != nil {
 		return err

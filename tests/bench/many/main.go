@@ -60,7 +60,7 @@ func client(host, port string, w work) error {
 	if err != nil {
 		return err
 	}
-	time.Sleep(settle)
+	time.Sleep(cm.Settle) // as in c/cm.h
 
 	start := time.Now()
 	for i := range w.Conns {

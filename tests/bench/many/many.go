@@ -16,8 +16,6 @@ const (
 	period  = 8     // one request in so many is signaled
 	batch   = 16    // completions polled at a time
 	cqDepth = 20000 // more than enough: C's library wants it
-
-	settle = 10 * time.Millisecond // as in c/cm.h
 )
 
 type work struct{ Conns, N uint32 }
