@@ -51,7 +51,6 @@ func TestFewBytes(t *testing.T) {
 		"inline":        {inline, 1, 1},
 		"of two SGEs":   {two, 2, 2},
 	} {
-		sq := sq.(*SendQueue)
 		sq.put = 0
 		for i := range sqes[:size-1] {
 			sqes[i] = abi.SiwSqe{}

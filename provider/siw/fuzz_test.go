@@ -74,12 +74,16 @@ func (h *hostile) createCQ(n uint32) (*CompletionQueue, int, error) {
 	return cq.(*CompletionQueue), size, nil
 }
 
-func (h *hostile) createQP(cq *CompletionQueue, sqes, rqes uint32, limits provider.QPCap) (provider.SendQueue, provider.RecvQueue, error) {
+func (h *hostile) createQP(cq *CompletionQueue, sqes, rqes uint32, limits provider.QPCap) (*SendQueue, *RecvQueue, error) {
 	init := provider.QPInit{Type: provider.RC, Cap: &provider.QPCap{}, SendCQ: cq, RecvCQ: cq}
-	return Driver{}.CreateQP(h.dev, init, func(u provider.UHW) (provider.QPInfo, error) {
+	sq, rq, err := Driver{}.CreateQP(h.dev, init, func(u provider.UHW) (provider.QPInfo, error) {
 		copy(u.Out, mmap.Bytes(&abi.SiwUrespCreateQp{NumSqe: sqes, NumRqe: rqes, SqKey: queueSpace, RqKey: 2 * queueSpace}))
 		return provider.QPInfo{QPNum: 5, Cap: limits}, nil
 	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return sq.(*SendQueue), rq.(*RecvQueue), nil
 }
 
 // drain polls all there is: no more than room.
@@ -161,7 +165,7 @@ func FuzzPost(f *testing.F) {
 		sqSize, rqSize := int(sqes)*int(unsafe.Sizeof(abi.SiwSqe{})), int(rqes)*int(unsafe.Sizeof(abi.SiwRqe{}))
 		h.fill(1, sqSize, body)
 		h.fill(2, rqSize, body)
-		sq.(*SendQueue).State, rq.(*RecvQueue).State = provider.StateRTS, provider.StateRTS
+		sq.State, rq.State = provider.StateRTS, provider.StateRTS
 		for ; len(ops) > 1; ops = ops[2:] {
 			sgl := make([]provider.SGE, ops[1]%16)
 			for i := range sgl {
@@ -179,7 +183,7 @@ func FuzzPost(f *testing.F) {
 			h.check(t, 2, rqSize)
 		}
 		drain(t, cq, 3, cq.Cap())
-		for _, q := range []provider.Stateful{sq.(provider.Stateful), rq.(provider.Stateful)} {
+		for _, q := range []provider.Stateful{sq, rq} {
 			q.Suspend()
 			q.Settle(provider.StateErr, true)
 		}
