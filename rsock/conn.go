@@ -158,12 +158,8 @@ func (c *Conn) connected(peer hello, passive bool) {
 	c.rd.start()
 	c.wr.start()
 	c.cl.start()
-	if c.iwarp && passive {
-		// The first message is the dialing side's (RFC 5044, 7.1.1), whose
-		// kernel overlooks what comes before it listens to its socket; this
-		// side does not wait for ever.
-		c.qp.HoldSends(time.Now().Add(cm.Settle))
-	}
+	// Over iWARP the first message is the dialing side's (RFC 5044, 7.1.1): the
+	// endpoint holds this side's back until that is heard, but not for ever.
 	c.in.heard = !(c.iwarp && passive)
 	c.mu.Lock()
 	c.keepAlive(c.opt.KeepAlive)
