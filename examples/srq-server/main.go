@@ -154,8 +154,8 @@ func (s *server) serve(ctx context.Context, n int) error {
 		}
 		for _, wc := range wcs[:got] {
 			// A client that has its last answer may be gone before the send of
-			// that has completed, which is flushed then.
-			if err := wc.Err(); err != nil && !errors.Is(err, uverbs.WCFlushErr) {
+			// that has completed, which is flushed then, or cut off.
+			if err := cm.SendError(&wc); err != nil && !errors.Is(err, uverbs.WCFlushErr) && !errors.Is(err, cm.ErrDisconnected) {
 				return err
 			}
 			if wc.Opcode != uverbs.WCRecv {

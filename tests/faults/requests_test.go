@@ -13,7 +13,8 @@ import (
 
 // requestCase is a request that must fail, and how it completes. iWARP answers
 // neither sends nor writes, so on siw what the peer refuses shows as the end of
-// the connection: as flushed requests.
+// the connection: as flushed requests. One that siw was sending at that moment
+// has failed itself (siw_qp_sq_process).
 type requestCase struct {
 	name     string
 	pair     labtest.PairOptions
@@ -21,10 +22,10 @@ type requestCase struct {
 	rxe, siw []uverbs.WCStatus
 }
 
-var gone = []uverbs.WCStatus{uverbs.WCFlushErr}
+var gone = []uverbs.WCStatus{uverbs.WCFlushErr, uverbs.WCLocQPOpErr}
 
 // reads are refused by what the peer sends back, if it arrives in time.
-var readRefused = []uverbs.WCStatus{uverbs.WCFlushErr, uverbs.WCRemAccessErr, uverbs.WCGeneralErr}
+var readRefused = append([]uverbs.WCStatus{uverbs.WCRemAccessErr, uverbs.WCGeneralErr}, gone...)
 
 func request(op uverbs.Opcode, off int, rkeyFlip uint32) func(t *testing.T, a, b *labtest.Side) uverbs.SendWR {
 	return func(t *testing.T, a, b *labtest.Side) uverbs.SendWR {

@@ -203,8 +203,9 @@ func (c cmatose) join(ctx context.Context, addr string) (err error) {
 		}
 		n.fill(i)
 		// C's server ends a connection once it has polled the last message,
-		// which it may do before its driver has acknowledged it.
-		if err := n.send(ctx); err != nil && !errors.Is(err, uverbs.WCFlushErr) {
+		// which it may do before its driver has acknowledged it, or siw here is
+		// done with sending it.
+		if err := n.send(ctx); err != nil && !errors.Is(err, uverbs.WCFlushErr) && !errors.Is(err, uverbs.WCLocQPOpErr) {
 			return err
 		}
 		return n.ended(ctx)

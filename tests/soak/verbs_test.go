@@ -135,9 +135,10 @@ func (v *verbsEnd) came(ctx context.Context) (messages, total int, err error) {
 	return n, total, nil
 }
 
-// ended says whether an error is that the peer has closed.
+// ended says whether an error is that the peer has closed. siw fails what it was
+// sending then, and flushes the rest.
 func ended(ctx context.Context, e *cm.Endpoint, err error) bool {
-	if !errors.Is(err, uverbs.WCFlushErr) && !errors.Is(err, uverbs.ErrState) && !errors.Is(err, cm.ErrDisconnected) {
+	if !errors.Is(err, uverbs.WCFlushErr) && !errors.Is(err, uverbs.WCLocQPOpErr) && !errors.Is(err, uverbs.ErrState) && !errors.Is(err, cm.ErrDisconnected) {
 		return false
 	}
 	select {
