@@ -126,7 +126,7 @@ func newEndpoint(id *ID, route Route, request *Event, opt *Options, free func())
 			e.release = append(e.release, e.PD.Close)
 		}
 	}
-	e.iwarp = isIWARP(e.PD.Context())
+	e.iwarp = e.PD.Context().Device().IWARP()
 	size := opt.Cap
 	if size == (uverbs.QPCap{}) {
 		size = uverbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}

@@ -3,11 +3,8 @@ package cm
 import (
 	"context"
 	"net/netip"
-	"strings"
 	"sync"
 	"time"
-
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // iWARP differs from InfiniBand and RoCE in how a connection comes up: the
@@ -19,7 +16,6 @@ import (
 // 7.1.1). Ports are TCP's: one that a TCP socket listens on cannot be had
 // (EADDRINUSE), and peers that connect by TCP and say nothing, or something
 // else, are the kernel's to deal with: they never become a Request.
-func isIWARP(c *uverbs.Context) bool { return strings.HasSuffix(c.Device().NodeType, "RNIC") }
 
 // connectIWARP connects and waits for the answer. During ID.Connect siw's kernel
 // side waits for TCP's handshake, without a context: up to two minutes if nobody

@@ -85,7 +85,7 @@ func openDevice(r cm.Route, opt Options) (*device, error) {
 	d := &device{guid: r.Device, index: r.Index, refs: 1}
 	for _, found := range devs {
 		if found.GUID == r.Device {
-			d.name, d.iwarp = found.Name, found.NodeType == "4: RNIC"
+			d.name, d.iwarp = found.Name, found.IWARP()
 			d.ctx, err = found.Open()
 			break
 		}

@@ -2,7 +2,6 @@ package rsock
 
 import (
 	"net"
-	"strings"
 	"sync"
 	"time"
 
@@ -130,7 +129,7 @@ func newConn(opt Options) (*Conn, cm.Options) {
 func (c *Conn) setup(e *cm.Endpoint, private []byte) error {
 	c.ep, c.qp, c.recvCQ, c.sendCQ = e, e.QP, e.RecvCQ, e.SendCQ
 	c.events = e.RecvCQ.Channel()
-	c.iwarp = strings.HasSuffix(e.PD.Context().Device().NodeType, "RNIC")
+	c.iwarp = e.PD.Context().Device().IWARP()
 	if err := c.memory(e); err != nil {
 		return err
 	}

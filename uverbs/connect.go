@@ -3,7 +3,6 @@ package uverbs
 import (
 	"errors"
 	"fmt"
-	"strings"
 )
 
 // Endpoint is what a peer must know to connect an RC or UC QP to this one. Programs
@@ -50,7 +49,7 @@ func (q *QP) Endpoint(port int, psn uint32) (Endpoint, error) {
 // be posted before, between, or after; they must be there before remote sends.
 // On iWARP only package cm can connect.
 func (q *QP) Connect(local, remote Endpoint, opt ConnectOptions) error {
-	if strings.HasSuffix(q.pd.ctx.device.NodeType, "RNIC") {
+	if q.pd.ctx.device.IWARP() {
 		return q.obj.fail("connect", fmt.Errorf("on iWARP only package cm can: %w", errors.ErrUnsupported))
 	}
 	def := func(v *uint8, d uint8) {

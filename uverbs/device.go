@@ -26,6 +26,10 @@ type Device struct {
 	NodeErr  error // why Node cannot be used; matches ErrNoNode if it is missing
 }
 
+// IWARP reports whether the device speaks iWARP (RFC 5040), as siw does, and
+// neither InfiniBand nor RoCE.
+func (d Device) IWARP() bool { return strings.HasSuffix(d.NodeType, "RNIC") }
+
 // Where the kernel shows devices; tests look elsewhere.
 var (
 	sysClass = "/sys/class"

@@ -38,8 +38,9 @@ func TestDevices(t *testing.T) {
 		"sys/infiniband/rxe0/ports/2/state":        "1: DOWN",
 		"dev/uverbs0":                              "",
 		// In a container, with its node not passed in.
-		"sys/infiniband_verbs/uverbs1/ibdev": "mlx5_0",
-		"sys/infiniband/mlx5_0/node_guid":    "0000:0000:0000:0001",
+		"sys/infiniband_verbs/uverbs1/ibdev": "cxgb4_0",
+		"sys/infiniband/cxgb4_0/node_guid":   "0000:0000:0000:0001",
+		"sys/infiniband/cxgb4_0/node_type":   "4: RNIC",
 		// Of another network namespace: no entry in the class.
 		"sys/infiniband_verbs/uverbs2/ibdev": "rxe9",
 		// Being removed.
@@ -53,16 +54,16 @@ func TestDevices(t *testing.T) {
 		t.Fatalf("devices: %+v", devs)
 	}
 	if d := devs[0]; d.Name != "rxe0" || d.GUID.String() != "505400fffe123456" || d.SysGUID.String() != "505400fffe123457" ||
-		d.NodeType != "1: CA" || d.Firmware != "1.2.3" || d.Ports != 2 || d.ABI != 2 || d.NodeErr != nil {
+		d.NodeType != "1: CA" || d.Firmware != "1.2.3" || d.Ports != 2 || d.ABI != 2 || d.NodeErr != nil || d.IWARP() {
 		t.Errorf("first device: %+v", d)
 	}
-	if d := devs[1]; d.Name != "mlx5_0" || !errors.Is(d.NodeErr, ErrNoNode) {
+	if d := devs[1]; d.Name != "cxgb4_0" || !errors.Is(d.NodeErr, ErrNoNode) || !d.IWARP() {
 		t.Errorf("second device: %+v", d)
 	}
 	if _, err := devs[1].Open(); !errors.Is(err, ErrNoNode) {
 		t.Errorf("opening it: %v", err)
 	}
-	if _, err := Open("mlx5_0"); !errors.Is(err, ErrNoNode) {
+	if _, err := Open("cxgb4_0"); !errors.Is(err, ErrNoNode) {
 		t.Errorf("opening it by name: %v", err)
 	}
 }

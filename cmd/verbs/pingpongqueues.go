@@ -6,7 +6,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
-	"strings"
 
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -114,7 +113,7 @@ func (p *pingpong) close() error {
 // checkPort refuses what cannot work before a peer is kept waiting.
 func (p *pingpong) checkPort() error {
 	name := p.dev.Device().Name
-	if strings.HasSuffix(p.dev.Device().NodeType, "RNIC") {
+	if p.dev.Device().IWARP() {
 		return fmt.Errorf("%s is an iWARP device, which connects by the connection manager only: see verbs ping", name)
 	}
 	attr, err := p.dev.QueryPort(p.IBPort)

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"strings"
 
 	"github.com/alecthomas/kong"
 	"golang.org/x/sys/unix"
@@ -36,7 +35,7 @@ func run(device string, typ uverbs.QPType) error {
 		return err
 	}
 	defer ctx.Close()
-	if d := ctx.Device(); strings.HasSuffix(d.NodeType, "RNIC") { // the connection manager does it
+	if d := ctx.Device(); d.IWARP() { // the connection manager does it
 		return fmt.Errorf("connect iWARP by hand on %s: %w", d.Name, errors.ErrUnsupported)
 	}
 	pd, err := ctx.AllocPD()

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -153,7 +152,7 @@ func own[T io.Closer](obj T, err error) func(*side) (T, error) {
 
 // supported asks whether the device has the operation.
 func (s *side) supported() error {
-	iwarp := strings.HasSuffix(s.path.Device.NodeType, "RNIC")
+	iwarp := s.path.Device.IWARP()
 	lacks := func(what string) error {
 		return fmt.Errorf("%s on %s: it has no %s: %w", s.Op, s.path.Device.Name, what, errors.ErrUnsupported)
 	}
