@@ -100,9 +100,9 @@ func TestRcopy(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Run("C client", func(t *testing.T) {
-			l, port := rsListen(t, device, rsock.Options{})
-			client := start(t, "rcopy", in, labtest.AddrOf(device)+":elsewhere", "-p", port)
-			conn := client.accepted(l)
+			client, conn := rsJoin(t, device, rsock.Options{}, func(port string) *program {
+				return start(t, "rcopy", in, labtest.AddrOf(device)+":elsewhere", "-p", port)
+			})
 			defer conn.Close()
 			conn.SetDeadline(time.Now().Add(40 * time.Second))
 			path, got, err := rcopyReceive(conn)

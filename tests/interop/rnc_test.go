@@ -56,12 +56,11 @@ func rnc(t *testing.T, device string, listen bool, opt rsock.Options, in []byte,
 		args = append(args, labtest.AddrOf(device), port, strconv.Itoa(size), strconv.Itoa(sleep))
 		return start(t, "sh", append([]string{"-c", script, "sh"}, args...)...)
 	}
-	if !listen {
-		l, port := rsListen(t, device, opt)
-		p = run(port)
-		return p, p.accepted(l), out
+	if listen {
+		p, conn = rsMeet(t, device, opt, func(port string) *program { return run(port, "-l") })
+	} else {
+		p, conn = rsJoin(t, device, opt, func(port string) *program { return run(port) })
 	}
-	p, conn = rsMeet(t, device, opt, func(port string) *program { return run(port, "-l") })
 	return p, conn, out
 }
 

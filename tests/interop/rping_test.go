@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goverbs/verbs/internal/labtest"
 )
@@ -29,8 +30,33 @@ func rpingSides(t *testing.T) (c, verbs rpingSide) {
 // startRping starts a server, and a client when it listens.
 func startRping(t *testing.T, device string, s, c rpingSide) (server, client *program) {
 	t.Helper()
-	server, join := listenRping(t, device, s)
-	return server, join(c)
+	for try := 1; ; try++ {
+		server, join := listenRping(t, device, s)
+		client := join(c)
+		if c[0] != "rping" || client.begins(device) || try == 10 {
+			return server, client
+		}
+		client.kill()
+		server.kill()
+	}
+}
+
+// begins waits until a client has printed something or ended, unless the server
+// does not get to see it.
+func (p *program) begins(device string) bool {
+	p.t.Helper()
+	for {
+		select {
+		case <-p.says:
+			return true
+		case <-p.done:
+			return true
+		case <-time.After(50 * time.Millisecond):
+			if overlooked(p.t, device) {
+				return false
+			}
+		}
+	}
 }
 
 // listenRping starts a server and returns what starts a client of it.

@@ -149,13 +149,19 @@ func rsMeet(t *testing.T, device string, opt rsock.Options, serve func(port stri
 	return p, conn
 }
 
+// join has C's client dial us.
+func (r rstream) join(t *testing.T, device string, opt rsock.Options) (*program, *rsock.Conn) {
+	t.Helper()
+	return rsJoin(t, device, opt, func(port string) *program {
+		return start(t, "rstream", append([]string{"-s", labtest.AddrOf(device), "-p", port}, r.options()...)...)
+	})
+}
+
 // serveC has C's client play with a Go server, dialC a Go client with C's
 // server.
 func (r rstream) serveC(t *testing.T, device string, opt rsock.Options) {
 	t.Helper()
-	l, port := rsListen(t, device, opt)
-	client := start(t, "rstream", append([]string{"-s", labtest.AddrOf(device), "-p", port}, r.options()...)...)
-	conn := client.accepted(l)
+	client, conn := r.join(t, device, opt)
 	if err := r.play(conn, true); err != nil {
 		t.Error(err)
 	}
@@ -254,14 +260,11 @@ func TestRstreamKilled(t *testing.T) {
 			}
 		}
 		t.Run("C client", func(t *testing.T) {
-			l, port := rsListen(t, device, rsock.Options{})
-			client := start(t, "rstream", append([]string{"-s", labtest.AddrOf(device), "-p", port}, endless.options()...)...)
-			kill(t, client, client.accepted(l))
+			client, conn := endless.join(t, device, rsock.Options{})
+			kill(t, client, conn)
 		})
 		t.Run("C client that has stopped", func(t *testing.T) {
-			l, port := rsListen(t, device, rsock.Options{})
-			client := start(t, "rstream", append([]string{"-s", labtest.AddrOf(device), "-p", port}, endless.options()...)...)
-			conn := client.accepted(l)
+			client, conn := endless.join(t, device, rsock.Options{})
 			if _, err := io.CopyN(io.Discard, bufio.NewReader(conn), 16); err != nil {
 				t.Fatal(err)
 			}
