@@ -54,7 +54,9 @@ func serve(t *testing.T, device string, h2 bool, h http.Handler) (client *http.C
 	t.Helper()
 	s := httptest.NewUnstartedServer(h)
 	s.Listener.Close()
-	s.Listener = labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
+	// Two hundred handshakes at once take seconds, as all on an emulated machine.
+	lc := rsock.ListenConfig{HandshakeTimeout: time.Minute}
+	s.Listener = labtest.Must(lc.Listen(t.Context(), "rdma", labtest.AddrOf(device)+":0"))(t)
 	s.EnableHTTP2 = h2
 	if h2 {
 		s.StartTLS()
