@@ -41,6 +41,9 @@ func resolve(ctx context.Context, r *net.Resolver, addr string) (netip.AddrPort,
 		return netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port)), nil
 	}
 	ips, err := r.LookupNetIP(ctx, "ip", host)
+	if ctx.Err() != nil { // of which the resolver may not say a word
+		return netip.AddrPort{}, ctx.Err()
+	}
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
