@@ -80,7 +80,12 @@ static void serve(struct addrinfo *at)
 		uint64_t work[3];
 		char *b;
 
-		take(fd, (char *)work, sizeof(work));
+		/* siw's client is gone again if it took the credits that rsockets
+		 * give at once for a breach of MPA. */
+		if (S(recv, fd, work, sizeof(work), MSG_WAITALL) != sizeof(work)) {
+			S(close, fd);
+			continue;
+		}
 		b = malloc(be64toh(work[1]));
 		for (uint64_t i = be64toh(work[2]); i > 0; i--) {
 			take(fd, b, be64toh(work[1]));
@@ -141,8 +146,9 @@ int main(int argc, char **argv)
 	fd = open_socket();
 	for (int tries = 0; S(connect, fd, ai->ai_addr, ai->ai_addrlen); tries++) {
 		/* siw's is refused when the connection manager has chosen a port
-		 * of which TCP still has a connection. */
-		if (tries == 10 || (errno != EINVAL && errno != EADDRINUSE && errno != EADDRNOTAVAIL))
+		 * of which TCP still has a connection, or as it took the server's
+		 * credits for a breach. */
+		if (tries == 10 || (errno != EINVAL && errno != EADDRINUSE && errno != EADDRNOTAVAIL && (tcp || errno != ECONNREFUSED)))
 			die("connect");
 		S(close, fd);
 		fd = open_socket();
