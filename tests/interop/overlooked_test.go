@@ -1,17 +1,15 @@
 package interop
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/rsock"
 )
 
 // unread is how many bytes that have come on connections to an address TCP still
@@ -20,14 +18,14 @@ func unread(t *testing.T, addr string) (n int) {
 	t.Helper()
 	ip := netip.MustParseAddr(addr).As4()
 	want := fmt.Sprintf("%08X", binary.NativeEndian.Uint32(ip[:]))
-	lines := bufio.NewScanner(bytes.NewReader(labtest.Must(os.ReadFile("/proc/net/tcp"))(t)))
+	table := string(labtest.Must(os.ReadFile("/proc/net/tcp"))(t))
+	_, table, _ = strings.Cut(table, "\n") // the names of the columns
 	const established = 1
-	lines.Scan() // the names of the columns
-	for lines.Scan() {
-		var line, local, remote, port string
+	for line := range strings.Lines(table) {
+		var slot, local, port, remote string
 		var state, out, in int
-		if _, err := fmt.Sscanf(lines.Text(), "%s %8s:%4s %s %x %x:%x", &line, &local, &port, &remote, &state, &out, &in); err != nil {
-			t.Fatalf("%q: %v", lines.Text(), err)
+		if _, err := fmt.Sscanf(line, "%s %8s:%4s %s %x %x:%x", &slot, &local, &port, &remote, &state, &out, &in); err != nil {
+			t.Fatalf("%q: %v", line, err)
 		}
 		if state == established && local == want {
 			n += in
@@ -41,27 +39,15 @@ func unread(t *testing.T, addr string) (n int) {
 // vain, whoever accepts: there is nothing but to begin anew.
 func overlooked(t *testing.T, device string) bool {
 	t.Helper()
+	if device != labtest.SIW {
+		return false
+	}
 	for range 10 {
-		if device != labtest.SIW || unread(t, labtest.AddrOf(device)) == 0 {
+		if unread(t, labtest.AddrOf(device)) == 0 {
 			return false
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 	t.Log("siw has overlooked what C sent first")
 	return true
-}
-
-// rsJoin has C's program dial a listener of ours.
-func rsJoin(t *testing.T, device string, opt rsock.Options, dial func(port string) *program) (*program, *rsock.Conn) {
-	t.Helper()
-	for try := 1; ; try++ {
-		l, port := rsListen(t, device, opt)
-		p := dial(port)
-		conn := p.accepted(l)
-		if !overlooked(t, device) || try == 10 {
-			return p, conn
-		}
-		p.kill()
-		conn.Close()
-	}
 }

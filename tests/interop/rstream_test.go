@@ -149,6 +149,21 @@ func rsMeet(t *testing.T, device string, opt rsock.Options, serve func(port stri
 	return p, conn
 }
 
+// rsJoin has C's program dial a listener of ours.
+func rsJoin(t *testing.T, device string, opt rsock.Options, dial func(port string) *program) (*program, *rsock.Conn) {
+	t.Helper()
+	for try := 1; ; try++ {
+		l, port := rsListen(t, device, opt)
+		p := dial(port)
+		conn := p.accepted(l)
+		if !overlooked(t, device) || try == 10 {
+			return p, conn
+		}
+		p.kill()
+		conn.Close()
+	}
+}
+
 // join has C's client dial us.
 func (r rstream) join(t *testing.T, device string, opt rsock.Options) (*program, *rsock.Conn) {
 	t.Helper()
