@@ -99,6 +99,9 @@ func (d *Dialer) lookup(ctx context.Context, network, addr string) ([]netip.Addr
 		return nil, &net.AddrError{Err: "missing host", Addr: addr}
 	}
 	ips, err := r.LookupNetIP(ctx, ip, host)
+	if ctx.Err() != nil { // of which the resolver may not say a word
+		return nil, ctx.Err()
+	}
 	if err != nil {
 		return nil, err
 	}
