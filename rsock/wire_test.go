@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"math"
 	"testing"
 )
 
@@ -178,5 +179,20 @@ func TestDescriptors(t *testing.T) {
 	say()
 	if o.target[0] != other || o.next != 1 {
 		t.Fatalf("%+v", o)
+	}
+}
+
+// TestLargestOffer: a peer may offer as many bytes as 32 bits count.
+func TestLargestOffer(t *testing.T) {
+	c := unconnected()
+	c.out.target[0].length = math.MaxUint32
+	c.tx.finished = true // nothing is posted
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, err := c.send(make([]byte, 1000), false); err != nil {
+		t.Error(err)
+	}
+	if left := c.out.target[0].length; left != math.MaxUint32-1000 {
+		t.Errorf("%d bytes are left", left)
 	}
 }

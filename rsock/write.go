@@ -219,7 +219,7 @@ func (c *Conn) send(data []byte, inline bool) (n int, err error) {
 			return n, err
 		}
 		part := data[n:]
-		part = part[:min(len(part), int(c.out.target[c.out.cur].length))]
+		part = part[:min(uint64(len(part)), uint64(c.out.target[c.out.cur].length))]
 		at := int(c.out.head % uint64(len(c.out.ring)))
 		s := c.aim(len(part), inline)
 		c.mu.Unlock()
