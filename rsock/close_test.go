@@ -266,7 +266,7 @@ func TestCopies(t *testing.T) {
 			b.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 			_, err = b.ReadFrom(bytes.NewReader(data))
 			want(t, "ReadFrom", err, os.ErrDeadlineExceeded)
-			// Nothing is released under a writer that has the ring in hand.
+			// Close does not wait for a writer.
 			in, out := io.Pipe()
 			done := make(chan error)
 			a.Write(make([]byte, 10))

@@ -24,8 +24,8 @@ type Conn struct {
 	iwarp  bool // no immediates: messages are SENDs
 	peer   hello
 
-	rmu sync.Mutex // held through a Read or WriteTo
-	wmu sync.Mutex // held through a Write or ReadFrom
+	rmu sync.Mutex // held through a Read
+	wmu sync.Mutex // held through a Write
 	cmu sync.Mutex // held through a CloseRead, CloseWrite or Close
 
 	// pmu is held while data is posted, which then precedes SHUTDOWN and
@@ -88,6 +88,7 @@ func (c *Conn) memory(e *cm.Endpoint) error {
 	if err != nil {
 		return err
 	}
+	c.out.inline = make([]byte, c.opt.Inline)
 	half := c.opt.ReadBuffer / 2
 	c.in.ring, c.out.table = remote.Bytes()[:c.opt.ReadBuffer], remote.Bytes()[c.opt.ReadBuffer:]
 	c.out.ring, c.in.slots = local.Bytes()[:c.opt.WriteBuffer], local.Bytes()[c.opt.WriteBuffer:]

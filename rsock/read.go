@@ -7,8 +7,19 @@ import (
 	"time"
 )
 
-// small is what is copied with the lock held: letting it go takes longer.
+// small is how many bytes are copied with mu held: unlocking it takes longer.
 const small = 512
+
+// copy is the builtin, between a ring and the caller's memory, which may fault:
+// a panic leaves the Conn as it was. mu is held, but not during longer copies.
+func (c *Conn) copy(dst, src []byte) int {
+	if min(len(dst), len(src)) <= small {
+		return copy(dst, src)
+	}
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	return copy(dst, src)
+}
 
 // Read reads what has come, up to len(p) bytes, and waits if there is nothing.
 // After the peer's CloseWrite or Close, when all has been read, it returns
@@ -20,8 +31,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if err := c.enter(); err != nil {
 		return 0, c.wrap("read", err)
 	}
+	defer c.leave()
 	n, err := c.read(p)
-	c.leave()
 	return n, c.wrap("read", err)
 }
 
@@ -32,27 +43,26 @@ func (c *Conn) read(p []byte) (n int, err error) {
 	if err := c.awaitData(len(p)); err != nil {
 		return 0, err
 	}
+	n = c.take(p)
+	c.discard()
+	c.grant()
+	return n, nil
+}
+
+// take copies what has come to p.
+func (c *Conn) take(p []byte) (n int) {
+	c.in.reading = true
+	defer func() { c.in.reading = false }()
 	for n < len(p) {
 		from := c.unread()
 		if len(from) == 0 {
 			break
 		}
-		part := p[n:]
-		if len(part) > small {
-			c.in.reading = true
-			c.mu.Unlock()
-			part = part[:copy(part, from)]
-			c.mu.Lock()
-			c.in.reading = false
-		} else {
-			part = part[:copy(part, from)]
-		}
-		n += len(part)
-		c.in.consumed += uint64(len(part))
+		m := c.copy(p[n:], from)
+		n += m
+		c.in.consumed += uint64(m)
 	}
-	c.discard()
-	c.grant()
-	return n, nil
+	return n
 }
 
 // awaitData waits until there is data; want is how much would be good to have.
@@ -89,47 +99,11 @@ func (c *Conn) unread() []byte {
 	return c.in.ring[from:][:n]
 }
 
-// WriteTo writes what comes to w, until the end of it, and returns how much that
-// was. It hands w the receive ring itself: w must not keep what it is given,
-// nor write to it, as [io.Writer] says. A peer that breaks the rules may change
-// the bytes meanwhile: a w that looks at them twice may see two things.
-func (c *Conn) WriteTo(w io.Writer) (n int64, err error) {
-	c.rmu.Lock()
-	defer c.rmu.Unlock()
-	if err := c.enter(); err != nil {
-		return 0, c.wrap("read", err)
-	}
-	for err == nil {
-		if err = c.awaitData(1); err != nil {
-			break
-		}
-		// Not too much at once: the peer waits for room.
-		from := c.unread()
-		from = from[:min(len(from), max(len(c.in.ring)/8, 2048))]
-		c.in.reading = true
-		c.mu.Unlock()
-		written, werr := w.Write(from)
-		if written < 0 || written > len(from) {
-			written, werr = 0, errInvalidWrite
-		} else if written < len(from) && werr == nil {
-			werr = io.ErrShortWrite
-		}
-		c.mu.Lock()
-		c.in.reading = false
-		c.in.consumed += uint64(written)
-		n += int64(written)
-		c.discard()
-		c.grant()
-		if werr != nil {
-			c.leave()
-			return n, werr
-		}
-	}
-	c.leave()
-	if err == io.EOF {
-		return n, nil
-	}
-	return n, c.wrap("read", err)
+// WriteTo writes to w what the peer sends until it ends, and returns how many
+// bytes w took. No lock is held while w writes, so other calls proceed meanwhile,
+// and take their part of the data, as with [net.TCPConn].
+func (c *Conn) WriteTo(w io.Writer) (int64, error) {
+	return io.CopyBuffer(w, struct{ io.Reader }{c}, make([]byte, maxChunk))
 }
 
 // CloseRead ends reading: calls under way or to come get io.EOF, and what comes

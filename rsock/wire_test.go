@@ -196,3 +196,35 @@ func TestLargestOffer(t *testing.T) {
 		t.Errorf("%d bytes are left", left)
 	}
 }
+
+// TestPanicState: a panic of a caller's reader or writer leaves no call counted,
+// and no lock held.
+func TestPanicState(t *testing.T) {
+	for name, call := range map[string]func(*Conn){
+		"ReadFrom": func(c *Conn) { c.ReadFrom(panics{}) },
+		"WriteTo":  func(c *Conn) { c.WriteTo(panics{}) },
+	} {
+		c := unconnected()
+		c.in.ring = make([]byte, maxChunk)
+		c.in.received = maxChunk
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			call(c)
+		}()
+		if !c.rmu.TryLock() || !c.wmu.TryLock() || !c.mu.TryLock() {
+			t.Fatalf("%s: a lock is held", name)
+		}
+		if c.users != 0 || c.in.reading {
+			t.Errorf("%s: users %d, reading %v", name, c.users, c.in.reading)
+		}
+	}
+}
+
+type panics struct{}
+
+func (panics) Read([]byte) (int, error)  { panic("read") }
+func (panics) Write([]byte) (int, error) { panic("write") }

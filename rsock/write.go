@@ -11,19 +11,15 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-var (
-	errInvalidWrite = errors.New("writer returned an invalid count from Write")
-	errInvalidRead  = errors.New("reader returned an invalid count from Read")
-)
-
 // outbound is the send ring and what the peer has told of its own. Counts of
 // bytes are since the beginning, as those of requests are, modulo 2^31.
 type outbound struct {
-	ring  []byte
-	table []byte // the descriptors that the peer writes
-	head  uint64 // written to
-	freed uint64 // of which the device is done with
-	room  int    // that somebody waits for
+	ring   []byte
+	inline []byte // a copy of what goes into the request itself
+	table  []byte // the descriptors that the peer writes
+	head   uint64 // written to
+	freed  uint64 // of which the device is done with
+	room   int    // that a Write waits for
 
 	cost      uint32 // requests for a message
 	posted    uint32
@@ -98,8 +94,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	if err := c.enter(); err != nil {
 		return 0, c.wrap("write", err)
 	}
+	defer c.leave()
 	n, err := c.write(p)
-	c.leave()
 	return n, c.wrap("write", err)
 }
 
@@ -113,19 +109,15 @@ func (c *Conn) write(p []byte) (n int, err error) {
 	for n < len(p) && err == nil {
 		m, rest := 0, p[n:]
 		if len(rest) <= c.opt.Inline {
-			m, err = c.send(rest, true)
+			// Posting holds locks and takes credits, and must not fault.
+			m = c.copy(c.out.inline, rest)
+			m, err = c.send(c.out.inline[:m], true)
 		} else {
 			var room []byte
 			if room, err = c.reserve(len(rest)); err != nil {
 				break
 			}
-			if len(room) > small {
-				c.mu.Unlock()
-				m = copy(room, rest)
-				c.mu.Lock()
-			} else {
-				m = copy(room, rest)
-			}
+			m = c.copy(room, rest)
 			m, err = c.send(room[:m], false)
 		}
 		n += m
@@ -314,41 +306,9 @@ func (c *Conn) post(s shot, inline []byte, at int) error {
 	return err
 }
 
-// ReadFrom writes what r has, until its end, and returns how much that was. r
-// reads straight into the send ring.
-func (c *Conn) ReadFrom(r io.Reader) (n int64, err error) {
-	c.wmu.Lock()
-	defer c.wmu.Unlock()
-	if err := c.enter(); err != nil {
-		return 0, c.wrap("write", err)
-	}
-	defer func() { c.leave() }()
-	for {
-		if err := c.writeErr(); err != nil {
-			return n, c.wrap("write", err)
-		}
-		if c.wr.expired() {
-			return n, c.wrap("write", os.ErrDeadlineExceeded)
-		}
-		room, err := c.reserve(c.chunk())
-		if err != nil {
-			return n, c.wrap("write", err)
-		}
-		c.mu.Unlock()
-		m, rerr := r.Read(room)
-		c.mu.Lock()
-		if m < 0 || m > len(room) {
-			return n, errInvalidRead
-		}
-		m, err = c.send(room[:m], false)
-		n += int64(m)
-		switch {
-		case err != nil:
-			return n, c.wrap("write", err)
-		case rerr == io.EOF:
-			return n, nil
-		case rerr != nil:
-			return n, rerr
-		}
-	}
+// ReadFrom writes what r returns until r ends, and returns how many bytes it
+// wrote. No lock is held while r reads, so other calls proceed meanwhile, and
+// their data may come in between, as with [net.TCPConn].
+func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
+	return io.CopyBuffer(struct{ io.Writer }{c}, r, make([]byte, maxChunk))
 }

@@ -156,3 +156,49 @@ func TestHTTP(t *testing.T) {
 		}
 	})
 }
+
+// aborting ends a handler in the middle of a body, as net/http allows.
+type aborting struct{}
+
+func (aborting) Read([]byte) (int, error) { panic(http.ErrAbortHandler) }
+
+// TestHTTPAbort: a handler that panics while it copies a body fails its own request
+// only, over TCP and over rsock.
+func TestHTTPAbort(t *testing.T) {
+	abort := http.NewServeMux()
+	abort.HandleFunc("/ok", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") })
+	abort.HandleFunc("/abort", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "1000000") // so that io.Copy uses the connection's ReadFrom
+		io.Copy(w, io.MultiReader(noise(1, 10000), aborting{}))
+	})
+	test := func(t *testing.T, client *http.Client, url string) {
+		for range 3 {
+			resp, err := client.Get(url + "/abort")
+			if err == nil {
+				_, err = io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+			}
+			if err == nil {
+				t.Error("an aborted request succeeded")
+			}
+			if resp, err = client.Get(url + "/ok"); err != nil {
+				t.Fatal(err)
+			}
+			if body, err := io.ReadAll(resp.Body); string(body) != "ok" || err != nil {
+				t.Errorf("%q, %v", body, err)
+			}
+			resp.Body.Close()
+		}
+	}
+	t.Run("tcp", func(t *testing.T) {
+		s := httptest.NewServer(abort)
+		defer s.Close()
+		test(t, s.Client(), s.URL)
+	})
+	t.Run("rdma", func(t *testing.T) {
+		labtest.Each(t, func(t *testing.T, device string) {
+			client, url, _ := serve(t, device, false, abort)
+			test(t, client, url)
+		})
+	})
+}
