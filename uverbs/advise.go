@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -35,18 +36,24 @@ func (p *PD) Advise(advice Advice, wait bool, sgl ...SGE) error {
 	if len(sgl) == 0 {
 		return p.obj.fail(op, fmt.Errorf("no SGEs: %w", unix.EINVAL))
 	}
+	most := sys.MaxAttr / len(mmap.Bytes(&sgl[0]))
+	for part := range slices.Chunk(sgl, most) {
+		if err := p.advise(advice, flags, part); err != nil {
+			return p.obj.fail(op, err)
+		}
+	}
+	return nil
+}
+
+func (p *PD) advise(advice Advice, flags uint64, sgl []SGE) error {
 	list := make([]byte, 0, len(sgl)*len(mmap.Bytes(&sgl[0])))
 	for i := range sgl {
 		list = append(list, mmap.Bytes(&sgl[i])...)
 	}
-	err := p.ctx.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_MR, Method: abi.UVERBS_METHOD_ADVISE_MR, Attrs: []sys.Attr{
+	return p.ctx.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_MR, Method: abi.UVERBS_METHOD_ADVISE_MR, Attrs: []sys.Attr{
 		sys.Handle(abi.UVERBS_ATTR_ADVISE_MR_PD_HANDLE, p.handle),
 		sys.Const(abi.UVERBS_ATTR_ADVISE_MR_ADVICE, uint64(advice)),
 		sys.Const(abi.UVERBS_ATTR_ADVISE_MR_FLAGS, flags),
 		sys.InBytes(abi.UVERBS_ATTR_ADVISE_MR_SGE_LIST, list),
 	}})
-	if err != nil {
-		return p.obj.fail(op, err)
-	}
-	return nil
 }

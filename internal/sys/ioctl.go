@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"fmt"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -49,12 +50,17 @@ func mandatory(id uint16, length int, k kind) head {
 type kind uint16
 
 const (
-	absent kind = iota
-	value       // in the attribute itself
-	in          // memory that the kernel reads
-	out         // memory that it writes
-	made        // a uint32 for the value that it puts into the attribute
+	absent  kind = iota
+	value        // in the attribute itself
+	in           // memory that the kernel reads
+	out          // memory that it writes
+	made         // a uint32 for the value that it puts into the attribute
+	tooLong      // memory of more than MaxAttr bytes
 )
+
+// MaxAttr is how many bytes an attribute can pass: its length has 16 bits. Ioctl
+// fails with E2BIG if there are more.
+const MaxAttr = 1<<16 - 1
 
 // memory is what a points to of the caller's that goes along with the message.
 func (a *Attr) memory() []byte {
@@ -73,7 +79,7 @@ func InBytes(id uint16, b []byte) Attr {
 	case len(b) == 0:
 		return Attr{}
 	case len(b) > 8:
-		return Attr{head: mandatory(id, len(b), in), p: unsafe.SliceData(b)}
+		return memoryAttr(id, b, in)
 	}
 	var v uint64
 	copy(mmap.Bytes(&v), b)
@@ -88,7 +94,14 @@ func OutBytes(id uint16, b []byte) Attr {
 	if len(b) == 0 {
 		return Attr{}
 	}
-	return Attr{head: mandatory(id, len(b), out), p: unsafe.SliceData(b)}
+	return memoryAttr(id, b, out)
+}
+
+func memoryAttr(id uint16, b []byte, k kind) Attr {
+	if len(b) > MaxAttr {
+		return Attr{head: mandatory(id, 0, tooLong)}
+	}
+	return Attr{head: mandatory(id, len(b), k), p: unsafe.SliceData(b)}
 }
 
 // Const passes a constant or a set of flags.
@@ -131,10 +144,15 @@ const (
 func (f File) Ioctl(c Call) error {
 	n, size := 0, headerSize
 	for i := range c.Attrs {
-		if a := &c.Attrs[i]; a.head.kind() != absent {
-			n++
-			size += attrSize + aligned(a.memory())
+		a := &c.Attrs[i]
+		switch a.head.kind() {
+		case absent:
+			continue
+		case tooLong:
+			return fmt.Errorf("attribute %#x of more than %d bytes: %w", a.head.id(), MaxAttr, unix.E2BIG)
 		}
+		n++
+		size += attrSize + aligned(a.memory())
 	}
 	scratch, err := mmap.Scratch(size)
 	if err != nil {

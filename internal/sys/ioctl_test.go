@@ -1,0 +1,22 @@
+package sys
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestLongAttribute shows that an attribute that is too long is refused and not
+// passed in part.
+func TestLongAttribute(t *testing.T) {
+	f := File{FD: -1} // for EBADF if the kernel is asked
+	for n, want := range map[int]error{MaxAttr: unix.EBADF, MaxAttr + 1: unix.E2BIG, MaxAttr + 17: unix.E2BIG} {
+		b := make([]byte, n)
+		for name, attr := range map[string]Attr{"in": InBytes(1, b), "out": OutBytes(1, b)} {
+			if err := f.Ioctl(Call{Attrs: []Attr{attr}}); !errors.Is(err, want) {
+				t.Errorf("%s: %d bytes: %v, want %v", name, n, err, want)
+			}
+		}
+	}
+}
