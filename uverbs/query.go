@@ -130,10 +130,6 @@ type GIDEntry struct {
 // GIDTable returns the valid entries of all ports' GID tables.
 func (c *Context) GIDTable() ([]GIDEntry, error) {
 	const op = "query GID table"
-	if err := c.obj.enter(op); err != nil {
-		return nil, err
-	}
-	defer c.obj.exit()
 	size := 0
 	for port := 1; port <= c.device.Ports; port++ {
 		p, err := c.QueryPort(port)
@@ -145,9 +141,12 @@ func (c *Context) GIDTable() ([]GIDEntry, error) {
 	if size == 0 {
 		return nil, nil
 	}
-	// The attribute's length is 16 bits wide.
+	if err := c.obj.enter(op); err != nil { // not before QueryPort, which does so itself
+		return nil, err
+	}
+	defer c.obj.exit()
 	entrySize := len(mmap.Bytes(new(abi.IbUverbsGidEntry)))
-	size = min(size, 0xffff/entrySize)
+	size = min(size, sys.MaxAttr/entrySize)
 	raw := make([]byte, size*entrySize)
 	var n uint64
 	err := c.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_QUERY_GID_TABLE, Attrs: []sys.Attr{
