@@ -147,6 +147,8 @@ type Stateful interface {
 type RecvQueue interface {
 	Post(wrs []RecvWR) (int, error)
 	Cap() int
+	// SetLimit runs the verb that arms the limit of an SRQ with the driver's part.
+	SetLimit(set func(UHW) error) error
 	Stateful
 	Resizer
 	Queue

@@ -108,26 +108,27 @@ func (s *SRQ) PostRecv(wrs []RecvWR) (int, error) {
 // SRQ stay.
 func (s *SRQ) Resize(maxWR uint32) error {
 	const maxWRMask = 1 << 0 // enum ib_srq_attr_mask
-	return s.queue.Resize(func(uhw provider.UHW) error {
-		return s.modify("resize", abi.IbUverbsModifySrq{AttrMask: maxWRMask, MaxWr: maxWR}, uhw)
-	})
+	return s.modify("resize", abi.IbUverbsModifySrq{AttrMask: maxWRMask, MaxWr: maxWR}, s.queue.Resize)
 }
 
 // SetLimit asks for one [EventSRQLimitReached] when fewer than limit receives
 // are left; 0 asks for none.
 func (s *SRQ) SetLimit(limit uint32) error {
 	const limitMask = 1 << 1
-	cmd := abi.RxeModifySrqCmd{} // rxe wants it even if it has nothing to answer
-	return s.modify("set limit of", abi.IbUverbsModifySrq{AttrMask: limitMask, SrqLimit: limit}, provider.UHW{In: mmap.Bytes(&cmd)})
+	return s.modify("set limit of", abi.IbUverbsModifySrq{AttrMask: limitMask, SrqLimit: limit}, s.queue.SetLimit)
 }
 
-func (s *SRQ) modify(op string, req abi.IbUverbsModifySrq, uhw provider.UHW) error {
+// modify runs the verb from run, which adds the driver's part.
+func (s *SRQ) modify(op string, req abi.IbUverbsModifySrq, run func(func(provider.UHW) error) error) error {
 	if err := s.obj.enter(op); err != nil {
 		return err
 	}
 	defer s.obj.exit()
 	req.SrqHandle = s.handle
-	if err := s.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_MODIFY_SRQ, mmap.Bytes(&req), nil, uhw.In, uhw.Out); err != nil {
+	err := run(func(uhw provider.UHW) error {
+		return s.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_MODIFY_SRQ, mmap.Bytes(&req), nil, uhw.In, uhw.Out)
+	})
+	if err != nil {
 		return s.obj.fail(op, err)
 	}
 	return nil

@@ -126,6 +126,13 @@ func (q *RecvQueue) Resize(resize func(provider.UHW) error) error {
 	return nil
 }
 
+// SetLimit implements [provider.RecvQueue] for an SRQ. The driver requires the
+// structure that it has no answer for.
+func (q *RecvQueue) SetLimit(set func(provider.UHW) error) error {
+	var cmd abi.RxeModifySrqCmd
+	return set(provider.UHW{In: mmap.Bytes(&cmd)})
+}
+
 // Release implements [provider.Queue].
 func (q *RecvQueue) Release() *mmap.Region {
 	q.Stop(true)

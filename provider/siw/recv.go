@@ -127,6 +127,9 @@ func (q *RecvQueue) flush() {
 // Resize implements [provider.Resizer]: it lets the kernel refuse.
 func (q *RecvQueue) Resize(resize func(provider.UHW) error) error { return resize(provider.UHW{}) }
 
+// SetLimit implements [provider.RecvQueue] for an SRQ.
+func (q *RecvQueue) SetLimit(set func(provider.UHW) error) error { return set(provider.UHW{}) }
+
 // Release implements [provider.Queue].
 func (q *RecvQueue) Release() *mmap.Region {
 	q.Stop(true)
