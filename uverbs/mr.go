@@ -3,6 +3,7 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"sync/atomic"
 
@@ -197,10 +198,13 @@ func (m *MR) LKey() uint32 { return m.lkey }
 func (m *MR) RKey() uint32 { return m.rkey }
 
 // SGE names n bytes of the region from off. It panics, as slicing does, if
-// they are not all inside.
+// they are not all inside, or if they are 4 GiB or more, which no SGE can name.
 func (m *MR) SGE(off, n int) SGE {
 	if off < 0 || n < 0 || off > m.size-n {
 		panic(fmt.Sprintf("uverbs: SGE [%d:%d+%d] of an MR of %d bytes", off, off, n, m.size))
+	}
+	if uint64(n) > math.MaxUint32 {
+		panic(fmt.Sprintf("uverbs: SGE of %d bytes: an SGE is shorter than 4 GiB", n))
 	}
 	return SGE{Addr: m.addr + uint64(off), Length: uint32(n), LKey: m.lkey}
 }
