@@ -5,11 +5,13 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
@@ -89,6 +91,22 @@ func TestMRKept(t *testing.T) {
 		t.Errorf("the kernel has %d objects, want %d", n, before-1)
 	}
 	runtime.KeepAlive(a)
+}
+
+// TestRemoteWriteAlone shows what the error says when the access a region is
+// registered with lacks AccessLocalWrite.
+func TestRemoteWriteAlone(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx := labtest.OpenDevice(t, device)
+		pd := labtest.Must(ctx.AllocPD())(t)
+		labtest.Close(t, pd)
+		for _, access := range []uverbs.Access{uverbs.AccessRemoteWrite, uverbs.AccessRemoteAtomic | uverbs.AccessRemoteRead} {
+			_, err := pd.AllocMR(4096, access, uverbs.MROptions{})
+			if !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "need AccessLocalWrite") {
+				t.Errorf("access %#x: %v", access, err)
+			}
+		}
+	})
 }
 
 // TestCallerMemory moves data between slices of the Go heap.

@@ -140,6 +140,9 @@ func (p *PD) register(mem []byte, addr, iova uint64, access Access, free func() 
 	err := core.driver.RegisterMR(&req, func(uhw provider.UHW) error {
 		return core.file.Invoke(abi.IB_USER_VERBS_CMD_REG_MR, mmap.Bytes(&req), mmap.Bytes(&resp), uhw.In, uhw.Out)
 	})
+	if err == unix.EINVAL && access&(AccessRemoteWrite|AccessRemoteAtomic) != 0 && access&AccessLocalWrite == 0 {
+		err = fmt.Errorf("AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite: %w", err)
+	}
 	if err == unix.EINVAL && access&AccessOnDemand != 0 && core.odp&odpSupport == 0 { // as before Linux 6.3
 		err = fmt.Errorf("%w: no on-demand paging: %w", errors.ErrUnsupported, err)
 	}
