@@ -1,11 +1,13 @@
 package uverbs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -48,6 +50,9 @@ func Devices() ([]Device, error) {
 	if err != nil {
 		return nil, &Error{Op: "list devices", Object: class, Err: err}
 	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { // uverbs10 after uverbs9
+		return cmp.Or(cmp.Compare(len(a.Name()), len(b.Name())), cmp.Compare(a.Name(), b.Name()))
+	})
 	var devs []Device
 	for _, entry := range entries {
 		if !strings.HasPrefix(entry.Name(), "uverbs") {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -68,12 +69,34 @@ func TestDevices(t *testing.T) {
 	}
 }
 
+// TestDeviceOrder shows that devices are sorted by number, not by name.
+func TestDeviceOrder(t *testing.T) {
+	files := map[string]string{}
+	for _, n := range []string{"0", "1", "2", "9", "10", "11", "100"} {
+		files["sys/infiniband_verbs/uverbs"+n+"/ibdev"] = "rxe" + n
+		files["sys/infiniband/rxe"+n+"/node_type"] = "1: CA"
+	}
+	fakeMachine(t, files)
+	devs, err := Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, d := range devs {
+		names = append(names, d.Name)
+	}
+	if want := []string{"rxe0", "rxe1", "rxe2", "rxe9", "rxe10", "rxe11", "rxe100"}; !slices.Equal(names, want) {
+		t.Errorf("devices: %v, want %v", names, want)
+	}
+}
+
 func TestNoDevices(t *testing.T) {
 	fakeMachine(t, nil)
 	if devs, err := Devices(); len(devs) != 0 || err != nil {
 		t.Errorf("devices: %v, %v", devs, err)
 	}
-	if _, err := Open(""); !errors.Is(err, ErrNoDevice) {
+	_, err := Open("")
+	if !errors.Is(err, ErrNoDevice) {
 		t.Errorf("open: %v", err)
 	}
 	fakeMachine(t, map[string]string{
