@@ -150,7 +150,7 @@ func Open(name string) (*Context, error) {
 	case len(names) > 0:
 		e.Hint = "there are " + strings.Join(names, ", ")
 	default:
-		e.Hint = "modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEV"
+		e.Hint = "modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEV, or modprobe siw; rdma link add siw0 type siw netdev DEV"
 	}
 	return nil, e
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -98,6 +99,11 @@ func TestNoDevices(t *testing.T) {
 	_, err := Open("")
 	if !errors.Is(err, ErrNoDevice) {
 		t.Errorf("open: %v", err)
+	}
+	for _, setup := range []string{"rdma link add rxe0 type rxe", "rdma link add siw0 type siw"} {
+		if !strings.Contains(err.Error(), setup) {
+			t.Errorf("open does not say %q: %v", setup, err)
+		}
 	}
 	fakeMachine(t, map[string]string{
 		"sys/infiniband_verbs/uverbs0/ibdev": "rxe0",
