@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"runtime"
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
@@ -61,7 +60,7 @@ func (p *PD) CreateAH(av AddressVector) (*AH, error) {
 			sys.Handle(abi.UVERBS_ATTR_DESTROY_AH_HANDLE, resp.AhHandle),
 		}})
 	}, p.obj)
-	runtime.AddCleanup(a, (*object).forget, a.obj)
+	closeUnreachable(a, a.obj)
 	return a, nil
 }
 

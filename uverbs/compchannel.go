@@ -3,7 +3,6 @@ package uverbs
 import (
 	"context"
 	"errors"
-	"runtime"
 	"sync"
 	"time"
 
@@ -62,7 +61,7 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	}
 	cc := &CompChannel{ctx: c, ch: ch}
 	cc.obj = newObject(c.device.Name, name{format: "completion channel"}, file.Close, c.obj)
-	runtime.AddCleanup(cc, (*object).forget, cc.obj)
+	closeUnreachable(cc, cc.obj)
 	return cc, nil
 }
 

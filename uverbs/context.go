@@ -2,7 +2,6 @@ package uverbs
 
 import (
 	"math/rand/v2"
-	"runtime"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -74,7 +73,6 @@ func (d Device) open(file sys.File, driver provider.Driver, vectors uint32) (*Co
 	core := &contextCore{
 		device: d, file: file, driver: driver, vectors: vectors, async: async,
 		asyncTurn: make(chan struct{}, 1),
-		registry:  newRegistry(),
 	}
 	// Contexts of one file share its objects, so their numbers must differ.
 	core.lastID.Store(rand.Uint64() &^ 0xffffffff)
@@ -82,9 +80,11 @@ func (d Device) open(file sys.File, driver provider.Driver, vectors uint32) (*Co
 	c.obj = newObject(d.Name, name{}, func() error {
 		core.registry.close()
 		async.Close()
-		return unix.Close(file.FD)
+		unix.Close(file.FD) // which is closed even if this fails
+		return nil
 	})
-	runtime.AddCleanup(c, (*object).forget, c.obj)
+	core.registry = newRegistry(c.obj.tree)
+	closeUnreachable(c, c.obj)
 	attr, err := c.QueryDevice()
 	if err != nil {
 		c.Close()

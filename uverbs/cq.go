@@ -113,7 +113,10 @@ func (q *CQ) start(queue provider.CompletionQueue, parents []*object) {
 	q.queue = queue
 	q.rxe, _ = queue.(*rxe.CompletionQueue)
 	q.siw, _ = queue.(*siw.CompletionQueue)
-	life := &cqLife{core: q.ctx.contextCore, handle: q.handle, id: q.id, queue: queue, gone: q.gone, channel: q.channel}
+	life := &cqLife{core: q.ctx.contextCore, handle: q.handle, id: q.id, queue: queue, gone: q.gone}
+	if q.channel != nil {
+		life.channel = q.channel.ch
+	}
 	life.begin(q.ctx.device.Name, name{"CQ %d", q.handle}, life, parents)
 	q.obj = &life.object
 	life.core.registry.add(q.id, entry{obj: q.obj, cq: weak.Make(q)})
@@ -127,7 +130,7 @@ type cqLife struct {
 	id      uint64
 	queue   provider.CompletionQueue
 	gone    chan struct{}
-	channel *CompChannel
+	channel *channel
 }
 
 func (l *cqLife) destroy() error {
@@ -137,7 +140,7 @@ func (l *cqLife) destroy() error {
 	l.core.registry.remove(l.id)
 	if l.channel != nil {
 		close(l.gone)
-		l.channel.ch.drop(l.id)
+		l.channel.drop(l.id)
 	}
 	return nil
 }

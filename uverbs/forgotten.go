@@ -1,19 +1,102 @@
 package uverbs
 
 import (
+	"log/slog"
 	"runtime"
 	"sync"
 	"weak"
 )
 
+// tree is what the objects of a context share.
+type tree struct {
+	mu sync.Mutex // guards parents and children
+
+	// due are objects that the program has forgotten and that nothing depends on.
+	// A goroutine closes them: the system calls would hold up the cleanups of the
+	// rest of the program.
+	due     []*object
+	closing bool // there is that goroutine
+
+	// failed are those of them that the kernel refused to destroy. They, and their
+	// memory, are kept and tried again after the next collection.
+	failed []*object
+}
+
+// closeUnreachable closes the object when the garbage collector finds that the
+// program has dropped its last reference to v.
+func closeUnreachable[T any](v *T, o *object) {
+	runtime.AddCleanup(v, func(o *object) { o.tree.forget(o) }, o)
+}
+
+// forget closes objects that the program has dropped, as soon as nothing depends
+// on them.
+func (t *tree) forget(objects ...*object) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, o := range objects {
+		if !o.forgotten {
+			o.forgotten = true
+			t.close(o.due())
+		}
+	}
+}
+
+// retry closes again what the kernel refused to destroy.
+func (t *tree) retry() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	failed := t.failed
+	t.failed = nil
+	t.close(failed)
+}
+
+// close closes objects in another goroutine. The caller holds mu.
+func (t *tree) close(objects []*object) {
+	t.due = append(t.due, objects...)
+	if len(t.due) > 0 && !t.closing {
+		t.closing = true
+		go t.closeDue()
+	}
+}
+
+func (t *tree) closeDue() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for len(t.due) > 0 {
+		o := t.due[0]
+		t.due = t.due[1:]
+		t.mu.Unlock()
+		err := o.closeForgotten()
+		t.mu.Lock()
+		if err != nil {
+			t.failed = append(t.failed, o)
+		}
+	}
+	t.due, t.closing = nil, false
+}
+
+// closeForgotten is close for an object that the program has dropped.
+func (o *object) closeForgotten() error {
+	if debugLeaks && !o.kept && !o.isClosed() {
+		slog.Error("verbs: object was forgotten, not closed", "device", o.device, "object", o.what.String(), "made", string(o.stack))
+	}
+	err := o.close()
+	if err != nil && debugLeaks {
+		slog.Error("verbs: forgotten object", "err", err)
+	}
+	return err
+}
+
 // registry is a context's QPs, CQs and SRQs, by the numbers that the kernel names
 // them by in events. Numbers are never used twice, so a late event cannot hit a
 // newer object.
 //
-// It notices, too, which of them the program has forgotten: after each collection
+// It also finds those that the program has forgotten: after each collection
 // it looks through them. A cleanup for each would cost more, as connections make
 // three of them that are mostly closed long before.
 type registry struct {
+	tree *tree
+
 	mu      sync.Mutex
 	entries map[uint64]entry
 	closed  bool
@@ -27,8 +110,8 @@ type entry struct {
 	srq weak.Pointer[SRQ]
 }
 
-func newRegistry() *registry {
-	r := &registry{entries: map[uint64]entry{}}
+func newRegistry(t *tree) *registry {
+	r := &registry{tree: t, entries: map[uint64]entry{}}
 	r.afterCollection()
 	return r
 }
@@ -58,25 +141,30 @@ func (r *registry) close() {
 	r.closed = true
 }
 
-// afterCollection has look called when the next collection finds what nobody knows.
+// afterCollection lets the next collection call look.
 func (r *registry) afterCollection() {
 	runtime.AddCleanup(new(*registry), (*registry).look, r)
 }
 
+// look closes what the program has forgotten.
 func (r *registry) look() {
+	r.tree.retry()
+	r.tree.forget(r.unreachable()...)
 	r.mu.Lock()
-	var forgotten []*object
-	for _, e := range r.entries {
-		if e.qp.Value() == nil && e.cq.Value() == nil && e.srq.Value() == nil {
-			forgotten = append(forgotten, e.obj)
-		}
-	}
-	closed := r.closed
-	r.mu.Unlock()
-	for _, o := range forgotten {
-		o.forget()
-	}
-	if !closed {
+	defer r.mu.Unlock()
+	if !r.closed {
 		r.afterCollection()
 	}
+}
+
+// unreachable returns the objects that the program has dropped.
+func (r *registry) unreachable() (objects []*object) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.entries {
+		if e.qp.Value() == nil && e.cq.Value() == nil && e.srq.Value() == nil {
+			objects = append(objects, e.obj)
+		}
+	}
+	return objects
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -75,7 +74,7 @@ func (c *Context) ImportPD(handle uint32) (*PD, error) {
 	defer c.obj.exit()
 	p := &PD{ctx: c, handle: handle}
 	p.obj = newObject(c.device.Name, name{"imported PD %d", handle}, func() error { return nil }, c.obj)
-	runtime.AddCleanup(p, (*object).forget, p.obj)
+	closeUnreachable(p, p.obj)
 	return p, nil
 }
 

@@ -2,7 +2,6 @@ package uverbs
 
 import (
 	"fmt"
-	"runtime"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -60,7 +59,7 @@ func (p *PD) AllocMW(typ MWType) (*MW, error) {
 			sys.Handle(abi.UVERBS_ATTR_DESTROY_MW_HANDLE, resp.MwHandle),
 		}})
 	}, p.obj)
-	runtime.AddCleanup(m, (*object).forget, m.obj)
+	closeUnreachable(m, m.obj)
 	return m, nil
 }
 

@@ -3,7 +3,6 @@ package uverbs
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -21,16 +20,18 @@ type object struct {
 	device string
 	what   name
 	kernel destroyer
-	tree   *sync.Mutex // guards parents and children of all objects of a context
+	tree   *tree
 
 	mu     sync.RWMutex // calls in progress read-lock, Close locks
 	closed bool
 
-	parents  []*object
-	children children
-	kept     bool // lives as long as its parent unless closed
-	orphan   bool // forgotten: to be closed when the last child goes
-	stack    []byte
+	kept  bool // lives as long as its parent unless closed
+	stack []byte
+
+	// Guarded by the tree's mutex:
+	parents   []*object
+	children  children
+	forgotten bool // by the program: to be closed when it is due
 }
 
 // destroyer destroys the kernel's object; it runs once, if it succeeds.
@@ -69,12 +70,12 @@ func (o *object) begin(device string, what name, kernel destroyer, parents []*ob
 		o.stack = debug.Stack()
 	}
 	if len(parents) == 0 {
-		o.tree = new(sync.Mutex)
+		o.tree = new(tree)
 		return
 	}
 	o.tree = parents[0].tree
-	o.tree.Lock()
-	defer o.tree.Unlock()
+	o.tree.mu.Lock()
+	defer o.tree.mu.Unlock()
 	for _, p := range parents {
 		p.children.add(o)
 	}
@@ -150,16 +151,15 @@ func (o *object) close() error {
 	if err := o.kernel.destroy(); err != nil {
 		return o.fail("destroy", err)
 	}
-	o.end()
+	o.closed = true
+	o.leave()
 	return nil
 }
 
-// end takes leave of the parents. The caller holds mu.
-func (o *object) end() {
-	o.closed = true
-	for _, p := range o.leave() {
-		p.close()
-	}
+func (o *object) isClosed() bool {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return o.closed
 }
 
 // hand closes the object without releasing what it stands for: take gives that to
@@ -176,14 +176,15 @@ func (o *object) hand(op string, take func(parents []*object) error) error {
 	if err := take(o.parents); err != nil {
 		return o.fail(op, err)
 	}
-	o.end()
+	o.closed = true
+	o.leave()
 	return nil
 }
 
 func (o *object) childless(op string) error {
-	o.tree.Lock()
+	o.tree.mu.Lock()
 	none := o.children.none()
-	o.tree.Unlock()
+	o.tree.mu.Unlock()
 	if none {
 		return nil
 	}
@@ -194,8 +195,8 @@ func (o *object) childless(op string) error {
 }
 
 func (o *object) childNames() []string {
-	o.tree.Lock()
-	defer o.tree.Unlock()
+	o.tree.mu.Lock()
+	defer o.tree.mu.Unlock()
 	var names []string
 	for c := range o.children.all() {
 		names = append(names, c.what.String())
@@ -204,54 +205,43 @@ func (o *object) childNames() []string {
 	return names
 }
 
-// leave takes the object from its parents and returns those that waited for
-// this to be released themselves.
-func (o *object) leave() (orphans []*object) {
-	o.tree.Lock()
-	defer o.tree.Unlock()
+// leave takes the object from its parents, and closes those that waited for it.
+func (o *object) leave() {
+	o.tree.mu.Lock()
+	defer o.tree.mu.Unlock()
 	for _, p := range o.parents {
 		p.children.remove(o)
-		if p.orphan && p.children.none() {
-			orphans = append(orphans, p)
+		if !o.kept || p.children.none() { // other kept ones are due already
+			o.tree.close(p.due())
 		}
 	}
-	return orphans
 }
 
 // move puts the object below another parent.
 func (o *object) move(from, to *object) {
-	o.tree.Lock()
-	defer o.tree.Unlock()
+	o.tree.mu.Lock()
+	defer o.tree.mu.Unlock()
 	from.children.remove(o)
 	to.children.add(o)
 	o.parents[slices.Index(o.parents, from)] = to
 }
 
-// forget is what the garbage collector's cleanup calls when the program has
-// dropped its last reference.
-func (o *object) forget() {
-	o.mu.RLock()
-	closed := o.closed
-	o.mu.RUnlock()
-	if closed {
-		return
+// due returns what can be closed of an object that is forgotten: itself if it
+// has no children, its kept children if it has no others. The caller holds the
+// tree's mutex.
+func (o *object) due() []*object {
+	if !o.forgotten {
+		return nil
 	}
-	if debugLeaks {
-		slog.Error("verbs: object was forgotten, not closed", "device", o.device, "object", o.what.String(), "made", string(o.stack))
+	if o.children.none() {
+		return []*object{o}
 	}
-	o.tree.Lock()
-	o.orphan = true
 	var kept []*object
 	for c := range o.children.all() {
-		if c.kept {
-			kept = append(kept, c)
+		if !c.kept {
+			return nil
 		}
+		kept = append(kept, c)
 	}
-	o.tree.Unlock()
-	for _, c := range kept {
-		c.close()
-	}
-	if err := o.close(); err != nil && debugLeaks {
-		slog.Error("verbs: forgotten object", "err", err)
-	}
+	return kept
 }

@@ -1,8 +1,6 @@
 package uverbs
 
 import (
-	"runtime"
-
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 )
@@ -33,7 +31,7 @@ func (c *Context) AllocPD() (*PD, error) {
 	p.obj = newObject(c.device.Name, name{"PD %d", handle}, func() error {
 		return core.destroy(abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY, abi.UVERBS_ATTR_DESTROY_PD_HANDLE, 0, handle, nil)
 	}, c.obj)
-	runtime.AddCleanup(p, (*object).forget, p.obj)
+	closeUnreachable(p, p.obj)
 	return p, nil
 }
 

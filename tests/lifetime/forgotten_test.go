@@ -83,6 +83,40 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
+// TestForgottenWindow drops a region and the window that is bound to it, which the
+// kernel must lose first. The region of the Go heap stays pinned until then.
+func TestForgottenWindow(t *testing.T) {
+	labtest.Require(t)
+	before := labtest.Settled(t)
+	for range 10 * *times {
+		forgetWindow(t, false)
+		forgetWindow(t, true)
+	}
+	labtest.SameInventory(t, before)
+}
+
+// forgetWindow binds a window. With closing, Close of the region has failed before
+// everything is dropped.
+func forgetWindow(t *testing.T, closing bool) {
+	ctx := labtest.Must(uverbs.Open(labtest.RXE))(t)
+	pd := labtest.Must(ctx.AllocPD())(t)
+	cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)
+	qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: uverbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1}}))(t)
+	self := labtest.Must(qp.Endpoint(1, 0))(t)
+	check(t, qp.Connect(self, self, uverbs.ConnectOptions{}))
+	mr := labtest.Must(pd.RegisterMR(make([]byte, 4096), uverbs.AccessLocalWrite|uverbs.AccessMWBind))(t)
+	mw := labtest.Must(pd.AllocMW(uverbs.MWType1))(t)
+	labtest.Must(qp.BindMW(mw, uverbs.BindOptions{Flags: uverbs.SendSignaled, MR: mr, Length: mr.Len(), Access: uverbs.AccessRemoteWrite}))(t)
+	var wc [1]uverbs.WC
+	until(t, "the binding", func() bool { return cq.Poll(wc[:]) == 1 })
+	check(t, wc[0].Err())
+	if closing {
+		if err := mr.Close(); err == nil {
+			t.Error("a region was closed under its window")
+		}
+	}
+}
+
 // TestImportedClose has contexts of one file, and what was made of them, closed
 // in any order, while they are used: each lives until it is closed itself.
 func TestImportedClose(t *testing.T) {

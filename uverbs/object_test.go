@@ -1,0 +1,93 @@
+package uverbs
+
+import (
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// region is a region that the kernel destroys only when no window is bound to it.
+type region struct {
+	bound    atomic.Bool
+	released atomic.Bool
+	addr     uint64 // 0 until it has pinned memory
+}
+
+func (r *region) object(pd *object) *object {
+	addr, unpin := pin(make([]byte, 64))
+	r.addr = addr
+	o := newObject("dev0", name{format: "MR"}, func() error {
+		if r.bound.Load() {
+			return unix.EINVAL
+		}
+		r.released.Store(true)
+		return unpin()
+	}, pd)
+	o.kept = true
+	return o
+}
+
+func newTree() (ctx, pd *object) {
+	ctx = newObject("dev0", name{format: "context"}, func() error { return nil })
+	return ctx, newObject("dev0", name{format: "PD"}, func() error { return nil }, ctx)
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited too long for %s", what)
+		}
+	}
+}
+
+// TestForgottenOrder forgets a PD with a region and a window that is bound to it, in
+// any order: all are closed, the window before the region.
+func TestForgottenOrder(t *testing.T) {
+	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
+		var r region
+		r.bound.Store(true)
+		ctx, pd := newTree()
+		mr := r.object(pd)
+		mw := newObject("dev0", name{format: "MW"}, func() error { r.bound.Store(false); return nil }, pd)
+		if err := mr.close(); err == nil {
+			t.Fatal("a region was closed under its window")
+		}
+		all := []*object{ctx, pd, mw}
+		for _, i := range order {
+			ctx.tree.forget(all[i])
+		}
+		eventually(t, "all to be closed", func() bool {
+			return !slices.ContainsFunc(append(all, mr), func(o *object) bool { return !o.isClosed() })
+		})
+	}
+}
+
+// TestRefusedDestroy forgets a region that the kernel does not destroy at first. It
+// is kept, with its memory, and closed after a later collection.
+func TestRefusedDestroy(t *testing.T) {
+	r := new(region)
+	r.bound.Store(true)
+	tries := new(atomic.Int32)
+	var entries *registry
+	func() {
+		ctx, pd := newTree()
+		entries = newRegistry(ctx.tree)
+		mr := r.object(pd)
+		destroy := mr.kernel
+		mr.kernel = destroyFunc(func() error { tries.Add(1); return destroy.destroy() })
+		ctx.tree.forget(ctx, pd)
+	}()
+	defer entries.close()
+	collect := func() bool { runtime.GC(); return tries.Load() >= 3 }
+	eventually(t, "more tries", collect) // the runtime panics if it finds a Pinner that is unreachable
+	if r.released.Load() {
+		t.Error("the region was released")
+	}
+	r.bound.Store(false)
+	eventually(t, "its release", func() bool { runtime.GC(); return r.released.Load() })
+}
