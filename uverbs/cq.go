@@ -49,6 +49,9 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 	}
 	parents := []*object{c.obj}
 	if opt.Channel != nil {
+		if opt.Channel.ctx != c {
+			return nil, c.obj.fail(op, fmt.Errorf("channel of another context: %w", unix.EINVAL))
+		}
 		parents = append(parents, opt.Channel.obj)
 	}
 	if err := enterAll(op, parents); err != nil {

@@ -9,7 +9,8 @@ import (
 
 // tree is what the objects of a context share.
 type tree struct {
-	mu sync.Mutex // guards parents and children
+	mu   sync.Mutex // guards parents and children
+	made uint64     // objects, without the context
 
 	// due are objects that the program has forgotten and that nothing depends on.
 	// A goroutine closes them: the system calls would hold up the cleanups of the

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -21,8 +22,9 @@ type object struct {
 	what   name
 	kernel destroyer
 	tree   *tree
+	num    uint64 // in the order of creation
 
-	mu     sync.RWMutex // calls in progress read-lock, Close locks
+	mu     sync.RWMutex // calls in progress read-lock, Close locks; see enterAll
 	closed bool
 
 	kept  bool // lives as long as its parent unless closed
@@ -76,6 +78,8 @@ func (o *object) begin(device string, what name, kernel destroyer, parents []*ob
 	o.tree = parents[0].tree
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
+	o.tree.made++
+	o.num = o.tree.made
 	for _, p := range parents {
 		p.children.add(o)
 	}
@@ -115,9 +119,12 @@ func (o *object) enter(op string) error {
 
 func (o *object) exit() { o.mu.RUnlock() }
 
-// enterAll enters several objects, in the order given everywhere: it is a
-// read lock, so orders cannot clash.
+// enterAll enters several objects of a context, in the order of their creation,
+// which it sorts them by. A waiting Close holds up further readers, so two calls
+// that entered the same objects in different orders could block each other, and
+// so could a call that entered an object twice.
 func enterAll(op string, objects []*object) error {
+	slices.SortFunc(objects, func(a, b *object) int { return cmp.Compare(a.num, b.num) })
 	for i, o := range objects {
 		if err := o.enter(op); err != nil {
 			exitAll(objects[:i])

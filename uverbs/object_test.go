@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"errors"
 	"runtime"
 	"slices"
 	"sync/atomic"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/provider"
 )
 
 // region is a region that the kernel destroys only when no window is bound to it.
@@ -90,4 +93,58 @@ func TestRefusedDestroy(t *testing.T) {
 	}
 	r.bound.Store(false)
 	eventually(t, "its release", func() bool { runtime.GC(); return r.released.Load() })
+}
+
+// TestEnterOrder shows that objects are entered in one order, whatever the caller's:
+// a call that waits for the newer holds the older.
+func TestEnterOrder(t *testing.T) {
+	ctx, _ := newTree()
+	older := newObject("dev0", name{format: "CQ 1"}, nil, ctx)
+	newer := newObject("dev0", name{format: "CQ 2"}, nil, ctx)
+	for _, objects := range [][]*object{{older, newer}, {newer, older}} {
+		newer.mu.Lock()
+		done := make(chan error)
+		go func() { done <- enterAll("test", objects) }()
+		eventually(t, "the older to be entered", func() bool {
+			free := older.mu.TryLock()
+			if free {
+				older.mu.Unlock()
+			}
+			return !free
+		})
+		newer.mu.Unlock()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		exitAll(objects)
+	}
+}
+
+// entered is an SRQ's queue that checks that Close cannot run beside its methods.
+type entered struct {
+	provider.RecvQueue
+	t   *testing.T
+	srq *object
+}
+
+func (q entered) check() error {
+	if q.srq.mu.TryLock() {
+		q.srq.mu.Unlock()
+		q.t.Error("the SRQ has not been entered")
+	}
+	return nil
+}
+
+func (q entered) Resize(func(provider.UHW) error) error   { return q.check() }
+func (q entered) SetLimit(func(provider.UHW) error) error { return q.check() }
+
+// TestSRQOrder shows that an SRQ is entered before its queue is locked, which is
+// the order of Close.
+func TestSRQOrder(t *testing.T) {
+	ctx, _ := newTree()
+	s := &SRQ{obj: newObject("dev0", name{format: "SRQ 0"}, nil, ctx)}
+	s.queue = entered{t: t, srq: s.obj}
+	if err := errors.Join(s.Resize(8), s.SetLimit(1)); err != nil {
+		t.Error(err)
+	}
 }

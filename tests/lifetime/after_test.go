@@ -56,10 +56,8 @@ func arguments(t *testing.T, device string) (map[reflect.Type]any, func()) {
 	}
 }
 
-// call calls a method and returns its error, if it has one.
-func call(t *testing.T, m reflect.Value, args map[reflect.Type]any) (err error, has bool) {
-	t.Helper()
-	typ := m.Type()
+// inputs are what a method is called with.
+func inputs(typ reflect.Type, args map[reflect.Type]any) []reflect.Value {
 	n := typ.NumIn()
 	if typ.IsVariadic() {
 		n--
@@ -71,6 +69,12 @@ func call(t *testing.T, m reflect.Value, args map[reflect.Type]any) (err error, 
 			in[i] = reflect.ValueOf(a)
 		}
 	}
+	return in
+}
+
+// call calls a method and returns its error, if it has one.
+func call(t *testing.T, m reflect.Value, args map[reflect.Type]any) (err error, has bool) {
+	t.Helper()
 	done := make(chan []reflect.Value, 1)
 	go func() {
 		defer func() {
@@ -79,7 +83,7 @@ func call(t *testing.T, m reflect.Value, args map[reflect.Type]any) (err error, 
 				done <- nil
 			}
 		}()
-		done <- m.Call(in)
+		done <- m.Call(inputs(m.Type(), args))
 	}()
 	var out []reflect.Value
 	select {
