@@ -98,7 +98,7 @@ func (o *object) closeForgotten() error {
 type registry struct {
 	tree *tree
 
-	mu      sync.Mutex
+	mu      sync.RWMutex
 	entries map[uint64]entry
 	closed  bool
 }
@@ -130,8 +130,8 @@ func (r *registry) remove(id uint64) {
 }
 
 func (r *registry) get(id uint64) entry {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.mu.RLock()
+	defer r.mu.RUnlock()
 	return r.entries[id]
 }
 
@@ -151,8 +151,8 @@ func (r *registry) afterCollection() {
 func (r *registry) look() {
 	r.tree.retry()
 	r.tree.forget(r.unreachable()...)
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.mu.RLock()
+	defer r.mu.RUnlock()
 	if !r.closed {
 		r.afterCollection()
 	}
@@ -160,11 +160,16 @@ func (r *registry) look() {
 
 // unreachable returns the objects that the program has dropped.
 func (r *registry) unreachable() (objects []*object) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	n := 0
 	for _, e := range r.entries {
 		if e.qp.Value() == nil && e.cq.Value() == nil && e.srq.Value() == nil {
 			objects = append(objects, e.obj)
+		}
+		if n++; n%64 == 0 { // add and remove are not kept waiting for all of them
+			r.mu.RUnlock()
+			r.mu.RLock()
 		}
 	}
 	return objects
