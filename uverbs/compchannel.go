@@ -28,6 +28,7 @@ type CompChannel struct {
 // channel is what CQs need of it.
 type channel struct {
 	file *sys.EventFile
+	cqs  *registry
 	turn chan struct{} // held by whoever reads file for all
 
 	mu      sync.Mutex
@@ -56,6 +57,7 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	}
 	ch := &channel{
 		file:    file,
+		cqs:     c.registry,
 		turn:    make(chan struct{}, 1),
 		pending: map[uint64]int{},
 	}
@@ -187,7 +189,9 @@ func (c *channel) read(ctx context.Context, grown uint64, gone <-chan struct{}) 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range c.sleep.buf[:n] {
-		c.pending[e.CqHandle]++
+		if c.cqs.get(e.CqHandle).obj != nil { // or drop was called since the event was read
+			c.pending[e.CqHandle]++
+		}
 	}
 	c.tell()
 	return nil
