@@ -88,8 +88,8 @@ func (q *CompletionQueue) Cap() int {
 
 // Resize implements [provider.Resizer].
 func (q *CompletionQueue) Resize(resize func(provider.UHW) error) error {
-	q.LockLong()
-	defer q.UnlockLong()
+	q.Lock()
+	defer q.Unlock()
 	if q.Closed {
 		return sys.ErrClosed
 	}

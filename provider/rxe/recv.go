@@ -109,8 +109,8 @@ func (q *RecvQueue) Cap() int {
 // Resize implements [provider.Resizer] for an SRQ. The driver answers not in
 // the verb's response but at an address of ours.
 func (q *RecvQueue) Resize(resize func(provider.UHW) error) error {
-	q.LockLong()
-	defer q.UnlockLong()
+	q.Lock()
+	defer q.Unlock()
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	var mi abi.Mminfo

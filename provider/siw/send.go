@@ -65,8 +65,8 @@ func (q *SendQueue) Hold(t time.Time) {
 
 // wait ends Hold.
 func (q *SendQueue) wait() {
-	q.LockLong()
-	defer q.UnlockLong()
+	q.Lock()
+	defer q.Unlock()
 	time.Sleep(time.Until(q.hold))
 	q.hold = time.Time{}
 }

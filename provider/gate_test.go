@@ -1,0 +1,58 @@
+package provider
+
+import (
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestGateWaits takes a lock beside goroutines that hold it most of the time:
+// waiting for a Gate takes no more than 10 times as long as for a sync.Mutex,
+// of which 100 ms may be the machine's.
+func TestGateWaits(t *testing.T) {
+	const most = 10
+	for _, procs := range []int{1, 2} {
+		for _, hold := range []int{0, 500} {
+			old := runtime.GOMAXPROCS(procs)
+			mutex, gate := waits(new(sync.Mutex), hold), waits(new(Gate), hold)
+			runtime.GOMAXPROCS(old)
+			t.Logf("%d processors, held for %d steps: mutex %v, gate %v", procs, hold, mutex, gate)
+			if gate > most*max(mutex, 100*time.Millisecond) {
+				t.Errorf("%d processors, held for %d steps: the gate was waited for %v, a mutex %v", procs, hold, gate, mutex)
+			}
+		}
+	}
+}
+
+// waits returns how long taking the lock 20 times takes beside 4 goroutines
+// that take it all the time, for some steps of work each.
+func waits(l sync.Locker, steps int) time.Duration {
+	var pollers sync.WaitGroup
+	stop, work := false, 0
+	for range 4 {
+		pollers.Go(func() {
+			for end := false; !end; {
+				l.Lock()
+				for range steps {
+					work++
+				}
+				end = stop
+				l.Unlock()
+			}
+		})
+	}
+	var all time.Duration
+	for range 20 {
+		time.Sleep(time.Millisecond)
+		start := time.Now()
+		l.Lock()
+		all += time.Since(start)
+		l.Unlock()
+	}
+	l.Lock()
+	stop = true
+	l.Unlock()
+	pollers.Wait()
+	return all
+}
