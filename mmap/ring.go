@@ -76,11 +76,11 @@ func (r *Ring) Free(prod, cons uint32) uint32 { return r.mask - r.Used(prod, con
 func (r *Ring) LoadProducer() uint32 { return r.prod.Load() & r.mask }
 
 // StoreProducer publishes entries before i with release.
-func (r *Ring) StoreProducer(i uint32) { StoreRelease(r.prod, i&r.mask) }
+func (r *Ring) StoreProducer(i uint32) { r.prod.Store(i & r.mask) }
 
 // LoadConsumer reads the consumer index with acquire: slots before it may be
 // overwritten.
 func (r *Ring) LoadConsumer() uint32 { return r.cons.Load() & r.mask }
 
 // StoreConsumer gives slots before i back with release.
-func (r *Ring) StoreConsumer(i uint32) { StoreRelease(r.cons, i&r.mask) }
+func (r *Ring) StoreConsumer(i uint32) { r.cons.Store(i & r.mask) }

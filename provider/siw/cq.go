@@ -79,7 +79,7 @@ func (q *CompletionQueue) Poll(wcs []provider.WC) int {
 		if int(head.opcode) < len(opcodes) {
 			wcs[n].Opcode = opcodes[head.opcode]
 		}
-		mmap.StoreRelease(w, 0)
+		w.Store(0)
 		q.get++
 	}
 	if n < len(wcs) && len(q.flushed) > 0 {

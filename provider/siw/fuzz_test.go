@@ -25,7 +25,7 @@ type hostile struct {
 	file []byte
 }
 
-func newHostile(t *testing.T) *hostile {
+func newHostile(t testing.TB) *hostile {
 	fd, err := unix.MemfdCreate("queues", unix.MFD_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)

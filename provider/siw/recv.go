@@ -85,7 +85,7 @@ func (q *RecvQueue) post(wrs []provider.RecvWR) (int, error) {
 		}
 	}
 	if n > 0 {
-		mmap.StoreRelease(rqeWord(q.queue.at(q.put)), first)
+		rqeWord(q.queue.at(q.put)).Store(first)
 		q.put += uint32(n)
 	}
 	if err != nil && err != provider.ErrQueueFull {

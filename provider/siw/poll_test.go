@@ -1,0 +1,36 @@
+package siw
+
+import (
+	"fmt"
+	"testing"
+	"unsafe"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/provider"
+)
+
+// BenchmarkPoll polls a CQ in ordinary memory.
+func BenchmarkPoll(b *testing.B) {
+	const size = 32
+	for _, n := range []int{0, 1, 16} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			h := newHostile(b)
+			cq, _, err := h.createCQ(size)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer func() { cq.Release().Close() }()
+			cqes := unsafe.Slice((*abi.SiwCqe)(unsafe.Pointer(&h.file[0])), size)
+			var wcs [16]provider.WC
+			b.ReportAllocs()
+			for b.Loop() {
+				for i := range uint32(n) {
+					cqes[(cq.get+i)%size].Flags = abi.SIW_WQE_VALID
+				}
+				if got := cq.Poll(wcs[:]); got != n {
+					b.Fatalf("polled %d, not %d", got, n)
+				}
+			}
+		})
+	}
+}
