@@ -38,7 +38,7 @@ type Conn struct {
 
 // newConn makes a Conn of what cm made for it, before the connection is up.
 func newConn(ep *cm.Endpoint, opt Options) (*Conn, error) {
-	c := &Conn{ep: ep, iwarp: ep.PD.Context().Driver() == "siw", sges: opt.SGEs, private: opt.PrivateData}
+	c := &Conn{ep: ep, iwarp: ep.PD.Context().Device().IWARP(), sges: opt.SGEs, private: opt.PrivateData}
 	c.sleeper.init(ep.SendCQ.Channel())
 	c.send.init(c, opt)
 	c.recv.init(c, opt)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"reflect"
 
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -17,9 +16,9 @@ type sleeper struct {
 	turn    chan struct{}
 	wake    func()
 
-	// The turn's: the context last slept with, which wakes the sleeper when it
-	// is done. Most waits are with the same.
-	ctx  context.Context
+	// Guarded by the turn: what ends the context last slept with, which wakes the
+	// sleeper then. Most waits are with the same.
+	done <-chan struct{}
 	stop func() bool
 }
 
@@ -29,11 +28,12 @@ func (s *sleeper) init(channel *uverbs.CompChannel) {
 
 // follow has ctx wake the sleeper. The caller holds the turn.
 func (s *sleeper) follow(ctx context.Context) {
-	if ctx.Done() == nil || s.ctx != nil && reflect.TypeOf(ctx).Comparable() && s.ctx == ctx {
+	done := ctx.Done()
+	if done == nil || done == s.done {
 		return
 	}
 	s.forget()
-	s.ctx, s.stop = ctx, context.AfterFunc(ctx, s.wake)
+	s.done, s.stop = done, context.AfterFunc(ctx, s.wake)
 }
 
 // forget undoes follow. The caller holds the turn.
@@ -41,7 +41,7 @@ func (s *sleeper) forget() {
 	if s.stop != nil {
 		s.stop()
 	}
-	s.ctx, s.stop = nil, nil
+	s.done, s.stop = nil, nil
 }
 
 // wait waits until ok, which is called with mu held, and not again once it is

@@ -18,9 +18,10 @@ type Endpoint struct {
 	GIDIndex uint8
 }
 
-// ConnectOptions tune [QP.Connect]. The zero value is right for most.
+// ConnectOptions tune [QP.Connect]. The zero value is right for messages; a peer
+// that writes, reads or does atomics needs Access.
 type ConnectOptions struct {
-	Access      Access // what the peer may do; AccessAll if zero
+	Access      Access // what the peer may do, where an MR allows it as well; zero is nothing but send
 	PathMTU     MTU    // the port's active MTU if zero
 	RDAtomic    uint8  // RDMA READs in flight, both ways; 16 if zero
 	Timeout     uint8  // see [QPAttr]; 14 (67 ms) if zero
@@ -62,9 +63,6 @@ func (q *QP) Connect(local, remote Endpoint, opt ConnectOptions) error {
 	def(&opt.RetryCount, 6)
 	def(&opt.RNRRetry, 7)
 	def(&opt.MinRNRTimer, 12)
-	if opt.Access == 0 {
-		opt.Access = AccessAll
-	}
 	if opt.PathMTU == 0 {
 		p, err := q.pd.ctx.QueryPort(int(local.Port))
 		if err != nil {

@@ -20,7 +20,7 @@ func TestFencedAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := a.QP.Connect(here, there, uverbs.ConnectOptions{}); err != nil {
+		if err := a.QP.Connect(here, there, uverbs.ConnectOptions{Access: uverbs.AccessAll}); err != nil {
 			t.Fatal(err)
 		}
 		for id := range uint64(2) { // the second waits for the first
@@ -34,7 +34,7 @@ func TestFencedAgain(t *testing.T) {
 		}
 		for before := retries(t, rxe); retries(t, rxe) == before; time.Sleep(10 * time.Millisecond) {
 		}
-		if err := b.QP.Connect(there, here, uverbs.ConnectOptions{}); err != nil {
+		if err := b.QP.Connect(there, here, uverbs.ConnectOptions{Access: uverbs.AccessAll}); err != nil {
 			t.Fatal(err)
 		}
 		for id := range uint64(2) {

@@ -63,7 +63,7 @@ func imported(t *testing.T, handles string) {
 		return
 	}
 	self := labtest.Must(qp.Endpoint(1, 0))(t)
-	if err := qp.Connect(self, self, uverbs.ConnectOptions{}); err != nil {
+	if err := qp.Connect(self, self, uverbs.ConnectOptions{Access: uverbs.AccessRemoteRead}); err != nil {
 		t.Fatal(err)
 	}
 	// The kernel reads the parent's memory for us.

@@ -178,7 +178,7 @@ func TestStates(t *testing.T) {
 		t.Fatal(err)
 	}
 	ea, eb := labtest.Must(a.QP.Endpoint(1, 1))(t), labtest.Must(b.QP.Endpoint(1, 2))(t)
-	if err := errors.Join(a.QP.Connect(ea, eb, uverbs.ConnectOptions{}), b.QP.Connect(eb, ea, uverbs.ConnectOptions{})); err != nil {
+	if err := errors.Join(a.QP.Connect(ea, eb, uverbs.ConnectOptions{Access: uverbs.AccessAll}), b.QP.Connect(eb, ea, uverbs.ConnectOptions{Access: uverbs.AccessAll})); err != nil {
 		t.Fatal(err)
 	}
 	send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte("again")})
@@ -239,7 +239,7 @@ func TestSharedChannel(t *testing.T) {
 		eps[i] = labtest.Must(qps[i].Endpoint(1, 0))(t)
 	}
 	for i := range qps {
-		if err := qps[i].Connect(eps[i], eps[1-i], uverbs.ConnectOptions{}); err != nil {
+		if err := qps[i].Connect(eps[i], eps[1-i], uverbs.ConnectOptions{Access: uverbs.AccessAll}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -363,7 +363,7 @@ func TestCloseRace(t *testing.T) {
 		mr := labtest.Must(pd.AllocMR(64, uverbs.AccessAll, uverbs.MROptions{}))(t)
 		qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: uverbs.QPCap{MaxSendWR: 100, MaxRecvWR: 100, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 8}}))(t)
 		self := labtest.Must(qp.Endpoint(1, 0))(t)
-		if err := qp.Connect(self, self, uverbs.ConnectOptions{}); err != nil {
+		if err := qp.Connect(self, self, uverbs.ConnectOptions{Access: uverbs.AccessAll}); err != nil {
 			t.Fatal(err)
 		}
 		var wg sync.WaitGroup

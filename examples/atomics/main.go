@@ -108,7 +108,7 @@ func work(ctx *uverbs.Context, pd *uverbs.PD, memory *uverbs.MR, id uint64) erro
 		}
 	}
 	for i := range qps {
-		if err := qps[i].Connect(ends[i], ends[1-i], uverbs.ConnectOptions{}); err != nil {
+		if err := qps[i].Connect(ends[i], ends[1-i], uverbs.ConnectOptions{Access: uverbs.AccessAll}); err != nil {
 			return err
 		}
 	}

@@ -70,10 +70,11 @@ func run(device string) error {
 		}
 	}
 	// Each side must know the other's end. In one process that is easy.
-	if err := a.qp.Connect(a.end, b.end, uverbs.ConnectOptions{}); err != nil {
+	access := uverbs.ConnectOptions{Access: uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead}
+	if err := a.qp.Connect(a.end, b.end, access); err != nil {
 		return err
 	}
-	if err := b.qp.Connect(b.end, a.end, uverbs.ConnectOptions{}); err != nil {
+	if err := b.qp.Connect(b.end, a.end, access); err != nil {
 		return err
 	}
 

@@ -73,7 +73,7 @@ func run(device string) error {
 			return err
 		}
 	}
-	if err := owner.qp.Connect(owner.end, peer.end, uverbs.ConnectOptions{}); err != nil {
+	if err := owner.qp.Connect(owner.end, peer.end, uverbs.ConnectOptions{Access: uverbs.AccessRemoteWrite}); err != nil {
 		return err
 	}
 	if err := peer.qp.Connect(peer.end, owner.end, uverbs.ConnectOptions{}); err != nil {

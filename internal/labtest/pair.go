@@ -37,8 +37,8 @@ type PairOptions struct {
 	Events bool
 	All    bool // SignalAll
 	SRQ    bool
-	OneCQ  bool // for both queues of a side
-	RC     uverbs.ConnectOptions
+	OneCQ  bool                  // for both queues of a side
+	RC     uverbs.ConnectOptions // Access is AccessAll if zero
 }
 
 // QKey is that of UD pairs.
@@ -54,6 +54,9 @@ func NewPair(t testing.TB, opt PairOptions) (a, b *Side) {
 	}
 	if opt.Cap == (uverbs.QPCap{}) {
 		opt.Cap = uverbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 64}
+	}
+	if opt.RC.Access == 0 {
+		opt.RC.Access = uverbs.AccessAll
 	}
 	if opt.Memory == 0 {
 		opt.Memory = 64 << 10

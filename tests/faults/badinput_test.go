@@ -69,7 +69,7 @@ func (s *scene) state(st uverbs.QPState) *scene {
 func (s *scene) rts() *scene {
 	s.peer = s.newQP(uverbs.QPOptions{})
 	mine, theirs := labtest.Must(s.qp.Endpoint(1, 0))(s), labtest.Must(s.peer.Endpoint(1, 0))(s)
-	opt := uverbs.ConnectOptions{Timeout: 8, RetryCount: 1, RNRRetry: 1, MinRNRTimer: 1}
+	opt := uverbs.ConnectOptions{Access: uverbs.AccessAll, Timeout: 8, RetryCount: 1, RNRRetry: 1, MinRNRTimer: 1}
 	if err := errors.Join(s.qp.Connect(mine, theirs, opt), s.peer.Connect(theirs, mine, opt)); err != nil {
 		s.Fatal(err)
 	}
