@@ -16,8 +16,8 @@
 // Nothing happens but in [Loop.Dispatch], which handles all there is and
 // returns, and [Loop.Run], which dispatches and sleeps by turns: callbacks run
 // there, one at a time, and nowhere else. All methods of all types but Buffer may
-// be called by any goroutine, and by callbacks, except that a callback must not
-// call what takes a context, which waits for the loop, and cannot dispatch.
+// be called by any goroutine, and by callbacks, except that what takes a context
+// waits for the loop and returns [ErrDispatching] to a callback, see [Callbacks].
 // [Loop.FD] is one file for a program with a poll(2) loop of its own, however many
 // sockets and devices there are.
 //

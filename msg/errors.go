@@ -40,8 +40,8 @@ var (
 	// ErrVersion is a peer that speaks no version of the protocol in common. It
 	// matches errors.ErrUnsupported.
 	ErrVersion = fmt.Errorf("no protocol version in common: %w", errors.ErrUnsupported)
-	// ErrDispatching is Dispatch or Run while another is under way, or from a
-	// callback.
+	// ErrDispatching is returned by Dispatch and Run while another is under
+	// way, and by whatever takes a context if a callback calls it.
 	ErrDispatching = errors.New("loop is being dispatched already")
 	// ErrTimeout is a handshake, or a Disconnect, that took too long. It matches
 	// ETIMEDOUT.
@@ -59,7 +59,7 @@ func fail(op, object string, err error) error {
 	e := &Error{Op: op, Object: object, Err: err}
 	switch {
 	case errors.Is(err, ErrDispatching):
-		e.Hint = "one goroutine runs a loop; callbacks need not"
+		e.Hint = "a callback must not wait: use Connect, Post, Disconnect"
 	case errors.Is(err, unix.ENOMEM):
 		e.Hint = "raise ulimit -l, or lower Credits, Eager, Window"
 	}

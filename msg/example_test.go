@@ -15,25 +15,45 @@ var (
 	addr = "10.9.0.1:7471"
 )
 
-// An echo server with callbacks.
-func ExampleLoop() {
+// An echo server with callbacks. Messages for whose answers the send queue has
+// no room wait, unfreed, which slows their sender down.
+func ExampleCallbacks() {
+	waiting := map[*msg.Socket][]*msg.Buffer{}
+	answer := func(s *msg.Socket) {
+		for len(waiting[s]) > 0 {
+			b := waiting[s][0]
+			a, err := s.Alloc(len(b.Bytes()))
+			if err == nil {
+				copy(a.Bytes(), b.Bytes())
+				if err = s.Post(a); err != nil {
+					a.Free()
+				}
+			}
+			if errors.Is(err, msg.ErrWouldBlock) {
+				return // until Writable is called
+			}
+			if err != nil {
+				log.Print(err)
+			}
+			waiting[s] = waiting[s][1:]
+			b.Free() // lets the peer send another
+		}
+	}
 	loop, err := msg.NewLoop(msg.Options{Callbacks: msg.Callbacks{
 		Request: func(r *msg.Request) { r.Accept(nil) },
 		Message: func(s *msg.Socket, b *msg.Buffer) {
-			defer b.Free() // lets the peer send another
-			answer, err := s.Alloc(len(b.Bytes()))
-			if err != nil {
-				log.Print(err)
-				return
-			}
-			copy(answer.Bytes(), b.Bytes())
-			if err := s.Post(answer); err != nil { // such as ErrWouldBlock
-				log.Print(err)
-				answer.Free()
-			}
+			waiting[s] = append(waiting[s], b)
+			answer(s)
 		},
-		Sent:         func(s *msg.Socket, b *msg.Buffer) { b.Free() },
-		Disconnected: func(s *msg.Socket, why error) { fmt.Println("disconnected:", why) },
+		Sent:     func(s *msg.Socket, b *msg.Buffer) { b.Free() },
+		Writable: answer,
+		Disconnected: func(s *msg.Socket, why error) {
+			for _, b := range waiting[s] {
+				b.Free()
+			}
+			delete(waiting, s)
+			fmt.Println("disconnected:", why)
+		},
 	}})
 	if err != nil {
 		log.Fatal(err)

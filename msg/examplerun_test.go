@@ -42,8 +42,8 @@ func TestExamples(t *testing.T) {
 			}
 			return c, expect, func() { cancel(); served.Wait(); end() }
 		}
-		t.Run("Loop", func(t *testing.T) {
-			c, expect, stop := serve(t, ExampleLoop)
+		t.Run("Callbacks", func(t *testing.T) {
+			c, expect, stop := serve(t, ExampleCallbacks)
 			defer stop()
 			if err := c.Shutdown(ctx); err != nil {
 				t.Error(err)

@@ -23,6 +23,9 @@ type Listener struct {
 
 // Listen takes connections on addr, as [cm.Listen] does.
 func (l *Loop) Listen(ctx context.Context, addr string) (*Listener, error) {
+	if err := l.inCallback(); err != nil {
+		return nil, fail("listen on", addr, err)
+	}
 	lower, err := cm.Listen(ctx, addr)
 	if err != nil {
 		return nil, err
@@ -88,6 +91,9 @@ func (ln *Listener) serve() {
 // other. It is for loops without a Request callback.
 func (ln *Listener) Accept(ctx context.Context) (*Socket, error) {
 	const op = "accept on"
+	if err := ln.l.inCallback(); err != nil {
+		return nil, fail(op, ln.Addr().String(), err)
+	}
 	for {
 		select {
 		case r := <-ln.waiting:
@@ -125,6 +131,7 @@ func (r *Request) PrivateData() []byte { return r.peer.private }
 func (r *Request) dispatch() {
 	ln := r.ln
 	if cb := ln.l.opt.Callbacks.Request; cb != nil {
+		ln.l.calls()
 		cb(r)
 		r.reject() // if it has no answer
 		return

@@ -2,6 +2,8 @@ package msg
 
 import (
 	"context"
+	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -27,6 +29,11 @@ type Loop struct {
 	established bool
 	writable    bool
 	finished    bool
+	turns       uint32
+
+	// caller is the thread to which the goroutine that makes callbacks is locked,
+	// and above it a number that no other Dispatch has; 0 outside of callbacks.
+	caller atomic.Uint64
 
 	opening sync.Mutex     // held while a device is opened
 	tasks   sync.WaitGroup // goroutines that end soon after life
@@ -82,7 +89,7 @@ func (l *Loop) Dispatch() (n int, err error) {
 		return 0, ErrDispatching
 	}
 	func() {
-		defer l.turn.Unlock() // even if a callback panics
+		defer l.leave() // even if a callback panics
 		if l.stop.Load() {
 			err = ErrClosed
 			return
@@ -139,7 +146,7 @@ func (l *Loop) finish() {
 	if !l.turn.TryLock() {
 		return // who has it comes here afterwards
 	}
-	defer l.turn.Unlock()
+	defer l.leave()
 	if l.finished {
 		return
 	}
@@ -174,6 +181,35 @@ func (l *Loop) finish() {
 	l.mu.Lock()
 	l.closeErr = err
 	l.mu.Unlock()
+}
+
+// calls is called before each callback. It locks the goroutine to its thread
+// until leave, so that inCallback can recognize the goroutine.
+func (l *Loop) calls() {
+	if l.caller.Load() == 0 {
+		runtime.LockOSThread()
+		l.turns++
+		l.caller.Store(uint64(l.turns)<<32 | uint64(unix.Gettid()))
+	}
+}
+
+// leave ends the turn.
+func (l *Loop) leave() {
+	if l.caller.Load() != 0 {
+		l.caller.Store(0)
+		runtime.UnlockOSThread()
+	}
+	l.turn.Unlock()
+}
+
+// inCallback returns an error if it is called by a callback, and nil if another
+// goroutine calls it, even while a callback runs.
+func (l *Loop) inCallback() error {
+	c := l.caller.Load()
+	if c == 0 || uint32(c) != uint32(unix.Gettid()) || l.caller.Load() != c {
+		return nil // the last: the goroutine may have come to the thread since
+	}
+	return fmt.Errorf("called by a callback: %w", ErrDispatching)
 }
 
 // tell has Dispatch look.
@@ -320,11 +356,13 @@ func (l *Loop) call(s *Socket) {
 		l.established = false
 		close(s.up)
 		if cb.Established != nil {
+			l.calls()
 			cb.Established(s)
 		}
 	}
 	for i, b := range l.sent {
 		l.sent[i] = nil
+		l.calls()
 		cb.Sent(s, b)
 	}
 	l.sent = l.sent[:0]
@@ -332,6 +370,7 @@ func (l *Loop) call(s *Socket) {
 		l.writable = false
 		signal(s.writable)
 		if cb.Writable != nil {
+			l.calls()
 			cb.Writable(s)
 		}
 	}
@@ -348,6 +387,7 @@ func (l *Loop) call(s *Socket) {
 		}
 		b := s.pop()
 		s.mu.Unlock()
+		l.calls()
 		cb.Message(s, b)
 	}
 }

@@ -9,9 +9,12 @@ import (
 )
 
 // Callbacks are what a loop calls, on the goroutine that is in [Loop.Dispatch]
-// or [Loop.Run], one at a time. They may call anything but what takes a
-// context, which waits for the loop, and they may not dispatch. Those that are
-// nil are not missed, except where it says so.
+// or [Loop.Run], one at a time. They may call anything that does not wait. What
+// takes a context waits for the loop, so it returns [ErrDispatching] to a
+// callback, as Dispatch does. The way to send is [Socket.Post]: when it returns
+// [ErrWouldBlock], keep the message and post it when Writable is called, as in
+// the example. Another goroutine may wait while a callback runs. Callbacks that
+// are nil are not called, with no other effect except where it says so.
 type Callbacks struct {
 	// Request is a peer that asks for a connection: call Accept or Reject. What
 	// is neither when it returns is rejected. If it is nil, requests wait for

@@ -284,6 +284,7 @@ func (l *Loop) gone(s *Socket, why error) {
 	l.call(s)
 	close(s.done)
 	if l.opt.Callbacks.Disconnected != nil {
+		l.calls()
 		l.opt.Callbacks.Disconnected(s, why)
 	}
 }

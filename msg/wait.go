@@ -10,6 +10,9 @@ import (
 
 // Dial connects to addr and waits until the socket is established.
 func (l *Loop) Dial(ctx context.Context, addr string) (*Socket, error) {
+	if err := l.inCallback(); err != nil {
+		return nil, fail("connect to", addr, err)
+	}
 	s, err := l.Connect(addr, nil)
 	if err != nil {
 		return nil, err
@@ -24,6 +27,9 @@ func (l *Loop) Dial(ctx context.Context, addr string) (*Socket, error) {
 // Wait waits until the socket is established, or has failed.
 func (s *Socket) Wait(ctx context.Context) error {
 	const op = "connect to"
+	if err := s.l.inCallback(); err != nil {
+		return fail(op, s.addr, err)
+	}
 	select {
 	case <-s.up:
 		return nil
@@ -38,6 +44,9 @@ func (s *Socket) Wait(ctx context.Context) error {
 // full. When it returns the message is on its way; it is [Socket.Shutdown] that
 // makes sure it has arrived.
 func (s *Socket) Send(ctx context.Context, message []byte) error {
+	if err := s.l.inCallback(); err != nil {
+		return fail("send to", s.addr, err)
+	}
 	if err := s.Wait(ctx); err != nil {
 		return err
 	}
@@ -56,6 +65,10 @@ func (s *Socket) Send(ctx context.Context, message []byte) error {
 
 // SendBuffer is [Socket.Post] that waits as long as the send queue is full.
 func (s *Socket) SendBuffer(ctx context.Context, b *Buffer) error {
+	const op = "send to"
+	if err := s.l.inCallback(); err != nil {
+		return fail(op, s.addr, err)
+	}
 	for {
 		err := s.Post(b)
 		if err != ErrWouldBlock {
@@ -66,7 +79,7 @@ func (s *Socket) SendBuffer(ctx context.Context, b *Buffer) error {
 		case <-s.writable:
 		case <-s.ctx.Done():
 		case <-ctx.Done():
-			return fail("send to", s.addr, ctx.Err())
+			return fail(op, s.addr, ctx.Err())
 		}
 	}
 }
@@ -77,6 +90,9 @@ func (s *Socket) SendBuffer(ctx context.Context, b *Buffer) error {
 // without a Message callback.
 func (s *Socket) Recv(ctx context.Context) (*Buffer, error) {
 	const op = "receive from"
+	if err := s.l.inCallback(); err != nil {
+		return nil, fail(op, s.addr, err)
+	}
 	for {
 		s.mu.Lock()
 		if s.ready() && !s.closed {
@@ -132,6 +148,9 @@ func (s *Socket) Messages(ctx context.Context) iter.Seq2[[]byte, error] {
 // error is ctx's.
 func (s *Socket) Shutdown(ctx context.Context) error {
 	const op = "disconnect from"
+	if err := s.l.inCallback(); err != nil {
+		return fail(op, s.addr, err)
+	}
 	s.Disconnect()
 	select {
 	case <-s.done:
