@@ -43,6 +43,9 @@ var (
 	// ErrDispatching is returned by Dispatch and Run while another is under
 	// way, and by whatever takes a context if a callback calls it.
 	ErrDispatching = errors.New("loop is being dispatched already")
+	// ErrNotRunning is added to the error of a call whose context or timeout
+	// ended before anything dispatched.
+	ErrNotRunning = errors.New("nothing runs the loop: call Loop.Run")
 	// ErrTimeout is a handshake, or a Disconnect, that took too long. It matches
 	// ETIMEDOUT.
 	ErrTimeout = fmt.Errorf("peer did not answer in time: %w", unix.ETIMEDOUT)

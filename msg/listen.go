@@ -94,6 +94,7 @@ func (ln *Listener) Accept(ctx context.Context) (*Socket, error) {
 	if err := ln.l.inCallback(); err != nil {
 		return nil, fail(op, ln.Addr().String(), err)
 	}
+	rounds := ln.l.rounds.Load()
 	for {
 		select {
 		case r := <-ln.waiting:
@@ -103,7 +104,7 @@ func (ln *Listener) Accept(ctx context.Context) (*Socket, error) {
 		case <-ln.closed:
 			return nil, fail(op, ln.Addr().String(), ErrClosed)
 		case <-ctx.Done():
-			return nil, fail(op, ln.Addr().String(), ctx.Err())
+			return nil, fail(op, ln.Addr().String(), ln.l.stalled(rounds, ctx.Err()))
 		}
 	}
 }

@@ -35,6 +35,9 @@ type Loop struct {
 	// and above it a number that no other Dispatch has; 0 outside of callbacks.
 	caller atomic.Uint64
 
+	rounds  atomic.Uint64 // Dispatch has begun and ended; odd while it is under way
+	running atomic.Int32  // goroutines in Run
+
 	opening sync.Mutex     // held while a device is opened
 	tasks   sync.WaitGroup // goroutines that end soon after life
 
@@ -71,6 +74,7 @@ func NewLoop(opt Options) (*Loop, error) {
 	}
 	l := &Loop{opt: opt, poller: p, sockets: map[uint32]*Socket{}, listeners: map[*Listener]struct{}{}}
 	l.life, l.end = context.WithCancel(context.Background())
+	p.tell() // so that a loop that was never dispatched has something to do
 	return l, nil
 }
 
@@ -89,7 +93,11 @@ func (l *Loop) Dispatch() (n int, err error) {
 		return 0, ErrDispatching
 	}
 	func() {
-		defer l.leave() // even if a callback panics
+		l.rounds.Add(1)
+		defer func() { // even if a callback panics
+			l.rounds.Add(1)
+			l.leave()
+		}()
 		if l.stop.Load() {
 			err = ErrClosed
 			return
@@ -105,6 +113,8 @@ func (l *Loop) Dispatch() (n int, err error) {
 // Run dispatches, and sleeps in between, until ctx ends, whose error it
 // returns, or the loop is closed, which gives ErrClosed.
 func (l *Loop) Run(ctx context.Context) error {
+	l.running.Add(1)
+	defer l.running.Add(-1)
 	defer context.AfterFunc(ctx, l.tell)()
 	for {
 		n, err := l.Dispatch()
@@ -210,6 +220,20 @@ func (l *Loop) inCallback() error {
 		return nil // the last: the goroutine may have come to the thread since
 	}
 	return fmt.Errorf("called by a callback: %w", ErrDispatching)
+}
+
+// stalled adds ErrNotRunning to err if nothing has run the loop since rounds was
+// that, although it has something to do.
+func (l *Loop) stalled(rounds uint64, err error) error {
+	if rounds%2 != 0 || l.rounds.Load() != rounds || l.running.Load() > 0 {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closing || !isReady(uintptr(l.poller.fd)) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, ErrNotRunning)
 }
 
 // tell has Dispatch look.

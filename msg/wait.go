@@ -2,11 +2,14 @@ package msg
 
 import (
 	"context"
+	"errors"
 	"io"
 	"iter"
+	"time"
 )
 
-// What waits, for programs that leave callbacks alone. Somebody must be in Run.
+// The methods that wait, for programs without callbacks. They need a goroutine in
+// Run; if a call ends without one the error matches ErrNotRunning.
 
 // Dial connects to addr and waits until the socket is established.
 func (l *Loop) Dial(ctx context.Context, addr string) (*Socket, error) {
@@ -24,7 +27,8 @@ func (l *Loop) Dial(ctx context.Context, addr string) (*Socket, error) {
 	return s, nil
 }
 
-// Wait waits until the socket is established, or has failed.
+// Wait waits until the socket is established, or has failed. ConnectTimeout
+// bounds it even if nothing runs the loop.
 func (s *Socket) Wait(ctx context.Context) error {
 	const op = "connect to"
 	if err := s.l.inCallback(); err != nil {
@@ -33,10 +37,38 @@ func (s *Socket) Wait(ctx context.Context) error {
 	select {
 	case <-s.up:
 		return nil
-	case <-s.done:
+	default:
+	}
+	if err := s.await(ctx, s.up, s.l.opt.ConnectTimeout); err != nil {
+		return fail(op, s.addr, err)
+	}
+	select {
+	case <-s.up:
+		return nil
+	default:
 		return fail(op, s.addr, s.Err())
-	case <-ctx.Done():
-		return fail(op, s.addr, ctx.Err())
+	}
+}
+
+// await waits until ready is closed or the socket has ended. The loop keeps the
+// time limit; await keeps it if nothing runs the loop.
+func (s *Socket) await(ctx context.Context, ready <-chan struct{}, limit time.Duration) error {
+	late := time.NewTicker(limit)
+	defer late.Stop()
+	for {
+		rounds := s.l.rounds.Load()
+		select {
+		case <-ready:
+			return nil
+		case <-s.done:
+			return nil
+		case <-ctx.Done():
+			return s.l.stalled(rounds, ctx.Err())
+		case <-late.C:
+			if err := s.l.stalled(rounds, ErrTimeout); errors.Is(err, ErrNotRunning) {
+				return err
+			}
+		}
 	}
 }
 
@@ -69,6 +101,7 @@ func (s *Socket) SendBuffer(ctx context.Context, b *Buffer) error {
 	if err := s.l.inCallback(); err != nil {
 		return fail(op, s.addr, err)
 	}
+	rounds := s.l.rounds.Load()
 	for {
 		err := s.Post(b)
 		if err != ErrWouldBlock {
@@ -79,7 +112,7 @@ func (s *Socket) SendBuffer(ctx context.Context, b *Buffer) error {
 		case <-s.writable:
 		case <-s.ctx.Done():
 		case <-ctx.Done():
-			return fail(op, s.addr, ctx.Err())
+			return fail(op, s.addr, s.l.stalled(rounds, ctx.Err()))
 		}
 	}
 }
@@ -93,6 +126,7 @@ func (s *Socket) Recv(ctx context.Context) (*Buffer, error) {
 	if err := s.l.inCallback(); err != nil {
 		return nil, fail(op, s.addr, err)
 	}
+	rounds := s.l.rounds.Load()
 	for {
 		s.mu.Lock()
 		if s.ready() && !s.closed {
@@ -116,7 +150,7 @@ func (s *Socket) Recv(ctx context.Context) (*Buffer, error) {
 		case <-s.readable:
 		case <-s.done:
 		case <-ctx.Done():
-			return nil, fail(op, s.addr, ctx.Err())
+			return nil, fail(op, s.addr, s.l.stalled(rounds, ctx.Err()))
 		}
 	}
 }
@@ -152,11 +186,9 @@ func (s *Socket) Shutdown(ctx context.Context) error {
 		return fail(op, s.addr, err)
 	}
 	s.Disconnect()
-	select {
-	case <-s.done:
-	case <-ctx.Done():
+	if err := s.await(ctx, nil, s.l.opt.Linger); err != nil {
 		s.Close()
-		return fail(op, s.addr, ctx.Err())
+		return fail(op, s.addr, err)
 	}
 	if err := s.Err(); !isClosed(err) && !isEOF(err) {
 		return fail(op, s.addr, err)

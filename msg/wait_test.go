@@ -5,6 +5,9 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/msg"
@@ -140,6 +143,84 @@ func TestSendInMessage(t *testing.T) {
 		}
 		if posted == 0 {
 			t.Error("nothing was posted")
+		}
+	})
+}
+
+// TestNotRunning waits for a loop that nothing runs: timeouts hold, and errors
+// say what is missing.
+func TestNotRunning(t *testing.T) {
+	idle := func(opt msg.Options) *msg.Loop {
+		l := labtest.Must(msg.NewLoop(opt))(t)
+		labtest.Close(t, l)
+		return l
+	}
+	check := func(what string, err error, also error) {
+		t.Helper()
+		if !errors.Is(err, msg.ErrNotRunning) || !errors.Is(err, also) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	const soon = 50 * time.Millisecond
+	l := idle(msg.Options{ConnectTimeout: soon, Linger: soon})
+	check("dial", second(l.Dial(within(t), "10.9.0.1:0")), msg.ErrTimeout)
+	s := labtest.Must(l.Connect("10.9.0.1:0", nil))(t)
+	check("shut down", s.Shutdown(within(t)), msg.ErrTimeout)
+
+	l = idle(msg.Options{})
+	for name := range waits(s) {
+		if name == "Run" || name == "Listen" || name == "SendBuffer" {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), soon)
+		s := labtest.Must(l.Connect("10.9.0.1:0", nil))(t)
+		check(name, waits(s)[name](ctx), context.DeadlineExceeded)
+		cancel()
+	}
+}
+
+// TestRunning waits in vain, for a loop that runs and for one that is dispatched
+// by hand.
+func TestRunning(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		client := run(t, msg.Options{})
+		server := labtest.Must(msg.NewLoop(msg.Options{}))(t)
+		labtest.Close(t, server)
+		ln := listen(t, server, device)
+		c := labtest.Must(client.Connect(ln.Addr().String(), nil))(t)
+		accepted := make(chan *msg.Socket, 1)
+		go func() {
+			if s, err := ln.Accept(within(t)); err == nil {
+				accepted <- s
+			}
+		}()
+		poll(t, func() bool { return c.State() == msg.Established }, server)
+		s := <-accepted
+		receive := func(s *msg.Socket) error {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			return second(s.Recv(ctx))
+		}
+		poll(t, func() bool {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(server.FD()), Events: unix.POLLIN}}, 100)
+			return n == 0 && err == nil
+		}, server)
+		for _, s := range []*msg.Socket{c, s} {
+			if err := receive(s); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, msg.ErrNotRunning) {
+				t.Errorf("receive with nothing to do: %v", err)
+			}
+		}
+		if err := c.Send(within(t), []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(patience); ; {
+			err := receive(s)
+			if errors.Is(err, msg.ErrNotRunning) {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("receive what was not dispatched: %v", err)
+			}
 		}
 	})
 }
