@@ -132,9 +132,9 @@ func (r *Request) PrivateData() []byte { return r.peer.private }
 func (r *Request) dispatch() {
 	ln := r.ln
 	if cb := ln.l.opt.Callbacks.Request; cb != nil {
+		defer r.reject() // if it has no answer, or the callback panics
 		ln.l.calls()
 		cb(r)
-		r.reject() // if it has no answer
 		return
 	}
 	r.mu.Lock()

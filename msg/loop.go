@@ -22,14 +22,20 @@ type Loop struct {
 	end    context.CancelFunc
 	poller *poller
 
-	turn sync.Mutex // held by whoever dispatches; the fields up to mu are theirs
-	wcs  [64]uverbs.WC
+	turn  sync.Mutex // held by whoever dispatches; the fields up to caller are theirs
+	turns uint32
+	// What remains to be handled. A callback that panics leaves it to the next
+	// Dispatch.
+	wcs     [64]uverbs.WC
+	polled  []uverbs.WC // of wcs
+	pending []event
 	// What a completion has led to, for which callbacks are due.
+	due         *Socket
 	sent        []*Buffer
+	called      int // of sent
 	established bool
 	writable    bool
 	finished    bool
-	turns       uint32
 
 	// caller is the thread to which the goroutine that makes callbacks is locked,
 	// and above it a number that no other Dispatch has; 0 outside of callbacks.
@@ -94,15 +100,20 @@ func (l *Loop) Dispatch() (n int, err error) {
 	}
 	func() {
 		l.rounds.Add(1)
-		defer func() { // even if a callback panics
+		panicked := true
+		defer func() {
 			l.rounds.Add(1)
 			l.leave()
+			if panicked {
+				l.tell() // there may be more to do
+			}
 		}()
 		if l.stop.Load() {
 			err = ErrClosed
-			return
+		} else {
+			n = l.dispatch()
 		}
-		n = l.dispatch()
+		panicked = false
 	}()
 	if l.stop.Load() {
 		l.finish()
@@ -160,7 +171,6 @@ func (l *Loop) finish() {
 	if l.finished {
 		return
 	}
-	l.finished = true
 	l.mu.Lock()
 	var open []interface{ Close() error }
 	for ln := range l.listeners {
@@ -175,13 +185,18 @@ func (l *Loop) finish() {
 	}
 	l.end()
 	l.tasks.Wait()
-	l.dispatch() // what became of them
+	if !l.closed {
+		l.dispatch() // what became of them
+		l.mu.Lock()
+		l.closed = true
+		l.poller.close()
+		l.mu.Unlock()
+	}
+	l.resume() // what came in between
 	l.mu.Lock()
-	l.closed = true
-	l.poller.close()
 	devices := l.devices
 	l.mu.Unlock()
-	l.handle() // what came in between
+	l.finished = true
 	var err error
 	for _, d := range devices {
 		if derr := d.unref(); err == nil {
@@ -275,6 +290,7 @@ func (l *Loop) dispatch() (n int) {
 			devices[e.Fd].drain()
 		}
 	}
+	n = l.resume()
 	for more := true; more; {
 		more = false
 		for _, d := range devices {
@@ -305,20 +321,36 @@ func (l *Loop) dispatch() (n int) {
 // poll handles one batch of completions.
 func (l *Loop) poll(s *shard) int {
 	n := s.cq.Poll(l.wcs[:])
-	for i := range l.wcs[:n] {
-		l.complete(&l.wcs[i])
-	}
+	l.polled = l.wcs[:n]
+	l.completeAll()
 	return n
 }
 
+func (l *Loop) completeAll() {
+	for len(l.polled) > 0 {
+		wc := &l.polled[0]
+		l.polled = l.polled[1:]
+		l.complete(wc)
+	}
+}
+
+// resume handles what a callback that panicked has left, and then what
+// goroutines have told.
+func (l *Loop) resume() int {
+	l.call()
+	l.completeAll()
+	return l.handle()
+}
+
 // handle handles what goroutines have told.
-func (l *Loop) handle() int {
+func (l *Loop) handle() (n int) {
 	l.mu.Lock()
-	events := l.events
-	l.events = nil
+	l.pending, l.events = append(l.pending, l.events...), nil
 	l.mu.Unlock()
-	for _, e := range events {
+	for ; len(l.pending) > 0; n++ {
+		e := &l.pending[0]
 		if e.request != nil {
+			l.pending = l.pending[1:]
 			e.request.dispatch()
 			continue
 		}
@@ -336,12 +368,16 @@ func (l *Loop) handle() int {
 		}
 		if e.gone {
 			l.gone(e.socket, e.err)
+			e.gone = false
+			l.disconnected(e.socket)
 		}
 		if e.release {
 			e.socket.release()
 		}
+		l.pending = l.pending[1:]
 	}
-	return len(events)
+	l.pending = nil
+	return n
 }
 
 // WC.ID is who posted the request and what it was.
@@ -370,11 +406,17 @@ func (l *Loop) complete(wc *uverbs.WC) {
 	s.mu.Lock()
 	s.complete(request(wc.ID>>24), int(wc.ID&0xffffff), wc)
 	s.mu.Unlock()
-	l.call(s)
+	l.due = s
+	l.call()
 }
 
-// call makes the callbacks that are due.
-func (l *Loop) call(s *Socket) {
+// call makes the callbacks that are due. What it has begun to call is not due any
+// more.
+func (l *Loop) call() {
+	s := l.due
+	if s == nil {
+		return
+	}
 	cb := &l.opt.Callbacks
 	if l.established {
 		l.established = false
@@ -384,12 +426,14 @@ func (l *Loop) call(s *Socket) {
 			cb.Established(s)
 		}
 	}
-	for i, b := range l.sent {
-		l.sent[i] = nil
+	for l.called < len(l.sent) {
+		b := l.sent[l.called]
+		l.sent[l.called] = nil
+		l.called++
 		l.calls()
 		cb.Sent(s, b)
 	}
-	l.sent = l.sent[:0]
+	l.sent, l.called = l.sent[:0], 0
 	if l.writable {
 		l.writable = false
 		signal(s.writable)
@@ -402,18 +446,19 @@ func (l *Loop) call(s *Socket) {
 		s.mu.Lock()
 		if !s.ready() || s.closed {
 			s.mu.Unlock()
-			return
+			break
 		}
 		if cb.Message == nil {
 			s.mu.Unlock()
 			signal(s.readable)
-			return
+			break
 		}
 		b := s.pop()
 		s.mu.Unlock()
 		l.calls()
 		cb.Message(s, b)
 	}
+	l.due = nil
 }
 
 // signal wakes one who waits for ch, now or when it comes.

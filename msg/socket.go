@@ -255,7 +255,8 @@ func (s *Socket) settle() {
 	s.sayBye()
 }
 
-// gone gives the program back what the socket had, and tells it.
+// gone gives the program back what the socket had. If a callback panics the next
+// Dispatch calls it again.
 func (l *Loop) gone(s *Socket, why error) {
 	s.mu.Lock()
 	for _, t := range []*time.Timer{s.linger, s.flushed} {
@@ -272,7 +273,6 @@ func (l *Loop) gone(s *Socket, why error) {
 		}
 		s.err = why
 	}
-	why = s.err
 	s.state = Disconnected
 	s.abandon()
 	s.trim(s.closed)
@@ -281,11 +281,16 @@ func (l *Loop) gone(s *Socket, why error) {
 	delete(l.sockets, s.id)
 	l.mu.Unlock()
 	s.cancel()
-	l.call(s)
+	l.due = s
+	l.call()
+}
+
+// disconnected tells the program that the socket has ended.
+func (l *Loop) disconnected(s *Socket) {
 	close(s.done)
 	if l.opt.Callbacks.Disconnected != nil {
 		l.calls()
-		l.opt.Callbacks.Disconnected(s, why)
+		l.opt.Callbacks.Disconnected(s, s.Err())
 	}
 }
 
