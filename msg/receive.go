@@ -100,9 +100,9 @@ func (s *Socket) complete(r request, i int, wc *uverbs.WC) {
 	if wc.Status != uverbs.WCSuccess {
 		if wc.Status != uverbs.WCFlushErr {
 			s.fail(broken(r, wc))
-		} else if s.flushed == nil {
-			// What is flushed was not at fault; why it was, the QP's end tells, or
-			// nobody does.
+		} else if s.flushed == nil && s.state == Established {
+			// What is flushed was not at fault; the end of the QP says why, or
+			// nothing does. While disconnecting, Linger bounds that.
 			s.flushed = s.failAfter(flushTime, fmt.Errorf("the queue pair has failed: %w", wc.Err()))
 		}
 		return
