@@ -58,12 +58,18 @@ func (p *party) dial(ctx context.Context, opt cm.Options) error {
 	return err
 }
 
-// request has somebody dial, and returns what the listener gets. When the case
-// is over the dial is, too.
+// request dials, and returns what the listener gets. The dialer stays connected
+// until the case is over: the end of a connection may overtake its start.
 func (p *party) request(opt cm.Options) *cm.Request {
 	ctx, cancel := context.WithCancel(p.ctx)
 	done := make(chan struct{})
-	go func() { p.dial(ctx, opt); close(done) }()
+	go func() {
+		defer close(done)
+		if e, err := (&cm.Dialer{Options: opt}).Dial(ctx, p.addr()); err == nil {
+			<-ctx.Done()
+			e.Close()
+		}
+	}()
 	p.Cleanup(func() { cancel(); <-done })
 	r, err := p.l.Accept(p.ctx)
 	if err != nil {
