@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs/cm"
 )
 
@@ -41,17 +39,9 @@ func (d *Dialer) Dial(network, addr string) (net.Conn, error) {
 func (d *Dialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	c, err := d.dial(ctx, network, addr)
 	if err != nil {
-		return nil, &net.OpError{Op: "dial", Net: network, Err: dialError{err}}
+		return nil, err
 	}
 	return c, nil
-}
-
-// dialError tells of a deadline as net.Error wants it told.
-type dialError struct{ error }
-
-func (e dialError) Unwrap() error { return e.error }
-func (e dialError) Timeout() bool {
-	return errors.Is(e.error, context.DeadlineExceeded) || errors.Is(e.error, unix.ETIMEDOUT)
 }
 
 func (d *Dialer) dial(ctx context.Context, network, addr string) (*Conn, error) {
@@ -60,9 +50,16 @@ func (d *Dialer) dial(ctx context.Context, network, addr string) (*Conn, error) 
 		ctx, cancel = context.WithTimeout(ctx, d.Timeout)
 		defer cancel()
 	}
-	addrs, err := d.lookup(ctx, network, addr)
+	addrs, err := lookup(ctx, d.Resolver, network, addr)
+	if err == nil && addrs[0].Addr().IsUnspecified() {
+		err = &net.AddrError{Err: "missing host", Addr: addr}
+	}
 	if err != nil {
-		return nil, err
+		return nil, opError("dial", network, nil, nil, err)
+	}
+	var source net.Addr
+	if d.LocalAddr.IsValid() {
+		source = cm.Addr{AddrPort: d.LocalAddr}
 	}
 	var first error
 	for _, a := range addrs {
@@ -71,19 +68,19 @@ func (d *Dialer) dial(ctx context.Context, network, addr string) (*Conn, error) 
 			return c, nil
 		}
 		if first == nil {
-			first = err
+			first = opError("dial", network, source, cm.Addr{AddrPort: a}, err)
 		}
 	}
 	return nil, first
 }
 
-// lookup finds the addresses that are meant.
-func (d *Dialer) lookup(ctx context.Context, network, addr string) ([]netip.AddrPort, error) {
+// lookup finds the addresses that "host:port" means, of which there is at least
+// one; no host means all of this machine's.
+func lookup(ctx context.Context, r *net.Resolver, network, addr string) ([]netip.AddrPort, error) {
 	ip, err := ipNetwork(network)
 	if err != nil {
 		return nil, err
 	}
-	r := d.Resolver
 	if r == nil {
 		r = net.DefaultResolver
 	}
@@ -91,15 +88,18 @@ func (d *Dialer) lookup(ctx context.Context, network, addr string) ([]netip.Addr
 	if err != nil {
 		return nil, err
 	}
+	if host == "" {
+		host = "0.0.0.0"
+		if ip == "ip6" {
+			host = "::"
+		}
+	}
 	port, err := r.LookupPort(ctx, "tcp", service)
 	if err != nil {
 		return nil, err
 	}
-	if host == "" {
-		return nil, &net.AddrError{Err: "missing host", Addr: addr}
-	}
 	ips, err := r.LookupNetIP(ctx, ip, host)
-	if ctx.Err() != nil { // of which the resolver may not say a word
+	if ctx.Err() != nil { // which the resolver's error may not match
 		return nil, ctx.Err()
 	}
 	if err != nil {
@@ -132,7 +132,7 @@ func (d *Dialer) attempt(ctx context.Context, addr netip.AddrPort) (*Conn, error
 	peer, err := parseHello(ep.PrivateData)
 	if err != nil {
 		ep.Close()
-		return nil, fmt.Errorf("%v: %w", addr, errors.Join(err, errors.ErrUnsupported))
+		return nil, fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
 	}
 	c.connected(peer, false)
 	return c, nil

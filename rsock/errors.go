@@ -1,12 +1,14 @@
 package rsock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"syscall"
 
+	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -19,6 +21,35 @@ func (c *Conn) wrap(op string, err error) error {
 		return err
 	}
 	return &net.OpError{Op: op, Net: network, Source: c.local, Addr: c.remote, Err: err}
+}
+
+// opError makes an error that is not of a connection look as those of package net.
+func opError(op, network string, source, addr net.Addr, err error) error {
+	return &net.OpError{Op: op, Net: network, Source: source, Addr: addr, Err: &opCause{err, addr}}
+}
+
+// opCause is why an operation on addr failed.
+type opCause struct {
+	err  error
+	addr net.Addr
+}
+
+// Error leaves out what the net.OpError around it says.
+func (c *opCause) Error() string {
+	e, ok := c.err.(*cm.Error)
+	if !ok || c.addr == nil || e.Object != c.addr.String() {
+		return c.err.Error()
+	}
+	if e.Hint != "" {
+		return fmt.Sprintf("%v (%s)", e.Err, e.Hint)
+	}
+	return e.Err.Error()
+}
+
+func (c *opCause) Unwrap() error { return c.err }
+
+func (c *opCause) Timeout() bool {
+	return errors.Is(c.err, context.DeadlineExceeded) || errors.Is(c.err, syscall.ETIMEDOUT)
 }
 
 // resetError is a connection that ended without the peer's saying so. It

@@ -48,20 +48,13 @@ func Listen(network, addr string) (*Listener, error) {
 // "[::]:7471" for all addresses; port 0 takes a free one. For network see
 // [Dialer.DialContext]. ctx bounds the look-up of a name.
 func (lc ListenConfig) Listen(ctx context.Context, network, addr string) (*Listener, error) {
-	l, err := lc.listen(ctx, network, addr)
+	addrs, err := lookup(ctx, nil, network, addr)
 	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Err: err}
+		return nil, opError("listen", network, nil, nil, err)
 	}
-	return l, nil
-}
-
-func (lc ListenConfig) listen(ctx context.Context, network, addr string) (*Listener, error) {
-	if _, err := ipNetwork(network); err != nil {
-		return nil, err
-	}
-	cl, err := cm.Listen(ctx, addr)
+	cl, err := cm.Listen(ctx, addrs[0].String())
 	if err != nil {
-		return nil, err
+		return nil, opError("listen", network, nil, cm.Addr{AddrPort: addrs[0]}, err)
 	}
 	lc.Backlog = cmp.Or(lc.Backlog, 128)
 	lc.HandshakeTimeout = cmp.Or(lc.HandshakeTimeout, 10*time.Second)
@@ -123,7 +116,7 @@ func (l *Listener) shake(req *cm.Request) *Conn {
 func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case <-l.ctx.Done():
-		return nil, l.fail(net.ErrClosed)
+		return nil, l.fail("accept", net.ErrClosed)
 	default:
 	}
 	select {
@@ -131,13 +124,11 @@ func (l *Listener) Accept() (net.Conn, error) {
 		<-l.slots
 		return c, nil
 	case <-l.ended:
-		return nil, l.fail(l.why)
+		return nil, l.fail("accept", l.why)
 	}
 }
 
-func (l *Listener) fail(err error) error {
-	return &net.OpError{Op: "accept", Net: network, Addr: l.Addr(), Err: err}
-}
+func (l *Listener) fail(op string, err error) error { return opError(op, network, nil, l.Addr(), err) }
 
 // Close stops listening and breaks off what has not been accepted yet.
 // Connections that Accept returned are not affected.
@@ -157,7 +148,7 @@ func (l *Listener) Close() error {
 		}
 	})
 	if err != nil {
-		return &net.OpError{Op: "close", Net: network, Addr: l.Addr(), Err: err}
+		return l.fail("close", err)
 	}
 	return nil
 }
