@@ -1,8 +1,11 @@
 package rsock
 
 import (
+	"cmp"
+	"errors"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs/cm"
@@ -75,16 +78,12 @@ type inbound struct {
 	limit    uint16 // up to which they may come
 }
 
+// memory makes the rings, smaller ones if there is no memory for those.
 func (c *Conn) memory(e *cm.Endpoint) error {
-	remote, err := e.AllocMR(c.opt.ReadBuffer+sgeCount*sgeSize, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
-	if err != nil {
-		return err
+	remote, local, err := c.regions(e)
+	for errors.Is(err, syscall.ENOMEM) && c.opt.halve() {
+		remote, local, err = c.regions(e)
 	}
-	slots := 0
-	if c.iwarp {
-		slots = 4 * c.in.posted
-	}
-	local, err := e.AllocMR(c.opt.WriteBuffer+slots, uverbs.AccessLocalWrite)
 	if err != nil {
 		return err
 	}
@@ -103,6 +102,22 @@ func (c *Conn) memory(e *cm.Endpoint) error {
 	c.in.offered = uint64(half)
 	c.in.limit = uint16(c.opt.RecvQueue)
 	return nil
+}
+
+// regions makes what the peer writes to, and what is only this side's.
+func (c *Conn) regions(e *cm.Endpoint) (remote, local *uverbs.MR, err error) {
+	remote, err = e.AllocMR(c.opt.ReadBuffer+sgeCount*sgeSize, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
+	if err != nil {
+		return nil, nil, err
+	}
+	slots := 0
+	if c.iwarp {
+		slots = 4 * c.in.posted
+	}
+	if local, err = e.AllocMR(c.opt.WriteBuffer+slots, uverbs.AccessLocalWrite); err != nil {
+		return nil, nil, cmp.Or(remote.Close(), err)
+	}
+	return remote, local, nil
 }
 
 // retries is how often the devices of both sides try again before they give the

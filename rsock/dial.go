@@ -1,6 +1,7 @@
 package rsock
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -126,6 +127,9 @@ func (d *Dialer) attempt(ctx context.Context, addr netip.AddrPort) (*Conn, error
 	c, opt := newConn(d.Options)
 	dialer := cm.Dialer{Options: opt, LocalAddr: d.LocalAddr}
 	ep, err := dialer.Dial(ctx, addr.String())
+	if rejected, ok := errors.AsType[*cm.RejectedError](err); ok && bytes.HasPrefix(rejected.PrivateData, noMemory) {
+		err = &cm.Error{Op: "dial", Object: addr.String(), Err: rejected, Hint: "it lacks locked memory: raise its limit, see ulimit -l"}
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -45,9 +45,15 @@
 // # Memory
 //
 // A connection has a receive ring of Options.ReadBuffer and a send ring of
-// Options.WriteBuffer bytes, 256 KiB each. The device writes and reads them at
-// any time, so they are pinned and count against RLIMIT_MEMLOCK (ulimit -l);
-// the queues take some 250 KiB of the kernel's memory more with rxe, 100 KiB
-// with siw. Each connection has a protection domain of its own: a peer that
+// Options.WriteBuffer bytes, 256 KiB each unless locked memory is limited. The
+// device writes and reads them at any time, so they are pinned and count against
+// RLIMIT_MEMLOCK (ulimit -l), which processes with CAP_IPC_LOCK are exempt from;
+// a page or two more are for the peer's descriptors and, on iWARP, messages.
+// Within a limit rings are sized by what is left of it. A dial that finds no memory
+// fails with ENOMEM. A listener that finds none rejects the connection and reports
+// it, see [Listener.Accept]; the private data of the rejection says why, which this
+// package's Dial reports, and C's rsockets ignore. The queues take some 250 KiB
+// of the kernel's memory with rxe, 100 KiB with siw, which the limit does not
+// count. Each connection has a protection domain of its own: a peer that
 // guesses keys reaches no memory but what it was given.
 package rsock

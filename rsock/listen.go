@@ -3,8 +3,10 @@ package rsock
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs/cm"
@@ -32,6 +34,7 @@ type Listener struct {
 	cancel context.CancelFunc
 	slots  chan struct{} // one for each connection up to Accept
 	conns  chan *Conn
+	failed chan error // the first since Accept returned one
 	wg     sync.WaitGroup
 	once   sync.Once
 
@@ -59,7 +62,8 @@ func (lc ListenConfig) Listen(ctx context.Context, network, addr string) (*Liste
 	lc.Backlog = cmp.Or(lc.Backlog, 128)
 	lc.HandshakeTimeout = cmp.Or(lc.HandshakeTimeout, 10*time.Second)
 	l := &Listener{
-		l: cl, conf: lc, slots: make(chan struct{}, lc.Backlog), conns: make(chan *Conn, lc.Backlog), ended: make(chan struct{}),
+		l: cl, conf: lc, slots: make(chan struct{}, lc.Backlog), conns: make(chan *Conn, lc.Backlog),
+		failed: make(chan error, 1), ended: make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.wg.Go(l.serve)
@@ -85,34 +89,78 @@ func (l *Listener) serve() {
 			return
 		}
 		l.wg.Go(func() {
-			if c := l.shake(req); c != nil {
+			c, err := l.shake(req)
+			if err == nil {
 				l.conns <- c
-			} else {
-				<-l.slots
+				return
+			}
+			<-l.slots
+			if scarce(err) {
+				select {
+				case l.failed <- &acceptError{err}:
+				default:
+				}
 			}
 		})
 	}
 }
 
 // shake makes the connection that a peer asks for.
-func (l *Listener) shake(req *cm.Request) *Conn {
+func (l *Listener) shake(req *cm.Request) (*Conn, error) {
 	peer, err := parseHello(req.PrivateData())
 	if err != nil {
 		req.Reject(nil)
-		return nil
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, l.conf.HandshakeTimeout)
 	defer cancel()
 	c, opt := newConn(l.conf.Options)
+	setup := opt.Setup
+	opt.Setup = func(e *cm.Endpoint) error {
+		err := setup(e)
+		if errors.Is(err, syscall.ENOMEM) {
+			e.ID().Reject(noMemory)
+		}
+		return err
+	}
 	if _, err := req.Accept(ctx, opt); err != nil {
-		return nil
+		return nil, err
 	}
 	c.connected(peer, true)
-	return c
+	return c, nil
 }
+
+// scarce reports whether a connection failed because this process lacks memory,
+// files or permissions.
+func scarce(err error) bool {
+	for _, e := range []error{
+		syscall.ENOMEM, syscall.ENOSPC, syscall.EMFILE, syscall.ENFILE, syscall.EACCES, syscall.EPERM,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// acceptError is a connection that could not be accepted. It is temporary: the
+// listener goes on.
+type acceptError struct{ error }
+
+func (e *acceptError) Unwrap() error   { return e.error }
+func (e *acceptError) Timeout() bool   { return false }
+func (e *acceptError) Temporary() bool { return true }
 
 // Accept waits for a connection, which is a [*Conn]. It fails with net.ErrClosed
 // after Close.
+//
+// If this process lacks what a connection needs, such as locked memory or files,
+// the peer's connection is rejected, and Accept returns an error of which the
+// method Temporary reports true, as [net.TCPListener] does for EMFILE: the
+// listener goes on, and so should the caller. The servers of net/http and gRPC
+// log such errors and call Accept again after a pause. If several connections
+// fail before Accept is called, it reports the first. Connections that fail
+// because of the peer are not reported.
 func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case <-l.ctx.Done():
@@ -123,6 +171,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	case c := <-l.conns:
 		<-l.slots
 		return c, nil
+	case err := <-l.failed:
+		return nil, &net.OpError{Op: "accept", Net: network, Addr: l.Addr(), Err: err}
 	case <-l.ended:
 		return nil, l.fail("accept", l.why)
 	}

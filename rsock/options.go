@@ -8,9 +8,13 @@ import (
 // Options tune connections. The zero value is right for most, and as C's
 // rsockets are.
 type Options struct {
-	// ReadBuffer and WriteBuffer are the sizes of the rings in bytes; zero is
-	// 256 KiB, twice what C's have and a tenth faster, the least is 4 KiB, the
-	// most 512 MiB. They are rounded up to pages.
+	// ReadBuffer and WriteBuffer are the sizes of the rings in bytes, rounded up
+	// to pages: at least 4 KiB, at most 512 MiB. Zero is 256 KiB, twice what C's
+	// have and a tenth faster, or less if the process's locked memory is limited
+	// (ulimit -l): left*left/limit/96 bytes, where left is how much of the limit
+	// is not used yet. Of 8 MiB the first connection gets two rings of 84 KiB,
+	// the 50th of 16 KiB, and there is room for 250. If there is no memory for
+	// rings of these sizes, they are halved until there is.
 	ReadBuffer, WriteBuffer int
 	// SendQueue and RecvQueue are how many requests the queues take, at least
 	// 16 and at most 65534; zero is 384. RecvQueue is how many messages the
@@ -59,8 +63,12 @@ const (
 )
 
 func (o Options) withDefaults() Options {
+	usual := 0
+	if o.ReadBuffer == 0 || o.WriteBuffer == 0 {
+		usual = usualBuffer()
+	}
 	buffer := func(v int) int {
-		v = min(max(cmp.Or(v, defaultBuffer), minBuffer), maxBuffer)
+		v = min(max(cmp.Or(v, usual), minBuffer), maxBuffer)
 		return (v + page - 1) &^ (page - 1)
 	}
 	queue := func(v int) int { return min(max(cmp.Or(v, defaultQueue), minQueue), maxQueue) }
@@ -70,4 +78,14 @@ func (o Options) withDefaults() Options {
 	o.SpinTime = max(cmp.Or(o.SpinTime, defaultSpin), 0)
 	o.KeepAlive = max(cmp.Or(o.KeepAlive, defaultKeepAlive), 0)
 	return o
+}
+
+// halve makes the rings half as large and reports whether that was possible.
+func (o *Options) halve() bool {
+	if o.ReadBuffer == minBuffer && o.WriteBuffer == minBuffer {
+		return false
+	}
+	half := func(v int) int { return max(v/2&^(page-1), minBuffer) }
+	o.ReadBuffer, o.WriteBuffer = half(o.ReadBuffer), half(o.WriteBuffer)
+	return true
 }

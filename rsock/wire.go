@@ -25,6 +25,10 @@ const (
 	flagIOMap = 1 << 1 // the size of an I/O map is given: ours is 0
 )
 
+// noMemory is the private data with which a connection is rejected for want of
+// memory. C's rsockets send none, and ignore it.
+var noMemory = []byte{version, 1}
+
 // message is the 32 bits that tell of data, credits and ends.
 type message uint32
 

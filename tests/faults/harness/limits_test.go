@@ -126,7 +126,7 @@ func poor(what string) error {
 
 // TestLockedMemory dials as a user whose locked memory is limited.
 func TestLockedMemory(t *testing.T) {
-	each(t, fault{title: "locked memory is limited to 64 KiB (ulimit -l)", run: func(e *env) {
+	each(t, fault{title: "locked memory is limited to 8 KiB (ulimit -l)", run: func(e *env) {
 		nodes, err := os.ReadDir("/dev/infiniband")
 		if err != nil {
 			e.Fatal(err)
@@ -138,7 +138,7 @@ func TestLockedMemory(t *testing.T) {
 		}
 		c := e.serve()
 		start := time.Now()
-		text := e.poor(c, 64<<10)
+		text := e.poor(c, 8<<10)
 		took := time.Since(start)
 		if !strings.Contains(text, unix.ENOMEM.Error()) || !strings.Contains(text, "ulimit -l") {
 			e.Errorf("%q, want ENOMEM and a hint", text)

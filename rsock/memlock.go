@@ -1,0 +1,49 @@
+package rsock
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// usualBuffer returns the size of a ring that the options do not set: one that
+// leaves room for the connections to come where locked memory is limited.
+func usualBuffer() int {
+	var limit unix.Rlimit
+	err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit)
+	if err != nil || limit.Cur == unix.RLIM_INFINITY || unlimited() {
+		return defaultBuffer
+	}
+	return share(limit.Cur, limit.Cur-min(pinned(), limit.Cur))
+}
+
+// share returns a ring's size: a 96th of a limit of which nothing is used, and
+// less as less is left.
+func share(limit, left uint64) int {
+	size := float64(left) / float64(limit) * float64(left) / 96
+	return max(int(min(size, defaultBuffer))&^(page-1), minBuffer)
+}
+
+// unlimited reports whether the limit of locked memory does not apply.
+func unlimited() bool {
+	var data [2]unix.CapUserData
+	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0])
+	return err == nil && data[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0
+}
+
+// pinned returns how many bytes of the process count against the limit.
+func pinned() (bytes uint64) {
+	f, err := os.Open("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if _, err := fmt.Sscanf(s.Text(), "VmPin: %d kB", &bytes); err == nil {
+			return bytes << 10
+		}
+	}
+	return 0
+}

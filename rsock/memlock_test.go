@@ -1,0 +1,137 @@
+package rsock_test
+
+import (
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rsock"
+)
+
+// unprivileged runs the test that calls it in a child process, as a user without
+// capabilities, and test in that.
+func unprivileged(t *testing.T, test func(t *testing.T, device string)) {
+	const child = "RSOCK_UNPRIVILEGED"
+	labtest.Require(t)
+	if os.Getenv(child) != "" {
+		labtest.Each(t, test)
+		return
+	}
+	for _, node := range labtest.Must(os.ReadDir("/dev/infiniband"))(t) {
+		if err := os.Chmod("/dev/infiniband/"+node.Name(), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.v", "-test.run=^"+t.Name()+"$") // its folder may be closed to others
+	cmd.Env = append(os.Environ(), child+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Logf("%s", out)
+}
+
+// limit limits the locked memory of an unprivileged process.
+func limit(t *testing.T, bytes uint64) {
+	t.Helper()
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: bytes, Max: 8 << 20}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLockedMemory tests that both ends of a hundred connections fit in the
+// kernel's default limit of locked memory.
+func TestLockedMemory(t *testing.T) {
+	unprivileged(t, func(t *testing.T, device string) {
+		limit(t, 8<<20)
+		l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
+		defer l.Close()
+		data := noise(200000)
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		for range 100 {
+			a, err := rsock.Dial("rdma", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer a.Close()
+			b := labtest.Must(l.Accept())(t)
+			defer b.Close()
+			for _, c := range []net.Conn{a, b} {
+				c.SetDeadline(time.Now().Add(5 * time.Minute))
+			}
+			wg.Go(func() { io.Copy(b, b) })
+			wg.Go(func() {
+				go a.Write(data)
+				got := make([]byte, len(data))
+				if _, err := io.ReadFull(a, got); err != nil || string(got) != string(data) {
+					t.Errorf("echo: %v, or other data", err)
+				}
+				a.(*rsock.Conn).CloseWrite()
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// TestNoMemory tests what both sides report when the accepting one has no memory
+// for a connection, and that its listener goes on.
+func TestNoMemory(t *testing.T) {
+	unprivileged(t, func(t *testing.T, device string) {
+		limit(t, 20<<10) // room for the dialing side
+		l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
+		defer l.Close()
+		_, err := rsock.Dial("rdma", l.Addr().String())
+		want(t, "dial", err, syscall.ECONNREFUSED)
+		if !strings.Contains(err.Error(), "it lacks locked memory") {
+			t.Error(err)
+		}
+		_, err = l.Accept()
+		want(t, "accept", err, syscall.ENOMEM)
+		if temporary, ok := err.(interface{ Temporary() bool }); !ok || !temporary.Temporary() {
+			t.Errorf("%#v is not temporary", err)
+		}
+		if !strings.Contains(err.Error(), "ulimit -l") {
+			t.Error(err)
+		}
+
+		limit(t, 8<<10)
+		_, err = rsock.Dial("rdma", l.Addr().String())
+		want(t, "dial without memory", err, syscall.ENOMEM)
+
+		limit(t, 8<<20)
+		a := labtest.Must(rsock.Dial("rdma", l.Addr().String()))(t)
+		defer a.Close()
+		b := labtest.Must(l.Accept())(t)
+		defer b.Close()
+		go a.Write([]byte("x"))
+		if _, err := io.ReadFull(b, make([]byte, 1)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestExplicitBuffers tests that rings larger than the memory that there is are
+// made smaller.
+func TestExplicitBuffers(t *testing.T) {
+	unprivileged(t, func(t *testing.T, device string) {
+		limit(t, 1<<20)
+		a, b := connect(t, device, rsock.Options{ReadBuffer: 1 << 20, WriteBuffer: 3 << 20})
+		data := noise(1 << 20)
+		go a.Write(data)
+		got := make([]byte, len(data))
+		if _, err := io.ReadFull(b, got); err != nil || string(got) != string(data) {
+			t.Errorf("%v, or other data", err)
+		}
+	})
+}
