@@ -84,16 +84,17 @@ func (c *Context) replyVector(port int, wc *WC, grh []byte) (AddressVector, erro
 	if len(grh) < GRHSize {
 		return av, c.obj.fail(op, fmt.Errorf("header of %d bytes: %w", len(grh), ErrNoGRH))
 	}
-	// RoCE v2 over IPv4 leaves the packet's IPv4 header in the last 20 bytes.
+	// RoCE v2 over IPv4 leaves the packet's IPv4 header in the last 20 bytes, which
+	// an IPv6 address may look like.
 	var src, dst netip.Addr
 	switch {
-	case grh[20]>>4 == 4 && grh[20]&0xf >= 5:
-		src, dst = netip.AddrFrom4([4]byte(grh[32:36])), netip.AddrFrom4([4]byte(grh[36:40]))
-		av.TrafficClass = grh[21]
 	case grh[0]>>4 == 6:
 		src, dst = netip.AddrFrom16([16]byte(grh[8:24])), netip.AddrFrom16([16]byte(grh[24:40]))
 		av.TrafficClass = grh[0]<<4 | grh[1]>>4
 		av.FlowLabel = uint32(grh[1]&0xf)<<16 | uint32(grh[2])<<8 | uint32(grh[3])
+	case grh[20]>>4 == 4 && grh[20]&0xf >= 5:
+		src, dst = netip.AddrFrom4([4]byte(grh[32:36])), netip.AddrFrom4([4]byte(grh[36:40]))
+		av.TrafficClass = grh[21]
 	default:
 		return av, c.obj.fail(op, ErrNoGRH)
 	}
