@@ -1,10 +1,8 @@
 package cm
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"sync"
 
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -39,8 +37,7 @@ type Datagrams struct {
 	slot int // bytes of a receive's buffer, with its GRH
 	qkey uint32
 
-	recvMu  sync.Mutex
-	sendMu  sync.Mutex
+	sending chan struct{} // holds a token while a message is sent
 	senders *senders
 }
 
@@ -49,7 +46,8 @@ type Datagrams struct {
 // [Options].Setup none can.
 func NewDatagrams(e *Endpoint, size int) (*Datagrams, error) {
 	n := int(e.QP.Cap().MaxRecvWR)
-	d := &Datagrams{e: e, slot: size + uverbs.GRHSize, senders: newSenders()}
+	d := &Datagrams{e: e, slot: size + uverbs.GRHSize, sending: make(chan struct{}, 1)}
+	d.senders = newSenders(d.replyAH)
 	attr, err := e.QP.Query()
 	if err != nil {
 		return nil, err
@@ -75,27 +73,25 @@ func (d *Datagrams) post(i int) error {
 	return err
 }
 
-// Datagram tells of a message that came.
+// Datagram describes a message that was received.
 type Datagram struct {
 	Len  int
-	From uverbs.UDAddr // where an answer goes, see KeepSenders
+	From Sender // for [Datagrams.Reply]
 
 	// Imm is the immediate, if WithImm.
 	Imm     uint32
 	WithImm bool
 }
 
-// Recv waits for a message, copies it to b and says how long it was and where
-// an answer goes.
-func (d *Datagrams) Recv(ctx context.Context, b []byte) (n int, from uverbs.UDAddr, err error) {
+// Recv waits for a message, copies it to b, and returns its length and sender.
+func (d *Datagrams) Recv(ctx context.Context, b []byte) (n int, from Sender, err error) {
 	m, err := d.RecvDatagram(ctx, b)
 	return m.Len, m.From, err
 }
 
-// RecvDatagram is [Datagrams.Recv] that tells all of the message.
+// RecvDatagram is [Datagrams.Recv] that returns everything that is known of the
+// message.
 func (d *Datagrams) RecvDatagram(ctx context.Context, b []byte) (m Datagram, err error) {
-	d.recvMu.Lock()
-	defer d.recvMu.Unlock()
 	var wc [1]uverbs.WC
 	if err := d.wait(ctx, d.e.RecvCQ, wc[:]); err != nil {
 		return m, err
@@ -103,19 +99,15 @@ func (d *Datagrams) RecvDatagram(ctx context.Context, b []byte) (m Datagram, err
 	if m.WithImm = wc[0].Flags&uverbs.WCWithImm != 0; m.WithImm {
 		m.Imm = wc[0].Imm()
 	}
-	var grh [uverbs.GRHSize]byte
 	err = d.touch(func(mem []byte) {
 		slot := mem[int(wc[0].ID)*d.slot:][:wc[0].ByteLen]
-		m.Len = copy(b, slot[copy(grh[:], slot):])
+		m.From = senderOf(&wc[0], slot)
+		m.Len = copy(b, slot[min(len(slot), uverbs.GRHSize):])
 	})
 	if err != nil {
 		return m, err
 	}
-	m.From, err = d.sender(&wc[0], grh[:])
-	if perr := d.post(int(wc[0].ID)); err == nil {
-		err = perr
-	}
-	return m, err
+	return m, d.post(int(wc[0].ID))
 }
 
 // touch hands f the memory, which stays meanwhile.
@@ -143,45 +135,24 @@ func (d *Datagrams) wait(ctx context.Context, cq *uverbs.CQ, wc []uverbs.WC) err
 	return err
 }
 
-// sender keeps an address handle for everybody a message came from, for a while.
-func (d *Datagrams) sender(wc *uverbs.WC, grh []byte) (uverbs.UDAddr, error) {
-	h := headerOf(wc, grh)
-	var ah *uverbs.AH
-	if err := d.touch(func([]byte) { ah = d.senders.find(h) }); err != nil {
-		return uverbs.UDAddr{}, err
+// replyAH makes the address handle for answers to a sender. It waits for up to a
+// second if the sender's address does not answer ARP or neighbour discovery.
+func (d *Datagrams) replyAH(h header) (*uverbs.AH, error) {
+	wc := uverbs.WC{SLID: h.slid, SL: h.sl, PathBits: h.pathBits}
+	if h.global {
+		wc.Flags = uverbs.WCGRH
 	}
-	if ah == nil {
-		var err error
-		if ah, err = d.e.PD.CreateReplyAH(d.e.route.Port, wc, grh); err != nil {
-			return uverbs.UDAddr{}, err
-		}
-		d.sendMu.Lock() // nothing is on its way to who is forgotten
-		err = d.touch(func([]byte) { d.senders.add(h, ah) })
-		d.sendMu.Unlock()
-		if err != nil {
-			ah.Close()
-			return uverbs.UDAddr{}, err
-		}
-	}
-	return ah.To(wc.SrcQP, d.qkey), nil
+	return d.e.PD.CreateReplyAH(d.e.route.Port, &wc, h.grh[:])
 }
 
-// KeepSenders says how many of those whom messages came from can be answered, and
-// at least 1: 1024 if it is not called. Each takes an address handle, of which
-// devices have no more than some ten thousand for all. Whoever has not been heard
-// of for longer than so many others is forgotten: the answer to a message of
-// theirs that came before fails with [ErrSenderForgotten], unless the device has
-// given their handle's number to somebody else, who gets it then.
-func (d *Datagrams) KeepSenders(n int) error {
-	d.sendMu.Lock()
-	defer d.sendMu.Unlock()
-	return d.touch(func([]byte) {
-		d.senders.most = max(n, 1)
-		d.senders.trim()
-	})
-}
+// KeepSenders sets how many address handles are kept for answers: 1024 if it is
+// not called, and at least 1. Devices have no more than some ten thousand for all
+// programs. An answer to a sender without a handle makes one, and closes the one
+// that was used least recently if there are too many.
+func (d *Datagrams) KeepSenders(n int) { d.senders.keep(max(n, 1)) }
 
-// Send sends a message and waits until it is on its way.
+// Send sends a message and waits until it is on its way. ctx bounds the wait for
+// other messages that are being sent.
 func (d *Datagrams) Send(ctx context.Context, to uverbs.UDAddr, b []byte) error {
 	return d.send(ctx, uverbs.SendWR{Opcode: uverbs.OpSend, To: to}, b)
 }
@@ -191,20 +162,41 @@ func (d *Datagrams) SendImm(ctx context.Context, to uverbs.UDAddr, b []byte, imm
 	return d.send(ctx, uverbs.SendWR{Opcode: uverbs.OpSendImm, To: to, Imm: imm}, b)
 }
 
+// Reply is [Datagrams.Send] to the sender of a message that was received. The
+// first answer to a sender resolves its address, which takes up to a second and
+// fails if the sender does not exist; ctx bounds that. Neither receives nor other
+// sends wait for it, but no more than 64 senders are resolved at a time.
+func (d *Datagrams) Reply(ctx context.Context, to Sender, b []byte) error {
+	return d.reply(ctx, uverbs.SendWR{Opcode: uverbs.OpSend}, to, b)
+}
+
+// ReplyImm is [Datagrams.Reply] with an immediate.
+func (d *Datagrams) ReplyImm(ctx context.Context, to Sender, b []byte, imm uint32) error {
+	return d.reply(ctx, uverbs.SendWR{Opcode: uverbs.OpSendImm, Imm: imm}, to, b)
+}
+
+func (d *Datagrams) reply(ctx context.Context, wr uverbs.SendWR, to Sender, b []byte) error {
+	h, err := d.senders.acquire(ctx, to.header)
+	if err != nil {
+		return fail("answer", to.Addr().String(), err)
+	}
+	defer d.senders.release(h)
+	wr.To = h.ah.To(to.QPNum, d.qkey)
+	return d.send(ctx, wr, b)
+}
+
 func (d *Datagrams) send(ctx context.Context, wr uverbs.SendWR, b []byte) error {
-	d.sendMu.Lock()
-	defer d.sendMu.Unlock()
 	if len(b) > d.slot-uverbs.GRHSize {
 		return fmt.Errorf("datagram of %d bytes: %w", len(b), uverbs.ErrMessageTooLong)
 	}
+	select {
+	case d.sending <- struct{}{}:
+		defer func() { <-d.sending }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	at := d.mr.Len() - d.slot
-	var forgotten error
-	err := d.touch(func(mem []byte) {
-		if forgotten = d.senders.check(wr.To); forgotten == nil {
-			copy(mem[at:], b)
-		}
-	})
-	if err := cmp.Or(err, forgotten); err != nil {
+	if err := d.touch(func(mem []byte) { copy(mem[at:], b) }); err != nil {
 		return err
 	}
 	wr.Flags, wr.SGL = uverbs.SendSignaled, []uverbs.SGE{d.mr.SGE(at, len(b))}

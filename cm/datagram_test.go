@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -91,9 +92,9 @@ func echo(ctx context.Context, l *cm.Listener, opt cm.Options) error {
 			return err
 		}
 		if m.WithImm {
-			err = d.SendImm(ctx, m.From, buf[:m.Len], m.Imm)
+			err = d.ReplyImm(ctx, m.From, buf[:m.Len], m.Imm)
 		} else {
-			err = d.Send(ctx, m.From, buf[:m.Len])
+			err = d.Reply(ctx, m.From, buf[:m.Len])
 		}
 		if err != nil {
 			return err
@@ -109,76 +110,118 @@ func immediate(ctx context.Context, d *cm.Datagrams, to uverbs.UDAddr) (cm.Datag
 	return d.RecvDatagram(ctx, make([]byte, 10))
 }
 
-// TestForgottenSenders has more send than can be answered: the oldest are
-// forgotten, until they send again.
-func TestForgottenSenders(t *testing.T) {
+// TestKeepSenders answers more senders at once than handles are kept for.
+func TestKeepSenders(t *testing.T) {
 	labtest.Require(t)
 	ctx := within(t, 60*time.Second)
+	var d *cm.Datagrams
+	e, _ := datagramPair(ctx, t, cm.Options{Events: true, Cap: uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1024, MaxSendSGE: 1, MaxRecvSGE: 1}, Setup: func(e *cm.Endpoint) (err error) {
+		d, err = cm.NewDatagrams(e, 10)
+		return err
+	}})
+	// Each source address and traffic class is another sender, who sends to d itself.
+	const addresses, classes, kept = 2, 64, 10
+	d.KeepSenders(kept)
+	var senders []cm.Sender
+	for i := range addresses {
+		addr := netip.MustParseAddr(fmt.Sprintf("10.9.0.%d", 100+i))
+		gid := uint8(addAddr(t, e.PD.Context(), addr).Index)
+		for class := range classes {
+			senders = append(senders, sendFrom(ctx, t, e, d, uverbs.AddressVector{
+				Global: true, DGID: netip.MustParseAddr(labtest.AddrOf(labtest.RXE)).As16(), SGIDIndex: gid,
+				TrafficClass: uint8(class) << 2, HopLimit: 64, Port: 1,
+			}))
+			if got := senders[len(senders)-1].Addr(); got != addr {
+				t.Errorf("a datagram from %v says %v", addr, got)
+			}
+		}
+	}
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			for i := range senders {
+				to := senders[(i*(w+1)+w*7)%len(senders)]
+				if err := d.Reply(ctx, to, []byte("y")); err != nil {
+					t.Errorf("answer %d: %v", i, err)
+				}
+				if _, _, err := d.Recv(ctx, make([]byte, 10)); err != nil { // as the senders are d
+					t.Errorf("answer %d: %v", i, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// datagramPair returns the two ends of a datagram dial.
+func datagramPair(ctx context.Context, t *testing.T, opt cm.Options) (client, server *cm.Endpoint) {
+	t.Helper()
 	l := labtest.Must(cm.ListenOptions{PortSpace: cm.PortSpaceUDP}.Listen(ctx, labtest.AddrOf(labtest.RXE)+":0"))(t)
 	labtest.Close(t, l)
-	served := make(chan error, 1)
-	go func() { served <- echo(ctx, l, cm.Options{Events: true}) }()
-	e := labtest.Must((&cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: cm.Options{Events: true}}).Dial(ctx, l.Addr().String()))(t)
-	labtest.Close(t, e)
-	d := labtest.Must(cm.NewDatagrams(e, 10))(t)
-	// Each source address and traffic class is another sender, who sends to us.
-	const addresses, classes, kept = 2, 64, 100
-	if err := d.KeepSenders(kept); err != nil {
-		t.Fatal(err)
-	}
-	var gids [addresses]uint8
-	for i := range gids {
-		addr := fmt.Sprintf("10.9.0.%d", 100+i)
-		ip := func(do string) error { return exec.Command("ip", "addr", do, addr+"/24", "dev", "v0").Run() }
-		if err := ip("add"); err != nil {
-			t.Fatal(err)
-		}
-		defer ip("del")
-		gids[i] = uint8(waitGID(t, e.PD.Context(), netip.MustParseAddr(addr)).Index)
-	}
-	attr := labtest.Must(e.QP.Query())(t)
-	from := func(i int) uverbs.UDAddr {
-		ah := labtest.Must(e.PD.CreateAH(uverbs.AddressVector{
-			Global: true, DGID: netip.MustParseAddr(labtest.AddrOf(labtest.RXE)).As16(), SGIDIndex: gids[i/classes],
-			TrafficClass: uint8(i%classes) << 2, HopLimit: 64, Port: 1,
-		}))(t)
-		defer ah.Close()
-		if err := d.Send(ctx, ah.To(e.QP.Num(), attr.QKey), []byte("x")); err != nil {
-			t.Fatal(err)
-		}
-		_, from, err := d.Recv(ctx, make([]byte, 10))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return from
-	}
-	answer := func(to uverbs.UDAddr) error {
-		err := d.Send(ctx, to, []byte("y"))
+	accepted := make(chan error, 1)
+	go func() {
+		r, err := l.Accept(ctx)
 		if err == nil {
-			_, _, err = d.Recv(ctx, make([]byte, 10))
+			server, err = r.Accept(ctx, cm.Options{Events: true})
 		}
-		return err
-	}
-	first := from(0)
-	if err := answer(first); err != nil {
+		accepted <- err
+	}()
+	client = labtest.Must((&cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: opt}).Dial(ctx, l.Addr().String()))(t)
+	labtest.Close(t, client)
+	if err := <-accepted; err != nil {
 		t.Fatal(err)
 	}
-	var last uverbs.UDAddr
-	for i := range kept {
-		last = from(1 + i)
+	labtest.Close(t, server)
+	return client, server
+}
+
+// addAddr gives rxe0's interface an address until the test ends.
+func addAddr(t *testing.T, c *uverbs.Context, addr netip.Addr) uverbs.GIDEntry {
+	t.Helper()
+	ip := func(do string) error { return exec.Command("ip", "addr", do, addr.String()+"/24", "dev", "v0").Run() }
+	if err := ip("add"); err != nil {
+		t.Fatal(err)
 	}
-	if err := answer(first); !errors.Is(err, cm.ErrSenderForgotten) {
-		t.Errorf("the first is answered: %v", err)
+	t.Cleanup(func() { ip("del") })
+	return waitGID(t, c, addr)
+}
+
+// sendFrom sends the endpoint a datagram of its own and returns its sender.
+func sendFrom(ctx context.Context, t *testing.T, e *cm.Endpoint, d *cm.Datagrams, av uverbs.AddressVector) cm.Sender {
+	t.Helper()
+	attr := labtest.Must(e.QP.Query())(t)
+	ah := labtest.Must(e.PD.CreateAH(av))(t)
+	defer ah.Close()
+	if err := d.Send(ctx, ah.To(e.QP.Num(), attr.QKey), []byte("x")); err != nil {
+		t.Fatal(err)
 	}
-	for _, to := range []uverbs.UDAddr{last, from(0)} {
-		if err := answer(to); err != nil {
-			t.Error(err)
-		}
+	_, from, err := d.Recv(ctx, make([]byte, 10))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := d.Send(ctx, e.Peer, []byte("end")); err != nil {
-		t.Error(err)
+	return from
+}
+
+// TestReplyIPv6 answers a sender whose IPv6 address looks like an IPv4 header
+// where RoCE v2 puts one.
+func TestReplyIPv6(t *testing.T) {
+	labtest.Require(t)
+	ctx := within(t, 20*time.Second)
+	var d *cm.Datagrams
+	e, _ := datagramPair(ctx, t, cm.Options{Events: true, Setup: func(e *cm.Endpoint) (err error) {
+		d, err = cm.NewDatagrams(e, 10)
+		return err
+	}})
+	addr := netip.MustParseAddr("fd00:9::4500:77")
+	gid := addAddr(t, e.PD.Context(), addr)
+	from := sendFrom(ctx, t, e, d, uverbs.AddressVector{Global: true, DGID: addr.As16(), SGIDIndex: uint8(gid.Index), HopLimit: 64, Port: 1})
+	if from.Addr() != addr {
+		t.Errorf("the sender is %v", from.Addr())
 	}
-	if err := <-served; err != nil {
+	if err := d.Reply(ctx, from, []byte("y")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := d.Recv(ctx, make([]byte, 10)); err != nil {
 		t.Error(err)
 	}
 }

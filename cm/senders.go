@@ -2,98 +2,218 @@ package cm
 
 import (
 	"container/list"
+	"context"
 	"errors"
-	"fmt"
+	"net/netip"
+	"sync"
 
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// ErrSenderForgotten is an answer to one who has not been heard of for longer
-// than [Datagrams.KeepSenders] others.
-var ErrSenderForgotten = errors.New("many others have sent since")
+const (
+	keptSenders = 1024
+	// resolutions is how many address handles are made at a time. The kernel keeps
+	// the thread that makes one for as long as the address does not answer.
+	resolutions = 64
+)
 
-const keptSenders = 1024
-
-// senders are the address handles of those whom messages came from. The
-// endpoint's mutex guards them.
-type senders struct {
-	most     int
-	byHeader map[header]*list.Element
-	handles  list.List // each a handle, the latest last
-	// forgotten are the numbers of handles that are no more: the device may use
-	// them again, but not what is sent to them.
-	forgotten map[uint32]bool
+// Sender is where a datagram says that it came from: nothing proves it. Senders
+// are equal if they have the same queue pair, address and traffic class.
+type Sender struct {
+	QPNum  uint32
+	header header
 }
 
-func newSenders() *senders {
-	return &senders{most: keptSenders, byHeader: map[header]*list.Element{}, forgotten: map[uint32]bool{}}
-}
-
-// header is what tells one sender from others.
+// header is what identifies the way to a sender.
 type header struct {
-	grh  [uverbs.GRHSize]byte
-	slid uint16
-	sl   uint8
+	grh      [uverbs.GRHSize]byte
+	global   bool // there is a grh
+	slid     uint16
+	sl       uint8
+	pathBits uint8
 }
 
+func senderOf(wc *uverbs.WC, grh []byte) Sender {
+	h := header{global: wc.Flags&uverbs.WCGRH != 0, slid: wc.SLID, sl: wc.SL, pathBits: wc.PathBits}
+	if h.global {
+		copy(h.grh[:], grh)
+	}
+	// What differs between packets of one sender is cleared: payload length and hop
+	// limit, and IPv4's identification, fragment, time to live and checksum.
+	if h.v4() {
+		clear(h.grh[22:26])
+		clear(h.grh[28:29])
+		clear(h.grh[30:32])
+	} else {
+		clear(h.grh[4:6])
+		clear(h.grh[7:8])
+	}
+	return Sender{QPNum: wc.SrcQP, header: h}
+}
+
+// v4 reports whether the header is that of IPv4, in the last 20 bytes, and not an
+// IPv6 header with an address that looks like one.
+func (h *header) v4() bool { return h.grh[0]>>4 != 6 && h.grh[20]>>4 == 4 }
+
+// Addr returns the sender's address. It is invalid on InfiniBand subnets that need
+// none.
+func (s Sender) Addr() netip.Addr {
+	switch {
+	case !s.header.global:
+		return netip.Addr{}
+	case s.header.v4():
+		return netip.AddrFrom4([4]byte(s.header.grh[32:36]))
+	}
+	return netip.AddrFrom16([16]byte(s.header.grh[8:24]))
+}
+
+// senders are the address handles for answers.
+type senders struct {
+	create    func(header) (*uverbs.AH, error)
+	resolving chan struct{} // holds a token for each create
+	creates   sync.WaitGroup
+
+	mu       sync.Mutex
+	most     int
+	byHeader map[header]*handle
+	made     list.List // *handle, the most recently used last
+	closed   bool
+}
+
+// handle is an address handle, or one that is being made.
 type handle struct {
 	header header
+	done   chan struct{} // closed when ah or err is set
 	ah     *uverbs.AH
+	err    error
+	at     *list.Element // in made
+	users  int
 }
 
-func headerOf(wc *uverbs.WC, grh []byte) header {
-	h := header{slid: wc.SLID, sl: wc.SL}
-	copy(h.grh[:], grh)
-	// What differs from packet to packet says nothing about the sender: the
-	// lengths, and IPv4's identification and checksum.
-	clear(h.grh[4:6])
-	if grh[20]>>4 == 4 {
-		clear(h.grh[22:26])
-		clear(h.grh[30:32])
+func newSenders(create func(header) (*uverbs.AH, error)) *senders {
+	return &senders{create: create, resolving: make(chan struct{}, resolutions), most: keptSenders, byHeader: map[header]*handle{}}
+}
+
+// acquire returns the handle of a sender, which stays open until release.
+func (s *senders) acquire(ctx context.Context, h header) (*handle, error) {
+	k, err := s.find(ctx, h)
+	if err != nil {
+		return nil, err
 	}
-	return h
-}
-
-// find returns the handle of a sender, if there is one.
-func (s *senders) find(h header) *uverbs.AH {
-	at := s.byHeader[h]
-	if at == nil {
-		return nil
+	select {
+	case <-k.done:
+		err = k.err
+	case <-ctx.Done():
+		err = ctx.Err()
 	}
-	s.handles.MoveToBack(at)
-	return at.Value.(handle).ah
+	if err != nil {
+		s.release(k)
+		return nil, err
+	}
+	return k, nil
 }
 
-// add takes a new handle.
-func (s *senders) add(h header, ah *uverbs.AH) {
-	s.byHeader[h] = s.handles.PushBack(handle{h, ah})
-	delete(s.forgotten, number(ah))
+// find returns the handle of a sender with one more user, and starts to make it if
+// there is none.
+func (s *senders) find(ctx context.Context, h header) (*handle, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byHeader[h] == nil {
+		s.mu.Unlock()
+		var err error
+		select {
+		case s.resolving <- struct{}{}:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		s.mu.Lock()
+		switch {
+		case err != nil:
+			return nil, err
+		case s.closed || s.byHeader[h] != nil:
+			<-s.resolving
+		default:
+			k := &handle{header: h, done: make(chan struct{})}
+			s.byHeader[h] = k
+			s.creates.Go(func() { s.resolve(k) })
+		}
+	}
+	if s.closed {
+		return nil, ErrClosed
+	}
+	k := s.byHeader[h]
+	k.users++
+	if k.at != nil {
+		s.made.MoveToBack(k.at)
+	}
+	return k, nil
+}
+
+// resolve makes a handle.
+func (s *senders) resolve(k *handle) {
+	ah, err := s.create(k.header)
+	<-s.resolving
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k.ah, k.err = ah, err
+	if err != nil {
+		delete(s.byHeader, k.header)
+	} else {
+		k.at = s.made.PushBack(k)
+		s.trim()
+	}
+	close(k.done)
+}
+
+func (s *senders) release(k *handle) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k.users--
 	s.trim()
 }
 
-// trim forgets the oldest if there are too many.
+func (s *senders) keep(most int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.most = most
+	s.trim()
+}
+
+// trim closes the least recently used handles that are too many. The caller holds
+// mu.
 func (s *senders) trim() {
-	for s.handles.Len() > s.most {
-		oldest := s.handles.Remove(s.handles.Front()).(handle)
-		delete(s.byHeader, oldest.header)
-		s.forgotten[number(oldest.ah)] = true
-		oldest.ah.Close()
+	for at := s.made.Front(); at != nil && s.made.Len() > s.most; {
+		k := at.Value.(*handle)
+		at = at.Next()
+		if k.users == 0 {
+			s.remove(k)
+		}
 	}
 }
 
-// check refuses those who are forgotten.
-func (s *senders) check(to uverbs.UDAddr) error {
-	if s.forgotten[to.AH] {
-		return fmt.Errorf("to AH %d: %w", to.AH, ErrSenderForgotten)
+// remove closes a handle. The caller holds mu.
+func (s *senders) remove(k *handle) error {
+	if err := k.ah.Close(); err != nil {
+		return err
 	}
+	s.made.Remove(k.at)
+	delete(s.byHeader, k.header)
 	return nil
 }
 
+// close closes all handles when none is being made any more. The QP must be
+// closed. After a failure it can be called again.
 func (s *senders) close() (err error) {
-	for at := s.handles.Front(); at != nil; at = at.Next() {
-		err = errors.Join(err, at.Value.(handle).ah.Close())
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.creates.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at := s.made.Front(); at != nil; {
+		k := at.Value.(*handle)
+		at = at.Next()
+		err = errors.Join(err, s.remove(k))
 	}
 	return err
 }
-
-func number(ah *uverbs.AH) uint32 { return ah.To(0, 0).AH }

@@ -40,7 +40,7 @@ func serveUD(ctx context.Context, addr string) (string, error) {
 			defer e.Close()
 			for b := make([]byte, datagram); ; {
 				n, from, err := d.d.Recv(ctx, b)
-				if err != nil || d.d.Send(ctx, from, b[:n]) != nil {
+				if err != nil || d.d.Reply(ctx, from, b[:n]) != nil {
 					return
 				}
 			}

@@ -64,9 +64,9 @@ func closeTalks(talks []*talk) (err error) {
 }
 
 // send sends all messages.
-func (k *talk) send(ctx context.Context, to uverbs.UDAddr, msg []byte) error {
+func (k *talk) send(message func(imm uint32) error) error {
 	for range k.messages {
-		if err := k.SendImm(ctx, to, msg, k.e.QP.Num()); err != nil {
+		if err := message(k.e.QP.Num()); err != nil {
 			return err
 		}
 	}
@@ -74,7 +74,7 @@ func (k *talk) send(ctx context.Context, to uverbs.UDAddr, msg []byte) error {
 }
 
 // recv takes all messages, and says where the last came from.
-func (k *talk) recv(ctx context.Context, check func(msg []byte) error) (from uverbs.UDAddr, err error) {
+func (k *talk) recv(ctx context.Context, check func(msg []byte) error) (from cm.Sender, err error) {
 	buf := make([]byte, k.size)
 	for i := range k.messages {
 		m, err := k.RecvDatagram(ctx, buf)
@@ -109,7 +109,7 @@ func (d daddy) serve(ctx context.Context, l *cm.Listener) (err error) {
 		if err != nil {
 			return err
 		}
-		return k.send(ctx, from, make([]byte, k.size))
+		return k.send(func(imm uint32) error { return k.ReplyImm(ctx, from, make([]byte, k.size), imm) })
 	})
 }
 
@@ -129,7 +129,7 @@ func (d daddy) join(ctx context.Context, addr string) (err error) {
 		for j := range msg {
 			msg[j] = byte(i + 3*j)
 		}
-		if err := k.send(ctx, k.e.Peer, msg); err != nil {
+		if err := k.send(func(imm uint32) error { return k.SendImm(ctx, k.e.Peer, msg, imm) }); err != nil {
 			return err
 		}
 		_, err := k.recv(ctx, func(answer []byte) error {
