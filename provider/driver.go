@@ -127,7 +127,11 @@ type Queue interface {
 // SendQueue is the send queue of a QP.
 type SendQueue interface {
 	// Post posts wrs in order and rings one doorbell. It returns how many
-	// were posted; if not all, the error says why.
+	// were posted: those complete, the others the kernel never sees. The error
+	// says why they are not all; it is nil if they are. If the doorbell fails,
+	// what the kernel may have seen counts as posted, and the QP is moved to the
+	// error state, where it completes. If that fails as well, all later uses
+	// return [ErrQueueFailed].
 	Post(wrs []SendWR) (int, error)
 	// Cap is the number of requests it can hold.
 	Cap() int
@@ -145,6 +149,7 @@ type Stateful interface {
 
 // RecvQueue is the receive queue of a QP, or an SRQ.
 type RecvQueue interface {
+	// Post posts wrs in order. What it returns is as for [SendQueue].
 	Post(wrs []RecvWR) (int, error)
 	Cap() int
 	// SetLimit runs the verb that arms the limit of an SRQ with the driver's part.

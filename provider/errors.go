@@ -22,6 +22,10 @@ var (
 	ErrState          = errors.New("QP is not in a state that takes this work request")
 )
 
+// ErrQueueFailed is returned by every use of a queue that the kernel no longer
+// works on: what it says after that is why. Close the QP, SRQ or CQ.
+var ErrQueueFailed = errors.New("queue has failed")
+
 // PostError says which work request of a batch was refused. Those before it
 // were posted.
 type PostError struct {

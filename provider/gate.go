@@ -1,6 +1,11 @@
 package provider
 
-import "sync"
+import (
+	"fmt"
+	"sync"
+
+	"github.com/goverbs/verbs/internal/sys"
+)
 
 // Gate holds what the queues of all drivers have in common: a lock, the state of
 // their QP, and whether they have been stopped. It implements [Stateful] and
@@ -8,7 +13,8 @@ import "sync"
 type Gate struct {
 	sync.Mutex
 	State  QPState
-	Closed bool
+	Closed bool // or failed
+	failed error
 }
 
 // Suspend implements [Stateful].
@@ -25,8 +31,23 @@ func (g *Gate) Settle(s QPState, moved bool) {
 // Stop implements [Queue].
 func (g *Gate) Stop(stop bool) {
 	g.Lock()
-	g.Closed = stop
+	g.Closed = stop || g.failed != nil
 	g.Unlock()
+}
+
+// Fail ends the use of a queue that no longer works because of err. The caller
+// holds the lock.
+func (g *Gate) Fail(err error) {
+	g.Closed, g.failed = true, fmt.Errorf("%w: %w", ErrQueueFailed, err)
+}
+
+// Err returns why a queue that is Closed cannot be used. The caller holds the
+// lock.
+func (g *Gate) Err() error {
+	if g.failed != nil {
+		return g.failed
+	}
+	return sys.ErrClosed
 }
 
 // UnlockIfPanicking unlocks the gate if the caller panics. It is deferred.

@@ -99,6 +99,7 @@ const (
 // Reasons for refusing a work request.
 var (
 	ErrQueueFull      = provider.ErrQueueFull
+	ErrQueueFailed    = provider.ErrQueueFailed
 	ErrTooManySGEs    = provider.ErrTooManySGEs
 	ErrInlineTooLong  = provider.ErrInlineTooLong
 	ErrInlineSGL      = provider.ErrInlineSGL

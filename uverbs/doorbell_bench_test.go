@@ -29,7 +29,7 @@ func BenchmarkDoorbell(b *testing.B) {
 }
 
 // doorbell makes a QP in RTS and the command that rings its bell.
-func doorbell(b *testing.B) (*QP, *mmap.Buffer) {
+func doorbell(b testing.TB) (*QP, *mmap.Buffer) {
 	ctx, err := Open("")
 	if err != nil {
 		b.Skipf("needs the lab: %v", err)

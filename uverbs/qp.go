@@ -202,8 +202,10 @@ func (q *QP) SRQ() *SRQ   { return q.srq }
 
 // PostSend posts send requests in order with one doorbell, the call's only
 // system call (which siw can often do without), and returns how many were
-// posted. If not all, the error is
-// [ErrQueueFull], [ErrClosed] or a [*PostError] for the first that was not.
+// posted: those complete. If not all, the error is [ErrQueueFull], [ErrClosed],
+// [ErrQueueFailed] or a [*PostError] for the first that was not; if all, it is nil.
+// If the doorbell fails, the QP is moved to the error state, where all requests
+// complete.
 func (q *QP) PostSend(wrs []SendWR) (int, error) {
 	if q.rxeSend != nil {
 		return q.rxeSend.Post(wrs)

@@ -1,11 +1,11 @@
 package rxe
 
 import (
+	"fmt"
 	"runtime"
 	"unsafe"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -49,7 +49,7 @@ func (q *RecvQueue) Post(wrs []provider.RecvWR) (int, error) {
 
 func (q *RecvQueue) post(wrs []provider.RecvWR) (int, error) {
 	if q.Closed {
-		return 0, sys.ErrClosed
+		return 0, q.Err()
 	}
 	var (
 		n    int
@@ -84,8 +84,8 @@ func (q *RecvQueue) post(wrs []provider.RecvWR) (int, error) {
 		q.prod = prod
 		q.ring.StoreProducer(prod)
 		if q.State == provider.StateErr {
-			if err := q.flush(); err != nil {
-				return n, &provider.PostError{Op: q.op, QPNum: q.num, Index: n - 1, ID: wrs[n-1].ID, Err: err}
+			if ferr := q.flush(); ferr != nil {
+				q.Fail(fmt.Errorf("flush receives of QP %d: %w", q.num, ferr))
 			}
 		}
 	}

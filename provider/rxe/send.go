@@ -2,10 +2,10 @@ package rxe
 
 import (
 	"encoding/binary"
+	"fmt"
 	"unsafe"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -15,11 +15,13 @@ import (
 // escape to the heap.
 type SendQueue struct {
 	provider.Gate
+	dev      provider.Device
 	ring     ring
 	doorbell provider.Doorbell
 	prod     uint32 // ours; the shared word is its copy
 	typ      provider.QPType
 	qpn      uint32
+	handle   uint32
 	maxSGE   int
 	room     int // for SGEs or inline data in a slot
 	caps     uint64
@@ -30,7 +32,7 @@ type SendQueue struct {
 // newSendQueue takes over the mapped ring.
 func newSendQueue(r ring, typ provider.QPType, info provider.QPInfo, dev provider.Device) (*SendQueue, error) {
 	q := &SendQueue{
-		typ: typ, caps: dev.Caps, ring: r, room: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), prod: r.LoadProducer(), qpn: info.QPNum,
+		dev: dev, handle: info.Handle, typ: typ, caps: dev.Caps, ring: r, room: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), prod: r.LoadProducer(), qpn: info.QPNum,
 		maxSGE: int(info.Cap.MaxSendSGE), maxData: int(info.Cap.MaxInline), maxMsg: uint64(dev.MaxMessage),
 	}
 	if typ == provider.UD { // the kernel drops longer ones and says nothing
@@ -70,7 +72,7 @@ func (q *SendQueue) Post(wrs []provider.SendWR) (int, error) {
 
 func (q *SendQueue) post(wrs []provider.SendWR) (int, error) {
 	if q.Closed {
-		return 0, sys.ErrClosed
+		return 0, q.Err()
 	}
 	var (
 		n    int
@@ -97,13 +99,23 @@ func (q *SendQueue) post(wrs []provider.SendWR) (int, error) {
 		q.prod = prod
 		q.ring.StoreProducer(prod)
 		if derr := q.doorbell.Ring(); derr != nil {
-			return n, q.fail(wrs, n-1, derr)
+			q.unrung(derr)
 		}
 	}
 	if err != nil && err != provider.ErrQueueFull && len(wrs) > 0 {
 		err = q.fail(wrs, n, err)
 	}
 	return n, err
+}
+
+// unrung deals with a doorbell that failed. The kernel reads the producer index
+// also when it comes to the end of earlier requests (rxe_requester), so what has
+// been published cannot be taken back: the QP is moved to the error state, in
+// which the kernel completes all requests.
+func (q *SendQueue) unrung(err error) {
+	if ferr := provider.FlushQP(q.dev, q.handle); ferr != nil {
+		q.Fail(fmt.Errorf("doorbell of QP %d: %w; move to ERR: %w", q.qpn, err, ferr))
+	}
 }
 
 func (q *SendQueue) fail(wrs []provider.SendWR, i int, err error) error {

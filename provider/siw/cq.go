@@ -5,7 +5,6 @@ import (
 	"unsafe"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -107,7 +106,7 @@ func (q *CompletionQueue) Arm(solicitedOnly bool) error {
 	q.Lock()
 	defer q.Unlock()
 	if q.Closed {
-		return sys.ErrClosed
+		return q.Err()
 	}
 	if solicitedOnly {
 		q.arm.Store(abi.SIW_NOTIFY_SOLICITED)

@@ -2,7 +2,6 @@ package siw
 
 import (
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -46,7 +45,7 @@ func (q *RecvQueue) Post(wrs []provider.RecvWR) (int, error) {
 
 func (q *RecvQueue) post(wrs []provider.RecvWR) (int, error) {
 	if q.Closed {
-		return 0, sys.ErrClosed
+		return 0, q.Err()
 	}
 	if q.State == provider.StateErr {
 		for i := range wrs {

@@ -2,6 +2,7 @@ package siw
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"time"
 	"unsafe"
@@ -9,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -86,7 +86,7 @@ func (q *SendQueue) Post(wrs []provider.SendWR) (int, error) {
 
 func (q *SendQueue) post(wrs []provider.SendWR) (int, error) {
 	if q.Closed {
-		return 0, sys.ErrClosed
+		return 0, q.Err()
 	}
 	if q.State == provider.StateErr {
 		for i := range wrs {
@@ -145,8 +145,8 @@ func (q *SendQueue) start(n uint32) (int, error) {
 	if err == nil && sqeWord(q.queue.at(first)).Load()&valid == 0 {
 		return int(n), nil
 	}
-	// Either the kernel is still busy with an earlier request, or the connection
-	// is ending, or has, or there is none.
+	// Either the kernel is still busy with an earlier request, or it refuses this
+	// one, or the connection is ending, or has, or there is none.
 	if err = q.ended(err); err == nil {
 		return int(n), nil
 	}
@@ -167,15 +167,17 @@ func (q *SendQueue) start(n uint32) (int, error) {
 func (q *SendQueue) ended(err error) error {
 	for patience := time.Now().Add(time.Second); ; time.Sleep(20 * time.Microsecond) {
 		state, qerr := q.query.Ask()
-		refused := errors.Is(err, unix.ENOTCONN)
 		switch {
-		case qerr == nil && state == provider.StateErr:
-			// A change of state waits for the one that is under way.
-			if err = provider.FlushQP(q.dev, q.handle); err == nil {
+		case qerr == nil && state == provider.StateErr, err != nil && !errors.Is(err, unix.ENOTCONN) && !errors.Is(err, unix.EINVAL):
+			// A change of state waits for the one that is under way. If the driver
+			// has not heard the doorbell, it may come to the requests by itself.
+			if ferr := provider.FlushQP(q.dev, q.handle); ferr != nil {
+				q.Fail(fmt.Errorf("move QP %d to ERR: %w", q.num, ferr))
+			} else {
 				q.flush()
 			}
-			return err
-		case !refused:
+			return nil
+		case !errors.Is(err, unix.ENOTCONN):
 			return err
 		case qerr != nil, state != provider.StateRTS && state != provider.StateSQE, time.Now().After(patience):
 			return provider.ErrState

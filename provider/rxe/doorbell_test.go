@@ -1,0 +1,44 @@
+package rxe
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/provider"
+)
+
+// TestPostDoorbellFails posts with a doorbell that fails: what is in the ring
+// counts as posted, and if the QP cannot be moved to the error state either, the
+// queue refuses all later requests.
+func TestPostDoorbellFails(t *testing.T) {
+	q := fakeQueue(t, 8)
+	bad := q.dev
+	bad.FD = -1
+	q.doorbell.Close()
+	var err error
+	if q.doorbell, err = provider.NewDoorbell(bad, 1, false); err != nil {
+		t.Fatal(err)
+	}
+	post := func(what string, posts, want int, wantErr error) {
+		t.Helper()
+		n, err := q.Post(slices.Repeat([]provider.SendWR{{Opcode: provider.OpSend}}, posts))
+		if n != want || !errors.Is(err, wantErr) {
+			t.Errorf("%s: posted %d: %v; want %d: %v", what, n, err, want, wantErr)
+		}
+		if got := int(q.ring.LoadProducer()); got != int(q.prod) {
+			t.Errorf("%s: producer index %d, not %d", what, got, q.prod)
+		}
+	}
+	post("QP moved to ERR", 2, 2, nil)
+	post("QP moved to ERR, queue full", 6, 5, provider.ErrQueueFull)
+	q.ring.StoreConsumer(q.prod)
+	q.dev = bad
+	post("QP not moved", 1, 1, nil)
+	post("queue failed", 1, 0, provider.ErrQueueFailed)
+	q.Stop(true)
+	q.Stop(false)
+	post("QP not destroyed", 1, 0, unix.EBADF)
+}

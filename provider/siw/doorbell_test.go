@@ -1,0 +1,60 @@
+package siw
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/provider"
+)
+
+// TestPostDoorbellFails posts with a doorbell that fails: the requests complete
+// as flushed, and if the QP cannot be moved to the error state, the queue refuses
+// all later ones.
+func TestPostDoorbellFails(t *testing.T) {
+	const size = 8
+	h := newHostile(t)
+	cq, _, err := h.createCQ(size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { cq.Release().Close() }()
+	create := func() *SendQueue {
+		sq, rq, err := h.createQP(cq, size, size, provider.QPCap{MaxSendSGE: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rq.Release().Close()
+		bad := sq.dev
+		bad.FD = -1
+		sq.doorbell.Close()
+		if sq.doorbell, err = provider.NewDoorbell(bad, 1, true); err != nil {
+			t.Fatal(err)
+		}
+		return sq
+	}
+	wrs := []provider.SendWR{{ID: 1, Opcode: provider.OpSend}, {ID: 2, Opcode: provider.OpSend}}
+
+	sq := create()
+	defer func() { sq.Release().Close() }()
+	for i := range 2 {
+		if n, err := sq.Post(wrs); n != 2 || err != nil {
+			t.Errorf("post %d: %d, %v", i, n, err)
+		}
+		wcs := make([]provider.WC, size)
+		if n := cq.Poll(wcs); n != 2 || wcs[0].ID != 1 || wcs[1].ID != 2 || wcs[1].Status != provider.WCFlushErr {
+			t.Errorf("post %d: completions %+v", i, wcs[:n])
+		}
+	}
+
+	failed := create()
+	defer func() { failed.Release().Close() }()
+	failed.dev.FD = -1
+	if n, err := failed.Post(wrs); n != 2 || err != nil {
+		t.Errorf("QP not moved: %d, %v", n, err)
+	}
+	if n, err := failed.Post(wrs); n != 0 || !errors.Is(err, provider.ErrQueueFailed) || !errors.Is(err, unix.EBADF) {
+		t.Errorf("queue failed: %d, %v", n, err)
+	}
+}

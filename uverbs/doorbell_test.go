@@ -1,0 +1,47 @@
+package uverbs
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/mmap"
+)
+
+// TestDoorbellRefused posts to a QP of which only the kernel knows that it takes
+// no requests: they count as posted, and complete as flushed.
+func TestDoorbellRefused(t *testing.T) {
+	qp, _ := doorbell(t)
+	if qp.rxeSend == nil {
+		t.Skip("siw takes requests back") // see [siw.SendQueue]
+	}
+	for _, req := range []abi.IbUverbsModifyQp{
+		{AttrMask: uint32(MaskState), QpState: uint8(StateReset)},
+		{AttrMask: uint32(MaskState | MaskPKeyIndex | MaskPort | MaskAccess), QpState: uint8(StateInit), PortNum: 1},
+	} {
+		req.QpHandle = qp.handle
+		if err := qp.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wrs := []SendWR{{ID: 1, Opcode: OpSend}, {ID: 2, Opcode: OpSend}}
+	for round := range 2 {
+		if n, err := qp.PostSend(wrs); n != len(wrs) || err != nil {
+			t.Fatalf("round %d: posted %d: %v", round, n, err)
+		}
+		for i, deadline := 0, time.Now().Add(10*time.Second); i < len(wrs); {
+			var wc [1]WC
+			if qp.sendCQ.Poll(wc[:]) == 0 {
+				if time.Now().After(deadline) {
+					t.Fatalf("round %d: %d completions, not %d", round, i, len(wrs))
+				}
+				continue
+			}
+			if err := wc[0].Err(); wc[0].ID != wrs[i].ID || !errors.Is(err, WCFlushErr) {
+				t.Errorf("round %d: request %d completed as %d: %v", round, wrs[i].ID, wc[0].ID, err)
+			}
+			i++
+		}
+	}
+}
