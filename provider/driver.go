@@ -161,7 +161,9 @@ type RecvQueue interface {
 
 // Resizer is a queue that may be able to change its size, with what is in it.
 type Resizer interface {
-	// Resize runs the verb that does so with the driver's part.
+	// Resize runs the verb that does so with the driver's part. If the verb
+	// succeeds and the new queue cannot be mapped, this and all later uses
+	// return [ErrQueueFailed].
 	Resize(resize func(UHW) error) error
 }
 

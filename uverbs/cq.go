@@ -250,7 +250,8 @@ func (q *CQ) sleep(ctx context.Context, wcs []WC) (int, error) {
 }
 
 // Resize makes room for at least depth completions, or for fewer
-// (ibv_resize_cq(3)); those in the CQ stay.
+// (ibv_resize_cq(3)); those in the CQ stay. If it returns [ErrQueueFailed], the CQ
+// cannot be used any more: Arm and PollWait return that error, Poll finds nothing.
 func (q *CQ) Resize(depth int) error {
 	const op = "resize"
 	if depth < 1 || int(uint32(depth)) != depth {

@@ -105,7 +105,7 @@ func (s *SRQ) PostRecv(wrs []RecvWR) (int, error) {
 }
 
 // Resize makes room for at least maxWR receives, or for fewer; those in the
-// SRQ stay.
+// SRQ stay. If it returns [ErrQueueFailed], so does PostRecv from then on.
 func (s *SRQ) Resize(maxWR uint32) error {
 	const maxWRMask = 1 << 0 // enum ib_srq_attr_mask
 	return s.modify("resize", abi.IbUverbsModifySrq{AttrMask: maxWRMask, MaxWr: maxWR}, s.queue.Resize)

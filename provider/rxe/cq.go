@@ -1,10 +1,10 @@
 package rxe
 
 import (
+	"fmt"
 	"unsafe"
 
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -74,7 +74,7 @@ func (q *CompletionQueue) Arm(solicitedOnly bool) error {
 	q.Lock()
 	defer q.Unlock()
 	if q.Closed {
-		return sys.ErrClosed
+		return q.Err()
 	}
 	return q.notify.Arm(solicitedOnly)
 }
@@ -91,14 +91,15 @@ func (q *CompletionQueue) Resize(resize func(provider.UHW) error) error {
 	q.Lock()
 	defer q.Unlock()
 	if q.Closed {
-		return sys.ErrClosed
+		return q.Err()
 	}
 	var resp abi.RxeResizeCqResp
 	if err := resize(provider.UHW{Out: mmap.Bytes(&resp)}); err != nil {
 		return err
 	}
 	if err := q.ring.replace(q.dev, &resp.Mi, unsafe.Sizeof(abi.IbUverbsWc{})); err != nil {
-		return err
+		q.Fail(fmt.Errorf("resized, but map: %w", err))
+		return q.Err()
 	}
 	q.cons, q.prod = q.ring.LoadConsumer(), q.ring.LoadProducer()
 	return nil

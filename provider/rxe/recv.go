@@ -111,6 +111,9 @@ func (q *RecvQueue) Cap() int {
 func (q *RecvQueue) Resize(resize func(provider.UHW) error) error {
 	q.Lock()
 	defer q.Unlock()
+	if q.Closed {
+		return q.Err()
+	}
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	var mi abi.Mminfo
@@ -120,7 +123,8 @@ func (q *RecvQueue) Resize(resize func(provider.UHW) error) error {
 	}
 	elem := unsafe.Sizeof(abi.RxeRecvWqe{}) + uintptr(q.maxSGE)*unsafe.Sizeof(abi.RxeSge{})
 	if err := q.ring.replace(q.dev, &mi, elem); err != nil {
-		return err
+		q.Fail(fmt.Errorf("resized, but map: %w", err))
+		return q.Err()
 	}
 	q.prod = q.ring.LoadProducer()
 	return nil

@@ -1,0 +1,45 @@
+package rxe
+
+import (
+	"errors"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
+)
+
+// TestResizeMapFails resizes queues whose new memory cannot be mapped.
+func TestResizeMapFails(t *testing.T) {
+	q := fakeQueue(t, 8)
+	cq := newCompletionQueue(q.ring, provider.Notify{}, provider.Device{FD: -1})
+	resized := func(u provider.UHW) error {
+		copy(u.Out, mmap.Bytes(&abi.RxeResizeCqResp{Mi: abi.Mminfo{Size: 4096}}))
+		return nil
+	}
+	for _, err := range []error{cq.Resize(resized), cq.Resize(resized), cq.Arm(false)} {
+		if !errors.Is(err, provider.ErrQueueFailed) || !errors.Is(err, unix.EBADF) {
+			t.Errorf("resize and arm of the CQ: %v", err)
+		}
+	}
+	cq.ring.StoreProducer(1)
+	if n := cq.Poll(make([]provider.WC, 1)); n != 0 {
+		t.Errorf("polled %d completions of a failed CQ", n)
+	}
+
+	srq := newSRQ(q.ring, provider.SRQInfo{}, provider.Device{FD: -1})
+	err := srq.Resize(func(u provider.UHW) error {
+		cmd := (*abi.RxeModifySrqCmd)(unsafe.Pointer(unsafe.SliceData(u.In)))
+		**(**abi.Mminfo)(unsafe.Pointer(&cmd.MmapInfoAddr)) = abi.Mminfo{Size: 4096}
+		return nil
+	})
+	if !errors.Is(err, provider.ErrQueueFailed) {
+		t.Errorf("resize of the SRQ: %v", err)
+	}
+	if n, err := srq.Post(make([]provider.RecvWR, 1)); n != 0 || !errors.Is(err, provider.ErrQueueFailed) {
+		t.Errorf("post to the SRQ: %d, %v", n, err)
+	}
+}
