@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
@@ -39,11 +41,28 @@ func newSendQueue(r ring, typ provider.QPType, info provider.QPInfo, dev provide
 		q.maxMsg = uint64(dev.MTU)
 	}
 	var err error
-	if q.doorbell, err = provider.NewDoorbell(dev, info.Handle, false); err != nil {
+	if q.doorbell, err = provider.NewDoorbell(dev, info.Handle, worksInDoorbell(release())); err != nil {
 		q.Release().Close()
 		return nil, err
 	}
 	return q, nil
+}
+
+// release returns the kernel's, "6.12.57-amd64".
+func release() string {
+	var u unix.Utsname
+	unix.Uname(&u) // fails for bad addresses only
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+// worksInDoorbell reports whether a kernel sends in the caller of rxe_post_send,
+// which may take milliseconds: before Linux 6.10. Newer ones queue the work.
+// Where that was ported back, as its number does not say, doorbells take some
+// nanoseconds more than they need.
+func worksInDoorbell(release string) bool {
+	var major, minor int
+	fmt.Sscanf(release, "%d.%d", &major, &minor)
+	return major < 6 || major == 6 && minor < 10
 }
 
 // takenBy says which opcodes which QPs take: a bit for each type.

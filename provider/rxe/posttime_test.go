@@ -1,0 +1,71 @@
+package rxe_test
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/provider/rxe"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestPostLeavesProcessor posts requests whose data the kernel sends in the
+// doorbell, and looks how long another goroutine stands still meanwhile that
+// needs the only processor, as a garbage collection would.
+func TestPostLeavesProcessor(t *testing.T) {
+	labtest.Require(t)
+	if !rxe.WorksInDoorbell() {
+		t.Skip("this kernel queues requests")
+	}
+	const (
+		size  = 4 << 20
+		posts = 30
+		long  = 30 * time.Millisecond // the scheduler looks every 10 ms at least
+	)
+	a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.RXE, Memory: size})
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	var stop atomic.Bool
+	var gap atomic.Int64 // the longest time between two looks at the clock
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for last := time.Now(); !stop.Load(); {
+			now := time.Now()
+			gap.Store(max(gap.Load(), int64(now.Sub(last))))
+			last = now
+		}
+	})
+	var took [posts]time.Duration
+	var parts [posts]int64 // of them that the gap took, in percent
+	for i := range posts {
+		gap.Store(0)
+		start := time.Now()
+		n, err := a.QP.PostSend([]uverbs.SendWR{{
+			Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled,
+			SGL: []uverbs.SGE{a.MR.SGE(0, size)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(),
+		}})
+		if n != 1 {
+			t.Fatal(err)
+		}
+		took[i] = time.Since(start)
+		parts[i] = 100 * gap.Load() / int64(took[i])
+		var wc [1]uverbs.WC
+		for a.SendCQ.Poll(wc[:]) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		if err := wc[0].Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+	slices.Sort(took[:])
+	slices.Sort(parts[:])
+	t.Logf("PostSend: median %v, most %v; for so many percent of each another goroutine stood still: %d", took[posts/2], took[posts-1], parts)
+	if took[posts/2] > long && parts[posts/2] > 50 {
+		t.Errorf("another goroutine stood still for %d %% of PostSend", parts[posts/2])
+	}
+}
