@@ -7,9 +7,11 @@ import (
 
 // Reasons for which a work request is refused before it reaches a queue. They
 // arrive inside a [*PostError], except ErrQueueFull, which is no failure but
-// back-pressure and arrives bare.
+// back-pressure and arrives bare. ErrNoSendRoom and ErrNoRecvRoom match it.
 var (
 	ErrQueueFull      = errors.New("queue is full")
+	ErrNoSendRoom     = fmt.Errorf("%w: it has no room for any: MaxSendWR is 0", ErrQueueFull)
+	ErrNoRecvRoom     = fmt.Errorf("%w: it has no room for any: MaxRecvWR is 0", ErrQueueFull)
 	ErrTooManySGEs    = errors.New("more SGEs than the queue takes")
 	ErrInlineTooLong  = errors.New("more inline data than the queue takes")
 	ErrInlineSGL      = errors.New("inline data together with an SGL")
@@ -18,6 +20,7 @@ var (
 	ErrBind           = errors.New("BIND_MW says not what to bind")
 	ErrAtomicWrite    = errors.New("ATOMIC_WRITE takes 8 bytes of inline data")
 	ErrAtomicSGL      = errors.New("atomic operations return exactly 8 bytes")
+	ErrNoOpcode       = errors.New("work request has no opcode: set Opcode")
 	ErrOpcode         = fmt.Errorf("opcode: %w", errors.ErrUnsupported)
 	ErrState          = errors.New("QP is not in a state that takes this work request")
 )
@@ -25,6 +28,14 @@ var (
 // ErrQueueFailed is returned by every use of a queue that the kernel no longer
 // works on: what it says after that is why. Close the QP, SRQ or CQ.
 var ErrQueueFailed = errors.New("queue has failed")
+
+// RefuseOpcode returns the error of posting an opcode that a QP does not take.
+func RefuseOpcode(o Opcode) error {
+	if o == 0 {
+		return ErrNoOpcode
+	}
+	return ErrOpcode
+}
 
 // PostError says which work request of a batch was refused. Those before it
 // were posted.

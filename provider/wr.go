@@ -2,36 +2,37 @@ package provider
 
 import "github.com/goverbs/verbs/abi"
 
-// Opcode is the operation of a [SendWR]. Values are the kernel's
-// (enum ib_uverbs_wr_opcode).
+// Opcode is the operation of a [SendWR]. Values are one more than the kernel's
+// (enum ib_uverbs_wr_opcode), so that zero, for which posting returns
+// [ErrNoOpcode], is none.
 type Opcode uint32
 
 const (
-	OpRDMAWrite    Opcode = abi.IB_UVERBS_WR_RDMA_WRITE
-	OpRDMAWriteImm Opcode = abi.IB_UVERBS_WR_RDMA_WRITE_WITH_IMM
-	OpSend         Opcode = abi.IB_UVERBS_WR_SEND
-	OpSendImm      Opcode = abi.IB_UVERBS_WR_SEND_WITH_IMM
+	OpRDMAWrite    Opcode = abi.IB_UVERBS_WR_RDMA_WRITE + 1
+	OpRDMAWriteImm Opcode = abi.IB_UVERBS_WR_RDMA_WRITE_WITH_IMM + 1
+	OpSend         Opcode = abi.IB_UVERBS_WR_SEND + 1
+	OpSendImm      Opcode = abi.IB_UVERBS_WR_SEND_WITH_IMM + 1
 	// OpRDMARead fetches the peer's memory. rxe may call one of more than a
 	// packet done that is not, if the network repeats acknowledgements, and break
 	// the QP then: the success of a later request proves it.
-	OpRDMARead Opcode = abi.IB_UVERBS_WR_RDMA_READ
+	OpRDMARead Opcode = abi.IB_UVERBS_WR_RDMA_READ + 1
 	// OpCompareSwap and OpFetchAdd work on 8 aligned bytes of the peer's
 	// memory and return what was there in the SGL's 8 bytes.
-	OpCompareSwap Opcode = abi.IB_UVERBS_WR_ATOMIC_CMP_AND_SWP
-	OpFetchAdd    Opcode = abi.IB_UVERBS_WR_ATOMIC_FETCH_AND_ADD
+	OpCompareSwap Opcode = abi.IB_UVERBS_WR_ATOMIC_CMP_AND_SWP + 1
+	OpFetchAdd    Opcode = abi.IB_UVERBS_WR_ATOMIC_FETCH_AND_ADD + 1
 	// OpLocalInv takes away a local key: of a type 2 memory window.
-	OpLocalInv Opcode = abi.IB_UVERBS_WR_LOCAL_INV
-	OpBindMW   Opcode = abi.IB_UVERBS_WR_BIND_MW
+	OpLocalInv Opcode = abi.IB_UVERBS_WR_LOCAL_INV + 1
+	OpBindMW   Opcode = abi.IB_UVERBS_WR_BIND_MW + 1
 	// OpSendInv is a SEND that takes a key away at the receiver.
-	OpSendInv Opcode = abi.IB_UVERBS_WR_SEND_WITH_INV
+	OpSendInv Opcode = abi.IB_UVERBS_WR_SEND_WITH_INV + 1
 	// OpRDMAReadInv is an RDMA READ that takes away the local key it reads
 	// into (iWARP).
-	OpRDMAReadInv Opcode = abi.IB_UVERBS_WR_RDMA_READ_WITH_INV
+	OpRDMAReadInv Opcode = abi.IB_UVERBS_WR_RDMA_READ_WITH_INV + 1
 	// OpFlush returns when earlier writes to a range are visible or
 	// persistent, see [Flush].
-	OpFlush Opcode = abi.IB_UVERBS_WR_FLUSH
+	OpFlush Opcode = abi.IB_UVERBS_WR_FLUSH + 1
 	// OpAtomicWrite writes 8 bytes, given as Inline, at once.
-	OpAtomicWrite Opcode = abi.IB_UVERBS_WR_ATOMIC_WRITE
+	OpAtomicWrite Opcode = abi.IB_UVERBS_WR_ATOMIC_WRITE + 1
 )
 
 var opcodeNames = map[Opcode]string{
@@ -61,7 +62,10 @@ const (
 	// atomics of the queue have completed.
 	SendFence SendFlags = 1 << 0
 	// SendSignaled asks for a completion on success too. A QP made with
-	// SignalAll behaves as if every request had it.
+	// SignalAll behaves as if every request had it. The room of a request that
+	// has none is free again when a later signaled one has completed: each
+	// queue's worth of requests needs one, with every driver. siw takes more
+	// without, rxe returns [ErrQueueFull].
 	SendSignaled SendFlags = 1 << 1
 	// SendSolicited makes the peer's completion a solicited one, see
 	// [CompletionQueue] Arm.

@@ -100,6 +100,8 @@ const (
 var (
 	ErrQueueFull      = provider.ErrQueueFull
 	ErrQueueFailed    = provider.ErrQueueFailed
+	ErrNoSendRoom     = provider.ErrNoSendRoom
+	ErrNoRecvRoom     = provider.ErrNoRecvRoom
 	ErrTooManySGEs    = provider.ErrTooManySGEs
 	ErrInlineTooLong  = provider.ErrInlineTooLong
 	ErrInlineSGL      = provider.ErrInlineSGL
@@ -108,6 +110,7 @@ var (
 	ErrAtomicWrite    = provider.ErrAtomicWrite
 	ErrAtomicSGL      = provider.ErrAtomicSGL
 	ErrMessageTooLong = provider.ErrMessageTooLong
+	ErrNoOpcode       = provider.ErrNoOpcode
 	ErrOpcode         = provider.ErrOpcode
 	ErrState          = provider.ErrState
 )

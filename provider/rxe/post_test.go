@@ -69,7 +69,7 @@ func (b *batch) write(id uint64, flags provider.SendFlags, addr uint64, rkey uin
 	rdma.RemoteAddr, rdma.Rkey = addr, rkey
 	*(*provider.SGE)(unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe))) = sge
 	setDMA(&wqe.Dma, uint64(sge.Length), 1)
-	wqe.Wr.WrId, wqe.Wr.Opcode, wqe.Wr.SendFlags = id, uint32(provider.OpRDMAWrite), uint32(flags)
+	wqe.Wr.WrId, wqe.Wr.Opcode, wqe.Wr.SendFlags = id, uint32(provider.OpRDMAWrite-1), uint32(flags)
 	wqe.Status, wqe.State, wqe.Iova, wqe.HasRdAtomic = 0, 0, addr, 0
 	b.prod = b.q.ring.Next(b.prod)
 	b.free--

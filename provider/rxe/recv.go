@@ -62,7 +62,9 @@ func (q *RecvQueue) post(wrs []provider.RecvWR) (int, error) {
 	}
 	for ; err == nil && n < len(wrs); n++ {
 		if free == 0 {
-			err = provider.ErrQueueFull
+			if err = provider.ErrQueueFull; q.ring.Cap() == 0 {
+				err = provider.ErrNoRecvRoom
+			}
 			break
 		}
 		wqe, wr := (*abi.RxeRecvWqe)(q.ring.Slot(prod)), &wrs[n]

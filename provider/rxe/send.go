@@ -104,7 +104,9 @@ func (q *SendQueue) post(wrs []provider.SendWR) (int, error) {
 	}
 	for ; err == nil && n < len(wrs); n++ {
 		if free == 0 {
-			err = provider.ErrQueueFull
+			if err = provider.ErrQueueFull; q.ring.Cap() == 0 {
+				err = provider.ErrNoSendRoom
+			}
 			break
 		}
 		wr := &wrs[n]
@@ -155,7 +157,7 @@ func (q *SendQueue) encode(wqe *abi.RxeSendWqe, wr *provider.SendWR) error {
 		return q.encodeSimple(wqe, wr)
 	}
 	if int(wr.Opcode) >= len(takenBy) || takenBy[wr.Opcode]&(1<<q.typ) == 0 || q.caps&needs[wr.Opcode] != needs[wr.Opcode] {
-		return provider.ErrOpcode
+		return provider.RefuseOpcode(wr.Opcode)
 	}
 	if err := encodeOperation(wqe, wr); err != nil {
 		return err
@@ -172,7 +174,7 @@ func (q *SendQueue) encode(wqe *abi.RxeSendWqe, wr *provider.SendWR) error {
 		return err
 	}
 	wqe.Wr.WrId = wr.ID
-	wqe.Wr.Opcode = uint32(wr.Opcode)
+	wqe.Wr.Opcode = uint32(wr.Opcode - 1)
 	wqe.Wr.SendFlags = uint32(flags)
 	wqe.Status = 0
 	wqe.State = 0 // posted
@@ -196,7 +198,7 @@ func (q *SendQueue) encodeSimple(wqe *abi.RxeSendWqe, wr *provider.SendWR) error
 	if wr.Opcode == provider.OpRDMARead {
 		flags &^= provider.SendFence // see fetches
 	}
-	wqe.Wr.WrId, wqe.Wr.Opcode, wqe.Wr.SendFlags = wr.ID, uint32(wr.Opcode), uint32(flags)
+	wqe.Wr.WrId, wqe.Wr.Opcode, wqe.Wr.SendFlags = wr.ID, uint32(wr.Opcode-1), uint32(flags)
 	wqe.Status, wqe.State, wqe.Iova, wqe.HasRdAtomic = 0, 0, wr.RemoteAddr, 0
 	return nil
 }

@@ -53,8 +53,8 @@ func (q *RecvQueue) post(wrs []provider.RecvWR) (int, error) {
 		}
 		return len(wrs), nil
 	}
-	if q.queue.region == nil {
-		return 0, provider.ErrQueueFull
+	if q.queue.region == nil && len(wrs) > 0 {
+		return 0, &provider.PostError{Op: q.op, QPNum: q.num, ID: wrs[0].ID, Err: provider.ErrNoRecvRoom}
 	}
 	var n int
 	var err error

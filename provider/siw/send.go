@@ -232,7 +232,7 @@ func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *provider.SendWR, later bool) (ui
 	case provider.OpLocalInv:
 		op, sqe.Rkey, maxSGE = abi.SIW_OP_INVAL_STAG, wr.InvalidateRKey, 0
 	default:
-		return 0, provider.ErrOpcode
+		return 0, provider.RefuseOpcode(wr.Opcode)
 	}
 	sqe.Id = wr.ID
 	if len(wr.Inline) > 0 || len(wr.InlineList) > 0 {

@@ -27,7 +27,7 @@ var opcodes = map[string]uverbs.Opcode{
 	"uverbs.OpBindMW":       uverbs.OpBindMW,
 	"uverbs.OpLocalInv":     uverbs.OpLocalInv,
 	"uverbs.OpFlush":        uverbs.OpFlush,
-	"abi.IB_UVERBS_WR_TSO":  abi.IB_UVERBS_WR_TSO,
+	"abi.IB_UVERBS_WR_TSO":  abi.IB_UVERBS_WR_TSO + 1, // as Opcode counts
 }
 
 // answerable says whether a probe is a feature of package uverbs or one of

@@ -116,6 +116,9 @@ var verbsCases = []verbsCase{
 		return s.state(uverbs.StateRTR).post(uverbs.SendWR{Opcode: uverbs.OpSend})
 	}, uverbs.ErrState},
 	{"post recv in RESET", func(s *scene) error { return s.postRecv(uverbs.RecvWR{}) }, uverbs.ErrState},
+	{"send request without an opcode", func(s *scene) error {
+		return s.rts().post(uverbs.SendWR{Inline: []byte("x")})
+	}, uverbs.ErrNoOpcode},
 	{"send with too many SGEs", func(s *scene) error {
 		return s.rts().post(uverbs.SendWR{Opcode: uverbs.OpSend, SGL: make([]uverbs.SGE, s.qp.Cap().MaxSendSGE+1)})
 	}, uverbs.ErrTooManySGEs},

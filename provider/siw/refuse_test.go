@@ -1,0 +1,30 @@
+package siw
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/goverbs/verbs/provider"
+)
+
+// TestPostRefused posts a request without an opcode, and a receive to a queue
+// that was made for none.
+func TestPostRefused(t *testing.T) {
+	h := newHostile(t)
+	cq, _, err := h.createCQ(8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { cq.Release().Close() }()
+	sq, rq, err := h.createQP(cq, 8, 0, provider.QPCap{MaxSendSGE: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { sq.Release().Close() }()
+	if n, err := sq.Post(make([]provider.SendWR, 1)); n != 0 || !errors.Is(err, provider.ErrNoOpcode) {
+		t.Errorf("post send: %d, %v", n, err)
+	}
+	if n, err := rq.Post(make([]provider.RecvWR, 1)); n != 0 || !errors.Is(err, provider.ErrNoRecvRoom) || !errors.Is(err, provider.ErrQueueFull) {
+		t.Errorf("post recv: %d, %v", n, err)
+	}
+}
