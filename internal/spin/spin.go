@@ -16,6 +16,8 @@ import (
 // processors: on one, what is waited for comes when the wait sleeps.
 const Least = 10 * time.Microsecond
 
+// several is whether there were several processors at the start. Only looking for
+// longer than Least is worth asking again: GOMAXPROCS takes a lock.
 var several = runtime.NumCPU() > 1 && runtime.GOMAXPROCS(0) > 1
 
 // turn is held by who looks for longer than Least, one in the process: it keeps
@@ -34,7 +36,7 @@ func (u *Usual) Wait(most time.Duration, measure bool) Wait {
 		return w
 	}
 	w.limit = min(Least, most)
-	if measure && u.took > 0 && u.took <= most && 2*u.took > w.limit && turn.CompareAndSwap(false, true) {
+	if measure && u.took > 0 && u.took <= most && 2*u.took > w.limit && runtime.GOMAXPROCS(0) > 1 && turn.CompareAndSwap(false, true) {
 		w.turn, w.limit = true, min(2*u.took, most)
 	}
 	return w

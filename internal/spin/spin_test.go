@@ -1,6 +1,7 @@
 package spin
 
 import (
+	"runtime"
 	"testing"
 	"time"
 )
@@ -34,8 +35,21 @@ func TestOneProcessor(t *testing.T) {
 	}
 }
 
+// TestGOMAXPROCS waits after GOMAXPROCS has become 1.
+func TestGOMAXPROCS(t *testing.T) {
+	on(t, true)
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	u := Usual{took: time.Millisecond}
+	w := u.Wait(time.Second, true)
+	defer w.Done()
+	if w.limit > Least {
+		t.Errorf("would look for %v on the only processor", w.limit)
+	}
+}
+
 func TestWait(t *testing.T) {
 	on(t, true)
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	const most = 200 * time.Millisecond
 	var u Usual
 	if d := look(&u, most, 20*time.Millisecond, true); d != Least {
