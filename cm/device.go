@@ -1,7 +1,9 @@
 package cm
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/goverbs/verbs/uverbs"
@@ -10,33 +12,31 @@ import (
 // home is an open device with a PD, shared by the connections on it that were
 // given none.
 type home struct {
-	key   deviceKey
+	index int // in homes: a device that is made again has its GUID again
 	ctx   *uverbs.Context
 	pd    *uverbs.PD
 	users users
 	cqs   idleCQs
-	over  func() // drop
-}
-
-// deviceKey tells devices apart: one that is made anew has its GUID again.
-type deviceKey struct {
-	guid  uverbs.GUID
-	index int
+	inits sync.Map // initAnswer by initQuestion
+	over  func()   // drop
 }
 
 var homes = struct {
 	sync.Mutex
-	m map[deviceKey]*home
-}{m: map[deviceKey]*home{}}
+	m map[int]*home
+}{m: map[int]*home{}}
 
 // acquireHome returns the home on a device, to be given back with release.
 func acquireHome(r Route) (*home, error) {
 	homes.Lock()
 	defer homes.Unlock()
-	key := deviceKey{r.Device, r.Index}
-	h := homes.m[key]
+	h := homes.m[r.Index]
 	if h == nil {
-		ctx, err := openByGUID(r.Device)
+		d, err := r.FindDevice()
+		if err != nil {
+			return nil, err
+		}
+		ctx, err := d.Open()
 		if err != nil {
 			return nil, err
 		}
@@ -45,9 +45,9 @@ func acquireHome(r Route) (*home, error) {
 			ctx.Close()
 			return nil, err
 		}
-		h = &home{key: key, ctx: ctx, pd: pd}
+		h = &home{index: r.Index, ctx: ctx, pd: pd}
 		h.over = h.drop
-		homes.m[key] = h
+		homes.m[r.Index] = h
 	}
 	h.users.enter()
 	return h, nil
@@ -62,30 +62,33 @@ func (h *home) release() {
 // drop closes the home. If the program still has objects on the PD, it and its
 // context live until those are closed and the collector finds them.
 func (h *home) drop() {
-	delete(homes.m, h.key)
+	delete(homes.m, h.index)
 	h.cqs.close()
 	if h.pd.Close() == nil {
 		h.ctx.Close()
 	}
 }
 
-func openByGUID(guid uverbs.GUID) (*uverbs.Context, error) {
-	d, err := deviceByGUID(guid)
-	if err != nil {
-		return nil, err
-	}
-	return d.Open()
-}
-
-func deviceByGUID(guid uverbs.GUID) (uverbs.Device, error) {
+// FindDevice returns the device that the route leads to: the one with its index, as
+// two devices on one network interface have the same GUID. A process that may not
+// use netlink, which knows the index, finds devices whose GUID is unique.
+func (r Route) FindDevice() (uverbs.Device, error) {
 	devs, err := uverbs.Devices()
 	if err != nil {
 		return uverbs.Device{}, err
 	}
+	devs = slices.DeleteFunc(devs, func(d uverbs.Device) bool { return d.GUID != r.Device })
+	err = uverbs.ErrNoDevice
 	for _, d := range devs {
-		if d.GUID == guid {
+		switch i, ierr := d.Index(); {
+		case ierr == nil && i == r.Index:
 			return d, nil
+		case ierr != nil && !errors.Is(ierr, uverbs.ErrNoDevice):
+			err = ierr
 		}
 	}
-	return uverbs.Device{}, fmt.Errorf("GUID %v: %w", guid, uverbs.ErrNoDevice)
+	if len(devs) == 1 && err != uverbs.ErrNoDevice {
+		return devs[0], nil
+	}
+	return uverbs.Device{}, fmt.Errorf("device %d with GUID %v: %w", r.Index, r.Device, err)
 }

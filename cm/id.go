@@ -501,7 +501,7 @@ func (id *ID) InitQPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask
 // Route is where an ID leads.
 type Route struct {
 	Device        uverbs.GUID // zero if not yet known
-	Index         int         // the kernel's number of the device, see [uverbs.Device]
+	Index         int         // the kernel's number of the device, see [uverbs.Device.Index]
 	Port          int
 	PKey          uint16
 	Local, Remote netip.AddrPort

@@ -1,16 +1,13 @@
 package cm
 
 import (
-	"sync"
-
 	"github.com/goverbs/verbs/uverbs"
 )
 
 // initQuestion is all that the connection manager's answer depends on to what a QP
 // of a connection on RoCE needs to move to INIT (cma_ib_init_qp_attr,
-// cm_init_qp_init_attr): each is asked once.
+// cm_init_qp_init_attr): each is asked once while the device is open.
 type initQuestion struct {
-	device deviceKey
 	port   int
 	pkey   uint16
 	agreed bool // the peer has said what it wants
@@ -22,24 +19,22 @@ type initAnswer struct {
 	mask uverbs.QPAttrMask
 }
 
-var initAnswers sync.Map // initAnswer by initQuestion
-
 // initAttr is what the endpoint's QP needs to move to INIT.
 func (e *Endpoint) initAttr(agreed, reads bool) (uverbs.QPAttr, uverbs.QPAttrMask, error) {
 	switch {
 	case e.iwarp: // it is always this
 		return uverbs.QPAttr{State: uverbs.StateInit, Access: uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead}, uverbs.MaskState | uverbs.MaskAccess, nil
-	case e.id.space.datagram():
+	case e.home == nil || e.id.space.datagram():
 		return e.id.InitQPAttr(uverbs.StateInit)
 	}
-	q := initQuestion{deviceKey{e.route.Device, e.route.Index}, e.route.Port, e.route.PKey, agreed, reads}
-	if known, ok := initAnswers.Load(q); ok {
+	q := initQuestion{e.route.Port, e.route.PKey, agreed, reads}
+	if known, ok := e.home.inits.Load(q); ok {
 		a := known.(*initAnswer)
 		return a.attr, a.mask, nil
 	}
 	attr, mask, err := e.id.InitQPAttr(uverbs.StateInit)
 	if err == nil {
-		initAnswers.Store(q, &initAnswer{attr, mask})
+		e.home.inits.Store(q, &initAnswer{attr, mask})
 	}
 	return attr, mask, err
 }

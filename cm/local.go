@@ -16,6 +16,10 @@ import (
 // error if there are none.
 func DeviceAddrs(d uverbs.Device) ([]netip.Addr, error) {
 	const op = "find addresses of"
+	index, err := d.Index()
+	if err != nil {
+		return nil, fail(op, d.Name, err)
+	}
 	interfaces, err := net.Interfaces()
 	if err != nil {
 		return nil, fail(op, d.Name, err)
@@ -35,11 +39,11 @@ func DeviceAddrs(d uverbs.Device) ([]netip.Addr, error) {
 			if addr.IsLinkLocalUnicast() && addr.Is6() {
 				addr = addr.WithZone(ifi.Name)
 			}
-			guid, err := deviceAt(addr)
+			at, err := deviceAt(addr)
 			if err != nil {
 				return nil, fail(op, d.Name, err)
 			}
-			if guid == d.GUID {
+			if at == index {
 				found = append(found, addr)
 			}
 		}
@@ -50,21 +54,25 @@ func DeviceAddrs(d uverbs.Device) ([]netip.Addr, error) {
 	return found, nil
 }
 
-// deviceAt returns the device that an address leads to, zero if none does.
-func deviceAt(addr netip.Addr) (guid uverbs.GUID, err error) {
+// deviceAt returns the index of the device that an address leads to, -1 if none
+// does.
+func deviceAt(addr netip.Addr) (index int, err error) {
 	ch, err := acquireShared()
 	if err != nil {
-		return guid, err
+		return -1, err
 	}
 	defer releaseShared()
 	id, err := ch.NewID()
 	if err != nil {
-		return guid, err
+		return -1, err
 	}
 	defer id.Close()
 	if id.Bind(netip.AddrPortFrom(addr, 0)) != nil {
-		return guid, nil // no device is there
+		return -1, nil // no device is there
 	}
 	route, err := id.Route()
-	return route.Device, err
+	if err != nil || route.Device == (uverbs.GUID{}) {
+		return -1, err
+	}
+	return route.Index, nil
 }

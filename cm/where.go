@@ -61,7 +61,7 @@ func lookup(ctx context.Context, addr string) (Path, error) {
 	if err != nil {
 		return Path{}, err
 	}
-	dev, err := deviceByGUID(r.Device)
+	dev, err := r.FindDevice()
 	return Path{Device: dev, Port: r.Port, GID: gid, Local: r.Local.Addr(), Remote: r.Remote.Addr()}, err
 }
 

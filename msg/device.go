@@ -13,8 +13,7 @@ import (
 // device is an open RDMA device of a loop: one completion channel, and CQs that
 // many sockets share. It lives until the loop and all its arenas have gone.
 type device struct {
-	guid  uverbs.GUID
-	index int
+	index int // as the kernel numbers it
 	name  string
 	iwarp bool
 	ctx   *uverbs.Context
@@ -46,7 +45,7 @@ func (l *Loop) device(r cm.Route) (*device, error) {
 	l.mu.Lock()
 	closing := l.closing
 	for _, d := range l.devices {
-		if d.guid == r.Device && d.index == r.Index {
+		if d.index == r.Index {
 			d.mu.Lock()
 			d.refs++
 			d.mu.Unlock()
@@ -78,22 +77,12 @@ func (l *Loop) device(r cm.Route) (*device, error) {
 }
 
 func openDevice(r cm.Route, opt Options) (*device, error) {
-	devs, err := uverbs.Devices()
+	found, err := r.FindDevice()
 	if err != nil {
 		return nil, err
 	}
-	d := &device{guid: r.Device, index: r.Index, refs: 1}
-	for _, found := range devs {
-		if found.GUID == r.Device {
-			d.name, d.iwarp = found.Name, found.IWARP()
-			d.ctx, err = found.Open()
-			break
-		}
-	}
-	if d.ctx == nil {
-		if err == nil {
-			err = fmt.Errorf("GUID %v: %w", r.Device, uverbs.ErrNoDevice)
-		}
+	d := &device{index: r.Index, name: found.Name, iwarp: found.IWARP(), refs: 1}
+	if d.ctx, err = found.Open(); err != nil {
 		return nil, err
 	}
 	d.depth = shardSize * 2 * (opt.sends() + opt.receives())

@@ -41,7 +41,11 @@ func newByHand(id *cm.ID, p *pinger, close func() error) (_ *byHand, err error) 
 	if h.route, err = id.Route(); err != nil {
 		return nil, err
 	}
-	if h.dev, err = openGUID(h.route.Device); err != nil {
+	dev, err := h.route.FindDevice()
+	if err != nil {
+		return nil, err
+	}
+	if h.dev, err = dev.Open(); err != nil {
 		return nil, err
 	}
 	h.release = append(h.release, h.dev.Close)
@@ -56,18 +60,6 @@ func newByHand(id *cm.ID, p *pinger, close func() error) (_ *byHand, err error) 
 		return nil, err
 	}
 	return h, p.setup(h, h.qp)
-}
-
-func openGUID(guid uverbs.GUID) (*uverbs.Context, error) {
-	devs, err := uverbs.Devices()
-	if err != nil {
-		return nil, err
-	}
-	i := slices.IndexFunc(devs, func(d uverbs.Device) bool { return d.GUID == guid })
-	if i < 0 {
-		return nil, fmt.Errorf("GUID %v: %w", guid, uverbs.ErrNoDevice)
-	}
-	return devs[i].Open()
 }
 
 func (h *byHand) createQP() error {

@@ -22,7 +22,11 @@ func (s *side) options(i int) cm.Options {
 		PD: s.pd, SendCQ: s.sendCQ, RecvCQ: s.recvCQ, Cap: s.cap(),
 		PrivateData: binary.BigEndian.AppendUint16(private, uint16(i)),
 		Prepare: func(r cm.Route, _ *cm.Options) error {
-			if r.Device != s.path.Device.GUID {
+			d, err := r.FindDevice()
+			if err != nil {
+				return err
+			}
+			if d.Name != s.path.Device.Name {
 				return fmt.Errorf("the route leads to another device than %s, that of the control connection", s.path.Device.Name)
 			}
 			return nil
