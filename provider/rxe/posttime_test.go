@@ -65,7 +65,8 @@ func TestPostLeavesProcessor(t *testing.T) {
 	slices.Sort(took[:])
 	slices.Sort(parts[:])
 	t.Logf("PostSend: median %v, most %v; for so many percent of each another goroutine stood still: %d", took[posts/2], took[posts-1], parts)
-	if took[posts/2] > long && parts[posts/2] > 50 {
-		t.Errorf("another goroutine stood still for %d %% of PostSend", parts[posts/2])
+	// A busy machine has it stand still for other reasons, but not in all posts.
+	if part := parts[posts/5]; took[posts/2] > long && part > 60 {
+		t.Errorf("another goroutine stood still for %d %% of PostSend in 4 of 5", part)
 	}
 }
