@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -38,7 +39,10 @@ func (g *Gate) Stop(stop bool) {
 // Fail ends the use of a queue that no longer works because of err. The caller
 // holds the lock.
 func (g *Gate) Fail(err error) {
-	g.Closed, g.failed = true, fmt.Errorf("%w: %w", ErrQueueFailed, err)
+	if !errors.Is(err, ErrQueueFailed) {
+		err = fmt.Errorf("%w: %w", ErrQueueFailed, err)
+	}
+	g.Closed, g.failed = true, err
 }
 
 // Err returns why a queue that is Closed cannot be used. The caller holds the

@@ -1,6 +1,7 @@
 package rxe
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -109,7 +110,11 @@ func (q *CompletionQueue) Resize(resize func(provider.UHW) error) error {
 func (q *CompletionQueue) Recycle() provider.CompletionQueue {
 	q.Stop(true)
 	q.ring.StoreConsumer(q.ring.LoadProducer())
-	return newCompletionQueue(q.ring, q.notify, q.dev)
+	next := newCompletionQueue(q.ring, q.notify, q.dev)
+	if err := q.Err(); errors.Is(err, provider.ErrQueueFailed) {
+		next.Fail(err)
+	}
+	return next
 }
 
 // Release implements [provider.Queue].

@@ -30,6 +30,10 @@ func TestResizeMapFails(t *testing.T) {
 		t.Errorf("polled %d completions of a failed CQ", n)
 	}
 
+	if err := cq.Recycle().Arm(false); !errors.Is(err, provider.ErrQueueFailed) {
+		t.Errorf("arm of the recycled CQ: %v", err)
+	}
+
 	srq := newSRQ(q.ring, provider.SRQInfo{}, provider.Device{FD: -1})
 	err := srq.Resize(func(u provider.UHW) error {
 		cmd := (*abi.RxeModifySrqCmd)(unsafe.Pointer(unsafe.SliceData(u.In)))
