@@ -21,13 +21,25 @@ func TestPostLeavesProcessor(t *testing.T) {
 	if !rxe.WorksInDoorbell() {
 		t.Skip("this kernel queues requests")
 	}
+	a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.RXE, Memory: 4 << 20})
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	// On a busy machine it stands still for other reasons as well, but not always.
+	part := 0
+	for range 5 {
+		if part = stoodStill(t, a, b); part <= 60 {
+			return
+		}
+	}
+	t.Errorf("another goroutine stood still for %d %% of 4 in 5 calls of PostSend", part)
+}
+
+// stoodStill returns for how much of each PostSend another goroutine stands
+// still, in percent: the lowest quintile of 30 calls.
+func stoodStill(t *testing.T, a, b *labtest.Side) int {
 	const (
-		size  = 4 << 20
 		posts = 30
 		long  = 30 * time.Millisecond // the scheduler looks every 10 ms at least
 	)
-	a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.RXE, Memory: size})
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	var stop atomic.Bool
 	var gap atomic.Int64 // the longest time between two looks at the clock
 	var wg sync.WaitGroup
@@ -45,7 +57,7 @@ func TestPostLeavesProcessor(t *testing.T) {
 		start := time.Now()
 		n, err := a.QP.PostSend([]uverbs.SendWR{{
 			Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled,
-			SGL: []uverbs.SGE{a.MR.SGE(0, size)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(),
+			SGL: []uverbs.SGE{a.MR.SGE(0, a.MR.Len())}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(),
 		}})
 		if n != 1 {
 			t.Fatal(err)
@@ -65,8 +77,8 @@ func TestPostLeavesProcessor(t *testing.T) {
 	slices.Sort(took[:])
 	slices.Sort(parts[:])
 	t.Logf("PostSend: median %v, most %v; for so many percent of each another goroutine stood still: %d", took[posts/2], took[posts-1], parts)
-	// A busy machine has it stand still for other reasons, but not in all posts.
-	if part := parts[posts/5]; took[posts/2] > long && part > 60 {
-		t.Errorf("another goroutine stood still for %d %% of PostSend in 4 of 5", part)
+	if took[posts/2] < long {
+		return 0
 	}
+	return int(parts[posts/5])
 }
