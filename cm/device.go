@@ -40,16 +40,18 @@ func acquireHome(r Route) (*home, error) {
 		if err != nil {
 			return nil, err
 		}
-		pd, err := ctx.AllocPD()
-		if err != nil {
-			ctx.Close()
-			return nil, err
-		}
-		h = &home{index: r.Index, ctx: ctx, pd: pd}
+		h = &home{index: r.Index, ctx: ctx}
 		h.over = h.drop
 		homes.m[r.Index] = h
 	}
 	h.users.enter()
+	if h.pd == nil {
+		var err error
+		if h.pd, err = h.ctx.AllocPD(); err != nil {
+			h.users.leave(&homes, h.over)
+			return nil, err
+		}
+	}
 	return h, nil
 }
 
@@ -59,14 +61,19 @@ func (h *home) release() {
 	h.users.leave(&homes, h.over)
 }
 
-// drop closes the home. If the program still has objects on the PD, it and its
-// context live until those are closed and the collector finds them.
+// drop closes the home. If the program still has objects on the device, it is tried
+// again later.
 func (h *home) drop() {
-	delete(homes.m, h.index)
 	h.cqs.close()
-	if h.pd.Close() == nil {
-		h.ctx.Close()
+	if h.pd != nil && h.pd.Close() == nil {
+		h.pd = nil
 	}
+	if h.pd == nil && h.ctx.Close() == nil {
+		delete(homes.m, h.index)
+		return
+	}
+	h.users.enter()
+	h.users.leave(&homes, h.over)
 }
 
 // FindDevice returns the device that the route leads to: the one with its index, as

@@ -86,9 +86,9 @@ type Endpoint struct {
 	endOnce sync.Once
 	reason  error
 
-	closeOnce sync.Once
-	closeErr  error
-	listener  *Listener // which accepted it, if one did
+	closing  sync.Mutex // held by free
+	left     bool       // home and last
+	listener *Listener  // which accepted it, if one did
 }
 
 // newEndpoint makes the verbs objects for id and takes over free, which it
@@ -405,41 +405,51 @@ func (e *Endpoint) Disconnect() { e.end(ErrClosed, true) }
 // the endpoint's memory regions. Regions that the program made in PD itself it
 // must have closed before. Requests that have not completed never will, but for
 // those whose CQ is shared: they are flushed, as with Disconnect.
+//
+// After a failure Close can be called again: it closes what is left.
 func (e *Endpoint) Close() error {
-	e.closeOnce.Do(func() {
-		e.end(ErrClosed, e.shared) // where nothing is shared, nobody would see what is flushed
-		e.closeErr = e.free()
-		if e.listener != nil {
-			e.listener.forget(e)
-		}
-	})
-	return e.closeErr
+	e.end(ErrClosed, e.shared) // where nothing is shared, nobody would see what is flushed
+	err := e.free()
+	if e.listener != nil {
+		e.listener.forget(e)
+	}
+	return err
 }
 
 // free undoes newEndpoint. The ID is first to go, so that nothing happens to
 // the QP any more, and then the QP, so that nothing happens to memory.
-func (e *Endpoint) free() error {
-	err := e.id.Close()
+func (e *Endpoint) free() (err error) {
+	e.closing.Lock()
+	defer e.closing.Unlock()
+	closed := func(f func() error) bool {
+		ferr := f()
+		err = errors.Join(err, ferr)
+		return ferr == nil
+	}
+	closed(e.id.Close)
 	if e.QP != nil {
-		err = errors.Join(err, e.QP.Close())
+		closed(e.QP.Close)
 	}
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, mr := range e.mrs {
-		err = errors.Join(err, mr.Close())
-	}
-	for _, release := range slices.Backward(e.release) {
-		err = errors.Join(err, release())
-	}
-	for _, l := range e.lent {
-		if l.cq != nil {
-			err = errors.Join(err, e.home.giveBack(l))
+	e.freed = true // nothing is added to the lists below, and no memory is touched
+	e.mu.Unlock()
+	e.mrs = slices.DeleteFunc(e.mrs, func(mr *uverbs.MR) bool { return closed(mr.Close) })
+	for i, release := range slices.Backward(e.release) {
+		if closed(release) {
+			e.release = slices.Delete(e.release, i, i+1)
 		}
 	}
-	if e.home != nil {
-		e.home.release()
+	for i, l := range e.lent {
+		if l.cq != nil && closed(func() error { return e.home.giveBack(l) }) {
+			e.lent[i] = lentCQ{}
+		}
 	}
-	e.last()
-	e.mrs, e.release, e.lent, e.freed = nil, nil, [2]lentCQ{}, true
+	if !e.left {
+		e.left = true
+		if e.home != nil {
+			e.home.release()
+		}
+		e.last()
+	}
 	return err
 }

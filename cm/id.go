@@ -34,8 +34,8 @@ type ID struct {
 	live   sync.RWMutex
 	closed bool
 
-	close sync.Once
-	err   error
+	closing   sync.Mutex
+	destroyed bool
 
 	endpoint atomic.Pointer[Endpoint] // on a Loop, of its Event.Connect or Event.Accept
 
@@ -320,15 +320,19 @@ func ask[Resp, Req any](id *ID, cmd uint32, req *Req, response *uint64, resp *Re
 // way; those who wait for its events get [ErrClosed], and so does all that is
 // called later. The kernel ends a connection that is up.
 func (id *ID) Close() error {
-	id.close.Do(func() {
-		id.live.Lock()
-		id.closed = true
-		id.live.Unlock()
-		req := abi.RdmaUcmDestroyId{Id: id.handle}
-		id.err = query(id.ch(), abi.RDMA_USER_CM_CMD_DESTROY_ID, &req, &req.Response, new(abi.RdmaUcmDestroyIdResp))
-		id.forget()
-	})
-	return id.err
+	id.closing.Lock()
+	defer id.closing.Unlock()
+	if id.destroyed {
+		return nil
+	}
+	id.live.Lock()
+	id.closed = true
+	id.live.Unlock()
+	req := abi.RdmaUcmDestroyId{Id: id.handle}
+	err := query(id.ch(), abi.RDMA_USER_CM_CMD_DESTROY_ID, &req, &req.Response, new(abi.RdmaUcmDestroyIdResp))
+	id.destroyed = err == nil
+	id.forget()
+	return err
 }
 
 // Bind gives the ID a local address; port 0 takes a free one.

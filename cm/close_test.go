@@ -1,0 +1,56 @@
+package cm_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestCloseAgain closes an endpoint while the program still has a region in its
+// PD: that fails, and works when the region is closed.
+func TestCloseAgain(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		objects := func() (pds, contexts int) {
+			r := labtest.Must(labtest.Resources())(t)[device]
+			return r["pd"], r["ctx"]
+		}
+		var pds, contexts int
+		settled := func(want func() bool) bool {
+			for end := time.Now().Add(20 * time.Second); !want(); time.Sleep(50 * time.Millisecond) {
+				if time.Now().After(end) {
+					return false
+				}
+			}
+			return true
+		}
+		if !settled(func() bool { pds, contexts = objects(); return contexts == 0 }) {
+			t.Fatalf("%d contexts at the start", contexts)
+		}
+		client, server := labtest.Couple(t.Context(), t, labtest.AddrOf(device)+":0", cm.Options{OwnPD: true}, cm.Options{OwnPD: true})
+		mr := labtest.Must(client.PD.AllocMR(4096, uverbs.AccessLocalWrite, uverbs.MROptions{}))(t)
+		for range 2 {
+			if err := client.Close(); !errors.Is(err, uverbs.ErrInUse) {
+				t.Errorf("close with a region: %v", err)
+			}
+		}
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := mr.Close(); err != nil {
+			t.Error(err)
+		}
+		for range 2 {
+			if err := client.Close(); err != nil {
+				t.Errorf("close without the region: %v", err)
+			}
+		}
+		if !settled(func() bool { p, c := objects(); return p == pds && c == contexts }) {
+			p, c := objects()
+			t.Errorf("%d PDs and %d contexts, were %d and %d", p, c, pds, contexts)
+		}
+	})
+}
