@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/goverbs/verbs/uverbs"
@@ -18,6 +19,15 @@ func (c *devicesCmd) Run() error {
 	if err != nil {
 		return err
 	}
+	if len(devs) == 0 {
+		_, err = uverbs.Open("") // which says what to do
+	}
+	return cmp.Or(c.print(os.Stdout, devs), err)
+}
+
+// print lists devices. A device that cannot be opened is listed without its driver
+// and is an error.
+func (c *devicesCmd) print(w io.Writer, devs []uverbs.Device) (err error) {
 	type device struct {
 		Name      string `json:"device"`
 		GUID      string `json:"node_guid"`
@@ -30,35 +40,35 @@ func (c *devicesCmd) Run() error {
 	for i, d := range devs {
 		list[i] = device{Name: d.Name, GUID: d.GUID.String(), Node: d.Node}
 		list[i].Transport, _ = transport(d)
-		// Only an open device tells its driver.
-		if ctx, err := d.Open(); err != nil {
-			list[i].Error = err.Error()
-		} else {
-			list[i].Driver = ctx.Driver()
-			ctx.Close()
+		ctx, oerr := d.Open()
+		if oerr != nil {
+			list[i].Error = oerr.Error()
+			err = cmp.Or(err, oerr)
+			continue
 		}
+		list[i].Driver = ctx.Driver()
+		ctx.Close()
 	}
 	if c.JSON {
-		return printJSON(list)
+		jerr := writeJSON(w, list)
+		return cmp.Or(err, jerr)
 	}
 	// The first two columns are ibv_devices'.
 	row := func(name, guid, transport, driver string) {
-		fmt.Printf("    %-16s\t%-16s\t%-10s\t%s\n", name, guid, transport, driver)
+		fmt.Fprintf(w, "    %-16s\t%-16s\t%-10s\t%s\n", name, guid, transport, driver)
 	}
 	row("device", "   node GUID", "transport", "driver")
 	row("------", "----------------", "---------", "------")
 	for _, d := range list {
-		row(d.Name, d.GUID, d.Transport, cmp.Or(d.Driver, d.Error))
+		row(d.Name, d.GUID, d.Transport, cmp.Or(d.Driver, "unknown"))
 	}
-	if len(devs) == 0 {
-		_, err := uverbs.Open("") // which says what to do
-		return err
-	}
-	return nil
+	return err
 }
 
-func printJSON(v any) error {
-	e := json.NewEncoder(os.Stdout)
+func printJSON(v any) error { return writeJSON(os.Stdout, v) }
+
+func writeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
 }
