@@ -3,6 +3,7 @@ package examples
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -13,6 +14,24 @@ import (
 
 // TestRDMACMConnect runs both sides of rdmacm-connect.
 func TestRDMACMConnect(t *testing.T) {
+	received(t, "hello over rdmacm", func(t *testing.T, addr string) {
+		if out, errs, exit := run(t, "rdmacm-connect", "client", addr); out != "sent: \"hello over rdmacm\"\n" || exit != 0 {
+			t.Errorf("the client: exit status %d, output\n%s%s", exit, out, errs)
+		}
+	})
+}
+
+// TestSend runs the README's program.
+func TestSend(t *testing.T) {
+	received(t, "hello", func(t *testing.T, addr string) {
+		if out, errs, exit := run(t, "send", addr); out != "" || exit != 0 {
+			t.Errorf("exit status %d, output\n%s%s", exit, out, errs)
+		}
+	})
+}
+
+// received runs rdmacm-connect's server, which has to receive a message from client.
+func received(t *testing.T, message string, client func(t *testing.T, addr string)) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -27,11 +46,9 @@ func TestRDMACMConnect(t *testing.T) {
 		if !ok {
 			t.Fatalf("the server prints %q", lines.Text())
 		}
-		if out, errs, exit := run(t, "rdmacm-connect", "client", addr); out != "sent: \"hello over rdmacm\"\n" || exit != 0 {
-			t.Errorf("the client: exit status %d, output\n%s%s", exit, out, errs)
-		}
+		client(t, addr)
 		lines.Scan()
-		if lines.Text() != `received: "hello over rdmacm"` {
+		if lines.Text() != fmt.Sprintf("received: %q", message) {
 			t.Errorf("the server prints %q", lines.Text())
 		}
 		if err := server.Wait(); err != nil {

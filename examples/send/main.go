@@ -1,0 +1,49 @@
+// Command send sends a message to a server and waits until it has arrived.
+package main
+
+import (
+	"context"
+	"log"
+	"os"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+func main() {
+	if len(os.Args) != 2 {
+		log.Fatal("usage: send HOST:PORT")
+	}
+	if err := send(os.Args[1], "hello"); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func send(addr, message string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	conn, err := (&cm.Dialer{Options: cm.Options{Events: true}}).Dial(ctx, addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+
+	request := uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: []byte(message)}
+	if _, err := conn.QP.PostSend([]uverbs.SendWR{request}); err != nil {
+		return err
+	}
+	var wc [1]uverbs.WC
+	if _, err := conn.SendCQ.PollWait(ctx, wc[:]); err != nil {
+		return err
+	}
+	if err := wc[0].Err(); err != nil {
+		return err
+	}
+	select { // a message that is under way is lost if this side closes first
+	case <-conn.Done():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
