@@ -126,7 +126,7 @@ func (d *Dialer) address(ctx context.Context, id *ID, dst netip.AddrPort) error 
 		_, err = id.await(ctx, AddrResolved)
 	}
 	if err != nil {
-		return fmt.Errorf("resolve address: %w", noRoute(err, dst.Addr()))
+		return fmt.Errorf("resolve address: %w", noRoute(portInUse(id, d.LocalAddr, err), dst.Addr()))
 	}
 	return nil
 }

@@ -3,10 +3,13 @@ package cm
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // Listener takes connections. Whoever made it closes it.
@@ -79,7 +82,7 @@ func (opt ListenOptions) open(ch *Channel, local netip.AddrPort) (*ID, Addr, err
 		err = id.SetReuseAddr(true)
 	}
 	if err == nil {
-		err = id.Bind(local)
+		err = portInUse(id, local, id.Bind(local))
 	}
 	if err == nil {
 		if err = id.Listen(opt.Backlog); err == nil {
@@ -91,6 +94,24 @@ func (opt ListenOptions) open(ch *Channel, local netip.AddrPort) (*ID, Addr, err
 		return nil, Addr{}, err
 	}
 	return id, Addr{route.Local}, nil
+}
+
+// portInUse returns the error of binding an ID to an address. The kernel's
+// EADDRNOTAVAIL is EADDRINUSE if the address can be had with another port: it refuses
+// so the port of a wildcard, and wildcards beside others (cma_check_port).
+func portInUse(id *ID, local netip.AddrPort, err error) error {
+	if local.Port() == 0 || !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return err
+	}
+	other, oerr := id.ch().NewIDIn(id.space)
+	if oerr != nil {
+		return err
+	}
+	defer other.Close()
+	if other.Bind(netip.AddrPortFrom(local.Addr(), 0)) != nil {
+		return err
+	}
+	return unix.EADDRINUSE
 }
 
 // Addr is where the listener listens.

@@ -3,7 +3,10 @@ package cm_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"net/netip"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -80,6 +83,35 @@ func TestBacklog(t *testing.T) {
 			if err := <-results; err != nil {
 				t.Errorf("within the backlog: %v", err)
 			}
+		}
+	})
+}
+
+// TestPortInUse listens twice on a port, by the wildcard or by an address of the
+// device, and dials from it.
+func TestPortInUse(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx := within(t, 20*time.Second)
+		own := labtest.AddrOf(device)
+		for _, host := range []string{"", own} {
+			l := labtest.Must(cm.Listen(ctx, host+":0"))(t)
+			port := l.Addr().Port()
+			for _, second := range []string{"", own} {
+				_, err := cm.Listen(ctx, fmt.Sprintf("%s:%d", second, port))
+				if !errors.Is(err, syscall.EADDRINUSE) || strings.Contains(err.Error(), "none of this machine's") {
+					t.Errorf("listen on %q behind %q: %v", second, host, err)
+				}
+			}
+			d := cm.Dialer{LocalAddr: netip.AddrPortFrom(netip.MustParseAddr(own), port)}
+			if _, err := d.Dial(ctx, own+":7"); !errors.Is(err, syscall.EADDRINUSE) {
+				t.Errorf("dial from the port of %q: %v", host, err)
+			}
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := cm.Listen(ctx, "192.0.2.1:7471"); !errors.Is(err, syscall.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "none of this machine's") {
+			t.Errorf("listen on a foreign address: %v", err)
 		}
 	})
 }
