@@ -23,8 +23,9 @@ type Dialer struct {
 	// ResolveTimeout bounds the resolution of the address, and that of the
 	// route; zero is 2 s each.
 	ResolveTimeout time.Duration
-	// ConnectTimeout bounds the handshake; zero leaves it to the context and to
-	// the kernel, which gives up after some 30 s.
+	// ConnectTimeout bounds the handshake: zero is 30 s, and a negative one leaves
+	// it to the context and to the kernel, which on iWARP gives up after more than
+	// two minutes.
 	ConnectTimeout time.Duration
 	// Resolver looks names up; nil is net.DefaultResolver.
 	Resolver *net.Resolver
@@ -143,21 +144,28 @@ func (d *Dialer) resolve(ctx context.Context, id *ID, dst netip.AddrPort) error 
 	return nil
 }
 
+// defaultConnectTimeout is that of a dial.
+const defaultConnectTimeout = 30 * time.Second
+
 // connect does the handshake. An abandoned endpoint closes itself.
 func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err error) {
-	if d.ConnectTimeout > 0 {
+	within, timeout := ctx, cmp.Or(d.ConnectTimeout, defaultConnectTimeout)
+	if timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, d.ConnectTimeout)
+		within, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
 	var ev Event
 	if e.iwarp {
-		ev, abandoned, err = connectIWARP(ctx, e, d.connParam(e))
+		ev, abandoned, err = connectIWARP(within, e, d.connParam(e))
 	} else if err = e.connect(d.connParam(e)); err == nil {
-		ev, err = e.id.await(ctx, ConnectResponse, Established)
+		ev, err = e.id.await(within, ConnectResponse, Established)
 	}
-	if err != nil {
-		return abandoned, fmt.Errorf("connect: %w", err)
+	switch {
+	case err == nil:
+		return false, e.answered(&ev)
+	case within.Err() != nil && ctx.Err() == nil:
+		err = fmt.Errorf("no answer within %v: %w", timeout, err)
 	}
-	return false, e.answered(&ev)
+	return abandoned, fmt.Errorf("connect: %w", err)
 }

@@ -18,8 +18,8 @@ type Dialer struct {
 	Options
 	// LocalAddr is where to connect from; the zero value leaves it to routing.
 	LocalAddr netip.AddrPort
-	// Timeout bounds a dial, as its context does; zero leaves it to that, and
-	// to the kernel, which gives up after some 30 s.
+	// Timeout bounds a dial, as its context does: zero is 30 s for the handshake
+	// with each address, and a negative one leaves it to the context and the kernel.
 	Timeout time.Duration
 	// Resolver looks names up; nil is net.DefaultResolver.
 	Resolver *net.Resolver
@@ -125,7 +125,7 @@ func ipNetwork(name string) (string, error) {
 
 func (d *Dialer) attempt(ctx context.Context, addr netip.AddrPort) (*Conn, error) {
 	c, opt := newConn(d.Options)
-	dialer := cm.Dialer{Options: opt, LocalAddr: d.LocalAddr}
+	dialer := cm.Dialer{Options: opt, LocalAddr: d.LocalAddr, ConnectTimeout: d.Timeout}
 	ep, err := dialer.Dial(ctx, addr.String())
 	if rejected, ok := errors.AsType[*cm.RejectedError](err); ok && bytes.HasPrefix(rejected.PrivateData, noMemory) {
 		err = &cm.Error{Op: "dial", Object: addr.String(), Err: rejected, Hint: "it lacks locked memory: raise its limit, see ulimit -l"}
