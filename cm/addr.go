@@ -3,6 +3,7 @@ package cm
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -21,33 +22,41 @@ type Addr struct{ netip.AddrPort }
 // Network returns "rdma".
 func (Addr) Network() string { return "rdma" }
 
-// resolve looks up "host:port"; no host is the wildcard.
-func resolve(ctx context.Context, r *net.Resolver, addr string) (netip.AddrPort, error) {
+// resolve looks up "host:port", and returns at least one address; no host is the
+// wildcard.
+func resolve(ctx context.Context, r *net.Resolver, addr string) ([]netip.AddrPort, error) {
 	if r == nil {
 		r = net.DefaultResolver
 	}
 	if ap, err := netip.ParseAddrPort(addr); err == nil {
-		return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), nil
+		return []netip.AddrPort{netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())}, nil
 	}
 	host, service, err := net.SplitHostPort(addr)
+	if bad, ok := errors.AsType[*net.AddrError](err); ok {
+		return nil, errors.New(bad.Err) // without the address, which the caller names
+	}
 	if err != nil {
-		return netip.AddrPort{}, err
+		return nil, err
 	}
 	port, err := r.LookupPort(ctx, "tcp", service)
 	if err != nil {
-		return netip.AddrPort{}, err
+		return nil, err
 	}
 	if host == "" {
-		return netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port)), nil
+		return []netip.AddrPort{netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port))}, nil
 	}
 	ips, err := r.LookupNetIP(ctx, "ip", host)
 	if ctx.Err() != nil { // of which the resolver may not say a word
-		return netip.AddrPort{}, ctx.Err()
+		return nil, ctx.Err()
 	}
 	if err != nil {
-		return netip.AddrPort{}, err
+		return nil, err
 	}
-	return netip.AddrPortFrom(ips[0].Unmap(), uint16(port)), nil
+	addrs := make([]netip.AddrPort, len(ips))
+	for i, ip := range ips {
+		addrs[i] = netip.AddrPortFrom(ip.Unmap(), uint16(port))
+	}
+	return addrs, nil
 }
 
 // sockaddr encodes an address as the kernel wants it, and its length.

@@ -37,19 +37,38 @@ type Dialer struct {
 // Dial connects with the zero [Dialer].
 func Dial(ctx context.Context, addr string) (*Endpoint, error) { return new(Dialer).Dial(ctx, addr) }
 
-// Dial connects to addr, "10.9.0.1:7471" or "[fd00::1%v0]:7471" or a name. ctx
-// bounds all of it; it does nothing to a connection that is up.
+// Dial connects to addr, "10.9.0.1:7471" or "[fd00::1%v0]:7471" or a name, whose
+// addresses are tried one after the other. ctx bounds all of it, and does nothing to
+// a connection that is up; if it has a deadline, each address has its share of the
+// time. The error is that of the first address.
 func (d *Dialer) Dial(ctx context.Context, addr string) (*Endpoint, error) {
 	deepen(false)
-	dst, err := resolve(ctx, d.Resolver, addr)
+	addrs, err := resolve(ctx, d.Resolver, addr)
 	if err != nil {
 		return nil, fail("dial", addr, err)
 	}
-	e, err := d.dial(ctx, dst)
-	if err != nil {
-		return nil, fail("dial", addr, err)
+	var first error
+	for i, dst := range addrs {
+		e, err := d.dialWithin(ctx, len(addrs)-i, dst)
+		if err == nil {
+			return e, nil
+		}
+		if first == nil {
+			first = err
+		}
 	}
-	return e, nil
+	return nil, fail("dial", addr, first)
+}
+
+// dialWithin dials the first of several addresses that are left, in its share of
+// the time.
+func (d *Dialer) dialWithin(ctx context.Context, left int, dst netip.AddrPort) (*Endpoint, error) {
+	if end, ok := ctx.Deadline(); ok && left > 1 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(end)/time.Duration(left))
+		defer cancel()
+	}
+	return d.dial(ctx, dst)
 }
 
 func (d *Dialer) dial(ctx context.Context, dst netip.AddrPort) (e *Endpoint, err error) {

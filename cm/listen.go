@@ -51,10 +51,11 @@ func (opt ListenOptions) Listen(ctx context.Context, addr string) (*Listener, er
 }
 
 func (opt ListenOptions) listen(ctx context.Context, addr string) (*Listener, error) {
-	local, err := resolve(ctx, nil, addr)
+	addrs, err := resolve(ctx, nil, addr)
 	if err != nil {
 		return nil, err
 	}
+	local := addrs[0]
 	ch, err := acquireShared()
 	if err != nil {
 		return nil, err

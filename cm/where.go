@@ -36,10 +36,24 @@ func Lookup(ctx context.Context, addr string) (Path, error) {
 }
 
 func lookup(ctx context.Context, addr string) (Path, error) {
-	dst, err := resolve(ctx, nil, net.JoinHostPort(addr, "0"))
+	addrs, err := resolve(ctx, nil, net.JoinHostPort(strings.Trim(addr, "[]"), "0"))
 	if err != nil {
 		return Path{}, err
 	}
+	var first error
+	for _, dst := range addrs {
+		p, err := pathTo(ctx, dst)
+		if err == nil {
+			return p, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return Path{}, first
+}
+
+func pathTo(ctx context.Context, dst netip.AddrPort) (Path, error) {
 	ch, err := acquireShared()
 	if err != nil {
 		return Path{}, err
