@@ -120,7 +120,7 @@ func (d *Dialer) attempt(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, 
 	ch.poll() // the route is resolved by now, or will not be at once
 	if _, err := id.await(ctx, RouteResolved); err != nil {
 		e.Close()
-		return nil, fmt.Errorf("resolve route: %w", err)
+		return nil, fmt.Errorf("resolve route: %w", noRoute(err, dst.Addr()))
 	}
 	if abandoned, err := d.connect(ctx, e); err != nil {
 		if !abandoned {
@@ -158,7 +158,7 @@ func (d *Dialer) resolve(ctx context.Context, id *ID, dst netip.AddrPort) error 
 		return err
 	}
 	if err := id.ResolveRoute(d.timeout()); err != nil {
-		return fmt.Errorf("resolve route: %w", err)
+		return fmt.Errorf("resolve route: %w", noRoute(err, dst.Addr()))
 	}
 	return nil
 }

@@ -109,6 +109,7 @@ func fail(op, addr string, err error) error {
 	switch {
 	case op == "open" && errors.Is(err, unix.ENOENT):
 		e.Hint = "modprobe rdma_ucm, or pass the node into this container"
+	case errors.Is(err, ErrNoRoute): // which lists the devices
 	case errors.Is(err, unix.ENODEV):
 		e.Hint = "no RDMA device serves this address: see verbs devices"
 	case errors.Is(err, unix.EADDRNOTAVAIL):

@@ -36,7 +36,8 @@ type ListenOptions struct {
 
 // Listen takes connections on addr, "10.9.0.1:7471", or ":7471" for all IPv4
 // and "[::]:7471" for all addresses. Port 0 takes a free one, see
-// [Listener.Addr].
+// [Listener.Addr]. On a loopback address, to which no connection can be made unless a
+// device serves it, Listen fails with [ErrNoRoute].
 func Listen(ctx context.Context, addr string) (*Listener, error) {
 	return ListenOptions{}.Listen(ctx, addr)
 }
@@ -56,6 +57,11 @@ func (opt ListenOptions) listen(ctx context.Context, addr string) (*Listener, er
 		return nil, err
 	}
 	local := addrs[0]
+	if local.Addr().IsLoopback() { // the kernel listens there, but may let nothing connect
+		if _, err := pathTo(ctx, local); err != nil {
+			return nil, err
+		}
+	}
 	ch, err := acquireShared()
 	if err != nil {
 		return nil, err

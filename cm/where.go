@@ -13,7 +13,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// ErrNoRoute is an address to which no RDMA device leads.
+// ErrNoRoute is returned for an address to which no RDMA device leads, such as
+// 127.0.0.1 unless a device serves it.
 var ErrNoRoute = errors.New("no RDMA device on route")
 
 // Path is how a machine reaches an address by RDMA.
@@ -64,8 +65,11 @@ func pathTo(ctx context.Context, dst netip.AddrPort) (Path, error) {
 		return Path{}, err
 	}
 	defer id.Close()
-	if err := new(Dialer).address(ctx, id, dst); err != nil {
+	if err := new(Dialer).resolve(ctx, id, dst); err != nil {
 		return Path{}, err
+	}
+	if _, err := id.await(ctx, RouteResolved); err != nil {
+		return Path{}, fmt.Errorf("resolve route: %w", noRoute(err, dst.Addr()))
 	}
 	r, err := id.Route()
 	if err != nil {
@@ -82,10 +86,18 @@ func pathTo(ctx context.Context, dst netip.AddrPort) (Path, error) {
 // noRoute explains that no device leads to an address, if that is what err
 // means.
 func noRoute(err error, dst netip.Addr) error {
-	if !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.ENETUNREACH) && !errors.Is(err, unix.EHOSTUNREACH) {
+	errno, _ := errors.AsType[unix.Errno](err)
+	switch {
+	case errno == unix.ENODEV || errno == unix.ENETUNREACH || errno == unix.EHOSTUNREACH:
+	case errno != 0 && dst.IsLoopback(): // EINVAL where siw is the first device, ENOENT where it is on lo
+	default:
 		return err
 	}
-	return fmt.Errorf("%w to %v; devices: %s: %w", ErrNoRoute, dst, strings.Join(where(), ", "), err)
+	to := dst.String()
+	if dst.IsLoopback() {
+		to += ", use an address of a device"
+	}
+	return fmt.Errorf("%w to %s; devices: %s: %w", ErrNoRoute, to, strings.Join(where(), ", "), err)
 }
 
 // link describes a network interface: " on v0 (10.9.0.1)".
