@@ -3,6 +3,7 @@ package cm
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"golang.org/x/sys/unix"
 
@@ -109,6 +110,8 @@ func fail(op, addr string, err error) error {
 	switch {
 	case op == "open" && errors.Is(err, unix.ENOENT):
 		e.Hint = "modprobe rdma_ucm, or pass the node into this container"
+	case op == "open" && errors.Is(err, fs.ErrPermission):
+		e.Hint = "the device node does not admit this user"
 	case errors.Is(err, ErrNoRoute): // which lists the devices
 	case errors.Is(err, unix.ENODEV):
 		e.Hint = "no RDMA device serves this address: see verbs devices"

@@ -1,0 +1,163 @@
+package cm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// silent returns an address on a device's subnet where no host answers.
+func silent(t *testing.T, device string) string {
+	t.Helper()
+	ip := func(format string, args ...any) {
+		t.Helper()
+		if out, err := exec.Command("ip", strings.Fields(fmt.Sprintf(format, args...))...).CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	}
+	if device == labtest.RXE {
+		const addr = "10.9.0.77"
+		ip("neigh replace %s lladdr 02:00:00:00:00:77 dev v0", addr) // so that it resolves
+		t.Cleanup(func() { ip("neigh del %s dev v0", addr) })
+		return addr
+	}
+	const addr = "10.9.1.77" // a dummy interface needs no neighbours
+	t.Cleanup(func() {
+		// The kernel goes on until TCP gives up, or the address refuses.
+		ip("addr add %s/32 dev d0", addr)
+		defer ip("addr del %s/32 dev d0", addr)
+		for end := time.Now().Add(90 * time.Second); labtest.Must(labtest.Resources())(t)[device]["cm_id"] > 0; time.Sleep(100 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Error("the kernel still connects")
+				return
+			}
+		}
+	})
+	return addr
+}
+
+// TestConnectTimeout dials a host that does not answer: the dial ends as the Dialer
+// says, or after 30 s.
+func TestConnectTimeout(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		addr := silent(t, device) + ":7471"
+		start := time.Now()
+		if _, err := (&cm.Dialer{ConnectTimeout: 300 * time.Millisecond}).Dial(t.Context(), addr); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no answer within 300ms") {
+			t.Errorf("dial with a timeout: %v after %v", err, time.Since(start))
+		}
+		// The context's end comes first.
+		if _, err := cm.Dial(within(t, 300*time.Millisecond), addr); !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "no answer") {
+			t.Errorf("dial with a context: %v", err)
+		}
+		start = time.Now()
+		_, err := (&cm.Dialer{ConnectTimeout: -1}).Dial(within(t, 300*time.Millisecond), addr)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("dial without a timeout: %v after %v", err, time.Since(start))
+		}
+	})
+}
+
+// TestDefaultConnectTimeout dials a host that does not answer without a timeout.
+func TestDefaultConnectTimeout(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		addr := silent(t, device) + ":7471"
+		start := time.Now()
+		_, err := cm.Dial(t.Context(), addr)
+		if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took < 29*time.Second || took > 60*time.Second {
+			t.Errorf("%v after %v", err, took)
+		}
+	})
+}
+
+// TestDialNames dials names of which only the last address answers.
+func TestDialNames(t *testing.T) {
+	labtest.Require(t)
+	hosts := labtest.Must(os.ReadFile("/etc/hosts"))(t)
+	defer os.WriteFile("/etc/hosts", hosts, 0o644)
+	for _, device := range []string{labtest.RXE, labtest.SIW} {
+		hosts := fmt.Sprintf("\n192.0.2.1 %s.example\n%s %s.example\n", device, labtest.AddrOf(device), device)
+		f := labtest.Must(os.OpenFile("/etc/hosts", os.O_APPEND|os.O_WRONLY, 0))(t)
+		_, err := f.WriteString(hosts)
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	labtest.Each(t, func(t *testing.T, device string) {
+		own, name := labtest.AddrOf(device), device+".example"
+		ctx := within(t, 20*time.Second)
+		l := labtest.Must(cm.Listen(ctx, own+":0"))(t)
+		labtest.Close(t, l)
+		go func() {
+			if r, err := l.Accept(ctx); err == nil {
+				if e, err := r.Accept(ctx, cm.Options{}); err == nil {
+					<-e.Done()
+					e.Close()
+				}
+			}
+		}()
+		e, err := cm.Dial(ctx, fmt.Sprintf("%s:%d", name, l.Addr().Port()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.RemoteAddr().Addr() != netip.MustParseAddr(own) {
+			t.Errorf("dialed %v", e.RemoteAddr())
+		}
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+		if p, err := cm.Lookup(ctx, name); err != nil || p.Device.Name != device {
+			t.Errorf("lookup: %+v, %v", p, err)
+		}
+	})
+}
+
+// TestAddressErrors: errors about addresses name them once.
+func TestAddressErrors(t *testing.T) {
+	for addr, want := range map[string]string{
+		"10.9.0.1":  "dial 10.9.0.1: missing port in address",
+		"[10.9.0.1": "dial [10.9.0.1: missing port in address",
+	} {
+		if _, err := cm.Dial(t.Context(), addr); err == nil || err.Error() != want {
+			t.Errorf("%v, not %q", err, want)
+		}
+	}
+}
+
+// TestPermission opens the connection manager as a user who may not.
+func TestPermission(t *testing.T) {
+	labtest.Require(t)
+	const node = "/dev/infiniband/rdma_cm"
+	info := labtest.Must(os.Stat(node))(t)
+	if err := os.Chmod(node, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Chmod(node, info.Mode())
+	failed := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and not unlocked: the thread ends with its credentials
+		if _, err := unix.SetfsuidRetUid(65534); err != nil {
+			failed <- err
+			return
+		}
+		ch, err := cm.NewChannel()
+		if err == nil {
+			ch.Close()
+		}
+		failed <- err
+	}()
+	if err := <-failed; !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "the device node does not admit this user") {
+		t.Error(err)
+	}
+}
