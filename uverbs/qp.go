@@ -2,6 +2,8 @@ package uverbs
 
 import (
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 	"weak"
 
@@ -19,6 +21,7 @@ import (
 // [PD] and closed before its CQs.
 type QP struct {
 	pd     *PD
+	life   *qpLife
 	obj    *object
 	num    uint32
 	typ    QPType
@@ -108,7 +111,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	}
 	life.core, life.handle, life.id, life.send, life.recv = core, handle, id, send, recv
 	life.begin(p.obj.device, name{"QP %d", q.num}, life, parents)
-	q.obj = &life.object
+	q.life, q.obj = life, &life.object
 	core.registry.add(id, entry{obj: q.obj, qp: weak.Make(q)})
 	return q, nil
 }
@@ -169,9 +172,15 @@ type qpLife struct {
 	id     uint64
 	send   provider.SendQueue
 	recv   provider.RecvQueue
+
+	groupsMu sync.Mutex
+	groups   []membership
 }
 
 func (l *qpLife) destroy() error {
+	for _, g := range slices.Clone(l.groups) {
+		l.detach(g) // or the kernel refuses to destroy the QP
+	}
 	if err := stopped(func() error { return l.core.destroyQP(l.handle) }, l.send, l.recv); err != nil {
 		return err
 	}

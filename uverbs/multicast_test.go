@@ -1,0 +1,43 @@
+package uverbs_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestCloseAttached closes QPs that are attached to multicast groups, which the
+// kernel refuses to destroy.
+func TestCloseAttached(t *testing.T) {
+	ctx := labtest.OpenDevice(t, labtest.RXE)
+	pd := labtest.Must(ctx.AllocPD())(t)
+	labtest.Close(t, pd)
+	cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)
+	labtest.Close(t, cq)
+	groups := []uverbs.GID{
+		netip.MustParseAddr("::ffff:239.1.2.3").As16(), netip.MustParseAddr("::ffff:239.1.2.4").As16(),
+	}
+	for _, left := range []int{0, 1, 2} {
+		qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{Type: uverbs.UD, SendCQ: cq, RecvCQ: cq, Cap: uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
+		if err := qp.StartUD(1, labtest.QKey); err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range groups {
+			for range 2 { // the kernel counts a group once
+				if err := qp.AttachMulticast(g, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for _, g := range groups[left:] {
+			if err := qp.DetachMulticast(g, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := qp.Close(); err != nil {
+			t.Errorf("in %d groups: %v", left, err)
+		}
+	}
+}
