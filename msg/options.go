@@ -15,6 +15,10 @@ import (
 // [ErrWouldBlock], keep the message and post it when Writable is called, as in
 // the example. Another goroutine may wait while a callback runs. Callbacks that
 // are nil are not called, with no other effect except where it says so.
+//
+// A panic in a callback ends Dispatch or Run. A program that recovers it may call
+// them again: what the callback was called for counts as handled, and the rest
+// follows.
 type Callbacks struct {
 	// Request is a peer that asks for a connection: call Accept or Reject. What
 	// is neither when it returns is rejected. If it is nil, requests wait for
