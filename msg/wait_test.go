@@ -13,13 +13,16 @@ import (
 	"github.com/goverbs/verbs/msg"
 )
 
+// nowhere is an address to which no socket connects, as it has no port.
+const nowhere = "10.9.0.1"
+
 // waits are the methods that take a context, by name.
 func waits(s *msg.Socket) map[string]func(context.Context) error {
 	l := s.Loop()
 	return map[string]func(context.Context) error{
 		"Run":        l.Run,
-		"Listen":     func(ctx context.Context) error { return second(l.Listen(ctx, "10.9.0.1:0")) },
-		"Dial":       func(ctx context.Context) error { return second(l.Dial(ctx, "10.9.0.1:1")) },
+		"Listen":     func(ctx context.Context) error { return second(l.Listen(ctx, nowhere)) },
+		"Dial":       func(ctx context.Context) error { return second(l.Dial(ctx, nowhere)) },
 		"Wait":       s.Wait,
 		"Send":       func(ctx context.Context) error { return s.Send(ctx, []byte("x")) },
 		"SendBuffer": func(ctx context.Context) error { return s.SendBuffer(ctx, new(msg.Buffer)) },
@@ -61,8 +64,7 @@ func TestWaitInCallback(t *testing.T) {
 	l := run(t, msg.Options{Callbacks: msg.Callbacks{Disconnected: func(s *msg.Socket, why error) {
 		once.Do(func() { inCallback(s) }) // Dial makes sockets too
 	}}})
-	// There is no port 0 to connect to.
-	labtest.Must(l.Connect("10.9.0.1:0", nil))(t)
+	labtest.Must(l.Connect(nowhere, nil))(t)
 	<-ended
 }
 
@@ -72,7 +74,7 @@ func TestWaitBesideCallbacks(t *testing.T) {
 	const rounds = 300
 	over := make(chan struct{}, rounds)
 	l := run(t, msg.Options{Callbacks: msg.Callbacks{Disconnected: func(*msg.Socket, error) { over <- struct{}{} }}})
-	s := labtest.Must(l.Connect("10.9.0.1:0", nil))(t)
+	s := labtest.Must(l.Connect(nowhere, nil))(t)
 	<-over
 	ctx, cancel := context.WithCancel(t.Context())
 	var others sync.WaitGroup
@@ -87,7 +89,7 @@ func TestWaitBesideCallbacks(t *testing.T) {
 		})
 	}
 	for range rounds {
-		labtest.Must(l.Connect("10.9.0.1:0", nil))(t)
+		labtest.Must(l.Connect(nowhere, nil))(t)
 		<-over
 	}
 	cancel()
@@ -163,8 +165,8 @@ func TestNotRunning(t *testing.T) {
 	}
 	const soon = 50 * time.Millisecond
 	l := idle(msg.Options{ConnectTimeout: soon, Linger: soon})
-	check("dial", second(l.Dial(within(t), "10.9.0.1:0")), msg.ErrTimeout)
-	s := labtest.Must(l.Connect("10.9.0.1:0", nil))(t)
+	check("dial", second(l.Dial(within(t), nowhere)), msg.ErrTimeout)
+	s := labtest.Must(l.Connect(nowhere, nil))(t)
 	check("shut down", s.Shutdown(within(t)), msg.ErrTimeout)
 
 	l = idle(msg.Options{})
@@ -173,7 +175,7 @@ func TestNotRunning(t *testing.T) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), soon)
-		s := labtest.Must(l.Connect("10.9.0.1:0", nil))(t)
+		s := labtest.Must(l.Connect(nowhere, nil))(t)
 		check(name, waits(s)[name](ctx), context.DeadlineExceeded)
 		cancel()
 	}
