@@ -20,7 +20,10 @@ var (
 	// ErrDisconnected is why an [Endpoint] whose peer ended the connection
 	// ended.
 	ErrDisconnected = errors.New("peer disconnected")
-	// ErrDeviceRemoved is why everything on a removed device ends.
+	// ErrDeviceRemoved is why everything on a removed device ends. The kernel
+	// removes the device when all programs have closed what they have open on
+	// it, so close each [Endpoint] that ends with it. The device that endpoints
+	// share is closed a quarter of a second after the last of them.
 	ErrDeviceRemoved = errors.New("RDMA device was removed")
 	// ErrMPA is why a Dial fails on iWARP when the kernel cannot make sense of
 	// the answer. Mostly the peer, which may not, sent its first message before

@@ -112,7 +112,8 @@ func (c *Conn) Endpoint() *cm.Endpoint { return c.ep }
 func (c *Conn) Done() <-chan struct{} { return c.ep.Done() }
 
 // Err says why the connection ended: [ErrDisconnected], [ErrClosed] or
-// [cm.ErrDeviceRemoved]. It is nil while it is up.
+// [cm.ErrDeviceRemoved]. It is nil while it is up. The kernel removes a device
+// when all programs have closed it, so close a Conn that has ended.
 func (c *Conn) Err() error {
 	if c.closed.Load() {
 		return ErrClosed

@@ -163,6 +163,9 @@ func (s *Socket) setup(e *cm.Endpoint) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.qp, s.local, s.remote = e.QP, e.LocalAddr(), e.RemoteAddr()
+	if s.arena.dev.failed.Load() {
+		return cm.ErrDeviceRemoved
+	}
 	if s.slots == nil {
 		if s.slots, err = s.arena.receives(s.l.opt.receives()); err != nil {
 			return err

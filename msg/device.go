@@ -2,7 +2,11 @@ package msg
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -11,9 +15,12 @@ import (
 )
 
 // device is an open RDMA device of a loop: one completion channel, and CQs that
-// many sockets share. It lives until the loop and all its arenas have gone.
+// many sockets share. It is closed when it has had no arena for keepFor, or none
+// and the loop has been closed.
 type device struct {
-	index int // as the kernel numbers it
+	l     *Loop
+	id    int32 // in the poller
+	index int   // as the kernel numbers it
 	name  string
 	iwarp bool
 	ctx   *uverbs.Context
@@ -21,10 +28,18 @@ type device struct {
 	fd    int // of ch
 	depth int // of a CQ
 
-	mu     sync.Mutex
-	refs   int
-	shards []*shard
+	failed atomic.Bool
+
+	mu       sync.Mutex
+	refs     int
+	shards   []*shard
+	idle     *time.Timer // runs since refs came to 0
+	detached bool        // the loop does not have it any more
 }
+
+// keepFor is how long a device without sockets stays open, as opening one takes
+// longer than connecting. The kernel cannot remove a device that is open.
+const keepFor = 250 * time.Millisecond
 
 // shard is a CQ and how many sockets complete to it.
 type shard struct {
@@ -57,35 +72,37 @@ func (l *Loop) device(r cm.Route) (*device, error) {
 	if closing {
 		return nil, ErrClosed
 	}
-	d, err := openDevice(r, l.opt)
+	d, err := l.openDevice(r)
 	if err != nil {
 		return nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.closing {
-		if err = l.poller.add(d.fd, len(l.devices)); err == nil {
-			l.devices = append(l.devices, d)
-			d.refs++ // for the loop
+		l.lastDevice++
+		d.id = l.lastDevice
+		if err = l.poller.add(d.fd, d.id); err == nil {
+			l.devices = append(slices.Clip(l.devices), d) // Dispatch may have the old ones
 			return d, nil
 		}
 	} else {
 		err = ErrClosed
 	}
+	d.detached = true
 	d.unref()
 	return nil, err
 }
 
-func openDevice(r cm.Route, opt Options) (*device, error) {
+func (l *Loop) openDevice(r cm.Route) (*device, error) {
 	found, err := r.FindDevice()
 	if err != nil {
 		return nil, err
 	}
-	d := &device{index: r.Index, name: found.Name, iwarp: found.IWARP(), refs: 1}
+	d := &device{l: l, index: r.Index, name: found.Name, iwarp: found.IWARP(), refs: 1}
 	if d.ctx, err = found.Open(); err != nil {
 		return nil, err
 	}
-	d.depth = shardSize * 2 * (opt.sends() + opt.receives())
+	d.depth = shardSize * 2 * (l.opt.sends() + l.opt.receives())
 	attr, err := d.ctx.QueryDevice()
 	if err == nil {
 		d.depth = min(d.depth, int(attr.Base.MaxCqe))
@@ -98,7 +115,7 @@ func openDevice(r cm.Route, opt Options) (*device, error) {
 		}
 	}
 	if err != nil {
-		d.unref()
+		d.close()
 		return nil, err
 	}
 	return d, nil
@@ -157,13 +174,67 @@ func (d *device) drain() {
 	}
 }
 
-// unref closes the device when nobody needs it any more.
-func (d *device) unref() error {
+// unref gives up a reference.
+func (d *device) unref() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.refs--; d.refs > 0 {
-		return nil
+		return
 	}
+	switch {
+	case d.detached:
+		d.close()
+	case d.idle == nil:
+		d.idle = time.AfterFunc(keepFor, func() { d.l.post(event{idle: d}) })
+	default:
+		d.idle.Reset(keepFor)
+	}
+}
+
+// detach takes a device from the loop, unless it has references and busy is
+// false. It is closed now or by the last unref. Only Dispatch may call it, which
+// uses the device's file without a lock.
+func (l *Loop) detach(d *device, busy bool) {
+	l.mu.Lock()
+	d.mu.Lock()
+	refs := d.refs
+	detach := !d.detached && (busy || refs == 0)
+	if detach {
+		d.detached = true
+		l.devices = slices.DeleteFunc(slices.Clone(l.devices), func(x *device) bool { return x == d })
+	}
+	d.mu.Unlock()
+	l.mu.Unlock()
+	if !detach || refs > 0 {
+		return
+	}
+	if err := d.close(); err != nil {
+		l.mu.Lock()
+		l.closeErr = err
+		l.mu.Unlock()
+	}
+}
+
+// fail ends the sockets on a device whose file reports an error, which it does
+// from when the driver has let go of the device.
+func (l *Loop) fail(d *device) {
+	l.poller.remove(d.fd)
+	d.failed.Store(true)
+	l.detach(d, true)
+	l.mu.Lock()
+	sockets := slices.Collect(maps.Values(l.sockets))
+	l.mu.Unlock()
+	for _, s := range sockets {
+		s.mu.Lock()
+		if s.qp != nil && s.arena.dev == d { // else setup fails
+			s.fail(cm.ErrDeviceRemoved)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// close releases everything. Nothing else uses the device any more.
+func (d *device) close() error {
 	for _, s := range d.shards {
 		if err := s.cq.Close(); err != nil {
 			return err

@@ -47,16 +47,17 @@ type Loop struct {
 	opening sync.Mutex     // held while a device is opened
 	tasks   sync.WaitGroup // goroutines that end soon after life
 
-	mu        sync.Mutex
-	closing   bool
-	closed    bool // poller has gone
-	closeErr  error
-	stop      atomic.Bool // closing, for Dispatch to see
-	devices   []*device
-	events    []event
-	sockets   map[uint32]*Socket
-	lastID    uint32
-	listeners map[*Listener]struct{}
+	mu         sync.Mutex
+	closing    bool
+	closed     bool // poller has gone
+	closeErr   error
+	stop       atomic.Bool // closing, for Dispatch to see
+	devices    []*device   // replaced, not changed
+	events     []event
+	sockets    map[uint32]*Socket
+	lastID     uint32
+	lastDevice int32
+	listeners  map[*Listener]struct{}
 }
 
 // event is what goroutines tell whoever dispatches.
@@ -66,6 +67,7 @@ type event struct {
 	err     error // why the socket has gone
 	gone    bool
 	release bool // its QP has gone, too
+	idle    *device
 }
 
 // NewLoop makes a loop. It opens devices when it needs them.
@@ -193,19 +195,10 @@ func (l *Loop) finish() {
 		l.mu.Unlock()
 	}
 	l.resume() // what came in between
-	l.mu.Lock()
-	devices := l.devices
-	l.mu.Unlock()
 	l.finished = true
-	var err error
-	for _, d := range devices {
-		if derr := d.unref(); err == nil {
-			err = derr
-		}
+	for _, d := range l.current() {
+		l.detach(d, true)
 	}
-	l.mu.Lock()
-	l.closeErr = err
-	l.mu.Unlock()
 }
 
 // calls is called before each callback. It locks the goroutine to its thread
@@ -280,20 +273,25 @@ const busy = 4096
 func (l *Loop) dispatch() (n int) {
 	var room [8]unix.EpollEvent
 	ready := l.poller.poll(room[:])
-	l.mu.Lock()
-	devices := l.devices
-	l.mu.Unlock()
+	devices := l.current()
 	for _, e := range ready {
 		if e.Fd == tellIndex {
 			l.poller.take()
-		} else {
-			devices[e.Fd].drain()
+		}
+		for _, d := range devices {
+			if d.id != e.Fd {
+				continue
+			}
+			d.drain()
+			if e.Events&^unix.EPOLLIN != 0 {
+				l.fail(d)
+			}
 		}
 	}
 	n = l.resume()
 	for more := true; more; {
 		more = false
-		for _, d := range devices {
+		for _, d := range l.current() {
 			for _, s := range d.cqs() {
 				got := l.poll(s)
 				if got == 0 && !s.armed {
@@ -316,6 +314,13 @@ func (l *Loop) dispatch() (n int) {
 		}
 	}
 	return n
+}
+
+// current returns the devices there are now.
+func (l *Loop) current() []*device {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.devices
 }
 
 // poll handles one batch of completions.
@@ -352,6 +357,11 @@ func (l *Loop) handle() (n int) {
 		if e.request != nil {
 			l.pending = l.pending[1:]
 			e.request.dispatch()
+			continue
+		}
+		if e.idle != nil {
+			l.pending = l.pending[1:]
+			l.detach(e.idle, false)
 			continue
 		}
 		// All that its CQ has of the socket comes before what it holds now. What

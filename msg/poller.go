@@ -20,7 +20,7 @@ type poller struct {
 	ready func(fd uintptr) bool
 }
 
-// tellIndex is what epoll says of the eventfd; devices have theirs.
+// tellIndex is what epoll says of the eventfd; devices have theirs, from 1.
 const tellIndex = -1
 
 func newPoller() (*poller, error) {
@@ -48,10 +48,12 @@ func newPoller() (*poller, error) {
 	return p, nil
 }
 
-func (p *poller) add(fd, index int) error {
-	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(index)}
+func (p *poller) add(fd int, index int32) error {
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: index}
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, fd, &ev))
 }
+
+func (p *poller) remove(fd int) { unix.EpollCtl(p.fd, unix.EPOLL_CTL_DEL, fd, nil) }
 
 // tell makes the file readable.
 func (p *poller) tell() {

@@ -2,6 +2,7 @@ package msg
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -275,7 +276,8 @@ func (l *Loop) gone(s *Socket, why error) {
 	}
 	s.state = Disconnected
 	s.abandon()
-	s.trim(s.closed)
+	// The memory of messages that are not taken keeps the device open.
+	s.trim(s.closed || errors.Is(s.err, cm.ErrDeviceRemoved))
 	s.mu.Unlock()
 	l.mu.Lock()
 	delete(l.sockets, s.id)

@@ -1,0 +1,233 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/conn"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rsock"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// user has both ends of a connection open. It blocks until both have ended and
+// then has closed what its layer's documentation asks of the program, and no
+// more. It calls ready when the connection is up, and returns why it ended.
+type user func(ctx context.Context, addr string, busy bool, ready func()) [2]error
+
+// both runs both ends until they end.
+func both(ready func(), client, server func() error) (errs [2]error) {
+	var ends sync.WaitGroup
+	ends.Go(func() { errs[0] = client() })
+	ends.Go(func() { errs[1] = server() })
+	ready()
+	ends.Wait()
+	return errs
+}
+
+// users are the layers, by name. Their connections must be closed, except for
+// msg's: the loop does that, and goes on with other devices.
+var users = map[string]struct {
+	run  func(t *testing.T) user
+	want []error
+}{
+	"cm":    {useCM, []error{cm.ErrDeviceRemoved, cm.ErrDisconnected}},
+	"conn":  {useConn, []error{cm.ErrDeviceRemoved, cm.ErrDisconnected}},
+	"msg":   {useMsg, []error{cm.ErrDeviceRemoved, cm.ErrDisconnected, msg.ErrUnreadable}},
+	"rsock": {useRsock, []error{unix.ECONNRESET, io.EOF}},
+}
+
+func useCM(t *testing.T) user {
+	return func(ctx context.Context, addr string, busy bool, ready func()) [2]error {
+		l := labtest.Must(cm.Listen(ctx, addr))(t)
+		labtest.Close(t, l)
+		accepted := make(chan *cm.Endpoint, 1)
+		opt := cm.Options{Setup: func(e *cm.Endpoint) error {
+			mr, err := e.AllocMR(1<<16, uverbs.AccessLocalWrite)
+			for range 32 {
+				if err == nil {
+					_, err = e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mr.SGE(0, 1<<16)}}})
+				}
+			}
+			return err
+		}}
+		go func() {
+			r := labtest.Must(l.Accept(ctx))(t)
+			accepted <- labtest.Must(r.Accept(ctx, opt))(t)
+		}()
+		c := labtest.Must((&cm.Dialer{Options: opt}).Dial(ctx, l.Addr().String()))(t)
+		s := <-accepted
+		wait := func(e *cm.Endpoint) func() error {
+			return func() error {
+				if busy {
+					mr := labtest.Must(e.AllocMR(1<<16, uverbs.AccessLocalWrite))(t)
+					for range 16 {
+						e.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, SGL: []uverbs.SGE{mr.SGE(0, 1<<16)}}})
+					}
+				}
+				<-e.Done()
+				return errors.Join(e.Err(), e.Close())
+			}
+		}
+		return both(ready, wait(c), wait(s))
+	}
+}
+
+func useConn(t *testing.T) user {
+	return func(ctx context.Context, addr string, busy bool, ready func()) [2]error {
+		l := labtest.Must(conn.Listen(ctx, addr))(t)
+		labtest.Close(t, l)
+		accepted := make(chan *conn.Conn, 1)
+		var region *conn.LocalRegion
+		go func() {
+			r := labtest.Must(l.Accept(ctx))(t)
+			accepted <- labtest.Must(r.Accept(ctx, conn.Options{Setup: func(c *conn.Conn) (err error) {
+				if region, err = c.Alloc(1<<20, conn.ReadWrite); err == nil {
+					err = c.Announce(1, region.All())
+				}
+				return err
+			}}))(t)
+		}()
+		c := labtest.Must(conn.Dial(ctx, l.Addr().String(), conn.Options{}))(t)
+		s := <-accepted
+		wait := func(c *conn.Conn) error { return c.AwaitDisconnect(ctx) }
+		return both(ready, func() (err error) {
+			for busy && err == nil {
+				err = c.Put(ctx, c.Adverts()[0].At(0), make([]byte, 1<<20))
+			}
+			return errors.Join(err, wait(c), c.Err(), c.Close())
+		}, func() error { return errors.Join(wait(s), s.Err(), s.Close()) })
+	}
+}
+
+func useMsg(t *testing.T) user {
+	loop := func() *msg.Loop {
+		l := labtest.Must(msg.NewLoop(msg.Options{}))(t)
+		over := make(chan error)
+		go func() { over <- l.Run(context.Background()) }()
+		t.Cleanup(func() {
+			l.Close()
+			if err := <-over; !errors.Is(err, msg.ErrClosed) {
+				t.Error(err)
+			}
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return l
+	}
+	client, server := loop(), loop()
+	return func(ctx context.Context, addr string, busy bool, ready func()) [2]error {
+		l := labtest.Must(server.Listen(ctx, addr))(t)
+		labtest.Close(t, l)
+		c := labtest.Must(client.Connect(l.Addr().String(), nil))(t)
+		s := labtest.Must(l.Accept(ctx))(t)
+		for _, s := range []*msg.Socket{c, s} {
+			if err := s.Wait(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return both(ready, func() (err error) {
+			for i := 0; busy && err == nil; i++ {
+				err = c.Send(ctx, make([]byte, i*1000%100_000))
+			}
+			<-c.Done()
+			return c.Err()
+		}, func() error {
+			if busy { // and messages that come are not taken
+				time.Sleep(100 * time.Millisecond)
+			}
+			<-s.Done()
+			return s.Err()
+		})
+	}
+}
+
+func useRsock(t *testing.T) user {
+	return func(ctx context.Context, addr string, busy bool, ready func()) [2]error {
+		l := labtest.Must(rsock.Listen("rdma", addr))(t)
+		labtest.Close(t, l)
+		accepted := make(chan io.ReadWriteCloser, 1)
+		go func() { accepted <- labtest.Must(l.Accept())(t) }()
+		c := labtest.Must(rsock.Dial("rdma", l.Addr().String()))(t)
+		s := <-accepted
+		read := func(c io.ReadCloser) error {
+			b := make([]byte, 1<<16)
+			for {
+				if _, err := c.Read(b); err != nil {
+					return errors.Join(err, c.Close())
+				}
+			}
+		}
+		return both(ready, func() (err error) {
+			for busy && err == nil {
+				_, err = c.Write(make([]byte, 1<<16))
+			}
+			return errors.Join(err, read(c))
+		}, func() error { return read(s) })
+	}
+}
+
+// TestRemovalReleases deletes a device that a layer uses, idle and busy, and once
+// no more. The kernel waits for all to close it, which they have done soon after
+// the connections have ended.
+func TestRemovalReleases(t *testing.T) {
+	labtest.Require(t)
+	if os.Getenv("LAB") == "host" {
+		t.Skip("removes the machine's devices")
+	}
+	// The layers keep an idle device for 250 ms.
+	const soon = 5 * time.Second
+	for _, device := range []string{labtest.RXE, labtest.SIW} {
+		for name, u := range users {
+			for state, busy := range map[string]bool{"idle": false, "busy": true} {
+				t.Run(device+"/"+name+"/"+state, func(t *testing.T) {
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					defer cancel()
+					deleted := make(chan error, 1)
+					var start time.Time
+					errs := u.run(t)(ctx, labtest.AddrOf(device)+":0", busy, func() {
+						time.Sleep(50 * time.Millisecond)
+						start = time.Now()
+						go func() { deleted <- netlink.RdmaLinkDel(device) }()
+					})
+					told := time.Since(start)
+					for _, err := range errs {
+						if !isAny(err, u.want) {
+							t.Errorf("an end ended with %v", err)
+						}
+					}
+					select {
+					case err := <-deleted:
+						if err != nil {
+							t.Fatal(err)
+						}
+						t.Logf("the ends ended after %v, the device was deleted after %v", told, time.Since(start))
+						(&env{T: t, device: device}).add()
+					case <-time.After(soon):
+						t.Fatalf("the device is there %v after the ends have ended", soon)
+					}
+				})
+			}
+		}
+	}
+}
+
+func isAny(err error, targets []error) bool {
+	for _, target := range targets {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	return false
+}
