@@ -79,15 +79,17 @@ race: deps-test build ## run the lab's tests under the race detector
 # rest of the tests has nothing to do with that.
 UNSAFE_PKGS = $$($(GO) list ./... | grep -v -e /tests/ -e /gen$$)
 
-lint: ## gofmt, vet, staticcheck, uses of unsafe, builds for arm64 and riscv64, known vulnerabilities
+lint: ## gofmt, vet, staticcheck, uses of unsafe, other architectures, known vulnerabilities
 	@test -z "$$(gofmt -l .)" || { gofmt -l . ; echo "run gofmt -w on these"; exit 1; }
 	@mkdir -p build
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	$(GO) test -run Unsafe ./tests/docs
 	@echo "$(GO) test -d=checkptr"; $(GO) test -gcflags=github.com/goverbs/verbs/...=-d=checkptr -skip AgainstC $(UNSAFE_PKGS) >build/checkptr.txt 2>&1 || { cat build/checkptr.txt; exit 1; }
-	GOARCH=arm64 $(GO) build ./...
-	GOARCH=riscv64 $(GO) build ./...
+	@for arch in arm64 riscv64 s390x ppc64; do echo "GOARCH=$$arch $(GO) build ./..."; GOARCH=$$arch $(GO) build ./... || exit 1; done
+	GOARCH=386 $(GO) vet ./...
+	GOARCH=arm $(GO) vet ./...
+	@echo "GOARCH=386 $(GO) test"; GOARCH=386 $(GO) test -skip AgainstC $(UNSAFE_PKGS) >build/386.txt 2>&1 || { cat build/386.txt; exit 1; }
 	@if curl -sSfm 10 -o /dev/null https://vuln.go.dev/index/db.json; then \
 		$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...; s=$$?; test $$s -ne 3 || exit $$s; \
 	else echo "govulncheck skipped: its database cannot be reached"; fi

@@ -120,7 +120,7 @@ func (s Span) check(pd *uverbs.PD, need uverbs.Access) error {
 		return fmt.Errorf("a span of no region: %w", ErrRange)
 	case r.pd != pd:
 		return fmt.Errorf("%v: %w", r, ErrForeign)
-	case s.Off < 0 || s.Len < 0 || s.Off > r.Len()-s.Len || s.Len > math.MaxUint32:
+	case s.Off < 0 || s.Len < 0 || s.Off > r.Len()-s.Len || uint64(s.Len) > math.MaxUint32:
 		return fmt.Errorf("bytes %d to %d+%d of %v: %w", s.Off, s.Off, s.Len, r, ErrRange)
 	case r.access&need != need:
 		return fmt.Errorf("%v: %w", r, ErrAccess)

@@ -35,7 +35,7 @@ type Target struct {
 // check says whether n bytes are there, and may be accessed.
 func (t Target) check(n int, need uverbs.Access) error {
 	switch {
-	case t.Off < 0 || n > math.MaxUint32 || t.Off > t.Region.Len-n:
+	case t.Off < 0 || uint64(n) > math.MaxUint32 || t.Off > t.Region.Len-n:
 		return fmt.Errorf("bytes %d to %d+%d of %v: %w", t.Off, t.Off, n, t.Region, ErrRange)
 	case n > 0 && t.Region.Access&need != need:
 		return fmt.Errorf("%v: %w", t.Region, ErrAccess)

@@ -138,7 +138,7 @@ func TestStrings(t *testing.T) {
 	if msg.Status(77).String() != "unknown" || msg.State(-1).String() != "unknown" {
 		t.Error("what does not exist has a name")
 	}
-	for _, bad := range []msg.Options{{Credits: -1}, {Credits: 1 << 20}, {Eager: 1}, {MaxMessage: 1 << 40}, {SendQueue: -2}, {Linger: -1}} {
+	for _, bad := range []msg.Options{{Credits: -1}, {Credits: 1 << 20}, {Eager: 1}, {MaxMessage: 1<<30 + 1}, {SendQueue: -2}, {Linger: -1}} {
 		if l, err := msg.NewLoop(bad); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%+v: %v", bad, err)
 			l.Close()

@@ -3,6 +3,7 @@ package msg
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -110,17 +111,17 @@ func (o *Options) check() error {
 	o.Linger = cmp.Or(o.Linger, 10*time.Second)
 	for _, c := range []struct {
 		name             string
-		value, low, high int
+		value, low, high int64
 	}{
-		{"Credits", o.Credits, 1, maxCount},
-		{"Eager", o.Eager, minEager, maxEager},
-		{"MaxMessage", o.MaxMessage, 0, maxSize},
-		{"Window", o.Window, 0, 1 << 40},
-		{"SendQueue", o.SendQueue, 1, maxCount},
-		{"Backlog", o.Backlog, 1, 1 << 20},
-		{"AnswerTimeout", int(o.AnswerTimeout), 0, 1<<63 - 1},
-		{"ConnectTimeout", int(o.ConnectTimeout), 0, 1<<63 - 1},
-		{"Linger", int(o.Linger), 0, 1<<63 - 1},
+		{"Credits", int64(o.Credits), 1, maxCount},
+		{"Eager", int64(o.Eager), minEager, maxEager},
+		{"MaxMessage", int64(o.MaxMessage), 0, maxSize},
+		{"Window", int64(o.Window), 0, 1 << 40},
+		{"SendQueue", int64(o.SendQueue), 1, maxCount},
+		{"Backlog", int64(o.Backlog), 1, 1 << 20},
+		{"AnswerTimeout", int64(o.AnswerTimeout), 0, math.MaxInt64},
+		{"ConnectTimeout", int64(o.ConnectTimeout), 0, math.MaxInt64},
+		{"Linger", int64(o.Linger), 0, math.MaxInt64},
 	} {
 		if c.value < c.low || c.value > c.high {
 			return fmt.Errorf("%s of %d is not in %d to %d: %w", c.name, c.value, c.low, c.high, unix.EINVAL)

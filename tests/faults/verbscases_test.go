@@ -2,6 +2,7 @@ package faults
 
 import (
 	"errors"
+	"math"
 	"net/netip"
 	"os"
 
@@ -29,7 +30,7 @@ var verbsCases = []verbsCase{
 
 	{"MR of no bytes", func(s *scene) error { return second(s.pd.AllocMR(0, 0, uverbs.MROptions{})) }, unix.EINVAL},
 	{"MR of negative size", func(s *scene) error { return second(s.pd.AllocMR(-1, 0, uverbs.MROptions{})) }, unix.EINVAL},
-	{"MR of absurd size", func(s *scene) error { return second(s.pd.AllocMR(1<<46, 0, uverbs.MROptions{})) }, unix.ENOMEM},
+	{"MR of absurd size", func(s *scene) error { return second(s.pd.AllocMR(math.MaxInt&^4095, 0, uverbs.MROptions{})) }, unix.ENOMEM},
 	{"MR of huge pages there are none of", func(s *scene) error {
 		return second(s.pd.AllocMR(1<<30, 0, uverbs.MROptions{HugePages: true}))
 	}, unix.ENOMEM},

@@ -3,6 +3,7 @@ package hosts
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -83,7 +84,7 @@ func poke(all []*ongoing) (stop func()) {
 	return func() { close(quit); <-done }
 }
 
-const forever = 1 << 40
+const forever = math.MaxInt
 
 // underWay waits until all are at work.
 func underWay(t *testing.T, all []*ongoing) {

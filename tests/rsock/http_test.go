@@ -144,7 +144,7 @@ func TestHTTP(t *testing.T) {
 					wg.Wait()
 				})
 				t.Run("reset", func(t *testing.T) { // by a client that wants no more
-					resp, err := client.Get(fmt.Sprintf("%s/1/%d", url, 1<<40))
+					resp, err := client.Get(fmt.Sprintf("%s/1/%d", url, int64(1<<40)))
 					if err != nil {
 						t.Fatal(err)
 					}

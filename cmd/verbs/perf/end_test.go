@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -136,7 +137,7 @@ func TestBadClient(t *testing.T) {
 		strings.Repeat("x", 2*longestLine):                 "too long",
 		with(func(w *work) { w.Version = 2 }):              "version 2",
 		with(func(w *work) { w.Op = "teleport" }):          "no such test",
-		with(func(w *work) { w.Size = 1 << 40 }):           "size (-s)",
+		with(func(w *work) { w.Size = math.MaxInt }):       "size (-s)",
 		with(func(w *work) { w.Size = -1 }):                "size (-s)",
 		with(func(w *work) { w.QPs = 1 << 20 }):            "QPs (-q)",
 		with(func(w *work) { w.Op, w.Inline = "ud", 6e4 }): "create QP",

@@ -118,7 +118,7 @@ func (w *work) validate() error {
 		check(w.Events && w.Op == "write" && w.Mode == modeLat,
 			"events (-e): whom an RDMA WRITE reaches gets no event to sleep for; see write-imm"),
 		check(w.Timeout <= 0 || w.Timeout > maxTimeout, "timeout: %v is not in 1ns..%v", w.Timeout, maxTimeout),
-		check(w.layout().total > maxMemory, "%d QPs of %d bytes need more than %d bytes of memory", w.QPs, w.Size, maxMemory),
+		check(uint(w.layout().total) > maxMemory, "%d QPs of %d bytes need more than %d bytes of memory", w.QPs, w.Size, maxMemory),
 	)
 }
 
