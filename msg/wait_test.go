@@ -71,7 +71,7 @@ func TestWaitInCallback(t *testing.T) {
 // TestWaitBesideCallbacks calls methods that wait from many goroutines, on all
 // threads, while callbacks run.
 func TestWaitBesideCallbacks(t *testing.T) {
-	const rounds = 300
+	const rounds = 100
 	over := make(chan struct{}, rounds)
 	l := run(t, msg.Options{Callbacks: msg.Callbacks{Disconnected: func(*msg.Socket, error) { over <- struct{}{} }}})
 	s := labtest.Must(l.Connect(nowhere, nil))(t)
