@@ -86,8 +86,9 @@ func TestDialNames(t *testing.T) {
 	labtest.Require(t)
 	hosts := labtest.Must(os.ReadFile("/etc/hosts"))(t)
 	defer os.WriteFile("/etc/hosts", hosts, 0o644)
-	for _, device := range []string{labtest.RXE, labtest.SIW} {
-		hosts := fmt.Sprintf("\n192.0.2.1 %s.example\n%s %s.example\n", device, labtest.AddrOf(device), device)
+	// The resolver would move an address without a route to the end.
+	for device, first := range map[string]string{labtest.RXE: labtest.SIWAddr, labtest.SIW: labtest.Addr} {
+		hosts := fmt.Sprintf("\n%s %s.example\n%s %s.example\n", first, device, labtest.AddrOf(device), device)
 		f := labtest.Must(os.OpenFile("/etc/hosts", os.O_APPEND|os.O_WRONLY, 0))(t)
 		_, err := f.WriteString(hosts)
 		if err := errors.Join(err, f.Close()); err != nil {
@@ -116,9 +117,6 @@ func TestDialNames(t *testing.T) {
 		}
 		if err := e.Close(); err != nil {
 			t.Error(err)
-		}
-		if p, err := cm.Lookup(ctx, name); err != nil || p.Device.Name != device {
-			t.Errorf("lookup: %+v, %v", p, err)
 		}
 	})
 }
