@@ -1,9 +1,12 @@
 package cm
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,6 +23,8 @@ type Channel struct {
 	done chan struct{} // closed when the dispatcher has ended
 	num  uint64
 
+	thread thread
+
 	// turn is held from taking an event until it is delivered: whoever has it
 	// knows that none is under way.
 	turn   sync.Mutex
@@ -27,7 +32,8 @@ type Channel struct {
 	taker  func(fd int) error // take
 
 	mu  sync.Mutex
-	ids map[uint64]*ID // by the number the kernel knows them, or their groups, by
+	ids map[uint64]*ID // by the number the kernel knows them, or their groups, by; nil if ended
+	why error          // why it has ended
 
 	leader leader
 }
@@ -71,6 +77,7 @@ func openChannel() (*Channel, error) {
 		return nil, fail("open", node, err)
 	}
 	c := &Channel{file: file, done: make(chan struct{}), num: lastNumber.Add(1), getter: g, ids: map[uint64]*ID{}}
+	c.thread.init()
 	c.taker = c.take
 	l := &c.leader
 	l.ended = func() bool { return l.id.hasEvents() || l.ctx.Err() != nil }
@@ -82,8 +89,9 @@ func openChannel() (*Channel, error) {
 // kernel, and whoever waits for one gets [ErrClosed].
 func (c *Channel) Close() error {
 	c.file.Close()
+	c.thread.end()
 	if c.loop != nil {
-		c.end()
+		c.end(ErrClosed)
 	} else {
 		<-c.done
 	}
@@ -94,13 +102,29 @@ func (c *Channel) Close() error {
 // for an event does that too for a moment, see [ID.Next].
 func (c *Channel) dispatch() {
 	defer close(c.done)
-	for c.file.Do(context.Background(), c.taker) == nil {
+	for {
+		err := c.file.Do(context.Background(), c.taker)
+		if errors.Is(err, errCredentials) {
+			select {
+			case <-time.After(retryRenewal):
+				err = nil
+			case <-c.thread.over:
+				err = ErrClosed
+			}
+		}
+		if err != nil {
+			c.end(err)
+			return
+		}
 	}
-	c.end()
 }
 
-// end ends the IDs of a channel that is closed. It may be called again.
-func (c *Channel) end() {
+// retryRenewal is the delay before the dispatcher tries again to renew a channel.
+const retryRenewal = time.Second
+
+// end ends the IDs of a channel that is closed or that the kernel returns no events
+// for. It may be called again.
+func (c *Channel) end(why error) {
 	c.turn.Lock()
 	if c.getter != nil {
 		c.getter.msg.free()
@@ -110,10 +134,18 @@ func (c *Channel) end() {
 	c.mu.Lock()
 	ids := c.ids
 	c.ids = nil
+	c.why = cmp.Or(c.why, why)
 	c.mu.Unlock()
 	for _, id := range ids {
-		id.end()
+		id.end(why)
 	}
+}
+
+// hasEnded reports whether the channel delivers no events any more.
+func (c *Channel) hasEnded() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ids == nil
 }
 
 // take takes an event and delivers it, or returns EAGAIN.
@@ -127,9 +159,14 @@ func (c *Channel) takeInTurn(fd int) error {
 	if c.getter == nil {
 		return ErrClosed
 	}
-	err := c.getter.get(fd)
-	if err == nil {
+	err := c.run(c.getter.msg, mmap.Bytes(&c.getter.resp))
+	switch err {
+	case nil:
 		c.deliver(&c.getter.resp)
+	case unix.EAGAIN:
+		if c.hasOld() { // their last event has been delivered
+			c.onThread(func(int) error { c.thread.closeOld(); return nil })
+		}
 	}
 	return err
 }
@@ -174,16 +211,9 @@ func newGetter() (*getter, error) {
 	return g, err
 }
 
-// get takes one, or returns EAGAIN.
-func (g *getter) get(fd int) error {
-	err := sys.WriteCommand(fd, g.msg.bytes())
-	if err == nil {
-		g.msg.read(mmap.Bytes(&g.resp))
-	}
-	return err
-}
-
 func (c *Channel) deliver(r *abi.RdmaUcmEventResp) {
+	c.thread.gate.RLock()
+	old := len(c.thread.old) > 0
 	c.mu.Lock()
 	id := c.ids[r.Uid]
 	e := eventOf(r, id != nil && id.space.datagram())
@@ -196,6 +226,10 @@ func (c *Channel) deliver(r *abi.RdmaUcmEventResp) {
 		e.NewID = c.add(r.Id, space)
 	}
 	c.mu.Unlock()
+	c.thread.gate.RUnlock()
+	if old && e.NewID != nil {
+		c.adopt(r.Id)
+	}
 	if id != nil && id.uid != r.Uid {
 		id.pushGroup(r.Uid, e)
 		return
@@ -234,7 +268,7 @@ func (c *Channel) add(handle uint32, space PortSpace) *ID {
 	id := &ID{uid: lastNumber.Add(1), handle: handle, space: space}
 	id.on.Store(c)
 	if c.ids == nil {
-		id.end()
+		id.end(c.why)
 	} else {
 		c.ids[id.uid] = id
 	}
@@ -252,7 +286,7 @@ var shared struct {
 func acquireShared() (*Channel, error) {
 	shared.Lock()
 	defer shared.Unlock()
-	if shared.ch == nil {
+	if shared.ch == nil || shared.ch.hasEnded() {
 		ch, err := NewChannel()
 		if err != nil {
 			return nil, err

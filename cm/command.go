@@ -62,7 +62,7 @@ func command[Req any](c *Channel, cmd uint32, req *Req) error {
 		return err
 	}
 	defer m.free()
-	return public(c.file.Write(m.bytes()))
+	return public(c.run(m, nil))
 }
 
 // query runs a command that is answered in *resp; response is the field of req
@@ -73,7 +73,5 @@ func query[Resp, Req any](c *Channel, cmd uint32, req *Req, response *uint64, re
 		return err
 	}
 	defer m.free()
-	err = public(c.file.Write(m.bytes()))
-	m.read(mmap.Bytes(resp))
-	return err
+	return public(c.run(m, mmap.Bytes(resp)))
 }

@@ -204,7 +204,7 @@ func (e *Endpoint) connect(p ConnParam) error {
 	if e.iwarp {
 		return e.id.Connect(p)
 	}
-	return e.id.connect(p)
+	return e.id.connect(p, false)
 }
 
 // accept answers the peer that asks for the connection.

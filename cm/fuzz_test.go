@@ -77,7 +77,7 @@ func FuzzDeliver(f *testing.F) {
 		id.uid = 1
 		c.ids = map[uint64]*ID{1: id}
 		if !open {
-			id.end()
+			id.end(ErrClosed)
 		}
 		var r abi.RdmaUcmEventResp
 		copy(mmap.Bytes(&r), b)

@@ -28,6 +28,7 @@ type ID struct {
 	uid    uint64
 	handle uint32
 	space  PortSpace
+	aside  bool // see Channel.detach; guarded by the gate of the channel's thread
 
 	// live is held by commands under way, and by Close for them to end: the
 	// kernel gives the handle of an ID that it has destroyed to the next.
@@ -45,6 +46,7 @@ type ID struct {
 	groups   map[uint64]*Group
 	backlog  int // of a listener: events that may wait
 	ended    bool
+	why      error         // why it has ended
 	room     [1]Event      // for events: there is seldom more than one
 	ready    chan struct{} // has a token while there may be events, closed with the ID; nil if nobody has waited yet
 }
@@ -89,12 +91,11 @@ func (c *Channel) NewIDIn(space PortSpace) (*ID, error) {
 		typ = uverbs.UD
 	}
 	req := abi.RdmaUcmCreateId{Uid: id.uid, Ps: uint16(space), QpType: uint8(typ)}
-	var resp abi.RdmaUcmCreateIdResp
-	if err := query(c, abi.RDMA_USER_CM_CMD_CREATE_ID, &req, &req.Response, &resp); err != nil {
+	// The answer is the handle, which a renewal of the channel must know at once.
+	if err := query(c, abi.RDMA_USER_CM_CMD_CREATE_ID, &req, &req.Response, &id.handle); err != nil {
 		id.forget()
 		return nil, fail("create ID", "", err)
 	}
-	id.handle = resp.Id
 	return id, nil
 }
 
@@ -152,7 +153,7 @@ func (id *ID) Next(ctx context.Context) (Event, error) {
 		}
 		if id.ended {
 			id.mu.Unlock()
-			return Event{}, ErrClosed
+			return Event{}, id.why
 		}
 		if !led {
 			id.mu.Unlock()
@@ -162,6 +163,12 @@ func (id *ID) Next(ctx context.Context) (Event, error) {
 		}
 		ready := id.waiting()
 		id.mu.Unlock()
+		if err := id.ch().failure(); err != nil {
+			id.mu.Lock()
+			id.rouse() // others who wait
+			id.mu.Unlock()
+			return Event{}, err
+		}
 		id.ch().file.Resume()
 		select {
 		case <-ready:
@@ -178,7 +185,7 @@ func (id *ID) follow(f func(Event, error)) {
 		id.mu.Lock()
 		if id.ended {
 			id.mu.Unlock()
-			f(Event{}, ErrClosed)
+			f(Event{}, id.why)
 			return
 		}
 		events := id.events
@@ -226,13 +233,13 @@ func (id *ID) isEnded() bool {
 }
 
 // end marks the ID as gone and disposes of connections nobody took.
-func (id *ID) end() {
+func (id *ID) end(why error) {
 	id.mu.Lock()
 	if id.ended {
 		id.mu.Unlock()
 		return
 	}
-	id.ended = true
+	id.ended, id.why = true, why
 	events := id.events
 	id.events = nil
 	follower := id.follower
@@ -243,7 +250,7 @@ func (id *ID) end() {
 	}
 	id.mu.Unlock()
 	if follower != nil {
-		follower(Event{}, ErrClosed)
+		follower(Event{}, why)
 	}
 	for _, g := range groups {
 		close(g.gone)
@@ -259,14 +266,8 @@ func (id *ID) end() {
 }
 
 func (id *ID) forget() {
-	numbers := id.numbers()
-	c := id.ch()
-	c.mu.Lock()
-	for _, n := range numbers {
-		delete(c.ids, n)
-	}
-	c.mu.Unlock()
-	id.end()
+	id.ch().delist(id.numbers())
+	id.end(ErrClosed)
 }
 
 // numbers are what the kernel knows the ID and its groups by.
@@ -305,6 +306,20 @@ func do[Req any](id *ID, cmd uint32, req *Req) error {
 	}
 	defer id.leave()
 	return command(id.ch(), cmd, req)
+}
+
+// doAside is do for a command that may block, see [Channel.runAside].
+func doAside[Req any](id *ID, cmd uint32, req *Req) error {
+	if err := id.enter(); err != nil {
+		return err
+	}
+	defer id.leave()
+	m, err := encode(cmd, mmap.Bytes(req), nil, 0)
+	if err != nil {
+		return err
+	}
+	defer m.free()
+	return public(id.ch().runAside(id, m))
 }
 
 // ask runs a command about an ID that is answered in *resp, see query.
@@ -429,16 +444,21 @@ func (p *ConnParam) put(a *abi.RdmaUcmConnParam) error {
 func (id *ID) Connect(p ConnParam) error {
 	// siw waits for TCP's handshake here. A signal would end that, and the kernel
 	// begin anew; the listener's siw would take the end of the first for its own.
-	return sys.Uninterrupted(func() error { return id.connect(p) })
+	return sys.Uninterrupted(func() error { return id.connect(p, true) })
 }
 
-// connect is Connect that signals may interrupt, which on RoCE does no harm.
-func (id *ID) connect(p ConnParam) error {
+// connect is Connect that signals may interrupt, which on RoCE does no harm. aside
+// says that it may block, as it does on iWARP.
+func (id *ID) connect(p ConnParam, aside bool) error {
 	req := abi.RdmaUcmConnect{Id: id.handle, Ece: p.ECE.abi()}
 	if err := p.put(&req.ConnParam); err != nil {
 		return err
 	}
-	err := do(id, abi.RDMA_USER_CM_CMD_CONNECT, &req)
+	run := do[abi.RdmaUcmConnect]
+	if aside {
+		run = doAside
+	}
+	err := run(id, abi.RDMA_USER_CM_CMD_CONNECT, &req)
 	most := roceRequest
 	if id.space.datagram() {
 		most = roceDatagramRequest

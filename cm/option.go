@@ -112,34 +112,47 @@ func (id *ID) Migrate(to *Channel) error {
 	defer first.turn.Unlock()
 	second.turn.Lock()
 	defer second.turn.Unlock()
+	// Both channels have the ID during the move, so that it is not left behind if the
+	// file of one is renewed.
+	numbers := id.numbers()
+	if !to.enlist(id, numbers) {
+		return fail("migrate ID", "", ErrClosed)
+	}
+	from.thread.gate.RLock()
 	err := from.file.Control(func(fd int) error {
 		req := abi.RdmaUcmMigrateId{Id: id.handle, Fd: uint32(fd)}
 		return query(to, abi.RDMA_USER_CM_CMD_MIGRATE_ID, &req, &req.Response, new(abi.RdmaUcmMigrateResp))
 	})
+	from.thread.gate.RUnlock()
 	if err != nil {
+		to.delist(numbers)
 		return fail("migrate ID", "", err)
 	}
-	numbers := id.numbers()
-	from.mu.Lock()
-	for _, n := range numbers {
-		delete(from.ids, n)
-	}
-	from.mu.Unlock()
-	to.mu.Lock()
+	from.delist(numbers)
 	id.on.Store(to)
-	closed := to.ids == nil
-	if !closed {
-		for _, n := range numbers {
-			to.ids[n] = id
-		}
-	}
-	to.mu.Unlock()
-	if closed {
-		id.end()
-		return ErrClosed
-	}
 	id.handOver(from, to)
 	return to.drain() // the kernel moves events but wakes nobody
+}
+
+// enlist adds an ID by its numbers. It returns false if the channel has ended.
+func (c *Channel) enlist(id *ID, numbers []uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range numbers {
+		if c.ids != nil {
+			c.ids[n] = id
+		}
+	}
+	return c.ids != nil
+}
+
+// delist removes what enlist has added.
+func (c *Channel) delist(numbers []uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range numbers {
+		delete(c.ids, n)
+	}
 }
 
 // handOver moves the events that have come and that nobody has taken.

@@ -14,7 +14,6 @@ type UHW struct{ In, Out []byte }
 // Device is an open device as far as a driver needs it.
 type Device struct {
 	FD         int    // of /dev/infiniband/uverbsN, for mmap and doorbells; uverbs closes it
-	Imported   bool   // FD was opened by another process
 	Driver     uint32 // enum rdma_driver_id
 	MaxMessage uint32 // bytes, of its ports
 	MTU        uint32 // bytes, of its ports: the longest datagram

@@ -24,16 +24,15 @@ type Context struct {
 
 // contextCore is what a context's children need of it.
 type contextCore struct {
-	device   Device
-	file     sys.File
-	driver   provider.Driver
-	async    *sys.EventFile
-	vectors  uint32
-	imported bool   // the file is another process's, too
-	maxMsg   uint32 // bytes, of port 1: ports of a device do not differ
-	mtu      uint32 // bytes
-	caps     uint64 // enum ib_uverbs_device_cap_flags
-	odp      uint64 // general on-demand paging capabilities
+	device  Device
+	file    sys.File
+	driver  provider.Driver
+	async   *sys.EventFile
+	vectors uint32
+	maxMsg  uint32 // bytes, of port 1: ports of a device do not differ
+	mtu     uint32 // bytes
+	caps    uint64 // enum ib_uverbs_device_cap_flags
+	odp     uint64 // general on-demand paging capabilities
 
 	asyncTurn chan struct{} // held by whoever reads async
 
@@ -145,7 +144,7 @@ func (c *Context) CompVectors() int { return int(c.vectors) }
 func (c *Context) Close() error { return c.obj.close() }
 
 func (c *contextCore) provider() provider.Device {
-	return provider.Device{FD: c.file.FD, Imported: c.imported, Driver: c.driver.ID(), MaxMessage: c.maxMsg, MTU: c.mtu, Caps: c.caps}
+	return provider.Device{FD: c.file.FD, Driver: c.driver.ID(), MaxMessage: c.maxMsg, MTU: c.mtu, Caps: c.caps}
 }
 
 // destroy runs a method that destroys an object and reports how many events

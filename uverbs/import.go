@@ -45,11 +45,7 @@ func ImportContext(fd int) (*Context, error) {
 			sys.Const(abi.UVERBS_ATTR_QUERY_PORT_PORT_NUM, 1), sys.Out(abi.UVERBS_ATTR_QUERY_PORT_RESP, &port),
 		}})
 		if err == nil {
-			c, err := devs[i].open(f, d, 1) // how many vectors there are, only its maker was told
-			if err == nil {
-				c.imported = true
-			}
-			return c, err
+			return devs[i].open(f, d, 1) // how many vectors there are, only its maker was told
 		}
 	}
 	unix.Close(own)

@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"cmp"
 	"os"
 	"sync"
 	"syscall"
@@ -52,6 +53,10 @@ func newWatch(fd int) (*watch, error) {
 func (w *watch) turn(on bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return w.turnLocked(on)
+}
+
+func (w *watch) turnLocked(on bool) error {
 	if w.on == on {
 		return nil
 	}
@@ -66,4 +71,17 @@ func (w *watch) turn(on bool) error {
 		w.on = on
 	}
 	return w.err
+}
+
+// replace calls f, which makes the descriptor refer to another file (dup3(2)), and
+// registers that file with the netpoller if the former one was.
+func (w *watch) replace(f func() error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	on := w.on
+	if err := w.turnLocked(false); err != nil {
+		return err
+	}
+	err := f()
+	return cmp.Or(err, w.turnLocked(on))
 }

@@ -1,0 +1,84 @@
+package cm_test
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestBrokenChannel replaces the file of the channel that Dial and Listen share by one
+// without events: a call that waits returns the reason, and the next dial opens another
+// channel.
+func TestBrokenChannel(t *testing.T) {
+	labtest.Require(t)
+	ctx := within(t, time.Minute)
+	l := labtest.Must(cm.Listen(ctx, labtest.Addr+":0"))(t)
+	fd := sharedFile(t)
+	kept := labtest.Must(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0))(t)
+	defer unix.Close(kept)
+	null := labtest.Must(os.Open(os.DevNull))(t)
+	defer null.Close()
+	if err := unix.Dup3(int(null.Fd()), fd, unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	connect(t, netip.MustParseAddrPort(l.Addr().String()))
+	if _, err := l.Accept(ctx); !errors.Is(err, unix.EBADF) {
+		t.Errorf("accept on a broken channel: %v", err)
+	}
+	client, server := labtest.Couple(ctx, t, labtest.Addr+":0", cm.Options{}, cm.Options{})
+	if err := errors.Join(client.Close(), server.Close()); err != nil {
+		t.Error(err)
+	}
+	if err := unix.Dup3(kept, fd, unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// sharedFile returns the only descriptor of rdma_cm that is open.
+func sharedFile(t *testing.T) int {
+	t.Helper()
+	links := labtest.Must(filepath.Glob("/proc/self/fd/*"))(t)
+	var found []int
+	for _, link := range links {
+		if to, err := os.Readlink(link); err == nil && to == "/dev/infiniband/rdma_cm" {
+			found = append(found, labtest.Must(strconv.Atoi(filepath.Base(link)))(t))
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("descriptors %v are of rdma_cm, not one", found)
+	}
+	return found[0]
+}
+
+// connect asks for a connection by a channel of its own.
+func connect(t *testing.T, to netip.AddrPort) {
+	t.Helper()
+	ch := labtest.Must(cm.NewChannel())(t)
+	labtest.Close(t, ch)
+	id := labtest.Must(ch.NewID())(t)
+	labtest.Close(t, id)
+	ctx := within(t, time.Minute)
+	if err := id.ResolveAddr(netip.AddrPort{}, to, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	labtest.Must(id.Next(ctx))(t)
+	if err := id.ResolveRoute(time.Second); err != nil {
+		t.Fatal(err)
+	}
+	labtest.Must(id.Next(ctx))(t)
+	if err := id.Connect(cm.ConnParam{QPNum: 1}); err != nil {
+		t.Fatal(err)
+	}
+}

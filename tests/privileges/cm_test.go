@@ -1,0 +1,161 @@
+package privileges
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestLoop changes credentials while the kernel has events for a loop: resolved
+// addresses, and requests for connections.
+func TestLoop(t *testing.T) {
+	inChild(t, func(t *testing.T, device string) {
+		ctx := within(t)
+		loop := labtest.Must(cm.NewLoop())(t)
+		labtest.Close(t, loop)
+		l := labtest.Must(loop.NewID())(t)
+		labtest.Close(t, l)
+		if err := errors.Join(l.Bind(netip.MustParseAddrPort(labtest.AddrOf(device)+":0")), l.Listen(0)); err != nil {
+			t.Fatal(err)
+		}
+		addr := labtest.Must(l.Route())(t).Local
+		for i := range 4 {
+			dialed := make(chan error, 1)
+			go func() {
+				e, err := (&cm.Dialer{}).Dial(ctx, addr.String())
+				if err == nil {
+					err = e.Close()
+				}
+				dialed <- err
+			}()
+			const ids = 5
+			for range ids {
+				id := labtest.Must(loop.NewID())(t)
+				if err := id.ResolveAddr(netip.AddrPort{}, addr, time.Second); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(100 * time.Millisecond) // for events to come, or some of them
+			switch i {
+			case 1:
+				drop(t)
+			case 2, 3:
+				change(t)
+			}
+			connectAll(ctx, t, loop, 2*ids+1)
+			if err := <-dialed; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// connectAll connects and accepts until so many endpoints have been closed.
+func connectAll(ctx context.Context, t *testing.T, loop *cm.Loop, ends int) {
+	t.Helper()
+	for gone := 0; gone < ends; {
+		ev, err := loop.Next(ctx)
+		if err != nil {
+			t.Fatalf("%d of %d have gone: %v", gone, ends, err)
+		}
+		switch ev.Type {
+		case cm.AddrResolved:
+			ev.ID.Tag = "dialed"
+			err = ev.ID.ResolveRoute(time.Second)
+		case cm.RouteResolved:
+			_, err = ev.Connect(cm.Options{})
+		case cm.ConnectRequest:
+			_, err = ev.Accept(cm.Options{})
+		case cm.Established:
+			if ev.ID.Tag != nil {
+				gone++
+				err = ev.Endpoint.Close()
+			}
+		case cm.Disconnected:
+			gone++
+			err = ev.Endpoint.Close()
+		default:
+			err = ev.Err()
+		}
+		if err != nil {
+			t.Fatalf("%v: %v", ev.Type, err)
+		}
+	}
+}
+
+// TestChannel changes credentials beside IDs of a channel in all states.
+func TestChannel(t *testing.T) {
+	inChild(t, func(t *testing.T, device string) {
+		ctx := within(t)
+		ch, other := labtest.Must(cm.NewChannel())(t), labtest.Must(cm.NewChannel())(t)
+		labtest.Close(t, ch)
+		labtest.Close(t, other)
+		addr := netip.MustParseAddrPort(labtest.AddrOf(device) + ":9")
+		resolve := func(id *cm.ID) {
+			t.Helper()
+			if err := id.ResolveAddr(netip.AddrPort{}, addr, time.Second); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expect := func(id *cm.ID, want ...cm.EventType) {
+			t.Helper()
+			if e, err := id.Next(ctx); err != nil || !slices.Contains(want, e.Type) {
+				t.Fatal(e.Type, err)
+			}
+		}
+		group := netip.MustParseAddr("239.1.2.3")
+		var member *cm.ID
+		var joined *cm.Group
+		if device == labtest.RXE {
+			member = labtest.Must(ch.NewIDIn(cm.PortSpaceUDP))(t)
+			resolve(member)
+			expect(member, cm.AddrResolved)
+			joined = labtest.Must(member.Join(ctx, group, false))(t)
+		}
+		fresh := labtest.Must(ch.NewID())(t)
+		resolving := labtest.Must(ch.NewID())(t)
+		resolve(resolving)
+		resolved := labtest.Must(ch.NewID())(t)
+		resolve(resolved)
+		expect(resolved, cm.AddrResolved)
+		drop(t)
+		for i := range 3 {
+			resolve(fresh)
+			if i == 0 {
+				expect(resolving, cm.AddrResolved)
+			}
+			expect(fresh, cm.AddrResolved)
+			if err := fresh.Migrate(other); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(fresh.ResolveRoute(time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			change(t)
+			expect(fresh, cm.RouteResolved)
+			if err := fresh.Close(); err != nil {
+				t.Error(err)
+			}
+			fresh = labtest.Must(ch.NewID())(t)
+			if joined != nil {
+				if err := joined.Leave(); err != nil {
+					t.Error(err)
+				}
+				joined = labtest.Must(member.Join(ctx, group, false))(t)
+			}
+		}
+		for _, id := range []*cm.ID{fresh, resolving, resolved, member} {
+			if id != nil {
+				if err := id.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+}

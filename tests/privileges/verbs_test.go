@@ -1,0 +1,56 @@
+package privileges
+
+import (
+	"context"
+	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestVerbs uses objects from before a change of credentials, with events, and makes
+// and destroys others afterwards.
+func TestVerbs(t *testing.T) {
+	inChild(t, func(t *testing.T, device string) {
+		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
+		exchange(t, a, b)
+		drop(t)
+		for range 3 {
+			for range 20 {
+				exchange(t, a, b)
+			}
+			t.Run("more", func(t *testing.T) {
+				c, d := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true, SRQ: true})
+				exchange(t, c, d)
+			})
+			change(t)
+		}
+	})
+}
+
+// exchange sends a message and waits for both completions to be notified of.
+func exchange(t *testing.T, a, b *labtest.Side) {
+	t.Helper()
+	for _, cq := range []*uverbs.CQ{a.SendCQ, b.RecvCQ} {
+		if err := cq.Arm(false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	labtest.Must(b.PostRecv(uverbs.RecvWR{SGL: []uverbs.SGE{b.MR.SGE(0, 16)}}))(t)
+	labtest.Must(a.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.MR.SGE(0, 16)}}}))(t)
+	for _, cq := range []*uverbs.CQ{a.SendCQ, b.RecvCQ} {
+		next(t, within(t), cq)
+	}
+}
+
+// next waits for a completion of an armed CQ.
+func next(t *testing.T, ctx context.Context, cq *uverbs.CQ) {
+	t.Helper()
+	if err := cq.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var wc [1]uverbs.WC
+	if n := cq.Poll(wc[:]); n != 1 || wc[0].Err() != nil {
+		t.Fatal(n, wc[0].Err())
+	}
+}
