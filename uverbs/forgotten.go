@@ -35,7 +35,7 @@ func (t *tree) forget(objects ...*object) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, o := range objects {
-		if !o.forgotten {
+		if !o.forgotten && !o.left {
 			o.forgotten = true
 			t.close(o.due())
 		}

@@ -34,6 +34,7 @@ type object struct {
 	parents   []*object
 	children  children
 	forgotten bool // by the program: to be closed when it is due
+	left      bool // its parents, as it is closed
 }
 
 // destroyer destroys the kernel's object; it runs once, if it succeeds.
@@ -216,6 +217,7 @@ func (o *object) childNames() []string {
 func (o *object) leave() {
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
+	o.left = true
 	for _, p := range o.parents {
 		p.children.remove(o)
 		if !o.kept || p.children.none() { // other kept ones are due already

@@ -70,6 +70,22 @@ func TestForgottenOrder(t *testing.T) {
 	}
 }
 
+// TestForgetClosed forgets what has been closed: no goroutine is started for it.
+func TestForgetClosed(t *testing.T) {
+	ctx, pd := newTree()
+	for _, o := range []*object{pd, ctx} {
+		if err := o.close(); err != nil {
+			t.Fatal(err)
+		}
+		ctx.tree.forget(o)
+	}
+	ctx.tree.mu.Lock()
+	defer ctx.tree.mu.Unlock()
+	if ctx.tree.closing || len(ctx.tree.due) > 0 {
+		t.Error("a goroutine closes what has been closed")
+	}
+}
+
 // TestRefusedDestroy forgets a region that the kernel does not destroy at first. It
 // is kept, with its memory, and closed after a later collection.
 func TestRefusedDestroy(t *testing.T) {
