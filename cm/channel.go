@@ -41,10 +41,10 @@ type Channel struct {
 // leader is who takes up a channel's events in place of the dispatcher, kept so that
 // it allocates nothing.
 type leader struct {
-	busy        atomic.Bool
-	id          *ID
-	ctx         context.Context
-	ended, rest func() bool
+	busy  atomic.Bool
+	id    *ID
+	ctx   context.Context
+	ended func() bool
 }
 
 // lastNumber numbers channels, IDs and groups. Numbers are never used twice, so
@@ -81,7 +81,6 @@ func openChannel() (*Channel, error) {
 	c.taker = c.take
 	l := &c.leader
 	l.ended = func() bool { return l.id.hasEvents() || l.ctx.Err() != nil }
-	l.rest = func() bool { return c.alone(l.id) }
 	return c, nil
 }
 
@@ -180,7 +179,7 @@ func (c *Channel) lead(ctx context.Context, id *ID) {
 		return
 	}
 	l.id, l.ctx = id, ctx
-	c.file.Lead(l.ended, l.rest, c.taker)
+	c.file.Lead(l.ended, c.taker)
 	l.id, l.ctx = nil, nil
 	l.busy.Store(false)
 }
@@ -247,20 +246,6 @@ func (c *Channel) give(id *ID, e Event) bool {
 	}
 	c.loop.push(e)
 	return true
-}
-
-// alone says that nobody wants events before who wants those of the ID asks again:
-// it is the only one, nobody sleeps for it or follows it, and no requests for
-// connections can come that there may be too many of.
-func (c *Channel) alone(id *ID) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.ids) > 1 || c.ids[id.uid] != id {
-		return false
-	}
-	id.mu.Lock()
-	defer id.mu.Unlock()
-	return id.ready == nil && id.follower == nil && id.backlog == 0
 }
 
 // add makes the ID of a kernel handle. The caller holds c.mu.

@@ -81,11 +81,7 @@ func (c *Channel) NewID() (*ID, error) { return c.NewIDIn(PortSpaceTCP) }
 func (c *Channel) NewIDIn(space PortSpace) (*ID, error) {
 	c.mu.Lock()
 	id := c.add(0, space)
-	others := len(c.ids) > 1
 	c.mu.Unlock()
-	if others {
-		c.file.Resume()
-	}
 	typ := uverbs.RC
 	if space.datagram() {
 		typ = uverbs.UD
@@ -169,7 +165,6 @@ func (id *ID) Next(ctx context.Context) (Event, error) {
 			id.mu.Unlock()
 			return Event{}, err
 		}
-		id.ch().file.Resume()
 		select {
 		case <-ready:
 		case <-ctx.Done():
@@ -193,7 +188,6 @@ func (id *ID) follow(f func(Event, error)) {
 		if len(events) == 0 {
 			id.follower = f
 			id.mu.Unlock()
-			id.ch().file.Resume()
 			return
 		}
 		id.mu.Unlock()

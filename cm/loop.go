@@ -101,7 +101,7 @@ func (l *Loop) waitInTurn(ctx context.Context, until func() bool) error {
 	defer func() { <-l.waiter }()
 	l.ctx, l.until = ctx, until
 	for !until() {
-		l.file.Lead(l.ended, nil, l.taker)
+		l.file.Lead(l.ended, l.taker)
 		if until() {
 			break
 		}

@@ -77,7 +77,6 @@ func (id *ID) Join(ctx context.Context, group netip.Addr, sendOnly bool) (*Group
 
 // joined waits for the event that says how joining went.
 func (g *Group) joined(ctx context.Context) (Event, error) {
-	g.id.ch().file.Resume()
 	var waiter chan struct{}
 	l := g.id.ch().loop
 	if l != nil {

@@ -102,7 +102,6 @@ func (id *ID) Migrate(to *Channel) error {
 	if from == to {
 		return nil
 	}
-	defer to.file.Resume() // when the turns are over, which who is woken will want
 	// With no event in hand on either channel, their order is kept.
 	first, second := from, to
 	if first.num > second.num {

@@ -45,7 +45,6 @@ func (e *EventFile) waitBriefly(ended func() bool) {
 // leader is the Lead that is under way, kept so that it allocates nothing.
 type leader struct {
 	ended func() bool
-	rest  func() bool
 	op    func(fd int) error
 	stop  func() bool
 	run   func(uintptr)
@@ -62,18 +61,17 @@ func (e *EventFile) prepareLeader() {
 	}
 }
 
-// Lead has the caller wait in place of who is in Do, for a moment or until ended
-// says so, and calls op whenever the file is readable. It does nothing if another
-// such wait is under way. If rest says so in the end, nobody wants what comes next
-// before the next Lead or [EventFile.Resume], and Do goes on sleeping: nil never does.
-func (e *EventFile) Lead(ended, rest func() bool, op func(fd int) error) {
+// Lead has the caller wait in place of the one in Do, for a moment or until ended
+// returns true, and calls op whenever the file is readable. It does nothing if another
+// such wait is under way.
+func (e *EventFile) Lead(ended func() bool, op func(fd int) error) {
 	if !brief.CompareAndSwap(false, true) {
 		return
 	}
 	l := &e.leader
-	l.ended, l.rest, l.op = ended, rest, op
+	l.ended, l.op = ended, op
 	e.raw.Control(l.run)
-	l.ended, l.rest, l.op = nil, nil, nil
+	l.ended, l.op = nil, nil
 	brief.Store(false)
 }
 
@@ -90,16 +88,7 @@ func (e *EventFile) unlead() {
 	e.taking.Lock()
 	defer e.taking.Unlock()
 	e.led = false
-	if e.doing && (e.leader.rest == nil || !e.leader.rest()) {
-		e.watch.turn(true)
-	}
-}
-
-// Resume ends a rest.
-func (e *EventFile) Resume() {
-	e.taking.Lock()
-	defer e.taking.Unlock()
-	if e.doing && !e.led {
+	if e.doing {
 		e.watch.turn(true)
 	}
 }
