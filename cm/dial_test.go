@@ -71,7 +71,11 @@ func TestConnectTimeout(t *testing.T) {
 
 // TestDefaultConnectTimeout dials a host that does not answer without a timeout.
 func TestDefaultConnectTimeout(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 30 s")
+	}
 	labtest.Each(t, func(t *testing.T, device string) {
+		t.Parallel()
 		addr := silent(t, device) + ":7471"
 		start := time.Now()
 		_, err := cm.Dial(t.Context(), addr)
