@@ -72,6 +72,11 @@ func guest(r *result) error {
 	if err := setupNetwork(j.Modules != "", j.Host); err != nil {
 		return err
 	}
+	if j.Dilated {
+		if err := markClock(); err != nil {
+			return err
+		}
+	}
 	return execute(j, r)
 }
 

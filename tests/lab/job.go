@@ -26,6 +26,7 @@ type job struct {
 	Early   []string // module files in the initramfs, in loading order
 	Write   string   // LAB_WRITE
 	Probe   bool     // only show that the kernel boots
+	Dilated bool     // the clock is to be checked
 	Host    int      // which of two machines this is; 0 if there is no other
 }
 

@@ -58,14 +58,34 @@
 //	LAB_PEER       kernel of a second machine, as LAB_KERNEL; none by default
 //	LAB_TIMEOUT    longest run, default 20m
 //	LAB_MEM        guest memory in MiB, default 2048
-//	LAB_CPUS       guest processors, default 2
-//	LAB_ACCEL      kvm, tcg or icount, default: kvm if a probe boots, or else tcg;
-//	               icount is tcg with a clock that goes on by 1 ns with every
+//	LAB_CPUS       guest processors, default 2, or 4 if time is dilated
+//	LAB_ACCEL      kvm, tcg, icount or dilated, default: kvm if a probe boots, or else
+//	               tcg; icount is tcg with a clock that goes on by 1 ns with every
 //	               instruction, of whatever processor, as they take turns: what is
 //	               measured there repeats to a percent, whatever else this machine
-//	               does
+//	               does; dilated is below
+//	LAB_FACTOR     of dilation, 1 to 100, default 40
 //	LAB_WRITE      folder whose files the guest may change for good
 //	LAB_DEBUG=1    show the kernel's console
+//
+// # Dilated time
+//
+// Under plain tcg a kernel is 20 to 30 times slower than on a real machine, but its
+// clocks and timers are not: time slices, retransmissions and waits of microseconds are
+// out of proportion to the work. With LAB_ACCEL=dilated QEMU runs under libfaketime
+// (Debian's package faketime), and all clocks and timers that it emulates go by slower,
+// by LAB_FACTOR. The time stamp counter is this machine's, and the kernel is told that it
+// is so many times faster. Latencies are then those of a real machine, and a guest
+// processor that waits for this machine loses that many times less of its time. After
+// the boot the lab compares the guest's clock, its counter and a timer with this
+// machine's, and runs nothing if one is off by more than a percent.
+//
+// Its limits: user space is emulated better than kernels are, so it seems 5 to 10 times
+// faster than on a real machine, and the kernel's part of each figure is too great; there
+// are no caches to miss; rests cost real time, a second 40; more guest processors that
+// work at a time than this machine has slow each other down.
+//
+// # Warnings
 //
 // A run in which the kernel tells of a bug of its own fails, unless the program
 // has written "lab: expect warning: " and some of the warning to /dev/kmsg.
@@ -129,6 +149,7 @@ func run(ctx context.Context, args []string) (int, error) {
 	if err != nil {
 		return exitLab, err
 	}
+	j.Dilated = opt.accel == dilated
 	if opt.accel == "" && !k.uml() {
 		opt.accel = accelerator(ctx, k, opt)
 	}

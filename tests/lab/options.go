@@ -17,6 +17,7 @@ import (
 
 type options struct {
 	accel   string
+	factor  float64 // of dilation
 	timeout time.Duration
 	mem     int // MiB
 	cpus    int
@@ -36,10 +37,14 @@ func (o options) on(net *network, host int) options {
 func optionsFromEnv() (options, error) {
 	o := options{
 		accel:   os.Getenv("LAB_ACCEL"),
+		factor:  40,
 		timeout: 20 * time.Minute,
 		mem:     2048,
 		cpus:    2,
 		debug:   os.Getenv("LAB_DEBUG") != "",
+	}
+	if o.accel == dilated {
+		o.cpus = 4
 	}
 	var errs []error
 	set := func(name string, parse func(string) error) {
@@ -52,6 +57,12 @@ func optionsFromEnv() (options, error) {
 	set("LAB_TIMEOUT", func(v string) (err error) { o.timeout, err = time.ParseDuration(v); return })
 	set("LAB_MEM", func(v string) (err error) { o.mem, err = strconv.Atoi(v); return })
 	set("LAB_CPUS", func(v string) (err error) { o.cpus, err = strconv.Atoi(v); return })
+	set("LAB_FACTOR", func(v string) (err error) {
+		if o.factor, err = strconv.ParseFloat(v, 64); err == nil && !(o.factor >= 1 && o.factor <= 100) {
+			err = errors.New("not in 1..100")
+		}
+		return
+	})
 	return o, errors.Join(errs...)
 }
 
@@ -64,7 +75,13 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 	// Without CX16 the kernel's allocator does not use CMPXCHG16B, after which the
 	// flags of an emulated processor may be anything: kernels have gone down there.
 	cpu, accel, icount := "max,-cx16", "tcg,thread=multi", []string(nil)
+	var slower dilation
 	switch o.accel {
+	case dilated:
+		var err error
+		if slower, err = newDilation(o.factor); err != nil {
+			return nil, err
+		}
 	case "kvm":
 		cpu, accel = "host", "kvm"
 	case counting:
@@ -79,7 +96,7 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 		"-machine", "q35", "-accel", accel, "-cpu", cpu,
 		"-m", strconv.Itoa(o.mem), "-smp", strconv.Itoa(o.cpus),
 		"-kernel", k.image, "-initrd", initramfs,
-		"-append", "console=ttyS0 loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on " + oneProcessor,
+		"-append", "console=ttyS0 loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on " + oneProcessor + slower.kernel,
 		"-serial", "chardev:console", "-chardev", "file,id=console,path=" + filepath.Join(dir, "console"),
 		"-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
 	}
@@ -105,6 +122,9 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 	}
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", args...)
 	cmd.ExtraFiles = files
+	if slower.env != nil {
+		cmd.Env = append(os.Environ(), slower.env...)
+	}
 	return cmd, nil
 }
 

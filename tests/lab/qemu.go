@@ -57,6 +57,8 @@ func bootAgain(ctx context.Context, k kernel, j job, opt options, std stdio) (co
 		switch {
 		case errors.Is(err, errBoot):
 			fmt.Fprintln(os.Stderr, "lab: the kernel did not come up; once more")
+		case errors.Is(err, errClock):
+			fmt.Fprintf(os.Stderr, "lab: %v; once more\n", err)
 		case errors.Is(err, errPatched) && j.Host == 0 && strings.HasSuffix(j.Args[0], ".test"):
 			fmt.Fprintf(os.Stderr, "lab: %v; once more\n", errPatched)
 		default:
@@ -132,7 +134,7 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	}
 
 	stdout, stderr := &counter{w: io.Discard}, &counter{w: io.Discard}
-	rep := &report{up: make(chan struct{})}
+	rep := &report{up: make(chan struct{}), clock: clockCheck{factor: opt.factor}}
 	var hung atomic.Bool
 	if opt.net != nil { // the other machine waits; for one alone LAB_TIMEOUT will do
 		watch := time.AfterFunc(bootLimit, func() {
@@ -163,7 +165,11 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	}
 	serve(listeners[1], output(std.out, stdout))
 	serve(listeners[2], output(std.err, stderr))
-	serve(listeners[3], func(c net.Conn) { rep.read(c, stdout, stderr) })
+	serve(listeners[3], func(c net.Conn) {
+		if rep.read(c, stdout, stderr); rep.err != nil {
+			vm.Cancel()
+		}
+	})
 	go func() { // not waited for: stdin may never say anything
 		c, err := listeners[0].Accept()
 		if err != nil {
@@ -221,6 +227,7 @@ type report struct {
 	up      chan struct{} // closed when the program starts
 	started bool
 	ended   bool
+	clock   clockCheck
 	result  result
 	err     error
 }
@@ -235,6 +242,11 @@ func (r *report) read(c net.Conn, stdout, stderr *counter) {
 		case line == started:
 			r.started = true
 			close(r.up)
+			continue
+		case strings.HasPrefix(line, clockMark):
+			if r.err = r.clock.mark(line); r.err != nil {
+				return
+			}
 			continue
 		}
 		if err := json.Unmarshal([]byte(line), &r.result); err != nil {

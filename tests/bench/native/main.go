@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/tsc"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -62,13 +63,13 @@ func run(args []string) error {
 	}
 	defer b.close()
 	debug.SetGCPercent(-1)
-	start, ticks := time.Now(), tsc()
+	start, ticks := time.Now(), tsc.Read()
 	for i := range rounds {
 		if err := b.round(i); err != nil {
 			return fmt.Errorf("round %d: %w", i, err)
 		}
 	}
-	perTick := float64(time.Since(start).Nanoseconds()) / float64(tsc()-ticks)
+	perTick := float64(time.Since(start).Nanoseconds()) / float64(tsc.Read()-ticks)
 	fmt.Printf("sends %d\nreceives %d\n", b.sends, b.receives)
 	for _, s := range slices.Concat(b.recv[:], b.send[:], b.poll[:], []*series{b.empty}) {
 		if len(s.ticks) == 0 {

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/goverbs/verbs/internal/tsc"
 	"github.com/goverbs/verbs/uverbs"
 )
 
 // add adds a figure: the time since start, of all the work.
-func (s *series) add(start uint64) { s.ticks = append(s.ticks, float64(tsc()-start)/work) }
+func (s *series) add(start uint64) { s.ticks = append(s.ticks, float64(tsc.Read()-start)/work) }
 
 // round is one round, the i-th; batches follow from that.
 func (b *bench) round(i int) error {
@@ -34,7 +35,7 @@ func (b *bench) round(i int) error {
 		return fmt.Errorf("receives: %w", err)
 	}
 	n += rest
-	start := tsc()
+	start := tsc.Read()
 	for range work {
 		n += b.server.RecvCQ.Poll(b.wcs[:1])
 	}
@@ -48,7 +49,7 @@ func (b *bench) round(i int) error {
 
 func (b *bench) postRecvs(s *series) error {
 	wrs := b.recvWRs[:s.batch]
-	start := tsc()
+	start := tsc.Read()
 	for i := 0; i < work; i += s.batch {
 		if _, err := b.server.QP.PostRecv(wrs); err != nil {
 			return err
@@ -62,7 +63,7 @@ func (b *bench) postRecvs(s *series) error {
 func (b *bench) postSends(s *series) error {
 	mute()
 	wrs := b.sendWRs[:s.batch]
-	start := tsc()
+	start := tsc.Read()
 	for i := 0; i < work; i += s.batch {
 		if _, err := b.client.QP.PostSend(wrs); err != nil {
 			return err
@@ -78,7 +79,7 @@ func (b *bench) postSends(s *series) error {
 // pollRecvs takes completions, and returns how many.
 func (b *bench) pollRecvs(s *series) int {
 	n, wcs := 0, b.wcs[:s.batch]
-	start := tsc()
+	start := tsc.Read()
 	for n < work {
 		got := b.server.RecvCQ.Poll(wcs)
 		n += got

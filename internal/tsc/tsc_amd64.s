@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// func tsc() uint64
-TEXT ·tsc(SB), NOSPLIT, $0-8
+// func Read() uint64
+TEXT ·Read(SB), NOSPLIT, $0-8
 	RDTSCP
 	LFENCE
 	SHLQ $32, DX

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/tsc"
+)
+
+// dilated is the accelerator whose time goes by slower: QEMU runs under libfaketime, so
+// all clocks and timers that it emulates are slower than this machine's by a factor,
+// and what it emulates seems faster by that. The time stamp counter is this machine's;
+// the kernel is told that it is as many times faster.
+const dilated = "dilated"
+
+// dilation is what makes a machine's time slower.
+type dilation struct {
+	env    []string // of QEMU
+	kernel string   // parameters
+}
+
+func newDilation(factor float64) (dilation, error) {
+	found, _ := filepath.Glob("/usr/lib/*/faketime/libfaketimeMT.so.1")
+	if len(found) == 0 {
+		return dilation{}, errors.New("LAB_ACCEL=dilated needs libfaketime: apt-get install faketime")
+	}
+	return dilation{
+		env: []string{"LD_PRELOAD=" + found[0], fmt.Sprintf("FAKETIME=+0 x%.9f", 1/factor), "NO_FAKE_STAT=1"},
+		// Interrupts that are late by this machine's clock are no fault of the timer, and
+		// the delay loop cannot be calibrated by it.
+		kernel: fmt.Sprintf(" tsc_early_khz=%.0f tsc=reliable no_timer_check lpj=1000000", ticksPerSecond()*factor/1e3),
+	}, nil
+}
+
+// ticksPerSecond is the speed of this machine's time stamp counter.
+var ticksPerSecond = sync.OnceValue(func() float64 {
+	start, ticks := time.Now(), tsc.Read()
+	time.Sleep(200 * time.Millisecond)
+	return float64(tsc.Read()-ticks) / time.Since(start).Seconds()
+})
+
+// clockSleep is how long, by its own clock, the guest sleeps to have the clock checked.
+const clockSleep = 50 * time.Millisecond
+
+// clockMark is what the guest writes before it sleeps, and after it with what it has
+// measured.
+const clockMark = "clock"
+
+// markClock has the host check the guest's clock.
+func markClock() error {
+	port, err := openPort(portResult)
+	if err != nil {
+		return err
+	}
+	defer port.Close()
+	source, err := os.ReadFile("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+	if err != nil {
+		return err
+	}
+	if !strings.HasPrefix(string(source), "tsc") {
+		return fmt.Errorf("the kernel's clock is %s, not the time stamp counter", strings.TrimSpace(string(source)))
+	}
+	fmt.Fprintln(port, clockMark)
+	start, ticks := time.Now(), tsc.Read()
+	sleep := unix.NsecToTimespec(clockSleep.Nanoseconds())
+	if err := unix.Nanosleep(&sleep, nil); err != nil {
+		return err
+	}
+	slept, ticked := time.Since(start), tsc.Read()-ticks
+	_, err = fmt.Fprintln(port, clockMark, slept.Nanoseconds(), ticked)
+	return err
+}
+
+// clockCheck compares the guest's clock with this machine's.
+type clockCheck struct {
+	factor float64
+	start  time.Time
+}
+
+// errClock is a guest whose time does not go by as it should. Nothing that is measured
+// in it means anything.
+var errClock = errors.New("the clocks of the guest disagree")
+
+// mark takes a line of the guest's.
+func (c *clockCheck) mark(line string) error {
+	var slept, ticks float64
+	if n, _ := fmt.Sscanf(line, clockMark+" %f %f\n", &slept, &ticks); n != 2 {
+		c.start = time.Now()
+		return nil
+	}
+	return c.compare(time.Since(c.start).Seconds(), slept/1e9, ticks)
+}
+
+// compare checks a sleep that took so many seconds of this machine, so many of the
+// guest, and so many ticks of its time stamp counter.
+func (c *clockCheck) compare(here, there, ticks float64) error {
+	for _, f := range []struct {
+		of        string
+		got, want float64
+	}{
+		{"clock", here / there, c.factor},
+		{"time stamp counter", ticks / there, ticksPerSecond() * c.factor},
+		{"timer", there, clockSleep.Seconds()},
+	} {
+		if off := f.got/f.want - 1; math.Abs(off) > 0.01 {
+			return fmt.Errorf("%w: its %s is off by %.1f %% at factor %g; this machine may be too busy: try a greater LAB_FACTOR", errClock, f.of, 100*off, c.factor)
+		}
+	}
+	return nil
+}
