@@ -10,7 +10,7 @@ import (
 // Listening waits until somebody listens on an RDMA port, which no file shows.
 func Listening(t testing.TB, port string) {
 	t.Helper()
-	for range 200 {
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
 		out, err := exec.Command("rdma", "resource", "show", "cm_id").CombinedOutput()
 		if err != nil {
 			t.Fatalf("rdma (Debian's iproute2): %v\n%s", err, out)
@@ -20,7 +20,7 @@ func Listening(t testing.TB, port string) {
 				return
 			}
 		}
-		time.Sleep(25 * time.Millisecond)
+		time.Sleep(time.Millisecond)
 	}
 	t.Fatalf("nobody listens on port %s", port)
 }

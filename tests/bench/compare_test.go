@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"flag"
 	"os"
 	"testing"
@@ -27,13 +28,12 @@ type comparison struct {
 	device     string // none: the work has nothing to do with one
 	name, unit string
 	better     better
-	target     float64 // least ratio that meets it: the group's, if zero
-	beside     string  // whose figures c has: C's, if empty
+	beside     string // whose figures c has: C's, if empty
 	ours, c    sample
+	spread     *record.Spread
 }
 
-// report logs the line: minimum, median and maximum of both sides. With a
-// folder in BENCH_RECORDS it is also kept there.
+// report logs the line. With a folder in BENCH_RECORDS it is also kept there.
 func (c comparison) report(t testing.TB) {
 	t.Helper()
 	if *counted {
@@ -43,18 +43,9 @@ func (c comparison) report(t testing.TB) {
 	if !ok {
 		t.Fatalf("%s: there is no group %q", c.name, c.group)
 	}
-	if group.Unit != "" && group.Unit != c.unit {
-		t.Fatalf("%s: %s, the group wants %s", c.name, c.unit, group.Unit)
-	}
 	line := record.Line{
 		Group: c.group, Device: c.device, Name: c.name, Unit: c.unit, Higher: bool(c.better),
-		Beside: c.beside, Target: c.target, Slack: group.Slack, Ours: c.ours, C: c.c,
-	}
-	if line.Beside == "" {
-		line.Beside = "C"
-	}
-	if line.Target == 0 {
-		line.Target = group.Target
+		Beside: cmp.Or(c.beside, "C"), Ours: c.ours, C: c.c, Spread: c.spread,
 	}
 	t.Log(line)
 	if dir := os.Getenv("BENCH_RECORDS"); dir != "" {
@@ -64,5 +55,26 @@ func (c comparison) report(t testing.TB) {
 		if err := record.Append(dir, line); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// latencies reports the latencies of single operations, which both sides have printed
+// as "took", in nanoseconds: the median and the 99th and 99.9th percentile of each round.
+func (c comparison) latencies(t testing.TB, ours, theirs results) {
+	t.Helper()
+	c.unit, c.better = "µs", lower
+	group := c.group
+	for _, p := range []struct {
+		group string
+		q     float64
+	}{{"", 0.5}, {", 99th percentile", 0.99}, {", 99.9th percentile", 0.999}} {
+		at := func(r result) float64 { return r["took"].Quantile(p.q) / 1e3 }
+		c.group, c.ours, c.c = group+p.group, ours.each(at), theirs.each(at)
+		if p.q == 0.5 {
+			c.spread = &record.Spread{Ours: record.NewHistogram(ours.all("took")), C: record.NewHistogram(theirs.all("took"))}
+		} else {
+			c.spread = nil
+		}
+		c.report(t)
 	}
 }

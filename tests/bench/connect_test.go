@@ -2,55 +2,87 @@ package bench
 
 import (
 	"fmt"
+	"os"
 	"testing"
 
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestConnect makes connections one after the other and many at a time: event by
-// event, as C's program does, and with Dial and Listen.
+// TestConnect makes connections one after the other and many at a time, event by
+// event, as C's program does, and with Dial and Listen: both beside the same of C's.
 func TestConnect(t *testing.T) {
 	loop := side{labtest.Built(t, "connect"), "7479", []string{"-loop"}}
 	dial := side{loop.program, "7480", nil}
 	c := side{compile(t, "connect.c", "-lrdmacm", "-libverbs"), "7481", nil}
+	forgetPorts(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)
 		for _, s := range []side{loop, dial, c} {
 			s.serve(t, addr)
 		}
-		for _, way := range []struct {
-			group string
-			ours  side
-		}{{"set-up, event by event", loop}, {"set-up", dial}} {
-			compareConnects(t, comparison{group: way.group, device: device}, way.ours, c)
+		compare := func(name string, line comparison, figure func(results) sample, args ...string) {
+			t.Run(name, func(t *testing.T) {
+				rs := turns(loop.connecting(t, addr, args...), dial.connecting(t, addr, args...), c.connecting(t, addr, args...))
+				line.device, line.name, line.c = device, name, figure(rs[2])
+				for i, group := range []string{"set-up, event by event", "set-up"} {
+					line.group, line.ours = group, figure(rs[i])
+					line.report(t)
+				}
+			})
 		}
+		each := comparison{unit: "µs", better: lower}
+		rate := comparison{unit: "/s", better: higher}
+		compare("set-up, by itself", each, results.medians, "each", fmt.Sprint(scaled(20)))
+		compare("set-ups, one at a time", rate, results.connections, "rate", fmt.Sprint(scaled(32)), "1")
+		compare("set-ups, 16 at a time", rate, results.connections, "rate", fmt.Sprint(scaled(48)), "16")
+		if *counted {
+			return
+		}
+		t.Run("first byte", func(t *testing.T) {
+			n := fmt.Sprint(scaled(5))
+			rs := turns(dial.connecting(t, addr, "first", n), c.connecting(t, addr, "first", n))
+			line := comparison{
+				group: "first byte", device: device, name: "connection set up and a byte there and back", unit: "µs", better: lower,
+				ours: rs[0].medians(), c: rs[1].medians(),
+			}
+			line.report(t)
+		})
 	})
 }
 
-func compareConnects(t *testing.T, line comparison, ours, c side) {
-	connect := func(n, p, rest int) (o, b figures) {
-		n = scaled(n)
-		return turns(ours, c, func(s side) result {
-			r := s.run(t, labtest.AddrOf(line.device), s.port, fmt.Sprint(n), fmt.Sprint(p), fmt.Sprint(rest))
-			if r["connections"] != float64(n) {
-				t.Fatalf("%s made %v connections of %d", s.program, r["connections"], n)
-			}
-			r["nanoseconds"] = r["microseconds"] * 1e3
-			return r
-		})
+// connecting opens a client, which makes all of its connections in each round.
+func (s side) connecting(t *testing.T, addr string, args ...string) func() result {
+	t.Helper()
+	session := s.open(t, append([]string{addr, s.port}, args...)...)
+	return func() result {
+		r := session.run(t)
+		if n := args[1]; fmt.Sprint(r.first("connections")) != n {
+			t.Fatalf("%s made %v connections of %s", s.program, r["connections"], n)
+		}
+		return r
 	}
-	// How long one takes shows when nothing of the one before is still to do.
-	o, b := connect(100, 1, 10_000)
-	line.name, line.unit, line.better = "set-up, by itself", "µs", lower
-	line.ours, line.c = o["median"], b["median"]
-	line.report(t)
-	for _, work := range []struct {
-		n, p int
-		name string
-	}{{200, 1, "one at a time"}, {300, 16, "16 at a time"}} {
-		o, b := connect(work.n, work.p, 0)
-		line.name, line.unit, line.better = "set-ups, "+work.name, "/s", higher
-		line.ours, line.c = o.per("connections"), b.per("connections")
-		line.report(t)
+}
+
+// medians are the medians of what single operations took, in µs.
+func (rs results) medians() sample {
+	return rs.each(func(r result) float64 { return r["took"].Median() / 1e3 })
+}
+
+func (rs results) connections() sample { return rs.rate("connections") }
+
+// forgetPorts has TCP forget connections when they have ended, until the test does. A
+// siw connection is one of TCP's, whose port would be in TIME_WAIT for a minute: the more
+// of them, the more often the connection manager chooses one, and siw_connect fails.
+func forgetPorts(t *testing.T) {
+	t.Helper()
+	labtest.Require(t)
+	const file = "/proc/sys/net/ipv4/tcp_max_tw_buckets"
+	before := labtest.Must(os.ReadFile(file))(t)
+	set := func(b []byte) {
+		if err := os.WriteFile(file, b, 0); err != nil {
+			t.Error(err)
+		}
 	}
+	set([]byte("0"))
+	t.Cleanup(func() { set(before) })
 }

@@ -1,9 +1,15 @@
-// Package bench measures the library beside C programs that do the same work
-// on rdma-core, in the same boot, in turns.
+// Package bench measures the library beside C programs that do the same work on
+// rdma-core, in the same boot.
 //
-// The programs in c are the opponents; each has a twin in Go, which takes the
-// same arguments and prints the same, line by line: a name and a number.
-// Ratios are of medians, and better when greater. Where one side's figures lie
-// further apart than half their median, there is no ratio. Package record has
-// that rule, the targets, and what belongs to each; benchdoc writes the page.
+// The programs in c have twins in Go, which take the same arguments and print the same:
+// lines of a name and its figures. A client measures once for each line of its standard
+// input, so that Go and C take turns without being started again:
+//
+//	test ──"\n"──► client in Go ──► its server     round 1
+//	     ──"\n"──► client in C  ──► its server
+//	     ──"\n"──► client in C                     round 2
+//	     ──"\n"──► client in Go                    …
+//
+// Figures of one round are a pair. Package record compares the pairs and has the groups
+// of lines, benchdoc writes the page.
 package bench

@@ -12,34 +12,42 @@ import (
 func TestMany(t *testing.T) {
 	ours := side{labtest.Built(t, "many"), "7495", nil}
 	c := side{compile(t, "many.c", "-lrdmacm", "-libverbs"), "7496", nil}
+	forgetPorts(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)
-		for _, work := range []struct{ conns, n int }{{1, 1000}, {16, 3000}, {256, 5000}} {
-			conns, n := work.conns, work.n
-			if *reps == 0 {
-				conns = min(conns, 32)
-				n = 4 * conns
-			}
-			const size = 64
-			o, b := turns(ours, c, func(s side) result {
-				defer s.start(t, addr)() // a server that has nothing left over from earlier connections
-				r := s.run(t, addr, s.port, fmt.Sprint(conns), fmt.Sprint(n))
-				s.counted(t, r, n, n*size, n, n*size)
-				return r
-			})
-			line := comparison{group: "connections", device: device, unit: "/s", better: higher}
-			line.name = fmt.Sprintf("echo of %d bytes, %s", size, count(conns, "connection"))
-			line.ours, line.c = o.per("messages"), b.per("messages")
-			line.report(t)
-			if conns <= 16 {
-				continue // what comes by the page and the heap's span hides the rest
-			}
-			for _, end := range []struct{ kilobytes, name string }{{"kilobytes", "client"}, {"peer_kilobytes", "server"}} {
-				line := comparison{group: "memory per connection", device: device, unit: "KiB", better: lower}
-				line.name = fmt.Sprintf("%s, of %d connections", end.name, conns)
-				line.ours, line.c = times(o[end.kilobytes], 1/float64(conns-1)), times(b[end.kilobytes], 1/float64(conns-1))
+		for _, work := range []struct{ conns, n int }{{1, 300}, {16, 1000}, {256, 1024}, {4096, 4096}} {
+			t.Run(count(work.conns, "connection"), func(t *testing.T) {
+				const size = 64
+				conns, n := work.conns, max(scaled(work.n), work.conns)
+				if *reps == 0 {
+					conns = min(conns, 32)
+					n = 4 * conns
+				}
+				measure := func(s side) func() result {
+					s.serve(t, addr) // a server that has nothing left over from earlier connections
+					session := s.open(t, addr, s.port, fmt.Sprint(conns), fmt.Sprint(n))
+					return func() result {
+						r := session.run(t)
+						s.counted(t, r, n, n*size, n, n*size)
+						return r
+					}
+				}
+				rs := turns(measure(ours), measure(c))
+				line := comparison{group: "connections", device: device, unit: "/s", better: higher}
+				line.name = fmt.Sprintf("echo of %d bytes, %s", size, count(work.conns, "connection"))
+				line.ours, line.c = rs[0].rate("messages"), rs[1].rate("messages")
 				line.report(t)
-			}
+				if work.conns < 4096 {
+					return
+				}
+				for _, end := range []struct{ kilobytes, name string }{{"kilobytes", "client"}, {"peer_kilobytes", "server"}} {
+					line := comparison{group: "memory per connection", device: device, unit: "KiB", better: lower}
+					line.name = fmt.Sprintf("%s, of %d connections", end.name, work.conns)
+					line.ours = times(rs[0].figure(end.kilobytes), 1/float64(conns-1))
+					line.c = times(rs[1].figure(end.kilobytes), 1/float64(conns-1))
+					line.report(t)
+				}
+			})
 		}
 	})
 }

@@ -21,47 +21,44 @@ func TestNative(t *testing.T) {
 	sides := []side{
 		{labtest.Built(t, "native-go"), "7490", nil},
 		{compile(t, "native.c", "-lrdmacm", "-libverbs"), "7491", nil},
-		{labtest.Built(t, "native-cgo"), "7492", nil},
 	}
-	rounds := scaled(60)
+	if !*counted {
+		sides = append(sides, side{labtest.Built(t, "native-cgo"), "7492", nil})
+	}
+	rounds := fmt.Sprint(max(scaled(60), 12))
 	labtest.Each(t, func(t *testing.T, device string) {
-		samples := make([]map[string]sample, len(sides))
-		for i := range samples {
-			samples[i] = map[string]sample{}
+		var measure []func() result
+		for _, s := range sides {
+			measure = append(measure, func() result { return s.once(t, labtest.AddrOf(device), s.port, rounds) })
 		}
-		for rep := range max(*reps, 1) {
-			for k := range sides {
-				i := (rep + k) % len(sides) // each is first in turn
-				r := sides[i].run(t, labtest.AddrOf(device), sides[i].port, fmt.Sprint(max(rounds, 12)))
-				for name, v := range r {
-					samples[i][name] = append(samples[i][name], v)
-				}
-			}
-		}
+		all := turns(measure...)
+		ours, c := all[0], all[1]
 		for _, work := range []string{"sends", "receives"} {
-			for i := range sides {
-				if want := samples[0][work].Min(); samples[i][work].Min() != want || samples[i][work].Max() != want {
-					t.Errorf("%s: %s %v, others %v", sides[i].program, work, samples[i][work], want)
+			for i, rs := range all {
+				if want, got := ours.figure(work).Min(), rs.figure(work); got.Min() != want || got.Max() != want {
+					t.Errorf("%s: %s %v, others %v", sides[i].program, work, got, want)
 				}
 			}
 		}
-		comparison{
-			group: "allocations", device: device, name: "allocations", unit: "per round", better: lower,
-			beside: "none", ours: samples[0]["allocs"],
-		}.report(t)
-		if n := samples[0]["allocs"].Max(); n != 0 {
+		allocs := ours.figure("allocs")
+		if n := allocs.Max(); n != 0 {
 			t.Errorf("%v allocations in a round", n)
+		}
+		if !*counted {
+			comparison{group: "allocations", device: device, name: "allocations", unit: "per round", better: lower, beside: "none", ours: allocs}.report(t)
 		}
 		for _, name := range []string{
 			"post_recv_1", "post_recv_16", "post_send_1", "post_send_16", "post_send_64", "poll_1", "poll_16", "poll_empty_1",
 		} {
 			line := comparison{
 				group: "post and poll", device: device, name: name, unit: "ns", better: lower,
-				beside: "libibverbs", ours: samples[0][name], c: samples[1][name],
+				beside: "libibverbs", ours: ours.figure(name), c: c.figure(name),
 			}
 			line.report(t)
-			line.group, line.beside, line.c = "post and poll, cgo", "cgo", samples[2][name]
-			line.report(t)
+			if !*counted {
+				line.group, line.beside, line.c = "post and poll, cgo", "cgo", all[2].figure(name)
+				line.report(t)
+			}
 		}
 	})
 }

@@ -2,18 +2,23 @@ package bench
 
 import (
 	"bufio"
+	"bytes"
 	"flag"
+	"fmt"
+	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
 
-var reps = flag.Int("reps", 0, "how often to measure: benchmarks want 9 or more, zero only sees whether it works")
+var reps = flag.Int("reps", 0, "pairs of measurements: benchmarks take 30, zero only tests that it works")
 
 // scaled is how much work there is.
 func scaled(n int) int {
@@ -79,60 +84,164 @@ func (s side) start(t *testing.T, addr string) (stop func()) {
 	}
 }
 
-// result is what a program printed.
-type result map[string]float64
+// result is what a program printed of one measurement: figures by name.
+type result map[string]sample
 
-// run runs the program's client.
-func (s side) run(t *testing.T, args ...string) result {
+// first is a figure of which there is one.
+func (r result) first(name string) float64 {
+	if len(r[name]) == 0 {
+		return math.NaN()
+	}
+	return r[name][0]
+}
+
+// once runs the program's client, which measures once.
+func (s side) once(t *testing.T, args ...string) result {
 	t.Helper()
 	cmd := s.command(args...)
 	cmd.Stderr = os.Stderr
 	cmd.WaitDelay = time.Second
-	limit := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
+	limit := time.AfterFunc(patience, func() { cmd.Process.Kill() })
 	defer limit.Stop()
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%s %s: %v", s.program, strings.Join(args, " "), err)
+		t.Fatalf("%v: %v", cmd.Args, err)
 	}
-	r := result{}
-	for line := range strings.Lines(string(out)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if r[name], err = strconv.ParseFloat(value, 64); err != nil {
-			t.Fatalf("%s: %q: %v", s.program, line, err)
-		}
+	r, err := readResult(bufio.NewReader(io.MultiReader(bytes.NewReader(out), strings.NewReader("\n"))))
+	if err != nil {
+		t.Fatalf("%v: %v", cmd.Args, err)
 	}
 	return r
 }
 
-// figures are what one side measured, by name.
-type figures map[string]sample
-
-// turns has both sides do the same, each first in turn.
-func turns(ours, c side, do func(side) result) (of, beside figures) {
-	of, beside = figures{}, figures{}
-	both := []struct {
-		side
-		figures
-	}{{ours, of}, {c, beside}}
-	for range max(*reps, 1) {
-		for _, s := range both {
-			for name, v := range do(s.side) {
-				s.figures[name] = append(s.figures[name], v)
-			}
-		}
-		slices.Reverse(both)
-	}
-	return of, beside
+// session is a client that measures once for each run, until it is closed.
+type session struct {
+	cmd   *exec.Cmd
+	in    io.Writer
+	out   *bufio.Reader
+	close func()
 }
 
-// per is a sample of so many a second: of what is counted by name, of which
-// the program says how long it took.
-func (f figures) per(name string) sample {
-	s := make(sample, len(f[name]))
-	for i, n := range f[name] {
-		s[i] = n / f["nanoseconds"][i] * 1e9
+// open starts the program's client, which is closed when the test ends, if not before.
+func (s side) open(t *testing.T, args ...string) *session {
+	t.Helper()
+	cmd := s.command(args...)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end := sync.OnceFunc(func() {
+		in.Close()
+		limit := time.AfterFunc(patience, func() { cmd.Process.Kill() })
+		defer limit.Stop()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%v: %v", cmd.Args, err)
+		}
+	})
+	t.Cleanup(end)
+	return &session{cmd, in, bufio.NewReader(out), end}
+}
+
+// patience is how long a program may take for what takes a moment.
+const patience = 30 * time.Second
+
+// run has the client measure once.
+func (s *session) run(t *testing.T) result {
+	t.Helper()
+	limit := time.AfterFunc(patience, func() { s.cmd.Process.Kill() })
+	defer limit.Stop()
+	if _, err := io.WriteString(s.in, "\n"); err != nil {
+		t.Fatalf("%v: %v", s.cmd.Args, err)
+	}
+	r, err := readResult(s.out)
+	if err != nil {
+		t.Fatalf("%v: %v", s.cmd.Args, err)
+	}
+	return r
+}
+
+// readResult reads lines of a name and its figures, up to an empty line.
+func readResult(in *bufio.Reader) (result, error) {
+	for r := (result{}); ; {
+		line, err := in.ReadString('\n')
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", line, err)
+		}
+		f := strings.Fields(line)
+		if len(f) == 0 {
+			return r, nil
+		}
+		for _, text := range f[1:] {
+			v, err := strconv.ParseFloat(text, 64)
+			if err != nil {
+				return nil, fmt.Errorf("%q: %w", line, err)
+			}
+			r[f[0]] = append(r[f[0]], v)
+		}
+	}
+}
+
+// results are what one side measured, round by round.
+type results []result
+
+// turns has all sides measure once in each round, in an order that changes. Before the
+// first they do so for nothing: what they do once, such as connecting, is over.
+func turns(sides ...func() result) []results {
+	if *reps > 0 {
+		for _, side := range sides {
+			side()
+		}
+	}
+	all := make([]results, len(sides))
+	for round := range max(*reps, 1) {
+		for k := range sides {
+			i := (round + k) % len(sides)
+			all[i] = append(all[i], sides[i]())
+		}
+	}
+	return all
+}
+
+// both has both sides do the same in turns.
+func both(ours, c side, do func(side) result) (of, beside results) {
+	rs := turns(func() result { return do(ours) }, func() result { return do(c) })
+	return rs[0], rs[1]
+}
+
+// figure returns the only figure of that name of each round.
+func (rs results) figure(name string) sample {
+	return rs.each(func(r result) float64 { return r.first(name) })
+}
+
+// each returns a figure of each round.
+func (rs results) each(figure func(result) float64) sample {
+	var s sample
+	for _, r := range rs {
+		s = append(s, figure(r))
 	}
 	return s
+}
+
+// all returns the figures of all rounds.
+func (rs results) all(name string) sample {
+	var s sample
+	for _, r := range rs {
+		s = append(s, r[name]...)
+	}
+	return s
+}
+
+// rate is how many a second there were in each round, of what is counted by name.
+func (rs results) rate(name string) sample {
+	return rs.each(func(r result) float64 { return r.first(name) / r.first("nanoseconds") * 1e9 })
 }
 
 // times is a sample in other units.

@@ -21,15 +21,15 @@ func TestStart(t *testing.T) {
 	ours := side{strip(t, labtest.Built(t, "first")), "7497", nil}
 	c := side{strip(t, compile(t, "first.c", "-lrdmacm", "-libverbs")), "7498", nil}
 	listed := map[string]string{}
-	o, b := turns(ours, c, func(s side) result {
+	o, b := both(ours, c, func(s side) result {
 		text, took := s.firstLine(t)
 		listed[s.program] = text
-		return result{"ms": took.Seconds() * 1e3}
+		return result{"ms": {took.Seconds() * 1e3}}
 	})
 	if listed[ours.program] != listed[c.program] {
 		t.Errorf("our devices are %q, C's %q", listed[ours.program], listed[c.program])
 	}
-	comparison{group: "start", name: "first device listed", unit: "ms", better: lower, ours: o["ms"], c: b["ms"]}.report(t)
+	comparison{group: "start", name: "first device listed", unit: "ms", better: lower, ours: o.figure("ms"), c: b.figure("ms")}.report(t)
 
 	inMiB := func(files ...string) sample {
 		return slices.Repeat(sample{float64(sizeOf(t, files...)) / (1 << 20)}, max(*reps, 1))
@@ -40,27 +40,27 @@ func TestStart(t *testing.T) {
 	}.report(t)
 
 	labtest.Each(t, func(t *testing.T, device string) {
-		o, b := turns(ours, c, func(s side) result { return s.run(t, device) })
+		o, b := both(ours, c, func(s side) result { return s.once(t, device) })
 		comparison{
 			group: "size", device: device, name: "resident, with the device open", unit: "MiB", better: lower,
-			ours: times(o["kilobytes"], 1.0/1024), c: times(b["kilobytes"], 1.0/1024),
+			ours: times(o.figure("kilobytes"), 1.0/1024), c: times(b.figure("kilobytes"), 1.0/1024),
 		}.report(t)
 
 		addr := labtest.AddrOf(device)
 		ours.serve(t, addr)
 		c.serve(t, addr)
-		o, b = turns(ours, c, func(s side) result {
+		o, b = both(ours, c, func(s side) result {
 			start := time.Now()
-			r := s.run(t, addr, s.port)
+			r := s.once(t, addr, s.port)
 			took := time.Since(start)
-			if r["byte"] != '!' {
-				t.Fatalf("%s got %v back", s.program, r["byte"])
+			if r.first("byte") != '!' {
+				t.Fatalf("%s got %v back", s.program, r.first("byte"))
 			}
-			return result{"ms": took.Seconds() * 1e3}
+			return result{"ms": {took.Seconds() * 1e3}}
 		})
 		comparison{
 			group: "first byte", device: device, name: "process that has a byte sent and back", unit: "ms", better: lower,
-			ours: o["ms"], c: b["ms"],
+			ours: o.figure("ms"), c: b.figure("ms"),
 		}.report(t)
 	})
 }

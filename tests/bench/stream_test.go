@@ -2,7 +2,6 @@ package bench
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	"github.com/goverbs/verbs/internal/labtest"
@@ -11,7 +10,7 @@ import (
 // TestStream sends bytes over rsock, beside rsockets and beside TCP on the
 // same link.
 func TestStream(t *testing.T) {
-	program := compile(t, "stream.c", "-lrdmacm", "-lpthread")
+	program := compile(t, "stream.c", "-lrdmacm", "-libverbs")
 	ours := side{labtest.Built(t, "stream"), "7482", nil}
 	rsockets := side{program, "7483", nil}
 	tcp := side{program, "7484", []string{"-t"}}
@@ -24,36 +23,43 @@ func TestStream(t *testing.T) {
 			kind    string
 			size, n int
 		}{
-			// Enough of each that what a program does the first time does not count.
-			{"echo", 8, 2000}, {"echo", 4096, 1000}, {"echo", 65536, 100},
-			{"send", 64, 10000}, {"send", 4096, 4000}, {"send", 65536, 400}, {"send", 1 << 20, 30},
+			{"echo", 8, 500}, {"echo", 4096, 300}, {"echo", 65536, 50},
+			{"send", 64, 3000}, {"send", 4096, 1000}, {"send", 65536, 200}, {"send", 1 << 20, 15},
 		} {
-			work.n = scaled(work.n)
-			line := comparison{group: "rsock", device: device, name: fmt.Sprintf("%s of %d bytes", work.kind, work.size), unit: "µs", better: lower}
-			figure := func(r result) float64 { return r["median"] }
-			if work.kind == "send" {
-				line.unit, line.better = "MB/s", higher
-				figure = func(r result) float64 { return r["bytes"] / r["microseconds"] }
-			}
-			beside := line
-			beside.group, beside.beside = "rsock, TCP", "TCP"
-			sides := []struct {
-				side
-				*sample
-			}{{ours, &line.ours}, {rsockets, &line.c}, {tcp, &beside.c}}
-			for range max(*reps, 1) {
-				for _, s := range sides {
-					r := s.run(t, addr, s.port, work.kind, fmt.Sprint(work.size), fmt.Sprint(work.n))
-					if want := float64(work.size * work.n); r["bytes"] != want {
-						t.Fatalf("%s sent %v bytes, not %v", s.program, r["bytes"], want)
-					}
-					*s.sample = append(*s.sample, figure(r))
+			name := fmt.Sprintf("%s of %d bytes", work.kind, work.size)
+			t.Run(name, func(t *testing.T) {
+				n := scaled(work.n)
+				rs := turns(
+					ours.streaming(t, addr, work.kind, work.size, n),
+					rsockets.streaming(t, addr, work.kind, work.size, n),
+					tcp.streaming(t, addr, work.kind, work.size, n))
+				line := comparison{group: "rsock", device: device, name: name, unit: "µs", better: lower}
+				figure := results.medians
+				if work.kind == "send" {
+					line.unit, line.better = "MB/s", higher
+					figure = results.megabytes
 				}
-				slices.Reverse(sides) // what is first may have it easier
-			}
-			beside.ours = line.ours
-			line.report(t)
-			beside.report(t)
+				line.ours, line.c = figure(rs[0]), figure(rs[1])
+				line.report(t)
+				line.group, line.beside, line.c = "rsock, TCP", "TCP", figure(rs[2])
+				line.report(t)
+			})
 		}
 	})
 }
+
+// streaming opens a client of stream's, which does all of its work in each round.
+func (s side) streaming(t *testing.T, addr, kind string, size, n int) func() result {
+	t.Helper()
+	session := s.open(t, addr, s.port, kind, fmt.Sprint(size), fmt.Sprint(n))
+	return func() result {
+		r := session.run(t)
+		if want := float64(size * n); r.first("bytes") != want {
+			t.Fatalf("%s sent %v bytes, not %v", s.program, r["bytes"], want)
+		}
+		return r
+	}
+}
+
+// megabytes are how many a second were moved.
+func (rs results) megabytes() sample { return times(rs.rate("bytes"), 1e-6) }

@@ -1,12 +1,14 @@
-// Command benchdoc writes docs/benchmarks.md, and what lies in docs/benchmarks
-// beside it: plots of each group of lines, and the figures themselves.
+// Command benchdoc writes docs/benchmarks.md, and docs/benchmarks: plots of each group of
+// lines, and the figures themselves.
 //
 //	benchdoc                     # writes the page and the plots again
-//	benchdoc lab build/bench     # first takes what the tests left in build/bench
-//	                             # for docs/benchmarks/lab.json
+//	benchdoc lab build/bench     # first makes docs/benchmarks/lab.json of what
+//	                             # the tests left in build/bench
+//	benchdoc check counted build/bench-quick
+//	                             # compares what they left with the recorded figures
 //
-// make bench, make bench-native and make bench-counted run it. All of the page is from the files of
-// figures and from notes.md, which is written by hand.
+// make bench, bench-native, bench-counted and bench-quick run it. All of the page is from the
+// files of figures and from notes.md, which is written by hand.
 package main
 
 import (
@@ -26,13 +28,15 @@ func main() {
 	err := error(nil)
 	switch len(os.Args) {
 	case 1:
-	case 3:
-		err = collect(docs, os.Args[1], os.Args[2])
-	default:
-		log.Fatal("usage: benchdoc [lab|native|counted folder]")
-	}
-	if err == nil {
 		err = write(docs)
+	case 3:
+		if err = collect(docs, os.Args[1], os.Args[2]); err == nil {
+			err = write(docs)
+		}
+	case 4:
+		err = check(docs, os.Args[2], os.Args[3], os.Stdout)
+	default:
+		log.Fatal("usage: benchdoc [[check] lab|native|counted folder]")
 	}
 	if err != nil {
 		log.Fatal(err)
@@ -79,15 +83,21 @@ func render(docs string) (map[string][]byte, error) {
 		return nil, err
 	}
 	files := map[string][]byte{}
-	plots := map[string]string{}
+	plots := map[string][]string{}
 	for _, g := range record.Groups {
-		svg, err := chart(g, runs[g.Part].Of(g))
-		if err != nil {
-			return nil, err
-		}
-		if svg != nil {
-			name := "benchmarks/" + strings.NewReplacer(", ", "-", " ", "-").Replace(strings.ToLower(g.Name)) + ".svg"
-			files[name], plots[g.Name] = svg, name
+		name := "benchmarks/" + strings.NewReplacer(", ", "-", " ", "-").Replace(strings.ToLower(g.Name))
+		for _, kind := range []struct {
+			name string
+			draw func(record.Group, []record.Line) ([]byte, error)
+		}{{name + ".svg", newForest}, {name + "-histogram.svg", histograms}} {
+			svg, err := kind.draw(g, runs[g.Part].Of(g))
+			if err != nil {
+				return nil, err
+			}
+			if svg != nil {
+				files[kind.name] = svg
+				plots[g.Name] = append(plots[g.Name], kind.name)
+			}
 		}
 	}
 	files["benchmarks.md"] = page(runs, plots, string(notes))

@@ -1,29 +1,31 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/goverbs/verbs/tests/bench/record"
 )
 
 // page is docs/benchmarks.md.
-func page(runs map[string]record.Run, plots map[string]string, notes string) []byte {
+func page(runs map[string]record.Run, plots map[string][]string, notes string) []byte {
 	var b strings.Builder
 	b.WriteString(introduction)
-	b.WriteString("## Where it was measured\n\n")
+	summary(&b, runs)
+	b.WriteString(method)
+	b.WriteString("### Where it was measured\n\n")
 	origins(&b, runs)
-	b.WriteString(reading)
-	b.WriteString("## Targets\n\n")
-	targets(&b, runs)
-	b.WriteString("## Figures\n\nMinimum / median / maximum of each side.\n\n")
+	b.WriteString("## Verdicts\n\n")
+	counts(&b, runs)
+	b.WriteString("## Figures\n\nOf each side the minimum, median and maximum of the rounds.\n\n")
 	for _, g := range record.Groups {
 		lines := runs[g.Part].Of(g)
-		if !slices.ContainsFunc(lines, func(l record.Line) bool { return len(l.Ours) != 0 }) {
-			continue
+		if slices.ContainsFunc(lines, measured) {
+			section(&b, g, lines, plots[g.Name])
 		}
-		group(&b, g, lines, plots[g.Name])
 	}
 	b.WriteString(notes)
 	return []byte(b.String())
@@ -31,128 +33,201 @@ func page(runs map[string]record.Run, plots map[string]string, notes string) []b
 
 const introduction = `# Benchmarks
 
-The library beside C programs that do the same work on rdma-core, in the same
-boot, in turns. ` + "`make bench`" + ` measures what programs see of both software RDMA
-drivers, in QEMU; ` + "`make bench-native`" + ` measures what posting and polling cost in
-user space alone, on User-mode Linux, where code runs at the processor's own
-speed; ` + "`make bench-counted`" + ` measures some of the first again by a clock that counts
-instructions. Each writes this page, from the figures in
-` + "[docs/benchmarks](benchmarks)" + `; ` + "`tests/bench`" + ` has the programs.
+The library is compared with C programs that do the same work on rdma-core (libibverbs
+and librdmacm), in the same boot, in turns.
 
 `
 
-const reading = `
-How to read it: a ratio is of the medians, and more than 1 where Go is better,
-whatever the unit. A target of 0.9 × C's time wants a ratio of 1 / 0.9. Either
-side does every work nine times at least; else it is "too few". Where one side's
-figures lie further apart than half their median, no ratio is told: the line is
-"too noisy". Lines without figures are "not measured".
+const method = `
+Figures are the medians of all rounds. A ratio above 1 means that Go is better, whatever
+the unit; its 95 % interval stands in brackets.
 
-QEMU translates the code it runs, if it may not use the processor itself, and
-kernel and programs share its few processors: figures of the lab say how the two
-sides compare, not how fast a network can be. How long it takes for an instruction
-depends on how often it has run before, and on what else the machine does: it may
-be a nanosecond or a microsecond. Where it says "counted", each takes one, whatever
-processor it is of; they take turns. That is no processor that exists, either: there
-are no caches, and who waits in a loop keeps others waiting. But it is all the work
-that a program does and causes, kernel included, and it repeats to a percent.
+## Method
+
+The lab is a Linux kernel with the software drivers rxe and siw in QEMU, which emulates
+the processor some 40 times slower than it is and slows the kernel's clock by the same
+factor (time dilation), so that code, timers and schedulers are in proportion as on a real
+machine. Three clocks answer three questions:
+
+| measured with | clock | question |
+|---|---|---|
+| ` + "`make bench`" + ` | the lab's, dilated | What do programs see, the work of the kernel and of the driver included? |
+| ` + "`make bench-native`" + ` | the processor's, on User-mode Linux | What do posting and polling cost in user space, without the doorbell (the system call)? |
+| ` + "`make bench-counted`" + ` | one tick for each instruction, processors in turns | Has the work that a program does and causes become more? Nothing is cached and only one processor runs at a time, but figures repeat to a percent: this is for regressions. |
+
+Both sides do each work in turns, in many short rounds. What disturbs the machine disturbs
+both, so round i of Go and round i of C are compared as a pair. The ratio is the geometric
+mean of the pairs' ratios, its interval is found by bootstrap, and the interval decides the
+verdict:
+
+- **ahead**: all of it is above 1;
+- **level**: it contains 1 and lies within 0.95 to 1.05;
+- **undecided**: it contains 1 and is wider;
+- **behind**: all of it is below 1.
+
+Lines without figures are **not measured**. [tests/bench](../tests/bench) has the programs,
+[docs/benchmarks](benchmarks) the figures of every round.
 
 `
 
-// origins tells of each part where and when.
+// parts are where things are measured, as the page has them.
+var parts = []struct{ name, target string }{
+	{record.Lab, "make bench"}, {record.Native, "make bench-native"}, {record.Counted, "make bench-counted"},
+}
+
+// clocks are those of record.Origin that are not the machine's.
+var clocks = map[string]string{"dilated": "dilated", "icount": "counts instructions"}
+
+// origins is where and when each part was measured.
 func origins(b *strings.Builder, runs map[string]record.Run) {
-	b.WriteString("| | kernel | its processors | the machine's | C libraries | day |\n|---|---|---|---|---|---|\n")
-	for _, part := range []struct{ name, target string }{{record.Lab, "make bench"}, {record.Native, "make bench-native"}, {record.Counted, "make bench-counted"}} {
+	b.WriteString("| | kernel | its processors | the machine's | clock | C libraries | day |\n|---|---|---|---|---|---|---|\n")
+	for _, part := range parts {
 		r := runs[part.name]
 		if len(r.Lines) == 0 {
-			fmt.Fprintf(b, "| `%s` | %s | | | | |\n", part.target, record.NotMeasured)
+			fmt.Fprintf(b, "| `%s` | %s | | | | | |\n", part.target, record.NotMeasured)
 			continue
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %d × %s | %s | rdma-core %s | %s |\n", part.target, r.Kernel, r.CPUs, r.Machine, r.Host, r.RDMA, r.Date)
+		fmt.Fprintf(b, "| `%s` | %s | %d × %s | %s | %s | rdma-core %s | %s |\n",
+			part.target, r.Kernel, r.CPUs, r.Machine, r.Host, cmp.Or(clocks[r.Clock], "the machine's"), r.RDMA, r.Date)
+	}
+	b.WriteString("\n")
+	if r := runs[record.Lab]; len(r.Lines) > 0 && r.Clock != "dilated" {
+		b.WriteString("The clock of the lab was **not dilated** when the figures of `make bench` were taken:\n" +
+			"they exaggerate what depends on the scheduler.\n\n")
 	}
 }
 
-// targets is the table of them.
-func targets(b *strings.Builder, runs map[string]record.Run) {
-	b.WriteString("| work | target | rxe | siw | verdict |\n|---|---|---|---|---|\n")
-	for _, g := range record.Groups {
-		lines := runs[g.Part].Of(g)
-		fmt.Fprintf(b, "| %s | %s | %s | %s | %s |\n", g.Work, g.Wanted, cell(lines, "rxe"), cell(lines, "siw"), verdict(lines))
+// questions are what users ask first, and the lines that answer.
+var questions = []struct {
+	text, group string
+	lines       []string
+}{
+	{"Latency of a READ of 8 bytes, polled", "latency", []string{"READ of 8 bytes"}},
+	{"Latency of a SEND of 8 bytes there and back, waiting for events", "latency, events", []string{"SEND of 8 bytes, there and back"}},
+	{"Message rate, SEND of 64 bytes", "message rate", []string{"SEND of 64 bytes"}},
+	{"Bandwidth, SEND of 64 KiB", "bandwidth", []string{"SEND of 64 KiB"}},
+	{"Cost of a post and of a poll in user space", "post and poll", []string{"post_send_1", "poll_1"}},
+	{"Set-up of a connection", "set-up", []string{"set-up, by itself"}},
+	{"Start of a process until a byte is there and back", "first byte", []string{"process that has a byte sent and back"}},
+	{"Memory per connection, of 4096", "memory per connection", []string{"client, of 4096 connections"}},
+	{"Memory of a process with the device open", "size", []string{"resident, with the device open"}},
+	{"Garbage collection: 99th percentile of a polled READ", "latency, garbage collection, 99th percentile", []string{"READ of 8 bytes"}},
+}
+
+// summary is the table of the questions.
+func summary(b *strings.Builder, runs map[string]record.Run) {
+	b.WriteString("| | rxe: Go | C | ratio | siw: Go | C | ratio |\n|---|---|---|---|---|---|---|\n")
+	for _, q := range questions {
+		g, _ := record.Find(q.group)
+		fmt.Fprintf(b, "| %s |", title(q.text, g, runs))
+		for _, device := range []string{"rxe0", "siw0"} {
+			var ours, theirs, ratios []string
+			for _, l := range runs[g.Part].Of(g) {
+				if l.Device != device || !slices.Contains(q.lines, l.Name) {
+					continue
+				}
+				ours, theirs = append(ours, figure(l, l.Ours)), append(theirs, figure(l, l.C))
+				judged := fmt.Sprintf("**%s**", verdict(l))
+				if r := ratio(l); r != "" {
+					judged = r + ", " + judged
+				}
+				ratios = append(ratios, judged)
+			}
+			for _, cell := range [][]string{ours, theirs, ratios} {
+				fmt.Fprintf(b, " %s |", strings.Join(cell, "<br>"))
+			}
+		}
+		b.WriteString("\n")
 	}
+}
+
+func measured(l record.Line) bool { return len(l.Ours) != 0 }
+
+func verdict(l record.Line) record.Verdict {
+	_, v := l.Compare()
+	return v
+}
+
+// ratio is that of a line, if it is compared.
+func ratio(l record.Line) string {
+	if r, _ := l.Compare(); r.Mean > 0 {
+		return r.String()
+	}
+	return ""
+}
+
+// title is a text that links to a group's section, if there is one.
+func title(text string, g record.Group, runs map[string]record.Run) string {
+	if !slices.ContainsFunc(runs[g.Part].Of(g), measured) {
+		return text
+	}
+	return fmt.Sprintf("[%s](#%s)", text, anchor(g.Work))
+}
+
+// anchor is that of a title, as GitHub has it.
+func anchor(title string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case r == '-', r == '_', unicode.IsLetter(r), unicode.IsDigit(r):
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, title)
+}
+
+// counts is the table of how many lines of a group have which verdict.
+func counts(b *strings.Builder, runs map[string]record.Run) {
+	all := append(slices.Clone(verdicts), record.NotMeasured)
+	b.WriteString("| |")
+	for _, v := range all {
+		fmt.Fprintf(b, " %s |", v)
+	}
+	b.WriteString("\n|---|" + strings.Repeat("---|", len(all)) + "\n")
+	row := func(text string, count map[record.Verdict]int) {
+		fmt.Fprintf(b, "| %s |", text)
+		for _, v := range all {
+			if count[v] == 0 {
+				b.WriteString(" |")
+			} else {
+				fmt.Fprintf(b, " %d |", count[v])
+			}
+		}
+		b.WriteString("\n")
+	}
+	sum := map[record.Verdict]int{}
+	for _, g := range record.Groups {
+		count := map[record.Verdict]int{}
+		for _, l := range runs[g.Part].Of(g) {
+			count[verdict(l)]++
+			sum[verdict(l)]++
+		}
+		row(title(g.Work, g, runs), count)
+	}
+	row("**all**", sum)
 	b.WriteString("\n")
 }
 
-// cell is the ratios of a group on a driver, from the least to the greatest.
-// Lines that have nothing to do with a device count for both.
-func cell(lines []record.Line, on string) string {
-	var ratios []float64
-	var plain []string
-	for _, l := range lines {
-		if d := driver(l.Device); d != on && d != "" {
-			continue
-		}
-		r, v := l.Ratio()
-		switch {
-		case len(l.Ours) == 0:
-		case len(l.C) == 0:
-			plain = append(plain, record.Figure(l.Ours.Max()))
-		case v == "" && l.Slack != 0:
-			plain = append(plain, fmt.Sprintf("%+.2f %s", l.Ours.Median()-l.C.Median(), l.Unit))
-		case v == "":
-			ratios = append(ratios, r)
-		}
-	}
-	if len(ratios) > 0 {
-		least, most := fmt.Sprintf("%.2f", slices.Min(ratios)), fmt.Sprintf("%.2f", slices.Max(ratios))
-		if least != most {
-			least += " to " + most
-		}
-		plain = append(plain, least)
-	}
-	return strings.Join(plain, ", ")
-}
-
-// verdict is that of a whole group: one word if its lines agree, else how many
-// came to what.
-func verdict(lines []record.Line) string {
-	count := map[record.Verdict]int{}
-	for _, l := range lines {
-		count[l.Verdict()]++
-	}
-	var told []string
-	for _, v := range []record.Verdict{record.Missed, record.TooNoisy, record.TooFew, record.NotMeasured, record.NoTarget, record.Met} {
-		switch n := count[v]; {
-		case n == 0:
-		case n == len(lines):
-			return string(v)
-		default:
-			told = append(told, fmt.Sprintf("%s: %d of %d", v, n, len(lines)))
-		}
-	}
-	if told == nil {
-		return string(record.NotMeasured)
-	}
-	return strings.Join(told, ", ")
-}
-
-// group is a section: the plot and all figures.
-func group(b *strings.Builder, g record.Group, lines []record.Line, plot string) {
+// section is a group: its plots and all figures.
+func section(b *strings.Builder, g record.Group, lines []record.Line, plots []string) {
 	fmt.Fprintf(b, "### %s\n\n", g.Work)
-	fmt.Fprintf(b, "Target: %s.\n\n", g.Wanted)
-	if plot != "" {
-		fmt.Fprintf(b, "![%s, Go beside %s](%s)\n\n", g.Work, lines[0].Beside, plot)
+	for _, p := range plots {
+		fmt.Fprintf(b, "![%s](%s)\n\n", g.Work, p)
 	}
-	b.WriteString("| driver | work | unit | Go | beside | its figures | ratio | verdict |\n|---|---|---|---|---|---|---|---|\n")
+	beside := ""
 	for _, l := range lines {
-		v := string(l.Verdict())
-		if l.Target != g.Target && l.Target != 0 {
-			v += fmt.Sprintf(" (of %.2f)", l.Target)
+		if len(l.C) != 0 {
+			beside = l.Beside
 		}
-		ratio := ""
-		if r, untold := l.Ratio(); untold == "" {
-			ratio = fmt.Sprintf("%.2f", r)
+	}
+	fmt.Fprintf(b, "| driver | work | unit | Go | %s | pairs | ratio | verdict |\n|---|---|---|---|---|---|---|---|\n", beside)
+	for _, l := range lines {
+		pairs := ""
+		if len(l.C) != 0 {
+			pairs = fmt.Sprint(len(l.Ours))
 		}
-		fmt.Fprintf(b, "| %s | %s | %s | %v | %s | %v | %s | %s |\n", driver(l.Device), l.Name, l.Unit, l.Ours, l.Beside, l.C, ratio, v)
+		fmt.Fprintf(b, "| %s | %s | %s | %v | %v | %s | %s | %s |\n", driver(l.Device), l.Name, l.Unit, l.Ours, l.C, pairs, ratio(l), verdict(l))
 	}
 	b.WriteString("\n")
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,18 +37,20 @@ func TestCommitted(t *testing.T) {
 	}
 }
 
-// around are nine figures within a spread of their median.
-func around(median, spread float64) record.Sample {
-	return record.Sample{median - spread/2, median, median, median, median, median, median, median, median + spread/2}
+// flat is three figures that are all the same.
+func flat(v float64) record.Sample { return record.Sample{v, v, v} }
+
+var spread = &record.Spread{
+	Ours: record.NewHistogram(record.Sample{400, 450, 500, 30_000}),
+	C:    record.NewHistogram(record.Sample{400, 450, 20_000_000}),
 }
 
-var sets = []record.Line{
-	{Group: "set-up", Device: "rxe0", Name: "set-up, by itself", Unit: "µs", Beside: "C", Target: 1, Ours: around(100, 40), C: around(225, 100)},
-	{Group: "set-up", Device: "rxe0", Name: "set-ups, one at a time", Unit: "/s", Higher: true, Beside: "C", Target: 1, Ours: around(731, 400), C: around(100, 4)},
-	{Group: "set-up", Device: "rxe0", Name: "set-ups, 16 at a time", Unit: "/s", Higher: true, Beside: "C", Target: 1, Ours: around(100, 4), C: around(731, 400)},
-	{Group: "set-up", Device: "siw0", Name: "set-up, by itself", Unit: "µs", Beside: "C", Target: 1, Ours: around(1000, 4), C: around(500, 4)},
-	{Group: "size", Name: "program with its shared libraries", Unit: "MiB", Beside: "C", Slack: 6, Ours: around(4, 0), C: around(1, 0)},
-	{Group: "memory per connection", Device: "rxe0", Name: "client, of 256 connections", Unit: "KiB", Beside: "C", Target: 1, Ours: around(20, 19), C: around(20, 1)},
+var lines = []record.Line{
+	{Group: "set-up", Device: "rxe0", Name: "set-up, by itself", Unit: "µs", Beside: "C", Ours: record.Sample{80, 100, 120}, C: record.Sample{180, 225, 270}},
+	{Group: "set-up", Device: "rxe0", Name: "set-ups, one at a time", Unit: "/s", Higher: true, Beside: "C", Ours: flat(100), C: flat(400)},
+	{Group: "set-up", Device: "siw0", Name: "set-up, by itself", Unit: "µs", Beside: "C", Ours: record.Sample{1, 2}, C: record.Sample{2, 1}},
+	{Group: "size", Name: "program with its shared libraries", Unit: "MiB", Beside: "C", Ours: flat(4), C: flat(4)},
+	{Group: "latency", Device: "rxe0", Name: "READ of 8 bytes", Unit: "µs", Beside: "C", Ours: flat(0.45), C: flat(0.44), Spread: spread},
 }
 
 // folder is a folder of documents in which those lines were measured.
@@ -71,22 +74,32 @@ func folder(t *testing.T, lines ...record.Line) string {
 	return docs
 }
 
-func TestPage(t *testing.T) {
-	files, err := render(folder(t, sets...))
+// rendered is the page and the plots of those lines.
+func rendered(t *testing.T, lines ...record.Line) map[string][]byte {
+	t.Helper()
+	files, err := render(folder(t, lines...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := string(files["benchmarks.md"])
+	return files
+}
+
+func TestPage(t *testing.T) {
+	t.Setenv("LAB_ACCEL", "dilated")
+	page := string(rendered(t, lines...)["benchmarks.md"])
 	for _, want := range []string{
-		// Of the six lines that belong to it, four were measured.
-		"| Setting connections up, by Dial and Listen | ≥ 1.0 × C's rate, ≤ 1.0 × C's time | 2.25 | 0.50 | missed: 1 of 6, too noisy: 2 of 6, not measured: 2 of 6, met: 1 of 6 |\n",
-		"| Size, on disk and in memory | ≤ C's with its shared libraries + 6 MiB | +3.00 MiB | +3.00 MiB | not measured: 2 of 3, met: 1 of 3 |\n",
-		"| Posting and polling in user space, but for the doorbell | ≤ 0.9 × libibverbs' time |  |  | not measured |\n",
-		"| rxe | set-up, by itself | µs | 80 / 100 / 120 | C | 175 / 225 / 275 | 2.25 | met |\n",
-		"| rxe | set-ups, one at a time | /s | 531 / 731 / 931 | C | 98 / 100 / 102 |  | too noisy |\n",
-		"| siw | set-ups, 16 at a time |  |  |  |  |  | not measured |\n",
-		"![Setting connections up, by Dial and Listen, Go beside C](benchmarks/set-up.svg)",
+		"\n| [Set-up of a connection](#connection-set-up-with-dial-and-listen) | 100 µs | 225 µs | 2.25 (2.25 to 2.25), **ahead** | 1.5 µs | 1.5 µs | 1.00 (0.50 to 2.00), **undecided** |\n",
+		"\n| [Latency of a READ of 8 bytes, polled](#latency-polled) | 0.45 µs | 0.44 µs | 0.98 (0.98 to 0.98), **behind** |  |  | **not measured** |\n",
+		"\n| Cost of a post and of a poll in user space | <br> | <br> | **not measured**<br>**not measured** |",
+		"\n| [Connection set-up with Dial and Listen](#connection-set-up-with-dial-and-listen) | 1 | | 1 | 1 | 3 |\n",
+		"\n| [Size on disk and in memory](#size-on-disk-and-in-memory) | | 1 | | | 2 |\n",
+		"\n| Message rate | | | | | 16 |\n",
+		"\n### Connection set-up with Dial and Listen\n\n![Connection set-up with Dial and Listen](benchmarks/set-up.svg)\n",
+		"\n| rxe | set-up, by itself | µs | 80 / 100 / 120 | 180 / 225 / 270 | 3 | 2.25 (2.25 to 2.25) | ahead |\n",
+		"\n| siw | set-ups, 16 at a time |  |  |  |  |  | not measured |\n",
+		"](benchmarks/latency.svg)\n\n![Latency, polled](benchmarks/latency-histogram.svg)\n",
 		"| `make bench-native` | not measured |",
+		" | dilated | rdma-core",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %s", want)
@@ -95,36 +108,100 @@ func TestPage(t *testing.T) {
 	if !strings.HasSuffix(page, "\n\n## Why\n") {
 		t.Error("the page does not end with the notes")
 	}
-	if strings.Contains(page, "benchmarks/memory-per-connection.svg") || files["benchmarks/memory-per-connection.svg"] != nil {
-		t.Error("a plot with nothing but noise")
+	for _, without := range []string{"### Message rate", "not dilated", "%!", "NaN"} {
+		if strings.Contains(page, without) {
+			t.Errorf("the page has %s", without)
+		}
 	}
 }
 
-// TestNoise has no ratio of noisy figures anywhere, nor bars of them.
-func TestNoise(t *testing.T) {
-	files, err := render(folder(t, sets...))
-	if err != nil {
-		t.Fatal(err)
+// TestClock warns of a lab whose clock was not dilated.
+func TestClock(t *testing.T) {
+	t.Setenv("LAB_ACCEL", "")
+	if !bytes.Contains(rendered(t, lines...)["benchmarks.md"], []byte("not dilated")) {
+		t.Error("no warning")
 	}
-	ratio := regexp.MustCompile(`\b(7\.31|0\.14|0\.137)\b`) // of those that are noisy
-	for name, text := range files {
-		if found := ratio.Find(text); found != nil {
-			t.Errorf("%s has %s", name, found)
+}
+
+// TestLinks has anchors of titles that are there, and files.
+func TestLinks(t *testing.T) {
+	files := rendered(t, lines...)
+	page := string(files["benchmarks.md"])
+	var anchors []string
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(page, -1) {
+		anchors = append(anchors, anchor(m[1]))
+	}
+	for _, m := range regexp.MustCompile(`\]\(([^)]*)\)`).FindAllStringSubmatch(page, -1) {
+		to, isAnchor := strings.CutPrefix(m[1], "#")
+		if isAnchor && !slices.Contains(anchors, to) || strings.HasSuffix(to, ".svg") && files[to] == nil {
+			t.Errorf("a link to %s", m[1])
 		}
 	}
-	svg := string(files["benchmarks/set-up.svg"])
-	if n := strings.Count(svg, ">too noisy</text>"); n != 2 {
-		t.Errorf("%d lines of the plot are called noisy", n)
+}
+
+// TestQuestions has answers among the lines of groups.
+func TestQuestions(t *testing.T) {
+	for _, q := range questions {
+		g, ok := record.Find(q.group)
+		for _, name := range q.lines {
+			for _, device := range []string{"rxe0", "siw0"} {
+				if !ok || !g.Has(record.Line{Group: g.Name, Device: device, Name: name}) {
+					t.Errorf("%s: there is no %s: %s, %s", q.text, q.group, device, name)
+				}
+			}
+		}
 	}
-	// Two lines are told, and the legend has a swatch.
-	if n := strings.Count(svg, "fill:#007D9C"); n != 3 {
-		t.Errorf("%d bars", n)
+}
+
+// TestForest draws what is compared, and nothing else.
+func TestForest(t *testing.T) {
+	files := rendered(t, append(slices.Clone(lines), record.Line{Group: "start", Name: "first device listed", Unit: "ms", Ours: flat(1)})...)
+	svg := string(files["benchmarks/set-up.svg"])
+	for _, want := range []string{
+		">rxe: set-up, by itself</text>", ">100 µs</text>", ">225 µs</text>", ">2.25 (2.25 to 2.25)</text>",
+		">0.25 (0.25 to 0.25)</text>", ">siw: set-up, by itself</text>",
+	} {
+		if !strings.Contains(svg, want) {
+			t.Errorf("the plot lacks %s", want)
+		}
+	}
+	if strings.Contains(svg, "16 at a time") {
+		t.Error("a line that was not measured is in the plot")
+	}
+	if files["benchmarks/start.svg"] != nil {
+		t.Error("a plot of a line that is compared with nothing")
+	}
+	if !bytes.Contains(files["benchmarks/size.svg"], []byte(">program with its shared libraries</text>")) {
+		t.Error("no plot of a line without a device")
+	}
+}
+
+// TestWide draws ratios of all sizes with some ticks, but not too many.
+func TestWide(t *testing.T) {
+	for _, c := range []float64{1e-4, 0.01, 0.3, 0.9, 1, 1.4, 4, 30, 1e4} {
+		least, most := min(0.8, c)/1.05, max(1.25, c)*1.05
+		if n := len(ticks(ratios, 9, least, most)); n < 3 || n > 9 {
+			t.Errorf("%d ticks from %.3g to %.3g", n, least, most)
+		}
+	}
+}
+
+func TestHistograms(t *testing.T) {
+	files := rendered(t, lines...)
+	svg := string(files["benchmarks/latency-histogram.svg"])
+	for _, want := range []string{">rxe: READ of 8 bytes</text>", ">1µs</text>", ">10ms</text>", ">0.1 %</text>"} {
+		if !strings.Contains(svg, want) {
+			t.Errorf("the plot lacks %s", want)
+		}
+	}
+	if files["benchmarks/set-up-histogram.svg"] != nil {
+		t.Error("a plot of lines without a spread")
 	}
 }
 
 // TestSame is that the page and the plots depend on the figures alone.
 func TestSame(t *testing.T) {
-	docs := folder(t, sets...)
+	docs := folder(t, lines...)
 	a, err := render(docs)
 	if err != nil {
 		t.Fatal(err)
@@ -135,11 +212,26 @@ func TestSame(t *testing.T) {
 	}
 }
 
+// TestUnpaired reads figures that make no pairs, as old files may have them.
+func TestUnpaired(t *testing.T) {
+	docs := folder(t)
+	const text = `{"kernel":"6.12","lines":[
+{"group":"latency","device":"rxe0","name":"READ of 8 bytes","unit":"µs","beside":"C","ours":[1,2,3],"c":[1,2]}
+]}`
+	if err := os.WriteFile(figures(docs, record.Lab), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	files, err := render(docs)
+	if err != nil || !bytes.Contains(files["benchmarks.md"], []byte("| 1 / 2 / 3 | 1 / 1.5 / 2 | 3 |  | not measured |\n")) {
+		t.Errorf("%v\n%s", err, files["benchmarks.md"])
+	}
+}
+
 // TestParts measures one part again: it keeps nothing of what it had, and the
 // other part stays.
 func TestParts(t *testing.T) {
-	docs, dir := folder(t, sets...), t.TempDir()
-	native := record.Line{Group: "allocations", Device: "rxe0", Name: "allocations", Unit: "per round", Beside: "none", Ours: around(0, 0)}
+	docs, dir := folder(t, lines...), t.TempDir()
+	native := record.Line{Group: "allocations", Device: "rxe0", Name: "allocations", Unit: "per round", Beside: "none", Ours: flat(0)}
 	if err := record.Append(dir, native); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +252,8 @@ func TestParts(t *testing.T) {
 		}
 		return string(text)
 	}
-	if p := page(); !strings.Contains(p, "| 2.25 |") || !strings.Contains(p, "| 0 | 0 |  | not measured: 1 of 2, met: 1 of 2 |") {
+	const allocations = "| rxe | allocations | per round | 0 / 0 / 0 |  |  |  |  |\n"
+	if p := page(); !strings.Contains(p, "2.25") || !strings.Contains(p, allocations) {
 		t.Errorf("with both parts:\n%s", p)
 	}
 	if err := collect(docs, record.Lab, t.TempDir()); err != nil {
@@ -169,7 +262,7 @@ func TestParts(t *testing.T) {
 	if err := write(docs); err != nil {
 		t.Fatal(err)
 	}
-	if p := page(); strings.Contains(p, "2.25") || !strings.Contains(p, "| `make bench` | not measured |") || !strings.Contains(p, "met: 1 of 2") {
+	if p := page(); strings.Contains(p, "2.25") || !strings.Contains(p, "| `make bench` | not measured |") || !strings.Contains(p, allocations) {
 		t.Errorf("after a run of the lab that measured nothing:\n%s", p)
 	}
 	if svg, _ := filepath.Glob(filepath.Join(docs, "benchmarks", "*.svg")); len(svg) != 0 {

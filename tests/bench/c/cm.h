@@ -53,6 +53,25 @@ static inline void ready(void)
 	fflush(stdout);
 }
 
+// again waits for the order to measure once more, a line of the standard input. It
+// returns 0 at the end of that.
+static inline int again(void)
+{
+	int c;
+
+	while ((c = getchar()) != EOF)
+		if (c == '\n')
+			return 1;
+	return 0;
+}
+
+// measured ends what is printed of one measurement.
+static inline void measured(void)
+{
+	printf("\n");
+	fflush(stdout);
+}
+
 static inline struct addrinfo *lookup(const char *addr, const char *port)
 {
 	struct addrinfo *ai;

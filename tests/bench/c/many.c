@@ -1,12 +1,14 @@
 // Echoes messages on many connections at once with libibverbs, as many/main.go
-// does with package uverbs, and says how long that took and how much memory the
+// does with package uverbs, and prints how long that took and how much memory the
 // connections took. Both take the same arguments and print the same.
 //
 //	many -s ADDR PORT          serve one client until the standard input ends
 //	many    ADDR PORT CONNS N  N messages there and back in all, each connection with one under way
 //
-// All connections of a side share one CQ, for which it sleeps. Memory is that
-// of all connections but the first, with which the program warms up.
+// The client connects, has one message there and back on each connection, and does its
+// work once for each line of its standard input. All connections of a side share one
+// CQ, for which it sleeps. Memory is that of all connections but the first, with which
+// the program warms up.
 #include "cm.h"
 
 enum {
@@ -19,10 +21,7 @@ enum {
 	// connections only: a queue that the kernel has given the offset of the
 	// 144th page it takes for none (SIW_INVAL_UOBJ_KEY). Here that is the CQ's.
 	CQ_DEPTH = 20000,
-};
-
-struct work {
-	uint32_t conns, n;
+	REPORT = 1, OVER = 2, // bytes of a message that asks for the server's report, or is the last
 };
 
 struct report {
@@ -39,8 +38,9 @@ static struct ibv_comp_channel *channel;
 static struct ibv_cq *cq;
 static struct ibv_mr *mr; // SIZE bytes in, and as many out, of each connection
 static struct conn *conns;
-static struct work work;
+static uint32_t conns_n;
 static struct report got;
+static unsigned int cq_events; // to acknowledge
 static struct rdma_event_channel *cm_channel;
 
 static void set_up(struct ibv_context *device)
@@ -57,14 +57,15 @@ static void set_up(struct ibv_context *device)
 // allot makes room for the connections.
 static void allot(void)
 {
+	size_t n = conns_n * 2 * SIZE;
 	void *memory;
 
-	conns = calloc(work.conns, sizeof(*conns));
-	errno = posix_memalign(&memory, 4096, work.conns * 2 * SIZE);
+	conns = calloc(conns_n, sizeof(*conns));
+	errno = posix_memalign(&memory, 4096, n);
 	if (errno)
 		die("memory");
-	memset(memory, 0, work.conns * 2 * SIZE);
-	mr = ibv_reg_mr(pd, memory, work.conns * 2 * SIZE, IBV_ACCESS_LOCAL_WRITE);
+	memset(memory, 0, n);
+	mr = ibv_reg_mr(pd, memory, n, IBV_ACCESS_LOCAL_WRITE);
 	if (!mr)
 		die("register mr");
 }
@@ -107,60 +108,56 @@ static void prepare(uint32_t i, struct rdma_cm_id *id)
 		post_recv(i);
 }
 
-// echo sends on each connection, once it has a message, the next, as long as
-// there are messages to come.
-static void echo(uint32_t more)
+// await takes completions, and sleeps until there are.
+static int await(struct ibv_wc *wc)
 {
-	struct ibv_wc wc[BATCH];
-	unsigned int events = 0;
+	struct ibv_cq *of;
+	void *context;
 	int n, armed = 0;
 
-	while (got.messages < work.n) {
-		n = ibv_poll_cq(cq, BATCH, wc);
-		if (n < 0)
-			die("poll cq");
-		for (int i = 0; i < n; i++) {
+	while (!(n = ibv_poll_cq(cq, BATCH, wc))) {
+		if (!armed) {
+			must(ibv_req_notify_cq(cq, 0), "arm");
+			armed = 1;
+			continue;
+		}
+		must(ibv_get_cq_event(channel, &of, &context), "get cq event");
+		cq_events++;
+		armed = 0;
+	}
+	return n;
+}
+
+// echo sends on each connection, once it has a message, the next, as long as there are
+// more to send. It returns when n have come, or one that is no echo, and the size of
+// the last.
+static uint32_t echo(uint64_t n, uint64_t more)
+{
+	struct ibv_wc wc[BATCH];
+
+	for (;;) {
+		int polled = await(wc);
+
+		for (int i = 0; i < polled; i++) {
 			if (wc[i].status != IBV_WC_SUCCESS) {
 				fprintf(stderr, "%s\n", ibv_wc_status_str(wc[i].status));
 				exit(1);
 			}
 			if (wc[i].opcode != IBV_WC_RECV)
 				continue;
-			got.messages++;
-			got.bytes += wc[i].byte_len;
 			post_recv(wc[i].wr_id);
+			if (wc[i].byte_len != SIZE)
+				return wc[i].byte_len;
+			got.messages++;
+			got.bytes += SIZE;
 			if (more) {
 				more--;
 				post_send(wc[i].wr_id, SIZE);
 			}
 		}
-		if (n)
-			continue;
-		if (!armed) {
-			must(ibv_req_notify_cq(cq, 0), "arm");
-			armed = 1;
-		} else {
-			struct ibv_cq *of;
-			void *context;
-
-			must(ibv_get_cq_event(channel, &of, &context), "get cq event");
-			events++;
-			armed = 0;
-		}
+		if (got.messages >= n)
+			return SIZE;
 	}
-	ibv_ack_cq_events(cq, events);
-}
-
-// hear waits for the message that is not an echo, of connection 0.
-static void hear(void)
-{
-	struct ibv_wc wc;
-
-	do
-		while (!ibv_poll_cq(cq, 1, &wc))
-			;
-	while (wc.opcode != IBV_WC_RECV && wc.status == IBV_WC_SUCCESS);
-	must(wc.status, "hear");
 }
 
 // request takes a connection in, or hears that one is up.
@@ -175,12 +172,12 @@ static void request(uint32_t *taken, uint32_t *up)
 		++*up;
 		return;
 	}
-	if (ev->event != RDMA_CM_EVENT_CONNECT_REQUEST || ev->param.conn.private_data_len < sizeof(work)) {
+	if (ev->event != RDMA_CM_EVENT_CONNECT_REQUEST || ev->param.conn.private_data_len < sizeof(conns_n)) {
 		fprintf(stderr, "%s, status %d\n", rdma_event_str(ev->event), ev->status);
 		exit(1);
 	}
 	if (!*taken) {
-		memcpy(&work, ev->param.conn.private_data, sizeof(work));
+		memcpy(&conns_n, ev->param.conn.private_data, sizeof(conns_n));
 		allot();
 	}
 	if (*taken == 1)
@@ -196,19 +193,23 @@ static void serve(struct addrinfo *at)
 
 	set_up(listen_at(cm_channel, at)->verbs);
 	ready();
-	while (!up || up < work.conns)
+	while (!up || up < conns_n)
 		request(&taken, &up);
-	got.kilobytes += work.conns > 1 ? resident() : 0;
-	echo(work.n);
-	hear(); // the client is done
-	memcpy((char *)mr->addr + SIZE, &got, sizeof(got));
-	post_send(0, sizeof(got));
-	pause();
+	echo(conns_n, conns_n);
+	got.kilobytes += conns_n > 1 ? resident() : 0;
+	got.messages = got.bytes = 0;
+	while (echo(UINT64_MAX, UINT64_MAX) == REPORT) {
+		memcpy((char *)mr->addr + SIZE, &got, sizeof(got));
+		post_send(0, sizeof(got));
+		got.messages = got.bytes = 0;
+	}
+	post_send(0, OVER);
+	pause(); // the connections end before this does
 }
 
 static void dial(uint32_t i, struct rdma_cm_id *id, struct addrinfo *to)
 {
-	struct rdma_conn_param param = conn_param(&work, sizeof(work));
+	struct rdma_conn_param param = conn_param(&conns_n, sizeof(conns_n));
 
 	for (int tries = 0;; tries++) {
 		prepare(i, id);
@@ -223,12 +224,38 @@ static void dial(uint32_t i, struct rdma_cm_id *id, struct addrinfo *to)
 	expect(cm_channel, RDMA_CM_EVENT_ESTABLISHED, NULL, 0);
 }
 
+// messages has n messages there and back, and returns how long that took.
+static uint64_t messages(uint64_t n)
+{
+	uint64_t start = now();
+
+	got.messages = got.bytes = 0;
+	for (uint32_t i = 0; i < conns_n; i++)
+		post_send(i, SIZE);
+	echo(n, n - conns_n);
+	return now() - start;
+}
+
+static void measure(uint64_t n)
+{
+	uint64_t took = messages(n);
+	struct report theirs;
+
+	post_send(0, REPORT);
+	if (echo(UINT64_MAX, 0) != sizeof(theirs))
+		die("report");
+	memcpy(&theirs, mr->addr, sizeof(theirs));
+	printf("messages %ju\nbytes %ju\nkilobytes %ju\n", (uintmax_t)got.messages, (uintmax_t)got.bytes, (uintmax_t)got.kilobytes);
+	printf("peer_messages %ju\npeer_bytes %ju\npeer_kilobytes %ju\n",
+		(uintmax_t)theirs.messages, (uintmax_t)theirs.bytes, (uintmax_t)theirs.kilobytes);
+	printf("nanoseconds %ju\n", (uintmax_t)took);
+	measured();
+}
+
 int main(int argc, char **argv)
 {
 	struct rdma_cm_id *first;
-	struct report theirs;
 	struct addrinfo *to;
-	uint64_t start;
 
 	cm_channel = new_channel();
 	if (argc == 4 && !strcmp(argv[1], "-s"))
@@ -238,29 +265,22 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	to = lookup(argv[1], argv[2]);
-	work = (struct work){ atoi(argv[3]), atoi(argv[4]) };
+	conns_n = atoi(argv[3]);
 	first = resolve(cm_channel, to); // opens the device
 	set_up(first->verbs);
 	allot();
 	dial(0, first, to);
 	got.kilobytes = -resident();
-	for (uint32_t i = 1; i < work.conns; i++)
+	for (uint32_t i = 1; i < conns_n; i++)
 		dial(i, resolve(cm_channel, to), to);
+	settle(conns[conns_n - 1].id);
+	messages(conns_n);
 	got.kilobytes += resident();
-	settle(conns[work.conns - 1].id);
 
-	start = now();
-	for (uint32_t i = 0; i < work.conns; i++)
-		post_send(i, SIZE);
-	echo(work.n - work.conns);
-	start = now() - start;
-
-	post_send(0, 1);
-	hear();
-	memcpy(&theirs, mr->addr, sizeof(theirs));
-	printf("messages %ju\nbytes %ju\nkilobytes %ju\n", (uintmax_t)got.messages, (uintmax_t)got.bytes, (uintmax_t)got.kilobytes);
-	printf("peer_messages %ju\npeer_bytes %ju\npeer_kilobytes %ju\n",
-		(uintmax_t)theirs.messages, (uintmax_t)theirs.bytes, (uintmax_t)theirs.kilobytes);
-	printf("nanoseconds %ju\nconnections %u\n", (uintmax_t)start, work.conns);
+	while (again())
+		measure(atoi(argv[4]));
+	post_send(0, OVER);
+	echo(UINT64_MAX, 0);
+	ibv_ack_cq_events(cq, cq_events);
 	return 0;
 }

@@ -1,14 +1,16 @@
 // Moves messages over a connection with libibverbs, as transfer/main.go does
-// with package uverbs, and says how long that took. Both take the same arguments
+// with package uverbs, and prints how long that took. Both take the same arguments
 // and print the same.
 //
 //	transfer    -s ADDR PORT                     serve until the standard input ends
 //	transfer [-e] ADDR PORT lat OP SIZE N        N messages, one at a time: OP is send, write, read or add
 //	transfer      ADDR PORT rate OP SIZE N LIST  N messages, as many as go, LIST posted at a time: OP is send or write
 //
+// The client connects, and does its work once for each line of its standard input.
 // Both sides poll; with -e they sleep until there is a completion. In latency
 // tests the server answers each SEND and WRITE, and a time is that of the way
-// there and back. At the end each side tells the other what it has received.
+// there and back. Before each round the client wakes the server, and after it each
+// side sends the other what it has received.
 #include "end.h"
 
 static const char *ops[] = { "send", "write", "read", "add" };
@@ -25,8 +27,10 @@ static void post(struct end *e, uint32_t n)
 		e->wrs[i].next = &e->wrs[i + 1];
 	last->next = NULL;
 	last->wr_id = e->posted;
-	if (e->posted / PERIOD != before / PERIOD || e->posted == e->work.n || e->work.op == READ || e->work.op == ADD)
+	if (e->posted / PERIOD != before / PERIOD || e->posted == e->work.n || e->work.op == READ || e->work.op == ADD) {
 		last->send_flags |= IBV_SEND_SIGNALED;
+		e->signaled++;
+	}
 	must(ibv_post_send(e->id->qp, e->wrs, &bad), "post send");
 	last->send_flags &= ~IBV_SEND_SIGNALED;
 }
@@ -42,6 +46,16 @@ static void post_inline(struct end *e, void *b, size_t n, uint64_t addr)
 	};
 
 	must(ibv_post_send(e->id->qp, &wr, &bad), "post send");
+	e->signaled++;
+}
+
+// reap takes completions of what was posted, at least one and at most n.
+static int reap(struct end *e, int n, int sleep)
+{
+	int got = await(e, e->send_cq, n, sleep);
+
+	e->signaled -= got;
+	return got;
 }
 
 // repost offers n receives again.
@@ -71,7 +85,7 @@ static void put(struct end *e, uint32_t i)
 	if (e->work.op == WRITE)
 		e->out[e->work.size - 1] = i + 1;
 	if (i % PERIOD == PERIOD - 1 && i > PERIOD)
-		await(e, e->send_cq, 1, e->work.events);
+		reap(e, 1, e->work.events);
 	post(e, 1);
 }
 
@@ -102,7 +116,7 @@ static void ask(struct end *e, uint32_t *took)
 			break;
 		default:
 			post(e, 1);
-			await(e, e->send_cq, 1, e->work.events);
+			reap(e, 1, e->work.events);
 			e->got.messages++;
 			e->got.bytes += e->work.size;
 		}
@@ -138,7 +152,8 @@ static void stream(struct end *e)
 				break;
 			post(e, k);
 		}
-		got = poll_cq(e, e->send_cq, BATCH); // not await: the peer's word may come first
+		got = poll_cq(e, e->send_cq, BATCH); // not reap: the peer's word may come first
+		e->signaled -= got;
 		if (got)
 			completed = e->wc[got - 1].wr_id;
 	}
@@ -149,33 +164,45 @@ static void stream(struct end *e)
 static void drink(struct end *e)
 {
 	uint32_t told = 0;
-	int credits = 0;
 
 	while (e->got.messages < e->work.n) {
 		take(e, e->work.n - e->got.messages < BATCH ? e->work.n - e->got.messages : BATCH);
 		if (e->got.messages - told < CREDIT)
 			continue;
-		if (credits == DEPTH / 2)
-			credits -= await(e, e->send_cq, BATCH, 0);
+		if (e->signaled == DEPTH / 2)
+			reap(e, BATCH, 0);
 		told = e->got.messages;
 		post_inline(e, &told, sizeof(told), e->peer.addr + 2 * e->stride);
-		credits++;
 	}
 }
 
-// tell sends what this end has received, hear takes what the peer has.
-static void tell(struct end *e)
+// tell sends a report, and waits until all is sent.
+static void tell(struct end *e, struct report r)
 {
-	post_inline(e, &e->got, sizeof(e->got), 0);
+	post_inline(e, &r, sizeof(r), 0);
+	while (e->signaled)
+		reap(e, BATCH, e->work.events);
 }
 
+// hear takes the peer's report.
 static struct report hear(struct end *e, int sleep)
 {
 	struct report r;
 
 	await(e, e->recv_cq, 1, sleep);
 	memcpy(&r, e->in, sizeof(r));
+	repost(e, 1);
 	return r;
+}
+
+static const struct report begin = { 1, 0 }, over = { 0, 0 };
+
+// reset prepares an end for a round.
+static void reset(struct end *e)
+{
+	e->posted = 0;
+	e->got = over;
+	*e->word = 0;
 }
 
 static void serve(struct addrinfo *at)
@@ -197,12 +224,16 @@ static void serve(struct addrinfo *at)
 		meet(&e);
 		must(rdma_accept(id, &param), "accept");
 		expect(own, RDMA_CM_EVENT_ESTABLISHED, NULL, 0);
-		if (!passive)
-			e.work.rate ? drink(&e) : answer(&e);
-		hear(&e, passive || e.work.events); // the client is done
-		if (e.work.op == ADD)
-			e.got.messages = *e.word;
-		tell(&e);
+		while (hear(&e, 1).messages == begin.messages) {
+			reset(&e);
+			tell(&e, begin);
+			if (!passive)
+				e.work.rate ? drink(&e) : answer(&e);
+			hear(&e, passive || e.work.events); // the client is done
+			if (e.work.op == ADD)
+				e.got.messages = *e.word;
+			tell(&e, e.got);
+		}
 		expect(own, RDMA_CM_EVENT_DISCONNECTED, NULL, 0);
 		release(&e);
 		rdma_destroy_event_channel(own);
@@ -229,19 +260,37 @@ static void dial(struct end *e, struct addrinfo *to)
 	settle(e->id);
 }
 
-static int compare(const void *a, const void *b)
+// measure does the work once, and prints how long it took.
+static void measure(struct end *e, uint32_t *took)
 {
-	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+	struct report theirs;
+	uint64_t start;
 
-	return (x > y) - (x < y);
+	reset(e);
+	tell(e, begin);
+	hear(e, 1);
+	start = now();
+	e->work.rate ? stream(e) : ask(e, took);
+	tell(e, e->got);
+	theirs = hear(e, e->work.events);
+	start = now() - start;
+
+	printf("messages %ju\nbytes %ju\n", (uintmax_t)e->got.messages, (uintmax_t)e->got.bytes);
+	printf("peer_messages %ju\npeer_bytes %ju\n", (uintmax_t)theirs.messages, (uintmax_t)theirs.bytes);
+	printf("nanoseconds %ju\n", (uintmax_t)start);
+	if (!e->work.rate) {
+		printf("took");
+		for (uint32_t i = 0; i < e->work.n; i++)
+			printf(" %u", took[i]);
+		printf("\n");
+	}
+	measured();
 }
 
 int main(int argc, char **argv)
 {
 	struct end e = { 0 };
-	struct report theirs;
 	uint32_t *took;
-	uint64_t start;
 
 	if (argc == 4 && !strcmp(argv[1], "-s"))
 		serve(lookup(argv[2], argv[3]));
@@ -260,16 +309,9 @@ int main(int argc, char **argv)
 	took = calloc(e.work.n, sizeof(*took));
 	dial(&e, lookup(argv[1], argv[2]));
 
-	start = now();
-	e.work.rate ? stream(&e) : ask(&e, took);
-	tell(&e);
-	theirs = hear(&e, e.work.events);
-	start = now() - start;
-
-	qsort(took, e.work.n, sizeof(*took), compare);
-	printf("messages %ju\nbytes %ju\n", (uintmax_t)e.got.messages, (uintmax_t)e.got.bytes);
-	printf("peer_messages %ju\npeer_bytes %ju\n", (uintmax_t)theirs.messages, (uintmax_t)theirs.bytes);
-	printf("nanoseconds %ju\nmedian %u\np99 %u\n", (uintmax_t)start, took[e.work.n / 2], took[e.work.n * 99 / 100]);
+	while (again())
+		measure(&e, took);
+	tell(&e, over);
 	rdma_disconnect(e.id);
 	release(&e);
 	return 0;

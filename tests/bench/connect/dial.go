@@ -3,17 +3,19 @@ package main
 import (
 	"context"
 	"errors"
+	"log"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // dialing is the way of Dial and Listen.
 type dialing struct{}
 
-func (dialing) serve(ctx context.Context, addr string, ready func()) error {
+func (dialing) serve(ctx context.Context, addr string, ready func(), torn *teller) error {
 	l, err := cm.Listen(ctx, addr)
 	if err != nil {
 		return err
@@ -28,45 +30,115 @@ func (dialing) serve(ctx context.Context, addr string, ready func()) error {
 			return err
 		}
 		go func() {
-			e, err := r.Accept(ctx, options)
-			if err != nil {
-				return // the peer has gone before we heard that it was there
+			if err := errors.Join(answer(ctx, r), torn.tell()); err != nil {
+				log.Print("connect: ", err)
 			}
-			<-e.Done()
-			e.Close()
 		}()
 	}
 }
 
-func (dialing) dial(addr string, n, p int, rest time.Duration) ([]time.Duration, error) {
-	took := make([]time.Duration, n)
-	errs := make([]error, p)
+// answer takes a connection until the peer closes it.
+func answer(ctx context.Context, r *cm.Request) error {
+	var m message
+	opt := options
+	echo := r.PrivateData()[0] != 0
+	if echo {
+		opt.Setup = m.prepare
+	}
+	e, err := r.Accept(ctx, opt)
+	if err != nil {
+		return nil // the peer has gone before we heard that it was there
+	}
+	if echo {
+		err = m.take()
+		if err == nil {
+			err = m.send()
+		}
+	}
+	<-e.Done()
+	return errors.Join(err, e.Close())
+}
+
+func (dialing) dial(w work) ([]time.Duration, error) {
+	took := make([]time.Duration, w.n)
+	errs := make([]error, w.p)
 	var next atomic.Int64
 	var wg sync.WaitGroup
-	for w := range p {
+	for k := range w.p {
 		wg.Go(func() {
-			d := cm.Dialer{Options: options}
-			for {
+			for errs[k] == nil {
 				i := int(next.Add(1)) - 1
-				if i >= n {
+				if i >= w.n {
 					return
 				}
-				begin := time.Now()
-				e, err := d.Dial(context.Background(), addr)
-				if err != nil {
-					errs[w] = err
-					return
-				}
-				took[i] = time.Since(begin)
-				if errs[w] = e.Close(); errs[w] != nil {
-					return
-				}
-				if rest > 0 {
-					time.Sleep(rest)
+				if took[i], errs[k] = dialOne(w.addr); errs[k] == nil {
+					errs[k] = w.next()
 				}
 			}
 		})
 	}
 	wg.Wait()
 	return took, errors.Join(errs...)
+}
+
+// dialOne makes a connection, and to echo has a message there and back.
+func dialOne(addr string) (took time.Duration, err error) {
+	var m message
+	d := cm.Dialer{Options: options}
+	echo := options.PrivateData[0] != 0
+	if echo {
+		d.Setup = m.prepare
+	}
+	begin := time.Now()
+	e, err := d.Dial(context.Background(), addr)
+	if err != nil {
+		return 0, err
+	}
+	if echo {
+		err = m.send()
+		if err == nil {
+			err = m.take()
+		}
+	}
+	took = time.Since(begin)
+	return took, errors.Join(err, e.Close())
+}
+
+// message is the memory of a connection that echoes, with what is sent and what
+// comes in one place.
+type message struct {
+	*cm.Endpoint
+	mr *uverbs.MR
+}
+
+const (
+	size  = 8
+	recvs = 8 // as in C, which may send a message again
+)
+
+func (m *message) prepare(e *cm.Endpoint) (err error) {
+	m.Endpoint = e
+	if m.mr, err = e.AllocMR(size, uverbs.AccessLocalWrite); err != nil {
+		return err
+	}
+	wr := uverbs.RecvWR{SGL: []uverbs.SGE{m.mr.SGE(0, size)}}
+	for range recvs {
+		if _, err := e.QP.PostRecv([]uverbs.RecvWR{wr}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *message) send() error {
+	_, err := m.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, SGL: []uverbs.SGE{m.mr.SGE(0, size)}}})
+	return err
+}
+
+// take waits for a message.
+func (m *message) take() error {
+	var wc [1]uverbs.WC
+	for m.RecvCQ.Poll(wc[:]) == 0 {
+	}
+	return wc[0].Err()
 }

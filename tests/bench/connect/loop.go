@@ -6,28 +6,30 @@ import (
 	"net/netip"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goverbs/verbs/cm"
 )
 
 // looping is the way of C's program: event by event, one goroutine a side.
 type looping struct{ loop *cm.Loop }
 
-func (w looping) serve(ctx context.Context, addr string, ready func()) error {
+func (l looping) serve(ctx context.Context, addr string, ready func(), torn *teller) error {
 	at, err := netip.ParseAddrPort(addr)
 	if err != nil {
 		return err
 	}
-	l, err := w.loop.NewID()
+	id, err := l.loop.NewID()
 	if err != nil {
 		return err
 	}
-	defer l.Close()
-	if err := errors.Join(l.Bind(at), l.Listen(0)); err != nil {
+	defer id.Close()
+	if err := errors.Join(id.Bind(at), id.Listen(0)); err != nil {
 		return err
 	}
 	ready()
 	for {
-		ev, err := w.loop.Next(ctx)
+		ev, err := l.loop.Next(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -35,40 +37,44 @@ func (w looping) serve(ctx context.Context, addr string, ready func()) error {
 			return err
 		}
 		switch ev.Type {
+		case cm.Established:
+			continue
 		case cm.ConnectRequest:
-			ev.Accept(options) // fails if the peer has gone before we heard that it was there
-		case cm.Disconnected:
-			ev.Endpoint.Close()
+			if _, err := ev.Accept(options); err == nil {
+				continue
+			} // the peer has gone before we heard that it was there
+		default:
+			if err := ev.Endpoint.Close(); err != nil {
+				return err
+			}
+		}
+		if err := torn.tell(); err != nil {
+			return err
 		}
 	}
 }
 
-func (w looping) dial(addr string, n, p int, rest time.Duration) (took []time.Duration, err error) {
-	to, err := netip.ParseAddrPort(addr)
+func (l looping) dial(w work) (took []time.Duration, err error) {
+	to, err := netip.ParseAddrPort(w.addr)
 	if err != nil {
 		return nil, err
 	}
-	begun := 0
-	begin := func() error {
-		if begun == n {
-			return nil
-		}
-		begun++
-		now := time.Now()
-		id, err := w.loop.NewID()
+	begin := func(start time.Time) error {
+		id, err := l.loop.NewID()
 		if err != nil {
 			return err
 		}
-		id.Tag = now
+		id.Tag = start
 		return id.ResolveAddr(netip.AddrPort{}, to, 5*time.Second)
 	}
-	for range p {
-		if err := begin(); err != nil {
+	begun := min(w.p, w.n)
+	for range begun {
+		if err := begin(time.Now()); err != nil {
 			return nil, err
 		}
 	}
-	for len(took) < n {
-		ev, err := w.loop.Next(context.Background())
+	for len(took) < w.n {
+		ev, err := l.loop.Next(context.Background())
 		if err == nil {
 			err = ev.Err()
 		}
@@ -80,15 +86,15 @@ func (w looping) dial(addr string, n, p int, rest time.Duration) (took []time.Du
 			err = ev.ID.ResolveRoute(5 * time.Second)
 		case cm.RouteResolved:
 			_, err = ev.Connect(options)
+			if errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EADDRNOTAVAIL) {
+				err = begin(ev.ID.Tag.(time.Time)) // as in c/cm.h
+			}
 		case cm.Established:
 			took = append(took, time.Since(ev.ID.Tag.(time.Time)))
-			if err = ev.Endpoint.Close(); err != nil {
-				break
+			if err = errors.Join(ev.Endpoint.Close(), w.next()); err == nil && begun < w.n {
+				begun++
+				err = begin(time.Now())
 			}
-			if rest > 0 {
-				time.Sleep(rest)
-			}
-			err = begin()
 		}
 		if err != nil {
 			return nil, err

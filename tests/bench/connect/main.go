@@ -1,17 +1,18 @@
 // Command connect makes connections with package cm, as c/connect.c does with
-// librdmacm, and says how long that took. Both take the same arguments and
-// print the same; with -loop before them the connections are made event by event,
-// one goroutine a side, as C makes them, without it by Dial and Listen.
+// librdmacm, and prints how long that took. Both take the same arguments and
+// print the same; the C program's text says what they do. With -loop before them
+// the connections are made event by event, one goroutine a side, as C makes them,
+// without it by Dial and Listen.
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"log"
 	"net"
 	"os"
-	"slices"
 	"strconv"
 	"time"
 
@@ -24,22 +25,30 @@ var options = cm.Options{
 	Cap:                uverbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1},
 	ResponderResources: 1,
 	InitiatorDepth:     1,
+	PrivateData:        []byte{0}, // 1 to echo
 }
 
 func main() {
 	log.SetFlags(0)
 	if err := run(os.Args[1:]); err != nil {
-		log.Fatal(err)
+		log.Fatal("connect: ", err)
 	}
 }
 
 // way is one to make connections.
 type way interface {
 	// serve accepts all, and closes what its peer has closed, until ctx ends.
-	serve(ctx context.Context, addr string, ready func()) error
-	// dial makes n connections, p at a time with a rest between one and the next,
-	// each of which ends when it is up, and returns how long each took.
-	dial(addr string, n, p int, rest time.Duration) ([]time.Duration, error)
+	serve(ctx context.Context, addr string, ready func(), torn *teller) error
+	// dial makes the connections, each of which ends when it is up, and returns how
+	// long each took.
+	dial(w work) ([]time.Duration, error)
+}
+
+// work is connections to make.
+type work struct {
+	addr string
+	n, p int
+	next func() error // is called after each
 }
 
 func run(args []string) error {
@@ -53,31 +62,65 @@ func run(args []string) error {
 		by, args = looping{loop}, args[1:]
 	}
 	if len(args) == 3 && args[0] == "-s" {
+		torn, err := newTeller(args[2])
+		if err != nil {
+			return err
+		}
 		ctx, cancel := context.WithCancel(context.Background()) // when the standard input ends
 		defer cancel()
-		return by.serve(ctx, net.JoinHostPort(args[1], args[2]), func() { self.Ready(cancel) })
+		return by.serve(ctx, net.JoinHostPort(args[1], args[2]), func() { self.Ready(cancel) }, torn)
 	}
-	if len(args) != 5 {
-		return errors.New("usage: connect [-loop] [-s] ADDR PORT [N P REST]")
+	if len(args) < 4 {
+		return errors.New("usage: connect [-loop] -s ADDR PORT | ADDR PORT rate|each|first N [P]")
 	}
-	n, err1 := strconv.Atoi(args[2])
-	p, err2 := strconv.Atoi(args[3])
-	rest, err3 := strconv.Atoi(args[4])
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return err
+	w := work{addr: net.JoinHostPort(args[0], args[1]), p: 1}
+	for i, field := range []*int{&w.n, &w.p}[:len(args)-3] {
+		var err error
+		if *field, err = strconv.Atoi(args[3+i]); err != nil {
+			return err
+		}
 	}
-	addr := net.JoinHostPort(args[0], args[1])
-	if _, err := by.dial(addr, 1, 1, 0); err != nil { // opens the device
-		return err
-	}
-	start := time.Now()
-	took, err := by.dial(addr, n, p, time.Duration(rest)*time.Microsecond)
+	return client(by, w, args[1], args[2])
+}
+
+func client(by way, w work, port, mode string) error {
+	torn, err := hear(port)
 	if err != nil {
 		return err
 	}
-	all := time.Since(start)
-	slices.Sort(took)
-	fmt.Printf("connections %d\nmicroseconds %d\nmedian %.1f\n",
-		len(took), all.Microseconds(), float64(took[n/2].Nanoseconds())/1e3)
-	return nil
+	if mode == "first" {
+		options.PrivateData[0] = 1
+	}
+	w.next = func() error { return nil }
+	if mode != "rate" {
+		w.next = func() error { return torn.wait(1) }
+	}
+	measure := func(w work) (took []time.Duration, all time.Duration, err error) {
+		start := time.Now()
+		if took, err = by.dial(w); err != nil {
+			return nil, 0, err
+		}
+		all = time.Since(start)
+		if mode == "rate" {
+			err = torn.wait(w.n)
+		}
+		return took, all, err
+	}
+	one := w
+	one.n = 1
+	if _, _, err := measure(one); err != nil { // opens the device
+		return err
+	}
+	return self.Again(func(out *bufio.Writer) error {
+		took, all, err := measure(w)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "connections %d\nnanoseconds %d\ntook", len(took), all)
+		for _, t := range took {
+			fmt.Fprintf(out, " %d", t)
+		}
+		fmt.Fprintln(out)
+		return nil
+	})
 }

@@ -1,15 +1,17 @@
 // Command many echoes messages on many connections at once with package
-// uverbs, as c/many.c does with libibverbs, and says how long that took and how
+// uverbs, as c/many.c does with libibverbs, and prints how long that took and how
 // much memory the connections took. Both take the same arguments and print the
 // same; the C program's text says what they do.
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"log"
+	"math"
 	"net"
 	"os"
 	"runtime/debug"
@@ -39,54 +41,77 @@ func run(args []string) error {
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	return client(args[0], args[1], work{uint32(conns), uint32(n)})
+	return client(args[0], args[1], uint32(conns), n)
 }
 
-func client(host, port string, w work) error {
+func client(host, port string, conns uint32, n uint64) error {
 	ctx := context.Background()
 	m, err := setUp(ctx, host)
 	if err != nil {
 		return err
 	}
-	if err := m.allot(w); err != nil {
+	if err := m.allot(conns); err != nil {
 		return err
 	}
-	dial := func(i uint32) error {
+	before, err := m.connect(func(i uint32) error {
 		d := cm.Dialer{Options: m.options(i)}
 		_, err := d.Dial(ctx, net.JoinHostPort(host, port))
 		return err
-	}
-	kb, err := m.grow(dial)
+	})
 	if err != nil {
 		return err
 	}
 	time.Sleep(cm.Settle) // as in c/cm.h
+	if err := m.messages(uint64(conns)); err != nil {
+		return err
+	}
+	if err := m.grown(before); err != nil {
+		return err
+	}
+	if err := self.Again(func(out *bufio.Writer) error { return m.measure(n, out) }); err != nil {
+		return err
+	}
+	if err := m.postSend(0, over); err != nil {
+		return err
+	}
+	_, err = m.echo(math.MaxUint64, 0)
+	return err
+}
 
+// measure has n messages there and back, and prints how long that took.
+func (m *many) measure(n uint64, out *bufio.Writer) error {
 	start := time.Now()
-	for i := range w.Conns {
-		if err := m.postSend(i, size); err != nil {
-			return err
-		}
-	}
-	if err := m.echo(w.N - w.Conns); err != nil {
+	if err := m.messages(n); err != nil {
 		return err
 	}
-	all := time.Since(start)
-
-	if err := m.postSend(0, 1); err != nil {
+	took := time.Since(start)
+	if err := m.postSend(0, ask); err != nil {
 		return err
 	}
-	if err := m.hear(); err != nil {
+	if _, err := m.echo(math.MaxUint64, 0); err != nil {
 		return err
 	}
 	var theirs report
 	if _, err := binary.Decode(m.part(0, in), binary.NativeEndian, &theirs); err != nil {
 		return err
 	}
-	fmt.Printf("messages %d\nbytes %d\nkilobytes %d\n", m.got.Messages, m.got.Bytes, kb)
-	fmt.Printf("peer_messages %d\npeer_bytes %d\npeer_kilobytes %d\n", theirs.Messages, theirs.Bytes, theirs.Kilobytes)
-	fmt.Printf("nanoseconds %d\nconnections %d\n", all, w.Conns)
+	fmt.Fprintf(out, "messages %d\nbytes %d\nkilobytes %d\n", m.got.Messages, m.got.Bytes, m.got.Kilobytes)
+	fmt.Fprintf(out, "peer_messages %d\npeer_bytes %d\npeer_kilobytes %d\n", theirs.Messages, theirs.Bytes, theirs.Kilobytes)
+	fmt.Fprintf(out, "nanoseconds %d\n", took)
 	return nil
+}
+
+// messages has n messages there and back.
+func (m *many) messages(n uint64) error {
+	m.got.Messages, m.got.Bytes = 0, 0
+	conns := uint32(len(m.conns))
+	for i := range conns {
+		if err := m.postSend(i, size); err != nil {
+			return err
+		}
+	}
+	_, err := m.echo(n, n-uint64(conns))
+	return err
 }
 
 // serve serves one client until the standard input ends.
@@ -101,60 +126,70 @@ func serve(host, port string) error {
 		return err
 	}
 	self.Ready(func() { os.Exit(0) })
-	accept := func(i uint32) error {
+	before, err := m.connect(func(i uint32) error {
 		r, err := l.Accept(ctx)
 		if err != nil {
 			return err
 		}
 		if i == 0 {
-			var w work
-			if _, err := binary.Decode(r.PrivateData(), binary.NativeEndian, &w); err != nil {
-				return err
-			}
-			if err := m.allot(w); err != nil {
+			if err := m.allot(binary.NativeEndian.Uint32(r.PrivateData())); err != nil {
 				return err
 			}
 		}
 		_, err = r.Accept(ctx, m.options(i))
 		return err
-	}
-	kb, err := m.grow(accept)
+	})
 	if err != nil {
 		return err
 	}
-	if err := m.echo(m.N); err != nil {
+	conns := uint64(len(m.conns))
+	if _, err := m.echo(conns, conns); err != nil {
 		return err
 	}
-	if err := m.hear(); err != nil { // the client is done
+	if err := m.grown(before); err != nil {
 		return err
 	}
-	m.got.Kilobytes = int64(kb)
-	if _, err := binary.Encode(m.part(0, out), binary.NativeEndian, &m.got); err != nil {
-		return err
+	for {
+		m.got.Messages, m.got.Bytes = 0, 0
+		switch n, err := m.echo(math.MaxUint64, math.MaxUint64); {
+		case err != nil:
+			return err
+		case n == over:
+			if err := m.postSend(0, over); err != nil {
+				return err
+			}
+			select {} // the connections end before this does
+		}
+		if _, err := binary.Encode(m.part(0, out), binary.NativeEndian, &m.got); err != nil {
+			return err
+		}
+		if err := m.postSend(0, binary.Size(m.got)); err != nil {
+			return err
+		}
 	}
-	if err := m.postSend(0, binary.Size(m.got)); err != nil {
-		return err
-	}
-	select {}
 }
 
-// grow makes the connections, and says by how many KiB of resident memory the
-// process has grown with all but the first.
-func (m *many) grow(connect func(i uint32) error) (kb int, err error) {
-	if err := connect(0); err != nil {
+// connect makes the connections, and returns the resident memory with the first.
+func (m *many) connect(one func(i uint32) error) (before int, err error) {
+	if err := one(0); err != nil {
 		return 0, err
 	}
-	before, err := resident()
-	if err != nil {
+	if before, err = resident(); err != nil {
 		return 0, err
 	}
-	for i := uint32(1); i < m.Conns; i++ {
-		if err := connect(i); err != nil {
+	for i := 1; i < len(m.conns); i++ {
+		if err := one(uint32(i)); err != nil {
 			return 0, err
 		}
 	}
+	return before, nil
+}
+
+// grown notes by how many KiB the resident memory has grown.
+func (m *many) grown(before int) error {
 	after, err := resident()
-	return after - before, err
+	m.got.Kilobytes = int64(after - before)
+	return err
 }
 
 // resident is the process's resident memory in KiB, without garbage, which

@@ -16,9 +16,9 @@ const (
 	period  = 8     // one request in so many is signaled
 	batch   = 16    // completions polled at a time
 	cqDepth = 20000 // more than enough: C's library wants it
-)
 
-type work struct{ Conns, N uint32 }
+	ask, over = 1, 2 // bytes of a message that asks for the server's report, or is the last
+)
 
 type report struct {
 	Messages, Bytes uint64
@@ -27,7 +27,6 @@ type report struct {
 
 // many is all connections of a side.
 type many struct {
-	work
 	pd    *uverbs.PD
 	ch    *uverbs.CompChannel
 	cq    *uverbs.CQ
@@ -68,10 +67,9 @@ func setUp(ctx context.Context, host string) (*many, error) {
 }
 
 // allot makes room for the connections.
-func (m *many) allot(w work) (err error) {
-	m.work = w
-	m.conns = make([]conn, w.Conns)
-	m.mr, err = m.pd.AllocMR(int(w.Conns)*2*size, uverbs.AccessLocalWrite, uverbs.MROptions{})
+func (m *many) allot(conns uint32) (err error) {
+	m.conns = make([]conn, conns)
+	m.mr, err = m.pd.AllocMR(int(conns)*2*size, uverbs.AccessLocalWrite, uverbs.MROptions{})
 	return err
 }
 
@@ -83,7 +81,7 @@ func (m *many) sge(i uint32, way, n int) uverbs.SGE { return m.mr.SGE((int(i)*2+
 
 // options are those of connection i.
 func (m *many) options(i uint32) cm.Options {
-	private, _ := binary.Append(nil, binary.NativeEndian, &m.work)
+	private := binary.NativeEndian.AppendUint32(nil, uint32(len(m.conns)))
 	return cm.Options{
 		PD: m.pd, SendCQ: m.cq, RecvCQ: m.cq, PrivateData: private,
 		Cap: uverbs.QPCap{MaxSendWR: queue, MaxRecvWR: queue, MaxSendSGE: 1, MaxRecvSGE: 1},
@@ -116,59 +114,56 @@ func (m *many) postSend(i uint32, n int) error {
 	return err
 }
 
-// echo sends on each connection, once it has a message, the next, as long as
-// there are messages to come.
-func (m *many) echo(more uint32) error {
+// echo sends on each connection, once it has a message, the next, as long as there
+// are more to send. It returns when n have come, or one that is no echo, and the size
+// of the last.
+func (m *many) echo(n, more uint64) (last int, err error) {
 	var wcs [batch]uverbs.WC
-	armed := false
-	for m.got.Messages < uint64(m.N) {
-		n := m.cq.Poll(wcs[:])
-		for i := range wcs[:n] {
+	for m.got.Messages < n {
+		polled, err := m.await(wcs[:])
+		if err != nil {
+			return 0, err
+		}
+		for i := range wcs[:polled] {
 			wc := &wcs[i]
 			if err := wc.Err(); err != nil {
-				return err
+				return 0, err
 			}
 			if wc.Opcode != uverbs.WCRecv {
 				continue
 			}
-			m.got.Messages++
-			m.got.Bytes += uint64(wc.ByteLen)
 			if err := m.postRecv(uint32(wc.ID)); err != nil {
-				return err
+				return 0, err
 			}
+			if wc.ByteLen != size {
+				return int(wc.ByteLen), nil
+			}
+			m.got.Messages++
+			m.got.Bytes += size
 			if more > 0 {
 				more--
 				if err := m.postSend(uint32(wc.ID), size); err != nil {
-					return err
+					return 0, err
 				}
 			}
 		}
-		switch {
-		case n > 0:
-		case !armed:
-			if err := m.cq.Arm(false); err != nil {
-				return err
-			}
-			armed = true
-		default:
-			if _, err := m.ch.Sleep(time.Time{}); err != nil {
-				return err
-			}
-			armed = false
-		}
 	}
-	return nil
+	return size, nil
 }
 
-// hear waits for the message that is not an echo, of connection 0.
-func (m *many) hear() error {
-	var wc [1]uverbs.WC
-	for {
-		if m.cq.Poll(wc[:]) == 0 {
-			continue
+// await takes completions, and sleeps until there are.
+func (m *many) await(wcs []uverbs.WC) (n int, err error) {
+	for armed := false; ; armed = !armed {
+		if n := m.cq.Poll(wcs); n > 0 {
+			return n, nil
 		}
-		if err := wc[0].Err(); err != nil || wc[0].Opcode == uverbs.WCRecv {
-			return err
+		if !armed {
+			err = m.cq.Arm(false)
+		} else {
+			_, err = m.ch.Sleep(time.Time{})
+		}
+		if err != nil {
+			return 0, err
 		}
 	}
 }

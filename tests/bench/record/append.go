@@ -17,7 +17,8 @@ type Origin struct {
 	Kernel  string `json:"kernel"`  // its release
 	Machine string `json:"machine"` // what its processors call themselves
 	CPUs    int    `json:"cpus"`
-	Date    string `json:"date"` // of the day, UTC
+	Clock   string `json:"clock,omitempty"` // LAB_ACCEL: dilated, icount, or others with the machine's clock
+	Date    string `json:"date"`            // of the day, UTC
 }
 
 // entry is a line as it is appended.
@@ -26,8 +27,12 @@ type entry struct {
 	Line
 }
 
-// Append adds a line to a file in dir, which all processes may share.
+// Append adds a line to a file in dir, which all processes may share. It refuses figures
+// that do not make pairs.
 func Append(dir string, l Line) error {
+	if err := l.check(); err != nil {
+		return err
+	}
 	o, err := here()
 	if err != nil {
 		return err
@@ -60,6 +65,7 @@ func here() (Origin, error) {
 		Kernel:  unix.ByteSliceToString(u.Release[:]),
 		Machine: model,
 		CPUs:    runtime.NumCPU(),
+		Clock:   os.Getenv("LAB_ACCEL"),
 		Date:    time.Now().UTC().Format(time.DateOnly),
 	}, err
 }

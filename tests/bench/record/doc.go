@@ -1,10 +1,11 @@
-// Package record keeps what the benchmarks measured, and judges it.
+// Package record keeps what the benchmarks measured, and compares it.
 //
 //	tests in the lab --Append--> JSON lines, a process each
 //	                                  | Collect
 //	                                  v
-//	docs/benchmarks/*.json --Read--> Run, Line.Verdict --> the page, the plots
+//	docs/benchmarks/*.json --Read--> Run, Line.Compare --> the page, the plots
 //
-// The rule for all of it: where one side's figures lie further apart than half
-// their median, or are fewer than nine, nobody is told a ratio.
+// Both sides do a work in turns: figure i of Go and figure i of C are a pair. The ratio
+// of a line is the geometric mean of its pairs' ratios, with a 95 % interval by
+// bootstrap, and that interval alone decides the verdict.
 package record

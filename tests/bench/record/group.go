@@ -2,15 +2,11 @@ package record
 
 import "slices"
 
-// Group is lines that have one target, a line of the table of targets.
+// Group is lines of one kind, a section of the page.
 type Group struct {
-	Name   string // as Line.Group has it
-	Part   string // where it is measured
-	Work   string // what is done
-	Wanted string // what is wanted of it, in words
-	Target float64
-	Slack  float64
-	Unit   string // Slack's
+	Name string // as Line.Group has it
+	Part string // where it is measured
+	Work string // what is done, the title of the section
 
 	// Names of what belongs to it: a line that is missing was not measured.
 	Lines  []string // on both devices
@@ -20,7 +16,7 @@ type Group struct {
 
 // Where things are measured.
 const (
-	Lab     = "lab"     // a kernel in QEMU
+	Lab     = "lab"     // a kernel in QEMU, whose clock is dilated
 	Native  = "native"  // User-mode Linux
 	Counted = "counted" // a kernel in QEMU whose clock counts instructions
 )
@@ -34,7 +30,7 @@ func Find(name string) (Group, bool) {
 	return Groups[i], true
 }
 
-// Expected is what belongs to the group, as lines without figures.
+// Expected is what belongs to the group, driver by driver, as lines without figures.
 func (g Group) Expected() []Line {
 	var lines []Line
 	add := func(device string, names []string) {
@@ -43,13 +39,12 @@ func (g Group) Expected() []Line {
 		}
 	}
 	add("", g.Anyhow)
-	add("rxe0", g.Lines)
-	add("rxe0", g.RXE)
+	add("rxe0", slices.Concat(g.Lines, g.RXE))
 	add("siw0", g.Lines)
 	return lines
 }
 
 // Has says whether a line belongs to the group.
 func (g Group) Has(l Line) bool {
-	return slices.ContainsFunc(g.Expected(), func(e Line) bool { return e.key() == l.key() })
+	return slices.ContainsFunc(g.Expected(), func(e Line) bool { return e.Key() == l.Key() })
 }

@@ -3,12 +3,12 @@ package record
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"slices"
 )
 
-// Fewest is how many repetitions a ratio wants.
-const Fewest = 9
-
-// Line is one work that both sides did.
+// Line is one work that both sides did, in turns: figures with the same index are a
+// pair.
 type Line struct {
 	Group  string  `json:"group"`            // Name of one of Groups
 	Device string  `json:"device,omitempty"` // none: the work has nothing to do with one
@@ -16,84 +16,126 @@ type Line struct {
 	Unit   string  `json:"unit"`
 	Higher bool    `json:"higher,omitempty"` // greater figures are better
 	Beside string  `json:"beside"`           // whose figures C's are
-	Target float64 `json:"target,omitempty"` // least Ratio that meets it; none: nothing is wanted
-	Slack  float64 `json:"slack,omitempty"`  // without a Target: by how much Ours may be worse than C, in Unit
 	Ours   Sample  `json:"ours"`
-	C      Sample  `json:"c,omitempty"` // without it, Ours is held to Slack alone
+	C      Sample  `json:"c,omitempty"`      // none: there is no other side
+	Spread *Spread `json:"spread,omitempty"` // of single operations
 }
 
-// Verdict is what a line came to.
+// Spread is how long single operations of both sides took, in nanoseconds.
+type Spread struct {
+	Ours Histogram `json:"ours"`
+	C    Histogram `json:"c"`
+}
+
+// Verdict is what a comparison comes to.
 type Verdict string
 
-// The verdicts.
+// The verdicts, by the interval of the ratio.
 const (
-	Met         Verdict = "met"
-	Missed      Verdict = "missed"
-	TooNoisy    Verdict = "too noisy"
-	TooFew      Verdict = "too few"
-	NoTarget    Verdict = "no target"
-	NotMeasured Verdict = "not measured"
+	Ahead     Verdict = "ahead"     // above 1
+	Behind    Verdict = "behind"    // below 1
+	Level     Verdict = "level"     // around 1, and within 0.95 to 1.05
+	Undecided Verdict = "undecided" // around 1, and wider
 )
 
-// Ratio is how much better Ours' median is than C's, more than 1 where it is
-// better, and whether it may be told: if not, the number is 0 and the verdict
-// says why.
-func (l Line) Ratio() (float64, Verdict) {
-	if v := l.unfit(); v != "" {
-		return 0, v
-	}
-	if len(l.C) == 0 {
-		return 0, NoTarget
-	}
-	r := l.C.Median() / l.Ours.Median()
-	if l.Higher {
-		r = 1 / r
-	}
-	if math.IsNaN(r) || math.IsInf(r, 0) {
-		return 0, TooNoisy // nothing divides by zero
-	}
-	return r, ""
-}
+// Verdicts of lines that compare nothing.
+const (
+	Alone       Verdict = ""             // there is no other side
+	NotMeasured Verdict = "not measured" // there are no figures, or none that make pairs
+)
 
-// unfit is why nothing can be said of the line, if so.
-func (l Line) unfit() Verdict {
-	switch {
-	case len(l.Ours) == 0:
-		return NotMeasured
-	case len(l.Ours) < Fewest, len(l.C) != 0 && len(l.C) < Fewest:
-		return TooFew
-	case !l.Ours.Steady(), len(l.C) != 0 && !l.C.Steady():
-		return TooNoisy
-	}
-	return ""
-}
+// Ratio is how much better Go is, more than 1 where it is better: the geometric mean of
+// the pairs' ratios, and its 95 % interval.
+type Ratio struct{ Mean, Low, High float64 }
 
-// Verdict holds the line against its target.
-func (l Line) Verdict() Verdict {
-	if len(l.C) == 0 && len(l.Ours) != 0 { // a limit is one for every repetition
-		return met(l.Ours.Max() <= l.Slack)
-	}
-	if v := l.unfit(); v != "" {
-		return v
-	}
-	if l.Target != 0 {
-		r, v := l.Ratio()
-		if v != "" {
-			return v
+// String is the ratio and its interval, in two digits behind the point, or three where a
+// verdict depends on the third.
+func (r Ratio) String() string {
+	bound := func(v float64) string {
+		for _, limit := range []float64{leastLevel, 1, mostLevel} {
+			if v != limit && math.Abs(v-limit) < 0.005 {
+				return fmt.Sprintf("%.3f", v)
+			}
 		}
-		return met(r >= l.Target)
+		return fmt.Sprintf("%.2f", v)
 	}
-	if l.Slack != 0 {
-		return met(l.Ours.Median() <= l.C.Median()+l.Slack)
-	}
-	return NoTarget
+	return fmt.Sprintf("%.2f (%s to %s)", r.Mean, bound(r.Low), bound(r.High))
 }
 
-func met(ok bool) Verdict {
-	if ok {
-		return Met
+// Between these a ratio is level.
+const (
+	leastLevel = 0.95
+	mostLevel  = 1.05
+)
+
+const resamples = 10_000
+
+// Compare compares the sides. The ratio is zero if nothing is compared.
+func (l Line) Compare() (Ratio, Verdict) {
+	switch {
+	case len(l.Ours) == 0, l.check() != nil:
+		return Ratio{}, NotMeasured
+	case len(l.C) == 0:
+		return Ratio{}, Alone
 	}
-	return Missed
+	logs := make([]float64, len(l.Ours))
+	for i := range logs {
+		logs[i] = math.Log(l.C[i] / l.Ours[i])
+		if l.Higher {
+			logs[i] = -logs[i]
+		}
+	}
+	low, high := bootstrap(logs)
+	r := Ratio{math.Exp(mean(logs)), math.Exp(low), math.Exp(high)}
+	switch {
+	case r.Low > 1:
+		return r, Ahead
+	case r.High < 1:
+		return r, Behind
+	case r.Low >= leastLevel && r.High <= mostLevel:
+		return r, Level
+	}
+	return r, Undecided
+}
+
+// check reports whether the figures make pairs: there are as many of both sides, and all
+// are above zero, without which there is no ratio.
+func (l Line) check() error {
+	if len(l.C) == 0 {
+		return nil
+	}
+	if len(l.Ours) != len(l.C) {
+		return fmt.Errorf("%s: %d figures do not make pairs with %d", l.Key(), len(l.Ours), len(l.C))
+	}
+	for _, v := range slices.Concat(l.Ours, l.C) {
+		if !(v > 0) || math.IsInf(v, 1) {
+			return fmt.Errorf("%s: %v: a ratio takes figures above zero", l.Key(), v)
+		}
+	}
+	return nil
+}
+
+// bootstrap returns the 95 % interval of the mean: what lies between the percentiles 2.5
+// and 97.5 of the means of samples drawn from s. The same s gives the same interval.
+func bootstrap(s []float64) (low, high float64) {
+	draw := rand.New(rand.NewPCG(1, 2))
+	means := make([]float64, resamples)
+	for i := range means {
+		sum := 0.0
+		for range s {
+			sum += s[draw.IntN(len(s))]
+		}
+		means[i] = sum / float64(len(s))
+	}
+	slices.Sort(means)
+	return means[resamples*25/1000], means[resamples*975/1000]
+}
+
+func mean(s []float64) (m float64) {
+	for _, v := range s {
+		m += v / float64(len(s))
+	}
+	return m
 }
 
 // String is the line as tests log it.
@@ -102,9 +144,9 @@ func (l Line) String() string {
 	if l.Device != "" {
 		name = l.Device + ": " + name
 	}
-	told := string(l.Verdict())
-	if r, v := l.Ratio(); v == "" {
-		told = fmt.Sprintf("ratio %.2f: %s", r, told)
+	text := fmt.Sprintf("%-44s Go %-26v %s", name, l.Ours, l.Unit)
+	if r, v := l.Compare(); len(l.C) != 0 {
+		text += fmt.Sprintf(", %s %v, %v: %s", l.Beside, l.C, r, v)
 	}
-	return fmt.Sprintf("%-44s Go %-26v %s %-26v %s, %s", name, l.Ours, l.Beside, l.C, l.Unit, told)
+	return text
 }

@@ -45,10 +45,10 @@ func Collect(dir, part string) (Run, error) {
 		if e.Origin != r.Origin {
 			return Run{}, fmt.Errorf("%s: %s was measured on %v, others on %v", dir, e.Name, e.Origin, r.Origin)
 		}
-		if known[e.key()] {
-			return Run{}, fmt.Errorf("%s: %s: twice", dir, e.key())
+		if known[e.Key()] {
+			return Run{}, fmt.Errorf("%s: %s: twice", dir, e.Key())
 		}
-		known[e.key()] = true
+		known[e.Key()] = true
 		r.Lines = append(r.Lines, e.Line)
 	}
 	slices.SortStableFunc(r.Lines, func(a, b Line) int { return order(a.Group) - order(b.Group) })
@@ -59,7 +59,7 @@ func Collect(dir, part string) (Run, error) {
 func (r Run) check(part string) error {
 	for _, l := range r.Lines {
 		if g, ok := Find(l.Group); !ok || g.Part != part {
-			return fmt.Errorf("%s: no group of the part %s", l.key(), part)
+			return fmt.Errorf("%s: no group of the part %s", l.Key(), part)
 		}
 	}
 	return nil
@@ -69,7 +69,8 @@ func order(group string) int {
 	return slices.IndexFunc(Groups, func(g Group) bool { return g.Name == group })
 }
 
-func (l Line) key() string { return l.Group + "/" + l.Device + "/" + l.Name }
+// Key names the line.
+func (l Line) Key() string { return l.Group + "/" + l.Device + "/" + l.Name }
 
 // Read reads a run from a file. Without the file nothing was measured.
 func Read(file, part string) (Run, error) {
@@ -98,7 +99,7 @@ func (r Run) Text() ([]byte, error) {
 	for i, l := range lines {
 		line, err := json.Marshal(l)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", l.key(), err)
+			return nil, fmt.Errorf("%s: %w", l.Key(), err)
 		}
 		if i > 0 {
 			text = append(text, ',')
@@ -108,17 +109,17 @@ func (r Run) Text() ([]byte, error) {
 	return append(text, "\n]}\n"...), nil
 }
 
-// Of is the lines of a group, and in place of those that are missing, lines
-// without figures.
+// Of is the lines of a group, in its order, without figures where they are missing, and
+// after them those that do not belong to it.
 func (r Run) Of(g Group) []Line {
-	var lines []Line
+	lines := g.Expected()
 	for _, l := range r.Lines {
-		if l.Group == g.Name {
-			lines = append(lines, l)
+		if l.Group != g.Name {
+			continue
 		}
-	}
-	for _, l := range g.Expected() {
-		if !slices.ContainsFunc(lines, func(o Line) bool { return o.key() == l.key() }) {
+		if i := slices.IndexFunc(lines, func(o Line) bool { return o.Key() == l.Key() }); i >= 0 {
+			lines[i] = l
+		} else {
 			lines = append(lines, l)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Sample is what one side measured, a figure for each repetition.
+// Sample is what one side measured, a figure for each round.
 type Sample []float64
 
 // Min is the least figure.
@@ -22,8 +22,15 @@ func (s Sample) Median() float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// Steady says whether the figures lie within half their median.
-func (s Sample) Steady() bool { return s.Max()-s.Min() <= s.Median()/2 }
+// Quantile is the least figure that a part q, in 0..1, of all figures does not exceed;
+// not a number, if there are none.
+func (s Sample) Quantile(q float64) float64 {
+	if len(s) == 0 {
+		return math.NaN()
+	}
+	sorted := slices.Sorted(slices.Values(s))
+	return sorted[max(int(math.Ceil(q*float64(len(s)))), 1)-1]
+}
 
 // Figure is a number in four digits, or more before the point.
 func Figure(v float64) string {
@@ -39,4 +46,30 @@ func (s Sample) String() string {
 		return ""
 	}
 	return Figure(s.Min()) + " / " + Figure(s.Median()) + " / " + Figure(s.Max())
+}
+
+// Histogram counts figures in buckets, each wider than the one before by an eighth of an
+// octave.
+type Histogram struct {
+	First  int   `json:"first"` // number of the first bucket
+	Counts []int `json:"counts"`
+}
+
+const perOctave = 8
+
+// Bound is the lower bound of a bucket by its number.
+func Bound(bucket int) float64 { return math.Exp2(float64(bucket) / perOctave) }
+
+// NewHistogram counts figures. Those below 1 count as 1.
+func NewHistogram(s Sample) Histogram {
+	if len(s) == 0 {
+		return Histogram{}
+	}
+	number := func(v float64) int { return int(math.Floor(math.Log2(max(v, 1)) * perOctave)) }
+	h := Histogram{First: number(s.Min())}
+	h.Counts = make([]int, number(s.Max())-h.First+1)
+	for _, v := range s {
+		h.Counts[number(v)-h.First]++
+	}
+	return h
 }

@@ -1,9 +1,10 @@
 // Command stream sends bytes with package rsock, or with -t over TCP, as
-// c/stream.c does with rsockets, and says how long that took. Both take the
-// same arguments and print the same.
+// c/stream.c does with rsockets, and prints how long that took. Both take the
+// same arguments and print the same; the C program's text says what they do.
 package main
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"log"
 	"net"
 	"os"
-	"slices"
 	"strconv"
 	"time"
 
@@ -22,11 +22,11 @@ import (
 func main() {
 	log.SetFlags(0)
 	if err := run(os.Args[1:]); err != nil {
-		log.Fatal(err)
+		log.Fatal("stream: ", err)
 	}
 }
 
-// What goes first over a connection.
+// work is what goes first in a round.
 type work struct{ OneWay, Size, N uint64 }
 
 func run(args []string) error {
@@ -43,55 +43,64 @@ func run(args []string) error {
 		return serve(l)
 	}
 	if len(args) != 5 {
-		return errors.New("usage: stream [-t] [-s] ADDR PORT [echo|send SIZE N]")
+		return errors.New("usage: stream [-t] -s ADDR PORT | ADDR PORT echo|send SIZE N")
 	}
 	size, err1 := strconv.ParseUint(args[3], 10, 32)
 	n, err2 := strconv.ParseUint(args[4], 10, 32)
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
+	w := work{Size: size, N: n}
+	if args[2] == "send" {
+		w.OneWay = 1
+	}
 	c, err := dial("tcp", net.JoinHostPort(args[0], args[1]))
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	w := work{Size: size, N: n}
-	if args[2] == "send" {
-		w.OneWay = 1
-	}
-	return client(c, w)
-}
-
-func client(c net.Conn, w work) error {
 	b := make([]byte, w.Size)
 	took := make([]time.Duration, w.N)
-	if err := binary.Write(c, binary.BigEndian, w); err != nil {
+	return self.Again(func(out *bufio.Writer) error { return w.measure(c, b, took, out) })
+}
+
+// measure does the work once, and prints how long it took.
+func (w *work) measure(c net.Conn, b []byte, took []time.Duration, out *bufio.Writer) error {
+	if err := binary.Write(c, binary.NativeEndian, w); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(c, b[:1]); err != nil {
 		return err
 	}
 	start := time.Now()
+	var last time.Duration
 	for i := range took {
-		begin := time.Now()
 		if _, err := c.Write(b); err != nil {
 			return err
 		}
-		if w.OneWay == 0 {
-			if _, err := io.ReadFull(c, b); err != nil {
-				return err
-			}
+		if w.OneWay != 0 {
+			continue
 		}
-		took[i] = time.Since(begin)
+		if _, err := io.ReadFull(c, b); err != nil {
+			return err
+		}
+		t := time.Since(start)
+		took[i] = t - last
+		last = t
 	}
 	if w.OneWay != 0 {
 		if _, err := io.ReadFull(c, b[:1]); err != nil {
 			return err
 		}
 	}
-	all := time.Since(start)
-	if _, err := c.Write(b[:1]); err != nil {
-		return err
+	fmt.Fprintf(out, "nanoseconds %d\nbytes %d\n", time.Since(start), w.Size*w.N)
+	if w.OneWay == 0 {
+		fmt.Fprint(out, "took")
+		for _, t := range took {
+			fmt.Fprintf(out, " %d", t)
+		}
+		fmt.Fprintln(out)
 	}
-	slices.Sort(took)
-	fmt.Printf("bytes %d\nmicroseconds %d\nmedian %.1f\n", w.Size*w.N, all.Microseconds(), float64(took[len(took)/2].Nanoseconds())/1e3)
 	return nil
 }
 
@@ -101,7 +110,7 @@ func serve(l net.Listener) error {
 	for {
 		c, err := l.Accept()
 		if err == nil {
-			err = answer(c)
+			err = serveOne(c)
 		}
 		if err != nil {
 			return err
@@ -109,13 +118,29 @@ func serve(l net.Listener) error {
 	}
 }
 
-func answer(c net.Conn) error {
+func serveOne(c net.Conn) error {
 	defer c.Close()
-	var w work
-	if err := binary.Read(c, binary.BigEndian, &w); err != nil {
+	for {
+		var w work
+		err := binary.Read(c, binary.NativeEndian, &w)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = w.answer(c)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// answer does the server's part of a round.
+func (w *work) answer(c net.Conn) error {
+	b := make([]byte, w.Size)
+	if _, err := c.Write(b[:1]); err != nil {
 		return err
 	}
-	b := make([]byte, w.Size)
 	for range w.N {
 		if _, err := io.ReadFull(c, b); err != nil {
 			return err
@@ -126,11 +151,9 @@ func answer(c net.Conn) error {
 			}
 		}
 	}
-	if w.OneWay != 0 {
-		if _, err := c.Write(b[:1]); err != nil {
-			return err
-		}
+	if w.OneWay == 0 {
+		return nil
 	}
-	_, err := io.ReadFull(c, b[:1]) // which does not come before the answer has arrived
+	_, err := c.Write(b[:1])
 	return err
 }

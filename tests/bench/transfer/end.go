@@ -52,7 +52,8 @@ type end struct {
 	recvs      [batch]uverbs.RecvWR
 	wrs        [batch]uverbs.SendWR
 	wc         [batch]uverbs.WC
-	posted     uint32
+	posted     uint32 // in a round
+	signaled   int    // requests without their completions
 	got        report
 	small      [1]uverbs.SendWR // of postInline
 	smallData  [16]byte
@@ -121,6 +122,19 @@ func (e *end) meet(peer region) {
 	for i := range e.wrs {
 		e.wrs[i] = wr
 	}
+}
+
+// reset prepares an end for a round.
+func (e *end) reset() {
+	e.posted, e.got = 0, report{}
+	e.word.Store(0)
+}
+
+// reap takes completions of what was posted, at least one and at most n.
+func (e *end) reap(n int, sleep bool) error {
+	n, err := e.await(e.SendCQ, n, sleep)
+	e.signaled -= n
+	return err
 }
 
 // poll takes up to n completions into e.wc.

@@ -13,7 +13,7 @@ func (e *end) put(i uint32) error {
 		e.out[e.Size-1] = byte(i + 1)
 	}
 	if i%period == period-1 && i > period {
-		if _, err := e.await(e.SendCQ, 1, e.Events != 0); err != nil {
+		if err := e.reap(1, e.Events != 0); err != nil {
 			return err
 		}
 	}
@@ -50,7 +50,7 @@ func (e *end) ask(took []time.Duration) (err error) {
 			}
 		default:
 			if err = e.post(1); err == nil {
-				_, err = e.await(e.SendCQ, 1, e.Events != 0)
+				err = e.reap(1, e.Events != 0)
 			}
 			e.got.Messages++
 			e.got.Bytes += uint64(e.Size)

@@ -1,9 +1,11 @@
 // Command transfer moves messages over a connection with package uverbs, as
 // c/transfer.c does with libibverbs, and says how long that took. Both take the
-// same arguments and print the same; the C program's text says what they do.
+// same arguments and print the same; the C program's text says what they do. With
+// -gMIB the client has so many MiB of live heap and collects garbage all the time.
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -12,8 +14,8 @@ import (
 	"net"
 	"os"
 	"runtime"
-	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/goverbs/verbs/cm"
@@ -37,12 +39,15 @@ func run(args []string) error {
 		return serve(net.JoinHostPort(args[1], args[2]))
 	}
 	w := work{List: 1}
-	if len(args) > 0 && args[0] == "-e" {
-		w.Events = 1
-		args = args[1:]
+	for ; len(args) > 0 && args[0][0] == '-'; args = args[1:] {
+		if args[0] == "-e" {
+			w.Events = 1
+		} else if mib, err := strconv.Atoi(strings.TrimPrefix(args[0], "-g")); err == nil {
+			go collect(grow(mib << 20))
+		}
 	}
-	if len(args) < 6 || opcodes[args[3]] == 0 && args[3] != "write" {
-		return errors.New("usage: transfer -s ADDR PORT | [-e] ADDR PORT lat|rate OP SIZE N [LIST]")
+	if len(args) < 6 || opcodes[args[3]] == 0 {
+		return errors.New("usage: transfer -s ADDR PORT | [-e] [-gMIB] ADDR PORT lat|rate OP SIZE N [LIST]")
 	}
 	if args[2] == "rate" {
 		w.Rate = 1
@@ -66,29 +71,51 @@ func client(addr string, w work) error {
 	}
 	defer e.Close()
 	defer e.stay()()
+	err = self.Again(func(out *bufio.Writer) error { return e.measure(took, out) })
+	if err != nil {
+		return err
+	}
+	return e.tell(over)
+}
 
+// measure does the work once, and prints how long it took.
+func (e *end) measure(took []time.Duration, out *bufio.Writer) error {
+	e.reset()
+	if err := e.tell(begin); err != nil {
+		return err
+	}
+	if _, err := e.hear(true); err != nil {
+		return err
+	}
 	start := time.Now()
-	if w.Rate != 0 {
+	err := error(nil)
+	if e.Rate != 0 {
 		err = e.stream()
 	} else {
 		err = e.ask(took)
 	}
+	if err == nil {
+		err = e.tell(e.got)
+	}
 	if err != nil {
 		return err
 	}
-	if err := e.tell(); err != nil {
-		return err
-	}
-	theirs, err := e.hear(w.Events != 0)
+	theirs, err := e.hear(e.Events != 0)
 	if err != nil {
 		return err
 	}
 	all := time.Since(start)
 
-	slices.Sort(took)
-	fmt.Printf("messages %d\nbytes %d\n", e.got.Messages, e.got.Bytes)
-	fmt.Printf("peer_messages %d\npeer_bytes %d\n", theirs.Messages, theirs.Bytes)
-	fmt.Printf("nanoseconds %d\nmedian %d\np99 %d\n", all, took[len(took)/2], took[len(took)*99/100])
+	fmt.Fprintf(out, "messages %d\nbytes %d\n", e.got.Messages, e.got.Bytes)
+	fmt.Fprintf(out, "peer_messages %d\npeer_bytes %d\n", theirs.Messages, theirs.Bytes)
+	fmt.Fprintf(out, "nanoseconds %d\n", all)
+	if e.Rate == 0 {
+		fmt.Fprint(out, "took")
+		for _, t := range took {
+			fmt.Fprintf(out, " %d", t.Nanoseconds())
+		}
+		fmt.Fprintln(out)
+	}
 	return nil
 }
 
@@ -123,9 +150,29 @@ func serveOne(ctx context.Context, r *cm.Request) error {
 	defer ep.Close()
 	defer e.stay()()
 	e.meet(e.work.Memory)
+	for {
+		order, err := e.hear(true)
+		if err != nil {
+			return err
+		}
+		if order == over {
+			break
+		}
+		if err := e.round(); err != nil {
+			return err
+		}
+	}
+	<-ep.Done()
+	return nil
+}
+
+// round does the server's part of a round.
+func (e *end) round() error {
+	e.reset()
+	err := e.tell(begin)
 	passive := e.fetches() || e.Rate != 0 && e.Op == uverbs.OpRDMAWrite
 	switch {
-	case passive:
+	case err != nil || passive:
 	case e.Rate != 0:
 		err = e.drink()
 	default:
@@ -140,11 +187,7 @@ func serveOne(ctx context.Context, r *cm.Request) error {
 	if e.Op == uverbs.OpFetchAdd {
 		e.got.Messages = uint64(e.word.Load())
 	}
-	if err := e.tell(); err != nil {
-		return err
-	}
-	<-ep.Done()
-	return nil
+	return e.tell(e.got)
 }
 
 func dial(addr string, w work) (*end, error) {

@@ -15,6 +15,7 @@ func (e *end) post(n uint32) error {
 	last.ID = uint64(e.posted)
 	if e.posted/period != before/period || e.posted == e.N || e.fetches() {
 		last.Flags = uverbs.SendSignaled
+		e.signaled++
 	}
 	_, err := e.QP.PostSend(e.wrs[:n])
 	last.Flags = 0
@@ -29,6 +30,7 @@ func (e *end) postInline(n int, addr uint64) error {
 	if addr != 0 {
 		wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.OpRDMAWrite, addr, e.peer.RKey
 	}
+	e.signaled++
 	_, err := e.QP.PostSend(e.small[:])
 	return err
 }
@@ -48,16 +50,27 @@ func (e *end) take(n int) error {
 	return err
 }
 
-// tell sends what this end has received, hear takes what the peer has.
-func (e *end) tell() error {
-	binary.Encode(e.smallData[:], binary.NativeEndian, &e.got)
-	return e.postInline(16, 0)
+// begin is the report before a round, over that after the last.
+var begin, over = report{Messages: 1}, report{}
+
+// tell sends a report, and waits until all is sent.
+func (e *end) tell(r report) error {
+	binary.Encode(e.smallData[:], binary.NativeEndian, &r)
+	err := e.postInline(16, 0)
+	for err == nil && e.signaled > 0 {
+		err = e.reap(batch, e.Events != 0)
+	}
+	return err
 }
 
+// hear takes the peer's report.
 func (e *end) hear(sleep bool) (r report, err error) {
 	if _, err := e.await(e.RecvCQ, 1, sleep); err != nil {
 		return r, err
 	}
-	_, err = binary.Decode(e.in, binary.NativeEndian, &r)
+	if _, err := binary.Decode(e.in, binary.NativeEndian, &r); err != nil {
+		return r, err
+	}
+	_, err = e.QP.PostRecv(e.recvs[:1])
 	return r, err
 }

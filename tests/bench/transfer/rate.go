@@ -19,10 +19,11 @@ func (e *end) stream() error {
 				return err
 			}
 		}
-		got, err := e.poll(e.SendCQ, batch) // not await: the peer's word may come first
+		got, err := e.poll(e.SendCQ, batch) // not reap: the peer's word may come first
 		if err != nil {
 			return err
 		}
+		e.signaled -= got
 		if got > 0 {
 			completed = uint32(e.wc[got-1].ID)
 		}
@@ -33,7 +34,7 @@ func (e *end) stream() error {
 
 // drink receives all, and tells the sender.
 func (e *end) drink() error {
-	told, credits := uint32(0), 0
+	told := uint32(0)
 	for e.got.Messages < uint64(e.N) {
 		if err := e.take(int(min(uint64(e.N)-e.got.Messages, batch))); err != nil {
 			return err
@@ -41,19 +42,16 @@ func (e *end) drink() error {
 		if e.got.Messages-uint64(told) < credit {
 			continue
 		}
-		if credits == depth/2 {
-			n, err := e.await(e.SendCQ, batch, false)
-			if err != nil {
+		if e.signaled == depth/2 {
+			if err := e.reap(batch, false); err != nil {
 				return err
 			}
-			credits -= n
 		}
 		told = uint32(e.got.Messages)
 		binary.NativeEndian.PutUint32(e.smallData[:], told)
 		if err := e.postInline(4, e.peer.Addr+2*uint64(e.stride)); err != nil {
 			return err
 		}
-		credits++
 	}
 	return nil
 }

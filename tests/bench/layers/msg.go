@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log"
+	"sync/atomic"
+
+	"github.com/goverbs/verbs/msg"
+)
+
+const buffers = 64 // that the client sends
+
+// client sends messages, in buffers that it posts again when they have been sent.
+type client struct {
+	loop   *msg.Loop
+	socket *msg.Socket
+	free   []*msg.Buffer
+	todo   atomic.Int64 // messages to post
+	left   atomic.Int64 // messages that are not sent yet, and the server's answer
+	done   chan error
+}
+
+func dialMsg(ctx context.Context, addr string, w work) (sender, error) {
+	c := &client{done: make(chan error, 1)}
+	var err error
+	c.loop, err = msg.NewLoop(msg.Options{Callbacks: msg.Callbacks{
+		Sent: func(_ *msg.Socket, b *msg.Buffer) {
+			c.post(b)
+			c.ended()
+		},
+		Message: func(_ *msg.Socket, b *msg.Buffer) {
+			b.Free()
+			c.ended()
+		},
+		Disconnected: func(_ *msg.Socket, why error) { c.done <- why },
+	}})
+	if err != nil {
+		return nil, err
+	}
+	go c.loop.Run(ctx)
+	if c.socket, err = c.loop.Connect(addr, w.bytes()); err != nil {
+		return nil, err
+	}
+	if err := c.socket.Wait(ctx); err != nil {
+		return nil, err
+	}
+	for range buffers {
+		b, err := c.socket.Alloc(int(w.Size))
+		if err != nil {
+			return nil, err
+		}
+		c.free = append(c.free, b)
+	}
+	return c, nil
+}
+
+func (c *client) send(_ context.Context, n int) error {
+	c.todo.Store(int64(n))
+	c.left.Store(int64(n) + 1)
+	for _, b := range c.free {
+		c.post(b)
+	}
+	return <-c.done
+}
+
+// post sends a buffer if there is something to do.
+func (c *client) post(b *msg.Buffer) {
+	if c.todo.Add(-1) < 0 {
+		return
+	}
+	if err := c.socket.Post(b); err != nil {
+		c.done <- err
+	}
+}
+
+func (c *client) ended() {
+	if c.left.Add(-1) == 0 {
+		c.done <- nil
+	}
+}
+
+func (c *client) close() error {
+	return errors.Join(c.socket.Shutdown(context.Background()), c.loop.Close())
+}
+
+// received is what a server knows of a client.
+type received struct {
+	n    int // messages that came
+	next int // when to answer
+	work
+}
+
+func serveMsg(ctx context.Context, addr string, ready func()) error {
+	loop, err := msg.NewLoop(msg.Options{Callbacks: msg.Callbacks{
+		Request: func(r *msg.Request) {
+			w, err := workOf(r.PrivateData())
+			if err != nil {
+				log.Fatal(err)
+			}
+			s, err := r.Accept(nil)
+			if err != nil {
+				log.Fatal(err)
+			}
+			s.Value = &received{next: 1, work: w}
+		},
+		Message: func(s *msg.Socket, b *msg.Buffer) {
+			b.Free()
+			c := s.Value.(*received)
+			if c.n++; c.n < c.next {
+				return
+			}
+			c.n, c.next = 0, int(c.N)+1-c.next
+			answer, err := s.Alloc(1)
+			if err == nil {
+				err = s.Post(answer)
+			}
+			if err != nil {
+				log.Fatal(err)
+			}
+		},
+		Sent: func(_ *msg.Socket, b *msg.Buffer) { b.Free() },
+	}})
+	if err != nil {
+		return err
+	}
+	if _, err := loop.Listen(ctx, addr); err != nil {
+		return err
+	}
+	ready()
+	return loop.Run(ctx)
+}

@@ -1,0 +1,50 @@
+package bench
+
+import (
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestLayers sends large messages one way through each package that does so, beside
+// C's verbs and beside TCP on the same link.
+func TestLayers(t *testing.T) {
+	stream := compile(t, "stream.c", "-lrdmacm", "-libverbs")
+	layers := labtest.Built(t, "layers")
+	sides := []side{
+		{labtest.Built(t, "transfer"), "7501", nil},
+		{layers, "7502", []string{"conn"}},
+		{layers, "7503", []string{"msg"}},
+		{labtest.Built(t, "stream"), "7504", nil},
+		{compile(t, "transfer.c", "-lrdmacm", "-libverbs"), "7505", nil},
+		{stream, "7506", []string{"-t"}},
+	}
+	names := []string{"uverbs, SEND of 64 KiB", "conn, SEND of 64 KiB", "msg, messages of 64 KiB", "rsock, writes of 64 KiB"}
+	labtest.Each(t, func(t *testing.T, device string) {
+		addr := labtest.AddrOf(device)
+		size, n := "65536", strconv.Itoa(scaled(200))
+		var measures []func() result
+		for _, s := range sides {
+			s.serve(t, addr)
+			args := []string{addr, s.port}
+			switch filepath.Base(s.program) {
+			case "transfer":
+				args = append(args, "rate", "send")
+			case "stream":
+				args = append(args, "send")
+			}
+			session := s.open(t, append(args, size, n)...)
+			measures = append(measures, func() result { return session.run(t) })
+		}
+		rs := turns(measures...)
+		for i, name := range names {
+			line := comparison{group: "layers", device: device, name: name, unit: "MB/s", better: higher}
+			line.ours, line.c = rs[i].megabytes(), rs[len(names)].megabytes()
+			line.report(t)
+			line.group, line.beside, line.c = "layers, TCP", "TCP", rs[len(names)+1].megabytes()
+			line.report(t)
+		}
+	})
+}
