@@ -19,9 +19,6 @@ NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
 LAB_PKGS = ./abi ./uverbs ./cm ./conn ./msg ./rsock ./cmd/... ./tests/* ./tests/faults/harness
 KERNELS  = 6.1 6.12 7.2
 
-# How many machines run at a time: tests wait half of the time.
-LABS = 2
-
 # Those that make race runs.
 RACE_PKGS = ./uverbs ./cm ./msg ./tests/model
 
@@ -37,7 +34,7 @@ test: deps-test build ## run every test, those that need a kernel in the lab
 	$(GO) run ./gen -check -out abi
 	$(LAB) fetch
 	$(GO) test ./...
-	$(GO) test -p $(LABS) -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(LAB_PKGS)
+	$(GO) test -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(LAB_PKGS)
 	LAB_PEER=6.12 $(GO) test -short -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" ./tests/hosts
 
 test-kernels: deps-test build ## run the tests that need a kernel on every kernel
@@ -46,7 +43,7 @@ test-kernels: deps-test build ## run the tests that need a kernel on every kerne
 		export LAB_KERNEL=$$k; \
 		$(LAB) fetch && \
 		LAB_TEST_KERNELS=1 $(GO) test -count 1 -run "Kernels/^$$k\$$" ./tests/lab && \
-		$(GO) test $(FLAGS) -p $(LABS) -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $$($(GO) list $(LAB_PKGS) | grep -v /tests/lab) || \
+		$(GO) test $(FLAGS) -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $$($(GO) list $(LAB_PKGS) | grep -v /tests/lab) || \
 		failed="$$failed $$k"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
@@ -75,7 +72,7 @@ soak: deps-lab build ## keep all layers busy for DURATION (60m) on each DEVICE (
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
 race: deps-test build ## run the lab's tests under the race detector
-	CGO_ENABLED=1 $(GO) test -race -p $(LABS) -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(RACE_PKGS)
+	CGO_ENABLED=1 $(GO) test -race -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(RACE_PKGS)
 
 # Where pointers into memory that is not Go's come from, and what the compiler
 # checks of them when it is asked to, without what only make test installs. The
