@@ -24,7 +24,7 @@ func TestLayers(t *testing.T) {
 	names := []string{"uverbs, SEND of 64 KiB", "conn, SEND of 64 KiB", "msg, messages of 64 KiB", "rsock, writes of 64 KiB"}
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)
-		size, n := "65536", strconv.Itoa(scaled(200))
+		size, n := "65536", strconv.Itoa(scaled(100))
 		var measures []func() result
 		for _, s := range sides {
 			s.serve(t, addr)

@@ -194,14 +194,17 @@ type results []result
 
 // turns has all sides measure once in each round, in an order that changes. Before the
 // first they do so for nothing: what they do once, such as connecting, is over.
-func turns(sides ...func() result) []results {
+func turns(sides ...func() result) []results { return rounds(*reps, sides...) }
+
+// rounds is turns with so many rounds, or with one if there is only to test.
+func rounds(n int, sides ...func() result) []results {
 	if *reps > 0 {
 		for _, side := range sides {
 			side()
 		}
 	}
 	all := make([]results, len(sides))
-	for round := range max(*reps, 1) {
+	for round := range max(n, 1) {
 		for k := range sides {
 			i := (round + k) % len(sides)
 			all[i] = append(all[i], sides[i]())

@@ -23,8 +23,8 @@ func TestStream(t *testing.T) {
 			kind    string
 			size, n int
 		}{
-			{"echo", 8, 500}, {"echo", 4096, 300}, {"echo", 65536, 50},
-			{"send", 64, 3000}, {"send", 4096, 1000}, {"send", 65536, 200}, {"send", 1 << 20, 15},
+			{"echo", 8, 200}, {"echo", 4096, 100}, {"echo", 65536, 25},
+			{"send", 64, 2000}, {"send", 4096, 500}, {"send", 65536, 80}, {"send", 1 << 20, 5},
 		} {
 			name := fmt.Sprintf("%s of %d bytes", work.kind, work.size)
 			t.Run(name, func(t *testing.T) {
