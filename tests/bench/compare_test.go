@@ -59,7 +59,7 @@ func (c comparison) report(t testing.TB) {
 }
 
 // latencies reports the latencies of single operations, which both sides have printed
-// as "took", in nanoseconds: the median and the 99th and 99.9th percentile of each round.
+// as "took", in nanoseconds: the median and the 99th and 99.9th percentile of each pair.
 func (c comparison) latencies(t testing.TB, ours, theirs results) {
 	t.Helper()
 	c.unit, c.better = "µs", lower

@@ -46,7 +46,7 @@ func TestFirstByte(t *testing.T) {
 		addr := labtest.AddrOf(device)
 		ours.serve(t, addr)
 		c.serve(t, addr)
-		n := fmt.Sprint(scaled(5))
+		n := fmt.Sprint(scaled(3))
 		rs := turns(ours.connecting(t, addr, "first", n), c.connecting(t, addr, "first", n))
 		comparison{
 			group: "first byte", device: device, name: "connection set up and a byte there and back", unit: "µs", better: lower,

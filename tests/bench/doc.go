@@ -5,11 +5,11 @@
 // lines of a name and its figures. A client measures once for each line of its standard
 // input, so that Go and C take turns without being started again:
 //
-//	test ──"\n"──► client in Go ──► its server     round 1
+//	test ──"\n"──► client in Go ──► its server     turn 1
 //	     ──"\n"──► client in C  ──► its server
-//	     ──"\n"──► client in C                     round 2
+//	     ──"\n"──► client in C                     turn 2
 //	     ──"\n"──► client in Go                    …
 //
-// Figures of one round are a pair. Package record compares the pairs and has the groups
-// of lines, benchdoc writes the page.
+// Figures of some turns are a pair. Package record compares the pairs and has the groups of
+// lines, benchdoc writes the page.
 package bench

@@ -62,7 +62,7 @@ func TestPerftest(t *testing.T) {
 				if strings.HasSuffix(work.theirs, "_bw") {
 					line.unit, line.better = "/s", higher
 				}
-				rs := rounds(min(*reps, 12),
+				rs := pairs(min(*reps, 12), 0,
 					func() result { return perf(t, verbs, addr, n, append(work.ours, args...)) },
 					func() result {
 						figure := perftest(t, work.theirs, hurry, device, addr, n, append(theirs, args...))

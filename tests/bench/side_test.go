@@ -18,7 +18,10 @@ import (
 	"time"
 )
 
-var reps = flag.Int("reps", 0, "pairs of measurements: benchmarks take 30, zero only tests that it works")
+var (
+	reps    = flag.Int("reps", 0, "pairs of figures: benchmarks take 30, zero only tests that it works")
+	lasting = flag.Duration("lasting", 0, "how long each work is measured, in as many turns as that takes: at least one a pair")
+)
 
 // scaled is how much work there is.
 func scaled(n int) int {
@@ -189,25 +192,53 @@ func readResult(in *bufio.Reader) (result, error) {
 	}
 }
 
-// results are what one side measured, round by round.
+// add takes in what the same program printed of another measurement.
+func (r result) add(more result) {
+	for name, figures := range more {
+		switch name {
+		case "took":
+			r[name] = append(r[name], figures...)
+		case "nanoseconds", "messages", "bytes", "connections":
+			if r[name] == nil {
+				r[name] = sample{0}
+			}
+			r[name][0] += figures[0]
+		default: // not of the measurement alone
+			r[name] = figures
+		}
+	}
+}
+
+// results are what one side measured, pair by pair.
 type results []result
 
-// turns has all sides measure once in each round, in an order that changes. Before the
-// first they do so for nothing: what they do once, such as connecting, is over.
-func turns(sides ...func() result) []results { return rounds(*reps, sides...) }
+// turns has all sides measure in turns.
+func turns(sides ...func() result) []results { return pairs(*reps, *lasting, sides...) }
 
-// rounds is turns with so many rounds, or with one if there is only to test.
-func rounds(n int, sides ...func() result) []results {
+// pairs has all sides measure in short turns, whose order changes: n times, or once if
+// there is only to test, they share at least an n-th of the time. What disturbs the machine
+// for a turn or two counts little that way. Before, they measure for nothing: what they do
+// once, such as connecting, is over.
+func pairs(n int, lasting time.Duration, sides ...func() result) []results {
 	if *reps > 0 {
 		for _, side := range sides {
 			side()
 		}
 	}
+	n = max(n, 1)
 	all := make([]results, len(sides))
-	for round := range max(n, 1) {
-		for k := range sides {
-			i := (round + k) % len(sides)
-			all[i] = append(all[i], sides[i]())
+	for turn := 0; len(all[0]) < n; {
+		for i := range all {
+			all[i] = append(all[i], result{})
+		}
+		for start := time.Now(); ; {
+			for k := range sides {
+				i := (turn + k) % len(sides)
+				all[i][len(all[i])-1].add(sides[i]())
+			}
+			if turn++; time.Since(start) >= lasting/time.Duration(n) {
+				break
+			}
 		}
 	}
 	return all
@@ -219,12 +250,12 @@ func both(ours, c side, do func(side) result) (of, beside results) {
 	return rs[0], rs[1]
 }
 
-// figure returns the only figure of that name of each round.
+// figure returns the only figure of that name of each pair.
 func (rs results) figure(name string) sample {
 	return rs.each(func(r result) float64 { return r.first(name) })
 }
 
-// each returns a figure of each round.
+// each returns a figure of each pair.
 func (rs results) each(figure func(result) float64) sample {
 	var s sample
 	for _, r := range rs {
@@ -233,7 +264,7 @@ func (rs results) each(figure func(result) float64) sample {
 	return s
 }
 
-// all returns the figures of all rounds.
+// all returns the figures of all pairs.
 func (rs results) all(name string) sample {
 	var s sample
 	for _, r := range rs {
@@ -242,7 +273,7 @@ func (rs results) all(name string) sample {
 	return s
 }
 
-// rate is how many a second there were in each round, of what is counted by name.
+// rate is how many a second there were in each pair, of what is counted by name.
 func (rs results) rate(name string) sample {
 	return rs.each(func(r result) float64 { return r.first(name) / r.first("nanoseconds") * 1e9 })
 }

@@ -24,12 +24,12 @@ func TestStart(t *testing.T) {
 	o, b := both(ours, c, func(s side) result {
 		text, took := s.firstLine(t)
 		listed[s.program] = text
-		return result{"ms": {took.Seconds() * 1e3}}
+		return result{"took": {float64(took)}}
 	})
 	if listed[ours.program] != listed[c.program] {
 		t.Errorf("our devices are %q, C's %q", listed[ours.program], listed[c.program])
 	}
-	comparison{group: "start", name: "first device listed", unit: "ms", better: lower, ours: o.figure("ms"), c: b.figure("ms")}.report(t)
+	comparison{group: "start", name: "first device listed", unit: "ms", better: lower, ours: times(o.medians(), 1e-3), c: times(b.medians(), 1e-3)}.report(t)
 
 	inMiB := func(files ...string) sample {
 		return slices.Repeat(sample{float64(sizeOf(t, files...)) / (1 << 20)}, max(*reps, 1))
@@ -40,27 +40,28 @@ func TestStart(t *testing.T) {
 	}.report(t)
 
 	labtest.Each(t, func(t *testing.T, device string) {
-		o, b := both(ours, c, func(s side) result { return s.once(t, device) })
+		open := func(s side) func() result { return func() result { return s.once(t, device) } }
+		rs := pairs(*reps, 0, open(ours), open(c))
 		comparison{
 			group: "size", device: device, name: "resident, with the device open", unit: "MiB", better: lower,
-			ours: times(o.figure("kilobytes"), 1.0/1024), c: times(b.figure("kilobytes"), 1.0/1024),
+			ours: times(rs[0].figure("kilobytes"), 1.0/1024), c: times(rs[1].figure("kilobytes"), 1.0/1024),
 		}.report(t)
 
 		addr := labtest.AddrOf(device)
 		ours.serve(t, addr)
 		c.serve(t, addr)
-		o, b = both(ours, c, func(s side) result {
+		o, b := both(ours, c, func(s side) result {
 			start := time.Now()
 			r := s.once(t, addr, s.port)
 			took := time.Since(start)
 			if r.first("byte") != '!' {
 				t.Fatalf("%s got %v back", s.program, r.first("byte"))
 			}
-			return result{"ms": {took.Seconds() * 1e3}}
+			return result{"took": {float64(took)}}
 		})
 		comparison{
 			group: "first byte", device: device, name: "process that has a byte sent and back", unit: "ms", better: lower,
-			ours: o.figure("ms"), c: b.figure("ms"),
+			ours: times(o.medians(), 1e-3), c: times(b.medians(), 1e-3),
 		}.report(t)
 	})
 }

@@ -23,7 +23,7 @@ func TestStream(t *testing.T) {
 			kind    string
 			size, n int
 		}{
-			{"echo", 8, 200}, {"echo", 4096, 100}, {"echo", 65536, 25},
+			{"echo", 8, 100}, {"echo", 4096, 50}, {"echo", 65536, 10},
 			{"send", 64, 2000}, {"send", 4096, 500}, {"send", 65536, 80}, {"send", 1 << 20, 5},
 		} {
 			name := fmt.Sprintf("%s of %d bytes", work.kind, work.size)

@@ -32,13 +32,13 @@ func latencies(t *testing.T, device string, ours, c side) {
 		name   string
 		n      int
 	}{
-		{"send", false, "SEND of 8 bytes, there and back", 1000},
-		{"write", false, "WRITE of 8 bytes, there and back", 1000},
-		{"read", false, "READ of 8 bytes", 2000},
-		{"add", false, "fetch-and-add", 2000},
-		{"send", true, "SEND of 8 bytes, there and back", 1000},
-		{"read", true, "READ of 8 bytes", 1000},
-		{"add", true, "fetch-and-add", 1000},
+		{"send", false, "SEND of 8 bytes, there and back", 200},
+		{"write", false, "WRITE of 8 bytes, there and back", 200},
+		{"read", false, "READ of 8 bytes", 400},
+		{"add", false, "fetch-and-add", 400},
+		{"send", true, "SEND of 8 bytes, there and back", 200},
+		{"read", true, "READ of 8 bytes", 200},
+		{"add", true, "fetch-and-add", 200},
 	} {
 		if work.op == "add" && device == labtest.SIW {
 			continue // it has no atomics
@@ -100,12 +100,12 @@ func rates(t *testing.T, device string, ours, c side) {
 			name := fmt.Sprintf("%s of %d bytes", op.name, size)
 			t.Run(name, func(t *testing.T) {
 				line := comparison{group: "message rate", device: device, name: name, unit: "/s", better: higher}
-				rs := ours.beside(t, c, device, "rate", op.arg, size, scaled(5000), 1)
+				rs := ours.beside(t, c, device, "rate", op.arg, size, scaled(2000), 1)
 				single := rs[1].rate("messages")
 				line.ours, line.c = rs[0].rate("messages"), single
 				line.report(t)
 
-				rs = ours.beside(t, c, device, "rate", op.arg, size, scaled(5000), 32)
+				rs = ours.beside(t, c, device, "rate", op.arg, size, scaled(2000), 32)
 				line.name += ", 32 at a time"
 				line.ours, line.c = rs[0].rate("messages"), rs[1].rate("messages")
 				line.report(t)
@@ -115,7 +115,7 @@ func rates(t *testing.T, device string, ours, c side) {
 				line.report(t)
 			})
 		}
-		for _, work := range []struct{ size, n int }{{4 << 10, 2000}, {64 << 10, 300}, {1 << 20, 20}} {
+		for _, work := range []struct{ size, n int }{{4 << 10, 1000}, {64 << 10, 150}, {1 << 20, 10}} {
 			name := fmt.Sprintf("%s of %d KiB", op.name, work.size>>10)
 			t.Run(name, func(t *testing.T) {
 				rs := ours.beside(t, c, device, "rate", op.arg, work.size, scaled(work.n), 1)

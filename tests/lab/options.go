@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -44,7 +45,7 @@ func optionsFromEnv() (options, error) {
 		debug:   os.Getenv("LAB_DEBUG") != "",
 	}
 	if o.accel == dilated {
-		o.cpus = 4
+		o.cpus = min(max(runtime.NumCPU(), 2), 4)
 	}
 	var errs []error
 	set := func(name string, parse func(string) error) {

@@ -126,7 +126,7 @@ func (f forest) Plot(c draw.Canvas, p *plot.Plot) {
 	}
 }
 
-// figure is the median of one side's rounds, with its unit.
+// figure is the median of one side's figures, with its unit.
 func figure(l record.Line, s record.Sample) string {
 	if len(s) == 0 {
 		return ""

@@ -20,7 +20,7 @@ func page(runs map[string]record.Run, plots map[string][]string, notes string) [
 	origins(&b, runs)
 	b.WriteString("## Verdicts\n\n")
 	counts(&b, runs)
-	b.WriteString("## Figures\n\nOf each side the minimum, median and maximum of the rounds.\n\n")
+	b.WriteString("## Figures\n\nOf each side the minimum, median and maximum of all pairs.\n\n")
 	for _, g := range record.Groups {
 		lines := runs[g.Part].Of(g)
 		if slices.ContainsFunc(lines, measured) {
@@ -39,7 +39,7 @@ and librdmacm), in the same boot, in turns.
 `
 
 const method = `
-Figures are the medians of all rounds. A ratio above 1 means that Go is better, whatever
+Figures are the medians of all pairs. A ratio above 1 means that Go is better, whatever
 the unit; its 95 % interval stands in brackets.
 
 ## Method
@@ -55,8 +55,8 @@ machine. Three clocks answer three questions:
 | ` + "`make bench-native`" + ` | the processor's, on User-mode Linux | What do posting and polling cost in user space, without the doorbell (the system call)? |
 | ` + "`make bench-counted`" + ` | one tick for each instruction, processors in turns | Has the work that a program does and causes become more? Nothing is cached and only one processor runs at a time, but figures repeat to a percent: this is for regressions. |
 
-Both sides do each work in turns, in many short rounds. What disturbs the machine disturbs
-both, so round i of Go and round i of C are compared as a pair. The ratio is the geometric
+Both sides do each work in short turns, of about a millisecond, so that what disturbs the
+machine disturbs both. Their figures of some turns are a pair. The ratio is the geometric
 mean of the pairs' ratios, its interval is found by bootstrap, and the interval decides the
 verdict:
 
@@ -66,7 +66,7 @@ verdict:
 - **behind**: all of it is below 1.
 
 Lines without figures are **not measured**. [tests/bench](../tests/bench) has the programs,
-[docs/benchmarks](benchmarks) the figures of every round.
+[docs/benchmarks](benchmarks) the figures of every pair.
 
 `
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Sample is what one side measured, a figure for each round.
+// Sample is what one side measured, a figure for each pair.
 type Sample []float64
 
 // Min is the least figure.
