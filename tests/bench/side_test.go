@@ -196,13 +196,8 @@ func readResult(in *bufio.Reader) (result, error) {
 func (r result) add(more result) {
 	for name, figures := range more {
 		switch name {
-		case "took":
+		case "took", "nanoseconds", "messages", "bytes", "connections":
 			r[name] = append(r[name], figures...)
-		case "nanoseconds", "messages", "bytes", "connections":
-			if r[name] == nil {
-				r[name] = sample{0}
-			}
-			r[name][0] += figures[0]
 		default: // not of the measurement alone
 			r[name] = figures
 		}
@@ -273,9 +268,16 @@ func (rs results) all(name string) sample {
 	return s
 }
 
-// rate is how many a second there were in each pair, of what is counted by name.
+// rate is how many a second there were in each pair, of what is counted by name: the
+// geometric mean of its turns, in which one that stalled counts no more than another.
 func (rs results) rate(name string) sample {
-	return rs.each(func(r result) float64 { return r.first(name) / r.first("nanoseconds") * 1e9 })
+	return rs.each(func(r result) float64 {
+		logs := 0.0
+		for i, n := range r[name] {
+			logs += math.Log(n / r["nanoseconds"][i] * 1e9)
+		}
+		return math.Exp(logs / float64(len(r[name])))
+	})
 }
 
 // times is a sample in other units.

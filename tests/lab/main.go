@@ -58,8 +58,7 @@
 //	LAB_PEER       kernel of a second machine, as LAB_KERNEL; none by default
 //	LAB_TIMEOUT    longest run, default 20m
 //	LAB_MEM        guest memory in MiB, default 2048
-//	LAB_CPUS       guest processors, default 2, or as many as this machine has, up to
-//	               4, if time is dilated
+//	LAB_CPUS       guest processors, default 2, or 4 if time is dilated
 //	LAB_ACCEL      kvm, tcg, icount or dilated, default: kvm if a probe boots, or else
 //	               tcg; icount is tcg with a clock that goes on by 1 ns with every
 //	               instruction, of whatever processor, as they take turns: what is
@@ -86,8 +85,9 @@
 // are no caches to miss; rests cost real time, a second 40. Of more guest processors than
 // this machine has, one that becomes busy may wait until this machine's next tick, after
 // 4 ms or, at factor 40, 100 µs of the guest: with 4 on 2, that is the 99th percentile of
-// most latencies, whereas with 2 it is 5 to 30 µs. Two programs that poll, and the kernel's
-// threads between them, want three processors, and stall each other on two.
+// most latencies, whereas with 2 it is 5 to 30 µs. But two programs that poll, and the
+// kernel's threads between them, want three processors: on two, how many messages go a
+// second depends on who shares one with whom, for as long as the programs run.
 //
 // # Warnings
 //

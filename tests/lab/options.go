@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -45,7 +44,7 @@ func optionsFromEnv() (options, error) {
 		debug:   os.Getenv("LAB_DEBUG") != "",
 	}
 	if o.accel == dilated {
-		o.cpus = min(max(runtime.NumCPU(), 2), 4)
+		o.cpus = 4
 	}
 	var errs []error
 	set := func(name string, parse func(string) error) {
