@@ -26,11 +26,13 @@ func TestMany(t *testing.T) {
 				measure := func(s side) func() result {
 					s.serve(t, addr) // a server that has nothing left over from earlier connections
 					session := s.open(t, addr, s.port, fmt.Sprint(conns), fmt.Sprint(n))
-					return func() result {
+					run := func() result {
 						r := session.run(t)
 						s.counted(t, r, n, n*size, n, n*size)
 						return r
 					}
+					run() // the other side connects when this one has
+					return run
 				}
 				rs := turns(measure(ours), measure(c))
 				line := comparison{group: "connections", device: device, unit: "/s", better: higher}
