@@ -80,7 +80,7 @@ race: deps-test build ## run the lab's tests under the race detector
 UNSAFE_PKGS = $$($(GO) list ./... | grep -v -e /tests/ -e /gen$$)
 
 # What programs import.
-LIB_PKGS = ./abi ./cm ./conn ./mmap ./msg ./provider/... ./rsock ./uverbs
+LIB_PKGS = . ./abi ./cm ./conn ./mmap ./msg ./provider/... ./rsock ./uverbs
 
 lint: ## gofmt, vet, staticcheck, uses of unsafe, other architectures, known vulnerabilities
 	@test -z "$$(gofmt -l .)" || { gofmt -l . ; echo "run gofmt -w on these"; exit 1; }
@@ -91,6 +91,7 @@ lint: ## gofmt, vet, staticcheck, uses of unsafe, other architectures, known vul
 	@echo "$(GO) test -d=checkptr"; $(GO) test -gcflags=github.com/goverbs/verbs/...=-d=checkptr -skip AgainstC $(UNSAFE_PKGS) >build/checkptr.txt 2>&1 || { cat build/checkptr.txt; exit 1; }
 	GOARCH=arm64 $(GO) build ./...
 	@for arch in riscv64 s390x ppc64 arm; do echo "GOARCH=$$arch $(GO) build"; GOARCH=$$arch $(GO) build $(LIB_PKGS) || exit 1; done
+	@for os in darwin freebsd plan9 windows; do echo "GOOS=$$os $(GO) build ."; GOOS=$$os GOARCH=amd64 $(GO) build . || exit 1; done
 	@echo "GOARCH=386 $(GO) test"; GOARCH=386 $(GO) test -skip AgainstC $(LIB_PKGS) >build/386.txt 2>&1 || { cat build/386.txt; exit 1; }
 	@if curl -sSfm 10 -o /dev/null https://vuln.go.dev/index/db.json; then \
 		$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...; s=$$?; test $$s -ne 3 || exit $$s; \

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
@@ -40,20 +41,20 @@ func TestByHand(t *testing.T) {
 		expect(ctx, t, client, cm.RouteResolved)
 
 		a, b := newHandmade(t, dev), newHandmade(t, dev)
-		a.to(t, client, uverbs.StateInit)
+		a.to(t, client, verbs.StateInit)
 		if err := client.Connect(cm.ConnParam{QPNum: a.qp.Num(), RetryCount: 7, RNRRetryCount: 7}); err != nil {
 			t.Fatal(err)
 		}
 		server := expect(ctx, t, l, cm.ConnectRequest).NewID
 		labtest.Close(t, server)
-		b.to(t, server, uverbs.StateInit)
-		if _, err := b.qp.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{b.mr.SGE(0, 100)}}}); err != nil {
+		b.to(t, server, verbs.StateInit)
+		if _, err := b.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{b.mr.SGE(0, 100)}}}); err != nil {
 			t.Fatal(err)
 		}
 		iwarp := device == labtest.SIW
 		if !iwarp {
-			b.to(t, server, uverbs.StateRTR)
-			b.to(t, server, uverbs.StateRTS)
+			b.to(t, server, verbs.StateRTR)
+			b.to(t, server, verbs.StateRTS)
 		}
 		if err := server.Accept(cm.ConnParam{QPNum: b.qp.Num(), RNRRetryCount: 7}); err != nil {
 			t.Fatal(err)
@@ -62,20 +63,20 @@ func TestByHand(t *testing.T) {
 			expect(ctx, t, client, cm.Established)
 		} else {
 			expect(ctx, t, client, cm.ConnectResponse)
-			a.to(t, client, uverbs.StateInit) // now with what the peer may do
-			a.to(t, client, uverbs.StateRTR)
-			a.to(t, client, uverbs.StateRTS)
+			a.to(t, client, verbs.StateInit) // now with what the peer may do
+			a.to(t, client, verbs.StateRTR)
+			a.to(t, client, verbs.StateRTS)
 			if err := client.Establish(); err != nil {
 				t.Fatal(err)
 			}
 		}
 		expect(ctx, t, server, cm.Established)
 
-		wr := []uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: []byte("by hand")}}
+		wr := []verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("by hand")}}
 		if _, err := a.qp.PostSend(wr); err != nil {
 			t.Fatal(err)
 		}
-		var wc [1]uverbs.WC
+		var wc [1]verbs.WC
 		if _, err := b.cq.PollWait(ctx, wc[:]); err != nil || wc[0].Err() != nil || string(b.mr.Bytes()[:wc[0].ByteLen]) != "by hand" {
 			t.Errorf("%q: %v, %v", b.mr.Bytes()[:10], err, wc[0].Err())
 		}
@@ -109,18 +110,18 @@ func newHandmade(t *testing.T, dev *uverbs.Context) *handmade {
 	labtest.Close(t, events)
 	h := &handmade{cq: labtest.Must(dev.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: events}))(t)}
 	labtest.Close(t, h.cq)
-	h.mr = labtest.Must(pd.AllocMR(100, uverbs.AccessLocalWrite, uverbs.MROptions{}))(t)
+	h.mr = labtest.Must(pd.AllocMR(100, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
 	labtest.Close(t, h.mr)
 	h.qp = labtest.Must(pd.CreateQP(uverbs.QPOptions{
-		Type: uverbs.RC, SendCQ: h.cq, RecvCQ: h.cq,
-		Cap: uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16},
+		Type: verbs.RC, SendCQ: h.cq, RecvCQ: h.cq,
+		Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16},
 	}))(t)
 	labtest.Close(t, h.qp)
 	return h
 }
 
 // to moves the QP to a state as its ID says.
-func (h *handmade) to(t *testing.T, id *cm.ID, state uverbs.QPState) {
+func (h *handmade) to(t *testing.T, id *cm.ID, state verbs.QPState) {
 	t.Helper()
 	attr, mask, err := id.InitQPAttr(state)
 	if err == nil {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
@@ -85,12 +86,12 @@ func openChannel() (*Channel, error) {
 }
 
 // Close closes the channel. IDs that are still on it are destroyed by the
-// kernel, and whoever waits for one gets [ErrClosed].
+// kernel, and whoever waits for one gets [verbs.ErrClosed].
 func (c *Channel) Close() error {
 	c.file.Close()
 	c.thread.end()
 	if c.loop != nil {
-		c.end(ErrClosed)
+		c.end(verbs.ErrClosed)
 	} else {
 		<-c.done
 	}
@@ -108,7 +109,7 @@ func (c *Channel) dispatch() {
 			case <-time.After(retryRenewal):
 				err = nil
 			case <-c.thread.over:
-				err = ErrClosed
+				err = verbs.ErrClosed
 			}
 		}
 		if err != nil {
@@ -156,7 +157,7 @@ func (c *Channel) take(fd int) error {
 
 func (c *Channel) takeInTurn(fd int) error {
 	if c.getter == nil {
-		return ErrClosed
+		return verbs.ErrClosed
 	}
 	err := c.run(c.getter.msg, mmap.Bytes(&c.getter.resp))
 	switch err {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
@@ -31,9 +32,9 @@ func TestCloseAgain(t *testing.T) {
 			t.Fatalf("%d contexts at the start", contexts)
 		}
 		client, server := labtest.Couple(t.Context(), t, labtest.AddrOf(device)+":0", cm.Options{OwnPD: true}, cm.Options{OwnPD: true})
-		mr := labtest.Must(client.PD.AllocMR(4096, uverbs.AccessLocalWrite, uverbs.MROptions{}))(t)
+		mr := labtest.Must(client.PD.AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
 		for range 2 {
-			if err := client.Close(); !errors.Is(err, uverbs.ErrInUse) {
+			if err := client.Close(); !errors.Is(err, verbs.ErrInUse) {
 				t.Errorf("close with a region: %v", err)
 			}
 		}

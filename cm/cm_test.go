@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
@@ -32,8 +33,8 @@ func TestConnect(t *testing.T) {
 			client, server := pair(t, addr,
 				cm.Options{PrivateData: []byte("from client")},
 				cm.Options{PrivateData: []byte("from server"), Events: true, Setup: func(e *cm.Endpoint) (err error) {
-					if buf, err = e.AllocMR(4096, uverbs.AccessAll); err == nil {
-						_, err = e.QP.PostRecv([]uverbs.RecvWR{{ID: 1, SGL: []uverbs.SGE{buf.SGE(0, 4096)}}})
+					if buf, err = e.AllocMR(4096, verbs.AccessAll); err == nil {
+						_, err = e.QP.PostRecv([]verbs.RecvWR{{ID: 1, SGL: []verbs.SGE{buf.SGE(0, 4096)}}})
 					}
 					return err
 				}})
@@ -46,10 +47,10 @@ func TestConnect(t *testing.T) {
 			if client.RemoteAddr() != server.LocalAddr() || client.LocalAddr() != server.RemoteAddr() {
 				t.Errorf("addresses: client %v to %v, server %v to %v", client.LocalAddr(), client.RemoteAddr(), server.LocalAddr(), server.RemoteAddr())
 			}
-			if n, err := client.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: []byte("hello")}}); n != 1 || err != nil {
+			if n, err := client.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("hello")}}); n != 1 || err != nil {
 				t.Fatal(n, err)
 			}
-			var wc [1]uverbs.WC
+			var wc [1]verbs.WC
 			if _, err := server.RecvCQ.PollWait(t.Context(), wc[:]); err != nil || wc[0].Err() != nil || string(buf.Bytes()[:wc[0].ByteLen]) != "hello" {
 				t.Fatal(err, wc[0].Err(), wc[0])
 			}
@@ -59,7 +60,7 @@ func TestConnect(t *testing.T) {
 			case <-time.After(10 * time.Second):
 				t.Fatal("server did not notice the disconnect")
 			}
-			if !errors.Is(server.Err(), cm.ErrDisconnected) || !errors.Is(client.Err(), cm.ErrClosed) {
+			if !errors.Is(server.Err(), verbs.ErrDisconnected) || !errors.Is(client.Err(), verbs.ErrClosed) {
 				t.Errorf("reasons: server %v, client %v", server.Err(), client.Err())
 			}
 		})

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
@@ -29,8 +30,8 @@ func TestCQsAgain(t *testing.T) {
 				t.Errorf("round %d: the kernel has %d CQs more, not two for each end", round, n)
 			}
 			for _, e := range []*cm.Endpoint{client, server} {
-				if _, err := e.SendCQ.Recycle(); !errors.Is(err, uverbs.ErrInUse) {
-					t.Errorf("recycling a CQ with a QP: %v, want %v", err, uverbs.ErrInUse)
+				if _, err := e.SendCQ.Recycle(); !errors.Is(err, verbs.ErrInUse) {
+					t.Errorf("recycling a CQ with a QP: %v, want %v", err, verbs.ErrInUse)
 				}
 				gone = append(gone, e.SendCQ, e.RecvCQ)
 				if err := e.Close(); err != nil {
@@ -40,11 +41,11 @@ func TestCQsAgain(t *testing.T) {
 		}
 		client, server := messageRound(t, device, rounds*100, messages)
 		for _, cq := range gone {
-			if n := cq.Poll(make([]uverbs.WC, 1)); n != 0 {
+			if n := cq.Poll(make([]verbs.WC, 1)); n != 0 {
 				t.Errorf("a CQ of a connection that is gone has completions")
 			}
-			if _, err := cq.Recycle(); !errors.Is(err, uverbs.ErrClosed) {
-				t.Errorf("recycling a CQ of a connection that is gone: %v, want %v", err, uverbs.ErrClosed)
+			if _, err := cq.Recycle(); !errors.Is(err, verbs.ErrClosed) {
+				t.Errorf("recycling a CQ of a connection that is gone: %v, want %v", err, verbs.ErrClosed)
 			}
 			if err := cq.Close(); err != nil {
 				t.Error(err)
@@ -62,27 +63,27 @@ func messageRound(t *testing.T, device string, first uint64, messages int) (clie
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	size := uverbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16}
+	size := verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16}
 	client, server = labtest.Couple(ctx, t, labtest.AddrOf(device)+":0", cm.Options{Cap: size}, cm.Options{Cap: size, Setup: func(e *cm.Endpoint) error {
-		mr, err := e.AllocMR(64, uverbs.AccessLocalWrite)
+		mr, err := e.AllocMR(64, verbs.AccessLocalWrite)
 		if err != nil {
 			return err
 		}
 		for i := range messages {
-			if _, err := e.QP.PostRecv([]uverbs.RecvWR{{ID: first + uint64(i), SGL: []uverbs.SGE{mr.SGE(0, 64)}}}); err != nil {
+			if _, err := e.QP.PostRecv([]verbs.RecvWR{{ID: first + uint64(i), SGL: []verbs.SGE{mr.SGE(0, 64)}}}); err != nil {
 				return err
 			}
 		}
 		return nil
 	}})
 	for _, cq := range []*uverbs.CQ{client.SendCQ, client.RecvCQ, server.SendCQ, server.RecvCQ} {
-		if n := cq.Poll(make([]uverbs.WC, 1)); n != 0 {
+		if n := cq.Poll(make([]verbs.WC, 1)); n != 0 {
 			t.Fatal("a new connection has completions")
 		}
 	}
 	for i := range messages {
-		wr := uverbs.SendWR{ID: first + uint64(i), Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: []byte("message")}
-		if _, err := client.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+		wr := verbs.SendWR{ID: first + uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte("message")}
+		if _, err := client.QP.PostSend([]verbs.SendWR{wr}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -95,7 +96,7 @@ func expectIDs(t *testing.T, cq *uverbs.CQ, first uint64, n int) {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
 	for i := 0; i < n; {
-		var wc [1]uverbs.WC
+		var wc [1]verbs.WC
 		switch came := cq.Poll(wc[:]) == 1; {
 		case !came && time.Now().After(deadline):
 			t.Fatalf("no completion of request %d", first+uint64(i))

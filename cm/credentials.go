@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
@@ -102,7 +103,7 @@ func (c *Channel) onThread(f func(fd int) error) error {
 	case t.jobs <- func() { done <- c.file.Control(f) }:
 		return <-done
 	case <-t.over:
-		return ErrClosed
+		return verbs.ErrClosed
 	}
 }
 
@@ -192,7 +193,7 @@ func reopen() (int, error) {
 var errCredentials = errors.New("the process has changed its credentials")
 
 func notRenewed(op string, err error) error {
-	return &Error{Op: op, Object: node, Err: fmt.Errorf("%w: %w", errCredentials, err), Hint: "give its user, or one of its groups, access to the node"}
+	return &verbs.Error{Op: op, Object: node, Err: fmt.Errorf("%w: %w", errCredentials, err), Hint: "give its user, or one of its groups, access to the node"}
 }
 
 // fetch moves an ID to fd from the former file that it is on, if it is on one. If the

@@ -4,15 +4,16 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
 // startUD moves a datagram QP, which needs no peer, to RTS.
 func (e *Endpoint) startUD() error {
-	if err := e.QP.Modify(uverbs.QPAttr{State: uverbs.StateRTR}, uverbs.MaskState); err != nil {
+	if err := e.QP.Modify(verbs.QPAttr{State: verbs.StateRTR}, verbs.MaskState); err != nil {
 		return err
 	}
-	return e.QP.Modify(uverbs.QPAttr{State: uverbs.StateRTS}, uverbs.MaskState|uverbs.MaskSQPSN)
+	return e.QP.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.MaskState|verbs.MaskSQPSN)
 }
 
 // sendTo makes the peer that an event tells of the endpoint's.
@@ -46,7 +47,7 @@ type Datagrams struct {
 // [Options].Setup none can.
 func NewDatagrams(e *Endpoint, size int) (*Datagrams, error) {
 	n := int(e.QP.Cap().MaxRecvWR)
-	d := &Datagrams{e: e, slot: size + uverbs.GRHSize, sending: make(chan struct{}, 1)}
+	d := &Datagrams{e: e, slot: size + verbs.GRHSize, sending: make(chan struct{}, 1)}
 	d.senders = newSenders(d.replyAH)
 	attr, err := e.QP.Query()
 	if err != nil {
@@ -54,7 +55,7 @@ func NewDatagrams(e *Endpoint, size int) (*Datagrams, error) {
 	}
 	d.qkey = attr.QKey
 	// One more, behind them, to send from.
-	if d.mr, err = e.AllocMR((n+1)*d.slot, uverbs.AccessLocalWrite); err != nil {
+	if d.mr, err = e.AllocMR((n+1)*d.slot, verbs.AccessLocalWrite); err != nil {
 		return nil, err
 	}
 	if err := d.touch(func([]byte) { e.release = append(e.release, d.senders.close) }); err != nil {
@@ -69,7 +70,7 @@ func NewDatagrams(e *Endpoint, size int) (*Datagrams, error) {
 }
 
 func (d *Datagrams) post(i int) error {
-	_, err := d.e.QP.PostRecv([]uverbs.RecvWR{{ID: uint64(i), SGL: []uverbs.SGE{d.mr.SGE(i*d.slot, d.slot)}}})
+	_, err := d.e.QP.PostRecv([]verbs.RecvWR{{ID: uint64(i), SGL: []verbs.SGE{d.mr.SGE(i*d.slot, d.slot)}}})
 	return err
 }
 
@@ -92,17 +93,17 @@ func (d *Datagrams) Recv(ctx context.Context, b []byte) (n int, from Sender, err
 // RecvDatagram is [Datagrams.Recv] that returns everything that is known of the
 // message.
 func (d *Datagrams) RecvDatagram(ctx context.Context, b []byte) (m Datagram, err error) {
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	if err := d.wait(ctx, d.e.RecvCQ, wc[:]); err != nil {
 		return m, err
 	}
-	if m.WithImm = wc[0].Flags&uverbs.WCWithImm != 0; m.WithImm {
+	if m.WithImm = wc[0].Flags&verbs.WCWithImm != 0; m.WithImm {
 		m.Imm = wc[0].Imm()
 	}
 	err = d.touch(func(mem []byte) {
 		slot := mem[int(wc[0].ID)*d.slot:][:wc[0].ByteLen]
 		m.From = senderOf(&wc[0], slot)
-		m.Len = copy(b, slot[min(len(slot), uverbs.GRHSize):])
+		m.Len = copy(b, slot[min(len(slot), verbs.GRHSize):])
 	})
 	if err != nil {
 		return m, err
@@ -115,7 +116,7 @@ func (d *Datagrams) touch(f func(mem []byte)) error {
 	d.e.mu.Lock()
 	defer d.e.mu.Unlock()
 	if d.e.freed {
-		return ErrClosed
+		return verbs.ErrClosed
 	}
 	f(d.mr.Bytes())
 	return nil
@@ -123,12 +124,12 @@ func (d *Datagrams) touch(f func(mem []byte)) error {
 
 // wait waits for a completion, which must be good. What is flushed because the
 // endpoint ends gives the reason for that.
-func (d *Datagrams) wait(ctx context.Context, cq *uverbs.CQ, wc []uverbs.WC) error {
+func (d *Datagrams) wait(ctx context.Context, cq *uverbs.CQ, wc []verbs.WC) error {
 	if _, err := cq.PollWait(ctx, wc); err != nil {
 		return err
 	}
 	err := wc[0].Err()
-	if wc[0].Status == uverbs.WCFlushErr && d.e.ending.Load() {
+	if wc[0].Status == verbs.WCFlushErr && d.e.ending.Load() {
 		<-d.e.done
 		return d.e.reason
 	}
@@ -138,9 +139,9 @@ func (d *Datagrams) wait(ctx context.Context, cq *uverbs.CQ, wc []uverbs.WC) err
 // replyAH makes the address handle for answers to a sender. It waits for up to a
 // second if the sender's address does not answer ARP or neighbour discovery.
 func (d *Datagrams) replyAH(h header) (*uverbs.AH, error) {
-	wc := uverbs.WC{SLID: h.slid, SL: h.sl, PathBits: h.pathBits}
+	wc := verbs.WC{SLID: h.slid, SL: h.sl, PathBits: h.pathBits}
 	if h.global {
-		wc.Flags = uverbs.WCGRH
+		wc.Flags = verbs.WCGRH
 	}
 	return d.e.PD.CreateReplyAH(d.e.route.Port, &wc, h.grh[:])
 }
@@ -153,13 +154,13 @@ func (d *Datagrams) KeepSenders(n int) { d.senders.keep(max(n, 1)) }
 
 // Send sends a message and waits until it is on its way. ctx bounds the wait for
 // other messages that are being sent.
-func (d *Datagrams) Send(ctx context.Context, to uverbs.UDAddr, b []byte) error {
-	return d.send(ctx, uverbs.SendWR{Opcode: uverbs.OpSend, To: to}, b)
+func (d *Datagrams) Send(ctx context.Context, to verbs.UDAddr, b []byte) error {
+	return d.send(ctx, verbs.SendWR{Opcode: verbs.OpSend, To: to}, b)
 }
 
 // SendImm is [Datagrams.Send] of a message with an immediate.
-func (d *Datagrams) SendImm(ctx context.Context, to uverbs.UDAddr, b []byte, imm uint32) error {
-	return d.send(ctx, uverbs.SendWR{Opcode: uverbs.OpSendImm, To: to, Imm: imm}, b)
+func (d *Datagrams) SendImm(ctx context.Context, to verbs.UDAddr, b []byte, imm uint32) error {
+	return d.send(ctx, verbs.SendWR{Opcode: verbs.OpSendImm, To: to, Imm: imm}, b)
 }
 
 // Reply is [Datagrams.Send] to the sender of a message that was received. The
@@ -167,15 +168,15 @@ func (d *Datagrams) SendImm(ctx context.Context, to uverbs.UDAddr, b []byte, imm
 // fails if the sender does not exist; ctx bounds that. Neither receives nor other
 // sends wait for it, but no more than 64 senders are resolved at a time.
 func (d *Datagrams) Reply(ctx context.Context, to Sender, b []byte) error {
-	return d.reply(ctx, uverbs.SendWR{Opcode: uverbs.OpSend}, to, b)
+	return d.reply(ctx, verbs.SendWR{Opcode: verbs.OpSend}, to, b)
 }
 
 // ReplyImm is [Datagrams.Reply] with an immediate.
 func (d *Datagrams) ReplyImm(ctx context.Context, to Sender, b []byte, imm uint32) error {
-	return d.reply(ctx, uverbs.SendWR{Opcode: uverbs.OpSendImm, Imm: imm}, to, b)
+	return d.reply(ctx, verbs.SendWR{Opcode: verbs.OpSendImm, Imm: imm}, to, b)
 }
 
-func (d *Datagrams) reply(ctx context.Context, wr uverbs.SendWR, to Sender, b []byte) error {
+func (d *Datagrams) reply(ctx context.Context, wr verbs.SendWR, to Sender, b []byte) error {
 	h, err := d.senders.acquire(ctx, to.header)
 	if err != nil {
 		return fail("answer", to.Addr().String(), err)
@@ -185,9 +186,9 @@ func (d *Datagrams) reply(ctx context.Context, wr uverbs.SendWR, to Sender, b []
 	return d.send(ctx, wr, b)
 }
 
-func (d *Datagrams) send(ctx context.Context, wr uverbs.SendWR, b []byte) error {
-	if len(b) > d.slot-uverbs.GRHSize {
-		return fmt.Errorf("datagram of %d bytes: %w", len(b), uverbs.ErrMessageTooLong)
+func (d *Datagrams) send(ctx context.Context, wr verbs.SendWR, b []byte) error {
+	if len(b) > d.slot-verbs.GRHSize {
+		return fmt.Errorf("datagram of %d bytes: %w", len(b), verbs.ErrMessageTooLong)
 	}
 	select {
 	case d.sending <- struct{}{}:
@@ -199,12 +200,12 @@ func (d *Datagrams) send(ctx context.Context, wr uverbs.SendWR, b []byte) error 
 	if err := d.touch(func(mem []byte) { copy(mem[at:], b) }); err != nil {
 		return err
 	}
-	wr.Flags, wr.SGL = uverbs.SendSignaled, []uverbs.SGE{d.mr.SGE(at, len(b))}
-	if _, err := d.e.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+	wr.Flags, wr.SGL = verbs.SendSignaled, []verbs.SGE{d.mr.SGE(at, len(b))}
+	if _, err := d.e.QP.PostSend([]verbs.SendWR{wr}); err != nil {
 		return err
 	}
 	// The buffer is in use until the completion, so the wait is for it and not
 	// for ctx, unless the endpoint is closed.
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	return d.wait(context.WithoutCancel(ctx), d.e.SendCQ, wc[:])
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
@@ -64,7 +65,7 @@ func TestDatagrams(t *testing.T) {
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-		if err := d.Send(ctx, e.Peer, make([]byte, 1001)); !errors.Is(err, uverbs.ErrMessageTooLong) {
+		if err := d.Send(ctx, e.Peer, make([]byte, 1001)); !errors.Is(err, verbs.ErrMessageTooLong) {
 			t.Errorf("a datagram too long: %v", err)
 		}
 	})
@@ -103,7 +104,7 @@ func echo(ctx context.Context, l *cm.Listener, opt cm.Options) error {
 }
 
 // immediate sends a message with one, and returns what came back.
-func immediate(ctx context.Context, d *cm.Datagrams, to uverbs.UDAddr) (cm.Datagram, error) {
+func immediate(ctx context.Context, d *cm.Datagrams, to verbs.UDAddr) (cm.Datagram, error) {
 	if err := d.SendImm(ctx, to, []byte("x"), 0x12345678); err != nil {
 		return cm.Datagram{}, err
 	}
@@ -115,7 +116,7 @@ func TestKeepSenders(t *testing.T) {
 	labtest.Require(t)
 	ctx := within(t, 60*time.Second)
 	var d *cm.Datagrams
-	e, _ := datagramPair(ctx, t, cm.Options{Events: true, Cap: uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1024, MaxSendSGE: 1, MaxRecvSGE: 1}, Setup: func(e *cm.Endpoint) (err error) {
+	e, _ := datagramPair(ctx, t, cm.Options{Events: true, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1024, MaxSendSGE: 1, MaxRecvSGE: 1}, Setup: func(e *cm.Endpoint) (err error) {
 		d, err = cm.NewDatagrams(e, 10)
 		return err
 	}})
@@ -127,7 +128,7 @@ func TestKeepSenders(t *testing.T) {
 		addr := netip.MustParseAddr(fmt.Sprintf("10.9.0.%d", 100+i))
 		gid := uint8(addAddr(t, e.PD.Context(), addr).Index)
 		for class := range classes {
-			senders = append(senders, sendFrom(ctx, t, e, d, uverbs.AddressVector{
+			senders = append(senders, sendFrom(ctx, t, e, d, verbs.AddressVector{
 				Global: true, DGID: netip.MustParseAddr(labtest.AddrOf(labtest.RXE)).As16(), SGIDIndex: gid,
 				TrafficClass: uint8(class) << 2, HopLimit: 64, Port: 1,
 			}))
@@ -176,7 +177,7 @@ func datagramPair(ctx context.Context, t *testing.T, opt cm.Options) (client, se
 }
 
 // addAddr gives rxe0's interface an address until the test ends.
-func addAddr(t *testing.T, c *uverbs.Context, addr netip.Addr) uverbs.GIDEntry {
+func addAddr(t *testing.T, c *uverbs.Context, addr netip.Addr) verbs.GIDEntry {
 	t.Helper()
 	ip := func(do string) error { return exec.Command("ip", "addr", do, addr.String()+"/24", "dev", "v0").Run() }
 	if err := ip("add"); err != nil {
@@ -187,7 +188,7 @@ func addAddr(t *testing.T, c *uverbs.Context, addr netip.Addr) uverbs.GIDEntry {
 }
 
 // sendFrom sends the endpoint a datagram of its own and returns its sender.
-func sendFrom(ctx context.Context, t *testing.T, e *cm.Endpoint, d *cm.Datagrams, av uverbs.AddressVector) cm.Sender {
+func sendFrom(ctx context.Context, t *testing.T, e *cm.Endpoint, d *cm.Datagrams, av verbs.AddressVector) cm.Sender {
 	t.Helper()
 	attr := labtest.Must(e.QP.Query())(t)
 	ah := labtest.Must(e.PD.CreateAH(av))(t)
@@ -214,7 +215,7 @@ func TestReplyIPv6(t *testing.T) {
 	}})
 	addr := netip.MustParseAddr("fd00:9::4500:77")
 	gid := addAddr(t, e.PD.Context(), addr)
-	from := sendFrom(ctx, t, e, d, uverbs.AddressVector{Global: true, DGID: addr.As16(), SGIDIndex: uint8(gid.Index), HopLimit: 64, Port: 1})
+	from := sendFrom(ctx, t, e, d, verbs.AddressVector{Global: true, DGID: addr.As16(), SGIDIndex: uint8(gid.Index), HopLimit: 64, Port: 1})
 	if from.Addr() != addr {
 		t.Errorf("the sender is %v", from.Addr())
 	}
@@ -227,7 +228,7 @@ func TestReplyIPv6(t *testing.T) {
 }
 
 // waitGID waits for the device to have an address.
-func waitGID(t *testing.T, c *uverbs.Context, addr netip.Addr) uverbs.GIDEntry {
+func waitGID(t *testing.T, c *uverbs.Context, addr netip.Addr) verbs.GIDEntry {
 	t.Helper()
 	for range 200 {
 		if g, err := c.FindGID(1, addr); err == nil {
@@ -236,7 +237,7 @@ func waitGID(t *testing.T, c *uverbs.Context, addr netip.Addr) uverbs.GIDEntry {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Fatal("no GID of ", addr)
-	return uverbs.GIDEntry{}
+	return verbs.GIDEntry{}
 }
 
 // TestMulticast sends to a group that two are in, and one only sends to.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -85,16 +86,16 @@ func (r Route) FindDevice() (uverbs.Device, error) {
 		return uverbs.Device{}, err
 	}
 	devs = slices.DeleteFunc(devs, func(d uverbs.Device) bool { return d.GUID != r.Device })
-	err = uverbs.ErrNoDevice
+	err = verbs.ErrNoDevice
 	for _, d := range devs {
 		switch i, ierr := d.Index(); {
 		case ierr == nil && i == r.Index:
 			return d, nil
-		case ierr != nil && !errors.Is(ierr, uverbs.ErrNoDevice):
+		case ierr != nil && !errors.Is(ierr, verbs.ErrNoDevice):
 			err = ierr
 		}
 	}
-	if len(devs) == 1 && err != uverbs.ErrNoDevice {
+	if len(devs) == 1 && err != verbs.ErrNoDevice {
 		return devs[0], nil
 	}
 	return uverbs.Device{}, fmt.Errorf("device %d with GUID %v: %w", r.Index, r.Device, err)

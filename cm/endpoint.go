@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -22,7 +23,7 @@ type Options struct {
 	OwnPD bool
 	// Cap is the size of the QP's queues; zero is 64 requests each way with 2
 	// SGEs and 64 bytes of inline data.
-	Cap uverbs.QPCap
+	Cap verbs.QPCap
 	// Events gives the CQs a channel, so that PollWait works on them.
 	Events bool
 	// SendCQ and RecvCQ are CQs to share; nil makes one each, large enough.
@@ -64,7 +65,7 @@ type Endpoint struct {
 	PrivateData []byte
 
 	// Peer is where a datagram endpoint that dialed sends to.
-	Peer uverbs.UDAddr
+	Peer verbs.UDAddr
 
 	id       *ID
 	route    Route
@@ -128,15 +129,15 @@ func newEndpoint(id *ID, route Route, request *Event, opt *Options, free func())
 	}
 	e.iwarp = e.PD.Context().Device().IWARP()
 	size := opt.Cap
-	if size == (uverbs.QPCap{}) {
-		size = uverbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}
+	if size == (verbs.QPCap{}) {
+		size = verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}
 	}
 	if err := e.makeCQs(opt.Events, size); err != nil {
 		return nil, err
 	}
-	typ := uverbs.RC
+	typ := verbs.RC
 	if id.space.datagram() {
-		typ = uverbs.UD
+		typ = verbs.UD
 	}
 	e.QP, err = e.PD.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, SRQ: opt.SRQ, Cap: size, SignalAll: opt.SignalAll})
 	if err != nil {
@@ -150,7 +151,7 @@ func newEndpoint(id *ID, route Route, request *Event, opt *Options, free func())
 	if err := e.QP.Modify(attr, mask); err != nil {
 		return nil, err
 	}
-	if typ == uverbs.UD {
+	if typ == verbs.UD {
 		if err := e.startUD(); err != nil {
 			return nil, err
 		}
@@ -165,7 +166,7 @@ func newEndpoint(id *ID, route Route, request *Event, opt *Options, free func())
 }
 
 // makeCQs makes the CQs that there are not yet.
-func (e *Endpoint) makeCQs(events bool, size uverbs.QPCap) error {
+func (e *Endpoint) makeCQs(events bool, size verbs.QPCap) error {
 	cqopt := uverbs.CQOptions{}
 	if events && (e.SendCQ == nil || e.RecvCQ == nil) {
 		ch, err := e.PD.Context().CreateCompChannel()
@@ -247,7 +248,7 @@ func (e *Endpoint) activate(accepting *Options) error {
 	if e.id.space.datagram() || e.iwarp {
 		return nil
 	}
-	attr, mask, err := e.id.InitQPAttr(uverbs.StateRTR)
+	attr, mask, err := e.id.InitQPAttr(verbs.StateRTR)
 	if err != nil {
 		return err
 	}
@@ -257,7 +258,7 @@ func (e *Endpoint) activate(accepting *Options) error {
 			return err
 		}
 		attr.Access = init.Access
-		mask |= uverbs.MaskAccess
+		mask |= verbs.MaskAccess
 	}
 	// The kernel says 0, which is 655 ms. rxe goes on counting the time without an
 	// answer meanwhile, so a message that waits for its receive ran out of retries.
@@ -265,7 +266,7 @@ func (e *Endpoint) activate(accepting *Options) error {
 	if err := e.QP.Modify(attr, mask); err != nil {
 		return err
 	}
-	if attr, mask, err = e.id.InitQPAttr(uverbs.StateRTS); err != nil {
+	if attr, mask, err = e.id.InitQPAttr(verbs.StateRTS); err != nil {
 		return err
 	}
 	switch {
@@ -324,7 +325,7 @@ func (e *Endpoint) end(reason error, flush bool) {
 	e.endOnce.Do(func() {
 		e.ending.Store(true)
 		if flush {
-			e.QP.Modify(uverbs.QPAttr{State: uverbs.StateErr}, uverbs.MaskState)
+			e.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
 			if e.up.Load() && !e.id.space.datagram() {
 				e.id.Disconnect()
 			}
@@ -338,8 +339,8 @@ func (e *Endpoint) end(reason error, flush bool) {
 // requests complete with WCFlushErr then.
 func (e *Endpoint) Done() <-chan struct{} { return e.done }
 
-// Err says why the connection ended: [ErrDisconnected], [ErrDeviceRemoved] or
-// [ErrClosed]. It is nil while the connection is up.
+// Err says why the connection ended: [verbs.ErrDisconnected], [verbs.ErrDeviceRemoved] or
+// [verbs.ErrClosed]. It is nil while the connection is up.
 func (e *Endpoint) Err() error {
 	select {
 	case <-e.done:
@@ -351,14 +352,14 @@ func (e *Endpoint) Err() error {
 
 // AllocMR makes a region of new memory as [uverbs.PD.AllocMR] does, which is
 // closed with the endpoint if not before.
-func (e *Endpoint) AllocMR(size int, access uverbs.Access) (*uverbs.MR, error) {
+func (e *Endpoint) AllocMR(size int, access verbs.Access) (*uverbs.MR, error) {
 	mr, err := e.PD.AllocMR(size, access, uverbs.MROptions{})
 	return e.own(mr, err)
 }
 
 // RegisterMR makes a region of the caller's memory as [uverbs.PD.RegisterMR]
 // does, which is closed with the endpoint if not before.
-func (e *Endpoint) RegisterMR(mem []byte, access uverbs.Access) (*uverbs.MR, error) {
+func (e *Endpoint) RegisterMR(mem []byte, access verbs.Access) (*uverbs.MR, error) {
 	mr, err := e.PD.RegisterMR(mem, access)
 	return e.own(mr, err)
 }
@@ -371,7 +372,7 @@ func (e *Endpoint) own(mr *uverbs.MR, err error) (*uverbs.MR, error) {
 	defer e.mu.Unlock()
 	if e.freed { // but the PD may be there for others
 		mr.Close()
-		return nil, fail("allocate MR of", e.RemoteAddr().String(), ErrClosed)
+		return nil, fail("allocate MR of", e.RemoteAddr().String(), verbs.ErrClosed)
 	}
 	if len(e.mrs) == cap(e.mrs) { // a program may make many, one after the other
 		e.mrs = slices.DeleteFunc(e.mrs, func(mr *uverbs.MR) bool { return mr.Bytes() == nil })
@@ -399,7 +400,7 @@ func (e *Endpoint) Announce(privateData []byte) error {
 
 // Disconnect ends the connection for both sides and returns. Requests that
 // have not completed are flushed: let the CQ drain first.
-func (e *Endpoint) Disconnect() { e.end(ErrClosed, true) }
+func (e *Endpoint) Disconnect() { e.end(verbs.ErrClosed, true) }
 
 // Close disconnects and releases the QP, the CQs that were made for it, and
 // the endpoint's memory regions. Regions that the program made in PD itself it
@@ -408,7 +409,7 @@ func (e *Endpoint) Disconnect() { e.end(ErrClosed, true) }
 //
 // After a failure Close can be called again: it closes what is left.
 func (e *Endpoint) Close() error {
-	e.end(ErrClosed, e.shared) // where nothing is shared, nobody would see what is flushed
+	e.end(verbs.ErrClosed, e.shared) // where nothing is shared, nobody would see what is flushed
 	err := e.free()
 	if e.listener != nil {
 		e.listener.forget(e)

@@ -7,24 +7,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
-// Error is a failed operation. Its Object is the address involved.
-type Error = sys.Error
-
 var (
-	// ErrClosed is use after Close. It matches net.ErrClosed.
-	ErrClosed = sys.ErrClosed
-	// ErrDisconnected is why an [Endpoint] whose peer ended the connection
-	// ended.
-	ErrDisconnected = errors.New("peer disconnected")
-	// ErrDeviceRemoved is why everything on a removed device ends. The kernel
-	// removes the device when all programs have closed what they have open on
-	// it, so close each [Endpoint] that ends with it. The device that endpoints
-	// share is closed a quarter of a second after the last of them.
-	ErrDeviceRemoved = errors.New("RDMA device was removed")
 	// ErrMPA is why a Dial fails on iWARP when the kernel cannot make sense of
 	// the answer. Mostly the peer, which may not, sent its first message before
 	// it had one, and that came with the answer: the next Dial may succeed. The
@@ -97,19 +83,19 @@ func (e *RejectedError) Is(target error) bool {
 }
 
 // SendError is wc.Err(), of a completion from a send queue. It matches
-// [ErrDisconnected] as well if the status says that the peer is out of reach: it
+// [verbs.ErrDisconnected] as well if the status says that the peer is out of reach: it
 // does not answer, or there is no way to it any more, the link being down or, on
 // iWARP, TCP having ended. Completions with it may come before the event.
-func SendError(wc *uverbs.WC) error {
-	if wc.Status == uverbs.WCRetryExcErr || wc.Status == uverbs.WCLocQPOpErr {
-		return fmt.Errorf("%w: %w", ErrDisconnected, wc.Err())
+func SendError(wc *verbs.WC) error {
+	if wc.Status == verbs.WCRetryExcErr || wc.Status == verbs.WCLocQPOpErr {
+		return fmt.Errorf("%w: %w", verbs.ErrDisconnected, wc.Err())
 	}
 	return wc.Err()
 }
 
 // fail wraps err, which came of op on an address.
 func fail(op, addr string, err error) error {
-	e := &Error{Op: op, Object: addr, Err: err}
+	e := &verbs.Error{Op: op, Object: addr, Err: err}
 	switch {
 	case op == "open" && errors.Is(err, unix.ENOENT):
 		e.Hint = "modprobe rdma_ucm, or pass the node into this container"

@@ -5,8 +5,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs/internal/attr"
 )
 
 // EventType is what happened to an [ID] (enum rdma_cm_event_type in the
@@ -76,7 +77,7 @@ type Event struct {
 
 	// The way to a peer or group, of events about datagrams; QPNum and QKey
 	// are its.
-	AV   uverbs.AddressVector
+	AV   verbs.AddressVector
 	QKey uint32
 
 	// Arg is what a User event carries.
@@ -92,7 +93,7 @@ func eventOf(r *abi.RdmaUcmEventResp, datagram bool) Event {
 	}
 	if datagram {
 		ud := r.Param.Ud()
-		e.QPNum, e.QKey, e.AV = ud.QpNum, ud.Qkey, uverbs.AddressVectorFromABI(&ud.AhAttr)
+		e.QPNum, e.QKey, e.AV = ud.QpNum, ud.Qkey, attr.OfAH(&ud.AhAttr)
 		e.PrivateData = private(&ud.PrivateData, ud.PrivateDataLen)
 		return e
 	}
@@ -127,9 +128,9 @@ func (e *Event) Err() error {
 	case Rejected:
 		return &RejectedError{Reason: e.Status, PrivateData: e.PrivateData}
 	case Disconnected:
-		return ErrDisconnected
+		return verbs.ErrDisconnected
 	case DeviceRemoval:
-		return ErrDeviceRemoved
+		return verbs.ErrDeviceRemoved
 	case AddrError, RouteError, ConnectError, Unreachable, MulticastError, AddrInfoError:
 		return errno()
 	}

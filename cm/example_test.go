@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -32,10 +33,10 @@ func ExampleListen() {
 		conn, err := req.Accept(ctx, cm.Options{
 			Events: true,
 			Setup: func(e *cm.Endpoint) (err error) { // before the client can send
-				if inbox, err = e.AllocMR(4096, uverbs.AccessLocalWrite); err != nil {
+				if inbox, err = e.AllocMR(4096, verbs.AccessLocalWrite); err != nil {
 					return err
 				}
-				_, err = e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{inbox.SGE(0, inbox.Len())}}})
+				_, err = e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{inbox.SGE(0, inbox.Len())}}})
 				return err
 			},
 		})
@@ -43,7 +44,7 @@ func ExampleListen() {
 			return err
 		}
 		defer conn.Close()
-		var wcs [1]uverbs.WC
+		var wcs [1]verbs.WC
 		if _, err := conn.RecvCQ.PollWait(ctx, wcs[:]); err != nil {
 			return err
 		}
@@ -77,12 +78,12 @@ func ExampleDial() {
 		log.Fatal(err)
 	}
 	defer conn.Close()
-	send := uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: []byte("hello")}
-	if _, err := conn.QP.PostSend([]uverbs.SendWR{send}); err != nil {
+	send := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte("hello")}
+	if _, err := conn.QP.PostSend([]verbs.SendWR{send}); err != nil {
 		log.Fatal(err)
 	}
 	// Closing would flush the message: let it arrive.
-	var wcs [1]uverbs.WC
+	var wcs [1]verbs.WC
 	for conn.SendCQ.Poll(wcs[:]) == 0 {
 	}
 	if err := wcs[0].Err(); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
@@ -77,7 +78,7 @@ func FuzzDeliver(f *testing.F) {
 		id.uid = 1
 		c.ids = map[uint64]*ID{1: id}
 		if !open {
-			id.end(ErrClosed)
+			id.end(verbs.ErrClosed)
 		}
 		var r abi.RdmaUcmEventResp
 		copy(mmap.Bytes(&r), b)

@@ -11,10 +11,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/attr"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // ID is a listener or one end of a connection, as the kernel sees it
@@ -82,9 +83,9 @@ func (c *Channel) NewIDIn(space PortSpace) (*ID, error) {
 	c.mu.Lock()
 	id := c.add(0, space)
 	c.mu.Unlock()
-	typ := uverbs.RC
+	typ := verbs.RC
 	if space.datagram() {
-		typ = uverbs.UD
+		typ = verbs.UD
 	}
 	req := abi.RdmaUcmCreateId{Uid: id.uid, Ps: uint16(space), QpType: uint8(typ)}
 	// The answer is the handle, which a renewal of the channel must know at once.
@@ -261,7 +262,7 @@ func (id *ID) end(why error) {
 
 func (id *ID) forget() {
 	id.ch().delist(id.numbers())
-	id.end(ErrClosed)
+	id.end(verbs.ErrClosed)
 }
 
 // numbers are what the kernel knows the ID and its groups by.
@@ -286,7 +287,7 @@ func (id *ID) enter() error {
 	id.live.RLock()
 	if id.closed {
 		id.live.RUnlock()
-		return ErrClosed
+		return verbs.ErrClosed
 	}
 	return nil
 }
@@ -326,7 +327,7 @@ func ask[Resp, Req any](id *ID, cmd uint32, req *Req, response *uint64, resp *Re
 }
 
 // Close destroys the ID (rdma_destroy_id(3)) when no command about it is under
-// way; those who wait for its events get [ErrClosed], and so does all that is
+// way; those who wait for its events get [verbs.ErrClosed], and so does all that is
 // called later. The kernel ends a connection that is up.
 func (id *ID) Close() error {
 	id.closing.Lock()
@@ -505,21 +506,21 @@ func (id *ID) Disconnect() error {
 }
 
 // InitQPAttr returns what the connection's QP needs to move to a state.
-func (id *ID) InitQPAttr(state uverbs.QPState) (uverbs.QPAttr, uverbs.QPAttrMask, error) {
+func (id *ID) InitQPAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	req := abi.RdmaUcmInitQpAttr{Id: id.handle, QpState: uint32(state)}
 	var resp abi.IbUverbsQpAttr
 	if err := ask(id, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR, &req, &req.Response, &resp); err != nil {
-		return uverbs.QPAttr{}, 0, err
+		return verbs.QPAttr{}, 0, err
 	}
-	attr, mask := uverbs.QPAttrFromABI(&resp)
-	attr.State = state
-	return attr, mask, nil
+	a, mask := attr.OfQP(&resp)
+	a.State = state
+	return a, mask, nil
 }
 
 // Route is where an ID leads.
 type Route struct {
-	Device        uverbs.GUID // zero if not yet known
-	Index         int         // the kernel's number of the device, see [uverbs.Device.Index]
+	Device        verbs.GUID // zero if not yet known
+	Index         int        // the kernel's number of the device, see [uverbs.Device.Index]
 	Port          int
 	PKey          uint16
 	Local, Remote netip.AddrPort

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestOptions sets every option there is.
@@ -60,8 +60,12 @@ func TestMigrate(t *testing.T) {
 				t.Fatal(e, err)
 			}
 			paths, err := id.Paths()
-			if err != nil || device == labtest.RXE && len(paths) == 0 {
-				t.Error(paths, err)
+			local, remote, gerr := id.GIDs()
+			if err := errors.Join(err, gerr); err != nil {
+				t.Error(err)
+			}
+			if device == labtest.RXE && (len(paths) == 0 || paths[0].SGID != local || paths[0].DGID != remote || paths[0].MTU.Bytes() == 0) {
+				t.Errorf("paths %+v between %v and %v", paths, local, remote)
 			}
 			if err := id.Close(); err != nil {
 				t.Error(err)
@@ -121,7 +125,7 @@ func TestClosedID(t *testing.T) {
 		}
 		heir := labtest.Must(ch.NewID())(t)
 		_, routeErr := old.Route()
-		_, _, attrErr := old.InitQPAttr(uverbs.StateInit)
+		_, _, attrErr := old.InitQPAttr(verbs.StateInit)
 		_, pathErr := old.Paths()
 		_, groupErr := old.Join(t.Context(), netip.MustParseAddr("239.1.2.3"), false)
 		other := labtest.Must(cm.NewChannel())(t)

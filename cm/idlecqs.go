@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -45,7 +46,7 @@ func (h *home) giveBack(l lentCQ) error {
 		return l.cq.Close()
 	}
 	next, err := l.cq.Recycle()
-	if errors.Is(err, ErrClosed) { // the program has closed it
+	if errors.Is(err, verbs.ErrClosed) { // the program has closed it
 		return nil
 	}
 	if err != nil {

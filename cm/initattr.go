@@ -1,7 +1,7 @@
 package cm
 
 import (
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // initQuestion is all that the connection manager's answer depends on to what a QP
@@ -15,24 +15,24 @@ type initQuestion struct {
 }
 
 type initAnswer struct {
-	attr uverbs.QPAttr
-	mask uverbs.QPAttrMask
+	attr verbs.QPAttr
+	mask verbs.QPAttrMask
 }
 
 // initAttr is what the endpoint's QP needs to move to INIT.
-func (e *Endpoint) initAttr(agreed, reads bool) (uverbs.QPAttr, uverbs.QPAttrMask, error) {
+func (e *Endpoint) initAttr(agreed, reads bool) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	switch {
 	case e.iwarp: // it is always this
-		return uverbs.QPAttr{State: uverbs.StateInit, Access: uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead}, uverbs.MaskState | uverbs.MaskAccess, nil
+		return verbs.QPAttr{State: verbs.StateInit, Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead}, verbs.MaskState | verbs.MaskAccess, nil
 	case e.home == nil || e.id.space.datagram():
-		return e.id.InitQPAttr(uverbs.StateInit)
+		return e.id.InitQPAttr(verbs.StateInit)
 	}
 	q := initQuestion{e.route.Port, e.route.PKey, agreed, reads}
 	if known, ok := e.home.inits.Load(q); ok {
 		a := known.(*initAnswer)
 		return a.attr, a.mask, nil
 	}
-	attr, mask, err := e.id.InitQPAttr(uverbs.StateInit)
+	attr, mask, err := e.id.InitQPAttr(verbs.StateInit)
 	if err == nil {
 		e.home.inits.Store(q, &initAnswer{attr, mask})
 	}

@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestInitAnswers compares what QPs of either side are set to, which endpoints ask
@@ -15,15 +15,15 @@ import (
 func TestInitAnswers(t *testing.T) {
 	labtest.Require(t)
 	loop, _, addr := newLoop(t, labtest.RXE)
-	ask := func(id *cm.ID) uverbs.QPAttr {
+	ask := func(id *cm.ID) verbs.QPAttr {
 		t.Helper()
-		attr, mask, err := id.InitQPAttr(uverbs.StateInit)
-		if want := uverbs.MaskState | uverbs.MaskAccess | uverbs.MaskPKeyIndex | uverbs.MaskPort; err != nil || mask != want {
+		attr, mask, err := id.InitQPAttr(verbs.StateInit)
+		if want := verbs.MaskState | verbs.MaskAccess | verbs.MaskPKeyIndex | verbs.MaskPort; err != nil || mask != want {
 			t.Fatal(mask, err)
 		}
 		return attr
 	}
-	check := func(e *cm.Endpoint, want uverbs.QPAttr) {
+	check := func(e *cm.Endpoint, want verbs.QPAttr) {
 		t.Helper()
 		got := labtest.Must(e.QP.Query())(t)
 		if got.Access != want.Access || got.PKeyIndex != want.PKeyIndex || got.Port != want.Port {

@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestInitOfIWARP asks the connection manager what a QP of iWARP needs to move to
@@ -20,15 +20,15 @@ import (
 func TestInitOfIWARP(t *testing.T) {
 	labtest.Require(t)
 	_, request := labtest.Request(t, "siw0", cm.ConnParam{})
-	attr, mask, err := request.NewID.InitQPAttr(uverbs.StateInit)
+	attr, mask, err := request.NewID.InitQPAttr(verbs.StateInit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead; attr.Access != want {
+	if want := verbs.AccessRemoteWrite | verbs.AccessRemoteRead; attr.Access != want {
 		t.Errorf("access %v, not %v", attr.Access, want)
 	}
 	attr.State, attr.Access, attr.Port = 0, 0, 0 // a device of iWARP has one port
-	if more := mask &^ (uverbs.MaskState | uverbs.MaskAccess | uverbs.MaskPort); more != 0 || attr != (uverbs.QPAttr{}) {
+	if more := mask &^ (verbs.MaskState | verbs.MaskAccess | verbs.MaskPort); more != 0 || attr != (verbs.QPAttr{}) {
 		t.Errorf("besides %#x: %+v", more, attr)
 	}
 }

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestLateReceive: a message waits for its receive as long as it takes, and not
@@ -15,17 +15,17 @@ import (
 func TestLateReceive(t *testing.T) {
 	once := uint8(1)
 	client, server := pair(t, labtest.Addr+":0", cm.Options{Events: true, RetryCount: &once}, cm.Options{})
-	if _, err := client.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled}}); err != nil {
+	if _, err := client.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	posted := make(chan error, 1)
 	time.AfterFunc(3*time.Second, func() {
-		_, err := server.QP.PostRecv([]uverbs.RecvWR{{}})
+		_, err := server.QP.PostRecv([]verbs.RecvWR{{}})
 		posted <- err
 	})
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	if _, err := client.SendCQ.PollWait(ctx, wc[:]); err != nil || wc[0].Err() != nil {
 		t.Errorf("%v, %v", err, wc[0].Err())
 	}

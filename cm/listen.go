@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
 )
 
 // Listener takes connections. Whoever made it closes it.
@@ -152,7 +154,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	}
 }
 
-// Close stops listening; Accept returns [ErrClosed]. Requests and connections
+// Close stops listening; Accept returns [verbs.ErrClosed]. Requests and connections
 // that were handed out are not affected.
 func (l *Listener) Close() error {
 	l.close.Do(func() {
@@ -220,7 +222,7 @@ func (r *Request) answer() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.answered {
-		return ErrClosed
+		return verbs.ErrClosed
 	}
 	r.answered = true
 	return nil

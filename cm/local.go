@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -71,7 +72,7 @@ func deviceAt(addr netip.Addr) (index int, err error) {
 		return -1, nil // no device is there
 	}
 	route, err := id.Route()
-	if err != nil || route.Device == (uverbs.GUID{}) {
+	if err != nil || route.Device == (verbs.GUID{}) {
 		return -1, err
 	}
 	return route.Index, nil

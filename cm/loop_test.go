@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
@@ -65,8 +66,8 @@ func testLoop(t *testing.T, device string) {
 			Events:      true,
 			PrivateData: append([]byte{number}, text...),
 			Setup: func(e *cm.Endpoint) (err error) {
-				if mine.mr, err = e.AllocMR(100, uverbs.AccessLocalWrite); err == nil {
-					_, err = e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mine.mr.SGE(0, 100)}}})
+				if mine.mr, err = e.AllocMR(100, verbs.AccessLocalWrite); err == nil {
+					_, err = e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mine.mr.SGE(0, 100)}}})
 				}
 				return err
 			},
@@ -79,7 +80,7 @@ func testLoop(t *testing.T, device string) {
 		}
 	}
 	serve := func(e *cm.Endpoint, mine *end) {
-		var wc [1]uverbs.WC
+		var wc [1]verbs.WC
 		if _, err := e.RecvCQ.PollWait(ctx, wc[:]); err != nil || wc[0].Err() != nil || wc[0].ByteLen != 1 || mine.mr.Bytes()[0] != mine.number {
 			t.Errorf("%v, %v: %d bytes, for %d", err, wc[0].Err(), wc[0].ByteLen, mine.number)
 		}
@@ -130,7 +131,7 @@ func testLoop(t *testing.T, device string) {
 			dialed := ev.Endpoint.RemoteAddr().AddrPort == addr
 			if dialed {
 				said(ev.Endpoint, mine.number, "answers")
-				_, err = ev.Endpoint.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: []byte{mine.number}}})
+				_, err = ev.Endpoint.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte{mine.number}}})
 				break
 			}
 			serving.Go(func() { serve(ev.Endpoint, mine) })
@@ -232,13 +233,13 @@ func TestLoopWait(t *testing.T) {
 		loop := labtest.Must(cm.NewLoop())(t)
 		id := labtest.Must(loop.NewID())(t)
 		time.AfterFunc(wait, func() { loop.Close() })
-		if _, err := loop.Next(within(t, 5*time.Second)); !errors.Is(err, cm.ErrClosed) {
+		if _, err := loop.Next(within(t, 5*time.Second)); !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("closed after %v: %v", wait, err)
 		}
 		if err := loop.Close(); err != nil {
 			t.Error(err)
 		}
-		if _, err := loop.NewID(); !errors.Is(err, cm.ErrClosed) {
+		if _, err := loop.NewID(); !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("an ID on a closed loop: %v", err)
 		}
 		id.Close()

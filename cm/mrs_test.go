@@ -4,6 +4,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -24,13 +25,13 @@ func TestManyMRs(t *testing.T) {
 	}
 	defer pd.Close()
 	e := &Endpoint{PD: pd}
-	open, err := e.AllocMR(1, uverbs.AccessLocalWrite)
+	open, err := e.AllocMR(1, verbs.AccessLocalWrite)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer open.Close()
 	for range 1000 {
-		mr, err := e.RegisterMR(make([]byte, 1), uverbs.AccessLocalWrite)
+		mr, err := e.RegisterMR(make([]byte, 1), verbs.AccessLocalWrite)
 		if err != nil {
 			t.Fatal(err)
 		}

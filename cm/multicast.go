@@ -6,8 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // Group is a multicast group that an ID has joined. Whoever joined leaves.
@@ -20,7 +20,7 @@ type Group struct {
 	left   atomic.Bool
 
 	// Known once joined:
-	AV    uverbs.AddressVector
+	AV    verbs.AddressVector
 	QPNum uint32 // of all members: 0xffffff
 	QKey  uint32
 }
@@ -38,7 +38,7 @@ func (id *ID) Join(ctx context.Context, group netip.Addr, sendOnly bool) (*Group
 	id.mu.Lock()
 	if id.ended {
 		id.mu.Unlock()
-		return nil, fail("join", group.String(), ErrClosed)
+		return nil, fail("join", group.String(), verbs.ErrClosed)
 	}
 	if id.groups == nil {
 		id.groups = map[uint64]*Group{}
@@ -91,7 +91,7 @@ func (g *Group) joined(ctx context.Context) (Event, error) {
 				return Event{}, err
 			}
 		case <-g.gone:
-			return Event{}, ErrClosed
+			return Event{}, verbs.ErrClosed
 		case <-ctx.Done():
 			return Event{}, ctx.Err()
 		}
@@ -107,7 +107,7 @@ func (g *Group) Leave() error {
 	req := abi.RdmaUcmDestroyId{Id: g.handle}
 	err := ask(g.id, abi.RDMA_USER_CM_CMD_LEAVE_MCAST, &req, &req.Response, new(abi.RdmaUcmDestroyIdResp))
 	g.forget()
-	if err == ErrClosed {
+	if err == verbs.ErrClosed {
 		return nil
 	}
 	return err
@@ -142,7 +142,7 @@ type Member struct {
 	*Endpoint
 	*Group
 	// To is where messages to the group go.
-	To uverbs.UDAddr
+	To verbs.UDAddr
 
 	attached bool
 	leave    sync.Once

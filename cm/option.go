@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // SetTOS sets the type of service, or traffic class, of the connection's
@@ -33,17 +33,6 @@ func (id *ID) SetAFOnly(on bool) error {
 // 2^exp. It must be set before the route is resolved, or the QP connected.
 func (id *ID) SetAckTimeout(exp uint8) error {
 	return id.setOption("acknowledgement timeout", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_ACK_TIMEOUT, []byte{exp})
-}
-
-// SetPath gives the ID a path, and maybe others for replies or to fall back on,
-// in place of resolving one; [ID.Paths] of another ID returns such. InfiniBand
-// and RoCE only.
-func (id *ID) SetPath(paths ...abi.IbPathRecData) error {
-	var records []byte
-	for i := range paths {
-		records = append(records, mmap.Bytes(&paths[i])...)
-	}
-	return id.setOption("path", abi.RDMA_OPTION_IB, abi.RDMA_OPTION_IB_PATH, records)
 }
 
 func flag(on bool) []byte {
@@ -69,7 +58,7 @@ func (id *ID) setOption(what string, level, name uint32, value []byte) error {
 // Notify tells the connection manager of an asynchronous event of the
 // connection's QP: EventCommEst, when a message came before Established did
 // (rdma_notify(3)).
-func (id *ID) Notify(event uverbs.AsyncEventType) error {
+func (id *ID) Notify(event verbs.AsyncEventType) error {
 	return do(id, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.RdmaUcmNotify{Id: id.handle, Event: uint32(event)})
 }
 
@@ -115,7 +104,7 @@ func (id *ID) Migrate(to *Channel) error {
 	// file of one is renewed.
 	numbers := id.numbers()
 	if !to.enlist(id, numbers) {
-		return fail("migrate ID", "", ErrClosed)
+		return fail("migrate ID", "", verbs.ErrClosed)
 	}
 	from.thread.gate.RLock()
 	err := from.file.Control(func(fd int) error {
@@ -170,22 +159,8 @@ func (id *ID) handOver(from, to *Channel) {
 	}
 }
 
-// Paths returns the path records of a resolved route, struct ib_path_rec_data
-// each.
-func (id *ID) Paths() ([]abi.IbPathRecData, error) {
-	var r struct {
-		head abi.RdmaUcmQueryPathResp
-		path [2]abi.IbPathRecData
-	}
-	req := abi.RdmaUcmQuery{Id: id.handle, Option: abi.RDMA_USER_CM_QUERY_PATH}
-	if err := ask(id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response, &r); err != nil {
-		return nil, fail("query path of ID", "", err)
-	}
-	return r.path[:min(int(r.head.NumPaths), len(r.path))], nil
-}
-
 // GIDs returns the GIDs of both ends.
-func (id *ID) GIDs() (local, remote uverbs.GID, err error) {
+func (id *ID) GIDs() (local, remote verbs.GID, err error) {
 	req := abi.RdmaUcmQuery{Id: id.handle, Option: abi.RDMA_USER_CM_QUERY_GID}
 	var r abi.RdmaUcmQueryAddrResp
 	if err := ask(id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response, &r); err != nil {

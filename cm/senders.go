@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"sync"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -26,15 +27,15 @@ type Sender struct {
 
 // header is what identifies the way to a sender.
 type header struct {
-	grh      [uverbs.GRHSize]byte
+	grh      [verbs.GRHSize]byte
 	global   bool // there is a grh
 	slid     uint16
 	sl       uint8
 	pathBits uint8
 }
 
-func senderOf(wc *uverbs.WC, grh []byte) Sender {
-	h := header{global: wc.Flags&uverbs.WCGRH != 0, slid: wc.SLID, sl: wc.SL, pathBits: wc.PathBits}
+func senderOf(wc *verbs.WC, grh []byte) Sender {
+	h := header{global: wc.Flags&verbs.WCGRH != 0, slid: wc.SLID, sl: wc.SL, pathBits: wc.PathBits}
 	if h.global {
 		copy(h.grh[:], grh)
 	}
@@ -139,7 +140,7 @@ func (s *senders) find(ctx context.Context, h header) (*handle, error) {
 		}
 	}
 	if s.closed {
-		return nil, ErrClosed
+		return nil, verbs.ErrClosed
 	}
 	k := s.byHeader[h]
 	k.users++

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -21,7 +22,7 @@ var ErrNoRoute = errors.New("no RDMA device on route")
 type Path struct {
 	Device        uverbs.Device
 	Port          int
-	GID           uverbs.GID // local
+	GID           verbs.GID // local
 	Local, Remote netip.Addr
 }
 

@@ -7,7 +7,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // AdvertSize is the length of an advertisement, in a message or in private data.
@@ -30,7 +30,7 @@ const (
 )
 
 // accessBits are the access byte's, from its lowest.
-var accessBits = [...]uverbs.Access{uverbs.AccessRemoteWrite, uverbs.AccessRemoteRead, uverbs.AccessRemoteAtomic}
+var accessBits = [...]verbs.Access{verbs.AccessRemoteWrite, verbs.AccessRemoteRead, verbs.AccessRemoteAtomic}
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -38,7 +38,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // [Conn.PostAdvert] sends.
 func AppendAdvert(b []byte, tag uint32, s Span) ([]byte, error) {
 	if s.Region == nil || s.Len == 0 {
-		return b, fmt.Errorf("nothing to advertise: %w", ErrRange)
+		return b, fmt.Errorf("nothing to advertise: %w", verbs.ErrRange)
 	}
 	if err := s.check(s.Region.pd, 0); err != nil {
 		return b, err

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestAdverts exchanges regions and parts of them, both ways, in order, by
@@ -28,7 +28,7 @@ func TestAdverts(t *testing.T) {
 			}
 			for round := range 3 {
 				for i := range 3 {
-					check(t, from.PostAdvert(uint64(i), Signaled, uint32(10*round+i), r.Span(i*100, 1000+i)))
+					check(t, from.PostAdvert(uint64(i), verbs.SendSignaled, uint32(10*round+i), r.Span(i*100, 1000+i)))
 				}
 				for i, wc := range await(t, from, Sends, 3) {
 					if wc.ID != uint64(i) {
@@ -37,7 +37,7 @@ func TestAdverts(t *testing.T) {
 				}
 				for i := range 3 {
 					got := labtest.Must(to.AwaitAdvert(ctx))(t)
-					want := RemoteRegion{uint32(10*round + i), r.MR().Addr() + uint64(i*100), 1000 + i, r.MR().RKey(), uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead}
+					want := RemoteRegion{uint32(10*round + i), r.MR().Addr() + uint64(i*100), 1000 + i, r.MR().RKey(), verbs.AccessRemoteWrite | verbs.AccessRemoteRead}
 					if got != want {
 						t.Fatalf("%+v in place of %+v", got, want)
 					}
@@ -131,7 +131,7 @@ func advertOf(change func(b []byte)) []byte {
 // TestParseAdvert takes what is right and nothing else.
 func TestParseAdvert(t *testing.T) {
 	good := advertOf(func(b []byte) { b[7] = 9 })
-	want := RemoteRegion{9, 0x7f0000001000, 4096, 0x1234, uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead}
+	want := RemoteRegion{9, 0x7f0000001000, 4096, 0x1234, verbs.AccessRemoteWrite | verbs.AccessRemoteRead}
 	if got, err := ParseAdvert(good); got != want || err != nil {
 		t.Errorf("%+v, %v in place of %+v", got, err, want)
 	}

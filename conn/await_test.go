@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestAwait awaits completions of both directions, singly and several, in order.
@@ -16,7 +16,7 @@ func TestAwait(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b, out := receivers(t, device, 64)
 		for i := range 6 {
-			check(t, a.PostSend(uint64(i), Signaled, out.Span(0, i)))
+			check(t, a.PostSend(uint64(i), verbs.SendSignaled, out.Span(0, i)))
 		}
 		for i, wc := range append(await(t, a, Sends, 4), await(t, a, Sends, 2)...) {
 			if wc.ID != uint64(i) {
@@ -50,9 +50,9 @@ func receivers(t testing.TB, device string, n int) (a, b *Conn, out *LocalRegion
 func TestAwaitCancelled(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b, out := receivers(t, device, 8)
-		check(t, a.PostSend(0, Signaled, out.All()))
+		check(t, a.PostSend(0, verbs.SendSignaled, out.All()))
 		await(t, a, Sends, 1)
-		var wcs [3]uverbs.WC
+		var wcs [3]verbs.WC
 		cancelled := func(have int) {
 			t.Helper()
 			ctx, cancel := context.WithCancel(t.Context())
@@ -73,9 +73,9 @@ func TestAwaitCancelled(t *testing.T) {
 			}
 		}
 		cancelled(1)
-		check(t, a.PostSend(0, Signaled, out.All()))
+		check(t, a.PostSend(0, verbs.SendSignaled, out.All()))
 		cancelled(2)
-		check(t, a.PostSend(0, Signaled, out.All()))
+		check(t, a.PostSend(0, verbs.SendSignaled, out.All()))
 		for i, wc := range await(t, b, Recvs, 3) {
 			if wc.ID != uint64(i) {
 				t.Errorf("receive %d: %+v", i, wc)
@@ -99,11 +99,11 @@ func TestAwaitMany(t *testing.T) {
 		var mu sync.Mutex
 		seen := map[uint64]int{}
 		posted, count := uint64(64), 0
-		took := func(wcs []uverbs.WC) {
+		took := func(wcs []verbs.WC) {
 			mu.Lock()
 			defer mu.Unlock()
 			for i := range wcs {
-				if wcs[i].Status != uverbs.WCSuccess {
+				if wcs[i].Status != verbs.WCSuccess {
 					continue
 				}
 				seen[wcs[i].ID]++
@@ -120,7 +120,7 @@ func TestAwaitMany(t *testing.T) {
 		ctx, stop := context.WithCancel(limit(t))
 		for w := range 8 {
 			waiters.Go(func() {
-				wcs := make([]uverbs.WC, w%3+1)
+				wcs := make([]verbs.WC, w%3+1)
 				for ctx.Err() == nil {
 					mine, cancel := ctx, context.CancelFunc(func() {})
 					if w%2 == 0 {
@@ -144,7 +144,7 @@ func TestAwaitMany(t *testing.T) {
 				}
 				time.Sleep(time.Millisecond)
 			}
-			check(t, a.PostSend(uint64(i), Signaled, out.All()))
+			check(t, a.PostSend(uint64(i), verbs.SendSignaled, out.All()))
 			await(t, a, Sends, 1)
 		}
 		for limit := time.Now().Add(60 * time.Second); ; {
@@ -178,13 +178,13 @@ func TestQueueFull(t *testing.T) {
 		_, remote := advertise(t, b, a, 64, ReadWrite)
 		mine := labtest.Must(a.Alloc(64, LocalWrite))(t)
 		for i := range 4 {
-			check(t, a.PostWrite(uint64(i), Signaled, remote.At(0), mine.All()))
+			check(t, a.PostWrite(uint64(i), verbs.SendSignaled, remote.At(0), mine.All()))
 		}
-		if err := a.PostWrite(9, Signaled, remote.At(0), mine.All()); !errors.Is(err, ErrQueueFull) {
+		if err := a.PostWrite(9, verbs.SendSignaled, remote.At(0), mine.All()); !errors.Is(err, verbs.ErrQueueFull) {
 			t.Errorf("a fifth request: %v", err)
 		}
 		check(t, a.Put(limit(t), remote.At(0), make([]byte, 64))) // the Conn's own go on
-		if err := a.PostWrite(9, Signaled, remote.At(0), mine.All()); !errors.Is(err, ErrQueueFull) {
+		if err := a.PostWrite(9, verbs.SendSignaled, remote.At(0), mine.All()); !errors.Is(err, verbs.ErrQueueFull) {
 			t.Errorf("a fifth request whose completion has no place: %v", err)
 		}
 		for i, wc := range await(t, a, Sends, 4) {
@@ -192,17 +192,17 @@ func TestQueueFull(t *testing.T) {
 				t.Errorf("write %d: %+v", i, wc)
 			}
 		}
-		check(t, a.PostWrite(9, Signaled, remote.At(0), mine.All()))
+		check(t, a.PostWrite(9, verbs.SendSignaled, remote.At(0), mine.All()))
 		await(t, a, Sends, 1)
 
 		in := labtest.Must(b.Alloc(64, LocalWrite))(t)
 		for i := range 3 {
 			check(t, b.PostRecv(uint64(i), in.All()))
 		}
-		if err := b.PostRecv(9, in.All()); !errors.Is(err, ErrQueueFull) {
+		if err := b.PostRecv(9, in.All()); !errors.Is(err, verbs.ErrQueueFull) {
 			t.Errorf("a fourth receive: %v", err)
 		}
-		check(t, a.PostSend(0, Signaled, mine.All()))
+		check(t, a.PostSend(0, verbs.SendSignaled, mine.All()))
 		await(t, a, Sends, 1)
 		for { // the completion is there, not taken
 			b.recv.mu.Lock()
@@ -214,7 +214,7 @@ func TestQueueFull(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		if err := b.PostRecv(9, in.All()); !errors.Is(err, ErrQueueFull) {
+		if err := b.PostRecv(9, in.All()); !errors.Is(err, verbs.ErrQueueFull) {
 			t.Errorf("a receive whose completion has no place: %v", err)
 		}
 		await(t, b, Recvs, 1)

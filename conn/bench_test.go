@@ -3,8 +3,8 @@ package conn
 import (
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // BenchmarkWrite writes 8 bytes and waits for the completion, by a Conn and by
@@ -14,13 +14,13 @@ func BenchmarkWrite(b *testing.B) {
 		a, peer := newPair(b, device, Options{Adverts: 1}, Options{})
 		_, remote := advertise(b, peer, a, 4096, ReadWrite)
 		mine := labtest.Must(a.Alloc(64, LocalWrite))(b)
-		var wcs [1]uverbs.WC
+		var wcs [1]verbs.WC
 		post := func(b *testing.B) {
-			if err := a.PostWrite(1, Signaled, remote.At(0), mine.Span(0, 8)); err != nil {
+			if err := a.PostWrite(1, verbs.SendSignaled, remote.At(0), mine.Span(0, 8)); err != nil {
 				b.Fatal(err)
 			}
 		}
-		wr := []uverbs.SendWR{{Opcode: uverbs.OpRDMAWrite, Flags: Signaled, RemoteAddr: remote.Addr, RKey: remote.Key, SGL: []uverbs.SGE{mine.MR().SGE(0, 8)}}}
+		wr := []verbs.SendWR{{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: remote.Addr, RKey: remote.Key, SGL: []verbs.SGE{mine.MR().SGE(0, 8)}}}
 		postDirect := func(b *testing.B) {
 			if _, err := a.ep.QP.PostSend(wr); err != nil {
 				b.Fatal(err)
@@ -57,7 +57,7 @@ func BenchmarkWrite(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
 					c.f(b)
-					if wcs[0].Status != uverbs.WCSuccess {
+					if wcs[0].Status != verbs.WCSuccess {
 						b.Fatal(wcs[0].Err())
 					}
 				}
@@ -74,14 +74,14 @@ func BenchmarkBooks(b *testing.B) {
 	mine := labtest.Must(a.Alloc(64, LocalWrite))(b)
 	spans := []Span{mine.Span(0, 8), mine.Span(8, 8)}
 	s := &a.send
-	r := request{id: 1, opcode: uverbs.OpRDMAWrite, flags: Signaled, target: remote.At(0)}
-	var wcs [1]uverbs.WC
+	r := request{id: 1, opcode: verbs.OpRDMAWrite, flags: verbs.SendSignaled, target: remote.At(0)}
+	var wcs [1]verbs.WC
 	b.ReportAllocs()
 	for b.Loop() {
 		s.mu.Lock()
 		total, err := a.check(spans, 0)
 		if err == nil {
-			err = r.target.check(total, uverbs.AccessRemoteWrite)
+			err = r.target.check(total, verbs.AccessRemoteWrite)
 		}
 		if err == nil {
 			err = s.room(1, &r)
@@ -95,7 +95,7 @@ func BenchmarkBooks(b *testing.B) {
 		s.head++
 		s.coming++
 		s.told++
-		s.done(&uverbs.WC{ID: s.head - 1})
+		s.done(&verbs.WC{ID: s.head - 1})
 		s.take(wcs[:])
 		s.mu.Unlock()
 	}
@@ -114,7 +114,7 @@ func TestAllocs(t *testing.T) {
 		check(t, b.PostRecv(0, in.All()))
 		_, remote := advertise(t, b, a, 4096, ReadWrite)
 		mine := labtest.Must(a.Alloc(64, LocalWrite))(t)
-		var wcs [1]uverbs.WC
+		var wcs [1]verbs.WC
 		take := func(c *Conn, d Direction) {
 			for c.Poll(d, wcs[:]) == 0 {
 			}
@@ -124,15 +124,15 @@ func TestAllocs(t *testing.T) {
 		}
 		ctx := limit(t)
 		if n := testing.AllocsPerRun(100, func() {
-			check(t, a.PostWrite(1, Signaled, remote.At(0), mine.Span(0, 8), mine.Span(8, 8)))
+			check(t, a.PostWrite(1, verbs.SendSignaled, remote.At(0), mine.Span(0, 8), mine.Span(8, 8)))
 			take(a, Sends)
-			check(t, a.PostRead(2, Signaled, remote.At(0), mine.Span(0, 8), mine.Span(8, 8)))
+			check(t, a.PostRead(2, verbs.SendSignaled, remote.At(0), mine.Span(0, 8), mine.Span(8, 8)))
 			take(a, Sends)
-			check(t, a.PostSend(3, Signaled, mine.All()))
+			check(t, a.PostSend(3, verbs.SendSignaled, mine.All()))
 			take(a, Sends)
 			take(b, Recvs)
 			check(t, b.PostRecv(4, in.All()))
-			check(t, a.PostWrite(1, Signaled, remote.At(0), mine.All()))
+			check(t, a.PostWrite(1, verbs.SendSignaled, remote.At(0), mine.All()))
 			check(t, a.Await(ctx, Sends, wcs[:]))
 		}); n != 0 {
 			t.Errorf("%v allocations", n)

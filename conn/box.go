@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -17,11 +17,11 @@ import (
 type box struct {
 	c    *Conn
 	cq   *uverbs.CQ
-	sort func(*uverbs.WC)
+	sort func(*verbs.WC)
 
 	mu      sync.Mutex
-	wcs     [16]uverbs.WC // scratch
-	ready   fifo[uverbs.WC]
+	wcs     [16]verbs.WC // scratch
+	ready   fifo[verbs.WC]
 	coming  int           // completions that will certainly come
 	waiting int           // how many wait
 	changed chan struct{} // if not nil, closed when something came in
@@ -33,7 +33,7 @@ type box struct {
 // does not.
 const flushTime = 5 * time.Second
 
-func (b *box) init(c *Conn, cq *uverbs.CQ, sort func(*uverbs.WC)) {
+func (b *box) init(c *Conn, cq *uverbs.CQ, sort func(*verbs.WC)) {
 	b.c, b.cq, b.sort = c, cq, sort
 }
 
@@ -66,7 +66,7 @@ func (b *box) over() error {
 	switch err := b.c.Err(); {
 	case err == nil && b.c.broken() == nil:
 		return nil
-	case errors.Is(err, cm.ErrDeviceRemoved) || b.c.closed.Load():
+	case errors.Is(err, verbs.ErrDeviceRemoved) || b.c.closed.Load():
 		return err
 	case b.coming > 0 && b.given.IsZero():
 		b.given = time.Now().Add(flushTime)
@@ -81,7 +81,7 @@ func (b *box) over() error {
 }
 
 // take moves all of out, or nothing, out of ready.
-func (b *box) take(out []uverbs.WC) bool {
+func (b *box) take(out []verbs.WC) bool {
 	if b.ready.len() < len(out) {
 		return false
 	}
@@ -112,9 +112,9 @@ func (c *Conn) box(d Direction) *box {
 // gets its own; whoever finds enough first takes them.
 //
 // Requests complete that were signaled, and all that failed, which
-// [uverbs.WC.Err] tells. When the connection has ended those under way complete
+// [verbs.WC.Err] tells. When the connection has ended those under way complete
 // with WCFlushErr; waiting for more than will come fails with the reason.
-func (c *Conn) Await(ctx context.Context, d Direction, out []uverbs.WC) error {
+func (c *Conn) Await(ctx context.Context, d Direction, out []verbs.WC) error {
 	b := c.box(d)
 	if err := b.wait(ctx, func() bool { return b.take(out) }); err != nil {
 		return c.fail("await completions from", err)
@@ -124,7 +124,7 @@ func (c *Conn) Await(ctx context.Context, d Direction, out []uverbs.WC) error {
 
 // Poll moves up to len(out) completions into out and returns how many. It never
 // waits.
-func (c *Conn) Poll(d Direction, out []uverbs.WC) int {
+func (c *Conn) Poll(d Direction, out []verbs.WC) int {
 	b := c.box(d)
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -111,12 +112,12 @@ func (c *Conn) Endpoint() *cm.Endpoint { return c.ep }
 // Done is closed when the connection has ended, for whatever reason.
 func (c *Conn) Done() <-chan struct{} { return c.ep.Done() }
 
-// Err says why the connection ended: [ErrDisconnected], [ErrClosed] or
-// [cm.ErrDeviceRemoved]. It is nil while it is up. The kernel removes a device
+// Err says why the connection ended: [verbs.ErrDisconnected], [verbs.ErrClosed] or
+// [verbs.ErrDeviceRemoved]. It is nil while it is up. The kernel removes a device
 // when all programs have closed it, so close a Conn that has ended.
 func (c *Conn) Err() error {
 	if c.closed.Load() {
-		return ErrClosed
+		return verbs.ErrClosed
 	}
 	return c.ep.Err()
 }
@@ -133,14 +134,14 @@ func (c *Conn) AwaitDisconnect(ctx context.Context) error {
 	case <-ctx.Done():
 		return c.fail("await disconnection by", ctx.Err())
 	}
-	if err := c.Err(); !errors.Is(err, ErrDisconnected) {
+	if err := c.Err(); !errors.Is(err, verbs.ErrDisconnected) {
 		return c.fail("await disconnection by", err)
 	}
 	return nil
 }
 
 // Close disconnects and releases everything, the regions that the Conn made
-// included. Whoever waits gets [ErrClosed]. Completions that nobody has taken
+// included. Whoever waits gets [verbs.ErrClosed]. Completions that nobody has taken
 // are gone.
 func (c *Conn) Close() error {
 	c.closeOnce.Do(func() {

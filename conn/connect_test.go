@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestConnect has both sides tell and hear private data, with and without
@@ -43,7 +43,7 @@ func TestConnect(t *testing.T) {
 					t.Fatalf("%s heard of %d regions in place of %d", side, len(regions), adverts)
 				}
 				for i, r := range regions {
-					if r.Tag != uint32(i+5) || r.Len != 100 || r.Access != uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead {
+					if r.Tag != uint32(i+5) || r.Len != 100 || r.Access != verbs.AccessRemoteWrite|verbs.AccessRemoteRead {
 						t.Errorf("%s heard of %+v", side, r)
 					}
 				}
@@ -120,7 +120,7 @@ func TestOptions(t *testing.T) {
 		l := labtest.Must(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		labtest.Close(t, l)
 		for _, o := range []Options{{SendQueue: -1}, {RecvQueue: mostQueue + 1}, {SGEs: -1}, {Adverts: advertSlots + 1}} {
-			if _, err := Dial(ctx, l.Addr().String(), o); !errors.Is(err, ErrRange) {
+			if _, err := Dial(ctx, l.Addr().String(), o); !errors.Is(err, verbs.ErrRange) {
 				t.Errorf("dial with %+v: %v", o, err)
 			}
 		}
@@ -149,7 +149,7 @@ func TestOptions(t *testing.T) {
 			if _, err := Dial(ctx, l.Addr().String(), Options{}); !errors.Is(err, unix.ECONNREFUSED) {
 				t.Errorf("dial to who does not accept: %v", err)
 			}
-			if err := <-accepted; !errors.Is(err, ErrRange) && !errors.Is(err, oops) {
+			if err := <-accepted; !errors.Is(err, verbs.ErrRange) && !errors.Is(err, oops) {
 				t.Errorf("accept: %v", err)
 			}
 		}
@@ -187,7 +187,7 @@ func TestSharedPD(t *testing.T) {
 				check(t, b.PostAdvert(0, 0, 9, shared.All()))
 				remote := labtest.Must(a.AwaitAdvert(limit(t)))(t)
 				mine.Bytes()[i] = byte('a' + i)
-				check(t, a.PostWrite(0, Signaled, remote.At(i), mine.Span(i, 1)))
+				check(t, a.PostWrite(0, verbs.SendSignaled, remote.At(i), mine.Span(i, 1)))
 				await(t, a, Sends, 1)
 				check(t, a.Fence(limit(t), remote))
 			}
@@ -202,7 +202,7 @@ func TestSharedPD(t *testing.T) {
 			if err := first.PostRecv(0, foreign.All()); !errors.Is(err, ErrForeign) {
 				t.Errorf("a region of another PD: %v", err)
 			}
-			if err := pd.Close(); !errors.Is(err, uverbs.ErrInUse) {
+			if err := pd.Close(); !errors.Is(err, verbs.ErrInUse) {
 				t.Errorf("closing the PD under connections: %v", err)
 			}
 		})

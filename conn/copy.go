@@ -3,8 +3,8 @@ package conn
 import (
 	"context"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // The helpers below work through memory of the Conn's own: a few chunks, so that
@@ -38,7 +38,7 @@ func (c *Conn) enter(ctx context.Context) (exit func(), err error) {
 	exit = func() { <-p.turn }
 	if c.closed.Load() {
 		exit()
-		return nil, ErrClosed
+		return nil, verbs.ErrClosed
 	}
 	if p.region == nil {
 		if p.region, err = c.Alloc(scratchOff+8, LocalWrite); err != nil {
@@ -65,7 +65,7 @@ func (c *Conn) start(ctx context.Context, i int, r request, s Span) error {
 	var posted error
 	err := b.wait(ctx, func() bool { // for room
 		posted = b.post(&r, spans[:])
-		return posted != ErrQueueFull
+		return posted != verbs.ErrQueueFull
 	})
 	if err == nil {
 		err = posted
@@ -99,7 +99,7 @@ func (c *Conn) Put(ctx context.Context, to Target, b []byte) error {
 }
 
 func (c *Conn) put(ctx context.Context, to Target, b []byte) error {
-	if err := to.check(len(b), uverbs.AccessRemoteWrite); err != nil {
+	if err := to.check(len(b), verbs.AccessRemoteWrite); err != nil {
 		return err
 	}
 	exit, err := c.enter(ctx)
@@ -113,7 +113,7 @@ func (c *Conn) put(ctx context.Context, to Target, b []byte) error {
 		}
 		s := c.chunk(i, min(len(b), chunkSize))
 		copy(s.bytes(), b)
-		if err := c.start(ctx, i, request{opcode: uverbs.OpRDMAWrite, target: to}, s); err != nil {
+		if err := c.start(ctx, i, request{opcode: verbs.OpRDMAWrite, target: to}, s); err != nil {
 			return err
 		}
 		b, to.Off = b[s.Len:], to.Off+s.Len
@@ -135,7 +135,7 @@ func (c *Conn) Get(ctx context.Context, b []byte, from Target) error {
 }
 
 func (c *Conn) get(ctx context.Context, b []byte, from Target) error {
-	if err := from.check(len(b), uverbs.AccessRemoteRead); err != nil {
+	if err := from.check(len(b), verbs.AccessRemoteRead); err != nil {
 		return err
 	}
 	exit, err := c.enter(ctx)
@@ -153,7 +153,7 @@ func (c *Conn) get(ctx context.Context, b []byte, from Target) error {
 		}
 		if n := min(len(b)-sent, chunkSize); n > 0 {
 			at := Target{from.Region, from.Off + sent}
-			if err := c.start(ctx, i, request{opcode: uverbs.OpRDMARead, target: at}, c.chunk(i, n)); err != nil {
+			if err := c.start(ctx, i, request{opcode: verbs.OpRDMARead, target: at}, c.chunk(i, n)); err != nil {
 				return err
 			}
 			if sent += n; sent == len(b) && sent > smallMTU {
@@ -174,7 +174,7 @@ func (c *Conn) prove(ctx context.Context, at Target) error {
 	if c.iwarp {
 		return nil
 	}
-	return c.start(ctx, proof, request{opcode: uverbs.OpRDMARead, target: at}, c.copy.region.Span(scratchOff, 1))
+	return c.start(ctx, proof, request{opcode: verbs.OpRDMARead, target: at}, c.copy.region.Span(scratchOff, 1))
 }
 
 // bytes is the memory that a span names.
@@ -201,8 +201,8 @@ func (c *Conn) Fence(ctx context.Context, r RemoteRegion) error {
 // fence does not insist on the right to read: siw reads without, and others read
 // nothing.
 func (c *Conn) fence(ctx context.Context, at Target) error {
-	at.Region.Access |= uverbs.AccessRemoteRead
-	if err := c.start(ctx, 0, request{opcode: uverbs.OpRDMARead, target: at}, c.chunk(0, 0)); err != nil {
+	at.Region.Access |= verbs.AccessRemoteRead
+	if err := c.start(ctx, 0, request{opcode: verbs.OpRDMARead, target: at}, c.chunk(0, 0)); err != nil {
 		return err
 	}
 	return c.finish(ctx, 0)

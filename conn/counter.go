@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // Counter is 8 bytes of the peer's memory, in its byte order, that any number
@@ -24,18 +24,18 @@ func (c *Conn) Counter(at Target) Counter { return Counter{c, at} }
 
 // Add adds to the counter and returns what it was before.
 func (n Counter) Add(ctx context.Context, delta uint64) (old uint64, err error) {
-	return n.do(ctx, "add to counter of", request{opcode: uverbs.OpFetchAdd, add: delta})
+	return n.do(ctx, "add to counter of", request{opcode: verbs.OpFetchAdd, add: delta})
 }
 
 // Load returns the counter.
 func (n Counter) Load(ctx context.Context) (uint64, error) {
-	return n.do(ctx, "load counter of", request{opcode: uverbs.OpFetchAdd})
+	return n.do(ctx, "load counter of", request{opcode: verbs.OpFetchAdd})
 }
 
 // CompareAndSwap sets the counter to new if it is old, and returns what it was
 // before: old if that worked.
 func (n Counter) CompareAndSwap(ctx context.Context, old, new uint64) (was uint64, err error) {
-	return n.do(ctx, "swap counter of", request{opcode: uverbs.OpCompareSwap, add: old, swap: new})
+	return n.do(ctx, "swap counter of", request{opcode: verbs.OpCompareSwap, add: old, swap: new})
 }
 
 func (n Counter) do(ctx context.Context, what string, r request) (uint64, error) {
@@ -52,7 +52,7 @@ func (n Counter) run(ctx context.Context, r request) (uint64, error) {
 		return 0, fmt.Errorf("atomics on iWARP: %w", errors.ErrUnsupported)
 	}
 	if n.at.addr()%8 != 0 {
-		return 0, fmt.Errorf("a counter at %#x: %w: it must be aligned to 8 bytes", n.at.addr(), ErrRange)
+		return 0, fmt.Errorf("a counter at %#x: %w: it must be aligned to 8 bytes", n.at.addr(), verbs.ErrRange)
 	}
 	exit, err := c.enter(ctx)
 	if err != nil {

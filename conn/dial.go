@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 )
 
@@ -29,7 +30,7 @@ func Dial(ctx context.Context, addr string, opt Options) (*Conn, error) {
 func (d Dialer) Dial(ctx context.Context, addr string) (*Conn, error) {
 	opt, err := d.withDefaults()
 	if err != nil {
-		return nil, &Error{Op: "dial", Object: addr, Err: err}
+		return nil, &verbs.Error{Op: "dial", Object: addr, Err: err}
 	}
 	var c *Conn
 	dialer := cm.Dialer{LocalAddr: d.LocalAddr, ConnectTimeout: d.ConnectTimeout}

@@ -3,29 +3,13 @@ package conn
 import (
 	"errors"
 
-	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
-// Error is a failed operation. Its Object is the peer's address, or a region.
-type Error = cm.Error
-
 var (
-	// ErrClosed is use after Close. It matches net.ErrClosed.
-	ErrClosed = cm.ErrClosed
-	// ErrDisconnected is why a connection that the peer ended ended.
-	ErrDisconnected = cm.ErrDisconnected
 	// ErrBroken is a connection on which a request has failed, which is the end
 	// of it: the error says why that was. The peer has not left yet.
 	ErrBroken = errors.New("a failed request has broken the connection")
-	// ErrRange is bytes outside a region, local or remote, or a number outside
-	// what is allowed. Nothing was posted.
-	ErrRange = uverbs.ErrRange
-	// ErrInUse is destroying a region that requests under way name.
-	ErrInUse = uverbs.ErrInUse
-	// ErrQueueFull is more requests than [Options] has made room for: some
-	// have not completed, or their completions have not been taken.
-	ErrQueueFull = uverbs.ErrQueueFull
 	// ErrAccess is an operation that a region, local or remote, was not made
 	// for. Nothing was posted.
 	ErrAccess = errors.New("region does not allow it")
@@ -41,5 +25,5 @@ var (
 
 // fail wraps err, which came of an operation of the connection.
 func (c *Conn) fail(op string, err error) error {
-	return &Error{Op: op, Object: c.RemoteAddr().String(), Device: c.ep.PD.Context().Device().Name, Err: err}
+	return &verbs.Error{Op: op, Object: c.RemoteAddr().String(), Device: c.ep.PD.Context().Device().Name, Err: err}
 }

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"log"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/conn"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // What the examples start from. The lab's test sets them.
@@ -44,13 +44,13 @@ func Example() {
 	if err := c.PostWrite(1, 0, theirs.At(0), mine.Span(0, n)); err != nil {
 		log.Fatal(err)
 	}
-	if err := c.PostRead(2, conn.Signaled, theirs.At(0), mine.Span(100, n)); err != nil {
+	if err := c.PostRead(2, verbs.SendSignaled, theirs.At(0), mine.Span(100, n)); err != nil {
 		log.Fatal(err)
 	}
-	if err := c.PostSend(3, conn.Signaled|conn.Fence, mine.Span(0, 4)); err != nil {
+	if err := c.PostSend(3, verbs.SendSignaled|verbs.SendFence, mine.Span(0, 4)); err != nil {
 		log.Fatal(err)
 	}
-	var done [2]uverbs.WC
+	var done [2]verbs.WC
 	if err := c.Await(ctx, conn.Sends, done[:]); err != nil {
 		log.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func respond(l *conn.Listener) error {
 	if err := c.PostAdvert(0, 0, 1, offered.All()); err != nil {
 		return err
 	}
-	var message [1]uverbs.WC
+	var message [1]verbs.WC
 	if err := c.Await(ctx, conn.Recvs, message[:]); err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func ExampleConn_Announce() {
 		log.Fatal(err)
 	}
 	fmt.Printf("%s\n", b)
-	if err := c.Put(ctx, store.At(store.Len-1), []byte("too much")); errors.Is(err, conn.ErrRange) {
+	if err := c.Put(ctx, store.At(store.Len-1), []byte("too much")); errors.Is(err, verbs.ErrRange) {
 		fmt.Println("nothing goes beyond the end")
 	}
 }

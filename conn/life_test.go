@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestRegions makes regions of both kinds, and destroys them: not while requests
@@ -35,11 +35,11 @@ func TestRegions(t *testing.T) {
 			t.Errorf("a region of 100 bytes has %d", len(in.Bytes()))
 		}
 		check(t, b.PostRecv(0, in.Span(0, 10), in.Span(10, 10)))
-		if err := in.Destroy(); !errors.Is(err, ErrInUse) {
+		if err := in.Destroy(); !errors.Is(err, verbs.ErrInUse) {
 			t.Errorf("destroying a region that a receive names: %v", err)
 		}
 		out := labtest.Must(a.Alloc(100, 0))(t)
-		check(t, a.PostSend(0, Signaled, out.Span(0, 20)))
+		check(t, a.PostSend(0, verbs.SendSignaled, out.Span(0, 20)))
 		await(t, a, Sends, 1)
 		await(t, b, Recvs, 1)
 		for range 2 {
@@ -57,7 +57,7 @@ func TestRegions(t *testing.T) {
 		// Nobody hears that a request which is not signaled is done.
 		_, remote = advertise(t, b, withAdvert(t, a), 100, ReadWrite)
 		check(t, a.PostWrite(0, 0, remote.At(0), out.All()))
-		if err := out.Destroy(); !errors.Is(err, ErrInUse) {
+		if err := out.Destroy(); !errors.Is(err, verbs.ErrInUse) {
 			t.Errorf("destroying a region that a WRITE names: %v", err)
 		}
 		check(t, a.Fence(limit(t), remote))
@@ -91,27 +91,27 @@ func TestBounds(t *testing.T) {
 		for name, c := range map[string]struct {
 			err, want error
 		}{
-			"send beyond":         {a.PostSend(0, 0, mine.Span(101, 100)), ErrRange},
-			"send before":         {a.PostSend(0, 0, mine.Span(-1, 10)), ErrRange},
-			"send less than 0":    {a.PostSend(0, 0, mine.Span(10, -1)), ErrRange},
-			"send that overflows": {a.PostSend(0, 0, mine.Span(maxInt, maxInt)), ErrRange},
-			"send of nowhere":     {a.PostSend(0, 0, Span{}), ErrRange},
-			"recv beyond":         {a.PostRecv(0, mine.Span(0, 10), mine.Span(199, 2)), ErrRange},
+			"send beyond":         {a.PostSend(0, 0, mine.Span(101, 100)), verbs.ErrRange},
+			"send before":         {a.PostSend(0, 0, mine.Span(-1, 10)), verbs.ErrRange},
+			"send less than 0":    {a.PostSend(0, 0, mine.Span(10, -1)), verbs.ErrRange},
+			"send that overflows": {a.PostSend(0, 0, mine.Span(maxInt, maxInt)), verbs.ErrRange},
+			"send of nowhere":     {a.PostSend(0, 0, Span{}), verbs.ErrRange},
+			"recv beyond":         {a.PostRecv(0, mine.Span(0, 10), mine.Span(199, 2)), verbs.ErrRange},
 			"recv to read-only":   {a.PostRecv(0, fixed.All()), ErrAccess},
-			"write beyond":        {a.PostWrite(0, 0, remote.At(0), mine.Span(0, 51)), ErrRange},
-			"write before":        {a.PostWrite(0, 0, remote.At(-1), mine.Span(0, 1)), ErrRange},
-			"write that wraps":    {a.PostWrite(0, 0, remote.At(maxInt), mine.Span(0, 1)), ErrRange},
-			"write of SGL beyond": {a.PostWrite(0, 0, remote.At(30), mine.Span(0, 10), mine.Span(0, 11)), ErrRange},
+			"write beyond":        {a.PostWrite(0, 0, remote.At(0), mine.Span(0, 51)), verbs.ErrRange},
+			"write before":        {a.PostWrite(0, 0, remote.At(-1), mine.Span(0, 1)), verbs.ErrRange},
+			"write that wraps":    {a.PostWrite(0, 0, remote.At(maxInt), mine.Span(0, 1)), verbs.ErrRange},
+			"write of SGL beyond": {a.PostWrite(0, 0, remote.At(30), mine.Span(0, 10), mine.Span(0, 11)), verbs.ErrRange},
 			"write to readable":   {a.PostWrite(0, 0, readable.At(0), mine.Span(0, 1)), ErrAccess},
-			"read beyond":         {a.PostRead(0, 0, remote.At(49), mine.Span(0, 2)), ErrRange},
+			"read beyond":         {a.PostRead(0, 0, remote.At(49), mine.Span(0, 2)), verbs.ErrRange},
 			"read of writable":    {a.PostRead(0, 0, writable.At(0), mine.Span(0, 1)), ErrAccess},
 			"read to read-only":   {a.PostRead(0, 0, remote.At(0), fixed.Span(0, 1)), ErrAccess},
-			"put beyond":          {a.Put(t.Context(), remote.At(1), make([]byte, 50)), ErrRange},
+			"put beyond":          {a.Put(t.Context(), remote.At(1), make([]byte, 50)), verbs.ErrRange},
 			"put to readable":     {a.Put(t.Context(), readable.At(1), make([]byte, 50)), ErrAccess},
-			"get beyond":          {a.Get(t.Context(), make([]byte, 50), remote.At(1)), ErrRange},
+			"get beyond":          {a.Get(t.Context(), make([]byte, 50), remote.At(1)), verbs.ErrRange},
 			"get of writable":     {a.Get(t.Context(), make([]byte, 50), writable.At(1)), ErrAccess},
-			"advert beyond":       {a.PostAdvert(0, 0, 0, mine.Span(190, 11)), ErrRange},
-			"advert of nothing":   {a.PostAdvert(0, 0, 0, mine.Span(190, 0)), ErrRange},
+			"advert beyond":       {a.PostAdvert(0, 0, 0, mine.Span(190, 11)), verbs.ErrRange},
+			"advert of nothing":   {a.PostAdvert(0, 0, 0, mine.Span(190, 0)), verbs.ErrRange},
 			"advert of private":   {a.PostAdvert(0, 0, 0, mine.All()), ErrAccess},
 		} {
 			if !errors.Is(c.err, c.want) || !strings.Contains(c.err.Error(), labtest.AddrOf(device)) {
@@ -156,11 +156,11 @@ func TestDisconnect(t *testing.T) {
 			}
 			check(t, a.PostRecvAdvert())
 			waiting := make(chan error, 2)
-			go func() { waiting <- b.Await(limit(t), Sends, make([]uverbs.WC, 1)) }() // for what never comes
+			go func() { waiting <- b.Await(limit(t), Sends, make([]verbs.WC, 1)) }() // for what never comes
 			go func() { _, err := a.AwaitAdvert(limit(t)); waiting <- err }()
 			a.Disconnect()
 			check(t, b.AwaitDisconnect(limit(t)))
-			if err := a.AwaitDisconnect(limit(t)); !errors.Is(err, ErrClosed) {
+			if err := a.AwaitDisconnect(limit(t)); !errors.Is(err, verbs.ErrClosed) {
 				t.Errorf("awaiting the peer's disconnection after one's own: %v", err)
 			}
 			for range 2 {
@@ -171,23 +171,23 @@ func TestDisconnect(t *testing.T) {
 			if string(theirs.Bytes()[:10]) != "last words" {
 				t.Errorf("%q was written", theirs.Bytes()[:10])
 			}
-			var wcs [3]uverbs.WC
+			var wcs [3]verbs.WC
 			check(t, b.Await(limit(t), Recvs, wcs[:]))
 			for i, wc := range wcs {
-				if want := map[bool]uverbs.WCStatus{true: uverbs.WCSuccess, false: uverbs.WCFlushErr}[i == 0]; wc.ID != uint64(i) || wc.Status != want {
+				if want := map[bool]verbs.WCStatus{true: verbs.WCSuccess, false: verbs.WCFlushErr}[i == 0]; wc.ID != uint64(i) || wc.Status != want {
 					t.Errorf("receive %d: %+v", i, wc)
 				}
 			}
-			if err := b.Await(limit(t), Recvs, wcs[:1]); !errors.Is(err, ErrDisconnected) {
+			if err := b.Await(limit(t), Recvs, wcs[:1]); !errors.Is(err, verbs.ErrDisconnected) {
 				t.Errorf("awaiting more than will come: %v", err)
 			}
-			if err := b.PostRecv(0, in.All()); !errors.Is(err, ErrDisconnected) {
+			if err := b.PostRecv(0, in.All()); !errors.Is(err, verbs.ErrDisconnected) {
 				t.Errorf("posting afterwards: %v", err)
 			}
-			if err := a.PostSend(0, 0, out.All()); !errors.Is(err, ErrClosed) {
+			if err := a.PostSend(0, 0, out.All()); !errors.Is(err, verbs.ErrClosed) {
 				t.Errorf("posting afterwards: %v", err)
 			}
-			if _, err := b.AwaitAdvert(limit(t)); !errors.Is(err, ErrDisconnected) {
+			if _, err := b.AwaitAdvert(limit(t)); !errors.Is(err, verbs.ErrDisconnected) {
 				t.Errorf("awaiting an advertisement afterwards: %v", err)
 			}
 			check(t, in.Destroy()) // all is flushed
@@ -211,12 +211,12 @@ func TestRemoteError(t *testing.T) {
 		check(t, a.PostRecv(5, mine.All()))
 		check(t, theirs.Destroy())
 		check(t, a.PostRead(1, 0, remote.At(0), mine.All())) // not signaled, but it fails
-		var wcs [1]uverbs.WC
+		var wcs [1]verbs.WC
 		check(t, a.Await(limit(t), Sends, wcs[:]))
-		if wcs[0].ID != 1 || wcs[0].Status == uverbs.WCSuccess {
+		if wcs[0].ID != 1 || wcs[0].Status == verbs.WCSuccess {
 			t.Errorf("the READ: %+v", wcs[0])
 		}
-		if err := a.PostRead(2, 0, remote.At(0), mine.All()); !errors.Is(err, ErrBroken) && !errors.Is(err, ErrDisconnected) {
+		if err := a.PostRead(2, 0, remote.At(0), mine.All()); !errors.Is(err, ErrBroken) && !errors.Is(err, verbs.ErrDisconnected) {
 			t.Errorf("a broken connection takes requests: %v", err)
 		} else if errors.Is(err, ErrBroken) && !errors.Is(err, wcs[0].Status) {
 			t.Errorf("a broken connection does not say why: %v", err)
@@ -225,7 +225,7 @@ func TestRemoteError(t *testing.T) {
 			t.Errorf("awaiting more than will come gave %+v", wcs[0])
 		}
 		check(t, a.Await(limit(t), Recvs, wcs[:]))
-		if wcs[0].ID != 5 || wcs[0].Status != uverbs.WCFlushErr {
+		if wcs[0].ID != 5 || wcs[0].Status != verbs.WCFlushErr {
 			t.Errorf("the receive: %+v", wcs[0])
 		}
 		if err := a.Put(limit(t), remote.At(0), make([]byte, 1)); err == nil {
@@ -249,19 +249,19 @@ func TestClose(t *testing.T) {
 				users.Go(func() {
 					err := f()
 					began.Done()
-					for err == nil || errors.Is(err, ErrQueueFull) {
+					for err == nil || errors.Is(err, verbs.ErrQueueFull) {
 						err = f()
 					}
 				})
 			}
-			use(func() error { return a.PostWrite(1, Signaled, remote.At(0), mine.All()) })
+			use(func() error { return a.PostWrite(1, verbs.SendSignaled, remote.At(0), mine.All()) })
 			use(func() error { return a.PostRead(2, 0, remote.At(0), mine.All()) })
 			use(func() error { return a.PostRecv(3, mine.All()) })
-			use(func() error { a.Poll(Sends, make([]uverbs.WC, 3)); return a.Err() })
+			use(func() error { a.Poll(Sends, make([]verbs.WC, 3)); return a.Err() })
 			use(func() error { return a.Put(ctx, remote.At(0), make([]byte, 300<<10)) })
 			use(func() error { return a.Get(ctx, make([]byte, 300<<10), remote.At(0)) })
 			users.Go(func() {
-				if err := a.Await(ctx, Recvs, make([]uverbs.WC, 65)); err == nil {
+				if err := a.Await(ctx, Recvs, make([]verbs.WC, 65)); err == nil {
 					t.Error("more completions than receives")
 				}
 			})
@@ -285,7 +285,7 @@ func TestClose(t *testing.T) {
 			}
 			for _, err := range []error{
 				a.PostSend(0, 0, mine.All()), a.PostRecv(0, mine.All()), a.PostRecvAdvert(), a.Err(),
-				a.Await(ctx, Sends, make([]uverbs.WC, 100)), a.Put(ctx, remote.At(0), nil), a.AwaitDisconnect(ctx),
+				a.Await(ctx, Sends, make([]verbs.WC, 100)), a.Put(ctx, remote.At(0), nil), a.AwaitDisconnect(ctx),
 			} {
 				if !errors.Is(err, net.ErrClosed) {
 					t.Errorf("after Close: %v", err)
@@ -343,12 +343,12 @@ func TestDyingPeer(t *testing.T) {
 		peer.Wait()
 		killed = true
 		check(t, a.AwaitDisconnect(ctx))
-		var wcs [1]uverbs.WC
+		var wcs [1]verbs.WC
 		check(t, a.Await(ctx, Recvs, wcs[:]))
-		if wcs[0].Status != uverbs.WCFlushErr {
+		if wcs[0].Status != verbs.WCFlushErr {
 			t.Errorf("the receive: %+v", wcs[0])
 		}
-		if err := a.Put(ctx, remote.At(0), make([]byte, 10)); !errors.Is(err, ErrDisconnected) {
+		if err := a.Put(ctx, remote.At(0), make([]byte, 10)); !errors.Is(err, verbs.ErrDisconnected) {
 			t.Errorf("put to the dead: %v", err)
 		}
 		check(t, in.Destroy())

@@ -3,6 +3,7 @@ package conn
 import (
 	"context"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 )
 
@@ -32,7 +33,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	return q, nil
 }
 
-// Close stops listening; Accept returns [ErrClosed]. Requests and connections
+// Close stops listening; Accept returns [verbs.ErrClosed]. Requests and connections
 // that were handed out are not affected.
 func (l *Listener) Close() error { return l.l.Close() }
 
@@ -58,7 +59,7 @@ func (r *Request) Accept(ctx context.Context, opt Options) (*Conn, error) {
 	opt, err := opt.withDefaults()
 	if err != nil {
 		r.r.Reject(nil)
-		return nil, &Error{Op: "accept from", Object: r.RemoteAddr().String(), Err: err}
+		return nil, &verbs.Error{Op: "accept from", Object: r.RemoteAddr().String(), Err: err}
 	}
 	var c *Conn
 	_, err = r.r.Accept(ctx, opt.endpoint(func(e *cm.Endpoint) (err error) {

@@ -3,6 +3,7 @@ package conn
 import (
 	"fmt"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -61,7 +62,7 @@ func (o Options) withDefaults() (Options, error) {
 		{"Adverts", o.Adverts, 0, advertSlots},
 	} {
 		if f.v < f.min || f.v > f.max {
-			return o, fmt.Errorf("option %s is %d: %w: %d to %d", f.name, f.v, ErrRange, f.min, f.max)
+			return o, fmt.Errorf("option %s is %d: %w: %d to %d", f.name, f.v, verbs.ErrRange, f.min, f.max)
 		}
 	}
 	return o, nil
@@ -71,7 +72,7 @@ func (o Options) withDefaults() (Options, error) {
 func (o *Options) endpoint(setup func(*cm.Endpoint) error) cm.Options {
 	return cm.Options{
 		PD: o.PD, OwnPD: o.PD == nil, Events: true, PrivateData: o.PrivateData, Setup: setup,
-		Cap: uverbs.QPCap{
+		Cap: verbs.QPCap{
 			MaxSendWR: uint32(o.SendQueue), MaxRecvWR: uint32(o.RecvQueue + o.Adverts),
 			MaxSendSGE: uint32(o.SGEs), MaxRecvSGE: uint32(o.SGEs), MaxInline: inline,
 		},

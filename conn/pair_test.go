@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // limit bounds a test that hangs.
@@ -42,18 +42,18 @@ func newPair(t testing.TB, device string, oa, ob Options) (a, b *Conn) {
 }
 
 // advertise has from advertise a region of the size to to, which expects it.
-func advertise(t testing.TB, from, to *Conn, size int, access uverbs.Access) (*LocalRegion, RemoteRegion) {
+func advertise(t testing.TB, from, to *Conn, size int, access verbs.Access) (*LocalRegion, RemoteRegion) {
 	t.Helper()
 	r := labtest.Must(from.Alloc(size, access))(t)
-	check(t, from.PostAdvert(0, Signaled, 1, r.All()))
+	check(t, from.PostAdvert(0, verbs.SendSignaled, 1, r.All()))
 	await(t, from, Sends, 1)
 	return r, labtest.Must(to.AwaitAdvert(limit(t)))(t)
 }
 
 // await takes n completions, which must be good.
-func await(t testing.TB, c *Conn, d Direction, n int) []uverbs.WC {
+func await(t testing.TB, c *Conn, d Direction, n int) []verbs.WC {
 	t.Helper()
-	wcs := make([]uverbs.WC, n)
+	wcs := make([]verbs.WC, n)
 	check(t, c.Await(limit(t), d, wcs))
 	for i := range wcs {
 		check(t, wcs[i].Err())

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"math"
 	"testing"
+
+	"github.com/goverbs/verbs"
 )
 
 // TestTargetRange checks lengths at the ends of what an int and a request hold,
@@ -24,7 +26,7 @@ func TestTargetRange(t *testing.T) {
 		{math.MaxInt, 0, math.MinInt, false}, // what a sum of lengths may overflow to
 	} {
 		at := RemoteRegion{Len: c.len}.At(c.off)
-		if err := at.check(c.n, 0); (err == nil) != c.ok || err != nil && !errors.Is(err, ErrRange) {
+		if err := at.check(c.n, 0); (err == nil) != c.ok || err != nil && !errors.Is(err, verbs.ErrRange) {
 			t.Errorf("%d bytes at %d of %d: %v", c.n, c.off, c.len, err)
 		}
 	}

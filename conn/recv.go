@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // advertSlots is how many receives for advertisements may be posted at once.
@@ -36,8 +36,8 @@ type receiver struct {
 	posted  int          // receives for advertisements
 	adverts fifo[advert]
 
-	wr  [1]uverbs.RecvWR
-	sge []uverbs.SGE
+	wr  [1]verbs.RecvWR
+	sge []verbs.SGE
 }
 
 type advert struct {
@@ -52,7 +52,7 @@ func (r *receiver) init(c *Conn, opt Options) {
 	r.entries = make([]receipt, roundUp(int(r.depth)))
 	r.mask = uint64(len(r.entries) - 1)
 	r.regions = make([]*LocalRegion, len(r.entries)*c.sges)
-	r.sge = make([]uverbs.SGE, c.sges)
+	r.sge = make([]verbs.SGE, c.sges)
 }
 
 // PostRecv posts a receive: the next message that has none yet goes to the
@@ -62,7 +62,7 @@ func (c *Conn) PostRecv(id uint64, spans ...Span) error {
 	r := &c.recv
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, err := c.check(spans, uverbs.AccessLocalWrite); err != nil {
+	if _, err := c.check(spans, verbs.AccessLocalWrite); err != nil {
 		return c.fail("post receive from", err)
 	}
 	if err := r.post(receipt{id: id}, spans); err != nil {
@@ -90,7 +90,7 @@ func (r *receiver) postAdvert() (err error) {
 		}
 	}
 	if r.posted == advertSlots {
-		return ErrQueueFull
+		return verbs.ErrQueueFull
 	}
 	off := r.next * AdvertSize
 	spans := [...]Span{r.slots.Span(off, AdvertSize)}
@@ -109,7 +109,7 @@ func (r *receiver) post(e receipt, spans []Span) error {
 	if r.full(e.advert) {
 		r.collect()
 		if r.full(e.advert) {
-			return ErrQueueFull
+			return verbs.ErrQueueFull
 		}
 	}
 	slot := r.head & r.mask
@@ -119,7 +119,7 @@ func (r *receiver) post(e receipt, spans []Span) error {
 	}
 	e.n, e.live = n, true
 	r.entries[slot] = e
-	r.wr[0] = uverbs.RecvWR{ID: r.head, SGL: r.sge[:n]}
+	r.wr[0] = verbs.RecvWR{ID: r.head, SGL: r.sge[:n]}
 	if _, err := r.c.ep.QP.PostRecv(r.wr[:]); err != nil {
 		r.drop(slot)
 		return err
@@ -154,17 +154,17 @@ func (r *receiver) dropAll() {
 		r.drop(uint64(slot))
 	}
 	r.tail = r.head
-	r.ready = fifo[uverbs.WC]{}
+	r.ready = fifo[verbs.WC]{}
 }
 
 // done sorts a completion.
-func (r *receiver) done(wc *uverbs.WC) {
+func (r *receiver) done(wc *verbs.WC) {
 	slot := wc.ID & r.mask
 	e := r.entries[slot]
 	if !e.live || wc.ID < r.tail || wc.ID >= r.head {
 		return
 	}
-	if wc.Status != uverbs.WCSuccess {
+	if wc.Status != verbs.WCSuccess {
 		r.c.fails(wc.Err())
 	}
 	r.coming--
@@ -178,7 +178,7 @@ func (r *receiver) done(wc *uverbs.WC) {
 		return
 	}
 	r.posted--
-	if wc.Status != uverbs.WCSuccess {
+	if wc.Status != verbs.WCSuccess {
 		return // whoever waits hears that the connection has failed
 	}
 	msg := r.slots.Bytes()[e.off : e.off+int(wc.ByteLen)]
@@ -201,8 +201,8 @@ func (e *AdvertError) Unwrap() error { return e.Err }
 // PostAdvert advertises a part of a region to the peer, who must have posted a
 // receive for it: by [Options].Adverts or [Conn.PostRecvAdvert]. tag is for the
 // peer to know regions apart. It completes as other SENDs do.
-func (c *Conn) PostAdvert(id uint64, flags Flags, tag uint32, s Span) error {
-	r := request{id: id, opcode: uverbs.OpSend, flags: flags, advert: tag, isAdvert: true}
+func (c *Conn) PostAdvert(id uint64, flags verbs.SendFlags, tag uint32, s Span) error {
+	r := request{id: id, opcode: verbs.OpSend, flags: flags, advert: tag, isAdvert: true}
 	spans := [...]Span{s}
 	return c.post("advertise to", r, spans[:])
 }

@@ -5,16 +5,17 @@ import (
 	"math"
 	"sync/atomic"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
 // What peers, and this side's receives and READs, may do with a region.
 const (
-	LocalWrite  = uverbs.AccessLocalWrite
-	RemoteWrite = uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite
-	RemoteRead  = uverbs.AccessRemoteRead
+	LocalWrite  = verbs.AccessLocalWrite
+	RemoteWrite = verbs.AccessLocalWrite | verbs.AccessRemoteWrite
+	RemoteRead  = verbs.AccessRemoteRead
 	// RemoteAtomic is of no use on devices without atomics, such as siw.
-	RemoteAtomic = uverbs.AccessLocalWrite | uverbs.AccessRemoteAtomic
+	RemoteAtomic = verbs.AccessLocalWrite | verbs.AccessRemoteAtomic
 	// ReadWrite is what every device can do.
 	ReadWrite = RemoteWrite | RemoteRead
 )
@@ -26,7 +27,7 @@ const (
 type LocalRegion struct {
 	mr     *uverbs.MR
 	pd     *uverbs.PD
-	access uverbs.Access
+	access verbs.Access
 	users  atomic.Int64 // requests under way that name it; negative once destroyed
 }
 
@@ -34,31 +35,31 @@ const destroyed = math.MinInt64 / 2
 
 // Alloc makes a region of new, zeroed memory outside the Go heap, for all
 // connections of a protection domain. Destroy frees the memory.
-func Alloc(pd *uverbs.PD, size int, access uverbs.Access) (*LocalRegion, error) {
+func Alloc(pd *uverbs.PD, size int, access verbs.Access) (*LocalRegion, error) {
 	mr, err := pd.AllocMR(size, access, uverbs.MROptions{})
 	return newRegion(mr, pd, access, err)
 }
 
 // Register makes a region of the caller's memory, which stays where it is until
 // Destroy, and the caller's after it. It must hold no Go pointers.
-func Register(pd *uverbs.PD, mem []byte, access uverbs.Access) (*LocalRegion, error) {
+func Register(pd *uverbs.PD, mem []byte, access verbs.Access) (*LocalRegion, error) {
 	mr, err := pd.RegisterMR(mem, access)
 	return newRegion(mr, pd, access, err)
 }
 
 // Alloc is the function [Alloc] in the connection's protection domain.
-func (c *Conn) Alloc(size int, access uverbs.Access) (*LocalRegion, error) {
+func (c *Conn) Alloc(size int, access verbs.Access) (*LocalRegion, error) {
 	mr, err := c.ep.AllocMR(size, access)
 	return newRegion(mr, c.ep.PD, access, err)
 }
 
 // Register is the function [Register] in the connection's protection domain.
-func (c *Conn) Register(mem []byte, access uverbs.Access) (*LocalRegion, error) {
+func (c *Conn) Register(mem []byte, access verbs.Access) (*LocalRegion, error) {
 	mr, err := c.ep.RegisterMR(mem, access)
 	return newRegion(mr, c.ep.PD, access, err)
 }
 
-func newRegion(mr *uverbs.MR, pd *uverbs.PD, access uverbs.Access, err error) (*LocalRegion, error) {
+func newRegion(mr *uverbs.MR, pd *uverbs.PD, access verbs.Access, err error) (*LocalRegion, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -82,13 +83,13 @@ func (r *LocalRegion) MR() *uverbs.MR { return r.mr }
 
 // Destroy ends the region: peers reach it no longer. Memory that Alloc made is
 // freed, memory given to Register is left to the caller. While requests under
-// way name it, Destroy fails with [ErrInUse] and does nothing; a request is
+// way name it, Destroy fails with [verbs.ErrInUse] and does nothing; a request is
 // under way until its completion, or for one that is not signaled a later one's,
 // has been polled, or its Conn closed. Destroy may be called again.
 func (r *LocalRegion) Destroy() error {
 	if !r.users.CompareAndSwap(0, destroyed) {
 		if n := r.users.Load(); n >= 0 {
-			return &Error{Op: "destroy", Object: r.String(), Err: fmt.Errorf("%w by %d requests", ErrInUse, n)}
+			return &verbs.Error{Op: "destroy", Object: r.String(), Err: fmt.Errorf("%w by %d requests", verbs.ErrInUse, n)}
 		}
 	}
 	return r.mr.Close()
@@ -113,19 +114,19 @@ type Span struct {
 }
 
 // check says whether the span is one that requests may name that need access.
-func (s Span) check(pd *uverbs.PD, need uverbs.Access) error {
+func (s Span) check(pd *uverbs.PD, need verbs.Access) error {
 	r := s.Region
 	switch {
 	case r == nil:
-		return fmt.Errorf("a span of no region: %w", ErrRange)
+		return fmt.Errorf("a span of no region: %w", verbs.ErrRange)
 	case r.pd != pd:
 		return fmt.Errorf("%v: %w", r, ErrForeign)
 	case s.Off < 0 || s.Len < 0 || s.Off > r.Len()-s.Len || uint64(s.Len) > math.MaxUint32:
-		return fmt.Errorf("bytes %d to %d+%d of %v: %w", s.Off, s.Off, s.Len, r, ErrRange)
+		return fmt.Errorf("bytes %d to %d+%d of %v: %w", s.Off, s.Off, s.Len, r, verbs.ErrRange)
 	case r.access&need != need:
 		return fmt.Errorf("%v: %w", r, ErrAccess)
 	case r.users.Load() < 0:
-		return fmt.Errorf("%v: %w", r, ErrClosed)
+		return fmt.Errorf("%v: %w", r, verbs.ErrClosed)
 	}
 	return nil
 }
@@ -134,7 +135,7 @@ func (s Span) check(pd *uverbs.PD, need uverbs.Access) error {
 func (r *LocalRegion) hold() error {
 	if r.users.Add(1) < 0 {
 		r.users.Add(-1)
-		return fmt.Errorf("%v: %w", r, ErrClosed)
+		return fmt.Errorf("%v: %w", r, verbs.ErrClosed)
 	}
 	return nil
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // RemoteRegion is memory of the peer that it has advertised. It is a plain
@@ -15,7 +15,7 @@ type RemoteRegion struct {
 	Addr   uint64
 	Len    int
 	Key    uint32
-	Access uverbs.Access // what of Remote... the peer allows
+	Access verbs.Access // what of Remote... the peer allows
 }
 
 // At is the region from an offset on, for an operation to work on as much as it
@@ -33,10 +33,10 @@ type Target struct {
 }
 
 // check says whether n bytes are there, and may be accessed.
-func (t Target) check(n int, need uverbs.Access) error {
+func (t Target) check(n int, need verbs.Access) error {
 	switch {
 	case t.Off < 0 || uint64(n) > math.MaxUint32 || t.Off > t.Region.Len-n:
-		return fmt.Errorf("bytes %d to %d+%d of %v: %w", t.Off, t.Off, n, t.Region, ErrRange)
+		return fmt.Errorf("bytes %d to %d+%d of %v: %w", t.Off, t.Off, n, t.Region, verbs.ErrRange)
 	case n > 0 && t.Region.Access&need != need:
 		return fmt.Errorf("%v: %w", t.Region, ErrAccess)
 	}

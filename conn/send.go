@@ -3,28 +3,15 @@ package conn
 import (
 	"fmt"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/uverbs"
-)
-
-// Flags modify a send request. They may be combined.
-type Flags = uverbs.SendFlags
-
-const (
-	// Signaled makes the request complete with a completion to be taken, and
-	// not only if it fails.
-	Signaled = uverbs.SendSignaled
-	// Fence starts the request only after earlier READs have completed.
-	Fence = uverbs.SendFence
-	// Solicited is for peers that wait only for such messages.
-	Solicited = uverbs.SendSolicited
 )
 
 // op is a request of the Conn's own. Its owner waits until it is done.
 type op struct {
 	busy bool // posted, and its owner has not seen that it is done
 	done bool
-	wc   uverbs.WC
+	wc   verbs.WC
 }
 
 // entry is a posted request until its completion, or a later one's, is polled.
@@ -54,8 +41,8 @@ type sender struct {
 	told    int    // under way and told
 	quiet   int    // posted since the last that was signaled
 
-	wr  [1]uverbs.SendWR
-	sge []uverbs.SGE
+	wr  [1]verbs.SendWR
+	sge []verbs.SGE
 	msg [AdvertSize]byte
 
 	spare *LocalRegion // for what nobody wants
@@ -68,7 +55,7 @@ func (s *sender) init(c *Conn, opt Options) {
 	s.entries = make([]entry, roundUp(opt.SendQueue))
 	s.mask = uint64(len(s.entries) - 1)
 	s.regions = make([]*LocalRegion, len(s.entries)*c.sges)
-	s.sge = make([]uverbs.SGE, c.sges)
+	s.sge = make([]verbs.SGE, c.sges)
 }
 
 // roundUp returns the least power of two that is not below n.
@@ -82,28 +69,28 @@ func roundUp(n int) int {
 
 // PostSend sends the spans as one message, for which the peer must have posted
 // a receive. On iWARP one that finds none breaks the connection. All posting
-// returns at once, with [ErrQueueFull] if there is no room; id comes back in the
+// returns at once, with [verbs.ErrQueueFull] if there is no room; id comes back in the
 // completion's ID.
-func (c *Conn) PostSend(id uint64, flags Flags, spans ...Span) error {
-	return c.post("post SEND to", request{id: id, opcode: uverbs.OpSend, flags: flags}, spans)
+func (c *Conn) PostSend(id uint64, flags verbs.SendFlags, spans ...Span) error {
+	return c.post("post SEND to", request{id: id, opcode: verbs.OpSend, flags: flags}, spans)
 }
 
 // PostWrite writes the spans one after the other to the peer's memory. What
 // completion means is told at [Conn.Fence].
-func (c *Conn) PostWrite(id uint64, flags Flags, to Target, spans ...Span) error {
-	return c.post("post WRITE to", request{id: id, opcode: uverbs.OpRDMAWrite, flags: flags, target: to}, spans)
+func (c *Conn) PostWrite(id uint64, flags verbs.SendFlags, to Target, spans ...Span) error {
+	return c.post("post WRITE to", request{id: id, opcode: verbs.OpRDMAWrite, flags: flags, target: to}, spans)
 }
 
 // PostRead fills the spans from the peer's memory. On iWARP, whose READ has but
 // one place to go to, it takes a request for each span.
-func (c *Conn) PostRead(id uint64, flags Flags, from Target, spans ...Span) error {
-	return c.post("post READ from", request{id: id, opcode: uverbs.OpRDMARead, flags: flags, target: from}, spans)
+func (c *Conn) PostRead(id uint64, flags verbs.SendFlags, from Target, spans ...Span) error {
+	return c.post("post READ from", request{id: id, opcode: verbs.OpRDMARead, flags: flags, target: from}, spans)
 }
 
 type request struct {
 	id        uint64
-	opcode    uverbs.Opcode
-	flags     Flags
+	opcode    verbs.Opcode
+	flags     verbs.SendFlags
 	target    Target
 	op        *op // of the Conn's own
 	advert    uint32
@@ -112,17 +99,17 @@ type request struct {
 }
 
 // told says whether the request's completion goes to the user.
-func (r *request) told() bool { return r.op == nil && r.flags&Signaled != 0 }
+func (r *request) told() bool { return r.op == nil && r.flags&verbs.SendSignaled != 0 }
 
 // needs is what a request needs of the spans, and of the target.
-func (r *request) needs() (local, remote uverbs.Access) {
+func (r *request) needs() (local, remote verbs.Access) {
 	switch r.opcode {
-	case uverbs.OpRDMAWrite:
-		return 0, uverbs.AccessRemoteWrite
-	case uverbs.OpRDMARead:
-		return uverbs.AccessLocalWrite, uverbs.AccessRemoteRead
-	case uverbs.OpCompareSwap, uverbs.OpFetchAdd:
-		return uverbs.AccessLocalWrite, uverbs.AccessRemoteAtomic
+	case verbs.OpRDMAWrite:
+		return 0, verbs.AccessRemoteWrite
+	case verbs.OpRDMARead:
+		return verbs.AccessLocalWrite, verbs.AccessRemoteRead
+	case verbs.OpCompareSwap, verbs.OpFetchAdd:
+		return verbs.AccessLocalWrite, verbs.AccessRemoteAtomic
 	}
 	return 0, 0
 }
@@ -154,7 +141,7 @@ func (s *sender) post(r *request, spans []Span) error {
 		}
 	}
 	wr := &s.wr[0]
-	*wr = uverbs.SendWR{
+	*wr = verbs.SendWR{
 		Opcode: r.opcode, RemoteAddr: r.target.addr(), RKey: r.target.Region.Key,
 		CompareAdd: r.add, Swap: r.swap,
 	}
@@ -164,7 +151,7 @@ func (s *sender) post(r *request, spans []Span) error {
 			return err
 		}
 	}
-	if c.iwarp && r.opcode == uverbs.OpRDMARead {
+	if c.iwarp && r.opcode == verbs.OpRDMARead {
 		return s.postReads(r, spans, total)
 	}
 	if err := s.room(1, r); err != nil {
@@ -188,7 +175,7 @@ func (s *sender) postReads(r *request, spans []Span, total int) error {
 	if total == 0 {
 		at := r.target
 		if at.Off = min(at.Off, at.Region.Len-1); at.Off < 0 {
-			return fmt.Errorf("nothing can be read of %v: %w", at.Region, ErrRange)
+			return fmt.Errorf("nothing can be read of %v: %w", at.Region, verbs.ErrRange)
 		}
 		if s.spare == nil {
 			spare, err := s.c.Alloc(1, LocalWrite)
@@ -210,7 +197,7 @@ func (s *sender) postReads(r *request, spans []Span, total int) error {
 		}
 		flags := r.flags
 		if i < last {
-			flags &^= Signaled
+			flags &^= verbs.SendSignaled
 		}
 		if err := s.put(r, spans[i:i+1], flags); err != nil {
 			return err
@@ -222,9 +209,9 @@ func (s *sender) postReads(r *request, spans []Span, total int) error {
 }
 
 // check checks the spans of a request and adds up their lengths.
-func (c *Conn) check(spans []Span, need uverbs.Access) (total int, err error) {
+func (c *Conn) check(spans []Span, need verbs.Access) (total int, err error) {
 	if len(spans) > c.sges {
-		return 0, fmt.Errorf("%w: %d of at most %d", uverbs.ErrTooManySGEs, len(spans), c.sges)
+		return 0, fmt.Errorf("%w: %d of at most %d", verbs.ErrTooManySGEs, len(spans), c.sges)
 	}
 	for i := range spans {
 		if err := spans[i].check(c.ep.PD, need); err != nil {
@@ -242,28 +229,28 @@ func (s *sender) room(n int, r *request) error {
 	}
 	switch {
 	case uint64(n) > s.depth:
-		return fmt.Errorf("%d requests in a queue for %d: %w", n, s.depth, ErrRange)
+		return fmt.Errorf("%d requests in a queue for %d: %w", n, s.depth, verbs.ErrRange)
 	case s.head-s.tail+uint64(n) > s.depth:
-		return ErrQueueFull
+		return verbs.ErrQueueFull
 	case r.told() && uint64(s.told+s.ready.len()) >= s.depth:
-		return fmt.Errorf("%w of completions that were not taken", ErrQueueFull)
+		return fmt.Errorf("%w of completions that were not taken", verbs.ErrQueueFull)
 	}
 	return nil
 }
 
 // put posts what is in wr. There is room.
-func (s *sender) put(r *request, spans []Span, flags Flags) error {
+func (s *sender) put(r *request, spans []Span, flags verbs.SendFlags) error {
 	slot := s.head & s.mask
 	e := &s.entries[slot]
-	*e = entry{id: r.id, op: r.op, told: flags&Signaled != 0 && r.op == nil, read: r.opcode == uverbs.OpRDMARead}
+	*e = entry{id: r.id, op: r.op, told: flags&verbs.SendSignaled != 0 && r.op == nil, read: r.opcode == verbs.OpRDMARead}
 	wr := &s.wr[0]
 	wr.ID, wr.Flags = s.head, flags
 	s.quiet++
 	// On iWARP READs are overtaken, so a later completion tells nothing of them.
 	if s.quiet >= int(s.depth+1)/2 || s.c.iwarp && e.read || r.op != nil {
-		wr.Flags |= Signaled
+		wr.Flags |= verbs.SendSignaled
 	}
-	e.sure = wr.Flags&Signaled != 0
+	e.sure = wr.Flags&verbs.SendSignaled != 0
 	if wr.Inline == nil {
 		held := s.regions[int(slot)*s.c.sges:]
 		n, err := s.c.gather(s.sge, held, spans)
@@ -290,7 +277,7 @@ func (s *sender) put(r *request, spans []Span, flags Flags) error {
 
 // gather makes an SGL of the spans and holds their regions. Empty spans are left
 // out.
-func (c *Conn) gather(sgl []uverbs.SGE, held []*LocalRegion, spans []Span) (n int, err error) {
+func (c *Conn) gather(sgl []verbs.SGE, held []*LocalRegion, spans []Span) (n int, err error) {
 	for i := range spans {
 		s := &spans[i]
 		if s.Len == 0 {
@@ -327,16 +314,16 @@ func (s *sender) dropAll() {
 		s.drop(uint64(slot))
 	}
 	s.tail = s.head
-	s.ready = fifo[uverbs.WC]{}
+	s.ready = fifo[verbs.WC]{}
 }
 
 // done sorts a completion.
-func (s *sender) done(wc *uverbs.WC) {
+func (s *sender) done(wc *verbs.WC) {
 	e := s.entries[wc.ID&s.mask]
 	if !e.live || wc.ID < s.tail || wc.ID >= s.head {
 		return
 	}
-	if wc.Status != uverbs.WCSuccess {
+	if wc.Status != verbs.WCSuccess {
 		s.c.fails(cm.SendError(wc))
 	}
 	if e.sure {
@@ -354,13 +341,13 @@ func (s *sender) done(wc *uverbs.WC) {
 	for s.tail < s.head && !s.entries[s.tail&s.mask].live {
 		s.tail++
 	}
-	if e.empty && wc.Status == uverbs.WCSuccess {
+	if e.empty && wc.Status == verbs.WCSuccess {
 		wc.ByteLen = 0
 	}
 	switch {
 	case e.op != nil:
 		e.op.wc, e.op.done = *wc, true
-	case e.told || wc.Status != uverbs.WCSuccess:
+	case e.told || wc.Status != verbs.WCSuccess:
 		wc.ID = e.id
 		s.ready.push(*wc)
 	}

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 var sizes = []int{0, 1, 7, 64, 1023, 4096, 4097, 65536, 1<<20 - 1, 1 << 20}
@@ -32,9 +32,9 @@ func TestSend(t *testing.T) {
 			for side, cs := range [][2]*Conn{{a, b}, {b, a}} {
 				from, to := cs[0], cs[1]
 				fill(out[side].Bytes()[:n], uint64(i+1000*side))
-				check(t, from.PostSend(uint64(i), Signaled, out[side].Span(0, n)))
+				check(t, from.PostSend(uint64(i), verbs.SendSignaled, out[side].Span(0, n)))
 				wc := await(t, from, Sends, 1)[0]
-				if wc.ID != uint64(i) || wc.Opcode != uverbs.WCSend {
+				if wc.ID != uint64(i) || wc.Opcode != verbs.WCSend {
 					t.Fatalf("completion %+v", wc)
 				}
 				wc = await(t, to, Recvs, 1)[0]
@@ -67,15 +67,15 @@ func TestWriteRead(t *testing.T) {
 						t.Fatalf("WRITE of %d bytes: not there after the fence", n)
 					}
 					clear(mine.Bytes())
-					check(t, c.PostRead(2, Signaled, remote.At(off), mine.Span(0, n)))
-					if wc := await(t, c, Sends, 1)[0]; wc.ID != 2 || wc.Opcode != uverbs.WCRDMARead {
+					check(t, c.PostRead(2, verbs.SendSignaled, remote.At(off), mine.Span(0, n)))
+					if wc := await(t, c, Sends, 1)[0]; wc.ID != 2 || wc.Opcode != verbs.WCRDMARead {
 						t.Fatalf("completion %+v", wc)
 					}
 					if !bytes.Equal(mine.Bytes()[:n], want) {
 						t.Fatalf("READ of %d bytes: others came", n)
 					}
 				}
-				if n := c.Poll(Sends, make([]uverbs.WC, 10)); n != 0 {
+				if n := c.Poll(Sends, make([]verbs.WC, 10)); n != 0 {
 					t.Errorf("%d completions that nobody asked for", n)
 				}
 			})
@@ -87,7 +87,7 @@ func TestWriteRead(t *testing.T) {
 // several regions, empty ones among them.
 func TestSGL(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		most := int(labtest.Must(labtest.OpenDevice(t, device).QueryDevice())(t).Base.MaxSge)
+		most := int(labtest.Must(labtest.OpenDevice(t, device).QueryDevice())(t).MaxSGE)
 		var in [2]*LocalRegion
 		split := func(n int) (spans []Span) {
 			for i := range n {
@@ -115,7 +115,7 @@ func TestSGL(t *testing.T) {
 			spans, want = append(spans, s), append(want, s.bytes()...)
 		}
 
-		check(t, a.PostSend(1, Signaled, spans...))
+		check(t, a.PostSend(1, verbs.SendSignaled, spans...))
 		await(t, a, Sends, 1)
 		if wc := await(t, b, Recvs, 1)[0]; int(wc.ByteLen) != len(want) {
 			t.Fatalf("received %d bytes of %d", wc.ByteLen, len(want))
@@ -128,7 +128,7 @@ func TestSGL(t *testing.T) {
 			t.Error("SEND: other bytes came")
 		}
 
-		check(t, a.PostWrite(2, Signaled, remote.At(5), spans...))
+		check(t, a.PostWrite(2, verbs.SendSignaled, remote.At(5), spans...))
 		check(t, a.Fence(limit(t), remote))
 		await(t, a, Sends, 1)
 		if !bytes.Equal(theirs.Bytes()[5:5+len(want)], want) {
@@ -138,7 +138,7 @@ func TestSGL(t *testing.T) {
 		for _, s := range spans {
 			clear(s.bytes())
 		}
-		check(t, a.PostRead(3, Signaled, remote.At(5), spans...))
+		check(t, a.PostRead(3, verbs.SendSignaled, remote.At(5), spans...))
 		if wc := await(t, a, Sends, 1)[0]; wc.ID != 3 {
 			t.Errorf("completion %+v", wc)
 		}
@@ -150,7 +150,7 @@ func TestSGL(t *testing.T) {
 			t.Error("READ: other bytes came")
 		}
 
-		if err := a.PostSend(4, 0, append(spans, spans[0])...); !errors.Is(err, uverbs.ErrTooManySGEs) {
+		if err := a.PostSend(4, 0, append(spans, spans[0])...); !errors.Is(err, verbs.ErrTooManySGEs) {
 			t.Errorf("one span too many: %v", err)
 		}
 	})
@@ -191,7 +191,7 @@ func TestUnsignaled(t *testing.T) {
 					for {
 						if err := f(); err == nil {
 							return
-						} else if !errors.Is(err, ErrQueueFull) {
+						} else if !errors.Is(err, verbs.ErrQueueFull) {
 							t.Fatal(err)
 						}
 					}
@@ -202,7 +202,7 @@ func TestUnsignaled(t *testing.T) {
 					}
 					post(func() error { return a.PostWrite(0, 0, remote.At(i), mine.Span(i, 1)) })
 				}
-				post(func() error { return a.PostWrite(99, Signaled, remote.At(999), mine.Span(999, 1)) })
+				post(func() error { return a.PostWrite(99, verbs.SendSignaled, remote.At(999), mine.Span(999, 1)) })
 				if wc := await(t, a, Sends, 1)[0]; wc.ID != 99 {
 					t.Errorf("completion %+v", wc)
 				}
@@ -254,10 +254,10 @@ func TestCounter(t *testing.T) {
 		if v, err := n.Load(ctx); v != 1<<63 || err != nil {
 			t.Errorf("load: %d, %v", v, err)
 		}
-		if _, err := a.Counter(remote.At(4)).Load(ctx); !errors.Is(err, ErrRange) {
+		if _, err := a.Counter(remote.At(4)).Load(ctx); !errors.Is(err, verbs.ErrRange) {
 			t.Errorf("a counter that is not aligned: %v", err)
 		}
-		if _, err := a.Counter(remote.At(64)).Load(ctx); !errors.Is(err, ErrRange) {
+		if _, err := a.Counter(remote.At(64)).Load(ctx); !errors.Is(err, verbs.ErrRange) {
 			t.Errorf("a counter outside: %v", err)
 		}
 	})

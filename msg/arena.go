@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"sync"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -42,7 +43,7 @@ func newArena(s *Socket, dev *device) (*arena, error) {
 // slab makes a region of n slots for messages of up to eager bytes.
 func (a *arena) slab(n, eager int) ([]*Buffer, error) {
 	slot := (headerSize + eager + 7) &^ 7
-	mr, err := a.pd.AllocMR(n*slot, uverbs.AccessLocalWrite, uverbs.MROptions{})
+	mr, err := a.pd.AllocMR(n*slot, verbs.AccessLocalWrite, uverbs.MROptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +74,7 @@ func (a *arena) get(n int) (*Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.refs == 0 {
-		return nil, ErrClosed
+		return nil, verbs.ErrClosed
 	}
 	var b *Buffer
 	if n <= a.s.eager {
@@ -91,7 +92,7 @@ func (a *arena) get(n int) (*Buffer, error) {
 			b, a.large[class] = kept[len(kept)-1], kept[:len(kept)-1]
 			a.kept -= len(b.mem)
 		} else {
-			mr, err := a.pd.AllocMR(headerSize+(1<<class), uverbs.AccessLocalWrite|uverbs.AccessRemoteRead, uverbs.MROptions{})
+			mr, err := a.pd.AllocMR(headerSize+(1<<class), verbs.AccessLocalWrite|verbs.AccessRemoteRead, uverbs.MROptions{})
 			if err != nil {
 				return nil, err
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -65,7 +66,7 @@ func (b *Buffer) Cap() int { return len(b.mem) - headerSize }
 // SetLen sets the length of the message to send, from 0 to Cap.
 func (b *Buffer) SetLen(n int) error {
 	if n < 0 || n > b.Cap() {
-		return fail("set length of", "message buffer", fmt.Errorf("%d of %d bytes: %w", n, b.Cap(), uverbs.ErrRange))
+		return fail("set length of", "message buffer", fmt.Errorf("%d of %d bytes: %w", n, b.Cap(), verbs.ErrRange))
 	}
 	if !b.mine() {
 		return fail("set length of", "message buffer", fmt.Errorf("it is %v: %w", b.Status(), ErrBuffer))

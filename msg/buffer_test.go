@@ -5,9 +5,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/msg"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 func TestBuffers(t *testing.T) {
@@ -31,8 +31,8 @@ func TestBuffers(t *testing.T) {
 			if len(b.Bytes()) != n || b.Cap() < n || b.Socket() != c {
 				t.Errorf("buffer of %d of %d", len(b.Bytes()), b.Cap())
 			}
-			refuse("too long", b.SetLen(b.Cap()+1), uverbs.ErrRange)
-			refuse("too short", b.SetLen(-1), uverbs.ErrRange)
+			refuse("too long", b.SetLen(b.Cap()+1), verbs.ErrRange)
+			refuse("too short", b.SetLen(-1), verbs.ErrRange)
 			if err := b.SetLen(n); err != nil {
 				t.Error(err)
 			}

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // connector is how a socket comes to its connection.
@@ -66,7 +66,7 @@ func (s *Socket) live(connect connector) {
 			case <-e.Done():
 				err = e.Err()
 			case <-s.ctx.Done():
-				err = ErrClosed
+				err = verbs.ErrClosed
 			}
 		}
 		if cerr := e.Close(); cerr != nil {
@@ -97,7 +97,7 @@ func (s *Socket) connect(ctx context.Context, connect connector) (e *cm.Endpoint
 		defer giveUp()
 		defer stop()
 		e, err := connect(breakable, cm.Options{
-			Cap: uverbs.QPCap{MaxSendWR: uint32(opt.sends()), MaxRecvWR: uint32(opt.receives()), MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
+			Cap: verbs.QPCap{MaxSendWR: uint32(opt.sends()), MaxRecvWR: uint32(opt.receives()), MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
 			Prepare: func(r cm.Route, o *cm.Options) error {
 				err := s.prepare(r, o)
 				if err == nil && s.arena.dev.iwarp {
@@ -164,7 +164,7 @@ func (s *Socket) setup(e *cm.Endpoint) (err error) {
 	defer s.mu.Unlock()
 	s.qp, s.local, s.remote = e.QP, e.LocalAddr(), e.RemoteAddr()
 	if s.arena.dev.failed.Load() {
-		return cm.ErrDeviceRemoved
+		return verbs.ErrDeviceRemoved
 	}
 	if s.slots == nil {
 		if s.slots, err = s.arena.receives(s.l.opt.receives()); err != nil {
@@ -201,7 +201,7 @@ func (s *Socket) greet(ctx context.Context, e *cm.Endpoint) error {
 	for hellos := 0; ; again *= 3 {
 		if s.dialed && hellos < maxHellos {
 			hellos++
-			wr := [1]uverbs.SendWR{{ID: s.wrID(reqAnnounce, 0), Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: b[:n]}}
+			wr := [1]verbs.SendWR{{ID: s.wrID(reqAnnounce, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: b[:n]}}
 			if _, err := e.QP.PostSend(wr[:]); err != nil {
 				return err
 			}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -70,7 +71,7 @@ func (l *Loop) device(r cm.Route) (*device, error) {
 	}
 	l.mu.Unlock()
 	if closing {
-		return nil, ErrClosed
+		return nil, verbs.ErrClosed
 	}
 	d, err := l.openDevice(r)
 	if err != nil {
@@ -86,7 +87,7 @@ func (l *Loop) device(r cm.Route) (*device, error) {
 			return d, nil
 		}
 	} else {
-		err = ErrClosed
+		err = verbs.ErrClosed
 	}
 	d.detached = true
 	d.unref()
@@ -105,7 +106,7 @@ func (l *Loop) openDevice(r cm.Route) (*device, error) {
 	d.depth = shardSize * 2 * (l.opt.sends() + l.opt.receives())
 	attr, err := d.ctx.QueryDevice()
 	if err == nil {
-		d.depth = min(d.depth, int(attr.Base.MaxCqe))
+		d.depth = min(d.depth, attr.MaxCQE)
 		d.ch, err = d.ctx.CreateCompChannel()
 	}
 	if err == nil {
@@ -227,7 +228,7 @@ func (l *Loop) fail(d *device) {
 	for _, s := range sockets {
 		s.mu.Lock()
 		if s.qp != nil && s.arena.dev == d { // else setup fails
-			s.fail(cm.ErrDeviceRemoved)
+			s.fail(verbs.ErrDeviceRemoved)
 		}
 		s.mu.Unlock()
 	}

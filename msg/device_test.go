@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -46,10 +47,10 @@ func TestFailedDevice(t *testing.T) {
 	if n := l.rounds.Load() / 2; n > 10 {
 		t.Errorf("the loop was dispatched %d times and did not sleep", n)
 	}
-	if !errors.Is(s.err, cm.ErrDeviceRemoved) || s.ctx.Err() == nil {
+	if !errors.Is(s.err, verbs.ErrDeviceRemoved) || s.ctx.Err() == nil {
 		t.Errorf("the socket has ended with %v", s.err)
 	}
-	if err := s.setup(new(cm.Endpoint)); !errors.Is(err, cm.ErrDeviceRemoved) {
+	if err := s.setup(new(cm.Endpoint)); !errors.Is(err, verbs.ErrDeviceRemoved) {
 		t.Errorf("a socket that comes to the device later: %v", err)
 	}
 	if len(l.devices) != 0 {

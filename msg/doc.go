@@ -58,7 +58,7 @@
 // ErrClosed has heard the peer say goodbye to that, after all of its messages. A
 // peer whose machine vanishes is noticed when something is sent to it.
 //
-// Sockets on a device that is removed end with [cm.ErrDeviceRemoved], and messages
+// Sockets on a device that is removed end with [verbs.ErrDeviceRemoved], and messages
 // that were received and not taken are dropped. The kernel removes a device when
 // all programs have closed it: the loop does so a quarter of a second after its
 // last socket there has ended and the program has freed the buffers of those

@@ -7,19 +7,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs"
 )
 
-// Error is a failed operation. Its Object is the peer's address.
-type Error = cm.Error
-
 // Why operations fail and sockets end, beside what package cm says:
-// [cm.ErrDisconnected] for a peer that broke off or died, and a
+// [verbs.ErrDisconnected] for a peer that broke off or died, and a
 // [*cm.RejectedError] for one that turned the connection down. A peer that
 // disconnected in good order gives io.EOF.
 var (
-	// ErrClosed is use after Close or Disconnect. It matches net.ErrClosed.
-	ErrClosed = cm.ErrClosed
 	// ErrWouldBlock is Post to a socket whose send queue is full; Writable is
 	// called when there is room. It matches EAGAIN.
 	ErrWouldBlock = fmt.Errorf("send queue is full: %w", unix.EAGAIN)
@@ -59,7 +54,7 @@ func fail(op, object string, err error) error {
 	if err == nil {
 		return nil
 	}
-	e := &Error{Op: op, Object: object, Err: err}
+	e := &verbs.Error{Op: op, Object: object, Err: err}
 	switch {
 	case errors.Is(err, ErrDispatching):
 		e.Hint = "a callback must not wait: use Connect, Post, Disconnect"
@@ -70,4 +65,4 @@ func fail(op, object string, err error) error {
 }
 
 func isEOF(err error) bool    { return errors.Is(err, io.EOF) }
-func isClosed(err error) bool { return errors.Is(err, ErrClosed) }
+func isClosed(err error) bool { return errors.Is(err, verbs.ErrClosed) }

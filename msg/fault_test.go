@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/msg"
 )
@@ -57,7 +57,7 @@ func TestKilledPeer(t *testing.T) {
 				b.Free()
 			}
 		}
-		if !errors.Is(err, cm.ErrDisconnected) && !errors.Is(err, msg.ErrUnreadable) {
+		if !errors.Is(err, verbs.ErrDisconnected) && !errors.Is(err, msg.ErrUnreadable) {
 			t.Errorf("the peer died: %v", err)
 		}
 		t.Log(err)
@@ -125,7 +125,7 @@ func TestCloseInCallbacks(t *testing.T) {
 				}
 				select {
 				case why := <-ended:
-					if want := map[bool]error{true: io.EOF, false: msg.ErrClosed}[in == "disconnected"]; !errors.Is(why, want) {
+					if want := map[bool]error{true: io.EOF, false: verbs.ErrClosed}[in == "disconnected"]; !errors.Is(why, want) {
 						t.Errorf("ended with %v, want %v", why, want)
 					}
 				case <-within(t).Done():
@@ -234,7 +234,7 @@ func TestLoopCloseAnyTime(t *testing.T) {
 			var all sync.WaitGroup
 			for _, l := range []*msg.Loop{server, client} {
 				all.Go(func() {
-					if err := l.Run(context.Background()); !errors.Is(err, msg.ErrClosed) {
+					if err := l.Run(context.Background()); !errors.Is(err, verbs.ErrClosed) {
 						t.Error(err)
 					}
 				})
@@ -298,7 +298,7 @@ func TestPeersOfOneLoop(t *testing.T) {
 			t.Error(err)
 		}
 		b.Free()
-		if err := l.Close(); err != nil && !errors.Is(err, cm.ErrClosed) {
+		if err := l.Close(); err != nil && !errors.Is(err, verbs.ErrClosed) {
 			t.Error(err)
 		}
 	})

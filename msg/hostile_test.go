@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/msg"
@@ -26,11 +27,11 @@ func lie(t *testing.T, addr string, private []byte) (*liar, error) {
 	e, err := (&cm.Dialer{Options: cm.Options{
 		Events: true, PrivateData: private,
 		Setup: func(e *cm.Endpoint) (err error) {
-			if l.m, err = e.AllocMR(64*liarSlot, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead); err != nil {
+			if l.m, err = e.AllocMR(64*liarSlot, verbs.AccessLocalWrite|verbs.AccessRemoteRead); err != nil {
 				return err
 			}
 			for i := range 32 {
-				if _, err := e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{l.m.SGE(i*liarSlot, liarSlot)}}}); err != nil {
+				if _, err := e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{l.m.SGE(i*liarSlot, liarSlot)}}}); err != nil {
 					return err
 				}
 			}
@@ -53,13 +54,13 @@ func (l *liar) send(f msg.Frame, more ...byte) {
 // raw sends bytes, inline or through the end of the memory.
 func (l *liar) raw(b []byte) {
 	l.t.Helper()
-	wr := uverbs.SendWR{Opcode: uverbs.OpSend, Inline: b}
+	wr := verbs.SendWR{Opcode: verbs.OpSend, Inline: b}
 	if len(b) > 64 {
 		at := 32 * liarSlot
 		copy(l.m.Bytes()[at:], b)
-		wr.Inline, wr.SGL = nil, []uverbs.SGE{l.m.SGE(at, len(b))}
+		wr.Inline, wr.SGL = nil, []verbs.SGE{l.m.SGE(at, len(b))}
 	}
-	if _, err := l.e.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+	if _, err := l.e.QP.PostSend([]verbs.SendWR{wr}); err != nil {
 		l.t.Log("the liar's send:", err)
 	}
 }
@@ -174,13 +175,13 @@ func TestHostile(t *testing.T) {
 				// connection before anybody sees it.
 				want := []error{msg.ErrProtocol}
 				if device == labtest.SIW && c.name == "frame above the receive" {
-					want = append(want, cm.ErrDisconnected)
+					want = append(want, verbs.ErrDisconnected)
 				}
 				ends(t, c.do, want...)
 			})
 		}
 		for _, c := range late {
-			t.Run(c.name, func(t *testing.T) { ends(t, c.do, msg.ErrUnreadable, cm.ErrDisconnected) })
+			t.Run(c.name, func(t *testing.T) { ends(t, c.do, msg.ErrUnreadable, verbs.ErrDisconnected) })
 		}
 		for name, private := range map[string][]byte{
 			"no hello":        nil,
@@ -226,11 +227,11 @@ func TestSilent(t *testing.T) {
 				}
 				e, err := r.Accept(context.WithoutCancel(t.Context()), cm.Options{PrivateData: private, Setup: func(e *cm.Endpoint) error {
 					for range 8 {
-						mr, err := e.AllocMR(64, uverbs.AccessLocalWrite)
+						mr, err := e.AllocMR(64, verbs.AccessLocalWrite)
 						if err != nil {
 							return err
 						}
-						if _, err := e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mr.SGE(0, 64)}}}); err != nil {
+						if _, err := e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mr.SGE(0, 64)}}}); err != nil {
 							return err
 						}
 					}

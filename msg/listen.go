@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 )
 
@@ -35,7 +36,7 @@ func (l *Loop) Listen(ctx context.Context, addr string) (*Listener, error) {
 	defer l.mu.Unlock()
 	if l.closing {
 		lower.Close()
-		return nil, fail("listen", addr, ErrClosed)
+		return nil, fail("listen", addr, verbs.ErrClosed)
 	}
 	l.listeners[ln] = struct{}{}
 	l.tasks.Go(ln.serve)
@@ -102,7 +103,7 @@ func (ln *Listener) Accept(ctx context.Context) (*Socket, error) {
 				return s, nil
 			} // else it had waited too long
 		case <-ln.closed:
-			return nil, fail(op, ln.Addr().String(), ErrClosed)
+			return nil, fail(op, ln.Addr().String(), verbs.ErrClosed)
 		case <-ctx.Done():
 			return nil, fail(op, ln.Addr().String(), ln.l.stalled(rounds, ctx.Err()))
 		}
@@ -159,7 +160,7 @@ func (r *Request) answer() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.answered {
-		return ErrClosed
+		return verbs.ErrClosed
 	}
 	r.answered = true
 	r.ln.asking.Add(-1)

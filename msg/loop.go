@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // Loop is an event loop: its sockets move only while a goroutine is in
@@ -26,8 +26,8 @@ type Loop struct {
 	turns uint32
 	// What remains to be handled. A callback that panics leaves it to the next
 	// Dispatch.
-	wcs     [64]uverbs.WC
-	polled  []uverbs.WC // of wcs
+	wcs     [64]verbs.WC
+	polled  []verbs.WC // of wcs
 	pending []event
 	// What a completion has led to, for which callbacks are due.
 	due         *Socket
@@ -96,7 +96,7 @@ func (l *Loop) FD() int { return l.poller.fd }
 func (l *Loop) Dispatch() (n int, err error) {
 	if !l.turn.TryLock() {
 		if l.stop.Load() {
-			return 0, ErrClosed
+			return 0, verbs.ErrClosed
 		}
 		return 0, ErrDispatching
 	}
@@ -111,7 +111,7 @@ func (l *Loop) Dispatch() (n int, err error) {
 			}
 		}()
 		if l.stop.Load() {
-			err = ErrClosed
+			err = verbs.ErrClosed
 		} else {
 			n = l.dispatch()
 		}
@@ -141,7 +141,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			continue // before going to sleep for nothing
 		}
 		if err := l.poller.wait(); err != nil {
-			return ErrClosed
+			return verbs.ErrClosed
 		}
 	}
 }
@@ -406,7 +406,7 @@ func (s *Socket) wrID(r request, index int) uint64 {
 }
 
 // complete handles one completion.
-func (l *Loop) complete(wc *uverbs.WC) {
+func (l *Loop) complete(wc *verbs.WC) {
 	l.mu.Lock()
 	s := l.sockets[uint32(wc.ID>>32)]
 	l.mu.Unlock()

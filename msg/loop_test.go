@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/msg"
@@ -179,7 +180,7 @@ func TestReject(t *testing.T) {
 			if err := r.Reject([]byte("full")); err != nil {
 				t.Error(err)
 			}
-			if _, err := r.Accept(nil); !errors.Is(err, msg.ErrClosed) {
+			if _, err := r.Accept(nil); !errors.Is(err, verbs.ErrClosed) {
 				t.Errorf("accept after reject: %v", err)
 			}
 		}}}, "full")
@@ -205,7 +206,7 @@ func TestReject(t *testing.T) {
 		if s := <-over; !errors.Is(s.Err(), syscall.ECONNREFUSED) {
 			t.Errorf("waiting when the listener was closed: %v", s.Err())
 		}
-		if _, err := ln.Accept(within(t)); !errors.Is(err, msg.ErrClosed) {
+		if _, err := ln.Accept(within(t)); !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("accept after close: %v", err)
 		}
 	})
@@ -292,7 +293,7 @@ func TestDisconnect(t *testing.T) {
 					s.Disconnect()
 				}
 				for _, x := range []*msg.Socket{c, s} {
-					if err := x.Send(within(t), nil); who == "both" && !errors.Is(err, msg.ErrClosed) {
+					if err := x.Send(within(t), nil); who == "both" && !errors.Is(err, verbs.ErrClosed) {
 						t.Errorf("send after disconnecting: %v", err)
 					}
 				}
@@ -314,7 +315,7 @@ func TestDisconnect(t *testing.T) {
 					<-x.Done()
 					want := error(io.EOF)
 					if began {
-						want = msg.ErrClosed
+						want = verbs.ErrClosed
 					}
 					if !errors.Is(x.Err(), want) || x.State() != msg.Disconnected {
 						t.Errorf("%v is %v with %v, want %v", x, x.State(), x.Err(), want)
@@ -345,7 +346,7 @@ func TestLinger(t *testing.T) {
 		if b, err := s.Recv(within(t)); err != nil || len(b.Bytes()) != 10 {
 			t.Errorf("what had come: %v", err)
 		}
-		if _, err := s.Recv(within(t)); !errors.Is(err, cm.ErrDisconnected) {
+		if _, err := s.Recv(within(t)); !errors.Is(err, verbs.ErrDisconnected) {
 			t.Errorf("after that: %v", err)
 		}
 	})
@@ -375,13 +376,13 @@ func TestLoopClose(t *testing.T) {
 		if err := s.Send(within(t), []byte("stop")); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-running; !errors.Is(err, msg.ErrClosed) {
+		if err := <-running; !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("run: %v", err)
 		}
-		if err := <-ended; !errors.Is(err, msg.ErrClosed) {
+		if err := <-ended; !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("the socket: %v", err)
 		}
-		if _, err := s.Recv(within(t)); !errors.Is(err, cm.ErrDisconnected) {
+		if _, err := s.Recv(within(t)); !errors.Is(err, verbs.ErrDisconnected) {
 			t.Errorf("the other side: %v", err)
 		}
 		if err := errors.Join(client.Close(), server.Close(), server.Close()); err != nil {
@@ -396,7 +397,7 @@ func TestLoopClose(t *testing.T) {
 			"post":     c.Post(kept),
 			"accept":   second(ln.Accept(within(t))),
 		} {
-			if !errors.Is(err, msg.ErrClosed) {
+			if !errors.Is(err, verbs.ErrClosed) {
 				t.Errorf("%s after close: %v", what, err)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/msg"
 )
@@ -29,7 +30,7 @@ func run(t testing.TB, opt msg.Options) *msg.Loop {
 	l := labtest.Must(msg.NewLoop(opt))(t)
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := l.Run(context.Background()); !errors.Is(err, msg.ErrClosed) {
+		if err := l.Run(context.Background()); !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("run: %v", err)
 		}
 	})
@@ -112,7 +113,7 @@ func TestSizes(t *testing.T) {
 		if _, err := s.Recv(within(t)); err != io.EOF {
 			t.Errorf("after the peer disconnected: %v", err)
 		}
-		if err := c.Err(); !errors.Is(err, msg.ErrClosed) {
+		if err := c.Err(); !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("after disconnecting: %v", err)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/msg"
 )
@@ -96,7 +97,7 @@ func panicInCallbacks(t *testing.T, device string) {
 			defer close(over)
 			for {
 				if err := recovers(t, func() error { return l.Run(context.Background()) }); err != errPanic {
-					if !errors.Is(err, msg.ErrClosed) {
+					if !errors.Is(err, verbs.ErrClosed) {
 						t.Error(err)
 					}
 					return

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // receiving is the half of a socket that receives. The ring has every message
@@ -24,8 +24,8 @@ type receiving struct {
 		done     uint32 // announced messages that were read
 		inFlight int
 	}
-	sge [2]uverbs.SGE
-	rwr [1]uverbs.RecvWR
+	sge [2]verbs.SGE
+	rwr [1]verbs.RecvWR
 }
 
 // incoming is a message on its way to the program.
@@ -65,7 +65,7 @@ func (s *Socket) pop() *Buffer {
 func (s *Socket) postReceive(slot int) error {
 	b := s.slots[slot]
 	s.sge[0] = b.mr.SGE(b.at, len(b.mem))
-	s.rwr[0] = uverbs.RecvWR{ID: s.wrID(reqReceive, slot), SGL: s.sge[:1]}
+	s.rwr[0] = verbs.RecvWR{ID: s.wrID(reqReceive, slot), SGL: s.sge[:1]}
 	_, err := s.qp.PostRecv(s.rwr[:])
 	return err
 }
@@ -96,9 +96,9 @@ func (s *Socket) freed(b *Buffer) {
 }
 
 // complete handles one completion.
-func (s *Socket) complete(r request, i int, wc *uverbs.WC) {
-	if wc.Status != uverbs.WCSuccess {
-		if wc.Status != uverbs.WCFlushErr {
+func (s *Socket) complete(r request, i int, wc *verbs.WC) {
+	if wc.Status != verbs.WCSuccess {
+		if wc.Status != verbs.WCFlushErr {
 			s.fail(broken(r, wc))
 		} else if s.flushed == nil && s.state == Established {
 			// What is flushed was not at fault; the end of the QP says why, or
@@ -127,12 +127,12 @@ func (s *Socket) complete(r request, i int, wc *uverbs.WC) {
 }
 
 // broken says what a failed request means.
-func broken(r request, wc *uverbs.WC) error {
+func broken(r request, wc *verbs.WC) error {
 	if r == reqReceive {
 		return fmt.Errorf("%w: a frame does not fit: %w", ErrProtocol, wc.Err())
 	}
 	err := cm.SendError(wc)
-	if r == reqRead && !errors.Is(err, cm.ErrDisconnected) {
+	if r == reqRead && !errors.Is(err, verbs.ErrDisconnected) {
 		return fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
 	return err
@@ -233,9 +233,9 @@ func (s *Socket) fetch() {
 			}
 			n, at := min(e.asked, readSize), e.size-e.asked
 			s.sge[0] = e.buf.mr.SGE(e.buf.at+headerSize+at, n)
-			s.wrs[0] = uverbs.SendWR{
+			s.wrs[0] = verbs.SendWR{
 				ID:     s.wrID(reqRead, int(s.fetching%uint32(len(s.ring)))),
-				Opcode: uverbs.OpRDMARead, Flags: uverbs.SendSignaled, SGL: s.sge[:1], RemoteAddr: e.addr + uint64(at), RKey: e.rkey,
+				Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, SGL: s.sge[:1], RemoteAddr: e.addr + uint64(at), RKey: e.rkey,
 			}
 			wrs := s.wrs[:1]
 			if !s.arena.dev.iwarp {

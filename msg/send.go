@@ -4,8 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // sending is the half of a socket that sends. Its messages are, in turn:
@@ -28,8 +27,8 @@ type sending struct {
 	taken    uint32 // and read by the peer
 	ackBusy  bool   // one ack at a time
 	blocked  bool   // Post gave ErrWouldBlock
-	wrs      [8]uverbs.SendWR
-	sges     [8][1]uverbs.SGE
+	wrs      [8]verbs.SendWR
+	sges     [8][1]verbs.SGE
 	announce [8][announceSize]byte
 }
 
@@ -107,9 +106,9 @@ func (s *Socket) sendable() error {
 	case s.state == Connecting:
 		return ErrNotConnected
 	case s.disconnect:
-		return ErrClosed
+		return verbs.ErrClosed
 	case s.state != Established:
-		return cm.ErrDisconnected
+		return verbs.ErrDisconnected
 	}
 	return nil
 }
@@ -173,33 +172,33 @@ func (s *Socket) pump() {
 // tries again. A closed one is that of a connection which has ended: why is
 // about to be told.
 func (s *Socket) unposted(err error) {
-	if !errors.Is(err, uverbs.ErrQueueFull) && !errors.Is(err, uverbs.ErrClosed) {
+	if !errors.Is(err, verbs.ErrQueueFull) && !errors.Is(err, verbs.ErrClosed) {
 		s.fail(err)
 	}
 }
 
 // message makes the n-th request of a batch a message that is sent whole.
-func (s *Socket) message(wr *uverbs.SendWR, b *Buffer, place, n int) {
+func (s *Socket) message(wr *verbs.SendWR, b *Buffer, place, n int) {
 	f := s.frame(kindMessage)
 	f.size, f.seq = uint32(b.n), s.sent+uint32(n)
 	f.put(b.mem)
 	s.sges[n][0] = b.mr.SGE(b.at, headerSize+b.n)
-	*wr = uverbs.SendWR{ID: s.wrID(reqMessage, place), Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: s.sges[n][:]}
+	*wr = verbs.SendWR{ID: s.wrID(reqMessage, place), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: s.sges[n][:]}
 }
 
 // offer makes it an announcement.
-func (s *Socket) offer(wr *uverbs.SendWR, b *Buffer, n int) {
+func (s *Socket) offer(wr *verbs.SendWR, b *Buffer, n int) {
 	f := s.frame(kindAnnounce)
 	f.size, f.seq = uint32(b.n), s.sent+uint32(n)
 	f.addr, f.rkey = b.mr.Addr()+uint64(b.at)+headerSize, b.mr.RKey()
 	f.put(s.announce[n][:])
-	*wr = uverbs.SendWR{ID: s.wrID(reqAnnounce, 0), Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: s.announce[n][:]}
+	*wr = verbs.SendWR{ID: s.wrID(reqAnnounce, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: s.announce[n][:]}
 }
 
 // postFrame sends a frame without a message and says whether it could.
 func (s *Socket) postFrame(f *frame, r request) bool {
 	n := f.put(s.announce[0][:])
-	s.wrs[0] = uverbs.SendWR{ID: s.wrID(r, 0), Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: s.announce[0][:n]}
+	s.wrs[0] = verbs.SendWR{ID: s.wrID(r, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: s.announce[0][:n]}
 	if _, err := s.qp.PostSend(s.wrs[:1]); err != nil {
 		s.unposted(err)
 		return false

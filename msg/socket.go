@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -92,7 +93,7 @@ func (s *Socket) start(connect connector) error {
 	defer l.mu.Unlock()
 	if l.closing {
 		s.cancel()
-		return ErrClosed
+		return verbs.ErrClosed
 	}
 	for s.id == 0 || l.sockets[s.id] != nil {
 		l.lastID++
@@ -171,7 +172,7 @@ func (s *Socket) Disconnect() error {
 	case s.err != nil || s.state == Disconnected:
 		return nil
 	case s.state == Connecting:
-		s.fail(ErrClosed)
+		s.fail(verbs.ErrClosed)
 		return nil
 	case s.state == Established:
 		s.disconnect = true
@@ -201,7 +202,7 @@ func (s *Socket) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	s.fail(ErrClosed)
+	s.fail(verbs.ErrClosed)
 	if s.state == Disconnected {
 		s.trim(true)
 	}
@@ -226,7 +227,7 @@ func (s *Socket) sayBye() {
 	}
 	if s.peerKnows && (s.byeAgain && s.dialed || !s.crossed) {
 		if s.disconnect {
-			s.fail(ErrClosed)
+			s.fail(verbs.ErrClosed)
 		} else {
 			s.fail(io.EOF)
 		}
@@ -268,7 +269,7 @@ func (l *Loop) gone(s *Socket, why error) {
 	if s.err == nil {
 		switch {
 		case s.disconnect && s.peerBye:
-			why = ErrClosed
+			why = verbs.ErrClosed
 		case s.peerBye:
 			why = io.EOF
 		}
@@ -277,7 +278,7 @@ func (l *Loop) gone(s *Socket, why error) {
 	s.state = Disconnected
 	s.abandon()
 	// The memory of messages that are not taken keeps the device open.
-	s.trim(s.closed || errors.Is(s.err, cm.ErrDeviceRemoved))
+	s.trim(s.closed || errors.Is(s.err, verbs.ErrDeviceRemoved))
 	s.mu.Unlock()
 	l.mu.Lock()
 	delete(l.sockets, s.id)

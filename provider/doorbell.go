@@ -3,6 +3,7 @@ package provider
 import (
 	"unsafe"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 )
@@ -25,7 +26,7 @@ func NewDoorbell(dev Device, qpHandle uint32, long bool) (Doorbell, error) {
 // flushes what has been posted since.
 func FlushQP(dev Device, qpHandle uint32) error {
 	const state = 1 << 0 // enum ib_qp_attr_mask
-	req := abi.IbUverbsModifyQp{QpHandle: qpHandle, AttrMask: state, QpState: uint8(StateErr)}
+	req := abi.IbUverbsModifyQp{QpHandle: qpHandle, AttrMask: state, QpState: uint8(verbs.StateErr)}
 	cmd, err := newCommand(dev, false, abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), 0)
 	if err != nil {
 		return err
@@ -95,9 +96,9 @@ func NewStateQuery(dev Device, qpHandle uint32) (StateQuery, error) {
 }
 
 // Ask makes the one system call and does not allocate. Calls must not overlap.
-func (q StateQuery) Ask() (QPState, error) {
+func (q StateQuery) Ask() (verbs.QPState, error) {
 	err := q.cmd.run()
-	return QPState(q.resp.QpState), err
+	return verbs.QPState(q.resp.QpState), err
 }
 
 // Close releases the query.

@@ -1,8 +1,7 @@
 package provider
 
 import (
-	"fmt"
-
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 )
@@ -34,46 +33,18 @@ type Driver interface {
 	CreateCQ(dev Device, wake func(), create func(UHW) (handle uint32, err error)) (CompletionQueue, error)
 	CreateQP(dev Device, init QPInit, create func(UHW) (QPInfo, error)) (SendQueue, RecvQueue, error)
 	CreateSRQ(dev Device, create func(UHW) (SRQInfo, error)) (RecvQueue, error)
-	// CreateAH makes an address handle and returns its number for [UDAddr].
+	// CreateAH makes an address handle and returns its number for [verbs.UDAddr].
 	CreateAH(create func(UHW) error) (num uint32, err error)
 	RegisterMR(req *abi.IbUverbsRegMr, register func(UHW) error) error
 }
 
-// QPCap is the size of a QP's queues: as asked for, or as made.
-type QPCap struct {
-	MaxSendWR, MaxRecvWR   uint32
-	MaxSendSGE, MaxRecvSGE uint32
-	MaxInline              uint32 // bytes
-}
-
 // QPInit is what a driver needs to know before a QP is made.
 type QPInit struct {
-	Type           QPType
-	Cap            *QPCap // what create will ask for, which the driver may raise
+	Type           verbs.QPType
+	Cap            *verbs.QPCap // what create will ask for, which the driver may raise
 	SignalAll      bool
 	SharedRecv     bool // receives come from an SRQ: no receive queue
 	SendCQ, RecvCQ CompletionQueue
-}
-
-// QPType is a transport. Values are the kernel's (enum ib_uverbs_qp_type).
-type QPType uint32
-
-const (
-	RC QPType = abi.IB_UVERBS_QPT_RC // reliable connection
-	UC QPType = abi.IB_UVERBS_QPT_UC // unreliable connection
-	UD QPType = abi.IB_UVERBS_QPT_UD // unreliable datagram
-)
-
-func (t QPType) String() string {
-	switch t {
-	case RC:
-		return "RC"
-	case UC:
-		return "UC"
-	case UD:
-		return "UD"
-	}
-	return fmt.Sprintf("QP type %d", uint32(t))
 }
 
 // SRQInfo is the SRQ that the kernel made.
@@ -86,28 +57,7 @@ type SRQInfo struct {
 type QPInfo struct {
 	Handle uint32
 	QPNum  uint32
-	Cap    QPCap
-}
-
-// QPState as the kernel numbers it (enum ib_qp_state).
-type QPState uint32
-
-const (
-	StateReset QPState = iota
-	StateInit
-	StateRTR
-	StateRTS
-	StateSQD
-	StateSQE
-	StateErr
-)
-
-func (s QPState) String() string {
-	names := [...]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
-	if int(s) < len(names) {
-		return names[s]
-	}
-	return "unknown"
+	Cap    verbs.QPCap
 }
 
 // Queue is what all queues have in common. All their methods are safe for
@@ -130,8 +80,8 @@ type SendQueue interface {
 	// says why they are not all; it is nil if they are. If the doorbell fails,
 	// what the kernel may have seen counts as posted, and the QP is moved to the
 	// error state, where it completes. If that fails as well, all later uses
-	// return [ErrQueueFailed].
-	Post(wrs []SendWR) (int, error)
+	// return [verbs.ErrQueueFailed].
+	Post(wrs []verbs.SendWR) (int, error)
 	// Cap is the number of requests it can hold.
 	Cap() int
 	Stateful
@@ -143,13 +93,13 @@ type Stateful interface {
 	// Suspend keeps everybody from posting until Settle, which says whether the QP
 	// has been moved to state s.
 	Suspend()
-	Settle(s QPState, moved bool)
+	Settle(s verbs.QPState, moved bool)
 }
 
 // RecvQueue is the receive queue of a QP, or an SRQ.
 type RecvQueue interface {
 	// Post posts wrs in order. What it returns is as for [SendQueue].
-	Post(wrs []RecvWR) (int, error)
+	Post(wrs []verbs.RecvWR) (int, error)
 	Cap() int
 	// SetLimit runs the verb that arms the limit of an SRQ with the driver's part.
 	SetLimit(set func(UHW) error) error
@@ -162,14 +112,14 @@ type RecvQueue interface {
 type Resizer interface {
 	// Resize runs the verb that does so with the driver's part. If the verb
 	// succeeds and the new queue cannot be mapped, this and all later uses
-	// return [ErrQueueFailed].
+	// return [verbs.ErrQueueFailed].
 	Resize(resize func(UHW) error) error
 }
 
 // CompletionQueue is a CQ.
 type CompletionQueue interface {
 	// Poll moves up to len(wcs) completions into wcs and returns how many.
-	Poll(wcs []WC) int
+	Poll(wcs []verbs.WC) int
 	// Arm asks for an event at the next completion, or at the next solicited
 	// or failed one. Completions that are already there cause none.
 	Arm(solicitedOnly bool) error
@@ -180,4 +130,16 @@ type CompletionQueue interface {
 	Recycle() CompletionQueue
 	Resizer
 	Queue
+}
+
+// SendInline is the flag of requests with inline data, in which drivers keep it
+// (enum ib_send_flags).
+const SendInline verbs.SendFlags = 1 << 3
+
+// RefuseOpcode returns the error of posting an opcode that a QP does not take.
+func RefuseOpcode(o verbs.Opcode) error {
+	if o == 0 {
+		return verbs.ErrNoOpcode
+	}
+	return verbs.ErrOpcode
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs"
 )
 
 // Gate holds what the queues of all drivers have in common: a lock, the state of
@@ -13,7 +13,7 @@ import (
 // Stop of [Queue].
 type Gate struct {
 	sync.Mutex
-	State  QPState
+	State  verbs.QPState
 	Closed bool // or failed
 	failed error
 }
@@ -22,7 +22,7 @@ type Gate struct {
 func (g *Gate) Suspend() { g.Lock() }
 
 // Settle implements [Stateful].
-func (g *Gate) Settle(s QPState, moved bool) {
+func (g *Gate) Settle(s verbs.QPState, moved bool) {
 	if moved {
 		g.State = s
 	}
@@ -39,8 +39,8 @@ func (g *Gate) Stop(stop bool) {
 // Fail ends the use of a queue that no longer works because of err. The caller
 // holds the lock.
 func (g *Gate) Fail(err error) {
-	if !errors.Is(err, ErrQueueFailed) {
-		err = fmt.Errorf("%w: %w", ErrQueueFailed, err)
+	if !errors.Is(err, verbs.ErrQueueFailed) {
+		err = fmt.Errorf("%w: %w", verbs.ErrQueueFailed, err)
 	}
 	g.Closed, g.failed = true, err
 }
@@ -51,7 +51,7 @@ func (g *Gate) Err() error {
 	if g.failed != nil {
 		return g.failed
 	}
-	return sys.ErrClosed
+	return verbs.ErrClosed
 }
 
 // UnlockIfPanicking unlocks the gate if the caller panics. It is deferred.

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs"
 )
 
 // CloseWrite ends writing: the peer reads what was written, then io.EOF, and
@@ -69,7 +69,7 @@ func (c *Conn) over() bool { return c.err != nil || c.gone }
 
 // left tells whether the connection has ended because the peer ended it.
 func (c *Conn) left() bool {
-	return errors.Is(c.err, cm.ErrDisconnected) || errors.Is(c.err, errEnded)
+	return errors.Is(c.err, verbs.ErrDisconnected) || errors.Is(c.err, errEnded)
 }
 
 func (c *Conn) closing(ready func(*Conn) bool) error {

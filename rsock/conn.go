@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -56,10 +57,10 @@ type Conn struct {
 	sendArmed bool
 	probe     *time.Timer // sends keepalives
 	period    time.Duration
-	wcs       [16]uverbs.WC
-	reaped    [16]uverbs.WC
-	recvs     [16]uverbs.RecvWR
-	recvSGEs  [16]uverbs.SGE
+	wcs       [16]verbs.WC
+	reaped    [16]verbs.WC
+	recvs     [16]verbs.RecvWR
+	recvSGEs  [16]verbs.SGE
 }
 
 // inbound is the receive ring, and what the peer was told of it. Counts are of
@@ -106,7 +107,7 @@ func (c *Conn) memory(e *cm.Endpoint) error {
 
 // regions makes what the peer writes to, and what is only this side's.
 func (c *Conn) regions(e *cm.Endpoint) (remote, local *uverbs.MR, err error) {
-	remote, err = e.AllocMR(c.opt.ReadBuffer+sgeCount*sgeSize, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
+	remote, err = e.AllocMR(c.opt.ReadBuffer+sgeCount*sgeSize, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -114,7 +115,7 @@ func (c *Conn) regions(e *cm.Endpoint) (remote, local *uverbs.MR, err error) {
 	if c.iwarp {
 		slots = 4 * c.in.posted
 	}
-	if local, err = e.AllocMR(c.opt.WriteBuffer+slots, uverbs.AccessLocalWrite); err != nil {
+	if local, err = e.AllocMR(c.opt.WriteBuffer+slots, verbs.AccessLocalWrite); err != nil {
 		return nil, nil, cmp.Or(remote.Close(), err)
 	}
 	return remote, local, nil
@@ -133,7 +134,7 @@ func newConn(opt Options) (*Conn, cm.Options) {
 		OwnPD: true, Events: true, PrivateData: private,
 		ResponderResources: 1, InitiatorDepth: 1, // reads that nobody makes
 		RetryCount: &retries,
-		Cap: uverbs.QPCap{
+		Cap: verbs.QPCap{
 			MaxSendWR: uint32(c.opt.SendQueue), MaxRecvWR: uint32(c.in.posted),
 			MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: uint32(max(c.opt.Inline, sgeSize)),
 		},

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"time"
 
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 var zeroTime time.Time
@@ -13,7 +13,7 @@ var zeroTime time.Time
 // each of which asks for its completion: ID is ctrlID and how many.
 type control struct {
 	ring  sge // what we offer: its half 0
-	wrs   [2]uverbs.SendWR
+	wrs   [2]verbs.SendWR
 	sge   [sgeSize]byte
 	msg   [4]byte
 	used  int
@@ -26,7 +26,7 @@ const ctrlID = 1 << 63
 
 func (t *control) start(c *Conn) {
 	t.next, t.half = 1, 1
-	t.wrs[1] = uverbs.SendWR{Opcode: uverbs.OpSend, Inline: t.msg[:], Flags: uverbs.SendSignaled}
+	t.wrs[1] = verbs.SendWR{Opcode: verbs.OpSend, Inline: t.msg[:], Flags: verbs.SendSignaled}
 }
 
 // grant tells the peer of space and credits if it is due: half the ring, or
@@ -72,7 +72,7 @@ func (c *Conn) ctrlRoom(n int) bool {
 func (c *Conn) postCtrl(m message, offer *sge) {
 	t := &c.ctl
 	w := &t.wrs[0]
-	*w = uverbs.SendWR{Opcode: uverbs.OpRDMAWriteImm, Imm: uint32(m), Flags: uverbs.SendSignaled}
+	*w = verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: uint32(m), Flags: verbs.SendSignaled}
 	if offer != nil {
 		offer.put(t.sge[:], c.peer.order())
 		w.Inline = t.sge[:]
@@ -85,7 +85,7 @@ func (c *Conn) postCtrl(m message, offer *sge) {
 	wrs := t.wrs[:1]
 	if c.iwarp {
 		binary.NativeEndian.PutUint32(t.msg[:], uint32(m))
-		w.Opcode, w.Flags = uverbs.OpRDMAWrite, 0
+		w.Opcode, w.Flags = verbs.OpRDMAWrite, 0
 		wrs = t.wrs[:]
 		if offer == nil {
 			wrs = t.wrs[1:]

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 )
 
@@ -128,7 +129,7 @@ func (d *Dialer) attempt(ctx context.Context, addr netip.AddrPort) (*Conn, error
 	dialer := cm.Dialer{Options: opt, LocalAddr: d.LocalAddr, ConnectTimeout: d.Timeout}
 	ep, err := dialer.Dial(ctx, addr.String())
 	if rejected, ok := errors.AsType[*cm.RejectedError](err); ok && bytes.HasPrefix(rejected.PrivateData, noMemory) {
-		err = &cm.Error{Op: "dial", Object: addr.String(), Err: rejected, Hint: "it lacks locked memory: raise its limit, see ulimit -l"}
+		err = &verbs.Error{Op: "dial", Object: addr.String(), Err: rejected, Hint: "it lacks locked memory: raise its limit, see ulimit -l"}
 	}
 	if err != nil {
 		return nil, err

@@ -8,8 +8,7 @@ import (
 	"net"
 	"syscall"
 
-	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // network is what connections call themselves.
@@ -36,7 +35,7 @@ type opCause struct {
 
 // Error leaves out what the net.OpError around it says.
 func (c *opCause) Error() string {
-	e, ok := c.err.(*cm.Error)
+	e, ok := c.err.(*verbs.Error)
 	if !ok || c.addr == nil || e.Object != c.addr.String() {
 		return c.err.Error()
 	}
@@ -57,7 +56,7 @@ func (c *opCause) Timeout() bool {
 type resetError struct{ cause error }
 
 func (e *resetError) errno() syscall.Errno {
-	if errors.Is(e.cause, uverbs.WCRetryExcErr) {
+	if errors.Is(e.cause, verbs.WCRetryExcErr) {
 		return syscall.ETIMEDOUT
 	}
 	return syscall.ECONNRESET

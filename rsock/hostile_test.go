@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // rogue is a peer that connects as rsockets do, and then does as it likes.
@@ -32,14 +32,14 @@ func dialRogue(t *testing.T, device, addr string, mine hello) *rogue {
 	d := cm.Dialer{Options: cm.Options{
 		PrivateData: private, RetryCount: &retries,
 		Setup: func(e *cm.Endpoint) error {
-			mr, err := e.AllocMR(4096, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
+			mr, err := e.AllocMR(4096, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 			if err != nil {
 				return err
 			}
 			mine.sgl = sge{mr.Addr(), mr.RKey(), 2}
 			mine.put(private)
 			for range 32 {
-				if _, err := e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mr.SGE(0, 4096)}}}); err != nil {
+				if _, err := e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mr.SGE(0, 4096)}}}); err != nil {
 					return err
 				}
 			}
@@ -56,17 +56,17 @@ func dialRogue(t *testing.T, device, addr string, mine hello) *rogue {
 func (r *rogue) say(messages ...message) {
 	r.t.Helper()
 	for _, m := range messages {
-		wr := uverbs.SendWR{Opcode: uverbs.OpRDMAWriteImm, Imm: uint32(m)}
+		wr := verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: uint32(m)}
 		if r.iwarp {
-			wr = uverbs.SendWR{Opcode: uverbs.OpSend, Inline: binary.NativeEndian.AppendUint32(nil, uint32(m))}
+			wr = verbs.SendWR{Opcode: verbs.OpSend, Inline: binary.NativeEndian.AppendUint32(nil, uint32(m))}
 		}
 		r.post(wr)
 	}
 }
 
-func (r *rogue) post(wr uverbs.SendWR) {
+func (r *rogue) post(wr verbs.SendWR) {
 	r.t.Helper()
-	if _, err := r.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+	if _, err := r.QP.PostSend([]verbs.SendWR{wr}); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -141,18 +141,18 @@ func TestHostile(t *testing.T) {
 			}, ErrProtocol},
 			{"reserved", sound, func(r *rogue) { r.say(3 << opShift) }, read, ErrProtocol},
 			{"messages of another kind", sound, func(r *rogue) {
-				wr := uverbs.SendWR{Opcode: uverbs.OpSend}
+				wr := verbs.SendWR{Opcode: verbs.OpSend}
 				if r.iwarp {
 					wr.Inline = []byte("abc")
 				}
 				r.post(wr)
 			}, read, ErrProtocol},
 			{"long messages", sound, func(r *rogue) {
-				r.post(uverbs.SendWR{Opcode: uverbs.OpSend, Inline: []byte("more than a receive takes")})
+				r.post(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("more than a receive takes")})
 			}, read, syscall.ECONNRESET},
 			{"memory that is not there", sound, func(r *rogue) {}, write, syscall.ECONNRESET},
 			{"writes beyond the ring", sound, func(r *rogue) {
-				r.post(uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, Inline: []byte("x"), RemoteAddr: r.peer.buffer.addr + 1<<30, RKey: r.peer.buffer.key})
+				r.post(verbs.SendWR{Opcode: verbs.OpRDMAWrite, Inline: []byte("x"), RemoteAddr: r.peer.buffer.addr + 1<<30, RKey: r.peer.buffer.key})
 			}, read, syscall.ECONNRESET},
 			{"goes without a word", sound, func(r *rogue) { r.say(opData | 5); r.Disconnect() }, read, syscall.ECONNRESET},
 		} {

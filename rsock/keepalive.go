@@ -3,7 +3,7 @@ package rsock
 import (
 	"time"
 
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // SetKeepAlive turns the test of an idle connection on, every 15 s, or off.
@@ -52,7 +52,7 @@ func (c *Conn) test() {
 		return
 	}
 	if c.ctl.used == 0 { // or else a test is under way already
-		c.ctl.wrs[0] = uverbs.SendWR{ID: ctrlID | 1, Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled}
+		c.ctl.wrs[0] = verbs.SendWR{ID: ctrlID | 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}
 		c.ctl.used++
 		if _, err := c.qp.PostSend(c.ctl.wrs[:1]); err != nil {
 			c.die(&resetError{err})

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestKeepAlive: nobody notices keepalives, or that they are turned off.
@@ -55,7 +55,7 @@ func TestKeepAliveDeadPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.Sleep(50 * time.Millisecond) // until c's own messages are answered
-	if err := peer.QP.Modify(uverbs.QPAttr{State: uverbs.StateReset}, uverbs.MaskState); err != nil {
+	if err := peer.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.SetKeepAlivePeriod(10 * time.Millisecond); err != nil {
@@ -64,7 +64,7 @@ func TestKeepAliveDeadPeer(t *testing.T) {
 	c.SetReadDeadline(time.Now().Add(50 * time.Second))
 	_, err := c.Read(make([]byte, 1))
 	var ne net.Error
-	if !errors.Is(err, syscall.ETIMEDOUT) || !errors.Is(err, uverbs.WCRetryExcErr) || !errors.As(err, &ne) || !ne.Timeout() {
+	if !errors.Is(err, syscall.ETIMEDOUT) || !errors.Is(err, verbs.WCRetryExcErr) || !errors.As(err, &ne) || !ne.Timeout() {
 		t.Errorf("%v", err)
 	}
 }

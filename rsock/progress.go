@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // progress takes up what has come in, and tells the peer what it may send. Like
@@ -55,20 +55,20 @@ func (c *Conn) postRecvs(n int) error {
 }
 
 // receive takes up a receive's completion and tells whether it was a message.
-func (c *Conn) receive(wc *uverbs.WC) bool {
+func (c *Conn) receive(wc *verbs.WC) bool {
 	switch {
 	case c.gone || c.broken:
 		return false
-	case wc.Status == uverbs.WCFlushErr:
+	case wc.Status == verbs.WCFlushErr:
 		c.ended()
 		return false
-	case wc.Status != uverbs.WCSuccess:
+	case wc.Status != verbs.WCSuccess:
 		c.die(&resetError{wc.Err()})
 		return false
 	}
 	var m message
 	switch {
-	case !c.iwarp && wc.Flags&uverbs.WCWithImm != 0:
+	case !c.iwarp && wc.Flags&verbs.WCWithImm != 0:
 		m = message(wc.Imm())
 	case c.iwarp && wc.ByteLen == 4:
 		m = message(c.peer.order().Uint32(c.in.slots[4*wc.ID:]))
@@ -174,9 +174,9 @@ func (c *Conn) reap() {
 		for i := range c.reaped[:n] {
 			wc := &c.reaped[i]
 			switch {
-			case wc.Status == uverbs.WCFlushErr:
+			case wc.Status == verbs.WCFlushErr:
 				failed = cmp.Or(failed, errEnded)
-			case wc.Status != uverbs.WCSuccess:
+			case wc.Status != verbs.WCSuccess:
 				if failed == nil || failed == errEnded {
 					failed = wc.Err()
 				}

@@ -8,7 +8,7 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // outbound is the send ring and what the peer has told of its own. Counts of
@@ -57,20 +57,20 @@ func (o *outbound) start(c *Conn) {
 		o.cost = 2
 	}
 	for i := range c.tx.wrs {
-		c.tx.wrs[i] = uverbs.SendWR{}
+		c.tx.wrs[i] = verbs.SendWR{}
 	}
-	c.tx.wrs[0].Opcode = uverbs.OpRDMAWriteImm
+	c.tx.wrs[0].Opcode = verbs.OpRDMAWriteImm
 	if c.iwarp {
-		c.tx.wrs[0].Opcode = uverbs.OpRDMAWrite
-		c.tx.wrs[1] = uverbs.SendWR{Opcode: uverbs.OpSend, Inline: c.tx.msg[:]}
+		c.tx.wrs[0].Opcode = verbs.OpRDMAWrite
+		c.tx.wrs[1] = verbs.SendWR{Opcode: verbs.OpSend, Inline: c.tx.msg[:]}
 	}
 }
 
 // poster posts data.
 type poster struct {
-	sge      uverbs.SGE // of the whole send ring
-	wrs      [2]uverbs.SendWR
-	sgl      [1]uverbs.SGE
+	sge      verbs.SGE // of the whole send ring
+	wrs      [2]verbs.SendWR
+	sgl      [1]verbs.SGE
 	msg      [4]byte
 	finished bool // nothing more may be posted
 }
@@ -282,7 +282,7 @@ func (c *Conn) post(s shot, inline []byte, at int) error {
 	w.RemoteAddr, w.RKey = s.addr, s.key
 	w.ID, w.Flags, w.Inline, w.SGL = s.mark, 0, inline, nil
 	if inline == nil {
-		t.sgl[0] = uverbs.SGE{Addr: t.sge.Addr + uint64(at), Length: uint32(s.n), LKey: t.sge.LKey}
+		t.sgl[0] = verbs.SGE{Addr: t.sge.Addr + uint64(at), Length: uint32(s.n), LKey: t.sge.LKey}
 		w.SGL = t.sgl[:]
 	}
 	m := opData | message(s.n)
@@ -299,7 +299,7 @@ func (c *Conn) post(s shot, inline []byte, at int) error {
 		w.Imm = uint32(m)
 	}
 	if s.signaled {
-		last.Flags = uverbs.SendSignaled
+		last.Flags = verbs.SendSignaled
 	}
 	_, err := c.qp.PostSend(wrs)
 	w.Inline = nil

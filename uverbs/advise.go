@@ -6,24 +6,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 )
 
-// Advice is what a program is about to do with memory. Values are the kernel's
-// (enum ib_uverbs_advise_mr_advice).
-type Advice uint32
-
-const (
-	AdvisePrefetch        Advice = abi.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH
-	AdvisePrefetchWrite   Advice = abi.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE
-	AdvisePrefetchNoFault Advice = abi.IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT
-)
-
 // Advise tells the kernel about parts of regions registered with
 // AccessOnDemand (ibv_advise_mr(3)); with wait it returns when that is done.
-func (p *PD) Advise(advice Advice, wait bool, sgl ...SGE) error {
+func (p *PD) Advise(advice verbs.Advice, wait bool, sgl ...verbs.SGE) error {
 	const op = "advise MRs of"
 	if err := p.obj.enter(op); err != nil {
 		return err
@@ -45,7 +36,7 @@ func (p *PD) Advise(advice Advice, wait bool, sgl ...SGE) error {
 	return nil
 }
 
-func (p *PD) advise(advice Advice, flags uint64, sgl []SGE) error {
+func (p *PD) advise(advice verbs.Advice, flags uint64, sgl []verbs.SGE) error {
 	list := make([]byte, 0, len(sgl)*len(mmap.Bytes(&sgl[0])))
 	for i := range sgl {
 		list = append(list, mmap.Bytes(&sgl[i])...)

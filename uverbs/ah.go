@@ -1,37 +1,27 @@
 package uverbs
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
 
-// UDAddr is the destination of a datagram, made by [AH.To].
-type UDAddr = provider.UDAddr
-
-// ErrNoGRH is a receive that came without a usable global route header.
-var ErrNoGRH = errors.New("no global route header that can be answered")
-
-// GRHSize is how many bytes of a UD receive's buffer the global route header
-// takes, or leaves free, before the data.
-const GRHSize = 40
-
 // AH is an address handle: the way to a port, for UD QPs of its [PD]. It must
 // not be closed before requests that use it have completed.
 type AH struct {
 	pd  *PD
 	obj *object
-	av  AddressVector
+	av  verbs.AddressVector
 	num uint32
 }
 
 // CreateAH makes an address handle (ibv_create_ah(3)).
-func (p *PD) CreateAH(av AddressVector) (*AH, error) {
+func (p *PD) CreateAH(av verbs.AddressVector) (*AH, error) {
 	const op = "create AH in"
 	if err := p.obj.enter(op); err != nil {
 		return nil, err
@@ -65,9 +55,9 @@ func (p *PD) CreateAH(av AddressVector) (*AH, error) {
 }
 
 // CreateReplyAH makes the address handle that answers a datagram: its
-// completion and the first [GRHSize] bytes of its buffer
+// completion and the first [verbs.GRHSize] bytes of its buffer
 // (ibv_create_ah_from_wc(3)).
-func (p *PD) CreateReplyAH(port int, wc *WC, grh []byte) (*AH, error) {
+func (p *PD) CreateReplyAH(port int, wc *verbs.WC, grh []byte) (*AH, error) {
 	av, err := p.ctx.replyVector(port, wc, grh)
 	if err != nil {
 		return nil, err
@@ -75,14 +65,14 @@ func (p *PD) CreateReplyAH(port int, wc *WC, grh []byte) (*AH, error) {
 	return p.CreateAH(av)
 }
 
-func (c *Context) replyVector(port int, wc *WC, grh []byte) (AddressVector, error) {
+func (c *Context) replyVector(port int, wc *verbs.WC, grh []byte) (verbs.AddressVector, error) {
 	const op = "find reply address"
-	av := AddressVector{DLID: wc.SLID, SL: wc.SL, SrcPathBits: wc.PathBits, Port: uint8(port)}
-	if wc.Flags&WCGRH == 0 {
+	av := verbs.AddressVector{DLID: wc.SLID, SL: wc.SL, SrcPathBits: wc.PathBits, Port: uint8(port)}
+	if wc.Flags&verbs.WCGRH == 0 {
 		return av, nil
 	}
-	if len(grh) < GRHSize {
-		return av, c.obj.fail(op, fmt.Errorf("header of %d bytes: %w", len(grh), ErrNoGRH))
+	if len(grh) < verbs.GRHSize {
+		return av, c.obj.fail(op, fmt.Errorf("header of %d bytes: %w", len(grh), verbs.ErrNoGRH))
 	}
 	// RoCE v2 over IPv4 leaves the packet's IPv4 header in the last 20 bytes, which
 	// an IPv6 address may look like.
@@ -96,7 +86,7 @@ func (c *Context) replyVector(port int, wc *WC, grh []byte) (AddressVector, erro
 		src, dst = netip.AddrFrom4([4]byte(grh[32:36])), netip.AddrFrom4([4]byte(grh[36:40]))
 		av.TrafficClass = grh[21]
 	default:
-		return av, c.obj.fail(op, ErrNoGRH)
+		return av, c.obj.fail(op, verbs.ErrNoGRH)
 	}
 	if dst.IsMulticast() { // what a group gets, its members answer from any address
 		dst = noAddr
@@ -110,16 +100,11 @@ func (c *Context) replyVector(port int, wc *WC, grh []byte) (AddressVector, erro
 }
 
 // Attr is what the handle was made with: the kernel offers no query.
-func (a *AH) Attr() AddressVector { return a.av }
+func (a *AH) Attr() verbs.AddressVector { return a.av }
 
 // To addresses a QP behind the handle. qkey must be the QP's.
-func (a *AH) To(qpNum, qkey uint32) UDAddr { return UDAddr{AH: a.num, QPNum: qpNum, QKey: qkey} }
-
-// UDPSourcePort is the port from which a RoCE v2 device sends what goes by a
-// flow label, by which networks with several paths spread flows over them: the
-// kernel's rdma_flow_label_to_udp_sport.
-func UDPSourcePort(flowLabel uint32) uint16 {
-	return 0xc000 | uint16(flowLabel&0x3fff^flowLabel>>14&0x3f)
+func (a *AH) To(qpNum, qkey uint32) verbs.UDAddr {
+	return verbs.UDAddr{AH: a.num, QPNum: qpNum, QKey: qkey}
 }
 
 // Close destroys the handle.

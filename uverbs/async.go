@@ -2,59 +2,18 @@ package uverbs
 
 import (
 	"context"
-	"fmt"
 	"iter"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 )
-
-// AsyncEventType is what happened (enum ib_event_type in the kernel;
-// ibv_get_async_event(3)).
-type AsyncEventType uint32
-
-const (
-	EventCQErr AsyncEventType = iota
-	EventQPFatal
-	EventQPReqErr
-	EventQPAccessErr
-	EventCommEst
-	EventSQDrained
-	EventPathMig
-	EventPathMigErr
-	EventDeviceFatal
-	EventPortActive
-	EventPortErr
-	EventLIDChange
-	EventPKeyChange
-	EventSMChange
-	EventSRQErr
-	EventSRQLimitReached
-	EventQPLastWQEReached
-	EventClientReregister
-	EventGIDChange
-)
-
-var asyncNames = [...]string{
-	"CQ error", "QP fatal error", "QP invalid request", "QP access error",
-	"communication established", "send queue drained", "path migrated",
-	"path migration failed", "device fatal error", "port active", "port error",
-	"LID changed", "P_Key table changed", "subnet manager changed", "SRQ error",
-	"SRQ limit reached", "last WQE reached", "client reregistration", "GID table changed",
-}
-
-func (t AsyncEventType) String() string {
-	if int(t) < len(asyncNames) {
-		return asyncNames[t]
-	}
-	return fmt.Sprintf("event %d", uint32(t))
-}
 
 // AsyncEvent is something that happened outside any work request. At most one
 // of QP, CQ, SRQ and Port is set; none if the event is the device's, or its object
 // has been closed.
 type AsyncEvent struct {
-	Type AsyncEventType
+	Type verbs.AsyncEventType
 	QP   *QP
 	CQ   *CQ
 	SRQ  *SRQ
@@ -88,9 +47,9 @@ func (c *Context) NextAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	if _, err := c.async.Read(ctx, mmap.Bytes(&desc)); err != nil {
 		return AsyncEvent{}, c.obj.fail(op, err)
 	}
-	e := AsyncEvent{Type: AsyncEventType(desc.EventType)}
+	e := AsyncEvent{Type: verbs.AsyncEventType(desc.EventType)}
 	switch e.Type {
-	case EventPortActive, EventPortErr, EventLIDChange, EventPKeyChange, EventSMChange, EventClientReregister, EventGIDChange:
+	case verbs.EventPortActive, verbs.EventPortErr, verbs.EventLIDChange, verbs.EventPKeyChange, verbs.EventSMChange, verbs.EventClientReregister, verbs.EventGIDChange:
 		e.Port = int(desc.Element)
 	default:
 		t := c.registry.get(desc.Element)

@@ -4,29 +4,29 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // BenchmarkPostRecv posts into a queue that is emptied by resetting the QP.
 func BenchmarkPostRecv(b *testing.B) {
 	const depth = 1023
-	_, peer := labtest.NewPair(b, labtest.PairOptions{Cap: uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1}})
+	_, peer := labtest.NewPair(b, labtest.PairOptions{Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1}})
 	init := func() {
-		for _, s := range []uverbs.QPState{uverbs.StateReset, uverbs.StateInit} {
-			mask := uverbs.MaskState
-			if s == uverbs.StateInit {
-				mask |= uverbs.MaskPKeyIndex | uverbs.MaskPort | uverbs.MaskAccess
+		for _, s := range []verbs.QPState{verbs.StateReset, verbs.StateInit} {
+			mask := verbs.MaskState
+			if s == verbs.StateInit {
+				mask |= verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess
 			}
-			if err := peer.QP.Modify(uverbs.QPAttr{State: s, Port: 1}, mask); err != nil {
+			if err := peer.QP.Modify(verbs.QPAttr{State: s, Port: 1}, mask); err != nil {
 				b.Fatal(err)
 			}
 		}
 	}
-	wr := []uverbs.RecvWR{{SGL: []uverbs.SGE{peer.MR.SGE(0, 64)}}}
+	wr := []verbs.RecvWR{{SGL: []verbs.SGE{peer.MR.SGE(0, 64)}}}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		if _, err := peer.QP.PostRecv(wr); err == uverbs.ErrQueueFull {
+		if _, err := peer.QP.PostRecv(wr); err == verbs.ErrQueueFull {
 			b.StopTimer()
 			init()
 			b.StartTimer()
@@ -38,7 +38,7 @@ func BenchmarkPostRecv(b *testing.B) {
 
 func BenchmarkPollEmpty(b *testing.B) {
 	a, _ := labtest.NewPair(b, labtest.PairOptions{})
-	var wcs [16]uverbs.WC
+	var wcs [16]verbs.WC
 	b.ReportAllocs()
 	for b.Loop() {
 		a.SendCQ.Poll(wcs[:])
@@ -57,12 +57,12 @@ func BenchmarkWrite(b *testing.B) {
 
 func benchmarkWrite(b *testing.B, device string, batch int) {
 	a, peer := labtest.NewPair(b, labtest.PairOptions{Device: device})
-	wrs := make([]uverbs.SendWR, batch)
+	wrs := make([]verbs.SendWR, batch)
 	for i := range wrs {
-		wrs[i] = uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, RemoteAddr: peer.MR.Addr(), RKey: peer.MR.RKey(), Inline: make([]byte, 8)}
+		wrs[i] = verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: peer.MR.Addr(), RKey: peer.MR.RKey(), Inline: make([]byte, 8)}
 	}
-	wrs[batch-1].Flags = uverbs.SendSignaled
-	var wcs [16]uverbs.WC
+	wrs[batch-1].Flags = verbs.SendSignaled
+	var wcs [16]verbs.WC
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := a.QP.PostSend(wrs); err != nil {

@@ -2,19 +2,16 @@ package uverbs
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 )
-
-// ErrNoChannel is waiting for a CQ that was made without a [CompChannel].
-var ErrNoChannel = errors.New("CQ has no completion channel")
 
 // CompChannel carries the events of armed CQs (ibv_create_comp_channel(3)).
 // One may serve any number of CQs, which are closed before it. Events need no
@@ -67,7 +64,7 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	return cc, nil
 }
 
-// Close closes the channel. It fails with [ErrInUse] while CQs use it.
+// Close closes the channel. It fails with [verbs.ErrInUse] while CQs use it.
 func (c *CompChannel) Close() error { return c.obj.close() }
 
 // Wait waits for an event of any of the channel's CQs and returns that CQ. It
@@ -133,7 +130,7 @@ func (c *channel) enter(ctx context.Context, grown uint64, gone <-chan struct{})
 	case <-changed:
 		return false, nil
 	case <-gone:
-		return false, ErrClosed
+		return false, verbs.ErrClosed
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
@@ -163,7 +160,7 @@ func (c *channel) take(id uint64) (uint64, bool) {
 func (c *channel) read(ctx context.Context, grown uint64, gone <-chan struct{}) (err error) {
 	select {
 	case <-gone:
-		return ErrClosed
+		return verbs.ErrClosed
 	default:
 	}
 	c.mu.Lock()

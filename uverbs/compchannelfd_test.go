@@ -5,8 +5,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestSyscallConn waits for a completion with poll(2).
@@ -31,10 +31,10 @@ func TestSyscallConn(t *testing.T) {
 		if readable(0) != 0 {
 			t.Error("readable before there was a completion")
 		}
-		if _, err := b.PostRecv(uverbs.RecvWR{SGL: []uverbs.SGE{b.MR.SGE(0, 64)}}); err != nil {
+		if _, err := b.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 64)}}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := a.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: []byte("x")}}); err != nil {
+		if _, err := a.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("x")}}); err != nil {
 			t.Fatal(err)
 		}
 		if readable(20_000) != 1 {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 )
@@ -56,7 +57,7 @@ func (c *channel) rest(until time.Time) (n int, err error) {
 	if s.until != until {
 		if err := c.file.SetDeadline(until); err != nil {
 			c.mu.Unlock()
-			return 0, ErrClosed
+			return 0, verbs.ErrClosed
 		}
 		s.until = until
 	}

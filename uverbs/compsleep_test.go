@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestSleep: events, Wake and deadlines each end a sleep, and none is lost.
@@ -22,16 +22,16 @@ func TestSleep(t *testing.T) {
 			}
 		}
 		send := func() {
-			if _, err := b.PostRecv(uverbs.RecvWR{}); err != nil {
+			if _, err := b.PostRecv(verbs.RecvWR{}); err != nil {
 				t.Error(err)
 			}
-			if _, err := a.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend}}); err != nil {
+			if _, err := a.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend}}); err != nil {
 				t.Error(err)
 			}
 		}
 		poll := func() {
 			t.Helper()
-			var wcs [1]uverbs.WC
+			var wcs [1]verbs.WC
 			if b.RecvCQ.Poll(wcs[:]) != 1 || wcs[0].Err() != nil {
 				t.Fatal("no message", wcs[0].Err())
 			}
@@ -55,13 +55,13 @@ func TestSleep(t *testing.T) {
 			sleep(time.Now().Add(10*time.Millisecond), false, os.ErrDeadlineExceeded)
 		}
 		// What is flushed makes an event, too, if no kernel sees it.
-		if _, err := b.PostRecv(uverbs.RecvWR{}); err != nil {
+		if _, err := b.PostRecv(verbs.RecvWR{}); err != nil {
 			t.Fatal(err)
 		}
 		if err := b.RecvCQ.Arm(false); err != nil {
 			t.Fatal(err)
 		}
-		go b.QP.Modify(uverbs.QPAttr{State: uverbs.StateErr}, uverbs.MaskState)
+		go b.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
 		sleep(never, true, nil)
 		if allocs := testing.AllocsPerRun(100, func() { ch.Wake(); ch.Sleep(never) }); allocs != 0 {
 			t.Errorf("%v allocations", allocs)

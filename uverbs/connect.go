@@ -3,6 +3,8 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+
+	"github.com/goverbs/verbs"
 )
 
 // Endpoint is what a peer must know to connect an RC or UC QP to this one. Programs
@@ -10,7 +12,7 @@ import (
 type Endpoint struct {
 	QPNum uint32
 	PSN   uint32 // of the first packet this side sends; 24 bits
-	GID   GID
+	GID   verbs.GID
 	LID   uint16 // InfiniBand only
 
 	// Local side only:
@@ -21,14 +23,14 @@ type Endpoint struct {
 // ConnectOptions tune [QP.Connect]. The zero value is right for messages; a peer
 // that writes, reads or does atomics needs Access.
 type ConnectOptions struct {
-	Access      Access // what the peer may do, where an MR allows it as well; zero is nothing but send
-	PathMTU     MTU    // the port's active MTU if zero
-	RDAtomic    uint8  // RDMA READs in flight, both ways; 16 if zero
-	Timeout     uint8  // see [QPAttr]; 14 (67 ms) if zero
-	RetryCount  uint8  // 6 if zero; rxe takes 7 for no end
-	RNRRetry    uint8  // 7 (for ever) if zero
-	MinRNRTimer uint8  // 12 (0.64 ms) if zero
-	SL          uint8  // service level
+	Access      verbs.Access // what the peer may do, where an MR allows it as well; zero is nothing but send
+	PathMTU     verbs.MTU    // the port's active MTU if zero
+	RDAtomic    uint8        // RDMA READs in flight, both ways; 16 if zero
+	Timeout     uint8        // see [verbs.QPAttr]; 14 (67 ms) if zero
+	RetryCount  uint8        // 6 if zero; rxe takes 7 for no end
+	RNRRetry    uint8        // 7 (for ever) if zero
+	MinRNRTimer uint8        // 12 (0.64 ms) if zero
+	SL          uint8        // service level
 }
 
 // Endpoint describes the QP for its peer, on the best GID of a port.
@@ -37,7 +39,7 @@ func (q *QP) Endpoint(port int, psn uint32) (Endpoint, error) {
 	if err != nil {
 		return Endpoint{}, err
 	}
-	e := Endpoint{QPNum: q.num, PSN: psn & 0xffffff, LID: p.LegacyResp.Lid, Port: uint8(port)}
+	e := Endpoint{QPNum: q.num, PSN: psn & 0xffffff, LID: p.LID, Port: uint8(port)}
 	gid, err := q.pd.ctx.FindGID(port, noAddr)
 	if err != nil {
 		return Endpoint{}, err
@@ -68,31 +70,31 @@ func (q *QP) Connect(local, remote Endpoint, opt ConnectOptions) error {
 		if err != nil {
 			return err
 		}
-		opt.PathMTU = MTU(p.LegacyResp.ActiveMtu)
+		opt.PathMTU = p.ActiveMTU
 	}
 	steps := []step{{
-		QPAttr{State: StateInit, Port: local.Port, Access: opt.Access},
-		MaskState | MaskPKeyIndex | MaskPort | MaskAccess,
+		verbs.QPAttr{State: verbs.StateInit, Port: local.Port, Access: opt.Access},
+		verbs.MaskState | verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess,
 	}, {
-		QPAttr{
-			State: StateRTR, PathMTU: opt.PathMTU, DestQPNum: remote.QPNum, RQPSN: remote.PSN,
+		verbs.QPAttr{
+			State: verbs.StateRTR, PathMTU: opt.PathMTU, DestQPNum: remote.QPNum, RQPSN: remote.PSN,
 			MaxDestRDAtomic: opt.RDAtomic, MinRNRTimer: opt.MinRNRTimer,
-			AV: AddressVector{
-				Global: remote.GID != GID{}, DGID: remote.GID, SGIDIndex: local.GIDIndex,
+			AV: verbs.AddressVector{
+				Global: remote.GID != verbs.GID{}, DGID: remote.GID, SGIDIndex: local.GIDIndex,
 				HopLimit: 64, DLID: remote.LID, SL: opt.SL, Port: local.Port,
 			},
 		},
-		MaskState | MaskAV | MaskPathMTU | MaskDestQPNum | MaskRQPSN | MaskMaxDestRDAtomic | MaskMinRNRTimer,
+		verbs.MaskState | verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPNum | verbs.MaskRQPSN | verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer,
 	}, {
-		QPAttr{
-			State: StateRTS, SQPSN: local.PSN, Timeout: opt.Timeout, RetryCount: opt.RetryCount,
+		verbs.QPAttr{
+			State: verbs.StateRTS, SQPSN: local.PSN, Timeout: opt.Timeout, RetryCount: opt.RetryCount,
 			RNRRetry: opt.RNRRetry, MaxRDAtomic: opt.RDAtomic,
 		},
-		MaskState | MaskSQPSN | MaskTimeout | MaskRetryCount | MaskRNRRetry | MaskMaxRDAtomic,
+		verbs.MaskState | verbs.MaskSQPSN | verbs.MaskTimeout | verbs.MaskRetryCount | verbs.MaskRNRRetry | verbs.MaskMaxRDAtomic,
 	}}
-	if q.typ == UC { // which knows of no acknowledgements, so of no retries and reads
-		steps[1].mask &^= MaskMaxDestRDAtomic | MaskMinRNRTimer
-		steps[2].mask = MaskState | MaskSQPSN
+	if q.typ == verbs.UC { // which knows of no acknowledgements, so of no retries and reads
+		steps[1].mask &^= verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer
+		steps[2].mask = verbs.MaskState | verbs.MaskSQPSN
 	}
 	if err := q.take(steps); err != nil {
 		return fmt.Errorf("connect to QP %d: %w", remote.QPNum, err)
@@ -102,8 +104,8 @@ func (q *QP) Connect(local, remote Endpoint, opt ConnectOptions) error {
 
 // step is a state transition.
 type step struct {
-	attr QPAttr
-	mask QPAttrMask
+	attr verbs.QPAttr
+	mask verbs.QPAttrMask
 }
 
 func (q *QP) take(steps []step) error {
@@ -119,8 +121,8 @@ func (q *QP) take(steps []step) error {
 // reach it.
 func (q *QP) StartUD(port int, qkey uint32) error {
 	return q.take([]step{
-		{QPAttr{State: StateInit, Port: uint8(port), QKey: qkey}, MaskState | MaskPKeyIndex | MaskPort | MaskQKey},
-		{QPAttr{State: StateRTR}, MaskState},
-		{QPAttr{State: StateRTS}, MaskState | MaskSQPSN},
+		{verbs.QPAttr{State: verbs.StateInit, Port: uint8(port), QKey: qkey}, verbs.MaskState | verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskQKey},
+		{verbs.QPAttr{State: verbs.StateRTR}, verbs.MaskState},
+		{verbs.QPAttr{State: verbs.StateRTS}, verbs.MaskState | verbs.MaskSQPSN},
 	})
 }

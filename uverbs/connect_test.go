@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -15,19 +16,19 @@ func TestConnectGrantsNothing(t *testing.T) {
 	ends := [2]uverbs.Endpoint{}
 	for i, s := range []*labtest.Side{a, b} {
 		ends[i] = labtest.Must(s.QP.Endpoint(1, 0))(t)
-		if err := s.QP.Modify(uverbs.QPAttr{State: uverbs.StateReset}, uverbs.MaskState); err != nil {
+		if err := s.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := errors.Join(a.QP.Connect(ends[0], ends[1], uverbs.ConnectOptions{}), b.QP.Connect(ends[1], ends[0], uverbs.ConnectOptions{})); err != nil {
 		t.Fatal(err)
 	}
-	recv(t, b.QP, uverbs.RecvWR{SGL: []uverbs.SGE{b.MR.SGE(0, 8)}})
-	send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.MR.SGE(0, 8)}})
+	recv(t, b.QP, verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 8)}})
+	send(t, a.QP, verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{a.MR.SGE(0, 8)}})
 	next(t, a.SendCQ)
 	next(t, b.RecvCQ)
-	send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.MR.SGE(0, 8)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
-	if wc := nextAny(t, a.SendCQ); wc.Status != uverbs.WCRemInvReqErr {
+	send(t, a.QP, verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, SGL: []verbs.SGE{a.MR.SGE(0, 8)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
+	if wc := nextAny(t, a.SendCQ); wc.Status != verbs.WCRemInvReqErr {
 		t.Errorf("a write that was not granted completes with %v", wc.Err())
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/provider"
@@ -58,7 +59,7 @@ func (d Device) Open() (*Context, error) {
 }
 
 func (d Device) fail(err error) error {
-	return &Error{Op: "open", Device: d.Name, Object: d.Node, Err: err, Hint: hint("open", err)}
+	return &verbs.Error{Op: "open", Device: d.Name, Object: d.Node, Err: err, Hint: hint("open", err)}
 }
 
 // open makes a context of a file that the kernel has one for. It takes over
@@ -94,8 +95,8 @@ func (d Device) open(file sys.File, driver provider.Driver, vectors uint32) (*Co
 		c.Close()
 		return nil, err
 	}
-	core.caps, core.odp = attr.DeviceCapFlagsEx, attr.OdpCaps.GeneralCaps
-	core.maxMsg, core.mtu = port.LegacyResp.MaxMsgSz, uint32(MTU(port.LegacyResp.ActiveMtu).Bytes())
+	core.caps, core.odp = attr.CapFlags, attr.ODP.General
+	core.maxMsg, core.mtu = uint32(port.MaxMessage), uint32(port.ActiveMTU.Bytes())
 	return c, nil
 }
 
@@ -116,7 +117,7 @@ func getContext(fd int) (sys.File, provider.Driver, uint32, error) {
 			return f, d, vectors, err
 		}
 	}
-	return sys.File{}, nil, 0, ErrNoDriver
+	return sys.File{}, nil, 0, verbs.ErrNoDriver
 }
 
 func allocAsync(f sys.File) (*sys.EventFile, error) {
@@ -139,7 +140,7 @@ func (c *Context) Driver() string { return c.driver.Name() }
 // CompVectors is the number of completion vectors, see [CQOptions].
 func (c *Context) CompVectors() int { return int(c.vectors) }
 
-// Close closes the device. It fails with [ErrInUse] while objects made from it
+// Close closes the device. It fails with [verbs.ErrInUse] while objects made from it
 // are open.
 func (c *Context) Close() error { return c.obj.close() }
 

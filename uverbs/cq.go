@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
@@ -150,7 +151,7 @@ func (l *cqLife) destroy() error {
 
 // Recycle is Close for a CQ without a channel whose kernel object goes on, empty,
 // as the CQ that is returned: in a small part of the time that it takes to destroy
-// one and to make another. It fails with [ErrInUse] while QPs use the CQ.
+// one and to make another. It fails with [verbs.ErrInUse] while QPs use the CQ.
 func (q *CQ) Recycle() (*CQ, error) {
 	const op = "recycle"
 	next := &CQ{ctx: q.ctx, handle: q.handle, id: q.id}
@@ -175,7 +176,7 @@ func (q *CQ) Cap() int { return q.queue.Cap() }
 
 // Poll moves up to len(wcs) completions into wcs and returns how many. It
 // never waits. A closed CQ has none.
-func (q *CQ) Poll(wcs []WC) int {
+func (q *CQ) Poll(wcs []verbs.WC) int {
 	if q.rxe != nil {
 		return q.rxe.Poll(wcs)
 	}
@@ -188,7 +189,7 @@ func (q *CQ) Poll(wcs []WC) int {
 // after arming and before waiting.
 func (q *CQ) Arm(solicitedOnly bool) error {
 	if q.channel == nil {
-		return q.obj.fail("arm", ErrNoChannel)
+		return q.obj.fail("arm", verbs.ErrNoChannel)
 	}
 	if err := q.queue.Arm(solicitedOnly); err != nil {
 		return q.obj.fail("arm", err)
@@ -206,7 +207,7 @@ func (q *CQ) Wait(ctx context.Context) error {
 
 func (q *CQ) wait(ctx context.Context) error {
 	if q.channel == nil {
-		return ErrNoChannel
+		return verbs.ErrNoChannel
 	}
 	_, err := q.channel.ch.wait(ctx, q.id, q.gone)
 	return err
@@ -215,7 +216,7 @@ func (q *CQ) wait(ctx context.Context) error {
 // PollWait is [CQ.Poll] that sleeps until there is a completion. Several
 // goroutines may call it; each completion goes to one of them. When it returns
 // an error no completion was taken.
-func (q *CQ) PollWait(ctx context.Context, wcs []WC) (int, error) {
+func (q *CQ) PollWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	for {
 		if n := q.Poll(wcs); n > 0 || len(wcs) == 0 {
 			return n, nil
@@ -227,10 +228,10 @@ func (q *CQ) PollWait(ctx context.Context, wcs []WC) (int, error) {
 }
 
 // sleep arms and waits; one goroutine at a time, as there is one event for all.
-func (q *CQ) sleep(ctx context.Context, wcs []WC) (int, error) {
+func (q *CQ) sleep(ctx context.Context, wcs []verbs.WC) (int, error) {
 	const op = "wait on"
 	if q.channel == nil {
-		return 0, q.obj.fail(op, ErrNoChannel)
+		return 0, q.obj.fail(op, verbs.ErrNoChannel)
 	}
 	select {
 	case q.turn <- struct{}{}:
@@ -238,7 +239,7 @@ func (q *CQ) sleep(ctx context.Context, wcs []WC) (int, error) {
 	case <-ctx.Done():
 		return 0, q.obj.fail(op, ctx.Err())
 	case <-q.gone:
-		return 0, q.obj.fail(op, ErrClosed)
+		return 0, q.obj.fail(op, verbs.ErrClosed)
 	}
 	if err := q.Arm(false); err != nil {
 		return 0, err
@@ -250,7 +251,7 @@ func (q *CQ) sleep(ctx context.Context, wcs []WC) (int, error) {
 }
 
 // Resize makes room for at least depth completions, or for fewer
-// (ibv_resize_cq(3)); those in the CQ stay. If it returns [ErrQueueFailed], the CQ
+// (ibv_resize_cq(3)); those in the CQ stay. If it returns [verbs.ErrQueueFailed], the CQ
 // cannot be used any more: Arm and PollWait return that error, Poll finds nothing.
 func (q *CQ) Resize(depth int) error {
 	const op = "resize"
@@ -288,6 +289,6 @@ func (q *CQ) Moderate(count, period uint16) error {
 	return nil
 }
 
-// Close destroys the CQ; those who wait for it get [ErrClosed]. It fails with
-// [ErrInUse] while QPs use it.
+// Close destroys the CQ; those who wait for it get [verbs.ErrClosed]. It fails with
+// [verbs.ErrInUse] while QPs use it.
 func (q *CQ) Close() error { return q.obj.close() }

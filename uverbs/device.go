@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
 )
 
 // Device is an RDMA device as sysfs describes it.
@@ -19,10 +21,10 @@ type Device struct {
 	Name     string // "rxe0"
 	Node     string // "/dev/infiniband/uverbs0"
 	NodeType string // "1: CA", "4: RNIC" for iWARP
-	GUID     GUID
-	SysGUID  GUID   // of the whole system
-	Firmware string // version
-	Board    string // board_id; often empty
+	GUID     verbs.GUID
+	SysGUID  verbs.GUID // of the whole system
+	Firmware string     // version
+	Board    string     // board_id; often empty
 	Ports    int
 	ABI      int   // version of the driver's ABI
 	NodeErr  error // why Node cannot be used; matches ErrNoNode if it is missing
@@ -48,7 +50,7 @@ func Devices() ([]Device, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, &Error{Op: "list devices", Object: class, Err: err}
+		return nil, &verbs.Error{Op: "list devices", Object: class, Err: err}
 	}
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { // uverbs10 after uverbs9
 		return cmp.Or(cmp.Compare(len(a.Name()), len(b.Name())), cmp.Compare(a.Name(), b.Name()))
@@ -64,7 +66,7 @@ func Devices() ([]Device, error) {
 			continue // went away meanwhile, or belongs to another namespace
 		}
 		if err != nil {
-			return nil, &Error{Op: "list devices", Object: dir, Err: err}
+			return nil, &verbs.Error{Op: "list devices", Object: dir, Err: err}
 		}
 		devs = append(devs, d)
 	}
@@ -97,8 +99,8 @@ func readDevice(dir string) (Device, error) {
 	d.NodeType = attr(class, "node_type")
 	d.Firmware = attr(class, "fw_ver")
 	d.Board = attr(class, "board_id")
-	d.GUID, _ = parseGUID(attr(class, "node_guid"))
-	d.SysGUID, _ = parseGUID(attr(class, "sys_image_guid"))
+	d.GUID, _ = verbs.ParseGUID(attr(class, "node_guid"))
+	d.SysGUID, _ = verbs.ParseGUID(attr(class, "sys_image_guid"))
 	ports, e := os.ReadDir(filepath.Join(class, "ports"))
 	if outOfFiles(e) {
 		err = e
@@ -109,7 +111,7 @@ func readDevice(dir string) (Device, error) {
 	}
 	switch _, err := os.Stat(d.Node); {
 	case errors.Is(err, fs.ErrNotExist):
-		d.NodeErr = fmt.Errorf("%w: %s", ErrNoNode, d.Node)
+		d.NodeErr = fmt.Errorf("%w: %s", verbs.ErrNoNode, d.Node)
 	case err != nil:
 		d.NodeErr = err
 	}
@@ -143,7 +145,7 @@ func Open(name string) (*Context, error) {
 		}
 		names = append(names, d.Name)
 	}
-	e := &Error{Op: "open", Device: name, Err: ErrNoDevice}
+	e := &verbs.Error{Op: "open", Device: name, Err: verbs.ErrNoDevice}
 	switch {
 	case skipped != nil:
 		e.Err = skipped
@@ -153,22 +155,4 @@ func Open(name string) (*Context, error) {
 		e.Hint = "modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEV, or modprobe siw; rdma link add siw0 type siw netdev DEV"
 	}
 	return nil, e
-}
-
-// GUID is a 64-bit identifier in network byte order.
-type GUID [8]byte
-
-// String prints it as ibv_devices does: 505400fffe123456.
-func (g GUID) String() string { return fmt.Sprintf("%x", [8]byte(g)) }
-
-// parseGUID reads sysfs's 5054:00ff:fe12:3456.
-func parseGUID(s string) (g GUID, err error) {
-	v, err := strconv.ParseUint(strings.ReplaceAll(s, ":", ""), 16, 64)
-	if err != nil {
-		return g, err
-	}
-	for i := range g {
-		g[i] = byte(v >> (56 - 8*i))
-	}
-	return g, nil
 }

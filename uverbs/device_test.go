@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/verbs"
 )
 
 // fakeMachine makes a sysfs and a /dev of files, since a device without node
@@ -59,13 +61,13 @@ func TestDevices(t *testing.T) {
 		d.NodeType != "1: CA" || d.Firmware != "1.2.3" || d.Ports != 2 || d.ABI != 2 || d.NodeErr != nil || d.IWARP() {
 		t.Errorf("first device: %+v", d)
 	}
-	if d := devs[1]; d.Name != "cxgb4_0" || !errors.Is(d.NodeErr, ErrNoNode) || !d.IWARP() {
+	if d := devs[1]; d.Name != "cxgb4_0" || !errors.Is(d.NodeErr, verbs.ErrNoNode) || !d.IWARP() {
 		t.Errorf("second device: %+v", d)
 	}
-	if _, err := devs[1].Open(); !errors.Is(err, ErrNoNode) {
+	if _, err := devs[1].Open(); !errors.Is(err, verbs.ErrNoNode) {
 		t.Errorf("opening it: %v", err)
 	}
-	if _, err := Open("cxgb4_0"); !errors.Is(err, ErrNoNode) {
+	if _, err := Open("cxgb4_0"); !errors.Is(err, verbs.ErrNoNode) {
 		t.Errorf("opening it by name: %v", err)
 	}
 }
@@ -97,7 +99,7 @@ func TestNoDevices(t *testing.T) {
 		t.Errorf("devices: %v, %v", devs, err)
 	}
 	_, err := Open("")
-	if !errors.Is(err, ErrNoDevice) {
+	if !errors.Is(err, verbs.ErrNoDevice) {
 		t.Errorf("open: %v", err)
 	}
 	for _, setup := range []string{"rdma link add rxe0 type rxe", "rdma link add siw0 type siw"} {
@@ -109,7 +111,7 @@ func TestNoDevices(t *testing.T) {
 		"sys/infiniband_verbs/uverbs0/ibdev": "rxe0",
 		"sys/infiniband/rxe0/node_guid":      "0000:0000:0000:0001",
 	})
-	if _, err := Open(""); !errors.Is(err, ErrNoNode) {
+	if _, err := Open(""); !errors.Is(err, verbs.ErrNoNode) {
 		t.Errorf("open of the only device, which has no node: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
 )
@@ -8,7 +9,7 @@ import (
 // RegisterDMABuf makes a region of size bytes, from offset, of the memory
 // behind a DMA-BUF file, named by iova (ibv_reg_dmabuf_mr(3)). The memory is
 // that of some device; [MR.Bytes] is nil.
-func (p *PD) RegisterDMABuf(fd int, offset, size int, iova uint64, access Access) (*MR, error) {
+func (p *PD) RegisterDMABuf(fd int, offset, size int, iova uint64, access verbs.Access) (*MR, error) {
 	const op = "register DMA-BUF in"
 	if err := p.obj.enter(op); err != nil {
 		return nil, err

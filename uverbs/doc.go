@@ -12,8 +12,8 @@
 // # Ownership
 //
 // Whoever makes an object closes it, children first: Close of an object that
-// others still stand on fails with [ErrInUse] and names them. Close may be
-// called again and by several goroutines; use after it gives [ErrClosed].
+// others still stand on fails with [verbs.ErrInUse] and names them. Close may be
+// called again and by several goroutines; use after it gives [verbs.ErrClosed].
 // Every object keeps what it was made from reachable, so nothing vanishes
 // under a live one. Objects that the program forgets are released after the
 // garbage collector noticed, with a complaint in the log if VERBS_DEBUG=leaks
@@ -28,9 +28,9 @@
 //
 // # Errors
 //
-// Errors of the control path are [*Error] and wrap the kernel's errno; those
+// Errors of the control path are [*verbs.Error] and wrap the kernel's errno; those
 // that mean that the kernel's driver lacks a feature match
 // errors.ErrUnsupported. Work requests that cannot be posted give
-// [ErrQueueFull] or a [*PostError]; those that fail give a [WC] whose Err
-// wraps a [WCStatus].
+// [verbs.ErrQueueFull] or a [*verbs.PostError]; those that fail give a [verbs.WC] whose Err
+// wraps a [verbs.WCStatus].
 package uverbs

@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 )
@@ -44,7 +45,7 @@ func doorbell(b testing.TB) (*QP, *mmap.Buffer) {
 	must(err)
 	cq, err := ctx.CreateCQ(CQOptions{Depth: 8})
 	must(err)
-	qp, err := pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq, Cap: QPCap{MaxSendWR: 4, MaxSendSGE: 1}})
+	qp, err := pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 4, MaxSendSGE: 1}})
 	must(err)
 	self, err := qp.Endpoint(1, 0)
 	must(err)

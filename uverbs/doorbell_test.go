@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 )
@@ -17,28 +18,28 @@ func TestDoorbellRefused(t *testing.T) {
 		t.Skip("siw takes requests back") // see [siw.SendQueue]
 	}
 	for _, req := range []abi.IbUverbsModifyQp{
-		{AttrMask: uint32(MaskState), QpState: uint8(StateReset)},
-		{AttrMask: uint32(MaskState | MaskPKeyIndex | MaskPort | MaskAccess), QpState: uint8(StateInit), PortNum: 1},
+		{AttrMask: uint32(verbs.MaskState), QpState: uint8(verbs.StateReset)},
+		{AttrMask: uint32(verbs.MaskState | verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess), QpState: uint8(verbs.StateInit), PortNum: 1},
 	} {
 		req.QpHandle = qp.handle
 		if err := qp.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	wrs := []SendWR{{ID: 1, Opcode: OpSend}, {ID: 2, Opcode: OpSend}}
+	wrs := []verbs.SendWR{{ID: 1, Opcode: verbs.OpSend}, {ID: 2, Opcode: verbs.OpSend}}
 	for round := range 2 {
 		if n, err := qp.PostSend(wrs); n != len(wrs) || err != nil {
 			t.Fatalf("round %d: posted %d: %v", round, n, err)
 		}
 		for i, deadline := 0, time.Now().Add(10*time.Second); i < len(wrs); {
-			var wc [1]WC
+			var wc [1]verbs.WC
 			if qp.sendCQ.Poll(wc[:]) == 0 {
 				if time.Now().After(deadline) {
 					t.Fatalf("round %d: %d completions, not %d", round, i, len(wrs))
 				}
 				continue
 			}
-			if err := wc[0].Err(); wc[0].ID != wrs[i].ID || !errors.Is(err, WCFlushErr) {
+			if err := wc[0].Err(); wc[0].ID != wrs[i].ID || !errors.Is(err, verbs.WCFlushErr) {
 				t.Errorf("round %d: request %d completed as %d: %v", round, wrs[i].ID, wc[0].ID, err)
 			}
 			i++

@@ -4,25 +4,6 @@ import (
 	"errors"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/goverbs/verbs/internal/sys"
-)
-
-var (
-	// ErrClosed is use after Close. It matches net.ErrClosed and
-	// fs.ErrClosed.
-	ErrClosed = sys.ErrClosed
-	// ErrInUse is Close of an object that others still stand on.
-	ErrInUse = errors.New("object is in use")
-	// ErrNoDevice is the absence of a device of that name, or of any.
-	ErrNoDevice = errors.New("no such RDMA device")
-	// ErrNoNode is a device without its /dev/infiniband/uverbsN, as in
-	// containers that were not given it.
-	ErrNoNode = errors.New("RDMA device has no device node")
-	// ErrNoDriver is a device whose driver this package cannot drive.
-	ErrNoDriver = errors.New("no provider for the device's driver")
-	// ErrRange is an argument outside an object's bounds.
-	ErrRange = errors.New("out of range")
 )
 
 // hint says what usually helps against an errno of an operation.

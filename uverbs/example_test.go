@@ -8,6 +8,7 @@ import (
 	"log"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -28,15 +29,15 @@ func Example() {
 	cq, err := dev.CreateCQ(uverbs.CQOptions{Depth: 16})
 	check(err)
 	defer cq.Close()
-	mr, err := pd.AllocMR(4096, uverbs.AccessLocalWrite, uverbs.MROptions{})
+	mr, err := pd.AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{})
 	check(err)
 	defer mr.Close()
 	var qps [2]*uverbs.QP
 	var ends [2]uverbs.Endpoint // what the sides must tell each other
 	for i := range qps {
 		qps[i], err = pd.CreateQP(uverbs.QPOptions{
-			Type: uverbs.RC, SendCQ: cq, RecvCQ: cq,
-			Cap: uverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
+			Type: verbs.RC, SendCQ: cq, RecvCQ: cq,
+			Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
 		})
 		check(err)
 		defer qps[i].Close()
@@ -46,11 +47,11 @@ func Example() {
 	check(qps[0].Connect(ends[0], ends[1], uverbs.ConnectOptions{}))
 	check(qps[1].Connect(ends[1], ends[0], uverbs.ConnectOptions{}))
 
-	_, err = qps[1].PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mr.SGE(0, mr.Len())}}})
+	_, err = qps[1].PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mr.SGE(0, mr.Len())}}})
 	check(err)
-	_, err = qps[0].PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: []byte("hello")}})
+	_, err = qps[0].PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("hello")}})
 	check(err)
-	var wcs [1]uverbs.WC
+	var wcs [1]verbs.WC
 	for cq.Poll(wcs[:]) == 0 {
 	}
 	check(wcs[0].Err())
@@ -106,18 +107,18 @@ func ExampleContext_Probe() {
 
 func ExampleQP_PostSend() {
 	n := copy(mr.Bytes(), "in two requests, with one system call")
-	requests := []uverbs.SendWR{{
-		Opcode: uverbs.OpRDMAWrite, RemoteAddr: peerAddr, RKey: peerRKey,
-		SGL: []uverbs.SGE{mr.SGE(0, n)},
+	requests := []verbs.SendWR{{
+		Opcode: verbs.OpRDMAWrite, RemoteAddr: peerAddr, RKey: peerRKey,
+		SGL: []verbs.SGE{mr.SGE(0, n)},
 	}, {
 		// Only the last is signaled: there is one completion for both.
-		Opcode: uverbs.OpRDMARead, RemoteAddr: peerAddr, RKey: peerRKey, Flags: uverbs.SendSignaled,
-		SGL: []uverbs.SGE{mr.SGE(1024, n)},
+		Opcode: verbs.OpRDMARead, RemoteAddr: peerAddr, RKey: peerRKey, Flags: verbs.SendSignaled,
+		SGL: []verbs.SGE{mr.SGE(1024, n)},
 	}}
 	if _, err := qp.PostSend(requests); err != nil {
 		log.Fatal(err)
 	}
-	var wcs [1]uverbs.WC
+	var wcs [1]verbs.WC
 	if _, err := cq.PollWait(ctx, wcs[:]); err != nil {
 		log.Fatal(err)
 	}
@@ -129,15 +130,15 @@ func ExampleQP_PostSend() {
 
 func ExampleQP_PostSend_atomic() {
 	// The peer's memory starts with a counter. What it was comes back.
-	add := uverbs.SendWR{
-		Opcode: uverbs.OpFetchAdd, CompareAdd: 1, RemoteAddr: peerAddr, RKey: peerRKey,
-		Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{mr.SGE(0, 8)},
+	add := verbs.SendWR{
+		Opcode: verbs.OpFetchAdd, CompareAdd: 1, RemoteAddr: peerAddr, RKey: peerRKey,
+		Flags: verbs.SendSignaled, SGL: []verbs.SGE{mr.SGE(0, 8)},
 	}
 	for range 3 {
-		if _, err := qp.PostSend([]uverbs.SendWR{add}); err != nil {
+		if _, err := qp.PostSend([]verbs.SendWR{add}); err != nil {
 			log.Fatal(err)
 		}
-		var wcs [1]uverbs.WC
+		var wcs [1]verbs.WC
 		if _, err := cq.PollWait(ctx, wcs[:]); err != nil {
 			log.Fatal(err)
 		}
@@ -150,18 +151,18 @@ func ExampleQP_PostSend_atomic() {
 
 func ExampleQP_BindMW() {
 	// A window to 512 bytes of mr, which was made with AccessMWBind.
-	window, err := pd.AllocMW(uverbs.MWType2)
+	window, err := pd.AllocMW(verbs.MWType2)
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer window.Close()
 	key, err := qp.BindMW(window, uverbs.BindOptions{
-		Flags: uverbs.SendSignaled, MR: mr, Offset: 1024, Length: 512, Access: uverbs.AccessRemoteWrite,
+		Flags: verbs.SendSignaled, MR: mr, Offset: 1024, Length: 512, Access: verbs.AccessRemoteWrite,
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	var wcs [1]uverbs.WC
+	var wcs [1]verbs.WC
 	if _, err := cq.PollWait(ctx, wcs[:]); err != nil {
 		log.Fatal(err)
 	}
@@ -171,8 +172,8 @@ func ExampleQP_BindMW() {
 	fmt.Println("the peer may write with the window's key:", key == window.RKey())
 
 	// Taken away again.
-	revoke := uverbs.SendWR{Opcode: uverbs.OpLocalInv, InvalidateRKey: key, Flags: uverbs.SendSignaled}
-	if _, err := qp.PostSend([]uverbs.SendWR{revoke}); err != nil {
+	revoke := verbs.SendWR{Opcode: verbs.OpLocalInv, InvalidateRKey: key, Flags: verbs.SendSignaled}
+	if _, err := qp.PostSend([]verbs.SendWR{revoke}); err != nil {
 		log.Fatal(err)
 	}
 	if _, err := cq.PollWait(ctx, wcs[:]); err != nil {
@@ -192,14 +193,14 @@ func ExamplePD_CreateSRQ() {
 	}
 	defer srq.Close()
 	for i := range 16 {
-		if _, err := srq.PostRecv([]uverbs.RecvWR{{ID: uint64(i), SGL: []uverbs.SGE{mr.SGE(64*i, 64)}}}); err != nil {
+		if _, err := srq.PostRecv([]verbs.RecvWR{{ID: uint64(i), SGL: []verbs.SGE{mr.SGE(64*i, 64)}}}); err != nil {
 			log.Fatal(err)
 		}
 	}
 	for range 3 {
 		qp, err := pd.CreateQP(uverbs.QPOptions{
 			SendCQ: cq, RecvCQ: cq, SRQ: srq,
-			Cap: uverbs.QPCap{MaxSendWR: 4, MaxSendSGE: 1},
+			Cap: verbs.QPCap{MaxSendWR: 4, MaxSendSGE: 1},
 		})
 		if err != nil {
 			log.Fatal(err)
@@ -223,41 +224,41 @@ func ExamplePD_CreateReplyAH() {
 	var client, server *uverbs.QP
 	for i, qp := range []**uverbs.QP{&client, &server} {
 		*qp, err = pd.CreateQP(uverbs.QPOptions{
-			Type: uverbs.UD, SendCQ: sends, RecvCQ: cq, SignalAll: true,
-			Cap: uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
+			Type: verbs.UD, SendCQ: sends, RecvCQ: cq, SignalAll: true,
+			Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
 		})
 		check(err)
 		defer (*qp).Close()
 		check((*qp).StartUD(port, qkey))
-		_, err = (*qp).PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mr.SGE(1024*i, 256)}}})
+		_, err = (*qp).PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mr.SGE(1024*i, 256)}}})
 		check(err)
 	}
 
 	// The client knows the server's GID and the number of its queue pair.
 	end, err := server.Endpoint(port, 0)
 	check(err)
-	ah, err := pd.CreateAH(uverbs.AddressVector{
+	ah, err := pd.CreateAH(verbs.AddressVector{
 		Global: true, DGID: end.GID, SGIDIndex: end.GIDIndex, HopLimit: 64, Port: port,
 	})
 	check(err)
 	defer ah.Close()
-	_, err = client.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: []byte("who is there?"), To: ah.To(end.QPNum, qkey)}})
+	_, err = client.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("who is there?"), To: ah.To(end.QPNum, qkey)}})
 	check(err)
 
 	// The server answers whoever that was.
-	var wcs [1]uverbs.WC
+	var wcs [1]verbs.WC
 	_, err = cq.PollWait(ctx, wcs[:])
 	check(err)
 	datagram := mr.Bytes()[1024:][:wcs[0].ByteLen]
-	fmt.Printf("%s\n", datagram[uverbs.GRHSize:])
-	reply, err := pd.CreateReplyAH(port, &wcs[0], datagram[:uverbs.GRHSize])
+	fmt.Printf("%s\n", datagram[verbs.GRHSize:])
+	reply, err := pd.CreateReplyAH(port, &wcs[0], datagram[:verbs.GRHSize])
 	check(err)
 	defer reply.Close()
-	_, err = server.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: []byte("me"), To: reply.To(wcs[0].SrcQP, qkey)}})
+	_, err = server.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("me"), To: reply.To(wcs[0].SrcQP, qkey)}})
 	check(err)
 	_, err = cq.PollWait(ctx, wcs[:])
 	check(err)
-	fmt.Printf("%s\n", mr.Bytes()[uverbs.GRHSize:wcs[0].ByteLen])
+	fmt.Printf("%s\n", mr.Bytes()[verbs.GRHSize:wcs[0].ByteLen])
 
 	// The handles may be closed when the sends have completed.
 	for n := 0; n < 2; {
@@ -266,17 +267,17 @@ func ExamplePD_CreateReplyAH() {
 }
 
 func ExampleCQ_PollWait() {
-	if _, err := qp.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mr.SGE(0, 64)}}}); err != nil {
+	if _, err := qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mr.SGE(0, 64)}}}); err != nil {
 		log.Fatal(err)
 	}
 	// A wait that is given up takes nothing.
 	brief, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer cancel()
-	var wcs [16]uverbs.WC
+	var wcs [16]verbs.WC
 	if _, err := cq.PollWait(brief, wcs[:]); errors.Is(err, context.DeadlineExceeded) {
 		fmt.Println("nothing yet")
 	}
-	go peer.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: []byte("now")}})
+	go peer.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("now")}})
 	n, err := cq.PollWait(ctx, wcs[:])
 	if err != nil {
 		log.Fatal(err)
@@ -288,11 +289,11 @@ func ExampleCQ_PollWait() {
 
 // What PollWait does, by hand.
 func ExampleCQ_Arm() {
-	if _, err := qp.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mr.SGE(0, 64)}}}); err != nil {
+	if _, err := qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mr.SGE(0, 64)}}}); err != nil {
 		log.Fatal(err)
 	}
-	go peer.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: []byte("awake")}})
-	var wcs [16]uverbs.WC
+	go peer.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("awake")}})
+	var wcs [16]verbs.WC
 	n := 0
 	for n == 0 {
 		if err := cq.Arm(false); err != nil {
@@ -318,9 +319,9 @@ func ExampleContext_AsyncEvents() {
 			break
 		}
 		switch event.Type {
-		case uverbs.EventQPFatal, uverbs.EventQPAccessErr:
+		case verbs.EventQPFatal, verbs.EventQPAccessErr:
 			log.Println(event.Type)
-		case uverbs.EventDeviceFatal:
+		case verbs.EventDeviceFatal:
 			log.Fatal(event.Type)
 		}
 	}

@@ -3,15 +3,15 @@ package uverbs_test
 import (
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestExamples runs the examples where there is a device for them. They end
 // the test if they fail.
 func TestExamples(t *testing.T) {
 	a, b := labtest.NewPair(t, labtest.PairOptions{
-		OneCQ: true, Events: true, Access: uverbs.AccessAll | uverbs.AccessMWBind,
+		OneCQ: true, Events: true, Access: verbs.AccessAll | verbs.AccessMWBind,
 	})
 	ctx, dev, pd, cq, mr, qp = t.Context(), a.PD.Context(), a.PD, a.SendCQ, a.MR, a.QP
 	peer, peerAddr, peerRKey = b.QP, b.MR.Addr(), b.MR.RKey()

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/sys"
 )
 
@@ -23,7 +24,7 @@ func Features() []Feature { return slices.Sorted(maps.Keys(probes)) }
 func (c *Context) Probe(f Feature) error {
 	probe, ok := probes[f]
 	if !ok {
-		return c.obj.fail("probe "+string(f), fmt.Errorf("no such feature: %w", ErrRange))
+		return c.obj.fail("probe "+string(f), fmt.Errorf("no such feature: %w", verbs.ErrRange))
 	}
 	p := prober{c: c}
 	defer p.close()
@@ -71,16 +72,16 @@ func (p *prober) cq() *CQ {
 	return keep(p, cq, err)
 }
 
-func (p *prober) qp(typ QPType) (*QP, error) {
+func (p *prober) qp(typ verbs.QPType) (*QP, error) {
 	pd, cq := p.pd(), p.cq()
 	if p.err != nil {
 		return nil, p.err
 	}
-	qp, err := pd.CreateQP(QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq, Cap: QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}})
+	qp, err := pd.CreateQP(QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}})
 	return qp, made(p, qp, err)
 }
 
-func (p *prober) mr(access Access) (*MR, error) {
+func (p *prober) mr(access verbs.Access) (*MR, error) {
 	pd := p.pd()
 	if p.err != nil {
 		return nil, p.err

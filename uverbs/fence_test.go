@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -12,21 +13,21 @@ import (
 // any yet: rxe would have a fenced READ or atomic wait for itself then.
 func TestFencedAgain(t *testing.T) {
 	rxe := labtest.OpenDevice(t, labtest.RXE)
-	for _, op := range []uverbs.Opcode{uverbs.OpRDMAWrite, uverbs.OpRDMARead, uverbs.OpFetchAdd, uverbs.OpCompareSwap} {
+	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpFetchAdd, verbs.OpCompareSwap} {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.RXE})
 		here, there := labtest.Must(a.QP.Endpoint(1, 1))(t), labtest.Must(b.QP.Endpoint(1, 2))(t)
 		for _, s := range []*labtest.Side{a, b} {
-			if err := s.QP.Modify(uverbs.QPAttr{State: uverbs.StateReset}, uverbs.MaskState); err != nil {
+			if err := s.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := a.QP.Connect(here, there, uverbs.ConnectOptions{Access: uverbs.AccessAll}); err != nil {
+		if err := a.QP.Connect(here, there, uverbs.ConnectOptions{Access: verbs.AccessAll}); err != nil {
 			t.Fatal(err)
 		}
 		for id := range uint64(2) { // the second waits for the first
-			_, err := a.QP.PostSend([]uverbs.SendWR{{
-				ID: id, Opcode: op, Flags: uverbs.SendSignaled | uverbs.SendFence,
-				SGL: []uverbs.SGE{a.MR.SGE(0, 8)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(),
+			_, err := a.QP.PostSend([]verbs.SendWR{{
+				ID: id, Opcode: op, Flags: verbs.SendSignaled | verbs.SendFence,
+				SGL: []verbs.SGE{a.MR.SGE(0, 8)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(),
 			}})
 			if err != nil {
 				t.Fatal(err)
@@ -34,7 +35,7 @@ func TestFencedAgain(t *testing.T) {
 		}
 		for before := retries(t, rxe); retries(t, rxe) == before; time.Sleep(10 * time.Millisecond) {
 		}
-		if err := b.QP.Connect(there, here, uverbs.ConnectOptions{Access: uverbs.AccessAll}); err != nil {
+		if err := b.QP.Connect(there, here, uverbs.ConnectOptions{Access: verbs.AccessAll}); err != nil {
 			t.Fatal(err)
 		}
 		for id := range uint64(2) {

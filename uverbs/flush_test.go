@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -15,16 +16,16 @@ func TestFlush(t *testing.T) {
 		a, _ := labtest.NewPair(t, labtest.PairOptions{Device: device})
 		post := func(id uint64) {
 			t.Helper()
-			if _, err := a.PostRecv(uverbs.RecvWR{ID: id, SGL: []uverbs.SGE{a.MR.SGE(0, 64)}}); err != nil {
+			if _, err := a.PostRecv(verbs.RecvWR{ID: id, SGL: []verbs.SGE{a.MR.SGE(0, 64)}}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		post(0)
-		if err := a.QP.Modify(uverbs.QPAttr{State: uverbs.StateErr}, uverbs.MaskState); err != nil {
+		if err := a.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState); err != nil {
 			t.Fatal(err)
 		}
 		post(1)
-		if _, err := a.QP.PostSend([]uverbs.SendWR{{ID: 2, Opcode: uverbs.OpSend, Inline: []byte("late")}}); err != nil {
+		if _, err := a.QP.PostSend([]verbs.SendWR{{ID: 2, Opcode: verbs.OpSend, Inline: []byte("late")}}); err != nil {
 			t.Fatal(err)
 		}
 		post(3)
@@ -32,7 +33,7 @@ func TestFlush(t *testing.T) {
 			cq *uverbs.CQ
 			id uint64
 		}{{a.RecvCQ, 0}, {a.RecvCQ, 1}, {a.RecvCQ, 3}, {a.SendCQ, 2}} {
-			if wc := nextAny(t, step.cq); wc.ID != step.id || !errors.Is(wc.Err(), uverbs.WCFlushErr) {
+			if wc := nextAny(t, step.cq); wc.ID != step.id || !errors.Is(wc.Err(), verbs.WCFlushErr) {
 				t.Errorf("%+v, want request %d flushed", wc, step.id)
 			}
 		}

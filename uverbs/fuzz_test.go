@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 )
 
@@ -31,7 +32,7 @@ func FuzzDevices(f *testing.F) {
 			"dev/uverbs0":                              "",
 		})
 		devs, err := Devices()
-		var e *Error
+		var e *verbs.Error
 		if err != nil && !errors.As(err, &e) || len(devs) > 1 {
 			t.Fatalf("%v, %v", devs, err)
 		}
@@ -45,7 +46,7 @@ func FuzzDevices(f *testing.F) {
 			if d.Ports != 1 || d.NodeErr != nil {
 				t.Fatalf("%+v", d)
 			}
-			if again, err := parseGUID(d.GUID.String()); err != nil || again != d.GUID {
+			if again, err := verbs.ParseGUID(d.GUID.String()); err != nil || again != d.GUID {
 				t.Fatalf("%q is %v, which becomes %v, %v", guid, d.GUID, again, err)
 			}
 		}

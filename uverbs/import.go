@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
 )
@@ -18,7 +19,7 @@ import (
 // it, and live until the last of them closes it.
 func ImportContext(fd int) (*Context, error) {
 	fail := func(err error) (*Context, error) {
-		return nil, &Error{Op: "import", Object: fmt.Sprintf("file %d", fd), Err: err}
+		return nil, &verbs.Error{Op: "import", Object: fmt.Sprintf("file %d", fd), Err: err}
 	}
 	node, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
 	if err != nil {
@@ -31,7 +32,7 @@ func ImportContext(fd int) (*Context, error) {
 	// The node may have had another path where it was opened.
 	i := slices.IndexFunc(devs, func(d Device) bool { return filepath.Base(d.Node) == filepath.Base(node) })
 	if i < 0 {
-		return fail(fmt.Errorf("%s: %w", node, ErrNoDevice))
+		return fail(fmt.Errorf("%s: %w", node, verbs.ErrNoDevice))
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

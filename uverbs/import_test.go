@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -33,7 +34,7 @@ func TestImportContext(t *testing.T) {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		// What the child did and closed has left this side's objects alone.
-		send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, Inline: []byte("mine"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
+		send(t, a.QP, verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: []byte("mine"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
 		next(t, a.SendCQ)
 	})
 }
@@ -55,19 +56,19 @@ func imported(t *testing.T, handles string) {
 	}
 	cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)
 	labtest.Close(t, cq)
-	qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: uverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
+	qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
 	labtest.Close(t, qp)
-	mine := labtest.Must(pd.AllocMR(4096, uverbs.AccessLocalWrite, uverbs.MROptions{}))(t)
+	mine := labtest.Must(pd.AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
 	labtest.Close(t, mine)
 	if ctx.Driver() == "siw" { // no connecting a QP to itself
 		return
 	}
 	self := labtest.Must(qp.Endpoint(1, 0))(t)
-	if err := qp.Connect(self, self, uverbs.ConnectOptions{Access: uverbs.AccessRemoteRead}); err != nil {
+	if err := qp.Connect(self, self, uverbs.ConnectOptions{Access: verbs.AccessRemoteRead}); err != nil {
 		t.Fatal(err)
 	}
 	// The kernel reads the parent's memory for us.
-	send(t, qp, uverbs.SendWR{Opcode: uverbs.OpRDMARead, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{mine.SGE(0, 12)}, RemoteAddr: theirs.Addr(), RKey: theirs.RKey()})
+	send(t, qp, verbs.SendWR{Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, SGL: []verbs.SGE{mine.SGE(0, 12)}, RemoteAddr: theirs.Addr(), RKey: theirs.RKey()})
 	next(t, cq)
 	if got := string(mine.Bytes()[:12]); got != "the parent's" {
 		t.Errorf("read %q", got)
@@ -103,7 +104,7 @@ func TestCounters(t *testing.T) {
 	}
 	before := read()
 	for range 100 {
-		send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, Inline: []byte("x"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
+		send(t, a.QP, verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: []byte("x"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
 		next(t, a.SendCQ)
 	}
 	const want = 200 // 100 requests, and as many acknowledgements

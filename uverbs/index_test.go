@@ -6,6 +6,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -18,7 +19,7 @@ func TestIndex(t *testing.T) {
 			t.Errorf("%s: %d, %v, want %d", d.Name, i, err, link.Attrs.Index)
 		}
 	}
-	if _, err := (uverbs.Device{Name: "nosuch"}).Index(); !errors.Is(err, uverbs.ErrNoDevice) {
+	if _, err := (uverbs.Device{Name: "nosuch"}).Index(); !errors.Is(err, verbs.ErrNoDevice) {
 		t.Errorf("no such device: %v", err)
 	}
 }

@@ -4,18 +4,18 @@ import (
 	"runtime/debug"
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/mmap"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestInlineFault posts inline data that is not there any more, in a program
 // that lives on after a fault: so does the queue.
 func TestInlineFault(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Cap: uverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 32}, All: true})
+		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 32}, All: true})
 		gone := labtest.Must(mmap.NewBuffer(4096, mmap.BufferOptions{}))(t)
-		wr := []uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: gone.Bytes()[:8]}}
+		wr := []verbs.SendWR{{Opcode: verbs.OpSend, Inline: gone.Bytes()[:8]}}
 		if err := gone.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -28,7 +28,7 @@ func TestInlineFault(t *testing.T) {
 			}()
 			a.QP.PostSend(wr)
 		}()
-		if _, err := b.PostRecv(uverbs.RecvWR{ID: 1, SGL: []uverbs.SGE{b.MR.SGE(0, 64)}}); err != nil {
+		if _, err := b.PostRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{b.MR.SGE(0, 64)}}); err != nil {
 			t.Fatal(err)
 		}
 		wr[0].Inline = []byte("all well")

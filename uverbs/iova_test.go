@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -16,7 +17,7 @@ func TestIOVA(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device})
 		const iova = 1 << 20
-		mr, err := b.PD.AllocMR(8192, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead, uverbs.MROptions{IOVA: iova})
+		mr, err := b.PD.AllocMR(8192, verbs.AccessLocalWrite|verbs.AccessRemoteRead, uverbs.MROptions{IOVA: iova})
 		if device == labtest.SIW {
 			if !errors.Is(err, errors.ErrUnsupported) {
 				t.Errorf("%v, want a refusal", err)
@@ -31,12 +32,12 @@ func TestIOVA(t *testing.T) {
 		for i := range mr.Bytes() {
 			mr.Bytes()[i] = byte(i * i / 7)
 		}
-		if _, err := a.QP.PostSend([]uverbs.SendWR{{
-			Opcode: uverbs.OpRDMARead, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.MR.SGE(0, n)}, RemoteAddr: iova + off, RKey: mr.RKey(),
+		if _, err := a.QP.PostSend([]verbs.SendWR{{
+			Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, SGL: []verbs.SGE{a.MR.SGE(0, n)}, RemoteAddr: iova + off, RKey: mr.RKey(),
 		}}); err != nil {
 			t.Fatal(err)
 		}
-		var wc [1]uverbs.WC
+		var wc [1]verbs.WC
 		for start := time.Now(); a.SendCQ.Poll(wc[:]) == 0; {
 			if time.Since(start) > 5*time.Second {
 				t.Fatal("no completion")

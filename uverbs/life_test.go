@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -38,9 +39,9 @@ func TestForgotten(t *testing.T) {
 		pd := labtest.Must(ctx.AllocPD())(t)
 		ch := labtest.Must(ctx.CreateCompChannel())(t)
 		cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 10, Channel: ch}))(t)
-		labtest.Must(pd.AllocMR(4096, uverbs.AccessAll, uverbs.MROptions{}))(t)
-		labtest.Must(pd.RegisterMR(make([]byte, 10000), uverbs.AccessAll))(t)
-		qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
+		labtest.Must(pd.AllocMR(4096, verbs.AccessAll, uverbs.MROptions{}))(t)
+		labtest.Must(pd.RegisterMR(make([]byte, 10000), verbs.AccessAll))(t)
+		qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
 		return []any{qp}
 	}
 	var remembered [][]any
@@ -68,7 +69,7 @@ func TestMRKept(t *testing.T) {
 	a, b := labtest.NewPair(t, labtest.PairOptions{})
 	pd := labtest.Must(b.PD.Context().AllocPD())(t)
 	before := kernelObjects(t)
-	func() { labtest.Must(pd.AllocMR(4096, uverbs.AccessAll, uverbs.MROptions{}))(t) }()
+	func() { labtest.Must(pd.AllocMR(4096, verbs.AccessAll, uverbs.MROptions{}))(t) }()
 	for range 5 {
 		runtime.GC()
 		time.Sleep(5 * time.Millisecond)
@@ -76,7 +77,7 @@ func TestMRKept(t *testing.T) {
 	if n := kernelObjects(t); n != before+1 {
 		t.Errorf("the kernel has %d objects, want %d", n, before+1)
 	}
-	if err := pd.Close(); !errors.Is(err, uverbs.ErrInUse) {
+	if err := pd.Close(); !errors.Is(err, verbs.ErrInUse) {
 		t.Errorf("closing the PD: %v", err)
 	}
 	runtime.KeepAlive(pd)
@@ -100,7 +101,7 @@ func TestRemoteWriteAlone(t *testing.T) {
 		ctx := labtest.OpenDevice(t, device)
 		pd := labtest.Must(ctx.AllocPD())(t)
 		labtest.Close(t, pd)
-		for _, access := range []uverbs.Access{uverbs.AccessRemoteWrite, uverbs.AccessRemoteAtomic | uverbs.AccessRemoteRead} {
+		for _, access := range []verbs.Access{verbs.AccessRemoteWrite, verbs.AccessRemoteAtomic | verbs.AccessRemoteRead} {
 			_, err := pd.AllocMR(4096, access, uverbs.MROptions{})
 			if !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "need AccessLocalWrite") {
 				t.Errorf("access %#x: %v", access, err)
@@ -115,10 +116,10 @@ func TestCallerMemory(t *testing.T) {
 	src, dst := []byte("from the Go heap, at any address"), make([]byte, 64)
 	from := labtest.Must(a.PD.RegisterMR(src, 0))(t)
 	defer from.Close()
-	to := labtest.Must(b.PD.RegisterMR(dst[3:], uverbs.AccessAll))(t)
+	to := labtest.Must(b.PD.RegisterMR(dst[3:], verbs.AccessAll))(t)
 	defer to.Close()
 	runtime.GC()
-	send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, RemoteAddr: to.Addr(), RKey: to.RKey(), SGL: []uverbs.SGE{from.SGE(0, len(src))}})
+	send(t, a.QP, verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: to.Addr(), RKey: to.RKey(), SGL: []verbs.SGE{from.SGE(0, len(src))}})
 	next(t, a.SendCQ)
 	if got := string(dst[3 : 3+len(src)]); got != string(src) || dst[2] != 0 {
 		t.Errorf("got %q", got)
@@ -128,7 +129,7 @@ func TestCallerMemory(t *testing.T) {
 // TestStates takes a QP through every state there is and sees the kernel agree.
 func TestStates(t *testing.T) {
 	a, b := labtest.NewPair(t, labtest.PairOptions{RC: uverbs.ConnectOptions{Timeout: 13, RetryCount: 5, RNRRetry: 3, MinRNRTimer: 9, RDAtomic: 4}})
-	query := func(want uverbs.QPState) uverbs.QPAttr {
+	query := func(want verbs.QPState) verbs.QPAttr {
 		t.Helper()
 		attr, err := a.QP.Query()
 		if err != nil {
@@ -139,49 +140,49 @@ func TestStates(t *testing.T) {
 		}
 		return attr
 	}
-	attr := query(uverbs.StateRTS)
+	attr := query(verbs.StateRTS)
 	self := labtest.Must(b.QP.Endpoint(1, 0))(t)
 	if attr.DestQPNum != b.QP.Num() || attr.RQPSN != 0xfffff0 || attr.SQPSN != 0x123456 || attr.Timeout != 13 || attr.RetryCount != 5 ||
-		attr.RNRRetry != 3 || attr.MinRNRTimer != 9 || attr.MaxRDAtomic != 4 || attr.MaxDestRDAtomic != 4 || attr.Access != uverbs.AccessAll ||
+		attr.RNRRetry != 3 || attr.MinRNRTimer != 9 || attr.MaxRDAtomic != 4 || attr.MaxDestRDAtomic != 4 || attr.Access != verbs.AccessAll ||
 		attr.PathMTU.Bytes() != 1024 || attr.Port != 1 || !attr.AV.Global || attr.AV.DGID != self.GID || attr.Cap.MaxSendWR > a.QP.Cap().MaxSendWR {
 		t.Errorf("attributes: %+v", attr)
 	}
-	move := func(attr uverbs.QPAttr, mask uverbs.QPAttrMask) {
+	move := func(attr verbs.QPAttr, mask verbs.QPAttrMask) {
 		t.Helper()
-		if err := a.QP.Modify(attr, mask|uverbs.MaskState); err != nil {
+		if err := a.QP.Modify(attr, mask|verbs.MaskState); err != nil {
 			t.Fatal(err)
 		}
 		query(attr.State)
 	}
-	move(uverbs.QPAttr{State: uverbs.StateSQD, SQDAsyncNotify: true}, uverbs.MaskSQDAsyncNotify)
-	for query(uverbs.StateSQD).SQDraining { // or it cannot leave
+	move(verbs.QPAttr{State: verbs.StateSQD, SQDAsyncNotify: true}, verbs.MaskSQDAsyncNotify)
+	for query(verbs.StateSQD).SQDraining { // or it cannot leave
 		time.Sleep(time.Millisecond)
 	}
-	move(uverbs.QPAttr{State: uverbs.StateRTS}, 0)
-	recv(t, b.QP, uverbs.RecvWR{SGL: []uverbs.SGE{b.MR.SGE(0, 8)}})
-	send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: []byte("alive")})
+	move(verbs.QPAttr{State: verbs.StateRTS}, 0)
+	recv(t, b.QP, verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 8)}})
+	send(t, a.QP, verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte("alive")})
 	next(t, b.RecvCQ)
 	next(t, a.SendCQ) // acknowledged: nothing of it is left for ERR to flush
 
-	recv(t, a.QP, uverbs.RecvWR{ID: 5})
-	move(uverbs.QPAttr{State: uverbs.StateErr}, 0)
-	if wc := nextAny(t, a.RecvCQ); wc.ID != 5 || wc.Status != uverbs.WCFlushErr {
+	recv(t, a.QP, verbs.RecvWR{ID: 5})
+	move(verbs.QPAttr{State: verbs.StateErr}, 0)
+	if wc := nextAny(t, a.RecvCQ); wc.ID != 5 || wc.Status != verbs.WCFlushErr {
 		t.Errorf("receive posted before ERR: %+v", wc)
 	}
-	move(uverbs.QPAttr{State: uverbs.StateReset}, 0)
-	if _, err := a.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend}}); !errors.Is(err, uverbs.ErrState) {
+	move(verbs.QPAttr{State: verbs.StateReset}, 0)
+	if _, err := a.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend}}); !errors.Is(err, verbs.ErrState) {
 		t.Errorf("post in RESET: %v", err)
 	}
 
 	// From RESET all over again.
-	if err := b.QP.Modify(uverbs.QPAttr{State: uverbs.StateReset}, uverbs.MaskState); err != nil {
+	if err := b.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState); err != nil {
 		t.Fatal(err)
 	}
 	ea, eb := labtest.Must(a.QP.Endpoint(1, 1))(t), labtest.Must(b.QP.Endpoint(1, 2))(t)
-	if err := errors.Join(a.QP.Connect(ea, eb, uverbs.ConnectOptions{Access: uverbs.AccessAll}), b.QP.Connect(eb, ea, uverbs.ConnectOptions{Access: uverbs.AccessAll})); err != nil {
+	if err := errors.Join(a.QP.Connect(ea, eb, uverbs.ConnectOptions{Access: verbs.AccessAll}), b.QP.Connect(eb, ea, uverbs.ConnectOptions{Access: verbs.AccessAll})); err != nil {
 		t.Fatal(err)
 	}
-	send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte("again")})
+	send(t, a.QP, verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte("again")})
 	next(t, a.SendCQ)
 	if got := string(b.MR.Bytes()[:5]); got != "again" {
 		t.Errorf("after RESET, %q was written", got)
@@ -190,7 +191,7 @@ func TestStates(t *testing.T) {
 
 func TestSignalAll(t *testing.T) {
 	a, b := labtest.NewPair(t, labtest.PairOptions{All: true})
-	send(t, a.QP, uverbs.SendWR{ID: 3, Opcode: uverbs.OpRDMAWrite, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte("x")})
+	send(t, a.QP, verbs.SendWR{ID: 3, Opcode: verbs.OpRDMAWrite, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte("x")})
 	if wc := next(t, a.SendCQ); wc.ID != 3 {
 		t.Errorf("%+v", wc)
 	}
@@ -199,11 +200,11 @@ func TestSignalAll(t *testing.T) {
 // TestSolicited arms for solicited completions only.
 func TestSolicited(t *testing.T) {
 	a, b := labtest.NewPair(t, labtest.PairOptions{Events: true})
-	recv(t, b.QP, uverbs.RecvWR{SGL: []uverbs.SGE{b.MR.SGE(0, 8)}}, uverbs.RecvWR{SGL: []uverbs.SGE{b.MR.SGE(0, 8)}})
+	recv(t, b.QP, verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 8)}}, verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 8)}})
 	if err := b.RecvCQ.Arm(true); err != nil {
 		t.Fatal(err)
 	}
-	one := uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: []byte("x")}
+	one := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte("x")}
 	send(t, a.QP, one)
 	next(t, a.SendCQ)
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -211,7 +212,7 @@ func TestSolicited(t *testing.T) {
 	if err := b.RecvCQ.Wait(short); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("an unsolicited completion woke: %v", err)
 	}
-	one.Flags |= uverbs.SendSolicited
+	one.Flags |= verbs.SendSolicited
 	send(t, a.QP, one)
 	long, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
@@ -234,29 +235,29 @@ func TestSharedChannel(t *testing.T) {
 	for i := range qps {
 		cqs[i] = labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 100, Channel: ch}))(t)
 		labtest.Close(t, cqs[i])
-		qps[i] = labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cqs[i], RecvCQ: cqs[i], Cap: uverbs.QPCap{MaxSendWR: 10, MaxRecvWR: 10, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 8}}))(t)
+		qps[i] = labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cqs[i], RecvCQ: cqs[i], Cap: verbs.QPCap{MaxSendWR: 10, MaxRecvWR: 10, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 8}}))(t)
 		labtest.Close(t, qps[i])
 		eps[i] = labtest.Must(qps[i].Endpoint(1, 0))(t)
 	}
 	for i := range qps {
-		if err := qps[i].Connect(eps[i], eps[1-i], uverbs.ConnectOptions{Access: uverbs.AccessAll}); err != nil {
+		if err := qps[i].Connect(eps[i], eps[1-i], uverbs.ConnectOptions{Access: verbs.AccessAll}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	mr := labtest.Must(pd.AllocMR(64, uverbs.AccessAll, uverbs.MROptions{}))(t)
+	mr := labtest.Must(pd.AllocMR(64, verbs.AccessAll, uverbs.MROptions{}))(t)
 	labtest.Close(t, mr)
-	write := uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, RemoteAddr: mr.Addr(), RKey: mr.RKey(), Inline: []byte("x")}
+	write := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: mr.Addr(), RKey: mr.RKey(), Inline: []byte("x")}
 	wait, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	var wg sync.WaitGroup
 	for i := range qps {
 		wg.Go(func() {
 			for n := range 200 {
-				if _, err := qps[i].PostSend([]uverbs.SendWR{write}); err != nil {
+				if _, err := qps[i].PostSend([]verbs.SendWR{write}); err != nil {
 					t.Error(err)
 					return
 				}
-				var wc [1]uverbs.WC
+				var wc [1]verbs.WC
 				if _, err := cqs[i].PollWait(wait, wc[:]); err != nil || wc[0].Err() != nil || wc[0].QPNum != qps[i].Num() {
 					t.Errorf("CQ %d, round %d: %v, %+v", i, n, err, wc[0])
 					return
@@ -274,7 +275,7 @@ func TestSharedChannel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if cq == cqs[1] && cq.Poll(make([]uverbs.WC, 1)) == 1 {
+		if cq == cqs[1] && cq.Poll(make([]verbs.WC, 1)) == 1 {
 			return
 		}
 	}
@@ -294,7 +295,7 @@ func TestAsyncEvents(t *testing.T) {
 	if err != nil {
 		t.Skipf("only where the link may go down: %v", err)
 	}
-	expect := func(want uverbs.AsyncEventType) {
+	expect := func(want verbs.AsyncEventType) {
 		t.Helper()
 		for {
 			e, err := ctx.NextAsyncEvent(wait)
@@ -312,11 +313,11 @@ func TestAsyncEvents(t *testing.T) {
 	if err := netlink.LinkSetDown(link); err != nil {
 		t.Fatal(err)
 	}
-	expect(uverbs.EventPortErr)
+	expect(verbs.EventPortErr)
 	if err := netlink.LinkSetUp(link); err != nil {
 		t.Fatal(err)
 	}
-	expect(uverbs.EventPortActive)
+	expect(verbs.EventPortActive)
 }
 
 // TestCQOverflow fills a CQ beyond what it holds: an event names it.
@@ -326,13 +327,13 @@ func TestCQOverflow(t *testing.T) {
 	labtest.Close(t, pd)
 	cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 3}))(t)
 	labtest.Close(t, cq)
-	qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: uverbs.QPCap{MaxRecvWR: 100, MaxRecvSGE: 1}}))(t)
+	qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxRecvWR: 100, MaxRecvSGE: 1}}))(t)
 	labtest.Close(t, qp)
-	if err := qp.Modify(uverbs.QPAttr{State: uverbs.StateInit, Port: 1}, uverbs.MaskState|uverbs.MaskPort|uverbs.MaskPKeyIndex|uverbs.MaskAccess); err != nil {
+	if err := qp.Modify(verbs.QPAttr{State: verbs.StateInit, Port: 1}, verbs.MaskState|verbs.MaskPort|verbs.MaskPKeyIndex|verbs.MaskAccess); err != nil {
 		t.Fatal(err)
 	}
-	recv(t, qp, make([]uverbs.RecvWR, 50)...)
-	if err := qp.Modify(uverbs.QPAttr{State: uverbs.StateErr}, uverbs.MaskState); err != nil {
+	recv(t, qp, make([]verbs.RecvWR, 50)...)
+	if err := qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState); err != nil {
 		t.Fatal(err)
 	}
 	wait, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -342,7 +343,7 @@ func TestCQOverflow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if e.Type == uverbs.EventCQErr {
+		if e.Type == verbs.EventCQErr {
 			if e.CQ != cq {
 				t.Errorf("the event names %p, not %p", e.CQ, cq)
 			}
@@ -360,10 +361,10 @@ func TestCloseRace(t *testing.T) {
 		pd := labtest.Must(ctx.AllocPD())(t)
 		ch := labtest.Must(ctx.CreateCompChannel())(t)
 		cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 1000, Channel: ch}))(t)
-		mr := labtest.Must(pd.AllocMR(64, uverbs.AccessAll, uverbs.MROptions{}))(t)
-		qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: uverbs.QPCap{MaxSendWR: 100, MaxRecvWR: 100, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 8}}))(t)
+		mr := labtest.Must(pd.AllocMR(64, verbs.AccessAll, uverbs.MROptions{}))(t)
+		qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 100, MaxRecvWR: 100, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 8}}))(t)
 		self := labtest.Must(qp.Endpoint(1, 0))(t)
-		if err := qp.Connect(self, self, uverbs.ConnectOptions{Access: uverbs.AccessAll}); err != nil {
+		if err := qp.Connect(self, self, uverbs.ConnectOptions{Access: verbs.AccessAll}); err != nil {
 			t.Fatal(err)
 		}
 		var wg sync.WaitGroup
@@ -374,7 +375,7 @@ func TestCloseRace(t *testing.T) {
 					if errors.Is(err, os.ErrClosed) {
 						return
 					}
-					if err != nil && err != uverbs.ErrQueueFull {
+					if err != nil && err != verbs.ErrQueueFull {
 						t.Error(err)
 						return
 					}
@@ -382,15 +383,15 @@ func TestCloseRace(t *testing.T) {
 			})
 		}
 		until(func() error {
-			_, err := qp.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, RemoteAddr: mr.Addr(), RKey: mr.RKey(), Inline: []byte("x")}})
+			_, err := qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: mr.Addr(), RKey: mr.RKey(), Inline: []byte("x")}})
 			return err
 		})
-		until(func() error { _, err := qp.PostRecv(make([]uverbs.RecvWR, 2)); return err })
+		until(func() error { _, err := qp.PostRecv(make([]verbs.RecvWR, 2)); return err })
 		until(func() error { _, err := qp.Query(); return err })
-		until(func() error { return qp.Modify(uverbs.QPAttr{MinRNRTimer: 3}, uverbs.MaskMinRNRTimer) })
+		until(func() error { return qp.Modify(verbs.QPAttr{MinRNRTimer: 3}, verbs.MaskMinRNRTimer) })
 		for range 2 {
 			until(func() error {
-				_, err := cq.PollWait(context.Background(), make([]uverbs.WC, 4))
+				_, err := cq.PollWait(context.Background(), make([]verbs.WC, 4))
 				return err
 			})
 		}

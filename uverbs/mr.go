@@ -9,37 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
-)
-
-// Access says who may do what to memory. Values are the kernel's (enum
-// ib_uverbs_access_flags). Local reads are always allowed; so are, on siw,
-// remote reads: its kernel side does not check AccessRemoteRead.
-type Access uint32
-
-const (
-	AccessLocalWrite   Access = abi.IB_UVERBS_ACCESS_LOCAL_WRITE
-	AccessRemoteWrite  Access = abi.IB_UVERBS_ACCESS_REMOTE_WRITE // needs AccessLocalWrite
-	AccessRemoteRead   Access = abi.IB_UVERBS_ACCESS_REMOTE_READ
-	AccessRemoteAtomic Access = abi.IB_UVERBS_ACCESS_REMOTE_ATOMIC // needs AccessLocalWrite
-	AccessMWBind       Access = abi.IB_UVERBS_ACCESS_MW_BIND       // memory windows may be bound to it
-	AccessZeroBased    Access = abi.IB_UVERBS_ACCESS_ZERO_BASED
-	// AccessOnDemand has memory paged in when touched and not pinned. Linux
-	// 7.2's rxe has it but handles only single packets at the start of a page
-	// right, and damages data otherwise: rxe_odp_mr_copy forgets offsets.
-	AccessOnDemand Access = abi.IB_UVERBS_ACCESS_ON_DEMAND
-	AccessHugeTLB  Access = abi.IB_UVERBS_ACCESS_HUGETLB
-	// AccessFlushGlobal and AccessFlushPersistent let peers flush, see [Flush].
-	AccessFlushGlobal     Access = abi.IB_UVERBS_ACCESS_FLUSH_GLOBAL
-	AccessFlushPersistent Access = abi.IB_UVERBS_ACCESS_FLUSH_PERSISTENT
-	// AccessRelaxedOrdering lets the bus reorder writes; drivers that know
-	// nothing of it ignore it.
-	AccessRelaxedOrdering Access = abi.IB_UVERBS_ACCESS_RELAXED_ORDERING
-
-	// AccessAll is all that most programs allow a peer.
-	AccessAll = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
 )
 
 // MR is a memory region: memory the device may touch, and the keys to it. It
@@ -67,7 +40,7 @@ type MROptions struct {
 // AllocMR makes a region of new, zeroed, page-aligned memory outside the Go
 // heap, size bytes long. Close frees it: slices of [MR.Bytes] must not be used
 // after that.
-func (p *PD) AllocMR(size int, access Access, opt MROptions) (*MR, error) {
+func (p *PD) AllocMR(size int, access verbs.Access, opt MROptions) (*MR, error) {
 	buf, err := mmap.NewBuffer(size, mmap.BufferOptions{HugePages: opt.HugePages})
 	if err != nil {
 		return nil, p.obj.fail("allocate MR in", err)
@@ -87,13 +60,13 @@ func (p *PD) AllocMR(size int, access Access, opt MROptions) (*MR, error) {
 // collected, until the region is closed. The memory must not hold Go
 // pointers, and peers with the key write to it at any time: the caller reads
 // it only when told that they have.
-func (p *PD) RegisterMR(mem []byte, access Access) (*MR, error) {
+func (p *PD) RegisterMR(mem []byte, access verbs.Access) (*MR, error) {
 	return p.RegisterMRIOVA(mem, 0, access)
 }
 
 // RegisterMRIOVA is [PD.RegisterMR] with an address by which SGEs and peers
 // name the first byte, see [MROptions] (ibv_reg_mr_iova(3)).
-func (p *PD) RegisterMRIOVA(mem []byte, iova uint64, access Access) (*MR, error) {
+func (p *PD) RegisterMRIOVA(mem []byte, iova uint64, access verbs.Access) (*MR, error) {
 	if len(mem) == 0 {
 		return nil, p.obj.fail(opRegister, fmt.Errorf("empty memory: %w", unix.EINVAL))
 	}
@@ -123,7 +96,7 @@ const (
 const opRegister = "register MR in"
 
 // register takes over the memory, to be let go with free, if it succeeds.
-func (p *PD) register(mem []byte, addr, iova uint64, access Access, free func() error) (*MR, error) {
+func (p *PD) register(mem []byte, addr, iova uint64, access verbs.Access, free func() error) (*MR, error) {
 	if err := p.obj.enter(opRegister); err != nil {
 		return nil, err
 	}
@@ -140,10 +113,10 @@ func (p *PD) register(mem []byte, addr, iova uint64, access Access, free func() 
 	err := core.driver.RegisterMR(&req, func(uhw provider.UHW) error {
 		return core.file.Invoke(abi.IB_USER_VERBS_CMD_REG_MR, mmap.Bytes(&req), mmap.Bytes(&resp), uhw.In, uhw.Out)
 	})
-	if err == unix.EINVAL && access&(AccessRemoteWrite|AccessRemoteAtomic) != 0 && access&AccessLocalWrite == 0 {
+	if err == unix.EINVAL && access&(verbs.AccessRemoteWrite|verbs.AccessRemoteAtomic) != 0 && access&verbs.AccessLocalWrite == 0 {
 		err = fmt.Errorf("AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite: %w", err)
 	}
-	if err == unix.EINVAL && access&AccessOnDemand != 0 && core.odp&odpSupport == 0 { // as before Linux 6.3
+	if err == unix.EINVAL && access&verbs.AccessOnDemand != 0 && core.odp&odpSupport == 0 { // as before Linux 6.3
 		err = fmt.Errorf("%w: no on-demand paging: %w", errors.ErrUnsupported, err)
 	}
 	if err != nil {
@@ -202,14 +175,14 @@ func (m *MR) RKey() uint32 { return m.rkey }
 
 // SGE names n bytes of the region from off. It panics, as slicing does, if
 // they are not all inside, or if they are 4 GiB or more, which no SGE can name.
-func (m *MR) SGE(off, n int) SGE {
+func (m *MR) SGE(off, n int) verbs.SGE {
 	if off < 0 || n < 0 || off > m.size-n {
 		panic(fmt.Sprintf("uverbs: SGE [%d:%d+%d] of an MR of %d bytes", off, off, n, m.size))
 	}
 	if uint64(n) > math.MaxUint32 {
 		panic(fmt.Sprintf("uverbs: SGE of %d bytes: an SGE is shorter than 4 GiB", n))
 	}
-	return SGE{Addr: m.addr + uint64(off), Length: uint32(n), LKey: m.lkey}
+	return verbs.SGE{Addr: m.addr + uint64(off), Length: uint32(n), LKey: m.lkey}
 }
 
 // Close deregisters the region and frees or unpins its memory. Work requests

@@ -3,18 +3,19 @@ package uverbs
 import (
 	"slices"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 )
 
 // AttachMulticast makes a UD QP receive what is sent to a multicast group
 // (ibv_attach_mcast(3)); mlid is for InfiniBand only. Close detaches the QP.
-func (q *QP) AttachMulticast(group GID, mlid uint16) error {
+func (q *QP) AttachMulticast(group verbs.GID, mlid uint16) error {
 	return q.multicast("attach to multicast group", (*qpLife).attach, membership{group, mlid})
 }
 
 // DetachMulticast undoes [QP.AttachMulticast].
-func (q *QP) DetachMulticast(group GID, mlid uint16) error {
+func (q *QP) DetachMulticast(group verbs.GID, mlid uint16) error {
 	return q.multicast("detach from multicast group", (*qpLife).detach, membership{group, mlid})
 }
 
@@ -31,7 +32,7 @@ func (q *QP) multicast(op string, run func(*qpLife, membership) error, m members
 
 // membership is a group that a QP is attached to.
 type membership struct {
-	gid  GID
+	gid  verbs.GID
 	mlid uint16
 }
 

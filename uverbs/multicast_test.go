@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -16,11 +17,11 @@ func TestCloseAttached(t *testing.T) {
 	labtest.Close(t, pd)
 	cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)
 	labtest.Close(t, cq)
-	groups := []uverbs.GID{
+	groups := []verbs.GID{
 		netip.MustParseAddr("::ffff:239.1.2.3").As16(), netip.MustParseAddr("::ffff:239.1.2.4").As16(),
 	}
 	for _, left := range []int{0, 1, 2} {
-		qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{Type: uverbs.UD, SendCQ: cq, RecvCQ: cq, Cap: uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
+		qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{Type: verbs.UD, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
 		if err := qp.StartUD(1, labtest.QKey); err != nil {
 			t.Fatal(err)
 		}

@@ -6,24 +6,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
-	"github.com/goverbs/verbs/provider"
-)
-
-// MWBind is what an OpBindMW request does; [QP.BindMW] makes one.
-type MWBind = provider.MWBind
-
-// MWType is a kind of memory window. Values are the kernel's (enum ib_mw_type).
-type MWType uint8
-
-const (
-	// MWType1 windows are bound again and again, by [QP.BindMW] only.
-	MWType1 MWType = 1
-	// MWType2 windows belong to the QP that bound them and must be
-	// invalidated before they are bound again.
-	MWType2 MWType = 2
 )
 
 // MW is a memory window: a key to part of a memory region that can be handed
@@ -34,14 +20,14 @@ const (
 type MW struct {
 	pd  *PD
 	obj *object
-	typ MWType
+	typ verbs.MWType
 
 	mu   sync.Mutex
 	rkey uint32
 }
 
 // AllocMW makes a memory window, bound to nothing (ibv_alloc_mw(3)).
-func (p *PD) AllocMW(typ MWType) (*MW, error) {
+func (p *PD) AllocMW(typ verbs.MWType) (*MW, error) {
 	const op = "allocate MW in"
 	if err := p.obj.enter(op); err != nil {
 		return nil, err
@@ -71,23 +57,19 @@ func (m *MW) RKey() uint32 {
 }
 
 // Type is the kind of window.
-func (m *MW) Type() MWType { return m.typ }
+func (m *MW) Type() verbs.MWType { return m.typ }
 
 // Close frees the window: its key opens nothing any more.
 func (m *MW) Close() error { return m.obj.close() }
 
-// NextRKey is the key after rkey for the same memory: its last byte, which is
-// the consumer's, counts on (ibv_inc_rkey(3)).
-func NextRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }
-
 // BindOptions say what to bind a window to.
 type BindOptions struct {
 	ID     uint64 // of the work request
-	Flags  SendFlags
+	Flags  verbs.SendFlags
 	MR     *MR // with AccessMWBind; nil closes a type 1 window
 	Offset int // into MR
 	Length int
-	Access Access
+	Access verbs.Access
 }
 
 // BindMW posts the request that binds a window of either type to part of a
@@ -95,19 +77,19 @@ type BindOptions struct {
 // once the request has completed.
 func (q *QP) BindMW(mw *MW, opt BindOptions) (rkey uint32, err error) {
 	const op = "bind MW on"
-	bind := MWBind{Access: uint32(opt.Access)}
+	bind := verbs.MWBind{Access: opt.Access}
 	if opt.MR != nil {
 		if opt.Offset < 0 || opt.Length < 0 || opt.Offset > opt.MR.Len()-opt.Length {
-			return 0, q.obj.fail(op, fmt.Errorf("[%d:%d+%d] of %d bytes: %w", opt.Offset, opt.Offset, opt.Length, opt.MR.Len(), ErrRange))
+			return 0, q.obj.fail(op, fmt.Errorf("[%d:%d+%d] of %d bytes: %w", opt.Offset, opt.Offset, opt.Length, opt.MR.Len(), verbs.ErrRange))
 		}
 		bind.LKey, bind.Addr, bind.Length = opt.MR.LKey(), opt.MR.Addr()+uint64(opt.Offset), uint64(opt.Length)
-	} else if mw.typ == MWType2 {
+	} else if mw.typ == verbs.MWType2 {
 		return 0, q.obj.fail(op, fmt.Errorf("a type 2 window is bound to a region: %w", unix.EINVAL))
 	}
 	mw.mu.Lock()
 	defer mw.mu.Unlock()
-	bind.RKey, bind.NewRKey = mw.rkey, NextRKey(mw.rkey)
-	if _, err := q.PostSend([]SendWR{{ID: opt.ID, Opcode: OpBindMW, Flags: opt.Flags, Bind: &bind}}); err != nil {
+	bind.RKey, bind.NewRKey = mw.rkey, verbs.NextRKey(mw.rkey)
+	if _, err := q.PostSend([]verbs.SendWR{{ID: opt.ID, Opcode: verbs.OpBindMW, Flags: opt.Flags, Bind: &bind}}); err != nil {
 		return 0, err
 	}
 	mw.rkey = bind.NewRKey

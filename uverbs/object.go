@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -113,7 +114,7 @@ func (o *object) enter(op string) error {
 	o.mu.RLock()
 	if o.closed {
 		o.mu.RUnlock()
-		return o.fail(op, ErrClosed)
+		return o.fail(op, verbs.ErrClosed)
 	}
 	return nil
 }
@@ -143,7 +144,7 @@ func exitAll(objects []*object) {
 
 // fail wraps err, which came of op.
 func (o *object) fail(op string, err error) error {
-	return &Error{Op: op, Device: o.device, Object: o.what.String(), Err: err, Hint: hint(op, err)}
+	return &verbs.Error{Op: op, Device: o.device, Object: o.what.String(), Err: err, Hint: hint(op, err)}
 }
 
 // close releases the object unless it has children.
@@ -176,7 +177,7 @@ func (o *object) hand(op string, take func(parents []*object) error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
-		return o.fail(op, ErrClosed)
+		return o.fail(op, verbs.ErrClosed)
 	}
 	if err := o.childless(op); err != nil {
 		return err
@@ -197,7 +198,7 @@ func (o *object) childless(op string) error {
 		return nil
 	}
 	if names := o.childNames(); len(names) > 0 {
-		return o.fail(op, fmt.Errorf("%w by %s", ErrInUse, strings.Join(names, ", ")))
+		return o.fail(op, fmt.Errorf("%w by %s", verbs.ErrInUse, strings.Join(names, ", ")))
 	}
 	return nil
 }

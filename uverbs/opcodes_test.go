@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
@@ -30,41 +31,41 @@ const maxSGE = 4
 
 // opcode is one row of the table that TestOpcodes works through.
 type opcode struct {
-	op     uverbs.Opcode
-	types  []uverbs.QPType
+	op     verbs.Opcode
+	types  []verbs.QPType
 	siw    bool
 	needs  uint64 // capability
-	recv   uverbs.WCOpcode
+	recv   verbs.WCOpcode
 	takes  bool // consumes a receive
-	sent   uverbs.WCOpcode
+	sent   verbs.WCOpcode
 	size   int // of the data; 0: does not matter
 	refuse map[payload]error
 	// set completes wr for n bytes of a's memory; the result checks what came
 	// of it.
-	set func(m *opMatrix, wr *uverbs.SendWR, n int) (check func() error)
+	set func(m *opMatrix, wr *verbs.SendWR, n int) (check func() error)
 }
 
-var rcOnly, connected, all = []uverbs.QPType{uverbs.RC}, []uverbs.QPType{uverbs.RC, uverbs.UC}, []uverbs.QPType{uverbs.RC, uverbs.UC, uverbs.UD}
+var rcOnly, connected, all = []verbs.QPType{verbs.RC}, []verbs.QPType{verbs.RC, verbs.UC}, []verbs.QPType{verbs.RC, verbs.UC, verbs.UD}
 
 func noData(err error) map[payload]error {
-	return map[payload]error{inline: uverbs.ErrInlineOp, one: err, most: err}
+	return map[payload]error{inline: verbs.ErrInlineOp, one: err, most: err}
 }
 
 var opcodes = []opcode{
-	{op: uverbs.OpSend, types: all, siw: true, takes: true, recv: uverbs.WCRecv, sent: uverbs.WCSend, set: setSend},
-	{op: uverbs.OpSendImm, types: all, takes: true, recv: uverbs.WCRecv, sent: uverbs.WCSend, set: setSend},
-	{op: uverbs.OpSendInv, types: rcOnly, siw: true, takes: true, recv: uverbs.WCRecv, sent: uverbs.WCSend, set: setSendInv},
-	{op: uverbs.OpRDMAWrite, types: connected, siw: true, sent: uverbs.WCRDMAWrite, set: setWrite},
-	{op: uverbs.OpRDMAWriteImm, types: connected, takes: true, recv: uverbs.WCRecvRDMAImm, sent: uverbs.WCRDMAWrite, set: setWrite},
-	{op: uverbs.OpRDMARead, types: rcOnly, siw: true, sent: uverbs.WCRDMARead, set: setRead, refuse: map[payload]error{inline: uverbs.ErrInlineOp}},
-	{op: uverbs.OpCompareSwap, types: rcOnly, sent: uverbs.WCCompareSwap, size: 8, set: setAtomic, refuse: map[payload]error{inline: uverbs.ErrInlineOp, none: uverbs.ErrAtomicSGL}},
-	{op: uverbs.OpFetchAdd, types: rcOnly, sent: uverbs.WCFetchAdd, size: 8, set: setAtomic, refuse: map[payload]error{inline: uverbs.ErrInlineOp, none: uverbs.ErrAtomicSGL}},
-	{op: uverbs.OpLocalInv, types: rcOnly, siw: true, sent: uverbs.WCLocalInv, set: setLocalInv, refuse: noData(uverbs.ErrTooManySGEs)},
-	{op: uverbs.OpBindMW, types: connected, sent: uverbs.WCBindMW, set: setBind, refuse: noData(uverbs.ErrTooManySGEs)},
-	{op: uverbs.OpFlush, types: rcOnly, needs: abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL, sent: uverbs.WCFlush, set: setFlush, refuse: noData(uverbs.ErrTooManySGEs)},
-	{op: uverbs.OpAtomicWrite, types: rcOnly, needs: abi.IB_UVERBS_DEVICE_ATOMIC_WRITE, sent: uverbs.WCAtomicWrite, size: 8, set: setWrite,
-		refuse: map[payload]error{none: uverbs.ErrAtomicWrite, one: uverbs.ErrAtomicWrite, most: uverbs.ErrAtomicWrite}},
-	{op: uverbs.OpRDMAReadInv, siw: true, sent: uverbs.WCRDMARead, set: setReadInv, refuse: map[payload]error{inline: uverbs.ErrInlineOp, none: errSkip}},
+	{op: verbs.OpSend, types: all, siw: true, takes: true, recv: verbs.WCRecv, sent: verbs.WCSend, set: setSend},
+	{op: verbs.OpSendImm, types: all, takes: true, recv: verbs.WCRecv, sent: verbs.WCSend, set: setSend},
+	{op: verbs.OpSendInv, types: rcOnly, siw: true, takes: true, recv: verbs.WCRecv, sent: verbs.WCSend, set: setSendInv},
+	{op: verbs.OpRDMAWrite, types: connected, siw: true, sent: verbs.WCRDMAWrite, set: setWrite},
+	{op: verbs.OpRDMAWriteImm, types: connected, takes: true, recv: verbs.WCRecvRDMAImm, sent: verbs.WCRDMAWrite, set: setWrite},
+	{op: verbs.OpRDMARead, types: rcOnly, siw: true, sent: verbs.WCRDMARead, set: setRead, refuse: map[payload]error{inline: verbs.ErrInlineOp}},
+	{op: verbs.OpCompareSwap, types: rcOnly, sent: verbs.WCCompareSwap, size: 8, set: setAtomic, refuse: map[payload]error{inline: verbs.ErrInlineOp, none: verbs.ErrAtomicSGL}},
+	{op: verbs.OpFetchAdd, types: rcOnly, sent: verbs.WCFetchAdd, size: 8, set: setAtomic, refuse: map[payload]error{inline: verbs.ErrInlineOp, none: verbs.ErrAtomicSGL}},
+	{op: verbs.OpLocalInv, types: rcOnly, siw: true, sent: verbs.WCLocalInv, set: setLocalInv, refuse: noData(verbs.ErrTooManySGEs)},
+	{op: verbs.OpBindMW, types: connected, sent: verbs.WCBindMW, set: setBind, refuse: noData(verbs.ErrTooManySGEs)},
+	{op: verbs.OpFlush, types: rcOnly, needs: abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL, sent: verbs.WCFlush, set: setFlush, refuse: noData(verbs.ErrTooManySGEs)},
+	{op: verbs.OpAtomicWrite, types: rcOnly, needs: abi.IB_UVERBS_DEVICE_ATOMIC_WRITE, sent: verbs.WCAtomicWrite, size: 8, set: setWrite,
+		refuse: map[payload]error{none: verbs.ErrAtomicWrite, one: verbs.ErrAtomicWrite, most: verbs.ErrAtomicWrite}},
+	{op: verbs.OpRDMAReadInv, siw: true, sent: verbs.WCRDMARead, set: setReadInv, refuse: map[payload]error{inline: verbs.ErrInlineOp, none: errSkip}},
 }
 
 // errSkip marks what makes no sense to try: a key to invalidate must be named
@@ -93,30 +94,30 @@ func TestOpcodes(t *testing.T) {
 type opMatrix struct {
 	t      *testing.T
 	siw    bool
-	typ    uverbs.QPType
+	typ    verbs.QPType
 	events bool
 	a, b   *labtest.Side
 	caps   uint64
-	access uverbs.Access
+	access verbs.Access
 	id     uint64
 }
 
-func newOpMatrix(t *testing.T, device string, typ uverbs.QPType, events bool) *opMatrix {
+func newOpMatrix(t *testing.T, device string, typ verbs.QPType, events bool) *opMatrix {
 	m := &opMatrix{t: t, siw: device == labtest.SIW, typ: typ, events: events}
 	attr := labtest.Must(labtest.OpenDevice(t, device).QueryDevice())(t)
-	m.caps, m.access = attr.DeviceCapFlagsEx, uverbs.AccessAll
+	m.caps, m.access = attr.CapFlags, verbs.AccessAll
 	if m.siw {
-		m.access &^= uverbs.AccessRemoteAtomic
+		m.access &^= verbs.AccessRemoteAtomic
 	} else {
-		m.access |= uverbs.AccessMWBind
+		m.access |= verbs.AccessMWBind
 	}
 	if m.caps&abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL != 0 {
-		m.access |= uverbs.AccessFlushGlobal
+		m.access |= verbs.AccessFlushGlobal
 	}
 	m.a, m.b = labtest.NewPair(t, labtest.PairOptions{
 		Device: device, Type: typ, Events: events, Access: m.access,
-		Cap: uverbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: maxSGE, MaxRecvSGE: maxSGE, MaxInline: 64},
-		RC:  uverbs.ConnectOptions{Access: m.access &^ uverbs.AccessMWBind},
+		Cap: verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: maxSGE, MaxRecvSGE: maxSGE, MaxInline: 64},
+		RC:  uverbs.ConnectOptions{Access: m.access &^ verbs.AccessMWBind},
 	})
 	return m
 }
@@ -135,7 +136,7 @@ func (m *opMatrix) run() {
 }
 
 // source fills a's memory and returns SGEs over n bytes of it, or the bytes.
-func (m *opMatrix) source(p payload, n int) (sgl []uverbs.SGE, inlined []byte) {
+func (m *opMatrix) source(p payload, n int) (sgl []verbs.SGE, inlined []byte) {
 	mem := m.a.MR.Bytes()[:n]
 	for i := range mem {
 		mem[i] = byte(rand.Uint32())
@@ -144,7 +145,7 @@ func (m *opMatrix) source(p payload, n int) (sgl []uverbs.SGE, inlined []byte) {
 	case inline:
 		return nil, slices.Clone(mem)
 	case one:
-		return []uverbs.SGE{m.a.MR.SGE(0, n)}, nil
+		return []verbs.SGE{m.a.MR.SGE(0, n)}, nil
 	case most:
 		for i := range maxSGE {
 			sgl = append(sgl, m.a.MR.SGE(i*n/maxSGE, n/maxSGE))
@@ -163,22 +164,22 @@ func (m *opMatrix) one(op opcode, p payload, signaled bool) error {
 	case refuse == errSkip:
 		return nil
 	case m.siw && !op.siw, !m.siw && !taken:
-		refuse = uverbs.ErrOpcode
-	case m.siw && refuse == nil && op.sent == uverbs.WCRDMARead && p == most:
-		refuse = uverbs.ErrTooManySGEs // iWARP reads into one place
-	case m.siw && op.op == uverbs.OpSendInv && p == inline:
-		refuse = uverbs.ErrInlineOp
+		refuse = verbs.ErrOpcode
+	case m.siw && refuse == nil && op.sent == verbs.WCRDMARead && p == most:
+		refuse = verbs.ErrTooManySGEs // iWARP reads into one place
+	case m.siw && op.op == verbs.OpSendInv && p == inline:
+		refuse = verbs.ErrInlineOp
 	}
 	clear(m.b.MR.Bytes())
 	m.id++
-	wr := uverbs.SendWR{ID: m.id, Opcode: op.op, Imm: rand.Uint32(), To: m.a.Peer}
+	wr := verbs.SendWR{ID: m.id, Opcode: op.op, Imm: rand.Uint32(), To: m.a.Peer}
 	if signaled {
-		wr.Flags = uverbs.SendSignaled
+		wr.Flags = verbs.SendSignaled
 	}
 	wr.SGL, wr.Inline = m.source(p, n)
 	if refuse != nil {
-		wr.Bind = &uverbs.MWBind{}
-		if _, err := m.a.QP.PostSend([]uverbs.SendWR{wr}); !errors.Is(err, refuse) {
+		wr.Bind = &verbs.MWBind{}
+		if _, err := m.a.QP.PostSend([]verbs.SendWR{wr}); !errors.Is(err, refuse) {
 			return fmt.Errorf("post: %v, want %v", err, refuse)
 		}
 		return nil
@@ -187,7 +188,7 @@ func (m *opMatrix) one(op opcode, p payload, signaled bool) error {
 	if op.takes {
 		m.recv()
 	}
-	if _, err := m.a.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+	if _, err := m.a.QP.PostSend([]verbs.SendWR{wr}); err != nil {
 		return err
 	}
 	if op.takes {
@@ -195,14 +196,14 @@ func (m *opMatrix) one(op opcode, p payload, signaled bool) error {
 			return err
 		}
 	}
-	want := uverbs.WC{ID: m.id, Opcode: op.sent, QPNum: m.a.QP.Num()}
+	want := verbs.WC{ID: m.id, Opcode: op.sent, QPNum: m.a.QP.Num()}
 	if !signaled {
 		// What completes next is a request behind it; fenced, since siw lets
 		// others overtake READs.
 		m.recv()
 		m.id++
-		want.ID, want.Opcode = m.id, uverbs.WCSend
-		if _, err := m.a.QP.PostSend([]uverbs.SendWR{{ID: m.id, Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled | uverbs.SendFence, To: m.a.Peer}}); err != nil {
+		want.ID, want.Opcode = m.id, verbs.WCSend
+		if _, err := m.a.QP.PostSend([]verbs.SendWR{{ID: m.id, Opcode: verbs.OpSend, Flags: verbs.SendSignaled | verbs.SendFence, To: m.a.Peer}}); err != nil {
 			return err
 		}
 		if _, err := m.wait(m.b.RecvCQ); err != nil {
@@ -225,48 +226,48 @@ func (m *opMatrix) one(op opcode, p payload, signaled bool) error {
 // recv posts a receive that scatters into b's memory, behind room for a GRH.
 func (m *opMatrix) recv() {
 	m.t.Helper()
-	sgl := []uverbs.SGE{m.b.MR.SGE(0, uverbs.GRHSize), m.b.MR.SGE(uverbs.GRHSize, 100), m.b.MR.SGE(uverbs.GRHSize+100, 1), m.b.MR.SGE(uverbs.GRHSize+101, 900)}
-	if m.typ != uverbs.UD {
+	sgl := []verbs.SGE{m.b.MR.SGE(0, verbs.GRHSize), m.b.MR.SGE(verbs.GRHSize, 100), m.b.MR.SGE(verbs.GRHSize+100, 1), m.b.MR.SGE(verbs.GRHSize+101, 900)}
+	if m.typ != verbs.UD {
 		sgl = sgl[1:]
 	}
-	if _, err := m.b.PostRecv(uverbs.RecvWR{ID: 1000 + m.id, SGL: sgl}); err != nil {
+	if _, err := m.b.PostRecv(verbs.RecvWR{ID: 1000 + m.id, SGL: sgl}); err != nil {
 		m.t.Fatal(err)
 	}
 }
 
-func (m *opMatrix) received(op opcode, wr *uverbs.SendWR, n int) error {
+func (m *opMatrix) received(op opcode, wr *verbs.SendWR, n int) error {
 	wc, err := m.wait(m.b.RecvCQ)
 	if err != nil {
 		return err
 	}
-	size, flags := n, uverbs.WCFlags(0)
+	size, flags := n, verbs.WCFlags(0)
 	if !m.siw {
-		flags = uverbs.WCGRH // of all transports: there always is one
+		flags = verbs.WCGRH // of all transports: there always is one
 	}
 	switch {
-	case op.op == uverbs.OpSendImm || op.op == uverbs.OpRDMAWriteImm:
-		flags |= uverbs.WCWithImm
-	case op.op == uverbs.OpSendInv && !m.siw: // siw does not tell user space
-		flags |= uverbs.WCWithInv
+	case op.op == verbs.OpSendImm || op.op == verbs.OpRDMAWriteImm:
+		flags |= verbs.WCWithImm
+	case op.op == verbs.OpSendInv && !m.siw: // siw does not tell user space
+		flags |= verbs.WCWithInv
 	}
-	if m.typ == uverbs.UD {
-		size += uverbs.GRHSize
+	if m.typ == verbs.UD {
+		size += verbs.GRHSize
 	}
 	switch {
 	case wc.Err() != nil, wc.ID != 1000+m.id, wc.Opcode != op.recv, wc.QPNum != m.b.QP.Num(), int(wc.ByteLen) != size, wc.Flags != flags, wc.VendorErr != 0:
 		return fmt.Errorf("receive %+v (%v, %v), want ID %d, opcode %v, QP %d, %d bytes, flags %#x", wc, wc.Status, wc.Opcode, 1000+m.id, op.recv, m.b.QP.Num(), size, flags)
-	case flags&uverbs.WCWithImm != 0 && wc.Imm() != wr.Imm:
+	case flags&verbs.WCWithImm != 0 && wc.Imm() != wr.Imm:
 		return fmt.Errorf("immediate %#x, want %#x", wc.Imm(), wr.Imm)
-	case flags&uverbs.WCWithInv != 0 && wc.InvalidatedRKey() != wr.InvalidateRKey:
+	case flags&verbs.WCWithInv != 0 && wc.InvalidatedRKey() != wr.InvalidateRKey:
 		return fmt.Errorf("invalidated %#x, want %#x", wc.InvalidatedRKey(), wr.InvalidateRKey)
-	case m.typ == uverbs.UD && (wc.SrcQP != m.a.QP.Num() || wc.Port != 1):
+	case m.typ == verbs.UD && (wc.SrcQP != m.a.QP.Num() || wc.Port != 1):
 		return fmt.Errorf("from QP %d at port %d, want %d, 1", wc.SrcQP, wc.Port, m.a.QP.Num())
 	}
 	return nil
 }
 
-func (m *opMatrix) wait(cq *uverbs.CQ) (uverbs.WC, error) {
-	var wc [1]uverbs.WC
+func (m *opMatrix) wait(cq *uverbs.CQ) (verbs.WC, error) {
+	var wc [1]verbs.WC
 	ctx, cancel := context.WithTimeout(m.t.Context(), 5*time.Second)
 	defer cancel()
 	if m.events {
@@ -287,7 +288,7 @@ func (m *opMatrix) same(n, at int) func() error {
 	return func() error {
 		got := m.b.MR.Bytes()[at:][:n]
 		// On UC a request completes when it is sent.
-		for end := time.Now().Add(time.Second); m.typ == uverbs.UC && !bytes.Equal(got, want) && time.Now().Before(end); {
+		for end := time.Now().Add(time.Second); m.typ == verbs.UC && !bytes.Equal(got, want) && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
 		if !bytes.Equal(got, want) {
@@ -297,15 +298,15 @@ func (m *opMatrix) same(n, at int) func() error {
 	}
 }
 
-func setSend(m *opMatrix, wr *uverbs.SendWR, n int) func() error { return m.same(n, uverbs.GRHSize) }
+func setSend(m *opMatrix, wr *verbs.SendWR, n int) func() error { return m.same(n, verbs.GRHSize) }
 
-func setWrite(m *opMatrix, wr *uverbs.SendWR, n int) func() error {
+func setWrite(m *opMatrix, wr *verbs.SendWR, n int) func() error {
 	const at = 2048
 	wr.RemoteAddr, wr.RKey = m.b.MR.Addr()+at, m.b.MR.RKey()
 	return m.same(n, at)
 }
 
-func setRead(m *opMatrix, wr *uverbs.SendWR, n int) func() error {
+func setRead(m *opMatrix, wr *verbs.SendWR, n int) func() error {
 	const at = 4096
 	src := m.b.MR.Bytes()[at:][:n]
 	for i := range src {
@@ -320,7 +321,7 @@ func setRead(m *opMatrix, wr *uverbs.SendWR, n int) func() error {
 	}
 }
 
-func setAtomic(m *opMatrix, wr *uverbs.SendWR, n int) func() error {
+func setAtomic(m *opMatrix, wr *verbs.SendWR, n int) func() error {
 	const at = 1024
 	word := m.b.MR.Bytes()[at:][:8]
 	before := rand.Uint64()
@@ -328,7 +329,7 @@ func setAtomic(m *opMatrix, wr *uverbs.SendWR, n int) func() error {
 	wr.RemoteAddr, wr.RKey = m.b.MR.Addr()+at, m.b.MR.RKey()
 	want := before + 77
 	wr.CompareAdd = 77
-	if wr.Opcode == uverbs.OpCompareSwap {
+	if wr.Opcode == verbs.OpCompareSwap {
 		wr.CompareAdd, wr.Swap = before, want
 	}
 	return func() error {
@@ -348,29 +349,29 @@ func (m *opMatrix) window(s *labtest.Side) (rkey uint32) {
 		labtest.Close(m.t, mr)
 		return mr.RKey()
 	}
-	mw := labtest.Must(s.PD.AllocMW(uverbs.MWType2))(m.t)
+	mw := labtest.Must(s.PD.AllocMW(verbs.MWType2))(m.t)
 	m.t.Cleanup(func() { mw.Close() })
-	rkey = labtest.Must(s.QP.BindMW(mw, uverbs.BindOptions{Flags: uverbs.SendSignaled, MR: s.MR, Length: 64, Access: uverbs.AccessRemoteWrite}))(m.t)
+	rkey = labtest.Must(s.QP.BindMW(mw, uverbs.BindOptions{Flags: verbs.SendSignaled, MR: s.MR, Length: 64, Access: verbs.AccessRemoteWrite}))(m.t)
 	if wc, err := m.wait(s.SendCQ); err != nil || wc.Err() != nil {
 		m.t.Fatal(err, wc.Err())
 	}
 	return rkey
 }
 
-func setSendInv(m *opMatrix, wr *uverbs.SendWR, n int) func() error {
+func setSendInv(m *opMatrix, wr *verbs.SendWR, n int) func() error {
 	wr.InvalidateRKey = m.window(m.b)
-	return m.same(n, uverbs.GRHSize)
+	return m.same(n, verbs.GRHSize)
 }
 
-func setLocalInv(m *opMatrix, wr *uverbs.SendWR, n int) func() error {
+func setLocalInv(m *opMatrix, wr *verbs.SendWR, n int) func() error {
 	wr.InvalidateRKey = m.window(m.a)
 	return nil
 }
 
-func setReadInv(m *opMatrix, wr *uverbs.SendWR, n int) func() error {
+func setReadInv(m *opMatrix, wr *verbs.SendWR, n int) func() error {
 	mr := labtest.Must(m.a.PD.AllocMR(4096, m.access, uverbs.MROptions{}))(m.t)
 	labtest.Close(m.t, mr)
-	wr.SGL = []uverbs.SGE{mr.SGE(0, n)}
+	wr.SGL = []verbs.SGE{mr.SGE(0, n)}
 	setRead(m, wr, n)
 	src := m.b.MR.Bytes()[4096:][:n]
 	return func() error {
@@ -381,18 +382,18 @@ func setReadInv(m *opMatrix, wr *uverbs.SendWR, n int) func() error {
 	}
 }
 
-func setBind(m *opMatrix, wr *uverbs.SendWR, n int) func() error {
-	mw := labtest.Must(m.a.PD.AllocMW(uverbs.MWType2))(m.t)
+func setBind(m *opMatrix, wr *verbs.SendWR, n int) func() error {
+	mw := labtest.Must(m.a.PD.AllocMW(verbs.MWType2))(m.t)
 	m.t.Cleanup(func() { mw.Close() })
-	wr.Bind = &uverbs.MWBind{
-		RKey: mw.RKey(), NewRKey: uverbs.NextRKey(mw.RKey()), LKey: m.a.MR.LKey(), Addr: m.a.MR.Addr(), Length: 64,
-		Access: uint32(uverbs.AccessRemoteWrite),
+	wr.Bind = &verbs.MWBind{
+		RKey: mw.RKey(), NewRKey: verbs.NextRKey(mw.RKey()), LKey: m.a.MR.LKey(), Addr: m.a.MR.Addr(), Length: 64,
+		Access: verbs.AccessRemoteWrite,
 	}
 	return nil
 }
 
-func setFlush(m *opMatrix, wr *uverbs.SendWR, n int) func() error {
+func setFlush(m *opMatrix, wr *verbs.SendWR, n int) func() error {
 	wr.RemoteAddr, wr.RKey = m.b.MR.Addr(), m.b.MR.RKey()
-	wr.Flush = uverbs.Flush{Length: 4096, Type: uverbs.FlushGlobal, Level: uverbs.FlushRange}
+	wr.Flush = verbs.Flush{Length: 4096, Type: verbs.FlushGlobal, Level: verbs.FlushRange}
 	return nil
 }

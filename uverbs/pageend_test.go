@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestPageEnd sends few bytes that lie on two pages while the device is busy:
@@ -13,32 +13,32 @@ import (
 func TestPageEnd(t *testing.T) {
 	const page, large, few, sends = 4096, 1 << 20, 32, 16
 	labtest.Each(t, func(t *testing.T, device string) {
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Memory: large + (sends+1)*page, Cap: uverbs.QPCap{
+		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Memory: large + (sends+1)*page, Cap: verbs.QPCap{
 			MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1,
 		}})
 		for i := range a.MR.Bytes() {
 			a.MR.Bytes()[i] = byte(i*7 + i/page)
 		}
-		post := func(wrs ...uverbs.SendWR) {
+		post := func(wrs ...verbs.SendWR) {
 			t.Helper()
 			if n, err := a.QP.PostSend(wrs); n != len(wrs) || err != nil {
 				t.Fatalf("posted %d: %v", n, err)
 			}
 		}
 		for round := range 5 {
-			wrs := []uverbs.SendWR{}
+			wrs := []verbs.SendWR{}
 			for range 8 {
-				wrs = append(wrs, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, SGL: []uverbs.SGE{a.MR.SGE(0, large)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
+				wrs = append(wrs, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.MR.SGE(0, large)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
 			}
 			at := func(i int) int { return large + (i+1)*page - 1 - (i+round)%(few-1) }
 			for i := range sends {
-				if _, err := b.PostRecv(uverbs.RecvWR{ID: uint64(i), SGL: []uverbs.SGE{b.MR.SGE(large+i*page, few)}}); err != nil {
+				if _, err := b.PostRecv(verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{b.MR.SGE(large+i*page, few)}}); err != nil {
 					t.Fatal(err)
 				}
 			}
 			post(wrs...)
 			for i := range sends {
-				post(uverbs.SendWR{ID: uint64(i), Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.MR.SGE(at(i), few)}})
+				post(verbs.SendWR{ID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{a.MR.SGE(at(i), few)}})
 			}
 			for i := range sends {
 				wc := next(t, b.RecvCQ)

@@ -38,5 +38,5 @@ func (c *Context) AllocPD() (*PD, error) {
 // Context is what the PD was made from.
 func (p *PD) Context() *Context { return p.ctx }
 
-// Close releases the PD. It fails with [ErrInUse] while it has MRs or QPs.
+// Close releases the PD. It fails with [verbs.ErrInUse] while it has MRs or QPs.
 func (p *PD) Close() error { return p.obj.close() }

@@ -6,13 +6,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 )
 
 // attribute is a feature that the device's attributes tell of.
-func attribute(has func(*DeviceAttr) bool) func(*prober) error {
+func attribute(has func(*verbs.DeviceAttr) bool) func(*prober) error {
 	return func(p *prober) error {
 		attr, err := p.c.QueryDevice()
 		if err == nil && !has(attr) {
@@ -23,10 +24,10 @@ func attribute(has func(*DeviceAttr) bool) func(*prober) error {
 }
 
 func capability(bits uint64) func(*prober) error {
-	return attribute(func(a *DeviceAttr) bool { return a.DeviceCapFlagsEx&bits != 0 })
+	return attribute(func(a *verbs.DeviceAttr) bool { return a.CapFlags&bits != 0 })
 }
 
-func qpType(typ QPType) func(*prober) error {
+func qpType(typ verbs.QPType) func(*prober) error {
 	return func(p *prober) error {
 		_, err := p.qp(typ)
 		return err
@@ -79,13 +80,13 @@ func cqFlags(flags uint64) func(*prober) error {
 const extended = abi.IB_USER_VERBS_CMD_FLAG_EXTENDED
 
 var probes = map[Feature]func(*prober) error{
-	"RC":                       qpType(RC),
-	"UC":                       qpType(UC),
-	"UD":                       qpType(UD),
+	"RC":                       qpType(verbs.RC),
+	"UC":                       qpType(verbs.UC),
+	"UD":                       qpType(verbs.UD),
 	"raw packet QP":            qpType(abi.IB_UVERBS_QPT_RAW_PACKET),
 	"driver QP":                qpType(abi.IB_UVERBS_QPT_DRIVER),
-	"MW type 1":                mwType(MWType1),
-	"MW type 2":                mwType(MWType2),
+	"MW type 1":                mwType(verbs.MWType1),
+	"MW type 2":                mwType(verbs.MWType2),
 	"tag matching SRQ":         srqType(abi.IB_UVERBS_SRQT_TM),
 	"CQ timestamps":            cqFlags(abi.IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION),
 	"CQ ignoring overruns":     cqFlags(abi.IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN),
@@ -93,14 +94,14 @@ var probes = map[Feature]func(*prober) error{
 	"persistent FLUSH":         capability(abi.IB_UVERBS_DEVICE_FLUSH_PERSISTENT),
 	"ATOMIC_WRITE":             capability(abi.IB_UVERBS_DEVICE_ATOMIC_WRITE),
 	"LOCAL_INV, SEND_WITH_INV": capability(abi.IB_UVERBS_DEVICE_MEM_MGT_EXTENSIONS),
-	"atomics":                  attribute(func(a *DeviceAttr) bool { return a.Base.AtomicCap != 0 }),
-	"device clock":             attribute(func(a *DeviceAttr) bool { return a.HcaCoreClock != 0 }),
+	"atomics":                  attribute(func(a *verbs.DeviceAttr) bool { return a.AtomicCap != verbs.AtomicNone }),
+	"device clock":             attribute(func(a *verbs.DeviceAttr) bool { return a.CoreClock != 0 }),
 	"P_Keys": func(p *prober) error {
 		_, err := p.c.PKeyIndex(1, 0xffff) // which every port with any has
 		return err
 	},
 	"on-demand paging": func(p *prober) error {
-		_, err := p.mr(AccessOnDemand | AccessLocalWrite)
+		_, err := p.mr(verbs.AccessOnDemand | verbs.AccessLocalWrite)
 		return err
 	},
 	"implicit on-demand paging": func(p *prober) error {
@@ -108,7 +109,7 @@ var probes = map[Feature]func(*prober) error{
 		if p.err != nil {
 			return p.err
 		}
-		req := abi.IbUverbsRegMr{Length: ^uint64(0), PdHandle: pd.handle, AccessFlags: uint32(AccessOnDemand | AccessLocalWrite)}
+		req := abi.IbUverbsRegMr{Length: ^uint64(0), PdHandle: pd.handle, AccessFlags: uint32(verbs.AccessOnDemand | verbs.AccessLocalWrite)}
 		var resp abi.IbUverbsRegMrResp
 		err := p.call(abi.IB_USER_VERBS_CMD_REG_MR, mmap.Bytes(&req), mmap.Bytes(&resp))
 		if err == unix.EINVAL && p.c.odp&odpImplicit == 0 {
@@ -144,15 +145,15 @@ var probes = map[Feature]func(*prober) error{
 		if err != nil {
 			return err
 		}
-		ah, err := pd.CreateAH(AddressVector{Global: true, DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1, Port: 1})
+		ah, err := pd.CreateAH(verbs.AddressVector{Global: true, DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1, Port: 1})
 		return made(p, ah, err)
 	},
 	"multicast": func(p *prober) error {
-		qp, err := p.qp(UD)
+		qp, err := p.qp(verbs.UD)
 		if err != nil {
 			return err
 		}
-		group := GID{0xff, 0x0e, 15: 1}
+		group := verbs.GID{0xff, 0x0e, 15: 1}
 		if err := qp.AttachMulticast(group, 0); err != nil {
 			return err
 		}
@@ -172,15 +173,15 @@ var probes = map[Feature]func(*prober) error{
 		return cq.Moderate(1, 1)
 	},
 	"MR rereg, access": func(p *prober) error {
-		mr, err := p.mr(AccessLocalWrite)
+		mr, err := p.mr(verbs.AccessLocalWrite)
 		if err != nil {
 			return err
 		}
-		all := AccessAll &^ AccessRemoteAtomic
+		all := verbs.AccessAll &^ verbs.AccessRemoteAtomic
 		return mr.Rereg(ReregOptions{Access: &all})
 	},
 	"MR rereg, PD": func(p *prober) error {
-		mr, err := p.mr(AccessLocalWrite)
+		mr, err := p.mr(verbs.AccessLocalWrite)
 		pd := p.pd()
 		if err = errors.Join(err, p.err); err != nil {
 			return err
@@ -189,7 +190,7 @@ var probes = map[Feature]func(*prober) error{
 		return mr.Rereg(ReregOptions{PD: pd})
 	},
 	"MR rereg, memory": func(p *prober) error {
-		mr, err := p.mr(AccessLocalWrite)
+		mr, err := p.mr(verbs.AccessLocalWrite)
 		if err != nil {
 			return err
 		}
@@ -200,27 +201,27 @@ var probes = map[Feature]func(*prober) error{
 		if p.err != nil {
 			return p.err
 		}
-		mr, err := pd.AllocMR(4096, AccessLocalWrite, MROptions{IOVA: 1 << 20})
+		mr, err := pd.AllocMR(4096, verbs.AccessLocalWrite, MROptions{IOVA: 1 << 20})
 		return made(p, mr, err)
 	},
 	"MR advice": func(p *prober) error {
-		access := AccessLocalWrite | AccessOnDemand
+		access := verbs.AccessLocalWrite | verbs.AccessOnDemand
 		mr, err := p.mr(access)
 		if errors.Is(err, errors.ErrUnsupported) {
 			p.err = nil
-			mr, err = p.mr(AccessLocalWrite)
+			mr, err = p.mr(verbs.AccessLocalWrite)
 		}
 		if err != nil {
 			return err
 		}
-		return mr.pd.Advise(AdvisePrefetch, true, mr.SGE(0, 4096))
+		return mr.pd.Advise(verbs.AdvisePrefetch, true, mr.SGE(0, 4096))
 	},
 	"DMA-BUF MR": func(p *prober) error {
 		pd := p.pd()
 		if p.err != nil {
 			return p.err
 		}
-		mr, err := pd.RegisterDMABuf(-1, 0, 4096, 0, AccessLocalWrite)
+		mr, err := pd.RegisterDMABuf(-1, 0, 4096, 0, verbs.AccessLocalWrite)
 		if errors.Is(err, unix.EBADF) { // it would have taken a file
 			return nil
 		}
@@ -232,7 +233,7 @@ var probes = map[Feature]func(*prober) error{
 		return p.call(abi.IB_USER_VERBS_CMD_OPEN_XRCD, mmap.Bytes(&req), mmap.Bytes(&resp))
 	},
 	"QP rate limit": func(p *prober) error {
-		qp, err := p.qp(RC)
+		qp, err := p.qp(verbs.RC)
 		if err != nil {
 			return err
 		}
@@ -252,7 +253,7 @@ var probes = map[Feature]func(*prober) error{
 		return p.ioctl(object, create, sys.New(newHandle, &handle))
 	},
 	"flow steering": func(p *prober) error {
-		qp, err := p.qp(RC)
+		qp, err := p.qp(verbs.RC)
 		if err != nil {
 			return err
 		}
@@ -304,7 +305,7 @@ var probes = map[Feature]func(*prober) error{
 	},
 }
 
-func mwType(typ MWType) func(*prober) error {
+func mwType(typ verbs.MWType) func(*prober) error {
 	return func(p *prober) error {
 		pd := p.pd()
 		if p.err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
@@ -24,9 +25,9 @@ type QP struct {
 	life   *qpLife
 	obj    *object
 	num    uint32
-	typ    QPType
+	typ    verbs.QPType
 	handle uint32
-	cap    QPCap
+	cap    verbs.QPCap
 	sendCQ *CQ
 	recvCQ *CQ
 	srq    *SRQ
@@ -44,14 +45,14 @@ type QP struct {
 
 // QPOptions describe a QP. A zero Type is RC; the CQs may be the same.
 type QPOptions struct {
-	Type   QPType
+	Type   verbs.QPType
 	SendCQ *CQ
 	RecvCQ *CQ
 	// SRQ, if set, is where the QP takes its receives from.
 	SRQ *SRQ
 	// Cap is the least the queues must hold. MaxSendWR and MaxRecvWR are in
 	// work requests, MaxInline in bytes.
-	Cap QPCap
+	Cap verbs.QPCap
 	// SignalAll makes every send request signaled.
 	SignalAll bool
 }
@@ -60,7 +61,7 @@ type QPOptions struct {
 func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	const op = "create QP in"
 	if opt.Type == 0 {
-		opt.Type = RC
+		opt.Type = verbs.RC
 	}
 	switch {
 	case opt.SendCQ == nil || opt.RecvCQ == nil:
@@ -155,7 +156,7 @@ func (m *qpMaker) make(uhw provider.UHW) (provider.QPInfo, error) {
 		sys.OutBytes(abi.UVERBS_ATTR_UHW_OUT, uhw.Out),
 	}})
 	m.made = err == nil
-	m.cap = QPCap{
+	m.cap = verbs.QPCap{
 		MaxSendWR: got.MaxSendWr, MaxRecvWR: got.MaxRecvWr,
 		MaxSendSGE: got.MaxSendSge, MaxRecvSGE: got.MaxRecvSge,
 		MaxInline: got.MaxInlineData,
@@ -198,10 +199,10 @@ func (c *contextCore) destroyQP(handle uint32) error {
 func (q *QP) Num() uint32 { return q.num }
 
 // Type is the QP's transport.
-func (q *QP) Type() QPType { return q.typ }
+func (q *QP) Type() verbs.QPType { return q.typ }
 
 // Cap is what the queues hold: at least what was asked for.
-func (q *QP) Cap() QPCap { return q.cap }
+func (q *QP) Cap() verbs.QPCap { return q.cap }
 
 // PD, SendCQ, RecvCQ and SRQ are what the QP was made from.
 func (q *QP) PD() *PD     { return q.pd }
@@ -211,11 +212,11 @@ func (q *QP) SRQ() *SRQ   { return q.srq }
 
 // PostSend posts send requests in order with one doorbell, the call's only
 // system call (which siw can often do without), and returns how many were
-// posted: those complete. If not all, the error is [ErrQueueFull], [ErrClosed],
-// [ErrQueueFailed] or a [*PostError] for the first that was not; if all, it is nil.
+// posted: those complete. If not all, the error is [verbs.ErrQueueFull], [verbs.ErrClosed],
+// [verbs.ErrQueueFailed] or a [*verbs.PostError] for the first that was not; if all, it is nil.
 // If the doorbell fails, the QP is moved to the error state, where all requests
 // complete.
-func (q *QP) PostSend(wrs []SendWR) (int, error) {
+func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
 	if q.rxeSend != nil {
 		return q.rxeSend.Post(wrs)
 	}
@@ -232,14 +233,14 @@ func (q *QP) HoldSends(t time.Time) {
 
 // PostRecv posts receive requests in order, without a system call, and returns
 // how many were posted; errors are as for [QP.PostSend].
-func (q *QP) PostRecv(wrs []RecvWR) (int, error) {
+func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	switch {
 	case q.rxeRecv != nil:
 		return q.rxeRecv.Post(wrs)
 	case q.siwRecv != nil:
 		return q.siwRecv.Post(wrs)
 	}
-	return 0, q.obj.fail("post recv on", ErrSRQ)
+	return 0, q.obj.fail("post recv on", verbs.ErrSRQ)
 }
 
 // Close destroys the QP. Requests that have not completed never will.

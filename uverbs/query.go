@@ -8,59 +8,79 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/attr"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 )
 
-// DeviceAttr is a device's limits and capabilities (ibv_query_device_ex(3)),
-// as the kernel lays them out: struct ib_uverbs_ex_query_device_resp.
-type DeviceAttr = abi.IbUverbsExQueryDeviceResp
-
-// QueryDevice returns the device's attributes.
-func (c *Context) QueryDevice() (*DeviceAttr, error) {
+// QueryDevice returns the device's limits and capabilities (ibv_query_device_ex(3)).
+func (c *Context) QueryDevice() (*verbs.DeviceAttr, error) {
 	const op = "query device"
 	if err := c.obj.enter(op); err != nil {
 		return nil, err
 	}
 	defer c.obj.exit()
 	var req abi.IbUverbsExQueryDevice
-	resp := new(DeviceAttr)
+	var resp abi.IbUverbsExQueryDeviceResp
 	const cmd = abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE | abi.IB_USER_VERBS_CMD_FLAG_EXTENDED
-	if err := c.file.Invoke(cmd, mmap.Bytes(&req), mmap.Bytes(resp), nil, nil); err != nil {
+	if err := c.file.Invoke(cmd, mmap.Bytes(&req), mmap.Bytes(&resp), nil, nil); err != nil {
 		return nil, c.obj.fail(op, err)
 	}
-	return resp, nil
+	return deviceAttr(&resp), nil
+}
+
+func deviceAttr(r *abi.IbUverbsExQueryDeviceResp) *verbs.DeviceAttr {
+	b, odp := &r.Base, &r.OdpCaps
+	return &verbs.DeviceAttr{
+		FirmwareVersion: b.FwVer, NodeGUID: attr.OfGUID(b.NodeGuid), SysImageGUID: attr.OfGUID(b.SysImageGuid),
+		VendorID: b.VendorId, VendorPartID: b.VendorPartId, HWVersion: b.HwVer, Ports: int(b.PhysPortCnt),
+
+		MaxMRSize: b.MaxMrSize, PageSizeCap: b.PageSizeCap, CapFlags: r.DeviceCapFlagsEx,
+
+		MaxQP: int(b.MaxQp), MaxQPWR: int(b.MaxQpWr), MaxSGE: int(b.MaxSge), MaxSGERead: int(b.MaxSgeRd),
+		MaxCQ: int(b.MaxCq), MaxCQE: int(b.MaxCqe), MaxMR: int(b.MaxMr), MaxPD: int(b.MaxPd), MaxMW: int(b.MaxMw),
+		MaxAH: int(b.MaxAh), MaxSRQ: int(b.MaxSrq), MaxSRQWR: int(b.MaxSrqWr), MaxSRQSGE: int(b.MaxSrqSge),
+		MaxPKeys: int(b.MaxPkeys),
+
+		MaxQPRDAtomic: int(b.MaxQpRdAtom), MaxResRDAtomic: int(b.MaxResRdAtom),
+		MaxQPInitRDAtomic: int(b.MaxQpInitRdAtom), AtomicCap: verbs.AtomicCap(b.AtomicCap),
+
+		MaxMcastGroup: int(b.MaxMcastGrp), MaxMcastQPAttach: int(b.MaxMcastQpAttach),
+		MaxTotalMcastQPAttach: int(b.MaxTotalMcastQpAttach),
+		MaxRawIPv6QP:          int(b.MaxRawIpv6Qp), MaxRawEthernetQP: int(b.MaxRawEthyQp),
+
+		MaxEE: int(b.MaxEe), MaxRDD: int(b.MaxRdd), MaxEERDAtomic: int(b.MaxEeRdAtom),
+		MaxEEInitRDAtomic: int(b.MaxEeInitRdAtom), MaxFMR: int(b.MaxFmr), MaxMapPerFMR: int(b.MaxMapPerFmr),
+
+		LocalCAAckDelay: b.LocalCaAckDelay,
+
+		ODP: verbs.ODPCaps{
+			General: odp.GeneralCaps, RC: odp.PerTransportCaps.RcOdpCaps, UC: odp.PerTransportCaps.UcOdpCaps,
+			UD: odp.PerTransportCaps.UdOdpCaps, XRC: r.XrcOdpCaps,
+		},
+		TimestampMask: r.TimestampMask, CoreClock: r.HcaCoreClock,
+		RSS: verbs.RSSCaps{
+			QPTypes:                    r.RssCaps.SupportedQpts,
+			MaxRWQIndirectionTables:    int(r.RssCaps.MaxRwqIndirectionTables),
+			MaxRWQIndirectionTableSize: int(r.RssCaps.MaxRwqIndirectionTableSize),
+		},
+		MaxWQTypeRQ: int(r.MaxWqTypeRq), RawPacketCaps: r.RawPacketCaps,
+		TagMatching: verbs.TagMatchingCaps{
+			MaxRendezvousHeader: int(r.TmCaps.MaxRndvHdrSize), MaxTags: int(r.TmCaps.MaxNumTags),
+			MaxOps: int(r.TmCaps.MaxOps), MaxSGE: int(r.TmCaps.MaxSge), Flags: r.TmCaps.Flags,
+		},
+		MaxCQModCount: int(r.CqModerationCaps.MaxCqModerationCount), MaxCQModPeriod: int(r.CqModerationCaps.MaxCqModerationPeriod),
+		MaxDMSize: r.MaxDmSize,
+	}
 }
 
 var noAddr netip.Addr // any
 
-// PortState is the logical state of a port (enum ib_port_state).
-type PortState uint8
-
-const (
-	PortNop PortState = iota
-	PortDown
-	PortInit
-	PortArmed
-	PortActive
-	PortActiveDefer
-)
-
-func (s PortState) String() string {
-	names := [...]string{"NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"}
-	if int(s) < len(names) {
-		return names[s]
-	}
-	return "unknown"
-}
-
-// PortAttr is the state of a port (ibv_query_port(3)), as the kernel lays it
-// out: struct ib_uverbs_query_port_resp_ex.
-type PortAttr = abi.IbUverbsQueryPortRespEx
-
-// QueryPort returns the attributes of a port; ports count from 1.
-func (c *Context) QueryPort(port int) (*PortAttr, error) {
+// QueryPort returns the state and the limits of a port (ibv_query_port(3)). Ports are
+// numbered from 1.
+func (c *Context) QueryPort(port int) (*verbs.PortAttr, error) {
 	const op = "query port"
 	if err := c.obj.enter(op); err != nil {
 		return nil, err
@@ -69,66 +89,45 @@ func (c *Context) QueryPort(port int) (*PortAttr, error) {
 	if err := c.checkPort(port); err != nil {
 		return nil, c.obj.fail(op, err)
 	}
-	resp := new(PortAttr)
+	var resp abi.IbUverbsQueryPortRespEx
 	err := c.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_QUERY_PORT, Attrs: []sys.Attr{
 		sys.Const(abi.UVERBS_ATTR_QUERY_PORT_PORT_NUM, uint64(port)),
-		sys.Out(abi.UVERBS_ATTR_QUERY_PORT_RESP, resp),
+		sys.Out(abi.UVERBS_ATTR_QUERY_PORT_RESP, &resp),
 	}})
 	if err != nil {
 		return nil, c.obj.fail(op, err)
 	}
-	return resp, nil
+	return portAttr(&resp), nil
+}
+
+func portAttr(r *abi.IbUverbsQueryPortRespEx) *verbs.PortAttr {
+	p := &r.LegacyResp
+	speed := r.ActiveSpeedEx // has room for more than 8 speeds; 0 from old kernels
+	if speed == 0 {
+		speed = uint32(p.ActiveSpeed)
+	}
+	return &verbs.PortAttr{
+		State: verbs.PortState(p.State), PhysState: verbs.PhysState(p.PhysState), LinkLayer: verbs.LinkLayer(p.LinkLayer),
+		MaxMTU: verbs.MTU(p.MaxMtu), ActiveMTU: verbs.MTU(p.ActiveMtu), MaxMessage: int(p.MaxMsgSz),
+		GIDs: int(p.GidTblLen), PKeys: int(p.PkeyTblLen), BadPKeys: p.BadPkeyCntr, QKeyViolations: p.QkeyViolCntr,
+
+		LID: p.Lid, LMC: p.Lmc, SMLID: p.SmLid, SMSL: p.SmSl, SubnetTimeout: p.SubnetTimeout,
+		InitTypeReply: p.InitTypeReply, MaxVLs: p.MaxVlNum,
+
+		ActiveWidth: verbs.LinkWidth(p.ActiveWidth), ActiveSpeed: verbs.LinkSpeed(speed),
+		CapFlags: p.PortCapFlags, CapFlags2: r.PortCapFlags2, Flags: p.Flags,
+	}
 }
 
 func (c *Context) checkPort(port int) error {
 	if port < 1 || port > c.device.Ports {
-		return fmt.Errorf("port %d of %d: %w", port, c.device.Ports, ErrRange)
+		return fmt.Errorf("port %d of %d: %w", port, c.device.Ports, verbs.ErrRange)
 	}
 	return nil
 }
 
-// GID is a global identifier: an IPv6 address in form; on RoCE v2 that of the
-// network interface, IPv4 mapped into it.
-type GID [16]byte
-
-// Addr is the GID as an address; IPv4 if it maps one.
-func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
-
-// String prints the address in full, as ibv_devinfo does.
-func (g GID) String() string { return netip.AddrFrom16(g).String() }
-
-// GIDType is what kind of traffic a GID is for (enum ib_uverbs_gid_type).
-type GIDType uint32
-
-const (
-	GIDIB     GIDType = abi.IB_UVERBS_GID_TYPE_IB
-	GIDRoCEv1 GIDType = abi.IB_UVERBS_GID_TYPE_ROCE_V1
-	GIDRoCEv2 GIDType = abi.IB_UVERBS_GID_TYPE_ROCE_V2
-)
-
-func (t GIDType) String() string {
-	switch t {
-	case GIDIB:
-		return "IB"
-	case GIDRoCEv1:
-		return "RoCE v1"
-	case GIDRoCEv2:
-		return "RoCE v2"
-	}
-	return "unknown"
-}
-
-// GIDEntry is a valid entry of a port's GID table.
-type GIDEntry struct {
-	Port      int
-	Index     int
-	GID       GID
-	Type      GIDType
-	Interface int // network interface index; 0 if there is none
-}
-
 // GIDTable returns the valid entries of all ports' GID tables.
-func (c *Context) GIDTable() ([]GIDEntry, error) {
+func (c *Context) GIDTable() ([]verbs.GIDEntry, error) {
 	const op = "query GID table"
 	size := 0
 	for port := 1; port <= c.device.Ports; port++ {
@@ -136,7 +135,7 @@ func (c *Context) GIDTable() ([]GIDEntry, error) {
 		if err != nil {
 			return nil, err
 		}
-		size += int(p.LegacyResp.GidTblLen)
+		size += p.GIDs
 	}
 	if size == 0 {
 		return nil, nil
@@ -158,7 +157,7 @@ func (c *Context) GIDTable() ([]GIDEntry, error) {
 	if err != nil {
 		return nil, c.obj.fail(op, err)
 	}
-	table := make([]GIDEntry, min(int(n), size))
+	table := make([]verbs.GIDEntry, min(int(n), size))
 	for i := range table {
 		var e abi.IbUverbsGidEntry
 		copy(mmap.Bytes(&e), raw[i*entrySize:])
@@ -168,13 +167,13 @@ func (c *Context) GIDTable() ([]GIDEntry, error) {
 }
 
 // QueryGID returns an entry of a port's GID table (ibv_query_gid_ex(3)).
-func (c *Context) QueryGID(port, index int) (GIDEntry, error) {
+func (c *Context) QueryGID(port, index int) (verbs.GIDEntry, error) {
 	const op = "query GID"
 	if err := c.checkPort(port); err != nil {
-		return GIDEntry{}, c.obj.fail(op, err)
+		return verbs.GIDEntry{}, c.obj.fail(op, err)
 	}
 	if err := c.obj.enter(op); err != nil {
-		return GIDEntry{}, err
+		return verbs.GIDEntry{}, err
 	}
 	defer c.obj.exit()
 	var e abi.IbUverbsGidEntry
@@ -185,13 +184,13 @@ func (c *Context) QueryGID(port, index int) (GIDEntry, error) {
 		sys.Out(abi.UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, &e),
 	}})
 	if err != nil {
-		return GIDEntry{}, c.obj.fail(op, err)
+		return verbs.GIDEntry{}, c.obj.fail(op, err)
 	}
 	return gidEntry(&e), nil
 }
 
-func gidEntry(e *abi.IbUverbsGidEntry) GIDEntry {
-	g := GIDEntry{Port: int(e.PortNum), Index: int(e.GidIndex), Type: GIDType(e.GidType), Interface: int(e.NetdevIfindex)}
+func gidEntry(e *abi.IbUverbsGidEntry) verbs.GIDEntry {
+	g := verbs.GIDEntry{Port: int(e.PortNum), Index: int(e.GidIndex), Type: verbs.GIDType(e.GidType), Interface: int(e.NetdevIfindex)}
 	copy(g.GID[:], mmap.Bytes(&e.Gid))
 	return g
 }
@@ -200,13 +199,13 @@ func gidEntry(e *abi.IbUverbsGidEntry) GIDEntry {
 // address, for RoCE v2 if there is a choice. The zero Addr takes the best of
 // the port: RoCE v2 before others, IPv4 before IPv6, no link-local address
 // unless there is nothing else.
-func (c *Context) FindGID(port int, addr netip.Addr) (GIDEntry, error) {
+func (c *Context) FindGID(port int, addr netip.Addr) (verbs.GIDEntry, error) {
 	table, err := c.GIDTable()
 	if err != nil {
-		return GIDEntry{}, err
+		return verbs.GIDEntry{}, err
 	}
-	score := func(e GIDEntry) (n int) {
-		if e.Type == GIDRoCEv2 {
+	score := func(e verbs.GIDEntry) (n int) {
+		if e.Type == verbs.GIDRoCEv2 {
 			n += 4
 		}
 		if !e.GID.Addr().IsLinkLocalUnicast() {
@@ -227,7 +226,7 @@ func (c *Context) FindGID(port int, addr netip.Addr) (GIDEntry, error) {
 		}
 	}
 	if best < 0 {
-		return GIDEntry{}, c.obj.fail("find GID", fmt.Errorf("port %d, address %v: %w", port, addr, ErrRange))
+		return verbs.GIDEntry{}, c.obj.fail("find GID", fmt.Errorf("port %d, address %v: %w", port, addr, verbs.ErrRange))
 	}
 	return table[best], nil
 }
@@ -264,7 +263,7 @@ func (c *Context) PKeyIndex(port int, key uint16) (int, error) {
 	}
 	i := slices.Index(keys, key)
 	if i < 0 {
-		return 0, c.obj.fail("find P_Key", fmt.Errorf("%#x at port %d: %w", key, port, ErrRange))
+		return 0, c.obj.fail("find P_Key", fmt.Errorf("%#x at port %d: %w", key, port, verbs.ErrRange))
 	}
 	return i, nil
 }

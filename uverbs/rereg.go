@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 )
@@ -12,7 +13,7 @@ import (
 // ReregOptions say what [MR.Rereg] changes. What is not set stays.
 type ReregOptions struct {
 	PD     *PD
-	Access *Access
+	Access *verbs.Access
 	// Memory is other memory of the caller's, as [PD.RegisterMR] takes it.
 	Memory []byte
 }

@@ -1,9 +1,9 @@
 package uverbs
 
 import (
-	"errors"
 	"weak"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
@@ -11,9 +11,6 @@ import (
 	"github.com/goverbs/verbs/provider/rxe"
 	"github.com/goverbs/verbs/provider/siw"
 )
-
-// ErrSRQ is posting a receive to a QP that takes them from an SRQ.
-var ErrSRQ = errors.New("QP receives from an SRQ: post there")
 
 // SRQ is a shared receive queue: receives for any number of QPs. It is made
 // from a [PD] and closed after the QPs that use it.
@@ -32,7 +29,7 @@ type SRQ struct {
 type SRQOptions struct {
 	MaxWR  uint32 // the least it must hold
 	MaxSGE uint32
-	// Limit, if not 0, asks for one [EventSRQLimitReached] when fewer receives
+	// Limit, if not 0, asks for one [verbs.EventSRQLimitReached] when fewer receives
 	// than this are left.
 	Limit uint32
 }
@@ -97,7 +94,7 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 func (s *SRQ) PD() *PD { return s.pd }
 
 // PostRecv posts receive requests as [QP.PostRecv] does.
-func (s *SRQ) PostRecv(wrs []RecvWR) (int, error) {
+func (s *SRQ) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	if s.rxe != nil {
 		return s.rxe.Post(wrs)
 	}
@@ -105,13 +102,13 @@ func (s *SRQ) PostRecv(wrs []RecvWR) (int, error) {
 }
 
 // Resize makes room for at least maxWR receives, or for fewer; those in the
-// SRQ stay. If it returns [ErrQueueFailed], so does PostRecv from then on.
+// SRQ stay. If it returns [verbs.ErrQueueFailed], so does PostRecv from then on.
 func (s *SRQ) Resize(maxWR uint32) error {
 	const maxWRMask = 1 << 0 // enum ib_srq_attr_mask
 	return s.modify("resize", abi.IbUverbsModifySrq{AttrMask: maxWRMask, MaxWr: maxWR}, s.queue.Resize)
 }
 
-// SetLimit asks for one [EventSRQLimitReached] when fewer than limit receives
+// SetLimit asks for one [verbs.EventSRQLimitReached] when fewer than limit receives
 // are left; 0 asks for none.
 func (s *SRQ) SetLimit(limit uint32) error {
 	const limitMask = 1 << 1
@@ -150,5 +147,5 @@ func (s *SRQ) Query() (SRQOptions, error) {
 	return SRQOptions{MaxWR: resp.MaxWr, MaxSGE: resp.MaxSge, Limit: resp.SrqLimit}, nil
 }
 
-// Close destroys the SRQ. It fails with [ErrInUse] while QPs use it.
+// Close destroys the SRQ. It fails with [verbs.ErrInUse] while QPs use it.
 func (s *SRQ) Close() error { return s.obj.close() }

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 var completions = flag.Int("completions", 100_000, "how many requests TestManyGoroutines completes on each device")
@@ -21,7 +21,7 @@ var completions = flag.Int("completions", 100_000, "how many requests TestManyGo
 func TestManyGoroutines(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		const posters, pollers = 8, 4
-		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true, Cap: uverbs.QPCap{
+		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true, Cap: verbs.QPCap{
 			MaxSendWR: 256, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16,
 		}})
 		total := uint64(*completions)
@@ -47,13 +47,13 @@ func TestManyGoroutines(t *testing.T) {
 					case <-ctx.Done():
 						return
 					}
-					wr := uverbs.SendWR{ID: id, Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte{byte(id)}}
+					wr := verbs.SendWR{ID: id, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte{byte(id)}}
 					for {
-						_, err := a.QP.PostSend([]uverbs.SendWR{wr})
+						_, err := a.QP.PostSend([]verbs.SendWR{wr})
 						if err == nil {
 							break
 						}
-						if !errors.Is(err, uverbs.ErrQueueFull) {
+						if !errors.Is(err, verbs.ErrQueueFull) {
 							t.Error(err)
 							cancel()
 							return
@@ -65,7 +65,7 @@ func TestManyGoroutines(t *testing.T) {
 		}
 		for range pollers {
 			wg.Go(func() {
-				var wcs [16]uverbs.WC
+				var wcs [16]verbs.WC
 				for {
 					n, err := a.SendCQ.PollWait(ctx, wcs[:])
 					if err != nil {

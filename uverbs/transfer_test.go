@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 var (
@@ -49,14 +49,14 @@ func TestSendStream(t *testing.T) {
 		*sends = min(*sends, 100_000)
 	}
 	a, b := labtest.NewPair(t, labtest.PairOptions{
-		Cap:    uverbs.QPCap{MaxSendWR: depth, MaxRecvWR: slots, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
+		Cap:    verbs.QPCap{MaxSendWR: depth, MaxRecvWR: slots, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
 		Memory: slots * maxMessage,
 		Events: true,
 	})
 	src := a.MR.Bytes()[:source]
 	randomBytes(src)
-	slot := func(i uint64) uverbs.RecvWR {
-		return uverbs.RecvWR{ID: i, SGL: []uverbs.SGE{b.MR.SGE(int(i)*maxMessage, maxMessage)}}
+	slot := func(i uint64) verbs.RecvWR {
+		return verbs.RecvWR{ID: i, SGL: []verbs.SGE{b.MR.SGE(int(i)*maxMessage, maxMessage)}}
 	}
 	for i := range uint64(slots) {
 		recv(t, b.QP, slot(i))
@@ -72,7 +72,7 @@ func TestSendStream(t *testing.T) {
 		n := 0
 		defer func() { received <- n }()
 		seq := newSizes()
-		var wcs [32]uverbs.WC
+		var wcs [32]verbs.WC
 		for total := int64(0); total == 0 || int64(n) < total; total = sent.Load() {
 			got, err := b.RecvCQ.PollWait(ctx, wcs[:])
 			if err != nil {
@@ -90,7 +90,7 @@ func TestSendStream(t *testing.T) {
 				}
 				n++
 				volume += int64(size)
-				if _, err := b.QP.PostRecv([]uverbs.RecvWR{slot(wc.ID)}); err != nil {
+				if _, err := b.QP.PostRecv([]verbs.RecvWR{slot(wc.ID)}); err != nil {
 					t.Errorf("post_recv: %v", err)
 					return
 				}
@@ -101,15 +101,15 @@ func TestSendStream(t *testing.T) {
 	start := time.Now()
 	seq := newSizes()
 	posted, done := 0, 0
-	var wrs [8]uverbs.SendWR
-	var sgl [len(wrs)]uverbs.SGE
-	var wcs [32]uverbs.WC
+	var wrs [8]verbs.SendWR
+	var sgl [len(wrs)]verbs.SGE
+	var wcs [32]verbs.WC
 	for posted < *sends && ctx.Err() == nil && time.Since(start) < *sendTime {
 		batch := min(len(wrs), *sends-posted)
 		for i := range wrs[:batch] {
 			off, n := seq.next()
 			sgl[i] = a.MR.SGE(off, n)
-			wrs[i] = uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: sgl[i : i+1]}
+			wrs[i] = verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: sgl[i : i+1]}
 		}
 		for posted+batch-done > depth {
 			n, err := a.SendCQ.PollWait(ctx, wcs[:])
@@ -167,9 +167,9 @@ func TestWriteRead(t *testing.T) {
 		clear(remote[:n+guard])
 		clear(dst[:n+guard])
 		send(t, a.QP,
-			uverbs.SendWR{ID: 1, Opcode: uverbs.OpRDMAWrite, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), SGL: []uverbs.SGE{a.MR.SGE(shift, n)}},
-			uverbs.SendWR{ID: 2, Opcode: uverbs.OpRDMARead, Flags: uverbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), SGL: []uverbs.SGE{a.MR.SGE(1<<20, n)}})
-		if wc := next(t, a.SendCQ); wc.ID != 2 || wc.Opcode != uverbs.WCRDMARead || int(wc.ByteLen) != n {
+			verbs.SendWR{ID: 1, Opcode: verbs.OpRDMAWrite, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), SGL: []verbs.SGE{a.MR.SGE(shift, n)}},
+			verbs.SendWR{ID: 2, Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), SGL: []verbs.SGE{a.MR.SGE(1<<20, n)}})
+		if wc := next(t, a.SendCQ); wc.ID != 2 || wc.Opcode != verbs.WCRDMARead || int(wc.ByteLen) != n {
 			t.Fatalf("%d bytes: completion %+v", n, wc)
 		}
 		if !bytes.Equal(remote[:n], from) || !bytes.Equal(dst[:n], from) {
@@ -191,10 +191,10 @@ func TestScatterGather(t *testing.T) {
 	randomBytes(a.MR.Bytes())
 	m := a.MR.Bytes()
 	want := bytes.Join([][]byte{m[100:101], m[5000:8000], m[0:7], m[20000:20500]}, nil)
-	gather := []uverbs.SGE{a.MR.SGE(100, 1), a.MR.SGE(5000, 3000), a.MR.SGE(0, 7), a.MR.SGE(20000, 500)}
+	gather := []verbs.SGE{a.MR.SGE(100, 1), a.MR.SGE(5000, 3000), a.MR.SGE(0, 7), a.MR.SGE(20000, 500)}
 
-	recv(t, b.QP, uverbs.RecvWR{ID: 1, SGL: []uverbs.SGE{b.MR.SGE(0, 10), b.MR.SGE(1000, 2000), b.MR.SGE(4000, 4000)}})
-	send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled | uverbs.SendSolicited, SGL: gather})
+	recv(t, b.QP, verbs.RecvWR{ID: 1, SGL: []verbs.SGE{b.MR.SGE(0, 10), b.MR.SGE(1000, 2000), b.MR.SGE(4000, 4000)}})
+	send(t, a.QP, verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled | verbs.SendSolicited, SGL: gather})
 	next(t, a.SendCQ)
 	if wc := next(t, b.RecvCQ); int(wc.ByteLen) != len(want) {
 		t.Errorf("received %d bytes, want %d", wc.ByteLen, len(want))
@@ -205,10 +205,10 @@ func TestScatterGather(t *testing.T) {
 	}
 
 	clear(r)
-	recv(t, b.QP, uverbs.RecvWR{ID: 2})
-	send(t, a.QP, uverbs.SendWR{Opcode: uverbs.OpRDMAWriteImm, Flags: uverbs.SendSignaled, Imm: 42, RemoteAddr: b.MR.Addr() + 77, RKey: b.MR.RKey(), SGL: gather})
+	recv(t, b.QP, verbs.RecvWR{ID: 2})
+	send(t, a.QP, verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Flags: verbs.SendSignaled, Imm: 42, RemoteAddr: b.MR.Addr() + 77, RKey: b.MR.RKey(), SGL: gather})
 	next(t, a.SendCQ)
-	if wc := next(t, b.RecvCQ); wc.ID != 2 || wc.Opcode != uverbs.WCRecvRDMAImm || wc.Imm() != 42 {
+	if wc := next(t, b.RecvCQ); wc.ID != 2 || wc.Opcode != verbs.WCRecvRDMAImm || wc.Imm() != 42 {
 		t.Errorf("completion %+v", wc)
 	}
 	if !bytes.Equal(r[77:77+len(want)], want) {
@@ -218,10 +218,10 @@ func TestScatterGather(t *testing.T) {
 	// A fenced send comes after the read before it has filled the memory that
 	// it sends.
 	copy(r, "read first, then sent")
-	recv(t, b.QP, uverbs.RecvWR{ID: 3, SGL: []uverbs.SGE{b.MR.SGE(1000, 21)}})
+	recv(t, b.QP, verbs.RecvWR{ID: 3, SGL: []verbs.SGE{b.MR.SGE(1000, 21)}})
 	send(t, a.QP,
-		uverbs.SendWR{Opcode: uverbs.OpRDMARead, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), SGL: []uverbs.SGE{a.MR.SGE(0, 10), a.MR.SGE(10, 11)}},
-		uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendFence, SGL: []uverbs.SGE{a.MR.SGE(0, 21)}})
+		verbs.SendWR{Opcode: verbs.OpRDMARead, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), SGL: []verbs.SGE{a.MR.SGE(0, 10), a.MR.SGE(10, 11)}},
+		verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendFence, SGL: []verbs.SGE{a.MR.SGE(0, 21)}})
 	next(t, b.RecvCQ)
 	if got := string(r[1000:1021]); got != "read first, then sent" {
 		t.Errorf("fenced send carried %q", got)
@@ -233,11 +233,11 @@ func TestScatterGather(t *testing.T) {
 func TestUnsignaled(t *testing.T) {
 	a, b := labtest.NewPair(t, labtest.PairOptions{})
 	for i := range 10 * 64 {
-		flags := uverbs.SendFlags(0)
+		flags := verbs.SendFlags(0)
 		if i%16 == 15 {
-			flags = uverbs.SendSignaled
+			flags = verbs.SendSignaled
 		}
-		send(t, a.QP, uverbs.SendWR{ID: uint64(i), Opcode: uverbs.OpRDMAWrite, Flags: flags, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte{byte(i)}})
+		send(t, a.QP, verbs.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWrite, Flags: flags, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte{byte(i)}})
 		if flags != 0 {
 			if wc := next(t, a.SendCQ); wc.ID != uint64(i) {
 				t.Fatalf("completion of %d, want %d", wc.ID, i)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -17,15 +18,15 @@ func TestPollWaitAllocs(t *testing.T) {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		wrs := []uverbs.SendWR{{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled}}
-		var wcs [1]uverbs.WC
+		wrs := []verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}}
+		var wcs [1]verbs.WC
 		wait := func(ctx context.Context, cq *uverbs.CQ) {
 			if n, err := cq.PollWait(ctx, wcs[:]); n != 1 || err != nil || wcs[0].Err() != nil {
 				t.Fatal(n, err, wcs[0].Err())
 			}
 		}
 		turn := func(ctx context.Context) {
-			if _, err := b.PostRecv(uverbs.RecvWR{}); err != nil {
+			if _, err := b.PostRecv(verbs.RecvWR{}); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := a.QP.PostSend(wrs); err != nil {
@@ -34,7 +35,7 @@ func TestPollWaitAllocs(t *testing.T) {
 			wait(ctx, b.RecvCQ)
 			wait(ctx, a.SendCQ)
 		}
-		recv := testing.AllocsPerRun(20, func() { b.PostRecv(uverbs.RecvWR{}) }) // what PostRecv here allocates for its slice
+		recv := testing.AllocsPerRun(20, func() { b.PostRecv(verbs.RecvWR{}) }) // what PostRecv here allocates for its slice
 		for range 21 {
 			if _, err := a.QP.PostSend(wrs); err != nil {
 				t.Fatal(err)
@@ -67,7 +68,7 @@ func TestManyWaitForOne(t *testing.T) {
 					if i == 0 {
 						each = ctx
 					}
-					var wcs [2]uverbs.WC
+					var wcs [2]verbs.WC
 					k, err := b.RecvCQ.PollWait(each, wcs[:])
 					cancel()
 					for _, wc := range wcs[:k] {
@@ -86,10 +87,10 @@ func TestManyWaitForOne(t *testing.T) {
 			})
 		}
 		for i := range messages {
-			if _, err := b.PostRecv(uverbs.RecvWR{ID: uint64(i)}); err != nil {
+			if _, err := b.PostRecv(verbs.RecvWR{ID: uint64(i)}); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := a.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend}}); err != nil {
+			if _, err := a.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend}}); err != nil {
 				t.Fatal(err)
 			}
 			select {

@@ -25,7 +25,7 @@ func TestCat(t *testing.T) {
 		noise.Read(there)
 		noise.Read(back)
 
-		server := verbs(t, "cat", "-l", addr)
+		server := command(t, "cat", "-l", addr)
 		var arrived, log bytes.Buffer
 		server.Stdout, server.Stderr = &arrived, &log
 		answer := labtest.Must(server.StdinPipe())(t)
@@ -39,7 +39,7 @@ func TestCat(t *testing.T) {
 		var client *exec.Cmd
 		var out, errs bytes.Buffer
 		for end := time.Now().Add(30 * time.Second); ; { // until the server listens
-			client = verbs(t, "cat", "-w", "10s", "-B", "8192", addr)
+			client = command(t, "cat", "-w", "10s", "-B", "8192", addr)
 			out.Reset()
 			errs.Reset()
 			client.Stdin, client.Stdout, client.Stderr = bytes.NewReader(there), &out, &errs
@@ -66,13 +66,13 @@ func TestCat(t *testing.T) {
 			t.Errorf("%d bytes of %d came back, or others", out.Len(), len(back))
 		}
 
-		if text, err := verbs(t, "cat", addr).CombinedOutput(); err == nil || !strings.Contains(string(text), "refused") {
+		if text, err := command(t, "cat", addr).CombinedOutput(); err == nil || !strings.Contains(string(text), "refused") {
 			t.Errorf("to nobody: %v\n%s", err, text)
 		}
-		if text, err := verbs(t, "cat", "-l", "-w", "10ms", addr).CombinedOutput(); err == nil || !strings.Contains(string(text), "deadline") {
+		if text, err := command(t, "cat", "-l", "-w", "10ms", addr).CombinedOutput(); err == nil || !strings.Contains(string(text), "deadline") {
 			t.Errorf("from nobody: %v\n%s", err, text)
 		}
-		waiting := verbs(t, "cat", "-l", addr)
+		waiting := command(t, "cat", "-l", addr)
 		messages := labtest.Must(waiting.StderrPipe())(t)
 		if err := waiting.Start(); err != nil {
 			t.Fatal(err)

@@ -23,8 +23,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// verbs is the command, not yet started.
-func verbs(t *testing.T, args ...string) *exec.Cmd {
+// command is the program, not yet started.
+func command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
 	cmd.Env = append(os.Environ(), "VERBS_TEST_MAIN=1")
@@ -35,7 +35,7 @@ func verbs(t *testing.T, args ...string) *exec.Cmd {
 func serveCP(t *testing.T, dir, addr string) (*exec.Cmd, string) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		cmd := verbs(t, "cp", "-l", dir, "--listen", addr)
+		cmd := command(t, "cp", "-l", dir, "--listen", addr)
 		out := labtest.Must(cmd.StdoutPipe())(t)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -72,7 +72,7 @@ func TestCP(t *testing.T) {
 					args = []string{here + "/f", addr + ":f"}
 				}
 				b := cpWrite(t, from+"/f", 32<<20, 0o640)
-				client := verbs(t, append([]string{"cp", "--progress"}, args...)...)
+				client := command(t, append([]string{"cp", "--progress"}, args...)...)
 				var out, errs bytes.Buffer
 				client.Stdout, client.Stderr = &out, &errs
 				if err := client.Start(); err != nil {
@@ -135,7 +135,7 @@ func TestCPFails(t *testing.T) {
 			{[]string{here + "/f"}, "where to"},
 			{[]string{"-l", there, "x"}, "no files"},
 		} {
-			out, err := verbs(t, append([]string{"cp"}, c.args...)...).CombinedOutput()
+			out, err := command(t, append([]string{"cp"}, c.args...)...).CombinedOutput()
 			if err == nil || !strings.Contains(string(out), c.want) {
 				t.Errorf("%q: %v, prints\n%s", c.args, err, out)
 			}
@@ -143,7 +143,7 @@ func TestCPFails(t *testing.T) {
 		cpNames(t, here, "f")
 		cpNames(t, there)
 		cpWrite(t, here+"/g", 10, 0o600)
-		if out, err := verbs(t, "cp", "-q", here+"/f", here+"/g", addr+":").CombinedOutput(); err != nil || len(out) > 0 {
+		if out, err := command(t, "cp", "-q", here+"/f", here+"/g", addr+":").CombinedOutput(); err != nil || len(out) > 0 {
 			t.Errorf("several files: %v\n%s", err, out)
 		}
 		cpNames(t, there, "f", "g")

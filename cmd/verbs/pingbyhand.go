@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -56,7 +57,7 @@ func newByHand(id *cm.ID, p *pinger, close func() error) (_ *byHand, err error) 
 	if err := h.createQP(); err != nil {
 		return nil, err
 	}
-	if err := h.modify(uverbs.StateInit); err != nil {
+	if err := h.modify(verbs.StateInit); err != nil {
 		return nil, err
 	}
 	return h, p.setup(h, h.qp)
@@ -68,7 +69,7 @@ func (h *byHand) createQP() error {
 		return err
 	}
 	h.release = append(h.release, events.Close)
-	opt := uverbs.QPOptions{Type: uverbs.RC, Cap: pingQueues}
+	opt := uverbs.QPOptions{Type: verbs.RC, Cap: pingQueues}
 	for cq, depth := range map[**uverbs.CQ]uint32{&opt.SendCQ: pingQueues.MaxSendWR, &opt.RecvCQ: pingQueues.MaxRecvWR} {
 		if *cq, err = h.dev.CreateCQ(uverbs.CQOptions{Depth: int(depth) + 1, Channel: events}); err != nil {
 			return err
@@ -83,7 +84,7 @@ func (h *byHand) createQP() error {
 }
 
 // modify moves the QP to states as the connection manager says.
-func (h *byHand) modify(states ...uverbs.QPState) error {
+func (h *byHand) modify(states ...verbs.QPState) error {
 	for _, state := range states {
 		attr, mask, err := h.id.InitQPAttr(state)
 		if err == nil {
@@ -99,7 +100,7 @@ func (h *byHand) modify(states ...uverbs.QPState) error {
 // activate moves the QP to RTS. It is in INIT already, but only now does the
 // connection manager know what the peer may do, so it goes there again.
 func (h *byHand) activate() error {
-	return h.modify(uverbs.StateInit, uverbs.StateRTR, uverbs.StateRTS)
+	return h.modify(verbs.StateInit, verbs.StateRTR, verbs.StateRTS)
 }
 
 // iWARP says whether the kernel itself moves the QP to RTS.
@@ -126,7 +127,7 @@ func (h *byHand) watch() {
 func (h *byHand) stop(reason error) {
 	h.end.Do(func() {
 		if h.qp != nil {
-			h.qp.Modify(uverbs.QPAttr{State: uverbs.StateErr}, uverbs.MaskState)
+			h.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
 		}
 		if h.watched != nil {
 			h.id.Disconnect()
@@ -146,7 +147,7 @@ func (h *byHand) Err() error {
 func (h *byHand) LocalAddr() cm.Addr  { return cm.Addr{AddrPort: h.route.Local} }
 func (h *byHand) RemoteAddr() cm.Addr { return cm.Addr{AddrPort: h.route.Remote} }
 
-func (h *byHand) AllocMR(size int, access uverbs.Access) (*uverbs.MR, error) {
+func (h *byHand) AllocMR(size int, access verbs.Access) (*uverbs.MR, error) {
 	mr, err := h.pd.AllocMR(size, access, uverbs.MROptions{})
 	if err == nil {
 		h.release = append(h.release, mr.Close)
@@ -157,7 +158,7 @@ func (h *byHand) AllocMR(size int, access uverbs.Access) (*uverbs.MR, error) {
 // Close disconnects and releases everything. The ID is first to go, so that
 // nothing happens to the QP any more.
 func (h *byHand) Close() error {
-	h.stop(cm.ErrClosed)
+	h.stop(verbs.ErrClosed)
 	err := h.id.Close()
 	if h.watched != nil {
 		<-h.watched

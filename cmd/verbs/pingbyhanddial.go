@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 )
 
@@ -107,9 +108,9 @@ func awaitByHand(ctx context.Context, id *cm.ID, want ...cm.EventType) (cm.Event
 		case e.Type == cm.Rejected:
 			return e, &cm.RejectedError{Reason: e.Status, PrivateData: e.PrivateData}
 		case e.Type == cm.Disconnected:
-			return e, cm.ErrDisconnected
+			return e, verbs.ErrDisconnected
 		case e.Type == cm.DeviceRemoval:
-			return e, cm.ErrDeviceRemoved
+			return e, verbs.ErrDeviceRemoved
 		case e.Status != 0:
 			return e, fmt.Errorf("%v, status %d", e.Type, e.Status)
 		}

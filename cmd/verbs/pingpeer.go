@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -36,7 +37,7 @@ type pinger struct {
 
 // pingConn is a connection: an endpoint of package cm, or one made by hand.
 type pingConn interface {
-	AllocMR(size int, access uverbs.Access) (*uverbs.MR, error)
+	AllocMR(size int, access verbs.Access) (*uverbs.MR, error)
 	Done() <-chan struct{}
 	Err() error
 	LocalAddr() cm.Addr
@@ -79,7 +80,7 @@ func (s pingSpot) String() string {
 }
 
 // pingQueues is the size of the QP's queues, which is rping's.
-var pingQueues = uverbs.QPCap{MaxSendWR: 16, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: pingSpotSize}
+var pingQueues = verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: pingSpotSize}
 
 func (p *pinger) options() cm.Options {
 	return cm.Options{
@@ -94,7 +95,7 @@ func (p *pinger) options() cm.Options {
 // setup makes the buffers and posts the receive, before the peer can send.
 func (p *pinger) setup(conn pingConn, qp *uverbs.QP) (err error) {
 	p.pingConn, p.qp = conn, qp
-	if p.inbox, err = conn.AllocMR(pingSpotSize, uverbs.AccessLocalWrite); err != nil {
+	if p.inbox, err = conn.AllocMR(pingSpotSize, verbs.AccessLocalWrite); err != nil {
 		return err
 	}
 	if p.data, err = p.allocData(); err != nil {
@@ -104,27 +105,27 @@ func (p *pinger) setup(conn pingConn, qp *uverbs.QP) (err error) {
 }
 
 func (p *pinger) allocData() (*uverbs.MR, error) {
-	return p.AllocMR(pingMax, uverbs.AccessLocalWrite|uverbs.AccessRemoteRead|uverbs.AccessRemoteWrite)
+	return p.AllocMR(pingMax, verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
 }
 
 func (p *pinger) postRecv() error {
-	_, err := p.qp.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{p.inbox.SGE(0, pingSpotSize)}}})
+	_, err := p.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{p.inbox.SGE(0, pingSpotSize)}}})
 	return err
 }
 
 // post posts a request, and takes the completions of those before it.
-func (p *pinger) post(wr uverbs.SendWR) error {
+func (p *pinger) post(wr verbs.SendWR) error {
 	if err := p.reap(); err != nil {
 		return err
 	}
 	p.sends++
-	wr.ID, wr.Flags = p.sends, uverbs.SendSignaled
-	_, err := p.qp.PostSend([]uverbs.SendWR{wr})
+	wr.ID, wr.Flags = p.sends, verbs.SendSignaled
+	_, err := p.qp.PostSend([]verbs.SendWR{wr})
 	return err
 }
 
 func (p *pinger) reap() error {
-	var wcs [4]uverbs.WC
+	var wcs [4]verbs.WC
 	for {
 		n := p.qp.SendCQ().Poll(wcs[:])
 		for i := range wcs[:n] {
@@ -139,9 +140,9 @@ func (p *pinger) reap() error {
 }
 
 // move carries data between the server's memory and the client's.
-func (p *pinger) move(ctx context.Context, op uverbs.Opcode, at pingSpot, n uint32) error {
-	err := p.post(uverbs.SendWR{Opcode: op, RemoteAddr: at.addr, RKey: at.rkey, SGL: []uverbs.SGE{p.data.SGE(0, int(n))}})
-	var wc [1]uverbs.WC
+func (p *pinger) move(ctx context.Context, op verbs.Opcode, at pingSpot, n uint32) error {
+	err := p.post(verbs.SendWR{Opcode: op, RemoteAddr: at.addr, RKey: at.rkey, SGL: []verbs.SGE{p.data.SGE(0, int(n))}})
+	var wc [1]verbs.WC
 	for err == nil && wc[0].ID != p.sends {
 		if _, err = p.qp.SendCQ().PollWait(ctx, wc[:]); err == nil {
 			err = wc[0].Err()
@@ -157,7 +158,7 @@ func (p *pinger) move(ctx context.Context, op uverbs.Opcode, at pingSpot, n uint
 // tell sends where n bytes are.
 func (p *pinger) tell(ctx context.Context, mr *uverbs.MR, n int) error {
 	spot := pingSpot{mr.Addr(), mr.RKey(), uint32(n)}
-	if err := p.post(uverbs.SendWR{Opcode: uverbs.OpSend, Inline: spot.bytes()}); err != nil {
+	if err := p.post(verbs.SendWR{Opcode: verbs.OpSend, Inline: spot.bytes()}); err != nil {
 		return fmt.Errorf("send: %w", p.why(ctx, err))
 	}
 	p.debugf("sent %v", spot)
@@ -166,7 +167,7 @@ func (p *pinger) tell(ctx context.Context, mr *uverbs.MR, n int) error {
 
 // hear waits for the peer's message.
 func (p *pinger) hear(ctx context.Context) (spot pingSpot, err error) {
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	if _, err = p.qp.RecvCQ().PollWait(ctx, wc[:]); err == nil {
 		err = wc[0].Err()
 	}
@@ -188,14 +189,14 @@ func (p *pinger) why(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if errors.Is(err, uverbs.WCFlushErr) {
+	if errors.Is(err, verbs.WCFlushErr) {
 		if first := p.reap(); first != nil {
 			err = first
 		}
 	}
 	select {
 	case <-p.Done():
-		if errors.Is(err, uverbs.WCFlushErr) {
+		if errors.Is(err, verbs.WCFlushErr) {
 			return p.Err()
 		}
 		return fmt.Errorf("%w (%w)", p.Err(), err)

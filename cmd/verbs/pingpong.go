@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -39,7 +40,7 @@ type pingpongMTU struct {
 }
 
 // pathMTU is the MTU as the verbs code it.
-func (m pingpongMTU) pathMTU() (mtu uverbs.MTU) {
+func (m pingpongMTU) pathMTU() (mtu verbs.MTU) {
 	for mtu.Bytes() != m.MTU {
 		mtu++
 	}
@@ -65,15 +66,15 @@ type pingpongSRQ struct {
 }
 
 func (c *pingpongRC) Run(ctx context.Context) error {
-	return c.run(ctx, pingpongKind{name: "rc", qp: uverbs.RC, mtu: c.pathMTU(), numQP: 1})
+	return c.run(ctx, pingpongKind{name: "rc", qp: verbs.RC, mtu: c.pathMTU(), numQP: 1})
 }
 
 func (c *pingpongUC) Run(ctx context.Context) error {
-	return c.run(ctx, pingpongKind{name: "uc", qp: uverbs.UC, mtu: c.pathMTU(), numQP: 1})
+	return c.run(ctx, pingpongKind{name: "uc", qp: verbs.UC, mtu: c.pathMTU(), numQP: 1})
 }
 
 func (c *pingpongUD) Run(ctx context.Context) error {
-	return c.run(ctx, pingpongKind{name: "ud", qp: uverbs.UD, numQP: 1})
+	return c.run(ctx, pingpongKind{name: "ud", qp: verbs.UD, numQP: 1})
 }
 
 func (c *pingpongSRQ) Run(ctx context.Context) error {
@@ -83,14 +84,14 @@ func (c *pingpongSRQ) Run(ctx context.Context) error {
 	case c.RxDepth < c.NumQP:
 		return fmt.Errorf("%d receives are too few for %d QPs: each may get a message", c.RxDepth, c.NumQP)
 	}
-	return c.run(ctx, pingpongKind{name: "srq", qp: uverbs.RC, mtu: c.pathMTU(), numQP: c.NumQP, shared: true})
+	return c.run(ctx, pingpongKind{name: "srq", qp: verbs.RC, mtu: c.pathMTU(), numQP: c.NumQP, shared: true})
 }
 
 // pingpongKind is what tells the subcommands apart.
 type pingpongKind struct {
 	name   string
-	qp     uverbs.QPType
-	mtu    uverbs.MTU // of UD it is the port's
+	qp     verbs.QPType
+	mtu    verbs.MTU // of UD it is the port's
 	numQP  int
 	shared bool // QPs take their receives from an SRQ
 }

@@ -12,13 +12,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
 // What ibv_rc_pingpong sent, as a network trace shows it.
 const addressText = "0000:000011:636ab2:00000000000000000000ffff0a090001\x00"
 
-var addressEnd = uverbs.Endpoint{QPNum: 0x11, PSN: 0x636ab2, GID: uverbs.GID{10: 0xff, 11: 0xff, 12: 10, 13: 9, 15: 1}}
+var addressEnd = uverbs.Endpoint{QPNum: 0x11, PSN: 0x636ab2, GID: verbs.GID{10: 0xff, 11: 0xff, 12: 10, 13: 9, 15: 1}}
 
 func TestPingpongAddress(t *testing.T) {
 	if got := string(appendAddress(nil, addressEnd)); got != addressText {

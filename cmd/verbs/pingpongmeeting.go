@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -160,7 +161,7 @@ func (m *pingpongMeeting) hear(conn net.Conn) ([]uverbs.Endpoint, error) {
 	return all[:used], nil
 }
 
-const addressSize = len("LLLL:QQQQQQ:PPPPPP:") + 2*len(uverbs.GID{}) + 1
+const addressSize = len("LLLL:QQQQQQ:PPPPPP:") + 2*len(verbs.GID{}) + 1
 
 // appendAddress appends an address as text of addressSize, with C's zero at
 // its end.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -13,14 +14,14 @@ import (
 type pingpongMemory struct {
 	mr    *uverbs.MR
 	head  int // of a receive, before the message
-	slots []uverbs.SGE
-	out   uverbs.SGE
+	slots []verbs.SGE
+	out   verbs.SGE
 	data  []byte // what out names
 }
 
 func (p *pingpong) layOut() (err error) {
-	if p.qp == uverbs.UD {
-		p.head = uverbs.GRHSize
+	if p.qp == verbs.UD {
+		p.head = verbs.GRHSize
 	}
 	slots, outOffset := 1, p.head
 	if p.Check && p.shared {
@@ -32,7 +33,7 @@ func (p *pingpong) layOut() (err error) {
 		outOffset = total
 		total += p.Size
 	}
-	if p.mr, err = own(p.pd.AllocMR(total, uverbs.AccessLocalWrite, uverbs.MROptions{}))(p); err != nil {
+	if p.mr, err = own(p.pd.AllocMR(total, verbs.AccessLocalWrite, uverbs.MROptions{}))(p); err != nil {
 		return err
 	}
 	for i := range slots {
@@ -50,8 +51,8 @@ func (p *pingpong) layOut() (err error) {
 	return nil
 }
 
-func (p *pingpong) recvWR(slot int) uverbs.RecvWR {
-	return uverbs.RecvWR{ID: uint64(slot), SGL: p.slots[slot : slot+1]}
+func (p *pingpong) recvWR(slot int) verbs.RecvWR {
+	return verbs.RecvWR{ID: uint64(slot), SGL: p.slots[slot : slot+1]}
 }
 
 // message is what the receive of a slot got.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // sendID is the ID of all sends; receives have that of their slot.
@@ -34,7 +34,7 @@ func (p *pingpong) play(ctx context.Context) (time.Duration, error) {
 		return took, nil
 	}
 	err = pingpongCause(ctx, err)
-	if errors.Is(err, uverbs.WCRetryExcErr) {
+	if errors.Is(err, verbs.WCRetryExcErr) {
 		err = fmt.Errorf("the peer does not answer any more: %w", err)
 	}
 	return 0, fmt.Errorf("%d sent and %d received of %d messages: %w", p.sent, p.received, p.Iters, err)
@@ -49,7 +49,7 @@ func (p *pingpong) rounds(ctx context.Context, alive func()) error {
 			}
 		}
 	}
-	var wcs [32]uverbs.WC
+	var wcs [32]verbs.WC
 	for p.sent < p.Iters || p.received < p.Iters {
 		n, err := p.completions(ctx, wcs[:])
 		if err != nil {
@@ -67,7 +67,7 @@ func (p *pingpong) rounds(ctx context.Context, alive func()) error {
 
 // completions waits for some, sleeping or not. Even when not, it ends with the
 // context.
-func (p *pingpong) completions(ctx context.Context, wcs []uverbs.WC) (int, error) {
+func (p *pingpong) completions(ctx context.Context, wcs []verbs.WC) (int, error) {
 	if p.Events {
 		return p.cq.PollWait(ctx, wcs)
 	}
@@ -79,7 +79,7 @@ func (p *pingpong) completions(ctx context.Context, wcs []uverbs.WC) (int, error
 	return 0, ctx.Err()
 }
 
-func (p *pingpong) completed(wc *uverbs.WC) error {
+func (p *pingpong) completed(wc *verbs.WC) error {
 	switch err := wc.Err(); {
 	case err != nil && wc.ID == sendID:
 		return fmt.Errorf("send: %w", err)
@@ -147,13 +147,13 @@ func (p *pingpong) send(r *rally) error {
 	if p.Check && !p.shared {
 		fillPattern(p.data, r.sent)
 	}
-	wr := uverbs.SendWR{ID: sendID, Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, To: r.to}
+	wr := verbs.SendWR{ID: sendID, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, To: r.to}
 	if p.Size <= int(r.qp.Cap().MaxInline) {
 		wr.Inline = p.data
 	} else {
-		wr.SGL = []uverbs.SGE{p.out}
+		wr.SGL = []verbs.SGE{p.out}
 	}
-	if _, err := r.qp.PostSend([]uverbs.SendWR{wr}); err != nil {
+	if _, err := r.qp.PostSend([]verbs.SendWR{wr}); err != nil {
 		return err
 	}
 	r.sending = true

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -23,9 +24,9 @@ type pingpong struct {
 
 	pingpongMemory
 	rallies  []*rally
-	spare    []uverbs.RecvWR // receives to post
-	posted   int             // receives that wait for a message
-	sent     int             // messages that have gone
+	spare    []verbs.RecvWR // receives to post
+	posted   int            // receives that wait for a message
+	sent     int            // messages that have gone
 	received int
 	checked  int
 }
@@ -34,8 +35,8 @@ type pingpong struct {
 type rally struct {
 	qp       *uverbs.QP
 	local    uverbs.Endpoint
-	to       uverbs.UDAddr // the peer, on UD
-	sent     int           // messages posted
+	to       verbs.UDAddr // the peer, on UD
+	sent     int          // messages posted
 	received int
 	sending  bool // a message has not yet gone
 	awaiting bool // one has not yet come
@@ -116,19 +117,17 @@ func (p *pingpong) checkPort() error {
 	if p.dev.Device().IWARP() {
 		return fmt.Errorf("%s is an iWARP device, which connects by the connection manager only: see verbs ping", name)
 	}
-	attr, err := p.dev.QueryPort(p.IBPort)
+	port, err := p.dev.QueryPort(p.IBPort)
 	if err != nil {
 		return err
 	}
-	port := attr.LegacyResp
-	const ethernet = 2 // IB_LINK_LAYER_ETHERNET
-	p.ethernet = port.LinkLayer == ethernet
-	if !p.ethernet && port.Lid == 0 {
+	p.ethernet = port.LinkLayer == verbs.LinkEthernet
+	if !p.ethernet && port.LID == 0 {
 		return fmt.Errorf("port %d of %s has no LID: no subnet manager gave it one", p.IBPort, name)
 	}
-	limit := int(port.MaxMsgSz)
-	if p.qp == uverbs.UD {
-		limit = uverbs.MTU(port.ActiveMtu).Bytes()
+	limit := port.MaxMessage
+	if p.qp == verbs.UD {
+		limit = port.ActiveMTU.Bytes()
 	}
 	if p.Size < 1 || p.Size > limit {
 		return fmt.Errorf("messages of %d bytes: %s takes 1 to %d", p.Size, name, limit)
@@ -138,13 +137,13 @@ func (p *pingpong) checkPort() error {
 
 func (p *pingpong) newRally() (*rally, error) {
 	opt := uverbs.QPOptions{Type: p.qp, SendCQ: p.cq, RecvCQ: p.cq, SRQ: p.srq}
-	opt.Cap = uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: uint32(p.RxDepth), MaxSendSGE: 1, MaxRecvSGE: 1}
+	opt.Cap = verbs.QPCap{MaxSendWR: 1, MaxRecvWR: uint32(p.RxDepth), MaxSendSGE: 1, MaxRecvSGE: 1}
 	qp, err := own(p.pd.CreateQP(opt))(p)
 	if err != nil {
 		return nil, err
 	}
 	var psn uint32 // UD counts from 0, and nobody looks
-	if p.qp != uverbs.UD {
+	if p.qp != verbs.UD {
 		psn = rand.Uint32()
 	}
 	local, err := qp.Endpoint(p.IBPort, psn)
@@ -165,7 +164,7 @@ func (p *pingpong) newRally() (*rally, error) {
 func (p *pingpong) connect(remote []uverbs.Endpoint) error {
 	for i, r := range p.rallies {
 		peer := remote[i]
-		if p.ethernet && peer.GID == (uverbs.GID{}) {
+		if p.ethernet && peer.GID == (verbs.GID{}) {
 			return errors.New("it has no GID, which Ethernet needs: give it one with -g")
 		}
 		if err := p.connectRally(r, peer); err != nil {
@@ -176,16 +175,16 @@ func (p *pingpong) connect(remote []uverbs.Endpoint) error {
 }
 
 func (p *pingpong) connectRally(r *rally, peer uverbs.Endpoint) error {
-	if p.qp != uverbs.UD {
+	if p.qp != verbs.UD {
 		return r.qp.Connect(r.local, peer, uverbs.ConnectOptions{
-			Access: uverbs.AccessLocalWrite, PathMTU: p.mtu, RDAtomic: 1, SL: p.SL,
+			Access: verbs.AccessLocalWrite, PathMTU: p.mtu, RDAtomic: 1, SL: p.SL,
 		})
 	}
 	if err := r.qp.StartUD(p.IBPort, pingpongQKey); err != nil {
 		return err
 	}
-	ah, err := own(p.pd.CreateAH(uverbs.AddressVector{
-		Global: peer.GID != uverbs.GID{}, DGID: peer.GID, SGIDIndex: r.local.GIDIndex, HopLimit: 64,
+	ah, err := own(p.pd.CreateAH(verbs.AddressVector{
+		Global: peer.GID != verbs.GID{}, DGID: peer.GID, SGIDIndex: r.local.GIDIndex, HopLimit: 64,
 		DLID: peer.LID, SL: p.SL, Port: uint8(p.IBPort),
 	}))(p)
 	if err != nil {

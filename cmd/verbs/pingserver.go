@@ -7,8 +7,8 @@ import (
 	"os"
 	"sync"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // pingListener takes requests for connections, by package cm or by hand.
@@ -95,7 +95,7 @@ func (c *pingCmd) serve(ctx context.Context, req pingRequest) (err error) {
 		err = c.serveRound(ctx, p, r)
 	}
 	p.debugf("client %v left: %v", p.RemoteAddr(), err)
-	if !errors.Is(err, cm.ErrDisconnected) {
+	if !errors.Is(err, verbs.ErrDisconnected) {
 		return fmt.Errorf("client %v, round %d: %w", p.RemoteAddr(), r.Count, err)
 	}
 	if c.JSON {
@@ -112,7 +112,7 @@ func (c *pingCmd) serveRound(ctx context.Context, p *pinger, r *pingResult) erro
 	if err := source.fits(); err != nil {
 		return err
 	}
-	if err := p.move(ctx, uverbs.OpRDMARead, source, source.size); err != nil {
+	if err := p.move(ctx, verbs.OpRDMARead, source, source.size); err != nil {
 		return err
 	}
 	if c.Verbose {
@@ -125,7 +125,7 @@ func (c *pingCmd) serveRound(ctx context.Context, p *pinger, r *pingResult) erro
 	if err != nil {
 		return err
 	}
-	if err := p.move(ctx, uverbs.OpRDMAWrite, sink, source.size); err != nil {
+	if err := p.move(ctx, verbs.OpRDMAWrite, sink, source.size); err != nil {
 		return err
 	}
 	if err := p.tell(ctx, p.data, int(source.size)); err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -28,49 +29,44 @@ func transport(d uverbs.Device) (name string, number int) {
 }
 
 func portFields(ctx *uverbs.Context, port int) (f fields, err error) {
-	attr, err := ctx.QueryPort(port)
+	p, err := ctx.QueryPort(port)
 	if err != nil {
 		return nil, err
 	}
-	p := attr.LegacyResp
 	f.add("port", port)
 	state := "invalid state"
-	if s := uverbs.PortState(p.State); s >= uverbs.PortDown && s <= uverbs.PortActive {
+	if s := p.State; s >= verbs.PortDown && s <= verbs.PortActive {
 		state = "PORT_" + s.String()
 	}
-	f.addf("state", state, "%s (%d)", state, p.State)
-	f.mtu("max_mtu", p.MaxMtu)
-	f.mtu("active_mtu", p.ActiveMtu)
-	f.add("sm_lid", p.SmLid)
-	f.add("port_lid", p.Lid)
-	f.addf("port_lmc", p.Lmc, "0x%02x", p.Lmc)
+	f.addf("state", state, "%s (%d)", state, uint8(p.State))
+	f.mtu("max_mtu", p.MaxMTU)
+	f.mtu("active_mtu", p.ActiveMTU)
+	f.add("sm_lid", p.SMLID)
+	f.add("port_lid", p.LID)
+	f.addf("port_lmc", p.LMC, "0x%02x", p.LMC)
 	f.add("link_layer", pick(uint32(p.LinkLayer), "Unknown", "Unspecified", "InfiniBand", "Ethernet"))
-	f.addf("max_msg_sz", p.MaxMsgSz, "0x%x", p.MaxMsgSz)
-	f.addf("port_cap_flags", p.PortCapFlags, "0x%08x", p.PortCapFlags)
-	f.addf("port_cap_flags2", attr.PortCapFlags2, "0x%04x", attr.PortCapFlags2)
-	lanes := pick(uint32(p.MaxVlNum), "invalid value", "invalid value", "1", "2", "4", "8", "15")
-	f.addf("max_vl_num", p.MaxVlNum, "%s (%d)", lanes, p.MaxVlNum)
-	f.addf("bad_pkey_cntr", p.BadPkeyCntr, "0x%x", p.BadPkeyCntr)
-	f.addf("qkey_viol_cntr", p.QkeyViolCntr, "0x%x", p.QkeyViolCntr)
-	f.add("sm_sl", p.SmSl)
-	f.add("pkey_tbl_len", p.PkeyTblLen)
-	f.add("gid_tbl_len", p.GidTblLen)
+	f.addf("max_msg_sz", p.MaxMessage, "0x%x", p.MaxMessage)
+	f.addf("port_cap_flags", p.CapFlags, "0x%08x", p.CapFlags)
+	f.addf("port_cap_flags2", p.CapFlags2, "0x%04x", p.CapFlags2)
+	lanes := pick(uint32(p.MaxVLs), "invalid value", "invalid value", "1", "2", "4", "8", "15")
+	f.addf("max_vl_num", p.MaxVLs, "%s (%d)", lanes, p.MaxVLs)
+	f.addf("bad_pkey_cntr", p.BadPKeys, "0x%x", p.BadPKeys)
+	f.addf("qkey_viol_cntr", p.QKeyViolations, "0x%x", p.QKeyViolations)
+	f.add("sm_sl", p.SMSL)
+	f.add("pkey_tbl_len", p.PKeys)
+	f.add("gid_tbl_len", p.GIDs)
 	f.add("subnet_timeout", p.SubnetTimeout)
 	f.add("init_type_reply", p.InitTypeReply)
 	width := pickBit(uint32(p.ActiveWidth), "invalid width", "1", "4", "8", "12", "2") + "X"
-	f.addf("active_width", width, "%s (%d)", width, p.ActiveWidth)
-	code := attr.ActiveSpeedEx // has room for more than 8 speeds; zero from old kernels
-	if code == 0 {
-		code = uint32(p.ActiveSpeed)
-	}
-	speed := pickBit(code, "invalid speed", "2.5 Gbps", "5.0 Gbps", "10.0 Gbps", "10.0 Gbps", "14.0 Gbps", "25.0 Gbps", "50.0 Gbps", "100.0 Gbps", "200.0 Gbps")
-	f.addf("active_speed", speed, "%s (%d)", speed, code)
+	f.addf("active_width", width, "%s (%d)", width, uint8(p.ActiveWidth))
+	speed := pickBit(uint32(p.ActiveSpeed), "invalid speed", "2.5 Gbps", "5.0 Gbps", "10.0 Gbps", "10.0 Gbps", "14.0 Gbps", "25.0 Gbps", "50.0 Gbps", "100.0 Gbps", "200.0 Gbps")
+	f.addf("active_speed", speed, "%s (%d)", speed, uint32(p.ActiveSpeed))
 	name, _ := transport(ctx.Device())
 	iwarp := name == "iWARP"
 	if !iwarp {
 		phys := pick(uint32(p.PhysState), "invalid physical state",
 			"invalid physical state", "SLEEP", "POLLING", "DISABLED", "PORT_CONFIGURATION TRAINNING", "LINK_UP", "LINK_ERROR_RECOVERY", "PHY TEST")
-		f.addf("phys_state", phys, "%s (%d)", phys, p.PhysState)
+		f.addf("phys_state", phys, "%s (%d)", phys, uint8(p.PhysState))
 	}
 	// An iWARP port has one GID, made of its hardware address. It is of no type
 	// and names nothing, and ibv_devinfo does not show it.
@@ -90,8 +86,8 @@ func portFields(ctx *uverbs.Context, port int) (f fields, err error) {
 	return f, nil
 }
 
-func (f *fields) mtu(name string, code uint8) {
-	n := uverbs.MTU(code).Bytes()
+func (f *fields) mtu(name string, mtu verbs.MTU) {
+	n, code := mtu.Bytes(), uint8(mtu)
 	if n == 0 {
 		f.addf(name, n, "invalid MTU (%d)", code)
 		return

@@ -14,6 +14,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -49,7 +50,7 @@ func run(device string) error {
 		return err
 	}
 	defer pd.Close()
-	memory, err := pd.AllocMR(24, uverbs.AccessAll, uverbs.MROptions{})
+	memory, err := pd.AllocMR(24, verbs.AccessAll, uverbs.MROptions{})
 	if err != nil {
 		return err
 	}
@@ -80,7 +81,7 @@ type worker struct {
 }
 
 func work(ctx *uverbs.Context, pd *uverbs.PD, memory *uverbs.MR, id uint64) error {
-	mr, err := pd.AllocMR(8, uverbs.AccessLocalWrite, uverbs.MROptions{})
+	mr, err := pd.AllocMR(8, verbs.AccessLocalWrite, uverbs.MROptions{})
 	if err != nil {
 		return err
 	}
@@ -99,7 +100,7 @@ func work(ctx *uverbs.Context, pd *uverbs.PD, memory *uverbs.MR, id uint64) erro
 	var qps [2]*uverbs.QP
 	var ends [2]uverbs.Endpoint
 	for i := range qps {
-		if qps[i], err = pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: uverbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1}}); err != nil {
+		if qps[i], err = pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1}}); err != nil {
 			return err
 		}
 		defer qps[i].Close()
@@ -108,13 +109,13 @@ func work(ctx *uverbs.Context, pd *uverbs.PD, memory *uverbs.MR, id uint64) erro
 		}
 	}
 	for i := range qps {
-		if err := qps[i].Connect(ends[i], ends[1-i], uverbs.ConnectOptions{Access: uverbs.AccessAll}); err != nil {
+		if err := qps[i].Connect(ends[i], ends[1-i], uverbs.ConnectOptions{Access: verbs.AccessAll}); err != nil {
 			return err
 		}
 	}
 	w := worker{qps[0], mr, memory}
 	for range count {
-		if _, err := w.do(uverbs.SendWR{Opcode: uverbs.OpFetchAdd, CompareAdd: 1}, counter); err != nil {
+		if _, err := w.do(verbs.SendWR{Opcode: verbs.OpFetchAdd, CompareAdd: 1}, counter); err != nil {
 			return err
 		}
 		if err := w.countLocked(id); err != nil {
@@ -127,7 +128,7 @@ func work(ctx *uverbs.Context, pd *uverbs.PD, memory *uverbs.MR, id uint64) erro
 // countLocked counts while it holds the lock, which holds the owner's id.
 func (w *worker) countLocked(id uint64) error {
 	for {
-		owner, err := w.do(uverbs.SendWR{Opcode: uverbs.OpCompareSwap, CompareAdd: 0, Swap: id}, lock)
+		owner, err := w.do(verbs.SendWR{Opcode: verbs.OpCompareSwap, CompareAdd: 0, Swap: id}, lock)
 		if err != nil {
 			return err
 		}
@@ -135,15 +136,15 @@ func (w *worker) countLocked(id uint64) error {
 			break
 		}
 	}
-	n, err := w.do(uverbs.SendWR{Opcode: uverbs.OpRDMARead}, guarded)
+	n, err := w.do(verbs.SendWR{Opcode: verbs.OpRDMARead}, guarded)
 	if err != nil {
 		return err
 	}
 	binary.NativeEndian.PutUint64(w.mr.Bytes(), n+1)
-	if _, err := w.do(uverbs.SendWR{Opcode: uverbs.OpRDMAWrite}, guarded); err != nil {
+	if _, err := w.do(verbs.SendWR{Opcode: verbs.OpRDMAWrite}, guarded); err != nil {
 		return err
 	}
-	owner, err := w.do(uverbs.SendWR{Opcode: uverbs.OpCompareSwap, CompareAdd: id, Swap: 0}, lock)
+	owner, err := w.do(verbs.SendWR{Opcode: verbs.OpCompareSwap, CompareAdd: id, Swap: 0}, lock)
 	if err == nil && owner != id {
 		err = fmt.Errorf("worker %d's lock is %d's", id, owner)
 	}
@@ -152,13 +153,13 @@ func (w *worker) countLocked(id uint64) error {
 
 // do posts a request on a word of the memory, waits, and returns what is in mr
 // then: for atomics and reads, what the word was.
-func (w *worker) do(wr uverbs.SendWR, off uint64) (uint64, error) {
-	wr.Flags, wr.SGL = uverbs.SendSignaled, []uverbs.SGE{w.mr.SGE(0, 8)}
+func (w *worker) do(wr verbs.SendWR, off uint64) (uint64, error) {
+	wr.Flags, wr.SGL = verbs.SendSignaled, []verbs.SGE{w.mr.SGE(0, 8)}
 	wr.RemoteAddr, wr.RKey = w.memory.Addr()+off, w.memory.RKey()
-	if _, err := w.qp.PostSend([]uverbs.SendWR{wr}); err != nil {
+	if _, err := w.qp.PostSend([]verbs.SendWR{wr}); err != nil {
 		return 0, err
 	}
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	if _, err := w.qp.SendCQ().PollWait(context.Background(), wc[:]); err != nil {
 		return 0, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/alecthomas/kong"
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -23,13 +24,13 @@ func main() {
 	}
 	kong.Parse(&flags)
 	log.SetFlags(0)
-	typ := map[string]uverbs.QPType{"rc": uverbs.RC, "uc": uverbs.UC}[flags.Type]
+	typ := map[string]verbs.QPType{"rc": verbs.RC, "uc": verbs.UC}[flags.Type]
 	if err := run(flags.Device, typ); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(device string, typ uverbs.QPType) error {
+func run(device string, typ verbs.QPType) error {
 	ctx, err := uverbs.Open(device)
 	if err != nil {
 		return err
@@ -54,7 +55,7 @@ func run(device string, typ uverbs.QPType) error {
 		return err
 	}
 	defer unix.Munmap(mem)
-	mr, err := pd.RegisterMR(mem, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
+	mr, err := pd.RegisterMR(mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {
 		return err
 	}
@@ -63,7 +64,7 @@ func run(device string, typ uverbs.QPType) error {
 	for i := range qps {
 		qps[i], err = pd.CreateQP(uverbs.QPOptions{
 			Type: typ, SendCQ: cq, RecvCQ: cq,
-			Cap: uverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 3, MaxRecvSGE: 1},
+			Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 3, MaxRecvSGE: 1},
 		})
 		if err != nil {
 			return err
@@ -77,19 +78,19 @@ func run(device string, typ uverbs.QPType) error {
 	}
 
 	// Three pieces, gathered into one message with an immediate.
-	pieces := []uverbs.SGE{mr.SGE(100, copy(mem[100:], "one, ")), mr.SGE(200, copy(mem[200:], "two, ")), mr.SGE(300, copy(mem[300:], "three"))}
+	pieces := []verbs.SGE{mr.SGE(100, copy(mem[100:], "one, ")), mr.SGE(200, copy(mem[200:], "two, ")), mr.SGE(300, copy(mem[300:], "three"))}
 	const n = len("one, two, three")
 	a, b := qps[0], qps[1]
-	recv := uverbs.RecvWR{SGL: []uverbs.SGE{mr.SGE(4096, 64)}}
-	if _, err := b.PostRecv([]uverbs.RecvWR{recv, recv}); err != nil {
+	recv := verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(4096, 64)}}
+	if _, err := b.PostRecv([]verbs.RecvWR{recv, recv}); err != nil {
 		return err
 	}
-	if err := do(a, uverbs.SendWR{Opcode: uverbs.OpSendImm, Imm: 42, SGL: pieces}); err != nil {
+	if err := do(a, verbs.SendWR{Opcode: verbs.OpSendImm, Imm: 42, SGL: pieces}); err != nil {
 		return err
 	}
 	fmt.Printf("  %q\n", mem[4096:4096+n])
 	// The same, written to where the sender says; the receive tells only of it.
-	if err := do(a, uverbs.SendWR{Opcode: uverbs.OpRDMAWriteImm, Imm: 43, SGL: pieces, RemoteAddr: mr.Addr() + 8192, RKey: mr.RKey()}); err != nil {
+	if err := do(a, verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: 43, SGL: pieces, RemoteAddr: mr.Addr() + 8192, RKey: mr.RKey()}); err != nil {
 		return err
 	}
 	fmt.Printf("  %q\n", mem[8192:8192+n])
@@ -98,29 +99,29 @@ func run(device string, typ uverbs.QPType) error {
 
 // connect takes a QP from RESET to RTS: what each step needs is in
 // ibv_modify_qp(3).
-func connect(qp, peer *uverbs.QP, typ uverbs.QPType) error {
+func connect(qp, peer *uverbs.QP, typ verbs.QPType) error {
 	// On this port both QPs have one GID.
 	end, err := peer.Endpoint(1, 0)
 	if err != nil {
 		return err
 	}
-	init := uverbs.QPAttr{State: uverbs.StateInit, Port: 1, Access: uverbs.AccessRemoteWrite}
-	rtr := uverbs.QPAttr{
-		State: uverbs.StateRTR, PathMTU: 3, DestQPNum: peer.Num(), MaxDestRDAtomic: 1, MinRNRTimer: 12,
-		AV: uverbs.AddressVector{Global: true, DGID: end.GID, SGIDIndex: end.GIDIndex, HopLimit: 64, Port: 1},
+	init := verbs.QPAttr{State: verbs.StateInit, Port: 1, Access: verbs.AccessRemoteWrite}
+	rtr := verbs.QPAttr{
+		State: verbs.StateRTR, PathMTU: 3, DestQPNum: peer.Num(), MaxDestRDAtomic: 1, MinRNRTimer: 12,
+		AV: verbs.AddressVector{Global: true, DGID: end.GID, SGIDIndex: end.GIDIndex, HopLimit: 64, Port: 1},
 	}
-	rts := uverbs.QPAttr{State: uverbs.StateRTS, Timeout: 14, RetryCount: 7, RNRRetry: 7, MaxRDAtomic: 1}
-	rtrMask := uverbs.MaskState | uverbs.MaskAV | uverbs.MaskPathMTU | uverbs.MaskDestQPNum | uverbs.MaskRQPSN
-	rtsMask := uverbs.MaskState | uverbs.MaskSQPSN
-	if typ == uverbs.RC { // which acknowledges, retries, and reads
-		rtrMask |= uverbs.MaskMaxDestRDAtomic | uverbs.MaskMinRNRTimer
-		rtsMask |= uverbs.MaskTimeout | uverbs.MaskRetryCount | uverbs.MaskRNRRetry | uverbs.MaskMaxRDAtomic
+	rts := verbs.QPAttr{State: verbs.StateRTS, Timeout: 14, RetryCount: 7, RNRRetry: 7, MaxRDAtomic: 1}
+	rtrMask := verbs.MaskState | verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPNum | verbs.MaskRQPSN
+	rtsMask := verbs.MaskState | verbs.MaskSQPSN
+	if typ == verbs.RC { // which acknowledges, retries, and reads
+		rtrMask |= verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer
+		rtsMask |= verbs.MaskTimeout | verbs.MaskRetryCount | verbs.MaskRNRRetry | verbs.MaskMaxRDAtomic
 	}
 	for _, step := range []struct {
-		attr uverbs.QPAttr
-		mask uverbs.QPAttrMask
+		attr verbs.QPAttr
+		mask verbs.QPAttrMask
 	}{
-		{init, uverbs.MaskState | uverbs.MaskPKeyIndex | uverbs.MaskPort | uverbs.MaskAccess},
+		{init, verbs.MaskState | verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess},
 		{rtr, rtrMask},
 		{rts, rtsMask},
 	} {
@@ -132,19 +133,19 @@ func connect(qp, peer *uverbs.QP, typ uverbs.QPType) error {
 	if err != nil {
 		return err
 	}
-	if got.State != uverbs.StateRTS || got.DestQPNum != peer.Num() {
+	if got.State != verbs.StateRTS || got.DestQPNum != peer.Num() {
 		return fmt.Errorf("QP is in state %v, connected to %d", got.State, got.DestQPNum)
 	}
 	return nil
 }
 
 // do posts a request and waits for its completion and the receive's.
-func do(qp *uverbs.QP, wr uverbs.SendWR) error {
-	wr.Flags |= uverbs.SendSignaled
-	if _, err := qp.PostSend([]uverbs.SendWR{wr}); err != nil {
+func do(qp *uverbs.QP, wr verbs.SendWR) error {
+	wr.Flags |= verbs.SendSignaled
+	if _, err := qp.PostSend([]verbs.SendWR{wr}); err != nil {
 		return err
 	}
-	var wcs [1]uverbs.WC
+	var wcs [1]verbs.WC
 	for pending := 2; pending > 0; {
 		if qp.SendCQ().Poll(wcs[:]) == 0 {
 			continue
@@ -152,7 +153,7 @@ func do(qp *uverbs.QP, wr uverbs.SendWR) error {
 		if err := wcs[0].Err(); err != nil {
 			return err
 		}
-		if op := wcs[0].Opcode; op == uverbs.WCRecv || op == uverbs.WCRecvRDMAImm {
+		if op := wcs[0].Opcode; op == verbs.WCRecv || op == verbs.WCRecvRDMAImm {
 			fmt.Printf("%v of %d bytes, immediate %d:\n", wcs[0].Opcode, wcs[0].ByteLen, wcs[0].Imm())
 		}
 		pending--

@@ -57,9 +57,8 @@ func show(name string) error {
 	if err != nil {
 		return err
 	}
-	b := attr.Base
 	fmt.Printf("  at most %d QPs of %d requests, %d CQs of %d, %d MRs, %d SGEs (%d of a READ)\n",
-		b.MaxQp, b.MaxQpWr, b.MaxCq, b.MaxCqe, b.MaxMr, b.MaxSge, b.MaxSgeRd)
+		attr.MaxQP, attr.MaxQPWR, attr.MaxCQ, attr.MaxCQE, attr.MaxMR, attr.MaxSGE, attr.MaxSGERead)
 	fmt.Printf("  features:")
 	for _, f := range uverbs.Features() {
 		if ctx.Probe(f) == nil {
@@ -72,8 +71,7 @@ func show(name string) error {
 		if err != nil {
 			return err
 		}
-		l := p.LegacyResp
-		fmt.Printf("  port %d: %v, MTU %v of %v\n", port, uverbs.PortState(l.State), uverbs.MTU(l.ActiveMtu), uverbs.MTU(l.MaxMtu))
+		fmt.Printf("  port %d: %v, MTU %v of %v\n", port, p.State, p.ActiveMTU, p.MaxMTU)
 	}
 	gids, err := ctx.GIDTable()
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -66,13 +67,13 @@ func run(ctx context.Context, device string) error {
 			return
 		}
 		e, err := req.Accept(ctx, cm.Options{Events: true, Setup: func(e *cm.Endpoint) (err error) {
-			if memory, err = e.AllocMR(4096, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite); err != nil {
+			if memory, err = e.AllocMR(4096, verbs.AccessLocalWrite|verbs.AccessRemoteWrite); err != nil {
 				return err
 			}
-			if inbox, err = e.AllocMR(4, uverbs.AccessLocalWrite); err != nil {
+			if inbox, err = e.AllocMR(4, verbs.AccessLocalWrite); err != nil {
 				return err
 			}
-			_, err = e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{inbox.SGE(0, 4)}}})
+			_, err = e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{inbox.SGE(0, 4)}}})
 			return err
 		}})
 		receiver <- accepted{e, err}
@@ -95,22 +96,22 @@ func run(ctx context.Context, device string) error {
 		return err
 	}
 	copy(source.Bytes(), text)
-	var batch []uverbs.SendWR
+	var batch []verbs.SendWR
 	off := 0
 	for word := range bytes.SplitAfterSeq([]byte(text), []byte(" ")) {
-		batch = append(batch, uverbs.SendWR{
-			ID: uint64(len(batch)), Opcode: uverbs.OpRDMAWrite, SGL: []uverbs.SGE{source.SGE(off, len(word))},
+		batch = append(batch, verbs.SendWR{
+			ID: uint64(len(batch)), Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{source.SGE(off, len(word))},
 			RemoteAddr: memory.Addr() + uint64(off), RKey: memory.RKey(),
 		})
 		off += len(word)
 	}
 	count := binary.NativeEndian.AppendUint32(nil, uint32(len(batch)))
-	batch = append(batch, uverbs.SendWR{ID: uint64(len(batch)), Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: count})
+	batch = append(batch, verbs.SendWR{ID: uint64(len(batch)), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: count})
 	if _, err := sender.QP.PostSend(batch); err != nil {
 		return err
 	}
 
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	for _, cq := range []*uverbs.CQ{sender.SendCQ, r.e.RecvCQ} {
 		if _, err := cq.PollWait(ctx, wc[:]); err != nil {
 			return err

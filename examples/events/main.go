@@ -15,6 +15,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -53,7 +54,7 @@ func run(device string) error {
 		return err
 	}
 	defer cq.Close()
-	mr, err := pd.AllocMR(4096, uverbs.AccessLocalWrite, uverbs.MROptions{})
+	mr, err := pd.AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{})
 	if err != nil {
 		return err
 	}
@@ -65,7 +66,7 @@ func run(device string) error {
 	}
 	defer srq.Close()
 	for range 4 {
-		if _, err := srq.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mr.SGE(0, 64)}}}); err != nil {
+		if _, err := srq.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mr.SGE(0, 64)}}}); err != nil {
 			return err
 		}
 	}
@@ -79,11 +80,11 @@ func run(device string) error {
 	defer closeBoth()
 	send := func(text string) {
 		time.Sleep(50 * time.Millisecond)
-		peer.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: []byte(text)}})
+		peer.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte(text)}})
 	}
 
 	// A wait ends with its context, and takes no completion then.
-	var wcs [4]uverbs.WC
+	var wcs [4]verbs.WC
 	brief, stop := context.WithTimeout(ctx, 20*time.Millisecond)
 	_, err = cq.PollWait(brief, wcs[:])
 	stop()
@@ -123,7 +124,7 @@ func run(device string) error {
 			return err
 		}
 		fmt.Println("asynchronous event:", event.Type)
-		if event.Type == uverbs.EventSRQLimitReached && event.SRQ == srq {
+		if event.Type == verbs.EventSRQLimitReached && event.SRQ == srq {
 			break
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -42,7 +43,7 @@ func run(device string) error {
 	defer pd.Close()
 	qp, err := pd.CreateQP(uverbs.QPOptions{
 		SendCQ: cq, RecvCQ: cq,
-		Cap: uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1},
+		Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1},
 	})
 	if err != nil {
 		return err
@@ -57,20 +58,20 @@ func run(device string) error {
 	if err := qp.Connect(end, end, uverbs.ConnectOptions{}); err != nil {
 		return err
 	}
-	mr, err := pd.AllocMR(4096, uverbs.AccessLocalWrite, uverbs.MROptions{})
+	mr, err := pd.AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{})
 	if err != nil {
 		return err
 	}
 	defer mr.Close()
 
 	n := copy(mr.Bytes()[2048:], "hello")
-	if _, err := qp.PostRecv([]uverbs.RecvWR{{ID: 1, SGL: []uverbs.SGE{mr.SGE(0, 2048)}}}); err != nil {
+	if _, err := qp.PostRecv([]verbs.RecvWR{{ID: 1, SGL: []verbs.SGE{mr.SGE(0, 2048)}}}); err != nil {
 		return err
 	}
-	if _, err := qp.PostSend([]uverbs.SendWR{{ID: 2, Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{mr.SGE(2048, n)}}}); err != nil {
+	if _, err := qp.PostSend([]verbs.SendWR{{ID: 2, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{mr.SGE(2048, n)}}}); err != nil {
 		return err
 	}
-	var wcs [2]uverbs.WC
+	var wcs [2]verbs.WC
 	for pending := 2; pending > 0; {
 		done := wcs[:cq.Poll(wcs[:])]
 		for i := range done {

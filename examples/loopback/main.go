@@ -14,6 +14,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -53,14 +54,14 @@ func run(device string) error {
 	defer cq.Close()
 	var a, b side
 	for _, s := range []*side{&a, &b} {
-		access := uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead
+		access := verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
 		if s.mr, err = pd.AllocMR(4096, access, uverbs.MROptions{}); err != nil {
 			return err
 		}
 		defer s.mr.Close()
 		if s.qp, err = pd.CreateQP(uverbs.QPOptions{
-			Type: uverbs.RC, SendCQ: cq, RecvCQ: cq,
-			Cap: uverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
+			Type: verbs.RC, SendCQ: cq, RecvCQ: cq,
+			Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
 		}); err != nil {
 			return err
 		}
@@ -70,7 +71,7 @@ func run(device string) error {
 		}
 	}
 	// Each side must know the other's end. In one process that is easy.
-	access := uverbs.ConnectOptions{Access: uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead}
+	access := uverbs.ConnectOptions{Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead}
 	if err := a.qp.Connect(a.end, b.end, access); err != nil {
 		return err
 	}
@@ -79,10 +80,10 @@ func run(device string) error {
 	}
 
 	// SEND: the receiver has said beforehand where a message may go.
-	if _, err := b.qp.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{b.mr.SGE(0, 64)}}}); err != nil {
+	if _, err := b.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{b.mr.SGE(0, 64)}}}); err != nil {
 		return err
 	}
-	if err := do(a.qp, uverbs.SendWR{Opcode: uverbs.OpSend, Inline: []byte("hello from a")}, 2); err != nil {
+	if err := do(a.qp, verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("hello from a")}, 2); err != nil {
 		return err
 	}
 	fmt.Printf("SEND: b received %q\n", b.mr.Bytes()[:12])
@@ -90,14 +91,14 @@ func run(device string) error {
 	// RDMA WRITE: the sender says where it goes in the other's memory.
 	n := copy(a.mr.Bytes(), "written by a")
 	there := b.mr.Addr() + 1024
-	if err := do(a.qp, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, SGL: []uverbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: there, RKey: b.mr.RKey()}, 1); err != nil {
+	if err := do(a.qp, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: there, RKey: b.mr.RKey()}, 1); err != nil {
 		return err
 	}
 	fmt.Printf("RDMA WRITE: b's memory holds %q\n", b.mr.Bytes()[1024:][:n])
 
 	// RDMA READ: the same, the other way.
 	n = copy(b.mr.Bytes()[1024:], "to be read from b")
-	if err := do(a.qp, uverbs.SendWR{Opcode: uverbs.OpRDMARead, SGL: []uverbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: there, RKey: b.mr.RKey()}, 1); err != nil {
+	if err := do(a.qp, verbs.SendWR{Opcode: verbs.OpRDMARead, SGL: []verbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: there, RKey: b.mr.RKey()}, 1); err != nil {
 		return err
 	}
 	fmt.Printf("RDMA READ: a's memory holds %q\n", a.mr.Bytes()[:n])
@@ -105,12 +106,12 @@ func run(device string) error {
 }
 
 // do posts a request and polls for the completions it causes.
-func do(qp *uverbs.QP, wr uverbs.SendWR, completions int) error {
-	wr.Flags |= uverbs.SendSignaled
-	if _, err := qp.PostSend([]uverbs.SendWR{wr}); err != nil {
+func do(qp *uverbs.QP, wr verbs.SendWR, completions int) error {
+	wr.Flags |= verbs.SendSignaled
+	if _, err := qp.PostSend([]verbs.SendWR{wr}); err != nil {
 		return err
 	}
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	for end := time.Now().Add(5 * time.Second); completions > 0; {
 		if completions -= qp.SendCQ().Poll(wc[:]); wc[0].Err() != nil {
 			return wc[0].Err()

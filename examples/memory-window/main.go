@@ -14,6 +14,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -30,7 +31,7 @@ func main() {
 
 // side is one end of a connection and its memory.
 type side struct {
-	access uverbs.Access
+	access verbs.Access
 	qp     *uverbs.QP
 	mr     *uverbs.MR
 	end    uverbs.Endpoint
@@ -47,7 +48,7 @@ func run(device string) error {
 		return err
 	}
 	defer pd.Close()
-	window, err := pd.AllocMW(uverbs.MWType2)
+	window, err := pd.AllocMW(verbs.MWType2)
 	if err != nil {
 		return err
 	}
@@ -58,14 +59,14 @@ func run(device string) error {
 	}
 	defer cq.Close()
 	// The owner's memory admits windows, and without one no peer.
-	owner := side{access: uverbs.AccessLocalWrite | uverbs.AccessMWBind}
-	peer := side{access: uverbs.AccessLocalWrite}
+	owner := side{access: verbs.AccessLocalWrite | verbs.AccessMWBind}
+	peer := side{access: verbs.AccessLocalWrite}
 	for _, s := range []*side{&owner, &peer} {
 		if s.mr, err = pd.AllocMR(4096, s.access, uverbs.MROptions{}); err != nil {
 			return err
 		}
 		defer s.mr.Close()
-		if s.qp, err = pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: uverbs.QPCap{MaxSendWR: 4, MaxSendSGE: 1}}); err != nil {
+		if s.qp, err = pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 4, MaxSendSGE: 1}}); err != nil {
 			return err
 		}
 		defer s.qp.Close()
@@ -73,7 +74,7 @@ func run(device string) error {
 			return err
 		}
 	}
-	if err := owner.qp.Connect(owner.end, peer.end, uverbs.ConnectOptions{Access: uverbs.AccessRemoteWrite}); err != nil {
+	if err := owner.qp.Connect(owner.end, peer.end, uverbs.ConnectOptions{Access: verbs.AccessRemoteWrite}); err != nil {
 		return err
 	}
 	if err := peer.qp.Connect(peer.end, owner.end, uverbs.ConnectOptions{}); err != nil {
@@ -82,7 +83,7 @@ func run(device string) error {
 
 	// Grant: bind the window to part of the memory, under a new key.
 	key, err := owner.qp.BindMW(window, uverbs.BindOptions{
-		Flags: uverbs.SendSignaled, MR: owner.mr, Offset: 1024, Length: 512, Access: uverbs.AccessRemoteWrite,
+		Flags: verbs.SendSignaled, MR: owner.mr, Offset: 1024, Length: 512, Access: verbs.AccessRemoteWrite,
 	})
 	if err != nil {
 		return err
@@ -94,9 +95,9 @@ func run(device string) error {
 
 	// Use: whoever has the key can write.
 	n := copy(peer.mr.Bytes(), "written through the window")
-	write := uverbs.SendWR{
-		Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled,
-		SGL: []uverbs.SGE{peer.mr.SGE(0, n)}, RemoteAddr: owner.mr.Addr() + 1024, RKey: key,
+	write := verbs.SendWR{
+		Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled,
+		SGL: []verbs.SGE{peer.mr.SGE(0, n)}, RemoteAddr: owner.mr.Addr() + 1024, RKey: key,
 	}
 	if err := post(peer.qp, write); err != nil {
 		return err
@@ -104,13 +105,13 @@ func run(device string) error {
 	fmt.Printf("used: the owner's memory holds %q\n", owner.mr.Bytes()[1024:][:n])
 
 	// Revoke: once this has completed the key is worth nothing.
-	if err := post(owner.qp, uverbs.SendWR{Opcode: uverbs.OpLocalInv, Flags: uverbs.SendSignaled, InvalidateRKey: key}); err != nil {
+	if err := post(owner.qp, verbs.SendWR{Opcode: verbs.OpLocalInv, Flags: verbs.SendSignaled, InvalidateRKey: key}); err != nil {
 		return err
 	}
 	fmt.Println("revoked")
 	copy(peer.mr.Bytes(), "written without permission")
 	err = post(peer.qp, write)
-	if !errors.Is(err, uverbs.WCRemAccessErr) {
+	if !errors.Is(err, verbs.WCRemAccessErr) {
 		return fmt.Errorf("the peer was not refused: %v", err)
 	}
 	fmt.Printf("refused: %v; the owner's memory holds %q\n", err, owner.mr.Bytes()[1024:][:n])
@@ -118,15 +119,15 @@ func run(device string) error {
 }
 
 // post posts a request and waits for its completion.
-func post(qp *uverbs.QP, wr uverbs.SendWR) error {
-	if _, err := qp.PostSend([]uverbs.SendWR{wr}); err != nil {
+func post(qp *uverbs.QP, wr verbs.SendWR) error {
+	if _, err := qp.PostSend([]verbs.SendWR{wr}); err != nil {
 		return err
 	}
 	return wait(qp.SendCQ())
 }
 
 func wait(cq *uverbs.CQ) error {
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
 		if cq.Poll(wc[:]) == 1 {
 			return wc[0].Err()

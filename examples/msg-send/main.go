@@ -14,6 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/msg"
 )
 
@@ -73,7 +74,7 @@ func run(addr, text string) (err error) {
 	if err := until(loop, func() bool { return socket.State() == msg.Disconnected }); err != nil {
 		return err
 	}
-	if err := socket.Err(); !errors.Is(err, msg.ErrClosed) {
+	if err := socket.Err(); !errors.Is(err, verbs.ErrClosed) {
 		return err
 	}
 	fmt.Printf("%d bytes sent\n", len(text))

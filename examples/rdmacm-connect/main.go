@@ -14,6 +14,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -52,10 +53,10 @@ func server(ctx context.Context, addr string) error {
 	conn, err := req.Accept(ctx, cm.Options{Events: true, Setup: func(e *cm.Endpoint) (err error) {
 		// A message that finds no receive waits on RoCE, and ends the
 		// connection on iWARP: so it is posted before the client can send.
-		if inbox, err = e.AllocMR(64, uverbs.AccessLocalWrite); err != nil {
+		if inbox, err = e.AllocMR(64, verbs.AccessLocalWrite); err != nil {
 			return err
 		}
-		_, err = e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{inbox.SGE(0, 64)}}})
+		_, err = e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{inbox.SGE(0, 64)}}})
 		return err
 	}})
 	if err != nil {
@@ -78,8 +79,8 @@ func client(ctx context.Context, addr string) error {
 	}
 	defer conn.Close()
 	const message = "hello over rdmacm"
-	send := uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: []byte(message)}
-	if _, err := conn.QP.PostSend([]uverbs.SendWR{send}); err != nil {
+	send := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte(message)}
+	if _, err := conn.QP.PostSend([]verbs.SendWR{send}); err != nil {
 		return err
 	}
 	if _, err := complete(ctx, conn.SendCQ); err != nil {
@@ -98,7 +99,7 @@ func client(ctx context.Context, addr string) error {
 
 // complete waits for a completion and returns how long the message was.
 func complete(ctx context.Context, cq *uverbs.CQ) (uint32, error) {
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	if _, err := cq.PollWait(ctx, wc[:]); err != nil {
 		return 0, err
 	}

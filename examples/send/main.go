@@ -7,8 +7,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 func main() {
@@ -29,11 +29,11 @@ func send(addr, message string) error {
 	}
 	defer conn.Close()
 
-	request := uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: []byte(message)}
-	if _, err := conn.QP.PostSend([]uverbs.SendWR{request}); err != nil {
+	request := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte(message)}
+	if _, err := conn.QP.PostSend([]verbs.SendWR{request}); err != nil {
 		return err
 	}
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	if _, err := conn.SendCQ.PollWait(ctx, wc[:]); err != nil {
 		return err
 	}

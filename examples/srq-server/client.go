@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -18,7 +19,7 @@ func ask(ctx context.Context, addr string, start <-chan struct{}, id int) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	mr, err := conn.AllocMR(room, uverbs.AccessLocalWrite)
+	mr, err := conn.AllocMR(room, verbs.AccessLocalWrite)
 	if err != nil {
 		return err
 	}
@@ -28,14 +29,14 @@ func ask(ctx context.Context, addr string, start <-chan struct{}, id int) (err e
 		return ctx.Err()
 	}
 	for i := range requests {
-		if _, err := conn.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mr.SGE(0, room)}}}); err != nil {
+		if _, err := conn.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mr.SGE(0, room)}}}); err != nil {
 			return err
 		}
 		text := fmt.Appendf(nil, "request %d of client %d", i, id)
-		if _, err := conn.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: text}}); err != nil {
+		if _, err := conn.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: text}}); err != nil {
 			return err
 		}
-		var wc [1]uverbs.WC
+		var wc [1]verbs.WC
 		for _, cq := range []*uverbs.CQ{conn.SendCQ, conn.RecvCQ} {
 			if _, err := cq.PollWait(ctx, wc[:]); err != nil {
 				return err

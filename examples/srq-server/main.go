@@ -16,6 +16,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -68,7 +69,7 @@ func run(device string, clients int) error {
 		return err
 	}
 	defer s.cq.Close()
-	if s.mr, err = pd.AllocMR(clients*room, uverbs.AccessLocalWrite, uverbs.MROptions{}); err != nil {
+	if s.mr, err = pd.AllocMR(clients*room, verbs.AccessLocalWrite, uverbs.MROptions{}); err != nil {
 		return err
 	}
 	defer s.mr.Close()
@@ -130,7 +131,7 @@ func (s *server) accept(ctx context.Context, l *cm.Listener, pd *uverbs.PD, clie
 		}
 		if _, err := req.Accept(ctx, cm.Options{
 			PD: pd, SRQ: s.srq, SendCQ: s.cq, RecvCQ: s.cq,
-			Cap: uverbs.QPCap{MaxSendWR: 2, MaxSendSGE: 1, MaxInline: room},
+			Cap: verbs.QPCap{MaxSendWR: 2, MaxSendSGE: 1, MaxInline: room},
 			Setup: func(e *cm.Endpoint) error { // before the first request
 				s.mu.Lock()
 				defer s.mu.Unlock()
@@ -146,7 +147,7 @@ func (s *server) accept(ctx context.Context, l *cm.Listener, pd *uverbs.PD, clie
 
 // serve answers requests, in capitals, until there were n.
 func (s *server) serve(ctx context.Context, n int) error {
-	var wcs [16]uverbs.WC
+	var wcs [16]verbs.WC
 	for n > 0 {
 		got, err := s.cq.PollWait(ctx, wcs[:])
 		if err != nil {
@@ -155,10 +156,10 @@ func (s *server) serve(ctx context.Context, n int) error {
 		for _, wc := range wcs[:got] {
 			// A client that has its last answer may be gone before the send of
 			// that has completed, which is flushed then, or cut off.
-			if err := cm.SendError(&wc); err != nil && !errors.Is(err, uverbs.WCFlushErr) && !errors.Is(err, cm.ErrDisconnected) {
+			if err := cm.SendError(&wc); err != nil && !errors.Is(err, verbs.WCFlushErr) && !errors.Is(err, verbs.ErrDisconnected) {
 				return err
 			}
-			if wc.Opcode != uverbs.WCRecv {
+			if wc.Opcode != verbs.WCRecv {
 				continue
 			}
 			slot := int(wc.ID)
@@ -169,8 +170,8 @@ func (s *server) serve(ctx context.Context, n int) error {
 			s.mu.Lock()
 			conn := s.conns[wc.QPNum]
 			s.mu.Unlock()
-			send := uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: answer}
-			if _, err := conn.QP.PostSend([]uverbs.SendWR{send}); err != nil {
+			send := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: answer}
+			if _, err := conn.QP.PostSend([]verbs.SendWR{send}); err != nil {
 				return err
 			}
 			n--
@@ -180,7 +181,7 @@ func (s *server) serve(ctx context.Context, n int) error {
 }
 
 func (s *server) post(slot int) error {
-	_, err := s.srq.PostRecv([]uverbs.RecvWR{{ID: uint64(slot), SGL: []uverbs.SGE{s.mr.SGE(slot*room, room)}}})
+	_, err := s.srq.PostRecv([]verbs.RecvWR{{ID: uint64(slot), SGL: []verbs.SGE{s.mr.SGE(slot*room, room)}}})
 	return err
 }
 

@@ -12,13 +12,14 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
 const (
 	port = 1
-	qkey = 0x1ee7              // who does not know it is not heard
-	room = uverbs.GRHSize + 64 // for a datagram behind its global route header
+	qkey = 0x1ee7             // who does not know it is not heard
+	room = verbs.GRHSize + 64 // for a datagram behind its global route header
 )
 
 func main() {
@@ -57,13 +58,13 @@ func run(device string, count int) error {
 	defer cq.Close()
 	var client, server peer
 	for _, p := range []*peer{&client, &server} {
-		if p.mr, err = pd.AllocMR(room, uverbs.AccessLocalWrite, uverbs.MROptions{}); err != nil {
+		if p.mr, err = pd.AllocMR(room, verbs.AccessLocalWrite, uverbs.MROptions{}); err != nil {
 			return err
 		}
 		defer p.mr.Close()
 		if p.qp, err = pd.CreateQP(uverbs.QPOptions{
-			Type: uverbs.UD, SendCQ: cq, RecvCQ: cq,
-			Cap: uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
+			Type: verbs.UD, SendCQ: cq, RecvCQ: cq,
+			Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
 		}); err != nil {
 			return err
 		}
@@ -78,7 +79,7 @@ func run(device string, count int) error {
 	if err != nil {
 		return err
 	}
-	to, err := pd.CreateAH(uverbs.AddressVector{Global: true, DGID: end.GID, SGIDIndex: end.GIDIndex, HopLimit: 64, Port: port})
+	to, err := pd.CreateAH(verbs.AddressVector{Global: true, DGID: end.GID, SGIDIndex: end.GIDIndex, HopLimit: 64, Port: port})
 	if err != nil {
 		return err
 	}
@@ -92,16 +93,16 @@ func run(device string, count int) error {
 		// The server knows of the client only what came with the datagram. It
 		// would keep the handles of those who write often.
 		got := server.mr.Bytes()[:wc.ByteLen]
-		reply, err := pd.CreateReplyAH(port, &wc, got[:uverbs.GRHSize])
+		reply, err := pd.CreateReplyAH(port, &wc, got[:verbs.GRHSize])
 		if err != nil {
 			return err
 		}
-		wc, err = deliver(server, client, reply.To(wc.SrcQP, qkey), string(got[uverbs.GRHSize:]))
+		wc, err = deliver(server, client, reply.To(wc.SrcQP, qkey), string(got[verbs.GRHSize:]))
 		reply.Close()
 		if err != nil {
 			return err
 		}
-		answer := client.mr.Bytes()[uverbs.GRHSize:wc.ByteLen]
+		answer := client.mr.Bytes()[verbs.GRHSize:wc.ByteLen]
 		fmt.Printf("%q answered by QP %d: %q in %v\n", text, wc.SrcQP, answer, time.Since(start).Round(time.Microsecond))
 	}
 	fmt.Printf("%d datagrams sent and answered\n", count)
@@ -109,21 +110,21 @@ func run(device string, count int) error {
 }
 
 // deliver sends a datagram and returns the receiver's completion.
-func deliver(from, to peer, dest uverbs.UDAddr, text string) (received uverbs.WC, err error) {
-	if _, err := to.qp.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{to.mr.SGE(0, room)}}}); err != nil {
+func deliver(from, to peer, dest verbs.UDAddr, text string) (received verbs.WC, err error) {
+	if _, err := to.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{to.mr.SGE(0, room)}}}); err != nil {
 		return received, err
 	}
-	send := uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: []byte(text), To: dest}
-	if _, err := from.qp.PostSend([]uverbs.SendWR{send}); err != nil {
+	send := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte(text), To: dest}
+	if _, err := from.qp.PostSend([]verbs.SendWR{send}); err != nil {
 		return received, err
 	}
-	completions, wc := 0, [1]uverbs.WC{}
+	completions, wc := 0, [1]verbs.WC{}
 	for end := time.Now().Add(5 * time.Second); completions < 2; {
 		if from.qp.SendCQ().Poll(wc[:]) == 1 {
 			if err := wc[0].Err(); err != nil {
 				return received, err
 			}
-			if wc[0].Opcode == uverbs.WCRecv {
+			if wc[0].Opcode == verbs.WCRecv {
 				received = wc[0]
 			}
 			completions++

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -16,11 +17,11 @@ type Side struct {
 	SRQ    *uverbs.SRQ // nil unless asked for
 	QP     *uverbs.QP
 	MR     *uverbs.MR
-	Peer   uverbs.UDAddr // the other side, on UD
+	Peer   verbs.UDAddr // the other side, on UD
 }
 
 // PostRecv posts to where the side receives.
-func (s *Side) PostRecv(wrs ...uverbs.RecvWR) (int, error) {
+func (s *Side) PostRecv(wrs ...verbs.RecvWR) (int, error) {
 	if s.SRQ != nil {
 		return s.SRQ.PostRecv(wrs)
 	}
@@ -29,11 +30,11 @@ func (s *Side) PostRecv(wrs ...uverbs.RecvWR) (int, error) {
 
 // PairOptions describe what NewPair makes. The zero value is usable.
 type PairOptions struct {
-	Device string        // the first if empty
-	Type   uverbs.QPType // RC if zero
-	Cap    uverbs.QPCap
-	Memory int           // of each MR; 64 KiB if zero
-	Access uverbs.Access // of each MR; AccessAll if zero
+	Device string       // the first if empty
+	Type   verbs.QPType // RC if zero
+	Cap    verbs.QPCap
+	Memory int          // of each MR; 64 KiB if zero
+	Access verbs.Access // of each MR; AccessAll if zero
 	Events bool
 	All    bool // SignalAll
 	SRQ    bool
@@ -50,21 +51,21 @@ func NewPair(t testing.TB, opt PairOptions) (a, b *Side) {
 	t.Helper()
 	ctx := OpenDevice(t, opt.Device)
 	if opt.Type == 0 {
-		opt.Type = uverbs.RC
+		opt.Type = verbs.RC
 	}
-	if opt.Cap == (uverbs.QPCap{}) {
-		opt.Cap = uverbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 64}
+	if opt.Cap == (verbs.QPCap{}) {
+		opt.Cap = verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 64}
 	}
 	if opt.RC.Access == 0 {
-		opt.RC.Access = uverbs.AccessAll
+		opt.RC.Access = verbs.AccessAll
 	}
 	if opt.Memory == 0 {
 		opt.Memory = 64 << 10
 	}
 	if opt.Access == 0 {
-		opt.Access = uverbs.AccessAll
+		opt.Access = verbs.AccessAll
 		if ctx.Driver() == "siw" {
-			opt.Access &^= uverbs.AccessRemoteAtomic
+			opt.Access &^= verbs.AccessRemoteAtomic
 		}
 	}
 	a, b = newSide(t, ctx, opt), newSide(t, ctx, opt)
@@ -79,7 +80,7 @@ func NewPair(t testing.TB, opt PairOptions) (a, b *Side) {
 		Close(t, s.QP)
 	}
 	ea, eb := Must(a.QP.Endpoint(1, 0x123456))(t), Must(b.QP.Endpoint(1, 0xfffff0))(t)
-	if opt.Type == uverbs.UD {
+	if opt.Type == verbs.UD {
 		startUD(t, a, eb)
 		startUD(t, b, ea)
 		return a, b
@@ -122,7 +123,7 @@ func startUD(t testing.TB, s *Side, peer uverbs.Endpoint) {
 	if err := s.QP.StartUD(1, QKey); err != nil {
 		t.Fatal(err)
 	}
-	ah := Must(s.PD.CreateAH(uverbs.AddressVector{Global: true, DGID: peer.GID, SGIDIndex: peer.GIDIndex, HopLimit: 64, Port: 1}))(t)
+	ah := Must(s.PD.CreateAH(verbs.AddressVector{Global: true, DGID: peer.GID, SGIDIndex: peer.GIDIndex, HopLimit: 64, Port: 1}))(t)
 	Close(t, ah)
 	s.Peer = ah.To(peer.QPNum, QKey)
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -46,11 +47,11 @@ func Request(t testing.TB, device string, p cm.ConnParam) (client *cm.ID, reques
 // InitQP makes a QP and moves it to INIT as an ID says.
 func InitQP(t testing.TB, device string, id *cm.ID) *uverbs.QP {
 	t.Helper()
-	opt := PairOptions{Type: uverbs.RC, Cap: uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}, Memory: 4096, Access: uverbs.AccessLocalWrite}
+	opt := PairOptions{Type: verbs.RC, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}, Memory: 4096, Access: verbs.AccessLocalWrite}
 	s := newSide(t, OpenDevice(t, device), opt)
 	qp := Must(s.PD.CreateQP(uverbs.QPOptions{Type: opt.Type, SendCQ: s.SendCQ, RecvCQ: s.RecvCQ, Cap: opt.Cap}))(t)
 	Close(t, qp)
-	attr, mask, err := id.InitQPAttr(uverbs.StateInit)
+	attr, mask, err := id.InitQPAttr(verbs.StateInit)
 	if err == nil {
 		err = qp.Modify(attr, mask)
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
 )
 
 // EventFile is a file that events are read from. A goroutine that waits on it
@@ -62,14 +64,14 @@ func NewEventFile(fd int, name string) (*EventFile, error) {
 
 // Do calls op until it returns something other than EAGAIN, waiting in
 // between until the file is readable. It returns op's error, ctx's, or
-// [ErrClosed]. A context that is already done still allows one attempt.
+// [verbs.ErrClosed]. A context that is already done still allows one attempt.
 func (e *EventFile) Do(ctx context.Context, op func(fd int) error) error {
 	// A deadline in the past is how a wait in the netpoller is interrupted.
 	// Set by an earlier call's cancellation, it is cleared here; callers do
 	// not overlap.
 	set := e.watch.set
 	if err := set.SetReadDeadline(time.Time{}); err != nil {
-		return ErrClosed
+		return verbs.ErrClosed
 	}
 	if ctx.Done() != nil {
 		interrupted := make(chan struct{})
@@ -95,7 +97,7 @@ func (e *EventFile) Do(ctx context.Context, op func(fd int) error) error {
 	// are there already are to be had even then.
 	if ctx.Err() != nil {
 		if e.raw.Control(attempt) != nil {
-			return ErrClosed
+			return verbs.ErrClosed
 		}
 		if err == unix.EAGAIN {
 			return ctx.Err()
@@ -124,7 +126,7 @@ func (e *EventFile) Do(ctx context.Context, op func(fd int) error) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return ErrClosed
+		return verbs.ErrClosed
 	}
 	return err
 }
@@ -165,7 +167,7 @@ func (e *EventFile) expired() bool {
 // Control calls f with the file descriptor, which stays open meanwhile.
 func (e *EventFile) Control(f func(fd int) error) (err error) {
 	if cerr := e.raw.Control(func(fd uintptr) { err = f(int(fd)) }); cerr != nil {
-		return ErrClosed
+		return verbs.ErrClosed
 	}
 	return err
 }
@@ -179,7 +181,7 @@ func (e *EventFile) Write(b []byte) error {
 	w.b, w.err = nil, nil
 	writes.Put(w)
 	if cerr != nil {
-		return ErrClosed
+		return verbs.ErrClosed
 	}
 	return err
 }
@@ -229,7 +231,7 @@ func writeAll(fd int, b []byte) error {
 // Replace calls f, which makes the descriptor refer to another file (dup3(2)).
 func (e *EventFile) Replace(f func() error) error { return e.watch.replace(f) }
 
-// Close closes the file and wakes a waiting Do with [ErrClosed].
+// Close closes the file and wakes a waiting Do with [verbs.ErrClosed].
 func (e *EventFile) Close() error {
 	e.closing.Store(true)
 	e.watch.set.Close() // waits for those who wait to be on their way

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
 )
 
 // pipe is an event file and where its events come from.
@@ -50,12 +52,12 @@ func TestWaitEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.AfterFunc(after, func() { e.Close() })
-		if _, err := e.ReadPlain(b[:]); err != ErrClosed {
+		if _, err := e.ReadPlain(b[:]); err != verbs.ErrClosed {
 			t.Errorf("closed after %v: %v", after, err)
 		}
 		e, _ = pipe(t)
 		time.AfterFunc(after, func() { e.Close() })
-		if _, err := e.Read(t.Context(), b[:]); err != ErrClosed {
+		if _, err := e.Read(t.Context(), b[:]); err != verbs.ErrClosed {
 			t.Errorf("closed after %v: %v", after, err)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
 )
 
 // plain is the ReadPlain that is under way, kept so that it allocates nothing.
@@ -48,7 +50,7 @@ func (e *EventFile) ReadPlain(b []byte) (n int, err error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return 0, err
 	case err != nil:
-		return 0, ErrClosed
+		return 0, verbs.ErrClosed
 	}
 	return max(p.n, 0), p.err
 }

@@ -7,6 +7,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
 )
 
 // watch is how a file is in the runtime's netpoller only while somebody waits
@@ -65,7 +67,7 @@ func (w *watch) turnLocked(on bool) error {
 		change = w.enable
 	}
 	if err := w.raw.Control(change); err != nil {
-		return ErrClosed
+		return verbs.ErrClosed
 	}
 	if w.err == nil {
 		w.on = on

@@ -5,14 +5,15 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
 
-// provider.WC is laid out as struct ib_uverbs_wc; the size is checked here,
+// verbs.WC is laid out as struct ib_uverbs_wc; the size is checked here,
 // the fields by a test.
-var _ [unsafe.Sizeof(provider.WC{})]byte = [unsafe.Sizeof(abi.IbUverbsWc{})]byte{}
+var _ [unsafe.Sizeof(verbs.WC{})]byte = [unsafe.Sizeof(abi.IbUverbsWc{})]byte{}
 
 // CompletionQueue is an rxe CQ; see [SendQueue] for why it is exported.
 type CompletionQueue struct {
@@ -29,7 +30,7 @@ func newCompletionQueue(r ring, n provider.Notify, dev provider.Device) *Complet
 }
 
 // Poll implements [provider.CompletionQueue].
-func (q *CompletionQueue) Poll(wcs []provider.WC) int {
+func (q *CompletionQueue) Poll(wcs []verbs.WC) int {
 	q.Lock() // nothing below panics, and a deferred call would take longer
 	if q.Closed {
 		q.Unlock()
@@ -50,7 +51,7 @@ func (q *CompletionQueue) Poll(wcs []provider.WC) int {
 	ring, cons := q.ring.Ring, q.cons
 	for i := range wcs[:n] {
 		wc := &wcs[i]
-		*wc = *(*provider.WC)(ring.Slot(cons))
+		*wc = *(*verbs.WC)(ring.Slot(cons))
 		wc.Flags = flags(wc.Flags)
 		cons = ring.Next(cons)
 	}
@@ -62,12 +63,12 @@ func (q *CompletionQueue) Poll(wcs []provider.WC) int {
 
 // flags turns the kernel's own enum ib_wc_flags, which rxe puts into CQEs, into
 // that of verbs: they differ in where "with invalidate" is.
-func flags(f provider.WCFlags) provider.WCFlags {
+func flags(f verbs.WCFlags) verbs.WCFlags {
 	const withInvalidate = 1 << 2
 	if f&withInvalidate == 0 {
 		return f
 	}
-	return f&^withInvalidate | provider.WCWithInv
+	return f&^withInvalidate | verbs.WCWithInv
 }
 
 // Arm implements [provider.CompletionQueue].
@@ -111,7 +112,7 @@ func (q *CompletionQueue) Recycle() provider.CompletionQueue {
 	q.Stop(true)
 	q.ring.StoreConsumer(q.ring.LoadProducer())
 	next := newCompletionQueue(q.ring, q.notify, q.dev)
-	if err := q.Err(); errors.Is(err, provider.ErrQueueFailed) {
+	if err := q.Err(); errors.Is(err, verbs.ErrQueueFailed) {
 		next.Fail(err)
 	}
 	return next

@@ -3,18 +3,18 @@ package rxe
 import (
 	"unsafe"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/provider"
 )
 
-// provider.SGE and struct rxe_sge are the same thing; the sizes are checked
+// verbs.SGE and struct rxe_sge are the same thing; the sizes are checked
 // here, the fields by a test.
-var _ [unsafe.Sizeof(provider.SGE{})]byte = [unsafe.Sizeof(abi.RxeSge{})]byte{}
+var _ [unsafe.Sizeof(verbs.SGE{})]byte = [unsafe.Sizeof(abi.RxeSge{})]byte{}
 
 // copySGL writes sgl to dst, which has room for it, and returns the sum of
 // its lengths.
-func copySGL(dst unsafe.Pointer, sgl []provider.SGE) (length uint64) {
-	out := unsafe.Slice((*provider.SGE)(dst), len(sgl))
+func copySGL(dst unsafe.Pointer, sgl []verbs.SGE) (length uint64) {
+	out := unsafe.Slice((*verbs.SGE)(dst), len(sgl))
 	for i := range sgl {
 		out[i] = sgl[i]
 		length += uint64(sgl[i].Length)

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -24,7 +25,7 @@ func TestPostDoorbellFails(t *testing.T) {
 	}
 	post := func(what string, posts, want int, wantErr error) {
 		t.Helper()
-		n, err := q.Post(slices.Repeat([]provider.SendWR{{Opcode: provider.OpSend}}, posts))
+		n, err := q.Post(slices.Repeat([]verbs.SendWR{{Opcode: verbs.OpSend}}, posts))
 		if n != want || !errors.Is(err, wantErr) {
 			t.Errorf("%s: posted %d: %v; want %d: %v", what, n, err, want, wantErr)
 		}
@@ -33,11 +34,11 @@ func TestPostDoorbellFails(t *testing.T) {
 		}
 	}
 	post("QP moved to ERR", 2, 2, nil)
-	post("QP moved to ERR, queue full", 6, 5, provider.ErrQueueFull)
+	post("QP moved to ERR, queue full", 6, 5, verbs.ErrQueueFull)
 	q.ring.StoreConsumer(q.prod)
 	q.dev = bad
 	post("QP not moved", 1, 1, nil)
-	post("queue failed", 1, 0, provider.ErrQueueFailed)
+	post("queue failed", 1, 0, verbs.ErrQueueFailed)
 	q.Stop(true)
 	q.Stop(false)
 	post("QP not destroyed", 1, 0, unix.EBADF)

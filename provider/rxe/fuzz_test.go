@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
@@ -100,10 +101,10 @@ func FuzzCompletionQueue(f *testing.F) {
 			return
 		}
 		defer func() { cq.Release().Close() }()
-		if uint64(cq.Cap())*uint64(unsafe.Sizeof(provider.WC{})) > uint64(h.size) {
+		if uint64(cq.Cap())*uint64(unsafe.Sizeof(verbs.WC{})) > uint64(h.size) {
 			t.Fatalf("%d entries in %d bytes", cq.Cap(), h.size)
 		}
-		wcs := make([]provider.WC, batch)
+		wcs := make([]verbs.WC, batch)
 		for _, p := range []uint32{prod, prod + cons, ^prod} {
 			h.set(0, p, cons) // the consumer's word is ours: what stands there changes nothing
 			total := 0
@@ -117,7 +118,7 @@ func FuzzCompletionQueue(f *testing.F) {
 				}
 				for i := range wcs[:n] {
 					wc := &wcs[i]
-					if err := wc.Err(); (err == nil) != (wc.Status == provider.WCSuccess) {
+					if err := wc.Err(); (err == nil) != (wc.Status == verbs.WCSuccess) {
 						t.Fatalf("status %v is %v", wc.Status, err)
 					}
 					_, _, _ = wc.Opcode.String(), wc.Imm(), wc.InvalidatedRKey()
@@ -141,8 +142,8 @@ func FuzzPost(f *testing.F) {
 	f.Add(uint32(384+512<<2), uint32(9), uint32(3), uint32(0), uint32(0), ^uint32(0), ^uint32(0), []byte{1})
 	f.Fuzz(func(t *testing.T, size, log2, mask, prod, cons, sges, inline uint32, ops []byte) {
 		h := newHostile(t, 2, size, log2, mask, prod, cons, ops)
-		info := provider.QPInfo{QPNum: 17, Cap: provider.QPCap{MaxSendSGE: sges, MaxRecvSGE: sges, MaxInline: inline}}
-		sq, rq, err := Driver{}.CreateQP(h.dev, provider.QPInit{Type: provider.RC}, func(u provider.UHW) (provider.QPInfo, error) {
+		info := provider.QPInfo{QPNum: 17, Cap: verbs.QPCap{MaxSendSGE: sges, MaxRecvSGE: sges, MaxInline: inline}}
+		sq, rq, err := Driver{}.CreateQP(h.dev, provider.QPInit{Type: verbs.RC}, func(u provider.UHW) (provider.QPInfo, error) {
 			copy(u.Out, mmap.Bytes(&abi.RxeCreateQpResp{SqMi: h.info(0), RqMi: h.info(1)}))
 			return info, nil
 		})
@@ -151,25 +152,25 @@ func FuzzPost(f *testing.F) {
 		}
 		defer func() { sq.Release().Close() }()
 		defer func() { rq.Release().Close() }()
-		sq.(*SendQueue).State, rq.(*RecvQueue).State = provider.StateRTS, provider.StateRTS
+		sq.(*SendQueue).State, rq.(*RecvQueue).State = verbs.StateRTS, verbs.StateRTS
 		for len(ops) > 0 {
 			n := min(len(ops), 8)
 			op := append(make([]byte, 0, 8), ops[:n]...)[:8]
 			ops = ops[n:]
-			sgl := make([]provider.SGE, op[1]%40)
+			sgl := make([]verbs.SGE, op[1]%40)
 			for i := range sgl {
-				sgl[i] = provider.SGE{Addr: ^uint64(0), Length: binary.LittleEndian.Uint32(op[4:]) >> 8, LKey: uint32(op[2])}
+				sgl[i] = verbs.SGE{Addr: ^uint64(0), Length: binary.LittleEndian.Uint32(op[4:]) >> 8, LKey: uint32(op[2])}
 			}
-			wr := provider.SendWR{ID: 1, Opcode: provider.Opcode(op[0] % 32), Flags: provider.SendFlags(op[3]), SGL: sgl}
+			wr := verbs.SendWR{ID: 1, Opcode: verbs.Opcode(op[0] % 32), Flags: verbs.SendFlags(op[3]), SGL: sgl}
 			if op[2]&1 != 0 {
 				wr.SGL, wr.Inline = nil, make([]byte, binary.LittleEndian.Uint16(op[4:])%1024)
 			}
 			if op[2]&2 != 0 {
 				wr.InlineList = [][]byte{make([]byte, op[6]), make([]byte, op[7])}
 			}
-			posted, err := sq.Post([]provider.SendWR{wr, wr, wr})
+			posted, err := sq.Post([]verbs.SendWR{wr, wr, wr})
 			checkPost(t, posted, sq.Cap(), err)
-			posted, err = rq.Post([]provider.RecvWR{{ID: 2, SGL: sgl}, {ID: 3, SGL: sgl}})
+			posted, err = rq.Post([]verbs.RecvWR{{ID: 2, SGL: sgl}, {ID: 3, SGL: sgl}})
 			checkPost(t, posted, rq.Cap(), err)
 			h.check(t)
 			h.set(0, ^prod, binary.LittleEndian.Uint32(op))
@@ -180,8 +181,8 @@ func FuzzPost(f *testing.F) {
 
 func checkPost(t *testing.T, posted, room int, err error) {
 	t.Helper()
-	_, refused := errors.AsType[*provider.PostError](err)
-	if posted < 0 || posted > room || err != nil && !refused && err != provider.ErrQueueFull {
+	_, refused := errors.AsType[*verbs.PostError](err)
+	if posted < 0 || posted > room || err != nil && !refused && err != verbs.ErrQueueFull {
 		t.Fatalf("posted %d where %d fit: %v", posted, room, err)
 	}
 }

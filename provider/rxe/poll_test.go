@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -12,7 +13,7 @@ func BenchmarkPoll(b *testing.B) {
 	for _, n := range []int{0, 1, 16} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			cq := newCompletionQueue(fakeQueue(b, 128).ring, provider.Notify{}, provider.Device{})
-			var wcs [16]provider.WC
+			var wcs [16]verbs.WC
 			b.ReportAllocs()
 			for b.Loop() {
 				if n > 0 {

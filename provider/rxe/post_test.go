@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
@@ -37,13 +38,13 @@ func fakeQueue(b testing.TB, depth uint32) *SendQueue {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { null.Close() })
-	info := provider.QPInfo{QPNum: 17, Cap: provider.QPCap{MaxSendSGE: 4, MaxInline: 64}}
-	q, err := newSendQueue(ring{r, region}, provider.RC, info, provider.Device{FD: int(null.Fd()), MaxMessage: 1 << 31})
+	info := provider.QPInfo{QPNum: 17, Cap: verbs.QPCap{MaxSendSGE: 4, MaxInline: 64}}
+	q, err := newSendQueue(ring{r, region}, verbs.RC, info, provider.Device{FD: int(null.Fd()), MaxMessage: 1 << 31})
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { q.Release().Close() })
-	q.State = provider.StateRTS
+	q.State = verbs.StateRTS
 	return q
 }
 
@@ -60,16 +61,16 @@ func (q *SendQueue) start() batch {
 	return batch{q, q.prod, q.ring.Free(q.prod, q.ring.LoadConsumer())}
 }
 
-func (b *batch) write(id uint64, flags provider.SendFlags, addr uint64, rkey uint32, sge provider.SGE) error {
+func (b *batch) write(id uint64, flags verbs.SendFlags, addr uint64, rkey uint32, sge verbs.SGE) error {
 	if b.free == 0 {
-		return provider.ErrQueueFull
+		return verbs.ErrQueueFull
 	}
 	wqe := (*abi.RxeSendWqe)(b.q.ring.Slot(b.prod))
 	rdma := wqe.Wr.Wr.Rdma()
 	rdma.RemoteAddr, rdma.Rkey = addr, rkey
-	*(*provider.SGE)(unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe))) = sge
+	*(*verbs.SGE)(unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe))) = sge
 	setDMA(&wqe.Dma, uint64(sge.Length), 1)
-	wqe.Wr.WrId, wqe.Wr.Opcode, wqe.Wr.SendFlags = id, uint32(provider.OpRDMAWrite-1), uint32(flags)
+	wqe.Wr.WrId, wqe.Wr.Opcode, wqe.Wr.SendFlags = id, uint32(verbs.OpRDMAWrite-1), uint32(flags)
 	wqe.Status, wqe.State, wqe.Iova, wqe.HasRdAtomic = 0, 0, addr, 0
 	b.prod = b.q.ring.Next(b.prod)
 	b.free--
@@ -90,8 +91,8 @@ func (b *batch) complete() error {
 // the kernel's work on a request, take a microsecond each at the least: a
 // builder, with twice the API, would be for nothing.
 func BenchmarkPost(b *testing.B) {
-	sge := provider.SGE{Addr: 1 << 20, Length: 64, LKey: 5}
-	sgl := []provider.SGE{sge}
+	sge := verbs.SGE{Addr: 1 << 20, Length: 64, LKey: 5}
+	sgl := []verbs.SGE{sge}
 	run := func(name string, n int, post func(q *SendQueue) error) {
 		b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
 			q := fakeQueue(b, 128)
@@ -106,10 +107,10 @@ func BenchmarkPost(b *testing.B) {
 		})
 	}
 	for _, n := range []int{1, 16, 64} {
-		wrs := make([]provider.SendWR, n)
+		wrs := make([]verbs.SendWR, n)
 		fill := func() {
 			for i := range wrs {
-				wrs[i] = provider.SendWR{ID: uint64(i), Opcode: provider.OpRDMAWrite, Flags: provider.SendSignaled, RemoteAddr: 1 << 30, RKey: 7, SGL: sgl}
+				wrs[i] = verbs.SendWR{ID: uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: 1 << 30, RKey: 7, SGL: sgl}
 			}
 		}
 		run("slice", n, func(q *SendQueue) error {
@@ -128,7 +129,7 @@ func BenchmarkPost(b *testing.B) {
 		run("builder", n, func(q *SendQueue) error {
 			batch := q.start()
 			for i := range n {
-				if err := batch.write(uint64(i), provider.SendSignaled, 1<<30, 7, sge); err != nil {
+				if err := batch.write(uint64(i), verbs.SendSignaled, 1<<30, 7, sge); err != nil {
 					return err
 				}
 			}

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/provider/rxe"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestPostLeavesProcessor posts requests whose data the kernel sends in the
@@ -55,16 +55,16 @@ func stoodStill(t *testing.T, a, b *labtest.Side) int {
 	for i := range posts {
 		gap.Store(0)
 		start := time.Now()
-		n, err := a.QP.PostSend([]uverbs.SendWR{{
-			Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled,
-			SGL: []uverbs.SGE{a.MR.SGE(0, a.MR.Len())}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(),
+		n, err := a.QP.PostSend([]verbs.SendWR{{
+			Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled,
+			SGL: []verbs.SGE{a.MR.SGE(0, a.MR.Len())}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(),
 		}})
 		if n != 1 {
 			t.Fatal(err)
 		}
 		took[i] = time.Since(start)
 		parts[i] = 100 * gap.Load() / int64(took[i])
-		var wc [1]uverbs.WC
+		var wc [1]verbs.WC
 		for a.SendCQ.Poll(wc[:]) == 0 {
 			time.Sleep(time.Millisecond)
 		}

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"unsafe"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
@@ -33,21 +34,21 @@ func newRecvQueue(r ring, info provider.QPInfo, dev provider.Device) *RecvQueue 
 
 func newSRQ(r ring, info provider.SRQInfo, dev provider.Device) *RecvQueue {
 	return &RecvQueue{
-		Gate: provider.Gate{State: provider.StateInit},
-		dev:  dev, op: provider.OpPostSRQ, ring: r, prod: r.LoadProducer(), num: info.Num,
+		Gate: provider.Gate{State: verbs.StateInit},
+		dev:  dev, op: verbs.OpPostSRQ, ring: r, prod: r.LoadProducer(), num: info.Num,
 		maxSGE: int(info.MaxSGE), maxMsg: uint64(dev.MaxMessage),
 	}
 }
 
 // Post implements [provider.RecvQueue].
-func (q *RecvQueue) Post(wrs []provider.RecvWR) (int, error) {
+func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	q.Lock() // nothing below panics, and a deferred call would take longer
 	n, err := q.post(wrs)
 	q.Unlock()
 	return n, err
 }
 
-func (q *RecvQueue) post(wrs []provider.RecvWR) (int, error) {
+func (q *RecvQueue) post(wrs []verbs.RecvWR) (int, error) {
 	if q.Closed {
 		return 0, q.Err()
 	}
@@ -57,24 +58,24 @@ func (q *RecvQueue) post(wrs []provider.RecvWR) (int, error) {
 		prod = q.prod
 		free = q.ring.Free(prod, q.ring.LoadConsumer())
 	)
-	if q.State == provider.StateReset {
-		err = provider.ErrState
+	if q.State == verbs.StateReset {
+		err = verbs.ErrState
 	}
 	for ; err == nil && n < len(wrs); n++ {
 		if free == 0 {
-			if err = provider.ErrQueueFull; q.ring.Cap() == 0 {
-				err = provider.ErrNoRecvRoom
+			if err = verbs.ErrQueueFull; q.ring.Cap() == 0 {
+				err = verbs.ErrNoRecvRoom
 			}
 			break
 		}
 		wqe, wr := (*abi.RxeRecvWqe)(q.ring.Slot(prod)), &wrs[n]
 		if len(wr.SGL) > q.maxSGE {
-			err = provider.ErrTooManySGEs
+			err = verbs.ErrTooManySGEs
 			break
 		}
 		length := copySGL(unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe)), wr.SGL)
 		if length > q.maxMsg {
-			err = provider.ErrMessageTooLong
+			err = verbs.ErrMessageTooLong
 			break
 		}
 		wqe.WrId = wr.ID
@@ -85,14 +86,14 @@ func (q *RecvQueue) post(wrs []provider.RecvWR) (int, error) {
 	if n > 0 {
 		q.prod = prod
 		q.ring.StoreProducer(prod)
-		if q.State == provider.StateErr {
+		if q.State == verbs.StateErr {
 			if ferr := q.flush(); ferr != nil {
 				q.Fail(fmt.Errorf("flush receives of QP %d: %w", q.num, ferr))
 			}
 		}
 	}
-	if err != nil && err != provider.ErrQueueFull && len(wrs) > 0 {
-		err = &provider.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
+	if err != nil && err != verbs.ErrQueueFull && len(wrs) > 0 {
+		err = &verbs.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
 	}
 	return n, err
 }

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
@@ -21,16 +22,16 @@ func TestResizeMapFails(t *testing.T) {
 		return nil
 	}
 	for _, err := range []error{cq.Resize(resized), cq.Resize(resized), cq.Arm(false)} {
-		if !errors.Is(err, provider.ErrQueueFailed) || !errors.Is(err, unix.EBADF) {
+		if !errors.Is(err, verbs.ErrQueueFailed) || !errors.Is(err, unix.EBADF) {
 			t.Errorf("resize and arm of the CQ: %v", err)
 		}
 	}
 	cq.ring.StoreProducer(1)
-	if n := cq.Poll(make([]provider.WC, 1)); n != 0 {
+	if n := cq.Poll(make([]verbs.WC, 1)); n != 0 {
 		t.Errorf("polled %d completions of a failed CQ", n)
 	}
 
-	if err := cq.Recycle().Arm(false); !errors.Is(err, provider.ErrQueueFailed) {
+	if err := cq.Recycle().Arm(false); !errors.Is(err, verbs.ErrQueueFailed) {
 		t.Errorf("arm of the recycled CQ: %v", err)
 	}
 
@@ -40,10 +41,10 @@ func TestResizeMapFails(t *testing.T) {
 		**(**abi.Mminfo)(unsafe.Pointer(&cmd.MmapInfoAddr)) = abi.Mminfo{Size: 4096}
 		return nil
 	})
-	if !errors.Is(err, provider.ErrQueueFailed) {
+	if !errors.Is(err, verbs.ErrQueueFailed) {
 		t.Errorf("resize of the SRQ: %v", err)
 	}
-	if n, err := srq.Post(make([]provider.RecvWR, 1)); n != 0 || !errors.Is(err, provider.ErrQueueFailed) {
+	if n, err := srq.Post(make([]verbs.RecvWR, 1)); n != 0 || !errors.Is(err, verbs.ErrQueueFailed) {
 		t.Errorf("post to the SRQ: %d, %v", n, err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
@@ -21,7 +22,7 @@ type SendQueue struct {
 	ring     ring
 	doorbell provider.Doorbell
 	prod     uint32 // ours; the shared word is its copy
-	typ      provider.QPType
+	typ      verbs.QPType
 	qpn      uint32
 	handle   uint32
 	maxSGE   int
@@ -32,12 +33,12 @@ type SendQueue struct {
 }
 
 // newSendQueue takes over the mapped ring.
-func newSendQueue(r ring, typ provider.QPType, info provider.QPInfo, dev provider.Device) (*SendQueue, error) {
+func newSendQueue(r ring, typ verbs.QPType, info provider.QPInfo, dev provider.Device) (*SendQueue, error) {
 	q := &SendQueue{
 		dev: dev, handle: info.Handle, typ: typ, caps: dev.Caps, ring: r, room: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), prod: r.LoadProducer(), qpn: info.QPNum,
 		maxSGE: int(info.Cap.MaxSendSGE), maxData: int(info.Cap.MaxInline), maxMsg: uint64(dev.MaxMessage),
 	}
-	if typ == provider.UD { // the kernel drops longer ones and says nothing
+	if typ == verbs.UD { // the kernel drops longer ones and says nothing
 		q.maxMsg = uint64(dev.MTU)
 	}
 	var err error
@@ -67,29 +68,29 @@ func worksInDoorbell(release string) bool {
 
 // takenBy says which opcodes which QPs take: a bit for each type.
 var takenBy = [...]uint16{
-	provider.OpRDMAWrite:    1<<provider.RC | 1<<provider.UC,
-	provider.OpRDMAWriteImm: 1<<provider.RC | 1<<provider.UC,
-	provider.OpSend:         1<<provider.RC | 1<<provider.UC | 1<<provider.UD,
-	provider.OpSendImm:      1<<provider.RC | 1<<provider.UC | 1<<provider.UD,
-	provider.OpRDMARead:     1 << provider.RC,
-	provider.OpCompareSwap:  1 << provider.RC,
-	provider.OpFetchAdd:     1 << provider.RC,
-	provider.OpLocalInv:     1 << provider.RC,
-	provider.OpBindMW:       1<<provider.RC | 1<<provider.UC,
-	provider.OpSendInv:      1 << provider.RC,
-	provider.OpFlush:        1 << provider.RC,
-	provider.OpAtomicWrite:  1 << provider.RC,
+	verbs.OpRDMAWrite:    1<<verbs.RC | 1<<verbs.UC,
+	verbs.OpRDMAWriteImm: 1<<verbs.RC | 1<<verbs.UC,
+	verbs.OpSend:         1<<verbs.RC | 1<<verbs.UC | 1<<verbs.UD,
+	verbs.OpSendImm:      1<<verbs.RC | 1<<verbs.UC | 1<<verbs.UD,
+	verbs.OpRDMARead:     1 << verbs.RC,
+	verbs.OpCompareSwap:  1 << verbs.RC,
+	verbs.OpFetchAdd:     1 << verbs.RC,
+	verbs.OpLocalInv:     1 << verbs.RC,
+	verbs.OpBindMW:       1<<verbs.RC | 1<<verbs.UC,
+	verbs.OpSendInv:      1 << verbs.RC,
+	verbs.OpFlush:        1 << verbs.RC,
+	verbs.OpAtomicWrite:  1 << verbs.RC,
 }
 
 // Post implements [provider.SendQueue].
-func (q *SendQueue) Post(wrs []provider.SendWR) (int, error) {
+func (q *SendQueue) Post(wrs []verbs.SendWR) (int, error) {
 	q.Lock() // a deferred call would take longer; only encodeData can panic
 	n, err := q.post(wrs)
 	q.Unlock()
 	return n, err
 }
 
-func (q *SendQueue) post(wrs []provider.SendWR) (int, error) {
+func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 	if q.Closed {
 		return 0, q.Err()
 	}
@@ -99,13 +100,13 @@ func (q *SendQueue) post(wrs []provider.SendWR) (int, error) {
 		prod = q.prod
 		free = q.ring.Free(prod, q.ring.LoadConsumer())
 	)
-	if q.State < provider.StateRTS {
-		err = provider.ErrState
+	if q.State < verbs.StateRTS {
+		err = verbs.ErrState
 	}
 	for ; err == nil && n < len(wrs); n++ {
 		if free == 0 {
-			if err = provider.ErrQueueFull; q.ring.Cap() == 0 {
-				err = provider.ErrNoSendRoom
+			if err = verbs.ErrQueueFull; q.ring.Cap() == 0 {
+				err = verbs.ErrNoSendRoom
 			}
 			break
 		}
@@ -123,7 +124,7 @@ func (q *SendQueue) post(wrs []provider.SendWR) (int, error) {
 			q.unrung(derr)
 		}
 	}
-	if err != nil && err != provider.ErrQueueFull && len(wrs) > 0 {
+	if err != nil && err != verbs.ErrQueueFull && len(wrs) > 0 {
 		err = q.fail(wrs, n, err)
 	}
 	return n, err
@@ -139,21 +140,21 @@ func (q *SendQueue) unrung(err error) {
 	}
 }
 
-func (q *SendQueue) fail(wrs []provider.SendWR, i int, err error) error {
-	return &provider.PostError{Op: "post send", QPNum: q.qpn, Index: i, ID: wrs[i].ID, Err: err}
+func (q *SendQueue) fail(wrs []verbs.SendWR, i int, err error) error {
+	return &verbs.PostError{Op: "post send", QPNum: q.qpn, Index: i, ID: wrs[i].ID, Err: err}
 }
 
 // needs are the capabilities that some opcodes take, which older kernels lack.
 var needs = [len(takenBy)]uint64{
-	provider.OpFlush:       abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL,
-	provider.OpAtomicWrite: abi.IB_UVERBS_DEVICE_ATOMIC_WRITE,
+	verbs.OpFlush:       abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL,
+	verbs.OpAtomicWrite: abi.IB_UVERBS_DEVICE_ATOMIC_WRITE,
 }
 
 // encode writes wr into a free slot. The fields it leaves alone are the
 // kernel's scratch space, which the kernel sets before it reads them.
-func (q *SendQueue) encode(wqe *abi.RxeSendWqe, wr *provider.SendWR) error {
-	simple := wr.Opcode == provider.OpRDMAWrite || wr.Opcode == provider.OpSend || wr.Opcode == provider.OpRDMARead
-	if simple && q.typ == provider.RC && len(wr.SGL) == 1 && q.maxSGE > 0 && len(wr.Inline) == 0 && len(wr.InlineList) == 0 {
+func (q *SendQueue) encode(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
+	simple := wr.Opcode == verbs.OpRDMAWrite || wr.Opcode == verbs.OpSend || wr.Opcode == verbs.OpRDMARead
+	if simple && q.typ == verbs.RC && len(wr.SGL) == 1 && q.maxSGE > 0 && len(wr.Inline) == 0 && len(wr.InlineList) == 0 {
 		return q.encodeSimple(wqe, wr)
 	}
 	if int(wr.Opcode) >= len(takenBy) || takenBy[wr.Opcode]&(1<<q.typ) == 0 || q.caps&needs[wr.Opcode] != needs[wr.Opcode] {
@@ -162,7 +163,7 @@ func (q *SendQueue) encode(wqe *abi.RxeSendWqe, wr *provider.SendWR) error {
 	if err := encodeOperation(wqe, wr); err != nil {
 		return err
 	}
-	if q.typ == provider.UD {
+	if q.typ == verbs.UD {
 		ud := wqe.Wr.Wr.Ud()
 		ud.RemoteQpn = wr.To.QPNum
 		ud.RemoteQkey = wr.To.QKey
@@ -185,18 +186,18 @@ func (q *SendQueue) encode(wqe *abi.RxeSendWqe, wr *provider.SendWR) error {
 
 // encodeSimple is encode for what most requests are: it takes two thirds of the
 // time (BenchmarkPost).
-func (q *SendQueue) encodeSimple(wqe *abi.RxeSendWqe, wr *provider.SendWR) error {
+func (q *SendQueue) encodeSimple(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 	sge := &wr.SGL[0]
 	if uint64(sge.Length) > q.maxMsg {
-		return provider.ErrMessageTooLong
+		return verbs.ErrMessageTooLong
 	}
 	rdma := wqe.Wr.Wr.Rdma() // which a SEND ignores
 	rdma.RemoteAddr, rdma.Rkey = wr.RemoteAddr, wr.RKey
-	*(*provider.SGE)(unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe))) = *sge
+	*(*verbs.SGE)(unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe))) = *sge
 	setDMA(&wqe.Dma, uint64(sge.Length), 1)
 	flags := wr.Flags &^ provider.SendInline
-	if wr.Opcode == provider.OpRDMARead {
-		flags &^= provider.SendFence // see fetches
+	if wr.Opcode == verbs.OpRDMARead {
+		flags &^= verbs.SendFence // see fetches
 	}
 	wqe.Wr.WrId, wqe.Wr.Opcode, wqe.Wr.SendFlags = wr.ID, uint32(wr.Opcode-1), uint32(flags)
 	wqe.Status, wqe.State, wqe.Iova, wqe.HasRdAtomic = 0, 0, wr.RemoteAddr, 0
@@ -204,36 +205,36 @@ func (q *SendQueue) encodeSimple(wqe *abi.RxeSendWqe, wr *provider.SendWR) error
 }
 
 // encodeOperation writes what is peculiar to an opcode.
-func encodeOperation(wqe *abi.RxeSendWqe, wr *provider.SendWR) error {
+func encodeOperation(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 	switch wr.Opcode {
-	case provider.OpSend:
-	case provider.OpSendImm:
+	case verbs.OpSend:
+	case verbs.OpSendImm:
 		binary.BigEndian.PutUint32(mmap.Bytes(wqe.Wr.Ex.ImmData()), wr.Imm)
-	case provider.OpSendInv, provider.OpLocalInv:
+	case verbs.OpSendInv, verbs.OpLocalInv:
 		*wqe.Wr.Ex.InvalidateRkey() = wr.InvalidateRKey
-	case provider.OpRDMAWriteImm:
+	case verbs.OpRDMAWriteImm:
 		binary.BigEndian.PutUint32(mmap.Bytes(wqe.Wr.Ex.ImmData()), wr.Imm)
 		fallthrough
-	case provider.OpRDMAWrite, provider.OpRDMARead, provider.OpAtomicWrite:
+	case verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpAtomicWrite:
 		rdma := wqe.Wr.Wr.Rdma()
 		rdma.RemoteAddr = wr.RemoteAddr
 		rdma.Rkey = wr.RKey
-	case provider.OpCompareSwap, provider.OpFetchAdd:
+	case verbs.OpCompareSwap, verbs.OpFetchAdd:
 		atomic := wqe.Wr.Wr.Atomic()
 		atomic.RemoteAddr = wr.RemoteAddr
 		atomic.CompareAdd = wr.CompareAdd
 		atomic.Swap = wr.Swap
 		atomic.Rkey = wr.RKey
-	case provider.OpFlush:
+	case verbs.OpFlush:
 		flush := wqe.Wr.Wr.Flush()
 		flush.RemoteAddr = wr.RemoteAddr
 		flush.Length = wr.Flush.Length
 		flush.Rkey = wr.RKey
 		flush.Type = uint8(wr.Flush.Type)
 		flush.Level = uint8(wr.Flush.Level)
-	case provider.OpBindMW:
+	case verbs.OpBindMW:
 		if wr.Bind == nil {
-			return provider.ErrBind
+			return verbs.ErrBind
 		}
 		mw := wqe.Wr.Wr.Mw()
 		mw.Addr = wr.Bind.Addr
@@ -241,35 +242,35 @@ func encodeOperation(wqe *abi.RxeSendWqe, wr *provider.SendWR) error {
 		mw.MrLkey = wr.Bind.LKey
 		mw.MwRkey = wr.Bind.RKey
 		mw.Rkey = wr.Bind.NewRKey
-		mw.Access = wr.Bind.Access
+		mw.Access = uint32(wr.Bind.Access)
 	}
 	return nil
 }
 
 // encodeData writes the payload, or its SGEs, right behind the WQE.
-func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *provider.SendWR) (provider.SendFlags, error) {
+func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.SendFlags, error) {
 	payload := unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe))
 	flags := wr.Flags &^ provider.SendInline
-	if fetches[wr.Opcode] || wr.Opcode == provider.OpAtomicWrite {
-		flags &^= provider.SendFence
+	if fetches[wr.Opcode] || wr.Opcode == verbs.OpAtomicWrite {
+		flags &^= verbs.SendFence
 	}
 	switch wr.Opcode {
-	case provider.OpLocalInv, provider.OpBindMW, provider.OpFlush:
+	case verbs.OpLocalInv, verbs.OpBindMW, verbs.OpFlush:
 		switch {
 		case len(wr.SGL) > 0:
-			return 0, provider.ErrTooManySGEs
+			return 0, verbs.ErrTooManySGEs
 		case len(wr.Inline) > 0 || len(wr.InlineList) > 0:
-			return 0, provider.ErrInlineOp
+			return 0, verbs.ErrInlineOp
 		}
 		var length uint64
-		if wr.Opcode == provider.OpFlush {
+		if wr.Opcode == verbs.OpFlush {
 			length = uint64(wr.Flush.Length)
 		}
 		setDMA(&wqe.Dma, length, 0)
 		return flags, nil
-	case provider.OpAtomicWrite:
+	case verbs.OpAtomicWrite:
 		if len(wr.Inline) != 8 || len(wr.InlineList) > 0 || len(wr.SGL) > 0 || q.room < 8 {
-			return 0, provider.ErrAtomicWrite
+			return 0, verbs.ErrAtomicWrite
 		}
 		defer q.UnlockIfPanicking()
 		copy(unsafe.Slice((*byte)(payload), 8), wr.Inline)
@@ -279,38 +280,38 @@ func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *provider.SendWR) (provid
 	if len(wr.Inline) > 0 || len(wr.InlineList) > 0 {
 		switch {
 		case len(wr.SGL) > 0:
-			return 0, provider.ErrInlineSGL
+			return 0, verbs.ErrInlineSGL
 		case fetches[wr.Opcode]:
-			return 0, provider.ErrInlineOp
+			return 0, verbs.ErrInlineOp
 		}
 		defer q.UnlockIfPanicking() // the caller's memory may be gone
 		dst := unsafe.Slice((*byte)(payload), q.maxData)
 		n := len(wr.Inline)
 		if n > len(dst) {
-			return 0, provider.ErrInlineTooLong
+			return 0, verbs.ErrInlineTooLong
 		}
 		copy(dst, wr.Inline)
 		for _, b := range wr.InlineList {
 			if len(b) > len(dst)-n {
-				return 0, provider.ErrInlineTooLong
+				return 0, verbs.ErrInlineTooLong
 			}
 			n += copy(dst[n:], b)
 		}
 		if uint64(n) > q.maxMsg {
-			return 0, provider.ErrMessageTooLong
+			return 0, verbs.ErrMessageTooLong
 		}
 		setDMA(&wqe.Dma, uint64(n), 0)
 		return flags | provider.SendInline, nil
 	}
 	if len(wr.SGL) > q.maxSGE {
-		return 0, provider.ErrTooManySGEs
+		return 0, verbs.ErrTooManySGEs
 	}
 	length := copySGL(payload, wr.SGL)
 	switch {
 	case length > q.maxMsg:
-		return 0, provider.ErrMessageTooLong
-	case length != 8 && (wr.Opcode == provider.OpCompareSwap || wr.Opcode == provider.OpFetchAdd):
-		return 0, provider.ErrAtomicSGL
+		return 0, verbs.ErrMessageTooLong
+	case length != 8 && (wr.Opcode == verbs.OpCompareSwap || wr.Opcode == verbs.OpFetchAdd):
+		return 0, verbs.ErrAtomicSGL
 	}
 	setDMA(&wqe.Dma, length, len(wr.SGL))
 	return flags, nil
@@ -322,7 +323,7 @@ func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *provider.SendWR) (provid
 // that a fence waits for, and when such a one is to be sent again, as when its
 // packet was lost, it waits for itself, for ever. They need no fence: they read no
 // memory here, and are answered in order.
-var fetches = [len(takenBy)]bool{provider.OpRDMARead: true, provider.OpCompareSwap: true, provider.OpFetchAdd: true}
+var fetches = [len(takenBy)]bool{verbs.OpRDMARead: true, verbs.OpCompareSwap: true, verbs.OpFetchAdd: true}
 
 // Cap implements [provider.SendQueue].
 func (q *SendQueue) Cap() int {

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
@@ -16,7 +17,7 @@ type CompletionQueue struct {
 	get     uint32
 	arm     *atomic.Uint32 // shared with the kernel, which disarms
 	wake    func()
-	flushed []provider.WC // ours, to come after the kernel's
+	flushed []verbs.WC // ours, to come after the kernel's
 }
 
 func newCompletionQueue(a array[abi.SiwCqe], wake func()) *CompletionQueue {
@@ -24,29 +25,29 @@ func newCompletionQueue(a array[abi.SiwCqe], wake func()) *CompletionQueue {
 	return &CompletionQueue{queue: a, wake: wake, arm: (*atomic.Uint32)(unsafe.Pointer(&(*abi.SiwCqCtrl)(ctrl).Flags))}
 }
 
-var opcodes = [...]provider.WCOpcode{
-	abi.SIW_OP_WRITE:           provider.WCRDMAWrite,
-	abi.SIW_OP_READ:            provider.WCRDMARead,
-	abi.SIW_OP_READ_LOCAL_INV:  provider.WCRDMARead,
-	abi.SIW_OP_SEND:            provider.WCSend,
-	abi.SIW_OP_SEND_WITH_IMM:   provider.WCSend,
-	abi.SIW_OP_SEND_REMOTE_INV: provider.WCSend,
-	abi.SIW_OP_RECEIVE:         provider.WCRecv,
-	abi.SIW_OP_INVAL_STAG:      provider.WCLocalInv,
+var opcodes = [...]verbs.WCOpcode{
+	abi.SIW_OP_WRITE:           verbs.WCRDMAWrite,
+	abi.SIW_OP_READ:            verbs.WCRDMARead,
+	abi.SIW_OP_READ_LOCAL_INV:  verbs.WCRDMARead,
+	abi.SIW_OP_SEND:            verbs.WCSend,
+	abi.SIW_OP_SEND_WITH_IMM:   verbs.WCSend,
+	abi.SIW_OP_SEND_REMOTE_INV: verbs.WCSend,
+	abi.SIW_OP_RECEIVE:         verbs.WCRecv,
+	abi.SIW_OP_INVAL_STAG:      verbs.WCLocalInv,
 	abi.SIW_OP_REG_MR:          0,
 }
 
-var statuses = [...]provider.WCStatus{
-	abi.SIW_WC_SUCCESS:         provider.WCSuccess,
-	abi.SIW_WC_LOC_LEN_ERR:     provider.WCLocLenErr,
-	abi.SIW_WC_LOC_PROT_ERR:    provider.WCLocProtErr,
-	abi.SIW_WC_LOC_QP_OP_ERR:   provider.WCLocQPOpErr,
-	abi.SIW_WC_WR_FLUSH_ERR:    provider.WCFlushErr,
-	abi.SIW_WC_BAD_RESP_ERR:    provider.WCBadRespErr,
-	abi.SIW_WC_LOC_ACCESS_ERR:  provider.WCLocAccessErr,
-	abi.SIW_WC_REM_ACCESS_ERR:  provider.WCRemAccessErr,
-	abi.SIW_WC_REM_INV_REQ_ERR: provider.WCRemInvReqErr,
-	abi.SIW_WC_GENERAL_ERR:     provider.WCGeneralErr,
+var statuses = [...]verbs.WCStatus{
+	abi.SIW_WC_SUCCESS:         verbs.WCSuccess,
+	abi.SIW_WC_LOC_LEN_ERR:     verbs.WCLocLenErr,
+	abi.SIW_WC_LOC_PROT_ERR:    verbs.WCLocProtErr,
+	abi.SIW_WC_LOC_QP_OP_ERR:   verbs.WCLocQPOpErr,
+	abi.SIW_WC_WR_FLUSH_ERR:    verbs.WCFlushErr,
+	abi.SIW_WC_BAD_RESP_ERR:    verbs.WCBadRespErr,
+	abi.SIW_WC_LOC_ACCESS_ERR:  verbs.WCLocAccessErr,
+	abi.SIW_WC_REM_ACCESS_ERR:  verbs.WCRemAccessErr,
+	abi.SIW_WC_REM_INV_REQ_ERR: verbs.WCRemInvReqErr,
+	abi.SIW_WC_GENERAL_ERR:     verbs.WCGeneralErr,
 }
 
 // cqeHead is the word of a CQE that its flags are in.
@@ -56,7 +57,7 @@ type cqeHead struct {
 }
 
 // Poll implements [provider.CompletionQueue].
-func (q *CompletionQueue) Poll(wcs []provider.WC) int {
+func (q *CompletionQueue) Poll(wcs []verbs.WC) int {
 	q.Lock() // nothing below panics, and a deferred call would take longer
 	if q.Closed {
 		q.Unlock()
@@ -71,7 +72,7 @@ func (q *CompletionQueue) Poll(wcs []provider.WC) int {
 		if head.flags&abi.SIW_WQE_VALID == 0 {
 			break
 		}
-		wcs[n] = provider.WC{ID: cqe.Id, Status: provider.WCGeneralErr, ByteLen: cqe.Bytes, QPNum: uint32(*cqe.QpId())}
+		wcs[n] = verbs.WC{ID: cqe.Id, Status: verbs.WCGeneralErr, ByteLen: cqe.Bytes, QPNum: uint32(*cqe.QpId())}
 		if int(head.status) < len(statuses) {
 			wcs[n].Status = statuses[head.status]
 		}
@@ -91,9 +92,9 @@ func (q *CompletionQueue) Poll(wcs []provider.WC) int {
 }
 
 // flush adds a completion of a request that the kernel never looks at.
-func (q *CompletionQueue) flush(id uint64, qpNum uint32, op provider.WCOpcode) {
+func (q *CompletionQueue) flush(id uint64, qpNum uint32, op verbs.WCOpcode) {
 	q.Lock()
-	q.flushed = append(q.flushed, provider.WC{ID: id, Status: provider.WCFlushErr, Opcode: op, QPNum: qpNum})
+	q.flushed = append(q.flushed, verbs.WC{ID: id, Status: verbs.WCFlushErr, Opcode: op, QPNum: qpNum})
 	armed := !q.Closed && q.arm.Swap(abi.SIW_NOTIFY_NOT) != abi.SIW_NOTIFY_NOT
 	q.Unlock()
 	if armed && q.wake != nil {

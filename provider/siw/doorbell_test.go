@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -21,7 +22,7 @@ func TestPostDoorbellFails(t *testing.T) {
 	}
 	defer func() { cq.Release().Close() }()
 	create := func() *SendQueue {
-		sq, rq, err := h.createQP(cq, size, size, provider.QPCap{MaxSendSGE: 2})
+		sq, rq, err := h.createQP(cq, size, size, verbs.QPCap{MaxSendSGE: 2})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,7 +35,7 @@ func TestPostDoorbellFails(t *testing.T) {
 		}
 		return sq
 	}
-	wrs := []provider.SendWR{{ID: 1, Opcode: provider.OpSend}, {ID: 2, Opcode: provider.OpSend}}
+	wrs := []verbs.SendWR{{ID: 1, Opcode: verbs.OpSend}, {ID: 2, Opcode: verbs.OpSend}}
 
 	sq := create()
 	defer func() { sq.Release().Close() }()
@@ -42,8 +43,8 @@ func TestPostDoorbellFails(t *testing.T) {
 		if n, err := sq.Post(wrs); n != 2 || err != nil {
 			t.Errorf("post %d: %d, %v", i, n, err)
 		}
-		wcs := make([]provider.WC, size)
-		if n := cq.Poll(wcs); n != 2 || wcs[0].ID != 1 || wcs[1].ID != 2 || wcs[1].Status != provider.WCFlushErr {
+		wcs := make([]verbs.WC, size)
+		if n := cq.Poll(wcs); n != 2 || wcs[0].ID != 1 || wcs[1].ID != 2 || wcs[1].Status != verbs.WCFlushErr {
 			t.Errorf("post %d: completions %+v", i, wcs[:n])
 		}
 	}
@@ -54,7 +55,7 @@ func TestPostDoorbellFails(t *testing.T) {
 	if n, err := failed.Post(wrs); n != 2 || err != nil {
 		t.Errorf("QP not moved: %d, %v", n, err)
 	}
-	if n, err := failed.Post(wrs); n != 0 || !errors.Is(err, provider.ErrQueueFailed) || !errors.Is(err, unix.EBADF) {
+	if n, err := failed.Post(wrs); n != 0 || !errors.Is(err, verbs.ErrQueueFailed) || !errors.Is(err, unix.EBADF) {
 		t.Errorf("queue failed: %d, %v", n, err)
 	}
 }

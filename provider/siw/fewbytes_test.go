@@ -4,8 +4,8 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/provider"
 )
 
 // TestFewBytes has what the kernel might send wrong be of two SGEs, the second
@@ -18,7 +18,7 @@ func TestFewBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { cq.Release().Close() }()
-	sq, rq, err := h.createQP(cq, size, size, provider.QPCap{MaxSendSGE: 2, MaxRecvSGE: 1, MaxInline: 32})
+	sq, rq, err := h.createQP(cq, size, size, verbs.QPCap{MaxSendSGE: 2, MaxRecvSGE: 1, MaxInline: 32})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,16 +27,16 @@ func TestFewBytes(t *testing.T) {
 	sqes := unsafe.Slice((*abi.SiwSqe)(unsafe.Pointer(&h.file[queueSpace])), size)
 	sqes[size-1].Flags = abi.SIW_WQE_VALID // the kernel is busy: no doorbell
 
-	send := func(addr uint64, length uint32) provider.SendWR {
-		return provider.SendWR{Opcode: provider.OpSend, SGL: []provider.SGE{{Addr: addr, Length: length, LKey: 7}}}
+	send := func(addr uint64, length uint32) verbs.SendWR {
+		return verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{{Addr: addr, Length: length, LKey: 7}}}
 	}
 	read, write, inline := send(page, 8), send(page, 8), send(0, 0)
-	read.Opcode, write.Opcode = provider.OpRDMARead, provider.OpRDMAWrite
+	read.Opcode, write.Opcode = verbs.OpRDMARead, verbs.OpRDMAWrite
 	inline.SGL, inline.Inline = nil, make([]byte, 8)
 	two := send(page, 8)
 	two.SGL = append(two.SGL, two.SGL[0])
 	for name, test := range map[string]struct {
-		wr           provider.SendWR
+		wr           verbs.SendWR
 		first, later uint8 // SGEs
 	}{
 		"few":           {send(page, 8), 1, 2},
@@ -56,7 +56,7 @@ func TestFewBytes(t *testing.T) {
 			sqes[i] = abi.SiwSqe{}
 			*sqes[i].Sge() = [abi.SIW_MAX_SGE]abi.SiwSge{1: {Laddr: 1, Length: 1, Lkey: 1}} // of before
 		}
-		if n, err := sq.Post([]provider.SendWR{test.wr, test.wr, test.wr}); n != 3 || err != nil {
+		if n, err := sq.Post([]verbs.SendWR{test.wr, test.wr, test.wr}); n != 3 || err != nil {
 			t.Fatalf("%s: posted %d: %v", name, n, err)
 		}
 		for i, want := range []uint8{test.first, test.later, test.later} {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
@@ -74,8 +75,8 @@ func (h *hostile) createCQ(n uint32) (*CompletionQueue, int, error) {
 	return cq.(*CompletionQueue), size, nil
 }
 
-func (h *hostile) createQP(cq *CompletionQueue, sqes, rqes uint32, limits provider.QPCap) (*SendQueue, *RecvQueue, error) {
-	init := provider.QPInit{Type: provider.RC, Cap: &provider.QPCap{}, SendCQ: cq, RecvCQ: cq}
+func (h *hostile) createQP(cq *CompletionQueue, sqes, rqes uint32, limits verbs.QPCap) (*SendQueue, *RecvQueue, error) {
+	init := provider.QPInit{Type: verbs.RC, Cap: &verbs.QPCap{}, SendCQ: cq, RecvCQ: cq}
 	sq, rq, err := Driver{}.CreateQP(h.dev, init, func(u provider.UHW) (provider.QPInfo, error) {
 		copy(u.Out, mmap.Bytes(&abi.SiwUrespCreateQp{NumSqe: sqes, NumRqe: rqes, SqKey: queueSpace, RqKey: 2 * queueSpace}))
 		return provider.QPInfo{QPNum: 5, Cap: limits}, nil
@@ -89,7 +90,7 @@ func (h *hostile) createQP(cq *CompletionQueue, sqes, rqes uint32, limits provid
 // drain polls all there is: no more than room.
 func drain(t *testing.T, cq *CompletionQueue, batch, room int) {
 	t.Helper()
-	wcs := make([]provider.WC, batch)
+	wcs := make([]verbs.WC, batch)
 	for total := 0; ; {
 		n := cq.Poll(wcs)
 		if n == 0 {
@@ -100,7 +101,7 @@ func drain(t *testing.T, cq *CompletionQueue, batch, room int) {
 		}
 		for i := range wcs[:n] {
 			wc := &wcs[i]
-			if err := wc.Err(); (err == nil) != (wc.Status == provider.WCSuccess) {
+			if err := wc.Err(); (err == nil) != (wc.Status == verbs.WCSuccess) {
 				t.Fatalf("status %v is %v", wc.Status, err)
 			}
 			_ = wc.Opcode.String()
@@ -134,7 +135,7 @@ func FuzzCompletionQueue(f *testing.F) {
 		for range 3 {
 			h.fill(0, size, body)
 			drain(t, cq, int(batch), int(n))
-			cq.flush(1, 2, provider.WCSend)
+			cq.flush(1, 2, verbs.WCSend)
 			drain(t, cq, int(batch), 1+int(n))
 			h.check(t, 0, size)
 		}
@@ -156,7 +157,7 @@ func FuzzPost(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer func() { cq.Release().Close() }()
-		sq, rq, err := h.createQP(cq, sqes, rqes, provider.QPCap{MaxSendSGE: sges, MaxRecvSGE: sges, MaxInline: inline})
+		sq, rq, err := h.createQP(cq, sqes, rqes, verbs.QPCap{MaxSendSGE: sges, MaxRecvSGE: sges, MaxInline: inline})
 		if err != nil {
 			return
 		}
@@ -165,19 +166,19 @@ func FuzzPost(f *testing.F) {
 		sqSize, rqSize := int(sqes)*int(unsafe.Sizeof(abi.SiwSqe{})), int(rqes)*int(unsafe.Sizeof(abi.SiwRqe{}))
 		h.fill(1, sqSize, body)
 		h.fill(2, rqSize, body)
-		sq.State, rq.State = provider.StateRTS, provider.StateRTS
+		sq.State, rq.State = verbs.StateRTS, verbs.StateRTS
 		for ; len(ops) > 1; ops = ops[2:] {
-			sgl := make([]provider.SGE, ops[1]%16)
+			sgl := make([]verbs.SGE, ops[1]%16)
 			for i := range sgl {
-				sgl[i] = provider.SGE{Addr: ^uint64(0), Length: uint32(ops[0]) << 20}
+				sgl[i] = verbs.SGE{Addr: ^uint64(0), Length: uint32(ops[0]) << 20}
 			}
-			wr := provider.SendWR{ID: 1, Opcode: provider.Opcode(ops[0] % 32), Flags: provider.SendFlags(ops[0]), SGL: sgl}
+			wr := verbs.SendWR{ID: 1, Opcode: verbs.Opcode(ops[0] % 32), Flags: verbs.SendFlags(ops[0]), SGL: sgl}
 			if ops[1]&0x80 != 0 {
 				wr.SGL, wr.InlineList = nil, [][]byte{make([]byte, ops[1]&0x7f), make([]byte, ops[0])}
 			}
-			posted, err := sq.Post([]provider.SendWR{wr, wr, wr})
+			posted, err := sq.Post([]verbs.SendWR{wr, wr, wr})
 			checkPost(t, posted, sq.Cap(), err)
-			posted, err = rq.Post([]provider.RecvWR{{ID: 2, SGL: sgl}, {ID: 3, SGL: sgl}})
+			posted, err = rq.Post([]verbs.RecvWR{{ID: 2, SGL: sgl}, {ID: 3, SGL: sgl}})
 			checkPost(t, posted, rq.Cap(), err)
 			h.check(t, 1, sqSize)
 			h.check(t, 2, rqSize)
@@ -185,7 +186,7 @@ func FuzzPost(f *testing.F) {
 		drain(t, cq, 3, cq.Cap())
 		for _, q := range []provider.Stateful{sq, rq} {
 			q.Suspend()
-			q.Settle(provider.StateErr, true)
+			q.Settle(verbs.StateErr, true)
 		}
 		drain(t, cq, 3, sq.Cap()+rq.Cap())
 	})
@@ -193,8 +194,8 @@ func FuzzPost(f *testing.F) {
 
 func checkPost(t *testing.T, posted, room int, err error) {
 	t.Helper()
-	_, refused := errors.AsType[*provider.PostError](err)
-	if posted < 0 || posted > room || err != nil && !refused && err != provider.ErrQueueFull {
+	_, refused := errors.AsType[*verbs.PostError](err)
+	if posted < 0 || posted > room || err != nil && !refused && err != verbs.ErrQueueFull {
 		t.Fatalf("posted %d where %d fit: %v", posted, room, err)
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/provider"
 )
 
 // BenchmarkPoll polls a CQ in ordinary memory.
@@ -21,7 +21,7 @@ func BenchmarkPoll(b *testing.B) {
 			}
 			defer func() { cq.Release().Close() }()
 			cqes := unsafe.Slice((*abi.SiwCqe)(unsafe.Pointer(&h.file[0])), size)
-			var wcs [16]provider.WC
+			var wcs [16]verbs.WC
 			b.ReportAllocs()
 			for b.Loop() {
 				for i := range uint32(n) {

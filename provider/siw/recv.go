@@ -1,6 +1,7 @@
 package siw
 
 import (
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
@@ -29,32 +30,32 @@ func newRecvQueue(a array[abi.SiwRqe], init provider.QPInit, info provider.QPInf
 
 func newSRQ(a array[abi.SiwRqe], info provider.SRQInfo, dev provider.Device) *RecvQueue {
 	return &RecvQueue{
-		Gate: provider.Gate{State: provider.StateInit},
-		op:   provider.OpPostSRQ, queue: a, num: info.Num,
+		Gate: provider.Gate{State: verbs.StateInit},
+		op:   verbs.OpPostSRQ, queue: a, num: info.Num,
 		maxSGE: min(int(info.MaxSGE), abi.SIW_MAX_SGE), maxMsg: uint64(dev.MaxMessage),
 	}
 }
 
 // Post implements [provider.RecvQueue].
-func (q *RecvQueue) Post(wrs []provider.RecvWR) (int, error) {
+func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	q.Lock() // nothing below panics, and a deferred call would take longer
 	n, err := q.post(wrs)
 	q.Unlock()
 	return n, err
 }
 
-func (q *RecvQueue) post(wrs []provider.RecvWR) (int, error) {
+func (q *RecvQueue) post(wrs []verbs.RecvWR) (int, error) {
 	if q.Closed {
 		return 0, q.Err()
 	}
-	if q.State == provider.StateErr {
+	if q.State == verbs.StateErr {
 		for i := range wrs {
-			q.cq.flush(wrs[i].ID, q.num, provider.WCRecv)
+			q.cq.flush(wrs[i].ID, q.num, verbs.WCRecv)
 		}
 		return len(wrs), nil
 	}
 	if q.queue.region == nil && len(wrs) > 0 {
-		return 0, &provider.PostError{Op: q.op, QPNum: q.num, ID: wrs[0].ID, Err: provider.ErrNoRecvRoom}
+		return 0, &verbs.PostError{Op: q.op, QPNum: q.num, ID: wrs[0].ID, Err: verbs.ErrNoRecvRoom}
 	}
 	var n int
 	var err error
@@ -63,14 +64,14 @@ func (q *RecvQueue) post(wrs []provider.RecvWR) (int, error) {
 		wr := &wrs[n]
 		rqe := q.queue.at(q.put + uint32(n))
 		switch {
-		case q.State == provider.StateReset:
-			err = provider.ErrState
+		case q.State == verbs.StateReset:
+			err = verbs.ErrState
 		case rqeWord(rqe).Load()&valid != 0 || uint32(n) > q.queue.mask:
-			err = provider.ErrQueueFull
+			err = verbs.ErrQueueFull
 		case len(wr.SGL) > q.maxSGE:
-			err = provider.ErrTooManySGEs
+			err = verbs.ErrTooManySGEs
 		case copySGL(&rqe.Sge, wr.SGL) > q.maxMsg:
-			err = provider.ErrMessageTooLong
+			err = verbs.ErrMessageTooLong
 		}
 		if err != nil {
 			break
@@ -87,8 +88,8 @@ func (q *RecvQueue) post(wrs []provider.RecvWR) (int, error) {
 		rqeWord(q.queue.at(q.put)).Store(first)
 		q.put += uint32(n)
 	}
-	if err != nil && err != provider.ErrQueueFull {
-		err = &provider.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
+	if err != nil && err != verbs.ErrQueueFull {
+		err = &verbs.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
 	}
 	return n, err
 }
@@ -102,8 +103,8 @@ func (q *RecvQueue) Cap() int {
 }
 
 // Settle implements [provider.Stateful].
-func (q *RecvQueue) Settle(s provider.QPState, moved bool) {
-	if moved && s == provider.StateErr && !q.Closed {
+func (q *RecvQueue) Settle(s verbs.QPState, moved bool) {
+	if moved && s == verbs.StateErr && !q.Closed {
 		q.flush()
 	}
 	q.Gate.Settle(s, moved)
@@ -118,7 +119,7 @@ func (q *RecvQueue) flush() {
 		rqe := q.queue.at(i)
 		if w := rqeWord(rqe); w.Load()&valid != 0 {
 			w.Store(0)
-			q.cq.flush(rqe.Id, q.num, provider.WCRecv)
+			q.cq.flush(rqe.Id, q.num, verbs.WCRecv)
 		}
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/goverbs/verbs/provider"
+	"github.com/goverbs/verbs"
 )
 
 // TestPostRefused posts a request without an opcode, and a receive to a queue
@@ -16,15 +16,15 @@ func TestPostRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { cq.Release().Close() }()
-	sq, rq, err := h.createQP(cq, 8, 0, provider.QPCap{MaxSendSGE: 2})
+	sq, rq, err := h.createQP(cq, 8, 0, verbs.QPCap{MaxSendSGE: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { sq.Release().Close() }()
-	if n, err := sq.Post(make([]provider.SendWR, 1)); n != 0 || !errors.Is(err, provider.ErrNoOpcode) {
+	if n, err := sq.Post(make([]verbs.SendWR, 1)); n != 0 || !errors.Is(err, verbs.ErrNoOpcode) {
 		t.Errorf("post send: %d, %v", n, err)
 	}
-	if n, err := rq.Post(make([]provider.RecvWR, 1)); n != 0 || !errors.Is(err, provider.ErrNoRecvRoom) || !errors.Is(err, provider.ErrQueueFull) {
+	if n, err := rq.Post(make([]verbs.RecvWR, 1)); n != 0 || !errors.Is(err, verbs.ErrNoRecvRoom) || !errors.Is(err, verbs.ErrQueueFull) {
 		t.Errorf("post recv: %d, %v", n, err)
 	}
 }

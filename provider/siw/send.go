@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
@@ -72,7 +73,7 @@ func (q *SendQueue) wait() {
 }
 
 // Post implements [provider.SendQueue].
-func (q *SendQueue) Post(wrs []provider.SendWR) (int, error) {
+func (q *SendQueue) Post(wrs []verbs.SendWR) (int, error) {
 	q.Lock() // a deferred call would take longer; only inline can panic
 	for !q.hold.IsZero() {
 		q.Unlock()
@@ -84,11 +85,11 @@ func (q *SendQueue) Post(wrs []provider.SendWR) (int, error) {
 	return n, err
 }
 
-func (q *SendQueue) post(wrs []provider.SendWR) (int, error) {
+func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 	if q.Closed {
 		return 0, q.Err()
 	}
-	if q.State == provider.StateErr {
+	if q.State == verbs.StateErr {
 		for i := range wrs {
 			q.cq.flush(wrs[i].ID, q.num, 0)
 		}
@@ -102,7 +103,7 @@ func (q *SendQueue) post(wrs []provider.SendWR) (int, error) {
 	for ; err == nil && n < len(wrs); n++ {
 		sqe := q.queue.at(q.put + uint32(n))
 		if sqeWord(sqe).Load()&valid != 0 || uint32(n) > q.queue.mask {
-			err = provider.ErrQueueFull
+			err = verbs.ErrQueueFull
 			break
 		}
 		var v uint32
@@ -122,14 +123,14 @@ func (q *SendQueue) post(wrs []provider.SendWR) (int, error) {
 			return posted, q.fail(wrs, posted, rerr)
 		}
 	}
-	if err != nil && err != provider.ErrQueueFull && len(wrs) > 0 {
+	if err != nil && err != verbs.ErrQueueFull && len(wrs) > 0 {
 		err = q.fail(wrs, n, err)
 	}
 	return n, err
 }
 
-func (q *SendQueue) fail(wrs []provider.SendWR, i int, err error) error {
-	return &provider.PostError{Op: "post send", QPNum: q.num, Index: i, ID: wrs[i].ID, Err: err}
+func (q *SendQueue) fail(wrs []verbs.SendWR, i int, err error) error {
+	return &verbs.PostError{Op: "post send", QPNum: q.num, Index: i, ID: wrs[i].ID, Err: err}
 }
 
 // start sees to it that the kernel works on the n requests written at put, and
@@ -168,7 +169,7 @@ func (q *SendQueue) ended(err error) error {
 	for patience := time.Now().Add(time.Second); ; time.Sleep(20 * time.Microsecond) {
 		state, qerr := q.query.Ask()
 		switch {
-		case qerr == nil && state == provider.StateErr, err != nil && !errors.Is(err, unix.ENOTCONN) && !errors.Is(err, unix.EINVAL):
+		case qerr == nil && state == verbs.StateErr, err != nil && !errors.Is(err, unix.ENOTCONN) && !errors.Is(err, unix.EINVAL):
 			// A change of state waits for the one that is under way. If the driver
 			// has not heard the doorbell, it may come to the requests by itself.
 			if ferr := provider.FlushQP(q.dev, q.handle); ferr != nil {
@@ -179,8 +180,8 @@ func (q *SendQueue) ended(err error) error {
 			return nil
 		case !errors.Is(err, unix.ENOTCONN):
 			return err
-		case qerr != nil, state != provider.StateRTS && state != provider.StateSQE, time.Now().After(patience):
-			return provider.ErrState
+		case qerr != nil, state != verbs.StateRTS && state != verbs.StateSQE, time.Now().After(patience):
+			return verbs.ErrState
 		}
 		err = q.doorbell.Ring()
 	}
@@ -188,7 +189,7 @@ func (q *SendQueue) ended(err error) error {
 
 // flush completes all that the kernel has left in the queue of a failed QP.
 func (q *SendQueue) flush() {
-	q.State = provider.StateErr
+	q.State = verbs.StateErr
 	for i := q.put - q.queue.mask - 1; i != q.put; i++ {
 		sqe := q.queue.at(i)
 		if w := sqeWord(sqe); w.Load()&valid != 0 {
@@ -200,36 +201,36 @@ func (q *SendQueue) flush() {
 
 // encode writes wr into a free element and returns the word that makes it
 // valid. Others are posted with one doorbell, and this one later than some.
-func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *provider.SendWR, later bool) (uint32, error) {
+func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *verbs.SendWR, later bool) (uint32, error) {
 	var flags uint16 = abi.SIW_WQE_VALID
-	if q.signalAll || wr.Flags&provider.SendSignaled != 0 {
+	if q.signalAll || wr.Flags&verbs.SendSignaled != 0 {
 		flags |= abi.SIW_WQE_SIGNALLED
 	}
-	if wr.Flags&provider.SendSolicited != 0 {
+	if wr.Flags&verbs.SendSolicited != 0 {
 		flags |= abi.SIW_WQE_SOLICITED
 	}
-	if wr.Flags&provider.SendFence != 0 {
+	if wr.Flags&verbs.SendFence != 0 {
 		flags |= abi.SIW_WQE_READ_FENCE
 	}
 	maxSGE := q.maxSGE
 	var op uint8
 	switch wr.Opcode {
-	case provider.OpSend:
+	case verbs.OpSend:
 		op = abi.SIW_OP_SEND
-	case provider.OpSendInv:
+	case verbs.OpSendInv:
 		op, sqe.Rkey = abi.SIW_OP_SEND_REMOTE_INV, wr.InvalidateRKey
-	case provider.OpRDMAWrite:
+	case verbs.OpRDMAWrite:
 		op, sqe.Rkey = abi.SIW_OP_WRITE, wr.RKey
 		*sqe.Raddr() = wr.RemoteAddr
-	case provider.OpRDMARead, provider.OpRDMAReadInv:
+	case verbs.OpRDMARead, verbs.OpRDMAReadInv:
 		op, sqe.Rkey, maxSGE = abi.SIW_OP_READ, wr.RKey, 1
 		*sqe.Raddr() = wr.RemoteAddr
-		if wr.Opcode == provider.OpRDMAReadInv {
+		if wr.Opcode == verbs.OpRDMAReadInv {
 			op = abi.SIW_OP_READ_LOCAL_INV
 		}
 		// The kernel refuses fenced reads. Reads are answered in order anyway.
 		flags &^= abi.SIW_WQE_READ_FENCE
-	case provider.OpLocalInv:
+	case verbs.OpLocalInv:
 		op, sqe.Rkey, maxSGE = abi.SIW_OP_INVAL_STAG, wr.InvalidateRKey, 0
 	default:
 		return 0, provider.RefuseOpcode(wr.Opcode)
@@ -238,9 +239,9 @@ func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *provider.SendWR, later bool) (ui
 	if len(wr.Inline) > 0 || len(wr.InlineList) > 0 {
 		switch {
 		case len(wr.SGL) > 0:
-			return 0, provider.ErrInlineSGL
+			return 0, verbs.ErrInlineSGL
 		case op != abi.SIW_OP_SEND && op != abi.SIW_OP_WRITE:
-			return 0, provider.ErrInlineOp
+			return 0, verbs.ErrInlineOp
 		}
 		if err := q.inline(sqe, wr); err != nil {
 			return 0, err
@@ -248,11 +249,11 @@ func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *provider.SendWR, later bool) (ui
 		return word(flags|abi.SIW_WQE_INLINE, 1, op), nil
 	}
 	if len(wr.SGL) > maxSGE {
-		return 0, provider.ErrTooManySGEs
+		return 0, verbs.ErrTooManySGEs
 	}
 	sqe.Sge()[0] = abi.SiwSge{} // of a read without data
 	if copySGL(sqe.Sge(), wr.SGL) > q.maxMsg {
-		return 0, provider.ErrMessageTooLong
+		return 0, verbs.ErrMessageTooLong
 	}
 	n := len(wr.SGL)
 	if n == 1 && maxSGE > 1 && fragile(&sqe.Sge()[0], later) {
@@ -280,17 +281,17 @@ func fragile(s *abi.SiwSge, later bool) bool {
 var pageSize = uint32(os.Getpagesize())
 
 // inline copies data to where the SGEs but the first would be.
-func (q *SendQueue) inline(sqe *abi.SiwSqe, wr *provider.SendWR) error {
+func (q *SendQueue) inline(sqe *abi.SiwSqe, wr *verbs.SendWR) error {
 	dst := unsafe.Slice((*byte)(unsafe.Pointer(&sqe.Sge()[1])), q.maxData)
 	n := len(wr.Inline)
 	if n > len(dst) {
-		return provider.ErrInlineTooLong
+		return verbs.ErrInlineTooLong
 	}
 	defer q.UnlockIfPanicking() // the caller's memory may be gone
 	copy(dst, wr.Inline)
 	for _, b := range wr.InlineList {
 		if len(b) > len(dst)-n {
-			return provider.ErrInlineTooLong
+			return verbs.ErrInlineTooLong
 		}
 		n += copy(dst[n:], b)
 	}
@@ -298,12 +299,12 @@ func (q *SendQueue) inline(sqe *abi.SiwSqe, wr *provider.SendWR) error {
 	return nil
 }
 
-// provider.SGE and struct siw_sge are the same thing; the sizes are checked
+// verbs.SGE and struct siw_sge are the same thing; the sizes are checked
 // here, the fields by a test.
-var _ [unsafe.Sizeof(provider.SGE{})]byte = [unsafe.Sizeof(abi.SiwSge{})]byte{}
+var _ [unsafe.Sizeof(verbs.SGE{})]byte = [unsafe.Sizeof(abi.SiwSge{})]byte{}
 
 // copySGL returns the sum of the lengths.
-func copySGL(dst *[abi.SIW_MAX_SGE]abi.SiwSge, sgl []provider.SGE) (length uint64) {
+func copySGL(dst *[abi.SIW_MAX_SGE]abi.SiwSge, sgl []verbs.SGE) (length uint64) {
 	for i := range sgl {
 		dst[i] = abi.SiwSge{Laddr: sgl[i].Addr, Length: sgl[i].Length, Lkey: sgl[i].LKey}
 		length += uint64(sgl[i].Length)
@@ -315,8 +316,8 @@ func copySGL(dst *[abi.SIW_MAX_SGE]abi.SiwSge, sgl []provider.SGE) (length uint6
 func (q *SendQueue) Cap() int { return int(q.queue.mask) + 1 }
 
 // Settle implements [provider.Stateful].
-func (q *SendQueue) Settle(s provider.QPState, moved bool) {
-	if moved && s == provider.StateErr && !q.Closed {
+func (q *SendQueue) Settle(s verbs.QPState, moved bool) {
+	if moved && s == verbs.StateErr && !q.Closed {
 		q.flush()
 	}
 	q.Gate.Settle(s, moved)

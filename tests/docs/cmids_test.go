@@ -6,10 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 func newID(t *testing.T, space cm.PortSpace) *cm.ID {
@@ -53,7 +52,7 @@ func askPath(t *testing.T, device string) error {
 		t.Fatal(err)
 	}
 	labtest.Expect(t, id, cm.AddrResolved)
-	record := abi.IbPathRecData{Flags: abi.IB_PATH_GMP | abi.IB_PATH_PRIMARY | abi.IB_PATH_BIDIRECTIONAL}
+	record := cm.PathRecord{Flags: cm.PathGMP | cm.PathPrimary | cm.PathBidirectional}
 	if err := id.SetPath(record); err != nil {
 		return err
 	}
@@ -136,7 +135,7 @@ func askEstablish(t *testing.T, device string) error {
 // askNotify says that the connection is up before the peer does.
 func askNotify(t *testing.T, device string) error {
 	_, server, _ := accepted(t, device)
-	if err := server.Notify(uverbs.EventCommEst); err != nil {
+	if err := server.Notify(verbs.EventCommEst); err != nil {
 		return err
 	}
 	labtest.Expect(t, server, cm.Established)

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // questions are what the page about librdmacm has the kernel asked. The error
@@ -69,19 +69,19 @@ func dial(t *testing.T, device string, space cm.PortSpace, setup func(*cm.Endpoi
 // askConnect sends a message over a connection and ends it.
 func askConnect(t *testing.T, device string) error {
 	client, server, err := dial(t, device, cm.PortSpaceTCP, func(e *cm.Endpoint) error {
-		mr, err := e.AllocMR(100, uverbs.AccessLocalWrite)
+		mr, err := e.AllocMR(100, verbs.AccessLocalWrite)
 		if err == nil {
-			_, err = e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mr.SGE(0, 100)}}})
+			_, err = e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mr.SGE(0, 100)}}})
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if _, err := client.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: []byte("hello")}}); err != nil {
+	if _, err := client.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("hello")}}); err != nil {
 		return err
 	}
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	if _, err := server.RecvCQ.PollWait(within(t), wc[:]); err != nil || wc[0].Err() != nil || wc[0].ByteLen != 5 {
 		t.Errorf("a message of %d bytes: %v, %v", wc[0].ByteLen, err, wc[0].Err())
 	}

@@ -8,26 +8,27 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
 // opcodes are those that the page names.
-var opcodes = map[string]uverbs.Opcode{
-	"uverbs.OpSend":         uverbs.OpSend,
-	"uverbs.OpSendImm":      uverbs.OpSendImm,
-	"uverbs.OpSendInv":      uverbs.OpSendInv,
-	"uverbs.OpRDMAWrite":    uverbs.OpRDMAWrite,
-	"uverbs.OpRDMAWriteImm": uverbs.OpRDMAWriteImm,
-	"uverbs.OpRDMARead":     uverbs.OpRDMARead,
-	"uverbs.OpCompareSwap":  uverbs.OpCompareSwap,
-	"uverbs.OpFetchAdd":     uverbs.OpFetchAdd,
-	"uverbs.OpAtomicWrite":  uverbs.OpAtomicWrite,
-	"uverbs.OpBindMW":       uverbs.OpBindMW,
-	"uverbs.OpLocalInv":     uverbs.OpLocalInv,
-	"uverbs.OpFlush":        uverbs.OpFlush,
-	"abi.IB_UVERBS_WR_TSO":  abi.IB_UVERBS_WR_TSO + 1, // as Opcode counts
+var opcodes = map[string]verbs.Opcode{
+	"verbs.OpSend":         verbs.OpSend,
+	"verbs.OpSendImm":      verbs.OpSendImm,
+	"verbs.OpSendInv":      verbs.OpSendInv,
+	"verbs.OpRDMAWrite":    verbs.OpRDMAWrite,
+	"verbs.OpRDMAWriteImm": verbs.OpRDMAWriteImm,
+	"verbs.OpRDMARead":     verbs.OpRDMARead,
+	"verbs.OpCompareSwap":  verbs.OpCompareSwap,
+	"verbs.OpFetchAdd":     verbs.OpFetchAdd,
+	"verbs.OpAtomicWrite":  verbs.OpAtomicWrite,
+	"verbs.OpBindMW":       verbs.OpBindMW,
+	"verbs.OpLocalInv":     verbs.OpLocalInv,
+	"verbs.OpFlush":        verbs.OpFlush,
+	"abi.IB_UVERBS_WR_TSO": abi.IB_UVERBS_WR_TSO + 1, // as Opcode counts
 }
 
 // answerable says whether a probe is a feature of package uverbs or one of
@@ -98,8 +99,8 @@ func (f function) post(qp *uverbs.QP, answer string) error {
 		if !is || answer == "" {
 			continue
 		}
-		n, err := qp.PostSend([]uverbs.SendWR{{Opcode: op, SGL: make([]uverbs.SGE, 1000)}})
-		if n != 0 || errors.Is(err, uverbs.ErrOpcode) != (answer != "yes") {
+		n, err := qp.PostSend([]verbs.SendWR{{Opcode: op, SGL: make([]verbs.SGE, 1000)}})
+		if n != 0 || errors.Is(err, verbs.ErrOpcode) != (answer != "yes") {
 			return fmt.Errorf("%s: the page says %s, posting %d, %v", name, answer, n, err)
 		}
 	}

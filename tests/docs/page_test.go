@@ -86,7 +86,7 @@ func (f function) refused() bool {
 
 // TestPages checks what can be checked without a kernel.
 func TestPages(t *testing.T) {
-	known := exported(t, "uverbs", "cm", "provider", "mmap", "abi")
+	known := exported(t, ".", "uverbs", "cm", "provider", "mmap", "abi")
 	for _, p := range pages {
 		t.Run(p.file, func(t *testing.T) {
 			all := p.functions(t)

@@ -4,7 +4,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"maps"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,7 +16,6 @@ type symbols map[string]bool
 func exported(t *testing.T, packages ...string) symbols {
 	t.Helper()
 	names := symbols{}
-	aliases := map[string]string{}
 	for _, pkg := range packages {
 		files, err := filepath.Glob(filepath.Join("../..", pkg, "*.go"))
 		if err != nil || len(files) == 0 {
@@ -31,21 +29,14 @@ func exported(t *testing.T, packages ...string) symbols {
 			if err != nil {
 				t.Fatal(err)
 			}
-			names.addFile(f, aliases)
-		}
-	}
-	for alias, target := range aliases {
-		for name := range maps.Clone(names) {
-			if member, ok := strings.CutPrefix(name, target+"."); ok {
-				names[alias+"."+member] = true
-			}
+			names.addFile(f)
 		}
 	}
 	return names
 }
 
-// addFile adds a file's names, and to aliases the types that stand for others.
-func (s symbols) addFile(f *ast.File, aliases map[string]string) {
+// addFile adds a file's names.
+func (s symbols) addFile(f *ast.File) {
 	pkg := f.Name.Name
 	for _, decl := range f.Decls {
 		switch d := decl.(type) {
@@ -63,25 +54,20 @@ func (s symbols) addFile(f *ast.File, aliases map[string]string) {
 						s.add(pkg, n.Name)
 					}
 				case *ast.TypeSpec:
-					s.addType(pkg, spec, aliases)
+					s.addType(pkg, spec)
 				}
 			}
 		}
 	}
 }
 
-func (s symbols) addType(pkg string, spec *ast.TypeSpec, aliases map[string]string) {
+func (s symbols) addType(pkg string, spec *ast.TypeSpec) {
 	s.add(pkg, spec.Name.Name)
-	switch typ := spec.Type.(type) {
-	case *ast.StructType:
+	if typ, ok := spec.Type.(*ast.StructType); ok {
 		for _, field := range typ.Fields.List {
 			for _, n := range field.Names {
 				s.add(pkg, spec.Name.Name+"."+n.Name)
 			}
-		}
-	case *ast.SelectorExpr:
-		if from, ok := typ.X.(*ast.Ident); ok && spec.Assign.IsValid() {
-			aliases[pkg+"."+spec.Name.Name] = from.Name + "." + typ.Sel.Name
 		}
 	}
 }

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // party is what a connection case works on: a listener, and a context that
@@ -144,14 +144,14 @@ var connCases = []struct {
 		return p.accept(p.request(cm.Options{}), p.ctx, cm.Options{PrivateData: make([]byte, 197)})
 	}, cm.ErrPrivateData},
 	{"dial with absurd queues", func(p *party) error {
-		return p.dial(p.ctx, cm.Options{Cap: uverbs.QPCap{MaxSendWR: 1 << 30, MaxSendSGE: 1}})
+		return p.dial(p.ctx, cm.Options{Cap: verbs.QPCap{MaxSendWR: 1 << 30, MaxSendSGE: 1}})
 	}, unix.EINVAL},
 	{"dial with a failing set-up", func(p *party) error { return p.dial(p.ctx, cm.Options{Setup: failSetup}) }, errSetup},
 	{"dial with a closed PD", func(p *party) error {
 		s := newScene(p.TB)
 		s.closed(s.qp, s.mr, s.pd)
 		return p.dial(p.ctx, cm.Options{PD: s.pd})
-	}, uverbs.ErrClosed},
+	}, verbs.ErrClosed},
 
 	{"dial cancelled before it starts", func(p *party) error { return p.dial(p.cancelled(), cm.Options{}) }, context.Canceled},
 	{"dial cancelled while looking up the name", func(p *party) error {
@@ -176,11 +176,11 @@ var connCases = []struct {
 	{"accept on a closed listener", func(p *party) error {
 		p.l.Close()
 		return second(p.l.Accept(p.ctx))
-	}, cm.ErrClosed},
+	}, verbs.ErrClosed},
 	{"accept on a listener that closes", func(p *party) error {
 		time.AfterFunc(20*time.Millisecond, func() { p.l.Close() })
 		return second(p.l.Accept(p.ctx))
-	}, cm.ErrClosed},
+	}, verbs.ErrClosed},
 	{"accept a request, cancelled before it starts", func(p *party) error {
 		return p.accept(p.request(cm.Options{}), p.cancelled(), cm.Options{})
 	}, context.Canceled},
@@ -203,14 +203,14 @@ var connCases = []struct {
 			p.Fatal(err)
 		}
 		return p.accept(r, p.ctx, cm.Options{})
-	}, cm.ErrClosed},
+	}, verbs.ErrClosed},
 	{"reject a request twice", func(p *party) error {
 		r := p.request(cm.Options{})
 		if err := r.Reject(nil); err != nil {
 			p.Fatal(err)
 		}
 		return r.Reject(nil)
-	}, cm.ErrClosed},
+	}, verbs.ErrClosed},
 	{"reject with too much private data", func(p *party) error {
 		r := p.request(cm.Options{})
 		defer r.Reject(nil)
@@ -219,30 +219,30 @@ var connCases = []struct {
 
 	{"wait for completions, cancelled", func(p *party) error {
 		e := p.endpoint()
-		return second(e.RecvCQ.PollWait(p.shortly(), make([]uverbs.WC, 1)))
+		return second(e.RecvCQ.PollWait(p.shortly(), make([]verbs.WC, 1)))
 	}, context.DeadlineExceeded},
 	{"wait for completions of a connection that ends", func(p *party) error {
 		e := p.endpoint()
-		if _, err := e.QP.PostRecv([]uverbs.RecvWR{{}}); err != nil {
+		if _, err := e.QP.PostRecv([]verbs.RecvWR{{}}); err != nil {
 			p.Fatal(err)
 		}
 		time.AfterFunc(20*time.Millisecond, e.Disconnect)
-		wc := make([]uverbs.WC, 1)
+		wc := make([]verbs.WC, 1)
 		if _, err := e.RecvCQ.PollWait(p.ctx, wc); err != nil {
 			return err
 		}
 		return wc[0].Err()
-	}, uverbs.WCFlushErr},
+	}, verbs.WCFlushErr},
 	{"wait for completions of a connection that is closed", func(p *party) error {
 		e := p.endpoint()
 		time.AfterFunc(20*time.Millisecond, func() { e.Close() })
-		return second(e.RecvCQ.PollWait(p.ctx, make([]uverbs.WC, 1)))
-	}, uverbs.ErrClosed},
+		return second(e.RecvCQ.PollWait(p.ctx, make([]verbs.WC, 1)))
+	}, verbs.ErrClosed},
 	{"send on a closed connection", func(p *party) error {
 		e := p.endpoint()
 		e.Close()
-		return second(e.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend}}))
-	}, cm.ErrClosed},
+		return second(e.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend}}))
+	}, verbs.ErrClosed},
 }
 
 // endpoint is a connection that is up.

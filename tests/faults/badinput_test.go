@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -22,7 +23,7 @@ type scene struct {
 	peer *uverbs.QP // of a QP in RTS
 }
 
-var caps = uverbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}
+var caps = verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}
 
 func newScene(t testing.TB) *scene {
 	ctx := labtest.Open(t)
@@ -30,7 +31,7 @@ func newScene(t testing.TB) *scene {
 	labtest.Close(t, s.pd)
 	s.cq = labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 100}))(t)
 	labtest.Close(t, s.cq)
-	s.mr = labtest.Must(s.pd.AllocMR(4096, uverbs.AccessAll, uverbs.MROptions{}))(t)
+	s.mr = labtest.Must(s.pd.AllocMR(4096, verbs.AccessAll, uverbs.MROptions{}))(t)
 	labtest.Close(t, s.mr)
 	s.qp = s.newQP(uverbs.QPOptions{})
 	return s
@@ -44,17 +45,17 @@ func (s *scene) newQP(opt uverbs.QPOptions) *uverbs.QP {
 }
 
 // state moves the QP to a state on its way to itself as the peer.
-func (s *scene) state(st uverbs.QPState) *scene {
+func (s *scene) state(st verbs.QPState) *scene {
 	e := labtest.Must(s.qp.Endpoint(1, 0))(s)
 	steps := []struct {
-		attr uverbs.QPAttr
-		mask uverbs.QPAttrMask
+		attr verbs.QPAttr
+		mask verbs.QPAttrMask
 	}{
-		{uverbs.QPAttr{State: uverbs.StateInit, Port: 1, Access: uverbs.AccessAll},
-			uverbs.MaskState | uverbs.MaskPKeyIndex | uverbs.MaskPort | uverbs.MaskAccess},
-		{uverbs.QPAttr{State: uverbs.StateRTR, PathMTU: 3, DestQPNum: e.QPNum, MaxDestRDAtomic: 1, MinRNRTimer: 1,
-			AV: uverbs.AddressVector{Global: true, DGID: e.GID, SGIDIndex: e.GIDIndex, HopLimit: 64, Port: 1}},
-			uverbs.MaskState | uverbs.MaskAV | uverbs.MaskPathMTU | uverbs.MaskDestQPNum | uverbs.MaskRQPSN | uverbs.MaskMaxDestRDAtomic | uverbs.MaskMinRNRTimer},
+		{verbs.QPAttr{State: verbs.StateInit, Port: 1, Access: verbs.AccessAll},
+			verbs.MaskState | verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess},
+		{verbs.QPAttr{State: verbs.StateRTR, PathMTU: 3, DestQPNum: e.QPNum, MaxDestRDAtomic: 1, MinRNRTimer: 1,
+			AV: verbs.AddressVector{Global: true, DGID: e.GID, SGIDIndex: e.GIDIndex, HopLimit: 64, Port: 1}},
+			verbs.MaskState | verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPNum | verbs.MaskRQPSN | verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer},
 	}
 	for _, step := range steps[:st] {
 		if err := s.qp.Modify(step.attr, step.mask); err != nil {
@@ -69,19 +70,19 @@ func (s *scene) state(st uverbs.QPState) *scene {
 func (s *scene) rts() *scene {
 	s.peer = s.newQP(uverbs.QPOptions{})
 	mine, theirs := labtest.Must(s.qp.Endpoint(1, 0))(s), labtest.Must(s.peer.Endpoint(1, 0))(s)
-	opt := uverbs.ConnectOptions{Access: uverbs.AccessAll, Timeout: 8, RetryCount: 1, RNRRetry: 1, MinRNRTimer: 1}
+	opt := uverbs.ConnectOptions{Access: verbs.AccessAll, Timeout: 8, RetryCount: 1, RNRRetry: 1, MinRNRTimer: 1}
 	if err := errors.Join(s.qp.Connect(mine, theirs, opt), s.peer.Connect(theirs, mine, opt)); err != nil {
 		s.Fatal(err)
 	}
 	return s
 }
 
-func (s *scene) post(wrs ...uverbs.SendWR) error {
+func (s *scene) post(wrs ...verbs.SendWR) error {
 	_, err := s.qp.PostSend(wrs)
 	return err
 }
 
-func (s *scene) postRecv(wrs ...uverbs.RecvWR) error {
+func (s *scene) postRecv(wrs ...verbs.RecvWR) error {
 	_, err := s.qp.PostRecv(wrs)
 	return err
 }
@@ -89,42 +90,42 @@ func (s *scene) postRecv(wrs ...uverbs.RecvWR) error {
 func second[T any](_ T, err error) error { return err }
 
 // completes posts a request, and returns how it ended.
-func (s *scene) completes(wr uverbs.SendWR) error {
-	wr.Flags |= uverbs.SendSignaled
+func (s *scene) completes(wr verbs.SendWR) error {
+	wr.Flags |= verbs.SendSignaled
 	if err := s.post(wr); err != nil {
 		s.Fatal(err)
 	}
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	for s.cq.Poll(wc[:]) == 0 || wc[0].QPNum != s.qp.Num() {
 	}
 	return wc[0].Err()
 }
 
 func (s *scene) write(addr uint64, rkey uint32) error {
-	return s.completes(uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, RemoteAddr: addr, RKey: rkey, SGL: []uverbs.SGE{s.mr.SGE(0, 64)}})
+	return s.completes(verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: addr, RKey: rkey, SGL: []verbs.SGE{s.mr.SGE(0, 64)}})
 }
 
 // tooLong sends more than was asked for, and returns how that ended for qp.
 func (s *scene) tooLong(qp *uverbs.QP) error {
-	if _, err := s.peer.PostRecv([]uverbs.RecvWR{{ID: 5, SGL: []uverbs.SGE{s.mr.SGE(0, 8)}}}); err != nil {
+	if _, err := s.peer.PostRecv([]verbs.RecvWR{{ID: 5, SGL: []verbs.SGE{s.mr.SGE(0, 8)}}}); err != nil {
 		s.Fatal(err)
 	}
-	if err := s.post(uverbs.SendWR{ID: 6, Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{s.mr.SGE(0, 64)}}); err != nil {
+	if err := s.post(verbs.SendWR{ID: 6, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{s.mr.SGE(0, 64)}}); err != nil {
 		s.Fatal(err)
 	}
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	for s.cq.Poll(wc[:]) == 0 || wc[0].QPNum != qp.Num() {
 	}
 	return wc[0].Err()
 }
 
-func (s *scene) region(access uverbs.Access) *uverbs.MR {
+func (s *scene) region(access verbs.Access) *uverbs.MR {
 	mr := labtest.Must(s.pd.AllocMR(4096, access, uverbs.MROptions{}))(s)
 	labtest.Close(s, mr)
 	return mr
 }
 
-func (s *scene) modify(attr uverbs.QPAttr, mask uverbs.QPAttrMask) error {
+func (s *scene) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return s.qp.Modify(attr, mask)
 }
 
@@ -148,10 +149,10 @@ type verbsCase struct {
 	want error
 }
 
-func sendsOf(n int) []uverbs.SendWR {
-	wrs := make([]uverbs.SendWR, n)
+func sendsOf(n int) []verbs.SendWR {
+	wrs := make([]verbs.SendWR, n)
 	for i := range wrs {
-		wrs[i] = uverbs.SendWR{Opcode: uverbs.OpSend, Inline: []byte("x")}
+		wrs[i] = verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("x")}
 	}
 	return wrs
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -21,7 +22,7 @@ func TestEndWhilePosting(t *testing.T) {
 				a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, RC: uverbs.ConnectOptions{Timeout: 8, RetryCount: 1}})
 				go func() {
 					time.Sleep(rand.N(3 * time.Millisecond))
-					if err := b.QP.Modify(uverbs.QPAttr{State: uverbs.StateErr}, uverbs.MaskState); err != nil {
+					if err := b.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState); err != nil {
 						t.Error(err)
 					}
 				}()
@@ -35,7 +36,7 @@ func postUntilTheEnd(t *testing.T, a, b *labtest.Side) {
 	var posted, completed uint64
 	failed := false
 	poll := func() {
-		var wcs [16]uverbs.WC
+		var wcs [16]verbs.WC
 		for _, wc := range wcs[:a.SendCQ.Poll(wcs[:])] {
 			if wc.ID != completed {
 				t.Fatalf("request %d completes (%v), %d is next", wc.ID, wc.Status, completed)
@@ -45,16 +46,16 @@ func postUntilTheEnd(t *testing.T, a, b *labtest.Side) {
 		}
 	}
 	for deadline := time.Now().Add(20 * time.Second); !failed && time.Now().Before(deadline); poll() {
-		wrs := make([]uverbs.SendWR, 1+rand.IntN(4))
+		wrs := make([]verbs.SendWR, 1+rand.IntN(4))
 		for i := range wrs {
-			wrs[i] = uverbs.SendWR{ID: posted + uint64(i), Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, Inline: []byte("12345678"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}
+			wrs[i] = verbs.SendWR{ID: posted + uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: []byte("12345678"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}
 		}
 		n, err := a.QP.PostSend(wrs)
 		posted += uint64(n)
-		bad, is := errors.AsType[*uverbs.PostError](err)
+		bad, is := errors.AsType[*verbs.PostError](err)
 		switch {
-		case err == nil && n == len(wrs), errors.Is(err, uverbs.ErrQueueFull) && n < len(wrs):
-		case errors.Is(err, uverbs.ErrState) && is && bad.Index == n && n < len(wrs) && bad.ID == wrs[n].ID:
+		case err == nil && n == len(wrs), errors.Is(err, verbs.ErrQueueFull) && n < len(wrs):
+		case errors.Is(err, verbs.ErrState) && is && bad.Index == n && n < len(wrs) && bad.ID == wrs[n].ID:
 			failed = true
 		default:
 			t.Fatalf("posted %d of %d: %v", n, len(wrs), err)
@@ -63,7 +64,7 @@ func postUntilTheEnd(t *testing.T, a, b *labtest.Side) {
 	if !failed {
 		t.Fatal("the connection goes on")
 	}
-	if err := a.QP.Modify(uverbs.QPAttr{State: uverbs.StateErr}, uverbs.MaskState); err != nil {
+	if err := a.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState); err != nil {
 		t.Fatal(err)
 	}
 	for range 1000 {

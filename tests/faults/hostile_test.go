@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
@@ -258,20 +259,20 @@ func TestKilledPeer(t *testing.T) {
 		r := labtest.Must(l.Accept(ctx))(t)
 		e := labtest.Must(r.Accept(ctx, cm.Options{Events: true}))(t)
 		labtest.Close(t, e)
-		if _, err := e.QP.PostRecv([]uverbs.RecvWR{{ID: 9}}); err != nil {
+		if _, err := e.QP.PostRecv([]verbs.RecvWR{{ID: 9}}); err != nil {
 			t.Fatal(err)
 		}
 		if err := child.Process.Signal(unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 		child.Wait()
-		var wc [1]uverbs.WC
-		if _, err := e.RecvCQ.PollWait(ctx, wc[:]); err != nil || wc[0].ID != 9 || wc[0].Status != uverbs.WCFlushErr {
+		var wc [1]verbs.WC
+		if _, err := e.RecvCQ.PollWait(ctx, wc[:]); err != nil || wc[0].ID != 9 || wc[0].Status != verbs.WCFlushErr {
 			t.Errorf("the receive: %+v, %v", wc[0], err)
 		}
 		select {
 		case <-e.Done():
-			if !errors.Is(e.Err(), cm.ErrDisconnected) {
+			if !errors.Is(e.Err(), verbs.ErrDisconnected) {
 				t.Error(e.Err())
 			}
 		case <-ctx.Done():
@@ -285,7 +286,7 @@ func TestLinkDown(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		link := map[string]string{labtest.RXE: "v0", labtest.SIW: "d0"}[device]
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, RC: uverbs.ConnectOptions{Timeout: 10, RetryCount: 2}})
-		events := make(chan uverbs.AsyncEventType, 16)
+		events := make(chan verbs.AsyncEventType, 16)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		go func() {
@@ -303,8 +304,8 @@ func TestLinkDown(t *testing.T) {
 		}
 		ip("down")
 		defer restore(t, device, ip)
-		wr := uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, Inline: []byte("x"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}
-		if _, err := a.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: []byte("x"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}
+		if _, err := a.QP.PostSend([]verbs.SendWR{wr}); err != nil {
 			t.Fatal(err)
 		}
 		wc := poll(t, a.SendCQ)
@@ -314,7 +315,7 @@ func TestLinkDown(t *testing.T) {
 		}
 		select {
 		case e := <-events:
-			if e != uverbs.EventPortErr && e != uverbs.EventGIDChange && e != uverbs.EventQPFatal {
+			if e != verbs.EventPortErr && e != verbs.EventGIDChange && e != verbs.EventQPFatal {
 				t.Errorf("event %v", e)
 			}
 		case <-ctx.Done():
@@ -334,7 +335,7 @@ func restore(t *testing.T, device string, ip func(string)) {
 	for range 200 {
 		p, err := ctx.QueryPort(1)
 		_, gerr := ctx.FindGID(1, netip.MustParseAddr(labtest.AddrOf(device)))
-		if err == nil && uverbs.PortState(p.LegacyResp.State) == uverbs.PortActive && (gerr == nil || device == labtest.SIW) {
+		if err == nil && p.State == verbs.PortActive && (gerr == nil || device == labtest.SIW) {
 			return
 		}
 		time.Sleep(50 * time.Millisecond)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -18,41 +19,41 @@ import (
 type requestCase struct {
 	name     string
 	pair     labtest.PairOptions
-	run      func(t *testing.T, a, b *labtest.Side) uverbs.SendWR
-	rxe, siw []uverbs.WCStatus
+	run      func(t *testing.T, a, b *labtest.Side) verbs.SendWR
+	rxe, siw []verbs.WCStatus
 }
 
-var gone = []uverbs.WCStatus{uverbs.WCFlushErr, uverbs.WCLocQPOpErr}
+var gone = []verbs.WCStatus{verbs.WCFlushErr, verbs.WCLocQPOpErr}
 
 // reads are refused by what the peer sends back, if it arrives in time.
-var readRefused = append([]uverbs.WCStatus{uverbs.WCRemAccessErr, uverbs.WCGeneralErr}, gone...)
+var readRefused = append([]verbs.WCStatus{verbs.WCRemAccessErr, verbs.WCGeneralErr}, gone...)
 
-func request(op uverbs.Opcode, off int, rkeyFlip uint32) func(t *testing.T, a, b *labtest.Side) uverbs.SendWR {
-	return func(t *testing.T, a, b *labtest.Side) uverbs.SendWR {
-		return uverbs.SendWR{
-			Opcode: op, SGL: []uverbs.SGE{a.MR.SGE(0, 64)}, RemoteAddr: b.MR.Addr() + uint64(off), RKey: b.MR.RKey() ^ rkeyFlip,
+func request(op verbs.Opcode, off int, rkeyFlip uint32) func(t *testing.T, a, b *labtest.Side) verbs.SendWR {
+	return func(t *testing.T, a, b *labtest.Side) verbs.SendWR {
+		return verbs.SendWR{
+			Opcode: op, SGL: []verbs.SGE{a.MR.SGE(0, 64)}, RemoteAddr: b.MR.Addr() + uint64(off), RKey: b.MR.RKey() ^ rkeyFlip,
 		}
 	}
 }
 
 var requestCases = []requestCase{
-	{name: "write, wrong rkey", run: request(uverbs.OpRDMAWrite, 0, 0x5500), rxe: []uverbs.WCStatus{uverbs.WCRemAccessErr}, siw: gone},
-	{name: "write, out of range", run: request(uverbs.OpRDMAWrite, 64<<10-63, 0), rxe: []uverbs.WCStatus{uverbs.WCRemAccessErr}, siw: gone},
-	{name: "write, not permitted", pair: labtest.PairOptions{Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteRead}, run: request(uverbs.OpRDMAWrite, 0, 0), rxe: []uverbs.WCStatus{uverbs.WCRemAccessErr}, siw: gone},
-	{name: "read, wrong rkey", run: request(uverbs.OpRDMARead, 0, 0x5500), rxe: []uverbs.WCStatus{uverbs.WCRemAccessErr}, siw: readRefused},
-	{name: "read, out of range", run: request(uverbs.OpRDMARead, 64<<10-63, 0), rxe: []uverbs.WCStatus{uverbs.WCRemAccessErr}, siw: readRefused},
+	{name: "write, wrong rkey", run: request(verbs.OpRDMAWrite, 0, 0x5500), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: gone},
+	{name: "write, out of range", run: request(verbs.OpRDMAWrite, 64<<10-63, 0), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: gone},
+	{name: "write, not permitted", pair: labtest.PairOptions{Access: verbs.AccessLocalWrite | verbs.AccessRemoteRead}, run: request(verbs.OpRDMAWrite, 0, 0), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: gone},
+	{name: "read, wrong rkey", run: request(verbs.OpRDMARead, 0, 0x5500), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: readRefused},
+	{name: "read, out of range", run: request(verbs.OpRDMARead, 64<<10-63, 0), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: readRefused},
 	// siw serves reads of any region whose key the peer has (siw_qp_sq_proc_tx
 	// checks no permission).
-	{name: "read, not permitted", pair: labtest.PairOptions{Access: uverbs.AccessLocalWrite}, run: request(uverbs.OpRDMARead, 0, 0), rxe: []uverbs.WCStatus{uverbs.WCRemAccessErr}, siw: []uverbs.WCStatus{uverbs.WCSuccess}},
-	{name: "no receive", pair: labtest.PairOptions{RC: uverbs.ConnectOptions{RNRRetry: 1, MinRNRTimer: 1}}, run: request(uverbs.OpSend, 0, 0),
-		rxe: []uverbs.WCStatus{uverbs.WCRNRRetryExcErr}, siw: gone},
+	{name: "read, not permitted", pair: labtest.PairOptions{Access: verbs.AccessLocalWrite}, run: request(verbs.OpRDMARead, 0, 0), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: []verbs.WCStatus{verbs.WCSuccess}},
+	{name: "no receive", pair: labtest.PairOptions{RC: uverbs.ConnectOptions{RNRRetry: 1, MinRNRTimer: 1}}, run: request(verbs.OpSend, 0, 0),
+		rxe: []verbs.WCStatus{verbs.WCRNRRetryExcErr}, siw: gone},
 	{name: "peer's QP destroyed", pair: labtest.PairOptions{RC: uverbs.ConnectOptions{Timeout: 8, RetryCount: 1}},
-		run: func(t *testing.T, a, b *labtest.Side) uverbs.SendWR {
+		run: func(t *testing.T, a, b *labtest.Side) verbs.SendWR {
 			if err := b.QP.Close(); err != nil {
 				t.Error(err)
 			}
-			return request(uverbs.OpRDMAWrite, 0, 0)(t, a, b)
-		}, rxe: []uverbs.WCStatus{uverbs.WCRetryExcErr}, siw: gone},
+			return request(verbs.OpRDMAWrite, 0, 0)(t, a, b)
+		}, rxe: []verbs.WCStatus{verbs.WCRetryExcErr}, siw: gone},
 }
 
 // TestFailedRequests injects errors into one connection while another goes on.
@@ -69,19 +70,19 @@ func TestFailedRequests(t *testing.T) {
 				}
 				a, b := labtest.NewPair(t, c.pair)
 				wr := c.run(t, a, b)
-				wr.Flags |= uverbs.SendSignaled
+				wr.Flags |= verbs.SendSignaled
 				got := failure(t, a, wr, device == labtest.SIW)
 				if !slices.Contains(want, got) {
 					t.Errorf("completed with %v, want %v", got, want)
 				}
-				if got == uverbs.WCSuccess {
+				if got == verbs.WCSuccess {
 					return
 				}
 				// What comes after it is flushed.
 				wr.ID = 77
-				if _, err := a.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+				if _, err := a.QP.PostSend([]verbs.SendWR{wr}); err != nil {
 					t.Error(err)
-				} else if wc := poll(t, a.SendCQ); wc.ID != 77 || wc.Status != uverbs.WCFlushErr {
+				} else if wc := poll(t, a.SendCQ); wc.ID != 77 || wc.Status != verbs.WCFlushErr {
 					t.Errorf("the next one: %+v, %v", wc, wc.Status)
 				}
 				works(t, x, y)
@@ -92,12 +93,12 @@ func TestFailedRequests(t *testing.T) {
 
 // failure posts wr and returns how it failed. If the driver completes what it
 // has sent, that is not yet it.
-func failure(t *testing.T, a *labtest.Side, wr uverbs.SendWR, completesSent bool) uverbs.WCStatus {
+func failure(t *testing.T, a *labtest.Side, wr verbs.SendWR, completesSent bool) verbs.WCStatus {
 	t.Helper()
 	for range 100 {
-		if _, err := a.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
-			if errors.Is(err, uverbs.ErrState) {
-				return uverbs.WCFlushErr // the connection is being taken down
+		if _, err := a.QP.PostSend([]verbs.SendWR{wr}); err != nil {
+			if errors.Is(err, verbs.ErrState) {
+				return verbs.WCFlushErr // the connection is being taken down
 			}
 			t.Fatal(err)
 		}
@@ -106,12 +107,12 @@ func failure(t *testing.T, a *labtest.Side, wr uverbs.SendWR, completesSent bool
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	return uverbs.WCSuccess
+	return verbs.WCSuccess
 }
 
-func poll(t *testing.T, cq *uverbs.CQ) uverbs.WC {
+func poll(t *testing.T, cq *uverbs.CQ) verbs.WC {
 	t.Helper()
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
 		if cq.Poll(wc[:]) == 1 {
 			return wc[0]
@@ -124,10 +125,10 @@ func poll(t *testing.T, cq *uverbs.CQ) uverbs.WC {
 // works sends a message.
 func works(t *testing.T, a, b *labtest.Side) {
 	t.Helper()
-	if _, err := b.PostRecv(uverbs.RecvWR{SGL: []uverbs.SGE{b.MR.SGE(0, 64)}}); err != nil {
+	if _, err := b.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 64)}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: []byte("still here")}}); err != nil {
+	if _, err := a.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte("still here")}}); err != nil {
 		t.Fatal(err)
 	}
 	if wc := poll(t, a.SendCQ); wc.Err() != nil {
@@ -144,7 +145,7 @@ func TestCQOverrun(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		x, y := labtest.NewPair(t, labtest.PairOptions{Device: device})
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device})
-		wr := uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte("x")}
+		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte("x")}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		events := make(chan uverbs.AsyncEvent, 10)
@@ -158,8 +159,8 @@ func TestCQOverrun(t *testing.T) {
 			}
 		}()
 		for n := 0; n < a.SendCQ.Cap()+10; {
-			posted, err := a.QP.PostSend([]uverbs.SendWR{wr})
-			if n += posted; err != nil && !errors.Is(err, uverbs.ErrQueueFull) {
+			posted, err := a.QP.PostSend([]verbs.SendWR{wr})
+			if n += posted; err != nil && !errors.Is(err, verbs.ErrQueueFull) {
 				break // the QP has suffered, which it may
 			}
 			if ctx.Err() != nil {
@@ -167,7 +168,7 @@ func TestCQOverrun(t *testing.T) {
 			}
 		}
 		for e := range events {
-			if e.Type == uverbs.EventCQErr {
+			if e.Type == verbs.EventCQErr {
 				if e.CQ != a.SendCQ {
 					t.Error("the event is another CQ's")
 				}

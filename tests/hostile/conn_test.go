@@ -10,10 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/conn"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // errTooMuch is what a program says of more than it has room for.
@@ -99,8 +98,8 @@ func turnOver(ctx context.Context, s *server, r *conn.Request) error {
 			err = c.Put(step, at.At(0), b)
 		}
 		if err == nil {
-			if err = c.PostSend(0, conn.Signaled, note.Span(0, 1)); err == nil {
-				err = c.Await(step, conn.Sends, make([]uverbs.WC, 1))
+			if err = c.PostSend(0, verbs.SendSignaled, note.Span(0, 1)); err == nil {
+				err = c.Await(step, conn.Sends, make([]verbs.WC, 1))
 			}
 		}
 		cancel()
@@ -128,8 +127,8 @@ func dialConn(ctx context.Context, addr string) (client, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		copy(mine.Bytes(), b)
-		var wc [1]uverbs.WC
-		err := c.PostAdvert(0, conn.Signaled, 0, mine.Span(0, len(b)))
+		var wc [1]verbs.WC
+		err := c.PostAdvert(0, verbs.SendSignaled, 0, mine.Span(0, len(b)))
 		for _, d := range []conn.Direction{conn.Sends, conn.Recvs} {
 			if err == nil {
 				if err = c.Await(ctx, d, wc[:]); err == nil {
@@ -154,7 +153,7 @@ func connAdverts(name string, change func(*advert), want ...error) attack {
 }
 
 // fails is what a request's completion says, or that others were flushed by it.
-var fails = []error{uverbs.WCRemAccessErr, uverbs.WCRemInvReqErr, uverbs.WCRemOpErr, uverbs.WCFlushErr, cm.ErrDisconnected}
+var fails = []error{verbs.WCRemAccessErr, verbs.WCRemInvReqErr, verbs.WCRemOpErr, verbs.WCFlushErr, verbs.ErrDisconnected}
 
 var connAttacks = []attack{
 	{name: "malformed advertisements in private data", private: func(p *peer) []byte {
@@ -186,7 +185,7 @@ var connAttacks = []attack{
 	}},
 	{name: "nothing as an advertisement", want: []error{conn.ErrAdvert}, do: func(p *peer) { p.send(nil) }},
 	{name: "another message as an advertisement", want: []error{conn.ErrAdvert}, do: func(p *peer) { p.send(text(32)) }},
-	{name: "a message that is too long", want: []error{conn.ErrBroken, cm.ErrDisconnected}, do: func(p *peer) { p.send(text(33)) }},
+	{name: "a message that is too long", want: []error{conn.ErrBroken, verbs.ErrDisconnected}, do: func(p *peer) { p.send(text(33)) }},
 	// On RoCE those that find no receive wait, at the peer's own cost.
 	{name: "advertisements without end", want: []error{errGoesOn}, siw: append([]error{errGoesOn}, fails...), do: func(p *peer) {
 		for range 30 {

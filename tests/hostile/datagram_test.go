@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // spoofer sends rxe0 datagrams with source addresses that are not its own.
@@ -80,7 +80,7 @@ func datagrams(t *testing.T, receives uint32) (client, server *cm.Datagrams, c, 
 	defer cancel()
 	options := func(d **cm.Datagrams) cm.Options {
 		return cm.Options{
-			OwnPD: true, Events: true, Cap: uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: receives, MaxSendSGE: 1, MaxRecvSGE: 1},
+			OwnPD: true, Events: true, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: receives, MaxSendSGE: 1, MaxRecvSGE: 1},
 			Setup: func(e *cm.Endpoint) (err error) {
 				*d, err = cm.NewDatagrams(e, 32)
 				return err

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/msg"
 )
@@ -123,7 +123,7 @@ func runLoop(l *msg.Loop) (end func() error) {
 	go func() { ended <- l.Run(context.Background()) }()
 	return func() error {
 		l.Close()
-		if err := <-ended; !errors.Is(err, msg.ErrClosed) {
+		if err := <-ended; !errors.Is(err, verbs.ErrClosed) {
 			return err
 		}
 		return l.Close()
@@ -184,7 +184,7 @@ func msgSays(name string, frames ...frame) attack {
 	}}
 }
 
-var left = []error{cm.ErrDisconnected, msg.ErrTimeout}
+var left = []error{verbs.ErrDisconnected, msg.ErrTimeout}
 
 var msgAttacks = []attack{
 	msgLie("version 0", func(h *msgHello) { h.version, h.oldest = 0, 0 }),
@@ -211,7 +211,7 @@ var msgAttacks = []attack{
 	msgSays("credits that turn around", frame{kind: frameAck, granted: 16 + 1<<31}),
 	msgSays("took what was never announced", frame{kind: frameAck, granted: 16, taken: ^uint32(0)}),
 	msgSays("announces more than its credits", announces(5)...),
-	{name: "acks without end", want: []error{errGoesOn}, siw: []error{errGoesOn, cm.ErrDisconnected}, do: func(p *peer) {
+	{name: "acks without end", want: []error{errGoesOn}, siw: []error{errGoesOn, verbs.ErrDisconnected}, do: func(p *peer) {
 		p.greet()
 		for range 100 {
 			if !p.send(frame{kind: frameAck, granted: 16}.bytes()) {
@@ -219,7 +219,7 @@ var msgAttacks = []attack{
 			}
 		}
 	}},
-	{name: "messages without end", want: []error{msg.ErrProtocol}, siw: []error{msg.ErrProtocol, cm.ErrDisconnected}, do: func(p *peer) {
+	{name: "messages without end", want: []error{msg.ErrProtocol}, siw: []error{msg.ErrProtocol, verbs.ErrDisconnected}, do: func(p *peer) {
 		p.greet()
 		for seq := range uint32(100) {
 			if !p.send(frame{kind: frameMessage, granted: 16, seq: seq}.bytes()) {
@@ -227,7 +227,7 @@ var msgAttacks = []attack{
 			}
 		}
 	}},
-	{name: "announces memory that it deregisters", want: []error{msg.ErrUnreadable, cm.ErrDisconnected}, do: func(p *peer) {
+	{name: "announces memory that it deregisters", want: []error{msg.ErrUnreadable, verbs.ErrDisconnected}, do: func(p *peer) {
 		p.greet()
 		table := frame{kind: frameAnnounce, granted: 16, size: 60 << 10, addr: p.mem.Addr(), key: p.mem.RKey()}.bytes()
 		p.forget()
@@ -251,7 +251,7 @@ var msgAttacks = []attack{
 		p.send(frame{kind: frameBye, granted: 16}.bytes())
 	}},
 	{name: "never says hello", want: left, do: func(p *peer) {}},
-	{name: "leaves in the middle of a READ", want: []error{msg.ErrUnreadable, cm.ErrDisconnected}, do: func(p *peer) {
+	{name: "leaves in the middle of a READ", want: []error{msg.ErrUnreadable, verbs.ErrDisconnected}, do: func(p *peer) {
 		p.greet()
 		for seq := range uint32(msgCredits) {
 			p.announce(seq, 60<<10)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
@@ -38,11 +39,11 @@ type peer struct {
 
 // setup makes a peer's memory and posts its receives.
 func (p *peer) setup(e *cm.Endpoint) (err error) {
-	if p.mem, err = e.AllocMR(peerSize, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead); err != nil {
+	if p.mem, err = e.AllocMR(peerSize, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead); err != nil {
 		return err
 	}
 	for i := range recvs {
-		if _, err := e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{p.mem.SGE(recvAt+i*recvSlot, recvSlot)}}}); err != nil {
+		if _, err := e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{p.mem.SGE(recvAt+i*recvSlot, recvSlot)}}}); err != nil {
 			return err
 		}
 	}
@@ -105,14 +106,14 @@ func (p *peer) ended() bool {
 func (p *peer) iwarp() bool { return p.device == labtest.SIW }
 
 // post posts a request, when there is room, unless the connection has ended.
-func (p *peer) post(wr uverbs.SendWR) bool {
-	wr.Flags |= uverbs.SendSignaled
+func (p *peer) post(wr verbs.SendWR) bool {
+	wr.Flags |= verbs.SendSignaled
 	for deadline := time.Now().Add(patience); ; {
-		var wcs [16]uverbs.WC
+		var wcs [16]verbs.WC
 		for p.SendCQ.Poll(wcs[:]) > 0 {
 		}
-		_, err := p.QP.PostSend([]uverbs.SendWR{wr})
-		if !errors.Is(err, uverbs.ErrQueueFull) {
+		_, err := p.QP.PostSend([]verbs.SendWR{wr})
+		if !errors.Is(err, verbs.ErrQueueFull) {
 			return err == nil
 		}
 		select {
@@ -129,10 +130,10 @@ func (p *peer) post(wr uverbs.SendWR) bool {
 // send sends bytes.
 func (p *peer) send(b []byte) bool {
 	if len(b) <= 64 {
-		return p.post(uverbs.SendWR{Opcode: uverbs.OpSend, Inline: b})
+		return p.post(verbs.SendWR{Opcode: verbs.OpSend, Inline: b})
 	}
 	copy(p.mem.Bytes()[sendAt:recvAt], b)
-	return p.post(uverbs.SendWR{Opcode: uverbs.OpSend, SGL: []uverbs.SGE{p.mem.SGE(sendAt, len(b))}})
+	return p.post(verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{p.mem.SGE(sendAt, len(b))}})
 }
 
 // say sends a message of rsockets'.
@@ -140,16 +141,16 @@ func (p *peer) say(m uint32) bool {
 	if p.iwarp() {
 		return p.send(binary.NativeEndian.AppendUint32(nil, m))
 	}
-	return p.post(uverbs.SendWR{Opcode: uverbs.OpRDMAWriteImm, Imm: m})
+	return p.post(verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: m})
 }
 
 // write writes bytes, which are few, to memory of the victim's.
 func (p *peer) write(addr uint64, key uint32, b []byte) bool {
 	if len(b) <= 64 {
-		return p.post(uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, RemoteAddr: addr, RKey: key, Inline: b})
+		return p.post(verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: addr, RKey: key, Inline: b})
 	}
 	copy(p.mem.Bytes()[sendAt:recvAt], b)
-	return p.post(uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, RemoteAddr: addr, RKey: key, SGL: []uverbs.SGE{p.mem.SGE(sendAt, len(b))}})
+	return p.post(verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: addr, RKey: key, SGL: []verbs.SGE{p.mem.SGE(sendAt, len(b))}})
 }
 
 // forget deregisters the memory that was advertised; its receives, which need
@@ -184,7 +185,7 @@ func (p *peer) until(what string, ok func() bool) bool {
 		}
 		if p.iwarp() && time.Since(last) > 500*time.Millisecond && !p.ended() {
 			last = time.Now()
-			p.post(uverbs.SendWR{Opcode: uverbs.OpRDMAWrite})
+			p.post(verbs.SendWR{Opcode: verbs.OpRDMAWrite})
 		}
 		return false
 	})

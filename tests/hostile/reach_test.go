@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rsock"
 	"github.com/goverbs/verbs/uverbs"
@@ -76,19 +77,19 @@ func regionsOf(victim any) []region {
 // try posts a request that reaches for a victim's memory, and says how it
 // completed. That of a WRITE on iWARP says nothing, so a READ of the same bytes
 // follows, which siw's peers never refuse for the lack of a right to read.
-func (p *peer) try(op uverbs.Opcode, r region, off int) error {
+func (p *peer) try(op verbs.Opcode, r region, off int) error {
 	const size = 8
 	local := p.mem.SGE(sendAt, size)
-	wr := uverbs.SendWR{Opcode: op, RemoteAddr: r.addr + uint64(off), RKey: r.key, SGL: []uverbs.SGE{local}}
-	if err := p.complete(wr); err != nil || op != uverbs.OpRDMAWrite || !p.iwarp() {
+	wr := verbs.SendWR{Opcode: op, RemoteAddr: r.addr + uint64(off), RKey: r.key, SGL: []verbs.SGE{local}}
+	if err := p.complete(wr); err != nil || op != verbs.OpRDMAWrite || !p.iwarp() {
 		return err
 	}
-	wr.Opcode = uverbs.OpRDMARead
+	wr.Opcode = verbs.OpRDMARead
 	return p.complete(wr)
 }
 
 // complete posts a request and waits for its completion.
-func (p *peer) complete(wr uverbs.SendWR) error {
+func (p *peer) complete(wr verbs.SendWR) error {
 	const id = 1 << 40
 	wr.ID = id
 	if !p.post(wr) {
@@ -96,7 +97,7 @@ func (p *peer) complete(wr uverbs.SendWR) error {
 	}
 	var err error
 	p.until("the completion", func() bool {
-		var wc [1]uverbs.WC
+		var wc [1]verbs.WC
 		for p.SendCQ.Poll(wc[:]) > 0 {
 			if wc[0].ID == id {
 				err = wc[0].Err()
@@ -136,7 +137,7 @@ func TestReach(t *testing.T) {
 					}
 					return p, regions
 				}
-				attempt := func(name string, allowed bool, op uverbs.Opcode, of func(p *peer, mine []region) (region, int)) {
+				attempt := func(name string, allowed bool, op verbs.Opcode, of func(p *peer, mine []region) (region, int)) {
 					t.Run(name, func(t *testing.T) {
 						t.Parallel()
 						p, mine := connect(t)
@@ -158,21 +159,21 @@ func TestReach(t *testing.T) {
 						}
 						inside := own(func(r region) int { return r.size - 8 })
 						has := func(of []int) bool { return fmt.Sprint(of) == fmt.Sprint([]int{i}) }
-						attempt(fmt.Sprintf("write to %d", i), has(w.write), uverbs.OpRDMAWrite, inside)
-						attempt(fmt.Sprintf("read %d", i), has(w.read) || device == labtest.SIW, uverbs.OpRDMARead, inside)
+						attempt(fmt.Sprintf("write to %d", i), has(w.write), verbs.OpRDMAWrite, inside)
+						attempt(fmt.Sprintf("read %d", i), has(w.read) || device == labtest.SIW, verbs.OpRDMARead, inside)
 						if device == labtest.RXE {
-							attempt(fmt.Sprintf("atomic on %d", i), has(w.atomic), uverbs.OpFetchAdd, own(func(region) int { return 0 }))
+							attempt(fmt.Sprintf("atomic on %d", i), has(w.atomic), verbs.OpFetchAdd, own(func(region) int { return 0 }))
 						}
 						if i > 0 {
 							continue
 						}
-						attempt(fmt.Sprintf("write beyond %d", i), false, uverbs.OpRDMAWrite, own(func(r region) int { return r.size - 7 }))
-						attempt(fmt.Sprintf("write before %d", i), false, uverbs.OpRDMAWrite, own(func(region) int { return -1 }))
-						attempt(fmt.Sprintf("read beyond %d", i), false, uverbs.OpRDMARead, own(func(r region) int { return r.size - 7 }))
+						attempt(fmt.Sprintf("write beyond %d", i), false, verbs.OpRDMAWrite, own(func(r region) int { return r.size - 7 }))
+						attempt(fmt.Sprintf("write before %d", i), false, verbs.OpRDMAWrite, own(func(region) int { return -1 }))
+						attempt(fmt.Sprintf("read beyond %d", i), false, verbs.OpRDMARead, own(func(r region) int { return r.size - 7 }))
 						for what, regions := range map[string][]region{"another connection's": others, "an ended connection's": stale} {
 							of := func(*peer, []region) (region, int) { return regions[i], 0 }
-							attempt(fmt.Sprintf("write to %s %d", what, i), false, uverbs.OpRDMAWrite, of)
-							attempt(fmt.Sprintf("read %s %d", what, i), false, uverbs.OpRDMARead, of)
+							attempt(fmt.Sprintf("write to %s %d", what, i), false, verbs.OpRDMAWrite, of)
+							attempt(fmt.Sprintf("read %s %d", what, i), false, verbs.OpRDMARead, of)
 						}
 					}
 				})

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -14,7 +15,7 @@ import (
 // cmLayer is cm and uverbs: messages that come back, one of them the sum of the
 // server's memory, which the client writes, reads and counts in.
 var cmLayer = layer{name: "cm", serve: serveCM, dial: dialCM, died: []error{
-	uverbs.WCRetryExcErr, uverbs.WCFlushErr, uverbs.WCLocQPOpErr, cm.ErrDisconnected}}
+	verbs.WCRetryExcErr, verbs.WCFlushErr, verbs.WCLocQPOpErr, verbs.ErrDisconnected}}
 
 // The memory of either side: what the client writes, what it reads, the counter,
 // and a message each way.
@@ -48,9 +49,9 @@ type end struct {
 func (e *end) options() cm.Options {
 	return cm.Options{Events: true, Setup: func(ep *cm.Endpoint) (err error) {
 		e.Endpoint = ep
-		access := uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead
+		access := verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
 		if e.atomic = ep.PD.Context().Probe("atomics") == nil; e.atomic {
-			access |= uverbs.AccessRemoteAtomic
+			access |= verbs.AccessRemoteAtomic
 		}
 		if e.mr, err = ep.AllocMR(all, access); err != nil {
 			return err
@@ -65,22 +66,22 @@ func (e *end) options() cm.Options {
 
 // expect posts the receive of a message.
 func (e *end) expect() error {
-	_, err := e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{e.mr.SGE(inbox, message)}}})
+	_, err := e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{e.mr.SGE(inbox, message)}}})
 	return err
 }
 
 // do makes a request and waits for its completion.
-func (e *end) do(ctx context.Context, wr uverbs.SendWR, off, n int) error {
-	wr.Flags, wr.SGL = uverbs.SendSignaled, []uverbs.SGE{e.mr.SGE(off, n)}
-	if _, err := e.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+func (e *end) do(ctx context.Context, wr verbs.SendWR, off, n int) error {
+	wr.Flags, wr.SGL = verbs.SendSignaled, []verbs.SGE{e.mr.SGE(off, n)}
+	if _, err := e.QP.PostSend([]verbs.SendWR{wr}); err != nil {
 		return err
 	}
 	_, err := completion(ctx, e.SendCQ)
 	return err
 }
 
-func completion(ctx context.Context, cq *uverbs.CQ) (uverbs.WC, error) {
-	var wc [1]uverbs.WC
+func completion(ctx context.Context, cq *uverbs.CQ) (verbs.WC, error) {
+	var wc [1]verbs.WC
 	if _, err := cq.PollWait(ctx, wc[:]); err != nil {
 		return wc[0], err
 	}
@@ -90,7 +91,7 @@ func completion(ctx context.Context, cq *uverbs.CQ) (uverbs.WC, error) {
 // send sends a message.
 func (e *end) send(ctx context.Context, b []byte) error {
 	copy(e.mr.Bytes()[outbox:], b)
-	return e.do(ctx, uverbs.SendWR{Opcode: uverbs.OpSend}, outbox, len(b))
+	return e.do(ctx, verbs.SendWR{Opcode: verbs.OpSend}, outbox, len(b))
 }
 
 // receive waits for a message, and expects another.
@@ -150,7 +151,7 @@ func dialCM(ctx context.Context, addr string) (session, error) {
 
 // poke writes nothing to the peer's memory.
 func (e *end) poke() {
-	e.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpRDMAWrite, RemoteAddr: e.addr, RKey: e.key}})
+	e.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite, RemoteAddr: e.addr, RKey: e.key}})
 }
 
 func (e *end) Close() error { return e.Endpoint.Close() }
@@ -159,7 +160,7 @@ func (e *end) round(ctx context.Context, number, n int) error {
 	n = min(n, room)
 	mem := e.mr.Bytes()
 	data := fill(mem[written:][:n], number)
-	if err := e.do(ctx, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, RemoteAddr: e.addr + written, RKey: e.key}, written, n); err != nil {
+	if err := e.do(ctx, verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: e.addr + written, RKey: e.key}, written, n); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
 	got, err := e.ask(ctx, binary.BigEndian.AppendUint32([]byte{sum}, uint32(n)))
@@ -170,8 +171,8 @@ func (e *end) round(ctx context.Context, number, n int) error {
 		return err
 	}
 	clear(mem[read:][:n])
-	// A byte more proves that rxe has done all of a READ, see provider.OpRDMARead.
-	fetch := uverbs.SendWR{Opcode: uverbs.OpRDMARead, RemoteAddr: e.addr + written, RKey: e.key}
+	// A byte more proves that rxe has done all of a READ, see verbs.OpRDMARead.
+	fetch := verbs.SendWR{Opcode: verbs.OpRDMARead, RemoteAddr: e.addr + written, RKey: e.key}
 	if err = e.do(ctx, fetch, read, n); err == nil {
 		err = e.do(ctx, fetch, read, 1)
 	}
@@ -189,7 +190,7 @@ func (e *end) round(ctx context.Context, number, n int) error {
 	if err := wrong("echo", got, text); err != nil || !e.atomic {
 		return err
 	}
-	add := uverbs.SendWR{Opcode: uverbs.OpFetchAdd, RemoteAddr: e.addr + counter, RKey: e.key, CompareAdd: 3}
+	add := verbs.SendWR{Opcode: verbs.OpFetchAdd, RemoteAddr: e.addr + counter, RKey: e.key, CompareAdd: 3}
 	if err := e.do(ctx, add, counter, 8); err != nil {
 		return fmt.Errorf("fetch and add: %w", err)
 	}

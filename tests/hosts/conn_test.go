@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/conn"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // connLayer is conn: memory to put to, get from and count in, and messages that
@@ -24,7 +24,7 @@ type connEnd struct {
 func (c *connEnd) options() conn.Options {
 	return conn.Options{Setup: func(cn *conn.Conn) (err error) {
 		c.Conn = cn
-		access := uverbs.Access(conn.ReadWrite)
+		access := verbs.Access(conn.ReadWrite)
 		if c.counts = cn.PD().Context().Probe("atomics") == nil; c.counts {
 			access |= conn.RemoteAtomic
 		}
@@ -81,14 +81,14 @@ func dialConn(ctx context.Context, addr string) (session, error) {
 
 func (c *connEnd) send(ctx context.Context, b []byte) error {
 	copy(c.box.Bytes()[message:], b)
-	if err := c.PostSend(0, conn.Signaled, c.box.Span(message, len(b))); err != nil {
+	if err := c.PostSend(0, verbs.SendSignaled, c.box.Span(message, len(b))); err != nil {
 		return err
 	}
 	return c.await(ctx, conn.Sends, nil)
 }
 
 func (c *connEnd) await(ctx context.Context, d conn.Direction, n *uint32) error {
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	if err := c.Await(ctx, d, wc[:]); err != nil {
 		return err
 	}

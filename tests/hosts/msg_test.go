@@ -4,13 +4,12 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/msg"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // msgLayer is msg: messages that come back, small ones and large ones.
-var msgLayer = layer{name: "msg", serve: serveMsg, dial: dialMsg, died: []error{cm.ErrDisconnected, msg.ErrUnreadable, uverbs.WCFlushErr}}
+var msgLayer = layer{name: "msg", serve: serveMsg, dial: dialMsg, died: []error{verbs.ErrDisconnected, msg.ErrUnreadable, verbs.WCFlushErr}}
 
 func serveMsg(ctx context.Context, addr string) (string, error) {
 	loop, err := msg.NewLoop(msg.Options{})

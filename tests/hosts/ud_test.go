@@ -8,12 +8,12 @@ import (
 	"hash/crc32"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // udLayer is datagrams of cm, which may get lost: a lost one is sent again.
-var udLayer = layer{name: "cm, UD", datagrams: true, serve: serveUD, dial: dialUD, died: []error{uverbs.WCLocQPOpErr, uverbs.WCFlushErr}}
+var udLayer = layer{name: "cm, UD", datagrams: true, serve: serveUD, dial: dialUD, died: []error{verbs.WCLocQPOpErr, verbs.WCFlushErr}}
 
 const datagram = 1024
 

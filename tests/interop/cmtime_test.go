@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 const cmtimeConnections = 50
@@ -79,7 +79,7 @@ func TestCmtime(t *testing.T) {
 
 // cmtimeOptions are for a QP as cmtime's.
 var cmtimeOptions = cm.Options{
-	Cap:                uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1},
+	Cap:                verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1},
 	ResponderResources: 1,
 	InitiatorDepth:     1,
 }

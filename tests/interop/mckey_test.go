@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // mckeyMessages is how many messages of how many bytes mckey sends or waits
@@ -24,7 +24,7 @@ func member(ctx context.Context, t *testing.T, local, group string, sendOnly boo
 	var dg *cm.Datagrams
 	d := cm.Dialer{LocalAddr: netip.AddrPortFrom(netip.MustParseAddr(local), 0), Options: cm.Options{
 		Events: true,
-		Cap:    uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 2 * mckeyMessages, MaxSendSGE: 1, MaxRecvSGE: 1},
+		Cap:    verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 2 * mckeyMessages, MaxSendSGE: 1, MaxRecvSGE: 1},
 		Setup: func(e *cm.Endpoint) (err error) {
 			dg, err = cm.NewDatagrams(e, mckeySize)
 			return err

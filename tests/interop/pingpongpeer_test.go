@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -29,12 +30,12 @@ func newPingpongPeer(t *testing.T, size int, alter func(int, []byte)) *pingpongP
 	pd := labtest.Must(ctx.AllocPD())(t)
 	labtest.Close(t, pd)
 	p := &pingpongPeer{alter: alter}
-	p.mr = labtest.Must(pd.AllocMR(size, uverbs.AccessLocalWrite, uverbs.MROptions{}))(t)
+	p.mr = labtest.Must(pd.AllocMR(size, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
 	labtest.Close(t, p.mr)
 	p.cq = labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 8, Channel: ch}))(t)
 	labtest.Close(t, p.cq)
 	p.qp = labtest.Must(pd.CreateQP(uverbs.QPOptions{
-		SendCQ: p.cq, RecvCQ: p.cq, Cap: uverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1},
+		SendCQ: p.cq, RecvCQ: p.cq, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1},
 	}))(t)
 	labtest.Close(t, p.qp)
 	return p
@@ -119,19 +120,19 @@ func (p *pingpongPeer) connect(remote uverbs.Endpoint) (uverbs.Endpoint, error) 
 }
 
 func (p *pingpongPeer) recv() error {
-	_, err := p.qp.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{p.mr.SGE(0, p.mr.Len())}}})
+	_, err := p.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{p.mr.SGE(0, p.mr.Len())}}})
 	return err
 }
 
 func (p *pingpongPeer) send() error {
-	_, err := p.qp.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, SGL: []uverbs.SGE{p.mr.SGE(0, p.mr.Len())}}})
+	_, err := p.qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, SGL: []verbs.SGE{p.mr.SGE(0, p.mr.Len())}}})
 	return err
 }
 
 // play sends back rounds messages.
 func (p *pingpongPeer) play(ctx context.Context, rounds int) error {
 	for n := range rounds {
-		var wc [1]uverbs.WC
+		var wc [1]verbs.WC
 		if _, err := p.cq.PollWait(ctx, wc[:]); err != nil {
 			return err
 		}

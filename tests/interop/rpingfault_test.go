@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestPingPeerGone: whoever is left ends when the other does, however it does.
@@ -179,7 +179,7 @@ func tellPing(t *testing.T, addr string, msg []byte) {
 	if msg == nil {
 		return
 	}
-	if _, err := e.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Inline: msg}}); err != nil {
+	if _, err := e.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: msg}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := (&node{Endpoint: e}).ended(ctx); err != nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
@@ -35,7 +36,7 @@ func (c cmatose) options(n *node) cm.Options {
 	queue := uint32(max(c.messages, 1))
 	return cm.Options{
 		Events:             true,
-		Cap:                uverbs.QPCap{MaxSendWR: queue, MaxRecvWR: queue, MaxSendSGE: 1, MaxRecvSGE: 1},
+		Cap:                verbs.QPCap{MaxSendWR: queue, MaxRecvWR: queue, MaxSendSGE: 1, MaxRecvSGE: 1},
 		ResponderResources: 1,
 		InitiatorDepth:     1,
 		Setup: func(e *cm.Endpoint) (err error) {
@@ -43,14 +44,14 @@ func (c cmatose) options(n *node) cm.Options {
 			if c.messages == 0 {
 				return nil
 			}
-			if n.in, err = e.AllocMR(c.messages*c.size, uverbs.AccessLocalWrite); err != nil {
+			if n.in, err = e.AllocMR(c.messages*c.size, verbs.AccessLocalWrite); err != nil {
 				return err
 			}
 			if n.out, err = e.AllocMR(c.size, 0); err != nil {
 				return err
 			}
 			for i := range c.messages {
-				if _, err := e.QP.PostRecv([]uverbs.RecvWR{{ID: uint64(i), SGL: []uverbs.SGE{n.in.SGE(i*c.size, c.size)}}}); err != nil {
+				if _, err := e.QP.PostRecv([]verbs.RecvWR{{ID: uint64(i), SGL: []verbs.SGE{n.in.SGE(i*c.size, c.size)}}}); err != nil {
 					return err
 				}
 			}
@@ -73,7 +74,7 @@ func (n *node) send(ctx context.Context) error {
 	if n.messages == 0 {
 		return nil
 	}
-	wr := []uverbs.SendWR{{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{n.out.SGE(0, n.size)}}}
+	wr := []verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{n.out.SGE(0, n.size)}}}
 	for range n.messages {
 		if _, err := n.QP.PostSend(wr); err != nil {
 			return err
@@ -84,7 +85,7 @@ func (n *node) send(ctx context.Context) error {
 
 // complete waits for the completions of all messages one way.
 func (n *node) complete(ctx context.Context, cq *uverbs.CQ) error {
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	for range n.messages {
 		if _, err := cq.PollWait(ctx, wc[:]); err != nil {
 			return err
@@ -111,7 +112,7 @@ func (n *node) ended(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if err := n.Err(); !errors.Is(err, cm.ErrDisconnected) {
+	if err := n.Err(); !errors.Is(err, verbs.ErrDisconnected) {
 		return err
 	}
 	return nil
@@ -205,7 +206,7 @@ func (c cmatose) join(ctx context.Context, addr string) (err error) {
 		// C's server ends a connection once it has polled the last message,
 		// which it may do before its driver has acknowledged it, or siw here is
 		// done with sending it.
-		if err := n.send(ctx); err != nil && !errors.Is(err, uverbs.WCFlushErr) && !errors.Is(err, uverbs.WCLocQPOpErr) {
+		if err := n.send(ctx); err != nil && !errors.Is(err, verbs.WCFlushErr) && !errors.Is(err, verbs.WCLocQPOpErr) {
 			return err
 		}
 		return n.ended(ctx)

@@ -8,9 +8,9 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // udaddyPort cannot be chosen.
@@ -37,7 +37,7 @@ type talk struct {
 func (d daddy) options(k *talk) cm.Options {
 	return cm.Options{
 		Events: true,
-		Cap:    uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: uint32(d.messages), MaxSendSGE: 1, MaxRecvSGE: 1},
+		Cap:    verbs.QPCap{MaxSendWR: 1, MaxRecvWR: uint32(d.messages), MaxSendSGE: 1, MaxRecvSGE: 1},
 		Setup: func(e *cm.Endpoint) (err error) {
 			k.daddy, k.e = d, e
 			k.Datagrams, err = cm.NewDatagrams(e, d.size)
@@ -133,7 +133,7 @@ func (d daddy) join(ctx context.Context, addr string) (err error) {
 			return err
 		}
 		_, err := k.recv(ctx, func(answer []byte) error {
-			if n := min(uverbs.GRHSize, k.size); !bytes.Equal(answer[n:], msg[:k.size-n]) {
+			if n := min(verbs.GRHSize, k.size); !bytes.Equal(answer[n:], msg[:k.size-n]) {
 				return fmt.Errorf("the answer is %x", answer)
 			}
 			return nil

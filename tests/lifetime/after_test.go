@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/conn"
 	"github.com/goverbs/verbs/internal/labtest"
@@ -38,9 +39,9 @@ func arguments(t *testing.T, device string) (map[reflect.Type]any, func()) {
 	ch := labtest.Must(cm.NewChannel())(t)
 	args := []any{
 		[]byte("12345678"), 1, uint32(1), time.Second,
-		[]uverbs.SendWR{{Opcode: uverbs.OpSend}}, []uverbs.RecvWR{{}}, make([]uverbs.WC, 2), &uverbs.WC{}, s.mw, ch,
+		[]verbs.SendWR{{Opcode: verbs.OpSend}}, []verbs.RecvWR{{}}, make([]verbs.WC, 2), &verbs.WC{}, s.mw, ch,
 		uverbs.CQOptions{Depth: 4}, uverbs.Features()[0], uverbs.SRQOptions{MaxWR: 1, MaxSGE: 1}, uverbs.BindOptions{MR: s.mr, Length: 8}, netip.MustParseAddrPort(labtest.AddrOf(device) + ":0"), netip.MustParseAddr("239.1.2.3"),
-		labtest.AddrOf(device) + ":1", time.Now().Add(time.Second), uverbs.StateErr,
+		labtest.AddrOf(device) + ":1", time.Now().Add(time.Second), verbs.StateErr,
 	}
 	byType := map[reflect.Type]any{
 		reflect.TypeFor[context.Context](): within(t),

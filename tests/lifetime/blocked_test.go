@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/conn"
 	"github.com/goverbs/verbs/internal/labtest"
@@ -33,7 +34,7 @@ var blocking = map[string]func(t *testing.T, device string) blocked{
 		ch := labtest.Must(ctx.CreateCompChannel())(t)
 		cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: ch}))(t)
 		return blocked{
-			call:  func() error { _, err := cq.PollWait(context.Background(), make([]uverbs.WC, 1)); return err },
+			call:  func() error { _, err := cq.PollWait(context.Background(), make([]verbs.WC, 1)); return err },
 			end:   cq.Close,
 			after: func() { check(t, ch.Close(), ctx.Close()) },
 		}
@@ -140,7 +141,7 @@ var blocking = map[string]func(t *testing.T, device string) blocked{
 		return c.AwaitDisconnect(context.Background())
 	}),
 	"conn: Await, closing the Conn": connBlocked(func(c *conn.Conn) error {
-		return c.Await(context.Background(), conn.Recvs, make([]uverbs.WC, 1))
+		return c.Await(context.Background(), conn.Recvs, make([]verbs.WC, 1))
 	}),
 	"msg: Loop.Run, closing it": func(t *testing.T, device string) blocked {
 		l := labtest.Must(msg.NewLoop(msg.Options{}))(t)

@@ -11,6 +11,7 @@ import (
 	"time"
 	"weak"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/mmap"
@@ -26,7 +27,7 @@ func TestForgottenConnection(t *testing.T) {
 		var key uint32
 		const size = 64 << 10
 		opt := cm.Options{OwnPD: true, Setup: func(e *cm.Endpoint) error {
-			mr, err := e.AllocMR(size, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
+			mr, err := e.AllocMR(size, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 			if err == nil {
 				addr, key = mr.Addr(), mr.RKey() // of who is accepted, which is later
 			}
@@ -40,10 +41,10 @@ func TestForgottenConnection(t *testing.T) {
 		pattern := bytes.Repeat([]byte{0xa5}, 64)
 		for i := range 200 {
 			at := addr + uint64(rand.IntN(size-64))
-			if _, err := a.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, Inline: pattern, RemoteAddr: at, RKey: key}}); err != nil {
+			if _, err := a.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: pattern, RemoteAddr: at, RKey: key}}); err != nil {
 				t.Fatal(err)
 			}
-			var wc [1]uverbs.WC
+			var wc [1]verbs.WC
 			until(t, "the completion", func() bool { return a.SendCQ.Poll(wc[:]) == 1 })
 			if err := wc[0].Err(); err != nil {
 				t.Fatalf("write %d to a forgotten endpoint: %v", i, err)
@@ -101,13 +102,13 @@ func forgetWindow(t *testing.T, closing bool) {
 	ctx := labtest.Must(uverbs.Open(labtest.RXE))(t)
 	pd := labtest.Must(ctx.AllocPD())(t)
 	cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)
-	qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: uverbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1}}))(t)
+	qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1}}))(t)
 	self := labtest.Must(qp.Endpoint(1, 0))(t)
 	check(t, qp.Connect(self, self, uverbs.ConnectOptions{}))
-	mr := labtest.Must(pd.RegisterMR(make([]byte, 4096), uverbs.AccessLocalWrite|uverbs.AccessMWBind))(t)
-	mw := labtest.Must(pd.AllocMW(uverbs.MWType1))(t)
-	labtest.Must(qp.BindMW(mw, uverbs.BindOptions{Flags: uverbs.SendSignaled, MR: mr, Length: mr.Len(), Access: uverbs.AccessRemoteWrite}))(t)
-	var wc [1]uverbs.WC
+	mr := labtest.Must(pd.RegisterMR(make([]byte, 4096), verbs.AccessLocalWrite|verbs.AccessMWBind))(t)
+	mw := labtest.Must(pd.AllocMW(verbs.MWType1))(t)
+	labtest.Must(qp.BindMW(mw, uverbs.BindOptions{Flags: verbs.SendSignaled, MR: mr, Length: mr.Len(), Access: verbs.AccessRemoteWrite}))(t)
+	var wc [1]verbs.WC
 	until(t, "the binding", func() bool { return cq.Poll(wc[:]) == 1 })
 	check(t, wc[0].Err())
 	if closing {
@@ -124,7 +125,7 @@ func TestImportedClose(t *testing.T) {
 		for range 8 * *times {
 			made := labtest.Must(uverbs.Open(device))(t)
 			pd := labtest.Must(made.AllocPD())(t)
-			mr := labtest.Must(pd.AllocMR(4096, uverbs.AccessLocalWrite, uverbs.MROptions{}))(t)
+			mr := labtest.Must(pd.AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
 			imported := labtest.Must(uverbs.ImportContext(made.File()))(t)
 			theirs := labtest.Must(imported.ImportPD(pd.Handle()))(t)
 			same := labtest.Must(theirs.ImportMR(mr.Handle()))(t)
@@ -133,7 +134,7 @@ func TestImportedClose(t *testing.T) {
 			}
 			cq := labtest.Must(imported.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)
 			for _, c := range []closer{made, pd, imported, theirs} {
-				if err := c.Close(); !errors.Is(err, uverbs.ErrInUse) {
+				if err := c.Close(); !errors.Is(err, verbs.ErrInUse) {
 					t.Errorf("closing what others stand on: %v", err)
 				}
 			}
@@ -164,7 +165,7 @@ func TestImportedClose(t *testing.T) {
 				// In use only for as long as a user's PD lives.
 				until(t, "the end of its users", func() bool {
 					err := c.Close()
-					if err != nil && !errors.Is(err, uverbs.ErrInUse) {
+					if err != nil && !errors.Is(err, verbs.ErrInUse) {
 						t.Error(err)
 						return true
 					}

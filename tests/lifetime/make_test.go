@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/conn"
 	"github.com/goverbs/verbs/internal/labtest"
@@ -54,13 +55,13 @@ func newStack(t testing.TB, device string) *stack {
 	s.pd = labtest.Must(s.ctx.AllocPD())(t)
 	s.ch = labtest.Must(s.ctx.CreateCompChannel())(t)
 	s.cq = labtest.Must(s.ctx.CreateCQ(uverbs.CQOptions{Depth: 64, Channel: s.ch}))(t)
-	s.mr = labtest.Must(s.pd.AllocMR(4096, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite, uverbs.MROptions{}))(t)
+	s.mr = labtest.Must(s.pd.AllocMR(4096, verbs.AccessLocalWrite|verbs.AccessRemoteWrite, uverbs.MROptions{}))(t)
 	s.srq = labtest.Must(s.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8, MaxSGE: 1}))(t)
-	s.qp = labtest.Must(s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq, Cap: uverbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
+	s.qp = labtest.Must(s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq, Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
 	if device == labtest.RXE {
-		s.mw = labtest.Must(s.pd.AllocMW(uverbs.MWType2))(t)
+		s.mw = labtest.Must(s.pd.AllocMW(verbs.MWType2))(t)
 		gid := labtest.Must(s.ctx.FindGID(1, netip.MustParseAddr(labtest.Addr)))(t)
-		s.ah = labtest.Must(s.pd.CreateAH(uverbs.AddressVector{Global: true, DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1, Port: 1}))(t)
+		s.ah = labtest.Must(s.pd.CreateAH(verbs.AddressVector{Global: true, DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1, Port: 1}))(t)
 	}
 	return s
 }

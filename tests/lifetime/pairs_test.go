@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -32,13 +33,13 @@ var kinds = map[string]func(t *testing.T, s *stack) (o closer, free func() error
 		return pd, labtest.Must(pd.AllocMR(64, 0, uverbs.MROptions{}))(t).Close
 	},
 	"MR": func(t *testing.T, s *stack) (closer, func() error) {
-		return labtest.Must(s.pd.AllocMR(4096, uverbs.AccessLocalWrite, uverbs.MROptions{}))(t), nil
+		return labtest.Must(s.pd.AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{}))(t), nil
 	},
 	"MW": func(t *testing.T, s *stack) (closer, func() error) {
 		if s.mw == nil {
 			return nil, nil
 		}
-		return labtest.Must(s.pd.AllocMW(uverbs.MWType2))(t), nil
+		return labtest.Must(s.pd.AllocMW(verbs.MWType2))(t), nil
 	},
 	"CompChannel": func(t *testing.T, s *stack) (closer, func() error) {
 		ch := labtest.Must(s.ctx.CreateCompChannel())(t)
@@ -68,7 +69,7 @@ var kinds = map[string]func(t *testing.T, s *stack) (o closer, free func() error
 }
 
 func makeQP(t *testing.T, s *stack, opt uverbs.QPOptions) *uverbs.QP {
-	opt.Cap = uverbs.QPCap{MaxSendWR: 2, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1}
+	opt.Cap = verbs.QPCap{MaxSendWR: 2, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1}
 	return labtest.Must(s.pd.CreateQP(opt))(t)
 }
 
@@ -176,7 +177,7 @@ func pair(t *testing.T, s *stack, makeOne func(*testing.T, *stack) (closer, func
 		var closing sync.WaitGroup
 		closing.Go(func() {
 			for !done.Load() {
-				if err := o.Close(); !errors.Is(err, uverbs.ErrInUse) {
+				if err := o.Close(); !errors.Is(err, verbs.ErrInUse) {
 					t.Errorf("%s and %s: Close of what is in use: %v", a, b, err)
 					return
 				}
@@ -200,7 +201,7 @@ func closeUnused(t *testing.T, o closer) {
 		if err == nil {
 			return
 		}
-		if !errors.Is(err, uverbs.ErrInUse) {
+		if !errors.Is(err, verbs.ErrInUse) {
 			t.Error(err)
 			return
 		}
@@ -214,7 +215,7 @@ func callOnce(o reflect.Value, name string, args map[reflect.Type]any) (err erro
 	defer cancel()
 	args = maps.Clone(args)
 	args[reflect.TypeFor[context.Context]()] = ctx
-	args[reflect.TypeFor[[]uverbs.WC]()] = make([]uverbs.WC, 2)
+	args[reflect.TypeFor[[]verbs.WC]()] = make([]verbs.WC, 2)
 	m := o.MethodByName(name)
 	for _, out := range m.Call(inputs(m.Type(), args)) {
 		switch v := out.Interface().(type) {
@@ -255,7 +256,7 @@ func TestSharedParents(t *testing.T) {
 				return err
 			}
 			makeQP := func(pd *uverbs.PD, opt uverbs.QPOptions) error {
-				opt.Cap = uverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}
+				opt.Cap = verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}
 				return make1(pd.CreateQP(opt))
 			}
 			makers := []func() error{
@@ -279,7 +280,7 @@ func TestSharedParents(t *testing.T) {
 				for _, p := range parents {
 					closing.Go(func() {
 						for !done.Load() {
-							if err := p.Close(); !errors.Is(err, uverbs.ErrInUse) {
+							if err := p.Close(); !errors.Is(err, verbs.ErrInUse) {
 								t.Errorf("closing a parent: %v", err)
 								return
 							}

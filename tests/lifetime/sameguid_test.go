@@ -6,6 +6,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/msg"
@@ -76,7 +77,7 @@ func addDevice(t *testing.T, name, kind, netdev string) {
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		var ctx *uverbs.Context
 		if ctx, err = uverbs.Open(name); err == nil {
-			var table []uverbs.GIDEntry
+			var table []verbs.GIDEntry
 			table, err = ctx.GIDTable()
 			ctx.Close()
 			if len(table) > 0 {

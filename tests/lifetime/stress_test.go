@@ -15,11 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/conn"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/msg"
 	"github.com/goverbs/verbs/rsock"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestMain does nothing in the processes that TestUnderPressure starts.
@@ -110,15 +110,15 @@ func verbsWork(heap bool) func(t *testing.T, device string) (func(int) error, fu
 		end := func() {}
 		if heap {
 			src, dst = make([]byte, size), make([]byte, size)
-			from = labtest.Must(a.PD.RegisterMR(src, uverbs.AccessLocalWrite))(t)
-			to = labtest.Must(b.PD.RegisterMR(dst, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead))(t)
+			from = labtest.Must(a.PD.RegisterMR(src, verbs.AccessLocalWrite))(t)
+			to = labtest.Must(b.PD.RegisterMR(dst, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead))(t)
 			end = func() { check(t, from.Close(), to.Close()) }
 		}
-		post := func(op uverbs.Opcode) error {
-			_, err := a.QP.PostSend([]uverbs.SendWR{{
-				Opcode: op, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{from.SGE(0, size)}, RemoteAddr: to.Addr(), RKey: to.RKey(),
+		post := func(op verbs.Opcode) error {
+			_, err := a.QP.PostSend([]verbs.SendWR{{
+				Opcode: op, Flags: verbs.SendSignaled, SGL: []verbs.SGE{from.SGE(0, size)}, RemoteAddr: to.Addr(), RKey: to.RKey(),
 			}})
-			var wc [1]uverbs.WC
+			var wc [1]verbs.WC
 			for deadline := time.Now().Add(patience); err == nil && a.SendCQ.Poll(wc[:]) == 0; runtime.Gosched() {
 				if time.Now().After(deadline) {
 					err = context.DeadlineExceeded
@@ -129,10 +129,10 @@ func verbsWork(heap bool) func(t *testing.T, device string) (func(int) error, fu
 		return func(seq int) error {
 			want := noise(seq, size)
 			copy(src, want)
-			err := post(uverbs.OpRDMAWrite)
+			err := post(verbs.OpRDMAWrite)
 			clear(src)
 			if err == nil {
-				err = post(uverbs.OpRDMARead) // after which the WRITE has come
+				err = post(verbs.OpRDMARead) // after which the WRITE has come
 			}
 			if err == nil && (!bytes.Equal(src[:size], want) || !bytes.Equal(dst[:size], want)) {
 				err = errors.New("other bytes came")

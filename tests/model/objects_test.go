@@ -1,6 +1,7 @@
 package model
 
 import (
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -41,14 +42,14 @@ var objectCalls = []func(*world){
 		if !ok {
 			return
 		}
-		size, access, bad := 1+w.choose(256)*37, uverbs.AccessLocalWrite, true
+		size, access, bad := 1+w.choose(256)*37, verbs.AccessLocalWrite, true
 		switch w.choose(8) {
 		case 0:
 			size = 0
 		case 1:
 			size = -1
 		case 2:
-			access = uverbs.AccessRemoteWrite // needs local write
+			access = verbs.AccessRemoteWrite // needs local write
 		default:
 			bad = false
 		}
@@ -82,7 +83,7 @@ var objectCalls = []func(*world){
 		if !ok || !okA || !okB {
 			return
 		}
-		opt := uverbs.QPOptions{SendCQ: sendCQ, RecvCQ: recvCQ, Cap: uverbs.QPCap{
+		opt := uverbs.QPOptions{SendCQ: sendCQ, RecvCQ: recvCQ, Cap: verbs.QPCap{
 			MaxSendWR: uint32(1 + w.choose(64)), MaxRecvWR: uint32(1 + w.choose(64)), MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: uint32(w.choose(64)),
 		}}
 		parents, bad := []*node{n, a, b}, true
@@ -133,7 +134,7 @@ var objectCalls = []func(*world){
 		n, qp, ok := pick[*uverbs.QP](w)
 		if ok {
 			got, err := qp.Query()
-			if w.did(err, closedOf(n), "query %s", n.what) && got.State > uverbs.StateInit {
+			if w.did(err, closedOf(n), "query %s", n.what) && got.State > verbs.StateInit {
 				w.fail("%s is %v", n.what, got.State)
 			}
 		}
@@ -143,11 +144,11 @@ var objectCalls = []func(*world){
 		if !ok {
 			return
 		}
-		posted, err := qp.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend}})
+		posted, err := qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend}})
 		if posted != 0 {
 			w.fail("%s posted %d: %v", n.what, posted, err)
 		}
-		w.did(err, append(closedOf(n), uverbs.ErrState), "post send to %s", n.what)
+		w.did(err, append(closedOf(n), verbs.ErrState), "post send to %s", n.what)
 	},
 	closeAny, closeAny, closeAny,
 }

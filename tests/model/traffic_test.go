@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 var errUnsupported = errors.ErrUnsupported
@@ -30,7 +30,7 @@ const (
 )
 
 func newLink(w *world) *link {
-	a, b := labtest.NewPair(w.t, labtest.PairOptions{Device: w.device, All: true, Memory: slots * slot, Cap: uverbs.QPCap{
+	a, b := labtest.NewPair(w.t, labtest.PairOptions{Device: w.device, All: true, Memory: slots * slot, Cap: verbs.QPCap{
 		MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 2, MaxRecvSGE: 1, MaxInline: 32,
 	}})
 	return &link{w: w, a: a, b: b}
@@ -65,10 +65,10 @@ func (l *link) receive(n int) {
 	if l.poll(); l.taken-l.recvs > slots-8 {
 		return
 	}
-	wrs := make([]uverbs.RecvWR, n)
+	wrs := make([]verbs.RecvWR, n)
 	for i := range wrs {
 		id := l.taken + uint64(i)
-		wrs[i] = uverbs.RecvWR{ID: id, SGL: []uverbs.SGE{l.b.MR.SGE(int(id%slots)*slot, slot)}}
+		wrs[i] = verbs.RecvWR{ID: id, SGL: []verbs.SGE{l.b.MR.SGE(int(id%slots)*slot, slot)}}
 	}
 	room := depth - int(l.taken-l.recvs)
 	posted, err := l.b.QP.PostRecv(wrs)
@@ -79,7 +79,7 @@ func (l *link) receive(n int) {
 func (l *link) posted(what string, posted, n, room int, err error) {
 	var want []error
 	if posted < n {
-		want = []error{uverbs.ErrQueueFull}
+		want = []error{verbs.ErrQueueFull}
 	}
 	if posted < min(n, room) {
 		l.w.fail("posted %d of %d %s, with room for %d: %v", posted, n, what, room, err)
@@ -96,10 +96,10 @@ func (l *link) send(n int) {
 	if n <= 0 || l.failedA != l.failedB {
 		return
 	}
-	wrs := make([]uverbs.SendWR, n)
+	wrs := make([]verbs.SendWR, n)
 	for i := range wrs {
 		id := l.sent + uint64(i)
-		wrs[i] = uverbs.SendWR{ID: id, Opcode: uverbs.OpSend, Inline: binary.BigEndian.AppendUint64(nil, id)}
+		wrs[i] = verbs.SendWR{ID: id, Opcode: verbs.OpSend, Inline: binary.BigEndian.AppendUint64(nil, id)}
 	}
 	room := depth - int(l.sent-l.sends)
 	posted, err := l.a.QP.PostSend(wrs)
@@ -110,24 +110,24 @@ func (l *link) send(n int) {
 // misuse posts a request that no queue takes.
 func (l *link) misuse(kind int) {
 	sge := l.a.MR.SGE(0, 8)
-	wr, want := uverbs.SendWR{ID: 99, Opcode: uverbs.OpSend}, error(nil)
+	wr, want := verbs.SendWR{ID: 99, Opcode: verbs.OpSend}, error(nil)
 	switch kind {
 	case 0:
-		wr.SGL, want = []uverbs.SGE{sge, sge, sge, sge, sge, sge, sge, sge, sge}, uverbs.ErrTooManySGEs
+		wr.SGL, want = []verbs.SGE{sge, sge, sge, sge, sge, sge, sge, sge, sge}, verbs.ErrTooManySGEs
 	case 1:
-		wr.Opcode, want = 200, uverbs.ErrOpcode
+		wr.Opcode, want = 200, verbs.ErrOpcode
 	case 2:
-		wr.Inline, want = make([]byte, 4096), uverbs.ErrInlineTooLong
+		wr.Inline, want = make([]byte, 4096), verbs.ErrInlineTooLong
 	case 3:
-		wr.Inline, wr.SGL, want = make([]byte, 4), []uverbs.SGE{sge}, uverbs.ErrInlineSGL
+		wr.Inline, wr.SGL, want = make([]byte, 4), []verbs.SGE{sge}, verbs.ErrInlineSGL
 	case 4:
-		wr.Opcode, wr.Inline, want = uverbs.OpRDMARead, make([]byte, 4), uverbs.ErrInlineOp
+		wr.Opcode, wr.Inline, want = verbs.OpRDMARead, make([]byte, 4), verbs.ErrInlineOp
 	}
 	if l.failedA || l.failedB || l.sent-l.sends == depth {
 		return // a full queue, or one that flushes all, does not look
 	}
-	n, err := l.a.QP.PostSend([]uverbs.SendWR{wr})
-	var p *uverbs.PostError
+	n, err := l.a.QP.PostSend([]verbs.SendWR{wr})
+	var p *verbs.PostError
 	if n != 0 || !errors.As(err, &p) || p.Index != 0 || p.ID != 99 {
 		l.w.fail("misuse %d posted %d: %v", kind, n, err)
 	}
@@ -140,7 +140,7 @@ func (l *link) breakB() { l.fail(l.b, &l.failedB) }
 
 func (l *link) fail(s *labtest.Side, failed *bool) {
 	l.settle()
-	l.w.did(s.QP.Modify(uverbs.QPAttr{State: uverbs.StateErr}, uverbs.MaskState), nil, "break QP %d", s.QP.Num())
+	l.w.did(s.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState), nil, "break QP %d", s.QP.Num())
 	*failed = true
 }
 
@@ -177,7 +177,7 @@ func (l *link) settle() {
 }
 
 func (l *link) poll() {
-	var wcs [8]uverbs.WC
+	var wcs [8]verbs.WC
 	for _, wc := range wcs[:l.a.SendCQ.Poll(wcs[:])] {
 		l.completed(wc, l.sends, l.sent, l.failedA || l.failedB, &l.bad)
 		l.sends++
@@ -194,7 +194,7 @@ func (l *link) poll() {
 
 // completed checks a completion: it is the next, and if it failed then the end
 // had, and all that follow do as well.
-func (l *link) completed(wc uverbs.WC, want, made uint64, failed bool, bad *bool) {
+func (l *link) completed(wc verbs.WC, want, made uint64, failed bool, bad *bool) {
 	switch {
 	case wc.ID != want || want >= made:
 		l.w.fail("completion %+v, want ID %d of %d", wc, want, made)

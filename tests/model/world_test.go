@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -82,7 +83,7 @@ func pick[T any](w *world) (n *node, obj T, ok bool) {
 // closedOf says what a call must answer that needs these.
 func closedOf(nodes ...*node) []error {
 	if slices.ContainsFunc(nodes, func(n *node) bool { return n.closed }) {
-		return []error{uverbs.ErrClosed}
+		return []error{verbs.ErrClosed}
 	}
 	return nil
 }
@@ -92,7 +93,7 @@ func closedOf(nodes ...*node) []error {
 func made[T interface{ Close() error }](w *world, obj T, err error, bad bool, what string, parents ...*node) {
 	want := closedOf(parents...)
 	if bad && err != nil {
-		var e *uverbs.Error
+		var e *verbs.Error
 		if w.calls++; !errors.As(err, &e) {
 			w.fail("make %s: %v, which is no *Error", what, err)
 		}
@@ -113,7 +114,7 @@ func made[T interface{ Close() error }](w *world, obj T, err error, bad bool, wh
 func (w *world) close(n *node) {
 	var want []error
 	if n.kids > 0 {
-		want = []error{uverbs.ErrInUse}
+		want = []error{verbs.ErrInUse}
 	}
 	if n.closed {
 		want = nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -36,8 +37,8 @@ func exchange(t *testing.T, a, b *labtest.Side) {
 			t.Fatal(err)
 		}
 	}
-	labtest.Must(b.PostRecv(uverbs.RecvWR{SGL: []uverbs.SGE{b.MR.SGE(0, 16)}}))(t)
-	labtest.Must(a.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.MR.SGE(0, 16)}}}))(t)
+	labtest.Must(b.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 16)}}))(t)
+	labtest.Must(a.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{a.MR.SGE(0, 16)}}}))(t)
 	for _, cq := range []*uverbs.CQ{a.SendCQ, b.RecvCQ} {
 		next(t, within(t), cq)
 	}
@@ -49,7 +50,7 @@ func next(t *testing.T, ctx context.Context, cq *uverbs.CQ) {
 	if err := cq.Wait(ctx); err != nil {
 		t.Fatal(err)
 	}
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	if n := cq.Poll(wc[:]); n != 1 || wc[0].Err() != nil {
 		t.Fatal(n, wc[0].Err())
 	}

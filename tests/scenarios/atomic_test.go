@@ -5,17 +5,18 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
 // atomics does an atomic operation on b's memory at an offset, with keys of
 // the caller's choice, and checks it.
-func (e *env) atomicOp(op uverbs.Opcode, a, b *labtest.Side, off int, sge uverbs.SGE, rkey uint32) error {
+func (e *env) atomicOp(op verbs.Opcode, a, b *labtest.Side, off int, sge verbs.SGE, rkey uint32) error {
 	word := b.MR.Bytes()[off:][:8]
 	binary.NativeEndian.PutUint64(word, 5)
-	err := e.do(a, uverbs.SendWR{
-		Opcode: op, SGL: []uverbs.SGE{sge}, RemoteAddr: b.MR.Addr() + uint64(off), RKey: rkey, CompareAdd: 5, Swap: 10,
+	err := e.do(a, verbs.SendWR{
+		Opcode: op, SGL: []verbs.SGE{sge}, RemoteAddr: b.MR.Addr() + uint64(off), RKey: rkey, CompareAdd: 5, Swap: 10,
 	})
 	if err != nil {
 		return err
@@ -26,11 +27,11 @@ func (e *env) atomicOp(op uverbs.Opcode, a, b *labtest.Side, off int, sge uverbs
 	return nil
 }
 
-func atomicTest(op uverbs.Opcode) func(*env) error {
+func atomicTest(op verbs.Opcode) func(*env) error {
 	return func(e *env) error {
 		if e.siw {
 			a, _ := e.pair(labtest.PairOptions{})
-			return e.do(a, uverbs.SendWR{Opcode: op, SGL: []uverbs.SGE{a.MR.SGE(0, 8)}})
+			return e.do(a, verbs.SendWR{Opcode: op, SGL: []verbs.SGE{a.MR.SGE(0, 8)}})
 		}
 		a, b := e.pair(labtest.PairOptions{})
 		for i := range 20 {
@@ -43,9 +44,9 @@ func atomicTest(op uverbs.Opcode) func(*env) error {
 }
 
 // atomicFails spoils one thing about an atomic operation and wants a status.
-func atomicFails(opt labtest.PairOptions, spoil func(a, b *labtest.Side) (off int, sge uverbs.SGE, rkey uint32), want ...uverbs.WCStatus) func(*env) error {
+func atomicFails(opt labtest.PairOptions, spoil func(a, b *labtest.Side) (off int, sge verbs.SGE, rkey uint32), want ...verbs.WCStatus) func(*env) error {
 	return func(e *env) error {
-		for _, op := range []uverbs.Opcode{uverbs.OpCompareSwap, uverbs.OpFetchAdd} {
+		for _, op := range []verbs.Opcode{verbs.OpCompareSwap, verbs.OpFetchAdd} {
 			if e.siw {
 				return atomicTest(op)(e)
 			}
@@ -59,30 +60,30 @@ func atomicFails(opt labtest.PairOptions, spoil func(a, b *labtest.Side) (off in
 	}
 }
 
-func sound(a, b *labtest.Side) (int, uverbs.SGE, uint32) { return 0, a.MR.SGE(0, 8), b.MR.RKey() }
+func sound(a, b *labtest.Side) (int, verbs.SGE, uint32) { return 0, a.MR.SGE(0, 8), b.MR.RKey() }
 
 var atomic = []scenario{
-	{"atomic/atomic_cmp_and_swp", onRXE, atomicTest(uverbs.OpCompareSwap)},
-	{"atomic/atomic_fetch_and_add", onRXE, atomicTest(uverbs.OpFetchAdd)},
+	{"atomic/atomic_cmp_and_swp", onRXE, atomicTest(verbs.OpCompareSwap)},
+	{"atomic/atomic_fetch_and_add", onRXE, atomicTest(verbs.OpFetchAdd)},
 	{"atomic/xrc_atomic_fetch_and_add", nowhere, probe("XRC domain")},
 	{"atomic/xrc_atomic_cmp_and_swp", nowhere, probe("XRC domain")},
 	{"atomic/atomic_invalid_qp_access", onRXE, atomicFails(labtest.PairOptions{
-		RC: uverbs.ConnectOptions{Access: uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead},
-	}, sound, uverbs.WCRemInvReqErr)},
+		RC: uverbs.ConnectOptions{Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead},
+	}, sound, verbs.WCRemInvReqErr)},
 	{"atomic/atomic_invalid_mr_access", onRXE, atomicFails(labtest.PairOptions{
-		Access: uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite,
-	}, sound, uverbs.WCRemAccessErr)},
-	{"atomic/atomic_non_aligned_addr", onRXE, atomicFails(labtest.PairOptions{}, func(a, b *labtest.Side) (int, uverbs.SGE, uint32) {
+		Access: verbs.AccessLocalWrite | verbs.AccessRemoteWrite,
+	}, sound, verbs.WCRemAccessErr)},
+	{"atomic/atomic_non_aligned_addr", onRXE, atomicFails(labtest.PairOptions{}, func(a, b *labtest.Side) (int, verbs.SGE, uint32) {
 		return 3, a.MR.SGE(0, 8), b.MR.RKey()
-	}, uverbs.WCRemInvReqErr)},
-	{"atomic/atomic_invalid_lkey", onRXE, atomicFails(labtest.PairOptions{}, func(a, b *labtest.Side) (int, uverbs.SGE, uint32) {
+	}, verbs.WCRemInvReqErr)},
+	{"atomic/atomic_invalid_lkey", onRXE, atomicFails(labtest.PairOptions{}, func(a, b *labtest.Side) (int, verbs.SGE, uint32) {
 		sge := a.MR.SGE(0, 8)
 		sge.LKey ^= 0x5500
 		return 0, sge, b.MR.RKey()
-	}, uverbs.WCLocProtErr)},
-	{"atomic/atomic_invalid_rkey", onRXE, atomicFails(labtest.PairOptions{}, func(a, b *labtest.Side) (int, uverbs.SGE, uint32) {
+	}, verbs.WCLocProtErr)},
+	{"atomic/atomic_invalid_rkey", onRXE, atomicFails(labtest.PairOptions{}, func(a, b *labtest.Side) (int, verbs.SGE, uint32) {
 		return 0, a.MR.SGE(0, 8), b.MR.RKey() ^ 0x5500
-	}, uverbs.WCRemAccessErr)},
+	}, verbs.WCRemAccessErr)},
 }
 
 var srq = []scenario{
@@ -96,7 +97,7 @@ var srq = []scenario{
 			return err
 		}
 		// With a receive in it, which stays.
-		if _, err := b.PostRecv(uverbs.RecvWR{ID: 9, SGL: []uverbs.SGE{b.MR.SGE(0, 10)}}); err != nil {
+		if _, err := b.PostRecv(verbs.RecvWR{ID: 9, SGL: []verbs.SGE{b.MR.SGE(0, 10)}}); err != nil {
 			return err
 		}
 		if err := b.SRQ.Resize(500); err != nil {
@@ -105,7 +106,7 @@ var srq = []scenario{
 		if got, err := b.SRQ.Query(); err != nil || got.MaxWR < 500 {
 			return fmt.Errorf("query: %+v, %w", got, err)
 		}
-		if err := e.do(a, uverbs.SendWR{Opcode: uverbs.OpSend, Inline: []byte("hello")}); err != nil {
+		if err := e.do(a, verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("hello")}); err != nil {
 			return err
 		}
 		if wc, err := e.wait(b.RecvCQ, false); err != nil || wc.ID != 9 {
@@ -116,7 +117,7 @@ var srq = []scenario{
 	{"srq/modify_srq_limit", everywhere, func(e *env) error {
 		a, b := e.pair(labtest.PairOptions{SRQ: true})
 		for range 10 {
-			if _, err := b.PostRecv(uverbs.RecvWR{SGL: []uverbs.SGE{b.MR.SGE(0, 10)}}); err != nil {
+			if _, err := b.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 10)}}); err != nil {
 				return err
 			}
 		}
@@ -127,7 +128,7 @@ var srq = []scenario{
 			return fmt.Errorf("query: %+v, %w", got, err)
 		}
 		for range 5 {
-			if err := e.do(a, uverbs.SendWR{Opcode: uverbs.OpSend, Inline: []byte("x")}); err != nil {
+			if err := e.do(a, verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("x")}); err != nil {
 				return err
 			}
 		}
@@ -135,7 +136,7 @@ var srq = []scenario{
 			if err != nil {
 				return err
 			}
-			if ev.Type == uverbs.EventSRQLimitReached {
+			if ev.Type == verbs.EventSRQLimitReached {
 				if ev.SRQ != b.SRQ {
 					return errors.New("the event is another SRQ's")
 				}

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -16,7 +17,7 @@ func (e *env) ah(pd *uverbs.PD) (*uverbs.AH, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pd.CreateAH(uverbs.AddressVector{Global: true, DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 64, Port: 1})
+	return pd.CreateAH(verbs.AddressVector{Global: true, DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 64, Port: 1})
 }
 
 func createAH(e *env) error {
@@ -34,7 +35,7 @@ var addr = []scenario{
 	{"addr/create_ah", onRXE, createAH},
 	{"addr/create_ah_roce", onRXE, func(e *env) error {
 		pd := e.pd()
-		if _, err := pd.CreateAH(uverbs.AddressVector{Port: 1}); err == nil {
+		if _, err := pd.CreateAH(verbs.AddressVector{Port: 1}); err == nil {
 			return errors.New("RoCE took an address without a route")
 		} else if e.siw {
 			return err
@@ -74,19 +75,19 @@ var device = []scenario{
 	}},
 	{"device/open_dev", everywhere, func(e *env) error { return nil }},
 	{"device/query_device", everywhere, func(e *env) error {
-		if a := e.attr.Base; a.PhysPortCnt != 1 || a.MaxQp == 0 || a.MaxQpWr == 0 || a.MaxCq == 0 || a.MaxCqe == 0 || a.MaxMr == 0 || a.MaxPd == 0 {
+		if a := e.attr; a.Ports != 1 || a.MaxQP == 0 || a.MaxQPWR == 0 || a.MaxCQ == 0 || a.MaxCQE == 0 || a.MaxMR == 0 || a.MaxPD == 0 {
 			return fmt.Errorf("%+v", a)
 		}
 		return nil
 	}},
 	{"device/query_device_ex", everywhere, func(e *env) error {
-		if e.attr.ResponseLength == 0 {
-			return errors.New("no response length")
+		if e.attr.CapFlags == 0 {
+			return errors.New("no capabilities")
 		}
 		return nil
 	}},
 	{"device/phys_port_cnt_ex", everywhere, func(e *env) error {
-		if n := int(e.attr.Base.PhysPortCnt); n != e.ctx.Device().Ports {
+		if n := e.attr.Ports; n != e.ctx.Device().Ports {
 			return fmt.Errorf("%d ports, sysfs has %d", n, e.ctx.Device().Ports)
 		}
 		return nil
@@ -107,7 +108,7 @@ var device = []scenario{
 	}},
 	{"device/query_gid", everywhere, func(e *env) error {
 		g, err := e.ctx.QueryGID(1, 0)
-		if err == nil && g.GID == (uverbs.GID{}) {
+		if err == nil && g.GID == (verbs.GID{}) {
 			err = errors.New("empty GID")
 		}
 		return err
@@ -135,18 +136,18 @@ var device = []scenario{
 	{"device/query_gid_ex_bad_flow", everywhere, func(e *env) error {
 		_, err1 := e.ctx.QueryGID(7, 0)
 		_, err2 := e.ctx.QueryGID(1, 1<<20)
-		return errors.Join(refused(err1, uverbs.ErrRange), refused(err2, unix.EINVAL, uverbs.ErrRange))
+		return errors.Join(refused(err1, verbs.ErrRange), refused(err2, unix.EINVAL, verbs.ErrRange))
 	}},
 	{"device/query_port", everywhere, func(e *env) error {
 		p, err := e.ctx.QueryPort(1)
-		if err == nil && (uverbs.PortState(p.LegacyResp.State) != uverbs.PortActive || p.LegacyResp.MaxMsgSz == 0) {
-			err = fmt.Errorf("%+v", p.LegacyResp)
+		if err == nil && (p.State != verbs.PortActive || p.MaxMessage == 0) {
+			err = fmt.Errorf("%+v", p)
 		}
 		return err
 	}},
 	{"device/query_port_bad_flow", everywhere, func(e *env) error {
 		_, err := e.ctx.QueryPort(2)
-		return refused(err, uverbs.ErrRange)
+		return refused(err, verbs.ErrRange)
 	}},
 	{"device/query_port_speed", with("port speed query"), probe("port speed query")},
 	{"device/create_dm", nowhere, probe("device memory")},
@@ -177,10 +178,10 @@ var cq = []scenario{
 		if err != nil {
 			return err
 		}
-		return errors.Join(refused(ch.Close(), uverbs.ErrInUse), cq.Close(), ch.Close())
+		return errors.Join(refused(ch.Close(), verbs.ErrInUse), cq.Close(), ch.Close())
 	}},
 	{"cq/create_cq_bad_flow", everywhere, func(e *env) error {
-		_, err1 := e.ctx.CreateCQ(uverbs.CQOptions{Depth: int(e.attr.Base.MaxCqe) + 1})
+		_, err1 := e.ctx.CreateCQ(uverbs.CQOptions{Depth: e.attr.MaxCQE + 1})
 		_, err2 := e.ctx.CreateCQ(uverbs.CQOptions{Depth: 1, Vector: e.ctx.CompVectors() + 1})
 		return errors.Join(refused(err1, unix.EINVAL), refused(err2, unix.EINVAL))
 	}},
@@ -194,8 +195,8 @@ var cq = []scenario{
 		}
 		// With completions in it: none may be lost.
 		for i := range uint64(10) {
-			wr := uverbs.SendWR{ID: i, Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, Inline: []byte{1}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}
-			if _, err := a.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+			wr := verbs.SendWR{ID: i, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: []byte{1}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}
+			if _, err := a.QP.PostSend([]verbs.SendWR{wr}); err != nil {
 				return err
 			}
 		}
@@ -224,7 +225,7 @@ func (e *env) ud(events bool, n int) error {
 	if e.siw {
 		return e.ctx.Probe("UD")
 	}
-	a, b := e.pair(labtest.PairOptions{Type: uverbs.UD, Events: events})
+	a, b := e.pair(labtest.PairOptions{Type: verbs.UD, Events: events})
 	return e.traffic(a, b, 20, n, events)
 }
 

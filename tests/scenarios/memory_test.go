@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -38,7 +39,7 @@ var mr = []scenario{
 		return b.MR.Rereg(uverbs.ReregOptions{Memory: make([]byte, 8192)})
 	}},
 	{"mr/mr_rereg_access", with("MR rereg, access"), func(e *env) error {
-		a, b := e.pair(labtest.PairOptions{Access: uverbs.AccessLocalWrite})
+		a, b := e.pair(labtest.PairOptions{Access: verbs.AccessLocalWrite})
 		all := e.access()
 		if err := b.MR.Rereg(uverbs.ReregOptions{Access: &all}); err != nil {
 			return err
@@ -46,20 +47,20 @@ var mr = []scenario{
 		return errors.Join(e.write(a, b, 500, b.MR.RKey()), e.read(a, b, 500, b.MR.RKey()))
 	}},
 	{"mr/mr_rereg_atomic", with("MR rereg, access"), func(e *env) error {
-		a, b := e.pair(labtest.PairOptions{Access: uverbs.AccessLocalWrite})
+		a, b := e.pair(labtest.PairOptions{Access: verbs.AccessLocalWrite})
 		all := e.access()
 		if err := b.MR.Rereg(uverbs.ReregOptions{Access: &all}); err != nil {
 			return err
 		}
-		return e.atomicOp(uverbs.OpFetchAdd, a, b, 0, a.MR.SGE(0, 8), b.MR.RKey())
+		return e.atomicOp(verbs.OpFetchAdd, a, b, 0, a.MR.SGE(0, 8), b.MR.RKey())
 	}},
 	{"mr/mr_rereg_access_bad_flow", with("MR rereg, access"), func(e *env) error {
 		a, b := e.pair(labtest.PairOptions{})
-		local := uverbs.AccessLocalWrite
+		local := verbs.AccessLocalWrite
 		if err := b.MR.Rereg(uverbs.ReregOptions{Access: &local}); err != nil {
 			return err
 		}
-		return fails(e.write(a, b, 500, b.MR.RKey()), uverbs.WCRemAccessErr)
+		return fails(e.write(a, b, 500, b.MR.RKey()), verbs.WCRemAccessErr)
 	}},
 	{"mr/mr_rereg_pd", with("MR rereg, PD"), func(e *env) error {
 		a, b := e.pair(labtest.PairOptions{})
@@ -71,17 +72,17 @@ var mr = []scenario{
 		if err := b.MR.Rereg(uverbs.ReregOptions{PD: other}); err != nil {
 			return err
 		}
-		if err := refused(other.Close(), uverbs.ErrInUse); err != nil {
+		if err := refused(other.Close(), verbs.ErrInUse); err != nil {
 			return err
 		}
-		if err := fails(e.write(a, b, 500, b.MR.RKey()), uverbs.WCRemAccessErr); err != nil {
+		if err := fails(e.write(a, b, 500, b.MR.RKey()), verbs.WCRemAccessErr); err != nil {
 			return err
 		}
 		return b.MR.Rereg(uverbs.ReregOptions{PD: b.PD})
 	}},
 	{"mr/reg_mr_bad_flags", everywhere, func(e *env) error {
 		pd := e.pd()
-		for _, access := range []uverbs.Access{uverbs.AccessRemoteWrite, uverbs.AccessRemoteAtomic} {
+		for _, access := range []verbs.Access{verbs.AccessRemoteWrite, verbs.AccessRemoteAtomic} {
 			if _, err := pd.AllocMR(4096, access, uverbs.MROptions{}); refused(err, unix.EINVAL, unix.EOPNOTSUPP) != nil {
 				return fmt.Errorf("access %#x without local write: %w", access, err)
 			}
@@ -92,19 +93,19 @@ var mr = []scenario{
 }
 
 // bind binds a window of b's to the first n bytes of its region.
-func (e *env) bind(b *labtest.Side, typ uverbs.MWType, n int) (*uverbs.MW, uint32, error) {
+func (e *env) bind(b *labtest.Side, typ verbs.MWType, n int) (*uverbs.MW, uint32, error) {
 	mw, err := b.PD.AllocMW(typ)
 	if err != nil {
 		return nil, 0, err
 	}
 	e.t.Cleanup(func() { mw.Close() }) // before the region it is bound to
 	rkey, err := b.QP.BindMW(mw, uverbs.BindOptions{
-		ID: 3, Flags: uverbs.SendSignaled, MR: b.MR, Length: n, Access: uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead,
+		ID: 3, Flags: verbs.SendSignaled, MR: b.MR, Length: n, Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead,
 	})
 	if err != nil {
 		return nil, 0, err
 	}
-	if wc, err := e.wait(b.SendCQ, false); err != nil || wc.ID != 3 || wc.Opcode != uverbs.WCBindMW {
+	if wc, err := e.wait(b.SendCQ, false); err != nil || wc.ID != 3 || wc.Opcode != verbs.WCBindMW {
 		return nil, 0, fmt.Errorf("bind: %+v, %w", wc, err)
 	}
 	return mw, rkey, nil
@@ -112,11 +113,11 @@ func (e *env) bind(b *labtest.Side, typ uverbs.MWType, n int) (*uverbs.MW, uint3
 
 // window uses a window of a type on b's memory, takes it away, and sees the
 // peer refused.
-func window(typ uverbs.MWType, take func(e *env, a, b *labtest.Side, mw *uverbs.MW) error) func(*env) error {
+func window(typ verbs.MWType, take func(e *env, a, b *labtest.Side, mw *uverbs.MW) error) func(*env) error {
 	return func(e *env) error {
 		access := e.access()
 		if !e.siw {
-			access |= uverbs.AccessMWBind
+			access |= verbs.AccessMWBind
 		}
 		a, b := e.pair(labtest.PairOptions{Access: access})
 		mw, rkey, err := e.bind(b, typ, 1000)
@@ -130,42 +131,42 @@ func window(typ uverbs.MWType, take func(e *env, a, b *labtest.Side, mw *uverbs.
 			return err
 		}
 		if take == nil {
-			return fails(e.write(a, b, 1000, uverbs.NextRKey(rkey)), uverbs.WCRemAccessErr)
+			return fails(e.write(a, b, 1000, verbs.NextRKey(rkey)), verbs.WCRemAccessErr)
 		}
 		if err := take(e, a, b, mw); err != nil {
 			return fmt.Errorf("take away: %w", err)
 		}
-		return fails(e.write(a, b, 1000, rkey), uverbs.WCRemAccessErr)
+		return fails(e.write(a, b, 1000, rkey), verbs.WCRemAccessErr)
 	}
 }
 
 var mw = []scenario{
-	{"mr/mw_type1", onRXE, window(uverbs.MWType1, nil)},
-	{"mr/mw_type2", onRXE, window(uverbs.MWType2, nil)},
-	{"mr/invalidate_mw_type1", onRXE, window(uverbs.MWType1, func(e *env, a, b *labtest.Side, mw *uverbs.MW) error {
-		if _, err := b.QP.BindMW(mw, uverbs.BindOptions{Flags: uverbs.SendSignaled}); err != nil {
+	{"mr/mw_type1", onRXE, window(verbs.MWType1, nil)},
+	{"mr/mw_type2", onRXE, window(verbs.MWType2, nil)},
+	{"mr/invalidate_mw_type1", onRXE, window(verbs.MWType1, func(e *env, a, b *labtest.Side, mw *uverbs.MW) error {
+		if _, err := b.QP.BindMW(mw, uverbs.BindOptions{Flags: verbs.SendSignaled}); err != nil {
 			return err
 		}
 		_, err := e.wait(b.SendCQ, false)
 		return err
 	})},
-	{"mr/mw_type2_invalidate_local", onRXE, window(uverbs.MWType2, func(e *env, a, b *labtest.Side, mw *uverbs.MW) error {
-		return e.do(b, uverbs.SendWR{Opcode: uverbs.OpLocalInv, InvalidateRKey: mw.RKey()})
+	{"mr/mw_type2_invalidate_local", onRXE, window(verbs.MWType2, func(e *env, a, b *labtest.Side, mw *uverbs.MW) error {
+		return e.do(b, verbs.SendWR{Opcode: verbs.OpLocalInv, InvalidateRKey: mw.RKey()})
 	})},
-	{"mr/mw_type2_invalidate_remote", onRXE, window(uverbs.MWType2, func(e *env, a, b *labtest.Side, mw *uverbs.MW) error {
-		if _, err := b.PostRecv(uverbs.RecvWR{SGL: []uverbs.SGE{b.MR.SGE(0, 10)}}); err != nil {
+	{"mr/mw_type2_invalidate_remote", onRXE, window(verbs.MWType2, func(e *env, a, b *labtest.Side, mw *uverbs.MW) error {
+		if _, err := b.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 10)}}); err != nil {
 			return err
 		}
-		if err := e.do(a, uverbs.SendWR{Opcode: uverbs.OpSendInv, InvalidateRKey: mw.RKey(), Inline: []byte("bye")}); err != nil {
+		if err := e.do(a, verbs.SendWR{Opcode: verbs.OpSendInv, InvalidateRKey: mw.RKey(), Inline: []byte("bye")}); err != nil {
 			return err
 		}
 		wc, err := e.wait(b.RecvCQ, false)
-		if err == nil && (wc.Flags&uverbs.WCWithInv == 0 || wc.InvalidatedRKey() != mw.RKey()) {
+		if err == nil && (wc.Flags&verbs.WCWithInv == 0 || wc.InvalidatedRKey() != mw.RKey()) {
 			err = fmt.Errorf("receive %+v", wc)
 		}
 		return err
 	})},
-	{"mr/mw_type2_invalidate_dealloc", onRXE, window(uverbs.MWType2, func(e *env, a, b *labtest.Side, mw *uverbs.MW) error { return mw.Close() })},
+	{"mr/mw_type2_invalidate_dealloc", onRXE, window(verbs.MWType2, func(e *env, a, b *labtest.Side, mw *uverbs.MW) error { return mw.Close() })},
 	{"mr/reg_mw_wrong_type", onRXE, func(e *env) error {
 		if e.siw {
 			return e.ctx.Probe("MW type 1")
@@ -215,7 +216,7 @@ func udmabuf(e *env, size int) (*os.File, []byte, error) {
 }
 
 // dmabufMR registers a DMA-BUF in a side's place of memory.
-func (e *env) dmabufMR(s *labtest.Side, access uverbs.Access) (*labtest.Side, []byte, error) {
+func (e *env) dmabufMR(s *labtest.Side, access verbs.Access) (*labtest.Side, []byte, error) {
 	buf, mem, err := udmabuf(e, 16384)
 	if err != nil {
 		return nil, nil, err
@@ -251,10 +252,10 @@ var dmabuf = []scenario{
 	})},
 	{"mr/dmabuf_rdma_traffic", with("DMA-BUF MR"), dmabufTest(func(e *env, a, b *labtest.Side, mem []byte) error {
 		want := bytes.Clone(fill(a.MR.Bytes()[:5000]))
-		if err := e.do(a, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, SGL: []uverbs.SGE{a.MR.SGE(0, 5000)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}); err != nil {
+		if err := e.do(a, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.MR.SGE(0, 5000)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}); err != nil {
 			return err
 		}
-		if err := e.do(a, uverbs.SendWR{Opcode: uverbs.OpRDMARead, SGL: []uverbs.SGE{a.MR.SGE(5000, 5000)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}); err != nil {
+		if err := e.do(a, verbs.SendWR{Opcode: verbs.OpRDMARead, SGL: []verbs.SGE{a.MR.SGE(5000, 5000)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}); err != nil {
 			return err
 		}
 		if !bytes.Equal(mem[:5000], want) || !bytes.Equal(a.MR.Bytes()[5000:10000], want) {
@@ -267,7 +268,7 @@ var dmabuf = []scenario{
 // odpTest runs a scenario with regions that are paged in on demand.
 func odpTest(use func(e *env, a, b *labtest.Side) error) func(*env) error {
 	return func(e *env) error {
-		access := e.access() | uverbs.AccessOnDemand
+		access := e.access() | verbs.AccessOnDemand
 		// What the kernel lacks shows when registering.
 		pd := e.pd()
 		mr, err := pd.AllocMR(4096, access, uverbs.MROptions{})
@@ -282,7 +283,7 @@ func odpTest(use func(e *env, a, b *labtest.Side) error) func(*env) error {
 	}
 }
 
-func prefetch(advice uverbs.Advice, wait bool) func(e *env, a, b *labtest.Side) error {
+func prefetch(advice verbs.Advice, wait bool) func(e *env, a, b *labtest.Side) error {
 	return func(e *env, a, b *labtest.Side) error {
 		for _, s := range []*labtest.Side{a, b} {
 			if err := s.PD.Advise(advice, wait, s.MR.SGE(0, s.MR.Len())); err != nil {
@@ -305,10 +306,10 @@ var odp = []scenario{
 	{"odp/odp_rc_rdma_read", onDemand, odpTest(func(e *env, a, b *labtest.Side) error { return e.read(a, b, odpSize, b.MR.RKey()) })},
 	{"odp/odp_rc_rdma_write", onDemand, odpTest(func(e *env, a, b *labtest.Side) error { return e.write(a, b, odpSize, b.MR.RKey()) })},
 	{"odp/odp_rc_atomic_cmp_and_swp", onDemand, odpTest(func(e *env, a, b *labtest.Side) error {
-		return e.atomicOp(uverbs.OpCompareSwap, a, b, 0, a.MR.SGE(0, 8), b.MR.RKey())
+		return e.atomicOp(verbs.OpCompareSwap, a, b, 0, a.MR.SGE(0, 8), b.MR.RKey())
 	})},
 	{"odp/odp_rc_atomic_fetch_and_add", onDemand, odpTest(func(e *env, a, b *labtest.Side) error {
-		return e.atomicOp(uverbs.OpFetchAdd, a, b, 0, a.MR.SGE(0, 8), b.MR.RKey())
+		return e.atomicOp(verbs.OpFetchAdd, a, b, 0, a.MR.SGE(0, 8), b.MR.RKey())
 	})},
 	{"odp/odp_rc_mixed_mr", onDemand, odpTest(func(e *env, a, b *labtest.Side) error {
 		mr, err := b.PD.AllocMR(8192, e.access(), uverbs.MROptions{})
@@ -324,12 +325,12 @@ var odp = []scenario{
 		if err := e.ctx.Probe("on-demand paging"); err != nil {
 			return err
 		}
-		a, b := e.pair(labtest.PairOptions{Type: uverbs.UD, Access: e.access() | uverbs.AccessOnDemand})
+		a, b := e.pair(labtest.PairOptions{Type: verbs.UD, Access: e.access() | verbs.AccessOnDemand})
 		return e.traffic(a, b, 20, 900, false)
 	}},
 	{"odp/odp_xrc_traffic", nowhere, probe("XRC domain")},
 	{"odp/odp_implicit_rc_traffic", nowhere, func(e *env) error { return e.ctx.Probe("implicit on-demand paging") }},
-	{"odp/odp_sync_prefetch_rc_traffic", with("MR advice"), odpTest(prefetch(uverbs.AdvisePrefetchWrite, true))},
-	{"odp/odp_async_prefetch_rc_traffic", with("MR advice"), odpTest(prefetch(uverbs.AdvisePrefetchWrite, false))},
-	{"odp/odp_prefetch_sync_no_page_fault_rc_traffic", with("MR advice"), odpTest(prefetch(uverbs.AdvisePrefetchNoFault, true))},
+	{"odp/odp_sync_prefetch_rc_traffic", with("MR advice"), odpTest(prefetch(verbs.AdvisePrefetchWrite, true))},
+	{"odp/odp_async_prefetch_rc_traffic", with("MR advice"), odpTest(prefetch(verbs.AdvisePrefetchWrite, false))},
+	{"odp/odp_prefetch_sync_no_page_fault_rc_traffic", with("MR advice"), odpTest(prefetch(verbs.AdvisePrefetchNoFault, true))},
 }

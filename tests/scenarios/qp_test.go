@@ -6,13 +6,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
 // createQP makes a QP of a type and returns it in RESET.
-func (e *env) createQP(typ uverbs.QPType, want uverbs.QPCap) (*uverbs.QP, error) {
+func (e *env) createQP(typ verbs.QPType, want verbs.QPCap) (*uverbs.QP, error) {
 	cq := labtest.Must(e.ctx.CreateCQ(uverbs.CQOptions{Depth: 64}))(e.t)
 	labtest.Close(e.t, cq)
 	qp, err := e.pd().CreateQP(uverbs.QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq, Cap: want})
@@ -27,9 +28,9 @@ func (e *env) createQP(typ uverbs.QPType, want uverbs.QPCap) (*uverbs.QP, error)
 	return qp, nil
 }
 
-var smallCap = uverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 16}
+var smallCap = verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 16}
 
-func createQP(typ uverbs.QPType) func(*env) error {
+func createQP(typ verbs.QPType) func(*env) error {
 	return func(e *env) error {
 		_, err := e.createQP(typ, smallCap)
 		return err
@@ -37,17 +38,17 @@ func createQP(typ uverbs.QPType) func(*env) error {
 }
 
 // createInit makes a QP and moves it to INIT, as rdma-core's "with attr" does.
-func createInit(typ uverbs.QPType) func(*env) error {
+func createInit(typ verbs.QPType) func(*env) error {
 	return func(e *env) error {
 		qp, err := e.createQP(typ, smallCap)
 		if err != nil {
 			return err
 		}
-		attr, mask := uverbs.QPAttr{State: uverbs.StateInit, Port: 1}, uverbs.MaskState|uverbs.MaskPKeyIndex|uverbs.MaskPort
-		if typ == uverbs.UD {
-			attr.QKey, mask = labtest.QKey, mask|uverbs.MaskQKey
+		attr, mask := verbs.QPAttr{State: verbs.StateInit, Port: 1}, verbs.MaskState|verbs.MaskPKeyIndex|verbs.MaskPort
+		if typ == verbs.UD {
+			attr.QKey, mask = labtest.QKey, mask|verbs.MaskQKey
 		} else {
-			attr.Access, mask = e.access(), mask|uverbs.MaskAccess
+			attr.Access, mask = e.access(), mask|verbs.MaskAccess
 		}
 		if err := qp.Modify(attr, mask); err != nil {
 			return err
@@ -56,9 +57,9 @@ func createInit(typ uverbs.QPType) func(*env) error {
 		switch {
 		case err != nil:
 			return err
-		case got.State != uverbs.StateInit && !e.siw: // siw has no INIT
+		case got.State != verbs.StateInit && !e.siw: // siw has no INIT
 			return fmt.Errorf("in %v", got.State)
-		case typ == uverbs.UD && got.QKey != labtest.QKey:
+		case typ == verbs.UD && got.QKey != labtest.QKey:
 			return fmt.Errorf("Q_Key %#x", got.QKey)
 		case got.Cap.MaxSendWR < smallCap.MaxSendWR || got.Cap.MaxRecvSGE < smallCap.MaxRecvSGE:
 			return fmt.Errorf("capacity %+v", got.Cap)
@@ -67,43 +68,43 @@ func createInit(typ uverbs.QPType) func(*env) error {
 	}
 }
 
-func illegal(change func(*uverbs.QPCap, *uverbs.DeviceAttr)) func(*env) error {
+func illegal(change func(*verbs.QPCap, *verbs.DeviceAttr)) func(*env) error {
 	return func(e *env) error {
 		c := smallCap
 		change(&c, e.attr)
-		_, err := e.createQP(uverbs.RC, c)
+		_, err := e.createQP(verbs.RC, c)
 		return refused(err, unix.EINVAL, unix.ENOMEM)
 	}
 }
 
 var qp = []scenario{
-	{"qp/create_rc_qp_no_attr", everywhere, createQP(uverbs.RC)},
-	{"qp/create_uc_qp_no_attr", onRXE, createQP(uverbs.UC)},
-	{"qp/create_ud_qp_no_attr", onRXE, createQP(uverbs.UD)},
+	{"qp/create_rc_qp_no_attr", everywhere, createQP(verbs.RC)},
+	{"qp/create_uc_qp_no_attr", onRXE, createQP(verbs.UC)},
+	{"qp/create_ud_qp_no_attr", onRXE, createQP(verbs.UD)},
 	{"qp/create_raw_qp_no_attr", nowhere, createQP(abi.IB_UVERBS_QPT_RAW_PACKET)},
-	{"qp/create_rc_qp_with_attr", everywhere, createInit(uverbs.RC)},
-	{"qp/create_uc_qp_with_attr", onRXE, createInit(uverbs.UC)},
-	{"qp/create_ud_qp_with_attr", onRXE, createInit(uverbs.UD)},
+	{"qp/create_rc_qp_with_attr", everywhere, createInit(verbs.RC)},
+	{"qp/create_uc_qp_with_attr", onRXE, createInit(verbs.UC)},
+	{"qp/create_ud_qp_with_attr", onRXE, createInit(verbs.UD)},
 	{"qp/create_raw_qp_with_attr", nowhere, createInit(abi.IB_UVERBS_QPT_RAW_PACKET)},
-	{"qp/create_qp_with_illegal_caps_max_send_wr", everywhere, illegal(func(c *uverbs.QPCap, a *uverbs.DeviceAttr) { c.MaxSendWR = uint32(a.Base.MaxQpWr) + 1 })},
-	{"qp/create_qp_with_illegal_caps_max_send_sge", everywhere, illegal(func(c *uverbs.QPCap, a *uverbs.DeviceAttr) { c.MaxSendSGE = uint32(a.Base.MaxSge) + 1 })},
-	{"qp/create_qp_with_illegal_caps_max_recv_sge", everywhere, illegal(func(c *uverbs.QPCap, a *uverbs.DeviceAttr) { c.MaxRecvSGE = uint32(a.Base.MaxSge) + 1 })},
-	{"qp/create_qp_with_illegal_caps_max_recv_wr", everywhere, illegal(func(c *uverbs.QPCap, a *uverbs.DeviceAttr) { c.MaxRecvWR = uint32(a.Base.MaxQpWr) + 1 })},
-	{"qp/query_rc_qp", everywhere, createInit(uverbs.RC)},
-	{"qp/query_uc_qp", onRXE, createInit(uverbs.UC)},
-	{"qp/query_ud_qp", onRXE, createInit(uverbs.UD)},
+	{"qp/create_qp_with_illegal_caps_max_send_wr", everywhere, illegal(func(c *verbs.QPCap, a *verbs.DeviceAttr) { c.MaxSendWR = uint32(a.MaxQPWR) + 1 })},
+	{"qp/create_qp_with_illegal_caps_max_send_sge", everywhere, illegal(func(c *verbs.QPCap, a *verbs.DeviceAttr) { c.MaxSendSGE = uint32(a.MaxSGE) + 1 })},
+	{"qp/create_qp_with_illegal_caps_max_recv_sge", everywhere, illegal(func(c *verbs.QPCap, a *verbs.DeviceAttr) { c.MaxRecvSGE = uint32(a.MaxSGE) + 1 })},
+	{"qp/create_qp_with_illegal_caps_max_recv_wr", everywhere, illegal(func(c *verbs.QPCap, a *verbs.DeviceAttr) { c.MaxRecvWR = uint32(a.MaxQPWR) + 1 })},
+	{"qp/query_rc_qp", everywhere, createInit(verbs.RC)},
+	{"qp/query_uc_qp", onRXE, createInit(verbs.UC)},
+	{"qp/query_ud_qp", onRXE, createInit(verbs.UD)},
 	{"qp/modify_ud_qp", onRXE, func(e *env) error {
-		qp, err := e.createQP(uverbs.UD, smallCap)
+		qp, err := e.createQP(verbs.UD, smallCap)
 		if err != nil {
 			return err
 		}
 		if err := qp.StartUD(1, labtest.QKey); err != nil {
 			return err
 		}
-		if err := qp.Modify(uverbs.QPAttr{QKey: 0x2222}, uverbs.MaskQKey); err != nil {
+		if err := qp.Modify(verbs.QPAttr{QKey: 0x2222}, verbs.MaskQKey); err != nil {
 			return err
 		}
-		if got, err := qp.Query(); err != nil || got.QKey != 0x2222 || got.State != uverbs.StateRTS {
+		if got, err := qp.Query(); err != nil || got.QKey != 0x2222 || got.State != verbs.StateRTS {
 			return fmt.Errorf("%+v, %w", got, err)
 		}
 		return nil
@@ -129,9 +130,9 @@ func rdmaTest(use func(e *env, a, b *labtest.Side) error) func(*env) error {
 	}
 }
 
-func sendOp(wr uverbs.SendWR) func(*env) error {
+func sendOp(wr verbs.SendWR) func(*env) error {
 	return rdmaTest(func(e *env, a, b *labtest.Side) error {
-		if _, err := b.PostRecv(uverbs.RecvWR{ID: 4, SGL: []uverbs.SGE{b.MR.SGE(0, 100)}}); err != nil {
+		if _, err := b.PostRecv(verbs.RecvWR{ID: 4, SGL: []verbs.SGE{b.MR.SGE(0, 100)}}); err != nil {
 			return err
 		}
 		wr.RemoteAddr, wr.RKey = b.MR.Addr(), b.MR.RKey()
@@ -152,18 +153,18 @@ var qpEx = []scenario{
 	{"qpex/qp_ex_ud_send", onRXE, udSend(700)},
 	{"qpex/qp_ex_ud_zero_size", onRXE, udSend(0)},
 	{"qpex/qp_ex_ud_send_imm", onRXE, udSend(8)},
-	{"qpex/qp_ex_rc_send", everywhere, sendOp(uverbs.SendWR{Opcode: uverbs.OpSend, Inline: []byte("send")})},
-	{"qpex/qp_ex_rc_send_imm", onRXE, sendOp(uverbs.SendWR{Opcode: uverbs.OpSendImm, Inline: []byte("send"), Imm: 0x01020304})},
+	{"qpex/qp_ex_rc_send", everywhere, sendOp(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("send")})},
+	{"qpex/qp_ex_rc_send_imm", onRXE, sendOp(verbs.SendWR{Opcode: verbs.OpSendImm, Inline: []byte("send"), Imm: 0x01020304})},
 	{"qpex/qp_ex_xrc_send", nowhere, probe("XRC domain")},
 	{"qpex/qp_ex_rc_flush", with("FLUSH"), func(e *env) error {
 		if err := e.ctx.Probe("FLUSH"); err != nil {
 			return err
 		}
-		access := e.access() | uverbs.AccessFlushGlobal
+		access := e.access() | verbs.AccessFlushGlobal
 		a, b := e.pair(labtest.PairOptions{Access: access, RC: uverbs.ConnectOptions{Access: access}})
-		wrs := []uverbs.SendWR{
-			{ID: 1, Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, Inline: []byte("flushed"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()},
-			{ID: 2, Opcode: uverbs.OpFlush, Flags: uverbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Flush: uverbs.Flush{Length: 7, Type: uverbs.FlushGlobal}},
+		wrs := []verbs.SendWR{
+			{ID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: []byte("flushed"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()},
+			{ID: 2, Opcode: verbs.OpFlush, Flags: verbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Flush: verbs.Flush{Length: 7, Type: verbs.FlushGlobal}},
 		}
 		if _, err := a.QP.PostSend(wrs); err != nil {
 			return err
@@ -183,55 +184,55 @@ var qpEx = []scenario{
 			return err
 		}
 		a, b := e.pair(labtest.PairOptions{}) // whose region allows none
-		return fails(e.do(a, uverbs.SendWR{
-			Opcode: uverbs.OpFlush, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Flush: uverbs.Flush{Length: 7, Type: uverbs.FlushGlobal},
-		}), uverbs.WCRemAccessErr, uverbs.WCRemInvReqErr)
+		return fails(e.do(a, verbs.SendWR{
+			Opcode: verbs.OpFlush, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Flush: verbs.Flush{Length: 7, Type: verbs.FlushGlobal},
+		}), verbs.WCRemAccessErr, verbs.WCRemInvReqErr)
 	}},
 	{"qpex/qp_ex_rc_atomic_write", with("ATOMIC_WRITE"), rdmaTest(func(e *env, a, b *labtest.Side) error {
-		err := e.do(a, uverbs.SendWR{Opcode: uverbs.OpAtomicWrite, Inline: []byte("8 bytes."), RemoteAddr: b.MR.Addr() + 8, RKey: b.MR.RKey()})
+		err := e.do(a, verbs.SendWR{Opcode: verbs.OpAtomicWrite, Inline: []byte("8 bytes."), RemoteAddr: b.MR.Addr() + 8, RKey: b.MR.RKey()})
 		if err == nil && string(b.MR.Bytes()[8:16]) != "8 bytes." {
 			err = fmt.Errorf("%q was written", b.MR.Bytes()[8:16])
 		}
 		return err
 	})},
 	{"qpex/qp_ex_rc_rdma_write", everywhere, rdmaTest(func(e *env, a, b *labtest.Side) error { return e.write(a, b, 20000, b.MR.RKey()) })},
-	{"qpex/qp_ex_rc_rdma_write_imm", onRXE, sendOp(uverbs.SendWR{Opcode: uverbs.OpRDMAWriteImm, Inline: []byte("write"), Imm: 7})},
+	{"qpex/qp_ex_rc_rdma_write_imm", onRXE, sendOp(verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Inline: []byte("write"), Imm: 7})},
 	{"qpex/qp_ex_rc_rdma_write_zero_size", everywhere, rdmaTest(func(e *env, a, b *labtest.Side) error {
-		return e.do(a, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
+		return e.do(a, verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
 	})},
 	{"qpex/qp_ex_rc_rdma_read", everywhere, rdmaTest(func(e *env, a, b *labtest.Side) error { return e.read(a, b, 20000, b.MR.RKey()) })},
 	{"qpex/qp_ex_rc_rdma_read_zero_size", everywhere, rdmaTest(func(e *env, a, b *labtest.Side) error {
-		return e.do(a, uverbs.SendWR{Opcode: uverbs.OpRDMARead, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
+		return e.do(a, verbs.SendWR{Opcode: verbs.OpRDMARead, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
 	})},
-	{"qpex/qp_ex_rc_atomic_cmp_swp", onRXE, atomicTest(uverbs.OpCompareSwap)},
-	{"qpex/qp_ex_rc_atomic_fetch_add", onRXE, atomicTest(uverbs.OpFetchAdd)},
-	{"qpex/qp_ex_rc_bind_mw", onRXE, window(uverbs.MWType2, nil)},
+	{"qpex/qp_ex_rc_atomic_cmp_swp", onRXE, atomicTest(verbs.OpCompareSwap)},
+	{"qpex/qp_ex_rc_atomic_fetch_add", onRXE, atomicTest(verbs.OpFetchAdd)},
+	{"qpex/qp_ex_rc_bind_mw", onRXE, window(verbs.MWType2, nil)},
 	{"qpex/post_receive_qp_state_bad_flow", everywhere, func(e *env) error {
-		qp, err := e.createQP(uverbs.RC, smallCap)
+		qp, err := e.createQP(verbs.RC, smallCap)
 		if err != nil {
 			return err
 		}
-		_, err = qp.PostRecv([]uverbs.RecvWR{{}})
-		return refused(err, uverbs.ErrState)
+		_, err = qp.PostRecv([]verbs.RecvWR{{}})
+		return refused(err, verbs.ErrState)
 	}},
 	{"qpex/post_send_qp_state_bad_flow", everywhere, func(e *env) error {
-		qp, err := e.createQP(uverbs.RC, smallCap)
+		qp, err := e.createQP(verbs.RC, smallCap)
 		if err != nil {
 			return err
 		}
-		_, err = qp.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend}})
-		return refused(err, uverbs.ErrState)
+		_, err = qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend}})
+		return refused(err, verbs.ErrState)
 	}},
 	{"qpex/full_rq_bad_flow", everywhere, rdmaTest(func(e *env, a, b *labtest.Side) error {
 		for range 1000 {
-			if _, err := b.PostRecv(uverbs.RecvWR{}); err != nil {
-				return refused(err, uverbs.ErrQueueFull)
+			if _, err := b.PostRecv(verbs.RecvWR{}); err != nil {
+				return refused(err, verbs.ErrQueueFull)
 			}
 		}
 		return errors.New("1000 receives fit")
 	})},
 	{"qpex/rq_with_larger_sgl_bad_flow", everywhere, rdmaTest(func(e *env, a, b *labtest.Side) error {
-		_, err := b.PostRecv(uverbs.RecvWR{SGL: make([]uverbs.SGE, 5)})
-		return refused(err, uverbs.ErrTooManySGEs)
+		_, err := b.PostRecv(verbs.RecvWR{SGL: make([]verbs.SGE, 5)})
+		return refused(err, verbs.ErrTooManySGEs)
 	})},
 }

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -116,7 +117,7 @@ type env struct {
 	dev  string
 	siw  bool
 	ctx  *uverbs.Context
-	attr *uverbs.DeviceAttr
+	attr *verbs.DeviceAttr
 }
 
 func newEnv(t *testing.T, dev string) *env {
@@ -140,16 +141,16 @@ func (e *env) pair(opt labtest.PairOptions) (a, b *labtest.Side) {
 }
 
 // access is all that the device's regions can allow.
-func (e *env) access() uverbs.Access {
+func (e *env) access() verbs.Access {
 	if e.siw {
-		return uverbs.AccessAll &^ uverbs.AccessRemoteAtomic
+		return verbs.AccessAll &^ verbs.AccessRemoteAtomic
 	}
-	return uverbs.AccessAll
+	return verbs.AccessAll
 }
 
 // wait takes one completion, with events if the CQ has them.
-func (e *env) wait(cq *uverbs.CQ, events bool) (uverbs.WC, error) {
-	var wc [1]uverbs.WC
+func (e *env) wait(cq *uverbs.CQ, events bool) (verbs.WC, error) {
+	var wc [1]verbs.WC
 	ctx, cancel := context.WithTimeout(e.t.Context(), 5*time.Second)
 	defer cancel()
 	if events {
@@ -165,9 +166,9 @@ func (e *env) wait(cq *uverbs.CQ, events bool) (uverbs.WC, error) {
 }
 
 // do posts a request and waits until it has completed.
-func (e *env) do(s *labtest.Side, wr uverbs.SendWR) error {
-	wr.Flags |= uverbs.SendSignaled
-	if _, err := s.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+func (e *env) do(s *labtest.Side, wr verbs.SendWR) error {
+	wr.Flags |= verbs.SendSignaled
+	if _, err := s.QP.PostSend([]verbs.SendWR{wr}); err != nil {
 		return err
 	}
 	_, err := e.wait(s.SendCQ, false)
@@ -197,26 +198,26 @@ func (e *env) traffic(a, b *labtest.Side, rounds, n int, events bool) error {
 // other's, with an immediate where there are such.
 func (e *env) message(from, to *labtest.Side, n int, imm uint32, events bool) error {
 	grh := 0
-	if from.QP.Type() == uverbs.UD {
-		grh = uverbs.GRHSize
+	if from.QP.Type() == verbs.UD {
+		grh = verbs.GRHSize
 	}
 	const at = 4096
-	if _, err := to.PostRecv(uverbs.RecvWR{ID: 1, SGL: []uverbs.SGE{to.MR.SGE(0, grh), to.MR.SGE(at, n)}}); err != nil {
+	if _, err := to.PostRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{to.MR.SGE(0, grh), to.MR.SGE(at, n)}}); err != nil {
 		return err
 	}
 	want := bytes.Clone(fill(from.MR.Bytes()[:n]))
-	wr := uverbs.SendWR{ID: 2, Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{from.MR.SGE(0, n)}, To: from.Peer}
+	wr := verbs.SendWR{ID: 2, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{from.MR.SGE(0, n)}, To: from.Peer}
 	if !e.siw {
-		wr.Opcode, wr.Imm = uverbs.OpSendImm, imm
+		wr.Opcode, wr.Imm = verbs.OpSendImm, imm
 	}
-	if _, err := from.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+	if _, err := from.QP.PostSend([]verbs.SendWR{wr}); err != nil {
 		return err
 	}
-	if wc, err := e.wait(from.SendCQ, events); err != nil || wc.ID != 2 || wc.Opcode != uverbs.WCSend {
+	if wc, err := e.wait(from.SendCQ, events); err != nil || wc.ID != 2 || wc.Opcode != verbs.WCSend {
 		return fmt.Errorf("send: %+v, %w", wc, err)
 	}
 	wc, err := e.wait(to.RecvCQ, events)
-	if err != nil || wc.ID != 1 || wc.Opcode != uverbs.WCRecv || int(wc.ByteLen) != n+grh || !e.siw && wc.Imm() != imm {
+	if err != nil || wc.ID != 1 || wc.Opcode != verbs.WCRecv || int(wc.ByteLen) != n+grh || !e.siw && wc.Imm() != imm {
 		return fmt.Errorf("receive: %+v, %w", wc, err)
 	}
 	if got := to.MR.Bytes()[at:][:n]; !bytes.Equal(got, want) {
@@ -228,11 +229,11 @@ func (e *env) message(from, to *labtest.Side, n int, imm uint32, events bool) er
 // write moves n bytes from a's region to b's with an RDMA WRITE and compares.
 func (e *env) write(a, b *labtest.Side, n int, rkey uint32) error {
 	want := bytes.Clone(fill(a.MR.Bytes()[:n]))
-	if err := e.do(a, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, SGL: []uverbs.SGE{a.MR.SGE(0, n)}, RemoteAddr: b.MR.Addr(), RKey: rkey}); err != nil {
+	if err := e.do(a, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.MR.SGE(0, n)}, RemoteAddr: b.MR.Addr(), RKey: rkey}); err != nil {
 		return err
 	}
 	if e.siw { // which completes when it is sent
-		if err := e.do(a, uverbs.SendWR{Opcode: uverbs.OpRDMARead, SGL: []uverbs.SGE{a.MR.SGE(n, n)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}); err != nil {
+		if err := e.do(a, verbs.SendWR{Opcode: verbs.OpRDMARead, SGL: []verbs.SGE{a.MR.SGE(n, n)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}); err != nil {
 			return err
 		}
 	}
@@ -245,7 +246,7 @@ func (e *env) write(a, b *labtest.Side, n int, rkey uint32) error {
 // read moves n bytes from b's region to a's with an RDMA READ and compares.
 func (e *env) read(a, b *labtest.Side, n int, rkey uint32) error {
 	want := bytes.Clone(fill(b.MR.Bytes()[:n]))
-	if err := e.do(a, uverbs.SendWR{Opcode: uverbs.OpRDMARead, SGL: []uverbs.SGE{a.MR.SGE(0, n)}, RemoteAddr: b.MR.Addr(), RKey: rkey}); err != nil {
+	if err := e.do(a, verbs.SendWR{Opcode: verbs.OpRDMARead, SGL: []verbs.SGE{a.MR.SGE(0, n)}, RemoteAddr: b.MR.Addr(), RKey: rkey}); err != nil {
 		return err
 	}
 	if !bytes.Equal(a.MR.Bytes()[:n], want) {
@@ -255,7 +256,7 @@ func (e *env) read(a, b *labtest.Side, n int, rkey uint32) error {
 }
 
 // fails insists on a completion status.
-func fails(err error, want ...uverbs.WCStatus) error {
+func fails(err error, want ...verbs.WCStatus) error {
 	for _, s := range want {
 		if errors.Is(err, s) {
 			return nil

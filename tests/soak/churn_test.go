@@ -8,9 +8,9 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // What a client asks for in its private data.
@@ -22,7 +22,7 @@ const (
 )
 
 // small is for connections that carry nothing.
-var small = uverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16}
+var small = verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16}
 
 func serveChurn(s *side) (service, error) {
 	return serveCM(s, "churn", func(ctx context.Context, req *cm.Request) error {
@@ -94,7 +94,7 @@ func dialChurn(s *side, addr string, n *count) (client, error) {
 func memory(e *cm.Endpoint, r *rand.Rand) error {
 	for range r.IntN(4) {
 		size := 1 + r.IntN(1<<20)>>r.IntN(16)
-		mr, err := e.AllocMR(size, uverbs.AccessLocalWrite)
+		mr, err := e.AllocMR(size, verbs.AccessLocalWrite)
 		if err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func memory(e *cm.Endpoint, r *rand.Rand) error {
 		}
 	}
 	mem := make([]byte, 1+r.IntN(1<<20)>>r.IntN(16))
-	mr, err := e.RegisterMR(mem, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite)
+	mr, err := e.RegisterMR(mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {
 		return err
 	}

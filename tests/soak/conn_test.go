@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/conn"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // connEnd is one end of a connection of package conn, which has one message
@@ -53,7 +53,7 @@ func split(s conn.Span, pieces int) (all []conn.Span) {
 // send sends the next message and waits until it is gone.
 func (e *connEnd) send(ctx context.Context, pieces int) (n int, err error) {
 	n = len(e.mine.message(e.sent, most, e.out.Bytes()))
-	if err := e.PostSend(e.sent, conn.Signaled, split(e.out.Span(0, n), pieces)...); err != nil {
+	if err := e.PostSend(e.sent, verbs.SendSignaled, split(e.out.Span(0, n), pieces)...); err != nil {
 		return 0, fmt.Errorf("message %d: %w", e.sent, err)
 	}
 	if err := e.one(ctx, conn.Sends, e.sent); err != nil {
@@ -65,7 +65,7 @@ func (e *connEnd) send(ctx context.Context, pieces int) (n int, err error) {
 
 // next takes the next message and expects another.
 func (e *connEnd) next(ctx context.Context) (int, error) {
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	err := e.Await(ctx, conn.Recvs, wc[:])
 	if err == nil {
 		err = wc[0].Err()
@@ -85,7 +85,7 @@ func (e *connEnd) next(ctx context.Context) (int, error) {
 
 // one waits for a request.
 func (e *connEnd) one(ctx context.Context, d conn.Direction, id uint64) error {
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	if err := e.Await(ctx, d, wc[:]); err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (e *connEnd) one(ctx context.Context, d conn.Direction, id uint64) error {
 	return nil
 }
 
-func (s *side) shared() uverbs.Access {
+func (s *side) shared() verbs.Access {
 	if s.atomics() {
 		return conn.ReadWrite | conn.RemoteAtomic
 	}
@@ -137,7 +137,7 @@ func serveConn(s *side) (service, error) {
 		for {
 			_, err := e.next(ctx)
 			if err == nil && e.sent == 0 {
-				if err = e.PostAdvert(99, conn.Signaled, 2, second.All()); err == nil {
+				if err = e.PostAdvert(99, verbs.SendSignaled, 2, second.All()); err == nil {
 					err = e.one(ctx, conn.Sends, 99)
 				}
 			}
@@ -145,7 +145,7 @@ func serveConn(s *side) (service, error) {
 				_, err = e.send(ctx, int(e.sent%3)+1)
 			}
 			if err != nil {
-				if errors.Is(err, conn.ErrDisconnected) || ended(ctx, c.Endpoint(), err) {
+				if errors.Is(err, verbs.ErrDisconnected) || ended(ctx, c.Endpoint(), err) {
 					return nil
 				}
 				return err
@@ -253,7 +253,7 @@ func (c *connClient) writeRead(ctx context.Context, local *conn.LocalRegion, r *
 	if err := c.PostWrite(1, 0, to, split(local.Span(0, n), 1+r.IntN(4))...); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
-	if err := c.PostRead(2, conn.Signaled, to, split(local.Span(most, n), 1+r.IntN(4))...); err != nil {
+	if err := c.PostRead(2, verbs.SendSignaled, to, split(local.Span(most, n), 1+r.IntN(4))...); err != nil {
 		return fmt.Errorf("read: %w", err)
 	}
 	if err := c.one(ctx, conn.Sends, 2); err != nil {

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/msg"
 )
 
@@ -30,7 +31,7 @@ func loop(s *side) (*msg.Loop, func() error, error) {
 		if err := l.Close(); err != nil {
 			return err
 		}
-		if err := <-ended; !errors.Is(err, msg.ErrClosed) {
+		if err := <-ended; !errors.Is(err, verbs.ErrClosed) {
 			return fmt.Errorf("the loop ended with %w", err)
 		}
 		return nil

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -19,7 +20,7 @@ const (
 	depth  = 2 * window
 )
 
-var verbsCap = uverbs.QPCap{MaxSendWR: 32, MaxRecvWR: depth, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}
+var verbsCap = verbs.QPCap{MaxSendWR: 32, MaxRecvWR: depth, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}
 
 // verbsEnd is one end of a connection, with memory for its messages.
 type verbsEnd struct {
@@ -28,12 +29,12 @@ type verbsEnd struct {
 	in0, sent  uint64 // messages that came, and that were sent
 	done       uint64 // sends that have completed
 	mine, your key
-	wcs        [depth]uverbs.WC
+	wcs        [depth]verbs.WC
 }
 
 func newVerbsEnd(e *cm.Endpoint, mine key) (v *verbsEnd, err error) {
 	v = &verbsEnd{Endpoint: e, mine: mine, your: mine.answers()}
-	if v.in, err = e.AllocMR(depth*most, uverbs.AccessLocalWrite); err != nil {
+	if v.in, err = e.AllocMR(depth*most, verbs.AccessLocalWrite); err != nil {
 		return nil, err
 	}
 	if v.out, err = e.AllocMR(depth*most, 0); err != nil {
@@ -48,7 +49,7 @@ func newVerbsEnd(e *cm.Endpoint, mine key) (v *verbsEnd, err error) {
 }
 
 func (v *verbsEnd) receive(slot int) error {
-	_, err := v.QP.PostRecv([]uverbs.RecvWR{{ID: uint64(slot), SGL: []uverbs.SGE{v.in.SGE(slot*most, most)}}})
+	_, err := v.QP.PostRecv([]verbs.RecvWR{{ID: uint64(slot), SGL: []verbs.SGE{v.in.SGE(slot*most, most)}}})
 	return err
 }
 
@@ -61,11 +62,11 @@ func (v *verbsEnd) send(ctx context.Context) (n int, err error) {
 	}
 	off := int(v.sent%depth) * most
 	n = len(v.mine.message(v.sent, most, v.out.Bytes()[off:off+most]))
-	wr := uverbs.SendWR{ID: v.sent, Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled}
+	wr := verbs.SendWR{ID: v.sent, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
 	if n > 0 {
-		wr.SGL = []uverbs.SGE{v.out.SGE(off, n)}
+		wr.SGL = []verbs.SGE{v.out.SGE(off, n)}
 	}
-	if _, err := v.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+	if _, err := v.QP.PostSend([]verbs.SendWR{wr}); err != nil {
 		return 0, fmt.Errorf("send message %d: %w", v.sent, err)
 	}
 	v.sent++
@@ -138,14 +139,14 @@ func (v *verbsEnd) came(ctx context.Context) (messages, total int, err error) {
 // ended says whether an error is that the peer has closed. siw fails what it was
 // sending then, and flushes the rest.
 func ended(ctx context.Context, e *cm.Endpoint, err error) bool {
-	if !errors.Is(err, uverbs.WCFlushErr) && !errors.Is(err, uverbs.WCLocQPOpErr) && !errors.Is(err, uverbs.ErrState) && !errors.Is(err, cm.ErrDisconnected) {
+	if !errors.Is(err, verbs.WCFlushErr) && !errors.Is(err, verbs.WCLocQPOpErr) && !errors.Is(err, verbs.ErrState) && !errors.Is(err, verbs.ErrDisconnected) {
 		return false
 	}
 	select {
 	case <-e.Done(): // flushes may be seen before
 	case <-ctx.Done():
 	}
-	return errors.Is(e.Err(), cm.ErrDisconnected)
+	return errors.Is(e.Err(), verbs.ErrDisconnected)
 }
 
 // serveVerbs answers messages with messages, and offers memory.
@@ -157,9 +158,9 @@ func serveVerbs(s *side) (service, error) {
 			if v, err = newVerbsEnd(e, mine); err != nil {
 				return err
 			}
-			access := uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead
+			access := verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
 			if s.atomics() {
-				access |= uverbs.AccessRemoteAtomic
+				access |= verbs.AccessRemoteAtomic
 			}
 			offered, err := e.AllocMR(most+8, access)
 			if err != nil {
@@ -208,7 +209,7 @@ func dialVerbs(s *side, addr string, n *count) (client, error) {
 				if c.verbsEnd, err = newVerbsEnd(e, mine); err != nil {
 					return err
 				}
-				c.local, err = e.AllocMR(2*most+8, uverbs.AccessLocalWrite)
+				c.local, err = e.AllocMR(2*most+8, verbs.AccessLocalWrite)
 				return err
 			}}}
 		e, err := d.Dial(ctx, addr)
@@ -278,9 +279,9 @@ func (c *verbsClient) drain(ctx context.Context) error {
 }
 
 // post posts requests and waits for them. They count as sends.
-func (c *verbsClient) post(ctx context.Context, wrs ...uverbs.SendWR) error {
+func (c *verbsClient) post(ctx context.Context, wrs ...verbs.SendWR) error {
 	for i := range wrs {
-		wrs[i].ID, wrs[i].Flags = uint64(i), uverbs.SendSignaled|uverbs.SendFence
+		wrs[i].ID, wrs[i].Flags = uint64(i), verbs.SendSignaled|verbs.SendFence
 		wrs[i].RKey = c.rkey
 	}
 	if _, err := c.QP.PostSend(wrs); err != nil {
@@ -318,8 +319,8 @@ func (c *verbsClient) writeRead(ctx context.Context, r *rand.Rand) error {
 	}
 	c.writes++
 	err := c.post(ctx,
-		uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, RemoteAddr: c.addr + uint64(off), SGL: []uverbs.SGE{c.local.SGE(0, n)}},
-		uverbs.SendWR{Opcode: uverbs.OpRDMARead, RemoteAddr: c.addr + uint64(off), SGL: []uverbs.SGE{c.local.SGE(most, n)}})
+		verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: c.addr + uint64(off), SGL: []verbs.SGE{c.local.SGE(0, n)}},
+		verbs.SendWR{Opcode: verbs.OpRDMARead, RemoteAddr: c.addr + uint64(off), SGL: []verbs.SGE{c.local.SGE(most, n)}})
 	if err != nil {
 		return err
 	}
@@ -333,8 +334,8 @@ func (c *verbsClient) writeRead(ctx context.Context, r *rand.Rand) error {
 // atomics count in the peer's memory.
 func (c *verbsClient) atomics(ctx context.Context, r *rand.Rand) error {
 	result := c.local.Bytes()[2*most:]
-	at, sgl := c.addr+most, []uverbs.SGE{c.local.SGE(2*most, 8)}
-	do := func(wr uverbs.SendWR, after uint64) error {
+	at, sgl := c.addr+most, []verbs.SGE{c.local.SGE(2*most, 8)}
+	do := func(wr verbs.SendWR, after uint64) error {
 		wr.RemoteAddr, wr.SGL = at, sgl
 		if err := c.post(ctx, wr); err != nil {
 			return err
@@ -347,11 +348,11 @@ func (c *verbsClient) atomics(ctx context.Context, r *rand.Rand) error {
 		return nil
 	}
 	delta, swap := r.Uint64(), r.Uint64()
-	if err := do(uverbs.SendWR{Opcode: uverbs.OpFetchAdd, CompareAdd: delta}, c.counter+delta); err != nil {
+	if err := do(verbs.SendWR{Opcode: verbs.OpFetchAdd, CompareAdd: delta}, c.counter+delta); err != nil {
 		return err
 	}
-	if err := do(uverbs.SendWR{Opcode: uverbs.OpCompareSwap, CompareAdd: c.counter, Swap: swap}, swap); err != nil {
+	if err := do(verbs.SendWR{Opcode: verbs.OpCompareSwap, CompareAdd: c.counter, Swap: swap}, swap); err != nil {
 		return err
 	}
-	return do(uverbs.SendWR{Opcode: uverbs.OpCompareSwap, CompareAdd: c.counter + 1, Swap: delta}, c.counter) // is not equal
+	return do(verbs.SendWR{Opcode: verbs.OpCompareSwap, CompareAdd: c.counter + 1, Swap: delta}, c.counter) // is not equal
 }

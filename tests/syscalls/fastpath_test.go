@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -69,9 +70,9 @@ func fastPath(t *testing.T, device string) {
 	defer runtime.UnlockOSThread()
 	c := newCounter(t)
 	const depth = 1000
-	a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Cap: uverbs.QPCap{MaxSendWR: depth, MaxRecvWR: 4 * depth, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}})
+	a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: 4 * depth, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}})
 
-	recv := []uverbs.RecvWR{{SGL: []uverbs.SGE{b.MR.SGE(0, 4096)}}}
+	recv := []verbs.RecvWR{{SGL: []verbs.SGE{b.MR.SGE(0, 4096)}}}
 	expect(t, c, "post_recv", depth/2, Calls{}, func() {
 		if n, err := b.QP.PostRecv(recv); n != 1 || err != nil {
 			panic(err)
@@ -82,12 +83,12 @@ func fastPath(t *testing.T, device string) {
 		n, _ = b.QP.PostRecv(recv)
 	}
 
-	wcs := make([]uverbs.WC, 16)
+	wcs := make([]verbs.WC, 16)
 	drain := func(cq *uverbs.CQ, want int) {
 		for got := 0; got < want; {
 			n := cq.Poll(wcs)
 			for i := range wcs[:n] {
-				if wcs[i].Status != uverbs.WCSuccess {
+				if wcs[i].Status != verbs.WCSuccess {
 					panic(wcs[i].Err())
 				}
 			}
@@ -95,9 +96,9 @@ func fastPath(t *testing.T, device string) {
 		}
 	}
 	for _, batch := range []int{1, 2, 16, 100} {
-		wrs := make([]uverbs.SendWR, batch)
+		wrs := make([]verbs.SendWR, batch)
 		for i := range wrs {
-			wrs[i] = uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.MR.SGE(0, 64)}}
+			wrs[i] = verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{a.MR.SGE(0, 64)}}
 			if i%2 == 1 {
 				wrs[i].SGL, wrs[i].Inline = nil, []byte("inline")
 			}
@@ -127,13 +128,13 @@ func fastPath(t *testing.T, device string) {
 // a batch that it does not finish in the call, posts need none of their own.
 func skipped(t *testing.T, c *Counter, a, b *labtest.Side) {
 	const posts = 100
-	long := make([]uverbs.SendWR, 300)
+	long := make([]verbs.SendWR, 300)
 	for i := range long {
-		long[i] = uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, SGL: []uverbs.SGE{a.MR.SGE(0, 64<<10)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}
+		long[i] = verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.MR.SGE(0, 64<<10)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}
 	}
 	last := slices.Clone(long[:1])
-	last[0].Flags = uverbs.SendSignaled
-	post := func(wrs []uverbs.SendWR) {
+	last[0].Flags = verbs.SendSignaled
+	post := func(wrs []verbs.SendWR) {
 		if n, err := a.QP.PostSend(wrs); n != len(wrs) || err != nil {
 			panic(err)
 		}
@@ -150,7 +151,7 @@ func skipped(t *testing.T, c *Counter, a, b *labtest.Side) {
 			t.Fatal(err)
 		}
 		for got := 0; got < posts; {
-			got += a.SendCQ.Poll(make([]uverbs.WC, posts))
+			got += a.SendCQ.Poll(make([]verbs.WC, posts))
 		}
 		if n := calls[unix.SYS_WRITE]; n > posts+1 {
 			t.Fatalf("%d posts made %d doorbells", posts+1, n)
@@ -169,38 +170,38 @@ func TestAllocs(t *testing.T) { labtest.Each(t, allocs) }
 
 func allocs(t *testing.T, device string) {
 	const depth = 1 << 12
-	withImm := uverbs.OpSendImm
+	withImm := verbs.OpSendImm
 	if device == labtest.SIW {
-		withImm = uverbs.OpSend // there are no immediates
+		withImm = verbs.OpSend // there are no immediates
 	}
-	a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Cap: uverbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 64}})
+	a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 64}})
 	if n := testing.AllocsPerRun(1000, func() {
-		if _, err := b.QP.PostRecv([]uverbs.RecvWR{{ID: 1, SGL: []uverbs.SGE{b.MR.SGE(0, 64), b.MR.SGE(64, 64)}}}); err != nil {
+		if _, err := b.QP.PostRecv([]verbs.RecvWR{{ID: 1, SGL: []verbs.SGE{b.MR.SGE(0, 64), b.MR.SGE(64, 64)}}}); err != nil {
 			t.Fatal(err)
 		}
 	}); n != 0 {
 		t.Errorf("post_recv allocates %v times", n)
 	}
 	if n := testing.AllocsPerRun(400, func() {
-		_, err := a.QP.PostSend([]uverbs.SendWR{
-			{ID: 1, Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{a.MR.SGE(0, 8), a.MR.SGE(8, 8)}},
+		_, err := a.QP.PostSend([]verbs.SendWR{
+			{ID: 1, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{a.MR.SGE(0, 8), a.MR.SGE(8, 8)}},
 			{ID: 2, Opcode: withImm, Imm: 3, Inline: []byte("abc"), InlineList: [][]byte{[]byte("def")}},
-			{ID: 3, Opcode: uverbs.OpRDMAWrite, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), SGL: []uverbs.SGE{a.MR.SGE(0, 8)}},
-			{ID: 4, Opcode: uverbs.OpRDMARead, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), SGL: []uverbs.SGE{a.MR.SGE(0, 8)}},
+			{ID: 3, Opcode: verbs.OpRDMAWrite, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), SGL: []verbs.SGE{a.MR.SGE(0, 8)}},
+			{ID: 4, Opcode: verbs.OpRDMARead, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), SGL: []verbs.SGE{a.MR.SGE(0, 8)}},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		var wcs [4]uverbs.WC // on the stack
+		var wcs [4]verbs.WC // on the stack
 		for n := 0; n < 1; {
 			n += a.SendCQ.Poll(wcs[:])
 		}
 	}); n != 0 {
 		t.Errorf("post_send and poll allocate %v times", n)
 	}
-	full := make([]uverbs.RecvWR, 4*depth)
+	full := make([]verbs.RecvWR, 4*depth)
 	if n := testing.AllocsPerRun(10, func() {
-		if _, err := b.QP.PostRecv(full); err != uverbs.ErrQueueFull {
+		if _, err := b.QP.PostRecv(full); err != verbs.ErrQueueFull {
 			t.Fatal(err)
 		}
 	}); n != 0 {

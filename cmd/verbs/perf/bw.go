@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // bw sends as fast as the queues take it, or receives, or both.
 type bw struct {
 	*side
-	wcs      [64]uverbs.WC
+	wcs      [64]verbs.WC
 	armed    bool // both CQs
 	sending  bool
 	start    time.Time
@@ -124,7 +124,7 @@ func (b *bw) step() (busy bool, err error) {
 	return busy, nil
 }
 
-func (b *bw) takeSends(wcs []uverbs.WC) error {
+func (b *bw) takeSends(wcs []verbs.WC) error {
 	var gone uint64
 	for i := range wcs {
 		wc := &wcs[i]
@@ -147,7 +147,7 @@ func (b *bw) takeSends(wcs []uverbs.WC) error {
 
 // takeRecvs counts messages and credits, and offers their receives again. An
 // empty message is a credit.
-func (b *bw) takeRecvs(wcs []uverbs.WC) error {
+func (b *bw) takeRecvs(wcs []verbs.WC) error {
 	var came uint64
 	for i := range wcs {
 		wc := &wcs[i]
@@ -156,7 +156,7 @@ func (b *bw) takeRecvs(wcs []uverbs.WC) error {
 		}
 		l := b.lanes[wc.ID]
 		l.spare++
-		if wc.ByteLen == 0 && wc.Opcode == uverbs.WCRecv {
+		if wc.ByteLen == 0 && wc.Opcode == verbs.WCRecv {
 			l.room += uint64(b.quantum())
 			continue
 		}
@@ -215,10 +215,10 @@ func (b *bw) post(l *lane, n int) error {
 	last.ID = (l.posted+uint64(n))<<laneBits | l.number
 	last.Flags = 0
 	if l.unsignaled+b.List > b.CQMod || l.posted+uint64(n) == l.target {
-		last.Flags = uverbs.SendSignaled
+		last.Flags = verbs.SendSignaled
 		l.unsignaled = 0
 	}
-	if b.op.opcode == uverbs.OpCompareSwap { // each finds what the last one left
+	if b.op.opcode == verbs.OpCompareSwap { // each finds what the last one left
 		for i := range batch {
 			batch[i].CompareAdd = l.posted + uint64(i)
 			batch[i].Swap = l.posted + uint64(i) + 1

@@ -13,6 +13,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -220,5 +221,5 @@ func deviceAddr(device string) (a netip.Addr, err error) {
 			return addrs[0], nil
 		}
 	}
-	return a, fmt.Errorf("%s: %w", device, uverbs.ErrNoDevice)
+	return a, fmt.Errorf("%s: %w", device, verbs.ErrNoDevice)
 }

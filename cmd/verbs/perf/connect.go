@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -42,10 +43,10 @@ func (l *lane) postRecvs(s *side, i int, qp *uverbs.QP) error {
 	if !s.op.receives {
 		return nil
 	}
-	sgl := []uverbs.SGE{s.mr.SGE(s.layout.inOf(i), s.layout.head+s.Size)}
-	l.recvs = make([]uverbs.RecvWR, s.cap().MaxRecvWR)
+	sgl := []verbs.SGE{s.mr.SGE(s.layout.inOf(i), s.layout.head+s.Size)}
+	l.recvs = make([]verbs.RecvWR, s.cap().MaxRecvWR)
 	for j := range l.recvs {
-		l.recvs[j] = uverbs.RecvWR{ID: uint64(i), SGL: sgl}
+		l.recvs[j] = verbs.RecvWR{ID: uint64(i), SGL: sgl}
 	}
 	_, err := qp.PostRecv(l.recvs)
 	return err
@@ -121,7 +122,7 @@ func (s *side) laneOf(private []byte) (i int, ours bool, err error) {
 // openUD makes QPs that need no connection.
 func (s *side) openUD() error {
 	for i, l := range s.lanes {
-		qp, err := own(s.pd.CreateQP(uverbs.QPOptions{Type: uverbs.UD, SendCQ: s.sendCQ, RecvCQ: s.recvCQ, Cap: s.cap()}))(s)
+		qp, err := own(s.pd.CreateQP(uverbs.QPOptions{Type: verbs.UD, SendCQ: s.sendCQ, RecvCQ: s.recvCQ, Cap: s.cap()}))(s)
 		if err != nil {
 			return err
 		}
@@ -168,8 +169,8 @@ func (s *side) meet() error {
 	if err != nil {
 		return err
 	}
-	ah, err := s.pd.CreateAH(uverbs.AddressVector{
-		Global: true, DGID: uverbs.GID(s.peer.GID.As16()), SGIDIndex: uint8(gid.Index),
+	ah, err := s.pd.CreateAH(verbs.AddressVector{
+		Global: true, DGID: verbs.GID(s.peer.GID.As16()), SGIDIndex: uint8(gid.Index),
 		HopLimit: 64, TrafficClass: s.TClass, Port: uint8(s.path.Port),
 	})
 	if err != nil {
@@ -186,16 +187,16 @@ func (s *side) build(ah *uverbs.AH) error {
 		if s.credits() {
 			l.room = uint64(s.RxDepth)
 		}
-		wr := uverbs.SendWR{Opcode: s.op.opcode, RKey: s.peer.RKey}
+		wr := verbs.SendWR{Opcode: s.op.opcode, RKey: s.peer.RKey}
 		switch at := s.layout.inOf(i); {
-		case s.op.opcode == uverbs.OpRDMARead:
-			wr.RemoteAddr, wr.SGL = s.peer.Addr, []uverbs.SGE{s.mr.SGE(at, s.Size)}
+		case s.op.opcode == verbs.OpRDMARead:
+			wr.RemoteAddr, wr.SGL = s.peer.Addr, []verbs.SGE{s.mr.SGE(at, s.Size)}
 		case s.op.atomic:
-			wr.RemoteAddr, wr.SGL, wr.CompareAdd = s.peer.Addr+uint64(at), []uverbs.SGE{s.mr.SGE(0, 8)}, 1
+			wr.RemoteAddr, wr.SGL, wr.CompareAdd = s.peer.Addr+uint64(at), []verbs.SGE{s.mr.SGE(0, 8)}, 1
 		case s.Size <= s.Inline:
 			wr.RemoteAddr, wr.Inline = s.peer.Addr+uint64(at), s.out()
 		default:
-			wr.RemoteAddr, wr.SGL = s.peer.Addr+uint64(at), []uverbs.SGE{s.mr.SGE(0, s.Size)}
+			wr.RemoteAddr, wr.SGL = s.peer.Addr+uint64(at), []verbs.SGE{s.mr.SGE(0, s.Size)}
 		}
 		if ah != nil {
 			wr.To = ah.To(s.peer.QPs[i], s.token)

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // saidConn is a connection to a peer that has said everything.
@@ -73,7 +73,7 @@ func FuzzControl(f *testing.F) {
 			if limits.MaxSendWR == 0 || limits.MaxSendWR > maxDepth+creditSends || limits.MaxRecvWR == 0 || limits.MaxRecvWR > 4*maxDepth {
 				t.Fatalf("%+v has queues %+v", w, limits)
 			}
-			if w.operation().opcode == uverbs.OpSend && !w.operation().receives || w.quantum() < 1 || w.quantum() > w.RxDepth {
+			if w.operation().opcode == verbs.OpSend && !w.operation().receives || w.quantum() < 1 || w.quantum() > w.RxDepth {
 				t.Fatalf("%+v has a credit for %d", w, w.quantum())
 			}
 		}

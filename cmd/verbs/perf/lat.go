@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/latency"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -19,8 +20,8 @@ const lossAfter = 500 * time.Millisecond
 type lat struct {
 	*side
 	l    *lane
-	wcs  [16]uverbs.WC
-	wr   []uverbs.SendWR // one
+	wcs  [16]verbs.WC
+	wr   []verbs.SendWR // one
 	word lastByte
 	hist *latency.Histogram
 	lost uint64
@@ -98,14 +99,14 @@ func (t *lat) post(n uint64) error {
 	signaled := !t.answered() || t.l.posted%half == half-1
 	wr.Flags = 0
 	if signaled {
-		wr.Flags = uverbs.SendSignaled
+		wr.Flags = verbs.SendSignaled
 	}
 	switch t.op.opcode {
-	case uverbs.OpRDMAWrite:
+	case verbs.OpRDMAWrite:
 		t.out()[t.Size-1] = turn(n)
-	case uverbs.OpCompareSwap:
+	case verbs.OpCompareSwap:
 		wr.CompareAdd, wr.Swap = n, n+1
-	case uverbs.OpSendImm:
+	case verbs.OpSendImm:
 		if t.client {
 			wr.Imm = uint32(n)
 		}
@@ -159,7 +160,7 @@ func (t *lat) question(n uint64) error {
 }
 
 // receive takes a message, if one comes in time, and offers the receive again.
-func (t *lat) receive(until time.Time, untilOver bool) (*uverbs.WC, error) {
+func (t *lat) receive(until time.Time, untilOver bool) (*verbs.WC, error) {
 	n, err := t.await(t.recvCQ, t.wcs[:1], until, untilOver)
 	if n == 0 || err != nil {
 		return nil, err

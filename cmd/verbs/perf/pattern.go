@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // The patterns of client and server differ. Their length is odd, so data that
@@ -50,7 +50,7 @@ func checkPattern(b []byte, client bool) error {
 func (s *side) damage(peerSent uint64) string {
 	came := peerSent > 0 && !s.op.fetches
 	switch {
-	case s.op.opcode == uverbs.OpRDMARead:
+	case s.op.opcode == verbs.OpRDMARead:
 		came = s.posted() > 0
 	case s.op.datagram:
 		came = s.received() > 0 && len(s.lanes) == 1

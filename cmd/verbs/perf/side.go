@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -56,11 +57,11 @@ type side struct {
 type lane struct {
 	number uint64
 	qp     *uverbs.QP
-	ep     *cm.Endpoint     // nil on UD
-	batch  []uverbs.SendWR  // what is posted at a time
-	credit [1]uverbs.SendWR // an empty message
-	recvs  []uverbs.RecvWR  // to post again
-	spare  int              // receives that are to be
+	ep     *cm.Endpoint    // nil on UD
+	batch  []verbs.SendWR  // what is posted at a time
+	credit [1]verbs.SendWR // an empty message
+	recvs  []verbs.RecvWR  // to post again
+	spare  int             // receives that are to be
 
 	posted, completed uint64
 	target            uint64
@@ -122,9 +123,9 @@ func (s *side) setUp() (err error) {
 	if s.recvCQ, err = own(s.dev.CreateCQ(cq))(s); err != nil {
 		return err
 	}
-	access := uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead
+	access := verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
 	if s.op.atomic {
-		access |= uverbs.AccessRemoteAtomic
+		access |= verbs.AccessRemoteAtomic
 	}
 	if s.mr, err = own(s.pd.AllocMR(s.layout.total, access, uverbs.MROptions{}))(s); err != nil {
 		return err
@@ -134,7 +135,7 @@ func (s *side) setUp() (err error) {
 	}
 	for i := range s.QPs {
 		l := &lane{number: uint64(i)}
-		l.credit[0] = uverbs.SendWR{ID: creditID | l.number, Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled}
+		l.credit[0] = verbs.SendWR{ID: creditID | l.number, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
 		s.lanes = append(s.lanes, l)
 	}
 	return nil
@@ -157,7 +158,7 @@ func (s *side) supported() error {
 		return fmt.Errorf("%s on %s: it has no %s: %w", s.Op, s.path.Device.Name, what, errors.ErrUnsupported)
 	}
 	switch {
-	case s.op.opcode == uverbs.OpRDMAWriteImm && iwarp:
+	case s.op.opcode == verbs.OpRDMAWriteImm && iwarp:
 		return lacks("RDMA WRITE with immediate")
 	case s.op.atomic && s.dev.Probe("atomics") != nil:
 		return lacks("atomics")
@@ -169,7 +170,7 @@ func (s *side) supported() error {
 		if err != nil {
 			return err
 		}
-		if mtu := uverbs.MTU(attr.LegacyResp.ActiveMtu).Bytes(); s.Size > mtu {
+		if mtu := attr.ActiveMTU.Bytes(); s.Size > mtu {
 			return fmt.Errorf("size (-s): %d is more than %s has, %d: %w", s.Size, s.path.Device.Name, mtu, errMTU)
 		}
 	}
@@ -193,7 +194,7 @@ func (s *side) halt() { s.failed.Store(true) }
 // why is the reason for err, of which that a request failed may only be the
 // consequence: when the peer gives up it says so, but its QPs may go before.
 func (s *side) why(err error) error {
-	var wc *uverbs.WCError
+	var wc *verbs.WCError
 	if s.ctx.Err() == nil && errors.As(err, &wc) {
 		s.waiting.Store(true)
 		select {

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -25,7 +26,7 @@ func (s *side) stay() (leave func()) {
 
 // await waits for completions in cq, until a time if that is not zero: n is 0
 // then. With untilOver it ends with errOver when the peer is done.
-func (s *side) await(cq *uverbs.CQ, wcs []uverbs.WC, until time.Time, untilOver bool) (n int, err error) {
+func (s *side) await(cq *uverbs.CQ, wcs []verbs.WC, until time.Time, untilOver bool) (n int, err error) {
 	armed := false
 	for i := 0; ; i++ {
 		if n := cq.Poll(wcs); n > 0 {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // version is that of the messages between client and server.
@@ -49,7 +49,7 @@ const (
 
 // operation is what tells the tests apart.
 type operation struct {
-	opcode   uverbs.Opcode
+	opcode   verbs.Opcode
 	receives bool // each message takes one of the peer's receives
 	atomic   bool
 	fetches  bool // the data comes back: nothing but the requester's count tells
@@ -57,13 +57,13 @@ type operation struct {
 }
 
 var operations = map[string]operation{
-	"send":      {opcode: uverbs.OpSend, receives: true},
-	"write":     {opcode: uverbs.OpRDMAWrite},
-	"write-imm": {opcode: uverbs.OpRDMAWriteImm, receives: true},
-	"read":      {opcode: uverbs.OpRDMARead, fetches: true},
-	"fetch-add": {opcode: uverbs.OpFetchAdd, fetches: true, atomic: true},
-	"cmp-swap":  {opcode: uverbs.OpCompareSwap, fetches: true, atomic: true},
-	"ud":        {opcode: uverbs.OpSendImm, receives: true, datagram: true},
+	"send":      {opcode: verbs.OpSend, receives: true},
+	"write":     {opcode: verbs.OpRDMAWrite},
+	"write-imm": {opcode: verbs.OpRDMAWriteImm, receives: true},
+	"read":      {opcode: verbs.OpRDMARead, fetches: true},
+	"fetch-add": {opcode: verbs.OpFetchAdd, fetches: true, atomic: true},
+	"cmp-swap":  {opcode: verbs.OpCompareSwap, fetches: true, atomic: true},
+	"ud":        {opcode: verbs.OpSendImm, receives: true, datagram: true},
 }
 
 func (w *work) operation() operation { return operations[w.Op] }
@@ -144,8 +144,8 @@ func (w *work) creditRecvs() int {
 // creditSends is how many credits a side has under way at a time; more wait.
 const creditSends = 4
 
-func (w *work) cap() uverbs.QPCap {
-	c := uverbs.QPCap{MaxSendWR: uint32(w.TxDepth), MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: uint32(w.Inline)}
+func (w *work) cap() verbs.QPCap {
+	c := verbs.QPCap{MaxSendWR: uint32(w.TxDepth), MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: uint32(w.Inline)}
 	if w.credits() {
 		c.MaxSendWR += creditSends
 	}
@@ -176,7 +176,7 @@ func (w *work) layout() (l layout) {
 	const line = 64 // of a cache
 	align := func(n int) int { return (n + line - 1) &^ (line - 1) }
 	if w.operation().datagram {
-		l.head = uverbs.GRHSize
+		l.head = verbs.GRHSize
 	}
 	l.in = align(w.Size)
 	l.stride = align(l.head + w.Size)

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -60,14 +61,14 @@ type peer struct {
 func (p *peer) options() cm.Options {
 	return cm.Options{
 		Events:             true,
-		Cap:                uverbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: attrSize},
+		Cap:                verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: attrSize},
 		ResponderResources: 3,
 		InitiatorDepth:     3,
 		Setup: func(e *cm.Endpoint) (err error) {
-			if p.inbox, err = e.AllocMR(attrSize, uverbs.AccessLocalWrite); err != nil {
+			if p.inbox, err = e.AllocMR(attrSize, verbs.AccessLocalWrite); err != nil {
 				return err
 			}
-			_, err = e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{p.inbox.SGE(0, attrSize)}}})
+			_, err = e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{p.inbox.SGE(0, attrSize)}}})
 			return err
 		},
 	}
@@ -75,7 +76,7 @@ func (p *peer) options() cm.Options {
 
 // await waits for one completion.
 func await(ctx context.Context, cq *uverbs.CQ) error {
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	if _, err := cq.PollWait(ctx, wc[:]); err != nil {
 		return err
 	}
@@ -83,9 +84,9 @@ func await(ctx context.Context, cq *uverbs.CQ) error {
 }
 
 // do posts one request and waits for it.
-func (p *peer) do(ctx context.Context, wr uverbs.SendWR) error {
-	wr.Flags |= uverbs.SendSignaled
-	if _, err := p.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+func (p *peer) do(ctx context.Context, wr verbs.SendWR) error {
+	wr.Flags |= verbs.SendSignaled
+	if _, err := p.QP.PostSend([]verbs.SendWR{wr}); err != nil {
 		return err
 	}
 	if err := await(ctx, p.SendCQ); err != nil {
@@ -118,17 +119,17 @@ func Client(ctx context.Context, out io.Writer, addr, text string) (err error) {
 	defer func() { err = errors.Join(err, p.Close()) }()
 	fmt.Fprintln(out, "The client is connected successfully ")
 
-	src, err := p.AllocMR(len(text), uverbs.AccessAll)
+	src, err := p.AllocMR(len(text), verbs.AccessAll)
 	if err != nil {
 		return err
 	}
-	dst, err := p.AllocMR(len(text), uverbs.AccessAll)
+	dst, err := p.AllocMR(len(text), verbs.AccessAll)
 	if err != nil {
 		return err
 	}
 	copy(src.Bytes(), text)
 	mine := attr{src.Addr(), uint32(src.Len()), src.RKey()}
-	if err := p.do(ctx, uverbs.SendWR{Opcode: uverbs.OpSend, Inline: mine.encode()}); err != nil {
+	if err := p.do(ctx, verbs.SendWR{Opcode: verbs.OpSend, Inline: mine.encode()}); err != nil {
 		return err
 	}
 	theirs, err := p.receive(ctx)
@@ -141,10 +142,10 @@ func Client(ctx context.Context, out io.Writer, addr, text string) (err error) {
 		return fmt.Errorf("the server's buffer holds %d bytes, not %d", theirs.length, len(text))
 	}
 	for _, step := range []struct {
-		op  uverbs.Opcode
+		op  verbs.Opcode
 		buf *uverbs.MR
-	}{{uverbs.OpRDMAWrite, src}, {uverbs.OpRDMARead, dst}} {
-		wr := uverbs.SendWR{Opcode: step.op, RemoteAddr: theirs.addr, RKey: theirs.rkey, SGL: []uverbs.SGE{step.buf.SGE(0, len(text))}}
+	}{{verbs.OpRDMAWrite, src}, {verbs.OpRDMARead, dst}} {
+		wr := verbs.SendWR{Opcode: step.op, RemoteAddr: theirs.addr, RKey: theirs.rkey, SGL: []verbs.SGE{step.buf.SGE(0, len(text))}}
 		if err := p.do(ctx, wr); err != nil {
 			return err
 		}
@@ -176,12 +177,12 @@ func Serve(ctx context.Context, out io.Writer, l *cm.Listener) (written []byte, 
 		return nil, err
 	}
 	fmt.Fprintf(out, "The client has requested buffer length of : %d bytes \n", theirs.length)
-	buf, err := p.AllocMR(int(theirs.length), uverbs.AccessAll)
+	buf, err := p.AllocMR(int(theirs.length), verbs.AccessAll)
 	if err != nil {
 		return nil, err
 	}
 	mine := attr{buf.Addr(), uint32(buf.Len()), buf.RKey()}
-	if err := p.do(ctx, uverbs.SendWR{Opcode: uverbs.OpSend, Inline: mine.encode()}); err != nil {
+	if err := p.do(ctx, verbs.SendWR{Opcode: verbs.OpSend, Inline: mine.encode()}); err != nil {
 		return nil, err
 	}
 	select {
@@ -189,7 +190,7 @@ func Serve(ctx context.Context, out io.Writer, l *cm.Listener) (written []byte, 
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if err := p.Err(); !errors.Is(err, cm.ErrDisconnected) {
+	if err := p.Err(); !errors.Is(err, verbs.ErrDisconnected) {
 		return nil, err
 	}
 	fmt.Fprintln(out, "A disconnect event is received from the client...")

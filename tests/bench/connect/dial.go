@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -118,12 +119,12 @@ const (
 
 func (m *message) prepare(e *cm.Endpoint) (err error) {
 	m.Endpoint = e
-	if m.mr, err = e.AllocMR(size, uverbs.AccessLocalWrite); err != nil {
+	if m.mr, err = e.AllocMR(size, verbs.AccessLocalWrite); err != nil {
 		return err
 	}
-	wr := uverbs.RecvWR{SGL: []uverbs.SGE{m.mr.SGE(0, size)}}
+	wr := verbs.RecvWR{SGL: []verbs.SGE{m.mr.SGE(0, size)}}
 	for range recvs {
-		if _, err := e.QP.PostRecv([]uverbs.RecvWR{wr}); err != nil {
+		if _, err := e.QP.PostRecv([]verbs.RecvWR{wr}); err != nil {
 			return err
 		}
 	}
@@ -131,13 +132,13 @@ func (m *message) prepare(e *cm.Endpoint) (err error) {
 }
 
 func (m *message) send() error {
-	_, err := m.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, SGL: []uverbs.SGE{m.mr.SGE(0, size)}}})
+	_, err := m.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, SGL: []verbs.SGE{m.mr.SGE(0, size)}}})
 	return err
 }
 
 // take waits for a message.
 func (m *message) take() error {
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	for m.RecvCQ.Poll(wc[:]) == 0 {
 	}
 	return wc[0].Err()

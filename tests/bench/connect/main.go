@@ -16,13 +16,13 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/tests/bench/self"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 var options = cm.Options{
-	Cap:                uverbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1},
+	Cap:                verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1},
 	ResponderResources: 1,
 	InitiatorDepth:     1,
 	PrivateData:        []byte{0}, // 1 to echo

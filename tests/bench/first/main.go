@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime/debug"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/tests/bench/self"
 	"github.com/goverbs/verbs/uverbs"
@@ -54,7 +55,7 @@ func open(name string) error {
 	return err
 }
 
-var capacity = uverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}
+var capacity = verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}
 
 // conn is a connection with two bytes of memory: what is sent, and what comes.
 type conn struct {
@@ -65,23 +66,23 @@ type conn struct {
 // options are those of a connection, which gets memory and posts a receive.
 func (c *conn) options() cm.Options {
 	return cm.Options{Cap: capacity, Setup: func(e *cm.Endpoint) (err error) {
-		if c.mr, err = e.AllocMR(2, uverbs.AccessLocalWrite); err != nil {
+		if c.mr, err = e.AllocMR(2, verbs.AccessLocalWrite); err != nil {
 			return err
 		}
-		_, err = e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{c.mr.SGE(1, 1)}}})
+		_, err = e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{c.mr.SGE(1, 1)}}})
 		return err
 	}}
 }
 
 func take(cq *uverbs.CQ) error {
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	for cq.Poll(wc[:]) == 0 {
 	}
 	return wc[0].Err()
 }
 
 func (c *conn) put() error {
-	_, err := c.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{c.mr.SGE(0, 1)}}})
+	_, err := c.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{c.mr.SGE(0, 1)}}})
 	if err != nil {
 		return err
 	}

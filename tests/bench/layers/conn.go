@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/conn"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 const (
@@ -18,7 +18,7 @@ const (
 type end struct {
 	*conn.Conn
 	data, word *conn.LocalRegion
-	wcs        [batch]uverbs.WC
+	wcs        [batch]verbs.WC
 }
 
 // options are those of a connection; the receiver of messages posts receives for them.
@@ -66,9 +66,9 @@ func dialConn(ctx context.Context, addr string, w work) (sender, error) {
 func (e *end) send(ctx context.Context, n int) error {
 	for sent, heard := 0, 0; heard < n; heard += batch {
 		for ; sent < min(n, heard+window); sent++ {
-			var flags conn.Flags
+			var flags verbs.SendFlags
 			if sent%batch == batch-1 || sent == n-1 {
-				flags = conn.Signaled
+				flags = verbs.SendSignaled
 			}
 			if err := e.PostSend(0, flags, e.data.All()); err != nil {
 				return err
@@ -139,7 +139,7 @@ func (e *end) receive(ctx context.Context, n int) error {
 				return err
 			}
 		}
-		if err := e.PostSend(0, conn.Signaled, e.word.All()); err != nil {
+		if err := e.PostSend(0, verbs.SendSignaled, e.word.All()); err != nil {
 			return err
 		}
 		if err := e.await(ctx, conn.Sends, 1); err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -32,8 +33,8 @@ type many struct {
 	cq    *uverbs.CQ
 	mr    *uverbs.MR // size bytes in, and as many out, of each connection
 	conns []conn
-	recv  [1]uverbs.RecvWR // what is posted, on any
-	send  [1]uverbs.SendWR
+	recv  [1]verbs.RecvWR // what is posted, on any
+	send  [1]verbs.SendWR
 	got   report
 }
 
@@ -53,8 +54,8 @@ func setUp(ctx context.Context, host string) (*many, error) {
 		return nil, err
 	}
 	m := &many{
-		recv: [1]uverbs.RecvWR{{SGL: make([]uverbs.SGE, 1)}},
-		send: [1]uverbs.SendWR{{Opcode: uverbs.OpSend, SGL: make([]uverbs.SGE, 1)}},
+		recv: [1]verbs.RecvWR{{SGL: make([]verbs.SGE, 1)}},
+		send: [1]verbs.SendWR{{Opcode: verbs.OpSend, SGL: make([]verbs.SGE, 1)}},
 	}
 	if m.pd, err = dev.AllocPD(); err != nil {
 		return nil, err
@@ -69,7 +70,7 @@ func setUp(ctx context.Context, host string) (*many, error) {
 // allot makes room for the connections.
 func (m *many) allot(conns uint32) (err error) {
 	m.conns = make([]conn, conns)
-	m.mr, err = m.pd.AllocMR(int(conns)*2*size, uverbs.AccessLocalWrite, uverbs.MROptions{})
+	m.mr, err = m.pd.AllocMR(int(conns)*2*size, verbs.AccessLocalWrite, uverbs.MROptions{})
 	return err
 }
 
@@ -77,14 +78,14 @@ const in, out = 0, 1
 
 func (m *many) part(i uint32, way int) []byte { return m.mr.Bytes()[(int(i)*2+way)*size:][:size] }
 
-func (m *many) sge(i uint32, way, n int) uverbs.SGE { return m.mr.SGE((int(i)*2+way)*size, n) }
+func (m *many) sge(i uint32, way, n int) verbs.SGE { return m.mr.SGE((int(i)*2+way)*size, n) }
 
 // options are those of connection i.
 func (m *many) options(i uint32) cm.Options {
 	private := binary.NativeEndian.AppendUint32(nil, uint32(len(m.conns)))
 	return cm.Options{
 		PD: m.pd, SendCQ: m.cq, RecvCQ: m.cq, PrivateData: private,
-		Cap: uverbs.QPCap{MaxSendWR: queue, MaxRecvWR: queue, MaxSendSGE: 1, MaxRecvSGE: 1},
+		Cap: verbs.QPCap{MaxSendWR: queue, MaxRecvWR: queue, MaxSendSGE: 1, MaxRecvSGE: 1},
 		Setup: func(e *cm.Endpoint) error {
 			m.conns[i].Endpoint = e
 			for range recvs {
@@ -108,7 +109,7 @@ func (m *many) postSend(i uint32, n int) error {
 	c, wr := &m.conns[i], &m.send[0]
 	wr.ID, wr.SGL[0], wr.Flags = uint64(i), m.sge(i, out, n), 0
 	if c.posted++; c.posted%period == 0 {
-		wr.Flags = uverbs.SendSignaled
+		wr.Flags = verbs.SendSignaled
 	}
 	_, err := c.QP.PostSend(m.send[:])
 	return err
@@ -118,7 +119,7 @@ func (m *many) postSend(i uint32, n int) error {
 // are more to send. It returns when n have come, or one that is no echo, and the size
 // of the last.
 func (m *many) echo(n, more uint64) (last int, err error) {
-	var wcs [batch]uverbs.WC
+	var wcs [batch]verbs.WC
 	for m.got.Messages < n {
 		polled, err := m.await(wcs[:])
 		if err != nil {
@@ -129,7 +130,7 @@ func (m *many) echo(n, more uint64) (last int, err error) {
 			if err := wc.Err(); err != nil {
 				return 0, err
 			}
-			if wc.Opcode != uverbs.WCRecv {
+			if wc.Opcode != verbs.WCRecv {
 				continue
 			}
 			if err := m.postRecv(uint32(wc.ID)); err != nil {
@@ -152,7 +153,7 @@ func (m *many) echo(n, more uint64) (last int, err error) {
 }
 
 // await takes completions, and sleeps until there are.
-func (m *many) await(wcs []uverbs.WC) (n int, err error) {
+func (m *many) await(wcs []verbs.WC) (n int, err error) {
 	for armed := false; ; armed = !armed {
 		if n := m.cq.Poll(wcs); n > 0 {
 			return n, nil

@@ -30,9 +30,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/tsc"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 const (
@@ -91,9 +91,9 @@ func run(args []string) error {
 // bench is both ends of the connection, and what was measured.
 type bench struct {
 	client, server   *cm.Endpoint
-	sendWRs          [most]uverbs.SendWR
-	recvWRs          [most]uverbs.RecvWR
-	wcs              [16]uverbs.WC
+	sendWRs          [most]verbs.SendWR
+	recvWRs          [most]verbs.RecvWR
+	wcs              [16]verbs.WC
 	sends, receives  int // that completed
 	recv, send, poll []*series
 	empty            *series
@@ -116,7 +116,7 @@ func newSeries(name string, batches ...int) (list []*series) {
 func connect(addr string) (*bench, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	opt := cm.Options{Cap: uverbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1}}
+	opt := cm.Options{Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1}}
 	l, err := cm.Listen(ctx, addr)
 	if err != nil {
 		return nil, err
@@ -139,17 +139,17 @@ func connect(addr string) (*bench, error) {
 	if err := errors.Join(err, <-accepted); err != nil {
 		return nil, err
 	}
-	from, err := b.client.AllocMR(size, uverbs.AccessLocalWrite)
+	from, err := b.client.AllocMR(size, verbs.AccessLocalWrite)
 	if err != nil {
 		return nil, err
 	}
-	to, err := b.server.AllocMR(size, uverbs.AccessLocalWrite)
+	to, err := b.server.AllocMR(size, verbs.AccessLocalWrite)
 	if err != nil {
 		return nil, err
 	}
 	for i := range b.sendWRs {
-		b.sendWRs[i] = uverbs.SendWR{ID: uint64(i), Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, SGL: []uverbs.SGE{from.SGE(0, size)}}
-		b.recvWRs[i] = uverbs.RecvWR{ID: uint64(i), SGL: []uverbs.SGE{to.SGE(0, size)}}
+		b.sendWRs[i] = verbs.SendWR{ID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{from.SGE(0, size)}}
+		b.recvWRs[i] = verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{to.SGE(0, size)}}
 	}
 	return b, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/tsc"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -92,7 +93,7 @@ func (b *bench) pollRecvs(s *series) int {
 }
 
 // drain waits for n completions, all good, and counts them.
-func drain(cq *uverbs.CQ, wcs []uverbs.WC, n int) (all int, err error) {
+func drain(cq *uverbs.CQ, wcs []verbs.WC, n int) (all int, err error) {
 	for deadline := time.Now().Add(10 * time.Second); n > 0; {
 		got := cq.Poll(wcs[:min(n, len(wcs))])
 		for i := range wcs[:got] {

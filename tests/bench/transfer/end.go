@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -28,14 +29,14 @@ type region struct {
 type work struct {
 	Memory region
 	Rate   uint32
-	Op     uverbs.Opcode
+	Op     verbs.Opcode
 	Events uint32
 	Size   uint32
 	N      uint32
 	List   uint32
 }
 
-func (w *work) fetches() bool { return w.Op == uverbs.OpRDMARead || w.Op == uverbs.OpFetchAdd }
+func (w *work) fetches() bool { return w.Op == verbs.OpRDMARead || w.Op == verbs.OpFetchAdd }
 
 // report is what an end has received.
 type report struct{ Messages, Bytes uint64 }
@@ -49,13 +50,13 @@ type end struct {
 	out, in    []byte         // what is sent, and where what comes goes
 	stride     int            // from one to the other, and to word
 	word       *atomic.Uint32 // of the client: how many the peer has received; of the server: the sum
-	recvs      [batch]uverbs.RecvWR
-	wrs        [batch]uverbs.SendWR
-	wc         [batch]uverbs.WC
+	recvs      [batch]verbs.RecvWR
+	wrs        [batch]verbs.SendWR
+	wc         [batch]verbs.WC
 	posted     uint32 // in a round
 	signaled   int    // requests without their completions
 	got        report
-	small      [1]uverbs.SendWR // of postInline
+	small      [1]verbs.SendWR // of postInline
 	smallData  [16]byte
 }
 
@@ -63,7 +64,7 @@ type end struct {
 // there is memory.
 func (e *end) options(private func() any) cm.Options {
 	return cm.Options{
-		Cap:    uverbs.QPCap{MaxSendWR: depth, MaxRecvWR: recvs, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: inline},
+		Cap:    verbs.QPCap{MaxSendWR: depth, MaxRecvWR: recvs, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: inline},
 		Events: true,
 		Setup: func(ep *cm.Endpoint) error {
 			if err := e.prepare(ep); err != nil {
@@ -81,9 +82,9 @@ func (e *end) options(private func() any) cm.Options {
 // prepare gives an end its memory, and makes and posts its receives.
 func (e *end) prepare(ep *cm.Endpoint) (err error) {
 	e.Endpoint = ep
-	access := uverbs.AccessLocalWrite | uverbs.AccessRemoteWrite | uverbs.AccessRemoteRead
-	if e.Op == uverbs.OpFetchAdd {
-		access |= uverbs.AccessRemoteAtomic
+	access := verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
+	if e.Op == verbs.OpFetchAdd {
+		access |= verbs.AccessRemoteAtomic
 	}
 	e.stride = int(e.Size+63) &^ 63
 	if e.mr, err = ep.AllocMR(2*e.stride+64, access); err != nil {
@@ -92,7 +93,7 @@ func (e *end) prepare(ep *cm.Endpoint) (err error) {
 	e.mine = region{Addr: e.mr.Addr(), RKey: e.mr.RKey()}
 	e.out, e.in = e.mr.Bytes()[:e.Size], e.mr.Bytes()[e.stride:][:e.stride]
 	e.word = e.mr.Word(2 * e.stride)
-	sgl := []uverbs.SGE{e.mr.SGE(e.stride, e.stride)}
+	sgl := []verbs.SGE{e.mr.SGE(e.stride, e.stride)}
 	for i := range e.recvs {
 		e.recvs[i].SGL = sgl
 	}
@@ -107,17 +108,17 @@ func (e *end) prepare(ep *cm.Endpoint) (err error) {
 // meet makes the requests, now that it is known where the peer's memory is.
 func (e *end) meet(peer region) {
 	e.peer = peer
-	wr := uverbs.SendWR{Opcode: e.Op, RKey: peer.RKey}
+	wr := verbs.SendWR{Opcode: e.Op, RKey: peer.RKey}
 	stride := uint64(e.stride)
 	switch {
-	case e.Op == uverbs.OpRDMARead:
-		wr.SGL, wr.RemoteAddr = []uverbs.SGE{e.mr.SGE(e.stride, int(e.Size))}, peer.Addr
-	case e.Op == uverbs.OpFetchAdd:
-		wr.SGL, wr.RemoteAddr, wr.CompareAdd = []uverbs.SGE{e.mr.SGE(0, int(e.Size))}, peer.Addr+2*stride, 1
+	case e.Op == verbs.OpRDMARead:
+		wr.SGL, wr.RemoteAddr = []verbs.SGE{e.mr.SGE(e.stride, int(e.Size))}, peer.Addr
+	case e.Op == verbs.OpFetchAdd:
+		wr.SGL, wr.RemoteAddr, wr.CompareAdd = []verbs.SGE{e.mr.SGE(0, int(e.Size))}, peer.Addr+2*stride, 1
 	case e.Size <= inline:
 		wr.Inline, wr.RemoteAddr = e.out, peer.Addr+stride
 	default:
-		wr.SGL, wr.RemoteAddr = []uverbs.SGE{e.mr.SGE(0, int(e.Size))}, peer.Addr+stride
+		wr.SGL, wr.RemoteAddr = []verbs.SGE{e.mr.SGE(0, int(e.Size))}, peer.Addr+stride
 	}
 	for i := range e.wrs {
 		e.wrs[i] = wr

@@ -4,12 +4,12 @@ import (
 	"encoding/binary"
 	"time"
 
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // put sends message i of a latency test. Once in period it takes a completion.
 func (e *end) put(i uint32) error {
-	if e.Op == uverbs.OpRDMAWrite {
+	if e.Op == verbs.OpRDMAWrite {
 		e.out[e.Size-1] = byte(i + 1)
 	}
 	if i%period == period-1 && i > period {
@@ -40,11 +40,11 @@ func (e *end) ask(took []time.Duration) (err error) {
 	var last time.Duration
 	for i := range e.N {
 		switch e.Op {
-		case uverbs.OpSend:
+		case verbs.OpSend:
 			if err = e.put(i); err == nil {
 				err = e.take(1)
 			}
-		case uverbs.OpRDMAWrite:
+		case verbs.OpRDMAWrite:
 			if err = e.put(i); err == nil {
 				e.see(i)
 			}
@@ -67,7 +67,7 @@ func (e *end) ask(took []time.Duration) (err error) {
 
 func (e *end) answer() (err error) {
 	for i := range e.N {
-		if e.Op == uverbs.OpSend {
+		if e.Op == verbs.OpSend {
 			err = e.take(1)
 		} else {
 			e.see(i)

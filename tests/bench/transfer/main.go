@@ -18,13 +18,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/tests/bench/self"
-	"github.com/goverbs/verbs/uverbs"
 )
 
-var opcodes = map[string]uverbs.Opcode{
-	"send": uverbs.OpSend, "write": uverbs.OpRDMAWrite, "read": uverbs.OpRDMARead, "add": uverbs.OpFetchAdd,
+var opcodes = map[string]verbs.Opcode{
+	"send": verbs.OpSend, "write": verbs.OpRDMAWrite, "read": verbs.OpRDMARead, "add": verbs.OpFetchAdd,
 }
 
 func main() {
@@ -170,7 +170,7 @@ func serveOne(ctx context.Context, r *cm.Request) error {
 func (e *end) round() error {
 	e.reset()
 	err := e.tell(begin)
-	passive := e.fetches() || e.Rate != 0 && e.Op == uverbs.OpRDMAWrite
+	passive := e.fetches() || e.Rate != 0 && e.Op == verbs.OpRDMAWrite
 	switch {
 	case err != nil || passive:
 	case e.Rate != 0:
@@ -184,7 +184,7 @@ func (e *end) round() error {
 	if _, err := e.hear(passive || e.Events != 0); err != nil { // the client is done
 		return err
 	}
-	if e.Op == uverbs.OpFetchAdd {
+	if e.Op == verbs.OpFetchAdd {
 		e.got.Messages = uint64(e.word.Load())
 	}
 	return e.tell(e.got)

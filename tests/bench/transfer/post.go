@@ -3,7 +3,7 @@ package main
 import (
 	"encoding/binary"
 
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // post posts the next n messages with one call. The last of all, and one in
@@ -14,7 +14,7 @@ func (e *end) post(n uint32) error {
 	last := &e.wrs[n-1]
 	last.ID = uint64(e.posted)
 	if e.posted/period != before/period || e.posted == e.N || e.fetches() {
-		last.Flags = uverbs.SendSignaled
+		last.Flags = verbs.SendSignaled
 		e.signaled++
 	}
 	_, err := e.QP.PostSend(e.wrs[:n])
@@ -26,9 +26,9 @@ func (e *end) post(n uint32) error {
 // WRITE.
 func (e *end) postInline(n int, addr uint64) error {
 	wr := &e.small[0]
-	*wr = uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: e.smallData[:n]}
+	*wr = verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: e.smallData[:n]}
 	if addr != 0 {
-		wr.Opcode, wr.RemoteAddr, wr.RKey = uverbs.OpRDMAWrite, addr, e.peer.RKey
+		wr.Opcode, wr.RemoteAddr, wr.RKey = verbs.OpRDMAWrite, addr, e.peer.RKey
 	}
 	e.signaled++
 	_, err := e.QP.PostSend(e.small[:])

@@ -3,7 +3,7 @@ package main
 import (
 	"encoding/binary"
 
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // stream sends all, as far as the queues take it and the peer receives.
@@ -12,7 +12,7 @@ func (e *end) stream() error {
 	for completed < e.N {
 		for e.posted < e.N {
 			k := min(e.N-e.posted, e.List)
-			if e.posted+k > completed+depth || e.Op == uverbs.OpSend && e.posted+k > e.word.Load()+recvs {
+			if e.posted+k > completed+depth || e.Op == verbs.OpSend && e.posted+k > e.word.Load()+recvs {
 				break
 			}
 			if err := e.post(k); err != nil {

@@ -5,9 +5,9 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/conn"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // party is one end on layer conn: a round is a Put, a message each way and a
@@ -40,10 +40,10 @@ func (p *party) options() conn.Options {
 
 func (p *party) send(ctx context.Context) error {
 	binary.LittleEndian.PutUint64(p.mail.Bytes(), p.n)
-	if err := p.c.PostSend(0, conn.Signaled, p.mail.Span(0, 8)); err != nil {
+	if err := p.c.PostSend(0, verbs.SendSignaled, p.mail.Span(0, 8)); err != nil {
 		return p.why(err)
 	}
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	if err := p.c.Await(ctx, conn.Sends, wc[:]); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (p *party) send(ctx context.Context) error {
 }
 
 func (p *party) recv(ctx context.Context) error {
-	var wc [1]uverbs.WC
+	var wc [1]verbs.WC
 	if err := p.c.Await(ctx, conn.Recvs, wc[:]); err != nil {
 		return err
 	}

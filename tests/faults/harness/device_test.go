@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -52,7 +52,7 @@ func works(device string) error {
 	if err != nil {
 		return err
 	}
-	if s := uverbs.PortState(p.LegacyResp.State); s != uverbs.PortActive {
+	if s := p.State; s != verbs.PortActive {
 		return fmt.Errorf("port is %v", s)
 	}
 	if ctx.Driver() == "rxe" {
@@ -79,7 +79,7 @@ func TestRemoval(t *testing.T) {
 		go func() { deleted <- netlink.RdmaLinkDel(e.device) }()
 		<-l.done
 		// The peer, on the same device, may have heard of it first, and left.
-		saw := e.expect(left(cm.ErrDeviceRemoved), l.err)
+		saw := e.expect(left(verbs.ErrDeviceRemoved), l.err)
 		select {
 		case err := <-deleted:
 			e.Errorf("deleted under an open connection: %v", err)
@@ -147,13 +147,13 @@ func TestLink(t *testing.T) {
 		}
 		<-l.done
 		saw := e.expect(wants{
-			"verbs": {cm.ErrDisconnected, uverbs.WCFlushErr, context.DeadlineExceeded},
-			"conn":  {cm.ErrDisconnected, uverbs.WCFlushErr, context.DeadlineExceeded},
-			"msg":   {cm.ErrDisconnected, uverbs.WCFlushErr, context.DeadlineExceeded},
+			"verbs": {verbs.ErrDisconnected, verbs.WCFlushErr, context.DeadlineExceeded},
+			"conn":  {verbs.ErrDisconnected, verbs.WCFlushErr, context.DeadlineExceeded},
+			"msg":   {verbs.ErrDisconnected, verbs.WCFlushErr, context.DeadlineExceeded},
 			"rsock": {unix.ECONNRESET, os.ErrDeadlineExceeded},
 		}, l.err)
 		took := l.when.Sub(start)
-		if errors.Is(l.err, uverbs.WCFlushErr) && !errors.Is(l.err, cm.ErrDisconnected) && e.layer.name != "rsock" {
+		if errors.Is(l.err, verbs.WCFlushErr) && !errors.Is(l.err, verbs.ErrDisconnected) && e.layer.name != "rsock" {
 			saw += ", and no reason"
 		}
 		e.close(l.s)

@@ -6,9 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/msg"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // TestKill kills the peer's process.
@@ -24,7 +23,7 @@ func TestKill(t *testing.T) {
 // left is what there is of a peer that has gone, maybe with its memory before its
 // connections.
 func left(more ...error) wants {
-	ended := append(more, cm.ErrDisconnected, uverbs.WCRemAccessErr, uverbs.WCRemOpErr)
+	ended := append(more, verbs.ErrDisconnected, verbs.WCRemAccessErr, verbs.WCRemOpErr)
 	return wants{"verbs": ended, "conn": ended, "msg": append(ended, msg.ErrUnreadable), "rsock": {unix.ECONNRESET}}
 }
 

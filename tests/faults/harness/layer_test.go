@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // chunk is how many bytes a round moves each way.
@@ -75,7 +75,7 @@ func verify(b []byte, seed uint64) error {
 // because adds the reason for which a connection ended to the error of a request
 // that was flushed.
 func because(err error, done <-chan struct{}, why func() error) error {
-	if !errors.Is(err, uverbs.WCFlushErr) {
+	if !errors.Is(err, verbs.WCFlushErr) {
 		return err
 	}
 	select {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/msg"
 )
 
@@ -81,7 +82,7 @@ func (t *teller) Round(ctx context.Context) error {
 
 func (t *teller) Close() error {
 	err := t.loop.Close()
-	if run := <-t.run; !errors.Is(run, msg.ErrClosed) {
+	if run := <-t.run; !errors.Is(run, verbs.ErrClosed) {
 		err = errors.Join(err, run)
 	}
 	return err

@@ -7,9 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/msg"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // What a bad network does, of a share of packets.
@@ -91,9 +90,9 @@ func (e *env) bad(l *load) bool {
 	l.turn.Unlock()
 	<-l.done
 	saw := e.expect(wants{
-		"verbs": {uverbs.WCRetryExcErr, cm.ErrDisconnected},
-		"conn":  {uverbs.WCRetryExcErr, cm.ErrDisconnected},
-		"msg":   {uverbs.WCRetryExcErr, cm.ErrDisconnected, msg.ErrUnreadable},
+		"verbs": {verbs.WCRetryExcErr, verbs.ErrDisconnected},
+		"conn":  {verbs.WCRetryExcErr, verbs.ErrDisconnected},
+		"msg":   {verbs.WCRetryExcErr, verbs.ErrDisconnected, msg.ErrUnreadable},
 		"rsock": {unix.ETIMEDOUT, unix.ECONNRESET},
 	}, l.err)
 	e.row(saw, l.when.Sub(start), 0)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/conn"
 	"github.com/goverbs/verbs/internal/labtest"
@@ -39,8 +40,8 @@ func (e *env) release(all ...io.Closer) {
 }
 
 // tiny is a request that leaves no trace.
-func (h *half) tiny(id uint64) uverbs.SendWR {
-	return uverbs.SendWR{ID: id, Opcode: uverbs.OpRDMAWrite, Flags: uverbs.SendSignaled, Inline: make([]byte, 8), RemoteAddr: h.addr, RKey: h.rkey}
+func (h *half) tiny(id uint64) verbs.SendWR {
+	return verbs.SendWR{ID: id, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: make([]byte, 8), RemoteAddr: h.addr, RKey: h.rkey}
 }
 
 // TestCQOverflow has more requests complete than the CQ holds: it is broken, of
@@ -56,7 +57,7 @@ func TestCQOverflow(t *testing.T) {
 		start := time.Now()
 		n := cq.Cap() + 8
 		for i := 0; i < n; i++ {
-			if _, err := h.e.QP.PostSend([]uverbs.SendWR{h.tiny(uint64(i))}); err != nil {
+			if _, err := h.e.QP.PostSend([]verbs.SendWR{h.tiny(uint64(i))}); err != nil {
 				break // siw ends the QP then
 			}
 		}
@@ -65,7 +66,7 @@ func TestCQOverflow(t *testing.T) {
 			if err != nil {
 				e.Fatal(err)
 			}
-			if ev.Type == uverbs.EventCQErr {
+			if ev.Type == verbs.EventCQErr {
 				if ev.CQ != cq {
 					e.Errorf("event of %v", ev.CQ)
 				}
@@ -75,7 +76,7 @@ func TestCQOverflow(t *testing.T) {
 			e.Logf("event %v", ev.Type)
 		}
 		took := time.Since(start)
-		wcs := make([]uverbs.WC, 2*n)
+		wcs := make([]verbs.WC, 2*n)
 		if got := cq.Poll(wcs); got > cq.Cap() {
 			e.Errorf("%d completions of a CQ of %d", got, cq.Cap())
 		}
@@ -97,11 +98,11 @@ func TestNoReceive(t *testing.T) {
 		start := time.Now()
 		var err error
 		for err == nil {
-			wr := uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled, Inline: []byte("unexpected")}
-			if _, err = ep.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+			wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte("unexpected")}
+			if _, err = ep.QP.PostSend([]verbs.SendWR{wr}); err != nil {
 				break
 			}
-			var wc [1]uverbs.WC
+			var wc [1]verbs.WC
 			if _, err = ep.SendCQ.PollWait(ctx, wc[:]); err == nil {
 				err = wc[0].Err()
 			}
@@ -116,7 +117,7 @@ func TestNoReceive(t *testing.T) {
 			err = errors.Join(ep.Err(), err)
 		}
 		took := time.Since(start)
-		saw := e.expect(wants{"rxe0 verbs": {uverbs.WCRNRRetryExcErr}, "siw0 verbs": {cm.ErrDisconnected}}, err)
+		saw := e.expect(wants{"rxe0 verbs": {verbs.WCRNRRetryExcErr}, "siw0 verbs": {verbs.ErrDisconnected}}, err)
 		e.release(ep, peer)
 		e.ends(e.serve(), saw, took)
 	}})
@@ -132,14 +133,14 @@ func TestLateReceive(t *testing.T) {
 		ctx, cancel := context.WithTimeout(e.Context(), patience)
 		defer cancel()
 		ep, peer := labtest.Couple(ctx, e, e.addr, cm.Options{Events: true}, cm.Options{})
-		wr := uverbs.SendWR{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled}
-		if _, err := ep.QP.PostSend([]uverbs.SendWR{wr}); err != nil {
+		wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+		if _, err := ep.QP.PostSend([]verbs.SendWR{wr}); err != nil {
 			e.Fatal(err)
 		}
 		start := time.Now()
-		post := time.AfterFunc(8*time.Second, func() { peer.QP.PostRecv([]uverbs.RecvWR{{}}) })
+		post := time.AfterFunc(8*time.Second, func() { peer.QP.PostRecv([]verbs.RecvWR{{}}) })
 		defer post.Stop()
-		var wc [1]uverbs.WC
+		var wc [1]verbs.WC
 		if _, err := ep.SendCQ.PollWait(ctx, wc[:]); err != nil || wc[0].Err() != nil {
 			e.Errorf("%v, %v after %v", err, wc[0].Err(), time.Since(start))
 		}
@@ -166,15 +167,15 @@ func TestQueueFull(t *testing.T) {
 		// its request has completed, and the CQ holds no more than the queue.
 		var next, done uint64
 		const batches = 8
-		wcs := make([]uverbs.WC, 16)
+		wcs := make([]verbs.WC, 16)
 		for range batches {
-			var wrs []uverbs.SendWR
+			var wrs []verbs.SendWR
 			for i := range 2 * size {
 				wrs = append(wrs, h.tiny(next+uint64(i)))
 			}
 			n, err := h.e.QP.PostSend(wrs)
 			next += uint64(n)
-			if n == 0 || n > size || !errors.Is(err, uverbs.ErrQueueFull) {
+			if n == 0 || n > size || !errors.Is(err, verbs.ErrQueueFull) {
 				e.Fatalf("posted %d: %v", n, err)
 			}
 			for done < next {
@@ -210,14 +211,14 @@ func (e *env) fullConn() {
 	theirs := p.c.Adverts()[0]
 	start := time.Now()
 	var next, full, done uint64
-	wcs := make([]uverbs.WC, 1)
+	wcs := make([]verbs.WC, 1)
 	for done < 500 {
-		err := p.c.PostWrite(next, conn.Signaled, theirs.At(0), p.mail.Span(0, 8))
+		err := p.c.PostWrite(next, verbs.SendSignaled, theirs.At(0), p.mail.Span(0, 8))
 		switch {
 		case err == nil:
 			next++
 			continue
-		case !errors.Is(err, conn.ErrQueueFull):
+		case !errors.Is(err, verbs.ErrQueueFull):
 			e.Fatal(err)
 		}
 		full++
@@ -227,7 +228,7 @@ func (e *env) fullConn() {
 		done++
 	}
 	took := time.Since(start) / time.Duration(full)
-	rest := make([]uverbs.WC, next-done)
+	rest := make([]verbs.WC, next-done)
 	if err := p.c.Await(ctx, conn.Sends, rest); err != nil {
 		e.Fatal(err)
 	}
@@ -251,7 +252,7 @@ func TestSharedReceives(t *testing.T) {
 		pd := labtest.Must(dev.AllocPD())(e)
 		srq := labtest.Must(pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 16, MaxSGE: 1, Limit: 2}))(e)
 		post := func(n int) {
-			if _, err := srq.PostRecv(make([]uverbs.RecvWR, n)); err != nil {
+			if _, err := srq.PostRecv(make([]verbs.RecvWR, n)); err != nil {
 				e.Error(err)
 			}
 		}
@@ -267,7 +268,7 @@ func TestSharedReceives(t *testing.T) {
 		start := time.Now()
 		for range each {
 			for _, s := range senders {
-				if _, err := s.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, Flags: uverbs.SendSignaled}}); err != nil && e.device == labtest.RXE {
+				if _, err := s.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}}); err != nil && e.device == labtest.RXE {
 					e.Error(err)
 				}
 			}
@@ -276,13 +277,13 @@ func TestSharedReceives(t *testing.T) {
 			if err != nil {
 				e.Fatal(err)
 			}
-			if ev.Type == uverbs.EventSRQLimitReached && ev.SRQ == srq {
+			if ev.Type == verbs.EventSRQLimitReached && ev.SRQ == srq {
 				break
 			}
 		}
 		arrive := func(n int) {
 			for ; n > 0; n-- {
-				var wc [1]uverbs.WC
+				var wc [1]verbs.WC
 				if _, err := cq.PollWait(ctx, wc[:]); err != nil || wc[0].Err() != nil {
 					e.Errorf("%v, %v: %d messages did not arrive", err, wc[0].Err(), n)
 				}
@@ -296,9 +297,9 @@ func TestSharedReceives(t *testing.T) {
 		} else {
 			select {
 			case <-senders[0].Done():
-				saw = e.expect(wants{"verbs": {cm.ErrDisconnected}}, senders[0].Err())
+				saw = e.expect(wants{"verbs": {verbs.ErrDisconnected}}, senders[0].Err())
 			case <-senders[1].Done():
-				saw = e.expect(wants{"verbs": {cm.ErrDisconnected}}, senders[1].Err())
+				saw = e.expect(wants{"verbs": {verbs.ErrDisconnected}}, senders[1].Err())
 			case <-ctx.Done():
 				e.Error("both connections go on")
 			}

@@ -12,12 +12,12 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/conn"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/msg"
 	"github.com/goverbs/verbs/rsock"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // user has both ends of a connection open. It blocks until both have ended and
@@ -41,9 +41,9 @@ var users = map[string]struct {
 	run  func(t *testing.T) user
 	want []error
 }{
-	"cm":    {useCM, []error{cm.ErrDeviceRemoved, cm.ErrDisconnected}},
-	"conn":  {useConn, []error{cm.ErrDeviceRemoved, cm.ErrDisconnected}},
-	"msg":   {useMsg, []error{cm.ErrDeviceRemoved, cm.ErrDisconnected, msg.ErrUnreadable}},
+	"cm":    {useCM, []error{verbs.ErrDeviceRemoved, verbs.ErrDisconnected}},
+	"conn":  {useConn, []error{verbs.ErrDeviceRemoved, verbs.ErrDisconnected}},
+	"msg":   {useMsg, []error{verbs.ErrDeviceRemoved, verbs.ErrDisconnected, msg.ErrUnreadable}},
 	"rsock": {useRsock, []error{unix.ECONNRESET, io.EOF}},
 }
 
@@ -53,10 +53,10 @@ func useCM(t *testing.T) user {
 		labtest.Close(t, l)
 		accepted := make(chan *cm.Endpoint, 1)
 		opt := cm.Options{Setup: func(e *cm.Endpoint) error {
-			mr, err := e.AllocMR(1<<16, uverbs.AccessLocalWrite)
+			mr, err := e.AllocMR(1<<16, verbs.AccessLocalWrite)
 			for range 32 {
 				if err == nil {
-					_, err = e.QP.PostRecv([]uverbs.RecvWR{{SGL: []uverbs.SGE{mr.SGE(0, 1<<16)}}})
+					_, err = e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mr.SGE(0, 1<<16)}}})
 				}
 			}
 			return err
@@ -70,9 +70,9 @@ func useCM(t *testing.T) user {
 		wait := func(e *cm.Endpoint) func() error {
 			return func() error {
 				if busy {
-					mr := labtest.Must(e.AllocMR(1<<16, uverbs.AccessLocalWrite))(t)
+					mr := labtest.Must(e.AllocMR(1<<16, verbs.AccessLocalWrite))(t)
 					for range 16 {
-						e.QP.PostSend([]uverbs.SendWR{{Opcode: uverbs.OpSend, SGL: []uverbs.SGE{mr.SGE(0, 1<<16)}}})
+						e.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, SGL: []verbs.SGE{mr.SGE(0, 1<<16)}}})
 					}
 				}
 				<-e.Done()
@@ -117,7 +117,7 @@ func useMsg(t *testing.T) user {
 		go func() { over <- l.Run(context.Background()) }()
 		t.Cleanup(func() {
 			l.Close()
-			if err := <-over; !errors.Is(err, msg.ErrClosed) {
+			if err := <-over; !errors.Is(err, verbs.ErrClosed) {
 				t.Error(err)
 			}
 			if err := l.Close(); err != nil {

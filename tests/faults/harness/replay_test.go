@@ -10,9 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // tap records what one end of a wire sends, and sends it again.
@@ -129,7 +128,7 @@ func TestReplay(t *testing.T) {
 				e.goesOn(c, l, 0)
 				return
 			}
-			broken := []error{cm.ErrDisconnected, uverbs.WCFlushErr}
+			broken := []error{verbs.ErrDisconnected, verbs.WCFlushErr}
 			saw := e.expect(wants{"verbs": broken, "conn": broken, "msg": broken, "rsock": {unix.ECONNRESET}}, l.err)
 			e.close(l.s)
 			e.ends(c, saw, l.when.Sub(start))

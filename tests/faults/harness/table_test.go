@@ -12,10 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/msg"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // names are what errors are called in the table, the most telling first.
@@ -23,17 +23,17 @@ var names = []struct {
 	err  error
 	name string
 }{
-	{cm.ErrDeviceRemoved, "`cm.ErrDeviceRemoved`"},
+	{verbs.ErrDeviceRemoved, "`cm.ErrDeviceRemoved`"},
 	{msg.ErrUnreadable, "`msg.ErrUnreadable`"},
-	{uverbs.WCRemAccessErr, "`WCRemAccessErr`"},
-	{uverbs.WCRemOpErr, "`WCRemOpErr`"},
-	{uverbs.WCRetryExcErr, "`WCRetryExcErr`"},
-	{uverbs.WCRNRRetryExcErr, "`WCRNRRetryExcErr`"},
-	{cm.ErrDisconnected, "`cm.ErrDisconnected`"},
-	{uverbs.ErrQueueFull, "`uverbs.ErrQueueFull`"},
+	{verbs.WCRemAccessErr, "`WCRemAccessErr`"},
+	{verbs.WCRemOpErr, "`WCRemOpErr`"},
+	{verbs.WCRetryExcErr, "`WCRetryExcErr`"},
+	{verbs.WCRNRRetryExcErr, "`WCRNRRetryExcErr`"},
+	{verbs.ErrDisconnected, "`cm.ErrDisconnected`"},
+	{verbs.ErrQueueFull, "`uverbs.ErrQueueFull`"},
 	{os.ErrDeadlineExceeded, "`os.ErrDeadlineExceeded`"},
 	{context.DeadlineExceeded, "`context.DeadlineExceeded`"},
-	{uverbs.WCFlushErr, "`WCFlushErr`"},
+	{verbs.WCFlushErr, "`WCFlushErr`"},
 	{io.ErrUnexpectedEOF, "`io.ErrUnexpectedEOF`"},
 	{io.EOF, "`io.EOF`"},
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -24,7 +25,7 @@ const receives = 4
 
 func (h *half) options() cm.Options {
 	return cm.Options{Events: true, OwnPD: true, Setup: func(e *cm.Endpoint) (err error) {
-		h.mr, err = e.AllocMR(2*chunk+receives*8, uverbs.AccessLocalWrite|uverbs.AccessRemoteWrite|uverbs.AccessRemoteRead)
+		h.mr, err = e.AllocMR(2*chunk+receives*8, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead)
 		if err != nil {
 			return err
 		}
@@ -53,19 +54,19 @@ func (h *half) answer() []byte  { return h.mr.Bytes()[chunk : 2*chunk] }
 func message(i int) int         { return 2*chunk + 8*i }
 
 func (h *half) post(e *cm.Endpoint, i int) error {
-	_, err := e.QP.PostRecv([]uverbs.RecvWR{{ID: uint64(i), SGL: []uverbs.SGE{h.mr.SGE(message(i), 8)}}})
+	_, err := e.QP.PostRecv([]verbs.RecvWR{{ID: uint64(i), SGL: []verbs.SGE{h.mr.SGE(message(i), 8)}}})
 	return err
 }
 
 // send posts requests and waits for all of them.
-func (h *half) send(ctx context.Context, wrs ...uverbs.SendWR) error {
+func (h *half) send(ctx context.Context, wrs ...verbs.SendWR) error {
 	for i := range wrs {
-		wrs[i].Flags |= uverbs.SendSignaled
+		wrs[i].Flags |= verbs.SendSignaled
 	}
 	if _, err := h.e.QP.PostSend(wrs); err != nil {
 		return h.why(err)
 	}
-	var wcs [4]uverbs.WC
+	var wcs [4]verbs.WC
 	for left := len(wrs); left > 0; {
 		n, err := h.e.SendCQ.PollWait(ctx, wcs[:left])
 		if err != nil {
@@ -83,7 +84,7 @@ func (h *half) send(ctx context.Context, wrs ...uverbs.SendWR) error {
 
 // recv waits for the message n.
 func (h *half) recv(ctx context.Context) error {
-	var wcs [1]uverbs.WC
+	var wcs [1]verbs.WC
 	if _, err := h.e.RecvCQ.PollWait(ctx, wcs[:]); err != nil {
 		return err
 	}
@@ -101,13 +102,13 @@ func (h *half) why(err error) error {
 	return because(err, h.e.Done(), h.e.Err)
 }
 
-func (h *half) number() uverbs.SendWR {
-	return uverbs.SendWR{Opcode: uverbs.OpSend, Inline: binary.LittleEndian.AppendUint64(nil, h.n)}
+func (h *half) number() verbs.SendWR {
+	return verbs.SendWR{Opcode: verbs.OpSend, Inline: binary.LittleEndian.AppendUint64(nil, h.n)}
 }
 
 func (h *half) Round(ctx context.Context) error {
 	fill(h.request(), request(h.n))
-	err := h.send(ctx, uverbs.SendWR{Opcode: uverbs.OpRDMAWrite, SGL: []uverbs.SGE{h.mr.SGE(0, chunk)}, RemoteAddr: h.addr, RKey: h.rkey}, h.number())
+	err := h.send(ctx, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{h.mr.SGE(0, chunk)}, RemoteAddr: h.addr, RKey: h.rkey}, h.number())
 	if err != nil {
 		return fmt.Errorf("request: %w", err)
 	}
@@ -115,8 +116,8 @@ func (h *half) Round(ctx context.Context) error {
 		return fmt.Errorf("answer: %w", err)
 	}
 	// A byte more proves that rxe has done all of a READ.
-	err = h.send(ctx, uverbs.SendWR{Opcode: uverbs.OpRDMARead, SGL: []uverbs.SGE{h.mr.SGE(chunk, chunk)}, RemoteAddr: h.addr + chunk, RKey: h.rkey},
-		uverbs.SendWR{Opcode: uverbs.OpRDMARead, SGL: []uverbs.SGE{h.mr.SGE(chunk, 1)}, RemoteAddr: h.addr + chunk, RKey: h.rkey})
+	err = h.send(ctx, verbs.SendWR{Opcode: verbs.OpRDMARead, SGL: []verbs.SGE{h.mr.SGE(chunk, chunk)}, RemoteAddr: h.addr + chunk, RKey: h.rkey},
+		verbs.SendWR{Opcode: verbs.OpRDMARead, SGL: []verbs.SGE{h.mr.SGE(chunk, 1)}, RemoteAddr: h.addr + chunk, RKey: h.rkey})
 	if err != nil {
 		return fmt.Errorf("read: %w", err)
 	}

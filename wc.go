@@ -1,13 +1,11 @@
-package provider
+package verbs
 
 import (
 	"encoding/binary"
-
-	"github.com/goverbs/verbs/abi"
+	"fmt"
 )
 
-// WCStatus is how a work request ended. Values are the kernel's
-// (enum ib_wc_status).
+// WCStatus is the outcome of a work request (enum ib_wc_status).
 type WCStatus uint32
 
 const (
@@ -67,22 +65,23 @@ func (s WCStatus) String() string {
 	return "unknown status"
 }
 
-// Error makes a failed status usable as an error; see [WC.Err].
+// Error returns the status as an error's text, so that errors.Is finds a status in what
+// [WC.Err] returns.
 func (s WCStatus) Error() string { return "work completion: " + s.String() }
 
-// WCOpcode is what completed. Values are the kernel's (enum ib_uverbs_wc_opcode).
+// WCOpcode is the operation that completed (enum ib_uverbs_wc_opcode).
 type WCOpcode uint32
 
 const (
-	WCSend        WCOpcode = abi.IB_UVERBS_WC_SEND
-	WCRDMAWrite   WCOpcode = abi.IB_UVERBS_WC_RDMA_WRITE
-	WCRDMARead    WCOpcode = abi.IB_UVERBS_WC_RDMA_READ
-	WCCompareSwap WCOpcode = abi.IB_UVERBS_WC_COMP_SWAP
-	WCFetchAdd    WCOpcode = abi.IB_UVERBS_WC_FETCH_ADD
-	WCBindMW      WCOpcode = abi.IB_UVERBS_WC_BIND_MW
-	WCLocalInv    WCOpcode = abi.IB_UVERBS_WC_LOCAL_INV
-	WCFlush       WCOpcode = abi.IB_UVERBS_WC_FLUSH
-	WCAtomicWrite WCOpcode = abi.IB_UVERBS_WC_ATOMIC_WRITE
+	WCSend        WCOpcode = 0
+	WCRDMAWrite   WCOpcode = 1
+	WCRDMARead    WCOpcode = 2
+	WCCompareSwap WCOpcode = 3
+	WCFetchAdd    WCOpcode = 4
+	WCBindMW      WCOpcode = 5
+	WCLocalInv    WCOpcode = 6
+	WCFlush       WCOpcode = 8
+	WCAtomicWrite WCOpcode = 9
 	WCRecv        WCOpcode = 1 << 7
 	WCRecvRDMAImm WCOpcode = 1<<7 + 1
 )
@@ -103,7 +102,7 @@ var wcOpcodeNames = map[WCOpcode]string{
 
 func (o WCOpcode) String() string { return name(wcOpcodeNames, o) }
 
-// WCFlags say which fields of a [WC] are meaningful.
+// WCFlags tell which fields of a [WC] are valid (enum ib_uverbs_wc_flags).
 type WCFlags uint32
 
 const (
@@ -112,9 +111,9 @@ const (
 	WCWithInv WCFlags = 1 << 3 // see [WC.InvalidatedRKey]
 )
 
-// WC is a work completion. Unless Status is [WCSuccess] only ID, Status,
-// VendorErr and QPNum are meaningful. Its layout is the kernel's struct
-// ib_uverbs_wc, so that a driver can copy it as it is.
+// WC is a work completion. Unless Status is [WCSuccess] only ID, Status, VendorErr and
+// QPNum are valid. Its layout is that of the kernel's struct ib_uverbs_wc, so that
+// drivers can copy it.
 type WC struct {
 	ID        uint64
 	Status    WCStatus
@@ -133,18 +132,32 @@ type WC struct {
 	_         uint8
 }
 
-// Imm is the immediate in host byte order; meaningful if Flags has
-// [WCWithImm].
+// Imm returns the immediate, in host byte order. It is valid if Flags has [WCWithImm].
 func (w *WC) Imm() uint32 { return binary.BigEndian.Uint32(w.ex[:]) }
 
-// InvalidatedRKey is the key that a SEND_WITH_INV took away; meaningful if
-// Flags has [WCWithInv].
+// InvalidatedRKey returns the key that a SEND_WITH_INV invalidated. It is valid if Flags
+// has [WCWithInv].
 func (w *WC) InvalidatedRKey() uint32 { return binary.NativeEndian.Uint32(w.ex[:]) }
 
-// Err is nil for a successful completion, else an error that wraps Status.
+// Err returns nil for a successful completion, and otherwise a [*WCError], which wraps
+// Status.
 func (w *WC) Err() error {
 	if w.Status == WCSuccess {
 		return nil
 	}
 	return &WCError{ID: w.ID, QPNum: w.QPNum, Status: w.Status, VendorErr: w.VendorErr}
 }
+
+// WCError is the error of a failed work completion. errors.Is finds its [WCStatus].
+type WCError struct {
+	ID        uint64
+	QPNum     uint32
+	Status    WCStatus
+	VendorErr uint32
+}
+
+func (e *WCError) Error() string {
+	return fmt.Sprintf("work request %#x on QP %d: %v (vendor error %#x)", e.ID, e.QPNum, e.Status.String(), e.VendorErr)
+}
+
+func (e *WCError) Unwrap() error { return e.Status }

@@ -1,0 +1,16 @@
+// Package verbs provides the values that the packages of this module share: work
+// requests and completions, addresses, access rights, states, attributes of devices
+// and ports, and errors. It makes no system calls and compiles on every operating
+// system.
+//
+//	program ─► rsock   net.Conn and net.Listener over RDMA
+//	        ─► msg     asynchronous messages with an event loop
+//	        ─► conn    connections with regions and advertisements
+//	        ─► cm      connections to IP addresses (rdma_cm)
+//	        ─► uverbs  devices, protection domains, regions, queue pairs
+//	             │
+//	        package verbs: what all of these take and return
+//
+// Constants have the values of the kernel's headers unless their type says otherwise, so
+// they compare with what C programs, traces and specifications show.
+package verbs

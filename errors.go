@@ -1,0 +1,122 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"strings"
+)
+
+// Errors of objects and devices.
+var (
+	// ErrClosed is returned when a method is called on a closed object. It matches
+	// net.ErrClosed and fs.ErrClosed.
+	ErrClosed error = closedError{}
+	// ErrInUse is returned by Close while other objects depend on the receiver.
+	ErrInUse = errors.New("object is in use")
+	// ErrNoDevice is returned when there is no RDMA device, or none that was asked
+	// for.
+	ErrNoDevice = errors.New("no such RDMA device")
+	// ErrNoNode is returned when a device has no /dev/infiniband/uverbsN, as in
+	// containers that were not given it.
+	ErrNoNode = errors.New("RDMA device has no device node")
+	// ErrNoDriver is returned when no driver of this module supports a device.
+	ErrNoDriver = errors.New("no provider for the device's driver")
+	// ErrRange is returned when an argument is outside an object's bounds.
+	ErrRange = errors.New("out of range")
+	// ErrNoChannel is returned when waiting on a CQ that has no completion channel.
+	ErrNoChannel = errors.New("CQ has no completion channel")
+	// ErrSRQ is returned when a receive is posted to a QP that uses an SRQ.
+	ErrSRQ = errors.New("QP receives from an SRQ: post there")
+	// ErrDisconnected is the reason of a connection's end if the peer ended it.
+	ErrDisconnected = errors.New("peer disconnected")
+	// ErrDeviceRemoved is the reason of the end of everything on a device that was
+	// removed. The kernel completes the removal when all programs have closed what
+	// they have open on the device.
+	ErrDeviceRemoved = errors.New("RDMA device was removed")
+	// ErrNoGRH is returned when a datagram has no usable global route header.
+	ErrNoGRH = errors.New("no global route header that can be answered")
+)
+
+// Reasons for which a work request is refused before it reaches a queue. They are
+// wrapped in a [*PostError], except ErrQueueFull, which is back-pressure and no failure,
+// and comes as it is. ErrNoSendRoom and ErrNoRecvRoom match it.
+var (
+	ErrQueueFull      = errors.New("queue is full")
+	ErrNoSendRoom     = fmt.Errorf("%w: it has no room for any: MaxSendWR is 0", ErrQueueFull)
+	ErrNoRecvRoom     = fmt.Errorf("%w: it has no room for any: MaxRecvWR is 0", ErrQueueFull)
+	ErrTooManySGEs    = errors.New("more SGEs than the queue takes")
+	ErrInlineTooLong  = errors.New("more inline data than the queue takes")
+	ErrInlineSGL      = errors.New("inline data together with an SGL")
+	ErrInlineOp       = errors.New("operation takes no inline data")
+	ErrMessageTooLong = errors.New("message is longer than the port carries")
+	ErrBind           = errors.New("BIND_MW request has no Bind parameters")
+	ErrAtomicWrite    = errors.New("ATOMIC_WRITE takes 8 bytes of inline data")
+	ErrAtomicSGL      = errors.New("atomic operations return exactly 8 bytes")
+	ErrNoOpcode       = errors.New("work request has no opcode: set Opcode")
+	ErrOpcode         = fmt.Errorf("opcode: %w", errors.ErrUnsupported)
+	ErrState          = errors.New("QP is not in a state that takes this work request")
+)
+
+// ErrQueueFailed is returned by every use of a queue that the kernel no longer serves.
+// The text that follows it is the reason. Close the QP, SRQ or CQ.
+var ErrQueueFailed = errors.New("queue has failed")
+
+type closedError struct{}
+
+func (closedError) Error() string        { return "use of closed object" }
+func (closedError) Is(target error) bool { return target == net.ErrClosed || target == fs.ErrClosed }
+
+// Error is the error of a failed operation: what was attempted, on what, and why. Its
+// text is one line.
+type Error struct {
+	Op     string // "create CQ"
+	Device string // "rxe0"; empty if none is involved
+	Object string // "QP 17", "10.9.0.1:7471"; may be empty
+	Err    error  // the reason, often a syscall.Errno
+	Hint   string // what to do about it; may be empty
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.Op)
+	if e.Object != "" {
+		b.WriteString(" " + e.Object)
+	}
+	if e.Device != "" {
+		b.WriteString(" on " + e.Device)
+	}
+	b.WriteString(": ")
+	b.WriteString(e.Err.Error())
+	if e.Hint != "" {
+		b.WriteString(" (" + e.Hint + ")")
+	}
+	return b.String()
+}
+
+// Unwrap returns the reason.
+func (e *Error) Unwrap() error { return e.Err }
+
+// PostError is the error of a work request that was refused. The requests before it in
+// the batch were posted.
+type PostError struct {
+	Op    string // "post send", "post recv", or OpPostSRQ
+	QPNum uint32 // or the SRQ's
+	Index int    // in the batch
+	ID    uint64 // of the work request
+	Err   error  // the reason
+}
+
+// OpPostSRQ is the Op of a [PostError] of a shared receive queue.
+const OpPostSRQ = "post SRQ recv"
+
+func (e *PostError) Error() string {
+	if e.Op == OpPostSRQ {
+		return fmt.Sprintf("post recv on SRQ %d: work request %d (ID %#x): %v", e.QPNum, e.Index, e.ID, e.Err)
+	}
+	return fmt.Sprintf("%s on QP %d: work request %d (ID %#x): %v", e.Op, e.QPNum, e.Index, e.ID, e.Err)
+}
+
+// Unwrap returns the reason.
+func (e *PostError) Unwrap() error { return e.Err }

@@ -1,0 +1,57 @@
+// Package attr converts attributes between the kernel's structures and package verbs',
+// for packages uverbs and cm.
+package attr
+
+import (
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/mmap"
+)
+
+// Dest returns an address vector as commands on QPs take it.
+func Dest(av *verbs.AddressVector) abi.IbUverbsQpDest {
+	d := abi.IbUverbsQpDest{
+		Dgid: av.DGID, FlowLabel: av.FlowLabel, Dlid: av.DLID, SgidIndex: av.SGIDIndex,
+		HopLimit: av.HopLimit, TrafficClass: av.TrafficClass, Sl: av.SL,
+		SrcPathBits: av.SrcPathBits, StaticRate: uint8(av.StaticRate), PortNum: av.Port,
+	}
+	if av.Global {
+		d.IsGlobal = 1
+	}
+	return d
+}
+
+// OfDest returns the address vector in the answer of a query.
+func OfDest(d *abi.IbUverbsQpDest) verbs.AddressVector {
+	return verbs.AddressVector{
+		Global: d.IsGlobal != 0, DGID: d.Dgid, FlowLabel: d.FlowLabel, SGIDIndex: d.SgidIndex,
+		HopLimit: d.HopLimit, TrafficClass: d.TrafficClass, DLID: d.Dlid, SL: d.Sl,
+		SrcPathBits: d.SrcPathBits, StaticRate: verbs.Rate(d.StaticRate), Port: d.PortNum,
+	}
+}
+
+// OfAH returns the address vector in an event of rdma_cm.
+func OfAH(a *abi.IbUverbsAhAttr) verbs.AddressVector {
+	return verbs.AddressVector{
+		Global: a.IsGlobal != 0, DGID: a.Grh.Dgid, FlowLabel: a.Grh.FlowLabel, SGIDIndex: a.Grh.SgidIndex,
+		HopLimit: a.Grh.HopLimit, TrafficClass: a.Grh.TrafficClass, DLID: a.Dlid, SL: a.Sl,
+		SrcPathBits: a.SrcPathBits, StaticRate: verbs.Rate(a.StaticRate), Port: a.PortNum,
+	}
+}
+
+// OfQP returns the attributes in an answer of rdma_cm, and which they are.
+func OfQP(a *abi.IbUverbsQpAttr) (verbs.QPAttr, verbs.QPAttrMask) {
+	return verbs.QPAttr{
+		State: verbs.QPState(a.QpState), CurState: verbs.QPState(a.CurQpState), PathMTU: verbs.MTU(a.PathMtu),
+		PathMigState: uint8(a.PathMigState), QKey: a.Qkey, RQPSN: a.RqPsn, SQPSN: a.SqPsn,
+		DestQPNum: a.DestQpNum, Access: verbs.Access(a.QpAccessFlags),
+		AV: OfAH(&a.AhAttr), AltAV: OfAH(&a.AltAhAttr),
+		PKeyIndex: a.PkeyIndex, AltPKeyIndex: a.AltPkeyIndex, SQDAsyncNotify: a.EnSqdAsyncNotify != 0,
+		SQDraining: a.SqDraining != 0, MaxRDAtomic: a.MaxRdAtomic, MaxDestRDAtomic: a.MaxDestRdAtomic,
+		MinRNRTimer: a.MinRnrTimer, Port: a.PortNum, AltPort: a.AltPortNum, Timeout: a.Timeout,
+		AltTimeout: a.AltTimeout, RetryCount: a.RetryCnt, RNRRetry: a.RnrRetry,
+	}, verbs.QPAttrMask(a.QpAttrMask)
+}
+
+// OfGUID returns the GUID in an answer, where it is in network byte order.
+func OfGUID(v uint64) verbs.GUID { return verbs.GUID(mmap.Bytes(&v)) }

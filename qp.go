@@ -1,0 +1,178 @@
+package verbs
+
+import "fmt"
+
+// QPType is the transport of a QP (enum ib_uverbs_qp_type).
+type QPType uint32
+
+const (
+	RC QPType = 2 // reliable connection
+	UC QPType = 3 // unreliable connection
+	UD QPType = 4 // unreliable datagram
+)
+
+func (t QPType) String() string {
+	switch t {
+	case RC:
+		return "RC"
+	case UC:
+		return "UC"
+	case UD:
+		return "UD"
+	}
+	return fmt.Sprintf("QP type %d", uint32(t))
+}
+
+// QPState is the state of a QP (enum ib_qp_state).
+type QPState uint32
+
+const (
+	StateReset QPState = iota
+	StateInit
+	StateRTR
+	StateRTS
+	StateSQD
+	StateSQE
+	StateErr
+)
+
+func (s QPState) String() string {
+	names := [...]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return "unknown"
+}
+
+// QPCap is the size of a QP's queues, as requested or as created.
+type QPCap struct {
+	MaxSendWR, MaxRecvWR   uint32 // work requests
+	MaxSendSGE, MaxRecvSGE uint32 // SGEs of a work request
+	MaxInline              uint32 // bytes of a work request
+}
+
+// QPAttr is the attributes of a QP (ibv_modify_qp(3), ibv_query_qp(3)).
+type QPAttr struct {
+	State           QPState
+	CurState        QPState
+	PathMTU         MTU
+	PathMigState    uint8 // enum ib_mig_state
+	QKey            uint32
+	RQPSN, SQPSN    uint32 // 24 bits
+	DestQPNum       uint32 // 24 bits
+	Access          Access // of the peer
+	AV, AltAV       AddressVector
+	PKeyIndex       uint16
+	AltPKeyIndex    uint16
+	SQDAsyncNotify  bool
+	SQDraining      bool // query only
+	MaxRDAtomic     uint8
+	MaxDestRDAtomic uint8
+	MinRNRTimer     uint8 // 5 bits, InfiniBand specification 1, table 45; 12 is 0.64 ms
+	Port, AltPort   uint8
+	Timeout         uint8 // 4.096 µs * 2^Timeout; 0 is infinite
+	AltTimeout      uint8
+	RetryCount      uint8 // 0 to 7
+	RNRRetry        uint8 // 0 to 6; 7 is infinite
+
+	Cap       QPCap // query only
+	SignalAll bool  // query only
+}
+
+// QPAttrMask selects attributes of a [QPAttr] (enum ib_qp_attr_mask).
+type QPAttrMask uint32
+
+const (
+	MaskState QPAttrMask = 1 << iota
+	MaskCurState
+	MaskSQDAsyncNotify
+	MaskAccess
+	MaskPKeyIndex
+	MaskPort
+	MaskQKey
+	MaskAV
+	MaskPathMTU
+	MaskTimeout
+	MaskRetryCount
+	MaskRNRRetry
+	MaskRQPSN
+	MaskMaxRDAtomic
+	MaskAltPath
+	MaskMinRNRTimer
+	MaskSQPSN
+	MaskMaxDestRDAtomic
+	MaskPathMigState
+	MaskCap
+	MaskDestQPNum
+)
+
+// AddressVector is the path to a peer.
+type AddressVector struct {
+	// Global tells whether there is a global route, which RoCE needs: the fields up
+	// to TrafficClass.
+	Global       bool
+	DGID         GID
+	FlowLabel    uint32
+	SGIDIndex    uint8
+	HopLimit     uint8
+	TrafficClass uint8
+
+	DLID        uint16
+	SL          uint8 // service level
+	SrcPathBits uint8
+	StaticRate  Rate
+	Port        uint8
+}
+
+// MTU is a path MTU in InfiniBand's coding: 1 is 256 bytes, 5 is 4096.
+type MTU uint8
+
+// Bytes returns the MTU in bytes; 0 if it is invalid.
+func (m MTU) Bytes() int {
+	if m < 1 || m > 5 {
+		return 0
+	}
+	return 128 << m
+}
+
+func (m MTU) String() string { return fmt.Sprintf("%d (%d)", m.Bytes(), uint8(m)) }
+
+// Rate limits the rate of a path (enum ib_rate). The zero Rate is the port's own.
+type Rate uint8
+
+// rateMbps has the rates in Mb/s, 0 for numbers that are none.
+var rateMbps = [...]int{
+	2: 2500, 3: 10000, 4: 30000, 5: 5000, 6: 20000, 7: 40000, 8: 60000, 9: 80000, 10: 120000,
+	11: 14062, 12: 56250, 13: 112500, 14: 168750, 15: 25781, 16: 103125, 17: 206250, 18: 309375,
+	19: 28125, 20: 53125, 21: 425000, 22: 637500, 23: 850000, 24: 1275000,
+}
+
+// Mbps returns the rate in Mb/s (ibv_rate_to_mbps(3)); 0 if it sets no limit.
+func (r Rate) Mbps() int {
+	if int(r) < len(rateMbps) {
+		return rateMbps[r]
+	}
+	return 0
+}
+
+// RateOf returns the fastest rate that does not exceed mbps; the slowest, if all do.
+func RateOf(mbps int) Rate {
+	best := Rate(2)
+	for r, m := range rateMbps {
+		if m > rateMbps[best] && m <= mbps {
+			best = Rate(r)
+		}
+	}
+	return best
+}
+
+// GRHSize is the number of bytes at the start of every UD receive's buffer that are
+// reserved for the global route header.
+const GRHSize = 40
+
+// UDPSourcePort returns the UDP source port from which a RoCE v2 device sends packets of
+// a flow label. Networks with several paths spread flows by it. It is the kernel's
+// rdma_flow_label_to_udp_sport.
+func UDPSourcePort(flowLabel uint32) uint16 {
+	return 0xc000 | uint16(flowLabel&0x3fff^flowLabel>>14&0x3f)
+}

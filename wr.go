@@ -1,0 +1,174 @@
+package verbs
+
+// Opcode is the operation of a [SendWR]. Its values are those of the kernel's enum
+// ib_uverbs_wr_opcode plus one, so that the zero Opcode is none: posting it fails with
+// [ErrNoOpcode].
+type Opcode uint32
+
+const (
+	OpRDMAWrite    Opcode = 1
+	OpRDMAWriteImm Opcode = 2 // RDMA WRITE that consumes a receive and delivers an immediate
+	OpSend         Opcode = 3
+	OpSendImm      Opcode = 4
+	// OpRDMARead reads the peer's memory. If the network duplicates
+	// acknowledgements, rxe may complete a read of more than a packet too early and
+	// break the QP later; the success of a later request proves the read.
+	OpRDMARead Opcode = 5
+	// OpCompareSwap and OpFetchAdd change 8 aligned bytes of the peer's memory and
+	// return their old value in the 8 bytes that the SGL names.
+	OpCompareSwap Opcode = 6
+	OpFetchAdd    Opcode = 7
+	// OpLocalInv invalidates a local key, that of a type 2 memory window.
+	OpLocalInv Opcode = 8
+	OpBindMW   Opcode = 9
+	// OpSendInv is a SEND that invalidates a key at the receiver.
+	OpSendInv Opcode = 10
+	// OpRDMAReadInv is an RDMA READ that invalidates the local key it reads into
+	// (iWARP).
+	OpRDMAReadInv Opcode = 12
+	// OpFlush completes when earlier writes to a range are visible or persistent, see
+	// [Flush].
+	OpFlush Opcode = 15
+	// OpAtomicWrite writes 8 bytes, given as Inline, atomically.
+	OpAtomicWrite Opcode = 16
+)
+
+var opcodeNames = map[Opcode]string{
+	OpRDMAWrite:    "RDMA_WRITE",
+	OpRDMAWriteImm: "RDMA_WRITE_WITH_IMM",
+	OpSend:         "SEND",
+	OpSendImm:      "SEND_WITH_IMM",
+	OpRDMARead:     "RDMA_READ",
+	OpCompareSwap:  "ATOMIC_CMP_AND_SWP",
+	OpFetchAdd:     "ATOMIC_FETCH_AND_ADD",
+	OpLocalInv:     "LOCAL_INV",
+	OpBindMW:       "BIND_MW",
+	OpSendInv:      "SEND_WITH_INV",
+	OpRDMAReadInv:  "RDMA_READ_WITH_INV",
+	OpFlush:        "FLUSH",
+	OpAtomicWrite:  "ATOMIC_WRITE",
+}
+
+func (o Opcode) String() string { return name(opcodeNames, o) }
+
+// SendFlags modify a [SendWR]. Values are those of the kernel's enum ib_send_flags;
+// inline data has no flag, see [SendWR.Inline].
+type SendFlags uint32
+
+const (
+	// SendFence delays the request until all earlier RDMA READs and atomics of the
+	// queue have completed.
+	SendFence SendFlags = 1 << 0
+	// SendSignaled requests a completion on success too. A QP made with SignalAll
+	// treats every request as signaled. The slot of an unsignaled request becomes free
+	// when a later signaled one has completed, so at least one request in each queue's
+	// length must be signaled, with every driver. siw accepts more without, rxe
+	// returns [ErrQueueFull].
+	SendSignaled SendFlags = 1 << 1
+	// SendSolicited marks the peer's completion as solicited, which wakes a peer that
+	// armed its CQ for solicited completions only.
+	SendSolicited SendFlags = 1 << 2
+)
+
+// SGE is a scatter/gather element: Length bytes of registered memory at Addr, under
+// LKey.
+type SGE struct {
+	Addr   uint64
+	Length uint32
+	LKey   uint32
+}
+
+// SendWR is a work request for a send queue. It and everything it points to may be
+// reused as soon as posting returns, but the memory that SGL names must not change until
+// the request has completed.
+type SendWR struct {
+	ID     uint64 // returned in [WC.ID]
+	Opcode Opcode
+	Flags  SendFlags
+
+	// SGL is local memory: the source of sends and writes, the destination of reads
+	// and atomics.
+	SGL []SGE
+	// Inline and InlineList are data that posting copies into the request, in this
+	// order. They need no memory region and are free for reuse at once. They are at
+	// most the QP's MaxInline bytes, cannot be combined with SGL, and do not work for
+	// reads.
+	Inline     []byte
+	InlineList [][]byte
+
+	// Imm is the immediate of the Imm operations, in host byte order.
+	Imm uint32
+
+	// RemoteAddr and RKey name the peer's memory for RDMA operations, atomics and
+	// flushes.
+	RemoteAddr uint64
+	RKey       uint32
+
+	// InvalidateRKey is the key that the Inv operations invalidate.
+	InvalidateRKey uint32
+
+	// CompareAdd is the value that OpCompareSwap compares with, or that OpFetchAdd
+	// adds. Swap is the value that OpCompareSwap stores.
+	CompareAdd, Swap uint64
+
+	// To is the destination, on UD QPs only.
+	To UDAddr
+
+	// Bind describes the binding of OpBindMW.
+	Bind *MWBind
+
+	// Flush describes OpFlush.
+	Flush Flush
+}
+
+// UDAddr is the destination of a datagram: an address handle by its driver's number, and
+// the peer's QP with its Q_Key.
+type UDAddr struct {
+	AH, QPNum, QKey uint32
+}
+
+// MWBind binds a memory window to a part of a region. The window's key becomes NewRKey,
+// which differs from RKey in its last byte.
+type MWBind struct {
+	RKey, NewRKey uint32
+	LKey          uint32 // of the region
+	Addr, Length  uint64 // of the part; length 0 unbinds a type 1 window
+	Access        Access
+}
+
+// Flush describes what OpFlush makes visible or persistent.
+type Flush struct {
+	Length uint32 // bytes from RemoteAddr
+	Type   FlushType
+	Level  FlushLevel
+}
+
+// FlushType is the effect of a flush (enum ib_placement_type).
+type FlushType uint8
+
+const (
+	FlushGlobal     FlushType = 1 // the data is visible to all of the peer's machine
+	FlushPersistent FlushType = 2
+)
+
+// FlushLevel is the scope of a flush (enum ib_selectivity_level).
+type FlushLevel uint8
+
+const (
+	FlushRange FlushLevel = 0
+	FlushMR    FlushLevel = 1
+)
+
+// RecvWR is a work request for a receive queue: the memory for one incoming message. It
+// may be reused as a [SendWR] may.
+type RecvWR struct {
+	ID  uint64 // returned in [WC.ID]
+	SGL []SGE
+}
+
+func name[K comparable](m map[K]string, k K) string {
+	if s, ok := m[k]; ok {
+		return s
+	}
+	return "unknown"
+}
