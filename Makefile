@@ -16,11 +16,11 @@ NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
 
 # Packages with tests that want a real kernel, and the kernels.
 # What lies deeper in tests than these is programs and their own tests.
-LAB_PKGS = ./abi ./uverbs ./cm ./conn ./msg ./rsock ./cmd/... ./tests/* ./tests/faults/harness
+LAB_PKGS = ./abi ./uverbs ./cm ./rconn ./rmsg ./rsock ./cmd/... ./tests/* ./tests/faults/harness
 KERNELS  = 6.1 6.12 7.2
 
 # Those that make race runs.
-RACE_PKGS = ./uverbs ./cm ./msg ./tests/model
+RACE_PKGS = ./uverbs ./cm ./rmsg ./tests/model
 
 .DEFAULT_GOAL := help
 
@@ -80,7 +80,7 @@ race: deps-test build ## run the lab's tests under the race detector
 UNSAFE_PKGS = $$($(GO) list ./... | grep -v -e /tests/ -e /gen$$)
 
 # What programs import.
-LIB_PKGS = . ./abi ./cm ./conn ./mmap ./msg ./provider/... ./rsock ./uverbs
+LIB_PKGS = . ./abi ./cm ./mmap ./rconn ./rmsg ./provider/... ./rsock ./uverbs
 
 lint: ## gofmt, vet, staticcheck, uses of unsafe, other architectures, known vulnerabilities
 	@test -z "$$(gofmt -l .)" || { gofmt -l . ; echo "run gofmt -w on these"; exit 1; }

@@ -4,8 +4,8 @@
 // system.
 //
 //	program ─► rsock   net.Conn and net.Listener over RDMA
-//	        ─► msg     asynchronous messages with an event loop
-//	        ─► conn    connections with regions and advertisements
+//	        ─► rmsg    asynchronous messages with an event loop
+//	        ─► rconn   connections with regions and advertisements
 //	        ─► cm      connections to IP addresses (rdma_cm)
 //	        ─► uverbs  devices, protection domains, regions, queue pairs
 //	             │

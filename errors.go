@@ -71,9 +71,9 @@ func (closedError) Is(target error) bool { return target == net.ErrClosed || tar
 // Error is the error of a failed operation: what was attempted, on what, and why. Its
 // text is one line.
 type Error struct {
-	Op     string // "create CQ"
+	Op     string // a verb: "create", "dial"
+	Object string // "QP 17", "CQ in PD 3", "10.9.0.1:7471"; may be empty
 	Device string // "rxe0"; empty if none is involved
-	Object string // "QP 17", "10.9.0.1:7471"; may be empty
 	Err    error  // the reason, often a syscall.Errno
 	Hint   string // what to do about it; may be empty
 }

@@ -1,6 +1,9 @@
 package verbs
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // QPType is the transport of a QP (enum ib_uverbs_qp_type).
 type QPType uint32
@@ -44,11 +47,28 @@ func (s QPState) String() string {
 	return "unknown"
 }
 
-// QPCap is the size of a QP's queues, as requested or as created.
+// QPCap is the size of a QP's queues, as requested or as created. In a request, zero is a
+// default, see [QPCap.WithDefaults], and a negative number is none.
 type QPCap struct {
-	MaxSendWR, MaxRecvWR   uint32 // work requests
-	MaxSendSGE, MaxRecvSGE uint32 // SGEs of a work request
-	MaxInline              uint32 // bytes of a work request
+	MaxSendWR, MaxRecvWR   int // work requests
+	MaxSendSGE, MaxRecvSGE int // SGEs of a work request
+	MaxInline              int // bytes of a work request
+}
+
+// WithDefaults returns the size that a request for c stands for: 64 work requests each way
+// of 2 SGEs, and 64 bytes of inline data, where c has zero, and 0 where c is negative.
+func (c QPCap) WithDefaults() QPCap {
+	size := func(n, zero int) int {
+		if n == 0 {
+			return zero
+		}
+		return max(n, 0)
+	}
+	return QPCap{
+		MaxSendWR: size(c.MaxSendWR, 64), MaxRecvWR: size(c.MaxRecvWR, 64),
+		MaxSendSGE: size(c.MaxSendSGE, 2), MaxRecvSGE: size(c.MaxRecvSGE, 2),
+		MaxInline: size(c.MaxInline, 64),
+	}
 }
 
 // QPAttr is the attributes of a QP (ibv_modify_qp(3), ibv_query_qp(3)).
@@ -105,6 +125,26 @@ const (
 	MaskCap
 	MaskDestQPNum
 )
+
+var maskNames = [...]string{
+	"State", "CurState", "SQDAsyncNotify", "Access", "PKeyIndex", "Port", "QKey", "AV", "PathMTU", "Timeout",
+	"RetryCount", "RNRRetry", "RQPSN", "MaxRDAtomic", "AltPath", "MinRNRTimer", "SQPSN", "MaxDestRDAtomic",
+	"PathMigState", "Cap", "DestQPNum",
+}
+
+// String returns the names of the attributes: Port, Access.
+func (m QPAttrMask) String() string {
+	var names []string
+	for i, name := range maskNames {
+		if m&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	if rest := m &^ (1<<len(maskNames) - 1); rest != 0 || m == 0 {
+		names = append(names, fmt.Sprintf("%#x", uint32(rest)))
+	}
+	return strings.Join(names, ", ")
+}
 
 // AddressVector is the path to a peer.
 type AddressVector struct {

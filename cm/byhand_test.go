@@ -48,7 +48,7 @@ func TestByHand(t *testing.T) {
 		server := expect(ctx, t, l, cm.ConnectRequest).NewID
 		labtest.Close(t, server)
 		b.to(t, server, verbs.StateInit)
-		if _, err := b.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{b.mr.SGE(0, 100)}}}); err != nil {
+		if _, err := b.qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.mr.SGE(0, 100)}}); err != nil {
 			t.Fatal(err)
 		}
 		iwarp := device == labtest.SIW
@@ -73,7 +73,7 @@ func TestByHand(t *testing.T) {
 		expect(ctx, t, server, cm.Established)
 
 		wr := []verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("by hand")}}
-		if _, err := a.qp.PostSend(wr); err != nil {
+		if _, err := a.qp.PostSend(wr...); err != nil {
 			t.Fatal(err)
 		}
 		var wc [1]verbs.WC

@@ -31,7 +31,7 @@ func TestCloseAgain(t *testing.T) {
 		if !settled(func() bool { pds, contexts = objects(); return contexts == 0 }) {
 			t.Fatalf("%d contexts at the start", contexts)
 		}
-		client, server := labtest.Couple(t.Context(), t, labtest.AddrOf(device)+":0", cm.Options{OwnPD: true}, cm.Options{OwnPD: true})
+		client, server := labtest.Couple(t.Context(), t, labtest.AddrOf(device)+":0", cm.Options{}, cm.Options{})
 		mr := labtest.Must(client.PD.AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
 		for range 2 {
 			if err := client.Close(); !errors.Is(err, verbs.ErrInUse) {

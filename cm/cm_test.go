@@ -32,9 +32,9 @@ func TestConnect(t *testing.T) {
 			var buf *uverbs.MR
 			client, server := pair(t, addr,
 				cm.Options{PrivateData: []byte("from client")},
-				cm.Options{PrivateData: []byte("from server"), Events: true, Setup: func(e *cm.Endpoint) (err error) {
+				cm.Options{PrivateData: []byte("from server"), Setup: func(e *cm.Endpoint) (err error) {
 					if buf, err = e.AllocMR(4096, verbs.AccessAll); err == nil {
-						_, err = e.QP.PostRecv([]verbs.RecvWR{{ID: 1, SGL: []verbs.SGE{buf.SGE(0, 4096)}}})
+						_, err = e.QP.PostRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{buf.SGE(0, 4096)}})
 					}
 					return err
 				}})
@@ -47,7 +47,7 @@ func TestConnect(t *testing.T) {
 			if client.RemoteAddr() != server.LocalAddr() || client.LocalAddr() != server.RemoteAddr() {
 				t.Errorf("addresses: client %v to %v, server %v to %v", client.LocalAddr(), client.RemoteAddr(), server.LocalAddr(), server.RemoteAddr())
 			}
-			if n, err := client.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("hello")}}); n != 1 || err != nil {
+			if n, err := client.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("hello")}); n != 1 || err != nil {
 				t.Fatal(n, err)
 			}
 			var wc [1]verbs.WC

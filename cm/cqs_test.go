@@ -70,7 +70,7 @@ func messageRound(t *testing.T, device string, first uint64, messages int) (clie
 			return err
 		}
 		for i := range messages {
-			if _, err := e.QP.PostRecv([]verbs.RecvWR{{ID: first + uint64(i), SGL: []verbs.SGE{mr.SGE(0, 64)}}}); err != nil {
+			if _, err := e.QP.PostRecv(verbs.RecvWR{ID: first + uint64(i), SGL: []verbs.SGE{mr.SGE(0, 64)}}); err != nil {
 				return err
 			}
 		}
@@ -83,7 +83,7 @@ func messageRound(t *testing.T, device string, first uint64, messages int) (clie
 	}
 	for i := range messages {
 		wr := verbs.SendWR{ID: first + uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte("message")}
-		if _, err := client.QP.PostSend([]verbs.SendWR{wr}); err != nil {
+		if _, err := client.QP.PostSend(wr); err != nil {
 			t.Fatal(err)
 		}
 	}

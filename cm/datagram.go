@@ -70,7 +70,7 @@ func NewDatagrams(e *Endpoint, size int) (*Datagrams, error) {
 }
 
 func (d *Datagrams) post(i int) error {
-	_, err := d.e.QP.PostRecv([]verbs.RecvWR{{ID: uint64(i), SGL: []verbs.SGE{d.mr.SGE(i*d.slot, d.slot)}}})
+	_, err := d.e.QP.PostRecv(verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{d.mr.SGE(i*d.slot, d.slot)}})
 	return err
 }
 
@@ -201,7 +201,7 @@ func (d *Datagrams) send(ctx context.Context, wr verbs.SendWR, b []byte) error {
 		return err
 	}
 	wr.Flags, wr.SGL = verbs.SendSignaled, []verbs.SGE{d.mr.SGE(at, len(b))}
-	if _, err := d.e.QP.PostSend([]verbs.SendWR{wr}); err != nil {
+	if _, err := d.e.QP.PostSend(wr); err != nil {
 		return err
 	}
 	// The buffer is in use until the completion, so the wait is for it and not

@@ -21,8 +21,8 @@ import (
 func TestDatagrams(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)
-		options := cm.Options{Events: true, PrivateData: []byte("hi")}
-		l, err := cm.ListenOptions{PortSpace: cm.PortSpaceUDP}.Listen(ctx, labtest.AddrOf(device)+":0")
+		options := cm.Options{PrivateData: []byte("hi")}
+		l, err := (&cm.ListenConfig{PortSpace: cm.PortSpaceUDP}).Listen(ctx, labtest.AddrOf(device)+":0")
 		if device == labtest.SIW {
 			if err == nil {
 				_, err = (&cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: options}).Dial(ctx, l.Addr().String())
@@ -116,7 +116,7 @@ func TestKeepSenders(t *testing.T) {
 	labtest.Require(t)
 	ctx := within(t, 60*time.Second)
 	var d *cm.Datagrams
-	e, _ := datagramPair(ctx, t, cm.Options{Events: true, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1024, MaxSendSGE: 1, MaxRecvSGE: 1}, Setup: func(e *cm.Endpoint) (err error) {
+	e, _ := datagramPair(ctx, t, cm.Options{Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1024, MaxSendSGE: 1, MaxRecvSGE: 1}, Setup: func(e *cm.Endpoint) (err error) {
 		d, err = cm.NewDatagrams(e, 10)
 		return err
 	}})
@@ -157,13 +157,13 @@ func TestKeepSenders(t *testing.T) {
 // datagramPair returns the two ends of a datagram dial.
 func datagramPair(ctx context.Context, t *testing.T, opt cm.Options) (client, server *cm.Endpoint) {
 	t.Helper()
-	l := labtest.Must(cm.ListenOptions{PortSpace: cm.PortSpaceUDP}.Listen(ctx, labtest.AddrOf(labtest.RXE)+":0"))(t)
+	l := labtest.Must((&cm.ListenConfig{PortSpace: cm.PortSpaceUDP}).Listen(ctx, labtest.AddrOf(labtest.RXE)+":0"))(t)
 	labtest.Close(t, l)
 	accepted := make(chan error, 1)
 	go func() {
 		r, err := l.Accept(ctx)
 		if err == nil {
-			server, err = r.Accept(ctx, cm.Options{Events: true})
+			server, err = r.Accept(ctx, cm.Options{})
 		}
 		accepted <- err
 	}()
@@ -209,7 +209,7 @@ func TestReplyIPv6(t *testing.T) {
 	labtest.Require(t)
 	ctx := within(t, 20*time.Second)
 	var d *cm.Datagrams
-	e, _ := datagramPair(ctx, t, cm.Options{Events: true, Setup: func(e *cm.Endpoint) (err error) {
+	e, _ := datagramPair(ctx, t, cm.Options{Setup: func(e *cm.Endpoint) (err error) {
 		d, err = cm.NewDatagrams(e, 10)
 		return err
 	}})
@@ -244,7 +244,7 @@ func waitGID(t *testing.T, c *uverbs.Context, addr netip.Addr) verbs.GIDEntry {
 func TestMulticast(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)
-		d := cm.Dialer{Options: cm.Options{Events: true}, LocalAddr: netip.MustParseAddrPort(labtest.AddrOf(device) + ":0")}
+		d := cm.Dialer{Options: cm.Options{}, LocalAddr: netip.MustParseAddrPort(labtest.AddrOf(device) + ":0")}
 		join := func(sendOnly bool) (*cm.Member, *cm.Datagrams, error) {
 			m, err := d.Join(ctx, "239.1.2.3", sendOnly)
 			if err != nil {

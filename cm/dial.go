@@ -96,8 +96,8 @@ func (d *Dialer) attempt(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, 
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if len(d.PrivateData) > MaxPrivateData {
-		return nil, ErrPrivateData
+	if err := d.check(); err != nil {
+		return nil, err
 	}
 	ch, err := acquireShared()
 	if err != nil {

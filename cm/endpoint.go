@@ -3,6 +3,7 @@ package cm
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,21 +13,25 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Options describe the endpoint that a dial or an acceptance makes. The zero
-// value is usable.
+// Options describe the endpoint that a dial or an acceptance makes. The zero value is
+// usable. Of numbers, zero is the default and a negative one is 0; one that is out of
+// range is refused with [verbs.ErrRange].
 type Options struct {
-	// PD is what the QP is made in; nil takes one that all connections on the
-	// device share. It must be on the device that the address leads to.
+	// PD is the PD of the QP, on the device that the address leads to. Nil makes one
+	// for this connection.
 	PD *uverbs.PD
-	// OwnPD makes a PD for this connection alone, if PD is nil: keys to its
-	// memory are of no use to the peers of others.
-	OwnPD bool
-	// Cap is the size of the QP's queues; zero is 64 requests each way with 2
-	// SGEs and 64 bytes of inline data.
+	// SharePD uses, if PD is nil, one PD for all connections of the device that ask
+	// for it. They can use each other's memory regions, and so can their peers, if
+	// they learn the keys.
+	SharePD bool
+	// Cap is the size of the QP's queues. Fields that are zero have defaults, see
+	// [verbs.QPCap.WithDefaults].
 	Cap verbs.QPCap
-	// Events gives the CQs a channel, so that PollWait works on them.
-	Events bool
-	// SendCQ and RecvCQ are CQs to share; nil makes one each, large enough.
+	// Polled makes CQs without a completion channel. They take less time to make and
+	// can only be polled: PollWait fails.
+	Polled bool
+	// SendCQ and RecvCQ are CQs to share. Nil makes one each, with room for the QP's
+	// requests.
 	SendCQ, RecvCQ *uverbs.CQ
 	// SRQ, if set, is where the QP takes its receives from.
 	SRQ *uverbs.SRQ
@@ -34,15 +39,18 @@ type Options struct {
 	SignalAll bool
 	// PrivateData goes to the peer, see [MaxPrivateData].
 	PrivateData []byte
-	// ResponderResources and InitiatorDepth are how many RDMA READs the two
-	// sides have in flight; zero is 16.
-	ResponderResources, InitiatorDepth uint8
-	// RetryCount is how often requests to a peer that does not answer are tried
-	// again, 0..7, by the dialing side's choice unless the other has its own.
-	// Nil is 6, or the peer's choice if that is less: rxe takes 7, which C's programs ask for, for no
-	// end, and a peer that is gone would never be missed. RNRRetryCount is that
-	// for a peer that has no receive posted; nil is 7, which means for ever.
-	RetryCount, RNRRetryCount *uint8
+	// ResponderResources is the number of RDMA READs and atomics of the peer that this
+	// side serves at a time, InitiatorDepth that of its own in flight. The default is
+	// 16, the most 255; the side that accepts takes no more than the other offers.
+	ResponderResources, InitiatorDepth int
+	// RetryCount is how often a request to a peer that does not answer is repeated, at
+	// most 7. The default is 6, or the dialing side's number if that is less. rxe
+	// repeats without end if it is 7, which C's programs ask for: it never notices
+	// that the peer is gone.
+	RetryCount int
+	// RNRRetryCount is how often a request to a peer without a posted receive is
+	// repeated. The default and the most are 7, which means without end.
+	RNRRetryCount int
 	// Prepare, if set, is called when the device that leads to the peer is
 	// known and before the QP is made: the place to choose PD, SendCQ, RecvCQ
 	// and Cap for that device. A dial that tries again calls it again, as it
@@ -112,6 +120,9 @@ func newEndpoint(id *ID, route Route, request *Event, opt *Options, free func())
 		if err := opt.Prepare(e.route, &prepared); err != nil {
 			return nil, err
 		}
+		if err := prepared.check(); err != nil {
+			return nil, err
+		}
 		opt = &prepared
 		e.PD, e.SendCQ, e.RecvCQ = opt.PD, opt.SendCQ, opt.RecvCQ
 	}
@@ -120,7 +131,7 @@ func newEndpoint(id *ID, route Route, request *Event, opt *Options, free func())
 			return nil, err
 		}
 		e.PD = e.home.pd
-		if opt.OwnPD {
+		if !opt.SharePD {
 			if e.PD, err = e.home.ctx.AllocPD(); err != nil {
 				return nil, err
 			}
@@ -128,18 +139,14 @@ func newEndpoint(id *ID, route Route, request *Event, opt *Options, free func())
 		}
 	}
 	e.iwarp = e.PD.Context().Device().IWARP()
-	size := opt.Cap
-	if size == (verbs.QPCap{}) {
-		size = verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}
-	}
-	if err := e.makeCQs(opt.Events, size); err != nil {
+	if err := e.makeCQs(!opt.Polled, opt.Cap.WithDefaults()); err != nil {
 		return nil, err
 	}
 	typ := verbs.RC
 	if id.space.datagram() {
 		typ = verbs.UD
 	}
-	e.QP, err = e.PD.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, SRQ: opt.SRQ, Cap: size, SignalAll: opt.SignalAll})
+	e.QP, err = e.PD.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, SRQ: opt.SRQ, Cap: opt.Cap, SignalAll: opt.SignalAll})
 	if err != nil {
 		return nil, err
 	}
@@ -176,11 +183,11 @@ func (e *Endpoint) makeCQs(events bool, size verbs.QPCap) error {
 		e.release = append(e.release, ch.Close)
 		cqopt.Channel = ch
 	}
-	create := func(cq **uverbs.CQ, lent *lentCQ, requests uint32) (err error) {
+	create := func(cq **uverbs.CQ, lent *lentCQ, requests int) (err error) {
 		if *cq != nil {
 			return nil
 		}
-		cqopt.Depth = int(requests) + 1
+		cqopt.Depth = requests + 1
 		if e.home != nil && cqopt.Channel == nil {
 			*lent, err = e.home.lend(cqopt.Depth)
 			*cq = lent.cq
@@ -271,8 +278,8 @@ func (e *Endpoint) activate(accepting *Options) error {
 	}
 	switch {
 	case accepting == nil:
-	case accepting.RetryCount != nil:
-		attr.RetryCount = *accepting.RetryCount
+	case accepting.RetryCount != 0:
+		attr.RetryCount = number(accepting.RetryCount, retries)
 	default:
 		attr.RetryCount = min(attr.RetryCount, retries)
 	}
@@ -287,24 +294,35 @@ const minRNRTimer = 12
 const retries = 6
 
 func (opt *Options) connParam(e *Endpoint) ConnParam {
-	or := func(v, d uint8) uint8 {
-		if v == 0 {
-			return d
-		}
-		return v
-	}
-	p := ConnParam{
+	return ConnParam{
 		QPNum: e.QP.Num(), SRQ: opt.SRQ != nil, PrivateData: e.announce,
-		ResponderResources: or(opt.ResponderResources, 16), InitiatorDepth: or(opt.InitiatorDepth, 16),
-		RetryCount: retries, RNRRetryCount: 7,
+		ResponderResources: number(opt.ResponderResources, rdAtomics), InitiatorDepth: number(opt.InitiatorDepth, rdAtomics),
+		RetryCount: number(opt.RetryCount, retries), RNRRetryCount: number(opt.RNRRetryCount, 7),
 	}
-	if opt.RetryCount != nil {
-		p.RetryCount = *opt.RetryCount
+}
+
+// rdAtomics is how many RDMA READs and atomics are in flight by default.
+const rdAtomics = 16
+
+// number is what an option stands for that has been checked.
+func number(n int, zero uint8) uint8 {
+	if n == 0 {
+		return zero
 	}
-	if opt.RNRRetryCount != nil {
-		p.RNRRetryCount = *opt.RNRRetryCount
+	return uint8(max(n, 0))
+}
+
+// check finds what cannot be asked for.
+func (opt *Options) check() error {
+	switch {
+	case len(opt.PrivateData) > MaxPrivateData:
+		return ErrPrivateData
+	case max(opt.ResponderResources, opt.InitiatorDepth) > math.MaxUint8:
+		return fmt.Errorf("ResponderResources %d, InitiatorDepth %d: %w", opt.ResponderResources, opt.InitiatorDepth, verbs.ErrRange)
+	case max(opt.RetryCount, opt.RNRRetryCount) > 7:
+		return fmt.Errorf("RetryCount %d, RNRRetryCount %d: %w", opt.RetryCount, opt.RNRRetryCount, verbs.ErrRange)
 	}
-	return p
+	return nil
 }
 
 // established has the end of the connection told to end.

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/sys"
 )
 
 var (
@@ -95,7 +96,8 @@ func SendError(wc *verbs.WC) error {
 
 // fail wraps err, which came of op on an address.
 func fail(op, addr string, err error) error {
-	e := &verbs.Error{Op: op, Object: addr, Err: err}
+	verb, object := sys.SplitOp(op, addr)
+	e := &verbs.Error{Op: verb, Object: object, Err: err}
 	switch {
 	case op == "open" && errors.Is(err, unix.ENOENT):
 		e.Hint = "modprobe rdma_ucm, or pass the node into this container"

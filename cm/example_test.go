@@ -31,12 +31,11 @@ func ExampleListen() {
 	serve := func(req *cm.Request) error {
 		var inbox *uverbs.MR
 		conn, err := req.Accept(ctx, cm.Options{
-			Events: true,
 			Setup: func(e *cm.Endpoint) (err error) { // before the client can send
 				if inbox, err = e.AllocMR(4096, verbs.AccessLocalWrite); err != nil {
 					return err
 				}
-				_, err = e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{inbox.SGE(0, inbox.Len())}}})
+				_, err = e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{inbox.SGE(0, inbox.Len())}})
 				return err
 			},
 		})
@@ -44,14 +43,11 @@ func ExampleListen() {
 			return err
 		}
 		defer conn.Close()
-		var wcs [1]verbs.WC
-		if _, err := conn.RecvCQ.PollWait(ctx, wcs[:]); err != nil {
+		wc, err := conn.RecvCQ.Next(ctx)
+		if err != nil {
 			return err
 		}
-		if err := wcs[0].Err(); err != nil {
-			return err
-		}
-		fmt.Printf("%s\n", inbox.Bytes()[:wcs[0].ByteLen])
+		fmt.Printf("%s\n", inbox.Bytes()[:wc.ByteLen])
 		<-conn.Done()
 		return nil
 	}
@@ -79,14 +75,11 @@ func ExampleDial() {
 	}
 	defer conn.Close()
 	send := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte("hello")}
-	if _, err := conn.QP.PostSend([]verbs.SendWR{send}); err != nil {
+	if _, err := conn.QP.PostSend(send); err != nil {
 		log.Fatal(err)
 	}
 	// Closing would flush the message: let it arrive.
-	var wcs [1]verbs.WC
-	for conn.SendCQ.Poll(wcs[:]) == 0 {
-	}
-	if err := wcs[0].Err(); err != nil {
+	if _, err := conn.SendCQ.Next(ctx); err != nil {
 		log.Fatal(err)
 	}
 }

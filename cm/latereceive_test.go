@@ -13,16 +13,15 @@ import (
 // TestLateReceive: a message waits for its receive as long as it takes, and not
 // only as long as a peer may be silent, which is about a second here.
 func TestLateReceive(t *testing.T) {
-	once := uint8(1)
-	client, server := pair(t, labtest.Addr+":0", cm.Options{Events: true, RetryCount: &once}, cm.Options{})
-	if _, err := client.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}}); err != nil {
+	client, server := pair(t, labtest.Addr+":0", cm.Options{RetryCount: 1}, cm.Options{})
+	if _, err := client.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	posted := make(chan error, 1)
 	time.AfterFunc(3*time.Second, func() {
-		_, err := server.QP.PostRecv([]verbs.RecvWR{{}})
+		_, err := server.QP.PostRecv(verbs.RecvWR{})
 		posted <- err
 	})
 	var wc [1]verbs.WC

@@ -25,8 +25,8 @@ type Listener struct {
 	conns map[*Endpoint]struct{} // accepted and not yet closed
 }
 
-// ListenOptions tune [ListenOptions.Listen]. The zero value is usable.
-type ListenOptions struct {
+// ListenConfig contains options for listening. The zero value listens as [Listen] does.
+type ListenConfig struct {
 	// Backlog is how many requests may wait for [Listener.Accept]; zero is
 	// 1024. Others are turned away.
 	Backlog int
@@ -41,19 +41,19 @@ type ListenOptions struct {
 // [Listener.Addr]. On a loopback address, to which no connection can be made unless a
 // device serves it, Listen fails with [ErrNoRoute].
 func Listen(ctx context.Context, addr string) (*Listener, error) {
-	return ListenOptions{}.Listen(ctx, addr)
+	return new(ListenConfig).Listen(ctx, addr)
 }
 
-// Listen is the function [Listen] with options.
-func (opt ListenOptions) Listen(ctx context.Context, addr string) (*Listener, error) {
-	l, err := opt.listen(ctx, addr)
+// Listen is as the function [Listen], with options.
+func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, error) {
+	l, err := c.listen(ctx, addr)
 	if err != nil {
 		return nil, fail("listen", addr, err)
 	}
 	return l, nil
 }
 
-func (opt ListenOptions) listen(ctx context.Context, addr string) (*Listener, error) {
+func (c *ListenConfig) listen(ctx context.Context, addr string) (*Listener, error) {
 	addrs, err := resolve(ctx, nil, addr)
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (opt ListenOptions) listen(ctx context.Context, addr string) (*Listener, er
 	}
 	l := &Listener{conns: map[*Endpoint]struct{}{}}
 	err = withPort(local.Port(), func() (err error) {
-		l.id, l.addr, err = opt.open(ch, local)
+		l.id, l.addr, err = c.open(ch, local)
 		return err
 	})
 	if err != nil {
@@ -81,20 +81,20 @@ func (opt ListenOptions) listen(ctx context.Context, addr string) (*Listener, er
 }
 
 // open makes an ID that listens, and says where.
-func (opt ListenOptions) open(ch *Channel, local netip.AddrPort) (*ID, Addr, error) {
-	id, err := ch.NewIDIn(cmp.Or(opt.PortSpace, PortSpaceTCP))
+func (c *ListenConfig) open(ch *Channel, local netip.AddrPort) (*ID, Addr, error) {
+	id, err := ch.NewIDIn(cmp.Or(c.PortSpace, PortSpaceTCP))
 	if err != nil {
 		return nil, Addr{}, err
 	}
 	var route Route
-	if opt.ReuseAddr {
+	if c.ReuseAddr {
 		err = id.SetReuseAddr(true)
 	}
 	if err == nil {
 		err = portInUse(id, local, id.Bind(local))
 	}
 	if err == nil {
-		if err = id.Listen(opt.Backlog); err == nil {
+		if err = id.Listen(c.Backlog); err == nil {
 			route, err = id.Route()
 		}
 	}
@@ -178,7 +178,7 @@ func (l *Listener) Shutdown(ctx context.Context) error {
 		select {
 		case <-e.Done():
 		case <-ctx.Done():
-			return fail("shut down", l.addr.String(), ctx.Err())
+			return fail("shutdown", l.addr.String(), ctx.Err())
 		}
 	}
 	return nil
@@ -251,9 +251,9 @@ func (r *Request) accept(ctx context.Context, opt *Options) (*Endpoint, error) {
 		giveUp()
 		return nil, err
 	}
-	if len(opt.PrivateData) > MaxPrivateData {
+	if err := opt.check(); err != nil {
 		giveUp()
-		return nil, ErrPrivateData
+		return nil, err
 	}
 	opt.limit(&r.event)
 	e, err := newEndpoint(r.id, r.route, &r.event, opt, releaseShared)
@@ -272,14 +272,14 @@ func (r *Request) accept(ctx context.Context, opt *Options) (*Endpoint, error) {
 
 // limit keeps either side from starting more READs than the other serves.
 func (opt *Options) limit(request *Event) {
-	limit := func(v *uint8, most uint8) {
-		if *v == 0 {
-			*v = 16
+	limit := func(n *int, most uint8) {
+		*n = int(min(number(*n, rdAtomics), most))
+		if *n == 0 {
+			*n = -1
 		}
-		*v = min(*v, most)
 	}
-	limit(&opt.ResponderResources, max(request.ResponderResources, 1))
-	limit(&opt.InitiatorDepth, max(request.InitiatorDepth, 1))
+	limit(&opt.ResponderResources, request.ResponderResources)
+	limit(&opt.InitiatorDepth, request.InitiatorDepth)
 }
 
 func (r *Request) establish(ctx context.Context, e *Endpoint, opt *Options) error {

@@ -63,11 +63,10 @@ func testLoop(t *testing.T, device string) {
 		mine := &end{number: number}
 		id.Tag = mine
 		return cm.Options{
-			Events:      true,
 			PrivateData: append([]byte{number}, text...),
 			Setup: func(e *cm.Endpoint) (err error) {
 				if mine.mr, err = e.AllocMR(100, verbs.AccessLocalWrite); err == nil {
-					_, err = e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mine.mr.SGE(0, 100)}}})
+					_, err = e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{mine.mr.SGE(0, 100)}})
 				}
 				return err
 			},
@@ -131,7 +130,7 @@ func testLoop(t *testing.T, device string) {
 			dialed := ev.Endpoint.RemoteAddr().AddrPort == addr
 			if dialed {
 				said(ev.Endpoint, mine.number, "answers")
-				_, err = ev.Endpoint.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte{mine.number}}})
+				_, err = ev.Endpoint.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte{mine.number}})
 				break
 			}
 			serving.Go(func() { serve(ev.Endpoint, mine) })
@@ -300,7 +299,7 @@ func TestLoopDatagrams(t *testing.T) {
 		t.Fatal(err)
 	}
 	var server *cm.Datagrams
-	opt := cm.Options{Events: true}
+	opt := cm.Options{}
 	for up := false; !up; {
 		ev := labtest.Must(loop.Next(ctx))(t)
 		var err error

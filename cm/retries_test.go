@@ -12,22 +12,18 @@ import (
 // not, unless it is told otherwise.
 func TestRetries(t *testing.T) {
 	for _, r := range []struct {
-		dial, accept   []uint8 // what Options say, if anything
+		dial, accept   int // RetryCount of Options
 		client, server uint8
 	}{
-		{nil, nil, 6, 6},
-		{[]uint8{7}, nil, 7, 6},
-		{[]uint8{2}, nil, 2, 2},
-		{nil, []uint8{7}, 6, 7},
-		{[]uint8{7}, []uint8{1}, 7, 1},
+		{0, 0, 6, 6},
+		{7, 0, 7, 6},
+		{2, 0, 2, 2},
+		{0, 7, 6, 7},
+		{7, 1, 7, 1},
+		{-1, 0, 0, 0},
+		{7, -1, 7, 0},
 	} {
-		options := func(count []uint8) (opt cm.Options) {
-			if count != nil {
-				opt.RetryCount = &count[0]
-			}
-			return opt
-		}
-		client, server := pair(t, labtest.Addr+":0", options(r.dial), options(r.accept))
+		client, server := pair(t, labtest.Addr+":0", cm.Options{RetryCount: r.dial}, cm.Options{RetryCount: r.accept})
 		for _, side := range []struct {
 			qp   *uverbs.QP
 			want uint8

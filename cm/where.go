@@ -32,7 +32,7 @@ type Path struct {
 func Lookup(ctx context.Context, addr string) (Path, error) {
 	p, err := lookup(ctx, addr)
 	if err != nil {
-		return Path{}, fail("look up", addr, err)
+		return Path{}, fail("lookup", addr, err)
 	}
 	return p, nil
 }

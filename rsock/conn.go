@@ -121,22 +121,17 @@ func (c *Conn) regions(e *cm.Endpoint) (remote, local *uverbs.MR, err error) {
 	return remote, local, nil
 }
 
-// retries is how often the devices of both sides try again before they give the
-// peer up, some 4 s in all. C says 7, which with rxe is for ever.
-var retries uint8 = 6
-
 // newConn is a connection yet to be made, with the options that make it.
 func newConn(opt Options) (*Conn, cm.Options) {
 	c := &Conn{opt: opt.withDefaults(), linger: linger}
 	c.in.posted = c.opt.RecvQueue + spare
 	private := make([]byte, helloSize)
 	return c, cm.Options{
-		OwnPD: true, Events: true, PrivateData: private,
-		ResponderResources: 1, InitiatorDepth: 1, // reads that nobody makes
-		RetryCount: &retries,
+		PrivateData:        private,
+		ResponderResources: -1, InitiatorDepth: -1,
 		Cap: verbs.QPCap{
-			MaxSendWR: uint32(c.opt.SendQueue), MaxRecvWR: uint32(c.in.posted),
-			MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: uint32(max(c.opt.Inline, sgeSize)),
+			MaxSendWR: c.opt.SendQueue, MaxRecvWR: c.in.posted,
+			MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: max(c.opt.Inline, sgeSize),
 		},
 		Setup: func(e *cm.Endpoint) error { return c.setup(e, private) },
 	}

@@ -93,7 +93,7 @@ func (c *Conn) postCtrl(m message, offer *sge) {
 	}
 	wrs[len(wrs)-1].ID = ctrlID | uint64(len(wrs))
 	t.used += len(wrs)
-	if _, err := c.qp.PostSend(wrs); err != nil {
+	if _, err := c.qp.PostSend(wrs...); err != nil {
 		c.die(&resetError{err})
 	}
 }

@@ -30,7 +30,7 @@ func dialRogue(t *testing.T, device, addr string, mine hello) *rogue {
 	defer cancel()
 	private := make([]byte, helloSize)
 	d := cm.Dialer{Options: cm.Options{
-		PrivateData: private, RetryCount: &retries,
+		PrivateData: private,
 		Setup: func(e *cm.Endpoint) error {
 			mr, err := e.AllocMR(4096, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 			if err != nil {
@@ -39,7 +39,7 @@ func dialRogue(t *testing.T, device, addr string, mine hello) *rogue {
 			mine.sgl = sge{mr.Addr(), mr.RKey(), 2}
 			mine.put(private)
 			for range 32 {
-				if _, err := e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mr.SGE(0, 4096)}}}); err != nil {
+				if _, err := e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(0, 4096)}}); err != nil {
 					return err
 				}
 			}
@@ -66,7 +66,7 @@ func (r *rogue) say(messages ...message) {
 
 func (r *rogue) post(wr verbs.SendWR) {
 	r.t.Helper()
-	if _, err := r.QP.PostSend([]verbs.SendWR{wr}); err != nil {
+	if _, err := r.QP.PostSend(wr); err != nil {
 		r.t.Fatal(err)
 	}
 }

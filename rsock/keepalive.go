@@ -54,7 +54,7 @@ func (c *Conn) test() {
 	if c.ctl.used == 0 { // or else a test is under way already
 		c.ctl.wrs[0] = verbs.SendWR{ID: ctrlID | 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}
 		c.ctl.used++
-		if _, err := c.qp.PostSend(c.ctl.wrs[:1]); err != nil {
+		if _, err := c.qp.PostSend(c.ctl.wrs[:1]...); err != nil {
 			c.die(&resetError{err})
 			return
 		}

@@ -50,7 +50,7 @@ func (c *Conn) postRecvs(n int) error {
 			c.in.slot = 0
 		}
 	}
-	_, err := c.qp.PostRecv(c.recvs[:n])
+	_, err := c.qp.PostRecv(c.recvs[:n]...)
 	return err
 }
 

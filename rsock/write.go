@@ -301,7 +301,7 @@ func (c *Conn) post(s shot, inline []byte, at int) error {
 	if s.signaled {
 		last.Flags = verbs.SendSignaled
 	}
-	_, err := c.qp.PostSend(wrs)
+	_, err := c.qp.PostSend(wrs...)
 	w.Inline = nil
 	return err
 }

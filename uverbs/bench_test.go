@@ -26,7 +26,7 @@ func BenchmarkPostRecv(b *testing.B) {
 	wr := []verbs.RecvWR{{SGL: []verbs.SGE{peer.MR.SGE(0, 64)}}}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		if _, err := peer.QP.PostRecv(wr); err == verbs.ErrQueueFull {
+		if _, err := peer.QP.PostRecv(wr...); err == verbs.ErrQueueFull {
 			b.StopTimer()
 			init()
 			b.StartTimer()
@@ -65,7 +65,7 @@ func benchmarkWrite(b *testing.B, device string, batch int) {
 	var wcs [16]verbs.WC
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := a.QP.PostSend(wrs); err != nil {
+		if _, err := a.QP.PostSend(wrs...); err != nil {
 			b.Fatal(err)
 		}
 		for a.SendCQ.Poll(wcs[:]) == 0 {

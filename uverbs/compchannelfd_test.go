@@ -34,7 +34,7 @@ func TestSyscallConn(t *testing.T) {
 		if _, err := b.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 64)}}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := a.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("x")}}); err != nil {
+		if _, err := a.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("x")}); err != nil {
 			t.Fatal(err)
 		}
 		if readable(20_000) != 1 {

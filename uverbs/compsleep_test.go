@@ -25,7 +25,7 @@ func TestSleep(t *testing.T) {
 			if _, err := b.PostRecv(verbs.RecvWR{}); err != nil {
 				t.Error(err)
 			}
-			if _, err := a.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend}}); err != nil {
+			if _, err := a.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend}); err != nil {
 				t.Error(err)
 			}
 		}

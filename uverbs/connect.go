@@ -3,101 +3,124 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 
 	"github.com/goverbs/verbs"
 )
 
-// Endpoint is what a peer must know to connect an RC or UC QP to this one. Programs
-// without a connection manager exchange it by other means, once.
-type Endpoint struct {
-	QPNum uint32
-	PSN   uint32 // of the first packet this side sends; 24 bits
-	GID   verbs.GID
-	LID   uint16 // InfiniBand only
-
-	// Local side only:
-	Port     uint8
-	GIDIndex uint8
-}
-
-// ConnectOptions tune [QP.Connect]. The zero value is right for messages; a peer
-// that writes, reads or does atomics needs Access.
+// ConnectOptions are the attributes of a connection. The zero value is right for messages;
+// a peer that writes, reads or does atomics needs Access. Of numbers, zero is the default
+// and a negative one is 0; one that is out of range is refused with [verbs.ErrRange].
 type ConnectOptions struct {
-	Access      verbs.Access // what the peer may do, where an MR allows it as well; zero is nothing but send
-	PathMTU     verbs.MTU    // the port's active MTU if zero
-	RDAtomic    uint8        // RDMA READs in flight, both ways; 16 if zero
-	Timeout     uint8        // see [verbs.QPAttr]; 14 (67 ms) if zero
-	RetryCount  uint8        // 6 if zero; rxe takes 7 for no end
-	RNRRetry    uint8        // 7 (for ever) if zero
-	MinRNRTimer uint8        // 12 (0.64 ms) if zero
-	SL          uint8        // service level
+	Access  verbs.Access // of the peer, where an MR allows it as well; by default nothing but sends
+	PathMTU verbs.MTU    // by default the port's active MTU
+
+	// MaxRDAtomic is the number of RDMA READs and atomics that this side has in flight,
+	// MaxDestRDAtomic that of the peer's that it serves at a time. The default is 16.
+	MaxRDAtomic, MaxDestRDAtomic int
+
+	Timeout     int // for an acknowledgement, 4.096 µs * 2^Timeout; by default 14 (67 ms), at most 31; 0 is infinite
+	RetryCount  int // without an acknowledgement; by default 6, at most 7, which rxe takes as infinite
+	RNRRetry    int // without a receive at the peer; by default 7, which is infinite
+	MinRNRTimer int // pause of a peer that found no receive, as in [verbs.QPAttr]; by default 12 (0.64 ms)
+
+	PKeyIndex    int    // in the port's table
+	SL           uint8  // service level
+	TrafficClass uint8  // or type of service, of the packets
+	FlowLabel    uint32 // 20 bits
+	HopLimit     int    // by default 64
 }
 
-// Endpoint describes the QP for its peer, on the best GID of a port.
-func (q *QP) Endpoint(port int, psn uint32) (Endpoint, error) {
-	p, err := q.pd.ctx.QueryPort(port)
-	if err != nil {
-		return Endpoint{}, err
+// attrs returns the attributes for the states that a QP passes through, on a path.
+func (o *ConnectOptions) attrs(av verbs.AddressVector) (a verbs.QPAttr, err error) {
+	number := func(what string, n, zero, most int) uint8 {
+		if n == 0 {
+			n = zero
+		}
+		if n > most && err == nil {
+			err = fmt.Errorf("%s %d, at most %d: %w", what, n, most, verbs.ErrRange)
+		}
+		return uint8(max(n, 0))
 	}
-	e := Endpoint{QPNum: q.num, PSN: psn & 0xffffff, LID: p.LID, Port: uint8(port)}
+	a = verbs.QPAttr{
+		Access: o.Access, PathMTU: o.PathMTU,
+		MaxRDAtomic:     number("MaxRDAtomic", o.MaxRDAtomic, 16, 255),
+		MaxDestRDAtomic: number("MaxDestRDAtomic", o.MaxDestRDAtomic, 16, 255),
+		Timeout:         number("Timeout", o.Timeout, 14, 31),
+		RetryCount:      number("RetryCount", o.RetryCount, 6, 7),
+		RNRRetry:        number("RNRRetry", o.RNRRetry, 7, 7),
+		MinRNRTimer:     number("MinRNRTimer", o.MinRNRTimer, 12, 31),
+		AV:              av,
+	}
+	a.AV.SL, a.AV.TrafficClass, a.AV.FlowLabel = o.SL, o.TrafficClass, o.FlowLabel
+	a.AV.HopLimit = number("HopLimit", o.HopLimit, int(av.HopLimit), 255)
+	if o.PKeyIndex < 0 || o.PKeyIndex > math.MaxUint16 {
+		return a, fmt.Errorf("PKeyIndex %d: %w", o.PKeyIndex, verbs.ErrRange)
+	}
+	a.PKeyIndex = uint16(o.PKeyIndex)
+	return a, err
+}
+
+// Addr returns the QP's address on a port, with the port's best GID and a random PSN,
+// which the caller may change.
+func (q *QP) Addr(port int) (verbs.QPAddr, error) {
 	gid, err := q.pd.ctx.FindGID(port, noAddr)
 	if err != nil {
-		return Endpoint{}, err
+		return verbs.QPAddr{}, err
 	}
-	e.GID, e.GIDIndex = gid.GID, uint8(gid.Index)
-	return e, nil
+	return q.AddrOn(gid)
 }
 
-// Connect moves an RC or UC QP from RESET to RTS, towards remote. Receives may
-// be posted before, between, or after; they must be there before remote sends.
-// On iWARP only package cm can connect.
-func (q *QP) Connect(local, remote Endpoint, opt ConnectOptions) error {
+// AddrOn returns the QP's address with an entry of the GID table, and a random PSN.
+func (q *QP) AddrOn(gid verbs.GIDEntry) (verbs.QPAddr, error) {
+	p, err := q.pd.ctx.QueryPort(gid.Port)
+	if err != nil {
+		return verbs.QPAddr{}, err
+	}
+	return verbs.QPAddr{
+		QPNum: q.num, PSN: rand.Uint32N(1 << 24), GID: gid.GID, LID: p.LID, Port: gid.Port, GIDIndex: gid.Index,
+	}, nil
+}
+
+// Connect moves an RC or UC QP from RESET to RTS, towards remote. local is the address
+// that remote connects to. Receives may be posted before, between, or after; they must be
+// there before remote sends. On iWARP only package cm can connect.
+func (q *QP) Connect(local, remote verbs.QPAddr, opt ConnectOptions) error {
+	const op = "connect"
 	if q.pd.ctx.device.IWARP() {
-		return q.obj.fail("connect", fmt.Errorf("on iWARP only package cm can: %w", errors.ErrUnsupported))
+		return q.obj.fail(op, fmt.Errorf("on iWARP only package cm can: %w", errors.ErrUnsupported))
 	}
-	def := func(v *uint8, d uint8) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	def(&opt.RDAtomic, 16)
-	def(&opt.Timeout, 14)
-	def(&opt.RetryCount, 6)
-	def(&opt.RNRRetry, 7)
-	def(&opt.MinRNRTimer, 12)
 	if opt.PathMTU == 0 {
-		p, err := q.pd.ctx.QueryPort(int(local.Port))
+		p, err := q.pd.ctx.QueryPort(local.Port)
 		if err != nil {
 			return err
 		}
 		opt.PathMTU = p.ActiveMTU
 	}
-	steps := []step{{
-		verbs.QPAttr{State: verbs.StateInit, Port: local.Port, Access: opt.Access},
-		verbs.MaskState | verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess,
-	}, {
-		verbs.QPAttr{
-			State: verbs.StateRTR, PathMTU: opt.PathMTU, DestQPNum: remote.QPNum, RQPSN: remote.PSN,
-			MaxDestRDAtomic: opt.RDAtomic, MinRNRTimer: opt.MinRNRTimer,
-			AV: verbs.AddressVector{
-				Global: remote.GID != verbs.GID{}, DGID: remote.GID, SGIDIndex: local.GIDIndex,
-				HopLimit: 64, DLID: remote.LID, SL: opt.SL, Port: local.Port,
-			},
-		},
-		verbs.MaskState | verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPNum | verbs.MaskRQPSN | verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer,
-	}, {
-		verbs.QPAttr{
-			State: verbs.StateRTS, SQPSN: local.PSN, Timeout: opt.Timeout, RetryCount: opt.RetryCount,
-			RNRRetry: opt.RNRRetry, MaxRDAtomic: opt.RDAtomic,
-		},
-		verbs.MaskState | verbs.MaskSQPSN | verbs.MaskTimeout | verbs.MaskRetryCount | verbs.MaskRNRRetry | verbs.MaskMaxRDAtomic,
-	}}
-	if q.typ == verbs.UC { // which knows of no acknowledgements, so of no retries and reads
-		steps[1].mask &^= verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer
-		steps[2].mask = verbs.MaskState | verbs.MaskSQPSN
+	a, err := opt.attrs(remote.PathFrom(local))
+	if err == nil && (local.Port < 1 || local.Port > math.MaxUint8 || local.GIDIndex < 0 || local.GIDIndex > math.MaxUint8) {
+		err = fmt.Errorf("port %d, GID index %d: %w", local.Port, local.GIDIndex, verbs.ErrRange)
 	}
-	if err := q.take(steps); err != nil {
-		return fmt.Errorf("connect to QP %d: %w", remote.QPNum, err)
+	if err != nil {
+		return q.obj.fail(op, err)
+	}
+	a.Port, a.SQPSN, a.RQPSN, a.DestQPNum = uint8(local.Port), local.PSN, remote.PSN, remote.QPNum
+
+	masks := []verbs.QPAttrMask{
+		verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess,
+		verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPNum | verbs.MaskRQPSN | verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer,
+		verbs.MaskSQPSN | verbs.MaskTimeout | verbs.MaskRetryCount | verbs.MaskRNRRetry | verbs.MaskMaxRDAtomic,
+	}
+	if q.typ == verbs.UC { // it has no acknowledgements, so neither retries nor reads
+		masks[1] &^= verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer
+		masks[2] = verbs.MaskSQPSN
+	}
+	for i, state := range []verbs.QPState{verbs.StateInit, verbs.StateRTR, verbs.StateRTS} {
+		a.State = state
+		if err := q.Modify(a, masks[i]|verbs.MaskState); err != nil {
+			return fmt.Errorf("connect to QP %d: %w", remote.QPNum, err)
+		}
 	}
 	return nil
 }

@@ -13,9 +13,9 @@ import (
 // send, and not write even where the memory allows it.
 func TestConnectGrantsNothing(t *testing.T) {
 	a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.RXE})
-	ends := [2]uverbs.Endpoint{}
+	ends := [2]verbs.QPAddr{}
 	for i, s := range []*labtest.Side{a, b} {
-		ends[i] = labtest.Must(s.QP.Endpoint(1, 0))(t)
+		ends[i] = labtest.Must(s.QP.Addr(1))(t)
 		if err := s.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState); err != nil {
 			t.Fatal(err)
 		}

@@ -227,6 +227,16 @@ func (q *CQ) PollWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	}
 }
 
+// Next waits for one completion and returns it. The error of a request that failed is
+// that of [verbs.WC.Err], a [*verbs.WCError]; with any other no completion was taken.
+func (q *CQ) Next(ctx context.Context) (verbs.WC, error) {
+	var wcs [1]verbs.WC
+	if _, err := q.PollWait(ctx, wcs[:]); err != nil {
+		return verbs.WC{}, err
+	}
+	return wcs[0], wcs[0].Err()
+}
+
 // sleep arms and waits; one goroutine at a time, as there is one event for all.
 func (q *CQ) sleep(ctx context.Context, wcs []verbs.WC) (int, error) {
 	const op = "wait on"

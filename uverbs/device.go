@@ -50,7 +50,7 @@ func Devices() ([]Device, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, &verbs.Error{Op: "list devices", Object: class, Err: err}
+		return nil, &verbs.Error{Op: "list", Object: "devices in " + class, Err: err}
 	}
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { // uverbs10 after uverbs9
 		return cmp.Or(cmp.Compare(len(a.Name()), len(b.Name())), cmp.Compare(a.Name(), b.Name()))
@@ -66,7 +66,7 @@ func Devices() ([]Device, error) {
 			continue // went away meanwhile, or belongs to another namespace
 		}
 		if err != nil {
-			return nil, &verbs.Error{Op: "list devices", Object: dir, Err: err}
+			return nil, &verbs.Error{Op: "list", Object: "device in " + dir, Err: err}
 		}
 		devs = append(devs, d)
 	}

@@ -47,7 +47,7 @@ func doorbell(b testing.TB) (*QP, *mmap.Buffer) {
 	must(err)
 	qp, err := pd.CreateQP(QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 4, MaxSendSGE: 1}})
 	must(err)
-	self, err := qp.Endpoint(1, 0)
+	self, err := qp.Addr(1)
 	must(err)
 	must(qp.Connect(self, self, ConnectOptions{}))
 	var (

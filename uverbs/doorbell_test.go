@@ -28,7 +28,7 @@ func TestDoorbellRefused(t *testing.T) {
 	}
 	wrs := []verbs.SendWR{{ID: 1, Opcode: verbs.OpSend}, {ID: 2, Opcode: verbs.OpSend}}
 	for round := range 2 {
-		if n, err := qp.PostSend(wrs); n != len(wrs) || err != nil {
+		if n, err := qp.PostSend(wrs...); n != len(wrs) || err != nil {
 			t.Fatalf("round %d: posted %d: %v", round, n, err)
 		}
 		for i, deadline := 0, time.Now().Add(10*time.Second); i < len(wrs); {

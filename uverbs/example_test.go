@@ -33,7 +33,7 @@ func Example() {
 	check(err)
 	defer mr.Close()
 	var qps [2]*uverbs.QP
-	var ends [2]uverbs.Endpoint // what the sides must tell each other
+	var ends [2]verbs.QPAddr // what the sides must tell each other
 	for i := range qps {
 		qps[i], err = pd.CreateQP(uverbs.QPOptions{
 			Type: verbs.RC, SendCQ: cq, RecvCQ: cq,
@@ -41,15 +41,15 @@ func Example() {
 		})
 		check(err)
 		defer qps[i].Close()
-		ends[i], err = qps[i].Endpoint(1, 0)
+		ends[i], err = qps[i].Addr(1)
 		check(err)
 	}
 	check(qps[0].Connect(ends[0], ends[1], uverbs.ConnectOptions{}))
 	check(qps[1].Connect(ends[1], ends[0], uverbs.ConnectOptions{}))
 
-	_, err = qps[1].PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mr.SGE(0, mr.Len())}}})
+	_, err = qps[1].PostRecv(verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(0, mr.Len())}})
 	check(err)
-	_, err = qps[0].PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("hello")}})
+	_, err = qps[0].PostSend(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("hello")})
 	check(err)
 	var wcs [1]verbs.WC
 	for cq.Poll(wcs[:]) == 0 {
@@ -115,14 +115,10 @@ func ExampleQP_PostSend() {
 		Opcode: verbs.OpRDMARead, RemoteAddr: peerAddr, RKey: peerRKey, Flags: verbs.SendSignaled,
 		SGL: []verbs.SGE{mr.SGE(1024, n)},
 	}}
-	if _, err := qp.PostSend(requests); err != nil {
+	if _, err := qp.PostSend(requests...); err != nil {
 		log.Fatal(err)
 	}
-	var wcs [1]verbs.WC
-	if _, err := cq.PollWait(ctx, wcs[:]); err != nil {
-		log.Fatal(err)
-	}
-	if err := wcs[0].Err(); err != nil {
+	if _, err := cq.Next(ctx); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Printf("%s\n", mr.Bytes()[1024:][:n])
@@ -135,14 +131,10 @@ func ExampleQP_PostSend_atomic() {
 		Flags: verbs.SendSignaled, SGL: []verbs.SGE{mr.SGE(0, 8)},
 	}
 	for range 3 {
-		if _, err := qp.PostSend([]verbs.SendWR{add}); err != nil {
+		if _, err := qp.PostSend(add); err != nil {
 			log.Fatal(err)
 		}
-		var wcs [1]verbs.WC
-		if _, err := cq.PollWait(ctx, wcs[:]); err != nil {
-			log.Fatal(err)
-		}
-		if err := wcs[0].Err(); err != nil {
+		if _, err := cq.Next(ctx); err != nil {
 			log.Fatal(err)
 		}
 		fmt.Println(binary.NativeEndian.Uint64(mr.Bytes()))
@@ -162,24 +154,17 @@ func ExampleQP_BindMW() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	var wcs [1]verbs.WC
-	if _, err := cq.PollWait(ctx, wcs[:]); err != nil {
-		log.Fatal(err)
-	}
-	if err := wcs[0].Err(); err != nil {
+	if _, err := cq.Next(ctx); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println("the peer may write with the window's key:", key == window.RKey())
 
 	// Taken away again.
 	revoke := verbs.SendWR{Opcode: verbs.OpLocalInv, InvalidateRKey: key, Flags: verbs.SendSignaled}
-	if _, err := qp.PostSend([]verbs.SendWR{revoke}); err != nil {
+	if _, err := qp.PostSend(revoke); err != nil {
 		log.Fatal(err)
 	}
-	if _, err := cq.PollWait(ctx, wcs[:]); err != nil {
-		log.Fatal(err)
-	}
-	if err := wcs[0].Err(); err != nil {
+	if _, err := cq.Next(ctx); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println("it may no more")
@@ -193,7 +178,7 @@ func ExamplePD_CreateSRQ() {
 	}
 	defer srq.Close()
 	for i := range 16 {
-		if _, err := srq.PostRecv([]verbs.RecvWR{{ID: uint64(i), SGL: []verbs.SGE{mr.SGE(64*i, 64)}}}); err != nil {
+		if _, err := srq.PostRecv(verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{mr.SGE(64*i, 64)}}); err != nil {
 			log.Fatal(err)
 		}
 	}
@@ -230,19 +215,17 @@ func ExamplePD_CreateReplyAH() {
 		check(err)
 		defer (*qp).Close()
 		check((*qp).StartUD(port, qkey))
-		_, err = (*qp).PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mr.SGE(1024*i, 256)}}})
+		_, err = (*qp).PostRecv(verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(1024*i, 256)}})
 		check(err)
 	}
 
 	// The client knows the server's GID and the number of its queue pair.
-	end, err := server.Endpoint(port, 0)
+	end, err := server.Addr(port)
 	check(err)
-	ah, err := pd.CreateAH(verbs.AddressVector{
-		Global: true, DGID: end.GID, SGIDIndex: end.GIDIndex, HopLimit: 64, Port: port,
-	})
+	ah, err := pd.CreateAH(end.PathFrom(end))
 	check(err)
 	defer ah.Close()
-	_, err = client.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("who is there?"), To: ah.To(end.QPNum, qkey)}})
+	_, err = client.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("who is there?"), To: ah.To(end.QPNum, qkey)})
 	check(err)
 
 	// The server answers whoever that was.
@@ -254,7 +237,7 @@ func ExamplePD_CreateReplyAH() {
 	reply, err := pd.CreateReplyAH(port, &wcs[0], datagram[:verbs.GRHSize])
 	check(err)
 	defer reply.Close()
-	_, err = server.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("me"), To: reply.To(wcs[0].SrcQP, qkey)}})
+	_, err = server.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("me"), To: reply.To(wcs[0].SrcQP, qkey)})
 	check(err)
 	_, err = cq.PollWait(ctx, wcs[:])
 	check(err)
@@ -267,7 +250,7 @@ func ExamplePD_CreateReplyAH() {
 }
 
 func ExampleCQ_PollWait() {
-	if _, err := qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mr.SGE(0, 64)}}}); err != nil {
+	if _, err := qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(0, 64)}}); err != nil {
 		log.Fatal(err)
 	}
 	// A wait that is given up takes nothing.
@@ -277,7 +260,7 @@ func ExampleCQ_PollWait() {
 	if _, err := cq.PollWait(brief, wcs[:]); errors.Is(err, context.DeadlineExceeded) {
 		fmt.Println("nothing yet")
 	}
-	go peer.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("now")}})
+	go peer.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("now")})
 	n, err := cq.PollWait(ctx, wcs[:])
 	if err != nil {
 		log.Fatal(err)
@@ -289,10 +272,10 @@ func ExampleCQ_PollWait() {
 
 // What PollWait does, by hand.
 func ExampleCQ_Arm() {
-	if _, err := qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mr.SGE(0, 64)}}}); err != nil {
+	if _, err := qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(0, 64)}}); err != nil {
 		log.Fatal(err)
 	}
-	go peer.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("awake")}})
+	go peer.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("awake")})
 	var wcs [16]verbs.WC
 	n := 0
 	for n == 0 {

@@ -15,7 +15,7 @@ func TestFencedAgain(t *testing.T) {
 	rxe := labtest.OpenDevice(t, labtest.RXE)
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpFetchAdd, verbs.OpCompareSwap} {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.RXE})
-		here, there := labtest.Must(a.QP.Endpoint(1, 1))(t), labtest.Must(b.QP.Endpoint(1, 2))(t)
+		here, there := labtest.Must(a.QP.Addr(1))(t), labtest.Must(b.QP.Addr(1))(t)
 		for _, s := range []*labtest.Side{a, b} {
 			if err := s.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState); err != nil {
 				t.Fatal(err)
@@ -25,10 +25,10 @@ func TestFencedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		for id := range uint64(2) { // the second waits for the first
-			_, err := a.QP.PostSend([]verbs.SendWR{{
+			_, err := a.QP.PostSend(verbs.SendWR{
 				ID: id, Opcode: op, Flags: verbs.SendSignaled | verbs.SendFence,
 				SGL: []verbs.SGE{a.MR.SGE(0, 8)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(),
-			}})
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

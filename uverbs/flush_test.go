@@ -25,7 +25,7 @@ func TestFlush(t *testing.T) {
 			t.Fatal(err)
 		}
 		post(1)
-		if _, err := a.QP.PostSend([]verbs.SendWR{{ID: 2, Opcode: verbs.OpSend, Inline: []byte("late")}}); err != nil {
+		if _, err := a.QP.PostSend(verbs.SendWR{ID: 2, Opcode: verbs.OpSend, Inline: []byte("late")}); err != nil {
 			t.Fatal(err)
 		}
 		post(3)

@@ -63,7 +63,7 @@ func imported(t *testing.T, handles string) {
 	if ctx.Driver() == "siw" { // no connecting a QP to itself
 		return
 	}
-	self := labtest.Must(qp.Endpoint(1, 0))(t)
+	self := labtest.Must(qp.Addr(1))(t)
 	if err := qp.Connect(self, self, uverbs.ConnectOptions{Access: verbs.AccessRemoteRead}); err != nil {
 		t.Fatal(err)
 	}

@@ -16,11 +16,11 @@ import (
 func (d Device) Index() (int, error) {
 	indices, err := deviceIndices()
 	if err != nil {
-		return 0, &verbs.Error{Op: "find index of", Device: d.Name, Err: err}
+		return 0, &verbs.Error{Op: "find", Object: "index", Device: d.Name, Err: err}
 	}
 	i, ok := indices[d.Name]
 	if !ok {
-		return 0, &verbs.Error{Op: "find index of", Device: d.Name, Err: verbs.ErrNoDevice}
+		return 0, &verbs.Error{Op: "find", Object: "index", Device: d.Name, Err: verbs.ErrNoDevice}
 	}
 	return i, nil
 }

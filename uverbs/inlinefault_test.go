@@ -26,13 +26,13 @@ func TestInlineFault(t *testing.T) {
 					t.Error("data that is gone was sent")
 				}
 			}()
-			a.QP.PostSend(wr)
+			a.QP.PostSend(wr...)
 		}()
 		if _, err := b.PostRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{b.MR.SGE(0, 64)}}); err != nil {
 			t.Fatal(err)
 		}
 		wr[0].Inline = []byte("all well")
-		if n, err := a.QP.PostSend(wr); n != 1 || err != nil {
+		if n, err := a.QP.PostSend(wr...); n != 1 || err != nil {
 			t.Fatalf("posted %d: %v", n, err)
 		}
 		if wc := next(t, b.RecvCQ); wc.ByteLen != 8 || string(b.MR.Bytes()[:8]) != "all well" {

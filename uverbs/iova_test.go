@@ -32,9 +32,9 @@ func TestIOVA(t *testing.T) {
 		for i := range mr.Bytes() {
 			mr.Bytes()[i] = byte(i * i / 7)
 		}
-		if _, err := a.QP.PostSend([]verbs.SendWR{{
+		if _, err := a.QP.PostSend(verbs.SendWR{
 			Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, SGL: []verbs.SGE{a.MR.SGE(0, n)}, RemoteAddr: iova + off, RKey: mr.RKey(),
-		}}); err != nil {
+		}); err != nil {
 			t.Fatal(err)
 		}
 		var wc [1]verbs.WC

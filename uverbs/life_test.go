@@ -128,7 +128,7 @@ func TestCallerMemory(t *testing.T) {
 
 // TestStates takes a QP through every state there is and sees the kernel agree.
 func TestStates(t *testing.T) {
-	a, b := labtest.NewPair(t, labtest.PairOptions{RC: uverbs.ConnectOptions{Timeout: 13, RetryCount: 5, RNRRetry: 3, MinRNRTimer: 9, RDAtomic: 4}})
+	a, b := labtest.NewPair(t, labtest.PairOptions{RC: uverbs.ConnectOptions{Timeout: 13, RetryCount: 5, RNRRetry: 3, MinRNRTimer: 9, MaxRDAtomic: 4, MaxDestRDAtomic: 4}})
 	query := func(want verbs.QPState) verbs.QPAttr {
 		t.Helper()
 		attr, err := a.QP.Query()
@@ -141,7 +141,7 @@ func TestStates(t *testing.T) {
 		return attr
 	}
 	attr := query(verbs.StateRTS)
-	self := labtest.Must(b.QP.Endpoint(1, 0))(t)
+	self := labtest.Must(b.QP.Addr(1))(t)
 	if attr.DestQPNum != b.QP.Num() || attr.RQPSN != 0xfffff0 || attr.SQPSN != 0x123456 || attr.Timeout != 13 || attr.RetryCount != 5 ||
 		attr.RNRRetry != 3 || attr.MinRNRTimer != 9 || attr.MaxRDAtomic != 4 || attr.MaxDestRDAtomic != 4 || attr.Access != verbs.AccessAll ||
 		attr.PathMTU.Bytes() != 1024 || attr.Port != 1 || !attr.AV.Global || attr.AV.DGID != self.GID || attr.Cap.MaxSendWR > a.QP.Cap().MaxSendWR {
@@ -170,7 +170,7 @@ func TestStates(t *testing.T) {
 		t.Errorf("receive posted before ERR: %+v", wc)
 	}
 	move(verbs.QPAttr{State: verbs.StateReset}, 0)
-	if _, err := a.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend}}); !errors.Is(err, verbs.ErrState) {
+	if _, err := a.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend}); !errors.Is(err, verbs.ErrState) {
 		t.Errorf("post in RESET: %v", err)
 	}
 
@@ -178,7 +178,7 @@ func TestStates(t *testing.T) {
 	if err := b.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState); err != nil {
 		t.Fatal(err)
 	}
-	ea, eb := labtest.Must(a.QP.Endpoint(1, 1))(t), labtest.Must(b.QP.Endpoint(1, 2))(t)
+	ea, eb := labtest.Must(a.QP.Addr(1))(t), labtest.Must(b.QP.Addr(1))(t)
 	if err := errors.Join(a.QP.Connect(ea, eb, uverbs.ConnectOptions{Access: verbs.AccessAll}), b.QP.Connect(eb, ea, uverbs.ConnectOptions{Access: verbs.AccessAll})); err != nil {
 		t.Fatal(err)
 	}
@@ -231,13 +231,13 @@ func TestSharedChannel(t *testing.T) {
 	labtest.Close(t, ch)
 	var qps [2]*uverbs.QP
 	var cqs [2]*uverbs.CQ
-	var eps [2]uverbs.Endpoint
+	var eps [2]verbs.QPAddr
 	for i := range qps {
 		cqs[i] = labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 100, Channel: ch}))(t)
 		labtest.Close(t, cqs[i])
 		qps[i] = labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cqs[i], RecvCQ: cqs[i], Cap: verbs.QPCap{MaxSendWR: 10, MaxRecvWR: 10, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 8}}))(t)
 		labtest.Close(t, qps[i])
-		eps[i] = labtest.Must(qps[i].Endpoint(1, 0))(t)
+		eps[i] = labtest.Must(qps[i].Addr(1))(t)
 	}
 	for i := range qps {
 		if err := qps[i].Connect(eps[i], eps[1-i], uverbs.ConnectOptions{Access: verbs.AccessAll}); err != nil {
@@ -253,7 +253,7 @@ func TestSharedChannel(t *testing.T) {
 	for i := range qps {
 		wg.Go(func() {
 			for n := range 200 {
-				if _, err := qps[i].PostSend([]verbs.SendWR{write}); err != nil {
+				if _, err := qps[i].PostSend(write); err != nil {
 					t.Error(err)
 					return
 				}
@@ -363,7 +363,7 @@ func TestCloseRace(t *testing.T) {
 		cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 1000, Channel: ch}))(t)
 		mr := labtest.Must(pd.AllocMR(64, verbs.AccessAll, uverbs.MROptions{}))(t)
 		qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 100, MaxRecvWR: 100, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 8}}))(t)
-		self := labtest.Must(qp.Endpoint(1, 0))(t)
+		self := labtest.Must(qp.Addr(1))(t)
 		if err := qp.Connect(self, self, uverbs.ConnectOptions{Access: verbs.AccessAll}); err != nil {
 			t.Fatal(err)
 		}
@@ -383,10 +383,10 @@ func TestCloseRace(t *testing.T) {
 			})
 		}
 		until(func() error {
-			_, err := qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: mr.Addr(), RKey: mr.RKey(), Inline: []byte("x")}})
+			_, err := qp.PostSend(verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: mr.Addr(), RKey: mr.RKey(), Inline: []byte("x")})
 			return err
 		})
-		until(func() error { _, err := qp.PostRecv(make([]verbs.RecvWR, 2)); return err })
+		until(func() error { _, err := qp.PostRecv(make([]verbs.RecvWR, 2)...); return err })
 		until(func() error { _, err := qp.Query(); return err })
 		until(func() error { return qp.Modify(verbs.QPAttr{MinRNRTimer: 3}, verbs.MaskMinRNRTimer) })
 		for range 2 {

@@ -13,14 +13,14 @@ import (
 
 func send(t testing.TB, qp *uverbs.QP, wrs ...verbs.SendWR) {
 	t.Helper()
-	if n, err := qp.PostSend(wrs); n != len(wrs) || err != nil {
+	if n, err := qp.PostSend(wrs...); n != len(wrs) || err != nil {
 		t.Fatalf("PostSend: %d of %d, %v", n, len(wrs), err)
 	}
 }
 
 func recv(t testing.TB, qp *uverbs.QP, wrs ...verbs.RecvWR) {
 	t.Helper()
-	if n, err := qp.PostRecv(wrs); n != len(wrs) || err != nil {
+	if n, err := qp.PostRecv(wrs...); n != len(wrs) || err != nil {
 		t.Fatalf("PostRecv: %d of %d, %v", n, len(wrs), err)
 	}
 }
@@ -72,7 +72,7 @@ func TestEvents(t *testing.T) {
 		recv(t, b.QP, verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{b.MR.SGE(0, 64)}})
 		go func() {
 			time.Sleep(time.Millisecond)
-			a.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte{byte(i)}}})
+			a.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte{byte(i)}})
 		}()
 		var wc [4]verbs.WC
 		n, err := b.RecvCQ.PollWait(ctx, wc[:])

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -144,7 +145,8 @@ func exitAll(objects []*object) {
 
 // fail wraps err, which came of op.
 func (o *object) fail(op string, err error) error {
-	return &verbs.Error{Op: op, Device: o.device, Object: o.what.String(), Err: err, Hint: hint(op, err)}
+	verb, object := sys.SplitOp(op, o.what.String())
+	return &verbs.Error{Op: verb, Device: o.device, Object: object, Err: err, Hint: hint(op, err)}
 }
 
 // close releases the object unless it has children.

@@ -179,7 +179,7 @@ func (m *opMatrix) one(op opcode, p payload, signaled bool) error {
 	wr.SGL, wr.Inline = m.source(p, n)
 	if refuse != nil {
 		wr.Bind = &verbs.MWBind{}
-		if _, err := m.a.QP.PostSend([]verbs.SendWR{wr}); !errors.Is(err, refuse) {
+		if _, err := m.a.QP.PostSend(wr); !errors.Is(err, refuse) {
 			return fmt.Errorf("post: %v, want %v", err, refuse)
 		}
 		return nil
@@ -188,7 +188,7 @@ func (m *opMatrix) one(op opcode, p payload, signaled bool) error {
 	if op.takes {
 		m.recv()
 	}
-	if _, err := m.a.QP.PostSend([]verbs.SendWR{wr}); err != nil {
+	if _, err := m.a.QP.PostSend(wr); err != nil {
 		return err
 	}
 	if op.takes {
@@ -203,7 +203,7 @@ func (m *opMatrix) one(op opcode, p payload, signaled bool) error {
 		m.recv()
 		m.id++
 		want.ID, want.Opcode = m.id, verbs.WCSend
-		if _, err := m.a.QP.PostSend([]verbs.SendWR{{ID: m.id, Opcode: verbs.OpSend, Flags: verbs.SendSignaled | verbs.SendFence, To: m.a.Peer}}); err != nil {
+		if _, err := m.a.QP.PostSend(verbs.SendWR{ID: m.id, Opcode: verbs.OpSend, Flags: verbs.SendSignaled | verbs.SendFence, To: m.a.Peer}); err != nil {
 			return err
 		}
 		if _, err := m.wait(m.b.RecvCQ); err != nil {

@@ -21,7 +21,7 @@ func TestPageEnd(t *testing.T) {
 		}
 		post := func(wrs ...verbs.SendWR) {
 			t.Helper()
-			if n, err := a.QP.PostSend(wrs); n != len(wrs) || err != nil {
+			if n, err := a.QP.PostSend(wrs...); n != len(wrs) || err != nil {
 				t.Fatalf("posted %d: %v", n, err)
 			}
 		}

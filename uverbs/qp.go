@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -50,8 +51,8 @@ type QPOptions struct {
 	RecvCQ *CQ
 	// SRQ, if set, is where the QP takes its receives from.
 	SRQ *SRQ
-	// Cap is the least the queues must hold. MaxSendWR and MaxRecvWR are in
-	// work requests, MaxInline in bytes.
+	// Cap is the least that the queues must hold. Fields that are zero have defaults,
+	// see [verbs.QPCap.WithDefaults].
 	Cap verbs.QPCap
 	// SignalAll makes every send request signaled.
 	SignalAll bool
@@ -68,6 +69,10 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 		return nil, p.obj.fail(op, fmt.Errorf("a QP needs a send CQ and a receive CQ: %w", unix.EINVAL))
 	case opt.SendCQ.ctx != p.ctx || opt.RecvCQ.ctx != p.ctx:
 		return nil, p.obj.fail(op, fmt.Errorf("CQ of another context: %w", unix.EINVAL))
+	}
+	opt.Cap = opt.Cap.WithDefaults()
+	if c := opt.Cap; uint64(max(c.MaxSendWR, c.MaxRecvWR, c.MaxSendSGE, c.MaxRecvSGE, c.MaxInline)) > math.MaxInt32 {
+		return nil, p.obj.fail(op, fmt.Errorf("%+v: %w", c, verbs.ErrRange))
 	}
 	life := new(qpLife)
 	parents := append(life.room[:0], p.obj, opt.SendCQ.obj)
@@ -102,13 +107,13 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	}
 	q.send, q.recv = send, recv
 	// Kernels do not all say what they rounded the sizes up to.
-	q.cap.MaxSendWR = uint32(send.Cap())
+	q.cap.MaxSendWR = send.Cap()
 	q.rxeSend, _ = send.(*rxe.SendQueue)
 	q.rxeRecv, _ = recv.(*rxe.RecvQueue)
 	q.siwSend, _ = send.(*siw.SendQueue)
 	q.siwRecv, _ = recv.(*siw.RecvQueue)
 	if recv != nil {
-		q.cap.MaxRecvWR = uint32(recv.Cap())
+		q.cap.MaxRecvWR = recv.Cap()
 	}
 	life.core, life.handle, life.id, life.send, life.recv = core, handle, id, send, recv
 	life.begin(p.obj.device, name{"QP %d", q.num}, life, parents)
@@ -127,9 +132,9 @@ type qpMaker struct {
 
 func (m *qpMaker) make(uhw provider.UHW) (provider.QPInfo, error) {
 	want := abi.IbUverbsQpCap{
-		MaxSendWr: m.cap.MaxSendWR, MaxRecvWr: m.cap.MaxRecvWR,
-		MaxSendSge: m.cap.MaxSendSGE, MaxRecvSge: m.cap.MaxRecvSGE,
-		MaxInlineData: m.cap.MaxInline,
+		MaxSendWr: uint32(m.cap.MaxSendWR), MaxRecvWr: uint32(m.cap.MaxRecvWR),
+		MaxSendSge: uint32(m.cap.MaxSendSGE), MaxRecvSge: uint32(m.cap.MaxRecvSGE),
+		MaxInlineData: uint32(m.cap.MaxInline),
 	}
 	var flags uint64
 	if m.signalAll {
@@ -157,9 +162,9 @@ func (m *qpMaker) make(uhw provider.UHW) (provider.QPInfo, error) {
 	}})
 	m.made = err == nil
 	m.cap = verbs.QPCap{
-		MaxSendWR: got.MaxSendWr, MaxRecvWR: got.MaxRecvWr,
-		MaxSendSGE: got.MaxSendSge, MaxRecvSGE: got.MaxRecvSge,
-		MaxInline: got.MaxInlineData,
+		MaxSendWR: int(got.MaxSendWr), MaxRecvWR: int(got.MaxRecvWr),
+		MaxSendSGE: int(got.MaxSendSge), MaxRecvSGE: int(got.MaxRecvSge),
+		MaxInline: int(got.MaxInlineData),
 	}
 	return provider.QPInfo{Handle: m.handle, QPNum: m.num, Cap: m.cap}, err
 }
@@ -216,7 +221,7 @@ func (q *QP) SRQ() *SRQ   { return q.srq }
 // [verbs.ErrQueueFailed] or a [*verbs.PostError] for the first that was not; if all, it is nil.
 // If the doorbell fails, the QP is moved to the error state, where all requests
 // complete.
-func (q *QP) PostSend(wrs []verbs.SendWR) (int, error) {
+func (q *QP) PostSend(wrs ...verbs.SendWR) (int, error) {
 	if q.rxeSend != nil {
 		return q.rxeSend.Post(wrs)
 	}
@@ -233,7 +238,7 @@ func (q *QP) HoldSends(t time.Time) {
 
 // PostRecv posts receive requests in order, without a system call, and returns
 // how many were posted; errors are as for [QP.PostSend].
-func (q *QP) PostRecv(wrs []verbs.RecvWR) (int, error) {
+func (q *QP) PostRecv(wrs ...verbs.RecvWR) (int, error) {
 	switch {
 	case q.rxeRecv != nil:
 		return q.rxeRecv.Post(wrs)

@@ -1,6 +1,11 @@
 package uverbs
 
 import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/attr"
@@ -11,10 +16,7 @@ import (
 // QP to another state (ibv_modify_qp(3) has the table of what each transition
 // needs). Moved back to RESET, a QP forgets its requests.
 func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
-	op := "modify"
-	if mask&verbs.MaskState != 0 {
-		op = modifyTo[min(int(a.State), len(modifyTo)-1)]
-	}
+	const op = "modify"
 	if err := q.obj.enter(op); err != nil {
 		return err
 	}
@@ -41,20 +43,23 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 		q.send.Suspend()
 		defer func() { q.send.Settle(a.State, moved) }()
 	}
-	if err := q.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil, nil, nil); err != nil {
-		return q.obj.fail(op, err)
+	err := q.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil, nil, nil)
+	if moved = err == nil; moved {
+		return nil
 	}
-	moved = true
-	return nil
+	if errors.Is(err, unix.EINVAL) && !q.pd.ctx.device.IWARP() { // whose drivers have rules of their own
+		if now, qerr := q.query(); qerr == nil {
+			to := now.State
+			if mask&verbs.MaskState != 0 {
+				to = a.State
+			}
+			if why := refusal(q.typ, now.State, to, mask); why != "" {
+				err = fmt.Errorf("%s: %w", why, err)
+			}
+		}
+	}
+	return q.obj.fail(op, err)
 }
-
-// modifyTo is what changes of state are called, the last all that there is not.
-var modifyTo = func() (names [verbs.StateErr + 2]string) {
-	for s := range names {
-		names[s] = "modify to " + verbs.QPState(s).String()
-	}
-	return names
-}()
 
 // Query returns all attributes (ibv_query_qp(3)).
 func (q *QP) Query() (verbs.QPAttr, error) {
@@ -63,10 +68,18 @@ func (q *QP) Query() (verbs.QPAttr, error) {
 		return verbs.QPAttr{}, err
 	}
 	defer q.obj.exit()
+	a, err := q.query()
+	if err != nil {
+		return verbs.QPAttr{}, q.obj.fail(op, err)
+	}
+	return a, nil
+}
+
+func (q *QP) query() (verbs.QPAttr, error) {
 	req := abi.IbUverbsQueryQp{QpHandle: q.handle, AttrMask: uint32(verbs.MaskDestQPNum<<1 - 1)}
 	var r abi.IbUverbsQueryQpResp
 	if err := q.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_QUERY_QP, mmap.Bytes(&req), mmap.Bytes(&r), nil, nil); err != nil {
-		return verbs.QPAttr{}, q.obj.fail(op, err)
+		return verbs.QPAttr{}, err
 	}
 	return verbs.QPAttr{
 		State: verbs.QPState(r.QpState), CurState: verbs.QPState(r.CurQpState), PathMTU: verbs.MTU(r.PathMtu),
@@ -78,8 +91,8 @@ func (q *QP) Query() (verbs.QPAttr, error) {
 		Port: r.PortNum, AltPort: r.AltPortNum, Timeout: r.Timeout, AltTimeout: r.AltTimeout,
 		RetryCount: r.RetryCnt, RNRRetry: r.RnrRetry,
 		Cap: verbs.QPCap{
-			MaxSendWR: r.MaxSendWr, MaxRecvWR: r.MaxRecvWr,
-			MaxSendSGE: r.MaxSendSge, MaxRecvSGE: r.MaxRecvSge, MaxInline: r.MaxInlineData,
+			MaxSendWR: int(r.MaxSendWr), MaxRecvWR: int(r.MaxRecvWr),
+			MaxSendSGE: int(r.MaxSendSge), MaxRecvSGE: int(r.MaxRecvSge), MaxInline: int(r.MaxInlineData),
 		},
 		SignalAll: r.SqSigAll != 0,
 	}, nil

@@ -1,6 +1,9 @@
 package uverbs
 
 import (
+	"cmp"
+	"fmt"
+	"math"
 	"weak"
 
 	"github.com/goverbs/verbs"
@@ -27,11 +30,11 @@ type SRQ struct {
 
 // SRQOptions describe an SRQ.
 type SRQOptions struct {
-	MaxWR  uint32 // the least it must hold
-	MaxSGE uint32
+	MaxWR  int // the least it must hold; zero is 64
+	MaxSGE int // of a work request; zero is 2
 	// Limit, if not 0, asks for one [verbs.EventSRQLimitReached] when fewer receives
 	// than this are left.
-	Limit uint32
+	Limit int
 }
 
 // CreateSRQ makes a shared receive queue (ibv_create_srq(3)).
@@ -41,6 +44,10 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 		return nil, err
 	}
 	defer p.obj.exit()
+	if min(opt.MaxWR, opt.MaxSGE, opt.Limit) < 0 || max(opt.MaxWR, opt.MaxSGE, opt.Limit) > math.MaxInt32 {
+		return nil, p.obj.fail(op, fmt.Errorf("%+v: %w", opt, verbs.ErrRange))
+	}
+	maxWR, maxSGE, limit := uint32(cmp.Or(opt.MaxWR, 64)), uint32(cmp.Or(opt.MaxSGE, 2)), uint32(opt.Limit)
 	core, id := p.ctx.contextCore, p.ctx.lastID.Add(1)
 	s := &SRQ{pd: p}
 	made := false
@@ -50,9 +57,9 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 			sys.New(abi.UVERBS_ATTR_CREATE_SRQ_HANDLE, &s.handle),
 			sys.Handle(abi.UVERBS_ATTR_CREATE_SRQ_PD_HANDLE, p.handle),
 			sys.In(abi.UVERBS_ATTR_CREATE_SRQ_USER_HANDLE, &id),
-			sys.In(abi.UVERBS_ATTR_CREATE_SRQ_MAX_WR, &opt.MaxWR),
-			sys.In(abi.UVERBS_ATTR_CREATE_SRQ_MAX_SGE, &opt.MaxSGE),
-			sys.In(abi.UVERBS_ATTR_CREATE_SRQ_LIMIT, &opt.Limit),
+			sys.In(abi.UVERBS_ATTR_CREATE_SRQ_MAX_WR, &maxWR),
+			sys.In(abi.UVERBS_ATTR_CREATE_SRQ_MAX_SGE, &maxSGE),
+			sys.In(abi.UVERBS_ATTR_CREATE_SRQ_LIMIT, &limit),
 			sys.Const(abi.UVERBS_ATTR_CREATE_SRQ_TYPE, abi.IB_UVERBS_SRQT_BASIC),
 			sys.Out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, &gotWR),
 			sys.Out(abi.UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, &gotSGE),
@@ -94,7 +101,7 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 func (s *SRQ) PD() *PD { return s.pd }
 
 // PostRecv posts receive requests as [QP.PostRecv] does.
-func (s *SRQ) PostRecv(wrs []verbs.RecvWR) (int, error) {
+func (s *SRQ) PostRecv(wrs ...verbs.RecvWR) (int, error) {
 	if s.rxe != nil {
 		return s.rxe.Post(wrs)
 	}
@@ -103,16 +110,16 @@ func (s *SRQ) PostRecv(wrs []verbs.RecvWR) (int, error) {
 
 // Resize makes room for at least maxWR receives, or for fewer; those in the
 // SRQ stay. If it returns [verbs.ErrQueueFailed], so does PostRecv from then on.
-func (s *SRQ) Resize(maxWR uint32) error {
+func (s *SRQ) Resize(maxWR int) error {
 	const maxWRMask = 1 << 0 // enum ib_srq_attr_mask
-	return s.modify("resize", abi.IbUverbsModifySrq{AttrMask: maxWRMask, MaxWr: maxWR}, s.queue.Resize)
+	return s.modify("resize", abi.IbUverbsModifySrq{AttrMask: maxWRMask, MaxWr: uint32(maxWR)}, s.queue.Resize)
 }
 
 // SetLimit asks for one [verbs.EventSRQLimitReached] when fewer than limit receives
 // are left; 0 asks for none.
-func (s *SRQ) SetLimit(limit uint32) error {
+func (s *SRQ) SetLimit(limit int) error {
 	const limitMask = 1 << 1
-	return s.modify("set limit of", abi.IbUverbsModifySrq{AttrMask: limitMask, SrqLimit: limit}, s.queue.SetLimit)
+	return s.modify("set limit of", abi.IbUverbsModifySrq{AttrMask: limitMask, SrqLimit: uint32(limit)}, s.queue.SetLimit)
 }
 
 // modify runs the verb from run, which adds the driver's part.
@@ -144,7 +151,7 @@ func (s *SRQ) Query() (SRQOptions, error) {
 	if err := s.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_QUERY_SRQ, mmap.Bytes(&req), mmap.Bytes(&resp), nil, nil); err != nil {
 		return SRQOptions{}, s.obj.fail(op, err)
 	}
-	return SRQOptions{MaxWR: resp.MaxWr, MaxSGE: resp.MaxSge, Limit: resp.SrqLimit}, nil
+	return SRQOptions{MaxWR: int(resp.MaxWr), MaxSGE: int(resp.MaxSge), Limit: int(resp.SrqLimit)}, nil
 }
 
 // Close destroys the SRQ. It fails with [verbs.ErrInUse] while QPs use it.

@@ -49,7 +49,7 @@ func TestManyGoroutines(t *testing.T) {
 					}
 					wr := verbs.SendWR{ID: id, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte{byte(id)}}
 					for {
-						_, err := a.QP.PostSend([]verbs.SendWR{wr})
+						_, err := a.QP.PostSend(wr)
 						if err == nil {
 							break
 						}

@@ -90,7 +90,7 @@ func TestSendStream(t *testing.T) {
 				}
 				n++
 				volume += int64(size)
-				if _, err := b.QP.PostRecv([]verbs.RecvWR{slot(wc.ID)}); err != nil {
+				if _, err := b.QP.PostRecv(slot(wc.ID)); err != nil {
 					t.Errorf("post_recv: %v", err)
 					return
 				}

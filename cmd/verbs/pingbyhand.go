@@ -70,8 +70,8 @@ func (h *byHand) createQP() error {
 	}
 	h.release = append(h.release, events.Close)
 	opt := uverbs.QPOptions{Type: verbs.RC, Cap: pingQueues}
-	for cq, depth := range map[**uverbs.CQ]uint32{&opt.SendCQ: pingQueues.MaxSendWR, &opt.RecvCQ: pingQueues.MaxRecvWR} {
-		if *cq, err = h.dev.CreateCQ(uverbs.CQOptions{Depth: int(depth) + 1, Channel: events}); err != nil {
+	for cq, depth := range map[**uverbs.CQ]int{&opt.SendCQ: pingQueues.MaxSendWR, &opt.RecvCQ: pingQueues.MaxRecvWR} {
+		if *cq, err = h.dev.CreateCQ(uverbs.CQOptions{Depth: depth + 1, Channel: events}); err != nil {
 			return err
 		}
 		h.release = append(h.release, (*cq).Close)

@@ -84,7 +84,6 @@ var pingQueues = verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecv
 
 func (p *pinger) options() cm.Options {
 	return cm.Options{
-		Events:             true,
 		Cap:                pingQueues,
 		ResponderResources: 1,
 		InitiatorDepth:     1,
@@ -109,7 +108,7 @@ func (p *pinger) allocData() (*uverbs.MR, error) {
 }
 
 func (p *pinger) postRecv() error {
-	_, err := p.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{p.inbox.SGE(0, pingSpotSize)}}})
+	_, err := p.qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{p.inbox.SGE(0, pingSpotSize)}})
 	return err
 }
 
@@ -120,7 +119,7 @@ func (p *pinger) post(wr verbs.SendWR) error {
 	}
 	p.sends++
 	wr.ID, wr.Flags = p.sends, verbs.SendSignaled
-	_, err := p.qp.PostSend([]verbs.SendWR{wr})
+	_, err := p.qp.PostSend(wr)
 	return err
 }
 

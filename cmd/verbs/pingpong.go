@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // pingpongCmd has a subcommand for each of rdma-core's programs; the options
@@ -114,7 +113,7 @@ func (c *pingpongFlags) run(ctx context.Context, kind pingpongKind) (err error) 
 		meet.local = append(meet.local, rally.local)
 	}
 	r.Local = c.addresses("local address: ", meet.local)
-	var remote []uverbs.Endpoint
+	var remote []verbs.QPAddr
 	if c.Host != "" {
 		remote, err = meet.join(ctx, c.Host)
 	} else {

@@ -1,19 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"slices"
-	"strconv"
+	"strings"
 	"time"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // pingpongMeeting is how the two sides learn each other's addresses. It is
@@ -31,9 +28,9 @@ import (
 type pingpongMeeting struct {
 	port    uint16
 	timeout time.Duration // for the peer to answer, 0 is none
-	local   []uverbs.Endpoint
+	local   []verbs.QPAddr
 	onWire  int // how many addresses each side sends
-	connect func(remote []uverbs.Endpoint) error
+	connect func(remote []verbs.QPAddr) error
 }
 
 const (
@@ -42,7 +39,7 @@ const (
 )
 
 // join meets a server.
-func (m *pingpongMeeting) join(ctx context.Context, host string) ([]uverbs.Endpoint, error) {
+func (m *pingpongMeeting) join(ctx context.Context, host string) ([]verbs.QPAddr, error) {
 	d := net.Dialer{Timeout: m.timeout}
 	conn, err := d.DialContext(ctx, "tcp", joinPort(host, int(m.port)))
 	if err != nil {
@@ -52,7 +49,7 @@ func (m *pingpongMeeting) join(ctx context.Context, host string) ([]uverbs.Endpo
 }
 
 // host meets the one client that it waits for.
-func (m *pingpongMeeting) host(ctx context.Context) ([]uverbs.Endpoint, error) {
+func (m *pingpongMeeting) host(ctx context.Context) ([]verbs.QPAddr, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", joinPort("", int(m.port)))
 	if err != nil {
 		return nil, pingpongCause(ctx, err)
@@ -69,7 +66,7 @@ func (m *pingpongMeeting) host(ctx context.Context) ([]uverbs.Endpoint, error) {
 }
 
 // meet plays a side; neither a silent peer nor a signal leaves it waiting.
-func (m *pingpongMeeting) meet(ctx context.Context, conn net.Conn, side func(net.Conn) ([]uverbs.Endpoint, error)) ([]uverbs.Endpoint, error) {
+func (m *pingpongMeeting) meet(ctx context.Context, conn net.Conn, side func(net.Conn) ([]verbs.QPAddr, error)) ([]verbs.QPAddr, error) {
 	defer conn.Close()
 	if m.timeout > 0 {
 		conn.SetDeadline(time.Now().Add(m.timeout))
@@ -88,7 +85,7 @@ func (m *pingpongMeeting) meet(ctx context.Context, conn net.Conn, side func(net
 	return remote, nil
 }
 
-func (m *pingpongMeeting) client(conn net.Conn) ([]uverbs.Endpoint, error) {
+func (m *pingpongMeeting) client(conn net.Conn) ([]verbs.QPAddr, error) {
 	if err := m.tell(conn); err != nil {
 		return nil, err
 	}
@@ -103,7 +100,7 @@ func (m *pingpongMeeting) client(conn net.Conn) ([]uverbs.Endpoint, error) {
 	return remote, err
 }
 
-func (m *pingpongMeeting) server(conn net.Conn) ([]uverbs.Endpoint, error) {
+func (m *pingpongMeeting) server(conn net.Conn) ([]verbs.QPAddr, error) {
 	remote, err := m.hear(conn)
 	if err != nil {
 		return nil, err
@@ -128,30 +125,31 @@ func (m *pingpongMeeting) server(conn net.Conn) ([]uverbs.Endpoint, error) {
 func (m *pingpongMeeting) tell(conn net.Conn) error {
 	var b []byte
 	for i := range m.onWire {
-		var e uverbs.Endpoint
+		var e verbs.QPAddr
 		if i < len(m.local) {
 			e = m.local[i]
 		}
-		b = appendAddress(b, e)
+		b = append(append(b, e.String()...), 0) // as C has it
 	}
 	_, err := conn.Write(b)
 	return err
 }
 
 // hear returns the addresses of as many QPs as there are here.
-func (m *pingpongMeeting) hear(conn net.Conn) ([]uverbs.Endpoint, error) {
-	all := make([]uverbs.Endpoint, m.onWire)
+func (m *pingpongMeeting) hear(conn net.Conn) ([]verbs.QPAddr, error) {
+	all := make([]verbs.QPAddr, m.onWire)
 	for i := range all {
-		b := make([]byte, addressSize)
+		b := make([]byte, len(verbs.QPAddr{}.String())+1)
 		_, err := io.ReadFull(conn, b)
 		if err != nil {
 			return nil, err
 		}
-		if all[i], err = parseAddress(b); err != nil {
-			return nil, err
+		text, ended := strings.CutSuffix(string(b), "\x00")
+		if all[i], err = verbs.ParseQPAddr(text); err != nil || !ended {
+			return nil, fmt.Errorf("it says %q where an address belongs", b)
 		}
 	}
-	used := slices.IndexFunc(all, func(e uverbs.Endpoint) bool { return e.QPNum == 0 })
+	used := slices.IndexFunc(all, func(e verbs.QPAddr) bool { return e.QPNum == 0 })
 	if used < 0 {
 		used = len(all)
 	}
@@ -159,39 +157,6 @@ func (m *pingpongMeeting) hear(conn net.Conn) ([]uverbs.Endpoint, error) {
 		return nil, fmt.Errorf("it uses %d QPs and this side %d: give both the same -q", used, len(m.local))
 	}
 	return all[:used], nil
-}
-
-const addressSize = len("LLLL:QQQQQQ:PPPPPP:") + 2*len(verbs.GID{}) + 1
-
-// appendAddress appends an address as text of addressSize, with C's zero at
-// its end.
-func appendAddress(b []byte, e uverbs.Endpoint) []byte {
-	return fmt.Appendf(b, "%04x:%06x:%06x:%x\x00", e.LID, e.QPNum, e.PSN, e.GID[:])
-}
-
-func parseAddress(b []byte) (e uverbs.Endpoint, err error) {
-	text, _ := bytes.CutSuffix(b, []byte{0})
-	parts := bytes.Split(text, []byte{':'})
-	bad := fmt.Errorf("it says %q where an address belongs", b)
-	if len(b) != addressSize || len(text) != addressSize-1 || len(parts) != 4 {
-		return e, bad
-	}
-	var numbers [3]uint32
-	for i, bits := range []int{16, 24, 24} {
-		v, err := strconv.ParseUint(string(parts[i]), 16, bits)
-		if err != nil {
-			return e, bad
-		}
-		numbers[i] = uint32(v)
-	}
-	if len(parts[3]) != 2*len(e.GID) {
-		return e, bad
-	}
-	if _, err := hex.Decode(e.GID[:], parts[3]); err != nil {
-		return e, bad
-	}
-	e.LID, e.QPNum, e.PSN = uint16(numbers[0]), numbers[1], numbers[2]
-	return e, nil
 }
 
 // pingpongCause is why the context ended, if that is what err is about.

@@ -137,7 +137,7 @@ func (p *pingpong) postRecv() error {
 	if p.shared {
 		post = p.srq.PostRecv
 	}
-	n, err := post(p.spare)
+	n, err := post(p.spare...)
 	p.posted += n
 	p.spare = p.spare[:0]
 	return err
@@ -153,7 +153,7 @@ func (p *pingpong) send(r *rally) error {
 	} else {
 		wr.SGL = []verbs.SGE{p.out}
 	}
-	if _, err := r.qp.PostSend([]verbs.SendWR{wr}); err != nil {
+	if _, err := r.qp.PostSend(wr); err != nil {
 		return err
 	}
 	r.sending = true

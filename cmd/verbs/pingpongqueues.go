@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"slices"
 
 	"github.com/goverbs/verbs"
@@ -34,7 +33,7 @@ type pingpong struct {
 // rally is what goes on on one QP: a message each way at a time.
 type rally struct {
 	qp       *uverbs.QP
-	local    uverbs.Endpoint
+	local    verbs.QPAddr
 	to       verbs.UDAddr // the peer, on UD
 	sent     int          // messages posted
 	received int
@@ -75,7 +74,7 @@ func (p *pingpong) setUp() (err error) {
 		return err
 	}
 	if p.shared {
-		p.srq, err = own(p.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: uint32(p.RxDepth), MaxSGE: 1}))(p)
+		p.srq, err = own(p.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: p.RxDepth, MaxSGE: 1}))(p)
 		if err != nil {
 			return err
 		}
@@ -137,31 +136,31 @@ func (p *pingpong) checkPort() error {
 
 func (p *pingpong) newRally() (*rally, error) {
 	opt := uverbs.QPOptions{Type: p.qp, SendCQ: p.cq, RecvCQ: p.cq, SRQ: p.srq}
-	opt.Cap = verbs.QPCap{MaxSendWR: 1, MaxRecvWR: uint32(p.RxDepth), MaxSendSGE: 1, MaxRecvSGE: 1}
+	opt.Cap = verbs.QPCap{MaxSendWR: 1, MaxRecvWR: p.RxDepth, MaxSendSGE: 1, MaxRecvSGE: 1}
 	qp, err := own(p.pd.CreateQP(opt))(p)
 	if err != nil {
 		return nil, err
 	}
-	var psn uint32 // UD counts from 0, and nobody looks
-	if p.qp != verbs.UD {
-		psn = rand.Uint32()
+	var local verbs.QPAddr
+	if p.GIDIdx < 0 {
+		local, err = qp.Addr(p.IBPort)
+	} else {
+		var gid verbs.GIDEntry
+		if gid, err = p.dev.QueryGID(p.IBPort, p.GIDIdx); err == nil {
+			local, err = qp.AddrOn(gid)
+		}
 	}
-	local, err := qp.Endpoint(p.IBPort, psn)
 	if err != nil {
 		return nil, err
 	}
-	if p.GIDIdx >= 0 {
-		gid, err := p.dev.QueryGID(p.IBPort, p.GIDIdx)
-		if err != nil {
-			return nil, err
-		}
-		local.GID, local.GIDIndex = gid.GID, uint8(gid.Index)
+	if p.qp == verbs.UD {
+		local.PSN = 0 // UD counts from 0
 	}
 	return &rally{qp: qp, local: local}, nil
 }
 
 // connect makes the QPs ready for the peer's first messages.
-func (p *pingpong) connect(remote []uverbs.Endpoint) error {
+func (p *pingpong) connect(remote []verbs.QPAddr) error {
 	for i, r := range p.rallies {
 		peer := remote[i]
 		if p.ethernet && peer.GID == (verbs.GID{}) {
@@ -174,19 +173,18 @@ func (p *pingpong) connect(remote []uverbs.Endpoint) error {
 	return p.postRecv()
 }
 
-func (p *pingpong) connectRally(r *rally, peer uverbs.Endpoint) error {
+func (p *pingpong) connectRally(r *rally, peer verbs.QPAddr) error {
 	if p.qp != verbs.UD {
 		return r.qp.Connect(r.local, peer, uverbs.ConnectOptions{
-			Access: verbs.AccessLocalWrite, PathMTU: p.mtu, RDAtomic: 1, SL: p.SL,
+			Access: verbs.AccessLocalWrite, PathMTU: p.mtu, MaxRDAtomic: 1, MaxDestRDAtomic: 1, SL: p.SL,
 		})
 	}
 	if err := r.qp.StartUD(p.IBPort, pingpongQKey); err != nil {
 		return err
 	}
-	ah, err := own(p.pd.CreateAH(verbs.AddressVector{
-		Global: peer.GID != verbs.GID{}, DGID: peer.GID, SGIDIndex: r.local.GIDIndex, HopLimit: 64,
-		DLID: peer.LID, SL: p.SL, Port: uint8(p.IBPort),
-	}))(p)
+	path := peer.PathFrom(r.local)
+	path.SL = p.SL
+	ah, err := own(p.pd.CreateAH(path))(p)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs"
 )
 
 // pingpongResult is what a run found out, in the order of rdma-core's lines.
@@ -30,7 +30,7 @@ type pingpongAddress struct {
 
 // addresses says whom the QPs talk to: at once to people, for whom it may help
 // to see why nothing comes after it, and as a value to JSON.
-func (c *pingpongFlags) addresses(title string, ends []uverbs.Endpoint) (list []pingpongAddress) {
+func (c *pingpongFlags) addresses(title string, ends []verbs.QPAddr) (list []pingpongAddress) {
 	for _, e := range ends {
 		a := pingpongAddress{e.LID, e.QPNum, e.PSN, e.GID.String()}
 		if !c.JSON {

@@ -98,13 +98,13 @@ func work(ctx *uverbs.Context, pd *uverbs.PD, memory *uverbs.MR, id uint64) erro
 	defer cq.Close()
 	// One queue pair here, and one for the memory, which has nothing to do.
 	var qps [2]*uverbs.QP
-	var ends [2]uverbs.Endpoint
+	var ends [2]verbs.QPAddr
 	for i := range qps {
 		if qps[i], err = pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1}}); err != nil {
 			return err
 		}
 		defer qps[i].Close()
-		if ends[i], err = qps[i].Endpoint(1, 0); err != nil {
+		if ends[i], err = qps[i].Addr(1); err != nil {
 			return err
 		}
 	}
@@ -156,12 +156,11 @@ func (w *worker) countLocked(id uint64) error {
 func (w *worker) do(wr verbs.SendWR, off uint64) (uint64, error) {
 	wr.Flags, wr.SGL = verbs.SendSignaled, []verbs.SGE{w.mr.SGE(0, 8)}
 	wr.RemoteAddr, wr.RKey = w.memory.Addr()+off, w.memory.RKey()
-	if _, err := w.qp.PostSend([]verbs.SendWR{wr}); err != nil {
+	if _, err := w.qp.PostSend(wr); err != nil {
 		return 0, err
 	}
-	var wc [1]verbs.WC
-	if _, err := w.qp.SendCQ().PollWait(context.Background(), wc[:]); err != nil {
+	if _, err := w.qp.SendCQ().Next(context.Background()); err != nil {
 		return 0, err
 	}
-	return binary.NativeEndian.Uint64(w.mr.Bytes()), wc[0].Err()
+	return binary.NativeEndian.Uint64(w.mr.Bytes()), nil
 }

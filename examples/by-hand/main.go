@@ -82,7 +82,7 @@ func run(device string, typ verbs.QPType) error {
 	const n = len("one, two, three")
 	a, b := qps[0], qps[1]
 	recv := verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(4096, 64)}}
-	if _, err := b.PostRecv([]verbs.RecvWR{recv, recv}); err != nil {
+	if _, err := b.PostRecv([]verbs.RecvWR{recv, recv}...); err != nil {
 		return err
 	}
 	if err := do(a, verbs.SendWR{Opcode: verbs.OpSendImm, Imm: 42, SGL: pieces}); err != nil {
@@ -101,14 +101,14 @@ func run(device string, typ verbs.QPType) error {
 // ibv_modify_qp(3).
 func connect(qp, peer *uverbs.QP, typ verbs.QPType) error {
 	// On this port both QPs have one GID.
-	end, err := peer.Endpoint(1, 0)
+	end, err := peer.Addr(1)
 	if err != nil {
 		return err
 	}
 	init := verbs.QPAttr{State: verbs.StateInit, Port: 1, Access: verbs.AccessRemoteWrite}
 	rtr := verbs.QPAttr{
 		State: verbs.StateRTR, PathMTU: 3, DestQPNum: peer.Num(), MaxDestRDAtomic: 1, MinRNRTimer: 12,
-		AV: verbs.AddressVector{Global: true, DGID: end.GID, SGIDIndex: end.GIDIndex, HopLimit: 64, Port: 1},
+		AV: end.PathFrom(end),
 	}
 	rts := verbs.QPAttr{State: verbs.StateRTS, Timeout: 14, RetryCount: 7, RNRRetry: 7, MaxRDAtomic: 1}
 	rtrMask := verbs.MaskState | verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPNum | verbs.MaskRQPSN
@@ -142,7 +142,7 @@ func connect(qp, peer *uverbs.QP, typ verbs.QPType) error {
 // do posts a request and waits for its completion and the receive's.
 func do(qp *uverbs.QP, wr verbs.SendWR) error {
 	wr.Flags |= verbs.SendSignaled
-	if _, err := qp.PostSend([]verbs.SendWR{wr}); err != nil {
+	if _, err := qp.PostSend(wr); err != nil {
 		return err
 	}
 	var wcs [1]verbs.WC

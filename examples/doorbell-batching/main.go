@@ -66,19 +66,19 @@ func run(ctx context.Context, device string) error {
 			receiver <- accepted{nil, err}
 			return
 		}
-		e, err := req.Accept(ctx, cm.Options{Events: true, Setup: func(e *cm.Endpoint) (err error) {
+		e, err := req.Accept(ctx, cm.Options{Setup: func(e *cm.Endpoint) (err error) {
 			if memory, err = e.AllocMR(4096, verbs.AccessLocalWrite|verbs.AccessRemoteWrite); err != nil {
 				return err
 			}
 			if inbox, err = e.AllocMR(4, verbs.AccessLocalWrite); err != nil {
 				return err
 			}
-			_, err = e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{inbox.SGE(0, 4)}}})
+			_, err = e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{inbox.SGE(0, 4)}})
 			return err
 		}})
 		receiver <- accepted{e, err}
 	}()
-	d := cm.Dialer{Options: cm.Options{Events: true}}
+	d := cm.Dialer{Options: cm.Options{}}
 	sender, err := d.Dial(ctx, l.Addr().String())
 	if err != nil {
 		return err
@@ -107,19 +107,16 @@ func run(ctx context.Context, device string) error {
 	}
 	count := binary.NativeEndian.AppendUint32(nil, uint32(len(batch)))
 	batch = append(batch, verbs.SendWR{ID: uint64(len(batch)), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: count})
-	if _, err := sender.QP.PostSend(batch); err != nil {
+	if _, err := sender.QP.PostSend(batch...); err != nil {
 		return err
 	}
 
-	var wc [1]verbs.WC
 	for _, cq := range []*uverbs.CQ{sender.SendCQ, r.e.RecvCQ} {
-		if _, err := cq.PollWait(ctx, wc[:]); err != nil {
+		wc, err := cq.Next(ctx)
+		if err != nil {
 			return err
 		}
-		if err := wc[0].Err(); err != nil {
-			return err
-		}
-		fmt.Printf("completion of %v\n", wc[0].Opcode)
+		fmt.Printf("completion of %v\n", wc.Opcode)
 	}
 	// The message came after the writes, so they are there.
 	fmt.Printf("%d writes, one doorbell, one completion: %q\n", binary.NativeEndian.Uint32(inbox.Bytes()), memory.Bytes()[:off])

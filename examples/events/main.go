@@ -66,7 +66,7 @@ func run(device string) error {
 	}
 	defer srq.Close()
 	for range 4 {
-		if _, err := srq.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mr.SGE(0, 64)}}}); err != nil {
+		if _, err := srq.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(0, 64)}}); err != nil {
 			return err
 		}
 	}
@@ -80,7 +80,7 @@ func run(device string) error {
 	defer closeBoth()
 	send := func(text string) {
 		time.Sleep(50 * time.Millisecond)
-		peer.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte(text)}})
+		peer.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte(text)})
 	}
 
 	// A wait ends with its context, and takes no completion then.

@@ -51,7 +51,7 @@ func run(device string) error {
 	defer qp.Close()
 	// Peers tell each other their endpoints; this one is its own peer. The GID
 	// is the port's best.
-	end, err := qp.Endpoint(1, 0)
+	end, err := qp.Addr(1)
 	if err != nil {
 		return err
 	}
@@ -65,10 +65,10 @@ func run(device string) error {
 	defer mr.Close()
 
 	n := copy(mr.Bytes()[2048:], "hello")
-	if _, err := qp.PostRecv([]verbs.RecvWR{{ID: 1, SGL: []verbs.SGE{mr.SGE(0, 2048)}}}); err != nil {
+	if _, err := qp.PostRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{mr.SGE(0, 2048)}}); err != nil {
 		return err
 	}
-	if _, err := qp.PostSend([]verbs.SendWR{{ID: 2, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{mr.SGE(2048, n)}}}); err != nil {
+	if _, err := qp.PostSend(verbs.SendWR{ID: 2, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{mr.SGE(2048, n)}}); err != nil {
 		return err
 	}
 	var wcs [2]verbs.WC

@@ -33,7 +33,7 @@ func main() {
 type side struct {
 	qp  *uverbs.QP
 	mr  *uverbs.MR
-	end uverbs.Endpoint
+	end verbs.QPAddr
 }
 
 func run(device string) error {
@@ -66,7 +66,7 @@ func run(device string) error {
 			return err
 		}
 		defer s.qp.Close()
-		if s.end, err = s.qp.Endpoint(1, 1000); err != nil {
+		if s.end, err = s.qp.Addr(1); err != nil {
 			return err
 		}
 	}
@@ -80,7 +80,7 @@ func run(device string) error {
 	}
 
 	// SEND: the receiver has said beforehand where a message may go.
-	if _, err := b.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{b.mr.SGE(0, 64)}}}); err != nil {
+	if _, err := b.qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.mr.SGE(0, 64)}}); err != nil {
 		return err
 	}
 	if err := do(a.qp, verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("hello from a")}, 2); err != nil {
@@ -108,7 +108,7 @@ func run(device string) error {
 // do posts a request and polls for the completions it causes.
 func do(qp *uverbs.QP, wr verbs.SendWR, completions int) error {
 	wr.Flags |= verbs.SendSignaled
-	if _, err := qp.PostSend([]verbs.SendWR{wr}); err != nil {
+	if _, err := qp.PostSend(wr); err != nil {
 		return err
 	}
 	var wc [1]verbs.WC

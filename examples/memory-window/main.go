@@ -34,7 +34,7 @@ type side struct {
 	access verbs.Access
 	qp     *uverbs.QP
 	mr     *uverbs.MR
-	end    uverbs.Endpoint
+	end    verbs.QPAddr
 }
 
 func run(device string) error {
@@ -70,7 +70,7 @@ func run(device string) error {
 			return err
 		}
 		defer s.qp.Close()
-		if s.end, err = s.qp.Endpoint(1, 0); err != nil {
+		if s.end, err = s.qp.Addr(1); err != nil {
 			return err
 		}
 	}
@@ -120,7 +120,7 @@ func run(device string) error {
 
 // post posts a request and waits for its completion.
 func post(qp *uverbs.QP, wr verbs.SendWR) error {
-	if _, err := qp.PostSend([]verbs.SendWR{wr}); err != nil {
+	if _, err := qp.PostSend(wr); err != nil {
 		return err
 	}
 	return wait(qp.SendCQ())

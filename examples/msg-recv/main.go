@@ -15,7 +15,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rmsg"
 )
 
 func main() {
@@ -37,22 +37,22 @@ func run(addr string, messages int) (err error) {
 
 	// Setup
 	got, open := 0, 0
-	loop, err := msg.NewLoop(msg.Options{Callbacks: msg.Callbacks{
-		Request: func(r *msg.Request) {
+	loop, err := rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{
+		Request: func(r *rmsg.Request) {
 			if _, err := r.Accept(nil); err != nil {
 				log.Print(err)
 			}
 		},
-		Established: func(s *msg.Socket) {
+		Established: func(s *rmsg.Socket) {
 			open++
 			fmt.Println("connection established")
 		},
-		Message: func(s *msg.Socket, b *msg.Buffer) {
+		Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
 			got++
 			fmt.Printf("message received: %s\n", b.Bytes())
 			b.Free()
 		},
-		Disconnected: func(s *msg.Socket, why error) {
+		Disconnected: func(s *rmsg.Socket, why error) {
 			fmt.Println("connection closed:", why)
 			if open--; open <= 0 && messages > 0 && got >= messages {
 				stop()

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rmsg"
 )
 
 func main() {
@@ -33,7 +33,7 @@ func main() {
 
 func run(addr, text string) (err error) {
 	// Setup
-	loop, err := msg.NewLoop(msg.Options{})
+	loop, err := rmsg.NewLoop(rmsg.Options{})
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func run(addr, text string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := until(loop, func() bool { return socket.State() != msg.Connecting }); err != nil {
+	if err := until(loop, func() bool { return socket.State() != rmsg.Connecting }); err != nil {
 		return err
 	}
 	if err := socket.Err(); err != nil {
@@ -60,7 +60,7 @@ func run(addr, text string) (err error) {
 	if err := socket.Post(buf); err != nil {
 		return err
 	}
-	if err := until(loop, func() bool { return buf.Status() != msg.Queued }); err != nil {
+	if err := until(loop, func() bool { return buf.Status() != rmsg.Queued }); err != nil {
 		return err
 	}
 	if err := errors.Join(buf.Err(), buf.Free()); err != nil {
@@ -71,7 +71,7 @@ func run(addr, text string) (err error) {
 	if err := socket.Disconnect(); err != nil {
 		return err
 	}
-	if err := until(loop, func() bool { return socket.State() == msg.Disconnected }); err != nil {
+	if err := until(loop, func() bool { return socket.State() == rmsg.Disconnected }); err != nil {
 		return err
 	}
 	if err := socket.Err(); !errors.Is(err, verbs.ErrClosed) {
@@ -82,7 +82,7 @@ func run(addr, text string) (err error) {
 }
 
 // until dispatches until done, and sleeps while there is nothing to do.
-func until(loop *msg.Loop, done func() bool) error {
+func until(loop *rmsg.Loop, done func() bool) error {
 	for !done() {
 		wait := []unix.PollFd{{Fd: int32(loop.FD()), Events: unix.POLLIN}}
 		if _, err := unix.Poll(wait, -1); err != nil && err != unix.EINTR {

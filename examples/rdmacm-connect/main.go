@@ -50,13 +50,13 @@ func server(ctx context.Context, addr string) error {
 		return err
 	}
 	var inbox *uverbs.MR
-	conn, err := req.Accept(ctx, cm.Options{Events: true, Setup: func(e *cm.Endpoint) (err error) {
+	conn, err := req.Accept(ctx, cm.Options{Setup: func(e *cm.Endpoint) (err error) {
 		// A message that finds no receive waits on RoCE, and ends the
 		// connection on iWARP: so it is posted before the client can send.
 		if inbox, err = e.AllocMR(64, verbs.AccessLocalWrite); err != nil {
 			return err
 		}
-		_, err = e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{inbox.SGE(0, 64)}}})
+		_, err = e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{inbox.SGE(0, 64)}})
 		return err
 	}})
 	if err != nil {
@@ -72,7 +72,7 @@ func server(ctx context.Context, addr string) error {
 }
 
 func client(ctx context.Context, addr string) error {
-	d := cm.Dialer{Options: cm.Options{Events: true}}
+	d := cm.Dialer{Options: cm.Options{}}
 	conn, err := d.Dial(ctx, addr)
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func client(ctx context.Context, addr string) error {
 	defer conn.Close()
 	const message = "hello over rdmacm"
 	send := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte(message)}
-	if _, err := conn.QP.PostSend([]verbs.SendWR{send}); err != nil {
+	if _, err := conn.QP.PostSend(send); err != nil {
 		return err
 	}
 	if _, err := complete(ctx, conn.SendCQ); err != nil {
@@ -99,9 +99,6 @@ func client(ctx context.Context, addr string) error {
 
 // complete waits for a completion and returns how long the message was.
 func complete(ctx context.Context, cq *uverbs.CQ) (uint32, error) {
-	var wc [1]verbs.WC
-	if _, err := cq.PollWait(ctx, wc[:]); err != nil {
-		return 0, err
-	}
-	return wc[0].ByteLen, wc[0].Err()
+	wc, err := cq.Next(ctx)
+	return wc.ByteLen, err
 }

@@ -23,21 +23,17 @@ func main() {
 func send(addr, message string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	conn, err := (&cm.Dialer{Options: cm.Options{Events: true}}).Dial(ctx, addr)
+	conn, err := cm.Dial(ctx, addr)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 
 	request := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte(message)}
-	if _, err := conn.QP.PostSend([]verbs.SendWR{request}); err != nil {
+	if _, err := conn.QP.PostSend(request); err != nil {
 		return err
 	}
-	var wc [1]verbs.WC
-	if _, err := conn.SendCQ.PollWait(ctx, wc[:]); err != nil {
-		return err
-	}
-	if err := wc[0].Err(); err != nil {
+	if _, err := conn.SendCQ.Next(ctx); err != nil {
 		return err
 	}
 	select { // a message that is under way is lost if this side closes first

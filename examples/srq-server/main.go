@@ -74,7 +74,7 @@ func run(device string, clients int) error {
 	}
 	defer s.mr.Close()
 	// A client waits for its answer, so there are no more requests than clients.
-	if s.srq, err = pd.CreateSRQ(uverbs.SRQOptions{MaxWR: uint32(clients), MaxSGE: 1}); err != nil {
+	if s.srq, err = pd.CreateSRQ(uverbs.SRQOptions{MaxWR: clients, MaxSGE: 1}); err != nil {
 		return err
 	}
 	defer s.srq.Close()
@@ -171,7 +171,7 @@ func (s *server) serve(ctx context.Context, n int) error {
 			conn := s.conns[wc.QPNum]
 			s.mu.Unlock()
 			send := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: answer}
-			if _, err := conn.QP.PostSend([]verbs.SendWR{send}); err != nil {
+			if _, err := conn.QP.PostSend(send); err != nil {
 				return err
 			}
 			n--
@@ -181,7 +181,7 @@ func (s *server) serve(ctx context.Context, n int) error {
 }
 
 func (s *server) post(slot int) error {
-	_, err := s.srq.PostRecv([]verbs.RecvWR{{ID: uint64(slot), SGL: []verbs.SGE{s.mr.SGE(slot*room, room)}}})
+	_, err := s.srq.PostRecv(verbs.RecvWR{ID: uint64(slot), SGL: []verbs.SGE{s.mr.SGE(slot*room, room)}})
 	return err
 }
 

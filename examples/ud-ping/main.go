@@ -75,11 +75,11 @@ func run(device string, count int) error {
 	}
 
 	// What the client must know of the server is its end: GID and QP number.
-	end, err := server.qp.Endpoint(port, 0)
+	end, err := server.qp.Addr(port)
 	if err != nil {
 		return err
 	}
-	to, err := pd.CreateAH(verbs.AddressVector{Global: true, DGID: end.GID, SGIDIndex: end.GIDIndex, HopLimit: 64, Port: port})
+	to, err := pd.CreateAH(end.PathFrom(end))
 	if err != nil {
 		return err
 	}
@@ -111,11 +111,11 @@ func run(device string, count int) error {
 
 // deliver sends a datagram and returns the receiver's completion.
 func deliver(from, to peer, dest verbs.UDAddr, text string) (received verbs.WC, err error) {
-	if _, err := to.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{to.mr.SGE(0, room)}}}); err != nil {
+	if _, err := to.qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{to.mr.SGE(0, room)}}); err != nil {
 		return received, err
 	}
 	send := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte(text), To: dest}
-	if _, err := from.qp.PostSend([]verbs.SendWR{send}); err != nil {
+	if _, err := from.qp.PostSend(send); err != nil {
 		return received, err
 	}
 	completions, wc := 0, [1]verbs.WC{}

@@ -23,9 +23,9 @@ type Side struct {
 // PostRecv posts to where the side receives.
 func (s *Side) PostRecv(wrs ...verbs.RecvWR) (int, error) {
 	if s.SRQ != nil {
-		return s.SRQ.PostRecv(wrs)
+		return s.SRQ.PostRecv(wrs...)
 	}
-	return s.QP.PostRecv(wrs)
+	return s.QP.PostRecv(wrs...)
 }
 
 // PairOptions describe what NewPair makes. The zero value is usable.
@@ -79,10 +79,11 @@ func NewPair(t testing.TB, opt PairOptions) (a, b *Side) {
 		}))(t)
 		Close(t, s.QP)
 	}
-	ea, eb := Must(a.QP.Endpoint(1, 0x123456))(t), Must(b.QP.Endpoint(1, 0xfffff0))(t)
+	ea, eb := Must(a.QP.Addr(1))(t), Must(b.QP.Addr(1))(t)
+	ea.PSN, eb.PSN = 0x123456, 0xfffff0
 	if opt.Type == verbs.UD {
-		startUD(t, a, eb)
-		startUD(t, b, ea)
+		startUD(t, a, ea, eb)
+		startUD(t, b, eb, ea)
 		return a, b
 	}
 	if err := a.QP.Connect(ea, eb, opt.RC); err != nil {
@@ -118,12 +119,12 @@ func newSide(t testing.TB, ctx *uverbs.Context, opt PairOptions) *Side {
 	return s
 }
 
-func startUD(t testing.TB, s *Side, peer uverbs.Endpoint) {
+func startUD(t testing.TB, s *Side, local, peer verbs.QPAddr) {
 	t.Helper()
 	if err := s.QP.StartUD(1, QKey); err != nil {
 		t.Fatal(err)
 	}
-	ah := Must(s.PD.CreateAH(verbs.AddressVector{Global: true, DGID: peer.GID, SGIDIndex: peer.GIDIndex, HopLimit: 64, Port: 1}))(t)
+	ah := Must(s.PD.CreateAH(peer.PathFrom(local)))(t)
 	Close(t, ah)
 	s.Peer = ah.To(peer.QPNum, QKey)
 }

@@ -142,7 +142,7 @@ func FuzzPost(f *testing.F) {
 	f.Add(uint32(384+512<<2), uint32(9), uint32(3), uint32(0), uint32(0), ^uint32(0), ^uint32(0), []byte{1})
 	f.Fuzz(func(t *testing.T, size, log2, mask, prod, cons, sges, inline uint32, ops []byte) {
 		h := newHostile(t, 2, size, log2, mask, prod, cons, ops)
-		info := provider.QPInfo{QPNum: 17, Cap: verbs.QPCap{MaxSendSGE: sges, MaxRecvSGE: sges, MaxInline: inline}}
+		info := provider.QPInfo{QPNum: 17, Cap: verbs.QPCap{MaxSendSGE: int(sges), MaxRecvSGE: int(sges), MaxInline: int(inline)}}
 		sq, rq, err := Driver{}.CreateQP(h.dev, provider.QPInit{Type: verbs.RC}, func(u provider.UHW) (provider.QPInfo, error) {
 			copy(u.Out, mmap.Bytes(&abi.RxeCreateQpResp{SqMi: h.info(0), RqMi: h.info(1)}))
 			return info, nil

@@ -55,10 +55,10 @@ func stoodStill(t *testing.T, a, b *labtest.Side) int {
 	for i := range posts {
 		gap.Store(0)
 		start := time.Now()
-		n, err := a.QP.PostSend([]verbs.SendWR{{
+		n, err := a.QP.PostSend(verbs.SendWR{
 			Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled,
 			SGL: []verbs.SGE{a.MR.SGE(0, a.MR.Len())}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(),
-		}})
+		})
 		if n != 1 {
 			t.Fatal(err)
 		}

@@ -157,7 +157,7 @@ func FuzzPost(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer func() { cq.Release().Close() }()
-		sq, rq, err := h.createQP(cq, sqes, rqes, verbs.QPCap{MaxSendSGE: sges, MaxRecvSGE: sges, MaxInline: inline})
+		sq, rq, err := h.createQP(cq, sqes, rqes, verbs.QPCap{MaxSendSGE: int(sges), MaxRecvSGE: int(sges), MaxInline: int(inline)})
 		if err != nil {
 			return
 		}

@@ -15,13 +15,13 @@ func TestLayers(t *testing.T) {
 	layers := labtest.Built(t, "layers")
 	sides := []side{
 		{labtest.Built(t, "transfer"), "7501", nil},
-		{layers, "7502", []string{"conn"}},
-		{layers, "7503", []string{"msg"}},
+		{layers, "7502", []string{"rconn"}},
+		{layers, "7503", []string{"rmsg"}},
 		{labtest.Built(t, "stream"), "7504", nil},
 		{compile(t, "transfer.c", "-lrdmacm", "-libverbs"), "7505", nil},
 		{stream, "7506", []string{"-t"}},
 	}
-	names := []string{"uverbs, SEND of 64 KiB", "conn, SEND of 64 KiB", "msg, messages of 64 KiB", "rsock, writes of 64 KiB"}
+	names := []string{"uverbs, SEND of 64 KiB", "rconn, SEND of 64 KiB", "rmsg, messages of 64 KiB", "rsock, writes of 64 KiB"}
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)
 		size, n := "65536", strconv.Itoa(scaled(100))

@@ -15,7 +15,7 @@ const module = "github.com/goverbs/verbs"
 // the kernel or of an internal package is part of the API.
 func TestAPI(t *testing.T) {
 	sources := importer.ForCompiler(token.NewFileSet(), "source", nil)
-	for _, name := range []string{"", "/uverbs", "/cm", "/conn", "/msg", "/rsock"} {
+	for _, name := range []string{"", "/uverbs", "/cm", "/rconn", "/rmsg", "/rsock"} {
 		pkg, err := sources.Import(module + name)
 		if err != nil {
 			t.Fatal(err)

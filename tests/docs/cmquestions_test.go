@@ -44,17 +44,17 @@ func within(t *testing.T) context.Context {
 // dial connects two endpoints.
 func dial(t *testing.T, device string, space cm.PortSpace, setup func(*cm.Endpoint) error) (client, server *cm.Endpoint, err error) {
 	ctx := within(t)
-	l := labtest.Must(cm.ListenOptions{PortSpace: space}.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+	l := labtest.Must((&cm.ListenConfig{PortSpace: space}).Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 	labtest.Close(t, l)
 	accepted := make(chan error, 1)
 	go func() {
 		r, err := l.Accept(ctx)
 		if err == nil {
-			server, err = r.Accept(ctx, cm.Options{Events: true, Setup: setup})
+			server, err = r.Accept(ctx, cm.Options{Setup: setup})
 		}
 		accepted <- err
 	}()
-	client, err = (&cm.Dialer{PortSpace: space, Options: cm.Options{Events: true}}).Dial(ctx, l.Addr().String())
+	client, err = (&cm.Dialer{PortSpace: space, Options: cm.Options{}}).Dial(ctx, l.Addr().String())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -71,14 +71,14 @@ func askConnect(t *testing.T, device string) error {
 	client, server, err := dial(t, device, cm.PortSpaceTCP, func(e *cm.Endpoint) error {
 		mr, err := e.AllocMR(100, verbs.AccessLocalWrite)
 		if err == nil {
-			_, err = e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mr.SGE(0, 100)}}})
+			_, err = e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(0, 100)}})
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if _, err := client.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: []byte("hello")}}); err != nil {
+	if _, err := client.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("hello")}); err != nil {
 		return err
 	}
 	var wc [1]verbs.WC

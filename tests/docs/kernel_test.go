@@ -99,7 +99,7 @@ func (f function) post(qp *uverbs.QP, answer string) error {
 		if !is || answer == "" {
 			continue
 		}
-		n, err := qp.PostSend([]verbs.SendWR{{Opcode: op, SGL: make([]verbs.SGE, 1000)}})
+		n, err := qp.PostSend(verbs.SendWR{Opcode: op, SGL: make([]verbs.SGE, 1000)})
 		if n != 0 || errors.Is(err, verbs.ErrOpcode) != (answer != "yes") {
 			return fmt.Errorf("%s: the page says %s, posting %d, %v", name, answer, n, err)
 		}

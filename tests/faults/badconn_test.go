@@ -223,7 +223,7 @@ var connCases = []struct {
 	}, context.DeadlineExceeded},
 	{"wait for completions of a connection that ends", func(p *party) error {
 		e := p.endpoint()
-		if _, err := e.QP.PostRecv([]verbs.RecvWR{{}}); err != nil {
+		if _, err := e.QP.PostRecv(verbs.RecvWR{}); err != nil {
 			p.Fatal(err)
 		}
 		time.AfterFunc(20*time.Millisecond, e.Disconnect)
@@ -241,7 +241,7 @@ var connCases = []struct {
 	{"send on a closed connection", func(p *party) error {
 		e := p.endpoint()
 		e.Close()
-		return second(e.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend}}))
+		return second(e.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend}))
 	}, verbs.ErrClosed},
 }
 
@@ -255,7 +255,7 @@ func (p *party) endpoint() *cm.Endpoint {
 		}
 		return err
 	})
-	e, err := (&cm.Dialer{Options: cm.Options{Events: true}}).Dial(p.ctx, p.addr())
+	e, err := cm.Dial(p.ctx, p.addr())
 	if err != nil {
 		p.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func (s *scene) newQP(opt uverbs.QPOptions) *uverbs.QP {
 
 // state moves the QP to a state on its way to itself as the peer.
 func (s *scene) state(st verbs.QPState) *scene {
-	e := labtest.Must(s.qp.Endpoint(1, 0))(s)
+	e := labtest.Must(s.qp.Addr(1))(s)
 	steps := []struct {
 		attr verbs.QPAttr
 		mask verbs.QPAttrMask
@@ -54,7 +54,7 @@ func (s *scene) state(st verbs.QPState) *scene {
 		{verbs.QPAttr{State: verbs.StateInit, Port: 1, Access: verbs.AccessAll},
 			verbs.MaskState | verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess},
 		{verbs.QPAttr{State: verbs.StateRTR, PathMTU: 3, DestQPNum: e.QPNum, MaxDestRDAtomic: 1, MinRNRTimer: 1,
-			AV: verbs.AddressVector{Global: true, DGID: e.GID, SGIDIndex: e.GIDIndex, HopLimit: 64, Port: 1}},
+			AV: e.PathFrom(e)},
 			verbs.MaskState | verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPNum | verbs.MaskRQPSN | verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer},
 	}
 	for _, step := range steps[:st] {
@@ -69,7 +69,7 @@ func (s *scene) state(st verbs.QPState) *scene {
 // with it. That retries little: one timeout of 1 ms, one of receivers not ready.
 func (s *scene) rts() *scene {
 	s.peer = s.newQP(uverbs.QPOptions{})
-	mine, theirs := labtest.Must(s.qp.Endpoint(1, 0))(s), labtest.Must(s.peer.Endpoint(1, 0))(s)
+	mine, theirs := labtest.Must(s.qp.Addr(1))(s), labtest.Must(s.peer.Addr(1))(s)
 	opt := uverbs.ConnectOptions{Access: verbs.AccessAll, Timeout: 8, RetryCount: 1, RNRRetry: 1, MinRNRTimer: 1}
 	if err := errors.Join(s.qp.Connect(mine, theirs, opt), s.peer.Connect(theirs, mine, opt)); err != nil {
 		s.Fatal(err)
@@ -78,12 +78,12 @@ func (s *scene) rts() *scene {
 }
 
 func (s *scene) post(wrs ...verbs.SendWR) error {
-	_, err := s.qp.PostSend(wrs)
+	_, err := s.qp.PostSend(wrs...)
 	return err
 }
 
 func (s *scene) postRecv(wrs ...verbs.RecvWR) error {
-	_, err := s.qp.PostRecv(wrs)
+	_, err := s.qp.PostRecv(wrs...)
 	return err
 }
 
@@ -107,7 +107,7 @@ func (s *scene) write(addr uint64, rkey uint32) error {
 
 // tooLong sends more than was asked for, and returns how that ended for qp.
 func (s *scene) tooLong(qp *uverbs.QP) error {
-	if _, err := s.peer.PostRecv([]verbs.RecvWR{{ID: 5, SGL: []verbs.SGE{s.mr.SGE(0, 8)}}}); err != nil {
+	if _, err := s.peer.PostRecv(verbs.RecvWR{ID: 5, SGL: []verbs.SGE{s.mr.SGE(0, 8)}}); err != nil {
 		s.Fatal(err)
 	}
 	if err := s.post(verbs.SendWR{ID: 6, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{s.mr.SGE(0, 64)}}); err != nil {

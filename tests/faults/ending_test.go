@@ -50,7 +50,7 @@ func postUntilTheEnd(t *testing.T, a, b *labtest.Side) {
 		for i := range wrs {
 			wrs[i] = verbs.SendWR{ID: posted + uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: []byte("12345678"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}
 		}
-		n, err := a.QP.PostSend(wrs)
+		n, err := a.QP.PostSend(wrs...)
 		posted += uint64(n)
 		bad, is := errors.AsType[*verbs.PostError](err)
 		switch {

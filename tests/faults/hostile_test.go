@@ -257,9 +257,9 @@ func TestKilledPeer(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := labtest.Must(l.Accept(ctx))(t)
-		e := labtest.Must(r.Accept(ctx, cm.Options{Events: true}))(t)
+		e := labtest.Must(r.Accept(ctx, cm.Options{}))(t)
 		labtest.Close(t, e)
-		if _, err := e.QP.PostRecv([]verbs.RecvWR{{ID: 9}}); err != nil {
+		if _, err := e.QP.PostRecv(verbs.RecvWR{ID: 9}); err != nil {
 			t.Fatal(err)
 		}
 		if err := child.Process.Signal(unix.SIGKILL); err != nil {
@@ -305,7 +305,7 @@ func TestLinkDown(t *testing.T) {
 		ip("down")
 		defer restore(t, device, ip)
 		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: []byte("x"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}
-		if _, err := a.QP.PostSend([]verbs.SendWR{wr}); err != nil {
+		if _, err := a.QP.PostSend(wr); err != nil {
 			t.Fatal(err)
 		}
 		wc := poll(t, a.SendCQ)

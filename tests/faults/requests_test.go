@@ -80,7 +80,7 @@ func TestFailedRequests(t *testing.T) {
 				}
 				// What comes after it is flushed.
 				wr.ID = 77
-				if _, err := a.QP.PostSend([]verbs.SendWR{wr}); err != nil {
+				if _, err := a.QP.PostSend(wr); err != nil {
 					t.Error(err)
 				} else if wc := poll(t, a.SendCQ); wc.ID != 77 || wc.Status != verbs.WCFlushErr {
 					t.Errorf("the next one: %+v, %v", wc, wc.Status)
@@ -96,7 +96,7 @@ func TestFailedRequests(t *testing.T) {
 func failure(t *testing.T, a *labtest.Side, wr verbs.SendWR, completesSent bool) verbs.WCStatus {
 	t.Helper()
 	for range 100 {
-		if _, err := a.QP.PostSend([]verbs.SendWR{wr}); err != nil {
+		if _, err := a.QP.PostSend(wr); err != nil {
 			if errors.Is(err, verbs.ErrState) {
 				return verbs.WCFlushErr // the connection is being taken down
 			}
@@ -128,7 +128,7 @@ func works(t *testing.T, a, b *labtest.Side) {
 	if _, err := b.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 64)}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte("still here")}}); err != nil {
+	if _, err := a.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte("still here")}); err != nil {
 		t.Fatal(err)
 	}
 	if wc := poll(t, a.SendCQ); wc.Err() != nil {
@@ -159,7 +159,7 @@ func TestCQOverrun(t *testing.T) {
 			}
 		}()
 		for n := 0; n < a.SendCQ.Cap()+10; {
-			posted, err := a.QP.PostSend([]verbs.SendWR{wr})
+			posted, err := a.QP.PostSend(wr)
 			if n += posted; err != nil && !errors.Is(err, verbs.ErrQueueFull) {
 				break // the QP has suffered, which it may
 			}

@@ -97,14 +97,14 @@ var verbsCases = []verbsCase{
 	}, errors.ErrUnsupported},
 	{"modify to RTR with absurd MTU", func(s *scene) error {
 		s.state(verbs.StateInit)
-		e := labtest.Must(s.qp.Endpoint(1, 0))(s)
+		e := labtest.Must(s.qp.Addr(1))(s)
 		return s.qp.Modify(verbs.QPAttr{State: verbs.StateRTR, PathMTU: 6, DestQPNum: e.QPNum, MaxDestRDAtomic: 1,
-			AV: verbs.AddressVector{Global: true, DGID: e.GID, SGIDIndex: e.GIDIndex, HopLimit: 64, Port: 1}},
+			AV: e.PathFrom(e)},
 			verbs.MaskState|verbs.MaskAV|verbs.MaskPathMTU|verbs.MaskDestQPNum|verbs.MaskRQPSN|verbs.MaskMaxDestRDAtomic|verbs.MaskMinRNRTimer)
 	}, unix.EINVAL},
 	{"modify to RTR with no such GID index", func(s *scene) error {
 		s.state(verbs.StateInit)
-		e := labtest.Must(s.qp.Endpoint(1, 0))(s)
+		e := labtest.Must(s.qp.Addr(1))(s)
 		return s.qp.Modify(verbs.QPAttr{State: verbs.StateRTR, PathMTU: 3, DestQPNum: e.QPNum, MaxDestRDAtomic: 1,
 			AV: verbs.AddressVector{Global: true, DGID: e.GID, SGIDIndex: 200, HopLimit: 64, Port: 1}},
 			verbs.MaskState|verbs.MaskAV|verbs.MaskPathMTU|verbs.MaskDestQPNum|verbs.MaskRQPSN|verbs.MaskMaxDestRDAtomic|verbs.MaskMinRNRTimer)
@@ -148,7 +148,7 @@ var verbsCases = []verbsCase{
 	{"full send queue", func(s *scene) error {
 		// Nobody receives, so the first send holds up all others.
 		n := int(s.qp.Cap().MaxSendWR)
-		got, err := s.rts().qp.PostSend(append(make([]verbs.SendWR, 0, n+1), sendsOf(n+1)...))
+		got, err := s.rts().qp.PostSend(append(make([]verbs.SendWR, 0, n+1), sendsOf(n+1)...)...)
 		if got != n {
 			s.Errorf("%d of %d were posted", got, n)
 		}
@@ -156,7 +156,7 @@ var verbsCases = []verbsCase{
 	}, verbs.ErrQueueFull},
 	{"full receive queue", func(s *scene) error {
 		n := int(s.qp.Cap().MaxRecvWR)
-		got, err := s.rts().qp.PostRecv(make([]verbs.RecvWR, n+3))
+		got, err := s.rts().qp.PostRecv(make([]verbs.RecvWR, n+3)...)
 		if got != n {
 			s.Errorf("%d of %d were posted", got, n)
 		}
@@ -167,7 +167,7 @@ var verbsCases = []verbsCase{
 			{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: s.mr.Addr(), RKey: s.mr.RKey(), Inline: []byte("a")},
 			{ID: 7, Opcode: 99},
 			{Opcode: verbs.OpRDMAWrite, RemoteAddr: s.mr.Addr(), RKey: s.mr.RKey(), Inline: []byte("b")},
-		})
+		}...)
 		pe, ok := errors.AsType[*verbs.PostError](err)
 		if n != 1 || !ok || pe.Index != 1 || pe.ID != 7 || pe.QPNum != s.qp.Num() {
 			s.Errorf("%d were posted, %+v", n, pe)

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/conn"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rconn"
 )
 
 // errTooMuch is what a program says of more than it has room for.
@@ -20,7 +20,7 @@ var errTooMuch = errors.New("the program takes 4 KiB")
 
 const connMost = 4 << 10
 
-// advert is an advertisement of package conn, as its documentation has it.
+// advert is an advertisement of package rconn, as its documentation has it.
 type advert struct {
 	magic           uint16
 	version, access byte
@@ -50,7 +50,7 @@ func advertOf(p *peer, change func(*advert)) []byte {
 // the bits turned over, and says so.
 func serveConn(t *testing.T, s *server) {
 	ctx, cancel := context.WithCancel(t.Context())
-	l := labtest.Must(conn.Listen(ctx, labtest.AddrOf(s.device)+":0"))(t)
+	l := labtest.Must(rconn.Listen(ctx, labtest.AddrOf(s.device)+":0"))(t)
 	s.addr = l.Addr().String()
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -65,12 +65,12 @@ func serveConn(t *testing.T, s *server) {
 	t.Cleanup(func() { cancel(); l.Close(); wg.Wait() })
 }
 
-func turnOver(ctx context.Context, s *server, r *conn.Request) error {
+func turnOver(ctx context.Context, s *server, r *rconn.Request) error {
 	shake, cancel := context.WithTimeout(ctx, s.shake)
 	defer cancel()
-	var note *conn.LocalRegion
-	c, err := r.Accept(shake, conn.Options{Adverts: 2, SendQueue: 8, RecvQueue: 1, Setup: func(c *conn.Conn) (err error) {
-		note, err = c.Alloc(16, conn.LocalWrite)
+	var note *rconn.LocalRegion
+	c, err := r.Accept(shake, rconn.Options{Adverts: 2, SendQueue: 8, RecvQueue: 1, Setup: func(c *rconn.Conn) (err error) {
+		note, err = c.Alloc(16, rconn.LocalWrite)
 		return err
 	}})
 	if err != nil {
@@ -99,7 +99,7 @@ func turnOver(ctx context.Context, s *server, r *conn.Request) error {
 		}
 		if err == nil {
 			if err = c.PostSend(0, verbs.SendSignaled, note.Span(0, 1)); err == nil {
-				err = c.Await(step, conn.Sends, make([]verbs.WC, 1))
+				err = c.Await(step, rconn.Sends, make([]verbs.WC, 1))
 			}
 		}
 		cancel()
@@ -110,16 +110,16 @@ func turnOver(ctx context.Context, s *server, r *conn.Request) error {
 }
 
 func dialConn(ctx context.Context, addr string) (client, error) {
-	var mine, note *conn.LocalRegion
-	c, err := conn.Dial(ctx, addr, conn.Options{Setup: func(c *conn.Conn) (err error) {
-		if mine, err = c.Alloc(connMost, conn.ReadWrite); err == nil {
-			note, err = c.Alloc(16, conn.LocalWrite)
+	var mine, note *rconn.LocalRegion
+	c, err := (&rconn.Dialer{Options: rconn.Options{Setup: func(c *rconn.Conn) (err error) {
+		if mine, err = c.Alloc(connMost, rconn.ReadWrite); err == nil {
+			note, err = c.Alloc(16, rconn.LocalWrite)
 		}
 		if err == nil {
 			err = c.PostRecv(0, note.All())
 		}
 		return err
-	}})
+	}}}).Dial(ctx, addr)
 	if err != nil {
 		return client{}, err
 	}
@@ -129,7 +129,7 @@ func dialConn(ctx context.Context, addr string) (client, error) {
 		copy(mine.Bytes(), b)
 		var wc [1]verbs.WC
 		err := c.PostAdvert(0, verbs.SendSignaled, 0, mine.Span(0, len(b)))
-		for _, d := range []conn.Direction{conn.Sends, conn.Recvs} {
+		for _, d := range []rconn.Direction{rconn.Sends, rconn.Recvs} {
 			if err == nil {
 				if err = c.Await(ctx, d, wc[:]); err == nil {
 					err = wc[0].Err()
@@ -162,18 +162,18 @@ var connAttacks = []attack{
 	{name: "half an advertisement in private data", private: func(p *peer) []byte {
 		return advertOf(p, func(*advert) {})[:20]
 	}, want: []error{errGoesOn}, do: turnsOver},
-	connAdverts("another magic", func(a *advert) { a.magic++ }, conn.ErrAdvert),
-	connAdverts("version 0", func(a *advert) { a.version = 0 }, conn.ErrAdvert),
-	connAdverts("version 2", func(a *advert) { a.version = 2 }, conn.ErrAdvert),
-	connAdverts("access to nothing", func(a *advert) { a.access = 0 }, conn.ErrAdvert),
-	connAdverts("access that nobody knows", func(a *advert) { a.access = 0x83 }, conn.ErrAdvert),
-	connAdverts("a wrong checksum", func(a *advert) { a.wrong = 1 }, conn.ErrAdvert),
-	connAdverts("no bytes", func(a *advert) { a.length = 0 }, conn.ErrAdvert),
-	connAdverts("all the bytes there are", func(a *advert) { a.length = ^uint64(0) }, conn.ErrAdvert),
-	connAdverts("bytes around the end of memory", func(a *advert) { a.addr = ^uint64(0) - 10 }, conn.ErrAdvert),
+	connAdverts("another magic", func(a *advert) { a.magic++ }, rconn.ErrAdvert),
+	connAdverts("version 0", func(a *advert) { a.version = 0 }, rconn.ErrAdvert),
+	connAdverts("version 2", func(a *advert) { a.version = 2 }, rconn.ErrAdvert),
+	connAdverts("access to nothing", func(a *advert) { a.access = 0 }, rconn.ErrAdvert),
+	connAdverts("access that nobody knows", func(a *advert) { a.access = 0x83 }, rconn.ErrAdvert),
+	connAdverts("a wrong checksum", func(a *advert) { a.wrong = 1 }, rconn.ErrAdvert),
+	connAdverts("no bytes", func(a *advert) { a.length = 0 }, rconn.ErrAdvert),
+	connAdverts("all the bytes there are", func(a *advert) { a.length = ^uint64(0) }, rconn.ErrAdvert),
+	connAdverts("bytes around the end of memory", func(a *advert) { a.addr = ^uint64(0) - 10 }, rconn.ErrAdvert),
 	connAdverts("half of all memory", func(a *advert) { a.addr, a.length = 0, 1<<63-1 }, errTooMuch),
-	connAdverts("nothing to be read", func(a *advert) { a.access = 1 }, conn.ErrAccess),
-	connAdverts("nothing to be written", func(a *advert) { a.access = 2 }, conn.ErrAccess),
+	connAdverts("nothing to be read", func(a *advert) { a.access = 1 }, rconn.ErrAccess),
+	connAdverts("nothing to be written", func(a *advert) { a.access = 2 }, rconn.ErrAccess),
 	connAdverts("a wrong key", func(a *advert) { a.key ^= 0xff }, fails...),
 	connAdverts("no address", func(a *advert) { a.addr = 0 }, fails...),
 	connAdverts("an address before its memory", func(a *advert) { a.addr -= ringAt + 1 }, fails...),
@@ -183,9 +183,9 @@ var connAttacks = []attack{
 		p.forget()
 		p.send(b)
 	}},
-	{name: "nothing as an advertisement", want: []error{conn.ErrAdvert}, do: func(p *peer) { p.send(nil) }},
-	{name: "another message as an advertisement", want: []error{conn.ErrAdvert}, do: func(p *peer) { p.send(text(32)) }},
-	{name: "a message that is too long", want: []error{conn.ErrBroken, verbs.ErrDisconnected}, do: func(p *peer) { p.send(text(33)) }},
+	{name: "nothing as an advertisement", want: []error{rconn.ErrAdvert}, do: func(p *peer) { p.send(nil) }},
+	{name: "another message as an advertisement", want: []error{rconn.ErrAdvert}, do: func(p *peer) { p.send(text(32)) }},
+	{name: "a message that is too long", want: []error{rconn.ErrBroken, verbs.ErrDisconnected}, do: func(p *peer) { p.send(text(33)) }},
 	// On RoCE those that find no receive wait, at the peer's own cost.
 	{name: "advertisements without end", want: []error{errGoesOn}, siw: append([]error{errGoesOn}, fails...), do: func(p *peer) {
 		for range 30 {
@@ -211,7 +211,7 @@ func turnsOver(p *peer) {
 }
 
 var connLayer = layer{
-	name: "conn", serve: serveConn, dial: dialConn, private: func(*peer) []byte { return nil }, attacks: connAttacks,
+	name: "rconn", serve: serveConn, dial: dialConn, private: func(*peer) []byte { return nil }, attacks: connAttacks,
 	warm:    turnsOver,
 	pending: func(n int) int { return 2 * n }, // its program accepts all
 }

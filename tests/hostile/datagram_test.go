@@ -74,20 +74,20 @@ func (s *spoofer) send(from netip.Addr, number uint32, data string) error {
 
 // datagrams makes a server of datagrams and a client of it, with own protection
 // domains.
-func datagrams(t *testing.T, receives uint32) (client, server *cm.Datagrams, c, s *cm.Endpoint) {
+func datagrams(t *testing.T, receives int) (client, server *cm.Datagrams, c, s *cm.Endpoint) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	options := func(d **cm.Datagrams) cm.Options {
 		return cm.Options{
-			OwnPD: true, Events: true, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: receives, MaxSendSGE: 1, MaxRecvSGE: 1},
+			Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: receives, MaxSendSGE: 1, MaxRecvSGE: 1},
 			Setup: func(e *cm.Endpoint) (err error) {
 				*d, err = cm.NewDatagrams(e, 32)
 				return err
 			},
 		}
 	}
-	l := labtest.Must(cm.ListenOptions{PortSpace: cm.PortSpaceUDP}.Listen(ctx, labtest.Addr+":0"))(t)
+	l := labtest.Must((&cm.ListenConfig{PortSpace: cm.PortSpaceUDP}).Listen(ctx, labtest.Addr+":0"))(t)
 	labtest.Close(t, l)
 	accepted := make(chan error, 1)
 	go func() {

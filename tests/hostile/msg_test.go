@@ -10,7 +10,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rmsg"
 )
 
 const (
@@ -19,7 +19,7 @@ const (
 	msgMost    = 1 << 20
 )
 
-// msgHello is the private data of package msg, as its documentation has it.
+// msgHello is the private data of package rmsg, as its documentation has it.
 type msgHello struct {
 	version, oldest, length byte
 	credits, eager, most    uint32
@@ -42,7 +42,7 @@ func msgOf(change func(*msgHello)) func(p *peer) []byte {
 	}
 }
 
-// frame is one of package msg's, as its documentation has it.
+// frame is one of package rmsg's, as its documentation has it.
 type frame struct {
 	kind, flags         byte
 	size, seq           uint32
@@ -96,15 +96,15 @@ func (p *peer) announce(seq, size uint32) {
 }
 
 func serveMsg(t *testing.T, s *server) {
-	l := labtest.Must(msg.NewLoop(msg.Options{
+	l := labtest.Must(rmsg.NewLoop(rmsg.Options{
 		Credits: msgCredits, Eager: msgEager, MaxMessage: msgMost, Window: msgMost, SendQueue: 4, Backlog: 16,
 		ConnectTimeout: s.shake, Linger: time.Second,
-		Callbacks: msg.Callbacks{
-			Request:      func(r *msg.Request) { r.Accept(nil) },
-			Established:  func(c *msg.Socket) { s.up(c.RemoteAddr().String(), c) },
+		Callbacks: rmsg.Callbacks{
+			Request:      func(r *rmsg.Request) { r.Accept(nil) },
+			Established:  func(c *rmsg.Socket) { s.up(c.RemoteAddr().String(), c) },
 			Message:      echoMsg,
-			Sent:         func(_ *msg.Socket, b *msg.Buffer) { b.Free() },
-			Disconnected: func(c *msg.Socket, why error) { s.report(c.RemoteAddr().String(), why) },
+			Sent:         func(_ *rmsg.Socket, b *rmsg.Buffer) { b.Free() },
+			Disconnected: func(c *rmsg.Socket, why error) { s.report(c.RemoteAddr().String(), why) },
 		},
 	}))(t)
 	end := runLoop(l)
@@ -118,7 +118,7 @@ func serveMsg(t *testing.T, s *server) {
 }
 
 // runLoop runs a loop until it is ended.
-func runLoop(l *msg.Loop) (end func() error) {
+func runLoop(l *rmsg.Loop) (end func() error) {
 	ended := make(chan error, 1)
 	go func() { ended <- l.Run(context.Background()) }()
 	return func() error {
@@ -132,7 +132,7 @@ func runLoop(l *msg.Loop) (end func() error) {
 
 // echoMsg is all that a server does for a client. It drops what there is no room
 // to answer.
-func echoMsg(c *msg.Socket, b *msg.Buffer) {
+func echoMsg(c *rmsg.Socket, b *rmsg.Buffer) {
 	defer b.Free()
 	answer, err := c.Alloc(len(b.Bytes()))
 	if err != nil {
@@ -145,7 +145,7 @@ func echoMsg(c *msg.Socket, b *msg.Buffer) {
 }
 
 func dialMsg(ctx context.Context, addr string) (client, error) {
-	l, err := msg.NewLoop(msg.Options{Eager: msgEager / 4}) // so that some are announced
+	l, err := rmsg.NewLoop(rmsg.Options{Eager: msgEager / 4}) // so that some are announced
 	if err != nil {
 		return client{}, err
 	}
@@ -176,7 +176,7 @@ func msgLie(name string, change func(*msgHello)) attack {
 
 // msgSays is a frame after the hello.
 func msgSays(name string, frames ...frame) attack {
-	return attack{name: name, want: []error{msg.ErrProtocol}, do: func(p *peer) {
+	return attack{name: name, want: []error{rmsg.ErrProtocol}, do: func(p *peer) {
 		p.greet()
 		for _, f := range frames {
 			p.send(f.bytes())
@@ -184,7 +184,7 @@ func msgSays(name string, frames ...frame) attack {
 	}}
 }
 
-var left = []error{verbs.ErrDisconnected, msg.ErrTimeout}
+var left = []error{verbs.ErrDisconnected, rmsg.ErrTimeout}
 
 var msgAttacks = []attack{
 	msgLie("version 0", func(h *msgHello) { h.version, h.oldest = 0, 0 }),
@@ -219,7 +219,7 @@ var msgAttacks = []attack{
 			}
 		}
 	}},
-	{name: "messages without end", want: []error{msg.ErrProtocol}, siw: []error{msg.ErrProtocol, verbs.ErrDisconnected}, do: func(p *peer) {
+	{name: "messages without end", want: []error{rmsg.ErrProtocol}, siw: []error{rmsg.ErrProtocol, verbs.ErrDisconnected}, do: func(p *peer) {
 		p.greet()
 		for seq := range uint32(100) {
 			if !p.send(frame{kind: frameMessage, granted: 16, seq: seq}.bytes()) {
@@ -227,7 +227,7 @@ var msgAttacks = []attack{
 			}
 		}
 	}},
-	{name: "announces memory that it deregisters", want: []error{msg.ErrUnreadable, verbs.ErrDisconnected}, do: func(p *peer) {
+	{name: "announces memory that it deregisters", want: []error{rmsg.ErrUnreadable, verbs.ErrDisconnected}, do: func(p *peer) {
 		p.greet()
 		table := frame{kind: frameAnnounce, granted: 16, size: 60 << 10, addr: p.mem.Addr(), key: p.mem.RKey()}.bytes()
 		p.forget()
@@ -251,7 +251,7 @@ var msgAttacks = []attack{
 		p.send(frame{kind: frameBye, granted: 16}.bytes())
 	}},
 	{name: "never says hello", want: left, do: func(p *peer) {}},
-	{name: "leaves in the middle of a READ", want: []error{msg.ErrUnreadable, verbs.ErrDisconnected}, do: func(p *peer) {
+	{name: "leaves in the middle of a READ", want: []error{rmsg.ErrUnreadable, verbs.ErrDisconnected}, do: func(p *peer) {
 		p.greet()
 		for seq := range uint32(msgCredits) {
 			p.announce(seq, 60<<10)
@@ -276,9 +276,9 @@ func echoesMsg(p *peer) {
 }
 
 var msgLayer = layer{
-	name: "msg", serve: serveMsg, dial: dialMsg, private: msgOf(func(*msgHello) {}), attacks: msgAttacks,
+	name: "rmsg", serve: serveMsg, dial: dialMsg, private: msgOf(func(*msgHello) {}), attacks: msgAttacks,
 	hello:  msgOf(func(*msgHello) {})(nil),
-	denial: []error{msg.ErrProtocol, msg.ErrVersion},
+	denial: []error{rmsg.ErrProtocol, rmsg.ErrVersion},
 	warm: func(p *peer) {
 		p.greet()
 		p.send(frame{kind: frameMessage, granted: 16, size: 5, body: []byte("hello")}.bytes())

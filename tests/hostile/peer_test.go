@@ -43,7 +43,7 @@ func (p *peer) setup(e *cm.Endpoint) (err error) {
 		return err
 	}
 	for i := range recvs {
-		if _, err := e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{p.mem.SGE(recvAt+i*recvSlot, recvSlot)}}}); err != nil {
+		if _, err := e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{p.mem.SGE(recvAt+i*recvSlot, recvSlot)}}); err != nil {
 			return err
 		}
 	}
@@ -52,9 +52,7 @@ func (p *peer) setup(e *cm.Endpoint) (err error) {
 
 // options are those of a peer's connection; private is made when the memory is.
 func (p *peer) options(private func(*peer) []byte) cm.Options {
-	once := uint8(6)
 	return cm.Options{
-		OwnPD: true, RetryCount: &once,
 		Setup: func(e *cm.Endpoint) error {
 			err := p.setup(e)
 			if err == nil && private != nil {
@@ -112,7 +110,7 @@ func (p *peer) post(wr verbs.SendWR) bool {
 		var wcs [16]verbs.WC
 		for p.SendCQ.Poll(wcs[:]) > 0 {
 		}
-		_, err := p.QP.PostSend([]verbs.SendWR{wr})
+		_, err := p.QP.PostSend(wr)
 		if !errors.Is(err, verbs.ErrQueueFull) {
 			return err == nil
 		}

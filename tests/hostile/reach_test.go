@@ -121,8 +121,8 @@ type reaches struct {
 func TestReach(t *testing.T) {
 	want := map[string]reaches{
 		"rsock": {regions: 2, write: []int{0}}, // the receive ring; not the send ring
-		"msg":   {regions: 3, read: []int{2}},  // what was announced; not the receives nor small messages
-		"conn":  {regions: 3},                  // not the scratch memory, adverts and messages
+		"rmsg":  {regions: 3, read: []int{2}},  // what was announced; not the receives nor small messages
+		"rconn": {regions: 3},                  // not the scratch memory, adverts and messages
 	}
 	each(t, func(t *testing.T, device string) {
 		for _, l := range layers {

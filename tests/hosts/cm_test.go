@@ -47,7 +47,7 @@ type end struct {
 }
 
 func (e *end) options() cm.Options {
-	return cm.Options{Events: true, Setup: func(ep *cm.Endpoint) (err error) {
+	return cm.Options{Setup: func(ep *cm.Endpoint) (err error) {
 		e.Endpoint = ep
 		access := verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
 		if e.atomic = ep.PD.Context().Probe("atomics") == nil; e.atomic {
@@ -66,14 +66,14 @@ func (e *end) options() cm.Options {
 
 // expect posts the receive of a message.
 func (e *end) expect() error {
-	_, err := e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{e.mr.SGE(inbox, message)}}})
+	_, err := e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{e.mr.SGE(inbox, message)}})
 	return err
 }
 
 // do makes a request and waits for its completion.
 func (e *end) do(ctx context.Context, wr verbs.SendWR, off, n int) error {
 	wr.Flags, wr.SGL = verbs.SendSignaled, []verbs.SGE{e.mr.SGE(off, n)}
-	if _, err := e.QP.PostSend([]verbs.SendWR{wr}); err != nil {
+	if _, err := e.QP.PostSend(wr); err != nil {
 		return err
 	}
 	_, err := completion(ctx, e.SendCQ)
@@ -151,7 +151,7 @@ func dialCM(ctx context.Context, addr string) (session, error) {
 
 // poke writes nothing to the peer's memory.
 func (e *end) poke() {
-	e.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite, RemoteAddr: e.addr, RKey: e.key}})
+	e.QP.PostSend(verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: e.addr, RKey: e.key})
 }
 
 func (e *end) Close() error { return e.Endpoint.Close() }

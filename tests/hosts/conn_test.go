@@ -5,33 +5,33 @@ import (
 	"fmt"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/conn"
+	"github.com/goverbs/verbs/rconn"
 )
 
 // connLayer is conn: memory to put to, get from and count in, and messages that
 // come back.
-var connLayer = layer{name: "conn", serve: serveConn, dial: dialConn, died: cmLayer.died}
+var connLayer = layer{name: "rconn", serve: serveConn, dial: dialConn, died: cmLayer.died}
 
 // connEnd is one end: a region the peer may use, and one for messages, of which
 // the first half is received into.
 type connEnd struct {
-	*conn.Conn
-	region, box *conn.LocalRegion
+	*rconn.Conn
+	region, box *rconn.LocalRegion
 	counts      bool
 	count       uint64
 }
 
-func (c *connEnd) options() conn.Options {
-	return conn.Options{Setup: func(cn *conn.Conn) (err error) {
+func (c *connEnd) options() rconn.Options {
+	return rconn.Options{Setup: func(cn *rconn.Conn) (err error) {
 		c.Conn = cn
-		access := verbs.Access(conn.ReadWrite)
+		access := verbs.Access(rconn.ReadWrite)
 		if c.counts = cn.PD().Context().Probe("atomics") == nil; c.counts {
-			access |= conn.RemoteAtomic
+			access |= rconn.RemoteAtomic
 		}
 		if c.region, err = cn.Alloc(room+8, access); err != nil {
 			return err
 		}
-		if c.box, err = cn.Alloc(2*message, conn.LocalWrite); err != nil {
+		if c.box, err = cn.Alloc(2*message, rconn.LocalWrite); err != nil {
 			return err
 		}
 		if err := cn.Announce(1, c.region.All()); err != nil {
@@ -42,13 +42,13 @@ func (c *connEnd) options() conn.Options {
 }
 
 func serveConn(ctx context.Context, addr string) (string, error) {
-	l, err := conn.Listen(ctx, addr)
+	l, err := rconn.Listen(ctx, addr)
 	if err != nil {
 		return "", err
 	}
 	go func() {
 		defer l.Close()
-		listen(func() (*conn.Request, error) { return l.Accept(ctx) }, func(req *conn.Request) {
+		listen(func() (*rconn.Request, error) { return l.Accept(ctx) }, func(req *rconn.Request) {
 			var c connEnd
 			cn, err := req.Accept(ctx, c.options())
 			if err != nil {
@@ -68,7 +68,7 @@ func serveConn(ctx context.Context, addr string) (string, error) {
 
 func dialConn(ctx context.Context, addr string) (session, error) {
 	var c connEnd
-	cn, err := conn.Dial(ctx, addr, c.options())
+	cn, err := (&rconn.Dialer{Options: c.options()}).Dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -84,10 +84,10 @@ func (c *connEnd) send(ctx context.Context, b []byte) error {
 	if err := c.PostSend(0, verbs.SendSignaled, c.box.Span(message, len(b))); err != nil {
 		return err
 	}
-	return c.await(ctx, conn.Sends, nil)
+	return c.await(ctx, rconn.Sends, nil)
 }
 
-func (c *connEnd) await(ctx context.Context, d conn.Direction, n *uint32) error {
+func (c *connEnd) await(ctx context.Context, d rconn.Direction, n *uint32) error {
 	var wc [1]verbs.WC
 	if err := c.Await(ctx, d, wc[:]); err != nil {
 		return err
@@ -100,7 +100,7 @@ func (c *connEnd) await(ctx context.Context, d conn.Direction, n *uint32) error 
 
 func (c *connEnd) receive(ctx context.Context) ([]byte, error) {
 	var n uint32
-	if err := c.await(ctx, conn.Recvs, &n); err != nil {
+	if err := c.await(ctx, rconn.Recvs, &n); err != nil {
 		return nil, err
 	}
 	b := append([]byte(nil), c.box.Bytes()[:n]...)

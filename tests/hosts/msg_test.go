@@ -5,14 +5,14 @@ import (
 	"fmt"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rmsg"
 )
 
 // msgLayer is msg: messages that come back, small ones and large ones.
-var msgLayer = layer{name: "msg", serve: serveMsg, dial: dialMsg, died: []error{verbs.ErrDisconnected, msg.ErrUnreadable, verbs.WCFlushErr}}
+var msgLayer = layer{name: "rmsg", serve: serveMsg, dial: dialMsg, died: []error{verbs.ErrDisconnected, rmsg.ErrUnreadable, verbs.WCFlushErr}}
 
 func serveMsg(ctx context.Context, addr string) (string, error) {
-	loop, err := msg.NewLoop(msg.Options{})
+	loop, err := rmsg.NewLoop(rmsg.Options{})
 	if err != nil {
 		return "", err
 	}
@@ -24,7 +24,7 @@ func serveMsg(ctx context.Context, addr string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	go listen(func() (*msg.Socket, error) { return l.Accept(ctx) }, func(s *msg.Socket) {
+	go listen(func() (*rmsg.Socket, error) { return l.Accept(ctx) }, func(s *rmsg.Socket) {
 		defer s.Close()
 		for b, err := range s.Messages(ctx) {
 			if err != nil || s.Send(ctx, b) != nil {
@@ -36,14 +36,14 @@ func serveMsg(ctx context.Context, addr string) (string, error) {
 }
 
 type msgSession struct {
-	loop *msg.Loop
-	s    *msg.Socket
+	loop *rmsg.Loop
+	s    *rmsg.Socket
 
-	empty *msg.Buffer // poke's
+	empty *rmsg.Buffer // poke's
 }
 
 func dialMsg(ctx context.Context, addr string) (session, error) {
-	loop, err := msg.NewLoop(msg.Options{})
+	loop, err := rmsg.NewLoop(rmsg.Options{})
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (m *msgSession) poke() {
 	if m.empty == nil {
 		m.empty, _ = m.s.Alloc(0)
 	}
-	if m.empty != nil && m.empty.Status() != msg.Queued {
+	if m.empty != nil && m.empty.Status() != rmsg.Queued {
 		m.s.Post(m.empty)
 	}
 }

@@ -25,7 +25,7 @@ func (d *datagrams) setup(e *cm.Endpoint) (err error) {
 }
 
 func serveUD(ctx context.Context, addr string) (string, error) {
-	l, err := cm.ListenOptions{PortSpace: cm.PortSpaceUDP}.Listen(ctx, addr)
+	l, err := (&cm.ListenConfig{PortSpace: cm.PortSpaceUDP}).Listen(ctx, addr)
 	if err != nil {
 		return "", err
 	}
@@ -33,7 +33,7 @@ func serveUD(ctx context.Context, addr string) (string, error) {
 		defer l.Close()
 		listen(func() (*cm.Request, error) { return l.Accept(ctx) }, func(req *cm.Request) {
 			var d datagrams
-			e, err := req.Accept(ctx, cm.Options{Events: true, Setup: d.setup})
+			e, err := req.Accept(ctx, cm.Options{Setup: d.setup})
 			if err != nil {
 				return
 			}
@@ -57,7 +57,7 @@ type udSession struct {
 
 func dialUD(ctx context.Context, addr string) (_ session, err error) {
 	s := udSession{before: map[uint32]bool{}}
-	dialer := cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: cm.Options{Events: true, Setup: s.setup}}
+	dialer := cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: cm.Options{Setup: s.setup}}
 	s.Endpoint, err = dialer.Dial(ctx, addr)
 	return &s, err
 }

@@ -23,8 +23,7 @@ func member(ctx context.Context, t *testing.T, local, group string, sendOnly boo
 	t.Helper()
 	var dg *cm.Datagrams
 	d := cm.Dialer{LocalAddr: netip.AddrPortFrom(netip.MustParseAddr(local), 0), Options: cm.Options{
-		Events: true,
-		Cap:    verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 2 * mckeyMessages, MaxSendSGE: 1, MaxRecvSGE: 1},
+		Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 2 * mckeyMessages, MaxSendSGE: 1, MaxRecvSGE: 1},
 		Setup: func(e *cm.Endpoint) (err error) {
 			dg, err = cm.NewDatagrams(e, mckeySize)
 			return err

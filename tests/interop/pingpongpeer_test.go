@@ -48,7 +48,7 @@ func (p *pingpongPeer) serve(ctx context.Context, l net.Listener, rounds int) er
 		return err
 	}
 	defer conn.Close()
-	var remote uverbs.Endpoint
+	var remote verbs.QPAddr
 	if err := p.hear(conn, &remote); err != nil {
 		return err
 	}
@@ -69,14 +69,14 @@ func (p *pingpongPeer) join(ctx context.Context, port, rounds int) error {
 		return err
 	}
 	defer conn.Close()
-	local, err := p.qp.Endpoint(1, 0)
+	local, err := p.qp.Addr(1)
 	if err != nil {
 		return err
 	}
 	if err := p.tell(conn, local); err != nil {
 		return err
 	}
-	var remote uverbs.Endpoint
+	var remote verbs.QPAddr
 	if err := p.hear(conn, &remote); err != nil {
 		return err
 	}
@@ -92,12 +92,12 @@ func (p *pingpongPeer) join(ctx context.Context, port, rounds int) error {
 	return p.play(ctx, rounds)
 }
 
-func (p *pingpongPeer) tell(conn net.Conn, e uverbs.Endpoint) error {
+func (p *pingpongPeer) tell(conn net.Conn, e verbs.QPAddr) error {
 	_, err := fmt.Fprintf(conn, "%04x:%06x:%06x:%x\x00", e.LID, e.QPNum, e.PSN, e.GID[:])
 	return err
 }
 
-func (p *pingpongPeer) hear(conn net.Conn, e *uverbs.Endpoint) error {
+func (p *pingpongPeer) hear(conn net.Conn, e *verbs.QPAddr) error {
 	b := make([]byte, 52)
 	if _, err := io.ReadFull(conn, b); err != nil {
 		return err
@@ -108,8 +108,8 @@ func (p *pingpongPeer) hear(conn net.Conn, e *uverbs.Endpoint) error {
 	return err
 }
 
-func (p *pingpongPeer) connect(remote uverbs.Endpoint) (uverbs.Endpoint, error) {
-	local, err := p.qp.Endpoint(1, 0)
+func (p *pingpongPeer) connect(remote verbs.QPAddr) (verbs.QPAddr, error) {
+	local, err := p.qp.Addr(1)
 	if err != nil {
 		return local, err
 	}
@@ -120,12 +120,12 @@ func (p *pingpongPeer) connect(remote uverbs.Endpoint) (uverbs.Endpoint, error) 
 }
 
 func (p *pingpongPeer) recv() error {
-	_, err := p.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{p.mr.SGE(0, p.mr.Len())}}})
+	_, err := p.qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{p.mr.SGE(0, p.mr.Len())}})
 	return err
 }
 
 func (p *pingpongPeer) send() error {
-	_, err := p.qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, SGL: []verbs.SGE{p.mr.SGE(0, p.mr.Len())}}})
+	_, err := p.qp.PostSend(verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{p.mr.SGE(0, p.mr.Len())}})
 	return err
 }
 

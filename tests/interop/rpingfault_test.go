@@ -179,7 +179,7 @@ func tellPing(t *testing.T, addr string, msg []byte) {
 	if msg == nil {
 		return
 	}
-	if _, err := e.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Inline: msg}}); err != nil {
+	if _, err := e.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Inline: msg}); err != nil {
 		t.Fatal(err)
 	}
 	if err := (&node{Endpoint: e}).ended(ctx); err != nil {

@@ -33,9 +33,8 @@ type node struct {
 }
 
 func (c cmatose) options(n *node) cm.Options {
-	queue := uint32(max(c.messages, 1))
+	queue := max(c.messages, 1)
 	return cm.Options{
-		Events:             true,
 		Cap:                verbs.QPCap{MaxSendWR: queue, MaxRecvWR: queue, MaxSendSGE: 1, MaxRecvSGE: 1},
 		ResponderResources: 1,
 		InitiatorDepth:     1,
@@ -51,7 +50,7 @@ func (c cmatose) options(n *node) cm.Options {
 				return err
 			}
 			for i := range c.messages {
-				if _, err := e.QP.PostRecv([]verbs.RecvWR{{ID: uint64(i), SGL: []verbs.SGE{n.in.SGE(i*c.size, c.size)}}}); err != nil {
+				if _, err := e.QP.PostRecv(verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{n.in.SGE(i*c.size, c.size)}}); err != nil {
 					return err
 				}
 			}
@@ -76,7 +75,7 @@ func (n *node) send(ctx context.Context) error {
 	}
 	wr := []verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{n.out.SGE(0, n.size)}}}
 	for range n.messages {
-		if _, err := n.QP.PostSend(wr); err != nil {
+		if _, err := n.QP.PostSend(wr...); err != nil {
 			return err
 		}
 	}

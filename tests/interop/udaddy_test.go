@@ -36,8 +36,7 @@ type talk struct {
 
 func (d daddy) options(k *talk) cm.Options {
 	return cm.Options{
-		Events: true,
-		Cap:    verbs.QPCap{MaxSendWR: 1, MaxRecvWR: uint32(d.messages), MaxSendSGE: 1, MaxRecvSGE: 1},
+		Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: d.messages, MaxSendSGE: 1, MaxRecvSGE: 1},
 		Setup: func(e *cm.Endpoint) (err error) {
 			k.daddy, k.e = d, e
 			k.Datagrams, err = cm.NewDatagrams(e, d.size)
@@ -151,7 +150,7 @@ func (d daddy) args(role, addr string) []string {
 func TestUdaddy(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device) + ":" + udaddyPort
-		listen := cm.ListenOptions{PortSpace: cm.PortSpaceUDP}
+		listen := cm.ListenConfig{PortSpace: cm.PortSpaceUDP}
 		if device == labtest.SIW {
 			if l, err := listen.Listen(timeLimit(t), addr); err == nil { // as the address need not lead to one device
 				labtest.Close(t, l)

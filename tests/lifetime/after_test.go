@@ -16,9 +16,9 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/conn"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rconn"
+	"github.com/goverbs/verbs/rmsg"
 	"github.com/goverbs/verbs/rsock"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -191,24 +191,24 @@ func closedObjects(t *testing.T, device string) []closed {
 		closed{object: l, fine: "Close Shutdown"},
 		closed{object: a, fine: "Close Announce", skip: "Err"}) // which says why it ended
 	if device == labtest.RXE {
-		e := labtest.Must((&cm.Dialer{PortSpace: cm.PortSpaceUDP, LocalAddr: netip.MustParseAddrPort(labtest.Addr + ":0"), Options: cm.Options{Events: true}}).Join(ctx, "239.1.2.3", false))(t)
+		e := labtest.Must((&cm.Dialer{PortSpace: cm.PortSpaceUDP, LocalAddr: netip.MustParseAddrPort(labtest.Addr + ":0"), Options: cm.Options{}}).Join(ctx, "239.1.2.3", false))(t)
 		d := labtest.Must(cm.NewDatagrams(e.Endpoint, 64))(t)
 		e.Close()
 		all = append(all, closed{object: d})
 	}
 
-	cl := labtest.Must(conn.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+	cl := labtest.Must(rconn.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 	cl.Close()
 	ca, cb := conns(t, device)
-	region := labtest.Must(ca.Alloc(64, conn.ReadWrite))(t)
+	region := labtest.Must(ca.Alloc(64, rconn.ReadWrite))(t)
 	region.Destroy()
 	cb.Close()
 	ca.Close()
 	all = append(all, closed{object: cl, fine: "Close"}, closed{object: ca, fine: "Close", args: []any{
-		conn.RemoteRegion{Len: 64, Access: conn.ReadWrite}.At(0), conn.RemoteRegion{Len: 64, Access: conn.ReadWrite}, region.All(),
+		rconn.RemoteRegion{Len: 64, Access: rconn.ReadWrite}.At(0), rconn.RemoteRegion{Len: 64, Access: rconn.ReadWrite}, region.All(),
 	}}, closed{object: region, fine: "Destroy"})
 
-	ml := newLoop(t, msg.Options{})
+	ml := newLoop(t, rmsg.Options{})
 	ma, mb, ln := sockets(t, device, ml)
 	buf := labtest.Must(ma.Alloc(16))(t)
 	buf.Free()
@@ -219,7 +219,7 @@ func closedObjects(t *testing.T, device string) []closed {
 	ml.end(t)
 	all = append(all,
 		closed{object: ml.Loop, fine: "Close"}, closed{object: ma, fine: "Close Disconnect Shutdown", skip: "Post SendBuffer Wait"},
-		closed{object: ln, fine: "Close"}, closed{object: buf, fine: "Free Err", others: map[string]error{"SetLen": msg.ErrBuffer}})
+		closed{object: ln, fine: "Close"}, closed{object: buf, fine: "Free Err", others: map[string]error{"SetLen": rmsg.ErrBuffer}})
 
 	rl := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
 	rl.Close()

@@ -12,9 +12,9 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/conn"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rconn"
+	"github.com/goverbs/verbs/rmsg"
 	"github.com/goverbs/verbs/rsock"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -115,8 +115,8 @@ var blocking = map[string]func(t *testing.T, device string) blocked{
 		if device == labtest.SIW {
 			t.Skip("no datagrams on iWARP")
 		}
-		d := cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: cm.Options{Events: true}}
-		l := labtest.Must(cm.ListenOptions{PortSpace: cm.PortSpaceUDP}.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		d := cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: cm.Options{}}
+		l := labtest.Must((&cm.ListenConfig{PortSpace: cm.PortSpaceUDP}).Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
 		go func() {
 			if r, err := l.Accept(context.Background()); err == nil {
 				if e, err := r.Accept(context.Background(), cm.Options{}); err == nil {
@@ -133,22 +133,22 @@ var blocking = map[string]func(t *testing.T, device string) blocked{
 		}
 	},
 	"conn: Listener.Accept, closing it": func(t *testing.T, device string) blocked {
-		l := labtest.Must(conn.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		l := labtest.Must(rconn.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
 		return blocked{call: func() error { _, err := l.Accept(context.Background()); return err }, end: l.Close}
 	},
-	"conn: AwaitAdvert, closing the Conn": connBlocked(func(c *conn.Conn) error { _, err := c.AwaitAdvert(context.Background()); return err }),
-	"conn: AwaitDisconnect, closing the Conn": connBlocked(func(c *conn.Conn) error {
+	"conn: AwaitAdvert, closing the Conn": connBlocked(func(c *rconn.Conn) error { _, err := c.AwaitAdvert(context.Background()); return err }),
+	"conn: AwaitDisconnect, closing the Conn": connBlocked(func(c *rconn.Conn) error {
 		return c.AwaitDisconnect(context.Background())
 	}),
-	"conn: Await, closing the Conn": connBlocked(func(c *conn.Conn) error {
-		return c.Await(context.Background(), conn.Recvs, make([]verbs.WC, 1))
+	"conn: Await, closing the Conn": connBlocked(func(c *rconn.Conn) error {
+		return c.Await(context.Background(), rconn.Recvs, make([]verbs.WC, 1))
 	}),
 	"msg: Loop.Run, closing it": func(t *testing.T, device string) blocked {
-		l := labtest.Must(msg.NewLoop(msg.Options{}))(t)
+		l := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
 		return blocked{call: func() error { return l.Run(context.Background()) }, end: l.Close}
 	},
 	"msg: Listener.Accept, closing it": func(t *testing.T, device string) blocked {
-		l := newLoop(t, msg.Options{})
+		l := newLoop(t, rmsg.Options{})
 		ln := labtest.Must(l.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
 		return blocked{
 			call:  func() error { _, err := ln.Accept(context.Background()); return err },
@@ -157,7 +157,7 @@ var blocking = map[string]func(t *testing.T, device string) blocked{
 		}
 	},
 	"msg: Listener.Accept, closing the loop": func(t *testing.T, device string) blocked {
-		l := newLoop(t, msg.Options{})
+		l := newLoop(t, rmsg.Options{})
 		ln := labtest.Must(l.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
 		return blocked{
 			call:  func() error { _, err := ln.Accept(context.Background()); return err },
@@ -165,9 +165,9 @@ var blocking = map[string]func(t *testing.T, device string) blocked{
 			after: func() { l.end(t) },
 		}
 	},
-	"msg: Recv, closing the socket":     msgBlocked(func(s *msg.Socket) error { _, err := s.Recv(context.Background()); return err }),
+	"msg: Recv, closing the socket":     msgBlocked(func(s *rmsg.Socket) error { _, err := s.Recv(context.Background()); return err }),
 	"msg: Messages, closing the socket": msgBlocked(messages),
-	"msg: Send, closing the socket": msgBlocked(func(s *msg.Socket) error {
+	"msg: Send, closing the socket": msgBlocked(func(s *rmsg.Socket) error {
 		for {
 			if err := s.Send(context.Background(), make([]byte, 100)); err != nil {
 				return err
@@ -207,22 +207,22 @@ type neverEnds struct{}
 
 func (neverEnds) Read(b []byte) (int, error) { return len(b), nil }
 
-func messages(s *msg.Socket) (err error) {
+func messages(s *rmsg.Socket) (err error) {
 	for _, err = range s.Messages(context.Background()) {
 	}
 	return err
 }
 
-func connBlocked(call func(*conn.Conn) error) func(t *testing.T, device string) blocked {
+func connBlocked(call func(*rconn.Conn) error) func(t *testing.T, device string) blocked {
 	return func(t *testing.T, device string) blocked {
 		a, b := conns(t, device)
 		return blocked{call: func() error { return call(a) }, end: a.Close, after: func() { check(t, b.Close()) }}
 	}
 }
 
-func msgBlocked(call func(*msg.Socket) error) func(t *testing.T, device string) blocked {
+func msgBlocked(call func(*rmsg.Socket) error) func(t *testing.T, device string) blocked {
 	return func(t *testing.T, device string) blocked {
-		l := newLoop(t, msg.Options{Credits: 2, SendQueue: 2})
+		l := newLoop(t, rmsg.Options{Credits: 2, SendQueue: 2})
 		a, _, _ := sockets(t, device, l)
 		return blocked{call: func() error { return call(a) }, end: a.Close, after: func() { l.end(t) }}
 	}

@@ -26,7 +26,7 @@ func TestForgottenConnection(t *testing.T) {
 		var addr uint64
 		var key uint32
 		const size = 64 << 10
-		opt := cm.Options{OwnPD: true, Setup: func(e *cm.Endpoint) error {
+		opt := cm.Options{Setup: func(e *cm.Endpoint) error {
 			mr, err := e.AllocMR(size, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 			if err == nil {
 				addr, key = mr.Addr(), mr.RKey() // of who is accepted, which is later
@@ -41,7 +41,7 @@ func TestForgottenConnection(t *testing.T) {
 		pattern := bytes.Repeat([]byte{0xa5}, 64)
 		for i := range 200 {
 			at := addr + uint64(rand.IntN(size-64))
-			if _, err := a.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: pattern, RemoteAddr: at, RKey: key}}); err != nil {
+			if _, err := a.QP.PostSend(verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: pattern, RemoteAddr: at, RKey: key}); err != nil {
 				t.Fatal(err)
 			}
 			var wc [1]verbs.WC
@@ -103,7 +103,7 @@ func forgetWindow(t *testing.T, closing bool) {
 	pd := labtest.Must(ctx.AllocPD())(t)
 	cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)
 	qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1}}))(t)
-	self := labtest.Must(qp.Endpoint(1, 0))(t)
+	self := labtest.Must(qp.Addr(1))(t)
 	check(t, qp.Connect(self, self, uverbs.ConnectOptions{}))
 	mr := labtest.Must(pd.RegisterMR(make([]byte, 4096), verbs.AccessLocalWrite|verbs.AccessMWBind))(t)
 	mw := labtest.Must(pd.AllocMW(verbs.MWType1))(t)

@@ -9,9 +9,9 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/conn"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rconn"
+	"github.com/goverbs/verbs/rmsg"
 	"github.com/goverbs/verbs/rsock"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -107,21 +107,21 @@ func endpoints(t testing.TB, device string, opt cm.Options) (a, b *cm.Endpoint) 
 	return a, b
 }
 
-// conns connects two of package conn's.
-func conns(t testing.TB, device string) (a, b *conn.Conn) {
+// conns connects two of package rconn's.
+func conns(t testing.TB, device string) (a, b *rconn.Conn) {
 	t.Helper()
 	ctx := within(t)
-	l := labtest.Must(conn.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+	l := labtest.Must(rconn.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 	defer l.Close()
 	done := make(chan error, 1)
 	go func() {
 		r, err := l.Accept(ctx)
 		if err == nil {
-			b, err = r.Accept(ctx, conn.Options{Adverts: 2})
+			b, err = r.Accept(ctx, rconn.Options{Adverts: 2})
 		}
 		done <- err
 	}()
-	a = labtest.Must(conn.Dial(ctx, l.Addr().String(), conn.Options{Adverts: 2}))(t)
+	a = labtest.Must((&rconn.Dialer{Options: rconn.Options{Adverts: 2}}).Dial(ctx, l.Addr().String()))(t)
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
@@ -140,15 +140,15 @@ func streams(t testing.TB, device string) (a, b *rsock.Conn) {
 	return c.(*rsock.Conn), s.(*rsock.Conn)
 }
 
-// loop is a running msg.Loop.
+// loop is a running rmsg.Loop.
 type loop struct {
-	*msg.Loop
+	*rmsg.Loop
 	ran chan error
 }
 
-func newLoop(t testing.TB, opt msg.Options) *loop {
+func newLoop(t testing.TB, opt rmsg.Options) *loop {
 	t.Helper()
-	l := &loop{labtest.Must(msg.NewLoop(opt))(t), make(chan error, 1)}
+	l := &loop{labtest.Must(rmsg.NewLoop(opt))(t), make(chan error, 1)}
 	go func() { l.ran <- l.Run(context.Background()) }()
 	return l
 }
@@ -164,13 +164,13 @@ func (l *loop) end(t testing.TB) {
 }
 
 // sockets connects two sockets of a loop.
-func sockets(t testing.TB, device string, l *loop) (a, b *msg.Socket, ln *msg.Listener) {
+func sockets(t testing.TB, device string, l *loop) (a, b *rmsg.Socket, ln *rmsg.Listener) {
 	t.Helper()
 	ctx := within(t)
 	ln = labtest.Must(l.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 	a = labtest.Must(l.Connect(ln.Addr().String(), nil))(t)
 	b = labtest.Must(ln.Accept(ctx))(t)
-	for _, s := range []*msg.Socket{a, b} {
+	for _, s := range []*rmsg.Socket{a, b} {
 		if err := s.Wait(ctx); err != nil {
 			t.Fatal(err)
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rmsg"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -60,7 +60,7 @@ func TestSameGUID(t *testing.T) {
 			}
 			c.Close()
 			s.Close()
-			l := newLoop(t, msg.Options{})
+			l := newLoop(t, rmsg.Options{})
 			defer l.end(t)
 			sockets(t, test.own, l)
 		})

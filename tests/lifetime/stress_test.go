@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/conn"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rconn"
+	"github.com/goverbs/verbs/rmsg"
 	"github.com/goverbs/verbs/rsock"
 )
 
@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 var work = map[string]func(t *testing.T, device string) (do func(seq int) error, end func()){
 	"verbs, own memory":         verbsWork(false),
 	"verbs, memory of the heap": verbsWork(true),
-	"conn":                      connWork,
-	"msg":                       msgWork,
+	"rconn":                     connWork,
+	"rmsg":                      msgWork,
 	"rsock":                     rsockWork,
 }
 
@@ -115,9 +115,9 @@ func verbsWork(heap bool) func(t *testing.T, device string) (func(int) error, fu
 			end = func() { check(t, from.Close(), to.Close()) }
 		}
 		post := func(op verbs.Opcode) error {
-			_, err := a.QP.PostSend([]verbs.SendWR{{
+			_, err := a.QP.PostSend(verbs.SendWR{
 				Opcode: op, Flags: verbs.SendSignaled, SGL: []verbs.SGE{from.SGE(0, size)}, RemoteAddr: to.Addr(), RKey: to.RKey(),
-			}})
+			})
 			var wc [1]verbs.WC
 			for deadline := time.Now().Add(patience); err == nil && a.SendCQ.Poll(wc[:]) == 0; runtime.Gosched() {
 				if time.Now().After(deadline) {
@@ -145,8 +145,8 @@ func verbsWork(heap bool) func(t *testing.T, device string) (func(int) error, fu
 func connWork(t *testing.T, device string) (func(int) error, func()) {
 	ctx := within(t)
 	a, b := conns(t, device)
-	theirs := labtest.Must(b.Alloc(100<<10, conn.ReadWrite))(t)
-	mine := labtest.Must(a.Alloc(8, conn.ReadWrite))(t)
+	theirs := labtest.Must(b.Alloc(100<<10, rconn.ReadWrite))(t)
+	mine := labtest.Must(a.Alloc(8, rconn.ReadWrite))(t)
 	check(t, a.PostAdvert(0, 0, 0, mine.All())) // the dialing side's comes first
 	if _, err := b.AwaitAdvert(ctx); err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func connWork(t *testing.T, device string) (func(int) error, func()) {
 
 func msgWork(t *testing.T, device string) (func(int) error, func()) {
 	ctx := within(t)
-	l := newLoop(t, msg.Options{})
+	l := newLoop(t, rmsg.Options{})
 	a, b, _ := sockets(t, device, l)
 	return func(seq int) error {
 		want := noise(seq, seq*1000)

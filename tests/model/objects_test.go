@@ -64,7 +64,7 @@ var objectCalls = []func(*world){
 		if !ok {
 			return
 		}
-		opt, bad := uverbs.SRQOptions{MaxWR: uint32(1 + w.choose(100)), MaxSGE: uint32(1 + w.choose(4))}, true
+		opt, bad := uverbs.SRQOptions{MaxWR: 1 + w.choose(100), MaxSGE: 1 + w.choose(4)}, true
 		switch w.choose(6) {
 		case 0:
 			opt.MaxWR = 1 << 30
@@ -84,7 +84,7 @@ var objectCalls = []func(*world){
 			return
 		}
 		opt := uverbs.QPOptions{SendCQ: sendCQ, RecvCQ: recvCQ, Cap: verbs.QPCap{
-			MaxSendWR: uint32(1 + w.choose(64)), MaxRecvWR: uint32(1 + w.choose(64)), MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: uint32(w.choose(64)),
+			MaxSendWR: 1 + w.choose(64), MaxRecvWR: 1 + w.choose(64), MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: w.choose(64),
 		}}
 		parents, bad := []*node{n, a, b}, true
 		if a == b {
@@ -144,7 +144,7 @@ var objectCalls = []func(*world){
 		if !ok {
 			return
 		}
-		posted, err := qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend}})
+		posted, err := qp.PostSend(verbs.SendWR{Opcode: verbs.OpSend})
 		if posted != 0 {
 			w.fail("%s posted %d: %v", n.what, posted, err)
 		}

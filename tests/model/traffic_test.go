@@ -71,7 +71,7 @@ func (l *link) receive(n int) {
 		wrs[i] = verbs.RecvWR{ID: id, SGL: []verbs.SGE{l.b.MR.SGE(int(id%slots)*slot, slot)}}
 	}
 	room := depth - int(l.taken-l.recvs)
-	posted, err := l.b.QP.PostRecv(wrs)
+	posted, err := l.b.QP.PostRecv(wrs...)
 	l.posted("receives", posted, n, room, err)
 	l.taken += uint64(posted)
 }
@@ -102,7 +102,7 @@ func (l *link) send(n int) {
 		wrs[i] = verbs.SendWR{ID: id, Opcode: verbs.OpSend, Inline: binary.BigEndian.AppendUint64(nil, id)}
 	}
 	room := depth - int(l.sent-l.sends)
-	posted, err := l.a.QP.PostSend(wrs)
+	posted, err := l.a.QP.PostSend(wrs...)
 	l.posted("sends", posted, n, room, err)
 	l.sent += uint64(posted)
 }
@@ -126,7 +126,7 @@ func (l *link) misuse(kind int) {
 	if l.failedA || l.failedB || l.sent-l.sends == depth {
 		return // a full queue, or one that flushes all, does not look
 	}
-	n, err := l.a.QP.PostSend([]verbs.SendWR{wr})
+	n, err := l.a.QP.PostSend(wr)
 	var p *verbs.PostError
 	if n != 0 || !errors.As(err, &p) || p.Index != 0 || p.ID != 99 {
 		l.w.fail("misuse %d posted %d: %v", kind, n, err)

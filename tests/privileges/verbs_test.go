@@ -38,7 +38,7 @@ func exchange(t *testing.T, a, b *labtest.Side) {
 		}
 	}
 	labtest.Must(b.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 16)}}))(t)
-	labtest.Must(a.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{a.MR.SGE(0, 16)}}}))(t)
+	labtest.Must(a.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{a.MR.SGE(0, 16)}}))(t)
 	for _, cq := range []*uverbs.CQ{a.SendCQ, b.RecvCQ} {
 		next(t, within(t), cq)
 	}

@@ -196,7 +196,7 @@ var cq = []scenario{
 		// With completions in it: none may be lost.
 		for i := range uint64(10) {
 			wr := verbs.SendWR{ID: i, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: []byte{1}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}
-			if _, err := a.QP.PostSend([]verbs.SendWR{wr}); err != nil {
+			if _, err := a.QP.PostSend(wr); err != nil {
 				return err
 			}
 		}

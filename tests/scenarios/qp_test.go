@@ -86,10 +86,10 @@ var qp = []scenario{
 	{"qp/create_uc_qp_with_attr", onRXE, createInit(verbs.UC)},
 	{"qp/create_ud_qp_with_attr", onRXE, createInit(verbs.UD)},
 	{"qp/create_raw_qp_with_attr", nowhere, createInit(abi.IB_UVERBS_QPT_RAW_PACKET)},
-	{"qp/create_qp_with_illegal_caps_max_send_wr", everywhere, illegal(func(c *verbs.QPCap, a *verbs.DeviceAttr) { c.MaxSendWR = uint32(a.MaxQPWR) + 1 })},
-	{"qp/create_qp_with_illegal_caps_max_send_sge", everywhere, illegal(func(c *verbs.QPCap, a *verbs.DeviceAttr) { c.MaxSendSGE = uint32(a.MaxSGE) + 1 })},
-	{"qp/create_qp_with_illegal_caps_max_recv_sge", everywhere, illegal(func(c *verbs.QPCap, a *verbs.DeviceAttr) { c.MaxRecvSGE = uint32(a.MaxSGE) + 1 })},
-	{"qp/create_qp_with_illegal_caps_max_recv_wr", everywhere, illegal(func(c *verbs.QPCap, a *verbs.DeviceAttr) { c.MaxRecvWR = uint32(a.MaxQPWR) + 1 })},
+	{"qp/create_qp_with_illegal_caps_max_send_wr", everywhere, illegal(func(c *verbs.QPCap, a *verbs.DeviceAttr) { c.MaxSendWR = a.MaxQPWR + 1 })},
+	{"qp/create_qp_with_illegal_caps_max_send_sge", everywhere, illegal(func(c *verbs.QPCap, a *verbs.DeviceAttr) { c.MaxSendSGE = a.MaxSGE + 1 })},
+	{"qp/create_qp_with_illegal_caps_max_recv_sge", everywhere, illegal(func(c *verbs.QPCap, a *verbs.DeviceAttr) { c.MaxRecvSGE = a.MaxSGE + 1 })},
+	{"qp/create_qp_with_illegal_caps_max_recv_wr", everywhere, illegal(func(c *verbs.QPCap, a *verbs.DeviceAttr) { c.MaxRecvWR = a.MaxQPWR + 1 })},
 	{"qp/query_rc_qp", everywhere, createInit(verbs.RC)},
 	{"qp/query_uc_qp", onRXE, createInit(verbs.UC)},
 	{"qp/query_ud_qp", onRXE, createInit(verbs.UD)},
@@ -113,7 +113,7 @@ var qp = []scenario{
 		if e.siw { // negotiated when connecting
 			return fmt.Errorf("siw: %w", errors.ErrUnsupported)
 		}
-		a, _ := e.pair(labtest.PairOptions{RC: uverbs.ConnectOptions{RDAtomic: 8}})
+		a, _ := e.pair(labtest.PairOptions{RC: uverbs.ConnectOptions{MaxRDAtomic: 8, MaxDestRDAtomic: 8}})
 		got, err := a.QP.Query()
 		if err == nil && (got.MaxRDAtomic != 8 || got.MaxDestRDAtomic != 8) {
 			err = fmt.Errorf("%+v", got)
@@ -166,7 +166,7 @@ var qpEx = []scenario{
 			{ID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: []byte("flushed"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()},
 			{ID: 2, Opcode: verbs.OpFlush, Flags: verbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Flush: verbs.Flush{Length: 7, Type: verbs.FlushGlobal}},
 		}
-		if _, err := a.QP.PostSend(wrs); err != nil {
+		if _, err := a.QP.PostSend(wrs...); err != nil {
 			return err
 		}
 		for id := range uint64(2) {
@@ -212,7 +212,7 @@ var qpEx = []scenario{
 		if err != nil {
 			return err
 		}
-		_, err = qp.PostRecv([]verbs.RecvWR{{}})
+		_, err = qp.PostRecv(verbs.RecvWR{})
 		return refused(err, verbs.ErrState)
 	}},
 	{"qpex/post_send_qp_state_bad_flow", everywhere, func(e *env) error {
@@ -220,7 +220,7 @@ var qpEx = []scenario{
 		if err != nil {
 			return err
 		}
-		_, err = qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend}})
+		_, err = qp.PostSend(verbs.SendWR{Opcode: verbs.OpSend})
 		return refused(err, verbs.ErrState)
 	}},
 	{"qpex/full_rq_bad_flow", everywhere, rdmaTest(func(e *env, a, b *labtest.Side) error {

@@ -168,7 +168,7 @@ func (e *env) wait(cq *uverbs.CQ, events bool) (verbs.WC, error) {
 // do posts a request and waits until it has completed.
 func (e *env) do(s *labtest.Side, wr verbs.SendWR) error {
 	wr.Flags |= verbs.SendSignaled
-	if _, err := s.QP.PostSend([]verbs.SendWR{wr}); err != nil {
+	if _, err := s.QP.PostSend(wr); err != nil {
 		return err
 	}
 	_, err := e.wait(s.SendCQ, false)
@@ -210,7 +210,7 @@ func (e *env) message(from, to *labtest.Side, n int, imm uint32, events bool) er
 	if !e.siw {
 		wr.Opcode, wr.Imm = verbs.OpSendImm, imm
 	}
-	if _, err := from.QP.PostSend([]verbs.SendWR{wr}); err != nil {
+	if _, err := from.QP.PostSend(wr); err != nil {
 		return err
 	}
 	if wc, err := e.wait(from.SendCQ, events); err != nil || wc.ID != 2 || wc.Opcode != verbs.WCSend {

@@ -9,21 +9,21 @@ import (
 	"math/rand/v2"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/conn"
+	"github.com/goverbs/verbs/rconn"
 )
 
-// connEnd is one end of a connection of package conn, which has one message
+// connEnd is one end of a connection of package rconn, which has one message
 // under way each way.
 type connEnd struct {
-	*conn.Conn
-	in, out    *conn.LocalRegion
+	*rconn.Conn
+	in, out    *rconn.LocalRegion
 	came, sent uint64
 	mine, your key
 }
 
-func newConnEnd(c *conn.Conn, mine key) (e *connEnd, err error) {
+func newConnEnd(c *rconn.Conn, mine key) (e *connEnd, err error) {
 	e = &connEnd{Conn: c, mine: mine, your: mine.answers()}
-	if e.in, err = c.Alloc(most, conn.LocalWrite); err != nil {
+	if e.in, err = c.Alloc(most, rconn.LocalWrite); err != nil {
 		return nil, err
 	}
 	if e.out, err = c.Alloc(most, 0); err != nil {
@@ -38,13 +38,13 @@ func (e *connEnd) receive() error {
 }
 
 // split cuts a span in pieces.
-func split(s conn.Span, pieces int) (all []conn.Span) {
+func split(s rconn.Span, pieces int) (all []rconn.Span) {
 	for i := range pieces {
 		n := s.Len / (pieces - i)
 		if n == 0 {
 			continue
 		}
-		all = append(all, conn.Span{Region: s.Region, Off: s.Off, Len: n})
+		all = append(all, rconn.Span{Region: s.Region, Off: s.Off, Len: n})
 		s.Off, s.Len = s.Off+n, s.Len-n
 	}
 	return all
@@ -56,7 +56,7 @@ func (e *connEnd) send(ctx context.Context, pieces int) (n int, err error) {
 	if err := e.PostSend(e.sent, verbs.SendSignaled, split(e.out.Span(0, n), pieces)...); err != nil {
 		return 0, fmt.Errorf("message %d: %w", e.sent, err)
 	}
-	if err := e.one(ctx, conn.Sends, e.sent); err != nil {
+	if err := e.one(ctx, rconn.Sends, e.sent); err != nil {
 		return 0, fmt.Errorf("send message %d: %w", e.sent, err)
 	}
 	e.sent++
@@ -66,7 +66,7 @@ func (e *connEnd) send(ctx context.Context, pieces int) (n int, err error) {
 // next takes the next message and expects another.
 func (e *connEnd) next(ctx context.Context) (int, error) {
 	var wc [1]verbs.WC
-	err := e.Await(ctx, conn.Recvs, wc[:])
+	err := e.Await(ctx, rconn.Recvs, wc[:])
 	if err == nil {
 		err = wc[0].Err()
 	}
@@ -84,7 +84,7 @@ func (e *connEnd) next(ctx context.Context) (int, error) {
 }
 
 // one waits for a request.
-func (e *connEnd) one(ctx context.Context, d conn.Direction, id uint64) error {
+func (e *connEnd) one(ctx context.Context, d rconn.Direction, id uint64) error {
 	var wc [1]verbs.WC
 	if err := e.Await(ctx, d, wc[:]); err != nil {
 		return err
@@ -100,23 +100,23 @@ func (e *connEnd) one(ctx context.Context, d conn.Direction, id uint64) error {
 
 func (s *side) shared() verbs.Access {
 	if s.atomics() {
-		return conn.ReadWrite | conn.RemoteAtomic
+		return rconn.ReadWrite | rconn.RemoteAtomic
 	}
-	return conn.ReadWrite
+	return rconn.ReadWrite
 }
 
 // serveConn answers messages, and advertises memory: some with the private data,
 // some when the first message has come, as the side that dialed must be the first
 // to send.
 func serveConn(s *side) (service, error) {
-	l, err := conn.Listen(s.ctx, s.addr()+":0")
+	l, err := rconn.Listen(s.ctx, s.addr()+":0")
 	if err != nil {
 		return service{}, err
 	}
-	serve := func(ctx context.Context, req *conn.Request) error {
+	serve := func(ctx context.Context, req *rconn.Request) error {
 		mine := key(binary.BigEndian.Uint64(req.PrivateData())).answers()
 		var e *connEnd
-		c, err := req.Accept(ctx, conn.Options{Setup: func(c *conn.Conn) (err error) {
+		c, err := req.Accept(ctx, rconn.Options{Setup: func(c *rconn.Conn) (err error) {
 			if e, err = newConnEnd(c, mine); err != nil {
 				return err
 			}
@@ -138,7 +138,7 @@ func serveConn(s *side) (service, error) {
 			_, err := e.next(ctx)
 			if err == nil && e.sent == 0 {
 				if err = e.PostAdvert(99, verbs.SendSignaled, 2, second.All()); err == nil {
-					err = e.one(ctx, conn.Sends, 99)
+					err = e.one(ctx, rconn.Sends, 99)
 				}
 			}
 			if err == nil {
@@ -152,7 +152,7 @@ func serveConn(s *side) (service, error) {
 			}
 		}
 	}
-	listen(s, "conn", func() (*conn.Request, error) { return l.Accept(s.ctx) }, serve)
+	listen(s, "rconn", func() (*rconn.Request, error) { return l.Accept(s.ctx) }, serve)
 	return service{l.Addr().String(), l.Close, nil}, nil
 }
 
@@ -161,8 +161,8 @@ type connClient struct {
 	*connEnd
 	s       *side
 	count   *count
-	regions []conn.RemoteRegion
-	local   *conn.LocalRegion // what is written, and what is read
+	regions []rconn.RemoteRegion
+	local   *rconn.LocalRegion // what is written, and what is read
 	steps   uint64
 }
 
@@ -170,17 +170,17 @@ func dialConn(s *side, addr string, n *count) (client, error) {
 	life := func(ctx context.Context, r *rand.Rand) (err error) {
 		mine := key(r.Uint64())
 		c := connClient{s: s, count: n}
-		co, err := conn.Dial(ctx, addr, conn.Options{
+		co, err := (&rconn.Dialer{Options: rconn.Options{
 			Adverts: 1, PrivateData: binary.BigEndian.AppendUint64(nil, uint64(mine)),
-			Setup: func(co *conn.Conn) (err error) {
+			Setup: func(co *rconn.Conn) (err error) {
 				c.connEnd, err = newConnEnd(co, mine)
 				return err
-			}})
+			}}}).Dial(ctx, addr)
 		if err != nil {
 			return err
 		}
 		defer co.Close()
-		if c.local, err = co.Alloc(2*most, conn.LocalWrite); err != nil {
+		if c.local, err = co.Alloc(2*most, rconn.LocalWrite); err != nil {
 			return err
 		}
 		if err := c.exchange(ctx, r); err != nil {
@@ -235,13 +235,13 @@ func (c *connClient) exchange(ctx context.Context, r *rand.Rand) error {
 }
 
 // target is n bytes somewhere in the peer's memory.
-func (c *connClient) target(r *rand.Rand, n int) conn.Target {
+func (c *connClient) target(r *rand.Rand, n int) rconn.Target {
 	return c.regions[r.IntN(len(c.regions))].At(c.s.somewhere(r, n))
 }
 
 // writeRead writes something, gathered from some pieces, and reads it back to
 // others.
-func (c *connClient) writeRead(ctx context.Context, local *conn.LocalRegion, r *rand.Rand) error {
+func (c *connClient) writeRead(ctx context.Context, local *rconn.LocalRegion, r *rand.Rand) error {
 	b := c.mine.message(1<<32+c.steps, most, local.Bytes()[:most])
 	n := max(len(b), 1)
 	b = b[:n]
@@ -256,7 +256,7 @@ func (c *connClient) writeRead(ctx context.Context, local *conn.LocalRegion, r *
 	if err := c.PostRead(2, verbs.SendSignaled, to, split(local.Span(most, n), 1+r.IntN(4))...); err != nil {
 		return fmt.Errorf("read: %w", err)
 	}
-	if err := c.one(ctx, conn.Sends, 2); err != nil {
+	if err := c.one(ctx, rconn.Sends, 2); err != nil {
 		return fmt.Errorf("write and read of %d bytes at %d of region %d: %w", n, to.Off, to.Region.Tag, err)
 	}
 	if err := differ(c.steps, c.mine, 0, back, b); err != nil {
@@ -268,7 +268,7 @@ func (c *connClient) writeRead(ctx context.Context, local *conn.LocalRegion, r *
 
 // ownMemory is writeRead with memory that is registered for that alone.
 func (c *connClient) ownMemory(ctx context.Context, r *rand.Rand) error {
-	local, err := c.Register(make([]byte, 2*most), conn.LocalWrite)
+	local, err := c.Register(make([]byte, 2*most), rconn.LocalWrite)
 	if err != nil {
 		return err
 	}

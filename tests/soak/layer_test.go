@@ -37,8 +37,8 @@ type client struct {
 
 var layers = []layer{
 	{"uverbs", 2, serveVerbs, dialVerbs},
-	{"conn", 2, serveConn, dialConn},
-	{"msg", 3, serveMsg, dialMsg},
+	{"rconn", 2, serveConn, dialConn},
+	{"rmsg", 3, serveMsg, dialMsg},
 	{"rsock", 2, serveStreams, dialStreams},
 	{"http", 2, serveHTTP, dialHTTP},
 	{"churn", 2, serveChurn, dialChurn},

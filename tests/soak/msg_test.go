@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rmsg"
 )
 
 // longest is the most bytes of a message of the layer msg.
@@ -20,8 +20,8 @@ const longest = 1 << 20
 func (k key) messages() uint64 { return uint64(1 + k%61) }
 
 // loop runs a loop until the returned function is called.
-func loop(s *side) (*msg.Loop, func() error, error) {
-	l, err := msg.NewLoop(msg.Options{MaxMessage: longest, ConnectTimeout: time.Minute, Linger: time.Minute, AnswerTimeout: time.Minute})
+func loop(s *side) (*rmsg.Loop, func() error, error) {
+	l, err := rmsg.NewLoop(rmsg.Options{MaxMessage: longest, ConnectTimeout: time.Minute, Linger: time.Minute, AnswerTimeout: time.Minute})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -40,7 +40,7 @@ func loop(s *side) (*msg.Loop, func() error, error) {
 
 // sendAll sends the messages of a key, some from buffers of the socket's, some
 // copied.
-func sendAll(ctx context.Context, s *msg.Socket, k key, n *count) error {
+func sendAll(ctx context.Context, s *rmsg.Socket, k key, n *count) error {
 	room := make([]byte, longest)
 	for seq := range k.messages() {
 		b := k.message(seq, longest, room)
@@ -60,7 +60,7 @@ func sendAll(ctx context.Context, s *msg.Socket, k key, n *count) error {
 	return nil
 }
 
-func sendBuffer(ctx context.Context, s *msg.Socket, message []byte) error {
+func sendBuffer(ctx context.Context, s *rmsg.Socket, message []byte) error {
 	b, err := s.Alloc(len(message))
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func sendBuffer(ctx context.Context, s *msg.Socket, message []byte) error {
 		b.Free()
 		return err
 	}
-	for b.Status() == msg.Queued {
+	for b.Status() == rmsg.Queued {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("buffer is queued still: %w", ctx.Err())
@@ -84,7 +84,7 @@ func sendBuffer(ctx context.Context, s *msg.Socket, message []byte) error {
 }
 
 // receiveAll takes all that the holder of a key sends.
-func receiveAll(ctx context.Context, s *msg.Socket, k key, n *count) error {
+func receiveAll(ctx context.Context, s *rmsg.Socket, k key, n *count) error {
 	for seq := range k.messages() {
 		b, err := s.Recv(ctx)
 		if err != nil {
@@ -104,7 +104,7 @@ func receiveAll(ctx context.Context, s *msg.Socket, k key, n *count) error {
 }
 
 // bothWays sends and receives at once.
-func bothWays(ctx context.Context, s *msg.Socket, mine key, n *count) error {
+func bothWays(ctx context.Context, s *rmsg.Socket, mine key, n *count) error {
 	sent := make(chan error, 1)
 	go func() { sent <- sendAll(ctx, s, mine, n) }()
 	err := receiveAll(ctx, s, mine.answers(), n)
@@ -124,7 +124,7 @@ func serveMsg(s *side) (service, error) {
 	if err != nil {
 		return service{}, errors.Join(err, end())
 	}
-	serve := func(ctx context.Context, c *msg.Socket) error {
+	serve := func(ctx context.Context, c *rmsg.Socket) error {
 		defer c.Close()
 		if err := c.Wait(ctx); err != nil {
 			return err
@@ -140,7 +140,7 @@ func serveMsg(s *side) (service, error) {
 		}
 		return nil
 	}
-	listen(s, "msg", func() (*msg.Socket, error) { return ln.Accept(s.ctx) }, serve)
+	listen(s, "rmsg", func() (*rmsg.Socket, error) { return ln.Accept(s.ctx) }, serve)
 	return service{ln.Addr().String(), ln.Close, end}, nil
 }
 

@@ -49,7 +49,7 @@ func newVerbsEnd(e *cm.Endpoint, mine key) (v *verbsEnd, err error) {
 }
 
 func (v *verbsEnd) receive(slot int) error {
-	_, err := v.QP.PostRecv([]verbs.RecvWR{{ID: uint64(slot), SGL: []verbs.SGE{v.in.SGE(slot*most, most)}}})
+	_, err := v.QP.PostRecv(verbs.RecvWR{ID: uint64(slot), SGL: []verbs.SGE{v.in.SGE(slot*most, most)}})
 	return err
 }
 
@@ -66,7 +66,7 @@ func (v *verbsEnd) send(ctx context.Context) (n int, err error) {
 	if n > 0 {
 		wr.SGL = []verbs.SGE{v.out.SGE(off, n)}
 	}
-	if _, err := v.QP.PostSend([]verbs.SendWR{wr}); err != nil {
+	if _, err := v.QP.PostSend(wr); err != nil {
 		return 0, fmt.Errorf("send message %d: %w", v.sent, err)
 	}
 	v.sent++
@@ -154,7 +154,7 @@ func serveVerbs(s *side) (service, error) {
 	return serveCM(s, "uverbs", func(ctx context.Context, req *cm.Request) error {
 		mine := key(binary.BigEndian.Uint64(req.PrivateData())).answers()
 		var v *verbsEnd
-		e, err := req.Accept(ctx, cm.Options{Events: true, Cap: verbsCap, Setup: func(e *cm.Endpoint) (err error) {
+		e, err := req.Accept(ctx, cm.Options{Cap: verbsCap, Setup: func(e *cm.Endpoint) (err error) {
 			if v, err = newVerbsEnd(e, mine); err != nil {
 				return err
 			}
@@ -204,7 +204,7 @@ func dialVerbs(s *side, addr string, n *count) (client, error) {
 		mine := key(r.Uint64())
 		c := verbsClient{s: s, count: n}
 		d := cm.Dialer{ResolveTimeout: 30 * time.Second, Options: cm.Options{
-			Events: true, Cap: verbsCap, PrivateData: binary.BigEndian.AppendUint64(nil, uint64(mine)),
+			Cap: verbsCap, PrivateData: binary.BigEndian.AppendUint64(nil, uint64(mine)),
 			Setup: func(e *cm.Endpoint) (err error) {
 				if c.verbsEnd, err = newVerbsEnd(e, mine); err != nil {
 					return err
@@ -284,7 +284,7 @@ func (c *verbsClient) post(ctx context.Context, wrs ...verbs.SendWR) error {
 		wrs[i].ID, wrs[i].Flags = uint64(i), verbs.SendSignaled|verbs.SendFence
 		wrs[i].RKey = c.rkey
 	}
-	if _, err := c.QP.PostSend(wrs); err != nil {
+	if _, err := c.QP.PostSend(wrs...); err != nil {
 		return fmt.Errorf("%v: %w", wrs[0].Opcode, err)
 	}
 	for next := 0; next < len(wrs); {

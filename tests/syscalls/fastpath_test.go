@@ -74,13 +74,13 @@ func fastPath(t *testing.T, device string) {
 
 	recv := []verbs.RecvWR{{SGL: []verbs.SGE{b.MR.SGE(0, 4096)}}}
 	expect(t, c, "post_recv", depth/2, Calls{}, func() {
-		if n, err := b.QP.PostRecv(recv); n != 1 || err != nil {
+		if n, err := b.QP.PostRecv(recv...); n != 1 || err != nil {
 			panic(err)
 		}
 	})
 	// Enough for whatever follows.
 	for n := 1; n == 1; {
-		n, _ = b.QP.PostRecv(recv)
+		n, _ = b.QP.PostRecv(recv...)
 	}
 
 	wcs := make([]verbs.WC, 16)
@@ -106,13 +106,13 @@ func fastPath(t *testing.T, device string) {
 		// Polling until all have come makes no call, nor does posting receives,
 		// so the one is posting's.
 		expect(t, c, fmt.Sprintf("post_send of %d, polling and post_recv", batch), 1, Calls{unix.SYS_WRITE: 1}, func() {
-			if n, err := a.QP.PostSend(wrs); n != batch || err != nil {
+			if n, err := a.QP.PostSend(wrs...); n != batch || err != nil {
 				panic(err)
 			}
 			drain(a.SendCQ, batch)
 			drain(b.RecvCQ, batch)
 			for range batch { // in place of those used up
-				if n, err := b.QP.PostRecv(recv); n != 1 || err != nil {
+				if n, err := b.QP.PostRecv(recv...); n != 1 || err != nil {
 					panic(err)
 				}
 			}
@@ -135,7 +135,7 @@ func skipped(t *testing.T, c *Counter, a, b *labtest.Side) {
 	last := slices.Clone(long[:1])
 	last[0].Flags = verbs.SendSignaled
 	post := func(wrs []verbs.SendWR) {
-		if n, err := a.QP.PostSend(wrs); n != len(wrs) || err != nil {
+		if n, err := a.QP.PostSend(wrs...); n != len(wrs) || err != nil {
 			panic(err)
 		}
 	}
@@ -176,7 +176,7 @@ func allocs(t *testing.T, device string) {
 	}
 	a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 64}})
 	if n := testing.AllocsPerRun(1000, func() {
-		if _, err := b.QP.PostRecv([]verbs.RecvWR{{ID: 1, SGL: []verbs.SGE{b.MR.SGE(0, 64), b.MR.SGE(64, 64)}}}); err != nil {
+		if _, err := b.QP.PostRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{b.MR.SGE(0, 64), b.MR.SGE(64, 64)}}); err != nil {
 			t.Fatal(err)
 		}
 	}); n != 0 {
@@ -188,7 +188,7 @@ func allocs(t *testing.T, device string) {
 			{ID: 2, Opcode: withImm, Imm: 3, Inline: []byte("abc"), InlineList: [][]byte{[]byte("def")}},
 			{ID: 3, Opcode: verbs.OpRDMAWrite, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), SGL: []verbs.SGE{a.MR.SGE(0, 8)}},
 			{ID: 4, Opcode: verbs.OpRDMARead, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), SGL: []verbs.SGE{a.MR.SGE(0, 8)}},
-		})
+		}...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,7 +201,7 @@ func allocs(t *testing.T, device string) {
 	}
 	full := make([]verbs.RecvWR, 4*depth)
 	if n := testing.AllocsPerRun(10, func() {
-		if _, err := b.QP.PostRecv(full); err != verbs.ErrQueueFull {
+		if _, err := b.QP.PostRecv(full...); err != verbs.ErrQueueFull {
 			t.Fatal(err)
 		}
 	}); n != 0 {

@@ -180,13 +180,13 @@ func (b *bw) takeRecvs(wcs []verbs.WC) error {
 // postLane offers the receives again, then tells the peer, and then sends.
 func (b *bw) postLane(l *lane) (busy bool, err error) {
 	if l.spare > 0 {
-		if _, err := l.qp.PostRecv(l.recvs[:l.spare]); err != nil {
+		if _, err := l.qp.PostRecv(l.recvs[:l.spare]...); err != nil {
 			return false, err
 		}
 		l.spare = 0
 	}
 	for b.credits() && l.owed >= b.quantum() && l.credits < creditSends {
-		if _, err := l.qp.PostSend(l.credit[:]); err != nil {
+		if _, err := l.qp.PostSend(l.credit[:]...); err != nil {
 			return false, err
 		}
 		l.owed -= b.quantum()
@@ -224,7 +224,7 @@ func (b *bw) post(l *lane, n int) error {
 			batch[i].Swap = l.posted + uint64(i) + 1
 		}
 	}
-	_, err := l.qp.PostSend(batch)
+	_, err := l.qp.PostSend(batch...)
 	l.posted += uint64(n)
 	return err
 }

@@ -48,7 +48,7 @@ func (l *lane) postRecvs(s *side, i int, qp *uverbs.QP) error {
 	for j := range l.recvs {
 		l.recvs[j] = verbs.RecvWR{ID: uint64(i), SGL: sgl}
 	}
-	_, err := qp.PostRecv(l.recvs)
+	_, err := qp.PostRecv(l.recvs...)
 	return err
 }
 

@@ -117,7 +117,7 @@ func (t *lat) post(n uint64) error {
 		}
 		t.l.completed += half
 	}
-	_, err := t.l.qp.PostSend(t.wr)
+	_, err := t.l.qp.PostSend(t.wr...)
 	t.l.posted++
 	return err
 }
@@ -170,7 +170,7 @@ func (t *lat) receive(until time.Time, untilOver bool) (*verbs.WC, error) {
 		return nil, fmt.Errorf("message of %d bytes, not %d: %w", wc.ByteLen, want, errProtocol)
 	}
 	t.l.received++
-	_, err = t.l.qp.PostRecv(t.l.recvs[:1])
+	_, err = t.l.qp.PostRecv(t.l.recvs[:1]...)
 	return wc, err
 }
 

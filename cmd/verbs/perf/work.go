@@ -145,12 +145,12 @@ func (w *work) creditRecvs() int {
 const creditSends = 4
 
 func (w *work) cap() verbs.QPCap {
-	c := verbs.QPCap{MaxSendWR: uint32(w.TxDepth), MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: uint32(w.Inline)}
+	c := verbs.QPCap{MaxSendWR: w.TxDepth, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: w.Inline}
 	if w.credits() {
 		c.MaxSendWR += creditSends
 	}
 	if w.operation().receives {
-		c.MaxRecvWR = uint32(w.RxDepth + w.creditRecvs())
+		c.MaxRecvWR = w.RxDepth + w.creditRecvs()
 	}
 	return c
 }

@@ -60,7 +60,6 @@ type peer struct {
 // options makes an endpoint that is ready for the peer's attributes.
 func (p *peer) options() cm.Options {
 	return cm.Options{
-		Events:             true,
 		Cap:                verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: attrSize},
 		ResponderResources: 3,
 		InitiatorDepth:     3,
@@ -68,7 +67,7 @@ func (p *peer) options() cm.Options {
 			if p.inbox, err = e.AllocMR(attrSize, verbs.AccessLocalWrite); err != nil {
 				return err
 			}
-			_, err = e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{p.inbox.SGE(0, attrSize)}}})
+			_, err = e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{p.inbox.SGE(0, attrSize)}})
 			return err
 		},
 	}
@@ -76,17 +75,14 @@ func (p *peer) options() cm.Options {
 
 // await waits for one completion.
 func await(ctx context.Context, cq *uverbs.CQ) error {
-	var wc [1]verbs.WC
-	if _, err := cq.PollWait(ctx, wc[:]); err != nil {
-		return err
-	}
-	return wc[0].Err()
+	_, err := cq.Next(ctx)
+	return err
 }
 
 // do posts one request and waits for it.
 func (p *peer) do(ctx context.Context, wr verbs.SendWR) error {
 	wr.Flags |= verbs.SendSignaled
-	if _, err := p.QP.PostSend([]verbs.SendWR{wr}); err != nil {
+	if _, err := p.QP.PostSend(wr); err != nil {
 		return err
 	}
 	if err := await(ctx, p.SendCQ); err != nil {

@@ -124,7 +124,7 @@ func (m *message) prepare(e *cm.Endpoint) (err error) {
 	}
 	wr := verbs.RecvWR{SGL: []verbs.SGE{m.mr.SGE(0, size)}}
 	for range recvs {
-		if _, err := e.QP.PostRecv([]verbs.RecvWR{wr}); err != nil {
+		if _, err := e.QP.PostRecv(wr); err != nil {
 			return err
 		}
 	}
@@ -132,7 +132,7 @@ func (m *message) prepare(e *cm.Endpoint) (err error) {
 }
 
 func (m *message) send() error {
-	_, err := m.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, SGL: []verbs.SGE{m.mr.SGE(0, size)}}})
+	_, err := m.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{m.mr.SGE(0, size)}})
 	return err
 }
 

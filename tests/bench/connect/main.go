@@ -22,6 +22,8 @@ import (
 )
 
 var options = cm.Options{
+	SharePD:            true,
+	Polled:             true,
 	Cap:                verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1},
 	ResponderResources: 1,
 	InitiatorDepth:     1,

@@ -69,7 +69,7 @@ func (c *conn) options() cm.Options {
 		if c.mr, err = e.AllocMR(2, verbs.AccessLocalWrite); err != nil {
 			return err
 		}
-		_, err = e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{c.mr.SGE(1, 1)}}})
+		_, err = e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{c.mr.SGE(1, 1)}})
 		return err
 	}}
 }
@@ -82,7 +82,7 @@ func take(cq *uverbs.CQ) error {
 }
 
 func (c *conn) put() error {
-	_, err := c.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{c.mr.SGE(0, 1)}}})
+	_, err := c.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{c.mr.SGE(0, 1)}})
 	if err != nil {
 		return err
 	}

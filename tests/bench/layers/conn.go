@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/conn"
+	"github.com/goverbs/verbs/rconn"
 )
 
 const (
@@ -13,22 +13,22 @@ const (
 	window = 128 // messages sent that it has not heard of
 )
 
-// end is one end of a connection of package conn. The server answers each batch of
+// end is one end of a connection of package rconn. The server answers each batch of
 // messages with one of a byte.
 type end struct {
-	*conn.Conn
-	data, word *conn.LocalRegion
+	*rconn.Conn
+	data, word *rconn.LocalRegion
 	wcs        [batch]verbs.WC
 }
 
 // options are those of a connection; the receiver of messages posts receives for them.
-func (e *end) options(w work, receives bool) conn.Options {
-	return conn.Options{SendQueue: 256, RecvQueue: 256, PrivateData: w.bytes(), Setup: func(c *conn.Conn) (err error) {
+func (e *end) options(w work, receives bool) rconn.Options {
+	return rconn.Options{SendQueue: 256, RecvQueue: 256, PrivateData: w.bytes(), Setup: func(c *rconn.Conn) (err error) {
 		e.Conn = c
-		if e.data, err = c.Alloc(int(w.Size), conn.LocalWrite); err != nil {
+		if e.data, err = c.Alloc(int(w.Size), rconn.LocalWrite); err != nil {
 			return err
 		}
-		if e.word, err = c.Alloc(1, conn.LocalWrite); err != nil {
+		if e.word, err = c.Alloc(1, rconn.LocalWrite); err != nil {
 			return err
 		}
 		into, n := e.word, 2*window/batch
@@ -45,7 +45,7 @@ func (e *end) options(w work, receives bool) conn.Options {
 }
 
 // await waits for n completions, of which none may have failed.
-func (e *end) await(ctx context.Context, d conn.Direction, n int) error {
+func (e *end) await(ctx context.Context, d rconn.Direction, n int) error {
 	if err := e.Await(ctx, d, e.wcs[:n]); err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (e *end) await(ctx context.Context, d conn.Direction, n int) error {
 
 func dialConn(ctx context.Context, addr string, w work) (sender, error) {
 	e := new(end)
-	_, err := conn.Dial(ctx, addr, e.options(w, false))
+	_, err := (&rconn.Dialer{Options: e.options(w, false)}).Dial(ctx, addr)
 	return e, err
 }
 
@@ -74,13 +74,13 @@ func (e *end) send(ctx context.Context, n int) error {
 				return err
 			}
 		}
-		if err := e.await(ctx, conn.Recvs, 1); err != nil {
+		if err := e.await(ctx, rconn.Recvs, 1); err != nil {
 			return err
 		}
 		if err := e.PostRecv(0, e.word.All()); err != nil {
 			return err
 		}
-		if err := e.await(ctx, conn.Sends, 1); err != nil {
+		if err := e.await(ctx, rconn.Sends, 1); err != nil {
 			return err
 		}
 	}
@@ -90,7 +90,7 @@ func (e *end) send(ctx context.Context, n int) error {
 func (e *end) close() error { return e.Close() }
 
 func serveConn(ctx context.Context, addr string, ready func()) error {
-	l, err := conn.Listen(ctx, addr)
+	l, err := rconn.Listen(ctx, addr)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func serveConn(ctx context.Context, addr string, ready func()) error {
 }
 
 // answerConn serves a client until it disconnects.
-func answerConn(ctx context.Context, r *conn.Request) error {
+func answerConn(ctx context.Context, r *rconn.Request) error {
 	w, err := workOf(r.PrivateData())
 	if err != nil {
 		return err
@@ -131,7 +131,7 @@ func answerConn(ctx context.Context, r *conn.Request) error {
 func (e *end) receive(ctx context.Context, n int) error {
 	for ; n > 0; n -= batch {
 		k := min(n, batch)
-		if err := e.await(ctx, conn.Recvs, k); err != nil {
+		if err := e.await(ctx, rconn.Recvs, k); err != nil {
 			return err
 		}
 		for range k {
@@ -142,7 +142,7 @@ func (e *end) receive(ctx context.Context, n int) error {
 		if err := e.PostSend(0, verbs.SendSignaled, e.word.All()); err != nil {
 			return err
 		}
-		if err := e.await(ctx, conn.Sends, 1); err != nil {
+		if err := e.await(ctx, rconn.Sends, 1); err != nil {
 			return err
 		}
 	}

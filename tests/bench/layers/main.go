@@ -1,4 +1,4 @@
-// Command layers sends messages one way with package conn or msg, as programs on them
+// Command layers sends messages one way with package rconn or msg, as programs on them
 // would, and prints how long that took.
 //
 //	layers conn|msg -s ADDR PORT        serve until the standard input ends
@@ -58,7 +58,7 @@ type sender interface {
 	close() error
 }
 
-var layers = map[string]layer{"conn": {serveConn, dialConn}, "msg": {serveMsg, dialMsg}}
+var layers = map[string]layer{"rconn": {serveConn, dialConn}, "rmsg": {serveMsg, dialMsg}}
 
 func run(args []string) error {
 	ctx := context.Background()

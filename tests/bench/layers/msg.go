@@ -6,16 +6,16 @@ import (
 	"log"
 	"sync/atomic"
 
-	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rmsg"
 )
 
 const buffers = 64 // that the client sends
 
 // client sends messages, in buffers that it posts again when they have been sent.
 type client struct {
-	loop   *msg.Loop
-	socket *msg.Socket
-	free   []*msg.Buffer
+	loop   *rmsg.Loop
+	socket *rmsg.Socket
+	free   []*rmsg.Buffer
 	todo   atomic.Int64 // messages to post
 	left   atomic.Int64 // messages that are not sent yet, and the server's answer
 	done   chan error
@@ -24,16 +24,16 @@ type client struct {
 func dialMsg(ctx context.Context, addr string, w work) (sender, error) {
 	c := &client{done: make(chan error, 1)}
 	var err error
-	c.loop, err = msg.NewLoop(msg.Options{Callbacks: msg.Callbacks{
-		Sent: func(_ *msg.Socket, b *msg.Buffer) {
+	c.loop, err = rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{
+		Sent: func(_ *rmsg.Socket, b *rmsg.Buffer) {
 			c.post(b)
 			c.ended()
 		},
-		Message: func(_ *msg.Socket, b *msg.Buffer) {
+		Message: func(_ *rmsg.Socket, b *rmsg.Buffer) {
 			b.Free()
 			c.ended()
 		},
-		Disconnected: func(_ *msg.Socket, why error) { c.done <- why },
+		Disconnected: func(_ *rmsg.Socket, why error) { c.done <- why },
 	}})
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (c *client) send(_ context.Context, n int) error {
 }
 
 // post sends a buffer if there is something to do.
-func (c *client) post(b *msg.Buffer) {
+func (c *client) post(b *rmsg.Buffer) {
 	if c.todo.Add(-1) < 0 {
 		return
 	}
@@ -92,8 +92,8 @@ type received struct {
 }
 
 func serveMsg(ctx context.Context, addr string, ready func()) error {
-	loop, err := msg.NewLoop(msg.Options{Callbacks: msg.Callbacks{
-		Request: func(r *msg.Request) {
+	loop, err := rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{
+		Request: func(r *rmsg.Request) {
 			w, err := workOf(r.PrivateData())
 			if err != nil {
 				log.Fatal(err)
@@ -104,7 +104,7 @@ func serveMsg(ctx context.Context, addr string, ready func()) error {
 			}
 			s.Value = &received{next: 1, work: w}
 		},
-		Message: func(s *msg.Socket, b *msg.Buffer) {
+		Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
 			b.Free()
 			c := s.Value.(*received)
 			if c.n++; c.n < c.next {
@@ -119,7 +119,7 @@ func serveMsg(ctx context.Context, addr string, ready func()) error {
 				log.Fatal(err)
 			}
 		},
-		Sent: func(_ *msg.Socket, b *msg.Buffer) { b.Free() },
+		Sent: func(_ *rmsg.Socket, b *rmsg.Buffer) { b.Free() },
 	}})
 	if err != nil {
 		return err

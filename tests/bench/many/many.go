@@ -101,7 +101,7 @@ func (m *many) options(i uint32) cm.Options {
 func (m *many) postRecv(i uint32) error {
 	wr := &m.recv[0]
 	wr.ID, wr.SGL[0] = uint64(i), m.sge(i, in, size)
-	_, err := m.conns[i].QP.PostRecv(m.recv[:])
+	_, err := m.conns[i].QP.PostRecv(m.recv[:]...)
 	return err
 }
 
@@ -111,7 +111,7 @@ func (m *many) postSend(i uint32, n int) error {
 	if c.posted++; c.posted%period == 0 {
 		wr.Flags = verbs.SendSignaled
 	}
-	_, err := c.QP.PostSend(m.send[:])
+	_, err := c.QP.PostSend(m.send[:]...)
 	return err
 }
 

@@ -52,12 +52,12 @@ func (b *bench) postRecvs(s *series) error {
 	wrs := b.recvWRs[:s.batch]
 	start := tsc.Read()
 	for i := 0; i < work; i += s.batch {
-		if _, err := b.server.QP.PostRecv(wrs); err != nil {
+		if _, err := b.server.QP.PostRecv(wrs...); err != nil {
 			return err
 		}
 	}
 	s.add(start)
-	_, err := b.server.QP.PostRecv(wrs[:1])
+	_, err := b.server.QP.PostRecv(wrs[:1]...)
 	return err
 }
 
@@ -66,12 +66,12 @@ func (b *bench) postSends(s *series) error {
 	wrs := b.sendWRs[:s.batch]
 	start := tsc.Read()
 	for i := 0; i < work; i += s.batch {
-		if _, err := b.client.QP.PostSend(wrs); err != nil {
+		if _, err := b.client.QP.PostSend(wrs...); err != nil {
 			return err
 		}
 	}
 	s.add(start)
-	if _, err := b.client.QP.PostSend(wrs[:1]); err != nil {
+	if _, err := b.client.QP.PostSend(wrs[:1]...); err != nil {
 		return err
 	}
 	return unmute()

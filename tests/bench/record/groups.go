@@ -137,6 +137,6 @@ var (
 		"send of 64 bytes", "send of 4096 bytes", "send of 65536 bytes", "send of 1048576 bytes",
 	}
 	layers = []string{
-		"uverbs, SEND of 64 KiB", "conn, SEND of 64 KiB", "msg, messages of 64 KiB", "rsock, writes of 64 KiB",
+		"uverbs, SEND of 64 KiB", "rconn, SEND of 64 KiB", "rmsg, messages of 64 KiB", "rsock, writes of 64 KiB",
 	}
 )

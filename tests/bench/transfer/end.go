@@ -64,8 +64,7 @@ type end struct {
 // there is memory.
 func (e *end) options(private func() any) cm.Options {
 	return cm.Options{
-		Cap:    verbs.QPCap{MaxSendWR: depth, MaxRecvWR: recvs, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: inline},
-		Events: true,
+		Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: recvs, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: inline},
 		Setup: func(ep *cm.Endpoint) error {
 			if err := e.prepare(ep); err != nil {
 				return err
@@ -98,7 +97,7 @@ func (e *end) prepare(ep *cm.Endpoint) (err error) {
 		e.recvs[i].SGL = sgl
 	}
 	for range recvs / batch {
-		if _, err := ep.QP.PostRecv(e.recvs[:]); err != nil {
+		if _, err := ep.QP.PostRecv(e.recvs[:]...); err != nil {
 			return err
 		}
 	}

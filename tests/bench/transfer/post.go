@@ -17,7 +17,7 @@ func (e *end) post(n uint32) error {
 		last.Flags = verbs.SendSignaled
 		e.signaled++
 	}
-	_, err := e.QP.PostSend(e.wrs[:n])
+	_, err := e.QP.PostSend(e.wrs[:n]...)
 	last.Flags = 0
 	return err
 }
@@ -31,7 +31,7 @@ func (e *end) postInline(n int, addr uint64) error {
 		wr.Opcode, wr.RemoteAddr, wr.RKey = verbs.OpRDMAWrite, addr, e.peer.RKey
 	}
 	e.signaled++
-	_, err := e.QP.PostSend(e.small[:])
+	_, err := e.QP.PostSend(e.small[:]...)
 	return err
 }
 
@@ -46,7 +46,7 @@ func (e *end) take(n int) error {
 		e.got.Bytes += uint64(e.wc[i].ByteLen)
 	}
 	e.got.Messages += uint64(n)
-	_, err = e.QP.PostRecv(e.recvs[:n])
+	_, err = e.QP.PostRecv(e.recvs[:n]...)
 	return err
 }
 
@@ -71,6 +71,6 @@ func (e *end) hear(sleep bool) (r report, err error) {
 	if _, err := binary.Decode(e.in, binary.NativeEndian, &r); err != nil {
 		return r, err
 	}
-	_, err = e.QP.PostRecv(e.recvs[:1])
+	_, err = e.QP.PostRecv(e.recvs[:1]...)
 	return r, err
 }

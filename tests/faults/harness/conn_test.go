@@ -7,25 +7,25 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/conn"
+	"github.com/goverbs/verbs/rconn"
 )
 
 // party is one end on layer conn: a round is a Put, a message each way and a
 // Get.
 type party struct {
-	c       *conn.Conn
-	store   *conn.LocalRegion // what the peer writes to and reads from
-	mail    *conn.LocalRegion // of messages: the one to send, and those that come
+	c       *rconn.Conn
+	store   *rconn.LocalRegion // what the peer writes to and reads from
+	mail    *rconn.LocalRegion // of messages: the one to send, and those that come
 	n       uint64
 	scratch []byte
 }
 
-func (p *party) options() conn.Options {
-	return conn.Options{Setup: func(c *conn.Conn) (err error) {
-		if p.store, err = c.Alloc(2*chunk, conn.ReadWrite); err != nil {
+func (p *party) options() rconn.Options {
+	return rconn.Options{Setup: func(c *rconn.Conn) (err error) {
+		if p.store, err = c.Alloc(2*chunk, rconn.ReadWrite); err != nil {
 			return err
 		}
-		if p.mail, err = c.Alloc(8*(receives+1), conn.LocalWrite); err != nil {
+		if p.mail, err = c.Alloc(8*(receives+1), rconn.LocalWrite); err != nil {
 			return err
 		}
 		for i := 1; i <= receives; i++ {
@@ -44,7 +44,7 @@ func (p *party) send(ctx context.Context) error {
 		return p.why(err)
 	}
 	var wc [1]verbs.WC
-	if err := p.c.Await(ctx, conn.Sends, wc[:]); err != nil {
+	if err := p.c.Await(ctx, rconn.Sends, wc[:]); err != nil {
 		return err
 	}
 	return p.why(cm.SendError(&wc[0]))
@@ -52,7 +52,7 @@ func (p *party) send(ctx context.Context) error {
 
 func (p *party) recv(ctx context.Context) error {
 	var wc [1]verbs.WC
-	if err := p.c.Await(ctx, conn.Recvs, wc[:]); err != nil {
+	if err := p.c.Await(ctx, rconn.Recvs, wc[:]); err != nil {
 		return err
 	}
 	if err := wc[0].Err(); err != nil {
@@ -92,12 +92,12 @@ func (p *party) Close() error { return p.c.Close() }
 func dialConn(ctx context.Context, addr string) (session, error) {
 	p := new(party)
 	var err error
-	p.c, err = conn.Dialer{Options: p.options()}.Dial(ctx, addr)
+	p.c, err = (&rconn.Dialer{Options: p.options()}).Dial(ctx, addr)
 	return p, err
 }
 
 func serveConn(ctx context.Context, addr string, ready func(string)) error {
-	l, err := conn.Listen(ctx, addr)
+	l, err := rconn.Listen(ctx, addr)
 	if err != nil {
 		return err
 	}

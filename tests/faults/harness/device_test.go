@@ -148,8 +148,8 @@ func TestLink(t *testing.T) {
 		<-l.done
 		saw := e.expect(wants{
 			"verbs": {verbs.ErrDisconnected, verbs.WCFlushErr, context.DeadlineExceeded},
-			"conn":  {verbs.ErrDisconnected, verbs.WCFlushErr, context.DeadlineExceeded},
-			"msg":   {verbs.ErrDisconnected, verbs.WCFlushErr, context.DeadlineExceeded},
+			"rconn": {verbs.ErrDisconnected, verbs.WCFlushErr, context.DeadlineExceeded},
+			"rmsg":  {verbs.ErrDisconnected, verbs.WCFlushErr, context.DeadlineExceeded},
 			"rsock": {unix.ECONNRESET, os.ErrDeadlineExceeded},
 		}, l.err)
 		took := l.when.Sub(start)

@@ -38,7 +38,7 @@ func TestFreezeHere(t *testing.T) {
 
 // TestFreeze stops the peer's process for some seconds.
 func TestFreeze(t *testing.T) {
-	each(t, fault{title: "the peer's process is stopped for 5 s", quick: "msg", run: func(e *env) {
+	each(t, fault{title: "the peer's process is stopped for 5 s", quick: "rmsg", run: func(e *env) {
 		c, l := e.under()
 		c.freeze()
 		time.Sleep(pause())
@@ -66,8 +66,8 @@ func (e *env) inTime(s session, limit time.Duration) (saw string, took time.Dura
 	}
 	return e.expect(wants{
 		"verbs": {context.DeadlineExceeded},
-		"conn":  {context.DeadlineExceeded},
-		"msg":   {context.DeadlineExceeded},
+		"rconn": {context.DeadlineExceeded},
+		"rmsg":  {context.DeadlineExceeded},
 		"rsock": {os.ErrDeadlineExceeded},
 	}, err), took
 }

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rmsg"
 )
 
 // TestKill kills the peer's process.
@@ -24,7 +24,7 @@ func TestKill(t *testing.T) {
 // connections.
 func left(more ...error) wants {
 	ended := append(more, verbs.ErrDisconnected, verbs.WCRemAccessErr, verbs.WCRemOpErr)
-	return wants{"verbs": ended, "conn": ended, "msg": append(ended, msg.ErrUnreadable), "rsock": {unix.ECONNRESET}}
+	return wants{"verbs": ended, "rconn": ended, "rmsg": append(ended, rmsg.ErrUnreadable), "rsock": {unix.ECONNRESET}}
 }
 
 // bereft insists that a load whose peer was killed ends as documented, and adds

@@ -30,8 +30,8 @@ type session interface {
 
 var layers = []layer{
 	{"verbs", serveVerbs, dialVerbs},
-	{"conn", serveConn, dialConn},
-	{"msg", serveMsg, dialMsg},
+	{"rconn", serveConn, dialConn},
+	{"rmsg", serveMsg, dialMsg},
 	{"rsock", serveRsock, dialRsock},
 }
 

@@ -41,7 +41,7 @@ func limitFiles(t testing.TB, pid int, n uint64) {
 
 // TestFilesDialing dials with no files left, then one, and so on, beside a load.
 func TestFilesDialing(t *testing.T) {
-	each(t, fault{title: "no files are left where one dials", quick: "msg", run: func(e *env) {
+	each(t, fault{title: "no files are left where one dials", quick: "rmsg", run: func(e *env) {
 		c, l := e.under()
 		var saw string
 		var took time.Duration
@@ -61,7 +61,7 @@ func TestFilesDialing(t *testing.T) {
 			if room == 40 {
 				e.Fatal("40 files do not do")
 			}
-			saw = e.expect(wants{"verbs": {unix.EMFILE}, "conn": {unix.EMFILE}, "msg": {unix.EMFILE}, "rsock": {unix.EMFILE}}, err)
+			saw = e.expect(wants{"verbs": {unix.EMFILE}, "rconn": {unix.EMFILE}, "rmsg": {unix.EMFILE}, "rsock": {unix.EMFILE}}, err)
 		}
 		if saw == "" {
 			e.Fatal("a dial needs no files")
@@ -90,8 +90,8 @@ func TestFilesAccepting(t *testing.T) {
 		} else {
 			saw = e.expect(wants{
 				"verbs": {unix.ECONNREFUSED, context.DeadlineExceeded},
-				"conn":  {unix.ECONNREFUSED, context.DeadlineExceeded},
-				"msg":   {unix.ECONNREFUSED, context.DeadlineExceeded},
+				"rconn": {unix.ECONNREFUSED, context.DeadlineExceeded},
+				"rmsg":  {unix.ECONNREFUSED, context.DeadlineExceeded},
 				"rsock": {unix.ECONNREFUSED, context.DeadlineExceeded, os.ErrDeadlineExceeded},
 			}, err)
 		}
@@ -186,7 +186,7 @@ func TestAddressSpace(t *testing.T) {
 			_, err = s.c.Alloc(1<<30, 1)
 		}
 		took := time.Since(start)
-		saw := e.expect(wants{"verbs": {unix.ENOMEM}, "conn": {unix.ENOMEM}}, err)
+		saw := e.expect(wants{"verbs": {unix.ENOMEM}, "rconn": {unix.ENOMEM}}, err)
 		if err := unix.Prlimit(0, unix.RLIMIT_AS, &old, nil); err != nil {
 			e.Fatal(err)
 		}

@@ -6,29 +6,29 @@ import (
 	"fmt"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rmsg"
 )
 
 // teller is the dialing end on layer msg: a round is a message each way that
 // the other side reads, and a short one.
 type teller struct {
-	loop    *msg.Loop
+	loop    *rmsg.Loop
 	run     chan error
-	s       *msg.Socket
+	s       *rmsg.Socket
 	n       uint64
 	scratch []byte
 }
 
 const short = 512
 
-func say(ctx context.Context, s *msg.Socket, b []byte, seed uint64) error {
+func say(ctx context.Context, s *rmsg.Socket, b []byte, seed uint64) error {
 	if err := s.Send(ctx, fill(b, seed)); err != nil {
 		return err
 	}
 	return s.Send(ctx, fill(b[:short], ^seed))
 }
 
-func hear(ctx context.Context, s *msg.Socket, seed uint64) error {
+func hear(ctx context.Context, s *rmsg.Socket, seed uint64) error {
 	for _, want := range []struct {
 		n    int
 		seed uint64
@@ -51,7 +51,7 @@ func hear(ctx context.Context, s *msg.Socket, seed uint64) error {
 }
 
 func newTeller() (*teller, error) {
-	loop, err := msg.NewLoop(msg.Options{})
+	loop, err := rmsg.NewLoop(rmsg.Options{})
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rmsg"
 )
 
 // What a bad network does, of a share of packets.
@@ -91,8 +91,8 @@ func (e *env) bad(l *load) bool {
 	<-l.done
 	saw := e.expect(wants{
 		"verbs": {verbs.WCRetryExcErr, verbs.ErrDisconnected},
-		"conn":  {verbs.WCRetryExcErr, verbs.ErrDisconnected},
-		"msg":   {verbs.WCRetryExcErr, verbs.ErrDisconnected, msg.ErrUnreadable},
+		"rconn": {verbs.WCRetryExcErr, verbs.ErrDisconnected},
+		"rmsg":  {verbs.WCRetryExcErr, verbs.ErrDisconnected, rmsg.ErrUnreadable},
 		"rsock": {unix.ETIMEDOUT, unix.ECONNRESET},
 	}, l.err)
 	e.row(saw, l.when.Sub(start), 0)

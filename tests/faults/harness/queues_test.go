@@ -9,8 +9,8 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/conn"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rconn"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -51,13 +51,13 @@ func TestCQOverflow(t *testing.T) {
 		dev := labtest.OpenDevice(e, e.device)
 		pd := labtest.Must(dev.AllocPD())(e)
 		cq := labtest.Must(dev.CreateCQ(uverbs.CQOptions{Depth: 8}))(e)
-		c, h := e.bare(func(o *cm.Options) { o.PD, o.OwnPD, o.SendCQ = pd, false, cq })
+		c, h := e.bare(func(o *cm.Options) { o.PD, o.SendCQ = pd, cq })
 		ctx, cancel := context.WithTimeout(e.Context(), patience)
 		defer cancel()
 		start := time.Now()
 		n := cq.Cap() + 8
 		for i := 0; i < n; i++ {
-			if _, err := h.e.QP.PostSend([]verbs.SendWR{h.tiny(uint64(i))}); err != nil {
+			if _, err := h.e.QP.PostSend(h.tiny(uint64(i))); err != nil {
 				break // siw ends the QP then
 			}
 		}
@@ -91,15 +91,15 @@ func TestCQOverflow(t *testing.T) {
 // after the retries it asked for; on siw the connection ends.
 func TestNoReceive(t *testing.T) {
 	each(t, fault{title: "messages that find no receive", quick: "verbs", only: "verbs", run: func(e *env) {
-		once := uint8(1) // each side's is what the other has
+		const once = 1 // each side's is what the other has
 		ctx, cancel := context.WithTimeout(e.Context(), patience)
 		defer cancel()
-		ep, peer := labtest.Couple(ctx, e, e.addr, cm.Options{Events: true, RNRRetryCount: &once}, cm.Options{RNRRetryCount: &once})
+		ep, peer := labtest.Couple(ctx, e, e.addr, cm.Options{RNRRetryCount: once}, cm.Options{RNRRetryCount: once})
 		start := time.Now()
 		var err error
 		for err == nil {
 			wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte("unexpected")}
-			if _, err = ep.QP.PostSend([]verbs.SendWR{wr}); err != nil {
+			if _, err = ep.QP.PostSend(wr); err != nil {
 				break
 			}
 			var wc [1]verbs.WC
@@ -132,13 +132,13 @@ func TestLateReceive(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(e.Context(), patience)
 		defer cancel()
-		ep, peer := labtest.Couple(ctx, e, e.addr, cm.Options{Events: true}, cm.Options{})
+		ep, peer := labtest.Couple(ctx, e, e.addr, cm.Options{}, cm.Options{})
 		wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
-		if _, err := ep.QP.PostSend([]verbs.SendWR{wr}); err != nil {
+		if _, err := ep.QP.PostSend(wr); err != nil {
 			e.Fatal(err)
 		}
 		start := time.Now()
-		post := time.AfterFunc(8*time.Second, func() { peer.QP.PostRecv([]verbs.RecvWR{{}}) })
+		post := time.AfterFunc(8*time.Second, func() { peer.QP.PostRecv(verbs.RecvWR{}) })
 		defer post.Stop()
 		var wc [1]verbs.WC
 		if _, err := ep.SendCQ.PollWait(ctx, wc[:]); err != nil || wc[0].Err() != nil {
@@ -154,7 +154,7 @@ func TestLateReceive(t *testing.T) {
 // what was not is told, and can be posted later.
 func TestQueueFull(t *testing.T) {
 	each(t, fault{title: "more requests than the send queue takes", quick: "verbs", only: "verbs conn", run: func(e *env) {
-		if e.layer.name == "conn" {
+		if e.layer.name == "rconn" {
 			e.fullConn()
 			return
 		}
@@ -173,7 +173,7 @@ func TestQueueFull(t *testing.T) {
 			for i := range 2 * size {
 				wrs = append(wrs, h.tiny(next+uint64(i)))
 			}
-			n, err := h.e.QP.PostSend(wrs)
+			n, err := h.e.QP.PostSend(wrs...)
 			next += uint64(n)
 			if n == 0 || n > size || !errors.Is(err, verbs.ErrQueueFull) {
 				e.Fatalf("posted %d: %v", n, err)
@@ -222,14 +222,14 @@ func (e *env) fullConn() {
 			e.Fatal(err)
 		}
 		full++
-		if err := p.c.Await(ctx, conn.Sends, wcs); err != nil || wcs[0].Err() != nil || wcs[0].ID != done {
+		if err := p.c.Await(ctx, rconn.Sends, wcs); err != nil || wcs[0].Err() != nil || wcs[0].ID != done {
 			e.Fatalf("%+v, %v in place of %d", wcs[0], err, done)
 		}
 		done++
 	}
 	took := time.Since(start) / time.Duration(full)
 	rest := make([]verbs.WC, next-done)
-	if err := p.c.Await(ctx, conn.Sends, rest); err != nil {
+	if err := p.c.Await(ctx, rconn.Sends, rest); err != nil {
 		e.Fatal(err)
 	}
 	if err := s.Round(ctx); err != nil {
@@ -252,7 +252,7 @@ func TestSharedReceives(t *testing.T) {
 		pd := labtest.Must(dev.AllocPD())(e)
 		srq := labtest.Must(pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 16, MaxSGE: 1, Limit: 2}))(e)
 		post := func(n int) {
-			if _, err := srq.PostRecv(make([]verbs.RecvWR, n)); err != nil {
+			if _, err := srq.PostRecv(make([]verbs.RecvWR, n)...); err != nil {
 				e.Error(err)
 			}
 		}
@@ -268,7 +268,7 @@ func TestSharedReceives(t *testing.T) {
 		start := time.Now()
 		for range each {
 			for _, s := range senders {
-				if _, err := s.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}}); err != nil && e.device == labtest.RXE {
+				if _, err := s.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}); err != nil && e.device == labtest.RXE {
 					e.Error(err)
 				}
 			}

@@ -14,9 +14,9 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/conn"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rconn"
+	"github.com/goverbs/verbs/rmsg"
 	"github.com/goverbs/verbs/rsock"
 )
 
@@ -42,8 +42,8 @@ var users = map[string]struct {
 	want []error
 }{
 	"cm":    {useCM, []error{verbs.ErrDeviceRemoved, verbs.ErrDisconnected}},
-	"conn":  {useConn, []error{verbs.ErrDeviceRemoved, verbs.ErrDisconnected}},
-	"msg":   {useMsg, []error{verbs.ErrDeviceRemoved, verbs.ErrDisconnected, msg.ErrUnreadable}},
+	"rconn": {useConn, []error{verbs.ErrDeviceRemoved, verbs.ErrDisconnected}},
+	"rmsg":  {useMsg, []error{verbs.ErrDeviceRemoved, verbs.ErrDisconnected, rmsg.ErrUnreadable}},
 	"rsock": {useRsock, []error{unix.ECONNRESET, io.EOF}},
 }
 
@@ -56,7 +56,7 @@ func useCM(t *testing.T) user {
 			mr, err := e.AllocMR(1<<16, verbs.AccessLocalWrite)
 			for range 32 {
 				if err == nil {
-					_, err = e.QP.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{mr.SGE(0, 1<<16)}}})
+					_, err = e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(0, 1<<16)}})
 				}
 			}
 			return err
@@ -72,7 +72,7 @@ func useCM(t *testing.T) user {
 				if busy {
 					mr := labtest.Must(e.AllocMR(1<<16, verbs.AccessLocalWrite))(t)
 					for range 16 {
-						e.QP.PostSend([]verbs.SendWR{{Opcode: verbs.OpSend, SGL: []verbs.SGE{mr.SGE(0, 1<<16)}}})
+						e.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{mr.SGE(0, 1<<16)}})
 					}
 				}
 				<-e.Done()
@@ -85,22 +85,22 @@ func useCM(t *testing.T) user {
 
 func useConn(t *testing.T) user {
 	return func(ctx context.Context, addr string, busy bool, ready func()) [2]error {
-		l := labtest.Must(conn.Listen(ctx, addr))(t)
+		l := labtest.Must(rconn.Listen(ctx, addr))(t)
 		labtest.Close(t, l)
-		accepted := make(chan *conn.Conn, 1)
-		var region *conn.LocalRegion
+		accepted := make(chan *rconn.Conn, 1)
+		var region *rconn.LocalRegion
 		go func() {
 			r := labtest.Must(l.Accept(ctx))(t)
-			accepted <- labtest.Must(r.Accept(ctx, conn.Options{Setup: func(c *conn.Conn) (err error) {
-				if region, err = c.Alloc(1<<20, conn.ReadWrite); err == nil {
+			accepted <- labtest.Must(r.Accept(ctx, rconn.Options{Setup: func(c *rconn.Conn) (err error) {
+				if region, err = c.Alloc(1<<20, rconn.ReadWrite); err == nil {
 					err = c.Announce(1, region.All())
 				}
 				return err
 			}}))(t)
 		}()
-		c := labtest.Must(conn.Dial(ctx, l.Addr().String(), conn.Options{}))(t)
+		c := labtest.Must(rconn.Dial(ctx, l.Addr().String()))(t)
 		s := <-accepted
-		wait := func(c *conn.Conn) error { return c.AwaitDisconnect(ctx) }
+		wait := func(c *rconn.Conn) error { return c.AwaitDisconnect(ctx) }
 		return both(ready, func() (err error) {
 			for busy && err == nil {
 				err = c.Put(ctx, c.Adverts()[0].At(0), make([]byte, 1<<20))
@@ -111,8 +111,8 @@ func useConn(t *testing.T) user {
 }
 
 func useMsg(t *testing.T) user {
-	loop := func() *msg.Loop {
-		l := labtest.Must(msg.NewLoop(msg.Options{}))(t)
+	loop := func() *rmsg.Loop {
+		l := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
 		over := make(chan error)
 		go func() { over <- l.Run(context.Background()) }()
 		t.Cleanup(func() {
@@ -132,7 +132,7 @@ func useMsg(t *testing.T) user {
 		labtest.Close(t, l)
 		c := labtest.Must(client.Connect(l.Addr().String(), nil))(t)
 		s := labtest.Must(l.Accept(ctx))(t)
-		for _, s := range []*msg.Socket{c, s} {
+		for _, s := range []*rmsg.Socket{c, s} {
 			if err := s.Wait(ctx); err != nil {
 				t.Fatal(err)
 			}

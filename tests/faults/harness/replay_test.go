@@ -98,7 +98,7 @@ func (p *tap) again() {
 func TestReplay(t *testing.T) {
 	each(t, fault{
 		title: "all that went over the wire is sent again, three times",
-		quick: "conn",
+		quick: "rconn",
 		wired: true,
 		run: func(e *env) {
 			taps := []*tap{newTap(e, "wa"), newTap(e, "wb")}
@@ -129,7 +129,7 @@ func TestReplay(t *testing.T) {
 				return
 			}
 			broken := []error{verbs.ErrDisconnected, verbs.WCFlushErr}
-			saw := e.expect(wants{"verbs": broken, "conn": broken, "msg": broken, "rsock": {unix.ECONNRESET}}, l.err)
+			saw := e.expect(wants{"verbs": broken, "rconn": broken, "rmsg": broken, "rsock": {unix.ECONNRESET}}, l.err)
 			e.close(l.s)
 			e.ends(c, saw, l.when.Sub(start))
 		},

@@ -15,7 +15,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/msg"
+	"github.com/goverbs/verbs/rmsg"
 )
 
 // names are what errors are called in the table, the most telling first.
@@ -24,7 +24,7 @@ var names = []struct {
 	name string
 }{
 	{verbs.ErrDeviceRemoved, "`cm.ErrDeviceRemoved`"},
-	{msg.ErrUnreadable, "`msg.ErrUnreadable`"},
+	{rmsg.ErrUnreadable, "`msg.ErrUnreadable`"},
 	{verbs.WCRemAccessErr, "`WCRemAccessErr`"},
 	{verbs.WCRemOpErr, "`WCRemOpErr`"},
 	{verbs.WCRetryExcErr, "`WCRetryExcErr`"},

@@ -24,7 +24,7 @@ type half struct {
 const receives = 4
 
 func (h *half) options() cm.Options {
-	return cm.Options{Events: true, OwnPD: true, Setup: func(e *cm.Endpoint) (err error) {
+	return cm.Options{Setup: func(e *cm.Endpoint) (err error) {
 		h.mr, err = e.AllocMR(2*chunk+receives*8, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead)
 		if err != nil {
 			return err
@@ -54,7 +54,7 @@ func (h *half) answer() []byte  { return h.mr.Bytes()[chunk : 2*chunk] }
 func message(i int) int         { return 2*chunk + 8*i }
 
 func (h *half) post(e *cm.Endpoint, i int) error {
-	_, err := e.QP.PostRecv([]verbs.RecvWR{{ID: uint64(i), SGL: []verbs.SGE{h.mr.SGE(message(i), 8)}}})
+	_, err := e.QP.PostRecv(verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{h.mr.SGE(message(i), 8)}})
 	return err
 }
 
@@ -63,7 +63,7 @@ func (h *half) send(ctx context.Context, wrs ...verbs.SendWR) error {
 	for i := range wrs {
 		wrs[i].Flags |= verbs.SendSignaled
 	}
-	if _, err := h.e.QP.PostSend(wrs); err != nil {
+	if _, err := h.e.QP.PostSend(wrs...); err != nil {
 		return h.why(err)
 	}
 	var wcs [4]verbs.WC

@@ -1,5 +1,0 @@
-//go:build !race
-
-package msg_test
-
-const raceEnabled = false

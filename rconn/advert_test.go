@@ -1,0 +1,178 @@
+package rconn
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestAdverts exchanges regions and parts of them, both ways, in order, by
+// receives posted before and after the connection was up.
+func TestAdverts(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx := limit(t)
+		opt := Options{Adverts: 3, SendQueue: 10}
+		a, b := newPair(t, device, opt, opt)
+		for _, cs := range [][2]*Conn{{a, b}, {b, a}} {
+			from, to := cs[0], cs[1]
+			r := labtest.Must(from.Alloc(1<<16, ReadWrite))(t)
+			if _, ok, err := to.TryAdvert(); ok || err != nil {
+				t.Errorf("an advertisement is there: %v", err)
+			}
+			for round := range 3 {
+				for i := range 3 {
+					check(t, from.PostAdvert(uint64(i), verbs.SendSignaled, uint32(10*round+i), r.Span(i*100, 1000+i)))
+				}
+				for i, wc := range await(t, from, Sends, 3) {
+					if wc.ID != uint64(i) {
+						t.Errorf("completion %+v", wc)
+					}
+				}
+				for i := range 3 {
+					got := labtest.Must(to.AwaitAdvert(ctx))(t)
+					want := RemoteRegion{uint32(10*round + i), r.MR().Addr() + uint64(i*100), 1000 + i, r.MR().RKey(), verbs.AccessRemoteWrite | verbs.AccessRemoteRead}
+					if got != want {
+						t.Fatalf("%+v in place of %+v", got, want)
+					}
+					text := []byte{byte(round), byte(i), 'x'}
+					check(t, to.Put(ctx, got.At(got.Len-3), text))
+					if end := i*100 + 1000 + i; !bytes.Equal(r.Bytes()[end-3:end], text) {
+						t.Errorf("%q is there in place of %q", r.Bytes()[end-3:end], text)
+					}
+				}
+				if _, err := to.AwaitAdvert(ctx); !errors.Is(err, ErrNotExpected) {
+					t.Errorf("awaiting one with no receive posted: %v", err)
+				}
+				for range 3 {
+					check(t, to.PostRecvAdvert())
+				}
+			}
+		}
+	})
+}
+
+// TestAdvertOrder mixes messages and advertisements: receives take them in the
+// order in which they were posted. A message in an advertisement's place is told.
+func TestAdvertOrder(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		var inbox *LocalRegion
+		a, b := newPair(t, device, Options{}, Options{Setup: func(c *Conn) (err error) {
+			if inbox, err = c.Alloc(1024, LocalWrite); err != nil {
+				return err
+			}
+			if err = c.PostRecv(1, inbox.Span(0, 100)); err == nil {
+				if err = c.PostRecvAdvert(); err == nil {
+					if err = c.PostRecv(2, inbox.Span(100, 100)); err == nil {
+						if err = c.PostRecv(3, inbox.Span(200, 100)); err == nil {
+							err = c.PostRecvAdvert()
+						}
+					}
+				}
+			}
+			return err
+		}})
+		out := labtest.Must(a.Alloc(100, ReadWrite))(t)
+		copy(out.Bytes(), "some message")
+		msg := out.Span(0, 12)
+		check(t, a.PostSend(0, 0, msg))
+		check(t, a.PostAdvert(0, 0, 77, out.All()))
+		check(t, a.PostSend(0, 0, msg))
+		check(t, a.PostAdvert(0, 0, 78, out.All())) // into a receive for messages
+		check(t, a.PostSend(0, 0, msg))             // into one for advertisements
+		wcs := await(t, b, Recvs, 3)
+		for i, n := range []uint32{12, 12, AdvertSize} {
+			if wcs[i].ID != uint64(i+1) || wcs[i].ByteLen != n {
+				t.Errorf("receive %d: %+v", i, wcs[i])
+			}
+		}
+		if r, err := ParseAdvert(inbox.Bytes()[200:][:AdvertSize]); r.Tag != 78 || err != nil {
+			t.Errorf("the advertisement in a message: %+v, %v", r, err)
+		}
+		if r, err := b.AwaitAdvert(limit(t)); r.Tag != 77 || err != nil {
+			t.Errorf("the advertisement: %+v, %v", r, err)
+		}
+		_, err := b.AwaitAdvert(limit(t))
+		if bad, ok := errors.AsType[*AdvertError](err); !ok || !errors.Is(err, ErrAdvert) || string(bad.Message) != "some message" {
+			t.Errorf("the message in an advertisement's place: %v", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		check(t, b.PostRecvAdvert())
+		if _, err := b.AwaitAdvert(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("awaiting one that does not come: %v", err)
+		}
+		check(t, a.PostAdvert(0, 0, 79, out.All()))
+		if r, err := b.AwaitAdvert(limit(t)); r.Tag != 79 || err != nil {
+			t.Errorf("the advertisement after a wait was cancelled: %+v, %v", r, err)
+		}
+	})
+}
+
+// advertOf makes an advertisement by hand, with a right checksum.
+func advertOf(change func(b []byte)) []byte {
+	b := make([]byte, AdvertSize)
+	binary.BigEndian.PutUint16(b, 0xad7e)
+	b[2], b[3] = 1, 3
+	binary.BigEndian.PutUint64(b[8:], 0x7f0000001000)
+	binary.BigEndian.PutUint64(b[16:], 4096)
+	binary.BigEndian.PutUint32(b[24:], 0x1234)
+	change(b)
+	binary.BigEndian.PutUint32(b[28:], crc32.Checksum(b[:28], crc32.MakeTable(crc32.Castagnoli)))
+	return b
+}
+
+// TestParseAdvert takes what is right and nothing else.
+func TestParseAdvert(t *testing.T) {
+	good := advertOf(func(b []byte) { b[7] = 9 })
+	want := RemoteRegion{9, 0x7f0000001000, 4096, 0x1234, verbs.AccessRemoteWrite | verbs.AccessRemoteRead}
+	if got, err := ParseAdvert(good); got != want || err != nil {
+		t.Errorf("%+v, %v in place of %+v", got, err, want)
+	}
+	for name, b := range map[string][]byte{
+		"nothing":       nil,
+		"short":         good[:31],
+		"long":          append(bytes.Clone(good), 0),
+		"other magic":   advertOf(func(b []byte) { b[0] = 0 }),
+		"other version": advertOf(func(b []byte) { b[2] = 2 }),
+		"no access":     advertOf(func(b []byte) { b[3] = 0 }),
+		"more access":   advertOf(func(b []byte) { b[3] = 8 | 1 }),
+		"no length":     advertOf(func(b []byte) { clear(b[16:24]) }),
+		"wraps around":  advertOf(func(b []byte) { copy(b[8:], "\xff\xff\xff\xff\xff\xff\xff\xff") }),
+		"longer than int": advertOf(func(b []byte) {
+			clear(b[8:16])
+			b[16] = 0x80
+		}),
+	} {
+		if r, err := ParseAdvert(b); !errors.Is(err, ErrAdvert) {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+	}
+	for i := range 8 * AdvertSize {
+		b := bytes.Clone(good)
+		b[i/8] ^= 1 << (i % 8)
+		if _, err := ParseAdvert(b); !errors.Is(err, ErrAdvert) {
+			t.Errorf("with bit %d flipped: %v", i, err)
+		}
+	}
+	adverts, rest := ParseAdverts(append(append(bytes.Clone(good), good...), "text"...))
+	if len(adverts) != 2 || adverts[1] != want || string(rest) != "text" {
+		t.Errorf("%+v and %q", adverts, rest)
+	}
+}
+
+// FuzzParseAdvert holds what is accepted to what can be made.
+func FuzzParseAdvert(f *testing.F) {
+	f.Add(advertOf(func([]byte) {}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if r, err := ParseAdvert(b); err == nil && (r.Len < 1 || r.Addr+uint64(r.Len)-1 < r.Addr || r.Access == 0) {
+			t.Errorf("%+v", r)
+		}
+	})
+}

@@ -1,0 +1,223 @@
+package rconn
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestAwait awaits completions of both directions, singly and several, in order.
+func TestAwait(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		a, b, out := receivers(t, device, 64)
+		for i := range 6 {
+			check(t, a.PostSend(uint64(i), verbs.SendSignaled, out.Span(0, i)))
+		}
+		for i, wc := range append(await(t, a, Sends, 4), await(t, a, Sends, 2)...) {
+			if wc.ID != uint64(i) {
+				t.Errorf("send %d: %+v", i, wc)
+			}
+		}
+		for i, wc := range append(await(t, b, Recvs, 1), await(t, b, Recvs, 5)...) {
+			if wc.ID != uint64(i) || wc.ByteLen != uint32(i) {
+				t.Errorf("receive %d: %+v", i, wc)
+			}
+		}
+		check(t, a.Await(limit(t), Sends, nil)) // of nothing it is soon done
+	})
+}
+
+// receivers makes a connection of which one side has posted n receives, with IDs
+// from 0, and the other has 64 bytes to send.
+func receivers(t testing.TB, device string, n int) (a, b *Conn, out *LocalRegion) {
+	t.Helper()
+	a, b = newPair(t, device, Options{}, Options{RecvQueue: n, Setup: func(c *Conn) error {
+		in, err := c.Alloc(64*n, LocalWrite)
+		for i := 0; i < n && err == nil; i++ {
+			err = c.PostRecv(uint64(i), in.Span(64*i, 64))
+		}
+		return err
+	}})
+	return a, b, labtest.Must(a.Alloc(64, 0))(t)
+}
+
+// TestAwaitCancelled cancels waits for more than there is: they take nothing.
+func TestAwaitCancelled(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		a, b, out := receivers(t, device, 8)
+		check(t, a.PostSend(0, verbs.SendSignaled, out.All()))
+		await(t, a, Sends, 1)
+		var wcs [3]verbs.WC
+		cancelled := func(have int) {
+			t.Helper()
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- b.Await(ctx, Recvs, wcs[:]) }()
+			for { // until the waiter has taken in what is there
+				b.recv.mu.Lock()
+				n, asleep := b.recv.ready.len(), b.recv.waiting > 0
+				b.recv.mu.Unlock()
+				if n == have && asleep {
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
+			cancel()
+			if err := <-done; !errors.Is(err, context.Canceled) {
+				t.Fatalf("a wait that was cancelled: %v", err)
+			}
+		}
+		cancelled(1)
+		check(t, a.PostSend(0, verbs.SendSignaled, out.All()))
+		cancelled(2)
+		check(t, a.PostSend(0, verbs.SendSignaled, out.All()))
+		for i, wc := range await(t, b, Recvs, 3) {
+			if wc.ID != uint64(i) {
+				t.Errorf("receive %d: %+v", i, wc)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := b.Await(ctx, Recvs, wcs[:1]); !errors.Is(err, context.Canceled) {
+			t.Errorf("a wait that is cancelled from the start: %v", err)
+		}
+	})
+}
+
+// TestAwaitMany has many goroutines await one completion or several, some of
+// them giving up, while messages come: each is taken once.
+func TestAwaitMany(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		const total = 600
+		a, b, out := receivers(t, device, 64)
+		in := labtest.Must(b.Alloc(64, LocalWrite))(t)
+		var mu sync.Mutex
+		seen := map[uint64]int{}
+		posted, count := uint64(64), 0
+		took := func(wcs []verbs.WC) {
+			mu.Lock()
+			defer mu.Unlock()
+			for i := range wcs {
+				if wcs[i].Status != verbs.WCSuccess {
+					continue
+				}
+				seen[wcs[i].ID]++
+				count++
+				if posted < total {
+					if err := b.PostRecv(posted, in.All()); err != nil {
+						t.Error(err)
+					}
+					posted++
+				}
+			}
+		}
+		var waiters sync.WaitGroup
+		ctx, stop := context.WithCancel(limit(t))
+		for w := range 8 {
+			waiters.Go(func() {
+				wcs := make([]verbs.WC, w%3+1)
+				for ctx.Err() == nil {
+					mine, cancel := ctx, context.CancelFunc(func() {})
+					if w%2 == 0 {
+						mine, cancel = context.WithTimeout(ctx, time.Duration(w+1)*time.Millisecond)
+					}
+					if b.Await(mine, Recvs, wcs) == nil {
+						took(wcs)
+					}
+					cancel()
+				}
+			})
+		}
+		// At most as many on their way as there are receives: siw knows no mercy.
+		for i := range total {
+			for {
+				mu.Lock()
+				room := uint64(i) < posted
+				mu.Unlock()
+				if room {
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
+			check(t, a.PostSend(uint64(i), verbs.SendSignaled, out.All()))
+			await(t, a, Sends, 1)
+		}
+		for limit := time.Now().Add(60 * time.Second); ; {
+			mu.Lock()
+			n := count
+			mu.Unlock()
+			if n == total {
+				break
+			}
+			if time.Now().After(limit) {
+				t.Errorf("%d of %d messages were taken", n, total)
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		stop()
+		waiters.Wait()
+		for id, n := range seen {
+			if n != 1 {
+				t.Errorf("receive %d was taken %d times", id, n)
+			}
+		}
+	})
+}
+
+// TestQueueFull fills both queues: with requests, and with completions that
+// nobody takes.
+func TestQueueFull(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		a, b := newPair(t, device, Options{SendQueue: 4, Adverts: 1}, Options{RecvQueue: 3})
+		_, remote := advertise(t, b, a, 64, ReadWrite)
+		mine := labtest.Must(a.Alloc(64, LocalWrite))(t)
+		for i := range 4 {
+			check(t, a.PostWrite(uint64(i), verbs.SendSignaled, remote.At(0), mine.All()))
+		}
+		if err := a.PostWrite(9, verbs.SendSignaled, remote.At(0), mine.All()); !errors.Is(err, verbs.ErrQueueFull) {
+			t.Errorf("a fifth request: %v", err)
+		}
+		check(t, a.Put(limit(t), remote.At(0), make([]byte, 64))) // the Conn's own go on
+		if err := a.PostWrite(9, verbs.SendSignaled, remote.At(0), mine.All()); !errors.Is(err, verbs.ErrQueueFull) {
+			t.Errorf("a fifth request whose completion has no place: %v", err)
+		}
+		for i, wc := range await(t, a, Sends, 4) {
+			if wc.ID != uint64(i) {
+				t.Errorf("write %d: %+v", i, wc)
+			}
+		}
+		check(t, a.PostWrite(9, verbs.SendSignaled, remote.At(0), mine.All()))
+		await(t, a, Sends, 1)
+
+		in := labtest.Must(b.Alloc(64, LocalWrite))(t)
+		for i := range 3 {
+			check(t, b.PostRecv(uint64(i), in.All()))
+		}
+		if err := b.PostRecv(9, in.All()); !errors.Is(err, verbs.ErrQueueFull) {
+			t.Errorf("a fourth receive: %v", err)
+		}
+		check(t, a.PostSend(0, verbs.SendSignaled, mine.All()))
+		await(t, a, Sends, 1)
+		for { // the completion is there, not taken
+			b.recv.mu.Lock()
+			b.recv.collect()
+			n := b.recv.ready.len()
+			b.recv.mu.Unlock()
+			if n == 1 {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if err := b.PostRecv(9, in.All()); !errors.Is(err, verbs.ErrQueueFull) {
+			t.Errorf("a receive whose completion has no place: %v", err)
+		}
+		await(t, b, Recvs, 1)
+		check(t, b.PostRecv(9, in.All()))
+	})
+}

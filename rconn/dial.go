@@ -1,0 +1,48 @@
+package rconn
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+)
+
+// Dialer makes connections. The zero value dials as [Dial] does.
+type Dialer struct {
+	Options
+	// LocalAddr, ResolveTimeout, ConnectTimeout, Resolver and TOS are as in [cm.Dialer].
+	LocalAddr      netip.AddrPort
+	ResolveTimeout time.Duration
+	ConnectTimeout time.Duration
+	Resolver       *net.Resolver
+	TOS            uint8
+}
+
+// Dial connects to addr, "10.9.0.1:7471" or a name, with defaults.
+func Dial(ctx context.Context, addr string) (*Conn, error) { return new(Dialer).Dial(ctx, addr) }
+
+// Dial connects to addr, "10.9.0.1:7471" or a name. ctx bounds all of it; it does nothing
+// to a connection that is up. On iWARP the side that dialed must be the first to send
+// (RFC 5044).
+func (d *Dialer) Dial(ctx context.Context, addr string) (*Conn, error) {
+	opt, err := d.withDefaults()
+	if err != nil {
+		return nil, &verbs.Error{Op: "dial", Object: addr, Err: err}
+	}
+	var c *Conn
+	dialer := cm.Dialer{
+		LocalAddr: d.LocalAddr, ResolveTimeout: d.ResolveTimeout, ConnectTimeout: d.ConnectTimeout,
+		Resolver: d.Resolver, TOS: d.TOS,
+	}
+	dialer.Options = opt.endpoint(func(e *cm.Endpoint) (err error) {
+		c, err = newConn(e, opt)
+		return err
+	})
+	if _, err := dialer.Dial(ctx, addr); err != nil {
+		return nil, err
+	}
+	return c.up(), nil
+}

@@ -1,0 +1,148 @@
+package rconn_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/rconn"
+)
+
+// What the examples start from. The lab's test sets them.
+var (
+	ctx    = context.Background()
+	listen = "10.9.0.1:0" // any free port
+)
+
+// A responder offers memory; the initiator writes to it, reads it back, and says
+// with a message that it is done.
+func Example() {
+	l, err := rconn.Listen(ctx, listen)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	served := make(chan error, 1)
+	go func() { served <- respond(l) }()
+
+	c, err := (&rconn.Dialer{Options: rconn.Options{Adverts: 1}}).Dial(ctx, l.Addr().String()) // expects one
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	theirs, err := c.AwaitAdvert(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	mine, err := c.Alloc(4096, rconn.LocalWrite)
+	if err != nil {
+		log.Fatal(err)
+	}
+	n := copy(mine.Bytes(), "written by the initiator")
+	if err := c.PostWrite(1, 0, theirs.At(0), mine.Span(0, n)); err != nil {
+		log.Fatal(err)
+	}
+	if err := c.PostRead(2, verbs.SendSignaled, theirs.At(0), mine.Span(100, n)); err != nil {
+		log.Fatal(err)
+	}
+	if err := c.PostSend(3, verbs.SendSignaled|verbs.SendFence, mine.Span(0, 4)); err != nil {
+		log.Fatal(err)
+	}
+	var done [2]verbs.WC
+	if err := c.Await(ctx, rconn.Sends, done[:]); err != nil {
+		log.Fatal(err)
+	}
+	for i := range done {
+		if err := done[i].Err(); err != nil {
+			log.Fatal(err)
+		}
+	}
+	if err := c.AwaitDisconnect(ctx); err != nil { // the responder has all
+		log.Fatal(err)
+	}
+	fmt.Printf("read back: %s\n", mine.Bytes()[100:100+n])
+	if err := <-served; err != nil {
+		log.Fatal(err)
+	}
+}
+
+func respond(l *rconn.Listener) error {
+	req, err := l.Accept(ctx)
+	if err != nil {
+		return err
+	}
+	var inbox *rconn.LocalRegion
+	c, err := req.Accept(ctx, rconn.Options{Setup: func(c *rconn.Conn) (err error) {
+		if inbox, err = c.Alloc(64, rconn.LocalWrite); err != nil {
+			return err
+		}
+		return c.PostRecv(0, inbox.All()) // before the peer can send
+	}})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	offered, err := c.Alloc(4096, rconn.ReadWrite)
+	if err != nil {
+		return err
+	}
+	if err := c.PostAdvert(0, 0, 1, offered.All()); err != nil {
+		return err
+	}
+	var message [1]verbs.WC
+	if err := c.Await(ctx, rconn.Recvs, message[:]); err != nil {
+		return err
+	}
+	fmt.Printf("offered memory holds: %s\n", offered.Bytes()[:24])
+	c.Disconnect()
+	return message[0].Err()
+}
+
+// Memory that is known when connecting goes with the private data, and needs no
+// message. Put and Get copy and wait.
+func ExampleConn_Announce() {
+	l, err := rconn.Listen(ctx, listen)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		req, err := l.Accept(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		c, err := req.Accept(ctx, rconn.Options{Setup: func(c *rconn.Conn) error {
+			store, err := c.Alloc(1<<20, rconn.ReadWrite)
+			if err != nil {
+				return err
+			}
+			return c.Announce(7, store.All())
+		}})
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer c.Close()
+		<-c.Done()
+	}()
+
+	c, err := rconn.Dial(ctx, l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	store := c.Adverts()[0]
+	fmt.Printf("region %d of %d bytes\n", store.Tag, store.Len)
+	if err := c.Put(ctx, store.At(4096), []byte("kept by the peer")); err != nil {
+		log.Fatal(err)
+	}
+	b := make([]byte, 16)
+	if err := c.Get(ctx, b, store.At(4096)); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", b)
+	if err := c.Put(ctx, store.At(store.Len-1), []byte("too much")); errors.Is(err, verbs.ErrRange) {
+		fmt.Println("nothing goes beyond the end")
+	}
+}

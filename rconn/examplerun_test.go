@@ -1,0 +1,31 @@
+package rconn_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestExamples runs the examples where there is a device for them. They end
+// the test if they fail.
+func TestExamples(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		listen = labtest.AddrOf(device) + ":0"
+		for name, e := range map[string]struct {
+			run  func()
+			want string
+		}{
+			"package":  {Example, "offered memory holds: written by the initiator\nread back: written by the initiator\n"},
+			"Announce": {ExampleConn_Announce, "region 7 of 1048576 bytes\nkept by the peer\nnothing goes beyond the end\n"},
+		} {
+			if got := labtest.Output(t, e.run); got != e.want {
+				t.Errorf("%s prints\n%s", name, got)
+			}
+		}
+	})
+}

@@ -1,0 +1,89 @@
+package rconn
+
+import (
+	"context"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+)
+
+// Listener takes connections. Whoever made it closes it.
+type Listener struct{ l *cm.Listener }
+
+// ListenConfig contains options for listening. The zero value listens as [Listen] does.
+type ListenConfig struct {
+	// Backlog and ReuseAddr are as in [cm.ListenConfig].
+	Backlog   int
+	ReuseAddr bool
+}
+
+// Listen takes connections on addr, as [cm.Listen] does; port 0 takes a free one.
+func Listen(ctx context.Context, addr string) (*Listener, error) {
+	return new(ListenConfig).Listen(ctx, addr)
+}
+
+// Listen is as the function [Listen], with options.
+func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, error) {
+	l, err := (&cm.ListenConfig{Backlog: c.Backlog, ReuseAddr: c.ReuseAddr}).Listen(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &Listener{l}, nil
+}
+
+// Addr is where the listener listens.
+func (l *Listener) Addr() cm.Addr { return l.l.Addr() }
+
+// Accept waits for a request for a connection.
+func (l *Listener) Accept(ctx context.Context) (*Request, error) {
+	r, err := l.l.Accept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	q := &Request{r: r}
+	q.adverts, q.private = ParseAdverts(r.PrivateData())
+	return q, nil
+}
+
+// Close stops listening; Accept returns [verbs.ErrClosed]. Requests and connections
+// that were handed out are not affected.
+func (l *Listener) Close() error { return l.l.Close() }
+
+// Request is a connection that a peer asks for. It must be accepted or
+// rejected, once.
+type Request struct {
+	r       *cm.Request
+	adverts []RemoteRegion
+	private []byte
+}
+
+// RemoteAddr is who asks, LocalAddr whom they asked for.
+func (r *Request) RemoteAddr() cm.Addr { return r.r.RemoteAddr() }
+func (r *Request) LocalAddr() cm.Addr  { return r.r.LocalAddr() }
+
+// PrivateData and Adverts are as [Conn.PrivateData] and [Conn.Adverts].
+func (r *Request) PrivateData() []byte     { return r.private }
+func (r *Request) Adverts() []RemoteRegion { return r.adverts }
+
+// Accept makes the connection and waits until it is up. If it fails, or ctx
+// ends first, the request is rejected.
+func (r *Request) Accept(ctx context.Context, opt Options) (*Conn, error) {
+	opt, err := opt.withDefaults()
+	if err != nil {
+		r.r.Reject(nil)
+		return nil, &verbs.Error{Op: "accept", Object: r.RemoteAddr().String(), Err: err}
+	}
+	var c *Conn
+	_, err = r.r.Accept(ctx, opt.endpoint(func(e *cm.Endpoint) (err error) {
+		c, err = newConn(e, opt)
+		return err
+	}))
+	if err != nil {
+		return nil, err
+	}
+	return c.up(), nil
+}
+
+// Reject turns the request down; the peer's dial fails with a
+// [*cm.RejectedError] that carries privateData.
+func (r *Request) Reject(privateData []byte) error { return r.r.Reject(privateData) }

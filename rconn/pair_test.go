@@ -1,0 +1,83 @@
+package rconn
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// limit bounds a test that hangs.
+func limit(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// newPair makes a connection within a device: a dialed, b accepted.
+func newPair(t testing.TB, device string, oa, ob Options) (a, b *Conn) {
+	t.Helper()
+	ctx := limit(t)
+	l := labtest.Must(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+	defer l.Close()
+	accepted := make(chan error, 1)
+	go func() {
+		r, err := l.Accept(ctx)
+		if err == nil {
+			b, err = r.Accept(ctx, ob)
+		}
+		accepted <- err
+	}()
+	a = labtest.Must(dial(ctx, l.Addr().String(), oa))(t)
+	labtest.Close(t, a)
+	if err := <-accepted; err != nil {
+		t.Fatal(err)
+	}
+	labtest.Close(t, b)
+	return a, b
+}
+
+// advertise has from advertise a region of the size to to, which expects it.
+func advertise(t testing.TB, from, to *Conn, size int, access verbs.Access) (*LocalRegion, RemoteRegion) {
+	t.Helper()
+	r := labtest.Must(from.Alloc(size, access))(t)
+	check(t, from.PostAdvert(0, verbs.SendSignaled, 1, r.All()))
+	await(t, from, Sends, 1)
+	return r, labtest.Must(to.AwaitAdvert(limit(t)))(t)
+}
+
+// await takes n completions, which must be good.
+func await(t testing.TB, c *Conn, d Direction, n int) []verbs.WC {
+	t.Helper()
+	wcs := make([]verbs.WC, n)
+	check(t, c.Await(limit(t), d, wcs))
+	for i := range wcs {
+		check(t, wcs[i].Err())
+	}
+	return wcs
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fill fills b with bytes that differ from run to run of it.
+func fill(b []byte, seed uint64) []byte {
+	r := rand.NewPCG(seed, 1)
+	for i := range b {
+		b[i] = byte(r.Uint64())
+	}
+	return b
+}
+
+// dial connects with options.
+func dial(ctx context.Context, addr string, opt Options) (*Conn, error) {
+	return (&Dialer{Options: opt}).Dial(ctx, addr)
+}

@@ -1,0 +1,33 @@
+package rconn
+
+import (
+	"errors"
+	"math"
+	"testing"
+
+	"github.com/goverbs/verbs"
+)
+
+// TestTargetRange checks lengths at the ends of what an int and a request hold,
+// which differ between 32-bit and 64-bit machines.
+func TestTargetRange(t *testing.T) {
+	for _, c := range []struct {
+		len, off, n int
+		ok          bool
+	}{
+		{100, 0, 100, true},
+		{100, 100, 0, true},
+		{100, 1, 100, false},
+		{100, -1, 1, false},
+		{100, 101, 0, false},
+		{math.MaxInt, math.MaxInt, 1, false},
+		{math.MaxInt, 0, math.MaxInt32, true},
+		{math.MaxInt, 0, math.MaxInt, math.MaxInt <= math.MaxUint32},
+		{math.MaxInt, 0, math.MinInt, false}, // what a sum of lengths may overflow to
+	} {
+		at := RemoteRegion{Len: c.len}.At(c.off)
+		if err := at.check(c.n, 0); (err == nil) != c.ok || err != nil && !errors.Is(err, verbs.ErrRange) {
+			t.Errorf("%d bytes at %d of %d: %v", c.n, c.off, c.len, err)
+		}
+	}
+}

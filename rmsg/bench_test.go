@@ -1,0 +1,75 @@
+package rmsg_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rmsg"
+)
+
+// BenchmarkThreshold sends messages of one size whole and announced: the
+// default of Options.Eager is where these meet.
+func BenchmarkThreshold(b *testing.B) {
+	labtest.Require(b)
+	for _, device := range []string{labtest.RXE, labtest.SIW} {
+		for size := 1 << 10; size <= 512<<10; size *= 2 {
+			for how, eager := range map[string]int{"whole": size, "announced": 64} {
+				b.Run(fmt.Sprintf("%s/%dKiB/%s", device, size>>10, how), func(b *testing.B) {
+					opt := rmsg.Options{Eager: eager, Credits: 16}
+					c, s := pair(b, device, opt, opt)
+					message := make([]byte, size)
+					b.SetBytes(int64(size))
+					stream := func(n int) {
+						go func() {
+							for range n {
+								if err := c.Send(b.Context(), message); err != nil {
+									return
+								}
+							}
+						}()
+						for range n {
+							m, err := s.Recv(b.Context())
+							if err != nil {
+								b.Fatal(err)
+							}
+							m.Free()
+						}
+					}
+					stream(100) // until all memory is there
+					b.ResetTimer()
+					stream(b.N)
+				})
+			}
+		}
+	}
+}
+
+// BenchmarkPingPong is the time of a message there and back.
+func BenchmarkPingPong(b *testing.B) {
+	labtest.Require(b)
+	for _, device := range []string{labtest.RXE, labtest.SIW} {
+		b.Run(device, func(b *testing.B) {
+			c, s := pair(b, device, rmsg.Options{}, rmsg.Options{})
+			go func() {
+				for m, err := range s.Messages(b.Context()) {
+					if err != nil || s.Send(b.Context(), m) != nil {
+						return
+					}
+				}
+			}()
+			message := make([]byte, 64)
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := c.Send(b.Context(), message); err != nil {
+					b.Fatal(err)
+				}
+				m, err := c.Recv(b.Context())
+				if err != nil {
+					b.Fatal(err)
+				}
+				m.Free()
+			}
+		})
+	}
+}

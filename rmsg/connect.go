@@ -1,0 +1,241 @@
+package rmsg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+)
+
+// connector is how a socket comes to its connection.
+type connector func(context.Context, cm.Options) (*cm.Endpoint, error)
+
+// Connect begins to connect to addr, "10.9.0.1:7471" or with a name, and
+// returns at once; Established or Disconnected follows. privateData goes to the
+// peer's Request: up to 32 bytes on RoCE, 231 on iWARP; it may be nil.
+func (l *Loop) Connect(addr string, privateData []byte) (*Socket, error) {
+	const op = "connect to"
+	private, err := l.hello(privateData)
+	if err != nil {
+		return nil, fail(op, addr, err)
+	}
+	s := newSocket(l, addr, true)
+	err = s.start(func(ctx context.Context, opt cm.Options) (*cm.Endpoint, error) {
+		opt.PrivateData = private
+		return (&cm.Dialer{Options: opt}).Dial(ctx, addr)
+	})
+	if err != nil {
+		return nil, fail(op, addr, err)
+	}
+	return s, nil
+}
+
+// hello is this side's private data.
+func (l *Loop) hello(private []byte) ([]byte, error) {
+	if len(private) > cm.MaxPrivateData-helloSize {
+		return nil, fmt.Errorf("%w: %d bytes", cm.ErrPrivateData, len(private))
+	}
+	h := hello{
+		version: version, min: minVersion, private: private,
+		credits: uint32(l.opt.Credits), eager: uint32(l.opt.Eager), max: uint32(l.opt.MaxMessage),
+	}
+	return h.append(nil), nil
+}
+
+// meet takes the peer's hello.
+func (s *Socket) meet(h hello) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.peer = h
+	s.granted = h.credits
+	s.eager = min(s.l.opt.Eager, int(h.eager))
+}
+
+// live is the life of a socket, from connecting until it has gone.
+func (s *Socket) live(connect connector) {
+	ctx, cancel := context.WithTimeoutCause(s.ctx, s.l.opt.ConnectTimeout, fmt.Errorf("connect: %w", ErrTimeout))
+	defer cancel()
+	e, left, err := s.connect(ctx, connect)
+	if err == nil {
+		if err = s.greet(ctx, e); err == nil {
+			select {
+			case <-e.Done():
+				err = e.Err()
+			case <-s.ctx.Done():
+				err = verbs.ErrClosed
+			}
+		}
+		if cerr := e.Close(); cerr != nil {
+			err = errors.Join(err, cerr)
+		}
+	}
+	s.l.post(event{socket: s, err: err, gone: true, release: !left})
+}
+
+// connect makes the connection. iWARP handshakes cannot be broken off, so one
+// that takes too long is left to end by itself: the socket has gone then, and
+// what it had is released later.
+func (s *Socket) connect(ctx context.Context, connect connector) (e *cm.Endpoint, left bool, err error) {
+	type result struct {
+		e   *cm.Endpoint
+		err error
+	}
+	var iwarp atomic.Bool
+	breakable, giveUp := context.WithCancel(context.Background())
+	stop := context.AfterFunc(ctx, func() {
+		if !iwarp.Load() {
+			giveUp()
+		}
+	})
+	opt := &s.l.opt
+	made := make(chan result, 1)
+	go func() {
+		defer giveUp()
+		defer stop()
+		e, err := connect(breakable, cm.Options{
+			Cap: verbs.QPCap{MaxSendWR: opt.sends(), MaxRecvWR: opt.receives(), MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
+			Prepare: func(r cm.Route, o *cm.Options) error {
+				err := s.prepare(r, o)
+				if err == nil && s.arena.dev.iwarp {
+					iwarp.Store(true)
+					err = ctx.Err() // or it came before that
+				}
+				return err
+			},
+			Setup: s.setup,
+		})
+		made <- result{e, err}
+	}()
+	select {
+	case r := <-made:
+		if r.err != nil && ctx.Err() != nil {
+			r.err = context.Cause(ctx)
+		}
+		return r.e, false, rejection(r.err)
+	case <-ctx.Done():
+		if !iwarp.Load() {
+			r := <-made // soon
+			if r.e != nil {
+				r.e.Close()
+			}
+			return nil, false, context.Cause(ctx)
+		}
+	}
+	go func() {
+		if r := <-made; r.e != nil {
+			r.e.Close()
+		}
+		s.l.post(event{socket: s, release: true})
+	}()
+	return nil, true, context.Cause(ctx)
+}
+
+// prepare finds CQ and memory when the device is known. A dial that tries again
+// comes here again.
+func (s *Socket) prepare(r cm.Route, opt *cm.Options) error {
+	if s.arena == nil {
+		dev, err := s.l.device(r)
+		if err != nil {
+			return err
+		}
+		a, err := newArena(s, dev)
+		if err != nil {
+			dev.unref()
+			return err
+		}
+		sh, err := dev.join(s.l)
+		if err != nil {
+			a.release()
+			return err
+		}
+		s.arena, s.shard = a, sh
+	}
+	opt.PD, opt.SendCQ, opt.RecvCQ = s.arena.pd, s.shard.cq, s.shard.cq
+	return nil
+}
+
+// setup posts the receives, before the peer can send.
+func (s *Socket) setup(e *cm.Endpoint) (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.qp, s.local, s.remote = e.QP, e.LocalAddr(), e.RemoteAddr()
+	if s.arena.dev.failed.Load() {
+		return verbs.ErrDeviceRemoved
+	}
+	if s.slots == nil {
+		if s.slots, err = s.arena.receives(s.l.opt.receives()); err != nil {
+			return err
+		}
+	}
+	for i := range s.slots {
+		if err := s.postReceive(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// greet waits until the sides have said hello: the one that dialed first, as
+// iWARP has it (RFC 5044, section 7.1.1). siw may overlook a message that comes
+// while a connection is being set up, until there is another.
+func (s *Socket) greet(ctx context.Context, e *cm.Endpoint) error {
+	again := s.l.opt.ConnectTimeout
+	if s.dialed {
+		h, err := parseHello(e.PrivateData)
+		if err != nil {
+			return err
+		}
+		s.meet(h)
+		again = 200 * time.Millisecond
+	}
+	s.mu.Lock()
+	s.local, s.remote = e.LocalAddr(), e.RemoteAddr()
+	s.mu.Unlock()
+	var b [headerSize]byte
+	f := frame{kind: kindHello, granted: uint32(s.l.opt.Credits)}
+	n := f.put(b[:])
+	for hellos := 0; ; again *= 3 {
+		if s.dialed && hellos < maxHellos {
+			hellos++
+			wr := [1]verbs.SendWR{{ID: s.wrID(reqAnnounce, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: b[:n]}}
+			if _, err := e.QP.PostSend(wr[:]...); err != nil {
+				return err
+			}
+		}
+		wait := time.NewTimer(again)
+		select {
+		case <-s.up:
+			wait.Stop()
+			return nil
+		case <-wait.C:
+			continue
+		case <-e.Done():
+			wait.Stop()
+			return e.Err()
+		case <-ctx.Done():
+			wait.Stop()
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// rejection makes a peer's refusal speak for itself: its private data begins
+// with a hello.
+func rejection(err error) error {
+	refused, ok := errors.AsType[*cm.RejectedError](err)
+	if !ok {
+		return err
+	}
+	h, herr := parseHello(refused.PrivateData)
+	if errors.Is(herr, ErrVersion) {
+		return fmt.Errorf("%w: %w", herr, err)
+	}
+	if herr == nil {
+		refused.PrivateData = h.private
+	}
+	return err
+}

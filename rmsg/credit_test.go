@@ -1,0 +1,97 @@
+package rmsg_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rmsg"
+)
+
+// noRNR insists that, until the test ends, no message on a device came before
+// there was a receive for it. On siw, which counts nothing, one that does ends
+// its connection.
+func noRNR(t *testing.T, device string) {
+	ctx := labtest.OpenDevice(t, device)
+	count := func() (n uint64) {
+		if device == labtest.SIW {
+			return 0
+		}
+		c := labtest.Must(ctx.Counters(1))(t)
+		for _, name := range []string{"rcvd_rnr_err", "send_rnr_err"} {
+			v, ok := c[name]
+			if !ok {
+				t.Fatalf("no counter %s among %v", name, c)
+			}
+			n += v
+		}
+		return n
+	}
+	before := count()
+	t.Cleanup(func() {
+		if n := count() - before; n != 0 {
+			t.Errorf("receivers were not ready %d times", n)
+		}
+	})
+}
+
+// TestCredits sends both ways with hardly any credits, to programs that free
+// late, and out of order, and loops that sleep.
+func TestCredits(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		noRNR(t, device)
+		for _, credits := range []int{1, 2, 3, 9} {
+			opt := rmsg.Options{Credits: credits, SendQueue: 2*credits + 1, Eager: 64, Window: 1000}
+			c, s := pair(t, device, opt, opt)
+			const n = 400
+			var all sync.WaitGroup
+			one := func(from, to *rmsg.Socket) {
+				size := func(i int) int { return i * 37 % 200 }
+				all.Go(func() {
+					for i := range n {
+						if err := from.Send(within(t), pattern(size(i), i)); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+				all.Go(func() {
+					var held []*rmsg.Buffer
+					for i := range n {
+						b, err := to.Recv(within(t))
+						if err != nil {
+							t.Errorf("message %d, credits %d: %v", i, credits, err)
+							return
+						}
+						if !bytes.Equal(b.Bytes(), pattern(size(i), i)) {
+							t.Errorf("message %d is another", i)
+						}
+						held = append(held, b)
+						if len(held) > credits/2 {
+							rand.Shuffle(len(held), func(i, k int) { held[i], held[k] = held[k], held[i] })
+							for range 1 + rand.IntN(len(held)) {
+								held[len(held)-1].Free()
+								held = held[:len(held)-1]
+							}
+						}
+						if i%50 == 0 {
+							time.Sleep(time.Millisecond)
+						}
+					}
+					for _, b := range held {
+						b.Free()
+					}
+				})
+			}
+			one(c, s)
+			one(s, c)
+			all.Wait()
+			if err := c.Shutdown(within(t)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

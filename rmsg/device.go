@@ -1,0 +1,251 @@
+package rmsg
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// device is an open RDMA device of a loop: one completion channel, and CQs that
+// many sockets share. It is closed when it has had no arena for keepFor, or none
+// and the loop has been closed.
+type device struct {
+	l     *Loop
+	id    int32 // in the poller
+	index int   // as the kernel numbers it
+	name  string
+	iwarp bool
+	ctx   *uverbs.Context
+	ch    *uverbs.CompChannel
+	fd    int // of ch
+	depth int // of a CQ
+
+	failed atomic.Bool
+
+	mu       sync.Mutex
+	refs     int
+	shards   []*shard
+	idle     *time.Timer // runs since refs came to 0
+	detached bool        // the loop does not have it any more
+}
+
+// keepFor is how long a device without sockets stays open, as opening one takes
+// longer than connecting. The kernel cannot remove a device that is open.
+const keepFor = 250 * time.Millisecond
+
+// shard is a CQ and how many sockets complete to it.
+type shard struct {
+	dev   *device
+	cq    *uverbs.CQ
+	users int
+	armed bool // only for who dispatches
+}
+
+// shardSize is how many sockets share a CQ, at most. Each has room for twice
+// its requests: those of a QP that has gone may still be there.
+const shardSize = 64
+
+// device returns the loop's device to which a route leads.
+func (l *Loop) device(r cm.Route) (*device, error) {
+	l.opening.Lock()
+	defer l.opening.Unlock()
+	l.mu.Lock()
+	closing := l.closing
+	for _, d := range l.devices {
+		if d.index == r.Index {
+			d.mu.Lock()
+			d.refs++
+			d.mu.Unlock()
+			l.mu.Unlock()
+			return d, nil
+		}
+	}
+	l.mu.Unlock()
+	if closing {
+		return nil, verbs.ErrClosed
+	}
+	d, err := l.openDevice(r)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closing {
+		l.lastDevice++
+		d.id = l.lastDevice
+		if err = l.poller.add(d.fd, d.id); err == nil {
+			l.devices = append(slices.Clip(l.devices), d) // Dispatch may have the old ones
+			return d, nil
+		}
+	} else {
+		err = verbs.ErrClosed
+	}
+	d.detached = true
+	d.unref()
+	return nil, err
+}
+
+func (l *Loop) openDevice(r cm.Route) (*device, error) {
+	found, err := r.FindDevice()
+	if err != nil {
+		return nil, err
+	}
+	d := &device{l: l, index: r.Index, name: found.Name, iwarp: found.IWARP(), refs: 1}
+	if d.ctx, err = found.Open(); err != nil {
+		return nil, err
+	}
+	d.depth = shardSize * 2 * (l.opt.sends() + l.opt.receives())
+	attr, err := d.ctx.QueryDevice()
+	if err == nil {
+		d.depth = min(d.depth, attr.MaxCQE)
+		d.ch, err = d.ctx.CreateCompChannel()
+	}
+	if err == nil {
+		raw, rerr := d.ch.SyscallConn()
+		if err = rerr; err == nil {
+			err = raw.Control(func(fd uintptr) { d.fd = int(fd) })
+		}
+	}
+	if err != nil {
+		d.close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// join finds a CQ for one more socket, and leave gives it back.
+func (d *device) join(l *Loop) (*shard, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	size := d.depth / (2 * (l.opt.sends() + l.opt.receives()))
+	for _, s := range d.shards {
+		if s.users < size {
+			s.users++
+			return s, nil
+		}
+	}
+	if size == 0 {
+		return nil, fmt.Errorf("CQ of %d completions is too small: lower SendQueue and Credits: %w", d.depth, unix.EINVAL)
+	}
+	cq, err := d.ctx.CreateCQ(uverbs.CQOptions{Depth: d.depth, Channel: d.ch})
+	if err != nil {
+		return nil, err
+	}
+	if err := cq.Arm(false); err != nil {
+		cq.Close()
+		return nil, err
+	}
+	s := &shard{dev: d, cq: cq, users: 1, armed: true}
+	d.shards = append(d.shards, s)
+	return s, nil
+}
+
+func (s *shard) leave() {
+	s.dev.mu.Lock()
+	s.users--
+	s.dev.mu.Unlock()
+}
+
+// cqs are those that there are now.
+func (d *device) cqs() []*shard {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.shards
+}
+
+// drain discards the channel's events: the CQs are polled anyway.
+func (d *device) drain() {
+	var b [512]byte
+	for {
+		if n, err := unix.Read(d.fd, b[:]); n < len(b) || err != nil {
+			break
+		}
+	}
+	for _, s := range d.cqs() {
+		s.armed = false
+	}
+}
+
+// unref gives up a reference.
+func (d *device) unref() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.refs--; d.refs > 0 {
+		return
+	}
+	switch {
+	case d.detached:
+		d.close()
+	case d.idle == nil:
+		d.idle = time.AfterFunc(keepFor, func() { d.l.post(event{idle: d}) })
+	default:
+		d.idle.Reset(keepFor)
+	}
+}
+
+// detach takes a device from the loop, unless it has references and busy is
+// false. It is closed now or by the last unref. Only Dispatch may call it, which
+// uses the device's file without a lock.
+func (l *Loop) detach(d *device, busy bool) {
+	l.mu.Lock()
+	d.mu.Lock()
+	refs := d.refs
+	detach := !d.detached && (busy || refs == 0)
+	if detach {
+		d.detached = true
+		l.devices = slices.DeleteFunc(slices.Clone(l.devices), func(x *device) bool { return x == d })
+	}
+	d.mu.Unlock()
+	l.mu.Unlock()
+	if !detach || refs > 0 {
+		return
+	}
+	if err := d.close(); err != nil {
+		l.mu.Lock()
+		l.closeErr = err
+		l.mu.Unlock()
+	}
+}
+
+// fail ends the sockets on a device whose file reports an error, which it does
+// from when the driver has let go of the device.
+func (l *Loop) fail(d *device) {
+	l.poller.remove(d.fd)
+	d.failed.Store(true)
+	l.detach(d, true)
+	l.mu.Lock()
+	sockets := slices.Collect(maps.Values(l.sockets))
+	l.mu.Unlock()
+	for _, s := range sockets {
+		s.mu.Lock()
+		if s.qp != nil && s.arena.dev == d { // else setup fails
+			s.fail(verbs.ErrDeviceRemoved)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// close releases everything. Nothing else uses the device any more.
+func (d *device) close() error {
+	for _, s := range d.shards {
+		if err := s.cq.Close(); err != nil {
+			return err
+		}
+	}
+	d.shards = nil
+	if d.ch != nil {
+		if err := d.ch.Close(); err != nil {
+			return err
+		}
+	}
+	return d.ctx.Close()
+}

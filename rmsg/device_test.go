@@ -1,0 +1,59 @@
+package rmsg
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestFailedDevice has a device's file report EPOLLERR, as a completion channel
+// does from when its driver has let go of the device. The loop ends the sockets on
+// it and sleeps again.
+func TestFailedDevice(t *testing.T) {
+	l, err := NewLoop(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pipe[1])
+	unix.Close(pipe[0])
+	d := &device{l: l, id: 1, fd: pipe[1], refs: 1}
+	if err := l.poller.add(d.fd, d.id); err != nil {
+		t.Fatal(err)
+	}
+	l.devices = []*device{d}
+	s := newSocket(l, "10.9.0.1:1", true)
+	s.arena, s.qp = &arena{dev: d}, new(uverbs.QP)
+	l.sockets[1] = s
+
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if err := l.Run(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	// Each Dispatch counts twice. Those that are due take note of the start, the
+	// pipe, and the context.
+	if n := l.rounds.Load() / 2; n > 10 {
+		t.Errorf("the loop was dispatched %d times and did not sleep", n)
+	}
+	if !errors.Is(s.err, verbs.ErrDeviceRemoved) || s.ctx.Err() == nil {
+		t.Errorf("the socket has ended with %v", s.err)
+	}
+	if err := s.setup(new(cm.Endpoint)); !errors.Is(err, verbs.ErrDeviceRemoved) {
+		t.Errorf("a socket that comes to the device later: %v", err)
+	}
+	if len(l.devices) != 0 {
+		t.Error("the loop keeps the device")
+	}
+}

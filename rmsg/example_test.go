@@ -1,0 +1,124 @@
+package rmsg_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/goverbs/verbs/rmsg"
+)
+
+// What the examples start from. The lab's test sets them.
+var (
+	ctx  = context.Background()
+	addr = "10.9.0.1:7471"
+)
+
+// An echo server with callbacks. Messages for whose answers the send queue has
+// no room wait, unfreed, which slows their sender down.
+func ExampleCallbacks() {
+	waiting := map[*rmsg.Socket][]*rmsg.Buffer{}
+	answer := func(s *rmsg.Socket) {
+		for len(waiting[s]) > 0 {
+			b := waiting[s][0]
+			a, err := s.Alloc(len(b.Bytes()))
+			if err == nil {
+				copy(a.Bytes(), b.Bytes())
+				if err = s.Post(a); err != nil {
+					a.Free()
+				}
+			}
+			if errors.Is(err, rmsg.ErrWouldBlock) {
+				return // until Writable is called
+			}
+			if err != nil {
+				log.Print(err)
+			}
+			waiting[s] = waiting[s][1:]
+			b.Free() // lets the peer send another
+		}
+	}
+	loop, err := rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{
+		Request: func(r *rmsg.Request) { r.Accept(nil) },
+		Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
+			waiting[s] = append(waiting[s], b)
+			answer(s)
+		},
+		Sent:     func(s *rmsg.Socket, b *rmsg.Buffer) { b.Free() },
+		Writable: answer,
+		Disconnected: func(s *rmsg.Socket, why error) {
+			for _, b := range waiting[s] {
+				b.Free()
+			}
+			delete(waiting, s)
+			fmt.Println("disconnected:", why)
+		},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loop.Close()
+	if _, err := loop.Listen(ctx, addr); err != nil {
+		log.Fatal(err)
+	}
+	if err := loop.Run(ctx); !errors.Is(err, context.Canceled) {
+		log.Fatal(err)
+	}
+}
+
+// Its client, which waits instead.
+func ExampleLoop_Dial() {
+	loop, err := rmsg.NewLoop(rmsg.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loop.Close()
+	go loop.Run(ctx)
+	s, err := loop.Dial(ctx, addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := s.Send(ctx, []byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	b, err := s.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", b.Bytes())
+	b.Free()
+	if err := s.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// A server that waits, with a goroutine for each socket.
+func ExampleListener_Accept() {
+	loop, err := rmsg.NewLoop(rmsg.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loop.Close()
+	go loop.Run(ctx)
+	ln, err := loop.Listen(ctx, addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for {
+		s, err := ln.Accept(ctx)
+		if err != nil { // such as that of ctx
+			return
+		}
+		go func() {
+			defer s.Close()
+			for m, err := range s.Messages(ctx) {
+				if err != nil {
+					log.Print(err)
+					return
+				}
+				fmt.Printf("%s\n", m)
+			}
+		}()
+	}
+}

@@ -1,0 +1,29 @@
+package rmsg
+
+// For tests that play a peer by hand.
+
+const HeaderSize = headerSize
+
+type Frame struct {
+	Kind, Flags               uint8
+	Size, Seq, Granted, Taken uint32
+	Addr                      uint64
+	RKey                      uint32
+}
+
+// The kinds of frames.
+const (
+	Hello, Whole, Announce, Ack, Bye = uint8(kindHello), uint8(kindMessage), uint8(kindAnnounce), uint8(kindAck), uint8(kindBye)
+)
+
+func (f Frame) Append(b []byte) []byte {
+	var room [announceSize]byte
+	inner := frame{kind(f.Kind), f.Flags, f.Size, f.Seq, f.Granted, f.Taken, f.Addr, f.RKey}
+	return append(b, room[:inner.put(room[:])]...)
+}
+
+// PrivateData is that of a peer with so many credits.
+func PrivateData(version, oldest uint8, credits, eager, most uint32) []byte {
+	h := hello{version: version, min: oldest, credits: credits, eager: eager, max: most}
+	return h.append(nil)
+}

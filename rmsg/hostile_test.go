@@ -1,0 +1,273 @@
+package rmsg_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rmsg"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// liar is a peer that connects in good form and then sends what it likes.
+type liar struct {
+	t *testing.T
+	e *cm.Endpoint
+	m *uverbs.MR // its receives, and what others may read
+}
+
+const liarSlot = 4096
+
+func lie(t *testing.T, addr string, private []byte) (*liar, error) {
+	l := &liar{t: t}
+	e, err := (&cm.Dialer{Options: cm.Options{
+		PrivateData: private,
+		Setup: func(e *cm.Endpoint) (err error) {
+			if l.m, err = e.AllocMR(64*liarSlot, verbs.AccessLocalWrite|verbs.AccessRemoteRead); err != nil {
+				return err
+			}
+			for i := range 32 {
+				if _, err := e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{l.m.SGE(i*liarSlot, liarSlot)}}); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}}).Dial(within(t), addr)
+	if err != nil {
+		return nil, err
+	}
+	l.e = e
+	labtest.Close(t, e)
+	return l, nil
+}
+
+func (l *liar) send(f rmsg.Frame, more ...byte) {
+	l.t.Helper()
+	l.raw(append(f.Append(nil), more...))
+}
+
+// raw sends bytes, inline or through the end of the memory.
+func (l *liar) raw(b []byte) {
+	l.t.Helper()
+	wr := verbs.SendWR{Opcode: verbs.OpSend, Inline: b}
+	if len(b) > 64 {
+		at := 32 * liarSlot
+		copy(l.m.Bytes()[at:], b)
+		wr.Inline, wr.SGL = nil, []verbs.SGE{l.m.SGE(at, len(b))}
+	}
+	if _, err := l.e.QP.PostSend(wr); err != nil {
+		l.t.Log("the liar's send:", err)
+	}
+}
+
+// TestHostile: peers that lie about everything are disconnected, and the reason
+// is told; nobody else is harmed.
+func TestHostile(t *testing.T) {
+	hi := rmsg.Frame{Kind: rmsg.Hello, Granted: 4}
+	greeted := func(frames ...rmsg.Frame) func(*liar) {
+		return func(l *liar) {
+			l.send(hi)
+			for _, f := range frames {
+				l.send(f)
+			}
+		}
+	}
+	whole := func(seq uint32) rmsg.Frame { return rmsg.Frame{Kind: rmsg.Whole, Granted: 4, Seq: seq} }
+	cases := []struct {
+		name string
+		do   func(*liar)
+	}{
+		{"message before hello", func(l *liar) { l.send(whole(0)) }},
+		{"bye before hello", func(l *liar) { l.send(rmsg.Frame{Kind: rmsg.Bye, Granted: 4}) }},
+		{"hello again and again", greeted(hi, hi, hi, hi)},
+		{"no frame", func(l *liar) { l.send(hi); l.raw([]byte("x")) }},
+		{"empty frame", func(l *liar) { l.send(hi); l.raw(nil) }},
+		{"frame of no kind", greeted(rmsg.Frame{Kind: 77, Granted: 4})},
+		{"size above the frame", greeted(rmsg.Frame{Kind: rmsg.Whole, Granted: 4, Size: 5})},
+		{"size below the frame", func(l *liar) { l.send(hi); l.send(whole(0), 1, 2, 3) }},
+		{"frame above the receive", func(l *liar) { l.send(hi); l.raw(make([]byte, 3000)) }},
+		{"message left out", greeted(whole(0), whole(2))},
+		{"message twice", greeted(whole(0), whole(0))},
+		{"more than its credits", greeted(whole(0), whole(1), whole(2), whole(3), whole(4))},
+		{"message after bye", greeted(rmsg.Frame{Kind: rmsg.Bye, Granted: 4}, whole(0))},
+		{"two byes", greeted(rmsg.Frame{Kind: rmsg.Bye, Granted: 4}, rmsg.Frame{Kind: rmsg.Bye, Granted: 4})},
+		{"answer to no bye", greeted(rmsg.Frame{Kind: rmsg.Bye, Flags: 1, Granted: 4})},
+		{"credits taken back", greeted(rmsg.Frame{Kind: rmsg.Ack, Granted: 3})},
+		{"credits for what was not sent", greeted(rmsg.Frame{Kind: rmsg.Ack, Granted: 9})},
+		{"credits without end", greeted(rmsg.Frame{Kind: rmsg.Ack, Granted: 1 << 31})},
+		{"read what was not announced", greeted(rmsg.Frame{Kind: rmsg.Ack, Granted: 4, Taken: 1})},
+		{"announced too large", greeted(rmsg.Frame{Kind: rmsg.Announce, Granted: 4, Size: 1<<20 + 1})},
+		{"announced as 4 GiB", greeted(rmsg.Frame{Kind: rmsg.Announce, Granted: 4, Size: 1<<32 - 1})},
+		{"announced nothing", greeted(rmsg.Frame{Kind: rmsg.Announce, Granted: 4})},
+		{"announced around the end of memory", greeted(rmsg.Frame{Kind: rmsg.Announce, Granted: 4, Size: 4096, Addr: 1<<64 - 1})},
+	}
+	// The device finds these, and says it in its own way.
+	late := []struct {
+		name string
+		do   func(*liar)
+	}{
+		{"key of nothing", greeted(rmsg.Frame{Kind: rmsg.Announce, Granted: 4, Size: 8192, Addr: 0x1000, RKey: 0x7777})},
+		{"length beyond its memory", func(l *liar) {
+			l.send(hi)
+			l.send(rmsg.Frame{Kind: rmsg.Announce, Granted: 4, Size: 65 * liarSlot, Addr: l.m.Addr(), RKey: l.m.RKey()})
+		}},
+		{"address outside its memory", func(l *liar) {
+			l.send(hi)
+			l.send(rmsg.Frame{Kind: rmsg.Announce, Granted: 4, Size: liarSlot, Addr: l.m.Addr() + 64*liarSlot, RKey: l.m.RKey()})
+		}},
+	}
+	labtest.Each(t, func(t *testing.T, device string) {
+		ended := make(chan error, 1)
+		heard := make(chan string, 16)
+		server := run(t, rmsg.Options{Credits: 4, Eager: 2048, MaxMessage: 1 << 20, Callbacks: rmsg.Callbacks{
+			Request:      func(r *rmsg.Request) { r.Accept(nil) },
+			Disconnected: func(s *rmsg.Socket, why error) { ended <- why },
+			Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
+				if len(b.Bytes()) > 0 { // of the good one
+					heard <- string(b.Bytes())
+					b.Free()
+				}
+			},
+		}})
+		ln := listen(t, server, device)
+		good := labtest.Must(run(t, rmsg.Options{}).Dial(within(t), ln.Addr().String()))(t)
+		private := rmsg.PrivateData(1, 1, 4, 2048, 1<<20)
+		ends := func(t *testing.T, do func(*liar), want ...error) {
+			l, err := lie(t, ln.Addr().String(), private)
+			if err != nil {
+				t.Fatal(err)
+			}
+			do(l)
+			select {
+			case err := <-ended:
+				ok := false
+				for _, w := range want {
+					ok = ok || errors.Is(err, w)
+				}
+				if !ok {
+					t.Errorf("ended with %v", err)
+				}
+			case <-within(t).Done():
+				t.Fatal("it is let do as it likes")
+			}
+			select {
+			case <-l.e.Done():
+			case <-within(t).Done():
+				t.Error("it was not disconnected")
+			}
+			if err := good.Send(within(t), []byte("fine")); err != nil {
+				t.Fatalf("a good peer: %v", err)
+			}
+			select {
+			case <-heard:
+			case <-within(t).Done():
+				t.Fatal("a good peer is not heard")
+			}
+		}
+		for _, c := range cases {
+			t.Run(c.name, func(t *testing.T) {
+				// A message that does not fit, or without a receive, ends an iWARP
+				// connection before anybody sees it.
+				want := []error{rmsg.ErrProtocol}
+				if device == labtest.SIW && c.name == "frame above the receive" {
+					want = append(want, verbs.ErrDisconnected)
+				}
+				ends(t, c.do, want...)
+			})
+		}
+		for _, c := range late {
+			t.Run(c.name, func(t *testing.T) { ends(t, c.do, rmsg.ErrUnreadable, verbs.ErrDisconnected) })
+		}
+		for name, private := range map[string][]byte{
+			"no hello":        nil,
+			"something else":  []byte("GET / HTTP/1.1\r\n\r\n"),
+			"another version": rmsg.PrivateData(9, 8, 4, 2048, 1<<20),
+			"no credits":      rmsg.PrivateData(1, 1, 0, 2048, 1<<20),
+		} {
+			t.Run(name, func(t *testing.T) {
+				_, err := lie(t, ln.Addr().String(), private)
+				if _, ok := errors.AsType[*cm.RejectedError](err); !ok {
+					t.Errorf("connected with %v", err)
+				}
+			})
+		}
+	})
+}
+
+// TestSilent: peers that connect and say nothing more, on either side.
+func TestSilent(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ended := make(chan error, 1)
+		short := rmsg.Options{ConnectTimeout: 300 * time.Millisecond}
+		opt := short
+		opt.Callbacks = rmsg.Callbacks{
+			Request:      func(r *rmsg.Request) { r.Accept(nil) },
+			Disconnected: func(s *rmsg.Socket, why error) { ended <- why },
+		}
+		ln := listen(t, run(t, opt), device)
+		if _, err := lie(t, ln.Addr().String(), rmsg.PrivateData(1, 1, 4, 2048, 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; !errors.Is(err, rmsg.ErrTimeout) {
+			t.Errorf("no hello: %v", err)
+		}
+		lower := labtest.Must(cm.Listen(within(t), labtest.AddrOf(device)+":0"))(t)
+		labtest.Close(t, lower)
+		answers := [][]byte{nil, []byte("hello yourself"), rmsg.PrivateData(2, 2, 4, 2048, 0), rmsg.PrivateData(1, 1, 4, 2048, 0)}
+		go func() {
+			for _, private := range answers {
+				r, err := lower.Accept(t.Context())
+				if err != nil {
+					return
+				}
+				e, err := r.Accept(context.WithoutCancel(t.Context()), cm.Options{PrivateData: private, Setup: func(e *cm.Endpoint) error {
+					for range 8 {
+						mr, err := e.AllocMR(64, verbs.AccessLocalWrite)
+						if err != nil {
+							return err
+						}
+						if _, err := e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(0, 64)}}); err != nil {
+							return err
+						}
+					}
+					return nil
+				}})
+				if err == nil {
+					go func() { <-e.Done(); e.Close() }()
+				}
+			}
+		}()
+		patient, hasty := run(t, rmsg.Options{}), run(t, short)
+		for i, want := range []error{rmsg.ErrProtocol, rmsg.ErrProtocol, rmsg.ErrVersion, rmsg.ErrTimeout} {
+			l := patient
+			if want == rmsg.ErrTimeout {
+				l = hasty
+			}
+			if _, err := l.Dial(within(t), lower.Addr().String()); !errors.Is(err, want) {
+				t.Errorf("answer %q: %v, want %v", answers[i], err, want)
+			}
+		}
+	})
+}
+
+// TestVersion: who speaks no version in common is told.
+func TestVersion(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		lower := labtest.Must(cm.Listen(within(t), labtest.AddrOf(device)+":0"))(t)
+		labtest.Close(t, lower)
+		go func() {
+			if r, err := lower.Accept(t.Context()); err == nil {
+				r.Reject(rmsg.PrivateData(9, 8, 4, 2048, 0))
+			}
+		}()
+		_, err := run(t, rmsg.Options{}).Dial(within(t), lower.Addr().String())
+		if !errors.Is(err, rmsg.ErrVersion) || !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("dial one of another version: %v", err)
+		}
+	})
+}

@@ -1,0 +1,91 @@
+package rmsg_test
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rmsg"
+)
+
+// TestIdle: loops with sockets that have nothing to say take no processor time.
+func TestIdle(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		c, s := pair(t, device, rmsg.Options{}, rmsg.Options{})
+		for range 10 {
+			if err := c.Send(within(t), []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			labtest.Must(s.Recv(within(t)))(t).Free()
+		}
+		used := func() time.Duration {
+			var u unix.Rusage
+			if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+				t.Fatal(err)
+			}
+			return time.Duration(unix.TimevalToNsec(u.Utime) + unix.TimevalToNsec(u.Stime))
+		}
+		// What the start has left to the background may still be at work: it
+		// is the quietest of some seconds that counts.
+		const wall = time.Second
+		least := wall
+		for range 4 {
+			before := used()
+			time.Sleep(wall)
+			least = min(least, used()-before)
+		}
+		t.Logf("%v of processor time in %v", least, wall)
+		if least > wall/50 {
+			t.Errorf("%v of processor time in %v of doing nothing", least, wall)
+		}
+	})
+}
+
+// TestAllocs: messages that are sent whole cost no allocation, from Post to the
+// callbacks.
+func TestAllocs(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	labtest.Each(t, func(t *testing.T, device string) {
+		var client, server *rmsg.Loop
+		up, got, sent := false, 0, 0
+		server = labtest.Must(rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{
+			Request: func(r *rmsg.Request) { r.Accept(nil) },
+			Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
+				got++
+				b.Free()
+			},
+		}}))(t)
+		labtest.Close(t, server)
+		client = labtest.Must(rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{
+			Established: func(*rmsg.Socket) { up = true },
+			Sent:        func(*rmsg.Socket, *rmsg.Buffer) { sent++ },
+		}}))(t)
+		labtest.Close(t, client)
+		ln := listen(t, server, device)
+		c := labtest.Must(client.Connect(ln.Addr().String(), nil))(t)
+		poll(t, func() bool { return up }, client, server)
+		b := labtest.Must(c.Alloc(1000))(t)
+		exchange := func() {
+			goal := got + 1
+			if err := c.Post(b); err != nil {
+				t.Fatal(err)
+			}
+			for got < goal || sent < goal {
+				if _, err := client.Dispatch(); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := server.Dispatch(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		// More than the credits, so that acks are among them.
+		if n := testing.AllocsPerRun(200, exchange); n != 0 {
+			t.Errorf("%v allocations for a message", n)
+		}
+	})
+}

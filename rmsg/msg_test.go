@@ -1,0 +1,120 @@
+package rmsg_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rmsg"
+)
+
+// patience is how long tests wait for what should come at once.
+const patience = 60 * time.Second
+
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// run makes a loop and runs it until the test ends, when it must close without
+// an error.
+func run(t testing.TB, opt rmsg.Options) *rmsg.Loop {
+	t.Helper()
+	l := labtest.Must(rmsg.NewLoop(opt))(t)
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := l.Run(context.Background()); !errors.Is(err, verbs.ErrClosed) {
+			t.Errorf("run: %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		running.Wait()
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// listen listens on a device.
+func listen(t testing.TB, l *rmsg.Loop, device string) *rmsg.Listener {
+	t.Helper()
+	ln := labtest.Must(l.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+	labtest.Close(t, ln)
+	return ln
+}
+
+// pair connects two loops.
+func pair(t testing.TB, device string, client, server rmsg.Options) (c, s *rmsg.Socket) {
+	t.Helper()
+	ln := listen(t, run(t, server), device)
+	c = labtest.Must(run(t, client).Connect(ln.Addr().String(), nil))(t)
+	s = labtest.Must(ln.Accept(within(t)))(t)
+	for _, s := range []*rmsg.Socket{c, s} {
+		if err := s.Wait(within(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c, s
+}
+
+// pattern is a message of n bytes that tells from others.
+func pattern(n, seed int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + i>>8 + seed)
+	}
+	return b
+}
+
+// TestSizes sends messages of all kinds of sizes, both ways at once.
+func TestSizes(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		c, s := pair(t, device, rmsg.Options{Eager: 4096}, rmsg.Options{Eager: 8192, Credits: 5, SendQueue: 3})
+		sizes := []int{0, 1, 24, 40, 4095, 4096, 4097, 5000, 8192, 8193, 100, 0, 65536, 1 << 20, 1<<20 + 1, 7, 3<<20 + 5, 2 << 20, 16 << 20, 1}
+		var both sync.WaitGroup
+		one := func(from, to *rmsg.Socket, seed int) {
+			both.Go(func() {
+				for i, n := range sizes {
+					if err := from.Send(within(t), pattern(n, i+seed)); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+			both.Go(func() {
+				for i, n := range sizes {
+					b, err := to.Recv(within(t))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if !bytes.Equal(b.Bytes(), pattern(n, i+seed)) {
+						t.Errorf("message %d, of %d bytes, came as %d others", i, n, len(b.Bytes()))
+					}
+					b.Free()
+				}
+			})
+		}
+		one(c, s, 0)
+		one(s, c, 100)
+		both.Wait()
+		if err := c.Shutdown(within(t)); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.Recv(within(t)); err != io.EOF {
+			t.Errorf("after the peer disconnected: %v", err)
+		}
+		if err := c.Err(); !errors.Is(err, verbs.ErrClosed) {
+			t.Errorf("after disconnecting: %v", err)
+		}
+	})
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package rmsg_test
+
+const raceEnabled = false

@@ -1,0 +1,96 @@
+package rmsg
+
+import (
+	"os"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// poller is the one file that tells whether a loop has something to do: an
+// epoll file that has the devices' completion channels in it, and an eventfd for
+// what goroutines have to tell.
+type poller struct {
+	file  *os.File // in the runtime's netpoller, so that Run costs no thread
+	raw   syscall.RawConn
+	fd    int
+	event int
+	told  atomic.Bool // the eventfd has been written to since it was read
+	ready func(fd uintptr) bool
+}
+
+// tellIndex is what epoll says of the eventfd; devices have theirs, from 1.
+const tellIndex = -1
+
+func newPoller() (*poller, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("epoll_create1", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil { // for os.NewFile to see
+		unix.Close(fd)
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	p := &poller{fd: fd, file: os.NewFile(uintptr(fd), "msg loop"), ready: isReady}
+	if p.raw, err = p.file.SyscallConn(); err != nil {
+		p.file.Close()
+		return nil, err
+	}
+	if p.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		p.file.Close()
+		return nil, os.NewSyscallError("eventfd", err)
+	}
+	if err := p.add(p.event, tellIndex); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *poller) add(fd int, index int32) error {
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: index}
+	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, fd, &ev))
+}
+
+func (p *poller) remove(fd int) { unix.EpollCtl(p.fd, unix.EPOLL_CTL_DEL, fd, nil) }
+
+// tell makes the file readable.
+func (p *poller) tell() {
+	if !p.told.Swap(true) {
+		unix.Write(p.event, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	}
+}
+
+// take undoes tell: what is told from now on makes the file readable again.
+// The order matters, or what is told in between would be lost.
+func (p *poller) take() {
+	if p.told.Load() {
+		var b [8]byte
+		unix.Read(p.event, b[:])
+		p.told.Store(false)
+	}
+}
+
+// poll returns what is readable.
+func (p *poller) poll(events []unix.EpollEvent) []unix.EpollEvent {
+	n, err := unix.EpollWait(p.fd, events, 0)
+	if err != nil {
+		n = 0 // EINTR: it comes again
+	}
+	return events[:n]
+}
+
+// wait waits until something is readable.
+func (p *poller) wait() error { return p.raw.Read(p.ready) }
+
+func isReady(fd uintptr) bool {
+	var ev [1]unix.EpollEvent
+	n, err := unix.EpollWait(int(fd), ev[:], 0)
+	return n > 0 || err != nil
+}
+
+func (p *poller) close() {
+	unix.Close(p.event)
+	p.file.Close()
+}

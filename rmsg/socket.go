@@ -1,0 +1,308 @@
+package rmsg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// State is how far a socket is.
+type State int
+
+const (
+	Connecting State = iota
+	Established
+	Disconnecting // messages that were posted still go, and come
+	Disconnected
+)
+
+func (s State) String() string {
+	names := [...]string{"connecting", "established", "disconnecting", "disconnected"}
+	if s < 0 || int(s) >= len(names) {
+		return "unknown"
+	}
+	return names[s]
+}
+
+// Socket is one end of a connection that carries messages, in order. Its
+// methods may be called by several goroutines at once. It is released when it
+// has ended and its buffers have been freed.
+type Socket struct {
+	// Value is the program's own.
+	Value any
+
+	l      *Loop
+	id     uint32
+	addr   string // of the peer, for errors
+	dialed bool
+	ctx    context.Context // done when the socket is to end
+	cancel context.CancelFunc
+	up     chan struct{} // closed when it is established
+	done   chan struct{} // closed when it has gone
+
+	// A place for one signal each: one who waits looks, and passes it on if
+	// there is something left.
+	readable, writable chan struct{}
+
+	// Set before there can be completions.
+	arena *arena
+	shard *shard
+	qp    *uverbs.QP
+	slots []*Buffer // of the receives
+
+	mu            sync.Mutex
+	state         State
+	err           error // why it ends; nil until it does
+	closed        bool  // by Close
+	local, remote cm.Addr
+	peer          hello
+	hellos        int
+	linger        *time.Timer
+	flushed       *time.Timer // runs since a request was flushed
+
+	// Goodbyes: disconnect is who began, bye and byeAgain what was sent,
+	// peerBye and peerKnows what came, and crossed that both began.
+	disconnect, bye, byeAgain, peerBye, peerKnows, crossed bool
+
+	sending
+	receiving
+}
+
+func newSocket(l *Loop, addr string, dialed bool) *Socket {
+	s := &Socket{
+		l: l, addr: addr, dialed: dialed, up: make(chan struct{}), done: make(chan struct{}),
+		readable: make(chan struct{}, 1), writable: make(chan struct{}, 1),
+	}
+	s.ctx, s.cancel = context.WithCancel(l.life)
+	s.sending.init(l.opt.SendQueue)
+	s.receiving.init(l.opt.Credits)
+	return s
+}
+
+// start registers the socket and runs its life.
+func (s *Socket) start(connect connector) error {
+	l := s.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closing {
+		s.cancel()
+		return verbs.ErrClosed
+	}
+	for s.id == 0 || l.sockets[s.id] != nil {
+		l.lastID++
+		s.id = l.lastID
+	}
+	l.sockets[s.id] = s
+	l.tasks.Go(func() { s.live(connect) })
+	return nil
+}
+
+// State says how far the socket is.
+func (s *Socket) State() State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
+}
+
+// Done is closed when the socket has ended, after the callbacks but
+// Disconnected.
+func (s *Socket) Done() <-chan struct{} { return s.done }
+
+// Err is why the socket ended, nil until it has: ErrClosed after Close and
+// Disconnect, io.EOF if the peer disconnected in good order, and otherwise what
+// went wrong.
+func (s *Socket) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != Disconnected {
+		return nil
+	}
+	return s.err
+}
+
+// LocalAddr and RemoteAddr are the connection's ends, once it is established.
+func (s *Socket) LocalAddr() cm.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.local
+}
+
+func (s *Socket) RemoteAddr() cm.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.remote
+}
+
+// PrivateData is what the peer's program sent along when it connected or
+// accepted, once the socket is established.
+func (s *Socket) PrivateData() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.peer.private
+}
+
+// MaxMessage is the largest message that the peer takes, in bytes, once the
+// socket is established.
+func (s *Socket) MaxMessage() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return int(s.peer.max)
+}
+
+// Loop is the loop the socket belongs to.
+func (s *Socket) Loop() *Loop { return s.l }
+
+func (s *Socket) String() string { return fmt.Sprintf("socket to %s", s.addr) }
+
+// Disconnect ends the connection in good order: what was posted on both sides
+// is sent, read, and acknowledged, before Disconnected is called. Nothing can be
+// posted any more, here, and soon at the peer. It is Options.Linger that bounds
+// how long a peer may take that does not free its messages.
+func (s *Socket) Disconnect() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.err != nil || s.state == Disconnected:
+		return nil
+	case s.state == Connecting:
+		s.fail(verbs.ErrClosed)
+		return nil
+	case s.state == Established:
+		s.disconnect = true
+		s.leave()
+	}
+	return nil
+}
+
+// leave begins to disconnect.
+func (s *Socket) leave() {
+	s.state = Disconnecting
+	s.linger = s.failAfter(s.l.opt.Linger, fmt.Errorf("disconnect: %w", ErrTimeout))
+	s.settle()
+}
+
+func (s *Socket) failAfter(d time.Duration, err error) *time.Timer {
+	return time.AfterFunc(d, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.fail(err)
+	})
+}
+
+// Close ends the connection at once. What is queued fails; messages that were
+// received but not taken are dropped. Disconnected is called when all is over.
+func (s *Socket) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	s.fail(verbs.ErrClosed)
+	if s.state == Disconnected {
+		s.trim(true)
+	}
+	return nil
+}
+
+// fail makes the socket end. The first reason counts.
+func (s *Socket) fail(err error) {
+	if s.err == nil {
+		s.err = err
+		s.cancel()
+	}
+}
+
+// sayBye says that there are no more messages, when there are none, and once
+// more if the peer has said so in the meantime. A side ends when it knows that
+// the other has all, and the other waits for that: the one that answered, or the
+// one that accepted if both began.
+func (s *Socket) sayBye() {
+	if s.state != Disconnecting || s.err != nil || s.pending > 0 {
+		return
+	}
+	if s.peerKnows && (s.byeAgain && s.dialed || !s.crossed) {
+		if s.disconnect {
+			s.fail(verbs.ErrClosed)
+		} else {
+			s.fail(io.EOF)
+		}
+		return
+	}
+	if s.bye && (!s.peerBye || s.byeAgain) {
+		return
+	}
+	f := s.frame(kindBye)
+	if s.peerBye {
+		f.flags = byeAnswered
+	}
+	if s.postFrame(&f, reqAnnounce) {
+		s.bye = true
+		s.byeAgain = s.peerBye
+	}
+}
+
+// settle does what has become possible.
+func (s *Socket) settle() {
+	if s.err != nil || s.state == Connecting {
+		return
+	}
+	s.pump()
+	s.fetch()
+	s.flushAck()
+	s.sayBye()
+}
+
+// gone gives the program back what the socket had. If a callback panics the next
+// Dispatch calls it again.
+func (l *Loop) gone(s *Socket, why error) {
+	s.mu.Lock()
+	for _, t := range []*time.Timer{s.linger, s.flushed} {
+		if t != nil {
+			t.Stop()
+		}
+	}
+	if s.err == nil {
+		switch {
+		case s.disconnect && s.peerBye:
+			why = verbs.ErrClosed
+		case s.peerBye:
+			why = io.EOF
+		}
+		s.err = why
+	}
+	s.state = Disconnected
+	s.abandon()
+	// The memory of messages that are not taken keeps the device open.
+	s.trim(s.closed || errors.Is(s.err, verbs.ErrDeviceRemoved))
+	s.mu.Unlock()
+	l.mu.Lock()
+	delete(l.sockets, s.id)
+	l.mu.Unlock()
+	s.cancel()
+	l.due = s
+	l.call()
+}
+
+// disconnected tells the program that the socket has ended.
+func (l *Loop) disconnected(s *Socket) {
+	close(s.done)
+	if l.opt.Callbacks.Disconnected != nil {
+		l.calls()
+		l.opt.Callbacks.Disconnected(s, s.Err())
+	}
+}
+
+// release gives back what the QP used.
+func (s *Socket) release() {
+	if s.shard != nil {
+		s.shard.leave()
+	}
+	if s.arena != nil {
+		s.arena.release()
+	}
+}

@@ -1,0 +1,153 @@
+package rmsg
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// The protocol's version, and the oldest that this side speaks.
+const (
+	version    = 1
+	minVersion = 1
+)
+
+// magic begins the private data of both sides.
+const magic = "VMSG"
+
+// helloSize is what of the private data is not the program's.
+const helloSize = 24
+
+// hello is what the sides tell each other, in the private data, when they
+// connect.
+type hello struct {
+	version, min uint8
+	credits      uint32 // messages that the peer may send at first
+	eager        uint32 // bytes of a message that fit one of its receives
+	max          uint32 // bytes of the largest message it takes
+	private      []byte // the program's own
+}
+
+func (h *hello) append(b []byte) []byte {
+	b = append(b, magic...)
+	b = append(b, h.version, h.min, uint8(len(h.private)), 0)
+	b = binary.BigEndian.AppendUint32(b, h.credits)
+	b = binary.BigEndian.AppendUint32(b, h.eager)
+	b = binary.BigEndian.AppendUint32(b, h.max)
+	b = append(b, 0, 0, 0, 0)
+	return append(b, h.private...)
+}
+
+// parseHello takes what a peer sent, which RoCE pads with zeros.
+func parseHello(b []byte) (hello, error) {
+	if len(b) < helloSize || string(b[:4]) != magic {
+		return hello{}, protocol("it speaks something else")
+	}
+	h := hello{version: b[4], min: b[5]}
+	if h.version < minVersion || h.min > version || h.min > h.version {
+		return h, fmt.Errorf("%w: its are %d to %d, this side's %d to %d", ErrVersion, h.min, h.version, minVersion, version)
+	}
+	h.credits = binary.BigEndian.Uint32(b[8:])
+	h.eager = binary.BigEndian.Uint32(b[12:])
+	h.max = binary.BigEndian.Uint32(b[16:])
+	n := int(b[6])
+	switch {
+	case h.credits < 1 || h.credits > maxCount:
+		return h, protocol("%d credits", h.credits)
+	case h.eager < minEager || h.eager > maxEager:
+		return h, protocol("eager messages of %d bytes", h.eager)
+	case h.max > maxSize:
+		return h, protocol("messages of %d bytes", h.max)
+	case n > len(b)-helloSize:
+		return h, protocol("private data of %d bytes in %d", n, len(b)-helloSize)
+	}
+	h.private = b[helloSize : helloSize+n]
+	return h, nil
+}
+
+// kind is the type of a frame.
+type kind uint8
+
+const (
+	kindHello    kind = iota + 1 // the first frame, of both sides
+	kindMessage                  // a message follows
+	kindAnnounce                 // a message is there to be read
+	kindAck                      // nothing but what all frames say
+	kindBye                      // no message will follow
+)
+
+// byeAnswered is the flag of a bye that comes after the peer's.
+const byeAnswered = 1
+
+const (
+	headerSize   = 24
+	announceSize = headerSize + 16
+)
+
+// frame is what is sent in one SEND, without the message.
+type frame struct {
+	kind  kind
+	flags uint8
+	// size is that of the message, in bytes, and seq its number, from 0.
+	size, seq uint32
+	// granted is how many messages the peer may have sent in all, and read how
+	// many announced ones have been read. Both count from the start and wrap.
+	granted, read uint32
+	// Of an announced message: where it is.
+	addr uint64
+	rkey uint32
+}
+
+// put writes the frame to the start of b and says how long it is.
+func (f *frame) put(b []byte) int {
+	b[0], b[1], b[2], b[3] = byte(f.kind), f.flags, 0, 0
+	binary.BigEndian.PutUint32(b[4:], f.size)
+	binary.BigEndian.PutUint32(b[8:], f.seq)
+	binary.BigEndian.PutUint32(b[12:], f.granted)
+	binary.BigEndian.PutUint32(b[16:], f.read)
+	binary.BigEndian.PutUint32(b[20:], 0)
+	if f.kind != kindAnnounce {
+		return headerSize
+	}
+	binary.BigEndian.PutUint64(b[24:], f.addr)
+	binary.BigEndian.PutUint32(b[32:], f.rkey)
+	binary.BigEndian.PutUint32(b[36:], 0)
+	return announceSize
+}
+
+// parseFrame takes all that came in one SEND. What it returns fits b, but is
+// not yet known to make sense.
+func parseFrame(b []byte) (f frame, err error) {
+	if len(b) < headerSize {
+		return f, protocol("frame of %d bytes", len(b))
+	}
+	f = frame{
+		kind:    kind(b[0]),
+		flags:   b[1],
+		size:    binary.BigEndian.Uint32(b[4:]),
+		seq:     binary.BigEndian.Uint32(b[8:]),
+		granted: binary.BigEndian.Uint32(b[12:]),
+		read:    binary.BigEndian.Uint32(b[16:]),
+	}
+	rest := uint32(len(b) - headerSize)
+	switch f.kind {
+	case kindMessage:
+		if f.size != rest {
+			return f, protocol("message of %d bytes in a frame of %d", f.size, len(b))
+		}
+	case kindAnnounce:
+		if len(b) != announceSize {
+			return f, protocol("announcement of %d bytes", len(b))
+		}
+		f.addr, f.rkey = binary.BigEndian.Uint64(b[24:]), binary.BigEndian.Uint32(b[32:])
+		if f.size == 0 || f.addr+uint64(f.size) < f.addr {
+			return f, protocol("announcement of %d bytes at %#x", f.size, f.addr)
+		}
+	case kindHello, kindAck, kindBye:
+		if rest != 0 || f.size != 0 {
+			return f, protocol("frame of type %d has %d bytes", f.kind, len(b))
+		}
+	default:
+		return f, protocol("frame of type %d", f.kind)
+	}
+	return f, nil
+}

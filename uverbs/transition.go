@@ -1,0 +1,84 @@
+package uverbs
+
+import (
+	"fmt"
+
+	"github.com/goverbs/verbs"
+)
+
+// transition is what a change of state needs and takes, besides the state itself, by
+// transport: the kernel's qp_state_table (drivers/infiniband/core/verbs.c).
+type transition struct{ needs, takes masks }
+
+type masks map[verbs.QPType]verbs.QPAttrMask
+
+const (
+	pathMasks  = verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPNum | verbs.MaskRQPSN
+	retryMasks = verbs.MaskTimeout | verbs.MaskRetryCount | verbs.MaskRNRRetry | verbs.MaskMaxRDAtomic
+	altMasks   = verbs.MaskAltPath | verbs.MaskAccess | verbs.MaskPathMigState
+)
+
+var (
+	initMasks = masks{
+		verbs.RC: verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess,
+		verbs.UC: verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess,
+		verbs.UD: verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskQKey,
+	}
+	rtsMasks = masks{
+		verbs.RC: verbs.MaskCurState | altMasks | verbs.MaskMinRNRTimer,
+		verbs.UC: verbs.MaskCurState | altMasks,
+		verbs.UD: verbs.MaskCurState | verbs.MaskQKey,
+	}
+	sqdMasks = masks{verbs.RC: verbs.MaskSQDAsyncNotify, verbs.UC: verbs.MaskSQDAsyncNotify, verbs.UD: verbs.MaskSQDAsyncNotify}
+)
+
+// transitions are those there are, besides that from any state to RESET, and from any but
+// RESET to ERR.
+var transitions = map[[2]verbs.QPState]transition{
+	{verbs.StateReset, verbs.StateInit}: {needs: initMasks},
+	{verbs.StateInit, verbs.StateInit}:  {takes: initMasks},
+	{verbs.StateInit, verbs.StateRTR}: {
+		needs: masks{verbs.RC: pathMasks | verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer, verbs.UC: pathMasks},
+		takes: masks{
+			verbs.RC: verbs.MaskAltPath | verbs.MaskAccess | verbs.MaskPKeyIndex,
+			verbs.UC: verbs.MaskAltPath | verbs.MaskAccess | verbs.MaskPKeyIndex,
+			verbs.UD: verbs.MaskPKeyIndex | verbs.MaskQKey,
+		},
+	},
+	{verbs.StateRTR, verbs.StateRTS}: {
+		needs: masks{verbs.RC: retryMasks | verbs.MaskSQPSN, verbs.UC: verbs.MaskSQPSN, verbs.UD: verbs.MaskSQPSN},
+		takes: rtsMasks,
+	},
+	{verbs.StateRTS, verbs.StateRTS}: {takes: rtsMasks},
+	{verbs.StateRTS, verbs.StateSQD}: {takes: sqdMasks},
+	{verbs.StateSQD, verbs.StateRTS}: {takes: rtsMasks},
+	{verbs.StateSQD, verbs.StateSQD}: {takes: masks{
+		verbs.RC: verbs.MaskPort | verbs.MaskAV | retryMasks | verbs.MaskMaxDestRDAtomic | altMasks | verbs.MaskPKeyIndex | verbs.MaskMinRNRTimer,
+		verbs.UC: verbs.MaskAV | altMasks | verbs.MaskPKeyIndex,
+		verbs.UD: verbs.MaskPKeyIndex | verbs.MaskQKey,
+	}},
+	{verbs.StateSQE, verbs.StateRTS}: {takes: masks{
+		verbs.UC: verbs.MaskCurState | verbs.MaskAccess,
+		verbs.UD: verbs.MaskCurState | verbs.MaskQKey,
+	}},
+}
+
+// refusal says why a QP of a type cannot be modified so, if that is why: empty otherwise.
+func refusal(typ verbs.QPType, from, to verbs.QPState, mask verbs.QPAttrMask) string {
+	t, ok := transitions[[2]verbs.QPState{from, to}]
+	if !ok && to != verbs.StateReset && (to != verbs.StateErr || from == verbs.StateReset) {
+		return fmt.Sprintf("a QP in %v cannot be moved to %v", from, to)
+	}
+	missing := t.needs[typ] &^ mask
+	forbidden := mask &^ (t.needs[typ] | t.takes[typ] | verbs.MaskState)
+	step := fmt.Sprintf("from %v to %v", from, to)
+	switch {
+	case missing != 0 && forbidden != 0:
+		return fmt.Sprintf("%s, %v QPs need %v and do not take %v", step, typ, missing, forbidden)
+	case missing != 0:
+		return fmt.Sprintf("%s, %v QPs need %v", step, typ, missing)
+	case forbidden != 0:
+		return fmt.Sprintf("%s, %v QPs do not take %v", step, typ, forbidden)
+	}
+	return ""
+}
