@@ -148,8 +148,8 @@ func (m QPAttrMask) String() string {
 
 // AddressVector is the path to a peer.
 type AddressVector struct {
-	// Global tells whether there is a global route, which RoCE needs: the fields up
-	// to TrafficClass.
+	// Global is set if there is a global route, which RoCE needs: the fields up to
+	// TrafficClass.
 	Global       bool
 	DGID         GID
 	FlowLabel    uint32

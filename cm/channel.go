@@ -86,7 +86,7 @@ func openChannel() (*Channel, error) {
 }
 
 // Close closes the channel. IDs that are still on it are destroyed by the
-// kernel, and whoever waits for one gets [verbs.ErrClosed].
+// kernel, and waits for one return [verbs.ErrClosed].
 func (c *Channel) Close() error {
 	c.file.Close()
 	c.thread.end()

@@ -427,7 +427,7 @@ func (e *Endpoint) Disconnect() { e.end(verbs.ErrClosed, true) }
 //
 // After a failure Close can be called again: it closes what is left.
 func (e *Endpoint) Close() error {
-	e.end(verbs.ErrClosed, e.shared) // where nothing is shared, nobody would see what is flushed
+	e.end(verbs.ErrClosed, e.shared) // what is flushed is seen only where something is shared
 	err := e.free()
 	if e.listener != nil {
 		e.listener.forget(e)

@@ -141,7 +141,7 @@ func (c *Conn) AwaitDisconnect(ctx context.Context) error {
 }
 
 // Close disconnects and releases everything, the regions that the Conn made
-// included. Whoever waits gets [verbs.ErrClosed]. Completions that nobody has taken
+// included. Waiting calls return [verbs.ErrClosed]. Completions that were not taken
 // are gone.
 func (c *Conn) Close() error {
 	c.closeOnce.Do(func() {

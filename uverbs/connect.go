@@ -116,25 +116,10 @@ func (q *QP) Connect(local, remote verbs.QPAddr, opt ConnectOptions) error {
 		masks[1] &^= verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer
 		masks[2] = verbs.MaskSQPSN
 	}
-	for i, state := range []verbs.QPState{verbs.StateInit, verbs.StateRTR, verbs.StateRTS} {
-		a.State = state
-		if err := q.Modify(a, masks[i]|verbs.MaskState); err != nil {
+	for i, mask := range masks {
+		a.State = verbs.StateInit + verbs.QPState(i)
+		if err := q.Modify(a, mask|verbs.MaskState); err != nil {
 			return fmt.Errorf("connect to QP %d: %w", remote.QPNum, err)
-		}
-	}
-	return nil
-}
-
-// step is a state transition.
-type step struct {
-	attr verbs.QPAttr
-	mask verbs.QPAttrMask
-}
-
-func (q *QP) take(steps []step) error {
-	for _, s := range steps {
-		if err := q.Modify(s.attr, s.mask); err != nil {
-			return err
 		}
 	}
 	return nil
@@ -143,9 +128,12 @@ func (q *QP) take(steps []step) error {
 // StartUD moves a UD QP from RESET to RTS on a port. Peers must name qkey to
 // reach it.
 func (q *QP) StartUD(port int, qkey uint32) error {
-	return q.take([]step{
-		{verbs.QPAttr{State: verbs.StateInit, Port: uint8(port), QKey: qkey}, verbs.MaskState | verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskQKey},
-		{verbs.QPAttr{State: verbs.StateRTR}, verbs.MaskState},
-		{verbs.QPAttr{State: verbs.StateRTS}, verbs.MaskState | verbs.MaskSQPSN},
-	})
+	a := verbs.QPAttr{Port: uint8(port), QKey: qkey}
+	for i, mask := range []verbs.QPAttrMask{verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskQKey, 0, verbs.MaskSQPSN} {
+		a.State = verbs.StateInit + verbs.QPState(i)
+		if err := q.Modify(a, mask|verbs.MaskState); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -11,8 +11,8 @@
 //
 // # Ownership
 //
-// Whoever makes an object closes it, children first: Close of an object that
-// others still stand on fails with [verbs.ErrInUse] and names them. Close may be
+// The maker of an object closes it, children first: Close of an object that others
+// depend on fails with [verbs.ErrInUse] and names them. Close may be
 // called again and by several goroutines; use after it gives [verbs.ErrClosed].
 // Every object keeps what it was made from reachable, so nothing vanishes
 // under a live one. Objects that the program forgets are released after the

@@ -141,11 +141,9 @@ func (p *pinger) reap() error {
 // move carries data between the server's memory and the client's.
 func (p *pinger) move(ctx context.Context, op verbs.Opcode, at pingSpot, n uint32) error {
 	err := p.post(verbs.SendWR{Opcode: op, RemoteAddr: at.addr, RKey: at.rkey, SGL: []verbs.SGE{p.data.SGE(0, int(n))}})
-	var wc [1]verbs.WC
-	for err == nil && wc[0].ID != p.sends {
-		if _, err = p.qp.SendCQ().PollWait(ctx, wc[:]); err == nil {
-			err = wc[0].Err()
-		}
+	var wc verbs.WC
+	for err == nil && wc.ID != p.sends {
+		wc, err = p.qp.SendCQ().Next(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("%v: %w", op, p.why(ctx, err))
@@ -166,14 +164,11 @@ func (p *pinger) tell(ctx context.Context, mr *uverbs.MR, n int) error {
 
 // hear waits for the peer's message.
 func (p *pinger) hear(ctx context.Context) (spot pingSpot, err error) {
-	var wc [1]verbs.WC
-	if _, err = p.qp.RecvCQ().PollWait(ctx, wc[:]); err == nil {
-		err = wc[0].Err()
-	}
+	wc, err := p.qp.RecvCQ().Next(ctx)
 	if err != nil {
 		return spot, fmt.Errorf("receive: %w", p.why(ctx, err))
 	}
-	if spot, err = parsePingSpot(bytes.Clone(p.inbox.Bytes()[:min(wc[0].ByteLen, pingSpotSize)])); err != nil {
+	if spot, err = parsePingSpot(bytes.Clone(p.inbox.Bytes()[:min(wc.ByteLen, pingSpotSize)])); err != nil {
 		return spot, err
 	}
 	p.debugf("received %v", spot)

@@ -82,7 +82,7 @@ func run(device string, typ verbs.QPType) error {
 	const n = len("one, two, three")
 	a, b := qps[0], qps[1]
 	recv := verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(4096, 64)}}
-	if _, err := b.PostRecv([]verbs.RecvWR{recv, recv}...); err != nil {
+	if _, err := b.PostRecv(recv, recv); err != nil {
 		return err
 	}
 	if err := do(a, verbs.SendWR{Opcode: verbs.OpSendImm, Imm: 42, SGL: pieces}); err != nil {

@@ -78,7 +78,7 @@ func run(ctx context.Context, device string) error {
 		}})
 		receiver <- accepted{e, err}
 	}()
-	d := cm.Dialer{Options: cm.Options{}}
+	var d cm.Dialer
 	sender, err := d.Dial(ctx, l.Addr().String())
 	if err != nil {
 		return err

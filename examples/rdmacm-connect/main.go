@@ -72,7 +72,7 @@ func server(ctx context.Context, addr string) error {
 }
 
 func client(ctx context.Context, addr string) error {
-	d := cm.Dialer{Options: cm.Options{}}
+	var d cm.Dialer
 	conn, err := d.Dial(ctx, addr)
 	if err != nil {
 		return err

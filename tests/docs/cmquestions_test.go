@@ -54,7 +54,7 @@ func dial(t *testing.T, device string, space cm.PortSpace, setup func(*cm.Endpoi
 		}
 		accepted <- err
 	}()
-	client, err = (&cm.Dialer{PortSpace: space, Options: cm.Options{}}).Dial(ctx, l.Addr().String())
+	client, err = (&cm.Dialer{PortSpace: space}).Dial(ctx, l.Addr().String())
 	if err != nil {
 		return nil, nil, err
 	}

@@ -191,7 +191,7 @@ func closedObjects(t *testing.T, device string) []closed {
 		closed{object: l, fine: "Close Shutdown"},
 		closed{object: a, fine: "Close Announce", skip: "Err"}) // which says why it ended
 	if device == labtest.RXE {
-		e := labtest.Must((&cm.Dialer{PortSpace: cm.PortSpaceUDP, LocalAddr: netip.MustParseAddrPort(labtest.Addr + ":0"), Options: cm.Options{}}).Join(ctx, "239.1.2.3", false))(t)
+		e := labtest.Must((&cm.Dialer{PortSpace: cm.PortSpaceUDP, LocalAddr: netip.MustParseAddrPort(labtest.Addr + ":0")}).Join(ctx, "239.1.2.3", false))(t)
 		d := labtest.Must(cm.NewDatagrams(e.Endpoint, 64))(t)
 		e.Close()
 		all = append(all, closed{object: d})

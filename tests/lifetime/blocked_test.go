@@ -115,7 +115,7 @@ var blocking = map[string]func(t *testing.T, device string) blocked{
 		if device == labtest.SIW {
 			t.Skip("no datagrams on iWARP")
 		}
-		d := cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: cm.Options{}}
+		d := cm.Dialer{PortSpace: cm.PortSpaceUDP}
 		l := labtest.Must((&cm.ListenConfig{PortSpace: cm.PortSpaceUDP}).Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
 		go func() {
 			if r, err := l.Accept(context.Background()); err == nil {
