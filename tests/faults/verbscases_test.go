@@ -61,10 +61,10 @@ var verbsCases = []verbsCase{
 		return second(s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: other.cq}))
 	}, unix.EINVAL},
 	{"QP with absurd send queue", func(s *scene) error {
-		return second(s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq, Cap: verbs.QPCap{MaxSendWR: 1 << 31}}))
+		return second(s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq, Cap: verbs.QPCap{MaxSendWR: math.MaxInt32}}))
 	}, unix.EINVAL},
 	{"QP with absurd receive queue", func(s *scene) error {
-		return second(s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq, Cap: verbs.QPCap{MaxRecvWR: 1 << 31}}))
+		return second(s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq, Cap: verbs.QPCap{MaxRecvWR: math.MaxInt32}}))
 	}, unix.EINVAL},
 	{"QP with absurd SGEs", func(s *scene) error {
 		return second(s.pd.CreateQP(uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq, Cap: verbs.QPCap{MaxSendSGE: 1000}}))

@@ -109,6 +109,27 @@ func (p *peer) complete(wr verbs.SendWR) error {
 	return err
 }
 
+// allowReads lets a peer start READs and atomics, whatever its victim has agreed to.
+func (p *peer) allowReads() {
+	if p.iwarp() {
+		return // siw does not ask
+	}
+	p.t.Helper()
+	for _, step := range []struct {
+		attr verbs.QPAttr
+		mask verbs.QPAttrMask
+	}{
+		{attr: verbs.QPAttr{State: verbs.StateSQD}},
+		{attr: verbs.QPAttr{State: verbs.StateSQD, MaxRDAtomic: 1}, mask: verbs.MaskMaxRDAtomic},
+		{attr: verbs.QPAttr{State: verbs.StateRTS}},
+	} {
+		// Each is refused while the step before drains the send queue.
+		until(p.t, "the send queue to drain", func() bool {
+			return p.QP.Modify(step.attr, step.mask|verbs.MaskState) == nil
+		})
+	}
+}
+
 // reaches tells what a peer may do to its victim's regions, by their number.
 type reaches struct {
 	regions             int
@@ -131,6 +152,7 @@ func TestReach(t *testing.T) {
 				connect := func(t *testing.T) (*peer, []region) {
 					p := labtest.Must(dialPeer(t, s, l.private))(t)
 					l.warm(p)
+					p.allowReads()
 					regions := regionsOf(s.victim(t, p.LocalAddr().String()))
 					if len(regions) < w.regions {
 						t.Fatalf("%d regions, want %d: %+v", len(regions), w.regions, regions)

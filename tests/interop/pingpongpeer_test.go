@@ -52,8 +52,11 @@ func (p *pingpongPeer) serve(ctx context.Context, l net.Listener, rounds int) er
 	if err := p.hear(conn, &remote); err != nil {
 		return err
 	}
-	local, err := p.connect(remote)
+	local, err := p.qp.Addr(1)
 	if err != nil {
+		return err
+	}
+	if err := p.connect(local, remote); err != nil {
 		return err
 	}
 	if err := p.tell(conn, local); err != nil {
@@ -80,7 +83,7 @@ func (p *pingpongPeer) join(ctx context.Context, port, rounds int) error {
 	if err := p.hear(conn, &remote); err != nil {
 		return err
 	}
-	if _, err := p.connect(remote); err != nil {
+	if err := p.connect(local, remote); err != nil {
 		return err
 	}
 	if _, err := io.WriteString(conn, "done\x00"); err != nil {
@@ -108,15 +111,11 @@ func (p *pingpongPeer) hear(conn net.Conn, e *verbs.QPAddr) error {
 	return err
 }
 
-func (p *pingpongPeer) connect(remote verbs.QPAddr) (verbs.QPAddr, error) {
-	local, err := p.qp.Addr(1)
-	if err != nil {
-		return local, err
-	}
+func (p *pingpongPeer) connect(local, remote verbs.QPAddr) error {
 	if err := p.qp.Connect(local, remote, uverbs.ConnectOptions{PathMTU: 3}); err != nil {
-		return local, err
+		return err
 	}
-	return local, p.recv()
+	return p.recv()
 }
 
 func (p *pingpongPeer) recv() error {
