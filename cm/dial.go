@@ -168,6 +168,9 @@ const defaultConnectTimeout = 30 * time.Second
 
 // connect does the handshake. An abandoned endpoint closes itself.
 func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err error) {
+	if err := ctx.Err(); err != nil { // ended in d.Setup
+		return false, err
+	}
 	within, timeout := ctx, cmp.Or(d.ConnectTimeout, defaultConnectTimeout)
 	if timeout > 0 {
 		var cancel context.CancelFunc

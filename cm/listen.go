@@ -283,6 +283,9 @@ func (opt *Options) limit(request *Event) {
 }
 
 func (r *Request) establish(ctx context.Context, e *Endpoint, opt *Options) error {
+	if err := ctx.Err(); err != nil { // ended in opt.Setup
+		return err
+	}
 	err := e.accept(opt)
 	if err != nil || r.id.space.datagram() { // for which nothing comes back
 		return err
