@@ -15,14 +15,26 @@ var (
 	ErrClosed error = closedError{}
 	// ErrInUse is returned by Close while other objects depend on the receiver.
 	ErrInUse = errors.New("object is in use")
+	// ErrNoRDMA is matched by every error that means that RDMA cannot be used here or
+	// to the requested address: there is no device, device node, kernel module or
+	// driver, or no device leads to the address, as with 127.0.0.1. Programs that can
+	// use TCP instead check for it. Lack of permission does not match.
+	ErrNoRDMA = errors.New("RDMA is not available")
 	// ErrNoDevice is returned when there is no RDMA device, or none that was asked
-	// for.
-	ErrNoDevice = errors.New("no such RDMA device")
+	// for. It matches ErrNoRDMA.
+	ErrNoDevice error = noRDMA("no such RDMA device")
 	// ErrNoNode is returned when a device has no /dev/infiniband/uverbsN, as in
-	// containers that were not given it.
-	ErrNoNode = errors.New("RDMA device has no device node")
-	// ErrNoDriver is returned when no driver of this module supports a device.
-	ErrNoDriver = errors.New("no provider for the device's driver")
+	// containers that were not given it. It matches ErrNoRDMA.
+	ErrNoNode error = noRDMA("RDMA device has no device node")
+	// ErrNoDriver is returned when no registered driver supports a device. It matches
+	// ErrNoRDMA.
+	ErrNoDriver error = noRDMA("no provider for the device's driver")
+	// ErrNoCM is returned when the connection manager's node, /dev/infiniband/rdma_cm,
+	// is missing. It matches ErrNoRDMA.
+	ErrNoCM error = noRDMA("RDMA connection manager has no device node")
+	// ErrNoRoute is returned for an address to which no RDMA device leads, such as
+	// 127.0.0.1 unless a device serves it. It matches ErrNoRDMA.
+	ErrNoRoute error = noRDMA("no RDMA device on route")
 	// ErrRange is returned when an argument is outside an object's bounds.
 	ErrRange = errors.New("out of range")
 	// ErrNoChannel is returned when waiting on a CQ that has no completion channel.
@@ -67,6 +79,12 @@ type closedError struct{}
 
 func (closedError) Error() string        { return "use of closed object" }
 func (closedError) Is(target error) bool { return target == net.ErrClosed || target == fs.ErrClosed }
+
+// noRDMA is an error that matches ErrNoRDMA.
+type noRDMA string
+
+func (e noRDMA) Error() string        { return string(e) }
+func (e noRDMA) Is(target error) bool { return target == ErrNoRDMA }
 
 // Error is the error of a failed operation: what was attempted, on what, and why. Its
 // text is one line.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -65,6 +66,10 @@ func NewChannel() (*Channel, error) {
 // openChannel opens a channel whose events nobody takes yet.
 func openChannel() (*Channel, error) {
 	fd, err := unix.Open(node, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	switch err {
+	case unix.ENOENT, unix.ENXIO, unix.ENODEV:
+		err = fmt.Errorf("%w: %w", verbs.ErrNoCM, err)
+	}
 	if err != nil {
 		return nil, fail("open", node, err)
 	}

@@ -103,7 +103,7 @@ func fail(op, addr string, err error) error {
 		e.Hint = "modprobe rdma_ucm, or pass the node into this container"
 	case op == "open" && errors.Is(err, fs.ErrPermission):
 		e.Hint = "the device node does not admit this user"
-	case errors.Is(err, ErrNoRoute): // which lists the devices
+	case errors.Is(err, verbs.ErrNoRoute): // which lists the devices
 	case errors.Is(err, unix.ENODEV):
 		e.Hint = "no RDMA device serves this address: see verbs devices"
 	case errors.Is(err, unix.EADDRNOTAVAIL):

@@ -39,7 +39,7 @@ type ListenConfig struct {
 // Listen takes connections on addr, "10.9.0.1:7471", or ":7471" for all IPv4
 // and "[::]:7471" for all addresses. Port 0 takes a free one, see
 // [Listener.Addr]. On a loopback address, to which no connection can be made unless a
-// device serves it, Listen fails with [ErrNoRoute].
+// device serves it, Listen fails with [verbs.ErrNoRoute].
 func Listen(ctx context.Context, addr string) (*Listener, error) {
 	return new(ListenConfig).Listen(ctx, addr)
 }

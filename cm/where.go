@@ -14,10 +14,6 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// ErrNoRoute is returned for an address to which no RDMA device leads, such as
-// 127.0.0.1 unless a device serves it.
-var ErrNoRoute = errors.New("no RDMA device on route")
-
 // Path is how a machine reaches an address by RDMA.
 type Path struct {
 	Device        uverbs.Device
@@ -27,7 +23,7 @@ type Path struct {
 }
 
 // Lookup says which device, port and GID serve the way to addr, "10.9.0.1" or a
-// name, without connecting. No device is an error that matches [ErrNoRoute] and
+// name, without connecting. No device is an error that matches [verbs.ErrNoRoute] and
 // lists those there are.
 func Lookup(ctx context.Context, addr string) (Path, error) {
 	p, err := lookup(ctx, addr)
@@ -98,7 +94,7 @@ func noRoute(err error, dst netip.Addr) error {
 	if dst.IsLoopback() {
 		to += ", use an address of a device"
 	}
-	return fmt.Errorf("%w to %s; devices: %s: %w", ErrNoRoute, to, strings.Join(where(), ", "), err)
+	return fmt.Errorf("%w to %s; devices: %s: %w", verbs.ErrNoRoute, to, strings.Join(where(), ", "), err)
 }
 
 // link describes a network interface: " on v0 (10.9.0.1)".

@@ -254,7 +254,7 @@ func TestNobody(t *testing.T) {
 		for addr, want := range map[string]error{
 			labtest.AddrOf(device) + ":1": syscall.ECONNREFUSED,
 			dead:                          syscall.ETIMEDOUT,
-			"192.0.2.1:1":                 cm.ErrNoRoute,
+			"192.0.2.1:1":                 verbs.ErrNoRoute,
 			"no such address":             nil,
 		} {
 			_, err := l.Dial(within(t), addr)

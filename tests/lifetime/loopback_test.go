@@ -7,6 +7,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 )
@@ -30,7 +31,7 @@ func refused(t *testing.T, device string) {
 		_, dial := cm.Dial(within(t), host+":7471")
 		_, listen := cm.Listen(within(t), host+":7471")
 		for what, err := range map[string]error{"lookup": lookup, "dial": dial, "listen": listen} {
-			if !errors.Is(err, cm.ErrNoRoute) || !strings.Contains(err.Error(), "use an address of a device; devices: "+device) {
+			if !errors.Is(err, verbs.ErrNoRoute) || !strings.Contains(err.Error(), "use an address of a device; devices: "+device) {
 				t.Errorf("%s of %s: %v", what, host, err)
 			}
 		}
