@@ -61,7 +61,7 @@ type flags struct {
 	Inline   int           `short:"I" default:"0" placeholder:"BYTES" help:"Copy messages of up to so many bytes into the request."`
 	TClass   uint8         `name:"tclass" default:"0" help:"Traffic class of the packets."`
 	Timeout  time.Duration `default:"30s" help:"Give up when nothing moves for so long."`
-	Plot     string        `placeholder:"FILE" help:"Draw the results: .svg, .png, .pdf."`
+	Plot     string        `placeholder:"FILE" help:"Draw the results as SVG."`
 }
 
 type sizeFlags struct {
