@@ -9,14 +9,14 @@ SUDO     = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 # Debian packages, by what needs them: the lab; the generator and the tests
 # against C; those on User-mode Linux.
-LAB_DEBS  = qemu-system-x86 kmod faketime
-TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl wget iproute2 rdmacm-utils ibverbs-utils ibverbs-providers perftest
+LAB_DEBS  = qemu-system-x86 kmod iproute2 faketime
+TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl wget rdmacm-utils ibverbs-utils ibverbs-providers perftest
 
 NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
 
 # Packages with tests that want a real kernel, and the kernels.
 # What lies deeper in tests than these is programs and their own tests.
-LAB_PKGS = ./abi ./uverbs ./cm ./rconn ./rmsg ./rsock ./cmd/... ./tests/* ./tests/faults/harness
+LAB_PKGS = ./internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./cmd/verbs/... ./tests/* ./tests/faults/harness
 KERNELS  = 6.1 6.12 7.2
 
 # Those that make race runs.
@@ -42,8 +42,8 @@ test-kernels: deps-test build ## run the tests that need a kernel on every kerne
 		echo "== kernel $$k"; \
 		export LAB_KERNEL=$$k; \
 		$(LAB) fetch && \
-		LAB_TEST_KERNELS=1 $(GO) test -count 1 -run "Kernels/^$$k\$$" ./tests/lab && \
-		$(GO) test $(FLAGS) -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $$($(GO) list $(LAB_PKGS) | grep -v /tests/lab) || \
+		LAB_TEST_KERNELS=1 $(GO) test -count 1 -run "Kernels/^$$k\$$" ./cmd/rdmalab && \
+		$(GO) test $(FLAGS) -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(LAB_PKGS) || \
 		failed="$$failed $$k"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
@@ -77,7 +77,7 @@ race: deps-test build ## run the lab's tests under the race detector
 # Where pointers into memory that is not Go's come from, and what the compiler
 # checks of them when it is asked to, without what only make test installs. The
 # rest of the tests has nothing to do with that.
-UNSAFE_PKGS = $$($(GO) list ./... | grep -v -e /tests/ -e /gen$$)
+UNSAFE_PKGS = $$($(GO) list ./... | grep -v -e /tests/ -e /cmd/rdmalab$$ -e /gen$$)
 
 # What programs import.
 LIB_PKGS = . ./abi ./cm ./mmap ./rconn ./rmsg ./provider/... ./rsock ./uverbs
@@ -172,7 +172,8 @@ native-go:
 
 build: ## build the programs into build/
 	@mkdir -p build
-	$(GO) build -o build/ ./tests/lab ./tests/bench/... ./cmd/verbs ./examples/...
+	$(GO) build -o $(LAB) ./cmd/rdmalab
+	$(GO) build -o build/ ./tests/bench/... ./cmd/verbs ./examples/...
 
 clean: ## remove what was built
 	rm -rf build
