@@ -1,13 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -28,8 +29,8 @@ func TestGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range files {
-		if !bytes.Equal(text, again[name]) {
-			t.Errorf("%s differs when generated again", name)
+		if diff := cmp.Diff(string(text), string(again[name])); diff != "" {
+			t.Errorf("%s differs when generated again:\n%s", name, diff)
 		}
 		golden := filepath.Join("testdata", name+".golden")
 		if *update {
@@ -41,8 +42,8 @@ func TestGolden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !bytes.Equal(want, text) {
-			t.Errorf("%s differs from its golden file: go test ./gen -update and git diff show how", name)
+		if diff := cmp.Diff(string(want), string(text)); diff != "" {
+			t.Errorf("%s differs from its golden file:\n%s", name, diff)
 		}
 	}
 }
