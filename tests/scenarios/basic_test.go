@@ -223,7 +223,7 @@ var cqEvents = []scenario{
 // ud exchanges datagrams of n bytes.
 func (e *env) ud(events bool, n int) error {
 	if e.siw {
-		return e.ctx.Probe("UD")
+		return e.ctx.Probe(uverbs.FeatureUD)
 	}
 	a, b := e.pair(labtest.PairOptions{Type: verbs.UD, Events: events})
 	return e.traffic(a, b, 20, n, events)
