@@ -65,23 +65,17 @@ func (c *demoCmd) Run(ctx context.Context) error {
 	return nil
 }
 
-// deviceAddr is an address that leads to the first device.
+// deviceAddr returns an address that leads to the first device.
 func deviceAddr() (string, error) {
-	ctx, err := uverbs.Open("")
+	d, err := uverbs.Find("")
 	if err != nil {
 		return "", err
 	}
-	defer ctx.Close()
-	table, err := ctx.GIDTable()
+	addrs, err := cm.DeviceAddrs(d)
 	if err != nil {
 		return "", err
 	}
-	for _, g := range table {
-		if a := g.GID.Addr(); !a.IsLinkLocalUnicast() {
-			return a.String(), nil
-		}
-	}
-	return "", fmt.Errorf("%s has no address: ip addr add 10.9.0.1/24 dev DEV", ctx.Device().Name)
+	return addrs[0].String(), nil
 }
 
 // prefixer keeps the lines of two writers apart.
