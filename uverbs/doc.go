@@ -15,10 +15,11 @@
 // depend on fails with [verbs.ErrInUse] and names them. Close may be
 // called again and by several goroutines; use after it gives [verbs.ErrClosed].
 // Every object keeps what it was made from reachable, so nothing vanishes
-// under a live one. Objects that the program forgets are released after the
-// garbage collector noticed, with a complaint in the log if VERBS_DEBUG=leaks
-// is set; memory regions are only released together with their PD, since a
-// peer may use one that no pointer leads to.
+// under a live one. Objects that become unreachable without being closed are
+// released after a garbage collection; memory regions are only released together with
+// their PD, since a peer may use one that no pointer leads to. [Context.SetLogger]
+// reports such objects. With VERBS_DEBUG=leaks in the environment they are reported to
+// slog.Default if no logger is set, with the stack of the call that made them.
 //
 // # Concurrency
 //

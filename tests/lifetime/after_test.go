@@ -161,7 +161,7 @@ func closedObjects(t *testing.T, device string) []closed {
 		// Counters and P_Keys are sysfs's, which knows no contexts.
 		{object: s.ctx, fine: "Close Counters PKeys", skip: "PKeyIndex"},
 		{object: s.pd, fine: "Close", args: []any{uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq}}},
-		{object: s.ch, fine: "Close SyscallConn"}, {object: s.cq, fine: "Close"},
+		{object: s.ch, fine: "Close FD"}, {object: s.cq, fine: "Close"},
 		// SGE and Word panic as slicing does: Bytes is nil.
 		{object: s.mr, fine: "Close", skip: "Word"}, {object: s.srq, fine: "Close"},
 	}

@@ -245,7 +245,7 @@ var cqEx = []scenario{
 var sharedPD = []scenario{
 	{"shared_pd/imported_rc_ex_rdma_write", everywhere, func(e *env) error {
 		a, b := e.pair(labtest.PairOptions{})
-		other, err := uverbs.ImportContext(b.PD.Context().File())
+		other, err := uverbs.ImportContext(b.PD.Context().FD())
 		if err != nil {
 			return err
 		}
