@@ -3,6 +3,7 @@ package cm
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"sync"
@@ -59,10 +60,15 @@ type Options struct {
 	// Setup, if set, is called when the QP exists and before the peer can
 	// send: the place to post receives.
 	Setup func(*Endpoint) error
+	// Logger, if set, logs at level Debug how the connection is made and how it ends,
+	// with the time that it took, and attempts that are repeated; at level Warn what
+	// no call returns: requests that were rejected, and resources that could not be
+	// released or were forgotten. [uverbs.Context.SetLogger] gets it if cm opens the device.
+	Logger *slog.Logger
 }
 
-// Endpoint is one end of a reliable connection, or, in the port spaces for
-// datagrams, of no connection: a QP with its CQs. Whoever got it closes it.
+// Endpoint is one end of a reliable connection, or, in the port spaces for datagrams, of
+// no connection: a QP with its CQs. The program must close it.
 type Endpoint struct {
 	PD     *uverbs.PD
 	QP     *uverbs.QP
@@ -81,6 +87,8 @@ type Endpoint struct {
 	up       atomic.Bool
 	shared   bool // a CQ or SRQ, whose users see what becomes of requests
 	iwarp    bool
+
+	journal journal
 
 	mu      sync.Mutex
 	mrs     []*uverbs.MR   // closed first
@@ -104,14 +112,14 @@ type Endpoint struct {
 // calls in any case. The route is looked up if it is zero; request is what is being
 // accepted, if anything is.
 func newEndpoint(id *ID, route Route, request *Event, opt *Options, free func()) (_ *Endpoint, err error) {
-	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{}), last: free}
+	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{}), last: free, journal: newJournal(opt.Logger)}
 	defer func() {
 		if err != nil {
 			e.free()
 		}
 	}()
 	if e.route == (Route{}) {
-		if e.route, err = id.Route(); err != nil {
+		if e.route, err = id.route(); err != nil {
 			return nil, err
 		}
 	}
@@ -127,7 +135,7 @@ func newEndpoint(id *ID, route Route, request *Event, opt *Options, free func())
 		e.PD, e.SendCQ, e.RecvCQ = opt.PD, opt.SendCQ, opt.RecvCQ
 	}
 	if e.PD == nil {
-		if e.home, err = acquireHome(e.route); err != nil {
+		if e.home, err = acquireHome(e.route, opt.Logger); err != nil {
 			return nil, err
 		}
 		e.PD = e.home.pd
@@ -210,7 +218,7 @@ func (e *Endpoint) makeCQs(events bool, size verbs.QPCap) error {
 // connect asks the peer for the connection.
 func (e *Endpoint) connect(p ConnParam) error {
 	if e.iwarp {
-		return e.id.Connect(p)
+		return e.id.connectAside(p)
 	}
 	return e.id.connect(p, false)
 }
@@ -220,7 +228,7 @@ func (e *Endpoint) accept(opt *Options) error {
 	if err := e.activate(opt); err != nil {
 		return err
 	}
-	if err := e.id.Accept(opt.connParam(e)); err != nil {
+	if err := e.id.accept(opt.connParam(e)); err != nil {
 		return fmt.Errorf("accept: %w", err)
 	}
 	return nil
@@ -232,7 +240,7 @@ func (e *Endpoint) answered(ev *Event) error {
 		if err := e.activate(nil); err != nil {
 			return err
 		}
-		if err := e.id.Establish(); err != nil {
+		if err := e.id.establish(); err != nil {
 			return err
 		}
 	}
@@ -244,8 +252,11 @@ func (e *Endpoint) answered(ev *Event) error {
 	case e.iwarp:
 		e.QP.HoldSends(time.Now().Add(Settle))
 	case e.id.space.datagram():
-		return e.sendTo(*ev)
+		if err := e.sendTo(*ev); err != nil {
+			return err
+		}
 	}
+	e.note(slog.LevelDebug, "connection established", nil)
 	return nil
 }
 
@@ -255,7 +266,7 @@ func (e *Endpoint) activate(accepting *Options) error {
 	if e.id.space.datagram() || e.iwarp {
 		return nil
 	}
-	attr, mask, err := e.id.InitQPAttr(verbs.StateRTR)
+	attr, mask, err := e.id.initQPAttr(verbs.StateRTR)
 	if err != nil {
 		return err
 	}
@@ -273,7 +284,7 @@ func (e *Endpoint) activate(accepting *Options) error {
 	if err := e.QP.Modify(attr, mask); err != nil {
 		return err
 	}
-	if attr, mask, err = e.id.InitQPAttr(verbs.StateRTS); err != nil {
+	if attr, mask, err = e.id.initQPAttr(verbs.StateRTS); err != nil {
 		return err
 	}
 	switch {
@@ -325,7 +336,7 @@ func (opt *Options) check() error {
 	return nil
 }
 
-// established has the end of the connection told to end.
+// established lets the end of the connection call e.end.
 func (e *Endpoint) established() {
 	e.id.follow(func(ev Event, err error) {
 		if err == nil {
@@ -337,27 +348,32 @@ func (e *Endpoint) established() {
 	})
 }
 
-// end tells the program, and if flush is set takes the QP out of service before,
-// which flushes what was posted.
+// end closes e.done. If flush is set it takes the QP out of service before, which flushes
+// what was posted.
 func (e *Endpoint) end(reason error, flush bool) {
+	first := false
 	e.endOnce.Do(func() {
+		first = true
 		e.ending.Store(true)
 		if flush {
 			e.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
 			if e.up.Load() && !e.id.space.datagram() {
-				e.id.Disconnect()
+				e.id.disconnect()
 			}
 		}
 		e.reason = reason
 		close(e.done)
 	})
+	if first && e.up.Load() {
+		e.note(slog.LevelDebug, "connection ended", reason)
+	}
 }
 
 // Done is closed when the connection has ended, for whatever reason. Posted
 // requests complete with WCFlushErr then.
 func (e *Endpoint) Done() <-chan struct{} { return e.done }
 
-// Err says why the connection ended: [verbs.ErrDisconnected], [verbs.ErrDeviceRemoved] or
+// Err returns why the connection ended: [verbs.ErrDisconnected], [verbs.ErrDeviceRemoved] or
 // [verbs.ErrClosed]. It is nil while the connection is up.
 func (e *Endpoint) Err() error {
 	select {

@@ -30,14 +30,14 @@ func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, aban
 		return ev, false, err
 	}
 	if ctx.Done() == nil { // nothing to give up for
-		if err = e.id.Connect(p); err == nil {
+		if err = e.id.connectAside(p); err == nil {
 			ev, err = e.id.await(ctx, Established)
 		}
 		q.leave()
 		return ev, false, err
 	}
 	connected := make(chan error, 1)
-	background(func() { connected <- e.id.Connect(p) })
+	background(func() { connected <- e.id.connectAside(p) })
 	select {
 	case err = <-connected:
 		if err == nil {
@@ -54,7 +54,7 @@ func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, aban
 		if <-connected == nil {
 			e.id.await(context.Background(), Established)
 		}
-		e.Close()
+		e.discard()
 		q.leave()
 	})
 	return ev, true, ctx.Err()

@@ -68,10 +68,10 @@ func deviceAt(addr netip.Addr) (index int, err error) {
 		return -1, err
 	}
 	defer id.Close()
-	if id.Bind(netip.AddrPortFrom(addr, 0)) != nil {
+	if id.bind(netip.AddrPortFrom(addr, 0)) != nil {
 		return -1, nil // no device is there
 	}
-	route, err := id.Route()
+	route, err := id.route()
 	if err != nil || route.Device == (verbs.GUID{}) {
 		return -1, err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/verbs/abi"
 )
 
-// Group is a multicast group that an ID has joined. Whoever joined leaves.
+// Group is a multicast group that an ID has joined, until Leave or until the ID is closed.
 type Group struct {
 	id     *ID
 	uid    uint64
@@ -110,7 +110,7 @@ func (g *Group) Leave() error {
 	if err == verbs.ErrClosed {
 		return nil
 	}
-	return err
+	return g.id.wrap("leave group of ID", err)
 }
 
 func (g *Group) forget() {
@@ -140,7 +140,8 @@ func (id *ID) pushGroup(uid uint64, e Event) {
 // Member is an endpoint that is in a multicast group.
 type Member struct {
 	*Endpoint
-	*Group
+	// Group is the membership, which Close ends.
+	Group *Group
 	// To is where messages to the group go.
 	To verbs.UDAddr
 
@@ -191,12 +192,12 @@ func (d *Dialer) join(ctx context.Context, group string, sendOnly bool) (_ *Memb
 	if m.Group, err = id.Join(ctx, addr, sendOnly); err != nil {
 		return nil, err
 	}
-	if err := e.sendTo(Event{AV: m.AV, QPNum: m.QPNum, QKey: m.QKey}); err != nil {
+	if err := e.sendTo(Event{AV: m.Group.AV, QPNum: m.Group.QPNum, QKey: m.Group.QKey}); err != nil {
 		return nil, err
 	}
 	m.To = e.Peer
 	if !sendOnly {
-		if err := e.QP.AttachMulticast(m.AV.DGID, m.AV.DLID); err != nil {
+		if err := e.QP.AttachMulticast(m.Group.AV.DGID, m.Group.AV.DLID); err != nil {
 			return nil, err
 		}
 		m.attached = true
@@ -209,10 +210,10 @@ func (d *Dialer) join(ctx context.Context, group string, sendOnly bool) (_ *Memb
 func (m *Member) Close() error {
 	m.leave.Do(func() {
 		if m.attached {
-			m.QP.DetachMulticast(m.AV.DGID, m.AV.DLID)
+			m.QP.DetachMulticast(m.Group.AV.DGID, m.Group.AV.DLID)
 		}
 		if m.Group != nil {
-			m.Leave()
+			m.Group.Leave()
 		}
 	})
 	return m.Endpoint.Close()

@@ -69,9 +69,9 @@ func connectAll(ctx context.Context, t *testing.T, loop *cm.Loop, ends int) {
 			ev.ID.Tag = "dialed"
 			err = ev.ID.ResolveRoute(time.Second)
 		case cm.RouteResolved:
-			_, err = ev.Connect(cm.Options{})
+			_, err = loop.Connect(ev, cm.Options{})
 		case cm.ConnectRequest:
-			_, err = ev.Accept(cm.Options{})
+			_, err = loop.Accept(ev, cm.Options{})
 		case cm.Established:
 			if ev.ID.Tag != nil {
 				gone++
