@@ -41,7 +41,7 @@ type ID struct {
 	closing   sync.Mutex
 	destroyed bool
 
-	endpoint atomic.Pointer[Endpoint] // on a Loop, of its Event.Connect or Event.Accept
+	endpoint atomic.Pointer[Endpoint] // of Loop.Connect or Loop.Accept
 
 	mu                   sync.Mutex
 	events               []Event

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
@@ -133,6 +135,9 @@ func TestAfterClose(t *testing.T) {
 				}
 				t.Run(v.Type().Elem().String()+"."+name, func(t *testing.T) {
 					err, has := call(t, v.Method(i), args)
+					if pkg := v.Type().Elem().PkgPath(); err != nil && (strings.HasSuffix(pkg, "/uverbs") || strings.HasSuffix(pkg, "/cm")) {
+						named(t, err)
+					}
 					want, other := c.others[name]
 					switch {
 					case !has:
@@ -151,6 +156,16 @@ func TestAfterClose(t *testing.T) {
 			}
 		}
 	})
+}
+
+// named checks that an error has one line and says what was attempted on what.
+func named(t *testing.T, err error) {
+	t.Helper()
+	e, ok := errors.AsType[*verbs.Error](err)
+	_, post := errors.AsType[*verbs.PostError](err)
+	if !post && (!ok || e.Op == "" || strings.Contains(e.Op, " ") || e.Object == "" && e.Device == "") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%T %+[1]v is no *verbs.Error, or does not say what was attempted", err)
+	}
 }
 
 // closedObjects makes one of each type, and closes it.
@@ -177,6 +192,12 @@ func closedObjects(t *testing.T, device string) []closed {
 	id.Close()
 	ch.Close()
 	all = append(all, closed{object: id, fine: "Close"}, closed{object: ch, fine: "Close"})
+	loop := labtest.Must(cm.NewLoop())(t)
+	loopID := labtest.Must(loop.NewID())(t)
+	loopID.Close()
+	loop.Close()
+	all = append(all, closed{object: loopID, fine: "Close", others: map[string]error{"Next": unix.EINVAL}},
+		closed{object: loop, fine: "Close", others: map[string]error{"Accept": unix.EINVAL, "Connect": unix.EINVAL}})
 	ctx := within(t)
 	l := labtest.Must(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 	l.Close()
