@@ -263,23 +263,21 @@ func (l *Loop) remove(id *ID) (events []Event) {
 // connection: [Established], or an event of failure, follows. On iWARP it waits for
 // TCP's handshake. If it fails, the ID is closed.
 func (l *Loop) Connect(e Event, opt Options) (*Endpoint, error) {
-	const op = "connect to"
 	if err := l.check(&e, RouteResolved); err != nil {
-		return nil, fail(op, "", err)
+		return nil, fail("connect ID", "", err)
 	}
-	return e.ID.begin(op, nil, &opt, func(ep *Endpoint) error { return ep.connect(opt.connParam(ep)) })
+	return e.ID.begin("connect to", nil, &opt, func(ep *Endpoint) error { return ep.connect(opt.connParam(ep)) })
 }
 
 // Accept makes an endpoint for the connection that a [ConnectRequest] event requests and
 // accepts it: [Established], or an event of failure, follows. No event follows for
 // datagrams. If it fails, the request is rejected.
 func (l *Loop) Accept(e Event, opt Options) (*Endpoint, error) {
-	const op = "accept from"
 	if err := l.check(&e, ConnectRequest); err != nil {
-		return nil, fail(op, "", err)
+		return nil, fail("accept on ID", "", err)
 	}
 	opt.limit(&e)
-	return e.NewID.begin(op, &e, &opt, func(ep *Endpoint) error {
+	return e.NewID.begin("accept from", &e, &opt, func(ep *Endpoint) error {
 		ep.PrivateData = e.PrivateData
 		return ep.accept(&opt)
 	})
