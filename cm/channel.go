@@ -21,7 +21,7 @@ import (
 // Its owner closes it after the IDs made on it.
 type Channel struct {
 	file *sys.EventFile
-	loop *Loop         // takes the events, in place of the dispatcher and the IDs
+	loop *Loop         // takes the events instead of the dispatcher and the IDs
 	done chan struct{} // closed when the dispatcher has ended
 	num  uint64
 
@@ -90,13 +90,14 @@ func openChannel() (*Channel, error) {
 	return c, nil
 }
 
-// Close closes the channel. IDs that are still on it are destroyed by the
-// kernel, and waits for one return [verbs.ErrClosed].
+// Close closes the channel, which also destroys the IDs that are still on it. Calls that
+// wait for events fail with [verbs.ErrClosed].
 func (c *Channel) Close() error {
 	c.file.Close()
 	c.thread.end()
 	if c.loop != nil {
 		c.end(verbs.ErrClosed)
+		c.loop.closePoll()
 	} else {
 		<-c.done
 	}

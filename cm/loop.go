@@ -59,22 +59,19 @@ func NewLoop() (*Loop, error) {
 	if err != nil {
 		return nil, err
 	}
-	fd := c.file.FD()
-	file, err := newPollFile(fd)
-	if err != nil {
-		c.file.Close()
-		return nil, fail("open", node, err)
-	}
-	l := &Loop{Channel: c, waiter: make(chan struct{}, 1), poll: file}
+	l := &Loop{Channel: c, waiter: make(chan struct{}, 1)}
 	l.pending = l.isPending
 	l.ended = func() bool { return l.until() || l.ctx.Err() != nil }
 	c.loop = l
+	if l.poll, err = newPollFile(c.file.FD()); err != nil {
+		c.Close()
+		return nil, fail("open", node, err)
+	}
 	return l, nil
 }
 
-// Close closes the loop, see [Channel.Close]. The file of [Loop.FD] is closed too.
-func (l *Loop) Close() error {
-	err := l.Channel.Close()
+// closePoll closes the file of FD.
+func (l *Loop) closePoll() {
 	l.mu.Lock()
 	p := l.poll
 	l.poll = nil
@@ -82,7 +79,6 @@ func (l *Loop) Close() error {
 	if p != nil {
 		p.close()
 	}
-	return err
 }
 
 // FD returns a file that is readable, as poll(2) and epoll(7) see it, while TryNext would
@@ -102,7 +98,7 @@ func (l *Loop) FD() int {
 // mark keeps the file readable while there are events. The caller holds l.mu.
 func (l *Loop) mark() {
 	if l.polled && l.poll != nil {
-		l.poll.mark(len(l.events) > l.taken)
+		l.poll.mark(len(l.events) > 0)
 	}
 }
 
