@@ -127,11 +127,10 @@ func (d *Dialer) attempt(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, 
 		return nil, err
 	}
 	j.step("address resolved", dst, nil)
-	e, err := newEndpoint(id, Route{}, nil, &d.Options, releaseShared)
+	e, err := newEndpoint(id, Route{}, nil, &d.Options, j, releaseShared)
 	if err != nil {
 		return nil, err
 	}
-	e.journal = j
 	ch.poll() // the route is resolved by now, or will not be at once
 	if _, err := id.await(ctx, RouteResolved); err != nil {
 		e.discard()

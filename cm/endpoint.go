@@ -89,6 +89,7 @@ type Endpoint struct {
 	iwarp    bool
 
 	journal journal
+	noted   atomic.Bool // the end is in the journal
 
 	mu      sync.Mutex
 	mrs     []*uverbs.MR   // closed first
@@ -111,8 +112,8 @@ type Endpoint struct {
 // newEndpoint makes the verbs objects for id and takes over free, which it
 // calls in any case. The route is looked up if it is zero; request is what is being
 // accepted, if anything is.
-func newEndpoint(id *ID, route Route, request *Event, opt *Options, free func()) (_ *Endpoint, err error) {
-	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{}), last: free, journal: newJournal(opt.Logger)}
+func newEndpoint(id *ID, route Route, request *Event, opt *Options, j journal, free func()) (_ *Endpoint, err error) {
+	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{}), last: free, journal: j}
 	defer func() {
 		if err != nil {
 			e.free()
@@ -351,9 +352,7 @@ func (e *Endpoint) established() {
 // end closes e.done. If flush is set it takes the QP out of service before, which flushes
 // what was posted.
 func (e *Endpoint) end(reason error, flush bool) {
-	first := false
 	e.endOnce.Do(func() {
-		first = true
 		e.ending.Store(true)
 		if flush {
 			e.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
@@ -364,7 +363,7 @@ func (e *Endpoint) end(reason error, flush bool) {
 		e.reason = reason
 		close(e.done)
 	})
-	if first && e.up.Load() {
+	if e.journal.log != nil && e.up.Load() && !e.noted.Swap(true) {
 		e.note(slog.LevelDebug, "connection ended", reason)
 	}
 }

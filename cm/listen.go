@@ -295,10 +295,10 @@ func (r *Request) accept(ctx context.Context, opt *Options) (_ *Endpoint, err er
 	if opt.Logger == nil {
 		opt.Logger = r.l.log
 	}
+	j := newJournal(opt.Logger)
 	defer func() {
 		if err != nil {
 			r.l.count(&r.l.stats.Failed)
-			j := newJournal(opt.Logger)
 			j.note(slog.LevelDebug, "accepting failed", "", r.route.Local, r.route.Remote, err)
 		}
 	}()
@@ -315,7 +315,7 @@ func (r *Request) accept(ctx context.Context, opt *Options) (_ *Endpoint, err er
 		return nil, err
 	}
 	opt.limit(&r.event)
-	e, err := newEndpoint(r.id, r.route, &r.event, opt, releaseShared)
+	e, err := newEndpoint(r.id, r.route, &r.event, opt, j, releaseShared)
 	if err != nil {
 		return nil, err
 	}

@@ -299,7 +299,7 @@ func (id *ID) begin(op string, request *Event, opt *Options, ask func(*Endpoint)
 	if err := opt.check(); err != nil {
 		return nil, errors.Join(fail(op, route.Remote.String(), err), id.Close())
 	}
-	ep, err := newEndpoint(id, route, request, opt, func() {})
+	ep, err := newEndpoint(id, route, request, opt, newJournal(opt.Logger), func() {})
 	if err == nil {
 		id.endpoint.Store(ep)
 		if err = ask(ep); err != nil {

@@ -2,6 +2,7 @@ package cm
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -179,7 +180,7 @@ func (d *Dialer) join(ctx context.Context, group string, sendOnly bool) (_ *Memb
 		releaseShared()
 		return nil, err
 	}
-	e, err := newEndpoint(id, Route{}, nil, &d.Options, releaseShared)
+	e, err := newEndpoint(id, Route{}, nil, &d.Options, newJournal(d.Logger), releaseShared)
 	if err != nil {
 		return nil, err
 	}
@@ -202,6 +203,7 @@ func (d *Dialer) join(ctx context.Context, group string, sendOnly bool) (_ *Memb
 		}
 		m.attached = true
 	}
+	e.note(slog.LevelDebug, "multicast group joined", nil)
 	e.established()
 	return m, nil
 }
