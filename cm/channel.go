@@ -27,8 +27,8 @@ type Channel struct {
 
 	thread thread
 
-	// turn is held from taking an event until it is delivered: whoever has it
-	// knows that none is under way.
+	// turn is held from taking an event until it is delivered: its
+	// holder knows that none is under way.
 	turn   sync.Mutex
 	getter *getter            // nil when the dispatcher has ended
 	taker  func(fd int) error // take
@@ -40,7 +40,7 @@ type Channel struct {
 	leader leader
 }
 
-// leader is who takes up a channel's events in place of the dispatcher, kept so that
+// leader is the state of a lead, which reads events instead of the dispatcher, kept so that
 // it allocates nothing.
 type leader struct {
 	busy  atomic.Bool
@@ -63,7 +63,7 @@ func NewChannel() (*Channel, error) {
 	return c, nil
 }
 
-// openChannel opens a channel whose events nobody takes yet.
+// openChannel opens a channel whose events are not read yet.
 func openChannel() (*Channel, error) {
 	fd, err := unix.Open(node, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	switch err {
@@ -104,8 +104,8 @@ func (c *Channel) Close() error {
 	return nil
 }
 
-// dispatch sorts events to their IDs until the channel is closed. Whoever waits
-// for an event does that too for a moment, see [ID.Next].
+// dispatch sorts events to their IDs until the channel is closed. A goroutine
+// that waits for an event does that for a moment instead, see [ID.Next].
 func (c *Channel) dispatch() {
 	defer close(c.done)
 	for {
@@ -245,7 +245,7 @@ func (c *Channel) deliver(r *abi.RdmaUcmEventResp) {
 	}
 }
 
-// give queues an event of an ID; false if nobody will ever take it.
+// give queues an event of an ID; it returns false if the event will not be taken.
 func (c *Channel) give(id *ID, e Event) bool {
 	e.ID = id
 	if c.loop == nil {

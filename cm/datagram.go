@@ -16,7 +16,7 @@ func (e *Endpoint) startUD() error {
 	return e.QP.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.MaskState|verbs.MaskSQPSN)
 }
 
-// sendTo makes the peer that an event tells of the endpoint's.
+// sendTo makes the peer in an event the endpoint's.
 func (e *Endpoint) sendTo(ev Event) error {
 	ah, err := e.PD.CreateAH(ev.AV)
 	if err != nil {

@@ -302,7 +302,7 @@ func (e *Endpoint) activate(accepting *Options) error {
 // receive: 0.64 ms, as uverbs.QP.Connect has it.
 const minRNRTimer = 12
 
-// retries is the most a device tries again without being told to.
+// retries is the most a device tries again by default.
 const retries = 6
 
 func (opt *Options) connParam(e *Endpoint) ConnParam {
@@ -435,10 +435,10 @@ func (e *Endpoint) Announce(privateData []byte) error {
 // have not completed are flushed: let the CQ drain first.
 func (e *Endpoint) Disconnect() { e.end(verbs.ErrClosed, true) }
 
-// Close disconnects and releases the QP, the CQs that were made for it, and
-// the endpoint's memory regions. Regions that the program made in PD itself it
-// must have closed before. Requests that have not completed never will, but for
-// those whose CQ is shared: they are flushed, as with Disconnect.
+// Close disconnects and releases the QP, the CQs that were made for it, and the
+// endpoint's memory regions. The program must close the regions that it made in PD itself
+// before. Requests that have not completed never will, except those whose CQ is shared:
+// they are flushed, as with Disconnect.
 //
 // After a failure Close can be called again: it closes what is left.
 func (e *Endpoint) Close() error {

@@ -133,7 +133,7 @@ func (id *ID) push(e Event) bool {
 	return true
 }
 
-// rouse has one of those who wait in Next look. The caller holds mu.
+// rouse wakes one goroutine that waits in Next. The caller holds mu.
 func (id *ID) rouse() {
 	if id.ready == nil || id.ended {
 		return
@@ -201,8 +201,8 @@ func (id *ID) next(ctx context.Context) (Event, error) {
 	}
 }
 
-// follow has f called with each event from now on, in order, by whoever sorts
-// the channel's, and once with ErrClosed if the ID ends: f must not wait.
+// follow registers f to be called with each event from now on, in order, by the goroutine
+// that sorts the channel's, and once with ErrClosed if the ID ends. f must not wait.
 func (id *ID) follow(f func(Event, error)) {
 	for {
 		id.mu.Lock()
@@ -254,7 +254,7 @@ func (id *ID) isEnded() bool {
 	return id.ended
 }
 
-// end marks the ID as gone and disposes of connections nobody took.
+// end marks the ID as gone and closes connections that were not taken.
 func (id *ID) end(why error) {
 	id.mu.Lock()
 	if id.ended {
@@ -415,12 +415,10 @@ func (id *ID) resolveRoute(timeout time.Duration) error {
 		&abi.RdmaUcmResolveRoute{Id: id.handle, TimeoutMs: uint32(timeout.Milliseconds())})
 }
 
-// Listen makes a bound ID take connection requests, which follow as
-// ConnectRequest events. Requests beyond backlog, or 1024 if that is zero,
-// that nobody has taken up are turned down: here, as the channel's reader takes
-// events from the kernel at once. The kernel is asked for as long a queue as it
-// has: siw loses track of those beyond, which keep its listener until they time
-// out, or end it.
+// Listen makes a bound ID take connection requests, which follow as ConnectRequest
+// events. If more than backlog of them wait, or 1024 if that is zero, further requests are
+// turned away. That is done here, as the channel's reader takes events from the kernel at
+// once; the kernel gets its longest queue, as siw loses track of requests beyond it.
 func (id *ID) Listen(backlog int) error { return id.wrap("listen on ID", id.listen(backlog)) }
 
 func (id *ID) listen(backlog int) error {
@@ -434,7 +432,7 @@ func (id *ID) listen(backlog int) error {
 	return do(id, abi.RDMA_USER_CM_CMD_LISTEN, &req)
 }
 
-// ConnParam is what the two sides tell each other (struct rdma_conn_param,
+// ConnParam is what the two sides send each other (struct rdma_conn_param,
 // rdma_connect(3)).
 type ConnParam struct {
 	QPNum              uint32
@@ -481,7 +479,7 @@ func (id *ID) Connect(p ConnParam) error { return id.wrap("connect ID", id.conne
 
 func (id *ID) connectAside(p ConnParam) error {
 	// siw waits for TCP's handshake here. A signal would end that, and the kernel
-	// begin anew; the listener's siw would take the end of the first for its own.
+	// start over; the listener's siw would take the end of the first for its own.
 	return sys.Uninterrupted(func() error { return id.connect(p, true) })
 }
 

@@ -259,9 +259,11 @@ type Request struct {
 	answered bool
 }
 
-// RemoteAddr is who asks, LocalAddr whom they asked for.
+// RemoteAddr returns the peer's address.
 func (r *Request) RemoteAddr() Addr { return Addr{r.route.Remote} }
-func (r *Request) LocalAddr() Addr  { return Addr{r.route.Local} }
+
+// LocalAddr returns the address that the peer dialed.
+func (r *Request) LocalAddr() Addr { return Addr{r.route.Local} }
 
 // PrivateData is what the peer sent along.
 func (r *Request) PrivateData() []byte { return r.event.PrivateData }
@@ -366,14 +368,14 @@ func (r *Request) Reject(privateData []byte) error {
 		return fail("reject", r.RemoteAddr().String(), err)
 	}
 	r.l.count(&r.l.stats.Rejected)
-	if r.l.log != nil {
-		r.l.log.Warn("connection rejected by the program", "local", r.route.Local.String(), "remote", r.route.Remote.String())
-	}
 	err := r.id.reject(rejectConsumer, privateData)
 	if cerr := r.id.Close(); err == nil {
 		err = cerr
 	}
 	releaseShared()
+	if r.l.log != nil {
+		r.l.log.Warn("connection rejected by the program", "local", r.route.Local.String(), "remote", r.route.Remote.String())
+	}
 	if err != nil {
 		return fail("reject", r.RemoteAddr().String(), err)
 	}

@@ -12,9 +12,9 @@ import (
 )
 
 // DeviceAddrs returns the addresses of this machine that lead to a device:
-// where to listen for connections on it, and what to dial to reach those. The
-// kernel's connection manager is asked, as GIDs only tell on RoCE. It is an
-// error if there are none.
+// where to listen for connections on it, and what to dial to reach those. They
+// come from the connection manager, as GIDs have them on RoCE only. It is an error if there
+// are none.
 func DeviceAddrs(d uverbs.Device) ([]netip.Addr, error) {
 	const op = "find addresses of"
 	index, err := d.Index()

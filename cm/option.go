@@ -139,7 +139,7 @@ func (c *Channel) delist(numbers []uint64) {
 	}
 }
 
-// handOver moves the events that have come and that nobody has taken.
+// handOver moves the events that have come and were not taken.
 func (id *ID) handOver(from, to *Channel) {
 	var events []Event
 	if from.loop != nil {

@@ -69,7 +69,7 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 func (c *CompChannel) Close() error { return c.obj.close() }
 
 // Wait waits for an event of any of the channel's CQs and returns that CQ. It
-// takes events away from those who wait for a single CQ.
+// takes events away from calls that wait for a single CQ.
 func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	for {
 		id, err := c.ch.wait(ctx, 0, nil)

@@ -302,6 +302,6 @@ func (q *CQ) Moderate(count, period uint16) error {
 	return nil
 }
 
-// Close destroys the CQ; those who wait for it get [verbs.ErrClosed]. It fails with
+// Close destroys the CQ. Calls that wait for it fail with [verbs.ErrClosed]. It fails with
 // [verbs.ErrInUse] while QPs use it.
 func (q *CQ) Close() error { return q.obj.close() }

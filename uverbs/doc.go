@@ -1,10 +1,10 @@
-// Package uverbs is the RDMA verbs for Go: devices, and the objects that live
-// on them, without cgo and without rdma-core.
+// Package uverbs provides the RDMA verbs: devices, protection domains, memory regions,
+// queue pairs and completion queues, without cgo and without rdma-core.
 //
 //	Devices ─► Open ─► Context ─┬─► PD ─┬─► MR   memory the device may touch
 //	                            │       └─► QP   send queue + receive queue
 //	                            ├─► CQ           completions of QPs
-//	                            └─► CompChannel  wakes those who wait for a CQ
+//	                            └─► CompChannel  events of CQs
 //
 //	control: Context, PD, ... ─► ioctl on /dev/infiniband/uverbsN
 //	data:    QP.PostSend, QP.PostRecv, CQ.Poll ─► queues mapped from the driver
@@ -24,8 +24,8 @@
 // # Concurrency
 //
 // All methods may be called by several goroutines at once. Posting and polling
-// take a short lock for each queue and neither allocate nor, but for the
-// doorbell of a send queue, enter the kernel. Waiting costs no thread.
+// take a short lock for each queue and neither allocate nor, except for
+// the doorbell of a send queue, enter the kernel. Waiting costs no thread.
 //
 // # Errors
 //

@@ -61,8 +61,8 @@ func (c *Context) FD() int { return c.file.FD }
 func (p *PD) Handle() uint32 { return p.handle }
 
 // ImportPD makes a PD of one that another context of the same file has
-// (ibv_import_pd(3)). Closing it does not destroy it: that is for its maker,
-// who must not do so earlier.
+// (ibv_import_pd(3)). Closing it does not destroy it: its maker does
+// that, later.
 func (c *Context) ImportPD(handle uint32) (*PD, error) {
 	const op = "import PD to"
 	if err := c.obj.enter(op); err != nil {
