@@ -374,7 +374,10 @@ func (id *ID) Close() error {
 
 // Bind gives the ID a local address; port 0 takes a free one.
 func (id *ID) Bind(addr netip.AddrPort) error {
-	return id.wrap("bind ID", id.bind(addr))
+	if err := id.bind(addr); err != nil {
+		return fail("bind ID to", addr.String(), err)
+	}
+	return nil
 }
 
 func (id *ID) bind(addr netip.AddrPort) error {
@@ -388,7 +391,10 @@ func (id *ID) bind(addr netip.AddrPort) error {
 // ResolveAddr finds the device that leads to dst, from src if that is valid.
 // AddrResolved or AddrError follows.
 func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
-	return id.wrap("resolve address of ID", id.resolveAddr(src, dst, timeout))
+	if err := id.resolveAddr(src, dst, timeout); err != nil {
+		return fail("resolve address", dst.String(), err)
+	}
+	return nil
 }
 
 func (id *ID) resolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
