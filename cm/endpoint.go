@@ -63,7 +63,8 @@ type Options struct {
 	// Logger, if set, logs at level Debug how the connection is made and how it ends,
 	// with the time that it took, and attempts that are repeated; at level Warn what
 	// no call returns: requests that were rejected, and resources that could not be
-	// released or were forgotten. [uverbs.Context.SetLogger] gets it if cm opens the device.
+	// released. Devices that are open for such connections log to the first of their
+	// loggers, see [uverbs.Context.SetLogger].
 	Logger *slog.Logger
 }
 
