@@ -69,6 +69,8 @@ func sockaddr(ap netip.AddrPort) (s abi.KernelSockaddrStorage, size uint16, err 
 		ip := a.As4()
 		copy(b[4:], ip[:])
 		return s, unix.SizeofSockaddrInet4, nil
+	case a.Is6() && a.IsLinkLocalUnicast() && a.Zone() == "": // the kernel would time out
+		return s, 0, fmt.Errorf("link-local address without a zone, as in %v%%eth0: %w", a, unix.EINVAL)
 	case a.Is6():
 		*s.SsFamily() = unix.AF_INET6
 		ip := a.As16()

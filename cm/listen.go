@@ -81,8 +81,9 @@ type ListenConfig struct {
 
 // Listen takes connections on addr, "10.9.0.1:7471", or ":7471" for all IPv4
 // and "[::]:7471" for all addresses. Port 0 takes a free one, see
-// [Listener.Addr]. On a loopback address, to which no connection can be made unless a
-// device serves it, Listen fails with [verbs.ErrNoRoute].
+// [Listener.Addr]. Listen fails with an error that matches [verbs.ErrNoRDMA] if no
+// connection could ever come: no device serves the address, as with 127.0.0.1, or this
+// process can open none of those that do.
 func Listen(ctx context.Context, addr string) (*Listener, error) {
 	return new(ListenConfig).Listen(ctx, addr)
 }
@@ -116,6 +117,9 @@ func (c *ListenConfig) listen(ctx context.Context, addr string) (*Listener, erro
 		l.id, l.addr, err = c.open(ch, local)
 		return err
 	})
+	if errors.Is(err, unix.ENODEV) {
+		err = noRoute(err, local.Addr())
+	}
 	if err != nil {
 		releaseShared()
 		return nil, err
@@ -141,6 +145,9 @@ func (c *ListenConfig) open(ch *Channel, local netip.AddrPort) (*ID, Addr, error
 		if err = id.listen(c.Backlog); err == nil {
 			route, err = id.route()
 		}
+	}
+	if err == nil {
+		err = route.usable()
 	}
 	if err != nil {
 		id.Close()

@@ -97,6 +97,30 @@ func noRoute(err error, dst netip.Addr) error {
 	return fmt.Errorf("%w to %s; devices: %s: %w", verbs.ErrNoRoute, to, strings.Join(where(), ", "), err)
 }
 
+// usable returns an error that matches [verbs.ErrNoRDMA] if this process cannot use the
+// route's device, or any device if the route is a wildcard's, which has none. The kernel
+// listens there nevertheless.
+func (r Route) usable() error {
+	devs, err := uverbs.Devices()
+	if r.Device != (verbs.GUID{}) {
+		devs = make([]uverbs.Device, 1)
+		devs[0], err = r.FindDevice()
+	}
+	if err == nil {
+		err = verbs.ErrNoDevice
+		for i := 0; i < len(devs) && errors.Is(err, verbs.ErrNoRDMA); i++ {
+			var ctx *uverbs.Context
+			if ctx, err = devs[i].Open(); err == nil {
+				return ctx.Close()
+			}
+		}
+	}
+	if errors.Is(err, verbs.ErrNoRDMA) {
+		return err
+	}
+	return nil // connections fail with it if it lasts
+}
+
 // link describes a network interface: " on v0 (10.9.0.1)".
 func link(index int) string {
 	ifi, err := net.InterfaceByIndex(index)
