@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// CloseWrite ends writing: the peer reads what was written, then io.EOF, and
-// may go on writing. Calls of Write under way or to come fail with EPIPE.
+// CloseWrite ends writing: the peer reads what was written, then io.EOF, and may go on
+// writing. Calls of Write under way and later ones fail with EPIPE.
 func (c *Conn) CloseWrite() error {
 	c.cmu.Lock()
 	defer c.cmu.Unlock()
@@ -34,7 +34,7 @@ func (c *Conn) CloseWrite() error {
 	return c.wrap("close", err)
 }
 
-// finish sees to it that no more data is posted. mu is held, but not meanwhile.
+// finish ends the posting of data. mu is held, but not meanwhile.
 func (c *Conn) finish() {
 	c.mu.Unlock()
 	c.pmu.Lock()
@@ -55,19 +55,19 @@ func (c *Conn) sendEnd(m message, deadline time.Time) error {
 	return c.err
 }
 
-// ctrlReady tells whether a control message can be posted, or none ever.
+// ctrlReady reports whether a control message can be posted, or none ever.
 func (c *Conn) ctrlReady() bool { return c.err != nil || c.gone || c.ctrlRoom(1) }
 
-// quiet tells whether all that was posted has reached the peer, or never will.
+// quiet reports whether all that was posted has reached the peer, or never will.
 func (c *Conn) quiet() bool {
 	c.reap()
 	return c.err != nil || c.gone || c.ctl.used == 0
 }
 
-// over tells whether the connection has ended.
+// over reports whether the connection has ended.
 func (c *Conn) over() bool { return c.err != nil || c.gone }
 
-// left tells whether the connection has ended because the peer ended it.
+// left reports whether the connection has ended because the peer ended it.
 func (c *Conn) left() bool {
 	return errors.Is(c.err, verbs.ErrDisconnected) || errors.Is(c.err, errEnded)
 }
@@ -79,10 +79,10 @@ func (c *Conn) closing(ready func(*Conn) bool) error {
 	return err
 }
 
-// Close ends the connection. All that was written before is delivered first, for
-// which Close waits up to 10 s, or what [Conn.SetLinger] said; if that fails, or
-// the connection breaks meanwhile, it says so. Calls of Read and Write under way
-// or to come fail with net.ErrClosed, as does another Close.
+// Close ends the connection. What was written is delivered first, for which Close waits up
+// to 10 s, or as long as set by [Conn.SetLinger]; it returns an error if that fails or the
+// connection breaks meanwhile. Calls of Read and Write under way and later ones fail with
+// net.ErrClosed, as does another Close.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -155,9 +155,9 @@ func (c *Conn) goodbye(deadline time.Time) error {
 	return cmp.Or(err, c.err)
 }
 
-// SetLinger sets how long Close waits for what was written to arrive, in
-// seconds. If it is zero Close waits for nothing and breaks the connection: the
-// peer's calls fail with ECONNRESET. If it is negative Close waits up to 10 s.
+// SetLinger sets how many seconds Close waits for what was written to arrive. With 0,
+// Close does not wait and breaks the connection: the peer's calls fail with ECONNRESET.
+// With a negative value, Close waits up to 10 s.
 func (c *Conn) SetLinger(sec int) error {
 	if err := c.enter(); err != nil {
 		return c.wrap("set", err)

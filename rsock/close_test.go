@@ -252,16 +252,20 @@ func TestCopies(t *testing.T) {
 		t.Run("errors", func(t *testing.T) {
 			a, b := connect(t, device, rsock.Options{})
 			broken := errors.New("broken")
-			if n, err := a.ReadFrom(io.MultiReader(bytes.NewReader(data[:10]), iotest.ErrReader(broken))); n != 10 || err != broken {
-				t.Errorf("%d, %v", n, err)
+			n, err := a.ReadFrom(io.MultiReader(bytes.NewReader(data[:10]), iotest.ErrReader(broken)))
+			wantOp(t, err, "readfrom", a.LocalAddr(), a.RemoteAddr(), broken)
+			if n != 10 {
+				t.Errorf("ReadFrom %d", n)
 			}
 			r, w := io.Pipe()
 			r.CloseWithError(broken)
-			if n, err := b.WriteTo(w); n != 0 || err != broken {
-				t.Errorf("%d, %v", n, err)
+			n, err = b.WriteTo(w)
+			wantOp(t, err, "writeto", b.LocalAddr(), b.RemoteAddr(), broken)
+			if n != 0 {
+				t.Errorf("WriteTo %d", n)
 			}
 			b.SetReadDeadline(time.Now())
-			_, err := b.WriteTo(io.Discard)
+			_, err = b.WriteTo(io.Discard)
 			want(t, "WriteTo", err, os.ErrDeadlineExceeded)
 			b.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 			_, err = b.ReadFrom(bytes.NewReader(data))
@@ -333,7 +337,7 @@ func TestAllocations(t *testing.T) {
 // TestListener is what a net.Listener does besides.
 func TestListener(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		l := labtest.Must(rsock.ListenConfig{Backlog: 2}.Listen(ctx, "tcp", labtest.AddrOf(device)+":0"))(t)
+		l := labtest.Must((&rsock.ListenConfig{Backlog: 2}).Listen(ctx, "tcp", labtest.AddrOf(device)+":0"))(t)
 		addr := l.Addr().String()
 		ended := make(chan error)
 		for range 2 {
@@ -372,7 +376,7 @@ func TestListener(t *testing.T) {
 
 		// More than the backlog wait their turn, and what is not accepted is
 		// broken off.
-		l = labtest.Must(rsock.ListenConfig{Backlog: 2}.Listen(ctx, "tcp", labtest.AddrOf(device)+":0"))(t)
+		l = labtest.Must((&rsock.ListenConfig{Backlog: 2}).Listen(ctx, "tcp", labtest.AddrOf(device)+":0"))(t)
 		const n = 6
 		conns := make(chan net.Conn, n)
 		for range n {

@@ -3,6 +3,7 @@ package rsock
 import (
 	"cmp"
 	"errors"
+	"log/slog"
 	"net"
 	"sync"
 	"syscall"
@@ -13,10 +14,13 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Conn is a connection: a [net.Conn], of which all methods may be called by
-// several goroutines. Whoever got it closes it; nothing is released before, and
-// what calls under way still use is released when they return.
+// Conn is a connection by RDMA. It is a [net.Conn], and all its methods may be called by
+// several goroutines. The caller must close it: nothing is released before, and what
+// calls under way still use is released when they return.
 type Conn struct {
+	log      *slog.Logger
+	listener *Listener // that Accept returned it from
+
 	ep     *cm.Endpoint
 	qp     *uverbs.QP
 	recvCQ *uverbs.CQ
@@ -46,6 +50,7 @@ type Conn struct {
 	gone      bool       // neither does it read: it is over
 	broken    bool       // it cannot be trusted
 	err       error      // what ended the connection otherwise
+	unlogged  bool       // err is to be logged
 	linger    time.Duration
 	in        inbound
 	out       outbound
@@ -55,6 +60,7 @@ type Conn struct {
 	sleeper   *waiter
 	recvArmed bool
 	sendArmed bool
+	waits     waits
 	probe     *time.Timer // sends keepalives
 	period    time.Duration
 	wcs       [16]verbs.WC
@@ -70,11 +76,12 @@ type inbound struct {
 	slots    []byte // iWARP's messages, 4 bytes for each receive
 	slot     int    // the next receive to post
 	posted   int    // how many there are
-	reading  bool   // somebody copies from the ring
+	reading  bool   // a call copies from the ring
 	heard    bool   // a message has come
 	received uint64
 	consumed uint64
 	offered  uint64
+	messages uint64
 	seq      uint16 // messages received
 	limit    uint16 // up to which they may come
 }
@@ -83,6 +90,8 @@ type inbound struct {
 func (c *Conn) memory(e *cm.Endpoint) error {
 	remote, local, err := c.regions(e)
 	for errors.Is(err, syscall.ENOMEM) && c.opt.halve() {
+		logTo(c.log, slog.LevelInfo, "halved buffers", "remote", e.RemoteAddr(),
+			"read_buffer", c.opt.ReadBuffer, "write_buffer", c.opt.WriteBuffer, "err", err)
 		remote, local, err = c.regions(e)
 	}
 	if err != nil {
@@ -122,8 +131,12 @@ func (c *Conn) regions(e *cm.Endpoint) (remote, local *uverbs.MR, err error) {
 }
 
 // newConn is a connection yet to be made, with the options that make it.
-func newConn(opt Options) (*Conn, cm.Options) {
-	c := &Conn{opt: opt.withDefaults(), linger: linger}
+func newConn(opt Options, log *slog.Logger) (*Conn, cm.Options, error) {
+	opt, err := opt.withDefaults()
+	if err != nil {
+		return nil, cm.Options{}, err
+	}
+	c := &Conn{opt: opt, log: log, linger: linger}
 	c.in.posted = c.opt.RecvQueue + spare
 	private := make([]byte, helloSize)
 	return c, cm.Options{
@@ -134,7 +147,7 @@ func newConn(opt Options) (*Conn, cm.Options) {
 			MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: max(c.opt.Inline, sgeSize),
 		},
 		Setup: func(e *cm.Endpoint) error { return c.setup(e, private) },
-	}
+	}, nil
 }
 
 // setup has all ready before the peer can send.
@@ -160,8 +173,8 @@ func (c *Conn) setup(e *cm.Endpoint, private []byte) error {
 	return nil
 }
 
-// connected takes over when the peer has said who it is.
-func (c *Conn) connected(peer hello, passive bool) {
+// connected takes over when the peer has said who it is. l is nil for a dial.
+func (c *Conn) connected(peer hello, l *Listener) {
 	c.peer = peer
 	c.local, c.remote = c.ep.LocalAddr(), c.ep.RemoteAddr()
 	c.out.start(c)
@@ -171,15 +184,25 @@ func (c *Conn) connected(peer hello, passive bool) {
 	c.cl.start()
 	// Over iWARP the first message is the dialing side's (RFC 5044, 7.1.1): the
 	// endpoint holds this side's back until that is heard, but not for ever.
-	c.in.heard = !(c.iwarp && passive)
+	c.in.heard = !c.iwarp || l == nil
 	c.mu.Lock()
 	c.keepAlive(c.opt.KeepAlive)
 	c.grant() // the second half of the ring
 	c.mu.Unlock()
+	if c.log != nil {
+		msg := "connected"
+		if l != nil {
+			msg = "accepted"
+		}
+		logTo(c.log, slog.LevelDebug, msg, "device", c.ep.PD.Context().Device().Name, "local", c.local, "remote", c.remote,
+			"read_buffer", c.opt.ReadBuffer, "write_buffer", c.opt.WriteBuffer)
+	}
 }
 
-// LocalAddr and RemoteAddr are the ends of the connection, of type [cm.Addr].
-func (c *Conn) LocalAddr() net.Addr  { return c.local }
+// LocalAddr returns the address of this end, of type [cm.Addr].
+func (c *Conn) LocalAddr() net.Addr { return c.local }
+
+// RemoteAddr returns the address of the peer's end, of type [cm.Addr].
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
 // enter begins a call: mu is held, and memory stays, until leave.
@@ -197,11 +220,24 @@ func (c *Conn) enter() error {
 func (c *Conn) leave() error {
 	c.users--
 	last := c.closed && c.users == 0
+	failed := c.unlogged
+	c.unlogged = false
 	c.mu.Unlock()
+	if failed {
+		c.logEnd(c.err)
+	}
 	if !last {
 		return nil
 	}
-	return c.ep.Close()
+	err := c.ep.Close()
+	if c.listener != nil {
+		c.listener.count(func(s *ListenerStats) { s.Open-- })
+	}
+	if c.log != nil {
+		logTo(c.log, slog.LevelDebug, "connection closed", "local", c.local, "remote", c.remote,
+			"received", c.in.received, "sent", c.out.sent, "err", c.err)
+	}
+	return err
 }
 
 var _ net.Conn = (*Conn)(nil)

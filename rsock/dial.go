@@ -2,9 +2,11 @@ package rsock
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -17,47 +19,85 @@ import (
 // Dialer makes connections. The zero value is usable.
 type Dialer struct {
 	Options
-	// LocalAddr is where to connect from; the zero value leaves it to routing.
+	// Fallback says when TCP is used instead of RDMA; zero means never.
+	Fallback Fallback
+	// FallbackDelay bounds the attempt to connect by RDMA if Fallback is
+	// [FallbackAlways]. Zero means 3 s, a negative value no limit. If Timeout or the
+	// context leave less than twice as much, the attempt has half of what they leave.
+	FallbackDelay time.Duration
+	// LocalAddr is the address to connect from. The zero value leaves it to routing.
 	LocalAddr netip.AddrPort
-	// Timeout bounds a dial, as its context does: zero is 30 s for the handshake
-	// with each address, and a negative one leaves it to the context and the kernel.
+	// Timeout bounds a dial, as its context does. Zero means 30 s for the handshake
+	// with each address; a negative value leaves it to the context and the kernel.
 	Timeout time.Duration
-	// Resolver looks names up; nil is net.DefaultResolver.
+	// Resolver looks names up. Nil means net.DefaultResolver.
 	Resolver *net.Resolver
+	// Logger receives what happens to connections: their begin and end at level
+	// Debug, fallbacks and smaller buffers at Info, peers that break the protocol at
+	// Warn. Nil logs nothing.
+	Logger *slog.Logger
 }
 
 // Dial connects with the zero [Dialer].
 func Dial(network, addr string) (net.Conn, error) { return new(Dialer).Dial(network, addr) }
 
-// Dial is DialContext with no context.
+// Dial connects as [Dialer.DialContext] does, without a context.
 func (d *Dialer) Dial(network, addr string) (net.Conn, error) {
 	return d.DialContext(context.Background(), network, addr)
 }
 
-// DialContext connects to addr, "host:port", by RDMA whatever the network is
-// called: "rdma" or "tcp", or with a 4 or 6 appended, for addresses of that kind
-// only. A name's addresses are tried one after the other. ctx bounds all of it,
-// and does nothing to a connection that is up. The connection is a [*Conn].
+// DialContext connects to addr, "host:port". The network is "rdma" or "tcp", which mean
+// the same, or one of them with 4 or 6 appended, which restricts the addresses of a name
+// to IPv4 or IPv6. The addresses are tried in order. ctx bounds all of it, and does not
+// affect the connection once it is up.
+//
+// The connection is a [*Conn], or a [*net.TCPConn] if Fallback applied. The error is that
+// of the first address to which RDMA leads; it matches [verbs.ErrNoRDMA] if there is none.
 func (d *Dialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
-	c, err := d.dial(ctx, network, addr)
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
-func (d *Dialer) dial(ctx context.Context, network, addr string) (*Conn, error) {
 	if d.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d.Timeout)
 		defer cancel()
 	}
+	addrs, err := d.lookup(ctx, network, addr)
+	if err != nil {
+		return nil, opError("dial", nil, nil, err)
+	}
+	c, err := d.dialRDMA(ctx, addrs)
+	if err == nil {
+		return c, nil
+	}
+	if !d.Fallback.applies(err) || ctx.Err() != nil {
+		return nil, err
+	}
+	logTo(d.Logger, slog.LevelInfo, "falling back to TCP", "addr", addr, "err", err)
+	return d.dialTCP(ctx, network, addr)
+}
+
+// lookup checks the Dialer and finds the addresses to dial.
+func (d *Dialer) lookup(ctx context.Context, network, addr string) ([]netip.AddrPort, error) {
+	if _, err := d.withDefaults(); err != nil {
+		return nil, err
+	}
+	if err := d.Fallback.check(); err != nil {
+		return nil, err
+	}
 	addrs, err := lookup(ctx, d.Resolver, network, addr)
 	if err == nil && addrs[0].Addr().IsUnspecified() {
 		err = &net.AddrError{Err: "missing host", Addr: addr}
 	}
-	if err != nil {
-		return nil, opError("dial", network, nil, nil, err)
+	return addrs, err
+}
+
+// dialRDMA connects to the first of the addresses that answers.
+func (d *Dialer) dialRDMA(ctx context.Context, addrs []netip.AddrPort) (*Conn, error) {
+	if delay := cmp.Or(d.FallbackDelay, defaultFallbackDelay); d.Fallback == FallbackAlways && delay > 0 {
+		if end, ok := ctx.Deadline(); ok {
+			delay = min(delay, time.Until(end)/2)
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, delay)
+		defer cancel()
 	}
 	var source net.Addr
 	if d.LocalAddr.IsValid() {
@@ -69,11 +109,24 @@ func (d *Dialer) dial(ctx context.Context, network, addr string) (*Conn, error) 
 		if err == nil {
 			return c, nil
 		}
-		if first == nil {
-			first = opError("dial", network, source, cm.Addr{AddrPort: a}, err)
+		if first == nil || errors.Is(first, verbs.ErrNoRDMA) && !errors.Is(err, verbs.ErrNoRDMA) {
+			first = opError("dial", source, cm.Addr{AddrPort: a}, err)
 		}
 	}
 	return nil, first
+}
+
+// dialTCP connects as package net does.
+func (d *Dialer) dialTCP(ctx context.Context, network, addr string) (net.Conn, error) {
+	nd := net.Dialer{KeepAlive: d.KeepAlive, Resolver: d.Resolver, Timeout: max(cmp.Or(d.Timeout, defaultTimeout), 0)}
+	if d.LocalAddr.IsValid() {
+		nd.LocalAddr = net.TCPAddrFromAddrPort(d.LocalAddr)
+	}
+	c, err := nd.DialContext(ctx, tcpNetwork(network), addr)
+	if err == nil {
+		logTo(d.Logger, slog.LevelDebug, "connected by TCP", "local", c.LocalAddr(), "remote", c.RemoteAddr())
+	}
+	return c, err
 }
 
 // lookup finds the addresses that "host:port" means, of which there is at least
@@ -125,7 +178,13 @@ func ipNetwork(name string) (string, error) {
 }
 
 func (d *Dialer) attempt(ctx context.Context, addr netip.AddrPort) (*Conn, error) {
-	c, opt := newConn(d.Options)
+	c, opt, err := newConn(d.Options, d.Logger)
+	if err != nil {
+		return nil, err
+	}
+	if d.Fallback == FallbackAlways {
+		opt.Prepare = refuseIWARP
+	}
 	dialer := cm.Dialer{Options: opt, LocalAddr: d.LocalAddr, ConnectTimeout: d.Timeout}
 	ep, err := dialer.Dial(ctx, addr.String())
 	if rejected, ok := errors.AsType[*cm.RejectedError](err); ok && bytes.HasPrefix(rejected.PrivateData, noMemory) {
@@ -136,9 +195,10 @@ func (d *Dialer) attempt(ctx context.Context, addr netip.AddrPort) (*Conn, error
 	}
 	peer, err := parseHello(ep.PrivateData)
 	if err != nil {
+		c.logEnd(err)
 		ep.Close()
 		return nil, fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
 	}
-	c.connected(peer, false)
+	c.connected(peer, nil)
 	return c, nil
 }

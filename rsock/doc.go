@@ -1,4 +1,4 @@
-// Package rsock is net.Conn and net.Listener over RDMA. It speaks the protocol
+// Package rsock provides net.Conn and net.Listener over RDMA. It speaks the protocol
 // of librdmacm's rsockets, so a peer may be this package, a C program that
 // calls rsocket(7), or any TCP program run with librspreload.so.
 //
@@ -6,11 +6,44 @@
 //	c, err := rsock.Dial("rdma", "10.9.0.1:7471")     tls.Client(c, config)
 //	d := rsock.Dialer{}                               http.Transport{DialContext: d.DialContext}
 //
+// # Fallback to TCP
+//
+// Errors of dialing and listening match [verbs.ErrNoRDMA] if RDMA is missing: there is no
+// device, device node, module or driver, or no device leads to the address, as with
+// 127.0.0.1. With a [Fallback] TCP is used then:
+//
+//	d := rsock.Dialer{Fallback: rsock.FallbackMissing}
+//	lc := rsock.ListenConfig{Fallback: rsock.FallbackMissing}
+//
+// Connections are a [*Conn] or a [*net.TCPConn], and the Network method of their addresses
+// returns "rdma" or "tcp". A [Dialer]'s Timeout, LocalAddr, Resolver and KeepAlive apply to
+// both.
+//
+//	                 client has RDMA                       client has none
+//	server           None or Missing    Always             Missing or Always
+//	RDMA only        RDMA               RDMA               refused
+//	TCP only         refused            TCP (*)            TCP
+//	Always (both)    RDMA               RDMA               TCP
+//
+// With FallbackMissing a listener is the first or the second of these. (*) A server on a
+// machine that does not take RDMA at all does not refuse but never answers: TCP is tried
+// after Dialer.FallbackDelay.
+//
+// RoCE and InfiniBand have ports of their own, so that a listener with FallbackAlways can
+// have the same port of both. iWARP's ports are TCP's: a port is either, and a client
+// cannot know which. A TCP server that an iWARP device dials may not answer the handshake
+// for 10 s, and if it sends first, the siw driver brings down the client's kernel (Linux
+// 6.1 to 7.2). Therefore FallbackAlways uses only TCP on iWARP devices, in both Dialer and
+// Listener: a listener at an iWARP device's address listens on TCP only, and a listener at
+// all addresses, on a machine with an iWARP device, listens for RDMA at those addresses
+// that the other devices have at that time. Where iWARP is to be used, use FallbackMissing
+// or FallbackNone on both sides, and do not dial TCP servers.
+//
 // # Data
 //
 // Each side has a receive ring, in two halves, that the peer writes to by RDMA,
-// and an array of two descriptors, also written by the peer, that says which
-// parts of the peer's ring may be written to next:
+// and an array of two descriptors, also written by the peer, which name the
+// parts of the peer's ring that may be written to next:
 //
 //	writer                                               reader
 //	                                       DATA n
@@ -22,38 +55,61 @@
 //	   │ 0: addr, key, length    │ ◄══ RDMA WRITE ═══ a half that has been read
 //	   │ 1: addr, key, length    │     and CREDIT      is offered again
 //	   └─────────────────────────┘
-//	     the peer's ring, as told
+//	     the peer's ring, as offered
 //
-// Bytes are bounded by what has been offered. Messages are bounded by credits:
-// each takes a receive request of the reader's, which has posted RecvQueue of
-// them and says up to which number, counted modulo 2^16, messages may come.
-// This package offers a receive again as soon as its message is seen, so credits
-// bound bursts only; a reader that does not read holds the writer up when its
-// ring is full. Ends are messages, too: SHUTDOWN says that no more data comes,
+// Bytes are bounded by what has been offered. Messages are bounded by credits: each takes
+// a receive request of the reader, which has posted RecvQueue of them and grants messages
+// up to a number, counted modulo 2^16. This package posts a receive again when it sees its
+// message, so credits bound bursts only; a reader that does not read stops the writer when
+// its ring is full. Ends are messages as well: SHUTDOWN means that no more data comes,
 // DISCONNECT that none is read either.
 //
-// # Who drives
+// # Progress
 //
-// There is no goroutine for a connection's data. Read and Write look at what has
-// come in by themselves, each also for the other's sake: a Write that waits for
-// the peer takes in what arrives, so two sides that both write do not wait for
-// each other for as long as there is room. One of those who wait sleeps in the
-// runtime's netpoller and wakes the others. A Conn in nobody's call does
-// nothing: what the peer sent stays in the ring, and the peer, once that is
-// full, waits.
+// No goroutine moves a connection's data. A Conn makes progress only while one of its
+// methods runs. Read and Write process what has arrived, each for the other as well: a
+// Write that waits for the peer takes in what arrives, so two sides that both write do not
+// wait for each other as long as there is room. One of the waiting calls sleeps in the
+// runtime's netpoller and wakes the others. What the peer sends to a Conn that is not in
+// any call stays in the ring, and the peer waits when that is full.
 //
 // # Memory
 //
 // A connection has a receive ring of Options.ReadBuffer and a send ring of
 // Options.WriteBuffer bytes, 256 KiB each unless locked memory is limited. The
 // device writes and reads them at any time, so they are pinned and count against
-// RLIMIT_MEMLOCK (ulimit -l), which processes with CAP_IPC_LOCK are exempt from;
+// RLIMIT_MEMLOCK (ulimit -l), from which processes with CAP_IPC_LOCK are exempt;
 // a page or two more are for the peer's descriptors and, on iWARP, messages.
-// Within a limit rings are sized by what is left of it. A dial that finds no memory
+// Within a limit, rings are sized by what is left of it. A dial that finds no memory
 // fails with ENOMEM. A listener that finds none rejects the connection and reports
 // it, see [Listener.Accept]; the private data of the rejection says why, which this
 // package's Dial reports, and C's rsockets ignore. The queues take some 250 KiB
 // of the kernel's memory with rxe, 100 KiB with siw, which the limit does not
 // count. Each connection has a protection domain of its own: a peer that
-// guesses keys reaches no memory but what it was given.
+// guesses keys reaches no memory but what it was offered.
+//
+// # Logging and figures
+//
+// [Dialer] and [ListenConfig] take a Logger. [Conn.Stats] shows how much was sent and
+// received, and why and how long Write waited; [Listener.Stats] counts connections.
+//
+// # rsocket(7)
+//
+//	C                                    this package
+//	rsocket, rconnect                    Dialer.Dial
+//	rbind, rlisten, raccept              ListenConfig.Listen, Listener.Accept
+//	rsend, rsendmsg, rwrite, rwritev     Conn.Write, Conn.ReadFrom
+//	rrecv, rrecvmsg, rread, rreadv       Conn.Read, Conn.WriteTo
+//	rshutdown                            Conn.CloseRead, Conn.CloseWrite
+//	rclose                               Conn.Close, Listener.Close
+//	rgetpeername, rgetsockname           Conn.RemoteAddr, Conn.LocalAddr
+//	rpoll, rselect, rfcntl(O_NONBLOCK)   goroutines, Conn.SetDeadline
+//	SO_RCVBUF, SO_SNDBUF                 Options.ReadBuffer, Options.WriteBuffer
+//	RDMA_SQSIZE, RDMA_RQSIZE             Options.SendQueue, Options.RecvQueue
+//	RDMA_INLINE                          Options.Inline
+//	SO_KEEPALIVE, TCP_KEEPIDLE           Options.KeepAlive, Conn.SetKeepAlivePeriod
+//	SO_LINGER                            Conn.SetLinger
+//	TCP_NODELAY                          Conn.SetNoDelay (no effect)
+//	rgetsockopt                          Conn.Stats for sizes in use
+//	riomap, riowrite, datagrams          not provided; see packages rconn and cm
 package rsock

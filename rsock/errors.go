@@ -23,7 +23,7 @@ func (c *Conn) wrap(op string, err error) error {
 }
 
 // opError makes an error that is not of a connection look as those of package net.
-func opError(op, network string, source, addr net.Addr, err error) error {
+func opError(op string, source, addr net.Addr, err error) error {
 	return &net.OpError{Op: op, Net: network, Source: source, Addr: addr, Err: &opCause{err, addr}}
 }
 

@@ -77,6 +77,39 @@ func ExampleDialer_DialContext() {
 	fmt.Printf("%s\n", body)
 }
 
+// RDMA if there is, else TCP: both sides fall back. On loopback there is no RDMA.
+func ExampleFallback() {
+	lc := rsock.ListenConfig{Fallback: rsock.FallbackMissing}
+	l, err := lc.Listen(ctx, "rdma", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			io.Copy(c, c)
+			c.Close()
+		}
+	}()
+
+	dialer := rsock.Dialer{Fallback: rsock.FallbackMissing, Timeout: 10 * time.Second}
+	c, err := dialer.Dial("rdma", l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	switch c := c.(type) {
+	case *rsock.Conn:
+		fmt.Println("RDMA, with buffers of", c.Stats().ReadBuffer, "bytes")
+	case *net.TCPConn:
+		fmt.Println("TCP")
+	}
+	fmt.Println(c.RemoteAddr().Network())
+	// Output:
+	// TCP
+	// tcp
+}
+
 // Many small connections: less memory each, and sleep at once.
 func ExampleListenConfig_Listen() {
 	config := rsock.ListenConfig{

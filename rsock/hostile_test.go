@@ -79,7 +79,8 @@ var sound = hello{bigEndian: bigEndianHost, credits: 20, buffer: sge{1 << 41, 2,
 // error. Another connection of the same listener does not notice.
 func TestHostile(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		l := labtest.Must(Listen("rdma", labtest.AddrOf(device)+":0"))(t)
+		var log labtest.Log
+		l := labtest.Must((&ListenConfig{Logger: log.Logger()}).Listen(t.Context(), "rdma", labtest.AddrOf(device)+":0"))(t)
 		defer l.Close()
 		accept := func(t *testing.T) *Conn {
 			t.Helper()
@@ -174,6 +175,11 @@ func TestHostile(t *testing.T) {
 					t.Error("the connection goes on")
 				}
 				undisturbed(t)
+				c.SetDeadline(time.Now()) // a call, which logs what progress has met
+				if log.Has("level=WARN", `msg="connection failed"`) != (r.want == ErrProtocol) {
+					t.Errorf("logged: %v", &log)
+				}
+				log.Reset()
 			})
 		}
 		t.Run("bad private data", func(t *testing.T) {

@@ -6,7 +6,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// SetKeepAlive turns the test of an idle connection on, every 15 s, or off.
+// SetKeepAlive enables the test of an idle connection, every 15 s, or disables it. See
+// [Conn.SetKeepAlivePeriod].
 func (c *Conn) SetKeepAlive(on bool) error {
 	if on {
 		return c.SetKeepAlivePeriod(defaultKeepAlive)
@@ -14,11 +15,11 @@ func (c *Conn) SetKeepAlive(on bool) error {
 	return c.SetKeepAlivePeriod(0)
 }
 
-// SetKeepAlivePeriod sets how often the connection is tested, never if d is
-// zero: a peer whose program or machine is gone without a word is only missed
-// when something is sent to it. The test is an RDMA WRITE of nothing, of which
-// the peer's program sees nothing. On RoCE the device gives the peer up after
-// some seconds of retries. On iWARP TCP gives up after minutes.
+// SetKeepAlivePeriod sets the interval at which the connection is tested; 0 disables the
+// test. Without it, a peer whose machine has failed is noticed only when something is
+// sent to it. The test is an RDMA WRITE of no bytes, which the peer's program does not
+// see. On RoCE the device gives up after some seconds of retries, on iWARP TCP does after
+// minutes.
 func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
 	if err := c.enter(); err != nil {
 		return c.wrap("set", err)
@@ -27,8 +28,13 @@ func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
 	return c.wrap("set", c.leave())
 }
 
-// SetNoDelay does nothing: nothing is ever delayed.
-func (c *Conn) SetNoDelay(bool) error { return nil }
+// SetNoDelay has no effect: data is never delayed.
+func (c *Conn) SetNoDelay(bool) error {
+	if err := c.enter(); err != nil {
+		return c.wrap("set", err)
+	}
+	return c.wrap("set", c.leave())
+}
 
 // keepAlive is SetKeepAlivePeriod with mu held.
 func (c *Conn) keepAlive(d time.Duration) {
@@ -43,12 +49,14 @@ func (c *Conn) keepAlive(d time.Duration) {
 	}
 }
 
-// test is what the timer calls.
+// test is called by the timer.
 func (c *Conn) test() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	if c.enter() != nil {
+		return
+	}
+	defer c.leave()
 	c.reap()
-	if c.closed || c.period == 0 || c.err != nil || c.gone {
+	if c.period == 0 || c.err != nil || c.gone {
 		return
 	}
 	if c.ctl.used == 0 { // or else a test is under way already

@@ -15,7 +15,7 @@ import (
 // TestKeepAlive: nobody notices keepalives, or that they are turned off.
 func TestKeepAlive(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		l := labtest.Must(ListenConfig{Options: Options{KeepAlive: 2 * time.Millisecond}}.Listen(t.Context(), "rdma", labtest.AddrOf(device)+":0"))(t)
+		l := labtest.Must((&ListenConfig{Options: Options{KeepAlive: 2 * time.Millisecond}}).Listen(t.Context(), "rdma", labtest.AddrOf(device)+":0"))(t)
 		defer l.Close()
 		d := Dialer{Options: Options{KeepAlive: 3 * time.Millisecond}}
 		a := labtest.Must(d.Dial("rdma", l.Addr().String()))(t).(*Conn)

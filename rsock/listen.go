@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"syscall"
 	"time"
@@ -12,96 +14,224 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// ListenConfig tunes a [Listener]. The zero value is usable.
+// ListenConfig contains options for listening. The zero value is usable.
 type ListenConfig struct {
-	Options // of the connections
-	// Backlog is how many connections may be coming up, or up and waiting for
-	// Accept; zero is 128. Each has its memory. Those who ask for more have to
-	// wait until there is room.
+	// Options tunes the connections.
+	Options
+	// Fallback says when the listener uses TCP; zero means never.
+	Fallback Fallback
+	// Backlog is the number of RDMA connections that may be coming up, or be up and
+	// wait for Accept, each with its memory. Zero means 128, the most is 65535. Peers
+	// beyond it wait until there is room.
 	Backlog int
-	// HandshakeTimeout is when a connection that does not come up is given up;
-	// zero is 10 s.
+	// HandshakeTimeout bounds the handshake of a connection. Zero means 10 s, a
+	// negative value no limit.
 	HandshakeTimeout time.Duration
+	// Logger receives what happens to the listener and its connections: their begin
+	// and end at level Debug, fallbacks and smaller buffers at Info, rejected peers,
+	// failed handshakes and broken protocols at Warn. Nil logs nothing.
+	Logger *slog.Logger
 }
 
-// Listener takes connections: a [net.Listener], of which all methods may be
-// called by several goroutines. Handshakes run in the background, and none
-// holds up another. Whoever made it closes it.
+// Listener accepts connections. It is a [net.Listener], and all its methods may be
+// called by several goroutines. Handshakes run in the background, and none delays
+// another. The caller must close it.
 type Listener struct {
-	l      *cm.Listener
+	rdma   []*cm.Listener
+	tcp    net.Listener // nil if there is none
+	addr   net.Addr
 	conf   ListenConfig
 	ctx    context.Context
 	cancel context.CancelFunc
 	slots  chan struct{} // one for each connection up to Accept
 	conns  chan *Conn
-	failed chan error // the first since Accept returned one
+	failed chan error    // the first since Accept returned one
+	viaTCP chan accepted // what tcp accepts
 	wg     sync.WaitGroup
 	once   sync.Once
 
+	end   sync.Once
 	ended chan struct{} // closed when nothing more can come
 	why   error
+
+	mu    sync.Mutex
+	stats ListenerStats
+}
+
+// accepted is a result of Accept.
+type accepted struct {
+	c   net.Conn
+	err error
 }
 
 // Listen listens with the zero [ListenConfig].
 func Listen(network, addr string) (*Listener, error) {
-	return ListenConfig{}.Listen(context.Background(), network, addr)
+	return new(ListenConfig).Listen(context.Background(), network, addr)
 }
 
-// Listen takes connections on addr: "10.9.0.1:7471", or ":7471" for all IPv4 and
-// "[::]:7471" for all addresses; port 0 takes a free one. For network see
-// [Dialer.DialContext]. ctx bounds the look-up of a name.
-func (lc ListenConfig) Listen(ctx context.Context, network, addr string) (*Listener, error) {
-	addrs, err := lookup(ctx, nil, network, addr)
-	if err != nil {
-		return nil, opError("listen", network, nil, nil, err)
+// Listen listens on addr: "10.9.0.1:7471", or ":7471" for all IPv4 addresses and
+// "[::]:7471" for all; port 0 means a free one. For network see [Dialer.DialContext]. ctx
+// bounds the look-up of a name. If RDMA is missing the error matches [verbs.ErrNoRDMA],
+// unless Fallback applies.
+func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (*Listener, error) {
+	conf := *lc
+	conf.HandshakeTimeout = cmp.Or(conf.HandshakeTimeout, 10*time.Second)
+	_, err := conf.withDefaults()
+	if err == nil {
+		err = conf.Fallback.check()
 	}
-	cl, err := cm.Listen(ctx, addrs[0].String())
-	if err != nil {
-		return nil, opError("listen", network, nil, cm.Addr{AddrPort: addrs[0]}, err)
+	if err == nil {
+		err = setDefaults(size{"Backlog", &conf.Backlog, defaultBacklog, 1, maxBacklog})
 	}
-	lc.Backlog = cmp.Or(lc.Backlog, 128)
-	lc.HandshakeTimeout = cmp.Or(lc.HandshakeTimeout, 10*time.Second)
+	var addrs []netip.AddrPort
+	if err == nil {
+		addrs, err = lookup(ctx, nil, network, addr)
+	}
+	if err != nil {
+		return nil, opError("listen", nil, nil, err)
+	}
 	l := &Listener{
-		l: cl, conf: lc, slots: make(chan struct{}, lc.Backlog), conns: make(chan *Conn, lc.Backlog),
-		failed: make(chan error, 1), ended: make(chan struct{}),
+		conf: conf, slots: make(chan struct{}, conf.Backlog), conns: make(chan *Conn, conf.Backlog),
+		failed: make(chan error, 1), viaTCP: make(chan accepted), ended: make(chan struct{}),
+	}
+	if err := l.open(ctx, network, addr, addrs[0]); err != nil {
+		return nil, err
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.wg.Go(l.serve)
+	for _, r := range l.rdma {
+		l.wg.Go(func() { l.serve(r) })
+	}
+	if l.tcp != nil {
+		l.wg.Go(l.serveTCP)
+	}
 	return l, nil
 }
 
+const (
+	defaultBacklog = 128
+	maxBacklog     = 0xffff
+)
+
+// open begins to listen at addr, which means local.
+func (l *Listener) open(ctx context.Context, network, addr string, local netip.AddrPort) (err error) {
+	if !local.Addr().IsUnspecified() {
+		addr = local.String() // the address that a name means for both
+	}
+	var missing error
+	switch lc := &l.conf; {
+	case lc.Fallback == FallbackAlways:
+		for range 16 { // a port that TCP has free may be in use for RDMA
+			l.rdma, l.tcp, missing, err = lc.listenBoth(ctx, network, addr, local)
+			if local.Port() != 0 || !errors.Is(err, syscall.EADDRINUSE) {
+				break
+			}
+		}
+	default:
+		var r *cm.Listener
+		if r, err = cm.Listen(ctx, local.String()); err == nil {
+			l.rdma = []*cm.Listener{r}
+			break
+		}
+		err = opError("listen", nil, cm.Addr{AddrPort: local}, err)
+		if lc.Fallback.applies(err) {
+			missing = err
+			l.tcp, err = lc.listenTCP(ctx, network, addr)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if len(l.rdma) == 0 {
+		l.addr = l.tcp.Addr()
+		logTo(l.conf.Logger, slog.LevelInfo, "listening on TCP only", "addr", l.addr, "err", missing)
+		return nil
+	}
+	l.addr = cm.Addr{AddrPort: netip.AddrPortFrom(local.Addr(), l.rdma[0].Addr().Port())}
+	logTo(l.conf.Logger, slog.LevelDebug, "listening", "addr", l.addr, "tcp", l.tcp != nil)
+	return nil
+}
+
 // serve starts a handshake for each request.
-func (l *Listener) serve() {
-	defer close(l.ended)
+func (l *Listener) serve(r *cm.Listener) {
 	for {
 		select {
 		case l.slots <- struct{}{}:
 		case <-l.ctx.Done():
-			l.why = net.ErrClosed
+			l.finish(net.ErrClosed)
 			return
 		}
-		req, err := l.l.Accept(l.ctx)
+		req, err := r.Accept(l.ctx)
 		if err != nil {
-			l.why = err
-			if l.ctx.Err() != nil {
-				l.why = net.ErrClosed
-			}
+			l.finish(err)
 			return
 		}
+		l.count(func(s *ListenerStats) { s.Handshakes++ })
 		l.wg.Go(func() {
 			c, err := l.shake(req)
+			l.count(func(s *ListenerStats) {
+				s.Handshakes--
+				if err == nil {
+					s.Pending++
+				}
+			})
 			if err == nil {
 				l.conns <- c
 				return
 			}
 			<-l.slots
-			if scarce(err) {
-				select {
-				case l.failed <- &acceptError{err}:
-				default:
-				}
-			}
+			l.lost(req, err)
 		})
+	}
+}
+
+// lost reports that a handshake has failed.
+func (l *Listener) lost(req *cm.Request, err error) {
+	rejected := errors.Is(err, ErrProtocol)
+	l.count(func(s *ListenerStats) {
+		if rejected {
+			s.Rejected++
+		} else {
+			s.Failed++
+		}
+	})
+	switch {
+	case rejected:
+		logTo(l.conf.Logger, slog.LevelWarn, "rejected peer", "remote", req.RemoteAddr(), "err", err)
+	case l.ctx.Err() == nil:
+		logTo(l.conf.Logger, slog.LevelWarn, "handshake failed", "remote", req.RemoteAddr(), "err", err)
+	}
+	if scarce(err) {
+		select {
+		case l.failed <- &acceptError{err}:
+		default:
+		}
+	}
+}
+
+// finish is called when a goroutine that accepts ends.
+func (l *Listener) finish(why error) {
+	l.end.Do(func() {
+		l.why = why
+		if l.ctx.Err() != nil {
+			l.why = net.ErrClosed
+		}
+		close(l.ended)
+	})
+}
+
+// serveTCP passes on what tcp accepts.
+func (l *Listener) serveTCP() {
+	for {
+		c, err := l.tcp.Accept()
+		select {
+		case l.viaTCP <- accepted{c, err}:
+		case <-l.ctx.Done():
+			if err == nil {
+				c.Close()
+			}
+			l.finish(net.ErrClosed)
+			return
+		}
 	}
 }
 
@@ -112,9 +242,16 @@ func (l *Listener) shake(req *cm.Request) (*Conn, error) {
 		req.Reject(nil)
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(l.ctx, l.conf.HandshakeTimeout)
+	ctx, cancel := l.ctx, context.CancelFunc(func() {})
+	if l.conf.HandshakeTimeout > 0 {
+		ctx, cancel = context.WithTimeout(l.ctx, l.conf.HandshakeTimeout)
+	}
 	defer cancel()
-	c, opt := newConn(l.conf.Options)
+	c, opt, err := newConn(l.conf.Options, l.conf.Logger)
+	if err != nil {
+		req.Reject(nil)
+		return nil, err
+	}
 	setup := opt.Setup
 	opt.Setup = func(e *cm.Endpoint) error {
 		err := setup(e)
@@ -126,7 +263,7 @@ func (l *Listener) shake(req *cm.Request) (*Conn, error) {
 	if _, err := req.Accept(ctx, opt); err != nil {
 		return nil, err
 	}
-	c.connected(peer, true)
+	c.connected(peer, l)
 	return c, nil
 }
 
@@ -143,24 +280,24 @@ func scarce(err error) bool {
 	return false
 }
 
-// acceptError is a connection that could not be accepted. It is temporary: the
-// listener goes on.
+// acceptError is the error of a connection that could not be accepted. It is temporary:
+// the listener goes on.
 type acceptError struct{ error }
 
 func (e *acceptError) Unwrap() error   { return e.error }
 func (e *acceptError) Timeout() bool   { return false }
 func (e *acceptError) Temporary() bool { return true }
 
-// Accept waits for a connection, which is a [*Conn]. It fails with net.ErrClosed
-// after Close.
+// Accept waits for a connection, which is a [*Conn], or a [*net.TCPConn] if it came by
+// TCP. It fails with net.ErrClosed after Close.
 //
-// If this process lacks what a connection needs, such as locked memory or files,
-// the peer's connection is rejected, and Accept returns an error of which the
-// method Temporary reports true, as [net.TCPListener] does for EMFILE: the
-// listener goes on, and so should the caller. The servers of net/http and gRPC
-// log such errors and call Accept again after a pause. If several connections
-// fail before Accept is called, it reports the first. Connections that fail
-// because of the peer are not reported.
+// If this process lacks what a connection needs, such as locked memory or files, the
+// peer's connection is rejected, and Accept returns an error whose method Temporary
+// reports true, as [net.TCPListener] does for EMFILE: the listener goes on, and so should
+// the caller. The servers of net/http and gRPC log such errors and call Accept again
+// after a pause. If several connections fail before Accept is called, it reports the
+// first. Connections that fail because of the peer are not reported, but logged and
+// counted.
 func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case <-l.ctx.Done():
@@ -170,7 +307,15 @@ func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.conns:
 		<-l.slots
+		l.count(func(s *ListenerStats) { s.Pending--; s.Accepted++; s.Open++ })
+		c.listener = l
 		return c, nil
+	case a := <-l.viaTCP:
+		if a.err == nil {
+			l.count(func(s *ListenerStats) { s.AcceptedTCP++ })
+			logTo(l.conf.Logger, slog.LevelDebug, "accepted by TCP", "local", a.c.LocalAddr(), "remote", a.c.RemoteAddr())
+		}
+		return a.c, a.err
 	case err := <-l.failed:
 		return nil, &net.OpError{Op: "accept", Net: network, Addr: l.Addr(), Err: err}
 	case <-l.ended:
@@ -178,19 +323,26 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-func (l *Listener) fail(op string, err error) error { return opError(op, network, nil, l.Addr(), err) }
+func (l *Listener) fail(op string, err error) error { return opError(op, nil, l.Addr(), err) }
 
-// Close stops listening and breaks off what has not been accepted yet.
+// Close stops listening and ends the connections that have not been accepted.
 // Connections that Accept returned are not affected.
 func (l *Listener) Close() error {
 	err := error(net.ErrClosed)
 	l.once.Do(func() {
+		err = nil
 		l.cancel()
-		err = l.l.Close()
+		if l.tcp != nil {
+			err = l.tcp.Close()
+		}
+		for _, r := range l.rdma {
+			err = cmp.Or(r.Close(), err)
+		}
 		l.wg.Wait()
 		for len(l.conns) > 0 {
 			select {
 			case c := <-l.conns:
+				l.count(func(s *ListenerStats) { s.Pending-- })
 				c.SetLinger(0)
 				c.Close()
 			default: // Accept had it
@@ -203,7 +355,8 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-// Addr is where the listener listens, of type [cm.Addr].
-func (l *Listener) Addr() net.Addr { return l.l.Addr() }
+// Addr returns the address of the listener, of type [cm.Addr], or [*net.TCPAddr] if it
+// listens on TCP only.
+func (l *Listener) Addr() net.Addr { return l.addr }
 
 var _ net.Listener = (*Listener)(nil)

@@ -126,7 +126,20 @@ func TestNoMemory(t *testing.T) {
 func TestExplicitBuffers(t *testing.T) {
 	unprivileged(t, func(t *testing.T, device string) {
 		limit(t, 1<<20)
-		a, b := connect(t, device, rsock.Options{ReadBuffer: 1 << 20, WriteBuffer: 3 << 20})
+		opt := rsock.Options{ReadBuffer: 1 << 20, WriteBuffer: 3 << 20}
+		var log labtest.Log
+		l := labtest.Must((&rsock.ListenConfig{Options: opt, Logger: log.Logger()}).Listen(ctx, "rdma", labtest.AddrOf(device)+":0"))(t)
+		defer l.Close()
+		a := labtest.Must((&rsock.Dialer{Options: opt, Logger: log.Logger()}).Dial("rdma", l.Addr().String()))(t).(*rsock.Conn)
+		defer a.Close()
+		b := labtest.Must(l.Accept())(t).(*rsock.Conn)
+		defer b.Close()
+		log.Want(t, "level=INFO", `msg="halved buffers"`, "remote=", "read_buffer=524288", "write_buffer=1572864")
+		for _, c := range []*rsock.Conn{a, b} {
+			if s := c.Stats(); s.ReadBuffer >= 1<<20 || s.WriteBuffer >= 1<<20 || s.ReadBuffer < 4096 {
+				t.Errorf("%+v", s)
+			}
+		}
 		data := noise(1 << 20)
 		go a.Write(data)
 		got := make([]byte, len(data))

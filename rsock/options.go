@@ -2,36 +2,39 @@ package rsock
 
 import (
 	"cmp"
+	"fmt"
 	"time"
+
+	"github.com/goverbs/verbs"
 )
 
-// Options tune connections. The zero value is right for most, and as C's
-// rsockets are.
+// Options tunes connections. The zero value is right for most programs. Each field that
+// is zero takes its default. A field that is out of range makes Dial and Listen fail
+// with an error that matches [verbs.ErrRange].
 type Options struct {
-	// ReadBuffer and WriteBuffer are the sizes of the rings in bytes, rounded up
-	// to pages: at least 4 KiB, at most 512 MiB. Zero is 256 KiB, twice what C's
-	// have and a tenth faster, or less if the process's locked memory is limited
-	// (ulimit -l): left*left/limit/96 bytes, where left is how much of the limit
-	// is not used yet. Of 8 MiB the first connection gets two rings of 84 KiB,
-	// the 50th of 16 KiB, and there is room for 250. If there is no memory for
-	// rings of these sizes, they are halved until there is.
+	// ReadBuffer and WriteBuffer are the sizes of the rings in bytes, from 4 KiB to
+	// 512 MiB, rounded up to pages. Zero means 256 KiB, or less if the process's
+	// locked memory is limited (ulimit -l): left*left/limit/96 bytes, where left is
+	// the unused part of the limit. Of 8 MiB the first connection gets two rings of
+	// 84 KiB, the 50th of 16 KiB, and there is room for 250. If there is no memory
+	// for rings of these sizes, they are halved until there is, see [Conn.Stats].
 	ReadBuffer, WriteBuffer int
-	// SendQueue and RecvQueue are how many requests the queues take, at least
-	// 16 and at most 65534; zero is 384. RecvQueue is how many messages the
-	// peer may have under way.
+	// SendQueue and RecvQueue are the numbers of requests that the queues take, from
+	// 16 to 65534. Zero means 384. RecvQueue bounds the messages that the peer may
+	// have in flight.
 	SendQueue, RecvQueue int
-	// Inline is how many bytes at most are copied into the request itself;
-	// zero is 64, negative none.
+	// Inline is the largest number of bytes that are copied into a request. Zero
+	// means 64, negative none. The device has its own limit.
 	Inline int
-	// SpinTime is how long at most a call that has to wait looks for what it
-	// waits for before it sleeps; zero is 1 ms, negative not at all. It looks
-	// for 10 us; and for an answer to what has been written, if those of late
-	// came within SpinTime, for twice as long as they took, which is when
-	// sleeping would take as long again (TestStream in tests/bench). One
-	// connection of the process does that at a time.
+	// SpinTime bounds how long a blocked call polls before it sleeps. Zero means
+	// 1 ms, negative disables polling. A call polls for 10 us. A Read that follows a
+	// Write, and so expects an answer, polls for twice the time that recent answers
+	// took, if that is at most SpinTime (TestStream in tests/bench). One connection
+	// of the process does so at a time.
 	SpinTime time.Duration
-	// KeepAlive is how often a connection is tested that nothing is written
-	// to; zero is 15 s, negative never. See [Conn.SetKeepAlivePeriod].
+	// KeepAlive is the interval at which a connection is tested that nothing is
+	// written to. Zero means 15 s, negative disables the test. See
+	// [Conn.SetKeepAlivePeriod].
 	KeepAlive time.Duration
 }
 
@@ -43,10 +46,11 @@ const (
 	minQueue         = 16
 	maxQueue         = 0xfffe
 	defaultInline    = 64
+	maxInline        = 64 << 10
 	defaultSpin      = time.Millisecond
 	defaultKeepAlive = 15 * time.Second
 
-	// linger bounds Close: with a peer that takes nothing, C waits for ever.
+	// linger bounds Close: C's waits without a limit for a peer that takes nothing.
 	linger = 10 * time.Second
 	// lastMoment is how long Close waits on iWARP for the peer to end a
 	// connection of which TCP has everything.
@@ -56,29 +60,54 @@ const (
 	lastAck = 50 * time.Millisecond
 
 	ctrlQueue = 4  // send requests for control messages
-	spare     = 16 // receives beyond those that peers are told of: for their control messages
+	spare     = 16 // receives beyond those that peers have credits for: for their control messages
 	maxChunk  = 64 << 10
 	lowWater  = 2 << 10 // Write waits for room for this much
 	page      = 4 << 10
 )
 
-func (o Options) withDefaults() Options {
+// size is an option that has a range.
+type size struct {
+	name     string
+	v        *int
+	usual    int // if it is 0
+	min, max int
+}
+
+// setDefaults sets those that are 0, and checks the others.
+func setDefaults(sizes ...size) error {
+	for _, s := range sizes {
+		if *s.v == 0 {
+			*s.v = s.usual
+		}
+		if *s.v < s.min || *s.v > s.max {
+			return fmt.Errorf("option %s is %d: %w: %d to %d", s.name, *s.v, verbs.ErrRange, s.min, s.max)
+		}
+	}
+	return nil
+}
+
+// withDefaults returns the options that are meant.
+func (o Options) withDefaults() (Options, error) {
 	usual := 0
 	if o.ReadBuffer == 0 || o.WriteBuffer == 0 {
 		usual = usualBuffer()
 	}
-	buffer := func(v int) int {
-		v = min(max(cmp.Or(v, usual), minBuffer), maxBuffer)
-		return (v + page - 1) &^ (page - 1)
-	}
-	queue := func(v int) int { return min(max(cmp.Or(v, defaultQueue), minQueue), maxQueue) }
-	o.ReadBuffer, o.WriteBuffer = buffer(o.ReadBuffer), buffer(o.WriteBuffer)
-	o.SendQueue, o.RecvQueue = queue(o.SendQueue), queue(o.RecvQueue)
 	o.Inline = max(cmp.Or(o.Inline, defaultInline), 0)
+	err := setDefaults(
+		size{"ReadBuffer", &o.ReadBuffer, usual, minBuffer, maxBuffer},
+		size{"WriteBuffer", &o.WriteBuffer, usual, minBuffer, maxBuffer},
+		size{"SendQueue", &o.SendQueue, defaultQueue, minQueue, maxQueue},
+		size{"RecvQueue", &o.RecvQueue, defaultQueue, minQueue, maxQueue},
+		size{"Inline", &o.Inline, 0, 0, maxInline},
+	)
+	o.ReadBuffer, o.WriteBuffer = pages(o.ReadBuffer), pages(o.WriteBuffer)
 	o.SpinTime = max(cmp.Or(o.SpinTime, defaultSpin), 0)
 	o.KeepAlive = max(cmp.Or(o.KeepAlive, defaultKeepAlive), 0)
-	return o
+	return o, err
 }
+
+func pages(n int) int { return (n + page - 1) &^ (page - 1) }
 
 // halve makes the rings half as large and reports whether that was possible.
 func (o *Options) halve() bool {

@@ -9,7 +9,7 @@ import (
 
 // pair makes a connection and returns its ends: who dialed, who accepted.
 func pair(device string, opt rsock.Options) (c1, c2 *rsock.Conn, err error) {
-	l, err := rsock.ListenConfig{Options: opt}.Listen(ctx, "rdma", net.JoinHostPort(labtest.AddrOf(device), "0"))
+	l, err := (&rsock.ListenConfig{Options: opt}).Listen(ctx, "rdma", net.JoinHostPort(labtest.AddrOf(device), "0"))
 	if err != nil {
 		return nil, nil, err
 	}

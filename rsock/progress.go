@@ -8,7 +8,7 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// progress takes up what has come in, and tells the peer what it may send. Like
+// progress takes up what has come in, and grants the peer what it may send. Like
 // all of this file it runs with mu held.
 func (c *Conn) progress() {
 	for {
@@ -54,7 +54,7 @@ func (c *Conn) postRecvs(n int) error {
 	return err
 }
 
-// receive takes up a receive's completion and tells whether it was a message.
+// receive takes up a receive's completion and reports whether it was a message.
 func (c *Conn) receive(wc *verbs.WC) bool {
 	switch {
 	case c.gone || c.broken:
@@ -131,12 +131,13 @@ func (c *Conn) arrived(n int) error {
 		return breach("data after the end")
 	}
 	in.received += uint64(n)
+	in.messages++
 	in.seq++
 	c.discard()
 	return nil
 }
 
-// discard drops what nobody will read.
+// discard drops what is not read after CloseRead.
 func (c *Conn) discard() {
 	if c.readEnd && !c.in.reading {
 		c.in.consumed = c.in.received
@@ -212,7 +213,7 @@ func (c *Conn) die(err error) {
 	if c.err != nil {
 		return
 	}
-	c.err = err
+	c.err, c.unlogged = err, c.log != nil
 	c.ep.Disconnect()
 	c.wakeAll()
 }

@@ -21,10 +21,9 @@ func (c *Conn) copy(dst, src []byte) int {
 	return copy(dst, src)
 }
 
-// Read reads what has come, up to len(p) bytes, and waits if there is nothing.
-// After the peer's CloseWrite or Close, when all has been read, it returns
-// io.EOF; if the connection ended otherwise an error that matches ECONNRESET, or
-// ETIMEDOUT if the peer does not answer.
+// Read reads up to len(p) bytes, and waits if none have come. After the peer's CloseWrite
+// or Close, when all has been read, it returns io.EOF. If the connection ended otherwise,
+// the error matches ECONNRESET, or ETIMEDOUT if the peer does not answer.
 func (c *Conn) Read(p []byte) (int, error) {
 	c.rmu.Lock()
 	defer c.rmu.Unlock()
@@ -87,7 +86,7 @@ func (c *Conn) awaitData(want int) error {
 	return c.err
 }
 
-// readable tells whether a Read need wait no longer.
+// readable reports whether a Read need wait no longer.
 func (c *Conn) readable() bool {
 	return c.in.received != c.in.consumed || c.eof || c.readEnd || c.err != nil
 }
@@ -99,16 +98,17 @@ func (c *Conn) unread() []byte {
 	return c.in.ring[from:][:n]
 }
 
-// WriteTo writes to w what the peer sends until it ends, and returns how many
-// bytes w took. No lock is held while w writes, so other calls proceed meanwhile,
-// and take their part of the data, as with [net.TCPConn].
+// WriteTo writes to w what the peer sends until it ends, and returns the number of bytes
+// written. No lock is held while w writes, so other calls proceed meanwhile, and take
+// their part of the data, as with [net.TCPConn].
 func (c *Conn) WriteTo(w io.Writer) (int64, error) {
-	return io.CopyBuffer(w, struct{ io.Reader }{c}, make([]byte, maxChunk))
+	n, err := io.CopyBuffer(w, struct{ io.Reader }{c}, make([]byte, maxChunk))
+	return n, c.wrap("writeto", err)
 }
 
-// CloseRead ends reading: calls under way or to come get io.EOF, and what comes
-// is dropped. If CloseWrite was called before, the peer is told that nothing is
-// read any more.
+// CloseRead ends reading: calls under way and later ones return io.EOF, and what comes is
+// dropped. If CloseWrite was called before, the peer is informed that nothing is read any
+// more.
 func (c *Conn) CloseRead() error {
 	c.cmu.Lock()
 	defer c.cmu.Unlock()

@@ -27,7 +27,7 @@ type waiter struct {
 
 func (w *waiter) start() { w.turn = make(chan struct{}, 1) }
 
-// wake has a follower look.
+// wake wakes a follower.
 func (w *waiter) wake() {
 	select {
 	case w.turn <- struct{}{}:
@@ -54,7 +54,7 @@ func (w *waiter) follow(deadline time.Time) {
 	w.timer.Stop()
 }
 
-// wakeAll has everybody look who waits. mu is held.
+// wakeAll wakes all waiters. mu is held.
 func (c *Conn) wakeAll() {
 	if c.sleeper != nil {
 		c.events.Wake()
@@ -68,13 +68,43 @@ func (c *Conn) wakeAll() {
 
 func (w *waiter) expired() bool { return !w.deadline.IsZero() && !time.Now().Before(w.deadline) }
 
+// waits counts waits.
+type waits struct {
+	peer, queue            stall // of Write
+	spins, sleeps, wakeups uint64
+}
+
+// stall counts waits of Write for one reason.
+type stall struct {
+	n     uint64
+	time  time.Duration
+	begin time.Time // of the wait under way
+}
+
+// total returns the time spent, up to now.
+func (s *stall) total() time.Duration {
+	if s.begin.IsZero() {
+		return s.time
+	}
+	return s.time + time.Since(s.begin)
+}
+
+// stall is wait for a Write, which it counts.
+func (c *Conn) stall(s *stall, ready func(*Conn) bool) error {
+	s.n++
+	s.begin = time.Now()
+	err := c.wait(&c.wr, ready)
+	s.time, s.begin = s.total(), time.Time{}
+	return err
+}
+
 // wait drives the connection until the waiter is ready. mu is held, but not
 // meanwhile.
 func (c *Conn) wait(w *waiter, ready func(*Conn) bool) error {
 	w.ready = ready
 	err := c.await(w)
 	if c.sleeper == nil {
-		// Somebody else must sleep now.
+		// Another must sleep now.
 		for _, other := range [...]*waiter{&c.rd, &c.wr, &c.cl} {
 			if other != w && other.following {
 				other.wake()
@@ -87,15 +117,19 @@ func (c *Conn) wait(w *waiter, ready func(*Conn) bool) error {
 
 func (c *Conn) await(w *waiter) error {
 	// What a reader waits for after it has written is an answer, and how soon
-	// that comes the answers before tell. Who waits for more of a stream is as
+	// that comes is learnt from the answers before. A wait for more of a stream is as
 	// well off asleep.
 	look := w.usual.Wait(c.opt.SpinTime, w == &c.rd && w.sent != c.out.seq)
 	defer look.Done()
 	w.sent = c.out.seq
+	slept := false
 	for {
 		c.progress()
 		switch {
 		case w.ready(c):
+			if !slept {
+				c.waits.spins++
+			}
 			return nil
 		case c.closed && w != &c.cl:
 			return net.ErrClosed
@@ -110,6 +144,10 @@ func (c *Conn) await(w *waiter) error {
 		if c.arm() {
 			continue // what came before that makes no event
 		}
+		if !slept {
+			slept = true
+			c.waits.sleeps++
+		}
 		if c.sleeper != nil {
 			w.following = true
 			deadline := w.deadline
@@ -117,6 +155,7 @@ func (c *Conn) await(w *waiter) error {
 			w.follow(deadline)
 			c.mu.Lock()
 			w.following = false
+			c.waits.wakeups++
 			continue
 		}
 		c.sleeper = w
@@ -125,6 +164,7 @@ func (c *Conn) await(w *waiter) error {
 		events, err := c.events.Sleep(deadline)
 		c.mu.Lock()
 		c.sleeper = nil
+		c.waits.wakeups++
 		if events > 0 {
 			// Also if nothing is to be polled: what came as a CQ was armed
 			// may have been polled before, and made an event nevertheless.
@@ -136,7 +176,7 @@ func (c *Conn) await(w *waiter) error {
 	}
 }
 
-// arm asks for events of what is waited for, and tells whether it did.
+// arm asks for events of what is waited for, and reports whether it did.
 func (c *Conn) arm() (did bool) {
 	if !c.recvArmed {
 		c.recvArmed, did = true, true
@@ -155,8 +195,8 @@ func (c *Conn) arming(cq *uverbs.CQ) {
 	}
 }
 
-// SetDeadline sets when calls of Read and Write under way or to come fail with
-// [os.ErrDeadlineExceeded]; never if it is zero.
+// SetDeadline sets the time at which calls of Read and Write, under way and later ones,
+// fail with [os.ErrDeadlineExceeded]. The zero value means never.
 func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadline(t, &c.rd, &c.wr) }
 
 // SetReadDeadline is SetDeadline for Read and WriteTo only.

@@ -72,7 +72,11 @@ func FuzzHello(f *testing.F) {
 
 // unconnected is a Conn without a device, which takes messages.
 func unconnected() *Conn {
-	c := &Conn{opt: Options{ReadBuffer: minBuffer, WriteBuffer: minBuffer, RecvQueue: minQueue}.withDefaults()}
+	opt, err := Options{ReadBuffer: minBuffer, WriteBuffer: minBuffer, RecvQueue: minQueue}.withDefaults()
+	if err != nil {
+		panic(err)
+	}
+	c := &Conn{opt: opt}
 	c.in.ring = make([]byte, c.opt.ReadBuffer)
 	c.in.offered, c.in.limit = uint64(c.opt.ReadBuffer/2), minQueue
 	c.out.ring, c.out.table = make([]byte, c.opt.WriteBuffer), make([]byte, sgeCount*sgeSize)

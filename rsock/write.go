@@ -11,15 +11,17 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// outbound is the send ring and what the peer has told of its own. Counts of
+// outbound is the send ring and what the peer has offered of its own. Counts of
 // bytes are since the beginning, as those of requests are, modulo 2^31.
 type outbound struct {
-	ring   []byte
-	inline []byte // a copy of what goes into the request itself
-	table  []byte // the descriptors that the peer writes
-	head   uint64 // written to
-	freed  uint64 // of which the device is done with
-	room   int    // that a Write waits for
+	ring     []byte
+	inline   []byte // a copy of what goes into the request itself
+	table    []byte // the descriptors that the peer writes
+	head     uint64 // written to
+	sent     uint64 // bytes of messages
+	messages uint64
+	freed    uint64 // of which the device is done with
+	room     int    // that a Write waits for
 
 	cost      uint32 // requests for a message
 	posted    uint32
@@ -27,7 +29,7 @@ type outbound struct {
 	slots     uint32 // that may be under way
 	quiet     uint32 // those posted after the last that completes with an event
 	quietData int    // and their bytes
-	short     bool   // somebody waits for completions
+	short     bool   // a call waits for completions
 
 	seq    uint16 // messages sent
 	limit  uint16 // up to which they may go
@@ -84,10 +86,10 @@ type shot struct {
 	signaled bool
 }
 
-// Write writes all of p, waiting for the peer to read if there is no room. It
-// returns when the last of it has been handed to the device. Errors are
-// net.ErrClosed after Close, EPIPE after CloseWrite, ECONNRESET if the peer
-// reads no more or the connection broke, ETIMEDOUT if it does not answer.
+// Write writes all of p, and waits for the peer to read if there is no room. It returns
+// when the last of p has been passed to the device. Errors match net.ErrClosed after
+// Close, EPIPE after CloseWrite, ECONNRESET if the peer reads no more or the connection
+// broke, and ETIMEDOUT if the peer does not answer.
 func (c *Conn) Write(p []byte) (int, error) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
@@ -149,7 +151,7 @@ func (c *Conn) reserve(n int) ([]byte, error) {
 	o := &c.out
 	o.room = min(n, lowWater, len(o.ring)/4)
 	if !c.roomy() {
-		if err := c.wait(&c.wr, (*Conn).roomy); err != nil {
+		if err := c.stall(&c.waits.queue, (*Conn).roomy); err != nil {
 			return nil, err
 		}
 	}
@@ -160,7 +162,7 @@ func (c *Conn) reserve(n int) ([]byte, error) {
 	return o.ring[at:][:min(n, c.chunk(), len(o.ring)-at, len(o.ring)-int(o.head-o.freed))], nil
 }
 
-// roomy tells whether there is room for what somebody waits for, in one piece.
+// roomy reports whether there is room for what a Write waits for, in one piece.
 func (c *Conn) roomy() bool {
 	o := &c.out
 	for range 2 {
@@ -182,7 +184,7 @@ func (c *Conn) roomy() bool {
 	return c.writeErr() != nil
 }
 
-// sendable tells whether a message can be posted.
+// sendable reports whether a message can be posted.
 func (c *Conn) sendable() bool {
 	o := &c.out
 	o.short = false
@@ -203,7 +205,11 @@ func (o *outbound) free() uint32 { return o.slots - (o.posted-o.done)&markMask }
 func (c *Conn) send(data []byte, inline bool) (n int, err error) {
 	for n < len(data) {
 		if !c.sendable() {
-			if err := c.wait(&c.wr, (*Conn).sendable); err != nil {
+			on := &c.waits.peer
+			if c.out.short {
+				on = &c.waits.queue
+			}
+			if err := c.stall(on, (*Conn).sendable); err != nil {
 				return n, err
 			}
 		}
@@ -245,6 +251,8 @@ func (c *Conn) aim(n int, inline bool) shot {
 		o.cur ^= 1
 	}
 	o.seq++
+	o.sent += uint64(n)
+	o.messages++
 	o.posted += o.cost
 	o.quiet += o.cost
 	if !inline {
@@ -306,9 +314,10 @@ func (c *Conn) post(s shot, inline []byte, at int) error {
 	return err
 }
 
-// ReadFrom writes what r returns until r ends, and returns how many bytes it
-// wrote. No lock is held while r reads, so other calls proceed meanwhile, and
-// their data may come in between, as with [net.TCPConn].
+// ReadFrom writes what r returns until r ends, and returns the number of bytes written.
+// No lock is held while r reads, so other calls proceed meanwhile, and their data may
+// come in between, as with [net.TCPConn].
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
-	return io.CopyBuffer(struct{ io.Writer }{c}, r, make([]byte, maxChunk))
+	n, err := io.CopyBuffer(struct{ io.Writer }{c}, r, make([]byte, maxChunk))
+	return n, c.wrap("readfrom", err)
 }

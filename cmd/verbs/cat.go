@@ -47,7 +47,7 @@ func (c *catCmd) connect(ctx context.Context) (*rsock.Conn, error) {
 	opt := rsock.Options{ReadBuffer: c.Buffer, WriteBuffer: c.Buffer}
 	var conn net.Conn
 	if c.Listen {
-		l, err := rsock.ListenConfig{Options: opt}.Listen(ctx, "rdma", c.Addr)
+		l, err := (&rsock.ListenConfig{Options: opt}).Listen(ctx, "rdma", c.Addr)
 		if err != nil {
 			return nil, err
 		}

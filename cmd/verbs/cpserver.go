@@ -24,7 +24,7 @@ func (c *cpCmd) serve(ctx context.Context) error {
 		return err
 	}
 	defer root.Close()
-	l, err := rsock.ListenConfig{}.Listen(ctx, "rdma", c.Listen)
+	l, err := new(rsock.ListenConfig).Listen(ctx, "rdma", c.Listen)
 	if err != nil {
 		return err
 	}

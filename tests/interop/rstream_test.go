@@ -107,7 +107,7 @@ func rsListen(t *testing.T, device string, opt rsock.Options) (l *rsock.Listener
 	t.Helper()
 	rsPorts++
 	port = strconv.Itoa(rsPorts)
-	l = labtest.Must(rsock.ListenConfig{Options: opt}.Listen(t.Context(), "rdma", net.JoinHostPort(labtest.AddrOf(device), port)))(t)
+	l = labtest.Must((&rsock.ListenConfig{Options: opt}).Listen(t.Context(), "rdma", net.JoinHostPort(labtest.AddrOf(device), port)))(t)
 	t.Cleanup(func() { l.Close() })
 	return l, port
 }

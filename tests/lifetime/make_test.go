@@ -132,7 +132,7 @@ func conns(t testing.TB, device string) (a, b *rconn.Conn) {
 func streams(t testing.TB, device string) (a, b *rsock.Conn) {
 	t.Helper()
 	opt := rsock.Options{ReadBuffer: 16 << 10, WriteBuffer: 16 << 10}
-	l := labtest.Must(rsock.ListenConfig{Options: opt}.Listen(t.Context(), "rdma", labtest.AddrOf(device)+":0"))(t)
+	l := labtest.Must((&rsock.ListenConfig{Options: opt}).Listen(t.Context(), "rdma", labtest.AddrOf(device)+":0"))(t)
 	defer l.Close()
 	d := rsock.Dialer{Options: opt, Timeout: patience}
 	c := labtest.Must(d.Dial("rdma", l.Addr().String()))(t)

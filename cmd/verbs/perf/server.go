@@ -21,7 +21,7 @@ type server struct {
 }
 
 func (v *server) serve(ctx context.Context, addr string) error {
-	l, err := rsock.ListenConfig{}.Listen(ctx, "rdma", addr)
+	l, err := new(rsock.ListenConfig).Listen(ctx, "rdma", addr)
 	if err != nil {
 		return err
 	}

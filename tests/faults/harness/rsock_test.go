@@ -43,7 +43,7 @@ func dialRsock(ctx context.Context, addr string) (session, error) {
 }
 
 func serveRsock(ctx context.Context, addr string, ready func(string)) error {
-	l, err := rsock.ListenConfig{}.Listen(ctx, "rdma", addr)
+	l, err := new(rsock.ListenConfig).Listen(ctx, "rdma", addr)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,145 @@
+package rsock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// Fallback says when TCP is used instead of RDMA, see the section Fallback to TCP of the
+// package's documentation.
+type Fallback int
+
+const (
+	// FallbackNone uses RDMA only.
+	FallbackNone Fallback = iota
+	// FallbackMissing uses TCP if RDMA is missing, that is if the error matches
+	// [verbs.ErrNoRDMA]. A dial that is refused, or that the peer does not answer,
+	// fails: the peer must use RDMA too, if RDMA leads to it.
+	FallbackMissing
+	// FallbackAlways uses both: a Dialer tries TCP if RDMA fails for any reason but
+	// the end of the context, and a Listener listens on TCP as well, on the same port.
+	// On iWARP devices only TCP is used, as iWARP's ports are TCP's.
+	FallbackAlways
+)
+
+// String returns "none", "missing" or "always".
+func (f Fallback) String() string {
+	if names := [...]string{"none", "missing", "always"}; f >= 0 && int(f) < len(names) {
+		return names[f]
+	}
+	return fmt.Sprintf("Fallback(%d)", int(f))
+}
+
+const (
+	defaultTimeout       = 30 * time.Second // as cm's
+	defaultFallbackDelay = 3 * time.Second
+)
+
+func (f Fallback) check() error {
+	v := int(f)
+	return setDefaults(size{"Fallback", &v, 0, int(FallbackNone), int(FallbackAlways)})
+}
+
+// applies reports whether TCP is to be used after a dial has failed with err.
+func (f Fallback) applies(err error) bool {
+	return f == FallbackAlways || f == FallbackMissing && errors.Is(err, verbs.ErrNoRDMA)
+}
+
+// tcpNetwork returns package net's name of a network.
+func tcpNetwork(name string) string { return strings.Replace(name, network, "tcp", 1) }
+
+// errIWARP is why RDMA is not used on an iWARP device. A plain TCP server on the port
+// that is dialed would get iWARP's handshake, and may not answer for 10 s; if it sends
+// something else, siw brings the kernel down (kmemdup in cm_event_handler, Linux 6.1 to
+// 7.2).
+var errIWARP = fmt.Errorf("%w: iWARP's ports are TCP's, see FallbackAlways", verbs.ErrNoRDMA)
+
+// refuseIWARP is a [cm.Options.Prepare].
+func refuseIWARP(r cm.Route, _ *cm.Options) error {
+	d, err := r.FindDevice()
+	if err == nil && d.IWARP() {
+		err = errIWARP
+	}
+	return err
+}
+
+// besideTCP returns the addresses at which RDMA connections can be taken beside a TCP
+// listener at addr: addr itself, unless it is an iWARP device's; and if it is a wildcard
+// and there are iWARP devices, the addresses of the others.
+func besideTCP(addr netip.Addr) ([]netip.Addr, error) {
+	devs, err := uverbs.Devices()
+	if err != nil || !slices.ContainsFunc(devs, uverbs.Device.IWARP) {
+		return []netip.Addr{addr}, err
+	}
+	var addrs []netip.Addr
+	for _, d := range devs {
+		all, err := cm.DeviceAddrs(d)
+		switch {
+		case errors.Is(err, syscall.EADDRNOTAVAIL): // it has none
+		case err != nil:
+			return nil, err
+		case !addr.IsUnspecified():
+			if d.IWARP() && slices.Contains(all, addr) {
+				return nil, errIWARP
+			}
+		case !d.IWARP():
+			addrs = append(addrs, all...)
+		}
+	}
+	if !addr.IsUnspecified() {
+		return []netip.Addr{addr}, nil
+	}
+	if addr.Is4() {
+		addrs = slices.DeleteFunc(addrs, netip.Addr.Is6)
+	}
+	if len(addrs) == 0 {
+		return nil, errIWARP
+	}
+	return addrs, nil
+}
+
+// listenTCP listens as package net does.
+func (lc *ListenConfig) listenTCP(ctx context.Context, network string, addr string) (net.Listener, error) {
+	nlc := net.ListenConfig{KeepAlive: lc.KeepAlive}
+	return nlc.Listen(ctx, tcpNetwork(network), addr)
+}
+
+// listenBoth listens at addr, which means local, on TCP, and at the same port for RDMA.
+// That RDMA is missing is no error; missing says why.
+func (lc *ListenConfig) listenBoth(ctx context.Context, network, addr string, local netip.AddrPort) (rdma []*cm.Listener, tcp net.Listener, missing, err error) {
+	tcp, err = lc.listenTCP(ctx, network, addr)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	port := tcp.Addr().(*net.TCPAddr).AddrPort().Port()
+	addrs, err := besideTCP(local.Addr())
+	for i := 0; err == nil && i < len(addrs); i++ {
+		var l *cm.Listener
+		local = netip.AddrPortFrom(addrs[i], port)
+		if l, err = cm.Listen(ctx, local.String()); err == nil {
+			rdma = append(rdma, l)
+		} else if errors.Is(err, verbs.ErrNoRDMA) {
+			missing, err = err, nil
+		}
+	}
+	if err != nil && !errors.Is(err, verbs.ErrNoRDMA) {
+		tcp.Close()
+		for _, l := range rdma {
+			l.Close()
+		}
+		return nil, nil, nil, opError("listen", nil, cm.Addr{AddrPort: local}, err)
+	}
+	return rdma, tcp, cmp.Or(err, missing), nil
+}

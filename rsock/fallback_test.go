@@ -1,0 +1,262 @@
+package rsock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rsock"
+)
+
+// exchange sends a word from c to what l accepts, and back.
+func exchange(t *testing.T, l net.Listener, c net.Conn) (accepted net.Conn) {
+	t.Helper()
+	accepted = labtest.Must(l.Accept())(t)
+	for _, ends := range [][2]net.Conn{{c, accepted}, {accepted, c}} {
+		from, to := ends[0], ends[1]
+		from.SetDeadline(time.Now().Add(20 * time.Second))
+		to.SetDeadline(time.Now().Add(20 * time.Second))
+		if _, err := from.Write([]byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 5)
+		if _, err := io.ReadFull(to, got); err != nil || string(got) != "hello" {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+	for _, c := range []net.Conn{c, accepted} {
+		t.Cleanup(func() { c.Close() })
+	}
+	return accepted
+}
+
+// isTCP checks that what v is agrees with what its address says, and returns it.
+func isTCP(t *testing.T, v any, a net.Addr) bool {
+	t.Helper()
+	_, tcp := v.(*net.TCPConn)
+	_, rdma := v.(*rsock.Conn)
+	if tcp == rdma || tcp != (a.Network() == "tcp") || rdma != (a.Network() == "rdma") {
+		t.Errorf("%T has address %v of network %s", v, a, a.Network())
+	}
+	return tcp
+}
+
+// TestFallbackToTCP dials and listens where there is no RDMA: on loopback, which no
+// device serves, and on a machine without devices besides.
+func TestFallbackToTCP(t *testing.T) {
+	for _, mode := range []rsock.Fallback{rsock.FallbackMissing, rsock.FallbackAlways} {
+		for _, host := range []string{"127.0.0.1", "localhost"} {
+			for _, network := range []string{"rdma", "tcp", "rdma4"} {
+				t.Run(fmt.Sprint(mode, "/", host, "/", network), func(t *testing.T) {
+					var log labtest.Log
+					lc := rsock.ListenConfig{Fallback: mode, Logger: log.Logger()}
+					l := labtest.Must(lc.Listen(ctx, network, host+":0"))(t)
+					log.Want(t, "level=INFO", `msg="listening on TCP only"`, "err=")
+					if l.Addr().Network() != "tcp" {
+						t.Errorf("listens at %v of network %s", l.Addr(), l.Addr().Network())
+					}
+					d := rsock.Dialer{Fallback: mode, Logger: log.Logger(), LocalAddr: netip.MustParseAddrPort("127.0.0.1:0"), Timeout: 20 * time.Second}
+					_, port, _ := net.SplitHostPort(l.Addr().String())
+					c := labtest.Must(d.Dial(network, net.JoinHostPort(host, port)))(t)
+					log.Want(t, "level=INFO", `msg="falling back to TCP"`, "err=")
+					s := exchange(t, l, c)
+					if !isTCP(t, c, c.LocalAddr()) || !isTCP(t, s, s.RemoteAddr()) {
+						t.Errorf("%T, %T", c, s)
+					}
+					if stats := l.Stats(); stats != (rsock.ListenerStats{AcceptedTCP: 1}) {
+						t.Errorf("%+v", stats)
+					}
+					waiting := make(chan error)
+					go func() { _, err := l.Accept(); waiting <- err }()
+					time.Sleep(10 * time.Millisecond)
+					if err := l.Close(); err != nil {
+						t.Error(err)
+					}
+					wantOp(t, <-waiting, "accept", nil, l.Addr(), net.ErrClosed)
+					wantOp(t, l.Close(), "close", nil, l.Addr(), net.ErrClosed)
+					_, err := d.Dial(network, l.Addr().String())
+					if !errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, verbs.ErrNoRDMA) {
+						t.Errorf("after Close: %v", err)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestNoFallback tests what does not fall back.
+func TestNoFallback(t *testing.T) {
+	_, err := rsock.Dial("rdma", "127.0.0.1:1")
+	wantOp(t, err, "dial", nil, addrOf("127.0.0.1:1"), verbs.ErrNoRDMA)
+	_, err = rsock.Listen("rdma", "127.0.0.1:1")
+	wantOp(t, err, "listen", nil, addrOf("127.0.0.1:1"), verbs.ErrNoRDMA)
+	canceled, cancel := context.WithCancel(ctx)
+	cancel()
+	var log labtest.Log
+	d := rsock.Dialer{Fallback: rsock.FallbackAlways, Logger: log.Logger()}
+	_, err = d.DialContext(canceled, "rdma", "127.0.0.1:1")
+	wantOp(t, err, "dial", nil, nil, context.Canceled)
+	_, err = d.Dial("rdma", ":1")
+	wantOp(t, err, "dial", nil, nil)
+	_, err = d.Dial("udp", "127.0.0.1:1")
+	wantOp(t, err, "dial", nil, nil, net.UnknownNetworkError("udp"))
+	if text := log.String(); text != "" {
+		t.Errorf("fell back: %s", text)
+	}
+}
+
+// TestOptionRange tests options that are out of range, through errors of package net.
+func TestOptionRange(t *testing.T) {
+	for _, o := range []rsock.Options{
+		{ReadBuffer: 4095}, {ReadBuffer: 512<<20 + 1}, {ReadBuffer: -1}, {WriteBuffer: 1}, {WriteBuffer: -1},
+		{SendQueue: 15}, {SendQueue: -1}, {SendQueue: 65535}, {RecvQueue: 15}, {RecvQueue: 65535}, {Inline: 1 << 20},
+	} {
+		_, err := (&rsock.Dialer{Options: o}).Dial("rdma", "127.0.0.1:1")
+		wantOp(t, err, "dial", nil, nil, verbs.ErrRange)
+		_, err = (&rsock.ListenConfig{Options: o}).Listen(ctx, "rdma", "127.0.0.1:1")
+		wantOp(t, err, "listen", nil, nil, verbs.ErrRange)
+	}
+	for _, lc := range []rsock.ListenConfig{{Backlog: -1}, {Backlog: 65536}, {Fallback: 3}, {Fallback: -1}} {
+		_, err := lc.Listen(ctx, "rdma", "127.0.0.1:1")
+		wantOp(t, err, "listen", nil, nil, verbs.ErrRange)
+	}
+	_, err := (&rsock.Dialer{Fallback: 3}).Dial("rdma", "127.0.0.1:1")
+	wantOp(t, err, "dial", nil, nil, verbs.ErrRange)
+}
+
+// TestListenBoth listens on RDMA and TCP: at each device's address, at all addresses,
+// on a port that is free and on one that is given.
+func TestListenBoth(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		host := labtest.AddrOf(device)
+		for _, at := range []string{host, "", "0.0.0.0", "[::]"} {
+			t.Run("at "+at, func(t *testing.T) {
+				var log labtest.Log
+				lc := rsock.ListenConfig{Fallback: rsock.FallbackAlways, Logger: log.Logger()}
+				l := labtest.Must(lc.Listen(ctx, "rdma", at+":0"))(t)
+				_, port, _ := net.SplitHostPort(l.Addr().String())
+				if err := l.Close(); err != nil {
+					t.Fatal(err)
+				}
+				l = labtest.Must(lc.Listen(ctx, "rdma", at+":"+port))(t)
+				defer l.Close()
+				t.Logf("%s %v", l.Addr().Network(), l.Addr())
+				if _, p, _ := net.SplitHostPort(l.Addr().String()); p != port {
+					t.Errorf("listens on port %s", p)
+				}
+				addr := net.JoinHostPort(host, port)
+
+				c := labtest.Must(net.Dial("tcp", addr))(t)
+				if s := exchange(t, l, c); !isTCP(t, s, s.LocalAddr()) {
+					t.Errorf("%T", s)
+				}
+				d := rsock.Dialer{Fallback: rsock.FallbackAlways, Logger: log.Logger()}
+				c = labtest.Must(d.Dial("rdma", addr))(t)
+				s := exchange(t, l, c)
+				if isTCP(t, c, c.RemoteAddr()) != (device == labtest.SIW) || isTCP(t, s, s.LocalAddr()) != (device == labtest.SIW) {
+					t.Errorf("%T, %T", c, s)
+				}
+				want := rsock.ListenerStats{Accepted: 1, AcceptedTCP: 1, Open: 1}
+				if device == labtest.SIW {
+					log.Want(t, "falling back to TCP", "iWARP")
+					want = rsock.ListenerStats{AcceptedTCP: 2}
+				} else {
+					c := labtest.Must(rsock.Dial("rdma", addr))(t)
+					exchange(t, l, c)
+					want.Accepted, want.Open = 2, 2
+				}
+				if got := l.Stats(); got != want {
+					t.Errorf("%+v, want %+v", got, want)
+				}
+
+				_, err := lc.Listen(ctx, "rdma", at+":"+port)
+				if !errors.Is(err, syscall.EADDRINUSE) {
+					t.Errorf("listened twice: %v", err)
+				}
+				if err := l.Close(); err != nil {
+					t.Error(err)
+				}
+				_, err = l.Accept()
+				wantOp(t, err, "accept", nil, l.Addr(), net.ErrClosed)
+				if c, err := net.Dial("tcp", addr); err == nil {
+					c.Close()
+					t.Error("TCP is still listened on")
+				}
+			})
+		}
+		t.Run("a port in use for RDMA", func(t *testing.T) {
+			other := labtest.Must(cm.Listen(ctx, host+":0"))(t)
+			defer other.Close()
+			_, err := (&rsock.ListenConfig{Fallback: rsock.FallbackAlways}).Listen(ctx, "rdma", other.Addr().String())
+			if !errors.Is(err, syscall.EADDRINUSE) {
+				t.Error(err)
+			}
+			if device == labtest.RXE { // TCP's port is free again
+				labtest.Must(net.Listen("tcp", other.Addr().String()))(t).Close()
+			}
+		})
+	})
+}
+
+// TestFallbackMissing prefers RDMA, and does not use TCP because RDMA is refused.
+func TestFallbackMissing(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		host := labtest.AddrOf(device)
+		lc := rsock.ListenConfig{Fallback: rsock.FallbackMissing}
+		d := rsock.Dialer{Fallback: rsock.FallbackMissing}
+		for _, at := range []string{host, ""} {
+			l := labtest.Must(lc.Listen(ctx, "rdma", at+":0"))(t)
+			_, port, _ := net.SplitHostPort(l.Addr().String())
+			c := labtest.Must(d.Dial("rdma", net.JoinHostPort(host, port)))(t)
+			if s := exchange(t, l, c); isTCP(t, c, c.RemoteAddr()) || isTCP(t, s, s.LocalAddr()) {
+				t.Errorf("%T, %T", c, s)
+			}
+			l.Close()
+			_, err := d.Dial("rdma", net.JoinHostPort(host, port))
+			if !errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, verbs.ErrNoRDMA) {
+				t.Errorf("refused: %v", err)
+			}
+		}
+	})
+}
+
+// TestFallbackAlways dials servers that TCP only reaches: RDMA is refused, or not
+// answered, or would be iWARP.
+func TestFallbackAlways(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		l := labtest.Must(net.Listen("tcp", labtest.AddrOf(device)+":0"))(t)
+		defer l.Close()
+		local := netip.AddrPortFrom(netip.MustParseAddr(labtest.AddrOf(device)), 0)
+		d := rsock.Dialer{Fallback: rsock.FallbackAlways, LocalAddr: local}
+		c := labtest.Must(d.Dial("rdma", l.Addr().String()))(t)
+		exchange(t, l, c)
+		if !isTCP(t, c, c.RemoteAddr()) || c.LocalAddr().(*net.TCPAddr).AddrPort().Addr() != local.Addr() {
+			t.Errorf("%T from %v", c, c.LocalAddr())
+		}
+		if device == labtest.SIW {
+			return
+		}
+		silent := labtest.Must(cm.Listen(ctx, l.Addr().String()))(t)
+		defer silent.Close()
+		d.FallbackDelay = 200 * time.Millisecond
+		start := time.Now()
+		exchange(t, l, labtest.Must(d.Dial("rdma", l.Addr().String()))(t))
+		if took := time.Since(start); took < d.FallbackDelay {
+			t.Errorf("TCP after %v", took)
+		}
+		d.FallbackDelay, d.Timeout = -1, 4*time.Second // half of which is RDMA's
+		exchange(t, l, labtest.Must((&rsock.Dialer{Fallback: rsock.FallbackAlways, Timeout: 2 * time.Second}).Dial("rdma", l.Addr().String()))(t))
+		d.Timeout = 300 * time.Millisecond
+		_, err := d.Dial("rdma", l.Addr().String())
+		wantOp(t, err, "dial", cm.Addr{AddrPort: local}, l.Addr(), context.DeadlineExceeded)
+	})
+}

@@ -1,0 +1,78 @@
+package rsock
+
+import "time"
+
+// ConnStats is the figures of a [Conn] since it was made.
+type ConnStats struct {
+	BytesReceived    uint64 // that the peer has written, read or not
+	BytesSent        uint64 // passed to the device
+	MessagesReceived uint64 // of data
+	MessagesSent     uint64 // of data
+
+	PeerWaits     uint64        // of Write for room in the peer's ring or for its credits
+	PeerWaitTime  time.Duration // spent so
+	QueueWaits    uint64        // of Write for room in the send ring or the send queue
+	QueueWaitTime time.Duration // spent so
+
+	Spins   uint64 // waits of any call that polling ended
+	Sleeps  uint64 // waits of any call that slept
+	Wakeups uint64 // of these, more than Sleeps if there was nothing for the call yet
+
+	Unread     int // bytes received and not read
+	Unsent     int // bytes of the send ring that the device still needs
+	PeerRoom   int // bytes that may be written before the peer reads
+	Credits    int // messages that may be sent before the peer grants more
+	SendQueued int // requests in the send queue that are not known to be done
+
+	ReadBuffer  int // bytes of the receive ring
+	WriteBuffer int // bytes of the send ring
+	SendQueue   int // requests that the send queue takes
+	RecvQueue   int // messages that the peer may have in flight
+}
+
+// Stats returns the connection's figures. It may be called at any time, also after Close.
+// Figures change when calls run: what has come since the last one is not counted yet.
+func (c *Conn) Stats() ConnStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	in, out, w := &c.in, &c.out, &c.waits
+	return ConnStats{
+		BytesReceived: in.received, BytesSent: out.sent,
+		MessagesReceived: in.messages, MessagesSent: out.messages,
+		PeerWaits: w.peer.n, PeerWaitTime: w.peer.total(),
+		QueueWaits: w.queue.n, QueueWaitTime: w.queue.total(),
+		Spins: w.spins, Sleeps: w.sleeps, Wakeups: w.wakeups,
+		Unread: int(in.received - in.consumed), Unsent: int(out.head - out.freed),
+		PeerRoom:   int(out.target[0].length) + int(out.target[1].length),
+		Credits:    max(int(out.limit-out.seq)-int(out.spare), 0),
+		SendQueued: int(out.slots-out.free()) + c.ctl.used,
+		ReadBuffer: c.opt.ReadBuffer, WriteBuffer: c.opt.WriteBuffer,
+		SendQueue: c.opt.SendQueue, RecvQueue: c.opt.RecvQueue,
+	}
+}
+
+// ListenerStats is the figures of a [Listener] since it was made.
+type ListenerStats struct {
+	Accepted    uint64 // RDMA connections that Accept returned
+	AcceptedTCP uint64 // TCP connections that Accept returned
+	Rejected    uint64 // peers that do not speak the protocol
+	Failed      uint64 // handshakes that failed otherwise
+
+	Handshakes int // under way
+	Pending    int // RDMA connections that wait for Accept
+	Open       int // RDMA connections that Accept returned and that are not closed
+}
+
+// Stats returns the listener's figures. It may be called at any time, also after Close.
+func (l *Listener) Stats() ListenerStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stats
+}
+
+// count changes the figures.
+func (l *Listener) count(change func(*ListenerStats)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change(&l.stats)
+}

@@ -1,0 +1,142 @@
+package rsock_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rsock"
+)
+
+// TestConnStats compares the figures of both ends with what was sent and waited for.
+func TestConnStats(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		opt := rsock.Options{ReadBuffer: 16 << 10, WriteBuffer: 8 << 10, SendQueue: 32, RecvQueue: 64}
+		a, b := connect(t, device, opt)
+		if s := a.Stats(); s.ReadBuffer != 16<<10 || s.WriteBuffer != 8<<10 || s.SendQueue != 32 || s.RecvQueue != 64 || s.BytesSent != 0 {
+			t.Errorf("at the start: %+v", s)
+		}
+		// The reader reads nothing at first, so the writer waits for it.
+		const total = 100_000
+		written := make(chan error, 1)
+		go func() { _, err := a.Write(noise(total)); written <- err }()
+		time.Sleep(200 * time.Millisecond)
+		if s := a.Stats(); s.BytesSent < 8<<10 || s.BytesSent > 16<<10 || s.PeerRoom != 0 || s.PeerWaits == 0 || s.PeerWaitTime == 0 {
+			t.Errorf("while the peer does not read: %+v", s)
+		}
+		if _, err := io.CopyN(io.Discard, b, total); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-written; err != nil {
+			t.Fatal(err)
+		}
+		if err := a.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, b); err != nil {
+			t.Fatal(err)
+		}
+		sa, sb := a.Stats(), b.Stats()
+		if sa.BytesSent != total || sb.BytesReceived != total || sb.Unread != 0 || sa.BytesReceived != 0 {
+			t.Errorf("sent %+v, received %+v", sa, sb)
+		}
+		if sa.MessagesSent < total/(8<<10) || sa.MessagesSent != sb.MessagesReceived {
+			t.Errorf("%d messages sent, %d received", sa.MessagesSent, sb.MessagesReceived)
+		}
+		if sa.PeerWaits == 0 || sa.PeerWaitTime < 100*time.Millisecond || sa.PeerWaitTime > time.Minute || sa.Sleeps == 0 || sa.Wakeups < sa.Sleeps {
+			t.Errorf("waits: %+v", sa)
+		}
+		if sa.Credits <= 0 || sa.Credits > 64 || sa.SendQueued < 0 || sa.SendQueued > 32 || sa.Unsent < 0 || sa.Unsent > 8<<10 {
+			t.Errorf("room: %+v", sa)
+		}
+		a.Close()
+		b.Close()
+		if after := a.Stats(); after.BytesSent != total {
+			t.Errorf("after Close: %+v", after)
+		}
+	})
+}
+
+// TestListenerStats compares a listener's figures, and the log, with what peers did.
+func TestListenerStats(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		var log labtest.Log
+		l := labtest.Must((&rsock.ListenConfig{Logger: log.Logger()}).Listen(ctx, "rdma", labtest.AddrOf(device)+":0"))(t)
+		defer l.Close()
+		wait := func(want rsock.ListenerStats) {
+			t.Helper()
+			for end := time.Now().Add(20 * time.Second); l.Stats() != want; time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("%+v, want %+v", l.Stats(), want)
+				}
+			}
+		}
+		stranger := cm.Dialer{Options: cm.Options{PrivateData: []byte("hello")}}
+		if e, err := stranger.Dial(ctx, l.Addr().String()); err == nil {
+			e.Close()
+			t.Error("a stranger was accepted")
+		}
+		wait(rsock.ListenerStats{Rejected: 1})
+		log.Want(t, "level=WARN", `msg="rejected peer"`, "remote="+labtest.AddrOf(device), "rsocket protocol")
+
+		d := rsock.Dialer{Logger: log.Logger()}
+		c := labtest.Must(d.Dial("rdma", l.Addr().String()))(t)
+		log.Want(t, "level=DEBUG", "msg=connected", "device="+device, "local="+c.LocalAddr().String(), "remote="+l.Addr().String())
+		wait(rsock.ListenerStats{Rejected: 1, Pending: 1})
+		s := labtest.Must(l.Accept())(t)
+		log.Want(t, "level=DEBUG", "msg=accepted", "device="+device, "local="+l.Addr().String())
+		wait(rsock.ListenerStats{Rejected: 1, Accepted: 1, Open: 1})
+		go c.Write([]byte("x"))
+		io.ReadFull(s, make([]byte, 1))
+		c.(*rsock.Conn).SetLinger(0)
+		c.Close()
+		log.Want(t, "level=DEBUG", `msg="connection closed"`, "local="+c.LocalAddr().String(), "sent=1")
+		s.SetDeadline(time.Now().Add(20 * time.Second))
+		if _, err := s.Read(make([]byte, 1)); err == nil {
+			t.Error("read from a connection that was broken")
+		}
+		log.Want(t, "level=DEBUG", `msg="connection failed"`, "local="+s.LocalAddr().String(), "connection reset by peer")
+		s.Close()
+		wait(rsock.ListenerStats{Rejected: 1, Accepted: 1})
+
+		c = labtest.Must(rsock.Dial("rdma", l.Addr().String()))(t)
+		defer c.Close()
+		wait(rsock.ListenerStats{Rejected: 1, Accepted: 1, Pending: 1})
+		l.Close()
+		wait(rsock.ListenerStats{Rejected: 1, Accepted: 1})
+	})
+}
+
+// TestErrorsOfClosed tests the errors of a connection that is closed, which are as
+// [net.TCPConn]'s.
+func TestErrorsOfClosed(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		a, b := connect(t, device, rsock.Options{})
+		a.SetLinger(0)
+		a.Close()
+		_, err := a.ReadFrom(io.LimitReader(zeros{}, 1))
+		wantClosed(t, err, "readfrom", a)
+		_, err = a.WriteTo(io.Discard)
+		wantClosed(t, err, "writeto", a)
+		wantClosed(t, a.SetNoDelay(true), "set", a)
+		wantClosed(t, a.SetKeepAlive(true), "set", a)
+		b.Close()
+	})
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// wantClosed checks an error of a closed connection.
+func wantClosed(t *testing.T, err error, op string, c net.Conn) {
+	t.Helper()
+	e, ok := err.(*net.OpError)
+	if !ok || e.Op != op || e.Net != "rdma" || e.Source != c.LocalAddr() || e.Addr != c.RemoteAddr() || !errors.Is(err, net.ErrClosed) {
+		t.Errorf("%s: %v", op, err)
+	}
+}
