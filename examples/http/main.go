@@ -1,0 +1,66 @@
+// Http serves and gets a page by RDMA if there is RDMA, else by TCP:
+//
+//	http serve 10.9.0.1:8080
+//	http get http://10.9.0.1:8080/world
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+
+	"github.com/goverbs/verbs/rsock"
+)
+
+func main() {
+	log.SetFlags(0)
+	if len(os.Args) != 3 {
+		log.Fatal("usage: http serve ADDR | http get URL")
+	}
+	do := get
+	if os.Args[1] == "serve" {
+		do = serve
+	}
+	if err := do(os.Args[2]); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func serve(addr string) error {
+	lc := rsock.ListenConfig{Fallback: rsock.FallbackMissing}
+	l, err := lc.Listen(context.Background(), "rdma", addr)
+	if err != nil {
+		return err
+	}
+	fmt.Println("listening on", l.Addr())
+	return http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		by := r.Context().Value(http.LocalAddrContextKey).(net.Addr).Network()
+		fmt.Println(r.URL.Path, "by", by)
+		fmt.Fprintf(w, "hello %s\n", r.URL.Path[1:])
+	}))
+}
+
+func get(url string) error {
+	dialer := rsock.Dialer{Fallback: rsock.FallbackMissing}
+	client := http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := dialer.DialContext(ctx, network, addr)
+			if err == nil {
+				fmt.Println("connected by", c.RemoteAddr().Network())
+			}
+			return c, err
+		},
+	}}
+	defer client.CloseIdleConnections()
+	resp, err := client.Get(url)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(os.Stdout, resp.Body)
+	return err
+}

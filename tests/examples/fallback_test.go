@@ -1,0 +1,52 @@
+package examples
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestFallback runs both sides of http and grpc by RDMA, and by TCP on loopback, which
+// needs no device.
+func TestFallback(t *testing.T) {
+	t.Run("loopback", func(t *testing.T) { fallback(t, "127.0.0.1", "tcp") })
+	labtest.Each(t, func(t *testing.T, device string) { fallback(t, labtest.AddrOf(device), "rdma") })
+}
+
+func fallback(t *testing.T, host, by string) {
+	for _, p := range []struct{ name, client, arg, prints, serverPrints string }{
+		{"http", "get", "http://%s/world", "connected by %s\nhello world\n", "/world by %s"},
+		{"grpc", "check", "%s", "SERVING by %s\n", "/grpc.health.v1.Health/Check by %s"},
+	} {
+		t.Run(p.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			server := exec.CommandContext(ctx, labtest.Built(t, p.name), "serve", host+":0")
+			lines := bufio.NewScanner(labtest.Must(server.StdoutPipe())(t))
+			if err := server.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer server.Wait()
+			defer server.Process.Kill()
+			lines.Scan()
+			addr, ok := strings.CutPrefix(lines.Text(), "listening on ")
+			if !ok {
+				t.Fatalf("the server prints %q", lines.Text())
+			}
+			out, errs, exit := run(t, p.name, p.client, fmt.Sprintf(p.arg, addr))
+			if want := fmt.Sprintf(p.prints, by); out != want || errs != "" || exit != 0 {
+				t.Errorf("the client: exit status %d, output\n%s%s", exit, out, errs)
+			}
+			lines.Scan()
+			if want := fmt.Sprintf(p.serverPrints, by); lines.Text() != want {
+				t.Errorf("the server prints %q", lines.Text())
+			}
+		})
+	}
+}
