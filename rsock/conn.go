@@ -55,8 +55,8 @@ type Conn struct {
 	in        inbound
 	out       outbound
 	ctl       control
-	rd, wr    waiter // who reads and who writes
-	cl        waiter // who closes
+	rd, wr    waiter // of Read and of Write
+	cl        waiter // of Close
 	sleeper   *waiter
 	recvArmed bool
 	sendArmed bool
@@ -69,8 +69,8 @@ type Conn struct {
 	recvSGEs  [16]verbs.SGE
 }
 
-// inbound is the receive ring, and what the peer was told of it. Counts are of
-// bytes since the beginning.
+// inbound is the receive ring, and what was offered of it to the peer. Counts are of
+// bytes since the start.
 type inbound struct {
 	ring     []byte
 	slots    []byte // iWARP's messages, 4 bytes for each receive
@@ -150,7 +150,7 @@ func newConn(opt Options, log *slog.Logger) (*Conn, cm.Options, error) {
 	}, nil
 }
 
-// setup has all ready before the peer can send.
+// setup makes what must be ready before the peer can send.
 func (c *Conn) setup(e *cm.Endpoint, private []byte) error {
 	c.ep, c.qp, c.recvCQ, c.sendCQ = e, e.QP, e.RecvCQ, e.SendCQ
 	c.events = e.RecvCQ.Channel()
@@ -173,7 +173,7 @@ func (c *Conn) setup(e *cm.Endpoint, private []byte) error {
 	return nil
 }
 
-// connected takes over when the peer has said who it is. l is nil for a dial.
+// connected starts the connection when the peer's hello is known. l is nil for a dial.
 func (c *Conn) connected(peer hello, l *Listener) {
 	c.peer = peer
 	c.local, c.remote = c.ep.LocalAddr(), c.ep.RemoteAddr()
@@ -183,7 +183,7 @@ func (c *Conn) connected(peer hello, l *Listener) {
 	c.wr.start()
 	c.cl.start()
 	// Over iWARP the first message is the dialing side's (RFC 5044, 7.1.1): the
-	// endpoint holds this side's back until that is heard, but not for ever.
+	// endpoint holds this side's back until that has come, or for a limited time.
 	c.in.heard = !c.iwarp || l == nil
 	c.mu.Lock()
 	c.keepAlive(c.opt.KeepAlive)

@@ -29,8 +29,8 @@ func (t *control) start(c *Conn) {
 	t.wrs[1] = verbs.SendWR{Opcode: verbs.OpSend, Inline: t.msg[:], Flags: verbs.SendSignaled}
 }
 
-// grant tells the peer of space and credits if it is due: half the ring, or
-// half the receives. (rs_give_credits in C's.) It runs with mu held.
+// grant offers the peer space and credits if that is due: half the ring, or half the
+// receives. (rs_give_credits in C's.) It runs with mu held.
 func (c *Conn) grant() {
 	in := &c.in
 	for c.err == nil && !c.gone && !c.eof && !c.closed && in.heard {
@@ -59,7 +59,7 @@ func (c *Conn) grant() {
 	}
 }
 
-// ctrlRoom tells whether n control requests may be posted.
+// ctrlRoom reports whether n control requests may be posted.
 func (c *Conn) ctrlRoom(n int) bool {
 	if c.ctl.used+n > ctrlQueue {
 		c.reap()

@@ -11,10 +11,10 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// network is what connections call themselves.
+// network is the name of the network of connections.
 const network = "rdma"
 
-// wrap makes an error of a call look as those of other connections do.
+// wrap makes an error of a call one of package net.
 func (c *Conn) wrap(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -22,7 +22,7 @@ func (c *Conn) wrap(op string, err error) error {
 	return &net.OpError{Op: op, Net: network, Source: c.local, Addr: c.remote, Err: err}
 }
 
-// opError makes an error that is not of a connection look as those of package net.
+// opError makes an error that is not of a connection one of package net.
 func opError(op string, source, addr net.Addr, err error) error {
 	return &net.OpError{Op: op, Net: network, Source: source, Addr: addr, Err: &opCause{err, addr}}
 }
@@ -51,7 +51,7 @@ func (c *opCause) Timeout() bool {
 	return errors.Is(c.err, context.DeadlineExceeded) || errors.Is(c.err, syscall.ETIMEDOUT)
 }
 
-// resetError is a connection that ended without the peer's saying so. It
+// resetError is the error of a connection that the peer did not end in order. It
 // matches ECONNRESET, or ETIMEDOUT if the peer does not answer, and the cause.
 type resetError struct{ cause error }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -229,6 +230,25 @@ func TestFallbackMissing(t *testing.T) {
 	})
 }
 
+// TestSeveralAddresses dials a name whose first address RDMA does not reach, and the
+// second does: that it is refused there is the error, and TCP is not used.
+func TestSeveralAddresses(t *testing.T) {
+	labtest.Require(t)
+	hosts := labtest.Must(os.ReadFile("/etc/hosts"))(t)
+	defer os.WriteFile("/etc/hosts", hosts, 0o644)
+	hosts2 := string(hosts) + "\n127.0.0.9 two.example\n" + labtest.Addr + " two.example\n"
+	if err := os.WriteFile("/etc/hosts", []byte(hosts2), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var log labtest.Log
+	d := rsock.Dialer{Fallback: rsock.FallbackMissing, Logger: log.Logger()}
+	_, err := d.Dial("rdma", "two.example:7")
+	wantOp(t, err, "dial", nil, addrOf(labtest.Addr+":7"), syscall.ECONNREFUSED)
+	if errors.Is(err, verbs.ErrNoRDMA) || log.String() != "" {
+		t.Errorf("%v; %v", err, &log)
+	}
+}
+
 // TestFallbackAlways dials servers that TCP only reaches: RDMA is refused, or not
 // answered, or would be iWARP.
 func TestFallbackAlways(t *testing.T) {
@@ -253,9 +273,9 @@ func TestFallbackAlways(t *testing.T) {
 		if took := time.Since(start); took < d.FallbackDelay {
 			t.Errorf("TCP after %v", took)
 		}
-		d.FallbackDelay, d.Timeout = -1, 4*time.Second // half of which is RDMA's
-		exchange(t, l, labtest.Must((&rsock.Dialer{Fallback: rsock.FallbackAlways, Timeout: 2 * time.Second}).Dial("rdma", l.Addr().String()))(t))
-		d.Timeout = 300 * time.Millisecond
+		d.FallbackDelay, d.Timeout = 0, 2*time.Second // half of which is RDMA's
+		exchange(t, l, labtest.Must(d.Dial("rdma", l.Addr().String()))(t))
+		d.FallbackDelay, d.Timeout = -1, 300*time.Millisecond
 		_, err := d.Dial("rdma", l.Addr().String())
 		wantOp(t, err, "dial", cm.Addr{AddrPort: local}, l.Addr(), context.DeadlineExceeded)
 	})

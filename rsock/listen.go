@@ -18,7 +18,8 @@ import (
 type ListenConfig struct {
 	// Options tunes the connections.
 	Options
-	// Fallback says when the listener uses TCP; zero means never.
+	// Fallback says when the listener uses TCP; zero means never. On TCP it listens as
+	// package net does, on ":7471" for all IPv4 and IPv6 addresses.
 	Fallback Fallback
 	// Backlog is the number of RDMA connections that may be coming up, or be up and
 	// wait for Accept, each with its memory. Zero means 128, the most is 65535. Peers

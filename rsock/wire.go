@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// ErrProtocol is a peer that breaks the rules, or speaks another protocol. The
+// ErrProtocol is returned when the peer breaks the protocol or speaks another one. The
 // connection is ended.
 var ErrProtocol = errors.New("peer breaks the rsocket protocol")
 
@@ -14,7 +14,7 @@ func breach(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// What the wire knows (librdmacm's rsocket.c).
+// The wire format (librdmacm's rsocket.c).
 const (
 	version   = 1
 	helloSize = 40
@@ -29,7 +29,7 @@ const (
 // memory. C's rsockets send none, and ignore it.
 var noMemory = []byte{version, 1}
 
-// message is the 32 bits that tell of data, credits and ends.
+// message is the 32 bits that announce data, credits and ends.
 type message uint32
 
 const (
@@ -72,7 +72,7 @@ type hello struct {
 	buffer    sge // the first half of the receive ring
 }
 
-// bigEndianHost tells the byte order of this machine.
+// bigEndianHost is the byte order of this machine.
 var bigEndianHost = binary.NativeEndian.Uint16([]byte{0, 1}) == 1
 
 func (h *hello) order() binary.ByteOrder {
