@@ -142,7 +142,7 @@ func TestListenBoth(t *testing.T) {
 		for _, at := range []string{host, "", "0.0.0.0", "[::]"} {
 			t.Run("at "+at, func(t *testing.T) {
 				var log labtest.Log
-				lc := rsock.ListenConfig{Fallback: rsock.FallbackAlways, Logger: log.Logger()}
+				lc := rsock.ListenConfig{Fallback: rsock.FallbackAlways, Backlog: 1, Logger: log.Logger()}
 				l := labtest.Must(lc.Listen(ctx, "rdma", at+":0"))(t)
 				_, port, _ := net.SplitHostPort(l.Addr().String())
 				if err := l.Close(); err != nil {

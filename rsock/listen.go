@@ -91,13 +91,12 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (*List
 	if err != nil {
 		return nil, opError("listen", nil, nil, err)
 	}
-	l := &Listener{
-		conf: conf, slots: make(chan struct{}, conf.Backlog), conns: make(chan *Conn, conf.Backlog),
-		failed: make(chan error, 1), viaTCP: make(chan accepted), ended: make(chan struct{}),
-	}
+	l := &Listener{conf: conf, failed: make(chan error, 1), viaTCP: make(chan accepted), ended: make(chan struct{})}
 	if err := l.open(ctx, network, addr, addrs[0]); err != nil {
 		return nil, err
 	}
+	slots := conf.Backlog + max(len(l.rdma), 1) - 1 // each serve that waits for a request has one
+	l.slots, l.conns = make(chan struct{}, slots), make(chan *Conn, slots)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	for _, r := range l.rdma {
 		l.wg.Go(func() { l.serve(r) })

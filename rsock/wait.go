@@ -122,12 +122,12 @@ func (c *Conn) await(w *waiter) error {
 	look := w.usual.Wait(c.opt.SpinTime, w == &c.rd && w.sent != c.out.seq)
 	defer look.Done()
 	w.sent = c.out.seq
-	slept := false
+	spun, slept := false, false
 	for {
 		c.progress()
 		switch {
 		case w.ready(c):
-			if !slept {
+			if spun && !slept {
 				c.waits.spins++
 			}
 			return nil
@@ -137,6 +137,7 @@ func (c *Conn) await(w *waiter) error {
 			return os.ErrDeadlineExceeded
 		}
 		if look.More() {
+			spun = true
 			c.mu.Unlock()
 			c.mu.Lock()
 			continue
