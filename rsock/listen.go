@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -71,8 +72,9 @@ func Listen(network, addr string) (*Listener, error) {
 }
 
 // Listen listens on addr: "10.9.0.1:7471", or ":7471" for all IPv4 addresses and
-// "[::]:7471" for all; port 0 means a free one. For network see [Dialer.DialContext]. ctx
-// bounds the look-up of a name. If RDMA is missing the error matches [verbs.ErrNoRDMA],
+// "[::]:7471" for all; port 0 means a free one. For network see [Dialer.DialContext]. Of
+// a name's addresses the first is taken, an IPv4 address if there is one; ctx bounds the
+// look-up. If RDMA is missing the error matches [verbs.ErrNoRDMA],
 // unless Fallback applies.
 func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (*Listener, error) {
 	conf := *lc
@@ -92,7 +94,11 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (*List
 		return nil, opError("listen", nil, nil, err)
 	}
 	l := &Listener{conf: conf, failed: make(chan error, 1), viaTCP: make(chan accepted), ended: make(chan struct{})}
-	if err := l.open(ctx, network, addr, addrs[0]); err != nil {
+	local := addrs[0]
+	if i := slices.IndexFunc(addrs, func(a netip.AddrPort) bool { return a.Addr().Is4() }); i >= 0 {
+		local = addrs[i] // as package net does
+	}
+	if err := l.open(ctx, network, addr, local); err != nil {
 		return nil, err
 	}
 	slots := conf.Backlog + max(len(l.rdma), 1) - 1 // each serve that waits for a request has one
