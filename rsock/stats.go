@@ -10,13 +10,13 @@ type ConnStats struct {
 	MessagesSent     uint64 // of data
 
 	PeerWaits     uint64        // of Write for room in the peer's ring or for its credits
-	PeerWaitTime  time.Duration // spent so
+	PeerWaitTime  time.Duration // of these waits
 	QueueWaits    uint64        // of Write for room in the send ring or the send queue
-	QueueWaitTime time.Duration // spent so
+	QueueWaitTime time.Duration // of these waits
 
-	Spins   uint64 // waits of any call that polling ended
+	Spins   uint64 // waits of any call that ended while it polled
 	Sleeps  uint64 // waits of any call that slept
-	Wakeups uint64 // of these, more than Sleeps if there was nothing for the call yet
+	Wakeups uint64 // of sleeping calls; more than Sleeps if some slept again
 
 	Unread     int // bytes received and not read
 	Unsent     int // bytes of the send ring that the device still needs
