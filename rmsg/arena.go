@@ -1,8 +1,11 @@
 package rmsg
 
 import (
+	"container/list"
 	"math/bits"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
@@ -11,9 +14,9 @@ import (
 // arena is a socket's memory, in a PD of its own: its peer reaches no other
 // socket's, whatever keys it guesses.
 //
-//	receives  one region of Credits+spare slots of Eager bytes, all posted
-//	small     regions of slots of both sides' Eager bytes, made as they are needed
-//	large     a region each, for a power of two, kept for reuse up to Window bytes
+//	receives  one region with a slot for each receive, all posted
+//	staging   one region of SendBuffer bytes, made by the first small message
+//	regions   for each message above Eager, or without room in staging
 //
 // It lives until the socket has gone and all its buffers have been freed.
 type arena struct {
@@ -21,16 +24,31 @@ type arena struct {
 	dev *device
 	pd  *uverbs.PD
 
-	mu    sync.Mutex
-	refs  int // the socket, and the buffers in the program's hands
-	mrs   []*uverbs.MR
-	small []*Buffer
-	large [bits.UintSize][]*Buffer
-	kept  int // bytes in large
+	registered atomic.Int64 // bytes
+
+	mu      sync.Mutex
+	refs    int // the socket, and the buffers in the program's hands
+	slots   *uverbs.MR
+	staging staging
+	free    []*Buffer // of Send, to use again
+	// What Send has copied and not sent, in bytes: messages up to Eager, and above.
+	// waiting means that a Send waits for one to be sent.
+	copied  [2]int
+	waiting [2]bool
 }
 
-// slabSlots is how many small buffers are made at once.
-const slabSlots = 16
+// Indexes of copied.
+const (
+	small = iota
+	large
+)
+
+func kindOf(n, eager int) int {
+	if n > eager {
+		return large
+	}
+	return small
+}
 
 func newArena(s *Socket, dev *device) (*arena, error) {
 	pd, err := dev.ctx.AllocPD()
@@ -40,84 +58,174 @@ func newArena(s *Socket, dev *device) (*arena, error) {
 	return &arena{s: s, dev: dev, pd: pd, refs: 1}, nil
 }
 
-// slab makes a region of n slots for messages of up to eager bytes.
-func (a *arena) slab(n, eager int) ([]*Buffer, error) {
-	slot := (headerSize + eager + 7) &^ 7
-	mr, err := a.pd.AllocMR(n*slot, verbs.AccessLocalWrite, uverbs.MROptions{})
-	if err != nil {
-		return nil, err
+// alloc makes a region.
+func (a *arena) alloc(size int, access verbs.Access) (*uverbs.MR, error) {
+	mr, err := a.pd.AllocMR(size, access, uverbs.MROptions{})
+	if err == nil {
+		a.registered.Add(int64(size))
 	}
-	a.mrs = append(a.mrs, mr)
-	bufs := make([]*Buffer, n)
-	for i := range bufs {
-		at := i * slot
-		end := at + headerSize + eager
-		bufs[i] = &Buffer{s: a.s, mr: mr, mem: mr.Bytes()[at:end:end], at: at, slot: -1, class: -1}
-		bufs[i].set(Released)
+	return mr, err
+}
+
+// close closes a region of alloc's.
+func (a *arena) close(mr *uverbs.MR) {
+	a.registered.Add(-int64(mr.Len()))
+	if err := mr.Close(); err != nil {
+		a.s.l.warn("closing memory failed", a.s, err)
 	}
-	return bufs, nil
 }
 
 // receives makes the slots of the socket's receives.
 func (a *arena) receives(n int) ([]*Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	bufs, err := a.slab(n, a.s.l.opt.Eager)
-	for i, b := range bufs {
-		b.slot = i
+	room := headerSize + a.s.l.opt.Segment
+	size := (room + 7) &^ 7
+	mr, err := a.alloc(n*size, verbs.AccessLocalWrite)
+	if err != nil {
+		return nil, err
 	}
-	return bufs, err
+	a.slots = mr
+	bufs := make([]*Buffer, n)
+	for i := range bufs {
+		at := i * size
+		bufs[i] = &Buffer{s: a.s, mr: mr, mem: mr.Bytes()[at : at+room : at+room], at: at, home: inSlot, slot: i}
+		bufs[i].set(Released)
+	}
+	return bufs, nil
 }
 
-// get returns a buffer for n bytes, whose status is Free.
-func (a *arena) get(n int) (*Buffer, error) {
+// get returns a buffer for n bytes to send, whose status is Free. One for Send to copy to
+// is refused with ErrWouldBlock when Send has to wait for earlier ones to be sent.
+func (a *arena) get(n int, copies bool) (*Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.refs == 0 {
 		return nil, verbs.ErrClosed
 	}
+	kind, most := kindOf(n, a.s.eager), n // as staging bounds the small ones
+	if kind == large {
+		most = a.s.l.opt.Window
+	}
 	var b *Buffer
-	if n <= a.s.eager {
-		if len(a.small) == 0 {
-			bufs, err := a.slab(slabSlots, a.s.eager)
-			if err != nil {
-				return nil, err
-			}
-			a.small = append(a.small, bufs...)
+	var err error
+	if kind == small {
+		b, err = a.stage(n, copies)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if b == nil {
+		if copies && a.copied[kind] > 0 && a.copied[kind]+n > most {
+			a.waiting[kind] = true
+			return nil, ErrWouldBlock
 		}
-		b, a.small = a.small[len(a.small)-1], a.small[:len(a.small)-1]
-	} else {
-		class := bits.Len(uint(n - 1))
-		if kept := a.large[class]; len(kept) > 0 {
-			b, a.large[class] = kept[len(kept)-1], kept[:len(kept)-1]
-			a.kept -= len(b.mem)
-		} else {
-			mr, err := a.pd.AllocMR(headerSize+(1<<class), verbs.AccessLocalWrite|verbs.AccessRemoteRead, uverbs.MROptions{})
-			if err != nil {
-				return nil, err
-			}
-			b = &Buffer{s: a.s, mr: mr, mem: mr.Bytes(), slot: -1, class: class}
+		if b, err = a.region(n, kind == large); err != nil {
+			return nil, err
 		}
 	}
+	if b.auto = copies; copies {
+		a.copied[kind] += len(b.mem)
+	}
 	a.refs++
-	b.n, b.err, b.auto = n, nil, false
+	b.n = n
 	b.set(Free)
 	return b, nil
+}
+
+// stage returns a buffer in the staging region, or nil if there is no room.
+func (a *arena) stage(n int, copies bool) (*Buffer, error) {
+	p := &a.staging
+	size := a.s.l.opt.SendBuffer / blockSize
+	blocks := (headerSize + n + blockSize - 1) / blockSize
+	if blocks > size {
+		return nil, nil
+	}
+	if p.mr == nil {
+		mr, err := a.alloc(size*blockSize, verbs.AccessLocalWrite)
+		if err != nil {
+			return nil, err
+		}
+		p.mr, p.used = mr, make([]bool, size)
+	}
+	first := p.take(blocks)
+	if first < 0 {
+		return nil, nil
+	}
+	at := first * blockSize
+	end := at + min(blocks*blockSize, headerSize+a.s.eager)
+	b := new(Buffer)
+	if last := len(a.free) - 1; copies && last >= 0 {
+		b, a.free = a.free[last], a.free[:last]
+	}
+	*b = Buffer{s: a.s, mr: p.mr, mem: p.mr.Bytes()[at:end:end], at: at, home: inStaging}
+	return b, nil
+}
+
+// region returns a buffer for n bytes in a region of its own.
+func (a *arena) region(n int, readable bool) (*Buffer, error) {
+	size := regionSize(headerSize + n)
+	mr := a.s.l.cache.take(a, size, readable)
+	if mr == nil {
+		access := verbs.AccessLocalWrite
+		if readable {
+			access |= verbs.AccessRemoteRead
+		}
+		var err error
+		if mr, err = a.alloc(size, access); err != nil {
+			return nil, err
+		}
+	}
+	mem := mr.Bytes()
+	if !readable && n <= a.s.eager {
+		mem = mem[:min(size, headerSize+a.s.eager)]
+	}
+	return &Buffer{s: a.s, mr: mr, mem: mem, home: inRegion, readable: readable}, nil
+}
+
+// regionSize rounds up, by an eighth at most, for a region to suit other messages.
+func regionSize(n int) int {
+	step := max(4096, 1<<bits.Len(uint(n-1))>>4)
+	return (n + step - 1) / step * step
+}
+
+// incoming returns a buffer for an announced message of n bytes.
+func (a *arena) incoming(n int) (*Buffer, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	b, err := a.region(n, false)
+	if err == nil {
+		b.mem = b.mr.Bytes()
+		b.n = n
+		a.refs++
+	}
+	return b, err
 }
 
 // put takes a buffer from the program.
 func (a *arena) put(b *Buffer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch {
-	case b.slot >= 0: // the socket has posted it again, or has gone
-	case b.class < 0:
-		a.small = append(a.small, b)
-	case a.kept+len(b.mem) > a.s.l.opt.Window || a.refs == 1:
-		b.mr.Close()
-	default:
-		a.large[b.class] = append(a.large[b.class], b)
-		a.kept += len(b.mem)
+	switch b.home {
+	case inSlot: // the socket has posted it again, or has gone
+	case inStaging:
+		a.staging.put(b.at/blockSize, (len(b.mem)+blockSize-1)/blockSize)
+	case inRegion:
+		a.s.l.cache.put(a, b.mr, b.readable)
+	case inPool:
+		a.s.l.pool.Put(b.pooled)
+	}
+	if b.auto {
+		kind, most := small, a.s.l.opt.SendBuffer
+		if b.readable {
+			kind, most = large, a.s.l.opt.Window
+		}
+		a.copied[kind] -= len(b.mem)
+		if a.waiting[kind] && (a.copied[kind] <= most/2) {
+			a.waiting[kind] = false
+			signal(a.s.room[kind])
+		}
+		a.free = append(a.free, b)
 	}
 	a.unref()
 }
@@ -140,15 +248,147 @@ func (a *arena) unref() {
 	if a.refs--; a.refs > 0 {
 		return
 	}
-	for _, mr := range a.mrs {
-		mr.Close()
-	}
-	for _, kept := range a.large {
-		for _, b := range kept {
-			b.mr.Close()
+	a.s.l.cache.drop(a)
+	for _, mr := range []*uverbs.MR{a.slots, a.staging.mr} {
+		if mr != nil {
+			a.close(mr)
 		}
 	}
-	a.mrs, a.small, a.large = nil, nil, [bits.UintSize][]*Buffer{}
-	a.pd.Close()
+	a.free = nil
+	if err := a.pd.Close(); err != nil {
+		a.s.l.warn("closing the protection domain failed", a.s, err)
+	}
 	a.dev.unref()
+}
+
+// staging is a region that is handed out in blocks.
+type staging struct {
+	mr   *uverbs.MR
+	used []bool
+	next int // where to look first
+}
+
+const blockSize = 512
+
+// take returns the first of n blocks in a row, or -1.
+func (p *staging) take(n int) int {
+	for _, from := range [2]int{p.next, 0} {
+		row := 0
+		for i := from; i < len(p.used); i++ {
+			if row++; p.used[i] {
+				row = 0
+			}
+			if row == n {
+				first := i - n + 1
+				p.set(first, n, true)
+				p.next = i + 1
+				return first
+			}
+		}
+	}
+	return -1
+}
+
+func (p *staging) put(first, n int) { p.set(first, n, false) }
+
+func (p *staging) set(first, n int, used bool) {
+	for i := range n {
+		p.used[first+i] = used
+	}
+}
+
+// cache has regions of messages that are freed, to use again: those of all arenas of a
+// loop, up to a limit, and for cacheTime at most. Each can be used by its arena only.
+type cache struct {
+	mu      sync.Mutex
+	limit   int
+	bytes   int
+	regions list.List // of cached, the oldest first
+	expiry  *time.Timer
+}
+
+type cached struct {
+	a        *arena
+	mr       *uverbs.MR
+	readable bool
+	since    time.Time
+}
+
+const cacheTime = time.Second
+
+// take returns an arena's region of a size, or nil.
+func (c *cache) take(a *arena, size int, readable bool) *uverbs.MR {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for e := c.regions.Back(); e != nil; e = e.Prev() {
+		if r := e.Value.(cached); r.a == a && r.mr.Len() == size && r.readable == readable {
+			c.remove(e)
+			return r.mr
+		}
+	}
+	return nil
+}
+
+// put keeps a region or closes it.
+func (c *cache) put(a *arena, mr *uverbs.MR, readable bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if mr.Len() > c.limit {
+		a.close(mr)
+		return
+	}
+	for c.bytes+mr.Len() > c.limit {
+		c.evict(c.regions.Front())
+	}
+	c.regions.PushBack(cached{a, mr, readable, time.Now()})
+	c.bytes += mr.Len()
+	if c.regions.Len() == 1 {
+		c.expire()
+	}
+}
+
+// drop closes an arena's regions.
+func (c *cache) drop(a *arena) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for e := c.regions.Front(); e != nil; {
+		next := e.Next()
+		if e.Value.(cached).a == a {
+			c.evict(e)
+		}
+		e = next
+	}
+}
+
+// expire sets the timer for the oldest region.
+func (c *cache) expire() {
+	oldest := c.regions.Front()
+	if oldest == nil {
+		return
+	}
+	left := cacheTime - time.Since(oldest.Value.(cached).since)
+	if c.expiry == nil {
+		c.expiry = time.AfterFunc(left, c.expired)
+	} else {
+		c.expiry.Reset(left)
+	}
+}
+
+func (c *cache) expired() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for e := c.regions.Front(); e != nil && time.Since(e.Value.(cached).since) >= cacheTime; e = c.regions.Front() {
+		c.evict(e)
+	}
+	c.expire()
+}
+
+func (c *cache) remove(e *list.Element) {
+	c.bytes -= c.regions.Remove(e).(cached).mr.Len()
+}
+
+func (c *cache) evict(e *list.Element) {
+	c.remove(e)
+	r := e.Value.(cached)
+	r.a.close(r.mr)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Status is whose a [Buffer] is.
+// Status says who may use a [Buffer].
 type Status int32
 
 const (
@@ -17,7 +17,7 @@ const (
 	Sent                   // the program's again; the message is on its way or there
 	Failed                 // the program's again; the socket ended first, see [Buffer.Err]
 	Received               // holds a message, the program's until it frees it
-	Released               // freed: not to be used any more
+	Released               // freed: must not be used any more
 )
 
 func (s Status) String() string {
@@ -28,31 +28,43 @@ func (s Status) String() string {
 	return names[s]
 }
 
-// Buffer is registered memory for one message of one socket. [Socket.Alloc]
-// makes it, or a message that comes. Its memory outlives socket and loop until
-// it is freed.
+// Buffer is memory for one message of one socket. [Socket.Alloc] makes one to send, in
+// registered memory, and a message that arrives is in one. The memory outlives socket and
+// loop until it is freed.
 //
-// Status may be asked for by any goroutine; all else is for one at a time.
+// Status may be called by any goroutine; all else by one at a time.
 type Buffer struct {
-	s      *Socket
-	mr     *uverbs.MR
-	mem    []byte // room for a frame, and for the message
-	at     int    // where mem starts in mr
-	n      int    // of the message
-	slot   int    // index of a receive; -1 for others
-	class  int    // of a large one; -1 for others
-	auto   bool   // freed when it is sent
-	err    error
-	status atomic.Int32
+	s        *Socket
+	mr       *uverbs.MR // nil in the pool
+	mem      []byte     // room for a frame's header, and for the message
+	at       int        // where mem starts in mr
+	n        int        // of the message
+	slot     int        // index of a receive
+	home     home
+	pooled   *[]byte // of the loop's pool
+	readable bool    // the peer may read it
+	auto     bool    // of Send: freed when it is sent
+	err      error
+	status   atomic.Int32
 }
 
-// Status says whose the buffer is.
+// home is where a buffer's memory comes from, see arena.
+type home uint8
+
+const (
+	inSlot    home = iota // a receive
+	inStaging             // the socket's memory for small messages to send
+	inRegion              // a region of its own
+	inPool                // the loop's memory for messages of several frames; not registered
+)
+
+// Status returns who may use the buffer.
 func (b *Buffer) Status() Status { return Status(b.status.Load()) }
 
 func (b *Buffer) set(s Status) { b.status.Store(int32(s)) }
 
-// Bytes is the message, or the room for one; nil once the buffer is freed. The
-// program may not touch it while the buffer is queued, nor after it is freed.
+// Bytes returns the message, or the room for one; nil once the buffer is freed. The
+// program must not touch it while the buffer is queued, nor after it is freed.
 func (b *Buffer) Bytes() []byte {
 	if b.Status() == Released {
 		return nil
@@ -60,31 +72,32 @@ func (b *Buffer) Bytes() []byte {
 	return b.mem[headerSize : headerSize+b.n]
 }
 
-// Cap is the largest message the buffer holds.
+// Cap returns the size of the largest message that the buffer holds.
 func (b *Buffer) Cap() int { return len(b.mem) - headerSize }
 
 // SetLen sets the length of the message to send, from 0 to Cap.
 func (b *Buffer) SetLen(n int) error {
+	const op = "set length of"
 	if n < 0 || n > b.Cap() {
-		return fail("set length of", "message buffer", fmt.Errorf("%d of %d bytes: %w", n, b.Cap(), verbs.ErrRange))
+		return fail(op, "message buffer", fmt.Errorf("%d of %d bytes: %w", n, b.Cap(), verbs.ErrRange))
 	}
 	if !b.mine() {
-		return fail("set length of", "message buffer", fmt.Errorf("it is %v: %w", b.Status(), ErrBuffer))
+		return fail(op, "message buffer", fmt.Errorf("it is %v: %w", b.Status(), ErrBuffer))
 	}
 	b.n = n
 	return nil
 }
 
-// mine tells whether the program may fill and post the buffer.
+// mine reports whether the program may fill and post the buffer.
 func (b *Buffer) mine() bool {
 	s := b.Status()
 	return s == Free || s == Sent || s == Failed
 }
 
-// Socket is the one the buffer belongs to.
+// Socket returns the socket of the buffer.
 func (b *Buffer) Socket() *Socket { return b.s }
 
-// Err is why the buffer's status is Failed: what the socket's Err says.
+// Err returns why the buffer's status is Failed: the error of the socket's Err.
 func (b *Buffer) Err() error {
 	if b.Status() != Failed {
 		return nil
@@ -92,9 +105,8 @@ func (b *Buffer) Err() error {
 	return b.err
 }
 
-// Free gives the buffer back, a received one to its sender, who may send
-// another then. A queued one is refused; one that is freed already is left
-// alone.
+// Free releases the buffer; of a received message it also lets the peer send another.
+// Free of a queued buffer fails with [ErrBuffer]; of a freed one it does nothing.
 func (b *Buffer) Free() error {
 	for {
 		st := b.Status()

@@ -76,7 +76,7 @@ func TestWouldBlock(t *testing.T) {
 		client := labtest.Must(rmsg.NewLoop(rmsg.Options{SendQueue: 6, Callbacks: heard.callbacks()}))(t)
 		labtest.Close(t, client)
 		ln := listen(t, run(t, rmsg.Options{Credits: 4}), device)
-		c := labtest.Must(client.Connect(ln.Addr().String(), nil))(t)
+		c := labtest.Must((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String()))(t)
 		s := labtest.Must(ln.Accept(within(t)))(t)
 		poll(t, heard.has("established"), client)
 		var bufs []*rmsg.Buffer
@@ -138,8 +138,11 @@ func TestStrings(t *testing.T) {
 	if rmsg.Status(77).String() != "unknown" || rmsg.State(-1).String() != "unknown" {
 		t.Error("what does not exist has a name")
 	}
-	for _, bad := range []rmsg.Options{{Credits: -1}, {Credits: 1 << 20}, {Eager: 1}, {MaxMessage: 1<<30 + 1}, {SendQueue: -2}, {Linger: -1}} {
-		if l, err := rmsg.NewLoop(bad); !errors.Is(err, syscall.EINVAL) {
+	for _, bad := range []rmsg.Options{
+		{Credits: -1}, {Credits: 1 << 20}, {Eager: 1}, {Eager: 2 << 20}, {MaxMessage: 1<<30 + 1}, {SendQueue: -2},
+		{Segment: 63}, {Segment: 32 << 10}, {Segment: 1024}, {SendBuffer: -1}, {Window: 1 << 40}, {Cache: 1 << 40},
+	} {
+		if l, err := rmsg.NewLoop(bad); !errors.Is(err, verbs.ErrRange) {
 			t.Errorf("%+v: %v", bad, err)
 			l.Close()
 		}

@@ -11,51 +11,51 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// connector is how a socket comes to its connection.
+// connector makes a socket's connection.
 type connector func(context.Context, cm.Options) (*cm.Endpoint, error)
 
-// Connect begins to connect to addr, "10.9.0.1:7471" or with a name, and
-// returns at once; Established or Disconnected follows. privateData goes to the
-// peer's Request: up to 32 bytes on RoCE, 231 on iWARP; it may be nil.
-func (l *Loop) Connect(addr string, privateData []byte) (*Socket, error) {
-	const op = "connect to"
-	private, err := l.hello(privateData)
-	if err != nil {
-		return nil, fail(op, addr, err)
-	}
-	s := newSocket(l, addr, true)
-	err = s.start(func(ctx context.Context, opt cm.Options) (*cm.Endpoint, error) {
-		opt.PrivateData = private
-		return (&cm.Dialer{Options: opt}).Dial(ctx, addr)
-	})
-	if err != nil {
-		return nil, fail(op, addr, err)
-	}
-	return s, nil
+// ConnOptions describe one connection.
+type ConnOptions struct {
+	// PrivateData goes to the peer, which gets it from [Request.PrivateData] or
+	// [Socket.PrivateData]. RoCE carries 32 bytes in a request and 172 in its
+	// acceptance, iWARP 231.
+	PrivateData []byte
+	// RetryCount and RNRRetryCount are as in [cm.Options].
+	RetryCount, RNRRetryCount int
 }
 
-// hello is this side's private data.
+// hello returns the private data of this side.
 func (l *Loop) hello(private []byte) ([]byte, error) {
 	if len(private) > cm.MaxPrivateData-helloSize {
 		return nil, fmt.Errorf("%w: %d bytes", cm.ErrPrivateData, len(private))
 	}
 	h := hello{
 		version: version, min: minVersion, private: private,
-		credits: uint32(l.opt.Credits), eager: uint32(l.opt.Eager), max: uint32(l.opt.MaxMessage),
+		credits: uint32(l.opt.Credits), eager: uint32(l.opt.Eager),
+		segment: uint32(l.opt.Segment), max: uint32(l.opt.MaxMessage),
 	}
 	return h.append(nil), nil
+}
+
+// atOnce returns the largest message that is sent at once to a side with these
+// receives.
+func atOnce(credits, segment, eager, otherEager int) int {
+	return min(eager, otherEager, segment*min(maxFrames, credits))
 }
 
 // meet takes the peer's hello.
 func (s *Socket) meet(h hello) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	opt := &s.l.opt
 	s.peer = h
 	s.granted = h.credits
-	s.eager = min(s.l.opt.Eager, int(h.eager))
+	s.segment = int(h.segment)
+	s.eager = atOnce(int(h.credits), s.segment, int(h.eager), opt.Eager)
+	s.lot = frames(atOnce(opt.Credits, opt.Segment, opt.Eager, int(h.eager)), opt.Segment)
 }
 
-// live is the life of a socket, from connecting until it has gone.
+// live runs a socket from connecting until it has gone.
 func (s *Socket) live(connect connector) {
 	ctx, cancel := context.WithTimeoutCause(s.ctx, s.l.opt.ConnectTimeout, fmt.Errorf("connect: %w", ErrTimeout))
 	defer cancel()
@@ -97,6 +97,7 @@ func (s *Socket) connect(ctx context.Context, connect connector) (e *cm.Endpoint
 		defer giveUp()
 		defer stop()
 		e, err := connect(breakable, cm.Options{
+			RetryCount: s.conn.RetryCount, RNRRetryCount: s.conn.RNRRetryCount,
 			Cap: verbs.QPCap{MaxSendWR: opt.sends(), MaxRecvWR: opt.receives(), MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
 			Prepare: func(r cm.Route, o *cm.Options) error {
 				err := s.prepare(r, o)
@@ -162,7 +163,7 @@ func (s *Socket) prepare(r cm.Route, opt *cm.Options) error {
 func (s *Socket) setup(e *cm.Endpoint) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.qp, s.local, s.remote = e.QP, e.LocalAddr(), e.RemoteAddr()
+	s.endpoint, s.qp, s.local, s.remote = e, e.QP, e.LocalAddr(), e.RemoteAddr()
 	if s.arena.dev.failed.Load() {
 		return verbs.ErrDeviceRemoved
 	}
@@ -201,8 +202,14 @@ func (s *Socket) greet(ctx context.Context, e *cm.Endpoint) error {
 	for hellos := 0; ; again *= 3 {
 		if s.dialed && hellos < maxHellos {
 			hellos++
-			wr := [1]verbs.SendWR{{ID: s.wrID(reqAnnounce, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: b[:n]}}
-			if _, err := e.QP.PostSend(wr[:]...); err != nil {
+			s.mu.Lock()
+			var err error
+			if s.state == Connecting { // no message may be cut
+				wr := [1]verbs.SendWR{{ID: s.wrID(reqAnnounce, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: b[:n]}}
+				_, err = e.QP.PostSend(wr[:]...)
+			}
+			s.mu.Unlock()
+			if err != nil {
 				return err
 			}
 		}
@@ -223,8 +230,7 @@ func (s *Socket) greet(ctx context.Context, e *cm.Endpoint) error {
 	}
 }
 
-// rejection makes a peer's refusal speak for itself: its private data begins
-// with a hello.
+// rejection reads the hello that the private data of a peer's refusal begins with.
 func rejection(err error) error {
 	refused, ok := errors.AsType[*cm.RejectedError](err)
 	if !ok {

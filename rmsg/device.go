@@ -2,6 +2,7 @@ package rmsg
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -205,6 +206,7 @@ func (l *Loop) detach(d *device, busy bool) {
 		return
 	}
 	if err := d.close(); err != nil {
+		l.log(slog.LevelWarn, "closing the device failed", slog.String("device", d.name), slog.Any("err", err))
 		l.mu.Lock()
 		l.closeErr = err
 		l.mu.Unlock()
@@ -215,6 +217,7 @@ func (l *Loop) detach(d *device, busy bool) {
 // from when the driver has let go of the device.
 func (l *Loop) fail(d *device) {
 	l.poller.remove(d.fd)
+	l.log(slog.LevelWarn, "device removed", slog.String("device", d.name))
 	d.failed.Store(true)
 	l.detach(d, true)
 	l.mu.Lock()

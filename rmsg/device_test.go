@@ -33,7 +33,7 @@ func TestFailedDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.devices = []*device{d}
-	s := newSocket(l, "10.9.0.1:1", true)
+	s := newSocket(l, "10.9.0.1:1", true, ConnOptions{})
 	s.arena, s.qp = &arena{dev: d}, new(uverbs.QP)
 	l.sockets[1] = s
 

@@ -40,7 +40,7 @@ func ExampleCallbacks() {
 		}
 	}
 	loop, err := rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{
-		Request: func(r *rmsg.Request) { r.Accept(nil) },
+		Request: func(r *rmsg.Request) { r.Accept(rmsg.ConnOptions{}) },
 		Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
 			waiting[s] = append(waiting[s], b)
 			answer(s)
@@ -59,7 +59,7 @@ func ExampleCallbacks() {
 		log.Fatal(err)
 	}
 	defer loop.Close()
-	if _, err := loop.Listen(ctx, addr); err != nil {
+	if _, err := (&rmsg.ListenConfig{Loop: loop}).Listen(ctx, addr); err != nil {
 		log.Fatal(err)
 	}
 	if err := loop.Run(ctx); !errors.Is(err, context.Canceled) {
@@ -68,17 +68,12 @@ func ExampleCallbacks() {
 }
 
 // Its client, which waits instead.
-func ExampleLoop_Dial() {
-	loop, err := rmsg.NewLoop(rmsg.Options{})
+func ExampleDial() {
+	s, err := rmsg.Dial(ctx, addr)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer loop.Close()
-	go loop.Run(ctx)
-	s, err := loop.Dial(ctx, addr)
-	if err != nil {
-		log.Fatal(err)
-	}
+	defer s.Close()
 	if err := s.Send(ctx, []byte("hello")); err != nil {
 		log.Fatal(err)
 	}
@@ -95,16 +90,11 @@ func ExampleLoop_Dial() {
 
 // A server that waits, with a goroutine for each socket.
 func ExampleListener_Accept() {
-	loop, err := rmsg.NewLoop(rmsg.Options{})
+	ln, err := rmsg.Listen(ctx, addr)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer loop.Close()
-	go loop.Run(ctx)
-	ln, err := loop.Listen(ctx, addr)
-	if err != nil {
-		log.Fatal(err)
-	}
+	defer ln.Close()
 	for {
 		s, err := ln.Accept(ctx)
 		if err != nil { // such as that of ctx
@@ -121,4 +111,24 @@ func ExampleListener_Accept() {
 			}
 		}()
 	}
+}
+
+// A program in one goroutine that does one thing after the other, as those of
+// ibmsg do.
+func ExampleLoop_DispatchWait() {
+	loop, err := rmsg.NewLoop(rmsg.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loop.Close()
+	s, err := (&rmsg.Dialer{Loop: loop}).Connect(addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for s.State() == rmsg.Connecting {
+		if _, err := loop.DispatchWait(ctx); err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println(s.State())
 }

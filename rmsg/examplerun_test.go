@@ -22,7 +22,7 @@ func TestExamples(t *testing.T) {
 			l := run(t, rmsg.Options{})
 			for { // until it listens
 				var err error
-				if c, err = l.Dial(ctx, addr); err == nil {
+				if c, err = (&rmsg.Dialer{Loop: l}).Dial(ctx, addr); err == nil {
 					break
 				}
 				if ctx.Err() != nil {
@@ -49,9 +49,11 @@ func TestExamples(t *testing.T) {
 				t.Error(err)
 			}
 			expect("disconnected: EOF")
-			ExampleLoop_Dial()
+			ExampleDial()
 			expect("hello")
 			expect("disconnected: EOF")
+			ExampleLoop_DispatchWait()
+			expect("established")
 		})
 		t.Run("Listener_Accept", func(t *testing.T) {
 			c, expect, stop := serve(t, ExampleListener_Accept)

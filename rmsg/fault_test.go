@@ -24,7 +24,7 @@ import (
 func TestKilledPeer(t *testing.T) {
 	if addr := os.Getenv("MSG_DIAL"); addr != "" {
 		l := run(t, rmsg.Options{})
-		s := labtest.Must(l.Dial(t.Context(), addr))(t)
+		s := labtest.Must((&rmsg.Dialer{Loop: l}).Dial(t.Context(), addr))(t)
 		for { // until killed; it takes nothing
 			if err := s.Send(t.Context(), make([]byte, 4<<20)); err != nil {
 				t.Fatal(err)
@@ -115,7 +115,7 @@ func TestCloseInCallbacks(t *testing.T) {
 					},
 				}})
 				ln := listen(t, run(t, rmsg.Options{}), device)
-				labtest.Must(client.Connect(ln.Addr().String(), nil))(t)
+				labtest.Must((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String()))(t)
 				s := labtest.Must(ln.Accept(within(t)))(t)
 				if in == "message" || in == "disconnected" {
 					s.Send(within(t), []byte("x"))
@@ -147,7 +147,7 @@ func TestCloseAnyTime(t *testing.T) {
 	}
 	labtest.Each(t, func(t *testing.T, device string) {
 		round := func(server, client *rmsg.Loop, ln *rmsg.Listener, i int) {
-			c := labtest.Must(client.Connect(ln.Addr().String(), nil))(t)
+			c := labtest.Must((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String()))(t)
 			socks := []*rmsg.Socket{c}
 			if i%4 != 0 { // else it is closed while it connects
 				s := labtest.Must(ln.Accept(within(t)))(t)
@@ -202,7 +202,7 @@ func TestCloseAnyTime(t *testing.T) {
 		for _, l := range []*rmsg.Loop{server, client} {
 			running.Go(func() { l.Run(context.Background()) })
 		}
-		ln := labtest.Must(server.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		ln := labtest.Must((&rmsg.ListenConfig{Loop: server}).Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
 		for i := range rounds {
 			round(server, client, ln, i)
 		}
@@ -230,7 +230,7 @@ func TestLoopCloseAnyTime(t *testing.T) {
 		for range rounds {
 			server := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
 			client := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
-			ln := labtest.Must(server.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+			ln := labtest.Must((&rmsg.ListenConfig{Loop: server}).Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
 			var all sync.WaitGroup
 			for _, l := range []*rmsg.Loop{server, client} {
 				all.Go(func() {
@@ -260,7 +260,7 @@ func TestLoopCloseAnyTime(t *testing.T) {
 			})
 			all.Go(func() {
 				for range 5 {
-					s, err := client.Connect(ln.Addr().String(), nil)
+					s, err := (&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String())
 					if err != nil {
 						return
 					}
@@ -282,7 +282,7 @@ func TestPeersOfOneLoop(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		l := run(t, rmsg.Options{})
 		ln := listen(t, l, device)
-		c := labtest.Must(l.Connect(ln.Addr().String(), nil))(t)
+		c := labtest.Must((&rmsg.Dialer{Loop: l}).Connect(ln.Addr().String()))(t)
 		s := labtest.Must(ln.Accept(within(t)))(t)
 		if err := c.Send(within(t), []byte("to myself")); err != nil {
 			t.Fatal(err)

@@ -125,7 +125,7 @@ func TestHostile(t *testing.T) {
 		ended := make(chan error, 1)
 		heard := make(chan string, 16)
 		server := run(t, rmsg.Options{Credits: 4, Eager: 2048, MaxMessage: 1 << 20, Callbacks: rmsg.Callbacks{
-			Request:      func(r *rmsg.Request) { r.Accept(nil) },
+			Request:      func(r *rmsg.Request) { r.Accept(rmsg.ConnOptions{}) },
 			Disconnected: func(s *rmsg.Socket, why error) { ended <- why },
 			Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
 				if len(b.Bytes()) > 0 { // of the good one
@@ -135,8 +135,8 @@ func TestHostile(t *testing.T) {
 			},
 		}})
 		ln := listen(t, server, device)
-		good := labtest.Must(run(t, rmsg.Options{}).Dial(within(t), ln.Addr().String()))(t)
-		private := rmsg.PrivateData(1, 1, 4, 2048, 1<<20)
+		good := labtest.Must((&rmsg.Dialer{Loop: run(t, rmsg.Options{})}).Dial(within(t), ln.Addr().String()))(t)
+		private := rmsg.PrivateData(2, 2, 4, 2048, 1<<20)
 		ends := func(t *testing.T, do func(*liar), want ...error) {
 			l, err := lie(t, ln.Addr().String(), private)
 			if err != nil {
@@ -187,7 +187,7 @@ func TestHostile(t *testing.T) {
 			"no hello":        nil,
 			"something else":  []byte("GET / HTTP/1.1\r\n\r\n"),
 			"another version": rmsg.PrivateData(9, 8, 4, 2048, 1<<20),
-			"no credits":      rmsg.PrivateData(1, 1, 0, 2048, 1<<20),
+			"no credits":      rmsg.PrivateData(2, 2, 0, 2048, 1<<20),
 		} {
 			t.Run(name, func(t *testing.T) {
 				_, err := lie(t, ln.Addr().String(), private)
@@ -206,11 +206,11 @@ func TestSilent(t *testing.T) {
 		short := rmsg.Options{ConnectTimeout: 300 * time.Millisecond}
 		opt := short
 		opt.Callbacks = rmsg.Callbacks{
-			Request:      func(r *rmsg.Request) { r.Accept(nil) },
+			Request:      func(r *rmsg.Request) { r.Accept(rmsg.ConnOptions{}) },
 			Disconnected: func(s *rmsg.Socket, why error) { ended <- why },
 		}
 		ln := listen(t, run(t, opt), device)
-		if _, err := lie(t, ln.Addr().String(), rmsg.PrivateData(1, 1, 4, 2048, 1<<20)); err != nil {
+		if _, err := lie(t, ln.Addr().String(), rmsg.PrivateData(2, 2, 4, 2048, 1<<20)); err != nil {
 			t.Fatal(err)
 		}
 		if err := <-ended; !errors.Is(err, rmsg.ErrTimeout) {
@@ -218,7 +218,7 @@ func TestSilent(t *testing.T) {
 		}
 		lower := labtest.Must(cm.Listen(within(t), labtest.AddrOf(device)+":0"))(t)
 		labtest.Close(t, lower)
-		answers := [][]byte{nil, []byte("hello yourself"), rmsg.PrivateData(2, 2, 4, 2048, 0), rmsg.PrivateData(1, 1, 4, 2048, 0)}
+		answers := [][]byte{nil, []byte("hello yourself"), rmsg.PrivateData(3, 3, 4, 2048, 0), rmsg.PrivateData(2, 2, 4, 2048, 0)}
 		go func() {
 			for _, private := range answers {
 				r, err := lower.Accept(t.Context())
@@ -248,7 +248,7 @@ func TestSilent(t *testing.T) {
 			if want == rmsg.ErrTimeout {
 				l = hasty
 			}
-			if _, err := l.Dial(within(t), lower.Addr().String()); !errors.Is(err, want) {
+			if _, err := (&rmsg.Dialer{Loop: l}).Dial(within(t), lower.Addr().String()); !errors.Is(err, want) {
 				t.Errorf("answer %q: %v, want %v", answers[i], err, want)
 			}
 		}
@@ -265,7 +265,7 @@ func TestVersion(t *testing.T) {
 				r.Reject(rmsg.PrivateData(9, 8, 4, 2048, 0))
 			}
 		}()
-		_, err := run(t, rmsg.Options{}).Dial(within(t), lower.Addr().String())
+		_, err := (&rmsg.Dialer{Loop: run(t, rmsg.Options{})}).Dial(within(t), lower.Addr().String())
 		if !errors.Is(err, rmsg.ErrVersion) || !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("dial one of another version: %v", err)
 		}

@@ -53,7 +53,7 @@ func TestAllocs(t *testing.T) {
 		var client, server *rmsg.Loop
 		up, got, sent := false, 0, 0
 		server = labtest.Must(rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{
-			Request: func(r *rmsg.Request) { r.Accept(nil) },
+			Request: func(r *rmsg.Request) { r.Accept(rmsg.ConnOptions{}) },
 			Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
 				got++
 				b.Free()
@@ -66,7 +66,7 @@ func TestAllocs(t *testing.T) {
 		}}))(t)
 		labtest.Close(t, client)
 		ln := listen(t, server, device)
-		c := labtest.Must(client.Connect(ln.Addr().String(), nil))(t)
+		c := labtest.Must((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String()))(t)
 		poll(t, func() bool { return up }, client, server)
 		b := labtest.Must(c.Alloc(1000))(t)
 		exchange := func() {

@@ -1,7 +1,10 @@
 package rmsg
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,40 +13,85 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// Listener takes connections for a loop. Whoever made it closes it, or the loop
-// does.
+// Listener accepts connections. It must be closed, by the program or with its loop.
 type Listener struct {
 	l       *Loop
 	cm      *cm.Listener
+	timeout time.Duration // of an answer
+	backlog int
 	waiting chan *Request // for Accept
-	asking  atomic.Int32  // requests that have no answer
 	once    sync.Once
 	closed  chan struct{}
 	err     error
+
+	unanswered                   atomic.Int32 // requests
+	requests, accepted, rejected atomic.Uint64
 }
 
-// Listen takes connections on addr, as [cm.Listen] does.
-func (l *Loop) Listen(ctx context.Context, addr string) (*Listener, error) {
-	if err := l.inCallback(); err != nil {
-		return nil, fail("listen on", addr, err)
+// ListenConfig contains options for listening. The zero value listens as [Listen] does.
+type ListenConfig struct {
+	// Loop is the loop of the listener and its sockets. If it is nil they have one of
+	// their own, with Options, which a goroutine runs until listener and sockets
+	// have ended.
+	Loop    *Loop
+	Options Options // used if Loop is nil
+	// Backlog is how many requests may be without an answer, and AnswerTimeout how
+	// long they may wait for [Listener.Accept]: 1 to 65535, by default 128, and 3 s;
+	// a negative AnswerTimeout is none. Others are rejected.
+	Backlog       int
+	AnswerTimeout time.Duration
+	// ReuseAddr is as in [cm.ListenConfig].
+	ReuseAddr bool
+}
+
+// Listen accepts connections on addr, as [cm.Listen] does. Listener and sockets have a
+// loop of their own, with default options.
+func Listen(ctx context.Context, addr string) (*Listener, error) {
+	return new(ListenConfig).Listen(ctx, addr)
+}
+
+// Listen is as the function [Listen], with options.
+func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, error) {
+	const op = "listen on"
+	if c.Loop != nil {
+		if err := c.Loop.inCallback(); err != nil {
+			return nil, fail(op, addr, err)
+		}
 	}
-	lower, err := cm.Listen(ctx, addr)
+	backlog := cmp.Or(c.Backlog, 128)
+	if backlog < 1 || backlog > maxBacklog {
+		return nil, fail(op, addr, outOfRange("Backlog", backlog, 1, maxBacklog))
+	}
+	lower, err := (&cm.ListenConfig{Backlog: backlog, ReuseAddr: c.ReuseAddr}).Listen(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	ln := &Listener{l: l, cm: lower, waiting: make(chan *Request, l.opt.Backlog), closed: make(chan struct{})}
+	l, err := loopOr(c.Loop, c.Options)
+	if err != nil {
+		lower.Close()
+		return nil, fail(op, addr, err)
+	}
+	ln := &Listener{
+		l: l, cm: lower, backlog: backlog, timeout: timeout(c.AnswerTimeout, 3*time.Second),
+		waiting: make(chan *Request, backlog), closed: make(chan struct{}),
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closing {
 		lower.Close()
-		return nil, fail("listen", addr, verbs.ErrClosed)
+		return nil, fail(op, addr, verbs.ErrClosed)
 	}
 	l.listeners[ln] = struct{}{}
 	l.tasks.Go(ln.serve)
 	return ln, nil
 }
 
-// Addr is where it listens.
+const maxBacklog = 65535
+
+// Loop returns the loop of the listener.
+func (ln *Listener) Loop() *Loop { return ln.l }
+
+// Addr returns the address of the listener.
 func (ln *Listener) Addr() cm.Addr { return ln.cm.Addr() }
 
 // Close stops listening and rejects the requests that wait for Accept. Sockets
@@ -55,15 +103,15 @@ func (ln *Listener) Close() error {
 		ln.l.mu.Unlock()
 		ln.err = ln.cm.Close()
 		close(ln.closed)
-		for {
+		for more := true; more; {
 			select {
 			case r := <-ln.waiting:
-				r.reject()
-				continue
+				r.reject(verbs.ErrClosed)
 			default:
+				more = false
 			}
-			return
 		}
+		ln.l.closeUnused()
 	})
 	return ln.err
 }
@@ -73,23 +121,32 @@ func (ln *Listener) serve() {
 	for {
 		lower, err := ln.cm.Accept(ln.l.life)
 		if err != nil {
-			ln.Close() // or nobody would know
+			select {
+			case <-ln.closed:
+			case <-ln.l.life.Done():
+			default:
+				ln.l.log(slog.LevelWarn, "listener failed", slog.Any("local", ln.Addr()), slog.Any("err", err))
+			}
+			ln.Close() // or Accept would wait without end
 			return
 		}
 		r := &Request{ln: ln, cm: lower}
-		ln.asking.Add(1)
-		if r.peer, err = parseHello(lower.PrivateData()); err != nil || int(ln.asking.Load()) > ln.l.opt.Backlog {
-			r.reject()
+		ln.unanswered.Add(1)
+		ln.requests.Add(1)
+		if r.peer, err = parseHello(lower.PrivateData()); err == nil && int(ln.unanswered.Load()) > ln.backlog {
+			err = errors.New("too many requests")
+		}
+		if err != nil {
+			r.reject(err)
 			continue
 		}
 		ln.l.post(event{request: r})
 	}
 }
 
-// Accept waits for a request and accepts it: those who dial wait for that. The
-// socket may not be established
-// yet: Send and Recv wait until it is, so that one peer that is slow delays no
-// other. It is for loops without a Request callback.
+// Accept waits for a request and accepts it. The socket may not be established yet: Send
+// and Recv wait until it is, so that a slow peer delays no other. Accept is for loops
+// without a Request callback.
 func (ln *Listener) Accept(ctx context.Context) (*Socket, error) {
 	const op = "accept on"
 	if err := ln.l.inCallback(); err != nil {
@@ -99,7 +156,7 @@ func (ln *Listener) Accept(ctx context.Context) (*Socket, error) {
 	for {
 		select {
 		case r := <-ln.waiting:
-			if s, err := r.Accept(nil); err == nil {
+			if s, err := r.Accept(ConnOptions{}); err == nil {
 				return s, nil
 			} // else it had waited too long
 		case <-ln.closed:
@@ -110,8 +167,7 @@ func (ln *Listener) Accept(ctx context.Context) (*Socket, error) {
 	}
 }
 
-// Request is a connection that a peer asks for, to be accepted or rejected,
-// once.
+// Request is a peer's request for a connection, to be accepted or rejected once.
 type Request struct {
 	ln   *Listener
 	cm   *cm.Request
@@ -122,36 +178,36 @@ type Request struct {
 	timer    *time.Timer // while it waits for Accept
 }
 
-// RemoteAddr is who asks, LocalAddr whom they asked for.
+// RemoteAddr returns the address of the peer, LocalAddr the one it connects to.
 func (r *Request) RemoteAddr() cm.Addr { return r.cm.RemoteAddr() }
 func (r *Request) LocalAddr() cm.Addr  { return r.cm.LocalAddr() }
 
-// PrivateData is what the peer's program sent along.
+// PrivateData returns the private data of the peer's program.
 func (r *Request) PrivateData() []byte { return r.peer.private }
 
 // dispatch hands the request to the program.
 func (r *Request) dispatch() {
 	ln := r.ln
 	if cb := ln.l.opt.Callbacks.Request; cb != nil {
-		defer r.reject() // if it has no answer, or the callback panics
+		defer r.reject(errors.New("the callback has not accepted it")) // or panics
 		ln.l.calls()
 		cb(r)
 		return
 	}
 	r.mu.Lock()
-	r.timer = time.AfterFunc(ln.l.opt.AnswerTimeout, r.reject)
+	r.timer = time.AfterFunc(ln.timeout, func() { r.reject(ErrTimeout) })
 	r.mu.Unlock()
 	select {
 	case <-ln.closed:
-		r.reject()
+		r.reject(verbs.ErrClosed)
 	case ln.waiting <- r:
 		select {
 		case <-ln.closed: // and may have looked before
-			r.reject()
+			r.reject(verbs.ErrClosed)
 		default:
 		}
 	default:
-		r.reject()
+		r.reject(errors.New("too many requests"))
 	}
 }
 
@@ -163,27 +219,26 @@ func (r *Request) answer() error {
 		return verbs.ErrClosed
 	}
 	r.answered = true
-	r.ln.asking.Add(-1)
+	r.ln.unanswered.Add(-1)
 	if r.timer != nil {
 		r.timer.Stop()
 	}
 	return nil
 }
 
-// Accept takes the connection and returns at once: Established or Disconnected
-// follows. privateData goes to the peer, see [Socket.PrivateData]: up to 172
-// bytes on RoCE, 231 on iWARP; it may be nil.
-func (r *Request) Accept(privateData []byte) (*Socket, error) {
+// Accept accepts the connection and returns at once: the callback Established or
+// Disconnected follows.
+func (r *Request) Accept(opt ConnOptions) (*Socket, error) {
 	const op = "accept from"
 	l, addr := r.ln.l, r.RemoteAddr().String()
-	private, err := l.hello(privateData)
+	private, err := l.hello(opt.PrivateData)
 	if err != nil {
 		return nil, fail(op, addr, err)
 	}
 	if err := r.answer(); err != nil {
 		return nil, fail(op, addr, err)
 	}
-	s := newSocket(l, addr, false)
+	s := newSocket(l, addr, false, opt)
 	s.meet(r.peer)
 	err = s.start(func(ctx context.Context, opt cm.Options) (*cm.Endpoint, error) {
 		opt.PrivateData = private
@@ -193,11 +248,12 @@ func (r *Request) Accept(privateData []byte) (*Socket, error) {
 		r.cm.Reject(nil)
 		return nil, fail(op, addr, err)
 	}
+	r.ln.accepted.Add(1)
 	return s, nil
 }
 
-// Reject turns the request down: the peer's socket ends with a
-// [*cm.RejectedError] that carries privateData, up to 124 bytes on RoCE.
+// Reject rejects the request: the peer's socket ends with a [*cm.RejectedError] that
+// has privateData, up to 124 bytes on RoCE.
 func (r *Request) Reject(privateData []byte) error {
 	const op = "reject"
 	private, err := r.ln.l.hello(privateData)
@@ -207,8 +263,17 @@ func (r *Request) Reject(privateData []byte) error {
 	if err != nil {
 		return fail(op, r.RemoteAddr().String(), err)
 	}
+	r.ln.rejected.Add(1)
 	return r.cm.Reject(private)
 }
 
-// reject turns the request down unless it was answered.
-func (r *Request) reject() { r.Reject(nil) }
+// reject rejects the request unless it was answered.
+func (r *Request) reject(why error) {
+	if r.answer() != nil {
+		return
+	}
+	r.ln.rejected.Add(1)
+	r.ln.l.log(slog.LevelWarn, "request rejected", slog.Any("local", r.LocalAddr()), slog.Any("remote", r.RemoteAddr()), slog.Any("err", why))
+	private, _ := r.ln.l.hello(nil)
+	r.cm.Reject(private)
+}

@@ -3,6 +3,7 @@ package rmsg
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -12,17 +13,18 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// Loop is an event loop: its sockets move only while a goroutine is in
-// [Loop.Dispatch] or [Loop.Run], which is also where callbacks run. All other
-// methods, and those of sockets, may be called by any goroutine. Whoever made
-// it closes it.
+// Loop is an event loop: its sockets make progress only while a goroutine is in
+// [Loop.Run], [Loop.DispatchWait] or [Loop.Dispatch], where callbacks run too. All other
+// methods, and those of sockets, may be called by any goroutine. A loop must be closed by
+// the program that made it.
 type Loop struct {
 	opt    Options
+	owned  bool            // by its listeners and sockets: closed with the last of them
 	life   context.Context // done when the loop is being closed
 	end    context.CancelFunc
 	poller *poller
 
-	turn  sync.Mutex // held by whoever dispatches; the fields up to caller are theirs
+	turn  sync.Mutex // held while dispatching; guards the fields up to caller
 	turns uint32
 	// What remains to be handled. A callback that panics leaves it to the next
 	// Dispatch.
@@ -30,19 +32,24 @@ type Loop struct {
 	polled  []verbs.WC // of wcs
 	pending []event
 	// What a completion has led to, for which callbacks are due.
-	due         *Socket
-	sent        []*Buffer
-	called      int // of sent
-	established bool
-	writable    bool
-	finished    bool
+	due       *Socket
+	sent      []*Buffer
+	called    int // of sent
+	connected bool
+	writable  bool
+	finished  bool
 
 	// caller is the thread to which the goroutine that makes callbacks is locked,
 	// and above it a number that no other Dispatch has; 0 outside of callbacks.
 	caller atomic.Uint64
 
 	rounds  atomic.Uint64 // Dispatch has begun and ended; odd while it is under way
-	running atomic.Int32  // goroutines in Run
+	running atomic.Bool   // a goroutine is in Run or DispatchWait
+	wakeups atomic.Uint64
+	handled atomic.Uint64
+
+	cache cache
+	pool  sync.Pool // of *[]byte, for messages of several frames
 
 	opening sync.Mutex     // held while a device is opened
 	tasks   sync.WaitGroup // goroutines that end soon after life
@@ -60,7 +67,7 @@ type Loop struct {
 	listeners  map[*Listener]struct{}
 }
 
-// event is what goroutines tell whoever dispatches.
+// event is what goroutines report to the one that dispatches.
 type event struct {
 	request *Request
 	socket  *Socket
@@ -70,10 +77,11 @@ type event struct {
 	idle    *device
 }
 
-// NewLoop makes a loop. It opens devices when it needs them.
+// NewLoop creates a loop. It opens devices when it needs them.
 func NewLoop(opt Options) (*Loop, error) {
-	const op = "make message loop"
-	if err := opt.check(); err != nil {
+	const op = "create message loop"
+	opt, err := opt.withDefaults()
+	if err != nil {
 		return nil, fail(op, "", err)
 	}
 	p, err := newPoller()
@@ -81,18 +89,47 @@ func NewLoop(opt Options) (*Loop, error) {
 		return nil, fail(op, "", err)
 	}
 	l := &Loop{opt: opt, poller: p, sockets: map[uint32]*Socket{}, listeners: map[*Listener]struct{}{}}
+	l.cache.limit = opt.Cache
 	l.life, l.end = context.WithCancel(context.Background())
 	p.tell() // so that a loop that was never dispatched has something to do
 	return l, nil
 }
 
-// FD is a file that is readable, as poll(2) and epoll(7) see it, when Dispatch
-// has something to do. It is good until Close, and for nothing but waiting.
+// loopOr returns l, or a new loop that runs until its sockets and listeners have ended.
+func loopOr(l *Loop, opt Options) (*Loop, error) {
+	if l != nil {
+		return l, nil
+	}
+	l, err := NewLoop(opt)
+	if err != nil {
+		return nil, err
+	}
+	l.owned = true
+	go l.Run(context.Background())
+	return l, nil
+}
+
+// closeUnused makes Run close the loop if it is one of loopOr's and nothing uses it.
+func (l *Loop) closeUnused() {
+	l.mu.Lock()
+	unused := l.owned && len(l.sockets)+len(l.listeners) == 0
+	if unused {
+		l.closing = true
+		l.stop.Store(true)
+	}
+	l.mu.Unlock()
+	if unused {
+		l.tell()
+	}
+}
+
+// FD returns a file descriptor that is readable, for poll(2) and epoll(7), when Dispatch
+// has something to do. With EPOLLET there is an edge for everything that happens after
+// Dispatch has returned. It is valid until Close, and for nothing but waiting.
 func (l *Loop) FD() int { return l.poller.fd }
 
-// Dispatch handles all that has happened, without waiting, and returns how many
-// things that were. If there is no end to it, it returns after some thousand
-// and leaves FD readable.
+// Dispatch handles all events there are, without waiting, and returns their number. After
+// some thousands it returns although there are more, and leaves FD readable.
 func (l *Loop) Dispatch() (n int, err error) {
 	if !l.turn.TryLock() {
 		if l.stop.Load() {
@@ -114,6 +151,7 @@ func (l *Loop) Dispatch() (n int, err error) {
 			err = verbs.ErrClosed
 		} else {
 			n = l.dispatch()
+			l.handled.Add(uint64(n))
 		}
 		panicked = false
 	}()
@@ -123,35 +161,56 @@ func (l *Loop) Dispatch() (n int, err error) {
 	return n, err
 }
 
-// Run dispatches, and sleeps in between, until ctx ends, whose error it
-// returns, or the loop is closed, which gives ErrClosed.
+// DispatchWait waits until there are events, handles them as Dispatch does, and returns
+// their number. If ctx ends first it returns ctx's error, and ErrClosed if the loop is
+// closed.
+func (l *Loop) DispatchWait(ctx context.Context) (int, error) {
+	return l.wait(ctx, func(n int) bool { return n > 0 })
+}
+
+// Run dispatches, and waits in between, until ctx ends, whose error it returns, or the
+// loop is closed, when it returns ErrClosed.
 func (l *Loop) Run(ctx context.Context) error {
-	l.running.Add(1)
-	defer l.running.Add(-1)
-	defer context.AfterFunc(ctx, l.tell)()
+	_, err := l.wait(ctx, func(int) bool { return false })
+	return err
+}
+
+// wait dispatches until one Dispatch has handled enough.
+func (l *Loop) wait(ctx context.Context, enough func(int) bool) (int, error) {
+	if !l.running.CompareAndSwap(false, true) {
+		return 0, ErrDispatching
+	}
+	defer l.running.Store(false)
+	if ctx.Done() != nil {
+		defer context.AfterFunc(ctx, l.tell)()
+	}
 	for {
 		n, err := l.Dispatch()
-		if err == nil {
+		if err == nil && n == 0 {
 			err = ctx.Err()
 		}
-		if err != nil {
-			return err
+		if err != nil || enough(n) {
+			return n, err
 		}
 		if n > 0 {
+			if err := ctx.Err(); err != nil {
+				return 0, err
+			}
 			continue // before going to sleep for nothing
 		}
 		if err := l.poller.wait(); err != nil {
-			return verbs.ErrClosed
+			return 0, verbs.ErrClosed
 		}
+		l.wakeups.Add(1)
 	}
 }
 
 // Close ends all sockets and listeners at once and releases everything but
 // buffers that the program has not freed. If a Dispatch is under way, as it is
 // in callbacks, Close returns at once, and Dispatch and Run do the rest before
-// they return: wait for them. An iWARP handshake cannot be broken off: what it
-// has is released when the kernel gives it up, which takes 10 s, or minutes
-// where nobody is. Close may be called again.
+// they return: wait for them. An iWARP handshake cannot be broken off: its resources
+// are released when the kernel gives it up, which takes 10 s, or minutes if no
+// machine has the address. Close may be called again.
 func (l *Loop) Close() error {
 	l.mu.Lock()
 	l.closing = true
@@ -164,10 +223,10 @@ func (l *Loop) Close() error {
 	return l.closeErr
 }
 
-// finish is what Close does, by whoever comes first and is not in Dispatch.
+// finish does the work of Close, unless a Dispatch is under way.
 func (l *Loop) finish() {
 	if !l.turn.TryLock() {
-		return // who has it comes here afterwards
+		return // the one that has it comes here afterwards
 	}
 	defer l.leave()
 	if l.finished {
@@ -233,7 +292,7 @@ func (l *Loop) inCallback() error {
 // stalled adds ErrNotRunning to err if nothing has run the loop since rounds was
 // that, although it has something to do.
 func (l *Loop) stalled(rounds uint64, err error) error {
-	if rounds%2 != 0 || l.rounds.Load() != rounds || l.running.Load() > 0 {
+	if rounds%2 != 0 || l.rounds.Load() != rounds || l.running.Load() {
 		return err
 	}
 	l.mu.Lock()
@@ -244,7 +303,7 @@ func (l *Loop) stalled(rounds uint64, err error) error {
 	return fmt.Errorf("%w: %w", err, ErrNotRunning)
 }
 
-// tell has Dispatch look.
+// tell makes the loop's file readable.
 func (l *Loop) tell() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -253,7 +312,7 @@ func (l *Loop) tell() {
 	}
 }
 
-// post has an event handled by whoever dispatches.
+// post queues an event for the next Dispatch.
 func (l *Loop) post(e event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -339,15 +398,15 @@ func (l *Loop) completeAll() {
 	}
 }
 
-// resume handles what a callback that panicked has left, and then what
-// goroutines have told.
+// resume handles what a callback that panicked has left, and then the events of
+// goroutines.
 func (l *Loop) resume() int {
 	l.call()
 	l.completeAll()
 	return l.handle()
 }
 
-// handle handles what goroutines have told.
+// handle handles the events of goroutines.
 func (l *Loop) handle() (n int) {
 	l.mu.Lock()
 	l.pending, l.events = append(l.pending, l.events...), nil
@@ -390,7 +449,7 @@ func (l *Loop) handle() (n int) {
 	return n
 }
 
-// WC.ID is who posted the request and what it was.
+// A WC's ID has the socket that posted the request, and its kind.
 type request uint8
 
 const (
@@ -398,7 +457,7 @@ const (
 	reqMessage                 // index in flight
 	reqRead                    // index in ring
 	reqAck                     // of ackBusy
-	reqAnnounce                // nobody waits for these
+	reqAnnounce                // nothing waits for these
 )
 
 func (s *Socket) wrID(r request, index int) uint64 {
@@ -420,17 +479,17 @@ func (l *Loop) complete(wc *verbs.WC) {
 	l.call()
 }
 
-// call makes the callbacks that are due. What it has begun to call is not due any
-// more.
+// call makes the callbacks that are due. One that it has begun is not due any more.
 func (l *Loop) call() {
 	s := l.due
 	if s == nil {
 		return
 	}
 	cb := &l.opt.Callbacks
-	if l.established {
-		l.established = false
+	if l.connected {
+		l.connected = false
 		close(s.up)
+		l.logSocket(slog.LevelDebug, "socket established", s, nil)
 		if cb.Established != nil {
 			l.calls()
 			cb.Established(s)
@@ -471,7 +530,7 @@ func (l *Loop) call() {
 	l.due = nil
 }
 
-// signal wakes one who waits for ch, now or when it comes.
+// signal wakes one goroutine that waits for ch, now or later.
 func signal(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:

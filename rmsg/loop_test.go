@@ -51,7 +51,7 @@ type diary []string
 func (g *diary) callbacks() rmsg.Callbacks {
 	say := func(format string, args ...any) { *g = append(*g, fmt.Sprintf(format, args...)) }
 	return rmsg.Callbacks{
-		Request:     func(r *rmsg.Request) { say("request"); r.Accept(nil) },
+		Request:     func(r *rmsg.Request) { say("request"); r.Accept(rmsg.ConnOptions{}) },
 		Established: func(s *rmsg.Socket) { say("established") },
 		Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
 			say("message %s", b.Bytes())
@@ -76,8 +76,8 @@ func TestCallbacks(t *testing.T) {
 		sl := labtest.Must(rmsg.NewLoop(rmsg.Options{Callbacks: server.callbacks()}))(t)
 		labtest.Close(t, cl)
 		labtest.Close(t, sl)
-		ln := labtest.Must(sl.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
-		s := labtest.Must(cl.Connect(ln.Addr().String(), nil))(t)
+		ln := labtest.Must((&rmsg.ListenConfig{Loop: sl}).Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		s := labtest.Must((&rmsg.Dialer{Loop: cl}).Connect(ln.Addr().String()))(t)
 		if s.State() != rmsg.Connecting {
 			t.Errorf("at first: %v", s.State())
 		}
@@ -124,7 +124,7 @@ func TestFD(t *testing.T) {
 		l := labtest.Must(rmsg.NewLoop(rmsg.Options{Callbacks: heard.callbacks()}))(t)
 		labtest.Close(t, l)
 		ln := listen(t, l, device)
-		c := labtest.Must(run(t, rmsg.Options{}).Connect(ln.Addr().String(), nil))(t)
+		c := labtest.Must((&rmsg.Dialer{Loop: run(t, rmsg.Options{})}).Connect(ln.Addr().String()))(t)
 		poll(t, heard.has("established"), l)
 		if err := c.Wait(within(t)); err != nil {
 			t.Fatal(err)
@@ -152,7 +152,7 @@ func TestDispatching(t *testing.T) {
 			_, err := l.Dispatch()
 			inside <- err
 		}}})
-		s := labtest.Must(l.Connect(labtest.AddrOf(device)+":1", nil))(t)
+		s := labtest.Must((&rmsg.Dialer{Loop: l}).Connect(labtest.AddrOf(device) + ":1"))(t)
 		s.Close()
 		if err := <-inside; !errors.Is(err, rmsg.ErrDispatching) {
 			t.Errorf("dispatch in a callback: %v", err)
@@ -164,32 +164,35 @@ func TestDispatching(t *testing.T) {
 // private data.
 func TestReject(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		refused := func(t *testing.T, server rmsg.Options, want string) {
+		refused := func(t *testing.T, server rmsg.Options, wait time.Duration, want string) {
 			t.Helper()
-			ln := listen(t, run(t, server), device)
+			ln := labtest.Must((&rmsg.ListenConfig{Loop: run(t, server), AnswerTimeout: wait}).Listen(within(t), labtest.AddrOf(device)+":0"))(t)
+			labtest.Close(t, ln)
 			c := run(t, rmsg.Options{})
-			_, err := c.Dial(within(t), ln.Addr().String())
+			_, err := (&rmsg.Dialer{Loop: c}).Dial(within(t), ln.Addr().String())
 			r, ok := errors.AsType[*cm.RejectedError](err)
 			if !ok || !errors.Is(err, syscall.ECONNREFUSED) || string(r.PrivateData) != want {
 				t.Errorf("dial: %v, with %q", err, r)
 			}
 		}
-		refused(t, rmsg.Options{Callbacks: rmsg.Callbacks{Request: func(*rmsg.Request) {}}}, "")
-		refused(t, rmsg.Options{AnswerTimeout: 10 * time.Millisecond}, "")
+		refused(t, rmsg.Options{Callbacks: rmsg.Callbacks{Request: func(*rmsg.Request) {}}}, 0, "")
+		refused(t, rmsg.Options{}, 10*time.Millisecond, "")
 		refused(t, rmsg.Options{Callbacks: rmsg.Callbacks{Request: func(r *rmsg.Request) {
 			if err := r.Reject([]byte("full")); err != nil {
 				t.Error(err)
 			}
-			if _, err := r.Accept(nil); !errors.Is(err, verbs.ErrClosed) {
+			if _, err := r.Accept(rmsg.ConnOptions{}); !errors.Is(err, verbs.ErrClosed) {
 				t.Errorf("accept after reject: %v", err)
 			}
-		}}}, "full")
+		}}}, 0, "full")
 		// One may wait, the others are too many.
-		ln := listen(t, run(t, rmsg.Options{Backlog: 1, AnswerTimeout: time.Hour}), device)
+		config := rmsg.ListenConfig{Loop: run(t, rmsg.Options{}), Backlog: 1, AnswerTimeout: -1}
+		ln := labtest.Must(config.Listen(within(t), labtest.AddrOf(device)+":0"))(t)
+		labtest.Close(t, ln)
 		c := run(t, rmsg.Options{})
 		over := make(chan *rmsg.Socket, 3)
 		for range cap(over) {
-			s := labtest.Must(c.Connect(ln.Addr().String(), nil))(t)
+			s := labtest.Must((&rmsg.Dialer{Loop: c}).Connect(ln.Addr().String()))(t)
 			go func() { <-s.Done(); over <- s }()
 		}
 		for range cap(over) - 1 {
@@ -220,14 +223,15 @@ func TestPrivateData(t *testing.T) {
 			if r.LocalAddr().Port() == 0 || r.RemoteAddr().Port() == 0 {
 				t.Errorf("request to %v from %v", r.LocalAddr(), r.RemoteAddr())
 			}
-			if _, err := r.Accept([]byte("welcome")); err != nil {
+			if _, err := r.Accept(rmsg.ConnOptions{PrivateData: []byte("welcome")}); err != nil {
 				t.Error(err)
 			}
 		}}})
 		ln := listen(t, server, device)
 		l := run(t, rmsg.Options{})
 		most := strings.Repeat("x", 32)
-		c := labtest.Must(l.Connect(ln.Addr().String(), []byte(most)))(t)
+		dialer := rmsg.Dialer{Loop: l, ConnOptions: rmsg.ConnOptions{PrivateData: []byte(most)}}
+		c := labtest.Must(dialer.Connect(ln.Addr().String()))(t)
 		if err := c.Wait(within(t)); err != nil {
 			t.Fatal(err)
 		}
@@ -240,7 +244,8 @@ func TestPrivateData(t *testing.T) {
 		if c.RemoteAddr() != ln.Addr() || c.LocalAddr().Port() == 0 || c.Loop() != l {
 			t.Errorf("socket from %v to %v", c.LocalAddr(), c.RemoteAddr())
 		}
-		if _, err := l.Connect(ln.Addr().String(), make([]byte, 300)); !errors.Is(err, cm.ErrPrivateData) {
+		dialer.PrivateData = make([]byte, 300)
+		if _, err := dialer.Connect(ln.Addr().String()); !errors.Is(err, cm.ErrPrivateData) {
 			t.Errorf("300 bytes: %v", err)
 		}
 	})
@@ -257,14 +262,14 @@ func TestNobody(t *testing.T) {
 			"192.0.2.1:1":                 verbs.ErrNoRoute,
 			"no such address":             nil,
 		} {
-			_, err := l.Dial(within(t), addr)
+			_, err := (&rmsg.Dialer{Loop: l}).Dial(within(t), addr)
 			if err == nil || want != nil && !errors.Is(err, want) {
 				t.Errorf("dial %s: %v, want %v", addr, err, want)
 			}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		if _, err := run(t, rmsg.Options{}).Dial(ctx, dead); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := (&rmsg.Dialer{Loop: run(t, rmsg.Options{})}).Dial(ctx, dead); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("dial for 50 ms: %v", err)
 		}
 	})
@@ -358,7 +363,7 @@ func TestLoopClose(t *testing.T) {
 
 		server := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
 		go server.Run(context.Background())
-		ln := labtest.Must(server.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		ln := labtest.Must((&rmsg.ListenConfig{Loop: server}).Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
 		ended := make(chan error, 1)
 		var client *rmsg.Loop
 		client = labtest.Must(rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{
@@ -367,7 +372,7 @@ func TestLoopClose(t *testing.T) {
 		}}))(t)
 		running := make(chan error, 1)
 		go func() { running <- client.Run(context.Background()) }()
-		c := labtest.Must(client.Connect(ln.Addr().String(), nil))(t)
+		c := labtest.Must((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String()))(t)
 		s := labtest.Must(ln.Accept(within(t)))(t)
 		if err := c.Wait(within(t)); err != nil {
 			t.Fatal(err)
@@ -390,8 +395,8 @@ func TestLoopClose(t *testing.T) {
 		}
 		kept.Bytes()[99] = 1 // is still there
 		for what, err := range map[string]error{
-			"connect":  second(client.Connect(ln.Addr().String(), nil)),
-			"listen":   second(client.Listen(within(t), labtest.AddrOf(device)+":0")),
+			"connect":  second((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String())),
+			"listen":   second((&rmsg.ListenConfig{Loop: client}).Listen(within(t), labtest.AddrOf(device)+":0")),
 			"dispatch": second(client.Dispatch()),
 			"alloc":    second(c.Alloc(1)),
 			"post":     c.Post(kept),

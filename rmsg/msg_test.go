@@ -47,7 +47,7 @@ func run(t testing.TB, opt rmsg.Options) *rmsg.Loop {
 // listen listens on a device.
 func listen(t testing.TB, l *rmsg.Loop, device string) *rmsg.Listener {
 	t.Helper()
-	ln := labtest.Must(l.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+	ln := labtest.Must((&rmsg.ListenConfig{Loop: l}).Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
 	labtest.Close(t, ln)
 	return ln
 }
@@ -56,7 +56,7 @@ func listen(t testing.TB, l *rmsg.Loop, device string) *rmsg.Listener {
 func pair(t testing.TB, device string, client, server rmsg.Options) (c, s *rmsg.Socket) {
 	t.Helper()
 	ln := listen(t, run(t, server), device)
-	c = labtest.Must(run(t, client).Connect(ln.Addr().String(), nil))(t)
+	c = labtest.Must((&rmsg.Dialer{Loop: run(t, client)}).Connect(ln.Addr().String()))(t)
 	s = labtest.Must(ln.Accept(within(t)))(t)
 	for _, s := range []*rmsg.Socket{c, s} {
 		if err := s.Wait(within(t)); err != nil {

@@ -3,89 +3,113 @@ package rmsg
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"math"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/goverbs/verbs"
 )
 
-// Callbacks are what a loop calls, on the goroutine that is in [Loop.Dispatch]
-// or [Loop.Run], one at a time. They may call anything that does not wait. What
-// takes a context waits for the loop, so it returns [ErrDispatching] to a
-// callback, as Dispatch does. The way to send is [Socket.Post]: when it returns
-// [ErrWouldBlock], keep the message and post it when Writable is called, as in
-// the example. Another goroutine may wait while a callback runs. Callbacks that
-// are nil are not called, with no other effect except where it says so.
+// Callbacks are the functions that a loop calls, one at a time, on the goroutine that
+// runs it. They may call everything that does not wait. A method that takes a context
+// waits for the loop, so it returns [ErrDispatching] to a callback, as Dispatch does.
+// The way to send is [Socket.Post]: when it returns [ErrWouldBlock], keep the message
+// and post it when Writable is called, as in the example. Other goroutines may wait
+// while a callback runs.
+//
+// Each callback is optional. The default of Request is to wait for [Listener.Accept],
+// that of Message to wait for [Socket.Recv]; the others do nothing by default.
 //
 // A panic in a callback ends Dispatch or Run. A program that recovers it may call
-// them again: what the callback was called for counts as handled, and the rest
-// follows.
+// them again: the event of that callback counts as handled, and the rest follows.
 type Callbacks struct {
-	// Request is a peer that asks for a connection: call Accept or Reject. What
-	// is neither when it returns is rejected. If it is nil, requests wait for
-	// [Listener.Accept] for a while, and are rejected then.
+	// Request is called when a peer requests a connection. It calls Accept or
+	// Reject; a request without an answer is rejected when it returns. By
+	// default requests wait for [Listener.Accept], and are rejected after
+	// [ListenConfig].AnswerTimeout.
 	Request func(*Request)
-	// Established is a socket that is up, on either side.
+	// Established is called when a socket is up, on either side.
 	Established func(*Socket)
-	// Message is a message that was received. The program frees the buffer
-	// when it has done with it, in the callback or later. If it is nil,
-	// messages wait for [Socket.Recv].
+	// Message is called with each message that was received. The program frees
+	// the buffer, in the callback or later. By default messages wait for
+	// [Socket.Recv], and the peer can send no more than Options.Credits allow.
 	Message func(*Socket, *Buffer)
-	// Sent is a buffer, given to Post, that is the program's again: its status
-	// is Sent, or Failed if the socket ended before.
+	// Sent is called when a posted buffer is the program's again: its status is
+	// Sent, or Failed if the socket ended first.
 	Sent func(*Socket, *Buffer)
-	// Writable is a socket whose Post gave ErrWouldBlock and that has room now.
+	// Writable is called when a socket whose Post returned ErrWouldBlock has room.
 	Writable func(*Socket)
-	// Disconnected is the last that is heard of a socket, in whichever way it
-	// ended or failed to connect: see [Socket.Err].
+	// Disconnected is the last callback of a socket, however it ended or failed to
+	// connect: see [Socket.Err].
 	Disconnected func(s *Socket, why error)
 }
 
-// Options describe a loop. The zero value is usable.
+// Options describe a loop and its sockets. The zero value is usable. Of numbers, zero is
+// the default, and one that is out of range is refused with [verbs.ErrRange].
 type Options struct {
 	Callbacks Callbacks
 
-	// Credits is how many messages a peer may send before the program has freed
-	// some; 1 to 4096, zero is 32. A program that keeps more than half of them
-	// to itself slows its peer down.
+	// Credits is how many receives there are for the messages of a peer, and so how
+	// many messages it may send before the program has freed some: 1 to 4096, by
+	// default 32. A program that holds more than half of them slows its peer down.
 	Credits int
-	// Eager is the largest message, in bytes, that is sent at once; the peer
-	// reads larger ones when it is ready for them. 64 to 1 MiB; the smaller one
-	// of both sides counts. Zero is 16 KiB: from there on it makes little
-	// difference on rxe. Programs on siw with memory to spare gain up to 256
-	// KiB, see BenchmarkThreshold.
+	// Segment is the size of a receive, in bytes of the message: 64 to Eager, by default
+	// 4 KiB, or an eighth of Eager if that is more. A longer message that is
+	// sent at once takes several receives, and is copied.
+	Segment int
+	// Eager is the largest message, in bytes, that is sent at once; the peer reads
+	// larger ones when it is ready for them. 64 to 1 MiB, at most 8 segments, by
+	// default 16 KiB. The smaller one of both sides counts, and no message takes more
+	// receives than the peer has credits. Programs on siw with memory to spare gain up
+	// to 256 KiB, see BenchmarkThreshold.
 	Eager int
-	// MaxMessage is the largest message, in bytes, to take, up to 1 GiB; zero is
-	// 16 MiB. A peer learns it when it connects, and its Post of a larger one
-	// gives ErrTooLarge.
+	// MaxMessage is the largest message, in bytes, to receive, up to 1 GiB, by default
+	// 16 MiB; a negative number takes empty messages only. A peer learns it when it
+	// connects, and its Post of a larger message returns ErrTooLarge.
 	MaxMessage int
-	// Window is how many bytes of messages above Eager are fetched, for each
-	// socket, before the program has freed those it has. One is fetched in any
-	// case. Zero is 4 MiB.
+	// Window limits, for each socket, the bytes of messages above Eager that it reads
+	// before the program has freed earlier ones, and the bytes of those that
+	// [Socket.Send] has copied and the peer has not read. One message each way is
+	// allowed whatever its size. By default 1 MiB; a negative number allows only
+	// the one.
 	Window int
 	// SendQueue is how many messages, for each socket, may be posted and not yet
-	// sent; 1 to 4096, zero is 64.
+	// sent: 1 to 4096, by default 64.
 	SendQueue int
-	// Backlog is how many requests may wait for [Listener.Accept], and
-	// AnswerTimeout for how long; zero is 128, and 3 s. Others are rejected.
-	Backlog       int
-	AnswerTimeout time.Duration
-	// ConnectTimeout bounds connecting, on both sides; zero is 10 s.
+	// SendBuffer is the registered memory, in bytes for each socket, that Send copies
+	// messages up to Eager to; it waits while the memory is in use. Alloc takes from
+	// it what fits. 4 KiB to 1 GiB, by default 48 KiB, or 3 * Eager if that is more.
+	SendBuffer int
+	// Cache is how many bytes of registered memory of messages above Eager the loop
+	// keeps for the next ones, all sockets together, for at most a second. By
+	// default 4 MiB; a negative number keeps none.
+	Cache int
+	// ConnectTimeout bounds connecting, on both sides: by default 10 s. A negative one
+	// leaves it to the context and the kernel.
 	ConnectTimeout time.Duration
-	// Linger bounds what Disconnect waits for; zero is 10 s.
+	// Linger bounds how long Disconnect may take: by default 10 s, and
+	// without a limit if it is negative.
 	Linger time.Duration
+
+	// Logger receives, at level Debug, the connections that come and go; and at level
+	// Warn peers that are rejected, that break the protocol or do not answer, and
+	// failures that no call returns. Nil logs nothing.
+	Logger *slog.Logger
 }
 
-// What a loop adds to what its program asked for.
+// Limits and internal sizes.
 const (
 	maxCount = 4096
 	maxEager = 1 << 20
 	minEager = 64
 	maxSize  = 1 << 30
+	// maxFrames is how many frames a message that is sent at once has at most. They
+	// are posted together.
+	maxFrames = 8
 
 	// maxAnnounced is how many messages above Eager a socket has announced and
 	// the peer not yet read.
-	maxAnnounced = 8
+	maxAnnounced = 4
 	// maxReads is how many RDMA READs a socket has in flight, and readSize how
 	// much each reads at most.
 	maxReads = 4
@@ -94,45 +118,70 @@ const (
 	flushTime = 3 * time.Second
 	// maxHellos is how often each side says hello.
 	maxHellos = 4
-	// spare is how many receives there are beside those that credits stand
-	// for: for frames without a message, see flushAck.
-	spare = maxAnnounced + 3 + maxHellos + 2
 )
 
-func (o *Options) check() error {
+// Defaults. BenchmarkThreshold shows the one of Eager.
+const (
+	defaultEager   = 16 << 10
+	defaultSegment = 4 << 10
+)
+
+// withDefaults returns the options with their zero values replaced.
+func (o Options) withDefaults() (Options, error) {
 	o.Credits = cmp.Or(o.Credits, 32)
 	o.Eager = cmp.Or(o.Eager, defaultEager)
-	o.MaxMessage = cmp.Or(o.MaxMessage, 16<<20)
-	o.Window = cmp.Or(o.Window, 4<<20)
+	o.Segment = cmp.Or(o.Segment, min(o.Eager, max(defaultSegment, (o.Eager+maxFrames-1)/maxFrames)))
+	o.MaxMessage = max(cmp.Or(o.MaxMessage, 16<<20), 0)
+	o.Window = max(cmp.Or(o.Window, 1<<20), 0)
 	o.SendQueue = cmp.Or(o.SendQueue, 64)
-	o.Backlog = cmp.Or(o.Backlog, 128)
-	o.AnswerTimeout = cmp.Or(o.AnswerTimeout, 3*time.Second)
-	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, 10*time.Second)
-	o.Linger = cmp.Or(o.Linger, 10*time.Second)
-	for _, c := range []struct {
-		name             string
-		value, low, high int64
+	o.SendBuffer = cmp.Or(o.SendBuffer, max(48<<10, 3*o.Eager))
+	o.Cache = max(cmp.Or(o.Cache, 4<<20), 0)
+	o.ConnectTimeout = timeout(o.ConnectTimeout, 10*time.Second)
+	o.Linger = timeout(o.Linger, 10*time.Second)
+	for _, f := range []struct {
+		name        string
+		v, min, max int
 	}{
-		{"Credits", int64(o.Credits), 1, maxCount},
-		{"Eager", int64(o.Eager), minEager, maxEager},
-		{"MaxMessage", int64(o.MaxMessage), 0, maxSize},
-		{"Window", int64(o.Window), 0, 1 << 40},
-		{"SendQueue", int64(o.SendQueue), 1, maxCount},
-		{"Backlog", int64(o.Backlog), 1, 1 << 20},
-		{"AnswerTimeout", int64(o.AnswerTimeout), 0, math.MaxInt64},
-		{"ConnectTimeout", int64(o.ConnectTimeout), 0, math.MaxInt64},
-		{"Linger", int64(o.Linger), 0, math.MaxInt64},
+		{"Credits", o.Credits, 1, maxCount},
+		{"Eager", o.Eager, minEager, maxEager},
+		{"Segment", o.Segment, max(minEager, (o.Eager+maxFrames-1)/maxFrames), o.Eager},
+		{"MaxMessage", o.MaxMessage, 0, maxSize},
+		{"Window", o.Window, 0, math.MaxInt32},
+		{"SendQueue", o.SendQueue, 1, maxCount},
+		{"SendBuffer", o.SendBuffer, 4 << 10, maxSize},
+		{"Cache", o.Cache, 0, math.MaxInt32},
 	} {
-		if c.value < c.low || c.value > c.high {
-			return fmt.Errorf("%s of %d is not in %d to %d: %w", c.name, c.value, c.low, c.high, unix.EINVAL)
+		if f.v < f.min || f.v > f.max {
+			return o, outOfRange(f.name, f.v, f.min, f.max)
 		}
 	}
-	return nil
+	return o, nil
 }
 
-// defaultEager was found by BenchmarkThreshold.
-const defaultEager = 16 << 10
+func outOfRange(name string, v, min, max int) error {
+	return fmt.Errorf("option %s is %d: %w: %d to %d", name, v, verbs.ErrRange, min, max)
+}
 
-// sends, receives are how many requests a socket has in its queues at most.
-func (o *Options) sends() int    { return o.SendQueue + maxAnnounced + 2*maxReads + 2*maxHellos + 4 }
-func (o *Options) receives() int { return o.Credits + spare }
+// timeout is d, the default if it is zero, and practically none if it is negative.
+func timeout(d, otherwise time.Duration) time.Duration {
+	if d < 0 {
+		return math.MaxInt64
+	}
+	return cmp.Or(d, otherwise)
+}
+
+// frames returns how many frames a message of n bytes has that is sent at once in
+// segments of that size.
+func frames(n, segment int) int { return max(1, (n+segment-1)/segment) }
+
+// spare is how many receives there are beside those of credits, for frames
+// without a message: acks, see flushAck, hellos, and byes.
+func (o *Options) spare() int {
+	return maxAnnounced + 2 + frames(o.Eager, o.Segment) + maxHellos + 2
+}
+
+// sends and receives are how many requests a socket has in its queues at most.
+func (o *Options) sends() int {
+	return max(o.SendQueue, maxFrames) + maxAnnounced + 2*maxReads + 2*maxHellos + 4
+}
+func (o *Options) receives() int { return o.Credits + o.spare() }

@@ -37,7 +37,7 @@ func TestPanicDisconnected(t *testing.T) {
 	labtest.Close(t, l)
 	socks := make([]*rmsg.Socket, 8)
 	for i := range socks {
-		socks[i] = labtest.Must(l.Connect(nowhere, nil))(t)
+		socks[i] = labtest.Must((&rmsg.Dialer{Loop: l}).Connect(nowhere))(t)
 	}
 	time.Sleep(50 * time.Millisecond) // for most to end at once
 	for deadline := time.Now().Add(patience); heard < len(socks); {
@@ -115,7 +115,7 @@ func panicInCallbacks(t *testing.T, device string) {
 	}
 	server := run(rmsg.Callbacks{
 		Request: func(r *rmsg.Request) {
-			labtest.Must(r.Accept(nil))(t)
+			labtest.Must(r.Accept(rmsg.ConnOptions{}))(t)
 			panic(errPanic)
 		},
 		Established: func(*rmsg.Socket) { panic(errPanic) },
@@ -148,8 +148,8 @@ func panicInCallbacks(t *testing.T, device string) {
 			panic(errPanic)
 		},
 	})
-	ln := labtest.Must(server.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
-	labtest.Must(client.Connect(ln.Addr().String(), nil))(t)
+	ln := labtest.Must((&rmsg.ListenConfig{Loop: server}).Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+	labtest.Must((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String()))(t)
 	for range cap(ended) {
 		select {
 		case <-ended:

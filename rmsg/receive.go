@@ -15,10 +15,13 @@ type receiving struct {
 	ring       []incoming // as many as there are credits
 	head       uint32     // the next message to take
 	received   uint32     // messages; the ring's end
+	partial    *incoming  // the last message, while frames are missing
+	arrived    uint32     // frames with messages
 	fetching   uint32
-	returned   uint32 // messages that the program freed
+	returned   uint32 // frames of messages that the program freed
 	toldGrants uint32 // what the peer knows
 	toldReads  uint32
+	lot        int // frames of the peer's largest message that is sent at once
 	fetched    int // bytes of announced messages that have a buffer
 	reads      struct {
 		done     uint32 // announced messages that were read
@@ -32,10 +35,11 @@ type receiving struct {
 type incoming struct {
 	buf   *Buffer
 	ready bool
+	left  int // bytes that have not come, or been read
 	// If announced:
-	size, asked, left int // bytes: in all, not yet asked for, not yet read
-	addr              uint64
-	rkey              uint32
+	size, asked int // bytes: in all, not yet asked for
+	addr        uint64
+	rkey        uint32
 }
 
 func (q *receiving) init(credits int) {
@@ -43,12 +47,12 @@ func (q *receiving) init(credits int) {
 	q.toldGrants = uint32(credits)
 }
 
-// grants is how many messages the peer may send in all.
+// grants returns how many frames with messages the peer may send in all.
 func (q *receiving) grants() uint32 { return uint32(len(q.ring)) + q.returned }
 
 func (q *receiving) at(i uint32) *incoming { return &q.ring[i%uint32(len(q.ring))] }
 
-// ready tells whether there is a message to take.
+// ready reports whether there is a message to take.
 func (q *receiving) ready() bool { return q.head != q.received && q.at(q.head).ready }
 
 // pop takes a message that is ready.
@@ -58,6 +62,8 @@ func (s *Socket) pop() *Buffer {
 	*e = incoming{}
 	s.head++
 	b.set(Received)
+	s.stats.MessagesReceived++
+	s.stats.BytesReceived += uint64(b.n)
 	return b
 }
 
@@ -80,16 +86,20 @@ func (s *Socket) repost(slot int) {
 	}
 }
 
-// freed is a received buffer that the program has done with.
+// freed takes back a received buffer.
 func (s *Socket) freed(b *Buffer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if b.slot >= 0 {
+	n := 1
+	switch b.home {
+	case inSlot:
 		s.repost(b.slot)
-	} else {
+	case inPool:
+		n = frames(b.n, s.l.opt.Segment)
+	default:
 		s.fetched -= b.n
 	}
-	s.returned++
+	s.returned += uint32(n)
 	if s.state != Disconnected {
 		s.settle()
 	}
@@ -117,6 +127,7 @@ func (s *Socket) complete(r request, i int, wc *verbs.WC) {
 		b := s.flight[i]
 		s.flight[i] = nil
 		s.places = append(s.places, i)
+		s.posted -= frames(b.n, s.segment)
 		s.finished(b, Sent)
 	case reqRead:
 		s.readIn(&s.ring[i])
@@ -144,12 +155,15 @@ func (s *Socket) frameIn(slot, n int) error {
 	if n > len(b.mem) {
 		return protocol("frame of %d bytes", n)
 	}
-	f, err := parseFrame(b.mem[:n])
-	if err != nil {
-		return err
-	}
 	if s.err != nil {
 		return nil // it has been given up
+	}
+	if s.partial != nil {
+		return s.segmentIn(b, n)
+	}
+	f, err := parseFrame(b.mem[:n], s.l.opt.Segment)
+	if err != nil {
+		return err
 	}
 	if (f.kind == kindHello) != (s.state == Connecting) && (f.kind != kindHello || s.hellos == maxHellos) {
 		return protocol("frame of type %d on a socket that is %v", f.kind, s.state)
@@ -159,9 +173,14 @@ func (s *Socket) frameIn(slot, n int) error {
 	}
 	switch f.kind {
 	case kindMessage, kindAnnounce:
-		if err := s.messageIn(b, &f); err != nil || f.kind == kindMessage {
-			return err // the slot is the message's
+		if err := s.messageIn(b, &f); err != nil {
+			return err
 		}
+		if f.kind == kindMessage && s.partial == nil {
+			return nil // the slot is the message's
+		}
+	case kindAck:
+		s.stats.AcksReceived++
 	case kindHello:
 		if s.hellos++; !s.dialed {
 			h := s.frame(kindHello)
@@ -169,7 +188,7 @@ func (s *Socket) frameIn(slot, n int) error {
 		}
 		if s.state == Connecting {
 			s.state = Established
-			s.l.established = true
+			s.l.connected = true
 		}
 	case kindBye:
 		if again := f.flags&byeAnswered != 0; s.peerKnows || s.peerBye && !again || again && !s.bye {
@@ -187,27 +206,74 @@ func (s *Socket) frameIn(slot, n int) error {
 
 // messageIn adds a message to the ring.
 func (s *Socket) messageIn(b *Buffer, f *frame) error {
+	opt := &s.l.opt
+	n, k := int(f.size), 1
+	if f.kind == kindMessage && n <= opt.Eager {
+		k = frames(n, opt.Segment)
+	}
 	switch {
 	case f.seq != s.received:
 		return protocol("message %d comes as number %d", f.seq, s.received)
-	case s.received == s.toldGrants:
+	case s.toldGrants-s.arrived < uint32(k):
 		return protocol("more messages than it was granted")
 	case s.peerBye:
 		return protocol("message after goodbye")
-	case int(f.size) > s.l.opt.MaxMessage:
-		return fmt.Errorf("%w: %w", protocol("message of %d bytes", f.size), ErrTooLarge)
+	case n > opt.MaxMessage:
+		return fmt.Errorf("%w: %w", protocol("message of %d bytes", n), ErrTooLarge)
+	case f.kind == kindMessage && n > opt.Eager:
+		return protocol("message of %d bytes is sent at once", n)
 	}
 	e := s.at(s.received)
 	s.received++
-	if f.kind == kindMessage {
-		b.n = int(f.size)
+	s.arrived += uint32(k)
+	switch {
+	case f.kind == kindAnnounce:
+		*e = incoming{size: n, asked: n, left: n, addr: f.addr, rkey: f.rkey}
+		s.stats.LargeReceived++
+	case k == 1:
+		b.n = n
 		s.arena.hold()
 		*e = incoming{buf: b, ready: true}
-		return nil
+	default:
+		*e = incoming{buf: s.assembly(n), left: n}
+		s.arena.hold()
+		s.partial = e
+		s.add(b.mem[headerSize:])
 	}
-	n := int(f.size)
-	*e = incoming{size: n, asked: n, left: n, addr: f.addr, rkey: f.rkey}
 	return nil
+}
+
+// assembly returns a buffer for a message of several frames.
+func (s *Socket) assembly(n int) *Buffer {
+	mem, _ := s.l.pool.Get().(*[]byte)
+	if mem == nil {
+		room := make([]byte, headerSize+s.l.opt.Eager)
+		mem = &room
+	}
+	b := &Buffer{s: s, mem: (*mem)[:headerSize+n], n: n, home: inPool, pooled: mem}
+	b.set(Released) // until it is the program's
+	return b
+}
+
+// segmentIn takes a frame of n bytes that continues a message.
+func (s *Socket) segmentIn(b *Buffer, n int) error {
+	if want := min(s.partial.left, s.l.opt.Segment); n != want {
+		return protocol("segment of %d bytes, not %d", n, want)
+	}
+	s.add(b.mem)
+	s.repost(b.slot)
+	return nil
+}
+
+// add copies a segment, which is at the start of b, to its message.
+func (s *Socket) add(b []byte) {
+	e := s.partial
+	m := e.buf.mem[headerSize:]
+	e.left -= copy(m[e.buf.n-e.left:], b[:min(e.left, s.l.opt.Segment)])
+	if e.left == 0 {
+		e.ready = true
+		s.partial = nil
+	}
 }
 
 // fetch reads announced messages, as far as the window goes.
@@ -218,7 +284,7 @@ func (s *Socket) fetch() {
 			if s.fetched > 0 && s.fetched+e.size > s.l.opt.Window {
 				return
 			}
-			b, err := s.arena.get(e.size)
+			b, err := s.arena.incoming(e.size)
 			if err != nil {
 				s.fail(err)
 				return
@@ -258,7 +324,7 @@ func (s *Socket) fetch() {
 	}
 }
 
-// readIn notes that the next part of a message was read.
+// readIn handles that the next part of a message was read.
 func (s *Socket) readIn(e *incoming) {
 	s.reads.inFlight--
 	if e.left -= min(e.left, readSize); e.left > 0 {

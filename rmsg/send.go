@@ -10,26 +10,35 @@ import (
 // sending is the half of a socket that sends. Its messages are, in turn:
 //
 //	queue      posted by the program, not yet by the socket
-//	flight     sent whole, until the send completes
+//	flight     sent at once, until the send completes
 //	announced  until the peer says that it has read them
+//
+// A message that is sent at once has a frame for each of the peer's segments, which are
+// posted together. If only some could be, cut is how many, of the first one in
+// queue, and nothing else may be posted before the rest.
 type sending struct {
 	queue       []*Buffer // a ring
 	first, many int       // of queue
-	pending     int       // in all three
+	cut         int
+	pending     int // in all three
 	flight      []*Buffer
 	places      []int // free ones of flight
+	posted      int   // frames of flight
 	announced   [maxAnnounced]*Buffer
-	eager       int // bytes that both sides send whole
+	eager       int // bytes of a message that is sent at once, and
+	segment     int // of one of its frames
 
 	sent     uint32 // messages
+	used     uint32 // frames with messages, sent
 	granted  uint32 // how many there may be
 	offered  uint32 // messages announced
 	taken    uint32 // and read by the peer
 	ackBusy  bool   // one ack at a time
-	blocked  bool   // Post gave ErrWouldBlock
-	wrs      [8]verbs.SendWR
-	sges     [8][1]verbs.SGE
-	announce [8][announceSize]byte
+	blocked  bool   // Post has returned ErrWouldBlock
+	stalled  bool   // the first message lacks credits
+	wrs      [maxFrames]verbs.SendWR
+	sges     [maxFrames][1]verbs.SGE
+	announce [maxFrames][announceSize]byte
 }
 
 func (q *sending) init(size int) {
@@ -41,29 +50,33 @@ func (q *sending) init(size int) {
 	}
 }
 
-// Alloc makes a buffer for a message of n bytes, from memory that is used again
-// and again. The program frees it, after it was sent any number of times.
+// Alloc returns a buffer for a message of n bytes. The program frees it, after it was
+// sent any number of times.
 func (s *Socket) Alloc(n int) (*Buffer, error) {
-	const op = "allocate message to"
+	b, err := s.alloc(n, false)
+	return b, fail("allocate message to", s.addr, err)
+}
+
+// alloc returns a buffer to send, for Send to copy to or for the program.
+func (s *Socket) alloc(n int, copies bool) (*Buffer, error) {
 	s.mu.Lock()
 	state, most, err := s.state, int(s.peer.max), s.err
 	s.mu.Unlock()
 	switch {
 	case state == Connecting:
-		return nil, fail(op, s.addr, ErrNotConnected)
-	case state == Disconnected:
-		return nil, fail(op, s.addr, err)
+		return nil, ErrNotConnected
+	case state == Disconnected || copies && err != nil:
+		return nil, err
 	case n < 0 || n > most:
-		return nil, fail(op, s.addr, fmt.Errorf("%w: %d bytes of at most %d", ErrTooLarge, n, most))
+		return nil, fmt.Errorf("%w: %d bytes of at most %d", ErrTooLarge, n, most)
 	}
-	b, err := s.arena.get(n)
-	return b, fail(op, s.addr, err)
+	return s.arena.get(n, copies)
 }
 
 // Post sends a buffer of this socket, as soon as the peer has room, and returns
 // at once: the buffer is the program's again when its status is no longer
-// Queued. ErrWouldBlock means that it was not taken, as too many are queued
-// already.
+// Queued. If too many messages are queued already Post returns ErrWouldBlock, and does
+// not take the buffer.
 func (s *Socket) Post(b *Buffer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,6 +101,7 @@ func (s *Socket) post(b *Buffer) error {
 		return fmt.Errorf("%w: %d bytes of at most %d", ErrTooLarge, b.n, s.peer.max)
 	case s.pending == len(s.queue):
 		s.blocked = true
+		s.stats.WouldBlock++
 		return ErrWouldBlock
 	}
 	b.set(Queued)
@@ -98,7 +112,7 @@ func (s *Socket) post(b *Buffer) error {
 	return nil
 }
 
-// sendable tells why nothing can be posted.
+// sendable returns why nothing can be posted.
 func (s *Socket) sendable() error {
 	switch {
 	case s.err != nil:
@@ -113,41 +127,74 @@ func (s *Socket) sendable() error {
 	return nil
 }
 
-// frame is one of a kind, with what all frames say.
+// frame returns a frame of a kind, with the counts that all have.
 func (s *Socket) frame(k kind) frame {
 	return frame{kind: k, granted: s.grants(), read: s.reads.done}
 }
 
-// reported notes that the peer is told what frame says.
+// reported notes that a frame was sent to the peer.
 func (s *Socket) reported() { s.toldGrants, s.toldReads = s.grants(), s.reads.done }
 
 // pump sends what the peer has room for, several messages with one doorbell.
 func (s *Socket) pump() {
 	for s.many > 0 && s.err == nil {
-		n, places, offers := 0, 0, s.offered-s.taken
-		for n < min(len(s.wrs), s.many) && s.sent+uint32(n) != s.granted {
-			b := s.queue[(s.first+n)%len(s.queue)]
-			wr := &s.wrs[n]
-			if b.n <= s.eager {
+		n, count, places, offers := 0, 0, 0, s.offered-s.taken
+		for count < s.many {
+			b, from := s.queue[(s.first+count)%len(s.queue)], 0
+			if count == 0 {
+				from = s.cut
+			}
+			whole := b.n <= s.eager
+			k := 1
+			if whole {
+				k = frames(b.n, s.segment) - from
+			}
+			if s.granted-s.used-uint32(n) < uint32(k) {
+				if n == 0 && !s.stalled {
+					s.stalled = true
+					s.stats.CreditWaits++
+				}
+				break
+			}
+			if n+k > len(s.wrs) {
+				break
+			}
+			if whole {
+				if n+s.posted+k > s.inFlight() {
+					break
+				}
 				places++
-				s.message(wr, b, s.places[len(s.places)-places], n)
+				s.message(b, s.places[len(s.places)-places], s.sent+uint32(count), n, from)
 			} else if offers < maxAnnounced {
 				offers++
-				s.offer(wr, b, n)
+				s.offer(&s.wrs[n], b, s.sent+uint32(count), n)
 			} else {
 				break
 			}
-			n++
+			n += k
+			count++
 		}
 		if n == 0 {
 			return
 		}
+		s.stalled = false
 		posted, err := s.qp.PostSend(s.wrs[:n]...)
-		if posted > 0 {
-			s.reported()
-		}
-		for range posted {
+		for left := posted; left > 0; {
 			b := s.queue[s.first]
+			k := 1
+			if b.n <= s.eager {
+				k = min(left, frames(b.n, s.segment)-s.cut)
+				s.posted += k
+			}
+			left -= k
+			s.used += uint32(k)
+			if s.cut == 0 {
+				s.reported()
+			}
+			if s.cut += k; b.n <= s.eager && s.cut < frames(b.n, s.segment) {
+				break
+			}
+			s.cut = 0
 			s.queue[s.first] = nil
 			s.first, s.many = (s.first+1)%len(s.queue), s.many-1
 			s.sent++
@@ -158,6 +205,7 @@ func (s *Socket) pump() {
 			} else {
 				s.announced[s.offered%maxAnnounced] = b
 				s.offered++
+				s.stats.LargeSent++
 			}
 		}
 		if err != nil {
@@ -167,36 +215,53 @@ func (s *Socket) pump() {
 	}
 }
 
-// unposted is a request that could not be posted. A full queue is that of a
+// inFlight is how many frames of messages may be in the send queue.
+func (s *Socket) inFlight() int { return max(len(s.queue), maxFrames) }
+
+// unposted handles a request that could not be posted. A full queue is that of a
 // kernel which has not yet let go of what has completed: the next completion
-// tries again. A closed one is that of a connection which has ended: why is
-// about to be told.
+// tries again. A closed one is that of a connection which has ended: the reason
+// follows.
 func (s *Socket) unposted(err error) {
 	if !errors.Is(err, verbs.ErrQueueFull) && !errors.Is(err, verbs.ErrClosed) {
 		s.fail(err)
 	}
 }
 
-// message makes the n-th request of a batch a message that is sent whole.
-func (s *Socket) message(wr *verbs.SendWR, b *Buffer, place, n int) {
-	f := s.frame(kindMessage)
-	f.size, f.seq = uint32(b.n), s.sent+uint32(n)
-	f.put(b.mem)
-	s.sges[n][0] = b.mr.SGE(b.at, headerSize+b.n)
-	*wr = verbs.SendWR{ID: s.wrID(reqMessage, place), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: s.sges[n][:]}
+// message makes the frames of a message that is sent at once, from one of them
+// on, the requests of a batch from the n-th on. The last is signaled.
+func (s *Socket) message(b *Buffer, place int, seq uint32, n, from int) {
+	for i, k := from, frames(b.n, s.segment); i < k; i, n = i+1, n+1 {
+		at, end := i*s.segment, min((i+1)*s.segment, b.n)
+		if i > 0 {
+			s.sges[n][0] = b.mr.SGE(b.at+headerSize+at, end-at)
+		} else {
+			f := s.frame(kindMessage)
+			f.size, f.seq = uint32(b.n), seq
+			f.put(b.mem)
+			s.sges[n][0] = b.mr.SGE(b.at, headerSize+end)
+		}
+		s.wrs[n] = verbs.SendWR{ID: s.wrID(reqMessage, place), Opcode: verbs.OpSend, SGL: s.sges[n][:]}
+		if i == k-1 {
+			s.wrs[n].Flags = verbs.SendSignaled
+		}
+	}
 }
 
-// offer makes it an announcement.
-func (s *Socket) offer(wr *verbs.SendWR, b *Buffer, n int) {
+// offer makes a request the announcement of a message.
+func (s *Socket) offer(wr *verbs.SendWR, b *Buffer, seq uint32, n int) {
 	f := s.frame(kindAnnounce)
-	f.size, f.seq = uint32(b.n), s.sent+uint32(n)
+	f.size, f.seq = uint32(b.n), seq
 	f.addr, f.rkey = b.mr.Addr()+uint64(b.at)+headerSize, b.mr.RKey()
 	f.put(s.announce[n][:])
 	*wr = verbs.SendWR{ID: s.wrID(reqAnnounce, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: s.announce[n][:]}
 }
 
-// postFrame sends a frame without a message and says whether it could.
+// postFrame sends a frame without a message and reports whether it could.
 func (s *Socket) postFrame(f *frame, r request) bool {
+	if s.cut > 0 {
+		return false
+	}
 	n := f.put(s.announce[0][:])
 	s.wrs[0] = verbs.SendWR{ID: s.wrID(r, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: s.announce[0][:n]}
 	if _, err := s.qp.PostSend(s.wrs[:1]...); err != nil {
@@ -207,29 +272,37 @@ func (s *Socket) postFrame(f *frame, r request) bool {
 	return true
 }
 
-// flushAck tells the peer of what it does not know, when it should: at once if
+// flushAck reports to the peer what it does not know, when it should: at once if
 // a message of its has been read, for it to have the buffer back; and if it
-// may have run out of credits, or used up half of them.
+// may lack the credits for its next message, or has used half of them.
 //
-// How many acks can be at the peer that has not looked at them? Each tells of
+// How many acks can be at the peer that has not looked at them? Each reports
 // messages of the peer's for which it does not know to have the credit back; of
 // these it sent no more than Credits before it looked. Of them no more than
-// maxAnnounced were announced; two acks tell of half the credits each, and one
-// of having run out. So receives beyond the credits, see spare, always suffice,
-// and acks need none themselves.
+// maxAnnounced were announced; two acks report half the credits each. An ack for lack
+// of credits grants at least one more, and there is none when the peer has
+// credits for the largest message, so there are as many as that has frames. So the
+// receives beyond the credits, see spare, always suffice, and acks need none themselves.
 func (s *Socket) flushAck() {
 	owed := s.grants() - s.toldGrants
-	due := s.reads.done != s.toldReads || owed > 0 && (s.toldGrants == s.received || owed >= max(1, uint32(len(s.ring))/2))
+	short := int(s.toldGrants-s.arrived) < s.lot
+	due := s.reads.done != s.toldReads || owed > 0 && (short || owed >= max(1, uint32(len(s.ring))/2))
 	if !due || s.ackBusy || s.peerBye || s.err != nil {
 		return
 	}
 	f := s.frame(kindAck)
-	s.ackBusy = s.postFrame(&f, reqAck)
+	if s.ackBusy = s.postFrame(&f, reqAck); s.ackBusy {
+		s.stats.AcksSent++
+	}
 }
 
-// complete of messages that were sent or read.
+// finished gives a buffer back to the program.
 func (s *Socket) finished(b *Buffer, st Status) {
 	s.pending--
+	if st == Sent {
+		s.stats.MessagesSent++
+		s.stats.BytesSent += uint64(b.n)
+	}
 	if b.err = nil; st == Failed {
 		b.err = s.err
 	}
@@ -250,8 +323,8 @@ func (s *Socket) finished(b *Buffer, st Status) {
 
 // credit takes what a frame says of this side's messages.
 func (s *Socket) credit(f *frame) error {
-	if f.granted-s.granted > s.peer.credits || f.granted-s.sent > s.peer.credits {
-		return protocol("it grants %d messages when %d were granted and %d sent", f.granted, s.granted, s.sent)
+	if f.granted-s.granted > s.peer.credits || f.granted-s.used > s.peer.credits {
+		return protocol("it grants %d frames when %d were granted and %d sent", f.granted, s.granted, s.used)
 	}
 	if f.read-s.taken > s.offered-s.taken {
 		return protocol("it read %d messages of %d announced", f.read, s.offered)
@@ -281,4 +354,5 @@ func (s *Socket) abandon() {
 		s.finished(s.queue[s.first], Failed)
 		s.first = (s.first + 1) % len(s.queue)
 	}
+	s.cut = 0
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// State is how far a socket is.
+// State is the state of a socket.
 type State int
 
 const (
@@ -32,10 +33,10 @@ func (s State) String() string {
 }
 
 // Socket is one end of a connection that carries messages, in order. Its
-// methods may be called by several goroutines at once. It is released when it
+// methods may be called by several goroutines at once. Its memory is released when it
 // has ended and its buffers have been freed.
 type Socket struct {
-	// Value is the program's own.
+	// Value is for the program's use.
 	Value any
 
 	l      *Loop
@@ -47,20 +48,24 @@ type Socket struct {
 	up     chan struct{} // closed when it is established
 	done   chan struct{} // closed when it has gone
 
-	// A place for one signal each: one who waits looks, and passes it on if
-	// there is something left.
+	// A place for one signal each: a goroutine that waits looks, and passes it on
+	// if there is something left.
 	readable, writable chan struct{}
+	room               [2]chan struct{} // for Send to copy to, see arena.copied
 
 	// Set before there can be completions.
 	arena *arena
 	shard *shard
 	qp    *uverbs.QP
 	slots []*Buffer // of the receives
+	conn  ConnOptions
 
 	mu            sync.Mutex
 	state         State
-	err           error // why it ends; nil until it does
-	closed        bool  // by Close
+	endpoint      *cm.Endpoint
+	stats         SocketStats // the counters
+	err           error       // why it ends; nil until it does
+	closed        bool        // by Close
 	local, remote cm.Addr
 	peer          hello
 	hellos        int
@@ -75,10 +80,11 @@ type Socket struct {
 	receiving
 }
 
-func newSocket(l *Loop, addr string, dialed bool) *Socket {
+func newSocket(l *Loop, addr string, dialed bool, conn ConnOptions) *Socket {
 	s := &Socket{
-		l: l, addr: addr, dialed: dialed, up: make(chan struct{}), done: make(chan struct{}),
+		l: l, addr: addr, dialed: dialed, conn: conn, up: make(chan struct{}), done: make(chan struct{}),
 		readable: make(chan struct{}, 1), writable: make(chan struct{}, 1),
+		room: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)},
 	}
 	s.ctx, s.cancel = context.WithCancel(l.life)
 	s.sending.init(l.opt.SendQueue)
@@ -86,7 +92,7 @@ func newSocket(l *Loop, addr string, dialed bool) *Socket {
 	return s
 }
 
-// start registers the socket and runs its life.
+// start registers the socket and begins to connect.
 func (s *Socket) start(connect connector) error {
 	l := s.l
 	l.mu.Lock()
@@ -104,18 +110,18 @@ func (s *Socket) start(connect connector) error {
 	return nil
 }
 
-// State says how far the socket is.
+// State returns the state of the socket.
 func (s *Socket) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state
 }
 
-// Done is closed when the socket has ended, after the callbacks but
-// Disconnected.
+// Done returns a channel that is closed when the socket has ended, after all callbacks
+// except Disconnected.
 func (s *Socket) Done() <-chan struct{} { return s.done }
 
-// Err is why the socket ended, nil until it has: ErrClosed after Close and
+// Err returns why the socket ended, nil until it has: ErrClosed after Close and
 // Disconnect, io.EOF if the peer disconnected in good order, and otherwise what
 // went wrong.
 func (s *Socket) Err() error {
@@ -127,7 +133,7 @@ func (s *Socket) Err() error {
 	return s.err
 }
 
-// LocalAddr and RemoteAddr are the connection's ends, once it is established.
+// LocalAddr and RemoteAddr return the addresses of the connection, once it is established.
 func (s *Socket) LocalAddr() cm.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,15 +146,15 @@ func (s *Socket) RemoteAddr() cm.Addr {
 	return s.remote
 }
 
-// PrivateData is what the peer's program sent along when it connected or
-// accepted, once the socket is established.
+// PrivateData returns the private data of the peer's program, once the socket is
+// established.
 func (s *Socket) PrivateData() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.peer.private
 }
 
-// MaxMessage is the largest message that the peer takes, in bytes, once the
+// MaxMessage returns the largest message that the peer takes, in bytes, once the
 // socket is established.
 func (s *Socket) MaxMessage() int {
 	s.mu.Lock()
@@ -156,15 +162,26 @@ func (s *Socket) MaxMessage() int {
 	return int(s.peer.max)
 }
 
-// Loop is the loop the socket belongs to.
+// Loop returns the loop of the socket.
 func (s *Socket) Loop() *Loop { return s.l }
+
+// Endpoint returns the connection below the socket: its device, QP, PD and addresses. It is
+// nil until the socket has a QP, and closed when the socket has ended. It is for
+// queries: the program must not close it, post to its QP or modify it, or poll its CQs,
+// which other sockets share. Memory regions that it registers in the PD must be closed
+// before the socket ends, or they keep the PD and the device open.
+func (s *Socket) Endpoint() *cm.Endpoint {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.endpoint
+}
 
 func (s *Socket) String() string { return fmt.Sprintf("socket to %s", s.addr) }
 
 // Disconnect ends the connection in good order: what was posted on both sides
 // is sent, read, and acknowledged, before Disconnected is called. Nothing can be
-// posted any more, here, and soon at the peer. It is Options.Linger that bounds
-// how long a peer may take that does not free its messages.
+// posted any more, here, and soon at the peer. Options.Linger bounds how long
+// that may take if the peer does not free its messages.
 func (s *Socket) Disconnect() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,8 +234,8 @@ func (s *Socket) fail(err error) {
 	}
 }
 
-// sayBye says that there are no more messages, when there are none, and once
-// more if the peer has said so in the meantime. A side ends when it knows that
+// sayBye sends that there are no more messages, when there are none, and once
+// more if the peer has done so in the meantime. A side ends when it knows that
 // the other has all, and the other waits for that: the one that answered, or the
 // one that accepted if both began.
 func (s *Socket) sayBye() {
@@ -288,12 +305,18 @@ func (l *Loop) gone(s *Socket, why error) {
 	l.call()
 }
 
-// disconnected tells the program that the socket has ended.
+// disconnected reports to the program that the socket has ended.
 func (l *Loop) disconnected(s *Socket) {
 	close(s.done)
+	defer l.closeUnused()
+	err, level := s.Err(), slog.LevelDebug
+	if errors.Is(err, ErrProtocol) || errors.Is(err, ErrTimeout) || errors.Is(err, ErrUnreadable) || errors.Is(err, ErrVersion) {
+		level = slog.LevelWarn
+	}
+	l.logSocket(level, "socket disconnected", s, err)
 	if l.opt.Callbacks.Disconnected != nil {
 		l.calls()
-		l.opt.Callbacks.Disconnected(s, s.Err())
+		l.opt.Callbacks.Disconnected(s, err)
 	}
 }
 

@@ -91,7 +91,7 @@ func TestManyPeers(t *testing.T) {
 		server := opt
 		server.Callbacks = rmsg.Callbacks{
 			Request: func(r *rmsg.Request) {
-				s, err := r.Accept(nil)
+				s, err := r.Accept(rmsg.ConnOptions{})
 				if err != nil {
 					t.Error(err)
 					return
@@ -136,7 +136,8 @@ func TestManyPeers(t *testing.T) {
 		up.Add(peers)
 		for peer := range peers {
 			id := binary.BigEndian.AppendUint32(nil, uint32(peer))
-			c := labtest.Must(clients.Connect(ln.Addr().String(), id))(t)
+			dialer := rmsg.Dialer{Loop: clients, ConnOptions: rmsg.ConnOptions{PrivateData: id}}
+			c := labtest.Must(dialer.Connect(ln.Addr().String()))(t)
 			sending.Go(func() {
 				err := c.Wait(ctx)
 				up.Done()
@@ -184,10 +185,10 @@ func TestManyPeers(t *testing.T) {
 				t.Errorf("a socket of the server ended with %v", why)
 			}
 		}
-		// On both sides the receives, large messages and as many to use again,
-		// and on one side a queue of what is sent.
-		slot, window := 2048+64, opt.Window+8192
-		bound := 2*peers*((opt.Credits+17)*slot+2*window) + peers*opt.SendQueue*slot
+		// On both sides the receives, a buffer to send from, large messages, which are
+		// rounded up, and the cache.
+		window := (opt.Window + 8192) * 9 / 8
+		bound := 2*peers*((opt.Credits+20)*(2048+64)+(48<<10)+window) + 2*(4<<20)
 		if peak > bound || peak == 0 {
 			t.Errorf("%d bytes were registered, of at most %d", peak, bound)
 		}

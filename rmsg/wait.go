@@ -8,24 +8,8 @@ import (
 	"time"
 )
 
-// The methods that wait, for programs without callbacks. They need a goroutine in
-// Run; if a call ends without one the error matches ErrNotRunning.
-
-// Dial connects to addr and waits until the socket is established.
-func (l *Loop) Dial(ctx context.Context, addr string) (*Socket, error) {
-	if err := l.inCallback(); err != nil {
-		return nil, fail("connect to", addr, err)
-	}
-	s, err := l.Connect(addr, nil)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.Wait(ctx); err != nil {
-		s.Close()
-		return nil, err
-	}
-	return s, nil
-}
+// The methods that wait, for programs without callbacks. A goroutine must run the
+// loop; if none does when a call ends, its error matches ErrNotRunning.
 
 // Wait waits until the socket is established, or has failed. ConnectTimeout
 // bounds it even if nothing runs the loop.
@@ -34,19 +18,23 @@ func (s *Socket) Wait(ctx context.Context) error {
 	if err := s.l.inCallback(); err != nil {
 		return fail(op, s.addr, err)
 	}
+	return fail(op, s.addr, s.established(ctx))
+}
+
+func (s *Socket) established(ctx context.Context) error {
 	select {
 	case <-s.up:
 		return nil
 	default:
 	}
 	if err := s.await(ctx, s.up, s.l.opt.ConnectTimeout); err != nil {
-		return fail(op, s.addr, err)
+		return err
 	}
 	select {
 	case <-s.up:
 		return nil
 	default:
-		return fail(op, s.addr, s.Err())
+		return s.Err()
 	}
 }
 
@@ -72,22 +60,33 @@ func (s *Socket) await(ctx context.Context, ready <-chan struct{}, limit time.Du
 	}
 }
 
-// Send sends a message, which is copied, and waits as long as the send queue is
-// full. When it returns the message is on its way; it is [Socket.Shutdown] that
-// makes sure it has arrived.
+// Send sends a message, which is copied. It waits while the send queue is full, and while
+// earlier messages take all of Options.SendBuffer or Options.Window. When it returns the
+// message is on its way; [Socket.Shutdown] waits until it has arrived.
 func (s *Socket) Send(ctx context.Context, message []byte) error {
-	if err := s.l.inCallback(); err != nil {
-		return fail("send to", s.addr, err)
-	}
+	const op = "send to"
 	if err := s.Wait(ctx); err != nil {
 		return err
 	}
-	b, err := s.Alloc(len(message))
-	if err != nil {
-		return err
+	rounds := s.l.rounds.Load()
+	room := s.room[kindOf(len(message), s.eager)]
+	b, err := s.alloc(len(message), true)
+	if err == ErrWouldBlock {
+		s.mu.Lock()
+		s.stats.BufferWaits++
+		s.mu.Unlock()
 	}
+	for err == ErrWouldBlock {
+		if err := s.awaitRoom(ctx, room, rounds); err != nil {
+			return fail(op, s.addr, err)
+		}
+		b, err = s.alloc(len(message), true)
+	}
+	if err != nil {
+		return fail(op, s.addr, err)
+	}
+	signal(room) // for the next that waits
 	copy(b.Bytes(), message)
-	b.auto = true
 	if err := s.SendBuffer(ctx, b); err != nil {
 		b.Free()
 		return err
@@ -95,7 +94,19 @@ func (s *Socket) Send(ctx context.Context, message []byte) error {
 	return nil
 }
 
-// SendBuffer is [Socket.Post] that waits as long as the send queue is full.
+// awaitRoom waits for a signal that there may be room to send, or for the end of the
+// socket.
+func (s *Socket) awaitRoom(ctx context.Context, room <-chan struct{}, rounds uint64) error {
+	select {
+	case <-room:
+	case <-s.ctx.Done():
+	case <-ctx.Done():
+		return s.l.stalled(rounds, ctx.Err())
+	}
+	return nil
+}
+
+// SendBuffer posts a buffer as [Socket.Post] does, but waits while the send queue is full.
 func (s *Socket) SendBuffer(ctx context.Context, b *Buffer) error {
 	const op = "send to"
 	if err := s.l.inCallback(); err != nil {
@@ -105,14 +116,11 @@ func (s *Socket) SendBuffer(ctx context.Context, b *Buffer) error {
 	for {
 		err := s.Post(b)
 		if err != ErrWouldBlock {
-			signal(s.writable) // others may wait, too
+			signal(s.writable) // for the next that waits
 			return err
 		}
-		select {
-		case <-s.writable:
-		case <-s.ctx.Done():
-		case <-ctx.Done():
-			return fail(op, s.addr, s.l.stalled(rounds, ctx.Err()))
+		if err := s.awaitRoom(ctx, s.writable, rounds); err != nil {
+			return fail(op, s.addr, err)
 		}
 	}
 }
@@ -132,7 +140,7 @@ func (s *Socket) Recv(ctx context.Context) (*Buffer, error) {
 		if s.ready() && !s.closed {
 			b := s.pop()
 			if s.ready() {
-				signal(s.readable) // others may wait, too
+				signal(s.readable) // for the next that waits
 			}
 			s.mu.Unlock()
 			return b, nil
@@ -155,9 +163,9 @@ func (s *Socket) Recv(ctx context.Context) (*Buffer, error) {
 	}
 }
 
-// Messages yields messages until the socket ends, ctx does, or the loop is left.
-// Each is freed when the loop's body has done with it. The last that it yields
-// is the error, unless the peer disconnected in good order.
+// Messages yields messages until the socket or ctx ends. Each is freed when the
+// loop's body has returned. At the end it yields the error, unless the peer
+// disconnected in good order.
 func (s *Socket) Messages(ctx context.Context) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for {
@@ -177,9 +185,9 @@ func (s *Socket) Messages(ctx context.Context) iter.Seq2[[]byte, error] {
 	}
 }
 
-// Shutdown is [Socket.Disconnect] that waits until it is done: everything that
-// was sent has arrived then. If ctx ends first the socket is closed, and the
-// error is ctx's.
+// Shutdown disconnects as [Socket.Disconnect] does, and waits until it is done: all
+// messages that were sent have arrived then. If ctx ends first the socket is closed, and
+// Shutdown returns ctx's error.
 func (s *Socket) Shutdown(ctx context.Context) error {
 	const op = "disconnect from"
 	if err := s.l.inCallback(); err != nil {

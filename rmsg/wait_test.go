@@ -21,8 +21,8 @@ func waits(s *rmsg.Socket) map[string]func(context.Context) error {
 	l := s.Loop()
 	return map[string]func(context.Context) error{
 		"Run":        l.Run,
-		"Listen":     func(ctx context.Context) error { return second(l.Listen(ctx, nowhere)) },
-		"Dial":       func(ctx context.Context) error { return second(l.Dial(ctx, nowhere)) },
+		"Listen":     func(ctx context.Context) error { return second((&rmsg.ListenConfig{Loop: l}).Listen(ctx, nowhere)) },
+		"Dial":       func(ctx context.Context) error { return second((&rmsg.Dialer{Loop: l}).Dial(ctx, nowhere)) },
 		"Wait":       s.Wait,
 		"Send":       func(ctx context.Context) error { return s.Send(ctx, []byte("x")) },
 		"SendBuffer": func(ctx context.Context) error { return s.SendBuffer(ctx, new(rmsg.Buffer)) },
@@ -64,7 +64,7 @@ func TestWaitInCallback(t *testing.T) {
 	l := run(t, rmsg.Options{Callbacks: rmsg.Callbacks{Disconnected: func(s *rmsg.Socket, why error) {
 		once.Do(func() { inCallback(s) }) // Dial makes sockets too
 	}}})
-	labtest.Must(l.Connect(nowhere, nil))(t)
+	labtest.Must((&rmsg.Dialer{Loop: l}).Connect(nowhere))(t)
 	<-ended
 }
 
@@ -74,7 +74,7 @@ func TestWaitBesideCallbacks(t *testing.T) {
 	const rounds = 100
 	over := make(chan struct{}, rounds)
 	l := run(t, rmsg.Options{Callbacks: rmsg.Callbacks{Disconnected: func(*rmsg.Socket, error) { over <- struct{}{} }}})
-	s := labtest.Must(l.Connect(nowhere, nil))(t)
+	s := labtest.Must((&rmsg.Dialer{Loop: l}).Connect(nowhere))(t)
 	<-over
 	ctx, cancel := context.WithCancel(t.Context())
 	var others sync.WaitGroup
@@ -89,7 +89,7 @@ func TestWaitBesideCallbacks(t *testing.T) {
 		})
 	}
 	for range rounds {
-		labtest.Must(l.Connect(nowhere, nil))(t)
+		labtest.Must((&rmsg.Dialer{Loop: l}).Connect(nowhere))(t)
 		<-over
 	}
 	cancel()
@@ -110,7 +110,7 @@ func TestSendInMessage(t *testing.T) {
 				if err := second(ln.Accept(context.Background())); !errors.Is(err, rmsg.ErrDispatching) {
 					t.Errorf("accept in a callback: %v", err)
 				}
-				r.Accept(nil)
+				r.Accept(rmsg.ConnOptions{})
 			},
 			Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
 				defer b.Free()
@@ -132,7 +132,7 @@ func TestSendInMessage(t *testing.T) {
 		}})
 		ln := listen(t, server, device)
 		listening <- ln
-		c := labtest.Must(run(t, rmsg.Options{}).Dial(within(t), ln.Addr().String()))(t)
+		c := labtest.Must((&rmsg.Dialer{Loop: run(t, rmsg.Options{})}).Dial(within(t), ln.Addr().String()))(t)
 		for range n {
 			if err := c.Send(within(t), make([]byte, 100)); err != nil {
 				t.Fatal(err)
@@ -165,8 +165,8 @@ func TestNotRunning(t *testing.T) {
 	}
 	const soon = 50 * time.Millisecond
 	l := idle(rmsg.Options{ConnectTimeout: soon, Linger: soon})
-	check("dial", second(l.Dial(within(t), nowhere)), rmsg.ErrTimeout)
-	s := labtest.Must(l.Connect(nowhere, nil))(t)
+	check("dial", second((&rmsg.Dialer{Loop: l}).Dial(within(t), nowhere)), rmsg.ErrTimeout)
+	s := labtest.Must((&rmsg.Dialer{Loop: l}).Connect(nowhere))(t)
 	check("shut down", s.Shutdown(within(t)), rmsg.ErrTimeout)
 
 	l = idle(rmsg.Options{})
@@ -175,7 +175,7 @@ func TestNotRunning(t *testing.T) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), soon)
-		s := labtest.Must(l.Connect(nowhere, nil))(t)
+		s := labtest.Must((&rmsg.Dialer{Loop: l}).Connect(nowhere))(t)
 		check(name, waits(s)[name](ctx), context.DeadlineExceeded)
 		cancel()
 	}
@@ -189,7 +189,7 @@ func TestRunning(t *testing.T) {
 		server := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
 		labtest.Close(t, server)
 		ln := listen(t, server, device)
-		c := labtest.Must(client.Connect(ln.Addr().String(), nil))(t)
+		c := labtest.Must((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String()))(t)
 		accepted := make(chan *rmsg.Socket, 1)
 		go func() {
 			if s, err := ln.Accept(within(t)); err == nil {

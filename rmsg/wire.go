@@ -7,8 +7,8 @@ import (
 
 // The protocol's version, and the oldest that this side speaks.
 const (
-	version    = 1
-	minVersion = 1
+	version    = 2
+	minVersion = 2
 )
 
 // magic begins the private data of both sides.
@@ -21,8 +21,9 @@ const helloSize = 24
 // connect.
 type hello struct {
 	version, min uint8
-	credits      uint32 // messages that the peer may send at first
-	eager        uint32 // bytes of a message that fit one of its receives
+	credits      uint32 // frames with messages that the peer may send at first
+	eager        uint32 // bytes of the largest message that may be sent at once
+	segment      uint32 // bytes of a message that one receive takes
 	max          uint32 // bytes of the largest message it takes
 	private      []byte // the program's own
 }
@@ -33,7 +34,7 @@ func (h *hello) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, h.credits)
 	b = binary.BigEndian.AppendUint32(b, h.eager)
 	b = binary.BigEndian.AppendUint32(b, h.max)
-	b = append(b, 0, 0, 0, 0)
+	b = binary.BigEndian.AppendUint32(b, h.segment)
 	return append(b, h.private...)
 }
 
@@ -49,12 +50,15 @@ func parseHello(b []byte) (hello, error) {
 	h.credits = binary.BigEndian.Uint32(b[8:])
 	h.eager = binary.BigEndian.Uint32(b[12:])
 	h.max = binary.BigEndian.Uint32(b[16:])
+	h.segment = binary.BigEndian.Uint32(b[20:])
 	n := int(b[6])
 	switch {
 	case h.credits < 1 || h.credits > maxCount:
 		return h, protocol("%d credits", h.credits)
 	case h.eager < minEager || h.eager > maxEager:
 		return h, protocol("eager messages of %d bytes", h.eager)
+	case h.segment < minEager || h.segment > maxEager:
+		return h, protocol("segments of %d bytes", h.segment)
 	case h.max > maxSize:
 		return h, protocol("messages of %d bytes", h.max)
 	case n > len(b)-helloSize:
@@ -69,7 +73,7 @@ type kind uint8
 
 const (
 	kindHello    kind = iota + 1 // the first frame, of both sides
-	kindMessage                  // a message follows
+	kindMessage                  // a message follows, or its first segment
 	kindAnnounce                 // a message is there to be read
 	kindAck                      // nothing but what all frames say
 	kindBye                      // no message will follow
@@ -89,8 +93,9 @@ type frame struct {
 	flags uint8
 	// size is that of the message, in bytes, and seq its number, from 0.
 	size, seq uint32
-	// granted is how many messages the peer may have sent in all, and read how
-	// many announced ones have been read. Both count from the start and wrap.
+	// granted is how many frames with messages the peer may have sent in all,
+	// and read how many announced messages have been read. Both count from the
+	// start and wrap.
 	granted, read uint32
 	// Of an announced message: where it is.
 	addr uint64
@@ -114,9 +119,9 @@ func (f *frame) put(b []byte) int {
 	return announceSize
 }
 
-// parseFrame takes all that came in one SEND. What it returns fits b, but is
-// not yet known to make sense.
-func parseFrame(b []byte) (f frame, err error) {
+// parseFrame takes all that came in one SEND, to a receive for segment bytes of a
+// message. What it returns fits b, but is not yet known to make sense.
+func parseFrame(b []byte, segment int) (f frame, err error) {
 	if len(b) < headerSize {
 		return f, protocol("frame of %d bytes", len(b))
 	}
@@ -131,7 +136,7 @@ func parseFrame(b []byte) (f frame, err error) {
 	rest := uint32(len(b) - headerSize)
 	switch f.kind {
 	case kindMessage:
-		if f.size != rest {
+		if min(f.size, uint32(segment)) != rest {
 			return f, protocol("message of %d bytes in a frame of %d", f.size, len(b))
 		}
 	case kindAnnounce:
