@@ -1,0 +1,373 @@
+package rmsg_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rmsg"
+)
+
+// TestDialListen connects sockets that have loops of their own, which leave nothing.
+func TestDialListen(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		before := labtest.Settled(t)
+		addr := labtest.AddrOf(device)
+		ln := labtest.Must(rmsg.Listen(within(t), addr+":0"))(t)
+		if _, err := rmsg.Listen(within(t), ln.Addr().String()); !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("listen again: %v", err)
+		}
+		if _, err := (&rmsg.ListenConfig{Backlog: -1}).Listen(within(t), addr+":0"); !errors.Is(err, verbs.ErrRange) {
+			t.Errorf("backlog of -1: %v", err)
+		}
+		config := rmsg.Dialer{
+			LocalAddr:   netip.MustParseAddrPort(addr + ":0"),
+			TOS:         0x20,
+			ConnOptions: rmsg.ConnOptions{PrivateData: []byte("me"), RetryCount: 3, RNRRetryCount: 5},
+			Options:     rmsg.Options{MaxMessage: 1000},
+		}
+		c := labtest.Must(config.Connect(ln.Addr().String()))(t)
+		s := labtest.Must(ln.Accept(within(t)))(t)
+		if err := errors.Join(c.Wait(within(t)), s.Wait(within(t))); err != nil {
+			t.Fatal(err)
+		}
+		if s.Loop() != ln.Loop() || c.Loop() == s.Loop() {
+			t.Error("sockets have other loops than they should")
+		}
+		if string(s.PrivateData()) != "me" || s.MaxMessage() != 1000 {
+			t.Errorf("private data %q, messages up to %d", s.PrivateData(), s.MaxMessage())
+		}
+		if err := ln.Close(); err != nil { // the socket goes on
+			t.Error(err)
+		}
+		other := labtest.Must(rmsg.Listen(within(t), addr+":0"))(t)
+		d := make(chan *rmsg.Socket, 1)
+		go func() {
+			s, err := rmsg.Dial(within(t), other.Addr().String())
+			if err != nil {
+				t.Error(err)
+			}
+			d <- s
+		}()
+		labtest.Must(other.Accept(within(t)))(t)
+		if s := <-d; s != nil {
+			s.Close()
+		}
+		other.Loop().Close()
+
+		if err := c.Send(within(t), []byte("hello")); err != nil {
+			t.Error(err)
+		}
+		b := labtest.Must(s.Recv(within(t)))(t)
+		if string(b.Bytes()) != "hello" {
+			t.Errorf("received %q", b.Bytes())
+		}
+		b.Free()
+		if err := c.Shutdown(within(t)); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.Recv(within(t)); err != io.EOF {
+			t.Errorf("the peer disconnected: %v", err)
+		}
+		// Nothing listens there any more.
+		if _, err := rmsg.Dial(within(t), ln.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("dial: %v", err)
+		}
+		for _, l := range []*rmsg.Loop{c.Loop(), s.Loop(), other.Loop()} {
+			for range 100 {
+				if _, err := l.Dispatch(); errors.Is(err, verbs.ErrClosed) {
+					break
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			if _, err := l.Dispatch(); !errors.Is(err, verbs.ErrClosed) {
+				t.Errorf("a loop without sockets: %v", err)
+			}
+		}
+		labtest.SameInventory(t, before)
+	})
+}
+
+// TestDispatchWait goes through a socket's life with a loop that is dispatched only when there
+// is something to do.
+func TestDispatchWait(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		l := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
+		labtest.Close(t, l)
+		calls := 0
+		until := func(done func() bool) {
+			t.Helper()
+			for !done() {
+				n, err := l.DispatchWait(within(t))
+				if err != nil || n < 1 {
+					t.Fatalf("dispatched %d: %v", n, err)
+				}
+				calls++
+			}
+		}
+		ln := listen(t, run(t, rmsg.Options{}), device)
+		c := labtest.Must((&rmsg.Dialer{Loop: l}).Connect(ln.Addr().String()))(t)
+		s := labtest.Must(ln.Accept(within(t)))(t)
+		until(func() bool { return c.State() == rmsg.Established })
+		b := labtest.Must(c.Alloc(5))(t)
+		if err := c.Post(b); err != nil {
+			t.Fatal(err)
+		}
+		until(func() bool { return b.Status() == rmsg.Sent })
+		labtest.Must(s.Recv(within(t)))(t).Free()
+		c.Disconnect()
+		until(func() bool { return c.State() == rmsg.Disconnected })
+		if calls > 30 {
+			t.Errorf("%d dispatches for a message", calls)
+		}
+		for ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond); ; {
+			n, err := l.DispatchWait(ctx) // 0 when the idle device has been closed
+			if err == nil && n > 0 {
+				continue
+			}
+			if !errors.Is(err, context.DeadlineExceeded) || n != 0 {
+				t.Errorf("nothing to do: %d, %v", n, err)
+			}
+			cancel()
+			break
+		}
+		// One at a time.
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- l.Run(ctx) }()
+		for {
+			short, stop := context.WithTimeout(t.Context(), time.Millisecond)
+			_, err := l.DispatchWait(short)
+			stop()
+			if errors.Is(err, rmsg.ErrDispatching) {
+				break
+			}
+			if !errors.Is(err, context.DeadlineExceeded) && err != nil {
+				t.Fatal(err)
+			}
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) && !errors.Is(err, rmsg.ErrDispatching) {
+			t.Errorf("run: %v", err)
+		}
+		go func() { time.Sleep(20 * time.Millisecond); l.Close() }()
+		for {
+			if _, err := l.DispatchWait(within(t)); errors.Is(err, verbs.ErrClosed) {
+				break
+			} else if err != nil {
+				t.Fatalf("the loop is closed: %v", err)
+			}
+		}
+	})
+}
+
+// TestNestedEpoll waits for the file of a loop in an epoll file, by level and by edge.
+func TestNestedEpoll(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		for name, edge := range map[string]uint32{"level": 0, "edge": unix.EPOLLET} {
+			t.Run(name, func(t *testing.T) {
+				outer := labtest.Must(unix.EpollCreate1(unix.EPOLL_CLOEXEC))(t)
+				defer unix.Close(outer)
+				got := 0
+				l := labtest.Must(rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{
+					Request: func(r *rmsg.Request) { r.Accept(rmsg.ConnOptions{}) },
+					Message: func(_ *rmsg.Socket, b *rmsg.Buffer) { got++; b.Free() },
+				}}))(t)
+				labtest.Close(t, l)
+				ev := unix.EpollEvent{Events: unix.EPOLLIN | edge, Fd: int32(l.FD())}
+				if err := unix.EpollCtl(outer, unix.EPOLL_CTL_ADD, l.FD(), &ev); err != nil {
+					t.Fatal(err)
+				}
+				// until dispatches once each time that there is an event.
+				until := func(n int) {
+					t.Helper()
+					for got < n {
+						var evs [1]unix.EpollEvent
+						n, err := unix.EpollWait(outer, evs[:], int(patience.Milliseconds()))
+						if err == unix.EINTR {
+							continue
+						}
+						if err != nil || n == 0 {
+							t.Fatalf("%d messages, and then no event: %v", got, err)
+						}
+						if _, err := l.Dispatch(); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				ln := listen(t, l, device)
+				c := labtest.Must((&rmsg.Dialer{Loop: run(t, rmsg.Options{})}).Connect(ln.Addr().String()))(t)
+				const n = 3000
+				sent := make(chan error, 1)
+				go func() {
+					for i := range n {
+						if err := c.Send(within(t), make([]byte, 1+i%30_000)); err != nil {
+							sent <- err
+							return
+						}
+						if i%100 == 0 {
+							time.Sleep(time.Millisecond)
+						}
+					}
+					sent <- nil
+				}()
+				until(n)
+				if err := <-sent; err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	})
+}
+
+// TestEndpoint looks at the connection below a socket.
+func TestEndpoint(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		c, s := pair(t, device, rmsg.Options{}, rmsg.Options{})
+		e := c.Endpoint()
+		if got := e.PD.Context().Device().Name; got != device {
+			t.Errorf("device %s", got)
+		}
+		if e.LocalAddr() != c.LocalAddr() || e.RemoteAddr() != s.LocalAddr() {
+			t.Errorf("addresses %v and %v", e.LocalAddr(), e.RemoteAddr())
+		}
+		if attr := labtest.Must(e.QP.Query())(t); attr.State != verbs.StateRTS {
+			t.Errorf("QP is %v", attr.State)
+		}
+		c.Close()
+		<-e.Done()
+		<-c.Done()
+		l := run(t, rmsg.Options{})
+		if e := labtest.Must((&rmsg.Dialer{Loop: l}).Connect(nowhere))(t).Endpoint(); e != nil {
+			t.Error("a socket without a connection has an endpoint")
+		}
+	})
+}
+
+// TestStats compares the figures with what was done.
+func TestStats(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ln := listen(t, run(t, rmsg.Options{Credits: 4}), device)
+		c := labtest.Must((&rmsg.Dialer{Loop: run(t, rmsg.Options{SendQueue: 8, SendBuffer: 4 << 10})}).Connect(ln.Addr().String()))(t)
+		s := labtest.Must(ln.Accept(within(t)))(t)
+		if err := c.Wait(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		if st := c.Stats(); st.Credits != 4 || st.Queued != 0 || st.Memory < 100<<10 {
+			t.Errorf("at first: %+v", st)
+		}
+		var bufs []*rmsg.Buffer
+		for range 9 {
+			b := labtest.Must(c.Alloc(10))(t)
+			if err := c.Post(b); err != nil {
+				b.Free()
+				continue
+			}
+			bufs = append(bufs, b)
+		}
+		for st := c.Stats(); st.MessagesSent < 4; st = c.Stats() {
+			if within(t).Err() != nil {
+				t.Fatalf("%+v", st)
+			}
+		}
+		if st := c.Stats(); st.WouldBlock == 0 && len(bufs) < 9 || st.CreditWaits == 0 || st.Credits != 0 || st.Queued != len(bufs)-4 {
+			t.Errorf("%d posted, 4 credits: %+v", len(bufs), st)
+		}
+		var size uint64
+		for _, n := range []int{1000, 2000, 100_000} {
+			size += uint64(n)
+			go c.Send(within(t), make([]byte, n))
+		}
+		for range len(bufs) + 3 {
+			labtest.Must(s.Recv(within(t)))(t).Free()
+		}
+		if err := c.Shutdown(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		<-s.Done()
+		n, size := uint64(len(bufs)+3), size+uint64(10*len(bufs))
+		if st := c.Stats(); st.MessagesSent != n || st.BytesSent != size || st.LargeSent != 1 || st.Queued != 0 || st.AcksReceived == 0 {
+			t.Errorf("the client: %+v", st)
+		}
+		if st := s.Stats(); st.MessagesReceived != n || st.BytesReceived != size || st.LargeReceived != 1 || st.Unread != 0 || st.AcksSent == 0 {
+			t.Errorf("the server: %+v", st)
+		}
+		for _, b := range bufs {
+			b.Free()
+		}
+		if st := s.Loop().Stats(); st.Dispatches == 0 || st.Wakeups == 0 || st.Handled < n || st.Sockets != 0 || st.Listeners != 1 {
+			t.Errorf("the server's loop: %+v", st)
+		}
+		if st := ln.Stats(); st.Requests != 1 || st.Accepted != 1 || st.Rejected != 0 || st.Waiting != 0 {
+			t.Errorf("the listener: %+v", st)
+		}
+	})
+}
+
+// record is where a logger of a test writes.
+type record struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (r *record) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.b.Write(b)
+}
+
+func (r *record) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.b.String()
+}
+
+// TestLogger has a connection come and go, and peers that are rejected or break the protocol.
+func TestLogger(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		var r record
+		logger := slog.New(slog.NewTextHandler(&r, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		l := run(t, rmsg.Options{Logger: logger})
+		ln := listen(t, l, device)
+		c := labtest.Must((&rmsg.Dialer{Loop: run(t, rmsg.Options{})}).Connect(ln.Addr().String()))(t)
+		s := labtest.Must(ln.Accept(within(t)))(t)
+		if err := c.Wait(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		c.Shutdown(within(t))
+		<-s.Done()
+		if _, err := lie(t, ln.Addr().String(), []byte("something else")); err == nil {
+			t.Error("a peer of another protocol is accepted")
+		}
+		go ln.Accept(within(t))
+		liar := labtest.Must(lie(t, ln.Addr().String(), rmsg.PrivateData(2, 2, 4, 2048, 0)))(t)
+		liar.send(rmsg.Frame{Kind: 77, Granted: 4})
+		<-liar.e.Done()
+		for _, want := range []string{
+			"level=DEBUG msg=\"socket established\" peer=",
+			"level=DEBUG msg=\"socket disconnected\" peer=",
+			"level=WARN msg=\"request rejected\" local=",
+			"level=WARN msg=\"socket disconnected\" peer=",
+			"device=" + device,
+		} {
+			for !strings.Contains(r.String(), want) {
+				if within(t).Err() != nil {
+					t.Fatalf("the log lacks %q:\n%s", want, r.String())
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+	})
+}

@@ -1,0 +1,122 @@
+package rmsg_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rmsg"
+)
+
+// TestMemory has 100 connections between two loops, and holds what their sockets have
+// registered to the documented limits: idle, with traffic, and after it.
+func TestMemory(t *testing.T) {
+	const conns, most = 100, 256 << 10
+	labtest.Each(t, func(t *testing.T, device string) {
+		before, resident := pinned(t), rss(t)
+		server, client := run(t, rmsg.Options{}), run(t, rmsg.Options{})
+		ln := listen(t, server, device)
+		var pairs [conns][2]*rmsg.Socket
+		for i := range pairs {
+			pairs[i][0] = labtest.Must((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String()))(t)
+			pairs[i][1] = labtest.Must(ln.Accept(within(t)))(t)
+			for _, s := range pairs[i] {
+				if err := s.Wait(within(t)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		check := func(when string, sockets, loops int) {
+			t.Helper()
+			got := pinned(t) - before
+			t.Logf("%s: %d KiB of each of %d sockets registered, %d KiB resident", when, got>>10/(2*conns), 2*conns, (rss(t)-resident)>>10/(2*conns))
+			if limit := 2*conns*sockets + 2*loops; got > limit || got < 2*conns*(128<<10) {
+				t.Errorf("%s: %d bytes are registered, of at most %d", when, got, limit)
+			}
+			for _, p := range pairs {
+				for _, s := range p {
+					if st := s.Stats(); loops == 0 && st.Memory > sockets {
+						t.Errorf("%s: a socket says that it has %d bytes", when, st.Memory)
+					}
+				}
+			}
+		}
+		// each sends n messages of a size both ways on all connections.
+		each := func(n, size int) {
+			t.Helper()
+			var all sync.WaitGroup
+			for _, p := range pairs {
+				for i := range p {
+					all.Go(func() {
+						message := make([]byte, size)
+						for range n {
+							if err := p[i].Send(within(t), message); err != nil {
+								t.Error(err)
+								return
+							}
+						}
+					})
+					all.Go(func() {
+						for range n {
+							b, err := p[1-i].Recv(within(t))
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							b.Free()
+						}
+					})
+				}
+			}
+			all.Wait()
+		}
+		check("idle", most, 0)
+		each(200, 100)
+		check("after small messages", most, 0)
+		each(20, 16<<10)
+		check("after messages of 16 KiB", most, 0)
+		each(3, 200<<10)
+		check("after messages of 200 KiB", most, 4<<20)
+
+		// A message of the largest size, held on both sides.
+		const huge = 16 << 20
+		b := labtest.Must(pairs[0][0].Alloc(huge))(t)
+		if err := pairs[0][0].Post(b); err != nil {
+			t.Fatal(err)
+		}
+		got := labtest.Must(pairs[0][1].Recv(within(t)))(t)
+		if n := pinned(t) - before; n < 2*huge || n > 2*conns*most+2*(4<<20)+2*huge*9/8 {
+			t.Errorf("%d bytes are registered with a message of %d on both sides", n, huge)
+		}
+		t.Logf("with a message of 16 MiB: %d MiB registered", (pinned(t)-before)>>20)
+		got.Free()
+		for b.Status() == rmsg.Queued {
+			time.Sleep(time.Millisecond)
+		}
+		b.Free()
+		check("after a message of 16 MiB", most, 4<<20)
+		for deadline := time.Now().Add(patience); client.Stats().Cached+server.Stats().Cached > 0; {
+			if time.Now().After(deadline) {
+				t.Fatalf("kept without end: %+v, %+v", client.Stats(), server.Stats())
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		check("a moment later", most, 0)
+	})
+}
+
+// rss is the resident memory of this process, in bytes.
+func rss(t testing.TB) int {
+	t.Helper()
+	text := labtest.Must(os.ReadFile("/proc/self/status"))(t)
+	_, rest, _ := strings.Cut(string(text), "VmRSS:")
+	var kib int
+	if _, err := fmt.Sscan(rest, &kib); err != nil {
+		t.Fatal(err)
+	}
+	return kib << 10
+}

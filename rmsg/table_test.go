@@ -1,0 +1,140 @@
+package rmsg
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// ibmsg are all names of ibmsg.h.
+var ibmsg = strings.Fields(`
+	ibmsg_init_event_loop ibmsg_destroy_event_loop ibmsg_connect ibmsg_disconnect ibmsg_listen
+	ibmsg_accept ibmsg_alloc_msg ibmsg_free_msg ibmsg_post_send ibmsg_dispatch_event_loop
+
+	ibmsg_connection_request cmid status IBMSG_UNDECIDED IBMSG_ACCEPTED
+	ibmsg_buffer mr data size status IBMSG_WAITING IBMSG_SENT IBMSG_RECEIVED
+	ibmsg_socket cmid status socket_type recv_buffer send_event_description recv_event_description
+	IBMSG_UNCONNECTED IBMSG_ADDRESS_RESOLVED IBMSG_ROUTE_RESOLVED IBMSG_CONNECTED IBMSG_DISCONNECTING IBMSG_ERROR
+	IBMSG_LISTEN_SOCKET IBMSG_RECV_SOCKET IBMSG_SEND_SOCKET
+	ibmsg_event_loop event_channel epollfd connection_request connection_established message_received event_description
+	IBMSG_CMA IBMSG_SEND_COMPLETION IBMSG_RECV_COMPLETION
+
+	IBMSG_MAX_MSGSIZE IBMSG_OK IBMSG_FCNTL_FAILED IBMSG_GETADDRINFO_FAILED IBMSG_CREATE_ID_FAILED
+	IBMSG_BIND_FAILED IBMSG_LISTEN_FAILED IBMSG_ADDRESS_RESOLUTION_FAILED IBMSG_FETCH_EVENT_FAILED
+	IBMSG_ACK_EVENT_FAILED IBMSG_ALLOC_FAILED IBMSG_MEMORY_REGISTRATION_FAILED IBMSG_POST_SEND_FAILED
+	IBMSG_DISCONNECT_FAILED IBMSG_FREE_BUFFER_FAILED IBMSG_CREATE_QP_FAILED IBMSG_ACCEPT_FAILED
+	IBMSG_EPOLL_FAILED IBMSG_EPOLL_ADD_FD_FAILED IBMSG_EPOLL_WAIT_FAILED
+`)
+
+// TestTable compares the table for ibmsg's users with all names of ibmsg, and with the
+// names and tests of this package.
+func TestTable(t *testing.T) {
+	if os.Getenv("VERBS_LAB") != "" {
+		t.Skip("reads the sources, which need not be here")
+	}
+	tests, names := declared(t)
+	src, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile(`(?m)^//	 *([\w, ()]+?) {2,}(\S.*?) {2,}(-|(?:Test\w+(?:, )?)+)$`).FindAllStringSubmatch(string(src), -1)
+	var listed []string
+	for _, row := range rows {
+		name, _, _ := strings.Cut(row[1], " (")
+		for c := range strings.SplitSeq(name, ", ") {
+			if name == row[1] {
+				listed = append(listed, c)
+			}
+		}
+		if row[3] != "-" {
+			for test := range strings.SplitSeq(row[3], ", ") {
+				if !tests[test] {
+					t.Errorf("%s: no test %s", row[1], test)
+				}
+			}
+		}
+		for _, name := range regexp.MustCompile(`\b[A-Z]\w+(\.\w+)?`).FindAllString(row[2], -1) {
+			if !names[name] && name != "Backlog" {
+				t.Errorf("%s: there is no %s", row[1], name)
+			}
+		}
+	}
+	slices.Sort(listed)
+	want := slices.Sorted(slices.Values(ibmsg))
+	if !slices.Equal(listed, want) {
+		t.Errorf("the table has\n%v\nand ibmsg\n%v", listed, want)
+	}
+}
+
+// declared returns the tests of the package, and its types, functions, methods, fields and
+// values.
+func declared(t *testing.T) (tests, names map[string]bool) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests, names = map[string]bool{}, map[string]bool{"ErrClosed": true}
+	for _, file := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		into := names
+		if strings.HasSuffix(file, "_test.go") {
+			into = tests
+		}
+		for _, d := range f.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				into[receiver(d)+d.Name.Name] = true
+			case *ast.GenDecl:
+				for _, s := range d.Specs {
+					maps.Insert(into, maps.All(spec(s)))
+				}
+			}
+		}
+	}
+	return tests, names
+}
+
+// receiver is what a method's name begins with.
+func receiver(d *ast.FuncDecl) string {
+	if d.Recv == nil {
+		return ""
+	}
+	typ := d.Recv.List[0].Type
+	if p, ok := typ.(*ast.StarExpr); ok {
+		typ = p.X
+	}
+	return typ.(*ast.Ident).Name + "."
+}
+
+// spec returns the names that a declaration makes.
+func spec(s ast.Spec) map[string]bool {
+	names := map[string]bool{}
+	switch s := s.(type) {
+	case *ast.ValueSpec:
+		for _, n := range s.Names {
+			names[n.Name] = true
+		}
+	case *ast.TypeSpec:
+		names[s.Name.Name] = true
+		st, ok := s.Type.(*ast.StructType)
+		if !ok {
+			break
+		}
+		for _, f := range st.Fields.List {
+			for _, n := range f.Names {
+				names[s.Name.Name+"."+n.Name] = true
+			}
+		}
+	}
+	return names
+}
