@@ -48,7 +48,7 @@ type shard struct {
 	dev   *device
 	cq    *uverbs.CQ
 	users int
-	armed bool // only for who dispatches
+	armed bool // only while dispatching
 }
 
 // shardSize is how many sockets share a CQ, at most. Each has room for twice
@@ -151,7 +151,7 @@ func (s *shard) leave() {
 	s.dev.mu.Unlock()
 }
 
-// cqs are those that there are now.
+// cqs returns the present CQs.
 func (d *device) cqs() []*shard {
 	d.mu.Lock()
 	defer d.mu.Unlock()

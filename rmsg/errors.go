@@ -11,39 +11,38 @@ import (
 	"github.com/goverbs/verbs/internal/sys"
 )
 
-// Why operations fail and sockets end, beside what package cm says:
-// [verbs.ErrDisconnected] for a peer that broke off or died, and a
-// [*cm.RejectedError] for one that turned the connection down. A peer that
-// disconnected in good order gives io.EOF.
+// Why operations fail and sockets end, in addition to the errors of package cm:
+// [verbs.ErrDisconnected] if the peer broke off or died, and a [*cm.RejectedError] if it
+// rejected the connection. If the peer disconnected in good order the error is io.EOF.
 var (
-	// ErrWouldBlock is Post to a socket whose send queue is full; Writable is
+	// ErrWouldBlock is returned by Post when the send queue is full; Writable is
 	// called when there is room. It matches EAGAIN.
 	ErrWouldBlock = fmt.Errorf("send queue is full: %w", unix.EAGAIN)
-	// ErrNotConnected is Alloc or Post before the socket is established. It
-	// matches ENOTCONN.
+	// ErrNotConnected is returned by Alloc and Post before the socket is established.
+	// It matches ENOTCONN.
 	ErrNotConnected = fmt.Errorf("not established yet: %w", unix.ENOTCONN)
-	// ErrTooLarge is a message above what the peer, or this side, takes. It
-	// matches EMSGSIZE.
+	// ErrTooLarge is returned for a message above the limit of the peer, or of this
+	// side. It matches EMSGSIZE.
 	ErrTooLarge = fmt.Errorf("message is too large: %w", unix.EMSGSIZE)
-	// ErrBuffer is a buffer that is not the program's to use in this way: it is
+	// ErrBuffer is returned when the program may not use a buffer in this way: it is
 	// queued, free, of another socket, or holds a received message.
-	ErrBuffer = errors.New("buffer is not to be used so now")
-	// ErrProtocol is a peer that does not hold to the protocol.
-	ErrProtocol = errors.New("peer broke the protocol")
-	// ErrUnreadable is a peer whose message cannot be read as it announced it:
-	// it lied, or is just dying.
+	ErrBuffer = errors.New("buffer cannot be used now")
+	// ErrProtocol is returned when the peer violates the protocol.
+	ErrProtocol = errors.New("peer violated the protocol")
+	// ErrUnreadable is returned when a message of the peer cannot be read as it was
+	// announced: the announcement was wrong, or the peer is just dying.
 	ErrUnreadable = errors.New("announced message cannot be read")
-	// ErrVersion is a peer that speaks no version of the protocol in common. It
-	// matches errors.ErrUnsupported.
+	// ErrVersion is returned when the sides have no version of the protocol in common.
+	// It matches errors.ErrUnsupported.
 	ErrVersion = fmt.Errorf("no protocol version in common: %w", errors.ErrUnsupported)
-	// ErrDispatching is returned by Dispatch and Run while another is under
-	// way, and by whatever takes a context if a callback calls it.
+	// ErrDispatching is returned by Dispatch, DispatchWait and Run while another is
+	// under way, and to a callback by methods that take a context.
 	ErrDispatching = errors.New("loop is being dispatched already")
 	// ErrNotRunning is added to the error of a call whose context or timeout
 	// ended before anything dispatched.
 	ErrNotRunning = errors.New("nothing runs the loop: call Loop.Run")
-	// ErrTimeout is a handshake, or a Disconnect, that took too long. It matches
-	// ETIMEDOUT.
+	// ErrTimeout is returned when a handshake, or a Disconnect, took too long. It
+	// matches ETIMEDOUT.
 	ErrTimeout = fmt.Errorf("peer did not answer in time: %w", unix.ETIMEDOUT)
 )
 
@@ -59,9 +58,9 @@ func fail(op, object string, err error) error {
 	e := &verbs.Error{Op: verb, Object: object, Err: err}
 	switch {
 	case errors.Is(err, ErrDispatching):
-		e.Hint = "a callback must not wait: use Connect, Post, Disconnect"
+		e.Hint = "a callback must not wait: use Dialer.Connect, Post, Disconnect"
 	case errors.Is(err, unix.ENOMEM):
-		e.Hint = "raise ulimit -l, or lower Credits, Eager, Window"
+		e.Hint = "raise ulimit -l, or lower Credits, Segment, Window"
 	}
 	return e
 }

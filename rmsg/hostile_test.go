@@ -78,6 +78,13 @@ func TestHostile(t *testing.T) {
 		}
 	}
 	whole := func(seq uint32) rmsg.Frame { return rmsg.Frame{Kind: rmsg.Whole, Granted: 4, Seq: seq} }
+	segments := func(size uint32, second int) func(*liar) {
+		return func(l *liar) {
+			l.send(hi)
+			l.send(rmsg.Frame{Kind: rmsg.Whole, Granted: 4, Size: size}, make([]byte, 1024)...)
+			l.raw(make([]byte, second))
+		}
+	}
 	cases := []struct {
 		name string
 		do   func(*liar)
@@ -91,6 +98,17 @@ func TestHostile(t *testing.T) {
 		{"size above the frame", greeted(rmsg.Frame{Kind: rmsg.Whole, Granted: 4, Size: 5})},
 		{"size below the frame", func(l *liar) { l.send(hi); l.send(whole(0), 1, 2, 3) }},
 		{"frame above the receive", func(l *liar) { l.send(hi); l.raw(make([]byte, 3000)) }},
+		{"message above what is sent at once", func(l *liar) {
+			l.send(hi)
+			l.send(rmsg.Frame{Kind: rmsg.Whole, Granted: 4, Size: 2049}, make([]byte, 1024)...)
+		}},
+		{"segment too short", segments(2048, 1023)},
+		{"segment too long", segments(1500, 477)},
+		{"empty segment", segments(2048, 0)},
+		{"more segments than its credits", func(l *liar) {
+			greeted(whole(0), whole(1), whole(2))(l)
+			l.send(rmsg.Frame{Kind: rmsg.Whole, Granted: 4, Seq: 3, Size: 1025}, make([]byte, 1024)...)
+		}},
 		{"message left out", greeted(whole(0), whole(2))},
 		{"message twice", greeted(whole(0), whole(0))},
 		{"more than its credits", greeted(whole(0), whole(1), whole(2), whole(3), whole(4))},
@@ -124,7 +142,7 @@ func TestHostile(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ended := make(chan error, 1)
 		heard := make(chan string, 16)
-		server := run(t, rmsg.Options{Credits: 4, Eager: 2048, MaxMessage: 1 << 20, Callbacks: rmsg.Callbacks{
+		server := run(t, rmsg.Options{Credits: 4, Eager: 2048, Segment: 1024, MaxMessage: 1 << 20, Callbacks: rmsg.Callbacks{
 			Request:      func(r *rmsg.Request) { r.Accept(rmsg.ConnOptions{}) },
 			Disconnected: func(s *rmsg.Socket, why error) { ended <- why },
 			Message: func(s *rmsg.Socket, b *rmsg.Buffer) {

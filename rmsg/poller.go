@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poller is the one file that tells whether a loop has something to do: an
+// poller is the one file that is readable when a loop has something to do: an
 // epoll file that has the devices' completion channels in it, and an eventfd for
-// what goroutines have to tell.
+// the events of goroutines.
 type poller struct {
 	file  *os.File // in the runtime's netpoller, so that Run costs no thread
 	raw   syscall.RawConn
@@ -20,7 +20,7 @@ type poller struct {
 	ready func(fd uintptr) bool
 }
 
-// tellIndex is what epoll says of the eventfd; devices have theirs, from 1.
+// tellIndex is the index of the eventfd in epoll events; devices have theirs, from 1.
 const tellIndex = -1
 
 func newPoller() (*poller, error) {
@@ -62,8 +62,8 @@ func (p *poller) tell() {
 	}
 }
 
-// take undoes tell: what is told from now on makes the file readable again.
-// The order matters, or what is told in between would be lost.
+// take undoes tell: the next tell makes the file readable again. The order matters, or
+// a tell in between would be lost.
 func (p *poller) take() {
 	if p.told.Load() {
 		var b [8]byte

@@ -39,7 +39,7 @@ func run(addr string, messages int) (err error) {
 	got, open := 0, 0
 	loop, err := rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{
 		Request: func(r *rmsg.Request) {
-			if _, err := r.Accept(nil); err != nil {
+			if _, err := r.Accept(rmsg.ConnOptions{}); err != nil {
 				log.Print(err)
 			}
 		},
@@ -65,7 +65,7 @@ func run(addr string, messages int) (err error) {
 	defer func() { err = errors.Join(err, loop.Close()) }()
 
 	// Listen
-	listener, err := loop.Listen(ctx, addr)
+	listener, err := (&rmsg.ListenConfig{Loop: loop}).Listen(ctx, addr)
 	if err != nil {
 		return err
 	}

@@ -1,18 +1,17 @@
 // Command msg-send sends a text to msg-recv, step by step in one goroutine, as
-// ibmsg-send of the C library ibmsg does: it dispatches the event loop itself,
-// and waits for the loop's file in between.
+// ibmsg-send of the C library ibmsg does: it dispatches the event loop itself.
 //
 //	msg-send ADDRESS [PORT] [TEXT]
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log"
 	"net"
 
 	"github.com/alecthomas/kong"
-	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/rmsg"
@@ -40,11 +39,11 @@ func run(addr, text string) (err error) {
 	defer func() { err = errors.Join(err, loop.Close()) }()
 
 	// Connect
-	socket, err := loop.Connect(addr, nil)
+	socket, err := (&rmsg.Dialer{Loop: loop}).Connect(addr)
 	if err != nil {
 		return err
 	}
-	if err := until(loop, func() bool { return socket.State() != rmsg.Connecting }); err != nil {
+	if err := while(loop, func() bool { return socket.State() == rmsg.Connecting }); err != nil {
 		return err
 	}
 	if err := socket.Err(); err != nil {
@@ -60,7 +59,7 @@ func run(addr, text string) (err error) {
 	if err := socket.Post(buf); err != nil {
 		return err
 	}
-	if err := until(loop, func() bool { return buf.Status() != rmsg.Queued }); err != nil {
+	if err := while(loop, func() bool { return buf.Status() == rmsg.Queued }); err != nil {
 		return err
 	}
 	if err := errors.Join(buf.Err(), buf.Free()); err != nil {
@@ -71,7 +70,7 @@ func run(addr, text string) (err error) {
 	if err := socket.Disconnect(); err != nil {
 		return err
 	}
-	if err := until(loop, func() bool { return socket.State() == rmsg.Disconnected }); err != nil {
+	if err := while(loop, func() bool { return socket.State() != rmsg.Disconnected }); err != nil {
 		return err
 	}
 	if err := socket.Err(); !errors.Is(err, verbs.ErrClosed) {
@@ -81,14 +80,10 @@ func run(addr, text string) (err error) {
 	return nil
 }
 
-// until dispatches until done, and sleeps while there is nothing to do.
-func until(loop *rmsg.Loop, done func() bool) error {
-	for !done() {
-		wait := []unix.PollFd{{Fd: int32(loop.FD()), Events: unix.POLLIN}}
-		if _, err := unix.Poll(wait, -1); err != nil && err != unix.EINTR {
-			return err
-		}
-		if _, err := loop.Dispatch(); err != nil {
+// while dispatches, and waits in between, while a condition holds.
+func while(loop *rmsg.Loop, condition func() bool) error {
+	for condition() {
+		if _, err := loop.DispatchWait(context.Background()); err != nil {
 			return err
 		}
 	}

@@ -20,7 +20,7 @@ func serveMsg(ctx context.Context, addr string) (string, error) {
 		loop.Run(ctx)
 		loop.Close()
 	}()
-	l, err := loop.Listen(ctx, addr)
+	l, err := (&rmsg.ListenConfig{Loop: loop}).Listen(ctx, addr)
 	if err != nil {
 		return "", err
 	}
@@ -48,7 +48,7 @@ func dialMsg(ctx context.Context, addr string) (session, error) {
 		return nil, err
 	}
 	go loop.Run(context.WithoutCancel(ctx)) // until it is closed
-	s, err := loop.Dial(ctx, addr)
+	s, err := (&rmsg.Dialer{Loop: loop}).Dial(ctx, addr)
 	if err != nil {
 		loop.Close()
 		return nil, err

@@ -147,9 +147,25 @@ var blocking = map[string]func(t *testing.T, device string) blocked{
 		l := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
 		return blocked{call: func() error { return l.Run(context.Background()) }, end: l.Close}
 	},
+	"msg: Loop.DispatchWait, closing it": func(t *testing.T, device string) blocked {
+		l := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
+		return blocked{
+			call: func() (err error) {
+				for err == nil { // a new loop has something to do
+					_, err = l.DispatchWait(context.Background())
+				}
+				return err
+			},
+			end: l.Close,
+		}
+	},
+	"msg: Listener.Accept, closing one with a loop of its own": func(t *testing.T, device string) blocked {
+		ln := labtest.Must(rmsg.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		return blocked{call: func() error { _, err := ln.Accept(context.Background()); return err }, end: ln.Close}
+	},
 	"msg: Listener.Accept, closing it": func(t *testing.T, device string) blocked {
 		l := newLoop(t, rmsg.Options{})
-		ln := labtest.Must(l.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		ln := labtest.Must((&rmsg.ListenConfig{Loop: l.Loop}).Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
 		return blocked{
 			call:  func() error { _, err := ln.Accept(context.Background()); return err },
 			end:   ln.Close,
@@ -158,7 +174,7 @@ var blocking = map[string]func(t *testing.T, device string) blocked{
 	},
 	"msg: Listener.Accept, closing the loop": func(t *testing.T, device string) blocked {
 		l := newLoop(t, rmsg.Options{})
-		ln := labtest.Must(l.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+		ln := labtest.Must((&rmsg.ListenConfig{Loop: l.Loop}).Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
 		return blocked{
 			call:  func() error { _, err := ln.Accept(context.Background()); return err },
 			end:   l.Loop.Close,

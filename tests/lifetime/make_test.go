@@ -167,8 +167,8 @@ func (l *loop) end(t testing.TB) {
 func sockets(t testing.TB, device string, l *loop) (a, b *rmsg.Socket, ln *rmsg.Listener) {
 	t.Helper()
 	ctx := within(t)
-	ln = labtest.Must(l.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-	a = labtest.Must(l.Connect(ln.Addr().String(), nil))(t)
+	ln = labtest.Must((&rmsg.ListenConfig{Loop: l.Loop}).Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+	a = labtest.Must((&rmsg.Dialer{Loop: l.Loop}).Connect(ln.Addr().String()))(t)
 	b = labtest.Must(ln.Accept(ctx))(t)
 	for _, s := range []*rmsg.Socket{a, b} {
 		if err := s.Wait(ctx); err != nil {

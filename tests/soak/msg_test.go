@@ -21,7 +21,7 @@ func (k key) messages() uint64 { return uint64(1 + k%61) }
 
 // loop runs a loop until the returned function is called.
 func loop(s *side) (*rmsg.Loop, func() error, error) {
-	l, err := rmsg.NewLoop(rmsg.Options{MaxMessage: longest, ConnectTimeout: time.Minute, Linger: time.Minute, AnswerTimeout: time.Minute})
+	l, err := rmsg.NewLoop(rmsg.Options{MaxMessage: longest, ConnectTimeout: time.Minute, Linger: time.Minute})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -120,7 +120,7 @@ func serveMsg(s *side) (service, error) {
 	if err != nil {
 		return service{}, err
 	}
-	ln, err := l.Listen(s.ctx, s.addr()+":0")
+	ln, err := (&rmsg.ListenConfig{Loop: l, AnswerTimeout: time.Minute}).Listen(s.ctx, s.addr()+":0")
 	if err != nil {
 		return service{}, errors.Join(err, end())
 	}
@@ -151,7 +151,9 @@ func dialMsg(s *side, addr string, n *count) (client, error) {
 	}
 	life := func(ctx context.Context, r *rand.Rand) error {
 		mine := key(r.Uint64())
-		c, err := l.Connect(addr, binary.BigEndian.AppendUint64(nil, uint64(mine)))
+		dialer := rmsg.Dialer{Loop: l}
+		dialer.PrivateData = binary.BigEndian.AppendUint64(nil, uint64(mine))
+		c, err := dialer.Connect(addr)
 		if err != nil {
 			return err
 		}

@@ -39,10 +39,9 @@ func dialMsg(ctx context.Context, addr string, w work) (sender, error) {
 		return nil, err
 	}
 	go c.loop.Run(ctx)
-	if c.socket, err = c.loop.Connect(addr, w.bytes()); err != nil {
-		return nil, err
-	}
-	if err := c.socket.Wait(ctx); err != nil {
+	dialer := rmsg.Dialer{Loop: c.loop}
+	dialer.PrivateData = w.bytes()
+	if c.socket, err = dialer.Dial(ctx, addr); err != nil {
 		return nil, err
 	}
 	for range buffers {
@@ -98,7 +97,7 @@ func serveMsg(ctx context.Context, addr string, ready func()) error {
 			if err != nil {
 				log.Fatal(err)
 			}
-			s, err := r.Accept(nil)
+			s, err := r.Accept(rmsg.ConnOptions{})
 			if err != nil {
 				log.Fatal(err)
 			}
@@ -124,7 +123,7 @@ func serveMsg(ctx context.Context, addr string, ready func()) error {
 	if err != nil {
 		return err
 	}
-	if _, err := loop.Listen(ctx, addr); err != nil {
+	if _, err := (&rmsg.ListenConfig{Loop: loop}).Listen(ctx, addr); err != nil {
 		return err
 	}
 	ready()

@@ -65,7 +65,7 @@ func dialMsg(ctx context.Context, addr string) (session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.s, err = t.loop.Dial(ctx, addr); err != nil {
+	if t.s, err = (&rmsg.Dialer{Loop: t.loop}).Dial(ctx, addr); err != nil {
 		t.Close()
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func serveMsg(ctx context.Context, addr string, ready func(string)) error {
 		return err
 	}
 	defer t.Close()
-	l, err := t.loop.Listen(ctx, addr)
+	l, err := (&rmsg.ListenConfig{Loop: t.loop}).Listen(ctx, addr)
 	if err != nil {
 		return err
 	}

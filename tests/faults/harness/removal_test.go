@@ -128,9 +128,9 @@ func useMsg(t *testing.T) user {
 	}
 	client, server := loop(), loop()
 	return func(ctx context.Context, addr string, busy bool, ready func()) [2]error {
-		l := labtest.Must(server.Listen(ctx, addr))(t)
+		l := labtest.Must((&rmsg.ListenConfig{Loop: server}).Listen(ctx, addr))(t)
 		labtest.Close(t, l)
-		c := labtest.Must(client.Connect(l.Addr().String(), nil))(t)
+		c := labtest.Must((&rmsg.Dialer{Loop: client}).Connect(l.Addr().String()))(t)
 		s := labtest.Must(l.Accept(ctx))(t)
 		for _, s := range []*rmsg.Socket{c, s} {
 			if err := s.Wait(ctx); err != nil {

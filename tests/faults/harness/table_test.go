@@ -24,7 +24,7 @@ var names = []struct {
 	name string
 }{
 	{verbs.ErrDeviceRemoved, "`cm.ErrDeviceRemoved`"},
-	{rmsg.ErrUnreadable, "`msg.ErrUnreadable`"},
+	{rmsg.ErrUnreadable, "`rmsg.ErrUnreadable`"},
 	{verbs.WCRemAccessErr, "`WCRemAccessErr`"},
 	{verbs.WCRemOpErr, "`WCRemOpErr`"},
 	{verbs.WCRetryExcErr, "`WCRetryExcErr`"},
