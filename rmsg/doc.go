@@ -1,6 +1,6 @@
 // Package rmsg sends and receives messages over RDMA, asynchronously: an event
 // loop, sockets, callbacks, and buffers in registered memory. Programs that
-// would rather wait have the same sockets with Send and Recv.
+// prefer to wait use the same sockets with Send and Recv.
 //
 //	Post(buffer) ─► queue ─► SEND ═══════════════════► receive ─► ring ─► Message callback,
 //	  Queued          ▲    up to Eager bytes, at once            ▲          or Recv
@@ -9,107 +9,198 @@
 //	  Sent, Failed ◄──┴───── SEND "read", "so many credits" ◄════╧══════════ Free(buffer)
 //
 // Messages of a socket arrive once, whole, and in order, whatever their sizes:
-// from 0 bytes to what the peer is willing to take (Options.MaxMessage).
+// from 0 bytes to the peer's limit (Options.MaxMessage).
 //
-// # Who runs what
+// # Simple programs
 //
-// Nothing happens but in [Loop.Dispatch], which handles all there is and
-// returns, and [Loop.Run], which dispatches and sleeps by turns: callbacks run
-// there, one at a time, and nowhere else. All methods of all types but Buffer may
-// be called by any goroutine, and by callbacks, except that what takes a context
-// waits for the loop and returns [ErrDispatching] to a callback, see [Callbacks].
-// [Loop.FD] is one file for a program with a poll(2) loop of its own, however many
-// sockets and devices there are.
+// [Dial] and [Listen] make sockets with an event loop of their own, which a goroutine
+// runs:
 //
-//	loop, err := msg.NewLoop(rmsg.Options{Callbacks: msg.Callbacks{...}})
-//	go loop.Run(ctx)                      // or: for { poll(loop.FD()); loop.Dispatch() }
-//	socket, err := loop.Connect(addr, nil)
+//	s, err := rmsg.Dial(ctx, "10.9.0.1:7471")
+//	err = s.Send(ctx, []byte("hello"))
+//	buffer, err := s.Recv(ctx)
+//
+// # Event loops
+//
+// A program that serves many sockets with callbacks makes a [Loop], names it in
+// [Dialer] and [ListenConfig], and runs it:
+//
+//	loop, err := rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{...}})
+//	go loop.Run(ctx)
+//	socket, err := (&rmsg.Dialer{Loop: loop}).Connect(addr)
+//
+// [Loop.Run] waits for events and handles them, again and again; [Loop.DispatchWait] does
+// so once; [Loop.Dispatch] handles the events there are and does not wait. [Loop.FD] is one
+// file descriptor for a program with an epoll(7) or poll(2) loop of its own, however
+// many sockets and devices there are.
+//
+// # Concurrency
+//
+// Sockets make progress, and callbacks run, only inside Dispatch, DispatchWait and Run, one
+// callback at a time. All methods of all types except Buffer may be called by any
+// goroutine, and by callbacks, except that a method that takes a context waits for the
+// loop and returns [ErrDispatching] to a callback, see [Callbacks].
 //
 // # Back-pressure
 //
-// A peer may send Options.Credits messages before the program has freed some, so
-// a slow receiver slows its sender, and nothing else: there is always a receive
-// for what comes. A sender may queue Options.SendQueue messages; then Post gives
-// [ErrWouldBlock] until Writable is called, and Send waits. What a socket takes
-// up is bounded by that, see [Options]:
-//
-//	received  (Credits + 17) * Eager + max(Window, largest message)
-//	sent      what the program allocates, SendQueue * Eager for Send
-//
-// with large messages rounded up to powers of two, and Window again of what is
-// kept to be used again.
+// Each socket has Options.Credits receives for the messages of its peer, of
+// Options.Segment bytes each. A message above Segment takes several, one above Eager takes
+// one. The peer may send again when the program has freed messages, so a slow
+// receiver slows its sender, and nothing else: there is always a receive for a frame that
+// arrives. A sender may queue Options.SendQueue messages; then Post returns
+// [ErrWouldBlock] until Writable is called, and Send waits.
 //
 // # Memory
 //
-// A [Buffer] is the program's, or the socket's while it is Queued; its Status
-// tells. Its memory is a socket's own, in a protection domain of its own, so that
-// a peer reaches no memory of other sockets. What a peer can reach is the buffers
-// above Eager of its own socket: it may read them at any time while the socket is
+// By itself a socket has at most 256 KiB of registered memory with default [Options]:
+//
+//	receives   (Credits + 12 + segments of Eager) * (Segment + 24)        193 KiB
+//	sending    SendBuffer, from the first message on                       48 KiB
+//
+// In addition there are messages above Eager, in memory that is registered for each of
+// them: those that the program holds, and while they are under way
+//
+//	received   the larger of Window and one message                        1 MiB
+//	sent       the larger of Window and one message, for Send              1 MiB
+//
+// and the buffers of Alloc that SendBuffer has no room for. When such a buffer is freed its
+// memory is kept for at most a second, Options.Cache bytes (4 MiB) for all sockets of the
+// loop together, and then returned to the system. Received messages of several segments
+// are copied to memory that is not registered. Not counted is what the kernel has for
+// queue pairs and completion queues. [Socket.Stats] and [Loop.Stats] return the figures.
+//
+// A [Buffer] is the program's, or the socket's while its Status is Queued. Registered
+// memory belongs to one socket, in a protection domain of its own, so that
+// a peer reaches no memory of other sockets. A peer can read the buffers that Alloc
+// returned for messages above Eager to its own socket, at any time while the socket is
 // up, also before they are posted. Buffers outlive their socket and loop until
 // they are freed.
 //
-// # The end
+// # Disconnecting
 //
 // [Socket.Disconnect] lets both sides send what they have posted;
 // [Socket.Close] does not; either way each buffer ends as Sent or Failed, and
 // Disconnected is the last callback of a socket. Sent means that a message above
 // Eager has been read by the peer, and that a smaller one is with the peer's
 // device (RoCE) or with TCP (iWARP). A side that disconnects and ends with
-// ErrClosed has heard the peer say goodbye to that, after all of its messages. A
+// ErrClosed knows that the peer has received all of its messages. A
 // peer whose machine vanishes is noticed when something is sent to it.
 //
 // Sockets on a device that is removed end with [verbs.ErrDeviceRemoved], and messages
 // that were received and not taken are dropped. The kernel removes a device when
 // all programs have closed it: the loop does so a quarter of a second after its
 // last socket there has ended and the program has freed the buffers of those
-// sockets. The loop goes on, and opens the device when it is there again.
+// sockets. The loop continues, and opens the device again when it is back.
 //
 // # Wire format
 //
 // Numbers are in network byte order. The private data of both sides begins with
 //
-//	"VMSG"  version 1 byte  oldest version 1  length of what follows the 24 bytes 1  0
-//	credits 4  bytes sent whole 4  bytes of the largest message 4  0 0 0 0
+//	"VMSG"  version 1 byte (2)  oldest version 1 (2)  length of what follows the 24 bytes 1  0
+//	credits 4  largest message sent at once 4  largest message 4  segment 4
 //	private data of the program
 //
-// A listener rejects who speaks something else, or no version in common, with
+// A listener rejects a peer that sends something else, or has no version in common, with
 // private data of the same form. After that, each SEND is a frame:
 //
 //	type 1  flags 1  0 0  size 4  number of the message 4
-//	messages granted 4  announced messages read 4  0 0 0 0
+//	frames granted 4  announced messages read 4  0 0 0 0
 //	hello  1  the first frame of both sides, the dialing side's first
-//	message 2  size bytes follow
+//	message 2  size bytes follow, or the first segment of them
 //	announcement 3  address 8, key 4, 0 0 0 0 follow: to be read by RDMA READ
 //	ack 4  nothing more
 //	bye 5  no messages will follow; flag 1: the peer's bye was received
 //
-// Both counts run from the connection's start and wrap around. A peer that does
-// not hold to this is disconnected, with [ErrProtocol].
+// The segments of a message after the first are SENDs without a header, directly after it.
+// Each segment and each announcement needs a frame that the peer has granted.
+// Both counts run from the connection's start and wrap around. A peer that violates
+// this is disconnected, with [ErrProtocol].
 //
-// # ibmsg
+// # For users of ibmsg
 //
-// The C library ibmsg has this done before; function by function:
+// ibmsg is a C library for the same job (github.com/joerns/ibmsg). Its names are listed here
+// with their counterparts, and the tests that show them.
 //
-//	ibmsg                        here                          test
-//	ibmsg_init_event_loop        NewLoop                       TestCallbacks
-//	ibmsg_destroy_event_loop     Loop.Close                    TestLoopClose
-//	ibmsg_dispatch_event_loop    Loop.Dispatch, Loop.Run       TestFD, TestCallbacks
-//	ibmsg_event_loop.epollfd     Loop.FD                       TestFD
-//	ibmsg_listen                 Loop.Listen                   TestCallbacks
-//	ibmsg_connect                Loop.Connect, Loop.Dial       TestCallbacks, TestNobody
-//	ibmsg_accept                 Request.Accept                TestCallbacks, TestPrivateData
-//	(no accept: rejected)        Request.Reject                TestReject
-//	ibmsg_disconnect             Socket.Disconnect             TestDisconnect
-//	ibmsg_alloc_msg              Socket.Alloc                  TestBuffers
-//	ibmsg_free_msg               Buffer.Free                   TestBuffers
-//	ibmsg_post_send              Socket.Post                   TestCallbacks, TestWouldBlock
-//	ibmsg_buffer.status          Buffer.Status                 TestBuffers
-//	ibmsg_socket.status          Socket.State                  TestDisconnect
-//	connection_request           Callbacks.Request             TestCallbacks, TestReject
-//	connection_established       Callbacks.Established         TestCallbacks
-//	message_received             Callbacks.Message             TestCallbacks
+//	ibmsg_init_event_loop             NewLoop                            TestCallbacks
+//	ibmsg_destroy_event_loop          Loop.Close                         TestLoopClose
+//	ibmsg_dispatch_event_loop         Loop.DispatchWait                  TestDispatchWait
+//	ibmsg_listen                      Listen, ListenConfig.Listen        TestCallbacks, TestDialListen
+//	ibmsg_listen (max_connections)    ListenConfig.Backlog               TestReject
+//	ibmsg_connect                     Dial, Dialer.Connect               TestCallbacks, TestNobody
+//	ibmsg_accept                      Request.Accept                     TestCallbacks, TestPrivateData
+//	ibmsg_disconnect                  Socket.Disconnect                  TestDisconnect
+//	ibmsg_disconnect (listening)      Listener.Close                     TestReject
+//	ibmsg_alloc_msg                   Socket.Alloc                       TestBuffers
+//	ibmsg_free_msg                    Buffer.Free                        TestBuffers
+//	ibmsg_post_send                   Socket.Post                        TestCallbacks, TestWouldBlock
+//	ibmsg_event_loop                  Loop                               TestCallbacks
+//	  event_channel                   -                                  -
+//	  epollfd                         Loop.FD                            TestFD, TestNestedEpoll
+//	  connection_request              Callbacks.Request                  TestCallbacks, TestReject
+//	  connection_established          Callbacks.Established              TestCallbacks
+//	  message_received                Callbacks.Message                  TestCallbacks
+//	  event_description               -                                  -
+//	ibmsg_connection_request          Request                            TestReject
+//	  cmid                            Request.RemoteAddr                 TestPrivateData
+//	  status                          (Request.Accept fails)             TestReject
+//	IBMSG_UNDECIDED, IBMSG_ACCEPTED   (Request.Accept fails)             TestReject
+//	ibmsg_socket                      Socket                             TestCallbacks
+//	  cmid                            Socket.Endpoint                    TestEndpoint
+//	  status                          Socket.State                       TestDisconnect
+//	  socket_type                     Listener, Socket                   TestCallbacks
+//	  recv_buffer                     Options.Credits                    TestCredits
+//	  send_event_description          -                                  -
+//	  recv_event_description          -                                  -
+//	IBMSG_UNCONNECTED                 Connecting                         TestCallbacks
+//	IBMSG_ADDRESS_RESOLVED            Connecting                         TestCallbacks
+//	IBMSG_ROUTE_RESOLVED              Connecting                         TestCallbacks
+//	IBMSG_CONNECTED                   Established                        TestDispatchWait
+//	IBMSG_DISCONNECTING               Disconnecting                      TestDisconnect
+//	IBMSG_ERROR                       Disconnected, Socket.Err           TestNobody
+//	IBMSG_LISTEN_SOCKET               Listener                           TestCallbacks
+//	IBMSG_RECV_SOCKET                 Socket (both directions)           TestSizes
+//	IBMSG_SEND_SOCKET                 Socket (both directions)           TestSizes
+//	ibmsg_buffer                      Buffer                             TestBuffers
+//	  mr                              -                                  -
+//	  data                            Buffer.Bytes                       TestBuffers
+//	  size                            Buffer.Cap, Buffer.SetLen          TestBuffers
+//	  status                          Buffer.Status                      TestBuffers
+//	IBMSG_WAITING                     Free, Queued                       TestCallbacks
+//	IBMSG_SENT                        Sent, Failed                       TestCallbacks
+//	IBMSG_RECEIVED                    Received                           TestBuffers
+//	IBMSG_MAX_MSGSIZE                 Options.MaxMessage, ErrTooLarge    TestSizes, TestBuffers
+//	IBMSG_CMA                         -                                  -
+//	IBMSG_SEND_COMPLETION             Callbacks.Sent                     TestCallbacks
+//	IBMSG_RECV_COMPLETION             Callbacks.Message                  TestCallbacks
 //
-// ibmsg's messages end at 4096 bytes and go from the side that connected to the
-// one that accepted, its receives are one for each socket, and its loop loses the
-// reasons for which sockets end.
+// Its error codes are errors here, of the type [verbs.Error], which match errno values:
+//
+//	IBMSG_OK                          (nil)                              TestCallbacks
+//	IBMSG_FCNTL_FAILED                NewLoop                            -
+//	IBMSG_GETADDRINFO_FAILED          Dialer.Dial, ListenConfig.Listen   TestNobody
+//	IBMSG_CREATE_ID_FAILED            Socket.Err                         -
+//	IBMSG_BIND_FAILED                 ListenConfig.Listen                TestDialListen
+//	IBMSG_LISTEN_FAILED               ListenConfig.Listen                TestDialListen
+//	IBMSG_ADDRESS_RESOLUTION_FAILED   Socket.Err                         TestNobody
+//	IBMSG_FETCH_EVENT_FAILED          Socket.Err                         -
+//	IBMSG_ACK_EVENT_FAILED            -                                  -
+//	IBMSG_ALLOC_FAILED                Socket.Alloc                       TestBuffers
+//	IBMSG_MEMORY_REGISTRATION_FAILED  Socket.Alloc, Socket.Err           -
+//	IBMSG_POST_SEND_FAILED            Socket.Post                        TestBuffers, TestWouldBlock
+//	IBMSG_DISCONNECT_FAILED           Socket.Err                         TestLinger
+//	IBMSG_FREE_BUFFER_FAILED          Buffer.Free, ErrBuffer             TestWouldBlock
+//	IBMSG_CREATE_QP_FAILED            Socket.Err                         -
+//	IBMSG_ACCEPT_FAILED               Request.Accept, Socket.Err         TestReject
+//	IBMSG_EPOLL_FAILED                NewLoop                            -
+//	IBMSG_EPOLL_ADD_FD_FAILED         Socket.Err                         -
+//	IBMSG_EPOLL_WAIT_FAILED           Loop.DispatchWait                  TestLoopClose
+//
+// What differs: ibmsg_dispatch_event_loop waits for an event, as DispatchWait does and
+// Dispatch does not. Without a callback for requests ibmsg rejects them, and without one
+// for messages it frees them; here they wait for [Listener.Accept] and [Socket.Recv], and
+// messages that are not received stop their sender. Messages of ibmsg have at most 4096
+// bytes and go from the side that connects to the one that accepts; here they go both
+// ways. ibmsg has one receive for each socket and no flow control. The error of a socket
+// is not lost. The wire format is not ibmsg's: programs of the two cannot be connected to
+// each other.
 package rmsg
