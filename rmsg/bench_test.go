@@ -18,30 +18,47 @@ func BenchmarkThreshold(b *testing.B) {
 				b.Run(fmt.Sprintf("%s/%dKiB/%s", device, size>>10, how), func(b *testing.B) {
 					opt := rmsg.Options{Eager: eager, Credits: 16}
 					c, s := pair(b, device, opt, opt)
-					message := make([]byte, size)
-					b.SetBytes(int64(size))
-					stream := func(n int) {
-						go func() {
-							for range n {
-								if err := c.Send(b.Context(), message); err != nil {
-									return
-								}
-							}
-						}()
-						for range n {
-							m, err := s.Recv(b.Context())
-							if err != nil {
-								b.Fatal(err)
-							}
-							m.Free()
-						}
-					}
-					stream(100) // until all memory is there
+					stream(b, c, s, size, 100) // until all memory is there
 					b.ResetTimer()
-					stream(b.N)
+					stream(b, c, s, size, b.N)
 				})
 			}
 		}
+	}
+}
+
+// BenchmarkStream sends messages of one size with default options.
+func BenchmarkStream(b *testing.B) {
+	labtest.Require(b)
+	for _, device := range []string{labtest.RXE, labtest.SIW} {
+		for _, size := range []int{64, 1 << 10, 4 << 10, 8 << 10, 16 << 10, 64 << 10, 1 << 20} {
+			b.Run(fmt.Sprintf("%s/%d", device, size), func(b *testing.B) {
+				c, s := pair(b, device, rmsg.Options{}, rmsg.Options{})
+				stream(b, c, s, size, 100) // until all memory is there
+				b.ResetTimer()
+				stream(b, c, s, size, b.N)
+			})
+		}
+	}
+}
+
+// stream sends n messages.
+func stream(b *testing.B, c, s *rmsg.Socket, size, n int) {
+	b.SetBytes(int64(size))
+	go func() {
+		message := make([]byte, size)
+		for range n {
+			if err := c.Send(b.Context(), message); err != nil {
+				return
+			}
+		}
+	}()
+	for range n {
+		m, err := s.Recv(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		m.Free()
 	}
 }
 

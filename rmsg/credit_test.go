@@ -39,12 +39,13 @@ func noRNR(t *testing.T, device string) {
 }
 
 // TestCredits sends both ways with hardly any credits, to programs that free
-// late, and out of order, and loops that sleep.
+// late, and out of order, and loops that sleep. Messages have several segments, or are
+// announced, as the credits allow.
 func TestCredits(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		noRNR(t, device)
 		for _, credits := range []int{1, 2, 3, 9} {
-			opt := rmsg.Options{Credits: credits, SendQueue: 2*credits + 1, Eager: 64, Window: 1000}
+			opt := rmsg.Options{Credits: credits, SendQueue: 2*credits + 1, Segment: 64, Eager: 200, Window: 1000}
 			c, s := pair(t, device, opt, opt)
 			const n = 400
 			var all sync.WaitGroup
