@@ -55,6 +55,9 @@ func fail(op, object string, err error) error {
 		return nil
 	}
 	verb, object := sys.SplitOp(op, object)
+	if e, ok := err.(*verbs.Error); ok && e.Op == "dial" && e.Object == object {
+		return err // it says the same
+	}
 	e := &verbs.Error{Op: verb, Object: object, Err: err}
 	switch {
 	case errors.Is(err, ErrDispatching):

@@ -65,6 +65,9 @@ func (s *Socket) await(ctx context.Context, ready <-chan struct{}, limit time.Du
 // message is on its way; [Socket.Shutdown] waits until it has arrived.
 func (s *Socket) Send(ctx context.Context, message []byte) error {
 	const op = "send to"
+	if err := s.l.inCallback(); err != nil {
+		return fail(op, s.addr, err)
+	}
 	if err := s.Wait(ctx); err != nil {
 		return err
 	}
