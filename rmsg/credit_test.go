@@ -39,60 +39,80 @@ func noRNR(t *testing.T, device string) {
 }
 
 // TestCredits sends both ways with hardly any credits, to programs that free
-// late, and out of order, and loops that sleep. Messages have several segments, or are
-// announced, as the credits allow.
+// late, and out of order, and loops that sleep. Messages are sent at once, in one segment
+// or several, or announced.
 func TestCredits(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		noRNR(t, device)
-		for _, credits := range []int{1, 2, 3, 9} {
-			opt := rmsg.Options{Credits: credits, SendQueue: 2*credits + 1, Segment: 64, Eager: 200, Window: 1000}
-			c, s := pair(t, device, opt, opt)
-			const n = 400
-			var all sync.WaitGroup
-			one := func(from, to *rmsg.Socket) {
-				size := func(i int) int { return i * 37 % 200 }
-				all.Go(func() {
-					for i := range n {
-						if err := from.Send(within(t), pattern(size(i), i)); err != nil {
-							t.Error(err)
-							return
-						}
-					}
-				})
-				all.Go(func() {
-					var held []*rmsg.Buffer
-					for i := range n {
-						b, err := to.Recv(within(t))
-						if err != nil {
-							t.Errorf("message %d, credits %d: %v", i, credits, err)
-							return
-						}
-						if !bytes.Equal(b.Bytes(), pattern(size(i), i)) {
-							t.Errorf("message %d is another", i)
-						}
-						held = append(held, b)
-						if len(held) > credits/2 {
-							rand.Shuffle(len(held), func(i, k int) { held[i], held[k] = held[k], held[i] })
-							for range 1 + rand.IntN(len(held)) {
-								held[len(held)-1].Free()
-								held = held[:len(held)-1]
-							}
-						}
-						if i%50 == 0 {
-							time.Sleep(time.Millisecond)
-						}
-					}
-					for _, b := range held {
-						b.Free()
-					}
-				})
-			}
-			one(c, s)
-			one(s, c)
-			all.Wait()
-			if err := c.Shutdown(within(t)); err != nil {
-				t.Error(err)
+		const segment = 64
+		for _, eager := range []int{segment, 200} {
+			for _, credits := range []int{1, 2, 3, 9} {
+				opt := rmsg.Options{Credits: credits, SendQueue: 2*credits + 1, Segment: segment, Eager: eager, Window: 1000}
+				withCredits(t, device, opt)
 			}
 		}
 	})
+}
+
+func withCredits(t *testing.T, device string, opt rmsg.Options) {
+	c, s := pair(t, device, opt, opt)
+	const n = 400
+	// receives is how many credits a message takes.
+	receives := func(n int) int {
+		if k := max(1, (n+opt.Segment-1)/opt.Segment); n <= opt.Eager && k <= opt.Credits {
+			return k
+		}
+		return 1
+	}
+	// A program may hold what leaves room for the largest message.
+	most := opt.Credits / 2
+	if opt.Eager > opt.Segment {
+		most = opt.Credits - min(opt.Credits, receives(opt.Eager))
+	}
+	var all sync.WaitGroup
+	one := func(from, to *rmsg.Socket) {
+		size := func(i int) int { return i * 37 % 250 }
+		all.Go(func() {
+			for i := range n {
+				if err := from.Send(within(t), pattern(size(i), i)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+		all.Go(func() {
+			var held []*rmsg.Buffer
+			taken := 0
+			for i := range n {
+				b, err := to.Recv(within(t))
+				if err != nil {
+					t.Errorf("message %d, credits %d: %v", i, opt.Credits, err)
+					return
+				}
+				if !bytes.Equal(b.Bytes(), pattern(size(i), i)) {
+					t.Errorf("message %d is another", i)
+				}
+				held = append(held, b)
+				taken += receives(size(i))
+				for taken > most {
+					k := rand.IntN(len(held))
+					taken -= receives(len(held[k].Bytes()))
+					held[k].Free()
+					held = append(held[:k], held[k+1:]...)
+				}
+				if i%50 == 0 {
+					time.Sleep(time.Millisecond)
+				}
+			}
+			for _, b := range held {
+				b.Free()
+			}
+		})
+	}
+	one(c, s)
+	one(s, c)
+	all.Wait()
+	if err := c.Shutdown(within(t)); err != nil {
+		t.Error(err)
+	}
 }

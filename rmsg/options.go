@@ -49,9 +49,11 @@ type Callbacks struct {
 type Options struct {
 	Callbacks Callbacks
 
-	// Credits is how many receives there are for the messages of a peer, and so how
-	// many messages it may send before the program has freed some: 1 to 4096, by
-	// default 32. A program that holds more than half of them slows its peer down.
+	// Credits is how many receives there are for the messages of a peer, which it uses up
+	// before the program has freed some: 1 to 4096, by default 32. A message above
+	// Segment takes several, until it is freed. A program that holds messages of more than
+	// half of them slows its peer down, and the peer sends a message only when all
+	// receives that it takes are free.
 	Credits int
 	// Segment is the size of a receive, in bytes of the message: 64 to Eager, by default
 	// 4 KiB, or an eighth of Eager if that is more. A longer message that is
