@@ -47,7 +47,7 @@ func TestCredits(t *testing.T) {
 		const segment = 64
 		for _, eager := range []int{segment, 200} {
 			for _, credits := range []int{1, 2, 3, 9} {
-				opt := rmsg.Options{Credits: credits, SendQueue: 2*credits + 1, Segment: segment, Eager: eager, Window: 1000}
+				opt := rmsg.Options{Credits: credits, SendQueue: 2*credits + 1, Segment: segment, Eager: eager, Window: 2000}
 				withCredits(t, device, opt)
 			}
 		}
