@@ -67,7 +67,7 @@ func withCredits(t *testing.T, device string, opt rmsg.Options) {
 	// A program may hold what leaves room for the largest message.
 	most := opt.Credits / 2
 	if opt.Eager > opt.Segment {
-		most = opt.Credits - min(opt.Credits, receives(opt.Eager))
+		most = opt.Credits - min(opt.Credits, (opt.Eager+opt.Segment-1)/opt.Segment)
 	}
 	var all sync.WaitGroup
 	one := func(from, to *rmsg.Socket) {

@@ -54,8 +54,8 @@
 //
 // By itself a socket has at most 256 KiB of registered memory with default [Options]:
 //
-//	receives   (Credits + 12 + segments of Eager) * (Segment + 24)        193 KiB
-//	sending    SendBuffer, from the first message on                       48 KiB
+//	receives   (Credits + 12 + segments of Eager) * (Segment + 24)        185 KiB
+//	sending    SendBuffer, from the first message on                       64 KiB
 //
 // In addition there are messages above Eager, in memory that is registered for each of
 // them: those that the program holds, and while they are under way

@@ -188,7 +188,7 @@ func TestManyPeers(t *testing.T) {
 		// On both sides the receives, a buffer to send from, large messages, which are
 		// rounded up, and the cache.
 		window := (opt.Window + 8192) * 9 / 8
-		bound := 2*peers*((opt.Credits+20)*(2048+64)+(48<<10)+window) + 2*(4<<20)
+		bound := 2*peers*((opt.Credits+20)*(2048+64)+(64<<10)+window) + 2*(4<<20)
 		if peak > bound || peak == 0 {
 			t.Errorf("%d bytes were registered, of at most %d", peak, bound)
 		}
