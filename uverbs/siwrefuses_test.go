@@ -1,0 +1,80 @@
+package uverbs_test
+
+import (
+	"context"
+	"encoding/binary"
+	"os"
+	"reflect"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestSIWRefuses shows that it is the kernel's siw that lacks immediates and atomics, which
+// the driver here refuses: it writes such requests to the mapped queue by hand. An RDMA
+// WRITE with an immediate has not even a number (siw-abi.h).
+func TestSIWRefuses(t *testing.T) {
+	labtest.Require(t)
+	for name, c := range map[string]struct {
+		opcode uint8
+		works  bool
+	}{
+		"SEND":           {abi.SIW_OP_SEND, true}, // so the way is right
+		"SEND_WITH_IMM":  {abi.SIW_OP_SEND_WITH_IMM, false},
+		"FETCH_AND_ADD":  {abi.SIW_OP_FETCH_AND_ADD, false},
+		"COMP_AND_SWAP":  {abi.SIW_OP_COMP_AND_SWAP, false},
+		"READ_RESPONSE":  {abi.SIW_OP_READ_RESPONSE, false},
+		"none of SIW_OP": {abi.SIW_OP_REG_MR, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.SIW, Type: verbs.RC, Events: true})
+			if _, err := b.PostRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{b.MR.SGE(0, 100)}}); err != nil {
+				t.Fatal(err)
+			}
+			postByHand(t, a.QP, c.opcode)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			var wcs [1]verbs.WC
+			if _, err := a.SendCQ.PollWait(ctx, wcs[:]); err != nil {
+				t.Fatal(err)
+			}
+			if wc := wcs[0]; wc.ID != 77 || (wc.Status == verbs.WCSuccess) != c.works {
+				t.Errorf("completion %+v: %v", wc, wc.Status)
+			}
+		})
+	}
+}
+
+// postByHand writes a request without data to the first element of a siw QP's queue, and
+// rings the doorbell.
+func postByHand(t *testing.T, qp *uverbs.QP, opcode uint8) {
+	t.Helper()
+	v := reflect.ValueOf(qp).Elem()
+	base := v.FieldByName("siwSend").Elem().FieldByName("queue").FieldByName("base").Pointer()
+	sqe := binary.NativeEndian.AppendUint64(nil, 77)
+	sqe = binary.NativeEndian.AppendUint16(sqe, abi.SIW_WQE_VALID|abi.SIW_WQE_SIGNALLED)
+	sqe = append(sqe, 1, opcode) // of an empty SGE
+	sqe = append(sqe, make([]byte, 4+8+16)...)
+	mem := labtest.Must(os.OpenFile("/proc/self/mem", os.O_RDWR, 0))(t)
+	labtest.Close(t, mem)
+	if _, err := mem.WriteAt(sqe, int64(base)); err != nil {
+		t.Fatal(err)
+	}
+	bell := binary.NativeEndian.AppendUint32(nil, abi.IB_USER_VERBS_CMD_POST_SEND)
+	bell = binary.NativeEndian.AppendUint16(bell, 8) // words of request and answer
+	bell = binary.NativeEndian.AppendUint16(bell, 1)
+	var answer [1]uint64
+	bell = binary.NativeEndian.AppendUint64(bell, uint64(reflect.ValueOf(&answer).Pointer()))
+	bell = binary.NativeEndian.AppendUint32(bell, uint32(v.FieldByName("handle").Uint()))
+	bell = append(bell, make([]byte, 4+4)...) // no requests: they are in the queue
+	bell = binary.NativeEndian.AppendUint32(bell, 64)
+	if _, err := unix.Write(qp.PD().Context().File(), bell); err != nil && opcode == abi.SIW_OP_SEND {
+		t.Fatal(err)
+	}
+}
