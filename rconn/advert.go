@@ -16,8 +16,9 @@ import (
 //	offset  bytes
 //	     0      2  0xad7e
 //	     2      1  version: 1
-//	     3      1  access: 1 the peer may write, 2 read, 4 do atomics
-//	     4      4  tag: what the sender calls the region
+//	     3      1  access: 1 the peer may write, 2 read, 4 use atomics, 8 flush to
+//	               global visibility, 16 flush to persistence
+//	     4      4  tag: the sender's number for the region
 //	     8      8  address of the first byte
 //	    16      8  length in bytes, at least 1
 //	    24      4  remote key
@@ -30,50 +31,71 @@ const (
 )
 
 // accessBits are the access byte's, from its lowest.
-var accessBits = [...]verbs.Access{verbs.AccessRemoteWrite, verbs.AccessRemoteRead, verbs.AccessRemoteAtomic}
+var accessBits = [...]verbs.Access{
+	verbs.AccessRemoteWrite, verbs.AccessRemoteRead, verbs.AccessRemoteAtomic,
+	verbs.AccessFlushGlobal, verbs.AccessFlushPersistent,
+}
+
+// remoteAccess is all of what an advertisement can grant.
+const remoteAccess = verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic |
+	verbs.AccessFlushGlobal | verbs.AccessFlushPersistent
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// AppendAdvert appends the advertisement of a part of a region to b: what
+// AppendAdvert appends to b the advertisement of a part of a region: what
 // [Conn.PostAdvert] sends.
 func AppendAdvert(b []byte, tag uint32, s Span) ([]byte, error) {
-	if s.Region == nil || s.Len == 0 {
+	if s.Region == nil {
 		return b, fmt.Errorf("nothing to advertise: %w", verbs.ErrRange)
 	}
 	if err := s.check(s.Region.pd, 0); err != nil {
 		return b, err
 	}
+	mr := s.Region.mr
+	r := RemoteRegion{Tag: tag, Addr: mr.Addr() + uint64(s.Off), Len: s.Len, Key: mr.RKey(), Access: s.Region.access & remoteAccess}
+	if r.Len > 0 && r.Access == 0 {
+		return b, fmt.Errorf("%v grants peers nothing: %w", s.Region, ErrAccess)
+	}
+	return r.AppendAdvert(b)
+}
+
+// AppendAdvert appends to b the advertisement from which [ParseAdvert] makes r.
+func (r RemoteRegion) AppendAdvert(b []byte) ([]byte, error) {
+	switch {
+	case r.Len < 1 || r.Addr+uint64(r.Len)-1 < r.Addr:
+		return b, fmt.Errorf("nothing to advertise: %d bytes at %#x: %w", r.Len, r.Addr, verbs.ErrRange)
+	case r.Access&remoteAccess == 0:
+		return b, fmt.Errorf("%v grants peers nothing: %w", r, ErrAccess)
+	}
 	var access byte
 	for i, bit := range accessBits {
-		if s.Region.access&bit != 0 {
+		if r.Access&bit != 0 {
 			access |= 1 << i
 		}
-	}
-	if access == 0 {
-		return b, fmt.Errorf("%v: nothing in it is for peers: %w", s.Region, ErrAccess)
 	}
 	start := len(b)
 	b = binary.BigEndian.AppendUint16(b, advertMagic)
 	b = append(b, advertVersion, access)
-	b = binary.BigEndian.AppendUint32(b, tag)
-	b = binary.BigEndian.AppendUint64(b, s.Region.mr.Addr()+uint64(s.Off))
-	b = binary.BigEndian.AppendUint64(b, uint64(s.Len))
-	b = binary.BigEndian.AppendUint32(b, s.Region.mr.RKey())
+	b = binary.BigEndian.AppendUint32(b, r.Tag)
+	b = binary.BigEndian.AppendUint64(b, r.Addr)
+	b = binary.BigEndian.AppendUint64(b, uint64(r.Len))
+	b = binary.BigEndian.AppendUint32(b, r.Key)
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli)), nil
 }
 
-// ParseAdvert reads an advertisement, which b must be all of.
+// ParseAdvert returns the region of an advertisement. b is the advertisement and nothing
+// else; if not, or if it is not valid, the error matches [ErrAdvert].
 func ParseAdvert(b []byte) (RemoteRegion, error) {
 	bad := func(why string) (RemoteRegion, error) {
 		return RemoteRegion{}, fmt.Errorf("%w: %s", ErrAdvert, why)
 	}
 	switch {
 	case len(b) != AdvertSize:
-		return bad(fmt.Sprintf("%d bytes in place of %d", len(b), AdvertSize))
+		return bad(fmt.Sprintf("%d bytes, not %d", len(b), AdvertSize))
 	case binary.BigEndian.Uint16(b) != advertMagic:
-		return bad("a message of another kind")
+		return bad("message of another kind")
 	case binary.BigEndian.Uint32(b[28:]) != crc32.Checksum(b[:28], castagnoli):
-		return bad("its checksum is wrong")
+		return bad("wrong checksum")
 	case b[2] != advertVersion:
 		return bad(fmt.Sprintf("version %d", b[2]))
 	}
@@ -94,8 +116,8 @@ func ParseAdvert(b []byte) (RemoteRegion, error) {
 	return r, nil
 }
 
-// ParseAdverts reads the advertisements at the start of private data, and
-// returns what follows them.
+// ParseAdverts returns the regions of the advertisements at the start of private data,
+// and what follows them.
 func ParseAdverts(b []byte) (adverts []RemoteRegion, rest []byte) {
 	for len(b) >= AdvertSize {
 		r, err := ParseAdvert(b[:AdvertSize])
@@ -107,10 +129,10 @@ func ParseAdverts(b []byte) (adverts []RemoteRegion, rest []byte) {
 	return adverts, b
 }
 
-// Announce advertises a part of a region in the private data, ahead of
-// [Options].PrivateData and after those announced before. It is for
-// Options.Setup. RoCE has room for one with a request for a connection, and for
-// six with its acceptance; iWARP for seven.
+// Announce adds the advertisement of a part of a region to the private data, before
+// [Options].PrivateData and after those announced earlier. It is for Options.Setup. RoCE
+// has room for one in a request for a connection, and for six in its acceptance; iWARP
+// for seven.
 func (c *Conn) Announce(tag uint32, s Span) error {
 	b, err := AppendAdvert(c.announced, tag, s)
 	if err == nil {

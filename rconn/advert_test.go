@@ -39,12 +39,12 @@ func TestAdverts(t *testing.T) {
 					got := labtest.Must(to.AwaitAdvert(ctx))(t)
 					want := RemoteRegion{uint32(10*round + i), r.MR().Addr() + uint64(i*100), 1000 + i, r.MR().RKey(), verbs.AccessRemoteWrite | verbs.AccessRemoteRead}
 					if got != want {
-						t.Fatalf("%+v in place of %+v", got, want)
+						t.Fatalf("%+v want %+v", got, want)
 					}
 					text := []byte{byte(round), byte(i), 'x'}
 					check(t, to.Put(ctx, got.At(got.Len-3), text))
 					if end := i*100 + 1000 + i; !bytes.Equal(r.Bytes()[end-3:end], text) {
-						t.Errorf("%q is there in place of %q", r.Bytes()[end-3:end], text)
+						t.Errorf("%q is there want %q", r.Bytes()[end-3:end], text)
 					}
 				}
 				if _, err := to.AwaitAdvert(ctx); !errors.Is(err, ErrNotExpected) {
@@ -133,7 +133,15 @@ func TestParseAdvert(t *testing.T) {
 	good := advertOf(func(b []byte) { b[7] = 9 })
 	want := RemoteRegion{9, 0x7f0000001000, 4096, 0x1234, verbs.AccessRemoteWrite | verbs.AccessRemoteRead}
 	if got, err := ParseAdvert(good); got != want || err != nil {
-		t.Errorf("%+v, %v in place of %+v", got, err, want)
+		t.Errorf("%+v, %v want %+v", got, err, want)
+	}
+	if b, err := want.AppendAdvert(nil); !bytes.Equal(b, good) || err != nil {
+		t.Errorf("%x, %v, want %x", b, err, good)
+	}
+	for _, r := range []RemoteRegion{{Len: 1}, {Access: RemoteRead}, {Access: RemoteRead, Len: -1}, {Access: RemoteRead, Len: 2, Addr: 1<<64 - 1}} {
+		if b, err := r.AppendAdvert(nil); len(b) != 0 || !errors.Is(err, verbs.ErrRange) && !errors.Is(err, ErrAccess) {
+			t.Errorf("%+v became %x, %v", r, b, err)
+		}
 	}
 	for name, b := range map[string][]byte{
 		"nothing":       nil,
@@ -142,7 +150,7 @@ func TestParseAdvert(t *testing.T) {
 		"other magic":   advertOf(func(b []byte) { b[0] = 0 }),
 		"other version": advertOf(func(b []byte) { b[2] = 2 }),
 		"no access":     advertOf(func(b []byte) { b[3] = 0 }),
-		"more access":   advertOf(func(b []byte) { b[3] = 8 | 1 }),
+		"more access":   advertOf(func(b []byte) { b[3] = 32 | 1 }),
 		"no length":     advertOf(func(b []byte) { clear(b[16:24]) }),
 		"wraps around":  advertOf(func(b []byte) { copy(b[8:], "\xff\xff\xff\xff\xff\xff\xff\xff") }),
 		"longer than int": advertOf(func(b []byte) {

@@ -171,7 +171,7 @@ func TestAwaitMany(t *testing.T) {
 }
 
 // TestQueueFull fills both queues: with requests, and with completions that
-// nobody takes.
+// are not taken.
 func TestQueueFull(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := newPair(t, device, Options{SendQueue: 4, Adverts: 1}, Options{RecvQueue: 3})

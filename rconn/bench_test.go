@@ -74,14 +74,14 @@ func BenchmarkBooks(b *testing.B) {
 	mine := labtest.Must(a.Alloc(64, LocalWrite))(b)
 	spans := []Span{mine.Span(0, 8), mine.Span(8, 8)}
 	s := &a.send
-	r := request{id: 1, opcode: verbs.OpRDMAWrite, flags: verbs.SendSignaled, target: remote.At(0)}
+	r := request{wr: verbs.SendWR{ID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}, at: remote.At(0), targeted: true}
 	var wcs [1]verbs.WC
 	b.ReportAllocs()
 	for b.Loop() {
 		s.mu.Lock()
 		total, err := a.check(spans, 0)
 		if err == nil {
-			err = r.target.check(total, verbs.AccessRemoteWrite)
+			err = r.at.checkFor(&r.wr, total)
 		}
 		if err == nil {
 			err = s.room(1, &r)
@@ -91,10 +91,11 @@ func BenchmarkBooks(b *testing.B) {
 		}
 		slot := s.head & s.mask
 		n, _ := a.gather(s.sge, s.regions[int(slot)*a.sges:], spans)
-		s.entries[slot] = entry{id: 1, live: true, told: true, sure: true, n: n}
+		s.entries[slot] = entry{id: 1, live: true, wanted: true, signaled: true, n: n}
 		s.head++
+		s.count(r.wr.Opcode, total)
 		s.coming++
-		s.told++
+		s.wanted++
 		s.done(&verbs.WC{ID: s.head - 1})
 		s.take(wcs[:])
 		s.mu.Unlock()
@@ -122,7 +123,7 @@ func TestAllocs(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		ctx := limit(t)
+		ctx, data := limit(t), make([]byte, 64)
 		if n := testing.AllocsPerRun(100, func() {
 			check(t, a.PostWrite(1, verbs.SendSignaled, remote.At(0), mine.Span(0, 8), mine.Span(8, 8)))
 			take(a, Sends)
@@ -132,8 +133,15 @@ func TestAllocs(t *testing.T) {
 			take(a, Sends)
 			take(b, Recvs)
 			check(t, b.PostRecv(4, in.All()))
+			check(t, a.PostSendInline(5, verbs.SendSignaled, data))
+			take(a, Sends)
+			take(b, Recvs)
+			check(t, b.PostRecv(4, in.All()))
+			check(t, a.PostWriteInline(6, verbs.SendSignaled, remote.At(0), data))
+			take(a, Sends)
 			check(t, a.PostWrite(1, verbs.SendSignaled, remote.At(0), mine.All()))
 			check(t, a.Await(ctx, Sends, wcs[:]))
+			a.Stats()
 		}); n != 0 {
 			t.Errorf("%v allocations", n)
 		}

@@ -4,16 +4,16 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// box is where one direction's completions come in. Whoever polls the CQ sorts
-// what it finds: the Conn's own completions to whoever waits for them, the
-// user's into ready. No waiter holds any back, so none is lost when it gives up.
+// box collects one direction's completions. The goroutine that polls the CQ sorts what it
+// finds: completions of the Conn's own requests go to the goroutines that wait for them,
+// the user's go to ready. A waiter takes nothing before it has all it needs, so nothing is
+// lost when it gives up.
 type box struct {
 	c    *Conn
 	cq   *uverbs.CQ
@@ -23,13 +23,18 @@ type box struct {
 	wcs     [16]verbs.WC // scratch
 	ready   fifo[verbs.WC]
 	coming  int           // completions that will certainly come
-	waiting int           // how many wait
+	waiting int           // goroutines that wait
 	changed chan struct{} // if not nil, closed when something came in
-	given   time.Time     // until when, after the end, what is coming is waited for
+	given   time.Time     // until when, after the end, what is coming is awaited
+
+	// For Stats.
+	most                                    int // requests under way at most
+	completed, taken, failed, foreign, full uint64
+	waits, wakeups                          uint64
 }
 
 // flushTime is how long after the end of a connection the completions of what
-// was posted are waited for. The kernel makes them at once; this is for one that
+// was posted are awaited. The kernel makes them at once; this is a bound for one that
 // does not.
 const flushTime = 5 * time.Second
 
@@ -37,15 +42,16 @@ func (b *box) init(c *Conn, cq *uverbs.CQ, sort func(*verbs.WC)) {
 	b.c, b.cq, b.sort = c, cq, sort
 }
 
-// collect takes what the CQ has. The caller holds mu.
+// collect polls all that the CQ has. The caller holds mu.
 func (b *box) collect() {
 	for !b.c.closed.Load() {
 		n := b.cq.Poll(b.wcs[:])
+		b.completed += uint64(n)
 		for i := range n {
 			b.sort(&b.wcs[i])
 		}
 		if n > 0 {
-			b.tell()
+			b.notify()
 		}
 		if n < len(b.wcs) {
 			return
@@ -53,15 +59,15 @@ func (b *box) collect() {
 	}
 }
 
-// tell wakes all who wait. The caller holds mu.
-func (b *box) tell() {
+// notify wakes all waiters. The caller holds mu.
+func (b *box) notify() {
 	if b.changed != nil {
 		close(b.changed)
 		b.changed = nil
 	}
 }
 
-// over is the error of a wait that could never end. The caller holds mu.
+// over returns the error of a wait that can never end. The caller holds mu.
 func (b *box) over() error {
 	switch err := b.c.Err(); {
 	case err == nil && b.c.broken() == nil:
@@ -88,6 +94,7 @@ func (b *box) take(out []verbs.WC) bool {
 	for i := range out {
 		out[i] = b.ready.pop()
 	}
+	b.taken += uint64(len(out))
 	return true
 }
 
@@ -95,8 +102,8 @@ func (b *box) take(out []verbs.WC) bool {
 type Direction int
 
 const (
-	Sends Direction = iota // SENDs, WRITEs, READs and advertisements sent
-	Recvs                  // messages received
+	Sends Direction = iota // requests posted, except receives
+	Recvs                  // messages received, and WRITEs with an immediate
 )
 
 func (c *Conn) box(d Direction) *box {
@@ -108,12 +115,12 @@ func (c *Conn) box(d Direction) *box {
 
 // Await waits until len(out) requests of one direction have completed, and
 // fills out with their completions, in order of completion. If it fails it has
-// taken none: they are there for the next, or for Poll. Of several waiters each
-// gets its own; whoever finds enough first takes them.
+// taken none: they are left for the next call of Await or Poll. Several goroutines may
+// wait; the first that can be satisfied takes what it needs.
 //
-// Requests complete that were signaled, and all that failed, which
-// [verbs.WC.Err] tells. When the connection has ended those under way complete
-// with WCFlushErr; waiting for more than will come fails with the reason.
+// Completions are those of requests that were signaled and of all that failed: see
+// [verbs.WC.Err]. When the connection has ended, those under way complete
+// with WCFlushErr, and waiting for more than will come fails with the reason of the end.
 func (c *Conn) Await(ctx context.Context, d Direction, out []verbs.WC) error {
 	b := c.box(d)
 	if err := b.wait(ctx, func() bool { return b.take(out) }); err != nil {
@@ -122,8 +129,7 @@ func (c *Conn) Await(ctx context.Context, d Direction, out []verbs.WC) error {
 	return nil
 }
 
-// Poll moves up to len(out) completions into out and returns how many. It never
-// waits.
+// Poll moves up to len(out) completions into out and returns how many. It never waits.
 func (c *Conn) Poll(d Direction, out []verbs.WC) int {
 	b := c.box(d)
 	b.mu.Lock()
@@ -133,6 +139,3 @@ func (c *Conn) Poll(d Direction, out []verbs.WC) int {
 	b.take(out[:n])
 	return n
 }
-
-// flag is a bool for several goroutines.
-type flag = atomic.Bool

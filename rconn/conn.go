@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 
@@ -13,16 +14,17 @@ import (
 )
 
 // Conn is one end of a connection: protection domain, queue pair, completion
-// queues and the channel of their events. Whoever got it closes it. Its methods
+// queues and the channel of their events. The caller must close it. Its methods
 // may be called by several goroutines.
 type Conn struct {
-	ep    *cm.Endpoint
-	iwarp bool
-	sges  int
+	ep     *cm.Endpoint
+	iwarp  bool
+	sges   int
+	logger *slog.Logger
 
 	adverts   []RemoteRegion // that came in private data
-	private   []byte         // the rest of that; before that came, what is to go
-	announced []byte         // advertisements to go in private data
+	private   []byte         // the rest of that; before that came, what is to be sent
+	announced []byte         // advertisements to be sent in private data
 
 	send sender
 	recv receiver
@@ -30,21 +32,22 @@ type Conn struct {
 
 	sleeper sleeper
 
-	failure atomic.Pointer[error] // a request has failed, and so has the QP
-	closed  flag
+	windowsMu sync.Mutex
+	windows   map[*Window]struct{} // that are not closed
 
-	closeOnce sync.Once
-	closeErr  error
+	failure atomic.Pointer[error] // a request has failed, and so has the QP
+	closed  atomic.Bool
+	closing sync.Mutex // held by Close
 }
 
 // newConn makes a Conn of what cm made for it, before the connection is up.
 func newConn(ep *cm.Endpoint, opt Options) (*Conn, error) {
-	c := &Conn{ep: ep, iwarp: ep.PD.Context().Device().IWARP(), sges: opt.SGEs, private: opt.PrivateData}
+	c := &Conn{ep: ep, iwarp: ep.PD.Context().Device().IWARP(), sges: opt.SGEs, logger: opt.Logger, private: opt.PrivateData}
 	c.sleeper.init(ep.SendCQ.Channel())
 	c.send.init(c, opt)
 	c.recv.init(c, opt)
 	c.copy.init()
-	for range opt.Adverts {
+	for range opt.adverts() {
 		if err := c.PostRecvAdvert(); err != nil {
 			return nil, err
 		}
@@ -65,11 +68,19 @@ func (c *Conn) up() *Conn {
 	return c
 }
 
-// wake has all who wait look again.
+// log logs a message about the connection. No lock is held: handlers may use the Conn.
+func (c *Conn) log(level slog.Level, msg string, args ...any) {
+	if c.logger != nil {
+		args = append([]any{"device", c.ep.PD.Context().Device().Name, "local", c.LocalAddr().String(), "remote", c.RemoteAddr().String()}, args...)
+		c.logger.Log(context.Background(), level, msg, args...)
+	}
+}
+
+// wake makes all waiters check again what they wait for.
 func (c *Conn) wake() {
 	for _, b := range []*box{&c.send.box, &c.recv.box} {
 		b.mu.Lock()
-		b.tell()
+		b.notify()
 		b.mu.Unlock()
 	}
 	c.sleeper.wake()
@@ -79,11 +90,16 @@ func (c *Conn) wake() {
 func (c *Conn) fails(why error) {
 	err := fmt.Errorf("%w: %w", ErrBroken, why)
 	if c.failure.CompareAndSwap(nil, &err) {
-		go c.wake()
+		go func() {
+			if !errors.Is(why, verbs.WCFlushErr) { // which says that the connection has ended
+				c.log(slog.LevelDebug, "request failed", "err", why)
+			}
+			c.wake()
+		}()
 	}
 }
 
-// broken is the error of a connection that a failed request has broken.
+// broken returns the error of a connection that a failed request has broken.
 func (c *Conn) broken() error {
 	if err := c.failure.Load(); err != nil {
 		return *err
@@ -91,30 +107,42 @@ func (c *Conn) broken() error {
 	return nil
 }
 
-// PrivateData is what the peer sent along when connecting or accepting, without
+// PrivateData returns what the peer sent along when connecting or accepting, without
 // the advertisements at its start. RoCE pads it with zeros.
 func (c *Conn) PrivateData() []byte { return c.private }
 
-// Adverts is the regions that the peer advertised in its private data.
+// Adverts returns the regions that the peer advertised in its private data.
 func (c *Conn) Adverts() []RemoteRegion { return c.adverts }
 
-// PD is the connection's protection domain.
+// PD returns the connection's protection domain.
 func (c *Conn) PD() *uverbs.PD { return c.ep.PD }
 
-// LocalAddr and RemoteAddr are the connection's ends.
+// LocalAddr returns this side's address, RemoteAddr the peer's.
 func (c *Conn) LocalAddr() cm.Addr  { return c.ep.LocalAddr() }
 func (c *Conn) RemoteAddr() cm.Addr { return c.ep.RemoteAddr() }
 
-// Endpoint is what lies beneath, for what is missing here. Posting to its QP and
-// polling its CQs is the Conn's alone.
+// Endpoint returns the connection of package cm beneath, for everything that is missing
+// here. A program may, at any time before Close:
+//
+//   - make objects in its PD, such as regions, windows and address handles, and use them
+//     by [NewRegion] or [Conn.Post], and close them before the Conn;
+//   - query and modify the QP, for instance its rights or timers, and query the device,
+//     its ports and counters;
+//   - use the ID for what neither ends the connection nor takes its events: the route,
+//     options, addresses.
+//
+// It must leave the rest to the Conn, which accounts for all requests: posting to the QP
+// ([Conn.Post] takes any request), polling, arming and resizing the CQs, waiting on their
+// channel, and closing any of these. A completion of a request that was not posted by the
+// Conn is lost, or taken for that of another.
 func (c *Conn) Endpoint() *cm.Endpoint { return c.ep }
 
 // Done is closed when the connection has ended, for whatever reason.
 func (c *Conn) Done() <-chan struct{} { return c.ep.Done() }
 
-// Err says why the connection ended: [verbs.ErrDisconnected], [verbs.ErrClosed] or
-// [verbs.ErrDeviceRemoved]. It is nil while it is up. The kernel removes a device
-// when all programs have closed it, so close a Conn that has ended.
+// Err returns the reason for which the connection ended: [verbs.ErrDisconnected], [verbs.ErrClosed] or
+// [verbs.ErrDeviceRemoved]. It is nil while the connection is up. The kernel removes a
+// device when all programs have closed it, so close a Conn that has ended.
 func (c *Conn) Err() error {
 	if c.closed.Load() {
 		return verbs.ErrClosed
@@ -123,11 +151,11 @@ func (c *Conn) Err() error {
 }
 
 // Disconnect ends the connection for both sides and returns. What has not
-// arrived is lost: [Conn.Fence] waits for that first.
+// arrived is lost: call [Conn.AwaitDelivery] first.
 func (c *Conn) Disconnect() { c.ep.Disconnect() }
 
-// AwaitDisconnect waits until the peer disconnects; how else the connection may
-// end is an error.
+// AwaitDisconnect waits until the peer disconnects. It fails if the connection ends for
+// another reason.
 func (c *Conn) AwaitDisconnect(ctx context.Context) error {
 	select {
 	case <-c.Done():
@@ -140,31 +168,42 @@ func (c *Conn) AwaitDisconnect(ctx context.Context) error {
 	return nil
 }
 
-// Close disconnects and releases everything, the regions that the Conn made
-// included. Waiting calls return [verbs.ErrClosed]. Completions that were not taken
-// are gone.
+// Close disconnects and releases everything, also the regions and windows that the Conn
+// made. Waiting calls return [verbs.ErrClosed]. Completions that were not taken are lost.
+// After a failure Close can be called again: it releases what is left.
 func (c *Conn) Close() error {
-	c.closeOnce.Do(func() {
-		c.closed.Store(true)
-		// From now on nobody begins to post or to poll, and helpers leave off:
-		// memory that they use must not go before they do.
-		c.wake()
-		c.copy.turn <- struct{}{}
-		if c.closeErr = c.ep.Close(); c.closeErr != nil {
-			c.closeErr = c.fail("close connection with", c.closeErr)
-		}
-		c.wake()
-		c.sleeper.turn <- struct{}{}
-		c.sleeper.forget()
-		<-c.sleeper.turn
-		c.send.dropAll()
-		c.recv.dropAll()
-		<-c.copy.turn
-	})
-	return c.closeErr
+	c.closing.Lock()
+	defer c.closing.Unlock()
+	c.closed.Store(true)
+	// From now on no call begins to post or to poll, and helpers give up: memory that
+	// they use must not be released before.
+	c.wake()
+	c.copy.turn <- struct{}{}
+	err := errors.Join(c.closeWindows(), c.ep.Close())
+	c.wake()
+	c.sleeper.turn <- struct{}{}
+	c.sleeper.forget()
+	<-c.sleeper.turn
+	c.send.dropAll()
+	c.recv.dropAll()
+	<-c.copy.turn
+	if err != nil {
+		return c.fail("close connection with", err)
+	}
+	return nil
 }
 
-// unfit is why nothing can be posted.
+// closeWindows closes all windows. No more are made after closed is set.
+func (c *Conn) closeWindows() (err error) {
+	c.windowsMu.Lock()
+	defer c.windowsMu.Unlock()
+	for w := range c.windows {
+		err = errors.Join(err, w.close())
+	}
+	return err
+}
+
+// unfit returns the reason for which nothing can be posted.
 func (c *Conn) unfit() error {
 	if err := c.Err(); err != nil {
 		return err

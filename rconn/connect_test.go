@@ -37,10 +37,10 @@ func TestConnect(t *testing.T) {
 			heard := func(side string, data []byte, regions []RemoteRegion, want string) {
 				t.Helper()
 				if got := string(bytes.TrimRight(data, "\x00")); got != want {
-					t.Errorf("%s heard %q in place of %q", side, got, want)
+					t.Errorf("%s heard %q, want %q", side, got, want)
 				}
 				if len(regions) != adverts {
-					t.Fatalf("%s heard of %d regions in place of %d", side, len(regions), adverts)
+					t.Fatalf("%s heard of %d regions, want %d", side, len(regions), adverts)
 				}
 				for i, r := range regions {
 					if r.Tag != uint32(i+5) || r.Len != 100 || r.Access != verbs.AccessRemoteWrite|verbs.AccessRemoteRead {
@@ -89,7 +89,7 @@ func TestConnect(t *testing.T) {
 	})
 }
 
-// TestReject turns a request down, and tells why.
+// TestReject rejects a request with a reason.
 func TestReject(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := limit(t)
@@ -189,7 +189,7 @@ func TestSharedPD(t *testing.T) {
 				mine.Bytes()[i] = byte('a' + i)
 				check(t, a.PostWrite(0, verbs.SendSignaled, remote.At(i), mine.Span(i, 1)))
 				await(t, a, Sends, 1)
-				check(t, a.Fence(limit(t), remote))
+				check(t, a.AwaitDelivery(limit(t), remote))
 			}
 			if string(shared.Bytes()[:3]) != "abc" {
 				t.Errorf("%q was written", shared.Bytes()[:3])
@@ -206,8 +206,8 @@ func TestSharedPD(t *testing.T) {
 				t.Errorf("closing the PD under connections: %v", err)
 			}
 		})
-		check(t, shared.Destroy())
-		check(t, mine.Destroy())
+		check(t, shared.Close())
+		check(t, mine.Close())
 	})
 }
 

@@ -2,23 +2,23 @@ package rconn
 
 import (
 	"context"
+	"errors"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 )
 
 // The helpers below work through memory of the Conn's own: a few chunks, so that
-// one is copied while others are on their way; and at its end 8 bytes for
-// atomics.
+// one is copied while others are being transferred, and 8 bytes for atomics at its end.
 const (
 	chunkSize  = 64 << 10
 	chunks     = 4
 	scratchOff = chunks * chunkSize
-	proof      = chunks // the op of what follows a READ
+	proof      = chunks // the op of the request that follows a READ
 	smallMTU   = 256    // bytes that are one packet on any path
 )
 
-// copier is what the helpers, one at a time, work with.
+// copier is the state of the helpers. One of them runs at a time.
 type copier struct {
 	turn   chan struct{}
 	region *LocalRegion
@@ -27,7 +27,7 @@ type copier struct {
 
 func (p *copier) init() { p.turn = make(chan struct{}, 1) }
 
-// enter waits for the helpers' turn, and for requests of one that gave up.
+// enter waits for the helpers' turn, and for the requests of a helper that gave up.
 func (c *Conn) enter(ctx context.Context) (exit func(), err error) {
 	p := &c.copy
 	select {
@@ -63,9 +63,15 @@ func (c *Conn) start(ctx context.Context, i int, r request, s Span) error {
 	b := &c.send
 	spans := [...]Span{s}
 	var posted error
+	stalled := false
 	err := b.wait(ctx, func() bool { // for room
 		posted = b.post(&r, spans[:])
-		return posted != verbs.ErrQueueFull
+		full := errors.Is(posted, verbs.ErrQueueFull)
+		if full && !stalled {
+			stalled = true
+			b.full++
+		}
+		return !full
 	})
 	if err == nil {
 		err = posted
@@ -90,7 +96,7 @@ func (c *Conn) finish(ctx context.Context, i int) error {
 func (c *Conn) chunk(i, n int) Span { return c.copy.region.Span(i*chunkSize, n) }
 
 // Put copies b to the peer's memory and waits until it is there, as
-// [Conn.Fence] does. b is free for reuse after it.
+// [Conn.AwaitDelivery] does. It does not keep b.
 func (c *Conn) Put(ctx context.Context, to Target, b []byte) error {
 	if err := c.put(ctx, to, b); err != nil {
 		return c.fail("put to", err)
@@ -113,7 +119,7 @@ func (c *Conn) put(ctx context.Context, to Target, b []byte) error {
 		}
 		s := c.chunk(i, min(len(b), chunkSize))
 		copy(s.bytes(), b)
-		if err := c.start(ctx, i, request{opcode: verbs.OpRDMAWrite, target: to}, s); err != nil {
+		if err := c.start(ctx, i, request{wr: verbs.SendWR{Opcode: verbs.OpRDMAWrite}, at: to, targeted: true}, s); err != nil {
 			return err
 		}
 		b, to.Off = b[s.Len:], to.Off+s.Len
@@ -123,7 +129,7 @@ func (c *Conn) put(ctx context.Context, to Target, b []byte) error {
 			return err
 		}
 	}
-	return c.fence(ctx, to)
+	return c.awaitDelivery(ctx, to)
 }
 
 // Get copies from the peer's memory until b is full.
@@ -143,7 +149,7 @@ func (c *Conn) get(ctx context.Context, b []byte, from Target) error {
 		return err
 	}
 	defer exit()
-	// sent is how much has been asked for, got how much of that has come.
+	// sent counts the bytes requested, got those that have arrived.
 	for i, sent, got := 0, 0, 0; got < len(b); i = (i + 1) % chunks {
 		if c.copy.ops[i].busy {
 			if err := c.finish(ctx, i); err != nil {
@@ -153,7 +159,7 @@ func (c *Conn) get(ctx context.Context, b []byte, from Target) error {
 		}
 		if n := min(len(b)-sent, chunkSize); n > 0 {
 			at := Target{from.Region, from.Off + sent}
-			if err := c.start(ctx, i, request{opcode: verbs.OpRDMARead, target: at}, c.chunk(i, n)); err != nil {
+			if err := c.start(ctx, i, request{wr: verbs.SendWR{Opcode: verbs.OpRDMARead}, at: at, targeted: true}, c.chunk(i, n)); err != nil {
 				return err
 			}
 			if sent += n; sent == len(b) && sent > smallMTU {
@@ -166,43 +172,43 @@ func (c *Conn) get(ctx context.Context, b []byte, from Target) error {
 	return c.finish(ctx, proof)
 }
 
-// prove reads a byte after other READs. rxe may call a READ of more than one packet
-// done that was not, and break the QP then: it was if a request that follows it
-// succeeds. (After one of no bytes rxe refuses to answer a READ again.) siw completes
-// later requests first.
+// prove reads a byte after other READs. rxe may complete a READ of more than one packet
+// too early, and break the QP then; the success of a later request proves it. (After a
+// READ of no bytes rxe refuses to answer a READ again.) siw completes later requests
+// first.
 func (c *Conn) prove(ctx context.Context, at Target) error {
 	if c.iwarp {
 		return nil
 	}
-	return c.start(ctx, proof, request{opcode: verbs.OpRDMARead, target: at}, c.copy.region.Span(scratchOff, 1))
+	return c.start(ctx, proof, request{wr: verbs.SendWR{Opcode: verbs.OpRDMARead}, at: at, targeted: true}, c.copy.region.Span(scratchOff, 1))
 }
 
-// bytes is the memory that a span names.
+// bytes returns the memory of a span.
 func (s Span) bytes() []byte { return s.Region.Bytes()[s.Off:][:s.Len] }
 
-// Fence waits until all that was posted before it has arrived: WRITEs are in the
-// peer's memory, SENDs in its receives. Their own completions tell that on RoCE
-// only; on iWARP they tell that the local memory is free for reuse. The proof is
-// a READ, which the peer answers after all that came before it: an empty one, or
-// on iWARP one of a byte of the given region. A Fence before Disconnect or Close
-// sees to it that nothing is lost. A SEND that waits for a receive holds it up.
-func (c *Conn) Fence(ctx context.Context, r RemoteRegion) error {
+// AwaitDelivery waits until all that was posted before it has arrived: WRITEs are in the
+// peer's memory, SENDs in its receives. On RoCE a completion means the same; on iWARP a
+// completion only means that the local memory is free for reuse. AwaitDelivery posts a
+// READ, which the peer answers after all that came before: an empty one, or on iWARP one
+// of a byte of the given region. Call it before Disconnect or Close, so that nothing is
+// lost. A SEND for which the peer has no receive delays it.
+func (c *Conn) AwaitDelivery(ctx context.Context, r RemoteRegion) error {
 	exit, err := c.enter(ctx)
 	if err == nil {
-		err = c.fence(ctx, r.At(0))
+		err = c.awaitDelivery(ctx, r.At(0))
 		exit()
 	}
 	if err != nil {
-		return c.fail("fence", err)
+		return c.fail("await delivery to", err)
 	}
 	return nil
 }
 
-// fence does not insist on the right to read: siw reads without, and others read
-// nothing.
-func (c *Conn) fence(ctx context.Context, at Target) error {
+// awaitDelivery does not need the right to read: siw does not check it, and on RoCE
+// nothing is read.
+func (c *Conn) awaitDelivery(ctx context.Context, at Target) error {
 	at.Region.Access |= verbs.AccessRemoteRead
-	if err := c.start(ctx, 0, request{opcode: verbs.OpRDMARead, target: at}, c.chunk(0, 0)); err != nil {
+	if err := c.start(ctx, 0, request{wr: verbs.SendWR{Opcode: verbs.OpRDMARead}, at: at, targeted: true}, c.chunk(0, 0)); err != nil {
 		return err
 	}
 	return c.finish(ctx, 0)

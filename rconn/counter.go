@@ -3,65 +3,56 @@ package rconn
 import (
 	"context"
 	"encoding/binary"
-	"errors"
-	"fmt"
 
 	"github.com/goverbs/verbs"
 )
 
 // Counter is 8 bytes of the peer's memory, in its byte order, that any number
-// of connections count with at once. What the peer itself does to them is not
-// atomic with that. Devices without atomics, such as siw, fail with an error
-// that matches [errors.ErrUnsupported].
+// of connections use at once. What the peer itself does to them is not
+// atomic with that. On devices without atomics, such as siw, its methods fail with an
+// error that matches [errors.ErrUnsupported].
 type Counter struct {
 	c  *Conn
 	at Target
 }
 
-// Counter is the counter at a place in the peer's memory, which must be aligned
+// Counter returns the counter at a place in the peer's memory, which must be aligned
 // to 8 bytes and advertised with [RemoteAtomic].
 func (c *Conn) Counter(at Target) Counter { return Counter{c, at} }
 
 // Add adds to the counter and returns what it was before.
 func (n Counter) Add(ctx context.Context, delta uint64) (old uint64, err error) {
-	return n.do(ctx, "add to counter of", request{opcode: verbs.OpFetchAdd, add: delta})
+	return n.do(ctx, "add to counter of", verbs.SendWR{Opcode: verbs.OpFetchAdd, CompareAdd: delta})
 }
 
-// Load returns the counter.
+// Load returns the value of the counter.
 func (n Counter) Load(ctx context.Context) (uint64, error) {
-	return n.do(ctx, "load counter of", request{opcode: verbs.OpFetchAdd})
+	return n.do(ctx, "load counter of", verbs.SendWR{Opcode: verbs.OpFetchAdd})
 }
 
 // CompareAndSwap sets the counter to new if it is old, and returns what it was
 // before: old if that worked.
 func (n Counter) CompareAndSwap(ctx context.Context, old, new uint64) (was uint64, err error) {
-	return n.do(ctx, "swap counter of", request{opcode: verbs.OpCompareSwap, add: old, swap: new})
+	return n.do(ctx, "swap counter of", verbs.SendWR{Opcode: verbs.OpCompareSwap, CompareAdd: old, Swap: new})
 }
 
-func (n Counter) do(ctx context.Context, what string, r request) (uint64, error) {
-	v, err := n.run(ctx, r)
+func (n Counter) do(ctx context.Context, what string, wr verbs.SendWR) (uint64, error) {
+	v, err := n.run(ctx, wr)
 	if err != nil {
 		return 0, n.c.fail(what, err)
 	}
 	return v, nil
 }
 
-func (n Counter) run(ctx context.Context, r request) (uint64, error) {
+func (n Counter) run(ctx context.Context, wr verbs.SendWR) (uint64, error) {
 	c := n.c
-	if c.iwarp {
-		return 0, fmt.Errorf("atomics on iWARP: %w", errors.ErrUnsupported)
-	}
-	if n.at.addr()%8 != 0 {
-		return 0, fmt.Errorf("a counter at %#x: %w: it must be aligned to 8 bytes", n.at.addr(), verbs.ErrRange)
-	}
 	exit, err := c.enter(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer exit()
-	r.target = n.at
 	s := c.copy.region.Span(scratchOff, 8)
-	if err := c.start(ctx, 0, r, s); err != nil {
+	if err := c.start(ctx, 0, request{wr: wr, at: n.at, targeted: true}, s); err != nil {
 		return 0, err
 	}
 	if err := c.finish(ctx, 0); err != nil {

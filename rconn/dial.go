@@ -24,8 +24,8 @@ type Dialer struct {
 // Dial connects to addr, "10.9.0.1:7471" or a name, with defaults.
 func Dial(ctx context.Context, addr string) (*Conn, error) { return new(Dialer).Dial(ctx, addr) }
 
-// Dial connects to addr, "10.9.0.1:7471" or a name. ctx bounds all of it; it does nothing
-// to a connection that is up. On iWARP the side that dialed must be the first to send
+// Dial connects to addr, "10.9.0.1:7471" or a name. ctx bounds the dial; its end does not
+// affect a connection that is up. On iWARP the side that dialed must be the first to send
 // (RFC 5044).
 func (d *Dialer) Dial(ctx context.Context, addr string) (*Conn, error) {
 	opt, err := d.withDefaults()
@@ -37,10 +37,7 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (*Conn, error) {
 		LocalAddr: d.LocalAddr, ResolveTimeout: d.ResolveTimeout, ConnectTimeout: d.ConnectTimeout,
 		Resolver: d.Resolver, TOS: d.TOS,
 	}
-	dialer.Options = opt.endpoint(func(e *cm.Endpoint) (err error) {
-		c, err = newConn(e, opt)
-		return err
-	})
+	dialer.Options = opt.endpoint(&c)
 	if _, err := dialer.Dial(ctx, addr); err != nil {
 		return nil, err
 	}

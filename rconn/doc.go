@@ -1,7 +1,6 @@
-// Package rconn is RDMA connections with everything in them: a [Conn] holds
-// protection domain, queue pair, completion queues and the channel of their
-// events, knows the memory of both sides, and keeps the books of what is under
-// way.
+// Package rconn provides RDMA connections that manage their own protection domain, queue
+// pair, completion queues and memory regions: a [Conn] knows the memory of both sides and
+// accounts for all requests under way.
 //
 //	initiator                                    responder
 //	Dial ──────── private data, adverts ───────► Listen, Accept ─► Request
@@ -14,60 +13,117 @@
 //	  PostWrite ───── bytes ───────────────────►   (memory of a RemoteRegion)
 //	  PostRead  ◄──── bytes ────────────────────
 //	  Await(Sends)                                 Await(Recvs)
-//	  Fence; Disconnect ───────────────────────►   AwaitDisconnect
+//	  AwaitDelivery; Disconnect ───────────────►   AwaitDisconnect
 //
-//	  Post ─► books ─► QP            CQ ─► books ─┬► completions ─► Await, Poll
-//	                                              ├► advertisements ─► AwaitAdvert
-//	                                              └► Put, Get, Fence, Counter
+//	  Post ─► accounting ─► QP       CQ ─► accounting ─┬► completions ─► Await, Poll
+//	                                                   ├► advertisements ─► AwaitAdvert
+//	                                                   └► Put, Get, AwaitDelivery, Counter
 //
 // Requests are posted and completions awaited; both allocate nothing and cost
 // little more than they do with packages cm and uverbs. [Conn.Put], [Conn.Get]
-// and [Conn.Counter] do all at once, and wait.
+// and the methods of [Counter] post and wait in one call.
+//
+// # Requests
+//
+// There are methods for the common requests. [Conn.Post] posts any other, and
+// [Conn.PostTo] any other on the peer's memory. What a device lacks fails with an error
+// that matches [errors.ErrUnsupported] when it is posted:
+//
+//	request                            method                                  rxe         siw
+//	SEND, WRITE, READ                  PostSend, PostWrite, PostRead           yes         yes
+//	inline data                        PostSendInline, PostWriteInline, Post   yes         yes
+//	SEND or WRITE with an immediate    PostSendImm, PostWriteImm               yes         no
+//	SEND with invalidate               PostSendInv                             yes         yes
+//	local invalidate                   PostInvalidate                          yes         yes
+//	binding a memory window            AllocWindow, PostBind                   yes         no
+//	fetch and add, compare and swap    PostFetchAdd, PostCompareSwap, Counter  yes         no
+//	atomic write, flush                PostTo                                  Linux 6.2   no
+//	READ with invalidate               PostTo                                  no          yes
+//
+// Keys that can be invalidated are those of windows on rxe, and those of regions on siw.
+// The receiver finds immediates and invalidated keys in the completion of its receive.
 //
 // # Messages and advertisements
 //
 // Both are SENDs, and the receives that the other side has posted take them in
-// order: there is no header that tells them apart, so peers need not use this
+// order: no header distinguishes them, so peers need not use this
 // package. Both sides must agree on the order, as they must on messages'
 // lengths. Most agree that advertisements come first, for which [Options].Adverts
 // posts receives before the peer can send. Each advertisement carries a checksum,
-// so that none is made of another message; see [AdvertSize] for its form. What
-// must be known at once can go with the private data, see [Conn.Announce].
+// so that no message is mistaken for one; see [AdvertSize] for its form. What
+// must be known at once can be sent with the private data, see [Conn.Announce].
 //
 // # Safety
 //
 // Bounds and rights of local and remote memory are checked before a request is
-// posted, against what was allocated and advertised. A region named by a request
-// under way cannot be destroyed. A wait that is cancelled takes nothing; what has
-// completed is there for the next. If the peer dies everything under way
+// posted, against what was allocated and advertised. A region that a request
+// under way uses cannot be closed. A wait that is cancelled takes nothing; what has
+// completed is left for the next. If the peer dies, everything under way
 // completes with an error, and waiting for more fails.
+//
+// # The layers beneath
+//
+// [Conn.Endpoint] has the connection of package cm, whose documentation says what a
+// program may do there. [NewRegion] takes regions of any kind that package uverbs makes,
+// and [Conn.Post] any request.
 //
 // # For users of libiwarp
 //
 // libiwarp is a C library for the same job (linux-rdma mailing list, message
-// 02623). These are the functions that its README names.
+// 02623). These are the names of its README.
 //
-//	libiwarp                                here                               shown by
-//	iw_ctx_alloc (remote address)           Dialer, Options                    TestConnect
-//	iw_ctx_alloc (shared PD)                Options.PD, Alloc, Register        TestSharedPD
-//	iw_connect                              Dial, Dialer.Dial                  TestConnect
-//	iw_open                                 Listen (it binds too)              TestConnect
-//	iw_listen                               Listener.Accept (gives a Request)  TestConnect
-//	iw_accept                               Request.Accept                     TestConnect
-//	private data, either way                Options.PrivateData                TestConnect
-//	-                                       Request.Reject                     TestReject
-//	iw_lmr_create                           Conn.Alloc                         TestRegions
-//	iw_lmr_register                         Conn.Register                      TestRegions
-//	iw_lmr_destroy                          LocalRegion.Destroy                TestRegions
-//	iw_post_send_adv                        Conn.PostAdvert                    TestAdverts
-//	iw_post_recv_adv                        Conn.PostRecvAdvert, Options       TestAdverts
-//	iw_wait_recv_adv                        Conn.AwaitAdvert                   TestAdverts
-//	iw_post_recv_sgl, iw_post_recv_lmr      Conn.PostRecv                      TestSGL, TestSend
-//	iw_post_send_sgl, iw_post_send_lmr      Conn.PostSend                      TestSGL, TestSend
-//	iw_post_write_sgl, iw_post_write_lmr    Conn.PostWrite                     TestSGL, TestWriteRead
-//	iw_post_read_sgl, iw_post_read_lmr      Conn.PostRead                      TestSGL, TestWriteRead
-//	awaiting completions of either CQ       Conn.Await                         TestAwait
-//	active disconnection                    Conn.Disconnect                    TestDisconnect
-//	awaiting the peer's                     Conn.AwaitDisconnect               TestDisconnect
-//	freeing the context                     Conn.Close                         TestClose
+//	libiwarp                              here                                shown by
+//	iw_ctx_conn                           Conn; Listener, Request             TestConnect
+//	iw_ctx_alloc                          Dialer, Options                     TestConnect
+//	remote_addr, remote_port              Dialer.Dial                         TestConnect
+//	qp_capacity                           Options.SendQueue, RecvQueue, SGEs  TestQueueFull, TestOptions
+//	shared_pd                             Options.PD, SharePD, Prepare        TestSharedPD, TestPrepare
+//	iw_connect                            Dial, Dialer.Dial                   TestConnect
+//	iw_open, listen_addr, port            Listen (it binds too)               TestConnect
+//	backlog                               ListenConfig.Backlog                TestListenConfig
+//	iw_listen                             Listener.Accept                     TestConnect
+//	iw_accept                             Request.Accept                      TestConnect
+//	-                                     Request.Reject                      TestReject
+//	priv_data                             Options.PrivateData                 TestConnect
+//	iw_lmr                                LocalRegion                         TestRegions
+//	iw_lmr_create                         Conn.Alloc, Alloc                   TestRegions
+//	iw_lmr_register                       Conn.Register, Register, NewRegion  TestRegions, TestEndpoint
+//	access_flags                          LocalWrite, RemoteRead and others   TestBounds
+//	iw_lmr_destroy                        LocalRegion.Close                   TestRegions
+//	free_buf_flag                         - (see below)                       TestRegions
+//	iw_rmr                                RemoteRegion, Target                TestBounds
+//	iw_post_send_adv                      Conn.PostAdvert, Conn.Announce      TestAdverts
+//	iw_post_recv_adv                      Conn.PostRecvAdvert, Options        TestAdverts
+//	iw_wait_recv_adv                      Conn.AwaitAdvert, Conn.TryAdvert    TestAdverts
+//	iw_sgl                                Span (several are a list)           TestSGL
+//	post_recv_sgl, post_recv_lmr          Conn.PostRecv                       TestSGL, TestSend
+//	post_send_sgl, post_send_lmr          Conn.PostSend                       TestSGL, TestSend
+//	post_write_sgl, post_write_lmr        Conn.PostWrite                      TestSGL, TestWriteRead
+//	post_read_sgl, post_read_lmr          Conn.PostRead                       TestSGL, TestWriteRead
+//	send_flags                            verbs.SendFlags; PostSendInline     TestUnsignaled, TestPostMethods
+//	await_completions                     Conn.Await, Conn.Poll               TestAwait
+//	cq_type, IW_SCQ, IW_RCQ               Direction: Sends, Recvs             TestAwait
+//	num_wcs, wc_list                      verbs.WC (a slice of them)          TestAwait
+//	iw_disconnect                         Conn.Disconnect                     TestDisconnect
+//	iw_await_disconnect                   Conn.AwaitDisconnect                TestDisconnect
+//	-                                     Conn.Close                          TestClose
+//	libibverbs, librdmacm                 Conn.Post, Conn.Endpoint            TestPost, TestEndpoint
+//
+// What differs:
+//
+//   - The peer must be a program of this package, or one that knows the form of
+//     advertisements here ([AdvertSize]). libiwarp's own programs cannot be the peer.
+//   - Every call that waits takes a context, and can be cancelled without losing
+//     anything. Several goroutines may wait at once.
+//   - Functions return Go errors with a reason, not codes. That of a full queue matches
+//     [verbs.ErrQueueFull].
+//   - One number, qp_capacity, is four here, with defaults; it counts completions that were
+//     not taken as well, so that no CQ overflows.
+//   - LocalRegion.Close frees what Alloc made, and leaves what the caller registered: there
+//     is no free_buf_flag. It fails while requests use the region.
+//   - A connection has a protection domain of its own unless Options says otherwise.
+//   - Advertisements can be of parts of a region, carry a tag, and are checked. Requests
+//     beyond what was advertised are refused before they are posted.
+//   - Inline data needs no region, and has methods of its own instead of a flag.
+//   - After AwaitDisconnect a Conn must be closed, which also frees the regions it made.
 package rconn

@@ -146,3 +146,75 @@ func ExampleConn_Announce() {
 		fmt.Println("nothing goes beyond the end")
 	}
 }
+
+// A responder lends a part of its memory by a memory window, and gets it back with the
+// message that says that the initiator has written there. siw has no windows.
+func ExampleConn_PostBind() {
+	l, err := rconn.Listen(ctx, listen)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	served := make(chan error, 1)
+	go func() { served <- lend(l) }()
+
+	c, err := (&rconn.Dialer{Options: rconn.Options{Adverts: 1}}).Dial(ctx, l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	lent, err := c.AwaitAdvert(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := c.PostWriteInline(1, 0, lent.At(0), []byte("written by window")); err != nil {
+		log.Fatal(err)
+	}
+	if err := c.PostSendInv(2, 0, lent.Key); err != nil { // arrives after it
+		log.Fatal(err)
+	}
+	if err := <-served; err != nil {
+		log.Fatal(err)
+	}
+}
+
+func lend(l *rconn.Listener) error {
+	req, err := l.Accept(ctx)
+	if err != nil {
+		return err
+	}
+	c, err := req.Accept(ctx, rconn.Options{Setup: func(c *rconn.Conn) error {
+		return c.PostRecv(0) // of a message without data
+	}})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	region, err := c.Alloc(4096, rconn.LocalWrite|verbs.AccessMWBind)
+	if err != nil {
+		return err
+	}
+	window, err := c.AllocWindow()
+	if err != nil {
+		return err
+	}
+	part, err := c.PostBind(1, 0, window, region.Span(1024, 100), rconn.RemoteWrite)
+	if err != nil {
+		return err
+	}
+	advert, err := part.AppendAdvert(nil)
+	if err != nil {
+		return err
+	}
+	if err := c.PostSendInline(2, 0, advert); err != nil {
+		return err
+	}
+	var done [1]verbs.WC
+	if err := c.Await(ctx, rconn.Recvs, done[:]); err != nil {
+		return err
+	}
+	if done[0].Flags&verbs.WCWithInv != 0 && done[0].InvalidatedRKey() == part.Key {
+		fmt.Printf("given back: %s\n", region.Bytes()[1024:1041])
+	}
+	return done[0].Err()
+}

@@ -25,7 +25,7 @@ func TestRegions(t *testing.T) {
 		check(t, b.PostAdvert(0, 0, 0, registered.All()))
 		remote := labtest.Must(a.AwaitAdvert(limit(t)))(t)
 		check(t, a.Put(limit(t), remote.At(4), []byte("CALLER")))
-		check(t, registered.Destroy())
+		check(t, registered.Close())
 		if string(mem) != "the CALLER's own memory" {
 			t.Errorf("the memory, after the region was destroyed: %q", mem)
 		}
@@ -35,7 +35,7 @@ func TestRegions(t *testing.T) {
 			t.Errorf("a region of 100 bytes has %d", len(in.Bytes()))
 		}
 		check(t, b.PostRecv(0, in.Span(0, 10), in.Span(10, 10)))
-		if err := in.Destroy(); !errors.Is(err, verbs.ErrInUse) {
+		if err := in.Close(); !errors.Is(err, verbs.ErrInUse) {
 			t.Errorf("destroying a region that a receive names: %v", err)
 		}
 		out := labtest.Must(a.Alloc(100, 0))(t)
@@ -43,7 +43,7 @@ func TestRegions(t *testing.T) {
 		await(t, a, Sends, 1)
 		await(t, b, Recvs, 1)
 		for range 2 {
-			check(t, in.Destroy())
+			check(t, in.Close())
 		}
 		if in.Bytes() != nil {
 			t.Error("a destroyed region has memory")
@@ -54,14 +54,14 @@ func TestRegions(t *testing.T) {
 		if err := b.PostAdvert(0, 0, 0, in.All()); err == nil {
 			t.Error("advertised a region that was destroyed")
 		}
-		// Nobody hears that a request which is not signaled is done.
+		// A request that is not signaled counts as under way.
 		_, remote = advertise(t, b, withAdvert(t, a), 100, ReadWrite)
 		check(t, a.PostWrite(0, 0, remote.At(0), out.All()))
-		if err := out.Destroy(); !errors.Is(err, verbs.ErrInUse) {
+		if err := out.Close(); !errors.Is(err, verbs.ErrInUse) {
 			t.Errorf("destroying a region that a WRITE names: %v", err)
 		}
-		check(t, a.Fence(limit(t), remote))
-		check(t, out.Destroy())
+		check(t, a.AwaitDelivery(limit(t), remote))
+		check(t, out.Close())
 		if _, err := a.Alloc(0, 0); err == nil {
 			t.Error("made a region of nothing")
 		}
@@ -115,7 +115,7 @@ func TestBounds(t *testing.T) {
 			"advert of private":   {a.PostAdvert(0, 0, 0, mine.All()), ErrAccess},
 		} {
 			if !errors.Is(c.err, c.want) || !strings.Contains(c.err.Error(), labtest.AddrOf(device)) {
-				t.Errorf("%s: %v in place of %v", name, c.err, c.want)
+				t.Errorf("%s: %v, want %v", name, c.err, c.want)
 			}
 		}
 		if err := a.PostWrite(0, 0, remote.At(40), mine.Span(0, 20)); !strings.Contains(err.Error(), "bytes 40 to 40+20 of remote region 1 ") {
@@ -124,7 +124,7 @@ func TestBounds(t *testing.T) {
 		check(t, a.Put(limit(t), remote.At(0), make([]byte, 50)))
 		check(t, a.Put(limit(t), writable.At(0), make([]byte, 50)))
 		check(t, a.Get(limit(t), make([]byte, 50), readable.At(50)))
-		check(t, mine.Destroy())
+		check(t, mine.Close())
 	})
 }
 
@@ -147,7 +147,7 @@ func TestDisconnect(t *testing.T) {
 			copy(out.Bytes(), "last words")
 			check(t, a.PostWrite(0, 0, remote.At(0), out.All()))
 			check(t, a.PostSend(0, 0, out.All()))
-			check(t, a.Fence(limit(t), remote))
+			check(t, a.AwaitDelivery(limit(t), remote))
 			if err := a.AwaitDisconnect(expired(t)); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("awaiting the peer's disconnection: %v", err)
 			}
@@ -190,7 +190,7 @@ func TestDisconnect(t *testing.T) {
 			if _, err := b.AwaitAdvert(limit(t)); !errors.Is(err, verbs.ErrDisconnected) {
 				t.Errorf("awaiting an advertisement afterwards: %v", err)
 			}
-			check(t, in.Destroy()) // all is flushed
+			check(t, in.Close()) // all is flushed
 		}
 	})
 }
@@ -209,7 +209,7 @@ func TestRemoteError(t *testing.T) {
 		theirs, remote := advertise(t, b, a, 100, ReadWrite)
 		mine := labtest.Must(a.Alloc(100, LocalWrite))(t)
 		check(t, a.PostRecv(5, mine.All()))
-		check(t, theirs.Destroy())
+		check(t, theirs.Close())
 		check(t, a.PostRead(1, 0, remote.At(0), mine.All())) // not signaled, but it fails
 		var wcs [1]verbs.WC
 		check(t, a.Await(limit(t), Sends, wcs[:]))
@@ -267,7 +267,7 @@ func TestClose(t *testing.T) {
 			})
 			users.Go(func() {
 				if _, err := a.AwaitAdvert(ctx); err == nil {
-					t.Error("an advertisement that nobody sent")
+					t.Error("an advertisement that was not sent")
 				}
 			})
 			began.Wait()
@@ -291,7 +291,7 @@ func TestClose(t *testing.T) {
 					t.Errorf("after Close: %v", err)
 				}
 			}
-			check(t, mine.Destroy()) // nothing names it any more
+			check(t, mine.Close()) // nothing names it any more
 		}
 	})
 }
@@ -351,7 +351,7 @@ func TestDyingPeer(t *testing.T) {
 		if err := a.Put(ctx, remote.At(0), make([]byte, 10)); !errors.Is(err, verbs.ErrDisconnected) {
 			t.Errorf("put to the dead: %v", err)
 		}
-		check(t, in.Destroy())
+		check(t, in.Close())
 	})
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// Listener takes connections. Whoever made it closes it.
+// Listener accepts connections. The caller must close it.
 type Listener struct{ l *cm.Listener }
 
 // ListenConfig contains options for listening. The zero value listens as [Listen] does.
@@ -17,12 +17,12 @@ type ListenConfig struct {
 	ReuseAddr bool
 }
 
-// Listen takes connections on addr, as [cm.Listen] does; port 0 takes a free one.
+// Listen listens on addr, as [cm.Listen] does; port 0 chooses a free one.
 func Listen(ctx context.Context, addr string) (*Listener, error) {
 	return new(ListenConfig).Listen(ctx, addr)
 }
 
-// Listen is as the function [Listen], with options.
+// Listen is the function [Listen] with options.
 func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, error) {
 	l, err := (&cm.ListenConfig{Backlog: c.Backlog, ReuseAddr: c.ReuseAddr}).Listen(ctx, addr)
 	if err != nil {
@@ -31,7 +31,7 @@ func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, erro
 	return &Listener{l}, nil
 }
 
-// Addr is where the listener listens.
+// Addr returns the address that the listener listens on.
 func (l *Listener) Addr() cm.Addr { return l.l.Addr() }
 
 // Accept waits for a request for a connection.
@@ -46,10 +46,10 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 }
 
 // Close stops listening; Accept returns [verbs.ErrClosed]. Requests and connections
-// that were handed out are not affected.
+// that Accept has returned are not affected.
 func (l *Listener) Close() error { return l.l.Close() }
 
-// Request is a connection that a peer asks for. It must be accepted or
+// Request is a peer's request for a connection. It must be accepted or
 // rejected, once.
 type Request struct {
 	r       *cm.Request
@@ -57,7 +57,7 @@ type Request struct {
 	private []byte
 }
 
-// RemoteAddr is who asks, LocalAddr whom they asked for.
+// RemoteAddr returns the peer's address, LocalAddr the address that it dialed.
 func (r *Request) RemoteAddr() cm.Addr { return r.r.RemoteAddr() }
 func (r *Request) LocalAddr() cm.Addr  { return r.r.LocalAddr() }
 
@@ -65,7 +65,7 @@ func (r *Request) LocalAddr() cm.Addr  { return r.r.LocalAddr() }
 func (r *Request) PrivateData() []byte     { return r.private }
 func (r *Request) Adverts() []RemoteRegion { return r.adverts }
 
-// Accept makes the connection and waits until it is up. If it fails, or ctx
+// Accept makes the connection and waits until it is up. If that fails, or ctx
 // ends first, the request is rejected.
 func (r *Request) Accept(ctx context.Context, opt Options) (*Conn, error) {
 	opt, err := opt.withDefaults()
@@ -74,16 +74,12 @@ func (r *Request) Accept(ctx context.Context, opt Options) (*Conn, error) {
 		return nil, &verbs.Error{Op: "accept", Object: r.RemoteAddr().String(), Err: err}
 	}
 	var c *Conn
-	_, err = r.r.Accept(ctx, opt.endpoint(func(e *cm.Endpoint) (err error) {
-		c, err = newConn(e, opt)
-		return err
-	}))
-	if err != nil {
+	if _, err = r.r.Accept(ctx, opt.endpoint(&c)); err != nil {
 		return nil, err
 	}
 	return c.up(), nil
 }
 
-// Reject turns the request down; the peer's dial fails with a
+// Reject refuses the connection; the peer's dial fails with a
 // [*cm.RejectedError] that carries privateData.
 func (r *Request) Reject(privateData []byte) error { return r.r.Reject(privateData) }

@@ -1,8 +1,11 @@
 package rconn
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 
 	"github.com/goverbs/verbs"
 )
@@ -19,7 +22,7 @@ type receipt struct {
 	n      int // regions held
 }
 
-// receiver keeps the books of the receive queue, which users' receives and those
+// receiver accounts for the receive queue, which the user's receives and those
 // for advertisements share, in the order in which they were posted.
 type receiver struct {
 	box
@@ -27,14 +30,17 @@ type receiver struct {
 	regions []*LocalRegion
 	mask    uint64
 	depth   uint64
-	users   int    // receives of the user's, posted or completed and not taken
+	users   int    // the user's receives, posted or completed and not taken, at most
 	tail    uint64 // the oldest posted
-	head    uint64 // the next to be
+	head    uint64 // the next to be posted
 
 	slots   *LocalRegion // for advertisements
 	next    int          // the next slot
 	posted  int          // receives for advertisements
 	adverts fifo[advert]
+
+	received       Traffic
+	valid, invalid uint64 // advertisements
 
 	wr  [1]verbs.RecvWR
 	sge []verbs.SGE
@@ -47,8 +53,8 @@ type advert struct {
 
 func (r *receiver) init(c *Conn, opt Options) {
 	r.box.init(c, c.ep.RecvCQ, r.done)
-	r.users = opt.RecvQueue
-	r.depth = uint64(opt.RecvQueue + opt.Adverts)
+	r.users = opt.recvs()
+	r.depth = uint64(r.users + opt.adverts())
 	r.entries = make([]receipt, roundUp(int(r.depth)))
 	r.mask = uint64(len(r.entries) - 1)
 	r.regions = make([]*LocalRegion, len(r.entries)*c.sges)
@@ -56,23 +62,25 @@ func (r *receiver) init(c *Conn, opt Options) {
 }
 
 // PostRecv posts a receive: the next message that has none yet goes to the
-// spans, and the completion carries id. Receives for messages and for
-// advertisements are used in the order in which they were posted.
+// spans, and the completion carries id. Its Flags say whether an immediate came with the
+// message, or invalidated a key. Receives for messages and for advertisements are used in
+// the order in which they were posted.
 func (c *Conn) PostRecv(id uint64, spans ...Span) error {
 	r := &c.recv
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, err := c.check(spans, verbs.AccessLocalWrite); err != nil {
-		return c.fail("post receive from", err)
+	_, err := c.check(spans, verbs.AccessLocalWrite)
+	if err == nil {
+		err = r.post(receipt{id: id}, spans)
 	}
-	if err := r.post(receipt{id: id}, spans); err != nil {
+	if err != nil {
 		return c.fail("post receive from", err)
 	}
 	return nil
 }
 
 // PostRecvAdvert posts a receive for an advertisement, into memory of the
-// Conn's own. See [Options].Adverts for those that come first.
+// Conn. [Options].Adverts does so before the peer can send.
 func (c *Conn) PostRecvAdvert() error {
 	r := &c.recv
 	r.mu.Lock()
@@ -106,9 +114,13 @@ func (r *receiver) post(e receipt, spans []Span) error {
 	if err := r.c.unfit(); err != nil {
 		return err
 	}
-	if r.full(e.advert) {
+	if r.isFull(e.advert) {
 		r.collect()
-		if r.full(e.advert) {
+		if r.isFull(e.advert) {
+			r.full++
+			if r.depth == 0 || !e.advert && r.users == 0 {
+				return verbs.ErrNoRecvRoom
+			}
 			return verbs.ErrQueueFull
 		}
 	}
@@ -122,15 +134,16 @@ func (r *receiver) post(e receipt, spans []Span) error {
 	r.wr[0] = verbs.RecvWR{ID: r.head, SGL: r.sge[:n]}
 	if _, err := r.c.ep.QP.PostRecv(r.wr[:]...); err != nil {
 		r.drop(slot)
-		return err
+		return reason(err)
 	}
 	r.head++
+	r.most = max(r.most, int(r.head-r.tail))
 	r.coming++
 	return nil
 }
 
-// full says whether there is room for no more.
-func (r *receiver) full(advert bool) bool {
+// isFull reports whether there is no room.
+func (r *receiver) isFull(advert bool) bool {
 	if r.head-r.tail >= r.depth {
 		return true
 	}
@@ -162,9 +175,11 @@ func (r *receiver) done(wc *verbs.WC) {
 	slot := wc.ID & r.mask
 	e := r.entries[slot]
 	if !e.live || wc.ID < r.tail || wc.ID >= r.head {
+		r.foreign++
 		return
 	}
 	if wc.Status != verbs.WCSuccess {
+		r.failed++
 		r.c.fails(wc.Err())
 	}
 	r.coming--
@@ -173,23 +188,40 @@ func (r *receiver) done(wc *verbs.WC) {
 		r.tail++
 	}
 	if !e.advert {
+		if wc.Status == verbs.WCSuccess {
+			r.received.add(int(wc.ByteLen))
+		}
 		wc.ID = e.id
 		r.ready.push(*wc)
 		return
 	}
 	r.posted--
 	if wc.Status != verbs.WCSuccess {
-		return // whoever waits hears that the connection has failed
+		return // waiters learn that the connection has failed
 	}
-	msg := r.slots.Bytes()[e.off : e.off+int(wc.ByteLen)]
-	region, err := ParseAdvert(msg)
-	if err != nil {
-		err = &AdvertError{Message: append([]byte(nil), msg...), Err: err}
+	region, err := r.parse(wc, e.off)
+	if err == nil {
+		r.valid++
+	} else {
+		r.invalid++
 	}
 	r.adverts.push(advert{region, err})
 }
 
-// AdvertError is a message that took the place of an advertisement.
+// parse returns the advertisement that came into the slot at off.
+func (r *receiver) parse(wc *verbs.WC, off int) (RemoteRegion, error) {
+	if wc.Opcode != verbs.WCRecv { // ByteLen is the peer's, and nothing is in the slot
+		return RemoteRegion{}, &AdvertError{Err: fmt.Errorf("%w: RDMA WRITE with immediate", ErrAdvert)}
+	}
+	msg := r.slots.Bytes()[off : off+int(wc.ByteLen)]
+	region, err := ParseAdvert(msg)
+	if err != nil {
+		return RemoteRegion{}, &AdvertError{Message: bytes.Clone(msg), Err: err}
+	}
+	return region, nil
+}
+
+// AdvertError is the error of a message that came where an advertisement was expected.
 type AdvertError struct {
 	Message []byte
 	Err     error // matches [ErrAdvert]
@@ -198,45 +230,69 @@ type AdvertError struct {
 func (e *AdvertError) Error() string { return e.Err.Error() }
 func (e *AdvertError) Unwrap() error { return e.Err }
 
-// PostAdvert advertises a part of a region to the peer, who must have posted a
+// PostAdvert advertises a part of a region to the peer, which must have posted a
 // receive for it: by [Options].Adverts or [Conn.PostRecvAdvert]. tag is for the
-// peer to know regions apart. It completes as other SENDs do.
+// peer to tell regions apart. It completes as other SENDs do.
 func (c *Conn) PostAdvert(id uint64, flags verbs.SendFlags, tag uint32, s Span) error {
-	r := request{id: id, opcode: verbs.OpSend, flags: flags, advert: tag, isAdvert: true}
+	r := request{wr: verbs.SendWR{ID: id, Opcode: verbs.OpSend, Flags: flags, Imm: tag}, advert: true}
 	spans := [...]Span{s}
-	return c.post("advertise to", r, spans[:])
+	if err := c.send.lockAndPost(&r, spans[:]); err != nil {
+		return c.fail("advertise to", err)
+	}
+	return nil
 }
 
 // AwaitAdvert waits for the peer's next advertisement: they come in the order in
-// which it posted them. With no receive for one posted it fails with
-// [ErrNotExpected]; a message that is none gives an [*AdvertError].
+// which it posted them. If no receive for one is posted it fails with
+// [ErrNotExpected]; if a message came that is none, with an [*AdvertError].
 func (c *Conn) AwaitAdvert(ctx context.Context) (RemoteRegion, error) {
 	r := &c.recv
 	var a advert
-	err := r.wait(ctx, func() bool {
-		if r.adverts.len() == 0 {
-			a.err = ErrNotExpected
-			return r.posted == 0 && r.over() == nil && c.broken() == nil
-		}
-		a = r.adverts.pop()
-		return true
+	err := r.wait(ctx, func() (ok bool) {
+		a, ok = r.advert()
+		return ok
 	})
+	return c.advert(a, err)
+}
+
+// TryAdvert is [Conn.AwaitAdvert] that does not wait: ok is false if no advertisement has
+// come.
+func (c *Conn) TryAdvert() (_ RemoteRegion, ok bool, err error) {
+	r := &c.recv
+	r.mu.Lock()
+	r.collect()
+	a, ok := r.advert()
+	if !ok {
+		err = r.over()
+	}
+	r.mu.Unlock()
+	if !ok && err == nil {
+		return RemoteRegion{}, false, nil
+	}
+	region, err := c.advert(a, err)
+	return region, err == nil, err
+}
+
+// advert takes the next advertisement, if there is one, or ErrNotExpected if there will
+// be none. The caller holds mu.
+func (r *receiver) advert() (a advert, ok bool) {
+	if r.adverts.len() > 0 {
+		return r.adverts.pop(), true
+	}
+	return advert{err: ErrNotExpected}, r.posted == 0 && r.over() == nil && r.c.broken() == nil
+}
+
+// advert returns an advertisement, or the error of waiting for it.
+func (c *Conn) advert(a advert, err error) (RemoteRegion, error) {
 	if err == nil {
 		err = a.err
 	}
-	if err != nil {
-		return RemoteRegion{}, c.fail("await advertisement from", err)
+	if err == nil {
+		return a.region, nil
 	}
-	return a.region, nil
-}
-
-// TryAdvert is [Conn.AwaitAdvert] that does not wait.
-func (c *Conn) TryAdvert() (_ RemoteRegion, ok bool, err error) {
-	ended, cancel := context.WithCancel(context.Background())
-	cancel()
-	region, err := c.AwaitAdvert(ended)
-	if errors.Is(err, context.Canceled) {
-		return RemoteRegion{}, false, nil
+	err = c.fail("await advertisement from", err)
+	if errors.Is(err, ErrAdvert) {
+		c.log(slog.LevelWarn, "peer sent no valid advertisement", "err", err)
 	}
-	return region, err == nil, err
+	return RemoteRegion{}, err
 }

@@ -1,50 +1,63 @@
 package rconn
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// What peers, and this side's receives and READs, may do with a region.
+// Access to a region. Others of package verbs can be added to these: AccessMWBind for
+// [Conn.PostBind], AccessFlushGlobal for flushes.
 const (
-	LocalWrite  = verbs.AccessLocalWrite
+	LocalWrite  = verbs.AccessLocalWrite // receives and READs of this side
 	RemoteWrite = verbs.AccessLocalWrite | verbs.AccessRemoteWrite
 	RemoteRead  = verbs.AccessRemoteRead
-	// RemoteAtomic is of no use on devices without atomics, such as siw.
+	// RemoteAtomic has no use on devices without atomics, such as siw.
 	RemoteAtomic = verbs.AccessLocalWrite | verbs.AccessRemoteAtomic
-	// ReadWrite is what every device can do.
+	// ReadWrite is what every device supports.
 	ReadWrite = RemoteWrite | RemoteRead
 )
 
-// LocalRegion is memory of this process that requests may name, and peers reach
-// once it is advertised. Its methods may be called by several goroutines. Whoever
-// made it destroys it; one that a [Conn] made is destroyed with the Conn at the
-// latest.
+// LocalRegion is memory of this process that requests can use, and peers once it is
+// advertised. Its methods may be called by several goroutines. The caller closes the
+// regions it makes; Close of a [Conn] closes those that the Conn made.
 type LocalRegion struct {
 	mr     *uverbs.MR
 	pd     *uverbs.PD
 	access verbs.Access
-	users  atomic.Int64 // requests under way that name it; negative once destroyed
+	users  atomic.Int64 // requests under way that use it; negative once closed
+
+	closing sync.Mutex // held by Close
 }
 
-const destroyed = math.MinInt64 / 2
+const closedUsers = math.MinInt64 / 2
 
 // Alloc makes a region of new, zeroed memory outside the Go heap, for all
-// connections of a protection domain. Destroy frees the memory.
+// connections of a protection domain. Close frees the memory.
 func Alloc(pd *uverbs.PD, size int, access verbs.Access) (*LocalRegion, error) {
 	mr, err := pd.AllocMR(size, access, uverbs.MROptions{})
 	return newRegion(mr, pd, access, err)
 }
 
-// Register makes a region of the caller's memory, which stays where it is until
-// Destroy, and the caller's after it. It must hold no Go pointers.
+// Register makes a region of the caller's memory, which is pinned until Close and remains
+// the caller's after it. It must hold no Go pointers.
 func Register(pd *uverbs.PD, mem []byte, access verbs.Access) (*LocalRegion, error) {
 	mr, err := pd.RegisterMR(mem, access)
 	return newRegion(mr, pd, access, err)
+}
+
+// NewRegion makes a region of one that was made in a protection domain by package uverbs,
+// with the access that it was registered with: for DMA buffers, huge pages, and other
+// kinds of memory that [Alloc] and [Register] do not make. Close closes mr.
+func NewRegion(pd *uverbs.PD, mr *uverbs.MR, access verbs.Access) *LocalRegion {
+	return &LocalRegion{mr: mr, pd: pd, access: access}
 }
 
 // Alloc is the function [Alloc] in the connection's protection domain.
@@ -63,11 +76,11 @@ func newRegion(mr *uverbs.MR, pd *uverbs.PD, access verbs.Access, err error) (*L
 	if err != nil {
 		return nil, err
 	}
-	return &LocalRegion{mr: mr, pd: pd, access: access}, nil
+	return NewRegion(pd, mr, access), nil
 }
 
-// Bytes is the region's memory; nil once it is destroyed. Slices of memory that
-// Alloc made must not be used after that.
+// Bytes returns the region's memory, and nil after Close. Slices of memory that Alloc
+// made must not be used after Close.
 func (r *LocalRegion) Bytes() []byte {
 	if r.users.Load() < 0 {
 		return nil
@@ -75,50 +88,59 @@ func (r *LocalRegion) Bytes() []byte {
 	return r.mr.Bytes()
 }
 
-// Len is the region's length in bytes.
+// Len returns the region's length in bytes.
 func (r *LocalRegion) Len() int { return r.mr.Len() }
 
-// MR is the region as package uverbs knows it, for what is missing here.
+// MR returns the region of package uverbs, for its keys and its address. Do not close it.
 func (r *LocalRegion) MR() *uverbs.MR { return r.mr }
 
-// Destroy ends the region: peers reach it no longer. Memory that Alloc made is
-// freed, memory given to Register is left to the caller. While requests under
-// way name it, Destroy fails with [verbs.ErrInUse] and does nothing; a request is
-// under way until its completion, or for one that is not signaled a later one's,
-// has been polled, or its Conn closed. Destroy may be called again.
-func (r *LocalRegion) Destroy() error {
-	if !r.users.CompareAndSwap(0, destroyed) {
+// Close ends the region: its keys are not valid any more. Memory that Alloc made is
+// freed, memory given to Register is left to the caller. While requests under way use the
+// region, Close fails with [verbs.ErrInUse] and does nothing; a request is under way until
+// its completion has been polled, or a later one's if it is not signaled, or until its
+// Conn is closed. Close may be called again.
+func (r *LocalRegion) Close() error {
+	r.closing.Lock()
+	defer r.closing.Unlock()
+	if !r.users.CompareAndSwap(0, closedUsers) {
 		if n := r.users.Load(); n >= 0 {
-			return &verbs.Error{Op: "destroy", Object: r.String(), Err: fmt.Errorf("%w by %d requests", verbs.ErrInUse, n)}
+			return &verbs.Error{Op: "close", Object: r.String(), Err: fmt.Errorf("%w by %d requests", verbs.ErrInUse, n)}
 		}
+		return nil
 	}
-	return r.mr.Close()
+	err := r.mr.Close()
+	if err != nil {
+		r.users.Add(-closedUsers)
+	}
+	if r.access&verbs.AccessMWBind != 0 && errors.Is(err, unix.EINVAL) {
+		return &verbs.Error{Op: "close", Object: r.String(), Err: err, Hint: "a memory window may be bound to it: invalidate or close that first"}
+	}
+	return err
 }
 
 func (r *LocalRegion) String() string {
 	return fmt.Sprintf("local region %#x of %d bytes", r.mr.LKey(), r.mr.Len())
 }
 
-// All is the whole region.
+// All returns the whole region.
 func (r *LocalRegion) All() Span { return Span{r, 0, r.Len()} }
 
-// Span is n bytes of the region from off. Whether they are inside is checked
-// when it is used.
+// Span returns n bytes of the region from off. Bounds are checked when it is used.
 func (r *LocalRegion) Span(off, n int) Span { return Span{r, off, n} }
 
-// Span is a part of a region. Several are an SGL: what a request gathers from,
-// or scatters to, in this order.
+// Span is a part of a region. Several are a scatter/gather list: a request gathers from
+// them, or scatters to them, in their order.
 type Span struct {
 	Region   *LocalRegion
 	Off, Len int
 }
 
-// check says whether the span is one that requests may name that need access.
+// check returns an error if requests that need access cannot use the span.
 func (s Span) check(pd *uverbs.PD, need verbs.Access) error {
 	r := s.Region
 	switch {
 	case r == nil:
-		return fmt.Errorf("a span of no region: %w", verbs.ErrRange)
+		return fmt.Errorf("span without a region: %w", verbs.ErrRange)
 	case r.pd != pd:
 		return fmt.Errorf("%v: %w", r, ErrForeign)
 	case s.Off < 0 || s.Len < 0 || s.Off > r.Len()-s.Len || uint64(s.Len) > math.MaxUint32:
@@ -131,7 +153,7 @@ func (s Span) check(pd *uverbs.PD, need verbs.Access) error {
 	return nil
 }
 
-// hold keeps the region from being destroyed until drop.
+// hold keeps the region from being closed until drop.
 func (r *LocalRegion) hold() error {
 	if r.users.Add(1) < 0 {
 		r.users.Add(-1)

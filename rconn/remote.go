@@ -7,19 +7,20 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// RemoteRegion is memory of the peer that it has advertised. It is a plain
-// value, and of use only on the connection that it came by, or with a peer that
-// shares its protection domain among several.
+// RemoteRegion is memory as a peer uses it: memory of the peer that it has advertised, or
+// of this side, see [Conn.PostBind]. It is a plain value. It can be used only on the
+// connection by which it came, or with a peer that shares its protection domain among
+// several.
 type RemoteRegion struct {
-	Tag    uint32 // what the peer calls it
+	Tag    uint32 // the owner's number for it
 	Addr   uint64
 	Len    int
 	Key    uint32
-	Access verbs.Access // what of Remote... the peer allows
+	Access verbs.Access // AccessRemote... and AccessFlush... that the owner grants
 }
 
-// At is the region from an offset on, for an operation to work on as much as it
-// has spans for. Whether that is inside is checked when it is used.
+// At returns the place at an offset in the region. An operation uses as many bytes from
+// there as it has local memory. Bounds are checked when it is posted.
 func (r RemoteRegion) At(off int) Target { return Target{r, off} }
 
 func (r RemoteRegion) String() string {
@@ -32,7 +33,7 @@ type Target struct {
 	Off    int
 }
 
-// check says whether n bytes are there, and may be accessed.
+// check returns an error if n bytes are not there, or may not be accessed.
 func (t Target) check(n int, need verbs.Access) error {
 	switch {
 	case t.Off < 0 || uint64(n) > math.MaxUint32 || t.Off > t.Region.Len-n:
@@ -41,6 +42,18 @@ func (t Target) check(n int, need verbs.Access) error {
 		return fmt.Errorf("%v: %w", t.Region, ErrAccess)
 	}
 	return nil
+}
+
+// checkFor checks the target of a request that has n bytes of local memory.
+func (t Target) checkFor(wr *verbs.SendWR, n int) error {
+	_, remote, n := needs(wr, n)
+	if remote == 0 {
+		return fmt.Errorf("%v has no target: %w", wr.Opcode, verbs.ErrRange)
+	}
+	if a := aligned(wr.Opcode); t.addr()%a != 0 {
+		return fmt.Errorf("%v at %#x: %w: it must be aligned to %d bytes", wr.Opcode, t.addr(), verbs.ErrRange, a)
+	}
+	return t.check(n, remote)
 }
 
 func (t Target) addr() uint64 { return t.Region.Addr + uint64(t.Off) }

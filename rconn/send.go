@@ -1,6 +1,7 @@
 package rconn
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/goverbs/verbs"
@@ -16,36 +17,38 @@ type op struct {
 
 // entry is a posted request until its completion, or a later one's, is polled.
 type entry struct {
-	id   uint64
-	live bool
-	told bool // its completion goes to the user
-	sure bool // it was signaled
-	read bool
-	// empty is a READ of no bytes that is done by one of one.
+	id       uint64
+	live     bool
+	wanted   bool // its completion goes to the user
+	signaled bool
+	read     bool
+	// empty is a READ of no bytes that was posted as one of one byte.
 	empty bool
 	n     int // regions held
 	op    *op
 }
 
-// sender keeps the books of the send queue. At the latest every half queue a
-// request is signaled, whether the user wants it or not, so what is under way is
-// known.
+// sender accounts for the send queue. It signals a request in every half queue at least,
+// whether the user asked for it or not, so that it learns what has completed.
 type sender struct {
 	box
 	entries []entry // by sequence number, which is the WR's ID
 	regions []*LocalRegion
 	mask    uint64
-	depth   uint64 // requests under way
+	depth   uint64 // requests under way at most
 	tail    uint64 // the oldest under way
-	head    uint64 // the next to be
-	told    int    // under way and told
+	head    uint64 // the next to be posted
+	wanted  int    // under way, and their completions go to the user
 	quiet   int    // posted since the last that was signaled
+
+	sends, writes, reads, atomics Traffic
+	others, adverts               uint64
 
 	wr  [1]verbs.SendWR
 	sge []verbs.SGE
 	msg [AdvertSize]byte
 
-	spare *LocalRegion // for what nobody wants
+	spare *LocalRegion // for bytes that are read and not used
 	one   [1]Span
 }
 
@@ -67,62 +70,72 @@ func roundUp(n int) int {
 	return p
 }
 
-// PostSend sends the spans as one message, for which the peer must have posted
-// a receive. On iWARP one that finds none breaks the connection. All posting
-// returns at once, with [verbs.ErrQueueFull] if there is no room; id comes back in the
-// completion's ID.
-func (c *Conn) PostSend(id uint64, flags verbs.SendFlags, spans ...Span) error {
-	return c.post("post SEND to", request{id: id, opcode: verbs.OpSend, flags: flags}, spans)
-}
-
-// PostWrite writes the spans one after the other to the peer's memory. What
-// completion means is told at [Conn.Fence].
-func (c *Conn) PostWrite(id uint64, flags verbs.SendFlags, to Target, spans ...Span) error {
-	return c.post("post WRITE to", request{id: id, opcode: verbs.OpRDMAWrite, flags: flags, target: to}, spans)
-}
-
-// PostRead fills the spans from the peer's memory. On iWARP, whose READ has but
-// one place to go to, it takes a request for each span.
-func (c *Conn) PostRead(id uint64, flags verbs.SendFlags, from Target, spans ...Span) error {
-	return c.post("post READ from", request{id: id, opcode: verbs.OpRDMARead, flags: flags, target: from}, spans)
-}
-
+// request is what is posted.
 type request struct {
-	id        uint64
-	opcode    verbs.Opcode
-	flags     verbs.SendFlags
-	target    Target
-	op        *op // of the Conn's own
-	advert    uint32
-	isAdvert  bool
-	add, swap uint64
+	wr verbs.SendWR // its SGL is made of spans, unless the caller gave one
+	// at, if targeted, is the peer's memory. It is checked, and replaces the wr's
+	// RemoteAddr and RKey.
+	at       Target
+	targeted bool
+	op       *op  // of the Conn's own
+	advert   bool // of the only span, by the tag in wr.Imm
+	bind     bool // the spans are for the window, and no SGL
 }
 
-// told says whether the request's completion goes to the user.
-func (r *request) told() bool { return r.op == nil && r.flags&verbs.SendSignaled != 0 }
+// wanted reports whether the request's completion goes to the user.
+func (r *request) wanted() bool { return r.op == nil && r.wr.Flags&verbs.SendSignaled != 0 }
 
-// needs is what a request needs of the spans, and of the target.
-func (r *request) needs() (local, remote verbs.Access) {
-	switch r.opcode {
-	case verbs.OpRDMAWrite:
-		return 0, verbs.AccessRemoteWrite
-	case verbs.OpRDMARead:
-		return verbs.AccessLocalWrite, verbs.AccessRemoteRead
+// isRead reports whether an operation is a READ, which iWARP completes out of order.
+func isRead(o verbs.Opcode) bool { return o == verbs.OpRDMARead || o == verbs.OpRDMAReadInv }
+
+// needs returns the access that a request needs to its spans and to the target, and how
+// many bytes of the target it uses if it has n bytes of local memory.
+func needs(wr *verbs.SendWR, n int) (local, remote verbs.Access, size int) {
+	switch wr.Opcode {
+	case verbs.OpRDMAWrite, verbs.OpRDMAWriteImm, verbs.OpAtomicWrite:
+		return 0, verbs.AccessRemoteWrite, n
+	case verbs.OpRDMARead, verbs.OpRDMAReadInv:
+		return verbs.AccessLocalWrite, verbs.AccessRemoteRead, n
 	case verbs.OpCompareSwap, verbs.OpFetchAdd:
-		return verbs.AccessLocalWrite, verbs.AccessRemoteAtomic
+		return verbs.AccessLocalWrite, verbs.AccessRemoteAtomic, n
+	case verbs.OpBindMW:
+		return verbs.AccessMWBind, 0, 0
+	case verbs.OpFlush:
+		if wr.Flush.Type&verbs.FlushGlobal != 0 {
+			remote |= verbs.AccessFlushGlobal
+		}
+		if wr.Flush.Type&verbs.FlushPersistent != 0 {
+			remote |= verbs.AccessFlushPersistent
+		}
+		return 0, remote, int(wr.Flush.Length)
 	}
-	return 0, 0
+	return 0, 0, 0
 }
 
-func (c *Conn) post(what string, r request, spans []Span) error {
-	s := &c.send
-	s.mu.Lock()
-	err := s.post(&r, spans)
-	s.mu.Unlock()
-	if err != nil {
-		return c.fail(what, err)
+// aligned returns how the target of an operation must be aligned.
+func aligned(o verbs.Opcode) uint64 {
+	switch o {
+	case verbs.OpCompareSwap, verbs.OpFetchAdd, verbs.OpAtomicWrite:
+		return 8
+	}
+	return 1
+}
+
+func (c *Conn) post(r *request, spans []Span) error {
+	if err := c.send.lockAndPost(r, spans); err != nil {
+		return c.fail("post "+r.wr.Opcode.String()+" to", err)
 	}
 	return nil
+}
+
+func (s *sender) lockAndPost(r *request, spans []Span) error {
+	s.mu.Lock()
+	defer s.mu.Unlock() // inline data may be memory that is gone, which panics
+	err := s.post(r, spans)
+	if errors.Is(err, verbs.ErrQueueFull) {
+		s.full++
+	}
+	return err
 }
 
 func (s *sender) post(r *request, spans []Span) error {
@@ -130,38 +143,54 @@ func (s *sender) post(r *request, spans []Span) error {
 	if err := c.unfit(); err != nil {
 		return err
 	}
-	local, remote := r.needs()
-	total, err := c.check(spans, local)
+	total := len(r.wr.Inline)
+	for _, b := range r.wr.InlineList {
+		total += len(b)
+	}
+	for _, e := range r.wr.SGL {
+		total += int(e.Length)
+	}
+	local, _, _ := needs(&r.wr, 0)
+	n, err := c.check(spans, local)
 	if err != nil {
 		return err
 	}
-	if remote != 0 {
-		if err := r.target.check(total, remote); err != nil {
-			return err
-		}
+	if len(spans) > 0 && len(r.wr.SGL) > 0 {
+		return fmt.Errorf("spans together with an SGL: %w", verbs.ErrRange)
 	}
+	total += n
 	wr := &s.wr[0]
-	*wr = verbs.SendWR{
-		Opcode: r.opcode, RemoteAddr: r.target.addr(), RKey: r.target.Region.Key,
-		CompareAdd: r.add, Swap: r.swap,
-	}
-	if r.isAdvert {
-		wr.Inline, err = AppendAdvert(s.msg[:0], r.advert, spans[0])
-		if err != nil {
+	*wr = r.wr
+	defer func() { wr.SGL, wr.Inline, wr.InlineList, wr.Bind = nil, nil, nil, nil }() // the caller's
+	if r.targeted {
+		if err := r.at.checkFor(&r.wr, total); err != nil {
 			return err
 		}
+		wr.RemoteAddr, wr.RKey = r.at.addr(), r.at.Region.Key
 	}
-	if c.iwarp && r.opcode == verbs.OpRDMARead {
+	if r.advert {
+		if wr.Inline, err = AppendAdvert(s.msg[:0], wr.Imm, spans[0]); err != nil {
+			return err
+		}
+		total, spans = AdvertSize, nil
+	}
+	if c.iwarp && wr.Opcode == verbs.OpRDMARead && len(wr.SGL)+len(wr.Inline)+len(wr.InlineList) == 0 {
 		return s.postReads(r, spans, total)
 	}
 	if err := s.room(1, r); err != nil {
 		return err
 	}
-	return s.put(r, spans, r.flags)
+	if err := s.put(r, spans, r.wr.Flags, total); err != nil {
+		return err
+	}
+	if r.advert {
+		s.adverts++
+	}
+	return nil
 }
 
 // postReads posts a READ on iWARP, one for each span that is not empty. If all
-// are, it is one of a byte to nowhere: siw's responder, when it is busy, answers
+// are, it is one of a byte that is not used: siw's responder, when it is busy, answers
 // an empty READ with as many bytes as some READ before, which breaks the
 // connection (siw_activate_tx leaves the old length, Linux 6.1 to 7.2).
 func (s *sender) postReads(r *request, spans []Span, total int) error {
@@ -173,9 +202,12 @@ func (s *sender) postReads(r *request, spans []Span, total int) error {
 	}
 	wr := &s.wr[0]
 	if total == 0 {
-		at := r.target
-		if at.Off = min(at.Off, at.Region.Len-1); at.Off < 0 {
-			return fmt.Errorf("nothing can be read of %v: %w", at.Region, verbs.ErrRange)
+		if r.targeted {
+			at := r.at
+			if at.Off = min(at.Off, at.Region.Len-1); at.Off < 0 {
+				return fmt.Errorf("nothing can be read of %v: %w", at.Region, verbs.ErrRange)
+			}
+			wr.RemoteAddr = at.addr()
 		}
 		if s.spare == nil {
 			spare, err := s.c.Alloc(1, LocalWrite)
@@ -184,9 +216,8 @@ func (s *sender) postReads(r *request, spans []Span, total int) error {
 			}
 			s.spare = spare
 		}
-		n, wr.RemoteAddr = 1, at.addr()
-		spans = append(s.one[:0], s.spare.All())
-		last = 0
+		s.one[0] = s.spare.All()
+		n, spans, last = 1, s.one[:], 0
 	}
 	if err := s.room(n, r); err != nil {
 		return err
@@ -195,11 +226,11 @@ func (s *sender) postReads(r *request, spans []Span, total int) error {
 		if spans[i].Len == 0 {
 			continue
 		}
-		flags := r.flags
+		flags, size := r.wr.Flags, min(spans[i].Len, total)
 		if i < last {
 			flags &^= verbs.SendSignaled
 		}
-		if err := s.put(r, spans[i:i+1], flags); err != nil {
+		if err := s.put(r, spans[i:i+1], flags, size); err != nil {
 			return err
 		}
 		s.entries[(s.head-1)&s.mask].empty = total == 0
@@ -222,7 +253,7 @@ func (c *Conn) check(spans []Span, need verbs.Access) (total int, err error) {
 	return total, nil
 }
 
-// room says whether n more requests can be posted.
+// room returns an error if there is no room for n more requests.
 func (s *sender) room(n int, r *request) error {
 	if s.head-s.tail+uint64(n) > s.depth {
 		s.collect()
@@ -232,47 +263,60 @@ func (s *sender) room(n int, r *request) error {
 		return fmt.Errorf("%d requests in a queue for %d: %w", n, s.depth, verbs.ErrRange)
 	case s.head-s.tail+uint64(n) > s.depth:
 		return verbs.ErrQueueFull
-	case r.told() && uint64(s.told+s.ready.len()) >= s.depth:
+	case r.wanted() && uint64(s.wanted+s.ready.len()) >= s.depth:
 		return fmt.Errorf("%w of completions that were not taken", verbs.ErrQueueFull)
 	}
 	return nil
 }
 
-// put posts what is in wr. There is room.
-func (s *sender) put(r *request, spans []Span, flags verbs.SendFlags) error {
+// put posts what is in wr, with size bytes. There is room.
+func (s *sender) put(r *request, spans []Span, flags verbs.SendFlags, size int) error {
 	slot := s.head & s.mask
 	e := &s.entries[slot]
-	*e = entry{id: r.id, op: r.op, told: flags&verbs.SendSignaled != 0 && r.op == nil, read: r.opcode == verbs.OpRDMARead}
 	wr := &s.wr[0]
+	*e = entry{id: r.wr.ID, op: r.op, wanted: flags&verbs.SendSignaled != 0 && r.op == nil, read: isRead(wr.Opcode)}
 	wr.ID, wr.Flags = s.head, flags
 	s.quiet++
-	// On iWARP READs are overtaken, so a later completion tells nothing of them.
+	// On iWARP READs are overtaken, so a later completion does not prove them.
 	if s.quiet >= int(s.depth+1)/2 || s.c.iwarp && e.read || r.op != nil {
 		wr.Flags |= verbs.SendSignaled
 	}
-	e.sure = wr.Flags&verbs.SendSignaled != 0
-	if wr.Inline == nil {
-		held := s.regions[int(slot)*s.c.sges:]
-		n, err := s.c.gather(s.sge, held, spans)
+	e.signaled = wr.Flags&verbs.SendSignaled != 0
+	if len(spans) > 0 {
+		n, err := s.c.gather(s.sge, s.regions[int(slot)*s.c.sges:], spans)
 		if err != nil {
 			return err
 		}
-		wr.SGL, e.n = s.sge[:n], n
+		e.n = n
+		if !r.bind {
+			wr.SGL = s.sge[:n]
+		}
 	}
 	if _, err := s.c.ep.QP.PostSend(s.wr[:]...); err != nil {
 		s.drop(slot)
-		return err
+		return reason(err)
 	}
 	e.live = true
 	s.head++
-	if e.sure {
+	s.most = max(s.most, int(s.head-s.tail))
+	s.count(wr.Opcode, size)
+	if e.signaled {
 		s.quiet = 0
 		s.coming++
 	}
-	if e.told {
-		s.told++
+	if e.wanted {
+		s.wanted++
 	}
 	return nil
+}
+
+// reason returns why a request was refused. The rest of a [verbs.PostError] is about the
+// Conn's own numbering.
+func reason(err error) error {
+	if refused, ok := errors.AsType[*verbs.PostError](err); ok {
+		return refused.Err
+	}
+	return err
 }
 
 // gather makes an SGL of the spans and holds their regions. Empty spans are left
@@ -321,18 +365,20 @@ func (s *sender) dropAll() {
 func (s *sender) done(wc *verbs.WC) {
 	e := s.entries[wc.ID&s.mask]
 	if !e.live || wc.ID < s.tail || wc.ID >= s.head {
+		s.foreign++
 		return
 	}
 	if wc.Status != verbs.WCSuccess {
+		s.failed++
 		s.c.fails(cm.SendError(wc))
 	}
-	if e.sure {
+	if e.signaled {
 		s.coming--
 	}
-	if e.told {
-		s.told--
+	if e.wanted {
+		s.wanted--
 	}
-	// What was posted before is done as well, but for READs on iWARP.
+	// What was posted before is done as well, except READs on iWARP.
 	for seq := s.tail; seq <= wc.ID; seq++ {
 		if old := &s.entries[seq&s.mask]; old.live && (seq == wc.ID || !(s.c.iwarp && old.read)) {
 			s.drop(seq & s.mask)
@@ -347,7 +393,7 @@ func (s *sender) done(wc *verbs.WC) {
 	switch {
 	case e.op != nil:
 		e.op.wc, e.op.done = *wc, true
-	case e.told || wc.Status != verbs.WCSuccess:
+	case e.wanted || wc.Status != verbs.WCSuccess:
 		wc.ID = e.id
 		s.ready.push(*wc)
 	}

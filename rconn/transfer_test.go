@@ -62,7 +62,7 @@ func TestWriteRead(t *testing.T) {
 					want := fill(make([]byte, n), uint64(i))
 					copy(mine.Bytes(), want)
 					check(t, c.PostWrite(1, 0, remote.At(off), mine.Span(0, n)))
-					check(t, c.Fence(limit(t), remote))
+					check(t, c.AwaitDelivery(limit(t), remote))
 					if !bytes.Equal(theirs.Bytes()[off:off+n], want) {
 						t.Fatalf("WRITE of %d bytes: not there after the fence", n)
 					}
@@ -76,7 +76,7 @@ func TestWriteRead(t *testing.T) {
 					}
 				}
 				if n := c.Poll(Sends, make([]verbs.WC, 10)); n != 0 {
-					t.Errorf("%d completions that nobody asked for", n)
+					t.Errorf("%d completions that were not requested", n)
 				}
 			})
 		}
@@ -129,7 +129,7 @@ func TestSGL(t *testing.T) {
 		}
 
 		check(t, a.PostWrite(2, verbs.SendSignaled, remote.At(5), spans...))
-		check(t, a.Fence(limit(t), remote))
+		check(t, a.AwaitDelivery(limit(t), remote))
 		await(t, a, Sends, 1)
 		if !bytes.Equal(theirs.Bytes()[5:5+len(want)], want) {
 			t.Error("WRITE: other bytes came")
@@ -206,11 +206,11 @@ func TestUnsignaled(t *testing.T) {
 				if wc := await(t, a, Sends, 1)[0]; wc.ID != 99 {
 					t.Errorf("completion %+v", wc)
 				}
-				check(t, a.Fence(limit(t), remote))
+				check(t, a.AwaitDelivery(limit(t), remote))
 				if !bytes.Equal(theirs.Bytes(), mine.Bytes()) {
 					t.Error("other bytes are there")
 				}
-				check(t, mine.Destroy()) // all that named it are known to be done
+				check(t, mine.Close()) // all that named it are known to be done
 			})
 		}
 	})

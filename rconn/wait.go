@@ -8,16 +8,16 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// sleeper is how goroutines wait for either CQ: one of them holds the turn and
-// sleeps on the channel's events, arming the CQs of all who wait. The others wait
-// for what it collects, or for the turn.
+// sleeper lets goroutines wait for either CQ: one of them holds the turn and
+// sleeps on the channel's events, with the CQs armed for which any goroutine waits. The
+// others wait for what it collects, or for the turn.
 type sleeper struct {
 	channel *uverbs.CompChannel
 	turn    chan struct{}
 	wake    func()
 
-	// Guarded by the turn: what ends the context last slept with, which wakes the
-	// sleeper then. Most waits are with the same.
+	// Guarded by the turn: the end of the context last slept with, which wakes the
+	// sleeper. Most waits have the same context.
 	done <-chan struct{}
 	stop func() bool
 }
@@ -26,7 +26,7 @@ func (s *sleeper) init(channel *uverbs.CompChannel) {
 	s.channel, s.turn, s.wake = channel, make(chan struct{}, 1), channel.Wake
 }
 
-// follow has ctx wake the sleeper. The caller holds the turn.
+// follow makes the end of ctx wake the sleeper. The caller holds the turn.
 func (s *sleeper) follow(ctx context.Context) {
 	done := ctx.Done()
 	if done == nil || done == s.done {
@@ -44,12 +44,12 @@ func (s *sleeper) forget() {
 	s.done, s.stop = nil, nil
 }
 
-// wait waits until ok, which is called with mu held, and not again once it is
-// true.
+// wait waits until ok returns true, and does not call it again then. It calls ok with mu
+// held.
 func (b *box) wait(ctx context.Context, ok func() bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for {
+	for first := true; ; first = false {
 		b.collect()
 		if ok() {
 			return nil
@@ -59,6 +59,9 @@ func (b *box) wait(ctx context.Context, ok func() bool) error {
 		}
 		if err := ctx.Err(); err != nil {
 			return err
+		}
+		if first {
+			b.waits++
 		}
 		b.waiting++
 		done, err := b.sleepOrFollow(ctx, ok)
@@ -75,8 +78,8 @@ func (b *box) wait(ctx context.Context, ok func() bool) error {
 	}
 }
 
-// sleepOrFollow sleeps if it gets the turn, or else until whoever has it finds
-// something. The caller holds mu, which is released meanwhile.
+// sleepOrFollow sleeps if it gets the turn, and waits otherwise until the goroutine that
+// has it finds something. The caller holds mu, which is released meanwhile.
 func (b *box) sleepOrFollow(ctx context.Context, ok func() bool) (done bool, err error) {
 	s := &b.c.sleeper
 	defer b.mu.Lock()
@@ -93,7 +96,7 @@ func (b *box) sleepOrFollow(ctx context.Context, ok func() bool) (done bool, err
 	}
 	changed := b.changed
 	b.mu.Unlock()
-	s.wake() // whoever sleeps may not have armed this CQ
+	s.wake() // the goroutine that sleeps may not have armed this CQ
 	select {
 	case s.turn <- struct{}{}:
 		done, err = b.sleep(ctx, ok)
@@ -104,8 +107,8 @@ func (b *box) sleepOrFollow(ctx context.Context, ok func() bool) (done bool, err
 	return done, err
 }
 
-// sleep arms the CQs and waits for events until ok, which is asked in between:
-// what came before a CQ was armed makes no event, and another may have polled it.
+// sleep arms the CQs and waits for events until ok, which it calls in between: what came
+// before a CQ was armed makes no event, and another goroutine may have polled it.
 // The caller holds the turn.
 func (b *box) sleep(ctx context.Context, ok func() bool) (bool, error) {
 	s := &b.c.sleeper
@@ -123,13 +126,17 @@ func (b *box) sleep(ctx context.Context, ok func() bool) (bool, error) {
 		if done || over != nil || ctx.Err() != nil {
 			return done, nil
 		}
-		if _, err := s.channel.Sleep(until); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		_, err := s.channel.Sleep(until)
+		b.mu.Lock()
+		b.wakeups++
+		b.mu.Unlock()
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return false, err
 		}
 	}
 }
 
-// arm asks for an event, if anyone waits, and collects what came before.
+// arm requests an event, if any goroutine waits, and collects what came before.
 func (b *box) arm() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

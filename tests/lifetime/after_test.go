@@ -225,12 +225,12 @@ func closedObjects(t *testing.T, device string) []closed {
 	cl.Close()
 	ca, cb := conns(t, device)
 	region := labtest.Must(ca.Alloc(64, rconn.ReadWrite))(t)
-	region.Destroy()
+	region.Close()
 	cb.Close()
 	ca.Close()
 	all = append(all, closed{object: cl, fine: "Close"}, closed{object: ca, fine: "Close", args: []any{
 		rconn.RemoteRegion{Len: 64, Access: rconn.ReadWrite}.At(0), rconn.RemoteRegion{Len: 64, Access: rconn.ReadWrite}, region.All(),
-	}}, closed{object: region, fine: "Destroy"})
+	}}, closed{object: region, fine: "Close"})
 
 	ml := newLoop(t, rmsg.Options{})
 	ma, mb, ln := sockets(t, device, ml)

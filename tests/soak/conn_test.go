@@ -275,7 +275,7 @@ func (c *connClient) ownMemory(ctx context.Context, r *rand.Rand) error {
 	if err := c.writeRead(ctx, local, r); err != nil {
 		return err
 	}
-	return local.Destroy()
+	return local.Close()
 }
 
 func (c *connClient) putGet(ctx context.Context, r *rand.Rand) error {

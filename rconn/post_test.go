@@ -1,0 +1,512 @@
+package rconn
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"net"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// linked connects two ends within a device: b has posted receives with IDs from 0 and of
+// 100 bytes each, into inbox, and advertised store to a.
+type linked struct {
+	a, b         *Conn
+	inbox, store *LocalRegion
+	remote       RemoteRegion // store
+	mine         *LocalRegion // of a
+}
+
+func newLinked(t *testing.T, device string, access verbs.Access, receives int) *linked {
+	t.Helper()
+	p := &linked{}
+	p.a, p.b = newPair(t, device, Options{Adverts: 1}, Options{Setup: func(c *Conn) (err error) {
+		p.inbox, err = c.Alloc(100*receives+1, LocalWrite)
+		for i := 0; err == nil && i < receives; i++ {
+			err = c.PostRecv(uint64(i), p.inbox.Span(100*i, 100))
+		}
+		return err
+	}})
+	p.store, p.remote = advertise(t, p.b, p.a, 4096, access)
+	p.mine = labtest.Must(p.a.Alloc(4096, LocalWrite))(t)
+	return p
+}
+
+// rights is all that a device can grant.
+func rights(t *testing.T, device string) (access verbs.Access, caps uint64) {
+	t.Helper()
+	access, caps = ReadWrite, labtest.Must(labtest.OpenDevice(t, device).QueryDevice())(t).CapFlags
+	if device == labtest.RXE {
+		access |= RemoteAtomic | verbs.AccessMWBind
+	}
+	if caps&abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL != 0 {
+		access |= verbs.AccessFlushGlobal
+	}
+	return access, caps
+}
+
+// TestPost posts every operation there is through Post and PostTo: it completes and does
+// what it should, or the device lacks it and the error says so.
+func TestPost(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		access, caps := rights(t, device)
+		p := newLinked(t, device, access, 4)
+		rxe := device == labtest.RXE
+		word := func(off int) uint64 { return binary.NativeEndian.Uint64(p.store.Bytes()[off:]) }
+		binary.NativeEndian.PutUint64(p.store.Bytes()[8:], 40)
+		copy(p.store.Bytes()[100:], "to be read")
+		copy(p.mine.Bytes(), "some bytes")
+		data, result := p.mine.Span(0, 10), p.mine.Span(1000, 8)
+		receives := 0
+		received := func(n int, op verbs.WCOpcode, imm uint32) {
+			t.Helper()
+			wc := await(t, p.b, Recvs, 1)[0]
+			if wc.ID != uint64(receives) || wc.Opcode != op || int(wc.ByteLen) != n || imm != 0 && (wc.Flags&verbs.WCWithImm == 0 || wc.Imm() != imm) {
+				t.Errorf("receive %d: %+v, immediate %#x", receives, wc, wc.Imm())
+			}
+			receives++
+		}
+		for _, c := range []struct {
+			wr    verbs.SendWR
+			to    *Target
+			spans []Span
+			has   bool
+			done  verbs.WCOpcode
+			check func()
+		}{
+			{verbs.SendWR{Opcode: verbs.OpSend}, nil, []Span{data}, true, verbs.WCSend, func() {
+				received(10, verbs.WCRecv, 0)
+			}},
+			{verbs.SendWR{Opcode: verbs.OpSendImm, Imm: 0xcafe0001}, nil, []Span{data}, rxe, verbs.WCSend, func() {
+				received(10, verbs.WCRecv, 0xcafe0001)
+			}},
+			{verbs.SendWR{Opcode: verbs.OpSend, InlineList: [][]byte{[]byte("in"), []byte("line")}}, nil, nil, true, verbs.WCSend, func() {
+				received(6, verbs.WCRecv, 0)
+				if got := p.inbox.Bytes()[100*(receives-1):][:6]; string(got) != "inline" {
+					t.Errorf("%q came", got)
+				}
+			}},
+			{verbs.SendWR{Opcode: verbs.OpRDMAWrite}, new(p.remote.At(200)), []Span{data}, true, verbs.WCRDMAWrite, nil},
+			{verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: 7}, new(p.remote.At(300)), []Span{data, data}, rxe, verbs.WCRDMAWrite, func() {
+				received(20, verbs.WCRecvRDMAImm, 7)
+				if got := p.store.Bytes()[300:320]; string(got) != "some bytessome bytes" {
+					t.Errorf("%q was written", got)
+				}
+			}},
+			{verbs.SendWR{Opcode: verbs.OpRDMARead}, new(p.remote.At(100)), []Span{p.mine.Span(50, 10)}, true, verbs.WCRDMARead, func() {
+				if got := p.mine.Bytes()[50:60]; string(got) != "to be read" {
+					t.Errorf("%q was read", got)
+				}
+			}},
+			{verbs.SendWR{Opcode: verbs.OpFetchAdd, CompareAdd: 2}, new(p.remote.At(8)), []Span{result}, rxe, verbs.WCFetchAdd, func() {
+				if was := binary.NativeEndian.Uint64(result.bytes()); was != 40 || word(8) != 42 {
+					t.Errorf("%d became %d", was, word(8))
+				}
+			}},
+			{verbs.SendWR{Opcode: verbs.OpCompareSwap, CompareAdd: 42, Swap: 50}, new(p.remote.At(8)), []Span{result}, rxe, verbs.WCCompareSwap, func() {
+				if was := binary.NativeEndian.Uint64(result.bytes()); was != 42 || word(8) != 50 {
+					t.Errorf("%d became %d", was, word(8))
+				}
+			}},
+			{verbs.SendWR{Opcode: verbs.OpAtomicWrite, Inline: []byte("8 bytes!")}, new(p.remote.At(16)), nil, caps&abi.IB_UVERBS_DEVICE_ATOMIC_WRITE != 0, verbs.WCAtomicWrite, func() {
+				if got := p.store.Bytes()[16:24]; string(got) != "8 bytes!" {
+					t.Errorf("%q was written", got)
+				}
+			}},
+			{verbs.SendWR{Opcode: verbs.OpFlush, Flush: verbs.Flush{Length: 4096, Type: verbs.FlushGlobal}}, new(p.remote.At(0)), nil, caps&abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL != 0, verbs.WCFlush, nil},
+		} {
+			c.wr.ID, c.wr.Flags = 1000+uint64(c.wr.Opcode), verbs.SendSignaled
+			var err error
+			if c.to == nil {
+				err = p.a.Post(c.wr, c.spans...)
+			} else {
+				err = p.a.PostTo(*c.to, c.wr, c.spans...)
+			}
+			if !c.has {
+				if c.to != nil && c.wr.Opcode != verbs.OpRDMAWriteImm && errors.Is(err, ErrAccess) {
+					continue // nor can the right be granted
+				}
+				if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), c.wr.Opcode.String()) {
+					t.Errorf("%v, which the device lacks: %v", c.wr.Opcode, err)
+				}
+				continue
+			}
+			if err != nil {
+				t.Errorf("%v: %v", c.wr.Opcode, err)
+				continue
+			}
+			if wc := await(t, p.a, Sends, 1)[0]; wc.ID != c.wr.ID || wc.Opcode != c.done {
+				t.Errorf("%v: completion %+v", c.wr.Opcode, wc)
+			}
+			if c.check != nil {
+				c.check()
+			}
+		}
+		check(t, p.a.AwaitDelivery(limit(t), p.remote))
+		if got := p.store.Bytes()[200:210]; string(got) != "some bytes" {
+			t.Errorf("%q was written", got)
+		}
+		if err := p.mine.Close(); err != nil {
+			t.Errorf("a region that no request uses any more: %v", err)
+		}
+	})
+}
+
+// TestPostMethods posts by the methods for the common operations.
+func TestPostMethods(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		access, _ := rights(t, device)
+		p := newLinked(t, device, access, 3)
+		a := p.a
+		copy(p.mine.Bytes(), "0123456789")
+		check(t, a.PostSendInline(1, verbs.SendSignaled, []byte("inline")))
+		check(t, a.PostWriteInline(2, verbs.SendSignaled, p.remote.At(10), []byte("written inline")))
+		check(t, a.AwaitDelivery(limit(t), p.remote))
+		for i, wc := range await(t, a, Sends, 2) {
+			if wc.ID != uint64(i+1) {
+				t.Errorf("completion %+v", wc)
+			}
+		}
+		if wc := await(t, p.b, Recvs, 1)[0]; string(p.inbox.Bytes()[:wc.ByteLen]) != "inline" {
+			t.Errorf("%q came", p.inbox.Bytes()[:wc.ByteLen])
+		}
+		if got := p.store.Bytes()[10:24]; string(got) != "written inline" {
+			t.Errorf("%q was written", got)
+		}
+		if err := a.PostSendInline(3, 0, make([]byte, 1000)); !errors.Is(err, verbs.ErrInlineTooLong) {
+			t.Errorf("1000 bytes of inline data: %v", err)
+		}
+		posts := []error{
+			a.PostSendImm(4, verbs.SendSignaled, 77, p.mine.Span(0, 10)),
+			a.PostWriteImm(5, verbs.SendSignaled, 78, p.remote.At(50), p.mine.Span(0, 10)),
+		}
+		if device == labtest.SIW {
+			for _, err := range posts {
+				if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "iWARP") {
+					t.Errorf("an immediate: %v", err)
+				}
+			}
+			return
+		}
+		result := p.mine.Span(64, 8)
+		binary.NativeEndian.PutUint64(p.store.Bytes(), 1)
+		for _, err := range append(posts, a.PostFetchAdd(6, verbs.SendSignaled, p.remote.At(0), 10, result), a.PostCompareSwap(7, verbs.SendSignaled, p.remote.At(0), 11, 99, result)) {
+			check(t, err)
+		}
+		for i, wc := range await(t, a, Sends, 4) {
+			if wc.ID != uint64(i+4) {
+				t.Errorf("completion %+v", wc)
+			}
+		}
+		wcs := await(t, p.b, Recvs, 2)
+		if wcs[0].Imm() != 77 || wcs[1].Imm() != 78 || wcs[1].Opcode != verbs.WCRecvRDMAImm || wcs[0].Flags&wcs[1].Flags&verbs.WCWithImm == 0 {
+			t.Errorf("received %+v", wcs)
+		}
+		if was, is := binary.NativeEndian.Uint64(result.bytes()), binary.NativeEndian.Uint64(p.store.Bytes()); was != 11 || is != 99 {
+			t.Errorf("%d became %d", was, is)
+		}
+	})
+}
+
+// TestPostRefused posts what cannot work: nothing happens, and the connection lives on.
+func TestPostRefused(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		access, _ := rights(t, device)
+		p := newLinked(t, device, access, 1)
+		plain := labtest.Must(p.a.Alloc(100, RemoteRead))(t)
+		data := p.mine.Span(0, 8)
+		readable := p.remote
+		readable.Access = verbs.AccessRemoteRead
+		for name, c := range map[string]struct {
+			err, want error
+		}{
+			"no opcode":             {p.a.Post(verbs.SendWR{}, data), verbs.ErrNoOpcode},
+			"unknown opcode":        {p.a.Post(verbs.SendWR{Opcode: 99}, data), errors.ErrUnsupported},
+			"SEND with a target":    {p.a.PostTo(p.remote.At(0), verbs.SendWR{Opcode: verbs.OpSend}, data), verbs.ErrRange},
+			"spans and SGL":         {p.a.Post(verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{p.mine.MR().SGE(0, 1)}}, data), verbs.ErrRange},
+			"spans and inline":      {p.a.Post(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("x")}, data), verbs.ErrInlineSGL},
+			"READ inline":           {p.a.PostTo(p.remote.At(0), verbs.SendWR{Opcode: verbs.OpRDMARead, Inline: []byte("x")}), verbs.ErrInlineOp},
+			"inline beyond":         {p.a.PostWriteInline(0, 0, p.remote.At(4090), []byte("1234567")), verbs.ErrRange},
+			"inline list beyond":    {p.a.PostTo(p.remote.At(4090), verbs.SendWR{Opcode: verbs.OpRDMAWrite, InlineList: [][]byte{[]byte("1234"), []byte("567")}}), verbs.ErrRange},
+			"WRITE of SGL beyond":   {p.a.PostTo(p.remote.At(4090), verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{p.mine.MR().SGE(0, 7)}}), verbs.ErrRange},
+			"WRITE_IMM beyond":      {p.a.PostWriteImm(0, 0, 1, p.remote.At(4090), data), verbs.ErrRange},
+			"WRITE_IMM to readable": {p.a.PostWriteImm(0, 0, 1, readable.At(0), data), ErrAccess},
+			"atomic, not aligned":   {p.a.PostFetchAdd(0, 0, p.remote.At(4), 1, data), verbs.ErrRange},
+			"atomic to readable":    {p.a.PostCompareSwap(0, 0, readable.At(8), 1, 2, data), ErrAccess},
+			"atomic to read-only":   {p.a.PostFetchAdd(0, 0, p.remote.At(0), 1, plain.Span(0, 8)), ErrAccess},
+			"flush beyond":          {p.a.PostTo(p.remote.At(1), verbs.SendWR{Opcode: verbs.OpFlush, Flush: verbs.Flush{Length: 4096, Type: verbs.FlushGlobal}}), verbs.ErrRange},
+			"flush to readable":     {p.a.PostTo(readable.At(0), verbs.SendWR{Opcode: verbs.OpFlush, Flush: verbs.Flush{Length: 1, Type: verbs.FlushPersistent}}), ErrAccess},
+		} {
+			if !errors.Is(c.err, c.want) {
+				t.Errorf("%s: %v, want %v", name, c.err, c.want)
+			}
+			if e, ok := errors.AsType[*verbs.Error](c.err); !ok || e.Op != "post" || e.Device != device {
+				t.Errorf("%s: %#v", name, c.err)
+			}
+			if _, ok := errors.AsType[*verbs.PostError](c.err); ok {
+				t.Errorf("%s: %v has the Conn's own numbers", name, c.err)
+			}
+		}
+		check(t, p.a.Put(limit(t), p.remote.At(0), []byte("lives on")))
+		if s := p.a.Stats(); s.SendQueue.Failed != 0 || s.Sends.Requests != 0 || s.Others != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestWindow grants a part of a region by a window, has it used, takes it back, and lets
+// the peer give it back.
+func TestWindow(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		if device == labtest.SIW {
+			a, _ := newPair(t, device, Options{}, Options{})
+			if _, err := a.AllocWindow(); !errors.Is(err, errors.ErrUnsupported) {
+				t.Errorf("a window on siw: %v", err)
+			}
+			return
+		}
+		// The peer, b, has nothing but windows. a, the owner, receives its messages.
+		a, b := newPair(t, device, Options{Setup: func(c *Conn) error {
+			in, err := c.Alloc(100, LocalWrite)
+			if err == nil {
+				err = c.PostRecv(5, in.All())
+			}
+			return err
+		}}, Options{Adverts: 3})
+		region := labtest.Must(a.Alloc(4096, LocalWrite|verbs.AccessMWBind))(t)
+		w := labtest.Must(a.AllocWindow())(t)
+		grant := func(off int) RemoteRegion {
+			t.Helper()
+			part := labtest.Must(a.PostBind(1, verbs.SendSignaled, w, region.Span(off, 100), RemoteWrite))(t)
+			part.Tag = uint32(off)
+			check(t, a.PostSendInline(2, verbs.SendSignaled, labtest.Must(part.AppendAdvert(nil))(t)))
+			for i, wc := range await(t, a, Sends, 2) {
+				if wc.ID != uint64(i+1) || i == 0 && wc.Opcode != verbs.WCBindMW {
+					t.Errorf("completion %+v", wc)
+				}
+			}
+			got := labtest.Must(b.AwaitAdvert(limit(t)))(t)
+			if got != part || got.Len != 100 || got.Access != verbs.AccessRemoteWrite || got.Key == region.MR().RKey() {
+				t.Errorf("granted %+v, of %+v", got, part)
+			}
+			return got
+		}
+		first := grant(1000)
+		check(t, b.Put(limit(t), first.At(90), []byte("by window!")))
+		if got := region.Bytes()[1090:1100]; string(got) != "by window!" {
+			t.Errorf("%q was written", got)
+		}
+		if err := region.Close(); !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "window") {
+			t.Errorf("closing a region under a window: %v", err)
+		}
+		check(t, a.PostInvalidate(3, verbs.SendSignaled, first.Key))
+		if wc := await(t, a, Sends, 1)[0]; wc.ID != 3 || wc.Opcode != verbs.WCLocalInv {
+			t.Errorf("completion %+v", wc)
+		}
+
+		// The peer gives the second back with a message, which says so.
+		second := grant(2000)
+		if second.Key == first.Key {
+			t.Error("the same key again")
+		}
+		check(t, b.Put(limit(t), second.At(0), []byte("second")))
+		check(t, b.PostSendInv(4, verbs.SendSignaled, second.Key))
+		await(t, b, Sends, 1)
+		if wc := await(t, a, Recvs, 1)[0]; wc.ID != 5 || wc.Flags&verbs.WCWithInv == 0 || wc.InvalidatedRKey() != second.Key {
+			t.Errorf("receive %+v of key %#x", wc, wc.InvalidatedRKey())
+		}
+
+		third := grant(3000) // bound again, so it was invalidated
+		for name, err := range map[string]error{
+			"no access":      bindError(a, w, region.Span(0, 1), 0),
+			"nothing":        bindError(a, w, region.Span(0, 0), RemoteRead),
+			"beyond":         bindError(a, w, region.Span(4096, 1), RemoteRead),
+			"no window":      bindError(a, nil, region.Span(0, 1), RemoteRead),
+			"a foreign one":  bindError(b, w, region.Span(0, 1), RemoteRead),
+			"without MWBind": bindError(a, w, labtest.Must(a.Alloc(1, ReadWrite))(t).All(), RemoteRead),
+			"read-only":      bindError(a, w, labtest.Must(a.Alloc(1, verbs.AccessMWBind))(t).All(), RemoteWrite),
+		} {
+			if !errors.Is(err, verbs.ErrRange) && !errors.Is(err, ErrAccess) && !errors.Is(err, ErrForeign) {
+				t.Errorf("binding to %s: %v", name, err)
+			}
+		}
+		check(t, w.Close())
+		check(t, w.Close())
+		check(t, region.Close())
+		if err := b.Put(limit(t), third.At(0), []byte("too late")); !errors.Is(err, verbs.WCRemAccessErr) {
+			t.Errorf("writing by a window that is closed: %v", err)
+		}
+		// Close takes those along that are left, and there are no more after it.
+		other, _ := newPair(t, device, Options{}, Options{})
+		left := labtest.Must(other.AllocWindow())(t)
+		check(t, other.Close())
+		check(t, left.Close())
+		if _, err := other.AllocWindow(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("a window of a closed Conn: %v", err)
+		}
+	})
+}
+
+func bindError(c *Conn, w *Window, part Span, access verbs.Access) error {
+	_, err := c.PostBind(0, 0, w, part, access)
+	return err
+}
+
+// TestInvalidate invalidates a region's key on siw, by this side and by the peer. rxe
+// refuses that: only windows' keys can be invalidated.
+func TestInvalidate(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		for _, local := range []bool{true, false} {
+			p := newLinked(t, device, ReadWrite, 2)
+			invalidate := func() error { return p.a.PostSendInv(1, verbs.SendSignaled, p.remote.Key, p.mine.Span(0, 10)) }
+			from := p.a
+			if local {
+				from, invalidate = p.b, func() error { return p.b.PostInvalidate(1, verbs.SendSignaled, p.remote.Key) }
+			}
+			// Others that share the protection domain.
+			c, d := newPair(t, device, Options{Adverts: 1}, Options{PD: p.b.PD()})
+			check(t, d.PostAdvert(0, 0, 0, p.store.All()))
+			shared := labtest.Must(c.AwaitAdvert(limit(t)))(t)
+			check(t, c.Put(limit(t), shared.At(0), []byte("shared")))
+			check(t, p.a.Put(limit(t), p.remote.At(0), []byte("still valid")))
+			check(t, invalidate())
+			var wcs [1]verbs.WC
+			check(t, from.Await(limit(t), Sends, wcs[:]))
+			if device == labtest.RXE {
+				if local && wcs[0].Err() == nil {
+					t.Error("rxe invalidates the key of a region")
+				}
+				continue
+			}
+			check(t, wcs[0].Err())
+			if !local {
+				await(t, p.b, Recvs, 1)
+			}
+			if p.a.Put(limit(t), p.remote.At(0), []byte("not any more")) == nil || c.Put(limit(t), shared.At(0), []byte("nor here")) == nil {
+				t.Error("an invalidated key can be used")
+			}
+		}
+	})
+}
+
+// TestWriteImmAsAdvert has a peer use up a receive for an advertisement by a WRITE whose
+// length is beyond any advertisement.
+func TestWriteImmAsAdvert(t *testing.T) {
+	labtest.Require(t)
+	a, b := newPair(t, labtest.RXE, Options{Adverts: 1}, Options{Adverts: 2})
+	_, remote := advertise(t, b, a, 1<<20, ReadWrite)
+	mine := labtest.Must(a.Alloc(1<<20, 0))(t)
+	for _, n := range []int{1 << 20, 0} {
+		check(t, a.PostWriteImm(1, verbs.SendSignaled, 1, remote.At(0), mine.Span(0, n)))
+		await(t, a, Sends, 1)
+		_, err := b.AwaitAdvert(limit(t))
+		if bad, ok := errors.AsType[*AdvertError](err); !ok || !errors.Is(err, ErrAdvert) || bad.Message != nil {
+			t.Errorf("a WRITE of %d bytes as an advertisement: %v", n, err)
+		}
+	}
+	if s := b.Stats(); s.AdvertsInvalid != 2 || s.AdvertsReceived != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestEndpoint uses the layers beneath as Conn.Endpoint says: memory of other kinds,
+// requests made by hand, queries and changes of the QP.
+func TestEndpoint(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		a, b := newPair(t, device, Options{Adverts: 1}, Options{Setup: func(c *Conn) error {
+			in, err := c.Alloc(100, LocalWrite)
+			if err == nil {
+				err = c.PostRecv(1, in.All())
+			}
+			return err
+		}})
+		pd := b.Endpoint().PD
+		mr := labtest.Must(pd.AllocMR(4096, ReadWrite, uverbs.MROptions{}))(t)
+		theirs := NewRegion(pd, mr, ReadWrite)
+		check(t, b.PostAdvert(0, 0, 3, theirs.Span(96, 4000)))
+		remote := labtest.Must(a.AwaitAdvert(limit(t)))(t)
+
+		mem := []byte("memory registered by hand")
+		own := labtest.Must(a.Endpoint().PD.RegisterMR(mem, LocalWrite))(t)
+		check(t, a.Post(verbs.SendWR{ID: 10, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{own.SGE(0, 6), own.SGE(7, 4)}}))
+		check(t, a.PostTo(remote.At(4), verbs.SendWR{ID: 11, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, SGL: []verbs.SGE{own.SGE(0, len(mem))}}))
+		check(t, a.Post(verbs.SendWR{ID: 12, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: remote.Addr + 50, RKey: remote.Key, Inline: []byte("by address")}))
+		for i, wc := range await(t, a, Sends, 3) {
+			if wc.ID != uint64(10+i) {
+				t.Errorf("completion %+v", wc)
+			}
+		}
+		if wc := await(t, b, Recvs, 1)[0]; wc.ByteLen != 10 {
+			t.Errorf("received %+v", wc)
+		}
+		check(t, a.AwaitDelivery(limit(t), remote))
+		if got := mr.Bytes(); !bytes.Equal(got[100:][:len(mem)], mem) || string(got[146:156]) != "by address" {
+			t.Errorf("%q was written", got[96:160])
+		}
+
+		qp := a.Endpoint().QP
+		attr, err := qp.Query()
+		if err != nil || attr.State != verbs.StateRTS {
+			t.Errorf("%v, %v", attr.State, err)
+		}
+		if device == labtest.RXE {
+			check(t, qp.Modify(verbs.QPAttr{State: verbs.StateRTS, MinRNRTimer: 1}, verbs.MaskState|verbs.MaskMinRNRTimer))
+		}
+		if route := labtest.Must(a.Endpoint().ID().Route())(t); route.Remote != a.RemoteAddr().AddrPort {
+			t.Errorf("route %+v", route)
+		}
+		check(t, a.Put(limit(t), remote.At(0), []byte("still works")))
+		if s := a.Stats(); s.SendQueue.Foreign+s.RecvQueue.Foreign != 0 {
+			t.Errorf("%+v", s)
+		}
+
+		// The PD has memory that is not the Conn's: Close says so, and can be repeated.
+		if err := a.Close(); !errors.Is(err, verbs.ErrInUse) {
+			t.Errorf("closing under a region: %v", err)
+		}
+		if err := a.PostSend(0, 0); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("posting after that: %v", err)
+		}
+		check(t, own.Close())
+		for range 2 {
+			check(t, a.Close())
+		}
+		check(t, theirs.Close())
+	})
+}
+
+// TestInlineFault posts inline data that is not there any more, in a program that lives on
+// after a fault: so does the connection.
+func TestInlineFault(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		p := newLinked(t, device, ReadWrite, 1)
+		region := labtest.Must(p.a.Alloc(4096, 0))(t)
+		gone := region.Bytes()[:8]
+		check(t, region.Close())
+		func() {
+			defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+			defer func() {
+				if recover() == nil {
+					t.Error("data that is gone was sent")
+				}
+			}()
+			p.a.PostSendInline(1, 0, gone)
+		}()
+		check(t, p.a.PostSendInline(2, verbs.SendSignaled, []byte("all well")))
+		if wc := await(t, p.a, Sends, 1)[0]; wc.ID != 2 {
+			t.Errorf("completion %+v", wc)
+		}
+		if wc := await(t, p.b, Recvs, 1)[0]; string(p.inbox.Bytes()[:wc.ByteLen]) != "all well" {
+			t.Errorf("%q came", p.inbox.Bytes()[:wc.ByteLen])
+		}
+	})
+}

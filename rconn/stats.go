@@ -1,0 +1,90 @@
+package rconn
+
+import "github.com/goverbs/verbs"
+
+// Stats are the figures of a connection, see [Conn.Stats]. Counters begin at 0.
+type Stats struct {
+	// Requests posted, by kind, those of Put, Get, AwaitDelivery and Counter included,
+	// and the bytes of this side's memory that they send or fill. On iWARP a READ into
+	// several spans counts once for each. Bytes are counted when posted.
+	Sends, Writes, Reads, Atomics Traffic
+	// Others is how many memory windows were bound, keys invalidated and ranges flushed.
+	Others uint64
+	// Received is the peer's messages and WRITEs with an immediate, without
+	// advertisements.
+	Received Traffic
+
+	// AdvertsSent is how many of Sends were posted by PostAdvert; AdvertsReceived how many
+	// valid advertisements came in the receives for them, and AdvertsInvalid how many other
+	// messages. Those in private data are not counted.
+	AdvertsSent, AdvertsReceived, AdvertsInvalid uint64
+
+	SendQueue, RecvQueue QueueStats
+}
+
+// Traffic is a number of requests or messages, and of their bytes.
+type Traffic struct {
+	Requests, Bytes uint64
+}
+
+func (t *Traffic) add(n int) {
+	t.Requests++
+	t.Bytes += uint64(n)
+}
+
+// QueueStats are the figures of one of the queues of a connection.
+type QueueStats struct {
+	Depth     int    // requests that may be under way
+	Now, Most int    // requests under way: now, and the most there were at a time
+	Ready     int    // completions that wait for Await or Poll
+	Posted    uint64 // requests
+	Completed uint64 // completions polled from the CQ, less than Posted if not all are signaled
+	Taken     uint64 // completions that Await and Poll have returned
+	Failed    uint64 // completions with an error
+	Foreign   uint64 // completions of requests that were not posted by the Conn, see [Conn.Endpoint]
+	Stalls    uint64 // posts that found the queue full; Put and the like wait for room then
+	Waits     uint64 // calls that had to wait for completions
+	Wakeups   uint64 // times that such a call was woken, by an event or by another call
+}
+
+// Stats returns the figures of the connection. It may be called at any time, also after
+// Close.
+func (c *Conn) Stats() Stats {
+	s, r := &c.send, &c.recv
+	s.mu.Lock()
+	stats := Stats{
+		Sends: s.sends, Writes: s.writes, Reads: s.reads, Atomics: s.atomics, Others: s.others,
+		AdvertsSent: s.adverts, SendQueue: s.stats(s.depth, s.head, s.tail),
+	}
+	s.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	stats.Received, stats.AdvertsReceived, stats.AdvertsInvalid = r.received, r.valid, r.invalid
+	stats.RecvQueue = r.stats(r.depth, r.head, r.tail)
+	return stats
+}
+
+// stats returns the figures of a queue. The caller holds mu.
+func (b *box) stats(depth, head, tail uint64) QueueStats {
+	return QueueStats{
+		Depth: int(depth), Now: int(head - tail), Most: b.most, Ready: b.ready.len(), Posted: head,
+		Completed: b.completed, Taken: b.taken, Failed: b.failed, Foreign: b.foreign,
+		Stalls: b.full, Waits: b.waits, Wakeups: b.wakeups,
+	}
+}
+
+// count counts a request that was posted.
+func (s *sender) count(o verbs.Opcode, n int) {
+	switch o {
+	case verbs.OpSend, verbs.OpSendImm, verbs.OpSendInv:
+		s.sends.add(n)
+	case verbs.OpRDMAWrite, verbs.OpRDMAWriteImm:
+		s.writes.add(n)
+	case verbs.OpRDMARead, verbs.OpRDMAReadInv:
+		s.reads.add(n)
+	case verbs.OpCompareSwap, verbs.OpFetchAdd, verbs.OpAtomicWrite:
+		s.atomics.add(n)
+	default:
+		s.others++
+	}
+}

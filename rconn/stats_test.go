@@ -1,0 +1,232 @@
+package rconn
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestStats compares the figures with what was done, exactly.
+func TestStats(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		var in *LocalRegion
+		a, b := newPair(t, device, Options{Adverts: 1, SendQueue: 8}, Options{RecvQueue: 3, Setup: func(c *Conn) (err error) {
+			in, err = c.Alloc(300, LocalWrite)
+			for i := 0; err == nil && i < 3; i++ {
+				err = c.PostRecv(uint64(i), in.Span(100*i, 100))
+			}
+			return err
+		}})
+		if err := b.PostRecv(9, in.All()); !errors.Is(err, verbs.ErrQueueFull) {
+			t.Errorf("one receive too many: %v", err)
+		}
+		_, remote := advertise(t, b, a, 4096, ReadWrite)
+		mine := labtest.Must(a.Alloc(4096, LocalWrite))(t)
+		check(t, a.PostSend(1, verbs.SendSignaled, mine.Span(0, 10), mine.Span(0, 20)))
+		check(t, a.PostSendInline(2, verbs.SendSignaled, make([]byte, 5)))
+		check(t, a.PostWrite(3, verbs.SendSignaled, remote.At(0), mine.Span(0, 1000)))
+		await(t, a, Sends, 3)
+		check(t, a.PostRead(4, verbs.SendSignaled, remote.At(0), mine.Span(0, 500)))
+		await(t, a, Sends, 1)
+		await(t, b, Recvs, 2)
+		want := Stats{
+			Sends: Traffic{2, 35}, Writes: Traffic{1, 1000}, Reads: Traffic{1, 500},
+			AdvertsReceived: 1,
+			SendQueue:       QueueStats{Depth: 8, Posted: 4, Completed: 4, Taken: 4},
+			RecvQueue:       QueueStats{Depth: 65, Now: 0, Most: 1, Posted: 1, Completed: 1},
+		}
+		got := a.Stats()
+		if m := got.SendQueue.Most; m < 1 || m > 3 {
+			t.Errorf("at most %d under way", m)
+		}
+		got.SendQueue.Most = 0
+		for _, q := range []*QueueStats{&got.SendQueue, &got.RecvQueue} { // which depend on timing
+			if q.Waits > 10 || q.Wakeups > 50 {
+				t.Errorf("%+v", q)
+			}
+			q.Waits, q.Wakeups = 0, 0
+		}
+		if got != want {
+			t.Errorf("%+v, want\n%+v", got, want)
+		}
+		s := b.Stats()
+		if s.Received != (Traffic{2, 35}) || s.AdvertsSent != 1 || s.Sends != (Traffic{1, AdvertSize}) {
+			t.Errorf("%+v", s)
+		}
+		if q := s.RecvQueue; q.Depth != 3 || q.Posted != 3 || q.Now != 1 || q.Most != 3 || q.Taken != 2 || q.Stalls != 1 {
+			t.Errorf("%+v", q)
+		}
+
+		// A wait that sleeps is counted, and woken.
+		done := make(chan error, 1)
+		go func() { done <- b.Await(limit(t), Recvs, make([]verbs.WC, 1)) }()
+		before := s.RecvQueue
+		for b.Stats().RecvQueue.Waits == before.Waits {
+			time.Sleep(time.Millisecond)
+		}
+		check(t, a.PostSendInline(5, 0, []byte("wake up")))
+		check(t, <-done)
+		if q := b.Stats().RecvQueue; q.Waits != before.Waits+1 || q.Wakeups == before.Wakeups {
+			t.Errorf("%+v after %+v", q, before)
+		}
+
+		for i := range 20 { // 8 fill the queue with completions that are not taken
+			if err := a.PostWrite(6, verbs.SendSignaled, remote.At(0), mine.All()); (err == nil) != (i < 8) || err != nil && !errors.Is(err, verbs.ErrQueueFull) {
+				t.Errorf("post %d: %v", i, err)
+			}
+		}
+		if q := a.Stats().SendQueue; q.Stalls != 12 || q.Most != 8 {
+			t.Errorf("%+v", q)
+		}
+		before = b.Stats().RecvQueue
+		check(t, b.PostRecv(0, in.All()))
+		check(t, a.Close())
+		check(t, b.AwaitDisconnect(limit(t)))
+		var flushed [1]verbs.WC
+		check(t, b.Await(limit(t), Recvs, flushed[:]))
+		if s := b.Stats().RecvQueue; s.Failed != 1 || s.Now != 0 || s.Taken != before.Taken+1 {
+			t.Errorf("%+v", s)
+		}
+		check(t, b.Close())
+		if s := b.Stats(); s.Received != (Traffic{3, 42}) || s.RecvQueue.Now != 0 {
+			t.Errorf("after Close: %+v", s)
+		}
+	})
+}
+
+// logged collects what a logger writes. It uses the Conn, as handlers may.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	conn func() *Conn
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	if c := l.conn(); c != nil {
+		c.Stats()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+// await waits for a line that has all the words.
+func (l *logged) await(t *testing.T, words ...string) {
+	t.Helper()
+	var text string
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		l.mu.Lock()
+		text = l.text.String()
+		l.mu.Unlock()
+	lines:
+		for line := range strings.Lines(text) {
+			for _, w := range words {
+				if !strings.Contains(line, w) {
+					continue lines
+				}
+			}
+			return
+		}
+	}
+	t.Errorf("no line with %q in\n%s", words, text)
+}
+
+// TestLogger looks for what is logged about a connection.
+func TestLogger(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		var conn *Conn
+		var mu sync.Mutex
+		l := &logged{conn: func() *Conn { mu.Lock(); defer mu.Unlock(); return conn }}
+		logger := slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		a, b := newPair(t, device, Options{}, Options{Adverts: 1, Logger: logger})
+		mu.Lock()
+		conn = b
+		mu.Unlock()
+		where := []string{"device=" + device, "local=" + b.LocalAddr().String(), "remote=" + b.RemoteAddr().String()}
+		check(t, a.PostSendInline(1, 0, []byte("something else")))
+		if _, err := b.AwaitAdvert(limit(t)); !errors.Is(err, ErrAdvert) {
+			t.Error(err)
+		}
+		l.await(t, append(where, "level=WARN", "advertisement", "err=")...)
+		check(t, b.Post(verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{{Addr: 1, Length: 1, LKey: 1}}}))
+		l.await(t, append(where, "level=DEBUG", "failed", "err=")...)
+	})
+}
+
+// TestPrepare chooses the PD and the sizes when the device is known, on both sides.
+func TestPrepare(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		pd := labtest.Must(labtest.OpenDevice(t, device).AllocPD())(t)
+		labtest.Close(t, pd)
+		region := labtest.Must(Alloc(pd, 4096, ReadWrite))(t)
+		labtest.Close(t, region)
+		t.Run("conns", func(t *testing.T) {
+			prepare := func(route cm.Route, o *Options) error {
+				if !route.Local.IsValid() || o.SendQueue != 64 {
+					t.Errorf("%+v, %+v", route, o)
+				}
+				o.PD, o.SendQueue, o.RecvQueue = pd, 3, -1
+				return nil
+			}
+			a, b := newPair(t, device, Options{Adverts: 1, Prepare: prepare}, Options{Prepare: prepare})
+			if a.PD() != pd || b.PD() != pd || a.Stats().SendQueue.Depth != 3 || a.Stats().RecvQueue.Depth != 1 || b.Stats().RecvQueue.Depth != 0 {
+				t.Errorf("%+v, %+v", a.Stats(), b.Stats())
+			}
+			check(t, b.PostAdvert(0, 0, 0, region.All()))
+			remote := labtest.Must(a.AwaitAdvert(limit(t)))(t)
+			check(t, a.Put(limit(t), remote.At(0), []byte("prepared")))
+			for _, c := range []*Conn{a, b} { // which have none for messages
+				if err := c.PostRecv(0, region.Span(0, 1)); !errors.Is(err, verbs.ErrNoRecvRoom) {
+					t.Errorf("a receive: %v", err)
+				}
+			}
+		})
+		ctx := limit(t)
+		l := labtest.Must(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+		labtest.Close(t, l)
+		oops := errors.New("oops")
+		for want, o := range map[error]Options{
+			oops:           {Prepare: func(cm.Route, *Options) error { return oops }},
+			verbs.ErrRange: {Prepare: func(_ cm.Route, o *Options) error { o.SGEs = -1; return nil }},
+		} {
+			if _, err := dial(ctx, l.Addr().String(), o); !errors.Is(err, want) {
+				t.Errorf("%v, want %v", err, want)
+			}
+		}
+	})
+}
+
+// TestMaxInline has the most inline data that each device takes, and no more.
+func TestMaxInline(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		most := map[string]int{labtest.RXE: 512, labtest.SIW: 80}[device]
+		a, b := newPair(t, device, Options{MaxInline: most}, Options{Setup: func(c *Conn) error {
+			in, err := c.Alloc(1024, LocalWrite)
+			if err == nil {
+				err = c.PostRecv(1, in.All())
+			}
+			return err
+		}})
+		check(t, a.PostSendInline(0, 0, make([]byte, most)))
+		if wc := await(t, b, Recvs, 1)[0]; int(wc.ByteLen) != most {
+			t.Errorf("%d bytes came", wc.ByteLen)
+		}
+		if err := a.PostSendInline(0, 0, make([]byte, most+1)); !errors.Is(err, verbs.ErrInlineTooLong) {
+			t.Errorf("%d bytes: %v", most+1, err)
+		}
+		ctx := limit(t)
+		l := labtest.Must(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+		labtest.Close(t, l)
+		if c, err := dial(ctx, l.Addr().String(), Options{MaxInline: most + 1}); err == nil {
+			t.Errorf("a queue for %d bytes was made: %+v", most+1, c.Endpoint().QP.Cap())
+		}
+	})
+}
