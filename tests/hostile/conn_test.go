@@ -185,6 +185,19 @@ var connAttacks = []attack{
 	}},
 	{name: "nothing as an advertisement", want: []error{rconn.ErrAdvert}, do: func(p *peer) { p.send(nil) }},
 	{name: "another message as an advertisement", want: []error{rconn.ErrAdvert}, do: func(p *peer) { p.send(text(32)) }},
+	{name: "a WRITE with immediate as an advertisement", only: labtest.RXE, want: []error{rconn.ErrAdvert}, do: func(p *peer) {
+		p.post(verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: 32})
+	}},
+	{name: "an immediate with an advertisement", only: labtest.RXE, want: []error{errGoesOn}, do: func(p *peer) {
+		at := p.mem.Bytes()[ringAt:]
+		copy(at, "hello")
+		p.post(verbs.SendWR{Opcode: verbs.OpSendImm, Imm: 1 << 31, Inline: advertOf(p, func(*advert) {})})
+		p.until("the bytes to be turned over", func() bool { return p.ended() || at[0] == ^byte('h') })
+	}},
+	{name: "an advertisement that invalidates a key that nothing has", want: append([]error{rconn.ErrBroken}, fails...), do: func(p *peer) {
+		n := copy(p.mem.Bytes()[sendAt:recvAt], advertOf(p, func(*advert) {}))
+		p.post(verbs.SendWR{Opcode: verbs.OpSendInv, InvalidateRKey: 0x12345678, SGL: []verbs.SGE{p.mem.SGE(sendAt, n)}})
+	}},
 	{name: "a message that is too long", want: []error{rconn.ErrBroken, verbs.ErrDisconnected}, do: func(p *peer) { p.send(text(33)) }},
 	// On RoCE those that find no receive wait, at the peer's own cost.
 	{name: "advertisements without end", want: []error{errGoesOn}, siw: append([]error{errGoesOn}, fails...), do: func(p *peer) {
