@@ -176,7 +176,7 @@ native-go:
 build: ## build the programs into build/
 	@mkdir -p build
 	$(GO) build -o $(LAB) ./cmd/rdmalab
-	$(GO) build -o build/ ./tests/bench/... ./cmd/verbs ./examples/...
+	$(GO) build -o build/ ./tests/bench/... ./cmd/verbs ./examples/... ./examples/grpc
 
 clean: ## remove what was built
 	rm -rf build

@@ -74,7 +74,7 @@ func postByHand(t *testing.T, qp *uverbs.QP, opcode uint8) {
 	bell = binary.NativeEndian.AppendUint32(bell, uint32(v.FieldByName("handle").Uint()))
 	bell = append(bell, make([]byte, 4+4)...) // no requests: they are in the queue
 	bell = binary.NativeEndian.AppendUint32(bell, 64)
-	if _, err := unix.Write(qp.PD().Context().File(), bell); err != nil && opcode == abi.SIW_OP_SEND {
+	if _, err := unix.Write(qp.PD().Context().FD(), bell); err != nil && opcode == abi.SIW_OP_SEND {
 		t.Fatal(err)
 	}
 }
