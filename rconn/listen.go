@@ -1,20 +1,26 @@
 package rconn
 
 import (
+	"cmp"
 	"context"
+	"log/slog"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 )
 
 // Listener accepts connections. The caller must close it.
-type Listener struct{ l *cm.Listener }
+type Listener struct {
+	l   *cm.Listener
+	log *slog.Logger
+}
 
 // ListenConfig contains options for listening. The zero value listens as [Listen] does.
 type ListenConfig struct {
-	// Backlog and ReuseAddr are as in [cm.ListenConfig].
+	// Backlog, ReuseAddr and Logger are as in [cm.ListenConfig].
 	Backlog   int
 	ReuseAddr bool
+	Logger    *slog.Logger
 }
 
 // Listen listens on addr, as [cm.Listen] does; port 0 chooses a free one.
@@ -24,11 +30,11 @@ func Listen(ctx context.Context, addr string) (*Listener, error) {
 
 // Listen is the function [Listen] with options.
 func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, error) {
-	l, err := (&cm.ListenConfig{Backlog: c.Backlog, ReuseAddr: c.ReuseAddr}).Listen(ctx, addr)
+	l, err := (&cm.ListenConfig{Backlog: c.Backlog, ReuseAddr: c.ReuseAddr, Logger: c.Logger}).Listen(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	return &Listener{l}, nil
+	return &Listener{l, c.Logger}, nil
 }
 
 // Addr returns the address that the listener listens on.
@@ -40,7 +46,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &Request{r: r}
+	q := &Request{r: r, log: l.log}
 	q.adverts, q.private = ParseAdverts(r.PrivateData())
 	return q, nil
 }
@@ -53,6 +59,7 @@ func (l *Listener) Close() error { return l.l.Close() }
 // rejected, once.
 type Request struct {
 	r       *cm.Request
+	log     *slog.Logger
 	adverts []RemoteRegion
 	private []byte
 }
@@ -68,6 +75,7 @@ func (r *Request) Adverts() []RemoteRegion { return r.adverts }
 // Accept makes the connection and waits until it is up. If that fails, or ctx
 // ends first, the request is rejected.
 func (r *Request) Accept(ctx context.Context, opt Options) (*Conn, error) {
+	opt.Logger = cmp.Or(opt.Logger, r.log)
 	opt, err := opt.withDefaults()
 	if err != nil {
 		r.r.Reject(nil)

@@ -58,8 +58,9 @@ type Options struct {
 	// the peer can send: the place to make regions, and to post receives. The
 	// Conn cannot be used for anything else yet.
 	Setup func(*Conn) error
-	// Logger, if set, logs at level Debug that a request has failed, which ends the
-	// connection, and at level Warn that the peer sent no valid advertisement.
+	// Logger, if set, logs what [cm.Options] say, at level Debug that a request has
+	// failed, which ends the connection, and at level Warn that the peer sent no valid
+	// advertisement.
 	Logger *slog.Logger
 }
 
@@ -129,7 +130,7 @@ func (o *Options) forCM() cm.Options {
 		recvs = -1 // none
 	}
 	return cm.Options{
-		PD: o.PD, SharePD: o.SharePD, PrivateData: o.PrivateData,
+		PD: o.PD, SharePD: o.SharePD, PrivateData: o.PrivateData, Logger: o.Logger,
 		RetryCount: o.RetryCount, RNRRetryCount: o.RNRRetryCount,
 		ResponderResources: o.ResponderResources, InitiatorDepth: o.InitiatorDepth,
 		Cap: verbs.QPCap{

@@ -97,7 +97,7 @@ func (s *Socket) connect(ctx context.Context, connect connector) (e *cm.Endpoint
 		defer giveUp()
 		defer stop()
 		e, err := connect(breakable, cm.Options{
-			RetryCount: s.conn.RetryCount, RNRRetryCount: s.conn.RNRRetryCount,
+			Logger: opt.Logger, RetryCount: s.conn.RetryCount, RNRRetryCount: s.conn.RNRRetryCount,
 			Cap: verbs.QPCap{MaxSendWR: opt.sends(), MaxRecvWR: opt.receives(), MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
 			Prepare: func(r cm.Route, o *cm.Options) error {
 				err := s.prepare(r, o)

@@ -141,6 +141,7 @@ func newConn(opt Options, log *slog.Logger) (*Conn, cm.Options, error) {
 	private := make([]byte, helloSize)
 	return c, cm.Options{
 		PrivateData:        private,
+		Logger:             log,
 		ResponderResources: -1, InitiatorDepth: -1,
 		Cap: verbs.QPCap{
 			MaxSendWR: c.opt.SendQueue, MaxRecvWR: c.in.posted,

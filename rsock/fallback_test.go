@@ -73,7 +73,7 @@ func TestFallbackToTCP(t *testing.T) {
 					if !isTCP(t, c, c.LocalAddr()) || !isTCP(t, s, s.RemoteAddr()) {
 						t.Errorf("%T, %T", c, s)
 					}
-					if stats := l.Stats(); stats != (rsock.ListenerStats{AcceptedTCP: 1}) {
+					if stats := l.(*rsock.Listener).Stats(); stats != (rsock.ListenerStats{AcceptedTCP: 1}) {
 						t.Errorf("%+v", stats)
 					}
 					waiting := make(chan error)
@@ -175,7 +175,7 @@ func TestListenBoth(t *testing.T) {
 					exchange(t, l, c)
 					want.Accepted, want.Open = 2, 2
 				}
-				if got := l.Stats(); got != want {
+				if got := l.(*rsock.Listener).Stats(); got != want {
 					t.Errorf("%+v, want %+v", got, want)
 				}
 

@@ -66,8 +66,8 @@ type accepted struct {
 	err error
 }
 
-// Listen listens with the zero [ListenConfig].
-func Listen(network, addr string) (*Listener, error) {
+// Listen listens with the zero [ListenConfig]. The listener is a [*Listener].
+func Listen(network, addr string) (net.Listener, error) {
 	return new(ListenConfig).Listen(context.Background(), network, addr)
 }
 
@@ -75,8 +75,8 @@ func Listen(network, addr string) (*Listener, error) {
 // "[::]:7471" for all; port 0 means a free one. For network see [Dialer.DialContext]. Of
 // a name's addresses the first is taken, an IPv4 address if there is one; ctx bounds the
 // look-up. If RDMA is missing the error matches [verbs.ErrNoRDMA],
-// unless Fallback applies.
-func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (*Listener, error) {
+// unless Fallback applies. The listener is a [*Listener].
+func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (net.Listener, error) {
 	conf := *lc
 	conf.HandshakeTimeout = cmp.Or(conf.HandshakeTimeout, 10*time.Second)
 	_, err := conf.withDefaults()

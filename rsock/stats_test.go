@@ -69,9 +69,9 @@ func TestListenerStats(t *testing.T) {
 		defer l.Close()
 		wait := func(want rsock.ListenerStats) {
 			t.Helper()
-			for end := time.Now().Add(20 * time.Second); l.Stats() != want; time.Sleep(time.Millisecond) {
+			for end := time.Now().Add(20 * time.Second); l.(*rsock.Listener).Stats() != want; time.Sleep(time.Millisecond) {
 				if time.Now().After(end) {
-					t.Fatalf("%+v, want %+v", l.Stats(), want)
+					t.Fatalf("%+v, want %+v", l.(*rsock.Listener).Stats(), want)
 				}
 			}
 		}

@@ -103,7 +103,7 @@ func (r rstream) play(conn net.Conn, server bool) error {
 }
 
 // rsListen listens at a port of its own.
-func rsListen(t *testing.T, device string, opt rsock.Options) (l *rsock.Listener, port string) {
+func rsListen(t *testing.T, device string, opt rsock.Options) (l net.Listener, port string) {
 	t.Helper()
 	rsPorts++
 	port = strconv.Itoa(rsPorts)
@@ -113,7 +113,7 @@ func rsListen(t *testing.T, device string, opt rsock.Options) (l *rsock.Listener
 }
 
 // accepted takes the connection of a program that was told to make one.
-func (p *program) accepted(l *rsock.Listener) *rsock.Conn {
+func (p *program) accepted(l net.Listener) *rsock.Conn {
 	p.t.Helper()
 	timeout := time.AfterFunc(30*time.Second, func() { l.Close() })
 	defer timeout.Stop()
