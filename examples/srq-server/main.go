@@ -9,12 +9,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log"
 	"net/netip"
 	"sync"
-
-	"github.com/alecthomas/kong"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
@@ -27,13 +26,11 @@ const (
 )
 
 func main() {
-	var flags struct {
-		Device  string `short:"d" help:"RDMA device (default: the first)."`
-		Clients int    `short:"n" default:"16" help:"Clients."`
-	}
-	kong.Parse(&flags)
 	log.SetFlags(0)
-	if err := run(flags.Device, flags.Clients); err != nil {
+	device := flag.String("d", "", "RDMA device (default: the first)")
+	clients := flag.Int("n", 16, "clients")
+	flag.Parse()
+	if err := run(*device, *clients); err != nil {
 		log.Fatal(err)
 	}
 }
