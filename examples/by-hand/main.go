@@ -1,6 +1,6 @@
-// Command by-hand takes queue pairs through their states itself, as a program
-// does that knows better than QP.Connect, and uses what the simpler examples do
-// not: memory of its own, several pieces of it in one request, and immediates.
+// Command by-hand moves queue pairs through their states itself, for what QP.Connect has
+// no option, and uses what the simpler examples do not: memory of the caller, several
+// pieces of it in one request, and immediates.
 //
 //	by-hand [-d DEVICE] [-uc]
 package main
@@ -92,7 +92,7 @@ func run(device string, typ verbs.QPType) error {
 		return err
 	}
 	fmt.Printf("  %q\n", mem[4096:4096+n])
-	// The same, written to where the sender says; the receive tells only of it.
+	// The same, written to the address that the sender names; the receive takes the immediate.
 	if err := do(a, verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: 43, SGL: pieces, RemoteAddr: mr.Addr() + 8192, RKey: mr.RKey()}); err != nil {
 		return err
 	}

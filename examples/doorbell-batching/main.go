@@ -1,7 +1,6 @@
-// Command doorbell-batching posts many requests at once, with one doorbell and
-// one completion: RDMA WRITEs of a text's words, and a SEND that says how many
-// they were. The connection manager connects the two sides, so it runs on iWARP
-// too.
+// Command doorbell-batching posts many requests at once, with one doorbell and one
+// completion: RDMA WRITEs of a text's words, and a SEND of their number. The connection
+// manager connects the two sides, so it also runs on iWARP.
 //
 //	doorbell-batching [-d DEVICE]
 package main

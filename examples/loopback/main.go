@@ -1,7 +1,6 @@
-// Command loopback connects two queue pairs of one process and moves data
-// between them in the three ways there are: a SEND into a receive that waits
-// for it, and an RDMA WRITE and an RDMA READ, of which the other side notices
-// nothing.
+// Command loopback connects two queue pairs of one process and moves data between them in
+// three ways: a SEND into a posted receive, an RDMA WRITE and an RDMA READ. The other side's
+// program takes no part in those two.
 //
 //	loopback [-d DEVICE]
 package main
@@ -76,7 +75,7 @@ func run(device string) error {
 		return err
 	}
 
-	// SEND: the receiver has said beforehand where a message may go.
+	// SEND: the receive that the other side posted names the memory for the message.
 	if _, err := b.qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.mr.SGE(0, 64)}}); err != nil {
 		return err
 	}
@@ -85,7 +84,7 @@ func run(device string) error {
 	}
 	fmt.Printf("SEND: b received %q\n", b.mr.Bytes()[:12])
 
-	// RDMA WRITE: the sender says where it goes in the other's memory.
+	// RDMA WRITE: the request names the address in the other's memory.
 	n := copy(a.mr.Bytes(), "written by a")
 	there := b.mr.Addr() + 1024
 	if err := do(a.qp, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: there, RKey: b.mr.RKey()}, 1); err != nil {

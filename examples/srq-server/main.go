@@ -128,7 +128,6 @@ func (s *server) accept(ctx context.Context, l *cm.Listener, pd *uverbs.PD, clie
 		}
 		if _, err := req.Accept(ctx, cm.Options{
 			PD: pd, SRQ: s.srq, SendCQ: s.cq, RecvCQ: s.cq,
-			Cap: verbs.QPCap{MaxSendWR: 2, MaxSendSGE: 1, MaxInline: room},
 			Setup: func(e *cm.Endpoint) error { // before the first request
 				s.mu.Lock()
 				defer s.mu.Unlock()

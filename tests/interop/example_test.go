@@ -60,7 +60,8 @@ var (
 	key     = regexp.MustCompile(`stag : 0x[0-9a-f]+ `)
 )
 
-// prints checks all that a program of rdma-example has printed, but for addresses and keys.
+// prints checks the whole output of a program of rdma-example, with addresses and keys
+// replaced.
 func (p *program) prints(format string, args ...any) {
 	p.t.Helper()
 	got := key.ReplaceAllString(address.ReplaceAllString(p.wait(), "addr: 0xADDR "), "stag : 0xKEY ")
@@ -69,8 +70,8 @@ func (p *program) prints(format string, args ...any) {
 	}
 }
 
-// TestRDMAExample runs rdma-example's clients with its servers, those in C and in Go: with
-// an address and a port, and with the default ones.
+// TestRDMAExample runs rdma-example's clients with its servers, each in C and in Go, with
+// and without options.
 func TestRDMAExample(t *testing.T) {
 	clients, servers := sides(t)
 	labtest.Each(t, func(t *testing.T, device string) {
@@ -98,8 +99,8 @@ func TestRDMAExample(t *testing.T) {
 	})
 }
 
-// TestRDMAExampleFails runs rdma-example's programs where they must fail: all print the
-// same, and why on standard error.
+// TestRDMAExampleFails runs rdma-example's programs where they must fail: in both languages
+// they print the same, and the reason on standard error.
 func TestRDMAExampleFails(t *testing.T) {
 	clients, servers := sides(t)
 	const tried = "Passed string is : text , with count 4 \nTrying to connect to server at : 10.9.0.1 port: 1 \n"

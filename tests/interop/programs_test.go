@@ -21,7 +21,8 @@ func built(t *testing.T, name string) string {
 	return labtest.Built(t, name)
 }
 
-// compile compiles a program in C, once: args are gcc's.
+// compile returns a function that compiles a program in C, once, with these arguments of
+// gcc.
 func compile(name string, args ...string) func() (path string, err error) {
 	return sync.OnceValues(func() (string, error) {
 		dir, err := os.MkdirTemp("", name)

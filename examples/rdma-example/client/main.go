@@ -1,5 +1,5 @@
 // Command client writes a string into the memory of rdma-example's server with RDMA WRITE,
-// reads it back with RDMA READ, and compares. Of both the server's program notices nothing.
+// reads it back with RDMA READ, and compares. The server's program takes no part in either.
 //
 //	client [-a ADDRESS] [-p PORT] -s STRING
 //
@@ -69,7 +69,7 @@ func run(addr, text string) error {
 	defer conn.Close()
 	fmt.Println("The client is connected successfully ")
 
-	// Exchange buffers. Nobody uses that of the client: it shows how long it is to be.
+	// Exchange descriptions of buffers. The server needs only the length of the client's.
 	source, err := conn.AllocMR(len(text), verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
 	if err != nil {
 		return err
@@ -84,8 +84,8 @@ func run(addr, text string) error {
 	}
 	fmt.Println(server)
 
-	// Write the source to the server's memory. When that has completed the device has taken
-	// all of it; the READ finds it there, as requests are carried out in order.
+	// Write the source to the server's memory. The READ that follows finds it there, since
+	// a QP's requests are carried out in order.
 	wr := verbs.SendWR{
 		Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{source.SGE(0, len(text))},
 		RemoteAddr: server.Addr, RKey: server.Key,

@@ -16,8 +16,8 @@ import (
 // DefaultPort is the server's port unless it is set.
 const DefaultPort = "20886"
 
-// Attr is the message, packed and in the machine's byte order. Who has it can use RDMA on
-// the buffer: the key is what the device checks.
+// Attr is the message, packed and in the machine's byte order. It is all that the peer
+// needs to use RDMA on the buffer: its device checks address and key.
 type Attr struct {
 	Addr     uint64
 	Len, Key uint32
@@ -30,11 +30,11 @@ func (a Attr) String() string {
 	return fmt.Sprintf("%s\nbuffer attr, addr: %#x , len: %d , stag : %#x \n%[1]s", line, a.Addr, a.Len, a.Key)
 }
 
-// PostRecv posts a receive for the peer's message. It has to be there before the message
-// is: so this is a Setup for [cm.Options]. A receive, and what else a device writes to
-// memory, needs a memory region (MR): memory that stays where it is, and whose place the
-// device knows. The region belongs to the endpoint's protection domain (PD), as its queue
-// pair (QP) does; those of other PDs cannot use it.
+// PostRecv returns a [cm.Options.Setup] that posts a receive for the peer's message, as a
+// receive has to be posted before its message arrives. Its memory is a memory region (MR):
+// pages that stay where they are, and that the device knows by a key. The region belongs to
+// the endpoint's protection domain (PD), as its queue pair (QP) does; QPs of other PDs
+// cannot use it.
 func PostRecv(inbox **uverbs.MR) func(*cm.Endpoint) error {
 	return func(e *cm.Endpoint) (err error) {
 		if *inbox, err = e.AllocMR(attrSize, verbs.AccessLocalWrite); err != nil {

@@ -216,7 +216,7 @@ int main(int argc, char **argv)
 	/* A siw that accepts answers before it listens to its socket: what comes in between
 	 * stays unread. */
 	if (id->verbs->device->transport_type == IBV_TRANSPORT_IWARP)
-		usleep(20000);
+		usleep(100000);
 
 	src = buffer(id, len);
 	memcpy(src->addr, text, len);
