@@ -23,6 +23,8 @@ var (
 	// ErrNoDevice is returned when there is no RDMA device, or none that was asked
 	// for. It matches ErrNoRDMA.
 	ErrNoDevice error = noRDMA("no such RDMA device")
+	// ErrAmbiguous is returned when several devices fit what was asked for.
+	ErrAmbiguous = errors.New("several RDMA devices match")
 	// ErrNoNode is returned when a device has no /dev/infiniband/uverbsN, as in
 	// containers that were not given it. It matches ErrNoRDMA.
 	ErrNoNode error = noRDMA("RDMA device has no device node")

@@ -21,14 +21,14 @@ import (
 // Its owner closes it after the IDs made on it.
 type Channel struct {
 	file *sys.EventFile
-	loop *Loop         // takes the events, in place of the dispatcher and the IDs
+	loop *Loop         // takes the events instead of the dispatcher and the IDs
 	done chan struct{} // closed when the dispatcher has ended
 	num  uint64
 
 	thread thread
 
-	// turn is held from taking an event until it is delivered: whoever has it
-	// knows that none is under way.
+	// turn is held from taking an event until it is delivered: its
+	// holder knows that none is under way.
 	turn   sync.Mutex
 	getter *getter            // nil when the dispatcher has ended
 	taker  func(fd int) error // take
@@ -40,7 +40,7 @@ type Channel struct {
 	leader leader
 }
 
-// leader is who takes up a channel's events in place of the dispatcher, kept so that
+// leader is the state of a lead, which reads events instead of the dispatcher, kept so that
 // it allocates nothing.
 type leader struct {
 	busy  atomic.Bool
@@ -63,7 +63,7 @@ func NewChannel() (*Channel, error) {
 	return c, nil
 }
 
-// openChannel opens a channel whose events nobody takes yet.
+// openChannel opens a channel whose events are not read yet.
 func openChannel() (*Channel, error) {
 	fd, err := unix.Open(node, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	switch err {
@@ -90,21 +90,22 @@ func openChannel() (*Channel, error) {
 	return c, nil
 }
 
-// Close closes the channel. IDs that are still on it are destroyed by the
-// kernel, and waits for one return [verbs.ErrClosed].
+// Close closes the channel, which also destroys the IDs that are still on it. Calls that
+// wait for events fail with [verbs.ErrClosed].
 func (c *Channel) Close() error {
 	c.file.Close()
 	c.thread.end()
 	if c.loop != nil {
 		c.end(verbs.ErrClosed)
+		c.loop.closePoll()
 	} else {
 		<-c.done
 	}
 	return nil
 }
 
-// dispatch sorts events to their IDs until the channel is closed. Whoever waits
-// for an event does that too for a moment, see [ID.Next].
+// dispatch sorts events to their IDs until the channel is closed. A goroutine
+// that waits for an event does that for a moment instead, see [ID.Next].
 func (c *Channel) dispatch() {
 	defer close(c.done)
 	for {
@@ -244,7 +245,7 @@ func (c *Channel) deliver(r *abi.RdmaUcmEventResp) {
 	}
 }
 
-// give queues an event of an ID; false if nobody will ever take it.
+// give queues an event of an ID; it returns false if the event will not be taken.
 func (c *Channel) give(id *ID, e Event) bool {
 	e.ID = id
 	if c.loop == nil {

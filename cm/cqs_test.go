@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -30,7 +31,7 @@ func TestCQsAgain(t *testing.T) {
 				t.Errorf("round %d: the kernel has %d CQs more, not two for each end", round, n)
 			}
 			for _, e := range []*cm.Endpoint{client, server} {
-				if _, err := e.SendCQ.Recycle(); !errors.Is(err, verbs.ErrInUse) {
+				if _, err := bridge.RecycleCQ(e.SendCQ); !errors.Is(err, verbs.ErrInUse) {
 					t.Errorf("recycling a CQ with a QP: %v, want %v", err, verbs.ErrInUse)
 				}
 				gone = append(gone, e.SendCQ, e.RecvCQ)
@@ -44,7 +45,7 @@ func TestCQsAgain(t *testing.T) {
 			if n := cq.Poll(make([]verbs.WC, 1)); n != 0 {
 				t.Errorf("a CQ of a connection that is gone has completions")
 			}
-			if _, err := cq.Recycle(); !errors.Is(err, verbs.ErrClosed) {
+			if _, err := bridge.RecycleCQ(cq); !errors.Is(err, verbs.ErrClosed) {
 				t.Errorf("recycling a CQ of a connection that is gone: %v, want %v", err, verbs.ErrClosed)
 			}
 			if err := cq.Close(); err != nil {

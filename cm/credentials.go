@@ -163,7 +163,13 @@ func (c *Channel) renew(fd int) (err error) {
 	if err != nil {
 		return notRenewed("duplicate", err)
 	}
-	return c.file.Replace(func() error {
+	replace := c.file.Replace
+	if c.loop != nil {
+		replace = func(f func() error) error {
+			return c.file.Replace(func() error { return c.loop.replace(fd, f) })
+		}
+	}
+	return replace(func() error {
 		if err := unix.Dup3(file, fd, unix.O_CLOEXEC); err != nil {
 			unix.Close(old)
 			return notRenewed("replace", err)

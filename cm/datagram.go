@@ -16,7 +16,7 @@ func (e *Endpoint) startUD() error {
 	return e.QP.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.MaskState|verbs.MaskSQPSN)
 }
 
-// sendTo makes the peer that an event tells of the endpoint's.
+// sendTo makes the peer in an event the endpoint's.
 func (e *Endpoint) sendTo(ev Event) error {
 	ah, err := e.PD.CreateAH(ev.AV)
 	if err != nil {
@@ -29,8 +29,8 @@ func (e *Endpoint) sendTo(ev Event) error {
 	return nil
 }
 
-// Datagrams sends and receives messages over a datagram endpoint made with
-// Events, through buffers of its own. It takes over the endpoint's queues and
+// Datagrams sends and receives messages over a datagram endpoint that is not
+// Polled, through buffers of its own. It takes over the endpoint's queues and
 // is closed with it.
 type Datagrams struct {
 	e    *Endpoint
@@ -46,6 +46,14 @@ type Datagrams struct {
 // bytes each: at most the port's MTU. A message that comes before is lost; in
 // [Options].Setup none can.
 func NewDatagrams(e *Endpoint, size int) (*Datagrams, error) {
+	d, err := newDatagrams(e, size)
+	if err != nil {
+		return nil, fail("prepare datagrams on", e.LocalAddr().String(), err)
+	}
+	return d, nil
+}
+
+func newDatagrams(e *Endpoint, size int) (*Datagrams, error) {
 	n := int(e.QP.Cap().MaxRecvWR)
 	d := &Datagrams{e: e, slot: size + verbs.GRHSize, sending: make(chan struct{}, 1)}
 	d.senders = newSenders(d.replyAH)
@@ -93,6 +101,13 @@ func (d *Datagrams) Recv(ctx context.Context, b []byte) (n int, from Sender, err
 // RecvDatagram is [Datagrams.Recv] that returns everything that is known of the
 // message.
 func (d *Datagrams) RecvDatagram(ctx context.Context, b []byte) (m Datagram, err error) {
+	if m, err = d.recv(ctx, b); err != nil {
+		err = fail("receive on", d.e.LocalAddr().String(), err)
+	}
+	return m, err
+}
+
+func (d *Datagrams) recv(ctx context.Context, b []byte) (m Datagram, err error) {
 	var wc [1]verbs.WC
 	if err := d.wait(ctx, d.e.RecvCQ, wc[:]); err != nil {
 		return m, err
@@ -146,11 +161,11 @@ func (d *Datagrams) replyAH(h header) (*uverbs.AH, error) {
 	return d.e.PD.CreateReplyAH(d.e.route.Port, &wc, h.grh[:])
 }
 
-// KeepSenders sets how many address handles are kept for answers: 1024 if it is
-// not called, and at least 1. Devices have no more than some ten thousand for all
-// programs. An answer to a sender without a handle makes one, and closes the one
-// that was used least recently if there are too many.
-func (d *Datagrams) KeepSenders(n int) { d.senders.keep(max(n, 1)) }
+// SetMaxSenders sets the number of address handles that are kept for answers, one for
+// each sender: 1024 if it is not called, and at least 1. Devices have no more than some
+// ten thousand for all programs. An answer to a sender without a handle makes one, and
+// closes the one that was used least recently if there are too many.
+func (d *Datagrams) SetMaxSenders(n int) { d.senders.keep(max(n, 1)) }
 
 // Send sends a message and waits until it is on its way. ctx bounds the wait for
 // other messages that are being sent.
@@ -187,6 +202,14 @@ func (d *Datagrams) reply(ctx context.Context, wr verbs.SendWR, to Sender, b []b
 }
 
 func (d *Datagrams) send(ctx context.Context, wr verbs.SendWR, b []byte) error {
+	if err := d.transmit(ctx, wr, b); err != nil {
+		return fail("send on", d.e.LocalAddr().String(), err)
+	}
+	return nil
+}
+
+// transmit sends a message and waits for its completion.
+func (d *Datagrams) transmit(ctx context.Context, wr verbs.SendWR, b []byte) error {
 	if len(b) > d.slot-verbs.GRHSize {
 		return fmt.Errorf("datagram of %d bytes: %w", len(b), verbs.ErrMessageTooLong)
 	}

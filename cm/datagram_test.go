@@ -111,8 +111,8 @@ func immediate(ctx context.Context, d *cm.Datagrams, to verbs.UDAddr) (cm.Datagr
 	return d.RecvDatagram(ctx, make([]byte, 10))
 }
 
-// TestKeepSenders answers more senders at once than handles are kept for.
-func TestKeepSenders(t *testing.T) {
+// TestMaxSenders answers more senders at once than handles are kept for.
+func TestMaxSenders(t *testing.T) {
 	labtest.Require(t)
 	ctx := within(t, 60*time.Second)
 	var d *cm.Datagrams
@@ -122,7 +122,7 @@ func TestKeepSenders(t *testing.T) {
 	}})
 	// Each source address and traffic class is another sender, who sends to d itself.
 	const addresses, classes, kept = 2, 64, 10
-	d.KeepSenders(kept)
+	d.SetMaxSenders(kept)
 	var senders []cm.Sender
 	for i := range addresses {
 		addr := netip.MustParseAddr(fmt.Sprintf("10.9.0.%d", 100+i))
@@ -272,7 +272,7 @@ func TestMulticast(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if m1.To.QPNum != 0xffffff || m1.QKey == 0 {
+		if m1.To.QPNum != 0xffffff || m1.Group.QKey == 0 {
 			t.Errorf("group %+v", m1.Group)
 		}
 		if err := g1.Send(ctx, m1.To, []byte("to all")); err != nil {

@@ -3,6 +3,7 @@ package cm
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 
@@ -20,6 +21,7 @@ type home struct {
 	cqs   idleCQs
 	inits sync.Map // initAnswer by initQuestion
 	over  func()   // drop
+	logs  bool     // ctx has the logger of a connection
 }
 
 var homes = struct {
@@ -27,8 +29,9 @@ var homes = struct {
 	m map[int]*home
 }{m: map[int]*home{}}
 
-// acquireHome returns the home on a device, to be given back with release.
-func acquireHome(r Route) (*home, error) {
+// acquireHome returns the home on a device, to be given back with release. Its context
+// logs to the first logger there is.
+func acquireHome(r Route, log *slog.Logger) (*home, error) {
 	homes.Lock()
 	defer homes.Unlock()
 	h := homes.m[r.Index]
@@ -44,6 +47,10 @@ func acquireHome(r Route) (*home, error) {
 		h = &home{index: r.Index, ctx: ctx}
 		h.over = h.drop
 		homes.m[r.Index] = h
+	}
+	if log != nil && !h.logs {
+		h.logs = true
+		h.ctx.SetLogger(log)
 	}
 	h.users.enter()
 	if h.pd == nil {
@@ -98,5 +105,5 @@ func (r Route) FindDevice() (uverbs.Device, error) {
 	if len(devs) == 1 && err != verbs.ErrNoDevice {
 		return devs[0], nil
 	}
-	return uverbs.Device{}, fmt.Errorf("device %d with GUID %v: %w", r.Index, r.Device, err)
+	return uverbs.Device{}, fail("find", fmt.Sprintf("device %d with GUID %v", r.Index, r.Device), err)
 }

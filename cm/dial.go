@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"time"
@@ -56,6 +57,9 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (*Endpoint, error) {
 		if first == nil {
 			first = err
 		}
+		if d.Logger != nil && i+1 < len(addrs) {
+			d.Logger.Debug("next address is tried", "remote", addrs[i+1].String())
+		}
 	}
 	return nil, fail("dial", addr, first)
 }
@@ -72,7 +76,7 @@ func (d *Dialer) dialWithin(ctx context.Context, left int, dst netip.AddrPort) (
 }
 
 func (d *Dialer) dial(ctx context.Context, dst netip.AddrPort) (e *Endpoint, err error) {
-	err = withPort(d.LocalAddr.Port(), func() error {
+	err = withPort(d.Logger, d.LocalAddr.Port(), func() error {
 		e, err = d.attempt(ctx, dst)
 		return err
 	})
@@ -82,8 +86,11 @@ func (d *Dialer) dial(ctx context.Context, dst netip.AddrPort) (e *Endpoint, err
 // withPort does what needs a port, again and again if it is one that the connection
 // manager chooses: iWARP's ports are TCP's, which it does not know when it chooses
 // one of its own, so that may be in use.
-func withPort(port uint16, do func() error) (err error) {
-	for range 16 {
+func withPort(log *slog.Logger, port uint16, do func() error) (err error) {
+	for i := range 16 {
+		if i > 0 && log != nil {
+			log.Debug("port is in use, another is tried", "err", err)
+		}
 		err = do()
 		if port != 0 || !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			break
@@ -93,6 +100,12 @@ func withPort(port uint16, do func() error) (err error) {
 }
 
 func (d *Dialer) attempt(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, err error) {
+	j := newJournal(d.Logger)
+	defer func() {
+		if err != nil {
+			j.step("dial failed", dst, err)
+		}
+	}()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -113,18 +126,20 @@ func (d *Dialer) attempt(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, 
 		releaseShared()
 		return nil, err
 	}
-	e, err := newEndpoint(id, Route{}, nil, &d.Options, releaseShared)
+	j.step("address resolved", dst, nil)
+	e, err := newEndpoint(id, Route{}, nil, &d.Options, j, releaseShared)
 	if err != nil {
 		return nil, err
 	}
 	ch.poll() // the route is resolved by now, or will not be at once
 	if _, err := id.await(ctx, RouteResolved); err != nil {
-		e.Close()
+		e.discard()
 		return nil, fmt.Errorf("resolve route: %w", noRoute(err, dst.Addr()))
 	}
+	e.note(slog.LevelDebug, "route resolved", nil)
 	if abandoned, err := d.connect(ctx, e); err != nil {
 		if !abandoned {
-			e.Close()
+			e.discard()
 		}
 		return nil, err
 	}
@@ -141,7 +156,7 @@ func (d *Dialer) address(ctx context.Context, id *ID, dst netip.AddrPort) error 
 			return err
 		}
 	}
-	err := id.ResolveAddr(d.LocalAddr, dst, d.timeout())
+	err := id.resolveAddr(d.LocalAddr, dst, d.timeout())
 	if err == nil {
 		_, err = id.await(ctx, AddrResolved)
 	}
@@ -157,7 +172,7 @@ func (d *Dialer) resolve(ctx context.Context, id *ID, dst netip.AddrPort) error 
 	if err := d.address(ctx, id, dst); err != nil {
 		return err
 	}
-	if err := id.ResolveRoute(d.timeout()); err != nil {
+	if err := id.resolveRoute(d.timeout()); err != nil {
 		return fmt.Errorf("resolve route: %w", noRoute(err, dst.Addr()))
 	}
 	return nil

@@ -3,6 +3,7 @@ package cm
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"sync"
@@ -59,10 +60,16 @@ type Options struct {
 	// Setup, if set, is called when the QP exists and before the peer can
 	// send: the place to post receives.
 	Setup func(*Endpoint) error
+	// Logger, if set, logs at level Debug how the connection is made and how it ends,
+	// with the time that it took, and attempts that are repeated; at level Warn what
+	// no call returns: requests that were rejected, and resources that could not be
+	// released. Devices that are open for such connections log to the first of their
+	// loggers, see [uverbs.Context.SetLogger].
+	Logger *slog.Logger
 }
 
-// Endpoint is one end of a reliable connection, or, in the port spaces for
-// datagrams, of no connection: a QP with its CQs. Whoever got it closes it.
+// Endpoint is one end of a reliable connection, or, in the port spaces for datagrams, of
+// no connection: a QP with its CQs. The program must close it.
 type Endpoint struct {
 	PD     *uverbs.PD
 	QP     *uverbs.QP
@@ -81,6 +88,9 @@ type Endpoint struct {
 	up       atomic.Bool
 	shared   bool // a CQ or SRQ, whose users see what becomes of requests
 	iwarp    bool
+
+	journal journal
+	noted   atomic.Bool // the end is in the journal
 
 	mu      sync.Mutex
 	mrs     []*uverbs.MR   // closed first
@@ -103,15 +113,15 @@ type Endpoint struct {
 // newEndpoint makes the verbs objects for id and takes over free, which it
 // calls in any case. The route is looked up if it is zero; request is what is being
 // accepted, if anything is.
-func newEndpoint(id *ID, route Route, request *Event, opt *Options, free func()) (_ *Endpoint, err error) {
-	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{}), last: free}
+func newEndpoint(id *ID, route Route, request *Event, opt *Options, j journal, free func()) (_ *Endpoint, err error) {
+	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{}), last: free, journal: j}
 	defer func() {
 		if err != nil {
 			e.free()
 		}
 	}()
 	if e.route == (Route{}) {
-		if e.route, err = id.Route(); err != nil {
+		if e.route, err = id.route(); err != nil {
 			return nil, err
 		}
 	}
@@ -127,7 +137,7 @@ func newEndpoint(id *ID, route Route, request *Event, opt *Options, free func())
 		e.PD, e.SendCQ, e.RecvCQ = opt.PD, opt.SendCQ, opt.RecvCQ
 	}
 	if e.PD == nil {
-		if e.home, err = acquireHome(e.route); err != nil {
+		if e.home, err = acquireHome(e.route, opt.Logger); err != nil {
 			return nil, err
 		}
 		e.PD = e.home.pd
@@ -210,7 +220,7 @@ func (e *Endpoint) makeCQs(events bool, size verbs.QPCap) error {
 // connect asks the peer for the connection.
 func (e *Endpoint) connect(p ConnParam) error {
 	if e.iwarp {
-		return e.id.Connect(p)
+		return e.id.connectAside(p)
 	}
 	return e.id.connect(p, false)
 }
@@ -220,7 +230,7 @@ func (e *Endpoint) accept(opt *Options) error {
 	if err := e.activate(opt); err != nil {
 		return err
 	}
-	if err := e.id.Accept(opt.connParam(e)); err != nil {
+	if err := e.id.accept(opt.connParam(e)); err != nil {
 		return fmt.Errorf("accept: %w", err)
 	}
 	return nil
@@ -232,7 +242,7 @@ func (e *Endpoint) answered(ev *Event) error {
 		if err := e.activate(nil); err != nil {
 			return err
 		}
-		if err := e.id.Establish(); err != nil {
+		if err := e.id.establish(); err != nil {
 			return err
 		}
 	}
@@ -244,8 +254,11 @@ func (e *Endpoint) answered(ev *Event) error {
 	case e.iwarp:
 		e.QP.HoldSends(time.Now().Add(Settle))
 	case e.id.space.datagram():
-		return e.sendTo(*ev)
+		if err := e.sendTo(*ev); err != nil {
+			return err
+		}
 	}
+	e.note(slog.LevelDebug, "connection established", nil)
 	return nil
 }
 
@@ -255,7 +268,7 @@ func (e *Endpoint) activate(accepting *Options) error {
 	if e.id.space.datagram() || e.iwarp {
 		return nil
 	}
-	attr, mask, err := e.id.InitQPAttr(verbs.StateRTR)
+	attr, mask, err := e.id.initQPAttr(verbs.StateRTR)
 	if err != nil {
 		return err
 	}
@@ -273,7 +286,7 @@ func (e *Endpoint) activate(accepting *Options) error {
 	if err := e.QP.Modify(attr, mask); err != nil {
 		return err
 	}
-	if attr, mask, err = e.id.InitQPAttr(verbs.StateRTS); err != nil {
+	if attr, mask, err = e.id.initQPAttr(verbs.StateRTS); err != nil {
 		return err
 	}
 	switch {
@@ -290,7 +303,7 @@ func (e *Endpoint) activate(accepting *Options) error {
 // receive: 0.64 ms, as uverbs.QP.Connect has it.
 const minRNRTimer = 12
 
-// retries is the most a device tries again without being told to.
+// retries is the most a device tries again by default.
 const retries = 6
 
 func (opt *Options) connParam(e *Endpoint) ConnParam {
@@ -325,7 +338,7 @@ func (opt *Options) check() error {
 	return nil
 }
 
-// established has the end of the connection told to end.
+// established lets the end of the connection call e.end.
 func (e *Endpoint) established() {
 	e.id.follow(func(ev Event, err error) {
 		if err == nil {
@@ -337,27 +350,30 @@ func (e *Endpoint) established() {
 	})
 }
 
-// end tells the program, and if flush is set takes the QP out of service before,
-// which flushes what was posted.
+// end closes e.done. If flush is set it takes the QP out of service before, which flushes
+// what was posted.
 func (e *Endpoint) end(reason error, flush bool) {
 	e.endOnce.Do(func() {
 		e.ending.Store(true)
 		if flush {
 			e.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
 			if e.up.Load() && !e.id.space.datagram() {
-				e.id.Disconnect()
+				e.id.disconnect()
 			}
 		}
 		e.reason = reason
 		close(e.done)
 	})
+	if e.journal.log != nil && e.up.Load() && !e.noted.Swap(true) {
+		e.note(slog.LevelDebug, "connection ended", reason)
+	}
 }
 
 // Done is closed when the connection has ended, for whatever reason. Posted
 // requests complete with WCFlushErr then.
 func (e *Endpoint) Done() <-chan struct{} { return e.done }
 
-// Err says why the connection ended: [verbs.ErrDisconnected], [verbs.ErrDeviceRemoved] or
+// Err returns why the connection ended: [verbs.ErrDisconnected], [verbs.ErrDeviceRemoved] or
 // [verbs.ErrClosed]. It is nil while the connection is up.
 func (e *Endpoint) Err() error {
 	select {
@@ -420,10 +436,10 @@ func (e *Endpoint) Announce(privateData []byte) error {
 // have not completed are flushed: let the CQ drain first.
 func (e *Endpoint) Disconnect() { e.end(verbs.ErrClosed, true) }
 
-// Close disconnects and releases the QP, the CQs that were made for it, and
-// the endpoint's memory regions. Regions that the program made in PD itself it
-// must have closed before. Requests that have not completed never will, but for
-// those whose CQ is shared: they are flushed, as with Disconnect.
+// Close disconnects and releases the QP, the CQs that were made for it, and the
+// endpoint's memory regions. The program must close the regions that it made in PD itself
+// before. Requests that have not completed never will, except those whose CQ is shared:
+// they are flushed, as with Disconnect.
 //
 // After a failure Close can be called again: it closes what is left.
 func (e *Endpoint) Close() error {

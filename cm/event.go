@@ -56,12 +56,12 @@ type Event struct {
 	Type   EventType
 	Status int // negative errno, or for Rejected the reason
 
-	// ID is whom it happened to, and Endpoint, on a [Loop], what was made for it.
+	// ID is the ID that the event is for, and Endpoint, on a [Loop], its endpoint.
 	ID       *ID
 	Endpoint *Endpoint
 
-	// NewID is the connection that a ConnectRequest is about. Whoever takes
-	// the event owns it.
+	// NewID is the connection that a ConnectRequest is about. The receiver of the event
+	// must close it.
 	NewID *ID
 
 	// What the peer sent along, of connection events.
@@ -111,7 +111,7 @@ func private(data *[abi.RDMA_MAX_PRIVATE_DATA]uint8, n uint8) []byte {
 	return append([]byte(nil), data[:n]...)
 }
 
-// Err is an event that means failure, or the end of a connection, as an error; nil
+// Err returns an event that means failure, or the end of a connection, as an error, and nil
 // for others.
 func (e *Event) Err() error {
 	errno := func() error {

@@ -163,10 +163,10 @@ func ExampleLoop() {
 			err = ev.ID.ResolveRoute(time.Second)
 		case cm.RouteResolved:
 			opt := cm.Options{PrivateData: fmt.Append(nil, ev.ID.Tag)}
-			_, err = ev.Connect(opt)
+			_, err = loop.Connect(ev, opt)
 		case cm.ConnectRequest:
 			var e *cm.Endpoint
-			if e, err = ev.Accept(cm.Options{}); err == nil {
+			if e, err = loop.Accept(ev, cm.Options{}); err == nil {
 				e.ID().Tag = "client " + string(bytes.TrimRight(e.PrivateData, "\x00"))
 			}
 		case cm.Established: // of either end

@@ -3,6 +3,8 @@ package cm
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"sync"
@@ -39,17 +41,19 @@ type ID struct {
 	closing   sync.Mutex
 	destroyed bool
 
-	endpoint atomic.Pointer[Endpoint] // on a Loop, of its Event.Connect or Event.Accept
+	endpoint atomic.Pointer[Endpoint] // of Loop.Connect or Loop.Accept
 
-	mu       sync.Mutex
-	events   []Event
-	follower func(Event, error) // takes events in the place of Next
-	groups   map[uint64]*Group
-	backlog  int // of a listener: events that may wait
-	ended    bool
-	why      error         // why it has ended
-	room     [1]Event      // for events: there is seldom more than one
-	ready    chan struct{} // has a token while there may be events, closed with the ID; nil if nobody has waited yet
+	mu                   sync.Mutex
+	events               []Event
+	follower             func(Event, error) // takes events in the place of Next
+	groups               map[uint64]*Group
+	backlog              int // of a listener: events that may wait
+	log                  *slog.Logger
+	requests, turnedAway uint64
+	ended                bool
+	why                  error         // why it has ended
+	room                 [1]Event      // for events: there is seldom more than one
+	ready                chan struct{} // has a token while there may be events, closed with the ID; nil if nobody has waited yet
 }
 
 // waiting returns ready. The caller holds mu.
@@ -99,7 +103,7 @@ func (c *Channel) NewIDIn(space PortSpace) (*ID, error) {
 // defaultBacklog is the kernel's (net.rdma_ucm.max_backlog).
 const defaultBacklog = 1024
 
-// push queues an event; false if nobody will ever take it, or too many wait.
+// push queues an event. It returns false if the ID has ended or too many wait.
 func (id *ID) push(e Event) bool {
 	id.mu.Lock()
 	if f := id.follower; f != nil && !id.ended {
@@ -108,8 +112,18 @@ func (id *ID) push(e Event) bool {
 		return true
 	}
 	defer id.mu.Unlock()
-	if id.ended || e.Type == ConnectRequest && id.backlog > 0 && len(id.events) >= id.backlog {
+	if id.ended {
 		return false
+	}
+	if e.Type == ConnectRequest {
+		id.requests++
+		if id.backlog > 0 && len(id.events) >= id.backlog {
+			id.turnedAway++
+			if log, backlog := id.log, id.backlog; log != nil { // its handler may call anything, so not here
+				background(func() { log.Warn("connection request turned away: backlog is full", "backlog", backlog) })
+			}
+			return false
+		}
 	}
 	if id.events == nil {
 		id.events = id.room[:0]
@@ -119,7 +133,7 @@ func (id *ID) push(e Event) bool {
 	return true
 }
 
-// rouse has one of those who wait in Next look. The caller holds mu.
+// rouse wakes one goroutine that waits in Next. The caller holds mu.
 func (id *ID) rouse() {
 	if id.ready == nil || id.ended {
 		return
@@ -133,10 +147,23 @@ func (id *ID) rouse() {
 // Next waits for the next event. Events of one ID come in order; several
 // goroutines may wait, and each event goes to one.
 func (id *ID) Next(ctx context.Context) (Event, error) {
+	e, err := id.next(ctx)
+	return e, id.wrap("wait for event of ID", err)
+}
+
+// wrap returns the error of an operation on the ID, if it is one.
+func (id *ID) wrap(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fail(op, "", err)
+}
+
+func (id *ID) next(ctx context.Context) (Event, error) {
 	led := false
 	for {
 		if id.ch().loop != nil {
-			return Event{}, fail("wait for event of an ID on a Loop", "", unix.EINVAL)
+			return Event{}, fmt.Errorf("it is on a Loop: %w", unix.EINVAL)
 		}
 		id.mu.Lock()
 		if len(id.events) > 0 && !id.ended {
@@ -174,8 +201,8 @@ func (id *ID) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// follow has f called with each event from now on, in order, by whoever sorts
-// the channel's, and once with ErrClosed if the ID ends: f must not wait.
+// follow registers f to be called with each event from now on, in order, by the goroutine
+// that sorts the channel's, and once with ErrClosed if the ID ends. f must not wait.
 func (id *ID) follow(f func(Event, error)) {
 	for {
 		id.mu.Lock()
@@ -201,7 +228,7 @@ func (id *ID) follow(f func(Event, error)) {
 // await waits for an event of one of the types; one that means failure is an error.
 func (id *ID) await(ctx context.Context, want ...EventType) (Event, error) {
 	for {
-		e, err := id.Next(ctx)
+		e, err := id.next(ctx)
 		if err != nil {
 			return e, err
 		}
@@ -227,7 +254,7 @@ func (id *ID) isEnded() bool {
 	return id.ended
 }
 
-// end marks the ID as gone and disposes of connections nobody took.
+// end marks the ID as gone and closes connections that were not taken.
 func (id *ID) end(why error) {
 	id.mu.Lock()
 	if id.ended {
@@ -327,8 +354,8 @@ func ask[Resp, Req any](id *ID, cmd uint32, req *Req, response *uint64, resp *Re
 }
 
 // Close destroys the ID (rdma_destroy_id(3)) when no command about it is under
-// way; those who wait for its events get [verbs.ErrClosed], and so does all that is
-// called later. The kernel ends a connection that is up.
+// way. Calls that wait for its events, and all later ones, fail with [verbs.ErrClosed]. The
+// kernel ends a connection that is up.
 func (id *ID) Close() error {
 	id.closing.Lock()
 	defer id.closing.Unlock()
@@ -342,11 +369,18 @@ func (id *ID) Close() error {
 	err := query(id.ch(), abi.RDMA_USER_CM_CMD_DESTROY_ID, &req, &req.Response, new(abi.RdmaUcmDestroyIdResp))
 	id.destroyed = err == nil
 	id.forget()
-	return err
+	return id.wrap("destroy ID", err)
 }
 
 // Bind gives the ID a local address; port 0 takes a free one.
 func (id *ID) Bind(addr netip.AddrPort) error {
+	if err := id.bind(addr); err != nil {
+		return fail("bind ID to", addr.String(), err)
+	}
+	return nil
+}
+
+func (id *ID) bind(addr netip.AddrPort) error {
 	sa, size, err := sockaddr(addr)
 	if err != nil {
 		return err
@@ -357,6 +391,13 @@ func (id *ID) Bind(addr netip.AddrPort) error {
 // ResolveAddr finds the device that leads to dst, from src if that is valid.
 // AddrResolved or AddrError follows.
 func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
+	if err := id.resolveAddr(src, dst, timeout); err != nil {
+		return fail("resolve address", dst.String(), err)
+	}
+	return nil
+}
+
+func (id *ID) resolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
 	req := abi.RdmaUcmResolveAddr{Id: id.handle, TimeoutMs: uint32(timeout.Milliseconds())}
 	var err error
 	if src.IsValid() {
@@ -372,17 +413,21 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 
 // ResolveRoute finds the path. RouteResolved or RouteError follows.
 func (id *ID) ResolveRoute(timeout time.Duration) error {
+	return id.wrap("resolve route of ID", id.resolveRoute(timeout))
+}
+
+func (id *ID) resolveRoute(timeout time.Duration) error {
 	return do(id, abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE,
 		&abi.RdmaUcmResolveRoute{Id: id.handle, TimeoutMs: uint32(timeout.Milliseconds())})
 }
 
-// Listen makes a bound ID take connection requests, which follow as
-// ConnectRequest events. Requests beyond backlog, or 1024 if that is zero,
-// that nobody has taken up are turned down: here, as the channel's reader takes
-// events from the kernel at once. The kernel is asked for as long a queue as it
-// has: siw loses track of those beyond, which keep its listener until they time
-// out, or end it.
-func (id *ID) Listen(backlog int) error {
+// Listen makes a bound ID take connection requests, which follow as ConnectRequest
+// events. If more than backlog of them wait, or 1024 if that is zero, further requests are
+// turned away. That is done here, as the channel's reader takes events from the kernel at
+// once; the kernel gets its longest queue, as siw loses track of requests beyond it.
+func (id *ID) Listen(backlog int) error { return id.wrap("listen on ID", id.listen(backlog)) }
+
+func (id *ID) listen(backlog int) error {
 	id.mu.Lock()
 	id.backlog = cmp.Or(backlog, defaultBacklog)
 	id.mu.Unlock()
@@ -393,7 +438,7 @@ func (id *ID) Listen(backlog int) error {
 	return do(id, abi.RDMA_USER_CM_CMD_LISTEN, &req)
 }
 
-// ConnParam is what the two sides tell each other (struct rdma_conn_param,
+// ConnParam is what the two sides send each other (struct rdma_conn_param,
 // rdma_connect(3)).
 type ConnParam struct {
 	QPNum              uint32
@@ -436,9 +481,11 @@ func (p *ConnParam) put(a *abi.RdmaUcmConnParam) error {
 // Connect asks for a connection. ConnectResponse, which [ID.Establish] answers,
 // Established, after which the first message has to wait for [Settle], or an
 // event of failure follows.
-func (id *ID) Connect(p ConnParam) error {
+func (id *ID) Connect(p ConnParam) error { return id.wrap("connect ID", id.connectAside(p)) }
+
+func (id *ID) connectAside(p ConnParam) error {
 	// siw waits for TCP's handshake here. A signal would end that, and the kernel
-	// begin anew; the listener's siw would take the end of the first for its own.
+	// start over; the listener's siw would take the end of the first for its own.
 	return sys.Uninterrupted(func() error { return id.connect(p, true) })
 }
 
@@ -462,7 +509,9 @@ func (id *ID) connect(p ConnParam, aside bool) error {
 }
 
 // Accept takes a connection. Established, or an event of failure, follows.
-func (id *ID) Accept(p ConnParam) error {
+func (id *ID) Accept(p ConnParam) error { return id.wrap("accept on ID", id.accept(p)) }
+
+func (id *ID) accept(p ConnParam) error {
 	req := abi.RdmaUcmAccept{Uid: id.uid, Id: id.handle, Ece: p.ECE.abi()}
 	if err := p.put(&req.ConnParam); err != nil {
 		return err
@@ -476,19 +525,23 @@ func (id *ID) Accept(p ConnParam) error {
 }
 
 // Establish answers a ConnectResponse, once the QP is in RTS: the connection is
-// up, and the peer hears Established (rdma_establish(3)). On iWARP the kernel
-// does that, and Established comes in place of ConnectResponse.
-func (id *ID) Establish() error {
+// up, and the peer gets Established (rdma_establish(3)). On iWARP the kernel
+// does that, and Established comes instead of ConnectResponse.
+func (id *ID) Establish() error { return id.wrap("establish connection of ID", id.establish()) }
+
+func (id *ID) establish() error {
 	return do(id, abi.RDMA_USER_CM_CMD_ACCEPT, &abi.RdmaUcmAccept{Id: id.handle})
 }
 
 // Reject turns a connection down.
-func (id *ID) Reject(privateData []byte) error { return id.reject(rejectConsumer, privateData) }
+func (id *ID) Reject(privateData []byte) error {
+	return id.wrap("reject connection of ID", id.reject(rejectConsumer, privateData))
+}
 
 // RejectECE turns a connection down for the extensions that the peer offers
 // (rdma_reject_ece(3)). On iWARP, which carries no reasons, it is like Reject.
 func (id *ID) RejectECE(privateData []byte) error {
-	return id.reject(rejectVendorOption, privateData)
+	return id.wrap("reject connection of ID", id.reject(rejectVendorOption, privateData))
 }
 
 func (id *ID) reject(reason uint8, privateData []byte) error {
@@ -501,12 +554,19 @@ func (id *ID) reject(reason uint8, privateData []byte) error {
 }
 
 // Disconnect ends a connection. Disconnected follows, on both sides.
-func (id *ID) Disconnect() error {
+func (id *ID) Disconnect() error { return id.wrap("disconnect ID", id.disconnect()) }
+
+func (id *ID) disconnect() error {
 	return do(id, abi.RDMA_USER_CM_CMD_DISCONNECT, &abi.RdmaUcmDisconnect{Id: id.handle})
 }
 
 // InitQPAttr returns what the connection's QP needs to move to a state.
 func (id *ID) InitQPAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
+	attr, mask, err := id.initQPAttr(state)
+	return attr, mask, id.wrap("query QP attributes of ID", err)
+}
+
+func (id *ID) initQPAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	req := abi.RdmaUcmInitQpAttr{Id: id.handle, QpState: uint32(state)}
 	var resp abi.IbUverbsQpAttr
 	if err := ask(id, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR, &req, &req.Response, &resp); err != nil {
@@ -528,6 +588,11 @@ type Route struct {
 
 // Route returns what is known so far.
 func (id *ID) Route() (Route, error) {
+	r, err := id.route()
+	return r, id.wrap("query route of ID", err)
+}
+
+func (id *ID) route() (Route, error) {
 	req := abi.RdmaUcmQuery{Id: id.handle, Option: abi.RDMA_USER_CM_QUERY_ADDR}
 	var r abi.RdmaUcmQueryAddrResp
 	if err := ask(id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response, &r); err != nil {

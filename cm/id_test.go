@@ -59,7 +59,7 @@ func TestMigrate(t *testing.T) {
 			if e, err := id.Next(within(t, 5*time.Second)); err != nil || e.Type != cm.RouteResolved {
 				t.Fatal(e, err)
 			}
-			paths, err := id.Paths()
+			paths, err := id.PathRecords()
 			local, remote, gerr := id.GIDs()
 			if err := errors.Join(err, gerr); err != nil {
 				t.Error(err)
@@ -126,7 +126,7 @@ func TestClosedID(t *testing.T) {
 		heir := labtest.Must(ch.NewID())(t)
 		_, routeErr := old.Route()
 		_, _, attrErr := old.InitQPAttr(verbs.StateInit)
-		_, pathErr := old.Paths()
+		_, pathErr := old.PathRecords()
 		_, groupErr := old.Join(t.Context(), netip.MustParseAddr("239.1.2.3"), false)
 		other := labtest.Must(cm.NewChannel())(t)
 		for _, err := range []error{

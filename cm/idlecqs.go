@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -45,14 +46,14 @@ func (h *home) giveBack(l lentCQ) error {
 	if l.cq.Cap() != l.size { // the program has resized it
 		return l.cq.Close()
 	}
-	next, err := l.cq.Recycle()
+	next, err := bridge.RecycleCQ(l.cq)
 	if errors.Is(err, verbs.ErrClosed) { // the program has closed it
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return h.cqs.put(l.depth, next)
+	return h.cqs.put(l.depth, next.(*uverbs.CQ))
 }
 
 func (i *idleCQs) get(depth int) *uverbs.CQ {

@@ -25,14 +25,14 @@ func (e *Endpoint) initAttr(agreed, reads bool) (verbs.QPAttr, verbs.QPAttrMask,
 	case e.iwarp: // it is always this
 		return verbs.QPAttr{State: verbs.StateInit, Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead}, verbs.MaskState | verbs.MaskAccess, nil
 	case e.home == nil || e.id.space.datagram():
-		return e.id.InitQPAttr(verbs.StateInit)
+		return e.id.initQPAttr(verbs.StateInit)
 	}
 	q := initQuestion{e.route.Port, e.route.PKey, agreed, reads}
 	if known, ok := e.home.inits.Load(q); ok {
 		a := known.(*initAnswer)
 		return a.attr, a.mask, nil
 	}
-	attr, mask, err := e.id.InitQPAttr(verbs.StateInit)
+	attr, mask, err := e.id.initQPAttr(verbs.StateInit)
 	if err == nil {
 		e.home.inits.Store(q, &initAnswer{attr, mask})
 	}

@@ -48,7 +48,7 @@ func TestInitAnswers(t *testing.T) {
 						err = ev.ID.ResolveRoute(time.Second)
 					case cm.RouteResolved:
 						if dials {
-							e, err = ev.Connect(cm.Options{})
+							e, err = loop.Connect(ev, cm.Options{})
 						} else {
 							byHand.QPNum = labtest.InitQP(t, labtest.RXE, id).Num()
 							err = id.Connect(byHand)
@@ -57,7 +57,7 @@ func TestInitAnswers(t *testing.T) {
 						asking = ev.NewID
 						if !dials {
 							says := ask(asking) // before the answer, which is part of it later
-							if e, err = ev.Accept(cm.Options{}); err == nil {
+							if e, err = loop.Accept(ev, cm.Options{}); err == nil {
 								check(e, says)
 								done = true
 							}

@@ -9,7 +9,7 @@ import (
 
 // iWARP differs from InfiniBand and RoCE in how a connection comes up: the
 // kernel, which talks MPA with the peer, moves the QP to RTS by itself, so the
-// active side hears Established at once and nobody has anything to confirm.
+// active side hears Established at once and nothing is to be confirmed.
 // There are no retries and no RNR: a message that finds no receive ends the
 // connection, and disconnecting loses what is on its way. After the handshake
 // the first message must come from the side that dialed (RFC 5044, section
@@ -30,14 +30,14 @@ func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, aban
 		return ev, false, err
 	}
 	if ctx.Done() == nil { // nothing to give up for
-		if err = e.id.Connect(p); err == nil {
+		if err = e.id.connectAside(p); err == nil {
 			ev, err = e.id.await(ctx, Established)
 		}
 		q.leave()
 		return ev, false, err
 	}
 	connected := make(chan error, 1)
-	background(func() { connected <- e.id.Connect(p) })
+	background(func() { connected <- e.id.connectAside(p) })
 	select {
 	case err = <-connected:
 		if err == nil {
@@ -54,15 +54,15 @@ func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, aban
 		if <-connected == nil {
 			e.id.await(context.Background(), Established)
 		}
-		e.Close()
+		e.discard()
 		q.leave()
 	})
 	return ev, true, ctx.Err()
 }
 
-// Settle is how long after an iWARP handshake either side first sends, at the
-// soonest. Endpoints wait by themselves; who makes QPs for IDs by hand does so
-// with [uverbs.QP.HoldSends].
+// Settle is the least time between an iWARP handshake and the first message of either side.
+// Endpoints wait by themselves; programs that make QPs for IDs call
+// [uverbs.QP.HoldSends].
 //
 // A siw that accepts answers before it listens to its socket: a message
 // that comes in between stays unread until another does. A siw that dialed takes
@@ -77,8 +77,8 @@ const Settle = 10 * time.Millisecond
 // listener gets through in that time would all fail.
 const iwarpAtOnce = 32
 
-// queues are those who dial by iWARP, by listener, so that one that does not
-// answer holds up no others.
+// queues limit dials by iWARP for each listener, so that one that does not answer holds
+// up no others.
 var queues = struct {
 	sync.Mutex
 	m     map[netip.AddrPort]*queue

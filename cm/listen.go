@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -14,15 +15,54 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// Listener takes connections. Whoever made it closes it.
+// Listener takes connections. The program must close it.
 type Listener struct {
 	id    *ID
 	addr  Addr
 	close sync.Once
 	err   error
 
+	log *slog.Logger
+
 	mu    sync.Mutex
 	conns map[*Endpoint]struct{} // accepted and not yet closed
+	stats ListenerStats          // Accepted, Rejected, Failed
+}
+
+// ListenerStats are a listener's figures. A request that is none of TurnedAway, Accepted,
+// Rejected, Failed and Waiting is in the program's hands, or was dropped by Close.
+type ListenerStats struct {
+	Requests   uint64 // connection requests that came
+	TurnedAway uint64 // requests beyond Backlog
+	Accepted   uint64 // connections made by Request.Accept
+	Rejected   uint64 // by Request.Reject
+	Failed     uint64 // handshakes that failed, or whose peer had gone before Accept returned them
+	Waiting    int    // requests that wait for Accept
+	Open       int    // accepted connections that are not closed yet
+}
+
+// Stats returns the listener's figures. It may be called at any time, also after Close.
+func (l *Listener) Stats() ListenerStats {
+	l.mu.Lock()
+	s := l.stats
+	s.Open = len(l.conns)
+	l.mu.Unlock()
+	l.id.mu.Lock()
+	defer l.id.mu.Unlock()
+	s.Requests, s.TurnedAway = l.id.requests, l.id.turnedAway
+	for _, e := range l.id.events {
+		if e.Type == ConnectRequest {
+			s.Waiting++
+		}
+	}
+	return s
+}
+
+// count adds to a figure.
+func (l *Listener) count(n *uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	*n++
 }
 
 // ListenConfig contains options for listening. The zero value listens as [Listen] does.
@@ -32,8 +72,11 @@ type ListenConfig struct {
 	Backlog int
 	// PortSpace is as in [Dialer].
 	PortSpace PortSpace
-	// ReuseAddr takes a port that others are bound to, who do not listen.
+	// ReuseAddr allows a port that other IDs are bound to, if they do not listen.
 	ReuseAddr bool
+	// Logger, if set, logs connection requests at level Debug, and those that are
+	// rejected at level Warn. It is also the Logger of connections whose [Options] have none.
+	Logger *slog.Logger
 }
 
 // Listen takes connections on addr, "10.9.0.1:7471", or ":7471" for all IPv4
@@ -68,8 +111,8 @@ func (c *ListenConfig) listen(ctx context.Context, addr string) (*Listener, erro
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{conns: map[*Endpoint]struct{}{}}
-	err = withPort(local.Port(), func() (err error) {
+	l := &Listener{log: c.Logger, conns: map[*Endpoint]struct{}{}}
+	err = withPort(c.Logger, local.Port(), func() (err error) {
 		l.id, l.addr, err = c.open(ch, local)
 		return err
 	})
@@ -91,11 +134,12 @@ func (c *ListenConfig) open(ch *Channel, local netip.AddrPort) (*ID, Addr, error
 		err = id.SetReuseAddr(true)
 	}
 	if err == nil {
-		err = portInUse(id, local, id.Bind(local))
+		err = portInUse(id, local, id.bind(local))
 	}
 	if err == nil {
-		if err = id.Listen(c.Backlog); err == nil {
-			route, err = id.Route()
+		id.log = c.Logger
+		if err = id.listen(c.Backlog); err == nil {
+			route, err = id.route()
 		}
 	}
 	if err != nil {
@@ -117,7 +161,7 @@ func portInUse(id *ID, local netip.AddrPort, err error) error {
 		return err
 	}
 	defer other.Close()
-	if other.Bind(netip.AddrPortFrom(local.Addr(), 0)) != nil {
+	if other.bind(netip.AddrPortFrom(local.Addr(), 0)) != nil {
 		return err
 	}
 	return unix.EADDRINUSE
@@ -130,7 +174,7 @@ func (l *Listener) Addr() Addr { return l.addr }
 // hand at once; none delays another.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	for {
-		ev, err := l.id.Next(ctx)
+		ev, err := l.id.next(ctx)
 		if err == nil {
 			err = ev.Err()
 		}
@@ -140,10 +184,14 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 		if ev.Type != ConnectRequest {
 			continue
 		}
-		route, err := ev.NewID.Route()
+		route, err := ev.NewID.route()
 		if err != nil { // the requester is gone already
 			ev.NewID.Close()
+			l.count(&l.stats.Failed)
 			continue
+		}
+		if l.log != nil {
+			l.log.Debug("connection requested", "local", route.Local.String(), "remote", route.Remote.String())
 		}
 		// The connection outlives the listener, so it holds the channel too.
 		if _, err := acquireShared(); err != nil {
@@ -189,6 +237,7 @@ func (l *Listener) track(e *Endpoint) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns[e] = struct{}{}
+	l.stats.Accepted++
 	e.listener = l
 }
 
@@ -210,9 +259,11 @@ type Request struct {
 	answered bool
 }
 
-// RemoteAddr is who asks, LocalAddr whom they asked for.
+// RemoteAddr returns the peer's address.
 func (r *Request) RemoteAddr() Addr { return Addr{r.route.Remote} }
-func (r *Request) LocalAddr() Addr  { return Addr{r.route.Local} }
+
+// LocalAddr returns the address that the peer dialed.
+func (r *Request) LocalAddr() Addr { return Addr{r.route.Local} }
 
 // PrivateData is what the peer sent along.
 func (r *Request) PrivateData() []byte { return r.event.PrivateData }
@@ -239,10 +290,20 @@ func (r *Request) Accept(ctx context.Context, opt Options) (*Endpoint, error) {
 	return e, nil
 }
 
-func (r *Request) accept(ctx context.Context, opt *Options) (*Endpoint, error) {
+func (r *Request) accept(ctx context.Context, opt *Options) (_ *Endpoint, err error) {
 	if err := r.answer(); err != nil {
 		return nil, err
 	}
+	if opt.Logger == nil {
+		opt.Logger = r.l.log
+	}
+	j := newJournal(opt.Logger)
+	defer func() {
+		if err != nil {
+			r.l.count(&r.l.stats.Failed)
+			j.note(slog.LevelDebug, "accepting failed", "", r.route.Local, r.route.Remote, err)
+		}
+	}()
 	giveUp := func() { // the kernel rejects what is destroyed unanswered
 		r.id.Close()
 		releaseShared()
@@ -256,13 +317,13 @@ func (r *Request) accept(ctx context.Context, opt *Options) (*Endpoint, error) {
 		return nil, err
 	}
 	opt.limit(&r.event)
-	e, err := newEndpoint(r.id, r.route, &r.event, opt, releaseShared)
+	e, err := newEndpoint(r.id, r.route, &r.event, opt, j, releaseShared)
 	if err != nil {
 		return nil, err
 	}
 	e.PrivateData = r.event.PrivateData
 	if err := r.establish(ctx, e, opt); err != nil {
-		e.Close()
+		e.discard()
 		return nil, err
 	}
 	r.l.track(e)
@@ -306,11 +367,15 @@ func (r *Request) Reject(privateData []byte) error {
 	if err := r.answer(); err != nil {
 		return fail("reject", r.RemoteAddr().String(), err)
 	}
-	err := r.id.Reject(privateData)
+	r.l.count(&r.l.stats.Rejected)
+	err := r.id.reject(rejectConsumer, privateData)
 	if cerr := r.id.Close(); err == nil {
 		err = cerr
 	}
 	releaseShared()
+	if r.l.log != nil {
+		r.l.log.Warn("connection rejected by the program", "local", r.route.Local.String(), "remote", r.route.Remote.String())
+	}
 	if err != nil {
 		return fail("reject", r.RemoteAddr().String(), err)
 	}

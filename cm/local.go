@@ -12,9 +12,9 @@ import (
 )
 
 // DeviceAddrs returns the addresses of this machine that lead to a device:
-// where to listen for connections on it, and what to dial to reach those. The
-// kernel's connection manager is asked, as GIDs only tell on RoCE. It is an
-// error if there are none.
+// where to listen for connections on it, and what to dial to reach those. They
+// come from the connection manager, as GIDs have them on RoCE only. It is an error if there
+// are none.
 func DeviceAddrs(d uverbs.Device) ([]netip.Addr, error) {
 	const op = "find addresses of"
 	index, err := d.Index()
@@ -68,10 +68,10 @@ func deviceAt(addr netip.Addr) (index int, err error) {
 		return -1, err
 	}
 	defer id.Close()
-	if id.Bind(netip.AddrPortFrom(addr, 0)) != nil {
+	if id.bind(netip.AddrPortFrom(addr, 0)) != nil {
 		return -1, nil // no device is there
 	}
-	route, err := id.Route()
+	route, err := id.route()
 	if err != nil || route.Device == (verbs.GUID{}) {
 		return -1, err
 	}

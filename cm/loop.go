@@ -3,6 +3,8 @@ package cm
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 
@@ -10,9 +12,9 @@ import (
 )
 
 // Loop is a [Channel] whose events, whichever ID they are about, the program takes
-// one by one in the order in which they happened (rdma_get_cm_event(3)): one
-// goroutine has many connections come up and go, as in programs on librdmacm, and
-// none is woken for another.
+// one by one in the order in which they happened (rdma_get_cm_event(3)): one goroutine
+// makes and ends many connections, as programs on librdmacm do. A program that has an
+// event loop of its own waits for [Loop.FD] and calls [Loop.TryNext].
 //
 //	for {
 //		ev, err := loop.Next(ctx)
@@ -21,9 +23,9 @@ import (
 //		case cm.AddrResolved: // of an ID with ResolveAddr
 //			err = ev.ID.ResolveRoute(time.Second)
 //		case cm.RouteResolved:
-//			_, err = ev.Connect(opt)
+//			_, err = loop.Connect(ev, opt)
 //		case cm.ConnectRequest: // of an ID with Listen
-//			_, err = ev.Accept(opt)
+//			_, err = loop.Accept(ev, opt)
 //		case cm.Established:
 //			use(ev.Endpoint)
 //		case cm.Disconnected:
@@ -32,16 +34,18 @@ import (
 //	}
 //
 // Several goroutines may use a loop's IDs, but only one at a time waits for
-// events: Next and [ID.Join] wait for each other. [ID.Next] has none of them.
+// events: Next and [ID.Join] wait for each other. [ID.Next] fails.
 type Loop struct {
 	*Channel
-	waiter chan struct{} // has a token while somebody waits for events
+	waiter chan struct{} // has a token while a goroutine waits for events
 
 	mu     sync.Mutex
-	events []Event // that nobody has taken yet
-	taken  int     // of these, the first
+	events []Event   // from the kernel, for Next
+	taken  int       // of these, the first
+	poll   *pollFile // nil after Close
+	polled bool      // FD has been called
 
-	// Of who waits.
+	// Of the goroutine that waits.
 	ctx       context.Context
 	until     func() bool
 	pending   func() bool // isPending
@@ -59,12 +63,59 @@ func NewLoop() (*Loop, error) {
 	l.pending = l.isPending
 	l.ended = func() bool { return l.until() || l.ctx.Err() != nil }
 	c.loop = l
+	if l.poll, err = newPollFile(c.file.FD()); err != nil {
+		c.Close()
+		return nil, fail("open", node, err)
+	}
 	return l, nil
 }
 
-// Next waits for the next event. The endpoint that it is about, if there is one,
-// has been told: [ConnectResponse] has been answered, and comes as Established, and
-// one that the peer has disconnected has ended.
+// closePoll closes the file of FD.
+func (l *Loop) closePoll() {
+	l.mu.Lock()
+	p := l.poll
+	l.poll = nil
+	l.mu.Unlock()
+	if p != nil {
+		p.close()
+	}
+}
+
+// FD returns a file that is readable, as poll(2) and epoll(7) see it, while TryNext would
+// return an event. With EPOLLET, call TryNext until it returns none. The file is valid
+// until Close, and is for waiting only; FD returns -1 after Close.
+func (l *Loop) FD() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.poll == nil {
+		return -1
+	}
+	l.polled = true
+	l.mark()
+	return l.poll.set
+}
+
+// mark keeps the file readable while there are events. The caller holds l.mu.
+func (l *Loop) mark() {
+	if l.polled && l.poll != nil {
+		l.poll.mark(len(l.events) > 0)
+	}
+}
+
+// replace calls f, which replaces the channel's file, see [pollFile.replace].
+func (l *Loop) replace(channel int, f func() error) error {
+	l.mu.Lock()
+	p := l.poll
+	l.mu.Unlock()
+	if p == nil {
+		return f()
+	}
+	return p.replace(channel, f)
+}
+
+// Next waits for the next event. The endpoint that it is about, if there is one, has
+// taken it up: a [ConnectResponse] has been answered, and is returned as Established,
+// and an endpoint that the peer has disconnected has ended.
 func (l *Loop) Next(ctx context.Context) (Event, error) {
 	for {
 		e, ok := l.pop()
@@ -74,14 +125,31 @@ func (l *Loop) Next(ctx context.Context) (Event, error) {
 			}
 			continue
 		}
-		if e.ID.isEnded() { // closed since
-			if e.NewID != nil {
-				e.NewID.Close()
-			}
-			continue
+		if e.takeUp() {
+			return e, nil
 		}
-		e.tell()
-		return e, nil
+	}
+}
+
+// TryNext is [Loop.Next] that does not wait: ok is false if there is no event.
+func (l *Loop) TryNext() (e Event, ok bool, err error) {
+	for {
+		for {
+			e, ok := l.pop()
+			if !ok {
+				break
+			}
+			if e.takeUp() {
+				return e, true, nil
+			}
+		}
+		err := l.Channel.file.Control(l.taker)
+		if err == unix.EAGAIN && !l.isPending() { // another goroutine may have taken events
+			return Event{}, false, nil
+		}
+		if err != nil && err != unix.EAGAIN {
+			return Event{}, false, fail("take event", "", err)
+		}
 	}
 }
 
@@ -95,7 +163,7 @@ func (l *Loop) wait(ctx context.Context) error {
 	}
 }
 
-// waitInTurn takes events from the kernel, for whomever they are, until it is time.
+// waitInTurn takes events from the kernel, of all IDs, until it is time.
 // The caller has put the token into waiter, which it takes out.
 func (l *Loop) waitInTurn(ctx context.Context, until func() bool) error {
 	defer func() { <-l.waiter }()
@@ -134,7 +202,7 @@ func (l *Loop) setInterrupt(f func()) {
 	l.interrupt = f
 }
 
-// wake has who waits look whether it is time.
+// wake makes the waiting goroutine check whether it is time.
 func (l *Loop) wake() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -146,6 +214,7 @@ func (l *Loop) wake() {
 func (l *Loop) push(e Event) {
 	l.mu.Lock()
 	l.events = append(l.events, e)
+	l.mark()
 	l.mu.Unlock()
 	l.wake() // it may be another goroutine's doing, see ID.Migrate
 }
@@ -160,6 +229,7 @@ func (l *Loop) pop() (e Event, ok bool) {
 	l.events[l.taken] = Event{}
 	if l.taken++; l.taken == len(l.events) {
 		l.events, l.taken = l.events[:0], 0
+		l.mark()
 	}
 	return e, true
 }
@@ -181,46 +251,59 @@ func (l *Loop) remove(id *ID) (events []Event) {
 		return e.ID == id
 	})
 	l.taken = 0
+	l.mark()
 	return events
 }
 
-// Connect makes an endpoint for the ID of a [RouteResolved] event and asks its peer
-// for a connection: [Established], or an event of failure, follows. On iWARP it
-// waits for TCP's handshake. If it fails, the ID is closed.
-func (e *Event) Connect(opt Options) (*Endpoint, error) {
-	const op = "connect to"
-	if e.Type != RouteResolved {
-		return nil, fail(op, e.Type.String(), unix.EINVAL)
+// Connect makes an endpoint for the ID of a [RouteResolved] event and requests a
+// connection: [Established], or an event of failure, follows. On iWARP it waits for
+// TCP's handshake. If it fails, the ID is closed.
+func (l *Loop) Connect(e Event, opt Options) (*Endpoint, error) {
+	if err := l.check(&e, RouteResolved); err != nil {
+		return nil, fail("connect ID", "", err)
 	}
-	return e.ID.begin(op, nil, &opt, func(ep *Endpoint) error { return ep.connect(opt.connParam(ep)) })
+	return e.ID.begin("connect to", nil, &opt, func(ep *Endpoint) error { return ep.connect(opt.connParam(ep)) })
 }
 
-// Accept makes an endpoint for the connection that a [ConnectRequest] event asks for
-// and answers: [Established], or an event of failure, follows, but for datagrams
-// nothing does. If it fails, the request is rejected.
-func (e *Event) Accept(opt Options) (*Endpoint, error) {
-	const op = "accept from"
-	if e.Type != ConnectRequest {
-		return nil, fail(op, e.Type.String(), unix.EINVAL)
+// Accept makes an endpoint for the connection that a [ConnectRequest] event requests and
+// accepts it: [Established], or an event of failure, follows. No event follows for
+// datagrams. If it fails, the request is rejected.
+func (l *Loop) Accept(e Event, opt Options) (*Endpoint, error) {
+	if err := l.check(&e, ConnectRequest); err != nil {
+		return nil, fail("accept on ID", "", err)
 	}
-	opt.limit(e)
-	return e.NewID.begin(op, e, &opt, func(ep *Endpoint) error {
+	opt.limit(&e)
+	return e.NewID.begin("accept from", &e, &opt, func(ep *Endpoint) error {
 		ep.PrivateData = e.PrivateData
 		return ep.accept(&opt)
 	})
 }
 
-// begin makes the ID's endpoint and calls ask for it. If that fails it closes them.
+// check refuses events that are not the loop's or not of the type.
+func (l *Loop) check(e *Event, want EventType) error {
+	switch {
+	case e.Type != want || e.ID == nil:
+		return fmt.Errorf("event %q: %w", e.Type, unix.EINVAL)
+	case e.ID.ch() != l.Channel:
+		return fmt.Errorf("ID of another channel: %w", unix.EINVAL)
+	}
+	return nil
+}
+
+// begin makes the ID's endpoint and calls ask with it. If that fails it closes both.
 func (id *ID) begin(op string, request *Event, opt *Options, ask func(*Endpoint) error) (*Endpoint, error) {
-	route, err := id.Route()
+	route, err := id.route()
 	if err != nil {
 		return nil, errors.Join(fail(op, "", err), id.Close())
 	}
-	ep, err := newEndpoint(id, route, request, opt, func() {})
+	if err := opt.check(); err != nil {
+		return nil, errors.Join(fail(op, route.Remote.String(), err), id.Close())
+	}
+	ep, err := newEndpoint(id, route, request, opt, newJournal(opt.Logger), func() {})
 	if err == nil {
 		id.endpoint.Store(ep)
 		if err = ask(ep); err != nil {
-			ep.Close()
+			ep.discard()
 		}
 	}
 	if err != nil {
@@ -229,11 +312,18 @@ func (id *ID) begin(op string, request *Event, opt *Options, ask func(*Endpoint)
 	return ep, nil
 }
 
-// tell tells the endpoint.
-func (e *Event) tell() {
+// takeUp lets the endpoint that the event is about take it up. It returns false if the
+// ID has been closed.
+func (e *Event) takeUp() bool {
+	if e.ID.isEnded() {
+		if e.NewID != nil {
+			e.NewID.Close()
+		}
+		return false
+	}
 	ep := e.ID.endpoint.Load()
 	if ep == nil {
-		return
+		return true
 	}
 	e.Endpoint = ep
 	var err error
@@ -243,11 +333,15 @@ func (e *Event) tell() {
 		e.Type = Established
 	case Disconnected, DeviceRemoval:
 		ep.end(e.Err(), true)
+	default:
+		ep.note(slog.LevelDebug, e.Type.String(), e.Err())
 	}
 	if err != nil {
+		ep.note(slog.LevelDebug, "connection failed", err)
 		e.Type, e.Status = ConnectError, -int(unix.EIO)
 		if errno, ok := errors.AsType[unix.Errno](err); ok {
 			e.Status = -int(errno)
 		}
 	}
+	return true
 }

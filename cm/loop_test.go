@@ -101,7 +101,7 @@ func testLoop(t *testing.T, device string) {
 		case cm.AddrResolved:
 			err = ev.ID.ResolveRoute(time.Second)
 		case cm.RouteResolved:
-			_, err = ev.Connect(options(ev.ID, ev.ID.Tag.(byte), "calls"))
+			_, err = loop.Connect(ev, options(ev.ID, ev.ID.Tag.(byte), "calls"))
 		case cm.ConnectRequest:
 			if ev.ID != l {
 				t.Errorf("a request at %p, not %p", ev.ID, l)
@@ -112,7 +112,7 @@ func testLoop(t *testing.T, device string) {
 				break
 			}
 			var e *cm.Endpoint
-			if e, err = ev.Accept(options(ev.NewID, number, "answers")); err == nil {
+			if e, err = loop.Accept(ev, options(ev.NewID, number, "answers")); err == nil {
 				said(e, number, "calls")
 			}
 		case cm.Rejected:
@@ -193,10 +193,10 @@ func TestLoopWait(t *testing.T) {
 	if err != nil || ev.ID != open || ev.Type != cm.AddrResolved {
 		t.Errorf("%+v, %v", ev, err)
 	}
-	if _, err := ev.Connect(cm.Options{}); !errors.Is(err, unix.EINVAL) {
+	if _, err := loop.Connect(ev, cm.Options{}); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("connecting without a route: %v", err)
 	}
-	if _, err := ev.Accept(cm.Options{}); !errors.Is(err, unix.EINVAL) {
+	if _, err := loop.Accept(ev, cm.Options{}); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("accepting what nobody asks for: %v", err)
 	}
 
@@ -307,7 +307,7 @@ func TestLoopDatagrams(t *testing.T) {
 		case cm.AddrResolved:
 			err = ev.ID.ResolveRoute(time.Second)
 		case cm.RouteResolved:
-			_, err = ev.Connect(opt)
+			_, err = loop.Connect(ev, opt)
 		case cm.ConnectRequest:
 			accept := opt
 			accept.Setup = func(e *cm.Endpoint) (err error) {
@@ -315,7 +315,7 @@ func TestLoopDatagrams(t *testing.T) {
 				server, err = cm.NewDatagrams(e, 100)
 				return err
 			}
-			_, err = ev.Accept(accept)
+			_, err = loop.Accept(ev, accept)
 		case cm.Established:
 			labtest.Close(t, ev.Endpoint)
 			d := labtest.Must(cm.NewDatagrams(ev.Endpoint, 100))(t)

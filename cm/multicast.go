@@ -2,6 +2,7 @@ package cm
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -10,7 +11,7 @@ import (
 	"github.com/goverbs/verbs/abi"
 )
 
-// Group is a multicast group that an ID has joined. Whoever joined leaves.
+// Group is a multicast group that an ID has joined, until Leave or until the ID is closed.
 type Group struct {
 	id     *ID
 	uid    uint64
@@ -110,7 +111,7 @@ func (g *Group) Leave() error {
 	if err == verbs.ErrClosed {
 		return nil
 	}
-	return err
+	return g.id.wrap("leave group of ID", err)
 }
 
 func (g *Group) forget() {
@@ -140,7 +141,8 @@ func (id *ID) pushGroup(uid uint64, e Event) {
 // Member is an endpoint that is in a multicast group.
 type Member struct {
 	*Endpoint
-	*Group
+	// Group is the membership, which Close ends.
+	Group *Group
 	// To is where messages to the group go.
 	To verbs.UDAddr
 
@@ -178,7 +180,7 @@ func (d *Dialer) join(ctx context.Context, group string, sendOnly bool) (_ *Memb
 		releaseShared()
 		return nil, err
 	}
-	e, err := newEndpoint(id, Route{}, nil, &d.Options, releaseShared)
+	e, err := newEndpoint(id, Route{}, nil, &d.Options, newJournal(d.Logger), releaseShared)
 	if err != nil {
 		return nil, err
 	}
@@ -191,16 +193,17 @@ func (d *Dialer) join(ctx context.Context, group string, sendOnly bool) (_ *Memb
 	if m.Group, err = id.Join(ctx, addr, sendOnly); err != nil {
 		return nil, err
 	}
-	if err := e.sendTo(Event{AV: m.AV, QPNum: m.QPNum, QKey: m.QKey}); err != nil {
+	if err := e.sendTo(Event{AV: m.Group.AV, QPNum: m.Group.QPNum, QKey: m.Group.QKey}); err != nil {
 		return nil, err
 	}
 	m.To = e.Peer
 	if !sendOnly {
-		if err := e.QP.AttachMulticast(m.AV.DGID, m.AV.DLID); err != nil {
+		if err := e.QP.AttachMulticast(m.Group.AV.DGID, m.Group.AV.DLID); err != nil {
 			return nil, err
 		}
 		m.attached = true
 	}
+	e.note(slog.LevelDebug, "multicast group joined", nil)
 	e.established()
 	return m, nil
 }
@@ -209,10 +212,10 @@ func (d *Dialer) join(ctx context.Context, group string, sendOnly bool) (_ *Memb
 func (m *Member) Close() error {
 	m.leave.Do(func() {
 		if m.attached {
-			m.QP.DetachMulticast(m.AV.DGID, m.AV.DLID)
+			m.QP.DetachMulticast(m.Group.AV.DGID, m.Group.AV.DLID)
 		}
 		if m.Group != nil {
-			m.Leave()
+			m.Group.Leave()
 		}
 	})
 	return m.Endpoint.Close()

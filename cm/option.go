@@ -49,26 +49,22 @@ func (id *ID) setOption(what string, level, name uint32, value []byte) error {
 	err := do(id, abi.RDMA_USER_CM_CMD_SET_OPTION, &abi.RdmaUcmSetOption{
 		Optval: mmap.Pin(&pin, value), Id: id.handle, Level: level, Optname: name, Optlen: uint32(len(value)),
 	})
-	if err != nil {
-		return fail("set "+what+" of ID", "", err)
-	}
-	return nil
+	return id.wrap("set "+what+" of ID", err)
 }
 
-// Notify tells the connection manager of an asynchronous event of the
-// connection's QP: EventCommEst, when a message came before Established did
-// (rdma_notify(3)).
+// Notify reports an asynchronous event of the connection's QP to the connection manager:
+// EventCommEst, when a message came before Established did (rdma_notify(3)).
 func (id *ID) Notify(event verbs.AsyncEventType) error {
-	return do(id, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.RdmaUcmNotify{Id: id.handle, Event: uint32(event)})
+	return id.wrap("notify ID", do(id, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.RdmaUcmNotify{Id: id.handle, Event: uint32(event)}))
 }
 
 // WriteEvent puts a [User] event with a status and an argument among the ID's
-// events, for whoever waits for them (rdma_write_cm_event(3)). Kernels before
+// events (rdma_write_cm_event(3)). Kernels before
 // 6.17 lack it.
 func (id *ID) WriteEvent(status int, arg uint64) error {
 	req := abi.RdmaUcmWriteCmEvent{Id: id.handle, Event: uint32(User), Status: uint32(status)}
 	*req.Param.Arg() = arg
-	return newer(do(id, abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT, &req))
+	return id.wrap("write event of ID", newer(do(id, abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT, &req)))
 }
 
 // newer makes the EINVAL of kernels that do not know a command match
@@ -119,7 +115,7 @@ func (id *ID) Migrate(to *Channel) error {
 	from.delist(numbers)
 	id.on.Store(to)
 	id.handOver(from, to)
-	return to.drain() // the kernel moves events but wakes nobody
+	return id.wrap("migrate ID", to.drain()) // the kernel moves events but wakes nobody
 }
 
 // enlist adds an ID by its numbers. It returns false if the channel has ended.
@@ -143,7 +139,7 @@ func (c *Channel) delist(numbers []uint64) {
 	}
 }
 
-// handOver moves the events that have come and that nobody has taken.
+// handOver moves the events that have come and were not taken.
 func (id *ID) handOver(from, to *Channel) {
 	var events []Event
 	if from.loop != nil {

@@ -121,18 +121,18 @@ func bit(set bool) uint32 {
 }
 
 // SetPath gives the ID a path, and maybe others for replies or as a fallback, instead of
-// resolving one; [ID.Paths] of another ID returns some. It is for InfiniBand and RoCE.
+// resolving one; [ID.PathRecords] of another ID returns some. It is for InfiniBand and RoCE.
 func (id *ID) SetPath(paths ...PathRecord) error {
 	var records []byte
 	for i := range paths {
 		r := paths[i].encode()
 		records = append(records, mmap.Bytes(&r)...)
 	}
-	return id.setOption("path", abi.RDMA_OPTION_IB, abi.RDMA_OPTION_IB_PATH, records)
+	return id.setOption("paths", abi.RDMA_OPTION_IB, abi.RDMA_OPTION_IB_PATH, records)
 }
 
-// Paths returns the paths of a resolved route.
-func (id *ID) Paths() ([]PathRecord, error) {
+// PathRecords returns the paths of a resolved route.
+func (id *ID) PathRecords() ([]PathRecord, error) {
 	var r struct {
 		head abi.RdmaUcmQueryPathResp
 		path [2]abi.IbPathRecData

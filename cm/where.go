@@ -68,7 +68,7 @@ func pathTo(ctx context.Context, dst netip.AddrPort) (Path, error) {
 	if _, err := id.await(ctx, RouteResolved); err != nil {
 		return Path{}, fmt.Errorf("resolve route: %w", noRoute(err, dst.Addr()))
 	}
-	r, err := id.Route()
+	r, err := id.route()
 	if err != nil {
 		return Path{}, err
 	}

@@ -109,16 +109,11 @@ func (l *Loop) openDevice(r cm.Route) (*device, error) {
 		d.depth = min(d.depth, attr.MaxCQE)
 		d.ch, err = d.ctx.CreateCompChannel()
 	}
-	if err == nil {
-		raw, rerr := d.ch.SyscallConn()
-		if err = rerr; err == nil {
-			err = raw.Control(func(fd uintptr) { d.fd = int(fd) })
-		}
-	}
 	if err != nil {
 		d.close()
 		return nil, err
 	}
+	d.fd = d.ch.FD()
 	return d, nil
 }
 

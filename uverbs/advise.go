@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// Advise tells the kernel about parts of regions registered with
+// Advise gives the kernel advice about parts of regions registered with
 // AccessOnDemand (ibv_advise_mr(3)); with wait it returns when that is done.
 func (p *PD) Advise(advice verbs.Advice, wait bool, sgl ...verbs.SGE) error {
 	const op = "advise MRs of"

@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -68,7 +69,7 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 func (c *CompChannel) Close() error { return c.obj.close() }
 
 // Wait waits for an event of any of the channel's CQs and returns that CQ. It
-// takes events away from those who wait for a single CQ.
+// takes events away from calls that wait for a single CQ.
 func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	for {
 		id, err := c.ch.wait(ctx, 0, nil)
@@ -81,11 +82,29 @@ func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	}
 }
 
+// TryWait is [CompChannel.Wait] that does not wait: it returns nil if there is no event.
+// One read of the file may take up events of several CQs, so programs that wait for
+// [CompChannel.FD] to be readable call TryWait until it returns nil.
+func (c *CompChannel) TryWait() (*CQ, error) {
+	cq, err := c.Wait(over)
+	if errors.Is(err, context.Canceled) {
+		return nil, nil
+	}
+	return cq, err
+}
+
+// over is a context that has ended.
+var over = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
 // wait waits for an event of the CQ id, or of any if id is 0, until gone is
 // closed. Whoever waits takes turns reading for all: no goroutine is needed, and
 // a waiter that gives up leaves what it read to the others.
 func (c *channel) wait(ctx context.Context, id uint64, gone <-chan struct{}) (uint64, error) {
-	if ctx.Done() != nil {
+	if ctx.Done() != nil && ctx.Err() == nil {
 		defer context.AfterFunc(ctx, c.wakeUp)()
 	}
 	for {

@@ -2,6 +2,7 @@ package uverbs_test
 
 import (
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -9,36 +10,51 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestSyscallConn waits for a completion with poll(2).
-func TestSyscallConn(t *testing.T) {
+// readable reports whether poll(2) finds fd readable within a time.
+func readable(t *testing.T, fd int, wait time.Duration) bool {
+	t.Helper()
+	for end := time.Now().Add(wait); ; {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(max(time.Until(end).Milliseconds(), 0)))
+		if err == unix.EINTR { // Go's scheduler sends signals
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n == 1
+	}
+}
+
+// TestCompChannelFD waits for a completion with poll(2).
+func TestCompChannelFD(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
-		raw := labtest.Must(b.RecvCQ.Channel().SyscallConn())(t)
-		readable := func(wait int) (n int) {
-			var polled error
-			if err := raw.Control(func(fd uintptr) {
-				for polled = unix.EINTR; polled == unix.EINTR; { // Go's scheduler sends signals
-					n, polled = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, wait)
-				}
-			}); err != nil || polled != nil {
-				t.Fatal(err, polled)
+		ch := b.RecvCQ.Channel()
+		for i := range 20 {
+			if err := b.RecvCQ.Arm(false); err != nil {
+				t.Fatal(err)
 			}
-			return n
-		}
-		if err := b.RecvCQ.Arm(false); err != nil {
-			t.Fatal(err)
-		}
-		if readable(0) != 0 {
-			t.Error("readable before there was a completion")
-		}
-		if _, err := b.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 64)}}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := a.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("x")}); err != nil {
-			t.Fatal(err)
-		}
-		if readable(20_000) != 1 {
-			t.Error("not readable when there is a completion")
+			if readable(t, ch.FD(), 0) {
+				t.Error("readable before there is a completion")
+			}
+			if cq, err := ch.TryWait(); cq != nil || err != nil {
+				t.Errorf("before there is a completion: %v, %v", cq, err)
+			}
+			if _, err := b.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 64)}}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := a.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("x")}); err != nil {
+				t.Fatal(err)
+			}
+			if !readable(t, ch.FD(), 20*time.Second) {
+				t.Fatalf("not readable when there is completion %d", i)
+			}
+			if cq, err := ch.TryWait(); cq != b.RecvCQ || err != nil {
+				t.Errorf("the event is of %p, %v, not of %p", cq, err, b.RecvCQ)
+			}
+			if n := b.RecvCQ.Poll(make([]verbs.WC, 2)); n != 1 {
+				t.Errorf("%d completions, not 1", n)
+			}
 		}
 	})
 }

@@ -25,8 +25,8 @@ type sleep struct {
 // events do not say whose they are: poll, and arm, every CQ that was armed.
 //
 // This is for programs that wait often and for several things at once: it
-// allocates nothing and takes no context. One goroutine may call it at a time,
-// and nobody may use the channel's or its CQs' other ways to wait.
+// allocates nothing and takes no context. One goroutine may call it at a time, and no
+// other method that waits for the channel or its CQs may be used.
 func (c *CompChannel) Sleep(until time.Time) (events int, err error) {
 	n, err := c.ch.rest(until)
 	c.ch.mu.Lock()

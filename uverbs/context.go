@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"log/slog"
 	"math/rand/v2"
 	"sync/atomic"
 
@@ -139,6 +140,10 @@ func (c *Context) Driver() string { return c.driver.Name() }
 
 // CompVectors is the number of completion vectors, see [CQOptions].
 func (c *Context) CompVectors() int { return int(c.vectors) }
+
+// SetLogger sets where the context logs, at level Warn: objects that became unreachable
+// without being closed, and failures to destroy them. Nil logs nothing.
+func (c *Context) SetLogger(l *slog.Logger) { c.obj.tree.log.Store(l) }
 
 // Close closes the device. It fails with [verbs.ErrInUse] while objects made from it
 // are open.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
@@ -149,10 +150,12 @@ func (l *cqLife) destroy() error {
 	return nil
 }
 
-// Recycle is Close for a CQ without a channel whose kernel object goes on, empty,
-// as the CQ that is returned: in a small part of the time that it takes to destroy
-// one and to make another. It fails with [verbs.ErrInUse] while QPs use the CQ.
-func (q *CQ) Recycle() (*CQ, error) {
+func init() {
+	bridge.RecycleCQ = func(cq any) (any, error) { return cq.(*CQ).recycle() }
+}
+
+// recycle implements [bridge.RecycleCQ].
+func (q *CQ) recycle() (*CQ, error) {
 	const op = "recycle"
 	next := &CQ{ctx: q.ctx, handle: q.handle, id: q.id}
 	err := q.obj.hand(op, func(parents []*object) error {
@@ -299,6 +302,6 @@ func (q *CQ) Moderate(count, period uint16) error {
 	return nil
 }
 
-// Close destroys the CQ; those who wait for it get [verbs.ErrClosed]. It fails with
+// Close destroys the CQ. Calls that wait for it fail with [verbs.ErrClosed]. It fails with
 // [verbs.ErrInUse] while QPs use it.
 func (q *CQ) Close() error { return q.obj.close() }

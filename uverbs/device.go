@@ -126,33 +126,3 @@ func readAttr(dir, name string) (string, error) {
 	b, err := os.ReadFile(filepath.Join(dir, name))
 	return strings.TrimSpace(string(b)), err
 }
-
-// Open opens a device by name; "" is the first device that has a node.
-func Open(name string) (*Context, error) {
-	devs, err := Devices()
-	if err != nil {
-		return nil, err
-	}
-	var skipped error
-	var names []string
-	for _, d := range devs {
-		if name == "" && d.NodeErr != nil {
-			skipped = d.NodeErr
-			continue
-		}
-		if name == "" || d.Name == name {
-			return d.Open()
-		}
-		names = append(names, d.Name)
-	}
-	e := &verbs.Error{Op: "open", Device: name, Err: verbs.ErrNoDevice}
-	switch {
-	case skipped != nil:
-		e.Err = skipped
-	case len(names) > 0:
-		e.Hint = "there are " + strings.Join(names, ", ")
-	default:
-		e.Hint = "modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEV, or modprobe siw; rdma link add siw0 type siw netdev DEV"
-	}
-	return nil, e
-}

@@ -1,10 +1,10 @@
-// Package uverbs is the RDMA verbs for Go: devices, and the objects that live
-// on them, without cgo and without rdma-core.
+// Package uverbs provides the RDMA verbs: devices, protection domains, memory regions,
+// queue pairs and completion queues, without cgo and without rdma-core.
 //
 //	Devices ─► Open ─► Context ─┬─► PD ─┬─► MR   memory the device may touch
 //	                            │       └─► QP   send queue + receive queue
 //	                            ├─► CQ           completions of QPs
-//	                            └─► CompChannel  wakes those who wait for a CQ
+//	                            └─► CompChannel  events of CQs
 //
 //	control: Context, PD, ... ─► ioctl on /dev/infiniband/uverbsN
 //	data:    QP.PostSend, QP.PostRecv, CQ.Poll ─► queues mapped from the driver
@@ -15,16 +15,17 @@
 // depend on fails with [verbs.ErrInUse] and names them. Close may be
 // called again and by several goroutines; use after it gives [verbs.ErrClosed].
 // Every object keeps what it was made from reachable, so nothing vanishes
-// under a live one. Objects that the program forgets are released after the
-// garbage collector noticed, with a complaint in the log if VERBS_DEBUG=leaks
-// is set; memory regions are only released together with their PD, since a
-// peer may use one that no pointer leads to.
+// under a live one. Objects that become unreachable without being closed are
+// released after a garbage collection; memory regions are only released together with
+// their PD, since a peer may use one that no pointer leads to. [Context.SetLogger]
+// reports such objects. With VERBS_DEBUG=leaks in the environment they are reported to
+// slog.Default if no logger is set, with the stack of the call that made them.
 //
 // # Concurrency
 //
 // All methods may be called by several goroutines at once. Posting and polling
-// take a short lock for each queue and neither allocate nor, but for the
-// doorbell of a send queue, enter the kernel. Waiting costs no thread.
+// take a short lock for each queue and neither allocate nor, except for
+// the doorbell of a send queue, enter the kernel. Waiting costs no thread.
 //
 // # Errors
 //

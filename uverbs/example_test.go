@@ -98,7 +98,7 @@ func ExampleOpen() {
 }
 
 func ExampleContext_Probe() {
-	if err := dev.Probe("UD"); errors.Is(err, errors.ErrUnsupported) {
+	if err := dev.Probe(uverbs.FeatureUD); errors.Is(err, errors.ErrUnsupported) {
 		fmt.Println("no datagrams:", err)
 	} else if err == nil {
 		fmt.Println("datagrams")

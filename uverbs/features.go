@@ -10,17 +10,63 @@ import (
 	"github.com/goverbs/verbs/internal/sys"
 )
 
-// Feature is something that one driver's kernel side has and another's has
-// not. [Context.Probe] tells.
+// Feature is something that some kernel drivers support and others do not.
+// [Context.Probe] reports whether a device has it.
 type Feature string
 
-// Features lists them, sorted.
+// Features that [Context.Probe] knows.
+const (
+	FeatureRC                     Feature = "RC" // reliable connected QPs
+	FeatureUC                     Feature = "UC" // unreliable connected QPs
+	FeatureUD                     Feature = "UD" // datagram QPs
+	FeatureRawPacketQP            Feature = "raw packet QP"
+	FeatureDriverQP               Feature = "driver QP"
+	FeatureMWType1                Feature = "MW type 1"
+	FeatureMWType2                Feature = "MW type 2"
+	FeatureTagMatchingSRQ         Feature = "tag matching SRQ"
+	FeatureCQTimestamps           Feature = "CQ timestamps"
+	FeatureCQOverrun              Feature = "CQ ignoring overruns"
+	FeatureFlush                  Feature = "FLUSH"
+	FeaturePersistentFlush        Feature = "persistent FLUSH"
+	FeatureAtomicWrite            Feature = "ATOMIC_WRITE"
+	FeatureInvalidate             Feature = "LOCAL_INV, SEND_WITH_INV" // the opcodes that invalidate keys
+	FeatureAtomics                Feature = "atomics"                  // compare-and-swap, fetch-and-add
+	FeatureDeviceClock            Feature = "device clock"
+	FeaturePKeys                  Feature = "P_Keys" // a P_Key table
+	FeatureOnDemandPaging         Feature = "on-demand paging"
+	FeatureImplicitOnDemandPaging Feature = "implicit on-demand paging"
+	FeatureSRQ                    Feature = "SRQ"
+	FeatureSRQResize              Feature = "SRQ resize" // SRQ.Resize
+	FeatureAddressHandles         Feature = "address handles"
+	FeatureMulticast              Feature = "multicast"
+	FeatureCQResize               Feature = "CQ resize"        // CQ.Resize
+	FeatureCQModeration           Feature = "CQ moderation"    // CQ.Moderate
+	FeatureReregAccess            Feature = "MR rereg, access" // MR.Rereg of access rights
+	FeatureReregPD                Feature = "MR rereg, PD"     // MR.Rereg of the PD
+	FeatureReregMemory            Feature = "MR rereg, memory" // MR.Rereg of the memory
+	FeatureIOVA                   Feature = "MR IOVA"          // MROptions.IOVA
+	FeatureAdvice                 Feature = "MR advice"        // PD.Advise
+	FeatureDMABuf                 Feature = "DMA-BUF MR"       // PD.RegisterDMABuf
+	FeatureXRCDomain              Feature = "XRC domain"
+	FeatureQPRateLimit            Feature = "QP rate limit"
+	FeatureFlowActions            Feature = "flow actions"
+	FeatureCompletionCounters     Feature = "completion counters"
+	FeatureFlowSteering           Feature = "flow steering"
+	FeatureWorkQueues             Feature = "work queues"
+	FeatureReceiveIndirection     Feature = "receive indirection tables"
+	FeatureDeviceMemory           Feature = "device memory"
+	FeatureDMAHandles             Feature = "DMA handles"
+	FeatureFlowCounters           Feature = "flow counters"
+	FeatureContextQuery           Feature = "context query"
+	FeaturePortSpeedQuery         Feature = "port speed query"
+)
+
+// Features returns all features, sorted.
 func Features() []Feature { return slices.Sorted(maps.Keys(probes)) }
 
-// Probe asks the kernel for a feature, by using it, on objects of its own. It
-// returns nil if the kernel provides it and otherwise the kernel's refusal,
-// which matches errors.ErrUnsupported if the driver lacks the feature. It takes
-// a few system calls.
+// Probe reports whether the device has a feature, by using it on objects of its own. It
+// returns nil if the device has it and otherwise the kernel's refusal, which matches
+// errors.ErrUnsupported if the driver lacks the feature. It makes a few system calls.
 func (c *Context) Probe(f Feature) error {
 	probe, ok := probes[f]
 	if !ok {

@@ -1,14 +1,18 @@
 package uverbs
 
 import (
+	"cmp"
 	"log/slog"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"weak"
 )
 
 // tree is what the objects of a context share.
 type tree struct {
+	log atomic.Pointer[slog.Logger]
+
 	mu   sync.Mutex // guards parents and children
 	made uint64     // objects, without the context
 
@@ -76,14 +80,21 @@ func (t *tree) closeDue() {
 	t.due, t.closing = nil, false
 }
 
-// closeForgotten is close for an object that the program has dropped.
+// closeForgotten is close for an object that the program has dropped. It is logged once.
 func (o *object) closeForgotten() error {
-	if debugLeaks && !o.kept && !o.isClosed() {
-		slog.Error("verbs: object was forgotten, not closed", "device", o.device, "object", o.what.String(), "made", string(o.stack))
+	log := o.tree.log.Load()
+	if log == nil || o.noted || o.kept || o.isClosed() {
+		return o.close()
 	}
+	o.noted = true
+	attrs := []any{"device", o.device, "object", cmp.Or(o.what.String(), "device")}
+	if o.stack != nil {
+		attrs = append(attrs, "made", string(o.stack))
+	}
+	log.Warn("object was not closed before it became unreachable", attrs...)
 	err := o.close()
-	if err != nil && debugLeaks {
-		slog.Error("verbs: forgotten object", "err", err)
+	if err != nil {
+		log.Warn("unreachable object cannot be destroyed", append(attrs[:4], "err", err)...)
 	}
 	return err
 }

@@ -70,7 +70,7 @@ func FuzzIndices(f *testing.F) {
 	device := message(get, append(attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, "\x03\x00\x00\x00"), attr(abi.RDMA_NLDEV_ATTR_DEV_NAME, "rxe0\x00")...))
 	done := message(unix.NLMSG_DONE, make([]byte, 4))
 	indices := map[string]int{}
-	if last, err := addIndices(indices, append(device, done...)); !last || err != nil || fmt.Sprint(indices) != fmt.Sprint(map[string]int{"rxe0": int(binary.NativeEndian.Uint32([]byte{3, 0, 0, 0}))}) {
+	if last, err := netlinkAnswer(append(device, done...), addTo(indices)); !last || err != nil || fmt.Sprint(indices) != fmt.Sprint(map[string]int{"rxe0": int(binary.NativeEndian.Uint32([]byte{3, 0, 0, 0}))}) {
 		f.Fatalf("%v, %v, %v", indices, last, err)
 	}
 	f.Add(append(device, done...))
@@ -80,7 +80,7 @@ func FuzzIndices(f *testing.F) {
 	f.Add(message(get, []byte{5, 0, 2, 0, 'x'}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		indices := map[string]int{}
-		_, err := addIndices(indices, b)
+		_, err := netlinkAnswer(b, addTo(indices))
 		if _, errno := err.(unix.Errno); err != nil && (!errno || err.Error() == "") {
 			t.Fatalf("%T %v", err, err)
 		}

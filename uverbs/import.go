@@ -14,8 +14,8 @@ import (
 )
 
 // ImportContext makes a context of an open device file, such as another process
-// passed over a Unix socket (ibv_import_device(3)): fd is what [Context.File]
-// exports, and is duplicated. Objects of the file are shared by all who have
+// passed over a Unix socket (ibv_import_device(3)): fd is what [Context.FD]
+// returns, and is duplicated. Objects of the file are shared by all who have
 // it, and live until the last of them closes it.
 func ImportContext(fd int) (*Context, error) {
 	fail := func(err error) (*Context, error) {
@@ -53,16 +53,16 @@ func ImportContext(fd int) (*Context, error) {
 	return fail(err)
 }
 
-// File is the device's file, for [ImportContext] in another process. It is
-// good as long as the context is open.
-func (c *Context) File() int { return c.file.FD }
+// FD returns the device's file, for [ImportContext] in another process. It is valid
+// until Close.
+func (c *Context) FD() int { return c.file.FD }
 
 // Handle is what the kernel calls the PD, for [Context.ImportPD].
 func (p *PD) Handle() uint32 { return p.handle }
 
 // ImportPD makes a PD of one that another context of the same file has
-// (ibv_import_pd(3)). Closing it does not destroy it: that is for its maker,
-// who must not do so earlier.
+// (ibv_import_pd(3)). Closing it does not destroy it: its maker does
+// that, later.
 func (c *Context) ImportPD(handle uint32) (*PD, error) {
 	const op = "import PD to"
 	if err := c.obj.enter(op); err != nil {

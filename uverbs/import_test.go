@@ -25,7 +25,7 @@ func TestImportContext(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device})
 		copy(b.MR.Bytes(), "the parent's")
-		file := os.NewFile(uintptr(labtest.Must(unix.Dup(b.PD.Context().File()))(t)), "device")
+		file := os.NewFile(uintptr(labtest.Must(unix.Dup(b.PD.Context().FD()))(t)), "device")
 		defer file.Close()
 		child := exec.Command(os.Args[0], "-test.run", "^TestImportContext$", "-test.v")
 		child.Env = append(os.Environ(), fmt.Sprintf("UVERBS_IMPORT=%d %d", b.PD.Handle(), b.MR.Handle()))

@@ -25,22 +25,38 @@ func (d Device) Index() (int, error) {
 	return i, nil
 }
 
-// deviceIndices asks over netlink, the only place where the kernel tells.
+// deviceIndices asks over netlink, which alone has them.
 func deviceIndices() (map[string]int, error) {
+	indices := map[string]int{}
+	return indices, netlinkDump(abi.RDMA_NLDEV_CMD_GET, nil, addTo(indices))
+}
+
+// addTo returns a function that adds the index in a part of an answer.
+func addTo(indices map[string]int) func(attrs map[uint16][]byte) {
+	return func(attrs map[uint16][]byte) {
+		name, index := attrs[abi.RDMA_NLDEV_ATTR_DEV_NAME], attrs[abi.RDMA_NLDEV_ATTR_DEV_INDEX]
+		if len(name) > 0 && len(index) == 4 {
+			indices[unix.ByteSliceToString(name)] = int(binary.NativeEndian.Uint32(index))
+		}
+	}
+}
+
+// netlinkDump sends a command of RDMA's netlink family, with attributes, and calls each
+// with the attributes of each part of the answer.
+func netlinkDump(cmd uint16, attrs []byte, each func(attrs map[uint16][]byte)) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer unix.Close(fd)
 	req := unix.NlMsghdr{
-		Len:   unix.SizeofNlMsghdr,
-		Type:  abi.RDMA_NL_NLDEV<<10 | abi.RDMA_NLDEV_CMD_GET, // RDMA_NL_GET_TYPE
+		Len:   uint32(unix.SizeofNlMsghdr + len(attrs)),
+		Type:  abi.RDMA_NL_NLDEV<<10 | cmd, // RDMA_NL_GET_TYPE
 		Flags: unix.NLM_F_REQUEST | unix.NLM_F_DUMP,
 	}
-	if err := unix.Sendto(fd, mmap.Bytes(&req), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, err
+	if err := unix.Sendto(fd, append(mmap.Bytes(&req), attrs...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
 	}
-	indices := map[string]int{}
 	buf := make([]byte, 1<<15) // more than the kernel puts into one answer
 	for {
 		n, _, err := unix.Recvfrom(fd, buf, 0)
@@ -48,16 +64,17 @@ func deviceIndices() (map[string]int, error) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if done, err := addIndices(indices, buf[:n]); done || err != nil {
-			return indices, err
+		if done, err := netlinkAnswer(buf[:n], each); done || err != nil {
+			return err
 		}
 	}
 }
 
-// addIndices adds those of one answer, and says whether it is the last.
-func addIndices(indices map[string]int, b []byte) (done bool, err error) {
+// netlinkAnswer calls each with the parts of one datagram, and reports whether it is the
+// last.
+func netlinkAnswer(b []byte, each func(attrs map[uint16][]byte)) (done bool, err error) {
 	messages, err := syscall.ParseNetlinkMessage(b)
 	if err != nil {
 		return false, err
@@ -72,11 +89,7 @@ func addIndices(indices map[string]int, b []byte) (done bool, err error) {
 			}
 			return false, unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data)))
 		}
-		attrs := netlinkAttrs(m.Data)
-		name, index := attrs[abi.RDMA_NLDEV_ATTR_DEV_NAME], attrs[abi.RDMA_NLDEV_ATTR_DEV_INDEX]
-		if len(name) > 0 && len(index) == 4 {
-			indices[unix.ByteSliceToString(name)] = int(binary.NativeEndian.Uint32(index))
-		}
+		each(netlinkAttrs(m.Data))
 	}
 	return false, nil
 }

@@ -1,10 +1,10 @@
 package uverbs_test
 
 import (
+	"encoding/json"
 	"errors"
+	"os/exec"
 	"testing"
-
-	"github.com/vishvananda/netlink"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
@@ -14,9 +14,16 @@ import (
 func TestIndex(t *testing.T) {
 	labtest.Require(t)
 	for _, d := range labtest.Must(uverbs.Devices())(t) {
-		link := labtest.Must(netlink.RdmaLinkByName(d.Name))(t)
-		if i, err := d.Index(); err != nil || i != int(link.Attrs.Index) {
-			t.Errorf("%s: %d, %v, want %d", d.Name, i, err, link.Attrs.Index)
+		var want []struct {
+			Name  string `json:"ifname"`
+			Index int    `json:"ifindex"`
+		}
+		out := labtest.Must(exec.Command("rdma", "-j", "dev", "show", d.Name).Output())(t)
+		if err := json.Unmarshal(out, &want); err != nil || len(want) != 1 || want[0].Name != d.Name {
+			t.Fatalf("rdma shows %s, %v", out, err)
+		}
+		if i, err := d.Index(); err != nil || i != want[0].Index {
+			t.Errorf("%s: %d, %v, want %d", d.Name, i, err, want[0].Index)
 		}
 	}
 	if _, err := (uverbs.Device{Name: "nosuch"}).Index(); !errors.Is(err, verbs.ErrNoDevice) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -30,6 +31,7 @@ type object struct {
 	closed bool
 
 	kept  bool // lives as long as its parent unless closed
+	noted bool // that it was forgotten has been logged
 	stack []byte
 
 	// Guarded by the tree's mutex:
@@ -59,6 +61,8 @@ func (n name) String() string {
 	return fmt.Sprintf(n.format, n.num)
 }
 
+// debugLeaks records where objects are made, and logs forgotten ones without a logger
+// of the context's.
 var debugLeaks = strings.Contains(os.Getenv("VERBS_DEBUG"), "leaks")
 
 // newObject makes an object that destroy destroys, below its parents.
@@ -76,6 +80,9 @@ func (o *object) begin(device string, what name, kernel destroyer, parents []*ob
 	}
 	if len(parents) == 0 {
 		o.tree = new(tree)
+		if debugLeaks {
+			o.tree.log.Store(slog.Default())
+		}
 		return
 	}
 	o.tree = parents[0].tree

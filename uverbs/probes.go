@@ -80,31 +80,31 @@ func cqFlags(flags uint64) func(*prober) error {
 const extended = abi.IB_USER_VERBS_CMD_FLAG_EXTENDED
 
 var probes = map[Feature]func(*prober) error{
-	"RC":                       qpType(verbs.RC),
-	"UC":                       qpType(verbs.UC),
-	"UD":                       qpType(verbs.UD),
-	"raw packet QP":            qpType(abi.IB_UVERBS_QPT_RAW_PACKET),
-	"driver QP":                qpType(abi.IB_UVERBS_QPT_DRIVER),
-	"MW type 1":                mwType(verbs.MWType1),
-	"MW type 2":                mwType(verbs.MWType2),
-	"tag matching SRQ":         srqType(abi.IB_UVERBS_SRQT_TM),
-	"CQ timestamps":            cqFlags(abi.IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION),
-	"CQ ignoring overruns":     cqFlags(abi.IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN),
-	"FLUSH":                    capability(abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL),
-	"persistent FLUSH":         capability(abi.IB_UVERBS_DEVICE_FLUSH_PERSISTENT),
-	"ATOMIC_WRITE":             capability(abi.IB_UVERBS_DEVICE_ATOMIC_WRITE),
-	"LOCAL_INV, SEND_WITH_INV": capability(abi.IB_UVERBS_DEVICE_MEM_MGT_EXTENSIONS),
-	"atomics":                  attribute(func(a *verbs.DeviceAttr) bool { return a.AtomicCap != verbs.AtomicNone }),
-	"device clock":             attribute(func(a *verbs.DeviceAttr) bool { return a.CoreClock != 0 }),
-	"P_Keys": func(p *prober) error {
+	FeatureRC:              qpType(verbs.RC),
+	FeatureUC:              qpType(verbs.UC),
+	FeatureUD:              qpType(verbs.UD),
+	FeatureRawPacketQP:     qpType(abi.IB_UVERBS_QPT_RAW_PACKET),
+	FeatureDriverQP:        qpType(abi.IB_UVERBS_QPT_DRIVER),
+	FeatureMWType1:         mwType(verbs.MWType1),
+	FeatureMWType2:         mwType(verbs.MWType2),
+	FeatureTagMatchingSRQ:  srqType(abi.IB_UVERBS_SRQT_TM),
+	FeatureCQTimestamps:    cqFlags(abi.IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION),
+	FeatureCQOverrun:       cqFlags(abi.IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN),
+	FeatureFlush:           capability(abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL),
+	FeaturePersistentFlush: capability(abi.IB_UVERBS_DEVICE_FLUSH_PERSISTENT),
+	FeatureAtomicWrite:     capability(abi.IB_UVERBS_DEVICE_ATOMIC_WRITE),
+	FeatureInvalidate:      capability(abi.IB_UVERBS_DEVICE_MEM_MGT_EXTENSIONS),
+	FeatureAtomics:         attribute(func(a *verbs.DeviceAttr) bool { return a.AtomicCap != verbs.AtomicNone }),
+	FeatureDeviceClock:     attribute(func(a *verbs.DeviceAttr) bool { return a.CoreClock != 0 }),
+	FeaturePKeys: func(p *prober) error {
 		_, err := p.c.PKeyIndex(1, 0xffff) // which every port with any has
 		return err
 	},
-	"on-demand paging": func(p *prober) error {
+	FeatureOnDemandPaging: func(p *prober) error {
 		_, err := p.mr(verbs.AccessOnDemand | verbs.AccessLocalWrite)
 		return err
 	},
-	"implicit on-demand paging": func(p *prober) error {
+	FeatureImplicitOnDemandPaging: func(p *prober) error {
 		pd := p.pd()
 		if p.err != nil {
 			return p.err
@@ -117,7 +117,7 @@ var probes = map[Feature]func(*prober) error{
 		}
 		return err
 	},
-	"SRQ": func(p *prober) error {
+	FeatureSRQ: func(p *prober) error {
 		pd := p.pd()
 		if p.err != nil {
 			return p.err
@@ -125,7 +125,7 @@ var probes = map[Feature]func(*prober) error{
 		srq, err := pd.CreateSRQ(SRQOptions{MaxWR: 1, MaxSGE: 1})
 		return made(p, srq, err)
 	},
-	"SRQ resize": func(p *prober) error {
+	FeatureSRQResize: func(p *prober) error {
 		pd := p.pd()
 		if p.err != nil {
 			return p.err
@@ -136,7 +136,7 @@ var probes = map[Feature]func(*prober) error{
 		}
 		return srq.Resize(2)
 	},
-	"address handles": func(p *prober) error {
+	FeatureAddressHandles: func(p *prober) error {
 		pd := p.pd()
 		if p.err != nil {
 			return p.err
@@ -148,7 +148,7 @@ var probes = map[Feature]func(*prober) error{
 		ah, err := pd.CreateAH(verbs.AddressVector{Global: true, DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1, Port: 1})
 		return made(p, ah, err)
 	},
-	"multicast": func(p *prober) error {
+	FeatureMulticast: func(p *prober) error {
 		qp, err := p.qp(verbs.UD)
 		if err != nil {
 			return err
@@ -159,20 +159,20 @@ var probes = map[Feature]func(*prober) error{
 		}
 		return qp.DetachMulticast(group, 0)
 	},
-	"CQ resize": func(p *prober) error {
+	FeatureCQResize: func(p *prober) error {
 		if cq := p.cq(); p.err == nil {
 			return cq.Resize(2)
 		}
 		return p.err
 	},
-	"CQ moderation": func(p *prober) error {
+	FeatureCQModeration: func(p *prober) error {
 		cq := p.cq()
 		if p.err != nil {
 			return p.err
 		}
 		return cq.Moderate(1, 1)
 	},
-	"MR rereg, access": func(p *prober) error {
+	FeatureReregAccess: func(p *prober) error {
 		mr, err := p.mr(verbs.AccessLocalWrite)
 		if err != nil {
 			return err
@@ -180,7 +180,7 @@ var probes = map[Feature]func(*prober) error{
 		all := verbs.AccessAll &^ verbs.AccessRemoteAtomic
 		return mr.Rereg(ReregOptions{Access: &all})
 	},
-	"MR rereg, PD": func(p *prober) error {
+	FeatureReregPD: func(p *prober) error {
 		mr, err := p.mr(verbs.AccessLocalWrite)
 		pd := p.pd()
 		if err = errors.Join(err, p.err); err != nil {
@@ -189,14 +189,14 @@ var probes = map[Feature]func(*prober) error{
 		p.closers = append(p.closers, mr.Close) // before the PD it moves to
 		return mr.Rereg(ReregOptions{PD: pd})
 	},
-	"MR rereg, memory": func(p *prober) error {
+	FeatureReregMemory: func(p *prober) error {
 		mr, err := p.mr(verbs.AccessLocalWrite)
 		if err != nil {
 			return err
 		}
 		return mr.Rereg(ReregOptions{Memory: make([]byte, 4096)})
 	},
-	"MR IOVA": func(p *prober) error {
+	FeatureIOVA: func(p *prober) error {
 		pd := p.pd()
 		if p.err != nil {
 			return p.err
@@ -204,7 +204,7 @@ var probes = map[Feature]func(*prober) error{
 		mr, err := pd.AllocMR(4096, verbs.AccessLocalWrite, MROptions{IOVA: 1 << 20})
 		return made(p, mr, err)
 	},
-	"MR advice": func(p *prober) error {
+	FeatureAdvice: func(p *prober) error {
 		access := verbs.AccessLocalWrite | verbs.AccessOnDemand
 		mr, err := p.mr(access)
 		if errors.Is(err, errors.ErrUnsupported) {
@@ -216,7 +216,7 @@ var probes = map[Feature]func(*prober) error{
 		}
 		return mr.pd.Advise(verbs.AdvisePrefetch, true, mr.SGE(0, 4096))
 	},
-	"DMA-BUF MR": func(p *prober) error {
+	FeatureDMABuf: func(p *prober) error {
 		pd := p.pd()
 		if p.err != nil {
 			return p.err
@@ -227,12 +227,12 @@ var probes = map[Feature]func(*prober) error{
 		}
 		return made(p, mr, err)
 	},
-	"XRC domain": func(p *prober) error {
+	FeatureXRCDomain: func(p *prober) error {
 		req := abi.IbUverbsOpenXrcd{Fd: ^uint32(0), Oflags: unix.O_CREAT}
 		var resp abi.IbUverbsOpenXrcdResp
 		return p.call(abi.IB_USER_VERBS_CMD_OPEN_XRCD, mmap.Bytes(&req), mmap.Bytes(&resp))
 	},
-	"QP rate limit": func(p *prober) error {
+	FeatureQPRateLimit: func(p *prober) error {
 		qp, err := p.qp(verbs.RC)
 		if err != nil {
 			return err
@@ -241,18 +241,18 @@ var probes = map[Feature]func(*prober) error{
 		req := abi.IbUverbsExModifyQp{Base: abi.IbUverbsModifyQp{QpHandle: qp.handle, AttrMask: rateLimit}, RateLimit: 1000}
 		return p.call(abi.IB_USER_VERBS_EX_CMD_MODIFY_QP|extended, mmap.Bytes(&req), nil)
 	},
-	"flow actions": func(p *prober) error {
+	FeatureFlowActions: func(p *prober) error {
 		var handle uint32
 		return p.ioctl(abi.UVERBS_OBJECT_FLOW_ACTION, abi.UVERBS_METHOD_FLOW_ACTION_ESP_CREATE,
 			sys.New(abi.UVERBS_ATTR_CREATE_FLOW_ACTION_ESP_HANDLE, &handle))
 	},
-	"completion counters": func(p *prober) error {
+	FeatureCompletionCounters: func(p *prober) error {
 		// The headers of Linux 7.2 have no such object yet.
 		const object, create, newHandle = abi.UVERBS_OBJECT_DMABUF + 1, 0, 0
 		var handle uint32
 		return p.ioctl(object, create, sys.New(newHandle, &handle))
 	},
-	"flow steering": func(p *prober) error {
+	FeatureFlowSteering: func(p *prober) error {
 		qp, err := p.qp(verbs.RC)
 		if err != nil {
 			return err
@@ -261,7 +261,7 @@ var probes = map[Feature]func(*prober) error{
 		var resp abi.IbUverbsCreateFlowResp
 		return p.call(abi.IB_USER_VERBS_EX_CMD_CREATE_FLOW|extended, mmap.Bytes(&req), mmap.Bytes(&resp))
 	},
-	"work queues": func(p *prober) error {
+	FeatureWorkQueues: func(p *prober) error {
 		pd, cq := p.pd(), p.cq()
 		if p.err != nil {
 			return p.err
@@ -270,7 +270,7 @@ var probes = map[Feature]func(*prober) error{
 		var resp abi.IbUverbsExCreateWqResp
 		return p.call(abi.IB_USER_VERBS_EX_CMD_CREATE_WQ|extended, mmap.Bytes(&req), mmap.Bytes(&resp))
 	},
-	"receive indirection tables": func(p *prober) error {
+	FeatureReceiveIndirection: func(p *prober) error {
 		req := struct {
 			abi.IbUverbsExCreateRwqIndTable
 			handle, _ uint32
@@ -278,7 +278,7 @@ var probes = map[Feature]func(*prober) error{
 		var resp abi.IbUverbsExCreateRwqIndTableResp
 		return p.call(abi.IB_USER_VERBS_EX_CMD_CREATE_RWQ_IND_TBL|extended, mmap.Bytes(&req), mmap.Bytes(&resp))
 	},
-	"device memory": func(p *prober) error {
+	FeatureDeviceMemory: func(p *prober) error {
 		var handle uint32
 		length, align := uint64(64), uint32(0)
 		return p.ioctl(abi.UVERBS_OBJECT_DM, abi.UVERBS_METHOD_DM_ALLOC,
@@ -286,19 +286,19 @@ var probes = map[Feature]func(*prober) error{
 			sys.In(abi.UVERBS_ATTR_ALLOC_DM_LENGTH, &length),
 			sys.In(abi.UVERBS_ATTR_ALLOC_DM_ALIGNMENT, &align))
 	},
-	"DMA handles": func(p *prober) error {
+	FeatureDMAHandles: func(p *prober) error {
 		var handle uint32
 		return p.ioctl(abi.UVERBS_OBJECT_DMAH, abi.UVERBS_METHOD_DMAH_ALLOC, sys.New(abi.UVERBS_ATTR_ALLOC_DMAH_HANDLE, &handle))
 	},
-	"flow counters": func(p *prober) error {
+	FeatureFlowCounters: func(p *prober) error {
 		var handle uint32
 		return p.ioctl(abi.UVERBS_OBJECT_COUNTERS, abi.UVERBS_METHOD_COUNTERS_CREATE, sys.New(abi.UVERBS_ATTR_CREATE_COUNTERS_HANDLE, &handle))
 	},
-	"context query": func(p *prober) error {
+	FeatureContextQuery: func(p *prober) error {
 		var vectors uint32
 		return p.ioctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_CONTEXT, sys.Out(abi.UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, &vectors))
 	},
-	"port speed query": func(p *prober) error {
+	FeaturePortSpeedQuery: func(p *prober) error {
 		var speed uint64
 		return p.ioctl(abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_PORT_SPEED,
 			sys.Const(abi.UVERBS_ATTR_QUERY_PORT_SPEED_PORT_NUM, 1), sys.Out(abi.UVERBS_ATTR_QUERY_PORT_SPEED_RESP, &speed))

@@ -19,8 +19,8 @@ type ReregOptions struct {
 }
 
 // Rereg changes a region without destroying it (ibv_rereg_mr(3)). Its keys may
-// be others afterwards. Nobody may be using the region, nor calling its
-// methods, meanwhile.
+// be others afterwards. The region must not be in use, and none of its other methods may be
+// called, meanwhile.
 func (m *MR) Rereg(opt ReregOptions) error {
 	const op = "reregister"
 	const trans, pd, access = 1, 2, 4 // enum ib_mr_rereg_flags

@@ -103,14 +103,13 @@ func (c *demoCmd) dial(ctx context.Context, addr string) error {
 	return nil
 }
 
-// deviceAddr is an address that leads to the first device.
+// deviceAddr returns an address that leads to the first device.
 func deviceAddr() (string, error) {
-	ctx, err := uverbs.Open("")
+	d, err := uverbs.Find("")
 	if err != nil {
 		return "", err
 	}
-	defer ctx.Close()
-	addrs, err := cm.DeviceAddrs(ctx.Device())
+	addrs, err := cm.DeviceAddrs(d)
 	if err != nil {
 		return "", err
 	}

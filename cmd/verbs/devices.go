@@ -20,7 +20,7 @@ func (c *devicesCmd) Run() error {
 		return err
 	}
 	if len(devs) == 0 {
-		_, err = uverbs.Open("") // which says what to do
+		_, err = uverbs.Find("") // which says what to do
 	}
 	return cmp.Or(c.print(os.Stdout, devs), err)
 }
@@ -73,23 +73,15 @@ func writeJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// devicesNamed returns the device of that name, or all if it is empty.
-func devicesNamed(name string) ([]uverbs.Device, error) {
-	devs, err := uverbs.Devices()
-	if err != nil {
-		return nil, err
-	}
-	if name == "" {
-		if len(devs) == 0 {
-			_, err = uverbs.Open("")
-		}
-		return devs, err
-	}
-	for _, d := range devs {
-		if d.Name == name {
-			return []uverbs.Device{d}, nil
+// devicesAt returns the device that spec describes, see [uverbs.Find], or all if it is
+// empty.
+func devicesAt(spec string) ([]uverbs.Device, error) {
+	if spec == "" {
+		devs, err := uverbs.Devices()
+		if err != nil || len(devs) > 0 {
+			return devs, err
 		}
 	}
-	_, err = uverbs.Open(name)
-	return nil, err
+	d, err := uverbs.Find(spec)
+	return []uverbs.Device{d}, err
 }

@@ -15,12 +15,12 @@ import (
 )
 
 type infoCmd struct {
-	Device string `arg:"" optional:"" help:"Device; all if not given."`
+	Device string `arg:"" optional:"" help:"Device, by name, GUID, interface or address; all if not given."`
 	JSON   bool   `help:"Print JSON, with the names that ibv_devinfo uses."`
 }
 
 func (c *infoCmd) Run() error {
-	devs, err := devicesNamed(c.Device)
+	devs, err := devicesAt(c.Device)
 	if err != nil {
 		return err
 	}

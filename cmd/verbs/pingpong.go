@@ -21,7 +21,7 @@ type pingpongCmd struct {
 type pingpongFlags struct {
 	Host    string        `arg:"" optional:"" help:"Server to connect to; without one be the server."`
 	Port    uint16        `short:"p" default:"18515" help:"The server's TCP port, for exchanging addresses."`
-	Device  string        `short:"d" name:"ib-dev" placeholder:"DEVICE" help:"Device (default: the first)."`
+	Device  string        `short:"d" name:"ib-dev" placeholder:"DEVICE" help:"Device, by name, GUID, interface or address (default: the first)."`
 	IBPort  int           `short:"i" default:"1" help:"Port of the device."`
 	Size    int           `short:"s" default:"${size}" help:"Bytes a message."`
 	RxDepth int           `short:"r" default:"500" help:"Receives to post at a time."`

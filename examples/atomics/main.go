@@ -39,7 +39,7 @@ func run(device string) error {
 		return err
 	}
 	defer ctx.Close()
-	if err := ctx.Probe("atomics"); err != nil {
+	if err := ctx.Probe(uverbs.FeatureAtomics); err != nil {
 		return err
 	}
 	pd, err := ctx.AllocPD()

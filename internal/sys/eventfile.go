@@ -164,6 +164,9 @@ func (e *EventFile) expired() bool {
 	return d != 0 && time.Now().UnixNano() >= d || e.closing.Load()
 }
 
+// FD returns the file descriptor, which is open until Close.
+func (e *EventFile) FD() int { return e.fd }
+
 // Control calls f with the file descriptor, which stays open meanwhile.
 func (e *EventFile) Control(f func(fd int) error) (err error) {
 	if cerr := e.raw.Control(func(fd uintptr) { err = f(int(fd)) }); cerr != nil {

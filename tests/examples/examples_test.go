@@ -95,7 +95,7 @@ func TestDeviceChoice(t *testing.T) {
 				t.Errorf("exit status %d, output\n%s%s", exit, out, errs)
 			}
 			out, errs, exit := run(t, p.name, "-d", "nix")
-			refused(t, out, errs, exit, regexp.MustCompile(`^open on nix: no such RDMA device \(there are rxe0, siw0\)\n$`))
+			refused(t, out, errs, exit, regexp.MustCompile(`^open device nix: no such RDMA device \(there are rxe0 \(\S+\), siw0 \(\S+\)\)\n$`))
 		})
 	}
 }

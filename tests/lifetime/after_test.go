@@ -9,10 +9,13 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"path"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
@@ -133,6 +136,11 @@ func TestAfterClose(t *testing.T) {
 				}
 				t.Run(v.Type().Elem().String()+"."+name, func(t *testing.T) {
 					err, has := call(t, v.Method(i), args)
+					pkg := path.Base(v.Type().Elem().PkgPath())
+					posts := listed("BindMW PostRecv PostSend", name) && err == verbs.ErrClosed
+					if err != nil && (pkg == "uverbs" || pkg == "cm") && !posts {
+						named(t, err)
+					}
 					want, other := c.others[name]
 					switch {
 					case !has:
@@ -153,6 +161,16 @@ func TestAfterClose(t *testing.T) {
 	})
 }
 
+// named checks that an error has one line and says what was attempted on what.
+func named(t *testing.T, err error) {
+	t.Helper()
+	e, ok := errors.AsType[*verbs.Error](err)
+	_, post := errors.AsType[*verbs.PostError](err)
+	if !post && (!ok || e.Op == "" || strings.Contains(e.Op, " ") || e.Object == "" && e.Device == "") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%T %+[1]v is no *verbs.Error, or does not say what was attempted", err)
+	}
+}
+
 // closedObjects makes one of each type, and closes it.
 func closedObjects(t *testing.T, device string) []closed {
 	s := newStack(t, device)
@@ -161,7 +179,7 @@ func closedObjects(t *testing.T, device string) []closed {
 		// Counters and P_Keys are sysfs's, which knows no contexts.
 		{object: s.ctx, fine: "Close Counters PKeys", skip: "PKeyIndex"},
 		{object: s.pd, fine: "Close", args: []any{uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq}}},
-		{object: s.ch, fine: "Close SyscallConn"}, {object: s.cq, fine: "Close"},
+		{object: s.ch, fine: "Close FD"}, {object: s.cq, fine: "Close"},
 		// SGE and Word panic as slicing does: Bytes is nil.
 		{object: s.mr, fine: "Close", skip: "Word"}, {object: s.srq, fine: "Close"},
 	}
@@ -177,6 +195,12 @@ func closedObjects(t *testing.T, device string) []closed {
 	id.Close()
 	ch.Close()
 	all = append(all, closed{object: id, fine: "Close"}, closed{object: ch, fine: "Close"})
+	loop := labtest.Must(cm.NewLoop())(t)
+	loopID := labtest.Must(loop.NewID())(t)
+	loopID.Close()
+	loop.Close()
+	all = append(all, closed{object: loopID, fine: "Close", others: map[string]error{"Next": unix.EINVAL}},
+		closed{object: loop, fine: "Close", others: map[string]error{"Accept": unix.EINVAL, "Connect": unix.EINVAL}})
 	ctx := within(t)
 	l := labtest.Must(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 	l.Close()

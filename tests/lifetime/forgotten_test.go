@@ -126,7 +126,7 @@ func TestImportedClose(t *testing.T) {
 			made := labtest.Must(uverbs.Open(device))(t)
 			pd := labtest.Must(made.AllocPD())(t)
 			mr := labtest.Must(pd.AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
-			imported := labtest.Must(uverbs.ImportContext(made.File()))(t)
+			imported := labtest.Must(uverbs.ImportContext(made.FD()))(t)
 			theirs := labtest.Must(imported.ImportPD(pd.Handle()))(t)
 			same := labtest.Must(theirs.ImportMR(mr.Handle()))(t)
 			if same.LKey() != mr.LKey() || same.Len() != mr.Len() {

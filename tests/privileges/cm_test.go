@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 )
@@ -56,11 +58,26 @@ func TestLoop(t *testing.T) {
 	})
 }
 
+// nextOf takes a loop's next event, which it waits for with poll(2) or in Next.
+func nextOf(ctx context.Context, loop *cm.Loop, polls bool) (cm.Event, error) {
+	for polls {
+		ev, ok, err := loop.TryNext()
+		if ok || err != nil {
+			return ev, err
+		}
+		unix.Poll([]unix.PollFd{{Fd: int32(loop.FD()), Events: unix.POLLIN}}, 1000)
+		if err := ctx.Err(); err != nil {
+			return ev, err
+		}
+	}
+	return loop.Next(ctx)
+}
+
 // connectAll connects and accepts until so many endpoints have been closed.
 func connectAll(ctx context.Context, t *testing.T, loop *cm.Loop, ends int) {
 	t.Helper()
-	for gone := 0; gone < ends; {
-		ev, err := loop.Next(ctx)
+	for gone, polls := 0, false; gone < ends; polls = !polls {
+		ev, err := nextOf(ctx, loop, polls)
 		if err != nil {
 			t.Fatalf("%d of %d have gone: %v", gone, ends, err)
 		}
@@ -69,9 +86,9 @@ func connectAll(ctx context.Context, t *testing.T, loop *cm.Loop, ends int) {
 			ev.ID.Tag = "dialed"
 			err = ev.ID.ResolveRoute(time.Second)
 		case cm.RouteResolved:
-			_, err = ev.Connect(cm.Options{})
+			_, err = loop.Connect(ev, cm.Options{})
 		case cm.ConnectRequest:
-			_, err = ev.Accept(cm.Options{})
+			_, err = loop.Accept(ev, cm.Options{})
 		case cm.Established:
 			if ev.ID.Tag != nil {
 				gone++

@@ -233,7 +233,7 @@ func TestPortRefused(t *testing.T) {
 		for range 3 {
 			id := labtest.Must(ch.NewID())(t)
 			labtest.Close(t, id)
-			if err := id.Bind(netip.MustParseAddrPort(labtest.AddrOf(device) + ":7")); err != unix.EACCES {
+			if err := id.Bind(netip.MustParseAddrPort(labtest.AddrOf(device) + ":7")); !errors.Is(err, unix.EACCES) {
 				t.Error(err)
 			}
 			change(t)

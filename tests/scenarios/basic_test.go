@@ -223,7 +223,7 @@ var cqEvents = []scenario{
 // ud exchanges datagrams of n bytes.
 func (e *env) ud(events bool, n int) error {
 	if e.siw {
-		return e.ctx.Probe("UD")
+		return e.ctx.Probe(uverbs.FeatureUD)
 	}
 	a, b := e.pair(labtest.PairOptions{Type: verbs.UD, Events: events})
 	return e.traffic(a, b, 20, n, events)
@@ -245,7 +245,7 @@ var cqEx = []scenario{
 var sharedPD = []scenario{
 	{"shared_pd/imported_rc_ex_rdma_write", everywhere, func(e *env) error {
 		a, b := e.pair(labtest.PairOptions{})
-		other, err := uverbs.ImportContext(b.PD.Context().File())
+		other, err := uverbs.ImportContext(b.PD.Context().FD())
 		if err != nil {
 			return err
 		}

@@ -169,7 +169,7 @@ var mw = []scenario{
 	{"mr/mw_type2_invalidate_dealloc", onRXE, window(verbs.MWType2, func(e *env, a, b *labtest.Side, mw *uverbs.MW) error { return mw.Close() })},
 	{"mr/reg_mw_wrong_type", onRXE, func(e *env) error {
 		if e.siw {
-			return e.ctx.Probe("MW type 1")
+			return e.ctx.Probe(uverbs.FeatureMWType1)
 		}
 		_, err := e.pd().AllocMW(7)
 		return refused(err, unix.EINVAL)
@@ -233,7 +233,7 @@ func (e *env) dmabufMR(s *labtest.Side, access verbs.Access) (*labtest.Side, []b
 
 func dmabufTest(use func(e *env, a, b *labtest.Side, mem []byte) error) func(*env) error {
 	return func(e *env) error {
-		if err := e.ctx.Probe("DMA-BUF MR"); err != nil {
+		if err := e.ctx.Probe(uverbs.FeatureDMABuf); err != nil {
 			return err
 		}
 		a, b := e.pair(labtest.PairOptions{})
@@ -322,14 +322,14 @@ var odp = []scenario{
 		return e.traffic(a, &pinned, 20, odpSize, false)
 	})},
 	{"odp/odp_ud_traffic", onDemand, func(e *env) error {
-		if err := e.ctx.Probe("on-demand paging"); err != nil {
+		if err := e.ctx.Probe(uverbs.FeatureOnDemandPaging); err != nil {
 			return err
 		}
 		a, b := e.pair(labtest.PairOptions{Type: verbs.UD, Access: e.access() | verbs.AccessOnDemand})
 		return e.traffic(a, b, 20, 900, false)
 	}},
 	{"odp/odp_xrc_traffic", nowhere, probe("XRC domain")},
-	{"odp/odp_implicit_rc_traffic", nowhere, func(e *env) error { return e.ctx.Probe("implicit on-demand paging") }},
+	{"odp/odp_implicit_rc_traffic", nowhere, func(e *env) error { return e.ctx.Probe(uverbs.FeatureImplicitOnDemandPaging) }},
 	{"odp/odp_sync_prefetch_rc_traffic", with("MR advice"), odpTest(prefetch(verbs.AdvisePrefetchWrite, true))},
 	{"odp/odp_async_prefetch_rc_traffic", with("MR advice"), odpTest(prefetch(verbs.AdvisePrefetchWrite, false))},
 	{"odp/odp_prefetch_sync_no_page_fault_rc_traffic", with("MR advice"), odpTest(prefetch(verbs.AdvisePrefetchNoFault, true))},

@@ -157,7 +157,7 @@ var qpEx = []scenario{
 	{"qpex/qp_ex_rc_send_imm", onRXE, sendOp(verbs.SendWR{Opcode: verbs.OpSendImm, Inline: []byte("send"), Imm: 0x01020304})},
 	{"qpex/qp_ex_xrc_send", nowhere, probe("XRC domain")},
 	{"qpex/qp_ex_rc_flush", with("FLUSH"), func(e *env) error {
-		if err := e.ctx.Probe("FLUSH"); err != nil {
+		if err := e.ctx.Probe(uverbs.FeatureFlush); err != nil {
 			return err
 		}
 		access := e.access() | verbs.AccessFlushGlobal
@@ -180,7 +180,7 @@ var qpEx = []scenario{
 		return nil
 	}},
 	{"qpex/qp_ex_rc_flush_type_violate", with("FLUSH"), func(e *env) error {
-		if err := e.ctx.Probe("FLUSH"); err != nil {
+		if err := e.ctx.Probe(uverbs.FeatureFlush); err != nil {
 			return err
 		}
 		a, b := e.pair(labtest.PairOptions{}) // whose region allows none

@@ -7,13 +7,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/alecthomas/kong"
 
-	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -47,7 +47,7 @@ type atomics struct {
 
 type place struct {
 	Port    int    `short:"p" default:"18515" help:"The server's port."`
-	Device  string `short:"d" name:"ib-dev" placeholder:"DEVICE" help:"Device (default: routing's choice; a server's: all)."`
+	Device  string `short:"d" name:"ib-dev" placeholder:"DEVICE" help:"Device, by name, GUID, interface or address (default: routing's choice; a server's: all)."`
 	JSON    bool   `help:"Print results as JSON."`
 	Verbose bool   `short:"v" help:"Say when a run begins, on standard error."`
 }
@@ -61,7 +61,7 @@ type flags struct {
 	Inline   int           `short:"I" default:"0" placeholder:"BYTES" help:"Copy messages of up to so many bytes into the request."`
 	TClass   uint8         `name:"tclass" default:"0" help:"Traffic class of the packets."`
 	Timeout  time.Duration `default:"30s" help:"Give up when nothing moves for so long."`
-	Plot     string        `placeholder:"FILE" help:"Draw the results: .svg, .png, .pdf."`
+	Plot     string        `placeholder:"FILE" help:"Draw the results as SVG."`
 }
 
 type sizeFlags struct {
@@ -203,23 +203,21 @@ func (c *place) serve(ctx context.Context, k *kong.Context) error {
 	return v.serve(ctx, addr)
 }
 
-// deviceAddr is an address that leads to a device; none if none is named.
+// deviceAddr returns an address that leads to a device; none if none is named.
 func deviceAddr(device string) (a netip.Addr, err error) {
 	if device == "" {
 		return a, nil
 	}
-	devs, err := uverbs.Devices()
+	d, err := uverbs.Find(device)
 	if err != nil {
 		return a, err
 	}
-	for _, d := range devs {
-		if d.Name == device {
-			addrs, err := cm.DeviceAddrs(d)
-			if err != nil {
-				return a, err
-			}
-			return addrs[0], nil
-		}
+	addrs, err := cm.DeviceAddrs(d)
+	if err != nil {
+		return a, err
 	}
-	return a, fmt.Errorf("%s: %w", device, verbs.ErrNoDevice)
+	if asked, err := netip.ParseAddr(device); err == nil && slices.Contains(addrs, asked) {
+		return asked, nil
+	}
+	return addrs[0], nil
 }

@@ -2,87 +2,77 @@ package perf
 
 import (
 	"fmt"
+	"math"
+	"os"
 	"path/filepath"
-	"slices"
-
-	gplot "gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/plotutil"
-	"gonum.org/v1/plot/vg"
 )
 
 // plottable refuses a file before anything is measured.
 func plottable(file string) error {
-	if file == "" || slices.Contains([]string{".svg", ".png", ".pdf"}, filepath.Ext(file)) {
+	if file == "" || filepath.Ext(file) == ".svg" {
 		return nil
 	}
-	return fmt.Errorf("plot %s: it must be .svg, .png or .pdf", file)
+	return fmt.Errorf("plot %s: it must be .svg", file)
 }
 
 // plot draws bandwidth or latency by size; of one size, how latency is
 // distributed.
 func plot(file string, results []*result) error {
-	p := gplot.New()
-	p.Title.Text = fmt.Sprintf("%s %s on %s", results[0].Op, results[0].Mode, results[0].Device)
-	p.Y.Min = 0
-	p.Legend.Top, p.Legend.Left = true, true
-	p.Add(plotter.NewGrid())
-	var lines []any // names and points, as plotutil takes them
+	c := chart{title: fmt.Sprintf("%s %s on %s", results[0].Op, results[0].Mode, results[0].Device)}
 	switch {
 	case results[0].Mode == modeBW:
-		p.Y.Label.Text = "MiB/s"
-		lines = []any{bySize(results, func(r *result) float64 { return r.Bandwidth.Mebi })}
+		c.y.label = "MiB/s"
+		c.lines = []line{bySize("", results, func(r *result) float64 { return r.Bandwidth.Mebi })}
+		c.x = sizeAxis(results)
 	case len(results) > 1:
-		p.Y.Label.Text = "µs"
-		lines = []any{
-			"p50", bySize(results, func(r *result) float64 { return r.Latency.P50 }),
-			"p99", bySize(results, func(r *result) float64 { return r.Latency.P99 }),
-			"p99.9", bySize(results, func(r *result) float64 { return r.Latency.P999 }),
+		c.y.label = "µs"
+		c.lines = []line{
+			bySize("p50", results, func(r *result) float64 { return r.Latency.P50 }),
+			bySize("p99", results, func(r *result) float64 { return r.Latency.P99 }),
+			bySize("p99.9", results, func(r *result) float64 { return r.Latency.P999 }),
 		}
+		c.x = sizeAxis(results)
 	default:
-		p.Y.Label.Text = "µs"
-		p.X.Label.Text = "percentile"
-		return save(p, file, distribution(results[0]))
+		c.y.label = "µs"
+		c.lines = []line{distribution(results[0])}
+		c.x = linearAxis("percentile", 100)
 	}
-	p.X.Label.Text = "bytes"
-	if len(results) > 1 { // a logarithmic axis needs a range
-		p.X.Scale = gplot.LogScale{}
-		p.X.Tick.Marker = gplot.ConstantTicks(ticks(results))
-	}
-	return save(p, file, lines...)
-}
-
-func save(p *gplot.Plot, file string, lines ...any) error {
-	for _, l := range lines {
-		if points, ok := l.(plotter.XYs); ok && len(points) == 0 {
+	var top float64
+	for _, l := range c.lines {
+		if len(l.points) == 0 {
 			return fmt.Errorf("plot %s: nothing arrived", file)
 		}
+		for _, p := range l.points {
+			top = max(top, p.y)
+		}
 	}
-	if err := plotutil.AddLinePoints(p, lines...); err != nil {
-		return err
-	}
-	return p.Save(20*vg.Centimeter, 12*vg.Centimeter, file)
+	c.y = linearAxis(c.y.label, top)
+	return os.WriteFile(file, c.svg(), 0o644)
 }
 
-func bySize(results []*result, y func(*result) float64) (points plotter.XYs) {
+func bySize(name string, results []*result, y func(*result) float64) line {
+	l := line{name: name}
 	for _, r := range results {
 		if r.Mode == modeBW || r.Latency != nil { // else all was lost
-			points = append(points, plotter.XY{X: float64(r.Size), Y: y(r)})
+			l.points = append(l.points, point{sizeAt(r.Size), y(r)})
 		}
 	}
-	return points
+	return l
 }
 
-// ticks are at every fourth size.
-func ticks(results []*result) (all []gplot.Tick) {
-	for i, r := range results {
-		t := gplot.Tick{Value: float64(r.Size)}
-		if i%4 == 0 {
-			t.Label = sizeText(r.Size)
-		}
-		all = append(all, t)
+// sizeAt is where a size is on its axis, which is logarithmic.
+func sizeAt(n int) float64 { return math.Log2(float64(max(n, 1))) }
+
+// sizeAxis names every fourth size.
+func sizeAxis(results []*result) axis {
+	a := axis{label: "bytes", from: sizeAt(results[0].Size), to: sizeAt(results[len(results)-1].Size)}
+	if a.from == a.to {
+		a.from, a.to = a.from-1, a.to+1
 	}
-	return all
+	for i := 0; i < len(results); i += 4 {
+		a.ticks = append(a.ticks, tick{sizeAt(results[i].Size), sizeText(results[i].Size)})
+	}
+	return a
 }
 
 func sizeText(n int) string {
@@ -96,9 +86,9 @@ func sizeText(n int) string {
 }
 
 // distribution is latency by percentile.
-func distribution(r *result) (points plotter.XYs) {
+func distribution(r *result) (l line) {
 	for percent := 0.0; percent <= 99.9; percent += 0.1 {
-		points = append(points, plotter.XY{X: percent, Y: float64(r.hist.Quantile(percent/100)) / 1e3})
+		l.points = append(l.points, point{percent, float64(r.hist.Quantile(percent/100)) / 1e3})
 	}
-	return points
+	return l
 }

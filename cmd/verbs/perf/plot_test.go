@@ -3,6 +3,7 @@ package perf
 import (
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -13,7 +14,8 @@ import (
 	"github.com/goverbs/verbs/internal/latency"
 )
 
-// svgText checks that a file is well-formed SVG and returns its texts.
+// svgText checks that a file is well-formed SVG, with all points of its lines within
+// the axes, and returns its texts.
 func svgText(t *testing.T, file string) string {
 	t.Helper()
 	f, err := os.Open(file)
@@ -23,6 +25,7 @@ func svgText(t *testing.T, file string) string {
 	defer f.Close()
 	var text strings.Builder
 	var root string
+	points := 0
 	for d := xml.NewDecoder(f); ; {
 		tok, err := d.Token()
 		if errors.Is(err, io.EOF) {
@@ -36,15 +39,43 @@ func svgText(t *testing.T, file string) string {
 			if root == "" {
 				root = tok.Name.Local
 			}
+			for _, a := range tok.Attr {
+				if a.Name.Local != "points" {
+					continue
+				}
+				for p := range strings.FieldsSeq(a.Value) {
+					var x, y float64
+					if _, err := fmt.Sscanf(p, "%f,%f", &x, &y); err != nil || !(80 <= x && x <= 740 && 40 <= y && y <= 400) {
+						t.Errorf("a point at %s, %v", p, err)
+					}
+					points++
+				}
+			}
 		case xml.CharData:
 			text.Write(tok)
 			text.WriteByte(' ')
 		}
 	}
-	if root != "svg" {
-		t.Errorf("%s holds %q", file, root)
+	if root != "svg" || points == 0 {
+		t.Errorf("%s holds %q with %d points", file, root, points)
 	}
 	return text.String()
+}
+
+func TestLinearAxis(t *testing.T) {
+	for top, want := range map[float64]string{
+		0: "0 0.2 0.4 0.6 0.8 1", 0.3: "0 0.1 0.2 0.3", 7: "0 2 4 6 8", 100: "0 20 40 60 80 100",
+		101: "0 50 100 150", 12345: "0 5000 10000 15000", 2e6: "0 500000 1000000 1500000 2000000",
+	} {
+		var got []string
+		a := linearAxis("", top)
+		for _, tick := range a.ticks {
+			got = append(got, tick.label)
+		}
+		if text := strings.Join(got, " "); text != want || a.to < top {
+			t.Errorf("to %g: %s, want %s", top, text, want)
+		}
+	}
 }
 
 func TestPlot(t *testing.T) {

@@ -1,3 +1,3 @@
 module github.com/goverbs/verbs/tests/bench/cgo
 
-go 1.26.8
+go 1.26.0

@@ -40,7 +40,7 @@ func (l looping) serve(ctx context.Context, addr string, ready func(), torn *tel
 		case cm.Established:
 			continue
 		case cm.ConnectRequest:
-			if _, err := ev.Accept(options); err == nil {
+			if _, err := l.loop.Accept(ev, options); err == nil {
 				continue
 			} // the peer has gone before we heard that it was there
 		default:
@@ -85,7 +85,7 @@ func (l looping) dial(w work) (took []time.Duration, err error) {
 		case cm.AddrResolved:
 			err = ev.ID.ResolveRoute(5 * time.Second)
 		case cm.RouteResolved:
-			_, err = ev.Connect(options)
+			_, err = l.loop.Connect(ev, options)
 			if errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EADDRNOTAVAIL) {
 				err = begin(ev.ID.Tag.(time.Time)) // as in c/cm.h
 			}

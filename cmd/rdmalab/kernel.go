@@ -202,14 +202,14 @@ func (k kernel) moduleFiles(names ...string) ([]string, error) {
 // needMachine asks for what running the kernel that was chosen takes.
 func needMachine() error {
 	if os.Getenv("LAB_KERNEL") == umlName {
-		return nil
+		return needTools("ip", "rdma")
 	}
-	return needTools("qemu-system-x86_64", "depmod")
+	return needTools("qemu-system-x86_64", "depmod", "ip", "rdma")
 }
 
 // needTools says how to get tools that are missing.
 func needTools(tools ...string) error {
-	packages := map[string]string{"qemu-system-x86_64": "qemu-system-x86", "depmod": "kmod"}
+	packages := map[string]string{"qemu-system-x86_64": "qemu-system-x86", "depmod": "kmod", "ip": "iproute2", "rdma": "iproute2"}
 	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
 	var errs []error
 	for _, t := range tools {

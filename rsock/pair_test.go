@@ -2,9 +2,6 @@ package rsock_test
 
 import (
 	"net"
-	"testing"
-
-	"golang.org/x/net/nettest"
 
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rsock"
@@ -27,24 +24,4 @@ func pair(device string, opt rsock.Options) (c1, c2 *rsock.Conn, err error) {
 		return nil, nil, err
 	}
 	return a.(*rsock.Conn), b.(*rsock.Conn), nil
-}
-
-func TestConn(t *testing.T) {
-	labtest.Each(t, func(t *testing.T, device string) {
-		for name, turn := range map[string]bool{"dialed": false, "accepted": true} {
-			t.Run(name, func(t *testing.T) {
-				nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
-					a, b, err := pair(device, rsock.Options{})
-					if err != nil {
-						return nil, nil, nil, err
-					}
-					stop = func() { a.Close(); b.Close() }
-					if turn {
-						return b, a, stop, nil
-					}
-					return a, b, stop, nil
-				})
-			})
-		}
-	})
 }

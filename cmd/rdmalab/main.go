@@ -1,8 +1,11 @@
-// Command lab runs a program on a real kernel with RDMA in it. It is made for
-// go test -exec:
+// Command rdmalab runs a program on a real kernel with RDMA in it. It is made for
+// go test -exec, of any module:
 //
-//	go build -o build/lab ./tests/lab
-//	go test -exec "$PWD/build/lab" ./uverbs
+//	CGO_ENABLED=0 go install github.com/goverbs/verbs/cmd/rdmalab@latest
+//	CGO_ENABLED=0 go test -exec rdmalab ./...
+//
+// In this repository make build leaves it at build/lab. It must be linked statically,
+// without cgo, as it is also the first program of the guest.
 //
 // It boots Debian's kernel in QEMU with this machine's root file system
 // read-only and a layer over it that takes writes and vanishes, makes the RDMA
@@ -11,16 +14,17 @@
 // is printed, its exit status becomes the lab's.
 //
 //	host                                │ guest
-//	lab ── fetches kernel, builds       │
+//	rdmalab ─ fetches kernel, builds    │
 //	 │     siw for it, and an initramfs │
-//	 │     of itself ───────────────────┼─► lab as /init: modules, 9p root,
+//	 │     of itself ───────────────────┼─► rdmalab as /init: modules, 9p root,
 //	 ├──── QEMU ────────────────────────┤      overlay, network, devices
 //	 ◄════ stdin, stdout, stderr, ══════╪═► program
 //	 ◄════ result: virtio-serial ports ═╪═══ exit status, kernel warnings
 //
-// An initramfs that is this very program needs no busybox, no image and no
-// guest packages; virtme-ng and vmtest, the kept alternatives, need Python or
-// their own init and neither sets up RDMA nor separates stdout from stderr.
+// An initramfs that is this very program needs no busybox and no image. The machine
+// itself needs QEMU, kmod and iproute2. The maintained alternatives, virtme-ng and
+// vmtest, need Python or their own init, and neither sets up RDMA nor separates
+// stdout from stderr.
 //
 // The program finds two software RDMA devices:
 //
@@ -36,9 +40,9 @@
 // are the same, but their links are wires between the two, which keep no frame
 // for a machine that is gone; the peer's addresses end with 2:
 //
-//	lab ─┬─ QEMU, VERBS_HOST=1 ── program       rxe0 on w0, siw0 on w1, and
-//	     ╞═ wires w0, w1, c0 ═                  c0  10.9.9.1/24  to talk over
-//	     └─ QEMU, VERBS_HOST=2 ── program
+//	rdmalab ─┬─ QEMU, VERBS_HOST=1 ── program   rxe0 on w0, siw0 on w1, and
+//	         ╞═ wires w0, w1, c0 ═              c0  10.9.9.1/24  to talk over
+//	         └─ QEMU, VERBS_HOST=2 ── program
 //
 // The run ends with the first machine, whose exit status is the lab's. What the
 // peer prints goes to stderr. If the peer's kernel goes down it is booted again.
@@ -47,7 +51,7 @@
 // version, with the compiler and tools that the kernel's headers depend on,
 // unpacked beside them: nothing of this need be installed, nor suit this
 // machine. A kernel and its siw are fetched and built once, before the first
-// run or by lab fetch, and kept in the user's cache.
+// run or by rdmalab fetch, and kept in the user's cache.
 //
 // Environment:
 //
@@ -122,8 +126,8 @@ func main() {
 	os.Exit(code)
 }
 
-const usage = `usage: lab PROGRAM [ARGUMENT ...]   run it in the lab
-       lab fetch [all]                 only fetch the kernel, or all kernels`
+const usage = `usage: rdmalab PROGRAM [ARGUMENT ...]   run it in the lab
+       rdmalab fetch [all]                 only fetch the kernel, or all kernels`
 
 // exitLab is the status for failures of the lab itself.
 const exitLab = 125

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,39 +11,32 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
-// device is what every program finds. Its link is made by link.
+// device is an RDMA device that every program finds, and the network link below it.
 type device struct {
-	name, kind string
-	link       netlink.Link
-	addrs      []string
+	name, kind, link string
+	addrs            []string
 }
 
 var devices = []device{
-	{"rxe0", "rxe", &netlink.Veth{LinkAttrs: linkAttrs("v0"), PeerName: "v1"}, []string{"10.9.0.1/24", "fd00:9::1/64"}},
-	{"siw0", "siw", &netlink.Dummy{LinkAttrs: linkAttrs("d0")}, []string{"10.9.1.1/24", "fd00:9:1::1/64"}},
-}
-
-func linkAttrs(name string) netlink.LinkAttrs {
-	a := netlink.NewLinkAttrs()
-	a.Name, a.MTU = name, 1500
-	return a
+	{"rxe0", "rxe", "v0", []string{"10.9.0.1/24", "fd00:9::1/64"}},
+	{"siw0", "siw", "d0", []string{"10.9.1.1/24", "fd00:9:1::1/64"}},
 }
 
 // devicesOf are those of one of two machines, on wires that are there.
 func devicesOf(host int) ([]device, error) {
-	links, err := netlink.LinkList()
+	links, err := net.Interfaces()
 	if err != nil {
 		return nil, err
 	}
 	for i, name := range wires {
-		at := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().HardwareAddr.String() == mac(i, host) })
+		at := slices.IndexFunc(links, func(l net.Interface) bool { return l.HardwareAddr.String() == mac(i, host) })
 		if at < 0 {
 			return nil, fmt.Errorf("no network card for %s", name)
 		}
-		if err := netlink.LinkSetName(links[at], name); err != nil {
+		if err := command("ip", "link", "set", links[at].Name, "name", name); err != nil {
 			return nil, err
 		}
 	}
@@ -50,8 +45,8 @@ func devicesOf(host int) ([]device, error) {
 	}
 	var all []device
 	for i, d := range devices {
-		// As in the table, with this host's number in place of 1.
-		d.link, d.addrs = &netlink.Device{LinkAttrs: linkAttrs(wires[i])}, slices.Clone(d.addrs)
+		// As in the table, with this host's number instead of 1.
+		d.link, d.addrs = wires[i], slices.Clone(d.addrs)
 		for j, a := range d.addrs {
 			d.addrs[j] = strings.Replace(a, "1/", fmt.Sprintf("%d/", host), 1)
 		}
@@ -62,16 +57,16 @@ func devicesOf(host int) ([]device, error) {
 
 func setupNetwork(modules bool, host int) error {
 	os.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-	if !modules {
-		// All is built in.
-	} else if out, err := exec.Command("modprobe", "-a", "ib_uverbs", "rdma_ucm", "rdma_rxe", "siw", "veth", "dummy").CombinedOutput(); err != nil {
-		return fmt.Errorf("modprobe: %w: %s", err, out)
+	if modules { // else all is built in
+		if err := command("modprobe", "-a", "ib_uverbs", "rdma_ucm", "rdma_rxe", "siw", "veth", "dummy"); err != nil {
+			return err
+		}
 	}
-	exec.Command("modprobe", "udmabuf").Run() // for those who want DMA buffers
+	exec.Command("modprobe", "udmabuf").Run() // for tests of DMA buffers; not every kernel has it
 	found := devices
 	if host != 0 {
-		if out, err := exec.Command("modprobe", "virtio_net").CombinedOutput(); err != nil {
-			return fmt.Errorf("modprobe: %w: %s", err, out)
+		if err := command("modprobe", "virtio_net"); err != nil {
+			return err
 		}
 		var err error
 		if found, err = devicesOf(host); err != nil {
@@ -81,12 +76,11 @@ func setupNetwork(modules bool, host int) error {
 		return err
 	}
 	for _, d := range found {
-		link := d.link.Attrs().Name
-		if err := configure(link, d.addrs); err != nil {
+		if err := configure(d.link, d.addrs); err != nil {
 			return err
 		}
-		if err := netlink.RdmaLinkAdd(d.name, d.kind, link); err != nil {
-			return fmt.Errorf("add %s: %w", d.name, err)
+		if err := command("rdma", "link", "add", d.name, "type", d.kind, "netdev", d.link); err != nil {
+			return err
 		}
 		if err := waitActive(d.name); err != nil {
 			return err
@@ -97,10 +91,11 @@ func setupNetwork(modules bool, host int) error {
 
 // addLinks makes the devices' links where there are no wires.
 func addLinks() error {
-	for _, d := range devices {
-		if err := netlink.LinkAdd(d.link); err != nil {
-			return fmt.Errorf("add %s: %w", d.link.Attrs().Name, err)
-		}
+	if err := command("ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1"); err != nil {
+		return err
+	}
+	if err := command("ip", "link", "add", "d0", "type", "dummy"); err != nil {
+		return err
 	}
 	return linkUp("v1") // or v0 has no carrier
 }
@@ -114,28 +109,41 @@ func configure(link string, addrs []string) error {
 	if err := linkUp(link); err != nil {
 		return err
 	}
-	l, err := netlink.LinkByName(link)
-	if err != nil {
-		return err
-	}
-	for _, s := range addrs {
-		a, err := netlink.ParseAddr(s)
-		if err != nil {
+	for _, a := range addrs {
+		if err := command("ip", "addr", "add", a, "dev", link); err != nil {
 			return err
-		}
-		if err := netlink.AddrAdd(l, a); err != nil {
-			return fmt.Errorf("add %s to %s: %w", s, link, err)
 		}
 	}
 	return nil
 }
 
+// linkUp needs no command: there is none yet when lo is brought up.
 func linkUp(name string) error {
-	l, err := netlink.LinkByName(name)
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("link %s: %w", name, err)
+		return os.NewSyscallError("socket", err)
 	}
-	return netlink.LinkSetUp(l)
+	defer unix.Close(fd)
+	req, err := unix.NewIfreq(name)
+	if err == nil {
+		err = unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, req)
+	}
+	if err == nil {
+		req.SetUint16(req.Uint16() | unix.IFF_UP)
+		err = unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req)
+	}
+	if err != nil {
+		return fmt.Errorf("bring up %s: %w", name, err)
+	}
+	return nil
+}
+
+// command runs a program of the guest's, which prints only what fails.
+func command(name string, args ...string) error {
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
 }
 
 // waitActive waits for the device's nodes and for its port.

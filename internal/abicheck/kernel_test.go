@@ -1,10 +1,8 @@
-package abi_test
+package abicheck
 
 import (
 	"os"
 	"testing"
-
-	"github.com/goverbs/verbs/internal/abicheck"
 )
 
 // TestLayoutAgainstKernel compares every type that the running kernel
@@ -14,7 +12,7 @@ func TestLayoutAgainstKernel(t *testing.T) {
 	if os.Getenv("VERBS_LAB") == "" {
 		t.Skip("needs a kernel with RDMA and BTF: run by make test")
 	}
-	k, err := abicheck.Open()
+	k, err := Open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,17 +23,17 @@ func TestLayoutAgainstKernel(t *testing.T) {
 		t.Logf("the kernel has no %s", module)
 	}
 	var same, fewer, unknown int
-	for _, typ := range abicheck.Types() {
+	for _, typ := range Types() {
 		d := k.Compare(typ)
 		same += d.Same
 		fewer += len(d.Fewer)
 		switch {
-		case d.Status == abicheck.Unknown:
+		case d.Status == Unknown:
 			t.Logf("the kernel's BTF has no %v", typ)
 			unknown++
-		case d.Status == abicheck.Differs:
+		case d.Status == Differs:
 			t.Errorf("%v: %v", typ, d.Moved)
-		case d.Status != abicheck.Same:
+		case d.Status != Same:
 			t.Logf("%v: %s: %q, %q", typ, d.Status, d.More, d.Fewer)
 		}
 	}

@@ -1,0 +1,111 @@
+package modules
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/mod/module"
+	"golang.org/x/mod/zip"
+)
+
+const (
+	root = "../.." // of the working tree
+	path = "github.com/goverbs/verbs"
+
+	// version is the one that the working tree is published as.
+	version = "v0.0.0-test"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv("VERBS_LAB") != "" {
+		fmt.Println("nothing here needs a kernel, and the lab has no module proxy")
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// inTree is a file of the working tree, by its path there.
+type inTree string
+
+func (f inTree) Path() string                 { return string(f) }
+func (f inTree) Lstat() (fs.FileInfo, error)  { return os.Lstat(filepath.Join(root, string(f))) }
+func (f inTree) Open() (io.ReadCloser, error) { return os.Open(filepath.Join(root, string(f))) }
+
+// publish writes a module proxy that has the working tree, without the modules nested
+// in it, and returns its URL.
+func publish(t *testing.T) string {
+	t.Helper()
+	var files []zip.File
+	for name := range strings.SplitSeq(run(t, root, nil, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"), "\x00") {
+		if f := inTree(name); name != "" {
+			if _, err := f.Lstat(); err == nil { // else it is deleted, and not yet from the index
+				files = append(files, f)
+			}
+		}
+	}
+	var packed bytes.Buffer
+	if err := zip.Create(&packed, module.Version{Path: path, Version: version}, files); err != nil {
+		t.Fatal(err)
+	}
+	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := t.TempDir()
+	write(t, filepath.Join(proxy, path, "@v"), map[string]string{
+		"list":            version + "\n",
+		version + ".info": fmt.Sprintf(`{"Version":%q,"Time":"2026-01-01T00:00:00Z"}`, version),
+		version + ".mod":  string(mod),
+		version + ".zip":  packed.String(),
+	})
+	return "file://" + proxy
+}
+
+// stranger returns the environment of a user who can get this version and no other: the
+// proxy comes before what this machine has downloaded, and before its own proxy. Modules
+// are unpacked elsewhere, as this version changes with the working tree.
+func stranger(t *testing.T) []string {
+	t.Helper()
+	env := strings.Split(strings.TrimSpace(run(t, root, nil, "go", "env", "GOMODCACHE", "GOPROXY")), "\n")
+	return append(outside(),
+		"GOPROXY="+strings.Join([]string{publish(t), "file://" + env[0] + "/cache/download", env[1]}, ","),
+		"GOMODCACHE="+t.TempDir(), "GOFLAGS=-modcacherw -trimpath", "GOSUMDB=off")
+}
+
+// outside returns the environment outside this workspace, without other toolchains.
+func outside() []string {
+	return append(os.Environ(), "GOWORK=off", "GOTOOLCHAIN=local", "GOPRIVATE=", "CGO_ENABLED=0")
+}
+
+// run returns what a program prints on its standard output.
+func run(t *testing.T, dir string, env []string, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir, cmd.Env = dir, env
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s%s", cmd, err, out, &stderr)
+	}
+	return string(out)
+}
+
+func write(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package uverbs
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+)
+
+// Find returns the device that spec describes:
+//
+//	"rxe0"                 a device, by its name
+//	"505400fffe123456"     by its node GUID, in any form that [verbs.ParseGUID] takes
+//	"eth0", "eth0.100"     the device of a network interface, or of one below it
+//	"10.9.0.1", "fd00::1"  the device of the interface with this address of the machine
+//	""                     the first device that has a node
+//
+// They are tried in this order. The error matches [verbs.ErrNoDevice] if nothing fits
+// and [verbs.ErrAmbiguous] if several devices do, and lists the devices. The device
+// that leads to a remote address is found by package cm's Lookup.
+func Find(spec string) (Device, error) { return find("find", spec) }
+
+// Open opens the device that spec describes, as [Find] does.
+func Open(spec string) (*Context, error) {
+	d, err := find("open", spec)
+	if err != nil {
+		return nil, err
+	}
+	return d.Open()
+}
+
+func find(op, spec string) (Device, error) {
+	devs, err := Devices()
+	if err != nil {
+		return Device{}, err
+	}
+	if spec == "" {
+		for _, d := range devs {
+			if d.NodeErr == nil {
+				return d, nil
+			}
+		}
+		if len(devs) > 0 {
+			return Device{}, devs[0].fail(devs[0].NodeErr)
+		}
+	}
+	e := &verbs.Error{Op: op, Object: strings.TrimSpace("device " + spec), Err: verbs.ErrNoDevice}
+	for _, match := range matchers(spec) {
+		switch found := slices.DeleteFunc(slices.Clone(devs), func(d Device) bool { return !match(d) }); len(found) {
+		case 0:
+		case 1:
+			return found[0], nil
+		default:
+			e.Err, e.Hint = verbs.ErrAmbiguous, "name one of "+list(found)
+			return Device{}, e
+		}
+	}
+	if e.Hint = "there are " + list(devs); len(devs) == 0 {
+		e.Hint = "modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEV, or modprobe siw; rdma link add siw0 type siw netdev DEV"
+	}
+	return Device{}, e
+}
+
+// matchers returns what a device that spec describes may match, the first meaning first.
+func matchers(spec string) []func(Device) bool {
+	m := []func(Device) bool{func(d Device) bool { return d.Name == spec }}
+	if guid, err := verbs.ParseGUID(spec); err == nil {
+		m = append(m, func(d Device) bool { return d.GUID == guid })
+	}
+	on := func(interfaces ...string) {
+		interfaces = withLower(interfaces)
+		m = append(m, func(d Device) bool {
+			return slices.ContainsFunc(d.interfaces(), func(i string) bool { return slices.Contains(interfaces, i) })
+		})
+	}
+	if addr, err := netip.ParseAddr(spec); err == nil {
+		on(interfacesWith(addr.Unmap())...)
+	} else if spec != "" && !strings.Contains(spec, "/") {
+		on(spec)
+	}
+	return m
+}
+
+// list describes devices: "rxe0 (eth0), siw0 (eth1)".
+func list(devs []Device) string {
+	var all []string
+	for _, d := range devs {
+		text := d.Name
+		if on := d.interfaces(); len(on) > 0 {
+			text += " (" + strings.Join(on, " ") + ")"
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, ", ")
+}
+
+// interfacesWith returns the network interfaces that have an address.
+func interfacesWith(addr netip.Addr) (names []string) {
+	all, _ := net.Interfaces()
+	for _, ifi := range all {
+		addrs, _ := ifi.Addrs()
+		for _, a := range addrs {
+			p, err := netip.ParsePrefix(a.String())
+			if err == nil && p.Addr().Unmap() == addr.WithZone("") && (addr.Zone() == "" || addr.Zone() == ifi.Name || addr.Zone() == strconv.Itoa(ifi.Index)) {
+				names = append(names, ifi.Name)
+			}
+		}
+	}
+	return names
+}
+
+// withLower adds the network interfaces below those, as a VLAN has one: their devices
+// have the addresses of all.
+func withLower(names []string) []string {
+	for i := 0; i < len(names); i++ {
+		links, _ := os.ReadDir(filepath.Join(sysClass, "net", names[i]))
+		for _, l := range links {
+			if lower, ok := strings.CutPrefix(l.Name(), "lower_"); ok && !slices.Contains(names, lower) {
+				names = append(names, lower)
+			}
+		}
+	}
+	return names
+}
+
+// interfaces returns the network interfaces of the device's ports. Sysfs has them for
+// RoCE, and from Linux 6.4 for iWARP; netlink for both.
+func (d Device) interfaces() (names []string) {
+	for port := 1; port <= d.Ports; port++ {
+		dir := filepath.Join(sysClass, "infiniband", d.Name, "ports", strconv.Itoa(port), "gid_attrs", "ndevs")
+		if name, err := readAttr(dir, "0"); err == nil && name != "" {
+			names = append(names, name)
+		}
+	}
+	if names != nil {
+		return names
+	}
+	index, err := d.Index()
+	if err != nil {
+		return nil
+	}
+	attr := make([]byte, unix.SizeofNlAttr+4)
+	binary.NativeEndian.PutUint16(attr, uint16(len(attr)))
+	binary.NativeEndian.PutUint16(attr[2:], abi.RDMA_NLDEV_ATTR_DEV_INDEX)
+	binary.NativeEndian.PutUint32(attr[unix.SizeofNlAttr:], uint32(index))
+	netlinkDump(abi.RDMA_NLDEV_CMD_PORT_GET, attr, func(attrs map[uint16][]byte) {
+		if name := unix.ByteSliceToString(attrs[abi.RDMA_NLDEV_ATTR_NDEV_NAME]); name != "" {
+			names = append(names, name)
+		}
+	})
+	return names
+}
