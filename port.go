@@ -1,6 +1,9 @@
 package verbs
 
-import "math/bits"
+import (
+	"fmt"
+	"math/bits"
+)
 
 // PortAttr is the state and the limits of a port (ibv_query_port(3)).
 type PortAttr struct {
@@ -86,12 +89,25 @@ type LinkWidth uint8
 // Lanes returns the number of lanes; 0 if it is unknown.
 func (w LinkWidth) Lanes() int { return bitOf(uint32(w), 1, 4, 8, 12, 2) }
 
+// String returns the width as 4X.
+func (w LinkWidth) String() string {
+	if n := w.Lanes(); n > 0 {
+		return fmt.Sprintf("%dX", n)
+	}
+	return "unknown"
+}
+
 // LinkSpeed is the speed of a lane, as a bit (enum ib_port_speed).
 type LinkSpeed uint32
 
 // Mbps returns the speed of a lane in Mb/s; 0 if it is unknown.
 func (s LinkSpeed) Mbps() int {
 	return bitOf(uint32(s), 2500, 5000, 10000, 10000, 14000, 25000, 50000, 100000, 200000)
+}
+
+// String returns InfiniBand's name of the speed: SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR or XDR.
+func (s LinkSpeed) String() string {
+	return pick(bitOf(uint32(s), 1, 2, 3, 4, 5, 6, 7, 8, 9), "unknown", "SDR", "DDR", "QDR", "FDR10", "FDR", "EDR", "HDR", "NDR", "XDR")
 }
 
 func pick(i int, names ...string) string {

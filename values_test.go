@@ -3,6 +3,7 @@ package verbs_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"syscall"
@@ -50,7 +51,7 @@ func TestIdentifiers(t *testing.T) {
 	}
 }
 
-// TestSpeed multiplies lanes.
+// TestSpeed multiplies lanes, and prints what a link has.
 func TestSpeed(t *testing.T) {
 	for want, p := range map[int]verbs.PortAttr{
 		2500:   {ActiveWidth: 1, ActiveSpeed: 1},
@@ -61,6 +62,16 @@ func TestSpeed(t *testing.T) {
 	} {
 		if got := p.Speed(); got != want {
 			t.Errorf("%+v: %d Mb/s, not %d", p, got, want)
+		}
+	}
+	for want, p := range map[string]verbs.PortAttr{
+		"1X SDR":          {ActiveWidth: 1, ActiveSpeed: 1},
+		"4X EDR":          {ActiveWidth: 2, ActiveSpeed: 32},
+		"2X XDR":          {ActiveWidth: 16, ActiveSpeed: 256},
+		"unknown unknown": {ActiveWidth: 3, ActiveSpeed: 512},
+	} {
+		if got := fmt.Sprint(p.ActiveWidth, " ", p.ActiveSpeed); got != want {
+			t.Errorf("%q, not %q", got, want)
 		}
 	}
 }

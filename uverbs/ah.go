@@ -42,7 +42,7 @@ func (p *PD) CreateAH(av verbs.AddressVector) (*AH, error) {
 		return core.file.Invoke(abi.IB_USER_VERBS_CMD_CREATE_AH, mmap.Bytes(&req), mmap.Bytes(&resp), uhw.In, uhw.Out)
 	})
 	if err != nil {
-		return nil, p.obj.fail(op, err)
+		return nil, p.obj.fail(op, noWay(&av, err))
 	}
 	a := &AH{pd: p, av: av, num: num}
 	a.obj = newObject(p.obj.device, name{"AH %d", num}, func() error {

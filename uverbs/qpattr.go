@@ -58,7 +58,19 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 			}
 		}
 	}
+	if mask&verbs.MaskAV != 0 {
+		err = noWay(&a.AV, err)
+	}
 	return q.obj.fail(op, err)
+}
+
+// noWay adds, to an error that says that a RoCE peer does not answer, the GIDs: that of the
+// peer may be of another network than the local one, or be gone.
+func noWay(av *verbs.AddressVector, err error) error {
+	if av.Global && (errors.Is(err, unix.ETIMEDOUT) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH)) {
+		return fmt.Errorf("no way to GID %v from GID %d of port %d: %w", av.DGID, av.SGIDIndex, av.Port, err)
+	}
+	return err
 }
 
 // Query returns all attributes (ibv_query_qp(3)).

@@ -1,17 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"strings"
-	"sync"
 
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/examples/rdma-example/exchange"
+	"github.com/goverbs/verbs/rconn"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -20,8 +15,12 @@ type demoCmd struct {
 	Addr string `short:"a" help:"Address to use (default: that of the first device)."`
 }
 
-// Run plays both sides of rdma-example in this process.
+// Run plays both sides of a connection: the client writes to the server's memory, reads it
+// back and compares.
 func (c *demoCmd) Run(ctx context.Context) error {
+	if c.Text == "" {
+		return errors.New("the text to copy is empty")
+	}
 	addr := c.Addr
 	if addr == "" {
 		var err error
@@ -29,39 +28,78 @@ func (c *demoCmd) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	l, err := cm.Listen(ctx, joinPort(addr, 0))
+	l, err := rconn.Listen(ctx, joinPort(addr, 0))
 	if err != nil {
 		return err
 	}
 	defer l.Close()
+	fmt.Println("server: listening on", l.Addr())
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-
-	out := new(prefixer)
-	type served struct {
-		data []byte
-		err  error
-	}
-	server := make(chan served, 1)
+	served := make(chan error, 1)
 	go func() {
-		data, err := exchange.Serve(ctx, out.with("server | "), l)
+		err := c.serve(ctx, l)
 		if err != nil {
 			cancel()
 		}
-		server <- served{data, err}
+		served <- err
 	}()
-	err = exchange.Client(ctx, out.with("client | "), l.Addr().String(), c.Text)
+	err = c.dial(ctx, l.Addr().String())
 	if err != nil {
 		cancel()
 	}
-	s := <-server
-	if err := errors.Join(err, s.err); err != nil {
+	return errors.Join(err, <-served)
+}
+
+// serve lends the client memory until it disconnects.
+func (c *demoCmd) serve(ctx context.Context, l *rconn.Listener) error {
+	req, err := l.Accept(ctx)
+	if err != nil {
 		return err
 	}
-	if !bytes.Equal(s.data, []byte(c.Text)) {
-		return fmt.Errorf("the server's memory holds %q", s.data)
+	var memory *rconn.LocalRegion
+	conn, err := req.Accept(ctx, rconn.Options{Setup: func(conn *rconn.Conn) (err error) {
+		if memory, err = conn.Alloc(len(c.Text), rconn.ReadWrite); err != nil {
+			return err
+		}
+		return conn.Announce(0, memory.All())
+	}})
+	if err != nil {
+		return err
 	}
-	fmt.Printf("the server's memory holds %q\n", s.data)
+	defer conn.Close()
+	if err := conn.AwaitDisconnect(ctx); err != nil {
+		return err
+	}
+	fmt.Printf("server: the client has disconnected; the memory holds %q\n", memory.Bytes())
+	if string(memory.Bytes()) != c.Text {
+		return fmt.Errorf("it is not %q", c.Text)
+	}
+	return nil
+}
+
+// dial writes to the server's memory, reads it back and compares.
+func (c *demoCmd) dial(ctx context.Context, addr string) error {
+	conn, err := rconn.Dial(ctx, addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	memory := conn.Adverts()[0]
+	fmt.Printf("client: connected; the server lends %d bytes at %#x, key %#x\n", memory.Len, memory.Addr, memory.Key)
+	if err := conn.Put(ctx, memory.At(0), []byte(c.Text)); err != nil {
+		return err
+	}
+	fmt.Printf("client: wrote %q\n", c.Text)
+	back := make([]byte, len(c.Text))
+	if err := conn.Get(ctx, back, memory.At(0)); err != nil {
+		return err
+	}
+	fmt.Printf("client: read  %q\n", back)
+	if string(back) != c.Text {
+		return errors.New("source and destination buffers do not match")
+	}
+	fmt.Println("client: SUCCESS, source and destination buffers match")
 	return nil
 }
 
@@ -77,23 +115,3 @@ func deviceAddr() (string, error) {
 	}
 	return addrs[0].String(), nil
 }
-
-// prefixer keeps the lines of two writers apart.
-type prefixer struct{ mu sync.Mutex }
-
-func (p *prefixer) with(prefix string) io.Writer {
-	return writerFunc(func(b []byte) (int, error) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		for line := range strings.Lines(string(b)) {
-			if _, err := fmt.Fprintf(os.Stdout, "%s%s\n", prefix, strings.TrimRight(line, " \n")); err != nil {
-				return 0, err
-			}
-		}
-		return len(b), nil
-	})
-}
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(b []byte) (int, error) { return f(b) }

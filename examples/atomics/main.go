@@ -9,10 +9,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
 	"log"
-
-	"github.com/alecthomas/kong"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
@@ -26,12 +25,10 @@ const (
 )
 
 func main() {
-	var flags struct {
-		Device string `short:"d" help:"RDMA device (default: the first)."`
-	}
-	kong.Parse(&flags)
 	log.SetFlags(0)
-	if err := run(flags.Device); err != nil {
+	device := flag.String("d", "", "RDMA device (default: the first)")
+	flag.Parse()
+	if err := run(*device); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -98,18 +95,18 @@ func work(ctx *uverbs.Context, pd *uverbs.PD, memory *uverbs.MR, id uint64) erro
 	defer cq.Close()
 	// One queue pair here, and one for the memory, which has nothing to do.
 	var qps [2]*uverbs.QP
-	var ends [2]verbs.QPAddr
+	var addrs [2]verbs.QPAddr
 	for i := range qps {
-		if qps[i], err = pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1}}); err != nil {
+		if qps[i], err = pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}); err != nil {
 			return err
 		}
 		defer qps[i].Close()
-		if ends[i], err = qps[i].Addr(1); err != nil {
+		if addrs[i], err = qps[i].Addr(1); err != nil {
 			return err
 		}
 	}
 	for i := range qps {
-		if err := qps[i].Connect(ends[i], ends[1-i], uverbs.ConnectOptions{Access: verbs.AccessAll}); err != nil {
+		if err := qps[i].Connect(addrs[i], addrs[1-i], uverbs.ConnectOptions{Access: verbs.AccessAll}); err != nil {
 			return err
 		}
 	}

@@ -1,16 +1,17 @@
-// Command by-hand takes queue pairs through their states itself, as a program
-// does that knows better than QP.Connect, and uses what the simpler examples do
-// not: memory of its own, several pieces of it in one request, and immediates.
+// Command by-hand moves queue pairs through their states itself, for what QP.Connect has
+// no option, and uses what the simpler examples do not: memory of the caller, several
+// pieces of it in one request, and immediates.
 //
-//	by-hand [-d DEVICE] [-t rc|uc]
+//	by-hand [-d DEVICE] [-uc]
 package main
 
 import (
+	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log"
 
-	"github.com/alecthomas/kong"
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
@@ -18,14 +19,15 @@ import (
 )
 
 func main() {
-	var flags struct {
-		Device string `short:"d" help:"RDMA device (default: the first)."`
-		Type   string `short:"t" enum:"rc,uc" default:"rc" help:"rc, reliable, or uc, unreliable."`
-	}
-	kong.Parse(&flags)
 	log.SetFlags(0)
-	typ := map[string]verbs.QPType{"rc": verbs.RC, "uc": verbs.UC}[flags.Type]
-	if err := run(flags.Device, typ); err != nil {
+	device := flag.String("d", "", "RDMA device (default: the first)")
+	uc := flag.Bool("uc", false, "unreliable connections (UC)")
+	flag.Parse()
+	typ := verbs.RC
+	if *uc {
+		typ = verbs.UC
+	}
+	if err := run(*device, typ); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -44,7 +46,12 @@ func run(device string, typ verbs.QPType) error {
 		return err
 	}
 	defer pd.Close()
-	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 16})
+	events, err := ctx.CreateCompChannel()
+	if err != nil {
+		return err
+	}
+	defer events.Close()
+	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 16, Channel: events})
 	if err != nil {
 		return err
 	}
@@ -62,11 +69,7 @@ func run(device string, typ verbs.QPType) error {
 	defer mr.Close()
 	var qps [2]*uverbs.QP
 	for i := range qps {
-		qps[i], err = pd.CreateQP(uverbs.QPOptions{
-			Type: typ, SendCQ: cq, RecvCQ: cq,
-			Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 3, MaxRecvSGE: 1},
-		})
-		if err != nil {
+		if qps[i], err = pd.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendSGE: 3}}); err != nil {
 			return err
 		}
 		defer qps[i].Close()
@@ -89,7 +92,7 @@ func run(device string, typ verbs.QPType) error {
 		return err
 	}
 	fmt.Printf("  %q\n", mem[4096:4096+n])
-	// The same, written to where the sender says; the receive tells only of it.
+	// The same, written to the address that the sender names; the receive takes the immediate.
 	if err := do(a, verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: 43, SGL: pieces, RemoteAddr: mr.Addr() + 8192, RKey: mr.RKey()}); err != nil {
 		return err
 	}
@@ -145,18 +148,14 @@ func do(qp *uverbs.QP, wr verbs.SendWR) error {
 	if _, err := qp.PostSend(wr); err != nil {
 		return err
 	}
-	var wcs [1]verbs.WC
-	for pending := 2; pending > 0; {
-		if qp.SendCQ().Poll(wcs[:]) == 0 {
-			continue
-		}
-		if err := wcs[0].Err(); err != nil {
+	for range 2 {
+		wc, err := qp.SendCQ().Next(context.Background())
+		if err != nil {
 			return err
 		}
-		if op := wcs[0].Opcode; op == verbs.WCRecv || op == verbs.WCRecvRDMAImm {
-			fmt.Printf("%v of %d bytes, immediate %d:\n", wcs[0].Opcode, wcs[0].ByteLen, wcs[0].Imm())
+		if wc.Opcode == verbs.WCRecv || wc.Opcode == verbs.WCRecvRDMAImm {
+			fmt.Printf("%v of %d bytes, immediate %d:\n", wc.Opcode, wc.ByteLen, wc.Imm())
 		}
-		pending--
 	}
 	return nil
 }

@@ -5,22 +5,19 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"log"
 	"net"
-
-	"github.com/alecthomas/kong"
 
 	"github.com/goverbs/verbs/uverbs"
 )
 
 func main() {
-	var flags struct {
-		Device string `short:"d" help:"RDMA device (default: all)."`
-	}
-	kong.Parse(&flags)
 	log.SetFlags(0)
-	if err := run(flags.Device); err != nil {
+	device := flag.String("d", "", "RDMA device (default: all)")
+	flag.Parse()
+	if err := run(*device); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -1,7 +1,6 @@
-// Command doorbell-batching posts many requests at once, with one doorbell and
-// one completion: RDMA WRITEs of a text's words, and a SEND that says how many
-// they were. The connection manager connects the two sides, so it runs on iWARP
-// too.
+// Command doorbell-batching posts many requests at once, with one doorbell and one
+// completion: RDMA WRITEs of a text's words, and a SEND of their number. The connection
+// manager connects the two sides, so it also runs on iWARP.
 //
 //	doorbell-batching [-d DEVICE]
 package main
@@ -10,12 +9,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"flag"
 	"fmt"
 	"log"
 	"net/netip"
 	"time"
-
-	"github.com/alecthomas/kong"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
@@ -23,14 +21,12 @@ import (
 )
 
 func main() {
-	var flags struct {
-		Device string `short:"d" help:"RDMA device (default: the first)."`
-	}
-	kong.Parse(&flags)
 	log.SetFlags(0)
+	device := flag.String("d", "", "RDMA device (default: the first)")
+	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if err := run(ctx, flags.Device); err != nil {
+	if err := run(ctx, *device); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -54,41 +50,34 @@ func run(ctx context.Context, device string) error {
 	defer l.Close()
 
 	// The receiving side: memory to write to, and a receive for the message.
+	var receiver *cm.Endpoint
 	var memory, inbox *uverbs.MR
-	type accepted struct {
-		e   *cm.Endpoint
-		err error
-	}
-	receiver := make(chan accepted, 1)
+	accepted := make(chan error, 1)
 	go func() {
 		req, err := l.Accept(ctx)
-		if err != nil {
-			receiver <- accepted{nil, err}
-			return
+		if err == nil {
+			receiver, err = req.Accept(ctx, cm.Options{Setup: func(e *cm.Endpoint) (err error) {
+				if memory, err = e.AllocMR(4096, verbs.AccessLocalWrite|verbs.AccessRemoteWrite); err != nil {
+					return err
+				}
+				if inbox, err = e.AllocMR(4, verbs.AccessLocalWrite); err != nil {
+					return err
+				}
+				_, err = e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{inbox.SGE(0, 4)}})
+				return err
+			}})
 		}
-		e, err := req.Accept(ctx, cm.Options{Setup: func(e *cm.Endpoint) (err error) {
-			if memory, err = e.AllocMR(4096, verbs.AccessLocalWrite|verbs.AccessRemoteWrite); err != nil {
-				return err
-			}
-			if inbox, err = e.AllocMR(4, verbs.AccessLocalWrite); err != nil {
-				return err
-			}
-			_, err = e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{inbox.SGE(0, 4)}})
-			return err
-		}})
-		receiver <- accepted{e, err}
+		accepted <- err
 	}()
-	var d cm.Dialer
-	sender, err := d.Dial(ctx, l.Addr().String())
+	sender, err := cm.Dial(ctx, l.Addr().String())
 	if err != nil {
 		return err
 	}
 	defer sender.Close()
-	r := <-receiver
-	if r.err != nil {
-		return r.err
+	if err := <-accepted; err != nil {
+		return err
 	}
-	defer r.e.Close()
+	defer receiver.Close()
 
 	// The batch. In one process the peer's address and key are at hand.
 	source, err := sender.AllocMR(4096, 0)
@@ -111,7 +100,7 @@ func run(ctx context.Context, device string) error {
 		return err
 	}
 
-	for _, cq := range []*uverbs.CQ{sender.SendCQ, r.e.RecvCQ} {
+	for _, cq := range []*uverbs.CQ{sender.SendCQ, receiver.RecvCQ} {
 		wc, err := cq.Next(ctx)
 		if err != nil {
 			return err

@@ -1,6 +1,5 @@
-// Command events shows how to wait without spinning: for completions, with a
-// deadline, with and without the library's help, and for what a device tells
-// outside of any request.
+// Command events shows how to wait without spinning: for completions, with a deadline,
+// with and without the library's help, and for asynchronous events.
 //
 //	events [-d DEVICE]
 package main
@@ -8,12 +7,11 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log"
 	"net/netip"
 	"time"
-
-	"github.com/alecthomas/kong"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
@@ -21,12 +19,10 @@ import (
 )
 
 func main() {
-	var flags struct {
-		Device string `short:"d" help:"RDMA device (default: the first)."`
-	}
-	kong.Parse(&flags)
 	log.SetFlags(0)
-	if err := run(flags.Device); err != nil {
+	device := flag.String("d", "", "RDMA device (default: the first)")
+	flag.Parse()
+	if err := run(*device); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -59,7 +55,7 @@ func run(device string) error {
 		return err
 	}
 	defer mr.Close()
-	// When fewer than 2 of its 4 receives are left the SRQ says so.
+	// When fewer than 2 of its 4 receives are left there is an asynchronous event.
 	srq, err := pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 4, MaxSGE: 1})
 	if err != nil {
 		return err
@@ -103,8 +99,7 @@ func run(device string) error {
 	// By hand: arm, look again for what came before that, and only then wait.
 	// CompChannel.Wait does it for many CQs.
 	go send("second")
-	n := 0
-	for n == 0 {
+	for n := 0; n == 0; {
 		if err := cq.Arm(false); err != nil {
 			return err
 		}
@@ -112,7 +107,6 @@ func run(device string) error {
 			if err := cq.Wait(ctx); err != nil {
 				return err
 			}
-			n = cq.Poll(wcs[:])
 		}
 	}
 	fmt.Printf("Arm, Poll, Wait, Poll: received %q\n", mr.Bytes()[:wcs[0].ByteLen])

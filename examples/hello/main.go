@@ -5,22 +5,20 @@
 package main
 
 import (
+	"context"
+	"flag"
 	"fmt"
 	"log"
-
-	"github.com/alecthomas/kong"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
 func main() {
-	var flags struct {
-		Device string `short:"d" help:"RDMA device (default: the first)."`
-	}
-	kong.Parse(&flags)
 	log.SetFlags(0)
-	if err := run(flags.Device); err != nil {
+	device := flag.String("d", "", "RDMA device (default: the first)")
+	flag.Parse()
+	if err := run(*device); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -31,7 +29,12 @@ func run(device string) error {
 		return err
 	}
 	defer ctx.Close()
-	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 16})
+	events, err := ctx.CreateCompChannel()
+	if err != nil {
+		return err
+	}
+	defer events.Close()
+	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 2, Channel: events})
 	if err != nil {
 		return err
 	}
@@ -41,21 +44,17 @@ func run(device string) error {
 		return err
 	}
 	defer pd.Close()
-	qp, err := pd.CreateQP(uverbs.QPOptions{
-		SendCQ: cq, RecvCQ: cq,
-		Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1},
-	})
+	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
 	if err != nil {
 		return err
 	}
 	defer qp.Close()
-	// Peers tell each other their endpoints; this one is its own peer. The GID
-	// is the port's best.
-	end, err := qp.Addr(1)
+	// Peers exchange their addresses, see QPAddr.Exchange; this one is its own peer.
+	addr, err := qp.Addr(1)
 	if err != nil {
 		return err
 	}
-	if err := qp.Connect(end, end, uverbs.ConnectOptions{}); err != nil {
+	if err := qp.Connect(addr, addr, uverbs.ConnectOptions{}); err != nil {
 		return err
 	}
 	mr, err := pd.AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{})
@@ -65,21 +64,16 @@ func run(device string) error {
 	defer mr.Close()
 
 	n := copy(mr.Bytes()[2048:], "hello")
-	if _, err := qp.PostRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{mr.SGE(0, 2048)}}); err != nil {
+	if _, err := qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(0, 2048)}}); err != nil {
 		return err
 	}
-	if _, err := qp.PostSend(verbs.SendWR{ID: 2, Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{mr.SGE(2048, n)}}); err != nil {
+	if _, err := qp.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{mr.SGE(2048, n)}}); err != nil {
 		return err
 	}
-	var wcs [2]verbs.WC
-	for pending := 2; pending > 0; {
-		done := wcs[:cq.Poll(wcs[:])]
-		for i := range done {
-			if err := done[i].Err(); err != nil {
-				return err
-			}
+	for range 2 { // the receive and the send
+		if _, err := cq.Next(context.Background()); err != nil {
+			return err
 		}
-		pending -= len(done)
 	}
 	fmt.Printf("received %q\n", mr.Bytes()[:n])
 	return nil

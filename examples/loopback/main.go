@@ -1,39 +1,34 @@
-// Command loopback connects two queue pairs of one process and moves data
-// between them in the three ways there are: a SEND into a receive that waits
-// for it, and an RDMA WRITE and an RDMA READ, of which the other side notices
-// nothing.
+// Command loopback connects two queue pairs of one process and moves data between them in
+// three ways: a SEND into a posted receive, an RDMA WRITE and an RDMA READ. The other side's
+// program takes no part in those two.
 //
 //	loopback [-d DEVICE]
 package main
 
 import (
-	"errors"
+	"context"
+	"flag"
 	"fmt"
 	"log"
-	"time"
-
-	"github.com/alecthomas/kong"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
 func main() {
-	var flags struct {
-		Device string `short:"d" help:"RDMA device (default: the first)."`
-	}
-	kong.Parse(&flags)
 	log.SetFlags(0)
-	if err := run(flags.Device); err != nil {
+	device := flag.String("d", "", "RDMA device (default: the first)")
+	flag.Parse()
+	if err := run(*device); err != nil {
 		log.Fatal(err)
 	}
 }
 
 // side is a queue pair and the memory that its peer may touch.
 type side struct {
-	qp  *uverbs.QP
-	mr  *uverbs.MR
-	end verbs.QPAddr
+	qp   *uverbs.QP
+	mr   *uverbs.MR
+	addr verbs.QPAddr
 }
 
 func run(device string) error {
@@ -47,39 +42,40 @@ func run(device string) error {
 		return err
 	}
 	defer pd.Close()
-	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 16}) // for all requests of both sides
+	events, err := ctx.CreateCompChannel()
+	if err != nil {
+		return err
+	}
+	defer events.Close()
+	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 16, Channel: events}) // of both sides
 	if err != nil {
 		return err
 	}
 	defer cq.Close()
 	var a, b side
+	const access = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
 	for _, s := range []*side{&a, &b} {
-		access := verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
 		if s.mr, err = pd.AllocMR(4096, access, uverbs.MROptions{}); err != nil {
 			return err
 		}
 		defer s.mr.Close()
-		if s.qp, err = pd.CreateQP(uverbs.QPOptions{
-			Type: verbs.RC, SendCQ: cq, RecvCQ: cq,
-			Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
-		}); err != nil {
+		if s.qp, err = pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}); err != nil {
 			return err
 		}
 		defer s.qp.Close()
-		if s.end, err = s.qp.Addr(1); err != nil {
+		if s.addr, err = s.qp.Addr(1); err != nil {
 			return err
 		}
 	}
-	// Each side must know the other's end. In one process that is easy.
-	access := uverbs.ConnectOptions{Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead}
-	if err := a.qp.Connect(a.end, b.end, access); err != nil {
+	// Each side must know the other's address. In one process that is easy.
+	if err := a.qp.Connect(a.addr, b.addr, uverbs.ConnectOptions{Access: access}); err != nil {
 		return err
 	}
-	if err := b.qp.Connect(b.end, a.end, access); err != nil {
+	if err := b.qp.Connect(b.addr, a.addr, uverbs.ConnectOptions{Access: access}); err != nil {
 		return err
 	}
 
-	// SEND: the receiver has said beforehand where a message may go.
+	// SEND: the receive that the other side posted names the memory for the message.
 	if _, err := b.qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.mr.SGE(0, 64)}}); err != nil {
 		return err
 	}
@@ -88,7 +84,7 @@ func run(device string) error {
 	}
 	fmt.Printf("SEND: b received %q\n", b.mr.Bytes()[:12])
 
-	// RDMA WRITE: the sender says where it goes in the other's memory.
+	// RDMA WRITE: the request names the address in the other's memory.
 	n := copy(a.mr.Bytes(), "written by a")
 	there := b.mr.Addr() + 1024
 	if err := do(a.qp, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: there, RKey: b.mr.RKey()}, 1); err != nil {
@@ -105,19 +101,15 @@ func run(device string) error {
 	return nil
 }
 
-// do posts a request and polls for the completions it causes.
+// do posts a request and waits for the completions it causes.
 func do(qp *uverbs.QP, wr verbs.SendWR, completions int) error {
 	wr.Flags |= verbs.SendSignaled
 	if _, err := qp.PostSend(wr); err != nil {
 		return err
 	}
-	var wc [1]verbs.WC
-	for end := time.Now().Add(5 * time.Second); completions > 0; {
-		if completions -= qp.SendCQ().Poll(wc[:]); wc[0].Err() != nil {
-			return wc[0].Err()
-		}
-		if time.Now().After(end) {
-			return errors.New("no completion in 5 s")
+	for range completions {
+		if _, err := qp.SendCQ().Next(context.Background()); err != nil {
+			return err
 		}
 	}
 	return nil

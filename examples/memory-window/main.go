@@ -7,24 +7,21 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log"
-	"time"
-
-	"github.com/alecthomas/kong"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
 )
 
 func main() {
-	var flags struct {
-		Device string `short:"d" help:"RDMA device (default: the first)."`
-	}
-	kong.Parse(&flags)
 	log.SetFlags(0)
-	if err := run(flags.Device); err != nil {
+	device := flag.String("d", "", "RDMA device (default: the first)")
+	flag.Parse()
+	if err := run(*device); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -34,7 +31,7 @@ type side struct {
 	access verbs.Access
 	qp     *uverbs.QP
 	mr     *uverbs.MR
-	end    verbs.QPAddr
+	addr   verbs.QPAddr
 }
 
 func run(device string) error {
@@ -53,7 +50,12 @@ func run(device string) error {
 		return err
 	}
 	defer window.Close()
-	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 8}) // of both sides
+	events, err := ctx.CreateCompChannel()
+	if err != nil {
+		return err
+	}
+	defer events.Close()
+	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 8, Channel: events}) // of both sides
 	if err != nil {
 		return err
 	}
@@ -66,18 +68,18 @@ func run(device string) error {
 			return err
 		}
 		defer s.mr.Close()
-		if s.qp, err = pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 4, MaxSendSGE: 1}}); err != nil {
+		if s.qp, err = pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}); err != nil {
 			return err
 		}
 		defer s.qp.Close()
-		if s.end, err = s.qp.Addr(1); err != nil {
+		if s.addr, err = s.qp.Addr(1); err != nil {
 			return err
 		}
 	}
-	if err := owner.qp.Connect(owner.end, peer.end, uverbs.ConnectOptions{Access: verbs.AccessRemoteWrite}); err != nil {
+	if err := owner.qp.Connect(owner.addr, peer.addr, uverbs.ConnectOptions{Access: verbs.AccessRemoteWrite}); err != nil {
 		return err
 	}
-	if err := peer.qp.Connect(peer.end, owner.end, uverbs.ConnectOptions{}); err != nil {
+	if err := peer.qp.Connect(peer.addr, owner.addr, uverbs.ConnectOptions{}); err != nil {
 		return err
 	}
 
@@ -88,12 +90,12 @@ func run(device string) error {
 	if err != nil {
 		return err
 	}
-	if err := wait(cq); err != nil {
+	if _, err := cq.Next(context.Background()); err != nil {
 		return err
 	}
 	fmt.Printf("granted: 512 bytes of %d, to be written\n", owner.mr.Len())
 
-	// Use: whoever has the key can write.
+	// Use: a peer with the key can write.
 	n := copy(peer.mr.Bytes(), "written through the window")
 	write := verbs.SendWR{
 		Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled,
@@ -123,15 +125,6 @@ func post(qp *uverbs.QP, wr verbs.SendWR) error {
 	if _, err := qp.PostSend(wr); err != nil {
 		return err
 	}
-	return wait(qp.SendCQ())
-}
-
-func wait(cq *uverbs.CQ) error {
-	var wc [1]verbs.WC
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
-		if cq.Poll(wc[:]) == 1 {
-			return wc[0].Err()
-		}
-	}
-	return errors.New("no completion in 5 s")
+	_, err := qp.SendCQ().Next(context.Background())
+	return err
 }

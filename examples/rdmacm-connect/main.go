@@ -10,30 +10,19 @@ import (
 	"fmt"
 	"log"
 	"os"
-	"os/signal"
-
-	"github.com/alecthomas/kong"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/uverbs"
 )
 
-var flags struct {
-	Side string `arg:"" enum:"server,client" help:"server or client."`
-	Addr string `arg:"" help:"Where to listen, or whom to call: an address of the RDMA device, and a port."`
-}
-
 func main() {
-	kong.Parse(&flags)
 	log.SetFlags(0)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	side := server
-	if flags.Side == "client" {
-		side = client
+	sides := map[string]func(context.Context, string) error{"server": server, "client": client}
+	if len(os.Args) != 3 || sides[os.Args[1]] == nil {
+		log.Fatal("usage: rdmacm-connect server|client ADDRESS:PORT")
 	}
-	if err := side(ctx, flags.Addr); err != nil {
+	if err := sides[os.Args[1]](context.Background(), os.Args[2]); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -63,17 +52,16 @@ func server(ctx context.Context, addr string) error {
 		return err
 	}
 	defer conn.Close()
-	n, err := complete(ctx, conn.RecvCQ)
+	wc, err := conn.RecvCQ.Next(ctx)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("received: %q\n", inbox.Bytes()[:n])
+	fmt.Printf("received: %q\n", inbox.Bytes()[:wc.ByteLen])
 	return nil
 }
 
 func client(ctx context.Context, addr string) error {
-	var d cm.Dialer
-	conn, err := d.Dial(ctx, addr)
+	conn, err := cm.Dial(ctx, addr)
 	if err != nil {
 		return err
 	}
@@ -83,22 +71,12 @@ func client(ctx context.Context, addr string) error {
 	if _, err := conn.QP.PostSend(send); err != nil {
 		return err
 	}
-	if _, err := complete(ctx, conn.SendCQ); err != nil {
+	if _, err := conn.SendCQ.Next(ctx); err != nil {
 		return err
 	}
 	fmt.Printf("sent: %q\n", message)
 	// Disconnecting at once might lose the message on iWARP: the server ends
 	// the connection when it has it.
-	select {
-	case <-conn.Done():
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// complete waits for a completion and returns how long the message was.
-func complete(ctx context.Context, cq *uverbs.CQ) (uint32, error) {
-	wc, err := cq.Next(ctx)
-	return wc.ByteLen, err
+	<-conn.Done()
+	return nil
 }

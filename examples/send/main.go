@@ -5,7 +5,6 @@ import (
 	"context"
 	"log"
 	"os"
-	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
@@ -21,8 +20,7 @@ func main() {
 }
 
 func send(addr, message string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
+	ctx := context.Background()
 	conn, err := cm.Dial(ctx, addr)
 	if err != nil {
 		return err
@@ -36,10 +34,6 @@ func send(addr, message string) error {
 	if _, err := conn.SendCQ.Next(ctx); err != nil {
 		return err
 	}
-	select { // a message that is under way is lost if this side closes first
-	case <-conn.Done():
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	<-conn.Done() // a message that is under way is lost if this side closes first
+	return nil
 }

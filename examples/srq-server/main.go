@@ -9,12 +9,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log"
 	"net/netip"
 	"sync"
-
-	"github.com/alecthomas/kong"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
@@ -27,13 +26,11 @@ const (
 )
 
 func main() {
-	var flags struct {
-		Device  string `short:"d" help:"RDMA device (default: the first)."`
-		Clients int    `short:"n" default:"16" help:"Clients."`
-	}
-	kong.Parse(&flags)
 	log.SetFlags(0)
-	if err := run(flags.Device, flags.Clients); err != nil {
+	device := flag.String("d", "", "RDMA device (default: the first)")
+	clients := flag.Int("n", 16, "clients")
+	flag.Parse()
+	if err := run(*device, *clients); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -131,7 +128,6 @@ func (s *server) accept(ctx context.Context, l *cm.Listener, pd *uverbs.PD, clie
 		}
 		if _, err := req.Accept(ctx, cm.Options{
 			PD: pd, SRQ: s.srq, SendCQ: s.cq, RecvCQ: s.cq,
-			Cap: verbs.QPCap{MaxSendWR: 2, MaxSendSGE: 1, MaxInline: room},
 			Setup: func(e *cm.Endpoint) error { // before the first request
 				s.mu.Lock()
 				defer s.mu.Unlock()

@@ -5,12 +5,11 @@
 package main
 
 import (
-	"errors"
+	"context"
+	"flag"
 	"fmt"
 	"log"
 	"time"
-
-	"github.com/alecthomas/kong"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/uverbs"
@@ -18,18 +17,16 @@ import (
 
 const (
 	port = 1
-	qkey = 0x1ee7             // who does not know it is not heard
+	qkey = 0x1ee7             // datagrams with another are dropped
 	room = verbs.GRHSize + 64 // for a datagram behind its global route header
 )
 
 func main() {
-	var flags struct {
-		Device string `short:"d" help:"RDMA device (default: the first)."`
-		Count  int    `short:"c" default:"5" help:"Datagrams to send."`
-	}
-	kong.Parse(&flags)
 	log.SetFlags(0)
-	if err := run(flags.Device, flags.Count); err != nil {
+	device := flag.String("d", "", "RDMA device (default: the first)")
+	count := flag.Int("c", 5, "datagrams to send")
+	flag.Parse()
+	if err := run(*device, *count); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -51,7 +48,12 @@ func run(device string, count int) error {
 		return err
 	}
 	defer pd.Close()
-	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 4}) // of both peers
+	events, err := ctx.CreateCompChannel()
+	if err != nil {
+		return err
+	}
+	defer events.Close()
+	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: events}) // of both peers
 	if err != nil {
 		return err
 	}
@@ -62,10 +64,7 @@ func run(device string, count int) error {
 			return err
 		}
 		defer p.mr.Close()
-		if p.qp, err = pd.CreateQP(uverbs.QPOptions{
-			Type: verbs.UD, SendCQ: cq, RecvCQ: cq,
-			Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
-		}); err != nil {
+		if p.qp, err = pd.CreateQP(uverbs.QPOptions{Type: verbs.UD, SendCQ: cq, RecvCQ: cq}); err != nil {
 			return err
 		}
 		defer p.qp.Close()
@@ -74,24 +73,24 @@ func run(device string, count int) error {
 		}
 	}
 
-	// What the client must know of the server is its end: GID and QP number.
-	end, err := server.qp.Addr(port)
+	// What the client must know of the server is its address: GID and QP number.
+	addr, err := server.qp.Addr(port)
 	if err != nil {
 		return err
 	}
-	to, err := pd.CreateAH(end.PathFrom(end))
+	to, err := pd.CreateAH(addr.PathFrom(addr))
 	if err != nil {
 		return err
 	}
 	defer to.Close()
 	for i := range count {
 		text, start := fmt.Sprintf("ping %d", i), time.Now()
-		wc, err := deliver(client, server, to.To(end.QPNum, qkey), text)
+		wc, err := deliver(client, server, to.To(addr.QPNum, qkey), text)
 		if err != nil {
 			return err
 		}
-		// The server knows of the client only what came with the datagram. It
-		// would keep the handles of those who write often.
+		// The server knows of the client only what came with the datagram. A real one
+		// would keep the handles of frequent senders.
 		got := server.mr.Bytes()[:wc.ByteLen]
 		reply, err := pd.CreateReplyAH(port, &wc, got[:verbs.GRHSize])
 		if err != nil {
@@ -118,18 +117,15 @@ func deliver(from, to peer, dest verbs.UDAddr, text string) (received verbs.WC, 
 	if _, err := from.qp.PostSend(send); err != nil {
 		return received, err
 	}
-	completions, wc := 0, [1]verbs.WC{}
-	for end := time.Now().Add(5 * time.Second); completions < 2; {
-		if from.qp.SendCQ().Poll(wc[:]) == 1 {
-			if err := wc[0].Err(); err != nil {
-				return received, err
-			}
-			if wc[0].Opcode == verbs.WCRecv {
-				received = wc[0]
-			}
-			completions++
-		} else if time.Now().After(end) { // as may happen to any datagram
-			return received, errors.New("the datagram got lost")
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel() // any datagram may be lost
+	for range 2 {
+		wc, err := from.qp.SendCQ().Next(ctx)
+		if err != nil {
+			return received, err
+		}
+		if wc.Opcode == verbs.WCRecv {
+			received = wc
 		}
 	}
 	return received, nil

@@ -47,7 +47,7 @@ completion of RECV
 5 writes, one doorbell, one completion: "Hello from chained RDMA writes!"
 `, false},
 	{"by-hand", nil, byHand, true},
-	{"by-hand", []string{"-t", "uc"}, byHand, true},
+	{"by-hand", []string{"-uc"}, byHand, true},
 	{"devinfo", nil, `(?s)\S+ \((rxe|siw)\): GUID \S+, firmware ".*", node type "\d: .*"
   at most .* SGEs \(\d+ of a READ\)
   features: .*

@@ -1,97 +1,136 @@
 package interop
 
 import (
-	"debug/elf"
-	"io"
-	"os"
+	"bytes"
+	"errors"
+	"fmt"
 	"os/exec"
-	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestRDMAExample runs rdma-example's server and client.
+var (
+	buildClient = compile("rdma_client", "testdata/rdma_example.c", "-lrdmacm", "-libverbs")
+	buildServer = compile("rdma_server", "-DSERVER", "testdata/rdma_example.c", "-lrdmacm", "-libverbs")
+)
+
+// sides are the programs of rdma-example, by language.
+func sides(t *testing.T) (clients, servers map[string]string) {
+	t.Helper()
+	labtest.Require(t)
+	return map[string]string{"C": labtest.Must(buildClient())(t), "Go": built(t, "client")},
+		map[string]string{"C": labtest.Must(buildServer())(t), "Go": built(t, "server")}
+}
+
+// What the programs of rdma-example print.
+const (
+	bufferAttr = `---------------------------------------------------------
+buffer attr, addr: 0xADDR , len: %[3]d , stag : 0xKEY 
+---------------------------------------------------------
+`
+	clientPrints = `Passed string is : %[4]s , with count %[3]d 
+Trying to connect to server at : %[1]s port: %[2]s 
+The client is connected successfully 
+` + bufferAttr + `...
+SUCCESS, source and destination buffers match 
+Client resource clean up is complete 
+`
+	serverPrints = `Server is listening successfully at: %[5]s , port: %[2]s 
+A new connection is accepted from %[1]s 
+Client side buffer information is received...
+` + bufferAttr + `The client has requested buffer length of : %[3]d bytes 
+A disconnect event is received from the client...
+Server shut-down is complete 
+`
+	clientUsage = `Usage:
+rdma_client: [-a <server_addr>] [-p <server_port>] -s string (required)
+(default IP is 127.0.0.1 and port is 20886)
+`
+	serverUsage = `Usage:
+rdma_server: [-a <server_addr>] [-p <server_port>]
+(default port is 20886)
+`
+)
+
+var (
+	address = regexp.MustCompile(`addr: 0x[0-9a-f]+ `)
+	key     = regexp.MustCompile(`stag : 0x[0-9a-f]+ `)
+)
+
+// prints checks the whole output of a program of rdma-example, with addresses and keys
+// replaced.
+func (p *program) prints(format string, args ...any) {
+	p.t.Helper()
+	got := key.ReplaceAllString(address.ReplaceAllString(p.wait(), "addr: 0xADDR "), "stag : 0xKEY ")
+	if want := fmt.Sprintf(format, args...); got != want {
+		p.t.Errorf("%v printed\n%.1000s\nnot\n%.1000s", p.cmd.Path, got, want)
+	}
+}
+
+// TestRDMAExample runs rdma-example's clients with its servers, each in C and in Go, with
+// and without options.
 func TestRDMAExample(t *testing.T) {
+	clients, servers := sides(t)
 	labtest.Each(t, func(t *testing.T, device string) {
-		const text = "a text of some length, with spaces"
 		addr := labtest.AddrOf(device)
-		server := start(t, built(t, "server"), "-a", addr, "-p", "7320")
-		labtest.Listening(t, "7320")
-		client := start(t, built(t, "client"), "-a", addr, "-p", "7320", "-s", text)
-		for _, want := range []string{"SUCCESS, source and destination buffers match", `destination: "` + text + `"`} {
-			if out := client.wait(); !strings.Contains(out, want) {
-				t.Errorf("the client did not print %q:\n%s", want, out)
+		for server, serverPath := range servers {
+			for client, clientPath := range clients {
+				for _, r := range []struct {
+					name, listen, port, text string
+					serverArgs, clientArgs   []string
+				}{
+					{"all options", addr, "7320", "a text of some length, with spaces", []string{"-a", addr, "-p", "7320"}, []string{"-p", "7320"}},
+					{"defaults", "0.0.0.0", "20886", strings.Repeat("0123456789", 10_000), nil, nil},
+					{"a byte", "0.0.0.0", "7321", "x", []string{"-p", "7321"}, []string{"-p", "7321"}},
+				} {
+					t.Run(fmt.Sprintf("%s client, %s server, %s", client, server, r.name), func(t *testing.T) {
+						s := start(t, serverPath, r.serverArgs...)
+						labtest.Listening(t, r.port)
+						c := start(t, clientPath, append(r.clientArgs, "-a", addr, "-s", r.text)...)
+						c.prints(clientPrints, addr, r.port, len(r.text), r.text, r.listen)
+						s.prints(serverPrints, addr, r.port, len(r.text), r.text, r.listen)
+					})
+				}
 			}
-		}
-		if out := server.wait(); !strings.Contains(out, "A disconnect event is received from the client") {
-			t.Errorf("the server printed\n%s", out)
 		}
 	})
 }
 
-// TestScratch runs verbs from a root that holds nothing but it, /dev and /sys.
-func TestScratch(t *testing.T) {
-	labtest.Require(t)
-	verbs := built(t, "verbs")
-	f, err := elf.Open(verbs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for _, p := range f.Progs {
-		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
-			t.Errorf("%s is dynamically linked: it has a %v segment", verbs, p.Type)
-		}
-	}
-	if out, err := exec.Command("ldd", verbs).CombinedOutput(); err == nil || !strings.Contains(string(out), "not a dynamic executable") {
-		t.Errorf("ldd says %v: %s", err, out)
-	}
-
-	root := t.TempDir()
-	if err := copyFile(filepath.Join(root, "verbs"), verbs); err != nil {
-		t.Fatal(err)
-	}
-	for _, dir := range []string{"/dev", "/sys"} {
-		target := filepath.Join(root, dir)
-		if err := os.Mkdir(target, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := unix.Mount(dir, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-			t.Fatal(err)
-		}
-		defer unix.Unmount(target, unix.MNT_DETACH)
-	}
-	for args, want := range map[string]string{
-		"devices":      "rxe0",
-		"info --json":  `"hca_id": "rxe0"`,
-		"demo -s text": "SUCCESS, source and destination buffers match",
+// TestRDMAExampleFails runs rdma-example's programs where they must fail: in both languages
+// they print the same, and the reason on standard error.
+func TestRDMAExampleFails(t *testing.T) {
+	clients, servers := sides(t)
+	const tried = "Passed string is : text , with count 4 \nTrying to connect to server at : 10.9.0.1 port: 1 \n"
+	for _, r := range []struct {
+		programs map[string]string
+		args     string
+		prints   string
+	}{
+		{clients, "", "Please provide a string to copy \n" + clientUsage},
+		{clients, "-a 10.9.0.1 -p 7322", "Please provide a string to copy \n" + clientUsage},
+		{clients, "-s", clientUsage},
+		{clients, "-x", clientUsage},
+		{clients, "-h", clientUsage},
+		{servers, "-p", serverUsage},
+		{servers, "-s text", serverUsage},
+		{clients, "-s text", "Passed string is : text , with count 4 \n"}, // no device serves 127.0.0.1
+		{clients, "-s text -a 10.9.0.1 -p 1", tried},
+		{servers, "-a 10.9.0.77", ""},
 	} {
-		cmd := exec.Command("/verbs", strings.Fields(args)...)
-		cmd.SysProcAttr = &unix.SysProcAttr{Chroot: root}
-		cmd.Dir, cmd.Env = "/", []string{}
-		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), want) {
-			t.Errorf("verbs %s: %v\n%s", args, err, out)
+		for language, path := range r.programs {
+			var out, errs bytes.Buffer
+			cmd := exec.CommandContext(t.Context(), path, strings.Fields(r.args)...)
+			cmd.Stdout, cmd.Stderr = &out, &errs
+			err := cmd.Run()
+			if e, ok := errors.AsType[*exec.ExitError](err); !ok || e.ExitCode() != 1 || out.String() != r.prints {
+				t.Errorf("%s %s: %v, printed\n%s%s", language, cmd, err, &out, &errs)
+			}
+			if said := errs.Len() > 0; said == strings.HasPrefix(r.prints, "Please") && r.args != "-h" {
+				t.Errorf("%s %s: standard error is %q", language, cmd, &errs)
+			}
 		}
 	}
-}
-
-func copyFile(to, from string) error {
-	src, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	dst, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
-	if err != nil {
-		return err
-	}
-	if _, err := io.Copy(dst, src); err != nil {
-		dst.Close()
-		return err
-	}
-	return dst.Close()
 }

@@ -4,7 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +19,22 @@ import (
 func built(t *testing.T, name string) string {
 	t.Helper()
 	return labtest.Built(t, name)
+}
+
+// compile returns a function that compiles a program in C, once, with these arguments of
+// gcc.
+func compile(name string, args ...string) func() (path string, err error) {
+	return sync.OnceValues(func() (string, error) {
+		dir, err := os.MkdirTemp("", name)
+		if err != nil {
+			return "", err
+		}
+		path := filepath.Join(dir, name)
+		if out, err := exec.Command("gcc", append([]string{"-O1", "-o", path}, args...)...).CombinedOutput(); err != nil {
+			return "", fmt.Errorf("gcc: %w\n%s", err, out)
+		}
+		return path, nil
+	})
 }
 
 // program is a running program and what it prints.

@@ -7,10 +7,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,23 +17,7 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-var buildRnc = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "rnc")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "rnc")
-	if out, err := exec.Command("gcc", "-O1", "-o", path, "testdata/rnc.c", "-lrdmacm").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("gcc: %w\n%s", err, out)
-	}
-	return path, nil
-})
-
-// rncBuilt is the path of testdata/rnc.c's program.
-func rncBuilt(t *testing.T) string {
-	t.Helper()
-	return labtest.Must(buildRnc())(t)
-}
+var buildRnc = compile("rnc", "testdata/rnc.c", "-lrdmacm")
 
 func noise(seed, n int) []byte {
 	b := make([]byte, n)
@@ -51,7 +33,7 @@ func rnc(t *testing.T, device string, listen bool, opt rsock.Options, in []byte,
 	if err := os.WriteFile(filepath.Join(dir, "in"), in, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	script := fmt.Sprintf("exec %s \"$@\" <%s/in >%s", rncBuilt(t), dir, out)
+	script := fmt.Sprintf("exec %s \"$@\" <%s/in >%s", labtest.Must(buildRnc())(t), dir, out)
 	run := func(port string, args ...string) *program {
 		args = append(args, labtest.AddrOf(device), port, strconv.Itoa(size), strconv.Itoa(sleep))
 		return start(t, "sh", append([]string{"-c", script, "sh"}, args...)...)

@@ -1,0 +1,41 @@
+package uverbs_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestNoWay connects to GIDs, and makes address handles for some, that no machine answers
+// to: the errors name them.
+func TestNoWay(t *testing.T) {
+	labtest.Require(t)
+	ctx := labtest.OpenDevice(t, labtest.RXE)
+	pd := labtest.Must(ctx.AllocPD())(t)
+	labtest.Close(t, pd)
+	cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 200}))(t)
+	labtest.Close(t, cq)
+	for addr, gid := range map[string]string{"10.9.0.1": "::ffff:10.9.0.77", "fd00:9::1": "fd00:9::dead:beef"} {
+		t.Run(gid, func(t *testing.T) {
+			qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
+			labtest.Close(t, qp)
+			local := labtest.Must(qp.AddrOn(labtest.Must(ctx.FindGID(1, netip.MustParseAddr(addr)))(t)))(t)
+			remote := local
+			remote.GID = labtest.Must(verbs.ParseGID(gid))(t)
+			_, ah := pd.CreateAH(remote.PathFrom(local))
+			for what, err := range map[string]error{"Connect": qp.Connect(local, remote, uverbs.ConnectOptions{}), "CreateAH": ah} {
+				if !errors.Is(err, unix.ETIMEDOUT) || !strings.Contains(err.Error(), fmt.Sprintf("no way to GID %s from GID %d of port 1: ", gid, local.GIDIndex)) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+		})
+	}
+}
