@@ -365,7 +365,7 @@ func (e *Endpoint) end(reason error, flush bool) {
 		close(e.done)
 	})
 	if e.journal.log != nil && e.up.Load() && !e.noted.Swap(true) {
-		e.note(slog.LevelDebug, "connection ended", reason)
+		e.note(slog.LevelDebug, "connection ended", e.reason)
 	}
 }
 
