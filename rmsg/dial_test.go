@@ -146,7 +146,14 @@ func TestDispatchWait(t *testing.T) {
 		// One at a time.
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- l.Run(ctx) }()
+		go func() {
+			for {
+				if err := l.Run(ctx); !errors.Is(err, rmsg.ErrDispatching) {
+					ended <- err
+					return
+				}
+			}
+		}()
 		for {
 			short, stop := context.WithTimeout(t.Context(), time.Millisecond)
 			_, err := l.DispatchWait(short)
@@ -159,7 +166,7 @@ func TestDispatchWait(t *testing.T) {
 			}
 		}
 		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) && !errors.Is(err, rmsg.ErrDispatching) {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("run: %v", err)
 		}
 		go func() { time.Sleep(20 * time.Millisecond); l.Close() }()
