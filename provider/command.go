@@ -33,7 +33,7 @@ const invocationSize = int(unsafe.Sizeof(invocation{}))
 
 // newCommand encodes a command with an answer of respSize bytes. long says that
 // the kernel does the work in the call, and does not only queue it.
-func newCommand(dev Device, long bool, cmd uint32, req []byte, respSize int) (*command, error) {
+func newCommand(dev *Device, long bool, cmd uint32, req []byte, respSize int) (*command, error) {
 	msg, err := mmap.NewCell()
 	if err != nil {
 		return nil, err

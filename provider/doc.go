@@ -1,10 +1,25 @@
-// Package provider is what a driver implements (the SPI) and the data-path
-// types it speaks: work requests, completions and the queues between.
+// Package provider defines the interface between package uverbs and the drivers
+// of RDMA devices. Programs do not need it; authors of drivers do.
 //
-//	[]SendWR ──► SendQueue ─┐ mapped ring + doorbell ┌─► CompletionQueue ──► []WC
-//	[]RecvWR ──► RecvQueue ─┴──── kernel driver ─────┘
+//	uverbs           Open ──► PD, CQ, SRQ, QP, AH, MR          Post, Poll, Arm
+//	                  │             │                                 │
+//	provider       Driver ─────► Context ──────────────► SendQueue, RecvQueue,
+//	                  │             │                    CompletionQueue
+//	                  │             │                                 │
+//	kernel         ioctl on /dev/infiniband/uverbsN      queues in shared memory,
+//	               (run by uverbs, with the UHW)         doorbells, device registers
 //
-// Programs use these types through package uverbs, which re-exports them and
-// picks the [Driver]. A driver only knows its queues' layout and encodings;
-// objects, handles and lifetimes are uverbs' business.
+// A driver knows the layout of its device's queues, the encoding of requests and
+// completions, and the private structures ([UHW]) that its kernel side expects in
+// each verb. Objects, handles, lifetimes, events and errors of the control path
+// are the business of package uverbs, which runs all verbs.
+//
+// A driver's package calls [Register] in its init function. Programs import it for
+// that effect:
+//
+//	import _ "example.com/rdma/mlx5"
+//
+// Drivers for rxe and siw are part of package uverbs. A driver that is registered
+// for one of them is used instead of the built-in one. docs/drivers.md is the
+// guide for authors.
 package provider

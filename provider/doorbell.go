@@ -9,14 +9,14 @@ import (
 )
 
 // Doorbell tells the kernel that a send queue has new work: the command
-// POST_SEND with no work requests, which for drivers with a mapped queue means
-// "look there".
+// POST_SEND without work requests, on which kernel drivers that map their queues look
+// there. Drivers of hardware ring doorbells in device memory instead.
 type Doorbell struct{ cmd *command }
 
 // NewDoorbell makes the doorbell of the QP with the given handle. long says that
 // the driver works on the requests in the call, and does not only queue them.
 // Close it after the last Ring.
-func NewDoorbell(dev Device, qpHandle uint32, long bool) (Doorbell, error) {
+func NewDoorbell(dev *Device, qpHandle uint32, long bool) (Doorbell, error) {
 	req := abi.IbUverbsPostSend{QpHandle: qpHandle, WqeSize: uint32(unsafe.Sizeof(abi.IbUverbsSendWr{}))}
 	cmd, err := newCommand(dev, long, abi.IB_USER_VERBS_CMD_POST_SEND, mmap.Bytes(&req), int(unsafe.Sizeof(abi.IbUverbsPostSendResp{})))
 	return Doorbell{cmd}, err
@@ -24,7 +24,7 @@ func NewDoorbell(dev Device, qpHandle uint32, long bool) (Doorbell, error) {
 
 // FlushQP moves a QP in the error state to the error state, so that its driver
 // flushes what has been posted since.
-func FlushQP(dev Device, qpHandle uint32) error {
+func FlushQP(dev *Device, qpHandle uint32) error {
 	const state = 1 << 0 // enum ib_qp_attr_mask
 	req := abi.IbUverbsModifyQp{QpHandle: qpHandle, AttrMask: state, QpState: uint8(verbs.StateErr)}
 	cmd, err := newCommand(dev, false, abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), 0)
@@ -44,7 +44,7 @@ func (d Doorbell) Close() { d.cmd.close() }
 // Notify arms a CQ through the command REQ_NOTIFY_CQ, for drivers that have no
 // arm word in mapped memory.
 type Notify struct {
-	dev Device
+	dev *Device
 	cq  uint32
 	cmd *command // nil until it is wanted: many a CQ is only polled
 	req *abi.IbUverbsReqNotifyCq
@@ -52,7 +52,7 @@ type Notify struct {
 
 // NewNotify makes the command for the CQ with the given handle. Close it after
 // the last Arm.
-func NewNotify(dev Device, cqHandle uint32) Notify { return Notify{dev: dev, cq: cqHandle} }
+func NewNotify(dev *Device, cqHandle uint32) Notify { return Notify{dev: dev, cq: cqHandle} }
 
 // Arm makes the one system call. Calls must not overlap.
 func (n *Notify) Arm(solicitedOnly bool) error {
@@ -85,7 +85,7 @@ type StateQuery struct {
 }
 
 // NewStateQuery encodes the command for the QP with the given handle.
-func NewStateQuery(dev Device, qpHandle uint32) (StateQuery, error) {
+func NewStateQuery(dev *Device, qpHandle uint32) (StateQuery, error) {
 	const state = 1 << 0 // enum ib_qp_attr_mask
 	req := abi.IbUverbsQueryQp{QpHandle: qpHandle, AttrMask: state}
 	cmd, err := newCommand(dev, false, abi.IB_USER_VERBS_CMD_QUERY_QP, mmap.Bytes(&req), int(unsafe.Sizeof(abi.IbUverbsQueryQpResp{})))

@@ -9,12 +9,13 @@ import (
 )
 
 // Gate holds what the queues of all drivers have in common: a lock, the state of
-// their QP, and whether they have been stopped. It implements [Stateful] and
-// Stop of [Queue].
+// their QP, and whether they have been stopped. It implements [Stateful], Stop of
+// [Queue], and Modify of [SendQueue] for verbs without a driver's part. Queues embed
+// it and hold the lock while they use its fields.
 type Gate struct {
 	sync.Mutex
 	State  verbs.QPState
-	Closed bool // or failed
+	Closed bool // or failed: see Err
 	failed error
 }
 
@@ -27,6 +28,11 @@ func (g *Gate) Settle(s verbs.QPState, moved bool) {
 		g.State = s
 	}
 	g.Unlock()
+}
+
+// Modify implements [SendQueue].
+func (g *Gate) Modify(_ verbs.QPAttr, _ verbs.QPAttrMask, modify func(UHW) error) error {
+	return modify(UHW{})
 }
 
 // Stop implements [Queue].
@@ -54,7 +60,8 @@ func (g *Gate) Err() error {
 	return verbs.ErrClosed
 }
 
-// UnlockIfPanicking unlocks the gate if the caller panics. It is deferred.
+// UnlockIfPanicking unlocks the gate if the caller panics, as when it copies inline
+// data from memory that is gone. It is deferred.
 func (g *Gate) UnlockIfPanicking() {
 	if p := recover(); p != nil {
 		g.Unlock()

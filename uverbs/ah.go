@@ -38,18 +38,23 @@ func (p *PD) CreateAH(av verbs.AddressVector) (*AH, error) {
 		req.Attr.IsGlobal = 1
 	}
 	var resp abi.IbUverbsCreateAhResp
-	num, err := core.driver.CreateAH(func(uhw provider.UHW) error {
-		return core.file.Invoke(abi.IB_USER_VERBS_CMD_CREATE_AH, mmap.Bytes(&req), mmap.Bytes(&resp), uhw.In, uhw.Out)
-	})
-	if err != nil {
-		return nil, p.obj.fail(op, noWay(&av, err))
-	}
-	a := &AH{pd: p, av: av, num: num}
-	a.obj = newObject(p.obj.device, name{"AH %d", num}, func() error {
+	made := false
+	num, part, err := core.part.CreateAH(&provider.AHInit{PD: p.part, AV: av},
+		core.run(abi.IB_USER_VERBS_CMD_CREATE_AH, mmap.Bytes(&req), mmap.Bytes(&resp), &made))
+	destroy := func() error {
+		if !made { // the driver's kernel side has none
+			return nil
+		}
 		return core.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_AH, Method: abi.UVERBS_METHOD_AH_DESTROY, Attrs: []sys.Attr{
 			sys.Handle(abi.UVERBS_ATTR_DESTROY_AH_HANDLE, resp.AhHandle),
 		}})
-	}, p.obj)
+	}
+	if err != nil {
+		destroy()
+		return nil, p.obj.fail(op, noWay(&av, err))
+	}
+	a := &AH{pd: p, av: av, num: num}
+	a.obj = newObject(p.obj.device, name{"AH %d", num}, releasing(destroy, part), p.obj)
 	closeUnreachable(a, a.obj)
 	return a, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
 )
 
 // CompChannel carries the events of armed CQs (ibv_create_comp_channel(3)).
@@ -34,6 +35,7 @@ type channel struct {
 	grown   uint64         // how often pending has
 	changed chan struct{}  // closed when it grows again; nil if nobody waits for that
 	sleep   sleep
+	counts  map[uint64]provider.EventCounter // by CQ
 }
 
 // CreateCompChannel makes a completion channel.
@@ -198,6 +200,9 @@ func (c *channel) read(ctx context.Context, grown uint64, gone <-chan struct{}) 
 		if err == unix.EAGAIN {
 			err = late
 		}
+		c.mu.Lock()
+		c.counted(n)
+		c.mu.Unlock()
 	}
 	if err != nil || n == 0 {
 		return err
@@ -211,6 +216,28 @@ func (c *channel) read(ctx context.Context, grown uint64, gone <-chan struct{}) 
 	}
 	c.tell()
 	return nil
+}
+
+// countEvents makes the driver of a CQ count its events.
+func (c *channel) countEvents(id uint64, counter provider.EventCounter) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.counts == nil {
+		c.counts = map[uint64]provider.EventCounter{}
+	}
+	c.counts[id] = counter
+}
+
+// counted lets drivers count the n events in buf. mu is held.
+func (c *channel) counted(n int) {
+	if len(c.counts) == 0 {
+		return
+	}
+	for _, e := range c.sleep.buf[:n] {
+		if counter := c.counts[e.CqHandle]; counter != nil {
+			counter.CountEvent()
+		}
+	}
 }
 
 // add is an event that does not come from the kernel.
@@ -236,6 +263,7 @@ func (c *channel) tell() {
 func (c *channel) drop(id uint64) {
 	c.mu.Lock()
 	delete(c.pending, id)
+	delete(c.counts, id)
 	c.wake()
 	c.mu.Unlock()
 }

@@ -72,7 +72,9 @@ func (c *channel) rest(until time.Time) (n int, err error) {
 	s.asleep, s.woken = false, false
 	switch {
 	case err == nil:
-		return n / len(mmap.Bytes(&s.buf[0])), nil
+		n /= len(mmap.Bytes(&s.buf[0]))
+		c.counted(n)
+		return n, nil
 	case woken && errors.Is(err, os.ErrDeadlineExceeded):
 		return 0, nil
 	}

@@ -13,8 +13,6 @@ import (
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
-	"github.com/goverbs/verbs/provider/rxe"
-	"github.com/goverbs/verbs/provider/siw"
 )
 
 // CQ is a completion queue. It is made from a [Context] and closed after the
@@ -23,9 +21,7 @@ type CQ struct {
 	ctx     *Context
 	obj     *object
 	handle  uint32
-	queue   provider.CompletionQueue
-	rxe     *rxe.CompletionQueue // queue, by type: see [QP]
-	siw     *siw.CompletionQueue
+	queue   completionQueue
 	channel *CompChannel
 	id      uint64
 	turn    chan struct{} // held by whoever arms and waits; nil without a channel
@@ -66,9 +62,16 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 	if opt.Channel != nil {
 		cq.turn, cq.gone = make(chan struct{}, 1), make(chan struct{})
 	}
-	create := func(uhw provider.UHW) (uint32, error) {
+	init := &provider.CQInit{Depth: opt.Depth, Wake: func() {}}
+	if opt.Channel != nil {
+		events := opt.Channel.ch
+		init.Wake = func() { events.add(id) }
+	}
+	made := false
+	queue, err := core.part.CreateCQ(init, func(uhw provider.UHW) (provider.CQInfo, error) {
+		var got uint32
 		run := func(fd int) error {
-			depth, vector, got := uint32(opt.Depth), uint32(opt.Vector), uint32(0)
+			depth, vector := uint32(init.Depth), uint32(opt.Vector)
 			return core.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_CQ, Method: abi.UVERBS_METHOD_CQ_CREATE, Attrs: []sys.Attr{
 				sys.New(abi.UVERBS_ATTR_CREATE_CQ_HANDLE, &cq.handle),
 				sys.In(abi.UVERBS_ATTR_CREATE_CQ_CQE, &depth),
@@ -80,22 +83,14 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 				sys.OutBytes(abi.UVERBS_ATTR_UHW_OUT, uhw.Out),
 			}})
 		}
+		var err error
 		if opt.Channel == nil {
-			return cq.handle, run(-1)
+			err = run(-1)
+		} else {
+			err = opt.Channel.ch.file.Control(run)
 		}
-		err := opt.Channel.ch.file.Control(run)
-		return cq.handle, err
-	}
-	wake := func() {}
-	if opt.Channel != nil {
-		events := opt.Channel.ch
-		wake = func() { events.add(id) }
-	}
-	made := false
-	queue, err := core.driver.CreateCQ(core.provider(), wake, func(uhw provider.UHW) (uint32, error) {
-		h, err := create(uhw)
 		made = err == nil
-		return h, err
+		return provider.CQInfo{Handle: cq.handle, Depth: int(got)}, err
 	})
 	if err != nil {
 		if made {
@@ -115,12 +110,13 @@ func (c *contextCore) destroyCQ(handle uint32) error {
 
 // start gives the CQ its queue and its place among the context's objects.
 func (q *CQ) start(queue provider.CompletionQueue, parents []*object) {
-	q.queue = queue
-	q.rxe, _ = queue.(*rxe.CompletionQueue)
-	q.siw, _ = queue.(*siw.CompletionQueue)
+	q.queue = newCompletionQueue(queue)
 	life := &cqLife{core: q.ctx.contextCore, handle: q.handle, id: q.id, queue: queue, gone: q.gone}
 	if q.channel != nil {
 		life.channel = q.channel.ch
+		if counter, ok := queue.(provider.EventCounter); ok {
+			life.channel.countEvents(q.id, counter)
+		}
 	}
 	life.begin(q.ctx.device.Name, name{"CQ %d", q.handle}, life, parents)
 	q.obj = &life.object
@@ -176,15 +172,6 @@ func (q *CQ) Channel() *CompChannel { return q.channel }
 
 // Cap is the number of completions the CQ holds.
 func (q *CQ) Cap() int { return q.queue.Cap() }
-
-// Poll moves up to len(wcs) completions into wcs and returns how many. It
-// never waits. A closed CQ has none.
-func (q *CQ) Poll(wcs []verbs.WC) int {
-	if q.rxe != nil {
-		return q.rxe.Poll(wcs)
-	}
-	return q.siw.Poll(wcs)
-}
 
 // Arm asks for one event at the next completion to come, or, with
 // solicitedOnly, at the next that a peer solicited or that failed
@@ -275,7 +262,7 @@ func (q *CQ) Resize(depth int) error {
 		return err
 	}
 	defer q.obj.exit()
-	err := q.queue.Resize(func(uhw provider.UHW) error {
+	err := q.queue.Resize(depth, func(depth int, uhw provider.UHW) error {
 		req := abi.IbUverbsResizeCq{CqHandle: q.handle, Cqe: uint32(depth)}
 		var resp abi.IbUverbsResizeCqResp
 		return q.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_RESIZE_CQ, mmap.Bytes(&req), mmap.Bytes(&resp)[:8], uhw.In, uhw.Out)

@@ -9,6 +9,12 @@
 //	control: Context, PD, ... ─► ioctl on /dev/infiniband/uverbsN
 //	data:    QP.PostSend, QP.PostRecv, CQ.Poll ─► queues mapped from the driver
 //
+// # Drivers
+//
+// Devices of rxe and siw work as they are. Those of another kernel driver need a
+// package that registers a driver for it: see package provider. Without one Open
+// returns [verbs.ErrNoDriver].
+//
 // # Ownership
 //
 // The maker of an object closes it, children first: Close of an object that others

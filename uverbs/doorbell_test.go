@@ -14,7 +14,7 @@ import (
 // no requests: they count as posted, and complete as flushed.
 func TestDoorbellRefused(t *testing.T) {
 	qp, _ := doorbell(t)
-	if qp.rxeSend == nil {
+	if qp.send.rxe == nil {
 		t.Skip("siw takes requests back") // see [siw.SendQueue]
 	}
 	for _, req := range []abi.IbUverbsModifyQp{

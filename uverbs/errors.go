@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
 )
 
 // hint says what usually helps against an errno of an operation.
@@ -15,6 +17,8 @@ func hint(op string, err error) string {
 		return "the device node does not admit this user"
 	case op == "open" && errors.Is(err, unix.ENOENT):
 		return "pass the device node into this container, or load ib_uverbs"
+	case errors.Is(err, verbs.ErrNoDriver):
+		return "import a package that registers one"
 	case errors.Is(err, unix.EIO):
 		return "the device was removed"
 	}

@@ -38,19 +38,11 @@ func ImportContext(fd int) (*Context, error) {
 	if err != nil {
 		return fail(err)
 	}
-	for _, d := range drivers {
-		// There is a context already: any call shows whether the driver fits.
-		f := sys.File{FD: own, Driver: d.ID()}
-		var port abi.IbUverbsQueryPortRespEx
-		err = f.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_QUERY_PORT, Attrs: []sys.Attr{
-			sys.Const(abi.UVERBS_ATTR_QUERY_PORT_PORT_NUM, 1), sys.Out(abi.UVERBS_ATTR_QUERY_PORT_RESP, &port),
-		}})
-		if err == nil {
-			return devs[i].open(f, d, 1) // how many vectors there are, only its maker was told
-		}
+	c, err := devs[i].open(own, true)
+	if err != nil {
+		return fail(err)
 	}
-	unix.Close(own)
-	return fail(err)
+	return c, nil
 }
 
 // FD returns the device's file, for [ImportContext] in another process. It is valid

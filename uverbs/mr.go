@@ -110,20 +110,23 @@ func (p *PD) register(mem []byte, addr, iova uint64, access verbs.Access, free f
 	}
 	var resp abi.IbUverbsRegMrResp
 	core := p.ctx.contextCore
-	err := core.driver.RegisterMR(&req, func(uhw provider.UHW) error {
-		return core.file.Invoke(abi.IB_USER_VERBS_CMD_REG_MR, mmap.Bytes(&req), mmap.Bytes(&resp), uhw.In, uhw.Out)
-	})
-	if err == unix.EINVAL && access&(verbs.AccessRemoteWrite|verbs.AccessRemoteAtomic) != 0 && access&verbs.AccessLocalWrite == 0 {
+	made := false
+	part, err := core.part.RegisterMR(&provider.MRInit{PD: p.part, Start: addr, Length: req.Length, IOVA: iova, Access: access},
+		core.run(abi.IB_USER_VERBS_CMD_REG_MR, mmap.Bytes(&req), mmap.Bytes(&resp), &made))
+	if err != nil && made {
+		core.destroyMR(resp.MrHandle)
+	}
+	if errors.Is(err, unix.EINVAL) && access&(verbs.AccessRemoteWrite|verbs.AccessRemoteAtomic) != 0 && access&verbs.AccessLocalWrite == 0 {
 		err = fmt.Errorf("AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite: %w", err)
 	}
-	if err == unix.EINVAL && access&verbs.AccessOnDemand != 0 && core.odp&odpSupport == 0 { // as before Linux 6.3
+	if errors.Is(err, unix.EINVAL) && access&verbs.AccessOnDemand != 0 && core.dev.Attr.ODP.General&odpSupport == 0 { // as before Linux 6.3
 		err = fmt.Errorf("%w: no on-demand paging: %w", errors.ErrUnsupported, err)
 	}
 	if err != nil {
 		return nil, p.obj.fail(opRegister, err)
 	}
 	m := &MR{pd: p, mem: mem, size: len(mem), addr: iova, lkey: resp.Lkey, rkey: resp.Rkey}
-	m.own(resp.MrHandle, free)
+	m.own(resp.MrHandle, part, free)
 	return m, nil
 }
 
@@ -135,17 +138,21 @@ type mrLife struct {
 }
 
 // own makes the MR an object of its PD, which destroys it.
-func (m *MR) own(handle uint32, free func() error) {
+func (m *MR) own(handle uint32, part provider.Object, free func() error) {
 	core, life := m.pd.ctx.contextCore, &mrLife{handle, free}
 	m.life = life
+	destroy := releasing(func() error { return core.destroyMR(handle) }, part)
 	m.obj = newObject(core.device.Name, name{"MR %#x", m.lkey}, func() error {
-		err := core.destroy(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY, abi.UVERBS_ATTR_DESTROY_MR_HANDLE, 0, life.handle, nil)
-		if err != nil {
+		if err := destroy(); err != nil {
 			return err
 		}
 		return life.free()
 	}, m.pd.obj)
 	m.obj.kept = true
+}
+
+func (c *contextCore) destroyMR(handle uint32) error {
+	return c.destroy(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY, abi.UVERBS_ATTR_DESTROY_MR_HANDLE, 0, handle, nil)
 }
 
 // Bytes is the region's memory; nil after Close.

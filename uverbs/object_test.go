@@ -151,15 +151,15 @@ func (q entered) check() error {
 	return nil
 }
 
-func (q entered) Resize(func(provider.UHW) error) error   { return q.check() }
-func (q entered) SetLimit(func(provider.UHW) error) error { return q.check() }
+func (q entered) Resize(int, func(int, provider.UHW) error) error { return q.check() }
+func (q entered) SetLimit(int, func(provider.UHW) error) error    { return q.check() }
 
 // TestSRQOrder shows that an SRQ is entered before its queue is locked, which is
 // the order of Close.
 func TestSRQOrder(t *testing.T) {
 	ctx, _ := newTree()
 	s := &SRQ{obj: newObject("dev0", name{format: "SRQ 0"}, nil, ctx)}
-	s.queue = entered{t: t, srq: s.obj}
+	s.queue = newRecvQueue(entered{t: t, srq: s.obj})
 	if err := errors.Join(s.Resize(8), s.SetLimit(1)); err != nil {
 		t.Error(err)
 	}

@@ -3,6 +3,7 @@ package uverbs
 import (
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
 )
 
 // PD is a protection domain: QPs and the memory regions they may use. It is
@@ -11,6 +12,7 @@ type PD struct {
 	ctx    *Context
 	obj    *object
 	handle uint32
+	part   provider.Object // the driver's, or nil
 }
 
 // AllocPD makes a protection domain (ibv_alloc_pd(3)).
@@ -22,15 +24,20 @@ func (c *Context) AllocPD() (*PD, error) {
 	defer c.obj.exit()
 	var req abi.IbUverbsAllocPd
 	var resp abi.IbUverbsAllocPdResp
-	err := c.file.Invoke(abi.IB_USER_VERBS_CMD_ALLOC_PD, mmap.Bytes(&req), mmap.Bytes(&resp), nil, nil)
+	core, made := c.contextCore, false
+	part, err := core.part.AllocPD(core.run(abi.IB_USER_VERBS_CMD_ALLOC_PD, mmap.Bytes(&req), mmap.Bytes(&resp), &made))
+	handle := resp.PdHandle
+	destroy := func() error {
+		return core.destroy(abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY, abi.UVERBS_ATTR_DESTROY_PD_HANDLE, 0, handle, nil)
+	}
 	if err != nil {
+		if made {
+			destroy()
+		}
 		return nil, c.obj.fail(op, err)
 	}
-	core, handle := c.contextCore, resp.PdHandle
-	p := &PD{ctx: c, handle: handle}
-	p.obj = newObject(c.device.Name, name{"PD %d", handle}, func() error {
-		return core.destroy(abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY, abi.UVERBS_ATTR_DESTROY_PD_HANDLE, 0, handle, nil)
-	}, c.obj)
+	p := &PD{ctx: c, handle: handle, part: part}
+	p.obj = newObject(c.device.Name, name{"PD %d", handle}, releasing(destroy, part), c.obj)
 	closeUnreachable(p, p.obj)
 	return p, nil
 }

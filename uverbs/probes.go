@@ -112,7 +112,7 @@ var probes = map[Feature]func(*prober) error{
 		req := abi.IbUverbsRegMr{Length: ^uint64(0), PdHandle: pd.handle, AccessFlags: uint32(verbs.AccessOnDemand | verbs.AccessLocalWrite)}
 		var resp abi.IbUverbsRegMrResp
 		err := p.call(abi.IB_USER_VERBS_CMD_REG_MR, mmap.Bytes(&req), mmap.Bytes(&resp))
-		if err == unix.EINVAL && p.c.odp&odpImplicit == 0 {
+		if err == unix.EINVAL && p.c.dev.Attr.ODP.General&odpImplicit == 0 {
 			err = fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 		}
 		return err

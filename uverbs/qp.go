@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 	"sync"
-	"time"
 	"weak"
 
 	"golang.org/x/sys/unix"
@@ -15,8 +14,6 @@ import (
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
-	"github.com/goverbs/verbs/provider/rxe"
-	"github.com/goverbs/verbs/provider/siw"
 )
 
 // QP is a queue pair: a send queue and a receive queue. It is made from a
@@ -33,15 +30,8 @@ type QP struct {
 	recvCQ *CQ
 	srq    *SRQ
 
-	send provider.SendQueue
-	recv provider.RecvQueue // nil with an SRQ
-
-	// The same queues by type: arguments of an interface's method escape, and
-	// posting must not allocate.
-	rxeSend *rxe.SendQueue
-	rxeRecv *rxe.RecvQueue
-	siwSend *siw.SendQueue
-	siwRecv *siw.RecvQueue
+	send sendQueue
+	recv recvQueue // of no queue if there is an SRQ
 }
 
 // QPOptions describe a QP. A zero Type is RC; the CQs may be the same.
@@ -92,12 +82,15 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	defer exitAll(parents)
 
 	core := p.ctx.contextCore
-	q := &QP{pd: p, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, srq: opt.SRQ, cap: opt.Cap}
-	m := &qpMaker{QP: q, id: core.lastID.Add(1), signalAll: opt.SignalAll}
-	send, recv, err := core.driver.CreateQP(core.provider(), provider.QPInit{
-		Type: opt.Type, Cap: &q.cap, SignalAll: opt.SignalAll, SharedRecv: opt.SRQ != nil,
-		SendCQ: opt.SendCQ.queue, RecvCQ: opt.RecvCQ.queue,
-	}, m.make)
+	q := &QP{pd: p, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, srq: opt.SRQ}
+	m := &qpMaker{QP: q, id: core.lastID.Add(1), init: provider.QPInit{
+		Type: opt.Type, Cap: opt.Cap, SignalAll: opt.SignalAll, PD: p.part,
+		SendCQ: opt.SendCQ.queue.CompletionQueue, RecvCQ: opt.RecvCQ.queue.CompletionQueue,
+	}}
+	if opt.SRQ != nil {
+		m.init.SRQ = opt.SRQ.queue.RecvQueue
+	}
+	send, recv, err := core.part.CreateQP(&m.init, m.make)
 	id, handle := m.id, q.handle
 	if err != nil {
 		if m.made {
@@ -105,13 +98,9 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 		}
 		return nil, p.obj.fail(op, err)
 	}
-	q.send, q.recv = send, recv
+	q.send, q.recv = newSendQueue(send), newRecvQueue(recv)
 	// Kernels do not all say what they rounded the sizes up to.
 	q.cap.MaxSendWR = send.Cap()
-	q.rxeSend, _ = send.(*rxe.SendQueue)
-	q.rxeRecv, _ = recv.(*rxe.RecvQueue)
-	q.siwSend, _ = send.(*siw.SendQueue)
-	q.siwRecv, _ = recv.(*siw.RecvQueue)
 	if recv != nil {
 		q.cap.MaxRecvWR = recv.Cap()
 	}
@@ -124,20 +113,21 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 
 // qpMaker makes the kernel's QP, as its driver wants it.
 type qpMaker struct {
-	*QP       // whose cap is what is asked for, and then what was made
-	id        uint64
-	signalAll bool
-	made      bool
+	*QP
+	init provider.QPInit
+	id   uint64
+	made bool
 }
 
 func (m *qpMaker) make(uhw provider.UHW) (provider.QPInfo, error) {
+	c := m.init.Cap
 	want := abi.IbUverbsQpCap{
-		MaxSendWr: uint32(m.cap.MaxSendWR), MaxRecvWr: uint32(m.cap.MaxRecvWR),
-		MaxSendSge: uint32(m.cap.MaxSendSGE), MaxRecvSge: uint32(m.cap.MaxRecvSGE),
-		MaxInlineData: uint32(m.cap.MaxInline),
+		MaxSendWr: uint32(c.MaxSendWR), MaxRecvWr: uint32(c.MaxRecvWR),
+		MaxSendSge: uint32(c.MaxSendSGE), MaxRecvSge: uint32(c.MaxRecvSGE),
+		MaxInlineData: uint32(c.MaxInline),
 	}
 	var flags uint64
-	if m.signalAll {
+	if m.init.SignalAll {
 		flags = abi.IB_UVERBS_QP_CREATE_SQ_SIG_ALL
 	}
 	var srq uint32
@@ -214,39 +204,6 @@ func (q *QP) PD() *PD     { return q.pd }
 func (q *QP) SendCQ() *CQ { return q.sendCQ }
 func (q *QP) RecvCQ() *CQ { return q.recvCQ }
 func (q *QP) SRQ() *SRQ   { return q.srq }
-
-// PostSend posts send requests in order with one doorbell, the call's only
-// system call (which siw can often do without), and returns how many were
-// posted: those complete. If not all, the error is [verbs.ErrQueueFull], [verbs.ErrClosed],
-// [verbs.ErrQueueFailed] or a [*verbs.PostError] for the first that was not; if all, it is nil.
-// If the doorbell fails, the QP is moved to the error state, where all requests
-// complete.
-func (q *QP) PostSend(wrs ...verbs.SendWR) (int, error) {
-	if q.rxeSend != nil {
-		return q.rxeSend.Post(wrs)
-	}
-	return q.siwSend.Post(wrs)
-}
-
-// HoldSends has the next PostSend of a siw QP wait until t: package cm knows
-// when a peer is not ready yet (its Settle). Other QPs need no such thing.
-func (q *QP) HoldSends(t time.Time) {
-	if q.siwSend != nil {
-		q.siwSend.Hold(t)
-	}
-}
-
-// PostRecv posts receive requests in order, without a system call, and returns
-// how many were posted; errors are as for [QP.PostSend].
-func (q *QP) PostRecv(wrs ...verbs.RecvWR) (int, error) {
-	switch {
-	case q.rxeRecv != nil:
-		return q.rxeRecv.Post(wrs)
-	case q.siwRecv != nil:
-		return q.siwRecv.Post(wrs)
-	}
-	return 0, q.obj.fail("post recv on", verbs.ErrSRQ)
-}
 
 // Close destroys the QP. Requests that have not completed never will.
 func (q *QP) Close() error { return q.obj.close() }

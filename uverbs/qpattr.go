@@ -34,17 +34,17 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if a.SQDAsyncNotify {
 		req.EnSqdAsyncNotify = 1
 	}
-	moved := false
+	moved := false                 // the kernel's QP
 	if mask&verbs.MaskState != 0 { // the queues hold still while it changes, and know it after
-		if q.recv != nil {
+		if q.recv.RecvQueue != nil {
 			q.recv.Suspend()
 			defer func() { q.recv.Settle(a.State, moved) }()
 		}
 		q.send.Suspend()
 		defer func() { q.send.Settle(a.State, moved) }()
 	}
-	err := q.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil, nil, nil)
-	if moved = err == nil; moved {
+	err := q.send.Modify(a, mask, q.pd.ctx.run(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil, &moved))
+	if err == nil {
 		return nil
 	}
 	if errors.Is(err, unix.EINVAL) && !q.pd.ctx.device.IWARP() { // whose drivers have rules of their own

@@ -22,11 +22,19 @@ func (c *Context) QueryDevice() (*verbs.DeviceAttr, error) {
 		return nil, err
 	}
 	defer c.obj.exit()
+	a, err := c.queryDevice()
+	if err != nil {
+		return nil, c.obj.fail(op, err)
+	}
+	return a, nil
+}
+
+func (c *contextCore) queryDevice() (*verbs.DeviceAttr, error) {
 	var req abi.IbUverbsExQueryDevice
 	var resp abi.IbUverbsExQueryDeviceResp
 	const cmd = abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE | abi.IB_USER_VERBS_CMD_FLAG_EXTENDED
 	if err := c.file.Invoke(cmd, mmap.Bytes(&req), mmap.Bytes(&resp), nil, nil); err != nil {
-		return nil, c.obj.fail(op, err)
+		return nil, err
 	}
 	return deviceAttr(&resp), nil
 }
@@ -89,13 +97,21 @@ func (c *Context) QueryPort(port int) (*verbs.PortAttr, error) {
 	if err := c.checkPort(port); err != nil {
 		return nil, c.obj.fail(op, err)
 	}
+	p, err := c.queryPort(port)
+	if err != nil {
+		return nil, c.obj.fail(op, err)
+	}
+	return p, nil
+}
+
+func (c *contextCore) queryPort(port int) (*verbs.PortAttr, error) {
 	var resp abi.IbUverbsQueryPortRespEx
 	err := c.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_QUERY_PORT, Attrs: []sys.Attr{
 		sys.Const(abi.UVERBS_ATTR_QUERY_PORT_PORT_NUM, uint64(port)),
 		sys.Out(abi.UVERBS_ATTR_QUERY_PORT_RESP, &resp),
 	}})
 	if err != nil {
-		return nil, c.obj.fail(op, err)
+		return nil, err
 	}
 	return portAttr(&resp), nil
 }

@@ -11,8 +11,6 @@ import (
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
-	"github.com/goverbs/verbs/provider/rxe"
-	"github.com/goverbs/verbs/provider/siw"
 )
 
 // SRQ is a shared receive queue: receives for any number of QPs. It is made
@@ -23,9 +21,7 @@ type SRQ struct {
 	num    uint32
 	handle uint32
 
-	queue provider.RecvQueue
-	rxe   *rxe.RecvQueue // queue, by type: see [QP]
-	siw   *siw.RecvQueue
+	queue recvQueue
 }
 
 // SRQOptions describe an SRQ.
@@ -47,11 +43,12 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 	if min(opt.MaxWR, opt.MaxSGE, opt.Limit) < 0 || max(opt.MaxWR, opt.MaxSGE, opt.Limit) > math.MaxInt32 {
 		return nil, p.obj.fail(op, fmt.Errorf("%+v: %w", opt, verbs.ErrRange))
 	}
-	maxWR, maxSGE, limit := uint32(cmp.Or(opt.MaxWR, 64)), uint32(cmp.Or(opt.MaxSGE, 2)), uint32(opt.Limit)
+	init := &provider.SRQInit{PD: p.part, MaxWR: cmp.Or(opt.MaxWR, 64), MaxSGE: cmp.Or(opt.MaxSGE, 2)}
 	core, id := p.ctx.contextCore, p.ctx.lastID.Add(1)
 	s := &SRQ{pd: p}
 	made := false
-	queue, err := core.driver.CreateSRQ(core.provider(), func(uhw provider.UHW) (provider.SRQInfo, error) {
+	queue, err := core.part.CreateSRQ(init, func(uhw provider.UHW) (provider.SRQInfo, error) {
+		maxWR, maxSGE, limit := uint32(init.MaxWR), uint32(init.MaxSGE), uint32(opt.Limit)
 		var gotWR, gotSGE, num uint32
 		err := core.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_SRQ, Method: abi.UVERBS_METHOD_SRQ_CREATE, Attrs: []sys.Attr{
 			sys.New(abi.UVERBS_ATTR_CREATE_SRQ_HANDLE, &s.handle),
@@ -69,7 +66,7 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 		}})
 		made = err == nil
 		s.num = s.handle // the kernel numbers only SRQs of the XRC type
-		return provider.SRQInfo{Num: s.num, MaxSGE: gotSGE}, err
+		return provider.SRQInfo{Handle: s.handle, MaxWR: int(gotWR), MaxSGE: int(gotSGE)}, err
 	})
 	handle := s.handle
 	destroy := func() error {
@@ -83,9 +80,7 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 		}
 		return nil, p.obj.fail(op, err)
 	}
-	s.queue = queue
-	s.rxe, _ = queue.(*rxe.RecvQueue)
-	s.siw, _ = queue.(*siw.RecvQueue)
+	s.queue = newRecvQueue(queue)
 	s.obj = newObject(p.obj.device, name{"SRQ %d", s.num}, func() error {
 		if err := stopped(destroy, queue); err != nil {
 			return err
@@ -100,36 +95,36 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 // PD is what the SRQ was made from.
 func (s *SRQ) PD() *PD { return s.pd }
 
-// PostRecv posts receive requests as [QP.PostRecv] does.
-func (s *SRQ) PostRecv(wrs ...verbs.RecvWR) (int, error) {
-	if s.rxe != nil {
-		return s.rxe.Post(wrs)
-	}
-	return s.siw.Post(wrs)
-}
-
 // Resize makes room for at least maxWR receives, or for fewer; those in the
 // SRQ stay. If it returns [verbs.ErrQueueFailed], so does PostRecv from then on.
 func (s *SRQ) Resize(maxWR int) error {
-	const maxWRMask = 1 << 0 // enum ib_srq_attr_mask
-	return s.modify("resize", abi.IbUverbsModifySrq{AttrMask: maxWRMask, MaxWr: uint32(maxWR)}, s.queue.Resize)
+	const mask = 1 << 0 // enum ib_srq_attr_mask
+	return s.modify("resize", func(modify func(abi.IbUverbsModifySrq, provider.UHW) error) error {
+		return s.queue.Resize(maxWR, func(maxWR int, uhw provider.UHW) error {
+			return modify(abi.IbUverbsModifySrq{AttrMask: mask, MaxWr: uint32(maxWR)}, uhw)
+		})
+	})
 }
 
 // SetLimit asks for one [verbs.EventSRQLimitReached] when fewer than limit receives
 // are left; 0 asks for none.
 func (s *SRQ) SetLimit(limit int) error {
-	const limitMask = 1 << 1
-	return s.modify("set limit of", abi.IbUverbsModifySrq{AttrMask: limitMask, SrqLimit: uint32(limit)}, s.queue.SetLimit)
+	const mask = 1 << 1
+	return s.modify("set limit of", func(modify func(abi.IbUverbsModifySrq, provider.UHW) error) error {
+		return s.queue.SetLimit(limit, func(uhw provider.UHW) error {
+			return modify(abi.IbUverbsModifySrq{AttrMask: mask, SrqLimit: uint32(limit)}, uhw)
+		})
+	})
 }
 
-// modify runs the verb from run, which adds the driver's part.
-func (s *SRQ) modify(op string, req abi.IbUverbsModifySrq, run func(func(provider.UHW) error) error) error {
+// modify lets run, which adds the driver's part, modify the SRQ.
+func (s *SRQ) modify(op string, run func(func(abi.IbUverbsModifySrq, provider.UHW) error) error) error {
 	if err := s.obj.enter(op); err != nil {
 		return err
 	}
 	defer s.obj.exit()
-	req.SrqHandle = s.handle
-	err := run(func(uhw provider.UHW) error {
+	err := run(func(req abi.IbUverbsModifySrq, uhw provider.UHW) error {
+		req.SrqHandle = s.handle
 		return s.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_MODIFY_SRQ, mmap.Bytes(&req), nil, uhw.In, uhw.Out)
 	})
 	if err != nil {

@@ -17,7 +17,7 @@ var _ [unsafe.Sizeof(verbs.WC{})]byte = [unsafe.Sizeof(abi.IbUverbsWc{})]byte{}
 
 // CompletionQueue is an rxe CQ; see [SendQueue] for why it is exported.
 type CompletionQueue struct {
-	dev provider.Device
+	dev *provider.Device
 	provider.Gate
 	ring   ring
 	cons   uint32 // ours; the shared word is its copy
@@ -25,7 +25,7 @@ type CompletionQueue struct {
 	notify provider.Notify
 }
 
-func newCompletionQueue(r ring, n provider.Notify, dev provider.Device) *CompletionQueue {
+func newCompletionQueue(r ring, n provider.Notify, dev *provider.Device) *CompletionQueue {
 	return &CompletionQueue{dev: dev, ring: r, cons: r.LoadConsumer(), prod: r.LoadProducer(), notify: n}
 }
 
@@ -89,14 +89,14 @@ func (q *CompletionQueue) Cap() int {
 }
 
 // Resize implements [provider.Resizer].
-func (q *CompletionQueue) Resize(resize func(provider.UHW) error) error {
+func (q *CompletionQueue) Resize(size int, resize func(int, provider.UHW) error) error {
 	q.Lock()
 	defer q.Unlock()
 	if q.Closed {
 		return q.Err()
 	}
 	var resp abi.RxeResizeCqResp
-	if err := resize(provider.UHW{Out: mmap.Bytes(&resp)}); err != nil {
+	if err := resize(size, provider.UHW{Out: mmap.Bytes(&resp)}); err != nil {
 		return err
 	}
 	if err := q.ring.replace(q.dev, &resp.Mi, unsafe.Sizeof(abi.IbUverbsWc{})); err != nil {

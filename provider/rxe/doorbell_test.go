@@ -16,8 +16,7 @@ import (
 // queue refuses all later requests.
 func TestPostDoorbellFails(t *testing.T) {
 	q := fakeQueue(t, 8)
-	bad := q.dev
-	bad.FD = -1
+	bad := &provider.Device{FD: -1}
 	q.doorbell.Close()
 	var err error
 	if q.doorbell, err = provider.NewDoorbell(bad, 1, false); err != nil {

@@ -29,6 +29,22 @@ var _ provider.Driver = Driver{}
 func (Driver) Name() string { return "rxe" }
 func (Driver) ID() uint32   { return abi.RDMA_DRIVER_RXE }
 
+// GetContext implements [provider.Driver].
+func (Driver) GetContext(dev *provider.Device, get func(provider.UHW) error) (provider.Context, error) {
+	return context{dev}, get(provider.UHW{})
+}
+
+// ImportContext implements [provider.Driver].
+func (Driver) ImportContext(dev *provider.Device, _ func(provider.UHW) error) (provider.Context, error) {
+	return context{dev}, nil
+}
+
+// context is an open device.
+type context struct{ dev *provider.Device }
+
+// Release has nothing to release.
+func (context) Release() {}
+
 // ring is a mapped rxe queue.
 type ring struct {
 	mmap.Ring
@@ -36,7 +52,7 @@ type ring struct {
 }
 
 // mapRing maps the queue that the driver's response describes.
-func mapRing(dev provider.Device, mi *abi.Mminfo, elem uintptr) (ring, error) {
+func mapRing(dev *provider.Device, mi *abi.Mminfo, elem uintptr) (ring, error) {
 	region, err := mmap.Map(dev.FD, int64(mi.Offset), int(mi.Size))
 	if err != nil {
 		return ring{}, err
@@ -65,8 +81,8 @@ func mapRing(dev provider.Device, mi *abi.Mminfo, elem uintptr) (ring, error) {
 	return ring{r, region}, nil
 }
 
-// replace maps a queue that the kernel put in the place of r, with r's entries.
-func (r *ring) replace(dev provider.Device, mi *abi.Mminfo, elem uintptr) error {
+// replace maps the queue to which the kernel moved r's entries.
+func (r *ring) replace(dev *provider.Device, mi *abi.Mminfo, elem uintptr) error {
 	fresh, err := mapRing(dev, mi, elem)
 	if err != nil {
 		return err
@@ -76,74 +92,75 @@ func (r *ring) replace(dev provider.Device, mi *abi.Mminfo, elem uintptr) error 
 	return nil
 }
 
-// GetContext has nothing to add.
-func (Driver) GetContext(get func(provider.UHW) error) error { return get(provider.UHW{}) }
+// AllocPD has nothing to add.
+func (context) AllocPD(alloc func(provider.UHW) error) (provider.Object, error) {
+	return nil, alloc(provider.UHW{})
+}
 
 // CreateCQ makes a CQ and maps its queue.
-func (Driver) CreateCQ(dev provider.Device, _ func(), create func(provider.UHW) (uint32, error)) (provider.CompletionQueue, error) {
+func (c context) CreateCQ(_ *provider.CQInit, create func(provider.UHW) (provider.CQInfo, error)) (provider.CompletionQueue, error) {
 	var resp abi.RxeCreateCqResp
-	handle, err := create(provider.UHW{Out: mmap.Bytes(&resp)})
+	info, err := create(provider.UHW{Out: mmap.Bytes(&resp)})
 	if err != nil {
 		return nil, err
 	}
-	r, err := mapRing(dev, &resp.Mi, unsafe.Sizeof(abi.IbUverbsWc{}))
+	r, err := mapRing(c.dev, &resp.Mi, unsafe.Sizeof(abi.IbUverbsWc{}))
 	if err != nil {
 		return nil, err
 	}
-	return newCompletionQueue(r, provider.NewNotify(dev, handle), dev), nil
+	return newCompletionQueue(r, provider.NewNotify(c.dev, info.Handle), c.dev), nil
 }
 
 // CreateQP makes a QP and maps its queues.
-func (Driver) CreateQP(dev provider.Device, init provider.QPInit, create func(provider.UHW) (provider.QPInfo, error)) (provider.SendQueue, provider.RecvQueue, error) {
+func (c context) CreateQP(init *provider.QPInit, create func(provider.UHW) (provider.QPInfo, error)) (provider.SendQueue, provider.RecvQueue, error) {
 	var resp abi.RxeCreateQpResp
 	info, err := create(provider.UHW{Out: mmap.Bytes(&resp)})
 	if err != nil {
 		return nil, nil, err
 	}
 	payload := max(uintptr(info.Cap.MaxSendSGE)*unsafe.Sizeof(abi.RxeSge{}), uintptr(info.Cap.MaxInline))
-	sr, err := mapRing(dev, &resp.SqMi, unsafe.Sizeof(abi.RxeSendWqe{})+payload)
+	sr, err := mapRing(c.dev, &resp.SqMi, unsafe.Sizeof(abi.RxeSendWqe{})+payload)
 	if err != nil {
 		return nil, nil, err
 	}
-	sq, err := newSendQueue(sr, init.Type, info, dev)
+	sq, err := newSendQueue(sr, init.Type, info, c.dev)
 	if err != nil {
 		return nil, nil, err
 	}
-	if init.SharedRecv {
+	if init.SRQ != nil {
 		return sq, nil, nil
 	}
 	payload = uintptr(info.Cap.MaxRecvSGE) * unsafe.Sizeof(abi.RxeSge{})
-	rr, err := mapRing(dev, &resp.RqMi, unsafe.Sizeof(abi.RxeRecvWqe{})+payload)
+	rr, err := mapRing(c.dev, &resp.RqMi, unsafe.Sizeof(abi.RxeRecvWqe{})+payload)
 	if err != nil {
 		sq.Release().Close()
 		return nil, nil, err
 	}
-	return sq, newRecvQueue(rr, info, dev), nil
+	return sq, newRecvQueue(rr, info, c.dev), nil
 }
 
 // CreateSRQ makes an SRQ and maps its queue.
-func (Driver) CreateSRQ(dev provider.Device, create func(provider.UHW) (provider.SRQInfo, error)) (provider.RecvQueue, error) {
+func (c context) CreateSRQ(_ *provider.SRQInit, create func(provider.UHW) (provider.SRQInfo, error)) (provider.RecvQueue, error) {
 	var resp abi.RxeCreateSrqResp
 	info, err := create(provider.UHW{Out: mmap.Bytes(&resp)})
 	if err != nil {
 		return nil, err
 	}
-	info.Num = resp.SrqNum
-	r, err := mapRing(dev, &resp.Mi, unsafe.Sizeof(abi.RxeRecvWqe{})+uintptr(info.MaxSGE)*unsafe.Sizeof(abi.RxeSge{}))
+	r, err := mapRing(c.dev, &resp.Mi, unsafe.Sizeof(abi.RxeRecvWqe{})+uintptr(info.MaxSGE)*unsafe.Sizeof(abi.RxeSge{}))
 	if err != nil {
 		return nil, err
 	}
-	return newSRQ(r, info, dev), nil
+	return newSRQ(r, resp.SrqNum, info, c.dev), nil
 }
 
 // CreateAH makes an address handle, which requests name by its number.
-func (Driver) CreateAH(create func(provider.UHW) error) (uint32, error) {
+func (context) CreateAH(_ *provider.AHInit, create func(provider.UHW) error) (uint32, provider.Object, error) {
 	var resp abi.RxeCreateAhResp
 	err := create(provider.UHW{Out: mmap.Bytes(&resp)})
-	return resp.AhNum, err
+	return resp.AhNum, nil, err
 }
 
 // RegisterMR has nothing to add.
-func (Driver) RegisterMR(_ *abi.IbUverbsRegMr, register func(provider.UHW) error) error {
-	return register(provider.UHW{})
+func (context) RegisterMR(_ *provider.MRInit, register func(provider.UHW) error) (provider.Object, error) {
+	return nil, register(provider.UHW{})
 }

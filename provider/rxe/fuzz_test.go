@@ -21,7 +21,7 @@ const queueSpace = 32 << 10
 
 // hostile is a device whose queues have anything in their headers.
 type hostile struct {
-	dev  provider.Device
+	dev  *provider.Device
 	file []byte
 	size uint32 // that the driver is told
 }
@@ -46,7 +46,7 @@ func newHostile(t *testing.T, count int, size, log2, mask, prod, cons uint32, bo
 	if _, err := unix.Seek(fd, int64(length), 0); err != nil {
 		t.Fatal(err)
 	}
-	h := &hostile{provider.Device{FD: fd, MaxMessage: 1 << 31, MTU: 4096}, all.Bytes(), size % (queueSpace / 2)}
+	h := &hostile{&provider.Device{FD: fd, Port: verbs.PortAttr{MaxMessage: 1 << 30, ActiveMTU: 5}}, all.Bytes(), size % (queueSpace / 2)}
 	for i := range count {
 		q := h.queue(i)
 		for j := range q[h.size:] {
@@ -93,9 +93,9 @@ func FuzzCompletionQueue(f *testing.F) {
 	f.Add(uint32(100), uint32(6), uint32(15), uint32(0), uint32(0), uint8(1), []byte{})
 	f.Fuzz(func(t *testing.T, size, log2, mask, prod, cons uint32, batch uint8, body []byte) {
 		h := newHostile(t, 1, size, log2, mask, prod, cons, body)
-		cq, err := Driver{}.CreateCQ(h.dev, nil, func(u provider.UHW) (uint32, error) {
+		cq, err := context{h.dev}.CreateCQ(&provider.CQInit{}, func(u provider.UHW) (provider.CQInfo, error) {
 			copy(u.Out, mmap.Bytes(&abi.RxeCreateCqResp{Mi: h.info(0)}))
-			return 1, nil
+			return provider.CQInfo{Handle: 1}, nil
 		})
 		if err != nil {
 			return
@@ -143,7 +143,7 @@ func FuzzPost(f *testing.F) {
 	f.Fuzz(func(t *testing.T, size, log2, mask, prod, cons, sges, inline uint32, ops []byte) {
 		h := newHostile(t, 2, size, log2, mask, prod, cons, ops)
 		info := provider.QPInfo{QPNum: 17, Cap: verbs.QPCap{MaxSendSGE: int(sges), MaxRecvSGE: int(sges), MaxInline: int(inline)}}
-		sq, rq, err := Driver{}.CreateQP(h.dev, provider.QPInit{Type: verbs.RC}, func(u provider.UHW) (provider.QPInfo, error) {
+		sq, rq, err := context{h.dev}.CreateQP(&provider.QPInit{Type: verbs.RC}, func(u provider.UHW) (provider.QPInfo, error) {
 			copy(u.Out, mmap.Bytes(&abi.RxeCreateQpResp{SqMi: h.info(0), RqMi: h.info(1)}))
 			return info, nil
 		})

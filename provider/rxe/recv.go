@@ -14,7 +14,7 @@ import (
 // RecvQueue is an rxe QP's receive queue, or an SRQ; see [SendQueue] for why it
 // is exported.
 type RecvQueue struct {
-	dev provider.Device
+	dev *provider.Device
 	op  string
 	provider.Gate
 	ring   ring
@@ -25,18 +25,18 @@ type RecvQueue struct {
 	maxMsg uint64
 }
 
-func newRecvQueue(r ring, info provider.QPInfo, dev provider.Device) *RecvQueue {
+func newRecvQueue(r ring, info provider.QPInfo, dev *provider.Device) *RecvQueue {
 	return &RecvQueue{
 		dev: dev, op: "post recv", ring: r, prod: r.LoadProducer(), num: info.QPNum, handle: info.Handle,
-		maxSGE: int(info.Cap.MaxRecvSGE), maxMsg: uint64(dev.MaxMessage),
+		maxSGE: int(info.Cap.MaxRecvSGE), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
 	}
 }
 
-func newSRQ(r ring, info provider.SRQInfo, dev provider.Device) *RecvQueue {
+func newSRQ(r ring, num uint32, info provider.SRQInfo, dev *provider.Device) *RecvQueue {
 	return &RecvQueue{
 		Gate: provider.Gate{State: verbs.StateInit},
-		dev:  dev, op: verbs.OpPostSRQ, ring: r, prod: r.LoadProducer(), num: info.Num,
-		maxSGE: int(info.MaxSGE), maxMsg: uint64(dev.MaxMessage),
+		dev:  dev, op: verbs.OpPostSRQ, ring: r, prod: r.LoadProducer(), num: num,
+		maxSGE: info.MaxSGE, maxMsg: uint64(uint32(dev.Port.MaxMessage)),
 	}
 }
 
@@ -111,7 +111,7 @@ func (q *RecvQueue) Cap() int {
 
 // Resize implements [provider.Resizer] for an SRQ. The driver answers not in
 // the verb's response but at an address of ours.
-func (q *RecvQueue) Resize(resize func(provider.UHW) error) error {
+func (q *RecvQueue) Resize(size int, resize func(int, provider.UHW) error) error {
 	q.Lock()
 	defer q.Unlock()
 	if q.Closed {
@@ -121,7 +121,7 @@ func (q *RecvQueue) Resize(resize func(provider.UHW) error) error {
 	defer pin.Unpin()
 	var mi abi.Mminfo
 	cmd := abi.RxeModifySrqCmd{MmapInfoAddr: mmap.Pin(&pin, mmap.Bytes(&mi))}
-	if err := resize(provider.UHW{In: mmap.Bytes(&cmd)}); err != nil || mi.Size == 0 {
+	if err := resize(size, provider.UHW{In: mmap.Bytes(&cmd)}); err != nil || mi.Size == 0 {
 		return err
 	}
 	elem := unsafe.Sizeof(abi.RxeRecvWqe{}) + uintptr(q.maxSGE)*unsafe.Sizeof(abi.RxeSge{})
@@ -135,7 +135,7 @@ func (q *RecvQueue) Resize(resize func(provider.UHW) error) error {
 
 // SetLimit implements [provider.RecvQueue] for an SRQ. The driver requires the
 // structure that it has no answer for.
-func (q *RecvQueue) SetLimit(set func(provider.UHW) error) error {
+func (q *RecvQueue) SetLimit(_ int, set func(provider.UHW) error) error {
 	var cmd abi.RxeModifySrqCmd
 	return set(provider.UHW{In: mmap.Bytes(&cmd)})
 }

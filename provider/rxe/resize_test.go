@@ -16,12 +16,12 @@ import (
 // TestResizeMapFails resizes queues whose new memory cannot be mapped.
 func TestResizeMapFails(t *testing.T) {
 	q := fakeQueue(t, 8)
-	cq := newCompletionQueue(q.ring, provider.Notify{}, provider.Device{FD: -1})
-	resized := func(u provider.UHW) error {
+	cq := newCompletionQueue(q.ring, provider.Notify{}, &provider.Device{FD: -1})
+	resized := func(_ int, u provider.UHW) error {
 		copy(u.Out, mmap.Bytes(&abi.RxeResizeCqResp{Mi: abi.Mminfo{Size: 4096}}))
 		return nil
 	}
-	for _, err := range []error{cq.Resize(resized), cq.Resize(resized), cq.Arm(false)} {
+	for _, err := range []error{cq.Resize(16, resized), cq.Resize(16, resized), cq.Arm(false)} {
 		if !errors.Is(err, verbs.ErrQueueFailed) || !errors.Is(err, unix.EBADF) {
 			t.Errorf("resize and arm of the CQ: %v", err)
 		}
@@ -35,8 +35,8 @@ func TestResizeMapFails(t *testing.T) {
 		t.Errorf("arm of the recycled CQ: %v", err)
 	}
 
-	srq := newSRQ(q.ring, provider.SRQInfo{}, provider.Device{FD: -1})
-	err := srq.Resize(func(u provider.UHW) error {
+	srq := newSRQ(q.ring, 1, provider.SRQInfo{}, &provider.Device{FD: -1})
+	err := srq.Resize(16, func(_ int, u provider.UHW) error {
 		cmd := (*abi.RxeModifySrqCmd)(unsafe.Pointer(unsafe.SliceData(u.In)))
 		**(**abi.Mminfo)(unsafe.Pointer(&cmd.MmapInfoAddr)) = abi.Mminfo{Size: 4096}
 		return nil

@@ -18,7 +18,7 @@ import (
 // escape to the heap.
 type SendQueue struct {
 	provider.Gate
-	dev      provider.Device
+	dev      *provider.Device
 	ring     ring
 	doorbell provider.Doorbell
 	prod     uint32 // ours; the shared word is its copy
@@ -33,13 +33,13 @@ type SendQueue struct {
 }
 
 // newSendQueue takes over the mapped ring.
-func newSendQueue(r ring, typ verbs.QPType, info provider.QPInfo, dev provider.Device) (*SendQueue, error) {
+func newSendQueue(r ring, typ verbs.QPType, info provider.QPInfo, dev *provider.Device) (*SendQueue, error) {
 	q := &SendQueue{
-		dev: dev, handle: info.Handle, typ: typ, caps: dev.Caps, ring: r, room: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), prod: r.LoadProducer(), qpn: info.QPNum,
-		maxSGE: int(info.Cap.MaxSendSGE), maxData: int(info.Cap.MaxInline), maxMsg: uint64(dev.MaxMessage),
+		dev: dev, handle: info.Handle, typ: typ, caps: dev.Attr.CapFlags, ring: r, room: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), prod: r.LoadProducer(), qpn: info.QPNum,
+		maxSGE: int(info.Cap.MaxSendSGE), maxData: int(info.Cap.MaxInline), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
 	}
 	if typ == verbs.UD { // the kernel drops longer ones and says nothing
-		q.maxMsg = uint64(dev.MTU)
+		q.maxMsg = uint64(dev.Port.ActiveMTU.Bytes())
 	}
 	var err error
 	if q.doorbell, err = provider.NewDoorbell(dev, info.Handle, worksInDoorbell(release())); err != nil {

@@ -121,8 +121,8 @@ func (q *CompletionQueue) Arm(solicitedOnly bool) error {
 func (q *CompletionQueue) Cap() int { return int(q.queue.mask) + 1 }
 
 // Resize implements [provider.Resizer]: it lets the kernel refuse.
-func (q *CompletionQueue) Resize(resize func(provider.UHW) error) error {
-	return resize(provider.UHW{})
+func (q *CompletionQueue) Resize(size int, resize func(int, provider.UHW) error) error {
+	return resize(size, provider.UHW{})
 }
 
 // Recycle implements [provider.CompletionQueue].

@@ -27,8 +27,7 @@ func TestPostDoorbellFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		rq.Release().Close()
-		bad := sq.dev
-		bad.FD = -1
+		bad := &provider.Device{FD: -1}
 		sq.doorbell.Close()
 		if sq.doorbell, err = provider.NewDoorbell(bad, 1, true); err != nil {
 			t.Fatal(err)
@@ -51,7 +50,7 @@ func TestPostDoorbellFails(t *testing.T) {
 
 	failed := create()
 	defer func() { failed.Release().Close() }()
-	failed.dev.FD = -1
+	failed.dev = &provider.Device{FD: -1}
 	if n, err := failed.Post(wrs); n != 2 || err != nil {
 		t.Errorf("QP not moved: %d, %v", n, err)
 	}

@@ -37,6 +37,24 @@ var _ provider.Driver = Driver{}
 func (Driver) Name() string { return "siw" }
 func (Driver) ID() uint32   { return abi.RDMA_DRIVER_SIW }
 
+// GetContext implements [provider.Driver]. It takes the answer that the kernel insists
+// on giving.
+func (Driver) GetContext(dev *provider.Device, get func(provider.UHW) error) (provider.Context, error) {
+	var resp abi.SiwUrespAllocCtx
+	return context{dev}, get(provider.UHW{Out: mmap.Bytes(&resp)})
+}
+
+// ImportContext implements [provider.Driver].
+func (Driver) ImportContext(dev *provider.Device, _ func(provider.UHW) error) (provider.Context, error) {
+	return context{dev}, nil
+}
+
+// context is an open device.
+type context struct{ dev *provider.Device }
+
+// Release has nothing to release.
+func (context) Release() {}
+
 // array is a mapped queue of a power of two elements. Indices count on for
 // ever and are taken modulo its size.
 type array[T any] struct {
@@ -46,7 +64,7 @@ type array[T any] struct {
 }
 
 // mapArray maps n elements and extra bytes behind them.
-func mapArray[T any](dev provider.Device, key uint64, n uint32, extra uintptr) (array[T], error) {
+func mapArray[T any](dev *provider.Device, key uint64, n uint32, extra uintptr) (array[T], error) {
 	var elem T
 	// SIW_INVAL_UOBJ_KEY is no longer invalid: the 145th page that a context
 	// maps has it.
@@ -89,82 +107,81 @@ var valid = word(abi.SIW_WQE_VALID, 0, 0)
 func fillSqe(e *abi.SiwSqe, word uint32) { *(*uint32)(unsafe.Pointer(&e.Flags)) = word }
 func fillRqe(e *abi.SiwRqe, word uint32) { *(*uint32)(unsafe.Pointer(&e.Flags)) = word }
 
-// GetContext takes the answer that the kernel insists on giving.
-func (Driver) GetContext(get func(provider.UHW) error) error {
-	var resp abi.SiwUrespAllocCtx
-	return get(provider.UHW{Out: mmap.Bytes(&resp)})
+// AllocPD has nothing to add.
+func (context) AllocPD(alloc func(provider.UHW) error) (provider.Object, error) {
+	return nil, alloc(provider.UHW{})
 }
 
 // CreateCQ makes a CQ and maps its queue.
-func (Driver) CreateCQ(dev provider.Device, wake func(), create func(provider.UHW) (uint32, error)) (provider.CompletionQueue, error) {
+func (c context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (provider.CQInfo, error)) (provider.CompletionQueue, error) {
 	var resp abi.SiwUrespCreateCq
 	if _, err := create(provider.UHW{Out: mmap.Bytes(&resp)}); err != nil {
 		return nil, err
 	}
-	a, err := mapArray[abi.SiwCqe](dev, resp.CqKey, resp.NumCqe, unsafe.Sizeof(abi.SiwCqCtrl{}))
+	a, err := mapArray[abi.SiwCqe](c.dev, resp.CqKey, resp.NumCqe, unsafe.Sizeof(abi.SiwCqCtrl{}))
 	if err != nil {
 		return nil, err
 	}
-	return newCompletionQueue(a, wake), nil
+	return newCompletionQueue(a, init.Wake), nil
 }
 
 // CreateQP makes a QP and maps its queues.
-func (Driver) CreateQP(dev provider.Device, init provider.QPInit, create func(provider.UHW) (provider.QPInfo, error)) (provider.SendQueue, provider.RecvQueue, error) {
+func (c context) CreateQP(init *provider.QPInit, create func(provider.UHW) (provider.QPInfo, error)) (provider.SendQueue, provider.RecvQueue, error) {
 	init.Cap.MaxSendSGE = max(init.Cap.MaxSendSGE, 2) // see fragile
 	var resp abi.SiwUrespCreateQp
 	info, err := create(provider.UHW{Out: mmap.Bytes(&resp)})
 	if err != nil {
 		return nil, nil, err
 	}
-	sa, err := mapArray[abi.SiwSqe](dev, resp.SqKey, resp.NumSqe, 0)
+	sa, err := mapArray[abi.SiwSqe](c.dev, resp.SqKey, resp.NumSqe, 0)
 	if err != nil {
 		return nil, nil, err
 	}
-	sq, err := newSendQueue(sa, init, info, dev)
+	sq, err := newSendQueue(sa, init, info, c.dev)
 	if err != nil {
 		return nil, nil, err
 	}
-	if init.SharedRecv {
+	if init.SRQ != nil {
 		return sq, nil, nil
 	}
 	if resp.NumRqe == 0 { // nothing to map: it is always full
 		return sq, &RecvQueue{num: info.QPNum, op: "post recv"}, nil
 	}
-	ra, err := mapArray[abi.SiwRqe](dev, resp.RqKey, resp.NumRqe, 0)
+	ra, err := mapArray[abi.SiwRqe](c.dev, resp.RqKey, resp.NumRqe, 0)
 	if err != nil {
 		sq.Release().Close()
 		return nil, nil, err
 	}
-	return sq, newRecvQueue(ra, init, info, dev), nil
+	return sq, newRecvQueue(ra, init, info, c.dev), nil
 }
 
 // CreateSRQ makes an SRQ and maps its queue.
-func (Driver) CreateSRQ(dev provider.Device, create func(provider.UHW) (provider.SRQInfo, error)) (provider.RecvQueue, error) {
+func (c context) CreateSRQ(_ *provider.SRQInit, create func(provider.UHW) (provider.SRQInfo, error)) (provider.RecvQueue, error) {
 	var resp abi.SiwUrespCreateSrq
 	info, err := create(provider.UHW{Out: mmap.Bytes(&resp)})
 	if err != nil {
 		return nil, err
 	}
-	a, err := mapArray[abi.SiwRqe](dev, resp.SrqKey, resp.NumRqe, 0)
+	a, err := mapArray[abi.SiwRqe](c.dev, resp.SrqKey, resp.NumRqe, 0)
 	if err != nil {
 		return nil, err
 	}
-	return newSRQ(a, info, dev), nil
+	return newSRQ(a, info, c.dev), nil
 }
 
 // CreateAH lets the kernel refuse: iWARP has no datagrams.
-func (Driver) CreateAH(create func(provider.UHW) error) (uint32, error) {
-	return 0, create(provider.UHW{})
+func (context) CreateAH(_ *provider.AHInit, create func(provider.UHW) error) (uint32, provider.Object, error) {
+	return 0, nil, create(provider.UHW{})
 }
 
 // RegisterMR chooses the part of the key that iWARP leaves to the consumer. It
 // refuses what siw's kernel side takes and ignores: regions there are named by
 // their memory's address only.
-func (Driver) RegisterMR(mr *abi.IbUverbsRegMr, register func(provider.UHW) error) error {
-	if mr.HcaVa != mr.Start || mr.AccessFlags&abi.IB_UVERBS_ACCESS_ZERO_BASED != 0 {
-		return fmt.Errorf("a region named otherwise than by its address: %w", unix.EOPNOTSUPP)
+func (context) RegisterMR(init *provider.MRInit, register func(provider.UHW) error) (provider.Object, error) {
+	if init.IOVA != init.Start || init.Access&abi.IB_UVERBS_ACCESS_ZERO_BASED != 0 {
+		return nil, fmt.Errorf("a region named otherwise than by its address: %w", unix.EOPNOTSUPP)
 	}
 	req := abi.SiwUreqRegMr{StagKey: uint8(rand.Uint32())}
 	var resp abi.SiwUrespRegMr
-	return register(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp)})
+	return nil, register(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp)})
 }

@@ -22,7 +22,7 @@ const (
 // hostile is a device in whose queues anything may stand: a CQ, a send queue and
 // a receive queue, with a canary behind each.
 type hostile struct {
-	dev  provider.Device
+	dev  *provider.Device
 	file []byte
 }
 
@@ -44,7 +44,7 @@ func newHostile(t testing.TB) *hostile {
 	if _, err := unix.Seek(fd, 3*queueSpace, 0); err != nil {
 		t.Fatal(err)
 	}
-	return &hostile{provider.Device{FD: fd, MaxMessage: 1 << 31}, all.Bytes()}
+	return &hostile{&provider.Device{FD: fd, Port: verbs.PortAttr{MaxMessage: 1 << 30}}, all.Bytes()}
 }
 
 // fill puts body over the first size bytes of a queue, again and again.
@@ -65,9 +65,9 @@ func (h *hostile) check(t *testing.T, i, size int) {
 
 func (h *hostile) createCQ(n uint32) (*CompletionQueue, int, error) {
 	size := int(n)*int(unsafe.Sizeof(abi.SiwCqe{})) + int(unsafe.Sizeof(abi.SiwCqCtrl{}))
-	cq, err := Driver{}.CreateCQ(h.dev, nil, func(u provider.UHW) (uint32, error) {
+	cq, err := context{h.dev}.CreateCQ(&provider.CQInit{}, func(u provider.UHW) (provider.CQInfo, error) {
 		copy(u.Out, mmap.Bytes(&abi.SiwUrespCreateCq{NumCqe: n}))
-		return 1, nil
+		return provider.CQInfo{Handle: 1}, nil
 	})
 	if err != nil {
 		return nil, size, err
@@ -76,8 +76,8 @@ func (h *hostile) createCQ(n uint32) (*CompletionQueue, int, error) {
 }
 
 func (h *hostile) createQP(cq *CompletionQueue, sqes, rqes uint32, limits verbs.QPCap) (*SendQueue, *RecvQueue, error) {
-	init := provider.QPInit{Type: verbs.RC, Cap: &verbs.QPCap{}, SendCQ: cq, RecvCQ: cq}
-	sq, rq, err := Driver{}.CreateQP(h.dev, init, func(u provider.UHW) (provider.QPInfo, error) {
+	init := &provider.QPInit{Type: verbs.RC, SendCQ: cq, RecvCQ: cq}
+	sq, rq, err := context{h.dev}.CreateQP(init, func(u provider.UHW) (provider.QPInfo, error) {
 		copy(u.Out, mmap.Bytes(&abi.SiwUrespCreateQp{NumSqe: sqes, NumRqe: rqes, SqKey: queueSpace, RqKey: 2 * queueSpace}))
 		return provider.QPInfo{QPNum: 5, Cap: limits}, nil
 	})

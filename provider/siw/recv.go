@@ -20,19 +20,19 @@ type RecvQueue struct {
 	maxMsg uint64
 }
 
-func newRecvQueue(a array[abi.SiwRqe], init provider.QPInit, info provider.QPInfo, dev provider.Device) *RecvQueue {
+func newRecvQueue(a array[abi.SiwRqe], init *provider.QPInit, info provider.QPInfo, dev *provider.Device) *RecvQueue {
 	cq, _ := init.RecvCQ.(*CompletionQueue)
 	return &RecvQueue{
 		op: "post recv", queue: a, cq: cq, num: info.QPNum,
-		maxSGE: min(int(info.Cap.MaxRecvSGE), abi.SIW_MAX_SGE), maxMsg: uint64(dev.MaxMessage),
+		maxSGE: min(int(info.Cap.MaxRecvSGE), abi.SIW_MAX_SGE), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
 	}
 }
 
-func newSRQ(a array[abi.SiwRqe], info provider.SRQInfo, dev provider.Device) *RecvQueue {
+func newSRQ(a array[abi.SiwRqe], info provider.SRQInfo, dev *provider.Device) *RecvQueue {
 	return &RecvQueue{
 		Gate: provider.Gate{State: verbs.StateInit},
-		op:   verbs.OpPostSRQ, queue: a, num: info.Num,
-		maxSGE: min(int(info.MaxSGE), abi.SIW_MAX_SGE), maxMsg: uint64(dev.MaxMessage),
+		op:   verbs.OpPostSRQ, queue: a, num: info.Handle,
+		maxSGE: min(info.MaxSGE, abi.SIW_MAX_SGE), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
 	}
 }
 
@@ -125,10 +125,12 @@ func (q *RecvQueue) flush() {
 }
 
 // Resize implements [provider.Resizer]: it lets the kernel refuse.
-func (q *RecvQueue) Resize(resize func(provider.UHW) error) error { return resize(provider.UHW{}) }
+func (q *RecvQueue) Resize(size int, resize func(int, provider.UHW) error) error {
+	return resize(size, provider.UHW{})
+}
 
 // SetLimit implements [provider.RecvQueue] for an SRQ.
-func (q *RecvQueue) SetLimit(set func(provider.UHW) error) error { return set(provider.UHW{}) }
+func (q *RecvQueue) SetLimit(_ int, set func(provider.UHW) error) error { return set(provider.UHW{}) }
 
 // Release implements [provider.Queue].
 func (q *RecvQueue) Release() *mmap.Region {

@@ -23,7 +23,7 @@ type SendQueue struct {
 	queue     array[abi.SiwSqe]
 	doorbell  provider.Doorbell
 	query     provider.StateQuery
-	dev       provider.Device
+	dev       *provider.Device
 	handle    uint32
 	cq        *CompletionQueue
 	put       uint32
@@ -36,11 +36,11 @@ type SendQueue struct {
 }
 
 // newSendQueue takes over the mapped array.
-func newSendQueue(a array[abi.SiwSqe], init provider.QPInit, info provider.QPInfo, dev provider.Device) (*SendQueue, error) {
+func newSendQueue(a array[abi.SiwSqe], init *provider.QPInit, info provider.QPInfo, dev *provider.Device) (*SendQueue, error) {
 	cq, _ := init.SendCQ.(*CompletionQueue)
 	q := &SendQueue{
 		queue: a, dev: dev, handle: info.Handle, cq: cq, num: info.QPNum, signalAll: init.SignalAll,
-		maxSGE: min(int(info.Cap.MaxSendSGE), abi.SIW_MAX_SGE), maxMsg: uint64(dev.MaxMessage),
+		maxSGE: min(int(info.Cap.MaxSendSGE), abi.SIW_MAX_SGE), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
 		maxData: min(int(info.Cap.MaxInline), maxInline),
 	}
 	var err error
@@ -57,7 +57,7 @@ func newSendQueue(a array[abi.SiwSqe], init provider.QPInit, info provider.QPInf
 // maxInline is the room for inline data: all SGEs but the first.
 const maxInline = int((abi.SIW_MAX_SGE - 1) * unsafe.Sizeof(abi.SiwSge{}))
 
-// Hold has the next Post wait until t.
+// Hold implements [provider.Holder].
 func (q *SendQueue) Hold(t time.Time) {
 	q.Lock()
 	q.hold = t

@@ -1,0 +1,122 @@
+package uverbs
+
+import (
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/provider"
+)
+
+// kernelDrivers are the names of enum rdma_driver_id, for errors.
+var kernelDrivers = map[uint32]string{
+	abi.RDMA_DRIVER_MLX5: "mlx5", abi.RDMA_DRIVER_MLX4: "mlx4", abi.RDMA_DRIVER_CXGB3: "cxgb3",
+	abi.RDMA_DRIVER_CXGB4: "cxgb4", abi.RDMA_DRIVER_MTHCA: "mthca", abi.RDMA_DRIVER_BNXT_RE: "bnxt_re",
+	abi.RDMA_DRIVER_OCRDMA: "ocrdma", abi.RDMA_DRIVER_NES: "nes", abi.RDMA_DRIVER_IRDMA: "irdma",
+	abi.RDMA_DRIVER_VMW_PVRDMA: "vmw_pvrdma", abi.RDMA_DRIVER_QEDR: "qedr", abi.RDMA_DRIVER_HNS: "hns",
+	abi.RDMA_DRIVER_USNIC: "usnic", abi.RDMA_DRIVER_RXE: "rxe", abi.RDMA_DRIVER_HFI1: "hfi1",
+	abi.RDMA_DRIVER_QIB: "qib", abi.RDMA_DRIVER_EFA: "efa", abi.RDMA_DRIVER_SIW: "siw",
+	abi.RDMA_DRIVER_ERDMA: "erdma", abi.RDMA_DRIVER_MANA: "mana", abi.RDMA_DRIVER_IONIC: "ionic",
+}
+
+// maxDriver is above every rdma_driver_id for a while.
+const maxDriver = 64
+
+// findDriver returns the driver for an open device file.
+func findDriver(fd int) (provider.Driver, error) {
+	all := drivers()
+	names := make([]string, len(all))
+	for i, d := range all {
+		if drives(fd, d.ID()) {
+			return d, nil
+		}
+		names[i] = d.Name()
+	}
+	which := "unknown"
+	for id := range uint32(maxDriver) {
+		if drives(fd, id) {
+			which = fmt.Sprintf("%d (%s)", id, kernelDrivers[id])
+			break
+		}
+	}
+	have := "no drivers"
+	if len(names) > 0 {
+		have = "drivers for " + strings.Join(names, ", ")
+	}
+	return nil, fmt.Errorf("%w: its rdma_driver_id is %s, there are %s", verbs.ErrNoDriver, which, have)
+}
+
+// drives reports whether an open device file belongs to the kernel driver with an ID.
+// Every ioctl names the driver that it is for, and others refuse it with EINVAL before
+// they look at anything else; a method that does not exist they refuse with
+// EPROTONOSUPPORT (ib_uverbs_cmd_verbs).
+func drives(fd int, id uint32) bool {
+	const none = 0xfff // a method
+	return sys.File{FD: fd, Driver: id}.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: none}) != unix.EINVAL
+}
+
+// getContext makes the kernel's context of the file, and learns what drivers need to
+// know of the device.
+func (c *contextCore) getContext(uhw provider.UHW) error {
+	err := c.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_GET_CONTEXT, Attrs: []sys.Attr{
+		sys.Out(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, &c.vectors),
+		sys.Out(abi.UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, &c.dev.CoreSupport),
+		sys.InBytes(abi.UVERBS_ATTR_UHW_IN, uhw.In),
+		sys.OutBytes(abi.UVERBS_ATTR_UHW_OUT, uhw.Out),
+	}})
+	if err != nil {
+		return err
+	}
+	return c.describe()
+}
+
+// queryContext asks for what getContext was answered, for a file that has a context.
+func (c *contextCore) queryContext(uhw provider.UHW) error {
+	return c.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_QUERY_CONTEXT, Attrs: []sys.Attr{
+		sys.Out(abi.UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, &c.vectors),
+		sys.Out(abi.UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT, &c.dev.CoreSupport),
+		sys.OutBytes(abi.UVERBS_ATTR_UHW_OUT, uhw.Out),
+	}})
+}
+
+// describe completes what the driver is given of the device.
+func (c *contextCore) describe() error {
+	attr, err := c.queryDevice()
+	if err != nil {
+		return fmt.Errorf("query device: %w", err)
+	}
+	port, err := c.queryPort(1)
+	if err != nil {
+		return fmt.Errorf("query port: %w", err)
+	}
+	c.dev.Attr, c.dev.Port = *attr, *port
+	return nil
+}
+
+// run returns what runs a verb of the write interface, once, with the driver's part, and
+// reports in made whether it succeeded.
+func (c *contextCore) run(cmd uint32, req, resp []byte, made *bool) func(provider.UHW) error {
+	return func(uhw provider.UHW) error {
+		err := c.file.Invoke(cmd, req, resp, uhw.In, uhw.Out)
+		*made = err == nil
+		return err
+	}
+}
+
+// releasing returns what destroys an object and then releases the driver's part of it.
+func releasing(destroy func() error, part provider.Object) func() error {
+	if part == nil {
+		return destroy
+	}
+	return func() error {
+		if err := destroy(); err != nil {
+			return err
+		}
+		part.Release()
+		return nil
+	}
+}
