@@ -13,7 +13,42 @@
 // value can never address memory outside the region; the layout itself is
 // checked once, when the ring is made.
 //
-// Nothing here locks. Whoever owns a queue serialises access to it, including
+// Nothing here locks. The owner of a queue serialises access to it, including
 // against Close: after Close the memory is gone, and slices of it that a
 // program kept fault when touched.
+//
+// # Barriers
+//
+// The barriers order what this processor does to memory that it shares with a device:
+// main memory that the device reads and writes by itself (DMA), and registers of the
+// device that are mapped into the process (MMIO), often with write combining. The
+// kernel's software drivers need none of them: there the other side is a processor
+// as well, and sync/atomic is enough.
+//
+// A driver of hardware posts requests like this:
+//
+//	fill slots of the queue
+//	BarrierToDevice()         // slots before doorbell record
+//	store the doorbell record // in main memory
+//	FlushDevice()             // doorbell record before doorbell
+//	StoreDevice(register, v)  // the doorbell
+//	FlushDevice()             // it leaves the processor now
+//
+// and polls like this:
+//
+//	load the owner bit of the next completion
+//	BarrierFromDevice()       // owner bit before the rest
+//	load the completion
+//	BarrierToDevice()
+//	store the consumer index  // in main memory
+//
+// On amd64 and arm64 they are the instructions of rdma-core's util/udma_barrier.h.
+// Elsewhere they are atomic operations, which order main memory, but are not known
+// to order accesses to device memory: see [OrdersDevice].
+//
+//	                   amd64                     arm64
+//	BarrierToDevice    none, stores are ordered  DMB OSHST
+//	BarrierFromDevice  LFENCE                    DMB OSHLD
+//	FlushDevice        SFENCE                    DSB ST
+//	StoreDevice        MOVQ                      STR
 package mmap

@@ -1,0 +1,23 @@
+#include "textflag.h"
+
+// Stores are in order already. That this is a call keeps the compiler from moving them.
+// func barrierToDevice()
+TEXT ·barrierToDevice(SB), NOSPLIT, $0-0
+	RET
+
+// func barrierFromDevice()
+TEXT ·barrierFromDevice(SB), NOSPLIT, $0-0
+	LFENCE
+	RET
+
+// func flushDevice()
+TEXT ·flushDevice(SB), NOSPLIT, $0-0
+	SFENCE
+	RET
+
+// func storeDevice(p *uint64, v uint64)
+TEXT ·storeDevice(SB), NOSPLIT, $0-16
+	MOVQ p+0(FP), AX
+	MOVQ v+8(FP), CX
+	MOVQ CX, (AX)
+	RET

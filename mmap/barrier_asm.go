@@ -1,0 +1,12 @@
+//go:build amd64 || arm64
+
+package mmap
+
+const ordersDevice = true
+
+func barrierToDevice()
+func barrierFromDevice()
+func flushDevice()
+
+//go:noescape
+func storeDevice(p *uint64, v uint64)

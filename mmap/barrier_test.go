@@ -1,0 +1,62 @@
+package mmap
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestBarriers runs them: what they order, only a device could show.
+func TestBarriers(t *testing.T) {
+	v := new(uint64)
+	if n := testing.AllocsPerRun(100, func() {
+		BarrierToDevice()
+		StoreDevice(v, 0x0123456789abcdef)
+		FlushDevice()
+		BarrierFromDevice()
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	if *v != 0x0123456789abcdef {
+		t.Errorf("stored %#x", *v)
+	}
+}
+
+// TestBarrierInstructions disassembles them: their machine code is what rdma-core's
+// udma_barrier.h has.
+func TestBarrierInstructions(t *testing.T) {
+	goTool, err := exec.LookPath("go")
+	if err != nil {
+		t.Skip("needs the go command")
+	}
+	for arch, functions := range map[string]map[string]string{
+		"amd64": {"barrierToDevice": "c3", "barrierFromDevice": "0faee8 c3", "flushDevice": "0faef8 c3", "storeDevice": "488b442408 488b4c2410 488908 c3"},
+		"arm64": {"barrierToDevice": "d50332bf d65f03c0", "barrierFromDevice": "d50331bf d65f03c0", "flushDevice": "d5033e9f d65f03c0", "storeDevice": "f94007e0 f9400be1 f9000001 d65f03c0"},
+	} {
+		t.Run(arch, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "mmap.test")
+			cmd := exec.Command(goTool, "test", "-c", "-o", file, ".")
+			cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			for name, want := range functions {
+				out, err := exec.Command(goTool, "tool", "objdump", "-s", `/mmap\.`+name+"(.abi0)?$", file).CombinedOutput()
+				if err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				var code []string
+				for line := range strings.Lines(string(out)) { // "  file.s:5	0x4c	0faee8	LFENCE"
+					if f := strings.Fields(line); len(f) > 3 && strings.HasPrefix(f[0], "barrier_"+arch+".s:") {
+						code = append(code, f[2])
+					}
+				}
+				if got := strings.TrimRight(strings.Join(code, " "), " "); !strings.HasPrefix(got, want) {
+					t.Errorf("%s is %q, want %q:\n%s", name, got, want, out)
+				}
+			}
+		})
+	}
+}
