@@ -15,8 +15,9 @@ TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl wg
 NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
 
 # Packages with tests that want a real kernel, and the kernels.
-# What lies deeper in tests than these is programs and their own tests.
-LAB_PKGS = ./internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./cmd/verbs/... ./tests/*/ ./tests/faults/harness
+# What lies deeper in tests than these is programs and their own tests. tests/driver
+# is a module of its own.
+LAB_PKGS = ./internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./cmd/verbs/... $(filter-out ./tests/driver/,$(wildcard ./tests/*/)) ./tests/faults/harness
 KERNELS  = 6.1 6.12 7.2
 
 # Those that make race runs.
@@ -38,6 +39,7 @@ test: deps-test build ## run every test, those that need a kernel in the lab
 	$(GO) test $$($(GO) list work | grep -v /verbs/tests/)
 	$(GO) test -count 1 $$($(GO) list work | grep /verbs/tests/)
 	$(GO) test -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(LAB_PKGS)
+	cd tests/driver && GOWORK=off $(GO) test -count 1 -timeout 5m -exec "$(CURDIR)/$(LAB)" .
 	LAB_PEER=6.12 $(GO) test -short -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" ./tests/hosts
 
 test-kernels: deps-test build ## run the tests that need a kernel on every kernel
@@ -87,7 +89,7 @@ LIB_PKGS = . ./abi ./cm ./mmap ./rconn ./rmsg ./provider/... ./rsock ./uverbs
 lint: ## gofmt, modules, vet, staticcheck, uses of unsafe, other architectures, known vulnerabilities
 	@test -z "$$(gofmt -l .)" || { gofmt -l . ; echo "run gofmt -w on these"; exit 1; }
 	@mkdir -p build
-	@for m in $$($(GO) list -m -f '{{.Dir}}') tests/bench/cgo; do echo "cd $$m && go mod tidy -diff"; (cd $$m && GOWORK=off $(GO) mod tidy -diff) || exit 1; done
+	@for m in $$($(GO) list -m -f '{{.Dir}}') tests/bench/cgo tests/driver; do echo "cd $$m && go mod tidy -diff"; (cd $$m && GOWORK=off $(GO) mod tidy -diff) || exit 1; done
 	$(GO) vet work
 	$(GO) tool staticcheck work
 	$(GO) test -count 1 -run Unsafe ./tests/docs
