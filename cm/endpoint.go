@@ -49,8 +49,9 @@ type Options struct {
 	// repeats without end if it is 7, which C's programs ask for: it never notices
 	// that the peer is gone.
 	RetryCount int
-	// RNRRetryCount is how often a request to a peer without a posted receive is
-	// repeated. The default and the most are 7, which means without end.
+	// RNRRetryCount is how often the peer repeats a request for which this side has
+	// no receive posted (rdma_connect(3)). The default and the most are 7, which means
+	// without end.
 	RNRRetryCount int
 	// Prepare, if set, is called when the device that leads to the peer is
 	// known and before the QP is made: the place to choose PD, SendCQ, RecvCQ

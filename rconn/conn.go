@@ -86,17 +86,26 @@ func (c *Conn) wake() {
 	c.sleeper.wake()
 }
 
-// fails is called when a request has failed, with a box's mu held.
+// fails is called when a request has failed, with a box's mu held. Requests that are
+// flushed since another has failed, or the connection has ended, may come first.
 func (c *Conn) fails(why error) {
 	err := fmt.Errorf("%w: %w", ErrBroken, why)
-	if c.failure.CompareAndSwap(nil, &err) {
-		go func() {
-			if !errors.Is(why, verbs.WCFlushErr) { // which says that the connection has ended
-				c.log(slog.LevelDebug, "request failed", "err", why)
-			}
-			c.wake()
-		}()
+	flushed := errors.Is(why, verbs.WCFlushErr)
+	for {
+		first := c.failure.Load()
+		if first != nil && (flushed || !errors.Is(*first, verbs.WCFlushErr)) {
+			return
+		}
+		if c.failure.CompareAndSwap(first, &err) {
+			break
+		}
 	}
+	go func() {
+		if !flushed {
+			c.log(slog.LevelDebug, "request failed", "err", why)
+		}
+		c.wake()
+	}()
 }
 
 // broken returns the error of a connection that a failed request has broken.

@@ -18,18 +18,20 @@ import (
 
 // TestSIWRefuses shows that it is the kernel's siw that lacks immediates and atomics, which
 // the driver here refuses: it writes such requests to the mapped queue by hand. An RDMA
-// WRITE with an immediate has not even a number (siw-abi.h).
+// WRITE with an immediate has not even a number (siw-abi.h), and of atomics the kernel says
+// that it has none: it takes them for a bug of its own and completes nothing
+// (siw_qp_sq_process).
 func TestSIWRefuses(t *testing.T) {
 	labtest.Require(t)
+	if attr := labtest.Must(labtest.OpenDevice(t, labtest.SIW).QueryDevice())(t); attr.AtomicCap != verbs.AtomicNone {
+		t.Errorf("siw has atomics: %v", attr.AtomicCap)
+	}
 	for name, c := range map[string]struct {
 		opcode uint8
 		works  bool
 	}{
 		"SEND":           {abi.SIW_OP_SEND, true}, // so the way is right
 		"SEND_WITH_IMM":  {abi.SIW_OP_SEND_WITH_IMM, false},
-		"FETCH_AND_ADD":  {abi.SIW_OP_FETCH_AND_ADD, false},
-		"COMP_AND_SWAP":  {abi.SIW_OP_COMP_AND_SWAP, false},
-		"READ_RESPONSE":  {abi.SIW_OP_READ_RESPONSE, false},
 		"none of SIW_OP": {abi.SIW_OP_REG_MR, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,8 +1,6 @@
 package docs
 
 import (
-	"go/importer"
-	"go/token"
 	"go/types"
 	"slices"
 	"strings"
@@ -53,19 +51,14 @@ var (
 // how they dial and listen, which types their options have, what waits takes a context,
 // and what lives long is closed, logs, and has figures.
 func TestConventions(t *testing.T) {
-	sources := importer.ForCompiler(token.NewFileSet(), "source", nil)
-	for _, name := range []string{"uverbs", "cm", "rconn", "rmsg", "rsock"} {
-		pkg, err := sources.Import(module + "/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, pkg := range packages(t, "/uverbs", "/cm", "/rconn", "/rmsg", "/rsock") {
 		c := conventions{t: t, pkg: pkg}
 		for _, n := range pkg.Scope().Names() {
 			if obj := pkg.Scope().Lookup(n); obj.Exported() {
 				c.check(obj)
 			}
 		}
-		for _, want := range dials[name] {
+		for _, want := range dials[pkg.Name()] {
 			if !slices.Contains(c.funcs, want) {
 				t.Errorf("there is no %s", want)
 			}

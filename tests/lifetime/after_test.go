@@ -251,5 +251,5 @@ func closedObjects(t *testing.T, device string) []closed {
 	rb.SetLinger(0)
 	rb.Close()
 	ra.Close()
-	return append(all, closed{object: rl}, closed{object: ra, fine: "SetNoDelay"})
+	return append(all, closed{object: rl}, closed{object: ra})
 }
