@@ -73,14 +73,14 @@ func TestDialer(t *testing.T) {
 		}()
 		local := netip.MustParseAddr(labtest.AddrOf(device))
 		c := labtest.Must((&Dialer{
-			Options:   Options{ResponderResources: 3, InitiatorDepth: 5, RetryCount: 4, RNRRetryCount: 2},
+			Options:   Options{ResponderResources: 2, InitiatorDepth: 8, RetryCount: 4, RNRRetryCount: 2},
 			LocalAddr: netip.AddrPortFrom(local, 0), ResolveTimeout: time.Minute, ConnectTimeout: time.Minute, TOS: 0x68,
 		}).Dial(ctx, l.Addr().String()))(t)
 		if c.LocalAddr().Addr() != local {
 			t.Errorf("from %v", c.LocalAddr())
 		}
 		attr := labtest.Must(c.Endpoint().QP.Query())(t)
-		if device == labtest.RXE && (attr.AV.TrafficClass != 0x68 || attr.MaxRDAtomic != 5 || attr.MaxDestRDAtomic != 3 || attr.RetryCount != 4) {
+		if device == labtest.RXE && (attr.AV.TrafficClass != 0x68 || attr.MaxRDAtomic != 8 || attr.MaxDestRDAtomic != 2 || attr.RetryCount != 4) {
 			t.Errorf("the QP has %+v", attr)
 		}
 		check(t, c.Close())
