@@ -1,0 +1,60 @@
+package examples
+
+import (
+	"bufio"
+	"context"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestBlackboard writes to the memory of a server and reads it, each as another client.
+func TestBlackboard(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		server := exec.CommandContext(ctx, labtest.Built(t, "blackboard"), "serve", labtest.AddrOf(device)+":0")
+		lines := bufio.NewScanner(labtest.Must(server.StdoutPipe())(t))
+		var serverErrs strings.Builder
+		server.Stderr = &serverErrs
+		if err := server.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			server.Process.Kill()
+			server.Wait()
+			if serverErrs.Len() > 0 {
+				t.Errorf("the server prints\n%s", &serverErrs)
+			}
+		}()
+		lines.Scan()
+		addr, ok := strings.CutPrefix(lines.Text(), "listening on ")
+		if !ok {
+			t.Fatalf("the server prints %q", lines.Text())
+		}
+		for _, c := range []struct{ verb, offset, arg, prints, errors string }{
+			{"write", "100", "hello, blackboard", "", `Writes:{Requests:1 Bytes:17}`},
+			{"write", "0x64", "HELLO", "", `Writes:{Requests:1 Bytes:5}`},
+			{"read", "98", "21", `"\x00\x00HELLO, blackboard\x00\x00"` + "\n", `Reads:{Requests:1 Bytes:21}`},
+			{"write", "4091", "12345", "", `Writes:{Requests:1 Bytes:5}`},
+			{"read", "4091", "5", `"12345"` + "\n", `Reads:{Requests:1 Bytes:5}`},
+		} {
+			out, errs, exit := run(t, "blackboard", "-v", addr, c.verb, c.offset, c.arg)
+			if out != c.prints || !strings.Contains(errs, c.errors) || strings.Count(errs, "\n") != 1 || exit != 0 {
+				t.Errorf("%s at %s: exit status %d, output\n%s%s", c.verb, c.offset, exit, out, errs)
+			}
+		}
+		for _, c := range []struct{ verb, offset, arg, errors string }{
+			{"write", "4092", "12345", `^put .*: out of range\n$`},
+			{"read", "4092", "5", `^get .*: out of range\n$`},
+			{"read", "-1", "5", `^offset or length: .*: invalid syntax\n$`},
+		} {
+			out, errs, exit := run(t, "blackboard", addr, c.verb, c.offset, c.arg)
+			refused(t, out, errs, exit, regexp.MustCompile(c.errors))
+		}
+	})
+}
