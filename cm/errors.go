@@ -56,7 +56,7 @@ type RejectedError struct {
 
 // Reject reasons that are met in practice (IBTA table 106).
 const (
-	rejectInvalidServiceID = 8  // nobody listens there
+	rejectInvalidServiceID = 8  // no listener
 	rejectStaleConn        = 10 // a late packet of an older connection
 	rejectConsumer         = 28 // the program said no
 	rejectVendorOption     = 35 // the program does not take the extensions offered
@@ -65,7 +65,7 @@ const (
 func (e *RejectedError) Error() string {
 	switch e.Reason {
 	case rejectInvalidServiceID:
-		return "connection refused: nobody listens there"
+		return "connection refused: there is no listener at this port"
 	case rejectConsumer:
 		return "connection rejected by the peer"
 	case rejectVendorOption:

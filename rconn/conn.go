@@ -126,8 +126,10 @@ func (c *Conn) Adverts() []RemoteRegion { return c.adverts }
 // PD returns the connection's protection domain.
 func (c *Conn) PD() *uverbs.PD { return c.ep.PD }
 
-// LocalAddr returns this side's address, RemoteAddr the peer's.
-func (c *Conn) LocalAddr() cm.Addr  { return c.ep.LocalAddr() }
+// LocalAddr returns this side's address.
+func (c *Conn) LocalAddr() cm.Addr { return c.ep.LocalAddr() }
+
+// RemoteAddr returns the peer's address.
 func (c *Conn) RemoteAddr() cm.Addr { return c.ep.RemoteAddr() }
 
 // Endpoint returns the connection of package cm beneath, for everything that is missing

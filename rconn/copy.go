@@ -96,7 +96,8 @@ func (c *Conn) finish(ctx context.Context, i int) error {
 func (c *Conn) chunk(i, n int) Span { return c.copy.region.Span(i*chunkSize, n) }
 
 // Put copies b to the peer's memory and waits until it is there, as
-// [Conn.AwaitDelivery] does. It does not keep b.
+// [Conn.AwaitDelivery] does. It does not keep b, which need not be registered and may be
+// as long as the region; beyond its end Put fails with [verbs.ErrRange].
 func (c *Conn) Put(ctx context.Context, to Target, b []byte) error {
 	if err := c.put(ctx, to, b); err != nil {
 		return c.fail("put to", err)
@@ -132,7 +133,8 @@ func (c *Conn) put(ctx context.Context, to Target, b []byte) error {
 	return c.awaitDelivery(ctx, to)
 }
 
-// Get copies from the peer's memory until b is full.
+// Get copies from the peer's memory until b is full. As with Put, b need not be
+// registered.
 func (c *Conn) Get(ctx context.Context, b []byte, from Target) error {
 	if err := c.get(ctx, b, from); err != nil {
 		return c.fail("get from", err)

@@ -19,6 +19,25 @@
 //	                                                   ├► advertisements ─► AwaitAdvert
 //	                                                   └► Put, Get, AwaitDelivery, Counter
 //
+// A server that shares memory, and a client that writes and reads it (examples/blackboard
+// is a whole program):
+//
+//	l, err := rconn.Listen(ctx, "10.9.0.1:7471")
+//	request, err := l.Accept(ctx)
+//	conn, err := request.Accept(ctx, rconn.Options{Setup: func(c *rconn.Conn) error {
+//		region, err := c.Alloc(4096, rconn.ReadWrite)
+//		if err != nil {
+//			return err
+//		}
+//		return c.Announce(0, region.All())
+//	}})
+//	err = conn.AwaitDisconnect(ctx)
+//
+//	conn, err := rconn.Dial(ctx, "10.9.0.1:7471")
+//	board := conn.Adverts()[0] // what the server announced
+//	err = conn.Put(ctx, board.At(100), []byte("hello"))
+//	err = conn.Get(ctx, buffer, board.At(100))
+//
 // Requests are posted and completions awaited; both allocate nothing and cost
 // little more than they do with packages cm and uverbs. [Conn.Put], [Conn.Get]
 // and the methods of [Counter] post and wait in one call.

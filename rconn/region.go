@@ -47,7 +47,8 @@ func Alloc(pd *uverbs.PD, size int, access verbs.Access) (*LocalRegion, error) {
 }
 
 // Register makes a region of the caller's memory, which is pinned until Close and remains
-// the caller's after it. It must hold no Go pointers.
+// the caller's after it. It must hold no Go pointers. Memory may be registered any number
+// of times, as for each of several connections: each region has a key of its own.
 func Register(pd *uverbs.PD, mem []byte, access verbs.Access) (*LocalRegion, error) {
 	mr, err := pd.RegisterMR(mem, access)
 	return newRegion(mr, pd, access, err)

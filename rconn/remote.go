@@ -20,7 +20,8 @@ type RemoteRegion struct {
 }
 
 // At returns the place at an offset in the region. An operation uses as many bytes from
-// there as it has local memory. Bounds are checked when it is posted.
+// there as it has local memory. Bounds are checked when it is posted, which fails with
+// [verbs.ErrRange] outside of them.
 func (r RemoteRegion) At(off int) Target { return Target{r, off} }
 
 func (r RemoteRegion) String() string {
