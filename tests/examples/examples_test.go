@@ -106,7 +106,10 @@ func TestAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := map[string]bool{"rdma-example": true, "rdmacm-connect": true, "send": true, "msg-send": true, "msg-recv": true, "http": true, "grpc": true, "blackboard": true}
+	known := map[string]bool{
+		"rdma-example": true, "rdmacm-connect": true, "send": true, "msg-send": true, "msg-recv": true,
+		"http": true, "grpc": true, "blackboard": true, "fetch": true, "wordcount": true, "chat": true,
+	}
 	for _, p := range programs {
 		known[p.name] = true
 	}

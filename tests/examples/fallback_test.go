@@ -1,13 +1,8 @@
 package examples
 
 import (
-	"bufio"
-	"context"
 	"fmt"
-	"os/exec"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/goverbs/verbs/internal/labtest"
 )
@@ -25,20 +20,7 @@ func fallback(t *testing.T, host, by string) {
 		{"grpc", "check", "%s", "SERVING by %s\n", "/grpc.health.v1.Health/Check by %s"},
 	} {
 		t.Run(p.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			server := exec.CommandContext(ctx, labtest.Built(t, p.name), "serve", host+":0")
-			lines := bufio.NewScanner(labtest.Must(server.StdoutPipe())(t))
-			if err := server.Start(); err != nil {
-				t.Fatal(err)
-			}
-			defer server.Wait()
-			defer server.Process.Kill()
-			lines.Scan()
-			addr, ok := strings.CutPrefix(lines.Text(), "listening on ")
-			if !ok {
-				t.Fatalf("the server prints %q", lines.Text())
-			}
+			_, lines, addr := startServer(t, p.name, "serve", host+":0")
 			out, errs, exit := run(t, p.name, p.client, fmt.Sprintf(p.arg, addr))
 			if want := fmt.Sprintf(p.prints, by); out != want || errs != "" || exit != 0 {
 				t.Errorf("the client: exit status %d, output\n%s%s", exit, out, errs)

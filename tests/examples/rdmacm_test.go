@@ -33,19 +33,7 @@ func TestSend(t *testing.T) {
 // received runs rdmacm-connect's server, which has to receive a message from client.
 func received(t *testing.T, message string, client func(t *testing.T, addr string)) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		server := exec.CommandContext(ctx, labtest.Built(t, "rdmacm-connect"), "server", labtest.AddrOf(device)+":0")
-		out := labtest.Must(server.StdoutPipe())(t)
-		if err := server.Start(); err != nil {
-			t.Fatal(err)
-		}
-		lines := bufio.NewScanner(out)
-		lines.Scan()
-		addr, ok := strings.CutPrefix(lines.Text(), "listening on ")
-		if !ok {
-			t.Fatalf("the server prints %q", lines.Text())
-		}
+		server, lines, addr := startServer(t, "rdmacm-connect", "server", labtest.AddrOf(device)+":0")
 		client(t, addr)
 		lines.Scan()
 		if lines.Text() != fmt.Sprintf("received: %q", message) {
@@ -55,4 +43,27 @@ func received(t *testing.T, message string, client func(t *testing.T, addr strin
 			t.Errorf("the server: %v", err)
 		}
 	})
+}
+
+// startServer runs an example that serves, and returns it with the rest of its output
+// and the address that it listens on. It is killed when the test ends.
+func startServer(t *testing.T, name string, args ...string) (server *exec.Cmd, lines *bufio.Scanner, addr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	server = exec.CommandContext(ctx, labtest.Built(t, name), args...)
+	lines = bufio.NewScanner(labtest.Must(server.StdoutPipe())(t))
+	if err := server.Start(); err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		server.Wait()
+	})
+	lines.Scan()
+	addr, ok := strings.CutPrefix(lines.Text(), "listening on ")
+	if !ok {
+		t.Fatalf("the server prints %q", lines.Text())
+	}
+	return server, lines, addr
 }

@@ -1,0 +1,39 @@
+package examples
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestFetch fetches a file whose last READ is a short one, and compares.
+func TestFetch(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		want := make([]byte, 3<<20+1)
+		rand.NewChaCha8([32]byte{}).Read(want)
+		in, out := filepath.Join(t.TempDir(), "in"), filepath.Join(t.TempDir(), "out")
+		if err := os.WriteFile(in, want, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		server, _, addr := startServer(t, "fetch", "serve", labtest.AddrOf(device)+":0", in)
+		stdout, stderr, exit := run(t, "fetch", addr, out)
+		if !regexp.MustCompile(fmt.Sprintf(`^%d bytes in \S+\n$`, len(want))).MatchString(stdout) || stderr != "" || exit != 0 {
+			t.Errorf("the client: exit status %d, output\n%s%s", exit, stdout, stderr)
+		}
+		if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("the client wrote %d bytes that differ from the file's %d, error %v", len(got), len(want), err)
+		}
+		if err := server.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		if err := server.Wait(); err != nil {
+			t.Errorf("the server: %v", err)
+		}
+	})
+}
