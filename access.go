@@ -6,7 +6,7 @@ package verbs
 type Access uint32
 
 const (
-	AccessLocalWrite   Access = 1 << 0
+	AccessLocalWrite   Access = 1 << 0 // receives, and results of reads and atomics
 	AccessRemoteWrite  Access = 1 << 1 // requires AccessLocalWrite
 	AccessRemoteRead   Access = 1 << 2
 	AccessRemoteAtomic Access = 1 << 3 // requires AccessLocalWrite

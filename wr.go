@@ -10,7 +10,8 @@ const (
 	OpRDMAWriteImm Opcode = 2 // RDMA WRITE that consumes a receive and delivers an immediate
 	OpSend         Opcode = 3
 	OpSendImm      Opcode = 4
-	// OpRDMARead reads the peer's memory. If the network duplicates
+	// OpRDMARead reads the peer's memory into local memory, which needs
+	// AccessLocalWrite. If the network duplicates
 	// acknowledgements, rxe may complete a read of more than a packet too early and
 	// break the QP later; the success of a later request proves the read.
 	OpRDMARead Opcode = 5

@@ -58,8 +58,9 @@ type Options struct {
 	// and Cap for that device. A dial that tries again calls it again, as it
 	// does Setup.
 	Prepare func(Route, *Options) error
-	// Setup, if set, is called when the QP exists and before the peer can
-	// send: the place to post receives.
+	// Setup, if set, is called when the QP exists and before the peer can send: the
+	// place to post receives, and to tell the peer of memory with [Endpoint.Announce].
+	// If it fails, so does the dial or the acceptance, which rejects the request.
 	Setup func(*Endpoint) error
 	// Logger, if set, logs at level Debug how the connection is made and how it ends,
 	// with the time that it took, and attempts that are repeated; at level Warn what
@@ -70,14 +71,16 @@ type Options struct {
 }
 
 // Endpoint is one end of a reliable connection, or, in the port spaces for datagrams, of
-// no connection: a QP with its CQs. The program must close it.
+// no connection: a QP with its CQs. The program must close it. The peer may use all
+// operations on the QP: what it reaches by RDMA is up to the access of the memory regions.
 type Endpoint struct {
 	PD     *uverbs.PD
 	QP     *uverbs.QP
 	SendCQ *uverbs.CQ
 	RecvCQ *uverbs.CQ
 
-	// PrivateData is what the peer sent along when connecting or accepting.
+	// PrivateData is what the peer sent along when connecting or accepting. RoCE pads it
+	// with zeros, see [MaxPrivateData].
 	PrivateData []byte
 
 	// Peer is where a datagram endpoint that dialed sends to.

@@ -219,9 +219,9 @@ func (l *Listener) Close() error {
 	return l.err
 }
 
-// Shutdown stops listening and waits until the connections that were accepted
-// have ended, by either side, or ctx does, whose error it then returns. It ends
-// none itself.
+// Shutdown stops listening and waits until the connections that were accepted have ended,
+// because either side disconnected or closed its endpoint, or until ctx ends, whose error
+// it then returns. It ends none itself.
 func (l *Listener) Shutdown(ctx context.Context) error {
 	if err := l.Close(); err != nil {
 		return err

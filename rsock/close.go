@@ -11,7 +11,9 @@ import (
 )
 
 // CloseWrite ends writing: the peer reads what was written, then io.EOF, and may go on
-// writing. Calls of Write under way and later ones fail with EPIPE.
+// writing. Calls of Write under way and later ones fail with EPIPE. CloseWrite does not
+// wait for the peer to read, but for a peer that has no room for messages at all, for 10 s
+// at most; deadlines do not apply. A [*net.TCPConn] has it as well.
 func (c *Conn) CloseWrite() error {
 	c.cmu.Lock()
 	defer c.cmu.Unlock()

@@ -25,9 +25,10 @@
 //	TCP only         refused            TCP (*)            TCP
 //	Always (both)    RDMA               RDMA               TCP
 //
-// With FallbackMissing a listener is the first or the second of these. (*) A server on a
-// machine that does not take RDMA at all does not refuse but never answers: TCP is tried
-// after Dialer.FallbackDelay.
+// A listener with FallbackMissing is RDMA only where there is RDMA, so that nothing
+// listens on 127.0.0.1 there, and TCP only elsewhere. (*) A server on a machine that does
+// not take RDMA at all does not refuse but never answers: TCP is tried after
+// Dialer.FallbackDelay.
 //
 // RoCE and InfiniBand have ports of their own, so that a listener with FallbackAlways can
 // have the same port of both. iWARP's ports are TCP's: a port is either, and a client

@@ -298,7 +298,7 @@ func (e *acceptError) Temporary() bool { return true }
 // TCP. It fails with net.ErrClosed after Close.
 //
 // If this process lacks what a connection needs, such as locked memory or files, the
-// peer's connection is rejected, and Accept returns an error whose method Temporary
+// peer's connection is rejected, and Accept returns a [net.Error] whose method Temporary
 // reports true, as [net.TCPListener] does for EMFILE: the listener goes on, and so should
 // the caller. The servers of net/http and gRPC log such errors and call Accept again
 // after a pause. If several connections fail before Accept is called, it reports the

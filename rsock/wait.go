@@ -196,8 +196,8 @@ func (c *Conn) arming(cq *uverbs.CQ) {
 	}
 }
 
-// SetDeadline sets the time at which calls of Read and Write, under way and later ones,
-// fail with [os.ErrDeadlineExceeded]. The zero value means never.
+// SetDeadline sets the time at which calls of Read, Write, ReadFrom and WriteTo, under way
+// and later ones, fail with [os.ErrDeadlineExceeded]. The zero value means never.
 func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadline(t, &c.rd, &c.wr) }
 
 // SetReadDeadline is SetDeadline for Read and WriteTo only.

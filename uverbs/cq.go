@@ -219,6 +219,7 @@ func (q *CQ) PollWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 
 // Next waits for one completion and returns it. The error of a request that failed is
 // that of [verbs.WC.Err], a [*verbs.WCError]; with any other no completion was taken.
+// With a connection of package cm, cm.SendError says whether the peer is gone.
 func (q *CQ) Next(ctx context.Context) (verbs.WC, error) {
 	var wcs [1]verbs.WC
 	if _, err := q.PollWait(ctx, wcs[:]); err != nil {

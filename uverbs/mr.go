@@ -56,10 +56,11 @@ func (p *PD) AllocMR(size int, access verbs.Access, opt MROptions) (*MR, error) 
 	return mr, err
 }
 
-// RegisterMR makes a region of the caller's memory, which is pinned, and not
-// collected, until the region is closed. The memory must not hold Go
-// pointers, and peers with the key write to it at any time: the caller reads
-// it only after a completion or a message that says they have.
+// RegisterMR makes a region of the caller's memory, which is pinned, and not collected,
+// until the region is closed. It must not be empty and must not hold Go pointers; it may
+// be registered any number of times. With [verbs.AccessRemoteWrite], peers with the key
+// write to it at any time: the caller reads it only after a completion or a message that
+// says they have.
 func (p *PD) RegisterMR(mem []byte, access verbs.Access) (*MR, error) {
 	return p.RegisterMRIOVA(mem, 0, access)
 }
