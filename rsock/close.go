@@ -12,8 +12,8 @@ import (
 
 // CloseWrite ends writing: the peer reads what was written, then io.EOF, and may go on
 // writing. Calls of Write under way and later ones fail with EPIPE. CloseWrite does not
-// wait for the peer to read, but for a peer that has no room for messages at all, for 10 s
-// at most; deadlines do not apply. A [*net.TCPConn] has it as well.
+// wait for the peer to read. It waits for a peer that has no room for messages, 10 s at
+// most, whatever the deadlines. A [*net.TCPConn] has it as well.
 func (c *Conn) CloseWrite() error {
 	c.cmu.Lock()
 	defer c.cmu.Unlock()
