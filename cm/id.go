@@ -53,7 +53,7 @@ type ID struct {
 	ended                bool
 	why                  error         // why it has ended
 	room                 [1]Event      // for events: there is seldom more than one
-	ready                chan struct{} // has a token while there may be events, closed with the ID; nil if nobody has waited yet
+	ready                chan struct{} // has a token while there may be events, closed with the ID; nil before the first wait
 }
 
 // waiting returns ready. The caller holds mu.

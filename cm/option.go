@@ -115,7 +115,7 @@ func (id *ID) Migrate(to *Channel) error {
 	from.delist(numbers)
 	id.on.Store(to)
 	id.handOver(from, to)
-	return id.wrap("migrate ID", to.drain()) // the kernel moves events but wakes nobody
+	return id.wrap("migrate ID", to.drain()) // the kernel moves events but wakes no waiter
 }
 
 // enlist adds an ID by its numbers. It returns false if the channel has ended.

@@ -1,15 +1,13 @@
 package rconn
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 // libiwarp has the names that libiwarp's README uses: its functions, its types, and the
@@ -32,7 +30,7 @@ func TestTable(t *testing.T) {
 	if os.Getenv("VERBS_LAB") != "" {
 		t.Skip("reads the sources, which need not be here")
 	}
-	tests, names := declared(t)
+	tests, names := labtest.Declared(t)
 	src, err := os.ReadFile("doc.go")
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +80,7 @@ func TestRequestTable(t *testing.T) {
 	if os.Getenv("VERBS_LAB") != "" {
 		t.Skip("reads the sources, which need not be here")
 	}
-	_, names := declared(t)
+	_, names := labtest.Declared(t)
 	src, err := os.ReadFile("doc.go")
 	if err != nil {
 		t.Fatal(err)
@@ -98,65 +96,4 @@ func TestRequestTable(t *testing.T) {
 			}
 		}
 	}
-}
-
-// declared returns the package's tests, and its names: those of methods and of fields
-// with their type's before them.
-func declared(t *testing.T) (tests, names map[string]bool) {
-	t.Helper()
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tests, names = map[string]bool{}, map[string]bool{}
-	for _, file := range files {
-		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range f.Decls {
-			switch d := d.(type) {
-			case *ast.FuncDecl:
-				if strings.HasSuffix(file, "_test.go") {
-					tests[d.Name.Name] = true
-				} else {
-					names[prefix(d)+d.Name.Name] = true
-				}
-			case *ast.GenDecl:
-				for _, s := range d.Specs {
-					switch s := s.(type) {
-					case *ast.TypeSpec:
-						names[s.Name.Name] = true
-						if typ, ok := s.Type.(*ast.StructType); ok {
-							for _, field := range typ.Fields.List {
-								for _, n := range field.Names {
-									names[s.Name.Name+"."+n.Name] = true
-								}
-							}
-						}
-					case *ast.ValueSpec:
-						for _, n := range s.Names {
-							names[n.Name] = true
-						}
-					}
-				}
-			}
-		}
-	}
-	return tests, names
-}
-
-// prefix is what a method's name begins with.
-func prefix(d *ast.FuncDecl) string {
-	if d.Recv == nil {
-		return ""
-	}
-	typ := d.Recv.List[0].Type
-	if p, ok := typ.(*ast.StarExpr); ok {
-		typ = p.X
-	}
-	if g, ok := typ.(*ast.IndexExpr); ok {
-		typ = g.X
-	}
-	return typ.(*ast.Ident).Name + "."
 }

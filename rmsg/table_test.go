@@ -1,16 +1,13 @@
 package rmsg
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"maps"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 // ibmsg are all names of ibmsg.h.
@@ -39,7 +36,7 @@ func TestTable(t *testing.T) {
 	if os.Getenv("VERBS_LAB") != "" {
 		t.Skip("reads the sources, which need not be here")
 	}
-	tests, names := declared(t)
+	tests, names := labtest.Declared(t)
 	src, err := os.ReadFile("doc.go")
 	if err != nil {
 		t.Fatal(err)
@@ -71,70 +68,4 @@ func TestTable(t *testing.T) {
 	if !slices.Equal(listed, want) {
 		t.Errorf("the table has\n%v\nand ibmsg\n%v", listed, want)
 	}
-}
-
-// declared returns the tests of the package, and its types, functions, methods, fields and
-// values.
-func declared(t *testing.T) (tests, names map[string]bool) {
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tests, names = map[string]bool{}, map[string]bool{"ErrClosed": true}
-	for _, file := range files {
-		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		into := names
-		if strings.HasSuffix(file, "_test.go") {
-			into = tests
-		}
-		for _, d := range f.Decls {
-			switch d := d.(type) {
-			case *ast.FuncDecl:
-				into[receiver(d)+d.Name.Name] = true
-			case *ast.GenDecl:
-				for _, s := range d.Specs {
-					maps.Insert(into, maps.All(spec(s)))
-				}
-			}
-		}
-	}
-	return tests, names
-}
-
-// receiver is what a method's name begins with.
-func receiver(d *ast.FuncDecl) string {
-	if d.Recv == nil {
-		return ""
-	}
-	typ := d.Recv.List[0].Type
-	if p, ok := typ.(*ast.StarExpr); ok {
-		typ = p.X
-	}
-	return typ.(*ast.Ident).Name + "."
-}
-
-// spec returns the names that a declaration makes.
-func spec(s ast.Spec) map[string]bool {
-	names := map[string]bool{}
-	switch s := s.(type) {
-	case *ast.ValueSpec:
-		for _, n := range s.Names {
-			names[n.Name] = true
-		}
-	case *ast.TypeSpec:
-		names[s.Name.Name] = true
-		st, ok := s.Type.(*ast.StructType)
-		if !ok {
-			break
-		}
-		for _, f := range st.Fields.List {
-			for _, n := range f.Names {
-				names[s.Name.Name+"."+n.Name] = true
-			}
-		}
-	}
-	return names
 }

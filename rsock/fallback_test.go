@@ -281,7 +281,7 @@ func TestFallbackAlways(t *testing.T) {
 		if took := time.Since(start); took < d.FallbackDelay {
 			t.Errorf("TCP after %v", took)
 		}
-		d.FallbackDelay, d.Timeout = 0, 2*time.Second // half of which is RDMA's
+		d.FallbackDelay, d.Timeout = 0, 2*time.Second // RDMA has half of it
 		exchange(t, l, labtest.Must(d.Dial("rdma", l.Addr().String()))(t))
 		d.FallbackDelay, d.Timeout = -1, 300*time.Millisecond
 		_, err := d.Dial("rdma", l.Addr().String())
