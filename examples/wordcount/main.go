@@ -47,7 +47,7 @@ func serve(addr string) error {
 	fmt.Println("listening on", l.Addr())
 	for {
 		c, err := l.Accept()
-		if t, ok := err.(net.Error); ok && t.Temporary() {
+		if t, ok := err.(interface{ Temporary() bool }); ok && t.Temporary() {
 			log.Print(err) // no memory for a connection, for example
 			time.Sleep(100 * time.Millisecond)
 		} else if err != nil {
