@@ -73,7 +73,7 @@ type Options struct {
 	// Window limits, for each socket, the bytes of messages above Eager that it reads
 	// before the program has freed earlier ones, and the bytes of those that
 	// [Socket.Send] has copied and the peer has not read. One message each way is
-	// allowed whatever its size. By default 1 MiB; a negative number allows only
+	// allowed whatever its size. By default 1 MiB, at most 1 GiB; a negative number allows only
 	// the one.
 	Window int
 	// SendQueue is how many messages, for each socket, may be posted and not yet
@@ -85,7 +85,7 @@ type Options struct {
 	SendBuffer int
 	// Cache is how many bytes of registered memory of messages above Eager the loop
 	// keeps for the next ones, all sockets together, for at most a second. By
-	// default 4 MiB; a negative number keeps none.
+	// default 4 MiB, at most 1 GiB; a negative number keeps none.
 	Cache int
 	// ConnectTimeout bounds connecting, on both sides: by default 10 s. A negative one
 	// leaves it to the context and the kernel.
@@ -149,10 +149,10 @@ func (o Options) withDefaults() (Options, error) {
 		{"Eager", o.Eager, minEager, maxEager},
 		{"Segment", o.Segment, max(minEager, (o.Eager+maxFrames-1)/maxFrames), o.Eager},
 		{"MaxMessage", o.MaxMessage, 0, maxSize},
-		{"Window", o.Window, 0, math.MaxInt32},
+		{"Window", o.Window, 0, maxSize},
 		{"SendQueue", o.SendQueue, 1, maxCount},
 		{"SendBuffer", o.SendBuffer, 4 << 10, maxSize},
-		{"Cache", o.Cache, 0, math.MaxInt32},
+		{"Cache", o.Cache, 0, maxSize},
 	} {
 		if f.v < f.min || f.v > f.max {
 			return o, outOfRange(f.name, f.v, f.min, f.max)
