@@ -27,7 +27,7 @@ type ConnOptions struct {
 // hello returns the private data of this side.
 func (l *Loop) hello(private []byte) ([]byte, error) {
 	if len(private) > cm.MaxPrivateData-helloSize {
-		return nil, fmt.Errorf("%w: %d bytes", cm.ErrPrivateData, len(private))
+		return nil, fmt.Errorf("%w: %d bytes of at most %d", cm.ErrPrivateData, len(private), cm.MaxPrivateData-helloSize)
 	}
 	h := hello{
 		version: version, min: minVersion, private: private,

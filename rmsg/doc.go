@@ -83,7 +83,7 @@
 // Disconnected is the last callback of a socket. Sent means that a message above
 // Eager has been read by the peer, and that a smaller one is with the peer's
 // device (RoCE) or with TCP (iWARP). A side that disconnects and ends with
-// ErrClosed knows that the peer has received all of its messages. A
+// [verbs.ErrClosed] knows that the peer has received all of its messages. A
 // peer whose machine vanishes is noticed when something is sent to it.
 //
 // Sockets on a device that is removed end with [verbs.ErrDeviceRemoved], and messages

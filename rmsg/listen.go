@@ -50,7 +50,8 @@ func Listen(ctx context.Context, addr string) (*Listener, error) {
 	return new(ListenConfig).Listen(ctx, addr)
 }
 
-// Listen is as the function [Listen], with options.
+// Listen is as the function [Listen], with options. ctx bounds the resolution of a name.
+// The loop need not run yet.
 func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, error) {
 	const op = "listen on"
 	if c.Loop != nil {

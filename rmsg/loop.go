@@ -162,14 +162,15 @@ func (l *Loop) Dispatch() (n int, err error) {
 }
 
 // DispatchWait waits until there are events, handles them as Dispatch does, and returns
-// their number. If ctx ends first it returns ctx's error, and ErrClosed if the loop is
+// their number. If ctx ends first it returns ctx's error, and [verbs.ErrClosed] if the loop is
 // closed.
 func (l *Loop) DispatchWait(ctx context.Context) (int, error) {
 	return l.wait(ctx, func(n int) bool { return n > 0 })
 }
 
 // Run dispatches, and waits in between, until ctx ends, whose error it returns, or the
-// loop is closed, when it returns ErrClosed.
+// loop is closed, when it returns [verbs.ErrClosed]. It may be called again after ctx has
+// ended.
 func (l *Loop) Run(ctx context.Context) error {
 	_, err := l.wait(ctx, func(int) bool { return false })
 	return err

@@ -50,8 +50,9 @@ func (q *sending) init(size int) {
 	}
 }
 
-// Alloc returns a buffer for a message of n bytes. The program frees it, after it was
-// sent any number of times.
+// Alloc returns a buffer for a message of n bytes, which its Bytes are; SetLen changes
+// that. The program frees the buffer, after it was sent any number of times. Alloc fails
+// with the socket's Err once the socket has ended.
 func (s *Socket) Alloc(n int) (*Buffer, error) {
 	b, err := s.alloc(n, false)
 	return b, fail("allocate message to", s.addr, err)
@@ -76,7 +77,8 @@ func (s *Socket) alloc(n int, copies bool) (*Buffer, error) {
 // Post sends a buffer of this socket, as soon as the peer has room, and returns
 // at once: the buffer is the program's again when its status is no longer
 // Queued. If too many messages are queued already Post returns ErrWouldBlock, and does
-// not take the buffer.
+// not take the buffer. After Disconnect or Close it returns [verbs.ErrClosed], while the
+// peer disconnects [verbs.ErrDisconnected], and when the socket has ended its Err.
 func (s *Socket) Post(b *Buffer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -121,7 +121,7 @@ func (s *Socket) State() State {
 // except Disconnected.
 func (s *Socket) Done() <-chan struct{} { return s.done }
 
-// Err returns why the socket ended, nil until it has: ErrClosed after Close and
+// Err returns why the socket ended, nil until it has: [verbs.ErrClosed] after Close and
 // Disconnect, io.EOF if the peer disconnected in good order, and otherwise what
 // went wrong.
 func (s *Socket) Err() error {
@@ -214,7 +214,7 @@ func (s *Socket) failAfter(d time.Duration, err error) *time.Timer {
 }
 
 // Close ends the connection at once. What is queued fails; messages that were
-// received but not taken are dropped. Disconnected is called when all is over.
+// received but not taken are dropped. The loop calls Disconnected when all is over.
 func (s *Socket) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -168,7 +168,7 @@ func (s *Socket) Recv(ctx context.Context) (*Buffer, error) {
 
 // Messages yields messages until the socket or ctx ends. Each is freed when the
 // loop's body has returned. At the end it yields the error, unless the peer
-// disconnected in good order.
+// disconnected in good order: [verbs.ErrClosed] if the program itself did.
 func (s *Socket) Messages(ctx context.Context) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for {
