@@ -5,39 +5,36 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"errors"
+	"flag"
 	"fmt"
 	"log"
 	"net"
 	"os"
 	"os/signal"
 
-	"github.com/alecthomas/kong"
-
 	"github.com/goverbs/verbs/rmsg"
 )
 
 func main() {
-	var flags struct {
-		Messages int    `short:"n" help:"End after so many messages, when their senders have gone."`
-		Address  string `arg:"" help:"Where to listen."`
-		Port     string `arg:"" optional:"" default:"12345" help:"Port; 0 takes a free one."`
-	}
-	kong.Parse(&flags)
 	log.SetFlags(0)
-	if err := run(net.JoinHostPort(flags.Address, flags.Port), flags.Messages); err != nil {
+	messages := flag.Int("n", 0, "end after so many `messages`, when their senders have gone")
+	flag.Parse()
+	if flag.NArg() < 1 || flag.NArg() > 2 {
+		log.Fatal("usage: msg-recv [-n MESSAGES] ADDRESS [PORT]")
+	}
+	port := cmp.Or(flag.Arg(1), "12345") // 0 takes a free one
+	if err := run(net.JoinHostPort(flag.Arg(0), port), *messages); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(addr string, messages int) (err error) {
+func run(addr string, messages int) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-
-	// Setup
 	got, open := 0, 0
-	loop, err := rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{
+	callbacks := rmsg.Callbacks{
 		Request: func(r *rmsg.Request) {
 			if _, err := r.Accept(rmsg.ConnOptions{}); err != nil {
 				log.Print(err)
@@ -58,22 +55,13 @@ func run(addr string, messages int) (err error) {
 				stop()
 			}
 		},
-	}})
-	if err != nil {
-		return err
 	}
-	defer func() { err = errors.Join(err, loop.Close()) }()
-
-	// Listen
-	listener, err := (&rmsg.ListenConfig{Loop: loop}).Listen(ctx, addr)
+	// The event loop is one of the listener's own, which a goroutine runs.
+	listener, err := (&rmsg.ListenConfig{Options: rmsg.Options{Callbacks: callbacks}}).Listen(ctx, addr)
 	if err != nil {
 		return err
 	}
 	fmt.Println("listening on", listener.Addr())
-
-	// Event loop
-	if err := loop.Run(ctx); !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
+	<-ctx.Done()
+	return listener.Loop().Close()
 }

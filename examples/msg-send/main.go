@@ -5,27 +5,26 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log"
 	"net"
-
-	"github.com/alecthomas/kong"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/rmsg"
 )
 
 func main() {
-	var flags struct {
-		Address string `arg:"" help:"Where msg-recv listens."`
-		Port    string `arg:"" optional:"" default:"12345" help:"Its port."`
-		Text    string `arg:"" optional:"" default:"hello" help:"What to send."`
-	}
-	kong.Parse(&flags)
 	log.SetFlags(0)
-	if err := run(net.JoinHostPort(flags.Address, flags.Port), flags.Text); err != nil {
+	flag.Parse()
+	if flag.NArg() < 1 || flag.NArg() > 3 {
+		log.Fatal("usage: msg-send ADDRESS [PORT] [TEXT]")
+	}
+	addr, text := net.JoinHostPort(flag.Arg(0), cmp.Or(flag.Arg(1), "12345")), cmp.Or(flag.Arg(2), "hello")
+	if err := run(addr, text); err != nil {
 		log.Fatal(err)
 	}
 }
