@@ -61,11 +61,7 @@ func TestPingServerOfMany(t *testing.T) {
 		for name, n := range map[string]int{"-P": rpingClients, "-Pq": 5} {
 			t.Run(name, func(t *testing.T) {
 				const rounds = 10
-				server, join := listenRping(t, device, verbs.with(name, "--json"))
-				clients := make([]*program, n)
-				for i := range clients {
-					clients[i] = join(c.with("-V", "-C", strconv.Itoa(rounds), "-S", strconv.Itoa(100+i)))
-				}
+				server, clients := startMany(t, device, n, verbs.with(name, "--json"), c.with("-V", "-C", strconv.Itoa(rounds)))
 				for _, p := range clients {
 					p.wait()
 				}
@@ -84,4 +80,42 @@ func TestPingServerOfMany(t *testing.T) {
 			})
 		}
 	})
+}
+
+// startMany starts a server and n clients, each with a size of its own, and waits until
+// they have ended, or some have not.
+func startMany(t *testing.T, device string, n int, s, c rpingSide) (server *program, clients []*program) {
+	t.Helper()
+	for try := 1; ; try++ {
+		server, join := listenRping(t, device, s)
+		clients := make([]*program, n)
+		for i := range clients {
+			clients[i] = join(c.with("-S", strconv.Itoa(100+i)))
+		}
+		if try == 10 || allEnd(t, device, clients) {
+			return server, clients
+		}
+		for _, p := range append(clients, server) {
+			p.kill()
+		}
+	}
+}
+
+// allEnd waits until all clients have ended, unless the server does not get to see what
+// one has sent.
+func allEnd(t *testing.T, device string, clients []*program) bool {
+	t.Helper()
+	for _, p := range clients {
+		for ended := false; !ended; {
+			select {
+			case <-p.done:
+				ended = true
+			case <-time.After(5 * time.Second):
+				if overlooked(t, device) {
+					return false
+				}
+			}
+		}
+	}
+	return true
 }
