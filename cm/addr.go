@@ -59,6 +59,15 @@ func resolve(ctx context.Context, r *net.Resolver, addr string) ([]netip.AddrPor
 	return addrs, nil
 }
 
+// checkZone refuses a link-local address without a zone, which the kernel refuses to bind
+// and fails to resolve after a timeout.
+func checkZone(a netip.Addr) error {
+	if a.Is6() && a.IsLinkLocalUnicast() && a.Zone() == "" {
+		return fmt.Errorf("link-local address without a zone, as in %v%%eth0: %w", a, unix.EINVAL)
+	}
+	return nil
+}
+
 // sockaddr encodes an address as the kernel wants it, and its length.
 func sockaddr(ap netip.AddrPort) (s abi.KernelSockaddrStorage, size uint16, err error) {
 	b := mmap.Bytes(&s)
@@ -69,8 +78,6 @@ func sockaddr(ap netip.AddrPort) (s abi.KernelSockaddrStorage, size uint16, err 
 		ip := a.As4()
 		copy(b[4:], ip[:])
 		return s, unix.SizeofSockaddrInet4, nil
-	case a.Is6() && a.IsLinkLocalUnicast() && a.Zone() == "": // the kernel would time out
-		return s, 0, fmt.Errorf("link-local address without a zone, as in %v%%eth0: %w", a, unix.EINVAL)
 	case a.Is6():
 		*s.SsFamily() = unix.AF_INET6
 		ip := a.As16()

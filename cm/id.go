@@ -381,6 +381,9 @@ func (id *ID) Bind(addr netip.AddrPort) error {
 }
 
 func (id *ID) bind(addr netip.AddrPort) error {
+	if err := checkZone(addr.Addr()); err != nil {
+		return err
+	}
 	sa, size, err := sockaddr(addr)
 	if err != nil {
 		return err
@@ -404,6 +407,9 @@ func (id *ID) resolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 		if req.SrcAddr, req.SrcSize, err = sockaddr(src); err != nil {
 			return err
 		}
+	}
+	if err := checkZone(dst.Addr()); err != nil {
+		return err
 	}
 	if req.DstAddr, req.DstSize, err = sockaddr(dst); err != nil {
 		return err
