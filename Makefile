@@ -21,7 +21,7 @@ LAB_PKGS = ./internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./cmd/verbs/
 KERNELS  = 6.1 6.12 7.2
 
 # Those that make race runs.
-RACE_PKGS = ./uverbs ./cm ./rmsg ./tests/model
+RACE_PKGS = ./uverbs ./cm ./rconn ./rmsg ./rsock ./tests/model
 
 .DEFAULT_GOAL := help
 
@@ -76,7 +76,8 @@ soak: deps-lab build ## keep all layers busy for DURATION (60m) on each DEVICE (
 		$(GO) run ./tests/soak/report -status $$? build/soak/$$d.jsonl docs/soak/$$d.md || failed="$$failed $$d"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
-race: deps-test build ## run the lab's tests under the race detector
+race: deps-test build ## vet all code for the race detector, and run the lab's tests under it
+	CGO_ENABLED=1 $(GO) vet -race work
 	CGO_ENABLED=1 $(GO) test -race -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(RACE_PKGS)
 
 # Where pointers into memory that is not Go's come from, and what the compiler

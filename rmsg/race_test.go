@@ -1,5 +1,5 @@
 //go:build race
 
-package msg_test
+package rmsg_test
 
 const raceEnabled = true
