@@ -122,8 +122,8 @@ func (r Route) usable() error {
 }
 
 // link describes a network interface: " on v0 (10.9.0.1)".
-func link(index int) string {
-	ifi, err := net.InterfaceByIndex(index)
+func link(name string) string {
+	ifi, err := net.InterfaceByName(name)
 	if err != nil {
 		return ""
 	}
@@ -146,12 +146,8 @@ func where() []string {
 	var all []string
 	for _, d := range devs {
 		text := d.Name
-		if ctx, err := d.Open(); err == nil {
-			table, _ := ctx.GIDTable()
-			ctx.Close()
-			if len(table) > 0 {
-				text += link(table[0].Interface)
-			}
+		if on := d.Interfaces(); len(on) > 0 {
+			text += link(on[0])
 		}
 		all = append(all, text)
 	}

@@ -20,7 +20,7 @@ type outbound struct {
 	head     uint64 // written to
 	sent     uint64 // bytes of messages
 	messages uint64
-	freed    uint64 // of which the device is done with
+	freed    uint64 // up to here the device is done
 	room     int    // that a Write waits for
 
 	cost      uint32 // requests for a message

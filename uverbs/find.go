@@ -79,7 +79,7 @@ func matchers(spec string) []func(Device) bool {
 	on := func(interfaces ...string) {
 		interfaces = withLower(interfaces)
 		m = append(m, func(d Device) bool {
-			return slices.ContainsFunc(d.interfaces(), func(i string) bool { return slices.Contains(interfaces, i) })
+			return slices.ContainsFunc(d.Interfaces(), func(i string) bool { return slices.Contains(interfaces, i) })
 		})
 	}
 	if addr, err := netip.ParseAddr(spec); err == nil {
@@ -95,7 +95,7 @@ func list(devs []Device) string {
 	var all []string
 	for _, d := range devs {
 		text := d.Name
-		if on := d.interfaces(); len(on) > 0 {
+		if on := d.Interfaces(); len(on) > 0 {
 			text += " (" + strings.Join(on, " ") + ")"
 		}
 		all = append(all, text)
@@ -132,9 +132,10 @@ func withLower(names []string) []string {
 	return names
 }
 
-// interfaces returns the network interfaces of the device's ports. Sysfs has them for
-// RoCE, and from Linux 6.4 for iWARP; netlink for both.
-func (d Device) interfaces() (names []string) {
+// Interfaces returns the names of the network interfaces of the device's ports, without
+// opening it: from sysfs, which has them for RoCE and from Linux 6.4 for iWARP, or from
+// netlink, which has them for both.
+func (d Device) Interfaces() (names []string) {
 	for port := 1; port <= d.Ports; port++ {
 		dir := filepath.Join(sysClass, "infiniband", d.Name, "ports", strconv.Itoa(port), "gid_attrs", "ndevs")
 		if name, err := readAttr(dir, "0"); err == nil && name != "" {

@@ -36,7 +36,7 @@ func (r *recorder) all() []slog.Record {
 	return append([]slog.Record(nil), r.records...)
 }
 
-// TestSetLogger drops objects, of which all but a region that dies with its PD are
+// TestSetLogger drops objects. All but a region that dies with its PD are
 // logged, once.
 func TestSetLogger(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
