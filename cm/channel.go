@@ -13,14 +13,14 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/internal/event"
 	"github.com/goverbs/verbs/mmap"
 )
 
 // Channel is a connection to the kernel's rdma_cm (rdma_create_event_channel(3)).
 // Its owner closes it after the IDs made on it.
 type Channel struct {
-	file *sys.EventFile
+	file *event.File
 	loop *Loop         // takes the events instead of the dispatcher and the IDs
 	done chan struct{} // closed when the dispatcher has ended
 	num  uint64
@@ -36,17 +36,6 @@ type Channel struct {
 	mu  sync.Mutex
 	ids map[uint64]*ID // by the number the kernel knows them, or their groups, by; nil if ended
 	why error          // why it has ended
-
-	leader leader
-}
-
-// leader is the state of a lead, which reads events instead of the dispatcher, kept so that
-// it allocates nothing.
-type leader struct {
-	busy  atomic.Bool
-	id    *ID
-	ctx   context.Context
-	ended func() bool
 }
 
 // lastNumber numbers channels, IDs and groups. Numbers are never used twice, so
@@ -73,7 +62,7 @@ func openChannel() (*Channel, error) {
 	if err != nil {
 		return nil, fail("open", node, err)
 	}
-	file, err := sys.NewEventFile(fd, node)
+	file, err := event.NewFile(fd, node)
 	if err != nil {
 		return nil, fail("open", node, err)
 	}
@@ -85,8 +74,6 @@ func openChannel() (*Channel, error) {
 	c := &Channel{file: file, done: make(chan struct{}), num: lastNumber.Add(1), getter: g, ids: map[uint64]*ID{}}
 	c.thread.init()
 	c.taker = c.take
-	l := &c.leader
-	l.ended = func() bool { return l.id.hasEvents() || l.ctx.Err() != nil }
 	return c, nil
 }
 
@@ -104,12 +91,11 @@ func (c *Channel) Close() error {
 	return nil
 }
 
-// dispatch sorts events to their IDs until the channel is closed. A goroutine
-// that waits for an event does that for a moment instead, see [ID.Next].
+// dispatch sorts events to their IDs until the channel is closed.
 func (c *Channel) dispatch() {
 	defer close(c.done)
 	for {
-		err := c.file.Do(context.Background(), c.taker)
+		err := c.file.Sleep(context.Background(), time.Time{}, c.taker)
 		if errors.Is(err, errCredentials) {
 			select {
 			case <-time.After(retryRenewal):
@@ -177,26 +163,12 @@ func (c *Channel) takeInTurn(fd int) error {
 	return err
 }
 
-// lead takes up the channel's events for a moment, or until there is one for the ID:
-// as much as a thread that is not woken, which on the way to a connection is most of
-// the time.
-func (c *Channel) lead(ctx context.Context, id *ID) {
-	l := &c.leader
-	if !l.busy.CompareAndSwap(false, true) {
-		return
-	}
-	l.id, l.ctx = id, ctx
-	c.file.Lead(l.ended, c.taker)
-	l.id, l.ctx = nil, nil
-	l.busy.Store(false)
-}
-
 // poll takes an event, if there is one.
-func (c *Channel) poll() { c.file.Control(c.taker) }
+func (c *Channel) poll() { c.file.Try(c.taker) }
 
 // drain delivers the events there are. The caller holds c.turn.
 func (c *Channel) drain() error {
-	return c.file.Control(func(fd int) error {
+	return c.file.Try(func(fd int) error {
 		for c.takeInTurn(fd) == nil {
 		}
 		return nil

@@ -68,7 +68,7 @@ func (c *Channel) runHere(m message, answer []byte) error {
 	if t.renewals > 0 {
 		return sys.ErrRefused
 	}
-	err := c.file.Write(m.bytes())
+	err := c.file.Try(func(fd int) error { return sys.WriteCommand(fd, m.bytes()) })
 	if err == nil {
 		m.read(answer)
 	}
@@ -100,7 +100,7 @@ func (c *Channel) onThread(f func(fd int) error) error {
 	t.start.Do(func() { go t.serve() })
 	done := make(chan error, 1)
 	select {
-	case t.jobs <- func() { done <- c.file.Control(f) }:
+	case t.jobs <- func() { done <- c.file.Try(f) }:
 		return <-done
 	case <-t.over:
 		return verbs.ErrClosed
@@ -313,7 +313,7 @@ func (c *Channel) runAside(id *ID, m message) error {
 func (c *Channel) detach(id *ID) (renewals, side int, err error) {
 	c.thread.gate.RLock()
 	defer c.thread.gate.RUnlock()
-	err = c.file.Control(func(fd int) (err error) {
+	err = c.file.Try(func(fd int) (err error) {
 		side, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		return err
 	})

@@ -12,7 +12,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/internal/event"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -146,7 +146,7 @@ func testChannel(t *testing.T) *Channel {
 		t.Fatal(os.NewSyscallError("socketpair", err))
 	}
 	t.Cleanup(func() { unix.Close(fds[1]) })
-	file, err := sys.NewEventFile(fds[0], "kernel")
+	file, err := event.NewFile(fds[0], "kernel")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -160,7 +160,6 @@ func (id *ID) wrap(op string, err error) error {
 }
 
 func (id *ID) next(ctx context.Context) (Event, error) {
-	led := false
 	for {
 		if id.ch().loop != nil {
 			return Event{}, fmt.Errorf("it is on a Loop: %w", unix.EINVAL)
@@ -178,12 +177,6 @@ func (id *ID) next(ctx context.Context) (Event, error) {
 		if id.ended {
 			id.mu.Unlock()
 			return Event{}, id.why
-		}
-		if !led {
-			id.mu.Unlock()
-			led = true
-			id.ch().lead(ctx, id)
-			continue
 		}
 		ready := id.waiting()
 		id.mu.Unlock()
@@ -241,13 +234,6 @@ func (id *ID) await(ctx context.Context, want ...EventType) (Event, error) {
 	}
 }
 
-// hasEvents says whether Next would return.
-func (id *ID) hasEvents() bool {
-	id.mu.Lock()
-	defer id.mu.Unlock()
-	return len(id.events) > 0 || id.ended
-}
-
 func (id *ID) isEnded() bool {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -283,7 +269,7 @@ func (id *ID) end(why error) {
 		}
 	}
 	if l := id.ch().loop; l != nil {
-		l.wake()
+		l.some.Signal()
 	}
 }
 

@@ -7,8 +7,11 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/event"
 )
 
 // Loop is a [Channel] whose events, whichever ID they are about, the program takes
@@ -37,20 +40,14 @@ import (
 // events: Next and [ID.Join] wait for each other. [ID.Next] fails.
 type Loop struct {
 	*Channel
-	waiter chan struct{} // has a token while a goroutine waits for events
+	group event.Group
+	some  event.Cond // there is an event, or an ID has ended
 
 	mu     sync.Mutex
 	events []Event   // from the kernel, for Next
 	taken  int       // of these, the first
 	poll   *pollFile // nil after Close
 	polled bool      // FD has been called
-
-	// Of the goroutine that waits.
-	ctx       context.Context
-	until     func() bool
-	pending   func() bool // isPending
-	ended     func() bool
-	interrupt func() // while it is in the netpoller; guarded by mu
 }
 
 // NewLoop opens a loop. Its owner closes it after its IDs.
@@ -59,9 +56,9 @@ func NewLoop() (*Loop, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Loop{Channel: c, waiter: make(chan struct{}, 1)}
-	l.pending = l.isPending
-	l.ended = func() bool { return l.until() || l.ctx.Err() != nil }
+	l := &Loop{Channel: c}
+	l.group.Init(loopSource{l})
+	l.some.Init(&l.group)
 	c.loop = l
 	if l.poll, err = newPollFile(c.file.FD()); err != nil {
 		c.Close()
@@ -120,7 +117,7 @@ func (l *Loop) Next(ctx context.Context) (Event, error) {
 	for {
 		e, ok := l.pop()
 		if !ok {
-			if err := l.wait(ctx); err != nil {
+			if err := l.wait(ctx, func() bool { return len(l.events) > 0 }); err != nil {
 				return Event{}, fail("wait for event", "", err)
 			}
 			continue
@@ -143,7 +140,7 @@ func (l *Loop) TryNext() (e Event, ok bool, err error) {
 				return e, true, nil
 			}
 		}
-		err := l.Channel.file.Control(l.taker)
+		err := l.file.Try(l.taker)
 		if err == unix.EAGAIN && !l.isPending() { // another goroutine may have taken events
 			return Event{}, false, nil
 		}
@@ -153,70 +150,30 @@ func (l *Loop) TryNext() (e Event, ok bool, err error) {
 	}
 }
 
-// wait takes events from the kernel until there is one.
-func (l *Loop) wait(ctx context.Context) error {
-	select {
-	case l.waiter <- struct{}{}:
-		return l.waitInTurn(ctx, l.pending)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// waitInTurn takes events from the kernel, of all IDs, until it is time.
-// The caller has put the token into waiter, which it takes out.
-func (l *Loop) waitInTurn(ctx context.Context, until func() bool) error {
-	defer func() { <-l.waiter }()
-	l.ctx, l.until = ctx, until
-	for !until() {
-		l.file.Lead(l.ended, l.taker)
-		if until() {
-			break
-		}
-		if err := l.waitLong(ctx, until); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// waitLong waits for one event, or until wake is called.
-func (l *Loop) waitLong(ctx context.Context, until func() bool) error {
-	woken, interrupt := context.WithCancel(ctx)
-	defer interrupt()
-	l.setInterrupt(interrupt)
-	defer l.setInterrupt(nil)
-	if until() {
-		return nil
-	}
-	err := l.file.Do(woken, l.taker)
-	if woken.Err() != nil && ctx.Err() == nil {
-		return nil
-	}
-	return err
-}
-
-func (l *Loop) setInterrupt(f func()) {
+// wait takes events from the kernel, of all IDs, until ready, which it calls with mu held.
+func (l *Loop) wait(ctx context.Context, ready func() bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.interrupt = f
+	return l.some.Wait(ctx, &l.mu, nil, ready)
 }
 
-// wake makes the waiting goroutine check whether it is time.
-func (l *Loop) wake() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.interrupt != nil {
-		l.interrupt()
-	}
+// loopSource is what the goroutines that wait for a loop's events wait for.
+type loopSource struct{ l *Loop }
+
+func (s loopSource) Arm() error { return nil }
+
+func (s loopSource) Sleep(ctx context.Context, until time.Time) error {
+	return s.l.file.Sleep(ctx, until, s.l.taker)
 }
+
+func (s loopSource) Wake() { s.l.file.Wake() }
 
 func (l *Loop) push(e Event) {
 	l.mu.Lock()
 	l.events = append(l.events, e)
 	l.mark()
 	l.mu.Unlock()
-	l.wake() // it may be another goroutine's doing, see ID.Migrate
+	l.some.Signal()
 }
 
 func (l *Loop) pop() (e Event, ok bool) {

@@ -78,24 +78,18 @@ func (id *ID) Join(ctx context.Context, group netip.Addr, sendOnly bool) (*Group
 
 // joined waits for the event that says how joining went.
 func (g *Group) joined(ctx context.Context) (Event, error) {
-	var waiter chan struct{}
-	l := g.id.ch().loop
-	if l != nil {
-		waiter = l.waiter
-	}
-	for {
-		select {
-		case e := <-g.event:
-			return e, nil
-		case waiter <- struct{}{}: // nobody takes the loop's events
-			if err := l.waitInTurn(ctx, func() bool { return len(g.event) > 0 || g.id.isEnded() }); err != nil {
-				return Event{}, err
-			}
-		case <-g.gone:
-			return Event{}, verbs.ErrClosed
-		case <-ctx.Done():
-			return Event{}, ctx.Err()
+	if l := g.id.ch().loop; l != nil {
+		if err := l.wait(ctx, func() bool { return len(g.event) > 0 || g.id.isEnded() }); err != nil {
+			return Event{}, err
 		}
+	}
+	select {
+	case e := <-g.event:
+		return e, nil
+	case <-g.gone:
+		return Event{}, verbs.ErrClosed
+	case <-ctx.Done():
+		return Event{}, ctx.Err()
 	}
 }
 
@@ -134,7 +128,10 @@ func (id *ID) pushGroup(uid uint64, e Event) {
 	}
 	select {
 	case g.event <- e:
-	default: // nobody waits any more
+	default: // no call waits any more
+	}
+	if l := id.ch().loop; l != nil {
+		l.some.Signal()
 	}
 }
 

@@ -103,7 +103,7 @@ func (id *ID) Migrate(to *Channel) error {
 		return fail("migrate ID", "", verbs.ErrClosed)
 	}
 	from.thread.gate.RLock()
-	err := from.file.Control(func(fd int) error {
+	err := from.file.Try(func(fd int) error {
 		req := abi.RdmaUcmMigrateId{Id: id.handle, Fd: uint32(fd)}
 		return query(to, abi.RDMA_USER_CM_CMD_MIGRATE_ID, &req, &req.Response, new(abi.RdmaUcmMigrateResp))
 	})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/event"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -22,10 +23,10 @@ type box struct {
 	mu      sync.Mutex
 	wcs     [16]verbs.WC // scratch
 	ready   fifo[verbs.WC]
-	coming  int           // completions that will certainly come
-	waiting int           // goroutines that wait
-	changed chan struct{} // if not nil, closed when something came in
-	given   time.Time     // until when, after the end, what is coming is awaited
+	coming  int        // completions that will certainly come
+	waiting int        // goroutines that wait
+	changed event.Cond // something came in, or the connection has changed
+	given   time.Time  // until when, after the end, what is coming is awaited
 
 	// For Stats.
 	most                                    int // requests under way at most
@@ -40,6 +41,7 @@ const flushTime = 5 * time.Second
 
 func (b *box) init(c *Conn, cq *uverbs.CQ, sort func(*verbs.WC)) {
 	b.c, b.cq, b.sort = c, cq, sort
+	b.changed.Init(&c.waiters)
 }
 
 // collect polls all that the CQ has. The caller holds mu.
@@ -51,19 +53,11 @@ func (b *box) collect() {
 			b.sort(&b.wcs[i])
 		}
 		if n > 0 {
-			b.notify()
+			b.changed.Signal()
 		}
 		if n < len(b.wcs) {
 			return
 		}
-	}
-}
-
-// notify wakes all waiters. The caller holds mu.
-func (b *box) notify() {
-	if b.changed != nil {
-		close(b.changed)
-		b.changed = nil
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/event"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -30,7 +31,8 @@ type Conn struct {
 	recv receiver
 	copy copier
 
-	sleeper sleeper
+	channel *uverbs.CompChannel
+	waiters event.Group
 
 	windowsMu sync.Mutex
 	windows   map[*Window]struct{} // that are not closed
@@ -43,7 +45,8 @@ type Conn struct {
 // newConn makes a Conn of what cm made for it, before the connection is up.
 func newConn(ep *cm.Endpoint, opt Options) (*Conn, error) {
 	c := &Conn{ep: ep, iwarp: ep.PD.Context().Device().IWARP(), sges: opt.SGEs, logger: opt.Logger, private: opt.PrivateData}
-	c.sleeper.init(ep.SendCQ.Channel())
+	c.channel = ep.SendCQ.Channel()
+	c.waiters.Init(source{c})
 	c.send.init(c, opt)
 	c.recv.init(c, opt)
 	c.copy.init()
@@ -63,7 +66,7 @@ func (c *Conn) up() *Conn {
 	c.adverts, c.private = ParseAdverts(c.ep.PrivateData)
 	go func() {
 		<-c.ep.Done()
-		c.wake()
+		c.waiters.SignalAll()
 	}()
 	return c
 }
@@ -74,16 +77,6 @@ func (c *Conn) log(level slog.Level, msg string, args ...any) {
 		args = append([]any{"device", c.ep.PD.Context().Device().Name, "local", c.LocalAddr().String(), "remote", c.RemoteAddr().String()}, args...)
 		c.logger.Log(context.Background(), level, msg, args...)
 	}
-}
-
-// wake makes all waiters check again what they wait for.
-func (c *Conn) wake() {
-	for _, b := range []*box{&c.send.box, &c.recv.box} {
-		b.mu.Lock()
-		b.notify()
-		b.mu.Unlock()
-	}
-	c.sleeper.wake()
 }
 
 // fails is called when a request has failed, with a box's mu held. Requests that are
@@ -104,7 +97,7 @@ func (c *Conn) fails(why error) {
 		if !flushed {
 			c.log(slog.LevelDebug, "request failed", "err", why)
 		}
-		c.wake()
+		c.waiters.SignalAll()
 	}()
 }
 
@@ -188,13 +181,9 @@ func (c *Conn) Close() error {
 	c.closed.Store(true)
 	// From now on no call begins to post or to poll, and helpers give up: memory that
 	// they use must not be released before.
-	c.wake()
+	c.waiters.SignalAll()
 	c.copy.turn <- struct{}{}
 	err := errors.Join(c.closeWindows(), c.ep.Close())
-	c.wake()
-	c.sleeper.turn <- struct{}{}
-	c.sleeper.forget()
-	<-c.sleeper.turn
 	c.send.dropAll()
 	c.recv.dropAll()
 	<-c.copy.turn

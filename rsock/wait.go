@@ -1,6 +1,7 @@
 package rsock
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -162,7 +163,7 @@ func (c *Conn) await(w *waiter) error {
 		c.sleeper = w
 		deadline := w.deadline
 		c.mu.Unlock()
-		events, err := c.events.Sleep(deadline)
+		events, err := c.events.Sleep(context.Background(), deadline)
 		c.mu.Lock()
 		c.sleeper = nil
 		c.waits.wakeups++

@@ -3,6 +3,9 @@ package uverbs
 import (
 	"context"
 	"iter"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
@@ -44,7 +47,11 @@ func (c *Context) NextAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 		return AsyncEvent{}, c.obj.fail(op, ctx.Err())
 	}
 	var desc abi.IbUverbsAsyncEventDesc
-	if _, err := c.async.Read(ctx, mmap.Bytes(&desc)); err != nil {
+	err := c.async.Sleep(ctx, time.Time{}, func(fd int) error {
+		_, err := unix.Read(fd, mmap.Bytes(&desc))
+		return err
+	})
+	if err != nil {
 		return AsyncEvent{}, c.obj.fail(op, err)
 	}
 	e := AsyncEvent{Type: verbs.AsyncEventType(desc.EventType)}

@@ -3,6 +3,7 @@ package uverbs
 import (
 	"context"
 	"errors"
+	"os"
 	"sync"
 	"time"
 
@@ -10,7 +11,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/internal/event"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -24,18 +25,30 @@ type CompChannel struct {
 	ch  *channel
 }
 
-// channel is what CQs need of it.
+// channel is what CQs need of it. It is the source of the group of goroutines that wait
+// for its events.
 type channel struct {
-	file *sys.EventFile
-	cqs  *registry
-	turn chan struct{} // held by whoever reads file for all
+	file  *event.File
+	group event.Group
 
 	mu      sync.Mutex
-	pending map[uint64]int // events read and not yet waited for, by CQ
-	grown   uint64         // how often pending has
-	changed chan struct{}  // closed when it grows again; nil if nobody waits for that
-	sleep   sleep
-	counts  map[uint64]provider.EventCounter // by CQ
+	cqs     map[uint64]*cqEvents // by the CQ's number
+	pending map[uint64]int       // events taken up and not yet waited for, by CQ
+	any     event.Cond           // there are pending events
+	made    int                  // events that did not come from the kernel, for Sleep
+
+	// Of the goroutine that sleeps.
+	buf           [16]abi.IbUverbsCompEventDesc
+	n             int // events that it has counted
+	takeUp, count func(fd int) error
+}
+
+// cqEvents is what the channel knows of a CQ.
+type cqEvents struct {
+	id      uint64
+	counter provider.EventCounter // may be nil
+	pending event.Cond            // there are pending events of the CQ, or it is gone
+	gone    bool
 }
 
 // CreateCompChannel makes a completion channel.
@@ -51,16 +64,11 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	if err != nil {
 		return nil, c.obj.fail(op, err)
 	}
-	file, err := sys.NewEventFile(int(resp.Fd), "uverbs completion channel")
+	file, err := event.NewFile(int(resp.Fd), "uverbs completion channel")
 	if err != nil {
 		return nil, c.obj.fail(op, err)
 	}
-	ch := &channel{
-		file:    file,
-		cqs:     c.registry,
-		turn:    make(chan struct{}, 1),
-		pending: map[uint64]int{},
-	}
+	ch := newChannel(file)
 	cc := &CompChannel{ctx: c, ch: ch}
 	cc.obj = newObject(c.device.Name, name{format: "completion channel"}, file.Close, c.obj)
 	closeUnreachable(cc, cc.obj)
@@ -70,11 +78,40 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 // Close closes the channel. It fails with [verbs.ErrInUse] while CQs use it.
 func (c *CompChannel) Close() error { return c.obj.close() }
 
+func newChannel(file *event.File) *channel {
+	c := &channel{file: file, cqs: map[uint64]*cqEvents{}, pending: map[uint64]int{}}
+	c.group.Init(c)
+	c.any.Init(&c.group)
+	c.takeUp = func(fd int) error { return c.read(fd, c.deliver) }
+	c.count = func(fd int) error { return c.read(fd, func([]abi.IbUverbsCompEventDesc) {}) }
+	return c
+}
+
+// FD returns the channel's file, for event loops that wait for many files at once: it is
+// readable, as poll(2) and epoll(7) see it, when a CQ that was armed has completions. It
+// is valid until Close. [CompChannel.TryWait] takes an event. A program may also read
+// events from the file (struct ib_uverbs_comp_event_desc), which takes them away from
+// calls that wait here, discard them and poll all CQs.
+//
+// A request that siw flushes while it is being posted, to a QP that has failed already,
+// or while its QP is moved to the error state, makes no event in the file, and disarms
+// the CQ: arm it again when a QP has ended.
+func (c *CompChannel) FD() int { return c.ch.file.FD() }
+
 // Wait waits for an event of any of the channel's CQs and returns that CQ. It
 // takes events away from calls that wait for a single CQ.
 func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
+	ch := c.ch
 	for {
-		id, err := c.ch.wait(ctx, 0, nil)
+		var id uint64
+		ch.mu.Lock()
+		err := ch.any.Wait(ctx, &ch.mu, nil, func() bool {
+			for id = range ch.pending {
+				return ch.take(id)
+			}
+			return false
+		})
+		ch.mu.Unlock()
 		if err != nil {
 			return nil, c.obj.fail("wait on", err)
 		}
@@ -102,141 +139,109 @@ var over = func() context.Context {
 	return ctx
 }()
 
-// wait waits for an event of the CQ id, or of any if id is 0, until gone is
-// closed. Whoever waits takes turns reading for all: no goroutine is needed, and
-// a waiter that gives up leaves what it read to the others.
-func (c *channel) wait(ctx context.Context, id uint64, gone <-chan struct{}) (uint64, error) {
-	if ctx.Done() != nil && ctx.Err() == nil {
-		defer context.AfterFunc(ctx, c.wakeUp)()
+// Sleep waits for an event of any of the channel's CQs, for [CompChannel.Wake], until ctx
+// ends, or until a time, if that is not zero. It returns how many events there were, none
+// after Wake, and [os.ErrDeadlineExceeded] when the time has come. The events do not say
+// whose they are: poll, and arm, every CQ that was armed.
+//
+// This is for programs that wait often and for several things at once: it allocates
+// nothing as long as ctx stays the same. One goroutine may call it at a time, and no other
+// method that waits for the channel or its CQs may be used.
+func (c *CompChannel) Sleep(ctx context.Context, until time.Time) (events int, err error) {
+	ch := c.ch
+	ch.n = 0
+	err = ch.file.Sleep(ctx, until, ch.count)
+	ch.mu.Lock()
+	events = ch.n + ch.made
+	ch.made = 0
+	ch.mu.Unlock()
+	switch {
+	case events > 0:
+		return events, nil
+	case err == os.ErrDeadlineExceeded:
+		return 0, err
+	case err != nil:
+		return 0, c.obj.fail("wait on", err)
 	}
-	for {
-		c.mu.Lock()
-		got, ok := c.take(id)
-		grown := c.grown
-		c.mu.Unlock()
-		if ok {
-			return got, nil
-		}
-		mine, err := c.enter(ctx, grown, gone)
-		if mine {
-			err = c.read(ctx, grown, gone)
-			<-c.turn
-		}
-		if err != nil {
-			return 0, err
-		}
+	if err := c.obj.enter("wait on"); err != nil { // woken, maybe by the end of a CQ before the channel's
+		return 0, err
 	}
+	c.obj.exit()
+	return 0, nil
 }
 
-// enter waits for the turn to read, or until pending has grown more often.
-func (c *channel) enter(ctx context.Context, grown uint64, gone <-chan struct{}) (mine bool, err error) {
-	select {
-	case c.turn <- struct{}{}:
-		return true, nil
-	default:
-	}
-	c.mu.Lock()
-	if c.grown != grown {
-		c.mu.Unlock()
-		return false, nil
-	}
-	if c.changed == nil {
-		c.changed = make(chan struct{})
-	}
-	changed := c.changed
-	c.mu.Unlock()
-	select {
-	case c.turn <- struct{}{}:
-		return true, nil
-	case <-changed:
-		return false, nil
-	case <-gone:
-		return false, verbs.ErrClosed
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
-}
+// Wake ends the [CompChannel.Sleep] that is under way, or else the next.
+func (c *CompChannel) Wake() { c.ch.Wake() }
 
-func (c *channel) take(id uint64) (uint64, bool) {
-	if id == 0 {
-		for id = range c.pending {
-			break
-		}
-	}
-	n := c.pending[id]
-	if n == 0 {
-		return 0, false
-	}
-	if n == 1 {
-		delete(c.pending, id)
-	} else {
-		c.pending[id] = n - 1
-	}
-	return id, true
-}
-
-// read takes up events, unless pending has grown more often, and waits for them,
-// or for wake. The caller has the turn: from here on no other takes a wake that
-// is meant for it.
-func (c *channel) read(ctx context.Context, grown uint64, gone <-chan struct{}) (err error) {
-	select {
-	case <-gone:
-		return verbs.ErrClosed
-	default:
-	}
-	c.mu.Lock()
-	stale := c.grown != grown
-	c.mu.Unlock()
-	if stale {
-		return nil
-	}
-	n := 0
-	if late := ctx.Err(); late == nil {
-		n, err = c.rest(time.Time{})
-	} else {
-		// Events that are there already are to be had.
-		n, err = c.file.TryRead(mmap.Bytes(&c.sleep.buf))
-		n /= len(mmap.Bytes(&c.sleep.buf[0]))
-		if err == unix.EAGAIN {
-			err = late
-		}
-		c.mu.Lock()
-		c.counted(n)
-		c.mu.Unlock()
-	}
-	if err != nil || n == 0 {
-		return err
-	}
+// wait waits for an event of a CQ.
+func (c *channel) wait(ctx context.Context, cq *cqEvents) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, e := range c.sleep.buf[:n] {
-		if c.cqs.get(e.CqHandle).obj != nil { // or drop was called since the event was read
-			c.pending[e.CqHandle]++
+	gone := false
+	err := cq.pending.Wait(ctx, &c.mu, nil, func() bool {
+		gone = cq.gone
+		return gone || c.take(cq.id)
+	})
+	if err == nil && gone {
+		return verbs.ErrClosed
+	}
+	return err
+}
+
+// take takes a pending event of a CQ, if there is one. The caller holds mu.
+func (c *channel) take(id uint64) bool {
+	n := c.pending[id]
+	switch n {
+	case 0:
+		return false
+	case 1:
+		delete(c.pending, id)
+	default:
+		c.pending[id] = n - 1
+	}
+	return true
+}
+
+// Arm, Sleep and Wake implement [event.Source].
+func (c *channel) Arm() error { return nil }
+
+func (c *channel) Sleep(ctx context.Context, until time.Time) error {
+	return c.file.Sleep(ctx, until, c.takeUp)
+}
+
+func (c *channel) Wake() { c.file.Wake() }
+
+// read reads events, has the drivers that do so count them, and calls f with them.
+func (c *channel) read(fd int, f func([]abi.IbUverbsCompEventDesc)) error {
+	n, err := unix.Read(fd, mmap.Bytes(&c.buf))
+	if err != nil {
+		return err
+	}
+	c.n = n / len(mmap.Bytes(&c.buf[0]))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range c.buf[:c.n] {
+		if cq := c.cqs[e.CqHandle]; cq != nil && cq.counter != nil {
+			cq.counter.CountEvent()
 		}
 	}
-	c.tell()
+	f(c.buf[:c.n])
 	return nil
 }
 
-// countEvents makes the driver of a CQ count its events.
-func (c *channel) countEvents(id uint64, counter provider.EventCounter) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.counts == nil {
-		c.counts = map[uint64]provider.EventCounter{}
+// deliver gives events to those who wait for them. The caller holds mu.
+func (c *channel) deliver(events []abi.IbUverbsCompEventDesc) {
+	for _, e := range events {
+		c.arrived(e.CqHandle)
 	}
-	c.counts[id] = counter
 }
 
-// counted lets drivers count the n events in buf. mu is held.
-func (c *channel) counted(n int) {
-	if len(c.counts) == 0 {
-		return
-	}
-	for _, e := range c.sleep.buf[:n] {
-		if counter := c.counts[e.CqHandle]; counter != nil {
-			counter.CountEvent()
-		}
+// arrived notes an event of a CQ, if that is not gone. The caller holds mu.
+func (c *channel) arrived(id uint64) {
+	if cq := c.cqs[id]; cq != nil {
+		c.pending[id]++
+		cq.pending.Signal()
+		c.any.Signal()
 	}
 }
 
@@ -244,26 +249,27 @@ func (c *channel) counted(n int) {
 func (c *channel) add(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.pending[id]++
-	c.tell()
-	c.sleep.events++
-	c.wake()
+	c.arrived(id)
+	c.made++
+	c.file.Wake() // a call of CompChannel.Sleep
 }
 
-// tell wakes those who wait for pending to grow.
-func (c *channel) tell() {
-	c.grown++
-	if c.changed != nil {
-		close(c.changed)
-		c.changed = nil
-	}
-}
-
-// drop forgets the events of a CQ that is gone, and has whoever reads see that.
-func (c *channel) drop(id uint64) {
+// open makes the channel know a CQ.
+func (c *channel) open(id uint64, counter provider.EventCounter) *cqEvents {
+	cq := &cqEvents{id: id, counter: counter}
+	cq.pending.Init(&c.group)
 	c.mu.Lock()
-	delete(c.pending, id)
-	delete(c.counts, id)
-	c.wake()
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	c.cqs[id] = cq
+	return cq
+}
+
+// drop forgets the events of a CQ that is gone, and ends the calls that wait for it.
+func (c *channel) drop(cq *cqEvents) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.pending, cq.id)
+	delete(c.cqs, cq.id)
+	cq.gone = true
+	cq.pending.Signal()
 }

@@ -17,7 +17,7 @@ func TestSleep(t *testing.T) {
 		ch := b.RecvCQ.Channel()
 		sleep := func(until time.Time, events bool, want error) {
 			t.Helper()
-			if n, err := ch.Sleep(until); (n > 0) != events || !errors.Is(err, want) {
+			if n, err := ch.Sleep(t.Context(), until); (n > 0) != events || !errors.Is(err, want) {
 				t.Fatalf("%d events, %v", n, err)
 			}
 		}
@@ -63,7 +63,7 @@ func TestSleep(t *testing.T) {
 		}
 		go b.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
 		sleep(never, true, nil)
-		if allocs := testing.AllocsPerRun(100, func() { ch.Wake(); ch.Sleep(never) }); allocs != 0 {
+		if allocs := testing.AllocsPerRun(100, func() { ch.Wake(); ch.Sleep(t.Context(), never) }); allocs != 0 {
 			t.Errorf("%v allocations", allocs)
 		}
 	})

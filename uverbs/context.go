@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/event"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/provider"
 )
@@ -26,7 +27,7 @@ type contextCore struct {
 	driver  provider.Driver
 	dev     *provider.Device
 	part    provider.Context // the driver's
-	async   *sys.EventFile
+	async   *event.File
 	vectors uint32
 
 	asyncTurn chan struct{} // held by whoever reads async
@@ -99,7 +100,7 @@ func (c *contextCore) begin(imported bool) (err error) {
 	return err
 }
 
-func allocAsync(f sys.File) (*sys.EventFile, error) {
+func allocAsync(f sys.File) (*event.File, error) {
 	var fd uint32
 	err := f.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_ASYNC_EVENT, Method: abi.UVERBS_METHOD_ASYNC_EVENT_ALLOC, Attrs: []sys.Attr{
 		sys.New(abi.UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE, &fd),
@@ -107,7 +108,7 @@ func allocAsync(f sys.File) (*sys.EventFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sys.NewEventFile(int(fd), "uverbs async events")
+	return event.NewFile(int(fd), "uverbs async events")
 }
 
 // Device is what was opened.

@@ -24,7 +24,8 @@ type CQ struct {
 	queue   completionQueue
 	channel *CompChannel
 	id      uint64
-	turn    chan struct{} // held by whoever arms and waits; nil without a channel
+	events  *cqEvents     // nil without a channel
+	turn    chan struct{} // has a token while a goroutine arms and waits; nil without a channel
 	gone    chan struct{} // closed with the CQ; nil without a channel
 }
 
@@ -87,7 +88,7 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 		if opt.Channel == nil {
 			err = run(-1)
 		} else {
-			err = opt.Channel.ch.file.Control(run)
+			err = opt.Channel.ch.file.Try(run)
 		}
 		made = err == nil
 		return provider.CQInfo{Handle: cq.handle, Depth: int(got)}, err
@@ -113,10 +114,9 @@ func (q *CQ) start(queue provider.CompletionQueue, parents []*object) {
 	q.queue = newCompletionQueue(queue)
 	life := &cqLife{core: q.ctx.contextCore, handle: q.handle, id: q.id, queue: queue, gone: q.gone}
 	if q.channel != nil {
-		life.channel = q.channel.ch
-		if counter, ok := queue.(provider.EventCounter); ok {
-			life.channel.countEvents(q.id, counter)
-		}
+		counter, _ := queue.(provider.EventCounter)
+		q.events = q.channel.ch.open(q.id, counter)
+		life.channel, life.events = q.channel.ch, q.events
 	}
 	life.begin(q.ctx.device.Name, name{"CQ %d", q.handle}, life, parents)
 	q.obj = &life.object
@@ -132,6 +132,7 @@ type cqLife struct {
 	queue   provider.CompletionQueue
 	gone    chan struct{}
 	channel *channel
+	events  *cqEvents
 }
 
 func (l *cqLife) destroy() error {
@@ -141,7 +142,7 @@ func (l *cqLife) destroy() error {
 	l.core.registry.remove(l.id)
 	if l.channel != nil {
 		close(l.gone)
-		l.channel.drop(l.id)
+		l.channel.drop(l.events)
 	}
 	return nil
 }
@@ -199,8 +200,7 @@ func (q *CQ) wait(ctx context.Context) error {
 	if q.channel == nil {
 		return verbs.ErrNoChannel
 	}
-	_, err := q.channel.ch.wait(ctx, q.id, q.gone)
-	return err
+	return q.channel.ch.wait(ctx, q.events)
 }
 
 // PollWait is [CQ.Poll] that sleeps until there is a completion. Several

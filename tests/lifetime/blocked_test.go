@@ -62,7 +62,7 @@ var blocking = map[string]func(t *testing.T, device string) blocked{
 		ctx := labtest.Must(uverbs.Open(device))(t)
 		ch := labtest.Must(ctx.CreateCompChannel())(t)
 		return blocked{
-			call:  func() error { _, err := ch.Sleep(time.Time{}); return err },
+			call:  func() error { _, err := ch.Sleep(context.Background(), time.Time{}); return err },
 			end:   ch.Close,
 			after: func() { check(t, ctx.Close()) },
 		}

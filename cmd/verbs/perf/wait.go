@@ -54,7 +54,7 @@ func (s *side) await(cq *uverbs.CQ, wcs []verbs.WC, until time.Time, untilOver b
 			armed = true
 			continue
 		}
-		_, err := s.channel.Sleep(until)
+		_, err := s.channel.Sleep(s.ctx, until)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return 0, nil
 		}
@@ -79,7 +79,7 @@ func (s *side) idle(armed *bool, until time.Time) error {
 		return errors.Join(s.sendCQ.Arm(false), s.recvCQ.Arm(false))
 	}
 	*armed = false
-	_, err := s.channel.Sleep(until)
+	_, err := s.channel.Sleep(s.ctx, until)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}

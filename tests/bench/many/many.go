@@ -161,7 +161,7 @@ func (m *many) await(wcs []verbs.WC) (n int, err error) {
 		if !armed {
 			err = m.cq.Arm(false)
 		} else {
-			_, err = m.ch.Sleep(time.Time{})
+			_, err = m.ch.Sleep(context.Background(), time.Time{})
 		}
 		if err != nil {
 			return 0, err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/binary"
 	"sync/atomic"
 	"time"
@@ -162,7 +163,7 @@ func (e *end) await(cq *uverbs.CQ, n int, sleep bool) (int, error) {
 			}
 			armed = true
 		default:
-			if _, err := cq.Channel().Sleep(time.Time{}); err != nil {
+			if _, err := cq.Channel().Sleep(context.Background(), time.Time{}); err != nil {
 				return 0, err
 			}
 			armed = false

@@ -1,4 +1,4 @@
-package sys
+package event
 
 import (
 	"cmp"
@@ -11,11 +11,10 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// watch is how a file is in the runtime's netpoller only while somebody waits
-// there: the netpoller has an epoll set, which has the file or not. A file that
-// is in the netpoller all the time wakes a thread of the scheduler with every
-// event, also with those that the thread that waits for them in the kernel
-// takes, and the two get in each other's way.
+// watch has a file in the runtime's netpoller only while a Sleep waits there: the netpoller
+// has an epoll set, and the file is in the set or not. A file that is in the netpoller all
+// the time wakes a thread of the scheduler with every event, also when another thread waits
+// for the event in the kernel, and the two get in each other's way.
 type watch struct {
 	set *os.File // the epoll set
 	raw syscall.RawConn
@@ -50,8 +49,7 @@ func newWatch(fd int) (*watch, error) {
 	return w, nil
 }
 
-// turn has the netpoller hear of the file's events or not. Where there is no
-// memory to have it hear it fails.
+// turn puts the file into the set or takes it out. Putting it in fails if there is no memory.
 func (w *watch) turn(on bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

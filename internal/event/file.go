@@ -1,0 +1,251 @@
+package event
+
+import (
+	"context"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
+)
+
+// File is a file that events are read from. A goroutine that sleeps for longer than a
+// moment holds no thread. One goroutine at a time may call Sleep, and any goroutine the
+// other methods.
+type File struct {
+	f     *os.File // outside of the runtime's netpoller
+	raw   syscall.RawConn
+	fd    int // open while functions run that raw or watch.raw calls
+	watch *watch
+
+	// Of the Sleep under way.
+	op      func(fd int) error
+	until   time.Time
+	called  bool // op has returned err, which is not EAGAIN
+	err     error
+	briefly func(uintptr) // sleepBriefly and tryOrWatch, made once
+	step    func(uintptr) bool
+
+	mu       sync.Mutex
+	place    place
+	woken    bool // the Sleep under way, or the next, is to end
+	closed   bool
+	deadline time.Time // that the netpoller has
+
+	// The context whose end calls Wake, which is registered until another comes: most
+	// calls have the same.
+	done <-chan struct{}
+	stop func() bool
+}
+
+// place is where a Sleep waits.
+type place int
+
+const (
+	nowhere place = iota
+	inKernel
+	inNetpoller
+)
+
+// NewFile takes over fd.
+func NewFile(fd int, name string) (*File, error) {
+	// The runtime leaves alone what is not yet set so when it gets it.
+	if err := unix.SetNonblock(fd, false); err != nil {
+		unix.Close(fd)
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	f := &File{f: os.NewFile(uintptr(fd), name), fd: fd}
+	err := unix.SetNonblock(fd, true)
+	if err != nil {
+		err = os.NewSyscallError("fcntl", err)
+	}
+	if err == nil {
+		f.raw, err = f.f.SyscallConn()
+	}
+	if err == nil {
+		f.watch, err = newWatch(fd)
+	}
+	if err != nil {
+		f.f.Close()
+		return nil, err
+	}
+	f.briefly = func(uintptr) { f.sleepBriefly() }
+	f.step = func(uintptr) bool { return f.tryOrWatch() }
+	return f, nil
+}
+
+// Sleep waits until the file is readable and has op called with its descriptor, again as
+// long as that returns EAGAIN, and returns op's error. It returns nil after [File.Wake],
+// ctx's error, [os.ErrDeadlineExceeded] at the time until, if that is not zero, and
+// [verbs.ErrClosed]. If ctx or the time has ended before, op is called once.
+func (f *File) Sleep(ctx context.Context, until time.Time, op func(fd int) error) error {
+	late := ctx.Err()
+	if late == nil && !until.IsZero() && !time.Now().Before(until) {
+		late = os.ErrDeadlineExceeded
+	}
+	if late != nil {
+		if err := f.Try(op); err != unix.EAGAIN {
+			return err
+		}
+		return late
+	}
+	f.follow(ctx)
+	f.op, f.until, f.called = op, until, false
+	woken := f.sleep()
+	f.op = nil
+	switch {
+	case f.called:
+		return f.err
+	case f.isClosed():
+		return verbs.ErrClosed
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case woken:
+		return nil
+	}
+	return os.ErrDeadlineExceeded
+}
+
+// sleep returns when op has been called, at the time, and if woken.
+func (f *File) sleep() (woken bool) {
+	if brief.begin() {
+		if f.enter(inKernel) {
+			f.raw.Control(f.briefly)
+			woken = f.leave()
+		}
+		brief.end()
+		if f.called || woken {
+			return woken
+		}
+	}
+	if f.enter(inNetpoller) {
+		f.watch.raw.Read(f.step)
+	}
+	return f.leave()
+}
+
+// enter notes where the Sleep waits. It returns false if it is to end.
+func (f *File) enter(p place) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.woken {
+		return false
+	}
+	f.place = p
+	if p == inNetpoller && !f.deadline.Equal(f.until) {
+		f.deadline = f.until
+		f.watch.set.SetReadDeadline(f.until)
+	}
+	return true
+}
+
+// leave undoes enter, and reports whether Wake has been called.
+func (f *File) leave() (woken bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.woken && f.place == inKernel {
+		brief.drain()
+	}
+	woken = f.woken
+	f.place, f.woken = nowhere, f.closed
+	return woken
+}
+
+func (f *File) isClosed() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.closed
+}
+
+// tryOrWatch calls op, and has the netpoller watch the file if it has to be called again.
+func (f *File) tryOrWatch() (over bool) {
+	if f.try() {
+		return true
+	}
+	if err := f.watch.turn(true); err != nil {
+		f.called, f.err = true, err
+	}
+	return f.called
+}
+
+// try calls op and reports whether that is all.
+func (f *File) try() bool {
+	err := error(unix.EINTR)
+	for err == unix.EINTR {
+		err = f.op(f.fd)
+	}
+	f.called, f.err = err != unix.EAGAIN, err
+	return f.called
+}
+
+// Wake ends the Sleep under way, or else the next.
+func (f *File) Wake() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wake()
+}
+
+func (f *File) wake() {
+	if f.woken {
+		return
+	}
+	f.woken = true
+	switch f.place {
+	case inKernel:
+		brief.ring()
+	case inNetpoller:
+		f.deadline = time.Unix(1, 0)
+		f.watch.set.SetReadDeadline(f.deadline)
+	}
+}
+
+// follow makes the end of ctx call Wake.
+func (f *File) follow(ctx context.Context) {
+	done := ctx.Done()
+	if done == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if done == f.done || f.closed {
+		return
+	}
+	f.forget()
+	f.done, f.stop = done, context.AfterFunc(ctx, f.Wake)
+}
+
+func (f *File) forget() {
+	if f.stop != nil {
+		f.stop()
+	}
+	f.done, f.stop = nil, nil
+}
+
+// FD returns the file descriptor, which is open until Close.
+func (f *File) FD() int { return f.fd }
+
+// Try calls op with the file descriptor, which stays open meanwhile.
+func (f *File) Try(op func(fd int) error) (err error) {
+	if cerr := f.raw.Control(func(fd uintptr) { err = op(int(fd)) }); cerr != nil {
+		return verbs.ErrClosed
+	}
+	return err
+}
+
+// Replace calls r, which makes the descriptor refer to another file (dup3(2)).
+func (f *File) Replace(r func() error) error { return f.watch.replace(r) }
+
+// Close closes the file and ends the Sleep under way, and later ones, with
+// [verbs.ErrClosed].
+func (f *File) Close() error {
+	f.mu.Lock()
+	f.closed = true
+	f.wake()
+	f.forget()
+	f.mu.Unlock()
+	f.watch.set.Close() // waits for the functions that watch.raw calls
+	return f.f.Close()
+}

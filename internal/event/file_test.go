@@ -1,0 +1,151 @@
+package event
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
+)
+
+// pipe is a file and where its events come from.
+func pipe(t *testing.T) (*File, int) {
+	t.Helper()
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	f, err := NewFile(fds[0], "pipe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		f.Close()
+		unix.Close(fds[1])
+	})
+	return f, fds[1]
+}
+
+// into returns an op that reads into b.
+func into(b []byte) func(fd int) error {
+	return func(fd int) error {
+		_, err := unix.Read(fd, b)
+		return err
+	}
+}
+
+// TestSleepEnds has sleeps end by context, time, Wake and Close, at once, while they wait in
+// the kernel, and when they wait in the netpoller.
+func TestSleepEnds(t *testing.T) {
+	op := into(make([]byte, 8))
+	for _, after := range []time.Duration{0, aMoment / 2, 4 * aMoment} {
+		f, w := pipe(t)
+		ctx, cancel := context.WithTimeout(t.Context(), after)
+		defer cancel()
+		sleep := func(name string, ctx context.Context, until time.Time, want error) {
+			t.Helper()
+			begin := time.Now()
+			if err := f.Sleep(ctx, until, op); !errors.Is(err, want) {
+				t.Errorf("%s after %v: %v", name, after, err)
+			}
+			if took := time.Since(begin); took < after-time.Millisecond || took > after+time.Second {
+				t.Errorf("%s after %v: took %v", name, after, took)
+			}
+		}
+		sleep("context", ctx, time.Time{}, context.DeadlineExceeded)
+		sleep("time", t.Context(), time.Now().Add(after), os.ErrDeadlineExceeded)
+		time.AfterFunc(after, f.Wake)
+		sleep("wake", t.Context(), time.Time{}, nil)
+		time.AfterFunc(after, func() { unix.Write(w, make([]byte, 8)) })
+		sleep("event", t.Context(), time.Time{}, nil)
+		time.AfterFunc(after, func() { f.Close() })
+		sleep("close", t.Context(), time.Time{}, verbs.ErrClosed)
+		after = 0
+		sleep("closed", t.Context(), time.Time{}, verbs.ErrClosed)
+	}
+}
+
+// TestEventBeforeEnd takes an event that is there although the context has ended, or the
+// time has passed, and finds none after it.
+func TestEventBeforeEnd(t *testing.T) {
+	f, w := pipe(t)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, end := range []struct {
+		ctx   context.Context
+		until time.Time
+		err   error
+	}{{over, time.Time{}, context.Canceled}, {t.Context(), time.Unix(1, 0), os.ErrDeadlineExceeded}} {
+		unix.Write(w, make([]byte, 8))
+		for _, want := range []error{nil, end.err} {
+			if err := f.Sleep(end.ctx, end.until, into(make([]byte, 8))); err != want {
+				t.Errorf("%v, not %v", err, want)
+			}
+		}
+	}
+}
+
+// TestWakeBeforeSleep ends the next sleep, and only that.
+func TestWakeBeforeSleep(t *testing.T) {
+	f, w := pipe(t)
+	b := make([]byte, 8)
+	for range 100 {
+		f.Wake()
+		f.Wake()
+		if err := f.Sleep(t.Context(), time.Time{}, into(b)); err != nil || b[0] != 0 {
+			t.Fatal(err, b)
+		}
+		unix.Write(w, []byte("12345678"))
+		if err := f.Sleep(t.Context(), time.Time{}, into(b)); err != nil || b[0] != '1' {
+			t.Fatal(err, b)
+		}
+		b[0] = 0
+	}
+}
+
+// TestManyFiles has more files slept on than may be in the kernel: each gets its
+// events, and sleeping allocates nothing.
+func TestManyFiles(t *testing.T) {
+	const events = 200
+	var wg sync.WaitGroup
+	for range 8 {
+		f, w := pipe(t)
+		turn := make(chan struct{})
+		wg.Go(func() {
+			for range events {
+				if _, err := unix.Write(w, []byte("event...")); err != nil {
+					t.Error(err)
+				}
+				<-turn
+			}
+		})
+		wg.Go(func() {
+			n := 0
+			op := func(fd int) (err error) {
+				n, err = unix.Read(fd, make([]byte, 8))
+				return err
+			}
+			for range events {
+				if err := f.Sleep(t.Context(), time.Time{}, op); n != 8 || err != nil {
+					t.Error(n, err)
+				}
+				turn <- struct{}{}
+			}
+		})
+	}
+	wg.Wait()
+	f, w := pipe(t)
+	b := make([]byte, 8)
+	op := into(b)
+	if n := testing.AllocsPerRun(100, func() {
+		unix.Write(w, b)
+		f.Sleep(t.Context(), time.Time{}, op)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

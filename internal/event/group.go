@@ -1,0 +1,229 @@
+package event
+
+import (
+	"context"
+	"os"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Source is what a [Group] waits for.
+type Source interface {
+	// Arm is called before a goroutine sleeps, and before it looks for the last time
+	// whether it has to: it requests the events that the group's goroutines wait for.
+	Arm() error
+	// Sleep waits for events and takes them up. The end of ctx and the time until, if
+	// not zero, end it with an error, and Wake without one. The group calls it from one
+	// goroutine at a time.
+	Sleep(ctx context.Context, until time.Time) error
+	// Wake ends the Sleep under way, or else the next.
+	Wake()
+}
+
+// Group is goroutines that wait for what one source brings. One of them, the leader,
+// sleeps at the source; the others sleep until a [Cond] of theirs is signaled, or until one
+// of them must lead.
+type Group struct {
+	source Source
+
+	mu          sync.Mutex
+	leader      *waiter
+	asleep      bool // the leader is at the source
+	first, last *waiter
+}
+
+// Init gives the group its source.
+func (g *Group) Init(s Source) { g.source = s }
+
+// Cond is a condition that goroutines of a group wait for, as sync.Cond is. Its lock is any
+// that the condition is guarded by.
+type Cond struct {
+	g       *Group
+	waiters []*waiter // guarded by g.mu
+}
+
+// Init makes the condition one of g's.
+func (c *Cond) Init(g *Group) { c.g = g }
+
+type waiter struct {
+	prev, next *waiter
+	turn       chan struct{} // has a token when the goroutine should look
+	timer      *time.Timer
+}
+
+var waiters = sync.Pool{New: func() any { return &waiter{turn: make(chan struct{}, 1)} }}
+
+// Wait waits until ready returns true, and does not call it again then. It calls ready with
+// l held, and is called with l held, which it releases while it sleeps. It fails when ctx
+// ends, with [os.ErrDeadlineExceeded] at the time *until, which is read with l held (nil and
+// the zero time mean never), and when the source does.
+func (c *Cond) Wait(ctx context.Context, l sync.Locker, until *time.Time, ready func() bool) error {
+	if ready() {
+		return nil
+	}
+	w := waiters.Get().(*waiter)
+	c.join(w)
+	err := c.wait(ctx, l, until, w, ready)
+	c.leave(w)
+	waiters.Put(w)
+	return err
+}
+
+func (c *Cond) wait(ctx context.Context, l sync.Locker, until *time.Time, w *waiter, ready func() bool) error {
+	g := c.g
+	for {
+		lead := g.lead(w)
+		l.Unlock()
+		err := g.source.Arm()
+		l.Lock()
+		if err != nil || ready() {
+			return err
+		}
+		var limit time.Time
+		if until != nil {
+			limit = *until
+		}
+		l.Unlock()
+		if lead {
+			err = g.sleep(ctx, limit, w)
+		} else {
+			err = w.sleep(ctx, limit)
+		}
+		l.Lock()
+		if ready() {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// Signal makes the goroutines that wait for the condition look.
+func (c *Cond) Signal() {
+	g := c.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, w := range c.waiters {
+		g.wake(w)
+	}
+}
+
+// wake makes a goroutine look. The caller holds mu.
+func (g *Group) wake(w *waiter) {
+	select {
+	case w.turn <- struct{}{}:
+	default:
+	}
+	if w == g.leader && g.asleep {
+		g.source.Wake()
+	}
+}
+
+// SignalAll makes all of the group's goroutines look.
+func (g *Group) SignalAll() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for w := g.first; w != nil; w = w.next {
+		g.wake(w)
+	}
+}
+
+func (c *Cond) join(w *waiter) {
+	g := c.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c.waiters = append(c.waiters, w)
+	w.prev, w.next = g.last, nil
+	if g.last == nil {
+		g.first = w
+	} else {
+		g.last.next = w
+	}
+	g.last = w
+}
+
+// leave takes the goroutine out. If it led, or was to lead, another does.
+func (c *Cond) leave(w *waiter) {
+	g := c.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c.waiters = slices.DeleteFunc(c.waiters, func(x *waiter) bool { return x == w })
+	if w.prev == nil {
+		g.first = w.next
+	} else {
+		w.prev.next = w.next
+	}
+	if w.next == nil {
+		g.last = w.prev
+	} else {
+		w.next.prev = w.prev
+	}
+	w.forget()
+	if g.leader == w {
+		g.leader = nil
+	}
+	if g.leader == nil && g.first != nil {
+		g.wake(g.first)
+	}
+}
+
+// lead makes the goroutine the leader, if there is none, and reports whether it is.
+func (g *Group) lead(w *waiter) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.leader == nil {
+		g.leader = w
+	}
+	return g.leader == w
+}
+
+// sleep is the leader's.
+func (g *Group) sleep(ctx context.Context, until time.Time, w *waiter) error {
+	g.mu.Lock()
+	if w.forget() {
+		g.mu.Unlock()
+		return nil
+	}
+	g.asleep = true
+	g.mu.Unlock()
+	err := g.source.Sleep(ctx, until)
+	g.mu.Lock()
+	g.asleep = false
+	w.forget()
+	g.mu.Unlock()
+	return err
+}
+
+// sleep is that of all but the leader.
+func (w *waiter) sleep(ctx context.Context, until time.Time) error {
+	var late <-chan time.Time
+	if !until.IsZero() {
+		if w.timer == nil {
+			w.timer = time.NewTimer(time.Until(until))
+		} else {
+			w.timer.Reset(time.Until(until))
+		}
+		defer w.timer.Stop()
+		late = w.timer.C
+	}
+	select {
+	case <-w.turn:
+		return nil
+	case <-late:
+		return os.ErrDeadlineExceeded
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// forget takes the token, and reports whether there was one.
+func (w *waiter) forget() bool {
+	select {
+	case <-w.turn:
+		return true
+	default:
+		return false
+	}
+}
