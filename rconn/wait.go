@@ -42,10 +42,14 @@ func (b *box) wait(ctx context.Context, ok func() bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var over error
-	looks := 0
+	looks := 0 // before and after each sleep
 	b.waiting++
 	err := b.changed.Wait(ctx, &b.mu, &b.given, func() bool {
-		looks++
+		if looks++; looks == 2 {
+			b.waits++
+		} else if looks%2 == 1 && looks > 2 {
+			b.wakeups++
+		}
 		b.collect()
 		if ok() {
 			return true
@@ -54,10 +58,6 @@ func (b *box) wait(ctx context.Context, ok func() bool) error {
 		return over != nil
 	})
 	b.waiting--
-	if looks > 1 {
-		b.waits++
-		b.wakeups += uint64(looks-1) / 2 // it looks before and after each sleep
-	}
 	if err != nil {
 		return cmp.Or(b.over(), err)
 	}
