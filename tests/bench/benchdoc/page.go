@@ -18,6 +18,7 @@ func page(runs map[string]record.Run, plots map[string][]string, notes string) [
 	b.WriteString(method)
 	b.WriteString("### Where it was measured\n\n")
 	origins(&b, runs)
+	reached(&b, runs)
 	b.WriteString("## Verdicts\n\n")
 	counts(&b, runs)
 	b.WriteString("## Figures\n\nOf each side the minimum, median and maximum of all pairs.\n\n")

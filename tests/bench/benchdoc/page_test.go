@@ -153,6 +153,24 @@ func TestQuestions(t *testing.T) {
 	}
 }
 
+// TestTargets has lines for every target, and says of each how many reach it.
+func TestTargets(t *testing.T) {
+	for _, target := range targets {
+		if len(target.of(nil)) == 0 {
+			t.Errorf("%s: no lines", target.work)
+		}
+	}
+	page := string(rendered(t, lines...)["benchmarks.md"])
+	for _, want := range []string{
+		"\n| polled latency, median | 0.97 | 7 | 1 | 0.98, rxe READ of 8 bytes |\n",
+		"\n| memory per connection, of 4096 | 1 | 4 | 0 | not measured |\n",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %s", want)
+		}
+	}
+}
+
 // TestForest draws what is compared, and nothing else.
 func TestForest(t *testing.T) {
 	files := rendered(t, append(slices.Clone(lines), record.Line{Group: "start", Name: "first device listed", Unit: "ms", Ours: flat(1)})...)
