@@ -1,14 +1,20 @@
 package labtest
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/event"
 )
 
 // Anonymous is the item that the runtime itself may add to.
@@ -17,6 +23,7 @@ const Anonymous = "bytes of anonymous memory"
 // Inventory is what a leak would show in: by name, how many.
 func Inventory(t testing.TB) map[string]int {
 	t.Helper()
+	sleepOnce()
 	resources, err := Resources() // before files are counted: it may open some for good
 	if err != nil {
 		t.Fatal(err)
@@ -49,6 +56,22 @@ func Inventory(t testing.TB) map[string]int {
 	}
 	return inv
 }
+
+// sleepOnce waits for an event: the first such wait of a process opens a file for good.
+var sleepOnce = sync.OnceFunc(func() {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		panic(err)
+	}
+	defer unix.Close(fds[1])
+	f, err := event.NewFile(fds[0], "pipe")
+	if err != nil {
+		panic(err)
+	}
+	defer f.Close()
+	soon := time.Now().Add(time.Millisecond)
+	f.Sleep(context.Background(), soon, func(int) error { return unix.EAGAIN })
+})
 
 // Settled is the inventory when what earlier tests left to the background has
 // ended.
