@@ -72,7 +72,7 @@ func (m *mail) get(ctx context.Context, box int, until *time.Time) error {
 
 // TestGroup has several goroutines wait for each of several conditions, some of them only
 // for a moment, while events come from the file and from a goroutine: each event is taken
-// once, by one who waits for it.
+// once, by a goroutine that waits for it.
 func TestGroup(t *testing.T) {
 	const events, each = 4000, 3
 	m, w := newMail(t)
