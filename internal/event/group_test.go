@@ -142,37 +142,36 @@ func TestHandOver(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		waitFor(t, func() bool { m.group.mu.Lock(); defer m.group.mu.Unlock(); return m.group.asleep })
+		waitFor(t, &m.group, func() bool { return m.group.asleep })
 		wg.Go(func() {
 			if err := m.get(t.Context(), 1, nil); err != nil {
 				t.Error(err)
 			}
 		})
-		waitFor(t, func() bool { m.group.mu.Lock(); defer m.group.mu.Unlock(); return m.group.last != m.group.leader })
+		waitFor(t, &m.group, func() bool { return m.group.last != m.group.leader })
 		if cancelled {
 			cancel()
 		} else {
 			unix.Write(w, []byte{0})
 		}
-		waitFor(t, func() bool {
-			m.group.mu.Lock()
-			defer m.group.mu.Unlock()
-			return m.group.first == m.group.last && m.group.asleep
-		})
+		waitFor(t, &m.group, func() bool { return m.group.first == m.group.last && m.group.asleep })
 		unix.Write(w, []byte{1})
 		wg.Wait()
 		cancel()
 	}
 }
 
-func waitFor(t *testing.T, cond func() bool) {
+// waitFor waits until cond, which it calls with the group's lock held, returns true.
+func waitFor(t *testing.T, g *Group, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(100 * time.Microsecond) {
+	met := func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return cond()
+	}
+	for deadline := time.Now().Add(10 * time.Second); !met(); time.Sleep(100 * time.Microsecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("it does not come")
-		}
-		if cond() {
-			return
 		}
 	}
 }
