@@ -20,32 +20,39 @@ import (
 	"github.com/alecthomas/kong"
 	"golang.org/x/sys/unix"
 
-	"github.com/goverbs/verbs/cmd/verbs/perf"
+	"github.com/goverbs/verbs/cmd/verbs/internal/abi"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cat"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cp"
+	"github.com/goverbs/verbs/cmd/verbs/internal/demo"
+	"github.com/goverbs/verbs/cmd/verbs/internal/info"
+	"github.com/goverbs/verbs/cmd/verbs/internal/perf"
+	"github.com/goverbs/verbs/cmd/verbs/internal/ping"
+	"github.com/goverbs/verbs/cmd/verbs/internal/pingpong"
 )
 
-type cli struct {
-	Devices devicesCmd `cmd:"" help:"List RDMA devices."`
-	Info    infoCmd    `cmd:"" help:"Show what devices can do."`
-	ABI     abiCmd     `cmd:"" name:"abi" help:"Compare the structures that programs and this kernel exchange, and tell what a difference does."`
-	Demo    demoCmd    `cmd:"" help:"Connect a client to a server, write and read its memory, and compare."`
-	Ping    pingCmd    `cmd:"" help:"Exchange data with a peer, or with rping."`
+type commands struct {
+	Devices info.Devices `cmd:"" help:"List RDMA devices."`
+	Info    info.Cmd     `cmd:"" help:"Show what devices can do."`
+	ABI     abi.Cmd      `cmd:"" name:"abi" help:"Compare the structures that programs and this kernel exchange, and show the effect of differences."`
+	Demo    demo.Cmd     `cmd:"" help:"Connect a client to a server, write and read its memory, and compare."`
+	Ping    ping.Cmd     `cmd:"" help:"Exchange data with a peer, or with rping."`
 
-	Cat catCmd `cmd:"" help:"Join the standard input and output with a connection of rsockets."`
+	Cat cat.Cmd `cmd:"" help:"Join the standard input and output with a connection of rsockets."`
 
-	Cp cpCmd `cmd:"" help:"Copy files between machines over RDMA; goes on where a connection broke."`
+	Cp cp.Cmd `cmd:"" help:"Copy files between machines over RDMA; resumes where a connection broke."`
 
-	Perf     perf.Cmd    `cmd:"" help:"Measure latency and bandwidth, as perftest's programs do."`
-	Pingpong pingpongCmd `cmd:"" help:"Measure how fast messages go to and fro, also with rdma-core's ibv_*_pingpong."`
+	Perf     perf.Cmd     `cmd:"" help:"Measure latency and bandwidth, as perftest's programs do."`
+	Pingpong pingpong.Cmd `cmd:"" help:"Measure how fast messages go to and fro, also with rdma-core's ibv_*_pingpong."`
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	k := kong.Parse(new(cli),
+	k := kong.Parse(new(commands),
 		kong.Name("verbs"),
 		kong.Description("RDMA from Go, without cgo or rdma-core."),
 		kong.UsageOnError(),
-		kong.Vars{"pingMin": strconv.Itoa(pingMin)},
+		kong.Vars{"pingMin": strconv.Itoa(ping.MinSize)},
 		kong.BindTo(ctx, (*context.Context)(nil)))
 	k.FatalIfErrorf(k.Run())
 }

@@ -1,0 +1,80 @@
+// Package cat is verbs cat: netcat over package rsock.
+package cat
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/goverbs/verbs/rsock"
+)
+
+// Cmd joins the standard input and output with a connection.
+type Cmd struct {
+	Addr    string        `arg:"" placeholder:"HOST:PORT" help:"Where to connect, or with -l where to listen."`
+	Listen  bool          `short:"l" help:"Accept one connection instead of making one."`
+	Timeout time.Duration `short:"w" placeholder:"TIME" help:"Give up connecting, or waiting for a connection, after this long."`
+	Buffer  int           `short:"B" placeholder:"BYTES" help:"Size of the buffers, each way."`
+}
+
+func (c *Cmd) Help() string {
+	return `The end of the input ends that direction only: verbs cat goes on until the peer
+has ended the other. The peer may be a program of C's rsockets, or a TCP program
+run with librspreload.so.`
+}
+
+func (c *Cmd) Run(ctx context.Context) error {
+	conn, err := c.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	err = join(conn.(*rsock.Conn), os.Stdin, os.Stdout)
+	if ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	return err
+}
+
+func (c *Cmd) connect(ctx context.Context) (net.Conn, error) {
+	if c.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.Timeout)
+		defer cancel()
+	}
+	opt := rsock.Options{ReadBuffer: c.Buffer, WriteBuffer: c.Buffer}
+	if !c.Listen {
+		return (&rsock.Dialer{Options: opt}).DialContext(ctx, "rdma", c.Addr)
+	}
+	l, err := (&rsock.ListenConfig{Options: opt}).Listen(ctx, "rdma", c.Addr)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	conn, err := l.Accept()
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return conn, err
+}
+
+// join copies both ways until both have ended or the connection breaks, and closes it.
+func join(conn *rsock.Conn, in io.Reader, out io.Writer) error {
+	sent := make(chan error, 1)
+	go func() {
+		_, err := conn.ReadFrom(in)
+		if err == nil {
+			err = conn.CloseWrite()
+		}
+		sent <- err
+	}()
+	_, err := conn.WriteTo(out)
+	if err == nil {
+		err = <-sent
+	}
+	return errors.Join(err, conn.Close())
+}

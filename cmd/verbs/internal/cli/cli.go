@@ -1,0 +1,104 @@
+// Package cli holds what several of verbs' commands share.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// WriteJSON writes v to w, indented.
+func WriteJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// JoinPort returns "host:port".
+func JoinPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
+
+// Cause returns why ctx ended, or err if it has not.
+func Cause(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// DeviceAddr returns an address that leads to the device that spec describes, see
+// [uverbs.Find]: spec itself if it is one.
+func DeviceAddr(spec string) (netip.Addr, error) {
+	d, err := uverbs.Find(spec)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	addrs, err := cm.DeviceAddrs(d)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	if asked, err := netip.ParseAddr(spec); err == nil && slices.Contains(addrs, asked) {
+		return asked, nil
+	}
+	return addrs[0], nil
+}
+
+// Closers are objects in the order they were made. Closing starts with the last.
+type Closers []io.Closer
+
+// Close closes the objects and forgets them.
+func (c *Closers) Close() error {
+	var errs []error
+	for _, obj := range slices.Backward(*c) {
+		errs = append(errs, obj.Close())
+	}
+	*c = nil
+	return errors.Join(errs...)
+}
+
+// Own makes the result of a constructor one of the objects that c closes.
+func Own[T io.Closer](obj T, err error) func(c *Closers) (T, error) {
+	return func(c *Closers) (T, error) {
+		if err == nil {
+			*c = append(*c, obj)
+		}
+		return obj, err
+	}
+}
+
+// Serve calls handle for each connection that l accepts, on a goroutine of its own, until
+// ctx ends, and returns when all calls have. It closes l, the connections, and the context of
+// the calls.
+func Serve(ctx context.Context, l net.Listener, handle func(context.Context, net.Conn)) error {
+	calls, cancel := context.WithCancelCause(ctx)
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	defer cancel(nil)
+	defer l.Close()
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	for {
+		conn, err := l.Accept()
+		if ctx.Err() != nil {
+			if err == nil {
+				conn.Close()
+			}
+			return nil
+		}
+		if err != nil {
+			cancel(err)
+			return err
+		}
+		clients.Go(func() {
+			defer conn.Close()
+			handle(calls, conn)
+		})
+	}
+}

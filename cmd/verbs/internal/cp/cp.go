@@ -1,0 +1,155 @@
+// Package cp is verbs cp: it copies files over package rsock.
+package cp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Cmd is verbs cp, for kong. Names are as scp takes them.
+type Cmd struct {
+	Paths    []string      `arg:"" optional:"" placeholder:"FILE|HOST:[PORT:]NAME" help:"What to copy, one or more, and where to. A HOST: makes it the server's; the directory served is where its names begin."`
+	Serve    string        `short:"l" placeholder:"DIR" help:"Serve the files of a directory, to be read and written by all who connect."`
+	Listen   string        `default:":7471" placeholder:"ADDR" help:"Where to serve, with -l."`
+	ReadOnly bool          `help:"Serve files to be read only."`
+	Port     int           `short:"P" default:"7471" help:"Port of servers that are named without one."`
+	Retry    time.Duration `default:"1m" help:"How long to try again when a connection breaks and nothing gets through."`
+	Quiet    bool          `short:"q" help:"Show no progress."`
+	Progress bool          `help:"Show progress even where it is not seen at once."`
+}
+
+func (c *Cmd) Help() string {
+	return `verbs cp -l DIR                    serve the files in DIR
+verbs cp FILE... HOST:[NAME]       copy files to a server
+verbs cp HOST:NAME... FILE|DIR     copy files from a server
+
+A file appears when all of it is there and its SHA-256 is right. What has come
+before a connection broke is kept, as .NAME.part, and the copy goes on from there:
+at once, or when the same command is given again. There is neither encryption nor
+authentication.`
+}
+
+func (c *Cmd) Run(ctx context.Context) error {
+	if c.Serve != "" {
+		if len(c.Paths) > 0 {
+			return errors.New("-l takes no files to copy")
+		}
+		return c.serve(ctx)
+	}
+	if len(c.Paths) < 2 {
+		return errors.New("cp needs files to copy, and where to; or -l DIR")
+	}
+	to := c.Paths[len(c.Paths)-1]
+	for _, from := range c.Paths[:len(c.Paths)-1] {
+		t, err := c.plan(from, to, len(c.Paths) > 2)
+		if err == nil {
+			err = c.copy(ctx, t)
+		}
+		if err != nil {
+			return fmt.Errorf("copy %s to %s: %w", from, to, err)
+		}
+	}
+	return nil
+}
+
+// transfer is one file to copy.
+type transfer struct {
+	addr   string // of the server
+	remote string // its name there
+	dir    string // the local directory,
+	local  string // and the name in it
+	put    bool
+}
+
+// plan returns what to do for one file, or one of several.
+func (c *Cmd) plan(from, to string, several bool) (t transfer, err error) {
+	src, dst := c.locate(from), c.locate(to)
+	switch {
+	case src.host == "" && dst.host == "":
+		return t, errors.New("one side must be a server's: HOST:NAME")
+	case src.host != "" && dst.host != "":
+		return t, errors.New("only one side can be a server's")
+	case dst.host != "":
+		t = transfer{addr: dst.host, remote: dst.name, put: true}
+		t.dir, t.local = filepath.Split(src.name)
+		if t.remote == "" || strings.HasSuffix(t.remote, "/") || several {
+			t.remote = path.Join(t.remote, t.local)
+		}
+	default:
+		t = transfer{addr: src.host, remote: src.name}
+		t.dir, t.local = filepath.Split(dst.name)
+		if info, err := os.Stat(dst.name); err == nil && info.IsDir() {
+			t.dir, t.local = dst.name, path.Base(t.remote)
+		} else if several {
+			return t, fmt.Errorf("%s: %w", to, errNotDir)
+		}
+	}
+	if t.dir == "" {
+		t.dir = "."
+	}
+	if err := checkName(t.remote); err != nil {
+		return t, err
+	}
+	return t, checkName(t.local)
+}
+
+var errNotDir = errors.New("not a directory, and there are several files")
+
+type place struct{ host, name string }
+
+// locate takes "HOST:NAME" and "HOST:PORT:NAME" apart. As with scp, a colon
+// after a slash makes no host, and IPv6 addresses stand in brackets.
+func (c *Cmd) locate(s string) place {
+	from := 0
+	if strings.HasPrefix(s, "[") {
+		from = max(0, strings.Index(s, "]"))
+	}
+	i := strings.Index(s[from:], ":")
+	if i <= 0 && from == 0 || i < 0 || strings.Contains(s[:from+i], "/") {
+		return place{"", s}
+	}
+	host, name := strings.Trim(s[:from+i], "[]"), s[from+i+1:]
+	if strings.ContainsAny(host, "[]") {
+		return place{"", s}
+	}
+	port := strconv.Itoa(c.Port)
+	if p, rest, ok := strings.Cut(name, ":"); ok {
+		if _, err := strconv.ParseUint(p, 10, 16); err == nil {
+			port, name = p, rest
+		}
+	}
+	return place{net.JoinHostPort(host, port), name}
+}
+
+// checkName refuses names that lead out of a directory, or to what is only being received.
+// os.Root refuses symbolic links that do.
+func checkName(name string) error {
+	switch {
+	case name == "" || !filepath.IsLocal(name) || strings.HasSuffix(name, "/") || name == ".":
+		return refuse(name, "not the name of a file in the directory served")
+	case len(path.Base(name)) > 240:
+		return refuse(name, "name is too long")
+	case isPart(name):
+		return refuse(name, "name of a file that is being received")
+	}
+	return nil
+}
+
+// partName is the name of a file until all of it is there.
+func partName(name string) string {
+	dir, base := path.Split(name)
+	return dir + "." + base + ".part"
+}
+
+func isPart(name string) bool {
+	base := path.Base(name)
+	return strings.HasPrefix(base, ".") && strings.HasSuffix(base, ".part")
+}

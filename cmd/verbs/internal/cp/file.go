@@ -1,0 +1,253 @@
+package cp
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// chunk is how much is read, or received, at a time.
+const chunk = 1 << 20
+
+// progress is called with how much of a file is there, and its size: first with where the
+// copy goes on, when the peer has answered.
+type progress func(offset, size int64)
+
+// copied is a copy that was made.
+type copied struct {
+	from, size int64
+	sum        string
+}
+
+var (
+	errBusy = errors.New("the file is being received already")
+	// errSum is damage on the way, or a file that changed while it was copied. What
+	// has come is of no use.
+	errSum = errors.New("the file that came is not the one that was sent: SHA-256 differs")
+)
+
+func refuse(name, why string) error {
+	return &fs.PathError{Op: "copy", Path: name, Err: errors.New(why)}
+}
+
+// openSource opens a regular file to be sent.
+func openSource(root *os.Root, name string) (*os.File, error) {
+	return openRegular(root, name, os.O_RDONLY)
+}
+
+// openRegular does not wait for the other end of a FIFO.
+func openRegular(root *os.Root, name string, flags int) (*os.File, error) {
+	f, err := root.OpenFile(name, flags|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = refuse(name, "not a regular file")
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// openPartial opens what there is of a file, for this process alone.
+func openPartial(root *os.Root, name string) (*os.File, error) {
+	if info, err := root.Stat(name); err == nil && !info.Mode().IsRegular() {
+		return nil, refuse(name, "it exists and is no regular file")
+	}
+	f, err := openRegular(root, partName(name), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW)
+	if err != nil {
+		return nil, err
+	}
+	if err := lock(f, root, partName(name)); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// lock takes a file for this process. Another that had it may just have finished, and given
+// it its name.
+func lock(f *os.File, root *os.Root, name string) error {
+	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == unix.EWOULDBLOCK {
+		return errBusy
+	}
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if now, err := root.Stat(name); err != nil || !os.SameFile(info, now) {
+		return errBusy
+	}
+	return nil
+}
+
+// sendFile sends what the receiver lacks of a file.
+func (c *conn) sendFile(f *os.File, at progress) (done copied, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return done, err
+	}
+	has, err := c.receive()
+	if err != nil {
+		return done, err
+	}
+	done.size = info.Size()
+	sum := sha256.New()
+	if has.Offset > 0 && has.Offset <= done.size {
+		old, err := sumOf(f, has.Offset)
+		if err != nil {
+			return done, err
+		}
+		if text(old) == has.Sum {
+			done.from, sum = has.Offset, old
+		}
+	}
+	if err := c.send(message{Size: done.size, Mode: uint32(info.Mode().Perm()), Offset: done.from}); err != nil {
+		return done, err
+	}
+	at(done.from, done.size)
+	if err := c.sendBytes(f, done, sum, at); err != nil {
+		if _, broke := err.(broken); broke { // the receiver may have sent why
+			if _, said := c.receive(); said != nil && !temporary(said) {
+				return done, said
+			}
+		}
+		return done, err
+	}
+	done.sum = text(sum)
+	_, err = c.receive() // the receiver has it, or an error
+	return done, err
+}
+
+func (c *conn) sendBytes(f *os.File, what copied, sum hash.Hash, at progress) error {
+	if _, err := f.Seek(what.from, io.SeekStart); err != nil {
+		return err
+	}
+	buf := make([]byte, chunk)
+	for offset := what.from; offset < what.size; {
+		n, err := io.ReadFull(f, buf[:min(chunk, what.size-offset)])
+		if err != nil {
+			return fmt.Errorf("the file has become shorter while it was sent: %w", err)
+		}
+		sum.Write(buf[:n])
+		if err := c.write(buf[:n]); err != nil {
+			return err
+		}
+		offset += int64(n)
+		at(offset, what.size)
+	}
+	return c.send(message{Size: what.size, Sum: text(sum)})
+}
+
+// partial is a file that is being received.
+type partial struct {
+	*os.File
+	root *os.Root
+	name string
+}
+
+// receiveFile receives what sendFile sends, and gives the file its name when all is there
+// and right.
+func (c *conn) receiveFile(p *partial, at progress) (done copied, err error) {
+	info, err := p.Stat()
+	if err != nil {
+		return done, err
+	}
+	sum, err := sumOf(p.File, info.Size())
+	if err != nil {
+		return done, err
+	}
+	if err := c.send(message{Offset: info.Size(), Sum: text(sum)}); err != nil {
+		return done, err
+	}
+	m, err := c.receive()
+	if err != nil {
+		if _, refused := err.(denial); refused && info.Size() == 0 { // there is no such file: leave nothing
+			p.remove()
+		}
+		return done, err
+	}
+	if m.Size < 0 || m.Offset != 0 && (m.Offset != info.Size() || m.Offset > m.Size) {
+		return done, denial{text: fmt.Sprintf("wants to go on at %d of %d bytes", m.Offset, m.Size)}
+	}
+	done.from, done.size = m.Offset, m.Size
+	if m.Offset == 0 {
+		sum = sha256.New()
+	}
+	at(m.Offset, m.Size)
+	if err := c.receiveBytes(p.File, done, sum, at); err != nil {
+		return done, err
+	}
+	end, err := c.receive()
+	if err != nil {
+		return done, err
+	}
+	if done.sum = text(sum); end.Sum != done.sum {
+		p.remove()
+		return done, errSum
+	}
+	if err := p.finish(fs.FileMode(m.Mode) & fs.ModePerm); err != nil {
+		return done, err
+	}
+	c.send(message{Size: m.Size, Sum: done.sum}) // the file is there, also if this fails
+	return done, nil
+}
+
+func (c *conn) receiveBytes(f *os.File, what copied, sum hash.Hash, at progress) error {
+	if err := f.Truncate(what.from); err != nil {
+		return err
+	}
+	if _, err := f.Seek(what.from, io.SeekStart); err != nil {
+		return err
+	}
+	buf := make([]byte, chunk)
+	for offset := what.from; offset < what.size; {
+		n, err := c.read(buf[:min(chunk, what.size-offset)])
+		if err != nil {
+			return err
+		}
+		sum.Write(buf[:n])
+		if _, err := f.Write(buf[:n]); err != nil {
+			return err
+		}
+		offset += int64(n)
+		at(offset, what.size)
+	}
+	return nil
+}
+
+func (p *partial) remove() { p.root.Remove(partName(p.name)) }
+
+// finish gives the file its name.
+func (p *partial) finish(mode fs.FileMode) error {
+	if err := p.Chmod(mode); err != nil {
+		return err
+	}
+	if err := p.Sync(); err != nil {
+		return err
+	}
+	return p.root.Rename(partName(p.name), p.name)
+}
+
+// sumOf is the state of the sum of a file's first n bytes.
+func sumOf(f *os.File, n int64) (hash.Hash, error) {
+	sum := sha256.New()
+	_, err := io.Copy(sum, io.NewSectionReader(f, 0, n))
+	return sum, err
+}
+
+func text(sum hash.Hash) string { return hex.EncodeToString(sum.Sum(nil)) }

@@ -1,0 +1,106 @@
+// Package demo is verbs demo: it connects a client to a server in one process.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
+	"github.com/goverbs/verbs/rconn"
+)
+
+// Cmd is verbs demo, for kong.
+type Cmd struct {
+	Text string `short:"s" default:"Hello from Go, over RDMA!" help:"String to copy."`
+	Addr string `short:"a" help:"Address to use (default: that of the first device)."`
+}
+
+// Run plays both sides of a connection: the client writes to the server's memory, reads it
+// back and compares.
+func (c *Cmd) Run(ctx context.Context) error {
+	if c.Text == "" {
+		return errors.New("the text to copy is empty")
+	}
+	addr := c.Addr
+	if addr == "" {
+		first, err := cli.DeviceAddr("")
+		if err != nil {
+			return err
+		}
+		addr = first.String()
+	}
+	l, err := rconn.Listen(ctx, cli.JoinPort(addr, 0))
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	fmt.Println("server: listening on", l.Addr())
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	served := make(chan error, 1)
+	go func() {
+		err := c.serve(ctx, l)
+		if err != nil {
+			cancel()
+		}
+		served <- err
+	}()
+	err = c.dial(ctx, l.Addr().String())
+	if err != nil {
+		cancel()
+	}
+	return errors.Join(err, <-served)
+}
+
+// serve lends the client memory until it disconnects.
+func (c *Cmd) serve(ctx context.Context, l *rconn.Listener) error {
+	req, err := l.Accept(ctx)
+	if err != nil {
+		return err
+	}
+	var memory *rconn.LocalRegion
+	conn, err := req.Accept(ctx, rconn.Options{Setup: func(conn *rconn.Conn) (err error) {
+		if memory, err = conn.Alloc(len(c.Text), rconn.ReadWrite); err != nil {
+			return err
+		}
+		return conn.Announce(0, memory.All())
+	}})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.AwaitDisconnect(ctx); err != nil {
+		return err
+	}
+	fmt.Printf("server: the client has disconnected; the memory holds %q\n", memory.Bytes())
+	if string(memory.Bytes()) != c.Text {
+		return fmt.Errorf("it is not %q", c.Text)
+	}
+	return nil
+}
+
+// dial writes to the server's memory, reads it back and compares.
+func (c *Cmd) dial(ctx context.Context, addr string) error {
+	conn, err := rconn.Dial(ctx, addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	memory := conn.Adverts()[0]
+	fmt.Printf("client: connected; the server lends %d bytes at %#x, key %#x\n", memory.Len, memory.Addr, memory.Key)
+	if err := conn.Put(ctx, memory.At(0), []byte(c.Text)); err != nil {
+		return err
+	}
+	fmt.Printf("client: wrote %q\n", c.Text)
+	back := make([]byte, len(c.Text))
+	if err := conn.Get(ctx, back, memory.At(0)); err != nil {
+		return err
+	}
+	fmt.Printf("client: read  %q\n", back)
+	if string(back) != c.Text {
+		return errors.New("source and destination buffers do not match")
+	}
+	fmt.Println("client: SUCCESS, source and destination buffers match")
+	return nil
+}

@@ -1,0 +1,46 @@
+package info
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestDevicesErrors lists a device that cannot be opened, and none: both forms of
+// the list agree, and the text has no errors in its columns.
+func TestDevicesErrors(t *testing.T) {
+	missing := uverbs.Device{Name: "rxe7", Node: t.TempDir() + "/uverbs7", NodeType: "1: CA"}
+	for _, test := range []struct {
+		name string
+		devs []uverbs.Device
+		want error
+	}{
+		{"a device that cannot be opened", []uverbs.Device{missing}, fs.ErrNotExist},
+		{"none", nil, nil},
+	} {
+		var text, list bytes.Buffer
+		err := new(Devices).print(&text, test.devs)
+		jerr := (&Devices{JSON: true}).print(&list, test.devs)
+		if !errors.Is(err, test.want) || !errors.Is(jerr, test.want) {
+			t.Errorf("%s: %v, with --json %v", test.name, err, jerr)
+		}
+		var got []struct{ Device, Error string }
+		if err := json.Unmarshal(list.Bytes(), &got); err != nil || len(got) != len(test.devs) {
+			t.Errorf("%s: %q, %v", test.name, list.String(), err)
+		}
+		lines := strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")[2:]
+		if len(lines) != len(test.devs) {
+			t.Errorf("%s: %q", test.name, text.String())
+		}
+		for i, line := range lines {
+			if fields := strings.Fields(line); fields[0] != got[i].Device || fields[len(fields)-1] != "unknown" || got[i].Error == "" {
+				t.Errorf("%s: %q and %+v", test.name, line, got[i])
+			}
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package info
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// field is one line of ibv_devinfo -v, and one member of the JSON object.
+type field struct {
+	name  string
+	value any    // for JSON: a number, string, bool, fields, []fields or []gid
+	text  string // for people, of values that are none of the last three
+}
+
+// fields is a section of lines, and a JSON object that keeps their order.
+type fields []field
+
+func (f *fields) add(name string, value any) { f.addf(name, value, "%v", value) }
+
+func (f *fields) addf(name string, value any, format string, args ...any) {
+	*f = append(*f, field{name, value, fmt.Sprintf(format, args...)})
+}
+
+// flags adds a set of flags: a number in JSON, its names to people.
+func (f *fields) flags(name string, value uint64, width int, table []flagName) {
+	text := fmt.Sprintf("0x%0*x", width, value)
+	for _, flag := range table {
+		if value&flag.bit != 0 {
+			text += " " + flag.name
+		}
+	}
+	*f = append(*f, field{name, value, text})
+}
+
+// MarshalJSON keeps the order.
+func (f fields) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for i, m := range f {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		v, err := json.Marshal(m.value)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(&b, "%q:%s", m.name, v)
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// gid is an entry of a port's table.
+type gid struct {
+	Index int    `json:"index"`
+	GID   string `json:"gid"`
+	Type  string `json:"type"`
+}
+
+func (f fields) print(w io.Writer, indent string) {
+	for _, m := range f {
+		switch v := m.value.(type) {
+		case fields:
+			fmt.Fprintf(w, "%s%s:\n", indent, m.name)
+			v.print(w, indent+"\t")
+		case []fields:
+			for _, section := range v {
+				fmt.Fprintln(w)
+				section.print(w, indent+"\t")
+			}
+		case []gid:
+			for _, g := range v {
+				fmt.Fprintf(w, "%sGID[%3d]:               \t%s, %s\n", indent, g.Index, g.GID, g.Type)
+			}
+		default:
+			fmt.Fprintf(w, "%s%-24s\t%s\n", indent, m.name+":", m.text)
+		}
+	}
+}

@@ -1,0 +1,202 @@
+// Package info is verbs info and verbs devices: what devices there are and what they can do.
+package info
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// Cmd is verbs info, for kong.
+type Cmd struct {
+	Device string `arg:"" optional:"" help:"Device, by name, GUID, interface or address; all if not given."`
+	JSON   bool   `help:"Print JSON, with the names that ibv_devinfo uses."`
+}
+
+func (c *Cmd) Run() error {
+	devs, err := devicesAt(c.Device)
+	if err != nil {
+		return err
+	}
+	all := []fields{}
+	var errs []error
+	for _, d := range devs {
+		f, err := deviceFields(d)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		all = append(all, f)
+	}
+	if c.JSON {
+		errs = append(errs, cli.WriteJSON(os.Stdout, all))
+		return errors.Join(errs...)
+	}
+	for _, f := range all {
+		f[:1].print(os.Stdout, "")
+		f[1:].print(os.Stdout, "\t")
+		fmt.Println()
+	}
+	return errors.Join(errs...)
+}
+
+// deviceFields returns what ibv_devinfo -v shows of a device, under its names and in its
+// order, and also what it leaves out if it is zero, the driver and the features.
+func deviceFields(d uverbs.Device) (f fields, err error) {
+	ctx, err := d.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer ctx.Close()
+	a, err := ctx.QueryDevice()
+	if err != nil {
+		return nil, err
+	}
+	f.add("hca_id", d.Name)
+	f.add("driver", ctx.Driver())
+	name, number := transport(d)
+	f.addf("transport", name, "%s (%d)", name, number)
+	if d.Firmware == "" { // which software devices have here only
+		d.Firmware = a.Firmware()
+	}
+	f.add("fw_ver", d.Firmware)
+	f.add("node_guid", colons(d.GUID))
+	f.add("sys_image_guid", colons(d.SysGUID))
+	f.addf("vendor_id", a.VendorID, "0x%04x", a.VendorID)
+	f.add("vendor_part_id", a.VendorPartID)
+	f.addf("hw_ver", a.HWVersion, "0x%X", a.HWVersion)
+	if d.Board != "" {
+		f.add("board_id", d.Board)
+	}
+	f.add("phys_port_cnt", a.Ports)
+	f.addf("max_mr_size", a.MaxMRSize, "0x%x", a.MaxMRSize)
+	f.addf("page_size_cap", a.PageSizeCap, "0x%x", a.PageSizeCap)
+	f.add("max_qp", a.MaxQP)
+	f.add("max_qp_wr", a.MaxQPWR)
+	f.flags("device_cap_flags", a.CapFlags&math.MaxUint32, 8, deviceCaps)
+	f.add("max_sge", a.MaxSGE)
+	f.add("max_sge_rd", a.MaxSGERead)
+	f.add("max_cq", a.MaxCQ)
+	f.add("max_cqe", a.MaxCQE)
+	f.add("max_mr", a.MaxMR)
+	f.add("max_pd", a.MaxPD)
+	f.add("max_qp_rd_atom", a.MaxQPRDAtomic)
+	f.add("max_ee_rd_atom", a.MaxEERDAtomic)
+	f.add("max_res_rd_atom", a.MaxResRDAtomic)
+	f.add("max_qp_init_rd_atom", a.MaxQPInitRDAtomic)
+	f.add("max_ee_init_rd_atom", a.MaxEEInitRDAtomic)
+	f.addf("atomic_cap", uint32(a.AtomicCap), "%s (%d)", pick(uint32(a.AtomicCap), "invalid atomic capability", "ATOMIC_NONE", "ATOMIC_HCA", "ATOMIC_GLOB"), uint32(a.AtomicCap))
+	f.add("max_ee", a.MaxEE)
+	f.add("max_rdd", a.MaxRDD)
+	f.add("max_mw", a.MaxMW)
+	f.add("max_raw_ipv6_qp", a.MaxRawIPv6QP)
+	f.add("max_raw_ethy_qp", a.MaxRawEthernetQP)
+	f.add("max_mcast_grp", a.MaxMcastGroup)
+	f.add("max_mcast_qp_attach", a.MaxMcastQPAttach)
+	f.add("max_total_mcast_qp_attach", a.MaxTotalMcastQPAttach)
+	f.add("max_ah", a.MaxAH)
+	f.add("max_fmr", a.MaxFMR)
+	f.add("max_map_per_fmr", a.MaxMapPerFMR)
+	f.add("max_srq", a.MaxSRQ)
+	f.add("max_srq_wr", a.MaxSRQWR)
+	f.add("max_srq_sge", a.MaxSRQSGE)
+	f.add("max_pkeys", a.MaxPKeys)
+	f.add("local_ca_ack_delay", a.LocalCAAckDelay)
+	f.extended(a)
+	f.add("num_comp_vectors", ctx.CompVectors())
+	var ports []fields
+	for port := 1; port <= a.Ports; port++ {
+		p, err := portFields(ctx, port)
+		if err != nil {
+			return nil, err
+		}
+		ports = append(ports, p)
+	}
+	f.add("features", featureFields(ctx))
+	f.add("ports", ports)
+	return f, nil
+}
+
+// extended adds what came with ibv_query_device_ex. Segmentation offload, hash functions
+// and packet pacing are a driver's private answer, which rxe and siw do not give:
+// ibv_devinfo shows zeros for them.
+func (f *fields) extended(a *verbs.DeviceAttr) {
+	f.flags("general_odp_caps", a.ODP.General, 1, odpCaps)
+	f.flags("rc_odp_caps", uint64(a.ODP.RC), 1, odpTransportCaps)
+	f.flags("uc_odp_caps", uint64(a.ODP.UC), 1, odpTransportCaps)
+	f.flags("ud_odp_caps", uint64(a.ODP.UD), 1, odpTransportCaps)
+	f.flags("xrc_odp_caps", uint64(a.ODP.XRC), 1, odpTransportCaps)
+	f.addf("completion_timestamp_mask", a.TimestampMask, "0x%016x", a.TimestampMask)
+	f.addf("hca_core_clock", a.CoreClock, "%d kHz", a.CoreClock)
+	f.flags("raw_packet_caps", uint64(a.RawPacketCaps), 1, rawPacketCaps)
+	f.flags("device_cap_flags_ex", a.CapFlags, 1, deviceCapsEx)
+	f.add("tso_caps", fields{
+		{"max_tso", 0, "0"},
+	})
+	f.add("rss_caps", fields{
+		number("max_rwq_indirection_tables", a.RSS.MaxRWQIndirectionTables),
+		number("max_rwq_indirection_table_size", a.RSS.MaxRWQIndirectionTableSize),
+		{"rx_hash_function", 0, "0x0"},
+		{"rx_hash_fields_mask", 0, "0x0"},
+		number("supported_qp", int(a.RSS.QPTypes)),
+	})
+	f.add("max_wq_type_rq", a.MaxWQTypeRQ)
+	f.add("packet_pacing_caps", fields{
+		{"qp_rate_limit_min", 0, "0 kbps"},
+		{"qp_rate_limit_max", 0, "0 kbps"},
+	})
+	tm := a.TagMatching
+	f.add("tm_caps", fields{
+		number("max_rndv_hdr_size", tm.MaxRendezvousHeader),
+		number("max_num_tags", tm.MaxTags),
+		number("max_ops", tm.MaxOps),
+		number("max_sge", tm.MaxSGE),
+		number("flags", int(tm.Flags)),
+	})
+	f.add("cq_moderation_caps", fields{
+		number("max_cq_count", a.MaxCQModCount),
+		number("max_cq_period", a.MaxCQModPeriod),
+	})
+	f.add("max_dm_size", a.MaxDMSize)
+}
+
+func number(name string, v int) field { return field{name, v, fmt.Sprint(v)} }
+
+// featureFields reports of every feature whether the kernel provides it: true, or the errno
+// of its refusal.
+func featureFields(ctx *uverbs.Context) (f fields) {
+	for _, feature := range uverbs.Features() {
+		if err := ctx.Probe(feature); err != nil {
+			f.add(string(feature), refusal(err))
+		} else {
+			f.addf(string(feature), true, "yes")
+		}
+	}
+	return f
+}
+
+// refusal names the errno in err: EOPNOTSUPP for what a device does not claim to have.
+func refusal(err error) string {
+	errno, ok := errors.AsType[syscall.Errno](err)
+	switch {
+	case ok && errno != unix.EOPNOTSUPP: // which has another name
+		return unix.ErrnoName(errno)
+	case errors.Is(err, errors.ErrUnsupported):
+		return "EOPNOTSUPP"
+	}
+	return err.Error()
+}
+
+func colons(g verbs.GUID) string {
+	s := g.String()
+	return strings.Join([]string{s[:4], s[4:8], s[8:12], s[12:]}, ":")
+}

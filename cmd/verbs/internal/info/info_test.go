@@ -1,0 +1,29 @@
+package info
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestDevicesAt finds the devices that info shows.
+func TestDevicesAt(t *testing.T) {
+	labtest.Require(t)
+	all := labtest.Must(devicesAt(""))(t)
+	if len(all) < 2 {
+		t.Errorf("all devices: %+v", all)
+	}
+	for _, want := range all {
+		for _, spec := range []string{want.Name, want.GUID.String(), labtest.AddrOf(want.Name)} {
+			got, err := devicesAt(spec)
+			if err != nil || len(got) != 1 || got[0].Name != want.Name {
+				t.Errorf("%q: %+v, %v, not %s", spec, got, err, want.Name)
+			}
+		}
+	}
+	if _, err := devicesAt("10.9.0.99"); !errors.Is(err, verbs.ErrNoDevice) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,91 @@
+package perf
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
+	"github.com/goverbs/verbs/rsock"
+)
+
+// connect opens the control connection, from a device if one is named.
+func connect(ctx context.Context, device, addr string) (*control, error) {
+	d := rsock.Dialer{Timeout: patience}
+	if device != "" {
+		source, err := cli.DeviceAddr(device)
+		if err != nil {
+			return nil, err
+		}
+		d.LocalAddr = netip.AddrPortFrom(source, 0)
+	}
+	conn, err := d.DialContext(ctx, "rdma", addr)
+	if err != nil {
+		return nil, err
+	}
+	return newControl(conn), nil
+}
+
+// enter asks for the run and connects to the server.
+func (s *side) enter() error {
+	if err := s.ctl.send(message{Work: &s.work}); err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeoutCause(s.ctx, patience, errors.New("the server does not answer"))
+	m, err := s.ctl.receive(wait)
+	cancel()
+	switch {
+	case err != nil:
+		return err
+	case m.Offer == nil:
+		return errProtocol
+	}
+	s.token = m.Offer.Token
+	s.hear()
+	if s.op.datagram {
+		return s.openUD()
+	}
+	return s.dial(m.Offer.Port)
+}
+
+// sizes are the powers of 2 that -a stands for.
+func sizes() (all []int) {
+	for n := 2; n <= maxSize; n *= 2 {
+		all = append(all, n)
+	}
+	return all
+}
+
+// askAll makes the run, or those of all sizes.
+func askAll(ctx context.Context, ctl *control, w work, all bool, begins func(*side) func(), each func(*result)) ([]*result, error) {
+	list := []int{w.Size}
+	if all {
+		list = sizes()
+	}
+	var results []*result
+	for _, w.Size = range list {
+		r, err := run(ctx, w, ctl, true, begins)
+		if all && errors.Is(err, errMTU) && len(results) > 0 {
+			break
+		}
+		if err != nil {
+			return results, err
+		}
+		results = append(results, r)
+		each(r)
+	}
+	return results, nil
+}
+
+// seconds is a duration; a plain number is of seconds.
+type seconds time.Duration
+
+func (s *seconds) UnmarshalText(b []byte) error {
+	d, err := time.ParseDuration(string(b))
+	if err != nil {
+		d, err = time.ParseDuration(string(b) + "s")
+	}
+	*s = seconds(d)
+	return err
+}

@@ -1,0 +1,206 @@
+package perf
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+const privateSize = 6 // token and number of the lane, big endian
+
+// options are those of a lane's connection.
+func (s *side) options(i int) cm.Options {
+	private := binary.BigEndian.AppendUint32(nil, s.token)
+	return cm.Options{
+		PD: s.pd, SendCQ: s.sendCQ, RecvCQ: s.recvCQ, Cap: s.cap(),
+		PrivateData: binary.BigEndian.AppendUint16(private, uint16(i)),
+		Prepare: func(r cm.Route, _ *cm.Options) error {
+			d, err := r.FindDevice()
+			if err != nil {
+				return err
+			}
+			if d.Name != s.path.Device.Name {
+				return fmt.Errorf("the route leads to another device than %s, that of the control connection", s.path.Device.Name)
+			}
+			return nil
+		},
+		Setup: func(e *cm.Endpoint) error { return s.lanes[i].postRecvs(s, i, e.QP) },
+	}
+}
+
+// postRecvs posts all receives of a lane. They share one place: what comes is
+// looked at in the end only.
+func (l *lane) postRecvs(s *side, i int, qp *uverbs.QP) error {
+	l.qp = qp
+	if !s.op.receives {
+		return nil
+	}
+	sgl := []verbs.SGE{s.mr.SGE(s.layout.inOf(i), s.layout.head+s.Size)}
+	l.recvs = make([]verbs.RecvWR, s.cap().MaxRecvWR)
+	for j := range l.recvs {
+		l.recvs[j] = verbs.RecvWR{ID: uint64(i), SGL: sgl}
+	}
+	_, err := qp.PostRecv(l.recvs...)
+	return err
+}
+
+// dial connects a client's lanes, one after the other.
+func (s *side) dial(port uint16) error {
+	remote := netip.AddrPortFrom(s.ctl.remote(), port).String()
+	for i, l := range s.lanes {
+		d := cm.Dialer{Options: s.options(i), LocalAddr: netip.AddrPortFrom(s.ctl.local(), 0), ConnectTimeout: patience, TOS: s.TClass}
+		ep, err := cli.Own(d.Dial(s.ctx, remote))(&s.objects)
+		if err != nil {
+			return err
+		}
+		l.ep = ep
+	}
+	return nil
+}
+
+// accept takes a server's lanes, and turns others away.
+func (s *side) accept(l *cm.Listener) error {
+	ctx, cancel := context.WithTimeoutCause(s.ctx, patience, errors.New("the client does not connect"))
+	defer cancel()
+	for range s.lanes {
+		ep, err := s.acceptOne(ctx, l)
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			}
+			return err
+		}
+		s.objects = append(s.objects, ep)
+	}
+	return nil
+}
+
+func (s *side) acceptOne(ctx context.Context, l *cm.Listener) (*cm.Endpoint, error) {
+	for {
+		r, err := l.Accept(ctx)
+		if err != nil {
+			return nil, err
+		}
+		i, ours, err := s.laneOf(r.PrivateData())
+		if !ours || err != nil {
+			r.Reject(nil)
+		}
+		if !ours {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		ep, err := r.Accept(ctx, s.options(i))
+		if err == nil {
+			s.lanes[i].ep = ep
+		}
+		return ep, err
+	}
+}
+
+// laneOf says whose lane a client connects, and whether it is this one's client.
+func (s *side) laneOf(private []byte) (i int, ours bool, err error) {
+	if len(private) < privateSize || binary.BigEndian.Uint32(private) != s.token {
+		return 0, false, nil
+	}
+	i = int(binary.BigEndian.Uint16(private[4:]))
+	if i >= len(s.lanes) || s.lanes[i].ep != nil {
+		return 0, true, fmt.Errorf("connection %d: %w", i, errProtocol)
+	}
+	return i, true, nil
+}
+
+// openUD makes QPs that need no connection.
+func (s *side) openUD() error {
+	gid, err := s.dev.FindGID(s.path.Port, s.path.GID.Addr())
+	if err != nil {
+		return err
+	}
+	s.local = make([]verbs.QPAddr, len(s.lanes))
+	for i, l := range s.lanes {
+		qp, err := cli.Own(s.pd.CreateQP(uverbs.QPOptions{Type: verbs.UD, SendCQ: s.sendCQ, RecvCQ: s.recvCQ, Cap: s.cap()}))(&s.objects)
+		if err != nil {
+			return err
+		}
+		if err := qp.StartUD(s.path.Port, s.token); err != nil {
+			return err
+		}
+		if s.local[i], err = qp.AddrOn(gid); err != nil {
+			return err
+		}
+		if err := l.postRecvs(s, i, qp); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// meet sends the peer where memory is, now that all is ready, and waits for the same.
+func (s *side) meet() error {
+	mine := start{Addr: s.mr.Addr(), RKey: s.mr.RKey(), Len: s.mr.Len(), QPs: s.local}
+	if err := s.ctl.send(message{Start: &mine}); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(s.ctx, patience, errors.New("the peer does not get ready"))
+	defer cancel()
+	select {
+	case s.peer = <-s.started:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if s.peer.Len < s.layout.total {
+		return fmt.Errorf("peer has %d bytes of memory, not %d: %w", s.peer.Len, s.layout.total, errProtocol)
+	}
+	if !s.op.datagram {
+		return s.build(nil)
+	}
+	if len(s.peer.QPs) != len(s.lanes) {
+		return fmt.Errorf("peer has QPs %v: %w", s.peer.QPs, errProtocol)
+	}
+	path := s.peer.QPs[0].PathFrom(s.local[0])
+	path.TrafficClass = s.TClass
+	ah, err := s.pd.CreateAH(path)
+	if err != nil {
+		return err
+	}
+	s.objects = slices.Insert(s.objects, len(s.objects)-len(s.lanes), io.Closer(ah)) // to go after the QPs, its users
+	return s.build(ah)
+}
+
+// build makes the requests of each lane, which change little from then on.
+func (s *side) build(ah *uverbs.AH) error {
+	for i, l := range s.lanes {
+		l.room = ^uint64(0)
+		if s.credits() {
+			l.room = uint64(s.RxDepth)
+		}
+		wr := verbs.SendWR{Opcode: s.op.opcode, RKey: s.peer.RKey}
+		switch at := s.layout.inOf(i); {
+		case s.op.opcode == verbs.OpRDMARead:
+			wr.RemoteAddr, wr.SGL = s.peer.Addr, []verbs.SGE{s.mr.SGE(at, s.Size)}
+		case s.op.atomic:
+			wr.RemoteAddr, wr.SGL, wr.CompareAdd = s.peer.Addr+uint64(at), []verbs.SGE{s.mr.SGE(0, 8)}, 1
+		case s.Size <= s.Inline:
+			wr.RemoteAddr, wr.Inline = s.peer.Addr+uint64(at), s.out()
+		default:
+			wr.RemoteAddr, wr.SGL = s.peer.Addr+uint64(at), []verbs.SGE{s.mr.SGE(0, s.Size)}
+		}
+		if ah != nil {
+			wr.To = ah.To(s.peer.QPs[i].QPNum, s.token)
+		}
+		for range s.List {
+			l.batch = append(l.batch, wr)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,129 @@
+package perf
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/rsock"
+)
+
+// message is what goes over the control connection, one a line. One field is
+// set.
+type message struct {
+	Work   *work   `json:"work,omitempty"`
+	Offer  *offer  `json:"offer,omitempty"`
+	Start  *start  `json:"start,omitempty"`
+	Done   *done   `json:"done,omitempty"`
+	Report *report `json:"report,omitempty"`
+	Fault  *fault  `json:"error,omitempty"`
+}
+
+// offer is where the QPs connect to, and how they are told from others'.
+type offer struct {
+	Port  uint16 `json:"port"`
+	Token uint32 `json:"token"`
+}
+
+// start is where a side's memory is, and on UD its QPs. The side is ready then.
+type start struct {
+	Addr uint64         `json:"addr"`
+	RKey uint32         `json:"rkey"`
+	Len  int            `json:"len"`
+	QPs  []verbs.QPAddr `json:"qps,omitempty"`
+}
+
+// done is that a side sends no more.
+type done struct {
+	Sent uint64 `json:"sent"`
+}
+
+// report is what a side did.
+type report struct {
+	Sent     uint64  `json:"sent"`
+	Received uint64  `json:"received"` // or counted in memory, of atomics
+	Seconds  float64 `json:"seconds"`  // of sending
+	Damage   string  `json:"damage,omitempty"`
+}
+
+// fault is why a side gives up.
+type fault struct {
+	Text        string `json:"text"`
+	Unsupported bool   `json:"unsupported,omitempty"`
+}
+
+func (f *fault) Error() string { return f.Text }
+
+func (f *fault) Is(target error) bool { return f.Unsupported && target == errors.ErrUnsupported }
+
+const (
+	longestLine = 64 << 10
+	patience    = 15 * time.Second // for an answer that takes the peer no work
+)
+
+// errProtocol is a message of the peer that is not expected.
+var errProtocol = errors.New("peer breaks the protocol")
+
+// control is the connection that runs are agreed on. One goroutine sends at a
+// time and one receives.
+type control struct {
+	conn net.Conn
+	enc  *json.Encoder
+	in   *bufio.Scanner
+}
+
+func newControl(conn net.Conn) *control {
+	c := &control{conn: conn, enc: json.NewEncoder(conn), in: bufio.NewScanner(conn)}
+	c.in.Buffer(nil, longestLine)
+	if r, ok := conn.(*rsock.Conn); ok {
+		r.SetLinger(2) // a peer that does not answer is not worth more
+	}
+	return c
+}
+
+func (c *control) local() netip.Addr  { return c.conn.LocalAddr().(cm.Addr).Addr() }
+func (c *control) remote() netip.Addr { return c.conn.RemoteAddr().(cm.Addr).Addr() }
+
+func (c *control) send(m message) error {
+	c.conn.SetWriteDeadline(time.Now().Add(patience))
+	if err := c.enc.Encode(m); err != nil {
+		return fmt.Errorf("control connection: %w", err)
+	}
+	return nil
+}
+
+// receive waits for a message; a fault is an error. When ctx ends the
+// connection is of no more use.
+func (c *control) receive(ctx context.Context) (m message, err error) {
+	stop := context.AfterFunc(ctx, func() { c.conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if !c.in.Scan() {
+		switch err := c.in.Err(); {
+		case ctx.Err() != nil:
+			return m, context.Cause(ctx)
+		case err != nil:
+			return m, fmt.Errorf("control connection: %w", err)
+		}
+		return m, io.EOF
+	}
+	if err := json.Unmarshal(c.in.Bytes(), &m); err != nil {
+		return m, fmt.Errorf("%w: %w", errProtocol, err)
+	}
+	if m.Fault != nil {
+		return m, fmt.Errorf("peer: %w", m.Fault)
+	}
+	return m, nil
+}
+
+// give sends the peer why this side gives up.
+func (c *control) give(err error) error {
+	return c.send(message{Fault: &fault{err.Error(), errors.Is(err, errors.ErrUnsupported)}})
+}

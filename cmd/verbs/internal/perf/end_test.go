@@ -1,0 +1,312 @@
+package perf
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rsock"
+)
+
+// long are runs that do not end by themselves in a test's time, of each way to
+// wait.
+var long = []string{"send bw -b -q 2", "send lat -e", "write lat", "write bw -e", "read lat"}
+
+// begin starts a client of a long run and waits until it has begun.
+func begin(t *testing.T, device, port, test string, more ...string) *program {
+	t.Helper()
+	args := append(strings.Fields(test), "-v", "-D", "100", "-s", "1024", "-p", port, labtest.AddrOf(device))
+	c := startProgram(t, append(args, more...)...)
+	c.says(" begins")
+	return c
+}
+
+// TestKilled has the client die, and then the server: the other must say so
+// and, if it is the server, go on.
+func TestKilled(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		for _, test := range long {
+			server, port := serve(t, device)
+			c := begin(t, device, port, test)
+			c.cmd.Process.Kill()
+			c.ends()
+			server.says("client " + labtest.AddrOf(device))
+			c = begin(t, device, port, test)
+			server.cmd.Process.Kill()
+			if code := c.ends(); code != 1 || !strings.Contains(c.said(), "verbs: ") {
+				t.Errorf("%s: the client of a dead server ended with %d: %q", test, code, c.said())
+			}
+			t.Logf("%s: server: %s client: %s", test, server.said(), c.said())
+		}
+	})
+}
+
+// TestInterrupted has Ctrl-C end either side, and the other say so.
+func TestInterrupted(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		for _, test := range long[:2] {
+			server, port := serve(t, device)
+			c := begin(t, device, port, test)
+			c.cmd.Process.Signal(os.Interrupt)
+			if code := c.ends(); code != 1 || !strings.Contains(c.said(), "interrupt") {
+				t.Errorf("%s: the interrupted client ended with %d: %q", test, code, c.said())
+			}
+			server.says("peer: ")
+			c = begin(t, device, port, test)
+			server.cmd.Process.Signal(os.Interrupt)
+			if code := server.ends(); code != 0 {
+				t.Errorf("%s: the interrupted server ended with %d: %q", test, code, server.said())
+			}
+			if code := c.ends(); code != 1 || !strings.Contains(c.said(), "verbs: peer: ") {
+				t.Errorf("%s: the client of an interrupted server ended with %d: %q", test, code, c.said())
+			}
+		}
+	})
+}
+
+// TestStopped has a server stop in the middle: its client gives up.
+func TestStopped(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		for _, test := range []string{"send lat -e", "write lat"} {
+			server, port := serve(t, device)
+			c := begin(t, device, port, test, "--timeout", "1s")
+			server.cmd.Process.Signal(syscall.SIGSTOP)
+			if code := c.ends(); code != 1 || !strings.Contains(c.said(), "nothing moved for 1s") {
+				t.Errorf("%s: the client of a stopped server ended with %d: %q", test, code, c.said())
+			}
+			server.cmd.Process.Signal(syscall.SIGCONT)
+			server.says("client " + labtest.AddrOf(device))
+		}
+	})
+}
+
+// TestCut has a client's data connection end, and the client not say why: that
+// the requests of the server's end failed is but the consequence.
+func TestCut(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		server, port := serve(t, device)
+		conn := labtest.Must(rsock.Dial("rdma", labtest.AddrOf(device)+":"+port))(t)
+		defer conn.Close()
+		w := work{Version: version, Op: "send", Mode: modeBW, Size: 64, Iters: 10, QPs: 1, TxDepth: 4, RxDepth: 4, List: 1, CQMod: 1, Both: true, Timeout: time.Minute}
+		client := labtest.Must(newSide(t.Context(), w, newControl(conn), true))(t)
+		defer client.leave(nil)
+		if err := client.enter(); err != nil {
+			t.Fatal(err)
+		}
+		client.lanes[0].ep.Close()
+		server.says("data connection: peer disconnected")
+	})
+}
+
+// TestBadClient has clients break the protocol: they are told, and others
+// served.
+func TestBadClient(t *testing.T) {
+	labtest.Require(t)
+	server, port := serve(t, labtest.RXE)
+	dial := func() net.Conn {
+		conn := labtest.Must(rsock.Dial("rdma", labtest.Addr+":"+port))(t)
+		conn.SetDeadline(time.Now().Add(within))
+		return conn
+	}
+	good := work{Version: version, Op: "send", Mode: modeBW, Size: 64, Iters: 10, QPs: 1, TxDepth: 4, RxDepth: 4, List: 1, CQMod: 1, Timeout: time.Second}
+	with := func(change func(*work)) string {
+		w := good
+		change(&w)
+		return string(labtest.Must(json.Marshal(message{Work: &w}))(t))
+	}
+	for line, want := range map[string]string{
+		"hello":                                            "invalid character",
+		"{}":                                               "protocol",
+		`{"done":{"sent":1}}`:                              "protocol",
+		`{"error":{"text":"oh"}}`:                          "oh",
+		`{"work":{"size":"huge"}}`:                         "cannot unmarshal",
+		strings.Repeat("x", 2*longestLine):                 "too long",
+		with(func(w *work) { w.Version++ }):                "version 3",
+		with(func(w *work) { w.Op = "teleport" }):          "no such test",
+		with(func(w *work) { w.Size = math.MaxInt }):       "size (-s)",
+		with(func(w *work) { w.Size = -1 }):                "size (-s)",
+		with(func(w *work) { w.QPs = 1 << 20 }):            "QPs (-q)",
+		with(func(w *work) { w.Op, w.Inline = "ud", 6e4 }): "create QP",
+		with(func(w *work) { w.Op, w.Size = "ud", 1e6 }):   "one packet",
+	} {
+		conn := dial()
+		fmt.Fprintln(conn, line)
+		c := newControl(conn)
+		if m, err := c.receive(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.80s: %+v, %v", line, m, err)
+		}
+		conn.Close()
+	}
+	// One leaves in the middle, others do not go on as they should.
+	for next, want := range map[string]string{
+		"":                    "peer left",
+		`{"start":{"len":1}}`: "peer has 1 bytes",
+		`{"offer":{}}`:        "protocol",
+		`{"start":{}}` + "\n" + `{"start":{}}` + "\n" + `{"start":{}}`: "protocol",
+	} {
+		conn := dial()
+		c := newControl(conn)
+		w := good
+		if strings.Contains(next, "len") {
+			w.Op = "ud"
+		}
+		if err := c.send(message{Work: &w}); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := c.receive(t.Context()); err != nil || m.Offer == nil {
+			t.Fatalf("%+v, %v", m, err)
+		}
+		if next != "" {
+			fmt.Fprintln(conn, next)
+		} else {
+			conn.Close()
+		}
+		server.says(want)
+		conn.Close()
+	}
+	if _, err := measure(t, labtest.RXE, port, "send bw -n 10 -s 64"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestBadServer has servers that answer with something else.
+func TestBadServer(t *testing.T) {
+	labtest.Require(t)
+	for answer, want := range map[string]string{
+		"":             "EOF",
+		"?":            "invalid character",
+		`{"start":{}}`: "protocol",
+		`{"error":{"text":"no","unsupported":true}}`: "peer: no",
+		`{"offer":{"port":1,"token":1}}`:             "dial",
+	} {
+		l := labtest.Must(rsock.Listen("rdma", labtest.Addr+":0"))(t)
+		go func() {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			newControl(conn).receive(t.Context())
+			if answer != "" {
+				fmt.Fprintln(conn, answer)
+				newControl(conn).receive(t.Context())
+			}
+		}()
+		port := netip.MustParseAddrPort(l.Addr().String()).Port()
+		_, err := measure(t, labtest.RXE, fmt.Sprint(port), "send lat")
+		if err == nil || !strings.Contains(err.Error(), want) || errors.Is(err, errors.ErrUnsupported) != strings.Contains(answer, "unsupported") {
+			t.Errorf("%q: %v", answer, err)
+		}
+		l.Close()
+	}
+}
+
+// TestAtOnce has one server and many clients.
+func TestAtOnce(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		server, port := serve(t, device)
+		tests := []string{"send bw -e", "send lat -e", "read bw -e -q 2", "write bw -e -b"}
+		var clients sync.WaitGroup
+		for _, test := range tests {
+			clients.Go(func() {
+				if _, err := measure(t, device, port, test+" -n 50 -s 1000"); err != nil {
+					t.Errorf("%s: %v", test, err)
+				}
+			})
+		}
+		clients.Wait()
+		var served []string
+		for range tests {
+			var r result
+			if err := json.Unmarshal([]byte(server.line()), &r); err != nil {
+				t.Fatal(err)
+			}
+			served = append(served, r.Op+" "+r.Mode)
+		}
+		slices.Sort(served)
+		if want := "[read bw send bw send lat write bw]"; fmt.Sprint(served) != want {
+			t.Errorf("served %v, not %v", served, want)
+		}
+	})
+}
+
+// TestLoss has a receiver with one receive and a sender of many datagrams at a
+// time.
+func TestLoss(t *testing.T) {
+	labtest.Require(t)
+	_, port := serve(t, labtest.RXE)
+	r, err := measure(t, labtest.RXE, port, "ud bw -r 1 -l 64 -n 2000 -s 64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Lost == 0 || r.Lost != r.Sent-r.PeerReceived || r.PeerReceived == 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestAllocs has long runs allocate no more than short ones, on either side of
+// what they do.
+func TestAllocs(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		_, port := serve(t, device)
+		for i, test := range []string{"send bw -b -q 2 -l 4 -e", "write bw", "send lat -e", "write lat"} {
+			mallocs := func(n int) uint64 {
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				if _, err := measure(t, device, port, fmt.Sprintf("%s -s 8 -n %d", test, n)); err != nil {
+					t.Fatalf("%s: %v", test, err)
+				}
+				runtime.ReadMemStats(&after)
+				return after.Mallocs - before.Mallocs
+			}
+			if i == 0 {
+				mallocs(10) // what is made once
+			}
+			// What connections share may be made anew, which takes 200.
+			few, many := mallocs(10), mallocs(1010)
+			if many > few+400 {
+				t.Errorf("%s: %d allocations for 10 messages, %d for 1010", test, few, many)
+			}
+			t.Logf("%s: %d and %d allocations", test, few, many)
+		}
+	})
+}
+
+// TestAllSizes has the command print and draw.
+func TestAllSizes(t *testing.T) {
+	labtest.Require(t)
+	_, port := serve(t, labtest.RXE)
+	file := filepath.Join(t.TempDir(), "ud.svg")
+	var out, errs strings.Builder
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	args := strings.Fields("ud bw -a -n 10 -p " + port + " --plot " + file + " " + labtest.Addr)
+	if err := command(ctx, &out, &errs, args...); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	// The heading has two, and the MTU is 1024.
+	if len(lines) != 12 || lines[0] != "ud bw" || !strings.Contains(lines[1], "MiB/s") || !strings.HasPrefix(strings.TrimSpace(lines[11]), "1024 ") {
+		t.Errorf("it prints\n%s", &out)
+	}
+	if errs.String() != "" {
+		t.Errorf("it says %q", &errs)
+	}
+	if text := svgText(t, file); !strings.Contains(text, "ud bw on rxe0") {
+		t.Errorf("it draws %q", text)
+	}
+}

@@ -1,0 +1,297 @@
+package perf
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// asProgram makes the test's binary verbs perf.
+const asProgram = "PERF_TEST_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) == "" {
+		os.Exit(m.Run())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := command(ctx, os.Stdout, os.Stderr, os.Args[1:]...); err != nil {
+		fmt.Fprintln(os.Stderr, "verbs:", err)
+		os.Exit(1)
+	}
+}
+
+// command runs verbs perf in this process.
+func command(ctx context.Context, stdout, stderr io.Writer, args ...string) error {
+	p, err := kong.New(new(Cmd), kong.Writers(stdout, stderr), kong.BindTo(ctx, (*context.Context)(nil)), kong.Exit(func(int) {}))
+	if err != nil {
+		return err
+	}
+	k, err := p.Parse(args)
+	if err != nil {
+		return err
+	}
+	return k.Run()
+}
+
+// program is verbs perf as a process.
+type program struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	lines  chan string // of its standard output
+	mu     sync.Mutex
+	stderr bytes.Buffer
+	heard  chan struct{} // something is new in stderr
+	ended  chan struct{}
+}
+
+func startProgram(t *testing.T, args ...string) *program {
+	t.Helper()
+	p := &program{t: t, cmd: exec.Command(os.Args[0], args...), lines: make(chan string, 1000), heard: make(chan struct{}, 1), ended: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), asProgram+"=1")
+	p.cmd.Stderr = p
+	out := labtest.Must(p.cmd.StdoutPipe())(t)
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for s := bufio.NewScanner(out); s.Scan(); {
+			p.lines <- s.Text()
+		}
+		close(p.lines)
+		p.cmd.Wait()
+		close(p.ended)
+	}()
+	t.Cleanup(func() { p.cmd.Process.Kill(); <-p.ended })
+	return p
+}
+
+func (p *program) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case p.heard <- struct{}{}:
+	default:
+	}
+	return p.stderr.Write(b)
+}
+
+func (p *program) said() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stderr.String()
+}
+
+const within = 30 * time.Second
+
+// says waits until the program has said something on its standard error.
+func (p *program) says(what string) {
+	p.t.Helper()
+	for limit := time.After(within); !strings.Contains(p.said(), what); {
+		select {
+		case <-p.heard:
+		case <-limit:
+			p.t.Fatalf("%v does not say %q but\n%s", p.cmd.Args[1:], what, p.said())
+		}
+	}
+}
+
+// ends waits for the end and returns the exit code.
+func (p *program) ends() int {
+	p.t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(within):
+		p.t.Fatalf("%v does not end; it said\n%s", p.cmd.Args[1:], p.said())
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+func (p *program) line() string {
+	p.t.Helper()
+	select {
+	case l, ok := <-p.lines:
+		if ok {
+			return l
+		}
+	case <-time.After(within):
+	}
+	p.t.Fatalf("%v prints nothing; it said\n%s", p.cmd.Args[1:], p.said())
+	return ""
+}
+
+var ports = 18600
+
+// serve starts a server on a device.
+func serve(t *testing.T, device string) (server *program, port string) {
+	t.Helper()
+	ports++
+	port = strconv.Itoa(ports)
+	server = startProgram(t, "server", "-p", port, "-d", device, "--json")
+	server.says("listening")
+	return server, port
+}
+
+// measure makes a run, in this process.
+func measure(t *testing.T, device, port string, args ...string) (*result, error) {
+	t.Helper()
+	var out bytes.Buffer
+	args = append(strings.Fields(args[0]), append(args[1:], labtest.AddrOf(device), "-p", port, "--json")...)
+	ctx, cancel := context.WithTimeoutCause(t.Context(), within, errors.New("test took too long"))
+	defer cancel()
+	if err := command(ctx, &out, os.Stderr, args...); err != nil {
+		return nil, err
+	}
+	var got struct{ Results []*result }
+	d := json.NewDecoder(&out)
+	d.DisallowUnknownFields()
+	if err := d.Decode(&got); err != nil || len(got.Results) != 1 {
+		t.Fatalf("%v: %v results, %v", args, len(got.Results), err)
+	}
+	return got.Results[0], nil
+}
+
+// TestOps has every operation make runs of all kinds and compares what both
+// sides say of them.
+func TestOps(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		server, port := serve(t, device)
+		for _, op := range []string{"send", "write", "read", "write-imm", "fetch-add", "cmp-swap", "ud"} {
+			if device == labtest.SIW && lacking[op] != "" {
+				continue
+			}
+			for _, c := range cases(op) {
+				name := strings.Join(append([]string{op}, c...), " ")
+				t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+					r, err := measure(t, device, port, name)
+					if err != nil {
+						t.Fatal(err)
+					}
+					var peer result
+					if err := json.Unmarshal([]byte(server.line()), &peer); err != nil {
+						t.Fatal(err)
+					}
+					check(t, device, op, c, r, &peer)
+				})
+			}
+		}
+		server.cmd.Process.Signal(os.Interrupt)
+		if code := server.ends(); code != 0 {
+			t.Errorf("server ended with %d: %s", code, server.said())
+		}
+	})
+}
+
+const iters = 40
+
+// cases are arguments after the operation.
+func cases(op string) (all [][]string) {
+	long, short := []string{"-s", "70001"}, []string{"-s", "1"}
+	switch op {
+	case "ud":
+		long = []string{"-s", "1024", "--tclass", "104"}
+	case "fetch-add", "cmp-swap":
+		long, short = nil, nil
+	}
+	add := func(size []string, args ...string) {
+		args = append(args, size...)
+		all = append(all, append(args, "-n", strconv.Itoa(iters)))
+	}
+	add(short, "lat")
+	add(long, "bw")
+	add(short, "bw", "-e", "-q", "2")
+	add(short, "bw", "-b", "-q", "3", "-t", "8", "-r", "4", "-l", "3", "-Q", "5")
+	add(long, "bw", "-b", "-e", "-t", "2", "-r", "1", "-Q", "1")
+	add(short, "bw", "-D", "100ms", "-l", "4")
+	if op != "write" {
+		add(long, "lat", "-e")
+	}
+	if op == "send" || op == "write" {
+		add([]string{"-s", "64"}, "lat", "-I", "64")
+		add(long, "lat")
+	}
+	return all
+}
+
+func check(t *testing.T, device, op string, args []string, r, peer *result) {
+	t.Helper()
+	text := strings.Join(args, " ")
+	both, qps, timed := strings.Contains(text, "-b"), 1, strings.Contains(text, "-D")
+	fmt.Sscanf(text[max(strings.Index(text, "-q"), 0):], "-q %d", &qps)
+	want := uint64(iters * qps)
+	lat, fetches := args[0] == "lat", op == "read" || op == "fetch-add" || op == "cmp-swap"
+	if timed {
+		want = r.Sent
+		if r.Sent == 0 || r.Seconds < 0.1 {
+			t.Errorf("%d messages in %v s", r.Sent, r.Seconds)
+		}
+	}
+	if r.Role != "client" || peer.Role != "server" || r.Device != device || r.Op != op || peer.Op != op || r.Size != peer.Size {
+		t.Errorf("client %+v\nserver %+v", r, peer)
+	}
+	if r.Sent != want || peer.PeerSent != want {
+		t.Errorf("the client sent %d, the server says %d, of %d", r.Sent, peer.PeerSent, want)
+	}
+	back := uint64(0)
+	if both || lat && !fetches {
+		back = want
+		if timed {
+			back = peer.Sent
+		}
+	}
+	if op != "ud" && (peer.Sent != back || r.PeerSent != back) {
+		t.Errorf("the server sent %d, the client says %d, of %d", peer.Sent, r.PeerSent, back)
+	}
+	// Whom WRITEs and READs reach does not know of them, but of the last byte
+	// in latency tests.
+	if counted := op != "read" && (op != "write" || lat); counted && op != "ud" && (peer.Received != want || r.Received != back) {
+		t.Errorf("received: server %d of %d, client %d of %d", peer.Received, want, r.Received, back)
+	}
+	if op == "ud" && r.Lost != r.Sent-peer.Received+peer.Sent-r.Received {
+		t.Errorf("%d lost: client %+v\nserver %+v", r.Lost, r, peer)
+	}
+	if lat {
+		if l := r.Latency; l == nil || l.Min <= 0 || l.Min > l.P50 || l.P50 > l.P99 || l.P99 > l.Max || r.Bandwidth != nil {
+			t.Errorf("latency %+v, bandwidth %+v", r.Latency, r.Bandwidth)
+		}
+	} else if b := r.Bandwidth; b == nil || b.Messages <= 0 && op != "ud" || b.Bytes != b.Messages*float64(r.Size) && b.Bytes < b.Messages*float64(r.Size)*0.999 || r.Latency != nil {
+		t.Errorf("latency %+v, bandwidth %+v", r.Latency, r.Bandwidth)
+	}
+}
+
+// lacking is what siw has not.
+var lacking = map[string]string{
+	"write-imm": "RDMA WRITE with immediate",
+	"fetch-add": "atomics",
+	"cmp-swap":  "atomics",
+	"ud":        "UD QPs",
+}
+
+func TestUnsupported(t *testing.T) {
+	labtest.Require(t)
+	_, port := serve(t, labtest.SIW)
+	for op, what := range lacking {
+		for _, mode := range []string{"lat", "bw"} {
+			_, err := measure(t, labtest.SIW, port, op, mode)
+			if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), op+" on siw0: it has no "+what) {
+				t.Errorf("%s %s: %v", op, mode, err)
+			}
+		}
+	}
+}

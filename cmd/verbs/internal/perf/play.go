@@ -1,0 +1,140 @@
+package perf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/goverbs/verbs/internal/latency"
+)
+
+// outcome is what a side knows after a run.
+type outcome struct {
+	own, peer report
+	hist      *latency.Histogram // of a latency test's client
+	lost      uint64             // answers, of datagrams
+}
+
+// run makes a run with the peer: both sides get ready, play and compare. A client asks for
+// it, a server was asked. begins is called when both are ready, and what it returns at the
+// end.
+func run(ctx context.Context, w work, ctl *control, client bool, begins func(*side) (ends func())) (r *result, err error) {
+	s, err := newSide(ctx, w, ctl, client)
+	defer func() { err = s.leave(err) }()
+	switch {
+	case err != nil:
+	case client:
+		err = s.enter()
+	default:
+		err = s.offer()
+	}
+	if err == nil {
+		err = s.meet()
+	}
+	if err != nil {
+		return nil, s.why(err)
+	}
+	defer begins(s)()
+	o, err := s.play()
+	if err != nil {
+		return nil, err
+	}
+	return newResult(s, o), s.compare(o)
+}
+
+// play does a side's part, from when both are ready, and exchanges reports.
+func (s *side) play() (o outcome, err error) {
+	took, err := s.drive(&o)
+	if err != nil {
+		return o, err
+	}
+	if err := s.waitDone(); err != nil {
+		return o, err
+	}
+	o.own = report{Sent: s.posted(), Received: s.counted(), Seconds: took.Seconds(), Damage: s.settle()}
+	if err := s.ctl.send(message{Report: &o.own}); err != nil {
+		return o, err
+	}
+	ctx, cancel := context.WithTimeoutCause(s.ctx, patience+placing, errors.New("the peer does not report"))
+	defer cancel()
+	select {
+	case o.peer = <-s.reports:
+		return o, nil
+	case <-ctx.Done():
+		return o, context.Cause(ctx)
+	}
+}
+
+func (s *side) drive(o *outcome) (took time.Duration, err error) {
+	defer s.watch()()
+	defer func() {
+		if err != nil {
+			err = s.why(err) // which the watch may know
+		}
+	}()
+	if s.passive() {
+		return 0, errors.Join(s.ctl.send(message{Done: &done{}}), s.waitDone())
+	}
+	defer s.stay()()
+	if s.Mode == modeBW {
+		return s.runBW()
+	}
+	t := s.newLat()
+	if !s.client {
+		return 0, t.serve()
+	}
+	took, err = t.ask()
+	o.hist, o.lost = t.hist, t.lost
+	return took, err
+}
+
+// placing is how long data may take that has been sent.
+const placing = 5 * time.Second
+
+// settle is damage, once all is there: an RDMA WRITE over iWARP completes when
+// it has been sent, and what its sender says elsewhere may overtake it.
+func (s *side) settle() (damage string) {
+	for end := time.Now().Add(placing); ; time.Sleep(time.Millisecond) {
+		if damage = s.damage(s.sent); damage == "" || time.Now().After(end) {
+			return damage
+		}
+	}
+}
+
+// leave ends a run: it sends the peer an error, if there is one, and stops reading from the
+// control connection.
+func (s *side) leave(err error) error {
+	if err != nil {
+		s.ctl.give(err)
+	}
+	s.cancel(nil)
+	err = errors.Join(err, s.objects.Close())
+	s.hearing.Wait()
+	return err
+}
+
+// compare returns an error unless both sides agree on what was sent and received.
+func (s *side) compare(o outcome) error {
+	var wrong []string
+	check := func(bad bool, format string, args ...any) {
+		if bad {
+			wrong = append(wrong, fmt.Sprintf(format, args...))
+		}
+	}
+	if !s.op.datagram && (s.op.receives || s.op.atomic) {
+		check(o.peer.Received != o.own.Sent, "%d were sent and the peer received %d", o.own.Sent, o.peer.Received)
+		check(o.own.Received != o.peer.Sent, "the peer sent %d and %d were received", o.peer.Sent, o.own.Received)
+	}
+	if s.answered() && !s.op.datagram {
+		check(o.peer.Sent != o.own.Sent, "%d were sent and the peer answered %d", o.own.Sent, o.peer.Sent)
+	}
+	check(o.peer.Received > o.own.Sent || s.op.receives && o.own.Received > o.peer.Sent, "more came than was sent")
+	check(o.peer.Damage != "", "the peer got damaged data: %s", o.peer.Damage)
+	check(o.own.Damage != "", "damaged data: %s", o.own.Damage)
+	if wrong == nil {
+		return nil
+	}
+	return fmt.Errorf("%v: %s", &s.work, strings.Join(wrong, "; "))
+}

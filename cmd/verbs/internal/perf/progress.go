@@ -1,0 +1,43 @@
+package perf
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// show writes to a terminal, if out is one, how far the run is, until it is stopped, which
+// clears the line.
+func (s *side) show(out *os.File) (stop func()) {
+	if !term.IsTerminal(int(out.Fd())) {
+		return func() {}
+	}
+	var writer sync.WaitGroup
+	stopped := make(chan struct{})
+	writer.Go(func() {
+		tick := time.NewTicker(200 * time.Millisecond)
+		defer tick.Stop()
+		for started := time.Now(); ; {
+			select {
+			case <-stopped:
+				fmt.Fprint(out, "\r\x1b[K")
+				return
+			case <-tick.C:
+				fmt.Fprintf(out, "\r%v: %s\x1b[K", &s.work, s.progress(time.Since(started)))
+			}
+		}
+	})
+	return sync.OnceFunc(func() { close(stopped); writer.Wait() })
+}
+
+func (s *side) progress(elapsed time.Duration) string {
+	n := s.count.Load()
+	if s.Duration > 0 {
+		return fmt.Sprintf("%d messages, %d of %d s", n, elapsed/time.Second, s.Duration/time.Second)
+	}
+	all := uint64(s.Iters) * uint64(s.QPs)
+	return fmt.Sprintf("%d of %d messages, %d%%", n, all, 100*n/all)
+}

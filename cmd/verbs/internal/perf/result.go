@@ -1,0 +1,108 @@
+package perf
+
+import (
+	"fmt"
+
+	"github.com/goverbs/verbs/internal/latency"
+)
+
+// result is what a side measured in a run.
+type result struct {
+	Op     string `json:"op"`
+	Mode   string `json:"mode"`
+	Role   string `json:"role"`
+	Device string `json:"device"`
+	Local  string `json:"local"`
+	Remote string `json:"remote"`
+	Size   int    `json:"size"`
+	QPs    int    `json:"qps"`
+	Both   bool   `json:"bidirectional"`
+	Events bool   `json:"events"`
+
+	Sent         uint64  `json:"sent"`          // messages, or requests
+	Received     uint64  `json:"received"`      // of the peer's, as far as this side can tell
+	PeerSent     uint64  `json:"peer_sent"`     // as the peer says
+	PeerReceived uint64  `json:"peer_received"` // as the peer says
+	Lost         uint64  `json:"lost"`          // both ways, of datagrams
+	Seconds      float64 `json:"seconds"`
+
+	Latency   *latency.Summary `json:"latency_us,omitempty"`
+	Bandwidth *bandwidth       `json:"bandwidth,omitempty"`
+
+	hist *latency.Histogram
+}
+
+// bandwidth is of both ways together.
+type bandwidth struct {
+	Bytes    float64 `json:"bytes_per_second"`
+	Mebi     float64 `json:"mib_per_second"`
+	Gbit     float64 `json:"gbit_per_second"`
+	Messages float64 `json:"messages_per_second"`
+}
+
+func newResult(s *side, o outcome) *result {
+	r := &result{
+		Op: s.Op, Mode: s.Mode, Role: "server", Device: s.path.Device.Name,
+		Local: s.ctl.local().String(), Remote: s.ctl.remote().String(),
+		Size: s.Size, QPs: s.QPs, Both: s.Both, Events: s.Events,
+		Sent: o.own.Sent, Received: o.own.Received, PeerSent: o.peer.Sent, PeerReceived: o.peer.Received,
+		Seconds: max(o.own.Seconds, o.peer.Seconds),
+		Latency: o.hist.Summary(), hist: o.hist,
+	}
+	if s.client {
+		r.Role = "client"
+	}
+	if s.op.datagram {
+		r.Lost = r.Sent - min(r.PeerReceived, r.Sent) + r.PeerSent - min(r.Received, r.PeerSent)
+	}
+	if s.Mode == modeBW {
+		r.Bandwidth = new(bandwidth)
+		// What did not arrive is no bandwidth.
+		arrived := func(sent, received uint64) uint64 {
+			if s.op.datagram {
+				return min(sent, received)
+			}
+			return sent
+		}
+		r.Bandwidth.add(arrived(o.own.Sent, o.peer.Received), s.Size, o.own.Seconds)
+		r.Bandwidth.add(arrived(o.peer.Sent, o.own.Received), s.Size, o.peer.Seconds)
+	}
+	return r
+}
+
+func (b *bandwidth) add(messages uint64, size int, seconds float64) {
+	if messages == 0 || seconds == 0 {
+		return
+	}
+	b.Messages += float64(messages) / seconds
+	b.Bytes += float64(messages) * float64(size) / seconds
+	b.Mebi = b.Bytes / (1 << 20)
+	b.Gbit = b.Bytes * 8 / 1e9
+}
+
+// heading and line are perftest's columns; times are in microseconds.
+func heading(mode string) string {
+	if mode == modeLat {
+		return fmt.Sprintf("%9s %11s %9s %9s %9s %9s %9s %9s %9s   [us]", "bytes", "iterations", "min", "mean", "p50", "p90", "p99", "p99.9", "max")
+	}
+	return fmt.Sprintf("%9s %11s %12s %12s %12s", "bytes", "iterations", "MiB/s", "Gbit/s", "Mmsg/s")
+}
+
+func (r *result) line() string {
+	s := fmt.Sprintf("%9d %11d ", r.Size, r.Sent)
+	if l := r.Latency; l != nil {
+		s += fmt.Sprintf("%9.2f %9.2f %9.2f %9.2f %9.2f %9.2f %9.2f", l.Min, l.Mean, l.P50, l.P90, l.P99, l.P999, l.Max)
+	}
+	if b := r.Bandwidth; b != nil {
+		s += fmt.Sprintf("%12.2f %12.3f %12.6f", b.Mebi, b.Gbit, b.Messages/1e6)
+	}
+	if r.Lost > 0 {
+		s += fmt.Sprintf("   %d lost", r.Lost)
+	}
+	return s
+}
+
+// served is a server's line.
+func (r *result) served() string {
+	return fmt.Sprintf("%s %s of %d bytes for %s on %s: sent %d, received %d", r.Op, r.Mode, r.Size, r.Remote, r.Device, r.Sent, r.Received)
+}

@@ -1,0 +1,276 @@
+package perf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// side is one end of a run: its objects, and what happens to it. The loops of
+// bw.go and lat.go, on one goroutine, drive its queues; others only tell it of
+// ends: fail, and hear, which reads what the peer says.
+type side struct {
+	work
+	op     operation
+	layout layout
+	client bool
+	ctl    *control
+
+	path    cm.Path
+	dev     *uverbs.Context
+	pd      *uverbs.PD
+	channel *uverbs.CompChannel // nil when polling
+	sendCQ  *uverbs.CQ
+	recvCQ  *uverbs.CQ
+	mr      *uverbs.MR
+	lanes   []*lane
+	objects cli.Closers
+
+	token uint32
+	local []verbs.QPAddr // on UD
+	peer  start
+
+	ctx     context.Context // ends with the run
+	cancel  context.CancelCauseFunc
+	failed  atomic.Bool
+	hearing sync.WaitGroup
+	started chan start
+	done    chan struct{} // closed when the peer sends no more
+	over    atomic.Bool   // is done closed?
+	sent    uint64        // by the peer then
+	reports chan report
+	count   atomic.Uint64 // messages that have gone, or come to a side that sends none
+	came    atomic.Uint64 // messages that have come to one that sends, too
+	waiting atomic.Bool   // for the peer, with nothing left to do
+}
+
+// lane is what goes on on one QP.
+type lane struct {
+	number uint64
+	qp     *uverbs.QP
+	ep     *cm.Endpoint    // nil on UD
+	batch  []verbs.SendWR  // what is posted at a time
+	credit [1]verbs.SendWR // an empty message
+	recvs  []verbs.RecvWR  // to post again
+	spare  int             // receives that are to be
+
+	posted, completed uint64
+	target            uint64
+	unsignaled        int    // posted since the last that is
+	room              uint64 // how many may be posted, of what the peer receives
+	received          uint64
+	owed              int // received, and the peer not told
+	credits           int // under way to the peer
+}
+
+// errMTU is a datagram that is too long.
+var errMTU = errors.New("a datagram is one packet")
+
+// newSide makes all but the QPs. The side must be closed by leave, also after an error.
+func newSide(ctx context.Context, w work, ctl *control, client bool) (*side, error) {
+	s := &side{
+		work: w, op: w.operation(), layout: w.layout(), client: client, ctl: ctl,
+		started: make(chan start, 1), done: make(chan struct{}), reports: make(chan report, 1),
+	}
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
+	context.AfterFunc(s.ctx, s.halt)
+	return s, s.setUp()
+}
+
+func (s *side) setUp() (err error) {
+	// The device is the one that the control connection is on.
+	if s.path, err = cm.Lookup(s.ctx, s.ctl.local().String()); err != nil {
+		return err
+	}
+	if s.dev, err = cli.Own(s.path.Device.Open())(&s.objects); err != nil {
+		return err
+	}
+	if err := s.supported(); err != nil {
+		return err
+	}
+	if s.pd, err = cli.Own(s.dev.AllocPD())(&s.objects); err != nil {
+		return err
+	}
+	if s.Events {
+		if s.channel, err = cli.Own(s.dev.CreateCompChannel())(&s.objects); err != nil {
+			return err
+		}
+		// A sleeper must find what it is woken for.
+		context.AfterFunc(s.ctx, func() { s.halt(); s.channel.Wake() })
+	}
+	cq := uverbs.CQOptions{Channel: s.channel}
+	qp := s.cap()
+	cq.Depth = s.QPs * int(qp.MaxSendWR)
+	if s.sendCQ, err = cli.Own(s.dev.CreateCQ(cq))(&s.objects); err != nil {
+		return err
+	}
+	cq.Depth = s.QPs * int(qp.MaxRecvWR)
+	if s.recvCQ, err = cli.Own(s.dev.CreateCQ(cq))(&s.objects); err != nil {
+		return err
+	}
+	access := verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
+	if s.op.atomic {
+		access |= verbs.AccessRemoteAtomic
+	}
+	if s.mr, err = cli.Own(s.pd.AllocMR(s.layout.total, access, uverbs.MROptions{}))(&s.objects); err != nil {
+		return err
+	}
+	if !s.op.atomic {
+		fillPattern(s.out(), s.client)
+	}
+	for i := range s.QPs {
+		l := &lane{number: uint64(i)}
+		l.credit[0] = verbs.SendWR{ID: creditID | l.number, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+		s.lanes = append(s.lanes, l)
+	}
+	return nil
+}
+
+// supported asks whether the device has the operation.
+func (s *side) supported() error {
+	iwarp := s.path.Device.IWARP()
+	lacks := func(what string) error {
+		return fmt.Errorf("%s on %s: it has no %s: %w", s.Op, s.path.Device.Name, what, errors.ErrUnsupported)
+	}
+	switch {
+	case s.op.opcode == verbs.OpRDMAWriteImm && iwarp:
+		return lacks("RDMA WRITE with immediate")
+	case s.op.atomic && s.dev.Probe(uverbs.FeatureAtomics) != nil:
+		return lacks("atomics")
+	case s.op.datagram && s.dev.Probe(uverbs.FeatureUD) != nil:
+		return lacks("UD QPs")
+	}
+	if s.op.datagram {
+		attr, err := s.dev.QueryPort(s.path.Port)
+		if err != nil {
+			return err
+		}
+		if mtu := attr.ActiveMTU.Bytes(); s.Size > mtu {
+			return fmt.Errorf("size (-s): %d is more than %s has, %d: %w", s.Size, s.path.Device.Name, mtu, errMTU)
+		}
+	}
+	return nil
+}
+
+// fail ends the run; the first reason counts.
+func (s *side) fail(err error) { s.cancel(err) }
+
+func (s *side) halt() { s.failed.Store(true) }
+
+// why returns the reason for err: that a request failed may only be a consequence. A peer that
+// gives up reports why, but its QPs may go before.
+func (s *side) why(err error) error {
+	var wc *verbs.WCError
+	if s.ctx.Err() == nil && errors.As(err, &wc) {
+		s.waiting.Store(true)
+		select {
+		case <-s.ctx.Done():
+		case <-time.After(3 * time.Second): // longer than watch waits
+		}
+	}
+	if cause := context.Cause(s.ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// hear takes what the peer says until its report.
+func (s *side) hear() {
+	s.hearing.Go(func() {
+		for {
+			m, err := s.ctl.receive(s.ctx)
+			switch {
+			case errors.Is(err, io.EOF):
+				err = errors.New("peer left")
+			case err != nil:
+			case m.Start != nil && len(s.started) == 0:
+				s.started <- *m.Start
+			case m.Done != nil && !s.over.Load():
+				s.sent = m.Done.Sent
+				s.over.Store(true)
+				close(s.done)
+				if s.channel != nil {
+					s.channel.Wake()
+				}
+			case m.Report != nil:
+				s.reports <- *m.Report
+				return
+			default:
+				err = errProtocol
+			}
+			if err != nil {
+				s.fail(err)
+				return
+			}
+		}
+	})
+}
+
+// watch ends the run when a connection ends, or nothing moves any more, until
+// it is stopped.
+func (s *side) watch() (stop func()) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	var watchers sync.WaitGroup
+	for _, l := range s.lanes {
+		if l.ep == nil {
+			continue
+		}
+		watchers.Go(func() {
+			select {
+			case <-l.ep.Done():
+				// If the peer said why, that counts.
+				select {
+				case <-ctx.Done():
+				case <-time.After(2 * time.Second):
+					s.fail(fmt.Errorf("data connection: %w", l.ep.Err()))
+				}
+			case <-ctx.Done():
+			}
+		})
+	}
+	watchers.Go(func() {
+		moved := func() uint64 { return s.count.Load() + s.came.Load() }
+		last := moved()
+		tick := time.NewTicker(s.Timeout)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			now := moved()
+			if now == last && !s.passive() && !s.waiting.Load() {
+				s.fail(fmt.Errorf("nothing moved for %v, after %d messages", s.Timeout, now))
+			}
+			last = now
+		}
+	})
+	return func() { cancel(); watchers.Wait() }
+}
+
+// sends and receives are this side's part: passive has none, and the peer does
+// all by itself.
+func (s *side) sends() bool    { return s.client || s.Both || s.answered() }
+func (s *side) receives() bool { return s.op.receives && (!s.client || s.Both || s.answered()) }
+func (s *side) passive() bool  { return !s.sends() && !s.receives() }
+
+func (s *side) out() []byte { return s.mr.Bytes()[:s.Size] }
+
+// in is what came to a lane.
+func (s *side) in(i int) []byte {
+	return s.mr.Bytes()[s.layout.inOf(i)+s.layout.head:][:s.Size]
+}
+
+// newToken tells a run's connections from others'; it is a Q_Key, too.
+func newToken() uint32 { return rand.Uint32() >> 1 }

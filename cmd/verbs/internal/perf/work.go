@@ -1,0 +1,187 @@
+package perf
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/goverbs/verbs"
+)
+
+// version is that of the messages between client and server.
+const version = 2
+
+// What a server does for a client, at most.
+const (
+	maxSize    = 8 << 20
+	maxQPs     = 256
+	maxDepth   = 16 << 10
+	maxMemory  = 1 << 30
+	maxTimeout = time.Hour
+)
+
+// work is what a client asks of a server: one run.
+type work struct {
+	Version  int           `json:"version"`
+	Op       string        `json:"op"`
+	Mode     string        `json:"mode"`
+	Size     int           `json:"size"`               // bytes a message
+	Iters    int           `json:"iters,omitempty"`    // messages on each QP
+	Duration time.Duration `json:"duration,omitempty"` // in place of Iters
+	QPs      int           `json:"qps"`
+	TxDepth  int           `json:"tx_depth"` // of each QP
+	RxDepth  int           `json:"rx_depth"`
+	List     int           `json:"list"`   // messages posted at a time
+	CQMod    int           `json:"cq_mod"` // messages a completion
+	Inline   int           `json:"inline"` // the longest message that is copied into the request
+	Both     bool          `json:"both"`   // ways
+	Events   bool          `json:"events"` // sleep for completions
+	TClass   uint8         `json:"tclass,omitempty"`
+	Timeout  time.Duration `json:"timeout"` // without progress
+}
+
+const (
+	modeLat = "lat"
+	modeBW  = "bw"
+)
+
+// operation is what tells the tests apart.
+type operation struct {
+	opcode   verbs.Opcode
+	receives bool // each message takes one of the peer's receives
+	atomic   bool
+	fetches  bool // the data comes back: nothing but the requester's count tells
+	datagram bool
+}
+
+var operations = map[string]operation{
+	"send":      {opcode: verbs.OpSend, receives: true},
+	"write":     {opcode: verbs.OpRDMAWrite},
+	"write-imm": {opcode: verbs.OpRDMAWriteImm, receives: true},
+	"read":      {opcode: verbs.OpRDMARead, fetches: true},
+	"fetch-add": {opcode: verbs.OpFetchAdd, fetches: true, atomic: true},
+	"cmp-swap":  {opcode: verbs.OpCompareSwap, fetches: true, atomic: true},
+	"ud":        {opcode: verbs.OpSendImm, receives: true, datagram: true},
+}
+
+func (w *work) operation() operation { return operations[w.Op] }
+
+// answered says that the peer's program answers each message.
+func (w *work) answered() bool { return w.Mode == modeLat && !w.operation().fetches }
+
+// validate is the same on both sides: a client's for its user, a server's for
+// itself.
+func (w *work) validate() error {
+	op, known := operations[w.Op]
+	between := func(what string, v, least, most int) error {
+		if v < least || v > most {
+			return fmt.Errorf("%s: %d is not in %d..%d", what, v, least, most)
+		}
+		return nil
+	}
+	check := func(bad bool, format string, args ...any) error {
+		if bad {
+			return fmt.Errorf(format, args...)
+		}
+		return nil
+	}
+	switch {
+	case w.Version != version:
+		return fmt.Errorf("the client speaks version %d of the protocol and the server %d", w.Version, version)
+	case !known || w.Mode != modeLat && w.Mode != modeBW:
+		return fmt.Errorf("no such test: %.20q %.20q", w.Op, w.Mode)
+	}
+	qps := maxQPs
+	if w.Mode == modeLat {
+		qps = 1
+	}
+	if err := errors.Join(
+		between("size (-s)", w.Size, 1, maxSize),
+		between("QPs (-q)", w.QPs, 1, qps),
+		between("tx-depth (-t)", w.TxDepth, 1, maxDepth),
+		between("rx-depth (-r)", w.RxDepth, 1, maxDepth),
+	); err != nil {
+		return err
+	}
+	return errors.Join(
+		between("post-list (-l)", w.List, 1, w.TxDepth),
+		between("cq-mod (-Q)", w.CQMod, 1, w.TxDepth),
+		between("inline (-I)", w.Inline, 0, math.MaxUint16),
+		check(w.credits() && w.List > w.RxDepth, "post-list (-l): %d is more than the receives (-r), %d", w.List, w.RxDepth),
+		check(op.atomic && w.Size != 8, "size (-s): atomics are of 8 bytes, not %d", w.Size),
+		check(op.fetches && w.Inline > 0, "inline (-I): %s has no data to send", w.Op),
+		check(w.Iters < 0 || w.Duration < 0, "iterations (-n, %d) and duration (-D, %v): neither may be negative", w.Iters, w.Duration),
+		check((w.Iters > 0) == (w.Duration > 0), "iterations (-n, %d) or duration (-D, %v): one of them", w.Iters, w.Duration),
+		check(w.Both && w.Mode == modeLat, "bidirectional (-b) is for bandwidth"),
+		check(w.Events && w.Op == "write" && w.Mode == modeLat,
+			"events (-e): whom an RDMA WRITE reaches gets no event to sleep for; see write-imm"),
+		check(w.Timeout <= 0 || w.Timeout > maxTimeout, "timeout: %v is not in 1ns..%v", w.Timeout, maxTimeout),
+		check(uint(w.layout().total) > maxMemory, "%d QPs of %d bytes need more than %d bytes of memory", w.QPs, w.Size, maxMemory),
+	)
+}
+
+// credits says that receivers tell senders how much they may send.
+func (w *work) credits() bool {
+	op := w.operation()
+	return op.receives && !op.datagram && w.Mode == modeBW
+}
+
+// quantum is how many messages a credit is for. At the most as many less one
+// have been received and not been credited: of the receives a post-list remains.
+func (w *work) quantum() int { return max(1, (w.RxDepth-w.List)/2) }
+
+// creditRecvs is how many credits may be under way to a side: those for all
+// that it sent and that was not yet credited.
+func (w *work) creditRecvs() int {
+	if !w.credits() {
+		return 0
+	}
+	return w.RxDepth/w.quantum() + 1
+}
+
+// creditSends is how many credits a side has under way at a time; more wait.
+const creditSends = 4
+
+func (w *work) cap() verbs.QPCap {
+	c := verbs.QPCap{MaxSendWR: w.TxDepth, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: w.Inline}
+	if w.credits() {
+		c.MaxSendWR += creditSends
+	}
+	if w.operation().receives {
+		c.MaxRecvWR = w.RxDepth + w.creditRecvs()
+	}
+	return c
+}
+
+func (w *work) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s of %d bytes", w.Op, w.Mode, w.Size)
+	if w.QPs > 1 {
+		fmt.Fprintf(&b, " on %d QPs", w.QPs)
+	}
+	return b.String()
+}
+
+// layout is where things are in a side's memory:
+//
+//	out │ in of QP 0 │ in of QP 1 │ ...
+//
+// What is sent or written, or what the peer reads, is in out; what comes in
+// from the peer, is read from it, or is changed by its atomics, in in.
+type layout struct{ head, stride, in, total int }
+
+func (w *work) layout() (l layout) {
+	const line = 64 // of a cache
+	align := func(n int) int { return (n + line - 1) &^ (line - 1) }
+	if w.operation().datagram {
+		l.head = verbs.GRHSize
+	}
+	l.in = align(w.Size)
+	l.stride = align(l.head + w.Size)
+	l.total = l.in + w.QPs*l.stride
+	return l
+}
+
+func (l layout) inOf(lane int) int { return l.in + lane*l.stride }

@@ -1,0 +1,29 @@
+package ping
+
+import (
+	"bytes"
+	"testing"
+)
+
+// FuzzSpot parses any message: what is accepted fits the server's buffer, and is what the
+// other side would have sent.
+func FuzzSpot(f *testing.F) {
+	f.Add(spot{0x7f0000001000, 0x1234, 64}.bytes())
+	f.Add(spot{^uint64(0), ^uint32(0), ^uint32(0)}.bytes())
+	f.Add(spot{size: maxSize + 1}.bytes())
+	f.Add([]byte("rdma-ping-0: ABC"))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		at, err := parseSpot(b)
+		if (err == nil) != (len(b) == spotSize) {
+			t.Fatalf("%d bytes: %v", len(b), err)
+		}
+		if err == nil && !bytes.Equal(at.bytes(), b) {
+			t.Errorf("%x is taken for %v", b, at)
+		}
+		buf := make([]byte, maxSize)
+		if err == nil && at.fits() == nil && len(text(buf[:at.size])) > maxSize {
+			t.Errorf("%v fits", at)
+		}
+	})
+}

@@ -1,0 +1,207 @@
+package ping
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// peer is one side of rping's protocol. Each round:
+//
+//	client                                server
+//	SEND: where my data is ─────────────►
+//	               ◄──────────────────── RDMA READ it
+//	               ◄──────────────────── SEND: go ahead
+//	SEND: where it goes back to ────────►
+//	               ◄──────────────────── RDMA WRITE it
+//	               ◄──────────────────── SEND: go ahead
+//
+// Nothing waits for the completion of a SEND: it is inline, and its sender receives
+// a message before the queue is full.
+type peer struct {
+	conn
+	qp    *uverbs.QP
+	inbox *uverbs.MR // the peer's last message
+	data  *uverbs.MR // what the client sends, or the server got
+	sends uint64     // posted, which numbers them
+	debug bool
+}
+
+// conn is a connection: an endpoint of package cm, or one made by hand.
+type conn interface {
+	AllocMR(size int, access verbs.Access) (*uverbs.MR, error)
+	Done() <-chan struct{}
+	Err() error
+	LocalAddr() cm.Addr
+	RemoteAddr() cm.Addr
+	Close() error
+}
+
+// spot is where memory is, and the protocol's only message. The server's also is one, whose
+// content means nothing.
+type spot struct {
+	addr uint64
+	rkey uint32
+	size uint32
+}
+
+const spotSize = 16 // big endian
+
+func (s spot) bytes() []byte {
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, spotSize), s.addr)
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(b, s.rkey), s.size)
+}
+
+func parseSpot(b []byte) (spot, error) {
+	if len(b) != spotSize {
+		return spot{}, fmt.Errorf("peer sent %d bytes, not %d", len(b), spotSize)
+	}
+	return spot{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}, nil
+}
+
+// fits returns an error if a client offers more than there is room for.
+func (s spot) fits() error {
+	if s.size > maxSize {
+		return fmt.Errorf("peer offers %d bytes, more than %d", s.size, maxSize)
+	}
+	return nil
+}
+
+func (s spot) String() string {
+	return fmt.Sprintf("addr %#x rkey %#x size %d", s.addr, s.rkey, s.size)
+}
+
+// queues are the sizes of the QP's queues, which are rping's.
+var queues = verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: spotSize}
+
+func (p *peer) options() cm.Options {
+	return cm.Options{
+		Cap:                queues,
+		ResponderResources: 1,
+		InitiatorDepth:     1,
+		Setup:              func(e *cm.Endpoint) error { return p.setup(e, e.QP) },
+	}
+}
+
+// setup makes the buffers and posts the receive, before the peer can send.
+func (p *peer) setup(c conn, qp *uverbs.QP) (err error) {
+	p.conn, p.qp = c, qp
+	if p.inbox, err = c.AllocMR(spotSize, verbs.AccessLocalWrite); err != nil {
+		return err
+	}
+	if p.data, err = p.allocData(); err != nil {
+		return err
+	}
+	return p.postRecv()
+}
+
+func (p *peer) allocData() (*uverbs.MR, error) {
+	return p.AllocMR(maxSize, verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
+}
+
+func (p *peer) postRecv() error {
+	_, err := p.qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{p.inbox.SGE(0, spotSize)}})
+	return err
+}
+
+// post posts a request, and takes the completions of those before it.
+func (p *peer) post(wr verbs.SendWR) error {
+	if err := p.reap(); err != nil {
+		return err
+	}
+	p.sends++
+	wr.ID, wr.Flags = p.sends, verbs.SendSignaled
+	_, err := p.qp.PostSend(wr)
+	return err
+}
+
+func (p *peer) reap() error {
+	var wcs [4]verbs.WC
+	for {
+		n := p.qp.SendCQ().Poll(wcs[:])
+		for i := range wcs[:n] {
+			if err := wcs[i].Err(); err != nil {
+				return err
+			}
+		}
+		if n < len(wcs) {
+			return nil
+		}
+	}
+}
+
+// move carries data between the server's memory and the client's.
+func (p *peer) move(ctx context.Context, op verbs.Opcode, at spot, n uint32) error {
+	err := p.post(verbs.SendWR{Opcode: op, RemoteAddr: at.addr, RKey: at.rkey, SGL: []verbs.SGE{p.data.SGE(0, int(n))}})
+	var wc verbs.WC
+	for err == nil && wc.ID != p.sends {
+		wc, err = p.qp.SendCQ().Next(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("%v: %w", op, p.why(ctx, err))
+	}
+	p.debugf("%v of %d bytes, %v", op, n, at)
+	return nil
+}
+
+// send sends where n bytes are.
+func (p *peer) send(ctx context.Context, mr *uverbs.MR, n int) error {
+	at := spot{mr.Addr(), mr.RKey(), uint32(n)}
+	if err := p.post(verbs.SendWR{Opcode: verbs.OpSend, Inline: at.bytes()}); err != nil {
+		return fmt.Errorf("send: %w", p.why(ctx, err))
+	}
+	p.debugf("sent %v", at)
+	return nil
+}
+
+// receive waits for the peer's message.
+func (p *peer) receive(ctx context.Context) (at spot, err error) {
+	wc, err := p.qp.RecvCQ().Next(ctx)
+	if err != nil {
+		return at, fmt.Errorf("receive: %w", p.why(ctx, err))
+	}
+	if at, err = parseSpot(bytes.Clone(p.inbox.Bytes()[:min(wc.ByteLen, spotSize)])); err != nil {
+		return at, err
+	}
+	p.debugf("received %v", at)
+	return at, p.postRecv()
+}
+
+// why returns the reason for err, which may only be its consequence: requests are flushed
+// when another has failed or the connection ended, and fail in other ways if the peer dies
+// in the middle of one. The end of the connection is known a moment later.
+func (p *peer) why(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if errors.Is(err, verbs.WCFlushErr) {
+		if first := p.reap(); first != nil {
+			err = first
+		}
+	}
+	select {
+	case <-p.Done():
+		if errors.Is(err, verbs.WCFlushErr) {
+			return p.Err()
+		}
+		return fmt.Errorf("%w (%w)", p.Err(), err)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(5 * time.Second):
+		return err
+	}
+}
+
+func (p *peer) debugf(format string, args ...any) {
+	if p.debug {
+		fmt.Fprintf(os.Stderr, format+"\n", args...)
+	}
+}

@@ -1,0 +1,67 @@
+// Package ping is verbs ping, rping's counterpart and its peer.
+package ping
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
+)
+
+// Cmd is verbs ping, for kong. It has rping's options, by their letters.
+type Cmd struct {
+	Server     bool       `short:"s" xor:"side" required:"" help:"Serve a client."`
+	Client     bool       `short:"c" xor:"side" required:"" help:"Connect to a server."`
+	Addr       string     `short:"a" help:"Address to connect to, or to listen on (default: all of IPv4)."`
+	Source     netip.Addr `short:"I" placeholder:"ADDR" help:"Address to connect from (default: routing's choice)."`
+	Port       int        `short:"p" default:"7174" help:"Port."`
+	Count      int        `short:"C" help:"Rounds; 0 is until interrupted. The client's choice."`
+	Size       int        `short:"S" default:"64" help:"Bytes a round, ${pingMin} to 65535. The client's choice."`
+	Verbose    bool       `short:"v" help:"Print the data."`
+	Check      bool       `short:"V" name:"validate" help:"Compare what comes back with what was sent."`
+	Persistent bool       `short:"P" help:"Serve any number of clients, at once, until interrupted."`
+	ByHand     bool       `short:"q" help:"Make the QP and change its states here, rather than in package cm."`
+	Debug      bool       `short:"d" help:"Print every message and connection, on standard error."`
+	JSON       bool       `help:"Print the result as JSON; the data goes to standard error."`
+}
+
+// The limits of the size are rping's: the text of 2147483647 rounds must fit, and a server
+// takes no more than its buffer holds.
+const (
+	MinSize = 23
+	maxSize = 64<<10 - 1
+)
+
+// Run plays one side.
+func (c *Cmd) Run(ctx context.Context) error {
+	switch {
+	case c.Size < MinSize || c.Size > maxSize:
+		return fmt.Errorf("size %d is not in %d..%d", c.Size, MinSize, maxSize)
+	case c.Count < 0:
+		return fmt.Errorf("%d rounds are too few", c.Count)
+	case c.Client && c.Persistent:
+		return errors.New("only a server is persistent")
+	}
+	addr := cli.JoinPort(cmp.Or(c.Addr, "0.0.0.0"), c.Port)
+	if c.Client {
+		return c.client(ctx, addr)
+	}
+	return c.server(ctx, addr)
+}
+
+// printData prints the text of a round.
+func (c *Cmd) printData(title string, b []byte) {
+	if !c.Verbose {
+		return
+	}
+	var w io.Writer = os.Stdout
+	if c.JSON {
+		w = os.Stderr
+	}
+	fmt.Fprintf(w, "%s: %s\n", title, text(b))
+}

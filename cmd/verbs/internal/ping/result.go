@@ -1,0 +1,44 @@
+package ping
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
+	"github.com/goverbs/verbs/internal/latency"
+)
+
+// result is what one side of a connection measured. A round's latency is the client's: from
+// its first message until the data is back.
+type result struct {
+	Role      string           `json:"role"`
+	Device    string           `json:"device"`
+	Local     string           `json:"local"`
+	Remote    string           `json:"remote"`
+	Count     int              `json:"count"` // of whole rounds
+	Size      int              `json:"size"`
+	Validated bool             `json:"validated"`
+	Latency   *latency.Summary `json:"latency_us,omitempty"`
+
+	histogram *latency.Histogram // nil at servers
+}
+
+func newResult(role string, p *peer) *result {
+	return &result{
+		Role: role, Device: p.qp.PD().Context().Device().Name,
+		Local: p.LocalAddr().String(), Remote: p.RemoteAddr().String(),
+	}
+}
+
+func (r *result) print(json bool) error {
+	r.Latency = r.histogram.Summary()
+	if json {
+		return cli.WriteJSON(os.Stdout, r)
+	}
+	fmt.Printf("%d rounds of %d bytes with %s on %s", r.Count, r.Size, r.Remote, r.Device)
+	if l := r.Latency; l != nil {
+		fmt.Printf("; %v", l)
+	}
+	_, err := fmt.Println()
+	return err
+}

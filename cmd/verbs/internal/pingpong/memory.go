@@ -1,0 +1,125 @@
+package pingpong
+
+import (
+	"fmt"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// memory is where messages are. Like rdma-core's programs, it has one
+// place for all that come and go, so that what comes goes back, unless what
+// comes is compared: then what goes has a place of its own, and with an SRQ,
+// where several messages come at a time, so has each receive.
+type memory struct {
+	mr    *uverbs.MR
+	head  int // of a receive, before the message
+	slots []verbs.SGE
+	out   verbs.SGE
+	data  []byte // what out names
+}
+
+func (s *side) layOut() (err error) {
+	if s.qp == verbs.UD {
+		s.head = verbs.GRHSize
+	}
+	slots, outOffset := 1, s.head
+	if s.Check && s.shared {
+		slots = s.RxDepth
+	}
+	each := s.head + s.Size
+	total := slots * each
+	if s.Check {
+		outOffset = total
+		total += s.Size
+	}
+	if s.mr, err = cli.Own(s.pd.AllocMR(total, verbs.AccessLocalWrite, uverbs.MROptions{}))(&s.objects); err != nil {
+		return err
+	}
+	for i := range slots {
+		s.slots = append(s.slots, s.mr.SGE(i*each, each))
+	}
+	s.out = s.mr.SGE(outOffset, s.Size)
+	s.data = s.mr.Bytes()[outOffset : outOffset+s.Size]
+	for i := range s.RxDepth {
+		s.spare = append(s.spare, s.recvWR(i%slots))
+	}
+	if s.Check {
+		spoil(s.mr.Bytes())
+		fillPattern(s.data, 0)
+	}
+	return nil
+}
+
+func (s *side) recvWR(slot int) verbs.RecvWR {
+	return verbs.RecvWR{ID: uint64(slot), SGL: s.slots[slot : slot+1]}
+}
+
+// message is what the receive of a slot got.
+func (s *side) message(slot int) []byte {
+	at := slot * (s.head + s.Size)
+	return s.mr.Bytes()[at+s.head : at+s.head+s.Size]
+}
+
+// expected is the number of the pattern that the next message must have; not
+// ok is none. Each side sends the patterns 0, 1, 2, ... and expects the same,
+// which a client gets even from C, as that sends back what it got. A server's
+// client is either Go, or it is C, which starts with something else and then
+// lags behind by one. On an SRQ C puts the messages of all QPs in the same
+// place, so there they are all the same.
+func (s *side) expected(l *lane, got []byte) (n int, ok bool) {
+	if l.received == 0 && s.Host == "" && differs(got, 0) >= 0 {
+		l.lag = 1
+	}
+	n = l.received - l.lag
+	if s.shared && n >= 0 {
+		n = 0
+	}
+	return n, n >= 0
+}
+
+// check compares a message, and wipes it so that it is not taken for another.
+func (s *side) check(l *lane, slot int) error {
+	got := s.message(slot)
+	if n, ok := s.expected(l, got); ok {
+		if i := differs(got, n); i >= 0 {
+			return fmt.Errorf("message %d on QP %d: byte %d is %#02x, not %#02x", l.received, l.qp.Num(), i, got[i], pattern(n, i))
+		}
+		s.checked++
+	}
+	spoil(got)
+	return nil
+}
+
+// pattern is byte i of the n-th message. C's check wants a zero where its
+// pages start. All else depends on n, and shifts of the data change it too.
+func pattern(n, i int) byte {
+	if i%4096 == 0 {
+		return 0
+	}
+	return byte(31*n + i + i>>8 + i>>16)
+}
+
+// differs returns the first byte of b that is not that of the n-th message, or -1.
+func differs(b []byte, n int) int {
+	for i := range b {
+		if b[i] != pattern(n, i) {
+			return i
+		}
+	}
+	return -1
+}
+
+func fillPattern(b []byte, n int) {
+	for i := range b {
+		b[i] = pattern(n, i)
+	}
+}
+
+// spoil overwrites b with what no message starts with.
+func spoil(b []byte) {
+	for i := range b {
+		b[i] = 0xa5
+	}
+}
