@@ -3,6 +3,7 @@ package perf
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -13,9 +14,11 @@ type bw struct {
 	*side
 	wcs      [64]verbs.WC
 	armed    bool // both CQs
-	sending  bool
+	sender   bool // this side
+	sending  bool // it has not sent all
+	credited int  // messages that a credit is for; 0 without credits
 	start    time.Time
-	deadline time.Time // of sending; zero if iterations are counted
+	expired  atomic.Bool // the time to send, if iterations are not counted
 	took     time.Duration
 }
 
@@ -28,13 +31,18 @@ const (
 
 // runBW returns when all has been sent, and all that the peer sent has come.
 func (s *side) runBW() (took time.Duration, err error) {
-	b := &bw{side: s, sending: s.sends(), start: time.Now()}
+	b := &bw{side: s, sender: s.sends(), sending: s.sends(), start: time.Now()}
+	if s.credits() {
+		b.credited = s.quantum()
+	}
 	for _, l := range s.lanes {
 		l.target = uint64(s.Iters)
 		if s.Duration > 0 {
-			b.deadline = b.start.Add(s.Duration)
 			l.target = 1 << 46
 		}
+	}
+	if s.Duration > 0 {
+		defer time.AfterFunc(s.Duration, func() { b.expired.Store(true) }).Stop()
 	}
 	if !b.sending {
 		if err := b.finish(); err != nil {
@@ -105,8 +113,8 @@ func (b *bw) step() (busy bool, err error) {
 		}
 		busy = busy || n > 0
 	}
-	if b.sending && !b.deadline.IsZero() && time.Now().After(b.deadline) {
-		b.deadline = time.Time{}
+	if b.sending && b.expired.Load() {
+		b.expired.Store(false)
 		for _, l := range b.lanes {
 			l.target = l.posted
 			if l.unsignaled > 0 {
@@ -157,7 +165,7 @@ func (b *bw) takeRecvs(wcs []verbs.WC) error {
 		l := b.lanes[wc.ID]
 		l.spare++
 		if wc.ByteLen == 0 && wc.Opcode == verbs.WCRecv {
-			l.room += uint64(b.quantum())
+			l.room += uint64(b.credited)
 			continue
 		}
 		if want := b.layout.head + b.Size; int(wc.ByteLen) != want {
@@ -169,7 +177,7 @@ func (b *bw) takeRecvs(wcs []verbs.WC) error {
 	}
 	switch {
 	case came == 0:
-	case b.sends():
+	case b.sender:
 		b.came.Add(came)
 	default:
 		b.count.Add(came)
@@ -185,11 +193,11 @@ func (b *bw) postLane(l *lane) (busy bool, err error) {
 		}
 		l.spare = 0
 	}
-	for b.credits() && l.owed >= b.quantum() && l.credits < creditSends {
+	for b.credited > 0 && l.owed >= b.credited && l.credits < creditSends {
 		if _, err := l.qp.PostSend(l.credit[:]...); err != nil {
 			return false, err
 		}
-		l.owed -= b.quantum()
+		l.owed -= b.credited
 		l.credits++
 		busy = true
 	}

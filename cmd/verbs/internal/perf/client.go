@@ -12,7 +12,7 @@ import (
 
 // connect opens the control connection, from a device if one is named.
 func connect(ctx context.Context, device, addr string) (*control, error) {
-	d := rsock.Dialer{Timeout: patience}
+	d := rsock.Dialer{Timeout: patience, Options: controlOptions}
 	if device != "" {
 		source, err := cli.DeviceAddr(device)
 		if err != nil {

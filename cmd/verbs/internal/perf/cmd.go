@@ -71,7 +71,7 @@ type depthFlags struct {
 	TxDepth int  `short:"t" default:"128" help:"Messages under way on each QP."`
 	RxDepth int  `short:"r" default:"512" help:"Receives posted on each QP."`
 	List    int  `short:"l" name:"post-list" default:"1" help:"Messages to post at a time."`
-	CQMod   int  `short:"Q" name:"cq-mod" default:"100" help:"Messages a completion; at most the tx-depth."`
+	CQMod   *int `short:"Q" name:"cq-mod" help:"Messages a completion; at most the tx-depth (default: 100, or 1 of more than 8 KiB)."`
 	Both    bool `short:"b" name:"bidirectional" help:"Have the server send, too."`
 }
 
@@ -93,8 +93,21 @@ type sizedBW struct {
 	depthFlags
 }
 
+// cqMod is perftest's unless the user asks for another: the last of many long messages would
+// complete long after the first.
+func (d *depthFlags) cqMod(size sizeFlags) int {
+	n := 100
+	switch {
+	case d.CQMod != nil:
+		n = *d.CQMod
+	case size.All || size.Size > 8<<10:
+		n = 1
+	}
+	return min(n, d.TxDepth)
+}
+
 // A latency test has one message under way.
-var latDepths = depthFlags{QPs: 1, TxDepth: 128, RxDepth: 16, List: 1, CQMod: 1}
+var latDepths = depthFlags{QPs: 1, TxDepth: 128, RxDepth: 16, List: 1}
 
 const atomicSize = 8
 
@@ -123,7 +136,7 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size sizeFlags, depth 
 		Version: version, Op: k.Selected().Parent.Name, Mode: k.Selected().Name, Size: size.Size,
 		Iters: c.Iters, Duration: time.Duration(c.Duration),
 		QPs: depth.QPs, TxDepth: depth.TxDepth, RxDepth: depth.RxDepth, List: depth.List,
-		CQMod: min(depth.CQMod, depth.TxDepth), Inline: c.Inline, Both: depth.Both, Events: c.Events,
+		CQMod: depth.cqMod(size), Inline: c.Inline, Both: depth.Both, Events: c.Events,
 		TClass: c.TClass, Timeout: c.Timeout,
 	}
 	if c.Duration != 0 {

@@ -22,7 +22,8 @@ func (s *side) options(i int) cm.Options {
 	private := binary.BigEndian.AppendUint32(nil, s.token)
 	return cm.Options{
 		PD: s.pd, SendCQ: s.sendCQ, RecvCQ: s.recvCQ, Cap: s.cap(),
-		PrivateData: binary.BigEndian.AppendUint16(private, uint16(i)),
+		PrivateData:        binary.BigEndian.AppendUint16(private, uint16(i)),
+		ResponderResources: s.responders, InitiatorDepth: s.initiators,
 		Prepare: func(r cm.Route, _ *cm.Options) error {
 			d, err := r.FindDevice()
 			if err != nil {

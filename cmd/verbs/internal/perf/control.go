@@ -80,6 +80,9 @@ type control struct {
 	in   *bufio.Scanner
 }
 
+// While a run is measured, its control connection does not poll for what the peer says.
+var controlOptions = rsock.Options{SpinTime: -1}
+
 func newControl(conn net.Conn) *control {
 	c := &control{conn: conn, enc: json.NewEncoder(conn), in: bufio.NewScanner(conn)}
 	c.in.Buffer(nil, longestLine)

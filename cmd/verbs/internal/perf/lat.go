@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"sync/atomic"
 	"time"
 
@@ -23,13 +24,14 @@ type lat struct {
 	wcs  [16]verbs.WC
 	wr   []verbs.SendWR // one
 	word lastByte
+	half uint64 // of the send queue
 	hist *latency.Histogram
 	lost uint64
 }
 
 func (s *side) newLat() *lat {
 	l := s.lanes[0]
-	t := &lat{side: s, l: l, wr: l.batch[:1], hist: latency.New()}
+	t := &lat{side: s, l: l, wr: l.batch[:1], half: uint64(max(s.TxDepth/2, 1)), hist: latency.New()}
 	t.word = newLastByte(s.mr, s.layout.inOf(0)+s.Size-1)
 	return t
 }
@@ -37,17 +39,10 @@ func (s *side) newLat() *lat {
 // ask is the client's part: it times a message and its answer, or a request
 // that needs none.
 func (t *lat) ask() (took time.Duration, err error) {
+	times := make([]time.Duration, 0, 4096) // which go into the histogram between messages
 	start := time.Now()
-	var end time.Time
-	if t.Duration > 0 {
-		end = start.Add(t.Duration)
-	}
-	ways := time.Duration(1)
-	if t.answered() {
-		ways = 2
-	}
-	last := start
-	for n := uint64(0); t.Duration > 0 && last.Before(end) || n < uint64(t.Iters); n++ {
+	last := took // since the start
+	for n := uint64(0); t.Duration > 0 && last < t.Duration || n < uint64(t.Iters); n++ {
 		if err := t.post(n); err != nil {
 			return 0, fmt.Errorf("post %s: %w", t.Op, err)
 		}
@@ -55,17 +50,33 @@ func (t *lat) ask() (took time.Duration, err error) {
 		if err != nil {
 			return 0, fmt.Errorf("%s %d: %w", t.Op, n, err)
 		}
-		now := time.Now()
+		took = time.Since(start)
 		if came {
-			t.hist.Record(now.Sub(last) / ways)
+			times = append(times, took-last)
 		} else {
 			t.lost++
 		}
+		last = took
 		t.count.Store(n + 1)
-		last = now
+		if len(times) == cap(times) {
+			t.record(times)
+			times = times[:0]
+			last = time.Since(start)
+		}
 	}
-	took = last.Sub(start)
+	t.record(times)
 	return took, t.ctl.send(message{Done: &done{t.l.posted}})
+}
+
+// record counts how long messages took: half of the time until they were answered.
+func (t *lat) record(times []time.Duration) {
+	ways := time.Duration(1)
+	if t.answered() {
+		ways = 2
+	}
+	for _, d := range times {
+		t.hist.Record(d / ways)
+	}
 }
 
 // serve is the server's part: it answers until the client is done.
@@ -95,10 +106,8 @@ func (t *lat) serve() error {
 // those before it have gone.
 func (t *lat) post(n uint64) error {
 	wr := &t.wr[0]
-	half := uint64(max(t.TxDepth/2, 1))
-	signaled := !t.answered() || t.l.posted%half == half-1
 	wr.Flags = 0
-	if signaled {
+	if t.op.fetches || t.l.posted%t.half == t.half-1 {
 		wr.Flags = verbs.SendSignaled
 	}
 	switch t.op.opcode {
@@ -111,11 +120,11 @@ func (t *lat) post(n uint64) error {
 			wr.Imm = uint32(n)
 		}
 	}
-	if t.answered() && t.l.posted >= t.l.completed+uint64(t.TxDepth) {
+	if !t.op.fetches && t.l.posted >= t.l.completed+uint64(t.TxDepth) {
 		if _, err := t.await(t.sendCQ, t.wcs[:1], time.Time{}, false); err != nil {
 			return err
 		}
-		t.l.completed += half
+		t.l.completed += t.half
 	}
 	_, err := t.l.qp.PostSend(t.wr...)
 	t.l.posted++
@@ -186,7 +195,7 @@ func (t *lat) see(want byte, untilOver bool) error {
 			if err := t.wcs[0].Err(); err != nil {
 				return err
 			}
-			t.l.completed += uint64(max(t.TxDepth/2, 1))
+			t.l.completed += t.half
 		}
 		if t.failed.Load() {
 			return context.Cause(t.ctx)
@@ -205,14 +214,14 @@ func turn(n uint64) byte { return byte(n + 1) }
 
 // lastByte is a byte of a region that a peer writes to.
 type lastByte struct {
-	word *atomic.Uint32
-	i    int
+	word  *atomic.Uint32
+	shift int
 }
 
-func newLastByte(mr *uverbs.MR, off int) lastByte { return lastByte{mr.Word(off &^ 3), off & 3} }
-
-func (b lastByte) load() byte {
-	var w [4]byte
-	binary.NativeEndian.PutUint32(w[:], b.word.Load())
-	return w[b.i]
+func newLastByte(mr *uverbs.MR, off int) lastByte {
+	var one [4]byte
+	one[off&3] = 1
+	return lastByte{mr.Word(off &^ 3), bits.TrailingZeros32(binary.NativeEndian.Uint32(one[:]))}
 }
+
+func (b lastByte) load() byte { return byte(b.word.Load() >> b.shift) }

@@ -20,7 +20,7 @@ type server struct {
 }
 
 func (v *server) serve(ctx context.Context, addr string) error {
-	l, err := new(rsock.ListenConfig).Listen(ctx, "rdma", addr)
+	l, err := (&rsock.ListenConfig{Options: controlOptions}).Listen(ctx, "rdma", addr)
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,9 @@ type side struct {
 	recvCQ  *uverbs.CQ
 	mr      *uverbs.MR
 	lanes   []*lane
-	objects cli.Closers
+	// READs and atomics that a QP answers, and has in flight: all that the device allows.
+	responders, initiators int
+	objects                cli.Closers
 
 	token uint32
 	local []verbs.QPAddr // on UD
@@ -98,6 +100,11 @@ func (s *side) setUp() (err error) {
 	if err := s.supported(); err != nil {
 		return err
 	}
+	attr, err := s.dev.QueryDevice()
+	if err != nil {
+		return err
+	}
+	s.responders, s.initiators = min(attr.MaxQPRDAtomic, 255), min(attr.MaxQPInitRDAtomic, 255)
 	if s.pd, err = cli.Own(s.dev.AllocPD())(&s.objects); err != nil {
 		return err
 	}
