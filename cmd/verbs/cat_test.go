@@ -67,10 +67,10 @@ func TestCat(t *testing.T) {
 		}
 
 		if text, err := command(t, "cat", addr).CombinedOutput(); err == nil || !strings.Contains(string(text), "refused") {
-			t.Errorf("to nobody: %v\n%s", err, text)
+			t.Errorf("without a server: %v\n%s", err, text)
 		}
 		if text, err := command(t, "cat", "-l", "-w", "10ms", addr).CombinedOutput(); err == nil || !strings.Contains(string(text), "deadline") {
-			t.Errorf("from nobody: %v\n%s", err, text)
+			t.Errorf("without a client: %v\n%s", err, text)
 		}
 		waiting := command(t, "cat", "-l", addr)
 		messages := labtest.Must(waiting.StderrPipe())(t)

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -74,7 +73,7 @@ func TestCP(t *testing.T) {
 					from, to = here, there
 					args = []string{here + "/f", addr + ":f"}
 				}
-				b := writeFile(t, from+"/f", 32<<20, 0o640)
+				b := writeFile(t, from+"/f", 32<<20)
 				client := command(t, append([]string{"cp", "--progress"}, args...)...)
 				var out, errs bytes.Buffer
 				client.Stdout, client.Stderr = &out, &errs
@@ -103,8 +102,12 @@ func TestCP(t *testing.T) {
 				if err := client.Wait(); err != nil {
 					t.Fatalf("the client: %v\n%s%s", err, &out, &errs)
 				}
-				sameFile(t, to+"/f", b, 0o640)
-				names(t, to, "f")
+				if got := labtest.Must(os.ReadFile(to + "/f"))(t); !bytes.Equal(got, b) {
+					t.Errorf("%d bytes came of %d, or others", len(got), len(b))
+				}
+				if got := files(t, to); !slices.Equal(got, []string{"f"}) {
+					t.Errorf("there are %q", got)
+				}
 				if !regexp.MustCompile(`^[0-9a-f]{64}  f  33554432 bytes\n$`).MatchString(out.String()) {
 					t.Errorf("the client prints %q", &out)
 				}
@@ -120,12 +123,12 @@ func TestCP(t *testing.T) {
 
 func tail(s string) string { return s[max(0, len(s)-500):] }
 
-// TestCPFails tells why, at once or when trying again is of no use.
+// TestCPFails: the client prints why it fails, at once if trying again is of no use.
 func TestCPFails(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		here, there := t.TempDir(), t.TempDir()
 		_, addr := serveCP(t, there, labtest.AddrOf(device)+":0")
-		writeFile(t, here+"/f", 10, 0o600)
+		writeFile(t, here+"/f", 10)
 		for _, c := range []struct {
 			args []string
 			want string
@@ -143,42 +146,34 @@ func TestCPFails(t *testing.T) {
 				t.Errorf("%q: %v, prints\n%s", c.args, err, out)
 			}
 		}
-		names(t, here, "f")
-		names(t, there)
-		writeFile(t, here+"/g", 10, 0o600)
+		if here, there := files(t, here), files(t, there); !slices.Equal(here, []string{"f"}) || there != nil {
+			t.Errorf("failures leave %q here and %q there", here, there)
+		}
+		writeFile(t, here+"/g", 10)
 		if out, err := command(t, "cp", "-q", here+"/f", here+"/g", addr+":").CombinedOutput(); err != nil || len(out) > 0 {
 			t.Errorf("several files: %v\n%s", err, out)
 		}
-		names(t, there, "f", "g")
+		if got := files(t, there); !slices.Equal(got, []string{"f", "g"}) {
+			t.Errorf("several files: %q", got)
+		}
 	})
 }
 
-func writeFile(t *testing.T, name string, n int, mode os.FileMode) []byte {
+func writeFile(t *testing.T, name string, n int) []byte {
 	t.Helper()
 	b := make([]byte, n)
 	rand.NewChaCha8([32]byte{}).Read(b)
-	if err := errors.Join(os.WriteFile(name, b, 0o600), os.Chmod(name, mode)); err != nil {
+	if err := os.WriteFile(name, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return b
 }
 
-func sameFile(t *testing.T, name string, want []byte, mode os.FileMode) {
+// files are the names of what a directory holds.
+func files(t *testing.T, dir string) (names []string) {
 	t.Helper()
-	got := labtest.Must(os.ReadFile(name))(t)
-	if info := labtest.Must(os.Stat(name))(t); !bytes.Equal(got, want) || info.Mode() != mode {
-		t.Fatalf("%s: %d bytes, mode %v instead of %d, %v", name, len(got), info.Mode(), len(want), mode)
-	}
-}
-
-// names insists on what a directory holds.
-func names(t *testing.T, dir string, want ...string) {
-	t.Helper()
-	var got []string
 	for _, e := range labtest.Must(os.ReadDir(dir))(t) {
-		got = append(got, e.Name())
+		names = append(names, e.Name())
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("%s holds %q, not %q", dir, got, want)
-	}
+	return names
 }

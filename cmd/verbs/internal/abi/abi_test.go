@@ -40,7 +40,7 @@ func TestABI(t *testing.T) {
 	}
 }
 
-// TestABIBreaks: what breaks is told, and the command fails.
+// TestABIBreaks: what breaks is listed, and the command fails.
 func TestABIBreaks(t *testing.T) {
 	results := []abicheck.Result{
 		{Type: "struct siw_cqe", Feature: "siw: completions", Status: abicheck.Differs, Breaks: true, Why: "because", Moved: []string{"id: at 0 size 8"}},

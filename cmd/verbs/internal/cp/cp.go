@@ -106,7 +106,7 @@ var errNotDir = errors.New("not a directory, and there are several files")
 type place struct{ host, name string }
 
 // locate takes "HOST:NAME" and "HOST:PORT:NAME" apart. As with scp, a colon
-// after a slash makes no host, and IPv6 addresses stand in brackets.
+// after a slash makes no host, and IPv6 addresses are in brackets.
 func (c *Cmd) locate(s string) place {
 	from := 0
 	if strings.HasPrefix(s, "[") {

@@ -109,7 +109,7 @@ func FuzzServer(f *testing.F) {
 		c := &saidConn{said: bytes.NewReader(said)}
 		err := s.client(c)
 		if _, theirs := errors.AsType[denial](err); err != nil && !theirs && !isCut(err) && !strings.Contains(c.heard.String(), `"error"`) {
-			t.Errorf("the client is not told of %v", err)
+			t.Errorf("the client does not learn of %v", err)
 		}
 		if bytes.Contains(c.heard.Bytes(), []byte("secret")) && !bytes.Contains(said, []byte("secret")) {
 			t.Errorf("the secret is out: %q", c.heard.Bytes())

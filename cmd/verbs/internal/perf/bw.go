@@ -185,7 +185,7 @@ func (b *bw) takeRecvs(wcs []verbs.WC) error {
 	return nil
 }
 
-// postLane offers the receives again, then tells the peer, and then sends.
+// postLane offers the receives again, then sends credits, and then messages.
 func (b *bw) postLane(l *lane) (busy bool, err error) {
 	if l.spare > 0 {
 		if _, err := l.qp.PostRecv(l.recvs[:l.spare]...); err != nil {
@@ -246,7 +246,7 @@ func (b *bw) allSent() bool {
 	return true
 }
 
-// finish tells the peer that no more comes.
+// finish sends the peer that no more follows.
 func (b *bw) finish() error {
 	b.took = time.Since(b.start)
 	return b.ctl.send(message{Done: &done{b.posted()}})

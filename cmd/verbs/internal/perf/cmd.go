@@ -72,7 +72,7 @@ type depthFlags struct {
 	RxDepth int  `short:"r" default:"512" help:"Receives posted on each QP."`
 	List    int  `short:"l" name:"post-list" default:"1" help:"Messages to post at a time."`
 	CQMod   *int `short:"Q" name:"cq-mod" help:"Messages a completion; at most the tx-depth (default: 100, or 1 of more than 8 KiB)."`
-	Both    bool `short:"b" name:"bidirectional" help:"Have the server send, too."`
+	Both    bool `short:"b" name:"bidirectional" help:"Have the server send as well."`
 }
 
 type latCmd struct{ flags }

@@ -59,57 +59,42 @@ func (s *side) dial(port uint16) error {
 	remote := netip.AddrPortFrom(s.ctl.remote(), port).String()
 	for i, l := range s.lanes {
 		d := cm.Dialer{Options: s.options(i), LocalAddr: netip.AddrPortFrom(s.ctl.local(), 0), ConnectTimeout: patience, TOS: s.TClass}
-		ep, err := cli.Own(d.Dial(s.ctx, remote))(&s.objects)
-		if err != nil {
+		var err error
+		if l.ep, err = cli.Own(d.Dial(s.ctx, remote))(&s.objects); err != nil {
 			return err
 		}
-		l.ep = ep
 	}
 	return nil
 }
 
-// accept takes a server's lanes, and turns others away.
+// accept takes a server's lanes, and rejects other connections.
 func (s *side) accept(l *cm.Listener) error {
 	ctx, cancel := context.WithTimeoutCause(s.ctx, patience, errors.New("the client does not connect"))
 	defer cancel()
-	for range s.lanes {
-		ep, err := s.acceptOne(ctx, l)
-		if err != nil {
-			if cause := context.Cause(ctx); cause != nil {
-				err = cause
-			}
-			return err
-		}
-		s.objects = append(s.objects, ep)
-	}
-	return nil
-}
-
-func (s *side) acceptOne(ctx context.Context, l *cm.Listener) (*cm.Endpoint, error) {
-	for {
+	for missing := len(s.lanes); missing > 0; {
 		r, err := l.Accept(ctx)
 		if err != nil {
-			return nil, err
+			return cli.Cause(ctx, err)
 		}
 		i, ours, err := s.laneOf(r.PrivateData())
 		if !ours || err != nil {
 			r.Reject(nil)
 		}
+		if err != nil {
+			return err
+		}
 		if !ours {
 			continue
 		}
-		if err != nil {
-			return nil, err
+		if s.lanes[i].ep, err = cli.Own(r.Accept(ctx, s.options(i)))(&s.objects); err != nil {
+			return cli.Cause(ctx, err)
 		}
-		ep, err := r.Accept(ctx, s.options(i))
-		if err == nil {
-			s.lanes[i].ep = ep
-		}
-		return ep, err
+		missing--
 	}
+	return nil
 }
 
-// laneOf says whose lane a client connects, and whether it is this one's client.
+// laneOf returns the lane that a client connects, and whether it is this run's client.
 func (s *side) laneOf(private []byte) (i int, ours bool, err error) {
 	if len(private) < privateSize || binary.BigEndian.Uint32(private) != s.token {
 		return 0, false, nil
@@ -152,12 +137,9 @@ func (s *side) meet() error {
 	if err := s.ctl.send(message{Start: &mine}); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(s.ctx, patience, errors.New("the peer does not get ready"))
-	defer cancel()
-	select {
-	case s.peer = <-s.started:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	var err error
+	if s.peer, err = next(s, s.started, patience, "get ready"); err != nil {
+		return err
 	}
 	if s.peer.Len < s.layout.total {
 		return fmt.Errorf("peer has %d bytes of memory, not %d: %w", s.peer.Len, s.layout.total, errProtocol)

@@ -27,7 +27,7 @@ type message struct {
 	Fault  *fault  `json:"error,omitempty"`
 }
 
-// offer is where the QPs connect to, and how they are told from others'.
+// offer is where the QPs connect to, and the token that marks this run's.
 type offer struct {
 	Port  uint16 `json:"port"`
 	Token uint32 `json:"token"`
@@ -80,7 +80,7 @@ type control struct {
 	in   *bufio.Scanner
 }
 
-// While a run is measured, its control connection does not poll for what the peer says.
+// While a run is measured, its control connection does not poll.
 var controlOptions = rsock.Options{SpinTime: -1}
 
 func newControl(conn net.Conn) *control {

@@ -13,7 +13,7 @@
 //
 // The messages are JSON, a line each, over a control connection of package
 // rsock; the client may ask for more runs on it, and each has QPs of its own.
-// Instead of any message a side may say why it gives up. When a run ends both
+// Instead of any message a side may send why it gives up. When a run ends both
 // compare how many messages were sent and received, and that the data is right;
 // it is an error if not, except that datagrams may be lost.
 //
@@ -21,8 +21,8 @@
 //
 //	       ┌──────────────── one goroutine ────────────────┐
 //	post ──► QP 0, QP 1, ... ══► device ══► send CQ, recv CQ ──► take
-//	       └── tells its counts: progress, watch ──────────┘
-//	hear (what the peer says), watch (connections, standstill), ctx
+//	       └── publishes counts: progress, watch ──────────┘
+//	hear (the peer's messages), watch (connections, standstill), ctx
 //	       └──► end the run's context, whose end every loop sees
 //
 // All QPs of a side share two CQs. Requests are made before the run; bandwidth
@@ -32,9 +32,9 @@
 // A SEND, or WRITE with immediate, takes a receive of the peer's. On iWARP one
 // that finds none ends the connection, and elsewhere the sender waits and
 // tries again, which takes long. So bandwidth tests have credits: the receiver
-// offers its receives again and tells the sender, by an empty SEND, for about
-// half of them at a time. perftest has its receivers write their counts into
-// the sender's memory, but nobody can sleep until that happens.
+// offers its receives again and credits the sender, by an empty SEND, with about
+// half of them at a time. perftest's receivers write their counts into the
+// sender's memory, but no event wakes the sender then.
 //
 // # Polling
 //

@@ -104,7 +104,7 @@ func TestCut(t *testing.T) {
 		w := work{Version: version, Op: "send", Mode: modeBW, Size: 64, Iters: 10, QPs: 1, TxDepth: 4, RxDepth: 4, List: 1, CQMod: 1, Both: true, Timeout: time.Minute}
 		client := labtest.Must(newSide(t.Context(), w, newControl(conn), true))(t)
 		defer client.leave(nil)
-		if err := client.enter(); err != nil {
+		if err := errors.Join(client.enter(), client.meet()); err != nil {
 			t.Fatal(err)
 		}
 		client.lanes[0].ep.Close()
@@ -112,8 +112,7 @@ func TestCut(t *testing.T) {
 	})
 }
 
-// TestBadClient has clients break the protocol: they are told, and others
-// served.
+// TestBadClient has clients break the protocol: they get an error, and others are served.
 func TestBadClient(t *testing.T) {
 	labtest.Require(t)
 	server, port := serve(t, labtest.RXE)
@@ -276,7 +275,7 @@ func TestAllocs(t *testing.T) {
 			if i == 0 {
 				mallocs(10) // what is made once
 			}
-			// What connections share may be made anew, which takes 200.
+			// What connections share may be made again, which takes 200.
 			few, many := mallocs(10), mallocs(1010)
 			if many > few+400 {
 				t.Errorf("%s: %d allocations for 10 messages, %d for 1010", test, few, many)

@@ -1,7 +1,6 @@
 package perf
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -46,7 +45,7 @@ func (t *lat) ask() (took time.Duration, err error) {
 		if err := t.post(n); err != nil {
 			return 0, fmt.Errorf("post %s: %w", t.Op, err)
 		}
-		came, err := t.answer(n)
+		came, err := t.wait(n)
 		if err != nil {
 			return 0, fmt.Errorf("%s %d: %w", t.Op, n, err)
 		}
@@ -88,7 +87,7 @@ func (t *lat) serve() error {
 		return t.waitDone()
 	}
 	for n := uint64(0); ; n++ {
-		err := t.question(n)
+		_, err := t.wait(n)
 		if errors.Is(err, errOver) {
 			return nil
 		}
@@ -121,7 +120,7 @@ func (t *lat) post(n uint64) error {
 		}
 	}
 	if !t.op.fetches && t.l.posted >= t.l.completed+uint64(t.TxDepth) {
-		if _, err := t.await(t.sendCQ, t.wcs[:1], time.Time{}, false); err != nil {
+		if _, err := t.await(t.sendCQ, t.wcs[:1], time.Time{}); err != nil {
 			return err
 		}
 		t.l.completed += t.half
@@ -131,46 +130,38 @@ func (t *lat) post(n uint64) error {
 	return err
 }
 
-// answer waits for what ends round n: the peer's message, or the request's
-// completion.
-func (t *lat) answer(n uint64) (came bool, err error) {
+// wait waits for message n of the peer, or for the completion of a request that needs none.
+// A datagram may be lost.
+func (t *lat) wait(n uint64) (came bool, err error) {
 	switch {
 	case t.op.fetches:
-		_, err := t.await(t.sendCQ, t.wcs[:1], time.Time{}, false)
+		_, err := t.await(t.sendCQ, t.wcs[:1], time.Time{})
 		return true, err
 	case !t.op.receives:
-		return true, t.see(turn(n), false)
+		return true, t.see(turn(n))
 	}
 	var until time.Time
-	if t.op.datagram {
+	if t.op.datagram && t.client {
 		until = time.Now().Add(lossAfter)
 	}
 	for {
-		wc, err := t.receive(until, false)
+		wc, err := t.receive(until)
 		if wc == nil || err != nil {
 			return false, err
 		}
-		if !t.op.datagram || wc.Imm() == uint32(n) { // else it is late
+		switch {
+		case !t.op.datagram, t.client && wc.Imm() == uint32(n):
 			return true, nil
-		}
+		case !t.client: // the answer has the question's number
+			t.wr[0].Imm = wc.Imm()
+			return true, nil
+		} // else it is late
 	}
-}
-
-// question waits for message n of the client.
-func (t *lat) question(n uint64) error {
-	if !t.op.receives {
-		return t.see(turn(n), true)
-	}
-	wc, err := t.receive(time.Time{}, true)
-	if err == nil && t.op.datagram {
-		t.wr[0].Imm = wc.Imm()
-	}
-	return err
 }
 
 // receive takes a message, if one comes in time, and offers the receive again.
-func (t *lat) receive(until time.Time, untilOver bool) (*verbs.WC, error) {
-	n, err := t.await(t.recvCQ, t.wcs[:1], until, untilOver)
+func (t *lat) receive(until time.Time) (*verbs.WC, error) {
+	n, err := t.await(t.recvCQ, t.wcs[:1], until)
 	if n == 0 || err != nil {
 		return nil, err
 	}
@@ -184,7 +175,7 @@ func (t *lat) receive(until time.Time, untilOver bool) (*verbs.WC, error) {
 }
 
 // see looks at memory until its last byte is what it must become.
-func (t *lat) see(want byte, untilOver bool) error {
+func (t *lat) see(want byte) error {
 	for i := 0; t.word.load() != want; i++ {
 		if i%256 != 255 {
 			continue
@@ -197,11 +188,8 @@ func (t *lat) see(want byte, untilOver bool) error {
 			}
 			t.l.completed += t.half
 		}
-		if t.failed.Load() {
-			return context.Cause(t.ctx)
-		}
-		if untilOver && t.over.Load() {
-			return errOver
+		if err := t.ended(); err != nil {
+			return err
 		}
 	}
 	t.l.received++

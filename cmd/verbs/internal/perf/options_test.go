@@ -85,7 +85,7 @@ func TestPattern(t *testing.T) {
 		t.Error(err)
 	}
 	if err := checkPattern(b, false); err == nil {
-		t.Error("the client's pattern is the server's, too")
+		t.Error("client and server have the same pattern")
 	}
 	if err := checkPattern(b[1:], true); err == nil {
 		t.Error("data in another place is not seen")

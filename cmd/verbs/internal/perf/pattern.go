@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// The patterns of client and server differ. Their length is odd, so data that
-// is in another place differs, too.
+// The patterns of client and server differ. Their length is odd, so that data in another
+// place differs.
 const patternLen = 251
 
 func pattern(client bool) []byte {
@@ -29,7 +29,7 @@ func fillPattern(b []byte, client bool) {
 	}
 }
 
-// checkPattern says where b differs from a pattern.
+// checkPattern returns where b differs from a pattern.
 func checkPattern(b []byte, client bool) error {
 	p := pattern(client)
 	for off := 0; off < len(b); off += patternLen {

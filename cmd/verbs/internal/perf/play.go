@@ -57,13 +57,19 @@ func (s *side) play() (o outcome, err error) {
 	if err := s.ctl.send(message{Report: &o.own}); err != nil {
 		return o, err
 	}
-	ctx, cancel := context.WithTimeoutCause(s.ctx, patience+placing, errors.New("the peer does not report"))
+	o.peer, err = next(s, s.reports, patience+placing, "report")
+	return o, err
+}
+
+// next waits for what the peer sends next, for so long, until the run ends.
+func next[T any](s *side, from <-chan T, limit time.Duration, what string) (v T, err error) {
+	ctx, cancel := context.WithTimeoutCause(s.ctx, limit, fmt.Errorf("the peer does not %s", what))
 	defer cancel()
 	select {
-	case o.peer = <-s.reports:
-		return o, nil
+	case v = <-from:
+		return v, nil
 	case <-ctx.Done():
-		return o, context.Cause(ctx)
+		return v, context.Cause(ctx)
 	}
 }
 
@@ -94,7 +100,7 @@ func (s *side) drive(o *outcome) (took time.Duration, err error) {
 const placing = 5 * time.Second
 
 // settle is damage, once all is there: an RDMA WRITE over iWARP completes when
-// it has been sent, and what its sender says elsewhere may overtake it.
+// it has been sent, and its sender's report may overtake it.
 func (s *side) settle() (damage string) {
 	for end := time.Now().Add(placing); ; time.Sleep(time.Millisecond) {
 		if damage = s.damage(s.sent); damage == "" || time.Now().After(end) {

@@ -20,9 +20,9 @@ type result struct {
 	Events bool   `json:"events"`
 
 	Sent         uint64  `json:"sent"`          // messages, or requests
-	Received     uint64  `json:"received"`      // of the peer's, as far as this side can tell
-	PeerSent     uint64  `json:"peer_sent"`     // as the peer says
-	PeerReceived uint64  `json:"peer_received"` // as the peer says
+	Received     uint64  `json:"received"`      // of the peer's, as far as this side knows
+	PeerSent     uint64  `json:"peer_sent"`     // as the peer reports
+	PeerReceived uint64  `json:"peer_received"` // as the peer reports
 	Lost         uint64  `json:"lost"`          // both ways, of datagrams
 	Seconds      float64 `json:"seconds"`
 

@@ -17,8 +17,8 @@ import (
 )
 
 // side is one end of a run: its objects, and what happens to it. The loops of
-// bw.go and lat.go, on one goroutine, drive its queues; others only tell it of
-// ends: fail, and hear, which reads what the peer says.
+// bw.go and lat.go, on one goroutine, drive its queues. Others only report ends: fail, and
+// hear, which reads the peer's messages.
 type side struct {
 	work
 	op     operation
@@ -52,7 +52,7 @@ type side struct {
 	sent    uint64        // by the peer then
 	reports chan report
 	count   atomic.Uint64 // messages that have gone, or come to a side that sends none
-	came    atomic.Uint64 // messages that have come to one that sends, too
+	came    atomic.Uint64 // messages that have come to one that also sends
 	waiting atomic.Bool   // for the peer, with nothing left to do
 }
 
@@ -71,7 +71,7 @@ type lane struct {
 	unsignaled        int    // posted since the last that is
 	room              uint64 // how many may be posted, of what the peer receives
 	received          uint64
-	owed              int // received, and the peer not told
+	owed              int // received, and not credited
 	credits           int // under way to the peer
 }
 
@@ -191,7 +191,7 @@ func (s *side) why(err error) error {
 	return err
 }
 
-// hear takes what the peer says until its report.
+// hear takes the peer's messages until its report.
 func (s *side) hear() {
 	s.hearing.Go(func() {
 		for {
@@ -235,7 +235,7 @@ func (s *side) watch() (stop func()) {
 		watchers.Go(func() {
 			select {
 			case <-l.ep.Done():
-				// If the peer said why, that counts.
+				// The peer's own reason counts, if there is one.
 				select {
 				case <-ctx.Done():
 				case <-time.After(2 * time.Second):
@@ -279,5 +279,5 @@ func (s *side) in(i int) []byte {
 	return s.mr.Bytes()[s.layout.inOf(i)+s.layout.head:][:s.Size]
 }
 
-// newToken tells a run's connections from others'; it is a Q_Key, too.
+// newToken marks a run's connections. It is also a Q_Key.
 func newToken() uint32 { return rand.Uint32() >> 1 }

@@ -11,7 +11,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// errOver says that the peer sends no more, to those who wait for more.
+// errOver is returned to a server that waits for more than its client sends.
 var errOver = errors.New("peer is done")
 
 // stay keeps a polling loop on its thread, so that the scheduler does not move
@@ -24,9 +24,20 @@ func (s *side) stay() (leave func()) {
 	return runtime.UnlockOSThread
 }
 
-// await waits for completions in cq, until a time if that is not zero: n is 0
-// then. With untilOver it ends with errOver when the peer is done.
-func (s *side) await(cq *uverbs.CQ, wcs []verbs.WC, until time.Time, untilOver bool) (n int, err error) {
+// ended returns why waiting for the peer is over: the run has failed, or a server's client is
+// done.
+func (s *side) ended() error {
+	switch {
+	case s.failed.Load():
+		return context.Cause(s.ctx)
+	case !s.client && s.over.Load():
+		return errOver
+	}
+	return nil
+}
+
+// await waits for completions in cq, until a time if that is not zero: n is 0 then.
+func (s *side) await(cq *uverbs.CQ, wcs []verbs.WC, until time.Time) (n int, err error) {
 	armed := false
 	for i := 0; ; i++ {
 		if n := cq.Poll(wcs); n > 0 {
@@ -37,11 +48,10 @@ func (s *side) await(cq *uverbs.CQ, wcs []verbs.WC, until time.Time, untilOver b
 			}
 			return n, nil
 		}
+		if err := s.ended(); err != nil {
+			return 0, err
+		}
 		switch {
-		case s.failed.Load():
-			return 0, context.Cause(s.ctx)
-		case untilOver && s.over.Load():
-			return 0, errOver
 		case s.channel == nil:
 			if i%64 == 63 && !until.IsZero() && !time.Now().Before(until) {
 				return 0, nil

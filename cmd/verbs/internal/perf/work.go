@@ -29,7 +29,7 @@ type work struct {
 	Mode     string        `json:"mode"`
 	Size     int           `json:"size"`               // bytes a message
 	Iters    int           `json:"iters,omitempty"`    // messages on each QP
-	Duration time.Duration `json:"duration,omitempty"` // in place of Iters
+	Duration time.Duration `json:"duration,omitempty"` // instead of Iters
 	QPs      int           `json:"qps"`
 	TxDepth  int           `json:"tx_depth"` // of each QP
 	RxDepth  int           `json:"rx_depth"`
@@ -47,12 +47,12 @@ const (
 	modeBW  = "bw"
 )
 
-// operation is what tells the tests apart.
+// operation is how the tests differ.
 type operation struct {
 	opcode   verbs.Opcode
 	receives bool // each message takes one of the peer's receives
 	atomic   bool
-	fetches  bool // the data comes back: nothing but the requester's count tells
+	fetches  bool // the data comes back: only the requester counts
 	datagram bool
 }
 
@@ -68,7 +68,7 @@ var operations = map[string]operation{
 
 func (w *work) operation() operation { return operations[w.Op] }
 
-// answered says that the peer's program answers each message.
+// answered reports whether the peer's program answers each message.
 func (w *work) answered() bool { return w.Mode == modeLat && !w.operation().fetches }
 
 // validate is the same on both sides: a client's for its user, a server's for
@@ -122,7 +122,7 @@ func (w *work) validate() error {
 	)
 }
 
-// credits says that receivers tell senders how much they may send.
+// credits reports whether receivers grant senders what they may send.
 func (w *work) credits() bool {
 	op := w.operation()
 	return op.receives && !op.datagram && w.Mode == modeBW

@@ -78,7 +78,7 @@ func (m *manual) setUp(p *peer) (err error) {
 	return p.setup(m, m.qp)
 }
 
-// modify moves the QP to states as the connection manager says.
+// modify moves the QP to states, with the connection manager's attributes.
 func (m *manual) modify(states ...verbs.QPState) error {
 	for _, state := range states {
 		attr, mask, err := m.id.InitQPAttr(state)
