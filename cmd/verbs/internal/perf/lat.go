@@ -22,15 +22,17 @@ type lat struct {
 	l    *lane
 	wcs  [16]verbs.WC
 	wr   []verbs.SendWR // one
-	word lastByte
-	half uint64 // of the send queue
+	word lastByte       // of what comes
+	turn *byte          // the last byte of what is sent
+	half int            // of the send queue
 	hist *latency.Histogram
 	lost uint64
 }
 
 func (s *side) newLat() *lat {
 	l := s.lanes[0]
-	t := &lat{side: s, l: l, wr: l.batch[:1], half: uint64(max(s.TxDepth/2, 1)), hist: latency.New()}
+	t := &lat{side: s, l: l, wr: l.batch[:1], half: max(s.TxDepth/2, 1), hist: latency.New()}
+	t.turn = &t.out()[s.Size-1]
 	t.word = newLastByte(s.mr, s.layout.inOf(0)+s.Size-1)
 	return t
 }
@@ -45,6 +47,7 @@ func (t *lat) ask() (took time.Duration, err error) {
 		if err := t.post(n); err != nil {
 			return 0, fmt.Errorf("post %s: %w", t.Op, err)
 		}
+		t.count.Store(n)
 		came, err := t.wait(n)
 		if err != nil {
 			return 0, fmt.Errorf("%s %d: %w", t.Op, n, err)
@@ -56,7 +59,6 @@ func (t *lat) ask() (took time.Duration, err error) {
 			t.lost++
 		}
 		last = took
-		t.count.Store(n + 1)
 		if len(times) == cap(times) {
 			t.record(times)
 			times = times[:0]
@@ -106,12 +108,13 @@ func (t *lat) serve() error {
 func (t *lat) post(n uint64) error {
 	wr := &t.wr[0]
 	wr.Flags = 0
-	if t.op.fetches || t.l.posted%t.half == t.half-1 {
+	if t.l.unsignaled++; t.op.fetches || t.l.unsignaled == t.half {
 		wr.Flags = verbs.SendSignaled
+		t.l.unsignaled = 0
 	}
 	switch t.op.opcode {
 	case verbs.OpRDMAWrite:
-		t.out()[t.Size-1] = turn(n)
+		*t.turn = turn(n)
 	case verbs.OpCompareSwap:
 		wr.CompareAdd, wr.Swap = n, n+1
 	case verbs.OpSendImm:
@@ -123,10 +126,14 @@ func (t *lat) post(n uint64) error {
 		if _, err := t.await(t.sendCQ, t.wcs[:1], time.Time{}); err != nil {
 			return err
 		}
-		t.l.completed += t.half
+		t.l.completed += uint64(t.half)
 	}
 	_, err := t.l.qp.PostSend(t.wr...)
 	t.l.posted++
+	if err == nil && t.l.spare > 0 {
+		_, err = t.l.qp.PostRecv(t.l.recvs[:t.l.spare]...)
+		t.l.spare = 0
+	}
 	return err
 }
 
@@ -159,7 +166,8 @@ func (t *lat) wait(n uint64) (came bool, err error) {
 	}
 }
 
-// receive takes a message, if one comes in time, and offers the receive again.
+// receive takes a message, if one comes in time. post offers the receive again, while the
+// next message is on its way.
 func (t *lat) receive(until time.Time) (*verbs.WC, error) {
 	n, err := t.await(t.recvCQ, t.wcs[:1], until)
 	if n == 0 || err != nil {
@@ -170,8 +178,8 @@ func (t *lat) receive(until time.Time) (*verbs.WC, error) {
 		return nil, fmt.Errorf("message of %d bytes, not %d: %w", wc.ByteLen, want, errProtocol)
 	}
 	t.l.received++
-	_, err = t.l.qp.PostRecv(t.l.recvs[:1]...)
-	return wc, err
+	t.l.spare++
+	return wc, nil
 }
 
 // see looks at memory until its last byte is what it must become.
@@ -186,7 +194,7 @@ func (t *lat) see(want byte) error {
 			if err := t.wcs[0].Err(); err != nil {
 				return err
 			}
-			t.l.completed += t.half
+			t.l.completed += uint64(t.half)
 		}
 		if err := t.ended(); err != nil {
 			return err
