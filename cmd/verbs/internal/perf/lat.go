@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/internal/latency"
+	"github.com/goverbs/verbs/cmd/verbs/internal/latency"
 	"github.com/goverbs/verbs/uverbs"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goverbs/verbs/internal/latency"
+	"github.com/goverbs/verbs/cmd/verbs/internal/latency"
 )
 
 // outcome is what a side knows after a run.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/verbs/internal/latency"
+	"github.com/goverbs/verbs/cmd/verbs/internal/latency"
 )
 
 // svgText checks that a file is well-formed SVG, with all points of its lines within

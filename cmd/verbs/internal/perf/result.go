@@ -3,7 +3,7 @@ package perf
 import (
 	"fmt"
 
-	"github.com/goverbs/verbs/internal/latency"
+	"github.com/goverbs/verbs/cmd/verbs/internal/latency"
 )
 
 // result is what a side measured in a run.

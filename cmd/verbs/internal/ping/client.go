@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/internal/latency"
+	"github.com/goverbs/verbs/cmd/verbs/internal/latency"
 	"github.com/goverbs/verbs/uverbs"
 )
 

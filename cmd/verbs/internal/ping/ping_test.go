@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/verbs/internal/latency"
+	"github.com/goverbs/verbs/cmd/verbs/internal/latency"
 )
 
 // TestFill compares with what rping -v printed, of sizes and rounds where

@@ -5,7 +5,7 @@ import (
 	"os"
 
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
-	"github.com/goverbs/verbs/internal/latency"
+	"github.com/goverbs/verbs/cmd/verbs/internal/latency"
 )
 
 // result is what one side of a connection measured. A round's latency is the client's: from
