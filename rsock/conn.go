@@ -2,6 +2,7 @@ package rsock
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -18,99 +19,82 @@ import (
 // several goroutines. The caller must close it: nothing is released before, and what
 // calls under way still use is released when they return.
 type Conn struct {
-	log      *slog.Logger
-	listener *Listener // that Accept returned it from
+	log        *slog.Logger
+	listener   *Listener // that Accept returned it from
+	ep         *cm.Endpoint
+	qp         *uverbs.QP
+	recvCQ     *uverbs.CQ
+	sendCQ     *uverbs.CQ
+	events     *uverbs.CompChannel
+	localAddr  net.Addr
+	remoteAddr net.Addr
+	opt        Options
+	iwarp      bool  // no immediates: messages are SENDs
+	hello      hello // the peer's
 
-	ep     *cm.Endpoint
-	qp     *uverbs.QP
-	recvCQ *uverbs.CQ
-	sendCQ *uverbs.CQ
-	events *uverbs.CompChannel
-	local  net.Addr
-	remote net.Addr
-	opt    Options
-	iwarp  bool // no immediates: messages are SENDs
-	peer   hello
+	// A call holds the lock of its kind, then mu. Locks are taken in this order.
+	closeMu sync.Mutex // of CloseRead, CloseWrite and Close
+	readMu  sync.Mutex
+	writeMu sync.Mutex
 
-	rmu sync.Mutex // held through a Read
-	wmu sync.Mutex // held through a Write
-	cmu sync.Mutex // held through a CloseRead, CloseWrite or Close
-
-	// pmu is held while data is posted, which then precedes SHUTDOWN and
-	// DISCONNECT, and guards tx. It is locked before mu.
-	pmu sync.Mutex
-	tx  poster
-
-	mu        sync.Mutex // guards the rest; held only for moments
-	users     int        // calls under way: memory is not released under them
-	closed    bool       // Close was called
-	readEnd   bool       // CloseRead was called
-	writeEnd  bool       // CloseWrite was called
-	eof       bool       // the peer writes no more
-	gone      bool       // neither does it read: it is over
-	broken    bool       // it cannot be trusted
-	err       error      // what ended the connection otherwise
-	unlogged  bool       // err is to be logged
+	mu sync.Mutex // guards the rest; held only for moments
+	state
+	calls     int  // under way: memory is not released under them
+	unlogged  bool // err is to be logged
+	heard     bool // a message has come, or need not come before others are sent
 	linger    time.Duration
-	in        inbound
-	out       outbound
-	ctl       control
-	rd, wr    waiter // of Read and of Write
-	cl        waiter // of Close
-	sleeper   *waiter
-	recvArmed bool
-	sendArmed bool
-	waits     waits
-	probe     *time.Timer // sends keepalives
-	period    time.Duration
-	wcs       [16]verbs.WC
-	reaped    [16]verbs.WC
-	recvs     [16]verbs.RecvWR
-	recvSGEs  [16]verbs.SGE
+	recvRing  recvRing
+	recvQueue recvQueue
+	sendRing  sendRing
+	control   control
+	recvWCs   [16]verbs.WC
+	sendWCs   [16]verbs.WC
+
+	reader, writer, closer waiter
+	sleeper                *waiter
+	recvArmed, sendArmed   bool
+	waits                  waits
+
+	probeTimer  *time.Timer
+	probePeriod time.Duration
 }
 
-// inbound is the receive ring, and what was offered of it to the peer. Counts are of
-// bytes since the start.
-type inbound struct {
-	ring     []byte
-	slots    []byte // iWARP's messages, 4 bytes for each receive
-	slot     int    // the next receive to post
-	posted   int    // how many there are
-	reading  bool   // a call copies from the ring
-	heard    bool   // a message has come
-	received uint64
-	consumed uint64
-	offered  uint64
-	messages uint64
-	seq      uint16 // messages received
-	limit    uint16 // up to which they may come
+// recvQueue is the receives that messages take.
+type recvQueue struct {
+	size int       // how many are posted
+	next int       // to be posted
+	buf  []byte    // of iWARP's messages
+	sge  verbs.SGE // of buf
+	wrs  [16]verbs.RecvWR
+	sgl  [16]verbs.SGE
 }
 
 // memory makes the rings, smaller ones if there is no memory for those.
 func (c *Conn) memory(e *cm.Endpoint) error {
 	remote, local, err := c.regions(e)
 	for errors.Is(err, syscall.ENOMEM) && c.opt.halve() {
-		logTo(c.log, slog.LevelInfo, "halved buffers", "remote", e.RemoteAddr(),
+		c.log.Info("halved buffers", "remote", e.RemoteAddr(),
 			"read_buffer", c.opt.ReadBuffer, "write_buffer", c.opt.WriteBuffer, "err", err)
 		remote, local, err = c.regions(e)
 	}
 	if err != nil {
 		return err
 	}
-	c.out.inline = make([]byte, c.opt.Inline)
-	half := c.opt.ReadBuffer / 2
-	c.in.ring, c.out.table = remote.Bytes()[:c.opt.ReadBuffer], remote.Bytes()[c.opt.ReadBuffer:]
-	c.out.ring, c.in.slots = local.Bytes()[:c.opt.WriteBuffer], local.Bytes()[c.opt.WriteBuffer:]
-	c.tx.sge = local.SGE(0, c.opt.WriteBuffer)
-	for i := range c.recvs {
-		if c.iwarp {
-			c.recvs[i].SGL = c.recvSGEs[i : i+1]
-			c.recvSGEs[i] = local.SGE(c.opt.WriteBuffer, 4)
+	r, s, q := &c.recvRing, &c.sendRing, &c.recvQueue
+	r.buf, s.table = remote.Bytes()[:c.opt.ReadBuffer], remote.Bytes()[c.opt.ReadBuffer:]
+	s.buf, q.buf = local.Bytes()[:c.opt.WriteBuffer], local.Bytes()[c.opt.WriteBuffer:]
+	s.sge, q.sge = local.SGE(0, c.opt.WriteBuffer), local.SGE(c.opt.WriteBuffer, len(q.buf))
+	s.inline = make([]byte, c.opt.Inline)
+	if c.iwarp {
+		for i := range q.wrs {
+			q.wrs[i].SGL = q.sgl[i : i+1]
+			q.sgl[i] = verbs.SGE{Length: messageSize, LKey: q.sge.LKey}
 		}
 	}
-	c.ctl.ring = sge{addr: remote.Addr(), key: remote.RKey(), length: uint32(half)}
-	c.in.offered = uint64(half)
-	c.in.limit = uint16(c.opt.RecvQueue)
+	half := c.opt.ReadBuffer / 2
+	c.control.offer = sge{addr: remote.Addr(), key: remote.RKey(), length: uint32(half)}
+	c.control.next, c.control.half = 1, 1
+	r.offered, r.limit = uint64(half), uint16(c.opt.RecvQueue)
 	return nil
 }
 
@@ -120,11 +104,11 @@ func (c *Conn) regions(e *cm.Endpoint) (remote, local *uverbs.MR, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	slots := 0
+	size := c.opt.WriteBuffer
 	if c.iwarp {
-		slots = 4 * c.in.posted
+		size += messageSize * c.recvQueue.size
 	}
-	if local, err = e.AllocMR(c.opt.WriteBuffer+slots, verbs.AccessLocalWrite); err != nil {
+	if local, err = e.AllocMR(size, verbs.AccessLocalWrite); err != nil {
 		return nil, nil, cmp.Or(remote.Close(), err)
 	}
 	return remote, local, nil
@@ -136,15 +120,15 @@ func newConn(opt Options, log *slog.Logger) (*Conn, cm.Options, error) {
 	if err != nil {
 		return nil, cm.Options{}, err
 	}
-	c := &Conn{opt: opt, log: log, linger: linger}
-	c.in.posted = c.opt.RecvQueue + spare
+	c := &Conn{opt: opt, log: logger(log), linger: linger}
+	c.recvQueue.size = c.opt.RecvQueue + spare
 	private := make([]byte, helloSize)
 	return c, cm.Options{
 		PrivateData:        private,
 		Logger:             log,
 		ResponderResources: -1, InitiatorDepth: -1,
 		Cap: verbs.QPCap{
-			MaxSendWR: c.opt.SendQueue, MaxRecvWR: c.in.posted,
+			MaxSendWR: c.opt.SendQueue, MaxRecvWR: c.recvQueue.size,
 			MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: max(c.opt.Inline, sgeSize),
 		},
 		Setup: func(e *cm.Endpoint) error { return c.setup(e, private) },
@@ -159,16 +143,15 @@ func (c *Conn) setup(e *cm.Endpoint, private []byte) error {
 	if err := c.memory(e); err != nil {
 		return err
 	}
-	for left := c.in.posted; left > 0; {
-		n := min(left, len(c.recvs))
-		if err := c.postRecvs(n); err != nil {
+	for left := c.recvQueue.size; left > 0; left -= len(c.recvQueue.wrs) {
+		if err := c.postRecvs(min(left, len(c.recvQueue.wrs))); err != nil {
 			return err
 		}
-		left -= n
 	}
+	offer := c.control.offer
 	h := hello{
-		bigEndian: bigEndianHost, credits: uint16(c.opt.RecvQueue), buffer: c.ctl.ring,
-		sgl: sge{addr: c.ctl.ring.addr + uint64(c.opt.ReadBuffer), key: c.ctl.ring.key, length: sgeCount},
+		bigEndian: bigEndianHost, credits: uint16(c.opt.RecvQueue), buffer: offer,
+		sgl: sge{addr: offer.addr + uint64(c.opt.ReadBuffer), key: offer.key, length: sgeCount},
 	}
 	h.put(private)
 	return nil
@@ -176,56 +159,65 @@ func (c *Conn) setup(e *cm.Endpoint, private []byte) error {
 
 // connected starts the connection when the peer's hello is known. l is nil for a dial.
 func (c *Conn) connected(peer hello, l *Listener) {
-	c.peer = peer
-	c.local, c.remote = c.ep.LocalAddr(), c.ep.RemoteAddr()
-	c.out.start(c)
-	c.ctl.start(c)
-	c.rd.start()
-	c.wr.start()
-	c.cl.start()
+	c.hello = peer
+	c.localAddr, c.remoteAddr = c.ep.LocalAddr(), c.ep.RemoteAddr()
+	c.sendRing.start(c)
+	for _, w := range c.waiters() {
+		w.start()
+	}
 	// Over iWARP the first message is the dialing side's (RFC 5044, 7.1.1): the
 	// endpoint holds this side's back until that has come, or for a limited time.
-	c.in.heard = !c.iwarp || l == nil
+	c.heard = !c.iwarp || l == nil
 	c.mu.Lock()
-	c.keepAlive(c.opt.KeepAlive)
+	c.startProbes(c.opt.KeepAlive)
 	c.grant() // the second half of the ring
 	c.mu.Unlock()
-	if c.log != nil {
-		msg := "connected"
-		if l != nil {
-			msg = "accepted"
-		}
-		logTo(c.log, slog.LevelDebug, msg, "device", c.ep.PD.Context().Device().Name, "local", c.local, "remote", c.remote,
-			"read_buffer", c.opt.ReadBuffer, "write_buffer", c.opt.WriteBuffer)
+	msg := "connected"
+	if l != nil {
+		msg = "accepted"
 	}
+	c.log.Debug(msg, "device", c.ep.PD.Context().Device().Name, "local", c.localAddr, "remote", c.remoteAddr,
+		"read_buffer", c.opt.ReadBuffer, "write_buffer", c.opt.WriteBuffer)
 }
 
 // LocalAddr returns the address of this end, of type [cm.Addr].
-func (c *Conn) LocalAddr() net.Addr { return c.local }
+func (c *Conn) LocalAddr() net.Addr { return c.localAddr }
 
 // RemoteAddr returns the address of the peer's end, of type [cm.Addr].
-func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+func (c *Conn) RemoteAddr() net.Addr { return c.remoteAddr }
 
-// enter begins a call: mu is held, and memory stays, until leave.
-func (c *Conn) enter() error {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		return net.ErrClosed
+// enter begins a call, when others that need the lock have ended; nil is none. mu is held,
+// and memory stays, until leave.
+func (c *Conn) enter(kind *sync.Mutex) error {
+	if kind != nil {
+		kind.Lock()
 	}
-	c.users++
-	return nil
+	c.mu.Lock()
+	if !c.isClosed() {
+		c.calls++
+		return nil
+	}
+	c.mu.Unlock()
+	if kind != nil {
+		kind.Unlock()
+	}
+	return net.ErrClosed
 }
 
 // leave ends a call; the last one out of a closed connection releases it.
-func (c *Conn) leave() error {
-	c.users--
-	last := c.closed && c.users == 0
-	failed := c.unlogged
+func (c *Conn) leave(kind *sync.Mutex) error {
+	c.calls--
+	last, failed := c.calls == 0 && c.isClosed(), c.unlogged
 	c.unlogged = false
+	if last && c.err == nil { // the device needs nothing any more
+		c.sendRing.freed, c.sendRing.done, c.control.used = c.sendRing.head, c.sendRing.posted, 0
+	}
 	c.mu.Unlock()
+	if kind != nil {
+		kind.Unlock()
+	}
 	if failed {
-		c.logEnd(c.err)
+		c.logFailure(c.err)
 	}
 	if !last {
 		return nil
@@ -234,11 +226,33 @@ func (c *Conn) leave() error {
 	if c.listener != nil {
 		c.listener.count(func(s *ListenerStats) { s.Open-- })
 	}
-	if c.log != nil {
-		logTo(c.log, slog.LevelDebug, "connection closed", "local", c.local, "remote", c.remote,
-			"received", c.in.received, "sent", c.out.sent, "err", c.err)
-	}
+	c.log.Debug("connection closed", "local", c.localAddr, "remote", c.remoteAddr,
+		"received", c.recvRing.received, "sent", c.sendRing.sent, "err", c.err)
 	return err
+}
+
+// set is a call that changes a setting.
+func (c *Conn) set(change func()) error {
+	if err := c.enter(nil); err != nil {
+		return c.wrap("set", err)
+	}
+	change()
+	return c.wrap("set", c.leave(nil))
+}
+
+// logger returns l, or one that logs nothing if it is nil. No lock may be held where
+// something is logged: a handler may use connections.
+func logger(l *slog.Logger) *slog.Logger { return cmp.Or(l, silent) }
+
+var silent = slog.New(slog.DiscardHandler)
+
+// logFailure logs that the connection has ended with err.
+func (c *Conn) logFailure(err error) {
+	level := slog.LevelDebug
+	if errors.Is(err, ErrProtocol) {
+		level = slog.LevelWarn
+	}
+	c.log.Log(context.Background(), level, "connection failed", "local", c.ep.LocalAddr(), "remote", c.ep.RemoteAddr(), "err", err)
 }
 
 var _ net.Conn = (*Conn)(nil)

@@ -1,99 +1,139 @@
 package rsock
 
 import (
-	"encoding/binary"
 	"time"
 
 	"github.com/goverbs/verbs"
 )
 
-var zeroTime time.Time
-
 // control is what control messages need. They have send requests of their own,
 // each of which asks for its completion: ID is ctrlID and how many.
 type control struct {
-	ring  sge // what we offer: its half 0
-	wrs   [2]verbs.SendWR
-	sge   [sgeSize]byte
-	msg   [4]byte
-	used  int
-	short bool // something waits for used to go down
-	next  int  // which of the peer's descriptors we write next
-	half  int  // which half we offer next
+	requests requests
+	used     int
+	short    bool // something waits for used to go down
+	offer    sge  // half 0 of the receive ring
+	half     int  // which half is offered next
+	next     int  // which of the peer's descriptors is written next
+	sge      [sgeSize]byte
 }
 
 const ctrlID = 1 << 63
 
-func (t *control) start(c *Conn) {
-	t.next, t.half = 1, 1
-	t.wrs[1] = verbs.SendWR{Opcode: verbs.OpSend, Inline: t.msg[:], Flags: verbs.SendSignaled}
-}
-
 // grant offers the peer space and credits if that is due: half the ring, or half the
 // receives. (rs_give_credits in C's.) It runs with mu held.
 func (c *Conn) grant() {
-	in := &c.in
-	for c.err == nil && !c.gone && !c.eof && !c.closed && in.heard {
-		space := uint64(c.opt.ReadBuffer)-(in.offered-in.consumed) >= uint64(c.opt.ReadBuffer/2)
-		limit := in.seq + uint16(c.opt.RecvQueue)
-		if !space && int(limit-in.limit) < c.opt.RecvQueue/2 {
+	r, t := &c.recvRing, &c.control
+	for !c.isOver() && c.peer.canWrite() && !c.isClosed() && c.heard {
+		space := uint64(c.opt.ReadBuffer)-(r.offered-r.consumed) >= uint64(c.opt.ReadBuffer/2)
+		limit := r.seq + uint16(c.opt.RecvQueue)
+		if !space && int(limit-r.limit) < c.opt.RecvQueue/2 {
 			return
 		}
 		cost := 1
 		if space && c.iwarp {
 			cost = 2
 		}
-		if !c.ctrlRoom(cost) {
+		if !c.hasControl(cost) {
 			return
 		}
 		var offer *sge
 		if space {
-			half := c.ctl.ring
-			half.addr += uint64(c.ctl.half) * uint64(half.length)
+			half := t.offer
+			half.addr += uint64(t.half) * uint64(half.length)
 			offer = &half
-			c.ctl.half ^= 1
-			in.offered += uint64(half.length)
+			t.half ^= 1
+			r.offered += uint64(half.length)
 		}
-		in.limit = limit
-		c.postCtrl(opSGL|message(limit), offer)
+		r.limit = limit
+		c.postControl(opSGL|message(limit), offer)
 	}
 }
 
-// ctrlRoom reports whether n control requests may be posted.
-func (c *Conn) ctrlRoom(n int) bool {
-	if c.ctl.used+n > ctrlQueue {
+// hasControl reports whether n control requests may be posted.
+func (c *Conn) hasControl(n int) bool {
+	t := &c.control
+	if t.used+n > ctrlQueue {
 		c.reap()
 	}
-	c.ctl.short = c.ctl.used+n > ctrlQueue
-	return !c.ctl.short
+	t.short = t.used+n > ctrlQueue
+	return !t.short
 }
 
-// postCtrl posts a message, along with a descriptor if there is one.
-func (c *Conn) postCtrl(m message, offer *sge) {
-	t := &c.ctl
-	w := &t.wrs[0]
-	*w = verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: uint32(m), Flags: verbs.SendSignaled}
+// postControl posts a message, along with a descriptor if there is one.
+func (c *Conn) postControl(m message, offer *sge) {
+	t := &c.control
+	w := &t.requests.wrs[0]
+	*w = verbs.SendWR{}
 	if offer != nil {
-		offer.put(t.sge[:], c.peer.order())
+		offer.put(t.sge[:], c.hello.order())
 		w.Inline = t.sge[:]
-		w.RemoteAddr = c.peer.sgl.addr + uint64(t.next)*sgeSize
-		w.RKey = c.peer.sgl.key
-		if t.next++; t.next == int(c.peer.sgl.length) {
+		w.RemoteAddr = c.hello.sgl.addr + uint64(t.next)*sgeSize
+		w.RKey = c.hello.sgl.key
+		if t.next++; t.next == int(c.hello.sgl.length) {
 			t.next = 0
 		}
 	}
-	wrs := t.wrs[:1]
-	if c.iwarp {
-		binary.NativeEndian.PutUint32(t.msg[:], uint32(m))
-		w.Opcode, w.Flags = verbs.OpRDMAWrite, 0
-		wrs = t.wrs[:]
-		if offer == nil {
-			wrs = t.wrs[1:]
-		}
-	}
-	wrs[len(wrs)-1].ID = ctrlID | uint64(len(wrs))
-	t.used += len(wrs)
+	c.postSignaled(t.requests.fill(m, c.iwarp))
+}
+
+// postSignaled posts requests of control's, the last of which completes for all.
+func (c *Conn) postSignaled(wrs []verbs.SendWR) {
+	last := &wrs[len(wrs)-1]
+	last.Flags, last.ID = verbs.SendSignaled, ctrlID|uint64(len(wrs))
+	c.control.used += len(wrs)
 	if _, err := c.qp.PostSend(wrs...); err != nil {
 		c.die(&resetError{err})
 	}
 }
+
+// SetKeepAlive enables the test of an idle connection, every 15 s, or disables it. See
+// [Conn.SetKeepAlivePeriod].
+func (c *Conn) SetKeepAlive(on bool) error {
+	if on {
+		return c.SetKeepAlivePeriod(defaultKeepAlive)
+	}
+	return c.SetKeepAlivePeriod(0)
+}
+
+// SetKeepAlivePeriod sets the interval at which the connection is tested; 0 disables the
+// test. Without it, a peer whose machine has failed is noticed only when something is
+// sent to it. The test is an RDMA WRITE of no bytes, which the peer's program does not
+// see. On RoCE the device gives up after some seconds of retries, on iWARP TCP does after
+// minutes.
+func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
+	return c.set(func() { c.startProbes(d) })
+}
+
+// startProbes sends keepalives every d from now on, or none.
+func (c *Conn) startProbes(d time.Duration) {
+	c.probePeriod = max(d, 0)
+	switch {
+	case c.probeTimer == nil && d > 0:
+		c.probeTimer = time.AfterFunc(d, c.probe)
+	case c.probeTimer != nil && d > 0:
+		c.probeTimer.Reset(d)
+	case c.probeTimer != nil:
+		c.probeTimer.Stop()
+	}
+}
+
+// probe sends a keepalive, when the timer has expired.
+func (c *Conn) probe() {
+	if c.enter(nil) != nil {
+		return
+	}
+	defer c.leave(nil)
+	c.reap()
+	if c.probePeriod == 0 || c.isOver() {
+		return
+	}
+	if t := &c.control; t.used == 0 { // or else one is under way already
+		t.requests.wrs[0] = verbs.SendWR{Opcode: verbs.OpRDMAWrite}
+		c.postSignaled(t.requests.wrs[:1])
+	}
+	c.probeTimer.Reset(c.probePeriod)
+}
+
+// SetNoDelay has no effect: data is never delayed.
+func (c *Conn) SetNoDelay(bool) error { return c.set(func() {}) }

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 )
@@ -70,7 +72,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, addr string) (net.Con
 	if !d.Fallback.applies(err) || ctx.Err() != nil {
 		return nil, err
 	}
-	logTo(d.Logger, slog.LevelInfo, "falling back to TCP", "addr", addr, "err", err)
+	logger(d.Logger).Info("falling back to TCP", "addr", addr, "err", err)
 	return d.dialTCP(ctx, network, addr)
 }
 
@@ -124,13 +126,13 @@ func (d *Dialer) dialTCP(ctx context.Context, network, addr string) (net.Conn, e
 	}
 	c, err := nd.DialContext(ctx, tcpNetwork(network), addr)
 	if err == nil {
-		logTo(d.Logger, slog.LevelDebug, "connected by TCP", "local", c.LocalAddr(), "remote", c.RemoteAddr())
+		logger(d.Logger).Debug("connected by TCP", "local", c.LocalAddr(), "remote", c.RemoteAddr())
 	}
 	return c, err
 }
 
-// lookup finds the addresses that "host:port" means, of which there is at least
-// one; no host means all of this machine's.
+// lookup finds the addresses that "host:port" means, at least one. No host means all
+// of this machine's, of both families if it has IPv6.
 func lookup(ctx context.Context, r *net.Resolver, network, addr string) ([]netip.AddrPort, error) {
 	ip, err := ipNetwork(network)
 	if err != nil {
@@ -144,9 +146,9 @@ func lookup(ctx context.Context, r *net.Resolver, network, addr string) ([]netip
 		return nil, err
 	}
 	if host == "" {
-		host = "0.0.0.0"
-		if ip == "ip6" {
-			host = "::"
+		host = "::"
+		if ip == "ip4" || ip == "ip" && !hasIPv6() {
+			host = "0.0.0.0"
 		}
 	}
 	port, err := r.LookupPort(ctx, "tcp", service)
@@ -165,6 +167,16 @@ func lookup(ctx context.Context, r *net.Resolver, network, addr string) ([]netip
 		addrs[i] = netip.AddrPortFrom(ip.Unmap(), uint16(port))
 	}
 	return addrs, nil
+}
+
+// hasIPv6 reports whether the kernel has IPv6, as package net finds out.
+func hasIPv6() bool {
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	unix.Close(fd)
+	return true
 }
 
 // ipNetwork is what the resolver calls a network's addresses.
@@ -195,7 +207,7 @@ func (d *Dialer) attempt(ctx context.Context, addr netip.AddrPort) (*Conn, error
 	}
 	peer, err := parseHello(ep.PrivateData)
 	if err != nil {
-		c.logEnd(err)
+		c.logFailure(err)
 		ep.Close()
 		return nil, fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
 	}

@@ -19,7 +19,7 @@ func (c *Conn) wrap(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
 	}
-	return &net.OpError{Op: op, Net: network, Source: c.local, Addr: c.remote, Err: err}
+	return &net.OpError{Op: op, Net: network, Source: c.localAddr, Addr: c.remoteAddr, Err: err}
 }
 
 // opError makes an error that is not of a connection one of package net.

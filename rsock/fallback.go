@@ -34,12 +34,28 @@ const (
 	FallbackAlways
 )
 
+var fallbacks = [...]string{FallbackNone: "none", FallbackMissing: "missing", FallbackAlways: "always"}
+
 // String returns "none", "missing" or "always".
 func (f Fallback) String() string {
-	if names := [...]string{"none", "missing", "always"}; f >= 0 && int(f) < len(names) {
-		return names[f]
+	if f.check() != nil {
+		return fmt.Sprintf("Fallback(%d)", int(f))
 	}
-	return fmt.Sprintf("Fallback(%d)", int(f))
+	return fallbacks[f]
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (f Fallback) MarshalText() ([]byte, error) { return []byte(f.String()), f.check() }
+
+// UnmarshalText implements encoding.TextUnmarshaler. It takes what String returns, so that
+// a flag can be a Fallback, see [flag.TextVar].
+func (f *Fallback) UnmarshalText(text []byte) error {
+	i := slices.Index(fallbacks[:], string(text))
+	if i < 0 {
+		return fmt.Errorf("fallback %q: %w: none, missing or always", text, verbs.ErrRange)
+	}
+	*f = Fallback(i)
+	return nil
 }
 
 const (

@@ -3,6 +3,7 @@ package rsock_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -206,6 +207,54 @@ func TestListenBoth(t *testing.T) {
 			}
 		})
 	})
+}
+
+// TestListenAll listens for RDMA at all addresses, and at all of one family.
+func TestListenAll(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		four, six := labtest.AddrOf(device), map[string]string{labtest.RXE: "fd00:9::1", labtest.SIW: "fd00:9:1::1"}[device]
+		for _, r := range []struct {
+			network, host string
+			four, six     bool
+		}{
+			{"rdma", "", true, true}, {"rdma", "[::]", true, true}, {"rdma", "0.0.0.0", true, false},
+			{"rdma4", "", true, false}, {"rdma6", "", false, true},
+		} {
+			t.Run(r.network+" "+r.host, func(t *testing.T) {
+				l := labtest.Must(rsock.Listen(r.network, r.host+":0"))(t)
+				defer l.Close()
+				_, port, _ := net.SplitHostPort(l.Addr().String())
+				for addr, listens := range map[string]bool{four: r.four, six: r.six} {
+					c, err := rsock.Dial("rdma", net.JoinHostPort(addr, port))
+					if listens != (err == nil) || !listens && !errors.Is(err, syscall.ECONNREFUSED) {
+						t.Errorf("dialed %s: %v", addr, err)
+					}
+					if err == nil {
+						exchange(t, l, c)
+					}
+				}
+			})
+		}
+	})
+}
+
+// TestFallbackText reads what String returns, as flags do.
+func TestFallbackText(t *testing.T) {
+	for _, f := range []rsock.Fallback{rsock.FallbackNone, rsock.FallbackMissing, rsock.FallbackAlways} {
+		var got rsock.Fallback
+		flags := flag.NewFlagSet("", flag.ContinueOnError)
+		flags.TextVar(&got, "fallback", rsock.FallbackMissing, "")
+		if err := flags.Parse([]string{"-fallback", f.String()}); err != nil || got != f {
+			t.Errorf("%v became %v, %v", f, got, err)
+		}
+	}
+	var f rsock.Fallback
+	if err := f.UnmarshalText([]byte("never")); !errors.Is(err, verbs.ErrRange) {
+		t.Error(err)
+	}
+	if _, err := rsock.Fallback(3).MarshalText(); !errors.Is(err, verbs.ErrRange) {
+		t.Error(err)
+	}
 }
 
 // TestFallbackMissing prefers RDMA, and does not use TCP because RDMA is refused.

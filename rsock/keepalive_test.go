@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestKeepAlive: nobody notices keepalives, or that they are turned off.
+// TestKeepAlive tests that programs do not see keepalives, nor that they are turned off.
 func TestKeepAlive(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		l := labtest.Must((&ListenConfig{Options: Options{KeepAlive: 2 * time.Millisecond}}).Listen(t.Context(), "rdma", labtest.AddrOf(device)+":0"))(t)
@@ -24,7 +24,7 @@ func TestKeepAlive(t *testing.T) {
 		defer b.Close()
 		time.Sleep(100 * time.Millisecond)
 		a.mu.Lock()
-		used := a.probe != nil && a.err == nil
+		used := a.probeTimer != nil && a.err == nil
 		a.mu.Unlock()
 		if !used {
 			t.Error("no keepalives are sent")
@@ -41,8 +41,8 @@ func TestKeepAlive(t *testing.T) {
 	})
 }
 
-// TestKeepAliveDeadPeer: a peer that is gone without a word is found out while
-// nobody writes to it. On iWARP its kernel would say so.
+// TestKeepAliveDeadPeer tests that a peer that has gone without a message is noticed
+// while nothing is written to it. On iWARP its kernel would end the connection.
 func TestKeepAliveDeadPeer(t *testing.T) {
 	labtest.Require(t)
 	l := labtest.Must(Listen("rdma", labtest.Addr+":0"))(t)

@@ -19,8 +19,7 @@ import (
 type ListenConfig struct {
 	// Options tunes the connections.
 	Options
-	// Fallback says when the listener uses TCP; zero means never. On TCP it listens as
-	// package net does, on ":7471" for all IPv4 and IPv6 addresses.
+	// Fallback says when the listener uses TCP; zero means never.
 	Fallback Fallback
 	// Backlog is the number of RDMA connections that may be coming up, or be up and
 	// wait for Accept, each with its memory. Zero means 128, the most is 65535. Peers
@@ -71,10 +70,10 @@ func Listen(network, addr string) (net.Listener, error) {
 	return new(ListenConfig).Listen(context.Background(), network, addr)
 }
 
-// Listen listens on addr: "10.9.0.1:7471", or ":7471" for all IPv4 addresses and
-// "[::]:7471" for all; port 0 means a free one. For network see [Dialer.DialContext]. Of
-// a name's addresses the first is taken, an IPv4 address if there is one; ctx bounds the
-// look-up. If RDMA is missing the error matches [verbs.ErrNoRDMA],
+// Listen listens on addr: "10.9.0.1:7471", or ":7471" for all addresses and
+// "0.0.0.0:7471" for all IPv4 addresses; port 0 means a free one. For network see
+// [Dialer.DialContext]. Of a name's addresses the first is taken, an IPv4 address if there
+// is one; ctx bounds the look-up. If RDMA is missing the error matches [verbs.ErrNoRDMA],
 // unless Fallback applies. The listener is a [*Listener].
 func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (net.Listener, error) {
 	conf := *lc
@@ -149,11 +148,11 @@ func (l *Listener) open(ctx context.Context, network, addr string, local netip.A
 	}
 	if len(l.rdma) == 0 {
 		l.addr = l.tcp.Addr()
-		logTo(l.conf.Logger, slog.LevelInfo, "listening on TCP only", "addr", l.addr, "err", missing)
+		logger(l.conf.Logger).Info("listening on TCP only", "addr", l.addr, "err", missing)
 		return nil
 	}
 	l.addr = cm.Addr{AddrPort: netip.AddrPortFrom(local.Addr(), l.rdma[0].Addr().Port())}
-	logTo(l.conf.Logger, slog.LevelDebug, "listening", "addr", l.addr, "tcp", l.tcp != nil)
+	logger(l.conf.Logger).Debug("listening", "addr", l.addr, "tcp", l.tcp != nil)
 	return nil
 }
 
@@ -202,9 +201,9 @@ func (l *Listener) lost(req *cm.Request, err error) {
 	})
 	switch {
 	case rejected:
-		logTo(l.conf.Logger, slog.LevelWarn, "rejected peer", "remote", req.RemoteAddr(), "err", err)
+		logger(l.conf.Logger).Warn("rejected peer", "remote", req.RemoteAddr(), "err", err)
 	case l.ctx.Err() == nil:
-		logTo(l.conf.Logger, slog.LevelWarn, "handshake failed", "remote", req.RemoteAddr(), "err", err)
+		logger(l.conf.Logger).Warn("handshake failed", "remote", req.RemoteAddr(), "err", err)
 	}
 	if scarce(err) {
 		select {
@@ -319,7 +318,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	case a := <-l.viaTCP:
 		if a.err == nil {
 			l.count(func(s *ListenerStats) { s.AcceptedTCP++ })
-			logTo(l.conf.Logger, slog.LevelDebug, "accepted by TCP", "local", a.c.LocalAddr(), "remote", a.c.RemoteAddr())
+			logger(l.conf.Logger).Debug("accepted by TCP", "local", a.c.LocalAddr(), "remote", a.c.RemoteAddr())
 		}
 		return a.c, a.err
 	case err := <-l.failed:

@@ -3,9 +3,36 @@ package rsock
 import (
 	"io"
 	"os"
-	"syscall"
-	"time"
 )
+
+// recvRing is the memory that the peer writes to, and what it was offered of that.
+// Counts are of bytes since the start.
+type recvRing struct {
+	buf      []byte
+	copying  bool // Read copies from buf, without mu
+	received uint64
+	consumed uint64
+	offered  uint64
+	messages uint64
+	seq      uint16 // messages received
+	limit    uint16 // up to which they may come
+}
+
+// unread returns the number of bytes to be read.
+func (r *recvRing) unread() int { return int(r.received - r.consumed) }
+
+// piece returns as much of them as lies in one piece.
+func (r *recvRing) piece() []byte {
+	from := int(r.consumed % uint64(len(r.buf)))
+	return r.buf[from:][:min(r.unread(), len(r.buf)-from)]
+}
+
+// discard drops what came after CloseRead.
+func (c *Conn) discard() {
+	if r := &c.recvRing; c.local&readEnded != 0 && !r.copying {
+		r.consumed = r.received
+	}
+}
 
 // small is how many bytes are copied with mu held: unlocking it takes longer.
 const small = 512
@@ -25,22 +52,28 @@ func (c *Conn) copy(dst, src []byte) int {
 // or Close, when all has been read, it returns io.EOF. If the connection ended otherwise,
 // the error matches ECONNRESET, or ETIMEDOUT if the peer does not answer.
 func (c *Conn) Read(p []byte) (int, error) {
-	c.rmu.Lock()
-	defer c.rmu.Unlock()
-	if err := c.enter(); err != nil {
+	if err := c.enter(&c.readMu); err != nil {
 		return 0, c.wrap("read", err)
 	}
-	defer c.leave()
+	defer c.leave(&c.readMu)
 	n, err := c.read(p)
 	return n, c.wrap("read", err)
 }
 
 func (c *Conn) read(p []byte) (n int, err error) {
-	if len(p) == 0 {
+	r := &c.recvRing
+	switch {
+	case len(p) == 0:
 		return 0, nil
+	case c.reader.expired():
+		return 0, os.ErrDeadlineExceeded
+	case r.unread() < len(p): // or else there is no need to look for more
+		if err := c.wait(&c.reader, (*Conn).readable); err != nil {
+			return 0, err
+		}
 	}
-	if err := c.awaitData(len(p)); err != nil {
-		return 0, err
+	if r.unread() == 0 {
+		return 0, c.readErr()
 	}
 	n = c.take(p)
 	c.discard()
@@ -48,54 +81,20 @@ func (c *Conn) read(p []byte) (n int, err error) {
 	return n, nil
 }
 
+// readable reports whether Read need not wait.
+func (c *Conn) readable() bool { return c.recvRing.unread() > 0 || c.readErr() != nil }
+
 // take copies what has come to p.
 func (c *Conn) take(p []byte) (n int) {
-	c.in.reading = true
-	defer func() { c.in.reading = false }()
-	for n < len(p) {
-		from := c.unread()
-		if len(from) == 0 {
-			break
-		}
-		m := c.copy(p[n:], from)
+	r := &c.recvRing
+	r.copying = true
+	defer func() { r.copying = false }()
+	for n < len(p) && r.unread() > 0 {
+		m := c.copy(p[n:], r.piece())
 		n += m
-		c.in.consumed += uint64(m)
+		r.consumed += uint64(m)
 	}
 	return n
-}
-
-// awaitData waits until there is data; want is how much would be good to have.
-func (c *Conn) awaitData(want int) error {
-	in := &c.in
-	if c.rd.expired() {
-		return os.ErrDeadlineExceeded
-	}
-	if in.received-in.consumed < uint64(want) {
-		if err := c.wait(&c.rd, (*Conn).readable); err != nil {
-			return err
-		}
-	}
-	switch {
-	case c.readEnd:
-		return io.EOF
-	case in.received != in.consumed:
-		return nil
-	case c.eof:
-		return io.EOF
-	}
-	return c.err
-}
-
-// readable reports whether a Read need wait no longer.
-func (c *Conn) readable() bool {
-	return c.in.received != c.in.consumed || c.eof || c.readEnd || c.err != nil
-}
-
-// unread is what of the data that has come lies in one piece.
-func (c *Conn) unread() []byte {
-	from := int(c.in.consumed % uint64(len(c.in.ring)))
-	n := min(int(c.in.received-c.in.consumed), len(c.in.ring)-from)
-	return c.in.ring[from:][:n]
 }
 
 // WriteTo writes to w what the peer sends until it ends, and returns the number of bytes
@@ -104,30 +103,6 @@ func (c *Conn) unread() []byte {
 func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 	n, err := io.CopyBuffer(w, struct{ io.Reader }{c}, make([]byte, maxChunk))
 	return n, c.wrap("writeto", err)
-}
-
-// CloseRead ends reading: calls under way and later ones return io.EOF, and what comes is
-// dropped. If CloseWrite was called before, the peer is informed that nothing is read any
-// more.
-func (c *Conn) CloseRead() error {
-	c.cmu.Lock()
-	defer c.cmu.Unlock()
-	if err := c.enter(); err != nil {
-		return c.wrap("close", err)
-	}
-	if c.readEnd {
-		c.leave()
-		return c.wrap("close", syscall.ENOTCONN)
-	}
-	c.readEnd = true
-	c.discard()
-	c.wakeAll()
-	var err error
-	if c.writeEnd {
-		err = c.sendEnd(msgDisconnect, time.Now().Add(linger))
-	}
-	c.leave()
-	return c.wrap("close", err)
 }
 
 var (

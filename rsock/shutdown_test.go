@@ -12,7 +12,7 @@ import (
 
 // TestCloseAfterPeer closes a side whose peer has ended the connection
 // meanwhile. Only data without an end to it that has not arrived is an error:
-// neither credits that nobody waits for any more, nor an end, and what came before
+// neither credits that no call waits for any more, nor an end, and what came before
 // it, that was not acknowledged: rxe does not acknowledge a message if the program
 // that sees it disconnects at once, and drops acknowledgements.
 func TestCloseAfterPeer(t *testing.T) {
@@ -21,11 +21,11 @@ func TestCloseAfterPeer(t *testing.T) {
 		late func(*Conn, time.Time) // what comes too late for the peer
 		lost bool
 	}{
-		"credits": {true, func(a *Conn, _ time.Time) { a.postCtrl(opSGL|message(a.in.limit), nil) }, false},
-		"end":     {false, func(a *Conn, limit time.Time) { a.writeEnd = true; a.sendEnd(msgShutdown, limit) }, false},
+		"credits": {true, func(a *Conn, _ time.Time) { a.postControl(opSGL|message(a.recvRing.limit), nil) }, false},
+		"end":     {false, func(a *Conn, limit time.Time) { a.local = writeEnded; a.sendEnd(msgShutdown, limit) }, false},
 		"data": {false, func(a *Conn, limit time.Time) {
 			a.write([]byte("more"))
-			a.writeEnd = true
+			a.local = writeEnded
 			a.sendEnd(msgShutdown, limit)
 		}, false},
 		"no end": {false, func(a *Conn, limit time.Time) { a.write([]byte("more")) }, true},
@@ -68,7 +68,7 @@ func closeAfterPeer(t *testing.T, device string, end bool, late func(*Conn, time
 		t.Fatal(err)
 	}
 	a.mu.Lock()
-	for !a.eof || !a.quiet() {
+	for a.peer != writeEnded || !a.isAcked() {
 		a.progress()
 		a.mu.Unlock()
 		if time.Now().After(limit) {

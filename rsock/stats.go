@@ -19,10 +19,10 @@ type ConnStats struct {
 	Wakeups uint64 // of sleeping calls; more than Sleeps if some slept again
 
 	Unread     int // bytes received and not read
-	Unsent     int // bytes of the send ring that the device still needs
+	Unsent     int // bytes of the send ring that the device may still need; 0 after Close if nothing failed
 	PeerRoom   int // bytes that may be written before the peer reads
 	Credits    int // messages that may be sent before the peer grants more
-	SendQueued int // requests in the send queue that are not known to be done
+	SendQueued int // requests in the send queue that are not known to be done; as Unsent
 
 	ReadBuffer  int // bytes of the receive ring
 	WriteBuffer int // bytes of the send ring
@@ -35,17 +35,17 @@ type ConnStats struct {
 func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	in, out, w := &c.in, &c.out, &c.waits
+	in, out, w := &c.recvRing, &c.sendRing, &c.waits
 	return ConnStats{
 		BytesReceived: in.received, BytesSent: out.sent,
 		MessagesReceived: in.messages, MessagesSent: out.messages,
 		PeerWaits: w.peer.n, PeerWaitTime: w.peer.total(),
 		QueueWaits: w.queue.n, QueueWaitTime: w.queue.total(),
 		Spins: w.spins, Sleeps: w.sleeps, Wakeups: w.wakeups,
-		Unread: int(in.received - in.consumed), Unsent: int(out.head - out.freed),
+		Unread: in.unread(), Unsent: int(out.head - out.freed),
 		PeerRoom:   int(out.target[0].length) + int(out.target[1].length),
 		Credits:    max(int(out.limit-out.seq)-int(out.spare), 0),
-		SendQueued: int(out.slots-out.free()) + c.ctl.used,
+		SendQueued: int(out.slots-out.free()) + c.control.used,
 		ReadBuffer: c.opt.ReadBuffer, WriteBuffer: c.opt.WriteBuffer,
 		SendQueue: c.opt.SendQueue, RecvQueue: c.opt.RecvQueue,
 	}

@@ -3,7 +3,6 @@ package rsock
 import (
 	"context"
 	"errors"
-	"net"
 	"os"
 	"time"
 
@@ -12,8 +11,8 @@ import (
 )
 
 // waiter is a call that may have to wait: the one that reads, the one that
-// writes, the one that closes. Of those who wait one sleeps on the CQs' events,
-// and the others follow: it wakes them when their time has come, or when it
+// writes, the one that closes. Of those that wait one sleeps on the CQs' events,
+// and the others follow: it wakes them when they are ready, or when it
 // leaves.
 type waiter struct {
 	ready     func(*Conn) bool // with mu held
@@ -55,12 +54,15 @@ func (w *waiter) follow(deadline time.Time) {
 	w.timer.Stop()
 }
 
+// waiters are the three that there can be.
+func (c *Conn) waiters() [3]*waiter { return [...]*waiter{&c.reader, &c.writer, &c.closer} }
+
 // wakeAll wakes all waiters. mu is held.
 func (c *Conn) wakeAll() {
 	if c.sleeper != nil {
 		c.events.Wake()
 	}
-	for _, w := range [...]*waiter{&c.rd, &c.wr, &c.cl} {
+	for _, w := range c.waiters() {
 		if w.following {
 			w.wake()
 		}
@@ -90,12 +92,30 @@ func (s *stall) total() time.Duration {
 	return s.time + time.Since(s.begin)
 }
 
-// stall is wait for a Write, which it counts.
-func (c *Conn) stall(s *stall, ready func(*Conn) bool) error {
-	s.n++
-	s.begin = time.Now()
-	err := c.wait(&c.wr, ready)
-	s.time, s.begin = s.total(), time.Time{}
+// waitToWrite waits for a Write until ready, counts that, and returns why nothing can be
+// written then.
+func (c *Conn) waitToWrite(ready func(*Conn) bool) error {
+	if !ready(c) {
+		s := &c.waits.peer
+		if c.sendRing.short {
+			s = &c.waits.queue
+		}
+		s.n++
+		s.begin = time.Now()
+		err := c.wait(&c.writer, ready)
+		s.time, s.begin = s.total(), time.Time{}
+		if err != nil {
+			return err
+		}
+	}
+	return c.writeErr()
+}
+
+// waitToClose waits until ready, for CloseRead, CloseWrite or Close.
+func (c *Conn) waitToClose(deadline time.Time, ready func(*Conn) bool) error {
+	c.closer.deadline, c.closer.waiting = deadline, true
+	err := c.wait(&c.closer, ready)
+	c.closer.waiting = false
 	return err
 }
 
@@ -106,7 +126,7 @@ func (c *Conn) wait(w *waiter, ready func(*Conn) bool) error {
 	err := c.await(w)
 	if c.sleeper == nil {
 		// Another must sleep now.
-		for _, other := range [...]*waiter{&c.rd, &c.wr, &c.cl} {
+		for _, other := range c.waiters() {
 			if other != w && other.following {
 				other.wake()
 				break
@@ -120,9 +140,9 @@ func (c *Conn) await(w *waiter) error {
 	// What a reader waits for after it has written is an answer, and how soon
 	// that comes is learnt from the answers before. A wait for more of a stream is as
 	// well off asleep.
-	look := w.usual.Wait(c.opt.SpinTime, w == &c.rd && w.sent != c.out.seq)
+	look := w.usual.Wait(c.opt.SpinTime, w == &c.reader && w.sent != c.sendRing.seq)
 	defer look.Done()
-	w.sent = c.out.seq
+	w.sent = c.sendRing.seq
 	spun, slept := false, false
 	for {
 		c.progress()
@@ -132,8 +152,6 @@ func (c *Conn) await(w *waiter) error {
 				c.waits.spins++
 			}
 			return nil
-		case c.closed && w != &c.cl:
-			return net.ErrClosed
 		case w.expired():
 			return os.ErrDeadlineExceeded
 		}
@@ -184,7 +202,7 @@ func (c *Conn) arm() (did bool) {
 		c.recvArmed, did = true, true
 		c.arming(c.recvCQ)
 	}
-	if !c.sendArmed && (c.out.short || c.ctl.short || c.cl.waiting) {
+	if !c.sendArmed && (c.sendRing.short || c.control.short || c.closer.waiting) {
 		c.sendArmed, did = true, true
 		c.arming(c.sendCQ)
 	}
@@ -199,21 +217,19 @@ func (c *Conn) arming(cq *uverbs.CQ) {
 
 // SetDeadline sets the time at which calls of Read, Write, ReadFrom and WriteTo, under way
 // and later ones, fail with [os.ErrDeadlineExceeded]. The zero value means never.
-func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadline(t, &c.rd, &c.wr) }
+func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadline(t, &c.reader, &c.writer) }
 
 // SetReadDeadline is SetDeadline for Read and WriteTo only.
-func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, &c.rd) }
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, &c.reader) }
 
 // SetWriteDeadline is SetDeadline for Write and ReadFrom only.
-func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, &c.wr) }
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, &c.writer) }
 
 func (c *Conn) setDeadline(t time.Time, waiters ...*waiter) error {
-	if err := c.enter(); err != nil {
-		return c.wrap("set", err)
-	}
-	for _, w := range waiters {
-		w.deadline = t
-	}
-	c.wakeAll()
-	return c.wrap("set", c.leave())
+	return c.set(func() {
+		for _, w := range waiters {
+			w.deadline = t
+		}
+		c.wakeAll()
+	})
 }

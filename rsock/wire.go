@@ -16,10 +16,11 @@ func breach(format string, args ...any) error {
 
 // The wire format (librdmacm's rsocket.c).
 const (
-	version   = 1
-	helloSize = 40
-	sgeSize   = 16
-	sgeCount  = 2 // descriptors that we offer room for
+	version     = 1
+	helloSize   = 40
+	messageSize = 4
+	sgeSize     = 16
+	sgeCount    = 2 // descriptors that we offer room for
 
 	flagNet   = 1 << 0 // the sender's host is big-endian
 	flagIOMap = 1 << 1 // the size of an I/O map is given: ours is 0

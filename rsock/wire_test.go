@@ -77,11 +77,11 @@ func unconnected() *Conn {
 		panic(err)
 	}
 	c := &Conn{opt: opt}
-	c.in.ring = make([]byte, c.opt.ReadBuffer)
-	c.in.offered, c.in.limit = uint64(c.opt.ReadBuffer/2), minQueue
-	c.out.ring, c.out.table = make([]byte, c.opt.WriteBuffer), make([]byte, sgeCount*sgeSize)
-	c.peer = hello{credits: 20, buffer: sge{1 << 40, 7, 3000}, sgl: sge{1 << 41, 8, 2}}
-	c.out.start(c)
+	c.recvRing.buf = make([]byte, c.opt.ReadBuffer)
+	c.recvRing.offered, c.recvRing.limit = uint64(c.opt.ReadBuffer/2), minQueue
+	c.sendRing.buf, c.sendRing.table = make([]byte, c.opt.WriteBuffer), make([]byte, sgeCount*sgeSize)
+	c.hello = hello{credits: 20, buffer: sge{1 << 40, 7, 3000}, sgl: sge{1 << 41, 8, 2}}
+	c.sendRing.start(c)
 	return c
 }
 
@@ -93,9 +93,9 @@ func FuzzMessages(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c := unconnected()
 		for ; len(data) >= 4; data = data[4:] {
-			copy(c.out.table, data) // as the peer may write at any time
+			copy(c.sendRing.table, data) // as the peer may write at any time
 			m := message(uint32(data[0])<<24 | uint32(data[1])<<16 | uint32(data[2])<<8 | uint32(data[3]))
-			ended := c.eof
+			ended := !c.peer.canWrite()
 			if err := c.handle(m); err != nil {
 				if !errors.Is(err, ErrProtocol) {
 					t.Fatal(err)
@@ -105,12 +105,12 @@ func FuzzMessages(f *testing.F) {
 			switch {
 			case ended && m.op() == opData:
 				t.Fatal("data after the end")
-			case c.in.received > c.in.offered:
-				t.Fatalf("%d bytes of %d offered", c.in.received, c.in.offered)
-			case c.out.limit-c.out.seq > c.peer.credits:
-				t.Fatalf("credits up to %d", c.out.limit)
+			case c.recvRing.received > c.recvRing.offered:
+				t.Fatalf("%d bytes of %d offered", c.recvRing.received, c.recvRing.offered)
+			case c.sendRing.limit-c.sendRing.seq > c.hello.credits:
+				t.Fatalf("credits up to %d", c.sendRing.limit)
 			}
-			c.unread()
+			c.recvRing.piece()
 		}
 	})
 }
@@ -147,8 +147,8 @@ func TestMessages(t *testing.T) {
 // TestDescriptors: a descriptor is taken whole, in its turn, and once.
 func TestDescriptors(t *testing.T) {
 	c := unconnected()
-	o := &c.out
-	b := c.peer.buffer
+	o := &c.sendRing
+	b := c.hello.buffer
 	write := func(i int, s sge) { s.put(o.table[i*sgeSize:], binary.NativeEndian) }
 	say := func() {
 		t.Helper()
@@ -173,7 +173,7 @@ func TestDescriptors(t *testing.T) {
 	}
 	write(1, sge{1, 2, 3}) // out of turn
 	say()
-	c.aim(3000, true)
+	c.prepare(make([]byte, 3000), true)
 	if o.cur != 1 || o.target[0].length != 0 {
 		t.Fatalf("%+v", o)
 	}
@@ -189,14 +189,11 @@ func TestDescriptors(t *testing.T) {
 // TestLargestOffer: a peer may offer as many bytes as 32 bits count.
 func TestLargestOffer(t *testing.T) {
 	c := unconnected()
-	c.out.target[0].length = math.MaxUint32
-	c.tx.finished = true // nothing is posted
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, err := c.send(make([]byte, 1000), false); err != nil {
-		t.Error(err)
+	c.sendRing.target[0].length = math.MaxUint32
+	if _, n := c.prepare(make([]byte, 1000), false); n != 1000 {
+		t.Errorf("a message of %d bytes", n)
 	}
-	if left := c.out.target[0].length; left != math.MaxUint32-1000 {
+	if left := c.sendRing.target[0].length; left != math.MaxUint32-1000 {
 		t.Errorf("%d bytes are left", left)
 	}
 }
@@ -209,8 +206,8 @@ func TestPanicState(t *testing.T) {
 		"WriteTo":  func(c *Conn) { c.WriteTo(panics{}) },
 	} {
 		c := unconnected()
-		c.in.ring = make([]byte, maxChunk)
-		c.in.received = maxChunk
+		c.recvRing.buf = make([]byte, maxChunk)
+		c.recvRing.received = maxChunk
 		func() {
 			defer func() {
 				if recover() == nil {
@@ -219,11 +216,11 @@ func TestPanicState(t *testing.T) {
 			}()
 			call(c)
 		}()
-		if !c.rmu.TryLock() || !c.wmu.TryLock() || !c.mu.TryLock() {
+		if !c.readMu.TryLock() || !c.writeMu.TryLock() || !c.mu.TryLock() {
 			t.Fatalf("%s: a lock is held", name)
 		}
-		if c.users != 0 || c.in.reading {
-			t.Errorf("%s: users %d, reading %v", name, c.users, c.in.reading)
+		if c.calls != 0 || c.recvRing.copying {
+			t.Errorf("%s: calls %d, copying %v", name, c.calls, c.recvRing.copying)
 		}
 	}
 }
