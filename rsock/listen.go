@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -42,18 +43,15 @@ type Listener struct {
 	tcp    net.Listener // nil if there is none
 	addr   net.Addr
 	conf   ListenConfig
-	ctx    context.Context
-	cancel context.CancelFunc
+	log    *slog.Logger
+	ctx    context.Context // ends when nothing more can come; its cause is why
+	cancel context.CancelCauseFunc
 	slots  chan struct{} // one for each connection up to Accept
 	conns  chan *Conn
 	failed chan error    // the first since Accept returned one
 	viaTCP chan accepted // what tcp accepts
 	wg     sync.WaitGroup
-	once   sync.Once
-
-	end   sync.Once
-	ended chan struct{} // closed when nothing more can come
-	why   error
+	closed atomic.Bool
 
 	mu    sync.Mutex
 	stats ListenerStats
@@ -92,7 +90,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (net.L
 	if err != nil {
 		return nil, opError("listen", nil, nil, err)
 	}
-	l := &Listener{conf: conf, failed: make(chan error, 1), viaTCP: make(chan accepted), ended: make(chan struct{})}
+	l := &Listener{conf: conf, log: logger(conf.Logger), failed: make(chan error, 1), viaTCP: make(chan accepted)}
 	local := addrs[0]
 	if i := slices.IndexFunc(addrs, func(a netip.AddrPort) bool { return a.Addr().Is4() }); i >= 0 {
 		local = addrs[i] // as package net does
@@ -102,7 +100,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (net.L
 	}
 	slots := conf.Backlog + max(len(l.rdma), 1) - 1 // each serve that waits for a request has one
 	l.slots, l.conns = make(chan struct{}, slots), make(chan *Conn, slots)
-	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	for _, r := range l.rdma {
 		l.wg.Go(func() { l.serve(r) })
 	}
@@ -148,11 +146,11 @@ func (l *Listener) open(ctx context.Context, network, addr string, local netip.A
 	}
 	if len(l.rdma) == 0 {
 		l.addr = l.tcp.Addr()
-		logger(l.conf.Logger).Info("listening on TCP only", "addr", l.addr, "err", missing)
+		l.log.Info("listening on TCP only", "addr", l.addr, "err", missing)
 		return nil
 	}
 	l.addr = cm.Addr{AddrPort: netip.AddrPortFrom(local.Addr(), l.rdma[0].Addr().Port())}
-	logger(l.conf.Logger).Debug("listening", "addr", l.addr, "tcp", l.tcp != nil)
+	l.log.Debug("listening", "addr", l.addr, "tcp", l.tcp != nil)
 	return nil
 }
 
@@ -162,12 +160,11 @@ func (l *Listener) serve(r *cm.Listener) {
 		select {
 		case l.slots <- struct{}{}:
 		case <-l.ctx.Done():
-			l.finish(net.ErrClosed)
 			return
 		}
 		req, err := r.Accept(l.ctx)
 		if err != nil {
-			l.finish(err)
+			l.cancel(err)
 			return
 		}
 		l.count(func(s *ListenerStats) { s.Handshakes++ })
@@ -191,37 +188,20 @@ func (l *Listener) serve(r *cm.Listener) {
 
 // lost reports that a handshake has failed.
 func (l *Listener) lost(req *cm.Request, err error) {
-	rejected := errors.Is(err, ErrProtocol)
-	l.count(func(s *ListenerStats) {
-		if rejected {
-			s.Rejected++
-		} else {
-			s.Failed++
-		}
-	})
-	switch {
-	case rejected:
-		logger(l.conf.Logger).Warn("rejected peer", "remote", req.RemoteAddr(), "err", err)
-	case l.ctx.Err() == nil:
-		logger(l.conf.Logger).Warn("handshake failed", "remote", req.RemoteAddr(), "err", err)
+	msg, figure := "handshake failed", &l.stats.Failed
+	if errors.Is(err, ErrProtocol) {
+		msg, figure = "rejected peer", &l.stats.Rejected
 	}
-	if scarce(err) {
+	l.count(func(*ListenerStats) { *figure++ })
+	if l.ctx.Err() == nil {
+		l.log.Warn(msg, "remote", req.RemoteAddr(), "err", err)
+	}
+	if slices.ContainsFunc(scarcities, func(lack error) bool { return errors.Is(err, lack) }) {
 		select {
 		case l.failed <- &acceptError{err}:
 		default:
 		}
 	}
-}
-
-// finish is called when a goroutine that accepts ends.
-func (l *Listener) finish(why error) {
-	l.end.Do(func() {
-		l.why = why
-		if l.ctx.Err() != nil {
-			l.why = net.ErrClosed
-		}
-		close(l.ended)
-	})
 }
 
 // serveTCP passes on what tcp accepts.
@@ -234,7 +214,6 @@ func (l *Listener) serveTCP() {
 			if err == nil {
 				c.Close()
 			}
-			l.finish(net.ErrClosed)
 			return
 		}
 	}
@@ -242,16 +221,17 @@ func (l *Listener) serveTCP() {
 
 // shake makes the connection that a peer asks for.
 func (l *Listener) shake(req *cm.Request) (*Conn, error) {
+	ctx := l.ctx
+	if l.conf.HandshakeTimeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, l.conf.HandshakeTimeout)
+		defer cancel()
+	}
 	peer, err := parseHello(req.PrivateData())
 	if err != nil {
 		req.Reject(nil)
 		return nil, err
 	}
-	ctx, cancel := l.ctx, context.CancelFunc(func() {})
-	if l.conf.HandshakeTimeout > 0 {
-		ctx, cancel = context.WithTimeout(l.ctx, l.conf.HandshakeTimeout)
-	}
-	defer cancel()
 	c, opt, err := newConn(l.conf.Options, l.conf.Logger)
 	if err != nil {
 		req.Reject(nil)
@@ -272,17 +252,9 @@ func (l *Listener) shake(req *cm.Request) (*Conn, error) {
 	return c, nil
 }
 
-// scarce reports whether a connection failed because this process lacks memory,
-// files or permissions.
-func scarce(err error) bool {
-	for _, e := range []error{
-		syscall.ENOMEM, syscall.ENOSPC, syscall.EMFILE, syscall.ENFILE, syscall.EACCES, syscall.EPERM,
-	} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+// scarcities are why this process may lack memory, files or permissions for a connection.
+var scarcities = []error{
+	syscall.ENOMEM, syscall.ENOSPC, syscall.EMFILE, syscall.ENFILE, syscall.EACCES, syscall.EPERM,
 }
 
 // acceptError is the error of a connection that could not be accepted. It is temporary:
@@ -304,10 +276,8 @@ func (e *acceptError) Temporary() bool { return true }
 // first. Connections that fail because of the peer are not reported, but logged and
 // counted.
 func (l *Listener) Accept() (net.Conn, error) {
-	select {
-	case <-l.ctx.Done():
-		return nil, l.fail("accept", net.ErrClosed)
-	default:
+	if l.ctx.Err() != nil {
+		return nil, l.over()
 	}
 	select {
 	case c := <-l.conns:
@@ -318,46 +288,52 @@ func (l *Listener) Accept() (net.Conn, error) {
 	case a := <-l.viaTCP:
 		if a.err == nil {
 			l.count(func(s *ListenerStats) { s.AcceptedTCP++ })
-			logger(l.conf.Logger).Debug("accepted by TCP", "local", a.c.LocalAddr(), "remote", a.c.RemoteAddr())
+			l.log.Debug("accepted by TCP", "local", a.c.LocalAddr(), "remote", a.c.RemoteAddr())
 		}
 		return a.c, a.err
 	case err := <-l.failed:
-		return nil, &net.OpError{Op: "accept", Net: network, Addr: l.Addr(), Err: err}
-	case <-l.ended:
-		return nil, l.fail("accept", l.why)
+		return nil, &net.OpError{Op: "accept", Net: network, Addr: l.addr, Err: err}
+	case <-l.ctx.Done():
+		return nil, l.over()
 	}
 }
 
-func (l *Listener) fail(op string, err error) error { return opError(op, nil, l.Addr(), err) }
+// over returns why Accept fails.
+func (l *Listener) over() error {
+	why := context.Cause(l.ctx)
+	if l.closed.Load() {
+		why = net.ErrClosed
+	}
+	return opError("accept", nil, l.addr, why)
+}
 
 // Close stops listening and ends the connections that have not been accepted.
 // Connections that Accept returned are not affected.
-func (l *Listener) Close() error {
-	err := error(net.ErrClosed)
-	l.once.Do(func() {
-		err = nil
-		l.cancel()
-		if l.tcp != nil {
-			err = l.tcp.Close()
-		}
-		for _, r := range l.rdma {
-			err = cmp.Or(r.Close(), err)
-		}
-		l.wg.Wait()
-		for len(l.conns) > 0 {
-			select {
-			case c := <-l.conns:
-				l.count(func(s *ListenerStats) { s.Pending-- })
-				c.SetLinger(0)
-				c.Close()
-			default: // Accept had it
-			}
-		}
-	})
-	if err != nil {
-		return l.fail("close", err)
+func (l *Listener) Close() (err error) {
+	if l.closed.Swap(true) {
+		return opError("close", nil, l.addr, net.ErrClosed)
 	}
-	return nil
+	l.cancel(net.ErrClosed)
+	if l.tcp != nil {
+		err = l.tcp.Close()
+	}
+	for _, r := range l.rdma {
+		err = cmp.Or(r.Close(), err)
+	}
+	l.wg.Wait()
+	for len(l.conns) > 0 {
+		select {
+		case c := <-l.conns:
+			l.count(func(s *ListenerStats) { s.Pending-- })
+			c.SetLinger(0)
+			c.Close()
+		default: // Accept had it
+		}
+	}
+	if err != nil {
+		err = opError("close", nil, l.addr, err)
+	}
+	return err
 }
 
 // Addr returns the address of the listener, of type [cm.Addr], or [*net.TCPAddr] if it
