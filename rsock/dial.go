@@ -162,6 +162,9 @@ func lookup(ctx context.Context, r *net.Resolver, network, addr string) ([]netip
 	if err != nil {
 		return nil, err
 	}
+	if ips[0] == netip.IPv6Unspecified() {
+		ips = ips[:1] // the resolver appends IPv4's, for programs that dial it
+	}
 	addrs := make([]netip.AddrPort, len(ips))
 	for i, ip := range ips {
 		addrs[i] = netip.AddrPortFrom(ip.Unmap(), uint16(port))

@@ -218,7 +218,7 @@ func TestListenAll(t *testing.T) {
 			four, six     bool
 		}{
 			{"rdma", "", true, true}, {"rdma", "[::]", true, true}, {"rdma", "0.0.0.0", true, false},
-			{"rdma4", "", true, false}, {"rdma6", "", false, true},
+			{"rdma4", "", true, false}, {"rdma6", "", true, true},
 		} {
 			t.Run(r.network+" "+r.host, func(t *testing.T) {
 				l := labtest.Must(rsock.Listen(r.network, r.host+":0"))(t)
