@@ -65,7 +65,7 @@ func (c *Conn) sendEnd(m message, deadline time.Time) error {
 	if err != nil || c.isOver() {
 		return cmp.Or(err, c.err)
 	}
-	c.postControl(m, nil)
+	c.postControl(m, false)
 	return c.err
 }
 

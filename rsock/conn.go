@@ -61,10 +61,9 @@ type Conn struct {
 
 // recvQueue is the receives that messages take.
 type recvQueue struct {
-	size int       // how many are posted
-	next int       // to be posted
-	buf  []byte    // of iWARP's messages
-	sge  verbs.SGE // of buf
+	size int    // how many are posted
+	next int    // to be posted
+	buf  []byte // of iWARP's messages, after the send ring
 	wrs  [16]verbs.RecvWR
 	sgl  [16]verbs.SGE
 }
@@ -83,12 +82,12 @@ func (c *Conn) memory(e *cm.Endpoint) error {
 	r, s, q := &c.recvRing, &c.sendRing, &c.recvQueue
 	r.buf, s.table = remote.Bytes()[:c.opt.ReadBuffer], remote.Bytes()[c.opt.ReadBuffer:]
 	s.buf, q.buf = local.Bytes()[:c.opt.WriteBuffer], local.Bytes()[c.opt.WriteBuffer:]
-	s.sge, q.sge = local.SGE(0, c.opt.WriteBuffer), local.SGE(c.opt.WriteBuffer, len(q.buf))
+	s.sge = local.SGE(0, c.opt.WriteBuffer)
 	s.inline = make([]byte, c.opt.Inline)
 	if c.iwarp {
 		for i := range q.wrs {
+			q.sgl[i] = local.SGE(c.opt.WriteBuffer, messageSize)
 			q.wrs[i].SGL = q.sgl[i : i+1]
-			q.sgl[i] = verbs.SGE{Length: messageSize, LKey: q.sge.LKey}
 		}
 	}
 	half := c.opt.ReadBuffer / 2

@@ -23,9 +23,9 @@ const ctrlID = 1 << 63
 // grant offers the peer space and credits if that is due: half the ring, or half the
 // receives. (rs_give_credits in C's.) It runs with mu held.
 func (c *Conn) grant() {
-	r, t := &c.recvRing, &c.control
-	for !c.isOver() && c.peer.canWrite() && !c.isClosed() && c.heard {
-		space := uint64(c.opt.ReadBuffer)-(r.offered-r.consumed) >= uint64(c.opt.ReadBuffer/2)
+	r := &c.recvRing
+	for c.heard && !c.isOver() && !c.isClosed() && c.peer.canWrite() {
+		space := r.offered-r.consumed <= uint64(c.control.offer.length)
 		limit := r.seq + uint16(c.opt.RecvQueue)
 		if !space && int(limit-r.limit) < c.opt.RecvQueue/2 {
 			return
@@ -37,16 +37,8 @@ func (c *Conn) grant() {
 		if !c.hasControl(cost) {
 			return
 		}
-		var offer *sge
-		if space {
-			half := t.offer
-			half.addr += uint64(t.half) * uint64(half.length)
-			offer = &half
-			t.half ^= 1
-			r.offered += uint64(half.length)
-		}
 		r.limit = limit
-		c.postControl(opSGL|message(limit), offer)
+		c.postControl(opSGL|message(limit), space)
 	}
 }
 
@@ -60,19 +52,21 @@ func (c *Conn) hasControl(n int) bool {
 	return !t.short
 }
 
-// postControl posts a message, along with a descriptor if there is one.
-func (c *Conn) postControl(m message, offer *sge) {
+// postControl posts a message, along with the descriptor of the next half of the receive
+// ring if that is offered.
+func (c *Conn) postControl(m message, offer bool) {
 	t := &c.control
 	w := &t.requests.wrs[0]
 	*w = verbs.SendWR{}
-	if offer != nil {
-		offer.put(t.sge[:], c.hello.order())
+	if offer {
+		half := t.offer
+		half.addr += uint64(t.half) * uint64(half.length)
+		t.half ^= 1
+		c.recvRing.offered += uint64(half.length)
+		half.put(t.sge[:], c.hello.order())
 		w.Inline = t.sge[:]
-		w.RemoteAddr = c.hello.sgl.addr + uint64(t.next)*sgeSize
-		w.RKey = c.hello.sgl.key
-		if t.next++; t.next == int(c.hello.sgl.length) {
-			t.next = 0
-		}
+		w.RemoteAddr, w.RKey = c.hello.sgl.addr+uint64(t.next)*sgeSize, c.hello.sgl.key
+		t.next = (t.next + 1) % int(c.hello.sgl.length)
 	}
 	c.postSignaled(t.requests.fill(m, c.iwarp))
 }

@@ -46,11 +46,9 @@ func (c *Conn) postRecvs(n int) error {
 	for i := range n {
 		q.wrs[i].ID = uint64(q.next)
 		if c.iwarp {
-			q.sgl[i].Addr = q.sge.Addr + uint64(messageSize*q.next)
+			q.sgl[i].Addr = c.sendRing.sge.Addr + uint64(c.opt.WriteBuffer+messageSize*q.next)
 		}
-		if q.next++; q.next == q.size {
-			q.next = 0
-		}
+		q.next = (q.next + 1) % q.size
 	}
 	_, err := c.qp.PostRecv(q.wrs[:n]...)
 	return err

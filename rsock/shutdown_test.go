@@ -21,7 +21,7 @@ func TestCloseAfterPeer(t *testing.T) {
 		late func(*Conn, time.Time) // what comes too late for the peer
 		lost bool
 	}{
-		"credits": {true, func(a *Conn, _ time.Time) { a.postControl(opSGL|message(a.recvRing.limit), nil) }, false},
+		"credits": {true, func(a *Conn, _ time.Time) { a.postControl(opSGL|message(a.recvRing.limit), false) }, false},
 		"end":     {false, func(a *Conn, limit time.Time) { a.local = writeEnded; a.sendEnd(msgShutdown, limit) }, false},
 		"data": {false, func(a *Conn, limit time.Time) {
 			a.write([]byte("more"))
