@@ -82,7 +82,7 @@ func TestClose(t *testing.T) {
 				}
 			}
 		})
-		t.Run("delivers to who sends credits", func(t *testing.T) {
+		t.Run("delivers to a peer that sends credits", func(t *testing.T) {
 			data := noise(400000)
 			for i := range 20 {
 				a, b := connect(t, device, rsock.Options{ReadBuffer: 16384, RecvQueue: 16})
@@ -354,7 +354,7 @@ func TestListener(t *testing.T) {
 		want(t, "accept after close", err, net.ErrClosed)
 		want(t, "second close", l.Close(), net.ErrClosed)
 		_, err = rsock.Dial("rdma", addr)
-		want(t, "dial nobody", err, syscall.ECONNREFUSED)
+		want(t, "dial a closed listener", err, syscall.ECONNREFUSED)
 		_, err = rsock.Dial("udp", addr)
 		want(t, "dial udp", err, net.UnknownNetworkError("udp"))
 		_, err = rsock.Dial("tcp6", addr)

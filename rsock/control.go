@@ -6,8 +6,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// control is what control messages need. They have send requests of their own,
-// each of which asks for its completion: ID is ctrlID and how many.
+// control is what control messages need. They have send requests of their own. Each
+// message is signaled, and its ID is ctrlID and how many requests it has.
 type control struct {
 	requests requests
 	used     int
@@ -71,7 +71,7 @@ func (c *Conn) postControl(m message, offer bool) {
 	c.postSignaled(t.requests.fill(m, c.iwarp))
 }
 
-// postSignaled posts requests of control's, the last of which completes for all.
+// postSignaled posts requests of control's. The last one completes for all.
 func (c *Conn) postSignaled(wrs []verbs.SendWR) {
 	last := &wrs[len(wrs)-1]
 	last.Flags, last.ID = verbs.SendSignaled, ctrlID|uint64(len(wrs))

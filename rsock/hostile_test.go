@@ -71,8 +71,8 @@ func (r *rogue) post(wr verbs.SendWR) {
 	}
 }
 
-// sound is what a peer that plays by the rules says of itself, but for a ring
-// that is not there.
+// sound is the hello of a peer that keeps to the rules, except that its ring does not
+// exist.
 var sound = hello{bigEndian: bigEndianHost, credits: 20, buffer: sge{1 << 41, 2, 4096}}
 
 // TestHostile: a peer that breaks the rules gets its connection ended with an
@@ -211,7 +211,7 @@ func TestHostile(t *testing.T) {
 	})
 }
 
-// TestHostileListener: dialing somebody who is no rsocket is an error.
+// TestHostileListener tests that dialing a listener that is no rsocket is an error.
 func TestHostileListener(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)

@@ -19,8 +19,8 @@ func usualBuffer() int {
 	return share(limit.Cur, limit.Cur-min(pinned(), limit.Cur))
 }
 
-// share returns a ring's size: a 96th of a limit of which nothing is used, and
-// less as less is left.
+// share returns a ring's size: a 96th of the limit if nothing is used, and less as less
+// is left.
 func share(limit, left uint64) int {
 	size := float64(left) / float64(limit) * float64(left) / 96
 	return max(int(min(size, defaultBuffer))&^(page-1), minBuffer)

@@ -53,7 +53,7 @@ const (
 	// linger bounds Close: C's waits without a limit for a peer that takes nothing.
 	linger = 10 * time.Second
 	// lastMoment is how long Close waits on iWARP for the peer to end a
-	// connection of which TCP has everything.
+	// connection after TCP has taken everything.
 	lastMoment = 200 * time.Millisecond
 	// lastAck is how long it waits on RoCE for a peer that said DISCONNECT to do
 	// so.

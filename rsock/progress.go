@@ -99,7 +99,7 @@ func (c *Conn) handle(m message) error {
 		s := &c.sendRing
 		limit := uint16(m)
 		if limit-s.seq > s.window {
-			return breach("credits up to message %d, of which %d were sent and %d may be under way", limit, s.seq, s.window)
+			return breach("credits up to message %d, when %d were sent and %d may be under way", limit, s.seq, s.window)
 		}
 		s.limit = limit
 		c.takeOffers()

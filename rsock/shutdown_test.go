@@ -18,7 +18,7 @@ import (
 func TestCloseAfterPeer(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  bool                   // said and acknowledged before
-		late func(*Conn, time.Time) // what comes too late for the peer
+		late func(*Conn, time.Time) // what arrives after the peer has ended
 		lost bool
 	}{
 		"credits": {true, func(a *Conn, _ time.Time) { a.postControl(opSGL|message(a.recvRing.limit), false) }, false},
@@ -77,7 +77,7 @@ func closeAfterPeer(t *testing.T, device string, end bool, late func(*Conn, time
 		time.Sleep(time.Millisecond)
 		a.mu.Lock()
 	}
-	b.ep.Disconnect() // of which a sees nothing yet
+	b.ep.Disconnect() // a does not see it yet
 	late(a, limit)
 	a.mu.Unlock()
 	if err := a.Close(); errors.Is(err, syscall.ECONNRESET) != lost || err != nil && !lost {

@@ -60,15 +60,16 @@ func (s *sendRing) start(c *Conn) {
 	}
 }
 
-// requests is what a message takes: an RDMA WRITE, of which it is the immediate. iWARP
-// has none: there it is a SEND, after the RDMA WRITE if that writes something.
+// requests are the requests of a message: an RDMA WRITE that has it as its immediate.
+// iWARP has no immediates: there it is a SEND, after the RDMA WRITE if that writes
+// something.
 type requests struct {
 	wrs [2]verbs.SendWR
 	sgl [1]verbs.SGE
 	msg [4]byte
 }
 
-// fill returns the requests of m, of which the first was set but for its opcode.
+// fill returns the requests of m. The first has everything but its opcode and immediate.
 func (r *requests) fill(m message, iwarp bool) []verbs.SendWR {
 	w := &r.wrs[0]
 	if !iwarp {
