@@ -2,12 +2,15 @@ package rsock_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"syscall"
 	"testing"
 	"time"
 
@@ -207,5 +210,49 @@ func TestCopiesHoldNoLock(t *testing.T) {
 		for range 2 {
 			want(t, "copy after Close", <-copies, net.ErrClosed)
 		}
+	})
+}
+
+// reentrant is a handler that calls methods of a connection.
+type reentrant struct {
+	slog.Handler
+	calls func()
+}
+
+func (reentrant) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h reentrant) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "connection failed" {
+		h.calls()
+	}
+	return nil
+}
+
+// TestLoggerUsesConnection tests that a handler may use the connection that has failed.
+func TestLoggerUsesConnection(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
+		defer l.Close()
+		var a net.Conn
+		handled := make(chan bool)
+		d := rsock.Dialer{Logger: slog.New(reentrant{slog.DiscardHandler, func() {
+			for _, call := range []func([]byte) (int, error){a.Read, a.Write} {
+				if _, err := call(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+					t.Error(err)
+				}
+			}
+			close(handled)
+		}})}
+		a = labtest.Must(d.Dial("rdma", l.Addr().String()))(t)
+		b := labtest.Must(l.Accept())(t).(*rsock.Conn)
+		b.SetLinger(0)
+		b.Close()
+		go a.Read(make([]byte, 1))
+		select {
+		case <-handled:
+		case <-time.After(20 * time.Second):
+			t.Fatal("the handler waits for the call that logs")
+		}
+		a.Close()
 	})
 }

@@ -53,9 +53,11 @@ func TestConnStats(t *testing.T) {
 		if sa.Credits <= 0 || sa.Credits > 64 || sa.SendQueued < 0 || sa.SendQueued > 32 || sa.Unsent < 0 || sa.Unsent > 8<<10 {
 			t.Errorf("room: %+v", sa)
 		}
-		a.Close()
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
 		b.Close()
-		if after := a.Stats(); after.BytesSent != total {
+		if after := a.Stats(); after.BytesSent != total || after.Unsent != 0 || after.SendQueued != 0 {
 			t.Errorf("after Close: %+v", after)
 		}
 	})
