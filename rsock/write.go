@@ -70,15 +70,16 @@ type requests struct {
 }
 
 // fill returns the requests of m. The first has everything but its opcode and immediate.
+// It sets single fields, as a SendWR is large.
 func (r *requests) fill(m message, iwarp bool) []verbs.SendWR {
-	w := &r.wrs[0]
+	w, msg := &r.wrs[0], &r.wrs[1]
 	if !iwarp {
 		w.Opcode, w.Imm = verbs.OpRDMAWriteImm, uint32(m)
 		return r.wrs[:1]
 	}
 	w.Opcode = verbs.OpRDMAWrite
 	binary.NativeEndian.PutUint32(r.msg[:], uint32(m))
-	r.wrs[1] = verbs.SendWR{Opcode: verbs.OpSend, Inline: r.msg[:]}
+	msg.Opcode, msg.Inline, msg.Flags = verbs.OpSend, r.msg[:], 0
 	if len(w.SGL)+len(w.Inline) == 0 {
 		return r.wrs[1:]
 	}
@@ -209,13 +210,14 @@ func (c *Conn) prepare(data []byte, inline bool) (wrs []verbs.SendWR, n int) {
 	t := &s.target[s.cur]
 	n = int(min(uint64(len(data)), uint64(t.length)))
 	r := &s.requests
-	r.wrs[0] = verbs.SendWR{RemoteAddr: t.addr, RKey: t.key}
+	w := &r.wrs[0]
+	w.RemoteAddr, w.RKey, w.Flags = t.addr, t.key, 0
 	if inline {
-		r.wrs[0].Inline = data[:n]
+		w.Inline, w.SGL = data[:n], nil
 	} else {
 		at, _ := s.space()
 		r.sgl[0] = verbs.SGE{Addr: s.sge.Addr + uint64(at), Length: uint32(n), LKey: s.sge.LKey}
-		r.wrs[0].SGL = r.sgl[:]
+		w.Inline, w.SGL = nil, r.sgl[:]
 		s.head += uint64(n)
 		s.unsignaledData += n
 	}
