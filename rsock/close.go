@@ -35,7 +35,7 @@ func (c *Conn) endSide(s side) error {
 	}
 	c.local |= s
 	c.discard()
-	c.wakeAll()
+	c.group.SignalAll()
 	c.awaitWrite()
 	m := msgShutdown
 	switch c.local &^ closed {
@@ -85,7 +85,7 @@ func (c *Conn) Close() error {
 	}
 	c.local |= closed
 	c.startProbes(0)
-	c.wakeAll()
+	c.group.SignalAll()
 	deadline := time.Now().Add(c.linger)
 	c.mu.Unlock()
 	c.closeMu.Lock() // a CloseRead or CloseWrite under way ends soon

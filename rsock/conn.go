@@ -12,6 +12,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/event"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -50,8 +51,8 @@ type Conn struct {
 	recvWCs   [16]verbs.WC
 	sendWCs   [16]verbs.WC
 
+	group                  event.Group // waits for source{Conn}
 	reader, writer, closer waiter
-	sleeper                *waiter
 	recvArmed, sendArmed   bool
 	waits                  waits
 
@@ -161,8 +162,9 @@ func (c *Conn) connected(peer hello, l *Listener) {
 	c.hello = peer
 	c.localAddr, c.remoteAddr = c.ep.LocalAddr(), c.ep.RemoteAddr()
 	c.sendRing.start(c)
+	c.group.Init(source{c})
 	for _, w := range c.waiters() {
-		w.start()
+		w.start(c)
 	}
 	// Over iWARP the first message is the dialing side's (RFC 5044, 7.1.1): the
 	// endpoint holds this side's back until that has come, or for a limited time.

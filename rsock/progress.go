@@ -34,8 +34,8 @@ func (c *Conn) progress() {
 	}
 	c.grant()
 	for _, w := range c.waiters() {
-		if w.following && w.ready(c) {
-			w.wake()
+		if w.ready != nil && w.ready(c) {
+			w.cond.Signal()
 		}
 	}
 }
@@ -166,5 +166,5 @@ func (c *Conn) die(err error) {
 	}
 	c.err, c.unlogged = err, true
 	c.ep.Disconnect()
-	c.wakeAll()
+	c.group.SignalAll()
 }

@@ -6,70 +6,71 @@ import (
 	"os"
 	"time"
 
+	"github.com/goverbs/verbs/internal/event"
 	"github.com/goverbs/verbs/internal/spin"
 	"github.com/goverbs/verbs/uverbs"
 )
 
 // waiter is a call that may have to wait: the one that reads, the one that
-// writes, the one that closes. Of those that wait one sleeps on the CQs' events,
-// and the others follow: it wakes them when they are ready, or when it
-// leaves.
+// writes, the one that closes.
 type waiter struct {
-	ready     func(*Conn) bool // with mu held
-	deadline  time.Time
-	following bool
-	waiting   bool
-	turn      chan struct{} // has a token when a follower should look
-	timer     *time.Timer
-	usual     spin.Usual
-	sent      uint16 // messages, when it last waited
+	deadline time.Time
+	ready    func(*Conn) bool // what it sleeps for, nil if it does not
+	cond     event.Cond
+	look     func() bool // what cond calls
+	looks    int
+	usual    spin.Usual
+	sent     uint16 // messages, when it last waited
 }
 
-func (w *waiter) start() { w.turn = make(chan struct{}, 1) }
-
-// wake wakes a follower.
-func (w *waiter) wake() {
-	select {
-	case w.turn <- struct{}{}:
-	default:
-	}
-}
-
-// follow waits for wake or for the deadline.
-func (w *waiter) follow(deadline time.Time) {
-	if deadline.IsZero() {
-		<-w.turn
-		return
-	}
-	left := time.Until(deadline)
-	if w.timer == nil {
-		w.timer = time.NewTimer(left)
-	} else {
-		w.timer.Reset(left)
-	}
-	select {
-	case <-w.turn:
-	case <-w.timer.C:
-	}
-	w.timer.Stop()
-}
-
-// waiters are the three that there can be.
-func (c *Conn) waiters() [3]*waiter { return [...]*waiter{&c.reader, &c.writer, &c.closer} }
-
-// wakeAll wakes all waiters. mu is held.
-func (c *Conn) wakeAll() {
-	if c.sleeper != nil {
-		c.events.Wake()
-	}
-	for _, w := range c.waiters() {
-		if w.following {
-			w.wake()
+func (w *waiter) start(c *Conn) {
+	w.cond.Init(&c.group)
+	w.look = func() bool {
+		w.looks++
+		ready := w.ready
+		w.ready = nil
+		for {
+			c.progress()
+			if ready(c) {
+				return true
+			}
+			if !c.arm(w) {
+				w.ready = ready
+				return false
+			}
+			// What came before that makes no event.
 		}
 	}
 }
 
 func (w *waiter) expired() bool { return !w.deadline.IsZero() && !time.Now().Before(w.deadline) }
+
+// waiters are the three that there can be.
+func (c *Conn) waiters() [3]*waiter { return [...]*waiter{&c.reader, &c.writer, &c.closer} }
+
+// source is the events of the CQs, which the waiters of a Conn sleep for.
+type source struct{ *Conn }
+
+// Arm does nothing: what is to be armed depends on what a waiter finds when it looks.
+func (s source) Arm() error { return nil }
+
+func (s source) Sleep(ctx context.Context, until time.Time) error {
+	events, err := s.events.Sleep(ctx, until)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if events > 0 {
+		// Also if nothing is to be polled: what came as a CQ was armed
+		// may have been polled before, and made an event nevertheless.
+		s.recvArmed, s.sendArmed = false, false
+	}
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		s.die(&resetError{err})
+		return nil
+	}
+	return err
+}
+
+func (s source) Wake() { s.events.Wake() }
 
 // waits counts waits.
 type waits struct {
@@ -113,106 +114,58 @@ func (c *Conn) waitToWrite(ready func(*Conn) bool) error {
 
 // waitToClose waits until ready, for CloseRead, CloseWrite or Close.
 func (c *Conn) waitToClose(deadline time.Time, ready func(*Conn) bool) error {
-	c.closer.deadline, c.closer.waiting = deadline, true
-	err := c.wait(&c.closer, ready)
-	c.closer.waiting = false
-	return err
+	c.closer.deadline = deadline
+	return c.wait(&c.closer, ready)
 }
 
-// wait drives the connection until the waiter is ready. mu is held, but not
-// meanwhile.
+// wait drives the connection until ready. mu is held, but not meanwhile.
 func (c *Conn) wait(w *waiter, ready func(*Conn) bool) error {
-	w.ready = ready
-	err := c.await(w)
-	if c.sleeper == nil {
-		// Another must sleep now.
-		for _, other := range c.waiters() {
-			if other != w && other.following {
-				other.wake()
-				break
-			}
-		}
-	}
-	return err
-}
-
-func (c *Conn) await(w *waiter) error {
 	// What a reader waits for after it has written is an answer, and how soon
 	// that comes is learnt from the answers before. A wait for more of a stream is as
 	// well off asleep.
 	look := w.usual.Wait(c.opt.SpinTime, w == &c.reader && w.sent != c.sendRing.seq)
 	defer look.Done()
 	w.sent = c.sendRing.seq
-	spun, slept := false, false
-	for {
+	for spun := false; ; spun = true {
 		c.progress()
-		switch {
-		case w.ready(c):
-			if spun && !slept {
+		if ready(c) {
+			if spun {
 				c.waits.spins++
 			}
 			return nil
-		case w.expired():
-			return os.ErrDeadlineExceeded
 		}
-		if look.More() {
-			spun = true
-			c.mu.Unlock()
-			c.mu.Lock()
-			continue
+		if w.expired() || !look.More() {
+			break
 		}
-		if c.arm() {
-			continue // what came before that makes no event
-		}
-		if !slept {
-			slept = true
-			c.waits.sleeps++
-		}
-		if c.sleeper != nil {
-			w.following = true
-			deadline := w.deadline
-			c.mu.Unlock()
-			w.follow(deadline)
-			c.mu.Lock()
-			w.following = false
-			c.waits.wakeups++
-			continue
-		}
-		c.sleeper = w
-		deadline := w.deadline
 		c.mu.Unlock()
-		events, err := c.events.Sleep(context.Background(), deadline)
 		c.mu.Lock()
-		c.sleeper = nil
-		c.waits.wakeups++
-		if events > 0 {
-			// Also if nothing is to be polled: what came as a CQ was armed
-			// may have been polled before, and made an event nevertheless.
-			c.recvArmed, c.sendArmed = false, false
+	}
+	w.ready, w.looks = ready, 0
+	err := w.cond.Wait(context.Background(), &c.mu, &w.deadline, w.look)
+	w.ready = nil
+	if n := (w.looks - 1) / 2; n > 0 { // it looks once, and before and after each sleep
+		c.waits.sleeps++
+		c.waits.wakeups += uint64(n)
+	}
+	return err
+}
+
+// arm requests events of what w and the others wait for, and reports whether it did.
+func (c *Conn) arm(w *waiter) (did bool) {
+	request := func(cq *uverbs.CQ, armed *bool) {
+		if *armed {
+			return
 		}
-		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		*armed, did = true, true
+		if err := cq.Arm(false); err != nil {
 			c.die(&resetError{err})
 		}
 	}
-}
-
-// arm asks for events of what is waited for, and reports whether it did.
-func (c *Conn) arm() (did bool) {
-	if !c.recvArmed {
-		c.recvArmed, did = true, true
-		c.arming(c.recvCQ)
-	}
-	if !c.sendArmed && (c.sendRing.short || c.control.short || c.closer.waiting) {
-		c.sendArmed, did = true, true
-		c.arming(c.sendCQ)
+	request(c.recvCQ, &c.recvArmed)
+	if c.sendRing.short || c.control.short || w == &c.closer || c.closer.ready != nil {
+		request(c.sendCQ, &c.sendArmed)
 	}
 	return did
-}
-
-func (c *Conn) arming(cq *uverbs.CQ) {
-	if err := cq.Arm(false); err != nil {
-		c.die(&resetError{err})
-	}
 }
 
 // SetDeadline sets the time at which calls of Read, Write, ReadFrom and WriteTo, under way
@@ -230,6 +183,6 @@ func (c *Conn) setDeadline(t time.Time, waiters ...*waiter) error {
 		for _, w := range waiters {
 			w.deadline = t
 		}
-		c.wakeAll()
+		c.group.SignalAll()
 	})
 }
