@@ -137,9 +137,6 @@ func (c *ListenConfig) open(ch *Channel, local netip.AddrPort) (*ID, Addr, error
 	if c.ReuseAddr {
 		err = id.SetReuseAddr(true)
 	}
-	if err == nil && local.Addr().Is6() && local.Addr().IsUnspecified() {
-		err = id.SetAFOnly(false) // whatever net.ipv6.bindv6only is
-	}
 	if err == nil {
 		err = portInUse(id, local, id.bind(local))
 	}

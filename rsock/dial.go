@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 )
@@ -132,7 +130,7 @@ func (d *Dialer) dialTCP(ctx context.Context, network, addr string) (net.Conn, e
 }
 
 // lookup finds the addresses that "host:port" means, at least one. No host means all
-// of this machine's, of both families if it has IPv6.
+// of this machine's of IPv4, or of IPv6 if network says so.
 func lookup(ctx context.Context, r *net.Resolver, network, addr string) ([]netip.AddrPort, error) {
 	ip, err := ipNetwork(network)
 	if err != nil {
@@ -146,9 +144,9 @@ func lookup(ctx context.Context, r *net.Resolver, network, addr string) ([]netip
 		return nil, err
 	}
 	if host == "" {
-		host = "::"
-		if ip == "ip4" || ip == "ip" && !hasIPv6() {
-			host = "0.0.0.0"
+		host = "0.0.0.0"
+		if ip == "ip6" {
+			host = "::"
 		}
 	}
 	port, err := r.LookupPort(ctx, "tcp", service)
@@ -170,16 +168,6 @@ func lookup(ctx context.Context, r *net.Resolver, network, addr string) ([]netip
 		addrs[i] = netip.AddrPortFrom(ip.Unmap(), uint16(port))
 	}
 	return addrs, nil
-}
-
-// hasIPv6 reports whether the kernel has IPv6, as package net finds out.
-func hasIPv6() bool {
-	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return false
-	}
-	unix.Close(fd)
-	return true
 }
 
 // ipNetwork is what the resolver calls a network's addresses.

@@ -217,8 +217,8 @@ func TestListenAll(t *testing.T) {
 			network, host string
 			four, six     bool
 		}{
-			{"rdma", "", true, true}, {"rdma", "[::]", true, true}, {"rdma", "0.0.0.0", true, false},
-			{"rdma4", "", true, false}, {"rdma6", "", true, true},
+			{"rdma", "", true, false}, {"rdma4", "", true, false}, {"rdma", "0.0.0.0", true, false},
+			{"rdma", "[::]", device == labtest.RXE, true}, {"rdma6", "", device == labtest.RXE, true},
 		} {
 			t.Run(r.network+" "+r.host, func(t *testing.T) {
 				l := labtest.Must(rsock.Listen(r.network, r.host+":0"))(t)
@@ -226,7 +226,7 @@ func TestListenAll(t *testing.T) {
 				_, port, _ := net.SplitHostPort(l.Addr().String())
 				for addr, listens := range map[string]bool{four: r.four, six: r.six} {
 					c, err := rsock.Dial("rdma", net.JoinHostPort(addr, port))
-					if listens != (err == nil) || !listens && !errors.Is(err, syscall.ECONNREFUSED) {
+					if listens != (err == nil) {
 						t.Errorf("dialed %s: %v", addr, err)
 					}
 					if err == nil {

@@ -20,7 +20,8 @@ import (
 type ListenConfig struct {
 	// Options tunes the connections.
 	Options
-	// Fallback says when the listener uses TCP; zero means never.
+	// Fallback says when the listener uses TCP; zero means never. On TCP it listens as
+	// package net does, on ":7471" for all IPv4 and IPv6 addresses.
 	Fallback Fallback
 	// Backlog is the number of RDMA connections that may be coming up, or be up and
 	// wait for Accept, each with its memory. Zero means 128, the most is 65535. Peers
@@ -68,11 +69,12 @@ func Listen(network, addr string) (net.Listener, error) {
 	return new(ListenConfig).Listen(context.Background(), network, addr)
 }
 
-// Listen listens on addr: "10.9.0.1:7471", or ":7471" for all addresses and
-// "0.0.0.0:7471" for all IPv4 addresses; port 0 means a free one. For network see
-// [Dialer.DialContext]. Of a name's addresses the first is taken, an IPv4 address if there
-// is one; ctx bounds the look-up. If RDMA is missing the error matches [verbs.ErrNoRDMA],
-// unless Fallback applies. The listener is a [*Listener].
+// Listen listens on addr: "10.9.0.1:7471", or ":7471" for all IPv4 addresses and
+// "[::]:7471" for all addresses; port 0 means a free one. (On iWARP devices, [::] is all
+// IPv6 addresses: the kernel rejects what comes by IPv4, see iw_conn_req_handler.) For
+// network see [Dialer.DialContext]. Of a name's addresses the first is taken, an IPv4
+// address if there is one; ctx bounds the look-up. If RDMA is missing the error matches
+// [verbs.ErrNoRDMA], unless Fallback applies. The listener is a [*Listener].
 func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (net.Listener, error) {
 	conf := *lc
 	conf.HandshakeTimeout = cmp.Or(conf.HandshakeTimeout, 10*time.Second)
