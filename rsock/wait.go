@@ -26,15 +26,20 @@ type waiter struct {
 func (w *waiter) start(c *Conn) {
 	w.cond.Init(&c.group)
 	w.look = func() bool {
-		w.looks++
 		ready := w.ready
 		w.ready = nil
+		if w.looks++; w.looks > 1 && w.looks%2 == 1 { // it looks once, and before and after each sleep
+			c.waits.wakeups++
+		}
 		for {
 			c.progress()
 			if ready(c) {
 				return true
 			}
 			if !c.arm(w) {
+				if w.looks == 2 {
+					c.waits.sleeps++
+				}
 				w.ready = ready
 				return false
 			}
@@ -143,10 +148,6 @@ func (c *Conn) wait(w *waiter, ready func(*Conn) bool) error {
 	w.ready, w.looks = ready, 0
 	err := w.cond.Wait(context.Background(), &c.mu, &w.deadline, w.look)
 	w.ready = nil
-	if n := (w.looks - 1) / 2; n > 0 { // it looks once, and before and after each sleep
-		c.waits.sleeps++
-		c.waits.wakeups += uint64(n)
-	}
 	return err
 }
 
