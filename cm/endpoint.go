@@ -237,6 +237,9 @@ func (e *Endpoint) accept(opt *Options) error {
 	if err := e.id.accept(opt.connParam(e)); err != nil {
 		return fmt.Errorf("accept: %w", err)
 	}
+	if e.iwarp {
+		e.QP.HoldSends(time.Now().Add(settle))
+	}
 	return nil
 }
 
@@ -254,10 +257,7 @@ func (e *Endpoint) answered(ev *Event) error {
 		e.PrivateData = ev.PrivateData
 	}
 	e.up.Store(true)
-	switch {
-	case e.iwarp:
-		e.QP.HoldSends(time.Now().Add(Settle))
-	case e.id.space.datagram():
+	if e.id.space.datagram() {
 		if err := e.sendTo(*ev); err != nil {
 			return err
 		}

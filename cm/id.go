@@ -471,8 +471,7 @@ func (p *ConnParam) put(a *abi.RdmaUcmConnParam) error {
 }
 
 // Connect asks for a connection. ConnectResponse, which [ID.Establish] answers,
-// Established, after which the first message has to wait for [Settle], or an
-// event of failure follows.
+// Established, or an event of failure follows.
 func (id *ID) Connect(p ConnParam) error { return id.wrap("connect ID", id.connectAside(p)) }
 
 func (id *ID) connectAside(p ConnParam) error {

@@ -60,17 +60,11 @@ func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, aban
 	return ev, true, ctx.Err()
 }
 
-// Settle is the least time between an iWARP handshake and the first message of either side.
-// Endpoints wait by themselves; programs that make QPs for IDs call
-// [uverbs.QP.HoldSends].
-//
-// A siw that accepts answers before it listens to its socket: a message
-// that comes in between stays unread until another does. A siw that dialed takes
-// a message that comes together with the answer for a breach of MPA, and fails to
-// connect (siw_recv_mpa_rr, [ErrMPA]): only programs whose accepting side sends
-// first, as none should, may meet that still, on a machine too busy to read the
-// answer.
-const Settle = 10 * time.Millisecond
+// settle is how long an accepted endpoint waits for the peer's first message before it
+// sends one itself, which it should not: a siw that dialed takes a message that comes
+// together with the answer for a breach of MPA, and fails to connect (siw_recv_mpa_rr,
+// [ErrMPA]). A dial can still fail so on a machine too busy to read the answer meanwhile.
+const settle = 10 * time.Millisecond
 
 // iwarpAtOnce is how many iWARP handshakes with one listener are under way at
 // once. siw gives a handshake 10 s from its first byte: more of them than the

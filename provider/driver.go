@@ -247,10 +247,10 @@ type EventCounter interface {
 	CountEvent()
 }
 
-// Holder is implemented by send queues of devices whose connections are reported
-// before the peer takes messages, as siw does.
+// Holder is implemented by send queues of devices on which the accepting side of a
+// connection must not send first, as on siw.
 type Holder interface {
-	// Hold makes the next Post wait until t. The zero time does not wait.
+	// Hold makes the first Post wait for a message from the peer, at most until t.
 	Hold(t time.Time)
 }
 

@@ -167,7 +167,7 @@ func (c *Conn) connected(peer hello, l *Listener) {
 		w.start(c)
 	}
 	// Over iWARP the first message is the dialing side's (RFC 5044, 7.1.1): the
-	// endpoint holds this side's back until that has come, or for a limited time.
+	// endpoint holds this side's data back until that has come, or for a limited time.
 	c.heard = !c.iwarp || l == nil
 	c.mu.Lock()
 	c.startProbes(c.opt.KeepAlive)

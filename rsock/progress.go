@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
-	"time"
 
 	"github.com/goverbs/verbs"
 )
@@ -77,11 +76,8 @@ func (c *Conn) takeMessage(wc *verbs.WC) bool {
 	default:
 		err = breach("a message of %d bytes", wc.ByteLen)
 	}
-	if err == nil && !c.heard {
-		c.heard = true
-		c.qp.HoldSends(time.Time{})
-	}
 	if err == nil {
+		c.heard = true
 		err = c.handle(m)
 	}
 	if err != nil {

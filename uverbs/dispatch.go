@@ -125,9 +125,9 @@ func (q *CQ) Poll(wcs []verbs.WC) int {
 	return poll(q.queue.CompletionQueue, wcs)
 }
 
-// HoldSends makes the next PostSend wait until t, on devices where a connection is
-// reported before the peer takes messages, as on siw: see Settle of package cm. It has
-// no effect on others.
+// HoldSends makes the QP's first PostSend wait for a message from the peer, at most until
+// t, on devices where the accepting side must not send first (iWARP). It has no effect on
+// other devices, and on QPs with an SRQ.
 func (q *QP) HoldSends(t time.Time) {
 	if h, ok := q.send.SendQueue.(provider.Holder); ok {
 		h.Hold(t)

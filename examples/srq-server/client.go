@@ -10,9 +10,8 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// ask is a client: it connects, waits for the start, sends requests one at a
-// time, and checks the answers.
-func ask(ctx context.Context, addr string, start <-chan struct{}, id int) (err error) {
+// ask is a client: it connects, sends requests one at a time, and checks the answers.
+func ask(ctx context.Context, addr string, id int) (err error) {
 	conn, err := cm.Dial(ctx, addr)
 	if err != nil {
 		return err
@@ -21,11 +20,6 @@ func ask(ctx context.Context, addr string, start <-chan struct{}, id int) (err e
 	mr, err := conn.AllocMR(room, verbs.AccessLocalWrite)
 	if err != nil {
 		return err
-	}
-	select {
-	case <-start:
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 	for i := range requests {
 		if _, err := conn.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(0, room)}}); err != nil {

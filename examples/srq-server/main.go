@@ -93,19 +93,11 @@ func run(device string, clients int) error {
 	}
 	defer l.Close()
 	defer s.close()
-	// All ask at once, when all are connected. So no message comes before its
-	// connection is up on this side, where siw's kernel side may overlook it.
-	connected, done := make(chan struct{}), make(chan error, clients+2)
-	go func() {
-		err := s.accept(ctx, l, pd, clients)
-		if err == nil {
-			close(connected)
-		}
-		done <- err
-	}()
+	done := make(chan error, clients+2)
+	go func() { done <- s.accept(ctx, l, pd, clients) }()
 	go func() { done <- s.serve(ctx, clients*requests) }()
 	for i := range clients {
-		go func() { done <- ask(ctx, l.Addr().String(), connected, i) }()
+		go func() { done <- ask(ctx, l.Addr().String(), i) }()
 	}
 	for range cap(done) {
 		if e := <-done; e != nil && err == nil {

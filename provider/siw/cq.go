@@ -64,7 +64,7 @@ func (q *CompletionQueue) Poll(wcs []verbs.WC) int {
 		return 0
 	}
 	n := 0
-	for ; n < len(wcs); n++ {
+	for n < len(wcs) {
 		cqe := q.queue.at(q.get)
 		w := cqeWord(cqe)
 		v := w.Load()
@@ -72,15 +72,23 @@ func (q *CompletionQueue) Poll(wcs []verbs.WC) int {
 		if head.flags&abi.SIW_WQE_VALID == 0 {
 			break
 		}
-		wcs[n] = verbs.WC{ID: cqe.Id, Status: verbs.WCGeneralErr, ByteLen: cqe.Bytes, QPNum: uint32(*cqe.QpId())}
-		if int(head.status) < len(statuses) {
-			wcs[n].Status = statuses[head.status]
-		}
+		wc := &wcs[n]
+		*wc = verbs.WC{ID: cqe.Id, ByteLen: cqe.Bytes, QPNum: uint32(*cqe.QpId())}
 		if int(head.opcode) < len(opcodes) {
-			wcs[n].Opcode = opcodes[head.opcode]
+			wc.Opcode = opcodes[head.opcode]
 		}
 		w.Store(0)
 		q.get++
+		if head.status != abi.SIW_WC_SUCCESS {
+			if wc.ID == nudgeID {
+				continue
+			}
+			wc.Status = verbs.WCGeneralErr
+			if int(head.status) < len(statuses) {
+				wc.Status = statuses[head.status]
+			}
+		}
+		n++
 	}
 	if n < len(wcs) && len(q.flushed) > 0 {
 		m := copy(wcs[n:], q.flushed)

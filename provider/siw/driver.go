@@ -145,14 +145,16 @@ func (c context) CreateQP(init *provider.QPInit, create func(provider.UHW) (prov
 		return sq, nil, nil
 	}
 	if resp.NumRqe == 0 { // nothing to map: it is always full
-		return sq, &RecvQueue{num: info.QPNum, op: "post recv"}, nil
+		sq.recv = &RecvQueue{num: info.QPNum, op: "post recv"}
+		return sq, sq.recv, nil
 	}
 	ra, err := mapArray[abi.SiwRqe](c.dev, resp.RqKey, resp.NumRqe, 0)
 	if err != nil {
 		sq.Release().Close()
 		return nil, nil, err
 	}
-	return sq, newRecvQueue(ra, init, info, c.dev), nil
+	sq.recv = newRecvQueue(ra, init, info, c.dev)
+	return sq, sq.recv, nil
 }
 
 // CreateSRQ makes an SRQ and maps its queue.

@@ -94,6 +94,15 @@ func (q *RecvQueue) post(wrs []verbs.RecvWR) (int, error) {
 	return n, err
 }
 
+// used reports whether a message has come for a receive.
+func (q *RecvQueue) used() bool {
+	if !q.TryLock() { // by a change of state, which waits for the send queue
+		return false
+	}
+	defer q.Unlock()
+	return !q.Closed && q.put != 0 && (q.put > q.queue.mask+1 || rqeWord(q.queue.at(0)).Load()&valid == 0)
+}
+
 // Cap implements [provider.RecvQueue].
 func (q *RecvQueue) Cap() int {
 	if q.queue.region == nil {

@@ -3,6 +3,7 @@ package siw
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"time"
 	"unsafe"
@@ -32,7 +33,10 @@ type SendQueue struct {
 	maxData   int // inline bytes
 	maxMsg    uint64
 	signalAll bool
-	hold      time.Time // nothing is posted before; zero when that has passed
+	recv      *RecvQueue    // of the same QP; nil if that uses an SRQ
+	hold      time.Time     // see Hold
+	timer     *time.Timer   // calls nudge
+	pause     time.Duration // until it does so
 }
 
 // newSendQueue takes over the mapped array.
@@ -64,25 +68,56 @@ func (q *SendQueue) Hold(t time.Time) {
 	q.Unlock()
 }
 
-// wait ends Hold.
-func (q *SendQueue) wait() {
-	q.Lock()
-	defer q.Unlock()
-	time.Sleep(time.Until(q.hold))
-	q.hold = time.Time{}
-}
-
 // Post implements [provider.SendQueue].
-func (q *SendQueue) Post(wrs []verbs.SendWR) (int, error) {
+func (q *SendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
 	q.Lock() // a deferred call would take longer; only inline can panic
-	for !q.hold.IsZero() {
-		q.Unlock()
-		q.wait()
-		q.Lock()
+	if q.put != 0 {
+		n, err = q.post(wrs)
+	} else {
+		n, err = q.postFirst(wrs)
 	}
-	n, err := q.post(wrs)
 	q.Unlock()
 	return n, err
+}
+
+// postFirst is post while nothing has been posted.
+func (q *SendQueue) postFirst(wrs []verbs.SendWR) (int, error) {
+	for time.Now().Before(q.hold) && q.recv != nil && !q.recv.used() {
+		time.Sleep(20 * time.Microsecond)
+	}
+	n, err := q.post(wrs)
+	if q.put != 0 && (q.recv == nil || !q.recv.used()) {
+		q.pause = time.Millisecond
+		q.timer = time.AfterFunc(q.pause, q.nudge)
+	}
+	return n, err
+}
+
+// nudgeID is the ID of nudge's requests, which no caller uses but by guessing it.
+var nudgeID = rand.Uint64()
+
+// nudge sends the peer an empty WRITE, again and again until it has used a receive: a
+// siw that accepts may leave what comes first unread until more comes (see
+// docs/reliability.md). The WRITE is not signaled; if it fails, its completion is dropped. It
+// takes no element from the caller: one that stays in the queue waits for a request
+// that has left it.
+func (q *SendQueue) nudge() {
+	q.Lock()
+	defer q.Unlock()
+	if q.Closed || q.State == verbs.StateErr || q.recv != nil && q.recv.used() {
+		return
+	}
+	sqe := q.queue.at(q.put)
+	if (sqeWord(sqe).Load()|sqeWord(q.queue.at(q.put-1)).Load())&valid == 0 { // else more is to come
+		sqe.Id, sqe.Rkey, *sqe.Raddr() = nudgeID, 0, 0
+		sqeWord(sqe).Store(word(abi.SIW_WQE_VALID, 0, abi.SIW_OP_WRITE))
+		if _, err := q.start(1); err != nil {
+			return
+		}
+	}
+	if q.pause *= 4; q.pause < 10*time.Second {
+		q.timer.Reset(q.pause)
+	}
 }
 
 func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
@@ -194,7 +229,9 @@ func (q *SendQueue) flush() {
 		sqe := q.queue.at(i)
 		if w := sqeWord(sqe); w.Load()&valid != 0 {
 			w.Store(0)
-			q.cq.flush(sqe.Id, q.num, opcodes[min(int(sqe.Opcode), len(opcodes)-1)])
+			if sqe.Id != nudgeID {
+				q.cq.flush(sqe.Id, q.num, opcodes[min(int(sqe.Opcode), len(opcodes)-1)])
+			}
 		}
 	}
 }
@@ -326,6 +363,9 @@ func (q *SendQueue) Settle(s verbs.QPState, moved bool) {
 // Release implements [provider.Queue].
 func (q *SendQueue) Release() *mmap.Region {
 	q.Stop(true)
+	if q.timer != nil {
+		q.timer.Stop()
+	}
 	q.doorbell.Close()
 	q.query.Close()
 	return q.queue.region

@@ -78,7 +78,7 @@ func (f frame) bytes() []byte {
 // greet says hello, and hears it.
 func (p *peer) greet() {
 	p.send(frame{kind: frameHello, granted: 16}.bytes())
-	p.until("the victim's hello", func() bool { return p.hears(frameHello) || p.ended() })
+	until(p.t, "the victim's hello", func() bool { return p.hears(frameHello) || p.ended() })
 }
 
 // hears tells whether a frame of a kind has come.
@@ -255,15 +255,15 @@ var msgAttacks = []attack{
 	{name: "never takes what is announced", want: []error{errGoesOn}, do: func(p *peer) {
 		p.greet()
 		p.announce(0, 60<<10)
-		p.until("the announcement of the echo", func() bool { return p.hears(frameAnnounce) || p.ended() })
+		until(p.t, "the announcement of the echo", func() bool { return p.hears(frameAnnounce) || p.ended() })
 	}},
 	{name: "never grants anything", private: msgOf(func(h *msgHello) { h.credits = 1 }), want: []error{errGoesOn}, do: func(p *peer) {
 		p.send(frame{kind: frameHello, granted: 1}.bytes())
-		p.until("the victim's hello", func() bool { return p.hears(frameHello) || p.ended() })
+		until(p.t, "the victim's hello", func() bool { return p.hears(frameHello) || p.ended() })
 		for seq := range uint32(msgCredits) {
 			p.send(frame{kind: frameMessage, granted: 1, seq: seq}.bytes())
 		}
-		p.until("the echo", func() bool { return p.hears(frameMessage) || p.ended() })
+		until(p.t, "the echo", func() bool { return p.hears(frameMessage) || p.ended() })
 	}},
 	{name: "says goodbye and stays", want: left, do: func(p *peer) {
 		p.greet()
@@ -291,7 +291,7 @@ func announces(n int) (frames []frame) {
 func echoesMsg(p *peer) {
 	p.greet()
 	p.send(frame{kind: frameMessage, granted: 16, size: 5, body: []byte("hello")}.bytes())
-	p.until("the echo", func() bool { return p.hears(frameMessage) || p.ended() })
+	until(p.t, "the echo", func() bool { return p.hears(frameMessage) || p.ended() })
 }
 
 var msgLayer = layer{
@@ -302,7 +302,7 @@ var msgLayer = layer{
 		p.greet()
 		p.send(frame{kind: frameMessage, granted: 16, size: 5, body: []byte("hello")}.bytes())
 		p.announce(1, 8<<10)
-		p.until("the echoes", func() bool { return p.hears(frameMessage) && p.hears(frameAnnounce) || p.ended() })
+		until(p.t, "the echoes", func() bool { return p.hears(frameMessage) && p.hears(frameAnnounce) || p.ended() })
 	},
 	pending: func(n int) int { return n }, // its program accepts all
 }

@@ -170,21 +170,3 @@ func until(t *testing.T, what string, ok func() bool) bool {
 	}
 	return true
 }
-
-// until waits for a condition that the peer's message brings about. siw may
-// overlook a message that comes just after the handshake until there is another,
-// on a machine that is busy: a WRITE of nothing is one.
-func (p *peer) until(what string, ok func() bool) bool {
-	p.t.Helper()
-	last := time.Now()
-	return until(p.t, what, func() bool {
-		if ok() {
-			return true
-		}
-		if p.iwarp() && time.Since(last) > 500*time.Millisecond && !p.ended() {
-			last = time.Now()
-			p.post(verbs.SendWR{Opcode: verbs.OpRDMAWrite})
-		}
-		return false
-	})
-}

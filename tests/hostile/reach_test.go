@@ -96,7 +96,7 @@ func (p *peer) complete(wr verbs.SendWR) error {
 		return fmt.Errorf("not posted: %v", p.Err())
 	}
 	var err error
-	p.until("the completion", func() bool {
+	until(p.t, "the completion", func() bool {
 		var wc [1]verbs.WC
 		for p.SendCQ.Poll(wc[:]) > 0 {
 			if wc[0].ID == id {

@@ -247,7 +247,7 @@ func (l layer) one(t *testing.T, s *server, g *good, a attack) {
 			return
 		}
 	}
-	p.until("the end of the connection", func() bool { end, ended = s.end(p); return ended })
+	until(p.t, "the end of the connection", func() bool { end, ended = s.end(p); return ended })
 	ok := false
 	for _, w := range want {
 		ok = ok || errors.Is(end, w) || w == errInOrder && end == nil
@@ -255,7 +255,7 @@ func (l layer) one(t *testing.T, s *server, g *good, a attack) {
 	if !ok {
 		t.Errorf("ended with %v, want %v", end, want)
 	}
-	p.until("the peer to be disconnected", p.ended)
+	until(p.t, "the peer to be disconnected", p.ended)
 	g.fine(t)
 }
 

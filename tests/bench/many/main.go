@@ -61,7 +61,6 @@ func client(host, port string, conns uint32, n uint64) error {
 	if err != nil {
 		return err
 	}
-	time.Sleep(cm.Settle) // as in c/cm.h
 	if err := m.messages(uint64(conns)); err != nil {
 		return err
 	}

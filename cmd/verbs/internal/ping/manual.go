@@ -207,7 +207,6 @@ func (m *manual) handshake(ctx context.Context) error {
 		return err
 	}
 	if e.Type == cm.Established { // by iWARP, whose QP is in RTS
-		m.qp.HoldSends(time.Now().Add(cm.Settle))
 		return nil
 	}
 	if err := m.activate(); err != nil {

@@ -1,0 +1,139 @@
+package siw
+
+import (
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+)
+
+const (
+	moment   = 50 * time.Millisecond // in which several WRITEs would go
+	patience = 10 * time.Second
+)
+
+// newConnection makes the queues of a QP whose requests all ask for completions, with
+// two receives posted.
+func newConnection(t *testing.T) (*CompletionQueue, *SendQueue, *RecvQueue) {
+	t.Helper()
+	h := newHostile(t)
+	cq, _, err := h.createCQ(8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cq.Release().Close() })
+	sq, rq, err := h.createQP(cq, 4, 2, verbs.QPCap{MaxSendSGE: 2, MaxRecvSGE: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { sq.Release().Close() })
+	t.Cleanup(func() { rq.Release().Close() })
+	sq.State, rq.State, sq.signalAll = verbs.StateRTS, verbs.StateRTS, true
+	if n, err := rq.Post(make([]verbs.RecvWR, 2)); n != 2 || err != nil {
+		t.Fatal(n, err)
+	}
+	return cq, sq, rq
+}
+
+// send posts one request. The kernel takes it, or not.
+func send(t *testing.T, sq *SendQueue, taken bool) {
+	t.Helper()
+	if n, err := sq.Post([]verbs.SendWR{{ID: 1, Opcode: verbs.OpSend}}); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	if taken {
+		sqeWord(sq.queue.at(0)).Store(0)
+	}
+}
+
+// posted waits until the queue has had n requests.
+func posted(sq *SendQueue, n uint32, atMost time.Duration) bool {
+	for end := time.Now().Add(atMost); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		sq.Lock()
+		put := sq.put
+		sq.Unlock()
+		if put >= n {
+			return true
+		}
+	}
+	return false
+}
+
+// TestNudge has nothing come from the peer after the first request: it gets empty WRITEs,
+// whose failure the caller does not see.
+func TestNudge(t *testing.T) {
+	cq, sq, _ := newConnection(t)
+	send(t, sq, true)
+	if !posted(sq, 2, patience) {
+		t.Fatal("the peer gets no WRITE")
+	}
+	sqe := sq.queue.at(1)
+	if got, want := sqeWord(sqe).Load(), word(abi.SIW_WQE_VALID, 0, abi.SIW_OP_WRITE); got != want || sqe.Id != nudgeID {
+		t.Errorf("request %#x with ID %#x, want %#x with %#x", got, sqe.Id, want, nudgeID)
+	}
+	if posted(sq, 3, moment) {
+		t.Error("a WRITE is posted behind one that is not taken")
+	}
+	sqeWord(sqe).Store(0)
+	if !posted(sq, 3, patience) {
+		t.Error("the peer gets no second WRITE")
+	}
+	sq.Suspend()
+	sq.Settle(verbs.StateErr, true)
+	for i, cqe := range []abi.SiwCqe{
+		{Flags: abi.SIW_WQE_VALID, Opcode: abi.SIW_OP_WRITE, Status: abi.SIW_WC_WR_FLUSH_ERR, Id: nudgeID},
+		{Flags: abi.SIW_WQE_VALID, Opcode: abi.SIW_OP_SEND, Status: abi.SIW_WC_WR_FLUSH_ERR, Id: 7},
+		{Flags: abi.SIW_WQE_VALID, Opcode: abi.SIW_OP_WRITE, Id: 8},
+	} {
+		*cq.queue.at(uint32(i)) = cqe
+	}
+	var wcs [8]verbs.WC
+	if n := cq.Poll(wcs[:]); n != 2 || wcs[0].ID != 7 || wcs[0].Status != verbs.WCFlushErr || wcs[1].ID != 8 || wcs[1].Status != verbs.WCSuccess {
+		t.Errorf("completions %+v", wcs[:n])
+	}
+}
+
+// TestNoNudge has no WRITE go when a message has come, and while an earlier request is
+// still to go.
+func TestNoNudge(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		taken, used bool
+	}{
+		{"message has come", true, true},
+		{"request not taken", false, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, sq, rq := newConnection(t)
+			send(t, sq, test.taken)
+			if test.used {
+				rqeWord(rq.queue.at(0)).Store(0)
+			}
+			if posted(sq, 2, moment) {
+				t.Error("the peer gets a WRITE")
+			}
+		})
+	}
+}
+
+// TestHold has the first request wait for a message, or until a time.
+func TestHold(t *testing.T) {
+	const wait = 50 * time.Millisecond
+	for _, used := range []bool{false, true} {
+		_, sq, rq := newConnection(t)
+		if used {
+			rqeWord(rq.queue.at(0)).Store(0)
+		}
+		start := time.Now()
+		until := start.Add(time.Hour)
+		if !used {
+			until = start.Add(wait)
+		}
+		sq.Hold(until)
+		send(t, sq, true)
+		if took := time.Since(start); !used && took < wait {
+			t.Errorf("posted after %v", took)
+		}
+	}
+}
