@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
@@ -181,52 +180,37 @@ func (s *Socket) setup(e *cm.Endpoint) (err error) {
 }
 
 // greet waits until the sides have said hello: the one that dialed first, as
-// iWARP has it (RFC 5044, section 7.1.1). siw may overlook a message that comes
-// while a connection is being set up, until there is another.
+// iWARP requires (RFC 5044, section 7.1.1).
 func (s *Socket) greet(ctx context.Context, e *cm.Endpoint) error {
-	again := s.l.opt.ConnectTimeout
+	s.mu.Lock()
+	s.local, s.remote = e.LocalAddr(), e.RemoteAddr()
+	s.mu.Unlock()
 	if s.dialed {
 		h, err := parseHello(e.PrivateData)
 		if err != nil {
 			return err
 		}
 		s.meet(h)
-		again = 200 * time.Millisecond
+		var b [headerSize]byte
+		f := frame{kind: kindHello, granted: uint32(s.l.opt.Credits)}
+		n := f.put(b[:])
+		s.mu.Lock()
+		if s.state == Connecting { // no message may be cut
+			wr := [1]verbs.SendWR{{ID: s.wrID(reqAnnounce, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: b[:n]}}
+			_, err = e.QP.PostSend(wr[:]...)
+		}
+		s.mu.Unlock()
+		if err != nil {
+			return err
+		}
 	}
-	s.mu.Lock()
-	s.local, s.remote = e.LocalAddr(), e.RemoteAddr()
-	s.mu.Unlock()
-	var b [headerSize]byte
-	f := frame{kind: kindHello, granted: uint32(s.l.opt.Credits)}
-	n := f.put(b[:])
-	for hellos := 0; ; again *= 3 {
-		if s.dialed && hellos < maxHellos {
-			hellos++
-			s.mu.Lock()
-			var err error
-			if s.state == Connecting { // no message may be cut
-				wr := [1]verbs.SendWR{{ID: s.wrID(reqAnnounce, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: b[:n]}}
-				_, err = e.QP.PostSend(wr[:]...)
-			}
-			s.mu.Unlock()
-			if err != nil {
-				return err
-			}
-		}
-		wait := time.NewTimer(again)
-		select {
-		case <-s.up:
-			wait.Stop()
-			return nil
-		case <-wait.C:
-			continue
-		case <-e.Done():
-			wait.Stop()
-			return e.Err()
-		case <-ctx.Done():
-			wait.Stop()
-			return context.Cause(ctx)
-		}
+	select {
+	case <-s.up:
+		return nil
+	case <-e.Done():
+		return e.Err()
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 

@@ -119,8 +119,6 @@ const (
 	readSize = 1 << 20
 	// flushTime is how long after the QP has failed the reason is waited for.
 	flushTime = 3 * time.Second
-	// maxHellos is how often each side says hello.
-	maxHellos = 4
 )
 
 // Defaults, which bound the memory of a socket. BenchmarkStream shows what they cost.
@@ -178,13 +176,13 @@ func timeout(d, otherwise time.Duration) time.Duration {
 func frames(n, segment int) int { return max(1, (n+segment-1)/segment) }
 
 // spare is how many receives there are beside those of credits, for frames
-// without a message: acks, see flushAck, hellos, and byes.
+// without a message: acks, see flushAck, a hello, and byes.
 func (o *Options) spare() int {
-	return maxAnnounced + 2 + frames(o.Eager, o.Segment) + maxHellos + 2
+	return maxAnnounced + 2 + frames(o.Eager, o.Segment) + 1 + 2
 }
 
 // sends and receives are how many requests a socket has in its queues at most.
 func (o *Options) sends() int {
-	return max(o.SendQueue, maxFrames) + maxAnnounced + 2*maxReads + 2*maxHellos + 4
+	return max(o.SendQueue, maxFrames) + maxAnnounced + 2*maxReads + 1 + 4
 }
 func (o *Options) receives() int { return o.Credits + o.spare() }

@@ -165,7 +165,7 @@ func (s *Socket) frameIn(slot, n int) error {
 	if err != nil {
 		return err
 	}
-	if (f.kind == kindHello) != (s.state == Connecting) && (f.kind != kindHello || s.hellos == maxHellos) {
+	if (f.kind == kindHello) == s.greeted {
 		return protocol("frame of type %d on a socket that is %v", f.kind, s.state)
 	}
 	if err := s.credit(&f); err != nil {
@@ -182,7 +182,7 @@ func (s *Socket) frameIn(slot, n int) error {
 	case kindAck:
 		s.stats.AcksReceived++
 	case kindHello:
-		if s.hellos++; !s.dialed {
+		if s.greeted = true; !s.dialed {
 			h := s.frame(kindHello)
 			s.postFrame(&h, reqAnnounce)
 		}

@@ -68,7 +68,7 @@ type Socket struct {
 	closed        bool        // by Close
 	local, remote cm.Addr
 	peer          hello
-	hellos        int
+	greeted       bool // the peer has said hello
 	linger        *time.Timer
 	flushed       *time.Timer // runs since a request was flushed
 

@@ -93,7 +93,7 @@ func (q *SendQueue) postFirst(wrs []verbs.SendWR) (int, error) {
 	return n, err
 }
 
-// nudgeID is the ID of nudge's requests, which no caller uses but by guessing it.
+// nudgeID is the ID of nudge's requests. Callers can only guess it.
 var nudgeID = rand.Uint64()
 
 // nudge sends the peer an empty WRITE, again and again until it has used a receive: a
