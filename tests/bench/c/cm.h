@@ -141,7 +141,7 @@ static inline int port_taken(void)
 
 // settle waits until the peer can hear: a siw that accepts answers before it
 // listens to its socket, and a message that comes in between stays unread until
-// another does. Package cm waits as long.
+// another does. What is measured does not wait: see hear in first.c.
 static inline void settle(struct rdma_cm_id *id)
 {
 	if (id->verbs->device->transport_type == IBV_TRANSPORT_IWARP)
