@@ -1,8 +1,9 @@
 package rmsg
 
 import (
-	"container/list"
+	"bytes"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,23 +32,8 @@ type arena struct {
 	slots   *uverbs.MR
 	staging staging
 	free    []*Buffer // of Send, to use again
-	// What Send has copied and not sent, in bytes: messages up to Eager, and above.
-	// waiting means that a Send waits for one to be sent.
-	copied  [2]int
-	waiting [2]bool
-}
-
-// Indexes of copied.
-const (
-	small = iota
-	large
-)
-
-func kindOf(n, eager int) int {
-	if n > eager {
-		return large
-	}
-	return small
+	copied  int       // bytes that Send has copied and not sent
+	waiting int       // a Send waits until copied is at most this; -1 if none does
 }
 
 func newArena(s *Socket, dev *device) (*arena, error) {
@@ -55,7 +41,7 @@ func newArena(s *Socket, dev *device) (*arena, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &arena{s: s, dev: dev, pd: pd, refs: 1}, nil
+	return &arena{s: s, dev: dev, pd: pd, refs: 1, waiting: -1}, nil
 }
 
 // alloc makes a region.
@@ -79,7 +65,7 @@ func (a *arena) close(mr *uverbs.MR) {
 func (a *arena) receives(n int) ([]*Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	room := headerSize + a.s.l.opt.Segment
+	room := headerSize + a.s.l.opt.Eager
 	size := (room + 7) &^ 7
 	mr, err := a.alloc(n*size, verbs.AccessLocalWrite)
 	if err != nil {
@@ -103,29 +89,25 @@ func (a *arena) get(n int, copies bool) (*Buffer, error) {
 	if a.refs == 0 {
 		return nil, verbs.ErrClosed
 	}
-	kind, most := kindOf(n, a.s.eager), n // as staging bounds the small ones
-	if kind == large {
-		most = a.s.l.opt.Window
-	}
 	var b *Buffer
 	var err error
-	if kind == small {
+	most := a.s.l.opt.Window
+	if n <= a.s.eager {
+		most = a.s.l.opt.SendBuffer
 		b, err = a.stage(n, copies)
+	}
+	if b == nil && err == nil {
+		if copies && a.copied > 0 && (n <= a.s.eager || a.copied+n > most) {
+			a.waiting = max(a.waiting, most/2)
+			return nil, ErrWouldBlock
+		}
+		b, err = a.region(n, n > a.s.eager)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if b == nil {
-		if copies && a.copied[kind] > 0 && a.copied[kind]+n > most {
-			a.waiting[kind] = true
-			return nil, ErrWouldBlock
-		}
-		if b, err = a.region(n, kind == large); err != nil {
-			return nil, err
-		}
-	}
 	if b.auto = copies; copies {
-		a.copied[kind] += len(b.mem)
+		a.copied += len(b.mem)
 	}
 	a.refs++
 	b.n = n
@@ -146,7 +128,7 @@ func (a *arena) stage(n int, copies bool) (*Buffer, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.mr, p.used = mr, make([]bool, size)
+		p.mr, p.used = mr, make([]byte, size)
 	}
 	first := p.take(blocks)
 	if first < 0 {
@@ -209,21 +191,15 @@ func (a *arena) put(b *Buffer) {
 	switch b.home {
 	case inSlot: // the socket has posted it again, or has gone
 	case inStaging:
-		a.staging.put(b.at/blockSize, (len(b.mem)+blockSize-1)/blockSize)
+		a.staging.set(b.at/blockSize, (len(b.mem)+blockSize-1)/blockSize, 0)
 	case inRegion:
 		a.s.l.cache.put(a, b.mr, b.readable)
-	case inPool:
-		a.s.l.pool.Put(b.pooled)
 	}
 	if b.auto {
-		kind, most := small, a.s.l.opt.SendBuffer
-		if b.readable {
-			kind, most = large, a.s.l.opt.Window
-		}
-		a.copied[kind] -= len(b.mem)
-		if a.waiting[kind] && (a.copied[kind] <= most/2) {
-			a.waiting[kind] = false
-			signal(a.s.room[kind])
+		a.copied -= len(b.mem)
+		if a.copied <= a.waiting {
+			a.waiting = -1
+			signal(a.s.room)
 		}
 		a.free = append(a.free, b)
 	}
@@ -264,34 +240,28 @@ func (a *arena) unref() {
 // staging is a region that is handed out in blocks.
 type staging struct {
 	mr   *uverbs.MR
-	used []bool
-	next int // where to look first
+	used []byte // 1 for each block in use
+	next int    // where to look first
 }
 
 const blockSize = 512
 
+// unused is as staging's used is where the largest message fits.
+var unused [(headerSize+maxEager)/blockSize + 1]byte
+
 // take returns the first of n blocks in a row, or -1.
 func (p *staging) take(n int) int {
 	for _, from := range [2]int{p.next, 0} {
-		row := 0
-		for i := from; i < len(p.used); i++ {
-			if row++; p.used[i] {
-				row = 0
-			}
-			if row == n {
-				first := i - n + 1
-				p.set(first, n, true)
-				p.next = i + 1
-				return first
-			}
+		if i := bytes.Index(p.used[from:], unused[:n]); i >= 0 {
+			p.set(from+i, n, 1)
+			p.next = from + i + n
+			return from + i
 		}
 	}
 	return -1
 }
 
-func (p *staging) put(first, n int) { p.set(first, n, false) }
-
-func (p *staging) set(first, n int, used bool) {
+func (p *staging) set(first, n int, used byte) {
 	for i := range n {
 		p.used[first+i] = used
 	}
@@ -303,7 +273,7 @@ type cache struct {
 	mu      sync.Mutex
 	limit   int
 	bytes   int
-	regions list.List // of cached, the oldest first
+	regions []cached // the oldest first
 	expiry  *time.Timer
 }
 
@@ -320,9 +290,10 @@ const cacheTime = time.Second
 func (c *cache) take(a *arena, size int, readable bool) *uverbs.MR {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for e := c.regions.Back(); e != nil; e = e.Prev() {
-		if r := e.Value.(cached); r.a == a && r.mr.Len() == size && r.readable == readable {
-			c.remove(e)
+	for i, r := range slices.Backward(c.regions) {
+		if r.a == a && r.mr.Len() == size && r.readable == readable {
+			c.regions = slices.Delete(c.regions, i, i+1)
+			c.bytes -= size
 			return r.mr
 		}
 	}
@@ -337,12 +308,10 @@ func (c *cache) put(a *arena, mr *uverbs.MR, readable bool) {
 		a.close(mr)
 		return
 	}
-	for c.bytes+mr.Len() > c.limit {
-		c.evict(c.regions.Front())
-	}
-	c.regions.PushBack(cached{a, mr, readable, time.Now()})
+	c.evict(func(cached) bool { return c.bytes+mr.Len() > c.limit })
+	c.regions = append(c.regions, cached{a, mr, readable, time.Now()})
 	c.bytes += mr.Len()
-	if c.regions.Len() == 1 {
+	if len(c.regions) == 1 {
 		c.expire()
 	}
 }
@@ -351,44 +320,35 @@ func (c *cache) put(a *arena, mr *uverbs.MR, readable bool) {
 func (c *cache) drop(a *arena) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for e := c.regions.Front(); e != nil; {
-		next := e.Next()
-		if e.Value.(cached).a == a {
-			c.evict(e)
-		}
-		e = next
-	}
+	c.evict(func(r cached) bool { return r.a == a })
 }
 
-// expire sets the timer for the oldest region.
+// expire closes the regions whose time is over, and comes again for the next.
 func (c *cache) expire() {
-	oldest := c.regions.Front()
-	if oldest == nil {
+	c.evict(func(r cached) bool { return time.Since(r.since) >= cacheTime })
+	if len(c.regions) == 0 {
 		return
 	}
-	left := cacheTime - time.Since(oldest.Value.(cached).since)
+	left := cacheTime - time.Since(c.regions[0].since)
 	if c.expiry == nil {
-		c.expiry = time.AfterFunc(left, c.expired)
+		c.expiry = time.AfterFunc(left, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.expire()
+		})
 	} else {
 		c.expiry.Reset(left)
 	}
 }
 
-func (c *cache) expired() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for e := c.regions.Front(); e != nil && time.Since(e.Value.(cached).since) >= cacheTime; e = c.regions.Front() {
-		c.evict(e)
-	}
-	c.expire()
-}
-
-func (c *cache) remove(e *list.Element) {
-	c.bytes -= c.regions.Remove(e).(cached).mr.Len()
-}
-
-func (c *cache) evict(e *list.Element) {
-	c.remove(e)
-	r := e.Value.(cached)
-	r.a.close(r.mr)
+// evict closes regions, from the oldest on.
+func (c *cache) evict(which func(cached) bool) {
+	c.regions = slices.DeleteFunc(c.regions, func(r cached) bool {
+		if !which(r) {
+			return false
+		}
+		c.bytes -= r.mr.Len()
+		r.a.close(r.mr)
+		return true
+	})
 }

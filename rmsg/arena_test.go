@@ -9,7 +9,7 @@ import (
 // returned, and a row is found where there is one.
 func TestStaging(t *testing.T) {
 	const size = 40
-	p := staging{used: make([]bool, size)}
+	p := staging{used: make([]byte, size)}
 	var mine [size]bool
 	rows := map[int]int{}
 	fits := func(n int) bool {
@@ -46,7 +46,7 @@ func TestStaging(t *testing.T) {
 		}
 		for first, n := range rows {
 			mark(first, n, false)
-			p.put(first, n)
+			p.set(first, n, 0)
 			delete(rows, first)
 			break
 		}
@@ -58,23 +58,6 @@ func TestRegionSize(t *testing.T) {
 	for n := 1; n < 1<<30; n += 1 + n/7 {
 		if size := regionSize(n); size < n || size%4096 != 0 || size > n+max(4096, n/8) || regionSize(size) != size {
 			t.Errorf("%d bytes in %d", n, size)
-		}
-	}
-}
-
-// TestFrames: a message that is sent at once has no more frames than fit a batch, and
-// than the peer has credits.
-func TestFrames(t *testing.T) {
-	for credits := 1; credits < 12; credits++ {
-		for _, eager := range []int{64, 100, 4096, 5000, 16 << 10, 100_000, 1 << 20} {
-			opt, err := Options{Credits: credits, Eager: eager}.withDefaults()
-			if err != nil {
-				t.Fatal(err)
-			}
-			n := atOnce(opt.Credits, opt.Segment, opt.Eager, maxEager)
-			if k := frames(n, opt.Segment); n < min(eager, minEager) || k > min(credits, maxFrames) || k > frames(opt.Eager, opt.Segment) {
-				t.Errorf("%d credits, %d eager bytes: %d bytes in %d frames", credits, eager, n, k)
-			}
 		}
 	}
 }

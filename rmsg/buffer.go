@@ -35,15 +35,14 @@ func (s Status) String() string {
 // Status may be called by any goroutine; all else by one at a time.
 type Buffer struct {
 	s        *Socket
-	mr       *uverbs.MR // nil in the pool
-	mem      []byte     // room for a frame's header, and for the message
-	at       int        // where mem starts in mr
-	n        int        // of the message
-	slot     int        // index of a receive
+	mr       *uverbs.MR
+	mem      []byte // room for a frame's header, and for the message
+	at       int    // where mem starts in mr
+	n        int    // of the message
+	slot     int    // index of a receive
 	home     home
-	pooled   *[]byte // of the loop's pool
-	readable bool    // the peer may read it
-	auto     bool    // of Send: freed when it is sent
+	readable bool // the peer may read it
+	auto     bool // of Send: freed when it is sent
 	err      error
 	status   atomic.Int32
 }
@@ -55,7 +54,6 @@ const (
 	inSlot    home = iota // a receive
 	inStaging             // the socket's memory for small messages to send
 	inRegion              // a region of its own
-	inPool                // the loop's memory for messages of several frames; not registered
 )
 
 // Status returns who may use the buffer.

@@ -16,8 +16,8 @@ type connector func(context.Context, cm.Options) (*cm.Endpoint, error)
 // ConnOptions describe one connection.
 type ConnOptions struct {
 	// PrivateData goes to the peer, which gets it from [Request.PrivateData] or
-	// [Socket.PrivateData]. RoCE carries 32 bytes in a request and 172 in its
-	// acceptance, iWARP 231.
+	// [Socket.PrivateData]. RoCE carries 36 bytes in a request and 176 in its
+	// acceptance, iWARP 235.
 	PrivateData []byte
 	// RetryCount and RNRRetryCount are as in [cm.Options].
 	RetryCount, RNRRetryCount int
@@ -30,28 +30,18 @@ func (l *Loop) hello(private []byte) ([]byte, error) {
 	}
 	h := hello{
 		version: version, min: minVersion, private: private,
-		credits: uint32(l.opt.Credits), eager: uint32(l.opt.Eager),
-		segment: uint32(l.opt.Segment), max: uint32(l.opt.MaxMessage),
+		credits: uint32(l.opt.Credits), eager: uint32(l.opt.Eager), max: uint32(l.opt.MaxMessage),
 	}
 	return h.append(nil), nil
-}
-
-// atOnce returns the largest message that is sent at once to a side with these
-// receives.
-func atOnce(credits, segment, eager, otherEager int) int {
-	return min(eager, otherEager, segment*min(maxFrames, credits))
 }
 
 // meet takes the peer's hello.
 func (s *Socket) meet(h hello) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	opt := &s.l.opt
 	s.peer = h
 	s.granted = h.credits
-	s.segment = int(h.segment)
-	s.eager = atOnce(int(h.credits), s.segment, int(h.eager), opt.Eager)
-	s.lot = frames(atOnce(opt.Credits, opt.Segment, opt.Eager, int(h.eager)), opt.Segment)
+	s.eager = min(int(h.eager), s.l.opt.Eager)
 }
 
 // live runs a socket from connecting until it has gone.
@@ -195,7 +185,7 @@ func (s *Socket) greet(ctx context.Context, e *cm.Endpoint) error {
 		f := frame{kind: kindHello, granted: uint32(s.l.opt.Credits)}
 		n := f.put(b[:])
 		s.mu.Lock()
-		if s.state == Connecting { // no message may be cut
+		if s.state == Connecting {
 			wr := [1]verbs.SendWR{{ID: s.wrID(reqAnnounce, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: b[:n]}}
 			_, err = e.QP.PostSend(wr[:]...)
 		}

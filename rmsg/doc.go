@@ -44,18 +44,17 @@
 // # Back-pressure
 //
 // Each socket has Options.Credits receives for the messages of its peer, of
-// Options.Segment bytes each. A message above Segment takes several, one above Eager takes
-// one. The peer may send again when the program has freed messages, so a slow
-// receiver slows its sender, and nothing else: there is always a receive for a frame that
-// arrives. A sender may queue Options.SendQueue messages; then Post returns
+// Options.Eager bytes each. The peer may send again when the program has freed messages,
+// so a slow receiver slows its sender, and nothing else: there is always a receive for a
+// frame that arrives. A sender may queue Options.SendQueue messages; then Post returns
 // [ErrWouldBlock] until Writable is called, and Send waits.
 //
 // # Memory
 //
 // By itself a socket has at most 256 KiB of registered memory with default [Options]:
 //
-//	receives   (Credits + 12 + segments of Eager) * (Segment + 24)        185 KiB
-//	sending    SendBuffer, from the first message on                       64 KiB
+//	receives   (Credits + 13) * (Eager + 24)              181 KiB
+//	sending    SendBuffer, from the first message on      64 KiB
 //
 // In addition there are messages above Eager, in memory that is registered for each of
 // them: those that the program holds, and while they are under way
@@ -65,8 +64,7 @@
 //
 // and the buffers of Alloc that SendBuffer has no room for. When such a buffer is freed its
 // memory is kept for at most a second, Options.Cache bytes (4 MiB) for all sockets of the
-// loop together, and then returned to the system. Received messages of several segments
-// are copied to memory that is not registered. Not counted is what the kernel has for
+// loop together, and then returned to the system. Not counted is what the kernel has for
 // queue pairs and completion queues. [Socket.Stats] and [Loop.Stats] return the figures.
 //
 // A [Buffer] is the program's, or the socket's while its Status is Queued. Registered
@@ -96,23 +94,21 @@
 //
 // Numbers are in network byte order. The private data of both sides begins with
 //
-//	"VMSG"  version 1 byte (2)  oldest version 1 (2)  length of what follows the 24 bytes 1  0
-//	credits 4  largest message sent at once 4  largest message 4  segment 4
+//	"VMSG"  version 1 byte (3)  oldest version 1 (3)  length of what follows the 20 bytes 1  0
+//	credits 4  largest message sent at once 4  largest message 4
 //	private data of the program
 //
 // A listener rejects a peer that sends something else, or has no version in common, with
 // private data of the same form. After that, each SEND is a frame:
 //
 //	type 1  flags 1  0 0  size 4  number of the message 4
-//	frames granted 4  announced messages read 4  0 0 0 0
+//	messages granted 4  announced messages read 4  0 0 0 0
 //	hello  1  the first frame of both sides, the dialing side's first
-//	message 2  size bytes follow, or the first segment of them
+//	message 2  size bytes follow
 //	announcement 3  address 8, key 4, 0 0 0 0 follow: to be read by RDMA READ
 //	ack 4  nothing more
 //	bye 5  no messages will follow; flag 1: the peer's bye was received
 //
-// The segments of a message after the first are SENDs without a header, directly after it.
-// Each segment and each announcement needs a frame that the peer has granted.
 // Both counts run from the connection's start and wrap around. A peer that violates
 // this is disconnected, with [ErrProtocol].
 //

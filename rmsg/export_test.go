@@ -22,9 +22,8 @@ func (f Frame) Append(b []byte) []byte {
 	return append(b, room[:inner.put(room[:])]...)
 }
 
-// PrivateData returns that of a peer with so many credits, whose receives take its largest
-// message that is sent at once.
+// PrivateData returns that of a peer.
 func PrivateData(version, oldest uint8, credits, eager, most uint32) []byte {
-	h := hello{version: version, min: oldest, credits: credits, eager: eager, segment: eager, max: most}
+	h := hello{version: version, min: oldest, credits: credits, eager: eager, max: most}
 	return h.append(nil)
 }

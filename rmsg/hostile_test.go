@@ -78,13 +78,6 @@ func TestHostile(t *testing.T) {
 		}
 	}
 	whole := func(seq uint32) rmsg.Frame { return rmsg.Frame{Kind: rmsg.Whole, Granted: 4, Seq: seq} }
-	segments := func(size uint32, second int) func(*liar) {
-		return func(l *liar) {
-			l.send(hi)
-			l.send(rmsg.Frame{Kind: rmsg.Whole, Granted: 4, Size: size}, make([]byte, 1024)...)
-			l.raw(make([]byte, second))
-		}
-	}
 	cases := []struct {
 		name string
 		do   func(*liar)
@@ -100,14 +93,7 @@ func TestHostile(t *testing.T) {
 		{"frame above the receive", func(l *liar) { l.send(hi); l.raw(make([]byte, 3000)) }},
 		{"message above what is sent at once", func(l *liar) {
 			l.send(hi)
-			l.send(rmsg.Frame{Kind: rmsg.Whole, Granted: 4, Size: 2049}, make([]byte, 1024)...)
-		}},
-		{"segment too short", segments(2048, 1023)},
-		{"segment too long", segments(1500, 477)},
-		{"empty segment", segments(2048, 0)},
-		{"more segments than its credits", func(l *liar) {
-			greeted(whole(0), whole(1), whole(2))(l)
-			l.send(rmsg.Frame{Kind: rmsg.Whole, Granted: 4, Seq: 3, Size: 1025}, make([]byte, 1024)...)
+			l.send(rmsg.Frame{Kind: rmsg.Whole, Granted: 4, Size: 2049}, make([]byte, 2048)...)
 		}},
 		{"message left out", greeted(whole(0), whole(2))},
 		{"message twice", greeted(whole(0), whole(0))},
@@ -142,7 +128,7 @@ func TestHostile(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ended := make(chan error, 1)
 		heard := make(chan string, 16)
-		server := run(t, rmsg.Options{Credits: 4, Eager: 2048, Segment: 1024, MaxMessage: 1 << 20, Callbacks: rmsg.Callbacks{
+		server := run(t, rmsg.Options{Credits: 4, Eager: 2048, MaxMessage: 1 << 20, Callbacks: rmsg.Callbacks{
 			Request:      func(r *rmsg.Request) { r.Accept(rmsg.ConnOptions{}) },
 			Disconnected: func(s *rmsg.Socket, why error) { ended <- why },
 			Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
@@ -154,7 +140,7 @@ func TestHostile(t *testing.T) {
 		}})
 		ln := listen(t, server, device)
 		good := labtest.Must((&rmsg.Dialer{Loop: run(t, rmsg.Options{})}).Dial(within(t), ln.Addr().String()))(t)
-		private := rmsg.PrivateData(2, 2, 4, 2048, 1<<20)
+		private := rmsg.PrivateData(3, 3, 4, 2048, 1<<20)
 		ends := func(t *testing.T, do func(*liar), want ...error) {
 			l, err := lie(t, ln.Addr().String(), private)
 			if err != nil {
@@ -205,7 +191,7 @@ func TestHostile(t *testing.T) {
 			"no hello":        nil,
 			"something else":  []byte("GET / HTTP/1.1\r\n\r\n"),
 			"another version": rmsg.PrivateData(9, 8, 4, 2048, 1<<20),
-			"no credits":      rmsg.PrivateData(2, 2, 0, 2048, 1<<20),
+			"no credits":      rmsg.PrivateData(3, 3, 0, 2048, 1<<20),
 		} {
 			t.Run(name, func(t *testing.T) {
 				_, err := lie(t, ln.Addr().String(), private)
@@ -228,7 +214,7 @@ func TestSilent(t *testing.T) {
 			Disconnected: func(s *rmsg.Socket, why error) { ended <- why },
 		}
 		ln := listen(t, run(t, opt), device)
-		if _, err := lie(t, ln.Addr().String(), rmsg.PrivateData(2, 2, 4, 2048, 1<<20)); err != nil {
+		if _, err := lie(t, ln.Addr().String(), rmsg.PrivateData(3, 3, 4, 2048, 1<<20)); err != nil {
 			t.Fatal(err)
 		}
 		if err := <-ended; !errors.Is(err, rmsg.ErrTimeout) {
@@ -236,7 +222,7 @@ func TestSilent(t *testing.T) {
 		}
 		lower := labtest.Must(cm.Listen(within(t), labtest.AddrOf(device)+":0"))(t)
 		labtest.Close(t, lower)
-		answers := [][]byte{nil, []byte("hello yourself"), rmsg.PrivateData(3, 3, 4, 2048, 0), rmsg.PrivateData(2, 2, 4, 2048, 0)}
+		answers := [][]byte{nil, []byte("hello yourself"), rmsg.PrivateData(3, 3, 4, 2048, 0), rmsg.PrivateData(3, 3, 4, 2048, 0)}
 		go func() {
 			for _, private := range answers {
 				r, err := lower.Accept(t.Context())

@@ -254,7 +254,7 @@ func (r *Request) Accept(opt ConnOptions) (*Socket, error) {
 }
 
 // Reject rejects the request: the peer's socket ends with a [*cm.RejectedError] that
-// has privateData, up to 124 bytes on RoCE.
+// has privateData, up to 128 bytes on RoCE.
 func (r *Request) Reject(privateData []byte) error {
 	const op = "reject"
 	private, err := r.ln.l.hello(privateData)

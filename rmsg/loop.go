@@ -49,7 +49,6 @@ type Loop struct {
 	handled atomic.Uint64
 
 	cache cache
-	pool  sync.Pool // of *[]byte, for messages of several frames
 
 	opening sync.Mutex     // held while a device is opened
 	tasks   sync.WaitGroup // goroutines that end soon after life
@@ -130,7 +129,13 @@ func (l *Loop) FD() int { return l.poller.fd }
 
 // Dispatch handles all events there are, without waiting, and returns their number. After
 // some thousands it returns although there are more, and leaves FD readable.
-func (l *Loop) Dispatch() (n int, err error) {
+func (l *Loop) Dispatch() (int, error) {
+	return l.round(nil)
+}
+
+// round is Dispatch, to which wait has said what is readable. If another round has been
+// there since, that does no harm.
+func (l *Loop) round(ready []unix.EpollEvent) (n int, err error) {
 	if !l.turn.TryLock() {
 		if l.stop.Load() {
 			return 0, verbs.ErrClosed
@@ -150,7 +155,7 @@ func (l *Loop) Dispatch() (n int, err error) {
 		if l.stop.Load() {
 			err = verbs.ErrClosed
 		} else {
-			n = l.dispatch()
+			n = l.dispatch(ready)
 			l.handled.Add(uint64(n))
 		}
 		panicked = false
@@ -185,25 +190,21 @@ func (l *Loop) wait(ctx context.Context, enough func(int) bool) (int, error) {
 	if ctx.Done() != nil {
 		defer context.AfterFunc(ctx, l.tell)()
 	}
-	for {
-		n, err := l.Dispatch()
-		if err == nil && n == 0 {
-			err = ctx.Err()
+	n, err := l.Dispatch()
+	for err == nil && !enough(n) {
+		if err := ctx.Err(); err != nil {
+			return 0, err
 		}
-		if err != nil || enough(n) {
-			return n, err
-		}
-		if n > 0 {
-			if err := ctx.Err(); err != nil {
-				return 0, err
-			}
-			continue // before going to sleep for nothing
-		}
-		if err := l.poller.wait(); err != nil {
+		ready, slept, werr := l.poller.wait()
+		if werr != nil {
 			return 0, verbs.ErrClosed
 		}
-		l.wakeups.Add(1)
+		if slept {
+			l.wakeups.Add(1)
+		}
+		n, err = l.round(ready)
 	}
+	return n, err
 }
 
 // Close ends all sockets and listeners at once and releases everything but
@@ -248,7 +249,7 @@ func (l *Loop) finish() {
 	l.end()
 	l.tasks.Wait()
 	if !l.closed {
-		l.dispatch() // what became of them
+		l.dispatch(nil) // what became of them
 		l.mu.Lock()
 		l.closed = true
 		l.poller.close()
@@ -298,7 +299,7 @@ func (l *Loop) stalled(rounds uint64, err error) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closing || !isReady(uintptr(l.poller.fd)) {
+	if l.closing || len(poll(l.poller.fd, make([]unix.EpollEvent, 1))) == 0 {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, ErrNotRunning)
@@ -330,9 +331,11 @@ func (l *Loop) post(e event) {
 // busy is after how many completions Dispatch returns.
 const busy = 4096
 
-func (l *Loop) dispatch() (n int) {
-	var room [8]unix.EpollEvent
-	ready := l.poller.poll(room[:])
+func (l *Loop) dispatch(ready []unix.EpollEvent) (n int) {
+	if ready == nil {
+		var room [8]unix.EpollEvent
+		ready = poll(l.poller.fd, room[:])
+	}
 	devices := l.current()
 	for _, e := range ready {
 		if e.Fd == tellIndex {
@@ -455,7 +458,7 @@ type request uint8
 
 const (
 	reqReceive  request = iota // index of the slot
-	reqMessage                 // index in flight
+	reqMessage                 // the first in flight
 	reqRead                    // index in ring
 	reqAck                     // of ackBusy
 	reqAnnounce                // nothing waits for these

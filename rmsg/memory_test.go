@@ -81,8 +81,8 @@ func TestMemory(t *testing.T) {
 		check("idle", most, 0)
 		each(200, 100)
 		check("after small messages", most, 0)
-		each(20, 8<<10)
-		check("after messages of 8 KiB", most, 0)
+		each(20, 4<<10)
+		check("after messages of 4 KiB", most, 0)
 		each(3, 200<<10)
 		check("after messages of 200 KiB", most, 4<<20)
 

@@ -118,3 +118,34 @@ func TestSizes(t *testing.T) {
 		}
 	})
 }
+
+// TestReuse sends from memory that is used again as soon as a send completes: siw must not
+// send from it any more.
+func TestReuse(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		opt := rmsg.Options{Eager: 16 << 10, SendBuffer: 48 << 10}
+		c, s := pair(t, device, opt, opt)
+		const n = 1000
+		size := func(i int) int { return 2000 + i*997%(14<<10) }
+		var sending sync.WaitGroup
+		sending.Go(func() {
+			for i := range n {
+				if err := c.Send(within(t), pattern(size(i), i)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+		for i := range n {
+			b, err := s.Recv(within(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(b.Bytes(), pattern(size(i), i)) {
+				t.Errorf("message %d is another", i)
+			}
+			b.Free()
+		}
+		sending.Wait()
+	})
+}

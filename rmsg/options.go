@@ -49,22 +49,15 @@ type Callbacks struct {
 type Options struct {
 	Callbacks Callbacks
 
-	// Credits is how many receives there are for the messages of a peer, which it uses up
-	// before the program has freed some: 1 to 4096, by default 32. A message above
-	// Segment takes several, until it is freed. A program that holds messages of more than
-	// half of them slows its peer down, and the peer sends a message only when all
-	// receives that it takes are free.
+	// Credits is how many messages a peer may send before the program has freed some:
+	// 1 to 4096, by default 32. A program that holds more than half of them slows its
+	// peer down.
 	Credits int
-	// Segment is the size of a receive, in bytes of the message: 64 to Eager, by default
-	// 4 KiB, or an eighth of Eager if that is more. A longer message that is
-	// sent at once takes several receives, and is copied.
-	Segment int
 	// Eager is the largest message, in bytes, that is sent at once; the peer reads
-	// larger ones when it is ready for them. 64 to 1 MiB, at most 8 segments, by
-	// default 8 KiB. The smaller one of both sides counts, and no message takes more
-	// receives than the peer has credits. Programs with memory to spare send messages
-	// of 8 to 16 KiB faster with Segment and Eager of 16 KiB, and on siw gain up to 256 KiB,
-	// see BenchmarkThreshold.
+	// larger ones when it is ready for them. 64 to 1 MiB, by default 4 KiB. The smaller
+	// one of both sides counts. Programs with memory to spare send messages of up to 16
+	// KiB faster with an Eager of that size, and on siw gain up to 256 KiB, see
+	// BenchmarkThreshold.
 	Eager int
 	// MaxMessage is the largest message, in bytes, to receive, up to 1 GiB, by default
 	// 16 MiB; a negative number takes empty messages only. A peer learns it when it
@@ -106,10 +99,8 @@ const (
 	maxEager = 1 << 20
 	minEager = 64
 	maxSize  = 1 << 30
-	// maxFrames is how many frames a message that is sent at once has at most. They
-	// are posted together.
-	maxFrames = 8
-
+	// maxBatch is how many messages are posted with one doorbell at most.
+	maxBatch = 8
 	// maxAnnounced is how many messages above Eager a socket has announced and
 	// the peer not yet read.
 	maxAnnounced = 4
@@ -121,17 +112,13 @@ const (
 	flushTime = 3 * time.Second
 )
 
-// Defaults, which bound the memory of a socket. BenchmarkStream shows what they cost.
-const (
-	defaultEager   = 8 << 10
-	defaultSegment = 4 << 10
-)
+// defaultEager bounds the memory of a socket. BenchmarkStream shows what it costs.
+const defaultEager = 4 << 10
 
 // withDefaults returns the options with their zero values replaced.
 func (o Options) withDefaults() (Options, error) {
 	o.Credits = cmp.Or(o.Credits, 32)
 	o.Eager = cmp.Or(o.Eager, defaultEager)
-	o.Segment = cmp.Or(o.Segment, min(o.Eager, max(defaultSegment, (o.Eager+maxFrames-1)/maxFrames)))
 	o.MaxMessage = max(cmp.Or(o.MaxMessage, 16<<20), 0)
 	o.Window = max(cmp.Or(o.Window, 1<<20), 0)
 	o.SendQueue = cmp.Or(o.SendQueue, 64)
@@ -145,7 +132,6 @@ func (o Options) withDefaults() (Options, error) {
 	}{
 		{"Credits", o.Credits, 1, maxCount},
 		{"Eager", o.Eager, minEager, maxEager},
-		{"Segment", o.Segment, max(minEager, (o.Eager+maxFrames-1)/maxFrames), o.Eager},
 		{"MaxMessage", o.MaxMessage, 0, maxSize},
 		{"Window", o.Window, 0, maxSize},
 		{"SendQueue", o.SendQueue, 1, maxCount},
@@ -171,18 +157,12 @@ func timeout(d, otherwise time.Duration) time.Duration {
 	return cmp.Or(d, otherwise)
 }
 
-// frames returns how many frames a message of n bytes has that is sent at once in
-// segments of that size.
-func frames(n, segment int) int { return max(1, (n+segment-1)/segment) }
-
 // spare is how many receives there are beside those of credits, for frames
 // without a message: acks, see flushAck, a hello, and byes.
-func (o *Options) spare() int {
-	return maxAnnounced + 2 + frames(o.Eager, o.Segment) + 1 + 2
-}
+const spare = maxAnnounced + 3 + 1 + 2
 
 // sends and receives are how many requests a socket has in its queues at most.
 func (o *Options) sends() int {
-	return max(o.SendQueue, maxFrames) + maxAnnounced + 2*maxReads + 1 + 4
+	return o.SendQueue + maxAnnounced + 2*maxReads + 1 + 4
 }
-func (o *Options) receives() int { return o.Credits + o.spare() }
+func (o *Options) receives() int { return o.Credits + spare }

@@ -17,7 +17,12 @@ type poller struct {
 	fd    int
 	event int
 	told  atomic.Bool // the eventfd has been written to since it was read
-	ready func(fd uintptr) bool
+
+	// Of wait, which one goroutine calls at a time:
+	look  func(fd uintptr) bool
+	room  [8]unix.EpollEvent
+	found []unix.EpollEvent // of room
+	looks int
 }
 
 // tellIndex is the index of the eventfd in epoll events; devices have theirs, from 1.
@@ -32,7 +37,12 @@ func newPoller() (*poller, error) {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("fcntl", err)
 	}
-	p := &poller{fd: fd, file: os.NewFile(uintptr(fd), "msg loop"), ready: isReady}
+	p := &poller{fd: fd, file: os.NewFile(uintptr(fd), "msg loop")}
+	p.look = func(fd uintptr) bool {
+		p.found = poll(int(fd), p.room[:])
+		p.looks++
+		return len(p.found) > 0
+	}
 	if p.raw, err = p.file.SyscallConn(); err != nil {
 		p.file.Close()
 		return nil, err
@@ -72,22 +82,20 @@ func (p *poller) take() {
 	}
 }
 
-// poll returns what is readable.
-func (p *poller) poll(events []unix.EpollEvent) []unix.EpollEvent {
-	n, err := unix.EpollWait(p.fd, events, 0)
+// wait waits until something is readable, which it returns, and whether it slept.
+func (p *poller) wait() (ready []unix.EpollEvent, slept bool, err error) {
+	p.looks = 0
+	err = p.raw.Read(p.look)
+	return p.found, p.looks > 1, err
+}
+
+// poll returns what is readable in an epoll file.
+func poll(fd int, room []unix.EpollEvent) []unix.EpollEvent {
+	n, err := unix.EpollWait(fd, room, 0)
 	if err != nil {
 		n = 0 // EINTR: it comes again
 	}
-	return events[:n]
-}
-
-// wait waits until something is readable.
-func (p *poller) wait() error { return p.raw.Read(p.ready) }
-
-func isReady(fd uintptr) bool {
-	var ev [1]unix.EpollEvent
-	n, err := unix.EpollWait(int(fd), ev[:], 0)
-	return n > 0 || err != nil
+	return room[:n]
 }
 
 func (p *poller) close() {

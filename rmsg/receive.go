@@ -15,13 +15,10 @@ type receiving struct {
 	ring       []incoming // as many as there are credits
 	head       uint32     // the next message to take
 	received   uint32     // messages; the ring's end
-	partial    *incoming  // the last message, while frames are missing
-	arrived    uint32     // frames with messages
 	fetching   uint32
-	returned   uint32 // frames of messages that the program freed
+	returned   uint32 // messages that the program freed
 	toldGrants uint32 // what the peer knows
 	toldReads  uint32
-	lot        int // frames of the peer's largest message that is sent at once
 	fetched    int // bytes of announced messages that have a buffer
 	reads      struct {
 		done     uint32 // announced messages that were read
@@ -35,11 +32,10 @@ type receiving struct {
 type incoming struct {
 	buf   *Buffer
 	ready bool
-	left  int // bytes that have not come, or been read
 	// If announced:
-	size, asked int // bytes: in all, not yet asked for
-	addr        uint64
-	rkey        uint32
+	size, asked, left int // bytes: in all, not yet asked for, not yet read
+	addr              uint64
+	rkey              uint32
 }
 
 func (q *receiving) init(credits int) {
@@ -47,7 +43,7 @@ func (q *receiving) init(credits int) {
 	q.toldGrants = uint32(credits)
 }
 
-// grants returns how many frames with messages the peer may send in all.
+// grants returns how many messages the peer may send in all.
 func (q *receiving) grants() uint32 { return uint32(len(q.ring)) + q.returned }
 
 func (q *receiving) at(i uint32) *incoming { return &q.ring[i%uint32(len(q.ring))] }
@@ -90,16 +86,12 @@ func (s *Socket) repost(slot int) {
 func (s *Socket) freed(b *Buffer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := 1
-	switch b.home {
-	case inSlot:
+	if b.home == inSlot {
 		s.repost(b.slot)
-	case inPool:
-		n = frames(b.n, s.l.opt.Segment)
-	default:
+	} else {
 		s.fetched -= b.n
 	}
-	s.returned += uint32(n)
+	s.returned++
 	if s.state != Disconnected {
 		s.settle()
 	}
@@ -124,11 +116,7 @@ func (s *Socket) complete(r request, i int, wc *verbs.WC) {
 			return
 		}
 	case reqMessage:
-		b := s.flight[i]
-		s.flight[i] = nil
-		s.places = append(s.places, i)
-		s.posted -= frames(b.n, s.segment)
-		s.finished(b, Sent)
+		s.finished(s.flight.pop(), Sent)
 	case reqRead:
 		s.readIn(&s.ring[i])
 	case reqAck:
@@ -158,10 +146,7 @@ func (s *Socket) frameIn(slot, n int) error {
 	if s.err != nil {
 		return nil // it has been given up
 	}
-	if s.partial != nil {
-		return s.segmentIn(b, n)
-	}
-	f, err := parseFrame(b.mem[:n], s.l.opt.Segment)
+	f, err := parseFrame(b.mem[:n])
 	if err != nil {
 		return err
 	}
@@ -173,11 +158,8 @@ func (s *Socket) frameIn(slot, n int) error {
 	}
 	switch f.kind {
 	case kindMessage, kindAnnounce:
-		if err := s.messageIn(b, &f); err != nil {
-			return err
-		}
-		if f.kind == kindMessage && s.partial == nil {
-			return nil // the slot is the message's
+		if err := s.messageIn(b, &f); err != nil || f.kind == kindMessage {
+			return err // the slot is the message's
 		}
 	case kindAck:
 		s.stats.AcksReceived++
@@ -206,74 +188,28 @@ func (s *Socket) frameIn(slot, n int) error {
 
 // messageIn adds a message to the ring.
 func (s *Socket) messageIn(b *Buffer, f *frame) error {
-	opt := &s.l.opt
-	n, k := int(f.size), 1
-	if f.kind == kindMessage && n <= opt.Eager {
-		k = frames(n, opt.Segment)
-	}
+	n := int(f.size)
 	switch {
 	case f.seq != s.received:
 		return protocol("message %d comes as number %d", f.seq, s.received)
-	case s.toldGrants-s.arrived < uint32(k):
+	case s.received == s.toldGrants:
 		return protocol("more messages than it was granted")
 	case s.peerBye:
 		return protocol("message after goodbye")
-	case n > opt.MaxMessage:
+	case n > s.l.opt.MaxMessage:
 		return fmt.Errorf("%w: %w", protocol("message of %d bytes", n), ErrTooLarge)
-	case f.kind == kindMessage && n > opt.Eager:
-		return protocol("message of %d bytes is sent at once", n)
 	}
 	e := s.at(s.received)
 	s.received++
-	s.arrived += uint32(k)
-	switch {
-	case f.kind == kindAnnounce:
-		*e = incoming{size: n, asked: n, left: n, addr: f.addr, rkey: f.rkey}
-		s.stats.LargeReceived++
-	case k == 1:
+	if f.kind == kindMessage {
 		b.n = n
 		s.arena.hold()
 		*e = incoming{buf: b, ready: true}
-	default:
-		*e = incoming{buf: s.assembly(n), left: n}
-		s.arena.hold()
-		s.partial = e
-		s.add(b.mem[headerSize:])
+	} else {
+		*e = incoming{size: n, asked: n, left: n, addr: f.addr, rkey: f.rkey}
+		s.stats.LargeReceived++
 	}
 	return nil
-}
-
-// assembly returns a buffer for a message of several frames.
-func (s *Socket) assembly(n int) *Buffer {
-	mem, _ := s.l.pool.Get().(*[]byte)
-	if mem == nil {
-		room := make([]byte, headerSize+s.l.opt.Eager)
-		mem = &room
-	}
-	b := &Buffer{s: s, mem: (*mem)[:headerSize+n], n: n, home: inPool, pooled: mem}
-	b.set(Released) // until it is the program's
-	return b
-}
-
-// segmentIn takes a frame of n bytes that continues a message.
-func (s *Socket) segmentIn(b *Buffer, n int) error {
-	if want := min(s.partial.left, s.l.opt.Segment); n != want {
-		return protocol("segment of %d bytes, not %d", n, want)
-	}
-	s.add(b.mem)
-	s.repost(b.slot)
-	return nil
-}
-
-// add copies a segment, which is at the start of b, to its message.
-func (s *Socket) add(b []byte) {
-	e := s.partial
-	m := e.buf.mem[headerSize:]
-	e.left -= copy(m[e.buf.n-e.left:], b[:min(e.left, s.l.opt.Segment)])
-	if e.left == 0 {
-		e.ready = true
-		s.partial = nil
-	}
 }
 
 // fetch reads announced messages, as far as the window goes.

@@ -12,42 +12,50 @@ import (
 //	queue      posted by the program, not yet by the socket
 //	flight     sent at once, until the send completes
 //	announced  until the peer says that it has read them
-//
-// A message that is sent at once has a frame for each of the peer's segments, which are
-// posted together. If only some could be, cut is how many, of the first one in
-// queue, and nothing else may be posted before the rest.
 type sending struct {
-	queue       []*Buffer // a ring
-	first, many int       // of queue
-	cut         int
-	pending     int // in all three
-	flight      []*Buffer
-	places      []int // free ones of flight
-	posted      int   // frames of flight
-	announced   [maxAnnounced]*Buffer
-	eager       int // bytes of a message that is sent at once, and
-	segment     int // of one of its frames
+	queue     fifo
+	flight    fifo
+	announced fifo
+	pending   int // in all three
+	eager     int // bytes of a message that is sent at once
 
-	sent     uint32 // messages
-	used     uint32 // frames with messages, sent
-	granted  uint32 // how many there may be
-	offered  uint32 // messages announced
-	taken    uint32 // and read by the peer
-	ackBusy  bool   // one ack at a time
-	blocked  bool   // Post has returned ErrWouldBlock
-	stalled  bool   // the first message lacks credits
-	wrs      [maxFrames]verbs.SendWR
-	sges     [maxFrames][1]verbs.SGE
-	announce [maxFrames][announceSize]byte
+	sent    uint32 // messages
+	granted uint32 // how many there may be
+	taken   uint32 // announced messages that the peer has read
+	ackBusy bool   // one ack at a time
+	blocked bool   // Post has returned ErrWouldBlock
+	stalled bool   // the first message lacks credits
+
+	wrs    [maxBatch]verbs.SendWR
+	sges   [maxBatch][1]verbs.SGE
+	inline [maxBatch][announceSize]byte
 }
 
 func (q *sending) init(size int) {
-	q.queue = make([]*Buffer, size)
-	q.flight = make([]*Buffer, size)
-	q.places = make([]int, size)
-	for i := range q.places {
-		q.places[i] = i
-	}
+	q.queue.ring = make([]*Buffer, size)
+	q.flight.ring = make([]*Buffer, size)
+	q.announced.ring = make([]*Buffer, maxAnnounced)
+}
+
+// fifo has buffers, the oldest first, in a ring that is made for as many as there may be.
+type fifo struct {
+	ring     []*Buffer
+	first, n int
+}
+
+func (q *fifo) at(i int) **Buffer { return &q.ring[(q.first+i)%len(q.ring)] }
+
+func (q *fifo) push(b *Buffer) {
+	*q.at(q.n) = b
+	q.n++
+}
+
+// pop takes the oldest.
+func (q *fifo) pop() *Buffer {
+	b := *q.at(0)
+	*q.at(0) = nil
+	q.first, q.n = (q.first+1)%len(q.ring), q.n-1
+	return b
 }
 
 // Alloc returns a buffer for a message of n bytes, which its Bytes are; SetLen changes
@@ -101,14 +109,13 @@ func (s *Socket) post(b *Buffer) error {
 		return fmt.Errorf("%w: it is %v", ErrBuffer, b.Status())
 	case uint32(b.n) > s.peer.max:
 		return fmt.Errorf("%w: %d bytes of at most %d", ErrTooLarge, b.n, s.peer.max)
-	case s.pending == len(s.queue):
+	case s.pending == len(s.queue.ring):
 		s.blocked = true
 		s.stats.WouldBlock++
 		return ErrWouldBlock
 	}
 	b.set(Queued)
-	s.queue[(s.first+s.many)%len(s.queue)] = b
-	s.many++
+	s.queue.push(b)
 	s.pending++
 	s.pump()
 	return nil
@@ -139,74 +146,38 @@ func (s *Socket) reported() { s.toldGrants, s.toldReads = s.grants(), s.reads.do
 
 // pump sends what the peer has room for, several messages with one doorbell.
 func (s *Socket) pump() {
-	for s.many > 0 && s.err == nil {
-		n, count, places, offers := 0, 0, 0, s.offered-s.taken
-		for count < s.many {
-			b, from := s.queue[(s.first+count)%len(s.queue)], 0
-			if count == 0 {
-				from = s.cut
-			}
-			whole := b.n <= s.eager
-			k := 1
-			if whole {
-				k = frames(b.n, s.segment) - from
-			}
-			if s.granted-s.used-uint32(n) < uint32(k) {
-				if n == 0 && !s.stalled {
-					s.stalled = true
-					s.stats.CreditWaits++
-				}
-				break
-			}
-			if n+k > len(s.wrs) {
-				break
-			}
-			if whole {
-				if n+s.posted+k > s.inFlight() {
-					break
-				}
-				places++
-				s.message(b, s.places[len(s.places)-places], s.sent+uint32(count), n, from)
-			} else if offers < maxAnnounced {
+	for s.queue.n > 0 && s.err == nil {
+		n, offers := 0, s.announced.n
+		for n < min(s.queue.n, maxBatch) {
+			b := *s.queue.at(n)
+			if b.n > s.eager {
 				offers++
-				s.offer(&s.wrs[n], b, s.sent+uint32(count), n)
-			} else {
+			}
+			if s.sent+uint32(n) == s.granted || offers > maxAnnounced {
 				break
 			}
-			n += k
-			count++
+			s.request(b, n)
+			n++
 		}
 		if n == 0 {
+			if s.sent == s.granted && !s.stalled {
+				s.stalled = true
+				s.stats.CreditWaits++
+			}
 			return
 		}
 		s.stalled = false
 		posted, err := s.qp.PostSend(s.wrs[:n]...)
-		for left := posted; left > 0; {
-			b := s.queue[s.first]
-			k := 1
-			if b.n <= s.eager {
-				k = min(left, frames(b.n, s.segment)-s.cut)
-				s.posted += k
-			}
-			left -= k
-			s.used += uint32(k)
-			if s.cut == 0 {
-				s.reported()
-			}
-			if s.cut += k; b.n <= s.eager && s.cut < frames(b.n, s.segment) {
-				break
-			}
-			s.cut = 0
-			s.queue[s.first] = nil
-			s.first, s.many = (s.first+1)%len(s.queue), s.many-1
+		if posted > 0 {
+			s.reported()
+		}
+		for range posted {
+			b := s.queue.pop()
 			s.sent++
 			if b.n <= s.eager {
-				last := len(s.places) - 1
-				s.flight[s.places[last]] = b
-				s.places = s.places[:last]
+				s.flight.push(b)
 			} else {
-				s.announced[s.offered%maxAnnounced] = b
-				s.offered++
+				s.announced.push(b)
 				s.stats.LargeSent++
 			}
 		}
@@ -216,9 +187,6 @@ func (s *Socket) pump() {
 		}
 	}
 }
-
-// inFlight is how many frames of messages may be in the send queue.
-func (s *Socket) inFlight() int { return max(len(s.queue), maxFrames) }
 
 // unposted handles a request that could not be posted. A full queue is that of a
 // kernel which has not yet let go of what has completed: the next completion
@@ -230,42 +198,30 @@ func (s *Socket) unposted(err error) {
 	}
 }
 
-// message makes the frames of a message that is sent at once, from one of them
-// on, the requests of a batch from the n-th on. The last is signaled.
-func (s *Socket) message(b *Buffer, place int, seq uint32, n, from int) {
-	for i, k := from, frames(b.n, s.segment); i < k; i, n = i+1, n+1 {
-		at, end := i*s.segment, min((i+1)*s.segment, b.n)
-		if i > 0 {
-			s.sges[n][0] = b.mr.SGE(b.at+headerSize+at, end-at)
-		} else {
-			f := s.frame(kindMessage)
-			f.size, f.seq = uint32(b.n), seq
-			f.put(b.mem)
-			s.sges[n][0] = b.mr.SGE(b.at, headerSize+end)
-		}
-		s.wrs[n] = verbs.SendWR{ID: s.wrID(reqMessage, place), Opcode: verbs.OpSend, SGL: s.sges[n][:]}
-		if i == k-1 {
-			s.wrs[n].Flags = verbs.SendSignaled
-		}
+// request makes the n-th request of a batch: a message, or its announcement. Each is
+// signaled: siw may send what is not straight from the buffer, at any time later
+// (siw_qp_prepare_tx).
+func (s *Socket) request(b *Buffer, n int) {
+	f := s.frame(kindMessage)
+	f.size, f.seq = uint32(b.n), s.sent+uint32(n)
+	wr := &s.wrs[n]
+	*wr = verbs.SendWR{ID: s.wrID(reqMessage, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	if b.n <= s.eager {
+		f.put(b.mem)
+		s.sges[n][0] = b.mr.SGE(b.at, headerSize+b.n)
+		wr.SGL = s.sges[n][:]
+		return
 	}
-}
-
-// offer makes a request the announcement of a message.
-func (s *Socket) offer(wr *verbs.SendWR, b *Buffer, seq uint32, n int) {
-	f := s.frame(kindAnnounce)
-	f.size, f.seq = uint32(b.n), seq
+	f.kind = kindAnnounce
 	f.addr, f.rkey = b.mr.Addr()+uint64(b.at)+headerSize, b.mr.RKey()
-	f.put(s.announce[n][:])
-	*wr = verbs.SendWR{ID: s.wrID(reqAnnounce, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: s.announce[n][:]}
+	f.put(s.inline[n][:])
+	wr.ID, wr.Inline = s.wrID(reqAnnounce, 0), s.inline[n][:]
 }
 
 // postFrame sends a frame without a message and reports whether it could.
 func (s *Socket) postFrame(f *frame, r request) bool {
-	if s.cut > 0 {
-		return false
-	}
-	n := f.put(s.announce[0][:])
-	s.wrs[0] = verbs.SendWR{ID: s.wrID(r, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: s.announce[0][:n]}
+	n := f.put(s.inline[0][:])
+	s.wrs[0] = verbs.SendWR{ID: s.wrID(r, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: s.inline[0][:n]}
 	if _, err := s.qp.PostSend(s.wrs[:1]...); err != nil {
 		s.unposted(err)
 		return false
@@ -276,19 +232,17 @@ func (s *Socket) postFrame(f *frame, r request) bool {
 
 // flushAck reports to the peer what it does not know, when it should: at once if
 // a message of its has been read, for it to have the buffer back; and if it
-// may lack the credits for its next message, or has used half of them.
+// may have run out of credits, or has used half of them.
 //
 // How many acks can be at the peer that has not looked at them? Each reports
 // messages of the peer's for which it does not know to have the credit back; of
 // these it sent no more than Credits before it looked. Of them no more than
-// maxAnnounced were announced; two acks report half the credits each. An ack for lack
-// of credits grants at least one more, and there is none when the peer has
-// credits for the largest message, so there are as many as that has frames. So the
-// receives beyond the credits, see spare, always suffice, and acks need none themselves.
+// maxAnnounced were announced; two acks report half the credits each, and one that it
+// has run out. So the receives beyond the credits, see spare, always suffice, and acks
+// need none themselves.
 func (s *Socket) flushAck() {
 	owed := s.grants() - s.toldGrants
-	short := int(s.toldGrants-s.arrived) < s.lot
-	due := s.reads.done != s.toldReads || owed > 0 && (short || owed >= max(1, uint32(len(s.ring))/2))
+	due := s.reads.done != s.toldReads || owed > 0 && (s.toldGrants == s.received || owed >= max(1, uint32(len(s.ring))/2))
 	if !due || s.ackBusy || s.peerBye || s.err != nil {
 		return
 	}
@@ -317,7 +271,7 @@ func (s *Socket) finished(b *Buffer, st Status) {
 			s.l.sent = append(s.l.sent, b)
 		}
 	}
-	if s.blocked && s.pending <= len(s.queue)/2 {
+	if s.blocked && s.pending <= len(s.queue.ring)/2 {
 		s.blocked = false
 		s.l.writable = true
 	}
@@ -325,17 +279,15 @@ func (s *Socket) finished(b *Buffer, st Status) {
 
 // credit takes what a frame says of this side's messages.
 func (s *Socket) credit(f *frame) error {
-	if f.granted-s.granted > s.peer.credits || f.granted-s.used > s.peer.credits {
-		return protocol("it grants %d frames when %d were granted and %d sent", f.granted, s.granted, s.used)
+	if f.granted-s.granted > s.peer.credits || f.granted-s.sent > s.peer.credits {
+		return protocol("it grants %d messages when %d were granted and %d sent", f.granted, s.granted, s.sent)
 	}
-	if f.read-s.taken > s.offered-s.taken {
-		return protocol("it read %d messages of %d announced", f.read, s.offered)
+	if f.read-s.taken > uint32(s.announced.n) {
+		return protocol("it read %d messages when it had read %d of %d more", f.read, s.taken, s.announced.n)
 	}
 	s.granted = f.granted
 	for ; s.taken != f.read; s.taken++ {
-		at := &s.announced[s.taken%maxAnnounced]
-		s.finished(*at, Sent)
-		*at = nil
+		s.finished(s.announced.pop(), Sent)
 	}
 	return nil
 }
@@ -343,18 +295,9 @@ func (s *Socket) credit(f *frame) error {
 // abandon fails all that has not been sent.
 func (s *Socket) abandon() {
 	s.blocked = false
-	for i, b := range s.flight {
-		if b != nil {
-			s.flight[i] = nil
-			s.finished(b, Failed)
+	for _, q := range []*fifo{&s.flight, &s.announced, &s.queue} {
+		for q.n > 0 {
+			s.finished(q.pop(), Failed)
 		}
 	}
-	for ; s.taken != s.offered; s.taken++ {
-		s.finished(s.announced[s.taken%maxAnnounced], Failed)
-	}
-	for ; s.many > 0; s.many-- {
-		s.finished(s.queue[s.first], Failed)
-		s.first = (s.first + 1) % len(s.queue)
-	}
-	s.cut = 0
 }

@@ -51,7 +51,7 @@ type Socket struct {
 	// A place for one signal each: a goroutine that waits looks, and passes it on
 	// if there is something left.
 	readable, writable chan struct{}
-	room               [2]chan struct{} // for Send to copy to, see arena.copied
+	room               chan struct{} // for Send to copy to, see arena.waiting
 
 	// Set before there can be completions.
 	arena *arena
@@ -83,8 +83,7 @@ type Socket struct {
 func newSocket(l *Loop, addr string, dialed bool, conn ConnOptions) *Socket {
 	s := &Socket{
 		l: l, addr: addr, dialed: dialed, conn: conn, up: make(chan struct{}), done: make(chan struct{}),
-		readable: make(chan struct{}, 1), writable: make(chan struct{}, 1),
-		room: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)},
+		readable: make(chan struct{}, 1), writable: make(chan struct{}, 1), room: make(chan struct{}, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(l.life)
 	s.sending.init(l.opt.SendQueue)

@@ -38,7 +38,7 @@ func (s *Socket) Stats() SocketStats {
 	st := s.stats
 	st.Queued = s.pending
 	st.Unread = int(s.received - s.head)
-	st.Credits = int(s.granted - s.used)
+	st.Credits = int(s.granted - s.sent)
 	if s.endpoint != nil {
 		st.Memory = int(s.arena.registered.Load())
 	}

@@ -72,7 +72,6 @@ func (s *Socket) Send(ctx context.Context, message []byte) error {
 		return err
 	}
 	rounds := s.l.rounds.Load()
-	room := s.room[kindOf(len(message), s.eager)]
 	b, err := s.alloc(len(message), true)
 	if err == ErrWouldBlock {
 		s.mu.Lock()
@@ -80,7 +79,7 @@ func (s *Socket) Send(ctx context.Context, message []byte) error {
 		s.mu.Unlock()
 	}
 	for err == ErrWouldBlock {
-		if err := s.awaitRoom(ctx, room, rounds); err != nil {
+		if err := s.awaitRoom(ctx, s.room, rounds); err != nil {
 			return fail(op, s.addr, err)
 		}
 		b, err = s.alloc(len(message), true)
@@ -88,7 +87,7 @@ func (s *Socket) Send(ctx context.Context, message []byte) error {
 	if err != nil {
 		return fail(op, s.addr, err)
 	}
-	signal(room) // for the next that waits
+	signal(s.room) // for the next that waits
 	copy(b.Bytes(), message)
 	if err := s.SendBuffer(ctx, b); err != nil {
 		b.Free()

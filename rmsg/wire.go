@@ -7,23 +7,22 @@ import (
 
 // The protocol's version, and the oldest that this side speaks.
 const (
-	version    = 2
-	minVersion = 2
+	version    = 3
+	minVersion = 3
 )
 
 // magic begins the private data of both sides.
 const magic = "VMSG"
 
 // helloSize is what of the private data is not the program's.
-const helloSize = 24
+const helloSize = 20
 
 // hello is what the sides tell each other, in the private data, when they
 // connect.
 type hello struct {
 	version, min uint8
-	credits      uint32 // frames with messages that the peer may send at first
+	credits      uint32 // messages that the peer may send at first
 	eager        uint32 // bytes of the largest message that may be sent at once
-	segment      uint32 // bytes of a message that one receive takes
 	max          uint32 // bytes of the largest message it takes
 	private      []byte // the program's own
 }
@@ -34,7 +33,6 @@ func (h *hello) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, h.credits)
 	b = binary.BigEndian.AppendUint32(b, h.eager)
 	b = binary.BigEndian.AppendUint32(b, h.max)
-	b = binary.BigEndian.AppendUint32(b, h.segment)
 	return append(b, h.private...)
 }
 
@@ -50,15 +48,12 @@ func parseHello(b []byte) (hello, error) {
 	h.credits = binary.BigEndian.Uint32(b[8:])
 	h.eager = binary.BigEndian.Uint32(b[12:])
 	h.max = binary.BigEndian.Uint32(b[16:])
-	h.segment = binary.BigEndian.Uint32(b[20:])
 	n := int(b[6])
 	switch {
 	case h.credits < 1 || h.credits > maxCount:
 		return h, protocol("%d credits", h.credits)
 	case h.eager < minEager || h.eager > maxEager:
 		return h, protocol("eager messages of %d bytes", h.eager)
-	case h.segment < minEager || h.segment > maxEager:
-		return h, protocol("segments of %d bytes", h.segment)
 	case h.max > maxSize:
 		return h, protocol("messages of %d bytes", h.max)
 	case n > len(b)-helloSize:
@@ -73,7 +68,7 @@ type kind uint8
 
 const (
 	kindHello    kind = iota + 1 // the first frame, of both sides
-	kindMessage                  // a message follows, or its first segment
+	kindMessage                  // a message follows
 	kindAnnounce                 // a message is there to be read
 	kindAck                      // nothing but what all frames say
 	kindBye                      // no message will follow
@@ -93,9 +88,8 @@ type frame struct {
 	flags uint8
 	// size is that of the message, in bytes, and seq its number, from 0.
 	size, seq uint32
-	// granted is how many frames with messages the peer may have sent in all,
-	// and read how many announced messages have been read. Both count from the
-	// start and wrap.
+	// granted is how many messages the peer may have sent in all, and read how many
+	// announced messages have been read. Both count from the start and wrap.
 	granted, read uint32
 	// Of an announced message: where it is.
 	addr uint64
@@ -119,9 +113,9 @@ func (f *frame) put(b []byte) int {
 	return announceSize
 }
 
-// parseFrame takes all that came in one SEND, to a receive for segment bytes of a
-// message. What it returns fits b, but is not yet known to make sense.
-func parseFrame(b []byte, segment int) (f frame, err error) {
+// parseFrame takes all that came in one SEND. What it returns fits b, but is not yet
+// known to make sense.
+func parseFrame(b []byte) (f frame, err error) {
 	if len(b) < headerSize {
 		return f, protocol("frame of %d bytes", len(b))
 	}
@@ -136,7 +130,7 @@ func parseFrame(b []byte, segment int) (f frame, err error) {
 	rest := uint32(len(b) - headerSize)
 	switch f.kind {
 	case kindMessage:
-		if min(f.size, uint32(segment)) != rest {
+		if f.size != rest {
 			return f, protocol("message of %d bytes in a frame of %d", f.size, len(b))
 		}
 	case kindAnnounce:

@@ -7,11 +7,11 @@ import (
 )
 
 func TestHello(t *testing.T) {
-	good := hello{version: 2, min: 2, credits: 32, eager: 4096, segment: 1024, max: 1 << 20, private: []byte("me")}
+	good := hello{version: 3, min: 3, credits: 32, eager: 4096, max: 1 << 20, private: []byte("me")}
 	b := good.append(nil)
 	for _, padded := range [][]byte{b, append(bytes.Clone(b), make([]byte, 20)...)} {
 		h, err := parseHello(padded)
-		if err != nil || h.credits != 32 || h.eager != 4096 || h.segment != 1024 || h.max != 1<<20 || string(h.private) != "me" {
+		if err != nil || h.credits != 32 || h.eager != 4096 || h.max != 1<<20 || string(h.private) != "me" {
 			t.Errorf("%v, %v", h, err)
 		}
 	}
@@ -19,17 +19,15 @@ func TestHello(t *testing.T) {
 		change func(h *hello)
 		want   error
 	}{
-		"no version in common":    {func(h *hello) { h.version, h.min = 9, 3 }, ErrVersion},
+		"no version in common":    {func(h *hello) { h.version, h.min = 9, 4 }, ErrVersion},
 		"version 0":               {func(h *hello) { h.version, h.min = 0, 0 }, ErrVersion},
-		"oldest above newest":     {func(h *hello) { h.version, h.min = 2, 3 }, ErrVersion},
-		"one version older":       {func(h *hello) { h.version, h.min = 1, 1 }, ErrVersion},
+		"oldest above newest":     {func(h *hello) { h.version, h.min = 3, 4 }, ErrVersion},
+		"one version older":       {func(h *hello) { h.version, h.min = 2, 2 }, ErrVersion},
 		"newer, and speaks ours":  {func(h *hello) { h.version = 7 }, nil},
 		"no credits":              {func(h *hello) { h.credits = 0 }, ErrProtocol},
 		"too many credits":        {func(h *hello) { h.credits = maxCount + 1 }, ErrProtocol},
 		"small eager":             {func(h *hello) { h.eager = minEager - 1 }, ErrProtocol},
 		"large eager":             {func(h *hello) { h.eager = maxEager + 1 }, ErrProtocol},
-		"small segments":          {func(h *hello) { h.segment = minEager - 1 }, ErrProtocol},
-		"large segments":          {func(h *hello) { h.segment = maxEager + 1 }, ErrProtocol},
 		"large messages":          {func(h *hello) { h.max = 1<<32 - 1 }, ErrProtocol},
 		"takes no large messages": {func(h *hello) { h.max = 0 }, nil},
 	} {
@@ -50,17 +48,13 @@ func TestHello(t *testing.T) {
 	}
 }
 
-// segment is that of the frames in these tests.
-const segment = 100
-
 func TestFrame(t *testing.T) {
 	for _, f := range []frame{
 		{kind: kindHello, granted: 7},
 		{kind: kindMessage, size: 3, seq: 1<<32 - 1, granted: 5, read: 6},
 		{kind: kindMessage},
 		{kind: kindMessage, size: 100},
-		{kind: kindMessage, size: 101},
-		{kind: kindMessage, size: 1 << 31},
+		{kind: kindMessage, size: 5000},
 		{kind: kindAnnounce, size: 1 << 30, seq: 4, addr: 1<<64 - 1<<31, rkey: 1<<32 - 1},
 		{kind: kindAck, granted: 1, read: 1},
 		{kind: kindBye, flags: byeAnswered},
@@ -68,16 +62,16 @@ func TestFrame(t *testing.T) {
 		b := make([]byte, announceSize)
 		b = b[:f.put(b)]
 		if f.kind == kindMessage {
-			b = append(b, make([]byte, min(f.size, segment))...)
+			b = append(b, make([]byte, f.size)...)
 		}
-		got, err := parseFrame(b, segment)
+		got, err := parseFrame(b)
 		if err != nil || got != f {
 			t.Errorf("%+v became %+v, %v", f, got, err)
 		}
-		if _, err := parseFrame(b[:len(b)-1], segment); !errors.Is(err, ErrProtocol) {
+		if _, err := parseFrame(b[:len(b)-1]); !errors.Is(err, ErrProtocol) {
 			t.Errorf("%+v, cut off: %v", f, err)
 		}
-		if _, err := parseFrame(append(b, 0), segment); !errors.Is(err, ErrProtocol) {
+		if _, err := parseFrame(append(b, 0)); !errors.Is(err, ErrProtocol) {
 			t.Errorf("%+v, too long: %v", f, err)
 		}
 	}
@@ -86,7 +80,7 @@ func TestFrame(t *testing.T) {
 		{kind: kindAnnounce, size: 2, addr: 1<<64 - 1},
 	} {
 		b := make([]byte, announceSize)
-		if _, err := parseFrame(b[:f.put(b)], segment); !errors.Is(err, ErrProtocol) {
+		if _, err := parseFrame(b[:f.put(b)]); !errors.Is(err, ErrProtocol) {
 			t.Errorf("%+v: %v", f, err)
 		}
 	}
@@ -103,7 +97,7 @@ func FuzzFrame(f *testing.F) {
 		f.Add(b[:seed.put(b)])
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		got, err := parseFrame(b, segment)
+		got, err := parseFrame(b)
 		if err != nil {
 			if !errors.Is(err, ErrProtocol) {
 				t.Error(err)
@@ -112,10 +106,10 @@ func FuzzFrame(f *testing.F) {
 		}
 		var again [announceSize]byte
 		n := got.put(again[:])
-		if got.kind == kindMessage && min(int(got.size), segment) != len(b)-n || got.kind != kindMessage && n != len(b) {
+		if got.kind == kindMessage && int(got.size) != len(b)-n || got.kind != kindMessage && n != len(b) {
 			t.Errorf("%d bytes are %+v", len(b), got)
 		}
-		if second, err := parseFrame(append(again[:n:n], b[n:]...), segment); err != nil || second != got {
+		if second, err := parseFrame(append(again[:n:n], b[n:]...)); err != nil || second != got {
 			t.Errorf("%+v became %+v, %v", got, second, err)
 		}
 	})
@@ -123,7 +117,7 @@ func FuzzFrame(f *testing.F) {
 
 // FuzzHello: what parses is within bounds.
 func FuzzHello(f *testing.F) {
-	h := hello{version: 2, min: 2, credits: 1, eager: 64, segment: 64, private: []byte("x")}
+	h := hello{version: 3, min: 3, credits: 1, eager: 64, private: []byte("x")}
 	f.Add(h.append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, err := parseHello(b)
@@ -133,7 +127,7 @@ func FuzzHello(f *testing.F) {
 			}
 			return
 		}
-		if h.credits < 1 || h.credits > maxCount || h.eager < minEager || h.eager > maxEager || h.segment < minEager || h.segment > maxEager || h.max > maxSize || len(h.private) > len(b)-helloSize {
+		if h.credits < 1 || h.credits > maxCount || h.eager < minEager || h.eager > maxEager || h.max > maxSize || len(h.private) > len(b)-helloSize {
 			t.Errorf("%+v", h)
 		}
 	})

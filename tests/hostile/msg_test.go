@@ -16,20 +16,19 @@ import (
 const (
 	msgCredits = 4
 	msgEager   = 2048
-	msgSegment = 1024
 	msgMost    = 1 << 20
 )
 
 // msgHello is the private data of package rmsg, as its documentation has it.
 type msgHello struct {
-	version, oldest, length       byte
-	credits, eager, most, segment uint32
-	more                          []byte
+	version, oldest, length byte
+	credits, eager, most    uint32
+	more                    []byte
 }
 
 func (h msgHello) bytes() []byte {
 	b := append([]byte("VMSG"), h.version, h.oldest, h.length, 0)
-	for _, v := range []uint32{h.credits, h.eager, h.most, h.segment} {
+	for _, v := range []uint32{h.credits, h.eager, h.most} {
 		b = binary.BigEndian.AppendUint32(b, v)
 	}
 	return append(b, h.more...)
@@ -37,7 +36,7 @@ func (h msgHello) bytes() []byte {
 
 func msgOf(change func(*msgHello)) func(p *peer) []byte {
 	return func(*peer) []byte {
-		h := msgHello{version: 2, oldest: 2, credits: 16, eager: msgEager, most: msgMost, segment: msgEager}
+		h := msgHello{version: 3, oldest: 3, credits: 16, eager: msgEager, most: msgMost}
 		change(&h)
 		return h.bytes()
 	}
@@ -98,7 +97,7 @@ func (p *peer) announce(seq, size uint32) {
 
 func serveMsg(t *testing.T, s *server) {
 	l := labtest.Must(rmsg.NewLoop(rmsg.Options{
-		Credits: msgCredits, Eager: msgEager, Segment: msgSegment, MaxMessage: msgMost, Window: msgMost, SendQueue: 4,
+		Credits: msgCredits, Eager: msgEager, MaxMessage: msgMost, Window: msgMost, SendQueue: 4,
 		ConnectTimeout: s.shake, Linger: time.Second,
 		Callbacks: rmsg.Callbacks{
 			Request:      func(r *rmsg.Request) { r.Accept(rmsg.ConnOptions{}) },
@@ -196,9 +195,6 @@ var msgAttacks = []attack{
 	msgLie("no eager bytes", func(h *msgHello) { h.eager = 0 }),
 	msgLie("too few eager bytes", func(h *msgHello) { h.eager = 63 }),
 	msgLie("too many eager bytes", func(h *msgHello) { h.eager = 1<<20 + 1 }),
-	msgLie("no segments", func(h *msgHello) { h.segment = 0 }),
-	msgLie("too small segments", func(h *msgHello) { h.segment = 63 }),
-	msgLie("segments without end", func(h *msgHello) { h.segment = ^uint32(0) }),
 	msgLie("messages above 1 GiB", func(h *msgHello) { h.most = 1<<30 + 1 }),
 	msgLie("messages of 4 GiB", func(h *msgHello) { h.most = ^uint32(0) }),
 	msgLie("private data beyond the end", func(h *msgHello) { h.length = 255 }),
@@ -211,21 +207,7 @@ var msgAttacks = []attack{
 	msgSays("kind 255", frame{kind: 255, granted: 16}),
 	msgSays("ack with a body", frame{kind: frameAck, granted: 16, body: []byte("x")}),
 	msgSays("size of 4 GiB", frame{kind: frameMessage, granted: 16, size: ^uint32(0)}),
-	msgSays("message above what is sent at once", frame{kind: frameMessage, granted: 16, size: msgEager + 1, body: make([]byte, msgSegment)}),
-	{name: "segment cut short", want: []error{rmsg.ErrProtocol}, do: func(p *peer) {
-		p.greet()
-		p.send(frame{kind: frameMessage, granted: 16, size: msgEager, body: make([]byte, msgSegment)}.bytes())
-		p.send(make([]byte, msgSegment-1))
-	}},
-	{name: "ack between segments", want: []error{rmsg.ErrProtocol}, do: func(p *peer) {
-		p.greet()
-		p.send(frame{kind: frameMessage, granted: 16, size: msgEager, body: make([]byte, msgSegment)}.bytes())
-		p.send(frame{kind: frameAck, granted: 16}.bytes())
-	}},
-	{name: "message whose end never comes", want: []error{errGoesOn}, do: func(p *peer) {
-		p.greet()
-		p.send(frame{kind: frameMessage, granted: 16, size: msgEager, body: make([]byte, msgSegment)}.bytes())
-	}},
+	msgSays("message above what is sent at once", frame{kind: frameMessage, granted: 16, size: msgEager + 1, body: make([]byte, msgEager)}),
 	msgSays("number to come", frame{kind: frameMessage, granted: 16, seq: 1 << 31}),
 	msgSays("credits that turn around", frame{kind: frameAck, granted: 16 + 1<<31}),
 	msgSays("took what was never announced", frame{kind: frameAck, granted: 16, taken: ^uint32(0)}),
