@@ -62,7 +62,11 @@ func (s *Socket) live(connect connector) {
 			err = errors.Join(err, cerr)
 		}
 	}
-	s.l.post(event{socket: s, err: err, gone: true, release: !left})
+	do := []func(){func() { s.l.gone(s, err) }, func() { s.l.disconnected(s) }, s.release}
+	if left {
+		do = do[:2]
+	}
+	s.l.post(s, do...)
 }
 
 // connect makes the connection. iWARP handshakes cannot be broken off, so one
@@ -119,7 +123,7 @@ func (s *Socket) connect(ctx context.Context, connect connector) (e *cm.Endpoint
 		if r := <-made; r.e != nil {
 			r.e.Close()
 		}
-		s.l.post(event{socket: s, release: true})
+		s.l.post(s, s.release)
 	}()
 	return nil, true, context.Cause(ctx)
 }

@@ -21,7 +21,7 @@ import (
 // and the loop has been closed.
 type device struct {
 	l     *Loop
-	id    int32 // in the poller
+	id    int32 // in the loop's files
 	index int   // as the kernel numbers it
 	name  string
 	iwarp bool
@@ -83,7 +83,7 @@ func (l *Loop) device(r cm.Route) (*device, error) {
 	if !l.closing {
 		l.lastDevice++
 		d.id = l.lastDevice
-		if err = l.poller.add(d.fd, d.id); err == nil {
+		if err = l.files.Add(d.fd, d.id); err == nil {
 			l.devices = append(slices.Clip(l.devices), d) // Dispatch may have the old ones
 			return d, nil
 		}
@@ -182,7 +182,7 @@ func (d *device) unref() {
 	case d.detached:
 		d.close()
 	case d.idle == nil:
-		d.idle = time.AfterFunc(keepFor, func() { d.l.post(event{idle: d}) })
+		d.idle = time.AfterFunc(keepFor, func() { d.l.post(nil, func() { d.l.detach(d, false) }) })
 	default:
 		d.idle.Reset(keepFor)
 	}
@@ -216,7 +216,7 @@ func (l *Loop) detach(d *device, busy bool) {
 // fail ends the sockets on a device whose file reports an error, which it does
 // from when the driver has let go of the device.
 func (l *Loop) fail(d *device) {
-	l.poller.remove(d.fd)
+	l.files.Remove(d.fd)
 	l.log(slog.LevelWarn, "device removed", slog.String("device", d.name))
 	d.failed.Store(true)
 	l.detach(d, true)

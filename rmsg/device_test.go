@@ -29,7 +29,7 @@ func TestFailedDevice(t *testing.T) {
 	defer unix.Close(pipe[1])
 	unix.Close(pipe[0])
 	d := &device{l: l, id: 1, fd: pipe[1], refs: 1}
-	if err := l.poller.add(d.fd, d.id); err != nil {
+	if err := l.files.Add(d.fd, d.id); err != nil {
 		t.Fatal(err)
 	}
 	l.devices = []*device{d}

@@ -141,7 +141,7 @@ func (ln *Listener) serve() {
 			r.reject(err)
 			continue
 		}
-		ln.l.post(event{request: r})
+		ln.l.post(nil, r.dispatch)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/epoll"
 )
 
 // Loop is an event loop: its sockets make progress only while a goroutine is in
@@ -18,11 +19,11 @@ import (
 // methods, and those of sockets, may be called by any goroutine. A loop must be closed by
 // the program that made it.
 type Loop struct {
-	opt    Options
-	owned  bool            // by its listeners and sockets: closed with the last of them
-	life   context.Context // done when the loop is being closed
-	end    context.CancelFunc
-	poller *poller
+	opt   Options
+	owned bool            // by its listeners and sockets: closed with the last of them
+	life  context.Context // done when the loop is being closed
+	end   context.CancelFunc
+	files *epoll.Set // of the devices, and awake when there are events
 
 	turn  sync.Mutex // held while dispatching; guards the fields up to caller
 	turns uint32
@@ -55,7 +56,7 @@ type Loop struct {
 
 	mu         sync.Mutex
 	closing    bool
-	closed     bool // poller has gone
+	closed     bool // files has gone
 	closeErr   error
 	stop       atomic.Bool // closing, for Dispatch to see
 	devices    []*device   // replaced, not changed
@@ -66,14 +67,11 @@ type Loop struct {
 	listeners  map[*Listener]struct{}
 }
 
-// event is what goroutines report to the one that dispatches.
+// event is what goroutines report to the one that dispatches: what it has to do, after
+// all completions that there are in the CQ of a socket, if it is set.
 type event struct {
-	request *Request
-	socket  *Socket
-	err     error // why the socket has gone
-	gone    bool
-	release bool // its QP has gone, too
-	idle    *device
+	after *Socket
+	do    []func()
 }
 
 // NewLoop creates a loop. It opens devices when it needs them.
@@ -83,14 +81,14 @@ func NewLoop(opt Options) (*Loop, error) {
 	if err != nil {
 		return nil, fail(op, "", err)
 	}
-	p, err := newPoller()
+	files, err := epoll.New()
 	if err != nil {
 		return nil, fail(op, "", err)
 	}
-	l := &Loop{opt: opt, poller: p, sockets: map[uint32]*Socket{}, listeners: map[*Listener]struct{}{}}
+	l := &Loop{opt: opt, files: files, sockets: map[uint32]*Socket{}, listeners: map[*Listener]struct{}{}}
 	l.cache.limit = opt.Cache
 	l.life, l.end = context.WithCancel(context.Background())
-	p.tell() // so that a loop that was never dispatched has something to do
+	files.Wake() // so that a loop that was never dispatched has something to do
 	return l, nil
 }
 
@@ -118,14 +116,14 @@ func (l *Loop) closeUnused() {
 	}
 	l.mu.Unlock()
 	if unused {
-		l.tell()
+		l.files.Wake()
 	}
 }
 
 // FD returns a file descriptor that is readable, for poll(2) and epoll(7), when Dispatch
 // has something to do. With EPOLLET there is an edge for everything that happens after
 // Dispatch has returned. It is valid until Close, and for nothing but waiting.
-func (l *Loop) FD() int { return l.poller.fd }
+func (l *Loop) FD() int { return l.files.FD() }
 
 // Dispatch handles all events there are, without waiting, and returns their number. After
 // some thousands it returns although there are more, and leaves FD readable.
@@ -149,7 +147,7 @@ func (l *Loop) round(ready []unix.EpollEvent) (n int, err error) {
 			l.rounds.Add(1)
 			l.leave()
 			if panicked {
-				l.tell() // there may be more to do
+				l.files.Wake() // there may be more to do
 			}
 		}()
 		if l.stop.Load() {
@@ -188,14 +186,14 @@ func (l *Loop) wait(ctx context.Context, enough func(int) bool) (int, error) {
 	}
 	defer l.running.Store(false)
 	if ctx.Done() != nil {
-		defer context.AfterFunc(ctx, l.tell)()
+		defer context.AfterFunc(ctx, l.files.Wake)()
 	}
 	n, err := l.Dispatch()
 	for err == nil && !enough(n) {
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		ready, slept, werr := l.poller.wait()
+		ready, slept, werr := l.files.Wait()
 		if werr != nil {
 			return 0, verbs.ErrClosed
 		}
@@ -218,7 +216,7 @@ func (l *Loop) Close() error {
 	l.closing = true
 	l.stop.Store(true)
 	l.mu.Unlock()
-	l.tell()
+	l.files.Wake()
 	l.finish()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -252,7 +250,7 @@ func (l *Loop) finish() {
 		l.dispatch(nil) // what became of them
 		l.mu.Lock()
 		l.closed = true
-		l.poller.close()
+		l.files.Close()
 		l.mu.Unlock()
 	}
 	l.resume() // what came in between
@@ -299,33 +297,26 @@ func (l *Loop) stalled(rounds uint64, err error) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closing || len(poll(l.poller.fd, make([]unix.EpollEvent, 1))) == 0 {
+	if l.closing || len(l.files.Poll(make([]unix.EpollEvent, 1))) == 0 {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, ErrNotRunning)
 }
 
-// tell makes the loop's file readable.
-func (l *Loop) tell() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.closed {
-		l.poller.tell()
-	}
-}
-
 // post queues an event for the next Dispatch.
-func (l *Loop) post(e event) {
+func (l *Loop) post(after *Socket, do ...func()) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		if e.release {
-			e.socket.release()
-		}
-		return
+	closed := l.closed
+	if !closed {
+		l.events = append(l.events, event{after, do})
+		l.files.Wake()
 	}
-	l.events = append(l.events, e)
-	l.poller.tell()
+	l.mu.Unlock()
+	if closed { // what remains is to release
+		for _, f := range do {
+			f()
+		}
+	}
 }
 
 // busy is after how many completions Dispatch returns.
@@ -334,12 +325,12 @@ const busy = 4096
 func (l *Loop) dispatch(ready []unix.EpollEvent) (n int) {
 	if ready == nil {
 		var room [8]unix.EpollEvent
-		ready = poll(l.poller.fd, room[:])
+		ready = l.files.Poll(room[:])
 	}
 	devices := l.current()
 	for _, e := range ready {
-		if e.Fd == tellIndex {
-			l.poller.take()
+		if e.Fd == epoll.WakeID {
+			l.files.Clear()
 		}
 		for _, d := range devices {
 			if d.id != e.Fd {
@@ -372,7 +363,7 @@ func (l *Loop) dispatch(ready []unix.EpollEvent) (n int) {
 		n += handled
 		more = more || handled > 0
 		if n >= busy || l.stop.Load() {
-			l.tell()
+			l.files.Wake()
 			break
 		}
 	}
@@ -417,40 +408,34 @@ func (l *Loop) handle() (n int) {
 	l.mu.Unlock()
 	for ; len(l.pending) > 0; n++ {
 		e := &l.pending[0]
-		if e.request != nil {
-			l.pending = l.pending[1:]
-			e.request.dispatch()
-			continue
+		if e.after != nil {
+			l.drain(e.after.shard)
 		}
-		if e.idle != nil {
-			l.pending = l.pending[1:]
-			l.detach(e.idle, false)
-			continue
-		}
-		// All that its CQ has of the socket comes before what it holds now. What
-		// siw flushed as it was posted has disarmed the CQ, without an event.
-		if sh := e.socket.shard; sh != nil {
-			sh.armed = false
-			for left := sh.cq.Cap(); left > 0; {
-				n := l.poll(sh)
-				if n == 0 {
-					break
-				}
-				left -= n
-			}
-		}
-		if e.gone {
-			l.gone(e.socket, e.err)
-			e.gone = false
-			l.disconnected(e.socket)
-		}
-		if e.release {
-			e.socket.release()
+		for len(e.do) > 0 {
+			f := e.do[0]
+			e.do = e.do[1:] // also if it panics
+			f()
 		}
 		l.pending = l.pending[1:]
 	}
 	l.pending = nil
 	return n
+}
+
+// drain handles all completions that a CQ has now. What siw flushed as it was posted has
+// disarmed the CQ, without an event.
+func (l *Loop) drain(sh *shard) {
+	if sh == nil {
+		return
+	}
+	sh.armed = false
+	for left := sh.cq.Cap(); left > 0; {
+		n := l.poll(sh)
+		if n == 0 {
+			break
+		}
+		left -= n
+	}
 }
 
 // A WC's ID has the socket that posted the request, and its kind.

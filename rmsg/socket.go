@@ -274,7 +274,7 @@ func (s *Socket) settle() {
 }
 
 // gone gives the program back what the socket had. If a callback panics the next
-// Dispatch calls it again.
+// Dispatch makes the others.
 func (l *Loop) gone(s *Socket, why error) {
 	s.mu.Lock()
 	for _, t := range []*time.Timer{s.linger, s.flushed} {

@@ -1,0 +1,139 @@
+// Package epoll makes one file that is readable while any of several files is, for event
+// loops that are part of others.
+package epoll
+
+import (
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Set is an epoll file, with an eventfd in it for Wake. Its methods may be called by any
+// goroutine, Wait by one at a time, and all of them after Close.
+type Set struct {
+	file  *os.File // in the runtime's poller, so that Wait takes no thread
+	raw   syscall.RawConn
+	event int
+
+	mu    sync.Mutex
+	fd    int  // -1 when it is closed
+	awake bool // event is readable
+
+	// Of Wait:
+	look  func(fd uintptr) bool
+	room  [8]unix.EpollEvent
+	ready []unix.EpollEvent // of room
+	looks int
+}
+
+// WakeID is the ID in the epoll event of Wake.
+const WakeID = -1
+
+// New makes a set that has no files yet.
+func New() (*Set, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("epoll_create1", err)
+	}
+	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		unix.Close(fd)
+		return nil, os.NewSyscallError("eventfd", err)
+	}
+	unix.SetNonblock(fd, true) // for os.NewFile to see
+	s := &Set{fd: fd, event: event, file: os.NewFile(uintptr(fd), "epoll")}
+	s.look = func(fd uintptr) bool {
+		s.ready = poll(int(fd), s.room[:])
+		s.looks++
+		return len(s.ready) > 0
+	}
+	if s.raw, err = s.file.SyscallConn(); err == nil {
+		err = s.Add(event, WakeID)
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// FD returns the descriptor of the set, which is readable while one of its files is, and
+// from Wake to Clear. After Close it is -1.
+func (s *Set) FD() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fd
+}
+
+// Add adds a file, whose events have the ID.
+func (s *Set) Add(fd int, id int32) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: id}
+	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(s.fd, unix.EPOLL_CTL_ADD, fd, &ev))
+}
+
+// Remove removes a file.
+func (s *Set) Remove(fd int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	unix.EpollCtl(s.fd, unix.EPOLL_CTL_DEL, fd, nil)
+}
+
+// Wake makes the set readable until Clear.
+func (s *Set) Wake() { s.set(true) }
+
+// Clear undoes Wake.
+func (s *Set) Clear() { s.set(false) }
+
+func (s *Set) set(awake bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fd < 0 || s.awake == awake {
+		return
+	}
+	s.awake = awake
+	b := [8]byte{1}
+	if awake {
+		unix.Write(s.event, b[:])
+	} else {
+		unix.Read(s.event, b[:])
+	}
+}
+
+// Poll returns what is readable now, as far as there is room.
+func (s *Set) Poll(room []unix.EpollEvent) []unix.EpollEvent {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return poll(s.fd, room)
+}
+
+func poll(fd int, room []unix.EpollEvent) []unix.EpollEvent {
+	n, err := unix.EpollWait(fd, room, 0)
+	if err != nil {
+		n = 0 // EINTR: it comes again
+	}
+	return room[:n]
+}
+
+// Wait waits until something is readable, and returns it, and whether it slept. The next
+// Wait uses the memory again. It returns an error when the set is closed.
+func (s *Set) Wait() (ready []unix.EpollEvent, slept bool, err error) {
+	s.looks = 0
+	err = s.raw.Read(s.look)
+	return s.ready, s.looks > 1, err
+}
+
+// Close closes the set, and ends Wait.
+func (s *Set) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fd < 0 {
+		return
+	}
+	s.fd = -1
+	unix.Close(s.event)
+	s.file.Close()
+}

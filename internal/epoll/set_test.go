@@ -1,0 +1,97 @@
+package epoll
+
+import (
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestSet waits for a file, for Wake, and for Close, and looks at what the set says then.
+func TestSet(t *testing.T) {
+	s, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	if err := s.Add(int(r.Fd()), 7); err != nil {
+		t.Fatal(err)
+	}
+	var room [8]unix.EpollEvent
+	expect := func(when string, got []unix.EpollEvent, ids ...int32) {
+		t.Helper()
+		if len(got) != len(ids) {
+			t.Fatalf("%s: %d files are readable, want %d", when, len(got), len(ids))
+		}
+		for i, id := range ids {
+			if got[i].Fd != id {
+				t.Errorf("%s: file %d is readable, want %d", when, got[i].Fd, id)
+			}
+		}
+	}
+	later := func(do func()) { time.AfterFunc(10*time.Millisecond, do) }
+	expect("at first", s.Poll(room[:]))
+
+	later(func() { w.Write([]byte("x")) })
+	ready, slept, err := s.Wait()
+	expect("written", ready, 7)
+	if !slept || err != nil {
+		t.Errorf("waited for a file: slept %t, %v", slept, err)
+	}
+	if ready, slept, _ = s.Wait(); slept {
+		t.Error("slept while a file was readable")
+	}
+	s.Remove(int(r.Fd()))
+	expect("removed", s.Poll(room[:]))
+
+	later(s.Wake)
+	ready, _, _ = s.Wait()
+	expect("woken", ready, WakeID)
+	s.Wake()
+	expect("still", s.Poll(room[:]), WakeID)
+	s.Clear()
+	s.Clear()
+	expect("cleared", s.Poll(room[:]))
+
+	later(s.Close)
+	if _, _, err := s.Wait(); err == nil {
+		t.Error("Wait returns without an error when the set is closed")
+	}
+	s.Wake()
+	s.Close()
+	expect("closed", s.Poll(room[:]))
+	if s.FD() != -1 || s.Add(0, 1) == nil {
+		t.Error("a closed set takes files")
+	}
+}
+
+// TestWakeClear wakes and clears at once from several goroutines: a Wake after the last
+// Clear is never lost.
+func TestWakeClear(t *testing.T) {
+	s, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var room [8]unix.EpollEvent
+	for range 200 {
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(s.Wake)
+			all.Go(s.Clear)
+		}
+		all.Wait()
+		s.Wake()
+		if len(s.Poll(room[:])) != 1 {
+			t.Fatal("Wake was lost")
+		}
+	}
+}
