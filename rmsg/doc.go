@@ -51,9 +51,9 @@
 //
 // # Memory
 //
-// By itself a socket has at most 256 KiB of registered memory with default [Options]:
+// By itself a socket has at most 432 KiB of registered memory with default [Options]:
 //
-//	receives   (Credits + 13) * (Eager + 24)              181 KiB
+//	receives   (Credits + 13) * (Eager + 24)              361 KiB
 //	sending    SendBuffer, from the first message on      64 KiB
 //
 // In addition there are messages above Eager, in memory that is registered for each of

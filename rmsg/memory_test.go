@@ -15,7 +15,7 @@ import (
 // TestMemory has 100 connections between two loops, and holds what their sockets have
 // registered to the documented limits: idle, with traffic, and after it.
 func TestMemory(t *testing.T) {
-	const conns, most = 100, 256 << 10
+	const conns, most = 100, 432 << 10
 	labtest.Each(t, func(t *testing.T, device string) {
 		before, resident := pinned(t), rss(t)
 		server, client := run(t, rmsg.Options{}), run(t, rmsg.Options{})
@@ -81,8 +81,8 @@ func TestMemory(t *testing.T) {
 		check("idle", most, 0)
 		each(200, 100)
 		check("after small messages", most, 0)
-		each(20, 4<<10)
-		check("after messages of 4 KiB", most, 0)
+		each(20, 8<<10)
+		check("after messages of 8 KiB", most, 0)
 		each(3, 200<<10)
 		check("after messages of 200 KiB", most, 4<<20)
 

@@ -54,10 +54,11 @@ type Options struct {
 	// peer down.
 	Credits int
 	// Eager is the largest message, in bytes, that is sent at once; the peer reads
-	// larger ones when it is ready for them. 64 to 1 MiB, by default 4 KiB. The smaller
-	// one of both sides counts. Programs with memory to spare send messages of up to 16
-	// KiB faster with an Eager of that size, and on siw gain up to 256 KiB, see
-	// BenchmarkThreshold.
+	// larger ones when it is ready for them. 64 to 1 MiB, by default 8 KiB. The smaller
+	// one of both sides counts. It is also the size of a receive: programs with memory
+	// to spare send messages of up to 16 KiB faster with an Eager of that size, and on siw
+	// gain up to 256 KiB, and programs with small messages and many sockets save memory,
+	// see BenchmarkThreshold.
 	Eager int
 	// MaxMessage is the largest message, in bytes, to receive, up to 1 GiB, by default
 	// 16 MiB; a negative number takes empty messages only. A peer learns it when it
@@ -113,7 +114,7 @@ const (
 )
 
 // defaultEager bounds the memory of a socket. BenchmarkStream shows what it costs.
-const defaultEager = 4 << 10
+const defaultEager = 8 << 10
 
 // withDefaults returns the options with their zero values replaced.
 func (o Options) withDefaults() (Options, error) {
