@@ -98,7 +98,7 @@ func (a *arena) get(n int, copies bool) (*Buffer, error) {
 	}
 	if b == nil && err == nil {
 		if copies && a.copied > 0 && (n <= a.s.eager || a.copied+n > most) {
-			a.waiting = max(a.waiting, most/2)
+			a.waiting = max(a.waiting, a.copied-most/2, 0) // several are sent then
 			return nil, ErrWouldBlock
 		}
 		b, err = a.region(n, n > a.s.eager)

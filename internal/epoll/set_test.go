@@ -46,7 +46,7 @@ func TestSet(t *testing.T) {
 	if !slept || err != nil {
 		t.Errorf("waited for a file: slept %t, %v", slept, err)
 	}
-	if ready, slept, _ = s.Wait(); slept {
+	if _, slept, _ = s.Wait(); slept {
 		t.Error("slept while a file was readable")
 	}
 	s.Remove(int(r.Fd()))
