@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,8 +36,10 @@ type Channel struct {
 	taker  func(fd int) error // take
 
 	mu  sync.Mutex
-	ids map[uint64]*ID // by the number the kernel knows them, or their groups, by; nil if ended
+	ids map[uint64]*ID // by the number the kernel knows them, or their groups, by
 	why error          // why it has ended
+
+	unused func() // is called, with mu held, when there are no IDs any more; nil unless it is a Transport's
 }
 
 // lastNumber numbers channels, IDs and groups. Numbers are never used twice, so
@@ -124,9 +128,9 @@ func (c *Channel) end(why error) {
 	}
 	c.turn.Unlock()
 	c.mu.Lock()
-	ids := c.ids
-	c.ids = nil
+	ids := slices.Collect(maps.Values(c.ids))
 	c.why = cmp.Or(c.why, why)
+	c.noteUnused()
 	c.mu.Unlock()
 	for _, id := range ids {
 		id.end(why)
@@ -137,7 +141,28 @@ func (c *Channel) end(why error) {
 func (c *Channel) hasEnded() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ids == nil
+	return c.why != nil
+}
+
+// countIDs returns the number of IDs that are not closed.
+func (c *Channel) countIDs() (n int) {
+	c.turn.Lock() // no event is under way with an ID that its listener does not take
+	defer c.turn.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for number, id := range c.ids {
+		if number == id.uid { // not one of its groups
+			n++
+		}
+	}
+	return n
+}
+
+// noteUnused calls unused if there are no IDs. The caller holds c.mu.
+func (c *Channel) noteUnused() {
+	if c.unused != nil && len(c.ids) == 0 {
+		c.unused()
+	}
 }
 
 // take takes an event and delivers it, or returns EAGAIN.
@@ -231,41 +256,10 @@ func (c *Channel) give(id *ID, e Event) bool {
 func (c *Channel) add(handle uint32, space PortSpace) *ID {
 	id := &ID{uid: lastNumber.Add(1), handle: handle, space: space}
 	id.on.Store(c)
-	if c.ids == nil {
+	if c.why != nil {
 		id.end(c.why)
 	} else {
 		c.ids[id.uid] = id
 	}
 	return id
-}
-
-// The channel that Dial and Listen share, open while anybody uses it.
-var shared struct {
-	sync.Mutex
-	ch    *Channel
-	users users
-}
-
-// acquireShared returns the shared channel, to be given back with release.
-func acquireShared() (*Channel, error) {
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.ch == nil || shared.ch.hasEnded() {
-		ch, err := NewChannel()
-		if err != nil {
-			return nil, err
-		}
-		shared.ch = ch
-	}
-	shared.users.enter()
-	return shared.ch, nil
-}
-
-func releaseShared() {
-	shared.Lock()
-	defer shared.Unlock()
-	shared.users.leave(&shared, func() {
-		shared.ch.Close()
-		shared.ch = nil
-	})
 }

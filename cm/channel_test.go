@@ -15,13 +15,15 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestBrokenChannel replaces the file of the channel that Dial and Listen share by one
-// without events: a call that waits returns the reason, and the next dial opens another
-// channel.
+// TestBrokenChannel replaces the file of a transport's channel by one without events: a call
+// that waits returns the reason, the next dial opens another channel, and the broken one is
+// closed with its last ID.
 func TestBrokenChannel(t *testing.T) {
 	labtest.Require(t)
 	ctx := within(t, time.Minute)
-	l := labtest.Must(cm.Listen(ctx, labtest.Addr+":0"))(t)
+	cm.DefaultTransport.CloseIdle()
+	tr := &cm.Transport{IdleTimeout: -1}
+	l := labtest.Must((&cm.ListenConfig{Transport: tr}).Listen(ctx, labtest.Addr+":0"))(t)
 	fd := sharedFile(t)
 	kept := labtest.Must(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0))(t)
 	defer unix.Close(kept)
@@ -34,7 +36,8 @@ func TestBrokenChannel(t *testing.T) {
 	if _, err := l.Accept(ctx); !errors.Is(err, unix.EBADF) {
 		t.Errorf("accept on a broken channel: %v", err)
 	}
-	client, server := labtest.Couple(ctx, t, labtest.Addr+":0", cm.Options{}, cm.Options{})
+	client, server := couple(t, labtest.RXE, tr, tr)
+	expectStats(t, tr, cm.TransportStats{Channels: 2, IDs: 3, Devices: 1, Endpoints: 2})
 	if err := errors.Join(client.Close(), server.Close()); err != nil {
 		t.Error(err)
 	}
@@ -42,6 +45,13 @@ func TestBrokenChannel(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	for end := time.Now().Add(10 * time.Second); tr.Stats().Channels > 1 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	expectStats(t, tr, cm.TransportStats{Channels: 1, Devices: 1})
+	if err := tr.Close(); err != nil {
 		t.Error(err)
 	}
 }

@@ -3,7 +3,6 @@ package cm_test
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
@@ -15,22 +14,7 @@ import (
 // PD: that fails, and works when the region is closed.
 func TestCloseAgain(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		objects := func() (pds, contexts int) {
-			r := labtest.Must(labtest.Resources())(t)[device]
-			return r["pd"], r["ctx"]
-		}
-		var pds, contexts int
-		settled := func(want func() bool) bool {
-			for end := time.Now().Add(20 * time.Second); !want(); time.Sleep(50 * time.Millisecond) {
-				if time.Now().After(end) {
-					return false
-				}
-			}
-			return true
-		}
-		if !settled(func() bool { pds, contexts = objects(); return contexts == 0 }) {
-			t.Fatalf("%d contexts at the start", contexts)
-		}
+		before := labtest.Inventory(t)
 		client, server := labtest.Couple(t.Context(), t, labtest.AddrOf(device)+":0", cm.Options{}, cm.Options{})
 		mr := labtest.Must(client.PD.AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
 		for range 2 {
@@ -49,9 +33,6 @@ func TestCloseAgain(t *testing.T) {
 				t.Errorf("close without the region: %v", err)
 			}
 		}
-		if !settled(func() bool { p, c := objects(); return p == pds && c == contexts }) {
-			p, c := objects()
-			t.Errorf("%d PDs and %d contexts, were %d and %d", p, c, pds, contexts)
-		}
+		labtest.SameInventory(t, before)
 	})
 }

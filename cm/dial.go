@@ -33,6 +33,8 @@ type Dialer struct {
 	// TOS is the type of service, or traffic class, of the connection's
 	// packets, see [ID.SetTOS]; zero leaves it to the system's settings.
 	TOS uint8
+	// Transport is what the endpoint shares with others; nil is [DefaultTransport].
+	Transport *Transport
 }
 
 // Dial connects with the zero [Dialer].
@@ -43,7 +45,6 @@ func Dial(ctx context.Context, addr string) (*Endpoint, error) { return new(Dial
 // a connection that is up; if it has a deadline, each address has its share of the
 // time. The error is that of the first address.
 func (d *Dialer) Dial(ctx context.Context, addr string) (*Endpoint, error) {
-	deepen(false)
 	addrs, err := resolve(ctx, d.Resolver, addr)
 	if err != nil {
 		return nil, fail("dial", addr, err)
@@ -112,26 +113,21 @@ func (d *Dialer) attempt(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, 
 	if err := d.check(); err != nil {
 		return nil, err
 	}
-	ch, err := acquireShared()
+	t := d.Transport.orDefault()
+	id, err := t.newID(cmp.Or(d.PortSpace, PortSpaceTCP))
 	if err != nil {
-		return nil, err
-	}
-	id, err := ch.NewIDIn(cmp.Or(d.PortSpace, PortSpaceTCP))
-	if err != nil {
-		releaseShared()
 		return nil, err
 	}
 	if err := d.resolve(ctx, id, dst); err != nil {
 		id.Close()
-		releaseShared()
 		return nil, err
 	}
 	j.step("address resolved", dst, nil)
-	e, err := newEndpoint(id, Route{}, nil, &d.Options, j, releaseShared)
+	e, err := newEndpoint(id, Route{}, &d.Options, j, t)
 	if err != nil {
 		return nil, err
 	}
-	ch.poll() // the route is resolved by now, or will not be at once
+	id.ch().poll() // the route is resolved by now, or will not be at once
 	if _, err := id.await(ctx, RouteResolved); err != nil {
 		e.discard()
 		return nil, fmt.Errorf("resolve route: %w", noRoute(err, dst.Addr()))
@@ -194,7 +190,7 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 	}
 	var ev Event
 	if e.iwarp {
-		ev, abandoned, err = connectIWARP(within, e, d.connParam(e))
+		ev, abandoned, err = connectIWARP(within, d.Transport.orDefault(), e, d.connParam(e))
 	} else if err = e.connect(d.connParam(e)); err == nil {
 		ev, err = e.id.await(within, ConnectResponse, Established)
 	}

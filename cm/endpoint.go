@@ -99,9 +99,7 @@ type Endpoint struct {
 	mu      sync.Mutex
 	mrs     []*uverbs.MR   // closed first
 	release []func() error // in the order they were taken
-	lent    [2]lentCQ      // by home
-	home    *home          // nil if the PD is not its
-	last    func()         // of what there is to give back
+	device  *device        // released last; nil if the PD is the program's
 	freed   bool
 
 	done    chan struct{}
@@ -110,15 +108,13 @@ type Endpoint struct {
 	reason  error
 
 	closing  sync.Mutex // held by free
-	left     bool       // home and last
 	listener *Listener  // which accepted it, if one did
 }
 
-// newEndpoint makes the verbs objects for id and takes over free, which it
-// calls in any case. The route is looked up if it is zero; request is what is being
-// accepted, if anything is.
-func newEndpoint(id *ID, route Route, request *Event, opt *Options, j journal, free func()) (_ *Endpoint, err error) {
-	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{}), last: free, journal: j}
+// newEndpoint makes the verbs objects for id, which it closes if it fails. The route is
+// looked up if it is zero.
+func newEndpoint(id *ID, route Route, opt *Options, j journal, t *Transport) (_ *Endpoint, err error) {
+	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{}), journal: j}
 	defer func() {
 		if err != nil {
 			e.free()
@@ -141,15 +137,16 @@ func newEndpoint(id *ID, route Route, request *Event, opt *Options, j journal, f
 		e.PD, e.SendCQ, e.RecvCQ = opt.PD, opt.SendCQ, opt.RecvCQ
 	}
 	if e.PD == nil {
-		if e.home, err = acquireHome(e.route, opt.Logger); err != nil {
+		if e.device, err = t.device(e.route, opt.Logger); err != nil {
 			return nil, err
 		}
-		e.PD = e.home.pd
-		if !opt.SharePD {
-			if e.PD, err = e.home.ctx.AllocPD(); err != nil {
-				return nil, err
-			}
+		if opt.SharePD {
+			e.PD, err = e.device.sharedPD()
+		} else if e.PD, err = e.device.ctx.AllocPD(); err == nil {
 			e.release = append(e.release, e.PD.Close)
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 	e.iwarp = e.PD.Context().Device().IWARP()
@@ -165,7 +162,7 @@ func newEndpoint(id *ID, route Route, request *Event, opt *Options, j journal, f
 		return nil, err
 	}
 	e.shared = opt.SRQ != nil || e.SendCQ == opt.SendCQ || e.RecvCQ == opt.RecvCQ
-	attr, mask, err := e.initAttr(request != nil, request != nil && request.ResponderResources > 0)
+	attr, mask, err := id.initQPAttr(verbs.StateInit)
 	if err != nil {
 		return nil, err
 	}
@@ -197,28 +194,20 @@ func (e *Endpoint) makeCQs(events bool, size verbs.QPCap) error {
 		e.release = append(e.release, ch.Close)
 		cqopt.Channel = ch
 	}
-	create := func(cq **uverbs.CQ, lent *lentCQ, requests int) (err error) {
+	create := func(cq **uverbs.CQ, requests int) (err error) {
 		if *cq != nil {
 			return nil
 		}
 		cqopt.Depth = requests + 1
-		if e.home != nil && cqopt.Channel == nil {
-			*lent, err = e.home.lend(cqopt.Depth)
-			*cq = lent.cq
-			return err
+		if *cq, err = e.PD.Context().CreateCQ(cqopt); err == nil {
+			e.release = append(e.release, (*cq).Close)
 		}
-		made, err := e.PD.Context().CreateCQ(cqopt)
-		if err != nil {
-			return err
-		}
-		e.release = append(e.release, made.Close)
-		*cq = made
-		return nil
-	}
-	if err := create(&e.SendCQ, &e.lent[0], size.MaxSendWR); err != nil {
 		return err
 	}
-	return create(&e.RecvCQ, &e.lent[1], size.MaxRecvWR)
+	if err := create(&e.SendCQ, size.MaxSendWR); err != nil {
+		return err
+	}
+	return create(&e.RecvCQ, size.MaxRecvWR)
 }
 
 // connect asks the peer for the connection.
@@ -277,7 +266,7 @@ func (e *Endpoint) activate(accepting *Options) error {
 		return err
 	}
 	if accepting == nil {
-		init, _, err := e.initAttr(true, attr.MaxDestRDAtomic > 0)
+		init, _, err := e.id.initQPAttr(verbs.StateInit)
 		if err != nil {
 			return err
 		}
@@ -349,7 +338,7 @@ func (e *Endpoint) established() {
 			err = ev.Err()
 		}
 		if err != nil && !e.ending.Load() {
-			background(func() { e.end(err, true) }) // it asks the kernel, for which others' events must not wait
+			go e.end(err, true) // it asks the kernel, for which others' events must not wait
 		}
 	})
 }
@@ -478,17 +467,9 @@ func (e *Endpoint) free() (err error) {
 			e.release = slices.Delete(e.release, i, i+1)
 		}
 	}
-	for i, l := range e.lent {
-		if l.cq != nil && closed(func() error { return e.home.giveBack(l) }) {
-			e.lent[i] = lentCQ{}
-		}
-	}
-	if !e.left {
-		e.left = true
-		if e.home != nil {
-			e.home.release()
-		}
-		e.last()
+	if err == nil && e.device != nil {
+		e.device.release(e.reason == verbs.ErrDeviceRemoved)
+		e.device = nil
 	}
 	return err
 }

@@ -84,16 +84,24 @@ func (c *Channel) NewID() (*ID, error) { return c.NewIDIn(PortSpaceTCP) }
 
 // NewIDIn makes an ID in a port space.
 func (c *Channel) NewIDIn(space PortSpace) (*ID, error) {
+	return c.addID(space).create()
+}
+
+// addID adds an ID that create makes the kernel's.
+func (c *Channel) addID(space PortSpace) *ID {
 	c.mu.Lock()
-	id := c.add(0, space)
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	return c.add(0, space)
+}
+
+func (id *ID) create() (*ID, error) {
 	typ := verbs.RC
-	if space.datagram() {
+	if id.space.datagram() {
 		typ = verbs.UD
 	}
-	req := abi.RdmaUcmCreateId{Uid: id.uid, Ps: uint16(space), QpType: uint8(typ)}
+	req := abi.RdmaUcmCreateId{Uid: id.uid, Ps: uint16(id.space), QpType: uint8(typ)}
 	// The answer is the handle, which a renewal of the channel must know at once.
-	if err := query(c, abi.RDMA_USER_CM_CMD_CREATE_ID, &req, &req.Response, &id.handle); err != nil {
+	if err := query(id.ch(), abi.RDMA_USER_CM_CMD_CREATE_ID, &req, &req.Response, &id.handle); err != nil {
 		id.forget()
 		return nil, fail("create ID", "", err)
 	}
@@ -120,7 +128,7 @@ func (id *ID) push(e Event) bool {
 		if id.backlog > 0 && len(id.events) >= id.backlog {
 			id.turnedAway++
 			if log, backlog := id.log, id.backlog; log != nil { // its handler may call anything, so not here
-				background(func() { log.Warn("connection request turned away: backlog is full", "backlog", backlog) })
+				go log.Warn("connection request turned away: backlog is full", "backlog", backlog)
 			}
 			return false
 		}

@@ -3,7 +3,6 @@ package cm
 import (
 	"context"
 	"net/netip"
-	"sync"
 	"time"
 )
 
@@ -17,47 +16,35 @@ import (
 // (EADDRINUSE), and peers that connect by TCP and say nothing, or something
 // else, are the kernel's to deal with: they never become a Request.
 
-// connectIWARP connects and waits for the answer. During ID.Connect siw's kernel
-// side waits for TCP's handshake, without a context: up to two minutes if nobody
-// answers; and while MPA's is under way, up to 10 s, it does not let the ID go.
-// If ctx ends first, the handshake is left to end in the background, the
-// endpoint is closed then, and abandoned is true. (The siw of a listener whose
-// peers break off handshakes may release itself once too often, and break, so
-// they are not broken off.)
-func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, abandoned bool, err error) {
-	q, err := enterQueue(ctx, e.route.Remote)
+// connectIWARP connects and waits for the answer. ID.Connect of siw waits for TCP's handshake
+// and knows no context: it takes up to two minutes if nothing answers, and until MPA's
+// handshake is over, up to 10 s, the ID cannot be closed. If ctx ends first, the handshake ends
+// in the background, which closes the endpoint then, and abandoned is true. It is not broken
+// off, as a siw that listens may then release itself once too often.
+func connectIWARP(ctx context.Context, t *Transport, e *Endpoint, p ConnParam) (_ Event, abandoned bool, _ error) {
+	leave, err := t.enterPeer(ctx, e.route.Remote)
 	if err != nil {
-		return ev, false, err
+		return Event{}, false, err
 	}
-	if ctx.Done() == nil { // nothing to give up for
+	var ev Event
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer leave()
 		if err = e.id.connectAside(p); err == nil {
-			ev, err = e.id.await(ctx, Established)
+			ev, err = e.id.await(context.Background(), Established)
 		}
-		q.leave()
-		return ev, false, err
-	}
-	connected := make(chan error, 1)
-	background(func() { connected <- e.id.connectAside(p) })
+	}()
 	select {
-	case err = <-connected:
-		if err == nil {
-			ev, err = e.id.await(ctx, Established)
-		}
-		if err == nil || ctx.Err() == nil {
-			q.leave()
-			return ev, false, err
-		}
-		close(connected)
+	case <-done:
+		return ev, false, err
 	case <-ctx.Done():
+		go func() {
+			<-done
+			e.discard()
+		}()
+		return Event{}, true, ctx.Err()
 	}
-	background(func() {
-		if <-connected == nil {
-			e.id.await(context.Background(), Established)
-		}
-		e.discard()
-		q.leave()
-	})
-	return ev, true, ctx.Err()
 }
 
 // settle is how long an accepted endpoint waits for the peer's first message before it
@@ -66,63 +53,41 @@ func connectIWARP(ctx context.Context, e *Endpoint, p ConnParam) (ev Event, aban
 // [ErrMPA]). A dial can still fail so on a machine too busy to read the answer meanwhile.
 const settle = 10 * time.Millisecond
 
-// iwarpAtOnce is how many iWARP handshakes with one listener are under way at
-// once. siw gives a handshake 10 s from its first byte: more of them than the
-// listener gets through in that time would all fail.
+// peer limits handshakes by iWARP with one listener, so that one that does not answer holds up
+// no others. siw gives a handshake 10 s from its first byte: if there were more of them than
+// the listener gets through in that time, all would fail.
+type peer struct {
+	turns chan struct{} // holds a token for each handshake under way
+	users int           // dials that wait or have a turn
+}
+
 const iwarpAtOnce = 32
 
-// queues limit dials by iWARP for each listener, so that one that does not answer holds
-// up no others.
-var queues = struct {
-	sync.Mutex
-	m     map[netip.AddrPort]*queue
-	spare *queue // of nobody
-}{m: map[netip.AddrPort]*queue{}}
-
-type queue struct {
-	addr  netip.AddrPort
-	slots chan struct{}
-	users int
-}
-
-// enterQueue waits for a turn to dial an address, which leave ends.
-func enterQueue(ctx context.Context, addr netip.AddrPort) (*queue, error) {
-	q := queueTo(addr)
-	select {
-	case q.slots <- struct{}{}:
-		return q, nil
-	case <-ctx.Done():
-		q.quit()
-		return nil, ctx.Err()
-	}
-}
-
-// queueTo is the queue of an address, with the caller in it until quit.
-func queueTo(addr netip.AddrPort) *queue {
-	queues.Lock()
-	defer queues.Unlock()
-	q := queues.m[addr]
-	if q == nil {
-		if q, queues.spare = queues.spare, nil; q == nil {
-			q = &queue{slots: make(chan struct{}, iwarpAtOnce)}
+// enterPeer waits for a turn to dial an address, which the function that it returns ends.
+func (t *Transport) enterPeer(ctx context.Context, addr netip.AddrPort) (leave func(), err error) {
+	t.mu.Lock()
+	p := t.peers[addr]
+	if p == nil {
+		p = &peer{turns: make(chan struct{}, iwarpAtOnce)}
+		if t.peers == nil {
+			t.peers = map[netip.AddrPort]*peer{}
 		}
-		q.addr = addr
-		queues.m[addr] = q
+		t.peers[addr] = p
 	}
-	q.users++
-	return q
-}
-
-func (q *queue) leave() {
-	<-q.slots
-	q.quit()
-}
-
-func (q *queue) quit() {
-	queues.Lock()
-	defer queues.Unlock()
-	if q.users--; q.users == 0 {
-		delete(queues.m, q.addr)
-		queues.spare = q
+	p.users++
+	t.mu.Unlock()
+	quit := func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if p.users--; p.users == 0 {
+			delete(t.peers, addr)
+		}
+	}
+	select {
+	case p.turns <- struct{}{}:
+		return func() { <-p.turns; quit() }, nil
+	case <-ctx.Done():
+		quit()
+		return nil, ctx.Err()
 	}
 }

@@ -22,7 +22,8 @@ type Listener struct {
 	close sync.Once
 	err   error
 
-	log *slog.Logger
+	log       *slog.Logger
+	transport *Transport
 
 	mu    sync.Mutex
 	conns map[*Endpoint]struct{} // accepted and not yet closed
@@ -77,6 +78,9 @@ type ListenConfig struct {
 	// Logger, if set, logs connection requests at level Debug, and those that are
 	// rejected at level Warn. It is also the Logger of connections whose [Options] have none.
 	Logger *slog.Logger
+	// Transport is what the listener and its connections share with others; nil is
+	// [DefaultTransport].
+	Transport *Transport
 }
 
 // Listen takes connections on addr, "10.9.0.1:7471", or ":7471" for all IPv4
@@ -98,38 +102,33 @@ func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, erro
 }
 
 func (c *ListenConfig) listen(ctx context.Context, addr string) (*Listener, error) {
+	l := &Listener{log: c.Logger, transport: c.Transport.orDefault(), conns: map[*Endpoint]struct{}{}}
 	addrs, err := resolve(ctx, nil, addr)
 	if err != nil {
 		return nil, err
 	}
 	local := addrs[0]
 	if local.Addr().IsLoopback() { // the kernel listens there, but may let nothing connect
-		if _, err := pathTo(ctx, local); err != nil {
+		if _, err := l.transport.pathTo(ctx, local); err != nil {
 			return nil, err
 		}
 	}
-	ch, err := acquireShared()
-	if err != nil {
-		return nil, err
-	}
-	l := &Listener{log: c.Logger, conns: map[*Endpoint]struct{}{}}
 	err = withPort(c.Logger, local.Port(), func() (err error) {
-		l.id, l.addr, err = c.open(ch, local)
+		l.id, l.addr, err = c.open(l.transport, local)
 		return err
 	})
 	if errors.Is(err, unix.ENODEV) {
 		err = noRoute(err, local.Addr())
 	}
 	if err != nil {
-		releaseShared()
 		return nil, err
 	}
 	return l, nil
 }
 
 // open makes an ID that listens, and says where.
-func (c *ListenConfig) open(ch *Channel, local netip.AddrPort) (*ID, Addr, error) {
-	id, err := ch.NewIDIn(cmp.Or(c.PortSpace, PortSpaceTCP))
+func (c *ListenConfig) open(t *Transport, local netip.AddrPort) (*ID, Addr, error) {
+	id, err := t.newID(cmp.Or(c.PortSpace, PortSpaceTCP))
 	if err != nil {
 		return nil, Addr{}, err
 	}
@@ -200,11 +199,6 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 		if l.log != nil {
 			l.log.Debug("connection requested", "local", route.Local.String(), "remote", route.Remote.String())
 		}
-		// The connection outlives the listener, so it holds the channel too.
-		if _, err := acquireShared(); err != nil {
-			ev.NewID.Close()
-			return nil, fail("accept on", l.addr.String(), err)
-		}
 		return &Request{l: l, id: ev.NewID, event: ev, route: route}, nil
 	}
 }
@@ -212,10 +206,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 // Close stops listening; Accept returns [verbs.ErrClosed]. Requests and connections
 // that were handed out are not affected.
 func (l *Listener) Close() error {
-	l.close.Do(func() {
-		l.err = l.id.Close()
-		releaseShared()
-	})
+	l.close.Do(func() { l.err = l.id.Close() })
 	return l.err
 }
 
@@ -289,7 +280,6 @@ func (r *Request) answer() error {
 // Accept makes the connection and waits until it is up. If it fails, or ctx
 // ends first, the request is rejected.
 func (r *Request) Accept(ctx context.Context, opt Options) (*Endpoint, error) {
-	deepen(false)
 	e, err := r.accept(ctx, &opt)
 	if err != nil {
 		return nil, fail("accept from", r.RemoteAddr().String(), err)
@@ -311,20 +301,12 @@ func (r *Request) accept(ctx context.Context, opt *Options) (_ *Endpoint, err er
 			j.note(slog.LevelDebug, "accepting failed", "", r.route.Local, r.route.Remote, err)
 		}
 	}()
-	giveUp := func() { // the kernel rejects what is destroyed unanswered
-		r.id.Close()
-		releaseShared()
-	}
-	if err := ctx.Err(); err != nil {
-		giveUp()
-		return nil, err
-	}
-	if err := opt.check(); err != nil {
-		giveUp()
+	if err := cmp.Or(ctx.Err(), opt.check()); err != nil {
+		r.id.Close() // the kernel rejects what is destroyed unanswered
 		return nil, err
 	}
 	opt.limit(&r.event)
-	e, err := newEndpoint(r.id, r.route, &r.event, opt, j, releaseShared)
+	e, err := newEndpoint(r.id, r.route, opt, j, r.l.transport)
 	if err != nil {
 		return nil, err
 	}
@@ -379,7 +361,6 @@ func (r *Request) Reject(privateData []byte) error {
 	if cerr := r.id.Close(); err == nil {
 		err = cerr
 	}
-	releaseShared()
 	if r.l.log != nil {
 		r.l.log.Warn("connection rejected by the program", "local", r.route.Local.String(), "remote", r.route.Remote.String())
 	}

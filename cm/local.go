@@ -58,12 +58,7 @@ func DeviceAddrs(d uverbs.Device) ([]netip.Addr, error) {
 // deviceAt returns the index of the device that an address leads to, -1 if none
 // does.
 func deviceAt(addr netip.Addr) (index int, err error) {
-	ch, err := acquireShared()
-	if err != nil {
-		return -1, err
-	}
-	defer releaseShared()
-	id, err := ch.NewID()
+	id, err := DefaultTransport.newID(PortSpaceTCP)
 	if err != nil {
 		return -1, err
 	}

@@ -40,6 +40,10 @@ import (
 // events: Next and [ID.Join] wait for each other. [ID.Next] fails.
 type Loop struct {
 	*Channel
+	// Transport has the devices of the loop's endpoints; nil is [DefaultTransport]. It must
+	// be set before the first endpoint is made.
+	Transport *Transport
+
 	group event.Group
 	some  event.Cond // there is an event, or an ID has ended
 
@@ -219,7 +223,7 @@ func (l *Loop) Connect(e Event, opt Options) (*Endpoint, error) {
 	if err := l.check(&e, RouteResolved); err != nil {
 		return nil, fail("connect ID", "", err)
 	}
-	return e.ID.begin("connect to", nil, &opt, func(ep *Endpoint) error { return ep.connect(opt.connParam(ep)) })
+	return l.begin(e.ID, "connect to", &opt, func(ep *Endpoint) error { return ep.connect(opt.connParam(ep)) })
 }
 
 // Accept makes an endpoint for the connection that a [ConnectRequest] event requests and
@@ -230,7 +234,7 @@ func (l *Loop) Accept(e Event, opt Options) (*Endpoint, error) {
 		return nil, fail("accept on ID", "", err)
 	}
 	opt.limit(&e)
-	return e.NewID.begin("accept from", &e, &opt, func(ep *Endpoint) error {
+	return l.begin(e.NewID, "accept from", &opt, func(ep *Endpoint) error {
 		ep.PrivateData = e.PrivateData
 		return ep.accept(&opt)
 	})
@@ -248,7 +252,7 @@ func (l *Loop) check(e *Event, want EventType) error {
 }
 
 // begin makes the ID's endpoint and calls ask with it. If that fails it closes both.
-func (id *ID) begin(op string, request *Event, opt *Options, ask func(*Endpoint) error) (*Endpoint, error) {
+func (l *Loop) begin(id *ID, op string, opt *Options, ask func(*Endpoint) error) (*Endpoint, error) {
 	route, err := id.route()
 	if err != nil {
 		return nil, errors.Join(fail(op, "", err), id.Close())
@@ -256,7 +260,7 @@ func (id *ID) begin(op string, request *Event, opt *Options, ask func(*Endpoint)
 	if err := opt.check(); err != nil {
 		return nil, errors.Join(fail(op, route.Remote.String(), err), id.Close())
 	}
-	ep, err := newEndpoint(id, route, request, opt, newJournal(opt.Logger), func() {})
+	ep, err := newEndpoint(id, route, opt, newJournal(opt.Logger), l.Transport.orDefault())
 	if err == nil {
 		id.endpoint.Store(ep)
 		if err = ask(ep); err != nil {

@@ -47,11 +47,7 @@ func (id *ID) Join(ctx context.Context, group netip.Addr, sendOnly bool) (*Group
 	id.groups[g.uid] = g
 	id.mu.Unlock()
 	c := id.ch()
-	c.mu.Lock()
-	if c.ids != nil {
-		c.ids[g.uid] = id
-	}
-	c.mu.Unlock()
+	c.enlist(id, []uint64{g.uid})
 
 	req := abi.RdmaUcmJoinMcast{Uid: g.uid, Id: id.handle, AddrSize: size, Addr: sa}
 	if sendOnly {
@@ -109,10 +105,7 @@ func (g *Group) Leave() error {
 }
 
 func (g *Group) forget() {
-	c := g.id.ch()
-	c.mu.Lock()
-	delete(c.ids, g.uid)
-	c.mu.Unlock()
+	g.id.ch().delist([]uint64{g.uid})
 	g.id.mu.Lock()
 	delete(g.id.groups, g.uid)
 	g.id.mu.Unlock()
@@ -163,21 +156,16 @@ func (d *Dialer) join(ctx context.Context, group string, sendOnly bool) (_ *Memb
 	if err != nil {
 		return nil, err
 	}
-	ch, err := acquireShared()
+	t := d.Transport.orDefault()
+	id, err := t.newID(PortSpaceUDP)
 	if err != nil {
-		return nil, err
-	}
-	id, err := ch.NewIDIn(PortSpaceUDP)
-	if err != nil {
-		releaseShared()
 		return nil, err
 	}
 	if err := d.address(ctx, id, netip.AddrPortFrom(addr, 0)); err != nil {
 		id.Close()
-		releaseShared()
 		return nil, err
 	}
-	e, err := newEndpoint(id, Route{}, nil, &d.Options, newJournal(d.Logger), releaseShared)
+	e, err := newEndpoint(id, Route{}, &d.Options, newJournal(d.Logger), t)
 	if err != nil {
 		return nil, err
 	}

@@ -122,12 +122,13 @@ func (id *ID) Migrate(to *Channel) error {
 func (c *Channel) enlist(id *ID, numbers []uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, n := range numbers {
-		if c.ids != nil {
-			c.ids[n] = id
-		}
+	if c.why != nil {
+		return false
 	}
-	return c.ids != nil
+	for _, n := range numbers {
+		c.ids[n] = id
+	}
+	return true
 }
 
 // delist removes what enlist has added.
@@ -137,6 +138,7 @@ func (c *Channel) delist(numbers []uint64) {
 	for _, n := range numbers {
 		delete(c.ids, n)
 	}
+	c.noteUnused()
 }
 
 // handOver moves the events that have come and were not taken.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -40,7 +41,7 @@ func lookup(ctx context.Context, addr string) (Path, error) {
 	}
 	var first error
 	for _, dst := range addrs {
-		p, err := pathTo(ctx, dst)
+		p, err := DefaultTransport.pathTo(ctx, dst)
 		if err == nil {
 			return p, nil
 		}
@@ -51,13 +52,8 @@ func lookup(ctx context.Context, addr string) (Path, error) {
 	return Path{}, first
 }
 
-func pathTo(ctx context.Context, dst netip.AddrPort) (Path, error) {
-	ch, err := acquireShared()
-	if err != nil {
-		return Path{}, err
-	}
-	defer releaseShared()
-	id, err := ch.NewIDIn(PortSpaceUDP)
+func (t *Transport) pathTo(ctx context.Context, dst netip.AddrPort) (Path, error) {
+	id, err := t.newID(PortSpaceUDP)
 	if err != nil {
 		return Path{}, err
 	}
@@ -95,6 +91,30 @@ func noRoute(err error, dst netip.Addr) error {
 		to += ", use an address of a device"
 	}
 	return fmt.Errorf("%w to %s; devices: %s: %w", verbs.ErrNoRoute, to, strings.Join(where(), ", "), err)
+}
+
+// FindDevice returns the device that the route leads to: the one with its index, as
+// two devices on one network interface have the same GUID. A process that may not
+// use netlink, which knows the index, finds devices whose GUID is unique.
+func (r Route) FindDevice() (uverbs.Device, error) {
+	devs, err := uverbs.Devices()
+	if err != nil {
+		return uverbs.Device{}, err
+	}
+	devs = slices.DeleteFunc(devs, func(d uverbs.Device) bool { return d.GUID != r.Device })
+	err = verbs.ErrNoDevice
+	for _, d := range devs {
+		switch i, ierr := d.Index(); {
+		case ierr == nil && i == r.Index:
+			return d, nil
+		case ierr != nil && !errors.Is(ierr, verbs.ErrNoDevice):
+			err = ierr
+		}
+	}
+	if len(devs) == 1 && err != verbs.ErrNoDevice {
+		return devs[0], nil
+	}
+	return uverbs.Device{}, fail("find", fmt.Sprintf("device %d with GUID %v", r.Index, r.Device), err)
 }
 
 // usable returns an error that matches [verbs.ErrNoRDMA] if this process cannot use the

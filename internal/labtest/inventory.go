@@ -14,15 +14,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/event"
 )
 
 // Anonymous is the item that the runtime itself may add to.
 const Anonymous = "bytes of anonymous memory"
 
-// Inventory is what a leak would show in: by name, how many.
+// Inventory is what a leak would show in: by name, how many. What [cm.DefaultTransport] keeps
+// open for the next connection is closed before.
 func Inventory(t testing.TB) map[string]int {
 	t.Helper()
+	cm.DefaultTransport.CloseIdle()
 	sleepOnce()
 	resources, err := Resources() // before files are counted: it may open some for good
 	if err != nil {

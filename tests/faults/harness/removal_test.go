@@ -226,6 +226,66 @@ func TestRemovalReleases(t *testing.T) {
 	}
 }
 
+// TestRemovalAtOnce deletes a device that a transport has open for any time: it closes the
+// device with the last connection that the removal has ended, and if there is none when it is
+// asked to.
+func TestRemovalAtOnce(t *testing.T) {
+	labtest.Require(t)
+	if os.Getenv("LAB") == "host" {
+		t.Skip("removes the machine's devices")
+	}
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		cm.DefaultTransport.CloseIdle()
+		tr := &cm.Transport{IdleTimeout: -1}
+		labtest.Close(t, tr)
+		for _, connected := range []bool{true, false} {
+			l := labtest.Must((&cm.ListenConfig{Transport: tr}).Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+			accepted := make(chan *cm.Endpoint, 1)
+			go func() {
+				r := labtest.Must(l.Accept(ctx))(t)
+				accepted <- labtest.Must(r.Accept(ctx, cm.Options{}))(t)
+			}()
+			ends := []*cm.Endpoint{labtest.Must((&cm.Dialer{Transport: tr}).Dial(ctx, l.Addr().String()))(t), <-accepted}
+			l.Close()
+			close := func() {
+				for _, e := range ends {
+					if err := e.Close(); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			if !connected {
+				close()
+			}
+			deleted := make(chan error, 1)
+			go func() { deleted <- netlink.RdmaLinkDel(device) }()
+			if connected {
+				for _, e := range ends {
+					<-e.Done()
+				}
+				close()
+			} else {
+				time.Sleep(time.Second)
+				if n := tr.Stats().Devices; n != 1 {
+					t.Errorf("%d devices are open", n)
+				}
+				tr.CloseIdle()
+			}
+			select {
+			case err := <-deleted:
+				if err != nil {
+					t.Fatal(err)
+				}
+				(&env{T: t, device: device}).add()
+			case <-ctx.Done():
+				t.Fatal("the device is still there")
+			}
+		}
+	})
+}
+
 func isAny(err error, targets []error) bool {
 	for _, target := range targets {
 		if errors.Is(err, target) {

@@ -1,0 +1,276 @@
+package cm
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// Transport owns what endpoints and listeners share: the connection to the kernel's rdma_cm,
+// the open devices with the PDs of [Options].SharePD, and the limits on handshakes by iWARP.
+// The zero value is usable. A program needs one of its own only to keep some connections
+// apart from all others, or to close everything at a known time. It must not be copied.
+//
+// Methods may be called by several goroutines. A Transport with an open connection to rdma_cm
+// has one goroutine, which reads its events.
+type Transport struct {
+	// IdleTimeout is how long the connection to rdma_cm and each device stay open when
+	// nothing uses them: opening them takes longer than making a connection. Zero is
+	// 250 ms, and a negative one lets them stay until CloseIdle or Close. Linux 6.12 cannot
+	// remove a device of rxe or siw that is open: "rdma link delete" waits.
+	IdleTimeout time.Duration
+
+	mu       sync.Mutex
+	closed   bool
+	channels []*Channel      // the last is for new IDs, unless it has ended
+	devices  map[int]*device // by index: a device that is made again has its GUID again
+	peers    map[netip.AddrPort]*peer
+}
+
+// DefaultTransport is used by dialers, listeners and loops that have no other, and by
+// [Lookup] and [DeviceAddrs].
+var DefaultTransport = new(Transport)
+
+// TransportStats are what a [Transport] has open.
+type TransportStats struct {
+	Channels  int // connections to rdma_cm: more than one only if the kernel has ended some
+	IDs       int // listeners, connections, and requests without an answer
+	Devices   int
+	Endpoints int // with a PD that the transport has made or shares
+}
+
+// Stats returns the transport's figures. It may be called at any time, also after Close.
+func (t *Transport) Stats() TransportStats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.stats()
+}
+
+func (t *Transport) stats() TransportStats {
+	s := TransportStats{Channels: len(t.channels), Devices: len(t.devices)}
+	for _, c := range t.channels {
+		s.IDs += c.countIDs()
+	}
+	for _, d := range t.devices {
+		s.Endpoints += d.users
+	}
+	return s
+}
+
+// CloseIdle closes what nothing uses now: connections to rdma_cm without IDs, and devices
+// without endpoints. A device on which the program has objects of its own stays open.
+func (t *Transport) CloseIdle() {
+	t.closeChannels()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closeDevices()
+}
+
+// Close closes the transport; dials and listeners fail with [verbs.ErrClosed] then. It fails
+// with [verbs.ErrInUse] while endpoints, listeners or requests use the transport, or if the
+// program has objects of its own on one of its devices. After a failure it can be called again.
+func (t *Transport) Close() error {
+	if err := t.close(); err != nil {
+		return fail("close", "transport", err)
+	}
+	t.closeChannels()
+	return nil
+}
+
+func (t *Transport) close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.stats(); s.IDs+s.Endpoints > 0 {
+		return fmt.Errorf("%w: %d IDs and %d endpoints are open", verbs.ErrInUse, s.IDs, s.Endpoints)
+	}
+	err := t.closeDevices()
+	t.closed = t.closed || err == nil
+	return err
+}
+
+// orDefault returns t, or DefaultTransport if t is nil.
+func (t *Transport) orDefault() *Transport { return cmp.Or(t, DefaultTransport) }
+
+// timeout returns what IdleTimeout stands for.
+func (t *Transport) timeout() time.Duration {
+	switch {
+	case t.IdleTimeout == 0:
+		return 250 * time.Millisecond
+	case t.IdleTimeout < 0:
+		return math.MaxInt64
+	}
+	return t.IdleTimeout
+}
+
+// newID makes an ID on the transport's channel.
+func (t *Transport) newID(space PortSpace) (*ID, error) {
+	id, err := t.addID(space)
+	if err != nil {
+		return nil, err
+	}
+	return id.create()
+}
+
+func (t *Transport) addID(space PortSpace) (*ID, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, fmt.Errorf("transport: %w", verbs.ErrClosed)
+	}
+	if n := len(t.channels); n > 0 && !t.channels[n-1].hasEnded() {
+		return t.channels[n-1].addID(space), nil
+	}
+	c, err := NewChannel()
+	if err != nil {
+		return nil, err
+	}
+	t.channels = append(t.channels, c)
+	idle := time.AfterFunc(t.timeout(), t.closeChannels)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unused = func() {
+		if c.why != nil { // it has ended
+			idle.Reset(0)
+		} else {
+			idle.Reset(t.timeout())
+		}
+	}
+	return c.add(0, space), nil
+}
+
+// closeChannels closes the channels without IDs.
+func (t *Transport) closeChannels() {
+	var idle []*Channel
+	t.mu.Lock()
+	t.channels = slices.DeleteFunc(t.channels, func(c *Channel) bool {
+		if c.countIDs() > 0 {
+			return false
+		}
+		idle = append(idle, c)
+		return true
+	})
+	t.mu.Unlock()
+	for _, c := range idle {
+		c.Close()
+	}
+}
+
+// closeDevices closes the devices without endpoints. The caller holds t.mu.
+func (t *Transport) closeDevices() (err error) {
+	for _, d := range t.devices {
+		if d.users == 0 {
+			err = errors.Join(err, d.close())
+		}
+	}
+	return err
+}
+
+// device is an open device of a transport. Its fields are guarded by the transport's mu.
+type device struct {
+	t     *Transport
+	index int
+	ctx   *uverbs.Context
+	pd    *uverbs.PD // of endpoints that share one; nil before the first
+	users int
+	idle  *time.Timer // closes the device
+	logs  bool        // ctx has the logger of a connection
+}
+
+// device returns the device that a route leads to, in use until release. Its context logs to
+// the first logger there is.
+func (t *Transport) device(r Route, log *slog.Logger) (*device, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d := t.devices[r.Index]
+	if d == nil {
+		var err error
+		if d, err = t.open(r); err != nil {
+			return nil, err
+		}
+	}
+	if log != nil && !d.logs {
+		d.logs = true
+		d.ctx.SetLogger(log)
+	}
+	d.users++
+	return d, nil
+}
+
+func (t *Transport) open(r Route) (*device, error) {
+	if t.closed {
+		return nil, fmt.Errorf("transport: %w", verbs.ErrClosed)
+	}
+	found, err := r.FindDevice()
+	if err != nil {
+		return nil, err
+	}
+	ctx, err := found.Open()
+	if err != nil {
+		return nil, err
+	}
+	d := &device{t: t, index: r.Index, ctx: ctx}
+	d.idle = time.AfterFunc(t.timeout(), d.expire)
+	if t.devices == nil {
+		t.devices = map[int]*device{}
+	}
+	t.devices[r.Index] = d
+	return d, nil
+}
+
+// sharedPD returns the PD of endpoints that share one.
+func (d *device) sharedPD() (_ *uverbs.PD, err error) {
+	d.t.mu.Lock()
+	defer d.t.mu.Unlock()
+	if d.pd == nil {
+		d.pd, err = d.ctx.AllocPD()
+	}
+	return d.pd, err
+}
+
+// release ends a use. The device is closed a while after the last, or at once if it has been
+// removed.
+func (d *device) release(removed bool) {
+	d.t.mu.Lock()
+	defer d.t.mu.Unlock()
+	d.users--
+	if d.users > 0 {
+		return
+	}
+	if removed && d.close() == nil {
+		return
+	}
+	d.idle.Reset(d.t.timeout())
+}
+
+func (d *device) expire() {
+	d.t.mu.Lock()
+	defer d.t.mu.Unlock()
+	if d.users == 0 && d.t.devices[d.index] == d && d.close() != nil {
+		d.idle.Reset(d.t.timeout())
+	}
+}
+
+// close closes the device, unless the program has objects on it.
+func (d *device) close() error {
+	if d.pd != nil {
+		if err := d.pd.Close(); err != nil {
+			return err
+		}
+		d.pd = nil
+	}
+	if err := d.ctx.Close(); err != nil {
+		return err
+	}
+	d.idle.Stop()
+	delete(d.t.devices, d.index)
+	return nil
+}
