@@ -9,7 +9,6 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
@@ -145,27 +144,6 @@ func (l *cqLife) destroy() error {
 		l.channel.drop(l.events)
 	}
 	return nil
-}
-
-func init() {
-	bridge.RecycleCQ = func(cq any) (any, error) { return cq.(*CQ).recycle() }
-}
-
-// recycle implements [bridge.RecycleCQ].
-func (q *CQ) recycle() (*CQ, error) {
-	const op = "recycle"
-	next := &CQ{ctx: q.ctx, handle: q.handle, id: q.id}
-	err := q.obj.hand(op, func(parents []*object) error {
-		if q.channel != nil {
-			return fmt.Errorf("CQ with a channel: %w", unix.EINVAL)
-		}
-		next.start(q.queue.Recycle(), parents)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return next, nil
 }
 
 // Channel carries the CQ's events; it is nil if there is none.
