@@ -19,6 +19,9 @@
 // with an event loop of its own waits for [Loop.FD] to be readable and calls
 // [Loop.TryNext].
 //
+// What connections share, such as open devices, belongs to a [Transport]. Most programs need
+// none but [DefaultTransport], which closes what has been unused for a moment.
+//
 // Every call that waits takes a context. A call that is cancelled, at any stage, leaves no
 // ID, QP or file.
 //

@@ -9,10 +9,9 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestInitAnswers compares what QPs of either side are set to, which endpoints ask
-// the connection manager for once, with what it says about each, whether the peer
-// reads or not.
-func TestInitAnswers(t *testing.T) {
+// TestInitAttr compares what QPs of either side are set to with what the connection manager
+// returns about each, whether the peer reads or not.
+func TestInitAttr(t *testing.T) {
 	labtest.Require(t)
 	loop, _, addr := newLoop(t, labtest.RXE)
 	ask := func(id *cm.ID) verbs.QPAttr {
@@ -31,54 +30,52 @@ func TestInitAnswers(t *testing.T) {
 				got.Access, got.PKeyIndex, got.Port, want.Access, want.PKeyIndex, want.Port)
 		}
 	}
-	for range 2 {
-		for _, depth := range []uint8{0, 1} {
-			ctx := within(t, 20*time.Second)
-			// One side is an endpoint, the other by hand, which says what it reads.
-			for _, dials := range []bool{true, false} {
-				id := resolving(t, loop, addr)
-				byHand := cm.ConnParam{InitiatorDepth: depth, ResponderResources: 1, RetryCount: 1, RNRRetryCount: 1}
-				var asking *cm.ID
-				var e *cm.Endpoint
-				for done := false; !done; {
-					ev := labtest.Must(loop.Next(ctx))(t)
-					var err error
-					switch ev.Type {
-					case cm.AddrResolved:
-						err = ev.ID.ResolveRoute(time.Second)
-					case cm.RouteResolved:
-						if dials {
-							e, err = loop.Connect(ev, cm.Options{})
-						} else {
-							byHand.QPNum = labtest.InitQP(t, labtest.RXE, id).Num()
-							err = id.Connect(byHand)
-						}
-					case cm.ConnectRequest:
-						asking = ev.NewID
-						if !dials {
-							says := ask(asking) // before the answer, which is part of it later
-							if e, err = loop.Accept(ev, cm.Options{}); err == nil {
-								check(e, says)
-								done = true
-							}
-							break
-						}
-						byHand.QPNum = labtest.InitQP(t, labtest.RXE, asking).Num()
-						err = asking.Accept(byHand)
-					case cm.Established:
-						check(ev.Endpoint, ask(id))
-						done = true
-					default:
-						err = ev.Err()
+	for _, depth := range []uint8{0, 1} {
+		ctx := within(t, 20*time.Second)
+		// One side is an endpoint, the other by hand, which says what it reads.
+		for _, dials := range []bool{true, false} {
+			id := resolving(t, loop, addr)
+			byHand := cm.ConnParam{InitiatorDepth: depth, ResponderResources: 1, RetryCount: 1, RNRRetryCount: 1}
+			var asking *cm.ID
+			var e *cm.Endpoint
+			for done := false; !done; {
+				ev := labtest.Must(loop.Next(ctx))(t)
+				var err error
+				switch ev.Type {
+				case cm.AddrResolved:
+					err = ev.ID.ResolveRoute(time.Second)
+				case cm.RouteResolved:
+					if dials {
+						e, err = loop.Connect(ev, cm.Options{})
+					} else {
+						byHand.QPNum = labtest.InitQP(t, labtest.RXE, id).Num()
+						err = id.Connect(byHand)
 					}
-					if err != nil {
-						t.Fatalf("%v: %v", ev.Type, err)
+				case cm.ConnectRequest:
+					asking = ev.NewID
+					if !dials {
+						says := ask(asking) // before the answer, which is part of it later
+						if e, err = loop.Accept(ev, cm.Options{}); err == nil {
+							check(e, says)
+							done = true
+						}
+						break
 					}
+					byHand.QPNum = labtest.InitQP(t, labtest.RXE, asking).Num()
+					err = asking.Accept(byHand)
+				case cm.Established:
+					check(ev.Endpoint, ask(id))
+					done = true
+				default:
+					err = ev.Err()
 				}
-				e.Close()
-				id.Close()
-				asking.Close()
+				if err != nil {
+					t.Fatalf("%v: %v", ev.Type, err)
+				}
 			}
+			e.Close()
+			id.Close()
+			asking.Close()
 		}
 	}
 }

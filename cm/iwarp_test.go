@@ -15,8 +15,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestInitOfIWARP asks the connection manager what a QP of iWARP needs to move to
-// INIT, which endpoints take for granted.
+// TestInitOfIWARP asks the connection manager what a QP of iWARP needs to move to INIT.
 func TestInitOfIWARP(t *testing.T) {
 	labtest.Require(t)
 	_, request := labtest.Request(t, "siw0", cm.ConnParam{})

@@ -13,12 +13,14 @@ import (
 // Dialer makes connections. The zero value dials as [Dial] does.
 type Dialer struct {
 	Options
-	// LocalAddr, ResolveTimeout, ConnectTimeout, Resolver and TOS are as in [cm.Dialer].
+	// LocalAddr, ResolveTimeout, ConnectTimeout, Resolver, TOS and Transport are as in
+	// [cm.Dialer].
 	LocalAddr      netip.AddrPort
 	ResolveTimeout time.Duration
 	ConnectTimeout time.Duration
 	Resolver       *net.Resolver
 	TOS            uint8
+	Transport      *cm.Transport
 }
 
 // Dial connects to addr, "10.9.0.1:7471" or a name, with defaults.
@@ -35,7 +37,7 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (*Conn, error) {
 	var c *Conn
 	dialer := cm.Dialer{
 		LocalAddr: d.LocalAddr, ResolveTimeout: d.ResolveTimeout, ConnectTimeout: d.ConnectTimeout,
-		Resolver: d.Resolver, TOS: d.TOS,
+		Resolver: d.Resolver, TOS: d.TOS, Transport: d.Transport,
 	}
 	dialer.Options = opt.endpoint(&c)
 	if _, err := dialer.Dial(ctx, addr); err != nil {

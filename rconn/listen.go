@@ -17,10 +17,11 @@ type Listener struct {
 
 // ListenConfig contains options for listening. The zero value listens as [Listen] does.
 type ListenConfig struct {
-	// Backlog, ReuseAddr and Logger are as in [cm.ListenConfig].
+	// Backlog, ReuseAddr, Logger and Transport are as in [cm.ListenConfig].
 	Backlog   int
 	ReuseAddr bool
 	Logger    *slog.Logger
+	Transport *cm.Transport
 }
 
 // Listen listens on addr, as [cm.Listen] does; port 0 chooses a free one.
@@ -30,7 +31,7 @@ func Listen(ctx context.Context, addr string) (*Listener, error) {
 
 // Listen is the function [Listen] with options.
 func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, error) {
-	l, err := (&cm.ListenConfig{Backlog: c.Backlog, ReuseAddr: c.ReuseAddr, Logger: c.Logger}).Listen(ctx, addr)
+	l, err := (&cm.ListenConfig{Backlog: c.Backlog, ReuseAddr: c.ReuseAddr, Logger: c.Logger, Transport: c.Transport}).Listen(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
