@@ -47,10 +47,7 @@ type Datagrams struct {
 // [Options].Setup none can.
 func NewDatagrams(e *Endpoint, size int) (*Datagrams, error) {
 	d, err := newDatagrams(e, size)
-	if err != nil {
-		return nil, fail("prepare datagrams on", e.LocalAddr().String(), err)
-	}
-	return d, nil
+	return d, fail("prepare datagrams on", e.LocalAddr().String(), err)
 }
 
 func newDatagrams(e *Endpoint, size int) (*Datagrams, error) {

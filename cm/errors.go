@@ -94,8 +94,11 @@ func SendError(wc *verbs.WC) error {
 	return wc.Err()
 }
 
-// fail wraps err, which came of op on an address.
+// fail wraps err, which came of op on an address. It returns nil if err is nil.
 func fail(op, addr string, err error) error {
+	if err == nil {
+		return nil
+	}
 	verb, object := sys.SplitOp(op, addr)
 	e := &verbs.Error{Op: verb, Object: object, Err: err}
 	switch {

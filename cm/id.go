@@ -156,15 +156,7 @@ func (id *ID) rouse() {
 // goroutines may wait, and each event goes to one.
 func (id *ID) Next(ctx context.Context) (Event, error) {
 	e, err := id.next(ctx)
-	return e, id.wrap("wait for event of ID", err)
-}
-
-// wrap returns the error of an operation on the ID, if it is one.
-func (id *ID) wrap(op string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fail(op, "", err)
+	return e, fail("wait for event of ID", "", err)
 }
 
 func (id *ID) next(ctx context.Context) (Event, error) {
@@ -363,15 +355,12 @@ func (id *ID) Close() error {
 	err := query(id.ch(), abi.RDMA_USER_CM_CMD_DESTROY_ID, &req, &req.Response, new(abi.RdmaUcmDestroyIdResp))
 	id.destroyed = err == nil
 	id.forget()
-	return id.wrap("destroy ID", err)
+	return fail("destroy ID", "", err)
 }
 
 // Bind gives the ID a local address; port 0 takes a free one.
 func (id *ID) Bind(addr netip.AddrPort) error {
-	if err := id.bind(addr); err != nil {
-		return fail("bind ID to", addr.String(), err)
-	}
-	return nil
+	return fail("bind ID to", addr.String(), id.bind(addr))
 }
 
 func (id *ID) bind(addr netip.AddrPort) error {
@@ -388,10 +377,7 @@ func (id *ID) bind(addr netip.AddrPort) error {
 // ResolveAddr finds the device that leads to dst, from src if that is valid.
 // AddrResolved or AddrError follows.
 func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
-	if err := id.resolveAddr(src, dst, timeout); err != nil {
-		return fail("resolve address", dst.String(), err)
-	}
-	return nil
+	return fail("resolve address", dst.String(), id.resolveAddr(src, dst, timeout))
 }
 
 func (id *ID) resolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
@@ -413,7 +399,7 @@ func (id *ID) resolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 
 // ResolveRoute finds the path. RouteResolved or RouteError follows.
 func (id *ID) ResolveRoute(timeout time.Duration) error {
-	return id.wrap("resolve route of ID", id.resolveRoute(timeout))
+	return fail("resolve route of ID", "", id.resolveRoute(timeout))
 }
 
 func (id *ID) resolveRoute(timeout time.Duration) error {
@@ -425,7 +411,7 @@ func (id *ID) resolveRoute(timeout time.Duration) error {
 // events. If more than backlog of them wait, or 1024 if that is zero, further requests are
 // turned away. That is done here, as the channel's reader takes events from the kernel at
 // once; the kernel gets its longest queue, as siw loses track of requests beyond it.
-func (id *ID) Listen(backlog int) error { return id.wrap("listen on ID", id.listen(backlog)) }
+func (id *ID) Listen(backlog int) error { return fail("listen on ID", "", id.listen(backlog)) }
 
 func (id *ID) listen(backlog int) error {
 	id.mu.Lock()
@@ -480,7 +466,7 @@ func (p *ConnParam) put(a *abi.RdmaUcmConnParam) error {
 
 // Connect asks for a connection. ConnectResponse, which [ID.Establish] answers,
 // Established, or an event of failure follows.
-func (id *ID) Connect(p ConnParam) error { return id.wrap("connect ID", id.connectAside(p)) }
+func (id *ID) Connect(p ConnParam) error { return fail("connect ID", "", id.connectAside(p)) }
 
 func (id *ID) connectAside(p ConnParam) error {
 	// siw waits for TCP's handshake here. A signal would end that, and the kernel
@@ -508,7 +494,7 @@ func (id *ID) connect(p ConnParam, aside bool) error {
 }
 
 // Accept takes a connection. Established, or an event of failure, follows.
-func (id *ID) Accept(p ConnParam) error { return id.wrap("accept on ID", id.accept(p)) }
+func (id *ID) Accept(p ConnParam) error { return fail("accept on ID", "", id.accept(p)) }
 
 func (id *ID) accept(p ConnParam) error {
 	req := abi.RdmaUcmAccept{Uid: id.uid, Id: id.handle, Ece: p.ECE.abi()}
@@ -526,7 +512,7 @@ func (id *ID) accept(p ConnParam) error {
 // Establish answers a ConnectResponse, once the QP is in RTS: the connection is
 // up, and the peer gets Established (rdma_establish(3)). On iWARP the kernel
 // does that, and Established comes instead of ConnectResponse.
-func (id *ID) Establish() error { return id.wrap("establish connection of ID", id.establish()) }
+func (id *ID) Establish() error { return fail("establish connection of ID", "", id.establish()) }
 
 func (id *ID) establish() error {
 	return do(id, abi.RDMA_USER_CM_CMD_ACCEPT, &abi.RdmaUcmAccept{Id: id.handle})
@@ -534,13 +520,13 @@ func (id *ID) establish() error {
 
 // Reject turns a connection down.
 func (id *ID) Reject(privateData []byte) error {
-	return id.wrap("reject connection of ID", id.reject(rejectConsumer, privateData))
+	return fail("reject connection of ID", "", id.reject(rejectConsumer, privateData))
 }
 
 // RejectECE turns a connection down for the extensions that the peer offers
 // (rdma_reject_ece(3)). On iWARP, which carries no reasons, it is like Reject.
 func (id *ID) RejectECE(privateData []byte) error {
-	return id.wrap("reject connection of ID", id.reject(rejectVendorOption, privateData))
+	return fail("reject connection of ID", "", id.reject(rejectVendorOption, privateData))
 }
 
 func (id *ID) reject(reason uint8, privateData []byte) error {
@@ -553,7 +539,7 @@ func (id *ID) reject(reason uint8, privateData []byte) error {
 }
 
 // Disconnect ends a connection. Disconnected follows, on both sides.
-func (id *ID) Disconnect() error { return id.wrap("disconnect ID", id.disconnect()) }
+func (id *ID) Disconnect() error { return fail("disconnect ID", "", id.disconnect()) }
 
 func (id *ID) disconnect() error {
 	return do(id, abi.RDMA_USER_CM_CMD_DISCONNECT, &abi.RdmaUcmDisconnect{Id: id.handle})
@@ -562,7 +548,7 @@ func (id *ID) disconnect() error {
 // InitQPAttr returns what the connection's QP needs to move to a state.
 func (id *ID) InitQPAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	attr, mask, err := id.initQPAttr(state)
-	return attr, mask, id.wrap("query QP attributes of ID", err)
+	return attr, mask, fail("query QP attributes of ID", "", err)
 }
 
 func (id *ID) initQPAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
@@ -588,7 +574,7 @@ type Route struct {
 // Route returns what is known so far.
 func (id *ID) Route() (Route, error) {
 	r, err := id.route()
-	return r, id.wrap("query route of ID", err)
+	return r, fail("query route of ID", "", err)
 }
 
 func (id *ID) route() (Route, error) {

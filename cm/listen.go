@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -17,11 +18,8 @@ import (
 
 // Listener takes connections. The program must close it.
 type Listener struct {
-	id    *ID
-	addr  Addr
-	close sync.Once
-	err   error
-
+	id        *ID
+	addr      Addr
 	log       *slog.Logger
 	transport *Transport
 
@@ -95,10 +93,7 @@ func Listen(ctx context.Context, addr string) (*Listener, error) {
 // Listen is as the function [Listen], with options.
 func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, error) {
 	l, err := c.listen(ctx, addr)
-	if err != nil {
-		return nil, fail("listen", addr, err)
-	}
-	return l, nil
+	return l, fail("listen", addr, err)
 }
 
 func (c *ListenConfig) listen(ctx context.Context, addr string) (*Listener, error) {
@@ -205,10 +200,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 
 // Close stops listening; Accept returns [verbs.ErrClosed]. Requests and connections
 // that were handed out are not affected.
-func (l *Listener) Close() error {
-	l.close.Do(func() { l.err = l.id.Close() })
-	return l.err
-}
+func (l *Listener) Close() error { return l.id.Close() }
 
 // Shutdown stops listening and waits until the connections that were accepted have ended,
 // because either side disconnected or closed its endpoint, or until ctx ends, whose error
@@ -253,8 +245,7 @@ type Request struct {
 	event Event
 	route Route
 
-	mu       sync.Mutex
-	answered bool
+	answered atomic.Bool
 }
 
 // RemoteAddr returns the peer's address.
@@ -266,30 +257,16 @@ func (r *Request) LocalAddr() Addr { return Addr{r.route.Local} }
 // PrivateData is what the peer sent along.
 func (r *Request) PrivateData() []byte { return r.event.PrivateData }
 
-// answer claims the one answer that a request gets.
-func (r *Request) answer() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.answered {
-		return verbs.ErrClosed
-	}
-	r.answered = true
-	return nil
-}
-
 // Accept makes the connection and waits until it is up. If it fails, or ctx
 // ends first, the request is rejected.
 func (r *Request) Accept(ctx context.Context, opt Options) (*Endpoint, error) {
 	e, err := r.accept(ctx, &opt)
-	if err != nil {
-		return nil, fail("accept from", r.RemoteAddr().String(), err)
-	}
-	return e, nil
+	return e, fail("accept from", r.RemoteAddr().String(), err)
 }
 
 func (r *Request) accept(ctx context.Context, opt *Options) (_ *Endpoint, err error) {
-	if err := r.answer(); err != nil {
-		return nil, err
+	if r.answered.Swap(true) {
+		return nil, verbs.ErrClosed
 	}
 	if opt.Logger == nil {
 		opt.Logger = r.l.log
@@ -350,11 +327,15 @@ func (r *Request) establish(ctx context.Context, e *Endpoint, opt *Options) erro
 // Reject turns the request down; the peer's dial fails with a
 // [*RejectedError] that carries privateData.
 func (r *Request) Reject(privateData []byte) error {
+	return fail("reject", r.RemoteAddr().String(), r.reject(privateData))
+}
+
+func (r *Request) reject(privateData []byte) error {
 	if len(privateData) > MaxPrivateData {
-		return fail("reject", r.RemoteAddr().String(), ErrPrivateData)
+		return ErrPrivateData
 	}
-	if err := r.answer(); err != nil {
-		return fail("reject", r.RemoteAddr().String(), err)
+	if r.answered.Swap(true) {
+		return verbs.ErrClosed
 	}
 	r.l.count(&r.l.stats.Rejected)
 	err := r.id.reject(rejectConsumer, privateData)
@@ -364,8 +345,5 @@ func (r *Request) Reject(privateData []byte) error {
 	if r.l.log != nil {
 		r.l.log.Warn("connection rejected by the program", "local", r.route.Local.String(), "remote", r.route.Remote.String())
 	}
-	if err != nil {
-		return fail("reject", r.RemoteAddr().String(), err)
-	}
-	return nil
+	return err
 }

@@ -101,7 +101,7 @@ func (g *Group) Leave() error {
 	if err == verbs.ErrClosed {
 		return nil
 	}
-	return g.id.wrap("leave group of ID", err)
+	return fail("leave group of ID", "", err)
 }
 
 func (g *Group) forget() {
@@ -145,10 +145,7 @@ type Member struct {
 // receives nothing.
 func (d *Dialer) Join(ctx context.Context, group string, sendOnly bool) (*Member, error) {
 	m, err := d.join(ctx, group, sendOnly)
-	if err != nil {
-		return nil, fail("join", group, err)
-	}
-	return m, nil
+	return m, fail("join", group, err)
 }
 
 func (d *Dialer) join(ctx context.Context, group string, sendOnly bool) (_ *Member, err error) {

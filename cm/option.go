@@ -49,13 +49,13 @@ func (id *ID) setOption(what string, level, name uint32, value []byte) error {
 	err := do(id, abi.RDMA_USER_CM_CMD_SET_OPTION, &abi.RdmaUcmSetOption{
 		Optval: mmap.Pin(&pin, value), Id: id.handle, Level: level, Optname: name, Optlen: uint32(len(value)),
 	})
-	return id.wrap("set "+what+" of ID", err)
+	return fail("set "+what+" of ID", "", err)
 }
 
 // Notify reports an asynchronous event of the connection's QP to the connection manager:
 // EventCommEst, when a message came before Established did (rdma_notify(3)).
 func (id *ID) Notify(event verbs.AsyncEventType) error {
-	return id.wrap("notify ID", do(id, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.RdmaUcmNotify{Id: id.handle, Event: uint32(event)}))
+	return fail("notify ID", "", do(id, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.RdmaUcmNotify{Id: id.handle, Event: uint32(event)}))
 }
 
 // WriteEvent puts a [User] event with a status and an argument among the ID's
@@ -64,7 +64,7 @@ func (id *ID) Notify(event verbs.AsyncEventType) error {
 func (id *ID) WriteEvent(status int, arg uint64) error {
 	req := abi.RdmaUcmWriteCmEvent{Id: id.handle, Event: uint32(User), Status: uint32(status)}
 	*req.Param.Arg() = arg
-	return id.wrap("write event of ID", newer(do(id, abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT, &req)))
+	return fail("write event of ID", "", newer(do(id, abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT, &req)))
 }
 
 // newer makes the EINVAL of kernels that do not know a command match
@@ -115,7 +115,7 @@ func (id *ID) Migrate(to *Channel) error {
 	from.delist(numbers)
 	id.on.Store(to)
 	id.handOver(from, to)
-	return id.wrap("migrate ID", to.drain()) // the kernel moves events but wakes no waiter
+	return fail("migrate ID", "", to.drain()) // the kernel moves events but wakes no waiter
 }
 
 // enlist adds an ID by its numbers. It returns false if the channel has ended.

@@ -79,11 +79,11 @@ func (t *Transport) CloseIdle() {
 // with [verbs.ErrInUse] while endpoints, listeners or requests use the transport, or if the
 // program has objects of its own on one of its devices. After a failure it can be called again.
 func (t *Transport) Close() error {
-	if err := t.close(); err != nil {
-		return fail("close", "transport", err)
+	err := t.close()
+	if err == nil {
+		t.closeChannels()
 	}
-	t.closeChannels()
-	return nil
+	return fail("close", "transport", err)
 }
 
 func (t *Transport) close() error {
@@ -134,7 +134,7 @@ func (t *Transport) addID(space PortSpace) (*ID, error) {
 		return nil, err
 	}
 	t.channels = append(t.channels, c)
-	idle := time.AfterFunc(t.timeout(), t.closeChannels)
+	idle := time.AfterFunc(t.timeout(), func() { t.closeChannel(c) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.unused = func() {
@@ -149,18 +149,25 @@ func (t *Transport) addID(space PortSpace) (*ID, error) {
 
 // closeChannels closes the channels without IDs.
 func (t *Transport) closeChannels() {
-	var idle []*Channel
 	t.mu.Lock()
-	t.channels = slices.DeleteFunc(t.channels, func(c *Channel) bool {
-		if c.countIDs() > 0 {
-			return false
-		}
-		idle = append(idle, c)
-		return true
-	})
+	channels := slices.Clone(t.channels)
 	t.mu.Unlock()
-	for _, c := range idle {
-		c.Close()
+	for _, c := range channels {
+		t.closeChannel(c)
+	}
+}
+
+// closeChannel closes a channel if it has no IDs.
+func (t *Transport) closeChannel(c *Channel) {
+	t.mu.Lock()
+	at := slices.Index(t.channels, c)
+	unused := at >= 0 && c.countIDs() == 0
+	if unused {
+		t.channels = slices.Delete(t.channels, at, at+1)
+	}
+	t.mu.Unlock()
+	if unused {
+		c.Close() // which waits for a goroutine, so not under the lock
 	}
 }
 

@@ -28,10 +28,7 @@ type Path struct {
 // lists those there are.
 func Lookup(ctx context.Context, addr string) (Path, error) {
 	p, err := lookup(ctx, addr)
-	if err != nil {
-		return Path{}, fail("lookup", addr, err)
-	}
-	return p, nil
+	return p, fail("lookup", addr, err)
 }
 
 func lookup(ctx context.Context, addr string) (Path, error) {
