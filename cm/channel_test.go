@@ -21,7 +21,7 @@ import (
 func TestBrokenChannel(t *testing.T) {
 	labtest.Require(t)
 	ctx := within(t, time.Minute)
-	cm.DefaultTransport.CloseIdle()
+	cm.DefaultTransport().CloseIdle()
 	tr := &cm.Transport{IdleTimeout: -1}
 	l := labtest.Must((&cm.ListenConfig{Transport: tr}).Listen(ctx, labtest.Addr+":0"))(t)
 	fd := sharedFile(t)

@@ -18,7 +18,7 @@ func TestCQsAgain(t *testing.T) {
 		const rounds, messages = 12, 4
 		var gone []*uverbs.CQ
 		cqs := "kernel cq of " + device
-		before := labtest.Inventory(t)[cqs]
+		before := labtest.Settled(t)[cqs]
 		for round := range rounds {
 			client, server := messageRound(t, device, uint64(round*100), messages)
 			if n := labtest.Inventory(t)[cqs] - before; n != 4 {

@@ -58,7 +58,7 @@ func DeviceAddrs(d uverbs.Device) ([]netip.Addr, error) {
 // deviceAt returns the index of the device that an address leads to, -1 if none
 // does.
 func deviceAt(addr netip.Addr) (index int, err error) {
-	id, err := DefaultTransport.newID(PortSpaceTCP)
+	id, err := defaultTransport.newID(PortSpaceTCP)
 	if err != nil {
 		return -1, err
 	}

@@ -36,9 +36,11 @@ type Transport struct {
 	peers    map[netip.AddrPort]*peer
 }
 
-// DefaultTransport is used by dialers, listeners and loops that have no other, and by
-// [Lookup] and [DeviceAddrs].
-var DefaultTransport = new(Transport)
+var defaultTransport Transport
+
+// DefaultTransport returns the transport of dialers, listeners and loops that have no other,
+// and of [Lookup] and [DeviceAddrs].
+func DefaultTransport() *Transport { return &defaultTransport }
 
 // TransportStats are what a [Transport] has open.
 type TransportStats struct {
@@ -97,8 +99,8 @@ func (t *Transport) close() error {
 	return err
 }
 
-// orDefault returns t, or DefaultTransport if t is nil.
-func (t *Transport) orDefault() *Transport { return cmp.Or(t, DefaultTransport) }
+// orDefault returns t, or the default transport if t is nil.
+func (t *Transport) orDefault() *Transport { return cmp.Or(t, &defaultTransport) }
 
 // timeout returns what IdleTimeout stands for.
 func (t *Transport) timeout() time.Duration {

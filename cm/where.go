@@ -38,7 +38,7 @@ func lookup(ctx context.Context, addr string) (Path, error) {
 	}
 	var first error
 	for _, dst := range addrs {
-		p, err := DefaultTransport.pathTo(ctx, dst)
+		p, err := defaultTransport.pathTo(ctx, dst)
 		if err == nil {
 			return p, nil
 		}

@@ -25,7 +25,7 @@ const Anonymous = "bytes of anonymous memory"
 // open for the next connection is closed before.
 func Inventory(t testing.TB) map[string]int {
 	t.Helper()
-	cm.DefaultTransport.CloseIdle()
+	cm.DefaultTransport().CloseIdle()
 	sleepOnce()
 	resources, err := Resources() // before files are counted: it may open some for good
 	if err != nil {
@@ -46,7 +46,7 @@ func Inventory(t testing.TB) map[string]int {
 		if strings.Contains(line, "/dev/infiniband") {
 			inv["maps of queues"]++
 		}
-		// Go's own heap and thread stacks are anonymous memory, too.
+		// Go's own heap and thread stacks are anonymous memory as well.
 		var from, to int
 		if _, err := fmt.Sscanf(line, "%x-%x rw-p 00000000 00:00 0", &from, &to); err == nil {
 			inv[Anonymous] += to - from

@@ -237,7 +237,7 @@ func TestRemovalAtOnce(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		cm.DefaultTransport.CloseIdle()
+		cm.DefaultTransport().CloseIdle()
 		tr := &cm.Transport{IdleTimeout: -1}
 		labtest.Close(t, tr)
 		for _, connected := range []bool{true, false} {
