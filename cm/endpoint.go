@@ -99,7 +99,7 @@ type Endpoint struct {
 	mu      sync.Mutex
 	mrs     []*uverbs.MR   // closed first
 	release []func() error // in the order they were taken
-	device  *device        // released last; nil if the PD is the program's
+	device  *device        // nil if the PD is the program's, and once released
 	freed   bool
 
 	done    chan struct{}
@@ -467,7 +467,7 @@ func (e *Endpoint) free() (err error) {
 			e.release = slices.Delete(e.release, i, i+1)
 		}
 	}
-	if err == nil && e.device != nil {
+	if e.device != nil { // it stays open while anything is left on it
 		e.device.release(e.reason == verbs.ErrDeviceRemoved)
 		e.device = nil
 	}

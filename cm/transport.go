@@ -18,7 +18,8 @@ import (
 // Transport owns what endpoints and listeners share: the connection to the kernel's rdma_cm,
 // the open devices with the PDs of [Options].SharePD, and the limits on handshakes by iWARP.
 // The zero value is usable. A program needs one of its own only to keep some connections
-// apart from all others, or to close everything at a known time. It must not be copied.
+// apart from all others, or to close everything at a known time. After the first use it must
+// not be copied, nor its field changed.
 //
 // Methods may be called by several goroutines. A Transport with an open connection to rdma_cm
 // has one goroutine, which reads its events.
