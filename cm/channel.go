@@ -34,12 +34,11 @@ type Channel struct {
 	turn   sync.Mutex
 	getter *getter            // nil when the dispatcher has ended
 	taker  func(fd int) error // take
+	unused func()             // is called, with mu held, when there are no IDs any more; nil unless it is a Transport's
 
 	mu  sync.Mutex
 	ids map[uint64]*ID // by the number the kernel knows them, or their groups, by
 	why error          // why it has ended
-
-	unused func() // is called, with mu held, when there are no IDs any more; nil unless it is a Transport's
 }
 
 // lastNumber numbers channels, IDs and groups. Numbers are never used twice, so
