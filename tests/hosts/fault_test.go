@@ -9,15 +9,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/tests/workload"
 )
 
 // ongoing is a session with the peer that is at work, to see what a fault does
 // to it. All layers' sessions are at work at the same time.
 type ongoing struct {
-	layer  *layer
+	layer  *workload.Layer
 	driver driver
-	s      session
+	s      workload.Session
 	rounds atomic.Int64
 	err    error // once it has ended
 	ended  time.Time
@@ -33,16 +33,13 @@ func connect(t *testing.T, p *peer, on ...driver) (all []*ongoing) {
 		p.run(t, host, "sh", "-c", "echo 'lab: expect warning: [rdma_rxe]' >/dev/kmsg")
 	}
 	for _, d := range on {
-		for _, l := range layers {
-			if l.datagrams && d.device != labtest.RXE {
-				continue
-			}
-			s, err := l.dial(ctx, p.serve(t, l, d))
+		for _, l := range d.layers() {
+			s, err := l.Dial(ctx, p.serve(t, l, d))
 			if err == nil {
-				err = s.round(ctx, 0, 1000) // whatever opens connections late has one
+				err = s.Round(ctx, 1000) // whatever opens connections late has one
 			}
 			if err != nil {
-				t.Fatalf("%s on %s: %v", l.name, d.name(), err)
+				t.Fatalf("%s on %s: %v", l.Name, d.name(), err)
 			}
 			all = append(all, &ongoing{layer: l, driver: d, s: s, done: make(chan struct{})})
 		}
@@ -55,7 +52,7 @@ func (o *ongoing) begin(ctx context.Context, rounds, size int) {
 	go func() {
 		defer close(o.done)
 		for o.err == nil && o.rounds.Load() < int64(rounds) {
-			if o.err = o.s.round(ctx, int(o.rounds.Load()), size); o.err == nil {
+			if o.err = o.s.Round(ctx, size); o.err == nil {
 				o.rounds.Add(1)
 				o.err = ctx.Err() // rsock knows deadlines only
 			}
@@ -77,7 +74,7 @@ func poke(all []*ongoing) (stop func()) {
 			case <-time.After(time.Second):
 			}
 			for _, o := range all {
-				o.s.poke()
+				o.s.Poke()
 			}
 		}
 	}()
@@ -93,7 +90,7 @@ func underWay(t *testing.T, all []*ongoing) {
 		for o.rounds.Load() < 2 {
 			select {
 			case <-o.done:
-				t.Fatalf("%s on %s before there was any fault: %v", o.layer.name, o.driver.name(), o.err)
+				t.Fatalf("%s on %s before there was any fault: %v", o.layer.Name, o.driver.name(), o.err)
 			case <-time.After(10 * time.Millisecond):
 			}
 		}
@@ -114,16 +111,16 @@ func (o *ongoing) expect(t *testing.T, what string, began time.Time) {
 func (o *ongoing) heard(t *testing.T) string {
 	t.Helper()
 	switch {
-	case errors.Is(o.err, errData):
-		t.Errorf("%s on %s: %v", o.layer.name, o.driver.name(), o.err)
-	case errors.Is(o.err, context.DeadlineExceeded) && o.layer.datagrams:
+	case errors.Is(o.err, workload.ErrData):
+		t.Errorf("%s on %s: %v", o.layer.Name, o.driver.name(), o.err)
+	case errors.Is(o.err, context.DeadlineExceeded) && o.layer.Datagrams:
 		return "nothing, as told" // datagrams have no connection that could end
-	case !slices.ContainsFunc(o.layer.died, func(e error) bool { return errors.Is(o.err, e) }):
-		t.Errorf("%s on %s: %v, want one of %v", o.layer.name, o.driver.name(), o.err, o.layer.died)
+	case !slices.ContainsFunc(o.layer.Died, func(e error) bool { return errors.Is(o.err, e) }):
+		t.Errorf("%s on %s: %v, want one of %v", o.layer.Name, o.driver.name(), o.err, o.layer.Died)
 	default:
-		for _, e := range o.layer.died {
+		for _, e := range o.layer.Died {
 			if errors.Is(o.err, e) {
-				t.Logf("%s on %s: %v", o.layer.name, o.driver.name(), o.err)
+				t.Logf("%s on %s: %v", o.layer.Name, o.driver.name(), o.err)
 				return e.Error()
 			}
 		}
@@ -133,13 +130,13 @@ func (o *ongoing) heard(t *testing.T) string {
 
 // renew makes new connections, which must work, until one does, and records how
 // long after a moment that was.
-func renew(t *testing.T, p *peer, what string, l *layer, d driver, after time.Time) {
+func renew(t *testing.T, p *peer, what string, l *workload.Layer, d driver, after time.Time) {
 	t.Helper()
 	at := p.serve(t, l, d)
 	ctx, stop := context.WithTimeout(t.Context(), workTime)
 	defer stop()
-	if err := l.use(ctx, at, 3, 100_000); err != nil {
-		t.Errorf("%s on %s, anew: %v", l.name, d.name(), err)
+	if err := l.Use(ctx, at, 3, 100_000); err != nil {
+		t.Errorf("%s on %s, anew: %v", l.Name, d.name(), err)
 		return
 	}
 	record(t, what, l, d, "a new connection works", time.Since(after))

@@ -4,6 +4,9 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/tests/workload"
 )
 
 // TestWork has each layer work in both directions.
@@ -12,16 +15,14 @@ func TestWork(t *testing.T) {
 	if testing.Short() {
 		rounds, size = 3, 50_000
 	}
-	eachLayer(t, func(t *testing.T, l *layer, d driver, p *peer) {
+	eachLayer(t, func(t *testing.T, l *workload.Layer, d driver, p *peer) {
 		t.Run("serve", func(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
+			s := labtest.Must(l.Listen(ctx, d.on(1), func(err error) { t.Error(err) }))(t)
+			defer s.Wait()
 			defer stop()
-			at, err := l.serve(ctx, d.on(1))
-			if err != nil {
-				t.Fatal(err)
-			}
 			began := time.Now()
-			p.call(t, "Use", Using{l.name, at, rounds, size}, &struct{}{})
+			p.call(t, "Use", Using{l.Name, s.Addr, rounds, size}, &struct{}{})
 			record(t, "work, served here", l, d, "right", time.Since(began))
 		})
 		t.Run("dial", func(t *testing.T) {
@@ -29,7 +30,7 @@ func TestWork(t *testing.T) {
 			began := time.Now()
 			ctx, stop := context.WithTimeout(t.Context(), workTime)
 			defer stop()
-			if err := l.use(ctx, at, rounds, size); err != nil {
+			if err := l.Use(ctx, at, rounds, size); err != nil {
 				t.Fatal(err)
 			}
 			record(t, "work, dialed here", l, d, "right", time.Since(began))

@@ -3,9 +3,11 @@ package hosts
 import (
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/tests/workload"
 )
 
 // TestMain is the peer in the second machine, until that is turned off.
@@ -28,6 +30,13 @@ func (d driver) name() string { return d.device[:3] }
 // on is the address of a host, with port 0.
 func (d driver) on(host int) string { return fmt.Sprintf(d.addr, host) + ":0" }
 
+// layers are those that the driver has.
+func (d driver) layers() []*workload.Layer {
+	return slices.DeleteFunc(slices.Clone(workload.Layers), func(l *workload.Layer) bool {
+		return l.Datagrams && d.device != labtest.RXE
+	})
+}
+
 // eachDriver runs a test on both drivers, with a peer.
 func eachDriver(t *testing.T, test func(t *testing.T, d driver, p *peer)) {
 	p := dialPeer(t)
@@ -37,13 +46,10 @@ func eachDriver(t *testing.T, test func(t *testing.T, d driver, p *peer)) {
 }
 
 // eachLayer runs a test with all layers that a driver has.
-func eachLayer(t *testing.T, test func(t *testing.T, l *layer, d driver, p *peer)) {
+func eachLayer(t *testing.T, test func(t *testing.T, l *workload.Layer, d driver, p *peer)) {
 	eachDriver(t, func(t *testing.T, d driver, p *peer) {
-		for _, l := range layers {
-			if l.datagrams && d.device != labtest.RXE {
-				continue
-			}
-			t.Run(l.name, func(t *testing.T) { test(t, l, d, p) })
+		for _, l := range d.layers() {
+			t.Run(l.Name, func(t *testing.T) { test(t, l, d, p) })
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/tests/workload"
 )
 
 // peerAddr is where the peer is told what to do.
@@ -38,6 +39,7 @@ type Peer struct {
 	mu       sync.Mutex
 	programs map[int]*program
 	servers  []context.CancelFunc
+	failures []error
 }
 
 // Serving names a layer, and where it is to listen.
@@ -45,23 +47,39 @@ type Serving struct{ Layer, Addr string }
 
 // Serve has a layer serve until Rest, and says at which address.
 func (p *Peer) Serve(s Serving, at *string) (err error) {
+	l, err := workload.ByName(s.Layer)
+	if err != nil {
+		return err
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	server, err := l.Listen(ctx, s.Addr, func(err error) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if errors.Is(err, workload.ErrData) {
+			p.failures = append(p.failures, fmt.Errorf("%s: %w", s.Layer, err))
+		}
+	})
+	if err != nil {
+		stop()
+		return err
+	}
 	p.servers = append(p.servers, stop)
-	p.mu.Unlock()
-	*at, err = find(s.Layer).serve(ctx, s.Addr)
-	return err
+	*at = server.Addr
+	return nil
 }
 
-// Rest ends the servers.
+// Rest ends the servers. The error is that of wrong data that they got.
 func (p *Peer) Rest(struct{}, *struct{}) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, stop := range p.servers {
 		stop()
 	}
-	p.servers = nil
-	return nil
+	err := errors.Join(p.failures...)
+	p.servers, p.failures = nil, nil
+	return err
 }
 
 // Using names a layer and the server to use, how often, and with how many bytes.
@@ -72,9 +90,13 @@ type Using struct {
 
 // Use works with a server.
 func (p *Peer) Use(u Using, _ *struct{}) error {
+	l, err := workload.ByName(u.Layer)
+	if err != nil {
+		return err
+	}
 	ctx, stop := context.WithTimeout(context.Background(), workTime)
 	defer stop()
-	return find(u.Layer).use(ctx, u.Addr, u.Rounds, u.Size)
+	return l.Use(ctx, u.Addr, u.Rounds, u.Size)
 }
 
 // Start starts a program and numbers it.
@@ -139,6 +161,9 @@ type peer struct {
 	rpc  *rpc.Client
 	boot string // which of its lives
 }
+
+// workTime bounds a piece of work. The machines may be very slow.
+const workTime = 2 * time.Minute
 
 // bootTime is how long a machine may take until it answers.
 const bootTime = 5 * time.Minute
@@ -240,9 +265,13 @@ func (p *peer) run(t *testing.T, host int, args ...string) string {
 }
 
 // serve has a layer serve on the peer until the test ends.
-func (p *peer) serve(t *testing.T, l *layer, d driver) (at string) {
+func (p *peer) serve(t *testing.T, l *workload.Layer, d driver) (at string) {
 	t.Helper()
-	p.call(t, "Serve", Serving{l.name, d.on(2)}, &at)
-	t.Cleanup(func() { p.rpc.Call("Peer.Rest", struct{}{}, &struct{}{}) })
+	p.call(t, "Serve", Serving{l.Name, d.on(2)}, &at)
+	t.Cleanup(func() {
+		if err := p.rpc.Call("Peer.Rest", struct{}{}, &struct{}{}); err != nil {
+			t.Error(err)
+		}
+	})
 	return at
 }

@@ -33,12 +33,12 @@ func TestReboot(t *testing.T) {
 		o.begin(ctx, forever, 1000)
 	}
 	for _, o := range all {
-		if !o.layer.datagrams {
+		if !o.layer.Datagrams {
 			o.expect(t, "the peer's machine is reset", began)
 		}
 	}
 	for _, o := range idle {
-		if !o.layer.datagrams {
+		if !o.layer.Datagrams {
 			o.expect(t, "a connection idle while the peer was reset", booted)
 		}
 	}

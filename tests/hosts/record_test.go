@@ -6,14 +6,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/goverbs/verbs/tests/workload"
 )
 
 // record adds a row to the table, if there is to be one, once the test passes:
 // what was done, with which layer, on which driver and kernels, what happened,
 // and how many seconds it took.
-func record(t *testing.T, what string, l *layer, d driver, result string, took time.Duration) {
+func record(t *testing.T, what string, l *workload.Layer, d driver, result string, took time.Duration) {
 	t.Helper()
-	recordAs(t, what, l.name, d, result, took)
+	recordAs(t, what, l.Name, d, result, took)
 }
 
 func recordAs(t *testing.T, what, name string, d driver, result string, took time.Duration) {

@@ -2,11 +2,11 @@ package hosts
 
 import (
 	"context"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/tests/workload"
 )
 
 // TestWireCut takes the link away in the midst of all layers' work: at the peer
@@ -28,7 +28,7 @@ func TestWireCut(t *testing.T) {
 			began := time.Now()
 			p.run(t, 2, "ip", "link", "set", d.wire, "down")
 			for _, o := range all {
-				if !o.layer.datagrams {
+				if !o.layer.Datagrams {
 					o.expect(t, "the peer's link is down for good", began)
 				}
 			}
@@ -61,7 +61,7 @@ func TestWireCut(t *testing.T) {
 func atWork(t *testing.T, p *peer, d driver) (all []*ongoing, stop func()) {
 	t.Helper()
 	for _, o := range connect(t, p, d) {
-		if o.layer == &httpLayer {
+		if o.layer == workload.HTTP {
 			o.s.Close()
 			continue
 		}
@@ -111,19 +111,21 @@ func anew(t *testing.T, p *peer, d driver, host int, what string) {
 	began := time.Now()
 	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
 	defer stop()
-	if err := cmLayer.use(ctx, p.serve(t, &cmLayer, d), 1, 1000); err != nil {
+	if err := workload.CM.Use(ctx, p.serve(t, workload.CM, d), 1, 1000); err != nil {
 		if d.device != labtest.RXE {
 			t.Errorf("new connection: %v", err)
 			return
 		}
 		t.Log(err)
-		record(t, what, &cmLayer, d, "no new connection until the machine is booted again", time.Since(began))
+		record(t, what, workload.CM, d, "no new connection until the machine is booted again", time.Since(began))
 		if host == 2 {
 			p.crash(t)
 		}
 		return
 	}
-	for _, l := range slices.DeleteFunc(slices.Clone(layers), func(l *layer) bool { return l.datagrams }) {
-		renew(t, p, what, l, d, time.Now())
+	for _, l := range d.layers() {
+		if !l.Datagrams {
+			renew(t, p, what, l, d, time.Now())
+		}
 	}
 }

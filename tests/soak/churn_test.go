@@ -11,6 +11,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/tests/workload"
 )
 
 // What a client asks for in its private data.
@@ -24,8 +25,12 @@ const (
 // small is for connections that carry nothing.
 var small = verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16}
 
-func serveChurn(s *side) (service, error) {
-	return serveCM(s, "churn", func(ctx context.Context, req *cm.Request) error {
+func listenChurn(ctx context.Context, addr string, report func(error)) (*workload.Server, error) {
+	l, err := cm.Listen(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return workload.Serve(ctx, l, l.Accept, func(ctx context.Context, req *cm.Request) error {
 		want := req.PrivateData()[0]
 		if want == refuse {
 			return req.Reject([]byte("as you like"))
@@ -46,48 +51,45 @@ func serveChurn(s *side) (service, error) {
 			}
 		}
 		return e.Close()
-	})
+	}, report, nil), nil
 }
 
-func dialChurn(s *side, addr string, n *count) (client, error) {
-	life := func(ctx context.Context, r *rand.Rand) error {
-		want := byte(stay + r.IntN(3))
-		// On siw nobody gives up: a listener whose peer leaves between TCP's
-		// handshake and the acceptance releases itself once too often now and
-		// then (siw_cep_put), and the kernel is broken from there on.
-		if s.device != labtest.SIW && r.IntN(4) == 0 {
-			want = whim
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, time.Duration(r.Int64N(int64(20*time.Millisecond))))
-			defer cancel()
-		}
-		d := cm.Dialer{ResolveTimeout: 30 * time.Second, Options: cm.Options{Cap: small, PrivateData: []byte{want}}}
-		e, err := d.Dial(ctx, addr)
-		n.add(0)
-		switch rejected, is := errors.AsType[*cm.RejectedError](err); {
-		case want == refuse && is && bytes.HasPrefix(rejected.PrivateData, []byte("as you like")):
-			return nil
-		case want == refuse:
-			return fmt.Errorf("was to be refused: %v", err)
-		case want == whim && errors.Is(err, context.DeadlineExceeded):
-			return nil
-		case err != nil:
-			return err
-		}
-		defer e.Close()
-		if err := memory(e, r); err != nil {
-			return err
-		}
-		if want == leave {
-			select {
-			case <-e.Done():
-			case <-ctx.Done():
-				return fmt.Errorf("the server does not close: %w", ctx.Err())
-			}
-		}
-		return e.Close()
+func liveChurn(ctx context.Context, s *side, addr string, r *rand.Rand, n *count) error {
+	want := byte(stay + r.IntN(3))
+	// On siw nobody gives up: a listener whose peer leaves between TCP's
+	// handshake and the acceptance releases itself once too often now and
+	// then (siw_cep_put), and the kernel is broken from there on.
+	if s.device != labtest.SIW && r.IntN(4) == 0 {
+		want = whim
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(r.Int64N(int64(20*time.Millisecond))))
+		defer cancel()
 	}
-	return client{life, func() error { return nil }}, nil
+	d := cm.Dialer{ResolveTimeout: 30 * time.Second, Options: cm.Options{Cap: small, PrivateData: []byte{want}}}
+	e, err := d.Dial(ctx, addr)
+	n.add(0)
+	switch rejected, is := errors.AsType[*cm.RejectedError](err); {
+	case want == refuse && is && bytes.HasPrefix(rejected.PrivateData, []byte("as you like")):
+		return nil
+	case want == refuse:
+		return fmt.Errorf("was to be refused: %v", err)
+	case want == whim && errors.Is(err, context.DeadlineExceeded):
+		return nil
+	case err != nil:
+		return err
+	}
+	defer e.Close()
+	if err := memory(e, r); err != nil {
+		return err
+	}
+	if want == leave {
+		select {
+		case <-e.Done():
+		case <-ctx.Done():
+			return fmt.Errorf("the server does not close: %w", ctx.Err())
+		}
+	}
+	return e.Close()
 }
 
 // memory registers memory of both kinds, and lets go of most of it.

@@ -5,43 +5,79 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rmsg"
+	"github.com/goverbs/verbs/tests/workload"
 )
 
 // layer is a kind of load.
 type layer struct {
-	name    string
+	*workload.Layer
 	workers int // connections at once
-	// serve begins to serve; the handlers it starts are the side's.
-	serve func(*side) (service, error)
-	// dial prepares a client of the service at addr.
-	dial func(s *side, addr string, n *count) (client, error)
-}
-
-type service struct {
-	addr  string
-	close func() error // ends listening
-	end   func() error // when the handlers have ended; nil for nothing
-}
-
-type client struct {
-	life  func(ctx context.Context, r *rand.Rand) error // of one connection
-	close func() error
+	// live is all of a connection, from dial to close.
+	live func(ctx context.Context, s *side, addr string, r *rand.Rand, n *count) error
 }
 
 var layers = []layer{
-	{"uverbs", 2, serveVerbs, dialVerbs},
-	{"rconn", 2, serveConn, dialConn},
-	{"rmsg", 3, serveMsg, dialMsg},
-	{"rsock", 2, serveStreams, dialStreams},
-	{"http", 2, serveHTTP, dialHTTP},
-	{"churn", 2, serveChurn, dialChurn},
+	usual(workload.CM, 2, 256<<10),
+	usual(workload.RConn, 2, 256<<10),
+	usual(workload.RMsg, 3, 1<<20),
+	usual(workload.RSock, 2, 4<<20),
+	usual(workload.HTTP, 2, 2<<20),
+	{&workload.Layer{Name: "churn", Listen: listenChurn}, 2, liveChurn},
+}
+
+func init() {
+	// The machine is busy.
+	workload.MsgOptions = rmsg.Options{MaxMessage: 1 << 20, ConnectTimeout: time.Minute, Linger: time.Minute}
+}
+
+// usual is a layer whose connections do some rounds of up to most bytes.
+func usual(l *workload.Layer, workers, most int) layer {
+	return layer{l, workers, func(ctx context.Context, s *side, addr string, r *rand.Rand, n *count) error {
+		c, err := s.dial(ctx, l, addr)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if stream, ok := c.(*workload.Stream); ok {
+			if err := silent(stream, r); err != nil {
+				return err
+			}
+		}
+		for rounds := 5 + r.IntN(20); rounds > 0 && !s.stopping(); rounds-- {
+			size := r.IntN(most+1) >> r.IntN(16)
+			if err := c.Round(ctx, size); err != nil {
+				return err
+			}
+			n.add(2 * size)
+		}
+		return errors.Join(c.Shutdown(ctx), c.Close())
+	}}
+}
+
+// dial connects; sockets of rmsg share a loop.
+func (s *side) dial(ctx context.Context, l *workload.Layer, addr string) (workload.Session, error) {
+	if l == workload.RMsg {
+		return workload.DialMsg(ctx, s.loop, addr)
+	}
+	return l.Dial(ctx, addr)
+}
+
+// silent has a read end with a deadline, and nothing but it, as the peer says nothing
+// yet.
+func silent(c *workload.Stream, r *rand.Rand) error {
+	c.SetReadDeadline(time.Now().Add(time.Duration(r.IntN(20)) * time.Millisecond))
+	if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("read with a deadline: %d, %v", n, err)
+	}
+	return nil
 }
 
 // lifetime is how long a connection may take for all that it does, which is
@@ -49,10 +85,10 @@ var layers = []layer{
 const lifetime = 3 * time.Minute
 
 // count is what a layer's clients did.
-type count struct{ messages, bytes, conns atomic.Uint64 }
+type count struct{ rounds, bytes, conns atomic.Uint64 }
 
 func (c *count) add(bytes int) {
-	c.messages.Add(1)
+	c.rounds.Add(1)
 	c.bytes.Add(uint64(bytes))
 }
 
@@ -63,26 +99,7 @@ type side struct {
 	cancel context.CancelFunc
 	report func(failure string)
 	stop   chan struct{} // closed when clients are to come to an end
-
-	handlers sync.WaitGroup
-}
-
-func (s *side) addr() string  { return labtest.AddrOf(s.device) }
-func (s *side) atomics() bool { return s.device != labtest.SIW }
-
-// somewhere is an offset for n bytes in most of a peer's memory.
-//
-// siw sends up to 32 bytes that cross a page wrong, in answers to READs among
-// others (6.1 to 7.2: the rest comes from the start of the first page, as
-// siw_try_1seg takes what is on the second for what is on the first). So on siw
-// those that are that short, if cut in four, are kept within a page.
-func (s *side) somewhere(r *rand.Rand, n int) int {
-	const page, short = 4096, 4 * 33
-	off := r.IntN(most - n + 1)
-	if over := off%page + n - page; s.device == labtest.SIW && n < short && over > 0 {
-		off -= over
-	}
-	return off
+	loop   *rmsg.Loop    // of clients
 }
 
 // fail ends the run, of which the first failure is told, unless it is ending.
@@ -98,32 +115,9 @@ func (s *side) fail(layer, what string, err error) {
 	s.cancel()
 }
 
-// handle runs a handler, whose failure is the run's.
-func (s *side) handle(layer string, f func(ctx context.Context) error) {
-	s.handlers.Go(func() {
-		ctx, cancel := context.WithTimeout(s.ctx, lifetime+30*time.Second)
-		defer cancel()
-		if err := f(ctx); err != nil {
-			s.fail(layer, "server", err)
-		}
-	})
-}
-
-// listen has what a layer's listener accepts served, all at once, until it is
-// closed.
-func listen[T any](s *side, layer string, accept func() (T, error), serve func(context.Context, T) error) {
-	s.handlers.Go(func() {
-		for {
-			c, err := accept()
-			if err != nil {
-				if !errors.Is(err, net.ErrClosed) {
-					s.fail(layer, "listener", err)
-				}
-				return
-			}
-			s.handle(layer, func(ctx context.Context) error { return serve(ctx, c) })
-		}
-	})
+// listen begins to serve a layer.
+func (s *side) listen(l layer) (*workload.Server, error) {
+	return l.Listen(s.ctx, labtest.AddrOf(s.device)+":0", func(err error) { s.fail(l.Name, "server", err) })
 }
 
 // stopping says whether clients are to come to an end.
@@ -143,17 +137,17 @@ func stacks() string {
 }
 
 // work has a layer's clients live one life after the other until s.stop.
-func (s *side) work(l layer, c client, n *count, seed uint64) *sync.WaitGroup {
+func (s *side) work(l layer, addr string, n *count, seed uint64) *sync.WaitGroup {
 	var wg sync.WaitGroup
 	for w := range l.workers {
 		wg.Go(func() {
-			r := rand.New(rand.NewPCG(seed, uint64(l.name[0])<<32|uint64(l.name[1])<<16|uint64(w)))
+			r := rand.New(rand.NewPCG(seed, uint64(l.Name[0])<<32|uint64(l.Name[1])<<16|uint64(w)))
 			for life := 0; s.ctx.Err() == nil && !s.stopping(); life++ {
 				ctx, cancel := context.WithTimeout(s.ctx, lifetime)
-				err := c.life(ctx, r)
+				err := l.live(ctx, s, addr, r, n)
 				cancel()
 				if err != nil {
-					s.fail(l.name, fmt.Sprintf("client %d, connection %d", w, life), err)
+					s.fail(l.Name, fmt.Sprintf("client %d, connection %d", w, life), err)
 					return
 				}
 				n.conns.Add(1)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/tests/soak/samples"
+	"github.com/goverbs/verbs/tests/workload"
 )
 
 // serverDevice tells the program that it is the server, and of which device.
@@ -51,15 +52,15 @@ func TestServer(t *testing.T) {
 	s := &side{device: device, report: func(f string) { say(answer{Failure: f}) }}
 	s.ctx, s.cancel = context.WithCancel(t.Context())
 	defer s.cancel()
-	var services []service
+	var servers []*workload.Server
 	addrs := map[string]string{}
 	for _, l := range layers {
-		v, err := l.serve(s)
+		v, err := s.listen(l)
 		if err != nil {
-			t.Fatalf("%s: %v", l.name, err)
+			t.Fatalf("%s: %v", l.Name, err)
 		}
-		addrs[l.name] = v.addr
-		services = append(services, v)
+		addrs[l.Name] = v.Addr
+		servers = append(servers, v)
 	}
 	say(answer{Addrs: addrs})
 	for in := bufio.NewScanner(os.Stdin); in.Scan() && in.Text() != "close"; {
@@ -73,36 +74,29 @@ func TestServer(t *testing.T) {
 		}
 		say(answer{Process: &p})
 	}
-	s.end(services)
+	s.end(servers)
 	say(answer{Closed: true, Leaks: leaks(t, false, before)})
 }
 
-// end closes the services. Handlers end as their peers have; those whose peer
-// gave up connecting may wait for it still.
-func (s *side) end(services []service) {
-	var errs []error
-	for _, v := range services {
-		errs = append(errs, v.close())
+// end closes the servers. Connections end as their peers have; those whose peer
+// gave up connecting may wait for it still, until they are canceled.
+func (s *side) end(servers []*workload.Server) {
+	ended := make(chan error, len(servers))
+	for _, v := range servers {
+		go func() { ended <- v.Close() }()
 	}
-	ended := make(chan struct{})
-	go func() { s.handlers.Wait(); close(ended) }()
-	select {
-	case <-ended:
-	case <-time.After(30 * time.Second):
-	}
-	s.cancel()
-	select {
-	case <-ended:
-	case <-time.After(60 * time.Second):
-		errs = append(errs, fmt.Errorf("handlers do not end\n%s", stacks()))
-	}
-	for _, v := range services {
-		if v.end != nil {
-			errs = append(errs, v.end())
+	defer time.AfterFunc(30*time.Second, s.cancel).Stop()
+	late := time.After(90 * time.Second)
+	for range servers {
+		select {
+		case err := <-ended:
+			if err != nil {
+				s.report("server, closing: " + err.Error())
+			}
+		case <-late:
+			s.report("connections do not end\n" + stacks())
+			return
 		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		s.report("server, closing: " + err.Error())
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/tests/soak/samples"
+	"github.com/goverbs/verbs/tests/workload"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -32,7 +33,7 @@ var (
 // TestSoak runs all layers at once, and judges what came of it.
 func TestSoak(t *testing.T) {
 	if *only != "" {
-		layers = slices.DeleteFunc(layers, func(l layer) bool { return !slices.Contains(strings.Split(*only, ","), l.name) })
+		layers = slices.DeleteFunc(layers, func(l layer) bool { return !slices.Contains(strings.Split(*only, ","), l.Name) })
 	}
 	labtest.Each(t, func(t *testing.T, device string) {
 		r := newRun(t, device)
@@ -59,9 +60,9 @@ type run struct {
 
 // rest watches over a layer's progress.
 type rest struct {
-	messages, bytes uint64
-	since           time.Time
-	longest         time.Duration
+	rounds, bytes uint64
+	since         time.Time
+	longest       time.Duration
 }
 
 func newRun(t *testing.T, device string) *run {
@@ -95,7 +96,7 @@ func newRun(t *testing.T, device string) *run {
 		Duration: *duration, Every: *every, Stall: *stall, Seed: *seed,
 	}
 	for _, l := range layers {
-		r.Start.Layers = append(r.Start.Layers, l.name)
+		r.Start.Layers = append(r.Start.Layers, l.Name)
 	}
 	t.Logf("%s on %s for %v, seed %d", device, r.Start.Kernel, *duration, *seed)
 	return r
@@ -149,15 +150,13 @@ func (r *run) load() (leaks []string, err error) {
 		}
 	}()
 	var working []*sync.WaitGroup
-	var clients []client
+	var endLoop func() error
+	if r.loop, endLoop, err = workload.RunLoop(workload.MsgOptions); err != nil {
+		return nil, err
+	}
 	for i, l := range layers {
-		c, err := l.dial(r.side, r.server.addrs[l.name], &r.counts[i])
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", l.name, err)
-		}
-		clients = append(clients, c)
 		r.rests[i].since = time.Now()
-		working = append(working, r.work(l, c, &r.counts[i], r.Start.Seed))
+		working = append(working, r.work(l, r.server.addrs[l.Name], &r.counts[i], r.Start.Seed))
 	}
 	r.watch(time.Now().Add(r.Start.Duration))
 	close(r.stop)
@@ -178,10 +177,8 @@ func (r *run) load() (leaks []string, err error) {
 	if err := r.sample(); err != nil && r.ctx.Err() == nil {
 		return nil, err
 	}
-	for i, c := range clients {
-		if err := c.close(); err != nil {
-			r.report(fmt.Sprintf("%s client: %v", layers[i].name, err))
-		}
+	if err := endLoop(); err != nil {
+		r.report(fmt.Sprintf("loop of clients: %v", err))
 	}
 	return nil, nil
 }
@@ -194,7 +191,7 @@ func (r *run) watch(until time.Time) {
 	for time.Now().Before(until) && r.ctx.Err() == nil {
 		for i := range r.rests {
 			if since := r.progress(i); since > *stall {
-				r.stalled(layers[i].name, since)
+				r.stalled(layers[i].Name, since)
 				return
 			}
 		}
@@ -217,8 +214,8 @@ func (r *run) progress(i int) time.Duration {
 	c, p := &r.counts[i], &r.rests[i]
 	since := time.Since(p.since)
 	p.longest = max(p.longest, since)
-	if m, b := c.messages.Load(), c.bytes.Load(); m != p.messages || b != p.bytes {
-		p.messages, p.bytes, p.since = m, b, time.Now()
+	if m, b := c.rounds.Load(), c.bytes.Load(); m != p.rounds || b != p.bytes {
+		p.rounds, p.bytes, p.since = m, b, time.Now()
 		return 0
 	}
 	return since
@@ -239,7 +236,7 @@ func (r *run) sample() error {
 	s := samples.Sample{Layers: map[string]samples.Layer{}}
 	for i, l := range layers {
 		c := &r.counts[i]
-		s.Layers[l.name] = samples.Layer{Messages: c.messages.Load(), Bytes: c.bytes.Load(), Connections: c.conns.Load(), Rest: r.rests[i].longest.Seconds()}
+		s.Layers[l.Name] = samples.Layer{Rounds: c.rounds.Load(), Bytes: c.bytes.Load(), Connections: c.conns.Load(), Rest: r.rests[i].longest.Seconds()}
 	}
 	mine, err := thisProcess()
 	if err != nil {
@@ -264,7 +261,7 @@ func (r *run) sample() error {
 	r.write(samples.Line{Sample: &s})
 	var line strings.Builder
 	for _, l := range layers {
-		fmt.Fprintf(&line, "  %s %d/%d/%d MiB", l.name, s.Layers[l.name].Connections, s.Layers[l.name].Messages, s.Layers[l.name].Bytes>>20)
+		fmt.Fprintf(&line, "  %s %d/%d/%d MiB", l.Name, s.Layers[l.Name].Connections, s.Layers[l.Name].Rounds, s.Layers[l.Name].Bytes>>20)
 	}
 	r.Logf("%5.0f s%s  RSS %d+%d MiB", s.At, &line, mine.RSS>>10, a.Process.RSS>>10)
 	return nil

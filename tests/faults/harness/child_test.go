@@ -13,14 +13,16 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/tests/workload"
 )
 
 func TestMain(m *testing.M) {
 	if what := os.Getenv("FAULTS_SERVE"); what != "" {
-		name, addr, _ := strings.Cut(what, " ")
-		l, err := layerOf(name)
+		layer, addr, _ := strings.Cut(what, " ")
+		l, err := workload.ByName(layer)
 		if err == nil {
-			err = l.serve(context.Background(), addr, func(addr string) { fmt.Println(addr) })
+			err = serve(l, addr)
 		}
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -37,10 +39,20 @@ func TestMain(m *testing.M) {
 // exitCorrupt is how a child ends that got wrong data.
 const exitCorrupt = 3
 
+// serve serves a layer until its listener fails.
+func serve(l *workload.Layer, addr string) error {
+	s, err := l.Listen(context.Background(), addr, report)
+	if err != nil {
+		return err
+	}
+	fmt.Println(s.Addr)
+	return s.Wait()
+}
+
 // report is where sessions of a child end.
 func report(err error) {
 	fmt.Fprintln(os.Stderr, "session:", err)
-	if errors.Is(err, errCorrupt) {
+	if errors.Is(err, workload.ErrData) {
 		os.Exit(exitCorrupt)
 	}
 }
@@ -55,13 +67,13 @@ type child struct {
 }
 
 // newChild starts one, with whatever else is to be said of its process.
-func newChild(t testing.TB, l layer, addr string, more ...func(*exec.Cmd)) *child {
+func newChild(t testing.TB, l *workload.Layer, addr string, more ...func(*exec.Cmd)) *child {
 	t.Helper()
 	c := &child{t: t, cmd: exec.Command(os.Args[0])}
 	for _, m := range more {
 		m(c.cmd)
 	}
-	c.cmd.Env = append(os.Environ(), "FAULTS_SERVE="+l.name+" "+addr)
+	c.cmd.Env = append(os.Environ(), "FAULTS_SERVE="+l.Name+" "+addr)
 	c.cmd.Stderr = &c.stderr
 	out, err := c.cmd.StdoutPipe()
 	if err == nil {

@@ -147,19 +147,19 @@ func TestLink(t *testing.T) {
 		}
 		<-l.done
 		saw := e.expect(wants{
-			"verbs": {verbs.ErrDisconnected, verbs.WCFlushErr, context.DeadlineExceeded},
+			"cm":    {verbs.ErrDisconnected, verbs.WCFlushErr, context.DeadlineExceeded},
 			"rconn": {verbs.ErrDisconnected, verbs.WCFlushErr, context.DeadlineExceeded},
 			"rmsg":  {verbs.ErrDisconnected, verbs.WCFlushErr, context.DeadlineExceeded},
 			"rsock": {unix.ECONNRESET, os.ErrDeadlineExceeded},
 		}, l.err)
 		took := l.when.Sub(start)
-		if errors.Is(l.err, verbs.WCFlushErr) && !errors.Is(l.err, verbs.ErrDisconnected) && e.layer.name != "rsock" {
+		if errors.Is(l.err, verbs.WCFlushErr) && !errors.Is(l.err, verbs.ErrDisconnected) && e.layer.Name != "rsock" {
 			saw += ", and no reason"
 		}
 		e.close(l.s)
 		// Whether the connection manager's queue pair was hit is chance.
 		ctx, cancel := context.WithTimeout(e.Context(), 3*time.Second)
-		s, err := e.layer.dial(ctx, c.addr)
+		s, err := e.layer.Dial(ctx, c.addr)
 		cancel()
 		if err == nil {
 			e.close(s)

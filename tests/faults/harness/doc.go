@@ -4,7 +4,7 @@
 //	this process                          child, the same program
 //	load: rounds, one after the other     serve
 //	  session.Round ── a chunk ─────────► checked
-//	  checked       ◄── a chunk ───────── (verbs and conn: fetched by READ)
+//	  checked       ◄── a chunk ───────── (cm and rconn: fetched by READ)
 //	        ▲
 //	        │ the fault, after some rounds
 //	        ▼

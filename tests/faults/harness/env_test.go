@@ -11,10 +11,16 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/tests/workload"
 )
 
 // all says that everything is to be run, however long it takes.
 var all = os.Getenv("FAULTS") == "all"
+
+// chunk is how many bytes a round moves each way.
+const chunk = 64 << 10
+
+var layers = []*workload.Layer{workload.CM, workload.RConn, workload.RMsg, workload.RSock}
 
 // fault is one that is caused in the same way on all layers and devices.
 type fault struct {
@@ -29,12 +35,12 @@ type fault struct {
 type env struct {
 	*testing.T
 	title  string
-	layer  layer
+	layer  *workload.Layer
 	device string
 	rows   int
-	open   map[session]bool // those that a test that fails leaves open
-	addr   string           // where the peer listens
-	wire   *wire            // if there is one
+	open   map[workload.Session]bool // those that a test that fails leaves open
+	addr   string                    // where the peer listens
+	wire   *wire                     // if there is one
 }
 
 // each runs a fault on everything.
@@ -47,14 +53,14 @@ func each(t *testing.T, f fault) {
 	for _, device := range []string{labtest.RXE, labtest.SIW} {
 		t.Run(device, func(t *testing.T) {
 			for _, l := range layers {
-				if !all && !slices.Contains(strings.Fields(f.quick), l.name) {
+				if !all && !slices.Contains(strings.Fields(f.quick), l.Name) {
 					continue
 				}
-				if f.only != "" && !slices.Contains(strings.Fields(f.only), l.name) {
+				if f.only != "" && !slices.Contains(strings.Fields(f.only), l.Name) {
 					continue
 				}
-				t.Run(l.name, func(t *testing.T) {
-					e := &env{T: t, title: f.title, layer: l, device: device, addr: labtest.AddrOf(device) + ":0", open: map[session]bool{}}
+				t.Run(l.Name, func(t *testing.T) {
+					e := &env{T: t, title: f.title, layer: l, device: device, addr: labtest.AddrOf(device) + ":0", open: map[workload.Session]bool{}}
 					warm(t)
 					if f.wired {
 						e.wire = newWire(t, device)
@@ -80,7 +86,7 @@ var warm = func() func(t testing.TB) {
 			for _, device := range []string{labtest.RXE, labtest.SIW} {
 				for _, l := range layers {
 					c := newChild(t, l, labtest.AddrOf(device)+":0")
-					s, err := l.dial(t.Context(), c.addr)
+					s, err := l.Dial(t.Context(), c.addr)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -105,11 +111,11 @@ func (e *env) serve(more ...func(*exec.Cmd)) *child {
 }
 
 // dial connects to a peer.
-func (e *env) dial(c *child) session {
+func (e *env) dial(c *child) workload.Session {
 	e.Helper()
 	ctx, cancel := context.WithTimeout(e.Context(), patience)
 	defer cancel()
-	s, err := e.layer.dial(ctx, c.addr)
+	s, err := e.layer.Dial(ctx, c.addr)
 	if err != nil {
 		e.Fatal(err)
 	}
@@ -129,7 +135,7 @@ func (e *env) again(c *child) time.Duration {
 	s := e.dial(c)
 	ctx, cancel := context.WithTimeout(e.Context(), patience)
 	defer cancel()
-	if err := s.Round(ctx); err != nil {
+	if err := s.Round(ctx, chunk); err != nil {
 		e.Errorf("a new connection: %v", err)
 	}
 	took := time.Since(start)
@@ -186,7 +192,7 @@ func (e *env) ends(c *child, saw string, took time.Duration) {
 }
 
 // close insists that a session closes, and soon.
-func (e *env) close(s session) {
+func (e *env) close(s workload.Session) {
 	e.Helper()
 	start := time.Now()
 	delete(e.open, s)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/tests/workload"
 )
 
 // pause is for how long a process is stopped.
@@ -54,18 +56,18 @@ func TestFreeze(t *testing.T) {
 const late = 3 * time.Second
 
 // inTime does a round that cannot end before its deadline.
-func (e *env) inTime(s session, limit time.Duration) (saw string, took time.Duration) {
+func (e *env) inTime(s workload.Session, limit time.Duration) (saw string, took time.Duration) {
 	e.Helper()
 	ctx, cancel := context.WithTimeout(e.Context(), limit)
 	defer cancel()
 	start := time.Now()
-	err := s.Round(ctx)
+	err := s.Round(ctx, chunk)
 	took = time.Since(start)
 	if took < limit*9/10 || took > limit+late {
 		e.Errorf("%v took %v", limit, took)
 	}
 	return e.expect(wants{
-		"verbs": {context.DeadlineExceeded},
+		"cm":    {context.DeadlineExceeded},
 		"rconn": {context.DeadlineExceeded},
 		"rmsg":  {context.DeadlineExceeded},
 		"rsock": {os.ErrDeadlineExceeded},
@@ -83,7 +85,7 @@ func TestFreezeDeadline(t *testing.T) {
 		start := time.Now()
 		delete(e.open, s)
 		// What was written has not been read, which only rsock promises.
-		if err := s.Close(); err != nil && !(e.layer.name == "rsock" && errors.Is(err, os.ErrDeadlineExceeded)) {
+		if err := s.Close(); err != nil && !(e.layer.Name == "rsock" && errors.Is(err, os.ErrDeadlineExceeded)) {
 			e.Error(err)
 		}
 		closed := time.Since(start)

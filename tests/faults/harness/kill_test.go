@@ -12,7 +12,7 @@ import (
 
 // TestKill kills the peer's process.
 func TestKill(t *testing.T) {
-	each(t, fault{title: "the peer's process is killed", quick: "conn rsock", run: func(e *env) {
+	each(t, fault{title: "the peer's process is killed", quick: "rconn rsock", run: func(e *env) {
 		c, l := e.under()
 		start := time.Now()
 		c.kill()
@@ -24,7 +24,7 @@ func TestKill(t *testing.T) {
 // connections.
 func left(more ...error) wants {
 	ended := append(more, verbs.ErrDisconnected, verbs.WCRemAccessErr, verbs.WCRemOpErr)
-	return wants{"verbs": ended, "rconn": ended, "rmsg": append(ended, rmsg.ErrUnreadable), "rsock": {unix.ECONNRESET}}
+	return wants{"cm": ended, "rconn": ended, "rmsg": append(ended, rmsg.ErrUnreadable), "rsock": {unix.ECONNRESET}}
 }
 
 // bereft insists that a load whose peer was killed ends as documented, and adds

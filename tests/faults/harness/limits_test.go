@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/tests/workload"
 )
 
 // files is how many files a process has open.
@@ -49,7 +50,7 @@ func TestFilesDialing(t *testing.T) {
 			limitFiles(e, os.Getpid(), files(e, os.Getpid())-1+room)
 			ctx, cancel := context.WithTimeout(e.Context(), patience)
 			start := time.Now()
-			s, err := e.layer.dial(ctx, c.addr)
+			s, err := e.layer.Dial(ctx, c.addr)
 			took = max(took, time.Since(start))
 			cancel()
 			limitFiles(e, os.Getpid(), 1<<20)
@@ -61,7 +62,7 @@ func TestFilesDialing(t *testing.T) {
 			if room == 40 {
 				e.Fatal("40 files do not do")
 			}
-			saw = e.expect(wants{"verbs": {unix.EMFILE}, "rconn": {unix.EMFILE}, "rmsg": {unix.EMFILE}, "rsock": {unix.EMFILE}}, err)
+			saw = e.expect(wants{"cm": {unix.EMFILE}, "rconn": {unix.EMFILE}, "rmsg": {unix.EMFILE}, "rsock": {unix.EMFILE}}, err)
 		}
 		if saw == "" {
 			e.Fatal("a dial needs no files")
@@ -79,17 +80,17 @@ func TestFilesAccepting(t *testing.T) {
 		ctx, cancel := context.WithTimeout(e.Context(), 5*time.Second)
 		defer cancel()
 		start := time.Now()
-		s, err := e.layer.dial(ctx, c.addr)
+		s, err := e.layer.Dial(ctx, c.addr)
 		took := time.Since(start)
 		saw := "goes on"
 		if err == nil {
-			if err := s.Round(ctx); err != nil {
+			if err := s.Round(ctx, chunk); err != nil {
 				e.Error(err)
 			}
 			e.close(s) // needs no files
 		} else {
 			saw = e.expect(wants{
-				"verbs": {unix.ECONNREFUSED, context.DeadlineExceeded},
+				"cm":    {unix.ECONNREFUSED, context.DeadlineExceeded},
 				"rconn": {unix.ECONNREFUSED, context.DeadlineExceeded},
 				"rmsg":  {unix.ECONNREFUSED, context.DeadlineExceeded},
 				"rsock": {unix.ECONNREFUSED, context.DeadlineExceeded, os.ErrDeadlineExceeded},
@@ -103,7 +104,7 @@ func TestFilesAccepting(t *testing.T) {
 // poor is a child that dials with locked memory limited: "layer address bytes".
 func poor(what string) error {
 	f := strings.Fields(what)
-	l, err := layerOf(f[0])
+	l, err := workload.ByName(f[0])
 	if err != nil {
 		return err
 	}
@@ -116,12 +117,12 @@ func poor(what string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	s, err := l.dial(ctx, f[1])
+	s, err := l.Dial(ctx, f[1])
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	return s.Round(ctx)
+	return s.Round(ctx, chunk)
 }
 
 // TestLockedMemory dials as a user whose locked memory is limited.
@@ -155,7 +156,7 @@ func TestLockedMemory(t *testing.T) {
 func (e *env) poor(c *child, memlock int) string {
 	e.Helper()
 	cmd := exec.Command("/proc/self/exe") // whose folder others may not enter
-	cmd.Env = append(os.Environ(), fmt.Sprintf("FAULTS_DIAL=%s %s %d", e.layer.name, c.addr, memlock))
+	cmd.Env = append(os.Environ(), fmt.Sprintf("FAULTS_DIAL=%s %s %d", e.layer.Name, c.addr, memlock))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -166,7 +167,7 @@ func (e *env) poor(c *child, memlock int) string {
 
 // TestAddressSpace asks for more memory than the process may map.
 func TestAddressSpace(t *testing.T) {
-	each(t, fault{title: "address space is limited (ulimit -v)", only: "verbs conn", run: func(e *env) {
+	each(t, fault{title: "address space is limited (ulimit -v)", only: "cm rconn", run: func(e *env) {
 		c, l := e.under()
 		var old unix.Rlimit
 		if err := unix.Prlimit(0, unix.RLIMIT_AS, nil, &old); err != nil {
@@ -180,13 +181,13 @@ func TestAddressSpace(t *testing.T) {
 		start := time.Now()
 		var err error
 		switch s := l.s.(type) {
-		case *half:
-			_, err = s.e.AllocMR(1<<30, 1)
-		case *party:
-			_, err = s.c.Alloc(1<<30, 1)
+		case *workload.Endpoint:
+			_, err = s.AllocMR(1<<30, 1)
+		case *workload.Conn:
+			_, err = s.Alloc(1<<30, 1)
 		}
 		took := time.Since(start)
-		saw := e.expect(wants{"verbs": {unix.ENOMEM}, "rconn": {unix.ENOMEM}}, err)
+		saw := e.expect(wants{"cm": {unix.ENOMEM}, "rconn": {unix.ENOMEM}}, err)
 		if err := unix.Prlimit(0, unix.RLIMIT_AS, &old, nil); err != nil {
 			e.Fatal(err)
 		}

@@ -6,11 +6,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/goverbs/verbs/tests/workload"
 )
 
 // load is rounds of a session, one after the other, until one fails.
 type load struct {
-	s      session
+	s      workload.Session
 	limit  time.Duration // of a round
 	rounds atomic.Int64
 	stop   atomic.Bool
@@ -31,9 +33,9 @@ type load struct {
 // hangs.
 const patience = 60 * time.Second
 
-func newLoad(s session) *load { return newLoadWithin(s, patience) }
+func newLoad(s workload.Session) *load { return newLoadWithin(s, patience) }
 
-func newLoadWithin(s session, limit time.Duration) *load {
+func newLoadWithin(s workload.Session, limit time.Duration) *load {
 	l := &load{s: s, limit: limit, done: make(chan struct{})}
 	go func() {
 		defer close(l.done)
@@ -51,7 +53,7 @@ func (l *load) round() error {
 	l.mu.Lock()
 	l.began = time.Now()
 	l.mu.Unlock()
-	err := l.s.Round(ctx)
+	err := l.s.Round(ctx, chunk)
 	if err != nil {
 		l.failed.Store(true)
 	}

@@ -48,7 +48,7 @@ func TestBusy(t *testing.T) {
 
 // TestSignals interrupts both sides' system calls all the time.
 func TestSignals(t *testing.T) {
-	each(t, fault{title: "every thread gets one signal after the other", quick: "verbs", run: func(e *env) {
+	each(t, fault{title: "every thread gets one signal after the other", quick: "cm", run: func(e *env) {
 		c, l := e.under()
 		for _, pid := range []int{os.Getpid(), c.cmd.Process.Pid} {
 			defer labtest.Signals(pid, unix.SIGURG)()

@@ -101,7 +101,7 @@ func TestMemoryScarce(t *testing.T) {
 		// A connection more takes memory, and may take too long.
 		ctx, cancel := context.WithTimeout(e.Context(), patience)
 		defer cancel()
-		if s, err := e.layer.dial(ctx, c.addr); err == nil {
+		if s, err := e.layer.Dial(ctx, c.addr); err == nil {
 			s.Close()
 		} else if !errors.Is(err, unix.ETIMEDOUT) && !errors.Is(err, context.DeadlineExceeded) {
 			e.Error(err)

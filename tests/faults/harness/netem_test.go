@@ -27,7 +27,7 @@ func TestNetwork(t *testing.T) {
 		rates, kinds = rates[1:2], kinds[:1]
 	}
 	each(t, fault{
-		quick: "verbs",
+		quick: "cm",
 		wired: true,
 		run: func(e *env) {
 			c, l := e.under()
@@ -90,7 +90,7 @@ func (e *env) bad(l *load) bool {
 	l.turn.Unlock()
 	<-l.done
 	saw := e.expect(wants{
-		"verbs": {verbs.WCRetryExcErr, verbs.ErrDisconnected},
+		"cm":    {verbs.WCRetryExcErr, verbs.ErrDisconnected},
 		"rconn": {verbs.WCRetryExcErr, verbs.ErrDisconnected},
 		"rmsg":  {verbs.WCRetryExcErr, verbs.ErrDisconnected, rmsg.ErrUnreadable},
 		"rsock": {unix.ETIMEDOUT, unix.ECONNRESET},

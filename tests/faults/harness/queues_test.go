@@ -11,22 +11,17 @@ import (
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rconn"
+	"github.com/goverbs/verbs/tests/workload"
 	"github.com/goverbs/verbs/uverbs"
 )
 
 // bare has a peer take the chunks of a session that the test drives by hand.
-func (e *env) bare(opt func(*cm.Options)) (*child, *half) {
+func (e *env) bare(opt func(*cm.Options)) (*child, *workload.Endpoint) {
 	e.Helper()
 	c := e.serve()
-	h := new(half)
-	o := h.options()
-	opt(&o)
 	ctx, cancel := context.WithTimeout(e.Context(), patience)
 	defer cancel()
-	if err := h.up((&cm.Dialer{Options: o}).Dial(ctx, c.addr)); err != nil {
-		e.Fatal(err)
-	}
-	return c, h
+	return c, labtest.Must(workload.DialCM(ctx, c.addr, opt))(e)
 }
 
 // release closes what is not a session's.
@@ -40,14 +35,14 @@ func (e *env) release(all ...io.Closer) {
 }
 
 // tiny is a request that leaves no trace.
-func (h *half) tiny(id uint64) verbs.SendWR {
-	return verbs.SendWR{ID: id, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: make([]byte, 8), RemoteAddr: h.addr, RKey: h.rkey}
+func tiny(h *workload.Endpoint, id uint64) verbs.SendWR {
+	return verbs.SendWR{ID: id, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: make([]byte, 8), RemoteAddr: h.Addr, RKey: h.RKey}
 }
 
 // TestCQOverflow has more requests complete than the CQ holds: it is broken, of
 // which an asynchronous event tells.
 func TestCQOverflow(t *testing.T) {
-	each(t, fault{title: "more completions than the CQ holds", quick: "verbs", only: "verbs", run: func(e *env) {
+	each(t, fault{title: "more completions than the CQ holds", quick: "cm", only: "cm", run: func(e *env) {
 		dev := labtest.OpenDevice(e, e.device)
 		pd := labtest.Must(dev.AllocPD())(e)
 		cq := labtest.Must(dev.CreateCQ(uverbs.CQOptions{Depth: 8}))(e)
@@ -57,7 +52,7 @@ func TestCQOverflow(t *testing.T) {
 		start := time.Now()
 		n := cq.Cap() + 8
 		for i := 0; i < n; i++ {
-			if _, err := h.e.QP.PostSend(h.tiny(uint64(i))); err != nil {
+			if _, err := h.QP.PostSend(tiny(h, uint64(i))); err != nil {
 				break // siw ends the QP then
 			}
 		}
@@ -90,7 +85,7 @@ func TestCQOverflow(t *testing.T) {
 // TestNoReceive sends messages that find no receive. On rxe the sender gives up
 // after the retries it asked for; on siw the connection ends.
 func TestNoReceive(t *testing.T) {
-	each(t, fault{title: "messages that find no receive", quick: "verbs", only: "verbs", run: func(e *env) {
+	each(t, fault{title: "messages that find no receive", quick: "cm", only: "cm", run: func(e *env) {
 		const once = 1 // each side's is what the other has
 		ctx, cancel := context.WithTimeout(e.Context(), patience)
 		defer cancel()
@@ -117,7 +112,7 @@ func TestNoReceive(t *testing.T) {
 			err = errors.Join(ep.Err(), err)
 		}
 		took := time.Since(start)
-		saw := e.expect(wants{"rxe0 verbs": {verbs.WCRNRRetryExcErr}, "siw0 verbs": {verbs.ErrDisconnected}}, err)
+		saw := e.expect(wants{"rxe0 cm": {verbs.WCRNRRetryExcErr}, "siw0 cm": {verbs.ErrDisconnected}}, err)
 		e.release(ep, peer)
 		e.ends(e.serve(), saw, took)
 	}})
@@ -126,7 +121,7 @@ func TestNoReceive(t *testing.T) {
 // TestLateReceive has a message wait for its receive, for longer than a peer may
 // be silent. On siw it would end the connection.
 func TestLateReceive(t *testing.T) {
-	each(t, fault{title: "a message comes 8 s before its receive", only: "verbs", run: func(e *env) {
+	each(t, fault{title: "a message comes 8 s before its receive", only: "cm", run: func(e *env) {
 		if e.device == labtest.SIW {
 			e.Skip("iWARP has no such thing")
 		}
@@ -153,15 +148,15 @@ func TestLateReceive(t *testing.T) {
 // TestQueueFull posts more than the send queue takes: what was taken completes,
 // what was not is told, and can be posted later.
 func TestQueueFull(t *testing.T) {
-	each(t, fault{title: "more requests than the send queue takes", quick: "verbs", only: "verbs conn", run: func(e *env) {
-		if e.layer.name == "rconn" {
+	each(t, fault{title: "more requests than the send queue takes", quick: "cm", only: "cm rconn", run: func(e *env) {
+		if e.layer.Name == "rconn" {
 			e.fullConn()
 			return
 		}
 		c, h := e.bare(func(*cm.Options) {})
 		ctx, cancel := context.WithTimeout(e.Context(), patience)
 		defer cancel()
-		size := int(h.e.QP.Cap().MaxSendWR)
+		size := int(h.QP.Cap().MaxSendWR)
 		start := time.Now()
 		// All is polled before more is posted: a slot of the queue is free when
 		// its request has completed, and the CQ holds no more than the queue.
@@ -171,15 +166,15 @@ func TestQueueFull(t *testing.T) {
 		for range batches {
 			var wrs []verbs.SendWR
 			for i := range 2 * size {
-				wrs = append(wrs, h.tiny(next+uint64(i)))
+				wrs = append(wrs, tiny(h, next+uint64(i)))
 			}
-			n, err := h.e.QP.PostSend(wrs...)
+			n, err := h.QP.PostSend(wrs...)
 			next += uint64(n)
 			if n == 0 || n > size || !errors.Is(err, verbs.ErrQueueFull) {
 				e.Fatalf("posted %d: %v", n, err)
 			}
 			for done < next {
-				got, err := h.e.SendCQ.PollWait(ctx, wcs)
+				got, err := h.SendCQ.PollWait(ctx, wcs)
 				if err != nil {
 					e.Fatal(err)
 				}
@@ -192,12 +187,12 @@ func TestQueueFull(t *testing.T) {
 			}
 		}
 		took := time.Since(start) / batches
-		if err := h.Round(ctx); err != nil {
+		if err := h.Round(ctx, chunk); err != nil {
 			e.Error(err)
 		}
 		e.close(h)
 		c.kill()
-		e.row("`uverbs.ErrQueueFull`, nothing lost", took, 0)
+		e.row("`verbs.ErrQueueFull`, nothing lost", took, 0)
 	}})
 }
 
@@ -205,15 +200,15 @@ func (e *env) fullConn() {
 	e.Helper()
 	c := e.serve()
 	s := e.dial(c)
-	p := s.(*party)
+	p := s.(*workload.Conn)
 	ctx, cancel := context.WithTimeout(e.Context(), patience)
 	defer cancel()
-	theirs := p.c.Adverts()[0]
+	theirs := p.Adverts()[0]
 	start := time.Now()
 	var next, full, done uint64
 	wcs := make([]verbs.WC, 1)
 	for done < 500 {
-		err := p.c.PostWrite(next, verbs.SendSignaled, theirs.At(0), p.mail.Span(0, 8))
+		err := p.PostWrite(next, verbs.SendSignaled, theirs.At(0), p.Out.Span(0, 8))
 		switch {
 		case err == nil:
 			next++
@@ -222,29 +217,29 @@ func (e *env) fullConn() {
 			e.Fatal(err)
 		}
 		full++
-		if err := p.c.Await(ctx, rconn.Sends, wcs); err != nil || wcs[0].Err() != nil || wcs[0].ID != done {
+		if err := p.Await(ctx, rconn.Sends, wcs); err != nil || wcs[0].Err() != nil || wcs[0].ID != done {
 			e.Fatalf("%+v, %v in place of %d", wcs[0], err, done)
 		}
 		done++
 	}
 	took := time.Since(start) / time.Duration(full)
 	rest := make([]verbs.WC, next-done)
-	if err := p.c.Await(ctx, rconn.Sends, rest); err != nil {
+	if err := p.Await(ctx, rconn.Sends, rest); err != nil {
 		e.Fatal(err)
 	}
-	if err := s.Round(ctx); err != nil {
+	if err := s.Round(ctx, chunk); err != nil {
 		e.Error(err)
 	}
 	e.close(s)
 	c.kill()
-	e.row("`conn.ErrQueueFull`, nothing lost", took, 0)
+	e.row("`verbs.ErrQueueFull`, nothing lost", took, 0)
 }
 
 // TestSharedReceives has two peers send more messages than the queue that they
 // share has receives. On rxe they wait for more, of which an event tells; on siw a
 // message that finds none ends its connection.
 func TestSharedReceives(t *testing.T) {
-	each(t, fault{title: "a shared receive queue has no receives left", quick: "verbs", only: "verbs", run: func(e *env) {
+	each(t, fault{title: "a shared receive queue has no receives left", quick: "cm", only: "cm", run: func(e *env) {
 		const receives, peers, each = 6, 2, 4
 		ctx, cancel := context.WithTimeout(e.Context(), patience)
 		defer cancel()
@@ -297,9 +292,9 @@ func TestSharedReceives(t *testing.T) {
 		} else {
 			select {
 			case <-senders[0].Done():
-				saw = e.expect(wants{"verbs": {verbs.ErrDisconnected}}, senders[0].Err())
+				saw = e.expect(wants{"cm": {verbs.ErrDisconnected}}, senders[0].Err())
 			case <-senders[1].Done():
-				saw = e.expect(wants{"verbs": {verbs.ErrDisconnected}}, senders[1].Err())
+				saw = e.expect(wants{"cm": {verbs.ErrDisconnected}}, senders[1].Err())
 			case <-ctx.Done():
 				e.Error("both connections go on")
 			}

@@ -129,7 +129,7 @@ func TestReplay(t *testing.T) {
 				return
 			}
 			broken := []error{verbs.ErrDisconnected, verbs.WCFlushErr}
-			saw := e.expect(wants{"verbs": broken, "rconn": broken, "rmsg": broken, "rsock": {unix.ECONNRESET}}, l.err)
+			saw := e.expect(wants{"cm": broken, "rconn": broken, "rmsg": broken, "rsock": {unix.ECONNRESET}}, l.err)
 			e.close(l.s)
 			e.ends(c, saw, l.when.Sub(start))
 		},

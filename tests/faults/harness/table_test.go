@@ -23,14 +23,14 @@ var names = []struct {
 	err  error
 	name string
 }{
-	{verbs.ErrDeviceRemoved, "`cm.ErrDeviceRemoved`"},
+	{verbs.ErrDeviceRemoved, "`verbs.ErrDeviceRemoved`"},
 	{rmsg.ErrUnreadable, "`rmsg.ErrUnreadable`"},
 	{verbs.WCRemAccessErr, "`WCRemAccessErr`"},
 	{verbs.WCRemOpErr, "`WCRemOpErr`"},
 	{verbs.WCRetryExcErr, "`WCRetryExcErr`"},
 	{verbs.WCRNRRetryExcErr, "`WCRNRRetryExcErr`"},
-	{verbs.ErrDisconnected, "`cm.ErrDisconnected`"},
-	{verbs.ErrQueueFull, "`uverbs.ErrQueueFull`"},
+	{verbs.ErrDisconnected, "`verbs.ErrDisconnected`"},
+	{verbs.ErrQueueFull, "`verbs.ErrQueueFull`"},
 	{os.ErrDeadlineExceeded, "`os.ErrDeadlineExceeded`"},
 	{context.DeadlineExceeded, "`context.DeadlineExceeded`"},
 	{verbs.WCFlushErr, "`WCFlushErr`"},
@@ -59,9 +59,9 @@ type wants map[string][]error
 // expect insists on one of the documented errors, and names it.
 func (e *env) expect(w wants, err error) string {
 	e.Helper()
-	list, ok := w[e.device+" "+e.layer.name]
+	list, ok := w[e.device+" "+e.layer.Name]
 	if !ok {
-		list = w[e.layer.name]
+		list = w[e.layer.Name]
 	}
 	for _, want := range list {
 		if errors.Is(err, want) {
@@ -89,7 +89,7 @@ func (e *env) row(saw string, took, again time.Duration) {
 	defer f.Close()
 	test, _, _ := strings.Cut(e.Name(), "/")
 	driver := map[string]string{labtest.RXE: "rxe", labtest.SIW: "siw"}[e.device]
-	fmt.Fprintf(f, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", os.Getenv("VERBS_LAB"), test, e.title, e.layer.name, driver, saw, brief(took), brief(again))
+	fmt.Fprintf(f, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", os.Getenv("VERBS_LAB"), test, e.title, e.layer.Name, driver, saw, brief(took), brief(again))
 }
 
 // brief is a duration in two digits.

@@ -59,17 +59,16 @@ func layers(p printf, run *samples.Run) {
 	if last == nil {
 		return
 	}
-	p("## Layers\n\n| layer | connections | messages | MiB | MiB/s | longest rest |\n|---|--:|--:|--:|--:|--:|\n")
+	p("## Layers\n\n| layer | connections | rounds | MiB | MiB/s | longest rest |\n|---|--:|--:|--:|--:|--:|\n")
 	var sum samples.Layer
 	for _, name := range run.Start.Layers {
 		l := last.Layers[name]
-		p("| %s | %d | %d | %.1f | %.2f | %.1f s |\n", name, l.Connections, l.Messages, mib(l.Bytes), mib(l.Bytes)/last.At, l.Rest)
-		sum.Connections, sum.Messages, sum.Bytes = sum.Connections+l.Connections, sum.Messages+l.Messages, sum.Bytes+l.Bytes
+		p("| %s | %d | %d | %.1f | %.2f | %.1f s |\n", name, l.Connections, l.Rounds, mib(l.Bytes), mib(l.Bytes)/last.At, l.Rest)
+		sum.Connections, sum.Rounds, sum.Bytes = sum.Connections+l.Connections, sum.Rounds+l.Rounds, sum.Bytes+l.Bytes
 	}
-	p("| all | %d | %d | %.1f | %.2f | |\n\n", sum.Connections, sum.Messages, mib(sum.Bytes), mib(sum.Bytes)/last.At)
-	p("Bytes are those of payload, either way, as the clients count them. A message is a\n")
-	p("message, a WRITE that was read back, an atomic, a piece of a stream, an HTTP\n")
-	p("request, or a dial. A layer may rest for %v.\n\n", run.Start.Stall)
+	p("| all | %d | %d | %.1f | %.2f | |\n\n", sum.Connections, sum.Rounds, mib(sum.Bytes), mib(sum.Bytes)/last.At)
+	p("A round is one of [tests/workload](../../tests/workload/layer.go), or a dial, and its\n")
+	p("bytes are those that it is asked to move, either way. A layer may rest for %v.\n\n", run.Start.Stall)
 }
 
 func trends(p printf, run *samples.Run) {

@@ -25,7 +25,7 @@ func write(t *testing.T, end *samples.End) (file string) {
 		p := samples.Process{RSS: 1 << 15, Files: 9}
 		lines = append(lines, samples.Line{Sample: &samples.Sample{
 			At:        float64(5 * i),
-			Layers:    map[string]samples.Layer{"a": {Messages: 10 * i, Bytes: i << 20, Connections: i, Rest: 2.5}},
+			Layers:    map[string]samples.Layer{"a": {Rounds: 10 * i, Bytes: i << 20, Connections: i, Rest: 2.5}},
 			Processes: map[string]samples.Process{"client": p, "server": p},
 			Kernel:    map[string]int{"qp": 4},
 			Counters:  map[string]uint64{"sent_pkts": 100 * i, "errors": 3},

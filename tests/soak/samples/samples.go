@@ -44,7 +44,7 @@ type Sample struct {
 
 // Layer is what a layer has done since the start.
 type Layer struct {
-	Messages    uint64  `json:"messages"`
+	Rounds      uint64  `json:"rounds"`
 	Bytes       uint64  `json:"bytes"`
 	Connections uint64  `json:"connections"` // that have ended as they should
 	Rest        float64 `json:"rest"`        // longest time without any progress, in seconds

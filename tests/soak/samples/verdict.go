@@ -115,8 +115,8 @@ func (r *Run) Verdict() (reasons []string) {
 		if s := r.Last(); s != nil {
 			last = s.Layers[name]
 		}
-		if last.Messages == 0 || last.Connections == 0 {
-			reasons = append(reasons, fmt.Sprintf("layer %s did nothing: %d messages, %d connections that ended well", name, last.Messages, last.Connections))
+		if last.Rounds == 0 || last.Connections == 0 {
+			reasons = append(reasons, fmt.Sprintf("layer %s did nothing: %d rounds, %d connections that ended well", name, last.Rounds, last.Connections))
 		}
 		if last.Rest > r.Start.Stall.Seconds() {
 			reasons = append(reasons, fmt.Sprintf("layer %s made no progress for %.1f s", name, last.Rest))

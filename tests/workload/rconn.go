@@ -1,0 +1,327 @@
+package workload
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/rconn"
+)
+
+// RConn is package rconn: memory that is put to, got from and counted in, of the
+// region that the server announces and of one that it advertises later, and messages
+// one at a time, in pieces.
+var RConn = &Layer{Name: "rconn", Listen: listenConn, Dial: dialConn, Died: CM.Died}
+
+// Conn is an end of layer RConn.
+type Conn struct {
+	*rconn.Conn
+	Out *rconn.LocalRegion // of messages
+
+	party
+	shared     []*rconn.LocalRegion // for the peer to use
+	in, local  *rconn.LocalRegion
+	sent, came uint64
+	atomics    bool
+	regions    []rconn.RemoteRegion // of the peer
+	counters   [2]uint64            // what those in them must be
+}
+
+func (p *Conn) setup(c *rconn.Conn) (err error) {
+	p.Conn = c
+	if p.in, err = c.Alloc(message, rconn.LocalWrite); err != nil {
+		return err
+	}
+	if p.Out, err = c.Alloc(message, 0); err != nil {
+		return err
+	}
+	_, p.atomics = shared(c.PD().Context())
+	return p.expect()
+}
+
+// share makes another region for the peer to use.
+func (p *Conn) share() (rconn.Span, error) {
+	access, _ := shared(p.PD().Context())
+	r, err := p.Alloc(room+8, access)
+	if err != nil {
+		return rconn.Span{}, err
+	}
+	p.shared = append(p.shared, r)
+	return r.All(), nil
+}
+
+// expect posts the receive of the next message, in as many pieces as its number says.
+func (p *Conn) expect() error {
+	return p.PostRecv(p.came, split(p.in.All(), int(p.came%4)+1)...)
+}
+
+// split cuts a span in pieces.
+func split(s rconn.Span, pieces int) (all []rconn.Span) {
+	for i := range pieces {
+		n := s.Len / (pieces - i)
+		if n == 0 {
+			continue
+		}
+		all = append(all, rconn.Span{Region: s.Region, Off: s.Off, Len: n})
+		s.Off, s.Len = s.Off+n, s.Len-n
+	}
+	return all
+}
+
+// pieces cuts a span in some pieces.
+func (p *Conn) pieces(s rconn.Span) []rconn.Span { return split(s, 1+p.rand.IntN(4)) }
+
+// await waits for a request.
+func (p *Conn) await(ctx context.Context, d rconn.Direction, id uint64) (n int, err error) {
+	var wc [1]verbs.WC
+	if err := p.Await(ctx, d, wc[:]); err != nil {
+		return 0, p.why(err)
+	}
+	if err = wc[0].Err(); d == rconn.Sends {
+		err = cm.SendError(&wc[0])
+	}
+	if err == nil && wc[0].ID != id {
+		err = fmt.Errorf("request %d completed, want %d", wc[0].ID, id)
+	}
+	return int(wc[0].ByteLen), p.why(err)
+}
+
+func (p *Conn) why(err error) error { return because(err, p.Endpoint()) }
+
+// post sends the next message, which is in out, and waits until it is gone.
+func (p *Conn) post(ctx context.Context, n int) error {
+	if err := p.PostSend(p.sent, verbs.SendSignaled, p.pieces(p.Out.Span(0, n))...); err != nil {
+		return p.why(fmt.Errorf("send message %d: %w", p.sent, err))
+	}
+	if _, err := p.await(ctx, rconn.Sends, p.sent); err != nil {
+		return fmt.Errorf("send message %d: %w", p.sent, err)
+	}
+	p.sent++
+	return nil
+}
+
+func (p *Conn) send(ctx context.Context, n int) error {
+	p.mine.Fill(p.Out.Bytes()[:n], p.sent)
+	return p.post(ctx, n)
+}
+
+func (p *Conn) say(ctx context.Context, b []byte) error {
+	return p.post(ctx, copy(p.Out.Bytes(), b))
+}
+
+// receive takes the next message.
+func (p *Conn) receive(ctx context.Context) ([]byte, error) {
+	n, err := p.await(ctx, rconn.Recvs, p.came)
+	if err != nil {
+		return nil, fmt.Errorf("receive message %d: %w", p.came, err)
+	}
+	b := bytes.Clone(p.in.Bytes()[:n])
+	p.came++
+	return b, p.expect()
+}
+
+func listenConn(ctx context.Context, addr string, report func(error)) (*Server, error) {
+	l, err := rconn.Listen(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return Serve(ctx, l, l.Accept, func(ctx context.Context, req *rconn.Request) error {
+		p := &Conn{party: newParty(Key(binary.BigEndian.Uint64(req.PrivateData())).Answers())}
+		c, err := req.Accept(ctx, rconn.Options{Setup: func(c *rconn.Conn) error {
+			if err := p.setup(c); err != nil {
+				return err
+			}
+			first, err := p.share()
+			if err != nil {
+				return err
+			}
+			return c.Announce(1, first)
+		}})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		second, err := p.share()
+		for err == nil {
+			err = p.answer(ctx, second)
+		}
+		return unlessEnded(ctx, c.Endpoint(), err)
+	}, report, nil), nil
+}
+
+// answer does the server's part of a round. The second region is advertised when the
+// first message has come, as the side that dialed must be the first to send.
+func (p *Conn) answer(ctx context.Context, second rconn.Span) error {
+	b, err := p.receive(ctx)
+	if err == nil && p.sent == 0 {
+		const id = 99
+		if err = p.why(p.PostAdvert(id, verbs.SendSignaled, 2, second)); err == nil {
+			_, err = p.await(ctx, rconn.Sends, id)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	messages, err := p.do(b, p.came-1, p.shared[0].Bytes(), p.shared[1].Bytes())
+	if err == nil {
+		err = p.say(ctx, b)
+	}
+	for ; err == nil && messages > 0; messages-- {
+		if b, err = p.receive(ctx); err == nil {
+			err = p.theirs.Check("message", b, p.came-1, len(b))
+		}
+		if err == nil {
+			err = p.send(ctx, len(b))
+		}
+	}
+	return err
+}
+
+func dialConn(ctx context.Context, addr string) (Session, error) {
+	p := &Conn{party: newParty(Key(rand.Uint64()))}
+	c, err := (&rconn.Dialer{Options: rconn.Options{
+		Adverts: 1, PrivateData: binary.BigEndian.AppendUint64(nil, uint64(p.mine)), Setup: p.setup,
+	}}).Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	if p.regions = c.Adverts(); len(p.regions) != 1 {
+		err = fmt.Errorf("%d advertisements", len(p.regions))
+	} else {
+		p.local, err = c.Alloc(2*room, rconn.LocalWrite)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return p, nil
+}
+
+// Round writes to the peer's memory, reads that back, and reads what the peer has
+// answered there; exchanges messages; and counts.
+func (p *Conn) Round(ctx context.Context, n int) error {
+	n = min(max(n, 1), room)
+	i, seq := p.rand.IntN(len(p.regions)), p.sent
+	off := p.somewhere(p.PD().Context().Driver() == "siw", n)
+	at := p.regions[i].At(off)
+	data := p.mine.Fill(make([]byte, n), seq)
+	back, err := p.move(ctx, at, data)
+	if err == nil {
+		err = p.mine.Check("memory, read back,", back, seq, n)
+	}
+	if err != nil {
+		return fmt.Errorf("write and read back: %w", err)
+	}
+	sizes := p.sizes(3, min(n, message))
+	t := task{Region: uint32(i), Off: uint32(off), N: uint32(n), Messages: uint32(len(sizes))}.bytes()
+	if err := p.say(ctx, t); err != nil {
+		return fmt.Errorf("request: %w", err)
+	}
+	if b, err := p.receive(ctx); err != nil {
+		return fmt.Errorf("answer: %w", err)
+	} else if !bytes.Equal(b, t) {
+		return fmt.Errorf("%w: answer % x to % x", ErrData, b, t)
+	}
+	if len(p.regions) == 1 {
+		r, err := p.AwaitAdvert(ctx)
+		if err != nil {
+			return p.why(err)
+		}
+		if p.regions = append(p.regions, r); r.Tag != 2 {
+			return fmt.Errorf("%w: regions %v", ErrData, p.regions)
+		}
+	}
+	if err := p.Get(ctx, data, at); err != nil {
+		return p.why(fmt.Errorf("get: %w", err))
+	}
+	if err := p.theirs.Check("memory", data, seq, n); err != nil {
+		return err
+	}
+	for _, n := range sizes {
+		if err := p.send(ctx, n); err != nil {
+			return err
+		}
+		b, err := p.receive(ctx)
+		if err == nil {
+			err = p.theirs.Check("message", b, p.came-1, n)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if !p.atomics {
+		return nil
+	}
+	return p.why(p.count(ctx, i))
+}
+
+// move writes to the peer's memory and reads that back: with Put and Get, or
+// gathered from some pieces and scattered to others, of memory that is there or that
+// is registered for that alone.
+func (p *Conn) move(ctx context.Context, at rconn.Target, data []byte) (back []byte, err error) {
+	n := len(data)
+	kind := p.rand.IntN(3)
+	if kind == 0 {
+		back = make([]byte, n)
+		if err = p.Put(ctx, at, data); err == nil {
+			err = p.Get(ctx, back, at)
+		}
+		return back, p.why(err)
+	}
+	local := p.local
+	if kind == 1 {
+		if local, err = p.Register(make([]byte, 2*room), rconn.LocalWrite); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, local.Close()) }()
+	}
+	copy(local.Bytes(), data)
+	back = local.Bytes()[room:][:n]
+	clear(back)
+	err = p.PostWrite(1, 0, at, p.pieces(local.Span(0, n))...)
+	if err == nil {
+		err = p.PostRead(2, 0, at, p.pieces(local.Span(room, n))...)
+	}
+	if err == nil { // a byte more proves that rxe has done all of a READ
+		err = p.PostRead(3, verbs.SendSignaled, at, local.Span(room, 1))
+	}
+	if err == nil {
+		_, err = p.await(ctx, rconn.Sends, 3)
+	}
+	return back, p.why(err)
+}
+
+// count counts in a region of the peer.
+func (p *Conn) count(ctx context.Context, i int) error {
+	c, want := p.Counter(p.regions[i].At(room)), &p.counters[i]
+	delta, swap := p.rand.Uint64(), p.rand.Uint64()
+	for _, op := range []struct {
+		what  string
+		do    func() (uint64, error)
+		after uint64
+	}{
+		{"add", func() (uint64, error) { return c.Add(ctx, delta) }, *want + delta},
+		{"compare and swap", func() (uint64, error) { return c.CompareAndSwap(ctx, *want, swap) }, swap},
+		{"load", func() (uint64, error) { return c.Load(ctx) }, swap},
+	} {
+		was, err := op.do()
+		if err != nil {
+			return fmt.Errorf("%s: %w", op.what, err)
+		}
+		if was != *want {
+			return fmt.Errorf("%w: %s found %#x, want %#x", ErrData, op.what, was, *want)
+		}
+		*want = op.after
+	}
+	return nil
+}
+
+// Poke writes nothing to the peer's memory.
+func (p *Conn) Poke() { p.PostWrite(0, 0, p.Adverts()[0].At(0)) }
+
+// Shutdown does nothing.
+func (p *Conn) Shutdown(context.Context) error { return nil }

@@ -1,0 +1,136 @@
+package workload
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"syscall"
+	"time"
+
+	"github.com/goverbs/verbs/rsock"
+)
+
+// RSock is package rsock: bytes that go both ways at once, in pieces of all sizes.
+var RSock = &Layer{Name: "rsock", Listen: listenStreams, Dial: dialStream, Died: []error{syscall.ECONNRESET, syscall.ETIMEDOUT}}
+
+// Stream is an end of layer RSock.
+type Stream struct {
+	*rsock.Conn
+
+	party
+	rounds  uint64
+	greeted bool
+}
+
+// bound has calls end with ctx, from now on until the next call of bound.
+func bound(ctx context.Context, c net.Conn) (stop func() bool) {
+	c.SetDeadline(time.Time{})
+	return context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
+}
+
+// pieces calls do for one piece of b after the other, of what do has left of it.
+func pieces(b []byte, do func([]byte) (int, error)) error {
+	const most = 256 << 10
+	for len(b) > 0 {
+		n, err := do(b[:min(1+rand.IntN(most)>>rand.IntN(16), len(b))])
+		if b = b[n:]; err != nil {
+			return fmt.Errorf("%w, %d bytes from the end", err, len(b))
+		}
+	}
+	return nil
+}
+
+// pipe writes head and n bytes, and reads and checks n bytes meanwhile.
+func (p *Stream) pipe(head []byte, n int) error {
+	sent := make(chan error, 1)
+	go func() {
+		err := pieces(append(head, p.mine.Fill(make([]byte, n), p.rounds)...), p.Write)
+		sent <- err
+	}()
+	got := make([]byte, n)
+	err := pieces(got, p.Read)
+	if err != nil {
+		p.SetDeadline(time.Unix(1, 0))
+		return fmt.Errorf("read: %w", errors.Join(err, <-sent))
+	}
+	if err := <-sent; err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	p.rounds++
+	return p.theirs.Check("stream", got, p.rounds-1, n)
+}
+
+// word reads 8 bytes.
+func (p *Stream) word() (uint64, error) {
+	var b [8]byte
+	_, err := io.ReadFull(p, b[:])
+	return binary.BigEndian.Uint64(b[:]), err
+}
+
+func listenStreams(ctx context.Context, addr string, report func(error)) (*Server, error) {
+	l, err := rsock.Listen("rdma", addr)
+	if err != nil {
+		return nil, err
+	}
+	accept := func(context.Context) (net.Conn, error) { return l.Accept() }
+	return Serve(ctx, l, accept, func(ctx context.Context, c net.Conn) (err error) {
+		p := &Stream{Conn: c.(*rsock.Conn)}
+		defer func() { err = errors.Join(err, c.Close()) }()
+		defer bound(ctx, c)()
+		k, err := p.word()
+		if err != nil {
+			return fmt.Errorf("read the key: %w", err)
+		}
+		p.party = newParty(Key(k).Answers())
+		for {
+			n, err := p.word()
+			if err == io.EOF {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("read the length: %w", err)
+			}
+			if err := p.pipe(nil, int(n)); err != nil {
+				return err
+			}
+		}
+	}, report, nil), nil
+}
+
+func dialStream(ctx context.Context, addr string) (Session, error) {
+	c, err := new(rsock.Dialer).DialContext(ctx, "rdma", addr)
+	if err != nil {
+		return nil, err
+	}
+	return &Stream{Conn: c.(*rsock.Conn), party: newParty(Key(rand.Uint64()))}, nil
+}
+
+// Round writes n bytes while as many are read.
+func (p *Stream) Round(ctx context.Context, n int) error {
+	defer bound(ctx, p.Conn)()
+	var head []byte
+	if !p.greeted {
+		head = binary.BigEndian.AppendUint64(head, uint64(p.mine))
+		p.greeted = true
+	}
+	return p.pipe(binary.BigEndian.AppendUint64(head, uint64(n)), n)
+}
+
+// Poke has the connection itself find out whether the peer is there.
+func (p *Stream) Poke() { p.SetKeepAlivePeriod(time.Second) }
+
+// Shutdown ends the stream each way.
+func (p *Stream) Shutdown(ctx context.Context) error {
+	defer bound(ctx, p.Conn)()
+	if err := p.CloseWrite(); err != nil {
+		return err
+	}
+	if n, err := p.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		return fmt.Errorf("%w: %d bytes after the end, %v", ErrData, n, err)
+	}
+	return nil
+}

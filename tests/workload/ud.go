@@ -1,0 +1,113 @@
+package workload
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+)
+
+// UD is datagrams of cm, which may get lost: a lost one is sent again.
+var UD = &Layer{Name: "cm, UD", Datagrams: true, Listen: listenUD, Dial: dialUD, Died: []error{verbs.WCLocQPOpErr, verbs.WCFlushErr}}
+
+const datagram = 1024
+
+// datagrams is an end of layer UD.
+type datagrams struct {
+	*cm.Endpoint
+	d    *cm.Datagrams
+	mine Key
+	sent uint64
+}
+
+func (p *datagrams) setup(e *cm.Endpoint) (err error) {
+	p.Endpoint = e
+	p.d, err = cm.NewDatagrams(e, datagram)
+	return err
+}
+
+func listenUD(ctx context.Context, addr string, report func(error)) (*Server, error) {
+	l, err := (&cm.ListenConfig{PortSpace: cm.PortSpaceUDP}).Listen(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return Serve(ctx, l, l.Accept, func(ctx context.Context, req *cm.Request) error {
+		var p datagrams
+		e, err := req.Accept(ctx, cm.Options{Setup: p.setup})
+		if err != nil {
+			return err
+		}
+		defer e.Close()
+		for b := make([]byte, datagram); ; {
+			n, from, err := p.d.Recv(ctx, b)
+			if err == nil {
+				err = p.d.Reply(ctx, from, b[:n])
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}, report, nil), nil
+}
+
+func dialUD(ctx context.Context, addr string) (Session, error) {
+	p := &datagrams{mine: Key(rand.Uint64())}
+	_, err := (&cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: cm.Options{Setup: p.setup}}).Dial(ctx, addr)
+	return p, err
+}
+
+// Round sends datagrams, each until it has come back.
+func (p *datagrams) Round(ctx context.Context, n int) error {
+	for n = min(n, 16*datagram); n > 0; n -= datagram {
+		p.sent++
+		b := p.mine.Fill(make([]byte, max(8, min(n, datagram))), p.sent)
+		for {
+			if err := p.d.Send(ctx, p.Peer, b); err != nil {
+				return err
+			}
+			err := p.answer(ctx, b)
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// answer waits for what was sent to come back, past answers to earlier ones that
+// were taken for lost, or came twice. What no answer explains is never right.
+func (p *datagrams) answer(ctx context.Context, sent []byte) error {
+	ctx, stop := context.WithTimeout(ctx, time.Second)
+	defer stop()
+	for b := make([]byte, datagram); ; {
+		n, _, err := p.d.Recv(ctx, b)
+		if err != nil {
+			return err
+		}
+		if bytes.Equal(b[:n], sent) {
+			return nil
+		}
+		if n < 8 {
+			return fmt.Errorf("%w: %d bytes that were never sent", ErrData, n)
+		}
+		seq := binary.BigEndian.Uint64(b)
+		if err := p.mine.Check("datagram", b[:n], seq, n); err != nil || seq >= p.sent {
+			return fmt.Errorf("%w: datagram %d that was never sent: %v", ErrData, seq, err)
+		}
+	}
+}
+
+// Poke does nothing: a session does not only wait.
+func (p *datagrams) Poke() {}
+
+// Shutdown does nothing.
+func (p *datagrams) Shutdown(context.Context) error { return nil }
