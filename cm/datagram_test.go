@@ -157,21 +157,8 @@ func TestMaxSenders(t *testing.T) {
 // datagramPair returns the two ends of a datagram dial.
 func datagramPair(ctx context.Context, t *testing.T, opt cm.Options) (client, server *cm.Endpoint) {
 	t.Helper()
-	l := labtest.Must((&cm.ListenConfig{PortSpace: cm.PortSpaceUDP}).Listen(ctx, labtest.AddrOf(labtest.RXE)+":0"))(t)
-	labtest.Close(t, l)
-	accepted := make(chan error, 1)
-	go func() {
-		r, err := l.Accept(ctx)
-		if err == nil {
-			server, err = r.Accept(ctx, cm.Options{})
-		}
-		accepted <- err
-	}()
-	client = labtest.Must((&cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: opt}).Dial(ctx, l.Addr().String()))(t)
+	client, server = labtest.CoupleIn(ctx, t, cm.PortSpaceUDP, labtest.Addr+":0", opt, cm.Options{})
 	labtest.Close(t, client)
-	if err := <-accepted; err != nil {
-		t.Fatal(err)
-	}
 	labtest.Close(t, server)
 	return client, server
 }

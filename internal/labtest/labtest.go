@@ -2,8 +2,12 @@
 package labtest
 
 import (
+	"context"
+	"errors"
+	"math/rand/v2"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/goverbs/verbs/uverbs"
 )
@@ -68,6 +72,62 @@ func Close(t testing.TB, c interface{ Close() error }) {
 			t.Error(err)
 		}
 	})
+}
+
+// EachClean is Each with an inventory of what there is before and after a test.
+func EachClean(t *testing.T, test func(t *testing.T, device string)) {
+	t.Helper()
+	Each(t, func(t *testing.T, device string) {
+		before := Settled(t)
+		t.Run("all", func(t *testing.T) { test(t, device) })
+		SameInventory(t, before)
+	})
+}
+
+// Within returns a context that ends with the test, or after d.
+func Within(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Until waits until ok returns true, and ends the test if that takes a minute.
+func Until(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited too long for %s", what)
+		}
+	}
+}
+
+// Check ends the test if one of the errors is not nil.
+func Check(t testing.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Meet has one side accept while the other dials, and returns both ends.
+func Meet[T any](t testing.TB, dial, accept func() (T, error)) (dialed, accepted T) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		accepted, err = accept()
+		done <- err
+	}()
+	dialed = Must(dial())(t)
+	Check(t, <-done)
+	return dialed, accepted
+}
+
+// Noise returns n bytes that a seed names.
+func Noise(seed, n int) []byte {
+	b := make([]byte, n)
+	rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}).Read(b)
+	return b
 }
 
 // Must unwraps a value that cannot fail in a sound test.

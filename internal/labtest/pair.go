@@ -144,27 +144,25 @@ func connectByCM(t testing.TB, a, b *Side, opt PairOptions) {
 // closes.
 func Couple(ctx context.Context, t testing.TB, addr string, dial, accept cm.Options) (client, server *cm.Endpoint) {
 	t.Helper()
-	l := Must(cm.Listen(ctx, addr))(t)
+	return CoupleIn(ctx, t, cm.PortSpaceTCP, addr, dial, accept)
+}
+
+// CoupleIn is Couple in any port space.
+func CoupleIn(ctx context.Context, t testing.TB, space cm.PortSpace, addr string, dial, accept cm.Options) (client, server *cm.Endpoint) {
+	t.Helper()
+	l := Must((&cm.ListenConfig{PortSpace: space}).Listen(ctx, addr))(t)
 	defer func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
 	}()
-	type result struct {
-		e   *cm.Endpoint
-		err error
-	}
-	accepted := make(chan result, 1)
-	go func() {
+	return Meet(t, func() (*cm.Endpoint, error) {
+		return (&cm.Dialer{PortSpace: space, Options: dial}).Dial(ctx, l.Addr().String())
+	}, func() (*cm.Endpoint, error) {
 		r, err := l.Accept(ctx)
 		if err != nil {
-			accepted <- result{nil, err}
-			return
+			return nil, err
 		}
-		e, err := r.Accept(ctx, accept)
-		accepted <- result{e, err}
-	}()
-	client = Must((&cm.Dialer{Options: dial}).Dial(ctx, l.Addr().String()))(t)
-	r := <-accepted
-	return client, Must(r.e, r.err)(t)
+		return r.Accept(ctx, accept)
+	})
 }

@@ -192,7 +192,7 @@ var connAttacks = []attack{
 		at := p.mem.Bytes()[ringAt:]
 		copy(at, "hello")
 		p.post(verbs.SendWR{Opcode: verbs.OpSendImm, Imm: 1 << 31, Inline: advertOf(p, func(*advert) {})})
-		until(p.t, "the bytes to be turned over", func() bool { return p.ended() || at[0] == ^byte('h') })
+		labtest.Until(p.t, "the bytes to be turned over", func() bool { return p.ended() || at[0] == ^byte('h') })
 	}},
 	{name: "an advertisement that invalidates a key that nothing has", want: append([]error{rconn.ErrBroken}, fails...), do: func(p *peer) {
 		n := copy(p.mem.Bytes()[sendAt:recvAt], advertOf(p, func(*advert) {}))
@@ -220,7 +220,7 @@ func turnsOver(p *peer) {
 	at := p.mem.Bytes()[ringAt:]
 	copy(at, "hello")
 	p.send(advertOf(p, func(*advert) {}))
-	until(p.t, "the bytes to be turned over", func() bool { return p.ended() || at[0] == ^byte('h') })
+	labtest.Until(p.t, "the bytes to be turned over", func() bool { return p.ended() || at[0] == ^byte('h') })
 }
 
 var connLayer = layer{

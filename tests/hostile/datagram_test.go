@@ -87,21 +87,8 @@ func datagrams(t *testing.T, receives int) (client, server *cm.Datagrams, c, s *
 			},
 		}
 	}
-	l := labtest.Must((&cm.ListenConfig{PortSpace: cm.PortSpaceUDP}).Listen(ctx, labtest.Addr+":0"))(t)
-	labtest.Close(t, l)
-	accepted := make(chan error, 1)
-	go func() {
-		r, err := l.Accept(ctx)
-		if err == nil {
-			s, err = r.Accept(ctx, options(&server))
-		}
-		accepted <- err
-	}()
-	c = labtest.Must((&cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: options(&client)}).Dial(ctx, l.Addr().String()))(t)
+	c, s = labtest.CoupleIn(ctx, t, cm.PortSpaceUDP, labtest.Addr+":0", options(&client), options(&server))
 	labtest.Close(t, c)
-	if err := <-accepted; err != nil {
-		t.Fatal(err)
-	}
 	labtest.Close(t, s)
 	return client, server, c, s
 }

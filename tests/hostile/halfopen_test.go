@@ -63,7 +63,7 @@ var nextQP uint32
 // are up alone, take what the listener's options allow and no more, and are
 // given up in time.
 func TestHalfOpen(t *testing.T) {
-	each(t, func(t *testing.T, device string) {
+	labtest.EachClean(t, func(t *testing.T, device string) {
 		for _, l := range layers {
 			if device == labtest.SIW {
 				begunByTCP(t, l, device)

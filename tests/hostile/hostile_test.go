@@ -4,6 +4,8 @@ import (
 	"flag"
 	"testing"
 	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 var rounds = flag.Int("rounds", 1, "how often each attack is repeated")
@@ -13,7 +15,7 @@ var layers = []layer{rsockLayer, msgLayer, connLayer}
 // TestAttacks: each attack has its documented end, takes no more memory than a
 // connection does, and the good client of the same listener does not notice.
 func TestAttacks(t *testing.T) {
-	each(t, func(t *testing.T, device string) {
+	labtest.EachClean(t, func(t *testing.T, device string) {
 		for _, l := range layers {
 			under(t, l, device, 5*time.Second, func(t *testing.T, s *server, g *good) {
 				before := use(t, device)

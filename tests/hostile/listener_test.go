@@ -13,7 +13,7 @@ import (
 // TestHostileListener: who dials a listener that answers with what listeners
 // refuse has an error that says so.
 func TestHostileListener(t *testing.T) {
-	each(t, func(t *testing.T, device string) {
+	labtest.EachClean(t, func(t *testing.T, device string) {
 		for _, layer := range layers {
 			for _, a := range layer.attacks {
 				if a.want[0] != errRefused || a.only != "" && a.only != device {

@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"testing"
 	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rmsg"
+	"github.com/goverbs/verbs/tests/workload"
 )
 
 const (
@@ -77,7 +77,7 @@ func (f frame) bytes() []byte {
 // greet says hello, and hears it.
 func (p *peer) greet() {
 	p.send(frame{kind: frameHello, granted: 16}.bytes())
-	until(p.t, "the victim's hello", func() bool { return p.hears(frameHello) || p.ended() })
+	labtest.Until(p.t, "the victim's hello", func() bool { return p.hears(frameHello) || p.ended() })
 }
 
 // hears tells whether a frame of a kind has come.
@@ -96,7 +96,7 @@ func (p *peer) announce(seq, size uint32) {
 }
 
 func serveMsg(t *testing.T, s *server) {
-	l := labtest.Must(rmsg.NewLoop(rmsg.Options{
+	l, end, err := workload.RunLoop(rmsg.Options{
 		Credits: msgCredits, Eager: msgEager, MaxMessage: msgMost, Window: msgMost, SendQueue: 4,
 		ConnectTimeout: s.shake, Linger: time.Second,
 		Callbacks: rmsg.Callbacks{
@@ -106,8 +106,8 @@ func serveMsg(t *testing.T, s *server) {
 			Sent:         func(_ *rmsg.Socket, b *rmsg.Buffer) { b.Free() },
 			Disconnected: func(c *rmsg.Socket, why error) { s.report(c.RemoteAddr().String(), why) },
 		},
-	}))(t)
-	end := runLoop(l)
+	})
+	labtest.Check(t, err)
 	t.Cleanup(func() {
 		if err := end(); err != nil {
 			t.Error(err)
@@ -115,19 +115,6 @@ func serveMsg(t *testing.T, s *server) {
 	})
 	ln := labtest.Must((&rmsg.ListenConfig{Loop: l, Backlog: 16}).Listen(t.Context(), labtest.AddrOf(s.device)+":0"))(t)
 	s.addr = ln.Addr().String()
-}
-
-// runLoop runs a loop until it is ended.
-func runLoop(l *rmsg.Loop) (end func() error) {
-	ended := make(chan error, 1)
-	go func() { ended <- l.Run(context.Background()) }()
-	return func() error {
-		l.Close()
-		if err := <-ended; !errors.Is(err, verbs.ErrClosed) {
-			return err
-		}
-		return l.Close()
-	}
 }
 
 // echoMsg is all that a server does for a client. It drops what there is no room
@@ -145,11 +132,10 @@ func echoMsg(c *rmsg.Socket, b *rmsg.Buffer) {
 }
 
 func dialMsg(ctx context.Context, addr string) (client, error) {
-	l, err := rmsg.NewLoop(rmsg.Options{Eager: msgEager / 4}) // so that some are announced
+	l, end, err := workload.RunLoop(rmsg.Options{Eager: msgEager / 4}) // so that some are announced
 	if err != nil {
 		return client{}, err
 	}
-	end := runLoop(l)
 	c, err := (&rmsg.Dialer{Loop: l}).Dial(ctx, addr)
 	if err != nil {
 		end()
@@ -237,15 +223,15 @@ var msgAttacks = []attack{
 	{name: "never takes what is announced", want: []error{errGoesOn}, do: func(p *peer) {
 		p.greet()
 		p.announce(0, 60<<10)
-		until(p.t, "the announcement of the echo", func() bool { return p.hears(frameAnnounce) || p.ended() })
+		labtest.Until(p.t, "the announcement of the echo", func() bool { return p.hears(frameAnnounce) || p.ended() })
 	}},
 	{name: "never grants anything", private: msgOf(func(h *msgHello) { h.credits = 1 }), want: []error{errGoesOn}, do: func(p *peer) {
 		p.send(frame{kind: frameHello, granted: 1}.bytes())
-		until(p.t, "the victim's hello", func() bool { return p.hears(frameHello) || p.ended() })
+		labtest.Until(p.t, "the victim's hello", func() bool { return p.hears(frameHello) || p.ended() })
 		for seq := range uint32(msgCredits) {
 			p.send(frame{kind: frameMessage, granted: 1, seq: seq}.bytes())
 		}
-		until(p.t, "the echo", func() bool { return p.hears(frameMessage) || p.ended() })
+		labtest.Until(p.t, "the echo", func() bool { return p.hears(frameMessage) || p.ended() })
 	}},
 	{name: "says goodbye and stays", want: left, do: func(p *peer) {
 		p.greet()
@@ -273,7 +259,7 @@ func announces(n int) (frames []frame) {
 func echoesMsg(p *peer) {
 	p.greet()
 	p.send(frame{kind: frameMessage, granted: 16, size: 5, body: []byte("hello")}.bytes())
-	until(p.t, "the echo", func() bool { return p.hears(frameMessage) || p.ended() })
+	labtest.Until(p.t, "the echo", func() bool { return p.hears(frameMessage) || p.ended() })
 }
 
 var msgLayer = layer{
@@ -284,7 +270,7 @@ var msgLayer = layer{
 		p.greet()
 		p.send(frame{kind: frameMessage, granted: 16, size: 5, body: []byte("hello")}.bytes())
 		p.announce(1, 8<<10)
-		until(p.t, "the echoes", func() bool { return p.hears(frameMessage) && p.hears(frameAnnounce) || p.ended() })
+		labtest.Until(p.t, "the echoes", func() bool { return p.hears(frameMessage) && p.hears(frameAnnounce) || p.ended() })
 	},
 	pending: func(n int) int { return n }, // its program accepts all
 }

@@ -158,15 +158,3 @@ func (p *peer) forget() {
 		p.t.Error(err)
 	}
 }
-
-// until waits for a condition.
-func until(t *testing.T, what string, ok func() bool) bool {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Errorf("waited too long for %s", what)
-			return false
-		}
-	}
-	return true
-}

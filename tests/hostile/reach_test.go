@@ -96,7 +96,7 @@ func (p *peer) complete(wr verbs.SendWR) error {
 		return fmt.Errorf("not posted: %v", p.Err())
 	}
 	var err error
-	until(p.t, "the completion", func() bool {
+	labtest.Until(p.t, "the completion", func() bool {
 		var wc [1]verbs.WC
 		for p.SendCQ.Poll(wc[:]) > 0 {
 			if wc[0].ID == id {
@@ -124,7 +124,7 @@ func (p *peer) allowReads() {
 		{attr: verbs.QPAttr{State: verbs.StateRTS}},
 	} {
 		// Each is refused while the step before drains the send queue.
-		until(p.t, "the send queue to drain", func() bool {
+		labtest.Until(p.t, "the send queue to drain", func() bool {
 			return p.QP.Modify(step.attr, step.mask|verbs.MaskState) == nil
 		})
 	}
@@ -145,7 +145,7 @@ func TestReach(t *testing.T) {
 		"rmsg":  {regions: 3, read: []int{2}},  // what was announced; not the receives nor small messages
 		"rconn": {regions: 3},                  // not the scratch memory, adverts and messages
 	}
-	each(t, func(t *testing.T, device string) {
+	labtest.EachClean(t, func(t *testing.T, device string) {
 		for _, l := range layers {
 			under(t, l, device, 20*time.Second, func(t *testing.T, s *server, g *good) {
 				w := want[l.name]
@@ -172,7 +172,7 @@ func TestReach(t *testing.T) {
 				}
 				gone, stale := connect(t)
 				gone.Disconnect()
-				until(t, "the connection's end", func() bool { _, ended := s.end(gone); return ended })
+				labtest.Until(t, "the connection's end", func() bool { _, ended := s.end(gone); return ended })
 				others := regionsOf(s.only(t))
 				t.Run("at once", func(t *testing.T) {
 					for i := range w.regions {

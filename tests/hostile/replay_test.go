@@ -53,7 +53,7 @@ func relay(t *testing.T, device, to string) (addr string, recorded func() []byte
 // and messages with keys and numbers of a connection that is gone. (What of that
 // there is on RoCE package harness does.)
 func TestReplay(t *testing.T) {
-	each(t, func(t *testing.T, device string) {
+	labtest.EachClean(t, func(t *testing.T, device string) {
 		if device != labtest.SIW {
 			t.Skip("not on TCP")
 		}

@@ -14,7 +14,7 @@ import (
 // announced. What Read returned, and what WriteTo passes to a writer, does not
 // change.
 func TestRingChanges(t *testing.T) {
-	each(t, func(t *testing.T, device string) {
+	labtest.EachClean(t, func(t *testing.T, device string) {
 		l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
 		labtest.Close(t, l)
 		s := &server{device: device, addr: l.Addr().String()}

@@ -172,7 +172,7 @@ func rsockOffers(name string, s func(p *peer) sgeOf) attack {
 	return attack{name: name, want: reset, do: func(p *peer) {
 		p.offer(s(p))
 		p.data(text(ringHalf)) // fills the half that was offered first
-		until(p.t, "the other half to be offered", func() bool { return p.written() > 0 || p.ended() })
+		labtest.Until(p.t, "the other half to be offered", func() bool { return p.written() > 0 || p.ended() })
 		_, ring := p.theirs()
 		p.write(ring.addr+rsockBuffer/2, ring.key, text(100))
 		p.say(100)
@@ -204,7 +204,7 @@ var rsockAttacks = []attack{
 		for i := range uint64(3) { // its ring has two
 			p.write(ring.addr+i%2*half, ring.key, text(int(half)))
 			p.say(uint32(half))
-			until(p.t, "the half to be read", func() bool { return p.written() > i || p.ended() })
+			labtest.Until(p.t, "the half to be read", func() bool { return p.written() > i || p.ended() })
 		}
 	}},
 	rsockOffers("descriptor with no key", func(p *peer) sgeOf {
@@ -286,7 +286,7 @@ func (p *peer) flood(m uint32) {
 func echoesRsock(p *peer) {
 	want := text(50)
 	p.data(want)
-	until(p.t, "the echo", func() bool { return p.ended() || string(p.mem.Bytes()[ringAt:ringAt+50]) == string(want) })
+	labtest.Until(p.t, "the echo", func() bool { return p.ended() || string(p.mem.Bytes()[ringAt:ringAt+50]) == string(want) })
 }
 
 var rsockLayer = layer{

@@ -45,7 +45,7 @@ func (s *server) up(peer string, c any) {
 // victim is a peer's connection at the server.
 func (s *server) victim(t *testing.T, peer string) (c any) {
 	t.Helper()
-	until(t, "the server's connection", func() bool {
+	labtest.Until(t, "the server's connection", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		c = s.conns[peer]
@@ -176,22 +176,13 @@ func newGood(echo func([]byte) ([]byte, error)) *good {
 func (g *good) fine(t *testing.T) {
 	t.Helper()
 	from := g.rounds.Load()
-	until(t, "the good client's echo", func() bool { return g.rounds.Load() >= from+2 || g.failed.Load() != nil })
+	labtest.Until(t, "the good client's echo", func() bool { return g.rounds.Load() >= from+2 || g.failed.Load() != nil })
 	if why := g.failed.Load(); why != nil {
 		t.Fatalf("the good client: %s", *why)
 	}
 }
 
 func (g *good) end() { close(g.stop); g.wg.Wait() }
-
-// each runs a test on each device, and insists that nothing is left of it.
-func each(t *testing.T, test func(t *testing.T, device string)) {
-	labtest.Each(t, func(t *testing.T, device string) {
-		before := labtest.Settled(t)
-		t.Run("all", func(t *testing.T) { test(t, device) })
-		labtest.SameInventory(t, before)
-	})
-}
 
 // under runs a test against a server of a layer with a good client.
 func under(t *testing.T, l layer, device string, shake time.Duration, test func(t *testing.T, s *server, g *good)) {
@@ -208,7 +199,7 @@ func under(t *testing.T, l layer, device string, shake time.Duration, test func(
 				t.Error(err)
 			}
 		})
-		until(t, "messages of all sizes", func() bool { return g.rounds.Load() > 25 || g.failed.Load() != nil })
+		labtest.Until(t, "messages of all sizes", func() bool { return g.rounds.Load() > 25 || g.failed.Load() != nil })
 		g.fine(t)
 		test(t, s, g)
 		g.fine(t)
@@ -247,7 +238,7 @@ func (l layer) one(t *testing.T, s *server, g *good, a attack) {
 			return
 		}
 	}
-	until(p.t, "the end of the connection", func() bool { end, ended = s.end(p); return ended })
+	labtest.Until(p.t, "the end of the connection", func() bool { end, ended = s.end(p); return ended })
 	ok := false
 	for _, w := range want {
 		ok = ok || errors.Is(end, w) || w == errInOrder && end == nil
@@ -255,7 +246,7 @@ func (l layer) one(t *testing.T, s *server, g *good, a attack) {
 	if !ok {
 		t.Errorf("ended with %v, want %v", end, want)
 	}
-	until(p.t, "the peer to be disconnected", p.ended)
+	labtest.Until(p.t, "the peer to be disconnected", p.ended)
 	g.fine(t)
 }
 

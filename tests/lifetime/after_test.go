@@ -119,7 +119,7 @@ func call(t *testing.T, m reflect.Value, args map[reflect.Type]any) (err error, 
 
 // TestAfterClose calls every method there is on objects that are closed.
 func TestAfterClose(t *testing.T) {
-	each(t, func(t *testing.T, device string) {
+	labtest.EachClean(t, func(t *testing.T, device string) {
 		args, release := arguments(t, device)
 		defer release()
 		for _, c := range closedObjects(t, device) {

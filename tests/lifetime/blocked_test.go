@@ -262,7 +262,7 @@ func check(t *testing.T, errs ...error) {
 // TestCloseWhileBlocked ends what waits, at some moment before, while and after
 // it begins to wait. Several do so at once.
 func TestCloseWhileBlocked(t *testing.T) {
-	each(t, func(t *testing.T, device string) {
+	labtest.EachClean(t, func(t *testing.T, device string) {
 		for name, start := range blocking {
 			t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 				t.Parallel()

@@ -22,7 +22,7 @@ import (
 // it stays up, as the connection manager may have to tell it of its end, and
 // nobody else gets its memory.
 func TestForgottenConnection(t *testing.T) {
-	each(t, func(t *testing.T, device string) {
+	labtest.EachClean(t, func(t *testing.T, device string) {
 		var addr uint64
 		var key uint32
 		const size = 64 << 10
@@ -45,7 +45,7 @@ func TestForgottenConnection(t *testing.T) {
 				t.Fatal(err)
 			}
 			var wc [1]verbs.WC
-			until(t, "the completion", func() bool { return a.SendCQ.Poll(wc[:]) == 1 })
+			labtest.Until(t, "the completion", func() bool { return a.SendCQ.Poll(wc[:]) == 1 })
 			if err := wc[0].Err(); err != nil {
 				t.Fatalf("write %d to a forgotten endpoint: %v", i, err)
 			}
@@ -75,15 +75,6 @@ func forget(t *testing.T, device string, opt cm.Options) (*cm.Endpoint, weak.Poi
 	return a, weak.Make(b)
 }
 
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); runtime.Gosched() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited too long for %s", what)
-		}
-	}
-}
-
 // TestForgottenWindow drops a region and the window that is bound to it, which the
 // kernel must lose first. The region of the Go heap stays pinned until then.
 func TestForgottenWindow(t *testing.T) {
@@ -109,7 +100,7 @@ func forgetWindow(t *testing.T, closing bool) {
 	mw := labtest.Must(pd.AllocMW(verbs.MWType1))(t)
 	labtest.Must(qp.BindMW(mw, uverbs.BindOptions{Flags: verbs.SendSignaled, MR: mr, Length: mr.Len(), Access: verbs.AccessRemoteWrite}))(t)
 	var wc [1]verbs.WC
-	until(t, "the binding", func() bool { return cq.Poll(wc[:]) == 1 })
+	labtest.Until(t, "the binding", func() bool { return cq.Poll(wc[:]) == 1 })
 	check(t, wc[0].Err())
 	if closing {
 		if err := mr.Close(); err == nil {
@@ -121,7 +112,7 @@ func forgetWindow(t *testing.T, closing bool) {
 // TestImportedClose has contexts of one file, and what was made of them, closed
 // in any order, while they are used: each lives until it is closed itself.
 func TestImportedClose(t *testing.T) {
-	each(t, func(t *testing.T, device string) {
+	labtest.EachClean(t, func(t *testing.T, device string) {
 		for range 8 * *times {
 			made := labtest.Must(uverbs.Open(device))(t)
 			pd := labtest.Must(made.AllocPD())(t)
@@ -163,7 +154,7 @@ func TestImportedClose(t *testing.T) {
 			rand.Shuffle(len(chains), func(i, j int) { chains[i], chains[j] = chains[j], chains[i] })
 			closing := func(c closer) {
 				// In use only for as long as a user's PD lives.
-				until(t, "the end of its users", func() bool {
+				labtest.Until(t, "the end of its users", func() bool {
 					err := c.Close()
 					if err != nil && !errors.Is(err, verbs.ErrInUse) {
 						t.Error(err)

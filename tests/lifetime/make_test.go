@@ -27,15 +27,6 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-// each runs a test on each device, and insists that nothing is left of it.
-func each(t *testing.T, test func(t *testing.T, device string)) {
-	labtest.Each(t, func(t *testing.T, device string) {
-		before := labtest.Settled(t)
-		t.Run("all", func(t *testing.T) { test(t, device) })
-		labtest.SameInventory(t, before)
-	})
-}
-
 // stack is a device with one object of each kind that is made of verbs.
 type stack struct {
 	ctx *uverbs.Context
@@ -89,43 +80,24 @@ func (s *stack) close(t testing.TB) {
 // endpoints connects two endpoints.
 func endpoints(t testing.TB, device string, opt cm.Options) (a, b *cm.Endpoint) {
 	t.Helper()
-	ctx := within(t)
-	l := labtest.Must(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-	defer l.Close()
-	done := make(chan error, 1)
-	go func() {
-		r, err := l.Accept(ctx)
-		if err == nil {
-			b, err = r.Accept(ctx, opt)
-		}
-		done <- err
-	}()
-	a = labtest.Must((&cm.Dialer{Options: opt}).Dial(ctx, l.Addr().String()))(t)
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	return a, b
+	return labtest.Couple(within(t), t, labtest.AddrOf(device)+":0", opt, opt)
 }
 
 // conns connects two of package rconn's.
 func conns(t testing.TB, device string) (a, b *rconn.Conn) {
 	t.Helper()
-	ctx := within(t)
+	ctx, opt := within(t), rconn.Options{Adverts: 2}
 	l := labtest.Must(rconn.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 	defer l.Close()
-	done := make(chan error, 1)
-	go func() {
+	return labtest.Meet(t, func() (*rconn.Conn, error) {
+		return (&rconn.Dialer{Options: opt}).Dial(ctx, l.Addr().String())
+	}, func() (*rconn.Conn, error) {
 		r, err := l.Accept(ctx)
-		if err == nil {
-			b, err = r.Accept(ctx, rconn.Options{Adverts: 2})
+		if err != nil {
+			return nil, err
 		}
-		done <- err
-	}()
-	a = labtest.Must((&rconn.Dialer{Options: rconn.Options{Adverts: 2}}).Dial(ctx, l.Addr().String()))(t)
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	return a, b
+		return r.Accept(ctx, opt)
+	})
 }
 
 // streams connects two of package rsock's.

@@ -102,7 +102,7 @@ func TestKinds(t *testing.T) {
 // its Close: first while Close fails because the object is in use, then while it
 // succeeds. No call may block another for good.
 func TestPairs(t *testing.T) {
-	each(t, func(t *testing.T, device string) {
+	labtest.EachClean(t, func(t *testing.T, device string) {
 		s := newStack(t, device)
 		defer s.close(t)
 		args, release := arguments(t, device)
@@ -239,7 +239,7 @@ func callOnce(o reflect.Value, name string, args map[reflect.Type]any) (err erro
 // while Close of each parent fails because it is in use; then all are closed at
 // the same time.
 func TestSharedParents(t *testing.T) {
-	each(t, func(t *testing.T, device string) {
+	labtest.EachClean(t, func(t *testing.T, device string) {
 		for range 2 * *times {
 			s := newStack(t, device)
 			other := labtest.Must(s.ctx.CreateCQ(uverbs.CQOptions{Depth: 64, Channel: s.ch}))(t)

@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"runtime"
@@ -17,9 +14,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/rconn"
-	"github.com/goverbs/verbs/rmsg"
-	"github.com/goverbs/verbs/rsock"
+	"github.com/goverbs/verbs/tests/workload"
 )
 
 // TestMain does nothing in the processes that TestUnderPressure starts.
@@ -34,16 +29,17 @@ func TestMain(m *testing.M) {
 var work = map[string]func(t *testing.T, device string) (do func(seq int) error, end func()){
 	"verbs, own memory":         verbsWork(false),
 	"verbs, memory of the heap": verbsWork(true),
-	"rconn":                     connWork,
-	"rmsg":                      msgWork,
-	"rsock":                     rsockWork,
+	"cm":                        layerWork(workload.CM),
+	"rconn":                     layerWork(workload.RConn),
+	"rmsg":                      layerWork(workload.RMsg),
+	"rsock":                     layerWork(workload.RSock),
 }
 
 // TestUnderPressure moves data while the garbage collector runs all the time,
 // memory is given back to the system, and processes are started: their creation
 // may not separate registered memory from what the device knows of it.
 func TestUnderPressure(t *testing.T) {
-	each(t, func(t *testing.T, device string) {
+	labtest.EachClean(t, func(t *testing.T, device string) {
 		defer debug.SetGCPercent(debug.SetGCPercent(1))
 		stop := make(chan struct{})
 		var pressure sync.WaitGroup
@@ -94,12 +90,6 @@ func TestUnderPressure(t *testing.T) {
 	})
 }
 
-func noise(seq, n int) []byte {
-	b := make([]byte, n)
-	rand.NewChaCha8([32]byte{byte(seq), byte(seq >> 8)}).Read(b)
-	return b
-}
-
 // verbsWork writes to another region and reads back from there.
 func verbsWork(heap bool) func(t *testing.T, device string) (func(int) error, func()) {
 	return func(t *testing.T, device string) (func(int) error, func()) {
@@ -127,7 +117,7 @@ func verbsWork(heap bool) func(t *testing.T, device string) (func(int) error, fu
 			return errors.Join(err, wc[0].Err())
 		}
 		return func(seq int) error {
-			want := noise(seq, size)
+			want := labtest.Noise(seq, size)
 			copy(src, want)
 			err := post(verbs.OpRDMAWrite)
 			clear(src)
@@ -142,66 +132,12 @@ func verbsWork(heap bool) func(t *testing.T, device string) (func(int) error, fu
 	}
 }
 
-func connWork(t *testing.T, device string) (func(int) error, func()) {
-	ctx := within(t)
-	a, b := conns(t, device)
-	theirs := labtest.Must(b.Alloc(100<<10, rconn.ReadWrite))(t)
-	mine := labtest.Must(a.Alloc(8, rconn.ReadWrite))(t)
-	check(t, a.PostAdvert(0, 0, 0, mine.All())) // the dialing side's comes first
-	if _, err := b.AwaitAdvert(ctx); err != nil {
-		t.Fatal(err)
+// layerWork has a layer work with a server in this process.
+func layerWork(l *workload.Layer) func(t *testing.T, device string) (func(int) error, func()) {
+	return func(t *testing.T, device string) (func(int) error, func()) {
+		ctx := within(t)
+		server := labtest.Must(l.Listen(ctx, labtest.AddrOf(device)+":0", func(err error) { t.Errorf("%s: server: %v", l.Name, err) }))(t)
+		s := labtest.Must(l.Dial(ctx, server.Addr))(t)
+		return func(seq int) error { return s.Round(ctx, seq*4000) }, func() { check(t, s.Shutdown(ctx), s.Close(), server.Close()) }
 	}
-	check(t, b.PostAdvert(0, 0, 0, theirs.All()))
-	remote := labtest.Must(a.AwaitAdvert(ctx))(t)
-	return func(seq int) error {
-		want := noise(seq, remote.Len)
-		got := make([]byte, len(want))
-		err := a.Put(ctx, remote.At(0), want)
-		if err == nil {
-			err = a.Get(ctx, got, remote.At(0))
-		}
-		if err == nil && !bytes.Equal(got, want) {
-			err = errors.New("other bytes came")
-		}
-		return err
-	}, func() { check(t, a.Close(), b.Close()) }
 }
-
-func msgWork(t *testing.T, device string) (func(int) error, func()) {
-	ctx := within(t)
-	l := newLoop(t, rmsg.Options{})
-	a, b, _ := sockets(t, device, l)
-	return func(seq int) error {
-		want := noise(seq, seq*1000)
-		if err := a.Send(ctx, want); err != nil {
-			return err
-		}
-		got, err := b.Recv(ctx)
-		if err != nil {
-			return err
-		}
-		defer got.Free()
-		if !bytes.Equal(got.Bytes(), want) {
-			return fmt.Errorf("%d other bytes came", len(got.Bytes()))
-		}
-		return nil
-	}, func() { l.end(t) }
-}
-
-func rsockWork(t *testing.T, device string) (func(int) error, func()) {
-	a, b := streams(t, device)
-	both(a, b, func(c *rsock.Conn) { c.SetDeadline(time.Now().Add(patience * time.Duration(*times))) })
-	return func(seq int) error {
-		want := noise(seq, 50000)
-		sent := make(chan error, 1)
-		go func() { _, err := a.Write(want); sent <- err }()
-		got := make([]byte, len(want))
-		_, err := io.ReadFull(b, got)
-		if err = errors.Join(err, <-sent); err == nil && !bytes.Equal(got, want) {
-			err = errors.New("other bytes came")
-		}
-		return err
-	}, func() { both(a, b, func(c *rsock.Conn) { c.SetLinger(0); check(t, c.Close()) }) }
-}
-
-func both(a, b *rsock.Conn, do func(*rsock.Conn)) { do(a); do(b) }

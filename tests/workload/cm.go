@@ -24,34 +24,9 @@ var CM = &Layer{
 }
 
 const (
-	message = 64 << 10   // most bytes of a message
-	window  = 4          // messages without an answer
-	depth   = window + 1 // receives, and sends under way
+	window = 4          // messages without an answer
+	depth  = window + 1 // receives, and sends under way
 )
-
-// task is what the side that dialed sends first in a round: where it has written to,
-// and how many messages follow.
-type task struct{ Region, Off, N, Messages uint32 }
-
-func (t task) bytes() []byte {
-	b, _ := binary.Append(nil, binary.BigEndian, t)
-	return b
-}
-
-// do does what the peer asks for with regions of memory, which it has written to:
-// checks that, and leaves an answer there to be read.
-func (p *party) do(b []byte, seq uint64, regions ...[]byte) (messages int, err error) {
-	var t task
-	if n, err := binary.Decode(b, binary.BigEndian, &t); err != nil || n != len(b) || int(t.Region) >= len(regions) || t.Off+t.N > room {
-		return 0, fmt.Errorf("%w: task % x: %v", ErrData, b, err)
-	}
-	at := regions[t.Region][t.Off:][:t.N]
-	if err := p.theirs.Check("memory", at, seq, len(at)); err != nil {
-		return 0, err
-	}
-	p.mine.Fill(at, seq)
-	return int(t.Messages), nil
-}
 
 // Endpoint is an end of layer CM.
 type Endpoint struct {
@@ -60,14 +35,13 @@ type Endpoint struct {
 	Addr uint64     // of the peer's
 	RKey uint32
 
+	calm
 	party
 	local            *uverbs.MR // what is written, what is read, and the result of an atomic
 	in, out          *uverbs.MR // of messages
 	posted, done     uint64     // send requests
-	sent, came       uint64     // messages
 	arrived          []verbs.WC // not yet taken
 	recvWCs, sendWCs [depth]verbs.WC
-	atomics          bool
 	counter          uint64 // what the peer's must be
 }
 
@@ -196,15 +170,6 @@ func (p *Endpoint) receive(ctx context.Context) ([]byte, error) {
 	return b, p.expect(slot)
 }
 
-// take takes the next message, which must be one of n bytes.
-func (p *Endpoint) take(ctx context.Context, n int) error {
-	b, err := p.receive(ctx)
-	if err != nil {
-		return err
-	}
-	return p.theirs.Check("message", b, p.came-1, n)
-}
-
 func listenCM(ctx context.Context, addr string, report func(error)) (*Server, error) {
 	l, err := cm.Listen(ctx, addr)
 	if err != nil {
@@ -219,39 +184,11 @@ func listenCM(ctx context.Context, addr string, report func(error)) (*Server, er
 		defer e.Close()
 		p.greeted()
 		for {
-			if err := p.answer(ctx); err != nil {
+			if err := p.answer(ctx, p, p.MR.Bytes()); err != nil {
 				return unlessEnded(ctx, e, err)
 			}
 		}
 	}, report, nil), nil
-}
-
-// answer does the server's part of a round.
-func (p *Endpoint) answer(ctx context.Context) error {
-	b, err := p.receive(ctx)
-	if err != nil {
-		return err
-	}
-	messages, err := p.do(b, p.came-1, p.MR.Bytes())
-	if err != nil {
-		return err
-	}
-	if err := p.say(ctx, b); err != nil {
-		return err
-	}
-	for range messages {
-		b, err := p.receive(ctx)
-		if err == nil {
-			err = p.theirs.Check("message", b, p.came-1, len(b))
-		}
-		if err == nil {
-			err = p.send(ctx, len(b))
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // DialCM is CM.Dial with more options.
@@ -285,60 +222,28 @@ func (p *Endpoint) Round(ctx context.Context, n int) error {
 	if err := p.mine.Check("memory, read back,", back, seq, n); err != nil {
 		return err
 	}
-	sizes := p.sizes(2*window, min(n, message))
-	t := task{Off: uint32(off), N: uint32(n), Messages: uint32(len(sizes))}.bytes()
-	if err := p.say(ctx, t); err != nil {
-		return fmt.Errorf("request: %w", err)
+	err := p.ask(ctx, p, task{Off: uint32(off), N: uint32(n)}, 2*window, window, func() ([]byte, error) {
+		return back, p.all(ctx, read, proof)
+	})
+	if err == nil {
+		err = p.drain(ctx, 0)
 	}
-	if b, err := p.receive(ctx); err != nil {
-		return fmt.Errorf("answer: %w", err)
-	} else if !bytes.Equal(b, t) {
-		return fmt.Errorf("%w: answer % x to % x", ErrData, b, t)
-	}
-	if err := p.all(ctx, read, proof); err != nil {
-		return fmt.Errorf("read: %w", err)
-	}
-	if err := p.theirs.Check("memory", back, seq, n); err != nil {
+	if err != nil {
 		return err
 	}
-	for got, sent := 0, 0; got < len(sizes); got++ {
-		for ; sent < len(sizes) && sent-got < window; sent++ {
-			if err := p.send(ctx, sizes[sent]); err != nil {
-				return fmt.Errorf("send: %w", err)
-			}
-		}
-		if err := p.take(ctx, sizes[got]); err != nil {
-			return fmt.Errorf("echo: %w", err)
-		}
+	atomic := func(wr verbs.SendWR) (uint64, error) {
+		wr.RemoteAddr, wr.SGL = p.Addr+room, []verbs.SGE{p.local.SGE(2*room, 8)}
+		err := p.all(ctx, wr)
+		return binary.NativeEndian.Uint64(p.local.Bytes()[2*room:]), err
 	}
-	if err := p.drain(ctx, 0); err != nil || !p.atomics {
-		return err
-	}
-	delta, swap := p.rand.Uint64(), p.rand.Uint64()
-	for _, a := range []struct {
-		wr    verbs.SendWR
-		after uint64
-	}{
-		{verbs.SendWR{Opcode: verbs.OpFetchAdd, CompareAdd: delta}, p.counter + delta},
-		{verbs.SendWR{Opcode: verbs.OpCompareSwap, CompareAdd: p.counter + delta, Swap: swap}, swap},
-		{verbs.SendWR{Opcode: verbs.OpCompareSwap, CompareAdd: swap + 1, Swap: delta}, swap}, // is not equal
-	} {
-		a.wr.RemoteAddr, a.wr.SGL = p.Addr+room, []verbs.SGE{p.local.SGE(2*room, 8)}
-		if err := p.all(ctx, a.wr); err != nil {
-			return err
-		}
-		if was := binary.NativeEndian.Uint64(p.local.Bytes()[2*room:]); was != p.counter {
-			return fmt.Errorf("%w: %v found %#x, want %#x", ErrData, a.wr.Opcode, was, p.counter)
-		}
-		p.counter = a.after
-	}
-	return nil
+	return p.count(&p.counter, func(delta uint64) (uint64, error) {
+		return atomic(verbs.SendWR{Opcode: verbs.OpFetchAdd, CompareAdd: delta})
+	}, func(old, value uint64) (uint64, error) {
+		return atomic(verbs.SendWR{Opcode: verbs.OpCompareSwap, CompareAdd: old, Swap: value})
+	})
 }
 
 // Poke writes nothing to the peer's memory.
 func (p *Endpoint) Poke() {
 	p.QP.PostSend(verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: p.Addr, RKey: p.RKey})
 }
-
-// Shutdown does nothing.
-func (p *Endpoint) Shutdown(context.Context) error { return nil }

@@ -53,6 +53,7 @@ func listenHTTP(ctx context.Context, addr string, report func(error)) (*Server, 
 }
 
 type httpSession struct {
+	calm
 	http.Client
 	url  string
 	mine Key
@@ -103,12 +104,6 @@ func (s *httpSession) Round(ctx context.Context, n int) error {
 	}
 	return nil
 }
-
-// Poke does nothing: the connections do, all the time.
-func (s *httpSession) Poke() {}
-
-// Shutdown does nothing.
-func (s *httpSession) Shutdown(context.Context) error { return nil }
 
 func (s *httpSession) Close() error {
 	s.CloseIdleConnections()

@@ -12,14 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"sync"
-	"time"
-
-	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/cm"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 // Layer is a package of this project, or two, at work.
@@ -78,6 +72,12 @@ type Session interface {
 	io.Closer
 }
 
+// calm is a session without Poke and Shutdown.
+type calm struct{}
+
+func (calm) Poke()                          {}
+func (calm) Shutdown(context.Context) error { return nil }
+
 // Server is a layer's server.
 type Server struct {
 	Addr string
@@ -131,81 +131,4 @@ func Serve[T any, A fmt.Stringer](ctx context.Context, l interface {
 		}
 	}()
 	return s
-}
-
-// party is what both ends of most layers have.
-type party struct {
-	mine, theirs Key
-	rand         *rand.Rand
-}
-
-func newParty(mine Key) party {
-	return party{mine, mine.Answers(), rand.New(rand.NewPCG(uint64(mine), 0))}
-}
-
-// sizes returns 1 to most sizes of messages, up to n bytes, which is the first, the
-// others mostly much smaller.
-func (p *party) sizes(most, n int) []int {
-	all := []int{n}
-	for range p.rand.IntN(most) {
-		all = append(all, p.rand.IntN(n+1)>>p.rand.IntN(12))
-	}
-	return all
-}
-
-// room is the size of the memory that a peer may use. A counter follows it.
-const room = 256 << 10
-
-// somewhere returns an offset for n bytes of a peer's memory.
-//
-// siw sends up to 32 bytes that cross a page wrong, in answers to READs among
-// others (6.1 to 7.2: the rest comes from the start of the first page, as
-// siw_try_1seg takes what is on the second for what is on the first). So on siw
-// those that are that short, if cut in four, are kept within a page.
-func (p *party) somewhere(siw bool, n int) int {
-	const page, short = 4096, 4 * 33
-	off := p.rand.IntN(room - n + 1)
-	if over := off%page + n - page; siw && n < short && over > 0 {
-		off -= over
-	}
-	return off
-}
-
-// shared is the access of memory for the peer, with atomics where there are any.
-func shared(c *uverbs.Context) (a verbs.Access, atomics bool) {
-	a = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
-	if atomics = c.Probe("atomics") == nil; atomics {
-		a |= verbs.AccessRemoteAtomic
-	}
-	return a, atomics
-}
-
-// because adds the reason for which a connection ended to the error of a request
-// that was flushed.
-func because(err error, e *cm.Endpoint) error {
-	if !errors.Is(err, verbs.WCFlushErr) {
-		return err
-	}
-	select {
-	case <-e.Done():
-		return fmt.Errorf("%w: %w", e.Err(), err)
-	case <-time.After(5 * time.Second):
-		return err // a queue pair alone has failed
-	}
-}
-
-// unlessEnded returns an error unless it says that the peer has closed. siw fails what
-// it was sending then, and flushes the rest.
-func unlessEnded(ctx context.Context, e *cm.Endpoint, err error) error {
-	if !errors.Is(err, verbs.WCFlushErr) && !errors.Is(err, verbs.WCLocQPOpErr) && !errors.Is(err, verbs.ErrState) && !errors.Is(err, verbs.ErrDisconnected) {
-		return err
-	}
-	select {
-	case <-e.Done(): // flushes may be seen before
-	case <-ctx.Done():
-	}
-	if errors.Is(e.Err(), verbs.ErrDisconnected) {
-		return nil
-	}
-	return err
 }

@@ -23,13 +23,12 @@ type Conn struct {
 	*rconn.Conn
 	Out *rconn.LocalRegion // of messages
 
+	calm
 	party
-	shared     []*rconn.LocalRegion // for the peer to use
-	in, local  *rconn.LocalRegion
-	sent, came uint64
-	atomics    bool
-	regions    []rconn.RemoteRegion // of the peer
-	counters   [2]uint64            // what those in them must be
+	shared    []*rconn.LocalRegion // for the peer to use
+	in, local *rconn.LocalRegion
+	regions   []rconn.RemoteRegion // of the peer
+	counters  [2]uint64            // what those in them must be
 }
 
 func (p *Conn) setup(c *rconn.Conn) (err error) {
@@ -148,38 +147,30 @@ func listenConn(ctx context.Context, addr string, report func(error)) (*Server, 
 		defer c.Close()
 		second, err := p.share()
 		for err == nil {
-			err = p.answer(ctx, second)
+			err = p.answer(ctx, advertiser{p, second}, p.shared[0].Bytes(), p.shared[1].Bytes())
 		}
 		return unlessEnded(ctx, c.Endpoint(), err)
 	}, report, nil), nil
 }
 
-// answer does the server's part of a round. The second region is advertised when the
-// first message has come, as the side that dialed must be the first to send.
-func (p *Conn) answer(ctx context.Context, second rconn.Span) error {
-	b, err := p.receive(ctx)
-	if err == nil && p.sent == 0 {
+// advertiser is a Conn that advertises a region before its first message, which is
+// after the peer's first: the side that dialed must be the first to send.
+type advertiser struct {
+	*Conn
+	region rconn.Span
+}
+
+func (p advertiser) say(ctx context.Context, b []byte) error {
+	if p.sent == 0 {
 		const id = 99
-		if err = p.why(p.PostAdvert(id, verbs.SendSignaled, 2, second)); err == nil {
-			_, err = p.await(ctx, rconn.Sends, id)
+		if err := p.PostAdvert(id, verbs.SendSignaled, 2, p.region); err != nil {
+			return p.why(err)
+		}
+		if _, err := p.await(ctx, rconn.Sends, id); err != nil {
+			return err
 		}
 	}
-	if err != nil {
-		return err
-	}
-	messages, err := p.do(b, p.came-1, p.shared[0].Bytes(), p.shared[1].Bytes())
-	if err == nil {
-		err = p.say(ctx, b)
-	}
-	for ; err == nil && messages > 0; messages-- {
-		if b, err = p.receive(ctx); err == nil {
-			err = p.theirs.Check("message", b, p.came-1, len(b))
-		}
-		if err == nil {
-			err = p.send(ctx, len(b))
-		}
-	}
-	return err
+	return p.Conn.say(ctx, b)
 }
 
 func dialConn(ctx context.Context, addr string) (Session, error) {
@@ -216,47 +207,34 @@ func (p *Conn) Round(ctx context.Context, n int) error {
 	if err != nil {
 		return fmt.Errorf("write and read back: %w", err)
 	}
-	sizes := p.sizes(3, min(n, message))
-	t := task{Region: uint32(i), Off: uint32(off), N: uint32(n), Messages: uint32(len(sizes))}.bytes()
-	if err := p.say(ctx, t); err != nil {
-		return fmt.Errorf("request: %w", err)
-	}
-	if b, err := p.receive(ctx); err != nil {
-		return fmt.Errorf("answer: %w", err)
-	} else if !bytes.Equal(b, t) {
-		return fmt.Errorf("%w: answer % x to % x", ErrData, b, t)
-	}
-	if len(p.regions) == 1 {
-		r, err := p.AwaitAdvert(ctx)
-		if err != nil {
-			return p.why(err)
+	err = p.ask(ctx, p, task{Region: uint32(i), Off: uint32(off), N: uint32(n)}, 3, 1, func() ([]byte, error) {
+		if len(p.regions) == 1 {
+			r, err := p.AwaitAdvert(ctx)
+			if err != nil {
+				return nil, p.why(err)
+			}
+			if p.regions = append(p.regions, r); r.Tag != 2 {
+				return nil, fmt.Errorf("%w: regions %v", ErrData, p.regions)
+			}
 		}
-		if p.regions = append(p.regions, r); r.Tag != 2 {
-			return fmt.Errorf("%w: regions %v", ErrData, p.regions)
-		}
-	}
-	if err := p.Get(ctx, data, at); err != nil {
-		return p.why(fmt.Errorf("get: %w", err))
-	}
-	if err := p.theirs.Check("memory", data, seq, n); err != nil {
+		return data, p.why(p.Get(ctx, data, at))
+	})
+	if err != nil || !p.atomics {
 		return err
 	}
-	for _, n := range sizes {
-		if err := p.send(ctx, n); err != nil {
-			return err
-		}
-		b, err := p.receive(ctx)
-		if err == nil {
-			err = p.theirs.Check("message", b, p.came-1, n)
-		}
-		if err != nil {
-			return err
+	c, want := p.Counter(p.regions[i].At(room)), &p.counters[i]
+	err = p.count(want, func(delta uint64) (uint64, error) {
+		return c.Add(ctx, delta)
+	}, func(old, value uint64) (uint64, error) {
+		return c.CompareAndSwap(ctx, old, value)
+	})
+	if err == nil {
+		var now uint64
+		if now, err = c.Load(ctx); err == nil && now != *want {
+			err = fmt.Errorf("%w: counter is %#x, want %#x", ErrData, now, *want)
 		}
 	}
-	if !p.atomics {
-		return nil
-	}
-	return p.why(p.count(ctx, i))
+	return p.why(err)
 }
 
 // move writes to the peer's memory and reads that back: with Put and Get, or
@@ -295,33 +273,5 @@ func (p *Conn) move(ctx context.Context, at rconn.Target, data []byte) (back []b
 	return back, p.why(err)
 }
 
-// count counts in a region of the peer.
-func (p *Conn) count(ctx context.Context, i int) error {
-	c, want := p.Counter(p.regions[i].At(room)), &p.counters[i]
-	delta, swap := p.rand.Uint64(), p.rand.Uint64()
-	for _, op := range []struct {
-		what  string
-		do    func() (uint64, error)
-		after uint64
-	}{
-		{"add", func() (uint64, error) { return c.Add(ctx, delta) }, *want + delta},
-		{"compare and swap", func() (uint64, error) { return c.CompareAndSwap(ctx, *want, swap) }, swap},
-		{"load", func() (uint64, error) { return c.Load(ctx) }, swap},
-	} {
-		was, err := op.do()
-		if err != nil {
-			return fmt.Errorf("%s: %w", op.what, err)
-		}
-		if was != *want {
-			return fmt.Errorf("%w: %s found %#x, want %#x", ErrData, op.what, was, *want)
-		}
-		*want = op.after
-	}
-	return nil
-}
-
 // Poke writes nothing to the peer's memory.
 func (p *Conn) Poke() { p.PostWrite(0, 0, p.Adverts()[0].At(0)) }
-
-// Shutdown does nothing.
-func (p *Conn) Shutdown(context.Context) error { return nil }

@@ -56,9 +56,8 @@ type Socket struct {
 	*rmsg.Socket
 
 	party
-	end        func() error
-	sent, came uint64
-	poke       *rmsg.Buffer
+	end  func() error
+	poke *rmsg.Buffer
 }
 
 // poking is a message that does not count.

@@ -22,8 +22,6 @@ type Stream struct {
 	*rsock.Conn
 
 	party
-	rounds  uint64
-	greeted bool
 }
 
 // bound has calls end with ctx, from now on until the next call of bound.
@@ -48,7 +46,7 @@ func pieces(b []byte, do func([]byte) (int, error)) error {
 func (p *Stream) pipe(head []byte, n int) error {
 	sent := make(chan error, 1)
 	go func() {
-		err := pieces(append(head, p.mine.Fill(make([]byte, n), p.rounds)...), p.Write)
+		err := pieces(append(head, p.mine.Fill(make([]byte, n), p.sent)...), p.Write)
 		sent <- err
 	}()
 	got := make([]byte, n)
@@ -60,8 +58,8 @@ func (p *Stream) pipe(head []byte, n int) error {
 	if err := <-sent; err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
-	p.rounds++
-	return p.theirs.Check("stream", got, p.rounds-1, n)
+	p.sent++
+	return p.theirs.Check("stream", got, p.sent-1, n)
 }
 
 // word reads 8 bytes.
@@ -113,9 +111,8 @@ func dialStream(ctx context.Context, addr string) (Session, error) {
 func (p *Stream) Round(ctx context.Context, n int) error {
 	defer bound(ctx, p.Conn)()
 	var head []byte
-	if !p.greeted {
+	if p.sent == 0 {
 		head = binary.BigEndian.AppendUint64(head, uint64(p.mine))
-		p.greeted = true
 	}
 	return p.pipe(binary.BigEndian.AppendUint64(head, uint64(n)), n)
 }

@@ -20,6 +20,7 @@ const datagram = 1024
 
 // datagrams is an end of layer UD.
 type datagrams struct {
+	calm
 	*cm.Endpoint
 	d    *cm.Datagrams
 	mine Key
@@ -105,9 +106,3 @@ func (p *datagrams) answer(ctx context.Context, sent []byte) error {
 		}
 	}
 }
-
-// Poke does nothing: a session does not only wait.
-func (p *datagrams) Poke() {}
-
-// Shutdown does nothing.
-func (p *datagrams) Shutdown(context.Context) error { return nil }

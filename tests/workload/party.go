@@ -1,0 +1,212 @@
+package workload
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+const (
+	room    = 256 << 10 // bytes of memory that a peer may use; a counter follows
+	message = 64 << 10  // most bytes of a message
+)
+
+// party is an end of a connection; CM and RConn take part in rounds with it.
+type party struct {
+	mine, theirs Key
+	rand         *rand.Rand
+	sent, came   uint64 // messages
+	atomics      bool
+}
+
+func newParty(mine Key) party {
+	return party{mine: mine, theirs: mine.Answers(), rand: rand.New(rand.NewPCG(uint64(mine), 0))}
+}
+
+// messenger is an end of either layer.
+type messenger interface {
+	say(ctx context.Context, b []byte) error // sends a message that is not made of noise
+	send(ctx context.Context, n int) error   // sends one that is
+	receive(ctx context.Context) ([]byte, error)
+}
+
+// take takes the next message, which must have n bytes, or any if n is negative.
+func (p *party) take(ctx context.Context, m messenger, n int) (int, error) {
+	b, err := m.receive(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if n < 0 {
+		n = len(b)
+	}
+	return n, p.theirs.Check("message", b, p.came-1, n)
+}
+
+// task is what the side that dialed sends first in a round: where it has written to,
+// and how many messages follow.
+type task struct{ Region, Off, N, Messages uint32 }
+
+// answer does the server's part of a round with its regions: it checks what the
+// peer has written, leaves an answer there to be read, and answers messages.
+func (p *party) answer(ctx context.Context, m messenger, regions ...[]byte) error {
+	b, err := m.receive(ctx)
+	if err != nil {
+		return err
+	}
+	var t task
+	if n, err := binary.Decode(b, binary.BigEndian, &t); err != nil || n != len(b) || int(t.Region) >= len(regions) || t.Off+t.N > room {
+		return fmt.Errorf("%w: task % x: %v", ErrData, b, err)
+	}
+	at, seq := regions[t.Region][t.Off:][:t.N], p.came-1
+	if err := p.theirs.Check("memory", at, seq, len(at)); err != nil {
+		return err
+	}
+	p.mine.Fill(at, seq)
+	if err := m.say(ctx, b); err != nil {
+		return err
+	}
+	for range t.Messages {
+		n, err := p.take(ctx, m, -1)
+		if err == nil {
+			err = m.send(ctx, n)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ask has the server do its part, with memory that has been written to as number
+// p.sent, reads its answer there, and exchanges up to most messages, of which so many
+// may have no answer yet.
+func (p *party) ask(ctx context.Context, m messenger, t task, most, window int, read func() ([]byte, error)) error {
+	sizes, seq := p.sizes(most, min(int(t.N), message)), p.sent
+	t.Messages = uint32(len(sizes))
+	b, _ := binary.Append(nil, binary.BigEndian, t)
+	if err := m.say(ctx, b); err != nil {
+		return fmt.Errorf("request: %w", err)
+	}
+	if back, err := m.receive(ctx); err != nil {
+		return fmt.Errorf("answer: %w", err)
+	} else if !bytes.Equal(back, b) {
+		return fmt.Errorf("%w: answer % x to % x", ErrData, back, b)
+	}
+	back, err := read()
+	if err == nil {
+		err = p.theirs.Check("memory", back, seq, int(t.N))
+	}
+	if err != nil {
+		return fmt.Errorf("read: %w", err)
+	}
+	for got, sent := 0, 0; got < len(sizes); got++ {
+		for ; sent < len(sizes) && sent-got < window; sent++ {
+			if err := m.send(ctx, sizes[sent]); err != nil {
+				return fmt.Errorf("send: %w", err)
+			}
+		}
+		if _, err := p.take(ctx, m, sizes[got]); err != nil {
+			return fmt.Errorf("echo: %w", err)
+		}
+	}
+	return nil
+}
+
+// count counts in a counter that must be want.
+func (p *party) count(want *uint64, add func(uint64) (uint64, error), swap func(old, value uint64) (uint64, error)) error {
+	if !p.atomics {
+		return nil
+	}
+	delta, value := p.rand.Uint64(), p.rand.Uint64()
+	for _, op := range []struct {
+		what  string
+		do    func() (uint64, error)
+		after uint64
+	}{
+		{"fetch and add", func() (uint64, error) { return add(delta) }, *want + delta},
+		{"compare and swap", func() (uint64, error) { return swap(*want, value) }, value},
+		{"compare with another and swap", func() (uint64, error) { return swap(value+1, delta) }, value},
+	} {
+		was, err := op.do()
+		if err != nil {
+			return fmt.Errorf("%s: %w", op.what, err)
+		}
+		if was != *want {
+			return fmt.Errorf("%w: %s found %#x, want %#x", ErrData, op.what, was, *want)
+		}
+		*want = op.after
+	}
+	return nil
+}
+
+// sizes returns 1 to most sizes of messages, up to n bytes, which is the first, the
+// others mostly much smaller.
+func (p *party) sizes(most, n int) []int {
+	all := []int{n}
+	for range p.rand.IntN(most) {
+		all = append(all, p.rand.IntN(n+1)>>p.rand.IntN(12))
+	}
+	return all
+}
+
+// somewhere returns an offset for n bytes of a peer's memory.
+//
+// siw sends up to 32 bytes that cross a page wrong, in answers to READs among
+// others (6.1 to 7.2: the rest comes from the start of the first page, as
+// siw_try_1seg takes what is on the second for what is on the first). So on siw
+// those that are that short, if cut in four, are kept within a page.
+func (p *party) somewhere(siw bool, n int) int {
+	const page, short = 4096, 4 * 33
+	off := p.rand.IntN(room - n + 1)
+	if over := off%page + n - page; siw && n < short && over > 0 {
+		off -= over
+	}
+	return off
+}
+
+// shared is the access of memory for the peer, with atomics where there are any.
+func shared(c *uverbs.Context) (a verbs.Access, atomics bool) {
+	a = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
+	if atomics = c.Probe("atomics") == nil; atomics {
+		a |= verbs.AccessRemoteAtomic
+	}
+	return a, atomics
+}
+
+// because adds the reason for which a connection ended to the error of a request
+// that was flushed.
+func because(err error, e *cm.Endpoint) error {
+	if !errors.Is(err, verbs.WCFlushErr) {
+		return err
+	}
+	select {
+	case <-e.Done():
+		return fmt.Errorf("%w: %w", e.Err(), err)
+	case <-time.After(5 * time.Second):
+		return err // a queue pair alone has failed
+	}
+}
+
+// unlessEnded returns an error unless it says that the peer has closed. siw fails what
+// it was sending then, and flushes the rest.
+func unlessEnded(ctx context.Context, e *cm.Endpoint, err error) error {
+	if !errors.Is(err, verbs.WCFlushErr) && !errors.Is(err, verbs.WCLocQPOpErr) && !errors.Is(err, verbs.ErrState) && !errors.Is(err, verbs.ErrDisconnected) {
+		return err
+	}
+	select {
+	case <-e.Done(): // flushes may be seen before
+	case <-ctx.Done():
+	}
+	if errors.Is(e.Err(), verbs.ErrDisconnected) {
+		return nil
+	}
+	return err
+}
