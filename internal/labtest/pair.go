@@ -86,12 +86,8 @@ func NewPair(t testing.TB, opt PairOptions) (a, b *Side) {
 		startUD(t, b, eb, ea)
 		return a, b
 	}
-	if err := a.QP.Connect(ea, eb, opt.RC); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.QP.Connect(eb, ea, opt.RC); err != nil {
-		t.Fatal(err)
-	}
+	Check(t, a.QP.Connect(ea, eb, opt.RC))
+	Check(t, b.QP.Connect(eb, ea, opt.RC))
 	return a, b
 }
 
@@ -121,9 +117,7 @@ func newSide(t testing.TB, ctx *uverbs.Context, opt PairOptions) *Side {
 
 func startUD(t testing.TB, s *Side, local, peer verbs.QPAddr) {
 	t.Helper()
-	if err := s.QP.StartUD(1, QKey); err != nil {
-		t.Fatal(err)
-	}
+	Check(t, s.QP.StartUD(1, QKey))
 	ah := Must(s.PD.CreateAH(peer.PathFrom(local)))(t)
 	Close(t, ah)
 	s.Peer = ah.To(peer.QPNum, QKey)

@@ -19,26 +19,16 @@ func Request(t testing.TB, device string, p cm.ConnParam) (client *cm.ID, reques
 	Close(t, ch)
 	listener := Must(ch.NewID())(t)
 	Close(t, listener)
-	if err := listener.Bind(netip.MustParseAddrPort(AddrOf(device) + ":0")); err != nil {
-		t.Fatal(err)
-	}
-	if err := listener.Listen(1); err != nil {
-		t.Fatal(err)
-	}
+	Check(t, listener.Bind(netip.MustParseAddrPort(AddrOf(device)+":0")))
+	Check(t, listener.Listen(1))
 	client = Must(ch.NewID())(t)
 	Close(t, client)
-	if err := client.ResolveAddr(netip.AddrPort{}, Must(listener.Route())(t).Local, time.Second); err != nil {
-		t.Fatal(err)
-	}
+	Check(t, client.ResolveAddr(netip.AddrPort{}, Must(listener.Route())(t).Local, time.Second))
 	Expect(t, client, cm.AddrResolved)
-	if err := client.ResolveRoute(time.Second); err != nil {
-		t.Fatal(err)
-	}
+	Check(t, client.ResolveRoute(time.Second))
 	Expect(t, client, cm.RouteResolved)
 	p.QPNum = InitQP(t, device, client).Num()
-	if err := client.Connect(p); err != nil {
-		t.Fatal(err)
-	}
+	Check(t, client.Connect(p))
 	request = Expect(t, listener, cm.ConnectRequest)
 	Close(t, request.NewID)
 	return client, request

@@ -93,13 +93,8 @@ const perfPort = "7499"
 func servePerf(t *testing.T, verbs, device string) {
 	t.Helper()
 	cmd := exec.Command(verbs, "perf", "server", "-d", device, "-p", perfPort)
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stderr := labtest.Must(cmd.StderrPipe())(t)
+	labtest.Check(t, cmd.Start())
 	r := bufio.NewReader(stderr)
 	if line, err := r.ReadString('\n'); !strings.HasPrefix(line, "listening") {
 		cmd.Process.Kill()

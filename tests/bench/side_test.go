@@ -16,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 var (
@@ -64,17 +66,9 @@ func (s side) start(t *testing.T, addr string) (stop func()) {
 	t.Helper()
 	cmd := s.command("-s", addr, s.port)
 	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdin := labtest.Must(cmd.StdinPipe())(t)
+	stdout := labtest.Must(cmd.StdoutPipe())(t)
+	labtest.Check(t, cmd.Start())
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
 		cmd.Process.Kill()
 		t.Fatalf("%s says %q: %v", s.program, line, err)
@@ -130,17 +124,9 @@ func (s side) open(t *testing.T, args ...string) *session {
 	t.Helper()
 	cmd := s.command(args...)
 	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in := labtest.Must(cmd.StdinPipe())(t)
+	out := labtest.Must(cmd.StdoutPipe())(t)
+	labtest.Check(t, cmd.Start())
 	end := sync.OnceFunc(func() {
 		in.Close()
 		limit := time.AfterFunc(patience, func() { cmd.Process.Kill() })

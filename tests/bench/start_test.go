@@ -72,14 +72,9 @@ func (s side) firstLine(t *testing.T) (text string, took time.Duration) {
 	t.Helper()
 	cmd := s.command()
 	cmd.Stderr = os.Stderr
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	stdout := labtest.Must(cmd.StdoutPipe())(t)
 	start := time.Now()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, cmd.Start())
 	for lines := bufio.NewScanner(stdout); lines.Scan(); {
 		if text == "" {
 			took = time.Since(start)
@@ -127,10 +122,7 @@ func libraries(t *testing.T, program string) []string {
 func sizeOf(t *testing.T, files ...string) (n int64) {
 	t.Helper()
 	for _, f := range files {
-		info, err := os.Stat(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := labtest.Must(os.Stat(f))(t)
 		n += info.Size()
 	}
 	return n

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 const module = "github.com/goverbs/verbs"
@@ -47,10 +49,7 @@ func packages(t *testing.T, names ...string) (pkgs []*types.Package) {
 	}
 	sources := importer.ForCompiler(token.NewFileSet(), "source", nil)
 	for _, name := range names {
-		pkg, err := sources.Import(module + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		pkg := labtest.Must(sources.Import(module + name))(t)
 		pkgs = append(pkgs, pkg)
 	}
 	return pkgs

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 var (
@@ -25,10 +27,7 @@ func testsOf(t *testing.T, dir string) map[string]bool {
 	}
 	found := map[string]bool{}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := labtest.Must(os.ReadFile(file))(t)
 		for _, m := range testFunc.FindAllStringSubmatch(string(text), -1) {
 			found[m[1]] = true
 		}
@@ -41,10 +40,7 @@ func testsOf(t *testing.T, dir string) map[string]bool {
 func TestClaims(t *testing.T) {
 	known := map[string]map[string]bool{}
 	for _, page := range []string{"security.md", "reliability.md"} {
-		text, err := os.ReadFile("../../docs/" + page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := labtest.Must(os.ReadFile("../../docs/" + page))(t)
 		column, claims := -1, 0
 		for n, line := range strings.Split(string(text), "\n") {
 			if !strings.HasPrefix(line, "|") {

@@ -22,9 +22,7 @@ func newID(t *testing.T, space cm.PortSpace) *cm.ID {
 
 func askMembership(t *testing.T, device string, sendOnly bool) error {
 	id := newID(t, cm.PortSpaceUDP)
-	if err := id.Bind(netip.MustParseAddrPort(labtest.AddrOf(device) + ":0")); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, id.Bind(netip.MustParseAddrPort(labtest.AddrOf(device)+":0")))
 	g, err := id.Join(within(t), netip.MustParseAddr("239.1.2.3"), sendOnly)
 	if err == nil {
 		err = g.Leave()
@@ -48,9 +46,7 @@ func askOptions(t *testing.T, device string) error {
 func askPath(t *testing.T, device string) error {
 	id := newID(t, cm.PortSpaceTCP)
 	dst := netip.MustParseAddrPort(labtest.AddrOf(device) + ":9")
-	if err := id.ResolveAddr(netip.AddrPort{}, dst, time.Second); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, id.ResolveAddr(netip.AddrPort{}, dst, time.Second))
 	labtest.Expect(t, id, cm.AddrResolved)
 	record := cm.PathRecord{Flags: cm.PathGMP | cm.PathPrimary | cm.PathBidirectional}
 	if err := id.SetPath(record); err != nil {
@@ -109,9 +105,7 @@ func accepted(t *testing.T, device string) (client, server *cm.ID, answer cm.Eve
 	t.Helper()
 	client, request := labtest.Request(t, device, cm.ConnParam{})
 	server = request.NewID
-	if err := server.Accept(cm.ConnParam{QPNum: labtest.InitQP(t, device, server).Num()}); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, server.Accept(cm.ConnParam{QPNum: labtest.InitQP(t, device, server).Num()}))
 	answer, err := client.Next(within(t))
 	if err != nil {
 		t.Fatal(err)

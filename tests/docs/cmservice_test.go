@@ -17,24 +17,17 @@ import (
 // askService asks for an InfiniBand service, for which package cm, whose
 // devices have none, has no call.
 func askService(t *testing.T, device string) error {
-	fd, err := unix.Open("/dev/infiniband/rdma_cm", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd := labtest.Must(unix.Open("/dev/infiniband/rdma_cm", unix.O_RDWR|unix.O_CLOEXEC, 0))(t)
 	defer unix.Close(fd)
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	var made abi.RdmaUcmCreateIdResp
 	create := abi.RdmaUcmCreateId{Uid: 1, Response: mmap.Pin(&pin, mmap.Bytes(&made)), Ps: abi.RDMA_PS_TCP, QpType: abi.IB_UVERBS_QPT_RC}
-	if err := command(fd, abi.RDMA_USER_CM_CMD_CREATE_ID, mmap.Bytes(&create), len(mmap.Bytes(&made))); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, command(fd, abi.RDMA_USER_CM_CMD_CREATE_ID, mmap.Bytes(&create), len(mmap.Bytes(&made))))
 	bind := abi.RdmaUcmBind{Id: made.Id, AddrSize: unix.SizeofSockaddrInet4}
 	*bind.Addr.SsFamily() = unix.AF_INET
 	copy(mmap.Bytes(&bind.Addr)[4:], netip.MustParseAddr(labtest.AddrOf(device)).AsSlice())
-	if err := command(fd, abi.RDMA_USER_CM_CMD_BIND, mmap.Bytes(&bind), 0); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, command(fd, abi.RDMA_USER_CM_CMD_BIND, mmap.Bytes(&bind), 0))
 	resolve := abi.RdmaUcmResolveIbService{
 		Id: made.Id, Ibs: abi.RdmaUcmIbService{ServiceId: 1, Flags: abi.RDMA_USER_CM_IB_SERVICE_FLAG_ID},
 	}

@@ -9,15 +9,14 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 // TestDrivers holds docs/drivers.md to the contract: it names all methods of package
 // provider's interfaces, and what it names exists.
 func TestDrivers(t *testing.T) {
-	text, err := os.ReadFile("../../docs/drivers.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := labtest.Must(os.ReadFile("../../docs/drivers.md"))(t)
 	known := exported(t, ".", "uverbs", "provider", "mmap", "abi")
 	for _, m := range regexp.MustCompile("`((?:verbs|uverbs|provider|mmap)\\.[A-Z][\\w.]*)").FindAllStringSubmatch(string(text), -1) {
 		if name := m[1]; !known[name] && !strings.Contains(name, ".Test") {
@@ -45,10 +44,7 @@ func methods(t *testing.T, dir string) map[string]bool {
 	}
 	names := map[string]bool{}
 	for _, file := range files {
-		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := labtest.Must(parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution))(t)
 		ast.Inspect(f, func(n ast.Node) bool {
 			if typ, ok := n.(*ast.InterfaceType); ok {
 				for _, m := range typ.Methods.List {

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 // oldest is the release of rdma-core that the pages start from.
@@ -17,15 +19,9 @@ const oldest = 44
 // "1.10".
 func (p page) linkable(t *testing.T, file string) map[string]string {
 	t.Helper()
-	f, err := elf.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := labtest.Must(elf.Open(file))(t)
 	defer f.Close()
-	syms, err := f.DynamicSymbols()
-	if err != nil {
-		t.Fatal(err)
-	}
+	syms := labtest.Must(f.DynamicSymbols())(t)
 	functions := map[string]string{}
 	for _, s := range syms {
 		version, public := strings.CutPrefix(s.Version, p.versions)

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 // scenarios are the names in the lists of tests/scenarios.
@@ -20,10 +22,7 @@ func scenarios(t *testing.T) map[string]bool {
 	}
 	names := map[string]bool{}
 	for _, file := range files {
-		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := labtest.Must(parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution))(t)
 		ast.Inspect(f, func(n ast.Node) bool {
 			list, ok := n.(*ast.CompositeLit)
 			if !ok {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 // symbols are the exported names of packages, as "uverbs.QP.PostSend".
@@ -25,10 +27,7 @@ func exported(t *testing.T, packages ...string) symbols {
 			if strings.HasSuffix(file, "_test.go") {
 				continue
 			}
-			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
-			}
+			f := labtest.Must(parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution))(t)
 			names.addFile(f)
 		}
 	}

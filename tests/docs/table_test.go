@@ -4,16 +4,15 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 // table reads the rows of the first table of a Markdown file that starts with
 // these columns.
 func table(t *testing.T, file string, columns ...string) [][]string {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := labtest.Must(os.ReadFile(file))(t)
 	var rows [][]string
 	inside := false
 	for line := range strings.Lines(string(text)) {

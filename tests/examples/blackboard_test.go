@@ -21,9 +21,7 @@ func TestBlackboard(t *testing.T) {
 		lines := bufio.NewScanner(labtest.Must(server.StdoutPipe())(t))
 		var serverErrs strings.Builder
 		server.Stderr = &serverErrs
-		if err := server.Start(); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, server.Start())
 		defer func() {
 			server.Process.Kill()
 			server.Wait()

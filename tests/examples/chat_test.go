@@ -54,9 +54,7 @@ func chat(t *testing.T, args ...string) (*exec.Cmd, io.WriteCloser, *bufio.Reade
 	in := labtest.Must(cmd.StdinPipe())(t)
 	out := labtest.Must(cmd.StdoutPipe())(t)
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, cmd.Start())
 	return cmd, in, bufio.NewReader(out)
 }
 

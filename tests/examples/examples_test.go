@@ -102,10 +102,7 @@ func TestDeviceChoice(t *testing.T) {
 
 // TestAll insists that no example is left out.
 func TestAll(t *testing.T) {
-	dirs, err := os.ReadDir("../../examples")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dirs := labtest.Must(os.ReadDir("../../examples"))(t)
 	known := map[string]bool{
 		"rdma-example": true, "rdmacm-connect": true, "send": true, "msg-send": true, "msg-recv": true,
 		"http": true, "grpc": true, "blackboard": true, "fetch": true, "wordcount": true, "chat": true,

@@ -18,9 +18,7 @@ func TestFetch(t *testing.T) {
 		want := make([]byte, 3<<20+1)
 		rand.NewChaCha8([32]byte{}).Read(want)
 		in, out := filepath.Join(t.TempDir(), "in"), filepath.Join(t.TempDir(), "out")
-		if err := os.WriteFile(in, want, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, os.WriteFile(in, want, 0o600))
 		server, _, addr := startServer(t, "fetch", "serve", labtest.AddrOf(device)+":0", in)
 		stdout, stderr, exit := run(t, "fetch", addr, out)
 		if !regexp.MustCompile(fmt.Sprintf(`^%d bytes in \S+\n$`, len(want))).MatchString(stdout) || stderr != "" || exit != 0 {
@@ -29,9 +27,7 @@ func TestFetch(t *testing.T) {
 		if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("the client wrote %d bytes that differ from the file's %d, error %v", len(got), len(want), err)
 		}
-		if err := server.Process.Signal(os.Interrupt); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, server.Process.Signal(os.Interrupt))
 		if err := server.Wait(); err != nil {
 			t.Errorf("the server: %v", err)
 		}

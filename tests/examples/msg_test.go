@@ -19,15 +19,10 @@ func TestMsg(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)
 		recv := exec.Command(labtest.Built(t, "msg-recv"), "-n", "2", addr, "0")
-		out, err := recv.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := labtest.Must(recv.StdoutPipe())(t)
 		var errs bytes.Buffer
 		recv.Stderr = &errs
-		if err := recv.Start(); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, recv.Start())
 		kill := time.AfterFunc(time.Minute, func() { recv.Process.Kill() })
 		defer kill.Stop()
 		lines := bufio.NewReader(out)

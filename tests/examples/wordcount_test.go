@@ -16,9 +16,7 @@ func TestWordcount(t *testing.T) {
 	long, empty := filepath.Join(dir, "long"), filepath.Join(dir, "empty")
 	text := strings.Repeat("three words, here\n", 50_000) + "and a last line"
 	for name, data := range map[string]string{long: text, empty: ""} {
-		if err := os.WriteFile(name, []byte(data), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, os.WriteFile(name, []byte(data), 0o600))
 	}
 	counts := func(t *testing.T, host, by string) {
 		_, _, addr := startServer(t, "wordcount", "serve", host+":0")

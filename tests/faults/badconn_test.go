@@ -25,10 +25,7 @@ type party struct {
 func newParty(t testing.TB) *party {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	t.Cleanup(cancel)
-	l, err := cm.Listen(ctx, labtest.Addr+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := labtest.Must(cm.Listen(ctx, labtest.Addr+":0"))(t)
 	labtest.Close(t, l)
 	return &party{t, ctx, l}
 }

@@ -64,9 +64,7 @@ func postUntilTheEnd(t *testing.T, a, b *labtest.Side) {
 	if !failed {
 		t.Fatal("the connection goes on")
 	}
-	if err := a.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, a.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState))
 	for range 1000 {
 		if poll(); completed == posted {
 			break

@@ -40,13 +40,9 @@ func rawIDs(t *testing.T, addr string, n int) (ids []*cm.ID, qp uint32, undo fun
 	q := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: small}))(t)
 	for range n {
 		id := labtest.Must(ch.NewID())(t)
-		if err := id.ResolveAddr(netip.AddrPort{}, dst, 5*time.Second); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, id.ResolveAddr(netip.AddrPort{}, dst, 5*time.Second))
 		expectEvent(t, id, cm.AddrResolved)
-		if err := id.ResolveRoute(5 * time.Second); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, id.ResolveRoute(5*time.Second))
 		expectEvent(t, id, cm.RouteResolved)
 		ids = append(ids, id)
 	}
@@ -239,10 +235,7 @@ func TestDeadlines(t *testing.T) {
 // TestKilledPeer kills a process with a connection: the other end is told.
 func TestKilledPeer(t *testing.T) {
 	if addr := os.Getenv("FAULTS_DIAL"); addr != "" {
-		e, err := cm.Dial(t.Context(), addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := labtest.Must(cm.Dial(t.Context(), addr))(t)
 		e.ID() // in use until killed
 		select {}
 	}
@@ -253,18 +246,14 @@ func TestKilledPeer(t *testing.T) {
 		labtest.Close(t, l)
 		child := exec.Command(os.Args[0], "-test.run", "^TestKilledPeer$")
 		child.Env = append(os.Environ(), "FAULTS_DIAL="+l.Addr().String())
-		if err := child.Start(); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, child.Start())
 		r := labtest.Must(l.Accept(ctx))(t)
 		e := labtest.Must(r.Accept(ctx, cm.Options{}))(t)
 		labtest.Close(t, e)
 		if _, err := e.QP.PostRecv(verbs.RecvWR{ID: 9}); err != nil {
 			t.Fatal(err)
 		}
-		if err := child.Process.Signal(unix.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, child.Process.Signal(unix.SIGKILL))
 		child.Wait()
 		var wc [1]verbs.WC
 		if _, err := e.RecvCQ.PollWait(ctx, wc[:]); err != nil || wc[0].ID != 9 || wc[0].Status != verbs.WCFlushErr {

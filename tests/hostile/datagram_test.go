@@ -32,9 +32,7 @@ func newSpoofer(t *testing.T, e *cm.Endpoint) *spoofer {
 	s.frame = append(append(append(s.frame, to.HardwareAddr...), via.HardwareAddr...), 0x08, 0x00)
 	s.fd = labtest.Must(unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0))(t)
 	t.Cleanup(func() { unix.Close(s.fd) })
-	if err := unix.Bind(s.fd, &unix.SockaddrLinklayer{Ifindex: via.Index}); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, unix.Bind(s.fd, &unix.SockaddrLinklayer{Ifindex: via.Index}))
 	return s
 }
 
@@ -150,9 +148,7 @@ func TestSpoofedDatagrams(t *testing.T) {
 					t.Fatalf("%q came from the client, after %d", buf[:n], got)
 				default:
 					got++
-					if err := server.Reply(ctx, from, buf[:n]); err != nil {
-						t.Fatal(err)
-					}
+					labtest.Check(t, server.Reply(ctx, from, buf[:n]))
 					if n, _, err := client.Recv(ctx, make([]byte, 32)); err != nil || n == 0 {
 						t.Fatal(n, err)
 					}
@@ -206,22 +202,16 @@ func TestAnswerToSpoofed(t *testing.T) {
 	}
 	var senders []cm.Sender
 	for i := range 200 { // more than are resolved at a time
-		if err := spoofer.send(netip.AddrFrom4([4]byte{10, 9, 0, byte(20 + i)}), uint32(i), "spoofed"); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, spoofer.send(netip.AddrFrom4([4]byte{10, 9, 0, byte(20 + i)}), uint32(i), "spoofed"))
 		senders = append(senders, receive())
 	}
 	err := server.Reply(ctx, senders[0], []byte("answer"))
 	if !errors.Is(err, unix.ETIMEDOUT) && !errors.Is(err, unix.EHOSTUNREACH) {
 		t.Errorf("an answer to %v: %v", senders[0].Addr(), err)
 	}
-	if err := client.Send(ctx, c.Peer, []byte("first")); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, client.Send(ctx, c.Peer, []byte("first")))
 	good := receive()
-	if err := server.Reply(ctx, good, []byte("answer")); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, server.Reply(ctx, good, []byte("answer")))
 
 	// Answers to strangers are given up one after the other, and go on behind.
 	for _, from := range senders[1:60] {
@@ -236,9 +226,7 @@ func TestAnswerToSpoofed(t *testing.T) {
 		go func() { hung <- server.Reply(ctx, from, []byte("answer")) }()
 	}
 	for i := range 20 {
-		if err := client.Send(ctx, c.Peer, []byte("more")); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, client.Send(ctx, c.Peer, []byte("more")))
 		if from := receive(); from != good {
 			t.Errorf("the client is %+v", from)
 		}

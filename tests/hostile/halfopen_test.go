@@ -25,9 +25,7 @@ func begin(t *testing.T, s *server, private []byte, n int) (end func()) {
 	ids := make([]*cm.ID, n)
 	step := func(do func(id *cm.ID) error, then cm.EventType) {
 		for _, id := range ids {
-			if err := do(id); err != nil {
-				t.Fatal(err)
-			}
+			labtest.Check(t, do(id))
 		}
 		for _, id := range ids {
 			if e, err := id.Next(ctx); err != nil || e.Type != then {
@@ -44,9 +42,7 @@ func begin(t *testing.T, s *server, private []byte, n int) (end func()) {
 	for i, id := range ids {
 		// QPs that are not there: the handshake never gets to them. With one
 		// for all the kernel would take the later requests for repetitions.
-		if err := id.Connect(cm.ConnParam{QPNum: 0x100000 + nextQP + uint32(i), PrivateData: private, RetryCount: 7}); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, id.Connect(cm.ConnParam{QPNum: 0x100000 + nextQP + uint32(i), PrivateData: private, RetryCount: 7}))
 	}
 	nextQP += uint32(n)
 	return func() {

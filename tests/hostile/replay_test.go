@@ -60,9 +60,7 @@ func TestReplay(t *testing.T) {
 		for _, l := range layers {
 			under(t, l, device, time.Second, func(t *testing.T, s *server, g *good) {
 				addr, recorded := relay(t, device, s.addr)
-				if err := l.visit(addr); err != nil {
-					t.Fatal(err)
-				}
+				labtest.Check(t, l.visit(addr))
 				said := recorded()
 				// The request of the handshake, at whose end is its length (RFC 5044,
 				// 7.1), and private data: more before the reply siw does not take.

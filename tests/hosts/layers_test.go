@@ -30,9 +30,7 @@ func TestWork(t *testing.T) {
 			began := time.Now()
 			ctx, stop := context.WithTimeout(t.Context(), workTime)
 			defer stop()
-			if err := l.Use(ctx, at, rounds, size); err != nil {
-				t.Fatal(err)
-			}
+			labtest.Check(t, l.Use(ctx, at, rounds, size))
 			record(t, "work, dialed here", l, d, "right", time.Since(began))
 		})
 	})

@@ -236,16 +236,10 @@ func (p *peer) call(t *testing.T, method string, args, reply any) {
 func (p *peer) start(t *testing.T, host int, args ...string) (wait func() string) {
 	t.Helper()
 	if host == 1 {
-		prog, err := startProgram(args)
-		if err != nil {
-			t.Fatal(err)
-		}
+		prog := labtest.Must(startProgram(args))(t)
 		return func() string {
 			t.Helper()
-			out, err := prog.wait()
-			if err != nil {
-				t.Fatal(err)
-			}
+			out := labtest.Must(prog.wait())(t)
 			return out
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/tests/workload"
 )
 
@@ -25,10 +26,7 @@ func recordAs(t *testing.T, what, name string, d driver, result string, took tim
 	if file == "" || t.Failed() {
 		return
 	}
-	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := labtest.Must(os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644))(t)
 	kernels := os.Getenv("VERBS_LAB") + " " + os.Getenv("VERBS_PEER")
 	test, _, _ := strings.Cut(t.Name(), "/")
 	row := []string{test, what, name, d.name(), kernels, result, fmt.Sprintf("%.1f", took.Seconds())}

@@ -263,9 +263,7 @@ func TestDevices(t *testing.T) {
 func TestInfoFeatures(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		var parsed []struct{ Features map[string]any }
-		if err := json.Unmarshal([]byte(output(t, built(t, "verbs"), "info", "--json", device)), &parsed); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, json.Unmarshal([]byte(output(t, built(t, "verbs"), "info", "--json", device)), &parsed))
 		text := output(t, built(t, "verbs"), "info", device)
 		features := parsed[0].Features
 		for name, v := range features {

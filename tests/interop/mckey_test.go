@@ -120,9 +120,7 @@ func testMckeyReceiver(t *testing.T, group string, sendOnly bool) {
 		t.Errorf("group %+v", m.To)
 	}
 	for {
-		if err := dg.SendImm(ctx, m.To, make([]byte, mckeySize), m.QP.Num()); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, dg.SendImm(ctx, m.To, make([]byte, mckeySize), m.QP.Num()))
 		select {
 		case <-receiver.done:
 			receiver.wait()

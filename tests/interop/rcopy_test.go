@@ -96,9 +96,7 @@ func TestRcopy(t *testing.T) {
 		data := noise(5, 2<<20+321)
 		dir := t.TempDir()
 		in, out := filepath.Join(dir, "in"), filepath.Join(dir, "out")
-		if err := os.WriteFile(in, data, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, os.WriteFile(in, data, 0o644))
 		t.Run("C client", func(t *testing.T) {
 			client, conn := rsJoin(t, device, rsock.Options{}, func(port string) *program {
 				return start(t, "rcopy", in, labtest.AddrOf(device)+":elsewhere", "-p", port)
@@ -118,9 +116,7 @@ func TestRcopy(t *testing.T) {
 			_, conn := rsMeet(t, device, rsock.Options{}, func(port string) *program { return start(t, "rcopy", "-p", port) })
 			defer conn.Close()
 			conn.SetDeadline(time.Now().Add(40 * time.Second))
-			if err := rcopySend(conn, out, data); err != nil {
-				t.Fatal(err)
-			}
+			labtest.Check(t, rcopySend(conn, out, data))
 			if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, data) {
 				t.Errorf("%v, %d bytes of %d, or others", err, len(got), len(data))
 			}

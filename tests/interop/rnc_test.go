@@ -30,9 +30,7 @@ func rnc(t *testing.T, device string, listen bool, opt rsock.Options, in []byte,
 	t.Helper()
 	dir := t.TempDir()
 	out = filepath.Join(dir, "out")
-	if err := os.WriteFile(filepath.Join(dir, "in"), in, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, os.WriteFile(filepath.Join(dir, "in"), in, 0o644))
 	script := fmt.Sprintf("exec %s \"$@\" <%s/in >%s", labtest.Must(buildRnc())(t), dir, out)
 	run := func(port string, args ...string) *program {
 		args = append(args, labtest.AddrOf(device), port, strconv.Itoa(size), strconv.Itoa(sleep))

@@ -172,10 +172,7 @@ func tellPing(t *testing.T, addr string, msg []byte) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	e, err := cm.Dial(ctx, addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := labtest.Must(cm.Dial(ctx, addr))(t)
 	defer e.Close()
 	if msg == nil {
 		return

@@ -40,9 +40,7 @@ func TestPreloadHTTP(t *testing.T) {
 		go server.Serve(l)
 		url := "http://" + net.JoinHostPort(labtest.AddrOf(device), port) + "/"
 		in, out := filepath.Join(t.TempDir(), "in"), filepath.Join(t.TempDir(), "out")
-		if err := os.WriteFile(in, file, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, os.WriteFile(in, file, 0o644))
 		for _, args := range [][]string{
 			{"curl", "-sS", "-o", out, url},
 			{"curl", "-sS", "-o", out, url, "-o", out, url}, // on one connection

@@ -198,14 +198,10 @@ func (r rstream) dialC(t *testing.T, device string, opt rsock.Options) {
 func rsConfigure(t *testing.T, values map[string]string) {
 	t.Helper()
 	const dir = "/etc/rdma/rsocket"
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, os.MkdirAll(dir, 0o755))
 	for name, v := range values {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(v+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, os.WriteFile(path, []byte(v+"\n"), 0o644))
 		t.Cleanup(func() { os.Remove(path) })
 	}
 }

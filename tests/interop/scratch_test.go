@@ -18,10 +18,7 @@ import (
 func TestScratch(t *testing.T) {
 	labtest.Require(t)
 	verbs := built(t, "verbs")
-	f, err := elf.Open(verbs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := labtest.Must(elf.Open(verbs))(t)
 	defer f.Close()
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
@@ -33,17 +30,11 @@ func TestScratch(t *testing.T) {
 	}
 
 	root := t.TempDir()
-	if err := copyFile(filepath.Join(root, "verbs"), verbs); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, copyFile(filepath.Join(root, "verbs"), verbs))
 	for _, dir := range []string{"/dev", "/sys"} {
 		target := filepath.Join(root, dir)
-		if err := os.Mkdir(target, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := unix.Mount(dir, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, os.Mkdir(target, 0o755))
+		labtest.Check(t, unix.Mount(dir, target, "", unix.MS_BIND|unix.MS_REC, ""))
 		defer unix.Unmount(target, unix.MNT_DETACH)
 	}
 	for args, want := range map[string]string{

@@ -17,9 +17,7 @@ import (
 func TestLoopback(t *testing.T) {
 	labtest.Require(t)
 	refused(t, "rxe0 on v0 (10.9.0.1")
-	if err := netlink.RdmaLinkDel(labtest.RXE); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, netlink.RdmaLinkDel(labtest.RXE))
 	defer addDevice(t, labtest.RXE, "rxe", "v0")
 	refused(t, "siw0 on d0 (10.9.1.1")
 }

@@ -143,9 +143,7 @@ func sockets(t testing.TB, device string, l *loop) (a, b *rmsg.Socket, ln *rmsg.
 	a = labtest.Must((&rmsg.Dialer{Loop: l.Loop}).Connect(ln.Addr().String()))(t)
 	b = labtest.Must(ln.Accept(ctx))(t)
 	for _, s := range []*rmsg.Socket{a, b} {
-		if err := s.Wait(ctx); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, s.Wait(ctx))
 	}
 	return a, b, ln
 }

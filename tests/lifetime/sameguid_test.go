@@ -28,9 +28,7 @@ func TestSameGUID(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			if err := netlink.RdmaLinkDel(test.own); err != nil {
-				t.Fatal(err)
-			}
+			labtest.Check(t, netlink.RdmaLinkDel(test.own))
 			addDevice(t, test.own, test.kind, test.netdev)
 			own, used := deviceNamed(t, test.own), deviceNamed(t, test.used)
 			if own.GUID != used.GUID {
@@ -70,9 +68,7 @@ func TestSameGUID(t *testing.T) {
 // addDevice makes a device and waits until the connection manager knows it.
 func addDevice(t *testing.T, name, kind, netdev string) {
 	t.Helper()
-	if err := netlink.RdmaLinkAdd(name, kind, netdev); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, netlink.RdmaLinkAdd(name, kind, netdev))
 	var err error
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		var ctx *uverbs.Context

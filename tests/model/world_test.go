@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -128,10 +129,7 @@ func (w *world) close(n *node) {
 }
 
 func newWorld(t *testing.T, device string, in []byte) *world {
-	ctx, err := uverbs.Open(device)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ctx := labtest.Must(uverbs.Open(device))(t)
 	return &world{t: t, device: device, in: in, ctx: &node{what: "context", obj: ctx}}
 }
 

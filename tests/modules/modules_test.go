@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 // before serves gRPC over TCP, after over package rsock.
@@ -45,9 +47,7 @@ type goMod struct {
 
 func modOf(t *testing.T, dir string) (m goMod, versions map[string]string) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(run(t, dir, outside(), "go", "mod", "edit", "-json")), &m); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, json.Unmarshal([]byte(run(t, dir, outside(), "go", "mod", "edit", "-json")), &m))
 	versions = map[string]string{}
 	for _, r := range m.Require {
 		versions[r.Path] = r.Version
@@ -58,10 +58,7 @@ func modOf(t *testing.T, dir string) (m goMod, versions map[string]string) {
 // sums returns the modules that a go.sum has sums of.
 func sums(t *testing.T, dir string) map[string]bool {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(dir, "go.sum"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := labtest.Must(os.ReadFile(filepath.Join(dir, "go.sum")))(t)
 	modules := map[string]bool{}
 	for line := range strings.Lines(string(text)) {
 		modules[strings.Fields(line)[0]] = true
@@ -122,10 +119,7 @@ require (
 			}
 
 			run(t, dir, env, "go", "mod", "vendor")
-			vendored, err := os.ReadFile(filepath.Join(dir, "vendor/modules.txt"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			vendored := labtest.Must(os.ReadFile(filepath.Join(dir, "vendor/modules.txt")))(t)
 			for line := range strings.Lines(string(vendored)) {
 				if f := strings.Fields(line); f[0] == "#" && f[1] != path && had[f[1]] == "" {
 					t.Errorf("%s is vendored", f[1])

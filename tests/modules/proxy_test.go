@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/mod/module"
 	"golang.org/x/mod/zip"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 const (
@@ -51,13 +53,8 @@ func publish(t *testing.T) string {
 		}
 	}
 	var packed bytes.Buffer
-	if err := zip.Create(&packed, module.Version{Path: path, Version: version}, files); err != nil {
-		t.Fatal(err)
-	}
-	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, zip.Create(&packed, module.Version{Path: path, Version: version}, files))
+	mod := labtest.Must(os.ReadFile(filepath.Join(root, "go.mod")))(t)
 	proxy := t.TempDir()
 	write(t, filepath.Join(proxy, path, "@v"), map[string]string{
 		"list":            version + "\n",
@@ -100,12 +97,8 @@ func run(t *testing.T, dir string, env []string, name string, args ...string) st
 
 func write(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, os.MkdirAll(dir, 0o755))
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 }

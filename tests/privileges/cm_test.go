@@ -23,9 +23,7 @@ func TestLoop(t *testing.T) {
 		labtest.Close(t, loop)
 		l := labtest.Must(loop.NewID())(t)
 		labtest.Close(t, l)
-		if err := errors.Join(l.Bind(netip.MustParseAddrPort(labtest.AddrOf(device)+":0")), l.Listen(0)); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, errors.Join(l.Bind(netip.MustParseAddrPort(labtest.AddrOf(device)+":0")), l.Listen(0)))
 		addr := labtest.Must(l.Route())(t).Local
 		for i := range 4 {
 			dialed := make(chan error, 1)
@@ -39,9 +37,7 @@ func TestLoop(t *testing.T) {
 			const ids = 5
 			for range ids {
 				id := labtest.Must(loop.NewID())(t)
-				if err := id.ResolveAddr(netip.AddrPort{}, addr, time.Second); err != nil {
-					t.Fatal(err)
-				}
+				labtest.Check(t, id.ResolveAddr(netip.AddrPort{}, addr, time.Second))
 			}
 			time.Sleep(100 * time.Millisecond) // for events to come, or some of them
 			switch i {
@@ -116,9 +112,7 @@ func TestChannel(t *testing.T) {
 		addr := netip.MustParseAddrPort(labtest.AddrOf(device) + ":9")
 		resolve := func(id *cm.ID) {
 			t.Helper()
-			if err := id.ResolveAddr(netip.AddrPort{}, addr, time.Second); err != nil {
-				t.Fatal(err)
-			}
+			labtest.Check(t, id.ResolveAddr(netip.AddrPort{}, addr, time.Second))
 		}
 		expect := func(id *cm.ID, want ...cm.EventType) {
 			t.Helper()
@@ -148,12 +142,8 @@ func TestChannel(t *testing.T) {
 				expect(resolving, cm.AddrResolved)
 			}
 			expect(fresh, cm.AddrResolved)
-			if err := fresh.Migrate(other); err != nil {
-				t.Fatal(err)
-			}
-			if err := errors.Join(fresh.ResolveRoute(time.Second)); err != nil {
-				t.Fatal(err)
-			}
+			labtest.Check(t, fresh.Migrate(other))
+			labtest.Check(t, errors.Join(fresh.ResolveRoute(time.Second)))
 			change(t)
 			expect(fresh, cm.RouteResolved)
 			if err := fresh.Close(); err != nil {

@@ -67,9 +67,7 @@ func drop(t *testing.T) {
 // change changes the credentials of an ordinary user's process, to what they were.
 func change(t *testing.T) {
 	t.Helper()
-	if err := errors.Join(syscall.Setgid(group), syscall.Setuid(user)); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, errors.Join(syscall.Setgid(group), syscall.Setuid(user)))
 }
 
 // within is how long anything may take.
@@ -246,17 +244,13 @@ func TestNodeClosed(t *testing.T) {
 	const node = "/dev/infiniband/rdma_cm"
 	if os.Getenv("PRIVILEGES_CHILD") == "" {
 		labtest.Require(t)
-		if err := os.Chmod(node, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, os.Chmod(node, 0o600))
 		defer os.Chmod(node, 0o666)
 	}
 	inChild(t, func(t *testing.T, device string) {
 		s := serve(t, device)
 		c := dial(t, s)
-		if err := echo(c, "the server has accepted"); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, echo(c, "the server has accepted"))
 		drop(t)
 		_, err := rsock.Dial("rdma", s.Addr().String())
 		refused := func(err error) {
@@ -268,9 +262,7 @@ func TestNodeClosed(t *testing.T) {
 		refused(err)
 		refused(<-s.ended)
 		for range 100 {
-			if err := echo(c, "still here"); err != nil {
-				t.Fatal(err)
-			}
+			labtest.Check(t, echo(c, "still here"))
 		}
 		refused(c.Close()) // the ID cannot be destroyed
 		s.ended <- net.ErrClosed

@@ -227,9 +227,7 @@ func TestNotPermitted(t *testing.T) {
 				labtest.Require(t)
 				path := "/dev/infiniband/" + node
 				info := labtest.Must(os.Stat(path))(t)
-				if err := os.Chmod(path, 0o600); err != nil {
-					t.Fatal(err)
-				}
+				labtest.Check(t, os.Chmod(path, 0o600))
 				defer os.Chmod(path, info.Mode())
 			}
 			inChild(t, func(t *testing.T, device string) {

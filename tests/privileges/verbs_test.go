@@ -33,9 +33,7 @@ func TestVerbs(t *testing.T) {
 func exchange(t *testing.T, a, b *labtest.Side) {
 	t.Helper()
 	for _, cq := range []*uverbs.CQ{a.SendCQ, b.RecvCQ} {
-		if err := cq.Arm(false); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, cq.Arm(false))
 	}
 	labtest.Must(b.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 16)}}))(t)
 	labtest.Must(a.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{a.MR.SGE(0, 16)}}))(t)
@@ -47,9 +45,7 @@ func exchange(t *testing.T, a, b *labtest.Side) {
 // next waits for a completion of an armed CQ.
 func next(t *testing.T, ctx context.Context, cq *uverbs.CQ) {
 	t.Helper()
-	if err := cq.Wait(ctx); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, cq.Wait(ctx))
 	var wc [1]verbs.WC
 	if n := cq.Poll(wc[:]); n != 1 || wc[0].Err() != nil {
 		t.Fatal(n, wc[0].Err())

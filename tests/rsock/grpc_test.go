@@ -79,9 +79,7 @@ func TestGRPC(t *testing.T) {
 		}
 		t.Run("unary", func(t *testing.T) {
 			for i := range 50 {
-				if err := once(i, i*i); err != nil {
-					t.Fatal(err)
-				}
+				labtest.Check(t, once(i, i*i))
 			}
 			var wg sync.WaitGroup
 			for i := range 50 {
@@ -95,10 +93,7 @@ func TestGRPC(t *testing.T) {
 		})
 		t.Run("stream", func(t *testing.T) {
 			const messages, size = 500, 20000
-			s, err := client.NewStream(ctx, &echo.Streams[0], "/Echo/Many")
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := labtest.Must(client.NewStream(ctx, &echo.Streams[0], "/Echo/Many"))(t)
 			go func() {
 				for i := range messages {
 					b, _ := io.ReadAll(noise(i, size))
@@ -111,9 +106,7 @@ func TestGRPC(t *testing.T) {
 			}()
 			for i := range messages {
 				var in bytesValue
-				if err := s.RecvMsg(&in); err != nil {
-					t.Fatal(err)
-				}
+				labtest.Check(t, s.RecvMsg(&in))
 				want, _ := io.ReadAll(noise(i, size))
 				if string(in.Value) != string(want) {
 					t.Fatalf("message %d is wrong", i)

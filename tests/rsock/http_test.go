@@ -144,10 +144,7 @@ func TestHTTP(t *testing.T) {
 					wg.Wait()
 				})
 				t.Run("reset", func(t *testing.T) { // by a client that wants no more
-					resp, err := client.Get(fmt.Sprintf("%s/1/%d", url, int64(1<<40)))
-					if err != nil {
-						t.Fatal(err)
-					}
+					resp := labtest.Must(client.Get(fmt.Sprintf("%s/1/%d", url, int64(1<<40))))(t)
 					io.CopyN(io.Discard, resp.Body, 1<<20)
 					resp.Body.Close()
 					get(t, client, url, 7, 1000)

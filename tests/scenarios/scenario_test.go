@@ -62,10 +62,7 @@ func appendTo(t *testing.T, file, text string) {
 	if file == "" {
 		return
 	}
-	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := labtest.Must(os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644))(t)
 	defer f.Close()
 	if _, err := f.WriteString(text); err != nil {
 		t.Error(err)

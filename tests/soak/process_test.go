@@ -83,13 +83,8 @@ func inventory(t *testing.T, kernel bool) map[string]int {
 // warmUp has what the first use leaves for good: files of the runtime's poller.
 func warmUp(t *testing.T, device string) {
 	t.Helper()
-	l, err := cm.Listen(t.Context(), labtest.AddrOf(device)+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	l := labtest.Must(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+	labtest.Check(t, l.Close())
 	labtest.Settled(t)
 }
 

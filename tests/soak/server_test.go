@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/tests/soak/samples"
 	"github.com/goverbs/verbs/tests/workload"
 )
@@ -68,10 +69,7 @@ func TestServer(t *testing.T) {
 			say(answer{Stacks: stacks()})
 			continue
 		}
-		p, err := thisProcess()
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := labtest.Must(thisProcess())(t)
 		say(answer{Process: &p})
 	}
 	s.end(servers)

@@ -74,10 +74,7 @@ func newRun(t *testing.T, device string) *run {
 	if dir == "" {
 		dir = t.TempDir()
 	}
-	file, err := os.Create(filepath.Join(dir, device+".jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := labtest.Must(os.Create(filepath.Join(dir, device+".jsonl")))(t)
 	labtest.Close(t, file)
 	r := &run{T: t, file: file, hw: labtest.OpenDevice(t, device), counts: make([]count, len(layers)), rests: make([]rest, len(layers))}
 	r.side = &side{device: device, stop: make(chan struct{}), report: func(f string) {

@@ -51,10 +51,7 @@ func TestCounter(t *testing.T) {
 }
 
 func newCounter(t *testing.T) *Counter {
-	c, err := NewCounter()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := labtest.Must(NewCounter())(t)
 	t.Cleanup(func() { c.Close() })
 	// A collection would make the thread call futex and the like for reasons
 	// of its own.

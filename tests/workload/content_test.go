@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 // TestContent: Check accepts what Fill makes, and nothing else: no other number, no
@@ -17,9 +19,7 @@ func TestContent(t *testing.T) {
 			n = 3 << 20 // more than there is noise
 		}
 		b := k.Fill(make([]byte, n), seq)
-		if err := k.Check("message", b, seq, n); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, k.Check("message", b, seq, n))
 		wrong := func(what string, k Key, b []byte, seq uint64, n int) {
 			t.Helper()
 			if err := k.Check("message", b, seq, n); !errors.Is(err, ErrData) {

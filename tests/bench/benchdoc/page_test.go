@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/tests/bench/record"
 )
 
@@ -17,19 +18,13 @@ import (
 // them, and no other plots.
 func TestCommitted(t *testing.T) {
 	const docs = "../../../docs"
-	files, err := render(docs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := labtest.Must(render(docs))(t)
 	for name, want := range files {
 		if got, err := os.ReadFile(filepath.Join(docs, name)); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s is not what its figures give: run go run ./tests/bench/benchdoc (%v)", name, err)
 		}
 	}
-	plots, err := filepath.Glob(docs + "/benchmarks/*.svg")
-	if err != nil {
-		t.Fatal(err)
-	}
+	plots := labtest.Must(filepath.Glob(docs + "/benchmarks/*.svg"))(t)
 	for _, p := range plots {
 		if files["benchmarks/"+filepath.Base(p)] == nil {
 			t.Errorf("%s: a plot of nothing", p)
@@ -57,30 +52,19 @@ var lines = []record.Line{
 func folder(t *testing.T, lines ...record.Line) string {
 	t.Helper()
 	docs, dir := t.TempDir(), t.TempDir()
-	if err := os.Mkdir(filepath.Join(docs, "benchmarks"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(docs, "benchmarks", "notes.md"), []byte("## Why\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, os.Mkdir(filepath.Join(docs, "benchmarks"), 0o755))
+	labtest.Check(t, os.WriteFile(filepath.Join(docs, "benchmarks", "notes.md"), []byte("## Why\n"), 0o644))
 	for _, l := range lines {
-		if err := record.Append(dir, l); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, record.Append(dir, l))
 	}
-	if err := collect(docs, record.Lab, dir); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, collect(docs, record.Lab, dir))
 	return docs
 }
 
 // rendered is the page and the plots of those lines.
 func rendered(t *testing.T, lines ...record.Line) map[string][]byte {
 	t.Helper()
-	files, err := render(folder(t, lines...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := labtest.Must(render(folder(t, lines...)))(t)
 	return files
 }
 
@@ -220,10 +204,7 @@ func TestHistograms(t *testing.T) {
 // TestSame is that the page and the plots depend on the figures alone.
 func TestSame(t *testing.T) {
 	docs := folder(t, lines...)
-	a, err := render(docs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := labtest.Must(render(docs))(t)
 	b, err := render(docs)
 	if err != nil || !maps.EqualFunc(a, b, bytes.Equal) {
 		t.Errorf("twice the same figures give two pages: %v", err)
@@ -236,9 +217,7 @@ func TestUnpaired(t *testing.T) {
 	const text = `{"kernel":"6.12","lines":[
 {"group":"latency","device":"rxe0","name":"READ of 8 bytes","unit":"µs","beside":"C","ours":[1,2,3],"c":[1,2]}
 ]}`
-	if err := os.WriteFile(figures(docs, record.Lab), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, os.WriteFile(figures(docs, record.Lab), []byte(text), 0o644))
 	files, err := render(docs)
 	if err != nil || !bytes.Contains(files["benchmarks.md"], []byte("| 1 / 2 / 3 | 1 / 1.5 / 2 | 3 |  | not measured |\n")) {
 		t.Errorf("%v\n%s", err, files["benchmarks.md"])
@@ -250,36 +229,23 @@ func TestUnpaired(t *testing.T) {
 func TestParts(t *testing.T) {
 	docs, dir := folder(t, lines...), t.TempDir()
 	native := record.Line{Group: "allocations", Device: "rxe0", Name: "allocations", Unit: "per round", Beside: "none", Ours: flat(0)}
-	if err := record.Append(dir, native); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, record.Append(dir, native))
 	if err := collect(docs, record.Lab, dir); err == nil {
 		t.Error("figures of the native part were taken for the lab's")
 	}
-	if err := collect(docs, record.Native, dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := write(docs); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, collect(docs, record.Native, dir))
+	labtest.Check(t, write(docs))
 	page := func() string {
 		t.Helper()
-		text, err := os.ReadFile(filepath.Join(docs, "benchmarks.md"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := labtest.Must(os.ReadFile(filepath.Join(docs, "benchmarks.md")))(t)
 		return string(text)
 	}
 	const allocations = "| rxe | allocations | per round | 0 / 0 / 0 |  |  |  |  |\n"
 	if p := page(); !strings.Contains(p, "2.25") || !strings.Contains(p, allocations) {
 		t.Errorf("with both parts:\n%s", p)
 	}
-	if err := collect(docs, record.Lab, t.TempDir()); err != nil {
-		t.Fatal(err)
-	}
-	if err := write(docs); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, collect(docs, record.Lab, t.TempDir()))
+	labtest.Check(t, write(docs))
 	if p := page(); strings.Contains(p, "2.25") || !strings.Contains(p, "| `make bench` | not measured |") || !strings.Contains(p, allocations) {
 		t.Errorf("after a run of the lab that measured nothing:\n%s", p)
 	}

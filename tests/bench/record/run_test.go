@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 func TestRun(t *testing.T) {
@@ -19,14 +21,9 @@ func TestRun(t *testing.T) {
 		{Group: "set-up", Name: "a", Unit: "MiB", Beside: "C", Ours: flat(1, 9), Spread: &Spread{Ours: NewHistogram(Sample{1, 2})}},
 	}
 	for _, l := range lines {
-		if err := Append(dir, l); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, Append(dir, l))
 	}
-	r, err := Collect(dir, Lab)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := labtest.Must(Collect(dir, Lab))(t)
 	if want := []Line{lines[1], lines[0], lines[2]}; !reflect.DeepEqual(r.Lines, want) {
 		t.Errorf("collected %v", r.Lines)
 	}
@@ -38,14 +35,9 @@ func TestRun(t *testing.T) {
 	}
 
 	r.Host = "somewhere"
-	text, err := r.Text()
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := labtest.Must(r.Text())(t)
 	file := filepath.Join(dir, "lab.json")
-	if err := os.WriteFile(file, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, os.WriteFile(file, text, 0o644))
 	if again, err := Read(file, Lab); err != nil || !reflect.DeepEqual(again, r) {
 		t.Errorf("wrote %v, read %v, %v", r, again, err)
 	}
@@ -64,14 +56,9 @@ func TestEmptyRun(t *testing.T) {
 	if err != nil || len(r.Lines) != 0 {
 		t.Fatal(r, err)
 	}
-	text, err := r.Text()
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := labtest.Must(r.Text())(t)
 	file := filepath.Join(dir, "lab.json")
-	if err := os.WriteFile(file, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, os.WriteFile(file, text, 0o644))
 	if r, err := Read(file, Lab); err != nil || len(r.Lines) != 0 {
 		t.Errorf("%v, %v", r, err)
 	}
@@ -88,17 +75,13 @@ func TestCollectRefuses(t *testing.T) {
 		{"half a line", one + one[:20], "unexpected EOF"},
 	} {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, linesFile), []byte(test.text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, os.WriteFile(filepath.Join(dir, linesFile), []byte(test.text), 0o644))
 		if _, err := Collect(dir, Lab); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v", test.name, err)
 		}
 	}
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, linesFile), []byte(one+strings.NewReplacer("01-01", "01-02", `"a"`, `"b"`).Replace(one)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, os.WriteFile(filepath.Join(dir, linesFile), []byte(one+strings.NewReplacer("01-01", "01-02", `"a"`, `"b"`).Replace(one)), 0o644))
 	if r, err := Collect(dir, Lab); err != nil || r.Date != "2026-01-01" {
 		t.Errorf("a run past midnight: %v, %v", r.Date, err)
 	}

@@ -104,9 +104,7 @@ func TestRemoval(t *testing.T) {
 // add makes the device.
 func (e *env) add() {
 	e.Helper()
-	if err := netlink.RdmaLinkAdd(e.device, kinds[e.device], links[e.device]); err != nil {
-		e.Fatal(err)
-	}
+	labtest.Check(e, netlink.RdmaLinkAdd(e.device, kinds[e.device], links[e.device]))
 	e.present()
 }
 
@@ -119,18 +117,11 @@ func TestLink(t *testing.T) {
 	each(t, fault{title: "the link is down for a second", run: func(e *env) {
 		c := e.serve()
 		l := newLoadWithin(e.dial(c), 10*time.Second)
-		if err := l.more(5); err != nil {
-			e.Fatal(err)
-		}
+		labtest.Check(e, l.more(5))
 		l.slowest()
-		link, err := netlink.LinkByName(links[e.device])
-		if err != nil {
-			e.Fatal(err)
-		}
+		link := labtest.Must(netlink.LinkByName(links[e.device]))(e)
 		start := time.Now()
-		if err := netlink.LinkSetDown(link); err != nil {
-			e.Fatal(err)
-		}
+		labtest.Check(e, netlink.LinkSetDown(link))
 		time.Sleep(time.Second)
 		if err := netlink.LinkSetUp(link); err != nil {
 			e.Error(err)
@@ -168,9 +159,7 @@ func TestLink(t *testing.T) {
 		if err != nil {
 			e.Logf("%v: the device is made again", err)
 			saw += ", device made again"
-			if err := netlink.RdmaLinkDel(e.device); err != nil {
-				e.Fatal(err)
-			}
+			labtest.Check(e, netlink.RdmaLinkDel(e.device))
 			e.add()
 		}
 		e.ends(e.serve(), saw, took)

@@ -86,14 +86,9 @@ var warm = func() func(t testing.TB) {
 			for _, device := range []string{labtest.RXE, labtest.SIW} {
 				for _, l := range layers {
 					c := newChild(t, l, labtest.AddrOf(device)+":0")
-					s, err := l.Dial(t.Context(), c.addr)
-					if err != nil {
-						t.Fatal(err)
-					}
+					s := labtest.Must(l.Dial(t.Context(), c.addr))(t)
 					load := newLoad(s)
-					if err := load.more(2); err != nil {
-						t.Fatal(err)
-					}
+					labtest.Check(t, load.more(2))
 					load.end()
 					s.Close()
 					c.kill()
@@ -115,10 +110,7 @@ func (e *env) dial(c *child) workload.Session {
 	e.Helper()
 	ctx, cancel := context.WithTimeout(e.Context(), patience)
 	defer cancel()
-	s, err := e.layer.Dial(ctx, c.addr)
-	if err != nil {
-		e.Fatal(err)
-	}
+	s := labtest.Must(e.layer.Dial(ctx, c.addr))(e)
 	e.open[s] = true
 	e.Cleanup(func() {
 		if e.open[s] {
@@ -148,9 +140,7 @@ func (e *env) under(more ...func(*exec.Cmd)) (*child, *load) {
 	e.Helper()
 	c := e.serve(more...)
 	l := newLoad(e.dial(c))
-	if err := l.more(5); err != nil {
-		e.Fatal(err)
-	}
+	labtest.Check(e, l.more(5))
 	l.slowest()
 	return c, l
 }

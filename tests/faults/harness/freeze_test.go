@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/tests/workload"
 )
 
@@ -45,9 +46,7 @@ func TestFreeze(t *testing.T) {
 		c.freeze()
 		time.Sleep(pause())
 		c.signal(unix.SIGCONT)
-		if err := l.more(1); err != nil {
-			e.Fatal(err)
-		}
+		labtest.Check(e, l.more(1))
 		e.goesOn(c, l, 20)
 	}})
 }
@@ -103,17 +102,13 @@ func TestClock(t *testing.T) {
 	step := func(e *env, d time.Duration) {
 		e.Helper()
 		tv := unix.NsecToTimeval(time.Now().Add(d).UnixNano())
-		if err := unix.Settimeofday(&tv); err != nil {
-			e.Fatal(err)
-		}
+		labtest.Check(e, unix.Settimeofday(&tv))
 	}
 	each(t, fault{title: "the clock is set an hour on, and back", run: func(e *env) {
 		c, l := e.under()
 		for _, d := range []time.Duration{time.Hour, -time.Hour, -time.Hour, time.Hour} {
 			step(e, d)
-			if err := l.more(5); err != nil {
-				e.Fatal(err)
-			}
+			labtest.Check(e, l.more(5))
 		}
 		other := e.dial(c)
 		c.freeze()

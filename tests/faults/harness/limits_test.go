@@ -21,10 +21,7 @@ import (
 // files is how many files a process has open.
 func files(t testing.TB, pid int) uint64 {
 	t.Helper()
-	names, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := labtest.Must(os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid)))(t)
 	return uint64(len(names))
 }
 
@@ -32,12 +29,8 @@ func files(t testing.TB, pid int) uint64 {
 func limitFiles(t testing.TB, pid int, n uint64) {
 	t.Helper()
 	var old unix.Rlimit
-	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &old); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: min(n, old.Max), Max: old.Max}, nil); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &old))
+	labtest.Check(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: min(n, old.Max), Max: old.Max}, nil))
 }
 
 // TestFilesDialing dials with no files left, then one, and so on, beside a load.
@@ -128,14 +121,9 @@ func poor(what string) error {
 // TestLockedMemory dials as a user whose locked memory is limited.
 func TestLockedMemory(t *testing.T) {
 	each(t, fault{title: "locked memory is limited to 8 KiB (ulimit -l)", run: func(e *env) {
-		nodes, err := os.ReadDir("/dev/infiniband")
-		if err != nil {
-			e.Fatal(err)
-		}
+		nodes := labtest.Must(os.ReadDir("/dev/infiniband"))(e)
 		for _, n := range nodes {
-			if err := os.Chmod("/dev/infiniband/"+n.Name(), 0o666); err != nil {
-				e.Fatal(err)
-			}
+			labtest.Check(e, os.Chmod("/dev/infiniband/"+n.Name(), 0o666))
 		}
 		c := e.serve()
 		start := time.Now()
@@ -170,14 +158,10 @@ func TestAddressSpace(t *testing.T) {
 	each(t, fault{title: "address space is limited (ulimit -v)", only: "cm rconn", run: func(e *env) {
 		c, l := e.under()
 		var old unix.Rlimit
-		if err := unix.Prlimit(0, unix.RLIMIT_AS, nil, &old); err != nil {
-			e.Fatal(err)
-		}
+		labtest.Check(e, unix.Prlimit(0, unix.RLIMIT_AS, nil, &old))
 		limited := old
 		limited.Cur = virtual(e) + 256<<20
-		if err := unix.Prlimit(0, unix.RLIMIT_AS, &limited, nil); err != nil {
-			e.Fatal(err)
-		}
+		labtest.Check(e, unix.Prlimit(0, unix.RLIMIT_AS, &limited, nil))
 		start := time.Now()
 		var err error
 		switch s := l.s.(type) {
@@ -188,9 +172,7 @@ func TestAddressSpace(t *testing.T) {
 		}
 		took := time.Since(start)
 		saw := e.expect(wants{"cm": {unix.ENOMEM}, "rconn": {unix.ENOMEM}}, err)
-		if err := unix.Prlimit(0, unix.RLIMIT_AS, &old, nil); err != nil {
-			e.Fatal(err)
-		}
+		labtest.Check(e, unix.Prlimit(0, unix.RLIMIT_AS, &old, nil))
 		e.survived(c, l, saw, took)
 	}})
 }

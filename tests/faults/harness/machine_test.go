@@ -33,9 +33,7 @@ func TestBusy(t *testing.T) {
 		c, l := e.under()
 		for range 2 * runtime.NumCPU() {
 			cmd := exec.Command("sh", "-c", "while :; do :; done")
-			if err := cmd.Start(); err != nil {
-				e.Fatal(err)
-			}
+			labtest.Check(e, cmd.Start())
 			defer cmd.Wait()
 			defer cmd.Process.Kill()
 			if err := unix.Setpriority(unix.PRIO_PROCESS, cmd.Process.Pid, -10); err != nil {

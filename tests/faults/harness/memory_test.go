@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 // group is a control group, cgroups(7), whose memory can be bounded.
@@ -26,12 +28,8 @@ func newGroup(e *env) *group {
 	e.Helper()
 	const root = "/sys/fs/cgroup"
 	g := &group{env: e, dir: filepath.Join(root, "faults")}
-	if err := os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
-		e.Fatal(err)
-	}
-	if err := os.Mkdir(g.dir, 0o755); err != nil {
-		e.Fatal(err)
-	}
+	labtest.Check(e, os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+memory"), 0))
+	labtest.Check(e, os.Mkdir(g.dir, 0o755))
 	e.Cleanup(func() { os.Remove(g.dir) }) // where a test has failed
 	var err error
 	if g.file, err = os.Open(g.dir); err != nil {
@@ -94,9 +92,7 @@ func TestMemoryScarce(t *testing.T) {
 		g := newGroup(e)
 		c, l := e.under(g.start)
 		g.set("memory.high", 64<<10)
-		if err := l.more(10); err != nil {
-			e.Fatal(err)
-		}
+		labtest.Check(e, l.more(10))
 		took := l.slowest()
 		// A connection more takes memory, and may take too long.
 		ctx, cancel := context.WithTimeout(e.Context(), patience)

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rmsg"
 )
 
@@ -44,9 +45,7 @@ func TestNetwork(t *testing.T) {
 					}
 					e.wire.netem("")
 					l = newLoadWithin(e.dial(c), 30*time.Second)
-					if err := l.more(1); err != nil {
-						e.Fatal(err)
-					}
+					labtest.Check(e, l.more(1))
 					l.turn.Lock()
 				}
 			}

@@ -174,10 +174,7 @@ func TestQueueFull(t *testing.T) {
 				e.Fatalf("posted %d: %v", n, err)
 			}
 			for done < next {
-				got, err := h.SendCQ.PollWait(ctx, wcs)
-				if err != nil {
-					e.Fatal(err)
-				}
+				got := labtest.Must(h.SendCQ.PollWait(ctx, wcs))(e)
 				for i := range wcs[:got] {
 					if wcs[i].Err() != nil || wcs[i].ID != done {
 						e.Fatalf("%+v in place of %d", wcs[i], done)
@@ -224,9 +221,7 @@ func (e *env) fullConn() {
 	}
 	took := time.Since(start) / time.Duration(full)
 	rest := make([]verbs.WC, next-done)
-	if err := p.Await(ctx, rconn.Sends, rest); err != nil {
-		e.Fatal(err)
-	}
+	labtest.Check(e, p.Await(ctx, rconn.Sends, rest))
 	if err := s.Round(ctx, chunk); err != nil {
 		e.Error(err)
 	}

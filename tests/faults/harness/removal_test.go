@@ -133,9 +133,7 @@ func useMsg(t *testing.T) user {
 		c := labtest.Must((&rmsg.Dialer{Loop: client}).Connect(l.Addr().String()))(t)
 		s := labtest.Must(l.Accept(ctx))(t)
 		for _, s := range []*rmsg.Socket{c, s} {
-			if err := s.Wait(ctx); err != nil {
-				t.Fatal(err)
-			}
+			labtest.Check(t, s.Wait(ctx))
 		}
 		return both(ready, func() (err error) {
 			for i := 0; busy && err == nil; i++ {

@@ -82,10 +82,7 @@ func (e *env) row(saw string, took, again time.Duration) {
 	if file == "" || e.Failed() {
 		return
 	}
-	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		e.Fatal(err)
-	}
+	f := labtest.Must(os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644))(e)
 	defer f.Close()
 	test, _, _ := strings.Cut(e.Name(), "/")
 	driver := map[string]string{labtest.RXE: "rxe", labtest.SIW: "siw"}[e.device]

@@ -58,9 +58,7 @@ link set wb gso_max_segs 1 gso_max_size 1500
 `)
 	for _, end := range []string{"wa", "wb"} {
 		for file, value := range map[string]string{"ipv4/conf/" + end + "/accept_local": "1", "ipv4/conf/" + end + "/rp_filter": "0", "ipv6/conf/" + end + "/disable_ipv6": "1"} {
-			if err := os.WriteFile("/proc/sys/net/"+file, []byte(value), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			labtest.Check(t, os.WriteFile("/proc/sys/net/"+file, []byte(value), 0o644))
 		}
 	}
 	w.ip(`link set wa up
@@ -92,9 +90,7 @@ link del wa
 `)
 	})
 	for end, d := range map[string]string{"wa": kind + "8", "wb": kind + "9"} {
-		if err := netlink.RdmaLinkAdd(d, kind, end); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, netlink.RdmaLinkAdd(d, kind, end))
 		waitFor(t, func() error { return works(d) })
 	}
 	return w

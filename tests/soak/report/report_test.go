@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/tests/soak/samples"
 )
 
@@ -15,10 +16,7 @@ import (
 func write(t *testing.T, end *samples.End) (file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "v0.jsonl")
-	f, err := os.Create(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := labtest.Must(os.Create(file))(t)
 	e := json.NewEncoder(f)
 	lines := []samples.Line{{Start: &samples.Start{Device: "v0", Kernel: "6.0", Duration: 6 * time.Minute, Every: 5 * time.Second, Stall: time.Minute, Seed: 77, Layers: []string{"a"}}}}
 	for i := range uint64(73) {
@@ -32,13 +30,9 @@ func write(t *testing.T, end *samples.End) (file string) {
 		}})
 	}
 	for _, l := range append(lines, samples.Line{End: end}) {
-		if err := e.Encode(l); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, e.Encode(l))
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	labtest.Check(t, f.Close())
 	return file
 }
 
@@ -62,10 +56,7 @@ func TestReport(t *testing.T) {
 			if err != nil || (len(reasons) == 0) != (name == "passed") {
 				t.Fatal(reasons, err)
 			}
-			text, err := os.ReadFile(to)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := labtest.Must(os.ReadFile(to))(t)
 			for _, w := range c.want {
 				if !strings.Contains(string(text), w) {
 					t.Errorf("%q is not in\n%s", w, text)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 // steady is a run of an hour in which all is well.
@@ -94,10 +96,7 @@ func TestRead(t *testing.T) {
 		"cut":    {b.String()[:whole-10], len(want.Samples) - 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Read(strings.NewReader(c.text))
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := labtest.Must(Read(strings.NewReader(c.text)))(t)
 			if len(got.Samples) != c.samples || (got.End != nil) != c.end || got.Start.Duration != time.Hour {
 				t.Errorf("%d samples of %d, end %v", len(got.Samples), c.samples, got.End)
 			}
