@@ -41,9 +41,9 @@ func rawIDs(t *testing.T, addr string, n int) (ids []*cm.ID, qp uint32, undo fun
 	for range n {
 		id := labtest.Must(ch.NewID())(t)
 		labtest.Check(t, id.ResolveAddr(netip.AddrPort{}, dst, 5*time.Second))
-		expectEvent(t, id, cm.AddrResolved)
+		labtest.Expect(t, id, cm.AddrResolved)
 		labtest.Check(t, id.ResolveRoute(5*time.Second))
-		expectEvent(t, id, cm.RouteResolved)
+		labtest.Expect(t, id, cm.RouteResolved)
 		ids = append(ids, id)
 	}
 	return ids, q.Num(), func() {
@@ -64,15 +64,6 @@ func deviceOf(addr string) string {
 		return labtest.SIW
 	}
 	return labtest.RXE
-}
-
-func expectEvent(t *testing.T, id *cm.ID, want cm.EventType) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if e, err := id.Next(ctx); err != nil || e.Type != want {
-		t.Fatalf("event %+v, %v, want %v", e, err, want)
-	}
 }
 
 // ask connects raw IDs with private data, and never says another word.

@@ -22,18 +22,11 @@ func record(t *testing.T, what string, l *workload.Layer, d driver, result strin
 func recordAs(t *testing.T, what, name string, d driver, result string, took time.Duration) {
 	t.Helper()
 	t.Logf("%s, %s on %s: %s, %.1f s", what, name, d.name(), result, took.Seconds())
-	file := os.Getenv("HOSTS_TABLE")
-	if file == "" || t.Failed() {
+	if t.Failed() {
 		return
 	}
-	f := labtest.Must(os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644))(t)
 	kernels := os.Getenv("VERBS_LAB") + " " + os.Getenv("VERBS_PEER")
 	test, _, _ := strings.Cut(t.Name(), "/")
 	row := []string{test, what, name, d.name(), kernels, result, fmt.Sprintf("%.1f", took.Seconds())}
-	if _, err := f.WriteString(strings.Join(row, "\t") + "\n"); err != nil {
-		t.Error(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Error(err)
-	}
+	labtest.AppendTo(t, os.Getenv("HOSTS_TABLE"), strings.Join(row, "\t")+"\n")
 }

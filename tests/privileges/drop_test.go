@@ -3,10 +3,7 @@ package privileges
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -21,6 +18,7 @@ import (
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rsock"
+	"github.com/goverbs/verbs/tests/workload"
 )
 
 // inChild runs a test on each device, in a process of its own: credentials belong to
@@ -71,77 +69,42 @@ func change(t *testing.T) {
 }
 
 // within is how long anything may take.
-func within(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
+func within(t *testing.T) context.Context { return labtest.Within(t, 3*time.Minute) }
 
-// server echoes what its connections send.
+// server is one of rsock's, whose failures go to failed.
 type server struct {
-	net.Listener
-	wg    sync.WaitGroup
-	ended chan error // gets why it accepts no more
+	*workload.Server
+	failed chan error
 }
 
 func serve(t *testing.T, device string) *server {
 	t.Helper()
-	s := &server{ended: make(chan error, 1)}
-	s.Listener = labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
-	s.wg.Go(func() {
-		for {
-			c, err := s.Accept()
-			if err != nil {
-				s.ended <- err
-				return
-			}
-			s.wg.Go(func() {
-				defer c.Close()
-				if _, err := io.Copy(c, c); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-	})
+	s := &server{failed: make(chan error, 100)}
+	report := func(err error) { s.failed <- err }
+	s.Server = labtest.Must(workload.RSock.Listen(context.Background(), labtest.AddrOf(device)+":0", report))(t)
 	t.Cleanup(func() {
 		s.Close()
-		if err := <-s.ended; !errors.Is(err, net.ErrClosed) {
+		close(s.failed)
+		for err := range s.failed {
 			t.Error(err)
 		}
-		s.wg.Wait()
 	})
 	return s
 }
 
-func dial(t *testing.T, s *server) net.Conn {
+func dial(t *testing.T, s *server) workload.Session {
 	t.Helper()
-	return labtest.Must((&rsock.Dialer{}).DialContext(within(t), "rdma", s.Addr().String()))(t)
-}
-
-// echo sends a message and insists that it comes back.
-func echo(c net.Conn, text string) error {
-	c.SetDeadline(time.Now().Add(3 * time.Minute))
-	if _, err := io.WriteString(c, text); err != nil {
-		return err
-	}
-	back := make([]byte, len(text))
-	if _, err := io.ReadFull(c, back); err != nil {
-		return err
-	}
-	if string(back) != text {
-		return fmt.Errorf("sent %q, %q came back", text, back)
-	}
-	return nil
+	return labtest.Must(workload.RSock.Dial(within(t), s.Addr))(t)
 }
 
 // keepTalking uses a connection until the function that it returns is called.
-func keepTalking(t *testing.T, c net.Conn) (stop func()) {
-	stopped := make(chan struct{})
+func keepTalking(t *testing.T, c workload.Session) (stop func()) {
+	ctx, stopped := within(t), make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for i := 0; ; i++ {
-			if err := echo(c, fmt.Sprintf("message %d", i)); err != nil {
-				t.Errorf("message %d: %v", i, err)
+			if err := c.Round(ctx, i%100); err != nil {
+				t.Errorf("round %d: %v", i, err)
 				return
 			}
 			select {
@@ -160,16 +123,12 @@ func keepTalking(t *testing.T, c net.Conn) (stop func()) {
 // connectMany makes connections, some of them at once, and uses and closes them.
 func connectMany(t *testing.T, s *server, n int) {
 	t.Helper()
+	ctx := within(t)
 	var wg sync.WaitGroup
 	for worker := range 4 {
 		wg.Go(func() {
 			for i := worker; i < n; i += 4 {
-				c, err := (&rsock.Dialer{}).DialContext(within(t), "rdma", s.Addr().String())
-				if err != nil {
-					t.Errorf("connection %d: %v", i, err)
-					return
-				}
-				if err := errors.Join(echo(c, "hello"), c.Close()); err != nil {
+				if err := workload.RSock.Use(ctx, s.Addr, 1, 100); err != nil {
 					t.Errorf("connection %d: %v", i, err)
 				}
 			}
@@ -250,9 +209,9 @@ func TestNodeClosed(t *testing.T) {
 	inChild(t, func(t *testing.T, device string) {
 		s := serve(t, device)
 		c := dial(t, s)
-		labtest.Check(t, echo(c, "the server has accepted"))
+		labtest.Check(t, c.Round(within(t), 10)) // the server has accepted
 		drop(t)
-		_, err := rsock.Dial("rdma", s.Addr().String())
+		_, err := rsock.Dial("rdma", s.Addr)
 		refused := func(err error) {
 			t.Helper()
 			if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), node) || !strings.Contains(err.Error(), "credentials") {
@@ -260,11 +219,11 @@ func TestNodeClosed(t *testing.T) {
 			}
 		}
 		refused(err)
-		refused(<-s.ended)
+		refused(<-s.failed) // accepting
 		for range 100 {
-			labtest.Check(t, echo(c, "still here"))
+			labtest.Check(t, c.Round(within(t), 10))
 		}
-		refused(c.Close()) // the ID cannot be destroyed
-		s.ended <- net.ErrClosed
+		refused(c.Close())  // the ID cannot be destroyed
+		refused(<-s.failed) // nor can the server's
 	})
 }

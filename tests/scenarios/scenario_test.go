@@ -55,18 +55,7 @@ func TestScenarios(t *testing.T) {
 			}
 		}
 	})
-	appendTo(t, os.Getenv("SCENARIO_TABLE"), table.String())
-}
-
-func appendTo(t *testing.T, file, text string) {
-	if file == "" {
-		return
-	}
-	f := labtest.Must(os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644))(t)
-	defer f.Close()
-	if _, err := f.WriteString(text); err != nil {
-		t.Error(err)
-	}
+	labtest.AppendTo(t, os.Getenv("SCENARIO_TABLE"), table.String())
 }
 
 // TestFeatures asks for every feature: there is none that the kernel neither
@@ -86,7 +75,7 @@ func TestFeatures(t *testing.T) {
 			fmt.Fprintf(&table, "%s\t%s\t%s\t%s\n", f, os.Getenv("VERBS_LAB"), dev, result)
 		}
 	})
-	appendTo(t, os.Getenv("FEATURE_TABLE"), table.String())
+	labtest.AppendTo(t, os.Getenv("FEATURE_TABLE"), table.String())
 }
 
 func (s scenario) test(e *env) string {

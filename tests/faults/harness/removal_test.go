@@ -18,6 +18,7 @@ import (
 	"github.com/goverbs/verbs/rconn"
 	"github.com/goverbs/verbs/rmsg"
 	"github.com/goverbs/verbs/rsock"
+	"github.com/goverbs/verbs/tests/workload"
 )
 
 // user has both ends of a connection open. It blocks until both have ended and
@@ -112,15 +113,10 @@ func useConn(t *testing.T) user {
 
 func useMsg(t *testing.T) user {
 	loop := func() *rmsg.Loop {
-		l := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
-		over := make(chan error)
-		go func() { over <- l.Run(context.Background()) }()
+		l, end, err := workload.RunLoop(rmsg.Options{})
+		labtest.Check(t, err)
 		t.Cleanup(func() {
-			l.Close()
-			if err := <-over; !errors.Is(err, verbs.ErrClosed) {
-				t.Error(err)
-			}
-			if err := l.Close(); err != nil {
+			if err := end(); err != nil {
 				t.Error(err)
 			}
 		})

@@ -78,15 +78,12 @@ func (e *env) row(saw string, took, again time.Duration) {
 	e.Helper()
 	e.rows++
 	e.Logf("%s; %s; again %s", saw, brief(took), brief(again))
-	file := os.Getenv("FAULTS_TABLE")
-	if file == "" || e.Failed() {
+	if e.Failed() {
 		return
 	}
-	f := labtest.Must(os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644))(e)
-	defer f.Close()
 	test, _, _ := strings.Cut(e.Name(), "/")
 	driver := map[string]string{labtest.RXE: "rxe", labtest.SIW: "siw"}[e.device]
-	fmt.Fprintf(f, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", os.Getenv("VERBS_LAB"), test, e.title, e.layer.Name, driver, saw, brief(took), brief(again))
+	labtest.AppendTo(e, os.Getenv("FAULTS_TABLE"), fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", os.Getenv("VERBS_LAB"), test, e.title, e.layer.Name, driver, saw, brief(took), brief(again)))
 }
 
 // brief is a duration in two digits.
