@@ -37,8 +37,7 @@ func TestAnnounce(t *testing.T) {
 			}
 			accepted <- e
 		}()
-		client := labtest.Must((&cm.Dialer{Options: announce("from the client")}).Dial(t.Context(), l.Addr().String()))(t)
-		labtest.Close(t, client)
+		client := labtest.Made((&cm.Dialer{Options: announce("from the client")}).Dial(t.Context(), l.Addr().String()))(t)
 		server := <-accepted
 		if server == nil {
 			return

@@ -18,18 +18,15 @@ func TestByHand(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)
 		dev := labtest.OpenDevice(t, device)
-		ch := labtest.Must(cm.NewChannel())(t)
-		labtest.Close(t, ch)
-		l := labtest.Must(ch.NewID())(t)
-		labtest.Close(t, l)
+		ch := labtest.Made(cm.NewChannel())(t)
+		l := labtest.Made(ch.NewID())(t)
 		if err := l.Bind(netip.MustParseAddrPort(labtest.AddrOf(device) + ":0")); err != nil {
 			t.Fatal(err)
 		}
 		if err := l.Listen(1); err != nil {
 			t.Fatal(err)
 		}
-		client := labtest.Must(ch.NewID())(t)
-		labtest.Close(t, client)
+		client := labtest.Made(ch.NewID())(t)
 		dst := labtest.Must(l.Route())(t).Local
 		if err := client.ResolveAddr(netip.AddrPort{}, dst, time.Second); err != nil {
 			t.Fatal(err)
@@ -104,14 +101,11 @@ type handmade struct {
 
 func newHandmade(t *testing.T, dev *uverbs.Context) *handmade {
 	t.Helper()
-	pd := labtest.Must(dev.AllocPD())(t)
-	labtest.Close(t, pd)
-	events := labtest.Must(dev.CreateCompChannel())(t)
-	labtest.Close(t, events)
+	pd := labtest.Made(dev.AllocPD())(t)
+	events := labtest.Made(dev.CreateCompChannel())(t)
 	h := &handmade{cq: labtest.Must(dev.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: events}))(t)}
 	labtest.Close(t, h.cq)
-	h.mr = labtest.Must(pd.AllocMR(100, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
-	labtest.Close(t, h.mr)
+	h.mr = labtest.Made(pd.AllocMR(100, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
 	h.qp = labtest.Must(pd.CreateQP(uverbs.QPOptions{
 		Type: verbs.RC, SendCQ: h.cq, RecvCQ: h.cq,
 		Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16},

@@ -75,10 +75,8 @@ func sharedFile(t *testing.T) int {
 // connect asks for a connection by a channel of its own.
 func connect(t *testing.T, to netip.AddrPort) {
 	t.Helper()
-	ch := labtest.Must(cm.NewChannel())(t)
-	labtest.Close(t, ch)
-	id := labtest.Must(ch.NewID())(t)
-	labtest.Close(t, id)
+	ch := labtest.Made(cm.NewChannel())(t)
+	id := labtest.Made(ch.NewID())(t)
 	ctx := within(t, time.Minute)
 	if err := id.ResolveAddr(netip.AddrPort{}, to, time.Second); err != nil {
 		t.Fatal(err)

@@ -39,8 +39,7 @@ func TestDatagrams(t *testing.T) {
 		labtest.Close(t, l)
 		served := make(chan error, 1)
 		go func() { served <- echo(ctx, l, options) }()
-		e := labtest.Must((&cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: options}).Dial(ctx, l.Addr().String()))(t)
-		labtest.Close(t, e)
+		e := labtest.Made((&cm.Dialer{PortSpace: cm.PortSpaceUDP, Options: options}).Dial(ctx, l.Addr().String()))(t)
 		if !strings.HasPrefix(string(e.PrivateData), "hi") || e.Peer.QPNum == 0 || e.Peer.QKey == 0 {
 			t.Errorf("private data %q, peer %+v", e.PrivateData, e.Peer)
 		}

@@ -102,8 +102,7 @@ func TestDialNames(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		own, name := labtest.AddrOf(device), device+".example"
 		ctx := within(t, 20*time.Second)
-		l := labtest.Must(cm.Listen(ctx, own+":0"))(t)
-		labtest.Close(t, l)
+		l := labtest.Made(cm.Listen(ctx, own+":0"))(t)
 		go func() {
 			if r, err := l.Accept(ctx); err == nil {
 				if e, err := r.Accept(ctx, cm.Options{}); err == nil {

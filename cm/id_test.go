@@ -15,10 +15,8 @@ import (
 // TestOptions sets every option there is.
 func TestOptions(t *testing.T) {
 	labtest.Require(t)
-	ch := labtest.Must(cm.NewChannel())(t)
-	labtest.Close(t, ch)
-	id := labtest.Must(ch.NewID())(t)
-	labtest.Close(t, id)
+	ch := labtest.Made(cm.NewChannel())(t)
+	id := labtest.Made(ch.NewID())(t)
 	any6 := netip.MustParseAddrPort("[::]:0")
 	if err := errors.Join(id.SetTOS(32), id.SetReuseAddr(true), id.SetAFOnly(true), id.SetAckTimeout(15), id.Bind(any6)); err != nil {
 		t.Error(err)
@@ -28,8 +26,7 @@ func TestOptions(t *testing.T) {
 	}
 	// Another may have the same port, as long as none listens.
 	r := labtest.Must(id.Route())(t)
-	other := labtest.Must(ch.NewID())(t)
-	labtest.Close(t, other)
+	other := labtest.Made(ch.NewID())(t)
 	if err := errors.Join(other.SetReuseAddr(true), other.SetAFOnly(true), other.Bind(r.Local), other.Close(), id.Listen(1)); err != nil {
 		t.Error(err)
 	}
@@ -78,10 +75,8 @@ func TestMigrate(t *testing.T) {
 // can.
 func TestUserEvent(t *testing.T) {
 	labtest.Require(t)
-	ch := labtest.Must(cm.NewChannel())(t)
-	labtest.Close(t, ch)
-	id := labtest.Must(ch.NewID())(t)
-	labtest.Close(t, id)
+	ch := labtest.Made(cm.NewChannel())(t)
+	id := labtest.Made(ch.NewID())(t)
 	err := id.WriteEvent(7, 0x1122334455667788)
 	if errors.Is(err, errors.ErrUnsupported) {
 		t.Log("the kernel refuses:", err)
@@ -97,8 +92,7 @@ func TestUserEvent(t *testing.T) {
 
 func TestPortSpaces(t *testing.T) {
 	labtest.Require(t)
-	ch := labtest.Must(cm.NewChannel())(t)
-	labtest.Close(t, ch)
+	ch := labtest.Made(cm.NewChannel())(t)
 	for _, space := range []cm.PortSpace{cm.PortSpaceTCP, cm.PortSpaceUDP, cm.PortSpaceIPoIB, cm.PortSpaceIB} {
 		id := labtest.Must(ch.NewIDIn(space))(t)
 		if id.PortSpace() != space {
@@ -115,8 +109,7 @@ func TestPortSpaces(t *testing.T) {
 // to which the kernel has given its handle.
 func TestClosedID(t *testing.T) {
 	labtest.Require(t)
-	ch := labtest.Must(cm.NewChannel())(t)
-	labtest.Close(t, ch)
+	ch := labtest.Made(cm.NewChannel())(t)
 	addr := netip.MustParseAddrPort(labtest.Addr + ":0")
 	for range 20 {
 		old := labtest.Must(ch.NewID())(t)
@@ -152,8 +145,7 @@ func TestClosedID(t *testing.T) {
 // the other.
 func TestSleepers(t *testing.T) {
 	labtest.Require(t)
-	ch := labtest.Must(cm.NewChannel())(t)
-	labtest.Close(t, ch)
+	ch := labtest.Made(cm.NewChannel())(t)
 	for i := range 20 {
 		ctx := within(t, 10*time.Second)
 		id := labtest.Must(ch.NewID())(t)

@@ -36,8 +36,7 @@ func TestInitOfIWARP(t *testing.T) {
 // message comes together with that.
 func TestErrMPA(t *testing.T) {
 	labtest.Require(t)
-	l := labtest.Must(net.Listen("tcp", labtest.AddrOf(labtest.SIW)+":0"))(t)
-	labtest.Close(t, l)
+	l := labtest.Made(net.Listen("tcp", labtest.AddrOf(labtest.SIW)+":0"))(t)
 	for message, want := range map[string]error{"": nil, "a message": cm.ErrMPA} {
 		go func() {
 			c, err := l.Accept()

@@ -60,8 +60,7 @@ func TestBacklog(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		const backlog, dials = 4, 12
 		ctx := within(t, 60*time.Second)
-		l := labtest.Must((&cm.ListenConfig{Backlog: backlog}).Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-		labtest.Close(t, l)
+		l := labtest.Made((&cm.ListenConfig{Backlog: backlog}).Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		results := make(chan error, dials)
 		for range dials {
 			go func() {

@@ -73,8 +73,7 @@ func TestLogger(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 30*time.Second)
 		dials, listens := new(record), new(record)
-		l := labtest.Must((&cm.ListenConfig{Backlog: 1, Logger: slog.New(listens)}).Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-		labtest.Close(t, l)
+		l := labtest.Made((&cm.ListenConfig{Backlog: 1, Logger: slog.New(listens)}).Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		addr := l.Addr().String()
 		d := cm.Dialer{Options: cm.Options{Logger: slog.New(dials)}}
 
@@ -157,8 +156,7 @@ func TestLogger(t *testing.T) {
 func TestListenerStats(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 30*time.Second)
-		l := labtest.Must(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-		labtest.Close(t, l)
+		l := labtest.Made(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		server := make(chan *cm.Endpoint, 10)
 		refuse := errors.New("refused in Setup")
 		go func() {

@@ -20,10 +20,8 @@ import (
 // newLoop is a loop with an ID that listens, and where.
 func newLoop(t *testing.T, device string) (*cm.Loop, *cm.ID, netip.AddrPort) {
 	t.Helper()
-	loop := labtest.Must(cm.NewLoop())(t)
-	labtest.Close(t, loop)
-	l := labtest.Must(loop.NewID())(t)
-	labtest.Close(t, l)
+	loop := labtest.Made(cm.NewLoop())(t)
+	l := labtest.Made(loop.NewID())(t)
 	if err := errors.Join(l.Bind(netip.MustParseAddrPort(labtest.AddrOf(device)+":0")), l.Listen(0)); err != nil {
 		t.Fatal(err)
 	}
@@ -200,8 +198,7 @@ func TestLoopWait(t *testing.T) {
 		t.Errorf("accepting what nobody asks for: %v", err)
 	}
 
-	ch := labtest.Must(cm.NewChannel())(t)
-	labtest.Close(t, ch)
+	ch := labtest.Made(cm.NewChannel())(t)
 	moved := resolving(t, ch, addr)
 	time.Sleep(50 * time.Millisecond) // its event has been sorted
 	go func() {
@@ -249,10 +246,8 @@ func TestLoopWait(t *testing.T) {
 // while somebody does.
 func TestLoopJoin(t *testing.T) {
 	labtest.Require(t)
-	loop := labtest.Must(cm.NewLoop())(t)
-	labtest.Close(t, loop)
-	id := labtest.Must(loop.NewIDIn(cm.PortSpaceUDP))(t)
-	labtest.Close(t, id)
+	loop := labtest.Made(cm.NewLoop())(t)
+	id := labtest.Made(loop.NewIDIn(cm.PortSpaceUDP))(t)
 	if err := id.Bind(netip.MustParseAddrPort(labtest.Addr + ":0")); err != nil {
 		t.Fatal(err)
 	}
@@ -288,8 +283,7 @@ func TestLoopJoin(t *testing.T) {
 func TestLoopDatagrams(t *testing.T) {
 	labtest.Require(t)
 	ctx := within(t, 20*time.Second)
-	loop := labtest.Must(cm.NewLoop())(t)
-	labtest.Close(t, loop)
+	loop := labtest.Made(cm.NewLoop())(t)
 	l, client := labtest.Must(loop.NewIDIn(cm.PortSpaceUDP))(t), labtest.Must(loop.NewIDIn(cm.PortSpaceUDP))(t)
 	labtest.Close(t, l)
 	if err := errors.Join(l.Bind(netip.MustParseAddrPort(labtest.Addr+":0")), l.Listen(0)); err != nil {

@@ -161,8 +161,7 @@ func testLoopFD(t *testing.T, loop *cm.Loop, addr netip.AddrPort, wait func(time
 func TestLoopFDQueue(t *testing.T) {
 	labtest.Require(t)
 	loop, _, addr := newLoop(t, labtest.RXE)
-	ch := labtest.Must(cm.NewChannel())(t)
-	labtest.Close(t, ch)
+	ch := labtest.Made(cm.NewChannel())(t)
 	for _, early := range []bool{true, false} { // before FD is called for the first time, and after
 		moved := resolving(t, ch, addr)
 		time.Sleep(50 * time.Millisecond) // its event has been sorted

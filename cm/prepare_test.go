@@ -15,10 +15,8 @@ func TestPrepare(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)
 		dev := labtest.OpenDevice(t, device)
-		pd := labtest.Must(dev.AllocPD())(t)
-		labtest.Close(t, pd)
-		cq := labtest.Must(dev.CreateCQ(uverbs.CQOptions{Depth: 256}))(t)
-		labtest.Close(t, cq)
+		pd := labtest.Made(dev.AllocPD())(t)
+		cq := labtest.Made(dev.CreateCQ(uverbs.CQOptions{Depth: 256}))(t)
 		opt := cm.Options{Prepare: func(r cm.Route, opt *cm.Options) error {
 			if r.Device != dev.Device().GUID {
 				t.Errorf("the device is %v, not %v", r.Device, dev.Device().GUID)
@@ -26,8 +24,7 @@ func TestPrepare(t *testing.T) {
 			opt.PD, opt.SendCQ, opt.RecvCQ = pd, cq, cq
 			return nil
 		}}
-		l := labtest.Must(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-		labtest.Close(t, l)
+		l := labtest.Made(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		accepted := make(chan *cm.Endpoint, 1)
 		go func() {
 			defer close(accepted)
@@ -42,8 +39,7 @@ func TestPrepare(t *testing.T) {
 				accepted <- e
 			}
 		}()
-		client := labtest.Must((&cm.Dialer{Options: opt}).Dial(ctx, l.Addr().String()))(t)
-		labtest.Close(t, client)
+		client := labtest.Made((&cm.Dialer{Options: opt}).Dial(ctx, l.Addr().String()))(t)
 		server, ok := <-accepted
 		if !ok {
 			return

@@ -12,8 +12,7 @@ import (
 func TestDialTOS(t *testing.T) {
 	labtest.Require(t)
 	ctx := within(t, 20*time.Second)
-	l := labtest.Must(cm.Listen(ctx, labtest.Addr+":0"))(t)
-	labtest.Close(t, l)
+	l := labtest.Made(cm.Listen(ctx, labtest.Addr+":0"))(t)
 	accepted := make(chan *cm.Endpoint, 1)
 	go func() {
 		defer close(accepted)
@@ -29,8 +28,7 @@ func TestDialTOS(t *testing.T) {
 		}
 	}()
 	const tos = 0x68
-	client := labtest.Must((&cm.Dialer{TOS: tos}).Dial(ctx, l.Addr().String()))(t)
-	labtest.Close(t, client)
+	client := labtest.Made((&cm.Dialer{TOS: tos}).Dial(ctx, l.Addr().String()))(t)
 	server, ok := <-accepted
 	if !ok {
 		return

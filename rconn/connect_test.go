@@ -19,8 +19,7 @@ func TestConnect(t *testing.T) {
 		for _, adverts := range []int{0, 1} {
 			var theirs *LocalRegion
 			ctx := limit(t)
-			l := labtest.Must(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-			labtest.Close(t, l)
+			l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 			said := func(text string) Options {
 				return Options{PrivateData: []byte(text), Setup: func(c *Conn) (err error) {
 					for i := range adverts {
@@ -67,8 +66,7 @@ func TestConnect(t *testing.T) {
 				}
 				accepted <- c
 			}()
-			a := labtest.Must(dial(ctx, l.Addr().String(), said("hello")))(t)
-			labtest.Close(t, a)
+			a := labtest.Made(dial(ctx, l.Addr().String(), said("hello")))(t)
 			b := <-accepted
 			if b == nil {
 				return
@@ -93,8 +91,7 @@ func TestConnect(t *testing.T) {
 func TestReject(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := limit(t)
-		l := labtest.Must(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-		labtest.Close(t, l)
+		l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		rejected := make(chan error, 1)
 		go func() {
 			r, err := l.Accept(ctx)
@@ -117,8 +114,7 @@ func TestReject(t *testing.T) {
 func TestOptions(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := limit(t)
-		l := labtest.Must(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-		labtest.Close(t, l)
+		l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		for _, o := range []Options{{SendQueue: -1}, {RecvQueue: mostQueue + 1}, {SGEs: -1}, {Adverts: advertSlots + 1}} {
 			if _, err := dial(ctx, l.Addr().String(), o); !errors.Is(err, verbs.ErrRange) {
 				t.Errorf("dial with %+v: %v", o, err)
@@ -170,8 +166,7 @@ func TestOptions(t *testing.T) {
 // of either kind, and keeps them from using others'.
 func TestSharedPD(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		pd := labtest.Must(labtest.OpenDevice(t, device).AllocPD())(t)
-		labtest.Close(t, pd)
+		pd := labtest.Made(labtest.OpenDevice(t, device).AllocPD())(t)
 		shared := labtest.Must(Alloc(pd, 4096, ReadWrite))(t)
 		mine := labtest.Must(Register(pd, make([]byte, 4096), LocalWrite))(t)
 		t.Run("conns", func(t *testing.T) {
@@ -216,8 +211,7 @@ func TestSharedPD(t *testing.T) {
 func TestAcceptorFirst(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := limit(t)
-		l := labtest.Must(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-		labtest.Close(t, l)
+		l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		const rounds = 40
 		served := make(chan error, 1)
 		go func() {

@@ -312,8 +312,7 @@ func TestDyingPeer(t *testing.T) {
 	}
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := limit(t)
-		l := labtest.Must(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-		labtest.Close(t, l)
+		l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		peer := exec.Command(os.Args[0], "-test.run=^TestDyingPeer$")
 		peer.Env = append(os.Environ(), "CONN_TEST_PEER="+l.Addr().String())
 		check(t, peer.Start())

@@ -24,8 +24,7 @@ func TestListenConfig(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		const backlog, dials = 2, 6
 		ctx := limit(t)
-		l := labtest.Must((&ListenConfig{Backlog: backlog, ReuseAddr: true}).Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-		labtest.Close(t, l)
+		l := labtest.Made((&ListenConfig{Backlog: backlog, ReuseAddr: true}).Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		results := make(chan error, dials)
 		for range dials {
 			go func() {
@@ -53,8 +52,7 @@ func TestListenConfig(t *testing.T) {
 func TestDialer(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := limit(t)
-		l := labtest.Must(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-		labtest.Close(t, l)
+		l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		accepted := make(chan error, 1)
 		go func() {
 			r, err := l.Accept(ctx)

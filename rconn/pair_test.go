@@ -32,8 +32,7 @@ func newPair(t testing.TB, device string, oa, ob Options) (a, b *Conn) {
 		}
 		accepted <- err
 	}()
-	a = labtest.Must(dial(ctx, l.Addr().String(), oa))(t)
-	labtest.Close(t, a)
+	a = labtest.Made(dial(ctx, l.Addr().String(), oa))(t)
 	if err := <-accepted; err != nil {
 		t.Fatal(err)
 	}

@@ -175,10 +175,8 @@ func TestLogger(t *testing.T) {
 // TestPrepare chooses the PD and the sizes when the device is known, on both sides.
 func TestPrepare(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		pd := labtest.Must(labtest.OpenDevice(t, device).AllocPD())(t)
-		labtest.Close(t, pd)
-		region := labtest.Must(Alloc(pd, 4096, ReadWrite))(t)
-		labtest.Close(t, region)
+		pd := labtest.Made(labtest.OpenDevice(t, device).AllocPD())(t)
+		region := labtest.Made(Alloc(pd, 4096, ReadWrite))(t)
 		t.Run("conns", func(t *testing.T) {
 			prepare := func(route cm.Route, o *Options) error {
 				if !route.Local.IsValid() || o.SendQueue != 64 {
@@ -201,8 +199,7 @@ func TestPrepare(t *testing.T) {
 			}
 		})
 		ctx := limit(t)
-		l := labtest.Must(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-		labtest.Close(t, l)
+		l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		oops := errors.New("oops")
 		for want, o := range map[error]Options{
 			oops:           {Prepare: func(cm.Route, *Options) error { return oops }},
@@ -234,8 +231,7 @@ func TestMaxInline(t *testing.T) {
 			t.Errorf("%d bytes: %v", most+1, err)
 		}
 		ctx := limit(t)
-		l := labtest.Must(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-		labtest.Close(t, l)
+		l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		if c, err := dial(ctx, l.Addr().String(), Options{MaxInline: most + 1}); err == nil {
 			t.Errorf("a queue for %d bytes was made: %+v", most+1, c.Endpoint().QP.Cap())
 		}

@@ -45,21 +45,15 @@ func imported(t *testing.T, handles string) {
 	if _, err := fmt.Sscan(handles, &pdHandle, &mrHandle); err != nil {
 		t.Fatal(err)
 	}
-	ctx := labtest.Must(uverbs.ImportContext(3))(t)
-	labtest.Close(t, ctx)
-	pd := labtest.Must(ctx.ImportPD(pdHandle))(t)
-	labtest.Close(t, pd)
-	theirs := labtest.Must(pd.ImportMR(mrHandle))(t)
-	labtest.Close(t, theirs)
+	ctx := labtest.Made(uverbs.ImportContext(3))(t)
+	pd := labtest.Made(ctx.ImportPD(pdHandle))(t)
+	theirs := labtest.Made(pd.ImportMR(mrHandle))(t)
 	if theirs.Len() != 64<<10 || theirs.Bytes() != nil {
 		t.Errorf("the parent's region has %d bytes", theirs.Len())
 	}
-	cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)
-	labtest.Close(t, cq)
-	qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
-	labtest.Close(t, qp)
-	mine := labtest.Must(pd.AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
-	labtest.Close(t, mine)
+	cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)
+	qp := labtest.Made(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
+	mine := labtest.Made(pd.AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
 	if ctx.Driver() == "siw" { // no connecting a QP to itself
 		return
 	}

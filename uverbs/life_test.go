@@ -100,8 +100,7 @@ func TestMRKept(t *testing.T) {
 func TestRemoteWriteAlone(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := labtest.OpenDevice(t, device)
-		pd := labtest.Must(ctx.AllocPD())(t)
-		labtest.Close(t, pd)
+		pd := labtest.Made(ctx.AllocPD())(t)
 		for _, access := range []verbs.Access{verbs.AccessRemoteWrite, verbs.AccessRemoteAtomic | verbs.AccessRemoteRead} {
 			_, err := pd.AllocMR(4096, access, uverbs.MROptions{})
 			if !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "need AccessLocalWrite") {
@@ -226,10 +225,8 @@ func TestSolicited(t *testing.T) {
 // and one wait for any.
 func TestSharedChannel(t *testing.T) {
 	ctx := labtest.Open(t)
-	pd := labtest.Must(ctx.AllocPD())(t)
-	labtest.Close(t, pd)
-	ch := labtest.Must(ctx.CreateCompChannel())(t)
-	labtest.Close(t, ch)
+	pd := labtest.Made(ctx.AllocPD())(t)
+	ch := labtest.Made(ctx.CreateCompChannel())(t)
 	var qps [2]*uverbs.QP
 	var cqs [2]*uverbs.CQ
 	var eps [2]verbs.QPAddr
@@ -245,8 +242,7 @@ func TestSharedChannel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	mr := labtest.Must(pd.AllocMR(64, verbs.AccessAll, uverbs.MROptions{}))(t)
-	labtest.Close(t, mr)
+	mr := labtest.Made(pd.AllocMR(64, verbs.AccessAll, uverbs.MROptions{}))(t)
 	write := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: mr.Addr(), RKey: mr.RKey(), Inline: []byte("x")}
 	wait, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -325,12 +321,9 @@ func TestAsyncEvents(t *testing.T) {
 // TestCQOverflow fills a CQ beyond what it holds: an event names it.
 func TestCQOverflow(t *testing.T) {
 	ctx := labtest.Open(t)
-	pd := labtest.Must(ctx.AllocPD())(t)
-	labtest.Close(t, pd)
-	cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 3}))(t)
-	labtest.Close(t, cq)
-	qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxRecvWR: 100, MaxRecvSGE: 1}}))(t)
-	labtest.Close(t, qp)
+	pd := labtest.Made(ctx.AllocPD())(t)
+	cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 3}))(t)
+	qp := labtest.Made(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxRecvWR: 100, MaxRecvSGE: 1}}))(t)
 	if err := qp.Modify(verbs.QPAttr{State: verbs.StateInit, Port: 1}, verbs.MaskState|verbs.MaskPort|verbs.MaskPKeyIndex|verbs.MaskAccess); err != nil {
 		t.Fatal(err)
 	}

@@ -17,10 +17,8 @@ import (
 func TestModifyRefused(t *testing.T) {
 	labtest.Require(t)
 	ctx := labtest.OpenDevice(t, labtest.RXE)
-	pd := labtest.Must(ctx.AllocPD())(t)
-	labtest.Close(t, pd)
-	cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 200}))(t)
-	labtest.Close(t, cq)
+	pd := labtest.Made(ctx.AllocPD())(t)
+	cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 200}))(t)
 	for typ, needs := range map[verbs.QPType][]verbs.QPAttrMask{
 		verbs.RC: {
 			verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess,

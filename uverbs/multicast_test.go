@@ -13,10 +13,8 @@ import (
 // kernel refuses to destroy.
 func TestCloseAttached(t *testing.T) {
 	ctx := labtest.OpenDevice(t, labtest.RXE)
-	pd := labtest.Must(ctx.AllocPD())(t)
-	labtest.Close(t, pd)
-	cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)
-	labtest.Close(t, cq)
+	pd := labtest.Made(ctx.AllocPD())(t)
+	cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)
 	groups := []verbs.GID{
 		netip.MustParseAddr("::ffff:239.1.2.3").As16(), netip.MustParseAddr("::ffff:239.1.2.4").As16(),
 	}

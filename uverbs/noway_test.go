@@ -19,14 +19,11 @@ import (
 func TestNoWay(t *testing.T) {
 	labtest.Require(t)
 	ctx := labtest.OpenDevice(t, labtest.RXE)
-	pd := labtest.Must(ctx.AllocPD())(t)
-	labtest.Close(t, pd)
-	cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 200}))(t)
-	labtest.Close(t, cq)
+	pd := labtest.Made(ctx.AllocPD())(t)
+	cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 200}))(t)
 	for addr, gid := range map[string]string{"10.9.0.1": "::ffff:10.9.0.77", "fd00:9::1": "fd00:9::dead:beef"} {
 		t.Run(gid, func(t *testing.T) {
-			qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
-			labtest.Close(t, qp)
+			qp := labtest.Made(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
 			local := labtest.Must(qp.AddrOn(labtest.Must(ctx.FindGID(1, netip.MustParseAddr(addr)))(t)))(t)
 			remote := local
 			remote.GID = labtest.Must(verbs.ParseGID(gid))(t)

@@ -345,8 +345,7 @@ func setAtomic(m *opMatrix, wr *verbs.SendWR, n int) func() error {
 func (m *opMatrix) window(s *labtest.Side) (rkey uint32) {
 	m.t.Helper()
 	if m.siw {
-		mr := labtest.Must(s.PD.AllocMR(4096, m.access, uverbs.MROptions{}))(m.t)
-		labtest.Close(m.t, mr)
+		mr := labtest.Made(s.PD.AllocMR(4096, m.access, uverbs.MROptions{}))(m.t)
 		return mr.RKey()
 	}
 	mw := labtest.Must(s.PD.AllocMW(verbs.MWType2))(m.t)
@@ -369,8 +368,7 @@ func setLocalInv(m *opMatrix, wr *verbs.SendWR, n int) func() error {
 }
 
 func setReadInv(m *opMatrix, wr *verbs.SendWR, n int) func() error {
-	mr := labtest.Must(m.a.PD.AllocMR(4096, m.access, uverbs.MROptions{}))(m.t)
-	labtest.Close(m.t, mr)
+	mr := labtest.Made(m.a.PD.AllocMR(4096, m.access, uverbs.MROptions{}))(m.t)
 	wr.SGL = []verbs.SGE{mr.SGE(0, n)}
 	setRead(m, wr, n)
 	src := m.b.MR.Bytes()[4096:][:n]

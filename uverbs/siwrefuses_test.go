@@ -63,8 +63,7 @@ func postByHand(t *testing.T, qp *uverbs.QP, opcode uint8) {
 	sqe = binary.NativeEndian.AppendUint16(sqe, abi.SIW_WQE_VALID|abi.SIW_WQE_SIGNALLED)
 	sqe = append(sqe, 1, opcode) // of an empty SGE
 	sqe = append(sqe, make([]byte, 4+8+16)...)
-	mem := labtest.Must(os.OpenFile("/proc/self/mem", os.O_RDWR, 0))(t)
-	labtest.Close(t, mem)
+	mem := labtest.Made(os.OpenFile("/proc/self/mem", os.O_RDWR, 0))(t)
 	if _, err := mem.WriteAt(sqe, int64(base)); err != nil {
 		t.Fatal(err)
 	}

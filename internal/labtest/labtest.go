@@ -141,6 +141,16 @@ func Must[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
+// Made is Must of what is closed when the test ends, as by Close.
+func Made[T interface{ Close() error }](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		Must(v, err)(t)
+		Close(t, v)
+		return v
+	}
+}
+
 // ExpectWarning has the lab put up with warnings of the kernel's that have text in
 // them.
 func ExpectWarning(t testing.TB, text string) {

@@ -97,20 +97,15 @@ func newSide(t testing.TB, ctx *uverbs.Context, opt PairOptions) *Side {
 	Close(t, s.PD)
 	cqopt := uverbs.CQOptions{Depth: int(opt.Cap.MaxSendWR+opt.Cap.MaxRecvWR) + 1}
 	if opt.Events {
-		cqopt.Channel = Must(ctx.CreateCompChannel())(t)
-		Close(t, cqopt.Channel)
+		cqopt.Channel = Made(ctx.CreateCompChannel())(t)
 	}
-	s.SendCQ = Must(ctx.CreateCQ(cqopt))(t)
-	Close(t, s.SendCQ)
+	s.SendCQ = Made(ctx.CreateCQ(cqopt))(t)
 	if s.RecvCQ = s.SendCQ; !opt.OneCQ {
-		s.RecvCQ = Must(ctx.CreateCQ(cqopt))(t)
-		Close(t, s.RecvCQ)
+		s.RecvCQ = Made(ctx.CreateCQ(cqopt))(t)
 	}
-	s.MR = Must(s.PD.AllocMR(opt.Memory, opt.Access, uverbs.MROptions{}))(t)
-	Close(t, s.MR)
+	s.MR = Made(s.PD.AllocMR(opt.Memory, opt.Access, uverbs.MROptions{}))(t)
 	if opt.SRQ {
-		s.SRQ = Must(s.PD.CreateSRQ(uverbs.SRQOptions{MaxWR: opt.Cap.MaxRecvWR, MaxSGE: opt.Cap.MaxRecvSGE}))(t)
-		Close(t, s.SRQ)
+		s.SRQ = Made(s.PD.CreateSRQ(uverbs.SRQOptions{MaxWR: opt.Cap.MaxRecvWR, MaxSGE: opt.Cap.MaxRecvSGE}))(t)
 	}
 	return s
 }
@@ -118,8 +113,7 @@ func newSide(t testing.TB, ctx *uverbs.Context, opt PairOptions) *Side {
 func startUD(t testing.TB, s *Side, local, peer verbs.QPAddr) {
 	t.Helper()
 	Check(t, s.QP.StartUD(1, QKey))
-	ah := Must(s.PD.CreateAH(peer.PathFrom(local)))(t)
-	Close(t, ah)
+	ah := Made(s.PD.CreateAH(peer.PathFrom(local)))(t)
 	s.Peer = ah.To(peer.QPNum, QKey)
 }
 

@@ -15,14 +15,11 @@ import (
 // of their device. request is what the other, request.NewID, has heard.
 func Request(t testing.TB, device string, p cm.ConnParam) (client *cm.ID, request cm.Event) {
 	t.Helper()
-	ch := Must(cm.NewChannel())(t)
-	Close(t, ch)
-	listener := Must(ch.NewID())(t)
-	Close(t, listener)
+	ch := Made(cm.NewChannel())(t)
+	listener := Made(ch.NewID())(t)
 	Check(t, listener.Bind(netip.MustParseAddrPort(AddrOf(device)+":0")))
 	Check(t, listener.Listen(1))
-	client = Must(ch.NewID())(t)
-	Close(t, client)
+	client = Made(ch.NewID())(t)
 	Check(t, client.ResolveAddr(netip.AddrPort{}, Must(listener.Route())(t).Local, time.Second))
 	Expect(t, client, cm.AddrResolved)
 	Check(t, client.ResolveRoute(time.Second))
@@ -39,8 +36,7 @@ func InitQP(t testing.TB, device string, id *cm.ID) *uverbs.QP {
 	t.Helper()
 	opt := PairOptions{Type: verbs.RC, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}, Memory: 4096, Access: verbs.AccessLocalWrite}
 	s := newSide(t, OpenDevice(t, device), opt)
-	qp := Must(s.PD.CreateQP(uverbs.QPOptions{Type: opt.Type, SendCQ: s.SendCQ, RecvCQ: s.RecvCQ, Cap: opt.Cap}))(t)
-	Close(t, qp)
+	qp := Made(s.PD.CreateQP(uverbs.QPOptions{Type: opt.Type, SendCQ: s.SendCQ, RecvCQ: s.RecvCQ, Cap: opt.Cap}))(t)
 	attr, mask, err := id.InitQPAttr(verbs.StateInit)
 	if err == nil {
 		err = qp.Modify(attr, mask)

@@ -13,10 +13,8 @@ import (
 
 func newID(t *testing.T, space cm.PortSpace) *cm.ID {
 	t.Helper()
-	ch := labtest.Must(cm.NewChannel())(t)
-	labtest.Close(t, ch)
-	id := labtest.Must(ch.NewIDIn(space))(t)
-	labtest.Close(t, id)
+	ch := labtest.Made(cm.NewChannel())(t)
+	id := labtest.Made(ch.NewIDIn(space))(t)
 	return id
 }
 
@@ -31,8 +29,7 @@ func askMembership(t *testing.T, device string, sendOnly bool) error {
 }
 
 func askMigration(t *testing.T, device string) error {
-	to := labtest.Must(cm.NewChannel())(t)
-	labtest.Close(t, to)
+	to := labtest.Made(cm.NewChannel())(t)
 	id := newID(t, cm.PortSpaceTCP)
 	return errors.Join(id.Migrate(to), id.Close())
 }

@@ -44,8 +44,7 @@ func within(t *testing.T) context.Context {
 // dial connects two endpoints.
 func dial(t *testing.T, device string, space cm.PortSpace, setup func(*cm.Endpoint) error) (client, server *cm.Endpoint, err error) {
 	ctx := within(t)
-	l := labtest.Must((&cm.ListenConfig{PortSpace: space}).Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-	labtest.Close(t, l)
+	l := labtest.Made((&cm.ListenConfig{PortSpace: space}).Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 	accepted := make(chan error, 1)
 	go func() {
 		r, err := l.Accept(ctx)

@@ -25,8 +25,7 @@ type party struct {
 func newParty(t testing.TB) *party {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	t.Cleanup(cancel)
-	l := labtest.Must(cm.Listen(ctx, labtest.Addr+":0"))(t)
-	labtest.Close(t, l)
+	l := labtest.Made(cm.Listen(ctx, labtest.Addr+":0"))(t)
 	return &party{t, ctx, l}
 }
 
@@ -262,10 +261,8 @@ func (p *party) endpoint() *cm.Endpoint {
 
 // silentRequest is a request of a peer that never confirms.
 func (p *party) silentRequest() *cm.Request {
-	ch := labtest.Must(cm.NewChannel())(p)
-	labtest.Close(p, ch)
-	id := labtest.Must(ch.NewID())(p)
-	labtest.Close(p, id)
+	ch := labtest.Made(cm.NewChannel())(p)
+	id := labtest.Made(ch.NewID())(p)
 	await := func(want cm.EventType, err error) {
 		if err != nil {
 			p.Fatal(err)

@@ -29,18 +29,15 @@ func newScene(t testing.TB) *scene {
 	ctx := labtest.Open(t)
 	s := &scene{TB: t, ctx: ctx, pd: labtest.Must(ctx.AllocPD())(t)}
 	labtest.Close(t, s.pd)
-	s.cq = labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 100}))(t)
-	labtest.Close(t, s.cq)
-	s.mr = labtest.Must(s.pd.AllocMR(4096, verbs.AccessAll, uverbs.MROptions{}))(t)
-	labtest.Close(t, s.mr)
+	s.cq = labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 100}))(t)
+	s.mr = labtest.Made(s.pd.AllocMR(4096, verbs.AccessAll, uverbs.MROptions{}))(t)
 	s.qp = s.newQP(uverbs.QPOptions{})
 	return s
 }
 
 func (s *scene) newQP(opt uverbs.QPOptions) *uverbs.QP {
 	opt.SendCQ, opt.RecvCQ, opt.Cap = s.cq, s.cq, caps
-	qp := labtest.Must(s.pd.CreateQP(opt))(s)
-	labtest.Close(s, qp)
+	qp := labtest.Made(s.pd.CreateQP(opt))(s)
 	return qp
 }
 
@@ -120,8 +117,7 @@ func (s *scene) tooLong(qp *uverbs.QP) error {
 }
 
 func (s *scene) region(access verbs.Access) *uverbs.MR {
-	mr := labtest.Must(s.pd.AllocMR(4096, access, uverbs.MROptions{}))(s)
-	labtest.Close(s, mr)
+	mr := labtest.Made(s.pd.AllocMR(4096, access, uverbs.MROptions{}))(s)
 	return mr
 }
 

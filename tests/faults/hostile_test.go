@@ -197,8 +197,7 @@ func TestDeadlines(t *testing.T) {
 			}
 		}
 		// A listener that never accepts.
-		l := labtest.Must(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
-		labtest.Close(t, l)
+		l := labtest.Made(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
 		inTime(t, "dial one who never accepts", context.DeadlineExceeded, func() error {
 			return second(cm.Dial(soon(t), l.Addr().String()))
 		})
@@ -233,14 +232,12 @@ func TestKilledPeer(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
-		l := labtest.Must(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-		labtest.Close(t, l)
+		l := labtest.Made(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		child := exec.Command(os.Args[0], "-test.run", "^TestKilledPeer$")
 		child.Env = append(os.Environ(), "FAULTS_DIAL="+l.Addr().String())
 		labtest.Check(t, child.Start())
 		r := labtest.Must(l.Accept(ctx))(t)
-		e := labtest.Must(r.Accept(ctx, cm.Options{}))(t)
-		labtest.Close(t, e)
+		e := labtest.Made(r.Accept(ctx, cm.Options{}))(t)
 		if _, err := e.QP.PostRecv(verbs.RecvWR{ID: 9}); err != nil {
 			t.Fatal(err)
 		}

@@ -229,8 +229,7 @@ var verbsCases = []verbsCase{
 	{"close a PD in use", func(s *scene) error { return s.pd.Close() }, verbs.ErrInUse},
 	{"close a CQ in use", func(s *scene) error { return s.cq.Close() }, verbs.ErrInUse},
 	{"close a channel in use", func(s *scene) error {
-		ch := labtest.Must(s.ctx.CreateCompChannel())(s)
-		labtest.Close(s, ch)
+		ch := labtest.Made(s.ctx.CreateCompChannel())(s)
 		labtest.Close(s, labtest.Must(s.ctx.CreateCQ(uverbs.CQOptions{Depth: 1, Channel: ch}))(s))
 		return ch.Close()
 	}, verbs.ErrInUse},

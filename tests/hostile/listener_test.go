@@ -23,8 +23,7 @@ func TestHostileListener(t *testing.T) {
 					t.Parallel()
 					ctx, cancel := context.WithTimeout(t.Context(), patience)
 					defer cancel()
-					l := labtest.Must(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-					labtest.Close(t, l)
+					l := labtest.Made(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 					var wg sync.WaitGroup
 					defer wg.Wait()
 					wg.Go(func() {

@@ -21,8 +21,7 @@ var replays = flag.Int("replays", 8, "how often the bytes of a connection are se
 // server.
 func relay(t *testing.T, device, to string) (addr string, recorded func() []byte) {
 	t.Helper()
-	l := labtest.Must(net.Listen("tcp", labtest.AddrOf(device)+":0"))(t)
-	labtest.Close(t, l)
+	l := labtest.Made(net.Listen("tcp", labtest.AddrOf(device)+":0"))(t)
 	var record bytes.Buffer
 	var wg sync.WaitGroup
 	wg.Go(func() {

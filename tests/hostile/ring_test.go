@@ -15,8 +15,7 @@ import (
 // change.
 func TestRingChanges(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
-		l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
-		labtest.Close(t, l)
+		l := labtest.Made(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
 		s := &server{device: device, addr: l.Addr().String()}
 		connect := func() (*peer, *rsock.Conn) {
 			p := labtest.Must(dialPeer(t, s, rsockOf(func(*connectData) {})))(t)

@@ -23,8 +23,7 @@ func TestCmtime(t *testing.T) {
 		local := labtest.AddrOf(device)
 		t.Run("Go server", func(t *testing.T) {
 			ctx := timeLimit(t)
-			l := labtest.Must(cm.Listen(ctx, local+":7471"))(t)
-			labtest.Close(t, l)
+			l := labtest.Made(cm.Listen(ctx, local+":7471"))(t)
 			client := start(t, "cmtime", "-b", local, "-s", local, "-c", strconv.Itoa(cmtimeConnections))
 			serve := func(int, struct{}) error {
 				r, err := l.Accept(ctx)

@@ -25,15 +25,11 @@ type pingpongPeer struct {
 
 func newPingpongPeer(t *testing.T, size int, alter func(int, []byte)) *pingpongPeer {
 	ctx := labtest.Open(t)
-	ch := labtest.Must(ctx.CreateCompChannel())(t)
-	labtest.Close(t, ch)
-	pd := labtest.Must(ctx.AllocPD())(t)
-	labtest.Close(t, pd)
+	ch := labtest.Made(ctx.CreateCompChannel())(t)
+	pd := labtest.Made(ctx.AllocPD())(t)
 	p := &pingpongPeer{alter: alter}
-	p.mr = labtest.Must(pd.AllocMR(size, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
-	labtest.Close(t, p.mr)
-	p.cq = labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 8, Channel: ch}))(t)
-	labtest.Close(t, p.cq)
+	p.mr = labtest.Made(pd.AllocMR(size, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
+	p.cq = labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 8, Channel: ch}))(t)
 	p.qp = labtest.Must(pd.CreateQP(uverbs.QPOptions{
 		SendCQ: p.cq, RecvCQ: p.cq, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1},
 	}))(t)

@@ -236,8 +236,7 @@ func TestUcmatose(t *testing.T) {
 			addr := labtest.AddrOf(device) + ":" + port
 			t.Run(fmt.Sprintf("Go server/%+v", c), func(t *testing.T) {
 				ctx := timeLimit(t)
-				l := labtest.Must(cm.Listen(ctx, addr))(t)
-				labtest.Close(t, l)
+				l := labtest.Made(cm.Listen(ctx, addr))(t)
 				client := start(t, "ucmatose", c.args(port, "-s", labtest.AddrOf(device))...)
 				if err := c.serve(ctx, l); err != nil {
 					t.Error(err)

@@ -165,8 +165,7 @@ func TestUdaddy(t *testing.T) {
 		for _, d := range []daddy{{1, 10, 100}, {20, 10, 100}, {1, 200, 1024}, {3, 1, 1}} {
 			t.Run(fmt.Sprintf("Go server/%+v", d), func(t *testing.T) {
 				ctx := timeLimit(t)
-				l := labtest.Must(listen.Listen(ctx, addr))(t)
-				labtest.Close(t, l)
+				l := labtest.Made(listen.Listen(ctx, addr))(t)
 				client := start(t, "udaddy", d.args("-s", labtest.AddrOf(device))...)
 				if err := d.serve(ctx, l); err != nil {
 					t.Error(err)

@@ -19,10 +19,8 @@ import (
 func TestLoop(t *testing.T) {
 	inChild(t, func(t *testing.T, device string) {
 		ctx := within(t)
-		loop := labtest.Must(cm.NewLoop())(t)
-		labtest.Close(t, loop)
-		l := labtest.Must(loop.NewID())(t)
-		labtest.Close(t, l)
+		loop := labtest.Made(cm.NewLoop())(t)
+		l := labtest.Made(loop.NewID())(t)
 		labtest.Check(t, errors.Join(l.Bind(netip.MustParseAddrPort(labtest.AddrOf(device)+":0")), l.Listen(0)))
 		addr := labtest.Must(l.Route())(t).Local
 		for i := range 4 {

@@ -185,11 +185,9 @@ func TestDropFirst(t *testing.T) {
 func TestPortRefused(t *testing.T) {
 	inChild(t, func(t *testing.T, device string) {
 		drop(t)
-		ch := labtest.Must(cm.NewChannel())(t)
-		labtest.Close(t, ch)
+		ch := labtest.Made(cm.NewChannel())(t)
 		for range 3 {
-			id := labtest.Must(ch.NewID())(t)
-			labtest.Close(t, id)
+			id := labtest.Made(ch.NewID())(t)
 			if err := id.Bind(netip.MustParseAddrPort(labtest.AddrOf(device) + ":7")); !errors.Is(err, unix.EACCES) {
 				t.Error(err)
 			}

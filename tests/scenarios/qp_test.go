@@ -14,8 +14,7 @@ import (
 
 // createQP makes a QP of a type and returns it in RESET.
 func (e *env) createQP(typ verbs.QPType, want verbs.QPCap) (*uverbs.QP, error) {
-	cq := labtest.Must(e.ctx.CreateCQ(uverbs.CQOptions{Depth: 64}))(e.t)
-	labtest.Close(e.t, cq)
+	cq := labtest.Made(e.ctx.CreateCQ(uverbs.CQOptions{Depth: 64}))(e.t)
 	qp, err := e.pd().CreateQP(uverbs.QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq, Cap: want})
 	if err != nil {
 		return nil, err

@@ -115,8 +115,7 @@ func newEnv(t *testing.T, dev string) *env {
 
 func (e *env) pd() *uverbs.PD {
 	e.t.Helper()
-	pd := labtest.Must(e.ctx.AllocPD())(e.t)
-	labtest.Close(e.t, pd)
+	pd := labtest.Made(e.ctx.AllocPD())(e.t)
 	return pd
 }
 

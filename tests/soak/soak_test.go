@@ -74,8 +74,7 @@ func newRun(t *testing.T, device string) *run {
 	if dir == "" {
 		dir = t.TempDir()
 	}
-	file := labtest.Must(os.Create(filepath.Join(dir, device+".jsonl")))(t)
-	labtest.Close(t, file)
+	file := labtest.Made(os.Create(filepath.Join(dir, device+".jsonl")))(t)
 	r := &run{T: t, file: file, hw: labtest.OpenDevice(t, device), counts: make([]count, len(layers)), rests: make([]rest, len(layers))}
 	r.side = &side{device: device, stop: make(chan struct{}), report: func(f string) {
 		t.Log(f)

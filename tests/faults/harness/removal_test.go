@@ -50,8 +50,7 @@ var users = map[string]struct {
 
 func useCM(t *testing.T) user {
 	return func(ctx context.Context, addr string, busy bool, ready func()) [2]error {
-		l := labtest.Must(cm.Listen(ctx, addr))(t)
-		labtest.Close(t, l)
+		l := labtest.Made(cm.Listen(ctx, addr))(t)
 		accepted := make(chan *cm.Endpoint, 1)
 		opt := cm.Options{Setup: func(e *cm.Endpoint) error {
 			mr, err := e.AllocMR(1<<16, verbs.AccessLocalWrite)
@@ -86,8 +85,7 @@ func useCM(t *testing.T) user {
 
 func useConn(t *testing.T) user {
 	return func(ctx context.Context, addr string, busy bool, ready func()) [2]error {
-		l := labtest.Must(rconn.Listen(ctx, addr))(t)
-		labtest.Close(t, l)
+		l := labtest.Made(rconn.Listen(ctx, addr))(t)
 		accepted := make(chan *rconn.Conn, 1)
 		var region *rconn.LocalRegion
 		go func() {
@@ -124,8 +122,7 @@ func useMsg(t *testing.T) user {
 	}
 	client, server := loop(), loop()
 	return func(ctx context.Context, addr string, busy bool, ready func()) [2]error {
-		l := labtest.Must((&rmsg.ListenConfig{Loop: server}).Listen(ctx, addr))(t)
-		labtest.Close(t, l)
+		l := labtest.Made((&rmsg.ListenConfig{Loop: server}).Listen(ctx, addr))(t)
 		c := labtest.Must((&rmsg.Dialer{Loop: client}).Connect(l.Addr().String()))(t)
 		s := labtest.Must(l.Accept(ctx))(t)
 		for _, s := range []*rmsg.Socket{c, s} {
@@ -149,8 +146,7 @@ func useMsg(t *testing.T) user {
 
 func useRsock(t *testing.T) user {
 	return func(ctx context.Context, addr string, busy bool, ready func()) [2]error {
-		l := labtest.Must(rsock.Listen("rdma", addr))(t)
-		labtest.Close(t, l)
+		l := labtest.Made(rsock.Listen("rdma", addr))(t)
 		accepted := make(chan io.ReadWriteCloser, 1)
 		go func() { accepted <- labtest.Must(l.Accept())(t) }()
 		c := labtest.Must(rsock.Dial("rdma", l.Addr().String()))(t)
