@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,22 +16,26 @@ import (
 	"github.com/goverbs/verbs/internal/debian"
 )
 
-// layout is what the Go compiler makes of a member of a C type; of the type
-// itself if there is no member, with its alignment for off. path leads from the named C type to the
-// unnamed one inside it that Go has a type for.
-type layout struct {
-	c, path, member string
-	off, size       uintptr
+// typ is a Go type and the C type that it is. path leads from the named C type to the
+// unnamed one inside it. members are the members' names, in C and in Go by turns.
+type typ struct {
+	c, path string
+	typ     reflect.Type
+	members string
 }
 
-// distance is how far behind the start of a T the result of f lies.
-func distance[T any](f func(*T) unsafe.Pointer) uintptr {
+// place returns where a member is in the Go type and how large: a field, or what a
+// method of its name points to.
+func (l typ) place(member string) (off, size uintptr) {
+	if f, ok := l.typ.FieldByName(member); ok {
+		return f.Offset, f.Type.Size()
+	}
 	// Room behind it for an element of a flexible array, which is past the end.
-	v := new(struct {
-		t T
-		_ [1 << 10]byte
-	})
-	return uintptr(f(&v.t)) - uintptr(unsafe.Pointer(&v.t))
+	v := reflect.New(reflect.StructOf([]reflect.StructField{
+		{Name: "T", Type: l.typ}, {Name: "Room", Type: reflect.TypeFor[[1 << 10]byte]()},
+	}))
+	at := v.Elem().Field(0).Addr().MethodByName(member).Call(nil)[0]
+	return at.Pointer() - v.Pointer(), at.Type().Elem().Size()
 }
 
 // TestLayoutAgainstC lets the C compiler say of every type, member and
@@ -50,29 +56,22 @@ func TestLayoutAgainstC(t *testing.T) {
 		fmt.Fprintf(&src, "printf(\"%%s %s\\n\", %q, %s);\n", format, what, expr)
 		want = append(want, fmt.Sprint(what, " ", wantValue))
 	}
-	for _, l := range layouts {
-		at := func(member string) string {
-			return strings.TrimPrefix(strings.TrimPrefix(l.path+"."+member, "."), ".")
-		}
-		expr := fmt.Sprintf("((%s *)0)->%s", l.c, at(l.member))
-		if l.member == "" {
-			if expr = fmt.Sprintf("((%s *)0)->%s", l.c, l.path); l.path == "" {
-				expr = l.c
-			}
-			say(fmt.Sprint("sizeof ", l.c, ".", l.path), "%zu", "sizeof("+expr+")", l.size)
-			// 32-bit machines align 64-bit numbers to 4 bytes in Go, unlike in C.
-			// Padding keeps the offsets, and the kernel takes any address.
-			const most = unsafe.Alignof(uint64(0))
-			say(fmt.Sprint("alignof ", l.c, ".", l.path), "%zu", fmt.Sprintf("_Alignof(%s) < %d ? _Alignof(%[1]s) : %[2]d", expr, most), l.off)
-			continue
-		}
-		name := l.c + "." + at(l.member)
-		say("size "+name, "%zu", "sizeof("+expr+")", l.size)
-		off := fmt.Sprintf("offsetof(%s, %s)", l.c, at(l.member))
+	for _, l := range types {
+		expr, base := l.c, ""
 		if l.path != "" {
-			off += fmt.Sprintf(" - offsetof(%s, %s)", l.c, l.path)
+			expr, base = fmt.Sprintf("((%s *)0)->%s", l.c, l.path), fmt.Sprintf(" - offsetof(%s, %s)", l.c, l.path)
 		}
-		say("offset "+name, "%zu", off, l.off)
+		say(fmt.Sprint("sizeof ", l.c, ".", l.path), "%zu", "sizeof("+expr+")", l.typ.Size())
+		// 32-bit machines align 64-bit numbers to 4 bytes in Go, unlike in C.
+		// Padding keeps the offsets, and the kernel takes any address.
+		const most = unsafe.Alignof(uint64(0))
+		say(fmt.Sprint("alignof ", l.c, ".", l.path), "%zu", fmt.Sprintf("_Alignof(%s) < %d ? _Alignof(%[1]s) : %[2]d", expr, most), l.typ.Align())
+		for names := range slices.Chunk(strings.Fields(l.members), 2) {
+			off, size := l.place(names[1])
+			member := strings.TrimPrefix(l.path+"."+names[0], ".")
+			say("size "+l.c+"."+member, "%zu", fmt.Sprintf("sizeof(((%s *)0)->%s)", l.c, member), size)
+			say("offset "+l.c+"."+member, "%zu", fmt.Sprintf("offsetof(%s, %s)%s", l.c, member, base), off)
+		}
 	}
 	for name, value := range values {
 		say(name, "%lld", "(long long)("+name+")", value)

@@ -25,7 +25,7 @@ func generate(p *parsed, version string) (map[string][]byte, error) {
 	for _, h := range p.headers {
 		fmt.Fprintf(&layout, "# include %s\n", h.path)
 	}
-	test.WriteString("import \"unsafe\"\n\nvar layouts = []layout{\n")
+	test.WriteString("import \"reflect\"\n\nvar types = []typ{\n")
 
 	emit := func(file, from string, consts []string) {
 		var out bytes.Buffer
@@ -171,18 +171,19 @@ func writeLayout(out *bytes.Buffer, g *goType) {
 	}
 }
 
-// writeTest lets the Go compiler say what writeLayout says of C.
+// writeTest names a type and its members, in C and in Go, for a test to let the Go
+// compiler say what writeLayout says of C.
 func writeTest(out *bytes.Buffer, g *goType) {
-	fmt.Fprintf(out, "{%q, %q, \"\", unsafe.Alignof(%s{}), unsafe.Sizeof(%s{})},\n", g.c, g.path, g.name, g.name)
+	var members []string
 	for _, f := range g.fields {
 		if f.c != "" {
-			fmt.Fprintf(out, "{%q, %q, %q, unsafe.Offsetof(%s{}.%s), unsafe.Sizeof(%s{}.%s)},\n", g.c, g.path, f.c, g.name, f.name, g.name, f.name)
+			members = append(members, f.c+" "+f.name)
 		}
 	}
 	for _, f := range g.access {
-		fmt.Fprintf(out, "{%q, %q, %q, distance(func(s *%s) unsafe.Pointer { return unsafe.Pointer(s.%s()) }), unsafe.Sizeof(*(*%s)(nil).%s())},\n",
-			g.c, g.path, f.c, g.name, f.name, g.name, f.name)
+		members = append(members, f.c+" "+f.name)
 	}
+	fmt.Fprintf(out, "{%q, %q, reflect.TypeFor[%s](), %q},\n", g.c, g.path, g.name, strings.Join(members, " "))
 }
 
 // camel turns ib_uverbs_cq into IbUverbsCq.
