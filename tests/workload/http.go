@@ -53,7 +53,7 @@ func listenHTTP(ctx context.Context, addr string, report func(error)) (*Server, 
 }
 
 type httpSession struct {
-	calm
+	simple
 	http.Client
 	url  string
 	mine Key

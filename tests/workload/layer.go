@@ -1,5 +1,5 @@
-// Package workload has the layers at work, for the tests that need load: sessions
-// between two ends, in one process or in two, all of whose data is checked.
+// Package workload puts load on the layers, for tests: sessions between two ends, in
+// one process or in two, which check all data.
 //
 //	Session.Round ── data, some ways ─────► Server checks what it gets,
 //	checks        ◄── other data ────────── and reports how its connections end
@@ -20,9 +20,9 @@ import (
 type Layer struct {
 	Name      string
 	Datagrams bool // without connections, and on rxe only
-	// Listen serves all who connect to addr until ctx ends or the server is closed.
-	// report is called, by some goroutine, with the error of each connection that does
-	// not end in good order, and of the listener.
+	// Listen serves connections to addr until ctx ends or the server is closed. It calls
+	// report, from any goroutine, with the error of the listener and of each connection
+	// that does not end in good order.
 	Listen func(ctx context.Context, addr string, report func(error)) (*Server, error)
 	// Dial connects to a server.
 	Dial func(ctx context.Context, addr string) (Session, error)
@@ -72,11 +72,11 @@ type Session interface {
 	io.Closer
 }
 
-// calm is a session without Poke and Shutdown.
-type calm struct{}
+// simple is a session that needs no Poke, or has no Shutdown.
+type simple struct{}
 
-func (calm) Poke()                          {}
-func (calm) Shutdown(context.Context) error { return nil }
+func (simple) Poke()                          {}
+func (simple) Shutdown(context.Context) error { return nil }
 
 // Server is a layer's server.
 type Server struct {
@@ -98,9 +98,9 @@ func (s *Server) Close() error {
 	return s.Wait()
 }
 
-// Serve has what a listener accepts handled, each by a goroutine of its own, until
-// ctx ends or the listener is closed. Then, with all handlers ended, end is called, if
-// it is not nil.
+// Serve calls handle for each connection that a listener accepts, in a goroutine of its
+// own, until ctx ends or the listener is closed. When all handlers have ended it calls
+// end, if that is not nil.
 func Serve[T any, A fmt.Stringer](ctx context.Context, l interface {
 	Addr() A
 	Close() error
@@ -108,7 +108,7 @@ func Serve[T any, A fmt.Stringer](ctx context.Context, l interface {
 	s := &Server{Addr: l.Addr().String(), stop: sync.OnceValue(l.Close), done: make(chan struct{})}
 	abide := context.AfterFunc(ctx, func() { s.stop() })
 	failed := func(what string, err error) {
-		if err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
+		if err != nil && ctx.Err() == nil {
 			report(fmt.Errorf("%s: %w", what, err))
 		}
 	}
@@ -119,7 +119,9 @@ func Serve[T any, A fmt.Stringer](ctx context.Context, l interface {
 		for {
 			c, err := accept(ctx)
 			if err != nil {
-				failed("accept", err)
+				if !errors.Is(err, net.ErrClosed) {
+					failed("accept", err)
+				}
 				break
 			}
 			handlers.Go(func() { failed("connection", handle(ctx, c)) })

@@ -181,9 +181,9 @@ func shared(c *uverbs.Context) (a verbs.Access, atomics bool) {
 	return a, atomics
 }
 
-// because adds the reason for which a connection ended to the error of a request
+// withReason adds the reason for which a connection ended to the error of a request
 // that was flushed.
-func because(err error, e *cm.Endpoint) error {
+func withReason(err error, e *cm.Endpoint) error {
 	if !errors.Is(err, verbs.WCFlushErr) {
 		return err
 	}
@@ -195,9 +195,9 @@ func because(err error, e *cm.Endpoint) error {
 	}
 }
 
-// unlessEnded returns an error unless it says that the peer has closed. siw fails what
+// unlessPeerClosed returns an error unless it says that the peer has closed. siw fails what
 // it was sending then, and flushes the rest.
-func unlessEnded(ctx context.Context, e *cm.Endpoint, err error) error {
+func unlessPeerClosed(ctx context.Context, e *cm.Endpoint, err error) error {
 	if !errors.Is(err, verbs.WCFlushErr) && !errors.Is(err, verbs.WCLocQPOpErr) && !errors.Is(err, verbs.ErrState) && !errors.Is(err, verbs.ErrDisconnected) {
 		return err
 	}

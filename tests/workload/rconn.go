@@ -23,7 +23,7 @@ type Conn struct {
 	*rconn.Conn
 	Out *rconn.LocalRegion // of messages
 
-	calm
+	simple
 	party
 	shared    []*rconn.LocalRegion // for the peer to use
 	in, local *rconn.LocalRegion
@@ -90,7 +90,7 @@ func (p *Conn) await(ctx context.Context, d rconn.Direction, id uint64) (n int, 
 	return int(wc[0].ByteLen), p.why(err)
 }
 
-func (p *Conn) why(err error) error { return because(err, p.Endpoint()) }
+func (p *Conn) why(err error) error { return withReason(err, p.Endpoint()) }
 
 // post sends the next message, which is in out, and waits until it is gone.
 func (p *Conn) post(ctx context.Context, n int) error {
@@ -149,7 +149,7 @@ func listenConn(ctx context.Context, addr string, report func(error)) (*Server, 
 		for err == nil {
 			err = p.answer(ctx, advertiser{p, second}, p.shared[0].Bytes(), p.shared[1].Bytes())
 		}
-		return unlessEnded(ctx, c.Endpoint(), err)
+		return unlessPeerClosed(ctx, c.Endpoint(), err)
 	}, report, nil), nil
 }
 

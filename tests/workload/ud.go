@@ -20,7 +20,7 @@ const datagram = 1024
 
 // datagrams is an end of layer UD.
 type datagrams struct {
-	calm
+	simple
 	*cm.Endpoint
 	d    *cm.Datagrams
 	mine Key
