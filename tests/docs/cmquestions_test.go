@@ -36,9 +36,7 @@ var questions = map[string]func(*testing.T, string) error{
 var errNever = fmt.Errorf("the kernel makes nothing of it: %w", errors.ErrUnsupported)
 
 func within(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	t.Cleanup(cancel)
-	return ctx
+	return labtest.Within(t, 20*time.Second)
 }
 
 // dial connects two endpoints.

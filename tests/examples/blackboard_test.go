@@ -2,7 +2,6 @@ package examples
 
 import (
 	"bufio"
-	"context"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -15,8 +14,7 @@ import (
 // TestBlackboard writes to the memory of a server and reads it, each as another client.
 func TestBlackboard(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
+		ctx := labtest.Within(t, time.Minute)
 		server := exec.CommandContext(ctx, labtest.Built(t, "blackboard"), "serve", labtest.AddrOf(device)+":0")
 		lines := bufio.NewScanner(labtest.Must(server.StdoutPipe())(t))
 		var serverErrs strings.Builder

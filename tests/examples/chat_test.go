@@ -2,7 +2,6 @@ package examples
 
 import (
 	"bufio"
-	"context"
 	"io"
 	"os"
 	"os/exec"
@@ -48,8 +47,7 @@ func TestChat(t *testing.T) {
 // chat starts chat.
 func chat(t *testing.T, args ...string) (*exec.Cmd, io.WriteCloser, *bufio.Reader) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
+	ctx := labtest.Within(t, time.Minute)
 	cmd := exec.CommandContext(ctx, labtest.Built(t, "chat"), args...)
 	in := labtest.Must(cmd.StdinPipe())(t)
 	out := labtest.Must(cmd.StdoutPipe())(t)

@@ -5,7 +5,6 @@ package examples
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -121,8 +120,7 @@ func TestAll(t *testing.T) {
 func run(t *testing.T, name string, args ...string) (stdout, stderr string, exit int) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := labtest.Within(t, time.Minute)
 	cmd := exec.CommandContext(ctx, labtest.Built(t, name), args...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()

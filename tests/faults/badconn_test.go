@@ -23,8 +23,7 @@ type party struct {
 }
 
 func newParty(t testing.TB) *party {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	t.Cleanup(cancel)
+	ctx := labtest.Within(t, 20*time.Second)
 	l := labtest.Made(cm.Listen(ctx, labtest.Addr+":0"))(t)
 	return &party{t, ctx, l}
 }

@@ -182,9 +182,7 @@ func TestHostilePeers(t *testing.T) {
 func TestDeadlines(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		soon := func(t *testing.T) context.Context {
-			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-			t.Cleanup(cancel)
-			return ctx
+			return labtest.Within(t, 300*time.Millisecond)
 		}
 		inTime := func(t *testing.T, what string, want error, call func() error) {
 			t.Helper()
@@ -230,8 +228,7 @@ func TestKilledPeer(t *testing.T) {
 		select {}
 	}
 	labtest.Each(t, func(t *testing.T, device string) {
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
+		ctx := labtest.Within(t, 30*time.Second)
 		l := labtest.Made(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		child := exec.Command(os.Args[0], "-test.run", "^TestKilledPeer$")
 		child.Env = append(os.Environ(), "FAULTS_DIAL="+l.Addr().String())
@@ -264,8 +261,7 @@ func TestLinkDown(t *testing.T) {
 		link := map[string]string{labtest.RXE: "v0", labtest.SIW: "d0"}[device]
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, RC: uverbs.ConnectOptions{Timeout: 10, RetryCount: 2}})
 		events := make(chan verbs.AsyncEventType, 16)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
+		ctx := labtest.Within(t, 20*time.Second)
 		go func() {
 			for e, err := range a.PD.Context().AsyncEvents(ctx) {
 				if err != nil {

@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -146,8 +145,7 @@ func TestCQOverrun(t *testing.T) {
 		x, y := labtest.NewPair(t, labtest.PairOptions{Device: device})
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device})
 		wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte("x")}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
+		ctx := labtest.Within(t, 10*time.Second)
 		events := make(chan uverbs.AsyncEvent, 10)
 		go func() {
 			defer close(events)

@@ -74,8 +74,7 @@ func TestDialStorm(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		before := labtest.Settled(t)
 		l, accepted, stop := crowd(t, device)
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-		defer cancel()
+		ctx := labtest.Within(t, 2*time.Minute)
 		start := time.Now()
 		var wg sync.WaitGroup
 		n := dialers(device)
@@ -120,8 +119,7 @@ func TestCancelStorm(t *testing.T) {
 				if i%2 == 0 {
 					limit = time.Duration(rand.Int64N(int64(4 * time.Second)))
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), limit)
-				defer cancel()
+				ctx := labtest.Within(t, limit)
 				e, err := (&cm.Dialer{Options: cm.Options{Cap: small}, ResolveTimeout: time.Minute}).Dial(ctx, l.Addr().String())
 				switch {
 				case err == nil:

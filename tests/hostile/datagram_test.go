@@ -74,8 +74,7 @@ func (s *spoofer) send(from netip.Addr, number uint32, data string) error {
 // domains.
 func datagrams(t *testing.T, receives int) (client, server *cm.Datagrams, c, s *cm.Endpoint) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
+	ctx := labtest.Within(t, patience)
 	options := func(d **cm.Datagrams) cm.Options {
 		return cm.Options{
 			Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: receives, MaxSendSGE: 1, MaxRecvSGE: 1},
@@ -115,8 +114,7 @@ func TestSpoofedDatagrams(t *testing.T) {
 					t.Error(err)
 				}
 			}()
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
+			ctx := labtest.Within(t, patience)
 			const good, most = 100, 50 * time.Millisecond
 			go func() {
 				for i := range good {
@@ -190,8 +188,7 @@ func TestAnswerToSpoofed(t *testing.T) {
 	labtest.Require(t)
 	client, server, c, s := datagrams(t, 1024)
 	spoofer := newSpoofer(t, s)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
+	ctx := labtest.Within(t, patience)
 	receive := func() cm.Sender {
 		t.Helper()
 		_, from, err := server.Recv(ctx, make([]byte, 32))

@@ -1,7 +1,6 @@
 package hostile
 
 import (
-	"context"
 	"flag"
 	"net"
 	"net/netip"
@@ -19,8 +18,7 @@ var halfOpen = flag.Int("halfopen", 40, "how many handshakes are begun and never
 // hear. What it returns closes them.
 func begin(t *testing.T, s *server, private []byte, n int) (end func()) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
+	ctx := labtest.Within(t, patience)
 	ch := labtest.Must(cm.NewChannel())(t)
 	ids := make([]*cm.ID, n)
 	step := func(do func(id *cm.ID) error, then cm.EventType) {

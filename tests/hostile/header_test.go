@@ -44,8 +44,7 @@ func TestHalfHeader(t *testing.T) {
 		under(t, l, labtest.SIW, 5*time.Second, func(t *testing.T, s *server, g *good) {
 			leave := strangers(t, s.addr)
 			defer leave()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
+			ctx := labtest.Within(t, time.Second)
 			if _, err := l.dial(ctx, s.addr); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("dialing gave %v", err)
 			}

@@ -1,7 +1,6 @@
 package hostile
 
 import (
-	"context"
 	"errors"
 	"sync"
 	"testing"
@@ -21,8 +20,7 @@ func TestHostileListener(t *testing.T) {
 				}
 				t.Run(layer.name+" "+a.name, func(t *testing.T) {
 					t.Parallel()
-					ctx, cancel := context.WithTimeout(t.Context(), patience)
-					defer cancel()
+					ctx := labtest.Within(t, patience)
 					l := labtest.Made(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 					var wg sync.WaitGroup
 					defer wg.Wait()

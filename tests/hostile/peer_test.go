@@ -1,7 +1,6 @@
 package hostile
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"testing"
@@ -76,8 +75,7 @@ func dialPeer(t *testing.T, s *server, private func(*peer) []byte) (*peer, error
 
 func tryPeer(t *testing.T, s *server, private func(*peer) []byte) (*peer, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
+	ctx := labtest.Within(t, patience)
 	p := &peer{t: t, device: s.device, victim: s.addr}
 	e, err := (&cm.Dialer{Options: p.options(private)}).Dial(ctx, s.addr)
 	if err != nil {

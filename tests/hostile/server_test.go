@@ -189,8 +189,7 @@ func under(t *testing.T, l layer, device string, shake time.Duration, test func(
 	s := &server{device: device, shake: shake, ended: map[string]error{}, conns: map[string]any{}}
 	t.Run(l.name, func(t *testing.T) {
 		l.serve(t, s)
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
+		ctx := labtest.Within(t, patience)
 		c := labtest.Must(l.dial(ctx, s.addr))(t)
 		g := newGood(c.echo)
 		t.Cleanup(func() {

@@ -1,7 +1,6 @@
 package interop
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -170,8 +169,7 @@ func TestPingBadClients(t *testing.T) {
 // connection; without a message it ends it itself.
 func tellPing(t *testing.T, addr string, msg []byte) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	ctx := labtest.Within(t, 20*time.Second)
 	e := labtest.Must(cm.Dial(ctx, addr))(t)
 	defer e.Close()
 	if msg == nil {

@@ -2,7 +2,6 @@ package interop
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -133,8 +132,7 @@ func rsMeet(t *testing.T, device string, opt rsock.Options, serve func(port stri
 		port := strconv.Itoa(rsPorts)
 		p = serve(port)
 		labtest.Listening(t, port)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
+		ctx := labtest.Within(t, 20*time.Second)
 		c, err := (&rsock.Dialer{Options: opt}).DialContext(ctx, "rdma", net.JoinHostPort(labtest.AddrOf(device), port))
 		if err != nil {
 			p.kill()

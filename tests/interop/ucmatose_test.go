@@ -264,7 +264,5 @@ func TestUcmatose(t *testing.T) {
 
 // timeLimit is a context for what takes seconds at most.
 func timeLimit(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
-	t.Cleanup(cancel)
-	return ctx
+	return labtest.Within(t, 40*time.Second)
 }

@@ -63,8 +63,7 @@ func TestGRPC(t *testing.T) {
 				return new(rsock.Dialer).DialContext(ctx, "tcp", addr)
 			})))(t)
 		defer client.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
-		defer cancel()
+		ctx := labtest.Within(t, 100*time.Second)
 
 		once := func(seed, n int) error {
 			want := labtest.Must(io.ReadAll(noise(seed, n)))(t)

@@ -20,8 +20,7 @@ import (
 func run(name string) error { return exec.Command(name).Run() }
 
 func timeout(e *env) context.Context {
-	ctx, cancel := context.WithTimeout(e.t.Context(), 5*time.Second)
-	e.t.Cleanup(cancel)
+	ctx := labtest.Within(e.t, 5*time.Second)
 	return ctx
 }
 

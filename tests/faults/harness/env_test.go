@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"slices"
@@ -108,8 +107,7 @@ func (e *env) serve(more ...func(*exec.Cmd)) *child {
 // dial connects to a peer.
 func (e *env) dial(c *child) workload.Session {
 	e.Helper()
-	ctx, cancel := context.WithTimeout(e.Context(), patience)
-	defer cancel()
+	ctx := labtest.Within(e, patience)
 	s := labtest.Must(e.layer.Dial(ctx, c.addr))(e)
 	e.open[s] = true
 	e.Cleanup(func() {
@@ -125,8 +123,7 @@ func (e *env) again(c *child) time.Duration {
 	e.Helper()
 	start := time.Now()
 	s := e.dial(c)
-	ctx, cancel := context.WithTimeout(e.Context(), patience)
-	defer cancel()
+	ctx := labtest.Within(e, patience)
 	if err := s.Round(ctx, chunk); err != nil {
 		e.Errorf("a new connection: %v", err)
 	}

@@ -57,8 +57,7 @@ const late = 3 * time.Second
 // inTime does a round that cannot end before its deadline.
 func (e *env) inTime(s workload.Session, limit time.Duration) (saw string, took time.Duration) {
 	e.Helper()
-	ctx, cancel := context.WithTimeout(e.Context(), limit)
-	defer cancel()
+	ctx := labtest.Within(e, limit)
 	start := time.Now()
 	err := s.Round(ctx, chunk)
 	took = time.Since(start)

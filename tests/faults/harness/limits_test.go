@@ -70,8 +70,7 @@ func TestFilesAccepting(t *testing.T) {
 		c, l := e.under()
 		pid := c.cmd.Process.Pid
 		limitFiles(e, pid, files(e, pid)-1)
-		ctx, cancel := context.WithTimeout(e.Context(), 5*time.Second)
-		defer cancel()
+		ctx := labtest.Within(e, 5*time.Second)
 		start := time.Now()
 		s, err := e.layer.Dial(ctx, c.addr)
 		took := time.Since(start)

@@ -95,8 +95,7 @@ func TestMemoryScarce(t *testing.T) {
 		labtest.Check(e, l.more(10))
 		took := l.slowest()
 		// A connection more takes memory, and may take too long.
-		ctx, cancel := context.WithTimeout(e.Context(), patience)
-		defer cancel()
+		ctx := labtest.Within(e, patience)
 		if s, err := e.layer.Dial(ctx, c.addr); err == nil {
 			s.Close()
 		} else if !errors.Is(err, unix.ETIMEDOUT) && !errors.Is(err, context.DeadlineExceeded) {

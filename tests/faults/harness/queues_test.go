@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"context"
 	"errors"
 	"io"
 	"testing"
@@ -19,8 +18,7 @@ import (
 func (e *env) bare(opt func(*cm.Options)) (*child, *workload.Endpoint) {
 	e.Helper()
 	c := e.serve()
-	ctx, cancel := context.WithTimeout(e.Context(), patience)
-	defer cancel()
+	ctx := labtest.Within(e, patience)
 	return c, labtest.Must(workload.DialCM(ctx, c.addr, opt))(e)
 }
 
@@ -47,8 +45,7 @@ func TestCQOverflow(t *testing.T) {
 		pd := labtest.Must(dev.AllocPD())(e)
 		cq := labtest.Must(dev.CreateCQ(uverbs.CQOptions{Depth: 8}))(e)
 		c, h := e.bare(func(o *cm.Options) { o.PD, o.SendCQ = pd, cq })
-		ctx, cancel := context.WithTimeout(e.Context(), patience)
-		defer cancel()
+		ctx := labtest.Within(e, patience)
 		start := time.Now()
 		n := cq.Cap() + 8
 		for i := 0; i < n; i++ {
@@ -87,8 +84,7 @@ func TestCQOverflow(t *testing.T) {
 func TestNoReceive(t *testing.T) {
 	each(t, fault{title: "messages that find no receive", quick: "cm", only: "cm", run: func(e *env) {
 		const once = 1 // each side's is what the other has
-		ctx, cancel := context.WithTimeout(e.Context(), patience)
-		defer cancel()
+		ctx := labtest.Within(e, patience)
 		ep, peer := labtest.Couple(ctx, e, e.addr, cm.Options{RNRRetryCount: once}, cm.Options{RNRRetryCount: once})
 		start := time.Now()
 		var err error
@@ -125,8 +121,7 @@ func TestLateReceive(t *testing.T) {
 		if e.device == labtest.SIW {
 			e.Skip("iWARP has no such thing")
 		}
-		ctx, cancel := context.WithTimeout(e.Context(), patience)
-		defer cancel()
+		ctx := labtest.Within(e, patience)
 		ep, peer := labtest.Couple(ctx, e, e.addr, cm.Options{}, cm.Options{})
 		wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
 		if _, err := ep.QP.PostSend(wr); err != nil {
@@ -154,8 +149,7 @@ func TestQueueFull(t *testing.T) {
 			return
 		}
 		c, h := e.bare(func(*cm.Options) {})
-		ctx, cancel := context.WithTimeout(e.Context(), patience)
-		defer cancel()
+		ctx := labtest.Within(e, patience)
 		size := int(h.QP.Cap().MaxSendWR)
 		start := time.Now()
 		// All is polled before more is posted: a slot of the queue is free when
@@ -198,8 +192,7 @@ func (e *env) fullConn() {
 	c := e.serve()
 	s := e.dial(c)
 	p := s.(*workload.Conn)
-	ctx, cancel := context.WithTimeout(e.Context(), patience)
-	defer cancel()
+	ctx := labtest.Within(e, patience)
 	theirs := p.Adverts()[0]
 	start := time.Now()
 	var next, full, done uint64
@@ -236,8 +229,7 @@ func (e *env) fullConn() {
 func TestSharedReceives(t *testing.T) {
 	each(t, fault{title: "a shared receive queue has no receives left", quick: "cm", only: "cm", run: func(e *env) {
 		const receives, peers, each = 6, 2, 4
-		ctx, cancel := context.WithTimeout(e.Context(), patience)
-		defer cancel()
+		ctx := labtest.Within(e, patience)
 		dev := labtest.OpenDevice(e, e.device)
 		pd := labtest.Must(dev.AllocPD())(e)
 		srq := labtest.Must(pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 16, MaxSGE: 1, Limit: 2}))(e)

@@ -182,8 +182,7 @@ func TestRemovalReleases(t *testing.T) {
 		for name, u := range users {
 			for state, busy := range map[string]bool{"idle": false, "busy": true} {
 				t.Run(device+"/"+name+"/"+state, func(t *testing.T) {
-					ctx, cancel := context.WithTimeout(t.Context(), patience)
-					defer cancel()
+					ctx := labtest.Within(t, patience)
 					use := u.run(t)
 					for range 2 { // loops go on when the device is there again
 						deleted := make(chan error, 1)
