@@ -1,9 +1,11 @@
 package workload
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"sync"
 )
@@ -25,17 +27,32 @@ var noise = sync.OnceValue(func() []byte {
 	return b
 })
 
-// Fill makes b what the holder of k sends as number seq: the number, if it fits, and
-// noise from a place on that key and number choose.
-func (k Key) Fill(b []byte, seq uint64) []byte {
-	rest, noise := b, noise()
-	if len(b) >= 8 {
-		binary.BigEndian.PutUint64(b, seq)
-		rest = b[8:]
+// content yields what the holder of k sends as number seq, n bytes in pieces: the
+// number, if it fits, and noise from a place on that key and number choose.
+func (k Key) content(seq uint64, n int) iter.Seq2[int, []byte] {
+	return func(yield func(int, []byte) bool) {
+		at := 0
+		if n >= 8 {
+			if !yield(0, binary.BigEndian.AppendUint64(nil, seq)) {
+				return
+			}
+			at = 8
+		}
+		noise := noise()
+		for off := int(rand.NewPCG(uint64(k), seq).Uint64() % uint64(len(noise))); at < n; off = 0 {
+			piece := noise[off:min(off+n-at, len(noise))]
+			if !yield(at, piece) {
+				return
+			}
+			at += len(piece)
+		}
 	}
-	r := rand.NewPCG(uint64(k), seq)
-	for off := r.Uint64() % uint64(len(noise)); len(rest) > 0; off = 0 {
-		rest = rest[copy(rest, noise[off:]):]
+}
+
+// Fill makes b what the holder of k sends as number seq.
+func (k Key) Fill(b []byte, seq uint64) []byte {
+	for at, piece := range k.content(seq, len(b)) {
+		copy(b[at:], piece)
 	}
 	return b
 }
@@ -46,12 +63,17 @@ func (k Key) Check(what string, got []byte, seq uint64, n int) error {
 	if len(got) != n {
 		return fmt.Errorf("%w: %s %d of key %#x has %d bytes, want %d", ErrData, what, seq, k, len(got), n)
 	}
-	want := k.Fill(make([]byte, n), seq)
-	for i := range want {
-		if got[i] != want[i] {
-			return fmt.Errorf("%w: %s %d of key %#x, %d bytes, differs from offset %d on: % x, want % x",
-				ErrData, what, seq, k, n, i, got[i:min(i+16, n)], want[i:min(i+16, n)])
+	for at, want := range k.content(seq, n) {
+		got := got[at:][:len(want)]
+		if bytes.Equal(got, want) {
+			continue
 		}
+		i := 0
+		for got[i] == want[i] {
+			i++
+		}
+		return fmt.Errorf("%w: %s %d of key %#x, %d bytes, differs from offset %d on: % x, want % x",
+			ErrData, what, seq, k, n, at+i, got[i:min(i+16, len(got))], want[i:min(i+16, len(want))])
 	}
 	return nil
 }
