@@ -45,10 +45,7 @@ func pieces(b []byte, do func([]byte) (int, error)) error {
 // pipe writes head and n bytes, and reads and checks n bytes meanwhile.
 func (p *Stream) pipe(head []byte, n int) error {
 	sent := make(chan error, 1)
-	go func() {
-		err := pieces(append(head, p.mine.Fill(make([]byte, n), p.sent)...), p.Write)
-		sent <- err
-	}()
+	go func() { sent <- pieces(append(head, p.mine.Fill(make([]byte, n), p.sent)...), p.Write) }()
 	got := make([]byte, n)
 	err := pieces(got, p.Read)
 	if err != nil {
@@ -79,23 +76,21 @@ func listenStreams(ctx context.Context, addr string, report func(error)) (*Serve
 		p := &Stream{Conn: c.(*rsock.Conn)}
 		defer func() { err = errors.Join(err, c.Close()) }()
 		defer bound(ctx, c)()
-		k, err := p.word()
-		if err != nil {
-			return fmt.Errorf("read the key: %w", err)
-		}
+		k, err := p.word() // the key; then lengths
 		p.party = newParty(Key(k).Answers())
-		for {
-			n, err := p.word()
-			if err == io.EOF {
-				return nil
-			}
-			if err != nil {
-				return fmt.Errorf("read the length: %w", err)
-			}
-			if err := p.pipe(nil, int(n)); err != nil {
-				return err
+		for err == nil {
+			var n uint64
+			if n, err = p.word(); err == nil {
+				if n > 1<<30 {
+					return fmt.Errorf("%w: stream of %d bytes", ErrData, n)
+				}
+				err = p.pipe(nil, int(n))
 			}
 		}
+		if err == io.EOF { // between streams
+			return nil
+		}
+		return err
 	}, report, nil), nil
 }
 
