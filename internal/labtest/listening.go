@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Listening waits until somebody listens on an RDMA port, which no file shows.
+// Listening waits until a program listens on an RDMA port, which no file shows.
 func Listening(t testing.TB, port string) {
 	t.Helper()
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
@@ -22,5 +22,5 @@ func Listening(t testing.TB, port string) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	t.Fatalf("nobody listens on port %s", port)
+	t.Fatalf("no program listens on port %s", port)
 }

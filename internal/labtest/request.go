@@ -54,7 +54,7 @@ func Expect(t testing.TB, id *cm.ID, want cm.EventType) cm.Event {
 	defer cancel()
 	e, err := id.Next(ctx)
 	if err != nil || e.Type != want {
-		t.Fatalf("%v (status %d), %v in place of %v", e.Type, e.Status, err, want)
+		t.Fatalf("event %v (status %d), %v, want %v", e.Type, e.Status, err, want)
 	}
 	return e
 }

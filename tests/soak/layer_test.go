@@ -102,7 +102,7 @@ type side struct {
 	loop   *rmsg.Loop    // of clients
 }
 
-// fail ends the run, of which the first failure is told, unless it is ending.
+// fail reports a failure and ends the run, unless it is ending.
 func (s *side) fail(layer, what string, err error) {
 	if s.ctx.Err() != nil {
 		return

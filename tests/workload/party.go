@@ -85,9 +85,9 @@ func (p *party) answer(ctx context.Context, m messenger, regions ...[]byte) erro
 	return nil
 }
 
-// ask has the server do its part, with memory that has been written to as number
-// p.sent, reads its answer there, and exchanges up to most messages, of which so many
-// may have no answer yet.
+// ask does the dialing side's part of a round after it has written to memory as number
+// p.sent: it sends the task, reads the server's answer there, and exchanges up to most
+// messages, window of them at a time.
 func (p *party) ask(ctx context.Context, m messenger, t task, most, window int, read func() ([]byte, error)) error {
 	sizes, seq := p.sizes(most, min(int(t.N), message)), p.sent
 	t.Messages = uint32(len(sizes))

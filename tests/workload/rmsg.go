@@ -170,8 +170,7 @@ func listenMsg(ctx context.Context, addr string, report func(error)) (*Server, e
 	}, report, end), nil
 }
 
-// DialMsg is RMsg.Dial with a loop that others have, too. The session's Close leaves
-// it alone.
+// DialMsg is RMsg.Dial with a loop that sessions share, which Close does not close.
 func DialMsg(ctx context.Context, loop *rmsg.Loop, addr string) (*Socket, error) {
 	mine := Key(rand.Uint64())
 	d := rmsg.Dialer{Loop: loop}
@@ -202,7 +201,7 @@ func (p *Socket) Round(ctx context.Context, n int) error {
 	})
 }
 
-// Poke sends a message of which the server takes no notice.
+// Poke sends a message that the server ignores.
 func (p *Socket) Poke() {
 	if p.poke == nil {
 		if p.poke, _ = p.Alloc(len(poking)); p.poke != nil {
