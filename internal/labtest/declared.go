@@ -5,31 +5,33 @@ import (
 	"go/parser"
 	"go/token"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
 
-// Declared returns the tests of the package in the working directory, and its names:
-// those of methods and of fields with their type's before them.
-func Declared(t testing.TB) (tests, names map[string]bool) {
+// Declared returns the tests, fuzz tests and examples of the package in a folder, and
+// its names: those of methods and of fields with their type's before them.
+func Declared(t testing.TB, dir string) (tests, names map[string]bool) {
 	t.Helper()
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no package in %s: %v", dir, err)
 	}
 	tests, names = map[string]bool{}, map[string]bool{}
 	for _, file := range files {
-		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, d := range f.Decls {
 			switch d := d.(type) {
 			case *ast.FuncDecl:
-				if strings.HasSuffix(file, "_test.go") {
-					tests[d.Name.Name] = true
-				} else {
-					names[prefix(d)+d.Name.Name] = true
+				name := prefix(d) + d.Name.Name
+				if !strings.HasSuffix(file, "_test.go") {
+					names[name] = true
+				} else if isTest.MatchString(name) {
+					tests[name] = true
 				}
 			case *ast.GenDecl:
 				for _, s := range d.Specs {
@@ -54,6 +56,8 @@ func Declared(t testing.TB) (tests, names map[string]bool) {
 	}
 	return tests, names
 }
+
+var isTest = regexp.MustCompile("^(Test|Fuzz|Example)")
 
 // prefix is what a method's name begins with.
 func prefix(d *ast.FuncDecl) string {

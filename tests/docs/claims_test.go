@@ -10,10 +10,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-var (
-	testName = regexp.MustCompile("`([a-z/]+)\\.((?:Test|Fuzz|Example)\\w*)`")
-	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w*)\(`)
-)
+var testName = regexp.MustCompile("`([a-z/]+)\\.((?:Test|Fuzz|Example)\\w*)`")
 
 // testsOf are the tests of a package, by its folder, or of verbs, the module's root.
 func testsOf(t *testing.T, dir string) map[string]bool {
@@ -21,18 +18,8 @@ func testsOf(t *testing.T, dir string) map[string]bool {
 	if dir == "verbs" {
 		dir = "."
 	}
-	files, err := filepath.Glob(filepath.Join("../..", dir, "*_test.go"))
-	if err != nil || len(files) == 0 {
-		t.Errorf("no tests in %s", dir)
-	}
-	found := map[string]bool{}
-	for _, file := range files {
-		text := labtest.Must(os.ReadFile(file))(t)
-		for _, m := range testFunc.FindAllStringSubmatch(string(text), -1) {
-			found[m[1]] = true
-		}
-	}
-	return found
+	tests, _ := labtest.Declared(t, filepath.Join("../..", dir))
+	return tests
 }
 
 // TestClaims: each row of a table that has a column for tests names some, and
