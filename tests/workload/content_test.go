@@ -13,9 +13,9 @@ import (
 // other key, no other length, no damaged byte.
 func TestContent(t *testing.T) {
 	const k = Key(0x1234)
-	for seq := range uint64(500) {
+	for seq := range uint64(200) {
 		n := int(seq) * 13 % 4096
-		if seq%100 == 99 {
+		if seq == 99 {
 			n = 3 << 20 // more than there is noise
 		}
 		b := k.Fill(make([]byte, n), seq)
