@@ -87,7 +87,7 @@ func (c *Channel) Close() error {
 	c.thread.end()
 	if c.loop != nil {
 		c.end(verbs.ErrClosed)
-		c.loop.closePoll()
+		c.loop.poll.Close()
 	} else {
 		<-c.done
 	}

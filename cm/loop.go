@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs/internal/epoll"
 	"github.com/goverbs/verbs/internal/event"
 )
 
@@ -48,38 +50,32 @@ type Loop struct {
 	some  event.Cond // there is an event, or an ID has ended
 
 	mu     sync.Mutex
-	events []Event   // from the kernel, for Next
-	taken  int       // of these, the first
-	poll   *pollFile // nil after Close
-	polled bool      // FD has been called
+	events []Event    // from the kernel, for Next
+	taken  int        // of these, the first
+	poll   *epoll.Set // of the channel's file; awake while there are events
+	polled bool       // FD has been called
 }
 
 // NewLoop opens a loop. Its owner closes it after its IDs.
 func NewLoop() (*Loop, error) {
+	poll, err := epoll.New()
+	if err != nil {
+		return nil, fail("open", node, err)
+	}
 	c, err := openChannel()
 	if err != nil {
+		poll.Close()
 		return nil, err
 	}
-	l := &Loop{Channel: c}
+	l := &Loop{Channel: c, poll: poll}
 	l.group.Init(loopSource{l})
 	l.some.Init(&l.group)
 	c.loop = l
-	if l.poll, err = newPollFile(c.file.FD()); err != nil {
+	if err := poll.Add(c.file.FD(), 0); err != nil {
 		c.Close()
 		return nil, fail("open", node, err)
 	}
 	return l, nil
-}
-
-// closePoll closes the file of FD.
-func (l *Loop) closePoll() {
-	l.mu.Lock()
-	p := l.poll
-	l.poll = nil
-	l.mu.Unlock()
-	if p != nil {
-		p.close()
-	}
 }
 
 // FD returns a file that is readable, as poll(2) and epoll(7) see it, while TryNext would
@@ -88,30 +84,26 @@ func (l *Loop) closePoll() {
 func (l *Loop) FD() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.poll == nil {
-		return -1
-	}
 	l.polled = true
 	l.mark()
-	return l.poll.set
+	return l.poll.FD()
 }
 
-// mark keeps the file readable while there are events. The caller holds l.mu.
+// mark keeps the file of FD readable while there are events. The caller holds l.mu.
 func (l *Loop) mark() {
-	if l.polled && l.poll != nil {
-		l.poll.mark(len(l.events) > 0)
+	switch {
+	case !l.polled: // two system calls less for each event
+	case len(l.events) > 0:
+		l.poll.Wake()
+	default:
+		l.poll.Clear()
 	}
 }
 
-// replace calls f, which replaces the channel's file, see [pollFile.replace].
+// replace calls f, which makes the channel's descriptor refer to another file.
 func (l *Loop) replace(channel int, f func() error) error {
-	l.mu.Lock()
-	p := l.poll
-	l.mu.Unlock()
-	if p == nil {
-		return f()
-	}
-	return p.replace(channel, f)
+	l.poll.Remove(channel)
+	return cmp.Or(f(), l.poll.Add(channel, 0))
 }
 
 // Next waits for the next event. The endpoint that it is about, if there is one, has

@@ -13,15 +13,15 @@ import (
 // Set is an epoll file, with an eventfd in it for Wake. Its methods may be called by any
 // goroutine, Wait by one at a time, and all of them after Close.
 type Set struct {
-	file  *os.File // in the runtime's poller, so that Wait takes no thread
-	raw   syscall.RawConn
 	event int
 
 	mu    sync.Mutex
-	fd    int  // -1 when it is closed
-	awake bool // event is readable
+	file  *os.File // in the runtime's netpoller, so that Wait takes no thread; nil before Wait
+	fd    int      // -1 when it is closed
+	awake bool     // event is readable
 
 	// Of Wait:
+	raw   syscall.RawConn
 	look  func(fd uintptr) bool
 	room  [8]unix.EpollEvent
 	ready []unix.EpollEvent // of room
@@ -42,17 +42,13 @@ func New() (*Set, error) {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	unix.SetNonblock(fd, true) // for os.NewFile to see
-	s := &Set{fd: fd, event: event, file: os.NewFile(uintptr(fd), "epoll")}
+	s := &Set{fd: fd, event: event}
 	s.look = func(fd uintptr) bool {
 		s.ready = poll(int(fd), s.room[:])
 		s.looks++
 		return len(s.ready) > 0
 	}
-	if s.raw, err = s.file.SyscallConn(); err == nil {
-		err = s.Add(event, WakeID)
-	}
-	if err != nil {
+	if err := s.Add(event, WakeID); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -121,9 +117,27 @@ func poll(fd int, room []unix.EpollEvent) []unix.EpollEvent {
 // Wait waits until something is readable, and returns it, and whether it slept. The next
 // Wait uses the memory again. It returns an error when the set is closed.
 func (s *Set) Wait() (ready []unix.EpollEvent, slept bool, err error) {
+	if err := s.prepare(); err != nil {
+		return nil, false, err
+	}
 	s.looks = 0
 	err = s.raw.Read(s.look)
 	return s.ready, s.looks > 1, err
+}
+
+// prepare puts the set into the netpoller, which every event of the set's files wakes then.
+func (s *Set) prepare() (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fd < 0 {
+		return os.ErrClosed
+	}
+	if s.file == nil {
+		unix.SetNonblock(s.fd, true) // for os.NewFile to see
+		s.file = os.NewFile(uintptr(s.fd), "epoll")
+		s.raw, err = s.file.SyscallConn()
+	}
+	return err
 }
 
 // Close closes the set, and ends Wait.
@@ -133,7 +147,11 @@ func (s *Set) Close() {
 	if s.fd < 0 {
 		return
 	}
-	s.fd = -1
 	unix.Close(s.event)
-	s.file.Close()
+	if s.file != nil {
+		s.file.Close()
+	} else {
+		unix.Close(s.fd)
+	}
+	s.fd = -1
 }
