@@ -173,8 +173,10 @@ endef
 
 # The program that rings no doorbell.
 native-go:
-	$(GO) vet -tags verbs_mute ./provider ./tests/bench/native
-	$(GO) build -tags verbs_mute -o build/native-go ./tests/bench/native
+	$(GO) vet -tags verbs_mute $(MUTE) ./provider ./tests/bench/native
+	$(GO) build -tags verbs_mute $(MUTE) -o build/native-go ./tests/bench/native
+
+MUTE = -overlay tests/bench/native/testdata/overlay.json
 
 build: ## build the programs into build/
 	@mkdir -p build

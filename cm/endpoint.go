@@ -38,6 +38,12 @@ type Options struct {
 	SRQ *uverbs.SRQ
 	// SignalAll makes every send request signaled.
 	SignalAll bool
+	// SingleThreaded leaves out the locks of the QP and of the CQs that are made for it,
+	// see [uverbs.QPOptions] and [uverbs.CQOptions]: the program promises that calls of
+	// each of them do not overlap, nor do Disconnect and Close of the endpoint with them.
+	// When the peer ends the connection, Done is closed, but the QP is left as it is: the
+	// program moves it to the error state with its Modify, if requests are to be flushed.
+	SingleThreaded bool
 	// PrivateData goes to the peer, see [MaxPrivateData].
 	PrivateData []byte
 	// ResponderResources is the number of RDMA READs and atomics of the peer that this
@@ -91,6 +97,7 @@ type Endpoint struct {
 	announce []byte // private data for the peer
 	up       atomic.Bool
 	shared   bool // a CQ or SRQ, whose users see what becomes of requests
+	single   bool // see Options.SingleThreaded
 	iwarp    bool
 
 	journal journal
@@ -150,6 +157,7 @@ func newEndpoint(id *ID, route Route, opt *Options, j journal, t *Transport) (_ 
 		}
 	}
 	e.iwarp = e.PD.Context().Device().IWARP()
+	e.single = opt.SingleThreaded
 	if err := e.makeCQs(!opt.Polled, opt.Cap.WithDefaults()); err != nil {
 		return nil, err
 	}
@@ -157,7 +165,7 @@ func newEndpoint(id *ID, route Route, opt *Options, j journal, t *Transport) (_ 
 	if id.space.datagram() {
 		typ = verbs.UD
 	}
-	e.QP, err = e.PD.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, SRQ: opt.SRQ, Cap: opt.Cap, SignalAll: opt.SignalAll})
+	e.QP, err = e.PD.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: e.SendCQ, RecvCQ: e.RecvCQ, SRQ: opt.SRQ, Cap: opt.Cap, SignalAll: opt.SignalAll, SingleThreaded: opt.SingleThreaded})
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +193,7 @@ func newEndpoint(id *ID, route Route, opt *Options, j journal, t *Transport) (_ 
 
 // makeCQs makes the CQs that there are not yet.
 func (e *Endpoint) makeCQs(events bool, size verbs.QPCap) error {
-	cqopt := uverbs.CQOptions{}
+	cqopt := uverbs.CQOptions{SingleThreaded: e.single}
 	if events && (e.SendCQ == nil || e.RecvCQ == nil) {
 		ch, err := e.PD.Context().CreateCompChannel()
 		if err != nil {
@@ -349,7 +357,9 @@ func (e *Endpoint) end(reason error, flush bool) {
 	e.endOnce.Do(func() {
 		e.ending.Store(true)
 		if flush {
-			e.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
+			if !e.single || reason == verbs.ErrClosed { // as the program called
+				e.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
+			}
 			if e.up.Load() && !e.id.space.datagram() {
 				e.id.disconnect()
 			}

@@ -1,5 +1,7 @@
 package mmap
 
+import "sync/atomic"
+
 // OrdersDevice reports whether the barriers order accesses to device memory on this
 // architecture. Drivers that map device registers refuse to open devices where it is
 // false.
@@ -24,3 +26,8 @@ func FlushDevice() { flushDevice() }
 // and does not change the byte order. p must be aligned to 8 bytes. On 32-bit machines the
 // store may be split.
 func StoreDevice(p *uint64, v uint64) { storeDevice(p, v) }
+
+// StoreRelease stores v in main memory, after all earlier loads and stores. A later load
+// may be done before it: where that matters, as between arming and a last look, use
+// p.Store, which takes a locked instruction on amd64.
+func StoreRelease(p *atomic.Uint32, v uint32) { storeRelease(p, v) }

@@ -15,17 +15,22 @@ type Layout struct {
 	Mask     uint32 // number of slots - 1; slots are a power of two
 }
 
+// Slots are the slots of a [Ring]. A copy stays in registers where slots are used in a loop.
+type Slots struct {
+	data unsafe.Pointer
+	mask uint32
+	log2 uint32
+}
+
 // Ring is a circular queue with one producer and one consumer, one of which
 // is the kernel. It is empty when the indices are equal, so it holds at most
 // Mask entries. The zero Ring is not usable.
 //
 // Indices are positions modulo the number of slots.
 type Ring struct {
-	data unsafe.Pointer
+	Slots
 	prod *atomic.Uint32
 	cons *atomic.Uint32
-	mask uint32
-	log2 uint32
 }
 
 // NewRing lays a ring over r after checking that all of it lies inside r. The
@@ -43,44 +48,42 @@ func NewRing(r *Region, l Layout) (Ring, error) {
 	}
 	base := unsafe.Pointer(unsafe.SliceData(r.mem))
 	return Ring{
-		data: unsafe.Add(base, l.Data),
-		prod: (*atomic.Uint32)(unsafe.Add(base, l.Producer)),
-		cons: (*atomic.Uint32)(unsafe.Add(base, l.Consumer)),
-		mask: l.Mask,
-		log2: l.Log2Slot,
+		Slots: Slots{data: unsafe.Add(base, l.Data), mask: l.Mask, log2: l.Log2Slot},
+		prod:  (*atomic.Uint32)(unsafe.Add(base, l.Producer)),
+		cons:  (*atomic.Uint32)(unsafe.Add(base, l.Consumer)),
 	}, nil
 }
 
 // Cap is the largest number of entries the ring holds.
-func (r *Ring) Cap() int { return int(r.mask) }
+func (s Slots) Cap() int { return int(s.mask) }
 
 // SlotSize is the size of a slot in bytes.
-func (r *Ring) SlotSize() int { return 1 << r.log2 }
+func (s Slots) SlotSize() int { return 1 << s.log2 }
 
 // Slot is the address of slot i, which is taken modulo the number of slots.
-func (r *Ring) Slot(i uint32) unsafe.Pointer {
-	return unsafe.Add(r.data, uintptr(i&r.mask)<<(r.log2&63)) // so that the compiler sees it is no more
+func (s Slots) Slot(i uint32) unsafe.Pointer {
+	return unsafe.Add(s.data, uintptr(i&s.mask)<<(s.log2&63)) // so that the compiler sees it is no more
 }
 
 // Next is the index after i.
-func (r *Ring) Next(i uint32) uint32 { return (i + 1) & r.mask }
+func (s Slots) Next(i uint32) uint32 { return (i + 1) & s.mask }
 
 // Used is the number of entries between the two indices.
-func (r *Ring) Used(prod, cons uint32) uint32 { return (prod - cons) & r.mask }
+func (s Slots) Used(prod, cons uint32) uint32 { return (prod - cons) & s.mask }
 
 // Free is the number of entries that can be added.
-func (r *Ring) Free(prod, cons uint32) uint32 { return r.mask - r.Used(prod, cons) }
+func (s Slots) Free(prod, cons uint32) uint32 { return s.mask - s.Used(prod, cons) }
 
 // LoadProducer reads the producer index with acquire: entries before it are
 // visible.
 func (r *Ring) LoadProducer() uint32 { return r.prod.Load() & r.mask }
 
 // StoreProducer publishes entries before i with release.
-func (r *Ring) StoreProducer(i uint32) { r.prod.Store(i & r.mask) }
+func (r *Ring) StoreProducer(i uint32) { StoreRelease(r.prod, i&r.mask) }
 
 // LoadConsumer reads the consumer index with acquire: slots before it may be
 // overwritten.
 func (r *Ring) LoadConsumer() uint32 { return r.cons.Load() & r.mask }
 
 // StoreConsumer gives slots before i back with release.
-func (r *Ring) StoreConsumer(i uint32) { r.cons.Store(i & r.mask) }
+func (r *Ring) StoreConsumer(i uint32) { StoreRelease(r.cons, i&r.mask) }

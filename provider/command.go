@@ -71,9 +71,6 @@ func (m *invocation) add(id uint16, size int, data uint64) {
 }
 
 func (c *command) run() error {
-	if muted(c) {
-		return nil
-	}
 	if c.ioctl.Load() {
 		return c.invoke()
 	}
@@ -96,24 +93,6 @@ func (c *command) invoke() error {
 		return os.NewSyscallError("ioctl", err)
 	}
 	return nil
-}
-
-func (c *command) call(trap, a2, a3 uintptr) (errno unix.Errno) {
-	for {
-		// A command that only queues work is not worth telling the scheduler
-		// of: RawSyscall costs less (BenchmarkDoorbell in package uverbs). One
-		// in which the kernel does the work is: it costs little then
-		// (BenchmarkWrite shows no difference on siw), and spares others the
-		// wait, the garbage collector among them.
-		if c.long {
-			_, _, errno = unix.Syscall(trap, c.fd, a2, a3)
-		} else {
-			_, _, errno = unix.RawSyscall(trap, c.fd, a2, a3)
-		}
-		if errno != unix.EINTR {
-			return errno
-		}
-	}
 }
 
 // close releases the command, if there is one, and may be called again.

@@ -95,6 +95,9 @@ type CQInit struct {
 	// that is armed. It does nothing if the CQ has no channel. It may be called until
 	// the queue has been released, and without locks that Poll or Arm takes.
 	Wake func()
+	// SingleThreaded says that the calls of the queue never overlap, so that the driver
+	// needs no lock for them; those of QPs that use the CQ may overlap them.
+	SingleThreaded bool
 }
 
 // CQInfo describes the CQ that the kernel made.
@@ -122,6 +125,7 @@ type QPInit struct {
 	Type           verbs.QPType
 	Cap            verbs.QPCap // what its queues hold at least
 	SignalAll      bool        // every send request is signaled
+	SingleThreaded bool        // the calls of both queues never overlap: the driver needs no lock for them
 	PD             Object      // of the driver; nil if it has none, and for imported PDs
 	SendCQ, RecvCQ CompletionQueue
 	SRQ            RecvQueue // whose receives the QP takes; nil if it has a queue of its own

@@ -3,9 +3,13 @@ package provider
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/mmap"
 )
 
 // Gate holds what the queues of all drivers have in common: a lock, the state of
@@ -13,10 +17,69 @@ import (
 // [Queue], and Modify of [SendQueue] for verbs without a driver's part. Queues embed
 // it and hold the lock while they use its fields.
 type Gate struct {
-	sync.Mutex
+	// SingleThreaded makes Lock and Unlock do nothing: the calls of the queue never
+	// overlap. It is set before the queue is used.
+	SingleThreaded bool
+	uses           uint // is written by every call of such a queue, for the race detector
+
+	held    atomic.Uint32 // whether the lock is, see below
+	waiting atomic.Uint32 // goroutines that wait for it
+	turn    sync.Mutex    // of the one that is next
+
 	State  verbs.QPState
 	Closed bool // or failed: see Err
 	failed error
+}
+
+// The lock is free, held, or kept for the next of those that wait, which makes the wait
+// short: the others do not pass it. It is unlocked by an ordinary store, unlike a
+// [sync.Mutex], where that takes as long as a poll of an empty queue does otherwise.
+const (
+	free = 0
+	held = 1
+	kept = 2 // or a multiple
+)
+
+// Lock takes the lock.
+func (g *Gate) Lock() {
+	if g.SingleThreaded {
+		g.uses++
+	} else if !g.held.CompareAndSwap(free, held) {
+		g.wait()
+	}
+}
+
+// TryLock takes the lock if it is free, and reports whether it has.
+func (g *Gate) TryLock() bool {
+	if g.SingleThreaded {
+		g.uses++
+		return true
+	}
+	return g.held.CompareAndSwap(free, held)
+}
+
+func (g *Gate) wait() {
+	g.waiting.Add(1)
+	g.turn.Lock()
+	for tries := 0; ; tries++ {
+		if v := g.held.Load(); v != held && g.held.CompareAndSwap(v, held) {
+			break
+		}
+		if tries < 10 {
+			runtime.Gosched()
+		} else {
+			time.Sleep(20 * time.Microsecond)
+		}
+	}
+	g.turn.Unlock()
+	g.waiting.Add(^uint32(0))
+}
+
+// Unlock releases the lock.
+func (g *Gate) Unlock() {
+	if !g.SingleThreaded {
+		mmap.StoreRelease(&g.held, g.waiting.Load()*kept)
+	}
 }
 
 // Suspend implements [Stateful].

@@ -37,6 +37,11 @@ type CQOptions struct {
 	Channel *CompChannel
 	// Vector is the completion vector, below the device's number of them.
 	Vector int
+	// SingleThreaded leaves out the lock (IBV_CREATE_CQ_ATTR_SINGLE_THREADED of
+	// ibv_create_cq_ex(3)): the program promises that no two calls of the CQ's methods,
+	// Close among them, overlap. Calls of the QPs that use the CQ may. A poll takes
+	// half the time. The race detector reports calls that are not in order.
+	SingleThreaded bool
 }
 
 // CreateCQ makes a completion queue (ibv_create_cq(3)).
@@ -62,7 +67,7 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 	if opt.Channel != nil {
 		cq.turn, cq.gone = make(chan struct{}, 1), make(chan struct{})
 	}
-	init := &provider.CQInit{Depth: opt.Depth, Wake: func() {}}
+	init := &provider.CQInit{Depth: opt.Depth, Wake: func() {}, SingleThreaded: opt.SingleThreaded}
 	if opt.Channel != nil {
 		events := opt.Channel.ch
 		init.Wake = func() { events.add(id) }

@@ -46,6 +46,11 @@ type QPOptions struct {
 	Cap verbs.QPCap
 	// SignalAll makes every send request signaled.
 	SignalAll bool
+	// SingleThreaded leaves out the locks of the queues, as a thread domain does
+	// (ibv_alloc_td(3)): the program promises that no two calls of the QP's methods,
+	// Modify and Close among them, overlap. The race detector reports calls that are
+	// not in order.
+	SingleThreaded bool
 }
 
 // CreateQP makes a queue pair in the RESET state (ibv_create_qp(3)).
@@ -84,7 +89,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	core := p.ctx.contextCore
 	q := &QP{pd: p, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, srq: opt.SRQ}
 	m := &qpMaker{QP: q, id: core.lastID.Add(1), init: provider.QPInit{
-		Type: opt.Type, Cap: opt.Cap, SignalAll: opt.SignalAll, PD: p.part,
+		Type: opt.Type, Cap: opt.Cap, SignalAll: opt.SignalAll, SingleThreaded: opt.SingleThreaded, PD: p.part,
 		SendCQ: opt.SendCQ.queue.CompletionQueue, RecvCQ: opt.RecvCQ.queue.CompletionQueue,
 	}}
 	if opt.SRQ != nil {

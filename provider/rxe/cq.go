@@ -24,40 +24,46 @@ type CompletionQueue struct {
 	notify provider.Notify
 }
 
-func newCompletionQueue(r ring, n provider.Notify, dev *provider.Device) *CompletionQueue {
-	return &CompletionQueue{dev: dev, ring: r, cons: r.LoadConsumer(), prod: r.LoadProducer(), notify: n}
+func newCompletionQueue(r ring, n provider.Notify, dev *provider.Device, single bool) *CompletionQueue {
+	return &CompletionQueue{Gate: provider.Gate{SingleThreaded: single}, dev: dev, ring: r, cons: r.LoadConsumer(), prod: r.LoadProducer(), notify: n}
 }
 
 // Poll implements [provider.CompletionQueue].
 func (q *CompletionQueue) Poll(wcs []verbs.WC) int {
 	q.Lock() // nothing below panics, and a deferred call would take longer
+	n := q.Available(len(wcs))
+	if n > 0 {
+		q.Take(wcs[:n])
+	}
+	q.Unlock()
+	return n
+}
+
+// Available returns how many completions there are, at most most. The caller holds the
+// lock. The kernel's word is only worth a cache miss when what is known of is not enough.
+func (q *CompletionQueue) Available(most int) int {
 	if q.Closed {
-		q.Unlock()
 		return 0
 	}
-	// The kernel's word is only worth a cache miss when what is known of
-	// does not fill wcs.
-	avail := q.ring.Used(q.prod, q.cons)
-	if int(avail) < len(wcs) {
+	n := int(q.ring.Used(q.prod, q.cons))
+	if n < most {
 		q.prod = q.ring.LoadProducer()
-		avail = q.ring.Used(q.prod, q.cons)
+		n = int(q.ring.Used(q.prod, q.cons))
 	}
-	n := min(int(avail), len(wcs))
-	if n == 0 {
-		q.Unlock()
-		return 0
-	}
-	ring, cons := q.ring.Ring, q.cons
-	for i := range wcs[:n] {
+	return min(n, most)
+}
+
+// Take fills wcs with completions that are available. The caller holds the lock.
+func (q *CompletionQueue) Take(wcs []verbs.WC) {
+	slots, cons := q.ring.Slots, q.cons
+	for i := range wcs {
 		wc := &wcs[i]
-		*wc = *(*verbs.WC)(ring.Slot(cons))
+		*wc = *(*verbs.WC)(slots.Slot(cons))
 		wc.Flags = flags(wc.Flags)
-		cons = ring.Next(cons)
+		cons = slots.Next(cons)
 	}
 	q.cons = cons
 	q.ring.StoreConsumer(cons)
-	q.Unlock()
-	return n
 }
 
 // flags turns the kernel's own enum ib_wc_flags, which rxe puts into CQEs, into

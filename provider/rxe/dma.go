@@ -14,12 +14,19 @@ var _ [unsafe.Sizeof(verbs.SGE{})]byte = [unsafe.Sizeof(abi.RxeSge{})]byte{}
 // copySGL writes sgl to dst, which has room for it, and returns the sum of
 // its lengths.
 func copySGL(dst unsafe.Pointer, sgl []verbs.SGE) (length uint64) {
-	out := unsafe.Slice((*verbs.SGE)(dst), len(sgl))
 	for i := range sgl {
-		out[i] = sgl[i]
+		*(*verbs.SGE)(unsafe.Add(dst, uintptr(i)*unsafe.Sizeof(sgl[0]))) = sgl[i]
 		length += uint64(sgl[i].Length)
 	}
 	return length
+}
+
+// length returns the sum of the lengths.
+func length(sgl []verbs.SGE) (n uint64) {
+	for i := range sgl {
+		n += uint64(sgl[i].Length)
+	}
+	return n
 }
 
 func setDMA(d *abi.RxeDmaInfo, length uint64, numSGE int) {

@@ -98,7 +98,7 @@ func (context) AllocPD(alloc func(provider.UHW) error) (provider.Object, error) 
 }
 
 // CreateCQ makes a CQ and maps its queue.
-func (c context) CreateCQ(_ *provider.CQInit, create func(provider.UHW) (provider.CQInfo, error)) (provider.CompletionQueue, error) {
+func (c context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (provider.CQInfo, error)) (provider.CompletionQueue, error) {
 	var resp abi.RxeCreateCqResp
 	info, err := create(provider.UHW{Out: mmap.Bytes(&resp)})
 	if err != nil {
@@ -108,7 +108,7 @@ func (c context) CreateCQ(_ *provider.CQInit, create func(provider.UHW) (provide
 	if err != nil {
 		return nil, err
 	}
-	return newCompletionQueue(r, provider.NewNotify(c.dev, info.Handle), c.dev), nil
+	return newCompletionQueue(r, provider.NewNotify(c.dev, info.Handle), c.dev, init.SingleThreaded), nil
 }
 
 // CreateQP makes a QP and maps its queues.
@@ -123,7 +123,7 @@ func (c context) CreateQP(init *provider.QPInit, create func(provider.UHW) (prov
 	if err != nil {
 		return nil, nil, err
 	}
-	sq, err := newSendQueue(sr, init.Type, info, c.dev)
+	sq, err := newSendQueue(sr, init, info, c.dev)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -136,7 +136,7 @@ func (c context) CreateQP(init *provider.QPInit, create func(provider.UHW) (prov
 		sq.Release().Close()
 		return nil, nil, err
 	}
-	return sq, newRecvQueue(rr, info, c.dev), nil
+	return sq, newRecvQueue(rr, init, info, c.dev), nil
 }
 
 // CreateSRQ makes an SRQ and maps its queue.

@@ -12,7 +12,7 @@ import (
 func BenchmarkPoll(b *testing.B) {
 	for _, n := range []int{0, 1, 16} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			cq := newCompletionQueue(fakeQueue(b, 128).ring, provider.Notify{}, nil)
+			cq := newCompletionQueue(fakeQueue(b, 128).ring, provider.Notify{}, nil, false)
 			var wcs [16]verbs.WC
 			b.ReportAllocs()
 			for b.Loop() {

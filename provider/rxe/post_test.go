@@ -39,7 +39,7 @@ func fakeQueue(b testing.TB, depth uint32) *SendQueue {
 	}
 	b.Cleanup(func() { null.Close() })
 	info := provider.QPInfo{QPNum: 17, Cap: verbs.QPCap{MaxSendSGE: 4, MaxInline: 64}}
-	q, err := newSendQueue(ring{r, region}, verbs.RC, info, &provider.Device{FD: int(null.Fd()), Port: verbs.PortAttr{MaxMessage: 1 << 30}})
+	q, err := newSendQueue(ring{r, region}, &provider.QPInit{Type: verbs.RC}, info, &provider.Device{FD: int(null.Fd()), Port: verbs.PortAttr{MaxMessage: 1 << 30}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -25,9 +25,10 @@ type RecvQueue struct {
 	maxMsg uint64
 }
 
-func newRecvQueue(r ring, info provider.QPInfo, dev *provider.Device) *RecvQueue {
+func newRecvQueue(r ring, init *provider.QPInit, info provider.QPInfo, dev *provider.Device) *RecvQueue {
 	return &RecvQueue{
-		dev: dev, op: "post recv", ring: r, prod: r.LoadProducer(), num: info.QPNum, handle: info.Handle,
+		Gate: provider.Gate{SingleThreaded: init.SingleThreaded},
+		dev:  dev, op: "post recv", ring: r, prod: r.LoadProducer(), num: info.QPNum, handle: info.Handle,
 		maxSGE: int(info.Cap.MaxRecvSGE), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
 	}
 }
@@ -43,59 +44,66 @@ func newSRQ(r ring, num uint32, info provider.SRQInfo, dev *provider.Device) *Re
 // Post implements [provider.RecvQueue].
 func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	q.Lock() // nothing below panics, and a deferred call would take longer
-	n, err := q.post(wrs)
-	q.Unlock()
-	return n, err
-}
-
-func (q *RecvQueue) post(wrs []verbs.RecvWR) (int, error) {
-	if q.Closed {
-		return 0, q.Err()
+	slots, prod := q.ring.Slots, q.prod
+	free := 0
+	if !q.Closed && q.State != verbs.StateReset {
+		free = int(slots.Free(prod, q.ring.LoadConsumer()))
 	}
-	var (
-		n    int
-		err  error
-		prod = q.prod
-		free = q.ring.Free(prod, q.ring.LoadConsumer())
-	)
-	if q.State == verbs.StateReset {
-		err = verbs.ErrState
-	}
-	for ; err == nil && n < len(wrs); n++ {
-		if free == 0 {
-			if err = verbs.ErrQueueFull; q.ring.Cap() == 0 {
-				err = verbs.ErrNoRecvRoom
-			}
-			break
-		}
-		wqe, wr := (*abi.RxeRecvWqe)(q.ring.Slot(prod)), &wrs[n]
+	n := 0
+	for ; n < len(wrs) && n < free; n++ {
+		wr := &wrs[n]
 		if len(wr.SGL) > q.maxSGE {
-			err = verbs.ErrTooManySGEs
 			break
 		}
+		wqe := (*abi.RxeRecvWqe)(slots.Slot(prod))
 		length := copySGL(unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe)), wr.SGL)
 		if length > q.maxMsg {
-			err = verbs.ErrMessageTooLong
 			break
 		}
 		wqe.WrId = wr.ID
 		setDMA(&wqe.Dma, length, len(wr.SGL))
-		prod = q.ring.Next(prod)
-		free--
+		prod = slots.Next(prod)
 	}
 	if n > 0 {
 		q.prod = prod
 		q.ring.StoreProducer(prod)
-		if q.State == verbs.StateErr {
-			if ferr := q.flush(); ferr != nil {
-				q.Fail(fmt.Errorf("flush receives of QP %d: %w", q.num, ferr))
-			}
+	}
+	var err error
+	if n < len(wrs) || q.Closed || q.State == verbs.StateErr {
+		err = q.rest(wrs, n)
+	}
+	q.Unlock()
+	return n, err
+}
+
+// rest does what is seldom left to do when n requests have been posted, and returns why
+// not all.
+func (q *RecvQueue) rest(wrs []verbs.RecvWR, n int) error {
+	if q.Closed {
+		return q.Err()
+	}
+	if n > 0 && q.State == verbs.StateErr {
+		if err := q.flush(); err != nil {
+			q.Fail(fmt.Errorf("flush receives of QP %d: %w", q.num, err))
 		}
 	}
-	if err != nil && err != verbs.ErrQueueFull && len(wrs) > 0 {
-		err = &verbs.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
+	if n == len(wrs) {
+		return nil
 	}
-	return n, err
+	err := verbs.ErrQueueFull
+	switch {
+	case q.State == verbs.StateReset:
+		err = verbs.ErrState
+	case q.ring.Cap() == 0:
+		err = verbs.ErrNoRecvRoom
+	case len(wrs[n].SGL) > q.maxSGE:
+		err = verbs.ErrTooManySGEs
+	case length(wrs[n].SGL) > q.maxMsg:
+		err = verbs.ErrMessageTooLong
+	default:
+		return err
+	}
+	return &verbs.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
 }
 
 // flush has the kernel complete what a failed QP is given: no message will come

@@ -25,7 +25,7 @@ func TestPostNoRoom(t *testing.T) {
 	if n != 0 || !errors.Is(err, verbs.ErrNoSendRoom) || !errors.Is(err, verbs.ErrQueueFull) {
 		t.Errorf("post send: %d, %v", n, err)
 	}
-	r := newRecvQueue(q.ring, provider.QPInfo{}, &provider.Device{})
+	r := newRecvQueue(q.ring, &provider.QPInit{}, provider.QPInfo{}, &provider.Device{})
 	r.State = verbs.StateRTS
 	if n, err = r.Post(make([]verbs.RecvWR, 1)); n != 0 || !errors.Is(err, verbs.ErrNoRecvRoom) {
 		t.Errorf("post recv: %d, %v", n, err)

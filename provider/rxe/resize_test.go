@@ -16,7 +16,7 @@ import (
 // TestResizeMapFails resizes queues whose new memory cannot be mapped.
 func TestResizeMapFails(t *testing.T) {
 	q := fakeQueue(t, 8)
-	cq := newCompletionQueue(q.ring, provider.Notify{}, &provider.Device{FD: -1})
+	cq := newCompletionQueue(q.ring, provider.Notify{}, &provider.Device{FD: -1}, false)
 	resized := func(_ int, u provider.UHW) error {
 		copy(u.Out, mmap.Bytes(&abi.RxeResizeCqResp{Mi: abi.Mminfo{Size: 4096}}))
 		return nil

@@ -33,12 +33,13 @@ type SendQueue struct {
 }
 
 // newSendQueue takes over the mapped ring.
-func newSendQueue(r ring, typ verbs.QPType, info provider.QPInfo, dev *provider.Device) (*SendQueue, error) {
+func newSendQueue(r ring, init *provider.QPInit, info provider.QPInfo, dev *provider.Device) (*SendQueue, error) {
 	q := &SendQueue{
-		dev: dev, handle: info.Handle, typ: typ, caps: dev.Attr.CapFlags, ring: r, room: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), prod: r.LoadProducer(), qpn: info.QPNum,
+		Gate: provider.Gate{SingleThreaded: init.SingleThreaded},
+		dev:  dev, handle: info.Handle, typ: init.Type, caps: dev.Attr.CapFlags, ring: r, room: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), prod: r.LoadProducer(), qpn: info.QPNum,
 		maxSGE: int(info.Cap.MaxSendSGE), maxData: int(info.Cap.MaxInline), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
 	}
-	if typ == verbs.UD { // the kernel drops longer ones and says nothing
+	if init.Type == verbs.UD { // the kernel drops longer ones and says nothing
 		q.maxMsg = uint64(dev.Port.ActiveMTU.Bytes())
 	}
 	var err error
@@ -97,24 +98,25 @@ func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 	var (
 		n    int
 		err  error
+		ring = q.ring.Slots
 		prod = q.prod
-		free = q.ring.Free(prod, q.ring.LoadConsumer())
+		free = ring.Free(prod, q.ring.LoadConsumer())
 	)
 	if q.State < verbs.StateRTS {
 		err = verbs.ErrState
 	}
 	for ; err == nil && n < len(wrs); n++ {
 		if free == 0 {
-			if err = verbs.ErrQueueFull; q.ring.Cap() == 0 {
+			if err = verbs.ErrQueueFull; ring.Cap() == 0 {
 				err = verbs.ErrNoSendRoom
 			}
 			break
 		}
 		wr := &wrs[n]
-		if err = q.encode((*abi.RxeSendWqe)(q.ring.Slot(prod)), wr); err != nil {
+		if err = q.encode((*abi.RxeSendWqe)(ring.Slot(prod)), wr); err != nil {
 			break
 		}
-		prod = q.ring.Next(prod)
+		prod = ring.Next(prod)
 		free--
 	}
 	if n > 0 {

@@ -1,6 +1,7 @@
 package siw
 
 import (
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -13,16 +14,22 @@ import (
 // CompletionQueue is a siw CQ; see [SendQueue] for why it is exported.
 type CompletionQueue struct {
 	provider.Gate
-	queue   array[abi.SiwCqe]
-	get     uint32
-	arm     *atomic.Uint32 // shared with the kernel, which disarms
-	wake    func()
-	flushed []verbs.WC // ours, to come after the kernel's
+	queue array[abi.SiwCqe]
+	get   uint32
+	arm   *atomic.Uint32 // shared with the kernel, which disarms
+	wake  func()
+
+	flushes  atomic.Int64 // the length of flushed
+	flushing sync.Mutex
+	flushed  []verbs.WC // ours, to come after the kernel's
 }
 
-func newCompletionQueue(a array[abi.SiwCqe], wake func()) *CompletionQueue {
+func newCompletionQueue(a array[abi.SiwCqe], init *provider.CQInit) *CompletionQueue {
 	ctrl := unsafe.Add(unsafe.Pointer(a.at(a.mask)), unsafe.Sizeof(abi.SiwCqe{}))
-	return &CompletionQueue{queue: a, wake: wake, arm: (*atomic.Uint32)(unsafe.Pointer(&(*abi.SiwCqCtrl)(ctrl).Flags))}
+	return &CompletionQueue{
+		Gate:  provider.Gate{SingleThreaded: init.SingleThreaded},
+		queue: a, wake: init.Wake, arm: (*atomic.Uint32)(unsafe.Pointer(&(*abi.SiwCqCtrl)(ctrl).Flags)),
+	}
 }
 
 var opcodes = [...]verbs.WCOpcode{
@@ -59,26 +66,37 @@ type cqeHead struct {
 // Poll implements [provider.CompletionQueue].
 func (q *CompletionQueue) Poll(wcs []verbs.WC) int {
 	q.Lock() // nothing below panics, and a deferred call would take longer
-	if q.Closed {
-		q.Unlock()
-		return 0
-	}
 	n := 0
+	if q.Available() {
+		n = q.Take(wcs)
+	}
+	q.Unlock()
+	return n
+}
+
+// Available reports whether there are completions. The caller holds the lock.
+func (q *CompletionQueue) Available() bool {
+	return !q.Closed && (isValid(cqeWord(q.queue.at(q.get)).Load()) || q.flushes.Load() > 0)
+}
+
+// Take moves completions into wcs and returns how many. The caller holds the lock.
+func (q *CompletionQueue) Take(wcs []verbs.WC) int {
+	queue, get, n := q.queue.slots, q.get, 0
 	for n < len(wcs) {
-		cqe := q.queue.at(q.get)
+		cqe := queue.at(get)
 		w := cqeWord(cqe)
 		v := w.Load()
-		head := *(*cqeHead)(unsafe.Pointer(&v))
-		if head.flags&abi.SIW_WQE_VALID == 0 {
+		if !isValid(v) {
 			break
 		}
+		head := *(*cqeHead)(unsafe.Pointer(&v))
 		wc := &wcs[n]
 		*wc = verbs.WC{ID: cqe.Id, ByteLen: cqe.Bytes, QPNum: uint32(*cqe.QpId())}
 		if int(head.opcode) < len(opcodes) {
 			wc.Opcode = opcodes[head.opcode]
 		}
-		w.Store(0)
-		q.get++
+		mmap.StoreRelease(w, 0)
+		get++
 		if head.status != abi.SIW_WC_SUCCESS {
 			if wc.ID == nudgeID {
 				continue
@@ -90,21 +108,31 @@ func (q *CompletionQueue) Poll(wcs []verbs.WC) int {
 		}
 		n++
 	}
-	if n < len(wcs) && len(q.flushed) > 0 {
-		m := copy(wcs[n:], q.flushed)
-		q.flushed = q.flushed[m:]
-		n += m
+	q.get = get
+	if n < len(wcs) && q.flushes.Load() > 0 {
+		n += q.takeFlushed(wcs[n:])
 	}
-	q.Unlock()
 	return n
 }
 
-// flush adds a completion of a request that the kernel never looks at.
+// takeFlushed moves completions from flushed to wcs and returns how many.
+func (q *CompletionQueue) takeFlushed(wcs []verbs.WC) int {
+	q.flushing.Lock()
+	defer q.flushing.Unlock()
+	n := copy(wcs, q.flushed)
+	q.flushed = q.flushed[n:]
+	q.flushes.Store(int64(len(q.flushed)))
+	return n
+}
+
+// flush adds a completion of a request that the kernel never looks at. The calls of the
+// QP, which is closed before the CQ, may overlap those of the CQ.
 func (q *CompletionQueue) flush(id uint64, qpNum uint32, op verbs.WCOpcode) {
-	q.Lock()
+	q.flushing.Lock()
 	q.flushed = append(q.flushed, verbs.WC{ID: id, Status: verbs.WCFlushErr, Opcode: op, QPNum: qpNum})
-	armed := !q.Closed && q.arm.Swap(abi.SIW_NOTIFY_NOT) != abi.SIW_NOTIFY_NOT
-	q.Unlock()
+	q.flushes.Store(int64(len(q.flushed)))
+	armed := q.arm.Swap(abi.SIW_NOTIFY_NOT) != abi.SIW_NOTIFY_NOT
+	q.flushing.Unlock()
 	if armed && q.wake != nil {
 		q.wake()
 	}

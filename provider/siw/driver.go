@@ -59,8 +59,13 @@ func (context) Release() {}
 // ever and are taken modulo its size.
 type array[T any] struct {
 	region *mmap.Region
-	base   unsafe.Pointer // of its memory
-	mask   uint32
+	slots[T]
+}
+
+// slots are its elements. A copy stays in registers where they are used in a loop.
+type slots[T any] struct {
+	base unsafe.Pointer
+	mask uint32
 }
 
 // mapArray maps n elements and extra bytes behind them.
@@ -75,12 +80,12 @@ func mapArray[T any](dev *provider.Device, key uint64, n uint32, extra uintptr) 
 	if err != nil {
 		return array[T]{}, err
 	}
-	return array[T]{region, unsafe.Pointer(unsafe.SliceData(region.Bytes())), n - 1}, nil
+	return array[T]{region, slots[T]{unsafe.Pointer(unsafe.SliceData(region.Bytes())), n - 1}}, nil
 }
 
-func (a *array[T]) at(i uint32) *T {
+func (s slots[T]) at(i uint32) *T {
 	var elem T
-	return (*T)(unsafe.Add(a.base, uintptr(i&a.mask)*unsafe.Sizeof(elem)))
+	return (*T)(unsafe.Add(s.base, uintptr(i&s.mask)*unsafe.Sizeof(elem)))
 }
 
 // The flags of an element share a 32-bit word with what is written along.
@@ -97,8 +102,8 @@ func word(flags uint16, numSGE, opcode uint8) uint32 {
 	return uint32(flags) | uint32(numSGE)<<16 | uint32(opcode)<<24
 }
 
-// valid is the part of a word that says that an element is filled.
-var valid = word(abi.SIW_WQE_VALID, 0, 0)
+// isValid reports whether a word says that its element is filled.
+func isValid(w uint32) bool { return w&word(abi.SIW_WQE_VALID, 0, 0) != 0 }
 
 // A batch is published by its first element, filled last, with release: the
 // kernel looks at no element before it has taken those in front of it. One such
@@ -122,7 +127,7 @@ func (c context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (prov
 	if err != nil {
 		return nil, err
 	}
-	return newCompletionQueue(a, init.Wake), nil
+	return newCompletionQueue(a, init), nil
 }
 
 // CreateQP makes a QP and maps its queues.

@@ -39,12 +39,39 @@ func newSRQ(a array[abi.SiwRqe], info provider.SRQInfo, dev *provider.Device) *R
 // Post implements [provider.RecvQueue].
 func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	q.Lock() // nothing below panics, and a deferred call would take longer
-	n, err := q.post(wrs)
+	most := len(wrs)
+	if q.Closed || q.State == verbs.StateErr || q.State == verbs.StateReset || q.queue.region == nil {
+		most = 0
+	}
+	var first uint32 // the word that publishes the batch
+	queue, n := q.queue.slots, 0
+	for ; n < most && n <= int(queue.mask); n++ {
+		wr, rqe := &wrs[n], queue.at(q.put+uint32(n))
+		if isValid(rqeWord(rqe).Load()) || len(wr.SGL) > q.maxSGE || copySGL(&rqe.Sge, wr.SGL) > q.maxMsg {
+			break
+		}
+		rqe.Id = wr.ID
+		if v := word(abi.SIW_WQE_VALID, uint8(len(wr.SGL)), 0); n == 0 {
+			first = v
+		} else {
+			fillRqe(rqe, v)
+		}
+	}
+	if n > 0 {
+		mmap.StoreRelease(rqeWord(queue.at(q.put)), first)
+		q.put += uint32(n)
+	}
+	var err error
+	if n < len(wrs) || q.Closed {
+		n, err = q.rest(wrs, n)
+	}
 	q.Unlock()
 	return n, err
 }
 
-func (q *RecvQueue) post(wrs []verbs.RecvWR) (int, error) {
+// rest deals with requests that Post has not posted, all but n. It returns how many have
+// been posted, and why not all.
+func (q *RecvQueue) rest(wrs []verbs.RecvWR, n int) (int, error) {
 	if q.Closed {
 		return 0, q.Err()
 	}
@@ -54,53 +81,29 @@ func (q *RecvQueue) post(wrs []verbs.RecvWR) (int, error) {
 		}
 		return len(wrs), nil
 	}
-	if q.queue.region == nil && len(wrs) > 0 {
-		return 0, &verbs.PostError{Op: q.op, QPNum: q.num, ID: wrs[0].ID, Err: verbs.ErrNoRecvRoom}
+	err := verbs.ErrQueueFull
+	switch {
+	case q.queue.region == nil:
+		err = verbs.ErrNoRecvRoom
+	case q.State == verbs.StateReset:
+		err = verbs.ErrState
+	case len(wrs[n].SGL) > q.maxSGE:
+		err = verbs.ErrTooManySGEs
+	case length(wrs[n].SGL) > q.maxMsg:
+		err = verbs.ErrMessageTooLong
+	default:
+		return n, err
 	}
-	var n int
-	var err error
-	var first uint32 // the word that publishes the batch
-	for ; n < len(wrs); n++ {
-		wr := &wrs[n]
-		rqe := q.queue.at(q.put + uint32(n))
-		switch {
-		case q.State == verbs.StateReset:
-			err = verbs.ErrState
-		case rqeWord(rqe).Load()&valid != 0 || uint32(n) > q.queue.mask:
-			err = verbs.ErrQueueFull
-		case len(wr.SGL) > q.maxSGE:
-			err = verbs.ErrTooManySGEs
-		case copySGL(&rqe.Sge, wr.SGL) > q.maxMsg:
-			err = verbs.ErrMessageTooLong
-		}
-		if err != nil {
-			break
-		}
-		rqe.Id = wr.ID
-		v := word(abi.SIW_WQE_VALID, uint8(len(wr.SGL)), 0)
-		if n == 0 {
-			first = v
-		} else {
-			fillRqe(rqe, v)
-		}
-	}
-	if n > 0 {
-		rqeWord(q.queue.at(q.put)).Store(first)
-		q.put += uint32(n)
-	}
-	if err != nil && err != verbs.ErrQueueFull {
-		err = &verbs.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
-	}
-	return n, err
+	return n, &verbs.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
 }
 
 // used reports whether a message has come for a receive.
 func (q *RecvQueue) used() bool {
-	if !q.TryLock() { // by a change of state, which waits for the send queue
+	if !q.TryLock() { // a change of state, which waits for the send queue, has the lock
 		return false
 	}
 	defer q.Unlock()
-	return !q.Closed && q.put != 0 && (q.put > q.queue.mask+1 || rqeWord(q.queue.at(0)).Load()&valid == 0)
+	return !q.Closed && q.put != 0 && (q.put > q.queue.mask+1 || !isValid(rqeWord(q.queue.at(0)).Load()))
 }
 
 // Cap implements [provider.RecvQueue].
@@ -126,7 +129,7 @@ func (q *RecvQueue) flush() {
 	}
 	for i := q.put - q.queue.mask - 1; i != q.put; i++ {
 		rqe := q.queue.at(i)
-		if w := rqeWord(rqe); w.Load()&valid != 0 {
+		if w := rqeWord(rqe); isValid(w.Load()) {
 			w.Store(0)
 			q.cq.flush(rqe.Id, q.num, verbs.WCRecv)
 		}

@@ -37,13 +37,16 @@ type SendQueue struct {
 	hold      time.Time     // see Hold
 	timer     *time.Timer   // calls nudge
 	pause     time.Duration // until it does so
+	nudging   bool          // nudge is to be called
+	unlock    bool          // nudge needs the locks, which are to be left out when it is done
 }
 
 // newSendQueue takes over the mapped array.
 func newSendQueue(a array[abi.SiwSqe], init *provider.QPInit, info provider.QPInfo, dev *provider.Device) (*SendQueue, error) {
 	cq, _ := init.SendCQ.(*CompletionQueue)
 	q := &SendQueue{
-		queue: a, dev: dev, handle: info.Handle, cq: cq, num: info.QPNum, signalAll: init.SignalAll,
+		unlock: init.SingleThreaded,
+		queue:  a, dev: dev, handle: info.Handle, cq: cq, num: info.QPNum, signalAll: init.SignalAll,
 		maxSGE: min(int(info.Cap.MaxSendSGE), abi.SIW_MAX_SGE), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
 		maxData: min(int(info.Cap.MaxInline), maxInline),
 	}
@@ -77,6 +80,9 @@ func (q *SendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
 		n, err = q.postFirst(wrs)
 	}
 	q.Unlock()
+	if q.unlock {
+		q.leaveOutLocks()
+	}
 	return n, err
 }
 
@@ -87,10 +93,24 @@ func (q *SendQueue) postFirst(wrs []verbs.SendWR) (int, error) {
 	}
 	n, err := q.post(wrs)
 	if q.put != 0 && (q.recv == nil || !q.recv.used()) {
-		q.pause = time.Millisecond
+		q.pause, q.nudging = time.Millisecond, true
 		q.timer = time.AfterFunc(q.pause, q.nudge)
 	}
 	return n, err
+}
+
+// leaveOutLocks ends the use of locks by the queues of a single-threaded QP, unless nudge
+// is still to be called. The caller is the one thread, and holds no lock.
+func (q *SendQueue) leaveOutLocks() {
+	q.Lock()
+	over := q.put != 0 && (!q.nudging || q.recv != nil && q.recv.used() && q.timer.Stop())
+	q.Unlock()
+	if over {
+		q.unlock, q.SingleThreaded = false, true
+		if q.recv != nil {
+			q.recv.SingleThreaded = true
+		}
+	}
 }
 
 // nudgeID is the ID of nudge's requests. Callers can only guess it.
@@ -104,11 +124,12 @@ var nudgeID = rand.Uint64()
 func (q *SendQueue) nudge() {
 	q.Lock()
 	defer q.Unlock()
+	q.nudging = false
 	if q.Closed || q.State == verbs.StateErr || q.recv != nil && q.recv.used() {
 		return
 	}
 	sqe := q.queue.at(q.put)
-	if (sqeWord(sqe).Load()|sqeWord(q.queue.at(q.put-1)).Load())&valid == 0 { // else more is to come
+	if !isValid(sqeWord(sqe).Load() | sqeWord(q.queue.at(q.put-1)).Load()) { // else more is to come
 		sqe.Id, sqe.Rkey, *sqe.Raddr() = nudgeID, 0, 0
 		sqeWord(sqe).Store(word(abi.SIW_WQE_VALID, 0, abi.SIW_OP_WRITE))
 		if _, err := q.start(1); err != nil {
@@ -116,6 +137,7 @@ func (q *SendQueue) nudge() {
 		}
 	}
 	if q.pause *= 4; q.pause < 10*time.Second {
+		q.nudging = true
 		q.timer.Reset(q.pause)
 	}
 }
@@ -137,7 +159,7 @@ func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 	var first uint32 // the word that publishes the batch
 	for ; err == nil && n < len(wrs); n++ {
 		sqe := q.queue.at(q.put + uint32(n))
-		if sqeWord(sqe).Load()&valid != 0 || uint32(n) > q.queue.mask {
+		if isValid(sqeWord(sqe).Load()) || uint32(n) > q.queue.mask {
 			err = verbs.ErrQueueFull
 			break
 		}
@@ -174,11 +196,11 @@ func (q *SendQueue) start(n uint32) (int, error) {
 	first := q.put
 	q.put += n
 	before := sqeWord(q.queue.at(first - 1))
-	if n <= q.queue.mask && before.Load()&valid != 0 {
+	if n <= q.queue.mask && isValid(before.Load()) {
 		return int(n), nil // the kernel has not come to the one before, so it will come to these
 	}
 	err := q.doorbell.Ring()
-	if err == nil && sqeWord(q.queue.at(first)).Load()&valid == 0 {
+	if err == nil && !isValid(sqeWord(q.queue.at(first)).Load()) {
 		return int(n), nil
 	}
 	// Either the kernel is still busy with an earlier request, or it refuses this
@@ -187,7 +209,7 @@ func (q *SendQueue) start(n uint32) (int, error) {
 		return int(n), nil
 	}
 	// Take back what the kernel did not take.
-	for q.put != first && sqeWord(q.queue.at(q.put-1)).Load()&valid != 0 {
+	for q.put != first && isValid(sqeWord(q.queue.at(q.put-1)).Load()) {
 		q.put--
 		sqeWord(q.queue.at(q.put)).Store(0)
 	}
@@ -201,7 +223,8 @@ func (q *SendQueue) start(n uint32) (int, error) {
 // ends a connection it refuses doorbells, and then it completes what it finds in
 // the queue: what that is cannot be known before, and must not be taken back.
 func (q *SendQueue) ended(err error) error {
-	for patience := time.Now().Add(time.Second); ; time.Sleep(20 * time.Microsecond) {
+	var patience time.Time // until then
+	for ; ; time.Sleep(20 * time.Microsecond) {
 		state, qerr := q.query.Ask()
 		switch {
 		case qerr == nil && state == verbs.StateErr, err != nil && !errors.Is(err, unix.ENOTCONN) && !errors.Is(err, unix.EINVAL):
@@ -215,8 +238,10 @@ func (q *SendQueue) ended(err error) error {
 			return nil
 		case !errors.Is(err, unix.ENOTCONN):
 			return err
-		case qerr != nil, state != verbs.StateRTS && state != verbs.StateSQE, time.Now().After(patience):
+		case qerr != nil, state != verbs.StateRTS && state != verbs.StateSQE, !patience.IsZero() && time.Now().After(patience):
 			return verbs.ErrState
+		case patience.IsZero():
+			patience = time.Now().Add(time.Second)
 		}
 		err = q.doorbell.Ring()
 	}
@@ -227,7 +252,7 @@ func (q *SendQueue) flush() {
 	q.State = verbs.StateErr
 	for i := q.put - q.queue.mask - 1; i != q.put; i++ {
 		sqe := q.queue.at(i)
-		if w := sqeWord(sqe); w.Load()&valid != 0 {
+		if w := sqeWord(sqe); isValid(w.Load()) {
 			w.Store(0)
 			if sqe.Id != nudgeID {
 				q.cq.flush(sqe.Id, q.num, opcodes[min(int(sqe.Opcode), len(opcodes)-1)])
@@ -347,6 +372,14 @@ func copySGL(dst *[abi.SIW_MAX_SGE]abi.SiwSge, sgl []verbs.SGE) (length uint64) 
 		length += uint64(sgl[i].Length)
 	}
 	return length
+}
+
+// length returns the sum of the lengths.
+func length(sgl []verbs.SGE) (n uint64) {
+	for i := range sgl {
+		n += uint64(sgl[i].Length)
+	}
+	return n
 }
 
 // Cap implements [provider.SendQueue].

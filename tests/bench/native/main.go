@@ -2,7 +2,7 @@
 // Its twins, c/native.c on libibverbs and cgo/main.go on a cgo wrapper of that,
 // take the same arguments, do the same and print the same.
 //
-//	native ADDR PORT ROUNDS
+//	native [-single] ADDR PORT ROUNDS
 //
 // A client and a server in the program are connected. In each round
 //
@@ -15,6 +15,8 @@
 //
 // Batches are of 1 and 16, for sends also of 64, in turns. Figures are medians
 // over the rounds, in ns for each request, completion or, of an empty CQ, call.
+// With -single the queues have no locks (SingleThreaded), which neither twin offers:
+// libibverbs has it for other drivers only.
 package main
 
 import (
@@ -50,14 +52,18 @@ func main() {
 }
 
 func run(args []string) error {
+	single := len(args) > 0 && args[0] == "-single"
+	if single {
+		args = args[1:]
+	}
 	if len(args) != 3 {
-		return errors.New("usage: native ADDR PORT ROUNDS")
+		return errors.New("usage: native [-single] ADDR PORT ROUNDS")
 	}
 	rounds, err := strconv.Atoi(args[2])
 	if err != nil {
 		return err
 	}
-	b, err := connect(net.JoinHostPort(args[0], args[1]))
+	b, err := connect(net.JoinHostPort(args[0], args[1]), single)
 	if err != nil {
 		return err
 	}
@@ -113,10 +119,10 @@ func newSeries(name string, batches ...int) (list []*series) {
 	return list
 }
 
-func connect(addr string) (*bench, error) {
+func connect(addr string, single bool) (*bench, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	opt := cm.Options{Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1}}
+	opt := cm.Options{Polled: true, SingleThreaded: single, Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1}}
 	l, err := cm.Listen(ctx, addr)
 	if err != nil {
 		return nil, err
