@@ -12,9 +12,9 @@ const node = "/dev/infiniband/rdma_cm"
 
 // message is a command where the kernel reads it, with room for the answer.
 type message struct {
-	mem    *mmap.Buffer // header, request, answer
-	answer int          // where it is
-	size   int          // of what is sent
+	mem    []byte // header, request, answer
+	answer int    // where it is
+	size   int    // of what is sent
 }
 
 // encode makes a message of a request. The answer, if it has a length, goes
@@ -23,26 +23,26 @@ func encode(cmd uint32, req []byte, response *uint64, answerLen int) (message, e
 	hdr := mmap.Bytes(&abi.RdmaUcmCmdHdr{Cmd: cmd, In: uint16(len(req)), Out: uint16(answerLen)})
 	size := len(hdr) + len(req)
 	answer := (size + 7) &^ 7
-	mem, err := mmap.Scratch(answer + answerLen)
+	mem, err := mmap.Alloc(answer + answerLen)
 	if err != nil {
 		return message{}, err
 	}
 	if response != nil {
-		*response = mem.Addr() + uint64(answer)
-		clear(mem.Bytes()[answer:][:answerLen]) // an older kernel does not fill all of it
+		*response = mmap.Addr(mem[answer:])
+		clear(mem[answer:][:answerLen]) // an older kernel does not fill all of it
 	}
-	copy(mem.Bytes(), hdr)
-	copy(mem.Bytes()[len(hdr):], req)
+	copy(mem, hdr)
+	copy(mem[len(hdr):], req)
 	return message{mem, answer, size}, nil
 }
 
 // bytes is what is sent.
-func (m message) bytes() []byte { return m.mem.Bytes()[:m.size] }
+func (m message) bytes() []byte { return m.mem[:m.size] }
 
 // read reads the answer.
-func (m message) read(answer []byte) { copy(answer, m.mem.Bytes()[m.answer:]) }
+func (m message) read(answer []byte) { copy(answer, m.mem[m.answer:]) }
 
-func (m message) free() { mmap.FreeScratch(m.mem) }
+func (m message) free() { mmap.Free(m.mem) }
 
 // enotsupp is the kernel's own EOPNOTSUPP, which no program should see but
 // those that join an IPv6 group on RoCE do.

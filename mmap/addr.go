@@ -18,6 +18,9 @@ func Slice[T any](b []byte, off, n int) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b[off:off+size]))), n)
 }
 
+// Addr returns the address of b, which is outside the Go heap or pinned.
+func Addr(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
+
 // Pin keeps the memory of b where it is until p is unpinned and returns its
 // address, 0 if b is empty, for a kernel structure that carries it as a
 // number.
@@ -26,5 +29,5 @@ func Pin(p *runtime.Pinner, b []byte) uint64 {
 		return 0
 	}
 	p.Pin(unsafe.SliceData(b))
-	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
+	return Addr(b)
 }

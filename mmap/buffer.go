@@ -3,7 +3,6 @@ package mmap
 import (
 	"fmt"
 	"os"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -53,7 +52,7 @@ func (b *Buffer) Bytes() []byte {
 }
 
 // Addr is the address of the first byte.
-func (b *Buffer) Addr() uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b.mem)))) }
+func (b *Buffer) Addr() uint64 { return Addr(b.mem) }
 
 // Close frees the memory. It may be called again.
 func (b *Buffer) Close() error {

@@ -1,7 +1,6 @@
 package mmap
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"unsafe"
@@ -47,42 +46,11 @@ func (r *Region) Bytes() []byte { return r.mem }
 
 // Close unmaps the region. It may be called again; no one may be using the
 // memory.
-func (r *Region) Close() error { return Unmap(r) }
-
-// Unmap closes regions, with one call those that lie side by side in memory, as what
-// is mapped one after the other mostly does: each call waits for all processors that
-// run the program.
-func Unmap(regions ...*Region) error {
-	var err error
-	var whole []byte
-	for _, r := range regions {
-		if r == nil || r.mem == nil {
-			continue
-		}
-		mem := r.mem
-		r.mem = nil
-		if joined := join(whole, mem); joined != nil {
-			whole = joined
-			continue
-		}
-		err = errors.Join(err, unmap(whole))
-		whole = mem
+func (r *Region) Close() error {
+	if r == nil {
+		return nil
 	}
-	return errors.Join(err, unmap(whole))
-}
-
-// join is a and b as one, if the one begins where the other ends; nil if not.
-func join(a, b []byte) []byte {
-	ends := func(a, b []byte) bool {
-		return unsafe.Add(unsafe.Pointer(unsafe.SliceData(a)), len(a)) == unsafe.Pointer(unsafe.SliceData(b))
-	}
-	switch {
-	case len(a) == 0:
-		return b
-	case ends(a, b):
-		return unsafe.Slice(unsafe.SliceData(a), len(a)+len(b))
-	case ends(b, a):
-		return unsafe.Slice(unsafe.SliceData(b), len(a)+len(b))
-	}
-	return nil
+	mem := r.mem
+	r.mem = nil
+	return unmap(mem)
 }

@@ -22,37 +22,38 @@ type command struct {
 	fd    uintptr
 	long  bool
 	ioctl atomic.Bool
-	msg   *mmap.Cell // the ioctl's argument, then what is written, then the answer; nil when closed
-	size  uintptr    // of what is written
-	req   []byte     // as the kernel reads it: its owner may change it between runs
+	msg   []byte  // the ioctl's argument, then what is written, then the answer; nil when closed
+	size  uintptr // of what is written
+	req   []byte  // as the kernel reads it: its owner may change it between runs
 	resp  []byte
 }
 
-// invocationSize is where in a cell the written command begins.
+// invocationSize is where in msg the written command begins.
 const invocationSize = int(unsafe.Sizeof(invocation{}))
 
 // newCommand encodes a command with an answer of respSize bytes. long says that
 // the kernel does the work in the call, and does not only queue it.
 func newCommand(dev *Device, long bool, cmd uint32, req []byte, respSize int) (*command, error) {
-	msg, err := mmap.NewCell()
+	const headSize = invocationSize + int(unsafe.Sizeof(abi.IbUverbsCmdHdr{}))
+	end := headSize + len(req)
+	answer := (end + 7) &^ 7
+	msg, err := mmap.Alloc(answer + respSize)
 	if err != nil {
 		return nil, err
 	}
 	hdr := abi.IbUverbsCmdHdr{Command: cmd, InWords: uint16((int(unsafe.Sizeof(abi.IbUverbsCmdHdr{})) + len(req)) / 4), OutWords: uint16(respSize / 4)}
-	head := invocationSize + copy(msg[invocationSize:], mmap.Bytes(&hdr))
-	end := head + len(req)
-	answer := (end + 7) &^ 7
-	c := &command{fd: uintptr(dev.FD), long: long, msg: msg, size: uintptr(end - invocationSize), req: msg[head:end], resp: msg[answer:][:respSize]}
+	copy(msg[invocationSize:], mmap.Bytes(&hdr))
+	c := &command{fd: uintptr(dev.FD), long: long, msg: msg, size: uintptr(end - invocationSize), req: msg[headSize:end], resp: msg[answer:]}
 	copy(c.req, req)
 	m := invocation{hdr: abi.IbUverbsIoctlHdr{ObjectId: abi.UVERBS_OBJECT_DEVICE, MethodId: abi.UVERBS_METHOD_INVOKE_WRITE, DriverId: dev.Driver}}
 	m.add(abi.UVERBS_ATTR_WRITE_CMD, 8, uint64(cmd))
-	m.add(abi.UVERBS_ATTR_CORE_IN, len(req), msg.Addr()+uint64(head))
+	m.add(abi.UVERBS_ATTR_CORE_IN, len(req), mmap.Addr(c.req))
 	if respSize > 0 {
-		m.add(abi.UVERBS_ATTR_CORE_OUT, respSize, msg.Addr()+uint64(answer))
+		m.add(abi.UVERBS_ATTR_CORE_OUT, respSize, mmap.Addr(c.resp))
 		// A write says where the answer goes in the first field of its request.
-		binary.NativeEndian.PutUint64(c.req, msg.Addr()+uint64(answer))
+		binary.NativeEndian.PutUint64(c.req, mmap.Addr(c.resp))
 	}
-	copy(msg[:], mmap.Bytes(&m))
+	copy(msg, mmap.Bytes(&m))
 	return c, nil
 }
 
@@ -87,9 +88,9 @@ func (c *command) run() error {
 
 func (c *command) invoke() error {
 	if len(c.req) <= 8 { // the ioctl takes such a short request in the attribute itself
-		copy(mmap.Bytes((*invocation)(unsafe.Pointer(c.msg)).attrs[1].Data()), c.req)
+		copy(mmap.Bytes((*invocation)(unsafe.Pointer(unsafe.SliceData(c.msg))).attrs[1].Data()), c.req)
 	}
-	if err := c.call(unix.SYS_IOCTL, abi.RDMA_VERBS_IOCTL, uintptr(unsafe.Pointer(c.msg))); err != 0 {
+	if err := c.call(unix.SYS_IOCTL, abi.RDMA_VERBS_IOCTL, uintptr(unsafe.Pointer(unsafe.SliceData(c.msg)))); err != 0 {
 		return os.NewSyscallError("ioctl", err)
 	}
 	return nil
@@ -98,7 +99,7 @@ func (c *command) invoke() error {
 // close releases the command, if there is one, and may be called again.
 func (c *command) close() {
 	if c != nil && c.msg != nil {
-		mmap.FreeCell(c.msg)
+		mmap.Free(c.msg)
 		c.msg = nil
 	}
 }

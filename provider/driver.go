@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/mmap"
 )
 
 // Driver drives the devices of one kernel driver. Its methods, and those of the
@@ -163,11 +162,9 @@ type Queue interface {
 	Stop(stop bool)
 	// Release is called once, after the kernel's object has been destroyed. It ends the
 	// queue and frees its memory. Post, Poll, Arm, Resize and Cap may be called after
-	// it: they behave as after Stop(true) and touch none of that. A mapped region may be
-	// returned for uverbs to unmap, together with that of the QP's other queue, which
-	// is cheaper; nil is fine. Of a QP the send queue is released before the receive
-	// queue, and both before the CQs and the SRQ.
-	Release() *mmap.Region
+	// it: they behave as after Stop(true) and touch none of that. Of a QP the send queue
+	// is released before the receive queue, and both before the CQs and the SRQ.
+	Release()
 }
 
 // SendQueue is the send queue of a QP.

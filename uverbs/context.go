@@ -59,7 +59,7 @@ func (d Device) fail(err error) error {
 // open makes a context of an open device file, which has one already if it is imported.
 // It takes over the file, and closes it if it fails.
 func (d Device) open(fd int, imported bool) (*Context, error) {
-	core := &contextCore{device: d, file: sys.File{FD: fd}, vectors: 1, asyncTurn: make(chan struct{}, 1)}
+	core := &contextCore{device: d, file: sys.File{FD: fd}, vectors: 1, asyncTurn: make(chan struct{}, 1), registry: &registry{entries: map[uint64]entry{}}}
 	if err := core.begin(imported); err != nil {
 		unix.Close(fd)
 		return nil, err
@@ -68,13 +68,11 @@ func (d Device) open(fd int, imported bool) (*Context, error) {
 	core.lastID.Store(rand.Uint64() &^ 0xffffffff)
 	c := &Context{contextCore: core}
 	c.obj = newObject(d.Name, name{}, func() error {
-		core.registry.close()
 		core.async.Close()
 		core.part.Release()
 		unix.Close(fd) // which is closed even if this fails
 		return nil
 	})
-	core.registry = newRegistry(c.obj.tree)
 	closeUnreachable(c, c.obj)
 	return c, nil
 }

@@ -116,39 +116,27 @@ func (c *contextCore) destroyCQ(handle uint32) error {
 // start gives the CQ its queue and its place among the context's objects.
 func (q *CQ) start(queue provider.CompletionQueue, parents []*object) {
 	q.queue = newCompletionQueue(queue)
-	life := &cqLife{core: q.ctx.contextCore, handle: q.handle, id: q.id, queue: queue, gone: q.gone}
+	core, handle, id, gone := q.ctx.contextCore, q.handle, q.id, q.gone
+	var ch *channel
 	if q.channel != nil {
 		counter, _ := queue.(provider.EventCounter)
-		q.events = q.channel.ch.open(q.id, counter)
-		life.channel, life.events = q.channel.ch, q.events
+		ch = q.channel.ch
+		q.events = ch.open(id, counter)
 	}
-	life.begin(q.ctx.device.Name, name{"CQ %d", q.handle}, life, parents)
-	q.obj = &life.object
-	life.core.registry.add(q.id, entry{obj: q.obj, cq: weak.Make(q)})
-}
-
-// cqLife is what is left of a CQ that the program has forgotten.
-type cqLife struct {
-	object
-	core    *contextCore
-	handle  uint32
-	id      uint64
-	queue   provider.CompletionQueue
-	gone    chan struct{}
-	channel *channel
-	events  *cqEvents
-}
-
-func (l *cqLife) destroy() error {
-	if err := stopped(func() error { return l.core.destroyCQ(l.handle) }, l.queue); err != nil {
-		return err
-	}
-	l.core.registry.remove(l.id)
-	if l.channel != nil {
-		close(l.gone)
-		l.channel.drop(l.events)
-	}
-	return nil
+	events := q.events
+	q.obj = newObject(core.device.Name, name{"CQ %d", handle}, func() error {
+		if err := stopped(func() error { return core.destroyCQ(handle) }, queue); err != nil {
+			return err
+		}
+		core.registry.remove(id)
+		if ch != nil {
+			close(gone)
+			ch.drop(events)
+		}
+		return nil
+	}, parents...)
+	core.registry.add(id, entry{obj: q.obj, cq: weak.Make(q)})
+	closeUnreachable(q, q.obj)
 }
 
 // Channel carries the CQ's events; it is nil if there is none.

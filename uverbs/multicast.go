@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"slices"
+	"sync"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
@@ -11,20 +12,20 @@ import (
 // AttachMulticast makes a UD QP receive what is sent to a multicast group
 // (ibv_attach_mcast(3)); mlid is for InfiniBand only. Close detaches the QP.
 func (q *QP) AttachMulticast(group verbs.GID, mlid uint16) error {
-	return q.multicast("attach to multicast group", (*qpLife).attach, membership{group, mlid})
+	return q.multicast("attach to multicast group", (*groups).attach, membership{group, mlid})
 }
 
 // DetachMulticast undoes [QP.AttachMulticast].
 func (q *QP) DetachMulticast(group verbs.GID, mlid uint16) error {
-	return q.multicast("detach from multicast group", (*qpLife).detach, membership{group, mlid})
+	return q.multicast("detach from multicast group", (*groups).detach, membership{group, mlid})
 }
 
-func (q *QP) multicast(op string, run func(*qpLife, membership) error, m membership) error {
+func (q *QP) multicast(op string, run func(*groups, membership) error, m membership) error {
 	if err := q.obj.enter(op); err != nil {
 		return err
 	}
 	defer q.obj.exit()
-	if err := run(q.life, m); err != nil {
+	if err := run(q.groups, m); err != nil {
 		return q.obj.fail(op, err)
 	}
 	return nil
@@ -36,27 +37,42 @@ type membership struct {
 	mlid uint16
 }
 
-func (l *qpLife) attach(m membership) error {
-	l.groupsMu.Lock()
-	defer l.groupsMu.Unlock()
-	err := l.multicast(abi.IB_USER_VERBS_CMD_ATTACH_MCAST, m)
-	if err == nil && !slices.Contains(l.groups, m) {
-		l.groups = append(l.groups, m)
+// groups are those of a QP.
+type groups struct {
+	core *contextCore
+	qp   uint32
+
+	mu  sync.Mutex
+	all []membership
+}
+
+func (g *groups) attach(m membership) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	err := g.run(abi.IB_USER_VERBS_CMD_ATTACH_MCAST, m)
+	if err == nil && !slices.Contains(g.all, m) {
+		g.all = append(g.all, m)
 	}
 	return err
 }
 
-func (l *qpLife) detach(m membership) error {
-	l.groupsMu.Lock()
-	defer l.groupsMu.Unlock()
-	err := l.multicast(abi.IB_USER_VERBS_CMD_DETACH_MCAST, m)
+func (g *groups) detach(m membership) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	err := g.run(abi.IB_USER_VERBS_CMD_DETACH_MCAST, m)
 	if err == nil {
-		l.groups = slices.DeleteFunc(l.groups, func(g membership) bool { return g == m })
+		g.all = slices.DeleteFunc(g.all, func(other membership) bool { return other == m })
 	}
 	return err
 }
 
-func (l *qpLife) multicast(cmd uint32, m membership) error {
-	req := abi.IbUverbsAttachMcast{Gid: m.gid, QpHandle: l.handle, Mlid: m.mlid} // the same to detach
-	return l.core.file.Invoke(cmd, mmap.Bytes(&req), nil, nil, nil)
+func (g *groups) detachAll() {
+	for _, m := range slices.Clone(g.all) {
+		g.detach(m)
+	}
+}
+
+func (g *groups) run(cmd uint32, m membership) error {
+	req := abi.IbUverbsAttachMcast{Gid: m.gid, QpHandle: g.qp, Mlid: m.mlid} // the same to detach
+	return g.core.file.Invoke(cmd, mmap.Bytes(&req), nil, nil, nil)
 }

@@ -2,7 +2,6 @@ package uverbs
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/sys"
-	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -21,11 +19,11 @@ import (
 // programs hold: so that the value can be collected and the object released
 // then, in the order that the kernel demands.
 type object struct {
-	device string
-	what   name
-	kernel destroyer
-	tree   *tree
-	num    uint64 // in the order of creation
+	device  string
+	what    name
+	destroy func() error // the kernel's object; it runs once, if it succeeds
+	tree    *tree
+	num     uint64 // in the order of creation
 
 	mu     sync.RWMutex // calls in progress read-lock, Close locks; see enterAll
 	closed bool
@@ -36,17 +34,10 @@ type object struct {
 
 	// Guarded by the tree's mutex:
 	parents   []*object
-	children  children
+	children  map[*object]struct{}
 	forgotten bool // by the program: to be closed when it is due
 	left      bool // its parents, as it is closed
 }
-
-// destroyer destroys the kernel's object; it runs once, if it succeeds.
-type destroyer interface{ destroy() error }
-
-type destroyFunc func() error
-
-func (f destroyFunc) destroy() error { return f() }
 
 // name is what an object is called, "QP 17", put together when it is wanted.
 type name struct {
@@ -65,16 +56,10 @@ func (n name) String() string {
 // of the context's.
 var debugLeaks = strings.Contains(os.Getenv("VERBS_DEBUG"), "leaks")
 
-// newObject makes an object that destroy destroys, below its parents.
+// newObject makes an object that destroy destroys, below its parents, which callers hold
+// with enter.
 func newObject(device string, what name, destroy func() error, parents ...*object) *object {
-	o := new(object)
-	o.begin(device, what, destroyFunc(destroy), parents)
-	return o
-}
-
-// begin puts the object below its parents. Callers hold them with enter.
-func (o *object) begin(device string, what name, kernel destroyer, parents []*object) {
-	o.device, o.what, o.kernel, o.parents = device, what, kernel, parents
+	o := &object{device: device, what: what, destroy: destroy, parents: parents}
 	if debugLeaks {
 		o.stack = debug.Stack()
 	}
@@ -83,7 +68,7 @@ func (o *object) begin(device string, what name, kernel destroyer, parents []*ob
 		if debugLeaks {
 			o.tree.log.Store(slog.Default())
 		}
-		return
+		return o
 	}
 	o.tree = parents[0].tree
 	o.tree.mu.Lock()
@@ -91,8 +76,17 @@ func (o *object) begin(device string, what name, kernel destroyer, parents []*ob
 	o.tree.made++
 	o.num = o.tree.made
 	for _, p := range parents {
-		p.children.add(o)
+		p.adopt(o)
 	}
+	return o
+}
+
+// adopt adds a child. The caller holds the tree's mutex.
+func (o *object) adopt(child *object) {
+	if o.children == nil {
+		o.children = map[*object]struct{}{}
+	}
+	o.children[child] = struct{}{}
 }
 
 // stopped runs destroy with queues, of which some may be nil, stopped; if it fails
@@ -104,17 +98,16 @@ func stopped(destroy func() error, queues ...provider.Queue) error {
 		}
 	}
 	err := destroy()
-	regions := make([]*mmap.Region, 0, 2)
 	for _, q := range queues {
 		switch {
 		case q == nil:
 		case err != nil:
 			q.Stop(false)
 		default:
-			regions = append(regions, q.Release())
+			q.Release()
 		}
 	}
-	return errors.Join(err, mmap.Unmap(regions...))
+	return err
 }
 
 // enter keeps the object from being closed until exit.
@@ -166,7 +159,7 @@ func (o *object) close() error {
 	if err := o.childless("close"); err != nil {
 		return err
 	}
-	if err := o.kernel.destroy(); err != nil {
+	if err := o.destroy(); err != nil {
 		return o.fail("destroy", err)
 	}
 	o.closed = true
@@ -182,26 +175,16 @@ func (o *object) isClosed() bool {
 
 func (o *object) childless(op string) error {
 	o.tree.mu.Lock()
-	none := o.children.none()
-	o.tree.mu.Unlock()
-	if none {
+	defer o.tree.mu.Unlock()
+	if len(o.children) == 0 {
 		return nil
 	}
-	if names := o.childNames(); len(names) > 0 {
-		return o.fail(op, fmt.Errorf("%w by %s", verbs.ErrInUse, strings.Join(names, ", ")))
-	}
-	return nil
-}
-
-func (o *object) childNames() []string {
-	o.tree.mu.Lock()
-	defer o.tree.mu.Unlock()
 	var names []string
-	for c := range o.children.all() {
+	for c := range o.children {
 		names = append(names, c.what.String())
 	}
 	slices.Sort(names)
-	return names
+	return o.fail(op, fmt.Errorf("%w by %s", verbs.ErrInUse, strings.Join(names, ", ")))
 }
 
 // leave takes the object from its parents, and closes those that waited for it.
@@ -210,8 +193,8 @@ func (o *object) leave() {
 	defer o.tree.mu.Unlock()
 	o.left = true
 	for _, p := range o.parents {
-		p.children.remove(o)
-		if !o.kept || p.children.none() { // other kept ones are due already
+		delete(p.children, o)
+		if !o.kept || len(p.children) == 0 { // other kept ones are due already
 			o.tree.close(p.due())
 		}
 	}
@@ -221,8 +204,8 @@ func (o *object) leave() {
 func (o *object) move(from, to *object) {
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
-	from.children.remove(o)
-	to.children.add(o)
+	delete(from.children, o)
+	to.adopt(o)
 	o.parents[slices.Index(o.parents, from)] = to
 }
 
@@ -233,11 +216,11 @@ func (o *object) due() []*object {
 	if !o.forgotten {
 		return nil
 	}
-	if o.children.none() {
+	if len(o.children) == 0 {
 		return []*object{o}
 	}
 	var kept []*object
-	for c := range o.children.all() {
+	for c := range o.children {
 		if !c.kept {
 			return nil
 		}

@@ -92,16 +92,14 @@ func TestRefusedDestroy(t *testing.T) {
 	r := new(region)
 	r.bound.Store(true)
 	tries := new(atomic.Int32)
-	var entries *registry
 	func() {
 		ctx, pd := newTree()
-		entries = newRegistry(ctx.tree)
 		mr := r.object(pd)
-		destroy := mr.kernel
-		mr.kernel = destroyFunc(func() error { tries.Add(1); return destroy.destroy() })
-		ctx.tree.forget(ctx, pd)
+		destroy := mr.destroy
+		mr.destroy = func() error { tries.Add(1); return destroy() }
+		ctx.tree.forget(ctx)
+		ctx.tree.forget(pd)
 	}()
-	defer entries.close()
 	collect := func() bool { runtime.GC(); return tries.Load() >= 3 }
 	eventually(t, "more tries", collect) // the runtime panics if it finds a Pinner that is unreachable
 	if r.released.Load() {

@@ -3,8 +3,6 @@ package uverbs
 import (
 	"fmt"
 	"math"
-	"slices"
-	"sync"
 	"weak"
 
 	"golang.org/x/sys/unix"
@@ -20,7 +18,6 @@ import (
 // [PD] and closed before its CQs.
 type QP struct {
 	pd     *PD
-	life   *qpLife
 	obj    *object
 	num    uint32
 	typ    verbs.QPType
@@ -29,6 +26,7 @@ type QP struct {
 	sendCQ *CQ
 	recvCQ *CQ
 	srq    *SRQ
+	groups *groups
 
 	send sendQueue
 	recv recvQueue // of no queue if there is an SRQ
@@ -69,8 +67,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	if c := opt.Cap; uint64(max(c.MaxSendWR, c.MaxRecvWR, c.MaxSendSGE, c.MaxRecvSGE, c.MaxInline)) > math.MaxInt32 {
 		return nil, p.obj.fail(op, fmt.Errorf("%+v: %w", c, verbs.ErrRange))
 	}
-	life := new(qpLife)
-	parents := append(life.room[:0], p.obj, opt.SendCQ.obj)
+	parents := []*object{p.obj, opt.SendCQ.obj}
 	if opt.RecvCQ != opt.SendCQ {
 		parents = append(parents, opt.RecvCQ.obj)
 	}
@@ -86,19 +83,24 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	}
 	defer exitAll(parents)
 
-	core := p.ctx.contextCore
+	core, id := p.ctx.contextCore, p.ctx.lastID.Add(1)
 	q := &QP{pd: p, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, srq: opt.SRQ}
-	m := &qpMaker{QP: q, id: core.lastID.Add(1), init: provider.QPInit{
+	init := &provider.QPInit{
 		Type: opt.Type, Cap: opt.Cap, SignalAll: opt.SignalAll, SingleThreaded: opt.SingleThreaded, PD: p.part,
 		SendCQ: opt.SendCQ.queue.CompletionQueue, RecvCQ: opt.RecvCQ.queue.CompletionQueue,
-	}}
-	if opt.SRQ != nil {
-		m.init.SRQ = opt.SRQ.queue.RecvQueue
 	}
-	send, recv, err := core.part.CreateQP(&m.init, m.make)
-	id, handle := m.id, q.handle
+	if opt.SRQ != nil {
+		init.SRQ = opt.SRQ.queue.RecvQueue
+	}
+	made := false
+	send, recv, err := core.part.CreateQP(init, func(uhw provider.UHW) (provider.QPInfo, error) {
+		err := q.create(init, id, uhw)
+		made = err == nil
+		return provider.QPInfo{Handle: q.handle, QPNum: q.num, Cap: q.cap}, err
+	})
+	handle := q.handle
 	if err != nil {
-		if m.made {
+		if made {
 			core.destroyQP(handle)
 		}
 		return nil, p.obj.fail(op, err)
@@ -109,84 +111,59 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	if recv != nil {
 		q.cap.MaxRecvWR = recv.Cap()
 	}
-	life.core, life.handle, life.id, life.send, life.recv = core, handle, id, send, recv
-	life.begin(p.obj.device, name{"QP %d", q.num}, life, parents)
-	q.life, q.obj = life, &life.object
+	groups := &groups{core: core, qp: handle}
+	q.groups = groups
+	q.obj = newObject(p.obj.device, name{"QP %d", q.num}, func() error {
+		groups.detachAll() // or the kernel refuses to destroy the QP
+		if err := stopped(func() error { return core.destroyQP(handle) }, send, recv); err != nil {
+			return err
+		}
+		core.registry.remove(id)
+		return nil
+	}, parents...)
 	core.registry.add(id, entry{obj: q.obj, qp: weak.Make(q)})
+	closeUnreachable(q, q.obj)
 	return q, nil
 }
 
-// qpMaker makes the kernel's QP, as its driver wants it.
-type qpMaker struct {
-	*QP
-	init provider.QPInit
-	id   uint64
-	made bool
-}
-
-func (m *qpMaker) make(uhw provider.UHW) (provider.QPInfo, error) {
-	c := m.init.Cap
+// create makes the kernel's QP, as its driver wants it.
+func (q *QP) create(init *provider.QPInit, id uint64, uhw provider.UHW) error {
+	c := init.Cap
 	want := abi.IbUverbsQpCap{
 		MaxSendWr: uint32(c.MaxSendWR), MaxRecvWr: uint32(c.MaxRecvWR),
 		MaxSendSge: uint32(c.MaxSendSGE), MaxRecvSge: uint32(c.MaxRecvSGE),
 		MaxInlineData: uint32(c.MaxInline),
 	}
 	var flags uint64
-	if m.init.SignalAll {
+	if init.SignalAll {
 		flags = abi.IB_UVERBS_QP_CREATE_SQ_SIG_ALL
 	}
 	var srq uint32
-	if m.srq != nil {
-		srq = m.srq.handle
+	if q.srq != nil {
+		srq = q.srq.handle
 	}
 	var got abi.IbUverbsQpCap
-	err := m.pd.ctx.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_QP, Method: abi.UVERBS_METHOD_QP_CREATE, Attrs: []sys.Attr{
-		sys.New(abi.UVERBS_ATTR_CREATE_QP_HANDLE, &m.handle),
-		sys.Handle(abi.UVERBS_ATTR_CREATE_QP_PD_HANDLE, m.pd.handle),
-		sys.Handle(abi.UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE, m.sendCQ.handle),
-		sys.Handle(abi.UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE, m.recvCQ.handle),
-		sys.Handle(abi.UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, srq).If(m.srq != nil),
-		sys.In(abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE, &m.id),
+	err := q.pd.ctx.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_QP, Method: abi.UVERBS_METHOD_QP_CREATE, Attrs: []sys.Attr{
+		sys.New(abi.UVERBS_ATTR_CREATE_QP_HANDLE, &q.handle),
+		sys.Handle(abi.UVERBS_ATTR_CREATE_QP_PD_HANDLE, q.pd.handle),
+		sys.Handle(abi.UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE, q.sendCQ.handle),
+		sys.Handle(abi.UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE, q.recvCQ.handle),
+		sys.Handle(abi.UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, srq).If(q.srq != nil),
+		sys.In(abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE, &id),
 		sys.In(abi.UVERBS_ATTR_CREATE_QP_CAP, &want),
-		sys.Const(abi.UVERBS_ATTR_CREATE_QP_TYPE, uint64(m.typ)),
+		sys.Const(abi.UVERBS_ATTR_CREATE_QP_TYPE, uint64(q.typ)),
 		sys.Const(abi.UVERBS_ATTR_CREATE_QP_FLAGS, flags).If(flags != 0),
 		sys.Out(abi.UVERBS_ATTR_CREATE_QP_RESP_CAP, &got),
-		sys.Out(abi.UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &m.num),
+		sys.Out(abi.UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &q.num),
 		sys.InBytes(abi.UVERBS_ATTR_UHW_IN, uhw.In),
 		sys.OutBytes(abi.UVERBS_ATTR_UHW_OUT, uhw.Out),
 	}})
-	m.made = err == nil
-	m.cap = verbs.QPCap{
+	q.cap = verbs.QPCap{
 		MaxSendWR: int(got.MaxSendWr), MaxRecvWR: int(got.MaxRecvWr),
 		MaxSendSGE: int(got.MaxSendSge), MaxRecvSGE: int(got.MaxRecvSge),
 		MaxInline: int(got.MaxInlineData),
 	}
-	return provider.QPInfo{Handle: m.handle, QPNum: m.num, Cap: m.cap}, err
-}
-
-// qpLife is what is left of a QP that the program has forgotten.
-type qpLife struct {
-	object
-	room   [4]*object // for its parents
-	core   *contextCore
-	handle uint32
-	id     uint64
-	send   provider.SendQueue
-	recv   provider.RecvQueue
-
-	groupsMu sync.Mutex
-	groups   []membership
-}
-
-func (l *qpLife) destroy() error {
-	for _, g := range slices.Clone(l.groups) {
-		l.detach(g) // or the kernel refuses to destroy the QP
-	}
-	if err := stopped(func() error { return l.core.destroyQP(l.handle) }, l.send, l.recv); err != nil {
-		return err
-	}
-	l.core.registry.remove(l.id)
-	return nil
+	return err
 }
 
 func (c *contextCore) destroyQP(handle uint32) error {

@@ -89,6 +89,7 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 		return nil
 	}, p.obj)
 	core.registry.add(id, entry{obj: s.obj, srq: weak.Make(s)})
+	closeUnreachable(s, s.obj)
 	return s, nil
 }
 

@@ -25,29 +25,20 @@ type Call struct {
 	Attrs  []Attr
 }
 
-// Attr is one attribute of a [Call]. A zero Attr is left out. It is so small that
-// the compiler keeps it in registers: calls have a dozen, and the stacks of many
-// goroutines would grow to hold them.
+// Attr is one attribute of a [Call]. A zero Attr is left out.
 type Attr struct {
-	head head
-	data uint64 // of a value
-	p    *byte  // to memory, otherwise
+	id, flags, len uint16
+	kind           kind
+	data           uint64 // of a value
+	p              *byte  // to memory, otherwise
 }
 
-// head is what is put together of id, flags, length and kind, 16 bits each.
-type head uint64
-
-func (h head) id() uint16    { return uint16(h) }
-func (h head) flags() uint16 { return uint16(h >> 16) }
-func (h head) len() uint16   { return uint16(h >> 32) }
-func (h head) kind() kind    { return kind(h >> 48) }
-
-// mandatory is the head of an attribute that the kernel must know.
-func mandatory(id uint16, length int, k kind) head {
-	return head(id) | abi.UVERBS_ATTR_F_MANDATORY<<16 | head(uint16(length))<<32 | head(k)<<48
+// mandatory is an attribute that the kernel must know.
+func mandatory(id uint16, length int, k kind) Attr {
+	return Attr{id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: uint16(length), kind: k}
 }
 
-type kind uint16
+type kind uint8
 
 const (
 	absent  kind = iota
@@ -64,10 +55,10 @@ const MaxAttr = 1<<16 - 1
 
 // memory is what a points to of the caller's that goes along with the message.
 func (a *Attr) memory() []byte {
-	if k := a.head.kind(); k != in && k != out {
+	if a.kind != in && a.kind != out {
 		return nil
 	}
-	return unsafe.Slice(a.p, a.head.len())
+	return unsafe.Slice(a.p, a.len)
 }
 
 // In passes *v. Values of up to 8 bytes travel in the attribute itself.
@@ -81,9 +72,9 @@ func InBytes(id uint16, b []byte) Attr {
 	case len(b) > 8:
 		return memoryAttr(id, b, in)
 	}
-	var v uint64
-	copy(mmap.Bytes(&v), b)
-	return Attr{head: mandatory(id, len(b), value), data: v}
+	a := mandatory(id, len(b), value)
+	copy(mmap.Bytes(&a.data), b)
+	return a
 }
 
 // Out lets the kernel fill *v.
@@ -99,17 +90,25 @@ func OutBytes(id uint16, b []byte) Attr {
 
 func memoryAttr(id uint16, b []byte, k kind) Attr {
 	if len(b) > MaxAttr {
-		return Attr{head: mandatory(id, 0, tooLong)}
+		return mandatory(id, 0, tooLong)
 	}
-	return Attr{head: mandatory(id, len(b), k), p: unsafe.SliceData(b)}
+	a := mandatory(id, len(b), k)
+	a.p = unsafe.SliceData(b)
+	return a
 }
 
 // Const passes a constant or a set of flags.
-func Const(id uint16, v uint64) Attr { return Attr{head: mandatory(id, 8, value), data: v} }
+func Const(id uint16, v uint64) Attr {
+	a := mandatory(id, 8, value)
+	a.data = v
+	return a
+}
 
 // Handle names an existing object; FD names one that is a file.
 func Handle(id uint16, handle uint32) Attr {
-	return Attr{head: mandatory(id, 0, value), data: uint64(handle)}
+	a := mandatory(id, 0, value)
+	a.data = uint64(handle)
+	return a
 }
 
 // FD names an existing object by its file descriptor.
@@ -117,7 +116,9 @@ func FD(id uint16, fd int) Attr { return Handle(id, uint32(fd)) }
 
 // New receives the handle, or file descriptor, of a new object.
 func New(id uint16, handle *uint32) Attr {
-	return Attr{head: mandatory(id, 0, made), p: unsafe.SliceData(mmap.Bytes(handle))}
+	a := mandatory(id, 0, made)
+	a.p = unsafe.SliceData(mmap.Bytes(handle))
+	return a
 }
 
 // If leaves the attribute out unless cond holds.
@@ -130,7 +131,7 @@ func (a Attr) If(cond bool) Attr {
 
 // Optional lets kernels that do not know the attribute ignore it.
 func (a Attr) Optional() Attr {
-	a.head &^= abi.UVERBS_ATTR_F_MANDATORY << 16
+	a.flags &^= abi.UVERBS_ATTR_F_MANDATORY
 	return a
 }
 
@@ -145,21 +146,20 @@ func (f File) Ioctl(c Call) error {
 	n, size := 0, headerSize
 	for i := range c.Attrs {
 		a := &c.Attrs[i]
-		switch a.head.kind() {
+		switch a.kind {
 		case absent:
 			continue
 		case tooLong:
-			return fmt.Errorf("attribute %#x of more than %d bytes: %w", a.head.id(), MaxAttr, unix.E2BIG)
+			return fmt.Errorf("attribute %#x of more than %d bytes: %w", a.id, MaxAttr, unix.E2BIG)
 		}
 		n++
 		size += attrSize + aligned(a.memory())
 	}
-	scratch, err := mmap.Scratch(size)
+	mem, err := mmap.Alloc(size)
 	if err != nil {
 		return err
 	}
-	defer mmap.FreeScratch(scratch)
-	mem := scratch.Bytes()
+	defer mmap.Free(mem)
 	mmap.Slice[abi.IbUverbsIoctlHdr](mem, 0, 1)[0] = abi.IbUverbsIoctlHdr{
 		Length:   uint16(headerSize + n*attrSize),
 		ObjectId: c.Object,
@@ -171,26 +171,26 @@ func (f File) Ioctl(c Call) error {
 	off, k := headerSize+n*attrSize, 0
 	for i := range c.Attrs {
 		a := &c.Attrs[i]
-		if a.head.kind() == absent {
+		if a.kind == absent {
 			continue
 		}
 		attr := &attrs[k]
 		k++
-		attr.AttrId, attr.Len, attr.Flags, attr.AttrData = a.head.id(), a.head.len(), a.head.flags(), abi.IbUverbsAttrAttrData{}
+		attr.AttrId, attr.Len, attr.Flags, attr.AttrData = a.id, a.len, a.flags, abi.IbUverbsAttrAttrData{}
 		*attr.Data() = a.data
 		if b := a.memory(); b != nil {
-			*attr.Data() = scratch.Addr() + uint64(off)
+			*attr.Data() = mmap.Addr(mem) + uint64(off)
 			copy(mem[off:], b)
 			off += aligned(b)
 		}
 	}
-	if err := ioctl(f.FD, abi.RDMA_VERBS_IOCTL, scratch.Addr()); err != nil {
+	if err := ioctl(f.FD, abi.RDMA_VERBS_IOCTL, mmap.Addr(mem)); err != nil {
 		return err
 	}
 	off, k = headerSize+n*attrSize, 0
 	for i := range c.Attrs {
 		a := &c.Attrs[i]
-		switch a.head.kind() {
+		switch a.kind {
 		case absent:
 			continue
 		case out:

@@ -113,8 +113,8 @@ func (q *CompletionQueue) Resize(size int, resize func(int, provider.UHW) error)
 }
 
 // Release implements [provider.Queue].
-func (q *CompletionQueue) Release() *mmap.Region {
+func (q *CompletionQueue) Release() {
 	q.Stop(true)
 	q.notify.Close()
-	return q.ring.region
+	q.ring.region.Close()
 }

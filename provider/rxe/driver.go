@@ -133,7 +133,7 @@ func (c context) CreateQP(init *provider.QPInit, create func(provider.UHW) (prov
 	payload = uintptr(info.Cap.MaxRecvSGE) * unsafe.Sizeof(abi.RxeSge{})
 	rr, err := mapRing(c.dev, &resp.RqMi, unsafe.Sizeof(abi.RxeRecvWqe{})+payload)
 	if err != nil {
-		sq.Release().Close()
+		sq.Release()
 		return nil, nil, err
 	}
 	return sq, newRecvQueue(rr, init, info, c.dev), nil

@@ -100,7 +100,7 @@ func FuzzCompletionQueue(f *testing.F) {
 		if err != nil {
 			return
 		}
-		defer func() { cq.Release().Close() }()
+		defer cq.Release()
 		if uint64(cq.Cap())*uint64(unsafe.Sizeof(verbs.WC{})) > uint64(h.size) {
 			t.Fatalf("%d entries in %d bytes", cq.Cap(), h.size)
 		}
@@ -150,8 +150,8 @@ func FuzzPost(f *testing.F) {
 		if err != nil {
 			return
 		}
-		defer func() { sq.Release().Close() }()
-		defer func() { rq.Release().Close() }()
+		defer sq.Release()
+		defer rq.Release()
 		sq.(*SendQueue).State, rq.(*RecvQueue).State = verbs.StateRTS, verbs.StateRTS
 		for len(ops) > 0 {
 			n := min(len(ops), 8)

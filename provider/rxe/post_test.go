@@ -43,7 +43,7 @@ func fakeQueue(b testing.TB, depth uint32) *SendQueue {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(func() { q.Release().Close() })
+	b.Cleanup(q.Release)
 	q.State = verbs.StateRTS
 	return q
 }

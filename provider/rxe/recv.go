@@ -149,7 +149,7 @@ func (q *RecvQueue) SetLimit(_ int, set func(provider.UHW) error) error {
 }
 
 // Release implements [provider.Queue].
-func (q *RecvQueue) Release() *mmap.Region {
+func (q *RecvQueue) Release() {
 	q.Stop(true)
-	return q.ring.region
+	q.ring.region.Close()
 }

@@ -44,7 +44,7 @@ func newSendQueue(r ring, init *provider.QPInit, info provider.QPInfo, dev *prov
 	}
 	var err error
 	if q.doorbell, err = provider.NewDoorbell(dev, info.Handle, worksInDoorbell(release())); err != nil {
-		q.Release().Close()
+		q.Release()
 		return nil, err
 	}
 	return q, nil
@@ -335,8 +335,8 @@ func (q *SendQueue) Cap() int {
 }
 
 // Release implements [provider.Queue].
-func (q *SendQueue) Release() *mmap.Region {
+func (q *SendQueue) Release() {
 	q.Stop(true)
 	q.doorbell.Close()
-	return q.ring.region
+	q.ring.region.Close()
 }

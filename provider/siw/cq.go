@@ -162,7 +162,7 @@ func (q *CompletionQueue) Resize(size int, resize func(int, provider.UHW) error)
 }
 
 // Release implements [provider.Queue].
-func (q *CompletionQueue) Release() *mmap.Region {
+func (q *CompletionQueue) Release() {
 	q.Stop(true)
-	return q.queue.region
+	q.queue.region.Close()
 }

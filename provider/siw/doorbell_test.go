@@ -20,13 +20,13 @@ func TestPostDoorbellFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { cq.Release().Close() }()
+	defer cq.Release()
 	create := func() *SendQueue {
 		sq, rq, err := h.createQP(cq, size, size, verbs.QPCap{MaxSendSGE: 2})
 		if err != nil {
 			t.Fatal(err)
 		}
-		rq.Release().Close()
+		rq.Release()
 		bad := &provider.Device{FD: -1}
 		sq.doorbell.Close()
 		if sq.doorbell, err = provider.NewDoorbell(bad, 1, true); err != nil {
@@ -37,7 +37,7 @@ func TestPostDoorbellFails(t *testing.T) {
 	wrs := []verbs.SendWR{{ID: 1, Opcode: verbs.OpSend}, {ID: 2, Opcode: verbs.OpSend}}
 
 	sq := create()
-	defer func() { sq.Release().Close() }()
+	defer sq.Release()
 	for i := range 2 {
 		if n, err := sq.Post(wrs); n != 2 || err != nil {
 			t.Errorf("post %d: %d, %v", i, n, err)
@@ -49,7 +49,7 @@ func TestPostDoorbellFails(t *testing.T) {
 	}
 
 	failed := create()
-	defer func() { failed.Release().Close() }()
+	defer failed.Release()
 	failed.dev = &provider.Device{FD: -1}
 	if n, err := failed.Post(wrs); n != 2 || err != nil {
 		t.Errorf("QP not moved: %d, %v", n, err)

@@ -155,7 +155,7 @@ func (c context) CreateQP(init *provider.QPInit, create func(provider.UHW) (prov
 	}
 	ra, err := mapArray[abi.SiwRqe](c.dev, resp.RqKey, resp.NumRqe, 0)
 	if err != nil {
-		sq.Release().Close()
+		sq.Release()
 		return nil, nil, err
 	}
 	sq.recv = newRecvQueue(ra, init, info, c.dev)

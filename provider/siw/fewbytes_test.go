@@ -17,13 +17,13 @@ func TestFewBytes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { cq.Release().Close() }()
+	defer cq.Release()
 	sq, rq, err := h.createQP(cq, size, size, verbs.QPCap{MaxSendSGE: 2, MaxRecvSGE: 1, MaxInline: 32})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { sq.Release().Close() }()
-	defer func() { rq.Release().Close() }()
+	defer sq.Release()
+	defer rq.Release()
 	sqes := unsafe.Slice((*abi.SiwSqe)(unsafe.Pointer(&h.file[queueSpace])), size)
 	sqes[size-1].Flags = abi.SIW_WQE_VALID // the kernel is busy: no doorbell
 

@@ -128,7 +128,7 @@ func FuzzCompletionQueue(f *testing.F) {
 			}
 			return
 		}
-		defer func() { cq.Release().Close() }()
+		defer cq.Release()
 		if cq.Cap() != int(n) {
 			t.Fatalf("%d entries of %d", cq.Cap(), n)
 		}
@@ -156,13 +156,13 @@ func FuzzPost(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { cq.Release().Close() }()
+		defer cq.Release()
 		sq, rq, err := h.createQP(cq, sqes, rqes, verbs.QPCap{MaxSendSGE: int(sges), MaxRecvSGE: int(sges), MaxInline: int(inline)})
 		if err != nil {
 			return
 		}
-		defer func() { sq.Release().Close() }()
-		defer func() { rq.Release().Close() }()
+		defer sq.Release()
+		defer rq.Release()
 		sqSize, rqSize := int(sqes)*int(unsafe.Sizeof(abi.SiwSqe{})), int(rqes)*int(unsafe.Sizeof(abi.SiwRqe{}))
 		h.fill(1, sqSize, body)
 		h.fill(2, rqSize, body)

@@ -19,7 +19,7 @@ func BenchmarkPoll(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			defer func() { cq.Release().Close() }()
+			defer cq.Release()
 			cqes := unsafe.Slice((*abi.SiwCqe)(unsafe.Pointer(&h.file[0])), size)
 			var wcs [16]verbs.WC
 			b.ReportAllocs()

@@ -18,12 +18,12 @@ func BenchmarkPost(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			defer func() { cq.Release().Close() }()
+			defer cq.Release()
 			sq, rq, err := h.createQP(cq, size, size, verbs.QPCap{MaxSendSGE: 2})
 			if err != nil {
 				b.Fatal(err)
 			}
-			defer func() { sq.Release().Close(); rq.Release().Close() }()
+			defer func() { sq.Release(); rq.Release() }()
 			wrs := make([]verbs.SendWR, n)
 			for i := range wrs {
 				wrs[i] = verbs.SendWR{ID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{{Addr: 1 << 20, Length: 64, LKey: 5}}}

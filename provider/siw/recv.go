@@ -145,7 +145,7 @@ func (q *RecvQueue) Resize(size int, resize func(int, provider.UHW) error) error
 func (q *RecvQueue) SetLimit(_ int, set func(provider.UHW) error) error { return set(provider.UHW{}) }
 
 // Release implements [provider.Queue].
-func (q *RecvQueue) Release() *mmap.Region {
+func (q *RecvQueue) Release() {
 	q.Stop(true)
-	return q.queue.region
+	q.queue.region.Close()
 }

@@ -15,12 +15,12 @@ func TestPostRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { cq.Release().Close() }()
+	defer cq.Release()
 	sq, rq, err := h.createQP(cq, 8, 0, verbs.QPCap{MaxSendSGE: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { sq.Release().Close() }()
+	defer sq.Release()
 	if n, err := sq.Post(make([]verbs.SendWR, 1)); n != 0 || !errors.Is(err, verbs.ErrNoOpcode) {
 		t.Errorf("post send: %d, %v", n, err)
 	}

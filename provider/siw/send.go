@@ -12,7 +12,6 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
-	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
 
@@ -55,7 +54,7 @@ func newSendQueue(a array[abi.SiwSqe], init *provider.QPInit, info provider.QPIn
 		q.query, err = provider.NewStateQuery(dev, info.Handle)
 	}
 	if err != nil {
-		q.Release().Close()
+		q.Release()
 		return nil, err
 	}
 	return q, nil
@@ -394,12 +393,12 @@ func (q *SendQueue) Settle(s verbs.QPState, moved bool) {
 }
 
 // Release implements [provider.Queue].
-func (q *SendQueue) Release() *mmap.Region {
+func (q *SendQueue) Release() {
 	q.Stop(true)
 	if q.timer != nil {
 		q.timer.Stop()
 	}
 	q.doorbell.Close()
 	q.query.Close()
-	return q.queue.region
+	q.queue.region.Close()
 }

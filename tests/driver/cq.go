@@ -87,9 +87,9 @@ func (q *completionQueue) Cap() int {
 }
 
 // Release implements [provider.Queue].
-func (q *completionQueue) Release() *mmap.Region {
+func (q *completionQueue) Release() {
 	q.Stop(true)
 	q.notify.Close()
 	live.Add(-1)
-	return q.region
+	q.region.Close()
 }

@@ -94,8 +94,8 @@ func (q *recvQueue) Cap() int {
 }
 
 // Release implements [provider.Queue].
-func (q *recvQueue) Release() *mmap.Region {
+func (q *recvQueue) Release() {
 	q.Stop(true)
 	live.Add(-1)
-	return q.region
+	q.region.Close()
 }

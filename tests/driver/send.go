@@ -119,9 +119,9 @@ func (q *sendQueue) Cap() int {
 }
 
 // Release implements [provider.Queue].
-func (q *sendQueue) Release() *mmap.Region {
+func (q *sendQueue) Release() {
 	q.Stop(true)
 	q.doorbell.Close()
 	live.Add(-1)
-	return q.region
+	q.region.Close()
 }

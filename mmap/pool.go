@@ -1,0 +1,66 @@
+package mmap
+
+import "sync"
+
+// pool is memory outside the Go heap that is free, in blocks of a size. Its pages are
+// never unmapped.
+type pool struct {
+	size int
+	mu   sync.Mutex
+	free [][]byte
+}
+
+var pools = [...]*pool{{size: 256}, {size: 4096}} // for a command, and for all but the longest
+
+// Alloc returns size bytes for what system calls pass by address, with what was left in
+// them. Outside the Go heap nothing needs pinning, and what is copied there need not be
+// on the heap itself. Free takes them back.
+func Alloc(size int) ([]byte, error) {
+	for _, p := range pools {
+		if size <= p.size {
+			b, err := p.get()
+			return b[:min(size, len(b))], err
+		}
+	}
+	b, err := NewBuffer(size, BufferOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return b.mem, nil
+}
+
+// Free takes back what Alloc returned, or a slice from its beginning.
+func Free(b []byte) {
+	for _, p := range pools {
+		if cap(b) == p.size {
+			p.put(b[:p.size])
+			return
+		}
+	}
+	unmap(b[:cap(b)])
+}
+
+func (p *pool) get() ([]byte, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.free) == 0 {
+		const blocks = 16
+		b, err := NewBuffer(blocks*p.size, BufferOptions{})
+		if err != nil {
+			return nil, err
+		}
+		for m := b.mem; len(m) > 0; m = m[p.size:] {
+			p.free = append(p.free, m[:p.size:p.size])
+		}
+	}
+	last := len(p.free) - 1
+	b := p.free[last]
+	p.free = p.free[:last]
+	return b, nil
+}
+
+func (p *pool) put(b []byte) {
+	p.mu.Lock()
+	p.free = append(p.free, b)
+	p.mu.Unlock()
+}
