@@ -1,7 +1,6 @@
 package uverbs
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -74,7 +73,7 @@ func (c *Context) Probe(f Feature) error {
 	}
 	p := prober{c: c}
 	defer p.close()
-	if err := probe(&p); err != nil {
+	if err := p.run(probe); err != nil {
 		return c.obj.fail("probe "+string(f), err)
 	}
 	return nil
@@ -84,7 +83,22 @@ func (c *Context) Probe(f Feature) error {
 type prober struct {
 	c       *Context
 	closers []func() error
-	err     error // the first failure of a needed object
+}
+
+// missing is the panic of a prober that cannot make an object.
+type missing struct{ error }
+
+func (p *prober) run(probe func(*prober) error) (err error) {
+	defer func() {
+		switch m := recover().(type) {
+		case nil:
+		case missing:
+			err = m.error
+		default:
+			panic(m)
+		}
+	}()
+	return probe(p)
 }
 
 func (p *prober) close() {
@@ -93,19 +107,13 @@ func (p *prober) close() {
 	}
 }
 
+// keep closes v, if it was made, after the probe.
 func keep[T interface{ Close() error }](p *prober, v T, err error) T {
 	if err != nil {
-		p.err = errors.Join(p.err, err)
-		return v
+		panic(missing{err})
 	}
 	p.closers = append(p.closers, v.Close)
 	return v
-}
-
-// made is the end of a probe that made something.
-func made[T interface{ Close() error }](p *prober, v T, err error) error {
-	keep(p, v, err)
-	return err
 }
 
 func (p *prober) pd() *PD {
@@ -118,36 +126,28 @@ func (p *prober) cq() *CQ {
 	return keep(p, cq, err)
 }
 
-func (p *prober) qp(typ verbs.QPType) (*QP, error) {
-	pd, cq := p.pd(), p.cq()
-	if p.err != nil {
-		return nil, p.err
-	}
-	qp, err := pd.CreateQP(QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}})
-	return qp, made(p, qp, err)
+func (p *prober) srq() *SRQ {
+	srq, err := p.pd().CreateSRQ(SRQOptions{MaxWR: 1, MaxSGE: 1})
+	return keep(p, srq, err)
 }
 
-func (p *prober) mr(access verbs.Access) (*MR, error) {
-	pd := p.pd()
-	if p.err != nil {
-		return nil, p.err
-	}
-	mr, err := pd.AllocMR(4096, access, MROptions{})
-	return mr, made(p, mr, err)
+func (p *prober) qp(typ verbs.QPType) *QP {
+	cq := p.cq()
+	qp, err := p.pd().CreateQP(QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}})
+	return keep(p, qp, err)
+}
+
+func (p *prober) mr(access verbs.Access, opt MROptions) *MR {
+	mr, err := p.pd().AllocMR(4096, access, opt)
+	return keep(p, mr, err)
 }
 
 // call runs a command whose objects this package has no type for. If a kernel
 // should grant it, what it made lives until the context is closed.
 func (p *prober) call(cmd uint32, req, resp []byte) error {
-	if p.err != nil {
-		return p.err
-	}
 	return p.c.file.Invoke(cmd, req, resp, nil, nil)
 }
 
 func (p *prober) ioctl(object, method uint16, attrs ...sys.Attr) error {
-	if p.err != nil {
-		return p.err
-	}
 	return p.c.file.Ioctl(sys.Call{Object: object, Method: method, Attrs: attrs})
 }

@@ -29,17 +29,14 @@ func capability(bits uint64) func(*prober) error {
 
 func qpType(typ verbs.QPType) func(*prober) error {
 	return func(p *prober) error {
-		_, err := p.qp(typ)
-		return err
+		p.qp(typ)
+		return nil
 	}
 }
 
 func srqType(typ uint64) func(*prober) error {
 	return func(p *prober) error {
 		pd, cq := p.pd(), p.cq()
-		if p.err != nil {
-			return p.err
-		}
 		var handle, wr, sge, zero uint32
 		wr, sge = 1, 1
 		var id uint64
@@ -101,14 +98,11 @@ var probes = map[Feature]func(*prober) error{
 		return err
 	},
 	FeatureOnDemandPaging: func(p *prober) error {
-		_, err := p.mr(verbs.AccessOnDemand | verbs.AccessLocalWrite)
-		return err
+		p.mr(verbs.AccessOnDemand|verbs.AccessLocalWrite, MROptions{})
+		return nil
 	},
 	FeatureImplicitOnDemandPaging: func(p *prober) error {
 		pd := p.pd()
-		if p.err != nil {
-			return p.err
-		}
 		req := abi.IbUverbsRegMr{Length: ^uint64(0), PdHandle: pd.handle, AccessFlags: uint32(verbs.AccessOnDemand | verbs.AccessLocalWrite)}
 		var resp abi.IbUverbsRegMrResp
 		err := p.call(abi.IB_USER_VERBS_CMD_REG_MR, mmap.Bytes(&req), mmap.Bytes(&resp))
@@ -118,114 +112,59 @@ var probes = map[Feature]func(*prober) error{
 		return err
 	},
 	FeatureSRQ: func(p *prober) error {
-		pd := p.pd()
-		if p.err != nil {
-			return p.err
-		}
-		srq, err := pd.CreateSRQ(SRQOptions{MaxWR: 1, MaxSGE: 1})
-		return made(p, srq, err)
+		p.srq()
+		return nil
 	},
-	FeatureSRQResize: func(p *prober) error {
-		pd := p.pd()
-		if p.err != nil {
-			return p.err
-		}
-		srq, err := pd.CreateSRQ(SRQOptions{MaxWR: 1, MaxSGE: 1})
-		if keep(p, srq, err); err != nil {
-			return err
-		}
-		return srq.Resize(2)
-	},
+	FeatureSRQResize: func(p *prober) error { return p.srq().Resize(2) },
 	FeatureAddressHandles: func(p *prober) error {
 		pd := p.pd()
-		if p.err != nil {
-			return p.err
-		}
 		gid, err := p.c.FindGID(1, noAddr)
 		if err != nil {
 			return err
 		}
 		ah, err := pd.CreateAH(verbs.AddressVector{Global: true, DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1, Port: 1})
-		return made(p, ah, err)
+		keep(p, ah, err)
+		return nil
 	},
 	FeatureMulticast: func(p *prober) error {
-		qp, err := p.qp(verbs.UD)
-		if err != nil {
-			return err
-		}
-		group := verbs.GID{0xff, 0x0e, 15: 1}
+		qp, group := p.qp(verbs.UD), verbs.GID{0xff, 0x0e, 15: 1}
 		if err := qp.AttachMulticast(group, 0); err != nil {
 			return err
 		}
 		return qp.DetachMulticast(group, 0)
 	},
-	FeatureCQResize: func(p *prober) error {
-		if cq := p.cq(); p.err == nil {
-			return cq.Resize(2)
-		}
-		return p.err
-	},
-	FeatureCQModeration: func(p *prober) error {
-		cq := p.cq()
-		if p.err != nil {
-			return p.err
-		}
-		return cq.Moderate(1, 1)
-	},
+	FeatureCQResize:     func(p *prober) error { return p.cq().Resize(2) },
+	FeatureCQModeration: func(p *prober) error { return p.cq().Moderate(1, 1) },
 	FeatureReregAccess: func(p *prober) error {
-		mr, err := p.mr(verbs.AccessLocalWrite)
-		if err != nil {
-			return err
-		}
 		all := verbs.AccessAll &^ verbs.AccessRemoteAtomic
-		return mr.Rereg(ReregOptions{Access: &all})
+		return p.mr(verbs.AccessLocalWrite, MROptions{}).Rereg(ReregOptions{Access: &all})
 	},
 	FeatureReregPD: func(p *prober) error {
-		mr, err := p.mr(verbs.AccessLocalWrite)
-		pd := p.pd()
-		if err = errors.Join(err, p.err); err != nil {
-			return err
-		}
+		mr, pd := p.mr(verbs.AccessLocalWrite, MROptions{}), p.pd()
 		p.closers = append(p.closers, mr.Close) // before the PD it moves to
 		return mr.Rereg(ReregOptions{PD: pd})
 	},
 	FeatureReregMemory: func(p *prober) error {
-		mr, err := p.mr(verbs.AccessLocalWrite)
-		if err != nil {
-			return err
-		}
-		return mr.Rereg(ReregOptions{Memory: make([]byte, 4096)})
+		return p.mr(verbs.AccessLocalWrite, MROptions{}).Rereg(ReregOptions{Memory: make([]byte, 4096)})
 	},
 	FeatureIOVA: func(p *prober) error {
-		pd := p.pd()
-		if p.err != nil {
-			return p.err
-		}
-		mr, err := pd.AllocMR(4096, verbs.AccessLocalWrite, MROptions{IOVA: 1 << 20})
-		return made(p, mr, err)
+		p.mr(verbs.AccessLocalWrite, MROptions{IOVA: 1 << 20})
+		return nil
 	},
 	FeatureAdvice: func(p *prober) error {
-		access := verbs.AccessLocalWrite | verbs.AccessOnDemand
-		mr, err := p.mr(access)
-		if errors.Is(err, errors.ErrUnsupported) {
-			p.err = nil
-			mr, err = p.mr(verbs.AccessLocalWrite)
+		access := verbs.AccessLocalWrite
+		if p.c.dev.Attr.ODP.General&odpSupport != 0 {
+			access |= verbs.AccessOnDemand
 		}
-		if err != nil {
-			return err
-		}
+		mr := p.mr(access, MROptions{})
 		return mr.pd.Advise(verbs.AdvisePrefetch, true, mr.SGE(0, 4096))
 	},
 	FeatureDMABuf: func(p *prober) error {
-		pd := p.pd()
-		if p.err != nil {
-			return p.err
+		mr, err := p.pd().RegisterDMABuf(-1, 0, 4096, 0, verbs.AccessLocalWrite)
+		if !errors.Is(err, unix.EBADF) { // it would have taken a file
+			keep(p, mr, err)
 		}
-		mr, err := pd.RegisterDMABuf(-1, 0, 4096, 0, verbs.AccessLocalWrite)
-		if errors.Is(err, unix.EBADF) { // it would have taken a file
-			return nil
-		}
-		return made(p, mr, err)
+		return nil
 	},
 	FeatureXRCDomain: func(p *prober) error {
 		req := abi.IbUverbsOpenXrcd{Fd: ^uint32(0), Oflags: unix.O_CREAT}
@@ -233,10 +172,7 @@ var probes = map[Feature]func(*prober) error{
 		return p.call(abi.IB_USER_VERBS_CMD_OPEN_XRCD, mmap.Bytes(&req), mmap.Bytes(&resp))
 	},
 	FeatureQPRateLimit: func(p *prober) error {
-		qp, err := p.qp(verbs.RC)
-		if err != nil {
-			return err
-		}
+		qp := p.qp(verbs.RC)
 		const rateLimit = 1 << 25 // enum ib_qp_attr_mask
 		req := abi.IbUverbsExModifyQp{Base: abi.IbUverbsModifyQp{QpHandle: qp.handle, AttrMask: rateLimit}, RateLimit: 1000}
 		return p.call(abi.IB_USER_VERBS_EX_CMD_MODIFY_QP|extended, mmap.Bytes(&req), nil)
@@ -253,19 +189,13 @@ var probes = map[Feature]func(*prober) error{
 		return p.ioctl(object, create, sys.New(newHandle, &handle))
 	},
 	FeatureFlowSteering: func(p *prober) error {
-		qp, err := p.qp(verbs.RC)
-		if err != nil {
-			return err
-		}
+		qp := p.qp(verbs.RC)
 		req := abi.IbUverbsCreateFlow{QpHandle: qp.handle, FlowAttr: abi.IbUverbsFlowAttr{Port: 1}}
 		var resp abi.IbUverbsCreateFlowResp
 		return p.call(abi.IB_USER_VERBS_EX_CMD_CREATE_FLOW|extended, mmap.Bytes(&req), mmap.Bytes(&resp))
 	},
 	FeatureWorkQueues: func(p *prober) error {
 		pd, cq := p.pd(), p.cq()
-		if p.err != nil {
-			return p.err
-		}
 		req := abi.IbUverbsExCreateWq{PdHandle: pd.handle, CqHandle: cq.handle, MaxWr: 1, MaxSge: 1}
 		var resp abi.IbUverbsExCreateWqResp
 		return p.call(abi.IB_USER_VERBS_EX_CMD_CREATE_WQ|extended, mmap.Bytes(&req), mmap.Bytes(&resp))
@@ -307,11 +237,8 @@ var probes = map[Feature]func(*prober) error{
 
 func mwType(typ verbs.MWType) func(*prober) error {
 	return func(p *prober) error {
-		pd := p.pd()
-		if p.err != nil {
-			return p.err
-		}
-		mw, err := pd.AllocMW(typ)
-		return made(p, mw, err)
+		mw, err := p.pd().AllocMW(typ)
+		keep(p, mw, err)
+		return nil
 	}
 }
