@@ -32,7 +32,7 @@ func TestBarrierInstructions(t *testing.T) {
 		t.Skip("needs the go command")
 	}
 	for arch, functions := range map[string]map[string]string{
-		"amd64": {"barrierToDevice": "c3", "barrierFromDevice": "0faee8 c3", "flushDevice": "0faef8 c3", "storeDevice": "488b442408 488b4c2410 488908 c3"},
+		"amd64": {"barrierToDevice": "c3", "barrierFromDevice": "0faee8 c3", "flushDevice": "0faef8 c3", "storeDevice": "488b442408 488b4c2410 488908 c3", "storeRelease": "488b442408 8b4c2410 8908 c3"},
 		"arm64": {"barrierToDevice": "d50332bf d65f03c0", "barrierFromDevice": "d50331bf d65f03c0", "flushDevice": "d5033e9f d65f03c0", "storeDevice": "f94007e0 f9400be1 f9000001 d65f03c0"},
 	} {
 		t.Run(arch, func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestBarrierInstructions(t *testing.T) {
 				}
 				var code []string
 				for line := range strings.Lines(string(out)) { // "  file.s:5	0x4c	0faee8	LFENCE"
-					if f := strings.Fields(line); len(f) > 3 && strings.HasPrefix(f[0], "barrier_"+arch+".s:") {
+					if f := strings.Fields(line); len(f) > 3 && strings.HasSuffix(strings.Split(f[0], ":")[0], "_"+arch+".s") {
 						code = append(code, f[2])
 					}
 				}

@@ -41,7 +41,7 @@ const (
 )
 
 // Lock takes the lock.
-func (g *Gate) Lock() {
+func (g *Gate) Lock() { // is inlined only if it does not call TryLock
 	if g.SingleThreaded {
 		g.uses++
 	} else if !g.held.CompareAndSwap(free, held) {
@@ -49,7 +49,7 @@ func (g *Gate) Lock() {
 	}
 }
 
-// TryLock takes the lock if it is free, and reports whether it has.
+// TryLock takes the lock if it is free, and reports whether it was.
 func (g *Gate) TryLock() bool {
 	if g.SingleThreaded {
 		g.uses++

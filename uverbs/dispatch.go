@@ -116,24 +116,32 @@ func (s *SRQ) PostRecv(wrs ...verbs.RecvWR) (int, error) {
 // Poll moves up to len(wcs) completions into wcs and returns how many. It
 // never waits. A closed CQ has none.
 func (q *CQ) Poll(wcs []verbs.WC) int {
-	// With the body of their Poll here, a poll of an empty queue takes 10 % less.
-	if q := q.queue.rxe; q != nil {
-		q.Lock()
-		n := q.Available(len(wcs))
-		if n > 0 {
+	// A poll of an empty queue is short, and many are. So it makes no call, and keeps
+	// nothing for after one.
+	if q := q.queue.rxe; q != nil && q.TryLock() {
+		if n := q.Available(len(wcs)); n > 0 {
 			q.Take(wcs[:n])
+			return n
 		}
 		q.Unlock()
-		return n
+		return 0
 	}
-	if q := q.queue.siw; q != nil {
-		q.Lock()
-		n := 0
+	if q := q.queue.siw; q != nil && q.TryLock() {
 		if q.Available() {
-			n = q.Take(wcs)
+			return q.Take(wcs)
 		}
 		q.Unlock()
-		return n
+		return 0
+	}
+	return q.poll(wcs)
+}
+
+func (q *CQ) poll(wcs []verbs.WC) int {
+	switch {
+	case q.queue.rxe != nil:
+		return q.queue.rxe.Poll(wcs)
+	case q.queue.siw != nil:
+		return q.queue.siw.Poll(wcs)
 	}
 	return poll(q.queue.CompletionQueue, wcs)
 }

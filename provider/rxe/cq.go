@@ -32,10 +32,7 @@ func newCompletionQueue(r ring, n provider.Notify, dev *provider.Device, single 
 func (q *CompletionQueue) Poll(wcs []verbs.WC) int {
 	q.Lock() // nothing below panics, and a deferred call would take longer
 	n := q.Available(len(wcs))
-	if n > 0 {
-		q.Take(wcs[:n])
-	}
-	q.Unlock()
+	q.Take(wcs[:n])
 	return n
 }
 
@@ -53,28 +50,24 @@ func (q *CompletionQueue) Available(most int) int {
 	return min(n, most)
 }
 
-// Take fills wcs with completions that are available. The caller holds the lock.
+// Take fills wcs with completions that are available, and unlocks the queue.
 func (q *CompletionQueue) Take(wcs []verbs.WC) {
 	slots, cons := q.ring.Slots, q.cons
 	for i := range wcs {
-		wc := &wcs[i]
-		*wc = *(*verbs.WC)(slots.Slot(cons))
-		wc.Flags = flags(wc.Flags)
+		wcs[i] = *(*verbs.WC)(slots.Slot(cons))
+		if wcs[i].Flags&kernelWithInv != 0 {
+			wcs[i].Flags = wcs[i].Flags&^kernelWithInv | verbs.WCWithInv
+		}
 		cons = slots.Next(cons)
 	}
 	q.cons = cons
 	q.ring.StoreConsumer(cons)
+	q.Unlock()
 }
 
-// flags turns the kernel's own enum ib_wc_flags, which rxe puts into CQEs, into
-// that of verbs: they differ in where "with invalidate" is.
-func flags(f verbs.WCFlags) verbs.WCFlags {
-	const withInvalidate = 1 << 2
-	if f&withInvalidate == 0 {
-		return f
-	}
-	return f&^withInvalidate | verbs.WCWithInv
-}
+// kernelWithInv is "with invalidate" in the kernel's own enum ib_wc_flags, which rxe puts
+// into CQEs. That of verbs has it elsewhere.
+const kernelWithInv verbs.WCFlags = 1 << 2
 
 // Arm implements [provider.CompletionQueue].
 func (q *CompletionQueue) Arm(solicitedOnly bool) error {

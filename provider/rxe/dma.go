@@ -13,7 +13,16 @@ var _ [unsafe.Sizeof(verbs.SGE{})]byte = [unsafe.Sizeof(abi.RxeSge{})]byte{}
 
 // copySGL writes sgl to dst, which has room for it, and returns the sum of
 // its lengths.
-func copySGL(dst unsafe.Pointer, sgl []verbs.SGE) (length uint64) {
+func copySGL(dst unsafe.Pointer, sgl []verbs.SGE) uint64 {
+	if len(sgl) == 1 { // as most are
+		*(*verbs.SGE)(dst) = sgl[0]
+		return uint64(sgl[0].Length)
+	}
+	return copyMany(dst, sgl)
+}
+
+//go:noinline
+func copyMany(dst unsafe.Pointer, sgl []verbs.SGE) (length uint64) {
 	for i := range sgl {
 		*(*verbs.SGE)(unsafe.Add(dst, uintptr(i)*unsafe.Sizeof(sgl[0]))) = sgl[i]
 		length += uint64(sgl[i].Length)

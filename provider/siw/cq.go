@@ -66,12 +66,7 @@ type cqeHead struct {
 // Poll implements [provider.CompletionQueue].
 func (q *CompletionQueue) Poll(wcs []verbs.WC) int {
 	q.Lock() // nothing below panics, and a deferred call would take longer
-	n := 0
-	if q.Available() {
-		n = q.Take(wcs)
-	}
-	q.Unlock()
-	return n
+	return q.Take(wcs)
 }
 
 // Available reports whether there are completions. The caller holds the lock.
@@ -79,8 +74,12 @@ func (q *CompletionQueue) Available() bool {
 	return !q.Closed && (isValid(cqeWord(q.queue.at(q.get)).Load()) || q.flushes.Load() > 0)
 }
 
-// Take moves completions into wcs and returns how many. The caller holds the lock.
+// Take moves completions into wcs, returns how many, and unlocks the queue.
 func (q *CompletionQueue) Take(wcs []verbs.WC) int {
+	if q.Closed {
+		q.Unlock()
+		return 0
+	}
 	queue, get, n := q.queue.slots, q.get, 0
 	for n < len(wcs) {
 		cqe := queue.at(get)
@@ -112,6 +111,7 @@ func (q *CompletionQueue) Take(wcs []verbs.WC) int {
 	if n < len(wcs) && q.flushes.Load() > 0 {
 		n += q.takeFlushed(wcs[n:])
 	}
+	q.Unlock()
 	return n
 }
 

@@ -22,13 +22,13 @@ func newConnection(t *testing.T) (*CompletionQueue, *SendQueue, *RecvQueue) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { cq.Release().Close() })
+	t.Cleanup(cq.Release)
 	sq, rq, err := h.createQP(cq, 4, 2, verbs.QPCap{MaxSendSGE: 2, MaxRecvSGE: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { sq.Release().Close() })
-	t.Cleanup(func() { rq.Release().Close() })
+	t.Cleanup(sq.Release)
+	t.Cleanup(rq.Release)
 	sq.State, rq.State, sq.signalAll = verbs.StateRTS, verbs.StateRTS, true
 	if n, err := rq.Post(make([]verbs.RecvWR, 2)); n != 2 || err != nil {
 		t.Fatal(n, err)

@@ -57,9 +57,9 @@ func TestNative(t *testing.T) {
 				beside: "libibverbs", ours: ours.figure(name), c: c.figure(name),
 			}
 			line.report(t)
-			line.group, line.ours = "post and poll, single-threaded", single.figure(name)
-			line.report(t)
 			if !*counted {
+				line.group, line.ours = "post and poll, single-threaded", single.figure(name)
+				line.report(t)
 				line.group, line.beside, line.ours, line.c = "post and poll, cgo", "cgo", ours.figure(name), all[3].figure(name)
 				line.report(t)
 			}

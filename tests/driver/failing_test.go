@@ -77,8 +77,8 @@ func (failing) Release() {}
 // idleCQ is a CQ without completions.
 type idleCQ struct{ provider.CompletionQueue }
 
-func (*idleCQ) Stop(bool)             {}
-func (*idleCQ) Release() {}
+func (*idleCQ) Stop(bool) {}
+func (*idleCQ) Release()  {}
 
 // TestFailing opens siw with a driver that fails after each verb: all that the kernel made
 // is destroyed, or what it belongs to could not be closed.

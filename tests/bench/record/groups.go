@@ -42,6 +42,9 @@ var groups = []Group{
 		Name: "post and poll", Part: Native, Work: "Posting and polling in user space",
 		Lines: ops,
 	}, {
+		Name: "post and poll, single-threaded", Part: Native, Work: "Posting and polling in user space, without locks",
+		Lines: ops,
+	}, {
 		Name: "post and poll, cgo", Part: Native, Work: "Posting and polling in user space, beside a wrapper in cgo",
 		Lines: ops,
 	}, {
