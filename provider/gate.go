@@ -22,22 +22,22 @@ type Gate struct {
 	SingleThreaded bool
 	uses           uint // is written by every call of such a queue, for the race detector
 
-	held    atomic.Uint32 // whether the lock is, see below
-	waiting atomic.Uint32 // goroutines that wait for it
-	turn    sync.Mutex    // of the one that is next
+	held     atomic.Uint32 // whether the lock is, see below
+	starving atomic.Uint32 // 1 if the goroutine that is next has waited long
+	turn     sync.Mutex    // of the goroutine that is next
 
 	State  verbs.QPState
 	Closed bool // or failed: see Err
 	failed error
 }
 
-// The lock is free, held, or kept for the next of those that wait, which makes the wait
-// short: the others do not pass it. It is unlocked by an ordinary store, unlike a
-// [sync.Mutex], where that takes as long as a poll of an empty queue does otherwise.
+// The lock is free, held, or kept for a goroutine that has waited for a microsecond or so:
+// no other passes it then. It is unlocked by an ordinary store, unlike a [sync.Mutex],
+// where that takes as long as a poll of an empty queue does otherwise.
 const (
 	free = 0
 	held = 1
-	kept = 2 // or a multiple
+	kept = 2
 )
 
 // Lock takes the lock.
@@ -59,26 +59,30 @@ func (g *Gate) TryLock() bool {
 }
 
 func (g *Gate) wait() {
-	g.waiting.Add(1)
+	const spins = 200
 	g.turn.Lock()
 	for tries := 0; ; tries++ {
 		if v := g.held.Load(); v != held && g.held.CompareAndSwap(v, held) {
 			break
 		}
-		if tries < 10 {
+		switch {
+		case tries < spins:
+		case tries == spins:
+			g.starving.Store(1)
+		case tries < 2*spins:
 			runtime.Gosched()
-		} else {
+		default:
 			time.Sleep(20 * time.Microsecond)
 		}
 	}
+	g.starving.Store(0)
 	g.turn.Unlock()
-	g.waiting.Add(^uint32(0))
 }
 
 // Unlock releases the lock.
 func (g *Gate) Unlock() {
 	if !g.SingleThreaded {
-		mmap.StoreRelease(&g.held, g.waiting.Load()*kept)
+		mmap.StoreRelease(&g.held, g.starving.Load()*kept)
 	}
 }
 
