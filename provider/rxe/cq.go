@@ -32,7 +32,11 @@ func newCompletionQueue(r ring, n provider.Notify, dev *provider.Device, single 
 func (q *CompletionQueue) Poll(wcs []verbs.WC) int {
 	q.Lock() // nothing below panics, and a deferred call would take longer
 	n := q.Available(len(wcs))
-	q.Take(wcs[:n])
+	if n > 0 {
+		q.Take(wcs[:n])
+	} else {
+		q.Unlock()
+	}
 	return n
 }
 

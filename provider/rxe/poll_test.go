@@ -8,6 +8,18 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
+// TestPollReleased polls a CQ whose memory is gone.
+func TestPollReleased(t *testing.T) {
+	q := fakeQueue(t, 128)
+	cq := newCompletionQueue(q.ring, provider.Notify{}, nil, false)
+	cq.ring.StoreProducer(1)
+	cq.Release()
+	var wcs [2]verbs.WC
+	if n := cq.Poll(wcs[:]); n != 0 || !cq.TryLock() {
+		t.Errorf("%d completions, or the lock is held", n)
+	}
+}
+
 // BenchmarkPoll polls a CQ in a file's memory.
 func BenchmarkPoll(b *testing.B) {
 	for _, n := range []int{0, 1, 16} {

@@ -9,6 +9,19 @@ import (
 	"github.com/goverbs/verbs/abi"
 )
 
+// TestPollReleased polls a CQ whose memory is gone.
+func TestPollReleased(t *testing.T) {
+	cq, _, err := newHostile(t).createCQ(8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cq.Release()
+	var wcs [2]verbs.WC
+	if n := cq.Poll(wcs[:]); n != 0 || !cq.TryLock() {
+		t.Errorf("%d completions, or the lock is held", n)
+	}
+}
+
 // BenchmarkPoll polls a CQ in ordinary memory.
 func BenchmarkPoll(b *testing.B) {
 	const size = 32
