@@ -19,7 +19,8 @@ import (
 // completion, sleeps on its CQs' channel, and takes messages and advertisements in the
 // order of its own receives: so there are no SendCQ and RecvCQ, which others would poll,
 // no Polled, which makes CQs without a channel, and no SRQ, whose receives come in the
-// order of all its QPs. There is no PortSpace either: in the one for datagrams there are
+// order of all its QPs. There is no SingleThreaded, as a Conn may be used by several
+// goroutines. There is no PortSpace either: in the one for datagrams there are
 // no connections, and that of native InfiniBand takes no IP addresses.
 type Options struct {
 	// PD is one to share with other connections, or with regions made by

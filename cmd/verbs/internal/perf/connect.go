@@ -8,17 +8,12 @@ import (
 	"io"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/uverbs"
 )
-
-// settle is how long connections rest before a run, which is longer than a new one on iWARP
-// holds back its first message.
-const settle = 20 * time.Millisecond
 
 const privateSize = 6 // token and number of the lane, big endian
 
@@ -138,7 +133,6 @@ func (s *side) openUD() error {
 
 // meet sends the peer where memory is, now that all is ready, and waits for the same.
 func (s *side) meet() error {
-	time.Sleep(settle)
 	mine := start{Addr: s.mr.Addr(), RKey: s.mr.RKey(), Len: s.mr.Len(), QPs: s.local}
 	if err := s.ctl.send(message{Start: &mine}); err != nil {
 		return err
