@@ -359,7 +359,7 @@ func TestLogger(t *testing.T) {
 			t.Error("a peer of another protocol is accepted")
 		}
 		go ln.Accept(within(t))
-		liar := labtest.Must(lie(t, ln.Addr().String(), rmsg.PrivateData(2, 2, 4, 2048, 0)))(t)
+		liar := labtest.Must(lie(t, ln.Addr().String(), rmsg.PrivateData(3, 3, 4, 2048, 0)))(t)
 		liar.send(rmsg.Frame{Kind: 77, Granted: 4})
 		<-liar.e.Done()
 		for _, want := range []string{

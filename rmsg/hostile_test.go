@@ -222,7 +222,7 @@ func TestSilent(t *testing.T) {
 		}
 		lower := labtest.Must(cm.Listen(within(t), labtest.AddrOf(device)+":0"))(t)
 		labtest.Close(t, lower)
-		answers := [][]byte{nil, []byte("hello yourself"), rmsg.PrivateData(3, 3, 4, 2048, 0), rmsg.PrivateData(3, 3, 4, 2048, 0)}
+		answers := [][]byte{nil, []byte("hello yourself"), rmsg.PrivateData(4, 4, 4, 2048, 0), rmsg.PrivateData(3, 3, 4, 2048, 0)}
 		go func() {
 			for _, private := range answers {
 				r, err := lower.Accept(t.Context())
