@@ -33,10 +33,11 @@
 // take a short lock for each queue and neither allocate nor, except for
 // the doorbell of a send queue, enter the kernel. Waiting costs no thread.
 //
-// With SingleThreaded in [CQOptions] or [QPOptions] there is no lock, which halves the
-// time of a poll. The object then belongs to one goroutine at a time: it may be handed
-// over, as through a channel, and the goroutine that has it closes it. With -race, calls
-// that are not in order are reported.
+// With SingleThreaded in [CQOptions] or [QPOptions] there is no lock, which is most of the
+// time of polling an empty queue. The object then belongs to one goroutine at a time: it may
+// be handed over, as through a channel, and the goroutine that has it closes it. With -race,
+// calls that are not in order are reported. QPs of siw use their locks until the peer's
+// first message has come.
 //
 // # Errors
 //

@@ -137,3 +137,33 @@ func TestHold(t *testing.T) {
 		}
 	}
 }
+
+// TestLocksUntilHeard has the queues of a single-threaded QP use their locks as long as a
+// WRITE may go, and no longer.
+func TestLocksUntilHeard(t *testing.T) {
+	_, sq, rq := newConnection(t)
+	sq.unlock = true
+	send(t, sq, true)
+	if !posted(sq, 2, patience) {
+		t.Fatal("the peer gets no WRITE")
+	}
+	sqeWord(sq.queue.at(1)).Store(0)
+	if n, err := sq.Post([]verbs.SendWR{{ID: 2, Opcode: verbs.OpSend}}); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	if sq.SingleThreaded || rq.SingleThreaded {
+		t.Fatal("the locks are left out while a WRITE may go")
+	}
+	sqeWord(sq.queue.at(2)).Store(0)
+	rqeWord(rq.queue.at(0)).Store(0) // a message has come
+	for end := time.Now().Add(patience); !sq.SingleThreaded; {
+		if n, err := sq.Post(nil); n != 0 || err != nil || time.Now().After(end) {
+			t.Fatal("the locks are never left out", n, err)
+		}
+	}
+	put := sq.put
+	time.Sleep(moment)
+	if !rq.SingleThreaded || sq.put != put {
+		t.Errorf("receives without a lock: %t, %d WRITEs", rq.SingleThreaded, sq.put-put)
+	}
+}
