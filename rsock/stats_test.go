@@ -24,6 +24,7 @@ func TestConnStats(t *testing.T) {
 		const total = 100_000
 		written := make(chan error, 1)
 		go func() { _, err := a.Write(noise(total)); written <- err }()
+		labtest.Until(t, "the writer to wait", func() bool { return a.Stats().PeerWaits > 0 })
 		time.Sleep(200 * time.Millisecond)
 		if s := a.Stats(); s.BytesSent < 8<<10 || s.BytesSent > 16<<10 || s.PeerRoom != 0 || s.PeerWaits == 0 || s.PeerWaitTime == 0 {
 			t.Errorf("while the peer does not read: %+v", s)
