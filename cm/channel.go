@@ -51,6 +51,7 @@ func NewChannel() (*Channel, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.file.Relays = true
 	go c.dispatch()
 	return c, nil
 }

@@ -16,6 +16,10 @@ import (
 // moment holds no thread. One goroutine at a time may call Sleep, and any goroutine the
 // other methods.
 type File struct {
+	// Relays says that the goroutine that sleeps passes what comes to others. It leaves its
+	// thread to them then, and does not wait in the kernel. It is set before the first Sleep.
+	Relays bool
+
 	f     *os.File // outside of the runtime's netpoller
 	raw   syscall.RawConn
 	fd    int // open while functions run that raw or watch.raw calls
@@ -111,7 +115,7 @@ func (f *File) Sleep(ctx context.Context, until time.Time, op func(fd int) error
 
 // sleep returns when op has been called, at the time, and if woken.
 func (f *File) sleep() (woken bool) {
-	if brief.begin() {
+	if !f.Relays && brief.begin() {
 		if f.enter(inKernel) {
 			f.raw.Control(f.briefly)
 			woken = f.leave()
