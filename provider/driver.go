@@ -233,6 +233,9 @@ type CompletionQueue interface {
 	Arm(solicitedOnly bool) error
 	// Cap returns the number of completions that the queue holds.
 	Cap() int
+	// Recycle closes the queue and returns an empty one for the same CQ of the kernel. No
+	// QP uses the CQ any more, and it has no channel. It is called instead of Release.
+	Recycle() CompletionQueue
 	Resizer
 	Queue
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
@@ -137,6 +138,27 @@ func (q *CQ) start(queue provider.CompletionQueue, parents []*object) {
 	}, parents...)
 	core.registry.add(id, entry{obj: q.obj, cq: weak.Make(q)})
 	closeUnreachable(q, q.obj)
+}
+
+func init() {
+	bridge.RecycleCQ = func(cq any) (any, error) { return cq.(*CQ).recycle() }
+}
+
+// recycle implements [bridge.RecycleCQ].
+func (q *CQ) recycle() (*CQ, error) {
+	const op = "recycle"
+	next := &CQ{ctx: q.ctx, handle: q.handle, id: q.id}
+	err := q.obj.hand(op, func(parents []*object) error {
+		if q.channel != nil {
+			return fmt.Errorf("CQ with a channel: %w", unix.EINVAL)
+		}
+		next.start(q.queue.Recycle(), parents)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return next, nil
 }
 
 // Channel carries the CQ's events; it is nil if there is none.

@@ -173,6 +173,25 @@ func (o *object) isClosed() bool {
 	return o.closed
 }
 
+// hand closes the object without releasing what it stands for: take gives that to
+// another object below the same parents, unless it fails.
+func (o *object) hand(op string, take func(parents []*object) error) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return o.fail(op, verbs.ErrClosed)
+	}
+	if err := o.childless(op); err != nil {
+		return err
+	}
+	if err := take(o.parents); err != nil {
+		return o.fail(op, err)
+	}
+	o.closed = true
+	o.leave()
+	return nil
+}
+
 func (o *object) childless(op string) error {
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()

@@ -1,6 +1,7 @@
 package rxe
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -107,6 +108,17 @@ func (q *CompletionQueue) Resize(size int, resize func(int, provider.UHW) error)
 	}
 	q.cons, q.prod = q.ring.LoadConsumer(), q.ring.LoadProducer()
 	return nil
+}
+
+// Recycle implements [provider.CompletionQueue].
+func (q *CompletionQueue) Recycle() provider.CompletionQueue {
+	q.Stop(true)
+	q.ring.StoreConsumer(q.ring.LoadProducer())
+	next := newCompletionQueue(q.ring, q.notify, q.dev)
+	if err := q.Err(); errors.Is(err, verbs.ErrQueueFailed) {
+		next.Fail(err)
+	}
+	return next
 }
 
 // Release implements [provider.Queue].

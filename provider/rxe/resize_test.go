@@ -31,6 +31,10 @@ func TestResizeMapFails(t *testing.T) {
 		t.Errorf("polled %d completions of a failed CQ", n)
 	}
 
+	if err := cq.Recycle().Arm(false); !errors.Is(err, verbs.ErrQueueFailed) {
+		t.Errorf("arm of the recycled CQ: %v", err)
+	}
+
 	srq := newSRQ(q.ring, 1, provider.SRQInfo{}, &provider.Device{FD: -1})
 	err := srq.Resize(16, func(_ int, u provider.UHW) error {
 		cmd := (*abi.RxeModifySrqCmd)(unsafe.Pointer(unsafe.SliceData(u.In)))

@@ -161,6 +161,18 @@ func (q *CompletionQueue) Resize(size int, resize func(int, provider.UHW) error)
 	return resize(size, provider.UHW{})
 }
 
+// Recycle implements [provider.CompletionQueue].
+func (q *CompletionQueue) Recycle() provider.CompletionQueue {
+	q.Stop(true)
+	next := &CompletionQueue{queue: q.queue, get: q.get, arm: q.arm}
+	next.arm.Store(abi.SIW_NOTIFY_NOT)
+	for w := cqeWord(next.queue.at(next.get)); w.Load()&valid != 0; w = cqeWord(next.queue.at(next.get)) {
+		w.Store(0)
+		next.get++
+	}
+	return next
+}
+
 // Release implements [provider.Queue].
 func (q *CompletionQueue) Release() {
 	q.Stop(true)

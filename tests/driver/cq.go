@@ -70,6 +70,15 @@ func (q *completionQueue) Resize(size int, resize func(int, provider.UHW) error)
 	return nil
 }
 
+// Recycle implements [provider.CompletionQueue].
+func (q *completionQueue) Recycle() provider.CompletionQueue {
+	q.Stop(true)
+	next := &completionQueue{dev: q.dev, ring: q.ring, notify: q.notify}
+	next.index = next.producer()
+	next.consume()
+	return next
+}
+
 // events counts those of all CQs.
 var events atomic.Int64
 

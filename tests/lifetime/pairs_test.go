@@ -222,7 +222,7 @@ func callOnce(o reflect.Value, name string, args map[reflect.Type]any) (err erro
 		case error:
 			err = v
 		case closer:
-			for _, prefix := range []string{"Alloc", "Create", "Import", "Register"} {
+			for _, prefix := range []string{"Alloc", "Create", "Import", "Recycle", "Register"} {
 				if strings.HasPrefix(name, prefix) && !out.IsNil() {
 					err = errors.Join(err, v.Close())
 				}
