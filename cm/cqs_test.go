@@ -2,17 +2,19 @@ package cm_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestCQsAgain makes connections one after the other: each has CQs with nothing in them of
-// what those before left there.
+// TestCQsAgain makes connections one after the other, which take the CQs of those
+// before: with nothing in them of what those left there, and out of their reach.
 func TestCQsAgain(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		const rounds, messages = 12, 4
@@ -25,6 +27,9 @@ func TestCQsAgain(t *testing.T) {
 				t.Errorf("round %d: the kernel has %d CQs more, not two for each end", round, n)
 			}
 			for _, e := range []*cm.Endpoint{client, server} {
+				if _, err := bridge.RecycleCQ(e.SendCQ); !errors.Is(err, verbs.ErrInUse) {
+					t.Errorf("recycling a CQ with a QP: %v, want %v", err, verbs.ErrInUse)
+				}
 				gone = append(gone, e.SendCQ, e.RecvCQ)
 				if err := e.Close(); err != nil {
 					t.Error(err)
@@ -35,6 +40,9 @@ func TestCQsAgain(t *testing.T) {
 		for _, cq := range gone {
 			if n := cq.Poll(make([]verbs.WC, 1)); n != 0 {
 				t.Errorf("a CQ of a connection that is gone has completions")
+			}
+			if _, err := bridge.RecycleCQ(cq); !errors.Is(err, verbs.ErrClosed) {
+				t.Errorf("recycling a CQ of a connection that is gone: %v, want %v", err, verbs.ErrClosed)
 			}
 			if err := cq.Close(); err != nil {
 				t.Error(err)

@@ -207,6 +207,13 @@ func (e *Endpoint) makeCQs(events bool, size verbs.QPCap) error {
 			return nil
 		}
 		cqopt.Depth = requests + 1
+		if e.device != nil && cqopt.Channel == nil {
+			var release func() error
+			if *cq, release, err = e.device.createCQ(cqopt.Depth); err == nil {
+				e.release = append(e.release, release)
+			}
+			return err
+		}
 		if *cq, err = e.PD.Context().CreateCQ(cqopt); err == nil {
 			e.release = append(e.release, (*cq).Close)
 		}

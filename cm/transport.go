@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -69,8 +70,9 @@ func (t *Transport) stats() TransportStats {
 	return s
 }
 
-// CloseIdle closes what nothing uses now: connections to rdma_cm without IDs, and devices
-// without endpoints. A device on which the program has objects of its own stays open.
+// CloseIdle closes what nothing uses now: connections to rdma_cm without IDs, devices without
+// endpoints, and the CQs of closed endpoints that were [Options].Polled, which are kept for
+// others, 64 at most on a device. A device on which the program has objects of its own stays open.
 func (t *Transport) CloseIdle() {
 	t.closeChannels()
 	t.mu.Lock()
@@ -174,11 +176,14 @@ func (t *Transport) closeChannel(c *Channel) {
 	}
 }
 
-// closeDevices closes the devices without endpoints. The caller holds t.mu.
+// closeDevices closes the devices without endpoints, and the CQs without one. The caller holds
+// t.mu.
 func (t *Transport) closeDevices() (err error) {
 	for _, d := range t.devices {
 		if d.users == 0 {
 			err = errors.Join(err, d.close())
+		} else {
+			err = errors.Join(err, d.closeCQs())
 		}
 	}
 	return err
@@ -193,7 +198,19 @@ type device struct {
 	users int
 	idle  *time.Timer // closes the device
 	logs  bool        // ctx has the logger of a connection
+
+	idleCQs []idleCQ
 }
+
+// idleCQ is a CQ of an endpoint that has been closed, for another: making and mapping CQs is a
+// tenth or more of the time that a connection takes.
+type idleCQ struct {
+	*uverbs.CQ
+	depth int // which it was made with
+}
+
+// mostIdleCQs is how many CQs a device keeps.
+const mostIdleCQs = 64
 
 // device returns the device that a route leads to, in use until release. Its context logs to
 // the first logger there is.
@@ -246,6 +263,53 @@ func (d *device) sharedPD() (_ *uverbs.PD, err error) {
 	return d.pd, err
 }
 
+// createCQ returns a CQ without a channel, and what releases it.
+func (d *device) createCQ(depth int) (cq *uverbs.CQ, release func() error, err error) {
+	d.t.mu.Lock()
+	if i := slices.IndexFunc(d.idleCQs, func(c idleCQ) bool { return c.depth == depth }); i >= 0 {
+		cq = d.idleCQs[i].CQ
+		d.idleCQs = slices.Delete(d.idleCQs, i, i+1)
+	}
+	d.t.mu.Unlock()
+	if cq == nil {
+		if cq, err = d.ctx.CreateCQ(uverbs.CQOptions{Depth: depth}); err != nil {
+			return nil, nil, err
+		}
+	}
+	size := cq.Cap()
+	return cq, func() error { return d.releaseCQ(cq, depth, size) }, nil
+}
+
+func (d *device) releaseCQ(cq *uverbs.CQ, depth, size int) error {
+	if cq.Cap() != size { // the program has resized it
+		return cq.Close()
+	}
+	next, err := bridge.RecycleCQ(cq)
+	if errors.Is(err, verbs.ErrClosed) { // the program has closed it
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	d.t.mu.Lock()
+	defer d.t.mu.Unlock()
+	if len(d.idleCQs) == mostIdleCQs {
+		return next.(*uverbs.CQ).Close()
+	}
+	d.idleCQs = append(d.idleCQs, idleCQ{next.(*uverbs.CQ), depth})
+	return nil
+}
+
+// closeCQs closes the CQs that no endpoint uses.
+func (d *device) closeCQs() (err error) {
+	d.idleCQs = slices.DeleteFunc(d.idleCQs, func(c idleCQ) bool {
+		cerr := c.Close()
+		err = errors.Join(err, cerr)
+		return cerr == nil
+	})
+	return err
+}
+
 // release ends a use. The device is closed a while after the last, or at once if it has been
 // removed.
 func (d *device) release(removed bool) {
@@ -271,6 +335,9 @@ func (d *device) expire() {
 
 // close closes the device, unless the program has objects on it.
 func (d *device) close() error {
+	if err := d.closeCQs(); err != nil {
+		return err
+	}
 	if d.pd != nil {
 		if err := d.pd.Close(); err != nil {
 			return err
