@@ -61,7 +61,7 @@ func messageRound(t *testing.T, device string, first uint64, messages int) (clie
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	size := verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16}
-	client, server = labtest.Couple(ctx, t, labtest.AddrOf(device)+":0", cm.Options{Cap: size}, cm.Options{Cap: size, Setup: func(e *cm.Endpoint) error {
+	client, server = labtest.Couple(ctx, t, labtest.AddrOf(device)+":0", cm.Options{Cap: size, Polled: true}, cm.Options{Cap: size, Polled: true, Setup: func(e *cm.Endpoint) error {
 		mr, err := e.AllocMR(64, verbs.AccessLocalWrite)
 		if err != nil {
 			return err
