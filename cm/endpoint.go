@@ -207,7 +207,7 @@ func (e *Endpoint) makeCQs(events bool, size verbs.QPCap) error {
 			return nil
 		}
 		cqopt.Depth = requests + 1
-		if e.device != nil && cqopt.Channel == nil {
+		if e.device != nil && cqopt.Channel == nil && !e.single {
 			var release func() error
 			if *cq, release, err = e.device.createCQ(cqopt.Depth); err == nil {
 				e.release = append(e.release, release)

@@ -114,7 +114,7 @@ func (q *CompletionQueue) Resize(size int, resize func(int, provider.UHW) error)
 func (q *CompletionQueue) Recycle() provider.CompletionQueue {
 	q.Stop(true)
 	q.ring.StoreConsumer(q.ring.LoadProducer())
-	next := newCompletionQueue(q.ring, q.notify, q.dev)
+	next := newCompletionQueue(q.ring, q.notify, q.dev, q.SingleThreaded)
 	if err := q.Err(); errors.Is(err, verbs.ErrQueueFailed) {
 		next.Fail(err)
 	}

@@ -164,9 +164,9 @@ func (q *CompletionQueue) Resize(size int, resize func(int, provider.UHW) error)
 // Recycle implements [provider.CompletionQueue].
 func (q *CompletionQueue) Recycle() provider.CompletionQueue {
 	q.Stop(true)
-	next := &CompletionQueue{queue: q.queue, get: q.get, arm: q.arm}
+	next := &CompletionQueue{Gate: provider.Gate{SingleThreaded: q.SingleThreaded}, queue: q.queue, get: q.get, arm: q.arm}
 	next.arm.Store(abi.SIW_NOTIFY_NOT)
-	for w := cqeWord(next.queue.at(next.get)); w.Load()&valid != 0; w = cqeWord(next.queue.at(next.get)) {
+	for w := cqeWord(next.queue.at(next.get)); isValid(w.Load()); w = cqeWord(next.queue.at(next.get)) {
 		w.Store(0)
 		next.get++
 	}
