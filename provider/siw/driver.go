@@ -132,6 +132,8 @@ func (c context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (prov
 
 // CreateQP makes a QP and maps its queues.
 func (c context) CreateQP(init *provider.QPInit, create func(provider.UHW) (provider.QPInfo, error)) (provider.SendQueue, provider.RecvQueue, error) {
+	sends, recvs := init.Cap.MaxSendWR, init.Cap.MaxRecvWR
+	init.Cap.MaxSendWR, init.Cap.MaxRecvWR = oneMore(sends), oneMore(recvs)
 	init.Cap.MaxSendSGE = max(init.Cap.MaxSendSGE, 2) // see fragile
 	var resp abi.SiwUrespCreateQp
 	info, err := create(provider.UHW{Out: mmap.Bytes(&resp)})
@@ -142,7 +144,7 @@ func (c context) CreateQP(init *provider.QPInit, create func(provider.UHW) (prov
 	if err != nil {
 		return nil, nil, err
 	}
-	sq, err := newSendQueue(sa, init, info, c.dev)
+	sq, err := newSendQueue(sa, sends, init, info, c.dev)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -158,8 +160,20 @@ func (c context) CreateQP(init *provider.QPInit, create func(provider.UHW) (prov
 		sq.Release()
 		return nil, nil, err
 	}
-	sq.recv = newRecvQueue(ra, init, info, c.dev)
+	sq.recv = newRecvQueue(ra, recvs, init, info, c.dev)
 	return sq, sq.recv, nil
+}
+
+// oneMore returns the size to ask for so that a queue of n elements has one to spare.
+// siw_sq_flush and siw_rq_flush (Linux 6.1 to 7.2) mark each element as free twice. What is
+// posted into it in between would never complete. So an element is used again only after
+// the kernel has gone on to the next. Queues of the greatest size have none to spare.
+func oneMore(n int) int {
+	const most = 1 << 15 // SIW_MAX_QP_WR
+	if n == 0 || n == most {
+		return n
+	}
+	return n + 1
 }
 
 // CreateSRQ makes an SRQ and maps its queue.

@@ -76,7 +76,10 @@ func (h *hostile) createCQ(n uint32) (*CompletionQueue, int, error) {
 }
 
 func (h *hostile) createQP(cq *CompletionQueue, sqes, rqes uint32, limits verbs.QPCap) (*SendQueue, *RecvQueue, error) {
-	init := &provider.QPInit{Type: verbs.RC, SendCQ: cq, RecvCQ: cq}
+	init := &provider.QPInit{
+		Type: verbs.RC, SendCQ: cq, RecvCQ: cq,
+		Cap: verbs.QPCap{MaxSendWR: int(sqes)/2 + 1, MaxRecvWR: int(rqes)/2 + 1},
+	}
 	sq, rq, err := context{h.dev}.CreateQP(init, func(u provider.UHW) (provider.QPInfo, error) {
 		copy(u.Out, mmap.Bytes(&abi.SiwUrespCreateQp{NumSqe: sqes, NumRqe: rqes, SqKey: queueSpace, RqKey: 2 * queueSpace}))
 		return provider.QPInfo{QPNum: 5, Cap: limits}, nil
@@ -188,7 +191,7 @@ func FuzzPost(f *testing.F) {
 			q.Suspend()
 			q.Settle(verbs.StateErr, true)
 		}
-		drain(t, cq, 3, sq.Cap()+rq.Cap())
+		drain(t, cq, 3, int(sqes+rqes))
 	})
 }
 

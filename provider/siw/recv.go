@@ -15,15 +15,16 @@ type RecvQueue struct {
 	queue  array[abi.SiwRqe] // no region if the QP takes no receives
 	cq     *CompletionQueue  // nil for an SRQ
 	put    uint32
+	size   uint32 // how many elements are used; see oneMore
 	num    uint32 // of the QP or SRQ
 	maxSGE int
 	maxMsg uint64
 }
 
-func newRecvQueue(a array[abi.SiwRqe], init *provider.QPInit, info provider.QPInfo, dev *provider.Device) *RecvQueue {
+func newRecvQueue(a array[abi.SiwRqe], size int, init *provider.QPInit, info provider.QPInfo, dev *provider.Device) *RecvQueue {
 	cq, _ := init.RecvCQ.(*CompletionQueue)
 	return &RecvQueue{
-		op: "post recv", queue: a, cq: cq, num: info.QPNum,
+		op: "post recv", queue: a, size: min(uint32(size), a.mask+1), cq: cq, num: info.QPNum,
 		maxSGE: min(int(info.Cap.MaxRecvSGE), abi.SIW_MAX_SGE), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
 	}
 }
@@ -31,7 +32,7 @@ func newRecvQueue(a array[abi.SiwRqe], init *provider.QPInit, info provider.QPIn
 func newSRQ(a array[abi.SiwRqe], info provider.SRQInfo, dev *provider.Device) *RecvQueue {
 	return &RecvQueue{
 		Gate: provider.Gate{State: verbs.StateInit},
-		op:   verbs.OpPostSRQ, queue: a, num: info.Handle,
+		op:   verbs.OpPostSRQ, queue: a, size: a.mask + 1, num: info.Handle,
 		maxSGE: min(info.MaxSGE, abi.SIW_MAX_SGE), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
 	}
 }
@@ -45,9 +46,9 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	}
 	var first uint32 // the word that publishes the batch
 	queue, n := q.queue.slots, 0
-	for ; n < most && n <= int(queue.mask); n++ {
+	for ; n < most && n < int(q.size); n++ {
 		wr, rqe := &wrs[n], queue.at(q.put+uint32(n))
-		if isValid(rqeWord(rqe).Load()) || len(wr.SGL) > q.maxSGE || copySGL(&rqe.Sge, wr.SGL) > q.maxMsg {
+		if isValid(rqeWord(queue.at(q.put+uint32(n)-q.size)).Load()) || len(wr.SGL) > q.maxSGE || copySGL(&rqe.Sge, wr.SGL) > q.maxMsg {
 			break
 		}
 		rqe.Id = wr.ID
@@ -107,12 +108,7 @@ func (q *RecvQueue) used() bool {
 }
 
 // Cap implements [provider.RecvQueue].
-func (q *RecvQueue) Cap() int {
-	if q.queue.region == nil {
-		return 0
-	}
-	return int(q.queue.mask) + 1
-}
+func (q *RecvQueue) Cap() int { return int(q.size) }
 
 // Settle implements [provider.Stateful].
 func (q *RecvQueue) Settle(s verbs.QPState, moved bool) {

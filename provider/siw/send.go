@@ -27,6 +27,7 @@ type SendQueue struct {
 	handle    uint32
 	cq        *CompletionQueue
 	put       uint32
+	size      uint32 // how many elements are used; see oneMore
 	num       uint32 // of the QP
 	maxSGE    int
 	maxData   int // inline bytes
@@ -41,11 +42,11 @@ type SendQueue struct {
 }
 
 // newSendQueue takes over the mapped array.
-func newSendQueue(a array[abi.SiwSqe], init *provider.QPInit, info provider.QPInfo, dev *provider.Device) (*SendQueue, error) {
+func newSendQueue(a array[abi.SiwSqe], size int, init *provider.QPInit, info provider.QPInfo, dev *provider.Device) (*SendQueue, error) {
 	cq, _ := init.SendCQ.(*CompletionQueue)
 	q := &SendQueue{
 		unlock: init.SingleThreaded,
-		queue:  a, dev: dev, handle: info.Handle, cq: cq, num: info.QPNum, signalAll: init.SignalAll,
+		queue:  a, size: min(uint32(size), a.mask+1), dev: dev, handle: info.Handle, cq: cq, num: info.QPNum, signalAll: init.SignalAll,
 		maxSGE: min(int(info.Cap.MaxSendSGE), abi.SIW_MAX_SGE), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
 		maxData: min(int(info.Cap.MaxInline), maxInline),
 	}
@@ -157,11 +158,11 @@ func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 	var err error
 	var first uint32 // the word that publishes the batch
 	for ; err == nil && n < len(wrs); n++ {
-		sqe := q.queue.at(q.put + uint32(n))
-		if isValid(sqeWord(sqe).Load()) || uint32(n) > q.queue.mask {
+		if uint32(n) >= q.size || isValid(sqeWord(q.queue.at(q.put+uint32(n)-q.size)).Load()) {
 			err = verbs.ErrQueueFull
 			break
 		}
+		sqe := q.queue.at(q.put + uint32(n))
 		var v uint32
 		if v, err = q.encode(sqe, &wrs[n], n > 0); err != nil {
 			break
@@ -382,7 +383,7 @@ func length(sgl []verbs.SGE) (n uint64) {
 }
 
 // Cap implements [provider.SendQueue].
-func (q *SendQueue) Cap() int { return int(q.queue.mask) + 1 }
+func (q *SendQueue) Cap() int { return int(q.size) }
 
 // Settle implements [provider.Stateful].
 func (q *SendQueue) Settle(s verbs.QPState, moved bool) {

@@ -11,8 +11,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestEndWhilePosting has a peer end a connection, at any moment, of one who
-// posts without pause: each request that was posted completes, once, and none
+// TestEndWhilePosting ends a connection from one side, at any moment, while the other posts
+// to both queues without pause: each request that was posted completes once, and nothing
 // else does.
 func TestEndWhilePosting(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
@@ -32,47 +32,70 @@ func TestEndWhilePosting(t *testing.T) {
 	})
 }
 
+// posting counts what becomes of the requests of one queue. Their IDs count from 0.
+type posting struct {
+	cq                *uverbs.CQ
+	posted, completed uint64
+	failed            bool
+}
+
+func (p *posting) poll(t *testing.T) {
+	var wcs [16]verbs.WC
+	for _, wc := range wcs[:p.cq.Poll(wcs[:])] {
+		if wc.ID != p.completed {
+			t.Fatalf("request %d completes (%v), %d is next", wc.ID, wc.Status, p.completed)
+		}
+		p.completed++
+		p.failed = p.failed || wc.Err() != nil
+	}
+}
+
 func postUntilTheEnd(t *testing.T, a, b *labtest.Side) {
-	var posted, completed uint64
-	failed := false
-	poll := func() {
-		var wcs [16]verbs.WC
-		for _, wc := range wcs[:a.SendCQ.Poll(wcs[:])] {
-			if wc.ID != completed {
-				t.Fatalf("request %d completes (%v), %d is next", wc.ID, wc.Status, completed)
+	sends, recvs := &posting{cq: a.SendCQ}, &posting{cq: a.RecvCQ}
+	for deadline := time.Now().Add(20 * time.Second); !sends.failed || !recvs.failed; {
+		if time.Now().After(deadline) {
+			t.Fatal("the connection goes on")
+		}
+		if !recvs.failed {
+			wrs := make([]verbs.RecvWR, 1+rand.IntN(4))
+			for i := range wrs {
+				wrs[i].ID = recvs.posted + uint64(i)
 			}
-			completed++
-			failed = failed || wc.Err() != nil
+			n, err := a.QP.PostRecv(wrs...)
+			recvs.posted += uint64(n)
+			if (err != nil || n < len(wrs)) && !errors.Is(err, verbs.ErrQueueFull) {
+				t.Fatalf("posted %d of %d receives: %v", n, len(wrs), err)
+			}
 		}
-	}
-	for deadline := time.Now().Add(20 * time.Second); !failed && time.Now().Before(deadline); poll() {
-		wrs := make([]verbs.SendWR, 1+rand.IntN(4))
-		for i := range wrs {
-			wrs[i] = verbs.SendWR{ID: posted + uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: []byte("12345678"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}
+		if !sends.failed {
+			wrs := make([]verbs.SendWR, 1+rand.IntN(4))
+			for i := range wrs {
+				wrs[i] = verbs.SendWR{ID: sends.posted + uint64(i), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: []byte("12345678"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}
+			}
+			n, err := a.QP.PostSend(wrs...)
+			sends.posted += uint64(n)
+			bad, is := errors.AsType[*verbs.PostError](err)
+			switch {
+			case err == nil && n == len(wrs), errors.Is(err, verbs.ErrQueueFull) && n < len(wrs):
+			case errors.Is(err, verbs.ErrState) && is && bad.Index == n && n < len(wrs) && bad.ID == wrs[n].ID:
+				sends.failed = true
+			default:
+				t.Fatalf("posted %d of %d: %v", n, len(wrs), err)
+			}
 		}
-		n, err := a.QP.PostSend(wrs...)
-		posted += uint64(n)
-		bad, is := errors.AsType[*verbs.PostError](err)
-		switch {
-		case err == nil && n == len(wrs), errors.Is(err, verbs.ErrQueueFull) && n < len(wrs):
-		case errors.Is(err, verbs.ErrState) && is && bad.Index == n && n < len(wrs) && bad.ID == wrs[n].ID:
-			failed = true
-		default:
-			t.Fatalf("posted %d of %d: %v", n, len(wrs), err)
-		}
-	}
-	if !failed {
-		t.Fatal("the connection goes on")
+		sends.poll(t)
+		recvs.poll(t)
 	}
 	labtest.Check(t, a.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState))
-	for range 1000 {
-		if poll(); completed == posted {
-			break
+	for _, p := range []*posting{sends, recvs} {
+		for deadline := time.Now().Add(time.Second); p.completed != p.posted && time.Now().Before(deadline); {
+			p.poll(t)
 		}
-		time.Sleep(time.Millisecond)
 	}
-	poll()
-	if completed != posted {
-		t.Errorf("%d requests posted, %d completed", posted, completed)
+	time.Sleep(time.Millisecond)
+	sends.poll(t)
+	recvs.poll(t)
+	if sends.completed != sends.posted || recvs.completed != recvs.posted {
+		t.Errorf("%d of %d sends and %d of %d receives completed", sends.completed, sends.posted, recvs.completed, recvs.posted)
 	}
 }
