@@ -90,16 +90,6 @@ func (a Archive) Depends(ctx context.Context, name string) ([]string, error) {
 	return names, nil
 }
 
-// Refresh fetches the package lists now, however fresh they are.
-func (a Archive) Refresh(ctx context.Context) error {
-	unlock, err := a.lock(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return a.update(ctx)
-}
-
 // show returns the newest version's record in the package lists.
 func (a Archive) show(ctx context.Context, name string) (string, error) {
 	unlock, err := a.lock(ctx)

@@ -20,11 +20,6 @@ func New() *Histogram { return &Histogram{hdrhistogram.New(1, int64(Longest), 3)
 // Record counts one.
 func (h *Histogram) Record(d time.Duration) { h.h.RecordValue(int64(min(d, Longest))) }
 
-// Quantile is what the given part of all did not exceed; q is in 0..1.
-func (h *Histogram) Quantile(q float64) time.Duration {
-	return time.Duration(h.h.ValueAtPercentile(q * 100))
-}
-
 // Summary is in microseconds.
 type Summary struct {
 	Min  float64 `json:"min"`

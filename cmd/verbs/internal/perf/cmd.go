@@ -58,7 +58,6 @@ type flags struct {
 	Inline   int           `short:"I" default:"0" placeholder:"BYTES" help:"Copy messages of at most this many bytes into the request."`
 	TClass   uint8         `name:"tclass" default:"0" help:"Traffic class of the packets."`
 	Timeout  time.Duration `default:"30s" help:"Give up when nothing moves for this long."`
-	Plot     string        `placeholder:"FILE" help:"Draw the results as SVG."`
 }
 
 type sizeFlags struct {
@@ -145,9 +144,6 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size sizeFlags, depth 
 	if err := w.validate(); err != nil {
 		return err
 	}
-	if err := plottable(c.Plot); err != nil {
-		return err
-	}
 	ctl, err := connect(ctx, c.Device, cli.JoinPort(c.Host, c.Port))
 	if err != nil {
 		return err
@@ -167,9 +163,6 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size sizeFlags, depth 
 	})
 	if c.JSON && len(results) > 0 {
 		err = errors.Join(err, cli.WriteJSON(k.Stdout, map[string][]*result{"results": results}))
-	}
-	if err == nil && c.Plot != "" {
-		err = plot(c.Plot, results)
 	}
 	return err
 }

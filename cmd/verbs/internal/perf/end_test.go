@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -285,15 +284,14 @@ func TestAllocs(t *testing.T) {
 	})
 }
 
-// TestAllSizes has the command print and draw.
+// TestAllSizes has the command print a line for each size.
 func TestAllSizes(t *testing.T) {
 	labtest.Require(t)
 	_, port := serve(t, labtest.RXE)
-	file := filepath.Join(t.TempDir(), "ud.svg")
 	var out, errs strings.Builder
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	args := strings.Fields("ud bw -a -n 10 -p " + port + " --plot " + file + " " + labtest.Addr)
+	args := strings.Fields("ud bw -a -n 10 -p " + port + " " + labtest.Addr)
 	if err := command(ctx, &out, &errs, args...); err != nil {
 		t.Fatal(err)
 	}
@@ -304,8 +302,5 @@ func TestAllSizes(t *testing.T) {
 	}
 	if errs.String() != "" {
 		t.Errorf("it says %q", &errs)
-	}
-	if text := svgText(t, file); !strings.Contains(text, "ud bw on rxe0") {
-		t.Errorf("it draws %q", text)
 	}
 }

@@ -29,7 +29,6 @@ func TestOptions(t *testing.T) {
 		"fetch-add bw -s 8":               "unknown flag -s",
 		"send bw -s 8388608 -q 256":       "256 QPs of 8388608 bytes need more than 1073741824 bytes of memory",
 		"send lat --timeout 0s":           "timeout: 0s is not in",
-		"send lat --plot x.gif":           "plot x.gif: it must be",
 		"send lat -d no-such-device":      "no-such-device: no such RDMA device",
 		"send twice":                      "unexpected argument twice",
 		"cmp-swap lat 10.9.0.1 and more":  "unexpected argument and",

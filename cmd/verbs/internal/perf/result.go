@@ -28,8 +28,6 @@ type result struct {
 
 	Latency   *latency.Summary `json:"latency_us,omitempty"`
 	Bandwidth *bandwidth       `json:"bandwidth,omitempty"`
-
-	hist *latency.Histogram
 }
 
 // bandwidth is of both ways together.
@@ -47,7 +45,7 @@ func newResult(s *side, o outcome) *result {
 		Size: s.Size, QPs: s.QPs, Both: s.Both, Events: s.Events,
 		Sent: o.own.Sent, Received: o.own.Received, PeerSent: o.peer.Sent, PeerReceived: o.peer.Received,
 		Seconds: max(o.own.Seconds, o.peer.Seconds),
-		Latency: o.hist.Summary(), hist: o.hist,
+		Latency: o.hist.Summary(),
 	}
 	if s.client {
 		r.Role = "client"
