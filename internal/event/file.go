@@ -12,9 +12,9 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// File is a file that events are read from. A goroutine that sleeps for longer than a
-// moment holds no thread. One goroutine at a time may call Sleep, and any goroutine the
-// other methods.
+// File is a file that events are read from. Goroutines that sleep hold no threads, but for
+// one in the process. One goroutine at a time may call Sleep, and any goroutine the other
+// methods.
 type File struct {
 	// Relays says that the goroutine that sleeps passes what comes to others. It leaves its
 	// thread to them then, and does not wait in the kernel. It is set before the first Sleep.
@@ -26,12 +26,12 @@ type File struct {
 	watch *watch
 
 	// Of the Sleep under way.
-	op      func(fd int) error
-	until   time.Time
-	called  bool // op has returned err, which is not EAGAIN
-	err     error
-	briefly func(uintptr) // sleepBriefly and tryOrWatch, made once
-	step    func(uintptr) bool
+	op          func(fd int) error
+	until       time.Time
+	called      bool // op has returned err, which is not EAGAIN
+	err         error
+	inKernel    func(uintptr) // sleepInKernel and tryOrWatch, made once
+	inNetpoller func(uintptr) bool
 
 	mu       sync.Mutex
 	place    place
@@ -76,8 +76,8 @@ func NewFile(fd int, name string) (*File, error) {
 		f.f.Close()
 		return nil, err
 	}
-	f.briefly = func(uintptr) { f.sleepBriefly() }
-	f.step = func(uintptr) bool { return f.tryOrWatch() }
+	f.inKernel = func(uintptr) { f.sleepInKernel() }
+	f.inNetpoller = func(uintptr) bool { return f.tryOrWatch() }
 	return f, nil
 }
 
@@ -115,18 +115,18 @@ func (f *File) Sleep(ctx context.Context, until time.Time, op func(fd int) error
 
 // sleep returns when op has been called, at the time, and if woken.
 func (f *File) sleep() (woken bool) {
-	if !f.Relays && brief.begin() {
+	if !f.Relays && kernel.begin() {
 		if f.enter(inKernel) {
-			f.raw.Control(f.briefly)
+			f.raw.Control(f.inKernel)
 			woken = f.leave()
 		}
-		brief.end()
+		kernel.end()
 		if f.called || woken {
 			return woken
 		}
 	}
 	if f.enter(inNetpoller) {
-		f.watch.raw.Read(f.step)
+		f.watch.raw.Read(f.inNetpoller)
 	}
 	return f.leave()
 }
@@ -150,9 +150,6 @@ func (f *File) enter(p place) bool {
 func (f *File) leave() (woken bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.woken && f.place == inKernel {
-		brief.drain()
-	}
 	woken = f.woken
 	f.place, f.woken = nowhere, f.closed
 	return woken
@@ -199,7 +196,7 @@ func (f *File) wake() {
 	f.woken = true
 	switch f.place {
 	case inKernel:
-		brief.ring()
+		kernel.ring()
 	case inNetpoller:
 		f.deadline = time.Unix(1, 0)
 		f.watch.set.SetReadDeadline(f.deadline)

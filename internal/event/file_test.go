@@ -39,17 +39,56 @@ func into(b []byte) func(fd int) error {
 	}
 }
 
-// TestSleepEnds has sleeps end by context, time, Wake and Close, at once, while they wait in
-// the kernel, and when they wait in the netpoller.
+// TestSleepEnds has sleeps end by context, time, Wake and Close, at once and later, alone
+// and while another one waits in the kernel.
 func TestSleepEnds(t *testing.T) {
+	t.Run("alone", testSleepEnds)
+	t.Run("beside another", func(t *testing.T) {
+		sleepOn(t)
+		testSleepEnds(t)
+	})
+}
+
+// sleepOn has a Sleep wait until the test ends, in the kernel at first.
+func sleepOn(t *testing.T) *File {
+	f, _ := pipe(t)
+	ended := make(chan error)
+	go func() { ended <- f.Sleep(context.Background(), time.Time{}, into(make([]byte, 8))) }()
+	t.Cleanup(func() {
+		f.Close()
+		if err := <-ended; err != verbs.ErrClosed {
+			t.Error(err)
+		}
+	})
+	waitUntil(t, f, inKernel)
+	return f
+}
+
+func waitUntil(t *testing.T, f *File, p place) {
+	t.Helper()
+	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+		f.mu.Lock()
+		is := f.place
+		f.mu.Unlock()
+		if is == p {
+			return
+		}
+		if time.Since(begin) > 10*time.Second {
+			t.Fatalf("it waits at %v, not %v", is, p)
+		}
+	}
+}
+
+func testSleepEnds(t *testing.T) {
 	op := into(make([]byte, 8))
 	for _, after := range []time.Duration{0, aMoment / 2, 4 * aMoment} {
 		f, w := pipe(t)
 		ctx, cancel := context.WithTimeout(t.Context(), after)
 		defer cancel()
-		sleep := func(name string, ctx context.Context, until time.Time, want error) {
+		sleep := func(name string, ctx context.Context, until time.Time, want error, do func()) {
 			t.Helper()
 			begin := time.Now()
+			defer time.AfterFunc(after, do).Stop()
 			if err := f.Sleep(ctx, until, op); !errors.Is(err, want) {
 				t.Errorf("%s after %v: %v", name, after, err)
 			}
@@ -57,16 +96,34 @@ func TestSleepEnds(t *testing.T) {
 				t.Errorf("%s after %v: took %v", name, after, took)
 			}
 		}
-		sleep("context", ctx, time.Time{}, context.DeadlineExceeded)
-		sleep("time", t.Context(), time.Now().Add(after), os.ErrDeadlineExceeded)
-		time.AfterFunc(after, f.Wake)
-		sleep("wake", t.Context(), time.Time{}, nil)
-		time.AfterFunc(after, func() { unix.Write(w, make([]byte, 8)) })
-		sleep("event", t.Context(), time.Time{}, nil)
-		time.AfterFunc(after, func() { f.Close() })
-		sleep("close", t.Context(), time.Time{}, verbs.ErrClosed)
+		sleep("context", ctx, time.Time{}, context.DeadlineExceeded, func() {})
+		sleep("time", t.Context(), time.Now().Add(after), os.ErrDeadlineExceeded, func() {})
+		sleep("wake", t.Context(), time.Time{}, nil, f.Wake)
+		sleep("event", t.Context(), time.Time{}, nil, func() { unix.Write(w, make([]byte, 8)) })
+		sleep("close", t.Context(), time.Time{}, verbs.ErrClosed, func() { f.Close() })
 		after = 0
-		sleep("closed", t.Context(), time.Time{}, verbs.ErrClosed)
+		sleep("closed", t.Context(), time.Time{}, verbs.ErrClosed, func() {})
+	}
+}
+
+// TestMakeWay has a Sleep that waits long in the kernel leave that to one that waits often.
+func TestMakeWay(t *testing.T) {
+	long := sleepOn(t)
+	f, w := pipe(t)
+	op := into(make([]byte, 8))
+	for begin := time.Now(); time.Since(begin) < 3*aMoment; time.Sleep(time.Millisecond) {
+		unix.Write(w, make([]byte, 8))
+		if err := f.Sleep(t.Context(), time.Time{}, op); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitUntil(t, long, inNetpoller)
+	done := make(chan error)
+	go func() { done <- f.Sleep(t.Context(), time.Time{}, op) }()
+	waitUntil(t, f, inKernel)
+	f.Wake()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -78,11 +78,11 @@ func TestGroup(t *testing.T) {
 	m, w := newMail(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	var left sync.WaitGroup
+	var left, takers sync.WaitGroup
 	left.Add(events)
 	for box := range m.letters {
 		for range each {
-			go func() {
+			takers.Go(func() {
 				for {
 					moment, end := context.WithCancel(ctx)
 					var until *time.Time
@@ -105,7 +105,7 @@ func TestGroup(t *testing.T) {
 						return
 					}
 				}
-			}()
+			})
 		}
 	}
 	for i := range events {
@@ -129,6 +129,7 @@ func TestGroup(t *testing.T) {
 		t.Errorf("letters are left, or were lost: %v", m.letters)
 	}
 	cancel()
+	takers.Wait()
 }
 
 // TestHandOver has the leader leave while another waits, which must lead then.
