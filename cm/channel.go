@@ -176,16 +176,20 @@ func (c *Channel) takeInTurn(fd int) error {
 	if c.getter == nil {
 		return verbs.ErrClosed
 	}
-	err := c.run(c.getter.msg, mmap.Bytes(&c.getter.resp))
-	switch err {
-	case nil:
-		c.deliver(&c.getter.resp)
-	case unix.EAGAIN:
-		if c.hasOld() { // their last event has been delivered
-			c.onThread(func(int) error { c.thread.closeOld(); return nil })
+	for {
+		times, _ := c.thread.renewed()
+		err := c.run(c.getter.msg, mmap.Bytes(&c.getter.resp))
+		if err == nil {
+			c.deliver(&c.getter.resp)
+		}
+		if err != unix.EAGAIN {
+			return err
+		}
+		// The last event of former files has been delivered, unless there is another now.
+		if _, old := c.thread.renewed(); !old || c.thread.closeOld(times) {
+			return err
 		}
 	}
-	return err
 }
 
 // poll takes an event, if there is one.

@@ -114,29 +114,36 @@ func (t *thread) serve() {
 		case f := <-t.jobs:
 			f()
 		case <-t.over:
-			t.closeOld()
+			t.closeOld(t.renewals)
 			return
 		}
 	}
 }
 
-func (t *thread) closeOld() {
+// closeOld closes the former files. It does not, and returns false, if there have been other
+// renewals than the caller knows of: events may have come since it found none.
+func (t *thread) closeOld(renewals int) bool {
 	t.gate.Lock()
 	defer t.gate.Unlock()
+	if t.renewals != renewals {
+		return false
+	}
 	for _, fd := range t.old {
 		unix.Close(fd)
 	}
 	t.old = nil
+	return true
 }
 
-// hasOld reports whether there are former files.
-func (c *Channel) hasOld() bool {
-	c.thread.gate.RLock()
-	defer c.thread.gate.RUnlock()
-	return len(c.thread.old) > 0
+// renewed returns how often the file has been renewed, and whether there are former files.
+func (t *thread) renewed() (times int, old bool) {
+	t.gate.RLock()
+	defer t.gate.RUnlock()
+	return t.renewals, len(t.old) > 0
 }
 
-// renew replaces the file by one that the calling thread, the channel's, may write to.
+// renew replaces the file by one that the calling thread, the channel's, may write to, and
+// does so again if the thread's credentials change meanwhile: no ID may stay behind.
 func (c *Channel) renew(fd int) (err error) {
 	t := &c.thread
 	t.gate.Lock()
@@ -151,6 +158,16 @@ func (c *Channel) renew(fd int) (err error) {
 		return notRenewed("encode migration to", err)
 	}
 	defer move.free()
+	for err = sys.ErrRefused; err == sys.ErrRefused; {
+		err = c.renewOnce(fd, &move)
+	}
+	return err
+}
+
+// renewOnce fails with [sys.ErrRefused] if IDs have stayed on former files. The caller holds
+// the gate.
+func (c *Channel) renewOnce(fd int, move *migration) error {
+	t := &c.thread
 	file, err := reopen()
 	if err != nil {
 		return err
@@ -180,7 +197,9 @@ func (c *Channel) renew(fd int) (err error) {
 		defer c.mu.Unlock()
 		for uid, id := range c.ids {
 			if uid == id.uid && !id.aside { // not one of its groups
-				c.fetch(fd, &move, id.handle)
+				if err := t.fetch(fd, move, id.handle); err != nil {
+					return err
+				}
 			}
 		}
 		return nil
@@ -202,15 +221,15 @@ func notRenewed(op string, err error) error {
 	return &verbs.Error{Op: op, Object: node, Err: fmt.Errorf("%w: %w", errCredentials, err), Hint: "give its user, or one of its groups, access to the node"}
 }
 
-// fetch moves an ID to fd from the former file that it is on, if it is on one. If the
-// thread's credentials have just changed again, the ID stays, and the next renewal
-// moves it.
-func (c *Channel) fetch(fd int, move *migration, handle uint32) {
-	for _, from := range slices.Backward(c.thread.old) {
-		if move.run(fd, from, handle) == nil {
-			return
+// fetch moves an ID to fd from the former file that it is on, if it is on one. It fails with
+// [sys.ErrRefused] if the thread's credentials have changed again.
+func (t *thread) fetch(fd int, move *migration, handle uint32) error {
+	for _, from := range slices.Backward(t.old) {
+		if err := move.run(fd, from, handle); err == nil || err == sys.ErrRefused {
+			return err
 		}
 	}
+	return nil
 }
 
 // adopt moves an ID that has come with an event from a former file, if it is on one.
@@ -221,8 +240,10 @@ func (c *Channel) adopt(handle uint32) {
 			return err
 		}
 		defer move.free()
-		c.fetch(fd, &move, handle)
-		return nil
+		if err = c.thread.fetch(fd, &move, handle); err == sys.ErrRefused {
+			err = c.renew(fd) // moves it
+		}
+		return err
 	})
 }
 
