@@ -40,15 +40,19 @@ func newSRQ(a array[abi.SiwRqe], info provider.SRQInfo, dev *provider.Device) *R
 // Post implements [provider.RecvQueue].
 func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	q.Lock() // nothing below panics, and a deferred call would take longer
-	most := len(wrs)
+	queue, most := q.queue.slots, min(len(wrs), int(q.size))
 	if q.Closed || q.State == verbs.StateErr || q.State == verbs.StateReset || q.queue.region == nil {
 		most = 0
 	}
+	// The kernel takes receives in order.
+	for most > 0 && isValid(rqeWord(queue.at(q.put+uint32(most)-1-q.size)).Load()) {
+		most--
+	}
 	var first uint32 // the word that publishes the batch
-	queue, n := q.queue.slots, 0
-	for ; n < most && n < int(q.size); n++ {
+	n := 0
+	for ; n < most; n++ {
 		wr, rqe := &wrs[n], queue.at(q.put+uint32(n))
-		if isValid(rqeWord(queue.at(q.put+uint32(n)-q.size)).Load()) || len(wr.SGL) > q.maxSGE || copySGL(&rqe.Sge, wr.SGL) > q.maxMsg {
+		if len(wr.SGL) > q.maxSGE || copySGL(&rqe.Sge, wr.SGL) > q.maxMsg {
 			break
 		}
 		rqe.Id = wr.ID

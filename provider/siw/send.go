@@ -79,8 +79,9 @@ func (q *SendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
 	} else {
 		n, err = q.postFirst(wrs)
 	}
+	over := q.unlock && !q.nudging && q.put != 0
 	q.Unlock()
-	if q.unlock {
+	if over {
 		q.leaveOutLocks()
 	}
 	return n, err
@@ -99,17 +100,12 @@ func (q *SendQueue) postFirst(wrs []verbs.SendWR) (int, error) {
 	return n, err
 }
 
-// leaveOutLocks ends the use of locks by the queues of a single-threaded QP, unless nudge
-// is still to be called. The caller is the one thread, and holds no lock.
+// leaveOutLocks ends the use of locks by the queues of a single-threaded QP. The caller is
+// the one thread, holds no lock, and knows that nudge is called no more.
 func (q *SendQueue) leaveOutLocks() {
-	q.Lock()
-	over := q.put != 0 && (!q.nudging || q.recv != nil && q.recv.used() && q.timer.Stop())
-	q.Unlock()
-	if over {
-		q.unlock, q.SingleThreaded = false, true
-		if q.recv != nil {
-			q.recv.SingleThreaded = true
-		}
+	q.unlock, q.SingleThreaded = false, true
+	if q.recv != nil {
+		q.recv.SingleThreaded = true
 	}
 }
 
@@ -154,11 +150,11 @@ func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 	}
 	// Whether the QP takes requests yet is for the kernel to say: it is the
 	// connection manager who moves it to RTS.
-	var n int
+	n, room := 0, q.room(len(wrs))
 	var err error
 	var first uint32 // the word that publishes the batch
-	for ; err == nil && n < len(wrs); n++ {
-		if uint32(n) >= q.size || isValid(sqeWord(q.queue.at(q.put+uint32(n)-q.size)).Load()) {
+	for ; n < len(wrs); n++ {
+		if n == room {
 			err = verbs.ErrQueueFull
 			break
 		}
@@ -184,6 +180,15 @@ func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 		err = q.fail(wrs, n, err)
 	}
 	return n, err
+}
+
+// room returns for how many of n requests there is room. The kernel takes requests in order.
+func (q *SendQueue) room(n int) int {
+	n = min(n, int(q.size))
+	for n > 0 && isValid(sqeWord(q.queue.at(q.put+uint32(n)-1-q.size)).Load()) {
+		n--
+	}
+	return n
 }
 
 func (q *SendQueue) fail(wrs []verbs.SendWR, i int, err error) error {

@@ -157,7 +157,21 @@ func connect(addr string, single bool) (*bench, error) {
 		b.sendWRs[i] = verbs.SendWR{ID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{from.SGE(0, size)}}
 		b.recvWRs[i] = verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{to.SGE(0, size)}}
 	}
-	return b, nil
+	// On siw, queues without locks have them until a message has come.
+	return b, errors.Join(b.greet(b.client, b.server), b.greet(b.server, b.client))
+}
+
+// greet sends a message of no bytes.
+func (b *bench) greet(from, to *cm.Endpoint) error {
+	if _, err := to.QP.PostRecv(verbs.RecvWR{}); err != nil {
+		return err
+	}
+	if _, err := from.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}); err != nil {
+		return err
+	}
+	_, err := drain(from.SendCQ, b.wcs[:], 1)
+	_, rerr := drain(to.RecvCQ, b.wcs[:], 1)
+	return errors.Join(err, rerr)
 }
 
 func (b *bench) close() {
