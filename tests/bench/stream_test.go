@@ -26,6 +26,9 @@ func TestStream(t *testing.T) {
 			{"echo", 8, 100}, {"echo", 4096, 50}, {"echo", 65536, 10},
 			{"send", 64, 2000}, {"send", 4096, 500}, {"send", 65536, 80}, {"send", 1 << 20, 5},
 		} {
+			if *counted && device == labtest.SIW && work.kind == "send" {
+				continue // C's program hangs (docs/benchmarks/notes.md)
+			}
 			name := fmt.Sprintf("%s of %d bytes", work.kind, work.size)
 			t.Run(name, func(t *testing.T) {
 				n := scaled(work.n)
