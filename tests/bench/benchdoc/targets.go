@@ -20,6 +20,7 @@ type target struct {
 // targets are what the library means to reach.
 var targets = []target{
 	{work: "post and poll in user space", groups: []string{"post and poll"}, least: 1},
+	{work: "the same, without locks", groups: []string{"post and poll, single-threaded"}, least: 2},
 	{work: "polled latency, median", groups: []string{"latency"}, least: 0.97},
 	{
 		work:   "polled latency, 99th and 99.9th percentile, also while Go collects garbage",
