@@ -15,8 +15,8 @@ import (
 
 var firstMessages = flag.Int("firstmessages", 200, "how many connections TestFirstMessage makes to each server")
 
-// TestFirstMessage makes many connections to our server and to C's, each of which has a
-// message there and back at once. All processors are busy, and the servers are interrupted
+// TestFirstMessage makes many connections to our server and to C's, and sends a message there
+// and back over each at once. All processors are busy, and the servers are interrupted
 // while they accept, so siw overlooks some of the messages until more comes.
 func TestFirstMessage(t *testing.T) {
 	program := labtest.Built(t, "connect")

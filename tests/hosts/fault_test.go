@@ -136,7 +136,7 @@ func renew(t *testing.T, p *peer, what string, l *workload.Layer, d driver, afte
 	ctx, stop := context.WithTimeout(t.Context(), workTime)
 	defer stop()
 	if err := l.Use(ctx, at, 3, 100_000); err != nil {
-		t.Errorf("%s on %s, anew: %v", l.Name, d.name(), err)
+		t.Errorf("%s on %s, connected again: %v", l.Name, d.name(), err)
 		return
 	}
 	record(t, what, l, d, "a new connection works", time.Since(after))

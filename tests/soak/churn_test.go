@@ -56,9 +56,9 @@ func listenChurn(ctx context.Context, addr string, report func(error)) (*workloa
 
 func liveChurn(ctx context.Context, s *side, addr string, r *rand.Rand, n *count) error {
 	want := byte(stay + r.IntN(3))
-	// On siw nobody gives up: a listener whose peer leaves between TCP's
+	// No dial over siw is given up: a listener whose peer leaves between TCP's
 	// handshake and the acceptance releases itself once too often now and
-	// then (siw_cep_put), and the kernel is broken from there on.
+	// then (siw_cep_put), and the kernel is broken after that.
 	if s.device != labtest.SIW && r.IntN(4) == 0 {
 		want = whim
 		var cancel context.CancelFunc

@@ -20,7 +20,7 @@ type result struct {
 	Seconds float64   `json:"seconds"`
 	Rate    float64   `json:"mbit_per_sec"`
 	Round   float64   `json:"usec_per_iter"`
-	Checked int       `json:"checked"` // messages of which all bytes were compared
+	Checked int       `json:"checked"` // messages that were compared byte by byte
 }
 
 type address struct {
