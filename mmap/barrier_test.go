@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -22,6 +23,20 @@ func TestBarriers(t *testing.T) {
 	if *v != 0x0123456789abcdef {
 		t.Errorf("stored %#x", *v)
 	}
+	data, other, ready := uint32(0), uint32(5), atomic.Uint32{}
+	if got := publish(&data, &other, &ready); got != 5 || data != 7 || ready.Load() != 1 {
+		t.Errorf("published %d, %d, %d", got, data, ready.Load())
+	}
+}
+
+// publish is to load, store and store with release in this order.
+//
+//go:noinline
+func publish(data, other *uint32, ready *atomic.Uint32) uint32 {
+	v := *other
+	*data = 7
+	StoreRelease(ready, 1)
+	return v
 }
 
 // TestBarrierInstructions disassembles them: their machine code is what rdma-core's
@@ -32,7 +47,7 @@ func TestBarrierInstructions(t *testing.T) {
 		t.Skip("needs the go command")
 	}
 	for arch, functions := range map[string]map[string]string{
-		"amd64": {"barrierToDevice": "c3", "barrierFromDevice": "0faee8 c3", "flushDevice": "0faef8 c3", "storeDevice": "488b442408 488b4c2410 488908 c3", "storeRelease": "488b442408 8b4c2410 8908 c3"},
+		"amd64": {"barrierToDevice": "c3", "barrierFromDevice": "0faee8 c3", "flushDevice": "0faef8 c3", "storeDevice": "488b442408 488b4c2410 488908 c3", "publish": "8b13 c70007000000 c70101000000 89d0 c3"},
 		"arm64": {"barrierToDevice": "d50332bf d65f03c0", "barrierFromDevice": "d50331bf d65f03c0", "flushDevice": "d5033e9f d65f03c0", "storeDevice": "f94007e0 f9400be1 f9000001 d65f03c0"},
 	} {
 		t.Run(arch, func(t *testing.T) {
@@ -49,7 +64,8 @@ func TestBarrierInstructions(t *testing.T) {
 				}
 				var code []string
 				for line := range strings.Lines(string(out)) { // "  file.s:5	0x4c	0faee8	LFENCE"
-					if f := strings.Fields(line); len(f) > 3 && strings.HasSuffix(strings.Split(f[0], ":")[0], "_"+arch+".s") {
+					f := strings.Fields(line)
+					if len(f) > 3 && (strings.HasSuffix(strings.Split(f[0], ":")[0], "_"+arch+".s") || name == "publish" && f[3] != "NOPL") {
 						code = append(code, f[2])
 					}
 				}
