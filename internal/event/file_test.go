@@ -106,6 +106,22 @@ func testSleepEnds(t *testing.T) {
 	}
 }
 
+// TestWakeWhileReadable wakes a Sleep whose file is readable all the time, though op finds
+// nothing in it.
+func TestWakeWhileReadable(t *testing.T) {
+	f, w := pipe(t)
+	unix.Write(w, make([]byte, 8))
+	time.AfterFunc(aMoment/2, f.Wake)
+	late := time.AfterFunc(10*time.Second, func() {
+		t.Error("it sleeps on")
+		f.Close()
+	})
+	defer late.Stop()
+	if err := f.Sleep(t.Context(), time.Time{}, func(int) error { return unix.EAGAIN }); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestMakeWay has a Sleep that waits long in the kernel leave that to one that waits often.
 func TestMakeWay(t *testing.T) {
 	long := sleepOn(t)

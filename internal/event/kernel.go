@@ -62,7 +62,7 @@ func (s *slot) contend() {
 	switch n := s.waits.Load(); {
 	case n != s.seen:
 		s.seen, s.since = n, time.Now()
-	case time.Since(s.since) > aMoment:
+	case n > 0 && time.Since(s.since) > aMoment: // or there is no bell yet
 		s.ring()
 	}
 }
@@ -85,13 +85,14 @@ func (f *File) sleepInKernel() {
 	for {
 		fds := [2]unix.PollFd{{Fd: int32(f.fd), Events: unix.POLLIN}, {Fd: int32(kernel.bell), Events: unix.POLLIN}}
 		n, err := unix.Ppoll(fds[:], limit, nil)
-		if fds[1].Revents != 0 { // maybe late, for a Sleep that has left
+		rang := fds[1].Revents != 0 // maybe late, for a Sleep that has left
+		if rang {
 			var count [8]byte
 			unix.Read(kernel.bell, count[:])
 		}
 		switch {
 		case err == unix.EINTR:
-		case n <= 0 || fds[0].Revents == 0 || f.try():
+		case n <= 0 || fds[0].Revents == 0 || f.try() || rang:
 			return
 		}
 	}
