@@ -196,8 +196,11 @@ type device struct {
 	ctx   *uverbs.Context
 	pd    *uverbs.PD // of endpoints that share one; nil before the first
 	users int
-	idle  *time.Timer // closes the device
-	logs  bool        // ctx has the logger of a connection
+	// removed says that the removal of the device has ended an endpoint. Others may have
+	// ended with that one, as its peer.
+	removed bool
+	idle    *time.Timer // closes the device
+	logs    bool        // ctx has the logger of a connection
 
 	idleCQs []idleCQ
 }
@@ -315,11 +318,12 @@ func (d *device) closeCQs() (err error) {
 func (d *device) release(removed bool) {
 	d.t.mu.Lock()
 	defer d.t.mu.Unlock()
+	d.removed = d.removed || removed
 	d.users--
 	if d.users > 0 {
 		return
 	}
-	if removed && d.close() == nil {
+	if d.removed && d.close() == nil {
 		return
 	}
 	d.idle.Reset(d.t.timeout())
