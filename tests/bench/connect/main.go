@@ -24,7 +24,7 @@ import (
 var options = cm.Options{
 	SharePD:            true,
 	Polled:             true,
-	Cap:                verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1},
+	Cap:                verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: -1},
 	ResponderResources: 1,
 	InitiatorDepth:     1,
 	PrivateData:        []byte{0}, // 1 to echo

@@ -55,7 +55,7 @@ func open(name string) error {
 	return err
 }
 
-var capacity = verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}
+var capacity = verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: -1}
 
 // conn is a connection with two bytes of memory: what is sent, and what comes.
 type conn struct {

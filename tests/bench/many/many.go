@@ -85,7 +85,7 @@ func (m *many) options(i uint32) cm.Options {
 	private := binary.NativeEndian.AppendUint32(nil, uint32(len(m.conns)))
 	return cm.Options{
 		PD: m.pd, SendCQ: m.cq, RecvCQ: m.cq, PrivateData: private,
-		Cap: verbs.QPCap{MaxSendWR: queue, MaxRecvWR: queue, MaxSendSGE: 1, MaxRecvSGE: 1},
+		Cap: verbs.QPCap{MaxSendWR: queue, MaxRecvWR: queue, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: -1},
 		Setup: func(e *cm.Endpoint) error {
 			m.conns[i].Endpoint = e
 			for range recvs {

@@ -122,7 +122,7 @@ func newSeries(name string, batches ...int) (list []*series) {
 func connect(addr string, single bool) (*bench, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	opt := cm.Options{Polled: true, SingleThreaded: single, Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1}}
+	opt := cm.Options{Polled: true, SingleThreaded: single, Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: -1}}
 	l, err := cm.Listen(ctx, addr)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -145,7 +146,7 @@ func (w *work) creditRecvs() int {
 const creditSends = 4
 
 func (w *work) cap() verbs.QPCap {
-	c := verbs.QPCap{MaxSendWR: w.TxDepth, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: w.Inline}
+	c := verbs.QPCap{MaxSendWR: w.TxDepth, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: cmp.Or(w.Inline, -1)}
 	if w.credits() {
 		c.MaxSendWR += creditSends
 	}
