@@ -1,8 +1,8 @@
 package verbs
 
-// Access is what may be done with memory, or by a QP's peer (enum
+// Access is the set of operations allowed on memory, or to a QP's peer (enum
 // ib_uverbs_access_flags). Local reads are always allowed. siw does not check
-// AccessRemoteRead, so there remote reads are, too.
+// AccessRemoteRead: it always allows remote reads.
 type Access uint32
 
 const (
@@ -12,9 +12,9 @@ const (
 	AccessRemoteAtomic Access = 1 << 3 // requires AccessLocalWrite
 	AccessMWBind       Access = 1 << 4 // memory windows may be bound to the region
 	AccessZeroBased    Access = 1 << 5
-	// AccessOnDemand does not pin memory, but pages it in on access. The rxe of Linux
-	// 7.2 has it, but it works only for single packets at the start of a page, and
-	// corrupts data otherwise: rxe_odp_mr_copy ignores offsets.
+	// AccessOnDemand pages memory in on access instead of pinning it. The rxe of Linux
+	// 7.2 supports it only for single packets at the start of a page, and otherwise
+	// corrupts data: rxe_odp_mr_copy ignores offsets.
 	AccessOnDemand Access = 1 << 6
 	AccessHugeTLB  Access = 1 << 7
 	// AccessFlushGlobal and AccessFlushPersistent allow peers to flush, see [Flush].
@@ -24,7 +24,7 @@ const (
 	// ignore it.
 	AccessRelaxedOrdering Access = 1 << 20
 
-	// AccessAll is all that most programs grant a peer.
+	// AccessAll contains all rights that most programs grant a peer.
 	AccessAll = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
 )
 
@@ -43,8 +43,8 @@ const (
 // is the consumer's, is incremented (ibv_inc_rkey(3)).
 func NextRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }
 
-// Advice is what the kernel is advised to do with memory that is registered with
-// AccessOnDemand (enum ib_uverbs_advise_mr_advice; ibv_advise_mr(3)).
+// Advice is a hint to the kernel about memory that is registered with AccessOnDemand
+// (enum ib_uverbs_advise_mr_advice; ibv_advise_mr(3)).
 type Advice uint32
 
 const (

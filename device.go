@@ -2,8 +2,8 @@ package verbs
 
 import "fmt"
 
-// DeviceAttr is the limits and capabilities of a device (ibv_query_device_ex(3)). Limits
-// that a driver does not have are 0.
+// DeviceAttr contains the limits and capabilities of a device (ibv_query_device_ex(3)).
+// Limits that a driver does not have are 0.
 type DeviceAttr struct {
 	FirmwareVersion uint64 // major, minor and patch of 16 bits each, see Firmware
 	NodeGUID        GUID
@@ -43,14 +43,14 @@ type DeviceAttr struct {
 	MaxRawIPv6QP          int
 	MaxRawEthernetQP      int
 
-	// Those of reliable datagrams, which no driver in Linux has, and of FMRs, which
+	// Limits of reliable datagrams, which no Linux driver supports, and of FMRs, which
 	// Linux 5.8 removed.
 	MaxEE, MaxRDD, MaxEERDAtomic, MaxEEInitRDAtomic, MaxFMR, MaxMapPerFMR int
 
 	LocalCAAckDelay uint8 // 4.096 µs * 2^LocalCAAckDelay
 
 	ODP            ODPCaps
-	TimestampMask  uint64 // valid bits of the completions' timestamps
+	TimestampMask  uint64 // valid bits of completion timestamps
 	CoreClock      uint64 // kHz, of the device's clock
 	RSS            RSSCaps
 	MaxWQTypeRQ    int
@@ -67,13 +67,13 @@ func (a *DeviceAttr) Firmware() string {
 	return fmt.Sprintf("%d.%d.%d", v>>32&0xffff, v>>16&0xffff, v&0xffff)
 }
 
-// AtomicCap is what a device's atomic operations are atomic with (enum ib_atomic_cap).
+// AtomicCap is the scope of a device's atomic operations (enum ib_atomic_cap).
 type AtomicCap uint32
 
 const (
 	AtomicNone   AtomicCap = iota
-	AtomicHCA              // other operations of the device
-	AtomicGlobal           // the processors' operations, too
+	AtomicHCA              // atomic with other operations of the device
+	AtomicGlobal           // atomic with operations of the processors as well
 )
 
 func (c AtomicCap) String() string {
@@ -84,22 +84,22 @@ func (c AtomicCap) String() string {
 	return "unknown"
 }
 
-// ODPCaps is a device's support of on-demand paging: General has bits of enum
-// ib_uverbs_odp_general_cap_bits, the others, one for each transport, of enum
+// ODPCaps describes a device's support for on-demand paging. General has bits of enum
+// ib_uverbs_odp_general_cap_bits. The others, one for each transport, have bits of enum
 // ib_uverbs_odp_transport_cap_bits.
 type ODPCaps struct {
 	General         uint64
 	RC, UC, UD, XRC uint32
 }
 
-// RSSCaps is a device's support of receive-side scaling.
+// RSSCaps describes a device's support for receive-side scaling.
 type RSSCaps struct {
 	QPTypes                    uint32 // bit for each QPType
 	MaxRWQIndirectionTables    int
 	MaxRWQIndirectionTableSize int
 }
 
-// TagMatchingCaps is a device's support of tag matching.
+// TagMatchingCaps describes a device's support for tag matching.
 type TagMatchingCaps struct {
 	MaxRendezvousHeader int // bytes
 	MaxTags             int

@@ -9,8 +9,8 @@
 //	        ─► cm      connections to IP addresses (rdma_cm)
 //	        ─► uverbs  devices, protection domains, regions, queue pairs
 //	             │
-//	        package verbs: what all of these take and return
+//	        package verbs: the values that all of these use
 //
 // Constants have the values of the kernel's headers unless their type says otherwise, so
-// they compare with what C programs, traces and specifications show.
+// they can be compared with C programs, traces and specifications.
 package verbs

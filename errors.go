@@ -20,13 +20,13 @@ var (
 	// driver, or no device leads to the address, as with 127.0.0.1. Programs that can
 	// use TCP instead check for it. Lack of permission does not match.
 	ErrNoRDMA = errors.New("RDMA is not available")
-	// ErrNoDevice is returned when there is no RDMA device, or none that was asked
-	// for. It matches ErrNoRDMA.
+	// ErrNoDevice is returned when there is no RDMA device, or none matches the request.
+	// It matches ErrNoRDMA.
 	ErrNoDevice error = noRDMA("no such RDMA device")
-	// ErrAmbiguous is returned when several devices fit what was asked for.
+	// ErrAmbiguous is returned when several devices match the request.
 	ErrAmbiguous = errors.New("several RDMA devices match")
 	// ErrNoNode is returned when a device has no /dev/infiniband/uverbsN, as in
-	// containers that were not given it. It matches ErrNoRDMA.
+	// containers to which it is not passed. It matches ErrNoRDMA.
 	ErrNoNode error = noRDMA("RDMA device has no device node")
 	// ErrNoDriver is returned when no registered driver supports a device. It matches
 	// ErrNoRDMA.
@@ -43,19 +43,19 @@ var (
 	ErrNoChannel = errors.New("CQ has no completion channel")
 	// ErrSRQ is returned when a receive is posted to a QP that uses an SRQ.
 	ErrSRQ = errors.New("QP receives from an SRQ: post there")
-	// ErrDisconnected is the reason of a connection's end if the peer ended it.
+	// ErrDisconnected is the reason reported when the peer ended the connection.
 	ErrDisconnected = errors.New("peer disconnected")
-	// ErrDeviceRemoved is the reason of the end of everything on a device that was
-	// removed. The kernel completes the removal when all programs have closed what
-	// they have open on the device.
+	// ErrDeviceRemoved is the reason reported for everything on a device that was
+	// removed. The kernel completes the removal when all programs have closed what they
+	// have open on the device.
 	ErrDeviceRemoved = errors.New("RDMA device was removed")
 	// ErrNoGRH is returned when a datagram has no usable global route header.
 	ErrNoGRH = errors.New("no global route header that can be answered")
 )
 
-// Reasons for which a work request is refused before it reaches a queue. They are
-// wrapped in a [*PostError], except ErrQueueFull, which is back-pressure and no failure,
-// and comes as it is. ErrNoSendRoom and ErrNoRecvRoom match it.
+// Errors of work requests that are refused before they reach a queue. They are wrapped in
+// a [*PostError], except ErrQueueFull, which is back-pressure and not a failure, and is
+// returned as it is. ErrNoSendRoom and ErrNoRecvRoom match ErrQueueFull.
 var (
 	ErrQueueFull      = errors.New("queue is full")
 	ErrNoSendRoom     = fmt.Errorf("%w: it has no room for any: MaxSendWR is 0", ErrQueueFull)
@@ -74,7 +74,7 @@ var (
 )
 
 // ErrQueueFailed is returned by every use of a queue that the kernel no longer serves.
-// The text that follows it is the reason. Close the QP, SRQ or CQ.
+// The reason follows in the text. Close the QP, SRQ or CQ.
 var ErrQueueFailed = errors.New("queue has failed")
 
 type closedError struct{}
@@ -88,8 +88,8 @@ type noRDMA string
 func (e noRDMA) Error() string        { return string(e) }
 func (e noRDMA) Is(target error) bool { return target == ErrNoRDMA }
 
-// Error is the error of a failed operation: what was attempted, on what, and why. Its
-// text is one line.
+// Error describes a failed operation: what was attempted, on which object, and why it
+// failed. Its text is one line.
 type Error struct {
 	Op     string // a verb: "create", "dial"
 	Object string // "QP 17", "CQ in PD 3", "10.9.0.1:7471"; may be empty
@@ -118,8 +118,8 @@ func (e *Error) Error() string {
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// PostError is the error of a work request that was refused. The requests before it in
-// the batch were posted.
+// PostError describes a work request that was refused. The requests before it in the
+// batch were posted.
 type PostError struct {
 	Op    string // "post send", "post recv", or OpPostSRQ
 	QPNum uint32 // or the SRQ's

@@ -20,7 +20,7 @@ func ParseGID(s string) (GID, error) {
 	return a.As16(), nil
 }
 
-// Addr returns the GID as an address, IPv4 if it maps one.
+// Addr returns the GID as an IP address. It unmaps IPv4 addresses.
 func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
 // String returns the GID as ibv_devinfo prints it: fe80::1, ::ffff:10.9.0.1.
@@ -29,7 +29,7 @@ func (g GID) String() string { return netip.AddrFrom16(g).String() }
 // MarshalText implements encoding.TextMarshaler. The text is that of String.
 func (g GID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler. It takes what ParseGID takes.
+// UnmarshalText implements encoding.TextUnmarshaler. It accepts what ParseGID accepts.
 func (g *GID) UnmarshalText(text []byte) (err error) {
 	*g, err = ParseGID(string(text))
 	return err
@@ -87,7 +87,7 @@ func (g GUID) String() string { return fmt.Sprintf("%x", [8]byte(g)) }
 // MarshalText implements encoding.TextMarshaler. The text is that of String.
 func (g GUID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler. It takes what ParseGUID takes.
+// UnmarshalText implements encoding.TextUnmarshaler. It accepts what ParseGUID accepts.
 func (g *GUID) UnmarshalText(text []byte) (err error) {
 	*g, err = ParseGUID(string(text))
 	return err

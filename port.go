@@ -5,7 +5,7 @@ import (
 	"math/bits"
 )
 
-// PortAttr is the state and the limits of a port (ibv_query_port(3)).
+// PortAttr contains the state and the limits of a port (ibv_query_port(3)).
 type PortAttr struct {
 	State          PortState
 	PhysState      PhysState
@@ -18,7 +18,7 @@ type PortAttr struct {
 	BadPKeys       uint32
 	QKeyViolations uint32
 
-	// Of InfiniBand's subnets:
+	// Attributes of InfiniBand subnets:
 	LID           uint16
 	LMC           uint8
 	SMLID         uint16
@@ -34,8 +34,8 @@ type PortAttr struct {
 	Flags       uint8 // enum ib_uverbs_query_port_flags
 }
 
-// Speed returns the port's data rate in Mb/s: that of a lane times the lanes; 0 if it is
-// unknown. That of software devices is not the rate of the network below them.
+// Speed returns the port's data rate in Mb/s, the rate of a lane times the lanes, or 0 if
+// it is unknown. For software devices it is not the rate of the network below them.
 func (a *PortAttr) Speed() int { return a.ActiveSpeed.Mbps() * a.ActiveWidth.Lanes() }
 
 // PortState is the logical state of a port (enum ib_port_state).
@@ -71,8 +71,7 @@ func (s PhysState) String() string {
 	return pick(int(s), "none", "SLEEP", "POLLING", "DISABLED", "CONFIGURATION_TRAINING", "LINK_UP", "LINK_ERROR_RECOVERY", "PHY_TEST")
 }
 
-// LinkLayer is the link layer of a port (enum rdma_link_layer). iWARP ports have
-// Ethernet.
+// LinkLayer is the link layer of a port (enum rdma_link_layer). It is Ethernet for iWARP.
 type LinkLayer uint8
 
 const (
@@ -86,10 +85,10 @@ func (l LinkLayer) String() string { return pick(int(l), "unspecified", "InfiniB
 // LinkWidth is the number of lanes of a link, as a bit (enum ib_port_width).
 type LinkWidth uint8
 
-// Lanes returns the number of lanes; 0 if it is unknown.
+// Lanes returns the number of lanes, or 0 if it is unknown.
 func (w LinkWidth) Lanes() int { return bitOf(uint32(w), 1, 4, 8, 12, 2) }
 
-// String returns the width as 4X.
+// String returns the width in the form 4X.
 func (w LinkWidth) String() string {
 	if n := w.Lanes(); n > 0 {
 		return fmt.Sprintf("%dX", n)
@@ -100,7 +99,7 @@ func (w LinkWidth) String() string {
 // LinkSpeed is the speed of a lane, as a bit (enum ib_port_speed).
 type LinkSpeed uint32
 
-// Mbps returns the speed of a lane in Mb/s; 0 if it is unknown.
+// Mbps returns the speed of a lane in Mb/s, or 0 if it is unknown.
 func (s LinkSpeed) Mbps() int {
 	return bitOf(uint32(s), 2500, 5000, 10000, 10000, 14000, 25000, 50000, 100000, 200000)
 }
@@ -117,7 +116,7 @@ func pick(i int, names ...string) string {
 	return "unknown"
 }
 
-// bitOf returns the value of the only bit that is set in v; 0 if there is none.
+// bitOf returns the value for the only bit that is set in v, or 0 if v has no such bit.
 func bitOf(v uint32, values ...int) int {
 	if i := bits.TrailingZeros32(v); bits.OnesCount32(v) == 1 && i < len(values) {
 		return values[i]

@@ -47,16 +47,17 @@ func (s QPState) String() string {
 	return "unknown"
 }
 
-// QPCap is the size of a QP's queues, as requested or as created. In a request, zero is a
-// default, see [QPCap.WithDefaults], and a negative number is none.
+// QPCap is the size of a QP's queues, as requested or as created. In a request, zero
+// selects the default, see [QPCap.WithDefaults], and a negative number selects 0.
 type QPCap struct {
 	MaxSendWR, MaxRecvWR   int // work requests
 	MaxSendSGE, MaxRecvSGE int // SGEs of a work request
 	MaxInline              int // bytes of a work request
 }
 
-// WithDefaults returns the size that a request for c stands for: 64 work requests each way
-// of 2 SGEs, and 64 bytes of inline data, where c has zero, and 0 where c is negative.
+// WithDefaults returns c with defaults for the fields that are zero (64 work requests
+// each way, 2 SGEs each, 64 bytes of inline data), and with 0 for those that are
+// negative.
 func (c QPCap) WithDefaults() QPCap {
 	size := func(n, zero int) int {
 		if n == 0 {
@@ -71,7 +72,7 @@ func (c QPCap) WithDefaults() QPCap {
 	}
 }
 
-// QPAttr is the attributes of a QP (ibv_modify_qp(3), ibv_query_qp(3)).
+// QPAttr contains the attributes of a QP (ibv_modify_qp(3), ibv_query_qp(3)).
 type QPAttr struct {
 	State           QPState
 	CurState        QPState
@@ -80,7 +81,7 @@ type QPAttr struct {
 	QKey            uint32
 	RQPSN, SQPSN    uint32 // 24 bits
 	DestQPNum       uint32 // 24 bits
-	Access          Access // of the peer
+	Access          Access // granted to the peer
 	AV, AltAV       AddressVector
 	PKeyIndex       uint16
 	AltPKeyIndex    uint16
@@ -148,8 +149,8 @@ func (m QPAttrMask) String() string {
 
 // AddressVector is the path to a peer.
 type AddressVector struct {
-	// Global is set if there is a global route, which RoCE needs: the fields up to
-	// TrafficClass.
+	// Global is set if the vector has a global route (the fields up to TrafficClass),
+	// which RoCE requires.
 	Global       bool
 	DGID         GID
 	FlowLabel    uint32
@@ -167,7 +168,7 @@ type AddressVector struct {
 // MTU is a path MTU in InfiniBand's coding: 1 is 256 bytes, 5 is 4096.
 type MTU uint8
 
-// Bytes returns the MTU in bytes; 0 if it is invalid.
+// Bytes returns the MTU in bytes, or 0 if it is invalid.
 func (m MTU) Bytes() int {
 	if m < 1 || m > 5 {
 		return 0
@@ -177,17 +178,17 @@ func (m MTU) Bytes() int {
 
 func (m MTU) String() string { return fmt.Sprintf("%d (%d)", m.Bytes(), uint8(m)) }
 
-// Rate limits the rate of a path (enum ib_rate). The zero Rate is the port's own.
+// Rate limits the data rate of a path (enum ib_rate). The zero Rate is that of the port.
 type Rate uint8
 
-// rateMbps has the rates in Mb/s, 0 for numbers that are none.
+// rateMbps contains the rates in Mb/s, and 0 for numbers that are not a Rate.
 var rateMbps = [...]int{
 	2: 2500, 3: 10000, 4: 30000, 5: 5000, 6: 20000, 7: 40000, 8: 60000, 9: 80000, 10: 120000,
 	11: 14062, 12: 56250, 13: 112500, 14: 168750, 15: 25781, 16: 103125, 17: 206250, 18: 309375,
 	19: 28125, 20: 53125, 21: 425000, 22: 637500, 23: 850000, 24: 1275000,
 }
 
-// Mbps returns the rate in Mb/s (ibv_rate_to_mbps(3)); 0 if it sets no limit.
+// Mbps returns the rate in Mb/s (ibv_rate_to_mbps(3)), or 0 if r sets no limit.
 func (r Rate) Mbps() int {
 	if int(r) < len(rateMbps) {
 		return rateMbps[r]
@@ -195,7 +196,7 @@ func (r Rate) Mbps() int {
 	return 0
 }
 
-// RateOf returns the fastest rate that does not exceed mbps; the slowest, if all do.
+// RateOf returns the fastest rate that does not exceed mbps, or else the slowest rate.
 func RateOf(mbps int) Rate {
 	best := Rate(2)
 	for r, m := range rateMbps {
@@ -210,9 +211,9 @@ func RateOf(mbps int) Rate {
 // reserved for the global route header.
 const GRHSize = 40
 
-// UDPSourcePort returns the UDP source port from which a RoCE v2 device sends packets of
-// a flow label. Networks with several paths spread flows by it. It is the kernel's
-// rdma_flow_label_to_udp_sport.
+// UDPSourcePort returns the UDP source port from which a RoCE v2 device sends packets
+// with a flow label. Networks with several paths spread flows by this port. The result is
+// that of the kernel's rdma_flow_label_to_udp_sport.
 func UDPSourcePort(flowLabel uint32) uint16 {
 	return 0xc000 | uint16(flowLabel&0x3fff^flowLabel>>14&0x3f)
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // QPAddr is the address of a QP: what a peer must know to connect to it. Programs without
-// a connection manager exchange theirs once, see [QPAddr.Exchange].
+// a connection manager exchange their addresses once, see [QPAddr.Exchange].
 type QPAddr struct {
 	QPNum uint32
 	PSN   uint32 // of the first packet that the QP sends; 24 bits
@@ -51,7 +51,7 @@ func ParseQPAddr(s string) (a QPAddr, err error) {
 	return a, nil
 }
 
-// PathFrom returns the path to the QP from a local one, as address handles and QPs take it.
+// PathFrom returns the path from a local QP to this one, for address handles and QPAttr.
 func (a QPAddr) PathFrom(local QPAddr) AddressVector {
 	return AddressVector{
 		Global: a.GID != GID{}, DGID: a.GID, SGIDIndex: uint8(local.GIDIndex), HopLimit: 64,
@@ -62,15 +62,15 @@ func (a QPAddr) PathFrom(local QPAddr) AddressVector {
 // MarshalText implements encoding.TextMarshaler. The text is that of String.
 func (a QPAddr) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler. It takes what ParseQPAddr takes.
+// UnmarshalText implements encoding.TextUnmarshaler. It accepts what ParseQPAddr accepts.
 func (a *QPAddr) UnmarshalText(text []byte) (err error) {
 	*a, err = ParseQPAddr(string(text))
 	return err
 }
 
-// Exchange sends the address to the peer, and receives the peer's, each a line of text.
-// Both sides call it on a connection such as a net.Conn, whose deadline bounds it. After an
-// error the connection is of no use and has to be closed.
+// Exchange sends the address to the peer and receives the peer's, each as a line of text.
+// Both sides call it on a connection such as a net.Conn, whose deadline bounds the call.
+// After an error the connection must be closed.
 func (a QPAddr) Exchange(conn io.ReadWriter) (peer QPAddr, err error) {
 	sent := make(chan error, 1)
 	go func() { // the peer may send before it receives

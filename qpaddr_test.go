@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// What ibv_rc_pingpong sent, as a network trace shows it.
+// qpAddrText was sent by ibv_rc_pingpong, as a network trace shows.
 const qpAddrText = "0000:000011:636ab2:00000000000000000000ffff0a090001"
 
 var qpAddr = verbs.QPAddr{QPNum: 0x11, PSN: 0x636ab2, GID: verbs.GID{10: 0xff, 11: 0xff, 12: 10, 13: 9, 15: 1}}
@@ -58,8 +58,8 @@ func FuzzQPAddr(f *testing.F) {
 	})
 }
 
-// TestExchange exchanges addresses, with a peer that does not, and with one that stays
-// silent.
+// TestExchange exchanges addresses with a peer, with one that sends something else, and
+// with one that stays silent.
 func TestExchange(t *testing.T) {
 	other := verbs.QPAddr{QPNum: 0x12, LID: 7}
 	a, b := net.Pipe()

@@ -2,7 +2,7 @@ package verbs
 
 import "testing"
 
-// TestQPCap checks what zeros and negative numbers in a QP's size stand for.
+// TestQPCap checks the defaults of fields that are zero or negative.
 func TestQPCap(t *testing.T) {
 	for c, want := range map[QPCap]QPCap{
 		{}:                               {64, 64, 2, 2, 64},

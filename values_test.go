@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// TestIdentifiers writes GIDs and GUIDs as text and reads them again.
+// TestIdentifiers formats GIDs and GUIDs as text and parses them again.
 func TestIdentifiers(t *testing.T) {
 	type ids struct {
 		GID  verbs.GID
@@ -51,7 +51,7 @@ func TestIdentifiers(t *testing.T) {
 	}
 }
 
-// TestSpeed multiplies lanes, and prints what a link has.
+// TestSpeed checks the data rate of ports, and the names of widths and speeds.
 func TestSpeed(t *testing.T) {
 	for want, p := range map[int]verbs.PortAttr{
 		2500:   {ActiveWidth: 1, ActiveSpeed: 1},
@@ -76,7 +76,7 @@ func TestSpeed(t *testing.T) {
 	}
 }
 
-// TestErrors matches errors as their documentation says.
+// TestErrors checks which errors match, as documented.
 func TestErrors(t *testing.T) {
 	closed := &verbs.Error{Op: "arm", Object: "CQ 1", Device: "rxe0", Err: verbs.ErrClosed, Hint: "do not"}
 	if text := closed.Error(); text != "arm CQ 1 on rxe0: use of closed object (do not)" {

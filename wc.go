@@ -65,8 +65,8 @@ func (s WCStatus) String() string {
 	return "unknown status"
 }
 
-// Error returns the status as an error's text, so that errors.Is finds a status in what
-// [WC.Err] returns.
+// Error implements error, so that errors.Is finds a WCStatus in the error that [WC.Err]
+// returns.
 func (s WCStatus) Error() string { return "work completion: " + s.String() }
 
 // WCOpcode is the operation that completed (enum ib_uverbs_wc_opcode).
@@ -102,7 +102,7 @@ var wcOpcodeNames = map[WCOpcode]string{
 
 func (o WCOpcode) String() string { return name(wcOpcodeNames, o) }
 
-// WCFlags tell which fields of a [WC] are valid (enum ib_uverbs_wc_flags).
+// WCFlags report which fields of a [WC] are valid (enum ib_uverbs_wc_flags).
 type WCFlags uint32
 
 const (
@@ -139,7 +139,7 @@ func (w *WC) Imm() uint32 { return binary.BigEndian.Uint32(w.ex[:]) }
 // has [WCWithInv].
 func (w *WC) InvalidatedRKey() uint32 { return binary.NativeEndian.Uint32(w.ex[:]) }
 
-// Err returns nil for a successful completion, and otherwise a [*WCError], which wraps
+// Err returns nil for a successful completion, and otherwise a [*WCError] that wraps
 // Status.
 func (w *WC) Err() error {
 	if w.Status == WCSuccess {
@@ -148,7 +148,7 @@ func (w *WC) Err() error {
 	return &WCError{ID: w.ID, QPNum: w.QPNum, Status: w.Status, VendorErr: w.VendorErr}
 }
 
-// WCError is the error of a failed work completion. errors.Is finds its [WCStatus].
+// WCError describes a failed work completion. errors.Is finds its [WCStatus].
 type WCError struct {
 	ID        uint64
 	QPNum     uint32

@@ -10,10 +10,10 @@ const (
 	OpRDMAWriteImm Opcode = 2 // RDMA WRITE that consumes a receive and delivers an immediate
 	OpSend         Opcode = 3
 	OpSendImm      Opcode = 4
-	// OpRDMARead reads the peer's memory into local memory, which needs
-	// AccessLocalWrite. If the network duplicates
-	// acknowledgements, rxe may complete a read of more than a packet too early and
-	// break the QP later; the success of a later request proves the read.
+	// OpRDMARead reads the peer's memory into local memory, which requires
+	// AccessLocalWrite. If the network duplicates acknowledgements, rxe may complete a
+	// read of more than one packet too early and break the QP later. A later request that
+	// succeeds proves that the read has completed.
 	OpRDMARead Opcode = 5
 	// OpCompareSwap and OpFetchAdd change 8 aligned bytes of the peer's memory and
 	// return their old value in the 8 bytes that the SGL names.
@@ -60,10 +60,10 @@ const (
 	// SendFence delays the request until all earlier RDMA READs and atomics of the
 	// queue have completed.
 	SendFence SendFlags = 1 << 0
-	// SendSignaled requests a completion on success too. A QP made with SignalAll
+	// SendSignaled requests a completion on success as well. A QP made with SignalAll
 	// treats every request as signaled. The slot of an unsignaled request becomes free
-	// when a later signaled one has completed, so at least one request in each queue's
-	// length must be signaled, with every driver. siw accepts more without, rxe
+	// when a later signaled one has completed, so with every driver at least one request
+	// in each queue's length must be signaled. siw accepts more unsignaled requests; rxe
 	// returns [ErrQueueFull].
 	SendSignaled SendFlags = 1 << 1
 	// SendSolicited marks the peer's completion as solicited, which wakes a peer that
@@ -122,8 +122,8 @@ type SendWR struct {
 	Flush Flush
 }
 
-// UDAddr is the destination of a datagram: an address handle by its driver's number, and
-// the peer's QP with its Q_Key.
+// UDAddr is the destination of a datagram: the driver's number of an address handle, and
+// the number and the Q_Key of the peer's QP.
 type UDAddr struct {
 	AH, QPNum, QKey uint32
 }
@@ -148,7 +148,7 @@ type Flush struct {
 type FlushType uint8
 
 const (
-	FlushGlobal     FlushType = 1 // the data is visible to all of the peer's machine
+	FlushGlobal     FlushType = 1 // the data is visible to the peer's whole machine
 	FlushPersistent FlushType = 2
 )
 

@@ -5,8 +5,8 @@ import _ "embed"
 //go:embed zabi_layout.txt
 var layoutText string
 
-// Layout is what C makes of every structure and constant, a line each, as the
-// generator wrote it down:
+// Layout returns the layout in C of every structure and the value of every constant, one
+// per line, as the generator wrote it:
 //
 //	sizeof struct siw_cqe = 32
 //	offsetof struct siw_cqe id = 0 size 8

@@ -16,21 +16,21 @@ import (
 	"github.com/goverbs/verbs/internal/debian"
 )
 
-// typ is a Go type and the C type that it is. path leads from the named C type to the
-// unnamed one inside it. members are the members' names, in C and in Go by turns.
+// typ is a Go type with its C type. path leads from the named C type to the unnamed one
+// inside it. members contains the members' names, each in C and then in Go.
 type typ struct {
 	c, path string
 	typ     reflect.Type
 	members string
 }
 
-// place returns where a member is in the Go type and how large: a field, or what a
-// method of its name points to.
+// place returns the offset and size of a member of the Go type: of a field, or of the
+// target of a method of that name.
 func (l typ) place(member string) (off, size uintptr) {
 	if f, ok := l.typ.FieldByName(member); ok {
 		return f.Offset, f.Type.Size()
 	}
-	// Room behind it for an element of a flexible array, which is past the end.
+	// Leave room for an element of a flexible array, which is past the end.
 	v := reflect.New(reflect.StructOf([]reflect.StructField{
 		{Name: "T", Type: l.typ}, {Name: "Room", Type: reflect.TypeFor[[1 << 10]byte]()},
 	}))
@@ -38,8 +38,7 @@ func (l typ) place(member string) (off, size uintptr) {
 	return at.Pointer() - v.Pointer(), at.Type().Elem().Size()
 }
 
-// TestLayoutAgainstC lets the C compiler say of every type, member and
-// constant what the Go compiler says of it.
+// TestLayoutAgainstC compares every type, member and constant in C with Go.
 func TestLayoutAgainstC(t *testing.T) {
 	root := headers(t)
 	values := constants(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// header is one parsed header: the names it defines, in its order.
+// header is one parsed header: the names that it defines, in their order.
 type header struct {
 	path    string
 	structs []string // "struct x", "union y"
@@ -25,7 +25,7 @@ type header struct {
 	text    string
 }
 
-// parsed is all that clang says about a set of headers.
+// parsed is the result of compiling a set of headers.
 type parsed struct {
 	headers []*header
 	types   *btf.Spec
@@ -74,7 +74,7 @@ func parseHeaders(ctx context.Context, root string, names []string) (*parsed, er
 		"-target", "bpf", "-g", "-O0", "-nostdinc", "-ferror-limit=0",
 		"-I", include, "-I", filepath.Join(include, "x86_64-linux-gnu"), "-I", filepath.Join(root, "usr/lib/linux/uapi/x86"),
 	}}
-	// BTF describes the types of variables only, so each gets one.
+	// BTF describes only the types of variables, so each type gets a variable.
 	var vars strings.Builder
 	for _, h := range p.headers {
 		for i, c := range h.structs {
@@ -94,8 +94,7 @@ func parseHeaders(ctx context.Context, root string, names []string) (*parsed, er
 	return p, nil
 }
 
-// scan finds the names a header defines. Only names come from here: shapes and
-// values come from clang.
+// scan finds the names that a header defines. Layouts and values come from clang.
 func scan(path, text string, values map[string]constant) *header {
 	h := &header{path: path, text: reComment.ReplaceAllString(text, " ")}
 	for _, m := range reStruct.FindAllStringSubmatch(h.text, -1) {
@@ -135,7 +134,7 @@ func scan(path, text string, values map[string]constant) *header {
 	return h
 }
 
-// evaluate finds the values of all names and drops those that are no integers.
+// evaluate finds the values of all names and drops those that are not integers.
 func (p *parsed) evaluate(cc compiler, includes string) error {
 	var names []string
 	for _, h := range p.headers {

@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// layoutFile lists every size, offset and value, one a line, for checks that
-// need no compiler: against another version, and against a running kernel.
+// layoutFile lists every size, offset and value, one per line, for checks that need no
+// compiler: against another version, and against a running kernel.
 const layoutFile = "zabi_layout.txt"
 
 // generate returns the files by name.
@@ -57,8 +57,8 @@ func generate(p *parsed, version string) (map[string][]byte, error) {
 				return nil, fmt.Errorf("%s: %w", h.path, err)
 			}
 		}
-		// Types of other headers were built along the way; set aside those
-		// that none of ours owns.
+		// Types of other headers were built as well; set aside those that none of our
+		// headers owns.
 		var mine []*goType
 		for _, g := range b.order {
 			if owner[g.c] {
@@ -171,8 +171,8 @@ func writeLayout(out *bytes.Buffer, g *goType) {
 	}
 }
 
-// writeTest names a type and its members, in C and in Go, for a test to let the Go
-// compiler say what writeLayout says of C.
+// writeTest writes the names of a type and its members, in C and in Go, for a test that
+// compares their layout.
 func writeTest(out *bytes.Buffer, g *goType) {
 	var members []string
 	for _, f := range g.fields {

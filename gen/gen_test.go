@@ -13,8 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestGolden generates from small headers that have everything that can be in
-// one.
+// TestGolden generates from small headers that contain every construct.
 func TestGolden(t *testing.T) {
 	h, err := parseHeaders(context.Background(), "testdata", []string{"rdma/sample.h"})
 	if err != nil {
@@ -65,7 +64,7 @@ func TestBrokenHeader(t *testing.T) {
 	}
 }
 
-// TestCompatible compares layouts as is done when the pinned version is gone.
+// TestCompatible compares layouts, as when the pinned version is gone.
 func TestCompatible(t *testing.T) {
 	const old = "# banner\nsizeof struct a = 8\noffsetof struct a x = 0 size 4\noffsetof struct a y = 4 size 4\nconst A = 1\n"
 	for _, c := range []struct{ name, new, want string }{
@@ -85,7 +84,7 @@ func TestCompatible(t *testing.T) {
 	}
 }
 
-// TestCompare finds every way in which the files on disk can be off.
+// TestCompare checks that every kind of difference is reported.
 func TestCompare(t *testing.T) {
 	dir := t.TempDir()
 	files := map[string][]byte{"zabi_a.go": []byte("a"), "zabi_b.go": []byte("b")}

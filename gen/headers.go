@@ -7,15 +7,15 @@ import (
 	"github.com/goverbs/verbs/internal/debian"
 )
 
-// What is generated from. This is the one place that pins the version.
+// Source of the headers. The version is pinned only here.
 const (
 	headersSuite   = "sid"
 	headersPackage = "linux-libc-dev"
 	headersVersion = "7.2.13-1"
 )
 
-// headers are those whose structs, enums and macros become Go. Types they use
-// from other headers are generated too.
+// headers lists the headers whose structs, enums and macros are generated. Types that
+// they use from other headers are generated as well.
 var headers = []string{
 	"rdma/ib_user_ioctl_cmds.h",
 	"rdma/ib_user_ioctl_verbs.h",
@@ -29,8 +29,8 @@ var headers = []string{
 	"rdma/siw-abi.h",
 }
 
-// fetchHeaders returns the folder of the pinned package, or of the newest one
-// if that is gone, and the version it has.
+// fetchHeaders returns the folder and the version of the pinned package, or of the newest
+// one if the pinned one is gone.
 func fetchHeaders(ctx context.Context, a debian.Archive) (root, version string, err error) {
 	p := debian.Package{Name: headersPackage, Version: headersVersion}
 	root, err = a.Unpack(ctx, p)

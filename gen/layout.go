@@ -7,8 +7,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// goType is a generated type: a C struct or union, or an unnamed one inside
-// such.
+// goType is a generated type: a C struct or union, or an unnamed one inside another.
 type goType struct {
 	name   string
 	c      string // the named C type it is, or is in: "struct rxe_send_wr"
@@ -71,7 +70,7 @@ func (b *builder) build(g *goType, members []btf.Member) error {
 	for _, f := range g.fields {
 		align = max(align, f.align)
 	}
-	if align < g.align { // in C it is that of a flexible array, no field in Go
+	if align < g.align { // of a flexible array in C, which is no field in Go
 		g.fields = slices.Insert(g.fields, 0, goField{typ: fmt.Sprintf("[0]uint%d", g.align*8), align: g.align})
 	}
 	return g.pad(g.size)
@@ -83,7 +82,7 @@ func (b *builder) members(g *goType, members []btf.Member, base uint32) error {
 	for _, m := range members {
 		off := base + m.Offset.Bytes()
 		if m.BitfieldSize != 0 {
-			return fmt.Errorf("%s.%s is a bitfield, of which the uAPI has had none", g.c, m.Name)
+			return fmt.Errorf("%s.%s is a bitfield, which is not supported", g.c, m.Name)
 		}
 		if m.Name == "" {
 			kind, _, size, inner := composite(m.Type)
@@ -154,7 +153,7 @@ func (b *builder) field(g *goType, m btf.Member, off uint32) (f goField, flexibl
 		f.note = "flexible array: its first element"
 	}
 	n, err := btf.Sizeof(t)
-	if err != nil || n == 0 { // an empty struct says nothing
+	if err != nil || n == 0 { // empty structs are left out
 		return f, flexible, err
 	}
 	f.size = uint32(n)
@@ -194,8 +193,7 @@ func (b *builder) typeName(g *goType, f *goField, cpath string, t btf.Type) (str
 	}
 }
 
-// pad fills up to off. Go would align the next field by itself; doing it
-// visibly leaves nothing to the compiler.
+// pad adds explicit padding up to off, so that nothing depends on how Go aligns fields.
 func (g *goType) pad(off uint32) error {
 	var end uint32
 	if n := len(g.fields); n > 0 {
@@ -210,7 +208,7 @@ func (g *goType) pad(off uint32) error {
 	return nil
 }
 
-// storage is a union's memory: bytes, aligned as its members are.
+// storage returns the field of a union: bytes, aligned as its members are.
 func storage(name string, off, size, align uint32) goField {
 	if align > 1 {
 		return goField{name: name, off: off, size: size, align: align, typ: fmt.Sprintf("struct { _ [0]uint%d; mem [%d]byte }", align*8, size)}

@@ -3,10 +3,10 @@
 //	linux-libc-dev ─► clang -target bpf -g ─► BTF ─► structs, unions  ─┐
 //	(internal/debian)  clang -E -dM ─► values ────► macros, enums     ─┴► abi/zabi_*.go
 //
-// The package version is pinned (see headers.go), so the output is the same
-// byte for byte wherever it runs; with -check nothing is written and a
-// difference is an error. When a mirror no longer has the pinned version, the
-// newest one takes its place and only a removed or moved item is an error.
+// The package version is pinned (see headers.go), so the output is the same on every
+// machine. With -check nothing is written, and a difference is an error. If a mirror no
+// longer has the pinned version, the newest one is compared instead, and only a removed
+// or moved item is an error.
 package main
 
 import (
@@ -97,8 +97,8 @@ func compare(dir string, files map[string][]byte) error {
 	return errors.Join(errs...)
 }
 
-// compatible reports items of the old layout that the new one lacks or has
-// elsewhere. New items are fine.
+// compatible reports items of the old layout that are missing or different in the new
+// one. New items are no error.
 func compatible(old, new string) error {
 	now := map[string]string{}
 	for line := range strings.Lines(new) {

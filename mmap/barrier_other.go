@@ -6,7 +6,7 @@ import "sync/atomic"
 
 const ordersDevice = false
 
-// fence is what atomic operations that order main memory are done to.
+// fence is the operand of atomic operations that order main memory.
 var fence atomic.Uint32
 
 func barrierToDevice()   { fence.Add(1) }

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestBarriers runs them: what they order, only a device could show.
+// TestBarriers calls the barriers. Only a device could show what they order.
 func TestBarriers(t *testing.T) {
 	v := new(uint64)
 	if n := testing.AllocsPerRun(100, func() {
@@ -29,7 +29,7 @@ func TestBarriers(t *testing.T) {
 	}
 }
 
-// publish is to load, store and store with release in this order.
+// publish must load, store and store with release in this order.
 //
 //go:noinline
 func publish(data, other *uint32, ready *atomic.Uint32) uint32 {
@@ -39,8 +39,8 @@ func publish(data, other *uint32, ready *atomic.Uint32) uint32 {
 	return v
 }
 
-// TestBarrierInstructions disassembles them: their machine code is what rdma-core's
-// udma_barrier.h has.
+// TestBarrierInstructions disassembles the barriers: their machine code is that of
+// rdma-core's udma_barrier.h.
 func TestBarrierInstructions(t *testing.T) {
 	goTool, err := exec.LookPath("go")
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BufferOptions tune [NewBuffer]. The zero value is right for most.
+// BufferOptions contains options for [NewBuffer]. The zero value suits most programs.
 type BufferOptions struct {
 	// HugePages backs the buffer with pages of 2 MiB from the system's
 	// reserved pool (vm.nr_hugepages) and rounds its size up to a multiple of
@@ -17,9 +17,9 @@ type BufferOptions struct {
 
 const hugePage = 2 << 20
 
-// Buffer is page-aligned, zeroed memory outside the Go heap: the garbage
-// collector neither scans nor frees it, and its pages never move, which is
-// what a memory region wants. Its owner closes it.
+// Buffer is page-aligned, zeroed memory outside the Go heap: the garbage collector
+// neither scans nor frees it, and its pages never move, as memory regions require. The
+// owner must close it.
 type Buffer struct {
 	mem  []byte // the whole mapping
 	size int
@@ -42,8 +42,8 @@ func NewBuffer(size int, opt BufferOptions) (*Buffer, error) {
 	return &Buffer{mem, size}, nil
 }
 
-// Bytes is the buffer's memory; nil after Close. Slices of it must not be
-// used after Close.
+// Bytes returns the buffer's memory, or nil after Close. Slices of it must not be used
+// after Close.
 func (b *Buffer) Bytes() []byte {
 	if b.mem == nil {
 		return nil
@@ -51,7 +51,7 @@ func (b *Buffer) Bytes() []byte {
 	return b.mem[:b.size:b.size]
 }
 
-// Addr is the address of the first byte.
+// Addr returns the address of the first byte.
 func (b *Buffer) Addr() uint64 { return Addr(b.mem) }
 
 // Close frees the memory. It may be called again.

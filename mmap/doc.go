@@ -1,5 +1,5 @@
-// Package mmap holds memory shared with the kernel and the few unsafe
-// operations that need it, so that everything above can be plain Go.
+// Package mmap provides memory that is shared with the kernel and the few unsafe
+// operations on it, so that the packages above need hardly any.
 //
 //	                kernel
 //	  ┌───────────────┴────────────────┐
@@ -7,25 +7,23 @@
 //	  │                                  │
 //	Ring    slots + two index words    []byte  what the program reads and writes
 //
-// A [Ring] follows one rule: the side that owns an index word stores it with
-// release, the other side loads it with acquire (sync/atomic gives both). An
-// index word the kernel wrote is masked the moment it is read, so a wrong
-// value can never address memory outside the region; the layout itself is
-// checked once, when the ring is made.
+// A [Ring] follows one rule: the side that owns an index word stores it with release, and
+// the other side loads it with acquire. An index word that the kernel wrote is masked
+// when it is read, so a wrong value can never address memory outside the region. The
+// layout itself is checked once, when the ring is made.
 //
-// Nothing here locks. The owner of a queue serialises access to it, including
-// against Close: after Close the memory is gone, and slices of it that a
-// program kept fault when touched.
+// A ring has no lock. The owner of a queue serializes access to it, including Close.
+// After Close the memory is unmapped, and access to a remaining slice of it faults.
 //
 // # Barriers
 //
-// The barriers order what this processor does to memory that it shares with a device:
+// The barriers order this processor's accesses to memory that it shares with a device:
 // main memory that the device reads and writes by itself (DMA), and registers of the
 // device that are mapped into the process (MMIO), often with write combining. The
-// kernel's software drivers need none of them: there the other side is a processor
-// as well, and sync/atomic is enough.
+// kernel's software drivers need none of them: there the other side is a processor as
+// well, and sync/atomic is enough.
 //
-// A driver of hardware posts requests like this:
+// A driver for hardware posts requests like this:
 //
 //	fill slots of the queue
 //	BarrierToDevice()         // slots before doorbell record

@@ -2,7 +2,7 @@ package mmap
 
 import "sync"
 
-// pool is memory outside the Go heap that is free, in blocks of a size. Its pages are
+// pool contains free memory outside the Go heap, in blocks of one size. Its pages are
 // never unmapped.
 type pool struct {
 	size int
@@ -10,11 +10,11 @@ type pool struct {
 	free [][]byte
 }
 
-var pools = [...]*pool{{size: 256}, {size: 4096}} // for a command, and for all but the longest
+var pools = [...]*pool{{size: 256}, {size: 4096}} // for commands, and for all but the longest data
 
-// Alloc returns size bytes for what system calls pass by address, with what was left in
-// them. Outside the Go heap nothing needs pinning, and what is copied there need not be
-// on the heap itself. Free takes them back.
+// Alloc returns size bytes for data that system calls pass by address. They are not
+// zeroed. Memory outside the Go heap needs no pinning, and data that is copied there need
+// not be on the heap itself. Free releases them.
 func Alloc(size int) ([]byte, error) {
 	for _, p := range pools {
 		if size <= p.size {
@@ -29,7 +29,7 @@ func Alloc(size int) ([]byte, error) {
 	return b.mem, nil
 }
 
-// Free takes back what Alloc returned, or a slice from its beginning.
+// Free releases what Alloc returned, or a slice from its beginning.
 func Free(b []byte) {
 	for _, p := range pools {
 		if cap(b) == p.size {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestPool has many blocks of all sizes, each with something else in it, and frees them:
-// the next are the same, but for those that are too long to be kept.
+// TestPool allocates many blocks of all sizes, fills each with other data and frees them.
+// They are used again, except those that are too long for the pools.
 func TestPool(t *testing.T) {
 	for _, size := range []int{1, 256, 257, 4096, 4097} {
 		alloc := func() []byte {

@@ -12,7 +12,7 @@ import (
 // that the driver allocated.
 type Region struct{ mem []byte }
 
-// pages maps length bytes. (unix.Mmap would keep a table of all there are.)
+// pages maps length bytes. (unix.Mmap would add the mapping to a table.)
 func pages(fd int, offset int64, length, flags int) ([]byte, error) {
 	p, err := unix.MmapPtr(fd, offset, nil, uintptr(length), unix.PROT_READ|unix.PROT_WRITE, flags)
 	if err != nil {
@@ -41,11 +41,10 @@ func Map(fd int, offset int64, length int) (*Region, error) {
 	return &Region{mem}, nil
 }
 
-// Bytes is the mapped memory; nil after Close.
+// Bytes returns the mapped memory, or nil after Close.
 func (r *Region) Bytes() []byte { return r.mem }
 
-// Close unmaps the region. It may be called again; no one may be using the
-// memory.
+// Close unmaps the region, which must not be in use. It may be called again.
 func (r *Region) Close() error {
 	if r == nil {
 		return nil

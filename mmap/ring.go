@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// Layout says where in a [Region] a ring lies. Offsets are in bytes.
+// Layout describes the place of a ring in a [Region]. Offsets are in bytes.
 type Layout struct {
 	Producer int    // of the 32-bit producer index
 	Consumer int    // of the 32-bit consumer index
@@ -15,7 +15,7 @@ type Layout struct {
 	Mask     uint32 // number of slots - 1; slots are a power of two
 }
 
-// Slots are the slots of a [Ring]. A copy stays in registers where slots are used in a loop.
+// Slots describes the slots of a [Ring]. Loops copy it so that it stays in registers.
 type Slots struct {
 	data unsafe.Pointer
 	mask uint32
@@ -33,8 +33,8 @@ type Ring struct {
 	cons *atomic.Uint32
 }
 
-// NewRing lays a ring over r after checking that all of it lies inside r. The
-// ring is valid until r is closed.
+// NewRing returns a ring in r, after checking that all of it is inside r. The ring is
+// valid until r is closed.
 func NewRing(r *Region, l Layout) (Ring, error) {
 	size := uint64(len(r.mem))
 	word := func(off int) bool { return off >= 0 && off%4 == 0 && uint64(off)+4 <= size }
@@ -54,36 +54,34 @@ func NewRing(r *Region, l Layout) (Ring, error) {
 	}, nil
 }
 
-// Cap is the largest number of entries the ring holds.
+// Cap returns the largest number of entries that the ring holds.
 func (s Slots) Cap() int { return int(s.mask) }
 
-// SlotSize is the size of a slot in bytes.
+// SlotSize returns the size of a slot in bytes.
 func (s Slots) SlotSize() int { return 1 << s.log2 }
 
-// Slot is the address of slot i, which is taken modulo the number of slots.
+// Slot returns the address of slot i modulo the number of slots.
 func (s Slots) Slot(i uint32) unsafe.Pointer {
-	return unsafe.Add(s.data, uintptr(i&s.mask)<<(s.log2&63)) // so that the compiler sees it is no more
+	return unsafe.Add(s.data, uintptr(i&s.mask)<<(s.log2&63)) // & 63 spares a check for larger shifts
 }
 
-// Next is the index after i.
+// Next returns the index after i.
 func (s Slots) Next(i uint32) uint32 { return (i + 1) & s.mask }
 
-// Used is the number of entries between the two indices.
+// Used returns the number of entries between the two indices.
 func (s Slots) Used(prod, cons uint32) uint32 { return (prod - cons) & s.mask }
 
-// Free is the number of entries that can be added.
+// Free returns the number of entries that can be added.
 func (s Slots) Free(prod, cons uint32) uint32 { return s.mask - s.Used(prod, cons) }
 
-// LoadProducer reads the producer index with acquire: entries before it are
-// visible.
+// LoadProducer loads the producer index with acquire: entries before it are visible.
 func (r *Ring) LoadProducer() uint32 { return r.prod.Load() & r.mask }
 
 // StoreProducer publishes entries before i with release.
 func (r *Ring) StoreProducer(i uint32) { StoreRelease(r.prod, i&r.mask) }
 
-// LoadConsumer reads the consumer index with acquire: slots before it may be
-// overwritten.
+// LoadConsumer loads the consumer index with acquire: slots before it may be overwritten.
 func (r *Ring) LoadConsumer() uint32 { return r.cons.Load() & r.mask }
 
-// StoreConsumer gives slots before i back with release.
+// StoreConsumer frees the slots before i with release.
 func (r *Ring) StoreConsumer(i uint32) { StoreRelease(r.cons, i&r.mask) }

@@ -70,8 +70,8 @@ func TestNewRing(t *testing.T) {
 	}
 }
 
-// FuzzRing plays a producer and a consumer on a ring against a plain slice,
-// from any starting index, so that wrapping around is met from all sides.
+// FuzzRing compares a ring with a plain slice, from any starting index, so that indices
+// wrap around in every way.
 func FuzzRing(f *testing.F) {
 	f.Add(uint8(3), uint32(0), []byte{1, 2, 3, 200, 7, 9})
 	f.Add(uint8(0), ^uint32(0), []byte{1, 128, 1, 128})
@@ -84,8 +84,8 @@ func FuzzRing(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What the other side writes is not to be trusted: whatever stands in
-		// an index word is taken modulo the ring.
+		// The other side is not trusted: any value of an index word is taken modulo the
+		// number of slots.
 		ring.prod.Store(start)
 		ring.cons.Store(start)
 		base := uintptr(unsafe.Pointer(unsafe.SliceData(r.Bytes())))
@@ -161,8 +161,8 @@ func TestBuffer(t *testing.T) {
 	}
 }
 
-// TestHugePages takes huge pages if the system has any to give, and otherwise
-// sees the kernel refuse them.
+// TestHugePages allocates huge pages if the system has any, and otherwise expects the
+// kernel to refuse them.
 func TestHugePages(t *testing.T) {
 	const pool = "/proc/sys/vm/nr_hugepages"
 	before, err := os.ReadFile(pool)

@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// Word is the 4 bytes of b at off, in the host's byte order, as an atomic: what
-// another side may write while this one looks. It panics, as slicing does, if
-// they are not all inside b, or not aligned.
+// Word returns the 4 bytes of b at off as an atomic in the host's byte order, for memory
+// that another side may write at the same time. It panics, as slicing does, if they are
+// not all inside b, or not aligned.
 func Word(b []byte, off int) *atomic.Uint32 {
 	p := unsafe.Pointer(unsafe.SliceData(b[off : off+4]))
 	if uintptr(p)%4 != 0 {

@@ -2,15 +2,15 @@ package provider
 
 import "golang.org/x/sys/unix"
 
-// call makes the system call that runs the command. It is in a file of its own, for which
-// tests/bench/native has another.
+// call makes the system call that runs the command. It is in a file of its own, which
+// tests/bench/native replaces.
 func (c *command) call(trap, a2, a3 uintptr) (errno unix.Errno) {
 	for {
-		// A command that only queues work is not worth telling the scheduler
-		// of: RawSyscall costs less (BenchmarkDoorbell in package uverbs). One
-		// in which the kernel does the work is: it costs little then
-		// (BenchmarkWrite shows no difference on siw), and spares others the
-		// wait, the garbage collector among them.
+		// RawSyscall, which does not inform the scheduler, costs less for commands that
+		// only queue work (BenchmarkDoorbell in package uverbs). For commands in which
+		// the kernel does the work, Syscall costs little in comparison (BenchmarkWrite
+		// shows no difference on siw) and does not make other goroutines and the garbage
+		// collector wait.
 		if c.long {
 			_, _, errno = unix.Syscall(trap, c.fd, a2, a3)
 		} else {

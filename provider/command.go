@@ -12,27 +12,27 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// command is a write command of the data path, encoded once and run without
-// allocating. It is run by write, which costs a quarter less than the ioctl that wraps
-// it. But the kernel refuses writes from threads whose credentials are not those with
-// which the file was opened (ib_safe_file_access compares pointers): threads of a
-// process that imported the file, and all threads after syscall.Setuid, Setgid or the
-// like. From the first refusal on, the command is run by ioctl.
+// command is a write command of the data path, encoded once and run without allocating.
+// It is run by write, which costs a quarter less than the ioctl that wraps it. But the
+// kernel refuses writes from threads whose credentials are not those with which the file
+// was opened (ib_safe_file_access compares pointers): threads of a process that imported
+// the file, and all threads after calls such as syscall.Setuid. After the first refusal
+// the command is run by ioctl.
 type command struct {
 	fd    uintptr
 	long  bool
 	ioctl atomic.Bool
-	msg   []byte  // the ioctl's argument, then what is written, then the answer; nil when closed
-	size  uintptr // of what is written
-	req   []byte  // as the kernel reads it: its owner may change it between runs
+	msg   []byte  // the ioctl's argument, the written command, the response; nil when closed
+	size  uintptr // of the written command
+	req   []byte  // as the kernel reads it; may be changed between runs
 	resp  []byte
 }
 
-// invocationSize is where in msg the written command begins.
+// invocationSize is the offset in msg of the written command.
 const invocationSize = int(unsafe.Sizeof(invocation{}))
 
-// newCommand encodes a command with an answer of respSize bytes. long says that
-// the kernel does the work in the call, and does not only queue it.
+// newCommand encodes a command with a response of respSize bytes. long reports whether
+// the kernel does the work in the call and does not only queue it.
 func newCommand(dev *Device, long bool, cmd uint32, req []byte, respSize int) (*command, error) {
 	const headSize = invocationSize + int(unsafe.Sizeof(abi.IbUverbsCmdHdr{}))
 	end := headSize + len(req)
@@ -50,7 +50,7 @@ func newCommand(dev *Device, long bool, cmd uint32, req []byte, respSize int) (*
 	m.add(abi.UVERBS_ATTR_CORE_IN, len(req), mmap.Addr(c.req))
 	if respSize > 0 {
 		m.add(abi.UVERBS_ATTR_CORE_OUT, respSize, mmap.Addr(c.resp))
-		// A write says where the answer goes in the first field of its request.
+		// The first field of a write's request is the address of the response.
 		binary.NativeEndian.PutUint64(c.req, mmap.Addr(c.resp))
 	}
 	copy(msg, mmap.Bytes(&m))

@@ -10,9 +10,9 @@
 //	               (run by uverbs, with the UHW)         doorbells, device registers
 //
 // A driver knows the layout of its device's queues, the encoding of requests and
-// completions, and the private structures ([UHW]) that its kernel side expects in
-// each verb. Objects, handles, lifetimes, events and errors of the control path
-// are the business of package uverbs, which runs all verbs.
+// completions, and the private structures ([UHW]) that its kernel side expects in each
+// verb. Package uverbs runs all verbs and manages objects, handles, lifetimes, events and
+// errors of the control path.
 //
 // A driver's package calls [Register] in its init function. Programs import it for
 // that effect:

@@ -8,22 +8,22 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// Doorbell tells the kernel that a send queue has new work: the command
+// Doorbell notifies the kernel that a send queue has new work: it is the command
 // POST_SEND without work requests, on which kernel drivers that map their queues look
-// there. Drivers of hardware ring doorbells in device memory instead.
+// there. Drivers for hardware ring doorbells in device memory instead.
 type Doorbell struct{ cmd *command }
 
-// NewDoorbell makes the doorbell of the QP with the given handle. long says that
-// the driver works on the requests in the call, and does not only queue them.
-// Close it after the last Ring.
+// NewDoorbell makes the doorbell of the QP with the given handle. long reports whether
+// the driver processes requests in the call and does not only queue them. Close the
+// doorbell after the last Ring.
 func NewDoorbell(dev *Device, qpHandle uint32, long bool) (Doorbell, error) {
 	req := abi.IbUverbsPostSend{QpHandle: qpHandle, WqeSize: uint32(unsafe.Sizeof(abi.IbUverbsSendWr{}))}
 	cmd, err := newCommand(dev, long, abi.IB_USER_VERBS_CMD_POST_SEND, mmap.Bytes(&req), int(unsafe.Sizeof(abi.IbUverbsPostSendResp{})))
 	return Doorbell{cmd}, err
 }
 
-// FlushQP moves a QP in the error state to the error state, so that its driver
-// flushes what has been posted since.
+// FlushQP moves a QP to the error state, or does so again, so that its driver flushes the
+// requests that have been posted.
 func FlushQP(dev *Device, qpHandle uint32) error {
 	const state = 1 << 0 // enum ib_qp_attr_mask
 	req := abi.IbUverbsModifyQp{QpHandle: qpHandle, AttrMask: state, QpState: uint8(verbs.StateErr)}
@@ -35,7 +35,7 @@ func FlushQP(dev *Device, qpHandle uint32) error {
 	return cmd.run()
 }
 
-// Ring makes the one system call. It does not allocate.
+// Ring rings the doorbell by one system call. It does not allocate.
 func (d Doorbell) Ring() error { return d.cmd.run() }
 
 // Close releases the doorbell.
@@ -46,7 +46,7 @@ func (d Doorbell) Close() { d.cmd.close() }
 type Notify struct {
 	dev *Device
 	cq  uint32
-	cmd *command // nil until it is wanted: many a CQ is only polled
+	cmd *command // nil until the first Arm: many CQs are only polled
 	req *abi.IbUverbsReqNotifyCq
 }
 
@@ -54,7 +54,7 @@ type Notify struct {
 // the last Arm.
 func NewNotify(dev *Device, cqHandle uint32) Notify { return Notify{dev: dev, cq: cqHandle} }
 
-// Arm makes the one system call. Calls must not overlap.
+// Arm arms the CQ by one system call. Calls must not overlap.
 func (n *Notify) Arm(solicitedOnly bool) error {
 	if n.cmd == nil {
 		cmd, err := newCommand(n.dev, false, abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ, mmap.Bytes(&abi.IbUverbsReqNotifyCq{CqHandle: n.cq}), 0)
@@ -95,7 +95,8 @@ func NewStateQuery(dev *Device, qpHandle uint32) (StateQuery, error) {
 	return StateQuery{cmd, (*abi.IbUverbsQueryQpResp)(unsafe.Pointer(unsafe.SliceData(cmd.resp)))}, nil
 }
 
-// Ask makes the one system call and does not allocate. Calls must not overlap.
+// Ask returns the state, by one system call, and does not allocate. Calls must not
+// overlap.
 func (q StateQuery) Ask() (verbs.QPState, error) {
 	err := q.cmd.run()
 	return verbs.QPState(q.resp.QpState), err

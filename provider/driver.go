@@ -16,30 +16,30 @@ type Driver interface {
 	// ID returns the kernel's enum rdma_driver_id of the devices that the driver
 	// drives, such as abi.RDMA_DRIVER_MLX5.
 	ID() uint32
-	// GetContext begins the use of an open device. It calls get once, which runs the
-	// verb GET_CONTEXT with the driver's part and then completes dev. After that the
-	// driver may map pages of dev.FD and allocate what it needs. If it fails, it
-	// releases all of that itself; uverbs closes the file.
+	// GetContext makes the driver's part of a newly opened device. It calls get once,
+	// which runs the verb GET_CONTEXT with the driver's part and then completes dev.
+	// After that the driver may map pages of dev.FD and allocate what it needs. If it
+	// fails, it releases all of that itself; uverbs closes the file.
 	GetContext(dev *Device, get func(UHW) error) (Context, error)
-	// ImportContext begins the use of a device file for which another Context exists,
-	// in this process or another. dev is complete. The driver may call query, which
-	// runs the verb QUERY_CONTEXT with the driver's part. Kernel drivers without that
-	// verb, such as rxe and siw, refuse it with EOPNOTSUPP.
+	// ImportContext makes the driver's part of a device file for which another Context
+	// exists, in this process or another. dev is complete. The driver may call query,
+	// which runs the verb QUERY_CONTEXT with the driver's part. Kernel drivers without
+	// that verb, such as rxe and siw, refuse it with EOPNOTSUPP.
 	ImportContext(dev *Device, query func(UHW) error) (Context, error)
 }
 
-// UHW is a driver's private part of a verb: In is what the driver passes to its kernel
-// side, and the kernel side fills Out. Their layouts are the structures of the
-// kernel's include/uapi/rdma/NAME-abi.h without the fields of the core, in the
-// host's byte order. An empty part is not passed. Kernel drivers differ in what they
-// do with parts that are shorter or longer than they expect; pass exact lengths.
+// UHW is a driver's private part of a verb: In is passed to the driver's kernel side,
+// which fills Out. Their layouts are the structures of the kernel's
+// include/uapi/rdma/NAME-abi.h without the fields of the core, in the host's byte order.
+// An empty part is not passed. Kernel drivers differ in what they do with parts that are
+// shorter or longer than they expect; pass exact lengths.
 //
 // uverbs copies both ways: the memory may be anywhere, also on the stack, and is not
 // used after the verb has returned.
 type UHW struct{ In, Out []byte }
 
-// Device is an open device as far as a driver needs it. Only uverbs changes it, before
-// the first Context method is called.
+// Device describes an open device to its driver. Only uverbs changes it, before the first
+// Context method is called.
 type Device struct {
 	FD     int    // of /dev/infiniband/uverbsN, for mmap.Map and doorbells; uverbs closes it after Context.Release
 	Driver uint32 // enum rdma_driver_id
@@ -58,11 +58,11 @@ type Object interface {
 }
 
 // Context is the driver's part of one open device. Its methods make the driver's part of
-// objects. Each gets a function that runs the verb with the driver's part, to be called
-// at most once, and before the method returns. The parameters that the function passes
-// to the kernel are those in init, which the driver may raise first. If the
-// method fails after the function has succeeded, uverbs destroys the kernel's object;
-// the driver has released its own part then.
+// objects. Each is passed a function that runs the verb with the driver's part, to be
+// called at most once, and before the method returns. The parameters that the function
+// passes to the kernel are those in init, which the driver may raise first. If the method
+// fails after the function has succeeded, uverbs destroys the kernel's object; the driver
+// must have released its own part by then.
 //
 // Release is called after that of all other objects of the Context, and before the
 // device file is closed. There the driver unmaps device pages.
@@ -88,14 +88,14 @@ type Context interface {
 
 // CQInit describes a CQ that is to be made.
 type CQInit struct {
-	Depth int // completions that it holds at least
+	Depth int // minimum number of completions
 	// Wake wakes a waiter of the CQ as a completion event does. The driver calls it when
 	// it adds a completion by itself, which the kernel does not know about, to a CQ
 	// that is armed. It does nothing if the CQ has no channel. It may be called until
 	// the queue has been released, and without locks that Poll or Arm takes.
 	Wake func()
-	// SingleThreaded says that the calls of the queue never overlap, so that the driver
-	// needs no lock for them; those of QPs that use the CQ may overlap them.
+	// SingleThreaded reports that calls of the queue never overlap, so that the driver
+	// needs no lock for them. Calls of QPs that use the CQ may overlap them.
 	SingleThreaded bool
 }
 
@@ -108,8 +108,8 @@ type CQInfo struct {
 // SRQInit describes an SRQ that is to be made.
 type SRQInit struct {
 	PD     Object // of the driver; nil if it has none, and for imported PDs
-	MaxWR  int    // requests that it holds at least
-	MaxSGE int    // of a request, at least
+	MaxWR  int    // minimum number of requests
+	MaxSGE int    // minimum number of SGEs of a request
 }
 
 // SRQInfo describes the SRQ that the kernel made.
@@ -122,19 +122,19 @@ type SRQInfo struct {
 // QPInit describes a QP that is to be made.
 type QPInit struct {
 	Type           verbs.QPType
-	Cap            verbs.QPCap // what its queues hold at least
+	Cap            verbs.QPCap // minimum size of the queues
 	SignalAll      bool        // every send request is signaled
 	SingleThreaded bool        // the calls of both queues never overlap: the driver needs no lock for them
 	PD             Object      // of the driver; nil if it has none, and for imported PDs
 	SendCQ, RecvCQ CompletionQueue
-	SRQ            RecvQueue // whose receives the QP takes; nil if it has a queue of its own
+	SRQ            RecvQueue // that the QP uses; nil if it has a receive queue of its own
 }
 
 // QPInfo describes the QP that the kernel made.
 type QPInfo struct {
 	Handle uint32 // for the commands of this package
 	QPNum  uint32
-	Cap    verbs.QPCap // as the kernel answered: some kernel drivers repeat the request
+	Cap    verbs.QPCap // as the kernel returned it: some kernel drivers return the request
 }
 
 // AHInit describes an address handle that is to be made.
@@ -147,38 +147,38 @@ type AHInit struct {
 type MRInit struct {
 	PD            Object // of the driver; nil if it has none, and for imported PDs
 	Start, Length uint64 // the memory
-	IOVA          uint64 // by which SGEs and peers name its first byte
+	IOVA          uint64 // address of the first byte for SGEs and peers
 	Access        verbs.Access
 }
 
-// Queue is what all queues have in common. Their methods are safe for concurrent use.
-// None makes a system call, except for the doorbell of [SendQueue], arming a CQ, and
-// what is run by a function that the method is given. Post and Poll do not allocate
-// unless they fail. [Gate] implements Stop, Suspend, Settle and Modify.
+// Queue has the methods that all queues have in common. They are safe for concurrent use.
+// None makes a system call, except for the doorbell of [SendQueue], arming a CQ, and the
+// functions that are passed to methods. Post and Poll do not allocate unless they fail.
+// [Gate] implements Stop, Suspend, Settle and Modify.
 type Queue interface {
-	// Stop(true) is called before the kernel's object is destroyed: it waits for calls
-	// in progress. Later ones return [verbs.ErrClosed], or no completions. Stop(false)
-	// is called if the kernel refused to destroy the object, and undoes it.
+	// Stop(true) is called before the kernel's object is destroyed: it waits for calls in
+	// progress. Later calls return [verbs.ErrClosed], or no completions. Stop(false) is
+	// called if the kernel refused to destroy the object, and undoes it.
 	Stop(stop bool)
 	// Release is called once, after the kernel's object has been destroyed. It ends the
-	// queue and frees its memory. Post, Poll, Arm, Resize and Cap may be called after
-	// it: they behave as after Stop(true) and touch none of that. Of a QP the send queue
-	// is released before the receive queue, and both before the CQs and the SRQ.
+	// queue and frees its memory. Post, Poll, Arm, Resize and Cap may be called after it:
+	// they behave as after Stop(true) and do not access the memory. The send queue of a
+	// QP is released before its receive queue, and both before the CQs and the SRQ.
 	Release()
 }
 
 // SendQueue is the send queue of a QP.
 type SendQueue interface {
 	// Post posts wrs in order and rings one doorbell. It returns how many were posted:
-	// those complete, the device never sees the others. The error is nil if all were
-	// posted, [verbs.ErrQueueFull] as it is if there was no room, and otherwise a
-	// [*verbs.PostError] for the first that was not posted, or the error of a queue
-	// that is closed. If the doorbell fails, what the device may have seen counts
-	// as posted, and the driver moves the QP to the error state, where it
-	// completes. If that fails as well, all later uses return [verbs.ErrQueueFailed].
+	// these will complete, and the device never sees the others. The error is nil if all
+	// were posted, [verbs.ErrQueueFull] itself if there was no room, and otherwise a
+	// [*verbs.PostError] for the first that was not posted, or the error of a closed
+	// queue. If the doorbell fails, requests that the device may have seen count as
+	// posted, and the driver moves the QP to the error state, where they complete. If
+	// that fails as well, all later calls return [verbs.ErrQueueFailed].
 	//
-	// The driver must not keep wrs, nor what it points to, after it has returned. uverbs
-	// passes copies whose InlineList is empty: their Inline has all inline data.
+	// The driver must not retain wrs, or anything it points to, after Post returns.
+	// uverbs passes copies whose InlineList is empty: Inline has all inline data.
 	Post(wrs []verbs.SendWR) (int, error)
 	// Cap returns the number of requests that the queue holds.
 	Cap() int
@@ -191,17 +191,17 @@ type SendQueue interface {
 
 // Stateful queues know the state of their QP. The state of an SRQ never changes.
 type Stateful interface {
-	// Suspend keeps others from posting until Settle.
+	// Suspend prevents posting until Settle.
 	Suspend()
 	// Settle ends Suspend. moved reports whether the QP has been moved to state s. A QP
-	// that is moved to RESET forgets its requests: the driver empties the queue. A QP may
-	// also enter the error state without that, when the device detects an error.
+	// that is moved to RESET discards its requests: the driver empties the queue. A QP
+	// may also enter the error state without Settle, when the device detects an error.
 	Settle(s verbs.QPState, moved bool)
 }
 
 // RecvQueue is the receive queue of a QP, or an SRQ.
 type RecvQueue interface {
-	// Post posts wrs in order. Its results, and what it may not keep, are as for
+	// Post posts wrs in order. Its results, and what it must not retain, are as for
 	// [SendQueue].
 	Post(wrs []verbs.RecvWR) (int, error)
 	// Cap returns the number of requests that the queue holds.
@@ -213,19 +213,19 @@ type RecvQueue interface {
 	Queue
 }
 
-// Resizer is a queue that may be able to change its size and to keep what is in it. Those
-// that are not let the kernel refuse.
+// Resizer is implemented by queues that may be able to change their size and preserve
+// their entries. Queues that are not able to do so let the kernel refuse.
 type Resizer interface {
 	// Resize runs the verb that resizes the queue, with the size that the driver chooses,
 	// not less than size, and with the driver's part. If the verb succeeds and the driver
-	// cannot use the new queue, this and all later uses return [verbs.ErrQueueFailed].
+	// cannot use the new queue, this and all later calls return [verbs.ErrQueueFailed].
 	Resize(size int, resize func(size int, uhw UHW) error) error
 }
 
 // CompletionQueue is a CQ.
 type CompletionQueue interface {
 	// Poll moves up to len(wcs) completions into wcs and returns how many. The driver
-	// must not keep wcs. Completions of a QP that has been destroyed may be dropped or
+	// must not retain wcs. Completions of a QP that has been destroyed may be dropped or
 	// returned.
 	Poll(wcs []verbs.WC) int
 	// Arm requests an event at the next completion, or at the next solicited or failed
@@ -233,8 +233,8 @@ type CompletionQueue interface {
 	Arm(solicitedOnly bool) error
 	// Cap returns the number of completions that the queue holds.
 	Cap() int
-	// Recycle closes the queue and returns an empty one for the same CQ of the kernel. No
-	// QP uses the CQ any more, and it has no channel. It is called instead of Release.
+	// Recycle closes the queue and returns an empty one for the same kernel CQ. No QP
+	// uses the CQ, and it has no channel. Recycle is called instead of Release.
 	Recycle() CompletionQueue
 	Resizer
 	Queue
@@ -243,8 +243,8 @@ type CompletionQueue interface {
 // EventCounter is implemented by completion queues that number their requests for
 // events, as mlx5 does in the arm_sn of its doorbell record.
 type EventCounter interface {
-	// CountEvent is called for every completion event of the CQ that was read, before
-	// a waiter is woken by it. It must not block, nor call Wake.
+	// CountEvent is called for every completion event of the CQ that was read, before it
+	// wakes a waiter. It must not block, nor call Wake.
 	CountEvent()
 }
 
@@ -255,11 +255,11 @@ type Holder interface {
 	Hold(t time.Time)
 }
 
-// SendInline is the flag of requests with inline data, in which drivers keep it
-// (enum ib_send_flags).
+// SendInline is the flag that drivers set in requests with inline data (enum
+// ib_send_flags).
 const SendInline verbs.SendFlags = 1 << 3
 
-// RefuseOpcode returns the error of posting an opcode that a QP does not take.
+// RefuseOpcode returns the error for an opcode that a QP does not accept.
 func RefuseOpcode(o verbs.Opcode) error {
 	if o == 0 {
 		return verbs.ErrNoOpcode

@@ -12,28 +12,28 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// Gate holds what the queues of all drivers have in common: a lock, the state of
-// their QP, and whether they have been stopped. It implements [Stateful], Stop of
-// [Queue], and Modify of [SendQueue] for verbs without a driver's part. Queues embed
-// it and hold the lock while they use its fields.
+// Gate is the common part of the queues of all drivers: a lock, the state of the QP, and
+// whether the queue has been stopped. It implements [Stateful], Stop of [Queue], and
+// Modify of [SendQueue] for verbs without a driver's part. Queues embed it and hold the
+// lock while they use its fields.
 type Gate struct {
-	// SingleThreaded makes Lock and Unlock do nothing: the calls of the queue never
-	// overlap. It is set before the queue is used.
+	// SingleThreaded makes Lock and Unlock do nothing: calls of the queue never overlap.
+	// It is set before the queue is used.
 	SingleThreaded bool
-	uses           uint // is written by every call of such a queue, for the race detector
+	uses           uint // written by every call of such a queue, for the race detector
 
-	held     atomic.Uint32 // whether the lock is, see below
-	starving atomic.Uint32 // 1 if the goroutine that is next has waited long
-	turn     sync.Mutex    // of the goroutine that is next
+	held     atomic.Uint32 // state of the lock, see below
+	starving atomic.Uint32 // 1 if the next goroutine has waited long
+	turn     sync.Mutex    // held by the next goroutine
 
 	State  verbs.QPState
 	Closed bool // or failed: see Err
 	failed error
 }
 
-// The lock is free, held, or kept for a goroutine that has waited for a microsecond or so:
-// no other passes it then. It is unlocked by an ordinary store, unlike a [sync.Mutex],
-// where that takes as long as a poll of an empty queue does otherwise.
+// The lock is free, held, or reserved for a goroutine that has waited for about a
+// microsecond and that no other can pass then. It is unlocked by an ordinary store. That
+// of a [sync.Mutex] takes as long as the rest of a poll of an empty queue.
 const (
 	free = 0
 	held = 1
@@ -41,7 +41,7 @@ const (
 )
 
 // Lock takes the lock.
-func (g *Gate) Lock() { // is inlined only if it does not call TryLock
+func (g *Gate) Lock() { // must not call TryLock, or it is not inlined
 	if g.SingleThreaded {
 		g.uses++
 	} else if !g.held.CompareAndSwap(free, held) {
@@ -109,8 +109,7 @@ func (g *Gate) Stop(stop bool) {
 	g.Unlock()
 }
 
-// Fail ends the use of a queue that no longer works because of err. The caller
-// holds the lock.
+// Fail marks the queue as failed because of err. The caller holds the lock.
 func (g *Gate) Fail(err error) {
 	if !errors.Is(err, verbs.ErrQueueFailed) {
 		err = fmt.Errorf("%w: %w", verbs.ErrQueueFailed, err)
@@ -118,8 +117,7 @@ func (g *Gate) Fail(err error) {
 	g.Closed, g.failed = true, err
 }
 
-// Err returns why a queue that is Closed cannot be used. The caller holds the
-// lock.
+// Err returns why a closed queue cannot be used. The caller holds the lock.
 func (g *Gate) Err() error {
 	if g.failed != nil {
 		return g.failed
@@ -127,8 +125,8 @@ func (g *Gate) Err() error {
 	return verbs.ErrClosed
 }
 
-// UnlockIfPanicking unlocks the gate if the caller panics, as when it copies inline
-// data from memory that is gone. It is deferred.
+// UnlockIfPanicking unlocks the gate if the caller panics, as when it copies inline data
+// from memory that is unmapped. It must be deferred.
 func (g *Gate) UnlockIfPanicking() {
 	if p := recover(); p != nil {
 		g.Unlock()

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestSingleThreadedMisuse uses a gate without a lock from two goroutines, first handed
-// over and then at the same time, in a process of its own: the race detector reports the
-// second only.
+// TestSingleThreadedMisuse uses a gate without a lock from two goroutines, first one
+// after the other and then at the same time, in processes of their own: the race detector
+// reports only the second.
 func TestSingleThreadedMisuse(t *testing.T) {
 	const env = "VERBS_TEST_MISUSE"
 	if how := os.Getenv(env); how != "" {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// TestGateWaits takes a lock beside goroutines that hold it most of the time:
-// waiting for a Gate takes no more than 10 times as long as for a sync.Mutex,
-// of which 100 ms may be the machine's.
+// TestGateWaits takes a lock that other goroutines hold most of the time: waiting for a
+// Gate takes at most 10 times as long as for a sync.Mutex, for which at least 100 ms are
+// assumed.
 func TestGateWaits(t *testing.T) {
 	const most = 10
 	for _, procs := range []int{1, 2} {
@@ -25,8 +25,8 @@ func TestGateWaits(t *testing.T) {
 	}
 }
 
-// waits returns how long taking the lock 20 times takes beside 4 goroutines
-// that take it all the time, for some steps of work each.
+// waits returns how long it takes to lock l 20 times while 4 goroutines lock it all the
+// time, for some steps of work each.
 func waits(l sync.Locker, steps int) time.Duration {
 	var pollers sync.WaitGroup
 	stop, work := false, 0

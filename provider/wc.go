@@ -9,19 +9,19 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// SetImm makes imm the immediate of a completion, in host byte order.
+// SetImm sets the immediate of a completion to imm, in host byte order.
 func SetImm(wc *verbs.WC, imm uint32) {
 	wc.Flags |= verbs.WCWithImm
 	binary.BigEndian.PutUint32(extra(wc), imm)
 }
 
-// SetInvalidatedRKey makes rkey the key that the completed receive invalidated.
+// SetInvalidatedRKey sets the key that the completed receive invalidated.
 func SetInvalidatedRKey(wc *verbs.WC, rkey uint32) {
 	wc.Flags |= verbs.WCWithInv
 	binary.NativeEndian.PutUint32(extra(wc), rkey)
 }
 
-// extra returns the 4 bytes that hold either: verbs.WC is laid out as struct ib_uverbs_wc.
+// extra returns the 4 bytes for either: verbs.WC is laid out as struct ib_uverbs_wc.
 func extra(wc *verbs.WC) []byte {
 	const off = unsafe.Offsetof(abi.IbUverbsWc{}.Ex)
 	return mmap.Bytes(wc)[off : off+4]

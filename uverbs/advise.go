@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// Advise gives the kernel advice about parts of regions registered with
-// AccessOnDemand (ibv_advise_mr(3)); with wait it returns when that is done.
+// Advise passes hints about parts of regions registered with AccessOnDemand to the kernel
+// (ibv_advise_mr(3)). With wait it returns when the kernel has acted on them.
 func (p *PD) Advise(advice verbs.Advice, wait bool, sgl ...verbs.SGE) error {
 	const op = "advise MRs of"
 	if err := p.obj.enter(op); err != nil {

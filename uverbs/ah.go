@@ -11,8 +11,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// AH is an address handle: the way to a port, for UD QPs of its [PD]. It must
-// not be closed before requests that use it have completed.
+// AH is an address handle: the path to a port, for UD QPs of its [PD]. It must not be
+// closed before the requests that use it have completed.
 type AH struct {
 	pd  *PD
 	obj *object
@@ -59,7 +59,7 @@ func (p *PD) CreateAH(av verbs.AddressVector) (*AH, error) {
 	return a, nil
 }
 
-// CreateReplyAH makes the address handle that answers a datagram: its
+// CreateReplyAH makes the address handle for the answer to a datagram, from its
 // completion and the first [verbs.GRHSize] bytes of its buffer
 // (ibv_create_ah_from_wc(3)).
 func (p *PD) CreateReplyAH(port int, wc *verbs.WC, grh []byte) (*AH, error) {
@@ -79,8 +79,8 @@ func (c *Context) replyVector(port int, wc *verbs.WC, grh []byte) (verbs.Address
 	if len(grh) < verbs.GRHSize {
 		return av, c.obj.fail(op, fmt.Errorf("header of %d bytes: %w", len(grh), verbs.ErrNoGRH))
 	}
-	// RoCE v2 over IPv4 leaves the packet's IPv4 header in the last 20 bytes, which
-	// an IPv6 address may look like.
+	// RoCE v2 over IPv4 leaves the packet's IPv4 header in the last 20 bytes. The end of
+	// an IPv6 header may look like one, so IPv6 is checked first.
 	var src, dst netip.Addr
 	switch {
 	case grh[0]>>4 == 6:
@@ -93,7 +93,7 @@ func (c *Context) replyVector(port int, wc *verbs.WC, grh []byte) (verbs.Address
 	default:
 		return av, c.obj.fail(op, verbs.ErrNoGRH)
 	}
-	if dst.IsMulticast() { // what a group gets, its members answer from any address
+	if dst.IsMulticast() { // members of a group answer from any of their addresses
 		dst = noAddr
 	}
 	local, err := c.FindGID(port, dst)
@@ -104,10 +104,10 @@ func (c *Context) replyVector(port int, wc *verbs.WC, grh []byte) (verbs.Address
 	return av, nil
 }
 
-// Attr is what the handle was made with: the kernel offers no query.
+// Attr returns the attributes that the handle was made with. The kernel offers no query.
 func (a *AH) Attr() verbs.AddressVector { return a.av }
 
-// To addresses a QP behind the handle. qkey must be the QP's.
+// To returns the address of a QP at the handle's port. qkey must be the QP's.
 func (a *AH) To(qpNum, qkey uint32) verbs.UDAddr {
 	return verbs.UDAddr{AH: a.num, QPNum: qpNum, QKey: qkey}
 }

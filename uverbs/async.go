@@ -12,9 +12,9 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// AsyncEvent is something that happened outside any work request. At most one
-// of QP, CQ, SRQ and Port is set; none if the event is the device's, or its object
-// has been closed.
+// AsyncEvent is an event that does not belong to a work request. At most one of QP, CQ,
+// SRQ and Port is set. None is set if the event concerns the device, or if its object has
+// been closed.
 type AsyncEvent struct {
 	Type verbs.AsyncEventType
 	QP   *QP
@@ -23,8 +23,8 @@ type AsyncEvent struct {
 	Port int
 }
 
-// AsyncEvents yields the device's asynchronous events until ctx ends, the
-// context is closed, or the loop is left; the last it yields is the error.
+// AsyncEvents yields the device's asynchronous events until ctx ends, the Context is
+// closed, or the loop is left. An error is yielded last.
 func (c *Context) AsyncEvents(ctx context.Context) iter.Seq2[AsyncEvent, error] {
 	return func(yield func(AsyncEvent, error) bool) {
 		for {
@@ -36,8 +36,8 @@ func (c *Context) AsyncEvents(ctx context.Context) iter.Seq2[AsyncEvent, error] 
 	}
 }
 
-// NextAsyncEvent waits for the next asynchronous event of the device. Several
-// goroutines may wait; each event goes to one of them.
+// NextAsyncEvent waits for the next asynchronous event of the device. Several goroutines
+// may wait; each event is returned to one of them.
 func (c *Context) NextAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	const op = "wait for asynchronous event"
 	select {

@@ -45,8 +45,8 @@ func BenchmarkPollEmpty(b *testing.B) {
 	}
 }
 
-// BenchmarkWrite writes 8 bytes, in batches with one doorbell and one
-// completion each, and waits for it: a round trip through the kernel and back.
+// BenchmarkWrite writes 8 bytes, in batches with one doorbell and one completion each,
+// and waits for the completion.
 func BenchmarkWrite(b *testing.B) {
 	for _, device := range []string{labtest.RXE, labtest.SIW} {
 		for _, batch := range []int{1, 16, 64} {

@@ -16,38 +16,38 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// CompChannel carries the events of armed CQs (ibv_create_comp_channel(3)).
-// One may serve any number of CQs, which are closed before it. Events need no
-// acknowledging.
+// CompChannel delivers the events of armed CQs (ibv_create_comp_channel(3)). A channel
+// may serve any number of CQs, which must be closed before it. Events need no
+// acknowledgement.
 type CompChannel struct {
 	ctx *Context
 	obj *object
 	ch  *channel
 }
 
-// channel is what CQs need of it. It is the source of the group of goroutines that wait
-// for its events.
+// channel is the part of a CompChannel that its CQs use. It is the source of the group of
+// goroutines that wait for its events.
 type channel struct {
 	file  *event.File
 	group event.Group
 
 	mu      sync.Mutex
 	cqs     map[uint64]*cqEvents // by the CQ's number
-	pending map[uint64]int       // events taken up and not yet waited for, by CQ
-	any     event.Cond           // there are pending events
-	made    int                  // events that did not come from the kernel, for Sleep
+	pending map[uint64]int       // events read and not yet returned to a waiter, by CQ
+	any     event.Cond           // signaled when there are pending events
+	made    int                  // events added by drivers, for Sleep
 
-	// Of the goroutine that sleeps.
+	// Used by the goroutine that sleeps.
 	buf           [16]abi.IbUverbsCompEventDesc
-	n             int // events that it has counted
+	n             int // events of its last read
 	takeUp, count func(fd int) error
 }
 
-// cqEvents is what the channel knows of a CQ.
+// cqEvents is the channel's state of a CQ.
 type cqEvents struct {
 	id      uint64
 	counter provider.EventCounter // may be nil
-	pending event.Cond            // there are pending events of the CQ, or it is gone
+	pending event.Cond            // signaled when the CQ has pending events, or is closed
 	gone    bool
 }
 
@@ -87,19 +87,19 @@ func newChannel(file *event.File) *channel {
 	return c
 }
 
-// FD returns the channel's file, for event loops that wait for many files at once: it is
-// readable, as poll(2) and epoll(7) see it, when a CQ that was armed has completions. It
+// FD returns the channel's file descriptor, for event loops that wait for many files at
+// once. poll(2) and epoll(7) report it as readable when an armed CQ has completions. It
 // is valid until Close. [CompChannel.TryWait] takes an event. A program may also read
-// events from the file (struct ib_uverbs_comp_event_desc), which takes them away from
-// calls that wait here, discard them and poll all CQs.
+// events (struct ib_uverbs_comp_event_desc) from the file, discard them and poll all CQs.
+// Methods that wait do not see the events that it reads.
 //
-// A request that siw flushes while it is being posted, to a QP that has failed already,
-// or while its QP is moved to the error state, makes no event in the file, and disarms
-// the CQ: arm it again when a QP has ended.
+// A request that siw flushes while it is posted to a QP that has already failed, or while
+// its QP is moved to the error state, adds no event to the file and disarms the CQ. Arm
+// the CQ again when a QP has ended.
 func (c *CompChannel) FD() int { return c.ch.file.FD() }
 
-// Wait waits for an event of any of the channel's CQs and returns that CQ. It
-// takes events away from calls that wait for a single CQ.
+// Wait waits for an event of any of the channel's CQs and returns that CQ. It takes
+// events away from calls that wait for a single CQ.
 func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	ch := c.ch
 	for {
@@ -121,9 +121,9 @@ func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	}
 }
 
-// TryWait is [CompChannel.Wait] that does not wait: it returns nil if there is no event.
-// One read of the file may take up events of several CQs, so programs that wait for
-// [CompChannel.FD] to be readable call TryWait until it returns nil.
+// TryWait is like [CompChannel.Wait] but does not wait: it returns nil if there is no
+// event. One read of the file may return events of several CQs, so programs that wait
+// until [CompChannel.FD] is readable must call TryWait until it returns nil.
 func (c *CompChannel) TryWait() (*CQ, error) {
 	cq, err := c.Wait(over)
 	if errors.Is(err, context.Canceled) {
@@ -139,14 +139,14 @@ var over = func() context.Context {
 	return ctx
 }()
 
-// Sleep waits for an event of any of the channel's CQs, for [CompChannel.Wake], until ctx
-// ends, or until a time, if that is not zero. It returns how many events there were, none
-// after Wake, and [os.ErrDeadlineExceeded] when the time has come. The events do not say
-// whose they are: poll, and arm, every CQ that was armed.
+// Sleep waits until one of the channel's CQs has an event, [CompChannel.Wake] is called,
+// ctx ends, or the deadline until passes, if it is not zero. It returns the number of
+// events, which is 0 after Wake, and [os.ErrDeadlineExceeded] after the deadline. It does
+// not report which CQs the events belong to: poll and arm every CQ that was armed.
 //
-// This is for programs that wait often and for several things at once: it allocates
-// nothing as long as ctx stays the same. One goroutine may call it at a time, and no other
-// method that waits for the channel or its CQs may be used.
+// Sleep is for programs that wait often and for several things at once. It does not
+// allocate as long as ctx stays the same. One goroutine at a time may call it, and no
+// other method that waits for the channel or its CQs may be used.
 func (c *CompChannel) Sleep(ctx context.Context, until time.Time) (events int, err error) {
 	ch := c.ch
 	ch.n = 0
@@ -163,14 +163,14 @@ func (c *CompChannel) Sleep(ctx context.Context, until time.Time) (events int, e
 	case err != nil:
 		return 0, c.obj.fail("wait on", err)
 	}
-	if err := c.obj.enter("wait on"); err != nil { // woken, maybe by the end of a CQ before the channel's
+	if err := c.obj.enter("wait on"); err != nil { // woken, perhaps because a CQ and then the channel were closed
 		return 0, err
 	}
 	c.obj.exit()
 	return 0, nil
 }
 
-// Wake ends the [CompChannel.Sleep] that is under way, or else the next.
+// Wake ends the current call of [CompChannel.Sleep], or else the next.
 func (c *CompChannel) Wake() { c.ch.Wake() }
 
 // wait waits for an event of a CQ.
@@ -211,7 +211,7 @@ func (c *channel) Sleep(ctx context.Context, until time.Time) error {
 
 func (c *channel) Wake() { c.file.Wake() }
 
-// read reads events, has the drivers that do so count them, and calls f with them.
+// read reads events, reports them to the drivers that count them, and calls f with them.
 func (c *channel) read(fd int, f func([]abi.IbUverbsCompEventDesc)) error {
 	n, err := unix.Read(fd, mmap.Bytes(&c.buf))
 	if err != nil {
@@ -229,14 +229,14 @@ func (c *channel) read(fd int, f func([]abi.IbUverbsCompEventDesc)) error {
 	return nil
 }
 
-// deliver gives events to those who wait for them. The caller holds mu.
+// deliver passes events to the goroutines that wait for them. The caller holds mu.
 func (c *channel) deliver(events []abi.IbUverbsCompEventDesc) {
 	for _, e := range events {
 		c.arrived(e.CqHandle)
 	}
 }
 
-// arrived notes an event of a CQ, if that is not gone. The caller holds mu.
+// arrived adds a pending event of a CQ, unless it is closed. The caller holds mu.
 func (c *channel) arrived(id uint64) {
 	if cq := c.cqs[id]; cq != nil {
 		c.pending[id]++
@@ -245,16 +245,16 @@ func (c *channel) arrived(id uint64) {
 	}
 }
 
-// add is an event that does not come from the kernel.
+// add adds an event that does not come from the kernel.
 func (c *channel) add(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.arrived(id)
 	c.made++
-	c.file.Wake() // a call of CompChannel.Sleep
+	c.file.Wake() // ends CompChannel.Sleep
 }
 
-// open makes the channel know a CQ.
+// open registers a CQ with the channel.
 func (c *channel) open(id uint64, counter provider.EventCounter) *cqEvents {
 	cq := &cqEvents{id: id, counter: counter}
 	cq.pending.Init(&c.group)
@@ -264,7 +264,7 @@ func (c *channel) open(id uint64, counter provider.EventCounter) *cqEvents {
 	return cq
 }
 
-// drop forgets the events of a CQ that is gone, and ends the calls that wait for it.
+// drop removes a CQ and its events, and ends the calls that wait for it.
 func (c *channel) drop(cq *cqEvents) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

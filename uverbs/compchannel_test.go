@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// TestLateEvent reads an event of a CQ that has been closed since it was sent:
-// nothing of it is left.
+// TestLateEvent reads an event of a CQ that was closed after the event was sent: the
+// event is dropped.
 func TestLateEvent(t *testing.T) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestSleep: events, Wake and deadlines each end a sleep, and none is lost.
+// TestSleep checks that events, Wake and deadlines end a sleep, and that none is lost.
 func TestSleep(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
@@ -54,7 +54,7 @@ func TestSleep(t *testing.T) {
 			sleep(until, false, nil)
 			sleep(time.Now().Add(10*time.Millisecond), false, os.ErrDeadlineExceeded)
 		}
-		// What is flushed makes an event, too, if no kernel sees it.
+		// Requests that are flushed without the kernel cause an event as well.
 		if _, err := b.PostRecv(verbs.RecvWR{}); err != nil {
 			t.Fatal(err)
 		}

@@ -9,21 +9,22 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// ConnectOptions are the attributes of a connection. The zero value is right for messages;
-// a peer that writes, reads or does atomics needs Access. Of numbers, zero is the default
-// and a negative one is 0; one that is out of range is refused with [verbs.ErrRange].
+// ConnectOptions contains the attributes of a connection. The zero value is suitable for
+// messages; a peer that writes, reads or uses atomics needs Access. For numbers, zero
+// selects the default and a negative value selects 0. Values out of range are refused
+// with [verbs.ErrRange].
 type ConnectOptions struct {
-	Access  verbs.Access // of the peer, where an MR allows it as well; by default nothing but sends
+	Access  verbs.Access // granted to the peer, where the MR grants it as well; by default the peer can only send
 	PathMTU verbs.MTU    // by default the port's active MTU
 
 	// MaxRDAtomic is the number of RDMA READs and atomics that this side has in flight,
-	// MaxDestRDAtomic that of the peer's that it serves at a time. The default is 16.
+	// MaxDestRDAtomic the number of the peer's that it serves at a time; by default 16.
 	MaxRDAtomic, MaxDestRDAtomic int
 
-	Timeout     int // for an acknowledgement, 4.096 µs * 2^Timeout; by default 14 (67 ms), at most 31; 0 is infinite
-	RetryCount  int // without an acknowledgement; by default 6, at most 7, which rxe takes as infinite
-	RNRRetry    int // without a receive at the peer; by default 7, which is infinite
-	MinRNRTimer int // pause of a peer that found no receive, as in [verbs.QPAttr]; by default 12 (0.64 ms)
+	Timeout     int // of an acknowledgement, 4.096 µs * 2^Timeout; by default 14 (67 ms), at most 31; 0 is infinite
+	RetryCount  int // retries without an acknowledgement; by default 6, at most 7, which rxe takes as infinite
+	RNRRetry    int // retries without a receive at the peer; by default 7, which is infinite
+	MinRNRTimer int // pause of a peer whose message found no receive, as in [verbs.QPAttr]; by default 12 (0.64 ms)
 
 	PKeyIndex    int    // in the port's table
 	SL           uint8  // service level
@@ -32,7 +33,7 @@ type ConnectOptions struct {
 	HopLimit     int    // by default 64
 }
 
-// attrs returns the attributes for the states that a QP passes through, on a path.
+// attrs returns the attributes for the states that a QP passes through, for the path av.
 func (o *ConnectOptions) attrs(av verbs.AddressVector) (a verbs.QPAttr, err error) {
 	number := func(what string, n, zero, most int) uint8 {
 		if n == 0 {
@@ -72,7 +73,7 @@ func (q *QP) Addr(port int) (verbs.QPAddr, error) {
 	return q.AddrOn(gid)
 }
 
-// AddrOn returns the QP's address with an entry of the GID table, and a random PSN.
+// AddrOn returns the QP's address with an entry of the GID table and a random PSN.
 func (q *QP) AddrOn(gid verbs.GIDEntry) (verbs.QPAddr, error) {
 	p, err := q.pd.ctx.QueryPort(gid.Port)
 	if err != nil {
@@ -83,9 +84,9 @@ func (q *QP) AddrOn(gid verbs.GIDEntry) (verbs.QPAddr, error) {
 	}, nil
 }
 
-// Connect moves an RC or UC QP from RESET to RTS, towards remote. local is the address
-// that remote connects to. Receives may be posted before, between, or after; they must be
-// there before remote sends. On iWARP only package cm can connect.
+// Connect moves an RC or UC QP from RESET to RTS and connects it to remote. local is the
+// address that remote connects to. A QP in RESET accepts no receives: post them after
+// Connect and before remote sends. On iWARP only package cm can connect.
 func (q *QP) Connect(local, remote verbs.QPAddr, opt ConnectOptions) error {
 	const op = "connect"
 	if q.pd.ctx.device.IWARP() {
@@ -112,7 +113,7 @@ func (q *QP) Connect(local, remote verbs.QPAddr, opt ConnectOptions) error {
 		verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPNum | verbs.MaskRQPSN | verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer,
 		verbs.MaskSQPSN | verbs.MaskTimeout | verbs.MaskRetryCount | verbs.MaskRNRRetry | verbs.MaskMaxRDAtomic,
 	}
-	if q.typ == verbs.UC { // it has no acknowledgements, so neither retries nor reads
+	if q.typ == verbs.UC { // UC has no acknowledgements, so neither retries nor reads
 		masks[1] &^= verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer
 		masks[2] = verbs.MaskSQPSN
 	}
@@ -125,8 +126,7 @@ func (q *QP) Connect(local, remote verbs.QPAddr, opt ConnectOptions) error {
 	return nil
 }
 
-// StartUD moves a UD QP from RESET to RTS on a port. Peers must name qkey to
-// reach it.
+// StartUD moves a UD QP from RESET to RTS on a port. Peers must use qkey to reach it.
 func (q *QP) StartUD(port int, qkey uint32) error {
 	a := verbs.QPAttr{Port: uint8(port), QKey: qkey}
 	for i, mask := range []verbs.QPAttrMask{verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskQKey, 0, verbs.MaskSQPSN} {

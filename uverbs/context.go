@@ -14,13 +14,13 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// Context is an open device. Close it after everything made from it.
+// Context is an open device. It must be closed after all objects made from it.
 type Context struct {
 	*contextCore
 	obj *object
 }
 
-// contextCore is what a context's children need of it.
+// contextCore is the part of a Context that its objects use.
 type contextCore struct {
 	device  Device
 	file    sys.File
@@ -30,9 +30,9 @@ type contextCore struct {
 	async   *event.File
 	vectors uint32
 
-	asyncTurn chan struct{} // held by whoever reads async
+	asyncTurn chan struct{} // has a token while a goroutine reads async
 
-	lastID   atomic.Uint64 // in the registry
+	lastID   atomic.Uint64 // of the registry
 	registry *registry
 }
 
@@ -56,21 +56,21 @@ func (d Device) fail(err error) error {
 	return &verbs.Error{Op: "open", Device: d.Name, Object: d.Node, Err: err, Hint: hint("open", err)}
 }
 
-// open makes a context of an open device file, which has one already if it is imported.
-// It takes over the file, and closes it if it fails.
+// open makes a Context of an open device file, which already has a kernel context if it
+// is imported. It takes over the file, and closes it if it fails.
 func (d Device) open(fd int, imported bool) (*Context, error) {
 	core := &contextCore{device: d, file: sys.File{FD: fd}, vectors: 1, asyncTurn: make(chan struct{}, 1), registry: &registry{entries: map[uint64]entry{}}}
 	if err := core.begin(imported); err != nil {
 		unix.Close(fd)
 		return nil, err
 	}
-	// Contexts of one file share its objects, so their numbers must differ.
+	// Contexts of one file share its objects, so their IDs must differ.
 	core.lastID.Store(rand.Uint64() &^ 0xffffffff)
 	c := &Context{contextCore: core}
 	c.obj = newObject(d.Name, name{}, func() error {
 		core.async.Close()
 		core.part.Release()
-		unix.Close(fd) // which is closed even if this fails
+		unix.Close(fd) // the file is closed even if this fails
 		return nil
 	})
 	closeUnreachable(c, c.obj)
@@ -109,25 +109,25 @@ func allocAsync(f sys.File) (*event.File, error) {
 	return event.NewFile(int(fd), "uverbs async events")
 }
 
-// Device is what was opened.
+// Device returns the device that was opened.
 func (c *Context) Device() Device { return c.device }
 
 // Driver returns the name of the device's driver: "rxe".
 func (c *Context) Driver() string { return c.driver.Name() }
 
-// CompVectors is the number of completion vectors, see [CQOptions].
+// CompVectors returns the number of completion vectors, see [CQOptions].
 func (c *Context) CompVectors() int { return int(c.vectors) }
 
-// SetLogger sets where the context logs, at level Warn: objects that became unreachable
-// without being closed, and failures to destroy them. Nil logs nothing.
+// SetLogger sets the logger to which the Context reports, at level Warn, objects that
+// became unreachable without being closed and failures to destroy them. Nil disables it.
 func (c *Context) SetLogger(l *slog.Logger) { c.obj.tree.log.Store(l) }
 
 // Close closes the device. It fails with [verbs.ErrInUse] while objects made from it
 // are open.
 func (c *Context) Close() error { return c.obj.close() }
 
-// destroy runs a method that destroys an object and reports how many events
-// it had. Those are dropped with it: nobody waits for them to be fetched.
+// destroy runs a method that destroys an object and returns the number of its events in
+// resp. Callers ignore it: no call has to wait until the events have been read.
 func (c *contextCore) destroy(object, method, attr, respAttr uint16, handle uint32, resp []byte) error {
 	return c.file.Ioctl(sys.Call{Object: object, Method: method, Attrs: []sys.Attr{
 		sys.Handle(attr, handle),

@@ -6,11 +6,10 @@ import (
 	"strconv"
 )
 
-// Counters returns the statistics that the device keeps of a port, by the names
-// that sysfs gives them: what its driver counts ("sent_pkts", "rcvd_pkts" on
-// rxe) and, where there are any, the standard ones ("port_xmit_data").
-// rdma-statistic(8) shows the same. The kernel may repeat what it said in the last
-// 10 ms.
+// Counters returns the statistics of a port by their names in sysfs: those of the driver
+// ("sent_pkts", "rcvd_pkts" on rxe) and, if there are any, the standard ones
+// ("port_xmit_data"). rdma-statistic(8) shows the same values. They may be up to 10 ms
+// old.
 func (c *Context) Counters(port int) (map[string]uint64, error) {
 	const op = "read counters"
 	if err := c.checkPort(port); err != nil {
@@ -29,7 +28,7 @@ func (c *Context) Counters(port int) (map[string]uint64, error) {
 		for _, e := range entries {
 			text, err := readAttr(dir, e.Name())
 			if err != nil {
-				continue // not for everybody to read
+				continue // not readable for this user
 			}
 			if v, err := strconv.ParseUint(text, 10, 64); err == nil && e.Name() != "lifespan" {
 				values[e.Name()] = v

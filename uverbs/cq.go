@@ -15,8 +15,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// CQ is a completion queue. It is made from a [Context] and closed after the
-// QPs that use it.
+// CQ is a completion queue. It belongs to a [Context] and must be closed after the QPs
+// that use it.
 type CQ struct {
 	ctx     *Context
 	obj     *object
@@ -29,19 +29,19 @@ type CQ struct {
 	gone    chan struct{} // closed with the CQ; nil without a channel
 }
 
-// CQOptions describe a CQ.
+// CQOptions contains options for [Context.CreateCQ].
 type CQOptions struct {
-	// Depth is the least number of completions it holds. One that overflows
-	// is broken: leave room for every signaled request and every receive.
+	// Depth is the minimum number of completions that the CQ holds. A CQ that overflows
+	// fails: leave room for every signaled request and every receive.
 	Depth int
-	// Channel carries the CQ's events; without one it can only be polled.
+	// Channel delivers the CQ's events. A CQ without a channel can only be polled.
 	Channel *CompChannel
-	// Vector is the completion vector, below the device's number of them.
+	// Vector is the completion vector, less than [Context.CompVectors].
 	Vector int
-	// SingleThreaded leaves out the lock (IBV_CREATE_CQ_ATTR_SINGLE_THREADED of
-	// ibv_create_cq_ex(3)): the program promises that no two calls of the CQ's methods,
-	// Close among them, overlap. Calls of the QPs that use the CQ may. A poll takes
-	// half the time. The race detector reports calls that are not in order.
+	// SingleThreaded disables the lock (IBV_CREATE_CQ_ATTR_SINGLE_THREADED of
+	// ibv_create_cq_ex(3)): the program guarantees that calls of the CQ's methods,
+	// including Close, do not overlap. Calls of the QPs that use the CQ may. A poll takes
+	// half the time. The race detector reports calls that are not ordered.
 	SingleThreaded bool
 }
 
@@ -114,7 +114,7 @@ func (c *contextCore) destroyCQ(handle uint32) error {
 		abi.UVERBS_ATTR_DESTROY_CQ_HANDLE, abi.UVERBS_ATTR_DESTROY_CQ_RESP, handle, mmap.Bytes(&resp))
 }
 
-// start gives the CQ its queue and its place among the context's objects.
+// start sets the CQ's queue and registers the CQ with its parents.
 func (q *CQ) start(queue provider.CompletionQueue, parents []*object) {
 	q.queue = newCompletionQueue(queue)
 	core, handle, id, gone := q.ctx.contextCore, q.handle, q.id, q.gone
@@ -161,16 +161,15 @@ func (q *CQ) recycle() (*CQ, error) {
 	return next, nil
 }
 
-// Channel carries the CQ's events; it is nil if there is none.
+// Channel returns the channel that delivers the CQ's events, or nil.
 func (q *CQ) Channel() *CompChannel { return q.channel }
 
-// Cap is the number of completions the CQ holds.
+// Cap returns the number of completions that the CQ holds.
 func (q *CQ) Cap() int { return q.queue.Cap() }
 
-// Arm asks for one event at the next completion to come, or, with
-// solicitedOnly, at the next that a peer solicited or that failed
-// (ibv_req_notify_cq(3)). Completions already there cause none, so poll again
-// after arming and before waiting.
+// Arm requests one event for the next completion or, with solicitedOnly, for the next one
+// that a peer solicited or that failed (ibv_req_notify_cq(3)). Completions already in the
+// CQ cause no event, so poll again after arming and before waiting.
 func (q *CQ) Arm(solicitedOnly bool) error {
 	if q.channel == nil {
 		return q.obj.fail("arm", verbs.ErrNoChannel)
@@ -181,7 +180,7 @@ func (q *CQ) Arm(solicitedOnly bool) error {
 	return nil
 }
 
-// Wait waits for an event of the CQ, which [CQ.Arm] asked for.
+// Wait waits for an event of the CQ that [CQ.Arm] requested.
 func (q *CQ) Wait(ctx context.Context) error {
 	if err := q.wait(ctx); err != nil {
 		return q.obj.fail("wait on", err)
@@ -196,9 +195,9 @@ func (q *CQ) wait(ctx context.Context) error {
 	return q.channel.ch.wait(ctx, q.events)
 }
 
-// PollWait is [CQ.Poll] that sleeps until there is a completion. Several
-// goroutines may call it; each completion goes to one of them. When it returns
-// an error no completion was taken.
+// PollWait is like [CQ.Poll] but waits until there is a completion. Several goroutines
+// may call it; each completion is returned to one of them. If it returns an error, it has
+// taken no completion.
 func (q *CQ) PollWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	for {
 		if n := q.Poll(wcs); n > 0 || len(wcs) == 0 {
@@ -210,9 +209,9 @@ func (q *CQ) PollWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	}
 }
 
-// Next waits for one completion and returns it. The error of a request that failed is
-// that of [verbs.WC.Err], a [*verbs.WCError]; with any other no completion was taken.
-// With a connection of package cm, cm.SendError says whether the peer is gone.
+// Next waits for one completion and returns it. If the request failed, the error is that
+// of [verbs.WC.Err], a [*verbs.WCError]; after any other error no completion was taken.
+// For connections of package cm, cm.SendError reports whether the peer is gone.
 func (q *CQ) Next(ctx context.Context) (verbs.WC, error) {
 	var wcs [1]verbs.WC
 	if _, err := q.PollWait(ctx, wcs[:]); err != nil {
@@ -221,7 +220,7 @@ func (q *CQ) Next(ctx context.Context) (verbs.WC, error) {
 	return wcs[0], wcs[0].Err()
 }
 
-// sleep arms and waits; one goroutine at a time, as there is one event for all.
+// sleep arms the CQ and waits, one goroutine at a time, as there is one event for all.
 func (q *CQ) sleep(ctx context.Context, wcs []verbs.WC) (int, error) {
 	const op = "wait on"
 	if q.channel == nil {
@@ -244,9 +243,10 @@ func (q *CQ) sleep(ctx context.Context, wcs []verbs.WC) (int, error) {
 	return 0, q.Wait(ctx)
 }
 
-// Resize makes room for at least depth completions, or for fewer
-// (ibv_resize_cq(3)); those in the CQ stay. If it returns [verbs.ErrQueueFailed], the CQ
-// cannot be used any more: Arm and PollWait return that error, Poll finds nothing.
+// Resize changes the size to at least depth completions, more or fewer than before
+// (ibv_resize_cq(3)). Completions in the CQ are preserved. If it returns
+// [verbs.ErrQueueFailed], the CQ is unusable: Arm and PollWait return that error, Poll
+// returns no completions.
 func (q *CQ) Resize(depth int) error {
 	const op = "resize"
 	if depth < 1 || int(uint32(depth)) != depth {
@@ -267,8 +267,8 @@ func (q *CQ) Resize(depth int) error {
 	return nil
 }
 
-// Moderate asks for at most one event in count completions or period
-// microseconds (ibv_modify_cq(3)). Neither rxe nor siw do so: they refuse.
+// Moderate requests at most one event in count completions or period microseconds
+// (ibv_modify_cq(3)). rxe and siw do not support it.
 func (q *CQ) Moderate(count, period uint16) error {
 	const op = "moderate"
 	if err := q.obj.enter(op); err != nil {
@@ -283,6 +283,6 @@ func (q *CQ) Moderate(count, period uint16) error {
 	return nil
 }
 
-// Close destroys the CQ. Calls that wait for it fail with [verbs.ErrClosed]. It fails with
-// [verbs.ErrInUse] while QPs use it.
+// Close destroys the CQ. Calls that wait for it return [verbs.ErrClosed]. Close fails
+// with [verbs.ErrInUse] while QPs use the CQ.
 func (q *CQ) Close() error { return q.obj.close() }

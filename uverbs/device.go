@@ -30,19 +30,19 @@ type Device struct {
 	NodeErr  error // why Node cannot be used; matches ErrNoNode if it is missing
 }
 
-// IWARP reports whether the device speaks iWARP (RFC 5040), as siw does, and
-// neither InfiniBand nor RoCE.
+// IWARP reports whether the device speaks iWARP (RFC 5040), as siw does, rather than
+// InfiniBand or RoCE.
 func (d Device) IWARP() bool { return strings.HasSuffix(d.NodeType, "RNIC") }
 
-// Where the kernel shows devices; tests look elsewhere.
+// Folders in which the kernel shows devices. Tests replace them.
 var (
 	sysClass = "/sys/class"
 	devDir   = "/dev/infiniband"
 )
 
-// Devices lists the RDMA devices of this network namespace in order of their
-// uverbs number. A device whose node is missing is listed, with its NodeErr
-// set. A machine without RDMA has none, which is no error.
+// Devices lists the RDMA devices of this network namespace in order of their uverbs
+// number. A device whose node is missing is listed, with its NodeErr set. On a machine
+// without RDMA the list is empty and the error nil.
 func Devices() ([]Device, error) {
 	class := filepath.Join(sysClass, "infiniband_verbs")
 	entries, err := os.ReadDir(class)
@@ -63,7 +63,7 @@ func Devices() ([]Device, error) {
 		dir := filepath.Join(class, entry.Name())
 		d, err := readDevice(dir)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // went away meanwhile, or belongs to another namespace
+			continue // removed meanwhile, or in another namespace
 		}
 		if err != nil {
 			return nil, &verbs.Error{Op: "list", Object: "device in " + dir, Err: err}
@@ -86,8 +86,8 @@ func readDevice(dir string) (Device, error) {
 		return Device{}, err
 	}
 	d := Device{Name: name, Node: filepath.Join(devDir, filepath.Base(dir))}
-	// What drivers do not tell is left empty; but a device of which this process
-	// could not read the GUID would be taken for none.
+	// Attributes that a driver lacks are left empty. Having no files left is an error:
+	// the device would not be found by its GUID.
 	attr := func(dir, name string) string {
 		text, e := readAttr(dir, name)
 		if outOfFiles(e) {

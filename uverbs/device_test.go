@@ -11,8 +11,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// fakeMachine makes a sysfs and a /dev of files, since a device without node
-// is hard to come by.
+// fakeMachine makes a sysfs and a /dev of files, since most machines have no device
+// without a node.
 func fakeMachine(t *testing.T, files map[string]string) {
 	t.Helper()
 	root := t.TempDir()
@@ -72,7 +72,7 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// TestDeviceOrder shows that devices are sorted by number, not by name.
+// TestDeviceOrder checks that devices are sorted by number, not by name.
 func TestDeviceOrder(t *testing.T) {
 	files := map[string]string{}
 	for _, n := range []string{"0", "1", "2", "9", "10", "11", "100"} {

@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// TestDevicesOutOfFiles: with no files left to look with, devices are not taken
-// for missing.
+// TestDevicesOutOfFiles checks that Devices fails, and omits nothing, when the process
+// has no files left.
 func TestDevicesOutOfFiles(t *testing.T) {
 	fakeMachine(t, map[string]string{
 		"sys/infiniband_verbs/uverbs0/ibdev": "rxe0",

@@ -11,8 +11,8 @@ import (
 	"github.com/goverbs/verbs/provider/siw"
 )
 
-// builtin are the drivers of this package. One that is registered for the same device
-// driver is used instead.
+// builtin contains the drivers of this package. A registered driver for the same device
+// driver replaces the built-in one.
 var builtin = []provider.Driver{rxe.Driver{}, siw.Driver{}}
 
 func drivers() []provider.Driver {
@@ -25,10 +25,10 @@ func drivers() []provider.Driver {
 	return all
 }
 
-// Arguments of an interface's method escape to the heap, and posting and polling
-// allocate nothing. So queues of the built-in drivers are called by their type. Those
-// of other drivers are called through the interface, with copies of the arguments:
-// were it the arguments themselves, they would escape with every driver.
+// Arguments of interface methods escape to the heap, and posting and polling must not
+// allocate. So queues of the built-in drivers are called by their concrete types. Those
+// of other drivers are called through the interface, with copies of the arguments: the
+// arguments themselves would then escape with every driver.
 
 // sendQueue is a send queue. If its driver is built in, one of the pointers is set.
 type sendQueue struct {
@@ -46,7 +46,7 @@ func newSendQueue(q provider.SendQueue) sendQueue {
 
 // recvQueue is the receive queue of a QP, or an SRQ.
 type recvQueue struct {
-	provider.RecvQueue // nil of a QP with an SRQ
+	provider.RecvQueue // nil for a QP with an SRQ
 	rxe                *rxe.RecvQueue
 	siw                *siw.RecvQueue
 }
@@ -72,12 +72,11 @@ func newCompletionQueue(q provider.CompletionQueue) completionQueue {
 	return c
 }
 
-// PostSend posts send requests in order with one doorbell, the call's only
-// system call (which siw can often do without), and returns how many were
-// posted: those complete. If not all, the error is [verbs.ErrQueueFull], [verbs.ErrClosed],
-// [verbs.ErrQueueFailed] or a [*verbs.PostError] for the first that was not; if all, it is nil.
-// If the doorbell fails, the QP is moved to the error state, where all requests
-// complete.
+// PostSend posts send requests in order and rings one doorbell, its only system call
+// (which siw often does without). It returns how many requests were posted: these will
+// complete. If not all were posted, the error is [verbs.ErrQueueFull], [verbs.ErrClosed],
+// [verbs.ErrQueueFailed] or a [*verbs.PostError] for the first that was not. If the
+// doorbell fails, the QP is moved to the error state, where all requests complete.
 func (q *QP) PostSend(wrs ...verbs.SendWR) (int, error) {
 	switch {
 	case q.send.rxe != nil:
@@ -88,8 +87,8 @@ func (q *QP) PostSend(wrs ...verbs.SendWR) (int, error) {
 	return postSend(q.send.SendQueue, wrs)
 }
 
-// PostRecv posts receive requests in order, without a system call, and returns
-// how many were posted; errors are as for [QP.PostSend].
+// PostRecv posts receive requests in order, without a system call, and returns how many
+// were posted. Errors are as for [QP.PostSend].
 func (q *QP) PostRecv(wrs ...verbs.RecvWR) (int, error) {
 	switch {
 	case q.recv.rxe != nil:
@@ -113,11 +112,11 @@ func (s *SRQ) PostRecv(wrs ...verbs.RecvWR) (int, error) {
 	return postRecv(s.queue.RecvQueue, wrs)
 }
 
-// Poll moves up to len(wcs) completions into wcs and returns how many. It
-// never waits. A closed CQ has none.
+// Poll moves up to len(wcs) completions into wcs and returns how many. It never waits. A
+// closed CQ has no completions.
 func (q *CQ) Poll(wcs []verbs.WC) int {
-	// A poll of an empty queue is short, and many are. So it makes no call, and keeps
-	// nothing for after one.
+	// Polls of an empty queue are short and frequent. All calls on that path are inlined,
+	// so nothing has to be saved across a call.
 	if q := q.queue.rxe; q != nil && q.TryLock() {
 		if n := q.Available(len(wcs)); n > 0 {
 			q.Take(wcs[:n])
@@ -148,14 +147,14 @@ func (q *CQ) poll(wcs []verbs.WC) int {
 
 // HoldSends makes the QP's first PostSend wait for a message from the peer, at most until
 // t, on devices where the accepting side must not send first (iWARP). It has no effect on
-// other devices, and on QPs with an SRQ.
+// other devices, or on QPs with an SRQ.
 func (q *QP) HoldSends(t time.Time) {
 	if h, ok := q.send.SendQueue.(provider.Holder); ok {
 		h.Hold(t)
 	}
 }
 
-// batch is memory for the copies.
+// batch is the memory for copies of requests and completions.
 type batch struct {
 	send  []verbs.SendWR
 	recv  []verbs.RecvWR
@@ -167,7 +166,7 @@ type batch struct {
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
 
-// free keeps a batch, unless it has grown long, for others.
+// free returns a batch to the pool, unless it has grown long.
 func (b *batch) free() {
 	const long = 1 << 16
 	if cap(b.data) <= long && cap(b.sges) <= long && cap(b.send) <= long && cap(b.recv) <= long {
@@ -203,8 +202,8 @@ func poll(q provider.CompletionQueue, wcs []verbs.WC) (n int) {
 	return n
 }
 
-// copySend copies requests and all they point to. It names every field: a request that
-// is copied as a whole would escape.
+// copySend copies requests and everything they point to. It copies each field by name: a
+// request that is copied as a whole would escape.
 func (b *batch) copySend(wrs []verbs.SendWR) []verbs.SendWR {
 	sges, data, binds := 0, 0, 0
 	for i := range wrs {
@@ -218,7 +217,7 @@ func (b *batch) copySend(wrs []verbs.SendWR) []verbs.SendWR {
 			binds++
 		}
 	}
-	// With enough room, what is appended does not move.
+	// With enough capacity, append does not move the data.
 	b.send, b.sges = slices.Grow(b.send[:0], len(wrs)), slices.Grow(b.sges[:0], sges)
 	b.data, b.binds = slices.Grow(b.data[:0], data), slices.Grow(b.binds[:0], binds)
 	for i := range wrs {

@@ -13,7 +13,7 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// foreign is a queue of a driver that is not built in: it keeps what it was given.
+// foreign is a send queue of a driver that is not built in. It records its requests.
 type foreign struct {
 	provider.SendQueue
 	got []verbs.SendWR
@@ -25,7 +25,7 @@ func (q *foreign) Post(wrs []verbs.SendWR) (int, error) {
 }
 
 // TestCopies posts requests with all fields set to a driver that is not built in: it gets
-// all of them, in memory that is not the caller's.
+// all of them, in memory other than the caller's.
 func TestCopies(t *testing.T) {
 	full := verbs.SendWR{
 		ID: 1, Opcode: verbs.OpBindMW, Flags: verbs.SendSignaled, Imm: 2, RemoteAddr: 3, RKey: 4, InvalidateRKey: 5,
@@ -67,7 +67,7 @@ func TestCopiesRecv(t *testing.T) {
 	}
 }
 
-// foreignCQ has completions that are numbered.
+// foreignCQ returns numbered completions.
 type foreignCQ struct {
 	provider.CompletionQueue
 	next, end uint64
@@ -99,8 +99,8 @@ func TestPollForeign(t *testing.T) {
 	}
 }
 
-// BenchmarkForeign measures what a driver costs that is not built in: the copies.
-// The benchmarks of provider/rxe and provider/siw measure the others.
+// BenchmarkForeign measures the cost of a driver that is not built in: the copies. The
+// benchmarks of provider/rxe and provider/siw measure the built-in ones.
 func BenchmarkForeign(b *testing.B) {
 	sgl := []verbs.SGE{{Addr: 1, Length: 2, LKey: 3}}
 	for _, n := range []int{1, 16} {

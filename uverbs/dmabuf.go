@@ -6,9 +6,9 @@ import (
 	"github.com/goverbs/verbs/internal/sys"
 )
 
-// RegisterDMABuf makes a region of size bytes, from offset, of the memory
-// behind a DMA-BUF file, named by iova (ibv_reg_dmabuf_mr(3)). The memory is
-// that of some device; [MR.Bytes] is nil.
+// RegisterDMABuf registers size bytes, from offset, of the memory behind a DMA-BUF file,
+// to which SGEs and peers refer by iova (ibv_reg_dmabuf_mr(3)). The memory belongs to a
+// device: [MR.Bytes] returns nil.
 func (p *PD) RegisterDMABuf(fd int, offset, size int, iova uint64, access verbs.Access) (*MR, error) {
 	const op = "register DMA-BUF in"
 	if err := p.obj.enter(op); err != nil {

@@ -11,39 +11,38 @@
 //
 // # Drivers
 //
-// Devices of rxe and siw work as they are. Those of another kernel driver need a
-// package that registers a driver for it: see package provider. Without one Open
-// returns [verbs.ErrNoDriver].
+// Devices of rxe and siw are supported directly. Devices of other kernel drivers need a
+// package that registers a driver, see package provider. Without one, Open returns
+// [verbs.ErrNoDriver].
 //
 // # Ownership
 //
-// The maker of an object closes it, children first: Close of an object that others
-// depend on fails with [verbs.ErrInUse] and names them. Close may be
-// called again and by several goroutines; use after it gives [verbs.ErrClosed].
-// Every object keeps what it was made from reachable, so nothing vanishes
-// under a live one. Objects that become unreachable without being closed are
-// released after a garbage collection; memory regions are only released together with
-// their PD, since a peer may use one that no pointer leads to. [Context.SetLogger]
-// reports such objects. With VERBS_DEBUG=leaks in the environment they are reported to
-// slog.Default if no logger is set, with the stack of the call that made them.
+// Programs must close the objects that they make, children first. Close fails with
+// [verbs.ErrInUse] while other objects depend on the receiver; the error lists them.
+// Close may be called several times and by several goroutines. Methods of a closed object
+// return [verbs.ErrClosed]. An object keeps the objects that it was made from reachable.
+// Objects that become unreachable without being closed are released after a garbage
+// collection. Memory regions are released only together with their PD, since a peer may
+// use a region without a pointer to it. Such objects are logged, see [Context.SetLogger].
+// With VERBS_DEBUG=leaks in the environment they are logged to slog.Default if no logger
+// is set, with the stack of the call that made them.
 //
 // # Concurrency
 //
-// All methods may be called by several goroutines at once. Posting and polling
-// take a short lock for each queue and neither allocate nor, except for
-// the doorbell of a send queue, enter the kernel. Waiting costs no thread.
+// All methods are safe for concurrent use. Posting and polling take a short lock for each
+// queue. They do not allocate and, except for the doorbell of a send queue, make no
+// system calls. Goroutines that wait hold at most one thread in the process.
 //
-// With SingleThreaded in [CQOptions] or [QPOptions] there is no lock, which is most of the
-// time of polling an empty queue. The object then belongs to one goroutine at a time: it may
-// be handed over, as through a channel, and the goroutine that has it closes it. With -race,
-// calls that are not in order are reported. QPs of siw use their locks until the peer's
-// first message has come.
+// SingleThreaded in [CQOptions] or [QPOptions] disables the lock, which takes most of the
+// time of polling an empty queue. The object then belongs to one goroutine at a time,
+// which may pass it to another, for example through a channel. The owner closes it. The
+// race detector reports calls that are not ordered. QPs of siw use their locks until the
+// peer's first message has arrived.
 //
 // # Errors
 //
-// Errors of the control path are [*verbs.Error] and wrap the kernel's errno; those
-// that mean that the kernel's driver lacks a feature match
-// errors.ErrUnsupported. Work requests that cannot be posted give
-// [verbs.ErrQueueFull] or a [*verbs.PostError]; those that fail give a [verbs.WC] whose Err
-// wraps a [verbs.WCStatus].
+// Errors of the control path are a [*verbs.Error] that wraps the kernel's errno. They
+// match errors.ErrUnsupported if the kernel's driver lacks a feature. Posting returns
+// [verbs.ErrQueueFull] or a [*verbs.PostError] for work requests that cannot be posted. A
+// work request that fails completes with a [verbs.WC] whose Err wraps a [verbs.WCStatus].
 package uverbs

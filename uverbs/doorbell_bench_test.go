@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// BenchmarkDoorbell rings the bell of a queue with nothing in it, in the two
-// ways Go has of making a system call. The provider uses the cheaper.
+// BenchmarkDoorbell rings the doorbell of an empty queue with both functions that Go has
+// for system calls. Package provider uses the cheaper one.
 func BenchmarkDoorbell(b *testing.B) {
 	qp, msg := doorbell(b)
 	fd := uintptr(qp.pd.ctx.file.FD)
@@ -29,7 +29,7 @@ func BenchmarkDoorbell(b *testing.B) {
 	}
 }
 
-// doorbell makes a QP in RTS and the command that rings its bell.
+// doorbell makes a QP in RTS and the command that rings its doorbell.
 func doorbell(b testing.TB) (*QP, *mmap.Buffer) {
 	ctx, err := Open("")
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// TestDoorbellRefused posts to a QP of which only the kernel knows that it takes
-// no requests: they count as posted, and complete as flushed.
+// TestDoorbellRefused posts to a QP that, as only the kernel knows, accepts no requests:
+// they count as posted and complete as flushed.
 func TestDoorbellRefused(t *testing.T) {
 	qp, _ := doorbell(t)
 	if qp.send.rxe == nil {

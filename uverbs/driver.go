@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// kernelDrivers are the names of enum rdma_driver_id, for errors.
+// kernelDrivers contains the names of enum rdma_driver_id, for errors.
 var kernelDrivers = map[uint32]string{
 	abi.RDMA_DRIVER_MLX5: "mlx5", abi.RDMA_DRIVER_MLX4: "mlx4", abi.RDMA_DRIVER_CXGB3: "cxgb3",
 	abi.RDMA_DRIVER_CXGB4: "cxgb4", abi.RDMA_DRIVER_MTHCA: "mthca", abi.RDMA_DRIVER_BNXT_RE: "bnxt_re",
@@ -23,7 +23,7 @@ var kernelDrivers = map[uint32]string{
 	abi.RDMA_DRIVER_ERDMA: "erdma", abi.RDMA_DRIVER_MANA: "mana", abi.RDMA_DRIVER_IONIC: "ionic",
 }
 
-// maxDriver is above every rdma_driver_id for a while.
+// maxDriver exceeds every rdma_driver_id, with room for new ones.
 const maxDriver = 64
 
 // findDriver returns the driver for an open device file.
@@ -51,16 +51,16 @@ func findDriver(fd int) (provider.Driver, error) {
 }
 
 // drives reports whether an open device file belongs to the kernel driver with an ID.
-// Every ioctl names the driver that it is for, and others refuse it with EINVAL before
-// they look at anything else; a method that does not exist they refuse with
-// EPROTONOSUPPORT (ib_uverbs_cmd_verbs).
+// Every ioctl names the driver that it is for. The kernel refuses an ioctl for another
+// driver with EINVAL before it checks anything else, and a method that does not exist
+// with EPROTONOSUPPORT (ib_uverbs_cmd_verbs).
 func drives(fd int, id uint32) bool {
 	const none = 0xfff // a method
 	return sys.File{FD: fd, Driver: id}.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: none}) != unix.EINVAL
 }
 
-// getContext makes the kernel's context of the file, and learns what drivers need to
-// know of the device.
+// getContext makes the kernel's context of the file and queries the attributes that
+// drivers need.
 func (c *contextCore) getContext(uhw provider.UHW) error {
 	err := c.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_GET_CONTEXT, Attrs: []sys.Attr{
 		sys.Out(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, &c.vectors),
@@ -74,7 +74,7 @@ func (c *contextCore) getContext(uhw provider.UHW) error {
 	return c.describe()
 }
 
-// queryContext asks for what getContext was answered, for a file that has a context.
+// queryContext queries what getContext returns, for a file that already has a context.
 func (c *contextCore) queryContext(uhw provider.UHW) error {
 	return c.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_QUERY_CONTEXT, Attrs: []sys.Attr{
 		sys.Out(abi.UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, &c.vectors),
@@ -83,7 +83,7 @@ func (c *contextCore) queryContext(uhw provider.UHW) error {
 	}})
 }
 
-// describe completes what the driver is given of the device.
+// describe completes the description of the device for its driver.
 func (c *contextCore) describe() error {
 	attr, err := c.queryDevice()
 	if err != nil {
@@ -97,8 +97,8 @@ func (c *contextCore) describe() error {
 	return nil
 }
 
-// run returns what runs a verb of the write interface, once, with the driver's part, and
-// reports in made whether it succeeded.
+// run returns a function that runs a verb of the write interface once, with the driver's
+// part, and reports in made whether it succeeded.
 func (c *contextCore) run(cmd uint32, req, resp []byte, made *bool) func(provider.UHW) error {
 	return func(uhw provider.UHW) error {
 		err := c.file.Invoke(cmd, req, resp, uhw.In, uhw.Out)
@@ -107,7 +107,8 @@ func (c *contextCore) run(cmd uint32, req, resp []byte, made *bool) func(provide
 	}
 }
 
-// releasing returns what destroys an object and then releases the driver's part of it.
+// releasing returns a function that destroys an object and then releases the driver's
+// part of it.
 func releasing(destroy func() error, part provider.Object) func() error {
 	if part == nil {
 		return destroy

@@ -8,7 +8,7 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// hint says what usually helps against an errno of an operation.
+// hint returns the usual remedy for an error of an operation, or an empty string.
 func hint(op string, err error) string {
 	switch {
 	case op == opRegister && errors.Is(err, unix.ENOMEM):

@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Two queue pairs of one process, connected with each other. The other
-// examples start from what this one has made.
+// This example connects two queue pairs of one process. The other examples use objects
+// like those that it makes.
 func Example() {
 	check := func(err error) {
 		if err != nil {
@@ -33,7 +33,7 @@ func Example() {
 	check(err)
 	defer mr.Close()
 	var qps [2]*uverbs.QP
-	var ends [2]verbs.QPAddr // what the sides must tell each other
+	var ends [2]verbs.QPAddr // which the sides must exchange
 	for i := range qps {
 		qps[i], err = pd.CreateQP(uverbs.QPOptions{
 			Type: verbs.RC, SendCQ: cq, RecvCQ: cq,
@@ -58,7 +58,7 @@ func Example() {
 	fmt.Printf("%s\n", mr.Bytes()[:wcs[0].ByteLen])
 }
 
-// What the other examples start from. The lab's test sets it.
+// Objects that the other examples use. TestExamples sets them.
 var (
 	ctx = context.Background()
 	dev *uverbs.Context
@@ -68,7 +68,7 @@ var (
 	qp  *uverbs.QP // connected to peer
 
 	peer     *uverbs.QP
-	peerAddr uint64 // where the peer's memory is, as it told
+	peerAddr uint64 // address of the peer's memory, which the peer sent
 	peerRKey uint32
 )
 
@@ -85,7 +85,7 @@ func ExampleDevices() {
 func ExampleOpen() {
 	dev, err := uverbs.Open("rxe0")
 	if err != nil {
-		log.Fatal(err) // of no such device it says which there are
+		log.Fatal(err) // the error lists the devices
 	}
 	defer dev.Close()
 	table, err := dev.GIDTable()
@@ -125,7 +125,7 @@ func ExampleQP_PostSend() {
 }
 
 func ExampleQP_PostSend_atomic() {
-	// The peer's memory starts with a counter. What it was comes back.
+	// The peer's memory starts with a counter. The request returns its old value.
 	add := verbs.SendWR{
 		Opcode: verbs.OpFetchAdd, CompareAdd: 1, RemoteAddr: peerAddr, RKey: peerRKey,
 		Flags: verbs.SendSignaled, SGL: []verbs.SGE{mr.SGE(0, 8)},
@@ -142,7 +142,7 @@ func ExampleQP_PostSend_atomic() {
 }
 
 func ExampleQP_BindMW() {
-	// A window to 512 bytes of mr, which was made with AccessMWBind.
+	// The window covers 512 bytes of mr, which was made with AccessMWBind.
 	window, err := pd.AllocMW(verbs.MWType2)
 	if err != nil {
 		log.Fatal(err)
@@ -159,7 +159,7 @@ func ExampleQP_BindMW() {
 	}
 	fmt.Println("the peer may write with the window's key:", key == window.RKey())
 
-	// Taken away again.
+	// Revoke the key.
 	revoke := verbs.SendWR{Opcode: verbs.OpLocalInv, InvalidateRKey: key, Flags: verbs.SendSignaled}
 	if _, err := qp.PostSend(revoke); err != nil {
 		log.Fatal(err)
@@ -171,7 +171,7 @@ func ExampleQP_BindMW() {
 }
 
 func ExamplePD_CreateSRQ() {
-	// Receives for any number of queue pairs.
+	// An SRQ has receives for any number of queue pairs.
 	srq, err := pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 128, MaxSGE: 1})
 	if err != nil {
 		log.Fatal(err)
@@ -195,7 +195,7 @@ func ExamplePD_CreateSRQ() {
 	fmt.Println("16 receives for 3 queue pairs")
 }
 
-// A datagram and its answer.
+// This example sends a datagram and an answer.
 func ExamplePD_CreateReplyAH() {
 	const port, qkey = 1, 0x1ee7
 	check := func(err error) {
@@ -228,7 +228,7 @@ func ExamplePD_CreateReplyAH() {
 	_, err = client.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("who is there?"), To: ah.To(end.QPNum, qkey)})
 	check(err)
 
-	// The server answers whoever that was.
+	// The server answers the sender.
 	var wcs [1]verbs.WC
 	_, err = cq.PollWait(ctx, wcs[:])
 	check(err)
@@ -253,7 +253,7 @@ func ExampleCQ_PollWait() {
 	if _, err := qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(0, 64)}}); err != nil {
 		log.Fatal(err)
 	}
-	// A wait that is given up takes nothing.
+	// A wait that is cancelled takes no completion.
 	brief, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer cancel()
 	var wcs [16]verbs.WC
@@ -270,7 +270,7 @@ func ExampleCQ_PollWait() {
 	}
 }
 
-// What PollWait does, by hand.
+// This example does what PollWait does.
 func ExampleCQ_Arm() {
 	if _, err := qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(0, 64)}}); err != nil {
 		log.Fatal(err)
@@ -282,7 +282,7 @@ func ExampleCQ_Arm() {
 		if err := cq.Arm(false); err != nil {
 			log.Fatal(err)
 		}
-		// What came before there is no event for.
+		// Completions from before have no event.
 		if n = cq.Poll(wcs[:]); n == 0 {
 			if err := cq.Wait(ctx); err != nil {
 				log.Fatal(err)

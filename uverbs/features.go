@@ -9,11 +9,11 @@ import (
 	"github.com/goverbs/verbs/internal/sys"
 )
 
-// Feature is something that some kernel drivers support and others do not.
+// Feature is a feature that some kernel drivers support and others do not.
 // [Context.Probe] reports whether a device has it.
 type Feature string
 
-// Features that [Context.Probe] knows.
+// Features for [Context.Probe].
 const (
 	FeatureRC                     Feature = "RC" // reliable connected QPs
 	FeatureUC                     Feature = "UC" // unreliable connected QPs
@@ -63,8 +63,8 @@ const (
 // Features returns all features, sorted.
 func Features() []Feature { return slices.Sorted(maps.Keys(probes)) }
 
-// Probe reports whether the device has a feature, by using it on objects of its own. It
-// returns nil if the device has it and otherwise the kernel's refusal, which matches
+// Probe tests whether the device has a feature by using it on objects of its own. It
+// returns nil if the device has it, and otherwise the kernel's error, which matches
 // errors.ErrUnsupported if the driver lacks the feature. It makes a few system calls.
 func (c *Context) Probe(f Feature) error {
 	probe, ok := probes[f]
@@ -85,7 +85,7 @@ type prober struct {
 	closers []func() error
 }
 
-// missing is the panic of a prober that cannot make an object.
+// missing is the panic of a prober that fails to make an object.
 type missing struct{ error }
 
 func (p *prober) run(probe func(*prober) error) (err error) {
@@ -107,7 +107,7 @@ func (p *prober) close() {
 	}
 }
 
-// keep closes v, if it was made, after the probe.
+// keep panics if err is not nil, and otherwise closes v after the probe.
 func keep[T interface{ Close() error }](p *prober, v T, err error) T {
 	if err != nil {
 		panic(missing{err})
@@ -142,8 +142,8 @@ func (p *prober) mr(access verbs.Access, opt MROptions) *MR {
 	return keep(p, mr, err)
 }
 
-// call runs a command whose objects this package has no type for. If a kernel
-// should grant it, what it made lives until the context is closed.
+// call runs a command for objects that this package has no type for. An object that the
+// kernel makes nevertheless lives until the context is closed.
 func (p *prober) call(cmd uint32, req, resp []byte) error {
 	return p.c.file.Invoke(cmd, req, resp, nil, nil)
 }

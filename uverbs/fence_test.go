@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestFencedAgain has fenced requests sent again, because the peer does not take
-// any yet: rxe would have a fenced READ or atomic wait for itself then.
+// TestFencedAgain makes rxe send fenced requests again, because the peer does not accept
+// any yet. It would let a fenced READ or atomic wait for itself.
 func TestFencedAgain(t *testing.T) {
 	rxe := labtest.OpenDevice(t, labtest.RXE)
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpFetchAdd, verbs.OpCompareSwap} {
@@ -46,7 +46,7 @@ func TestFencedAgain(t *testing.T) {
 	}
 }
 
-// retries is how often rxe had no answer in time.
+// retries returns how often rxe got no answer in time.
 func retries(t *testing.T, rxe *uverbs.Context) uint64 {
 	c, err := rxe.Counters(1)
 	if err != nil {

@@ -24,9 +24,9 @@ import (
 //	"10.9.0.1", "fd00::1"  the device of the interface with this address of the machine
 //	""                     the first device that has a node
 //
-// They are tried in this order. The error matches [verbs.ErrNoDevice] if nothing fits
-// and [verbs.ErrAmbiguous] if several devices do, and lists the devices. The device
-// that leads to a remote address is found by package cm's Lookup.
+// They are tried in this order. The error matches [verbs.ErrNoDevice] if no device
+// matches and [verbs.ErrAmbiguous] if several do, and lists the devices. Use cm.Lookup to
+// find the device that leads to a remote address.
 func Find(spec string) (Device, error) { return find("find", spec) }
 
 // Open opens the device that spec describes, as [Find] does.
@@ -70,7 +70,7 @@ func find(op, spec string) (Device, error) {
 	return Device{}, e
 }
 
-// matchers returns what a device that spec describes may match, the first meaning first.
+// matchers returns a test for each meaning that spec may have, in order of preference.
 func matchers(spec string) []func(Device) bool {
 	m := []func(Device) bool{func(d Device) bool { return d.Name == spec }}
 	if guid, err := verbs.ParseGUID(spec); err == nil {
@@ -118,8 +118,8 @@ func interfacesWith(addr netip.Addr) (names []string) {
 	return names
 }
 
-// withLower adds the network interfaces below those, as a VLAN has one: their devices
-// have the addresses of all.
+// withLower adds the interfaces below the given ones, such as that of a VLAN: a device
+// has the addresses of its own interface and of those above it.
 func withLower(names []string) []string {
 	for i := 0; i < len(names); i++ {
 		links, _ := os.ReadDir(filepath.Join(sysClass, "net", names[i]))
@@ -133,8 +133,8 @@ func withLower(names []string) []string {
 }
 
 // Interfaces returns the names of the network interfaces of the device's ports, without
-// opening it: from sysfs, which has them for RoCE and from Linux 6.4 for iWARP, or from
-// netlink, which has them for both.
+// opening it. It reads sysfs, which has them for RoCE and since Linux 6.4 for iWARP, or
+// else uses netlink, which has them for both.
 func (d Device) Interfaces() (names []string) {
 	for port := 1; port <= d.Ports; port++ {
 		dir := filepath.Join(sysClass, "infiniband", d.Name, "ports", strconv.Itoa(port), "gid_attrs", "ndevs")

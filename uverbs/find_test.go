@@ -8,8 +8,7 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// TestFind finds devices by name, GUID, interface and address, where several fit as
-// well.
+// TestFind finds devices by name, GUID, interface and address, also where several match.
 func TestFind(t *testing.T) {
 	fakeMachine(t, map[string]string{
 		"sys/infiniband_verbs/uverbs0/ibdev":            "mlx0",
@@ -22,7 +21,7 @@ func TestFind(t *testing.T) {
 		"sys/infiniband_verbs/uverbs2/ibdev":            "siw0",
 		"sys/infiniband/siw0/node_guid":                 "5054:00ff:fe12:3456",
 		"sys/infiniband/siw0/ports/1/gid_attrs/ndevs/0": "eth9",
-		"sys/infiniband_verbs/uverbs3/ibdev":            "eth9", // as an interface is called, of another device
+		"sys/infiniband_verbs/uverbs3/ibdev":            "eth9", // the name of an interface of another device
 		"sys/infiniband/eth9/node_guid":                 "0000:0000:0000:0004",
 		"sys/infiniband/eth9/ports/1/gid_attrs/ndevs/0": "eth10",
 		"sys/infiniband_verbs/uverbs4/ibdev":            "siw1",

@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestFindDevice finds each device by everything that leads to it.
+// TestFindDevice finds each device by its GUID, interface and addresses.
 func TestFindDevice(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		want := labtest.Must(uverbs.Find(device))(t)

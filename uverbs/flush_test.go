@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestFlush gives a QP requests before and after it is moved to the error
-// state: all are flushed, in order, so that a program can wait for the last.
+// TestFlush posts requests to a QP before and after it is moved to the error state: all
+// are flushed, in order, so that a program can wait for the last.
 func TestFlush(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, _ := labtest.NewPair(t, labtest.PairOptions{Device: device})

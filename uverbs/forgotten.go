@@ -9,27 +9,26 @@ import (
 	"weak"
 )
 
-// tree is what the objects of a context share.
+// tree is the state that the objects of a context share.
 type tree struct {
 	log atomic.Pointer[slog.Logger]
 
 	mu   sync.Mutex // guards parents and children
-	made uint64     // objects, without the context
+	made uint64     // number of objects, without the context
 
-	// due are objects that the program has forgotten and that nothing depends on.
-	// A goroutine closes them: the system calls would hold up the cleanups of the
-	// rest of the program.
+	// due contains unreachable objects that nothing depends on. A goroutine closes them:
+	// the system calls would delay the other cleanups of the program.
 	due     []*object
-	closing bool // there is that goroutine
+	closing bool // that goroutine is running
 }
 
-// closeUnreachable closes the object when the garbage collector finds that the
-// program has dropped its last reference to v.
+// closeUnreachable closes the object when the garbage collector finds that v is
+// unreachable.
 func closeUnreachable[T any](v *T, o *object) {
 	runtime.AddCleanup(v, func(o *object) { o.tree.forget(o) }, o)
 }
 
-// forget closes an object that the program has dropped, as soon as nothing depends on it.
+// forget closes an unreachable object as soon as nothing depends on it.
 func (t *tree) forget(o *object) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -57,24 +56,24 @@ func (t *tree) closeDue() {
 		t.mu.Unlock()
 		err := o.closeForgotten()
 		t.mu.Lock()
-		if err != nil { // it is kept, with its memory, and tried again after the next collection
+		if err != nil { // it stays, with its memory, until a retry after the next collection
 			runtime.AddCleanup(new(*object), t.retry, o)
 		}
 	}
 	t.due, t.closing = nil, false
 }
 
-// retry closes again what the kernel refused to destroy.
+// retry closes an object again that the kernel refused to destroy.
 func (t *tree) retry(o *object) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.close([]*object{o})
 }
 
-// closeForgotten is close for an object that the program has dropped. It is logged once.
+// closeForgotten closes an unreachable object, and logs it once.
 func (o *object) closeForgotten() error {
 	log := o.tree.log.Load()
-	if log == nil || o.noted || o.kept || o.isClosed() {
+	if log == nil || o.noted || o.pinned || o.isClosed() {
 		return o.close()
 	}
 	o.noted = true
@@ -90,15 +89,15 @@ func (o *object) closeForgotten() error {
 	return err
 }
 
-// registry is a context's QPs, CQs and SRQs, by the numbers that the kernel names
-// them by in events. Numbers are never used twice, so a late event cannot hit a
-// newer object.
+// registry contains a context's QPs, CQs and SRQs, by the numbers that the kernel's
+// events carry. Numbers are never used twice, so a late event cannot reach a newer
+// object.
 type registry struct {
 	mu      sync.RWMutex
 	entries map[uint64]entry
 }
 
-// entry is an object, of which one pointer is set.
+// entry is an object. One of its pointers is set.
 type entry struct {
 	obj *object
 	qp  weak.Pointer[QP]

@@ -15,8 +15,8 @@ import (
 	"github.com/goverbs/verbs/abi"
 )
 
-// FuzzDevices has sysfs say anything about a device: it is listed with what can be
-// made sense of, or not at all.
+// FuzzDevices lists a device with arbitrary attributes in sysfs: it is listed with those
+// that are valid, or not at all.
 func FuzzDevices(f *testing.F) {
 	f.Add("rxe0", "2", "1: CA", "5054:00ff:fe12:3456")
 	f.Add("", "", "", "")
@@ -53,8 +53,8 @@ func FuzzDevices(f *testing.F) {
 	})
 }
 
-// FuzzIndices has netlink answer anything: no name or number comes out that is
-// not in the answer, and an error is one of the kernel's.
+// FuzzIndices parses arbitrary netlink answers: all names and numbers that are returned
+// are in the answer, and errors are errnos.
 func FuzzIndices(f *testing.F) {
 	message := func(typ uint16, data []byte) []byte {
 		b := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(data)))

@@ -13,10 +13,10 @@ import (
 	"github.com/goverbs/verbs/internal/sys"
 )
 
-// ImportContext makes a context of an open device file, such as another process
-// passed over a Unix socket (ibv_import_device(3)): fd is what [Context.FD]
-// returns, and is duplicated. Objects of the file are shared by all who have
-// it, and live until the last of them closes it.
+// ImportContext makes a Context of an open device file, such as one that another process
+// passed over a Unix socket (ibv_import_device(3)). fd is a descriptor that [Context.FD]
+// returned, and is duplicated. All processes that have the file open share its objects,
+// which live until the last of them closes it.
 func ImportContext(fd int) (*Context, error) {
 	fail := func(err error) (*Context, error) {
 		return nil, &verbs.Error{Op: "import", Object: fmt.Sprintf("file %d", fd), Err: err}
@@ -29,7 +29,7 @@ func ImportContext(fd int) (*Context, error) {
 	if err != nil {
 		return fail(err)
 	}
-	// The node may have had another path where it was opened.
+	// The node may have been opened by another path.
 	i := slices.IndexFunc(devs, func(d Device) bool { return filepath.Base(d.Node) == filepath.Base(node) })
 	if i < 0 {
 		return fail(fmt.Errorf("%s: %w", node, verbs.ErrNoDevice))
@@ -45,16 +45,15 @@ func ImportContext(fd int) (*Context, error) {
 	return c, nil
 }
 
-// FD returns the device's file, for [ImportContext] in another process. It is valid
-// until Close.
+// FD returns the device's file descriptor, for [ImportContext] in another process. It is
+// valid until Close.
 func (c *Context) FD() int { return c.file.FD }
 
-// Handle is what the kernel calls the PD, for [Context.ImportPD].
+// Handle returns the kernel's handle of the PD, for [Context.ImportPD].
 func (p *PD) Handle() uint32 { return p.handle }
 
-// ImportPD makes a PD of one that another context of the same file has
-// (ibv_import_pd(3)). Closing it does not destroy it: its maker does
-// that, later.
+// ImportPD makes a PD of one that another Context of the same file has
+// (ibv_import_pd(3)). Close does not destroy the kernel's PD: its creator does so, later.
 func (c *Context) ImportPD(handle uint32) (*PD, error) {
 	const op = "import PD to"
 	if err := c.obj.enter(op); err != nil {
@@ -67,12 +66,12 @@ func (c *Context) ImportPD(handle uint32) (*PD, error) {
 	return p, nil
 }
 
-// Handle is what the kernel calls the MR, for [PD.ImportMR].
+// Handle returns the kernel's handle of the MR, for [PD.ImportMR].
 func (m *MR) Handle() uint32 { return m.life.handle }
 
-// ImportMR makes an MR of one that another context of the same file has
-// (ibv_import_mr(3)); handle belongs to the PD. Its memory may be another
-// process's, so [MR.Bytes] is nil. Closing it does not destroy it.
+// ImportMR makes an MR of one that another Context of the same file has
+// (ibv_import_mr(3)). handle must belong to the PD. The memory may belong to another
+// process, so [MR.Bytes] returns nil. Close does not destroy the kernel's MR.
 func (p *PD) ImportMR(handle uint32) (*MR, error) {
 	const op = "import MR to"
 	if err := p.obj.enter(op); err != nil {
@@ -93,6 +92,6 @@ func (p *PD) ImportMR(handle uint32) (*MR, error) {
 	}
 	m.size = int(length)
 	m.obj = newObject(p.obj.device, name{"imported MR %#x", m.lkey}, func() error { return nil }, p.obj)
-	m.obj.kept = true
+	m.obj.pinned = true
 	return m, nil
 }

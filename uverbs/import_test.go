@@ -15,8 +15,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestImportContext hands a device to another process, which uses it, and a
-// region with it.
+// TestImportContext passes a device to another process, which uses it and a region of it.
 func TestImportContext(t *testing.T) {
 	if handle := os.Getenv("UVERBS_IMPORT"); handle != "" {
 		imported(t, handle)
@@ -33,13 +32,13 @@ func TestImportContext(t *testing.T) {
 		if out, err := child.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		// What the child did and closed has left this side's objects alone.
+		// The child's calls have not changed this side's objects.
 		send(t, a.QP, verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: []byte("mine"), RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})
 		next(t, a.SendCQ)
 	})
 }
 
-// imported is the other process.
+// imported runs in the other process.
 func imported(t *testing.T, handles string) {
 	var pdHandle, mrHandle uint32
 	if _, err := fmt.Sscan(handles, &pdHandle, &mrHandle); err != nil {
@@ -54,7 +53,7 @@ func imported(t *testing.T, handles string) {
 	cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)
 	qp := labtest.Made(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
 	mine := labtest.Made(pd.AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
-	if ctx.Driver() == "siw" { // no connecting a QP to itself
+	if ctx.Driver() == "siw" { // a QP cannot be connected to itself
 		return
 	}
 	self := labtest.Must(qp.Addr(1))(t)
@@ -85,7 +84,7 @@ func TestImportBadFile(t *testing.T) {
 	}
 }
 
-// TestCounters sees what is sent counted.
+// TestCounters checks that sent packets are counted.
 func TestCounters(t *testing.T) {
 	a, b := labtest.NewPair(t, labtest.PairOptions{})
 	read := func() uint64 {
@@ -102,7 +101,7 @@ func TestCounters(t *testing.T) {
 		next(t, a.SendCQ)
 	}
 	const want = 200 // 100 requests, and as many acknowledgements
-	// The kernel keeps what it has told for a moment.
+	// The kernel may return old values for a moment.
 	for end := time.Now().Add(5 * time.Second); read()-before < want; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d packets were counted, not %d", read()-before, want)

@@ -11,8 +11,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// Index is the kernel's number of the device, which it keeps when it is renamed
-// and which no later device gets (ibv_get_device_index(3)).
+// Index returns the kernel's number of the device, which stays the same when the device
+// is renamed and is not used again for another (ibv_get_device_index(3)).
 func (d Device) Index() (int, error) {
 	indices, err := deviceIndices()
 	if err != nil {
@@ -25,7 +25,7 @@ func (d Device) Index() (int, error) {
 	return i, nil
 }
 
-// deviceIndices asks over netlink, which alone has them.
+// deviceIndices queries the indices over netlink, which alone has them.
 func deviceIndices() (map[string]int, error) {
 	indices := map[string]int{}
 	return indices, netlinkDump(abi.RDMA_NLDEV_CMD_GET, nil, addTo(indices))

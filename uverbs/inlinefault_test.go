@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// TestInlineFault posts inline data that is not there any more, in a program
-// that lives on after a fault: so does the queue.
+// TestInlineFault posts inline data from memory that is unmapped, in a program that
+// recovers from the fault: the queue can still be used.
 func TestInlineFault(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 32}, All: true})

@@ -11,8 +11,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestIOVA reads from a region by the address that the program chose for it.
-// A driver that has none but the memory's must say so.
+// TestIOVA reads from a region by the address that the program chose for it. A driver
+// that supports only the memory's address must refuse others.
 func TestIOVA(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device})

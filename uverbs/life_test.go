@@ -19,7 +19,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// kernelObjects counts what the kernel holds for RDMA's users.
+// kernelObjects returns the number of RDMA objects in the kernel.
 func kernelObjects(t *testing.T) (n int) {
 	t.Helper()
 	for _, counts := range labtest.Must(labtest.Resources())(t) {
@@ -30,8 +30,8 @@ func kernelObjects(t *testing.T) (n int) {
 	return n
 }
 
-// TestForgotten drops objects without closing them: the collector brings them
-// back to the kernel, all of them and in an order that it accepts.
+// TestForgotten drops objects without closing them: collections release all of them, in
+// an order that the kernel accepts.
 func TestForgotten(t *testing.T) {
 	labtest.Require(t)
 	before := kernelObjects(t)
@@ -64,8 +64,8 @@ func TestForgotten(t *testing.T) {
 	t.Errorf("the kernel had %d objects, and has %d", before, kernelObjects(t))
 }
 
-// TestMRKept shows that a region outlives its last pointer as long as its PD
-// does not: a peer may be using it.
+// TestMRKept checks that a region without pointers to it lives as long as its PD: a peer
+// may be using it.
 func TestMRKept(t *testing.T) {
 	a, b := labtest.NewPair(t, labtest.PairOptions{})
 	pd := labtest.Must(b.PD.Context().AllocPD())(t)
@@ -82,7 +82,7 @@ func TestMRKept(t *testing.T) {
 		t.Errorf("closing the PD: %v", err)
 	}
 	runtime.KeepAlive(pd)
-	pd = nil // with which the region goes
+	pd = nil // the region is released with it
 	for range 200 {
 		if runtime.GC(); kernelObjects(t) == before-1 {
 			break
@@ -95,8 +95,7 @@ func TestMRKept(t *testing.T) {
 	runtime.KeepAlive(a)
 }
 
-// TestRemoteWriteAlone shows what the error says when the access a region is
-// registered with lacks AccessLocalWrite.
+// TestRemoteWriteAlone checks the error for a region whose access lacks AccessLocalWrite.
 func TestRemoteWriteAlone(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := labtest.OpenDevice(t, device)
@@ -126,7 +125,7 @@ func TestCallerMemory(t *testing.T) {
 	}
 }
 
-// TestStates takes a QP through every state there is and sees the kernel agree.
+// TestStates moves a QP through all states and compares them with the kernel's.
 func TestStates(t *testing.T) {
 	a, b := labtest.NewPair(t, labtest.PairOptions{RC: uverbs.ConnectOptions{Timeout: 13, RetryCount: 5, RNRRetry: 3, MinRNRTimer: 9, MaxRDAtomic: 4, MaxDestRDAtomic: 4}})
 	query := func(want verbs.QPState) verbs.QPAttr {
@@ -174,7 +173,7 @@ func TestStates(t *testing.T) {
 		t.Errorf("post in RESET: %v", err)
 	}
 
-	// From RESET all over again.
+	// Connect again from RESET.
 	if err := b.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState); err != nil {
 		t.Fatal(err)
 	}
@@ -221,8 +220,8 @@ func TestSolicited(t *testing.T) {
 	}
 }
 
-// TestSharedChannel has two goroutines wait for their own CQ on one channel,
-// and one wait for any.
+// TestSharedChannel waits for two CQs of one channel in two goroutines, and then for any
+// of them.
 func TestSharedChannel(t *testing.T) {
 	ctx := labtest.Open(t)
 	pd := labtest.Made(ctx.AllocPD())(t)
@@ -318,7 +317,7 @@ func TestAsyncEvents(t *testing.T) {
 	expect(verbs.EventPortActive)
 }
 
-// TestCQOverflow fills a CQ beyond what it holds: an event names it.
+// TestCQOverflow overflows a CQ: an event reports it.
 func TestCQOverflow(t *testing.T) {
 	ctx := labtest.Open(t)
 	pd := labtest.Made(ctx.AllocPD())(t)
@@ -347,8 +346,8 @@ func TestCQOverflow(t *testing.T) {
 	}
 }
 
-// TestCloseRace closes a QP and its CQ under goroutines that post, poll, wait,
-// modify and query all the while.
+// TestCloseRace closes a QP and its CQ while goroutines post, poll, wait, modify and
+// query.
 func TestCloseRace(t *testing.T) {
 	labtest.Require(t)
 	ctx := labtest.Open(t)

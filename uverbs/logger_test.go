@@ -13,7 +13,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// recorder is a slog.Handler that keeps records.
+// recorder is a slog.Handler that stores records.
 type recorder struct {
 	mu      sync.Mutex
 	records []slog.Record
@@ -36,8 +36,8 @@ func (r *recorder) all() []slog.Record {
 	return append([]slog.Record(nil), r.records...)
 }
 
-// TestSetLogger drops objects. All but a region that dies with its PD are
-// logged, once.
+// TestSetLogger drops objects. All are logged, once, except a region that is released
+// with its PD.
 func TestSetLogger(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := labtest.OpenDevice(t, device)

@@ -25,7 +25,7 @@ func recv(t testing.TB, qp *uverbs.QP, wrs ...verbs.RecvWR) {
 	}
 }
 
-// next polls one completion and insists that it succeeded.
+// next polls one completion, which must be successful.
 func next(t testing.TB, cq *uverbs.CQ) verbs.WC {
 	t.Helper()
 	wc := nextAny(t, cq)

@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestModifyRefused moves QPs from state to state with one attribute too few, and with one
-// more: what the kernel refuses is explained.
+// TestModifyRefused moves QPs from state to state with one attribute too few and with one
+// too many: the errors explain why the kernel refuses.
 func TestModifyRefused(t *testing.T) {
 	labtest.Require(t)
 	ctx := labtest.OpenDevice(t, labtest.RXE)

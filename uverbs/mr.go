@@ -15,12 +15,12 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// MR is a memory region: memory the device may touch, and the keys to it. It
-// belongs to a [PD] and lives until it, or the PD, is closed or forgotten.
+// MR is a memory region: memory that the device may access, and its keys. It belongs to a
+// [PD] and lives until it is closed, or its PD becomes unreachable.
 type MR struct {
 	pd         *PD
 	obj        *object
-	mem        []byte // nil if it is not this process's to touch
+	mem        []byte // nil if this process must not access it
 	size       int
 	closed     atomic.Bool
 	addr       uint64
@@ -28,18 +28,17 @@ type MR struct {
 	life       *mrLife
 }
 
-// MROptions tune [PD.AllocMR]. The zero value is right for most.
+// MROptions contains options for [PD.AllocMR]. The zero value suits most programs.
 type MROptions struct {
 	HugePages bool // see mmap.BufferOptions
-	// IOVA, if not 0, is the address by which SGEs and peers name the first
-	// byte. On rxe its offset in a page must be that of the memory; siw has
-	// none but the memory's own address.
+	// IOVA, if not 0, is the address by which SGEs and peers refer to the first byte. On
+	// rxe its offset in a page must equal that of the memory. siw supports only the
+	// memory's own address.
 	IOVA uint64
 }
 
-// AllocMR makes a region of new, zeroed, page-aligned memory outside the Go
-// heap, size bytes long. Close frees it: slices of [MR.Bytes] must not be used
-// after that.
+// AllocMR registers size bytes of new, zeroed, page-aligned memory outside the Go heap.
+// Close frees the memory: slices of [MR.Bytes] must not be used after that.
 func (p *PD) AllocMR(size int, access verbs.Access, opt MROptions) (*MR, error) {
 	buf, err := mmap.NewBuffer(size, mmap.BufferOptions{HugePages: opt.HugePages})
 	if err != nil {
@@ -56,17 +55,17 @@ func (p *PD) AllocMR(size int, access verbs.Access, opt MROptions) (*MR, error) 
 	return mr, err
 }
 
-// RegisterMR makes a region of the caller's memory, which is pinned, and not collected,
-// until the region is closed. It must not be empty and must not hold Go pointers; it may
-// be registered any number of times. With [verbs.AccessRemoteWrite], peers with the key
-// write to it at any time: the caller reads it only after a completion or a message that
-// says they have.
+// RegisterMR registers the caller's memory, which is pinned, and not collected, until the
+// region is closed. It must not be empty and must not contain Go pointers. It may be
+// registered any number of times. With [verbs.AccessRemoteWrite], peers that have the key
+// can write to it at any time: read it only after a completion or a message that reports
+// the write.
 func (p *PD) RegisterMR(mem []byte, access verbs.Access) (*MR, error) {
 	return p.RegisterMRIOVA(mem, 0, access)
 }
 
-// RegisterMRIOVA is [PD.RegisterMR] with an address by which SGEs and peers
-// name the first byte, see [MROptions] (ibv_reg_mr_iova(3)).
+// RegisterMRIOVA is like [PD.RegisterMR], with an address by which SGEs and peers refer
+// to the first byte, see [MROptions] (ibv_reg_mr_iova(3)).
 func (p *PD) RegisterMRIOVA(mem []byte, iova uint64, access verbs.Access) (*MR, error) {
 	if len(mem) == 0 {
 		return nil, p.obj.fail(opRegister, fmt.Errorf("empty memory: %w", unix.EINVAL))
@@ -82,7 +81,7 @@ func (p *PD) RegisterMRIOVA(mem []byte, iova uint64, access verbs.Access) (*MR, 
 	return mr, err
 }
 
-// pin keeps mem where it is until unpin.
+// pin pins mem until unpin is called.
 func pin(mem []byte) (addr uint64, unpin func() error) {
 	p := new(runtime.Pinner)
 	return mmap.Pin(p, mem), func() error { p.Unpin(); return nil }
@@ -96,7 +95,8 @@ const (
 
 const opRegister = "register MR in"
 
-// register takes over the memory, to be let go with free, if it succeeds.
+// register registers memory. If it succeeds, it takes over the memory and releases it
+// with free.
 func (p *PD) register(mem []byte, addr, iova uint64, access verbs.Access, free func() error) (*MR, error) {
 	if err := p.obj.enter(opRegister); err != nil {
 		return nil, err
@@ -131,11 +131,11 @@ func (p *PD) register(mem []byte, addr, iova uint64, access verbs.Access, free f
 	return m, nil
 }
 
-// mrLife is what destroying an MR takes: apart from it, so that an MR that the
-// program has dropped can be collected.
+// mrLife is the state needed to destroy an MR. It is separate so that an unreachable MR
+// can be collected.
 type mrLife struct {
 	handle uint32
-	free   func() error // lets the memory go
+	free   func() error // frees or unpins the memory
 }
 
 // own makes the MR an object of its PD, which destroys it.
@@ -149,14 +149,14 @@ func (m *MR) own(handle uint32, part provider.Object, free func() error) {
 		}
 		return life.free()
 	}, m.pd.obj)
-	m.obj.kept = true
+	m.obj.pinned = true
 }
 
 func (c *contextCore) destroyMR(handle uint32) error {
 	return c.destroy(abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY, abi.UVERBS_ATTR_DESTROY_MR_HANDLE, 0, handle, nil)
 }
 
-// Bytes is the region's memory; nil after Close.
+// Bytes returns the region's memory, or nil after Close.
 func (m *MR) Bytes() []byte {
 	if m.closed.Load() {
 		return nil
@@ -164,25 +164,25 @@ func (m *MR) Bytes() []byte {
 	return m.mem
 }
 
-// Word is the 4 bytes at off, in the host's byte order, as an atomic: for
-// programs that watch memory which a peer writes to. It panics if they are not
-// all inside, or not aligned, and must not be used after Close.
+// Word returns the 4 bytes at off as an atomic in the host's byte order, for programs
+// that poll memory to which a peer writes. It panics if they are not inside the region,
+// or not aligned. The result must not be used after Close.
 func (m *MR) Word(off int) *atomic.Uint32 { return mmap.Word(m.Bytes(), off) }
 
-// Len is the length of the region in bytes.
+// Len returns the length of the region in bytes.
 func (m *MR) Len() int { return m.size }
 
-// Addr is the address of the first byte, as SGEs and peers name it.
+// Addr returns the address of the first byte, as SGEs and peers use it.
 func (m *MR) Addr() uint64 { return m.addr }
 
-// LKey is the key for this side's work requests.
+// LKey returns the key for this side's work requests.
 func (m *MR) LKey() uint32 { return m.lkey }
 
-// RKey is the key for peers.
+// RKey returns the key for peers.
 func (m *MR) RKey() uint32 { return m.rkey }
 
-// SGE names n bytes of the region from off. It panics, as slicing does, if
-// they are not all inside, or if they are 4 GiB or more, which no SGE can name.
+// SGE returns an SGE for n bytes of the region from off. It panics, as slicing does, if
+// they are not inside the region, or if n is 4 GiB or more, which is too long for an SGE.
 func (m *MR) SGE(off, n int) verbs.SGE {
 	if off < 0 || n < 0 || off > m.size-n {
 		panic(fmt.Sprintf("uverbs: SGE [%d:%d+%d] of an MR of %d bytes", off, off, n, m.size))

@@ -2,7 +2,7 @@ package uverbs
 
 import "testing"
 
-// TestSGEPanics shows which parts of a region no SGE names.
+// TestSGEPanics checks for which parts of a region SGE panics.
 func TestSGEPanics(t *testing.T) {
 	big := int64(1) << 33
 	mr := &MR{size: int(big), addr: 1 << 40}

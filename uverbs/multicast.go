@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// AttachMulticast makes a UD QP receive what is sent to a multicast group
-// (ibv_attach_mcast(3)); mlid is for InfiniBand only. Close detaches the QP.
+// AttachMulticast makes a UD QP receive the datagrams of a multicast group
+// (ibv_attach_mcast(3)). mlid is for InfiniBand only. Close detaches the QP.
 func (q *QP) AttachMulticast(group verbs.GID, mlid uint16) error {
 	return q.multicast("attach to multicast group", (*groups).attach, membership{group, mlid})
 }
@@ -37,7 +37,7 @@ type membership struct {
 	mlid uint16
 }
 
-// groups are those of a QP.
+// groups contains the multicast groups of a QP.
 type groups struct {
 	core *contextCore
 	qp   uint32
@@ -73,6 +73,6 @@ func (g *groups) detachAll() {
 }
 
 func (g *groups) run(cmd uint32, m membership) error {
-	req := abi.IbUverbsAttachMcast{Gid: m.gid, QpHandle: g.qp, Mlid: m.mlid} // the same to detach
+	req := abi.IbUverbsAttachMcast{Gid: m.gid, QpHandle: g.qp, Mlid: m.mlid} // used to detach as well
 	return g.core.file.Invoke(cmd, mmap.Bytes(&req), nil, nil, nil)
 }

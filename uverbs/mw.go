@@ -12,11 +12,11 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// MW is a memory window: a key to part of a memory region that can be handed
-// out and taken back without a system call's cost. It is made from a [PD].
+// MW is a memory window: a key to part of a memory region that work requests grant and
+// revoke, without registration. It belongs to a [PD].
 //
-// The kernel's rxe (6.1 to 7.2) holds peers to the window's access and key, but
-// not to its bounds: they reach all of the region.
+// The kernel's rxe (6.1 to 7.2) enforces the window's access and key, but not its bounds:
+// peers can access the whole region.
 type MW struct {
 	pd  *PD
 	obj *object
@@ -26,7 +26,7 @@ type MW struct {
 	rkey uint32
 }
 
-// AllocMW makes a memory window, bound to nothing (ibv_alloc_mw(3)).
+// AllocMW makes a memory window that is not bound (ibv_alloc_mw(3)).
 func (p *PD) AllocMW(typ verbs.MWType) (*MW, error) {
 	const op = "allocate MW in"
 	if err := p.obj.enter(op); err != nil {
@@ -49,32 +49,32 @@ func (p *PD) AllocMW(typ verbs.MWType) (*MW, error) {
 	return m, nil
 }
 
-// RKey is the window's key for peers: since the last binding, if any.
+// RKey returns the window's key for peers, which each binding changes.
 func (m *MW) RKey() uint32 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.rkey
 }
 
-// Type is the kind of window.
+// Type returns the type of the window.
 func (m *MW) Type() verbs.MWType { return m.typ }
 
-// Close frees the window: its key opens nothing any more.
+// Close frees the window. Its key becomes invalid.
 func (m *MW) Close() error { return m.obj.close() }
 
-// BindOptions say what to bind a window to.
+// BindOptions contains options for [QP.BindMW].
 type BindOptions struct {
 	ID     uint64 // of the work request
 	Flags  verbs.SendFlags
-	MR     *MR // with AccessMWBind; nil closes a type 1 window
+	MR     *MR // with AccessMWBind; nil unbinds a type 1 window
 	Offset int // into MR
 	Length int
 	Access verbs.Access
 }
 
-// BindMW posts the request that binds a window of either type to part of a
-// region, under a new key, and returns that key (ibv_bind_mw(3)). It is good
-// once the request has completed.
+// BindMW posts the request that binds a window of either type to part of a region, with a
+// new key, and returns that key (ibv_bind_mw(3)). The key is valid once the request has
+// completed.
 func (q *QP) BindMW(mw *MW, opt BindOptions) (rkey uint32, err error) {
 	const op = "bind MW on"
 	bind := verbs.MWBind{Access: opt.Access}

@@ -14,8 +14,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestNoWay connects to GIDs, and makes address handles for some, that no machine answers
-// to: the errors name them.
+// TestNoWay connects to GIDs at which no machine answers, and makes address handles for
+// them: the errors contain the GIDs.
 func TestNoWay(t *testing.T) {
 	labtest.Require(t)
 	ctx := labtest.OpenDevice(t, labtest.RXE)

@@ -15,31 +15,31 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// object is the life of one kernel object, apart from the Go value that
-// programs hold: so that the value can be collected and the object released
-// then, in the order that the kernel demands.
+// object manages the lifetime of one kernel object. It is separate from the Go value that
+// programs hold, so that the value can be collected and the object then released, in the
+// order that the kernel requires.
 type object struct {
 	device  string
 	what    name
-	destroy func() error // the kernel's object; it runs once, if it succeeds
+	destroy func() error // destroys the kernel's object; not called after it succeeded
 	tree    *tree
 	num     uint64 // in the order of creation
 
 	mu     sync.RWMutex // calls in progress read-lock, Close locks; see enterAll
 	closed bool
 
-	kept  bool // lives as long as its parent unless closed
-	noted bool // that it was forgotten has been logged
-	stack []byte
+	pinned bool // lives as long as its parent unless closed
+	noted  bool // has been logged as unreachable
+	stack  []byte
 
 	// Guarded by the tree's mutex:
 	parents   []*object
 	children  map[*object]struct{}
-	forgotten bool // by the program: to be closed when it is due
-	left      bool // its parents, as it is closed
+	forgotten bool // unreachable: to be closed when it is due
+	left      bool // detached from its parents, as it is closed
 }
 
-// name is what an object is called, "QP 17", put together when it is wanted.
+// name is the name of an object, such as "QP 17", which is formatted when it is needed.
 type name struct {
 	format string
 	num    uint32
@@ -52,12 +52,12 @@ func (n name) String() string {
 	return fmt.Sprintf(n.format, n.num)
 }
 
-// debugLeaks records where objects are made, and logs forgotten ones without a logger
-// of the context's.
+// debugLeaks records where objects are made, and logs unreachable ones to slog.Default if
+// the context has no logger.
 var debugLeaks = strings.Contains(os.Getenv("VERBS_DEBUG"), "leaks")
 
-// newObject makes an object that destroy destroys, below its parents, which callers hold
-// with enter.
+// newObject makes an object that destroy destroys, below its parents. Callers have
+// entered the parents.
 func newObject(device string, what name, destroy func() error, parents ...*object) *object {
 	o := &object{device: device, what: what, destroy: destroy, parents: parents}
 	if debugLeaks {
@@ -89,8 +89,8 @@ func (o *object) adopt(child *object) {
 	o.children[child] = struct{}{}
 }
 
-// stopped runs destroy with queues, of which some may be nil, stopped; if it fails
-// they go on.
+// stopped runs destroy while the queues, some of which may be nil, are stopped. If it
+// fails, the queues are started again.
 func stopped(destroy func() error, queues ...provider.Queue) error {
 	for _, q := range queues {
 		if q != nil {
@@ -110,7 +110,7 @@ func stopped(destroy func() error, queues ...provider.Queue) error {
 	return err
 }
 
-// enter keeps the object from being closed until exit.
+// enter prevents the object from being closed until exit.
 func (o *object) enter(op string) error {
 	o.mu.RLock()
 	if o.closed {
@@ -122,10 +122,10 @@ func (o *object) enter(op string) error {
 
 func (o *object) exit() { o.mu.RUnlock() }
 
-// enterAll enters several objects of a context, in the order of their creation,
-// which it sorts them by. A waiting Close holds up further readers, so two calls
-// that entered the same objects in different orders could block each other, and
-// so could a call that entered an object twice.
+// enterAll sorts objects of a context by the order of their creation and enters them. A
+// waiting Close blocks further readers, so two calls that entered the same objects in
+// different orders could block each other, and so could a call that entered an object
+// twice.
 func enterAll(op string, objects []*object) error {
 	slices.SortFunc(objects, func(a, b *object) int { return cmp.Compare(a.num, b.num) })
 	for i, o := range objects {
@@ -143,7 +143,7 @@ func exitAll(objects []*object) {
 	}
 }
 
-// fail wraps err, which came of op.
+// fail wraps err, the error of op.
 func (o *object) fail(op string, err error) error {
 	verb, object := sys.SplitOp(op, o.what.String())
 	return &verbs.Error{Op: verb, Device: o.device, Object: object, Err: err, Hint: hint(op, err)}
@@ -173,8 +173,8 @@ func (o *object) isClosed() bool {
 	return o.closed
 }
 
-// hand closes the object without releasing what it stands for: take gives that to
-// another object below the same parents, unless it fails.
+// hand closes the object without destroying what it manages: take passes that to another
+// object below the same parents, unless it fails.
 func (o *object) hand(op string, take func(parents []*object) error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -206,20 +206,20 @@ func (o *object) childless(op string) error {
 	return o.fail(op, fmt.Errorf("%w by %s", verbs.ErrInUse, strings.Join(names, ", ")))
 }
 
-// leave takes the object from its parents, and closes those that waited for it.
+// leave detaches the object from its parents, and closes objects that waited for it.
 func (o *object) leave() {
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
 	o.left = true
 	for _, p := range o.parents {
 		delete(p.children, o)
-		if !o.kept || len(p.children) == 0 { // other kept ones are due already
+		if !o.pinned || len(p.children) == 0 { // other pinned children are due already
 			o.tree.close(p.due())
 		}
 	}
 }
 
-// move puts the object below another parent.
+// move replaces one of the object's parents.
 func (o *object) move(from, to *object) {
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
@@ -228,9 +228,8 @@ func (o *object) move(from, to *object) {
 	o.parents[slices.Index(o.parents, from)] = to
 }
 
-// due returns what can be closed of an object that is forgotten: itself if it
-// has no children, its kept children if it has no others. The caller holds the
-// tree's mutex.
+// due returns what can be closed once an object is unreachable: itself if it has no
+// children, or its children if all are pinned. The caller holds the tree's mutex.
 func (o *object) due() []*object {
 	if !o.forgotten {
 		return nil
@@ -238,12 +237,12 @@ func (o *object) due() []*object {
 	if len(o.children) == 0 {
 		return []*object{o}
 	}
-	var kept []*object
+	var pinned []*object
 	for c := range o.children {
-		if !c.kept {
+		if !c.pinned {
 			return nil
 		}
-		kept = append(kept, c)
+		pinned = append(pinned, c)
 	}
-	return kept
+	return pinned
 }

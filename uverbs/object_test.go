@@ -30,7 +30,7 @@ func (r *region) object(pd *object) *object {
 		r.released.Store(true)
 		return unpin()
 	}, pd)
-	o.kept = true
+	o.pinned = true
 	return o
 }
 
@@ -49,7 +49,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 }
 
 // TestForgottenOrder forgets a PD with a region and a window that is bound to it, in
-// any order: all are closed, the window before the region.
+// every order: all are closed, the window before the region.
 func TestForgottenOrder(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
 		var r region
@@ -70,7 +70,7 @@ func TestForgottenOrder(t *testing.T) {
 	}
 }
 
-// TestForgetClosed forgets what has been closed: no goroutine is started for it.
+// TestForgetClosed forgets closed objects: no goroutine is started for them.
 func TestForgetClosed(t *testing.T) {
 	ctx, pd := newTree()
 	for _, o := range []*object{pd, ctx} {
@@ -87,7 +87,7 @@ func TestForgetClosed(t *testing.T) {
 }
 
 // TestRefusedDestroy forgets a region that the kernel does not destroy at first. It
-// is kept, with its memory, and closed after a later collection.
+// stays, with its memory, and is closed after a later collection.
 func TestRefusedDestroy(t *testing.T) {
 	r := new(region)
 	r.bound.Store(true)
@@ -109,8 +109,8 @@ func TestRefusedDestroy(t *testing.T) {
 	eventually(t, "its release", func() bool { runtime.GC(); return r.released.Load() })
 }
 
-// TestEnterOrder shows that objects are entered in one order, whatever the caller's:
-// a call that waits for the newer holds the older.
+// TestEnterOrder checks that objects are entered in the order of their creation: a call
+// that waits for the newer one holds the older one.
 func TestEnterOrder(t *testing.T) {
 	ctx, _ := newTree()
 	older := newObject("dev0", name{format: "CQ 1"}, nil, ctx)
@@ -134,7 +134,7 @@ func TestEnterOrder(t *testing.T) {
 	}
 }
 
-// entered is an SRQ's queue that checks that Close cannot run beside its methods.
+// entered is an SRQ's queue that checks that Close cannot run during its methods.
 type entered struct {
 	provider.RecvQueue
 	t   *testing.T
@@ -152,8 +152,7 @@ func (q entered) check() error {
 func (q entered) Resize(int, func(int, provider.UHW) error) error { return q.check() }
 func (q entered) SetLimit(int, func(provider.UHW) error) error    { return q.check() }
 
-// TestSRQOrder shows that an SRQ is entered before its queue is locked, which is
-// the order of Close.
+// TestSRQOrder checks that an SRQ is entered before its queue is locked, as in Close.
 func TestSRQOrder(t *testing.T) {
 	ctx, _ := newTree()
 	s := &SRQ{obj: newObject("dev0", name{format: "SRQ 0"}, nil, ctx)}

@@ -17,7 +17,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// payload is how a request carries its data.
+// payload is the way in which a request carries its data.
 type payload string
 
 const (
@@ -29,7 +29,7 @@ const (
 
 const maxSGE = 4
 
-// opcode is one row of the table that TestOpcodes works through.
+// opcode is a row of the table of TestOpcodes.
 type opcode struct {
 	op     verbs.Opcode
 	types  []verbs.QPType
@@ -38,10 +38,10 @@ type opcode struct {
 	recv   verbs.WCOpcode
 	takes  bool // consumes a receive
 	sent   verbs.WCOpcode
-	size   int // of the data; 0: does not matter
+	size   int // of the data; 0 means any
 	refuse map[payload]error
-	// set completes wr for n bytes of a's memory; the result checks what came
-	// of it.
+	// set completes wr for n bytes of a's memory. It returns a function that checks the
+	// result.
 	set func(m *opMatrix, wr *verbs.SendWR, n int) (check func() error)
 }
 
@@ -68,13 +68,12 @@ var opcodes = []opcode{
 	{op: verbs.OpRDMAReadInv, siw: true, sent: verbs.WCRDMARead, set: setReadInv, refuse: map[payload]error{inline: verbs.ErrInlineOp, none: errSkip}},
 }
 
-// errSkip marks what makes no sense to try: a key to invalidate must be named
-// by an SGE.
+// errSkip marks combinations that are not tried: a key to invalidate must be that of an
+// SGE.
 var errSkip = errors.New("skip")
 
-// TestOpcodes sends with every opcode, every way to carry data, signaled and
-// not, polled and with events, and checks content and every field of the
-// completions.
+// TestOpcodes sends with every opcode and every payload, signaled and not, polled and
+// with events, and checks the data and every field of the completions.
 func TestOpcodes(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		types := all
@@ -166,7 +165,7 @@ func (m *opMatrix) one(op opcode, p payload, signaled bool) error {
 	case m.siw && !op.siw, !m.siw && !taken:
 		refuse = verbs.ErrOpcode
 	case m.siw && refuse == nil && op.sent == verbs.WCRDMARead && p == most:
-		refuse = verbs.ErrTooManySGEs // iWARP reads into one place
+		refuse = verbs.ErrTooManySGEs // iWARP reads into one SGE
 	case m.siw && op.op == verbs.OpSendInv && p == inline:
 		refuse = verbs.ErrInlineOp
 	}
@@ -198,8 +197,8 @@ func (m *opMatrix) one(op opcode, p payload, signaled bool) error {
 	}
 	want := verbs.WC{ID: m.id, Opcode: op.sent, QPNum: m.a.QP.Num()}
 	if !signaled {
-		// What completes next is a request behind it; fenced, since siw lets
-		// others overtake READs.
+		// The next completion is that of a later request. It is fenced, since siw lets
+		// other requests overtake READs.
 		m.recv()
 		m.id++
 		want.ID, want.Opcode = m.id, verbs.WCSend
@@ -223,7 +222,7 @@ func (m *opMatrix) one(op opcode, p payload, signaled bool) error {
 	return nil
 }
 
-// recv posts a receive that scatters into b's memory, behind room for a GRH.
+// recv posts a receive that scatters into b's memory, after room for a GRH.
 func (m *opMatrix) recv() {
 	m.t.Helper()
 	sgl := []verbs.SGE{m.b.MR.SGE(0, verbs.GRHSize), m.b.MR.SGE(verbs.GRHSize, 100), m.b.MR.SGE(verbs.GRHSize+100, 1), m.b.MR.SGE(verbs.GRHSize+101, 900)}
@@ -242,12 +241,12 @@ func (m *opMatrix) received(op opcode, wr *verbs.SendWR, n int) error {
 	}
 	size, flags := n, verbs.WCFlags(0)
 	if !m.siw {
-		flags = verbs.WCGRH // of all transports: there always is one
+		flags = verbs.WCGRH // on all transports
 	}
 	switch {
 	case op.op == verbs.OpSendImm || op.op == verbs.OpRDMAWriteImm:
 		flags |= verbs.WCWithImm
-	case op.op == verbs.OpSendInv && !m.siw: // siw does not tell user space
+	case op.op == verbs.OpSendInv && !m.siw: // siw does not report it
 		flags |= verbs.WCWithInv
 	}
 	if m.typ == verbs.UD {
@@ -282,7 +281,7 @@ func (m *opMatrix) wait(cq *uverbs.CQ) (verbs.WC, error) {
 	return wc[0], errors.New("no completion")
 }
 
-// same compares what arrived in b's memory with a's.
+// same returns a function that compares n bytes of b's memory with a's.
 func (m *opMatrix) same(n, at int) func() error {
 	want := slices.Clone(m.a.MR.Bytes()[:n])
 	return func() error {
@@ -341,7 +340,7 @@ func setAtomic(m *opMatrix, wr *verbs.SendWR, n int) func() error {
 	}
 }
 
-// window binds a type 2 window of a side to its region, which siw does without.
+// window binds a type 2 window to a side's region. On siw it makes another region.
 func (m *opMatrix) window(s *labtest.Side) (rkey uint32) {
 	m.t.Helper()
 	if m.siw {

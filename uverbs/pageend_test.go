@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestPageEnd sends few bytes that lie on two pages while the device is busy:
-// siw would send some of them twice, and others not.
+// TestPageEnd sends few bytes that are on two pages while the device is busy. siw would
+// send some of them twice, and others not at all.
 func TestPageEnd(t *testing.T) {
 	const page, large, few, sends = 4096, 1 << 20, 32, 16
 	labtest.Each(t, func(t *testing.T, device string) {

@@ -6,8 +6,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// PD is a protection domain: QPs and the memory regions they may use. It is
-// made from a [Context] and closed after its MRs and QPs.
+// PD is a protection domain: QPs and the memory regions that they may use. It belongs to
+// a [Context] and must be closed after all objects made from it.
 type PD struct {
 	ctx    *Context
 	obj    *object
@@ -42,8 +42,9 @@ func (c *Context) AllocPD() (*PD, error) {
 	return p, nil
 }
 
-// Context is what the PD was made from.
+// Context returns the Context that the PD was made from.
 func (p *PD) Context() *Context { return p.ctx }
 
-// Close releases the PD. It fails with [verbs.ErrInUse] while it has MRs or QPs.
+// Close releases the PD. It fails with [verbs.ErrInUse] while objects made from it are
+// open.
 func (p *PD) Close() error { return p.obj.close() }

@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// attribute is a feature that the device's attributes tell of.
+// attribute probes a feature that the device's attributes show.
 func attribute(has func(*verbs.DeviceAttr) bool) func(*prober) error {
 	return func(p *prober) error {
 		attr, err := p.c.QueryDevice()
@@ -57,7 +57,7 @@ func srqType(typ uint64) func(*prober) error {
 	}
 }
 
-// cqFlags makes a CQ with flags, which no driver of this package takes.
+// cqFlags makes a CQ with flags that no driver of this package uses.
 func cqFlags(flags uint64) func(*prober) error {
 	return func(p *prober) error {
 		var handle, got, zero uint32
@@ -94,7 +94,7 @@ var probes = map[Feature]func(*prober) error{
 	FeatureAtomics:         attribute(func(a *verbs.DeviceAttr) bool { return a.AtomicCap != verbs.AtomicNone }),
 	FeatureDeviceClock:     attribute(func(a *verbs.DeviceAttr) bool { return a.CoreClock != 0 }),
 	FeaturePKeys: func(p *prober) error {
-		_, err := p.c.PKeyIndex(1, 0xffff) // which every port with any has
+		_, err := p.c.PKeyIndex(1, 0xffff) // every port with a table has this key
 		return err
 	},
 	FeatureOnDemandPaging: func(p *prober) error {
@@ -161,7 +161,7 @@ var probes = map[Feature]func(*prober) error{
 	},
 	FeatureDMABuf: func(p *prober) error {
 		mr, err := p.pd().RegisterDMABuf(-1, 0, 4096, 0, verbs.AccessLocalWrite)
-		if !errors.Is(err, unix.EBADF) { // it would have taken a file
+		if !errors.Is(err, unix.EBADF) { // EBADF means that only the file is refused
 			keep(p, mr, err)
 		}
 		return nil

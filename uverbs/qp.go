@@ -14,8 +14,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// QP is a queue pair: a send queue and a receive queue. It is made from a
-// [PD] and closed before its CQs.
+// QP is a queue pair: a send queue and a receive queue. It belongs to a [PD] and must be
+// closed before its CQs.
 type QP struct {
 	pd     *PD
 	obj    *object
@@ -29,25 +29,26 @@ type QP struct {
 	groups *groups
 
 	send sendQueue
-	recv recvQueue // of no queue if there is an SRQ
+	recv recvQueue // empty if there is an SRQ
 }
 
-// QPOptions describe a QP. A zero Type is RC; the CQs may be the same.
+// QPOptions contains options for [PD.CreateQP]. A zero Type is RC; the CQs may be the
+// same.
 type QPOptions struct {
 	Type   verbs.QPType
 	SendCQ *CQ
 	RecvCQ *CQ
-	// SRQ, if set, is where the QP takes its receives from.
+	// SRQ, if set, is the shared receive queue that the QP uses.
 	SRQ *SRQ
-	// Cap is the least that the queues must hold. Fields that are zero have defaults,
-	// see [verbs.QPCap.WithDefaults].
+	// Cap is the minimum size of the queues. Fields that are zero have defaults, see
+	// [verbs.QPCap.WithDefaults].
 	Cap verbs.QPCap
 	// SignalAll makes every send request signaled.
 	SignalAll bool
-	// SingleThreaded leaves out the locks of the queues, as a thread domain does
-	// (ibv_alloc_td(3)): the program promises that no two calls of the QP's methods,
-	// Modify and Close among them, overlap. The race detector reports calls that are
-	// not in order.
+	// SingleThreaded disables the locks of the queues, as a thread domain does
+	// (ibv_alloc_td(3)): the program guarantees that calls of the QP's methods, including
+	// Modify and Close, do not overlap. The race detector reports calls that are not
+	// ordered.
 	SingleThreaded bool
 }
 
@@ -106,7 +107,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 		return nil, p.obj.fail(op, err)
 	}
 	q.send, q.recv = newSendQueue(send), newRecvQueue(recv)
-	// Kernels do not all say what they rounded the sizes up to.
+	// Not all kernels report the sizes to which they rounded up.
 	q.cap.MaxSendWR = send.Cap()
 	if recv != nil {
 		q.cap.MaxRecvWR = recv.Cap()
@@ -126,7 +127,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	return q, nil
 }
 
-// create makes the kernel's QP, as its driver wants it.
+// create makes the kernel's QP with the driver's part.
 func (q *QP) create(init *provider.QPInit, id uint64, uhw provider.UHW) error {
 	c := init.Cap
 	want := abi.IbUverbsQpCap{
@@ -172,20 +173,20 @@ func (c *contextCore) destroyQP(handle uint32) error {
 		abi.UVERBS_ATTR_DESTROY_QP_HANDLE, abi.UVERBS_ATTR_DESTROY_QP_RESP, handle, mmap.Bytes(&resp))
 }
 
-// Num is the QP's number, which peers address.
+// Num returns the QP number, by which peers address the QP.
 func (q *QP) Num() uint32 { return q.num }
 
-// Type is the QP's transport.
+// Type returns the QP's transport.
 func (q *QP) Type() verbs.QPType { return q.typ }
 
-// Cap is what the queues hold: at least what was asked for.
+// Cap returns the size of the queues, which is at least the requested one.
 func (q *QP) Cap() verbs.QPCap { return q.cap }
 
-// PD, SendCQ, RecvCQ and SRQ are what the QP was made from.
+// PD, SendCQ, RecvCQ and SRQ return the objects that the QP was made from.
 func (q *QP) PD() *PD     { return q.pd }
 func (q *QP) SendCQ() *CQ { return q.sendCQ }
 func (q *QP) RecvCQ() *CQ { return q.recvCQ }
 func (q *QP) SRQ() *SRQ   { return q.srq }
 
-// Close destroys the QP. Requests that have not completed never will.
+// Close destroys the QP. Requests that have not completed will never complete.
 func (q *QP) Close() error { return q.obj.close() }

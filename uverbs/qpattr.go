@@ -12,9 +12,9 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// Modify changes the attributes that mask names; with [verbs.MaskState] it moves the
-// QP to another state (ibv_modify_qp(3) has the table of what each transition
-// needs). Moved back to RESET, a QP forgets its requests.
+// Modify changes the attributes in mask. With [verbs.MaskState] it moves the QP to
+// another state; ibv_modify_qp(3) has the table of what each transition requires. A QP
+// that is moved to RESET discards its requests.
 func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	const op = "modify"
 	if err := q.obj.enter(op); err != nil {
@@ -34,8 +34,8 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if a.SQDAsyncNotify {
 		req.EnSqdAsyncNotify = 1
 	}
-	moved := false                 // the kernel's QP
-	if mask&verbs.MaskState != 0 { // the queues hold still while it changes, and know it after
+	moved := false                 // whether the kernel's QP was moved
+	if mask&verbs.MaskState != 0 { // the queues are suspended meanwhile and then learn the state
 		if q.recv.RecvQueue != nil {
 			q.recv.Suspend()
 			defer func() { q.recv.Settle(a.State, moved) }()
@@ -47,7 +47,7 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, unix.EINVAL) && !q.pd.ctx.device.IWARP() { // whose drivers have rules of their own
+	if errors.Is(err, unix.EINVAL) && !q.pd.ctx.device.IWARP() { // iWARP drivers have rules of their own
 		if now, qerr := q.query(); qerr == nil {
 			to := now.State
 			if mask&verbs.MaskState != 0 {
@@ -64,8 +64,8 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return q.obj.fail(op, err)
 }
 
-// noWay adds, to an error that says that a RoCE peer does not answer, the GIDs: that of the
-// peer may be of another network than the local one, or be gone.
+// noWay adds the GIDs to an error that means that a RoCE peer does not answer. The peer's
+// GID may belong to another network than the local one, or be gone.
 func noWay(av *verbs.AddressVector, err error) error {
 	if av.Global && (errors.Is(err, unix.ETIMEDOUT) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH)) {
 		return fmt.Errorf("no way to GID %v from GID %d of port %d: %w", av.DGID, av.SGIDIndex, av.Port, err)
@@ -73,7 +73,7 @@ func noWay(av *verbs.AddressVector, err error) error {
 	return err
 }
 
-// Query returns all attributes (ibv_query_qp(3)).
+// Query returns all attributes of the QP (ibv_query_qp(3)).
 func (q *QP) Query() (verbs.QPAttr, error) {
 	const op = "query"
 	if err := q.obj.enter(op); err != nil {

@@ -156,7 +156,7 @@ func (c *Context) GIDTable() ([]verbs.GIDEntry, error) {
 	if size == 0 {
 		return nil, nil
 	}
-	if err := c.obj.enter(op); err != nil { // not before QueryPort, which does so itself
+	if err := c.obj.enter(op); err != nil { // not before QueryPort, which enters as well
 		return nil, err
 	}
 	defer c.obj.exit()
@@ -211,10 +211,9 @@ func gidEntry(e *abi.IbUverbsGidEntry) verbs.GIDEntry {
 	return g
 }
 
-// FindGID returns the GID that traffic from addr uses: the entry with that
-// address, for RoCE v2 if there is a choice. The zero Addr takes the best of
-// the port: RoCE v2 before others, IPv4 before IPv6, no link-local address
-// unless there is nothing else.
+// FindGID returns the GID for traffic from addr: the entry with that address, for RoCE v2
+// if there are several. For the zero Addr it returns the best entry of the port: it
+// prefers RoCE v2, then addresses that are not link-local, then IPv4.
 func (c *Context) FindGID(port int, addr netip.Addr) (verbs.GIDEntry, error) {
 	table, err := c.GIDTable()
 	if err != nil {
@@ -267,7 +266,7 @@ func (c *Context) PKeys(port int) ([]uint16, error) {
 	}
 }
 
-// PKeyIndex returns where a partition key is in a port's table
+// PKeyIndex returns the index of a partition key in a port's table
 // (ibv_get_pkey_index(3)).
 func (c *Context) PKeyIndex(port int, key uint16) (int, error) {
 	keys, err := c.PKeys(port)

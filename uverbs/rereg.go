@@ -10,17 +10,16 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// ReregOptions say what [MR.Rereg] changes. What is not set stays.
+// ReregOptions contains the changes that [MR.Rereg] makes. Nil fields change nothing.
 type ReregOptions struct {
 	PD     *PD
 	Access *verbs.Access
-	// Memory is other memory of the caller's, as [PD.RegisterMR] takes it.
+	// Memory replaces the region's memory, as for [PD.RegisterMR].
 	Memory []byte
 }
 
-// Rereg changes a region without destroying it (ibv_rereg_mr(3)). Its keys may
-// be others afterwards. The region must not be in use, and none of its other methods may be
-// called, meanwhile.
+// Rereg changes a region without destroying it (ibv_rereg_mr(3)). Its keys may change.
+// Meanwhile the region must not be in use, and its other methods must not be called.
 func (m *MR) Rereg(opt ReregOptions) error {
 	const op = "reregister"
 	const trans, pd, access = 1, 2, 4 // enum ib_mr_rereg_flags

@@ -16,11 +16,10 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestSIWRefuses shows that it is the kernel's siw that lacks immediates and atomics, which
-// the driver here refuses: it writes such requests to the mapped queue by hand. An RDMA
-// WRITE with an immediate has not even a number (siw-abi.h), and of atomics the kernel says
-// that it has none: it takes them for a bug of its own and completes nothing
-// (siw_qp_sq_process).
+// TestSIWRefuses checks that the kernel's siw lacks immediates and atomics, which
+// provider/siw refuses: it writes such requests to the mapped queue by hand. An RDMA
+// WRITE with an immediate has no number in siw-abi.h. The kernel reports that it has no
+// atomics: it treats them as a bug of its own and completes nothing (siw_qp_sq_process).
 func TestSIWRefuses(t *testing.T) {
 	labtest.Require(t)
 	if attr := labtest.Must(labtest.OpenDevice(t, labtest.SIW).QueryDevice())(t); attr.AtomicCap != verbs.AtomicNone {
@@ -30,7 +29,7 @@ func TestSIWRefuses(t *testing.T) {
 		opcode uint8
 		works  bool
 	}{
-		"SEND":           {abi.SIW_OP_SEND, true}, // so the way is right
+		"SEND":           {abi.SIW_OP_SEND, true}, // shows that postByHand works
 		"SEND_WITH_IMM":  {abi.SIW_OP_SEND_WITH_IMM, false},
 		"none of SIW_OP": {abi.SIW_OP_REG_MR, false},
 	} {

@@ -13,8 +13,8 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// SRQ is a shared receive queue: receives for any number of QPs. It is made
-// from a [PD] and closed after the QPs that use it.
+// SRQ is a shared receive queue: receives for any number of QPs. It belongs to a [PD] and
+// must be closed after the QPs that use it.
 type SRQ struct {
 	pd     *PD
 	obj    *object
@@ -24,12 +24,12 @@ type SRQ struct {
 	queue recvQueue
 }
 
-// SRQOptions describe an SRQ.
+// SRQOptions contains options for [PD.CreateSRQ].
 type SRQOptions struct {
-	MaxWR  int // the least it must hold; zero is 64
+	MaxWR  int // minimum size; zero is 64
 	MaxSGE int // of a work request; zero is 2
-	// Limit, if not 0, asks for one [verbs.EventSRQLimitReached] when fewer receives
-	// than this are left.
+	// Limit, if not 0, requests one [verbs.EventSRQLimitReached] when fewer receives than
+	// this are left.
 	Limit int
 }
 
@@ -93,11 +93,12 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 	return s, nil
 }
 
-// PD is what the SRQ was made from.
+// PD returns the PD that the SRQ was made from.
 func (s *SRQ) PD() *PD { return s.pd }
 
-// Resize makes room for at least maxWR receives, or for fewer; those in the
-// SRQ stay. If it returns [verbs.ErrQueueFailed], so does PostRecv from then on.
+// Resize changes the size to at least maxWR receives, more or fewer than before. Receives
+// in the SRQ are preserved. If it returns [verbs.ErrQueueFailed], PostRecv does so from
+// then on.
 func (s *SRQ) Resize(maxWR int) error {
 	const mask = 1 << 0 // enum ib_srq_attr_mask
 	return s.modify("resize", func(modify func(abi.IbUverbsModifySrq, provider.UHW) error) error {
@@ -107,8 +108,8 @@ func (s *SRQ) Resize(maxWR int) error {
 	})
 }
 
-// SetLimit asks for one [verbs.EventSRQLimitReached] when fewer than limit receives
-// are left; 0 asks for none.
+// SetLimit requests one [verbs.EventSRQLimitReached] when fewer than limit receives are
+// left; 0 requests none.
 func (s *SRQ) SetLimit(limit int) error {
 	const mask = 1 << 1
 	return s.modify("set limit of", func(modify func(abi.IbUverbsModifySrq, provider.UHW) error) error {
@@ -118,7 +119,7 @@ func (s *SRQ) SetLimit(limit int) error {
 	})
 }
 
-// modify lets run, which adds the driver's part, modify the SRQ.
+// modify modifies the SRQ by calling run, which adds the driver's part.
 func (s *SRQ) modify(op string, run func(func(abi.IbUverbsModifySrq, provider.UHW) error) error) error {
 	if err := s.obj.enter(op); err != nil {
 		return err
@@ -134,8 +135,7 @@ func (s *SRQ) modify(op string, run func(func(abi.IbUverbsModifySrq, provider.UH
 	return nil
 }
 
-// Query returns what the SRQ holds, and the limit that is armed
-// (ibv_query_srq(3)).
+// Query returns the size of the SRQ and the limit that is armed (ibv_query_srq(3)).
 func (s *SRQ) Query() (SRQOptions, error) {
 	const op = "query"
 	if err := s.obj.enter(op); err != nil {

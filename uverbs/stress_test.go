@@ -16,8 +16,8 @@ import (
 
 var completions = flag.Int("completions", 100_000, "how many requests TestManyGoroutines completes on each device")
 
-// TestManyGoroutines has 8 goroutines post to one QP and 4 poll its CQ, which
-// carry numbers: every one must come back exactly once.
+// TestManyGoroutines posts numbered requests to one QP from 8 goroutines and polls its CQ
+// from 4: each number must complete exactly once.
 func TestManyGoroutines(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		const posters, pollers = 8, 4
@@ -29,7 +29,7 @@ func TestManyGoroutines(t *testing.T) {
 		var next, done atomic.Uint64
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 		defer cancel()
-		// At most as many in flight as the CQ holds.
+		// No more requests are in flight than the CQ holds.
 		credits := make(chan struct{}, a.SendCQ.Cap())
 		for range cap(credits) {
 			credits <- struct{}{}

@@ -18,8 +18,8 @@ var (
 	sendTime = flag.Duration("sendtime", 150*time.Second, "after which TestSendStream sends no more")
 )
 
-// sizes yields message sizes of 0 to 64 KiB, evenly over the powers of two so
-// that a million of them fit in a test, and where in the source each begins.
+// sizes yields message sizes of 0 to 64 KiB, evenly over the powers of two so that a
+// million of them fit in a test, and the offset of each in the source.
 type sizes struct{ *rand.Rand }
 
 const (
@@ -127,8 +127,8 @@ func TestSendStream(t *testing.T) {
 		posted += batch
 	}
 	sent.Store(int64(posted))
-	// The receiver may sleep with everything received: the last send
-	// completions say when that must be so.
+	// The receiver may sleep although everything has arrived: the last send completions
+	// show when that must be so.
 	for done < posted {
 		n, err := a.SendCQ.PollWait(ctx, wcs[:])
 		if err != nil && ctx.Err() == nil {
@@ -154,8 +154,8 @@ func TestSendStream(t *testing.T) {
 	}
 }
 
-// TestWriteRead writes and reads back every size from 1 to 8193 bytes, and
-// 1 MiB, and looks for what may not be touched.
+// TestWriteRead writes and reads back every size from 1 to 8193 bytes, and 1 MiB, and
+// checks that nothing else is written.
 func TestWriteRead(t *testing.T) {
 	const guard = 16
 	a, b := labtest.NewPair(t, labtest.PairOptions{Memory: 3 << 20})
@@ -215,8 +215,7 @@ func TestScatterGather(t *testing.T) {
 		t.Error("written data differs")
 	}
 
-	// A fenced send comes after the read before it has filled the memory that
-	// it sends.
+	// A fenced send waits until the read before it has filled the memory that it sends.
 	copy(r, "read first, then sent")
 	recv(t, b.QP, verbs.RecvWR{ID: 3, SGL: []verbs.SGE{b.MR.SGE(1000, 21)}})
 	send(t, a.QP,
@@ -228,8 +227,8 @@ func TestScatterGather(t *testing.T) {
 	}
 }
 
-// TestUnsignaled shows that requests that ask for no completion get none, and
-// that their slots come back all the same.
+// TestUnsignaled checks that unsignaled requests get no completion, and that their slots
+// become free nevertheless.
 func TestUnsignaled(t *testing.T) {
 	a, b := labtest.NewPair(t, labtest.PairOptions{})
 	for i := range 10 * 64 {

@@ -6,8 +6,9 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// transition is what a change of state needs and takes, besides the state itself, by
-// transport: the kernel's qp_state_table (drivers/infiniband/core/verbs.c).
+// transition has the attributes that a change of state requires and accepts, besides the
+// state itself, by transport: the kernel's qp_state_table
+// (drivers/infiniband/core/verbs.c).
 type transition struct{ needs, takes masks }
 
 type masks map[verbs.QPType]verbs.QPAttrMask
@@ -32,7 +33,7 @@ var (
 	sqdMasks = masks{verbs.RC: verbs.MaskSQDAsyncNotify, verbs.UC: verbs.MaskSQDAsyncNotify, verbs.UD: verbs.MaskSQDAsyncNotify}
 )
 
-// transitions are those there are, besides that from any state to RESET, and from any but
+// transitions contains those that exist, except from any state to RESET, and from any but
 // RESET to ERR.
 var transitions = map[[2]verbs.QPState]transition{
 	{verbs.StateReset, verbs.StateInit}: {needs: initMasks},
@@ -63,7 +64,7 @@ var transitions = map[[2]verbs.QPState]transition{
 	}},
 }
 
-// refusal says why a QP of a type cannot be modified so, if that is why: empty otherwise.
+// refusal returns why a QP of a type cannot be modified so, or "" if it does not know.
 func refusal(typ verbs.QPType, from, to verbs.QPState, mask verbs.QPAttrMask) string {
 	t, ok := transitions[[2]verbs.QPState{from, to}]
 	if !ok && to != verbs.StateReset && (to != verbs.StateErr || from == verbs.StateReset) {

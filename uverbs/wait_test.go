@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestNextAllocs: waiting for what comes later allocates nothing.
+// TestNextAllocs checks that waiting for a later completion does not allocate.
 func TestNextAllocs(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
@@ -49,8 +49,8 @@ func TestNextAllocs(t *testing.T) {
 	})
 }
 
-// TestManyWaitForOne: of those who wait for a CQ, one gets each completion,
-// however many others give up meanwhile.
+// TestManyWaitForOne checks that each completion is returned to one of the goroutines
+// that wait for a CQ, while many others give up.
 func TestManyWaitForOne(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})

@@ -42,7 +42,8 @@ func (q *CompletionQueue) Poll(wcs []verbs.WC) int {
 }
 
 // Available returns how many completions there are, at most most. The caller holds the
-// lock. The kernel's word is only worth a cache miss when what is known of is not enough.
+// lock. It reads the kernel's index, at the cost of a cache miss, only if the known
+// completions are not enough.
 func (q *CompletionQueue) Available(most int) int {
 	if q.Closed {
 		return 0
@@ -70,8 +71,8 @@ func (q *CompletionQueue) Take(wcs []verbs.WC) {
 	q.Unlock()
 }
 
-// kernelWithInv is "with invalidate" in the kernel's own enum ib_wc_flags, which rxe puts
-// into CQEs. That of verbs has it elsewhere.
+// kernelWithInv is IB_WC_WITH_INVALIDATE of the kernel's internal enum ib_wc_flags, which
+// rxe puts into CQEs. It differs from the uAPI's value, WCWithInv.
 const kernelWithInv verbs.WCFlags = 1 << 2
 
 // Arm implements [provider.CompletionQueue].

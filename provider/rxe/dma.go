@@ -7,8 +7,8 @@ import (
 	"github.com/goverbs/verbs/abi"
 )
 
-// verbs.SGE and struct rxe_sge are the same thing; the sizes are checked
-// here, the fields by a test.
+// verbs.SGE is laid out as struct rxe_sge; the size is checked here, the fields by a
+// test.
 var _ [unsafe.Sizeof(verbs.SGE{})]byte = [unsafe.Sizeof(abi.RxeSge{})]byte{}
 
 // copySGL writes sgl to dst, which has room for it, and returns the sum of

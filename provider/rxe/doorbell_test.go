@@ -11,9 +11,9 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// TestPostDoorbellFails posts with a doorbell that fails: what is in the ring
-// counts as posted, and if the QP cannot be moved to the error state either, the
-// queue refuses all later requests.
+// TestPostDoorbellFails posts with a doorbell that fails: requests in the ring count as
+// posted. If the QP cannot be moved to the error state either, the queue refuses all
+// later requests.
 func TestPostDoorbellFails(t *testing.T) {
 	q := fakeQueue(t, 8)
 	bad := &provider.Device{FD: -1}

@@ -5,11 +5,10 @@
 //	                                                                    │
 //	Poll ◄── consumer index (release) ◄── CQE in the mapped ring ◄── rdma_rxe
 //
-// Each queue is a struct rxe_queue_buf (uAPI rdma_user_rxe.h): a header with
-// the slot size and the two index words, then the slots. The kernel consumes
-// receive requests when messages arrive, so a receive queue has no doorbell; only
-// when the QP is in the error state does the kernel have to be told, so that it
-// flushes them.
+// Each queue is a struct rxe_queue_buf (uAPI rdma_user_rxe.h): a header with the slot
+// size and the two index words, then the slots. The kernel consumes receive requests when
+// messages arrive, so a receive queue has no doorbell. Only if the QP is in the error
+// state, a system call makes the kernel flush them.
 package rxe
 
 import (
@@ -42,7 +41,7 @@ func (Driver) ImportContext(dev *provider.Device, _ func(provider.UHW) error) (p
 // context is an open device.
 type context struct{ dev *provider.Device }
 
-// Release has nothing to release.
+// Release does nothing.
 func (context) Release() {}
 
 // ring is a mapped rxe queue.
@@ -81,7 +80,7 @@ func mapRing(dev *provider.Device, mi *abi.Mminfo, elem uintptr) (ring, error) {
 	return ring{r, region}, nil
 }
 
-// replace maps the queue to which the kernel moved r's entries.
+// replace replaces r by the queue to which the kernel moved its entries.
 func (r *ring) replace(dev *provider.Device, mi *abi.Mminfo, elem uintptr) error {
 	fresh, err := mapRing(dev, mi, elem)
 	if err != nil {
@@ -92,7 +91,7 @@ func (r *ring) replace(dev *provider.Device, mi *abi.Mminfo, elem uintptr) error
 	return nil
 }
 
-// AllocPD has nothing to add.
+// AllocPD adds no driver's part.
 func (context) AllocPD(alloc func(provider.UHW) error) (provider.Object, error) {
 	return nil, alloc(provider.UHW{})
 }
@@ -160,7 +159,7 @@ func (context) CreateAH(_ *provider.AHInit, create func(provider.UHW) error) (ui
 	return resp.AhNum, nil, err
 }
 
-// RegisterMR has nothing to add.
+// RegisterMR adds no driver's part.
 func (context) RegisterMR(_ *provider.MRInit, register func(provider.UHW) error) (provider.Object, error) {
 	return nil, register(provider.UHW{})
 }

@@ -1,4 +1,4 @@
 package rxe
 
-// WorksInDoorbell is whether the running kernel sends in doorbells.
+// WorksInDoorbell reports whether the running kernel sends in doorbells.
 func WorksInDoorbell() bool { return worksInDoorbell(release()) }

@@ -15,15 +15,15 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// queueSpace is what each queue of a fuzzed device has in its file. Behind what
-// the driver is told of there is a canary.
+// queueSpace is the size of each queue of a fuzzed device in its file. The part that is
+// not reported to the driver holds a canary.
 const queueSpace = 32 << 10
 
-// hostile is a device whose queues have anything in their headers.
+// hostile is a device whose queues have arbitrary headers.
 type hostile struct {
 	dev  *provider.Device
 	file []byte
-	size uint32 // that the driver is told
+	size uint32 // that is reported to the driver
 }
 
 // newHostile makes count queues, each with the header's words and body.
@@ -42,7 +42,7 @@ func newHostile(t *testing.T, count int, size, log2, mask, prod, cons uint32, bo
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { all.Close() })
-	// Doorbells are writes to the file: they go behind the queues.
+	// Doorbells are writes to the file: they go after the queues.
 	if _, err := unix.Seek(fd, int64(length), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -65,13 +65,13 @@ func (h *hostile) info(i int) abi.Mminfo {
 	return abi.Mminfo{Offset: uint64(i * queueSpace), Size: h.size}
 }
 
-// set has the kernel's side of a queue move.
+// set moves the kernel's side of a queue.
 func (h *hostile) set(i int, prod, cons uint32) {
 	mmap.Word(h.queue(i), int(unsafe.Offsetof(abi.RxeQueueBuf{}.ProducerIndex))).Store(prod)
 	mmap.Word(h.queue(i), int(unsafe.Offsetof(abi.RxeQueueBuf{}.ConsumerIndex))).Store(cons)
 }
 
-// check says whether anything was written behind a queue.
+// check fails if anything was written outside a queue.
 func (h *hostile) check(t *testing.T) {
 	t.Helper()
 	for i := range len(h.file) / queueSpace {
@@ -82,9 +82,9 @@ func (h *hostile) check(t *testing.T) {
 	}
 }
 
-// FuzzCompletionQueue polls a queue whose header, index words and entries are
-// anything: Poll returns what fits, what it returns can be looked at, and it
-// comes to an end when the producer stands still.
+// FuzzCompletionQueue polls a queue with an arbitrary header, index words and entries:
+// Poll returns what fits, its results can be formatted, and it ends when the producer
+// stops.
 func FuzzCompletionQueue(f *testing.F) {
 	f.Add(uint32(384+64<<4), uint32(6), uint32(15), uint32(20), uint32(3), uint8(4), []byte{0xff, 1, 2})
 	f.Add(uint32(384+64<<4), uint32(6), uint32(15), ^uint32(0), uint32(0), uint8(1), []byte{4})
@@ -106,7 +106,7 @@ func FuzzCompletionQueue(f *testing.F) {
 		}
 		wcs := make([]verbs.WC, batch)
 		for _, p := range []uint32{prod, prod + cons, ^prod} {
-			h.set(0, p, cons) // the consumer's word is ours: what stands there changes nothing
+			h.set(0, p, cons) // the consumer's word is ours: its value changes nothing
 			total := 0
 			for {
 				n := cq.Poll(wcs)
@@ -132,9 +132,9 @@ func FuzzCompletionQueue(f *testing.F) {
 	})
 }
 
-// FuzzPost posts to queues whose header and consumer words are anything, of a QP
-// whose limits are, too: nothing is written behind a queue, and no more is taken
-// than fits.
+// FuzzPost posts to queues with arbitrary header and consumer words, of a QP with
+// arbitrary limits: nothing is written outside a queue, and no more requests are accepted
+// than fit.
 func FuzzPost(f *testing.F) {
 	f.Add(uint32(384+512<<4), uint32(9), uint32(15), uint32(3), uint32(3), uint32(4), uint32(64), []byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12})
 	f.Add(uint32(384+512<<2), uint32(9), uint32(3), ^uint32(0), uint32(1<<31), uint32(20), uint32(320), bytes.Repeat([]byte{0x42}, 300))

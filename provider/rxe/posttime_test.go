@@ -13,9 +13,9 @@ import (
 	"github.com/goverbs/verbs/provider/rxe"
 )
 
-// TestPostLeavesProcessor posts requests whose data the kernel sends in the
-// doorbell, and looks how long another goroutine stands still meanwhile that
-// needs the only processor, as a garbage collection would.
+// TestPostLeavesProcessor posts requests whose data the kernel sends in the doorbell, and
+// measures how long another goroutine, which needs the only processor, is stopped
+// meanwhile, as a garbage collection would be.
 func TestPostLeavesProcessor(t *testing.T) {
 	labtest.Require(t)
 	if !rxe.WorksInDoorbell() {
@@ -23,7 +23,7 @@ func TestPostLeavesProcessor(t *testing.T) {
 	}
 	a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.RXE, Memory: 4 << 20})
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	// On a busy machine it stands still for other reasons as well, but not always.
+	// On a busy machine it is stopped for other reasons as well, but not always.
 	part := 0
 	for range 5 {
 		if part = stoodStill(t, a, b); part <= 60 {
@@ -33,15 +33,15 @@ func TestPostLeavesProcessor(t *testing.T) {
 	t.Errorf("another goroutine stood still for %d %% of 4 in 5 calls of PostSend", part)
 }
 
-// stoodStill returns for how much of each PostSend another goroutine stands
-// still, in percent: the lowest quintile of 30 calls.
+// stoodStill returns for how much of each PostSend another goroutine is stopped, in
+// percent: the lowest quintile of 30 calls.
 func stoodStill(t *testing.T, a, b *labtest.Side) int {
 	const (
 		posts = 30
-		long  = 30 * time.Millisecond // the scheduler looks every 10 ms at least
+		long  = 30 * time.Millisecond // the scheduler checks every 10 ms at least
 	)
 	var stop atomic.Bool
-	var gap atomic.Int64 // the longest time between two looks at the clock
+	var gap atomic.Int64 // the longest time between two readings of the clock
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for last := time.Now(); !stop.Load(); {
@@ -51,7 +51,7 @@ func stoodStill(t *testing.T, a, b *labtest.Side) int {
 		}
 	})
 	var took [posts]time.Duration
-	var parts [posts]int64 // of them that the gap took, in percent
+	var parts [posts]int64 // the part of each that the gap took, in percent
 	for i := range posts {
 		gap.Store(0)
 		start := time.Now()

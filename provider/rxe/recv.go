@@ -76,8 +76,8 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	return n, err
 }
 
-// rest does what is seldom left to do when n requests have been posted, and returns why
-// not all.
+// rest handles the rare cases after n requests have been posted, and returns the error
+// for the others.
 func (q *RecvQueue) rest(wrs []verbs.RecvWR, n int) error {
 	if q.Closed {
 		return q.Err()
@@ -106,8 +106,8 @@ func (q *RecvQueue) rest(wrs []verbs.RecvWR, n int) error {
 	return &verbs.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
 }
 
-// flush has the kernel complete what a failed QP is given: no message will come
-// for which it would look.
+// flush makes the kernel complete the receives of a failed QP: it looks at them only when
+// a message comes, and none will come.
 func (q *RecvQueue) flush() error { return provider.FlushQP(q.dev, q.handle) }
 
 // Cap implements [provider.RecvQueue].
@@ -117,8 +117,8 @@ func (q *RecvQueue) Cap() int {
 	return q.ring.Cap()
 }
 
-// Resize implements [provider.Resizer] for an SRQ. The driver answers not in
-// the verb's response but at an address of ours.
+// Resize implements [provider.Resizer] for an SRQ. The kernel's driver writes its answer
+// to an address in the request, not to the verb's response.
 func (q *RecvQueue) Resize(size int, resize func(int, provider.UHW) error) error {
 	q.Lock()
 	defer q.Unlock()
@@ -141,8 +141,8 @@ func (q *RecvQueue) Resize(size int, resize func(int, provider.UHW) error) error
 	return nil
 }
 
-// SetLimit implements [provider.RecvQueue] for an SRQ. The driver requires the
-// structure that it has no answer for.
+// SetLimit implements [provider.RecvQueue] for an SRQ. The kernel's driver requires the
+// structure although it writes no answer.
 func (q *RecvQueue) SetLimit(_ int, set func(provider.UHW) error) error {
 	var cmd abi.RxeModifySrqCmd
 	return set(provider.UHW{In: mmap.Bytes(&cmd)})

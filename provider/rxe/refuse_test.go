@@ -18,7 +18,7 @@ func TestPostNoOpcode(t *testing.T) {
 	}
 }
 
-// TestPostNoRoom posts to queues that were made for no requests.
+// TestPostNoRoom posts to queues without room for requests.
 func TestPostNoRoom(t *testing.T) {
 	q := fakeQueue(t, 1)
 	n, err := q.Post([]verbs.SendWR{{Opcode: verbs.OpSend}})

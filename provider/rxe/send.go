@@ -26,7 +26,7 @@ type SendQueue struct {
 	qpn      uint32
 	handle   uint32
 	maxSGE   int
-	room     int // for SGEs or inline data in a slot
+	room     int // bytes for SGEs or inline data in a slot
 	caps     uint64
 	maxData  int // inline bytes
 	maxMsg   uint64
@@ -39,7 +39,7 @@ func newSendQueue(r ring, init *provider.QPInit, info provider.QPInfo, dev *prov
 		dev:  dev, handle: info.Handle, typ: init.Type, caps: dev.Attr.CapFlags, ring: r, room: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), prod: r.LoadProducer(), qpn: info.QPNum,
 		maxSGE: int(info.Cap.MaxSendSGE), maxData: int(info.Cap.MaxInline), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
 	}
-	if init.Type == verbs.UD { // the kernel drops longer ones and says nothing
+	if init.Type == verbs.UD { // the kernel drops longer ones without an error
 		q.maxMsg = uint64(dev.Port.ActiveMTU.Bytes())
 	}
 	var err error
@@ -50,24 +50,24 @@ func newSendQueue(r ring, init *provider.QPInit, info provider.QPInfo, dev *prov
 	return q, nil
 }
 
-// release returns the kernel's, "6.12.57-amd64".
+// release returns the kernel release, such as "6.12.57-amd64".
 func release() string {
 	var u unix.Utsname
 	unix.Uname(&u) // fails for bad addresses only
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// worksInDoorbell reports whether a kernel sends in the caller of rxe_post_send,
-// which may take milliseconds: before Linux 6.10. Newer ones queue the work.
-// Where that was ported back, as its number does not say, doorbells take some
-// nanoseconds more than they need.
+// worksInDoorbell reports whether a kernel sends in the caller of rxe_post_send, which
+// may take milliseconds, as before Linux 6.10. Newer kernels queue the work. With older
+// kernels that do so as well, which the release does not show, doorbells take some
+// nanoseconds more than necessary.
 func worksInDoorbell(release string) bool {
 	var major, minor int
 	fmt.Sscanf(release, "%d.%d", &major, &minor)
 	return major < 6 || major == 6 && minor < 10
 }
 
-// takenBy says which opcodes which QPs take: a bit for each type.
+// takenBy contains the types of QPs that accept each opcode, as bits.
 var takenBy = [...]uint16{
 	verbs.OpRDMAWrite:    1<<verbs.RC | 1<<verbs.UC,
 	verbs.OpRDMAWriteImm: 1<<verbs.RC | 1<<verbs.UC,
@@ -132,10 +132,10 @@ func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 	return n, err
 }
 
-// unrung deals with a doorbell that failed. The kernel reads the producer index
-// also when it comes to the end of earlier requests (rxe_requester), so what has
-// been published cannot be taken back: the QP is moved to the error state, in
-// which the kernel completes all requests.
+// unrung handles a doorbell that failed. The kernel also reads the producer index when it
+// has processed earlier requests (rxe_requester), so published requests cannot be
+// withdrawn: the QP is moved to the error state, in which the kernel completes all
+// requests.
 func (q *SendQueue) unrung(err error) {
 	if ferr := provider.FlushQP(q.dev, q.handle); ferr != nil {
 		q.Fail(fmt.Errorf("doorbell of QP %d: %w; move to ERR: %w", q.qpn, err, ferr))
@@ -146,14 +146,14 @@ func (q *SendQueue) fail(wrs []verbs.SendWR, i int, err error) error {
 	return &verbs.PostError{Op: "post send", QPNum: q.qpn, Index: i, ID: wrs[i].ID, Err: err}
 }
 
-// needs are the capabilities that some opcodes take, which older kernels lack.
+// needs contains the capabilities that some opcodes require and older kernels lack.
 var needs = [len(takenBy)]uint64{
 	verbs.OpFlush:       abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL,
 	verbs.OpAtomicWrite: abi.IB_UVERBS_DEVICE_ATOMIC_WRITE,
 }
 
-// encode writes wr into a free slot. The fields it leaves alone are the
-// kernel's scratch space, which the kernel sets before it reads them.
+// encode writes wr into a free slot. The other fields are the kernel's scratch space,
+// which the kernel sets before it reads them.
 func (q *SendQueue) encode(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 	simple := wr.Opcode == verbs.OpRDMAWrite || wr.Opcode == verbs.OpSend || wr.Opcode == verbs.OpRDMARead
 	if simple && q.typ == verbs.RC && len(wr.SGL) == 1 && q.maxSGE > 0 && len(wr.Inline) == 0 && len(wr.InlineList) == 0 {
@@ -186,8 +186,8 @@ func (q *SendQueue) encode(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 	return nil
 }
 
-// encodeSimple is encode for what most requests are: it takes two thirds of the
-// time (BenchmarkPost).
+// encodeSimple is encode for the most frequent requests, in two thirds of the time
+// (BenchmarkPost).
 func (q *SendQueue) encodeSimple(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 	sge := &wr.SGL[0]
 	if uint64(sge.Length) > q.maxMsg {
@@ -206,7 +206,7 @@ func (q *SendQueue) encodeSimple(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 	return nil
 }
 
-// encodeOperation writes what is peculiar to an opcode.
+// encodeOperation writes the fields that are specific to an opcode.
 func encodeOperation(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 	switch wr.Opcode {
 	case verbs.OpSend:
@@ -249,7 +249,7 @@ func encodeOperation(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 	return nil
 }
 
-// encodeData writes the payload, or its SGEs, right behind the WQE.
+// encodeData writes the payload, or its SGEs, directly after the WQE.
 func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.SendFlags, error) {
 	payload := unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe))
 	flags := wr.Flags &^ provider.SendInline
@@ -319,12 +319,12 @@ func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.Sen
 	return flags, nil
 }
 
-// fetches are the operations that bring data, which needs memory to go to.
+// fetches contains the operations that return data and need memory for it.
 //
-// They, and OpAtomicWrite, are never fenced: the kernel counts them among those
-// that a fence waits for, and when such a one is to be sent again, as when its
-// packet was lost, it waits for itself, for ever. They need no fence: they read no
-// memory here, and are answered in order.
+// They, and OpAtomicWrite, are never fenced. The kernel counts them among the requests
+// that a fence waits for, so one that is sent again, for example after its packet was
+// lost, waits for itself without end. They need no fence: they read no memory here, and
+// are answered in order.
 var fetches = [len(takenBy)]bool{verbs.OpRDMARead: true, verbs.OpCompareSwap: true, verbs.OpFetchAdd: true}
 
 // Cap implements [provider.SendQueue].

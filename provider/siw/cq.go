@@ -21,7 +21,7 @@ type CompletionQueue struct {
 
 	flushes  atomic.Int64 // the length of flushed
 	flushing sync.Mutex
-	flushed  []verbs.WC // ours, to come after the kernel's
+	flushed  []verbs.WC // completions of flush, returned after the kernel's
 }
 
 func newCompletionQueue(a array[abi.SiwCqe], init *provider.CQInit) *CompletionQueue {
@@ -57,7 +57,7 @@ var statuses = [...]verbs.WCStatus{
 	abi.SIW_WC_GENERAL_ERR:     verbs.WCGeneralErr,
 }
 
-// cqeHead is the word of a CQE that its flags are in.
+// cqeHead is the word of a CQE that contains its flags.
 type cqeHead struct {
 	flags, opcode uint8
 	status        uint16
@@ -125,8 +125,8 @@ func (q *CompletionQueue) takeFlushed(wcs []verbs.WC) int {
 	return n
 }
 
-// flush adds a completion of a request that the kernel never looks at. The calls of the
-// QP, which is closed before the CQ, may overlap those of the CQ.
+// flush adds a completion of a request that the kernel ignores. QPs call it: they are
+// closed before the CQ, and their calls may overlap those of the CQ.
 func (q *CompletionQueue) flush(id uint64, qpNum uint32, op verbs.WCOpcode) {
 	q.flushing.Lock()
 	q.flushed = append(q.flushed, verbs.WC{ID: id, Status: verbs.WCFlushErr, Opcode: op, QPNum: qpNum})

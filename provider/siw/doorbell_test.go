@@ -10,9 +10,9 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// TestPostDoorbellFails posts with a doorbell that fails: the requests complete
-// as flushed, and if the QP cannot be moved to the error state, the queue refuses
-// all later ones.
+// TestPostDoorbellFails posts with a doorbell that fails: the requests complete as
+// flushed. If the QP cannot be moved to the error state, the queue refuses all later
+// requests.
 func TestPostDoorbellFails(t *testing.T) {
 	const size = 8
 	h := newHostile(t)

@@ -5,14 +5,14 @@
 //	                                                                     │
 //	Poll ◄── valid flag cleared ◄── CQE in the mapped array ◄──────── siw
 //
-// Queues are plain arrays (uAPI siw-abi.h) without index words: each side
-// counts for itself, and the flags of an element say whose it is. The word that
-// arms a CQ lies behind its array, so arming makes no system call. A doorbell is
-// needed only if the kernel may have run out of work: while the request before
-// is still waiting, it will come across the new ones by itself.
+// Queues are plain arrays (uAPI siw-abi.h) without index words: each side counts for
+// itself, and the flags of an element show which side owns it. The word that arms a CQ
+// follows its array, so arming makes no system call. A doorbell is needed only if the
+// kernel may have run out of work: while the previous request is still waiting, the
+// kernel will find the new ones by itself.
 //
-// What a QP in the error state is given, the kernel's siw never looks at. This
-// package completes it, as flushed, like other drivers' kernels do.
+// The kernel's siw ignores requests that are posted to a QP in the error state. This
+// package completes them as flushed, as other kernel drivers do.
 package siw
 
 import (
@@ -37,8 +37,8 @@ var _ provider.Driver = Driver{}
 func (Driver) Name() string { return "siw" }
 func (Driver) ID() uint32   { return abi.RDMA_DRIVER_SIW }
 
-// GetContext implements [provider.Driver]. It takes the answer that the kernel insists
-// on giving.
+// GetContext implements [provider.Driver]. It passes memory for a response, which the
+// kernel's driver requires.
 func (Driver) GetContext(dev *provider.Device, get func(provider.UHW) error) (provider.Context, error) {
 	var resp abi.SiwUrespAllocCtx
 	return context{dev}, get(provider.UHW{Out: mmap.Bytes(&resp)})
@@ -52,27 +52,27 @@ func (Driver) ImportContext(dev *provider.Device, _ func(provider.UHW) error) (p
 // context is an open device.
 type context struct{ dev *provider.Device }
 
-// Release has nothing to release.
+// Release does nothing.
 func (context) Release() {}
 
-// array is a mapped queue of a power of two elements. Indices count on for
-// ever and are taken modulo its size.
+// array is a mapped queue whose length is a power of two. Indices grow without end and
+// are taken modulo the length.
 type array[T any] struct {
 	region *mmap.Region
 	slots[T]
 }
 
-// slots are its elements. A copy stays in registers where they are used in a loop.
+// slots are the elements of an array. Loops copy it so that it stays in registers.
 type slots[T any] struct {
 	base unsafe.Pointer
 	mask uint32
 }
 
-// mapArray maps n elements and extra bytes behind them.
+// mapArray maps n elements and extra bytes after them.
 func mapArray[T any](dev *provider.Device, key uint64, n uint32, extra uintptr) (array[T], error) {
 	var elem T
-	// SIW_INVAL_UOBJ_KEY is no longer invalid: the 145th page that a context
-	// maps has it.
+	// SIW_INVAL_UOBJ_KEY is not checked: it is also the key of the 145th page that a
+	// context maps.
 	if n == 0 || n&(n-1) != 0 {
 		return array[T]{}, fmt.Errorf("siw: queue of %d elements", n)
 	}
@@ -88,13 +88,13 @@ func (s slots[T]) at(i uint32) *T {
 	return (*T)(unsafe.Add(s.base, uintptr(i&s.mask)*unsafe.Sizeof(elem)))
 }
 
-// The flags of an element share a 32-bit word with what is written along.
+// The flags of an element share a 32-bit word with fields that are written with them.
 func sqeWord(e *abi.SiwSqe) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&e.Flags)) }
 func rqeWord(e *abi.SiwRqe) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&e.Flags)) }
 func cqeWord(e *abi.SiwCqe) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&e.Flags)) }
 
-// word packs the 16-bit flags and what follows them in memory: not through
-// memory, where a load of what was stored in parts takes 4 ns.
+// word packs the 16-bit flags and the fields that follow them. It does not pack them in
+// memory, where a load of a word that was stored in parts takes 4 ns.
 func word(flags uint16, numSGE, opcode uint8) uint32 {
 	if cpu.IsBigEndian {
 		return uint32(flags)<<16 | uint32(numSGE)<<8 | uint32(opcode)
@@ -102,17 +102,17 @@ func word(flags uint16, numSGE, opcode uint8) uint32 {
 	return uint32(flags) | uint32(numSGE)<<16 | uint32(opcode)<<24
 }
 
-// isValid reports whether a word says that its element is filled.
+// isValid reports whether a word marks its element as filled.
 func isValid(w uint32) bool { return w&word(abi.SIW_WQE_VALID, 0, 0) != 0 }
 
-// A batch is published by its first element, filled last, with release: the
-// kernel looks at no element before it has taken those in front of it. One such
-// store, which costs as much as writing an element, is enough.
+// A batch is published by its first element, filled last, with release: the kernel reads
+// no element before it has taken the preceding ones. One such store, which costs as much
+// as writing an element, is enough.
 
 func fillSqe(e *abi.SiwSqe, word uint32) { *(*uint32)(unsafe.Pointer(&e.Flags)) = word }
 func fillRqe(e *abi.SiwRqe, word uint32) { *(*uint32)(unsafe.Pointer(&e.Flags)) = word }
 
-// AllocPD has nothing to add.
+// AllocPD adds no driver's part.
 func (context) AllocPD(alloc func(provider.UHW) error) (provider.Object, error) {
 	return nil, alloc(provider.UHW{})
 }
@@ -164,10 +164,11 @@ func (c context) CreateQP(init *provider.QPInit, create func(provider.UHW) (prov
 	return sq, sq.recv, nil
 }
 
-// oneMore returns the size to ask for so that a queue of n elements has one to spare.
-// siw_sq_flush and siw_rq_flush (Linux 6.1 to 7.2) mark each element as free twice. What is
-// posted into it in between would never complete. So an element is used again only after
-// the kernel has gone on to the next. Queues of the greatest size have none to spare.
+// oneMore returns the size to request so that a queue of n elements has a spare one.
+// siw_sq_flush and siw_rq_flush (Linux 6.1 to 7.2) mark each element as free twice. A
+// request that is posted into it in between would never complete. So an element is used
+// again only after the kernel has moved on to the next. Queues of the greatest size have
+// no spare element.
 func oneMore(n int) int {
 	const most = 1 << 15 // SIW_MAX_QP_WR
 	if n == 0 || n == most {
@@ -195,9 +196,8 @@ func (context) CreateAH(_ *provider.AHInit, create func(provider.UHW) error) (ui
 	return 0, nil, create(provider.UHW{})
 }
 
-// RegisterMR chooses the part of the key that iWARP leaves to the consumer. It
-// refuses what siw's kernel side takes and ignores: regions there are named by
-// their memory's address only.
+// RegisterMR chooses the part of the key that iWARP leaves to the consumer. It refuses
+// addresses other than that of the memory, which siw's kernel side accepts and ignores.
 func (context) RegisterMR(init *provider.MRInit, register func(provider.UHW) error) (provider.Object, error) {
 	if init.IOVA != init.Start || init.Access&abi.IB_UVERBS_ACCESS_ZERO_BASED != 0 {
 		return nil, fmt.Errorf("a region named otherwise than by its address: %w", unix.EOPNOTSUPP)

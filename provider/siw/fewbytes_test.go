@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/verbs/abi"
 )
 
-// TestFewBytes has what the kernel might send wrong be of two SGEs, the second
-// empty.
+// TestFewBytes checks that requests that the kernel might send wrong get a second, empty
+// SGE.
 func TestFewBytes(t *testing.T) {
 	const size, page = 8, 16 << 12 // at least the system's
 	h := newHostile(t)
@@ -54,7 +54,7 @@ func TestFewBytes(t *testing.T) {
 		sq.put = 0
 		for i := range sqes[:size-1] {
 			sqes[i] = abi.SiwSqe{}
-			*sqes[i].Sge() = [abi.SIW_MAX_SGE]abi.SiwSge{1: {Laddr: 1, Length: 1, Lkey: 1}} // of before
+			*sqes[i].Sge() = [abi.SIW_MAX_SGE]abi.SiwSge{1: {Laddr: 1, Length: 1, Lkey: 1}} // of an earlier request
 		}
 		if n, err := sq.Post([]verbs.SendWR{test.wr, test.wr, test.wr}); n != 3 || err != nil {
 			t.Fatalf("%s: posted %d: %v", name, n, err)

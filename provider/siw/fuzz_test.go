@@ -16,11 +16,11 @@ import (
 
 const (
 	queueSpace = 64 << 10
-	maxQueue   = 512 // elements, of which even SQEs fit
+	maxQueue   = 512 // elements; even SQEs fit
 )
 
-// hostile is a device in whose queues anything may stand: a CQ, a send queue and
-// a receive queue, with a canary behind each.
+// hostile is a device whose queues have arbitrary contents: a CQ, a send queue and a
+// receive queue, each followed by a canary.
 type hostile struct {
 	dev  *provider.Device
 	file []byte
@@ -40,14 +40,15 @@ func newHostile(t testing.TB) *hostile {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { all.Close() })
-	// Doorbells are writes to the file: they go behind the queues.
+	// Doorbells are writes to the file: they go after the queues.
 	if _, err := unix.Seek(fd, 3*queueSpace, 0); err != nil {
 		t.Fatal(err)
 	}
 	return &hostile{&provider.Device{FD: fd, Port: verbs.PortAttr{MaxMessage: 1 << 30}}, all.Bytes()}
 }
 
-// fill puts body over the first size bytes of a queue, again and again.
+// fill fills the first size bytes of a queue with copies of body, the rest with the
+// canary.
 func (h *hostile) fill(i, size int, body []byte) {
 	q := h.file[i*queueSpace:][:queueSpace]
 	copy(q[:size], bytes.Repeat(body, 1+size/max(1, len(body))))
@@ -90,7 +91,7 @@ func (h *hostile) createQP(cq *CompletionQueue, sqes, rqes uint32, limits verbs.
 	return sq.(*SendQueue), rq.(*RecvQueue), nil
 }
 
-// drain polls all there is: no more than room.
+// drain polls until the CQ is empty, and fails after more than room completions.
 func drain(t *testing.T, cq *CompletionQueue, batch, room int) {
 	t.Helper()
 	wcs := make([]verbs.WC, batch)
@@ -112,8 +113,8 @@ func drain(t *testing.T, cq *CompletionQueue, batch, room int) {
 	}
 }
 
-// FuzzCompletionQueue polls a queue of any size with anything in it: each entry
-// that says it is filled comes once, whatever else it says.
+// FuzzCompletionQueue polls a queue of any size with arbitrary contents: each entry that
+// is marked as filled is returned once.
 func FuzzCompletionQueue(f *testing.F) {
 	cqe := abi.SiwCqe{Id: 7, Flags: abi.SIW_WQE_VALID, Opcode: abi.SIW_OP_RECEIVE, Bytes: 9}
 	f.Add(uint32(16), uint8(4), mmap.Bytes(&cqe))
@@ -145,9 +146,9 @@ func FuzzCompletionQueue(f *testing.F) {
 	})
 }
 
-// FuzzPost posts to queues of any size whose elements say anything about whose
-// they are, and fails the QP: nothing is written behind a queue, and no more
-// comes out than was there.
+// FuzzPost posts to queues of any size whose elements have arbitrary flags, and moves the
+// QP to the error state: nothing is written outside a queue, and no more requests
+// complete than there were.
 func FuzzPost(f *testing.F) {
 	f.Add(uint32(16), uint32(8), uint32(4), uint32(80), []byte{0, 1, 2, 3}, []byte{0})
 	f.Add(uint32(1), uint32(1), uint32(99), ^uint32(0), []byte{0, 30, 1, 255, 2, 6, 2, 100}, []byte{1, 0, 0, 0xff, 0xff})

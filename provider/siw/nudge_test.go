@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	moment   = 50 * time.Millisecond // in which several WRITEs would go
+	moment   = 50 * time.Millisecond // enough for several WRITEs
 	patience = 10 * time.Second
 )
 
-// newConnection makes the queues of a QP whose requests all ask for completions, with
-// two receives posted.
+// newConnection makes the queues of a QP whose requests are all signaled, with two
+// receives posted.
 func newConnection(t *testing.T) (*CompletionQueue, *SendQueue, *RecvQueue) {
 	t.Helper()
 	h := newHostile(t)
@@ -36,7 +36,7 @@ func newConnection(t *testing.T) (*CompletionQueue, *SendQueue, *RecvQueue) {
 	return cq, sq, rq
 }
 
-// send posts one request. The kernel takes it, or not.
+// send posts one request, which the kernel takes if taken is set.
 func send(t *testing.T, sq *SendQueue, taken bool) {
 	t.Helper()
 	if n, err := sq.Post([]verbs.SendWR{{ID: 1, Opcode: verbs.OpSend}}); n != 1 || err != nil {
@@ -47,7 +47,7 @@ func send(t *testing.T, sq *SendQueue, taken bool) {
 	}
 }
 
-// posted waits until the queue has had n requests.
+// posted reports whether the queue has had n requests within a time.
 func posted(sq *SendQueue, n uint32, atMost time.Duration) bool {
 	for end := time.Now().Add(atMost); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		sq.Lock()
@@ -60,8 +60,8 @@ func posted(sq *SendQueue, n uint32, atMost time.Duration) bool {
 	return false
 }
 
-// TestNudge has nothing come from the peer after the first request: it gets empty WRITEs,
-// whose failure the caller does not see.
+// TestNudge checks that the peer gets empty WRITEs if no message comes from it after the
+// first request. The caller does not see that they fail.
 func TestNudge(t *testing.T) {
 	cq, sq, _ := newConnection(t)
 	send(t, sq, true)
@@ -94,8 +94,8 @@ func TestNudge(t *testing.T) {
 	}
 }
 
-// TestNoNudge has no WRITE go when a message has come, and while an earlier request is
-// still to go.
+// TestNoNudge checks that no WRITE is sent when a message has come, or while an earlier
+// request has not been taken.
 func TestNoNudge(t *testing.T) {
 	for _, test := range []struct {
 		name        string
@@ -117,7 +117,7 @@ func TestNoNudge(t *testing.T) {
 	}
 }
 
-// TestHold has the first request wait for a message, or until a time.
+// TestHold checks that the first request waits for a message, or until a time.
 func TestHold(t *testing.T) {
 	const wait = 50 * time.Millisecond
 	for _, used := range []bool{false, true} {
@@ -138,8 +138,8 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestLocksUntilHeard has the queues of a single-threaded QP use their locks as long as a
-// WRITE may go, and no longer.
+// TestLocksUntilHeard checks that the queues of a single-threaded QP use their locks as
+// long as a WRITE may be sent, and no longer.
 func TestLocksUntilHeard(t *testing.T) {
 	_, sq, rq := newConnection(t)
 	sq.unlock = true

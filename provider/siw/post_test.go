@@ -8,7 +8,7 @@ import (
 	"github.com/goverbs/verbs/abi"
 )
 
-// BenchmarkPost posts requests that the kernel will come to without a doorbell.
+// BenchmarkPost posts requests that need no doorbell.
 func BenchmarkPost(b *testing.B) {
 	const size = 512
 	for _, n := range []int{1, 16, 64} {

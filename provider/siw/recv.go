@@ -74,8 +74,8 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	return n, err
 }
 
-// rest deals with requests that Post has not posted, all but n. It returns how many have
-// been posted, and why not all.
+// rest handles the requests that Post has not posted, all but n. It returns how many have
+// been posted, and the error for the others.
 func (q *RecvQueue) rest(wrs []verbs.RecvWR, n int) (int, error) {
 	if q.Closed {
 		return 0, q.Err()
@@ -102,7 +102,7 @@ func (q *RecvQueue) rest(wrs []verbs.RecvWR, n int) (int, error) {
 	return n, &verbs.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
 }
 
-// used reports whether a message has come for a receive.
+// used reports whether a message has used a receive.
 func (q *RecvQueue) used() bool {
 	if !q.TryLock() { // a change of state, which waits for the send queue, has the lock
 		return false
@@ -122,7 +122,7 @@ func (q *RecvQueue) Settle(s verbs.QPState, moved bool) {
 	q.Gate.Settle(s, moved)
 }
 
-// flush completes all that the kernel has left in the queue of a failed QP.
+// flush completes all requests that the kernel has left in the queue of a failed QP.
 func (q *RecvQueue) flush() {
 	if q.queue.region == nil {
 		return

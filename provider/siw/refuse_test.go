@@ -7,8 +7,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// TestPostRefused posts a request without an opcode, and a receive to a queue
-// that was made for none.
+// TestPostRefused posts a request without an opcode, and a receive to a queue without
+// room.
 func TestPostRefused(t *testing.T) {
 	h := newHostile(t)
 	cq, _, err := h.createCQ(8)

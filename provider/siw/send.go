@@ -36,9 +36,9 @@ type SendQueue struct {
 	recv      *RecvQueue    // of the same QP; nil if that uses an SRQ
 	hold      time.Time     // see Hold
 	timer     *time.Timer   // calls nudge
-	pause     time.Duration // until it does so
-	nudging   bool          // nudge is to be called
-	unlock    bool          // nudge needs the locks, which are to be left out when it is done
+	pause     time.Duration // before the next call
+	nudging   bool          // nudge will be called
+	unlock    bool          // the locks are to be disabled when nudge is done
 }
 
 // newSendQueue takes over the mapped array.
@@ -87,7 +87,7 @@ func (q *SendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
 	return n, err
 }
 
-// postFirst is post while nothing has been posted.
+// postFirst is post for a queue that has had no requests.
 func (q *SendQueue) postFirst(wrs []verbs.SendWR) (int, error) {
 	for time.Now().Before(q.hold) && q.recv != nil && !q.recv.used() {
 		time.Sleep(20 * time.Microsecond)
@@ -100,8 +100,8 @@ func (q *SendQueue) postFirst(wrs []verbs.SendWR) (int, error) {
 	return n, err
 }
 
-// leaveOutLocks ends the use of locks by the queues of a single-threaded QP. The caller is
-// the one thread, holds no lock, and knows that nudge is called no more.
+// leaveOutLocks disables the locks of the queues of a single-threaded QP. The caller is
+// the only one, holds no lock, and knows that nudge will not be called again.
 func (q *SendQueue) leaveOutLocks() {
 	q.unlock, q.SingleThreaded = false, true
 	if q.recv != nil {
@@ -112,11 +112,11 @@ func (q *SendQueue) leaveOutLocks() {
 // nudgeID is the ID of nudge's requests. Callers can only guess it.
 var nudgeID = rand.Uint64()
 
-// nudge sends the peer an empty WRITE, again and again until it has used a receive: a
-// siw that accepts may leave what comes first unread until more comes (see
-// docs/reliability.md). The WRITE is not signaled; if it fails, its completion is dropped. It
-// takes no element from the caller: one that stays in the queue waits for a request
-// that has left it.
+// nudge sends the peer an empty WRITE, repeatedly until a message has come: a siw that
+// accepts may leave the first message unread until more data comes (see
+// docs/reliability.md). The WRITE is not signaled; if it fails, its completion is
+// dropped. Callers lose no element to a WRITE in the queue: it waits for a request that
+// has left the queue and not completed.
 func (q *SendQueue) nudge() {
 	q.Lock()
 	defer q.Unlock()
@@ -125,7 +125,7 @@ func (q *SendQueue) nudge() {
 		return
 	}
 	sqe := q.queue.at(q.put)
-	if !isValid(sqeWord(sqe).Load() | sqeWord(q.queue.at(q.put-1)).Load()) { // else more is to come
+	if !isValid(sqeWord(sqe).Load() | sqeWord(q.queue.at(q.put-1)).Load()) { // otherwise more is queued
 		sqe.Id, sqe.Rkey, *sqe.Raddr() = nudgeID, 0, 0
 		sqeWord(sqe).Store(word(abi.SIW_WQE_VALID, 0, abi.SIW_OP_WRITE))
 		if _, err := q.start(1); err != nil {
@@ -148,8 +148,8 @@ func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 		}
 		return len(wrs), nil
 	}
-	// Whether the QP takes requests yet is for the kernel to say: it is the
-	// connection manager who moves it to RTS.
+	// Only the kernel knows whether the QP accepts requests yet: the connection manager
+	// moves it to RTS.
 	n, room := 0, q.room(len(wrs))
 	var err error
 	var first uint32 // the word that publishes the batch
@@ -182,7 +182,7 @@ func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 	return n, err
 }
 
-// room returns for how many of n requests there is room. The kernel takes requests in order.
+// room returns how many of n requests fit. The kernel takes requests in order.
 func (q *SendQueue) room(n int) int {
 	n = min(n, int(q.size))
 	for n > 0 && isValid(sqeWord(q.queue.at(q.put+uint32(n)-1-q.size)).Load()) {
@@ -195,25 +195,25 @@ func (q *SendQueue) fail(wrs []verbs.SendWR, i int, err error) error {
 	return &verbs.PostError{Op: "post send", QPNum: q.num, Index: i, ID: wrs[i].ID, Err: err}
 }
 
-// start sees to it that the kernel works on the n requests written at put, and
-// says how many it took if it refuses.
+// start makes the kernel work on the n requests written at put. If the kernel refuses, it
+// returns how many were taken.
 func (q *SendQueue) start(n uint32) (int, error) {
 	first := q.put
 	q.put += n
 	before := sqeWord(q.queue.at(first - 1))
 	if n <= q.queue.mask && isValid(before.Load()) {
-		return int(n), nil // the kernel has not come to the one before, so it will come to these
+		return int(n), nil // the kernel has not taken the previous request, so it will find these
 	}
 	err := q.doorbell.Ring()
 	if err == nil && !isValid(sqeWord(q.queue.at(first)).Load()) {
 		return int(n), nil
 	}
-	// Either the kernel is still busy with an earlier request, or it refuses this
-	// one, or the connection is ending, or has, or there is none.
+	// Either the kernel is busy with an earlier request, or it refuses this one, or the
+	// connection is ending or has ended, or there is none.
 	if err = q.ended(err); err == nil {
 		return int(n), nil
 	}
-	// Take back what the kernel did not take.
+	// Take back the requests that the kernel did not take.
 	for q.put != first && isValid(sqeWord(q.queue.at(q.put-1)).Load()) {
 		q.put--
 		sqeWord(q.queue.at(q.put)).Store(0)
@@ -224,17 +224,17 @@ func (q *SendQueue) start(n uint32) (int, error) {
 	return int(q.put - first), err
 }
 
-// ended finds out why a doorbell did not have requests begun. While the kernel
-// ends a connection it refuses doorbells, and then it completes what it finds in
-// the queue: what that is cannot be known before, and must not be taken back.
+// ended determines why a doorbell did not start requests. While the kernel ends a
+// connection it refuses doorbells, and then it completes the requests that it finds in
+// the queue. These are not known before, and must not be taken back.
 func (q *SendQueue) ended(err error) error {
-	var patience time.Time // until then
+	var patience time.Time // set on the first retry
 	for ; ; time.Sleep(20 * time.Microsecond) {
 		state, qerr := q.query.Ask()
 		switch {
 		case qerr == nil && state == verbs.StateErr, err != nil && !errors.Is(err, unix.ENOTCONN) && !errors.Is(err, unix.EINVAL):
-			// A change of state waits for the one that is under way. If the driver
-			// has not heard the doorbell, it may come to the requests by itself.
+			// A change of state waits for the current one. If the driver did not get the
+			// doorbell, it may still find the requests.
 			if ferr := provider.FlushQP(q.dev, q.handle); ferr != nil {
 				q.Fail(fmt.Errorf("move QP %d to ERR: %w", q.num, ferr))
 			} else {
@@ -252,7 +252,7 @@ func (q *SendQueue) ended(err error) error {
 	}
 }
 
-// flush completes all that the kernel has left in the queue of a failed QP.
+// flush completes all requests that the kernel has left in the queue of a failed QP.
 func (q *SendQueue) flush() {
 	q.State = verbs.StateErr
 	for i := q.put - q.queue.mask - 1; i != q.put; i++ {
@@ -266,8 +266,8 @@ func (q *SendQueue) flush() {
 	}
 }
 
-// encode writes wr into a free element and returns the word that makes it
-// valid. Others are posted with one doorbell, and this one later than some.
+// encode writes wr into a free element and returns the word that makes it valid. later
+// reports whether other requests precede it in the batch.
 func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *verbs.SendWR, later bool) (uint32, error) {
 	var flags uint16 = abi.SIW_WQE_VALID
 	if q.signalAll || wr.Flags&verbs.SendSignaled != 0 {
@@ -330,16 +330,16 @@ func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *verbs.SendWR, later bool) (uint3
 	return word(flags, uint8(n), op), nil
 }
 
-// fragile says that the kernel may send few bytes of one SGE wrong, or give up
-// the connection over them (siw_try_1seg, Linux 6.1 to 7.2). It does neither to
-// those of two SGEs, of which one may be empty.
+// fragile reports whether the kernel may send the few bytes of a single SGE wrong, or end
+// the connection over them (siw_try_1seg, Linux 6.1 to 7.2). Requests with two SGEs, one
+// of which may be empty, are safe.
 //
-// What a doorbell finds the kernel busy with is sent by a thread of its own. That
-// takes the wrong bytes if they lie on two pages. And after every 100 packets a
-// doorbell leaves the rest of the queue to the thread, which may have come to
-// the next request before the doorbell is done; it then takes itself for the
-// doorbell, and wants the bytes from the caller's address space, where it is not.
-// So only what a doorbell begins with is safe.
+// Requests that are posted while the kernel is busy are sent by a kernel thread. It takes
+// the wrong bytes if they are on two pages. And after every 100 packets a doorbell leaves
+// the rest of the queue to the thread, which may reach the next request before the
+// doorbell is done. It then acts as the doorbell and reads the bytes from the caller's
+// address space, in which it does not run. So only the first request of a doorbell is
+// safe.
 func fragile(s *abi.SiwSge, later bool) bool {
 	const few = 32 // MAX_HDR_INLINE
 	return s.Length > 0 && s.Length <= few && (later || s.Length > pageSize-uint32(s.Laddr)%pageSize)
@@ -347,7 +347,7 @@ func fragile(s *abi.SiwSge, later bool) bool {
 
 var pageSize = uint32(os.Getpagesize())
 
-// inline copies data to where the SGEs but the first would be.
+// inline copies data to the place of all SGEs but the first.
 func (q *SendQueue) inline(sqe *abi.SiwSqe, wr *verbs.SendWR) error {
 	dst := unsafe.Slice((*byte)(unsafe.Pointer(&sqe.Sge()[1])), q.maxData)
 	n := len(wr.Inline)
@@ -366,11 +366,11 @@ func (q *SendQueue) inline(sqe *abi.SiwSqe, wr *verbs.SendWR) error {
 	return nil
 }
 
-// verbs.SGE and struct siw_sge are the same thing; the sizes are checked
-// here, the fields by a test.
+// verbs.SGE is laid out as struct siw_sge; the size is checked here, the fields by a
+// test.
 var _ [unsafe.Sizeof(verbs.SGE{})]byte = [unsafe.Sizeof(abi.SiwSge{})]byte{}
 
-// copySGL returns the sum of the lengths.
+// copySGL copies sgl to dst and returns the sum of the lengths.
 func copySGL(dst *[abi.SIW_MAX_SGE]abi.SiwSge, sgl []verbs.SGE) (length uint64) {
 	for i := range sgl {
 		dst[i] = abi.SiwSge{Laddr: sgl[i].Addr, Length: sgl[i].Length, Lkey: sgl[i].LKey}
