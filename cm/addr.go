@@ -22,8 +22,8 @@ type Addr struct{ netip.AddrPort }
 // Network returns "rdma".
 func (Addr) Network() string { return "rdma" }
 
-// resolve looks up "host:port", and returns at least one address; no host is the
-// wildcard.
+// resolve looks up "host:port" and returns at least one address. An empty host is
+// the wildcard.
 func resolve(ctx context.Context, r *net.Resolver, addr string) ([]netip.AddrPort, error) {
 	if r == nil {
 		r = net.DefaultResolver
@@ -46,7 +46,7 @@ func resolve(ctx context.Context, r *net.Resolver, addr string) ([]netip.AddrPor
 		return []netip.AddrPort{netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port))}, nil
 	}
 	ips, err := r.LookupNetIP(ctx, "ip", host)
-	if ctx.Err() != nil { // of which the resolver may not say a word
+	if ctx.Err() != nil { // the resolver's error may not match it
 		return nil, ctx.Err()
 	}
 	if err != nil {
@@ -59,8 +59,8 @@ func resolve(ctx context.Context, r *net.Resolver, addr string) ([]netip.AddrPor
 	return addrs, nil
 }
 
-// checkZone refuses a link-local address without a zone, which the kernel refuses to bind
-// and fails to resolve after a timeout.
+// checkZone refuses a link-local address without a zone: the kernel does not bind it, and
+// fails to resolve it only after a timeout.
 func checkZone(a netip.Addr) error {
 	if a.Is6() && a.IsLinkLocalUnicast() && a.Zone() == "" {
 		return fmt.Errorf("link-local address without a zone, as in %v%%eth0: %w", a, unix.EINVAL)
@@ -68,7 +68,7 @@ func checkZone(a netip.Addr) error {
 	return nil
 }
 
-// sockaddr encodes an address as the kernel wants it, and its length.
+// sockaddr returns an address in the kernel's encoding, and its length.
 func sockaddr(ap netip.AddrPort) (s abi.KernelSockaddrStorage, size uint16, err error) {
 	b := mmap.Bytes(&s)
 	binary.BigEndian.PutUint16(b[2:], ap.Port())

@@ -9,7 +9,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestAnnounce has both sides tell what they know only in Setup.
+// TestAnnounce announces private data in Setup on both sides.
 func TestAnnounce(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		announce := func(s string) cm.Options {

@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestByHand connects QPs of the program's own with nothing but IDs, as
-// librdmacm's programs may, too.
+// TestByHand connects QPs that the program has made, with IDs only, as programs on
+// librdmacm can.
 func TestByHand(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)
@@ -60,7 +60,7 @@ func TestByHand(t *testing.T) {
 			expect(ctx, t, client, cm.Established)
 		} else {
 			expect(ctx, t, client, cm.ConnectResponse)
-			a.to(t, client, verbs.StateInit) // now with what the peer may do
+			a.to(t, client, verbs.StateInit) // again, now with the access flags
 			a.to(t, client, verbs.StateRTR)
 			a.to(t, client, verbs.StateRTS)
 			if err := client.Establish(); err != nil {
@@ -114,7 +114,7 @@ func newHandmade(t *testing.T, dev *uverbs.Context) *handmade {
 	return h
 }
 
-// to moves the QP to a state as its ID says.
+// to moves the QP to a state with the attributes from its ID.
 func (h *handmade) to(t *testing.T, id *cm.ID, state verbs.QPState) {
 	t.Helper()
 	attr, mask, err := id.InitQPAttr(state)

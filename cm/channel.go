@@ -20,29 +20,29 @@ import (
 )
 
 // Channel is a connection to the kernel's rdma_cm (rdma_create_event_channel(3)).
-// Its owner closes it after the IDs made on it.
+// The caller must close it after the IDs that were made on it.
 type Channel struct {
 	file *event.File
-	loop *Loop         // takes the events instead of the dispatcher and the IDs
+	loop *Loop         // receives the events instead of the dispatcher and the IDs
 	done chan struct{} // closed when the dispatcher has ended
 	num  uint64
 
 	thread thread
 
-	// turn is held from taking an event until it is delivered: its
-	// holder knows that none is under way.
+	// turn is held from reading an event until it is delivered: its holder
+	// knows that no event is in delivery.
 	turn   sync.Mutex
 	getter *getter            // nil when the dispatcher has ended
 	taker  func(fd int) error // take
-	unused func()             // is called, with mu held, when there are no IDs any more; nil unless it is a Transport's
+	unused func()             // called with mu held when no IDs are left; nil unless a Transport owns the channel
 
 	mu  sync.Mutex
-	ids map[uint64]*ID // by the number the kernel knows them, or their groups, by
-	why error          // why it has ended
+	ids map[uint64]*ID // by the uid that the kernel has for the ID or for one of its groups
+	why error          // why the channel has ended
 }
 
-// lastNumber numbers channels, IDs and groups. Numbers are never used twice, so
-// that an ID keeps its own when it moves to another channel.
+// lastNumber numbers channels, IDs and groups. No number is used twice, so an ID
+// keeps its number when it moves to another channel.
 var lastNumber atomic.Uint64
 
 // NewChannel opens a channel.
@@ -81,8 +81,8 @@ func openChannel() (*Channel, error) {
 	return c, nil
 }
 
-// Close closes the channel, which also destroys the IDs that are still on it. Calls that
-// wait for events fail with [verbs.ErrClosed].
+// Close closes the channel and so destroys the IDs that are still on it. Calls that wait
+// for events fail with [verbs.ErrClosed].
 func (c *Channel) Close() error {
 	c.file.Close()
 	c.thread.end()
@@ -95,7 +95,7 @@ func (c *Channel) Close() error {
 	return nil
 }
 
-// dispatch sorts events to their IDs until the channel is closed.
+// dispatch passes events to their IDs until the channel is closed.
 func (c *Channel) dispatch() {
 	defer close(c.done)
 	for {
@@ -118,8 +118,8 @@ func (c *Channel) dispatch() {
 // retryRenewal is the delay before the dispatcher tries again to renew a channel.
 const retryRenewal = time.Second
 
-// end ends the IDs of a channel that is closed or that the kernel returns no events
-// for. It may be called again.
+// end ends the IDs of a channel that is closed or whose events cannot be read any
+// more. It may be called again.
 func (c *Channel) end(why error) {
 	c.turn.Lock()
 	if c.getter != nil {
@@ -137,7 +137,7 @@ func (c *Channel) end(why error) {
 	}
 }
 
-// hasEnded reports whether the channel delivers no events any more.
+// hasEnded reports whether the channel has stopped delivering events.
 func (c *Channel) hasEnded() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,12 +146,12 @@ func (c *Channel) hasEnded() bool {
 
 // countIDs returns the number of IDs that are not closed.
 func (c *Channel) countIDs() (n int) {
-	c.turn.Lock() // no event is under way with an ID that its listener does not take
+	c.turn.Lock() // so that no event is in delivery whose NewID the listener will refuse
 	defer c.turn.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for number, id := range c.ids {
-		if number == id.uid { // not one of its groups
+		if number == id.uid { // not the number of a group
 			n++
 		}
 	}
@@ -165,7 +165,7 @@ func (c *Channel) noteUnused() {
 	}
 }
 
-// take takes an event and delivers it, or returns EAGAIN.
+// take reads an event and delivers it, or returns EAGAIN.
 func (c *Channel) take(fd int) error {
 	c.turn.Lock()
 	defer c.turn.Unlock()
@@ -185,17 +185,17 @@ func (c *Channel) takeInTurn(fd int) error {
 		if err != unix.EAGAIN {
 			return err
 		}
-		// The last event of former files has been delivered, unless there is another now.
+		// The former files have no event left, unless one has come since.
 		if _, old := c.thread.renewed(); !old || c.thread.closeOld(times) {
 			return err
 		}
 	}
 }
 
-// poll takes an event, if there is one.
+// poll reads and delivers an event, if there is one.
 func (c *Channel) poll() { c.file.Try(c.taker) }
 
-// drain delivers the events there are. The caller holds c.turn.
+// drain delivers all pending events. The caller holds c.turn.
 func (c *Channel) drain() error {
 	return c.file.Try(func(fd int) error {
 		for c.takeInTurn(fd) == nil {
@@ -204,7 +204,7 @@ func (c *Channel) drain() error {
 	})
 }
 
-// getter takes events from the kernel.
+// getter is the command that reads an event, GET_EVENT, and its response.
 type getter struct {
 	msg  message
 	resp abi.RdmaUcmEventResp
@@ -225,7 +225,7 @@ func (c *Channel) deliver(r *abi.RdmaUcmEventResp) {
 	id := c.ids[r.Uid]
 	e := eventOf(r, id != nil && id.space.datagram())
 	if e.Type == ConnectRequest {
-		// The listener's number comes with the new connection's handle.
+		// The event has the listener's uid and the new connection's handle.
 		space := PortSpaceTCP
 		if id != nil {
 			space = id.space
@@ -242,11 +242,11 @@ func (c *Channel) deliver(r *abi.RdmaUcmEventResp) {
 		return
 	}
 	if (id == nil || !c.give(id, e)) && e.NewID != nil {
-		e.NewID.Close() // its listener has just been closed, or has too many already
+		e.NewID.Close() // the listener has just been closed, or its backlog is full
 	}
 }
 
-// give queues an event of an ID; it returns false if the event will not be taken.
+// give queues an event for an ID. It returns false if the ID refuses the event.
 func (c *Channel) give(id *ID, e Event) bool {
 	e.ID = id
 	if c.loop == nil {
@@ -256,7 +256,7 @@ func (c *Channel) give(id *ID, e Event) bool {
 	return true
 }
 
-// add makes the ID of a kernel handle. The caller holds c.mu.
+// add makes the ID for a kernel handle. The caller holds c.mu.
 func (c *Channel) add(handle uint32, space PortSpace) *ID {
 	id := &ID{uid: lastNumber.Add(1), handle: handle, space: space}
 	id.on.Store(c)

@@ -15,7 +15,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestBrokenChannel replaces the file of a transport's channel by one without events: a call
+// TestBrokenChannel replaces the file of a transport's channel with one without events: a call
 // that waits returns the reason, the next dial opens another channel, and the broken one is
 // closed with its last ID.
 func TestBrokenChannel(t *testing.T) {
@@ -56,7 +56,7 @@ func TestBrokenChannel(t *testing.T) {
 	}
 }
 
-// sharedFile returns the only descriptor of rdma_cm that is open.
+// sharedFile returns the only open descriptor of rdma_cm.
 func sharedFile(t *testing.T) int {
 	t.Helper()
 	links := labtest.Must(filepath.Glob("/proc/self/fd/*"))(t)
@@ -72,7 +72,7 @@ func sharedFile(t *testing.T) int {
 	return found[0]
 }
 
-// connect asks for a connection by a channel of its own.
+// connect requests a connection on a channel of its own.
 func connect(t *testing.T, to netip.AddrPort) {
 	t.Helper()
 	ch := labtest.Made(cm.NewChannel())(t)

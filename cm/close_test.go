@@ -11,7 +11,7 @@ import (
 )
 
 // TestCloseAgain closes an endpoint while the program still has a region in its
-// PD: that fails, and works when the region is closed.
+// PD: that fails, and succeeds when the region is closed.
 func TestCloseAgain(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		before := labtest.Inventory(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// pair dials a listener of its own and returns both ends.
+// pair connects two endpoints and returns them.
 func pair(t *testing.T, addr string, dial, accept cm.Options) (client, server *cm.Endpoint) {
 	t.Helper()
 	labtest.Require(t)

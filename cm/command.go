@@ -10,15 +10,15 @@ import (
 // node is rdma_cm's device.
 const node = "/dev/infiniband/rdma_cm"
 
-// message is a command where the kernel reads it, with room for the answer.
+// message is a command in memory that the kernel reads, with room for the answer.
 type message struct {
 	mem    []byte // header, request, answer
-	answer int    // where it is
-	size   int    // of what is sent
+	answer int    // offset of the answer
+	size   int    // of header and request
 }
 
-// encode makes a message of a request. The answer, if it has a length, goes
-// where *response, a field of the request, will say.
+// encode makes a message of a request. If response is not nil, encode sets it, a
+// field of the request, to the address at which the kernel writes the answer.
 func encode(cmd uint32, req []byte, response *uint64, answerLen int) (message, error) {
 	hdr := mmap.Bytes(&abi.RdmaUcmCmdHdr{Cmd: cmd, In: uint16(len(req)), Out: uint16(answerLen)})
 	size := len(hdr) + len(req)
@@ -36,7 +36,7 @@ func encode(cmd uint32, req []byte, response *uint64, answerLen int) (message, e
 	return message{mem, answer, size}, nil
 }
 
-// bytes is what is sent.
+// bytes returns what is written to the kernel: header and request.
 func (m message) bytes() []byte { return m.mem[:m.size] }
 
 // read reads the answer.
@@ -44,8 +44,8 @@ func (m message) read(answer []byte) { copy(answer, m.mem[m.answer:]) }
 
 func (m message) free() { mmap.Free(m.mem) }
 
-// enotsupp is the kernel's own EOPNOTSUPP, which no program should see but
-// those that join an IPv6 group on RoCE do.
+// enotsupp is the kernel's internal ENOTSUPP, which should never reach a program.
+// Joining an IPv6 multicast group on RoCE returns it nevertheless.
 const enotsupp = unix.Errno(524)
 
 func public(err error) error {
@@ -55,7 +55,7 @@ func public(err error) error {
 	return err
 }
 
-// command runs a command that answers nothing.
+// command runs a command that has no answer.
 func command[Req any](c *Channel, cmd uint32, req *Req) error {
 	m, err := encode(cmd, mmap.Bytes(req), nil, 0)
 	if err != nil {
@@ -65,8 +65,8 @@ func command[Req any](c *Channel, cmd uint32, req *Req) error {
 	return public(c.run(m, nil))
 }
 
-// query runs a command that is answered in *resp; response is the field of req
-// that says where to.
+// query runs a command and stores its answer in *resp. response is the field of req
+// for the answer's address.
 func query[Resp, Req any](c *Channel, cmd uint32, req *Req, response *uint64, resp *Resp) error {
 	m, err := encode(cmd, mmap.Bytes(req), response, len(mmap.Bytes(resp)))
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestCQsAgain makes connections one after the other, which take the CQs of those
-// before: with nothing in them of what those left there, and out of their reach.
+// TestCQsAgain makes connections one after the other that reuse the CQs of closed ones:
+// a reused CQ is empty, and the closed endpoint cannot use it any more.
 func TestCQsAgain(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		const rounds, messages = 12, 4
@@ -54,8 +54,8 @@ func TestCQsAgain(t *testing.T) {
 	})
 }
 
-// messageRound connects, sends messages numbered from first, and sees the server
-// get all but the last. The client's completions it leaves where they are.
+// messageRound connects, sends messages numbered from first, and polls the completions
+// of all but the last at the server. It leaves the client's completions in the CQ.
 func messageRound(t *testing.T, device string, first uint64, messages int) (client, server *cm.Endpoint) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -20,14 +20,14 @@ import (
 //
 // The kernel accepts commands to rdma_cm only from threads that have the credentials
 // with which the file was opened (ib_safe_file_access compares pointers). After
-// syscall.Setuid, Setgid, Setgroups and the like, each thread of a Go program has
-// credentials of its own, equal but not the same. When a command is refused for that,
-// the channel starts a thread that opens the node again and runs all commands from
-// then on. The IDs move to the new file with their events by MIGRATE_ID, which does
-// not check the credentials of the old file:
+// syscall.Setuid, Setgid, Setgroups or a similar call, each thread of a Go program has a
+// credentials structure of its own, with equal contents. When a command is refused for
+// that reason, the channel starts a thread that opens the node again and runs all commands
+// from then on. MIGRATE_ID, which does not check the credentials of the old file, moves
+// the IDs and their events to the new file:
 //
 //	command ─► any thread ─► file        until the first refusal
-//	command ─► the thread ─► new file    after it; renewed at each refusal
+//	command ─► the thread ─► new file    after it; opened again at each refusal
 //
 // The new file replaces the old one under the same descriptor, so waiting for events
 // and closing the channel work as before.
@@ -37,11 +37,11 @@ type thread struct {
 	over  chan struct{} // closed with the channel
 	end   func()
 
-	// gate is held for writing while the file is renewed, by the thread, and for
-	// reading by commands that other threads run and while IDs are added.
+	// gate is held for writing by the thread while it renews the file, and for reading
+	// by commands that run on other threads and while IDs are added.
 	gate     sync.RWMutex
 	renewals int
-	old      []int // former files, which may have the IDs of requests that are still to be delivered
+	old      []int // former files; IDs of connection requests not yet delivered may be on them
 	failed   error // of the last renewal
 }
 
@@ -75,8 +75,8 @@ func (c *Channel) runHere(m message, answer []byte) error {
 	return err
 }
 
-// runRenewed runs a command on the channel's thread, which it is called on, and renews
-// the file as often as the command is refused.
+// runRenewed runs a command, and renews the file each time the command is refused. It is
+// called on the channel's thread.
 func (c *Channel) runRenewed(fd int, m message, answer []byte) error {
 	for {
 		err := sys.WriteCommand(fd, m.bytes())
@@ -108,7 +108,7 @@ func (c *Channel) onThread(f func(fd int) error) error {
 }
 
 func (t *thread) serve() {
-	runtime.LockOSThread() // for good: the thread ends with the goroutine
+	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 	for {
 		select {
 		case f := <-t.jobs:
@@ -120,8 +120,8 @@ func (t *thread) serve() {
 	}
 }
 
-// closeOld closes the former files. It does not, and returns false, if there have been other
-// renewals than the caller knows of: events may have come since it found none.
+// closeOld closes the former files. It returns false and closes none if the number of
+// renewals is not the one that the caller has seen: events may have come since it found none.
 func (t *thread) closeOld(renewals int) bool {
 	t.gate.Lock()
 	defer t.gate.Unlock()
@@ -135,15 +135,15 @@ func (t *thread) closeOld(renewals int) bool {
 	return true
 }
 
-// renewed returns how often the file has been renewed, and whether there are former files.
+// renewed returns the number of renewals, and whether there are former files.
 func (t *thread) renewed() (times int, old bool) {
 	t.gate.RLock()
 	defer t.gate.RUnlock()
 	return t.renewals, len(t.old) > 0
 }
 
-// renew replaces the file by one that the calling thread, the channel's, may write to, and
-// does so again if the thread's credentials change meanwhile: no ID may stay behind.
+// renew replaces the file with one that the calling thread, the channel's, may write to. It
+// starts again if the thread's credentials change meanwhile, so that no ID stays behind.
 func (c *Channel) renew(fd int) (err error) {
 	t := &c.thread
 	t.gate.Lock()
@@ -164,8 +164,8 @@ func (c *Channel) renew(fd int) (err error) {
 	return err
 }
 
-// renewOnce fails with [sys.ErrRefused] if IDs have stayed on former files. The caller holds
-// the gate.
+// renewOnce replaces the file once. It fails with [sys.ErrRefused] if IDs have stayed on
+// former files. The caller holds the gate.
 func (c *Channel) renewOnce(fd int, move *migration) error {
 	t := &c.thread
 	file, err := reopen()
@@ -173,9 +173,9 @@ func (c *Channel) renewOnce(fd int, move *migration) error {
 		return err
 	}
 	defer unix.Close(file)
-	// A process that ends closes its files in the order of their descriptors. The new
-	// file must be first: its events may refer to IDs of the old one, and the kernel
-	// would use those after it has freed them (ucma_cleanup_ctx_events).
+	// The files of a process that ends are closed in the order of their descriptors. The
+	// new file must be closed first: its events may refer to IDs of the old one, which
+	// the kernel would use after it has freed them (ucma_cleanup_ctx_events).
 	old, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, fd+1)
 	if err != nil {
 		return notRenewed("duplicate", err)
@@ -196,7 +196,7 @@ func (c *Channel) renewOnce(fd int, move *migration) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for uid, id := range c.ids {
-			if uid == id.uid && !id.aside { // not one of its groups
+			if uid == id.uid && !id.aside { // not the number of a group
 				if err := t.fetch(fd, move, id.handle); err != nil {
 					return err
 				}
@@ -206,7 +206,7 @@ func (c *Channel) renewOnce(fd int, move *migration) error {
 	})
 }
 
-// reopen opens the node for the calling thread.
+// reopen opens the node with the credentials of the calling thread.
 func reopen() (int, error) {
 	fd, err := unix.Open(node, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -221,8 +221,8 @@ func notRenewed(op string, err error) error {
 	return &verbs.Error{Op: op, Object: node, Err: fmt.Errorf("%w: %w", errCredentials, err), Hint: "give its user, or one of its groups, access to the node"}
 }
 
-// fetch moves an ID to fd from the former file that it is on, if it is on one. It fails with
-// [sys.ErrRefused] if the thread's credentials have changed again.
+// fetch moves an ID that is on a former file to fd. It fails with [sys.ErrRefused] if the
+// thread's credentials have changed again.
 func (t *thread) fetch(fd int, move *migration, handle uint32) error {
 	for _, from := range slices.Backward(t.old) {
 		if err := move.run(fd, from, handle); err == nil || err == sys.ErrRefused {
@@ -232,7 +232,7 @@ func (t *thread) fetch(fd int, move *migration, handle uint32) error {
 	return nil
 }
 
-// adopt moves an ID that has come with an event from a former file, if it is on one.
+// adopt moves the ID of a new connection whose event may have come from a former file.
 func (c *Channel) adopt(handle uint32) {
 	c.onThread(func(fd int) error {
 		move, err := newMigration()
@@ -278,16 +278,16 @@ func (c *Channel) rouseAll() {
 	}
 }
 
-// failure returns why the file could not be renewed, nil if it is usable.
+// failure returns why the file could not be renewed, or nil if it is usable.
 func (c *Channel) failure() error {
 	c.thread.gate.RLock()
 	defer c.thread.gate.RUnlock()
 	return c.thread.failed
 }
 
-// runAside runs a command about an ID that may block for minutes, so that no other
-// command waits for it: after a change of credentials it is run on the caller's thread,
-// which the caller has locked, and on a file of that thread's.
+// runAside runs a command about an ID that may block for minutes, without blocking other
+// commands: after a change of credentials it runs on the caller's thread, which the caller
+// has locked, and on a file of that thread.
 func (c *Channel) runAside(id *ID, m message) error {
 	move, err := newMigration()
 	if err != nil {
@@ -321,7 +321,7 @@ func (c *Channel) runAside(id *ID, m message) error {
 		defer func() { id.aside = false }()
 		return c.runRenewed(fd, move.message, nil)
 	})
-	if back == nil { // the kernel moves events without waking their readers
+	if back == nil { // the kernel moves events without waking readers
 		c.turn.Lock()
 		c.drain()
 		c.turn.Unlock()
@@ -329,8 +329,8 @@ func (c *Channel) runAside(id *ID, m message) error {
 	return cmp.Or(err, back)
 }
 
-// detach returns another descriptor of the file that the ID is on, where renewals leave
-// the ID until attach.
+// detach returns another descriptor of the file that the ID is on. Renewals leave the ID
+// there until attach.
 func (c *Channel) detach(id *ID) (renewals, side int, err error) {
 	c.thread.gate.RLock()
 	defer c.thread.gate.RUnlock()
@@ -342,8 +342,8 @@ func (c *Channel) detach(id *ID) (renewals, side int, err error) {
 	return c.thread.renewals, side, err
 }
 
-// attach ends detach. It returns false if the file has been renewed since, and the ID
-// must be moved to it.
+// attach ends detach. It returns false if the file has been renewed since: the caller must
+// then move the ID to the new file.
 func (c *Channel) attach(id *ID, renewals int) bool {
 	c.thread.gate.RLock()
 	defer c.thread.gate.RUnlock()

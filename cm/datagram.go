@@ -16,7 +16,7 @@ func (e *Endpoint) startUD() error {
 	return e.QP.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.MaskState|verbs.MaskSQPSN)
 }
 
-// sendTo makes the peer in an event the endpoint's.
+// sendTo makes the peer of an event the endpoint's Peer.
 func (e *Endpoint) sendTo(ev Event) error {
 	ah, err := e.PD.CreateAH(ev.AV)
 	if err != nil {
@@ -30,12 +30,12 @@ func (e *Endpoint) sendTo(ev Event) error {
 }
 
 // Datagrams sends and receives messages over a datagram endpoint that is not
-// Polled, through buffers of its own. It takes over the endpoint's queues and
-// is closed with it.
+// Polled, through its own buffers. It takes over the endpoint's queues and is
+// closed with the endpoint.
 type Datagrams struct {
 	e    *Endpoint
 	mr   *uverbs.MR
-	slot int // bytes of a receive's buffer, with its GRH
+	slot int // bytes of a receive buffer, with the GRH
 	qkey uint32
 
 	sending chan struct{} // holds a token while a message is sent
@@ -43,8 +43,8 @@ type Datagrams struct {
 }
 
 // NewDatagrams posts as many receives as the endpoint's queue takes, of size
-// bytes each: at most the port's MTU. A message that comes before is lost; in
-// [Options].Setup none can.
+// bytes each: at most the port's MTU. A message that arrives before that is lost: call
+// it in [Options].Setup, before the peer can send.
 func NewDatagrams(e *Endpoint, size int) (*Datagrams, error) {
 	d, err := newDatagrams(e, size)
 	return d, fail("prepare datagrams on", e.LocalAddr().String(), err)
@@ -59,7 +59,7 @@ func newDatagrams(e *Endpoint, size int) (*Datagrams, error) {
 		return nil, err
 	}
 	d.qkey = attr.QKey
-	// One more, behind them, to send from.
+	// One more slot, after those of the receives, is for sending.
 	if d.mr, err = e.AllocMR((n+1)*d.slot, verbs.AccessLocalWrite); err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ type Datagram struct {
 	Len  int
 	From Sender // for [Datagrams.Reply]
 
-	// Imm is the immediate, if WithImm.
+	// Imm is the immediate data, if WithImm is set.
 	Imm     uint32
 	WithImm bool
 }
@@ -95,8 +95,8 @@ func (d *Datagrams) Recv(ctx context.Context, b []byte) (n int, from Sender, err
 	return m.Len, m.From, err
 }
 
-// RecvDatagram is [Datagrams.Recv] that returns everything that is known of the
-// message.
+// RecvDatagram is like [Datagrams.Recv], and also returns the message's immediate
+// data.
 func (d *Datagrams) RecvDatagram(ctx context.Context, b []byte) (m Datagram, err error) {
 	if m, err = d.recv(ctx, b); err != nil {
 		err = fail("receive on", d.e.LocalAddr().String(), err)
@@ -123,7 +123,7 @@ func (d *Datagrams) recv(ctx context.Context, b []byte) (m Datagram, err error) 
 	return m, d.post(int(wc[0].ID))
 }
 
-// touch hands f the memory, which stays meanwhile.
+// touch calls f with the memory, which is not freed meanwhile.
 func (d *Datagrams) touch(f func(mem []byte)) error {
 	d.e.mu.Lock()
 	defer d.e.mu.Unlock()
@@ -134,8 +134,8 @@ func (d *Datagrams) touch(f func(mem []byte)) error {
 	return nil
 }
 
-// wait waits for a completion, which must be good. What is flushed because the
-// endpoint ends gives the reason for that.
+// wait waits for a completion and returns its error. For a request that was flushed
+// because the endpoint ended, that is the reason of the end.
 func (d *Datagrams) wait(ctx context.Context, cq *uverbs.CQ, wc []verbs.WC) error {
 	if _, err := cq.PollWait(ctx, wc); err != nil {
 		return err
@@ -148,8 +148,8 @@ func (d *Datagrams) wait(ctx context.Context, cq *uverbs.CQ, wc []verbs.WC) erro
 	return err
 }
 
-// replyAH makes the address handle for answers to a sender. It waits for up to a
-// second if the sender's address does not answer ARP or neighbour discovery.
+// replyAH makes the address handle for answers to a sender. It takes up to a second
+// if the sender's address does not answer ARP or neighbour discovery.
 func (d *Datagrams) replyAH(h header) (*uverbs.AH, error) {
 	wc := verbs.WC{SLID: h.slid, SL: h.sl, PathBits: h.pathBits}
 	if h.global {
@@ -158,32 +158,32 @@ func (d *Datagrams) replyAH(h header) (*uverbs.AH, error) {
 	return d.e.PD.CreateReplyAH(d.e.route.Port, &wc, h.grh[:])
 }
 
-// SetMaxSenders sets the number of address handles that are kept for answers, one for
-// each sender: 1024 if it is not called, and at least 1. Devices have no more than some
-// ten thousand for all programs. An answer to a sender without a handle makes one, and
-// closes the one that was used least recently if there are too many.
+// SetMaxSenders sets the size of the cache of address handles for answers, one handle for
+// each sender. The default is 1024, the least 1. Devices have at most some ten thousand
+// handles for all programs. An answer to a sender that is not in the cache adds a handle,
+// and evicts the least recently used one if the cache is full.
 func (d *Datagrams) SetMaxSenders(n int) { d.senders.keep(max(n, 1)) }
 
-// Send sends a message and waits until it is on its way. ctx bounds the wait for
+// Send sends a message and waits for its completion. ctx bounds only the wait for
 // other messages that are being sent.
 func (d *Datagrams) Send(ctx context.Context, to verbs.UDAddr, b []byte) error {
 	return d.send(ctx, verbs.SendWR{Opcode: verbs.OpSend, To: to}, b)
 }
 
-// SendImm is [Datagrams.Send] of a message with an immediate.
+// SendImm is like [Datagrams.Send], with immediate data.
 func (d *Datagrams) SendImm(ctx context.Context, to verbs.UDAddr, b []byte, imm uint32) error {
 	return d.send(ctx, verbs.SendWR{Opcode: verbs.OpSendImm, To: to, Imm: imm}, b)
 }
 
-// Reply is [Datagrams.Send] to the sender of a message that was received. The
-// first answer to a sender resolves its address, which takes up to a second and
-// fails if the sender does not exist; ctx bounds that. Neither receives nor other
-// sends wait for it, but no more than 64 senders are resolved at a time.
+// Reply is like [Datagrams.Send], to the sender of a received message. The first
+// answer to a sender resolves its address, which takes up to a second and fails if
+// the sender does not exist; ctx bounds that as well. Receives and other sends do not
+// wait for it, but at most 64 senders are resolved at a time.
 func (d *Datagrams) Reply(ctx context.Context, to Sender, b []byte) error {
 	return d.reply(ctx, verbs.SendWR{Opcode: verbs.OpSend}, to, b)
 }
 
-// ReplyImm is [Datagrams.Reply] with an immediate.
+// ReplyImm is like [Datagrams.Reply], with immediate data.
 func (d *Datagrams) ReplyImm(ctx context.Context, to Sender, b []byte, imm uint32) error {
 	return d.reply(ctx, verbs.SendWR{Opcode: verbs.OpSendImm, Imm: imm}, to, b)
 }
@@ -224,8 +224,8 @@ func (d *Datagrams) transmit(ctx context.Context, wr verbs.SendWR, b []byte) err
 	if _, err := d.e.QP.PostSend(wr); err != nil {
 		return err
 	}
-	// The buffer is in use until the completion, so the wait is for it and not
-	// for ctx, unless the endpoint is closed.
+	// The buffer is in use until the completion, so the end of ctx does not end the
+	// wait. Closing the endpoint does.
 	var wc [1]verbs.WC
 	return d.wait(context.WithoutCancel(ctx), d.e.SendCQ, wc[:])
 }

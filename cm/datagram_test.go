@@ -17,7 +17,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestDatagrams answers datagrams to where they came from.
+// TestDatagrams sends datagrams to an endpoint that answers their sender.
 func TestDatagrams(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)
@@ -102,7 +102,7 @@ func echo(ctx context.Context, l *cm.Listener, opt cm.Options) error {
 	}
 }
 
-// immediate sends a message with one, and returns what came back.
+// immediate sends a message with immediate data, and returns the answer.
 func immediate(ctx context.Context, d *cm.Datagrams, to verbs.UDAddr) (cm.Datagram, error) {
 	if err := d.SendImm(ctx, to, []byte("x"), 0x12345678); err != nil {
 		return cm.Datagram{}, err
@@ -110,7 +110,7 @@ func immediate(ctx context.Context, d *cm.Datagrams, to verbs.UDAddr) (cm.Datagr
 	return d.RecvDatagram(ctx, make([]byte, 10))
 }
 
-// TestMaxSenders answers more senders at once than handles are kept for.
+// TestMaxSenders answers more senders than the cache has handles for.
 func TestMaxSenders(t *testing.T) {
 	labtest.Require(t)
 	ctx := within(t, 60*time.Second)
@@ -119,7 +119,7 @@ func TestMaxSenders(t *testing.T) {
 		d, err = cm.NewDatagrams(e, 10)
 		return err
 	}})
-	// Each source address and traffic class is another sender, who sends to d itself.
+	// Each source address and traffic class is another sender. All send from d to d.
 	const addresses, classes, kept = 2, 64, 10
 	d.SetMaxSenders(kept)
 	var senders []cm.Sender
@@ -144,7 +144,7 @@ func TestMaxSenders(t *testing.T) {
 				if err := d.Reply(ctx, to, []byte("y")); err != nil {
 					t.Errorf("answer %d: %v", i, err)
 				}
-				if _, _, err := d.Recv(ctx, make([]byte, 10)); err != nil { // as the senders are d
+				if _, _, err := d.Recv(ctx, make([]byte, 10)); err != nil { // d gets the answers
 					t.Errorf("answer %d: %v", i, err)
 				}
 			}
@@ -162,7 +162,7 @@ func datagramPair(ctx context.Context, t *testing.T, opt cm.Options) (client, se
 	return client, server
 }
 
-// addAddr gives rxe0's interface an address until the test ends.
+// addAddr adds an address to rxe0's interface until the test ends.
 func addAddr(t *testing.T, c *uverbs.Context, addr netip.Addr) verbs.GIDEntry {
 	t.Helper()
 	ip := func(do string) error { return exec.Command("ip", "addr", do, addr.String()+"/24", "dev", "v0").Run() }
@@ -173,7 +173,7 @@ func addAddr(t *testing.T, c *uverbs.Context, addr netip.Addr) verbs.GIDEntry {
 	return waitGID(t, c, addr)
 }
 
-// sendFrom sends the endpoint a datagram of its own and returns its sender.
+// sendFrom sends a datagram from the endpoint to itself and returns its sender.
 func sendFrom(ctx context.Context, t *testing.T, e *cm.Endpoint, d *cm.Datagrams, av verbs.AddressVector) cm.Sender {
 	t.Helper()
 	attr := labtest.Must(e.QP.Query())(t)
@@ -213,7 +213,7 @@ func TestReplyIPv6(t *testing.T) {
 	}
 }
 
-// waitGID waits for the device to have an address.
+// waitGID waits until the device has a GID for an address, and returns it.
 func waitGID(t *testing.T, c *uverbs.Context, addr netip.Addr) verbs.GIDEntry {
 	t.Helper()
 	for range 200 {
@@ -226,7 +226,7 @@ func waitGID(t *testing.T, c *uverbs.Context, addr netip.Addr) verbs.GIDEntry {
 	return verbs.GIDEntry{}
 }
 
-// TestMulticast sends to a group that two are in, and one only sends to.
+// TestMulticast sends a message from one member of a group to another.
 func TestMulticast(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)

@@ -16,34 +16,34 @@ import (
 // Dialer makes connections. The zero value is usable.
 type Dialer struct {
 	Options
-	// PortSpace is where the port is; zero is PortSpaceTCP. In those for
-	// datagrams the endpoint has a UD QP, and no connection that could end.
+	// PortSpace is the port space of the port; zero is PortSpaceTCP. In a port space
+	// for datagrams the endpoint has a UD QP and no connection that could end.
 	PortSpace PortSpace
-	// LocalAddr is where to connect from; the zero value leaves it to routing.
+	// LocalAddr is the local address; the zero value leaves the choice to routing.
 	LocalAddr netip.AddrPort
 	// ResolveTimeout bounds the resolution of the address, and that of the
 	// route; zero is 2 s each.
 	ResolveTimeout time.Duration
-	// ConnectTimeout bounds the handshake: zero is 30 s, and a negative one leaves
-	// it to the context and to the kernel, which on iWARP gives up after more than
-	// two minutes.
+	// ConnectTimeout bounds the handshake. Zero is 30 s. With a negative value only the
+	// context and the kernel bound it; on iWARP the kernel's limit is more than two
+	// minutes.
 	ConnectTimeout time.Duration
-	// Resolver looks names up; nil is net.DefaultResolver.
+	// Resolver resolves names; nil is net.DefaultResolver.
 	Resolver *net.Resolver
 	// TOS is the type of service, or traffic class, of the connection's
-	// packets, see [ID.SetTOS]; zero leaves it to the system's settings.
+	// packets, see [ID.SetTOS]; zero is the system's setting.
 	TOS uint8
-	// Transport is what the endpoint shares with others; nil is [DefaultTransport].
+	// Transport owns what endpoints share; nil is [DefaultTransport].
 	Transport *Transport
 }
 
 // Dial connects with the zero [Dialer].
 func Dial(ctx context.Context, addr string) (*Endpoint, error) { return new(Dialer).Dial(ctx, addr) }
 
-// Dial connects to addr, "10.9.0.1:7471" or "[fd00::1%v0]:7471" or a name, whose
-// addresses are tried one after the other. ctx bounds all of it, and does nothing to
-// a connection that is up; if it has a deadline, each address has its share of the
-// time. The error is that of the first address.
+// Dial connects to addr: "10.9.0.1:7471", "[fd00::1%v0]:7471", or a name and a port. The
+// addresses of a name are tried one after the other. ctx bounds the whole dial and has no
+// effect on an established connection; if it has a deadline, the remaining time is shared
+// among the addresses. The error is that of the first address.
 func (d *Dialer) Dial(ctx context.Context, addr string) (*Endpoint, error) {
 	addrs, err := resolve(ctx, d.Resolver, addr)
 	if err != nil {
@@ -65,8 +65,8 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (*Endpoint, error) {
 	return nil, fail("dial", addr, first)
 }
 
-// dialWithin dials the first of several addresses that are left, in its share of
-// the time.
+// dialWithin dials dst, the first of left addresses, within its share of the time
+// until the deadline.
 func (d *Dialer) dialWithin(ctx context.Context, left int, dst netip.AddrPort) (*Endpoint, error) {
 	if end, ok := ctx.Deadline(); ok && left > 1 {
 		var cancel context.CancelFunc
@@ -84,9 +84,9 @@ func (d *Dialer) dial(ctx context.Context, dst netip.AddrPort) (e *Endpoint, err
 	return e, err
 }
 
-// withPort does what needs a port, again and again if it is one that the connection
-// manager chooses: iWARP's ports are TCP's, which it does not know when it chooses
-// one of its own, so that may be in use.
+// withPort calls do, which binds to a port, and repeats it if the port is in use and was
+// chosen by the connection manager: iWARP uses TCP's ports, and the connection manager
+// does not know which of them are free.
 func withPort(log *slog.Logger, port uint16, do func() error) (err error) {
 	for i := range 16 {
 		if i > 0 && log != nil {
@@ -127,7 +127,7 @@ func (d *Dialer) attempt(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, 
 	if err != nil {
 		return nil, err
 	}
-	id.ch().poll() // the route is resolved by now, or will not be at once
+	id.ch().poll() // the route is usually resolved by now
 	if _, err := id.await(ctx, RouteResolved); err != nil {
 		e.discard()
 		return nil, fmt.Errorf("resolve route: %w", noRoute(err, dst.Addr()))
@@ -145,7 +145,7 @@ func (d *Dialer) attempt(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, 
 
 func (d *Dialer) timeout() time.Duration { return cmp.Or(d.ResolveTimeout, 2*time.Second) }
 
-// address finds the device that leads to dst.
+// address resolves dst, which finds the device that leads there.
 func (d *Dialer) address(ctx context.Context, id *ID, dst netip.AddrPort) error {
 	if d.TOS != 0 {
 		if err := id.SetTOS(d.TOS); err != nil {
@@ -162,8 +162,8 @@ func (d *Dialer) address(ctx context.Context, id *ID, dst netip.AddrPort) error 
 	return nil
 }
 
-// resolve finds the device and begins to resolve the route, which takes a
-// moment: enough to make the QP in, when the device is known.
+// resolve finds the device and starts to resolve the route. The caller makes the QP
+// in the meantime.
 func (d *Dialer) resolve(ctx context.Context, id *ID, dst netip.AddrPort) error {
 	if err := d.address(ctx, id, dst); err != nil {
 		return err
@@ -174,12 +174,12 @@ func (d *Dialer) resolve(ctx context.Context, id *ID, dst netip.AddrPort) error 
 	return nil
 }
 
-// defaultConnectTimeout is that of a dial.
+// defaultConnectTimeout is the default of Dialer.ConnectTimeout.
 const defaultConnectTimeout = 30 * time.Second
 
-// connect does the handshake. An abandoned endpoint closes itself.
+// connect does the handshake. If abandoned is true, the endpoint closes itself.
 func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err error) {
-	if err := ctx.Err(); err != nil { // ended in d.Setup
+	if err := ctx.Err(); err != nil { // it may have ended during d.Setup
 		return false, err
 	}
 	within, timeout := ctx, cmp.Or(d.ConnectTimeout, defaultConnectTimeout)

@@ -35,7 +35,7 @@ func silent(t *testing.T, device string) string {
 	}
 	const addr = "10.9.1.77" // a dummy interface needs no neighbours
 	t.Cleanup(func() {
-		// The kernel goes on until TCP gives up, or the address refuses.
+		// The kernel connects until TCP times out, or until the address exists and refuses.
 		ip("addr add %s/32 dev d0", addr)
 		defer ip("addr del %s/32 dev d0", addr)
 		for end := time.Now().Add(90 * time.Second); labtest.Must(labtest.Resources())(t)[device]["cm_id"] > 0; time.Sleep(100 * time.Millisecond) {
@@ -48,8 +48,8 @@ func silent(t *testing.T, device string) string {
 	return addr
 }
 
-// TestConnectTimeout dials a host that does not answer: the dial ends as the Dialer
-// says, or after 30 s.
+// TestConnectTimeout dials a host that does not answer: the dial ends after
+// ConnectTimeout, or with its context.
 func TestConnectTimeout(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := silent(t, device) + ":7471"
@@ -57,7 +57,7 @@ func TestConnectTimeout(t *testing.T) {
 		if _, err := (&cm.Dialer{ConnectTimeout: 300 * time.Millisecond}).Dial(t.Context(), addr); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no answer within 300ms") {
 			t.Errorf("dial with a timeout: %v after %v", err, time.Since(start))
 		}
-		// The context's end comes first.
+		// The context ends first.
 		if _, err := cm.Dial(within(t, 300*time.Millisecond), addr); !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "no answer") {
 			t.Errorf("dial with a context: %v", err)
 		}
@@ -69,7 +69,7 @@ func TestConnectTimeout(t *testing.T) {
 	})
 }
 
-// TestDefaultConnectTimeout dials a host that does not answer without a timeout.
+// TestDefaultConnectTimeout dials a host that does not answer with the default timeout.
 func TestDefaultConnectTimeout(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 30 s")
@@ -85,7 +85,7 @@ func TestDefaultConnectTimeout(t *testing.T) {
 	})
 }
 
-// TestDialNames dials names of which only the last address answers.
+// TestDialNames dials names with two addresses; only the last one answers.
 func TestDialNames(t *testing.T) {
 	labtest.Require(t)
 	hosts := labtest.Must(os.ReadFile("/etc/hosts"))(t)
@@ -124,7 +124,7 @@ func TestDialNames(t *testing.T) {
 	})
 }
 
-// TestAddressErrors: errors about addresses name them once.
+// TestAddressErrors checks that errors about an address contain it once.
 func TestAddressErrors(t *testing.T) {
 	for addr, want := range map[string]string{
 		"10.9.0.1":  "dial 10.9.0.1: missing port in address",
@@ -136,7 +136,7 @@ func TestAddressErrors(t *testing.T) {
 	}
 }
 
-// TestPermission opens the connection manager as a user who may not.
+// TestPermission opens the connection manager as a user without permission.
 func TestPermission(t *testing.T) {
 	labtest.Require(t)
 	const node = "/dev/infiniband/rdma_cm"
@@ -147,7 +147,7 @@ func TestPermission(t *testing.T) {
 	defer os.Chmod(node, info.Mode())
 	failed := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and not unlocked: the thread ends with its credentials
+		runtime.LockOSThread() // never unlocked: the thread, with its credentials, ends
 		if _, err := unix.SetfsuidRetUid(65534); err != nil {
 			failed <- err
 			return

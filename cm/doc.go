@@ -1,6 +1,6 @@
-// Package cm is the RDMA connection manager: it finds the device and path to an address,
-// makes and accepts connections, and reports their end. It uses /dev/infiniband/rdma_cm
-// directly, as librdmacm does.
+// Package cm makes RDMA connections with the kernel's connection manager: it finds the
+// device and path to an address, dials and accepts connections, and reports when they end.
+// It uses /dev/infiniband/rdma_cm directly, as librdmacm does.
 //
 //	client                                server
 //	Dialer.Dial                           Listen
@@ -12,28 +12,26 @@
 //	Endpoint ◄═══════ work requests ══════► Endpoint
 //	  Endpoint.Done: either side disconnected, died, or lost its device
 //
-// [Dialer], [Listener] and [Endpoint] are for most programs; [Channel] and [ID] are the
-// kernel's own terms (rdma_cm(7)): an ID is a connection or a listener, and all that
-// happens to it arrives as events on its channel. Between the two is [Loop], for programs
-// that handle event by event, as those on librdmacm do. It makes endpoints too. A program
-// with an event loop of its own waits for [Loop.FD] to be readable and calls
-// [Loop.TryNext].
+// Most programs use [Dialer], [Listener] and [Endpoint]. [Channel] and [ID] are the kernel's
+// objects (rdma_cm(7)): an ID is a connection or a listener, and its events arrive on its
+// channel. [Loop] is between the two, for programs that handle one event after the other,
+// as programs on librdmacm do; it also makes endpoints. A program with an event loop of its
+// own waits until [Loop.FD] is readable and calls [Loop.TryNext].
 //
-// What connections share, such as open devices, belongs to a [Transport]. Most programs need
-// none but [DefaultTransport], which closes what has been unused for a moment.
+// A [Transport] owns what connections share, such as open devices. Most programs need only
+// [DefaultTransport], which closes what has been idle for 250 ms.
 //
-// Every call that waits takes a context. A call that is cancelled, at any stage, leaves no
+// Every call that waits takes a context. A call that is cancelled, at any stage, leaks no
 // ID, QP or file.
 //
-// A channel's events are read by one goroutine, which only sorts them: it waits in the
-// runtime's netpoller, and no connection can hold up another. A goroutine that waits for
-// an event reads them itself for some milliseconds, which saves waking it for each.
+// One goroutine reads a channel's events and passes them to their IDs. It waits in the
+// runtime's netpoller, and no connection delays another. A [Loop] has no such goroutine:
+// [Loop.Next] and [Loop.TryNext] read the events themselves.
 //
 // # Logging
 //
 // [Options].Logger and [ListenConfig].Logger log with package log/slog: at level Debug how
-// connections are made and end, and attempts that are repeated; at level Warn requests that
-// were rejected and failures that no call returns. Attributes are "device", "local",
-// "remote", "err", and "elapsed", the time since the connection began to be made.
-// [Listener.Stats] has figures.
+// connections are made and end, and repeated attempts; at level Warn rejected requests and
+// failures that no call returns. The attributes are "device", "local", "remote", "err", and
+// "elapsed", the time since the connection attempt began. [Listener.Stats] returns counters.
 package cm

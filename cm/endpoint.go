@@ -14,16 +14,16 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Options describe the endpoint that a dial or an acceptance makes. The zero value is
-// usable. Of numbers, zero is the default and a negative one is 0; one that is out of
-// range is refused with [verbs.ErrRange].
+// Options contains the options of the endpoint that Dial or Accept makes. The zero value
+// is usable. For a number, zero is the default and a negative value is 0; a value that is
+// out of range is refused with [verbs.ErrRange].
 type Options struct {
-	// PD is the PD of the QP, on the device that the address leads to. Nil makes one
+	// PD is the PD of the QP, on the device that the address leads to. Nil makes a PD
 	// for this connection.
 	PD *uverbs.PD
-	// SharePD uses, if PD is nil, one PD for all connections of the device that ask
-	// for it. They can use each other's memory regions, and so can their peers, if
-	// they learn the keys.
+	// SharePD, if PD is nil, makes all connections of the device that set it use one PD.
+	// They can use each other's memory regions, and so can their peers, if they learn the
+	// keys.
 	SharePD bool
 	// Cap is the size of the QP's queues. Fields that are zero have defaults, see
 	// [verbs.QPCap.WithDefaults].
@@ -31,82 +31,80 @@ type Options struct {
 	// Polled makes CQs without a completion channel. They take less time to make and
 	// can only be polled: PollWait fails.
 	Polled bool
-	// SendCQ and RecvCQ are CQs to share. Nil makes one each, with room for the QP's
-	// requests.
+	// SendCQ and RecvCQ are CQs to share. If one is nil, a CQ with room for the QP's
+	// requests is made instead.
 	SendCQ, RecvCQ *uverbs.CQ
-	// SRQ, if set, is where the QP takes its receives from.
+	// SRQ, if set, is the queue that the QP takes its receives from.
 	SRQ *uverbs.SRQ
 	// SignalAll makes every send request signaled.
 	SignalAll bool
 	// SingleThreaded leaves out the locks of the QP and of the CQs that are made for it,
-	// see [uverbs.QPOptions] and [uverbs.CQOptions]: the program promises that calls of
-	// each of them do not overlap, nor do Disconnect and Close of the endpoint with them.
-	// When the peer ends the connection, Done is closed, but the QP is left as it is: the
-	// program moves it to the error state with its Modify, if requests are to be flushed.
+	// see [uverbs.QPOptions] and [uverbs.CQOptions]: the program must not make overlapping
+	// calls on one of them, nor call Disconnect or Close of the endpoint at the same time.
+	// When the peer ends the connection, Done is closed, but the QP is left as it is: to
+	// flush its requests, the program moves it to the error state with its Modify.
 	SingleThreaded bool
-	// PrivateData goes to the peer, see [MaxPrivateData].
+	// PrivateData is sent to the peer, see [MaxPrivateData].
 	PrivateData []byte
 	// ResponderResources is the number of RDMA READs and atomics of the peer that this
 	// side serves at a time, InitiatorDepth that of its own in flight. The default is
-	// 16, the most 255; the side that accepts takes no more than the other offers.
+	// 16, the most 255; the accepting side takes no more than the dialing side offers.
 	ResponderResources, InitiatorDepth int
 	// RetryCount is how often a request to a peer that does not answer is repeated, at
-	// most 7. The default is 6, or the dialing side's number if that is less. rxe
-	// repeats without end if it is 7, which C's programs ask for: it never notices
-	// that the peer is gone.
+	// most 7. The default is 6, or the dialing side's number if that is less. With 7,
+	// which C programs request, rxe repeats without end and never notices that the peer
+	// is gone.
 	RetryCount int
 	// RNRRetryCount is how often the peer repeats a request for which this side has
 	// no receive posted (rdma_connect(3)). The default and the most are 7, which means
 	// without end.
 	RNRRetryCount int
-	// Prepare, if set, is called when the device that leads to the peer is
-	// known and before the QP is made: the place to choose PD, SendCQ, RecvCQ
-	// and Cap for that device. A dial that tries again calls it again, as it
-	// does Setup.
+	// Prepare, if set, is called when the device that leads to the peer is known and
+	// before the QP is made. It may set PD, SendCQ, RecvCQ and Cap for that device.
+	// A dial that tries again calls Prepare and Setup again.
 	Prepare func(Route, *Options) error
-	// Setup, if set, is called when the QP exists and before the peer can send: the
-	// place to post receives, and to tell the peer of memory with [Endpoint.Announce].
-	// If it fails, so does the dial or the acceptance, which rejects the request.
+	// Setup, if set, is called when the QP exists and before the peer can send. It may
+	// post receives, and announce memory to the peer with [Endpoint.Announce]. If it
+	// fails, Dial fails, or Accept fails and rejects the request.
 	Setup func(*Endpoint) error
-	// Logger, if set, logs at level Debug how the connection is made and how it ends,
-	// with the time that it took, and attempts that are repeated; at level Warn what
-	// no call returns: requests that were rejected, and resources that could not be
-	// released. Devices that are open for such connections log to the first of their
-	// loggers, see [uverbs.Context.SetLogger].
+	// Logger, if set, logs at level Debug how the connection is made and how it ends, with
+	// the time that it took, and repeated attempts; at level Warn what no call returns:
+	// rejected requests, and resources that could not be released. An open device logs to
+	// the first Logger of its connections, see [uverbs.Context.SetLogger].
 	Logger *slog.Logger
 }
 
-// Endpoint is one end of a reliable connection, or, in the port spaces for datagrams, of
-// no connection: a QP with its CQs. The program must close it. The peer may use all
-// operations on the QP: what it reaches by RDMA is up to the access of the memory regions.
+// Endpoint is one end of a reliable connection, or a datagram endpoint without a connection:
+// a QP with its CQs. The caller must close it. The peer may use all operations on the QP; the
+// access flags of the memory regions limit what it can reach by RDMA.
 type Endpoint struct {
 	PD     *uverbs.PD
 	QP     *uverbs.QP
 	SendCQ *uverbs.CQ
 	RecvCQ *uverbs.CQ
 
-	// PrivateData is what the peer sent along when connecting or accepting. RoCE pads it
-	// with zeros, see [MaxPrivateData].
+	// PrivateData is the private data that the peer sent when it connected or accepted.
+	// RoCE pads it with zeros, see [MaxPrivateData].
 	PrivateData []byte
 
-	// Peer is where a datagram endpoint that dialed sends to.
+	// Peer is the destination of a datagram endpoint that dialed.
 	Peer verbs.UDAddr
 
 	id       *ID
 	route    Route
 	announce []byte // private data for the peer
 	up       atomic.Bool
-	shared   bool // a CQ or SRQ, whose users see what becomes of requests
+	shared   bool // a CQ or SRQ is the program's, which may outlive the endpoint
 	single   bool // see Options.SingleThreaded
 	iwarp    bool
 
 	journal journal
-	noted   atomic.Bool // the end is in the journal
+	noted   atomic.Bool // the end has been logged
 
 	mu      sync.Mutex
 	mrs     []*uverbs.MR   // closed first
-	release []func() error // in the order they were taken
-	device  *device        // nil if the PD is the program's, and once released
+	release []func() error // in the order of creation; called in reverse
+	device  *device        // nil if the PD is the program's, and after its release
 	freed   bool
 
 	done    chan struct{}
@@ -115,11 +113,11 @@ type Endpoint struct {
 	reason  error
 
 	closing  sync.Mutex // held by free
-	listener *Listener  // which accepted it, if one did
+	listener *Listener  // that accepted the connection, or nil
 }
 
-// newEndpoint makes the verbs objects for id, which it closes if it fails. The route is
-// looked up if it is zero.
+// newEndpoint makes the verbs objects for id, which it closes if it fails. A zero route is
+// looked up.
 func newEndpoint(id *ID, route Route, opt *Options, j journal, t *Transport) (_ *Endpoint, err error) {
 	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{}), journal: j}
 	defer func() {
@@ -191,7 +189,7 @@ func newEndpoint(id *ID, route Route, opt *Options, j journal, t *Transport) (_ 
 	return e, nil
 }
 
-// makeCQs makes the CQs that there are not yet.
+// makeCQs makes the CQs that the options do not contain.
 func (e *Endpoint) makeCQs(events bool, size verbs.QPCap) error {
 	cqopt := uverbs.CQOptions{SingleThreaded: e.single}
 	if events && (e.SendCQ == nil || e.RecvCQ == nil) {
@@ -225,7 +223,7 @@ func (e *Endpoint) makeCQs(events bool, size verbs.QPCap) error {
 	return create(&e.RecvCQ, size.MaxRecvWR)
 }
 
-// connect asks the peer for the connection.
+// connect sends the connection request.
 func (e *Endpoint) connect(p ConnParam) error {
 	if e.iwarp {
 		return e.id.connectAside(p)
@@ -233,7 +231,7 @@ func (e *Endpoint) connect(p ConnParam) error {
 	return e.id.connect(p, false)
 }
 
-// accept answers the peer that asks for the connection.
+// accept accepts the peer's connection request.
 func (e *Endpoint) accept(opt *Options) error {
 	if err := e.activate(opt); err != nil {
 		return err
@@ -247,7 +245,7 @@ func (e *Endpoint) accept(opt *Options) error {
 	return nil
 }
 
-// answered takes up what the peer has answered, after which the connection is up.
+// answered handles the event that the peer's answer causes. Then the connection is up.
 func (e *Endpoint) answered(ev *Event) error {
 	if ev.Type == ConnectResponse {
 		if err := e.activate(nil); err != nil {
@@ -270,8 +268,8 @@ func (e *Endpoint) answered(ev *Event) error {
 	return nil
 }
 
-// activate moves the QP from INIT to RTS. What the peer may do the connection
-// manager of the dialing side knows only now, not when the QP went to INIT.
+// activate moves the QP from INIT to RTS. On the dialing side it also sets the access
+// flags, which the connection manager did not know when the QP went to INIT.
 func (e *Endpoint) activate(accepting *Options) error {
 	if e.id.space.datagram() || e.iwarp {
 		return nil
@@ -288,8 +286,8 @@ func (e *Endpoint) activate(accepting *Options) error {
 		attr.Access = init.Access
 		mask |= verbs.MaskAccess
 	}
-	// The kernel says 0, which is 655 ms. rxe goes on counting the time without an
-	// answer meanwhile, so a message that waits for its receive ran out of retries.
+	// The kernel's value is 0, which means 655 ms. rxe counts that as time without an
+	// answer, so a message that waits for its receive would run out of retries.
 	attr.MinRNRTimer = minRNRTimer
 	if err := e.QP.Modify(attr, mask); err != nil {
 		return err
@@ -307,11 +305,11 @@ func (e *Endpoint) activate(accepting *Options) error {
 	return e.QP.Modify(attr, mask)
 }
 
-// minRNRTimer is how long a peer waits before it tries again what found no
-// receive: 0.64 ms, as uverbs.QP.Connect has it.
+// minRNRTimer is the time before the peer repeats a request that found no receive:
+// 0.64 ms, as in uverbs.QP.Connect.
 const minRNRTimer = 12
 
-// retries is the most a device tries again by default.
+// retries is the default of Options.RetryCount.
 const retries = 6
 
 func (opt *Options) connParam(e *Endpoint) ConnParam {
@@ -322,10 +320,10 @@ func (opt *Options) connParam(e *Endpoint) ConnParam {
 	}
 }
 
-// rdAtomics is how many RDMA READs and atomics are in flight by default.
+// rdAtomics is the default number of RDMA READs and atomics in flight.
 const rdAtomics = 16
 
-// number is what an option stands for that has been checked.
+// number returns the value of an option that check has accepted.
 func number(n int, zero uint8) uint8 {
 	if n == 0 {
 		return zero
@@ -333,7 +331,7 @@ func number(n int, zero uint8) uint8 {
 	return uint8(max(n, 0))
 }
 
-// check finds what cannot be asked for.
+// check refuses values that are out of range.
 func (opt *Options) check() error {
 	switch {
 	case len(opt.PrivateData) > MaxPrivateData:
@@ -346,25 +344,25 @@ func (opt *Options) check() error {
 	return nil
 }
 
-// established lets the end of the connection call e.end.
+// established registers a function that calls e.end when the connection ends.
 func (e *Endpoint) established() {
 	e.id.follow(func(ev Event, err error) {
 		if err == nil {
 			err = ev.Err()
 		}
 		if err != nil && !e.ending.Load() {
-			go e.end(err, true) // it asks the kernel, for which others' events must not wait
+			go e.end(err, true) // not here: it makes system calls, and must not delay other IDs' events
 		}
 	})
 }
 
-// end closes e.done. If flush is set it takes the QP out of service before, which flushes
-// what was posted.
+// end closes e.done. If flush is set, it moves the QP to the error state before, which
+// flushes posted requests.
 func (e *Endpoint) end(reason error, flush bool) {
 	e.endOnce.Do(func() {
 		e.ending.Store(true)
 		if flush {
-			if !e.single || reason == verbs.ErrClosed { // as the program called
+			if !e.single || reason == verbs.ErrClosed { // ErrClosed: the program called
 				e.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
 			}
 			if e.up.Load() && !e.id.space.datagram() {
@@ -379,7 +377,7 @@ func (e *Endpoint) end(reason error, flush bool) {
 	}
 }
 
-// Done is closed when the connection has ended, for whatever reason. Posted
+// Done returns a channel that is closed when the connection has ended. Posted
 // requests complete with WCFlushErr then.
 func (e *Endpoint) Done() <-chan struct{} { return e.done }
 
@@ -394,15 +392,15 @@ func (e *Endpoint) Err() error {
 	}
 }
 
-// AllocMR makes a region of new memory as [uverbs.PD.AllocMR] does, which is
-// closed with the endpoint if not before.
+// AllocMR allocates a memory region, as [uverbs.PD.AllocMR] does. The region is
+// closed with the endpoint if the program has not closed it before.
 func (e *Endpoint) AllocMR(size int, access verbs.Access) (*uverbs.MR, error) {
 	mr, err := e.PD.AllocMR(size, access, uverbs.MROptions{})
 	return e.own(mr, err)
 }
 
-// RegisterMR makes a region of the caller's memory as [uverbs.PD.RegisterMR]
-// does, which is closed with the endpoint if not before.
+// RegisterMR registers the caller's memory, as [uverbs.PD.RegisterMR] does. The
+// region is closed with the endpoint if the program has not closed it before.
 func (e *Endpoint) RegisterMR(mem []byte, access verbs.Access) (*uverbs.MR, error) {
 	mr, err := e.PD.RegisterMR(mem, access)
 	return e.own(mr, err)
@@ -414,26 +412,26 @@ func (e *Endpoint) own(mr *uverbs.MR, err error) (*uverbs.MR, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.freed { // but the PD may be there for others
+	if e.freed { // the PD may still exist, if it is shared
 		mr.Close()
 		return nil, fail("allocate MR of", e.RemoteAddr().String(), verbs.ErrClosed)
 	}
-	if len(e.mrs) == cap(e.mrs) { // a program may make many, one after the other
+	if len(e.mrs) == cap(e.mrs) { // forget closed regions before the slice grows
 		e.mrs = slices.DeleteFunc(e.mrs, func(mr *uverbs.MR) bool { return mr.Bytes() == nil })
 	}
 	e.mrs = append(e.mrs, mr)
 	return mr, nil
 }
 
-// ID is the connection as the kernel sees it. Its events are the endpoint's.
+// ID returns the endpoint's ID. The endpoint consumes its events.
 func (e *Endpoint) ID() *ID { return e.id }
 
-// LocalAddr and RemoteAddr are the connection's ends.
+// LocalAddr and RemoteAddr return the addresses of the two ends.
 func (e *Endpoint) LocalAddr() Addr  { return Addr{e.route.Local} }
 func (e *Endpoint) RemoteAddr() Addr { return Addr{e.route.Remote} }
 
-// Announce replaces [Options].PrivateData, in Options.Setup only: for what is
-// known when there is a QP, such as keys of the endpoint's memory.
+// Announce replaces [Options].PrivateData. It may only be called in Options.Setup, with
+// data that exists only after the QP, such as keys of the endpoint's memory.
 func (e *Endpoint) Announce(privateData []byte) error {
 	if len(privateData) > MaxPrivateData {
 		return fail("announce to", e.RemoteAddr().String(), ErrPrivateData)
@@ -443,17 +441,17 @@ func (e *Endpoint) Announce(privateData []byte) error {
 }
 
 // Disconnect ends the connection for both sides and returns. Requests that
-// have not completed are flushed: let the CQ drain first.
+// have not completed are flushed: wait for their completions first.
 func (e *Endpoint) Disconnect() { e.end(verbs.ErrClosed, true) }
 
 // Close disconnects and releases the QP, the CQs that were made for it, and the
-// endpoint's memory regions. The program must close the regions that it made in PD itself
-// before. Requests that have not completed never will, except those whose CQ is shared:
-// they are flushed, as with Disconnect.
+// endpoint's memory regions. The program must first close the regions that it made in PD
+// itself. Requests that have not completed get no completion, unless their CQ is shared:
+// then they are flushed, as by Disconnect.
 //
-// After a failure Close can be called again: it closes what is left.
+// After a failure Close can be called again; it closes what is left.
 func (e *Endpoint) Close() error {
-	e.end(verbs.ErrClosed, e.shared) // what is flushed is seen only where something is shared
+	e.end(verbs.ErrClosed, e.shared) // flushing matters only if a CQ or SRQ is shared
 	err := e.free()
 	if e.listener != nil {
 		e.listener.forget(e)
@@ -461,8 +459,8 @@ func (e *Endpoint) Close() error {
 	return err
 }
 
-// free undoes newEndpoint. The ID is first to go, so that nothing happens to
-// the QP any more, and then the QP, so that nothing happens to memory.
+// free undoes newEndpoint. It closes the ID first, so that the kernel no longer
+// changes the QP, and then the QP, so that the device no longer uses memory.
 func (e *Endpoint) free() (err error) {
 	e.closing.Lock()
 	defer e.closing.Unlock()
@@ -476,7 +474,7 @@ func (e *Endpoint) free() (err error) {
 		closed(e.QP.Close)
 	}
 	e.mu.Lock()
-	e.freed = true // nothing is added to the lists below, and no memory is touched
+	e.freed = true // from now on nothing is added to the lists below, and memory is not used
 	e.mu.Unlock()
 	e.mrs = slices.DeleteFunc(e.mrs, func(mr *uverbs.MR) bool { return closed(mr.Close) })
 	for i, release := range slices.Backward(e.release) {
@@ -484,7 +482,7 @@ func (e *Endpoint) free() (err error) {
 			e.release = slices.Delete(e.release, i, i+1)
 		}
 	}
-	if e.device != nil { // it stays open while anything is left on it
+	if e.device != nil { // the device stays open while the endpoint has objects on it
 		e.device.release(e.reason == verbs.ErrDeviceRemoved)
 		e.device = nil
 	}

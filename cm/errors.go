@@ -12,24 +12,23 @@ import (
 )
 
 var (
-	// ErrMPA is why a Dial fails on iWARP when the kernel cannot make sense of
-	// the answer. Mostly the peer, which may not, sent its first message before
-	// it had one, and that came with the answer: the next Dial may succeed. The
-	// error matches EINVAL too.
+	// ErrMPA is returned by Dial on iWARP when the kernel cannot parse the answer.
+	// Usually the peer has sent its first message before it received one, which is
+	// not allowed, and the message came with the answer: the next Dial may succeed.
+	// The error also matches EINVAL.
 	ErrMPA = errors.New("the peer broke MPA, or sent before it had a message")
-	// ErrPrivateData is more private data than a message carries.
+	// ErrPrivateData is returned for more private data than the message can carry.
 	ErrPrivateData = errors.New("private data is too long")
 )
 
-// MaxPrivateData is the most private data the kernel takes, in bytes. What the
-// transport carries is less: on RoCE 56 in a connection request, 196 in its
-// acceptance and 148 in its rejection (IBTA 12.6, less rdma_cm's header), for
-// datagrams 180 and 136; the receiver gets the whole field, padded with zeros.
-// iWARP carries all of it, at its exact length (MPA has room for 512 bytes,
-// less 4).
+// MaxPrivateData is the most private data that the kernel accepts, in bytes. RoCE
+// carries less: 56 in a connection request, 196 in its acceptance and 148 in its
+// rejection (IBTA 12.6, less rdma_cm's header), for datagrams 180 and 136; the
+// receiver gets the whole field, padded with zeros. iWARP carries all of it, at its
+// exact length (MPA has room for 512 bytes, less 4).
 const MaxPrivateData = 255
 
-// What RoCE carries, in bytes.
+// The most private data that RoCE carries, in bytes.
 const (
 	roceRequest         = 56
 	roceReply           = 196
@@ -38,8 +37,8 @@ const (
 	roceDatagramReply   = 136
 )
 
-// tooLong explains the kernel's EINVAL for private data that RoCE, unlike
-// iWARP, does not carry.
+// tooLong adds ErrPrivateData to the kernel's EINVAL if the private data is longer
+// than RoCE, unlike iWARP, can carry.
 func tooLong(err error, data []byte, most int) error {
 	if errors.Is(err, unix.EINVAL) && len(data) > most {
 		return fmt.Errorf("%w: %d bytes of at most %d: %w", ErrPrivateData, len(data), most, err)
@@ -47,19 +46,19 @@ func tooLong(err error, data []byte, most int) error {
 	return err
 }
 
-// RejectedError says that the peer, or its kernel, turned a connection down.
+// RejectedError is the error of a connection that the peer or its kernel rejected.
 // It matches ECONNREFUSED.
 type RejectedError struct {
-	Reason      int // on RoCE an IBTA CM reject reason, on iWARP a negative errno, which matches too
+	Reason      int // on RoCE an IBTA CM reject reason, on iWARP a negative errno, which the error also matches
 	PrivateData []byte
 }
 
-// Reject reasons that are met in practice (IBTA table 106).
+// Reject reasons that occur in practice (IBTA table 106).
 const (
 	rejectInvalidServiceID = 8  // no listener
 	rejectStaleConn        = 10 // a late packet of an older connection
-	rejectConsumer         = 28 // the program said no
-	rejectVendorOption     = 35 // the program does not take the extensions offered
+	rejectConsumer         = 28 // the program rejected the request
+	rejectVendorOption     = 35 // the program does not accept the offered extensions
 )
 
 func (e *RejectedError) Error() string {
@@ -83,10 +82,10 @@ func (e *RejectedError) Is(target error) bool {
 	return target == unix.ECONNREFUSED || e.Reason < 0 && target == unix.Errno(-e.Reason)
 }
 
-// SendError is wc.Err(), of a completion from a send queue. It matches
-// [verbs.ErrDisconnected] as well if the status says that the peer is out of reach: it
-// does not answer, or there is no way to it any more, the link being down or, on
-// iWARP, TCP having ended. Completions with it may come before the event.
+// SendError returns wc.Err() for a completion from a send queue. The error also matches
+// [verbs.ErrDisconnected] if the status means that the peer is unreachable: it does not
+// answer, the link is down, or, on iWARP, the TCP connection has ended. Such completions
+// may come before the Disconnected event.
 func SendError(wc *verbs.WC) error {
 	if wc.Status == verbs.WCRetryExcErr || wc.Status == verbs.WCLocQPOpErr {
 		return fmt.Errorf("%w: %w", verbs.ErrDisconnected, wc.Err())
@@ -94,7 +93,7 @@ func SendError(wc *verbs.WC) error {
 	return wc.Err()
 }
 
-// fail wraps err, which came of op on an address. It returns nil if err is nil.
+// fail wraps err, which op on an address returned. It returns nil if err is nil.
 func fail(op, addr string, err error) error {
 	if err == nil {
 		return nil
@@ -106,7 +105,7 @@ func fail(op, addr string, err error) error {
 		e.Hint = "modprobe rdma_ucm, or pass the node into this container"
 	case op == "open" && errors.Is(err, fs.ErrPermission):
 		e.Hint = "the device node does not admit this user"
-	case errors.Is(err, verbs.ErrNoRoute): // which lists the devices
+	case errors.Is(err, verbs.ErrNoRoute): // its text lists the devices
 	case errors.Is(err, unix.ENODEV):
 		e.Hint = "no RDMA device serves this address: see verbs devices"
 	case errors.Is(err, unix.EADDRNOTAVAIL):

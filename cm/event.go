@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/internal/attr"
 )
 
-// EventType is what happened to an [ID] (enum rdma_cm_event_type in the
-// kernel's rdma/rdma_cm.h; rdma_get_cm_event(3)).
+// EventType is the type of an [Event] (enum rdma_cm_event_type in the kernel's
+// rdma/rdma_cm.h; rdma_get_cm_event(3)).
 type EventType uint32
 
 const (
@@ -51,7 +51,7 @@ func (t EventType) String() string {
 	return fmt.Sprintf("event %d", uint32(t))
 }
 
-// Event is something that happened to an [ID].
+// Event is an event of an [ID].
 type Event struct {
 	Type   EventType
 	Status int // negative errno, or for Rejected the reason
@@ -60,11 +60,11 @@ type Event struct {
 	ID       *ID
 	Endpoint *Endpoint
 
-	// NewID is the connection that a ConnectRequest is about. The receiver of the event
-	// must close it.
+	// NewID is the ID of the connection that a ConnectRequest asks for. The receiver of
+	// the event must close it.
 	NewID *ID
 
-	// What the peer sent along, of connection events.
+	// The peer's parameters, in events of connections.
 	PrivateData        []byte
 	ResponderResources uint8
 	InitiatorDepth     uint8
@@ -75,12 +75,12 @@ type Event struct {
 	SRQ                bool
 	ECE                ECE
 
-	// The way to a peer or group, of events about datagrams; QPNum and QKey
-	// are its.
+	// The address of the peer or group, in events of datagrams, for which QPNum and
+	// QKey are those of the peer or group.
 	AV   verbs.AddressVector
 	QKey uint32
 
-	// Arg is what a User event carries.
+	// Arg is the argument of a User event.
 	Arg uint64
 }
 
@@ -111,14 +111,14 @@ func private(data *[abi.RDMA_MAX_PRIVATE_DATA]uint8, n uint8) []byte {
 	return append([]byte(nil), data[:n]...)
 }
 
-// Err returns an event that means failure, or the end of a connection, as an error, and nil
-// for others.
+// Err returns an error if the event means failure or the end of a connection, and nil
+// otherwise.
 func (e *Event) Err() error {
 	errno := func() error {
 		switch status := unix.Errno(-e.Status); {
 		case e.Status >= 0:
 			return fmt.Errorf("%v, status %d", e.Type, e.Status)
-		case e.Type == ConnectError && status == unix.EINVAL: // as only siw says (siw_proc_mpareply)
+		case e.Type == ConnectError && status == unix.EINVAL: // only siw reports this (siw_proc_mpareply)
 			return fmt.Errorf("%v: %w: %w", e.Type, ErrMPA, status)
 		default:
 			return fmt.Errorf("%v: %w", e.Type, public(status))

@@ -15,13 +15,13 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// What the examples start from. The lab's test sets it.
+// The examples use these variables. TestExamples sets them.
 var (
 	ctx = context.Background()
 	dev uverbs.Device
 )
 
-// A server that prints what its clients send.
+// This example is a server that prints what its clients send.
 func ExampleListen() {
 	l, err := cm.Listen(ctx, ":7471")
 	if err != nil {
@@ -55,7 +55,7 @@ func ExampleListen() {
 	defer serving.Wait()
 	for {
 		req, err := l.Accept(ctx)
-		if err != nil { // such as that of ctx
+		if err != nil { // for example ctx.Err()
 			log.Print(err)
 			return
 		}
@@ -67,7 +67,7 @@ func ExampleListen() {
 	}
 }
 
-// Its client.
+// This example is a client of the server in the example of Listen.
 func ExampleDial() {
 	conn, err := cm.Dial(ctx, "10.9.0.1:7471")
 	if err != nil {
@@ -78,14 +78,14 @@ func ExampleDial() {
 	if _, err := conn.QP.PostSend(send); err != nil {
 		log.Fatal(err)
 	}
-	// Closing would flush the message: let it arrive.
+	// Closing would flush the message, so wait for its completion.
 	if _, err := conn.SendCQ.Next(ctx); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// What the sides tell each other while they connect: a client its version, a
-// server whether it likes it.
+// This example exchanges private data: the client sends its version, and the server
+// accepts or rejects it.
 func ExampleDialer_Dial() {
 	l, err := cm.Listen(ctx, "10.9.0.1:0") // any free port
 	if err != nil {
@@ -115,7 +115,7 @@ func ExampleDialer_Dial() {
 		d := cm.Dialer{Options: cm.Options{PrivateData: []byte(version)}}
 		conn, err := d.Dial(ctx, l.Addr().String())
 		if rejected, ok := errors.AsType[*cm.RejectedError](err); ok {
-			// The field comes whole, padded with zeros.
+			// RoCE pads private data with zeros.
 			fmt.Printf("%s: rejected: %s\n", version, bytes.TrimRight(rejected.PrivateData, "\x00"))
 			continue
 		}
@@ -127,7 +127,7 @@ func ExampleDialer_Dial() {
 	}
 }
 
-// Many connections, and one goroutine that has them come up and go.
+// This example makes and ends many connections in one goroutine.
 func ExampleLoop() {
 	loop, err := cm.NewLoop()
 	if err != nil {
@@ -169,7 +169,7 @@ func ExampleLoop() {
 			if e, err = loop.Accept(ev, cm.Options{}); err == nil {
 				e.ID().Tag = "client " + string(bytes.TrimRight(e.PrivateData, "\x00"))
 			}
-		case cm.Established: // of either end
+		case cm.Established: // for both ends
 			if _, dialed := ev.ID.Tag.(int); dialed {
 				err = ev.Endpoint.Close()
 			}

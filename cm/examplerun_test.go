@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestExamples runs the examples where there is a device for them. They end
-// the test if they fail.
+// TestExamples runs the examples in the lab, where they have a device. An example
+// that fails ends the test.
 func TestExamples(t *testing.T) {
 	labtest.Require(t)
 	var stop context.CancelFunc
@@ -49,7 +49,7 @@ func TestExamples(t *testing.T) {
 		defer end()
 		var served sync.WaitGroup
 		served.Go(ExampleListen)
-		for { // until it listens; it sees this one go without a word
+		for { // until the server listens; it also accepts this connection, which sends nothing
 			if conn, err := cm.Dial(ctx, "10.9.0.1:7471"); err == nil {
 				conn.Close()
 				break

@@ -16,8 +16,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// FuzzSockaddr: an address that the kernel may give means the same to it when it
-// is given back.
+// FuzzSockaddr decodes and encodes addresses: a valid one means the same to the kernel
+// afterwards.
 func FuzzSockaddr(f *testing.F) {
 	for _, a := range []string{"10.9.0.1:7471", "[fd00:9::1]:1", "[fe80::1%1]:65535", "[::ffff:10.9.0.1]:0"} {
 		s, _, err := sockaddr(netip.MustParseAddrPort(a))
@@ -41,11 +41,11 @@ func FuzzSockaddr(f *testing.F) {
 		if err != nil || *again.SsFamily() != *s.SsFamily() || addrPort(&again) != ap {
 			t.Fatalf("%x is %v, which becomes %x, %v", b, ap, mmap.Bytes(&again)[:size], err)
 		}
-		// Port and address stand where they stood.
+		// Port and address are at the same offsets.
 		old, new := mmap.Bytes(&s), mmap.Bytes(&again)
 		at := old[2:8]
 		if size == unix.SizeofSockaddrInet6 {
-			copy(new[4:8], old[4:8]) // the flow label, which nobody wants
+			copy(new[4:8], old[4:8]) // the flow label, which netip.AddrPort does not have
 			at = old[2:24]
 		}
 		if !bytes.Equal(new[2:][:len(at)], at) {
@@ -54,9 +54,9 @@ func FuzzSockaddr(f *testing.F) {
 	})
 }
 
-// FuzzDeliver has the kernel tell of anything: events go to whom they are for,
-// their private data is what was sent, they have an error if they mean failure,
-// and new connections have an owner or are closed.
+// FuzzDeliver delivers arbitrary events: an event goes to its ID, its private data is
+// what was sent, it has an error if it means failure, and a new connection is in an
+// event or closed.
 func FuzzDeliver(f *testing.F) {
 	event := func(uid uint64, typ EventType, status int32, n uint8, data string) []byte {
 		e := abi.RdmaUcmEventResp{Uid: uid, Event: uint32(typ), Status: uint32(status)}
@@ -105,7 +105,7 @@ func FuzzDeliver(f *testing.F) {
 	})
 }
 
-// checkEvent compares an event with what the kernel said.
+// checkEvent compares an event with the kernel's structure.
 func checkEvent(t *testing.T, r *abi.RdmaUcmEventResp, e *Event, datagram bool) {
 	t.Helper()
 	_ = e.Type.String()
@@ -139,7 +139,7 @@ func checkEvent(t *testing.T, r *abi.RdmaUcmEventResp, e *Event, datagram bool) 
 	}
 }
 
-// testChannel is a channel on a kernel that takes every command.
+// testChannel returns a channel whose file accepts every command.
 func testChannel(t *testing.T) *Channel {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -20,11 +20,11 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// ID is a listener or one end of a connection, as the kernel sees it
-// (rdma_create_id(3)). Its owner closes it after the QP it connects. Methods
-// may be called by several goroutines.
+// ID is the kernel's object for a listener or for one end of a connection
+// (rdma_create_id(3)). The caller must close it, after the QP that it connects.
+// Methods may be called by several goroutines.
 type ID struct {
-	// Tag is the program's, to know the ID by.
+	// Tag is for the program's use.
 	Tag any
 
 	on     atomic.Pointer[Channel]
@@ -33,8 +33,8 @@ type ID struct {
 	space  PortSpace
 	aside  bool // see Channel.detach; guarded by the gate of the channel's thread
 
-	// live is held by commands under way, and by Close for them to end: the
-	// kernel gives the handle of an ID that it has destroyed to the next.
+	// live is held for reading by commands, so that Close waits until they end: the
+	// kernel reuses the handle of an ID that it has destroyed.
 	live   sync.RWMutex
 	closed bool
 
@@ -45,15 +45,15 @@ type ID struct {
 
 	mu                   sync.Mutex
 	events               []Event
-	follower             func(Event, error) // takes events in the place of Next
+	follower             func(Event, error) // receives the events instead of Next
 	groups               map[uint64]*Group
-	backlog              int // of a listener: events that may wait
+	backlog              int // of a listener: the most events in the queue
 	log                  *slog.Logger
 	requests, turnedAway uint64
 	ended                bool
-	why                  error         // why it has ended
-	room                 [1]Event      // for events: there is seldom more than one
-	ready                chan struct{} // has a token while there may be events, closed with the ID; nil before the first wait
+	why                  error         // why the ID has ended
+	room                 [1]Event      // first array of events, which seldom has more than one
+	ready                chan struct{} // has a token while there may be events; closed with the ID; nil before the first wait
 }
 
 // waiting returns ready. The caller holds mu.
@@ -67,7 +67,7 @@ func (id *ID) waiting() chan struct{} {
 	return id.ready
 }
 
-// PortSpace says what kind of connections ports are for (rdma_create_id(3)).
+// PortSpace is the set of ports for one kind of connection (rdma_create_id(3)).
 type PortSpace uint16
 
 const (
@@ -87,7 +87,7 @@ func (c *Channel) NewIDIn(space PortSpace) (*ID, error) {
 	return c.addID(space).create()
 }
 
-// addID adds an ID that create makes the kernel's.
+// addID adds an ID that the kernel does not know before create.
 func (c *Channel) addID(space PortSpace) *ID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,7 +100,7 @@ func (id *ID) create() (*ID, error) {
 		typ = verbs.UD
 	}
 	req := abi.RdmaUcmCreateId{Uid: id.uid, Ps: uint16(id.space), QpType: uint8(typ)}
-	// The answer is the handle, which a renewal of the channel must know at once.
+	// The answer is the handle. It is stored at once, as a renewal of the channel needs it.
 	if err := query(id.ch(), abi.RDMA_USER_CM_CMD_CREATE_ID, &req, &req.Response, &id.handle); err != nil {
 		id.forget()
 		return nil, fail("create ID", "", err)
@@ -108,10 +108,10 @@ func (id *ID) create() (*ID, error) {
 	return id, nil
 }
 
-// defaultBacklog is the kernel's (net.rdma_ucm.max_backlog).
+// defaultBacklog is the kernel's default (net.rdma_ucm.max_backlog).
 const defaultBacklog = 1024
 
-// push queues an event. It returns false if the ID has ended or too many wait.
+// push queues an event. It returns false if the ID has ended or its backlog is full.
 func (id *ID) push(e Event) bool {
 	id.mu.Lock()
 	if f := id.follower; f != nil && !id.ended {
@@ -127,7 +127,7 @@ func (id *ID) push(e Event) bool {
 		id.requests++
 		if id.backlog > 0 && len(id.events) >= id.backlog {
 			id.turnedAway++
-			if log, backlog := id.log, id.backlog; log != nil { // its handler may call anything, so not here
+			if log, backlog := id.log, id.backlog; log != nil { // its handler must not run with mu held
 				go log.Warn("connection request turned away: backlog is full", "backlog", backlog)
 			}
 			return false
@@ -152,8 +152,8 @@ func (id *ID) rouse() {
 	}
 }
 
-// Next waits for the next event. Events of one ID come in order; several
-// goroutines may wait, and each event goes to one.
+// Next waits for the next event. Events of one ID come in order. Several goroutines
+// may wait; one of them gets each event.
 func (id *ID) Next(ctx context.Context) (Event, error) {
 	e, err := id.next(ctx)
 	return e, fail("wait for event of ID", "", err)
@@ -182,7 +182,7 @@ func (id *ID) next(ctx context.Context) (Event, error) {
 		id.mu.Unlock()
 		if err := id.ch().failure(); err != nil {
 			id.mu.Lock()
-			id.rouse() // others who wait
+			id.rouse() // the next waiter
 			id.mu.Unlock()
 			return Event{}, err
 		}
@@ -195,7 +195,7 @@ func (id *ID) next(ctx context.Context) (Event, error) {
 }
 
 // follow registers f to be called with each event from now on, in order, by the goroutine
-// that sorts the channel's, and once with ErrClosed if the ID ends. f must not wait.
+// that reads the channel's events, and once with an error when the ID ends. f must not block.
 func (id *ID) follow(f func(Event, error)) {
 	for {
 		id.mu.Lock()
@@ -218,7 +218,8 @@ func (id *ID) follow(f func(Event, error)) {
 	}
 }
 
-// await waits for an event of one of the types; one that means failure is an error.
+// await waits for an event of one of the types. It returns the error of an event that
+// means failure.
 func (id *ID) await(ctx context.Context, want ...EventType) (Event, error) {
 	for {
 		e, err := id.next(ctx)
@@ -240,7 +241,7 @@ func (id *ID) isEnded() bool {
 	return id.ended
 }
 
-// end marks the ID as gone and closes connections that were not taken.
+// end marks the ID as ended and closes the connections in events that were not read.
 func (id *ID) end(why error) {
 	id.mu.Lock()
 	if id.ended {
@@ -278,7 +279,7 @@ func (id *ID) forget() {
 	id.end(verbs.ErrClosed)
 }
 
-// numbers are what the kernel knows the ID and its groups by.
+// numbers returns the uids that the kernel has for the ID and its groups.
 func (id *ID) numbers() []uint64 {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -289,10 +290,10 @@ func (id *ID) numbers() []uint64 {
 	return numbers
 }
 
-// ch is the channel that the ID is on.
+// ch returns the channel that the ID is on.
 func (id *ID) ch() *Channel { return id.on.Load() }
 
-// PortSpace is what the ID was made in.
+// PortSpace returns the port space of the ID.
 func (id *ID) PortSpace() PortSpace { return id.space }
 
 // enter begins a command about the ID, which leave ends.
@@ -307,7 +308,7 @@ func (id *ID) enter() error {
 
 func (id *ID) leave() { id.live.RUnlock() }
 
-// do runs a command about an ID that answers nothing.
+// do runs a command about an ID that has no answer.
 func do[Req any](id *ID, cmd uint32, req *Req) error {
 	if err := id.enter(); err != nil {
 		return err
@@ -330,7 +331,7 @@ func doAside[Req any](id *ID, cmd uint32, req *Req) error {
 	return public(id.ch().runAside(id, m))
 }
 
-// ask runs a command about an ID that is answered in *resp, see query.
+// ask runs a command about an ID and stores its answer in *resp, see query.
 func ask[Resp, Req any](id *ID, cmd uint32, req *Req, response *uint64, resp *Resp) error {
 	if err := id.enter(); err != nil {
 		return err
@@ -339,9 +340,9 @@ func ask[Resp, Req any](id *ID, cmd uint32, req *Req, response *uint64, resp *Re
 	return query(id.ch(), cmd, req, response, resp)
 }
 
-// Close destroys the ID (rdma_destroy_id(3)) when no command about it is under
-// way. Calls that wait for its events, and all later ones, fail with [verbs.ErrClosed]. The
-// kernel ends a connection that is up.
+// Close waits for commands in progress and destroys the ID (rdma_destroy_id(3)). Calls
+// that wait for its events, and all later calls, fail with [verbs.ErrClosed]. The kernel
+// ends a connection that is up.
 func (id *ID) Close() error {
 	id.closing.Lock()
 	defer id.closing.Unlock()
@@ -358,7 +359,7 @@ func (id *ID) Close() error {
 	return fail("destroy ID", "", err)
 }
 
-// Bind gives the ID a local address; port 0 takes a free one.
+// Bind binds the ID to a local address. Port 0 selects a free port.
 func (id *ID) Bind(addr netip.AddrPort) error {
 	return fail("bind ID to", addr.String(), id.bind(addr))
 }
@@ -374,7 +375,7 @@ func (id *ID) bind(addr netip.AddrPort) error {
 	return do(id, abi.RDMA_USER_CM_CMD_BIND, &abi.RdmaUcmBind{Id: id.handle, AddrSize: size, Addr: sa})
 }
 
-// ResolveAddr finds the device that leads to dst, from src if that is valid.
+// ResolveAddr starts to find the device that leads to dst, from src if that is valid.
 // AddrResolved or AddrError follows.
 func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
 	return fail("resolve address", dst.String(), id.resolveAddr(src, dst, timeout))
@@ -397,7 +398,7 @@ func (id *ID) resolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 	return do(id, abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, &req)
 }
 
-// ResolveRoute finds the path. RouteResolved or RouteError follows.
+// ResolveRoute starts to find the path. RouteResolved or RouteError follows.
 func (id *ID) ResolveRoute(timeout time.Duration) error {
 	return fail("resolve route of ID", "", id.resolveRoute(timeout))
 }
@@ -407,10 +408,11 @@ func (id *ID) resolveRoute(timeout time.Duration) error {
 		&abi.RdmaUcmResolveRoute{Id: id.handle, TimeoutMs: uint32(timeout.Milliseconds())})
 }
 
-// Listen makes a bound ID take connection requests, which follow as ConnectRequest
-// events. If more than backlog of them wait, or 1024 if that is zero, further requests are
-// turned away. That is done here, as the channel's reader takes events from the kernel at
-// once; the kernel gets its longest queue, as siw loses track of requests beyond it.
+// Listen makes a bound ID accept connection requests, which follow as ConnectRequest
+// events. While backlog of them wait, or 1024 if that is zero, further requests are turned
+// away. On a [Loop] the kernel does that. Otherwise this package does, as the channel's reader
+// takes events from the kernel at once; the kernel gets its longest queue then, since siw loses
+// track of requests beyond it.
 func (id *ID) Listen(backlog int) error { return fail("listen on ID", "", id.listen(backlog)) }
 
 func (id *ID) listen(backlog int) error {
@@ -424,8 +426,8 @@ func (id *ID) listen(backlog int) error {
 	return do(id, abi.RDMA_USER_CM_CMD_LISTEN, &req)
 }
 
-// ConnParam is what the two sides send each other (struct rdma_conn_param,
-// rdma_connect(3)).
+// ConnParam contains the parameters that the two sides exchange (struct
+// rdma_conn_param, rdma_connect(3)).
 type ConnParam struct {
 	QPNum              uint32
 	PrivateData        []byte
@@ -433,9 +435,9 @@ type ConnParam struct {
 	InitiatorDepth     uint8 // RDMA READs this side starts at once
 	FlowControl        bool
 	RetryCount         uint8 // 0..7; active side
-	RNRRetryCount      uint8 // 0..7, 7 is for ever
+	RNRRetryCount      uint8 // 0..7, 7 means without end
 	SRQ                bool
-	QKey               uint32 // of datagrams, on native InfiniBand addresses
+	QKey               uint32 // for datagrams, on native InfiniBand addresses
 	ECE                ECE
 }
 
@@ -464,18 +466,18 @@ func (p *ConnParam) put(a *abi.RdmaUcmConnParam) error {
 	return nil
 }
 
-// Connect asks for a connection. ConnectResponse, which [ID.Establish] answers,
+// Connect requests a connection. ConnectResponse, which [ID.Establish] answers,
 // Established, or an event of failure follows.
 func (id *ID) Connect(p ConnParam) error { return fail("connect ID", "", id.connectAside(p)) }
 
 func (id *ID) connectAside(p ConnParam) error {
-	// siw waits for TCP's handshake here. A signal would end that, and the kernel
-	// start over; the listener's siw would take the end of the first for its own.
+	// siw waits for TCP's handshake here. A signal would end it, and the kernel would
+	// start another: a listening siw then releases its listener (siw_cm_llp_state_change).
 	return sys.Uninterrupted(func() error { return id.connect(p, true) })
 }
 
-// connect is Connect that signals may interrupt, which on RoCE does no harm. aside
-// says that it may block, as it does on iWARP.
+// connect is Connect without protection from signals, which do no harm on RoCE. aside
+// is set if it may block, as on iWARP.
 func (id *ID) connect(p ConnParam, aside bool) error {
 	req := abi.RdmaUcmConnect{Id: id.handle, Ece: p.ECE.abi()}
 	if err := p.put(&req.ConnParam); err != nil {
@@ -493,7 +495,7 @@ func (id *ID) connect(p ConnParam, aside bool) error {
 	return tooLong(err, p.PrivateData, most)
 }
 
-// Accept takes a connection. Established, or an event of failure, follows.
+// Accept accepts a connection. Established, or an event of failure, follows.
 func (id *ID) Accept(p ConnParam) error { return fail("accept on ID", "", id.accept(p)) }
 
 func (id *ID) accept(p ConnParam) error {
@@ -509,21 +511,21 @@ func (id *ID) accept(p ConnParam) error {
 	return tooLong(err, p.PrivateData, most)
 }
 
-// Establish answers a ConnectResponse, once the QP is in RTS: the connection is
-// up, and the peer gets Established (rdma_establish(3)). On iWARP the kernel
-// does that, and Established comes instead of ConnectResponse.
+// Establish answers a ConnectResponse when the QP is in RTS: the connection is up
+// then, and the peer gets Established (rdma_establish(3)). On iWARP the kernel does
+// that, and Established comes instead of ConnectResponse.
 func (id *ID) Establish() error { return fail("establish connection of ID", "", id.establish()) }
 
 func (id *ID) establish() error {
 	return do(id, abi.RDMA_USER_CM_CMD_ACCEPT, &abi.RdmaUcmAccept{Id: id.handle})
 }
 
-// Reject turns a connection down.
+// Reject rejects a connection.
 func (id *ID) Reject(privateData []byte) error {
 	return fail("reject connection of ID", "", id.reject(rejectConsumer, privateData))
 }
 
-// RejectECE turns a connection down for the extensions that the peer offers
+// RejectECE rejects a connection because of the extensions that the peer offers
 // (rdma_reject_ece(3)). On iWARP, which carries no reasons, it is like Reject.
 func (id *ID) RejectECE(privateData []byte) error {
 	return fail("reject connection of ID", "", id.reject(rejectVendorOption, privateData))
@@ -538,14 +540,14 @@ func (id *ID) reject(reason uint8, privateData []byte) error {
 	return tooLong(do(id, abi.RDMA_USER_CM_CMD_REJECT, &req), privateData, roceReject)
 }
 
-// Disconnect ends a connection. Disconnected follows, on both sides.
+// Disconnect ends a connection. Disconnected follows on both sides.
 func (id *ID) Disconnect() error { return fail("disconnect ID", "", id.disconnect()) }
 
 func (id *ID) disconnect() error {
 	return do(id, abi.RDMA_USER_CM_CMD_DISCONNECT, &abi.RdmaUcmDisconnect{Id: id.handle})
 }
 
-// InitQPAttr returns what the connection's QP needs to move to a state.
+// InitQPAttr returns the attributes with which the connection's QP moves to a state.
 func (id *ID) InitQPAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	attr, mask, err := id.initQPAttr(state)
 	return attr, mask, fail("query QP attributes of ID", "", err)
@@ -562,16 +564,16 @@ func (id *ID) initQPAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, e
 	return a, mask, nil
 }
 
-// Route is where an ID leads.
+// Route is the route of an ID: the device, and the addresses of both ends.
 type Route struct {
 	Device        verbs.GUID // zero if not yet known
-	Index         int        // the kernel's number of the device, see [uverbs.Device.Index]
+	Index         int        // the kernel's index of the device, see [uverbs.Device.Index]
 	Port          int
 	PKey          uint16
 	Local, Remote netip.AddrPort
 }
 
-// Route returns what is known so far.
+// Route returns what is known of the route so far.
 func (id *ID) Route() (Route, error) {
 	r, err := id.route()
 	return r, fail("query route of ID", "", err)

@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestOptions sets every option there is.
+// TestOptions sets every option.
 func TestOptions(t *testing.T) {
 	labtest.Require(t)
 	ch := labtest.Made(cm.NewChannel())(t)
@@ -24,7 +24,7 @@ func TestOptions(t *testing.T) {
 	if err := id.SetPath(); err == nil {
 		t.Error("an empty path was taken")
 	}
-	// Another may have the same port, as long as none listens.
+	// Another ID may have the same port as long as neither listens.
 	r := labtest.Must(id.Route())(t)
 	other := labtest.Made(ch.NewID())(t)
 	if err := errors.Join(other.SetReuseAddr(true), other.SetAFOnly(true), other.Bind(r.Local), other.Close(), id.Listen(1)); err != nil {
@@ -32,7 +32,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestMigrate moves an ID with an event on it, and goes on on the new channel.
+// TestMigrate moves an ID with a pending event, and continues on the new channel.
 func TestMigrate(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		from, to := labtest.Must(cm.NewChannel())(t), labtest.Must(cm.NewChannel())(t)
@@ -71,8 +71,8 @@ func TestMigrate(t *testing.T) {
 	})
 }
 
-// TestUserEvent sends an ID an event of the program's own, where the kernel
-// can.
+// TestUserEvent adds an event of the program to an ID, if the kernel supports
+// that.
 func TestUserEvent(t *testing.T) {
 	labtest.Require(t)
 	ch := labtest.Made(cm.NewChannel())(t)
@@ -105,8 +105,8 @@ func TestPortSpaces(t *testing.T) {
 	}
 }
 
-// TestClosedID: what is called on an ID that is closed does not reach the one
-// to which the kernel has given its handle.
+// TestClosedID checks that calls on a closed ID do not reach the ID for which the
+// kernel reuses its handle.
 func TestClosedID(t *testing.T) {
 	labtest.Require(t)
 	ch := labtest.Made(cm.NewChannel())(t)
@@ -140,9 +140,8 @@ func TestClosedID(t *testing.T) {
 	}
 }
 
-// TestSleepers has goroutines wait for the events of the only ID on a channel, until
-// they sleep: one, and one more, of which the one that leads leaves the next event to
-// the other.
+// TestSleepers waits for the events of the only ID on a channel in one goroutine, which
+// sleeps, and in two: each event wakes one of them.
 func TestSleepers(t *testing.T) {
 	labtest.Require(t)
 	ch := labtest.Made(cm.NewChannel())(t)

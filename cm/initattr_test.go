@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestInitAttr compares what QPs of either side are set to with what the connection manager
-// returns about each, whether the peer reads or not.
+// TestInitAttr compares the attributes of the QPs on both sides with those that the connection
+// manager returns, with and without RDMA READs of the peer.
 func TestInitAttr(t *testing.T) {
 	labtest.Require(t)
 	loop, _, addr := newLoop(t, labtest.RXE)
@@ -32,7 +32,7 @@ func TestInitAttr(t *testing.T) {
 	}
 	for _, depth := range []uint8{0, 1} {
 		ctx := within(t, 20*time.Second)
-		// One side is an endpoint, the other by hand, which says what it reads.
+		// One side is an endpoint; the other is made by hand, with depth READs.
 		for _, dials := range []bool{true, false} {
 			id := resolving(t, loop, addr)
 			byHand := cm.ConnParam{InitiatorDepth: depth, ResponderResources: 1, RetryCount: 1, RNRRetryCount: 1}
@@ -54,7 +54,7 @@ func TestInitAttr(t *testing.T) {
 				case cm.ConnectRequest:
 					asking = ev.NewID
 					if !dials {
-						says := ask(asking) // before the answer, which is part of it later
+						says := ask(asking) // before Accept, which affects the answer
 						if e, err = loop.Accept(ev, cm.Options{}); err == nil {
 							check(e, says)
 							done = true

@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// iWARP differs from InfiniBand and RoCE in how a connection comes up: the
-// kernel, which talks MPA with the peer, moves the QP to RTS by itself, so the
-// active side hears Established at once and nothing is to be confirmed.
+// iWARP differs from InfiniBand and RoCE in how a connection is established: the
+// kernel does the MPA handshake with the peer and moves the QP to RTS itself, so
+// the active side gets Established at once and has nothing to confirm.
 // There are no retries and no RNR: a message that finds no receive ends the
-// connection, and disconnecting loses what is on its way. After the handshake
+// connection, and disconnecting loses messages in flight. After the handshake
 // the first message must come from the side that dialed (RFC 5044, section
-// 7.1.1). Ports are TCP's: one that a TCP socket listens on cannot be had
-// (EADDRINUSE), and peers that connect by TCP and say nothing, or something
-// else, are the kernel's to deal with: they never become a Request.
+// 7.1.1). Ports are TCP's: a port that a TCP socket listens on is in use
+// (EADDRINUSE), and the kernel handles peers that connect by TCP and send
+// nothing, or something other than MPA: they never become a Request.
 
-// connectIWARP connects and waits for the answer. ID.Connect of siw waits for TCP's handshake
-// and knows no context: it takes up to two minutes if nothing answers, and until MPA's
-// handshake is over, up to 10 s, the ID cannot be closed. If ctx ends first, the handshake ends
-// in the background, which closes the endpoint then, and abandoned is true. It is not broken
-// off, as a siw that listens may then release itself once too often.
+// connectIWARP connects and waits for the answer. On siw, ID.Connect waits for TCP's handshake
+// and cannot be cancelled: it takes up to two minutes if nothing answers, and until MPA's
+// handshake is over, up to 10 s, the ID cannot be closed. If ctx ends first, abandoned is true:
+// the handshake continues in the background, and the endpoint is closed at its end. It is not
+// aborted because a listening siw may then release its listener once too often.
 func connectIWARP(ctx context.Context, t *Transport, e *Endpoint, p ConnParam) (_ Event, abandoned bool, _ error) {
 	leave, err := t.enterPeer(ctx, e.route.Remote)
 	if err != nil {
@@ -47,23 +47,23 @@ func connectIWARP(ctx context.Context, t *Transport, e *Endpoint, p ConnParam) (
 	}
 }
 
-// settle is how long an accepted endpoint waits for the peer's first message before it
-// sends one itself, which it should not: a siw that dialed takes a message that comes
-// together with the answer for a breach of MPA, and fails to connect (siw_recv_mpa_rr,
-// [ErrMPA]). A dial can still fail so on a machine too busy to read the answer meanwhile.
+// settle is how long an accepted endpoint waits for the peer's first message before it sends.
+// The accepting side must not send first: a dialing siw treats a message that comes together
+// with the answer as a violation of MPA and fails to connect (siw_recv_mpa_rr, [ErrMPA]). A
+// dial can still fail so on a machine that is too busy to read the answer in that time.
 const settle = 10 * time.Millisecond
 
-// peer limits handshakes by iWARP with one listener, so that one that does not answer holds up
-// no others. siw gives a handshake 10 s from its first byte: if there were more of them than
-// the listener gets through in that time, all would fail.
+// peer limits the iWARP handshakes with one listener, so that a listener that does not answer
+// delays no others. siw limits a handshake to 10 s from its first byte: all would fail if there
+// were more than the listener can complete in that time.
 type peer struct {
-	turns chan struct{} // holds a token for each handshake under way
-	users int           // dials that wait or have a turn
+	turns chan struct{} // holds a token for each handshake in progress
+	users int           // dials that wait or have a token
 }
 
 const iwarpAtOnce = 32
 
-// enterPeer waits for a turn to dial an address, which the function that it returns ends.
+// enterPeer waits for a token to dial an address. The function that it returns releases it.
 func (t *Transport) enterPeer(ctx context.Context, addr netip.AddrPort) (leave func(), err error) {
 	t.mu.Lock()
 	p := t.peers[addr]

@@ -15,7 +15,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestInitOfIWARP asks the connection manager what a QP of iWARP needs to move to INIT.
+// TestInitOfIWARP queries the attributes with which an iWARP QP moves to INIT.
 func TestInitOfIWARP(t *testing.T) {
 	labtest.Require(t)
 	_, request := labtest.Request(t, "siw0", cm.ConnParam{})
@@ -26,14 +26,14 @@ func TestInitOfIWARP(t *testing.T) {
 	if want := verbs.AccessRemoteWrite | verbs.AccessRemoteRead; attr.Access != want {
 		t.Errorf("access %v, not %v", attr.Access, want)
 	}
-	attr.State, attr.Access, attr.Port = 0, 0, 0 // a device of iWARP has one port
+	attr.State, attr.Access, attr.Port = 0, 0, 0 // an iWARP device has one port
 	if more := mask &^ (verbs.MaskState | verbs.MaskAccess | verbs.MaskPort); more != 0 || attr != (verbs.QPAttr{}) {
 		t.Errorf("besides %#x: %+v", more, attr)
 	}
 }
 
-// TestErrMPA plays, by TCP, a peer that accepts a connection and one whose first
-// message comes together with that.
+// TestErrMPA dials two peers that it plays over TCP: one accepts the connection, and
+// the first message of the other comes together with the answer.
 func TestErrMPA(t *testing.T) {
 	labtest.Require(t)
 	l := labtest.Made(net.Listen("tcp", labtest.AddrOf(labtest.SIW)+":0"))(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestLateReceive: a message waits for its receive as long as it takes, and not
+// TestLateReceive checks that a message waits for its receive without limit, and not
 // only as long as a peer may be silent, which is about a second here.
 func TestLateReceive(t *testing.T) {
 	client, server := pair(t, labtest.Addr+":0", cm.Options{RetryCount: 1}, cm.Options{})

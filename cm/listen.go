@@ -16,7 +16,7 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// Listener takes connections. The program must close it.
+// Listener accepts connections. The caller must close it.
 type Listener struct {
 	id        *ID
 	addr      Addr
@@ -28,19 +28,20 @@ type Listener struct {
 	stats ListenerStats          // Accepted, Rejected, Failed
 }
 
-// ListenerStats are a listener's figures. A request that is none of TurnedAway, Accepted,
-// Rejected, Failed and Waiting is in the program's hands, or was dropped by Close.
+// ListenerStats contains a listener's counters. A request that is counted by none of
+// TurnedAway, Accepted, Rejected, Failed and Waiting is held by the program, or was dropped
+// by Close.
 type ListenerStats struct {
-	Requests   uint64 // connection requests that came
+	Requests   uint64 // connection requests received
 	TurnedAway uint64 // requests beyond Backlog
 	Accepted   uint64 // connections made by Request.Accept
-	Rejected   uint64 // by Request.Reject
-	Failed     uint64 // handshakes that failed, or whose peer had gone before Accept returned them
+	Rejected   uint64 // requests rejected by Request.Reject
+	Failed     uint64 // handshakes that failed, and requests whose peer was gone before Accept returned them
 	Waiting    int    // requests that wait for Accept
 	Open       int    // accepted connections that are not closed yet
 }
 
-// Stats returns the listener's figures. It may be called at any time, also after Close.
+// Stats returns the listener's counters. It may be called at any time, also after Close.
 func (l *Listener) Stats() ListenerStats {
 	l.mu.Lock()
 	s := l.stats
@@ -57,7 +58,7 @@ func (l *Listener) Stats() ListenerStats {
 	return s
 }
 
-// count adds to a figure.
+// count increments a counter.
 func (l *Listener) count(n *uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,31 +67,31 @@ func (l *Listener) count(n *uint64) {
 
 // ListenConfig contains options for listening. The zero value listens as [Listen] does.
 type ListenConfig struct {
-	// Backlog is how many requests may wait for [Listener.Accept]; zero is
-	// 1024. Others are turned away.
+	// Backlog is the number of requests that may wait for [Listener.Accept]; zero is
+	// 1024. Further requests are turned away.
 	Backlog int
 	// PortSpace is as in [Dialer].
 	PortSpace PortSpace
-	// ReuseAddr allows a port that other IDs are bound to, if they do not listen.
+	// ReuseAddr allows a port that other IDs are bound to, if none of them listens.
 	ReuseAddr bool
-	// Logger, if set, logs connection requests at level Debug, and those that are
-	// rejected at level Warn. It is also the Logger of connections whose [Options] have none.
+	// Logger, if set, logs connection requests at level Debug, and rejected requests at
+	// level Warn. It is also the Logger of connections whose [Options] have none.
 	Logger *slog.Logger
-	// Transport is what the listener and its connections share with others; nil is
+	// Transport owns what the listener and its connections share with others; nil is
 	// [DefaultTransport].
 	Transport *Transport
 }
 
-// Listen takes connections on addr, "10.9.0.1:7471", or ":7471" for all IPv4
-// and "[::]:7471" for all addresses. Port 0 takes a free one, see
+// Listen listens for connections on addr: "10.9.0.1:7471", or ":7471" for all IPv4
+// and "[::]:7471" for all addresses. Port 0 selects a free port, see
 // [Listener.Addr]. Listen fails with an error that matches [verbs.ErrNoRDMA] if no
-// connection could ever come: no device serves the address, as with 127.0.0.1, or this
-// process can open none of those that do.
+// connection could ever come: because no device serves the address, as with 127.0.0.1,
+// or because this process can open none of the devices that do.
 func Listen(ctx context.Context, addr string) (*Listener, error) {
 	return new(ListenConfig).Listen(ctx, addr)
 }
 
-// Listen is as the function [Listen], with options.
+// Listen is like the function [Listen], with options.
 func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, error) {
 	l, err := c.listen(ctx, addr)
 	return l, fail("listen", addr, err)
@@ -103,7 +104,7 @@ func (c *ListenConfig) listen(ctx context.Context, addr string) (*Listener, erro
 		return nil, err
 	}
 	local := addrs[0]
-	if local.Addr().IsLoopback() { // the kernel listens there, but may let nothing connect
+	if local.Addr().IsLoopback() { // the kernel listens there, but it may let no peer connect
 		if _, err := l.transport.pathTo(ctx, local); err != nil {
 			return nil, err
 		}
@@ -121,7 +122,7 @@ func (c *ListenConfig) listen(ctx context.Context, addr string) (*Listener, erro
 	return l, nil
 }
 
-// open makes an ID that listens, and says where.
+// open makes an ID that listens, and returns its address.
 func (c *ListenConfig) open(t *Transport, local netip.AddrPort) (*ID, Addr, error) {
 	id, err := t.newID(cmp.Or(c.PortSpace, PortSpaceTCP))
 	if err != nil {
@@ -150,9 +151,9 @@ func (c *ListenConfig) open(t *Transport, local netip.AddrPort) (*ID, Addr, erro
 	return id, Addr{route.Local}, nil
 }
 
-// portInUse returns the error of binding an ID to an address. The kernel's
-// EADDRNOTAVAIL is EADDRINUSE if the address can be had with another port: it refuses
-// so the port of a wildcard, and wildcards beside others (cma_check_port).
+// portInUse returns the error of binding an ID to an address. It replaces EADDRNOTAVAIL,
+// which the kernel returns for a port that a wildcard uses and for a wildcard whose port is
+// in use (cma_check_port), with EADDRINUSE if the address can be bound with another port.
 func portInUse(id *ID, local netip.AddrPort, err error) error {
 	if local.Port() == 0 || !errors.Is(err, unix.EADDRNOTAVAIL) {
 		return err
@@ -168,11 +169,11 @@ func portInUse(id *ID, local netip.AddrPort, err error) error {
 	return unix.EADDRINUSE
 }
 
-// Addr is where the listener listens.
+// Addr returns the address that the listener listens on.
 func (l *Listener) Addr() Addr { return l.addr }
 
-// Accept waits for a connection request. Any number of requests may be in
-// hand at once; none delays another.
+// Accept waits for a connection request. Any number of requests may be handled
+// at once; none delays another.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	for {
 		ev, err := l.id.next(ctx)
@@ -186,7 +187,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 			continue
 		}
 		route, err := ev.NewID.route()
-		if err != nil { // the requester is gone already
+		if err != nil { // the peer is gone already
 			ev.NewID.Close()
 			l.count(&l.stats.Failed)
 			continue
@@ -198,13 +199,13 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	}
 }
 
-// Close stops listening; Accept returns [verbs.ErrClosed]. Requests and connections
-// that were handed out are not affected.
+// Close stops listening; Accept returns [verbs.ErrClosed]. It does not affect requests
+// that Accept has returned, nor accepted connections.
 func (l *Listener) Close() error { return l.id.Close() }
 
-// Shutdown stops listening and waits until the connections that were accepted have ended,
-// because either side disconnected or closed its endpoint, or until ctx ends, whose error
-// it then returns. It ends none itself.
+// Shutdown stops listening and waits until the accepted connections have ended because
+// either side disconnected or closed its endpoint. It does not end them itself. If ctx ends
+// first, it returns the context's error.
 func (l *Listener) Shutdown(ctx context.Context) error {
 	if err := l.Close(); err != nil {
 		return err
@@ -222,7 +223,7 @@ func (l *Listener) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// track remembers a connection until it is closed.
+// track adds a connection to conns until it is closed.
 func (l *Listener) track(e *Endpoint) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -237,8 +238,8 @@ func (l *Listener) forget(e *Endpoint) {
 	delete(l.conns, e)
 }
 
-// Request is a connection that a peer asks for. It must be accepted or
-// rejected, once.
+// Request is a connection request of a peer. The caller must either accept or
+// reject it, once.
 type Request struct {
 	l     *Listener
 	id    *ID
@@ -254,10 +255,10 @@ func (r *Request) RemoteAddr() Addr { return Addr{r.route.Remote} }
 // LocalAddr returns the address that the peer dialed.
 func (r *Request) LocalAddr() Addr { return Addr{r.route.Local} }
 
-// PrivateData is what the peer sent along.
+// PrivateData returns the private data of the peer's request.
 func (r *Request) PrivateData() []byte { return r.event.PrivateData }
 
-// Accept makes the connection and waits until it is up. If it fails, or ctx
+// Accept accepts the connection and waits until it is up. If that fails, or ctx
 // ends first, the request is rejected.
 func (r *Request) Accept(ctx context.Context, opt Options) (*Endpoint, error) {
 	e, err := r.accept(ctx, &opt)
@@ -279,7 +280,7 @@ func (r *Request) accept(ctx context.Context, opt *Options) (_ *Endpoint, err er
 		}
 	}()
 	if err := cmp.Or(ctx.Err(), opt.check()); err != nil {
-		r.id.Close() // the kernel rejects what is destroyed unanswered
+		r.id.Close() // the kernel rejects a request that is destroyed unanswered
 		return nil, err
 	}
 	opt.limit(&r.event)
@@ -297,7 +298,7 @@ func (r *Request) accept(ctx context.Context, opt *Options) (_ *Endpoint, err er
 	return e, nil
 }
 
-// limit keeps either side from starting more READs than the other serves.
+// limit lowers the numbers so that neither side starts more READs than the other serves.
 func (opt *Options) limit(request *Event) {
 	limit := func(n *int, most uint8) {
 		*n = int(min(number(*n, rdAtomics), most))
@@ -310,11 +311,11 @@ func (opt *Options) limit(request *Event) {
 }
 
 func (r *Request) establish(ctx context.Context, e *Endpoint, opt *Options) error {
-	if err := ctx.Err(); err != nil { // ended in opt.Setup
+	if err := ctx.Err(); err != nil { // it may have ended during opt.Setup
 		return err
 	}
 	err := e.accept(opt)
-	if err != nil || r.id.space.datagram() { // for which nothing comes back
+	if err != nil || r.id.space.datagram() { // no event follows for datagrams
 		return err
 	}
 	ev, err := r.id.await(ctx, Established)
@@ -324,8 +325,8 @@ func (r *Request) establish(ctx context.Context, e *Endpoint, opt *Options) erro
 	return e.answered(&ev)
 }
 
-// Reject turns the request down; the peer's dial fails with a
-// [*RejectedError] that carries privateData.
+// Reject rejects the request. The peer's dial fails with a [*RejectedError] that
+// carries privateData.
 func (r *Request) Reject(privateData []byte) error {
 	return fail("reject", r.RemoteAddr().String(), r.reject(privateData))
 }

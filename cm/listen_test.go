@@ -21,8 +21,8 @@ func within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// TestShutdown waits for connections that were accepted, but no longer than
-// told.
+// TestShutdown checks that Shutdown waits for accepted connections, at most until its
+// context ends.
 func TestShutdown(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)
@@ -54,8 +54,8 @@ func TestShutdown(t *testing.T) {
 	})
 }
 
-// TestBacklog: requests that nobody accepts are turned away when there are too
-// many, and those that wait are good.
+// TestBacklog checks that requests beyond the backlog are turned away, and that those
+// that wait can be accepted.
 func TestBacklog(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		const backlog, dials = 4, 12
@@ -86,8 +86,8 @@ func TestBacklog(t *testing.T) {
 	})
 }
 
-// TestPortInUse listens twice on a port, by the wildcard or by an address of the
-// device, and dials from it.
+// TestPortInUse listens twice on a port, on the wildcard or on an address of the
+// device, and dials from the port.
 func TestPortInUse(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)

@@ -11,10 +11,10 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// DeviceAddrs returns the addresses of this machine that lead to a device:
-// where to listen for connections on it, and what to dial to reach those. They
-// come from the connection manager, as GIDs have them on RoCE only. It is an error if there
-// are none.
+// DeviceAddrs returns the addresses of this machine that lead to a device: a program
+// can listen on them for connections on the device, and peers can dial them. They come
+// from the connection manager, because GIDs contain them on RoCE only. DeviceAddrs fails
+// if there are none.
 func DeviceAddrs(d uverbs.Device) ([]netip.Addr, error) {
 	const op = "find addresses of"
 	index, err := d.Index()
@@ -55,8 +55,8 @@ func DeviceAddrs(d uverbs.Device) ([]netip.Addr, error) {
 	return found, nil
 }
 
-// deviceAt returns the index of the device that an address leads to, -1 if none
-// does.
+// deviceAt returns the index of the device that an address leads to, or -1 if there
+// is none.
 func deviceAt(addr netip.Addr) (index int, err error) {
 	id, err := defaultTransport.newID(PortSpaceTCP)
 	if err != nil {
@@ -64,7 +64,7 @@ func deviceAt(addr netip.Addr) (index int, err error) {
 	}
 	defer id.Close()
 	if id.bind(netip.AddrPortFrom(addr, 0)) != nil {
-		return -1, nil // no device is there
+		return -1, nil // no device has the address
 	}
 	route, err := id.route()
 	if err != nil || route.Device == (verbs.GUID{}) {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// journal logs what happens to a connection, and when. The zero value logs nothing and
-// takes no time.
+// journal logs the steps of a connection, with the time since its beginning. The zero
+// value logs nothing and takes no time.
 type journal struct {
 	log   *slog.Logger
 	begin time.Time
@@ -21,8 +21,8 @@ func newJournal(l *slog.Logger) (j journal) {
 	return j
 }
 
-// note logs a message with what is known: device, addresses, err and the time since the
-// connection began to be made.
+// note logs a message with the attributes that are known: device, addresses, err, and the
+// time since the connection attempt began.
 func (j *journal) note(level slog.Level, msg, device string, local, remote netip.AddrPort, err error) {
 	if j.log == nil || !j.log.Enabled(context.Background(), level) {
 		return
@@ -51,7 +51,7 @@ func (j *journal) step(msg string, remote netip.AddrPort, err error) {
 	j.note(slog.LevelDebug, msg, "", netip.AddrPort{}, remote, err)
 }
 
-// note logs what happened to the endpoint.
+// note logs a message about the endpoint.
 func (e *Endpoint) note(level slog.Level, msg string, err error) {
 	if e.journal.log == nil {
 		return
@@ -63,7 +63,7 @@ func (e *Endpoint) note(level slog.Level, msg string, err error) {
 	e.journal.note(level, msg, device, e.route.Local, e.route.Remote, err)
 }
 
-// discard closes an endpoint whose Close no caller sees.
+// discard closes an endpoint that no caller has, and logs the error.
 func (e *Endpoint) discard() {
 	if err := e.Close(); err != nil {
 		e.note(slog.LevelWarn, "endpoint of a failed connection cannot be closed", err)

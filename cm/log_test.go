@@ -17,7 +17,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// record is a slog.Handler that keeps what is logged.
+// record is a slog.Handler that stores what is logged.
 type record struct {
 	mu    sync.Mutex
 	lines []line
@@ -51,7 +51,7 @@ func (r *record) messages() (all []string) {
 	return all
 }
 
-// find returns what was logged last with a message, which it waits for.
+// find waits until a message is logged, and returns its last record.
 func (r *record) find(t *testing.T, msg string) line {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -68,7 +68,7 @@ func (r *record) find(t *testing.T, msg string) line {
 	return line{}
 }
 
-// TestLogger logs a connection at both ends, and a listener's refusals.
+// TestLogger checks what both ends of a connection log, and what a listener logs.
 func TestLogger(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 30*time.Second)
@@ -89,7 +89,7 @@ func TestLogger(t *testing.T) {
 		server.Close()
 		dials.find(t, "connection ended")
 		listens.find(t, "connection ended")
-		// Before that, a port of the kernel's choice may have been in use.
+		// Before that, a port that the kernel chose may have been in use.
 		if got, want := dials.messages(), []string{"DEBUG address resolved", "DEBUG route resolved", "DEBUG connection established", "DEBUG connection ended"}; !slices.Equal(got[max(len(got)-len(want), 0):], want) {
 			t.Errorf("the dialing side logged %q, not %q", got, want)
 		}
@@ -152,7 +152,7 @@ func TestLogger(t *testing.T) {
 	})
 }
 
-// TestListenerStats counts what becomes of requests.
+// TestListenerStats checks the counters of a listener.
 func TestListenerStats(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 30*time.Second)

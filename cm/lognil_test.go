@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestNoLogger: without a Logger nothing is allocated, nor if its level is higher.
+// TestNoLogger checks that nothing is allocated without a Logger, or if its level is higher.
 func TestNoLogger(t *testing.T) {
 	remote := netip.MustParseAddrPort("10.9.0.1:7471")
 	quiet := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))

@@ -16,10 +16,10 @@ import (
 	"github.com/goverbs/verbs/internal/event"
 )
 
-// Loop is a [Channel] whose events, whichever ID they are about, the program takes
-// one by one in the order in which they happened (rdma_get_cm_event(3)): one goroutine
-// makes and ends many connections, as programs on librdmacm do. A program that has an
-// event loop of its own waits for [Loop.FD] and calls [Loop.TryNext].
+// Loop is a [Channel] from which the program reads the events of all IDs in order
+// (rdma_get_cm_event(3)), so that one goroutine can make and end many connections, as
+// programs on librdmacm do. A program that has an event loop of its own waits until
+// [Loop.FD] is readable and calls [Loop.TryNext].
 //
 //	for {
 //		ev, err := loop.Next(ctx)
@@ -38,12 +38,12 @@ import (
 //		}
 //	}
 //
-// Several goroutines may use a loop's IDs, but only one at a time waits for
-// events: Next and [ID.Join] wait for each other. [ID.Next] fails.
+// Several goroutines may use a loop's IDs, and may call Next and [ID.Join] at the same
+// time. [ID.Next] fails.
 type Loop struct {
 	*Channel
-	// Transport has the devices of the loop's endpoints; nil is [DefaultTransport]. It must
-	// be set before the first endpoint is made.
+	// Transport owns the devices of the loop's endpoints; nil is [DefaultTransport]. It
+	// must be set before the first endpoint is made.
 	Transport *Transport
 
 	group event.Group
@@ -51,12 +51,12 @@ type Loop struct {
 
 	mu     sync.Mutex
 	events []Event    // from the kernel, for Next
-	taken  int        // of these, the first
-	poll   *epoll.Set // of the channel's file; awake while there are events
+	taken  int        // how many of events Next has returned
+	poll   *epoll.Set // has the channel's file; awake while there are events
 	polled bool       // FD has been called
 }
 
-// NewLoop opens a loop. Its owner closes it after its IDs.
+// NewLoop opens a loop. The caller must close it after its IDs.
 func NewLoop() (*Loop, error) {
 	poll, err := epoll.New()
 	if err != nil {
@@ -78,9 +78,9 @@ func NewLoop() (*Loop, error) {
 	return l, nil
 }
 
-// FD returns a file that is readable, as poll(2) and epoll(7) see it, while TryNext would
-// return an event. With EPOLLET, call TryNext until it returns none. The file is valid
-// until Close, and is for waiting only; FD returns -1 after Close.
+// FD returns a file descriptor that is readable, for poll(2) and epoll(7), while TryNext
+// would return an event. With EPOLLET, call TryNext until it returns none. The descriptor
+// is valid until Close, and is for waiting only; FD returns -1 after Close.
 func (l *Loop) FD() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,10 +89,10 @@ func (l *Loop) FD() int {
 	return l.poll.FD()
 }
 
-// mark keeps the file of FD readable while there are events. The caller holds l.mu.
+// mark makes the file of FD readable while there are events. The caller holds l.mu.
 func (l *Loop) mark() {
 	switch {
-	case !l.polled: // two system calls less for each event
+	case !l.polled: // saves two system calls for each event
 	case len(l.events) > 0:
 		l.poll.Wake()
 	default:
@@ -106,9 +106,9 @@ func (l *Loop) replace(channel int, f func() error) error {
 	return cmp.Or(f(), l.poll.Add(channel, 0))
 }
 
-// Next waits for the next event. The endpoint that it is about, if there is one, has
-// taken it up: a [ConnectResponse] has been answered, and is returned as Established,
-// and an endpoint that the peer has disconnected has ended.
+// Next waits for the next event. If the event's ID has an endpoint, the endpoint has
+// already handled the event: a [ConnectResponse] has been answered, and is returned as
+// Established, and an endpoint that the peer has disconnected has ended.
 func (l *Loop) Next(ctx context.Context) (Event, error) {
 	for {
 		e, ok := l.pop()
@@ -124,7 +124,7 @@ func (l *Loop) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// TryNext is [Loop.Next] that does not wait: ok is false if there is no event.
+// TryNext is like [Loop.Next] but does not wait: ok is false if there is no event.
 func (l *Loop) TryNext() (e Event, ok bool, err error) {
 	for {
 		for {
@@ -137,7 +137,7 @@ func (l *Loop) TryNext() (e Event, ok bool, err error) {
 			}
 		}
 		err := l.file.Try(l.taker)
-		if err == unix.EAGAIN && !l.isPending() { // another goroutine may have taken events
+		if err == unix.EAGAIN && !l.isPending() { // another goroutine may have read events
 			return Event{}, false, nil
 		}
 		if err != nil && err != unix.EAGAIN {
@@ -146,14 +146,14 @@ func (l *Loop) TryNext() (e Event, ok bool, err error) {
 	}
 }
 
-// wait takes events from the kernel, of all IDs, until ready, which it calls with mu held.
+// wait reads events from the kernel until ready, which it calls with mu held, returns true.
 func (l *Loop) wait(ctx context.Context, ready func() bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.some.Wait(ctx, &l.mu, nil, ready)
 }
 
-// loopSource is what the goroutines that wait for a loop's events wait for.
+// loopSource is the event.Source of a loop: its channel's file.
 type loopSource struct{ l *Loop }
 
 func (s loopSource) Arm() error { return nil }
@@ -193,7 +193,7 @@ func (l *Loop) isPending() bool {
 	return len(l.events) > 0
 }
 
-// remove takes an ID's events out.
+// remove removes an ID's events and returns them.
 func (l *Loop) remove(id *ID) (events []Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,7 +209,7 @@ func (l *Loop) remove(id *ID) (events []Event) {
 }
 
 // Connect makes an endpoint for the ID of a [RouteResolved] event and requests a
-// connection: [Established], or an event of failure, follows. On iWARP it waits for
+// connection. [Established], or an event of failure, follows. On iWARP it waits for
 // TCP's handshake. If it fails, the ID is closed.
 func (l *Loop) Connect(e Event, opt Options) (*Endpoint, error) {
 	if err := l.check(&e, RouteResolved); err != nil {
@@ -218,9 +218,9 @@ func (l *Loop) Connect(e Event, opt Options) (*Endpoint, error) {
 	return l.begin(e.ID, "connect to", &opt, func(ep *Endpoint) error { return ep.connect(opt.connParam(ep)) })
 }
 
-// Accept makes an endpoint for the connection that a [ConnectRequest] event requests and
-// accepts it: [Established], or an event of failure, follows. No event follows for
-// datagrams. If it fails, the request is rejected.
+// Accept makes an endpoint for the connection that a [ConnectRequest] event requests, and
+// accepts it. [Established], or an event of failure, follows, but no event for datagrams.
+// If it fails, the request is rejected.
 func (l *Loop) Accept(e Event, opt Options) (*Endpoint, error) {
 	if err := l.check(&e, ConnectRequest); err != nil {
 		return nil, fail("accept on ID", "", err)
@@ -232,7 +232,7 @@ func (l *Loop) Accept(e Event, opt Options) (*Endpoint, error) {
 	})
 }
 
-// check refuses events that are not the loop's or not of the type.
+// check refuses events of another channel or of another type.
 func (l *Loop) check(e *Event, want EventType) error {
 	switch {
 	case e.Type != want || e.ID == nil:
@@ -265,8 +265,8 @@ func (l *Loop) begin(id *ID, op string, opt *Options, ask func(*Endpoint) error)
 	return ep, nil
 }
 
-// takeUp lets the endpoint that the event is about take it up. It returns false if the
-// ID has been closed.
+// takeUp makes the endpoint of the event's ID, if there is one, handle the event. It
+// returns false if the ID has been closed.
 func (e *Event) takeUp() bool {
 	if e.ID.isEnded() {
 		if e.NewID != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// newLoop is a loop with an ID that listens, and where.
+// newLoop returns a loop, an ID on it that listens, and the ID's address.
 func newLoop(t *testing.T, device string) (*cm.Loop, *cm.ID, netip.AddrPort) {
 	t.Helper()
 	loop := labtest.Made(cm.NewLoop())(t)
@@ -28,7 +28,7 @@ func newLoop(t *testing.T, device string) (*cm.Loop, *cm.ID, netip.AddrPort) {
 	return loop, l, labtest.Must(l.Route())(t).Local
 }
 
-// resolving is a new ID that looks for the way to addr.
+// resolving returns a new ID that resolves addr.
 func resolving(t *testing.T, ch interface{ NewID() (*cm.ID, error) }, addr netip.AddrPort) *cm.ID {
 	t.Helper()
 	id := labtest.Must(ch.NewID())(t)
@@ -38,9 +38,9 @@ func resolving(t *testing.T, ch interface{ NewID() (*cm.ID, error) }, addr netip
 	return id
 }
 
-// TestLoop has one goroutine be both sides of many connections: each carries
-// private data both ways and a message, which another goroutine waits for that then
-// ends the connection, and every third is rejected.
+// TestLoop makes both ends of many connections in one goroutine. Each connection
+// carries private data both ways and a message, after which another goroutine ends the
+// connection; every third is rejected.
 func TestLoop(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		before := labtest.Settled(t)
@@ -155,7 +155,7 @@ func testLoop(t *testing.T, device string) {
 		t.Errorf("%d ends up, not %d; %d connections rejected", up, want, rejected)
 	}
 	serving.Wait()
-	// Of those of which nothing has been heard since, the end is still to come.
+	// The last events of some accepted ends are still to come.
 	for quiet := 0; quiet < 2; {
 		brief, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 		ev, err := loop.Next(brief)
@@ -169,8 +169,8 @@ func testLoop(t *testing.T, device string) {
 	}
 }
 
-// TestLoopWait: waits end when their context does, or the loop, or when another
-// goroutine has something for them; and nothing is heard of an ID that is closed.
+// TestLoopWait checks that Next ends with its context, with the loop, and when another
+// goroutine adds an event, and that it returns no event of a closed ID.
 func TestLoopWait(t *testing.T) {
 	labtest.Require(t)
 	loop, l, addr := newLoop(t, labtest.RXE)
@@ -200,9 +200,9 @@ func TestLoopWait(t *testing.T) {
 
 	ch := labtest.Made(cm.NewChannel())(t)
 	moved := resolving(t, ch, addr)
-	time.Sleep(50 * time.Millisecond) // its event has been sorted
+	time.Sleep(50 * time.Millisecond) // its event has been delivered
 	go func() {
-		time.Sleep(100 * time.Millisecond) // Next waits in the netpoller
+		time.Sleep(100 * time.Millisecond) // Next sleeps by now
 		if err := moved.Migrate(loop.Channel); err != nil {
 			t.Error(err)
 		}
@@ -242,8 +242,8 @@ func TestLoopWait(t *testing.T) {
 	}
 }
 
-// TestLoopJoin joins multicast groups while nobody waits for the loop's events and
-// while somebody does.
+// TestLoopJoin joins multicast groups while no goroutine waits for the loop's events,
+// and while one does.
 func TestLoopJoin(t *testing.T) {
 	labtest.Require(t)
 	loop := labtest.Made(cm.NewLoop())(t)
@@ -279,7 +279,7 @@ func TestLoopJoin(t *testing.T) {
 	}
 }
 
-// TestLoopDatagrams has endpoints for datagrams made and one send to the other.
+// TestLoopDatagrams makes two datagram endpoints, and sends from one to the other.
 func TestLoopDatagrams(t *testing.T) {
 	labtest.Require(t)
 	ctx := within(t, 20*time.Second)

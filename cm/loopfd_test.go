@@ -30,7 +30,7 @@ var waits = map[string]struct {
 	}, true},
 }
 
-// uninterrupted waits with what returns EINTR when Go's scheduler sends a signal.
+// uninterrupted calls wait again after EINTR, which signals of Go's scheduler cause.
 func uninterrupted(t *testing.T, timeout time.Duration, wait func(milliseconds int) (int, error)) bool {
 	t.Helper()
 	for end := time.Now().Add(timeout); ; {
@@ -75,8 +75,8 @@ func epollFD(t *testing.T, fd int, flags uint32) func(time.Duration) bool {
 	}
 }
 
-// TestLoopFD dials a loop's listener many times, from the loop and from goroutines,
-// while the loop's events are taken as its file becomes readable: none is overlooked.
+// TestLoopFD dials a loop's listener many times, from the loop and from goroutines, and
+// reads the loop's events when its file becomes readable: none is missed.
 func TestLoopFD(t *testing.T) {
 	for name, w := range waits {
 		t.Run(name, func(t *testing.T) {
@@ -156,15 +156,15 @@ func testLoopFD(t *testing.T, loop *cm.Loop, addr netip.AddrPort, wait func(time
 	dialing.Wait()
 }
 
-// TestLoopFDQueue: the file is readable for events that have left the kernel, and for
-// those alone that can be taken.
+// TestLoopFDQueue checks that the file is readable for events that have left the kernel,
+// but only for those that TryNext can return.
 func TestLoopFDQueue(t *testing.T) {
 	labtest.Require(t)
 	loop, _, addr := newLoop(t, labtest.RXE)
 	ch := labtest.Made(cm.NewChannel())(t)
 	for _, early := range []bool{true, false} { // before FD is called for the first time, and after
 		moved := resolving(t, ch, addr)
-		time.Sleep(50 * time.Millisecond) // its event has been sorted
+		time.Sleep(50 * time.Millisecond) // its event has been delivered
 		var wait func(time.Duration) bool
 		if !early {
 			wait = pollFD(t, loop.FD())
@@ -213,8 +213,8 @@ func TestLoopFDQueue(t *testing.T) {
 	}
 }
 
-// TestLoopTryNextBeside takes events with TryNext while another goroutine waits in Next:
-// each event goes to one of the two.
+// TestLoopTryNextBeside calls TryNext while another goroutine waits in Next: one of the
+// two gets each event.
 func TestLoopTryNextBeside(t *testing.T) {
 	labtest.Require(t)
 	const ids = 200

@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestManyMRs makes and closes regions: an endpoint remembers only those that
-// are open.
+// TestManyMRs makes and closes regions: an endpoint forgets regions that are
+// closed.
 func TestManyMRs(t *testing.T) {
 	if os.Getenv("VERBS_LAB") == "" { // labtest imports this package
 		t.Skip("needs RDMA in the kernel")

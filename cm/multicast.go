@@ -11,24 +11,24 @@ import (
 	"github.com/goverbs/verbs/abi"
 )
 
-// Group is a multicast group that an ID has joined, until Leave or until the ID is closed.
+// Group is an ID's membership of a multicast group. It ends with Leave or with the ID.
 type Group struct {
 	id     *ID
 	uid    uint64
 	handle uint32
-	event  chan Event    // the one that says how joining went
+	event  chan Event    // the result of joining
 	gone   chan struct{} // closed with the ID
 	left   atomic.Bool
 
-	// Known once joined:
+	// Set when the group is joined:
 	AV    verbs.AddressVector
 	QPNum uint32 // of all members: 0xffffff
 	QKey  uint32
 }
 
-// Join makes the ID, which must be bound to a device, a member of a multicast
-// group and waits until it is (rdma_join_multicast(3)). With sendOnly it is to
-// receive nothing. The QP is the caller's to attach, see
+// Join joins a multicast group and waits until the ID is a member
+// (rdma_join_multicast(3)). The ID must be bound to a device. With sendOnly the
+// member receives nothing. The caller must attach the QP, see
 // [uverbs.QP.AttachMulticast].
 func (id *ID) Join(ctx context.Context, group netip.Addr, sendOnly bool) (*Group, error) {
 	g := &Group{id: id, uid: lastNumber.Add(1), event: make(chan Event, 1), gone: make(chan struct{})}
@@ -72,7 +72,7 @@ func (id *ID) Join(ctx context.Context, group netip.Addr, sendOnly bool) (*Group
 	return g, nil
 }
 
-// joined waits for the event that says how joining went.
+// joined waits for the event with the result of joining.
 func (g *Group) joined(ctx context.Context) (Event, error) {
 	if l := g.id.ch().loop; l != nil {
 		if err := l.wait(ctx, func() bool { return len(g.event) > 0 || g.id.isEnded() }); err != nil {
@@ -89,7 +89,7 @@ func (g *Group) joined(ctx context.Context) (Event, error) {
 	}
 }
 
-// Leave ends the membership, if it has not ended with its ID. It may be called
+// Leave ends the membership, unless it has ended with its ID. It may be called
 // again.
 func (g *Group) Leave() error {
 	if g.left.Swap(true) {
@@ -111,7 +111,7 @@ func (g *Group) forget() {
 	g.id.mu.Unlock()
 }
 
-// pushGroup delivers an event to the group with that number.
+// pushGroup delivers an event to the group with the number uid.
 func (id *ID) pushGroup(uid uint64, e Event) {
 	id.mu.Lock()
 	g := id.groups[uid]
@@ -121,7 +121,7 @@ func (id *ID) pushGroup(uid uint64, e Event) {
 	}
 	select {
 	case g.event <- e:
-	default: // no call waits any more
+	default: // no call is waiting any more
 	}
 	if l := id.ch().loop; l != nil {
 		l.some.Signal()
@@ -133,7 +133,7 @@ type Member struct {
 	*Endpoint
 	// Group is the membership, which Close ends.
 	Group *Group
-	// To is where messages to the group go.
+	// To is the destination of messages to the group.
 	To verbs.UDAddr
 
 	attached bool
@@ -141,8 +141,8 @@ type Member struct {
 }
 
 // Join makes a datagram endpoint that is a member of a group, an IP multicast
-// address; Dialer.LocalAddr, if set, says on which device. With sendOnly it
-// receives nothing.
+// address. Dialer.LocalAddr, if set, selects the device. With sendOnly the
+// endpoint receives nothing.
 func (d *Dialer) Join(ctx context.Context, group string, sendOnly bool) (*Member, error) {
 	m, err := d.join(ctx, group, sendOnly)
 	return m, fail("join", group, err)

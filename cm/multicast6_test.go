@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestMulticastIPv6 joins a group that kernels have on InfiniBand but not on
-// RoCE, and say so with an errno of their own.
+// TestMulticastIPv6 joins a group that kernels support on InfiniBand but not on
+// RoCE, where they return an internal errno.
 func TestMulticastIPv6(t *testing.T) {
 	labtest.Require(t)
 	d := cm.Dialer{LocalAddr: netip.MustParseAddrPort("[fd00:9::1]:0")}

@@ -19,18 +19,18 @@ func (id *ID) SetTOS(tos uint8) error {
 	return id.setOption("type of service", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_TOS, []byte{tos})
 }
 
-// SetReuseAddr lets several IDs bind to one address, before they do.
+// SetReuseAddr allows several IDs to bind to one address. It is called before Bind.
 func (id *ID) SetReuseAddr(on bool) error {
 	return id.setOption("reuse of addresses", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_REUSEADDR, flag(on))
 }
 
-// SetAFOnly keeps a listener on the IPv6 wildcard from taking IPv4 too.
+// SetAFOnly limits a listener on the IPv6 wildcard to IPv6 connections.
 func (id *ID) SetAFOnly(on bool) error {
 	return id.setOption("address family", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_AFONLY, flag(on))
 }
 
 // SetAckTimeout sets how long the QP waits for an acknowledgement: 4.096 us *
-// 2^exp. It must be set before the route is resolved, or the QP connected.
+// 2^exp. It must be called before the route is resolved or the QP is connected.
 func (id *ID) SetAckTimeout(exp uint8) error {
 	return id.setOption("acknowledgement timeout", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_ACK_TIMEOUT, []byte{exp})
 }
@@ -53,14 +53,14 @@ func (id *ID) setOption(what string, level, name uint32, value []byte) error {
 }
 
 // Notify reports an asynchronous event of the connection's QP to the connection manager:
-// EventCommEst, when a message came before Established did (rdma_notify(3)).
+// EventCommEst, when a message has come before Established (rdma_notify(3)).
 func (id *ID) Notify(event verbs.AsyncEventType) error {
 	return fail("notify ID", "", do(id, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.RdmaUcmNotify{Id: id.handle, Event: uint32(event)}))
 }
 
-// WriteEvent puts a [User] event with a status and an argument among the ID's
-// events (rdma_write_cm_event(3)). Kernels before
-// 6.17 lack it.
+// WriteEvent adds a [User] event with a status and an argument to the ID's events
+// (rdma_write_cm_event(3)). On kernels before 6.17 it fails with an error that matches
+// errors.ErrUnsupported.
 func (id *ID) WriteEvent(status int, arg uint64) error {
 	req := abi.RdmaUcmWriteCmEvent{Id: id.handle, Event: uint32(User), Status: uint32(status)}
 	*req.Param.Arg() = arg
@@ -76,8 +76,8 @@ func newer(err error) error {
 	return err
 }
 
-// Migrate moves the ID, with the events it has, to another channel
-// (rdma_migrate_id(3)). No other of the ID's methods may be under way but Next.
+// Migrate moves the ID and its events to another channel (rdma_migrate_id(3)). No
+// other method of the ID except Next may run at the same time.
 func (id *ID) Migrate(to *Channel) error {
 	if err := id.enter(); err != nil {
 		return fail("migrate ID", "", err)
@@ -87,7 +87,7 @@ func (id *ID) Migrate(to *Channel) error {
 	if from == to {
 		return nil
 	}
-	// With no event in hand on either channel, their order is kept.
+	// While no event is in delivery on either channel, the order stays the same.
 	first, second := from, to
 	if first.num > second.num {
 		first, second = second, first
@@ -96,7 +96,7 @@ func (id *ID) Migrate(to *Channel) error {
 	defer first.turn.Unlock()
 	second.turn.Lock()
 	defer second.turn.Unlock()
-	// Both channels have the ID during the move, so that it is not left behind if the
+	// Both channels list the ID during the move, so that it is not left behind if the
 	// file of one is renewed.
 	numbers := id.numbers()
 	if !to.enlist(id, numbers) {
@@ -118,7 +118,7 @@ func (id *ID) Migrate(to *Channel) error {
 	return fail("migrate ID", "", to.drain()) // the kernel moves events but wakes no waiter
 }
 
-// enlist adds an ID by its numbers. It returns false if the channel has ended.
+// enlist adds an ID under its numbers. It returns false if the channel has ended.
 func (c *Channel) enlist(id *ID, numbers []uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,7 +141,7 @@ func (c *Channel) delist(numbers []uint64) {
 	c.noteUnused()
 }
 
-// handOver moves the events that have come and were not taken.
+// handOver moves the events that have been delivered but not read.
 func (id *ID) handOver(from, to *Channel) {
 	var events []Event
 	if from.loop != nil {
@@ -149,7 +149,7 @@ func (id *ID) handOver(from, to *Channel) {
 	} else if to.loop != nil {
 		id.mu.Lock()
 		events, id.events = id.events, nil
-		id.rouse() // who waits there does so in vain
+		id.rouse() // Next fails on a Loop
 		id.mu.Unlock()
 	}
 	for _, e := range events {

@@ -21,7 +21,7 @@ type PathRecord struct {
 	HopLimit     uint8
 	TrafficClass uint8
 	Reversible   bool
-	Paths        uint8 // 7 bits: the most that are asked for
+	Paths        uint8 // 7 bits: the most paths that a query returns
 	PKey         uint16
 	QoSClass     uint16 // 12 bits
 	SL           uint8  // 4 bits: service level
@@ -30,11 +30,11 @@ type PathRecord struct {
 	Lifetime     uint8 // 6 bits: a packet lives for 4.096 µs * 2^Lifetime
 	Preference   uint8
 
-	// What a query for the path compares MTU, Rate and Lifetime with.
+	// How a query for the path compares MTU, Rate and Lifetime.
 	MTUSelector, RateSelector, LifetimeSelector PathSelector
 }
 
-// PathFlags are what a path may be used for (IB_PATH_* in rdma/ib_user_sa.h).
+// PathFlags are the uses of a path (IB_PATH_* in rdma/ib_user_sa.h).
 type PathFlags uint32
 
 const (
@@ -47,7 +47,7 @@ const (
 	PathBidirectional            = PathOutbound | PathInboundReverse
 )
 
-// PathSelector is how a value compares (enum ib_sa_selector).
+// PathSelector is how a query compares a value (enum ib_sa_selector).
 type PathSelector uint8
 
 const (
@@ -120,8 +120,9 @@ func bit(set bool) uint32 {
 	return 0
 }
 
-// SetPath gives the ID a path, and maybe others for replies or as a fallback, instead of
-// resolving one; [ID.PathRecords] of another ID returns some. It is for InfiniBand and RoCE.
+// SetPath sets the ID's path, and optionally others for replies or as a fallback, instead of
+// resolving one. [ID.PathRecords] of another ID returns such paths. SetPath is for InfiniBand
+// and RoCE.
 func (id *ID) SetPath(paths ...PathRecord) error {
 	var records []byte
 	for i := range paths {

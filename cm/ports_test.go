@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestPortsInUse: a port that TCP uses is no hindrance where any will do. The
-// connection manager chooses by chance, of a range that is made small here.
+// TestPortsInUse listens on any free port while TCP uses some. The connection manager
+// chooses at random from a range, which is made small here.
 func TestPortsInUse(t *testing.T) {
 	labtest.Require(t)
 	const file = "/proc/sys/net/ipv4/ip_local_port_range"

@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestRejectECE offers extensions and has them turned down. iWARP carries
-// neither the offer nor the reason.
+// TestRejectECE offers extensions, which the peer rejects. iWARP carries neither
+// the offer nor the reason.
 func TestRejectECE(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		offer, reason := cm.ECE{VendorID: 0x1234, Options: 5}, 35

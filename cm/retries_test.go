@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestRetries: a connection gives a peer that is gone up, also if the peer would
-// not, unless it is told otherwise.
+// TestRetries checks the retry counts of both QPs: the default is at most 6, even if the
+// dialing side asks for 7, so that a peer that is gone is noticed.
 func TestRetries(t *testing.T) {
 	for _, r := range []struct {
 		dial, accept   int // RetryCount of Options

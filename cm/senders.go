@@ -13,22 +13,22 @@ import (
 
 const (
 	keptSenders = 1024
-	// resolutions is how many address handles are made at a time. The kernel keeps
-	// the thread that makes one for as long as the address does not answer.
+	// resolutions is the number of address handles that are made at a time: each
+	// blocks a thread in the kernel as long as the address does not answer.
 	resolutions = 64
 )
 
-// Sender is where a datagram says that it came from: nothing proves it. Senders
-// are equal if they have the same queue pair, address and traffic class.
+// Sender is the source of a datagram as its header states it, which nothing proves.
+// Senders are equal if they have the same queue pair, address and traffic class.
 type Sender struct {
 	QPNum  uint32
 	header header
 }
 
-// header is what identifies the way to a sender.
+// header identifies the path to a sender.
 type header struct {
 	grh      [verbs.GRHSize]byte
-	global   bool // there is a grh
+	global   bool // grh is set
 	slid     uint16
 	sl       uint8
 	pathBits uint8
@@ -39,8 +39,8 @@ func senderOf(wc *verbs.WC, grh []byte) Sender {
 	if h.global {
 		copy(h.grh[:], grh)
 	}
-	// What differs between packets of one sender is cleared: payload length and hop
-	// limit, and IPv4's identification, fragment, time to live and checksum.
+	// Fields that differ between packets of one sender are cleared: payload length and
+	// hop limit, or IPv4's identification, fragment, time to live and checksum.
 	if h.v4() {
 		clear(h.grh[22:26])
 		clear(h.grh[28:29])
@@ -56,8 +56,8 @@ func senderOf(wc *verbs.WC, grh []byte) Sender {
 // IPv6 header with an address that looks like one.
 func (h *header) v4() bool { return h.grh[0]>>4 != 6 && h.grh[20]>>4 == 4 }
 
-// Addr returns the sender's address. It is invalid on InfiniBand subnets that need
-// none.
+// Addr returns the sender's address. It is invalid for a datagram without a GRH,
+// which InfiniBand does not need within a subnet.
 func (s Sender) Addr() netip.Addr {
 	switch {
 	case !s.header.global:
@@ -68,7 +68,7 @@ func (s Sender) Addr() netip.Addr {
 	return netip.AddrFrom16([16]byte(s.header.grh[8:24]))
 }
 
-// senders are the address handles for answers.
+// senders is the cache of address handles for answers.
 type senders struct {
 	create    func(header) (*uverbs.AH, error)
 	resolving chan struct{} // holds a token for each create
@@ -87,7 +87,7 @@ type handle struct {
 	done   chan struct{} // closed when ah or err is set
 	ah     *uverbs.AH
 	err    error
-	at     *list.Element // in made
+	at     *list.Element // of senders.made
 	users  int
 }
 
@@ -114,8 +114,8 @@ func (s *senders) acquire(ctx context.Context, h header) (*handle, error) {
 	return k, nil
 }
 
-// find returns the handle of a sender with one more user, and starts to make it if
-// there is none.
+// find returns the handle of a sender and counts a user of it. If there is none, it
+// starts to make one.
 func (s *senders) find(ctx context.Context, h header) (*handle, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,8 +180,8 @@ func (s *senders) keep(most int) {
 	s.trim()
 }
 
-// trim closes the least recently used handles that are too many. The caller holds
-// mu.
+// trim evicts unused handles, the least recently used first, until no more than most
+// are left. The caller holds mu.
 func (s *senders) trim() {
 	for at := s.made.Front(); at != nil && s.made.Len() > s.most; {
 		k := at.Value.(*handle)
@@ -202,8 +202,8 @@ func (s *senders) remove(k *handle) error {
 	return nil
 }
 
-// close closes all handles when none is being made any more. The QP must be
-// closed. After a failure it can be called again.
+// close waits until no handle is being made, and closes all. The QP must be closed
+// before. After a failure it can be called again.
 func (s *senders) close() (err error) {
 	s.mu.Lock()
 	s.closed = true

@@ -8,7 +8,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestDialTOS has the QPs of both sides send with the dialer's traffic class.
+// TestDialTOS checks that the QPs of both sides send with the dialer's traffic class.
 func TestDialTOS(t *testing.T) {
 	labtest.Require(t)
 	ctx := within(t, 20*time.Second)

@@ -17,24 +17,24 @@ import (
 )
 
 // Transport owns what endpoints and listeners share: the connection to the kernel's rdma_cm,
-// the open devices with the PDs of [Options].SharePD, and the limits on handshakes by iWARP.
-// The zero value is usable. A program needs one of its own only to keep some connections
-// apart from all others, or to close everything at a known time. After the first use it must
-// not be copied, nor its field changed.
+// the open devices with the PDs of [Options].SharePD, and the limits on iWARP handshakes.
+// The zero value is usable. A program needs its own Transport only to separate some
+// connections from all others, or to close everything at a known time. After the first use
+// a Transport must not be copied, and its field must not be changed.
 //
 // Methods may be called by several goroutines. A Transport with an open connection to rdma_cm
 // has one goroutine, which reads its events.
 type Transport struct {
 	// IdleTimeout is how long the connection to rdma_cm and each device stay open when
-	// nothing uses them: opening them takes longer than making a connection. Zero is
-	// 250 ms, and a negative one lets them stay until CloseIdle or Close. Linux 6.12 cannot
-	// remove a device of rxe or siw that is open: "rdma link delete" waits.
+	// they are not in use: opening them takes longer than making a connection. Zero is
+	// 250 ms. With a negative value they stay open until CloseIdle or Close. Linux 6.12
+	// cannot remove a device of rxe or siw that is open: "rdma link delete" waits.
 	IdleTimeout time.Duration
 
 	mu       sync.Mutex
 	closed   bool
 	channels []*Channel      // the last is for new IDs, unless it has ended
-	devices  map[int]*device // by index: a device that is made again has its GUID again
+	devices  map[int]*device // by index: a device that is deleted and added again has the same GUID
 	peers    map[netip.AddrPort]*peer
 }
 
@@ -44,15 +44,15 @@ var defaultTransport Transport
 // and of [Lookup] and [DeviceAddrs].
 func DefaultTransport() *Transport { return &defaultTransport }
 
-// TransportStats are what a [Transport] has open.
+// TransportStats contains the numbers of objects that a [Transport] has open.
 type TransportStats struct {
 	Channels  int // connections to rdma_cm: more than one only if the kernel has ended some
 	IDs       int // listeners, connections, and requests without an answer
 	Devices   int
-	Endpoints int // with a PD that the transport has made or shares
+	Endpoints int // endpoints whose PD the transport has made
 }
 
-// Stats returns the transport's figures. It may be called at any time, also after Close.
+// Stats returns the current numbers. It may be called at any time, also after Close.
 func (t *Transport) Stats() TransportStats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -70,9 +70,9 @@ func (t *Transport) stats() TransportStats {
 	return s
 }
 
-// CloseIdle closes what nothing uses now: connections to rdma_cm without IDs, devices without
-// endpoints, and the CQs of closed endpoints that were [Options].Polled, which are kept for
-// others, 64 at most on a device. A device on which the program has objects of its own stays open.
+// CloseIdle closes what is not in use: connections to rdma_cm without IDs, devices without
+// endpoints, and idle CQs, up to 64 on a device, which are those of closed endpoints with
+// [Options].Polled. A device on which the program has objects of its own stays open.
 func (t *Transport) CloseIdle() {
 	t.closeChannels()
 	t.mu.Lock()
@@ -80,7 +80,7 @@ func (t *Transport) CloseIdle() {
 	t.closeDevices()
 }
 
-// Close closes the transport; dials and listeners fail with [verbs.ErrClosed] then. It fails
+// Close closes the transport. Later dials and listens fail with [verbs.ErrClosed]. Close fails
 // with [verbs.ErrInUse] while endpoints, listeners or requests use the transport, or if the
 // program has objects of its own on one of its devices. After a failure it can be called again.
 func (t *Transport) Close() error {
@@ -105,7 +105,7 @@ func (t *Transport) close() error {
 // orDefault returns t, or the default transport if t is nil.
 func (t *Transport) orDefault() *Transport { return cmp.Or(t, &defaultTransport) }
 
-// timeout returns what IdleTimeout stands for.
+// timeout returns the duration that IdleTimeout means.
 func (t *Transport) timeout() time.Duration {
 	switch {
 	case t.IdleTimeout == 0:
@@ -176,8 +176,8 @@ func (t *Transport) closeChannel(c *Channel) {
 	}
 }
 
-// closeDevices closes the devices without endpoints, and the CQs without one. The caller holds
-// t.mu.
+// closeDevices closes the devices without endpoints, and the idle CQs of the others. The
+// caller holds t.mu.
 func (t *Transport) closeDevices() (err error) {
 	for _, d := range t.devices {
 		if d.users == 0 {
@@ -194,29 +194,29 @@ type device struct {
 	t     *Transport
 	index int
 	ctx   *uverbs.Context
-	pd    *uverbs.PD // of endpoints that share one; nil before the first
+	pd    *uverbs.PD // for endpoints with Options.SharePD; nil before the first
 	users int
-	// removed says that the removal of the device has ended an endpoint. Others may have
-	// ended with that one, as its peer.
+	// removed is set if the removal of the device has ended an endpoint. The ends of other
+	// endpoints may have another reason, if their peer was such an endpoint.
 	removed bool
 	idle    *time.Timer // closes the device
-	logs    bool        // ctx has the logger of a connection
+	logs    bool        // ctx has a connection's logger
 
 	idleCQs []idleCQ
 }
 
-// idleCQ is a CQ of an endpoint that has been closed, for another: making and mapping CQs is a
-// tenth or more of the time that a connection takes.
+// idleCQ is a CQ of a closed endpoint, for reuse: making and mapping CQs takes a tenth or
+// more of the time that it takes to make a connection.
 type idleCQ struct {
 	*uverbs.CQ
-	depth int // which it was made with
+	depth int // that it was made with
 }
 
-// mostIdleCQs is how many CQs a device keeps.
+// mostIdleCQs is the most idle CQs of a device.
 const mostIdleCQs = 64
 
-// device returns the device that a route leads to, in use until release. Its context logs to
-// the first logger there is.
+// device returns the device that a route leads to, and counts a user until release. The
+// device's context logs to the first log that is not nil.
 func (t *Transport) device(r Route, log *slog.Logger) (*device, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -266,7 +266,7 @@ func (d *device) sharedPD() (_ *uverbs.PD, err error) {
 	return d.pd, err
 }
 
-// createCQ returns a CQ without a channel, and what releases it.
+// createCQ returns a CQ without a channel, and a function that releases it.
 func (d *device) createCQ(depth int) (cq *uverbs.CQ, release func() error, err error) {
 	d.t.mu.Lock()
 	if i := slices.IndexFunc(d.idleCQs, func(c idleCQ) bool { return c.depth == depth }); i >= 0 {
@@ -303,7 +303,7 @@ func (d *device) releaseCQ(cq *uverbs.CQ, depth, size int) error {
 	return nil
 }
 
-// closeCQs closes the CQs that no endpoint uses.
+// closeCQs closes the idle CQs.
 func (d *device) closeCQs() (err error) {
 	d.idleCQs = slices.DeleteFunc(d.idleCQs, func(c idleCQ) bool {
 		cerr := c.Close()
@@ -313,8 +313,8 @@ func (d *device) closeCQs() (err error) {
 	return err
 }
 
-// release ends a use. The device is closed a while after the last, or at once if it has been
-// removed.
+// release ends one use of the device. After the last use the device is closed when IdleTimeout
+// has passed, or at once if it has been removed.
 func (d *device) release(removed bool) {
 	d.t.mu.Lock()
 	defer d.t.mu.Unlock()
@@ -337,7 +337,7 @@ func (d *device) expire() {
 	}
 }
 
-// close closes the device, unless the program has objects on it.
+// close closes the device. It fails if the program has objects on it.
 func (d *device) close() error {
 	if err := d.closeCQs(); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// couple connects two endpoints by transports of their own.
+// couple connects an endpoint of dial with one of listen.
 func couple(t *testing.T, device string, dial, listen *cm.Transport) (client, server *cm.Endpoint) {
 	t.Helper()
 	ctx := within(t, 20*time.Second)
@@ -47,8 +47,8 @@ func expectStats(t *testing.T, tr *cm.Transport, want cm.TransportStats) {
 	}
 }
 
-// TestTransport uses two transports of one process, which have nothing in common, and closes
-// one of them while it is in use and when it is not.
+// TestTransport uses two transports in one process, which share nothing, and closes one of
+// them while it is in use and when it is not.
 func TestTransport(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		before := labtest.Settled(t)
@@ -71,7 +71,7 @@ func TestTransport(t *testing.T) {
 		mr := labtest.Must(server.AllocMR(64, 0))(t)
 		expectStats(t, dialing, cm.TransportStats{Channels: 1, Devices: 1})
 
-		// The closed transport refuses, the other goes on.
+		// Calls on the closed transport fail; the other transport still works.
 		for range 2 {
 			if err := dialing.Close(); err != nil {
 				t.Error(err)
@@ -100,8 +100,8 @@ func TestTransport(t *testing.T) {
 	})
 }
 
-// TestTransportInUse closes a transport with a listener, a request, and an object of the
-// program's on one of its devices.
+// TestTransportInUse closes a transport while it has a listener, a request, and an object of
+// the program on one of its devices.
 func TestTransportInUse(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)
@@ -143,7 +143,7 @@ func TestTransportInUse(t *testing.T) {
 	})
 }
 
-// TestIdleTimeout waits for a transport to close what is unused, which it does in time, and
+// TestIdleTimeout checks that a transport closes what is not in use after IdleTimeout, and
 // not before.
 func TestIdleTimeout(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
@@ -165,7 +165,7 @@ func TestIdleTimeout(t *testing.T) {
 				t.Errorf("closed after %v", took)
 			}
 		}
-		// The program's object delays it.
+		// An object of the program delays it.
 		client, server := couple(t, device, tr, tr)
 		pd := labtest.Must(client.PD.Context().AllocPD())(t)
 		client.Close()
@@ -183,7 +183,7 @@ func TestIdleTimeout(t *testing.T) {
 	})
 }
 
-// TestLoopTransport makes endpoints of a loop by its transport, until that is closed.
+// TestLoopTransport makes endpoints of a loop with its transport, until that is closed.
 func TestLoopTransport(t *testing.T) {
 	labtest.Require(t)
 	loop, _, addr := newLoop(t, labtest.RXE)

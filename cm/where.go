@@ -15,7 +15,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Path is how a machine reaches an address by RDMA.
+// Path describes how this machine reaches an address by RDMA.
 type Path struct {
 	Device        uverbs.Device
 	Port          int
@@ -23,9 +23,9 @@ type Path struct {
 	Local, Remote netip.Addr
 }
 
-// Lookup says which device, port and GID serve the way to addr, "10.9.0.1" or a
-// name, without connecting. No device is an error that matches [verbs.ErrNoRoute] and
-// lists those there are.
+// Lookup returns the device, port and GID that lead to addr, "10.9.0.1" or a name,
+// without connecting. If no device leads there, the error matches [verbs.ErrNoRoute]
+// and lists the devices.
 func Lookup(ctx context.Context, addr string) (Path, error) {
 	p, err := lookup(ctx, addr)
 	return p, fail("lookup", addr, err)
@@ -73,13 +73,13 @@ func (t *Transport) pathTo(ctx context.Context, dst netip.AddrPort) (Path, error
 	return Path{Device: dev, Port: r.Port, GID: gid, Local: r.Local.Addr(), Remote: r.Remote.Addr()}, err
 }
 
-// noRoute explains that no device leads to an address, if that is what err
-// means.
+// noRoute adds ErrNoRoute and the list of devices to err if err means that no
+// device leads to the address.
 func noRoute(err error, dst netip.Addr) error {
 	errno, _ := errors.AsType[unix.Errno](err)
 	switch {
 	case errno == unix.ENODEV || errno == unix.ENETUNREACH || errno == unix.EHOSTUNREACH:
-	case errno != 0 && dst.IsLoopback(): // EINVAL where siw is the first device, ENOENT where it is on lo
+	case errno != 0 && dst.IsLoopback(): // EINVAL if siw is the first device, ENOENT if siw is on lo
 	default:
 		return err
 	}
@@ -90,9 +90,9 @@ func noRoute(err error, dst netip.Addr) error {
 	return fmt.Errorf("%w to %s; devices: %s: %w", verbs.ErrNoRoute, to, strings.Join(where(), ", "), err)
 }
 
-// FindDevice returns the device that the route leads to: the one with its index, as
-// two devices on one network interface have the same GUID. A process that may not
-// use netlink, which knows the index, finds devices whose GUID is unique.
+// FindDevice returns the device that the route leads to. It compares indexes, as two
+// devices on one network interface have the same GUID. A process that may not use
+// netlink, which reports the index, finds only devices whose GUID is unique.
 func (r Route) FindDevice() (uverbs.Device, error) {
 	devs, err := uverbs.Devices()
 	if err != nil {
@@ -115,8 +115,8 @@ func (r Route) FindDevice() (uverbs.Device, error) {
 }
 
 // usable returns an error that matches [verbs.ErrNoRDMA] if this process cannot use the
-// route's device, or any device if the route is a wildcard's, which has none. The kernel
-// listens there nevertheless.
+// route's device, or, for the route of a wildcard, which has no device, any device. The
+// kernel listens nevertheless.
 func (r Route) usable() error {
 	devs, err := uverbs.Devices()
 	if r.Device != (verbs.GUID{}) {
@@ -135,7 +135,7 @@ func (r Route) usable() error {
 	if errors.Is(err, verbs.ErrNoRDMA) {
 		return err
 	}
-	return nil // connections fail with it if it lasts
+	return nil // if err lasts, connections will fail with it
 }
 
 // link describes a network interface: " on v0 (10.9.0.1)".
@@ -157,7 +157,7 @@ func link(name string) string {
 	return fmt.Sprintf(" on %s (%s)", ifi.Name, strings.Join(addrs, " "))
 }
 
-// where says what there is: "rxe0 on v0 (10.9.0.1)".
+// where describes each device: "rxe0 on v0 (10.9.0.1)".
 func where() []string {
 	devs, _ := uverbs.Devices()
 	var all []string

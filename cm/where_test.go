@@ -14,7 +14,7 @@ import (
 func TestLookup(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		p, err := cm.Lookup(t.Context(), labtest.AddrOf(device))
-		if device == labtest.SIW { // has no port space for datagrams, but a route
+		if device == labtest.SIW { // it has a route, but no port space for datagrams
 			t.Log(p, err)
 		}
 		if err != nil || p.Device.Name != device || p.Port != 1 || p.Local.String() != labtest.AddrOf(device) {

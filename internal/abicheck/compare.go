@@ -14,18 +14,18 @@ type Status string
 
 const (
 	Same    Status = "same"
-	Newer   Status = "kernel has more"   // members that we have not
+	Newer   Status = "kernel has more"   // members than we have
 	Older   Status = "kernel has fewer"  // members than we have
-	Differs Status = "differs"           // members are elsewhere, or of another size
+	Differs Status = "differs"           // members have other offsets or sizes
 	Unknown Status = "not in the kernel" // or its module is not loaded, or has no BTF
 )
 
-// Difference is what Compare finds out about one structure.
+// Difference is the result of Compare for one structure.
 type Difference struct {
 	Status Status
-	// More are members that only the kernel has, Fewer those that only we have,
-	// and Moved what is at another place or of another size: "dma: 184 size 24,
-	// the kernel has it at 192 size 24".
+	// More lists members that only the kernel has, Fewer those that only we have,
+	// and Moved those with another offset or size: "dma: at 184 size 24, the kernel
+	// has it at 192 size 24".
 	More, Fewer, Moved []string
 	Same               int // members that agree
 	Size, KernelSize   int // bytes; KernelSize is 0 if the kernel has no such type
@@ -45,7 +45,7 @@ func compare(t Type, theirs btf.Type) Difference {
 		ours[m.Path] = true
 		off, size, err := locate(theirs, m.Path)
 		switch {
-		case err != nil && isReserved(m.Path): // it has been given to others
+		case err != nil && isReserved(m.Path): // other members use its bytes now
 		case err != nil:
 			d.Fewer = append(d.Fewer, m.Path)
 		case off == m.Off && size == m.Size, reserved(m, off, size):
@@ -80,14 +80,14 @@ func isReserved(path string) bool {
 	return slices.ContainsFunc([]string{"reserved", "rsvd", "pad"}, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// reserved says whether a member is what newer headers have left of a larger
-// reserved one, which the kernel has at off.
+// reserved reports whether m is the rest, in newer headers, of a larger reserved
+// member, which the kernel has at off.
 func reserved(m Member, off, size int) bool {
 	return isReserved(m.Path) && off <= m.Off && m.Off+m.Size <= off+size
 }
 
-// locate finds a member of t, or of an unnamed type inside it; a path's "[0]"
-// stands for an element.
+// locate finds a member of t, or of an unnamed type inside it. "[0]" in a path
+// means an element.
 func locate(t btf.Type, path string) (off, size int, err error) {
 	head, rest, nested := strings.Cut(path, ".")
 	name, element := strings.CutSuffix(head, "[0]")
@@ -122,8 +122,9 @@ func member(t btf.Type, name string) (btf.Member, int, bool) {
 	return btf.Member{}, 0, false
 }
 
-// paths are those of t's members, and of what is in them if deep says so, behind
-// prefix. What takes no room, such as a flexible array, does not count.
+// paths returns the paths of t's members, after prefix, and of the members inside
+// those for which deep returns true. It leaves out members of no size, such as a
+// flexible array.
 func paths(t btf.Type, prefix string, deep func(path string) bool) (list []string) {
 	for _, m := range membersOf(t) {
 		path := prefix + m.Name

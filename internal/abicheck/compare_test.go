@@ -11,7 +11,7 @@ var (
 	u64 = &btf.Int{Name: "unsigned long long", Size: 8}
 )
 
-// kernelType is a structure of members one behind the other.
+// kernelType returns a structure with members one after the other.
 func kernelType(members ...btf.Member) *btf.Struct {
 	s := &btf.Struct{Name: "thing"}
 	for _, m := range members {
@@ -24,7 +24,7 @@ func kernelType(members ...btf.Member) *btf.Struct {
 }
 
 // TestCompare changes a kernel's structure in every way that kernels do, and
-// says what becomes of a command and of a queue's element.
+// checks the effect on a command and on an element of a queue.
 func TestCompare(t *testing.T) {
 	ours := parse(`sizeof struct thing = 24
 offsetof struct thing a = 0 size 8
@@ -83,7 +83,7 @@ func TestLost(t *testing.T) {
 	if r := (use{module: "siw"}).judge("struct siw_cqe", d, []string{"siw"}); r.Why != "module siw is not loaded, or has no BTF" || r.Breaks {
 		t.Errorf("%+v", r)
 	}
-	// What costs a feature is a member of ours.
+	// Each key of lost is a member of ours.
 	types := map[string]bool{}
 	for _, typ := range Types() {
 		for _, m := range typ.Members {

@@ -1,5 +1,5 @@
-// Package abicheck compares package abi with what the running kernel says of its
-// own structures, in BTF.
+// Package abicheck compares package abi with the running kernel's description of its
+// structures, BTF.
 //
 //	abi.Layout ────────────► Types ──┐
 //	                                 ├─ Compare ──► Result ──► verbs abi, tests
@@ -7,8 +7,8 @@
 //	                                        uses: which feature needs it,
 //	                                        and whether sizes are negotiated
 //
-// What a difference does depends on how a structure travels. Commands carry the
-// length of what is sent, and of the room for the answer: either side may know
-// of members that the other has not, at the end. Elements of queues that are
-// mapped carry nothing: each side counts on their size.
+// The effect of a difference depends on how a structure is passed. Commands carry the
+// lengths of the request and of the room for the answer: either side may have members
+// at the end that the other lacks. Elements of mapped queues carry no length: each side
+// relies on their size.
 package abicheck

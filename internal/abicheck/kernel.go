@@ -10,18 +10,18 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// modules are those that have the structures, if they are not built in.
+// modules lists the modules that have the structures, unless they are built in.
 var modules = []string{"ib_core", "ib_uverbs", "rdma_cm", "rdma_ucm", "rdma_rxe", "siw"}
 
-// Kernel is what the running kernel says of its types.
+// Kernel has the types of the running kernel.
 type Kernel struct {
-	// Absent are modules that are not loaded, or are built in.
+	// Absent lists modules that are not loaded, or are built in.
 	Absent []string
 	specs  []*btf.Spec
 }
 
-// Open reads the running kernel's BTF. A kernel without is an error that wraps
-// errors.ErrUnsupported.
+// Open reads the running kernel's BTF. It fails with an error that wraps
+// errors.ErrUnsupported if the kernel has none.
 func Open() (*Kernel, error) {
 	const dir = "/sys/kernel/btf"
 	f, err := os.Open(filepath.Join(dir, "vmlinux"))
@@ -56,7 +56,7 @@ func Open() (*Kernel, error) {
 	return k, nil
 }
 
-// find returns the kernel's type of that name, nil if it has none.
+// find returns the kernel's type of that name, or nil if it has none.
 func (k *Kernel) find(kind, tag string) btf.Type {
 	for _, s := range k.specs {
 		types, _ := s.AnyTypesByName(tag)

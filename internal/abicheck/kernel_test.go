@@ -6,8 +6,8 @@ import (
 )
 
 // TestLayoutAgainstKernel compares every type that the running kernel
-// describes with ours. A kernel may lack what newer headers have, which is
-// reported; it must not have anything elsewhere.
+// describes with ours. A kernel may lack members that newer headers have, which
+// is logged; it must not have a member at another offset.
 func TestLayoutAgainstKernel(t *testing.T) {
 	if os.Getenv("VERBS_LAB") == "" {
 		t.Skip("needs a kernel with RDMA and BTF: run by make test")

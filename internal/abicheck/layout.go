@@ -22,7 +22,7 @@ type Member struct {
 
 func (t Type) String() string { return t.Kind + " " + t.Name }
 
-// Types are all structures and unions of package abi.
+// Types returns all structures and unions of package abi.
 func Types() []Type { return parse(abi.Layout()) }
 
 func parse(layout string) []Type {

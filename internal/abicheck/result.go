@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// Result is what the kernel's idea of a structure means for the project.
+// Result is the effect of the kernel's version of a structure on the project.
 type Result struct {
 	Type    string `json:"type"`    // "struct siw_cqe"
 	Feature string `json:"feature"` // what uses it
 	Status  Status `json:"status"`
 	Breaks  bool   `json:"breaks"`        // the feature does not work
-	Why     string `json:"why,omitempty"` // it breaks, or does not
+	Why     string `json:"why,omitempty"` // why it breaks, or does not
 
 	Size       int      `json:"size"`                  // bytes, ours
 	KernelSize int      `json:"kernel_size,omitempty"` // 0 if unknown
@@ -37,7 +37,7 @@ func (k *Kernel) Used() []Result {
 	return list
 }
 
-// judge says what a difference does to a use.
+// judge returns the effect of a difference on a use.
 func (u use) judge(name string, d Difference, absent []string) Result {
 	r := Result{
 		Type: name, Feature: u.feature, Status: d.Status,
@@ -62,7 +62,7 @@ func (u use) judge(name string, d Difference, absent []string) Result {
 	return r
 }
 
-// without names what the lack of members costs.
+// without returns the features that need the missing members, or else the members.
 func (u use) without(name string, members []string) (list []string) {
 	for _, m := range members {
 		what := m

@@ -2,17 +2,17 @@ package abicheck
 
 import "strings"
 
-// use is what the project does with some of the kernel's structures.
+// use is a feature of the project and the kernel's structures that it needs.
 type use struct {
-	feature string // what does not work if they differ
-	// mapped says that both sides have them in memory that they share: nothing
-	// tells one of the other's size.
+	feature string // that does not work if the structures differ
+	// mapped is set if the structures are in memory that both sides share: neither
+	// side learns the other's size.
 	mapped bool
-	module string // which has them, if one only
-	types  string // names, of structs if they do not say otherwise
+	module string // that has the structures, if only one has
+	types  string // names, of structs unless "union" precedes
 }
 
-// names are the types' as [Type.String] has them.
+// names returns the names of the types, as [Type.String] does.
 func (u use) names() []string {
 	var list []string
 	kind := "struct "
@@ -27,8 +27,8 @@ func (u use) names() []string {
 	return list
 }
 
-// uses are all structures that the project exchanges with the kernel; a test
-// keeps it so.
+// uses lists all structures that the project exchanges with the kernel. TestUses
+// checks that.
 var uses = []use{
 	{feature: "every verb", types: "ib_uverbs_cmd_hdr ib_uverbs_ioctl_hdr ib_uverbs_attr"},
 	{feature: "device attributes", types: `ib_uverbs_ex_query_device ib_uverbs_ex_query_device_resp ib_uverbs_query_device_resp
@@ -74,8 +74,8 @@ var uses = []use{
 	{feature: "siw: completions", module: "siw", mapped: true, types: "siw_cqe siw_cq_ctrl"},
 }
 
-// lost is what a program cannot have from a kernel without some member, where
-// that is not all that the structure is for.
+// lost names the feature that needs a member, for structures that work without
+// that member.
 var lost = map[string]string{
 	"struct rxe_send_wr wr.flush":                         "RDMA FLUSH",
 	"struct rxe_dma_info atomic_wr[0]":                    "ATOMIC WRITE",

@@ -14,12 +14,12 @@ import (
 	"testing"
 )
 
-// isType is how a generated comment says which type of C a Go type is.
+// isType matches a generated comment with the C type of a Go type.
 var isType = regexp.MustCompile(`is ((?:struct|union) \w+)`)
 
-// generated returns, of package abi's types by their Go names, what they are in
-// C, and which others are inside them. A type that C has no name for counts as
-// the one that it is in.
+// generated returns, by the Go names of package abi's types, their C types and the
+// names of the types inside them. A type without a name in C counts as the type that
+// contains it.
 func generated(t *testing.T) (c map[string]string, inside map[string][]string) {
 	c, inside = map[string]string{}, map[string][]string{}
 	files, err := filepath.Glob("../../abi/zabi_*.go")
@@ -63,7 +63,7 @@ func generated(t *testing.T) (c map[string]string, inside map[string][]string) {
 	return c, inside
 }
 
-// used returns the names that the project's programs use of package abi.
+// used returns the names of package abi that the project's programs use.
 func used(t *testing.T) map[string]bool {
 	names := map[string]bool{}
 	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
@@ -98,8 +98,8 @@ func used(t *testing.T) map[string]bool {
 	return names
 }
 
-// TestUses: the table of uses has what the code uses, with what is inside it, and
-// nothing else.
+// TestUses checks that the table of uses has exactly the types that the code uses and
+// the types inside them.
 func TestUses(t *testing.T) {
 	c, inside := generated(t)
 	want := map[string]bool{}

@@ -8,7 +8,7 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// Dest returns an address vector as commands on QPs take it.
+// Dest returns the structure of an address vector in commands on QPs.
 func Dest(av *verbs.AddressVector) abi.IbUverbsQpDest {
 	d := abi.IbUverbsQpDest{
 		Dgid: av.DGID, FlowLabel: av.FlowLabel, Dlid: av.DLID, SgidIndex: av.SGIDIndex,
@@ -39,7 +39,7 @@ func OfAH(a *abi.IbUverbsAhAttr) verbs.AddressVector {
 	}
 }
 
-// OfQP returns the attributes in an answer of rdma_cm, and which they are.
+// OfQP returns the attributes in an answer of rdma_cm, and the mask of those that are set.
 func OfQP(a *abi.IbUverbsQpAttr) (verbs.QPAttr, verbs.QPAttrMask) {
 	return verbs.QPAttr{
 		State: verbs.QPState(a.QpState), CurState: verbs.QPState(a.CurQpState), PathMTU: verbs.MTU(a.PathMtu),

@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// listsFresh is how long fetched package lists are good for.
+// listsFresh is how long fetched package lists are used.
 const listsFresh = 6 * time.Hour
 
 const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-// config makes apt leave the machine's state alone, on top of the machine's
-// own configuration. The status file says what is installed, which must not
-// count as on offer; hooks would act on the machine.
+// config is added to the machine's own configuration, so that apt does not
+// change the machine's state. The status file lists what is installed, which
+// must not count as available; hooks would act on the machine.
 const config = `Dir::State "%[1]s/state";
 Dir::State::Lists "%[1]s/state/lists";
 Dir::State::Status "/dev/null";
@@ -42,7 +42,7 @@ Dir::Etc::PreferencesParts "/dev/null";
 APT::Default-Release "%[2]s";
 `
 
-// notFound is how apt says that its lists do not have a package or version.
+// notFound matches apt's messages that its lists lack a package or version.
 var notFound = regexp.MustCompile(`(?m)^[EN]: (?:Unable to locate package|Version '.*' for '.*' was not found|No packages found|Can't find a source to download|Can't select )`)
 
 // run runs a tool of apt on the archive's own state, in dir, and returns its
@@ -50,7 +50,7 @@ var notFound = regexp.MustCompile(`(?m)^[EN]: (?:Unable to locate package|Versio
 func (a Archive) run(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, append([]string{"-c", filepath.Join(a.dir(), "apt.conf")}, args...)...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8") // messages are read
+	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8") // for notFound
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if args[0] == "update" || args[0] == "download" {
@@ -72,8 +72,8 @@ func (a Archive) run(ctx context.Context, dir, name string, args ...string) (str
 	return out.String(), err
 }
 
-// lists sees to it that there are package lists, and says whether it fetched
-// them just now. Old ones are better than none.
+// lists fetches the package lists if they are missing or old, and reports
+// whether it did. If they cannot be fetched, it accepts old ones.
 func (a Archive) lists(ctx context.Context) (fetched bool, err error) {
 	fi, err := os.Stat(a.stamp())
 	if err == nil && time.Since(fi.ModTime()) < listsFresh {
@@ -87,7 +87,7 @@ func (a Archive) lists(ctx context.Context) (fetched bool, err error) {
 	return err == nil, err
 }
 
-// stamp is a file as old as the package lists.
+// stamp returns the path of a file that is as old as the package lists.
 func (a Archive) stamp() string { return filepath.Join(a.dir(), "updated") }
 
 // update fetches the package lists.
@@ -127,7 +127,7 @@ func (a Archive) configure() error {
 	return os.WriteFile(filepath.Join(dir, "apt.conf"), []byte(text), 0o644)
 }
 
-// suites are the archive's suite and the release it adds to, if any.
+// suites returns the archive's suite and the release that it adds to, if any.
 func (a Archive) suites() []string {
 	if a.Suite == "" {
 		return nil
@@ -139,9 +139,9 @@ func (a Archive) suites() []string {
 	return []string{a.Suite, release}
 }
 
-// mirror is the URI the machine gets Debian, or its security updates, from.
-// The machine's own package lists say which of its sources that is; one whose
-// lists are empty, as a container's are, gets some in the cache.
+// mirror returns the URI from which the machine gets Debian, or its security
+// updates. The machine's own package lists identify that source; if they are
+// empty, as in a container, mirror fetches lists into the cache.
 func (a Archive) mirror(ctx context.Context, suite string) (string, error) {
 	label := "Debian"
 	if strings.HasSuffix(suite, "-security") {

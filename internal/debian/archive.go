@@ -16,22 +16,22 @@ import (
 // does not have. Mirrors drop old versions.
 var ErrNotFound = errors.New("not in the archive")
 
-// Archive is one Debian suite seen through a cache folder.
+// Archive is one Debian suite, with a cache folder.
 type Archive struct {
-	// Suite is "sid", "bookworm-security", ...; empty is whatever the machine
-	// itself installs from. A suite such as the latter also shows the release
-	// it adds to, for what only that has.
+	// Suite is "sid", "bookworm-security", ...; empty means the suites that the
+	// machine itself installs from. A suite such as the latter includes the
+	// release that it adds to, for packages that only the release has.
 	Suite string
 	// Dir is the cache; empty is [CacheDir].
 	Dir string
-	// Log shows apt-get's progress; nil is silence.
+	// Log receives apt-get's progress; nil discards it.
 	Log io.Writer
 }
 
 // Package is one version of a binary package.
 type Package struct{ Name, Version string }
 
-// CacheDir is $VERBS_CACHE, or "goverbs" in the user's cache folder.
+// CacheDir returns $VERBS_CACHE, or "goverbs" in the user's cache folder.
 func CacheDir() string {
 	if dir := os.Getenv("VERBS_CACHE"); dir != "" {
 		return dir
@@ -62,8 +62,8 @@ func (a Archive) log() io.Writer {
 	return a.Log
 }
 
-// Find returns the newest version of a package, from package lists that are a
-// few hours old at most. Without a network it makes do with older ones.
+// Find returns the newest version of a package, from package lists that are at
+// most a few hours old. Without a network it uses older ones.
 func (a Archive) Find(ctx context.Context, name string) (Package, error) {
 	rec, err := a.show(ctx, name)
 	if err != nil {
@@ -72,9 +72,9 @@ func (a Archive) Find(ctx context.Context, name string) (Package, error) {
 	return Package{name, field(rec, "Version")}, nil
 }
 
-// Depends lists the names of the packages that the newest version of a package
-// depends on; of alternatives, the first. That is how a meta package such as
-// linux-image-amd64 leads to what it stands for.
+// Depends returns the names of the packages that the newest version of a package
+// depends on; of alternatives, the first. For a meta package such as
+// linux-image-amd64 it returns the real package.
 func (a Archive) Depends(ctx context.Context, name string) ([]string, error) {
 	rec, err := a.show(ctx, name)
 	if err != nil {
@@ -119,8 +119,8 @@ func field(record, name string) string {
 	return ""
 }
 
-// Closure lists packages, given as NAME or NAME=VERSION, and everything they
-// depend on. What is in have counts as there, with what it depends on.
+// Closure returns packages, named as NAME or NAME=VERSION, and everything that they
+// depend on. It leaves out the packages in have and what those depend on.
 func (a Archive) Closure(ctx context.Context, have []Package, names ...string) ([]Package, error) {
 	unlock, err := a.lock(ctx)
 	if err != nil {
@@ -149,11 +149,11 @@ func (a Archive) Closure(ctx context.Context, have []Package, names ...string) (
 	return list, nil
 }
 
-// reInst is how apt-get says that it would install a package.
+// reInst matches apt-get's message that it would install a package.
 var reInst = regexp.MustCompile(`(?m)^Inst (\S+) \((\S+) `)
 
-// Unpack returns a folder, named after the first, with the packages' files.
-// What is in the cache is returned at once, without a network.
+// Unpack returns a folder, named after the first package, with the files of all.
+// If the folder is in the cache, no network is needed.
 func (a Archive) Unpack(ctx context.Context, first Package, more ...Package) (string, error) {
 	dir := filepath.Join(a.dir(), first.Name+"_"+strings.ReplaceAll(first.Version, ":", "%3a"))
 	if _, err := os.Stat(dir); err == nil {
@@ -180,7 +180,7 @@ func (a Archive) Unpack(ctx context.Context, first Package, more ...Package) (st
 	return dir, os.Rename(tmp, dir)
 }
 
-// Extract puts the packages' files into a folder of the caller's.
+// Extract unpacks the packages' files into the folder dir.
 func (a Archive) Extract(ctx context.Context, dir string, list []Package) error {
 	unlock, err := a.lock(ctx)
 	if err != nil {
@@ -216,8 +216,8 @@ func (a Archive) extract(ctx context.Context, dir string, list []Package) error 
 	return err
 }
 
-// retry does what needs package lists. These may name a version that the
-// mirror has dropped since: then, and only then, they are fetched anew.
+// retry calls do, which needs package lists. They may name a version that the
+// mirror no longer has: only if do fails, retry fetches them again and repeats it.
 func (a Archive) retry(ctx context.Context, do func() error) error {
 	fetched, err := a.lists(ctx)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tmpPrefix begins the names of folders that are in the making.
+// tmpPrefix is the prefix of the names of incomplete folders.
 const tmpPrefix = "tmp-"
 
 // lock is held while the archive's lists or folders change.
@@ -19,8 +19,8 @@ func (a Archive) lock(ctx context.Context) (func(), error) {
 	return Lock(ctx, filepath.Join(a.dir(), "lock"))
 }
 
-// Lock serialises processes that share the cache; the result unlocks. The
-// kernel releases the lock of a process that dies.
+// Lock serialises processes that share the cache. It returns a function that
+// unlocks. The kernel releases the lock of a process that dies.
 func Lock(ctx context.Context, file string) (func(), error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return nil, err
@@ -29,8 +29,8 @@ func Lock(ctx context.Context, file string) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	// flock cannot be interrupted through a context, so it is asked for again
-	// and again; what it guards takes far longer.
+	// A context cannot interrupt flock, so the lock is polled; the work that it
+	// guards takes far longer.
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
@@ -49,8 +49,8 @@ func Lock(ctx context.Context, file string) (func(), error) {
 	}
 }
 
-// sweep removes what processes that died have left half done. The lock is
-// held, so nobody else is at work there.
+// sweep removes incomplete folders of processes that died. The caller holds the
+// lock, so no other process is filling one.
 func (a Archive) sweep() {
 	left, _ := filepath.Glob(filepath.Join(a.dir(), tmpPrefix+"*"))
 	for _, dir := range left {

@@ -1,5 +1,5 @@
-// Package epoll makes one file that is readable while any of several files is, for event
-// loops that are part of others.
+// Package epoll combines several files into one that is readable while any of them is, for
+// event loops inside other event loops.
 package epoll
 
 import (
@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Set is an epoll file, with an eventfd in it for Wake. Its methods may be called by any
-// goroutine, Wait by one at a time, and all of them after Close.
+// Set is an epoll file, with an eventfd in it for Wake. Any goroutine may call its methods,
+// also after Close; one at a time may call Wait.
 type Set struct {
 	event int
 
 	mu    sync.Mutex
-	file  *os.File // in the runtime's netpoller, so that Wait takes no thread; nil before Wait
-	fd    int      // -1 when it is closed
+	file  *os.File // in the runtime's netpoller, so that Wait blocks no thread; nil before Wait
+	fd    int      // -1 after Close
 	awake bool     // event is readable
 
-	// Of Wait:
+	// For Wait:
 	raw   syscall.RawConn
 	look  func(fd uintptr) bool
 	room  [8]unix.EpollEvent
@@ -31,7 +31,7 @@ type Set struct {
 // WakeID is the ID in the epoll event of Wake.
 const WakeID = -1
 
-// New makes a set that has no files yet.
+// New returns a set without files.
 func New() (*Set, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -63,7 +63,7 @@ func (s *Set) FD() int {
 	return s.fd
 }
 
-// Add adds a file, whose events have the ID.
+// Add adds a file. Its events have the ID id.
 func (s *Set) Add(fd int, id int32) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *Set) set(awake bool) {
 	}
 }
 
-// Poll returns what is readable now, as far as there is room.
+// Poll returns the events of files that are readable now, as many as fit into room.
 func (s *Set) Poll(room []unix.EpollEvent) []unix.EpollEvent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,13 +109,13 @@ func (s *Set) Poll(room []unix.EpollEvent) []unix.EpollEvent {
 func poll(fd int, room []unix.EpollEvent) []unix.EpollEvent {
 	n, err := unix.EpollWait(fd, room, 0)
 	if err != nil {
-		n = 0 // EINTR: it comes again
+		n = 0 // EINTR: the next call returns the events
 	}
 	return room[:n]
 }
 
-// Wait waits until something is readable, and returns it, and whether it slept. The next
-// Wait uses the memory again. It returns an error when the set is closed.
+// Wait waits until a file is readable, and returns the events and whether it slept. The
+// next Wait reuses the memory of ready. It returns an error when the set is closed.
 func (s *Set) Wait() (ready []unix.EpollEvent, slept bool, err error) {
 	if err := s.prepare(); err != nil {
 		return nil, false, err
@@ -125,7 +125,8 @@ func (s *Set) Wait() (ready []unix.EpollEvent, slept bool, err error) {
 	return s.ready, s.looks > 1, err
 }
 
-// prepare puts the set into the netpoller, which every event of the set's files wakes then.
+// prepare adds the set to the netpoller, which every event of the set's files wakes from
+// then on.
 func (s *Set) prepare() (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,14 +134,14 @@ func (s *Set) prepare() (err error) {
 		return os.ErrClosed
 	}
 	if s.file == nil {
-		unix.SetNonblock(s.fd, true) // for os.NewFile to see
+		unix.SetNonblock(s.fd, true) // so that os.NewFile adds it to the netpoller
 		s.file = os.NewFile(uintptr(s.fd), "epoll")
 		s.raw, err = s.file.SyscallConn()
 	}
 	return err
 }
 
-// Close closes the set, and ends Wait.
+// Close closes the set and ends Wait.
 func (s *Set) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

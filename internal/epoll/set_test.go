@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSet waits for a file, for Wake, and for Close, and looks at what the set says then.
+// TestSet waits for a file, for Wake, and for Close, and checks what the set returns.
 func TestSet(t *testing.T) {
 	s, err := New()
 	if err != nil {
@@ -73,8 +73,8 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// TestWakeClear wakes and clears at once from several goroutines: a Wake after the last
-// Clear is never lost.
+// TestWakeClear calls Wake and Clear at the same time from several goroutines: a Wake after
+// the last Clear is never lost.
 func TestWakeClear(t *testing.T) {
 	s, err := New()
 	if err != nil {

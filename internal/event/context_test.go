@@ -13,8 +13,8 @@ type labelled struct {
 	label any
 }
 
-// TestFollowContext checks that a file follows one context at a time, whatever its type:
-// the end of one it slept with before does not end a sleep with another.
+// TestFollowContext checks that a file follows one context at a time, of any type: the end
+// of the context of an earlier sleep does not end a sleep with another one.
 func TestFollowContext(t *testing.T) {
 	f, _ := pipe(t)
 	op := into(make([]byte, 8))

@@ -1,9 +1,9 @@
-// Package event is how all packages wait: a [File] is a file that the kernel's events are
-// read from, and a [Group] lets many goroutines wait for what one such source brings.
+// Package event waits for events of the kernel: a [File] is a file from which they are read,
+// and a [Group] is a set of goroutines that wait for the events of one source.
 //
 //	goroutines ── Cond.Wait ─► Group ── the leader ─► Source.Sleep ─► File ─► kernel
 //	                             └───── the others wait until the leader wakes them
 //
-// No goroutine is needed to read a file: one that waits reads for all, and hands over to
-// another when it has what it waited for.
+// No extra goroutine reads a file: one of the waiting goroutines, the leader, reads for all
+// of them. When its wait is over, another one becomes the leader.
 package event

@@ -12,20 +12,20 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// File is a file that events are read from. Goroutines that sleep hold no threads, but for
-// one in the process. One goroutine at a time may call Sleep, and any goroutine the other
-// methods.
+// File is a file from which events are read. A goroutine in Sleep blocks no thread, except
+// one goroutine in the process. One goroutine at a time may call Sleep; any goroutine may
+// call the other methods.
 type File struct {
-	// Relays says that the goroutine that sleeps passes what comes to others. It leaves its
-	// thread to them then, and does not wait in the kernel. It is set before the first Sleep.
+	// Relays is set, before the first Sleep, if the goroutine in Sleep passes events to other
+	// goroutines. It then waits in the netpoller only, and leaves its thread to them.
 	Relays bool
 
-	f     *os.File // outside of the runtime's netpoller
+	f     *os.File // not in the runtime's netpoller
 	raw   syscall.RawConn
-	fd    int // open while functions run that raw or watch.raw calls
+	fd    int // open while raw or watch.raw calls a function
 	watch *watch
 
-	// Of the Sleep under way.
+	// For the current Sleep:
 	op          func(fd int) error
 	until       time.Time
 	called      bool // op has returned err, which is not EAGAIN
@@ -35,12 +35,12 @@ type File struct {
 
 	mu       sync.Mutex
 	place    place
-	woken    bool // the Sleep under way, or the next, is to end
+	woken    bool // the current Sleep, or the next one, must end
 	closed   bool
-	deadline time.Time // that the netpoller has
+	deadline time.Time // that is set in the netpoller
 
-	// The context whose end calls Wake, which is registered until another comes: most
-	// calls have the same.
+	// The context whose end calls Wake. It stays registered until Sleep is called with
+	// another one: most calls have the same.
 	done <-chan struct{}
 	stop func() bool
 }
@@ -54,9 +54,9 @@ const (
 	inNetpoller
 )
 
-// NewFile takes over fd.
+// NewFile returns a File that owns fd. It closes fd if it fails.
 func NewFile(fd int, name string) (*File, error) {
-	// The runtime leaves alone what is not yet set so when it gets it.
+	// os.NewFile does not add a file in blocking mode to the netpoller.
 	if err := unix.SetNonblock(fd, false); err != nil {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("fcntl", err)
@@ -81,10 +81,10 @@ func NewFile(fd int, name string) (*File, error) {
 	return f, nil
 }
 
-// Sleep waits until the file is readable and has op called with its descriptor, again as
-// long as that returns EAGAIN, and returns op's error. It returns nil after [File.Wake],
-// ctx's error, [os.ErrDeadlineExceeded] at the time until, if that is not zero, and
-// [verbs.ErrClosed]. If ctx or the time has ended before, op is called once.
+// Sleep waits until the file is readable, calls op with its descriptor, and returns op's
+// error; while op returns EAGAIN it waits again. It returns nil after [File.Wake], the error
+// of ctx when ctx ends, [os.ErrDeadlineExceeded] at the time until, unless that is zero, and
+// [verbs.ErrClosed] after Close. If ctx has ended or the time has passed, op is called once.
 func (f *File) Sleep(ctx context.Context, until time.Time, op func(fd int) error) error {
 	late := ctx.Err()
 	if late == nil && !until.IsZero() && !time.Now().Before(until) {
@@ -113,7 +113,7 @@ func (f *File) Sleep(ctx context.Context, until time.Time, op func(fd int) error
 	return os.ErrDeadlineExceeded
 }
 
-// sleep returns when op has been called, at the time, and if woken.
+// sleep returns when op has returned anything other than EAGAIN, at the time, and if woken.
 func (f *File) sleep() (woken bool) {
 	if !f.Relays && kernel.begin() {
 		if f.enter(inKernel) {
@@ -131,7 +131,7 @@ func (f *File) sleep() (woken bool) {
 	return f.leave()
 }
 
-// enter notes where the Sleep waits. It returns false if it is to end.
+// enter records where the Sleep waits. It returns false if the Sleep must end.
 func (f *File) enter(p place) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -161,7 +161,7 @@ func (f *File) isClosed() bool {
 	return f.closed
 }
 
-// tryOrWatch calls op, and has the netpoller watch the file if it has to be called again.
+// tryOrWatch calls op, and adds the file to the netpoller if op must be called again.
 func (f *File) tryOrWatch() (over bool) {
 	if f.try() {
 		return true
@@ -172,7 +172,7 @@ func (f *File) tryOrWatch() (over bool) {
 	return f.called
 }
 
-// try calls op and reports whether that is all.
+// try calls op and reports whether it returned anything other than EAGAIN.
 func (f *File) try() bool {
 	err := error(unix.EINTR)
 	for err == unix.EINTR {
@@ -182,7 +182,7 @@ func (f *File) try() bool {
 	return f.called
 }
 
-// Wake ends the Sleep under way, or else the next.
+// Wake ends the current Sleep, or the next one if there is none.
 func (f *File) Wake() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -203,7 +203,7 @@ func (f *File) wake() {
 	}
 }
 
-// follow makes the end of ctx call Wake.
+// follow registers Wake to be called when ctx ends.
 func (f *File) follow(ctx context.Context) {
 	done := ctx.Done()
 	if done == nil {
@@ -228,7 +228,7 @@ func (f *File) forget() {
 // FD returns the file descriptor, which is open until Close.
 func (f *File) FD() int { return f.fd }
 
-// Try calls op with the file descriptor, which stays open meanwhile.
+// Try calls op with the file descriptor, which stays open during the call.
 func (f *File) Try(op func(fd int) error) (err error) {
 	if cerr := f.raw.Control(func(fd uintptr) { err = op(int(fd)) }); cerr != nil {
 		return verbs.ErrClosed
@@ -239,7 +239,7 @@ func (f *File) Try(op func(fd int) error) (err error) {
 // Replace calls r, which makes the descriptor refer to another file (dup3(2)).
 func (f *File) Replace(r func() error) error { return f.watch.replace(r) }
 
-// Close closes the file and ends the Sleep under way, and later ones, with
+// Close closes the file. The current Sleep and later ones fail with
 // [verbs.ErrClosed].
 func (f *File) Close() error {
 	f.mu.Lock()

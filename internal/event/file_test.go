@@ -13,7 +13,7 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// pipe is a file and where its events come from.
+// pipe returns a File and the file descriptor that its events are written to.
 func pipe(t *testing.T) (*File, int) {
 	t.Helper()
 	var fds [2]int
@@ -39,8 +39,8 @@ func into(b []byte) func(fd int) error {
 	}
 }
 
-// TestSleepEnds has sleeps end by context, time, Wake and Close, at once and later, alone
-// and while another one waits in the kernel.
+// TestSleepEnds ends sleeps by context, time, Wake and Close, at once and later, alone and
+// while another one waits in the kernel.
 func TestSleepEnds(t *testing.T) {
 	t.Run("alone", testSleepEnds)
 	t.Run("beside another", func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestSleepEnds(t *testing.T) {
 	})
 }
 
-// sleepOn has a Sleep wait until the test ends, in the kernel at first.
+// sleepOn starts a Sleep that lasts until the test ends, in the kernel at first.
 func sleepOn(t *testing.T) *File {
 	f, _ := pipe(t)
 	ended := make(chan error)
@@ -106,8 +106,8 @@ func testSleepEnds(t *testing.T) {
 	}
 }
 
-// TestWakeWhileReadable wakes a Sleep whose file is readable all the time, though op finds
-// nothing in it.
+// TestWakeWhileReadable wakes a Sleep whose file is always readable, although op returns
+// EAGAIN.
 func TestWakeWhileReadable(t *testing.T) {
 	f, w := pipe(t)
 	unix.Write(w, make([]byte, 8))
@@ -122,7 +122,7 @@ func TestWakeWhileReadable(t *testing.T) {
 	}
 }
 
-// TestMakeWay has a Sleep that waits long in the kernel leave that to one that waits often.
+// TestMakeWay checks that a long Sleep in the kernel makes way for one that waits often.
 func TestMakeWay(t *testing.T) {
 	long := sleepOn(t)
 	f, w := pipe(t)
@@ -143,8 +143,8 @@ func TestMakeWay(t *testing.T) {
 	}
 }
 
-// TestEventBeforeEnd takes an event that is there although the context has ended, or the
-// time has passed, and finds none after it.
+// TestEventBeforeEnd reads a pending event although the context has ended, or the time has
+// passed, and finds none after it.
 func TestEventBeforeEnd(t *testing.T) {
 	f, w := pipe(t)
 	over, cancel := context.WithCancel(t.Context())
@@ -181,7 +181,7 @@ func TestWakeBeforeSleep(t *testing.T) {
 	}
 }
 
-// TestManyFiles has more files slept on than may be in the kernel: each gets its
+// TestManyFiles sleeps on more files than may wait in the kernel: each gets its
 // events, and sleeping allocates nothing.
 func TestManyFiles(t *testing.T) {
 	const events = 200

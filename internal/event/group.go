@@ -8,56 +8,56 @@ import (
 	"time"
 )
 
-// Source is what a [Group] waits for.
+// Source is the source of the events that a [Group] waits for.
 type Source interface {
-	// Arm is called before a goroutine sleeps, and before it looks for the last time
-	// whether it has to: it requests the events that the group's goroutines wait for.
+	// Arm requests the events that the group's goroutines wait for. It is called before a
+	// goroutine checks its condition for the last time and sleeps.
 	Arm() error
-	// Sleep waits for events and takes them up. The end of ctx and the time until, if
-	// not zero, end it with an error, and Wake without one. The group calls it from one
+	// Sleep waits for events and handles them. It fails when ctx ends and at the time
+	// until, unless that is zero, and returns nil after Wake. The group calls it from one
 	// goroutine at a time.
 	Sleep(ctx context.Context, until time.Time) error
-	// Wake ends the Sleep under way, or else the next.
+	// Wake ends the current Sleep, or the next one if there is none.
 	Wake()
 }
 
-// Group is goroutines that wait for what one source brings. One of them, the leader,
-// sleeps at the source; the others sleep until a [Cond] of theirs is signaled, or until one
-// of them must lead.
+// Group is a set of goroutines that wait for the events of one source. One of them, the
+// leader, calls the source's Sleep; each of the others sleeps until its [Cond] is signaled,
+// or until it must become the leader.
 type Group struct {
 	source Source
 
 	mu          sync.Mutex
 	leader      *waiter
-	asleep      bool // the leader is at the source
+	asleep      bool // the leader is in source.Sleep
 	first, last *waiter
 }
 
-// Init gives the group its source.
+// Init sets the group's source.
 func (g *Group) Init(s Source) { g.source = s }
 
-// Cond is a condition that goroutines of a group wait for, as sync.Cond is. Its lock is any
-// that the condition is guarded by.
+// Cond is a condition that goroutines of a group wait for, like sync.Cond. The lock that
+// guards the condition is an argument of Wait.
 type Cond struct {
 	g       *Group
 	waiters []*waiter // guarded by g.mu
 }
 
-// Init makes the condition one of g's.
+// Init makes c a condition of g.
 func (c *Cond) Init(g *Group) { c.g = g }
 
 type waiter struct {
 	prev, next *waiter
-	turn       chan struct{} // has a token when the goroutine should look
+	turn       chan struct{} // has a token when the goroutine must check its condition
 	timer      *time.Timer
 }
 
 var waiters = sync.Pool{New: func() any { return &waiter{turn: make(chan struct{}, 1)} }}
 
-// Wait waits until ready returns true, and does not call it again then. It calls ready with
-// l held, and is called with l held, which it releases while it sleeps. It fails when ctx
-// ends, with [os.ErrDeadlineExceeded] at the time *until, which is read with l held (nil and
-// the zero time mean never), and when the source does.
+// Wait waits until ready returns true, and does not call it again after that. The caller
+// holds l. Wait calls ready with l held, and releases l while it sleeps. It fails when ctx
+// ends, when the source fails, and with [os.ErrDeadlineExceeded] at the time *until, which
+// it reads with l held; nil and the zero time mean never.
 func (c *Cond) Wait(ctx context.Context, l sync.Locker, until *time.Time, ready func() bool) error {
 	if ready() {
 		return nil
@@ -100,7 +100,7 @@ func (c *Cond) wait(ctx context.Context, l sync.Locker, until *time.Time, w *wai
 	}
 }
 
-// Signal makes the goroutines that wait for the condition look.
+// Signal wakes the goroutines that wait for the condition.
 func (c *Cond) Signal() {
 	g := c.g
 	g.mu.Lock()
@@ -110,7 +110,7 @@ func (c *Cond) Signal() {
 	}
 }
 
-// wake makes a goroutine look. The caller holds mu.
+// wake makes a goroutine check its condition. The caller holds mu.
 func (g *Group) wake(w *waiter) {
 	select {
 	case w.turn <- struct{}{}:
@@ -121,7 +121,7 @@ func (g *Group) wake(w *waiter) {
 	}
 }
 
-// SignalAll makes all of the group's goroutines look.
+// SignalAll wakes all goroutines of the group.
 func (g *Group) SignalAll() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -144,7 +144,8 @@ func (c *Cond) join(w *waiter) {
 	g.last = w
 }
 
-// leave takes the goroutine out. If it led, or was to lead, another does.
+// leave removes the goroutine from the group. If there is no leader then, it wakes another
+// goroutine, which becomes the leader.
 func (c *Cond) leave(w *waiter) {
 	g := c.g
 	g.mu.Lock()
@@ -179,7 +180,7 @@ func (g *Group) lead(w *waiter) bool {
 	return g.leader == w
 }
 
-// sleep is the leader's.
+// sleep sleeps as the leader.
 func (g *Group) sleep(ctx context.Context, until time.Time, w *waiter) error {
 	g.mu.Lock()
 	if w.forget() {
@@ -196,7 +197,7 @@ func (g *Group) sleep(ctx context.Context, until time.Time, w *waiter) error {
 	return err
 }
 
-// sleep is that of all but the leader.
+// sleep sleeps until the goroutine gets a token. It is for all goroutines except the leader.
 func (w *waiter) sleep(ctx context.Context, until time.Time) error {
 	var late <-chan time.Time
 	if !until.IsZero() {

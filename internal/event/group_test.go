@@ -70,9 +70,9 @@ func (m *mail) get(ctx context.Context, box int, until *time.Time) error {
 	})
 }
 
-// TestGroup has several goroutines wait for each of several conditions, some of them only
-// for a moment, while events come from the file and from a goroutine: each event is taken
-// once, by a goroutine that waits for it.
+// TestGroup waits in several goroutines for each of several conditions, in some of them only
+// for a moment, while events come from the file and from a goroutine: one goroutine that
+// waits for an event gets it.
 func TestGroup(t *testing.T) {
 	const events, each = 4000, 3
 	m, w := newMail(t)
@@ -132,7 +132,7 @@ func TestGroup(t *testing.T) {
 	takers.Wait()
 }
 
-// TestHandOver has the leader leave while another waits, which must lead then.
+// TestHandOver ends the wait of the leader while another goroutine waits, which must lead then.
 func TestHandOver(t *testing.T) {
 	for _, cancelled := range []bool{false, true} {
 		m, w := newMail(t)
@@ -177,8 +177,8 @@ func waitFor(t *testing.T, g *Group, cond func() bool) {
 	}
 }
 
-// TestGroupEnds has all who wait fail when the file is closed, and when their time, which is
-// set while they wait, has come.
+// TestGroupEnds checks that all waits fail when the file is closed, and at their time, which
+// is set while they wait.
 func TestGroupEnds(t *testing.T) {
 	m, _ := newMail(t)
 	var until time.Time

@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Sleep waits in the kernel, if no other one does, and only then in the runtime's
-// netpoller. What comes wakes the thread that waits, as in a C program; the netpoller takes
-// several times as long (docs/benchmarks/notes.md).
+// A Sleep waits in the kernel if no other one does, and otherwise in the runtime's netpoller.
+// In the kernel an event wakes the waiting thread itself, as in a C program; the netpoller
+// takes several times as long (docs/benchmarks/notes.md).
 //
-// kernel is held by the Sleep that waits so: it keeps a thread, so there is one at a time. One
-// that has waited for longer than a moment goes to the netpoller when another one comes.
+// kernel is held by the Sleep that waits in the kernel. It blocks a thread, so there is one at
+// a time. After more than aMoment it moves to the netpoller when another Sleep starts.
 var kernel slot
 
 const aMoment = 20 * time.Millisecond
@@ -22,12 +22,12 @@ const aMoment = 20 * time.Millisecond
 type slot struct {
 	busy  atomic.Bool
 	make  sync.Once
-	bell  int // an eventfd that ends the wait, or negative
+	bell  int // an eventfd that ends the wait; negative if there is none
 	waits atomic.Uint64
 
 	mu    sync.Mutex
 	seen  uint64    // waits when another Sleep last found the slot busy
-	since time.Time // has it been that
+	since time.Time // when seen was set
 }
 
 func (s *slot) begin() bool {
@@ -45,8 +45,8 @@ func (s *slot) begin() bool {
 		s.end()
 		return false
 	}
-	// A goroutine that has not gone through the scheduler for 10 ms the runtime's monitor
-	// takes for stuck, and then looks after all of them every 20 us.
+	// The runtime's monitor assumes that a goroutine is stuck if it has not gone through the
+	// scheduler for 10 ms, and then checks all of them every 20 us.
 	if s.waits.Add(1)%32 == 0 {
 		runtime.Gosched()
 	}
@@ -55,14 +55,14 @@ func (s *slot) begin() bool {
 
 func (s *slot) end() { s.busy.Store(false) }
 
-// contend ends the wait of the Sleep that has the slot if that takes long.
+// contend ends the wait of the Sleep that holds the slot, if it is longer than aMoment.
 func (s *slot) contend() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch n := s.waits.Load(); {
 	case n != s.seen:
 		s.seen, s.since = n, time.Now()
-	case n > 0 && time.Since(s.since) > aMoment: // or there is no bell yet
+	case n > 0 && time.Since(s.since) > aMoment: // if n is 0, there is no bell yet
 		s.ring()
 	}
 }
@@ -71,8 +71,8 @@ var one = [8]byte{1}
 
 func (s *slot) ring() { unix.Write(s.bell, one[:]) }
 
-// sleepInKernel calls op when the file is readable, and returns when it has been called,
-// when the bell rings, and at the time.
+// sleepInKernel calls op when the file is readable. It returns when op has returned anything
+// other than EAGAIN, when the bell rings, and at the time.
 func (f *File) sleepInKernel() {
 	if f.watch.turn(false) != nil {
 		return
@@ -85,7 +85,7 @@ func (f *File) sleepInKernel() {
 	for {
 		fds := [2]unix.PollFd{{Fd: int32(f.fd), Events: unix.POLLIN}, {Fd: int32(kernel.bell), Events: unix.POLLIN}}
 		n, err := unix.Ppoll(fds[:], limit, nil)
-		rang := fds[1].Revents != 0 // maybe late, for a Sleep that has left
+		rang := fds[1].Revents != 0 // perhaps for an earlier Sleep
 		if rang {
 			var count [8]byte
 			unix.Read(kernel.bell, count[:])

@@ -11,14 +11,14 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// watch has a file in the runtime's netpoller only while a Sleep waits there: the netpoller
-// has an epoll set, and the file is in the set or not. A file that is in the netpoller all
-// the time wakes a thread of the scheduler with every event, also when another thread waits
-// for the event in the kernel, and the two get in each other's way.
+// watch adds a file to the runtime's netpoller only while a Sleep waits there: the netpoller
+// always has an epoll set, and the file is added to the set and removed from it. If the file
+// were always in the netpoller, every event would also wake a thread of the scheduler while
+// another thread waits for the event in the kernel, and the two would delay each other.
 type watch struct {
 	set *os.File // the epoll set
 	raw syscall.RawConn
-	fd  int32 // of the file that is in it
+	fd  int32 // of the watched file
 
 	mu  sync.Mutex
 	on  bool
@@ -32,7 +32,7 @@ func newWatch(fd int) (*watch, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
-	if err := unix.SetNonblock(set, true); err != nil { // or the runtime would not take it
+	if err := unix.SetNonblock(set, true); err != nil { // so that os.NewFile adds it to the netpoller
 		unix.Close(set)
 		return nil, os.NewSyscallError("fcntl", err)
 	}
@@ -41,15 +41,15 @@ func newWatch(fd int) (*watch, error) {
 		w.set.Close()
 		return nil, err
 	}
-	// Events of no kind would not do: uverbs wakes without saying of which kind
-	// its event is.
+	// An empty event mask would not disable the file, so it is removed: uverbs wakes
+	// pollers without naming the event, and that matches every mask.
 	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: w.fd}
 	w.enable = func(set uintptr) { w.err = unix.EpollCtl(int(set), unix.EPOLL_CTL_ADD, fd, &event) }
 	w.disable = func(set uintptr) { w.err = unix.EpollCtl(int(set), unix.EPOLL_CTL_DEL, fd, nil) }
 	return w, nil
 }
 
-// turn puts the file into the set or takes it out. Putting it in fails if there is no memory.
+// turn adds the file to the set or removes it. Adding fails if there is no memory.
 func (w *watch) turn(on bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -74,7 +74,7 @@ func (w *watch) turnLocked(on bool) error {
 }
 
 // replace calls f, which makes the descriptor refer to another file (dup3(2)), and
-// registers that file with the netpoller if the former one was.
+// adds that file to the set if the former file was in it.
 func (w *watch) replace(f func() error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

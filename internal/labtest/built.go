@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Built is the path of one of this project's programs, as make build leaves
-// it, for the packages in tests.
+// Built returns the path of one of this project's programs, which make build
+// has built, for the packages in tests.
 func Built(t testing.TB, name string) string {
 	t.Helper()
 	path, err := filepath.Abs("../../build/" + name)

@@ -11,7 +11,7 @@ import (
 )
 
 // Declared returns the tests, fuzz tests and examples of the package in a folder, and
-// its names: those of methods and of fields with their type's before them.
+// its names. Names of methods and fields are preceded by the name of their type.
 func Declared(t testing.TB, dir string) (tests, names map[string]bool) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -59,7 +59,7 @@ func Declared(t testing.TB, dir string) (tests, names map[string]bool) {
 
 var isTest = regexp.MustCompile("^(Test|Fuzz|Example)")
 
-// prefix is what a method's name begins with.
+// prefix returns the name of a method's type, with a dot.
 func prefix(d *ast.FuncDecl) string {
 	if d.Recv == nil {
 		return ""

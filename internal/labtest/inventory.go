@@ -18,16 +18,16 @@ import (
 	"github.com/goverbs/verbs/internal/event"
 )
 
-// Anonymous is the item that the runtime itself may add to.
+// Anonymous is the item that the runtime itself may increase.
 const Anonymous = "bytes of anonymous memory"
 
-// Inventory is what a leak would show in: by name, how many. What [cm.DefaultTransport] keeps
-// open for the next connection is closed before.
+// Inventory returns the numbers of resources that a leak would increase, by name. It closes
+// what [cm.DefaultTransport] has open for the next connection before it counts.
 func Inventory(t testing.TB) map[string]int {
 	t.Helper()
 	cm.DefaultTransport().CloseIdle()
 	sleepOnce()
-	resources, err := Resources() // before files are counted: it may open some for good
+	resources, err := Resources() // before files are counted: it may leave some open
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func Inventory(t testing.TB) map[string]int {
 	return inv
 }
 
-// sleepOnce waits for an event: the first such wait of a process opens a file for good.
+// sleepOnce waits for an event: the first such wait of a process opens a file that stays open.
 var sleepOnce = sync.OnceFunc(func() {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -76,8 +76,8 @@ var sleepOnce = sync.OnceFunc(func() {
 	f.Sleep(context.Background(), soon, func(int) error { return unix.EAGAIN })
 })
 
-// Settled is the inventory when what earlier tests left to the background has
-// ended.
+// Settled waits until the background work of earlier tests has ended, and returns
+// the inventory.
 func Settled(t testing.TB) map[string]int {
 	t.Helper()
 	inv := Inventory(t)
@@ -93,9 +93,9 @@ func Settled(t testing.TB) map[string]int {
 	return inv
 }
 
-// SameInventory waits, for what ends in the background, until there is no more of
-// anything than there was: an iWARP handshake that was left to itself takes 10 s. What
-// there is less of was about to end before the test, and is no leak.
+// SameInventory waits until no number is higher than before the test. Some resources
+// end in the background: an iWARP handshake that was abandoned takes 10 s. A lower number
+// is no leak: that resource was about to end before the test.
 func SameInventory(t testing.TB, before map[string]int) {
 	t.Helper()
 	var now map[string]int

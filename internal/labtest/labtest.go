@@ -1,4 +1,4 @@
-// Package labtest is what the real-kernel tests of all packages start from.
+// Package labtest contains helpers for tests of all packages with a real kernel.
 package labtest
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Require skips a test outside the lab, where there is no kernel for it. In
-// the lab nothing may be missing, so there it never skips.
+// Require skips a test outside the lab, where there is no kernel for it. It
+// skips none in the lab, where nothing may be missing.
 func Require(t testing.TB) {
 	t.Helper()
 	if os.Getenv("VERBS_LAB") == "" {
@@ -21,15 +21,15 @@ func Require(t testing.TB) {
 	}
 }
 
-// The lab's devices and their addresses. The others of a network have none
-// behind them: both ends of a test are on one device.
+// The lab's devices and their addresses. No host has another address of their
+// networks: both ends of a test are on one device.
 const (
 	RXE, SIW = "rxe0", "siw0"
 	Addr     = "10.9.0.1"
 	SIWAddr  = "10.9.1.1"
 )
 
-// AddrOf is the address of a device.
+// AddrOf returns the address of a device.
 func AddrOf(device string) string {
 	if device == SIW {
 		return SIWAddr
@@ -64,7 +64,7 @@ func OpenDevice(t testing.TB, name string) *uverbs.Context {
 	return ctx
 }
 
-// Close closes c when the test ends, and insists that it works.
+// Close closes c when the test ends. The test fails if that fails.
 func Close(t testing.TB, c interface{ Close() error }) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -74,7 +74,7 @@ func Close(t testing.TB, c interface{ Close() error }) {
 	})
 }
 
-// EachClean is Each with an inventory of what there is before and after a test.
+// EachClean is like Each, and compares the inventories before and after a test.
 func EachClean(t *testing.T, test func(t *testing.T, device string)) {
 	t.Helper()
 	Each(t, func(t *testing.T, device string) {
@@ -109,7 +109,7 @@ func Check(t testing.TB, errs ...error) {
 	}
 }
 
-// Meet has one side accept while the other dials, and returns both ends.
+// Meet calls dial and accept at the same time, and returns both ends.
 func Meet[T any](t testing.TB, dial, accept func() (T, error)) (dialed, accepted T) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -123,14 +123,14 @@ func Meet[T any](t testing.TB, dial, accept func() (T, error)) (dialed, accepted
 	return dialed, accepted
 }
 
-// Noise returns n bytes that a seed names.
+// Noise returns n random bytes, which are the same for the same seed.
 func Noise(seed, n int) []byte {
 	b := make([]byte, n)
 	rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}).Read(b)
 	return b
 }
 
-// Must unwraps a value that cannot fail in a sound test.
+// Must returns a function that returns v, or ends the test if err is not nil.
 func Must[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
@@ -141,7 +141,7 @@ func Must[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// Made is Must of what is closed when the test ends, as by Close.
+// Made is like Must, and closes v when the test ends, as Close does.
 func Made[T interface{ Close() error }](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
@@ -151,8 +151,8 @@ func Made[T interface{ Close() error }](v T, err error) func(testing.TB) T {
 	}
 }
 
-// ExpectWarning has the lab put up with warnings of the kernel's that have text in
-// them.
+// ExpectWarning makes the lab ignore warnings of the kernel that contain text, which
+// otherwise fail the test.
 func ExpectWarning(t testing.TB, text string) {
 	t.Helper()
 	if err := os.WriteFile("/dev/kmsg", []byte("lab: expect warning: "+text), 0); err != nil {

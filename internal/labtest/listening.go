@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Listening waits until a program listens on an RDMA port, which no file shows.
+// Listening waits until a program listens on an RDMA port, which only rdma(8) shows.
 func Listening(t testing.TB, port string) {
 	t.Helper()
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Log is what a logger has received.
+// Log stores what its logger writes.
 type Log struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Lines yields what is written to the standard output, line by line, until the
-// returned function ends that.
+// Lines returns the lines that are written to the standard output until end is
+// called.
 func Lines(t testing.TB) (lines <-chan string, end func()) {
 	t.Helper()
 	r, w, err := os.Pipe()

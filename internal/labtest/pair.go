@@ -14,13 +14,13 @@ type Side struct {
 	PD     *uverbs.PD
 	SendCQ *uverbs.CQ
 	RecvCQ *uverbs.CQ
-	SRQ    *uverbs.SRQ // nil unless asked for
+	SRQ    *uverbs.SRQ // nil unless PairOptions.SRQ is set
 	QP     *uverbs.QP
 	MR     *uverbs.MR
 	Peer   verbs.UDAddr // the other side, on UD
 }
 
-// PostRecv posts to where the side receives.
+// PostRecv posts receives to the SRQ, if there is one, or else to the QP.
 func (s *Side) PostRecv(wrs ...verbs.RecvWR) (int, error) {
 	if s.SRQ != nil {
 		return s.SRQ.PostRecv(wrs...)
@@ -42,7 +42,7 @@ type PairOptions struct {
 	RC     uverbs.ConnectOptions // Access is AccessAll if zero
 }
 
-// QKey is that of UD pairs.
+// QKey is the Q_Key of UD pairs.
 const QKey = 0x11111111
 
 // NewPair makes two QPs on one device, connected to each other. On iWARP only
@@ -128,14 +128,14 @@ func connectByCM(t testing.TB, a, b *Side, opt PairOptions) {
 	a.QP, b.QP = ea.QP, eb.QP
 }
 
-// Couple dials a listener of its own and returns both ends, which the caller
-// closes.
+// Couple connects two endpoints through a new listener, and returns them. The
+// caller must close them.
 func Couple(ctx context.Context, t testing.TB, addr string, dial, accept cm.Options) (client, server *cm.Endpoint) {
 	t.Helper()
 	return CoupleIn(ctx, t, cm.PortSpaceTCP, addr, dial, accept)
 }
 
-// CoupleIn is Couple in any port space.
+// CoupleIn is like Couple, in any port space.
 func CoupleIn(ctx context.Context, t testing.TB, space cm.PortSpace, addr string, dial, accept cm.Options) (client, server *cm.Endpoint) {
 	t.Helper()
 	l := Must((&cm.ListenConfig{PortSpace: space}).Listen(ctx, addr))(t)

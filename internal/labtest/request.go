@@ -11,8 +11,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Request has an ID ask another for a connection, with nothing but IDs and a QP
-// of their device. request is what the other, request.NewID, has heard.
+// Request makes an ID request a connection, with only IDs and a QP of their device.
+// It returns the ID and the event at the listener; the other end is request.NewID.
 func Request(t testing.TB, device string, p cm.ConnParam) (client *cm.ID, request cm.Event) {
 	t.Helper()
 	ch := Made(cm.NewChannel())(t)
@@ -31,7 +31,7 @@ func Request(t testing.TB, device string, p cm.ConnParam) (client *cm.ID, reques
 	return client, request
 }
 
-// InitQP makes a QP and moves it to INIT as an ID says.
+// InitQP makes a QP and moves it to INIT with the attributes from an ID.
 func InitQP(t testing.TB, device string, id *cm.ID) *uverbs.QP {
 	t.Helper()
 	opt := PairOptions{Type: verbs.RC, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}, Memory: 4096, Access: verbs.AccessLocalWrite}

@@ -6,8 +6,8 @@ import (
 	"os/exec"
 )
 
-// Resources is how many objects the kernel has, by device and kind: as rdma(8)
-// says, which takes what newer kernels say besides.
+// Resources returns the numbers of objects in the kernel, by device and kind. It asks
+// rdma(8), which accepts additional attributes of newer kernels.
 func Resources() (map[string]map[string]int, error) {
 	out, err := exec.Command("rdma", "-j", "resource", "show").Output()
 	if err != nil {

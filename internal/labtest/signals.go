@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Signals sends every thread of a process one signal after the other, in turn,
-// until stop is called, or it is gone.
+// Signals sends the signals, one after the other, to every thread of a process
+// until stop is called or the process is gone.
 func Signals(pid int, signals ...unix.Signal) (stop func()) {
 	done := make(chan struct{})
 	var wg sync.WaitGroup

@@ -2,7 +2,7 @@
 
 package spin
 
-// relax tells the processor that this is a loop that waits: it leaves more to the
-// other thread of its core, and a hypervisor may run another of the machine's
-// processors instead.
+// relax is the processor's hint for a busy-waiting loop: the other thread of the core
+// gets more of it, and a hypervisor may run another of the machine's processors
+// instead.
 func relax()

@@ -1,9 +1,9 @@
-// Package spin says how long a wait looks for what it waits for before it sleeps.
+// Package spin decides how long a wait busy-polls before it sleeps.
 //
-// Going to sleep and being woken takes a thread from ten to a thousand times as
-// long as looking, so a wait that will be short had better look. Whether it will
-// be, the waits before it tell: it looks for twice as long as those took. Waits
-// that have become too long for that soon cost next to nothing again.
+// To sleep and be woken takes a thread from ten to a thousand times as long as a
+// poll, so a wait that will be short should poll. Earlier waits predict the next
+// one: it polls for twice as long as they took. When waits become too long for
+// polling, polling soon costs almost nothing again.
 package spin
 
 import (
@@ -12,24 +12,24 @@ import (
 	"time"
 )
 
-// Least is how long every wait looks, as C's rsockets do, if there are several
-// processors: on one, what is waited for comes when the wait sleeps.
+// Least is how long every wait polls, as C's rsockets do, if there are several
+// processors. On a single processor, events come only while the wait sleeps.
 const Least = 10 * time.Microsecond
 
-// several is whether there were several processors at the start. Only looking for
-// longer than Least is worth asking again: GOMAXPROCS takes a lock.
+// several is set if there were several processors at the start. Only a wait that would
+// poll for longer than Least checks again: GOMAXPROCS takes a lock.
 var several = runtime.NumCPU() > 1 && runtime.GOMAXPROCS(0) > 1
 
-// turn is held by who looks for longer than Least, one in the process: it keeps
-// a processor from others.
+// turn is held by the wait that polls for longer than Least, one in the process: it
+// occupies a processor.
 var turn atomic.Bool
 
-// Usual is how long waits of one kind have lately taken. It needs the lock of
-// whoever waits.
+// Usual is the average time that recent waits of one kind have taken. The caller must
+// guard it with a lock.
 type Usual struct{ took time.Duration }
 
-// Wait begins a wait, which looks for at most most: or for Least at most if the
-// waits before it are no measure.
+// Wait begins a wait that polls for at most most, or for at most Least if measure is
+// false, which means that earlier waits do not predict this one.
 func (u *Usual) Wait(most time.Duration, measure bool) Wait {
 	w := Wait{usual: u, begin: time.Now(), most: most}
 	if !several {
@@ -42,7 +42,7 @@ func (u *Usual) Wait(most time.Duration, measure bool) Wait {
 	return w
 }
 
-// Wait is one wait, which somebody ends with Done.
+// Wait is one wait. The caller must end it with Done.
 type Wait struct {
 	usual       *Usual
 	begin       time.Time
@@ -50,7 +50,7 @@ type Wait struct {
 	turn        bool
 }
 
-// More says whether to go on looking. Once it has said no it is time to sleep.
+// More reports whether to poll again. After it has returned false, the caller should sleep.
 func (w *Wait) More() bool {
 	if time.Since(w.begin) < w.limit {
 		relax()
@@ -60,7 +60,7 @@ func (w *Wait) More() bool {
 	return false
 }
 
-// Done is the end of the wait.
+// Done ends the wait.
 func (w *Wait) Done() {
 	w.rest()
 	took := min(time.Since(w.begin), 2*w.most)

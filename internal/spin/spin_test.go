@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// look is a wait for what comes after a while, and says for how long it looked.
+// look waits until the time after has passed, and returns how long it would poll.
 func look(u *Usual, most, after time.Duration, measure bool) time.Duration {
 	w := u.Wait(most, measure)
 	defer w.Done()
@@ -20,7 +20,7 @@ func look(u *Usual, most, after time.Duration, measure bool) time.Duration {
 	return limit
 }
 
-// on has the machine have several processors, or one.
+// on pretends that the machine has several processors, or one.
 func on(t *testing.T, some bool) {
 	before := several
 	several = some

@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// File is an open /dev/infiniband/uverbsN. It does not know when it is
-// closed: its owner sees to it that no call is under way then.
+// File is an open /dev/infiniband/uverbsN. It does not track whether it is
+// closed: its owner must not close it during a call.
 type File struct {
 	FD     int
 	Driver uint32 // enum rdma_driver_id, which every ioctl must name
@@ -29,11 +29,11 @@ type Call struct {
 type Attr struct {
 	id, flags, len uint16
 	kind           kind
-	data           uint64 // of a value
+	data           uint64 // if kind is value
 	p              *byte  // to memory, otherwise
 }
 
-// mandatory is an attribute that the kernel must know.
+// mandatory returns an attribute that the kernel must know.
 func mandatory(id uint16, length int, k kind) Attr {
 	return Attr{id: id, flags: abi.UVERBS_ATTR_F_MANDATORY, len: uint16(length), kind: k}
 }
@@ -44,16 +44,16 @@ const (
 	absent  kind = iota
 	value        // in the attribute itself
 	in           // memory that the kernel reads
-	out          // memory that it writes
-	made         // a uint32 for the value that it puts into the attribute
+	out          // memory that the kernel writes
+	made         // a uint32 for the value that the kernel puts into the attribute
 	tooLong      // memory of more than MaxAttr bytes
 )
 
-// MaxAttr is how many bytes an attribute can pass: its length has 16 bits. Ioctl
+// MaxAttr is the most bytes that an attribute can pass: its length has 16 bits. Ioctl
 // fails with E2BIG if there are more.
 const MaxAttr = 1<<16 - 1
 
-// memory is what a points to of the caller's that goes along with the message.
+// memory returns the caller's memory that is copied with the message, or nil.
 func (a *Attr) memory() []byte {
 	if a.kind != in && a.kind != out {
 		return nil
@@ -61,10 +61,10 @@ func (a *Attr) memory() []byte {
 	return unsafe.Slice(a.p, a.len)
 }
 
-// In passes *v. Values of up to 8 bytes travel in the attribute itself.
+// In passes *v. Values of up to 8 bytes are in the attribute itself.
 func In[T any](id uint16, v *T) Attr { return InBytes(id, mmap.Bytes(v)) }
 
-// InBytes passes b; no attribute if b is empty.
+// InBytes passes b. The attribute is left out if b is empty.
 func InBytes(id uint16, b []byte) Attr {
 	switch {
 	case len(b) == 0:
@@ -80,7 +80,7 @@ func InBytes(id uint16, b []byte) Attr {
 // Out lets the kernel fill *v.
 func Out[T any](id uint16, v *T) Attr { return OutBytes(id, mmap.Bytes(v)) }
 
-// OutBytes lets the kernel fill b; no attribute if b is empty.
+// OutBytes lets the kernel fill b. The attribute is left out if b is empty.
 func OutBytes(id uint16, b []byte) Attr {
 	if len(b) == 0 {
 		return Attr{}
@@ -104,7 +104,7 @@ func Const(id uint16, v uint64) Attr {
 	return a
 }
 
-// Handle names an existing object; FD names one that is a file.
+// Handle names an existing object by its handle.
 func Handle(id uint16, handle uint32) Attr {
 	a := mandatory(id, 0, value)
 	a.data = uint64(handle)
@@ -140,8 +140,8 @@ const (
 	attrSize   = int(unsafe.Sizeof(abi.IbUverbsAttr{}))
 )
 
-// Ioctl runs c. The message, and behind it what its attributes point to, are
-// copied to where the kernel reads and writes them, and back.
+// Ioctl runs c. It copies the message and the memory of its attributes to a buffer
+// for the kernel, and the results back.
 func (f File) Ioctl(c Call) error {
 	n, size := 0, headerSize
 	for i := range c.Attrs {
@@ -205,7 +205,7 @@ func (f File) Ioctl(c Call) error {
 	return nil
 }
 
-// aligned is the room that b takes.
+// aligned returns the size of b in the buffer.
 func aligned(b []byte) int { return (len(b) + 7) &^ 7 }
 
 func ioctl(fd int, req uint, arg uint64) error {

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Uninterrupted calls f, which makes a system call, while its thread takes no
-// signals. The runtime sends some to its threads all the time, to have goroutines
-// make room for others, and there are calls which they do harm to.
+// Uninterrupted calls f, which makes a system call, with signals blocked on its
+// thread. The runtime often sends signals to its threads, to preempt goroutines,
+// and some system calls must not be interrupted.
 func Uninterrupted(f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -20,8 +20,8 @@ func Uninterrupted(f func() error) error {
 	return f()
 }
 
-// held are all signals but the one with which the runtime has every thread do
-// something (syscall.AllThreadsSyscall), whose sender waits for it.
+// held is the set of all signals except the one with which the runtime makes every
+// thread run a function (syscall.AllThreadsSyscall): its sender waits for all threads.
 var held = func() (set unix.Sigset_t) {
 	const all = 33 - 1
 	for i := range set.Val {

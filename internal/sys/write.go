@@ -7,19 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrRefused is returned by [WriteCommand] if the kernel takes no commands from the
+// ErrRefused is returned by [WriteCommand] if the kernel accepts no commands from the
 // calling thread, because its credentials are not those with which the file was
 // opened (ib_safe_file_access).
 var ErrRefused = errors.New("the thread's credentials are not those that opened the file")
 
-// WriteCommand has the kernel run the command in b.
+// WriteCommand runs the command in b by writing it to fd.
 func WriteCommand(fd int, b []byte) error {
 	err := writeAll(fd, b)
 	if err != unix.EACCES {
 		return err
 	}
-	// It may be the command's own error. What is too short for a command is EINVAL
-	// to a thread that may write.
+	// It may be the command's own error. On a thread that may write, a write that is too
+	// short for a command fails with EINVAL.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if writeAll(fd, b[:1]) == unix.EACCES {

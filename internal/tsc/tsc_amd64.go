@@ -1,6 +1,6 @@
 // Package tsc reads the processor's time stamp counter.
 package tsc
 
-// Read returns the counter. It waits for instructions before it, and holds back those
-// after it. Elsewhere than on amd64 the counter is the clock, in nanoseconds.
+// Read returns the counter. It waits for earlier instructions, and later ones wait for it.
+// On processors other than amd64 it returns the clock, in nanoseconds.
 func Read() uint64
