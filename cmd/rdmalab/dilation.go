@@ -15,13 +15,13 @@ import (
 	"github.com/goverbs/verbs/internal/tsc"
 )
 
-// dilated is the accelerator whose time goes by slower: QEMU runs under libfaketime, so
-// all clocks and timers that it emulates are slower than this machine's by a factor,
-// and what it emulates seems faster by that. The time stamp counter is this machine's;
-// the kernel is told that it is as many times faster.
+// dilated is the accelerator whose time runs slower: QEMU runs under libfaketime, so all
+// clocks and timers that it emulates are slower than this machine's by a factor, and the
+// emulated processors seem faster by that factor. The time stamp counter is this machine's;
+// a kernel parameter multiplies its frequency by the factor.
 const dilated = "dilated"
 
-// dilation is what makes a machine's time slower.
+// dilation holds the settings that slow a machine's time down.
 type dilation struct {
 	env    []string // of QEMU
 	kernel string   // parameters
@@ -34,27 +34,27 @@ func newDilation(factor float64) (dilation, error) {
 	}
 	return dilation{
 		env: []string{"LD_PRELOAD=" + found[0], fmt.Sprintf("FAKETIME=+0 x%.9f", 1/factor), "NO_FAKE_STAT=1"},
-		// Interrupts that are late by this machine's clock are no fault of the timer, and
-		// the delay loop cannot be calibrated by it.
+		// Timer interrupts are late by the time stamp counter, so the kernel must neither
+		// check the timer nor calibrate the delay loop with it.
 		kernel: fmt.Sprintf(" tsc_early_khz=%.0f tsc=reliable no_timer_check lpj=1000000", ticksPerSecond()*factor/1e3),
 	}, nil
 }
 
-// ticksPerSecond is the speed of this machine's time stamp counter.
+// ticksPerSecond returns the frequency of this machine's time stamp counter.
 var ticksPerSecond = sync.OnceValue(func() float64 {
 	start, ticks := time.Now(), tsc.Read()
 	time.Sleep(200 * time.Millisecond)
 	return float64(tsc.Read()-ticks) / time.Since(start).Seconds()
 })
 
-// clockSleep is how long, by its own clock, the guest sleeps to have the clock checked.
+// clockSleep is how long the guest sleeps, by its own clock, for the check of the clock.
 const clockSleep = 50 * time.Millisecond
 
-// clockMark is what the guest writes before it sleeps, and after it with what it has
-// measured.
+// clockMark begins the lines that the guest writes before it sleeps, and afterwards with
+// its measurements.
 const clockMark = "clock"
 
-// markClock has the host check the guest's clock.
+// markClock sleeps and reports the measurements with which the host checks the clock.
 func markClock() error {
 	port, err := openPort(portResult)
 	if err != nil {
@@ -85,11 +85,11 @@ type clockCheck struct {
 	start  time.Time
 }
 
-// errClock is a guest whose time does not go by as it should. Nothing that is measured
-// in it means anything.
+// errClock reports a guest whose clocks run at wrong speeds, so that its measurements are
+// meaningless.
 var errClock = errors.New("the clocks of the guest disagree")
 
-// mark takes a line of the guest's.
+// mark handles a line from the guest.
 func (c *clockCheck) mark(line string) error {
 	var slept, ticks float64
 	if n, _ := fmt.Sscanf(line, clockMark+" %f %f\n", &slept, &ticks); n != 2 {
@@ -99,8 +99,8 @@ func (c *clockCheck) mark(line string) error {
 	return c.compare(time.Since(c.start).Seconds(), slept/1e9, ticks)
 }
 
-// compare checks a sleep that took so many seconds of this machine, so many of the
-// guest, and so many ticks of its time stamp counter.
+// compare checks a sleep that took here seconds of this machine, there seconds of the
+// guest, and ticks of its time stamp counter.
 func (c *clockCheck) compare(here, there, ticks float64) error {
 	for _, f := range []struct {
 		of        string

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestClockCheck compares clocks that are right, and each that is wrong.
+// TestClockCheck checks clocks that are right, and each kind that is wrong.
 func TestClockCheck(t *testing.T) {
 	speed := ticksPerSecond()
 	for _, test := range []struct {
@@ -31,7 +31,7 @@ func TestClockCheck(t *testing.T) {
 	}
 }
 
-// TestDilation boots a machine whose time is dilated: a second of it is ten here.
+// TestDilation boots a machine whose time is dilated: its second takes ten seconds here.
 func TestDilation(t *testing.T) {
 	if found, _ := filepath.Glob("/usr/lib/*/faketime/libfaketimeMT.so.1"); len(found) == 0 {
 		t.Skip("faketime is not installed")
@@ -40,7 +40,7 @@ func TestDilation(t *testing.T) {
 	cmd.Env = append(cmd.Env, "LAB_ACCEL=dilated", "LAB_FACTOR=10", "LAB_CPUS=3")
 	code := status(t, cmd.Run())
 	if strings.Contains(stderr.String(), errClock.Error()) && code == exitLab {
-		t.Skip(stderr) // other tests keep this machine busy
+		t.Skip(stderr) // other tests load this machine
 	}
 	if code != 0 {
 		t.Fatalf("exit status %d: %s", code, stderr)

@@ -17,17 +17,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guestMain is the guest's /init. It ends by turning the machine off.
+// guestMain is the guest's /init. At the end it powers the machine off.
 func guestMain() {
 	r := result{Exit: exitLab}
 	err := guest(&r)
 	if err != nil {
 		r.Error = err.Error()
-		fmt.Fprintln(os.Stderr, "lab:", err) // the console
+		fmt.Fprintln(os.Stderr, "lab:", err) // stderr is the console
 	}
 	if port, err := openPort(portResult); err == nil {
 		json.NewEncoder(port).Encode(r)
-		port.Read(make([]byte, 1)) // the host has everything; turned off, the machine would drop the rest
+		port.Read(make([]byte, 1)) // until the host has all output, which powering off would discard
 		port.Close()
 	}
 	unix.Sync()
@@ -52,7 +52,7 @@ func guest(r *result) error {
 	if err := warmUp(); err != nil {
 		return err
 	}
-	if j.Modules != "" { // not User-mode Linux, whose processors are all there
+	if j.Modules != "" { // not User-mode Linux, whose processors are all up
 		if err := wakeProcessors(); err != nil {
 			return err
 		}
@@ -112,7 +112,7 @@ func loadModule(file string) error {
 	return nil
 }
 
-// enterRoot makes the host's root, under a layer that takes writes, ours.
+// enterRoot changes to the host's root, under a layer that holds writes.
 func enterRoot(j job) error {
 	const nine = "trans=virtio,version=9p2000.L,msize=512000"
 	host, write := mount{"root", "/host", "9p", nine + ",ro,cache=loose"}, mount{"write", "/root" + j.Write, "9p", nine}
@@ -185,7 +185,7 @@ func execute(j job, r *result) error {
 	}
 	port.WriteString(started)
 	port.Close()
-	// A pipe, since a port neither ends nor can be shared by processes.
+	// Stdin is a pipe, since a port has no end of file and cannot be shared by processes.
 	cmd := exec.Command(j.Args[0], j.Args[1:]...)
 	cmd.Env, cmd.Dir = j.Env, j.Dir
 	in, err := cmd.StdinPipe()
@@ -193,10 +193,10 @@ func execute(j job, r *result) error {
 		return err
 	}
 	go receive(in, files[0])
-	// Not being files, these also make os/exec put pipes in front.
+	// As these are not files, os/exec connects them by pipes.
 	stdout, stderr := &counter{w: files[1]}, &counter{w: files[2]}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	cmd.WaitDelay = 2 * time.Second // for children that keep the pipes
+	cmd.WaitDelay = 2 * time.Second // for children that hold the pipes open
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -204,15 +204,15 @@ func execute(j job, r *result) error {
 	if err != nil {
 		return err
 	}
-	cmd.Wait() // for the rest of its output; the process is gone already
+	cmd.Wait() // for the rest of its output; reap has waited for the process
 	r.Exit = exitStatus(status)
 	r.Out, r.Err = stdout.n.Load(), stderr.n.Load()
 	r.Kernel = kernelWarnings()
 	return nil
 }
 
-// reap waits for the program, and, as process 1 has to, for all processes that
-// lose their parent meanwhile.
+// reap waits for the program and, as process 1 must, for all processes whose
+// parent ends in the meantime.
 func reap(program int) (status syscall.WaitStatus, err error) {
 	for {
 		pid, err := syscall.Wait4(-1, &status, 0, nil)
@@ -222,7 +222,7 @@ func reap(program int) (status syscall.WaitStatus, err error) {
 	}
 }
 
-// receive undoes feed.
+// receive decodes the frames of feed.
 func receive(w io.WriteCloser, r io.Reader) {
 	defer w.Close()
 	var head [2]byte
@@ -257,15 +257,15 @@ func openPort(name string) (*os.File, error) {
 	return nil, fmt.Errorf("no virtio port %q", name)
 }
 
-// "general protection fault ip:" tells of a program that crashed.
+// "general protection fault ip:" is not matched: it reports a program that crashed.
 var reWarning = regexp.MustCompile(`WARNING: |BUG: |Oops|KASAN|general protection fault[:,]|refcount_t`)
 
-// expected is before what a program, in a line of the kernel's log, says that
-// warnings which it will cause have in them.
+// expected begins a line that a program writes to the kernel's log. A part of the warning
+// that the program will cause follows.
 const expected = "lab: expect warning: "
 
-// warnings are the lines of a kernel's log that tell of a bug that was not expected,
-// with the trace that follows each.
+// warnings returns the lines of a kernel's log that report an unexpected bug, each with the
+// trace that follows it.
 func warnings(log iter.Seq[string]) (found []string) {
 	var known []string
 	follow := 0

@@ -16,7 +16,7 @@ import (
 	"github.com/cavaliergopher/cpio"
 )
 
-// job tells the guest what to do.
+// job describes the guest's work.
 type job struct {
 	Args    []string
 	Env     []string
@@ -25,16 +25,16 @@ type job struct {
 	Modules string   // path of the kernel's modules on the host; none for User-mode Linux
 	Early   []string // module files in the initramfs, in loading order
 	Write   string   // LAB_WRITE
-	Probe   bool     // only show that the kernel boots
-	Dilated bool     // the clock is to be checked
+	Probe   bool     // only check that the kernel boots
+	Dilated bool     // check the clock
 	Host    int      // which of two machines this is; 0 if there is no other
 }
 
 // started is what the guest reports before it runs the program.
 const started = "started\n"
 
-// result is what the guest reports at the end. It then waits for a byte that
-// says the host has all output.
+// result is the guest's report at the end. The guest then waits for a byte, which the host
+// sends when it has all output.
 type result struct {
 	Exit     int
 	Out, Err int64    // bytes that the program wrote
@@ -42,8 +42,8 @@ type result struct {
 	Kernel   []string // warnings in the kernel's log
 }
 
-// exitStatus is that of a program that has ended: 128 and its number for a
-// signal, as a shell has it.
+// exitStatus returns the exit status of a program that has ended. As in a shell, it is 128
+// plus the number of a signal.
 func exitStatus(s syscall.WaitStatus) int {
 	if s.Signaled() {
 		return 128 + int(s.Signal())
@@ -78,7 +78,7 @@ func newJob(k kernel, args []string) (job, error) {
 	return j, nil
 }
 
-// onHost is the job for one of two machines, with the other's kernel.
+// onHost returns the job for one of two machines, whose peer runs the kernel other.
 func (j job) onHost(host int, k, other kernel) job {
 	j.Env = append(slices.DeleteFunc(slices.Clone(j.Env), func(s string) bool { return strings.HasPrefix(s, "VERBS_LAB=") }),
 		"VERBS_LAB="+k.release, fmt.Sprintf("VERBS_HOST=%d", host), "VERBS_PEER="+other.release)
@@ -86,8 +86,8 @@ func (j job) onHost(host int, k, other kernel) job {
 	return j
 }
 
-// writeInitramfs writes a root with this program as /init, the modules that
-// reaching the real root takes, and the job.
+// writeInitramfs writes a root with this program as /init, the modules that are
+// needed to mount the real root, and the job.
 func writeInitramfs(file string, k kernel, j job) error {
 	var early []string
 	if !k.uml() {
@@ -144,7 +144,7 @@ func writeInitramfs(file string, k kernel, j job) error {
 	return f.Close()
 }
 
-// readSelf reads this program, which must run without any library.
+// readSelf reads this program. It fails if the program is dynamically linked.
 func readSelf() ([]byte, error) {
 	self, err := os.ReadFile("/proc/self/exe")
 	if err != nil {

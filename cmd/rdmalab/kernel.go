@@ -14,12 +14,12 @@ import (
 	"github.com/goverbs/verbs/internal/debian"
 )
 
-// umlName is the kernel that is no machine's but a program.
+// umlName is the name of the kernel that is a program: User-mode Linux.
 const umlName = "uml"
 
-// kernels are those the lab can boot, the default first. Exact package names
-// change with every update, so a row names the meta package. That of 7.2 will
-// move on to other versions, as will User-mode Linux.
+// kernels are the kernels that the lab can boot, the default first. Exact package
+// names change with every update, so a row names the meta package. Those of 7.2 and
+// of User-mode Linux will change to later versions.
 var kernels = []struct{ name, suite, meta string }{
 	{"6.12", "bookworm-security", "linux-image-6.12-amd64"},
 	{"6.1", "bookworm-security", "linux-image-amd64"},
@@ -27,15 +27,15 @@ var kernels = []struct{ name, suite, meta string }{
 	{umlName, "trixie-backports", "linux-source"},
 }
 
-// kernel is one that has been fetched.
+// kernel is a kernel that has been fetched.
 type kernel struct {
 	root    string // the folder it was unpacked in
 	release string // uname -r
 	image   string // bootable file
-	modules string // what the guest shows as /lib/modules/RELEASE; empty for User-mode Linux
+	modules string // the guest's /lib/modules/RELEASE; empty for User-mode Linux
 }
 
-// fetchKernel fetches and prepares a kernel, once.
+// fetchKernel fetches and prepares a kernel, unless that has been done.
 func fetchKernel(ctx context.Context, name string) (kernel, error) {
 	if name == "" {
 		name = kernels[0].name
@@ -65,8 +65,8 @@ func fetchKernel(ctx context.Context, name string) (kernel, error) {
 	return kernel{}, fmt.Errorf("LAB_KERNEL=%s: not one of %v", name, names)
 }
 
-// newestKernel follows a meta package to the image it stands for, and adds
-// what Debian's kernels lack.
+// newestKernel unpacks the image that a meta package depends on, and adds siw, which
+// Debian's kernels lack.
 func newestKernel(ctx context.Context, a debian.Archive, meta string) (kernel, error) {
 	deps, err := a.Depends(ctx, meta)
 	if err != nil {
@@ -107,8 +107,8 @@ func newestKernel(ctx context.Context, a debian.Archive, meta string) (kernel, e
 	return k, nil
 }
 
-// imageParts lists the packages that an image is split into since 6.19. All
-// bear its release in their names.
+// imageParts returns the packages into which images are split since 6.19. Their names
+// contain the release of the image.
 func imageParts(ctx context.Context, a debian.Archive, image debian.Package) ([]debian.Package, error) {
 	deps, err := a.Depends(ctx, image.Name)
 	if err != nil {
@@ -123,8 +123,8 @@ func imageParts(ctx context.Context, a debian.Archive, image debian.Package) ([]
 	return parts, nil
 }
 
-// openKernel finds the parts of an unpacked kernel. Newer ones lie in /usr,
-// with the image among the modules.
+// openKernel finds the parts of an unpacked kernel. Newer ones are in /usr, with the
+// image among the modules.
 func openKernel(root string) (kernel, error) {
 	if strings.HasPrefix(filepath.Base(root), umlPrefix) {
 		return openUML(root)
@@ -149,7 +149,7 @@ func openKernel(root string) (kernel, error) {
 	return k, nil
 }
 
-// complete says whether the kernel has been prepared, which ends with depmod.
+// complete reports whether the kernel has been prepared: depmod, the last step, lists siw.
 func (k kernel) complete() bool {
 	if k.uml() {
 		return true
@@ -199,7 +199,7 @@ func (k kernel) moduleFiles(names ...string) ([]string, error) {
 	return order, nil
 }
 
-// needMachine asks for what running the kernel that was chosen takes.
+// needMachine returns an error if tools that the chosen kernel requires are missing.
 func needMachine() error {
 	if os.Getenv("LAB_KERNEL") == umlName {
 		return needTools("ip", "rdma")
@@ -207,7 +207,7 @@ func needMachine() error {
 	return needTools("qemu-system-x86_64", "depmod", "ip", "rdma")
 }
 
-// needTools says how to get tools that are missing.
+// needTools returns an error with the packages of missing tools.
 func needTools(tools ...string) error {
 	packages := map[string]string{"qemu-system-x86_64": "qemu-system-x86", "depmod": "kmod", "ip": "iproute2", "rdma": "iproute2"}
 	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// TestMain lets the test binary be the lab, on either side.
+// TestMain lets the test binary run as the lab, on the host and in the guest.
 func TestMain(m *testing.M) {
 	if os.Getpid() == 1 || os.Getenv("LAB_TEST_MAIN") != "" {
 		os.Unsetenv("LAB_TEST_MAIN")
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// lab prepares a run that leaves its files, if any, in a folder of the test's.
+// lab prepares a run. At the end it fails the test if files or processes are left.
 func lab(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
 	if os.Getenv("VERBS_LAB") != "" {
 		t.Skip("in the lab already")
@@ -117,7 +117,7 @@ func TestKernels(t *testing.T) {
 	}
 }
 
-// TestOutput writes a lot at the last moment for somebody slow.
+// TestOutput writes much output just before exit, to a slow reader.
 func TestOutput(t *testing.T) {
 	cmd, _, stderr := lab(t, "seq", "3000000")
 	r, w := io.Pipe()
@@ -146,7 +146,7 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// TestExits ends programs in all the ways there are, and kernels.
+// TestExits ends programs and kernels in all possible ways.
 func TestExits(t *testing.T) {
 	for _, test := range []struct {
 		name, script string
@@ -173,8 +173,8 @@ func TestExits(t *testing.T) {
 	}
 }
 
-// TestPatched has a kernel go down as QEMU makes it do now and then: tests are run
-// again, and other programs are not.
+// TestPatched makes a kernel crash as it sometimes does in QEMU: tests are run again,
+// and other programs are not.
 func TestPatched(t *testing.T) {
 	for name, want := range map[string]int{"some.test": 0, "program": exitLab} {
 		t.Run(name, func(t *testing.T) {

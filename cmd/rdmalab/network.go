@@ -25,7 +25,7 @@ var devices = []device{
 	{"siw0", "siw", "d0", []string{"10.9.1.1/24", "fd00:9:1::1/64"}},
 }
 
-// devicesOf are those of one of two machines, on wires that are there.
+// devicesOf names the wires of one of two machines and returns the devices on them.
 func devicesOf(host int) ([]device, error) {
 	links, err := net.Interfaces()
 	if err != nil {
@@ -45,7 +45,7 @@ func devicesOf(host int) ([]device, error) {
 	}
 	var all []device
 	for i, d := range devices {
-		// As in the table, with this host's number instead of 1.
+		// The addresses of the table, with this host's number instead of 1.
 		d.link, d.addrs = wires[i], slices.Clone(d.addrs)
 		for j, a := range d.addrs {
 			d.addrs[j] = strings.Replace(a, "1/", fmt.Sprintf("%d/", host), 1)
@@ -57,7 +57,7 @@ func devicesOf(host int) ([]device, error) {
 
 func setupNetwork(modules bool, host int) error {
 	os.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-	if modules { // else all is built in
+	if modules { // otherwise all is built in
 		if err := command("modprobe", "-a", "ib_uverbs", "rdma_ucm", "rdma_rxe", "siw", "veth", "dummy"); err != nil {
 			return err
 		}
@@ -97,12 +97,12 @@ func addLinks() error {
 	if err := command("ip", "link", "add", "d0", "type", "dummy"); err != nil {
 		return err
 	}
-	return linkUp("v1") // or v0 has no carrier
+	return linkUp("v1") // otherwise v0 has no carrier
 }
 
 func configure(link string, addrs []string) error {
-	// Duplicate address detection would keep the IPv6 address, and its GID,
-	// away for a second.
+	// Duplicate address detection would delay the IPv6 address, and its GID,
+	// by a second.
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/accept_dad", []byte("0"), 0o644); err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func configure(link string, addrs []string) error {
 	return nil
 }
 
-// linkUp needs no command: there is none yet when lo is brought up.
+// linkUp brings a link up. It runs no command, as lo is brought up before there are any.
 func linkUp(name string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -138,7 +138,7 @@ func linkUp(name string) error {
 	return nil
 }
 
-// command runs a program of the guest's, which prints only what fails.
+// command runs a program of the guest. Its output appears only in the error.
 func command(name string, args ...string) error {
 	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.TrimSpace(out))
@@ -160,7 +160,7 @@ func waitActive(device string) error {
 	return fmt.Errorf("%s is not ready: port %q, node %q", device, state, node)
 }
 
-// uverbs names a device's node, once there is one.
+// uverbs returns the path of a device's node, or "" if there is none yet.
 func uverbs(device string) string {
 	files, _ := filepath.Glob("/sys/class/infiniband_verbs/uverbs*/ibdev")
 	for _, f := range files {

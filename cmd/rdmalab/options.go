@@ -23,12 +23,12 @@ type options struct {
 	cpus    int
 	debug   bool
 
-	// Of two machines, the wires between them, and which this is.
+	// If there are two machines, the wires between them and the number of this one.
 	net  *network
 	host int
 }
 
-// on is the options for one of two machines.
+// on returns the options for one of two machines.
 func (o options) on(net *network, host int) options {
 	o.net, o.host = net, host
 	return o
@@ -66,14 +66,14 @@ func optionsFromEnv() (options, error) {
 	return o, errors.Join(errs...)
 }
 
-// counting is the accelerator whose clock goes on by 1 ns with every instruction.
+// counting is the accelerator whose clock advances by 1 ns with every instruction.
 const counting = "icount"
 
-// qemuCommand prepares the machine. Its ports are virtio-serial ports on sockets
-// in dir.
+// qemuCommand returns the command that runs the machine. Its ports are virtio-serial
+// ports on sockets in dir.
 func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write string) (*exec.Cmd, error) {
-	// Without CX16 the kernel's allocator does not use CMPXCHG16B, after which the
-	// flags of an emulated processor may be anything: kernels have gone down there.
+	// Without CX16 the kernel's allocator does not use CMPXCHG16B, which may leave wrong
+	// flags in an emulated processor: kernels have crashed there.
 	cpu, accel, icount := "max,-cx16", "tcg,thread=multi", []string(nil)
 	var slower dilation
 	switch o.accel {
@@ -85,7 +85,7 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 	case "kvm":
 		cpu, accel = "host", "kvm"
 	case counting:
-		// Without ERMS nobody moves memory by the byte, of which each counts.
+		// Without ERMS no code copies memory byte by byte, where each byte would count.
 		cpu, accel, icount = "max,-cx16,-erms", "tcg,thread=single", []string{"-icount", "shift=0"}
 	}
 	share := func(tag, path, readonly string) []string {
@@ -128,14 +128,14 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 	return cmd, nil
 }
 
-// hostID tells machines apart as far as KVM goes.
+// hostID identifies this machine as far as KVM is concerned.
 func hostID() string {
 	var u unix.Utsname
 	unix.Uname(&u)
 	return string(bytes.TrimRight(u.Release[:], "\x00"))
 }
 
-// runOnHost runs the program here, if there is RDMA here.
+// runOnHost runs the program on this machine, if it has an RDMA device.
 func runOnHost(ctx context.Context, args []string) (int, error) {
 	if devices, _ := filepath.Glob("/sys/class/infiniband/*"); len(devices) == 0 {
 		return exitLab, errors.New("LAB=host, but this machine has no RDMA device: modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEV")

@@ -10,18 +10,18 @@ import (
 	"sync"
 )
 
-// The two machines of a pair. Where there is but one it is host 0.
+// The numbers of the two machines of a pair. A single machine has number 0.
 const (
 	firstHost = 1
 	peerHost  = 2
 )
 
-// errDown is a kernel that went down, or was turned off, under a program.
+// errDown reports a kernel that went down, or was powered off, while a program ran.
 var errDown = errors.New("the kernel went down before the program ended")
 
-// bootPair runs j on k, and beside it, on other, again as the peer's. The run
-// ends with the first machine. A peer whose kernel goes down is booted again;
-// one whose program ends stays off.
+// bootPair runs j on k, and at the same time on other as the peer. The run ends with
+// the first machine. A peer whose kernel goes down is booted again; one whose program
+// ends is not.
 func bootPair(ctx context.Context, k, other kernel, j job, opt options, std stdio) (int, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -57,7 +57,7 @@ func bootPair(ctx context.Context, k, other kernel, j job, opt options, std stdi
 	return code, err
 }
 
-// keepPeer keeps the peer running until its program ends, or ctx does.
+// keepPeer keeps the peer running until its program or ctx ends.
 func keepPeer(ctx context.Context, k kernel, j job, opt options, std stdio) error {
 	for {
 		code, err := bootAgain(ctx, k, j, opt, std)
@@ -74,7 +74,7 @@ func keepPeer(ctx context.Context, k kernel, j job, opt options, std stdio) erro
 	}
 }
 
-// prefixer marks the lines that it writes.
+// prefixer writes lines with a prefix.
 type prefixer struct {
 	w      io.Writer
 	prefix string

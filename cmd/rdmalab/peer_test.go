@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestPair has a peer that goes down while the first machine waits for it, and
-// a wire between the two.
+// TestPair runs a peer whose kernel goes down while the first machine waits for it, and
+// connects the two by wires.
 func TestPair(t *testing.T) {
 	const script = `
 		if [ $VERBS_HOST = 2 ]; then
@@ -32,7 +32,7 @@ func TestPair(t *testing.T) {
 	}
 }
 
-// TestPeerFails ends the run with the peer.
+// TestPeerFails checks that the run ends when the peer fails.
 func TestPeerFails(t *testing.T) {
 	for _, test := range []struct{ name, script, stderr string }{
 		{"exit", "exit 4", "peer: its program ended with status 4"},

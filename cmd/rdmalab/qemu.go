@@ -34,23 +34,23 @@ const (
 
 var ports = []string{portIn, portOut, portErr, portResult}
 
-// errBoot is a kernel that went down before anything ran on it.
+// errBoot reports a kernel that went down before the program started.
 var errBoot = errors.New("the kernel did not come up")
 
-// errPatched is a kernel that ran into a breakpoint of its own: see bootAgain.
+// errPatched reports a kernel that ran into a breakpoint of its own: see bootAgain.
 var errPatched = errors.New("the kernel ran code that it had just patched")
 
 // bootLimit is how long each of two machines may take until the program starts.
 const bootLimit = 90 * time.Second
 
-// errWarned is a kernel that told of a bug of its own.
+// errWarned reports a kernel that logged a bug of its own.
 var errWarned = errors.New("the kernel warned")
 
-// bootAgain is boot that tries again if the kernel does not come up. QEMU's
-// emulation of several processors now and then runs code that the kernel has
-// just patched, as it does a lot of early on, and the kernel takes offence. When
-// it does that under tests, and says so, they are run again too: they have no
-// input, and may be.
+// bootAgain calls boot, and again if the kernel does not come up. QEMU's emulation of
+// several processors sometimes runs code that the kernel has just patched, which is
+// frequent during boot, and the kernel crashes. When the kernel crashes so under tests,
+// and its log shows the cause, they are run again too: tests have no input and may be
+// repeated.
 func bootAgain(ctx context.Context, k kernel, j job, opt options, std stdio) (code int, err error) {
 	for range 4 {
 		code, err = boot(ctx, k, j, opt, std)
@@ -109,7 +109,7 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	vm.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	// User-mode Linux has a process for each of its own.
+	// User-mode Linux has a process for each process of the guest.
 	vm.Cancel = func() error { return syscall.Kill(-vm.Process.Pid, syscall.SIGKILL) }
 	vm.WaitDelay = 2 * time.Second
 	var complaint bytes.Buffer
@@ -136,7 +136,7 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	stdout, stderr := &counter{w: io.Discard}, &counter{w: io.Discard}
 	rep := &report{up: make(chan struct{}), clock: clockCheck{factor: opt.factor}}
 	var hung atomic.Bool
-	if opt.net != nil { // the other machine waits; for one alone LAB_TIMEOUT will do
+	if opt.net != nil { // the other machine waits; for a single one LAB_TIMEOUT is enough
 		watch := time.AfterFunc(bootLimit, func() {
 			select {
 			case <-rep.up:
@@ -160,7 +160,7 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 		return func(c net.Conn) {
 			in := io.TeeReader(c, n)
 			io.Copy(w, in)
-			io.Copy(io.Discard, in) // what nobody takes must not stop the guest
+			io.Copy(io.Discard, in) // a closed output must not block the guest
 		}
 	}
 	serve(listeners[1], output(std.out, stdout))
@@ -170,15 +170,15 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 			vm.Cancel()
 		}
 	})
-	go func() { // not waited for: stdin may never say anything
+	go func() { // not waited for: stdin may block forever
 		c, err := listeners[0].Accept()
 		if err != nil {
 			return
 		}
 		select {
-		case <-rep.up: // what nobody runs to read stays for another try
+		case <-rep.up: // input is left for the next attempt until the program runs
 			feed(c, std.in)
-			<-gone // hung up before, QEMU would drop what the guest has yet to read
+			<-gone // closed earlier, QEMU would drop what the guest has yet to read
 		case <-gone:
 		}
 		c.Close()
@@ -187,7 +187,7 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	streams.Wait()
 
 	console, _ := os.ReadFile(filepath.Join(dir, "console"))
-	if j.Host == peerHost { // there may be nobody left to read its log
+	if j.Host == peerHost { // the guest may have ended without reading its log
 		if w := warnings(strings.Lines(string(console))); len(w) > 0 {
 			return exitLab, fmt.Errorf("%w:\n%s", errWarned, strings.Join(w, "\n"))
 		}
@@ -222,7 +222,7 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	return r.Exit, nil
 }
 
-// report is what comes from the guest beside the program's output.
+// report is what the guest sends besides the program's output.
 type report struct {
 	up      chan struct{} // closed when the program starts
 	started bool
@@ -232,7 +232,7 @@ type report struct {
 	err     error
 }
 
-// read reads all of it, and answers when the output is all there.
+// read reads the whole report, and answers when all output has arrived.
 func (r *report) read(c net.Conn, stdout, stderr *counter) {
 	for in := bufio.NewReader(c); ; {
 		line, err := in.ReadString('\n')
@@ -273,8 +273,8 @@ func (c *counter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// feed sends stdin as frames of a length byte pair and data, an empty frame
-// marking its end: a serial port has no end of file.
+// feed sends stdin as frames of a two-byte length and data, with an empty frame
+// as its end: a serial port has no end of file.
 func feed(w io.Writer, r io.Reader) {
 	buf := make([]byte, 2+4096)
 	for {
@@ -292,7 +292,7 @@ func feed(w io.Writer, r io.Reader) {
 	}
 }
 
-// tail is the end of the kernel's console, for an error message.
+// tail returns the end of the kernel's console, for an error message.
 func tail(console []byte) string {
 	const most = 4 << 10
 	if len(console) > most {
@@ -318,8 +318,8 @@ func follow(ctx context.Context, file string, w io.Writer) {
 	}
 }
 
-// accelerator boots the kernel under KVM and remembers whether it got
-// anywhere: a nested machine may have /dev/kvm and guests that hang.
+// accelerator boots the kernel under KVM once and records whether it succeeds: in a
+// nested machine /dev/kvm may exist although guests hang.
 func accelerator(ctx context.Context, k kernel, opt options) string {
 	if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err != nil {
 		return "tcg"

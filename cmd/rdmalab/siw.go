@@ -20,7 +20,7 @@ var siwScript string
 
 // buildSiw builds siw.ko for a kernel and puts it among its modules.
 func buildSiw(ctx context.Context, a debian.Archive, image debian.Package, k kernel) error {
-	root := k.root + ".build" // the same always, so that none is left for good
+	root := k.root + ".build" // always the same, so that the next build removes it
 	if err := os.RemoveAll(root); err != nil {
 		return err
 	}
@@ -43,8 +43,8 @@ func buildSiw(ctx context.Context, a debian.Archive, image debian.Package, k ker
 	return os.Rename(filepath.Join(root, "build/siw.ko"), filepath.Join(into, "siw.ko"))
 }
 
-// unpackBuild unpacks a kernel's headers, the sources of its modules, and all
-// that building takes.
+// unpackBuild unpacks a kernel's headers, the sources of its modules, and the
+// tools to build them.
 func unpackBuild(ctx context.Context, a debian.Archive, image debian.Package, release, root string) error {
 	v := strings.SplitN(image.Version, ".", 3)
 	if len(v) < 3 {
@@ -60,10 +60,10 @@ func unpackBuild(ctx context.Context, a debian.Archive, image debian.Package, re
 	return a.Extract(ctx, root, list)
 }
 
-// chroot prepares a command inside a folder. Neither root in a container, who
-// may not mount, nor an ordinary user, who may make no device, is kept from it.
+// chroot returns a command that runs inside a folder. It works both for root in a
+// container, who may not mount, and for ordinary users, who may not create devices.
 func chroot(ctx context.Context, root string, args ...string) (*exec.Cmd, error) {
-	// objtool looks here for the end of its stack, to tell overflows from
+	// objtool reads the end of its stack from here, to distinguish overflows from
 	// other faults.
 	self := filepath.Join(root, "proc/self")
 	if err := os.MkdirAll(self, 0o755); err != nil {

@@ -17,10 +17,10 @@ import (
 	"github.com/goverbs/verbs/internal/debian"
 )
 
-// User-mode Linux is a kernel that is an ordinary program. It runs the code of
-// its processes on the machine's own processor, at full speed, where QEMU's
-// emulation takes ten times as long and not in proportion; but a system call
-// costs it some 50 µs, and threads of a process never run at the same time.
+// User-mode Linux is a kernel that is an ordinary program. It runs the code of its
+// processes on this machine's processor at full speed, whereas QEMU's emulation takes
+// ten times as long and not in proportion. But a system call takes some 50 µs, and the
+// threads of a process never run at the same time.
 
 //go:embed uml.config
 var umlConfig string
@@ -28,14 +28,14 @@ var umlConfig string
 //go:embed uml.sh
 var umlScript string
 
-// uml says whether this is User-mode Linux: all is built in, there are no
-// modules.
+// uml reports whether the kernel is User-mode Linux: it has no modules, since everything
+// is built in.
 func (k kernel) uml() bool { return k.modules == "" }
 
-// umlPrefix begins the names of folders with such kernels.
+// umlPrefix begins the names of the folders that hold User-mode Linux.
 const umlPrefix = "uml_"
 
-// newestUML follows a meta package to the kernel's sources, and builds them.
+// newestUML builds the sources that a meta package depends on.
 func newestUML(ctx context.Context, a debian.Archive, meta string) (kernel, error) {
 	source, err := a.Find(ctx, meta)
 	if err != nil {
@@ -54,7 +54,7 @@ func newestUML(ctx context.Context, a debian.Archive, meta string) (kernel, erro
 	if k, err := openUML(root); err == nil {
 		return k, nil
 	}
-	build := root + ".build" // the same always, so that none is left for good
+	build := root + ".build" // always the same, so that the next build removes it
 	if err := os.RemoveAll(build); err != nil {
 		return kernel{}, err
 	}
@@ -82,7 +82,7 @@ func newestUML(ctx context.Context, a debian.Archive, meta string) (kernel, erro
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return kernel{}, err
 	}
-	for _, f := range []string{"linux", "release"} { // the second makes it complete
+	for _, f := range []string{"linux", "release"} { // release is last: openUML requires it
 		if err := os.Rename(filepath.Join(build, "build", f), filepath.Join(root, f)); err != nil {
 			return kernel{}, err
 		}
@@ -90,12 +90,12 @@ func newestUML(ctx context.Context, a debian.Archive, meta string) (kernel, erro
 	return openUML(root)
 }
 
-// umlKey changes with what else than the sources makes the kernel what it is.
+// umlKey returns a key of the configuration and script with which the kernel is built.
 func umlKey() string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(umlConfig+umlScript)))[:12]
 }
 
-// openUML opens a kernel that was built, of the present configuration.
+// openUML opens a built kernel. It fails if the configuration has changed since.
 func openUML(root string) (kernel, error) {
 	if !strings.HasSuffix(root, umlKey()) {
 		return kernel{}, fmt.Errorf("%s has another configuration", root)
@@ -104,9 +104,9 @@ func openUML(root string) (kernel, error) {
 	return kernel{root: root, image: filepath.Join(root, "linux"), release: strings.TrimSpace(string(release))}, err
 }
 
-// umlCommand prepares the machine. Its ports are serial lines, in order: the
-// ends, for it to inherit, of connections to the sockets. LAB_UML, which the
-// kernel does not know, comes into the environment of process 1.
+// umlCommand returns the command that runs the machine. Its ports are serial lines, in
+// order, on connections to the sockets that it inherits. LAB_UML is not known to the
+// kernel, which therefore passes it to process 1 as an environment variable.
 func umlCommand(ctx context.Context, k kernel, opt options, dir, initramfs, _ string) (*exec.Cmd, error) {
 	console, err := os.Create(filepath.Join(dir, "console"))
 	if err != nil {

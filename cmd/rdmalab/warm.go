@@ -11,13 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// QEMU's emulation of several processors now and then runs code that the kernel
-// has just patched, and the kernel takes offence. So it begins with one, which may
-// patch what it likes, and the others come when most of that is done.
+// oneProcessor makes the kernel boot on one processor, where patching its own code is
+// safe; see bootAgain. The others are brought up when most of the patching is done.
 const oneProcessor = "maxcpus=1 noreplace-smp"
 
-// warmUp has the kernel do for the first time what it patches itself after: siw's
-// connections are TCP's, and rxe's packets come out of UDP's.
+// warmUp makes the kernel patch itself before other processors run, as it does at the
+// first use of TCP, which siw uses, and of UDP encapsulation, by which rxe receives.
 func warmUp() error {
 	if err := linkUp("lo"); err != nil {
 		return err
@@ -38,13 +37,13 @@ func warmUp() error {
 			unix.Close(fd)
 		}
 	}
-	time.Sleep(20 * time.Millisecond) // a worker does it
+	time.Sleep(20 * time.Millisecond) // a kernel worker does the patching
 	return nil
 }
 
-// wakeProcessors brings up those that are not.
+// wakeProcessors brings up the processors that are offline.
 func wakeProcessors() error {
-	// A new one finds its speed by the clock's ticks, which stop when all are idle.
+	// A new one measures its speed by the clock's ticks, which stop when all are idle.
 	var up atomic.Bool
 	go func() {
 		for !up.Load() {

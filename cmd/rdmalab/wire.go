@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wires are what links two machines, by the names of the links at either end.
+// wires are the wires between two machines, by the name of the link at both ends.
 var wires = []string{rxeWire, siwWire, controlWire}
 
 const (
@@ -20,21 +20,21 @@ const (
 	controlWire = "c0"
 )
 
-// mac is the address of a machine's card on a wire.
+// mac returns the MAC address of a machine's card on a wire.
 func mac(wire, host int) string { return fmt.Sprintf("52:54:00:09:%02x:%02x", wire, host) }
 
-// network is the wires between two machines. The cards of each are sockets to
-// this program, which outlive the machine, and which carry a frame at a time.
+// network holds the wires between two machines. Their cards are datagram sockets to
+// this program, which stay open when a machine ends.
 type network struct {
 	cards [][2]*card // by wire, and host-1
 	done  sync.WaitGroup
 }
 
-// card is a network card that QEMU shows its machine.
+// card is a network card that QEMU provides to its machine.
 type card struct {
 	ours   *net.UnixConn
 	theirs *os.File
-	up     atomic.Bool // there is a machine
+	up     atomic.Bool // the machine runs
 }
 
 func newNetwork() (*network, error) {
@@ -82,8 +82,8 @@ func (n *network) close() {
 	n.done.Wait()
 }
 
-// plug returns the sockets that a host's machine is to inherit, one a wire,
-// without what came for the machine before it. unplug follows.
+// plug returns the sockets that a host's machine inherits, one for each wire, after
+// discarding frames for the previous machine. Call unplug when the machine ends.
 func (n *network) plug(host int) ([]*os.File, error) {
 	var files []*os.File
 	for _, ends := range n.cards {
@@ -112,12 +112,12 @@ func (n *network) unplug(host int) {
 	}
 }
 
-// stall is how long a wire waits for a machine that takes nothing. A machine
-// that cannot send takes that for a fault of its card after some seconds.
+// stall is how long a wire waits for a machine that receives nothing. The sending
+// machine would report a fault of its card after some seconds.
 const stall = 2 * time.Second
 
-// carry takes frames from one card to the other. They are lost if there is no
-// machine, or one that takes none, as while it boots.
+// carry forwards frames from one card to the other. They are lost while the other
+// machine is down or does not receive, as during its boot.
 func carry(from, to *card) {
 	raw, err := to.ours.SyscallConn()
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestCat: what goes into one side comes out of the other, both ways, and an end
-// of the input ends that way only.
+// TestCat checks that data arrives in both directions, and that the end of the input ends
+// one direction only.
 func TestCat(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := net.JoinHostPort(labtest.AddrOf(device), "7493")
@@ -32,7 +32,7 @@ func TestCat(t *testing.T) {
 		if err := server.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.AfterFunc(time.Second, func() { // often after the other way's end
+		time.AfterFunc(time.Second, func() { // often after the other direction has ended
 			answer.Write(back)
 			answer.Close()
 		})

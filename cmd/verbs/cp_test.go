@@ -16,7 +16,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestMain lets the test's binary be verbs itself.
+// TestMain lets the test binary run as verbs.
 func TestMain(m *testing.M) {
 	if os.Getenv("VERBS_TEST_MAIN") != "" {
 		main()
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// command is the program, not yet started.
+// command returns verbs as a command that has not been started.
 func command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
@@ -58,8 +58,8 @@ func serveCP(t *testing.T, dir, addr string) (*exec.Cmd, string) {
 	}
 }
 
-// TestCP copies a file both ways over RDMA. The server is killed meanwhile, and
-// started again; the client goes on.
+// TestCP copies a file in both directions over RDMA. During the copy the server is killed
+// and restarted; the client resumes.
 func TestCP(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, put := range []bool{true, false} {
@@ -123,7 +123,7 @@ func TestCP(t *testing.T) {
 
 func tail(s string) string { return s[max(0, len(s)-500):] }
 
-// TestCPFails: the client prints why it fails, at once if trying again is of no use.
+// TestCPFails checks that the client prints why it fails, at once if a retry cannot help.
 func TestCPFails(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		here, there := t.TempDir(), t.TempDir()
@@ -169,7 +169,7 @@ func writeFile(t *testing.T, name string, n int) []byte {
 	return b
 }
 
-// files are the names of what a directory holds.
+// files returns the names of a directory's entries.
 func files(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	for _, e := range labtest.Must(os.ReadDir(dir))(t) {

@@ -1,12 +1,12 @@
-// Command verbs shows and tries RDMA devices.
+// Command verbs lists, inspects and tests RDMA devices.
 //
-//	verbs devices              list them
-//	verbs info [DEVICE]        what they can do; --json
-//	verbs abi                  how this kernel's structures differ from ours; --json
+//	verbs devices              list devices
+//	verbs info [DEVICE]        show what devices can do; --json
+//	verbs abi                  compare the kernel's structures with this program's; --json
 //	verbs demo                 write, read back and compare over RDMA
-//	verbs ping -s | -c -a ...  rping's counterpart, and its peer
-//	verbs perf OP lat|bw HOST  perftest's counterpart: latency and bandwidth
-//	verbs pingpong TYPE [HOST] ibv_rc_pingpong's counterpart, and its peer; uc, ud, srq
+//	verbs ping -s | -c -a ...  counterpart of rping, works with it
+//	verbs perf OP lat|bw HOST  counterpart of perftest: latency and bandwidth
+//	verbs pingpong TYPE [HOST] counterpart of ibv_rc_pingpong, works with it; uc, ud, srq
 //	verbs cat [-l] HOST:PORT   netcat over rsockets
 //	verbs cp FILE HOST:NAME    copy files to and from machines that run verbs cp -l DIR
 package main

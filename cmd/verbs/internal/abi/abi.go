@@ -1,4 +1,4 @@
-// Package abi is verbs abi: it compares the structures that programs share with the kernel.
+// Package abi implements verbs abi, which compares the structures shared with the kernel.
 package abi
 
 import (
@@ -33,7 +33,7 @@ func (c *Cmd) Run() error {
 	return errors.Join(err, breaks(results))
 }
 
-// print prints a table of what differs and a line for the rest.
+// print prints a table of the structures that differ, or of all, and a summary.
 func (c *Cmd) print(out io.Writer, results []abicheck.Result) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	counts := map[abicheck.Status]int{}
@@ -72,7 +72,7 @@ func (c *Cmd) print(out io.Writer, results []abicheck.Result) error {
 	return err
 }
 
-// breaks is an error if a feature does not work on this kernel.
+// breaks returns an error if a feature does not work on this kernel.
 func breaks(results []abicheck.Result) error {
 	var broken []string
 	for _, r := range results {

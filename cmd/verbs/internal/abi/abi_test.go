@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestABI: every structure is in the table, and this kernel, of whatever version,
-// is one for this program.
+// TestABI checks that every structure is in the table, and that this kernel, whatever its
+// version, is compatible.
 func TestABI(t *testing.T) {
 	labtest.Require(t)
 	k, err := abicheck.Open()
@@ -40,7 +40,7 @@ func TestABI(t *testing.T) {
 	}
 }
 
-// TestABIBreaks: what breaks is listed, and the command fails.
+// TestABIBreaks checks that incompatible structures are listed and the command fails.
 func TestABIBreaks(t *testing.T) {
 	results := []abicheck.Result{
 		{Type: "struct siw_cqe", Feature: "siw: completions", Status: abicheck.Differs, Breaks: true, Why: "because", Moved: []string{"id: at 0 size 8"}},

@@ -1,4 +1,4 @@
-// Package cat is verbs cat: netcat over package rsock.
+// Package cat implements verbs cat, a netcat over package rsock.
 package cat
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// Cmd joins the standard input and output with a connection.
+// Cmd copies the standard input to a connection, and the connection to the standard output.
 type Cmd struct {
 	Addr    string        `arg:"" placeholder:"HOST:PORT" help:"Where to connect, or with -l where to listen."`
 	Listen  bool          `short:"l" help:"Accept one connection instead of making one."`
@@ -62,7 +62,7 @@ func (c *Cmd) connect(ctx context.Context) (net.Conn, error) {
 	return conn, err
 }
 
-// join copies both ways until both have ended or the connection breaks, and closes it.
+// join copies in both directions until both have ended or conn breaks, and closes conn.
 func join(conn *rsock.Conn, in io.Reader, out io.Writer) error {
 	sent := make(chan error, 1)
 	go func() {

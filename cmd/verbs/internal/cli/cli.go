@@ -1,4 +1,4 @@
-// Package cli holds what several of verbs' commands share.
+// Package cli holds code that several commands of verbs share.
 package cli
 
 import (
@@ -51,10 +51,10 @@ func DeviceAddr(spec string) (netip.Addr, error) {
 	return addrs[0], nil
 }
 
-// Closers are objects in the order they were made. Closing starts with the last.
+// Closers are objects in the order of their creation. Close closes the last one first.
 type Closers []io.Closer
 
-// Close closes the objects and forgets them.
+// Close closes the objects and removes them from c.
 func (c *Closers) Close() error {
 	var errs []error
 	for _, obj := range slices.Backward(*c) {
@@ -64,7 +64,7 @@ func (c *Closers) Close() error {
 	return errors.Join(errs...)
 }
 
-// Own makes the result of a constructor one of the objects that c closes.
+// Own adds the result of a constructor to the objects that c closes.
 func Own[T io.Closer](obj T, err error) func(c *Closers) (T, error) {
 	return func(c *Closers) (T, error) {
 		if err == nil {
@@ -75,8 +75,8 @@ func Own[T io.Closer](obj T, err error) func(c *Closers) (T, error) {
 }
 
 // Serve calls handle for each connection that l accepts, on a goroutine of its own, until
-// ctx ends, and returns when all calls have. It closes l, the connections, and the context of
-// the calls.
+// ctx ends, and returns when all calls have returned. It closes l and the connections, and
+// cancels the context of the calls.
 func Serve(ctx context.Context, l net.Listener, handle func(context.Context, net.Conn)) error {
 	calls, cancel := context.WithCancelCause(ctx)
 	var clients sync.WaitGroup

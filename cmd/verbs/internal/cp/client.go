@@ -13,10 +13,10 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// retryDelay is how long to wait before another try.
+// retryDelay is the time to wait before a retry.
 const retryDelay = 500 * time.Millisecond
 
-// copy copies a file, over one connection after the other if they break.
+// copy copies a file and makes another connection if one breaks.
 func (c *Cmd) copy(ctx context.Context, t transfer) error {
 	root, err := os.OpenRoot(t.dir)
 	if err != nil {
@@ -25,7 +25,7 @@ func (c *Cmd) copy(ctx context.Context, t transfer) error {
 	defer root.Close()
 	bar := bar{name: t.local}
 	show := !c.Quiet && (c.Progress || term.IsTerminal(int(os.Stderr.Fd())))
-	far := int64(-1) // how much of the file is there, once a server has answered
+	far := int64(-1) // bytes that are there; -1 until a server has answered
 	advanced, warned := time.Now(), false
 	at := func(offset, size int64) {
 		if offset > far {
@@ -64,7 +64,7 @@ func (c *Cmd) copy(ctx context.Context, t transfer) error {
 	}
 }
 
-// attempt copies what is missing, on one connection.
+// attempt copies the missing part of the file on one connection.
 func (t *transfer) attempt(ctx context.Context, root *os.Root, at progress) (copied, error) {
 	conn, err := new(rsock.Dialer).DialContext(ctx, "rdma", t.addr)
 	if err != nil {
@@ -74,7 +74,7 @@ func (t *transfer) attempt(ctx context.Context, root *os.Root, at progress) (cop
 	return t.over(conn, root, at)
 }
 
-// breakOff closes a connection and waits for nothing.
+// breakOff closes a connection without waiting.
 func breakOff(conn net.Conn) {
 	if r, ok := conn.(*rsock.Conn); ok {
 		r.SetLinger(0)
@@ -82,7 +82,7 @@ func breakOff(conn net.Conn) {
 	conn.Close()
 }
 
-// over is attempt on a connection, which it closes.
+// over copies the missing part on conn and closes it.
 func (t *transfer) over(conn net.Conn, root *os.Root, at progress) (copied, error) {
 	defer conn.Close()
 	op := "get"

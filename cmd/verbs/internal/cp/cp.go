@@ -1,4 +1,4 @@
-// Package cp is verbs cp: it copies files over package rsock.
+// Package cp implements verbs cp, which copies files over package rsock.
 package cp
 
 import (
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Cmd is verbs cp, for kong. Names are as scp takes them.
+// Cmd is verbs cp, for kong. Names have the syntax of scp.
 type Cmd struct {
 	Paths    []string      `arg:"" optional:"" placeholder:"FILE|HOST:[PORT:]NAME" help:"What to copy, one or more, and where to. A HOST: makes it the server's; the directory served is where its names begin."`
 	Serve    string        `short:"l" placeholder:"DIR" help:"Serve the files of a directory, to be read and written by all who connect."`
@@ -31,9 +31,9 @@ func (c *Cmd) Help() string {
 verbs cp FILE... HOST:[NAME]       copy files to a server
 verbs cp HOST:NAME... FILE|DIR     copy files from a server
 
-A file appears when all of it is there and its SHA-256 is right. What has come
-before a connection broke is kept, as .NAME.part, and the copy goes on from there:
-at once, or when the same command is given again. There is neither encryption nor
+A file appears when it is complete and its SHA-256 is verified. Data received
+before a connection broke is stored as .NAME.part, and the copy resumes from there:
+immediately, or when the same command is run again. There is neither encryption nor
 authentication.`
 }
 
@@ -69,7 +69,7 @@ type transfer struct {
 	put    bool
 }
 
-// plan returns what to do for one file, or one of several.
+// plan returns the transfer of one file, or of one of several.
 func (c *Cmd) plan(from, to string, several bool) (t transfer, err error) {
 	src, dst := c.locate(from), c.locate(to)
 	switch {
@@ -105,8 +105,8 @@ var errNotDir = errors.New("not a directory, and there are several files")
 
 type place struct{ host, name string }
 
-// locate takes "HOST:NAME" and "HOST:PORT:NAME" apart. As with scp, a colon
-// after a slash makes no host, and IPv6 addresses are in brackets.
+// locate parses "HOST:NAME" and "HOST:PORT:NAME". As with scp, a colon after a slash does
+// not end a host, and IPv6 addresses are in brackets.
 func (c *Cmd) locate(s string) place {
 	from := 0
 	if strings.HasPrefix(s, "[") {
@@ -129,8 +129,8 @@ func (c *Cmd) locate(s string) place {
 	return place{net.JoinHostPort(host, port), name}
 }
 
-// checkName refuses names that lead out of a directory, or to what is only being received.
-// os.Root refuses symbolic links that do.
+// checkName rejects names that lead out of a directory, and names of files that are still
+// being received. os.Root rejects symbolic links that lead out.
 func checkName(name string) error {
 	switch {
 	case name == "" || !filepath.IsLocal(name) || strings.HasSuffix(name, "/") || name == ".":
@@ -143,7 +143,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// partName is the name of a file until all of it is there.
+// partName returns the name of a file until the file is complete.
 func partName(name string) string {
 	dir, base := path.Split(name)
 	return dir + "." + base + ".part"

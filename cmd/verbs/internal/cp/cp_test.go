@@ -57,13 +57,13 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// pair is a server, over TCP, and what a client of it needs.
+// pair is a server over TCP and the state of its client.
 type pair struct {
 	addr  string
 	there string // the directory served
 	here  string
 	root  *os.Root
-	from  int64 // where the last transfer went on; -1 if it did not begin
+	from  int64 // offset at which the last transfer started; -1 if it did not
 }
 
 func newPair(t *testing.T, readOnly bool) *pair {
@@ -95,7 +95,7 @@ func newPair(t *testing.T, readOnly bool) *pair {
 	return p
 }
 
-// over copies on a connection that breaks after some bytes, if that is not 0.
+// over copies on a connection that breaks after breakAfter bytes, unless that is 0.
 func (p *pair) over(t *testing.T, put bool, remote, local string, breakAfter int) error {
 	t.Helper()
 	conn, err := net.Dial("tcp", p.addr)
@@ -115,7 +115,7 @@ func (p *pair) over(t *testing.T, put bool, remote, local string, breakAfter int
 	return err
 }
 
-// breaking is a connection that breaks when so much has been read or written.
+// breaking is a connection that breaks after left bytes have been read or written.
 type breaking struct {
 	net.Conn
 	left int
@@ -159,7 +159,7 @@ func same(t *testing.T, name string, want []byte, mode os.FileMode) {
 	}
 }
 
-// names insists on what a directory holds.
+// names checks the entries of a directory.
 func names(t *testing.T, dir string, want ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -175,8 +175,8 @@ func names(t *testing.T, dir string, want ...string) {
 	}
 }
 
-// TestCopies copies files of some sizes both ways, over others, and into
-// directories.
+// TestCopies copies files of several sizes in both directions, over existing files, and
+// into directories.
 func TestCopies(t *testing.T) {
 	p := newPair(t, false)
 	if err := os.Mkdir(p.there+"/sub", 0o755); err != nil {
@@ -197,7 +197,7 @@ func TestCopies(t *testing.T) {
 	names(t, p.here, "a", "c")
 }
 
-// TestResumes breaks connections at all points, and goes on from there.
+// TestResumes breaks connections at several points and resumes from there.
 func TestResumes(t *testing.T) {
 	for _, put := range []bool{true, false} {
 		t.Run(map[bool]string{true: "put", false: "get"}[put], func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestResumes(t *testing.T) {
 					break
 				}
 				if !errors.As(err, new(broken)) {
-					time.Sleep(10 * time.Millisecond) // the other side still has the file
+					time.Sleep(10 * time.Millisecond) // the other side still locks the file
 					continue
 				}
 				breaks++
@@ -247,7 +247,7 @@ func TestResumes(t *testing.T) {
 	}
 }
 
-// TestStartsAgain starts again where what is there is not what is to come.
+// TestStartsAgain starts from 0 when the partial file is not the start of the source.
 func TestStartsAgain(t *testing.T) {
 	p := newPair(t, false)
 	b := writeFile(t, p.here+"/f", chunk, 0o600)
@@ -264,7 +264,7 @@ func TestStartsAgain(t *testing.T) {
 		same(t, p.there+"/f", b, 0o600)
 		names(t, p.there, "f")
 	}
-	if err := os.WriteFile(p.there+"/.f.part", b, 0o600); err != nil { // all but the name
+	if err := os.WriteFile(p.there+"/.f.part", b, 0o600); err != nil { // complete, but not renamed
 		t.Fatal(err)
 	}
 	if err := p.over(t, true, "f", "f", 0); err != nil || p.from != chunk {
@@ -272,7 +272,7 @@ func TestStartsAgain(t *testing.T) {
 	}
 }
 
-// TestRefuses asks for what is not available.
+// TestRefuses requests copies that must be refused.
 func TestRefuses(t *testing.T) {
 	p, ro := newPair(t, false), newPair(t, true)
 	secret := t.TempDir()
@@ -317,7 +317,7 @@ func TestRefuses(t *testing.T) {
 			t.Errorf("%q, put %t: %v", c.remote, c.put, err)
 		}
 	}
-	// A link to elsewhere is replaced, not written through.
+	// A link that leads out is replaced, not followed.
 	if err := p.over(t, true, "link", "f", 0); err == nil {
 		if info, err := os.Lstat(p.there + "/link"); err != nil || !info.Mode().IsRegular() {
 			t.Errorf("link is %v, %v", info, err)
@@ -338,7 +338,7 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestBadPeers has clients break the protocol.
+// TestBadPeers sends a server lines that break the protocol.
 func TestBadPeers(t *testing.T) {
 	p := newPair(t, false)
 	say := func(lines ...string) string {

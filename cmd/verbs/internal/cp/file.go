@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// chunk is how much is read, or received, at a time.
+// chunk is the number of bytes that are read or received at a time.
 const chunk = 1 << 20
 
-// progress is called with how much of a file is there, and its size: first with where the
-// copy goes on, when the peer has answered.
+// progress is called with the number of bytes that are there, and the file's size. The first
+// call follows the peer's answer and has the offset at which the copy starts.
 type progress func(offset, size int64)
 
-// copied is a copy that was made.
+// copied describes a copy that was made.
 type copied struct {
 	from, size int64
 	sum        string
@@ -28,8 +28,8 @@ type copied struct {
 
 var (
 	errBusy = errors.New("the file is being received already")
-	// errSum is damage on the way, or a file that changed while it was copied. What
-	// has come is of no use.
+	// errSum reports data that was damaged on the way, or a file that changed while it was
+	// copied. The received data is discarded.
 	errSum = errors.New("the file that came is not the one that was sent: SHA-256 differs")
 )
 
@@ -42,7 +42,7 @@ func openSource(root *os.Root, name string) (*os.File, error) {
 	return openRegular(root, name, os.O_RDONLY)
 }
 
-// openRegular does not wait for the other end of a FIFO.
+// openRegular opens a regular file. It does not wait for the other end of a FIFO.
 func openRegular(root *os.Root, name string, flags int) (*os.File, error) {
 	f, err := root.OpenFile(name, flags|unix.O_NONBLOCK, 0o600)
 	if err != nil {
@@ -59,7 +59,7 @@ func openRegular(root *os.Root, name string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// openPartial opens what there is of a file, for this process alone.
+// openPartial opens the received part of a file, creating it if needed, and locks it.
 func openPartial(root *os.Root, name string) (*os.File, error) {
 	if info, err := root.Stat(name); err == nil && !info.Mode().IsRegular() {
 		return nil, refuse(name, "it exists and is no regular file")
@@ -75,8 +75,8 @@ func openPartial(root *os.Root, name string) (*os.File, error) {
 	return f, nil
 }
 
-// lock takes a file for this process. Another that had it may just have finished, and given
-// it its name.
+// lock locks a file for this process. It fails also if another process has just finished the
+// file and renamed it.
 func lock(f *os.File, root *os.Root, name string) error {
 	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if err == unix.EWOULDBLOCK {
@@ -95,7 +95,7 @@ func lock(f *os.File, root *os.Root, name string) error {
 	return nil
 }
 
-// sendFile sends what the receiver lacks of a file.
+// sendFile sends the part of a file that the receiver lacks.
 func (c *conn) sendFile(f *os.File, at progress) (done copied, err error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -121,7 +121,7 @@ func (c *conn) sendFile(f *os.File, at progress) (done copied, err error) {
 	}
 	at(done.from, done.size)
 	if err := c.sendBytes(f, done, sum, at); err != nil {
-		if _, broke := err.(broken); broke { // the receiver may have sent why
+		if _, broke := err.(broken); broke { // the receiver may have sent the reason
 			if _, said := c.receive(); said != nil && !temporary(said) {
 				return done, said
 			}
@@ -160,8 +160,8 @@ type partial struct {
 	name string
 }
 
-// receiveFile receives what sendFile sends, and gives the file its name when all is there
-// and right.
+// receiveFile receives what sendFile sends, and renames the file when it is complete and
+// its sum is right.
 func (c *conn) receiveFile(p *partial, at progress) (done copied, err error) {
 	info, err := p.Stat()
 	if err != nil {
@@ -203,7 +203,7 @@ func (c *conn) receiveFile(p *partial, at progress) (done copied, err error) {
 	if err := p.finish(fs.FileMode(m.Mode) & fs.ModePerm); err != nil {
 		return done, err
 	}
-	c.send(message{Size: m.Size, Sum: done.sum}) // the file is there, also if this fails
+	c.send(message{Size: m.Size, Sum: done.sum}) // the file is complete even if this fails
 	return done, nil
 }
 
@@ -232,7 +232,7 @@ func (c *conn) receiveBytes(f *os.File, what copied, sum hash.Hash, at progress)
 
 func (p *partial) remove() { p.root.Remove(partName(p.name)) }
 
-// finish gives the file its name.
+// finish moves the file to its final name.
 func (p *partial) finish(mode fs.FileMode) error {
 	if err := p.Chmod(mode); err != nil {
 		return err
@@ -243,7 +243,7 @@ func (p *partial) finish(mode fs.FileMode) error {
 	return p.root.Rename(partName(p.name), p.name)
 }
 
-// sumOf is the state of the sum of a file's first n bytes.
+// sumOf returns the hash after the first n bytes of a file.
 func sumOf(f *os.File, n int64) (hash.Hash, error) {
 	sum := sha256.New()
 	_, err := io.Copy(sum, io.NewSectionReader(f, 0, n))

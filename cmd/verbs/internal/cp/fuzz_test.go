@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// saidConn is a connection to a peer that has sent everything, and receives all.
+// saidConn is a connection to a peer that has sent all its data and receives everything.
 type saidConn struct {
 	net.Conn
 	said  *bytes.Reader
@@ -28,7 +28,7 @@ func (c *saidConn) Close() error                { return nil }
 func (c *saidConn) SetDeadline(time.Time) error { return nil }
 func (c *saidConn) RemoteAddr() net.Addr        { return &net.TCPAddr{} }
 
-// folder is a folder with a file, and a secret beside it.
+// folder creates a folder with a file, and a secret file beside the folder.
 func folder(t *testing.T) (*os.Root, string) {
 	base := t.TempDir()
 	dir := filepath.Join(base, "served")
@@ -48,8 +48,8 @@ func folder(t *testing.T) (*os.Root, string) {
 	return root, base
 }
 
-// checkFolder fails if a peer reached what is beside the folder, or left a file whose sum it
-// did not send.
+// checkFolder fails the test if a peer reached files beside the folder, or left a file whose
+// sum it did not send.
 func checkFolder(t *testing.T, base string, said []byte) {
 	t.Helper()
 	err := filepath.WalkDir(base, func(path string, d fs.DirEntry, err error) error {
@@ -95,7 +95,7 @@ func sumText(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// FuzzServer has clients send anything to a server.
+// FuzzServer sends arbitrary data to a server.
 func FuzzServer(f *testing.F) {
 	f.Add(lines(message{Version: version, Op: "put", Name: "new"}, message{Size: 5, Mode: 0o644}, "hello", message{Sum: sumText("hello")}))
 	f.Add(lines(message{Version: version, Op: "put", Name: "half"}, message{Size: 3, Mode: 0o644, Offset: 2}, "c", message{Sum: sumText("abc")}))
@@ -118,13 +118,13 @@ func FuzzServer(f *testing.F) {
 	})
 }
 
-// isCut reports whether an error is only that the client sent no more, or too much at a
-// time.
+// isCut reports whether err is only due to the end of the client's data, or to a line that
+// is too long.
 func isCut(err error) bool {
 	return strings.Contains(err.Error(), "EOF") || strings.Contains(err.Error(), "buffer full")
 }
 
-// FuzzClient has servers send anything to a client that gets or puts a file.
+// FuzzClient sends arbitrary data to a client that gets or puts a file.
 func FuzzClient(f *testing.F) {
 	f.Add(lines(message{Size: 5, Mode: 0o600}, "hello", message{Sum: sumText("hello")}), false)
 	f.Add(lines(message{Size: 3, Mode: 0o600, Offset: 2}, "c", message{Sum: sumText("abc")}), false)
@@ -159,8 +159,8 @@ func FuzzClient(f *testing.F) {
 	})
 }
 
-// FuzzPlan: of any arguments, the local name stays in its folder and the
-// remote one in the server's.
+// FuzzPlan checks that for any arguments the local name stays in its folder and the remote
+// one in the server's.
 func FuzzPlan(f *testing.F) {
 	f.Add("file", "host:", false)
 	f.Add("[fd00::1]:5:n", "x", false)

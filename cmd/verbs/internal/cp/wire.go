@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// message is a line of JSON. A copy is made of these, and of the file's bytes as they are:
+// message is a line of JSON. A copy consists of messages and of the file's raw bytes:
 //
 //	client                   version, op, name
 //	the side that receives   offset, sum of what it has
@@ -19,8 +19,8 @@ import (
 //	                         sum of all
 //	the side that receives   sum of all
 //
-// The offset agreed to is what the receiver has, if the sums are equal, or 0. Instead of any
-// message a side may send an error, and close.
+// The offset agreed to is the receiver's if the sums are equal, otherwise 0. Instead of any
+// message a side may send an error and close.
 type message struct {
 	Version int    `json:"version,omitempty"`
 	Op      string `json:"op,omitempty"` // put or get
@@ -30,19 +30,19 @@ type message struct {
 	Offset  int64  `json:"offset"`
 	Sum     string `json:"sha256,omitempty"`
 	Error   string `json:"error,omitempty"`
-	Busy    bool   `json:"busy,omitempty"` // with Error: it may pass
+	Busy    bool   `json:"busy,omitempty"` // with Error: a retry may succeed
 }
 
 const (
 	version = 2
 	maxLine = 64 << 10
-	// silence is how long a peer may send nothing, or take nothing. Sums of what is
-	// there already are made in this time.
+	// silence is how long a peer may neither send nor receive. It includes the time to
+	// compute the sum of the data that the peer has already.
 	silence = 60 * time.Second
 )
 
-// denial is an error that the peer reports or makes. Unless it is busy, trying again would
-// not help.
+// denial is an error that the peer reports or causes. A retry can succeed only if the peer
+// is busy.
 type denial struct {
 	text string
 	busy bool
@@ -50,12 +50,12 @@ type denial struct {
 
 func (d denial) Error() string { return "the other side: " + d.text }
 
-// broken is a failure of the connection.
+// broken reports a failure of the connection.
 type broken struct{ error }
 
 func (b broken) Unwrap() error { return b.error }
 
-// temporary reports whether another try may succeed.
+// temporary reports whether a retry may succeed.
 func temporary(err error) bool {
 	_, broke := errors.AsType[broken](err)
 	denied, _ := errors.AsType[denial](err)
@@ -63,7 +63,7 @@ func temporary(err error) bool {
 	return broke || denied.busy
 }
 
-// conn is a connection with its protocol.
+// conn implements the protocol on a connection.
 type conn struct {
 	net.Conn
 	r *bufio.Reader
@@ -71,8 +71,8 @@ type conn struct {
 
 func newConn(c net.Conn) *conn { return &conn{c, bufio.NewReaderSize(c, maxLine)} }
 
-// transfer sends a file of root, or receives it. A client starts with the given message. The
-// peer gets to know of errors that it has not made.
+// transfer sends or receives a file of root. A client starts with the given message. Errors
+// that the peer has neither reported nor caused are sent to it.
 func (c *conn) transfer(root *os.Root, name string, send bool, start *message, at progress) (done copied, err error) {
 	defer func() {
 		_, theirs := errors.AsType[denial](err)

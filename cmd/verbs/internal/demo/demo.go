@@ -1,4 +1,4 @@
-// Package demo is verbs demo: it connects a client to a server in one process.
+// Package demo implements verbs demo, which connects a client to a server in one process.
 package demo
 
 import (
@@ -16,7 +16,7 @@ type Cmd struct {
 	Addr string `short:"a" help:"Address to use (default: that of the first device)."`
 }
 
-// Run plays both sides of a connection: the client writes to the server's memory, reads it
+// Run runs both sides of a connection: the client writes to the server's memory, reads it
 // back and compares.
 func (c *Cmd) Run(ctx context.Context) error {
 	if c.Text == "" {
@@ -53,7 +53,7 @@ func (c *Cmd) Run(ctx context.Context) error {
 	return errors.Join(err, <-served)
 }
 
-// serve lends the client memory until it disconnects.
+// serve offers the client memory until the client disconnects.
 func (c *Cmd) serve(ctx context.Context, l *rconn.Listener) error {
 	req, err := l.Accept(ctx)
 	if err != nil {

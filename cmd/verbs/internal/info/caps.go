@@ -35,8 +35,8 @@ var deviceCaps = []flagName{
 	{1 << 29, "MANAGED_FLOW_STEERING"},
 }
 
-// deviceCapsEx are what device_cap_flags_ex adds to them. ibv_devinfo shows
-// the last three as unknown.
+// deviceCapsEx are the flags that device_cap_flags_ex adds. ibv_devinfo shows the last three
+// as unknown.
 var deviceCapsEx = []flagName{
 	{1 << 34, "RAW_SCATTER_FCS"},
 	{1 << 36, "PCI_WRITE_END_PADDING"},

@@ -47,7 +47,7 @@ func (c *Devices) print(w io.Writer, devs []uverbs.Device) (err error) {
 	if c.JSON {
 		return cmp.Or(err, cli.WriteJSON(w, list))
 	}
-	// The first two columns are ibv_devices'.
+	// The first two columns are those of ibv_devices.
 	row := func(name, guid, transport, driver string) {
 		fmt.Fprintf(w, "    %-16s\t%-16s\t%-10s\t%s\n", name, guid, transport, driver)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestDevicesErrors lists a device that cannot be opened, and none: both forms of
-// the list agree, and the text has no errors in its columns.
+// TestDevicesErrors lists a device that cannot be opened, and no devices: text and JSON
+// agree, and the columns of the text contain no errors.
 func TestDevicesErrors(t *testing.T) {
 	missing := uverbs.Device{Name: "rxe7", Node: t.TempDir() + "/uverbs7", NodeType: "1: CA"}
 	for _, test := range []struct {

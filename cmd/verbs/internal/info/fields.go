@@ -11,10 +11,10 @@ import (
 type field struct {
 	name  string
 	value any    // for JSON: a number, string, bool, fields, []fields or []gid
-	text  string // for people, of values that are none of the last three
+	text  string // for people; unused for the last three
 }
 
-// fields is a section of lines, and a JSON object that keeps their order.
+// fields is a section of lines, and a JSON object in the same order.
 type fields []field
 
 func (f *fields) add(name string, value any) { f.addf(name, value, "%v", value) }
@@ -23,7 +23,7 @@ func (f *fields) addf(name string, value any, format string, args ...any) {
 	*f = append(*f, field{name, value, fmt.Sprintf(format, args...)})
 }
 
-// flags adds a set of flags: a number in JSON, its names to people.
+// flags adds a set of flags, as a number in JSON and by name in the text.
 func (f *fields) flags(name string, value uint64, width int, table []flagName) {
 	text := fmt.Sprintf("0x%0*x", width, value)
 	for _, flag := range table {
@@ -34,7 +34,7 @@ func (f *fields) flags(name string, value uint64, width int, table []flagName) {
 	*f = append(*f, field{name, value, text})
 }
 
-// MarshalJSON keeps the order.
+// MarshalJSON returns a JSON object with the fields in order.
 func (f fields) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteByte('{')
@@ -52,7 +52,7 @@ func (f fields) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// gid is an entry of a port's table.
+// gid is an entry of a port's GID table.
 type gid struct {
 	Index int    `json:"index"`
 	GID   string `json:"gid"`

@@ -1,4 +1,4 @@
-// Package info is verbs info and verbs devices: what devices there are and what they can do.
+// Package info implements verbs devices and verbs info, which list devices and their features.
 package info
 
 import (
@@ -49,8 +49,8 @@ func (c *Cmd) Run() error {
 	return errors.Join(errs...)
 }
 
-// deviceFields returns what ibv_devinfo -v shows of a device, under its names and in its
-// order, and also what it leaves out if it is zero, the driver and the features.
+// deviceFields returns what ibv_devinfo -v shows about a device, with the same names and
+// order, and also values that ibv_devinfo leaves out if zero, the driver and the features.
 func deviceFields(d uverbs.Device) (f fields, err error) {
 	ctx, err := d.Open()
 	if err != nil {
@@ -65,7 +65,7 @@ func deviceFields(d uverbs.Device) (f fields, err error) {
 	f.add("driver", ctx.Driver())
 	name, number := transport(d)
 	f.addf("transport", name, "%s (%d)", name, number)
-	if d.Firmware == "" { // which software devices have here only
+	if d.Firmware == "" { // software devices report it only here
 		d.Firmware = a.Firmware()
 	}
 	f.add("fw_ver", d.Firmware)
@@ -126,8 +126,8 @@ func deviceFields(d uverbs.Device) (f fields, err error) {
 	return f, nil
 }
 
-// extended adds what came with ibv_query_device_ex. Segmentation offload, hash functions
-// and packet pacing are a driver's private answer, which rxe and siw do not give:
+// extended adds the attributes of ibv_query_device_ex. Segmentation offload, hash functions
+// and packet pacing come from private responses of drivers, which rxe and siw do not send:
 // ibv_devinfo shows zeros for them.
 func (f *fields) extended(a *verbs.DeviceAttr) {
 	f.flags("general_odp_caps", a.ODP.General, 1, odpCaps)
@@ -171,8 +171,8 @@ func (f *fields) extended(a *verbs.DeviceAttr) {
 
 func number(name string, v int) field { return field{name, v, fmt.Sprint(v)} }
 
-// featureFields reports of every feature whether the kernel provides it: true, or the errno
-// of its refusal.
+// featureFields reports for every feature whether the kernel provides it: true, or the errno
+// with which it refuses.
 func featureFields(ctx *uverbs.Context) (f fields) {
 	for _, feature := range uverbs.Features() {
 		if err := ctx.Probe(feature); err != nil {
@@ -184,11 +184,11 @@ func featureFields(ctx *uverbs.Context) (f fields) {
 	return f
 }
 
-// refusal names the errno in err: EOPNOTSUPP for what a device does not claim to have.
+// refusal returns the name of the errno in err, EOPNOTSUPP if the device lacks the feature.
 func refusal(err error) string {
 	errno, ok := errors.AsType[syscall.Errno](err)
 	switch {
-	case ok && errno != unix.EOPNOTSUPP: // which has another name
+	case ok && errno != unix.EOPNOTSUPP: // ErrnoName returns ENOTSUP for it
 		return unix.ErrnoName(errno)
 	case errors.Is(err, errors.ErrUnsupported):
 		return "EOPNOTSUPP"

@@ -8,7 +8,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestDevicesAt finds the devices that info shows.
+// TestDevicesAt finds devices by name, GUID and address.
 func TestDevicesAt(t *testing.T) {
 	labtest.Require(t)
 	all := labtest.Must(devicesAt(""))(t)

@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// transport returns the transport of a device's node type (enum rdma_node_type), and
-// ibv_devinfo's number of it (enum ibv_transport_type).
+// transport returns the transport of a device's node type (enum rdma_node_type), and its
+// number in ibv_devinfo (enum ibv_transport_type).
 func transport(d uverbs.Device) (name string, number int) {
 	var node int
 	fmt.Sscanf(d.NodeType, "%d:", &node)
@@ -60,8 +60,8 @@ func portFields(ctx *uverbs.Context, port int) (f fields, err error) {
 			"invalid physical state", "SLEEP", "POLLING", "DISABLED", "PORT_CONFIGURATION TRAINNING", "LINK_UP", "LINK_ERROR_RECOVERY", "PHY TEST")
 		f.addf("phys_state", phys, "%s (%d)", phys, uint8(p.PhysState))
 	}
-	// An iWARP port has one GID, made of its hardware address, without a type. It names
-	// nothing, and ibv_devinfo does not show it.
+	// An iWARP port has one GID without a type, made of its hardware address. It is not an
+	// address of anything, and ibv_devinfo does not show it.
 	gids := []gid{}
 	if !iwarp {
 		table, err := ctx.GIDTable()
@@ -87,7 +87,7 @@ func (f *fields) mtu(name string, mtu verbs.MTU) {
 	f.addf(name, n, "%d (%d)", n, code)
 }
 
-// pick returns the name with a number, or other.
+// pick returns names[i], or other if there is none.
 func pick(i uint32, other string, names ...string) string {
 	if int(i) < len(names) {
 		return names[i]
@@ -95,7 +95,7 @@ func pick(i uint32, other string, names ...string) string {
 	return other
 }
 
-// pickBit returns the name with the number of the one bit that is set.
+// pickBit returns the name of the only bit set in v, or other.
 func pickBit(v uint32, other string, names ...string) string {
 	if bits.OnesCount32(v) != 1 {
 		return other

@@ -1,4 +1,4 @@
-// Package latency sums up how long things took.
+// Package latency summarizes measured latencies.
 package latency
 
 import (
@@ -8,19 +8,19 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Longest bounds what is recorded; what took longer counts as that.
+// Longest is the largest latency that is recorded; longer ones count as Longest.
 const Longest = time.Hour
 
-// Histogram counts latencies, to 3 digits each. Recording allocates nothing.
+// Histogram counts latencies, each to 3 significant digits. Recording does not allocate.
 type Histogram struct{ h *hdrhistogram.Histogram }
 
-// New makes an empty histogram.
+// New returns an empty histogram.
 func New() *Histogram { return &Histogram{hdrhistogram.New(1, int64(Longest), 3)} }
 
-// Record counts one.
+// Record counts one latency.
 func (h *Histogram) Record(d time.Duration) { h.h.RecordValue(int64(min(d, Longest))) }
 
-// Summary is in microseconds.
+// Summary holds statistics in microseconds.
 type Summary struct {
 	Min  float64 `json:"min"`
 	Mean float64 `json:"mean"`
@@ -31,7 +31,7 @@ type Summary struct {
 	Max  float64 `json:"max"`
 }
 
-// Summary is nil if h is, or nothing was recorded.
+// Summary returns nil if h is nil or nothing was recorded.
 func (h *Histogram) Summary() *Summary {
 	if h == nil || h.h.TotalCount() == 0 {
 		return nil

@@ -9,27 +9,27 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// bw sends as fast as the queues take it, or receives, or both.
+// bw sends as fast as the queues accept requests, or receives, or both.
 type bw struct {
 	*side
 	wcs      [64]verbs.WC
 	armed    bool // both CQs
-	sender   bool // this side
-	sending  bool // it has not sent all
-	credited int  // messages that a credit is for; 0 without credits
+	sender   bool // this side sends
+	sending  bool // messages are left to send
+	credited int  // messages per credit; 0 without credits
 	start    time.Time
-	expired  atomic.Bool // the time to send, if iterations are not counted
+	expired  atomic.Bool // the duration has passed, if there is one
 	took     time.Duration
 }
 
-// A send's ID is how many its lane has posted with it, and the number of the
-// lane; that of a credit has creditID set.
+// The ID of a send holds the number of its lane, and above it how many messages
+// the lane has posted including this one; the ID of a credit has creditID set.
 const (
 	laneBits = 16
 	creditID = 1 << 63
 )
 
-// runBW returns when all has been sent, and all that the peer sent has come.
+// runBW returns when all messages have been sent, and all of the peer's received.
 func (s *side) runBW() (took time.Duration, err error) {
 	b := &bw{side: s, sender: s.sends(), sending: s.sends(), start: time.Now()}
 	if s.credits() {
@@ -53,7 +53,7 @@ func (s *side) runBW() (took time.Duration, err error) {
 }
 
 func (b *bw) loop() error {
-	lossy := time.Time{} // when what has not come by then is lost
+	lossy := time.Time{} // when missing datagrams are taken for lost
 	for {
 		busy, err := b.step()
 		if err != nil {
@@ -71,7 +71,7 @@ func (b *bw) loop() error {
 		}
 		if !b.sending {
 			if !b.receives() {
-				// What the peer has left to send does not show here.
+				// This side cannot see the progress of the peer.
 				b.waiting.Store(true)
 				slow := time.AfterFunc(b.Timeout+10*b.took, func() {
 					b.fail(fmt.Errorf("the peer is not done, %v after this side", b.Timeout+10*b.took))
@@ -99,7 +99,7 @@ func (b *bw) loop() error {
 	}
 }
 
-// step takes what completed and posts what may be posted.
+// step polls completions and posts what may be posted.
 func (b *bw) step() (busy bool, err error) {
 	n := b.sendCQ.Poll(b.wcs[:])
 	if err := b.takeSends(b.wcs[:n]); err != nil {
@@ -118,7 +118,7 @@ func (b *bw) step() (busy bool, err error) {
 		for _, l := range b.lanes {
 			l.target = l.posted
 			if l.unsignaled > 0 {
-				l.target++ // one more, to know when those before it have gone
+				l.target++ // one more, to learn when those before it have completed
 			}
 		}
 	}
@@ -153,8 +153,8 @@ func (b *bw) takeSends(wcs []verbs.WC) error {
 	return nil
 }
 
-// takeRecvs counts messages and credits, and offers their receives again. An
-// empty message is a credit.
+// takeRecvs counts messages and credits, and marks their receives to be posted again.
+// An empty message is a credit.
 func (b *bw) takeRecvs(wcs []verbs.WC) error {
 	var came uint64
 	for i := range wcs {
@@ -185,7 +185,7 @@ func (b *bw) takeRecvs(wcs []verbs.WC) error {
 	return nil
 }
 
-// postLane offers the receives again, then sends credits, and then messages.
+// postLane posts receives again, then credits, and then messages.
 func (b *bw) postLane(l *lane) (busy bool, err error) {
 	if l.spare > 0 {
 		if _, err := l.qp.PostRecv(l.recvs[:l.spare]...); err != nil {
@@ -214,8 +214,8 @@ func (b *bw) postLane(l *lane) (busy bool, err error) {
 	return busy, nil
 }
 
-// post posts the next n messages of a lane. The last is signaled if another
-// batch would make more than cq-mod without, or if it is the last of all.
+// post posts the next n messages of a lane. The last is signaled if another batch
+// would exceed cq-mod unsignaled messages, or if it is the last of all.
 func (b *bw) post(l *lane, n int) error {
 	batch := l.batch[:n]
 	last := &batch[n-1]
@@ -226,7 +226,7 @@ func (b *bw) post(l *lane, n int) error {
 		last.Flags = verbs.SendSignaled
 		l.unsignaled = 0
 	}
-	if b.op.opcode == verbs.OpCompareSwap { // each finds what the last one left
+	if b.op.opcode == verbs.OpCompareSwap { // each finds the value that the last one stored
 		for i := range batch {
 			batch[i].CompareAdd = l.posted + uint64(i)
 			batch[i].Swap = l.posted + uint64(i) + 1
@@ -246,13 +246,13 @@ func (b *bw) allSent() bool {
 	return true
 }
 
-// finish sends the peer that no more follows.
+// finish reports to the peer that no more messages follow.
 func (b *bw) finish() error {
 	b.took = time.Since(b.start)
 	return b.ctl.send(message{Done: &done{b.posted()}})
 }
 
-// waitDone is for a side that has nothing to do but wait.
+// waitDone waits until the peer sends no more, or the run fails.
 func (s *side) waitDone() error {
 	select {
 	case <-s.done:

@@ -27,7 +27,7 @@ func connect(ctx context.Context, device, addr string) (*control, error) {
 	return newControl(conn), nil
 }
 
-// enter asks for the run and connects to the server.
+// enter requests the run and connects to the server.
 func (s *side) enter() error {
 	if err := s.ctl.send(message{Work: &s.work}); err != nil {
 		return err
@@ -49,7 +49,7 @@ func (s *side) enter() error {
 	return s.dial(m.Offer.Port)
 }
 
-// sizes are the powers of 2 that -a stands for.
+// sizes returns the message sizes of -a, powers of 2.
 func sizes() (all []int) {
 	for n := 2; n <= maxSize; n *= 2 {
 		all = append(all, n)
@@ -57,7 +57,7 @@ func sizes() (all []int) {
 	return all
 }
 
-// askAll makes the run, or those of all sizes.
+// askAll makes the run, or with all one run for each size.
 func askAll(ctx context.Context, ctl *control, w work, all bool, begins func(*side) func(), each func(*result)) ([]*result, error) {
 	list := []int{w.Size}
 	if all {
@@ -78,7 +78,7 @@ func askAll(ctx context.Context, ctl *control, w work, all bool, begins func(*si
 	return results, nil
 }
 
-// seconds is a duration; a plain number is of seconds.
+// seconds is a duration; a number without a unit is in seconds.
 type seconds time.Duration
 
 func (s *seconds) UnmarshalText(b []byte) error {

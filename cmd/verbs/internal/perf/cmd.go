@@ -92,8 +92,8 @@ type sizedBW struct {
 	depthFlags
 }
 
-// cqMod is perftest's unless the user asks for another: the last of many long messages would
-// complete long after the first.
+// cqMod returns how many messages share a completion: by default as many as in perftest, and
+// 1 if messages are long, since the last of many would complete long after the first.
 func (d *depthFlags) cqMod(size sizeFlags) int {
 	n := 100
 	switch {
@@ -105,7 +105,7 @@ func (d *depthFlags) cqMod(size sizeFlags) int {
 	return min(n, d.TxDepth)
 }
 
-// A latency test has one message under way.
+// latDepths are the depths of latency tests, which have one message in flight.
 var latDepths = depthFlags{QPs: 1, TxDepth: 128, RxDepth: 16, List: 1}
 
 const atomicSize = 8
@@ -126,7 +126,7 @@ func (c *sizedBW) Run(ctx context.Context, k *kong.Context) error {
 	return c.run(ctx, k, c.sizeFlags, c.depthFlags)
 }
 
-// run makes the runs of any test: the command's names are the test's.
+// run makes the runs of any test, which the names of the command identify.
 func (c *flags) run(ctx context.Context, k *kong.Context, size sizeFlags, depth depthFlags) error {
 	if c.Host == "" {
 		return c.serve(ctx, k)

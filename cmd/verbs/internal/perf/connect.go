@@ -17,7 +17,7 @@ import (
 
 const privateSize = 6 // token and number of the lane, big endian
 
-// options are those of a lane's connection.
+// options returns the options of the connection of lane i.
 func (s *side) options(i int) cm.Options {
 	private := binary.BigEndian.AppendUint32(nil, s.token)
 	return cm.Options{
@@ -38,8 +38,8 @@ func (s *side) options(i int) cm.Options {
 	}
 }
 
-// postRecvs posts all receives of a lane. They share one place: what comes is
-// looked at in the end only.
+// postRecvs posts all receives of a lane. They share one buffer: the data is checked only
+// at the end.
 func (l *lane) postRecvs(s *side, i int, qp *uverbs.QP) error {
 	l.qp = qp
 	if !s.op.receives {
@@ -67,7 +67,7 @@ func (s *side) dial(port uint16) error {
 	return nil
 }
 
-// accept takes a server's lanes, and rejects other connections.
+// accept accepts the connections of a server's lanes, and rejects others.
 func (s *side) accept(l *cm.Listener) error {
 	ctx, cancel := context.WithTimeoutCause(s.ctx, patience, errors.New("the client does not connect"))
 	defer cancel()
@@ -94,7 +94,7 @@ func (s *side) accept(l *cm.Listener) error {
 	return nil
 }
 
-// laneOf returns the lane that a client connects, and whether it is this run's client.
+// laneOf returns the lane that a client connects, and whether the client is that of this run.
 func (s *side) laneOf(private []byte) (i int, ours bool, err error) {
 	if len(private) < privateSize || binary.BigEndian.Uint32(private) != s.token {
 		return 0, false, nil
@@ -106,7 +106,7 @@ func (s *side) laneOf(private []byte) (i int, ours bool, err error) {
 	return i, true, nil
 }
 
-// openUD makes QPs that need no connection.
+// openUD creates UD QPs, which need no connection.
 func (s *side) openUD() error {
 	gid, err := s.dev.FindGID(s.path.Port, s.path.GID.Addr())
 	if err != nil {
@@ -131,7 +131,7 @@ func (s *side) openUD() error {
 	return nil
 }
 
-// meet sends the peer where memory is, now that all is ready, and waits for the same.
+// meet exchanges the locations of memory with the peer, now that this side is ready.
 func (s *side) meet() error {
 	mine := start{Addr: s.mr.Addr(), RKey: s.mr.RKey(), Len: s.mr.Len(), QPs: s.local}
 	if err := s.ctl.send(message{Start: &mine}); err != nil {
@@ -156,11 +156,11 @@ func (s *side) meet() error {
 	if err != nil {
 		return err
 	}
-	s.objects = slices.Insert(s.objects, len(s.objects)-len(s.lanes), io.Closer(ah)) // to go after the QPs, its users
+	s.objects = slices.Insert(s.objects, len(s.objects)-len(s.lanes), io.Closer(ah)) // closed after the QPs, which use it
 	return s.build(ah)
 }
 
-// build makes the requests of each lane, which change little from then on.
+// build prepares the requests of each lane; a run changes little in them.
 func (s *side) build(ah *uverbs.AH) error {
 	for i, l := range s.lanes {
 		l.room = ^uint64(0)

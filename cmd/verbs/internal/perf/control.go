@@ -16,8 +16,7 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// message is what goes over the control connection, one a line. One field is
-// set.
+// message is a line on the control connection. One field is set.
 type message struct {
 	Work   *work   `json:"work,omitempty"`
 	Offer  *offer  `json:"offer,omitempty"`
@@ -27,13 +26,13 @@ type message struct {
 	Fault  *fault  `json:"error,omitempty"`
 }
 
-// offer is where the QPs connect to, and the token that marks this run's.
+// offer holds the port that the QPs connect to, and the token that identifies the run.
 type offer struct {
 	Port  uint16 `json:"port"`
 	Token uint32 `json:"token"`
 }
 
-// start is where a side's memory is, and on UD its QPs. The side is ready then.
+// start reports that a side is ready, where its memory is, and on UD its QPs.
 type start struct {
 	Addr uint64         `json:"addr"`
 	RKey uint32         `json:"rkey"`
@@ -41,20 +40,20 @@ type start struct {
 	QPs  []verbs.QPAddr `json:"qps,omitempty"`
 }
 
-// done is that a side sends no more.
+// done reports that a side sends no more.
 type done struct {
 	Sent uint64 `json:"sent"`
 }
 
-// report is what a side did.
+// report holds the counts of a side.
 type report struct {
 	Sent     uint64  `json:"sent"`
-	Received uint64  `json:"received"` // or counted in memory, of atomics
+	Received uint64  `json:"received"` // of atomics, counted in memory
 	Seconds  float64 `json:"seconds"`  // of sending
 	Damage   string  `json:"damage,omitempty"`
 }
 
-// fault is why a side gives up.
+// fault is the error for which a side aborts.
 type fault struct {
 	Text        string `json:"text"`
 	Unsupported bool   `json:"unsupported,omitempty"`
@@ -66,28 +65,28 @@ func (f *fault) Is(target error) bool { return f.Unsupported && target == errors
 
 const (
 	longestLine = 64 << 10
-	patience    = 15 * time.Second // for an answer that takes the peer no work
+	patience    = 15 * time.Second // for an answer that requires no work
 )
 
-// errProtocol is a message of the peer that is not expected.
+// errProtocol reports an unexpected message from the peer.
 var errProtocol = errors.New("peer breaks the protocol")
 
-// control is the connection that runs are agreed on. One goroutine sends at a
-// time and one receives.
+// control is the connection on which the sides agree on runs. One goroutine may
+// send and one may receive at a time.
 type control struct {
 	conn net.Conn
 	enc  *json.Encoder
 	in   *bufio.Scanner
 }
 
-// While a run is measured, its control connection does not poll.
+// controlOptions disable polling, which would disturb the run that is measured.
 var controlOptions = rsock.Options{SpinTime: -1}
 
 func newControl(conn net.Conn) *control {
 	c := &control{conn: conn, enc: json.NewEncoder(conn), in: bufio.NewScanner(conn)}
 	c.in.Buffer(nil, longestLine)
 	if r, ok := conn.(*rsock.Conn); ok {
-		r.SetLinger(2) // a peer that does not answer is not worth more
+		r.SetLinger(2) // limits the wait for a peer that does not answer
 	}
 	return c
 }
@@ -103,8 +102,8 @@ func (c *control) send(m message) error {
 	return nil
 }
 
-// receive waits for a message; a fault is an error. When ctx ends the
-// connection is of no more use.
+// receive waits for a message. It returns a fault as an error. Once ctx has
+// ended the connection cannot be used any more.
 func (c *control) receive(ctx context.Context) (m message, err error) {
 	stop := context.AfterFunc(ctx, func() { c.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -126,7 +125,7 @@ func (c *control) receive(ctx context.Context) (m message, err error) {
 	return m, nil
 }
 
-// give sends the peer why this side gives up.
+// give sends the peer the error for which this side aborts.
 func (c *control) give(err error) error {
 	return c.send(message{Fault: &fault{err.Error(), errors.Is(err, errors.ErrUnsupported)}})
 }

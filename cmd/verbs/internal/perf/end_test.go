@@ -21,11 +21,11 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// long are runs that do not end by themselves in a test's time, of each way to
+// long are runs that do not end by themselves within a test: one or more for each way to
 // wait.
 var long = []string{"send bw -b -q 2", "send lat -e", "write lat", "write bw -e", "read lat"}
 
-// begin starts a client of a long run and waits until it has begun.
+// begin starts a client of a long run and waits until it is running.
 func begin(t *testing.T, device, port, test string, more ...string) *program {
 	t.Helper()
 	args := append(strings.Fields(test), "-v", "-D", "100", "-s", "1024", "-p", port, labtest.AddrOf(device))
@@ -34,8 +34,8 @@ func begin(t *testing.T, device, port, test string, more ...string) *program {
 	return c
 }
 
-// TestKilled has the client die, and then the server: the other must say so
-// and, if it is the server, go on.
+// TestKilled kills the client, and then the server: the other side must report it, and the
+// server must continue.
 func TestKilled(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, test := range long {
@@ -54,7 +54,7 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// TestInterrupted has Ctrl-C end either side, and the other say so.
+// TestInterrupted interrupts either side, as by Ctrl-C, and the other side must report it.
 func TestInterrupted(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, test := range long[:2] {
@@ -77,7 +77,7 @@ func TestInterrupted(t *testing.T) {
 	})
 }
 
-// TestStopped has a server stop in the middle: its client gives up.
+// TestStopped stops a server during a run: its client must give up.
 func TestStopped(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, test := range []string{"send lat -e", "write lat"} {
@@ -93,8 +93,8 @@ func TestStopped(t *testing.T) {
 	})
 }
 
-// TestCut has a client's data connection end, and the client not say why: that
-// the requests of the server's end failed is but the consequence.
+// TestCut closes a client's data connection without sending the reason: the server must
+// report the end of the connection, and not the requests that fail because of it.
 func TestCut(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		server, port := serve(t, device)
@@ -111,7 +111,8 @@ func TestCut(t *testing.T) {
 	})
 }
 
-// TestBadClient has clients break the protocol: they get an error, and others are served.
+// TestBadClient runs clients that break the protocol: they receive an error, and the server
+// continues to serve others.
 func TestBadClient(t *testing.T) {
 	labtest.Require(t)
 	server, port := serve(t, labtest.RXE)
@@ -149,7 +150,7 @@ func TestBadClient(t *testing.T) {
 		}
 		conn.Close()
 	}
-	// One leaves in the middle, others do not go on as they should.
+	// One client leaves during the handshake, the others break the protocol there.
 	for next, want := range map[string]string{
 		"":                    "peer left",
 		`{"start":{"len":1}}`: "peer has 1 bytes",
@@ -181,7 +182,7 @@ func TestBadClient(t *testing.T) {
 	}
 }
 
-// TestBadServer has servers that answer with something else.
+// TestBadServer runs servers that answer with unexpected messages.
 func TestBadServer(t *testing.T) {
 	labtest.Require(t)
 	for answer, want := range map[string]string{
@@ -213,7 +214,7 @@ func TestBadServer(t *testing.T) {
 	}
 }
 
-// TestAtOnce has one server and many clients.
+// TestAtOnce runs many clients of one server.
 func TestAtOnce(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		server, port := serve(t, device)
@@ -242,8 +243,7 @@ func TestAtOnce(t *testing.T) {
 	})
 }
 
-// TestLoss has a receiver with one receive and a sender of many datagrams at a
-// time.
+// TestLoss sends many datagrams at a time to a receiver with one receive.
 func TestLoss(t *testing.T) {
 	labtest.Require(t)
 	_, port := serve(t, labtest.RXE)
@@ -256,8 +256,7 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// TestAllocs has long runs allocate no more than short ones, on either side of
-// what they do.
+// TestAllocs checks that long runs allocate no more than short ones, on both sides.
 func TestAllocs(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		_, port := serve(t, device)
@@ -272,9 +271,9 @@ func TestAllocs(t *testing.T) {
 				return after.Mallocs - before.Mallocs
 			}
 			if i == 0 {
-				mallocs(10) // what is made once
+				mallocs(10) // for what is allocated only once
 			}
-			// What connections share may be made again, which takes 200.
+			// What connections share may be created again, with 200 allocations.
 			few, many := mallocs(10), mallocs(1010)
 			if many > few+400 {
 				t.Errorf("%s: %d allocations for 10 messages, %d for 1010", test, few, many)
@@ -284,7 +283,7 @@ func TestAllocs(t *testing.T) {
 	})
 }
 
-// TestAllSizes has the command print a line for each size.
+// TestAllSizes checks that the command prints a line for each size.
 func TestAllSizes(t *testing.T) {
 	labtest.Require(t)
 	_, port := serve(t, labtest.RXE)
@@ -296,7 +295,7 @@ func TestAllSizes(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	// The heading has two, and the MTU is 1024.
+	// The heading has two lines, and the MTU is 1024.
 	if len(lines) != 12 || lines[0] != "ud bw" || !strings.Contains(lines[1], "MiB/s") || !strings.HasPrefix(strings.TrimSpace(lines[11]), "1024 ") {
 		t.Errorf("it prints\n%s", &out)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// saidConn is a connection to a peer that has said everything.
+// saidConn is a connection to a peer that has sent all its data.
 type saidConn struct {
 	net.Conn
 	said io.Reader
@@ -23,9 +23,9 @@ type saidConn struct {
 
 func (c saidConn) Read(b []byte) (int, error) { return c.said.Read(b) }
 
-// FuzzControl has peers say anything on the control connection: what comes of it
-// is a message, or an error that says whose fault it is; work that passes
-// validation is within the limits and fits into memory.
+// FuzzControl sends arbitrary data on the control connection: the result is a message, or an
+// error that names the side at fault; work that passes validation is within the limits and
+// fits into memory.
 func FuzzControl(f *testing.F) {
 	good := work{Version: version, Op: "write", Mode: modeBW, Size: 64, Iters: 5, QPs: 2, TxDepth: 16, RxDepth: 16, List: 4, CQMod: 4, Timeout: time.Second}
 	for _, m := range []message{
@@ -54,7 +54,7 @@ func FuzzControl(f *testing.F) {
 			case err == io.EOF:
 				return
 			case fault, errors.Is(err, errProtocol):
-				continue // the callers end here; what follows is no worse
+				continue // the callers end here; the rest may be read just the same
 			case err != nil:
 				if len(b) < longestLine {
 					t.Fatal(err)
@@ -80,14 +80,14 @@ func FuzzControl(f *testing.F) {
 	})
 }
 
-// FuzzLane has peers connect with any private data: a lane is only given to who
-// has the token, exists, and is given once.
+// FuzzLane connects with arbitrary private data: only a client with the token gets a lane,
+// the lane exists, and it is not in use.
 func FuzzLane(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 9, 0, 1}, uint32(9), uint8(2), uint8(0))
 	f.Add([]byte{0, 0, 0, 9, 0, 1}, uint32(9), uint8(2), uint8(1))
 	f.Add([]byte{0, 0, 0, 9, 0xff, 0xff}, uint32(9), uint8(2), uint8(0))
 	f.Add([]byte{0, 0, 0, 9, 0}, uint32(9), uint8(2), uint8(0))
-	f.Add(make([]byte, 56), uint32(1), uint8(1), uint8(0)) // as RoCE pads
+	f.Add(make([]byte, 56), uint32(1), uint8(1), uint8(0)) // padded as on RoCE
 	f.Fuzz(func(t *testing.T, private []byte, token uint32, lanes, taken uint8) {
 		s := &side{token: token}
 		for range lanes {

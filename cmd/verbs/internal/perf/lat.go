@@ -13,7 +13,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// lossAfter is when a datagram, or the answer to it, is taken for lost.
+// lossAfter is the time after which a datagram or its answer is taken for lost.
 const lossAfter = 500 * time.Millisecond
 
 // lat exchanges one message at a time, or answers them.
@@ -22,9 +22,9 @@ type lat struct {
 	l    *lane
 	wcs  [16]verbs.WC
 	wr   []verbs.SendWR // one
-	word lastByte       // of what comes
-	turn *byte          // the last byte of what is sent
-	half int            // of the send queue
+	word lastByte       // of the received data
+	turn *byte          // the last byte of the sent data
+	half int            // half of the send queue
 	hist *latency.Histogram
 	lost uint64
 }
@@ -37,10 +37,10 @@ func (s *side) newLat() *lat {
 	return t
 }
 
-// ask is the client's part: it times a message and its answer, or a request
-// that needs none.
+// ask runs the client: it times each message with its answer, or each request that needs
+// no answer.
 func (t *lat) ask() (took time.Duration, err error) {
-	times := make([]time.Duration, 0, 4096) // which go into the histogram between messages
+	times := make([]time.Duration, 0, 4096) // added to the histogram between messages
 	start := time.Now()
 	last := took // since the start
 	for n := uint64(0); t.Duration > 0 && last < t.Duration || n < uint64(t.Iters); n++ {
@@ -69,7 +69,7 @@ func (t *lat) ask() (took time.Duration, err error) {
 	return took, t.ctl.send(message{Done: &done{t.l.posted}})
 }
 
-// record counts how long messages took: half of the time until they were answered.
+// record counts the latencies of messages: half of the time until the answer.
 func (t *lat) record(times []time.Duration) {
 	ways := time.Duration(1)
 	if t.answered() {
@@ -80,7 +80,7 @@ func (t *lat) record(times []time.Duration) {
 	}
 }
 
-// serve is the server's part: it answers until the client is done.
+// serve runs the server: it answers until the client is done.
 func (t *lat) serve() error {
 	if err := t.ctl.send(message{Done: &done{}}); err != nil {
 		return err
@@ -103,8 +103,8 @@ func (t *lat) serve() error {
 	}
 }
 
-// post sends message n. One in half a queue is signaled: when it is answered
-// those before it have gone.
+// post sends message n. It signals one message per half of the send queue, whose completion
+// frees that half.
 func (t *lat) post(n uint64) error {
 	wr := &t.wr[0]
 	wr.Flags = 0
@@ -137,8 +137,8 @@ func (t *lat) post(n uint64) error {
 	return err
 }
 
-// wait waits for message n of the peer, or for the completion of a request that needs none.
-// A datagram may be lost.
+// wait waits for message n of the peer, or for the completion of a request that needs no
+// answer. came is false if a datagram was lost.
 func (t *lat) wait(n uint64) (came bool, err error) {
 	switch {
 	case t.op.fetches:
@@ -159,15 +159,15 @@ func (t *lat) wait(n uint64) (came bool, err error) {
 		switch {
 		case !t.op.datagram, t.client && wc.Imm() == uint32(n):
 			return true, nil
-		case !t.client: // the answer has the question's number
+		case !t.client: // the answer has the number of the request
 			t.wr[0].Imm = wc.Imm()
 			return true, nil
-		} // else it is late
+		} // otherwise it is late
 	}
 }
 
-// receive takes a message, if one comes in time. post offers the receive again, while the
-// next message is on its way.
+// receive receives a message, if one arrives in time. post posts the receive again, while the
+// next message is in flight.
 func (t *lat) receive(until time.Time) (*verbs.WC, error) {
 	n, err := t.await(t.recvCQ, t.wcs[:1], until)
 	if n == 0 || err != nil {
@@ -182,14 +182,14 @@ func (t *lat) receive(until time.Time) (*verbs.WC, error) {
 	return wc, nil
 }
 
-// see looks at memory until its last byte is what it must become.
+// see polls memory until the last byte of the received data is want.
 func (t *lat) see(want byte) error {
 	for i := 0; t.word.load() != want; i++ {
 		if i%256 != 255 {
 			continue
 		}
-		// A failed write shows in its completion only. The call also is where
-		// the goroutine can be preempted without a signal.
+		// Only a completion reports that a write failed. The call also lets the
+		// goroutine be preempted without a signal.
 		if n := t.sendCQ.Poll(t.wcs[:1]); n > 0 {
 			if err := t.wcs[0].Err(); err != nil {
 				return err
@@ -204,8 +204,8 @@ func (t *lat) see(want byte) error {
 	return nil
 }
 
-// turn is the last byte of message n, which differs from that of n-1, and of
-// the first from that of memory before.
+// turn returns the last byte of message n. It differs from that of message n-1, and for the
+// first message from the initial byte.
 func turn(n uint64) byte { return byte(n + 1) }
 
 // lastByte is a byte of a region that a peer writes to.

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestOptions are refused before anything is connected.
+// TestOptions checks that wrong options are rejected before connecting.
 func TestOptions(t *testing.T) {
 	for args, want := range map[string]string{
 		"send lat -s 0":                   "size (-s): 0 is not in 1..8388608",
@@ -41,8 +41,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestQuantum has credits leave room for a batch, whatever the depths: else
-// both sides would wait for each other.
+// TestQuantum checks that credits leave room for a batch at all depths: otherwise both sides
+// would wait for each other.
 func TestQuantum(t *testing.T) {
 	for rx := 1; rx < 40; rx++ {
 		for list := 1; list <= rx; list++ {

@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// The patterns of client and server differ. Their length is odd, so that data in another
-// place differs.
+// patternLen is the length of the patterns of client and server, which differ. It is odd, so
+// that misplaced data differs.
 const patternLen = 251
 
 func pattern(client bool) []byte {
@@ -29,7 +29,7 @@ func fillPattern(b []byte, client bool) {
 	}
 }
 
-// checkPattern returns where b differs from a pattern.
+// checkPattern returns an error with the first byte of b that differs from the pattern.
 func checkPattern(b []byte, client bool) error {
 	p := pattern(client)
 	for off := 0; off < len(b); off += patternLen {
@@ -46,7 +46,7 @@ func checkPattern(b []byte, client bool) error {
 	return nil
 }
 
-// damage looks at what came by the end of a run: "" if all is as it must be.
+// damage checks the data received in a run. It returns "" if all is correct.
 func (s *side) damage(peerSent uint64) string {
 	came := peerSent > 0 && !s.op.fetches
 	switch {
@@ -61,7 +61,7 @@ func (s *side) damage(peerSent uint64) string {
 	for i := range s.lanes {
 		in := s.in(i)
 		if s.Mode == modeLat && s.Op == "write" {
-			in = in[:len(in)-1] // that one counts
+			in = in[:len(in)-1] // the last byte counts messages
 		}
 		if err := checkPattern(in, !s.client); err != nil {
 			return fmt.Sprintf("QP %d: %v", i, err)
@@ -70,8 +70,8 @@ func (s *side) damage(peerSent uint64) string {
 	return ""
 }
 
-// counted is how many of the peer's messages this side knows of: received, or,
-// of atomics, counted in memory.
+// counted returns how many of the peer's messages this side knows about: those it has
+// received, or for atomics the count in memory.
 func (s *side) counted() uint64 {
 	if !s.op.atomic {
 		return s.received()

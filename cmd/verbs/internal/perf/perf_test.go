@@ -22,7 +22,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// asProgram makes the test's binary verbs perf.
+// asProgram is the environment variable that makes the test binary run as verbs perf.
 const asProgram = "PERF_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -50,7 +50,7 @@ func command(ctx context.Context, stdout, stderr io.Writer, args ...string) erro
 	return k.Run()
 }
 
-// program is verbs perf as a process.
+// program is a process that runs verbs perf.
 type program struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -100,7 +100,7 @@ func (p *program) said() string {
 
 const within = 30 * time.Second
 
-// says waits until the program has said something on its standard error.
+// says waits until the program has written what to its standard error.
 func (p *program) says(what string) {
 	p.t.Helper()
 	for limit := time.After(within); !strings.Contains(p.said(), what); {
@@ -148,7 +148,7 @@ func serve(t *testing.T, device string) (server *program, port string) {
 	return server, port
 }
 
-// measure makes a run, in this process.
+// measure makes a run in this process.
 func measure(t *testing.T, device, port string, args ...string) (*result, error) {
 	t.Helper()
 	var out bytes.Buffer
@@ -167,8 +167,8 @@ func measure(t *testing.T, device, port string, args ...string) (*result, error)
 	return got.Results[0], nil
 }
 
-// TestOps has every operation make runs of all kinds and compares what both
-// sides say of them.
+// TestOps makes runs of all kinds with every operation, and compares the results of both
+// sides.
 func TestOps(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		server, port := serve(t, device)
@@ -200,7 +200,7 @@ func TestOps(t *testing.T) {
 
 const iters = 40
 
-// cases are arguments after the operation.
+// cases returns lists of arguments that follow the operation.
 func cases(op string) (all [][]string) {
 	long, short := []string{"-s", "70001"}, []string{"-s", "1"}
 	switch op {
@@ -258,8 +258,8 @@ func check(t *testing.T, device, op string, args []string, r, peer *result) {
 	if op != "ud" && (peer.Sent != back || r.PeerSent != back) {
 		t.Errorf("the server sent %d, the client says %d, of %d", peer.Sent, r.PeerSent, back)
 	}
-	// Whom WRITEs and READs reach does not know of them, but of the last byte
-	// in latency tests.
+	// The target of WRITEs and READs does not count them, except WRITEs in
+	// latency tests, by the last byte.
 	if counted := op != "read" && (op != "write" || lat); counted && op != "ud" && (peer.Received != want || r.Received != back) {
 		t.Errorf("received: server %d of %d, client %d of %d", peer.Received, want, r.Received, back)
 	}
@@ -275,7 +275,7 @@ func check(t *testing.T, device, op string, args []string, r, peer *result) {
 	}
 }
 
-// lacking is what siw has not.
+// lacking holds the operations that siw lacks.
 var lacking = map[string]string{
 	"write-imm": "RDMA WRITE with immediate",
 	"fetch-add": "atomics",

@@ -10,16 +10,16 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/latency"
 )
 
-// outcome is what a side knows after a run.
+// outcome holds what a side knows after a run.
 type outcome struct {
 	own, peer report
 	hist      *latency.Histogram // of a latency test's client
-	lost      uint64             // answers, of datagrams
+	lost      uint64             // datagrams without an answer
 }
 
-// run makes a run with the peer: both sides get ready, play and compare. A client asks for
-// it, a server was asked. begins is called when both are ready, and what it returns at the
-// end.
+// run makes a run with the peer: both sides get ready, play and compare. A client requests
+// the run, a server has received the request. begins is called when both are ready, and the
+// function that it returns at the end.
 func run(ctx context.Context, w work, ctl *control, client bool, begins func(*side) (ends func())) (r *result, err error) {
 	s, err := newSide(ctx, w, ctl, client)
 	defer func() { err = s.leave(err) }()
@@ -44,7 +44,7 @@ func run(ctx context.Context, w work, ctl *control, client bool, begins func(*si
 	return newResult(s, o), s.compare(o)
 }
 
-// play does a side's part, from when both are ready, and exchanges reports.
+// play runs the test when both sides are ready, and exchanges reports.
 func (s *side) play() (o outcome, err error) {
 	took, err := s.drive(&o)
 	if err != nil {
@@ -61,7 +61,7 @@ func (s *side) play() (o outcome, err error) {
 	return o, err
 }
 
-// next waits for what the peer sends next, for so long, until the run ends.
+// next waits for the peer's next message, for at most limit or until the run ends.
 func next[T any](s *side, from <-chan T, limit time.Duration, what string) (v T, err error) {
 	ctx, cancel := context.WithTimeoutCause(s.ctx, limit, fmt.Errorf("the peer does not %s", what))
 	defer cancel()
@@ -77,7 +77,7 @@ func (s *side) drive(o *outcome) (took time.Duration, err error) {
 	defer s.watch()()
 	defer func() {
 		if err != nil {
-			err = s.why(err) // which the watch may know
+			err = s.why(err) // the watch may know the cause
 		}
 	}()
 	if s.passive() {
@@ -96,11 +96,11 @@ func (s *side) drive(o *outcome) (took time.Duration, err error) {
 	return took, err
 }
 
-// placing is how long data may take that has been sent.
+// placing is how long sent data may take to arrive in memory.
 const placing = 5 * time.Second
 
-// settle is damage, once all is there: an RDMA WRITE over iWARP completes when
-// it has been sent, and its sender's report may overtake it.
+// settle calls damage until all data has arrived: an RDMA WRITE over iWARP completes when
+// it has been sent, and the report of its sender may overtake it.
 func (s *side) settle() (damage string) {
 	for end := time.Now().Add(placing); ; time.Sleep(time.Millisecond) {
 		if damage = s.damage(s.sent); damage == "" || time.Now().After(end) {
@@ -109,8 +109,8 @@ func (s *side) settle() (damage string) {
 	}
 }
 
-// leave ends a run: it sends the peer an error, if there is one, and stops reading from the
-// control connection.
+// leave ends a run: it sends err, if any, to the peer, stops reading from the control
+// connection and closes the objects.
 func (s *side) leave(err error) error {
 	if err != nil {
 		s.ctl.give(err)

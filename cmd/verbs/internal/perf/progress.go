@@ -9,8 +9,8 @@ import (
 	"golang.org/x/term"
 )
 
-// show writes to a terminal, if out is one, how far the run is, until it is stopped, which
-// clears the line.
+// show writes the progress of the run to out, if out is a terminal, until stop is called,
+// which clears the line.
 func (s *side) show(out *os.File) (stop func()) {
 	if !term.IsTerminal(int(out.Fd())) {
 		return func() {}

@@ -13,7 +13,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestProgress writes to a terminal, and to nothing else.
+// TestProgress checks that progress is written to a terminal and not to a file.
 func TestProgress(t *testing.T) {
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {

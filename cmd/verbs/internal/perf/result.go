@@ -6,7 +6,7 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/latency"
 )
 
-// result is what a side measured in a run.
+// result holds what a side measured in a run.
 type result struct {
 	Op     string `json:"op"`
 	Mode   string `json:"mode"`
@@ -20,17 +20,17 @@ type result struct {
 	Events bool   `json:"events"`
 
 	Sent         uint64  `json:"sent"`          // messages, or requests
-	Received     uint64  `json:"received"`      // of the peer's, as far as this side knows
+	Received     uint64  `json:"received"`      // from the peer, as far as this side knows
 	PeerSent     uint64  `json:"peer_sent"`     // as the peer reports
 	PeerReceived uint64  `json:"peer_received"` // as the peer reports
-	Lost         uint64  `json:"lost"`          // both ways, of datagrams
+	Lost         uint64  `json:"lost"`          // datagrams, in both directions
 	Seconds      float64 `json:"seconds"`
 
 	Latency   *latency.Summary `json:"latency_us,omitempty"`
 	Bandwidth *bandwidth       `json:"bandwidth,omitempty"`
 }
 
-// bandwidth is of both ways together.
+// bandwidth is the sum of both directions.
 type bandwidth struct {
 	Bytes    float64 `json:"bytes_per_second"`
 	Mebi     float64 `json:"mib_per_second"`
@@ -55,7 +55,7 @@ func newResult(s *side, o outcome) *result {
 	}
 	if s.Mode == modeBW {
 		r.Bandwidth = new(bandwidth)
-		// What did not arrive is no bandwidth.
+		// Lost datagrams do not count.
 		arrived := func(sent, received uint64) uint64 {
 			if s.op.datagram {
 				return min(sent, received)
@@ -78,7 +78,7 @@ func (b *bandwidth) add(messages uint64, size int, seconds float64) {
 	b.Gbit = b.Bytes * 8 / 1e9
 }
 
-// heading and line are perftest's columns; times are in microseconds.
+// heading and line print the columns of perftest; times are in microseconds.
 func heading(mode string) string {
 	if mode == modeLat {
 		return fmt.Sprintf("%9s %11s %9s %9s %9s %9s %9s %9s %9s   [us]", "bytes", "iterations", "min", "mean", "p50", "p90", "p99", "p99.9", "max")
@@ -100,7 +100,7 @@ func (r *result) line() string {
 	return s
 }
 
-// served is a server's line.
+// served returns the line that a server prints.
 func (r *result) served() string {
 	return fmt.Sprintf("%s %s of %d bytes for %s on %s: sent %d, received %d", r.Op, r.Mode, r.Size, r.Remote, r.Device, r.Sent, r.Received)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// server serves any number of clients at once, until ctx ends.
+// server serves any number of clients concurrently, until ctx ends.
 type server struct {
 	log    func(format string, args ...any)
 	begins func(*side) (ends func())
@@ -28,7 +28,7 @@ func (v *server) serve(ctx context.Context, addr string) error {
 	return cli.Serve(ctx, l, v.client)
 }
 
-// client serves one, run after run. Its failure does not affect the others.
+// client serves one client, run after run. Its failure does not affect the others.
 func (v *server) client(ctx context.Context, conn net.Conn) {
 	ctl := newControl(conn)
 	for {
@@ -64,7 +64,7 @@ func (v *server) run(ctx context.Context, ctl *control, w work) error {
 	return err
 }
 
-// offer takes the client's connections, on a port of their own, or makes the QPs of
+// offer accepts the client's connections, on a port of their own, or creates the QPs for
 // datagrams.
 func (s *side) offer() error {
 	s.token = newToken()

@@ -16,9 +16,9 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// side is one end of a run: its objects, and what happens to it. The loops of
-// bw.go and lat.go, on one goroutine, drive its queues. Others only report ends: fail, and
-// hear, which reads the peer's messages.
+// side is one end of a run: its objects and its state. The loops of bw.go and lat.go drive
+// its queues from one goroutine. Other goroutines only report ends: fail, and hear, which
+// reads the peer's messages.
 type side struct {
 	work
 	op     operation
@@ -34,7 +34,7 @@ type side struct {
 	recvCQ  *uverbs.CQ
 	mr      *uverbs.MR
 	lanes   []*lane
-	// READs and atomics that a QP answers, and has in flight: all that the device allows.
+	// READs and atomics that a QP may answer, and may have in flight: the device's limits.
 	responders, initiators int
 	objects                cli.Closers
 
@@ -48,37 +48,37 @@ type side struct {
 	hearing sync.WaitGroup
 	started chan start
 	done    chan struct{} // closed when the peer sends no more
-	over    atomic.Bool   // is done closed?
-	sent    uint64        // by the peer then
+	over    atomic.Bool   // done is closed
+	sent    uint64        // by the peer; valid once done is closed
 	reports chan report
-	count   atomic.Uint64 // messages that have gone, or come to a side that sends none
-	came    atomic.Uint64 // messages that have come to one that also sends
+	count   atomic.Uint64 // messages sent, or received by a side that sends none
+	came    atomic.Uint64 // messages received by a side that also sends
 	waiting atomic.Bool   // for the peer, with nothing left to do
 }
 
-// lane is what goes on on one QP.
+// lane is the state of one QP.
 type lane struct {
 	number uint64
 	qp     *uverbs.QP
 	ep     *cm.Endpoint    // nil on UD
-	batch  []verbs.SendWR  // what is posted at a time
+	batch  []verbs.SendWR  // the requests that are posted at a time
 	credit [1]verbs.SendWR // an empty message
-	recvs  []verbs.RecvWR  // to post again
-	spare  int             // receives that are to be
+	recvs  []verbs.RecvWR  // the receives of the QP
+	spare  int             // receives to post again
 
 	posted, completed uint64
 	target            uint64
-	unsignaled        int    // posted since the last that is
-	room              uint64 // how many may be posted, of what the peer receives
+	unsignaled        int    // posted since the last signaled one
+	room              uint64 // how many messages the peer's receives allow to post
 	received          uint64
-	owed              int // received, and not credited
-	credits           int // under way to the peer
+	owed              int // received and not credited yet
+	credits           int // in flight to the peer
 }
 
-// errMTU is a datagram that is too long.
+// errMTU reports that a datagram is too long.
 var errMTU = errors.New("a datagram is one packet")
 
-// newSide makes all but the QPs. The side must be closed by leave, also after an error.
+// newSide creates all objects except the QPs. leave must close the side, also after an error.
 func newSide(ctx context.Context, w work, ctl *control, client bool) (*side, error) {
 	s := &side{
 		work: w, op: w.operation(), layout: w.layout(), client: client, ctl: ctl,
@@ -90,7 +90,7 @@ func newSide(ctx context.Context, w work, ctl *control, client bool) (*side, err
 }
 
 func (s *side) setUp() (err error) {
-	// The device is the one that the control connection is on.
+	// The device is that of the control connection.
 	if s.path, err = cm.Lookup(s.ctx, s.ctl.local().String()); err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (s *side) setUp() (err error) {
 		if s.channel, err = cli.Own(s.dev.CreateCompChannel())(&s.objects); err != nil {
 			return err
 		}
-		// A sleeper must find what it is woken for.
+		// halt comes first: a loop that wakes must find the flag set.
 		context.AfterFunc(s.ctx, func() { s.halt(); s.channel.Wake() })
 	}
 	cq := uverbs.CQOptions{Channel: s.channel}
@@ -143,7 +143,7 @@ func (s *side) setUp() (err error) {
 	return nil
 }
 
-// supported asks whether the device has the operation.
+// supported returns an error if the device lacks the operation.
 func (s *side) supported() error {
 	iwarp := s.path.Device.IWARP()
 	lacks := func(what string) error {
@@ -174,8 +174,8 @@ func (s *side) fail(err error) { s.cancel(err) }
 
 func (s *side) halt() { s.failed.Store(true) }
 
-// why returns the reason for err: that a request failed may only be a consequence. A peer that
-// gives up reports why, but its QPs may go before.
+// why returns the cause of err: the failure of a request may be only a consequence. A peer
+// that aborts reports the reason, but its QPs may be destroyed before the report arrives.
 func (s *side) why(err error) error {
 	var wc *verbs.WCError
 	if s.ctx.Err() == nil && errors.As(err, &wc) {
@@ -191,7 +191,7 @@ func (s *side) why(err error) error {
 	return err
 }
 
-// hear takes the peer's messages until its report.
+// hear receives the peer's messages until its report.
 func (s *side) hear() {
 	s.hearing.Go(func() {
 		for {
@@ -223,8 +223,8 @@ func (s *side) hear() {
 	})
 }
 
-// watch ends the run when a connection ends, or nothing moves any more, until
-// it is stopped.
+// watch ends the run when a connection ends or there is no progress any more. stop ends
+// the watch.
 func (s *side) watch() (stop func()) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	var watchers sync.WaitGroup
@@ -235,7 +235,7 @@ func (s *side) watch() (stop func()) {
 		watchers.Go(func() {
 			select {
 			case <-l.ep.Done():
-				// The peer's own reason counts, if there is one.
+				// A reason that the peer sends takes precedence.
 				select {
 				case <-ctx.Done():
 				case <-time.After(2 * time.Second):
@@ -266,18 +266,18 @@ func (s *side) watch() (stop func()) {
 	return func() { cancel(); watchers.Wait() }
 }
 
-// sends and receives are this side's part: passive has none, and the peer does
-// all by itself.
+// sends and receives report the part of this side in the test. A passive side has none: the
+// peer does all the work.
 func (s *side) sends() bool    { return s.client || s.Both || s.answered() }
 func (s *side) receives() bool { return s.op.receives && (!s.client || s.Both || s.answered()) }
 func (s *side) passive() bool  { return !s.sends() && !s.receives() }
 
 func (s *side) out() []byte { return s.mr.Bytes()[:s.Size] }
 
-// in is what came to a lane.
+// in returns the data that a lane received.
 func (s *side) in(i int) []byte {
 	return s.mr.Bytes()[s.layout.inOf(i)+s.layout.head:][:s.Size]
 }
 
-// newToken marks a run's connections. It is also a Q_Key.
+// newToken returns a token that identifies a run's connections. It is also a Q_Key.
 func newToken() uint32 { return rand.Uint32() >> 1 }

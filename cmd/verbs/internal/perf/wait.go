@@ -11,11 +11,11 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// errOver is returned to a server that waits for more than its client sends.
+// errOver ends the wait of a server whose client sends no more.
 var errOver = errors.New("peer is done")
 
-// stay keeps a polling loop on its thread, so that the scheduler does not move
-// it around; see the package's documentation.
+// stay locks a polling loop to its thread, so that the scheduler does not move
+// it between processors; see the package documentation.
 func (s *side) stay() (leave func()) {
 	if s.Events {
 		return func() {}
@@ -24,8 +24,8 @@ func (s *side) stay() (leave func()) {
 	return runtime.UnlockOSThread
 }
 
-// ended returns why waiting for the peer is over: the run has failed, or a server's client is
-// done.
+// ended returns an error if waiting for the peer is over: the run has failed, or a server's
+// client is done.
 func (s *side) ended() error {
 	switch {
 	case s.failed.Load():
@@ -36,7 +36,7 @@ func (s *side) ended() error {
 	return nil
 }
 
-// await waits for completions in cq, until a time if that is not zero: n is 0 then.
+// await waits for completions in cq. If until is not zero and has passed, n is 0.
 func (s *side) await(cq *uverbs.CQ, wcs []verbs.WC, until time.Time) (n int, err error) {
 	armed := false
 	for i := 0; ; i++ {
@@ -78,9 +78,9 @@ func (s *side) await(cq *uverbs.CQ, wcs []verbs.WC, until time.Time) (n int, err
 	}
 }
 
-// idle is what a loop does that found nothing to do: go on polling, or sleep
-// until there is something in either CQ, or something else happened. Only a
-// sleeper that armed both CQs and then found nothing in them may sleep.
+// idle is called by a loop that found nothing to do. It returns at once if the side polls.
+// Otherwise it arms both CQs on the first call, after which the loop must poll them once
+// more, and sleeps on the next until an event of either CQ or another wakeup.
 func (s *side) idle(armed *bool, until time.Time) error {
 	switch {
 	case s.failed.Load():

@@ -11,10 +11,10 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// version is that of the messages between client and server.
+// version is the version of the protocol between client and server.
 const version = 2
 
-// What a server does for a client, at most.
+// The limits of what a server does for a client.
 const (
 	maxSize    = 8 << 20
 	maxQPs     = 256
@@ -23,21 +23,21 @@ const (
 	maxTimeout = time.Hour
 )
 
-// work is what a client asks of a server: one run.
+// work is a client's request for one run.
 type work struct {
 	Version  int           `json:"version"`
 	Op       string        `json:"op"`
 	Mode     string        `json:"mode"`
-	Size     int           `json:"size"`               // bytes a message
+	Size     int           `json:"size"`               // bytes per message
 	Iters    int           `json:"iters,omitempty"`    // messages on each QP
 	Duration time.Duration `json:"duration,omitempty"` // instead of Iters
 	QPs      int           `json:"qps"`
 	TxDepth  int           `json:"tx_depth"` // of each QP
 	RxDepth  int           `json:"rx_depth"`
 	List     int           `json:"list"`   // messages posted at a time
-	CQMod    int           `json:"cq_mod"` // messages a completion
+	CQMod    int           `json:"cq_mod"` // messages per completion
 	Inline   int           `json:"inline"` // the longest message that is copied into the request
-	Both     bool          `json:"both"`   // ways
+	Both     bool          `json:"both"`   // both sides send
 	Events   bool          `json:"events"` // sleep for completions
 	TClass   uint8         `json:"tclass,omitempty"`
 	Timeout  time.Duration `json:"timeout"` // without progress
@@ -48,12 +48,12 @@ const (
 	modeBW  = "bw"
 )
 
-// operation is how the tests differ.
+// operation holds the differences between the tests.
 type operation struct {
 	opcode   verbs.Opcode
-	receives bool // each message takes one of the peer's receives
+	receives bool // each message consumes one of the peer's receives
 	atomic   bool
-	fetches  bool // the data comes back: only the requester counts
+	fetches  bool // the response has the data: only the requester counts
 	datagram bool
 }
 
@@ -72,8 +72,8 @@ func (w *work) operation() operation { return operations[w.Op] }
 // answered reports whether the peer's program answers each message.
 func (w *work) answered() bool { return w.Mode == modeLat && !w.operation().fetches }
 
-// validate is the same on both sides: a client's for its user, a server's for
-// itself.
+// validate returns an error if the run is not possible. The client calls it for its user's
+// sake, and the server for its own.
 func (w *work) validate() error {
 	op, known := operations[w.Op]
 	between := func(what string, v, least, most int) error {
@@ -123,18 +123,18 @@ func (w *work) validate() error {
 	)
 }
 
-// credits reports whether receivers grant senders what they may send.
+// credits reports whether receivers grant credits to senders.
 func (w *work) credits() bool {
 	op := w.operation()
 	return op.receives && !op.datagram && w.Mode == modeBW
 }
 
-// quantum is how many messages a credit is for. At the most as many less one
-// have been received and not been credited: of the receives a post-list remains.
+// quantum returns how many messages a credit is for. At most quantum-1 messages
+// have been received and not credited, so the receives for a post-list remain.
 func (w *work) quantum() int { return max(1, (w.RxDepth-w.List)/2) }
 
-// creditRecvs is how many credits may be under way to a side: those for all
-// that it sent and that was not yet credited.
+// creditRecvs returns how many credits may be in flight to a side: those for all
+// messages that it has sent and that have not been credited.
 func (w *work) creditRecvs() int {
 	if !w.credits() {
 		return 0
@@ -142,7 +142,7 @@ func (w *work) creditRecvs() int {
 	return w.RxDepth/w.quantum() + 1
 }
 
-// creditSends is how many credits a side has under way at a time; more wait.
+// creditSends is how many credits a side has in flight at a time; more wait.
 const creditSends = 4
 
 func (w *work) cap() verbs.QPCap {
@@ -165,16 +165,16 @@ func (w *work) String() string {
 	return b.String()
 }
 
-// layout is where things are in a side's memory:
+// layout holds the offsets in a side's memory:
 //
 //	out │ in of QP 0 │ in of QP 1 │ ...
 //
-// What is sent or written, or what the peer reads, is in out; what comes in
-// from the peer, is read from it, or is changed by its atomics, in in.
+// out holds the data that is sent or written, or that the peer reads; in holds the data
+// that is received or read from the peer, or that the peer's atomics change.
 type layout struct{ head, stride, in, total int }
 
 func (w *work) layout() (l layout) {
-	const line = 64 // of a cache
+	const line = 64 // bytes of a cache line
 	align := func(n int) int { return (n + line - 1) &^ (line - 1) }
 	if w.operation().datagram {
 		l.head = verbs.GRHSize

@@ -30,7 +30,7 @@ func (c *Cmd) client(ctx context.Context, addr string) (err error) {
 	for c.Count == 0 || r.Count < c.Count {
 		err := c.round(ctx, p, back, r)
 		if ctx.Err() != nil && c.Count == 0 {
-			break // which is how it ends
+			break // interrupted, which ends a run without a count
 		}
 		if err != nil {
 			return fmt.Errorf("round %d: %w", r.Count, err)
@@ -51,7 +51,7 @@ func (c *Cmd) dial(ctx context.Context, p *peer, addr string) error {
 	return err
 }
 
-// round sends the data and gets it back.
+// round sends the data and receives it back.
 func (c *Cmd) round(ctx context.Context, p *peer, back *uverbs.MR, r *result) error {
 	out, in := p.data.Bytes()[:c.Size], back.Bytes()[:c.Size]
 	fill(out, r.Count)
@@ -73,13 +73,13 @@ func (c *Cmd) round(ctx context.Context, p *peer, back *uverbs.MR, r *result) er
 	return nil
 }
 
-// text is b up to its zero.
+// text returns b up to its first zero byte.
 func text(b []byte) []byte {
 	b, _, _ = bytes.Cut(b, []byte{0})
 	return b
 }
 
-// fill writes a round's text as rping does, zero-terminated.
+// fill writes the text of a round as rping does, zero-terminated.
 func fill(b []byte, round int) {
 	const first, last = 'A', 'z'
 	n := copy(b, "rdma-ping-"+strconv.Itoa(round)+": ")

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzSpot parses any message: what is accepted fits the server's buffer, and is what the
-// other side would have sent.
+// FuzzSpot parses arbitrary messages: a spot that is accepted fits the server's buffer, and
+// encodes to the same message.
 func FuzzSpot(f *testing.F) {
 	f.Add(spot{0x7f0000001000, 0x1234, 64}.bytes())
 	f.Add(spot{^uint64(0), ^uint32(0), ^uint32(0)}.bytes())

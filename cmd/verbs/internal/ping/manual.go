@@ -17,9 +17,9 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// manual is a connection whose QP is made and moved from state to state here, as by
-// rping -q: the connection manager carries messages and returns the attributes of the
-// QP's next state, and no more.
+// manual is a connection whose QP is created and modified here, as by rping -q: the
+// connection manager only carries messages and returns the attributes of the QP's next
+// state.
 type manual struct {
 	id      *cm.ID
 	route   cm.Route
@@ -32,8 +32,8 @@ type manual struct {
 	watcher sync.WaitGroup
 }
 
-// newManual makes what p needs on the device that id leads to. It takes over id, and what is
-// to be closed after it, also when it fails.
+// newManual creates the objects that p needs on the device that id leads to. It takes over
+// id and the objects that are to be closed after it, also when it fails.
 func newManual(id *cm.ID, p *peer, after ...io.Closer) (*manual, error) {
 	m := &manual{id: id, objects: after}
 	m.ended, m.end = context.WithCancelCause(context.Background())
@@ -78,7 +78,7 @@ func (m *manual) setUp(p *peer) (err error) {
 	return p.setup(m, m.qp)
 }
 
-// modify moves the QP to states, with the connection manager's attributes.
+// modify moves the QP through states, with attributes from the connection manager.
 func (m *manual) modify(states ...verbs.QPState) error {
 	for _, state := range states {
 		attr, mask, err := m.id.InitQPAttr(state)
@@ -92,8 +92,8 @@ func (m *manual) modify(states ...verbs.QPState) error {
 	return nil
 }
 
-// activate moves the QP to RTS. It is in INIT already, but only now does the connection
-// manager know what the peer may do, so it goes there again.
+// activate moves the QP to RTS. It repeats INIT, because only now does the connection
+// manager know the access rights of the peer.
 func (m *manual) activate() error {
 	return m.modify(verbs.StateInit, verbs.StateRTR, verbs.StateRTS)
 }
@@ -102,8 +102,8 @@ func (m *manual) param() cm.ConnParam {
 	return cm.ConnParam{QPNum: m.qp.Num(), ResponderResources: 1, InitiatorDepth: 1, RetryCount: 7, RNRRetryCount: 7}
 }
 
-// watch waits for the end of the connection, and then takes the QP out of service, which
-// flushes what was posted.
+// watch waits for the end of the connection and then moves the QP to the error state, which
+// flushes the posted requests.
 func (m *manual) watch() {
 	m.watcher.Go(func() {
 		_, err := await(m.ended, m.id)
@@ -147,7 +147,7 @@ func dialByHand(ctx context.Context, p *peer, source netip.AddrPort, addr string
 	return nil
 }
 
-// routeByHand finds the device and makes the QP.
+// routeByHand finds the device and creates the QP.
 func routeByHand(ctx context.Context, p *peer, source netip.AddrPort, addr string) (_ *manual, err error) {
 	const timeout = 2 * time.Second // rping's
 	dst, err := resolve(addr)
@@ -172,14 +172,14 @@ func routeByHand(ctx context.Context, p *peer, source netip.AddrPort, addr strin
 		_, err = await(ctx, id, cm.RouteResolved)
 	}
 	if err != nil {
-		ch.Close() // and the ID
+		ch.Close() // which also closes the ID
 		return nil, err
 	}
 	return newManual(id, p, ch)
 }
 
-// connect does the handshake. siw's kernel side waits for the peer without a context: if ctx
-// ends first, all is closed when the kernel returns.
+// connect performs the handshake. With siw the kernel waits for the peer and cannot be
+// interrupted: if ctx ends first, everything is closed when the kernel returns.
 func (m *manual) connect(ctx context.Context) error {
 	shaken := make(chan error, 1)
 	go func() { shaken <- m.handshake(ctx) }()
@@ -206,7 +206,7 @@ func (m *manual) handshake(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if e.Type == cm.Established { // by iWARP, whose QP is in RTS
+	if e.Type == cm.Established { // on iWARP, where the QP is in RTS already
 		return nil
 	}
 	if err := m.activate(); err != nil {
@@ -240,8 +240,8 @@ func resolve(addr string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(a.AddrPort().Addr().Unmap(), uint16(a.Port)), nil
 }
 
-// manualListener takes requests by an ID of its own. Connections share its channel, so it
-// is closed after them.
+// manualListener receives requests on an ID of its own. Connections share its channel, so
+// it is closed after them.
 type manualListener struct {
 	ch   *cm.Channel
 	id   *cm.ID
@@ -293,9 +293,9 @@ func (l *manualListener) next(ctx context.Context) (accept, error) {
 	}, err
 }
 
-// accept does the handshake.
+// accept performs the handshake.
 func (m *manual) accept(ctx context.Context) error {
-	if !m.qp.PD().Context().Device().IWARP() { // whose kernel side does it
+	if !m.qp.PD().Context().Device().IWARP() { // where the kernel activates the QP
 		if err := m.activate(); err != nil {
 			return err
 		}

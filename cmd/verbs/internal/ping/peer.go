@@ -24,14 +24,14 @@ import (
 //	               ◄──────────────────── RDMA WRITE it
 //	               ◄──────────────────── SEND: go ahead
 //
-// Nothing waits for the completion of a SEND: it is inline, and its sender receives
-// a message before the queue is full.
+// Neither side waits for the completion of a SEND: the data is inline, and the sender
+// receives a message before its queue is full.
 type peer struct {
 	conn
 	qp    *uverbs.QP
 	inbox *uverbs.MR // the peer's last message
-	data  *uverbs.MR // what the client sends, or the server got
-	sends uint64     // posted, which numbers them
+	data  *uverbs.MR // what the client sends, or the server has read
+	sends uint64     // posted so far, and the last one's ID
 	debug bool
 }
 
@@ -45,8 +45,8 @@ type conn interface {
 	Close() error
 }
 
-// spot is where memory is, and the protocol's only message. The server's also is one, whose
-// content means nothing.
+// spot describes a buffer and is the only message of the protocol. The server also sends
+// one, whose content has no meaning.
 type spot struct {
 	addr uint64
 	rkey uint32
@@ -67,7 +67,7 @@ func parseSpot(b []byte) (spot, error) {
 	return spot{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}, nil
 }
 
-// fits returns an error if a client offers more than there is room for.
+// fits returns an error if a client offers more than the buffer holds.
 func (s spot) fits() error {
 	if s.size > maxSize {
 		return fmt.Errorf("peer offers %d bytes, more than %d", s.size, maxSize)
@@ -79,7 +79,7 @@ func (s spot) String() string {
 	return fmt.Sprintf("addr %#x rkey %#x size %d", s.addr, s.rkey, s.size)
 }
 
-// queues are the sizes of the QP's queues, which are rping's.
+// queues holds the sizes of the QP's queues, which are those of rping.
 var queues = verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: spotSize}
 
 func (p *peer) options() cm.Options {
@@ -91,7 +91,7 @@ func (p *peer) options() cm.Options {
 	}
 }
 
-// setup makes the buffers and posts the receive, before the peer can send.
+// setup allocates the buffers and posts the receive before the peer can send.
 func (p *peer) setup(c conn, qp *uverbs.QP) (err error) {
 	p.conn, p.qp = c, qp
 	if p.inbox, err = c.AllocMR(spotSize, verbs.AccessLocalWrite); err != nil {
@@ -112,7 +112,7 @@ func (p *peer) postRecv() error {
 	return err
 }
 
-// post posts a request, and takes the completions of those before it.
+// post polls the completions of earlier requests and posts a request.
 func (p *peer) post(wr verbs.SendWR) error {
 	if err := p.reap(); err != nil {
 		return err
@@ -138,7 +138,7 @@ func (p *peer) reap() error {
 	}
 }
 
-// move carries data between the server's memory and the client's.
+// move transfers n bytes between the server's memory and the client's.
 func (p *peer) move(ctx context.Context, op verbs.Opcode, at spot, n uint32) error {
 	err := p.post(verbs.SendWR{Opcode: op, RemoteAddr: at.addr, RKey: at.rkey, SGL: []verbs.SGE{p.data.SGE(0, int(n))}})
 	var wc verbs.WC
@@ -152,7 +152,7 @@ func (p *peer) move(ctx context.Context, op verbs.Opcode, at spot, n uint32) err
 	return nil
 }
 
-// send sends where n bytes are.
+// send sends the location of the first n bytes of mr.
 func (p *peer) send(ctx context.Context, mr *uverbs.MR, n int) error {
 	at := spot{mr.Addr(), mr.RKey(), uint32(n)}
 	if err := p.post(verbs.SendWR{Opcode: verbs.OpSend, Inline: at.bytes()}); err != nil {
@@ -175,9 +175,9 @@ func (p *peer) receive(ctx context.Context) (at spot, err error) {
 	return at, p.postRecv()
 }
 
-// why returns the reason for err, which may only be its consequence: requests are flushed
-// when another has failed or the connection ended, and fail in other ways if the peer dies
-// in the middle of one. The end of the connection is known a moment later.
+// why returns the cause of err: requests are flushed after another has failed or the
+// connection has ended, and fail in other ways if the peer dies during one. The end of the
+// connection is reported a moment later, so why waits for it.
 func (p *peer) why(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

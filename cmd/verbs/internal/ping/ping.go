@@ -1,4 +1,4 @@
-// Package ping is verbs ping, rping's counterpart and its peer.
+// Package ping implements verbs ping, a counterpart of rping that also works with it.
 package ping
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 )
 
-// Cmd is verbs ping, for kong. It has rping's options, by their letters.
+// Cmd is verbs ping, for kong. Its options have the letters of rping's.
 type Cmd struct {
 	Server     bool       `short:"s" xor:"side" required:"" help:"Serve a client."`
 	Client     bool       `short:"c" xor:"side" required:"" help:"Connect to a server."`
@@ -30,14 +30,14 @@ type Cmd struct {
 	JSON       bool       `help:"Print the result as JSON; the data goes to standard error."`
 }
 
-// The limits of the size are rping's: the text of 2147483647 rounds must fit, and a server
-// takes no more than its buffer holds.
+// The limits of the size are those of rping: the text of round 2147483647 must fit, and a
+// server accepts no more than its buffer holds.
 const (
 	MinSize = 23
 	maxSize = 64<<10 - 1
 )
 
-// Run plays one side.
+// Run runs the client or the server.
 func (c *Cmd) Run(ctx context.Context) error {
 	switch {
 	case c.Size < MinSize || c.Size > maxSize:

@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/latency"
 )
 
-// TestFill compares with what rping -v printed, of sizes and rounds where
-// something turns around.
+// TestFill compares fill with the output of rping -v, for sizes and rounds at which the
+// text wraps around.
 func TestFill(t *testing.T) {
 	for _, c := range []struct {
 		round, size int
@@ -48,7 +48,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestResult has latencies of clients only.
+// TestResult checks that only clients report latencies.
 func TestResult(t *testing.T) {
 	r := &result{Role: "server"}
 	if b := mustJSON(t, r); strings.Contains(b, "latency") {

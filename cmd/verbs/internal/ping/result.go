@@ -8,19 +8,19 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/latency"
 )
 
-// result is what one side of a connection measured. A round's latency is the client's: from
-// its first message until the data is back.
+// result holds what one side of a connection measured. Latencies are those of the client:
+// from the first message of a round until the data is back.
 type result struct {
 	Role      string           `json:"role"`
 	Device    string           `json:"device"`
 	Local     string           `json:"local"`
 	Remote    string           `json:"remote"`
-	Count     int              `json:"count"` // of whole rounds
+	Count     int              `json:"count"` // of complete rounds
 	Size      int              `json:"size"`
 	Validated bool             `json:"validated"`
 	Latency   *latency.Summary `json:"latency_us,omitempty"`
 
-	histogram *latency.Histogram // nil at servers
+	histogram *latency.Histogram // nil on servers
 }
 
 func newResult(role string, p *peer) *result {

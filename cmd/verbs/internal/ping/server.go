@@ -12,16 +12,16 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 )
 
-// listener takes requests for connections, by package cm or by hand.
+// listener receives connection requests, through package cm or by hand.
 type listener interface {
 	Addr() cm.Addr
-	// next waits for a request, and returns what accepts it.
+	// next waits for a request and returns the function that accepts it.
 	next(ctx context.Context) (accept, error)
 	Close() error
 }
 
-// accept connects p. It has to be called once, which with a context that has ended rejects
-// the request.
+// accept connects p. It must be called once. With a context that has ended it rejects the
+// request.
 type accept func(ctx context.Context, p *peer) error
 
 type cmListener struct{ *cm.Listener }
@@ -59,7 +59,7 @@ func (c *Cmd) server(ctx context.Context, addr string) error {
 	return c.serve(ctx, accept)
 }
 
-// serveAll serves all clients at once. The failure of one does not affect the others.
+// serveAll serves all clients concurrently. The failure of one does not affect the others.
 func (c *Cmd) serveAll(ctx context.Context, l listener) error {
 	var clients sync.WaitGroup
 	defer clients.Wait()

@@ -14,8 +14,8 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 )
 
-// exchange is how the two sides learn each other's addresses. It is that of rdma-core's
-// programs, on a TCP connection:
+// exchange swaps the addresses of the two sides on a TCP connection, as rdma-core's programs
+// do:
 //
 //	client                          server
 //	addresses ────────────────────►
@@ -24,8 +24,8 @@ import (
 //	connects its QPs
 //	"done" ───────────────────────►
 //
-// With an SRQ there are always maxQP addresses, those past the last QP all zeros; without,
-// there is one.
+// With an SRQ there are always maxQP addresses, which are all zeros after the last QP;
+// otherwise there is one.
 type exchange struct {
 	timeout time.Duration // for the peer to answer, 0 is none
 	local   []verbs.QPAddr
@@ -67,7 +67,7 @@ func accept(ctx context.Context, port int) (net.Conn, error) {
 	return l.Accept()
 }
 
-// over plays a side on a connection, until the peer answers, x.timeout is over or ctx ends.
+// over runs one side on a connection. It fails when x.timeout has passed or ctx ends.
 func (x *exchange) over(ctx context.Context, conn net.Conn, side func(net.Conn) ([]verbs.QPAddr, error)) ([]verbs.QPAddr, error) {
 	defer conn.Close()
 	if x.timeout > 0 {
@@ -112,22 +112,22 @@ func (x *exchange) server(conn net.Conn) ([]verbs.QPAddr, error) {
 		return nil, err
 	}
 	if string(done) != doneText {
-		return nil, fmt.Errorf("it says %q where %q belongs", done, doneText)
+		return nil, fmt.Errorf("unexpected data %q, want %q", done, doneText)
 	}
 	return remote, nil
 }
 
-// send sends the addresses all at once: C takes one with a single read.
+// send sends all addresses in one write: the C programs receive one in a single read.
 func (x *exchange) send(conn net.Conn) error {
 	var b []byte
 	for _, a := range append(slices.Clip(x.local), make([]verbs.QPAddr, x.onWire-len(x.local))...) {
-		b = append(append(b, a.String()...), 0) // as C has it
+		b = append(append(b, a.String()...), 0) // the terminator of a C string
 	}
 	_, err := conn.Write(b)
 	return err
 }
 
-// receive returns the addresses of as many QPs as there are here, and connects these.
+// receive returns the peer's addresses, one for each QP of this side, and connects these.
 func (x *exchange) receive(conn net.Conn) ([]verbs.QPAddr, error) {
 	all := make([]verbs.QPAddr, x.onWire)
 	for i := range all {
@@ -138,7 +138,7 @@ func (x *exchange) receive(conn net.Conn) ([]verbs.QPAddr, error) {
 		}
 		text, ended := strings.CutSuffix(string(b), "\x00")
 		if all[i], err = verbs.ParseQPAddr(text); err != nil || !ended {
-			return nil, fmt.Errorf("it says %q where an address belongs", b)
+			return nil, fmt.Errorf("invalid address %q", b)
 		}
 	}
 	if used := slices.IndexFunc(all, func(a verbs.QPAddr) bool { return a.QPNum == 0 }); used >= 0 {

@@ -8,16 +8,16 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// memory is where messages are. Like rdma-core's programs, it has one
-// place for all that come and go, so that what comes goes back, unless what
-// comes is compared: then what goes has a place of its own, and with an SRQ,
-// where several messages come at a time, so has each receive.
+// memory holds the messages. As in rdma-core's programs, all sends and receives share one
+// buffer, so that a received message is sent back, unless messages are checked: then sends
+// have a buffer of their own, and with an SRQ, which receives several messages at a time, so
+// does each receive.
 type memory struct {
 	mr    *uverbs.MR
-	head  int // of a receive, before the message
+	head  int // bytes of a receive before the message
 	slots []verbs.SGE
 	out   verbs.SGE
-	data  []byte // what out names
+	data  []byte // the bytes of out
 }
 
 func (s *side) layOut() (err error) {
@@ -56,18 +56,17 @@ func (s *side) recvWR(slot int) verbs.RecvWR {
 	return verbs.RecvWR{ID: uint64(slot), SGL: s.slots[slot : slot+1]}
 }
 
-// message is what the receive of a slot got.
+// message returns the message that the receive of a slot got.
 func (s *side) message(slot int) []byte {
 	at := slot * (s.head + s.Size)
 	return s.mr.Bytes()[at+s.head : at+s.head+s.Size]
 }
 
-// expected is the number of the pattern that the next message must have; not
-// ok is none. Each side sends the patterns 0, 1, 2, ... and expects the same,
-// which a client gets even from C, as that sends back what it got. A server's
-// client is either Go, or it is C, which starts with something else and then
-// lags behind by one. On an SRQ C puts the messages of all QPs in the same
-// place, so there they are all the same.
+// expected returns the number of the pattern that the next message must have; ok is false
+// if there is none. Each side sends the patterns 0, 1, 2, ... and expects the same. A client
+// receives them even from the C programs, which send back what they received. A server's
+// client may be a C program, which starts with other data and then lags behind by one. With
+// an SRQ the C programs use one buffer for the messages of all QPs, so these are all the same.
 func (s *side) expected(l *lane, got []byte) (n int, ok bool) {
 	if l.received == 0 && s.Host == "" && differs(got, 0) >= 0 {
 		l.lag = 1
@@ -79,7 +78,7 @@ func (s *side) expected(l *lane, got []byte) (n int, ok bool) {
 	return n, n >= 0
 }
 
-// check compares a message, and wipes it so that it is not taken for another.
+// check compares a message and overwrites it, so that it is not mistaken for a later one.
 func (s *side) check(l *lane, slot int) error {
 	got := s.message(slot)
 	if n, ok := s.expected(l, got); ok {
@@ -92,8 +91,8 @@ func (s *side) check(l *lane, slot int) error {
 	return nil
 }
 
-// pattern is byte i of the n-th message. C's check wants a zero where its
-// pages start. All else depends on n, and shifts of the data change it too.
+// pattern returns byte i of the n-th message. The check of the C programs requires a zero
+// at the start of each page. All other bytes depend on n, and on i so that shifts are found.
 func pattern(n, i int) byte {
 	if i%4096 == 0 {
 		return 0
@@ -117,7 +116,7 @@ func fillPattern(b []byte, n int) {
 	}
 }
 
-// spoil overwrites b with what no message starts with.
+// spoil overwrites b with a byte with which no message starts.
 func spoil(b []byte) {
 	for i := range b {
 		b[i] = 0xa5

@@ -1,5 +1,5 @@
-// Package pingpong is verbs pingpong, the counterpart of rdma-core's ibv_*_pingpong and their
-// peer.
+// Package pingpong implements verbs pingpong, a counterpart of rdma-core's ibv_*_pingpong that
+// also works with them.
 package pingpong
 
 import (
@@ -42,7 +42,7 @@ type mtuFlag struct {
 	MTU int `short:"m" default:"1024" enum:"256,512,1024,2048,4096" help:"Path MTU; the peer's must be the same."`
 }
 
-// code is the MTU as the verbs code it.
+// code returns the code of the MTU in the verbs.
 func (m mtuFlag) code() (mtu verbs.MTU) {
 	for mtu.Bytes() != m.MTU {
 		mtu++
@@ -85,11 +85,11 @@ func (c *shared) Run(ctx context.Context) error {
 	return c.run(ctx, kind{name: "srq", qp: verbs.RC, mtu: c.code(), numQP: c.NumQP, shared: true})
 }
 
-// kind is how the subcommands differ.
+// kind holds the differences between the subcommands.
 type kind struct {
 	name   string
 	qp     verbs.QPType
-	mtu    verbs.MTU // of UD it is the port's
+	mtu    verbs.MTU // not of UD, which uses the port's
 	numQP  int
 	shared bool // QPs take their receives from an SRQ
 }

@@ -14,12 +14,12 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// What ibv_rc_pingpong sent, as a network trace shows it.
+// addressText was sent by ibv_rc_pingpong and is copied from a network trace.
 const addressText = "0000:000011:636ab2:00000000000000000000ffff0a090001\x00"
 
 var addressEnd = verbs.QPAddr{QPNum: 0x11, PSN: 0x636ab2, GID: verbs.GID{10: 0xff, 11: 0xff, 12: 10, 13: 9, 15: 1}}
 
-// TestExchange plays both sides, with one QP and with several.
+// TestExchange runs both sides, with one QP and with several.
 func TestExchange(t *testing.T) {
 	for _, onWire := range []int{1, maxQP} {
 		a, b := net.Pipe()
@@ -53,7 +53,7 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// TestBadPeers has peers break the protocol.
+// TestBadPeers runs peers that break the protocol.
 func TestBadPeers(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -63,10 +63,10 @@ func TestBadPeers(t *testing.T) {
 	}{
 		{"client hangs up", true, func(c net.Conn) { c.Close() }, "hung up"},
 		{"client hangs up in the address", true, says(addressText[:20], ""), "hung up"},
-		{"client says garbage", true, says(strings.Repeat("x", len(addressText)), ""), `says "xxx`},
+		{"client says garbage", true, says(strings.Repeat("x", len(addressText)), ""), `invalid address "xxx`},
 		{"client has no QP", true, says(strings.ReplaceAll(addressText, "11", "00"), ""), "uses 0 QPs"},
 		{"client is never done", true, says(addressText, ""), "hung up"},
-		{"client is done otherwise", true, says(addressText, "DONE\x00"), `says "DONE\x00"`},
+		{"client is done otherwise", true, says(addressText, "DONE\x00"), `unexpected data "DONE\x00"`},
 		{"client is silent", true, func(net.Conn) {}, os.ErrDeadlineExceeded.Error()},
 		{"server hangs up", false, func(c net.Conn) { hears(c); c.Close() }, "hung up"},
 		{"server is silent", false, hears, os.ErrDeadlineExceeded.Error()},
@@ -88,8 +88,8 @@ func TestBadPeers(t *testing.T) {
 	}
 }
 
-// says is a client that says something, and if that is an address hears one,
-// says something more and hangs up.
+// says returns a client that sends first and, if that is an address, receives one and sends
+// then, and hangs up.
 func says(first, then string) func(net.Conn) {
 	return func(c net.Conn) {
 		io.WriteString(c, first)
@@ -130,8 +130,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestPattern: messages differ from each other, from themselves
-// shifted, and from what C starts with, but not where C's check wants a zero.
+// TestPattern checks that messages differ from each other, from themselves shifted, and from
+// the C programs' first, except where the check of these requires a zero.
 func TestPattern(t *testing.T) {
 	const size = 3 * 65536
 	message := func(n int) []byte {

@@ -13,10 +13,9 @@ import (
 // sendID is the ID of all sends; receives have that of their slot.
 const sendID = 1 << 63
 
-// play exchanges the messages, the client starting, and returns how long it
-// took. It ends where rdma-core's programs do, so that neither side leaves
-// while the other waits for it: when this side has both sent and received what
-// it should, over all QPs.
+// play exchanges the messages, starting with the client, and returns the time taken. It ends
+// when this side has sent and received all its messages, over all QPs. rdma-core's programs
+// end then too, so that neither side leaves while the other waits for it.
 func (s *side) play(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -66,7 +65,7 @@ func (s *side) rounds(ctx context.Context, alive func()) error {
 	return nil
 }
 
-// completions waits for some, sleeping or not. Even when not, it ends with the
+// completions waits for completions, sleeping or polling. Either way it ends with the
 // context.
 func (s *side) completions(ctx context.Context, wcs []verbs.WC) (int, error) {
 	if s.Events {
@@ -113,7 +112,7 @@ func (s *side) laneOf(qpNum uint32) (*lane, error) {
 	return nil, fmt.Errorf("completion of QP %d, which is none of these", qpNum)
 }
 
-// take handles a message that came.
+// take handles a received message.
 func (s *side) take(l *lane, slot, n int) error {
 	if n -= s.head; n != s.Size {
 		return fmt.Errorf("the peer sends %d bytes and this side %d: give both the same -s", n, s.Size)

@@ -9,7 +9,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// side is one side: its queues, and how far it is.
+// side is one side of the exchange: its queues and its progress.
 type side struct {
 	*flags
 	kind
@@ -24,27 +24,27 @@ type side struct {
 	lanes    []*lane
 	spare    []verbs.RecvWR // receives to post
 	posted   int            // receives that wait for a message
-	sent     int            // messages that have gone
+	sent     int            // messages whose send has completed
 	received int
 	checked  int
 }
 
-// lane is the exchange on one QP: a message each way at a time.
+// lane is the exchange on one QP: one message at a time in each direction.
 type lane struct {
 	qp       *uverbs.QP
 	local    verbs.QPAddr
 	to       verbs.UDAddr // the peer, on UD
 	sent     int          // messages posted
 	received int
-	sending  bool // a message has not yet gone
-	awaiting bool // one has not yet come
+	sending  bool // a send has not completed
+	awaiting bool // a message has not arrived
 	lag      int  // see expected
 }
 
-// The Q_Key of rdma-core's ibv_ud_pingpong.
+// qKey is the Q_Key of rdma-core's ibv_ud_pingpong.
 const qKey = 0x11111111
 
-// setUp makes the queues, which the peer cannot reach yet.
+// setUp creates the queues, which the peer cannot reach yet.
 func (s *side) setUp() (err error) {
 	if s.dev, err = cli.Own(uverbs.Open(s.Device))(&s.objects); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (s *side) setUp() (err error) {
 	return nil
 }
 
-// checkPort refuses what cannot work before a peer waits for it.
+// checkPort rejects options that cannot work before a peer waits for this side.
 func (s *side) checkPort() error {
 	device := s.dev.Device()
 	if device.IWARP() {

@@ -9,7 +9,7 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 )
 
-// result is what a run found out, in the order of rdma-core's lines.
+// result holds the results of a run, in the order in which rdma-core's programs print them.
 type result struct {
 	Type    string    `json:"type"`
 	Local   []address `json:"local"`
@@ -30,8 +30,8 @@ type address struct {
 	GID string `json:"gid"`
 }
 
-// addresses returns addresses for the JSON result, and prints them at once without --json: they
-// may help to see why nothing follows.
+// addresses returns addresses for the JSON result. Without --json it prints them at once: they
+// may help to find out why a run does not start.
 func (c *flags) addresses(title string, ends []verbs.QPAddr) (list []address) {
 	for _, e := range ends {
 		a := address{e.LID, e.QPNum, e.PSN, e.GID.String()}
