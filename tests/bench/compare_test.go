@@ -9,10 +9,10 @@ import (
 	"github.com/goverbs/verbs/tests/bench/record"
 )
 
-// sample is what one side measured, a figure for each repetition.
+// sample holds the figures of one side, one for each repetition.
 type sample = record.Sample
 
-// better is which figures are.
+// better reports whether higher or lower figures are better.
 type better bool
 
 const (
@@ -25,15 +25,15 @@ var counted = flag.Bool("counted", false, "the clock counts instructions, as wit
 // comparison is one line of the results.
 type comparison struct {
 	group      string // one of record.Groups
-	device     string // none: the work has nothing to do with one
+	device     string // empty if the work needs no device
 	name, unit string
 	better     better
-	beside     string // whose figures c has: C's, if empty
+	beside     string // the owner of the figures c; C if empty
 	ours, c    sample
 	spread     *record.Spread
 }
 
-// report logs the line. With a folder in BENCH_RECORDS it is also kept there.
+// report logs the line, and appends it to the records in the folder BENCH_RECORDS, if set.
 func (c comparison) report(t testing.TB) {
 	t.Helper()
 	if *counted {
@@ -58,8 +58,8 @@ func (c comparison) report(t testing.TB) {
 	}
 }
 
-// latencies reports the latencies of single operations, which both sides have printed
-// as "took", in nanoseconds: the median and the 99th and 99.9th percentile of each pair.
+// latencies reports the latencies of single operations, which both sides print as "took",
+// in nanoseconds: the median and the 99th and 99.9th percentile of each pair.
 func (c comparison) latencies(t testing.TB, ours, theirs results) {
 	t.Helper()
 	c.unit, c.better = "µs", lower

@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestConnect makes connections one after the other and many at a time, event by
-// event, as C's program does, and with Dial and Listen: both beside the same of C's.
+// TestConnect makes connections one after the other and many at a time, event by event, as
+// C's program does, and with Dial and Listen. Both are compared with C's program.
 func TestConnect(t *testing.T) {
 	loop := side{labtest.Built(t, "connect"), "7479", []string{"-loop"}}
 	dial := side{loop.program, "7480", nil}
@@ -38,7 +38,7 @@ func TestConnect(t *testing.T) {
 	})
 }
 
-// TestFirstByte makes connections of which each has a message there and back.
+// TestFirstByte makes connections and exchanges one message on each, there and back.
 func TestFirstByte(t *testing.T) {
 	ours := side{labtest.Built(t, "connect"), "7507", nil}
 	c := side{compile(t, "connect.c", "-lrdmacm", "-libverbs"), "7508", nil}
@@ -55,7 +55,7 @@ func TestFirstByte(t *testing.T) {
 	})
 }
 
-// connecting opens a client, which makes all of its connections in each round.
+// connecting starts a client that makes all its connections in each round.
 func (s side) connecting(t *testing.T, addr string, args ...string) func() result {
 	t.Helper()
 	session := s.open(t, append([]string{addr, s.port}, args...)...)
@@ -68,16 +68,16 @@ func (s side) connecting(t *testing.T, addr string, args ...string) func() resul
 	}
 }
 
-// medians are the medians of what single operations took, in µs.
+// medians returns the median time of single operations of each pair, in µs.
 func (rs results) medians() sample {
 	return rs.each(func(r result) float64 { return r["took"].Median() / 1e3 })
 }
 
 func (rs results) connections() sample { return rs.rate("connections") }
 
-// forgetPorts has TCP forget connections when they have ended, until the test does. A
-// siw connection is one of TCP's, whose port would be in TIME_WAIT for a minute: the more
-// of them, the more often the connection manager chooses one, and siw_connect fails.
+// forgetPorts disables TIME_WAIT of TCP until the test ends. A siw connection is a TCP
+// connection, whose port would be in TIME_WAIT for a minute: the more such ports there are,
+// the more often the connection manager chooses one, and siw_connect fails.
 func forgetPorts(t *testing.T) {
 	t.Helper()
 	labtest.Require(t)

@@ -15,9 +15,9 @@ import (
 
 var firstMessages = flag.Int("firstmessages", 200, "how many connections TestFirstMessage makes to each server")
 
-// TestFirstMessage makes many connections to our server and to C's, and sends a message there
-// and back over each at once. All processors are busy, and the servers are interrupted
-// while they accept, so siw overlooks some of the messages until more comes.
+// TestFirstMessage makes many connections to a server in Go and one in C, and immediately
+// exchanges a message over each. All processors are busy, and the servers are preempted
+// while they accept, so siw overlooks some of the messages until more data arrives.
 func TestFirstMessage(t *testing.T) {
 	program := labtest.Built(t, "connect")
 	reluctant := func(port, program string) side { return side{"nice", port, []string{"-n", "10", program}} }
@@ -33,7 +33,7 @@ func TestFirstMessage(t *testing.T) {
 		for name, server := range servers {
 			t.Run(name, func(t *testing.T) {
 				server.serve(t, addr)
-				const turn = 100 // connections for which a session's patience lasts
+				const turn = 100 // connections that fit into a session's time limit
 				connect := side{program, server.port, nil}.connecting(t, addr, "first", fmt.Sprint(turn), "8")
 				start, longest := time.Now(), 0.0
 				for done := 0; done < *firstMessages; done += turn {
@@ -47,7 +47,7 @@ func TestFirstMessage(t *testing.T) {
 	})
 }
 
-// preempt has the kernel interrupt itself until the test ends, where it can choose.
+// preempt makes the kernel preemptible until the test ends, if it supports the choice.
 func preempt(t *testing.T) {
 	t.Helper()
 	const file = "/sys/kernel/debug/sched/preempt" // "none (voluntary) full"
@@ -67,7 +67,7 @@ func preempt(t *testing.T) {
 	t.Cleanup(func() { set(before) })
 }
 
-// keepBusy has all processors compute until the test ends.
+// keepBusy keeps all processors busy until the test ends.
 func keepBusy(t *testing.T) {
 	t.Helper()
 	for range runtime.NumCPU() {

@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestLayers sends large messages one way through each package that does so, beside
-// C's verbs and beside TCP on the same link.
+// TestLayers sends large messages in one direction through each package that can, and
+// compares with C's verbs and with TCP on the same link.
 func TestLayers(t *testing.T) {
 	stream := compile(t, "stream.c", "-lrdmacm", "-libverbs")
 	layers := labtest.Built(t, "layers")

@@ -7,8 +7,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestMany echoes messages on several connections of one process to another,
-// each with one under way, and asks what memory the connections take.
+// TestMany echoes messages on several connections between two processes, each
+// with one message in flight, and measures the memory of the connections.
 func TestMany(t *testing.T) {
 	ours := side{labtest.Built(t, "many"), "7495", nil}
 	c := side{compile(t, "many.c", "-lrdmacm", "-libverbs"), "7496", nil}
@@ -24,7 +24,7 @@ func TestMany(t *testing.T) {
 					n = 4 * conns
 				}
 				measure := func(s side) func() result {
-					s.serve(t, addr) // a server that has nothing left over from earlier connections
+					s.serve(t, addr) // a new server, without memory of earlier connections
 					session := s.open(t, addr, s.port, fmt.Sprint(conns), fmt.Sprint(n))
 					run := func() result {
 						r := session.run(t)

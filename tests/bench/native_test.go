@@ -10,11 +10,11 @@ import (
 
 var native = flag.Bool("native", false, "measure user space alone, on User-mode Linux: make bench-native")
 
-// TestNative measures what posting and polling cost in user space, beside
-// libibverbs and beside a wrapper of it through cgo. The doorbell is left out
-// on all sides: the system call, with which Go also has to tell its scheduler
-// of one that works in the kernel (siw's), some 20 ns more. What Go does without locks
-// is measured as well, beside libibverbs with them: it has no other way on these devices.
+// TestNative measures the cost of posting and polling in user space, and compares it with
+// libibverbs and with a cgo wrapper of libibverbs. All sides leave out the doorbell, a
+// system call: for one that works in the kernel (siw's) Go must also notify its scheduler,
+// which takes some 20 ns more. Go without locks is measured as well, and compared with
+// libibverbs with locks, as that has no other mode on these devices.
 func TestNative(t *testing.T) {
 	if !*native {
 		t.Skip("-native is not set")

@@ -19,9 +19,9 @@ import (
 	"github.com/goverbs/verbs/internal/tsc"
 )
 
-// TestPerftest sets verbs perf beside perftest's programs, with their options:
-// a second witness, whose C we did not write. There are fewer pairs than of other works:
-// perftest's programs measure once, and libibverbs takes long to start.
+// TestPerftest compares verbs perf with perftest's programs, with the same options: a second
+// comparison, with C programs that are not part of this project. There are fewer pairs than
+// for other works: perftest's programs measure once, and libibverbs takes long to start.
 func TestPerftest(t *testing.T) {
 	verbs := labtest.Built(t, "verbs")
 	hurry := compile(t, "hurry.c", "-shared", "-fPIC")
@@ -52,9 +52,9 @@ func TestPerftest(t *testing.T) {
 			t.Run(work.name, func(t *testing.T) {
 				n := work.n
 				if work.size > 8 && device == labtest.SIW {
-					n *= 5 // what is only in TCP's buffers does not count for much
+					n *= 5 // so that data in TCP's buffers has little effect
 				}
-				n = max(scaled(n), 100) // at least what bandwidth tests have for a completion
+				n = max(scaled(n), 100) // at least the messages per completion of bandwidth tests
 				args, theirs := []string{"-n", strconv.Itoa(n)}, []string{"-A", "FETCH_AND_ADD"}
 				if !atomic {
 					args, theirs = append(args, "-s", strconv.Itoa(work.size)), nil
@@ -84,7 +84,7 @@ func TestPerftest(t *testing.T) {
 	})
 }
 
-// hurried is how many ticks of the time stamp counter a microsecond has in c/hurry.c.
+// hurried is the number of ticks of the time stamp counter per microsecond in c/hurry.c.
 const hurried = 4096
 
 const perfPort = "7499"
@@ -114,8 +114,8 @@ func servePerf(t *testing.T, verbs, device string) {
 	})
 }
 
-// perf runs verbs perf's client: the figure is the median of times, or messages a
-// second.
+// perf runs verbs perf's client: the figure is the median latency, or the number of messages
+// a second.
 func perf(t *testing.T, verbs, addr string, n int, args []string) result {
 	t.Helper()
 	cmd := exec.Command(verbs, append(append([]string{"perf"}, args...), addr, "-p", perfPort, "--json")...)
@@ -143,7 +143,7 @@ func perf(t *testing.T, verbs, addr string, n int, args []string) result {
 	return result{"figure": {r.Latency.P50}}
 }
 
-// runPerftest runs a server and a client, and returns what the client says.
+// runPerftest runs a server and a client, and returns the client's output.
 func runPerftest(t *testing.T, program, hurry, addr string, args []string) (string, error) {
 	t.Helper()
 	limit := patience
@@ -173,14 +173,14 @@ func runPerftest(t *testing.T, program, hurry, addr string, args []string) (stri
 
 const perftestPort = "7500"
 
-// perftest takes the same figure from the table of one of its programs, by the time of
-// c/hurry.c.
+// perftest runs a program of perftest and returns the same figure from its table, by the
+// clock of c/hurry.c.
 func perftest(t *testing.T, program, hurry, device, addr string, n int, args []string) (figure float64) {
 	t.Helper()
 	args = append([]string{"-F", "-R", "-d", device, "-p", perftestPort}, args...)
-	// They may fail without us: a server has its client connect before it listens, in
-	// create_rdma_cm_connection, and 4.5's client does not survive being refused. On a
-	// busy machine get_cpu_mhz finds no line through its points: the figure is 0 or inf.
+	// They may fail by themselves: a server lets its client connect before it listens, in
+	// create_rdma_cm_connection, and 4.5's client fails when it is refused. On a busy
+	// machine get_cpu_mhz cannot fit a line to its points: the figure is 0 or inf.
 	for range 5 {
 		out, err := runPerftest(t, program, hurry, addr, args)
 		if err == nil {
@@ -195,8 +195,8 @@ func perftest(t *testing.T, program, hurry, device, addr string, n int, args []s
 	return 0
 }
 
-// typical finds t_typical of latencies, or millions of messages a second of bandwidths,
-// for n messages.
+// typical returns t_typical of a latency test, or the millions of messages a second of a
+// bandwidth test, for n messages.
 func typical(out string, n int) (float64, error) {
 	_, table, _ := strings.Cut(out, "#bytes")
 	_, row, _ := strings.Cut(table, "\n")

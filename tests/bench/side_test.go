@@ -25,7 +25,7 @@ var (
 	lasting = flag.Duration("lasting", 0, "how long each work is measured, in as many turns as that takes: at least one a pair")
 )
 
-// scaled is how much work there is.
+// scaled returns n, or less if -reps is 0.
 func scaled(n int) int {
 	if *reps == 0 {
 		return max(n/20, 2)
@@ -33,8 +33,8 @@ func scaled(n int) int {
 	return n
 }
 
-// side is a program that measures, the port its server has, and what it takes
-// before its other arguments.
+// side is a program that measures, the port of its server, and the options before its other
+// arguments.
 type side struct {
 	program, port string
 	options       []string
@@ -81,10 +81,10 @@ func (s side) start(t *testing.T, addr string) (stop func()) {
 	}
 }
 
-// result is what a program printed of one measurement: figures by name.
+// result holds the figures of one measurement that a program printed, by name.
 type result map[string]sample
 
-// first is a figure of which there is one.
+// first returns the only figure of a name.
 func (r result) first(name string) float64 {
 	if len(r[name]) == 0 {
 		return math.NaN()
@@ -92,7 +92,7 @@ func (r result) first(name string) float64 {
 	return r[name][0]
 }
 
-// once runs the program's client, which measures once.
+// once runs the program's client for one measurement.
 func (s side) once(t *testing.T, args ...string) result {
 	t.Helper()
 	cmd := s.command(args...)
@@ -119,7 +119,7 @@ type session struct {
 	close func()
 }
 
-// open starts the program's client, which is closed when the test ends, if not before.
+// open starts the program's client, which is closed at the latest when the test ends.
 func (s side) open(t *testing.T, args ...string) *session {
 	t.Helper()
 	cmd := s.command(args...)
@@ -139,10 +139,10 @@ func (s side) open(t *testing.T, args ...string) *session {
 	return &session{cmd, in, bufio.NewReader(out), end}
 }
 
-// patience is how long a program may take for what takes a moment.
+// patience is how long a program may take for a short operation.
 const patience = 30 * time.Second
 
-// run has the client measure once.
+// run makes the client measure once.
 func (s *session) run(t *testing.T) result {
 	t.Helper()
 	limit := time.AfterFunc(patience, func() { s.cmd.Process.Kill() })
@@ -178,28 +178,28 @@ func readResult(in *bufio.Reader) (result, error) {
 	}
 }
 
-// add takes in what the same program printed of another measurement.
+// add adds the figures of another measurement by the same program.
 func (r result) add(more result) {
 	for name, figures := range more {
 		switch name {
 		case "took", "nanoseconds", "messages", "bytes", "connections":
 			r[name] = append(r[name], figures...)
-		default: // not of the measurement alone
+		default: // these describe more than the measurement
 			r[name] = figures
 		}
 	}
 }
 
-// results are what one side measured, pair by pair.
+// results holds the measurements of one side, pair by pair.
 type results []result
 
-// turns has all sides measure in turns.
+// turns makes all sides measure in turns.
 func turns(sides ...func() result) []results { return pairs(*reps, *lasting, sides...) }
 
-// pairs has all sides measure in short turns, whose order changes: n times, or once if
-// there is only to test, they share at least an n-th of the time. What disturbs the machine
-// for a turn or two counts little that way. Before, they measure for nothing: what they do
-// once, such as connecting, is over.
+// pairs makes all sides measure in short turns, whose order changes: n times, or once if -reps
+// is 0, they share at least an n-th of the time. A disturbance of the machine for a turn or
+// two has little effect that way. First all sides measure once without a result, so that
+// work that is done only once, such as connecting, is over.
 func pairs(n int, lasting time.Duration, sides ...func() result) []results {
 	if *reps > 0 {
 		for _, side := range sides {
@@ -225,18 +225,18 @@ func pairs(n int, lasting time.Duration, sides ...func() result) []results {
 	return all
 }
 
-// both has both sides do the same in turns.
+// both makes both sides do the same work in turns.
 func both(ours, c side, do func(side) result) (of, beside results) {
 	rs := turns(func() result { return do(ours) }, func() result { return do(c) })
 	return rs[0], rs[1]
 }
 
-// figure returns the only figure of that name of each pair.
+// figure returns the only figure of a name in each pair.
 func (rs results) figure(name string) sample {
 	return rs.each(func(r result) float64 { return r.first(name) })
 }
 
-// each returns a figure of each pair.
+// each returns a sample with the figure of each pair.
 func (rs results) each(figure func(result) float64) sample {
 	var s sample
 	for _, r := range rs {
@@ -254,8 +254,8 @@ func (rs results) all(name string) sample {
 	return s
 }
 
-// rate is how many a second there were in each pair, of what is counted by name: the
-// geometric mean of its turns, in which one that stalled counts no more than another.
+// rate returns the count of a name per second in each pair: the geometric mean of the turns,
+// in which a stalled turn counts no more than another.
 func (rs results) rate(name string) sample {
 	return rs.each(func(r result) float64 {
 		logs := 0.0
@@ -266,7 +266,7 @@ func (rs results) rate(name string) sample {
 	})
 }
 
-// times is a sample in other units.
+// times returns s multiplied by k.
 func times(s sample, k float64) sample {
 	s = slices.Clone(s)
 	for i := range s {

@@ -14,8 +14,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestStart measures how soon programs do something: list the devices, and have
-// a byte sent to a server and back; and how large they are.
+// TestStart measures how soon programs list the devices and receive a byte back from a
+// server, and how large they are.
 func TestStart(t *testing.T) {
 	labtest.Require(t)
 	ours := side{strip(t, labtest.Built(t, "first")), "7497", nil}
@@ -66,8 +66,7 @@ func TestStart(t *testing.T) {
 	})
 }
 
-// firstLine runs the program and says what it prints, and when the first line
-// of that came.
+// firstLine runs the program and returns its output, and the time until its first line.
 func (s side) firstLine(t *testing.T) (text string, took time.Duration) {
 	t.Helper()
 	cmd := s.command()
@@ -97,8 +96,8 @@ func strip(t *testing.T, program string) string {
 	return to
 }
 
-// libraries are the files that a program in C is linked to, and those that
-// libibverbs loads for the lab's drivers.
+// libraries returns the libraries to which a C program is linked, and those that libibverbs
+// loads for the lab's drivers.
 func libraries(t *testing.T, program string) []string {
 	t.Helper()
 	out, err := exec.Command("ldd", program).Output()

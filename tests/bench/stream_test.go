@@ -7,8 +7,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestStream sends bytes over rsock, beside rsockets and beside TCP on the
-// same link.
+// TestStream sends bytes over rsock, and compares with rsockets and with TCP on the same link.
 func TestStream(t *testing.T) {
 	program := compile(t, "stream.c", "-lrdmacm", "-libverbs")
 	ours := side{labtest.Built(t, "stream"), "7482", nil}
@@ -51,7 +50,7 @@ func TestStream(t *testing.T) {
 	})
 }
 
-// streaming opens a client of stream's, which does all of its work in each round.
+// streaming starts a client of stream, which does all its work in each round.
 func (s side) streaming(t *testing.T, addr, kind string, size, n int) func() result {
 	t.Helper()
 	session := s.open(t, addr, s.port, kind, fmt.Sprint(size), fmt.Sprint(n))
@@ -64,5 +63,5 @@ func (s side) streaming(t *testing.T, addr, kind string, size, n int) func() res
 	}
 }
 
-// megabytes are how many a second were moved.
+// megabytes returns how many megabytes a second were transferred.
 func (rs results) megabytes() sample { return times(rs.rate("bytes"), 1e-6) }

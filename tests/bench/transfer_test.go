@@ -10,13 +10,13 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestLatency moves messages over one connection, one at a time.
+// TestLatency transfers messages over one connection, one at a time.
 func TestLatency(t *testing.T) {
 	useProcessors(t, 2)
 	transfer(t, latencies)
 }
 
-// TestRate moves messages over one connection as fast as the queues take them.
+// TestRate transfers messages over one connection as fast as the queues accept them.
 func TestRate(t *testing.T) { transfer(t, rates) }
 
 func transfer(t *testing.T, measure func(t *testing.T, device string, ours, c side)) {
@@ -30,9 +30,9 @@ func transfer(t *testing.T, measure func(t *testing.T, device string, ours, c si
 	})
 }
 
-// useProcessors leaves the kernel n processors at most until the test ends. Of more than
-// the machine under it has, one may have to wait until that machine's next tick, which
-// would be the tail of all latencies.
+// useProcessors limits the kernel to n processors until the test ends. If it has more than the
+// machine on which it runs, one may have to wait until that machine's next tick, which would be
+// the tail of all latencies.
 func useProcessors(t *testing.T, n int) {
 	t.Helper()
 	labtest.Require(t)
@@ -48,9 +48,8 @@ func useProcessors(t *testing.T, n int) {
 	}
 }
 
-// latencies are of SEND and WRITE there and back, and of READ and fetch-and-add, in
-// which the peer's program has no part: polled, by events, and both while Go collects
-// garbage.
+// latencies measures SEND and WRITE there and back, and READ and fetch-and-add, in which the
+// peer's program takes no part: polled, by events, and both while Go collects garbage.
 func latencies(t *testing.T, device string, ours, c side) {
 	for _, work := range []struct {
 		op     string
@@ -91,14 +90,14 @@ func latencies(t *testing.T, device string, ours, c side) {
 	}
 }
 
-// beside runs a work on both sides, in turns, and checks that they do all of it.
+// beside runs a work on both sides, in turns, and checks that each does all of it.
 func (s side) beside(t *testing.T, c side, device, mode, op string, size, n, list int) []results {
 	t.Helper()
 	heard, heardBytes := n, n*size // by the server's program
 	switch {
-	case op == "read", op == "write" && mode == "rate": // it does not look
+	case op == "read", op == "write" && mode == "rate": // it does not count
 		heard, heardBytes = 0, 0
-	case op == "add": // it only has the sum
+	case op == "add": // it only knows the sum
 		heardBytes = 0
 	}
 	var sessions []*session
@@ -119,7 +118,7 @@ func (s side) beside(t *testing.T, c side, device, mode, op string, size, n, lis
 	return turns(measure(s), measure(c))
 }
 
-// rates are of small messages, posted one and 32 at a time, and of large ones.
+// rates measures small messages, posted one and 32 at a time, and large ones.
 func rates(t *testing.T, device string, ours, c side) {
 	for _, op := range []struct{ arg, name string }{{"send", "SEND"}, {"write", "WRITE"}} {
 		for _, size := range []int{8, 64} {
@@ -153,8 +152,7 @@ func rates(t *testing.T, device string, ours, c side) {
 	}
 }
 
-// counted checks that a program has done what it was told, as far as both of its ends
-// know.
+// counted checks that a program has done all its work, as far as both of its ends know.
 func (s side) counted(t *testing.T, r result, messages, bytes, peerMessages, peerBytes int) {
 	t.Helper()
 	for name, want := range map[string]int{

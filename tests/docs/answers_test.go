@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernels are those that the tables are about.
+// kernels are the kernels that the tables cover.
 var kernels = []string{"6.1", "6.12", "7.2"}
 
-// answers are a driver's, oldest first: each holds from a kernel on.
+// answers are the answers of a driver, oldest first: each is valid from a kernel on.
 type answers []struct{ from, answer string }
 
 var errnos = map[string]syscall.Errno{
@@ -22,7 +22,7 @@ var errnos = map[string]syscall.Errno{
 	"EPROTONOSUPPORT": unix.EPROTONOSUPPORT,
 }
 
-// parseAnswers reads "EINVAL, from 6.12 EOPNOTSUPP, from 7.2 yes".
+// parseAnswers parses "EINVAL, from 6.12 EOPNOTSUPP, from 7.2 yes".
 func parseAnswers(text string) (a answers, err error) {
 	for i, part := range strings.Split(text, ", from ") {
 		from, answer := kernels[0], part
@@ -40,8 +40,8 @@ func parseAnswers(text string) (a answers, err error) {
 	return a, nil
 }
 
-// on is the answer of a kernel, by its release; none if the tables are not
-// about it.
+// on returns the answer of a kernel, by its release; ok is false if the tables do not cover
+// the kernel.
 func (a answers) on(release string) (answer string, ok bool) {
 	for _, k := range kernels {
 		for _, since := range a {
@@ -56,7 +56,7 @@ func (a answers) on(release string) (answer string, ok bool) {
 	return "", false
 }
 
-// isKernel says whether a release is of a version: 6.1.0-32-amd64 is of 6.1.
+// isKernel reports whether a release belongs to a version: 6.1.0-32-amd64 belongs to 6.1.
 func isKernel(release, version string) bool {
 	rest, ok := strings.CutPrefix(release, version)
 	return ok && (rest == "" || strings.Trim(rest[:1], "0123456789") != "")

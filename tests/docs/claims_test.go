@@ -12,7 +12,7 @@ import (
 
 var testName = regexp.MustCompile("`([a-z/]+)\\.((?:Test|Fuzz|Example)\\w*)`")
 
-// testsOf are the tests of a package, by its folder, or of verbs, the module's root.
+// testsOf returns the tests of a package, by its folder; verbs is the module's root.
 func testsOf(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	if dir == "verbs" {
@@ -22,8 +22,8 @@ func testsOf(t *testing.T, dir string) map[string]bool {
 	return tests
 }
 
-// TestClaims: each row of a table that has a column for tests names some, and
-// all that a page names there are.
+// TestClaims checks that each row of a table with a column for tests names tests, and that
+// all tests that a page names exist.
 func TestClaims(t *testing.T) {
 	known := map[string]map[string]bool{}
 	for _, page := range []string{"security.md", "reliability.md"} {

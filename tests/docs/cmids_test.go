@@ -39,7 +39,7 @@ func askOptions(t *testing.T, device string) error {
 	return errors.Join(id.SetTOS(32), id.SetReuseAddr(true), id.SetAFOnly(true), id.SetAckTimeout(15))
 }
 
-// askPath gives an ID a path in place of one that is resolved.
+// askPath sets the path of an ID instead of resolving it.
 func askPath(t *testing.T, device string) error {
 	id := newID(t, cm.PortSpaceTCP)
 	dst := netip.MustParseAddrPort(labtest.AddrOf(device) + ":9")
@@ -73,7 +73,7 @@ func askECE(t *testing.T, device string) error {
 	return nil
 }
 
-// askReject turns a request down.
+// askReject rejects a request.
 func askReject(t *testing.T, device string) error {
 	client, request := labtest.Request(t, device, cm.ConnParam{})
 	if err := request.NewID.Reject(nil); err != nil {
@@ -83,7 +83,7 @@ func askReject(t *testing.T, device string) error {
 	return nil
 }
 
-// askECERejection turns a request down for its extensions.
+// askECERejection rejects a request because of its extensions.
 func askECERejection(t *testing.T, device string) error {
 	client, request := labtest.Request(t, device, cm.ConnParam{})
 	if err := request.NewID.RejectECE(nil); err != nil {
@@ -96,8 +96,7 @@ func askECERejection(t *testing.T, device string) error {
 	return nil
 }
 
-// accepted has a request accepted, and returns both sides and what the client
-// hears.
+// accepted accepts a request, and returns both sides and the event that the client receives.
 func accepted(t *testing.T, device string) (client, server *cm.ID, answer cm.Event) {
 	t.Helper()
 	client, request := labtest.Request(t, device, cm.ConnParam{})
@@ -110,7 +109,7 @@ func accepted(t *testing.T, device string) (client, server *cm.ID, answer cm.Eve
 	return client, server, answer
 }
 
-// askEstablish answers the peer's answer.
+// askEstablish confirms the peer's response.
 func askEstablish(t *testing.T, device string) error {
 	client, server, answer := accepted(t, device)
 	if answer.Type == cm.Established {
@@ -123,7 +122,7 @@ func askEstablish(t *testing.T, device string) error {
 	return nil
 }
 
-// askNotify says that the connection is up before the peer does.
+// askNotify reports that the connection is established before the peer does.
 func askNotify(t *testing.T, device string) error {
 	_, server, _ := accepted(t, device)
 	if err := server.Notify(verbs.EventCommEst); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// questions are what the page about librdmacm has the kernel asked. The error
-// is the kernel's refusal.
+// questions are the questions of the page about librdmacm to the kernel. The error is the
+// kernel's refusal.
 var questions = map[string]func(*testing.T, string) error{
 	"ECE":                 askECE,
 	"ECE rejection":       askECERejection,
@@ -32,7 +32,7 @@ var questions = map[string]func(*testing.T, string) error{
 	"user events":         askUserEvent,
 }
 
-// errNever is what the kernel takes but makes nothing of.
+// errNever reports a request that the kernel accepts and ignores.
 var errNever = fmt.Errorf("the kernel makes nothing of it: %w", errors.ErrUnsupported)
 
 func within(t *testing.T) context.Context {

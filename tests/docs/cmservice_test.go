@@ -14,8 +14,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// askService asks for an InfiniBand service, for which package cm, whose
-// devices have none, has no call.
+// askService requests an InfiniBand service. Package cm has no call for it, as its devices
+// have no such services.
 func askService(t *testing.T, device string) error {
 	fd := labtest.Must(unix.Open("/dev/infiniband/rdma_cm", unix.O_RDWR|unix.O_CLOEXEC, 0))(t)
 	defer unix.Close(fd)
@@ -37,7 +37,7 @@ func askService(t *testing.T, device string) error {
 	return nil
 }
 
-// command has rdma_cm run a command.
+// command runs a command of rdma_cm.
 func command(fd int, number uint32, req []byte, respLen int) error {
 	header := abi.RdmaUcmCmdHdr{Cmd: number, In: uint16(len(req)), Out: uint16(respLen)}
 	_, err := unix.Write(fd, append(mmap.Bytes(&header), req...))

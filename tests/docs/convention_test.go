@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// dials are the functions that connect and listen, as the packages have them. rsock has
-// those of package net.
+// dials are the functions of each package that connect and listen. Those of rsock are as in
+// package net.
 var dials = map[string][]string{
 	"cm": {
 		"func Dial(ctx context.Context, addr string) (*cm.Endpoint, error)",
@@ -41,15 +41,15 @@ var dials = map[string][]string{
 	},
 }
 
-// observed are the types that have figures, and those that take a logger.
+// observed are the types that have statistics, and logging those that take a logger.
 var (
 	observed = []string{"cm.Listener", "rconn.Conn", "rmsg.Socket", "rmsg.Loop", "rsock.Conn", "rsock.Listener"}
 	logging  = []string{"cm.Dialer", "cm.ListenConfig", "rconn.Dialer", "rconn.ListenConfig", "rmsg.Options", "rsock.Dialer", "rsock.ListenConfig"}
 )
 
-// TestConventions checks that the packages that make connections follow one convention:
-// how they dial and listen, which types their options have, what waits takes a context,
-// and what lives long is closed, logs, and has figures.
+// TestConventions checks that the packages that make connections follow the same conventions
+// for the functions that dial and listen and for the types of options, that contexts are first
+// arguments, and that long-lived objects have Close, a logger and statistics.
 func TestConventions(t *testing.T) {
 	for _, pkg := range packages(t, "/uverbs", "/cm", "/rconn", "/rmsg", "/rsock") {
 		c := conventions{t: t, pkg: pkg}
@@ -129,7 +129,7 @@ func (c *conventions) fields(typ string, s *types.Struct, found map[string]types
 		if basic, ok := f.Type().(*types.Basic); ok && options && basic.Info()&types.IsNumeric != 0 && basic.Kind() != types.Int && !bits[typ+"."+f.Name()] {
 			c.t.Errorf("%s.%s is a %s, not an int", typ, f.Name(), basic)
 		}
-		if p, ok := f.Type().(*types.Pointer); ok && options && typ != "uverbs.ReregOptions" { // nil leaves what there is
+		if p, ok := f.Type().(*types.Pointer); ok && options && typ != "uverbs.ReregOptions" { // nil leaves the value unchanged
 			if _, ok := p.Elem().Underlying().(*types.Basic); ok {
 				c.t.Errorf("%s.%s is a pointer: zero is the default, and a negative number is none", typ, f.Name())
 			}
@@ -137,7 +137,7 @@ func (c *conventions) fields(typ string, s *types.Struct, found map[string]types
 	}
 }
 
-// bits are options that are no sizes or counts, but fields of packets, addresses and
+// bits are options that are neither sizes nor counts, but fields of packets, addresses and
 // numbers that the program chooses.
 var bits = map[string]bool{
 	"uverbs.BindOptions.ID":              true,

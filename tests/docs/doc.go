@@ -1,3 +1,3 @@
-// Package docs holds the tables in docs/ to account: they name what exists, and
-// the kernel answers what they say.
+// Package docs tests the documents: the names in them exist, and the kernel behaves as the
+// tables describe.
 package docs

@@ -13,8 +13,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestDrivers holds docs/drivers.md to the contract: it names all methods of package
-// provider's interfaces, and what it names exists.
+// TestDrivers checks that docs/drivers.md names all methods of package provider's interfaces,
+// and that everything that it names exists.
 func TestDrivers(t *testing.T) {
 	text := labtest.Must(os.ReadFile("../../docs/drivers.md"))(t)
 	known := exported(t, ".", "uverbs", "provider", "mmap", "abi")
@@ -35,7 +35,7 @@ func TestDrivers(t *testing.T) {
 	}
 }
 
-// methods are the names of the methods of a package's interfaces.
+// methods returns the names of the methods of a package's interfaces.
 func methods(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	files, err := filepath.Glob(dir + "/*.go")

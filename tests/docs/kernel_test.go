@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// opcodes are those that the page names.
+// opcodes are the opcodes that the page names.
 var opcodes = map[string]verbs.Opcode{
 	"verbs.OpSend":         verbs.OpSend,
 	"verbs.OpSendImm":      verbs.OpSendImm,
@@ -28,17 +28,16 @@ var opcodes = map[string]verbs.Opcode{
 	"verbs.OpBindMW":       verbs.OpBindMW,
 	"verbs.OpLocalInv":     verbs.OpLocalInv,
 	"verbs.OpFlush":        verbs.OpFlush,
-	"abi.IB_UVERBS_WR_TSO": abi.IB_UVERBS_WR_TSO + 1, // as Opcode counts
+	"abi.IB_UVERBS_WR_TSO": abi.IB_UVERBS_WR_TSO + 1, // the value in Opcode
 }
 
-// answerable says whether a probe is a feature of package uverbs or one of
-// questions.
+// answerable reports whether a probe is a feature of package uverbs or one of questions.
 func answerable(probe string) bool {
 	_, question := questions[probe]
 	return question || slices.Contains(uverbs.Features(), uverbs.Feature(probe))
 }
 
-// TestKernel asks the kernel whether it answers as the pages say.
+// TestKernel checks that the kernel behaves as the pages describe.
 func TestKernel(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := labtest.OpenDevice(t, device)
@@ -58,12 +57,12 @@ func TestKernel(t *testing.T) {
 	})
 }
 
-// compare compares a row with what came of asking the kernel.
+// compare compares a row with the kernel's answers.
 func (f function) compare(t *testing.T, driver string, qp *uverbs.QP, asked map[string]error) {
 	for i, probe := range f.probes {
 		answer, known := f.answers[driver][i].on(os.Getenv("VERBS_LAB"))
 		if !known {
-			answer = "" // any will do
+			answer = "" // any answer is accepted
 		}
 		if probe != "" {
 			if err := confirm(answer, asked[probe]); err != nil {
@@ -76,7 +75,7 @@ func (f function) compare(t *testing.T, driver string, qp *uverbs.QP, asked map[
 	}
 }
 
-// confirm compares an answer with what came of a probe.
+// confirm compares an answer with the result of a probe.
 func confirm(answer string, err error) error {
 	var errno syscall.Errno
 	is := errors.As(err, &errno)
@@ -90,9 +89,9 @@ func confirm(answer string, err error) error {
 	return nil
 }
 
-// post tries the opcodes that a row names and compares an answer with what came
-// of that: whether the driver has them at all. There are more SGEs than any queue
-// takes, so nothing is posted.
+// post tries to post the opcodes that a row names and compares the result with an answer:
+// whether the driver supports them at all. There are more SGEs than any queue accepts, so
+// nothing is posted.
 func (f function) post(qp *uverbs.QP, answer string) error {
 	for _, name := range f.names() {
 		op, is := opcodes[name]

@@ -12,10 +12,10 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// oldest is the release of rdma-core that the pages start from.
+// oldest is the oldest release of rdma-core that the pages cover.
 const oldest = 44
 
-// linkable are the functions that programs can link, with their versions:
+// linkable returns the functions that programs can link, with their versions:
 // "1.10".
 func (p page) linkable(t *testing.T, file string) map[string]string {
 	t.Helper()
@@ -35,7 +35,7 @@ func (p page) linkable(t *testing.T, file string) map[string]string {
 	return functions
 }
 
-// minor is the 10 of 1.10.
+// minor returns the 10 of 1.10.
 func minor(t *testing.T, version string) int {
 	t.Helper()
 	n, err := strconv.Atoi(strings.TrimPrefix(version, "1."))
@@ -45,7 +45,7 @@ func minor(t *testing.T, version string) int {
 	return n
 }
 
-// installed is the library on this machine and its release of rdma-core: 44 of
+// installed returns the library on this machine and its release of rdma-core: 44 of
 // libibverbs.so.1.14.44.0.
 func (p page) installed(t *testing.T) (file string, release int) {
 	t.Helper()
@@ -104,8 +104,7 @@ func (p page) compareSymbols(t *testing.T) {
 
 var staticInline = regexp.MustCompile(`static inline\s[^;{}()]*?\b((?:ibv|rdma)_\w+)\s*\(`)
 
-// TestHeaders compares the pages with the functions that live in the installed
-// headers.
+// TestHeaders compares the pages with the inline functions of the installed headers.
 func TestHeaders(t *testing.T) {
 	for _, p := range pages {
 		t.Run(p.library, p.compareInline)

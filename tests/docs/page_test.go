@@ -10,9 +10,9 @@ import (
 // page is a table of a library's functions.
 type page struct {
 	file     string
-	library  string // libNAME.so.1
-	versions string // how those of its symbols start
-	prefix   string // of the functions that are meant
+	library  string // without .so.1
+	versions string // prefix of its symbols' versions
+	prefix   string // of the functions in the table
 	fewest   int    // functions that a library has
 	headers  []string
 }
@@ -25,12 +25,12 @@ var pages = []page{{
 	headers: []string{"rdma/rdma_cma.h", "rdma/rdma_verbs.h"},
 }}
 
-// function is a row.
+// function is a row of the table.
 type function struct {
 	name     string
 	ours     string
 	answers  map[string][]answers // by driver, for each of probes
-	probes   []string             // features or questions, "" where nothing is to be asked
+	probes   []string             // features or questions, "" if there is none
 	exported string
 }
 
@@ -54,7 +54,7 @@ func (p page) functions(t *testing.T) []function {
 				f.answers[driver] = append(f.answers[driver], a)
 			}
 			switch n := len(f.answers[driver]); {
-			case n == 1: // it holds for all
+			case n == 1: // it applies to all
 				f.answers[driver] = slices.Repeat(f.answers[driver], len(f.probes))
 			case n != len(f.probes):
 				t.Fatalf("%s, %s: %d answers to %d probes", f.name, driver, n, len(f.probes))
@@ -71,7 +71,7 @@ var (
 	exportedHow = regexp.MustCompile(`^(1\.\d+|inline( \d+)?|private)$`)
 )
 
-// names are what the row has in backquotes.
+// names returns the names in backquotes in the row.
 func (f function) names() (names []string) {
 	for _, m := range quoted.FindAllStringSubmatch(f.ours, -1) {
 		names = append(names, m[1])
@@ -105,7 +105,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// check checks what one row says.
+// check checks one row.
 func (f function) check(t *testing.T, known symbols) {
 	names := f.names()
 	for _, name := range names {
@@ -130,7 +130,7 @@ func (f function) check(t *testing.T, known symbols) {
 	f.checkAnswers(t)
 }
 
-// checkAnswers checks that the answers fit together.
+// checkAnswers checks that the answers are consistent.
 func (f function) checkAnswers(t *testing.T) {
 	for driver, parts := range f.answers {
 		for i, a := range parts {

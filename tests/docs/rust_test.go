@@ -11,8 +11,8 @@ import (
 
 var goName = regexp.MustCompile(`^(verbs|uverbs|cm|rconn)\.[A-Z]`)
 
-// TestRust checks docs/rust-ibverbs.md: the tables have each name of the crate's, as its
-// documentation lists them, once; and what they name here exists.
+// TestRust checks docs/rust-ibverbs.md: the tables contain each name of the crate, as its
+// documentation lists them, once; and the names of this module in them exist.
 func TestRust(t *testing.T) {
 	known := exported(t, ".", "uverbs", "cm", "rconn")
 	tests := map[string]map[string]bool{}
@@ -90,8 +90,8 @@ func quotes(text string) (names []string) {
 	return names
 }
 
-// checkShown checks that there is a test, "uverbs.TestStates", or an example,
-// "examples/hello". tests are those of the packages that were read before.
+// checkShown checks that a test, "uverbs.TestStates", or an example, "examples/hello",
+// exists. tests caches the tests of packages that have been read.
 func checkShown(t *testing.T, name string, tests map[string]map[string]bool) {
 	t.Helper()
 	if strings.HasPrefix(name, "examples/") {

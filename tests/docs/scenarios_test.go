@@ -13,7 +13,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// scenarios are the names in the lists of tests/scenarios.
+// scenarios returns the names in the lists of tests/scenarios.
 func scenarios(t *testing.T) map[string]bool {
 	t.Helper()
 	files, err := filepath.Glob("../scenarios/*_test.go")

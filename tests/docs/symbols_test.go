@@ -10,10 +10,10 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// symbols are the exported names of packages, as "uverbs.QP.PostSend".
+// symbols is a set of exported names, such as "uverbs.QP.PostSend".
 type symbols map[string]bool
 
-// exported reads the sources of this module's packages.
+// exported returns the exported names of packages of this module.
 func exported(t *testing.T, packages ...string) symbols {
 	t.Helper()
 	names := symbols{}

@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// table reads the rows of the first table of a Markdown file that starts with
-// these columns.
+// table returns the rows of the first table of a Markdown file with exactly these
+// columns.
 func table(t *testing.T, file string, columns ...string) [][]string {
 	t.Helper()
 	text := labtest.Must(os.ReadFile(file))(t)

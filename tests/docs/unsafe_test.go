@@ -21,10 +21,10 @@ var unsafeIn = map[string]string{
 	"tests/scenarios": "an ioctl of another device, which gives DMA buffers",
 }
 
-// comparison has the programs that measure what cgo costs.
+// comparison holds the programs that measure the cost of cgo.
 const comparison = "tests/bench/cgo"
 
-// TestUnsafe: what the compiler cannot check is in few packages, and C in none.
+// TestUnsafe checks that only the listed packages import unsafe, and none C.
 func TestUnsafe(t *testing.T) {
 	found := map[string]bool{}
 	err := filepath.WalkDir("../..", func(name string, d fs.DirEntry, err error) error {

@@ -79,7 +79,7 @@ func (q *completionQueue) Recycle() provider.CompletionQueue {
 	return next
 }
 
-// events counts those of all CQs.
+// events counts the completion events of all CQs.
 var events atomic.Int64
 
 // Events returns how many completion events were counted.

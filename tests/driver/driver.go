@@ -1,17 +1,16 @@
-// Package softroce is a driver of SoftRoCE, the kernel's rdma_rxe, from outside the
-// module of the library: with nothing but its public packages, and without unsafe. It
-// is a template for drivers, and replaces the built-in driver in programs that import
-// it:
+// Package softroce is a driver of SoftRoCE, the kernel's rdma_rxe, outside the module of
+// the library: it uses only the library's public packages, and not unsafe. It is a
+// template for drivers, and replaces the built-in driver in programs that import it:
 //
 //	import _ "example.com/softroce"
 //
-//	Driver ─► device (Context) ─┬─► object           PD, MR, AH: nothing but counted
+//	Driver ─► device (Context) ─┬─► object           PD, MR, AH: only counted
 //	                            ├─► completionQueue ─┐
 //	                            ├─► sendQueue        ├─► ring: a queue mapped from rxe
 //	                            └─► recvQueue       ─┘
 //
-// It knows the operations that the tests need: sends, writes, reads and atomics of RC
-// and UD.
+// It implements the operations that the tests need: sends, writes, reads and atomics of
+// RC and UD.
 package softroce
 
 import (
@@ -48,7 +47,7 @@ func (Driver) ImportContext(dev *provider.Device, _ func(provider.UHW) error) (p
 	return newDevice(dev)
 }
 
-// live counts what was made and not released.
+// live counts contexts, objects and queues that have not been released.
 var live atomic.Int64
 
 // Live returns how many contexts, objects and queues have not been released.
@@ -67,19 +66,19 @@ func newDevice(dev *provider.Device) (provider.Context, error) {
 
 func (device) Release() { live.Add(-1) }
 
-// object is the driver's part of a PD, MR or AH.
+// object is the driver's object for a PD, MR or AH.
 type object struct {
 	pd    *object // of an MR or AH
 	users atomic.Int64
 }
 
-// newObject makes one with run. It belongs to a PD, or is one if that is nil.
+// newObject creates an object by run. It is a PD if pd is nil, and belongs to pd otherwise.
 func newObject(pd provider.Object, run func(provider.UHW) error, uhw provider.UHW) (provider.Object, error) {
 	if err := run(uhw); err != nil {
 		return nil, err
 	}
 	o := new(object)
-	if o.pd, _ = pd.(*object); o.pd != nil { // it is not for a PD that was imported
+	if o.pd, _ = pd.(*object); o.pd != nil { // it is nil for a PD that was imported
 		o.pd.users.Add(1)
 	}
 	live.Add(1)
@@ -132,7 +131,7 @@ func (d device) CreateSRQ(_ *provider.SRQInit, create func(provider.UHW) (provid
 		return nil, err
 	}
 	q := &recvQueue{dev: d.Device, op: verbs.OpPostSRQ, num: resp.SrqNum, maxSGE: info.MaxSGE}
-	q.State = verbs.StateInit // which takes receives
+	q.State = verbs.StateInit // accepts receives
 	if q.ring, err = mapRing(d.Device, &resp.Mi, recvSize+info.MaxSGE*sgeSize); err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// open opens the lab's device of rxe. Outside the lab there is none.
+// open opens the lab's rxe device. It skips the test outside the lab.
 func open(t testing.TB) *uverbs.Context {
 	t.Helper()
 	if os.Getenv("VERBS_LAB") == "" {
@@ -26,7 +26,7 @@ func open(t testing.TB) *uverbs.Context {
 	return made(uverbs.Open("rxe0"))(t)
 }
 
-// made unwraps what must not fail, and closes it when the test ends.
+// made returns v, which is closed at the end of the test. It fails the test if err is not nil.
 func made[T interface{ Close() error }](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
@@ -47,7 +47,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// released checks, when the test has closed everything, that the driver released it.
+// released checks, after the test has closed everything, that the driver has released it.
 func released(t *testing.T) {
 	t.Cleanup(func() {
 		if n := softroce.Live(); n != 0 {
@@ -62,7 +62,7 @@ func soon(t testing.TB) context.Context {
 	return ctx
 }
 
-// side is a QP with all it needs.
+// side is a QP with all objects that it needs.
 type side struct {
 	pd *uverbs.PD
 	mr *uverbs.MR
@@ -232,7 +232,7 @@ func TestRC(t *testing.T) {
 		}
 	}
 
-	// What is closed stays closed.
+	// Closed objects return ErrClosed.
 	c := newSide(t, ctx, verbs.RC, nil)
 	for _, close := range []func() error{c.qp.Close, c.cq.Close} {
 		check(t, close())
@@ -248,7 +248,7 @@ func TestRC(t *testing.T) {
 		t.Errorf("%d completions after close, of %d", n, c.cq.Cap())
 	}
 
-	// What a QP in the error state is given completes as flushed.
+	// Requests that are posted to a QP in the error state are flushed.
 	check(t, b.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState))
 	receive(8)
 	if wc, err := b.cq.Next(soon(t)); wc.ID != 8 || !errors.Is(err, verbs.WCFlushErr) {
@@ -317,7 +317,7 @@ func TestSRQ(t *testing.T) {
 	}
 }
 
-// TestUD sends a datagram, and answers it.
+// TestUD sends a datagram and answers it.
 func TestUD(t *testing.T) {
 	released(t)
 	ctx := open(t)
@@ -349,8 +349,8 @@ func TestUD(t *testing.T) {
 	}
 }
 
-// TestConcurrent posts to one QP from several goroutines, whose requests point to
-// memory of their own, and polls from several.
+// TestConcurrent posts to one QP from several goroutines, with inline data of their own,
+// and polls from all of them.
 func TestConcurrent(t *testing.T) {
 	released(t)
 	ctx := open(t)
@@ -392,8 +392,8 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// TestAllocations posts and polls requests that are made for the call: they do not
-// escape, although they go through an interface.
+// TestAllocations posts and polls with requests built in the call: they do not escape,
+// although they pass through an interface.
 func TestAllocations(t *testing.T) {
 	released(t)
 	ctx := open(t)

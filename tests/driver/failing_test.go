@@ -14,10 +14,10 @@ import (
 
 func init() { provider.Register(failing{}) }
 
-// failing is a driver for siw that runs all verbs, and then fails at one.
+// failing is a driver for siw that runs all verbs, but fails after one.
 type failing struct{}
 
-// failAt is the verb that it fails at, or empty.
+// failAt is the verb after which it fails, or empty.
 var failAt string
 
 var errDriver = errors.New("the driver failed")
@@ -54,7 +54,7 @@ func (failing) RegisterMR(_ *provider.MRInit, register func(provider.UHW) error)
 }
 
 func (failing) CreateAH(*provider.AHInit, func(provider.UHW) error) (uint32, provider.Object, error) {
-	return 7, nil, after("AH", nil) // without a kernel's object
+	return 7, nil, after("AH", nil) // without an object in the kernel
 }
 
 func (failing) CreateCQ(_ *provider.CQInit, create func(provider.UHW) (provider.CQInfo, error)) (provider.CompletionQueue, error) {
@@ -80,8 +80,8 @@ type idleCQ struct{ provider.CompletionQueue }
 func (*idleCQ) Stop(bool) {}
 func (*idleCQ) Release()  {}
 
-// TestFailing opens siw with a driver that fails after each verb: all that the kernel made
-// is destroyed, or what it belongs to could not be closed.
+// TestFailing opens siw with a driver that fails after each verb: the kernel's objects must
+// be destroyed, otherwise their parents could not be closed.
 func TestFailing(t *testing.T) {
 	if os.Getenv("VERBS_LAB") == "" {
 		t.Skip("needs RDMA in the kernel: run by make test, or with go test -exec build/lab")

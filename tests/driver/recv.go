@@ -19,8 +19,8 @@ type recvQueue struct {
 	maxSGE      int
 }
 
-// Post implements [provider.RecvQueue]. The kernel looks for receives when messages
-// come: there is no doorbell.
+// Post implements [provider.RecvQueue]. There is no doorbell: the kernel looks for receives
+// when messages arrive.
 func (q *recvQueue) Post(wrs []verbs.RecvWR) (n int, err error) {
 	q.Lock()
 	defer q.Unlock()
@@ -49,7 +49,7 @@ func (q *recvQueue) Post(wrs []verbs.RecvWR) (n int, err error) {
 		q.index = q.advance(q.index)
 	}
 	q.publish()
-	if n > 0 && q.State == verbs.StateErr { // no message will come for which the kernel would look
+	if n > 0 && q.State == verbs.StateErr { // no message will arrive that makes the kernel look
 		if ferr := provider.FlushQP(q.dev, q.handle); ferr != nil {
 			q.Fail(ferr)
 		}
@@ -60,7 +60,7 @@ func (q *recvQueue) Post(wrs []verbs.RecvWR) (n int, err error) {
 	return n, err
 }
 
-// Resize implements [provider.Resizer]. rxe answers at an address that it is given.
+// Resize implements [provider.Resizer]. rxe writes its response to an address in the command.
 func (q *recvQueue) Resize(size int, resize func(int, provider.UHW) error) error {
 	q.Lock()
 	defer q.Unlock()

@@ -27,11 +27,11 @@ type ring struct {
 	slots  []byte
 	size   int // of a slot
 	mask   uint32
-	index  uint32 // of this side; the word in the header is a copy
+	index  uint32 // of this side; the header has a copy
 }
 
-// mapRing maps the queue that the kernel describes, whose slots hold elem bytes. Our
-// index is that of the producer until the caller changes it.
+// mapRing maps the queue that the kernel describes, whose slots hold elem bytes. The index
+// is that of the producer until the caller changes it.
 func mapRing(dev *provider.Device, mi *abi.Mminfo, elem int) (ring, error) {
 	region, err := mmap.Map(dev.FD, int64(mi.Offset), int(mi.Size))
 	if err != nil {
@@ -52,7 +52,7 @@ func mapRing(dev *provider.Device, mi *abi.Mminfo, elem int) (ring, error) {
 func (r *ring) producer() uint32 { return atomic.LoadUint32(&r.header.ProducerIndex) & r.mask }
 func (r *ring) consumer() uint32 { return atomic.LoadUint32(&r.header.ConsumerIndex) & r.mask }
 
-// publish hands filled slots up to index to the kernel, consume empty ones.
+// publish passes filled slots up to index to the kernel, and consume empty ones.
 func (r *ring) publish() { atomic.StoreUint32(&r.header.ProducerIndex, r.index) }
 func (r *ring) consume() { atomic.StoreUint32(&r.header.ConsumerIndex, r.index) }
 
@@ -64,7 +64,7 @@ func (r *ring) full(i uint32) bool { return r.advance(i) == r.consumer() }
 
 func (r *ring) slot(i uint32) []byte { return r.slots[int(i)*r.size:][:r.size] }
 
-// replace maps the queue to which the kernel moved what was in r.
+// replace maps the queue to which the kernel has moved the elements of r.
 func (r *ring) replace(dev *provider.Device, mi *abi.Mminfo, elem int) error {
 	fresh, err := mapRing(dev, mi, elem)
 	if err != nil {
@@ -75,7 +75,7 @@ func (r *ring) replace(dev *provider.Device, mi *abi.Mminfo, elem int) error {
 	return nil
 }
 
-// putSGL writes a list behind an element, and returns the length of the data.
+// putSGL writes a list after an element, and returns the length of the data.
 func putSGL(slot []byte, size int, sgl []verbs.SGE) (length uint64) {
 	out := mmap.Slice[abi.RxeSge](slot, size, len(sgl))
 	for i, s := range sgl {

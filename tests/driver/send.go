@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// sendQueue is the send queue of a QP. The Gate has its lock and its state.
+// sendQueue is the send queue of a QP. The Gate holds its lock and its state.
 type sendQueue struct {
 	provider.Gate
 	ring

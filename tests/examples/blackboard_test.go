@@ -11,7 +11,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestBlackboard writes to the memory of a server and reads it, each as another client.
+// TestBlackboard writes and reads the memory of a server, each time with a new client.
 func TestBlackboard(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := labtest.Within(t, time.Minute)

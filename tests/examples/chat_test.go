@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestChat has two clients of chat receive each other's messages and their own.
+// TestChat checks that two clients of chat receive each other's messages and their own.
 func TestChat(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		server, _, out := chat(t, "serve", labtest.AddrOf(device)+":0")

@@ -7,7 +7,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestFallback runs both sides of http and grpc by RDMA, and by TCP on loopback, which
+// TestFallback runs both sides of http and grpc over RDMA, and over TCP on loopback, which
 // needs no device.
 func TestFallback(t *testing.T) {
 	t.Run("loopback", func(t *testing.T) { fallback(t, "127.0.0.1", "tcp") })

@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestFetch fetches a file whose last READ is a short one, and compares.
+// TestFetch fetches a file whose last READ is shorter than the others, and compares it.
 func TestFetch(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		want := make([]byte, 3<<20+1)

@@ -32,7 +32,7 @@ func TestMsg(t *testing.T) {
 			t.Fatalf("msg-recv prints %q, %v", first, err)
 		}
 		rest := make(chan string, 1)
-		go func() { // or it would block in its callback, and its senders with it
+		go func() { // otherwise it would block in its callback, as would its senders
 			b, _ := io.ReadAll(lines)
 			rest <- string(b)
 		}()

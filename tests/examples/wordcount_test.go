@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestWordcount counts files by RDMA, and by TCP on loopback, which needs no device.
+// TestWordcount counts files over RDMA, and over TCP on loopback, which needs no device.
 func TestWordcount(t *testing.T) {
 	dir := t.TempDir()
 	long, empty := filepath.Join(dir, "long"), filepath.Join(dir, "empty")

@@ -14,8 +14,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// party is what a connection case works on: a listener, and a context that
-// bounds the case.
+// party is the environment of a connection case: a listener, and a context that limits the
+// time of the case.
 type party struct {
 	testing.TB
 	ctx context.Context
@@ -30,7 +30,7 @@ func newParty(t testing.TB) *party {
 
 func (p *party) addr() string { return p.l.Addr().String() }
 
-// shortly is a context that ends while whatever it is given to waits.
+// shortly returns a context that ends while the call that it is passed to waits.
 func (p *party) shortly() context.Context {
 	ctx, cancel := context.WithTimeout(p.ctx, 50*time.Millisecond)
 	p.Cleanup(cancel)
@@ -43,8 +43,7 @@ func (p *party) cancelled() context.Context {
 	return ctx
 }
 
-// dial connects with options, to a listener that nobody serves unless the
-// case does.
+// dial connects with options to the listener, on which only the case may accept.
 func (p *party) dial(ctx context.Context, opt cm.Options) error {
 	e, err := (&cm.Dialer{Options: opt}).Dial(ctx, p.addr())
 	if err == nil {
@@ -53,8 +52,8 @@ func (p *party) dial(ctx context.Context, opt cm.Options) error {
 	return err
 }
 
-// request dials, and returns what the listener gets. The dialer stays connected
-// until the case is over: the end of a connection may overtake its start.
+// request dials, and returns the request at the listener. The dialer stays connected until
+// the case is over: the end of a connection may overtake its start.
 func (p *party) request(opt cm.Options) *cm.Request {
 	ctx, cancel := context.WithCancel(p.ctx)
 	done := make(chan struct{})
@@ -240,7 +239,7 @@ var connCases = []struct {
 	}, verbs.ErrClosed},
 }
 
-// endpoint is a connection that is up.
+// endpoint returns an established connection.
 func (p *party) endpoint() *cm.Endpoint {
 	p.serve(func(r *cm.Request) error {
 		e, err := r.Accept(p.ctx, cm.Options{})
@@ -258,7 +257,7 @@ func (p *party) endpoint() *cm.Endpoint {
 	return e
 }
 
-// silentRequest is a request of a peer that never confirms.
+// silentRequest returns a request of a peer that never confirms.
 func (p *party) silentRequest() *cm.Request {
 	ch := labtest.Made(cm.NewChannel())(p)
 	id := labtest.Made(ch.NewID())(p)
@@ -282,8 +281,7 @@ func (p *party) silentRequest() *cm.Request {
 	return r
 }
 
-// TestBadConnections gives bad input of every kind to cm, and cancels at every
-// stage.
+// TestBadConnections passes bad input of every kind to cm, and cancels at every stage.
 func TestBadConnections(t *testing.T) {
 	labtest.Require(t)
 	twice(t, func(t *testing.T) {

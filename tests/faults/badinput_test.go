@@ -11,7 +11,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// scene is what a case works on; it is made anew for each.
+// scene is the environment of a case; each case has a new one.
 type scene struct {
 	testing.TB
 	ctx *uverbs.Context
@@ -41,7 +41,7 @@ func (s *scene) newQP(opt uverbs.QPOptions) *uverbs.QP {
 	return qp
 }
 
-// state moves the QP to a state on its way to itself as the peer.
+// state moves the QP to a state, as far as RTR, with itself as the peer.
 func (s *scene) state(st verbs.QPState) *scene {
 	e := labtest.Must(s.qp.Addr(1))(s)
 	steps := []struct {
@@ -62,8 +62,8 @@ func (s *scene) state(st verbs.QPState) *scene {
 	return s
 }
 
-// rts connects the QP to another, as a failing request takes both ends down
-// with it. That retries little: one timeout of 1 ms, one of receivers not ready.
+// rts connects the QP to another one, as a failing request takes both ends down. It retries
+// once after a timeout of 1 ms, and once if the receiver is not ready.
 func (s *scene) rts() *scene {
 	s.peer = s.newQP(uverbs.QPOptions{})
 	mine, theirs := labtest.Must(s.qp.Addr(1))(s), labtest.Must(s.peer.Addr(1))(s)
@@ -86,7 +86,7 @@ func (s *scene) postRecv(wrs ...verbs.RecvWR) error {
 
 func second[T any](_ T, err error) error { return err }
 
-// completes posts a request, and returns how it ended.
+// completes posts a request, and returns the error of its completion.
 func (s *scene) completes(wr verbs.SendWR) error {
 	wr.Flags |= verbs.SendSignaled
 	if err := s.post(wr); err != nil {
@@ -102,7 +102,7 @@ func (s *scene) write(addr uint64, rkey uint32) error {
 	return s.completes(verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: addr, RKey: rkey, SGL: []verbs.SGE{s.mr.SGE(0, 64)}})
 }
 
-// tooLong sends more than was asked for, and returns how that ended for qp.
+// tooLong sends more than the receive holds, and returns the error of qp's completion.
 func (s *scene) tooLong(qp *uverbs.QP) error {
 	if _, err := s.peer.PostRecv(verbs.RecvWR{ID: 5, SGL: []verbs.SGE{s.mr.SGE(0, 8)}}); err != nil {
 		s.Fatal(err)
@@ -125,8 +125,8 @@ func (s *scene) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return s.qp.Modify(attr, mask)
 }
 
-// closed closes c and whatever stands on it, which the scene's own cleanup
-// does again: closing twice is no error.
+// closed closes the objects of c. The cleanup of the scene closes them again: closing twice
+// is no error.
 func (s *scene) closed(c ...interface{ Close() error }) *scene {
 	for _, c := range c {
 		if err := c.Close(); err != nil {
@@ -153,7 +153,7 @@ func sendsOf(n int) []verbs.SendWR {
 	return wrs
 }
 
-// oneOf is an error that kernels do not agree on.
+// oneOf is a list of errors. Each kernel returns one of them.
 type oneOf []error
 
 func (oneOf) Error() string { return "one of several errors" }
@@ -165,7 +165,7 @@ func (c verbsCase) got(err error) bool {
 	return errors.Is(err, c.want)
 }
 
-// TestBadVerbs gives bad input of every kind to uverbs.
+// TestBadVerbs passes bad input of every kind to uverbs.
 func TestBadVerbs(t *testing.T) {
 	labtest.Require(t)
 	pass := func(t *testing.T) {
@@ -182,9 +182,8 @@ func TestBadVerbs(t *testing.T) {
 	twice(t, pass)
 }
 
-// twice runs pass at least twice and takes an inventory each time, which must
-// not grow. Anonymous memory may grow as the runtime warms up, but a leak makes
-// it grow every time.
+// twice runs pass at least twice and takes an inventory each time, which must not grow.
+// Anonymous memory may grow while the runtime warms up, but a leak makes it grow every time.
 func twice(t *testing.T, pass func(*testing.T)) {
 	before := labtest.Settled(t)
 	for n := range 5 {

@@ -1,3 +1,3 @@
-// Package faults tests what happens when things go wrong: bad input of every
-// kind gives its documented error, and leaves nothing behind.
+// Package faults tests failures: bad input of every kind returns its documented error, and
+// leaks nothing.
 package faults

@@ -11,12 +11,12 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestEndWhilePosting ends a connection from one side, at any moment, while the other posts
-// to both queues without pause: each request that was posted completes once, and nothing
-// else does.
+// TestEndWhilePosting ends a connection from one side, at a random moment, while the other
+// continuously posts to both queues: each posted request completes once, and nothing else
+// completes.
 func TestEndWhilePosting(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		rounds := map[string]int{labtest.RXE: 10, labtest.SIW: 150}[device] // rxe's peers do not say that they end
+		rounds := map[string]int{labtest.RXE: 10, labtest.SIW: 150}[device] // rxe's peers do not report that they end
 		for range rounds {
 			t.Run("round", func(t *testing.T) {
 				a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, RC: uverbs.ConnectOptions{Timeout: 8, RetryCount: 1}})
@@ -32,7 +32,7 @@ func TestEndWhilePosting(t *testing.T) {
 	})
 }
 
-// posting counts what becomes of the requests of one queue. Their IDs count from 0.
+// posting counts the requests and completions of one queue. The IDs count from 0.
 type posting struct {
 	cq                *uverbs.CQ
 	posted, completed uint64

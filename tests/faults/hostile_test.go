@@ -21,15 +21,14 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// hostile is what a peer may do to a listener, or a listener to those who dial.
-// What it returns undoes it.
+// hostile is an attack of a peer on a listener. undo ends the attack.
 type hostile struct {
 	name string
 	do   func(t *testing.T, device, addr string) (undo func())
 }
 
-// rawIDs makes IDs that have found their way to addr, with QPs, and do the rest
-// by hand.
+// rawIDs returns IDs with a resolved route to addr, and the number of a QP with which the
+// caller can connect them.
 func rawIDs(t *testing.T, addr string, n int) (ids []*cm.ID, qp uint32, undo func()) {
 	t.Helper()
 	ch := labtest.Must(cm.NewChannel())(t)
@@ -66,12 +65,12 @@ func deviceOf(addr string) string {
 	return labtest.RXE
 }
 
-// ask connects raw IDs with private data, and never says another word.
+// ask connects raw IDs with private data, and then sends nothing more.
 func ask(data []byte, n int) func(t *testing.T, device, addr string) func() {
 	return func(t *testing.T, device, addr string) func() {
 		ids, qp, undo := rawIDs(t, addr, n)
 		for _, id := range ids {
-			// On iWARP one QP takes one connection; the others are refused here.
+			// On iWARP a QP has one connection; others are refused locally.
 			if err := id.Connect(cm.ConnParam{QPNum: qp, PrivateData: data, RetryCount: 7}); err != nil && device == labtest.RXE {
 				t.Error(err)
 			}
@@ -109,11 +108,11 @@ func tcp(say []byte, n int) func(t *testing.T, device, addr string) func() {
 				if device == labtest.SIW {
 					t.Error(err)
 				}
-				break // RoCE's ports are not TCP's
+				break // RoCE's ports are not TCP ports
 			}
 			conns = append(conns, c)
 		}
-		// What comes after siw has accepted them it reads once, and does not
+		// siw reads data once if it arrives after siw has accepted, and does not
 		// wait for more (tests/hostile.TestHalfHeader).
 		time.Sleep(100 * time.Millisecond)
 		for _, c := range conns {
@@ -127,8 +126,8 @@ func tcp(say []byte, n int) func(t *testing.T, device, addr string) func() {
 	}
 }
 
-// TestHostilePeers has somebody misbehave, while others connect and exchange a
-// message: as fast, give or take a scheduler's whim, as without.
+// TestHostilePeers runs misbehaving peers while others connect: these must not become
+// slower, except by the scheduler.
 func TestHostilePeers(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		slowest := func(l *cm.Listener) (most time.Duration, err error) {
@@ -155,8 +154,8 @@ func TestHostilePeers(t *testing.T) {
 				defer undo()
 				now, err := slowest(l)
 				if err != nil && labtest.StuckSIW() {
-					// Until they go, and as those go at once whom siw has
-					// not come to, the listener may go with them.
+					// siw is stuck until they leave. The connections that it has not
+					// handled end at the same time, which may destroy the listener.
 					labtest.ExpectWarning(t, "siw_cep_put")
 					labtest.ExpectWarning(t, "refcount")
 					undo()
@@ -167,8 +166,8 @@ func TestHostilePeers(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				// The flood's own 200 handshakes are work for the same two
-				// processors, but nobody waits for one of its timeouts.
+				// The 200 handshakes of the flood use the same two
+				// processors, but dials must not wait for their timeouts.
 				if now > usual+2*time.Second {
 					t.Errorf("dialing takes up to %v, usually %v", now, usual)
 				}
@@ -177,8 +176,8 @@ func TestHostilePeers(t *testing.T) {
 	})
 }
 
-// TestDeadlines sees every call that waits for a peer return by its deadline,
-// with its documented error.
+// TestDeadlines checks that every call that waits for a peer returns by its deadline, with
+// its documented error.
 func TestDeadlines(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		soon := func(t *testing.T) context.Context {
@@ -199,19 +198,19 @@ func TestDeadlines(t *testing.T) {
 		inTime(t, "dial one who never accepts", context.DeadlineExceeded, func() error {
 			return second(cm.Dial(soon(t), l.Addr().String()))
 		})
-		// A peer that asks and dies before it is answered. (The one before is
-		// such a peer, too.)
+		// A peer that sends a request and leaves before the answer. (The dialer above
+		// is such a peer.)
 		r := labtest.Must(l.Accept(soon(t)))(t)
 		inTime(t, "accept one who has gone", nil, func() error {
 			e, err := r.Accept(soon(t), cm.Options{})
 			if err == nil {
 				e.Close()
-				return nil // it had not been noticed yet
+				return nil // its end had not been noticed yet
 			}
 			return nil
 		})
 		inTime(t, "accept nobody", context.DeadlineExceeded, func() error { return second(l.Accept(soon(t))) })
-		// A machine that is not there: the network is a dead end.
+		// A machine that does not exist: the network has no other hosts.
 		dead := map[string]string{labtest.RXE: "10.9.0.77:1", labtest.SIW: "10.9.1.77:1"}[device]
 		inTime(t, "dial a machine that is not there", context.DeadlineExceeded, func() error { return second(cm.Dial(soon(t), dead)) })
 		inTime(t, "connect timeout", context.DeadlineExceeded, func() error {
@@ -220,7 +219,7 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// TestKilledPeer kills a process with a connection: the other end is told.
+// TestKilledPeer kills a process with a connection: the other end must notice.
 func TestKilledPeer(t *testing.T) {
 	if addr := os.Getenv("FAULTS_DIAL"); addr != "" {
 		e := labtest.Must(cm.Dial(t.Context(), addr))(t)
@@ -255,7 +254,7 @@ func TestKilledPeer(t *testing.T) {
 	})
 }
 
-// TestLinkDown takes the network away under a connection.
+// TestLinkDown sets the link down under a connection.
 func TestLinkDown(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		link := map[string]string{labtest.RXE: "v0", labtest.SIW: "d0"}[device]
@@ -297,8 +296,8 @@ func TestLinkDown(t *testing.T) {
 	})
 }
 
-// restore brings the link back, with the addresses that it lost, and waits
-// until the device works again.
+// restore sets the link up, with the addresses that it lost, and waits until the device works
+// again.
 func restore(t *testing.T, device string, ip func(string)) {
 	ip("up")
 	six := map[string]string{labtest.RXE: "fd00:9::1/64", labtest.SIW: "fd00:9:1::1/64"}[device]

@@ -11,10 +11,10 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// requestCase is a request that must fail, and how it completes. iWARP answers
-// neither sends nor writes, so on siw what the peer refuses shows as the end of
-// the connection: as flushed requests. One that siw was sending at that moment
-// has failed itself (siw_qp_sq_process).
+// requestCase is a request that must fail, and how it completes. iWARP acknowledges neither
+// sends nor writes, so on siw a request that the peer refuses ends the connection, and
+// requests are flushed. One that siw was sending at that moment fails itself
+// (siw_qp_sq_process).
 type requestCase struct {
 	name     string
 	pair     labtest.PairOptions
@@ -24,7 +24,7 @@ type requestCase struct {
 
 var gone = []verbs.WCStatus{verbs.WCFlushErr, verbs.WCLocQPOpErr}
 
-// reads are refused by what the peer sends back, if it arrives in time.
+// readRefused is the result of reads: the peer's response refuses them, if it arrives in time.
 var readRefused = append([]verbs.WCStatus{verbs.WCRemAccessErr, verbs.WCGeneralErr}, gone...)
 
 func request(op verbs.Opcode, off int, rkeyFlip uint32) func(t *testing.T, a, b *labtest.Side) verbs.SendWR {
@@ -41,8 +41,8 @@ var requestCases = []requestCase{
 	{name: "write, not permitted", pair: labtest.PairOptions{Access: verbs.AccessLocalWrite | verbs.AccessRemoteRead}, run: request(verbs.OpRDMAWrite, 0, 0), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: gone},
 	{name: "read, wrong rkey", run: request(verbs.OpRDMARead, 0, 0x5500), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: readRefused},
 	{name: "read, out of range", run: request(verbs.OpRDMARead, 64<<10-63, 0), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: readRefused},
-	// siw serves reads of any region whose key the peer has (siw_qp_sq_proc_tx
-	// checks no permission).
+	// siw serves reads of any region to peers that have the key (siw_qp_sq_proc_tx
+	// does not check the access rights).
 	{name: "read, not permitted", pair: labtest.PairOptions{Access: verbs.AccessLocalWrite}, run: request(verbs.OpRDMARead, 0, 0), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: []verbs.WCStatus{verbs.WCSuccess}},
 	{name: "no receive", pair: labtest.PairOptions{RC: uverbs.ConnectOptions{RNRRetry: 1, MinRNRTimer: 1}}, run: request(verbs.OpSend, 0, 0),
 		rxe: []verbs.WCStatus{verbs.WCRNRRetryExcErr}, siw: gone},
@@ -55,7 +55,7 @@ var requestCases = []requestCase{
 		}, rxe: []verbs.WCStatus{verbs.WCRetryExcErr}, siw: gone},
 }
 
-// TestFailedRequests injects errors into one connection while another goes on.
+// TestFailedRequests causes errors on one connection while another continues to work.
 func TestFailedRequests(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, c := range requestCases {
@@ -77,7 +77,7 @@ func TestFailedRequests(t *testing.T) {
 				if got == verbs.WCSuccess {
 					return
 				}
-				// What comes after it is flushed.
+				// Later requests are flushed.
 				wr.ID = 77
 				if _, err := a.QP.PostSend(wr); err != nil {
 					t.Error(err)
@@ -90,14 +90,14 @@ func TestFailedRequests(t *testing.T) {
 	})
 }
 
-// failure posts wr and returns how it failed. If the driver completes what it
-// has sent, that is not yet it.
+// failure posts wr and returns how it failed. If completesSent is set, requests complete
+// when they have been sent, so it tries again until one fails.
 func failure(t *testing.T, a *labtest.Side, wr verbs.SendWR, completesSent bool) verbs.WCStatus {
 	t.Helper()
 	for range 100 {
 		if _, err := a.QP.PostSend(wr); err != nil {
 			if errors.Is(err, verbs.ErrState) {
-				return verbs.WCFlushErr // the connection is being taken down
+				return verbs.WCFlushErr // the connection is ending
 			}
 			t.Fatal(err)
 		}
@@ -138,8 +138,8 @@ func works(t *testing.T, a, b *labtest.Side) {
 	}
 }
 
-// TestCQOverrun lets more complete than a CQ holds. That CQ is lost, which an
-// event tells; others are not.
+// TestCQOverrun causes more completions than a CQ holds. An event reports that the CQ has
+// failed; other CQs still work.
 func TestCQOverrun(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		x, y := labtest.NewPair(t, labtest.PairOptions{Device: device})
@@ -159,7 +159,7 @@ func TestCQOverrun(t *testing.T) {
 		for n := 0; n < a.SendCQ.Cap()+10; {
 			posted, err := a.QP.PostSend(wr)
 			if n += posted; err != nil && !errors.Is(err, verbs.ErrQueueFull) {
-				break // the QP has suffered, which it may
+				break // the QP may fail
 			}
 			if ctx.Err() != nil {
 				break

@@ -13,14 +13,14 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// TestSignals makes connections and sends over them while every thread gets one
-// signal after the other, of those that interrupt system calls. siw's listeners
-// fail for good when a dial is interrupted.
+// TestSignals makes connections and sends over them while every thread continuously receives
+// signals that interrupt system calls. siw's listeners fail permanently when a dial is
+// interrupted.
 func TestSignals(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		caught := make(chan os.Signal, 1)
 		signal.Notify(caught, unix.SIGUSR1)
-		before := labtest.Settled(t) // with the goroutine that signals take
+		before := labtest.Settled(t) // includes the goroutine for signals
 		var wg sync.WaitGroup
 		stop := labtest.Signals(os.Getpid(), unix.SIGURG, unix.SIGUSR1)
 		l := labtest.Must(rsock.Listen("tcp", labtest.AddrOf(device)+":0"))(t)

@@ -15,11 +15,11 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// small keeps a thousand endpoints small.
+// small is the capacity of the endpoints, which are a thousand.
 var small = verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16}
 
-// crowd serves a listener: every request is accepted at once, however many
-// there are, and what was accepted is closed when its peer has gone.
+// crowd serves a listener: every request is accepted immediately, however many there are,
+// and each endpoint is closed when its peer has gone.
 func crowd(t *testing.T, device string) (l *cm.Listener, accepted *atomic.Int64, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -40,7 +40,7 @@ func crowd(t *testing.T, device string) (l *cm.Listener, accepted *atomic.Int64,
 				defer cancel()
 				e, err := r.Accept(each, cm.Options{Cap: small})
 				if err != nil {
-					return // the peer has changed its mind
+					return // the peer has given up
 				}
 				accepted.Add(1)
 				select {
@@ -60,8 +60,8 @@ func crowd(t *testing.T, device string) (l *cm.Listener, accepted *atomic.Int64,
 
 var storm = flag.Int("storm", 1000, "how many dial at once in TestDialStorm and TestCancelStorm")
 
-// dialers is how many dial. On siw it is a quarter: now and then its listener
-// releases itself once too often and breaks, the likelier the more come.
+// dialers returns the number of dialers. On siw it is a quarter: sometimes its listener drops
+// one reference to itself too many and breaks, more likely the more dialers there are.
 func dialers(device string) int {
 	if device == labtest.SIW {
 		return *storm / 4
@@ -69,7 +69,7 @@ func dialers(device string) int {
 	return *storm
 }
 
-// TestDialStorm has a thousand dial at once: all get through.
+// TestDialStorm runs a thousand concurrent dials: all must succeed.
 func TestDialStorm(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		before := labtest.Settled(t)
@@ -105,8 +105,8 @@ func TestDialStorm(t *testing.T) {
 	})
 }
 
-// TestCancelStorm has a thousand dial, of whom half give up at some moment.
-// Nothing of them may stay.
+// TestCancelStorm runs a thousand concurrent dials, half of them canceled at random moments.
+// Nothing may be leaked.
 func TestCancelStorm(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		before := labtest.Settled(t)
@@ -142,8 +142,8 @@ func TestCancelStorm(t *testing.T) {
 	})
 }
 
-// forgiving is sameInventory for what takes long to end, and where the runtime
-// has grown in the meantime.
+// forgiving calls labtest.SameInventory, but waits longer for objects to disappear, and
+// ignores that the runtime has grown.
 func forgiving(t *testing.T, before map[string]int) {
 	t.Helper()
 	for range 30 {

@@ -15,8 +15,8 @@ import (
 
 const initMask = verbs.MaskState | verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess
 
-// localProtection is a request that its own side found bad. Later kernels' rxe
-// moves the QP to ERR before it reports the request, which flushes it with the
+// localProtection is the result of a request that the local side rejects. In later kernels
+// rxe moves the QP to ERR before it reports the request, which is then flushed with the
 // others.
 var localProtection = oneOf{verbs.WCFlushErr, verbs.WCLocProtErr, verbs.WCLocQPOpErr}
 
@@ -146,7 +146,7 @@ var verbsCases = []verbsCase{
 	{"unknown opcode", func(s *scene) error { return s.rts().post(verbs.SendWR{Opcode: 99}) }, verbs.ErrOpcode},
 	{"unknown opcode is unsupported", func(s *scene) error { return s.rts().post(verbs.SendWR{Opcode: 99}) }, errors.ErrUnsupported},
 	{"full send queue", func(s *scene) error {
-		// Nobody receives, so the first send holds up all others.
+		// No receive is posted, so the first send blocks all others.
 		n := int(s.qp.Cap().MaxSendWR)
 		got, err := s.rts().qp.PostSend(append(make([]verbs.SendWR, 0, n+1), sendsOf(n+1)...)...)
 		if got != n {

@@ -15,19 +15,19 @@ import (
 	"github.com/goverbs/verbs/rconn"
 )
 
-// errTooMuch is what a program says of more than it has room for.
+// errTooMuch is the error of a program that is offered more than it accepts.
 var errTooMuch = errors.New("the program takes 4 KiB")
 
 const connMost = 4 << 10
 
-// advert is an advertisement of package rconn, as its documentation has it.
+// advert is an advertisement of package rconn, as documented there.
 type advert struct {
 	magic           uint16
 	version, access byte
 	tag             uint32
 	addr, length    uint64
 	key             uint32
-	wrong           uint32 // of the checksum
+	wrong           uint32 // change of the checksum
 }
 
 func (a advert) bytes() []byte {
@@ -46,8 +46,8 @@ func advertOf(p *peer, change func(*advert)) []byte {
 	return a.bytes()
 }
 
-// serveConn is a program that reads what peers advertise, writes it back with
-// the bits turned over, and says so.
+// serveConn runs a program that reads the memory that peers advertise, writes it back with
+// the bits flipped, and sends a message.
 func serveConn(t *testing.T, s *server) {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := labtest.Must(rconn.Listen(ctx, labtest.AddrOf(s.device)+":0"))(t)
@@ -147,12 +147,12 @@ func dialConn(ctx context.Context, addr string) (client, error) {
 	}}, nil
 }
 
-// connAdverts is an advertisement that is sent as it is.
+// connAdverts returns an attack that sends a changed advertisement.
 func connAdverts(name string, change func(*advert), want ...error) attack {
 	return attack{name: name, want: want, do: func(p *peer) { p.send(advertOf(p, change)) }}
 }
 
-// fails is what a request's completion says, or that others were flushed by it.
+// fails are the errors of a failed request, and of others that were flushed because of it.
 var fails = []error{verbs.WCRemAccessErr, verbs.WCRemInvReqErr, verbs.WCRemOpErr, verbs.WCFlushErr, verbs.ErrDisconnected}
 
 var connAttacks = []attack{
@@ -199,7 +199,7 @@ var connAttacks = []attack{
 		p.post(verbs.SendWR{Opcode: verbs.OpSendInv, InvalidateRKey: 0x12345678, SGL: []verbs.SGE{p.mem.SGE(sendAt, n)}})
 	}},
 	{name: "a message that is too long", want: []error{rconn.ErrBroken, verbs.ErrDisconnected}, do: func(p *peer) { p.send(text(33)) }},
-	// On RoCE those that find no receive wait, at the peer's own cost.
+	// On RoCE messages without a receive wait, at the peer's own cost.
 	{name: "advertisements without end", want: []error{errGoesOn}, siw: append([]error{errGoesOn}, fails...), do: func(p *peer) {
 		for range 30 {
 			if !p.send(advertOf(p, func(*advert) {})) {
@@ -215,7 +215,7 @@ var connAttacks = []attack{
 	}},
 }
 
-// turnsOver sees the peer's own memory turned over.
+// turnsOver waits until the victim has flipped the bits in the peer's memory.
 func turnsOver(p *peer) {
 	at := p.mem.Bytes()[ringAt:]
 	copy(at, "hello")
@@ -226,5 +226,5 @@ func turnsOver(p *peer) {
 var connLayer = layer{
 	name: "rconn", serve: serveConn, dial: dialConn, private: func(*peer) []byte { return nil }, attacks: connAttacks,
 	warm:    turnsOver,
-	pending: func(n int) int { return 2 * n }, // its program accepts all
+	pending: func(n int) int { return 2 * n }, // its program accepts all requests
 }

@@ -18,11 +18,11 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// spoofer sends rxe0 datagrams with source addresses that are not its own.
+// spoofer sends datagrams with false source addresses to rxe0.
 type spoofer struct {
 	fd       int
 	frame    []byte // up to the IPv4 header
-	qp, qkey uint32 // where to
+	qp, qkey uint32 // of the receiver
 }
 
 func newSpoofer(t *testing.T, e *cm.Endpoint) *spoofer {
@@ -55,7 +55,7 @@ func (s *spoofer) send(from netip.Addr, number uint32, data string) error {
 	binary.BigEndian.PutUint32(deth, s.qkey)
 	binary.BigEndian.PutUint32(deth[4:], 1000+number&0xff)
 
-	// The ICRC covers a masked LRH and what routers do not change.
+	// The ICRC covers a masked LRH and the fields that routers do not change.
 	masked := append([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, b...)
 	for _, i := range []int{1, 8, 10, 11, 26, 27, 32} {
 		masked[8+i] = 0xff
@@ -70,8 +70,8 @@ func (s *spoofer) send(from netip.Addr, number uint32, data string) error {
 	return err
 }
 
-// datagrams makes a server of datagrams and a client of it, with own protection
-// domains.
+// datagrams returns a server of datagrams and a client of it, each with its own protection
+// domain.
 func datagrams(t *testing.T, receives int) (client, server *cm.Datagrams, c, s *cm.Endpoint) {
 	t.Helper()
 	ctx := labtest.Within(t, patience)
@@ -90,9 +90,9 @@ func datagrams(t *testing.T, receives int) (client, server *cm.Datagrams, c, s *
 	return client, server, c, s
 }
 
-// TestSpoofedDatagrams sends a server a thousand datagrams a second from one
-// address, or from many, that do not exist: it receives, and answers, every one of
-// a good client.
+// TestSpoofedDatagrams sends a server a thousand datagrams a second from one or many
+// addresses that do not exist: the server must receive and answer every datagram of a good
+// client.
 func TestSpoofedDatagrams(t *testing.T) {
 	labtest.Require(t)
 	for _, test := range []struct {
@@ -156,7 +156,7 @@ func TestSpoofedDatagrams(t *testing.T) {
 			if spoofed < good {
 				t.Errorf("%d spoofed datagrams came beside %d others", spoofed, good)
 			}
-			if late > calls/20 { // the machine may be busy now and then
+			if late > calls/20 { // the machine may be busy sometimes
 				t.Errorf("%d of %d receives with 10 ms took longer than %v", late, calls, most)
 			}
 		})
@@ -182,8 +182,8 @@ func (s *spoofer) flood(stop <-chan struct{}, from func(int) netip.Addr) error {
 	}
 }
 
-// TestAnswerToSpoofed answers senders that do not exist: the answers fail, or end
-// with their contexts, and nothing else waits for them.
+// TestAnswerToSpoofed answers senders that do not exist: the answers must fail, or end with
+// their contexts, and not delay anything else.
 func TestAnswerToSpoofed(t *testing.T) {
 	labtest.Require(t)
 	client, server, c, s := datagrams(t, 1024)
@@ -198,7 +198,7 @@ func TestAnswerToSpoofed(t *testing.T) {
 		return from
 	}
 	var senders []cm.Sender
-	for i := range 200 { // more than are resolved at a time
+	for i := range 200 { // more than are resolved concurrently
 		labtest.Check(t, spoofer.send(netip.AddrFrom4([4]byte{10, 9, 0, byte(20 + i)}), uint32(i), "spoofed"))
 		senders = append(senders, receive())
 	}
@@ -210,7 +210,7 @@ func TestAnswerToSpoofed(t *testing.T) {
 	good := receive()
 	labtest.Check(t, server.Reply(ctx, good, []byte("answer")))
 
-	// Answers to strangers are given up one after the other, and go on behind.
+	// Answers to strangers are canceled one after the other, and continue in the background.
 	for _, from := range senders[1:60] {
 		brief, cancel := context.WithTimeout(ctx, time.Millisecond)
 		if err := server.Reply(brief, from, []byte("answer")); err == nil {
@@ -231,7 +231,7 @@ func TestAnswerToSpoofed(t *testing.T) {
 			t.Errorf("answer %d to the client: %v", i, err)
 		}
 	}
-	if err := s.Close(); err != nil { // with answers under way
+	if err := s.Close(); err != nil { // with answers pending
 		t.Error(err)
 	}
 	for range senders {

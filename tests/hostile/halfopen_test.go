@@ -14,8 +14,8 @@ import (
 
 var halfOpen = flag.Int("halfopen", 40, "how many handshakes are begun and never ended, on RoCE")
 
-// begin begins n handshakes with a server, by IDs that never answer what they
-// hear. What it returns closes them.
+// begin starts n handshakes with a server, with IDs that never answer. end closes
+// the IDs.
 func begin(t *testing.T, s *server, private []byte, n int) (end func()) {
 	t.Helper()
 	ctx := labtest.Within(t, patience)
@@ -38,7 +38,7 @@ func begin(t *testing.T, s *server, private []byte, n int) (end func()) {
 	step(func(id *cm.ID) error { return id.ResolveAddr(netip.AddrPort{}, to, 5*time.Second) }, cm.AddrResolved)
 	step(func(id *cm.ID) error { return id.ResolveRoute(5 * time.Second) }, cm.RouteResolved)
 	for i, id := range ids {
-		// QPs that are not there: the handshake never gets to them. With one
+		// The QPs do not exist: the handshake never uses them. With the same QP
 		// for all the kernel would take the later requests for repetitions.
 		labtest.Check(t, id.Connect(cm.ConnParam{QPNum: 0x100000 + nextQP + uint32(i), PrivateData: private, RetryCount: 7}))
 	}
@@ -53,9 +53,8 @@ func begin(t *testing.T, s *server, private []byte, n int) (end func()) {
 
 var nextQP uint32
 
-// TestHalfOpen: handshakes that are begun and never ended leave connections that
-// are up alone, take what the listener's options allow and no more, and are
-// given up in time.
+// TestHalfOpen checks that handshakes that are never completed do not affect established
+// connections, take no more resources than the listener's options allow, and time out.
 func TestHalfOpen(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
 		for _, l := range layers {
@@ -94,10 +93,10 @@ func TestHalfOpen(t *testing.T) {
 	})
 }
 
-// newcomers is how many MRs a good connection takes at most, on both its sides.
+// newcomers is how many MRs a good connection has at most, on both sides.
 const newcomers = 8
 
-// newcomer dials while all that goes on, and says how that went.
+// newcomer dials during the attack, and returns the result.
 func newcomer(t *testing.T, l layer, s *server) <-chan error {
 	done := make(chan error, 1)
 	var wg sync.WaitGroup
@@ -112,8 +111,8 @@ func newcomer(t *testing.T, l layer, s *server) <-chan error {
 	return done
 }
 
-// begunByTCP is what of this there is on iWARP: the kernel hands no request over
-// before all of it has come.
+// begunByTCP runs the test for iWARP, where the kernel passes no request on before it is
+// complete.
 func begunByTCP(t *testing.T, l layer, device string) {
 	under(t, l, device, time.Second, func(t *testing.T, s *server, g *good) {
 		before := use(t, device)
@@ -121,7 +120,7 @@ func begunByTCP(t *testing.T, l layer, device string) {
 		for i := range begun {
 			begun[i] = labtest.Must(net.Dial("tcp", s.addr))(t)
 			defer begun[i].Close()
-			begun[i].Write(append([]byte("MPA ID Req Frame"), 0x40, 1, 0, 255)) // and 255 bytes that never come
+			begun[i].Write(append([]byte("MPA ID Req Frame"), 0x40, 1, 0, 255)) // and 255 bytes that are never sent
 		}
 		came := func(when string) {
 			t.Helper()

@@ -11,8 +11,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// strangers send siw's listener half of MPA's header, in pieces, until the kernel
-// waits for the rest of one.
+// strangers sends half of MPA's header to siw's listener, in pieces, on connections until
+// the kernel waits for the rest of one.
 func strangers(t *testing.T, addr string) (leave func()) {
 	var all []net.Conn
 	leave = func() {
@@ -36,8 +36,8 @@ func strangers(t *testing.T, addr string) (leave func()) {
 	return sync.OnceFunc(leave)
 }
 
-// TestHalfHeader has strangers stop at half a header: nobody connects until they
-// have gone, and that is all they can do.
+// TestHalfHeader sends half a header: no client can connect until the strangers have left,
+// but there must be no other effect.
 func TestHalfHeader(t *testing.T) {
 	labtest.Require(t)
 	for _, l := range layers {

@@ -12,8 +12,8 @@ var rounds = flag.Int("rounds", 1, "how often each attack is repeated")
 
 var layers = []layer{rsockLayer, msgLayer, connLayer}
 
-// TestAttacks: each attack has its documented end, takes no more memory than a
-// connection does, and the good client of the same listener does not notice.
+// TestAttacks checks that each attack ends as documented, takes no more memory than a
+// connection, and does not affect the good client of the same listener.
 func TestAttacks(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
 		for _, l := range layers {

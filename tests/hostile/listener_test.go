@@ -9,8 +9,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestHostileListener: who dials a listener that answers with what listeners
-// refuse has an error that says so.
+// TestHostileListener dials a listener whose answer is one that listeners refuse: the dial
+// must fail with the error of the layer.
 func TestHostileListener(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
 		for _, layer := range layers {

@@ -19,7 +19,7 @@ const (
 	msgMost    = 1 << 20
 )
 
-// msgHello is the private data of package rmsg, as its documentation has it.
+// msgHello is the private data of package rmsg, as documented there.
 type msgHello struct {
 	version, oldest, length byte
 	credits, eager, most    uint32
@@ -42,7 +42,7 @@ func msgOf(change func(*msgHello)) func(p *peer) []byte {
 	}
 }
 
-// frame is one of package rmsg's, as its documentation has it.
+// frame is a frame of package rmsg, as documented there.
 type frame struct {
 	kind, flags         byte
 	size, seq           uint32
@@ -74,13 +74,13 @@ func (f frame) bytes() []byte {
 	return append(b, f.body...)
 }
 
-// greet says hello, and hears it.
+// greet sends a hello and waits for the victim's.
 func (p *peer) greet() {
 	p.send(frame{kind: frameHello, granted: 16}.bytes())
 	labtest.Until(p.t, "the victim's hello", func() bool { return p.hears(frameHello) || p.ended() })
 }
 
-// hears tells whether a frame of a kind has come.
+// hears reports whether a frame of a kind has been received.
 func (p *peer) hears(kind byte) bool {
 	for i := range recvs {
 		if p.mem.Bytes()[recvAt+i*recvSlot] == kind {
@@ -90,7 +90,7 @@ func (p *peer) hears(kind byte) bool {
 	return false
 }
 
-// announce says that there are messages in the peer's memory.
+// announce announces a message in the peer's memory.
 func (p *peer) announce(seq, size uint32) {
 	p.send(frame{kind: frameAnnounce, granted: 16, seq: seq, size: size, addr: p.mem.Addr(), key: p.mem.RKey()}.bytes())
 }
@@ -117,8 +117,8 @@ func serveMsg(t *testing.T, s *server) {
 	s.addr = ln.Addr().String()
 }
 
-// echoMsg is all that a server does for a client. It drops what there is no room
-// to answer.
+// echoMsg echoes a message to a client. It drops the message if there is no room for the
+// answer.
 func echoMsg(c *rmsg.Socket, b *rmsg.Buffer) {
 	defer b.Free()
 	answer, err := c.Alloc(len(b.Bytes()))
@@ -132,7 +132,7 @@ func echoMsg(c *rmsg.Socket, b *rmsg.Buffer) {
 }
 
 func dialMsg(ctx context.Context, addr string) (client, error) {
-	l, end, err := workload.RunLoop(rmsg.Options{Eager: msgEager / 4}) // so that some are announced
+	l, end, err := workload.RunLoop(rmsg.Options{Eager: msgEager / 4}) // so that some messages are announced
 	if err != nil {
 		return client{}, err
 	}
@@ -160,7 +160,7 @@ func msgLie(name string, change func(*msgHello)) attack {
 	return attack{name: name, private: msgOf(change), want: []error{errRefused}}
 }
 
-// msgSays is a frame after the hello.
+// msgSays returns an attack that sends frames after the hello.
 func msgSays(name string, frames ...frame) attack {
 	return attack{name: name, want: []error{rmsg.ErrProtocol}, do: func(p *peer) {
 		p.greet()
@@ -251,11 +251,11 @@ func announces(n int) (frames []frame) {
 	for seq := range n {
 		frames = append(frames, frame{kind: frameAnnounce, granted: 16, seq: uint32(seq), size: 1 << 10, addr: 0x1000, key: 1})
 	}
-	frames[0].size = msgMost + 1 // or the first would be read, which fails otherwise
+	frames[0].size = msgMost + 1 // otherwise the first would be read, which fails differently
 	return frames
 }
 
-// echoesMsg sees a message echoed.
+// echoesMsg waits until a message is echoed.
 func echoesMsg(p *peer) {
 	p.greet()
 	p.send(frame{kind: frameMessage, granted: 16, size: 5, body: []byte("hello")}.bytes())
@@ -272,5 +272,5 @@ var msgLayer = layer{
 		p.announce(1, 8<<10)
 		labtest.Until(p.t, "the echoes", func() bool { return p.hears(frameMessage) && p.hears(frameAnnounce) || p.ended() })
 	},
-	pending: func(n int) int { return n }, // its program accepts all
+	pending: func(n int) int { return n }, // its program accepts all requests
 }

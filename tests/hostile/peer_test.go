@@ -12,13 +12,13 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// patience is how long tests wait for what should come at once.
+// patience is how long tests wait for what should happen immediately.
 const patience = 60 * time.Second
 
 // The parts of a peer's memory.
 const (
-	tableAt  = 0       // descriptors, of rsockets
-	ringAt   = 4 << 10 // what others write to
+	tableAt  = 0       // descriptors of rsockets
+	ringAt   = 4 << 10 // memory to which the victim writes
 	ringHalf = 8 << 10
 	sendAt   = 32 << 10
 	recvAt   = 64 << 10 // slots for receives
@@ -27,16 +27,16 @@ const (
 	peerSize = recvAt + recvs*recvSlot
 )
 
-// peer is an endpoint that says what it likes to a server.
+// peer is an endpoint that sends arbitrary data to a server.
 type peer struct {
 	*cm.Endpoint
 	t      *testing.T
 	device string
-	mem    *uverbs.MR // for everybody to write to and to read
-	victim string     // where it dialed
+	mem    *uverbs.MR // which the victim may write and read
+	victim string     // the address that it dialed
 }
 
-// setup makes a peer's memory and posts its receives.
+// setup allocates a peer's memory and posts its receives.
 func (p *peer) setup(e *cm.Endpoint) (err error) {
 	if p.mem, err = e.AllocMR(peerSize, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead); err != nil {
 		return err
@@ -49,7 +49,7 @@ func (p *peer) setup(e *cm.Endpoint) (err error) {
 	return nil
 }
 
-// options are those of a peer's connection; private is made when the memory is.
+// options returns the options of a peer's connection. private is called after setup.
 func (p *peer) options(private func(*peer) []byte) cm.Options {
 	return cm.Options{
 		Setup: func(e *cm.Endpoint) error {
@@ -62,8 +62,8 @@ func (p *peer) options(private func(*peer) []byte) cm.Options {
 	}
 }
 
-// dialPeer connects to a server, from an address that no peer has had: by that
-// the server tells them apart.
+// dialPeer connects to a server, from an address that no peer has used before: the server
+// identifies peers by address.
 func dialPeer(t *testing.T, s *server, private func(*peer) []byte) (*peer, error) {
 	t.Helper()
 	for {
@@ -132,7 +132,7 @@ func (p *peer) send(b []byte) bool {
 	return p.post(verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{p.mem.SGE(sendAt, len(b))}})
 }
 
-// say sends a message of rsockets'.
+// say sends a message of rsockets.
 func (p *peer) say(m uint32) bool {
 	if p.iwarp() {
 		return p.send(binary.NativeEndian.AppendUint32(nil, m))
@@ -140,7 +140,7 @@ func (p *peer) say(m uint32) bool {
 	return p.post(verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: m})
 }
 
-// write writes bytes, which are few, to memory of the victim's.
+// write writes a few bytes to memory of the victim.
 func (p *peer) write(addr uint64, key uint32, b []byte) bool {
 	if len(b) <= 64 {
 		return p.post(verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: addr, RKey: key, Inline: b})
@@ -149,8 +149,8 @@ func (p *peer) write(addr uint64, key uint32, b []byte) bool {
 	return p.post(verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: addr, RKey: key, SGL: []verbs.SGE{p.mem.SGE(sendAt, len(b))}})
 }
 
-// forget deregisters the memory that was advertised; its receives, which need
-// it, are of no use any more.
+// forget deregisters the memory that was advertised. Its receives, which need the memory,
+// cannot be used any more.
 func (p *peer) forget() {
 	if err := p.mem.Close(); err != nil {
 		p.t.Error(err)

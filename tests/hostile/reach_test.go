@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// region is a memory region of a victim's, as its fields tell.
+// region is a memory region of a victim, read from its fields.
 type region struct {
 	addr uint64
 	key  uint32 // the remote one, or the local one if there is none
@@ -23,8 +23,8 @@ type region struct {
 
 var mrType = reflect.TypeFor[uverbs.MR]()
 
-// regionsOf finds the memory regions that a connection, or socket, holds: the
-// receive ring first, or the largest.
+// regionsOf returns the memory regions that a connection or socket holds: the receive ring
+// first, or the largest.
 func regionsOf(victim any) []region {
 	var found []region
 	seen := map[uintptr]bool{}
@@ -32,7 +32,7 @@ func regionsOf(victim any) []region {
 	walk = func(v reflect.Value) {
 		switch v.Kind() {
 		case reflect.Pointer:
-			// Others' are behind these.
+			// These lead to regions of other connections.
 			name := v.Type().Elem().Name()
 			if v.IsNil() || seen[v.Pointer()] || strings.Contains(" Loop device shard ID Channel PD Context CQ QP CompChannel ", " "+name+" ") {
 				return
@@ -60,7 +60,7 @@ func regionsOf(victim any) []region {
 			}
 		case reflect.Slice:
 			if v.Type().Elem().Kind() != reflect.Uint8 {
-				v = v.Slice(0, v.Len()) // which does not become shorter meanwhile
+				v = v.Slice(0, v.Len()) // the copy does not become shorter
 				for i := range v.Len() {
 					walk(v.Index(i))
 				}
@@ -74,9 +74,9 @@ func regionsOf(victim any) []region {
 	return found
 }
 
-// try posts a request that reaches for a victim's memory, and says how it
-// completed. That of a WRITE on iWARP says nothing, so a READ of the same bytes
-// follows, which siw's peers never refuse for the lack of a right to read.
+// try posts a request that accesses a victim's memory, and returns the error of its
+// completion. A WRITE on iWARP completes before the peer checks it, so a READ of the same
+// bytes follows, which siw never refuses for a missing right to read.
 func (p *peer) try(op verbs.Opcode, r region, off int) error {
 	const size = 8
 	local := p.mem.SGE(sendAt, size)
@@ -109,10 +109,10 @@ func (p *peer) complete(wr verbs.SendWR) error {
 	return err
 }
 
-// allowReads lets a peer start READs and atomics, whatever its victim has agreed to.
+// allowReads lets a peer start READs and atomics even if its victim has not agreed to any.
 func (p *peer) allowReads() {
 	if p.iwarp() {
-		return // siw does not ask
+		return // siw does not check
 	}
 	p.t.Helper()
 	for _, step := range []struct {
@@ -130,19 +130,19 @@ func (p *peer) allowReads() {
 	}
 }
 
-// reaches tells what a peer may do to its victim's regions, by their number.
+// reaches describes what a peer may do with its victim's regions, by their number.
 type reaches struct {
 	regions             int
 	write, read, atomic []int
 }
 
-// TestReach: of a connection's memory its peer reaches what is meant for it and
-// nothing else, not a byte beyond; and nothing of other connections, nor of
-// those that were. Where siw does not check the right to read, it is said so.
+// TestReach checks that a peer can access only that memory of its connection that is meant
+// for it, and not a byte more, and no memory of other connections or of former ones. Reads on
+// siw, which does not check the right to read, are exceptions.
 func TestReach(t *testing.T) {
 	want := map[string]reaches{
 		"rsock": {regions: 2, write: []int{0}}, // the receive ring; not the send ring
-		"rmsg":  {regions: 3, read: []int{2}},  // what was announced; not the receives nor small messages
+		"rmsg":  {regions: 3, read: []int{2}},  // announced messages; not receives or small messages
 		"rconn": {regions: 3},                  // not the scratch memory, adverts and messages
 	}
 	labtest.EachClean(t, func(t *testing.T, device string) {

@@ -16,8 +16,8 @@ import (
 
 var replays = flag.Int("replays", 8, "how often the bytes of a connection are sent again, on iWARP")
 
-// relay passes one TCP connection on to a server, and returns its own address and
-// what will wait for the connection's end, and give the bytes that went to the
+// relay forwards one TCP connection to a server. It returns its own address and a function
+// that waits for the end of the connection and returns the bytes that were sent to the
 // server.
 func relay(t *testing.T, device, to string) (addr string, recorded func() []byte) {
 	t.Helper()
@@ -47,10 +47,10 @@ func relay(t *testing.T, device, to string) (addr string, recorded func() []byte
 	return l.Addr().String(), func() []byte { wg.Wait(); return record.Bytes() }
 }
 
-// TestReplay sends what a client said again, all of it, a part of it, or with a
-// byte changed, by the TCP that is beneath iWARP: a handshake that was good once,
-// and messages with keys and numbers of a connection that is gone. (What of that
-// there is on RoCE package harness does.)
+// TestReplay sends the bytes of a client again, all of them, a part, or with a byte changed,
+// over the TCP below iWARP: a handshake that was once valid, and messages with keys and
+// numbers of a connection that has ended. (Package harness has the corresponding test for
+// RoCE.)
 func TestReplay(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
 		if device != labtest.SIW {
@@ -61,8 +61,8 @@ func TestReplay(t *testing.T) {
 				addr, recorded := relay(t, device, s.addr)
 				labtest.Check(t, l.visit(addr))
 				said := recorded()
-				// The request of the handshake, at whose end is its length (RFC 5044,
-				// 7.1), and private data: more before the reply siw does not take.
+				// The request of the handshake, which ends with its length (RFC 5044,
+				// 7.1), and private data: siw accepts no more before the reply.
 				request := 20 + int(binary.BigEndian.Uint16(said[18:]))
 				before := use(t, device)
 				r := rand.New(rand.NewPCG(1, 2))

@@ -10,9 +10,8 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// TestRingChanges: a peer that breaks the rules changes bytes that it has
-// announced. What Read returned, and what WriteTo passes to a writer, does not
-// change.
+// TestRingChanges runs a peer that breaks the rules and changes bytes that it has announced.
+// The bytes that Read has returned, and that WriteTo passes to a writer, must not change.
 func TestRingChanges(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
 		l := labtest.Made(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
@@ -37,7 +36,7 @@ func TestRingChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		change(p)
-		p.say(opCtrl) // after which the change has come, and nothing else does
+		p.say(opCtrl) // follows the change, and is the last message
 		if n, err := c.Read(make([]byte, 1)); err != io.EOF {
 			t.Errorf("%d more bytes, %v", n, err)
 		}

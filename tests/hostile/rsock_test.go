@@ -21,7 +21,7 @@ func isRefused(err error) bool {
 	return rejected
 }
 
-// sgeOf is a descriptor of rsockets'.
+// sgeOf is a descriptor of rsockets.
 type sgeOf struct {
 	addr        uint64
 	key, length uint32
@@ -46,7 +46,7 @@ func (d connectData) bytes() []byte {
 	return b[:len(b)-d.short]
 }
 
-// rsockOf is what a peer says that changes something of what it should.
+// rsockOf returns a function that makes a peer's private data, with a change.
 func rsockOf(change func(*connectData)) func(p *peer) []byte {
 	return func(p *peer) []byte {
 		d := connectData{
@@ -59,7 +59,7 @@ func rsockOf(change func(*connectData)) func(p *peer) []byte {
 	}
 }
 
-// theirs is what the victim said of its ring and table.
+// theirs returns the ring and table that the victim has sent.
 func (p *peer) theirs() (table, ring sgeOf) {
 	b := p.PrivateData
 	get := func(b []byte) sgeOf {
@@ -76,13 +76,13 @@ const (
 	opSGL, opIOMap, opCtrl = 4 << 29, 6 << 29, 7 << 29
 )
 
-// data writes bytes to the victim's ring, as the first, and says so.
+// data writes bytes to the start of the victim's ring, and announces them.
 func (p *peer) data(b []byte) bool {
 	_, ring := p.theirs()
 	return p.write(ring.addr, ring.key, b) && p.say(uint32(len(b)))
 }
 
-// offer writes a descriptor to the victim's table, and says so.
+// offer writes a descriptor to the victim's table, and announces it.
 func (p *peer) offer(s sgeOf) bool {
 	table, _ := p.theirs()
 	return p.write(table.addr+16, table.key, s.append(nil, binary.NativeEndian)) && p.say(opSGL|16)
@@ -117,7 +117,7 @@ func serveRsock(t *testing.T, s *server) {
 	t.Cleanup(func() { l.Close(); wg.Wait() })
 }
 
-// echoRsock is all that a server does for a client.
+// echoRsock echoes a client's data until the connection ends.
 func echoRsock(c *rsock.Conn) error {
 	defer c.Close()
 	defer c.SetLinger(0)
@@ -159,7 +159,7 @@ func rsockLie(name string, change func(*connectData)) attack {
 	return attack{name: name, private: rsockOf(change), want: []error{errRefused}}
 }
 
-// rsockLater is what is only found out when the victim writes.
+// rsockLater returns an attack that fails only when the victim writes.
 func rsockLater(name string, change func(*connectData)) attack {
 	return attack{name: name, private: rsockOf(change), do: func(p *peer) { p.data(text(100)) }, want: reset}
 }
@@ -171,7 +171,7 @@ func rsockSays(name string, m uint32) attack {
 func rsockOffers(name string, s func(p *peer) sgeOf) attack {
 	return attack{name: name, want: reset, do: func(p *peer) {
 		p.offer(s(p))
-		p.data(text(ringHalf)) // fills the half that was offered first
+		p.data(text(ringHalf)) // fills the half of the ring that was offered first
 		labtest.Until(p.t, "the other half to be offered", func() bool { return p.written() > 0 || p.ended() })
 		_, ring := p.theirs()
 		p.write(ring.addr+rsockBuffer/2, ring.key, text(100))
@@ -201,7 +201,7 @@ var rsockAttacks = []attack{
 	{name: "never reads", want: []error{os.ErrDeadlineExceeded}, do: func(p *peer) {
 		half := uint64(rsockBuffer / 2)
 		_, ring := p.theirs()
-		for i := range uint64(3) { // its ring has two
+		for i := range uint64(3) { // its ring has two halves
 			p.write(ring.addr+i%2*half, ring.key, text(int(half)))
 			p.say(uint32(half))
 			labtest.Until(p.t, "the half to be read", func() bool { return p.written() > i || p.ended() })
@@ -224,7 +224,7 @@ var rsockAttacks = []attack{
 				return
 			}
 		}
-		p.Disconnect() // if the victim was as fast
+		p.Disconnect() // in case the victim was fast enough
 	}},
 	{name: "keepalives without end", want: []error{errGoesOn}, siw: floodedSIW, do: func(p *peer) { p.flood(opCtrl | 1) }},
 	{name: "credits without end", want: []error{errGoesOn}, siw: floodedSIW, do: func(p *peer) { p.flood(opSGL | 16) }},
@@ -256,8 +256,8 @@ var rsockAttacks = []attack{
 	}},
 }
 
-// written is how many halves of the ring the victim has offered again: it writes
-// to the table for each.
+// written returns how many halves of the ring the victim has offered again: it writes to
+// the table for each.
 func (p *peer) written() uint64 {
 	var n uint64
 	for i := range 2 {
@@ -268,11 +268,11 @@ func (p *peer) written() uint64 {
 	return n
 }
 
-// floodedSIW is how floods may end on siw, where a message that finds no receive
-// ends a connection. On rxe it is sent again, after 0.66 s.
+// floodedSIW are the ends that floods may have on siw, where a message without a receive
+// ends a connection. On rxe it is sent again after 0.66 s.
 var floodedSIW = []error{errGoesOn, syscall.ECONNRESET}
 
-// flood sends a message again and again; the victim answers nevertheless.
+// flood sends a message repeatedly; the victim must still answer.
 func (p *peer) flood(m uint32) {
 	for range 300 {
 		if !p.say(m) {
@@ -282,7 +282,7 @@ func (p *peer) flood(m uint32) {
 	echoesRsock(p)
 }
 
-// echoesRsock sees the peer's own data echoed to its ring.
+// echoesRsock waits until the peer's data is echoed to its ring.
 func echoesRsock(p *peer) {
 	want := text(50)
 	p.data(want)

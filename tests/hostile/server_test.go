@@ -17,32 +17,32 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// server is a listener of a layer that echoes, and what became of its
-// connections.
+// server is a listener of a layer that echoes, and records how its connections
+// end.
 type server struct {
 	device, addr string
 	shake        time.Duration // for handshakes
 
 	mu    sync.Mutex
 	ended map[string]error // by the peer's address
-	conns map[string]any   // the layer's connections, that are up
-	peers sync.Map         // all there were, by the address
+	conns map[string]any   // the layer's established connections
+	peers sync.Map         // all addresses that peers have used
 }
 
-// first tells whether a peer is the first from its address.
+// first reports whether a peer is the first from its address.
 func (s *server) first(p *peer) bool {
 	_, seen := s.peers.LoadOrStore(p.LocalAddr().String(), true)
 	return !seen
 }
 
-// up tells of a connection.
+// up records an established connection.
 func (s *server) up(peer string, c any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.conns[peer] = c
 }
 
-// victim is a peer's connection at the server.
+// victim waits for a peer's connection at the server and returns it.
 func (s *server) victim(t *testing.T, peer string) (c any) {
 	t.Helper()
 	labtest.Until(t, "the server's connection", func() bool {
@@ -54,7 +54,7 @@ func (s *server) victim(t *testing.T, peer string) (c any) {
 	return c
 }
 
-// only is the only connection there is.
+// only returns the only connection.
 func (s *server) only(t *testing.T) any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +67,7 @@ func (s *server) only(t *testing.T) any {
 	return nil
 }
 
-// report tells how a connection ended: nil is in good order.
+// report records how a connection ended: nil is a normal end.
 func (s *server) report(peer string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,7 +75,7 @@ func (s *server) report(peer string, err error) {
 	delete(s.conns, peer)
 }
 
-// end is how the server's side of a peer's connection ended, if it has.
+// end returns how the server's side of a peer's connection ended, if it has.
 func (s *server) end(p *peer) (err error, ended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,29 +87,29 @@ func (s *server) end(p *peer) (err error, ended bool) {
 type layer struct {
 	name  string
 	serve func(t *testing.T, s *server)
-	// dial connects a client that plays by the rules.
+	// dial connects a client that follows the protocol.
 	dial func(ctx context.Context, addr string) (client, error)
-	// private is the private data of a peer that plays by the rules until it is
-	// connected, and hello that of one without memory.
+	// private returns the private data of a peer that follows the protocol until it is
+	// connected, and hello is that of a peer without memory.
 	private func(p *peer) []byte
 	hello   []byte
-	// warm has the victim make all the memory that a connection may have.
+	// warm makes the victim allocate all the memory that a connection may have.
 	warm func(p *peer)
-	// denial is how a dial ends that hears what listeners refuse to.
+	// denial are the errors of a dial if the answer is one that listeners refuse.
 	denial []error
-	// pending is how many MRs so many connections take that do not come up.
+	// pending returns how many MRs n connections have that are never established.
 	pending func(n int) int
 	attacks []attack
 }
 
-// client is a connection of a layer: echo sends bytes, and returns what comes
-// back.
+// client is a connection of a layer: echo sends bytes, and returns the
+// answer.
 type client struct {
 	echo func([]byte) ([]byte, error)
 	end  func() error
 }
 
-// visit connects, has something echoed and leaves.
+// visit connects, exchanges a message, and disconnects.
 func (l layer) visit(addr string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -121,23 +121,23 @@ func (l layer) visit(addr string) error {
 	return err
 }
 
-// attack is what a peer does, and what becomes of its connection.
+// attack describes what a peer does, and how its connection ends.
 type attack struct {
 	name    string
 	private func(p *peer) []byte // nil is the layer's
 	do      func(p *peer)        // after it is connected
-	want    []error              // one of them ends the connection; errRefused is before it is one
-	siw     []error              // the same, where iWARP differs
-	only    string               // the device, if there is but one
+	want    []error              // one of them ends the connection; errRefused: the dial fails
+	siw     []error              // the same for siw, if different
+	only    string               // the device, if it is for one only
 }
 
 var (
-	errRefused = errors.New("the handshake is errRefused")
+	errRefused = errors.New("the handshake is refused")
 	errGoesOn  = errors.New("the connection goes on")
 	errInOrder = errors.New("the connection ends in good order")
 )
 
-// good is a client that keeps exchanging data with a server.
+// good is a client that continuously exchanges data with a server.
 type good struct {
 	rounds atomic.Int64
 	failed atomic.Pointer[string]
@@ -172,7 +172,7 @@ func newGood(echo func([]byte) ([]byte, error)) *good {
 	return g
 }
 
-// fine insists that the good client is served, from now on.
+// fine checks that the good client is still served.
 func (g *good) fine(t *testing.T) {
 	t.Helper()
 	from := g.rounds.Load()
@@ -205,7 +205,7 @@ func under(t *testing.T, l layer, device string, shake time.Duration, test func(
 	})
 }
 
-// one runs an attack and checks what became of it.
+// one runs an attack and checks its end.
 func (l layer) one(t *testing.T, s *server, g *good, a attack) {
 	t.Helper()
 	want := a.want
@@ -249,7 +249,7 @@ func (l layer) one(t *testing.T, s *server, g *good, a attack) {
 	g.fine(t)
 }
 
-// usage is what a flood would have grow.
+// usage holds the resources that a flood might increase.
 type usage struct {
 	heap, rss int // bytes
 	mrs       int
@@ -269,11 +269,11 @@ func use(t *testing.T, device string) usage {
 	return u
 }
 
-// grew insists that no more was taken than a bound since before.
+// grew checks that usage has grown by no more than most since before.
 func (before usage) grew(t *testing.T, device string, most usage) {
 	t.Helper()
 	now := use(t, device)
-	for range 100 { // what has ended is being released
+	for range 100 { // ended connections are being released
 		if now.mrs-before.mrs <= most.mrs {
 			break
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestC has this project's programs talk to C's on the other machine.
+// TestC runs this project's programs with C programs on the other machine.
 func TestC(t *testing.T) {
 	verbs := labtest.Built(t, "verbs")
 	port := 7300
@@ -26,9 +26,9 @@ func TestC(t *testing.T) {
 			what     string
 			rxeOnly  bool
 			go_, c   []string
-			server   []string // what one is told to serve on a port
+			server   []string // arguments to serve on a port
 			client   []string // and to connect to a port of a host
-			listens  string   // finds who listens on a port
+			listens  string   // succeeds if a program listens on a port
 			validate string
 		}{
 			{"rping", false, []string{verbs, "ping"}, []string{"rping"},
@@ -70,5 +70,5 @@ func TestC(t *testing.T) {
 	})
 }
 
-// cPingpong finds the GID of the IPv4 address, which C must be told.
+// cPingpong finds the GID of the IPv4 address, which C requires as an option.
 const cPingpong = `exec ibv_rc_pingpong -g $(basename $(grep -l :ffff:0a09: /sys/class/infiniband/rxe0/ports/1/gids/*)) "$@"`

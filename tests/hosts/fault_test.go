@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/verbs/tests/workload"
 )
 
-// ongoing is a session with the peer that is at work, to see what a fault does
-// to it. All layers' sessions are at work at the same time.
+// ongoing is a session with the peer that works while a fault is caused. The sessions
+// of all layers work at the same time.
 type ongoing struct {
 	layer  *workload.Layer
 	driver driver
@@ -24,19 +24,19 @@ type ongoing struct {
 	done   chan struct{}
 }
 
-// connect makes a session of each layer on the drivers.
+// connect makes a session of each layer on each driver.
 func connect(t *testing.T, p *peer, on ...driver) (all []*ongoing) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), workTime)
 	defer stop()
-	for host := 1; host <= 2; host++ { // rxe warns of answers that it does not expect
+	for host := 1; host <= 2; host++ { // rxe warns about unexpected answers
 		p.run(t, host, "sh", "-c", "echo 'lab: expect warning: [rdma_rxe]' >/dev/kmsg")
 	}
 	for _, d := range on {
 		for _, l := range d.layers() {
 			s, err := l.Dial(ctx, p.serve(t, l, d))
 			if err == nil {
-				err = s.Round(ctx, 1000) // whatever opens connections late has one
+				err = s.Round(ctx, 1000) // opens connections that are opened late
 			}
 			if err != nil {
 				t.Fatalf("%s on %s: %v", l.Name, d.name(), err)
@@ -47,22 +47,22 @@ func connect(t *testing.T, p *peer, on ...driver) (all []*ongoing) {
 	return all
 }
 
-// begin has a session work, some rounds or until it fails.
+// begin starts the work of a session, for some rounds or until it fails.
 func (o *ongoing) begin(ctx context.Context, rounds, size int) {
 	go func() {
 		defer close(o.done)
 		for o.err == nil && o.rounds.Load() < int64(rounds) {
 			if o.err = o.s.Round(ctx, size); o.err == nil {
 				o.rounds.Add(1)
-				o.err = ctx.Err() // rsock knows deadlines only
+				o.err = ctx.Err() // rsock only supports deadlines
 			}
 		}
 		o.ended = time.Now()
 	}()
 }
 
-// poke has sessions send something every second, also while they wait for an
-// answer, until they are told not to.
+// poke makes sessions send something every second, also while they wait for an
+// answer, until stop is called.
 func poke(all []*ongoing) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -83,7 +83,7 @@ func poke(all []*ongoing) (stop func()) {
 
 const forever = math.MaxInt
 
-// underWay waits until all are at work.
+// underWay waits until all sessions are working.
 func underWay(t *testing.T, all []*ongoing) {
 	t.Helper()
 	for _, o := range all {
@@ -97,8 +97,8 @@ func underWay(t *testing.T, all []*ongoing) {
 	}
 }
 
-// expect waits for the end of a session that must have an error that its layer
-// knows, and records it. began is when the fault was.
+// expect waits for the end of a session, which must fail with one of the errors of its
+// layer, and records it. began is the time of the fault.
 func (o *ongoing) expect(t *testing.T, what string, began time.Time) {
 	t.Helper()
 	<-o.done
@@ -107,7 +107,7 @@ func (o *ongoing) expect(t *testing.T, what string, began time.Time) {
 	}
 }
 
-// heard names the error that a session ended with.
+// heard returns the name of the error with which a session ended.
 func (o *ongoing) heard(t *testing.T) string {
 	t.Helper()
 	switch {
@@ -128,8 +128,8 @@ func (o *ongoing) heard(t *testing.T) string {
 	return ""
 }
 
-// renew makes new connections, which must work, until one does, and records how
-// long after a moment that was.
+// renew makes a new connection, which must work, and records how long that took since
+// after.
 func renew(t *testing.T, p *peer, what string, l *workload.Layer, d driver, after time.Time) {
 	t.Helper()
 	at := p.serve(t, l, d)

@@ -9,7 +9,7 @@ import (
 	"github.com/goverbs/verbs/tests/workload"
 )
 
-// TestWork has each layer work in both directions.
+// TestWork does rounds with each layer in both directions.
 func TestWork(t *testing.T) {
 	rounds, size := 10, 200_000
 	if testing.Short() {

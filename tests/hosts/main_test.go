@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/verbs/tests/workload"
 )
 
-// TestMain is the peer in the second machine, until that is turned off.
+// TestMain runs the peer in the second machine, until that is powered off.
 func TestMain(m *testing.M) {
 	if os.Getenv("VERBS_HOST") == "2" {
 		fmt.Fprintln(os.Stderr, servePeer())
@@ -19,18 +19,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// drivers are the lab's devices, and the wires they are on.
+// drivers are the lab's devices, and their wires.
 var drivers = []driver{{labtest.RXE, "w0", "10.9.0.%d"}, {labtest.SIW, "w1", "10.9.1.%d"}}
 
 type driver struct{ device, wire, addr string }
 
-// name is that of the driver, not the device.
+// name returns the name of the driver, not of the device.
 func (d driver) name() string { return d.device[:3] }
 
-// on is the address of a host, with port 0.
+// on returns the address of a host, with port 0.
 func (d driver) on(host int) string { return fmt.Sprintf(d.addr, host) + ":0" }
 
-// layers are those that the driver has.
+// layers returns the layers that the driver supports.
 func (d driver) layers() []*workload.Layer {
 	return slices.DeleteFunc(slices.Clone(workload.Layers), func(l *workload.Layer) bool {
 		return l.Datagrams && d.device != labtest.RXE
@@ -45,7 +45,7 @@ func eachDriver(t *testing.T, test func(t *testing.T, d driver, p *peer)) {
 	}
 }
 
-// eachLayer runs a test with all layers that a driver has.
+// eachLayer runs a test with all layers that each driver supports.
 func eachLayer(t *testing.T, test func(t *testing.T, l *workload.Layer, d driver, p *peer)) {
 	eachDriver(t, func(t *testing.T, d driver, p *peer) {
 		for _, l := range d.layers() {

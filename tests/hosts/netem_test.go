@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// TestNetem has all layers work on a wire that loses, reorders, duplicates and
-// damages packets each way. Data is right, or there is an error that the layer
-// knows.
+// TestNetem runs all layers on a wire that loses, reorders, duplicates and damages packets
+// in each direction. Data must be right, or the session must fail with an error of its
+// layer.
 func TestNetem(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes minutes")

@@ -17,7 +17,7 @@ import (
 	"github.com/goverbs/verbs/tests/workload"
 )
 
-// peerAddr is where the peer is told what to do.
+// peerAddr is the address at which the peer receives calls.
 const peerAddr = "10.9.9.2:9"
 
 func servePeer() error {
@@ -33,8 +33,8 @@ func servePeer() error {
 	return errors.New("nobody tells this machine what to do any more")
 }
 
-// Peer is what the second machine does when it is told to. Methods run at the
-// same time.
+// Peer has the methods that the second machine runs when they are called. They may run
+// concurrently.
 type Peer struct {
 	mu       sync.Mutex
 	programs map[int]*program
@@ -42,10 +42,10 @@ type Peer struct {
 	failures []error
 }
 
-// Serving names a layer, and where it is to listen.
+// Serving holds a layer and the address at which it listens.
 type Serving struct{ Layer, Addr string }
 
-// Serve has a layer serve until Rest, and says at which address.
+// Serve starts a server of a layer that runs until Rest, and returns its address.
 func (p *Peer) Serve(s Serving, at *string) (err error) {
 	l, err := workload.ByName(s.Layer)
 	if err != nil {
@@ -70,7 +70,7 @@ func (p *Peer) Serve(s Serving, at *string) (err error) {
 	return nil
 }
 
-// Rest ends the servers. The error is that of wrong data that they got.
+// Rest ends the servers. The error reports wrong data that they received.
 func (p *Peer) Rest(struct{}, *struct{}) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,13 +82,13 @@ func (p *Peer) Rest(struct{}, *struct{}) error {
 	return err
 }
 
-// Using names a layer and the server to use, how often, and with how many bytes.
+// Using holds a layer, the address of a server, and the number and size of rounds.
 type Using struct {
 	Layer, Addr  string
 	Rounds, Size int
 }
 
-// Use works with a server.
+// Use does rounds with a server.
 func (p *Peer) Use(u Using, _ *struct{}) error {
 	l, err := workload.ByName(u.Layer)
 	if err != nil {
@@ -99,7 +99,7 @@ func (p *Peer) Use(u Using, _ *struct{}) error {
 	return l.Use(ctx, u.Addr, u.Rounds, u.Size)
 }
 
-// Start starts a program and numbers it.
+// Start starts a program and returns its number.
 func (p *Peer) Start(args []string, id *int) error {
 	prog, err := startProgram(args)
 	if err != nil {
@@ -112,7 +112,7 @@ func (p *Peer) Start(args []string, id *int) error {
 	return nil
 }
 
-// Wait waits for a program, and returns what it printed.
+// Wait waits for a program, and returns its output.
 func (p *Peer) Wait(id int, output *string) error {
 	p.mu.Lock()
 	prog := p.programs[id]
@@ -122,19 +122,19 @@ func (p *Peer) Wait(id int, output *string) error {
 	return err
 }
 
-// Boot tells one life of the machine from another.
+// Boot returns an ID that changes whenever the machine is booted.
 func (p *Peer) Boot(_ struct{}, id *string) error {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	*id = string(b)
 	return err
 }
 
-// Crash ends the machine at once; there is no answer.
+// Crash resets the machine at once, without an answer.
 func (p *Peer) Crash(struct{}, *struct{}) error {
 	return os.WriteFile("/proc/sysrq-trigger", []byte("b"), 0)
 }
 
-// program is one that runs, for a minute at most.
+// program is a running program, which is killed after a minute.
 type program struct {
 	cmd  *exec.Cmd
 	out  bytes.Buffer
@@ -159,10 +159,10 @@ func (p *program) wait() (string, error) {
 // peer is the second machine as the tests see it.
 type peer struct {
 	rpc  *rpc.Client
-	boot string // which of its lives
+	boot string // ID of its last boot
 }
 
-// workTime bounds a piece of work. The machines may be very slow.
+// workTime limits the time of one step of work. The machines may be very slow.
 const workTime = 2 * time.Minute
 
 // bootTime is how long a machine may take until it answers.
@@ -181,7 +181,7 @@ func dialPeer(t *testing.T) *peer {
 	return p
 }
 
-// reconnect waits until the peer answers in another life than the one known.
+// reconnect waits until the peer answers after another boot.
 func (p *peer) reconnect(t *testing.T) {
 	t.Helper()
 	for end := time.Now().Add(bootTime); ; time.Sleep(100 * time.Millisecond) {
@@ -199,7 +199,7 @@ func (p *peer) reconnect(t *testing.T) {
 	}
 }
 
-// tryPeer asks the peer for its life.
+// tryPeer connects to the peer and returns the ID of its boot.
 func tryPeer() (_ *rpc.Client, boot string, _ error) {
 	conn, err := net.DialTimeout("tcp", peerAddr, 2*time.Second)
 	if err != nil {
@@ -232,7 +232,7 @@ func (p *peer) call(t *testing.T, method string, args, reply any) {
 	}
 }
 
-// start starts a program on a host, and returns what waits for it.
+// start starts a program on a host, and returns a function that waits for it.
 func (p *peer) start(t *testing.T, host int, args ...string) (wait func() string) {
 	t.Helper()
 	if host == 1 {
@@ -258,7 +258,7 @@ func (p *peer) run(t *testing.T, host int, args ...string) string {
 	return p.start(t, host, args...)()
 }
 
-// serve has a layer serve on the peer until the test ends.
+// serve runs a server of a layer on the peer until the test ends.
 func (p *peer) serve(t *testing.T, l *workload.Layer, d driver) (at string) {
 	t.Helper()
 	p.call(t, "Serve", Serving{l.Name, d.on(2)}, &at)

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// TestReboot resets the peer in the midst of all layers' work, with connections
-// beside them that are idle until it is back. Those at work send something every
-// second, as nobody is missed who is only waited for. Datagrams wait in vain, and go on with the peer's next life only if they are sent to where that
-// listens.
+// TestReboot resets the peer while all layers work, and others of their connections are idle
+// until it is back. Working sessions send something every second, since a side that only waits
+// does not notice that its peer has gone. Datagrams get no answer any more: they would have to
+// be sent to the new server.
 func TestReboot(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots the peer again")
@@ -17,7 +17,7 @@ func TestReboot(t *testing.T) {
 	p := dialPeer(t)
 	idle := connect(t, p, drivers...)
 	all := connect(t, p, drivers...)
-	// TCP, under siw, finds out when it tries again, at ever longer intervals.
+	// TCP, below siw, notices at its next retry, at ever longer intervals.
 	ctx, stop := context.WithTimeout(t.Context(), 2*workTime)
 	defer stop()
 	for _, o := range all {

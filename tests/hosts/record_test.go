@@ -11,9 +11,9 @@ import (
 	"github.com/goverbs/verbs/tests/workload"
 )
 
-// record adds a row to the table, if there is to be one, once the test passes:
-// what was done, with which layer, on which driver and kernels, what happened,
-// and how many seconds it took.
+// record adds a row to the table, if one is written and the test has not failed: what was
+// done, with which layer, on which driver and kernels, what happened, and how many seconds
+// it took.
 func record(t *testing.T, what string, l *workload.Layer, d driver, result string, took time.Duration) {
 	t.Helper()
 	recordAs(t, what, l.Name, d, result, took)

@@ -9,18 +9,17 @@ import (
 	"github.com/goverbs/verbs/tests/workload"
 )
 
-// TestWireCut takes the link away in the midst of all layers' work: at the peer
-// until everybody has noticed, then on either side for a moment. It is the last
-// test, as files go: the kernel's connection manager does not come back on an rxe
-// whose own link was down, and only a new life of the machine helps, as tests
-// keep the device open.
+// TestWireCut sets the link down while all layers work: at the peer until all sessions have
+// noticed, then on either side for a moment. It is the last test, by the name of the file: the
+// kernel's connection manager does not recover on an rxe whose own link was down, and only
+// booting the machine again helps, as tests hold the device open.
 func TestWireCut(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for what gives up")
 	}
 	eachDriver(t, func(t *testing.T, d driver, p *peer) {
 		t.Run("gone", func(t *testing.T) {
-			// TCP, under siw, would try for a quarter of an hour.
+			// TCP, below siw, would retry for a quarter of an hour.
 			const retries = "net.ipv4.tcp_retries2="
 			p.run(t, 1, "sysctl", "-w", retries+"5")
 			defer p.run(t, 1, "sysctl", "-w", retries+"15")
@@ -44,7 +43,7 @@ func TestWireCut(t *testing.T) {
 				all, stop := atWork(t, p, d)
 				began := time.Now()
 				p.run(t, side.host, "ip", "link", "set", d.wire, "down")
-				time.Sleep(2 * time.Second) // the fault, not a wait for anything
+				time.Sleep(2 * time.Second) // the duration of the fault
 				p.run(t, side.host, "ip", "link", "set", d.wire, "up")
 				for _, o := range all {
 					o.goesOn(t, side.name, began)
@@ -56,8 +55,8 @@ func TestWireCut(t *testing.T) {
 	})
 }
 
-// atWork connects all layers but net/http, which would connect anew, and has them
-// at work until stop.
+// atWork connects all layers except net/http, which would make new connections, and starts
+// their work, which ends with stop.
 func atWork(t *testing.T, p *peer, d driver) (all []*ongoing, stop func()) {
 	t.Helper()
 	for _, o := range connect(t, p, d) {
@@ -83,9 +82,9 @@ func atWork(t *testing.T, p *peer, d driver) (all []*ongoing, stop func()) {
 	}
 }
 
-// goesOn waits until a session has worked two rounds more, or ended with an error
-// that its layer knows, and records that. On rxe it may have to wait for ever: the
-// QP that cannot send fails, and so does the one that could tell the other side.
+// goesOn waits until a session has done two more rounds, or ended with an error of its
+// layer, and records that. On rxe it may wait forever: the QP that cannot send fails, and
+// so does the one that would notify the other side.
 func (o *ongoing) goesOn(t *testing.T, what string, began time.Time) {
 	t.Helper()
 	for was := o.rounds.Load(); o.rounds.Load() < was+2; {
@@ -103,9 +102,9 @@ func (o *ongoing) goesOn(t *testing.T, what string, began time.Time) {
 	record(t, what, o.layer, o.driver, "goes on, right", time.Since(began))
 }
 
-// anew makes new connections by all layers, or finds that the kernel of the host
-// whose link was down cannot: rxe's QP of the connection manager fails with a
-// message that it cannot send, and gets no receives any more.
+// anew makes new connections of all layers, or records that the kernel of the host whose
+// link was down cannot: the connection manager's QP on rxe fails with a message that it
+// cannot send, and gets no receives any more.
 func anew(t *testing.T, p *peer, d driver, host int, what string) {
 	t.Helper()
 	began := time.Now()

@@ -16,8 +16,8 @@ import (
 
 const cmtimeConnections = 50
 
-// TestCmtime makes and ends many connections at once with rdma-core's cmtime,
-// over which nothing goes.
+// TestCmtime makes and ends many connections at a time with rdma-core's cmtime, which
+// transfers no data.
 func TestCmtime(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		local := labtest.AddrOf(device)
@@ -47,8 +47,8 @@ func TestCmtime(t *testing.T) {
 			}
 		})
 		t.Run("Go client", func(t *testing.T) {
-			// C's server is good for one round: all its QPs use the CQs of
-			// the first, and it destroys them with that one if it ends last.
+			// C's server works for one round only: all its QPs use the CQs of the first
+			// connection, and it destroys them with that one if it ends last.
 			server := start(t, "cmtime", "-b", local)
 			labtest.Listening(t, "7471")
 			before := labtest.Must(labtest.Resources())(t)[device]
@@ -57,7 +57,7 @@ func TestCmtime(t *testing.T) {
 				t.Error(err)
 			}
 			t.Logf("%d connections, up and down, in %v", cmtimeConnections, time.Since(begin))
-			// C's server lets each connection go, and goes on.
+			// C's server releases each connection and continues to run.
 			for tries := 0; ; tries++ {
 				select {
 				case <-server.done:
@@ -76,14 +76,14 @@ func TestCmtime(t *testing.T) {
 	})
 }
 
-// cmtimeOptions are for a QP as cmtime's.
+// cmtimeOptions are the options for a QP like that of cmtime.
 var cmtimeOptions = cm.Options{
 	Cap:                verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1},
 	ResponderResources: 1,
 	InitiatorDepth:     1,
 }
 
-// cmtimeConnect makes all connections, and when all are up ends them.
+// cmtimeConnect makes all connections, and closes them when all are established.
 func cmtimeConnect(ctx context.Context, addr string) error {
 	d := cm.Dialer{Options: cmtimeOptions, LocalAddr: netip.AddrPortFrom(netip.MustParseAddr(addr), 0)}
 	up := make([]*cm.Endpoint, cmtimeConnections)

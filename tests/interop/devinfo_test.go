@@ -16,15 +16,15 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestDevinfo compares verbs info with C's ibv_devinfo -v: each of its fields
-// is in the JSON, under its name and with its value. The JSON has no other but
-// driver and features, and those that C leaves out when they are zero.
+// TestDevinfo compares verbs info with C's ibv_devinfo -v: each field of C is in the JSON,
+// with the same name and value. The only other fields of the JSON are driver and features,
+// and those that C leaves out when they are zero.
 func TestDevinfo(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		theirs := parseDevinfo(t, output(t, "ibv_devinfo", "-v", "-d", device))
 		var parsed []any
 		d := json.NewDecoder(strings.NewReader(output(t, built(t, "verbs"), "info", "--json", device)))
-		d.UseNumber() // some have 64 bits
+		d.UseNumber() // some values have 64 bits
 		if err := d.Decode(&parsed); err != nil || len(parsed) != 1 {
 			t.Fatalf("%d devices, %v", len(parsed), err)
 		}
@@ -65,7 +65,7 @@ func (c *cField) String() string {
 
 // Lines of ibv_devinfo -v that are not "name: value" with a name of the JSON.
 var (
-	// Zeros in other words.
+	// Lines that mean zero.
 	cZeros = map[string]string{
 		"completion_timestamp_mask not supported": "completion_timestamp_mask",
 		"core clock not supported":                "hca_core_clock",
@@ -84,9 +84,9 @@ var (
 	cGID = regexp.MustCompile(`^GID\[ *(\d+)\]$`)
 )
 
-// parseDevinfo reads what ibv_devinfo -v prints of one device. Lines are
+// parseDevinfo parses the output of ibv_devinfo -v for one device. Lines are
 // indented by one tab for the device, two for the members of its sections and
-// for "port", three for the port's, and five for the names of flags.
+// for "port", three for the fields of the port, and five for the names of flags.
 func parseDevinfo(t *testing.T, text string) []*cField {
 	t.Helper()
 	var all []*cField
@@ -119,7 +119,7 @@ func parseDevinfo(t *testing.T, text string) []*cField {
 			port = "ports." + value + "."
 			c.path = port + name
 		case depth == 2:
-			// The header of a section is a field no more.
+			// The last field is the header of this section and not a field.
 			if all[len(all)-1].path == section {
 				all = all[:len(all)-1]
 			}
@@ -140,8 +140,8 @@ func parseDevinfo(t *testing.T, text string) []*cField {
 	return all
 }
 
-// flatten gives each value a path. Lists count by what their members say they
-// are.
+// flatten adds each value to a map, by its path. Members of lists are identified by their
+// index or port.
 func flatten(to map[string]any, path string, v any) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -162,8 +162,8 @@ func flatten(to map[string]any, path string, v any) {
 	}
 }
 
-// equals compares with a value of the JSON. Where C shows a name and a number,
-// "PORT_ACTIVE (4)", the JSON has one of them.
+// equals compares c with a value of the JSON. Where C prints a name and a number,
+// "PORT_ACTIVE (4)", the JSON contains one of them.
 func (c *cField) equals(v any) error {
 	if c.flags != nil || c.value == "" {
 		return c.equalFlags(v)
@@ -195,9 +195,8 @@ func (c *cField) equals(v any) error {
 	return nil
 }
 
-// equalFlags compares a number with the flags that C names, and with the
-// number if C shows that, too. Of device_cap_flags_ex C only names what the
-// upper half adds.
+// equalFlags compares a number with the flags that C names, and with the number if C
+// prints it. Of device_cap_flags_ex C names only the upper half.
 func (c *cField) equalFlags(v any) error {
 	n, err := strconv.ParseUint(fmt.Sprint(v), 10, 64)
 	if err != nil {
@@ -232,8 +231,8 @@ func (c *cField) equalFlags(v any) error {
 	return nil
 }
 
-// sameGID compares what ibv_devinfo prints of an entry, which writes out the
-// GIDs of RoCE v1.
+// sameGID compares entries of the GID table. ibv_devinfo prints the GIDs of RoCE v1 without
+// abbreviation.
 func sameGID(a, b string) bool {
 	aGID, aType, _ := strings.Cut(a, ", ")
 	bGID, bType, _ := strings.Cut(b, ", ")
@@ -242,8 +241,7 @@ func sameGID(a, b string) bool {
 	return err == nil && err2 == nil && x == y && aType == bType
 }
 
-// TestDevices compares verbs devices with C's ibv_devices, to which it adds
-// columns.
+// TestDevices compares verbs devices with C's ibv_devices, which has fewer columns.
 func TestDevices(t *testing.T) {
 	labtest.Require(t)
 	theirs := strings.Split(output(t, "ibv_devices"), "\n")
@@ -258,8 +256,8 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// TestInfoFeatures looks at what the two drivers are known to have and to
-// lack, in JSON and in text.
+// TestInfoFeatures checks features that the two drivers are known to have or to lack, in
+// JSON and in text.
 func TestInfoFeatures(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		var parsed []struct{ Features map[string]any }
@@ -291,7 +289,7 @@ func TestInfoFeatures(t *testing.T) {
 	})
 }
 
-// output is what a program prints that succeeds.
+// output runs a program, which must succeed, and returns its standard output.
 func output(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
@@ -304,8 +302,8 @@ func output(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// cFlags are the names of flags, of all fields: none is in two of them with
-// two meanings.
+// cFlags are the names of the flags of all fields. No name has different meanings in
+// different fields.
 var cFlags = map[string]uint64{
 	"RESIZE_MAX_WR":         abi.IB_UVERBS_DEVICE_RESIZE_MAX_WR,
 	"BAD_PKEY_CNTR":         abi.IB_UVERBS_DEVICE_BAD_PKEY_CNTR,

@@ -1,4 +1,4 @@
-// Package interop runs this project's programs against each other and against
-// C programs that nobody here wrote, on a real kernel. C's exit status and
-// data checks decide.
+// Package interop runs this project's programs against each other and against existing C
+// programs, on a real kernel. The exit status and the data checks of the C programs
+// decide.
 package interop

@@ -17,7 +17,7 @@ var (
 	buildServer = compile("rdma_server", "-DSERVER", "testdata/rdma_example.c", "-lrdmacm", "-libverbs")
 )
 
-// sides are the programs of rdma-example, by language.
+// sides returns the programs of rdma-example, by language.
 func sides(t *testing.T) (clients, servers map[string]string) {
 	t.Helper()
 	labtest.Require(t)
@@ -25,7 +25,7 @@ func sides(t *testing.T) (clients, servers map[string]string) {
 		map[string]string{"C": labtest.Must(buildServer())(t), "Go": built(t, "server")}
 }
 
-// What the programs of rdma-example print.
+// The output of the programs of rdma-example.
 const (
 	bufferAttr = `---------------------------------------------------------
 buffer attr, addr: 0xADDR , len: %[3]d , stag : 0xKEY 
@@ -100,7 +100,7 @@ func TestRDMAExample(t *testing.T) {
 }
 
 // TestRDMAExampleFails runs rdma-example's programs where they must fail: in both languages
-// they print the same, and the reason on standard error.
+// they print the same output, and the reason on standard error.
 func TestRDMAExampleFails(t *testing.T) {
 	clients, servers := sides(t)
 	const tried = "Passed string is : text , with count 4 \nTrying to connect to server at : 10.9.0.1 port: 1 \n"

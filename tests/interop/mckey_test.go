@@ -13,12 +13,11 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// mckeyMessages is how many messages of how many bytes mckey sends or waits
-// for, on each of its connections.
+// On each of its connections mckey sends or receives mckeyMessages messages of mckeySize
+// bytes.
 const mckeyMessages, mckeySize = 10, 100
 
-// member joins a group from a local address, and sends and receives as mckey
-// does.
+// member joins a group from a local address, with queues for the messages of mckey.
 func member(ctx context.Context, t *testing.T, local, group string, sendOnly bool) (*cm.Member, *cm.Datagrams, error) {
 	t.Helper()
 	var dg *cm.Datagrams
@@ -36,7 +35,7 @@ func member(ctx context.Context, t *testing.T, local, group string, sendOnly boo
 	return m, dg, err
 }
 
-// TestMckey sends to groups of rdma-core's mckey and receives from them.
+// TestMckey sends to groups that rdma-core's mckey has joined and receives from them.
 func TestMckey(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		if device == labtest.SIW {
@@ -45,7 +44,7 @@ func TestMckey(t *testing.T) {
 			}
 			return
 		}
-		// C's programs rest 3 s after they have joined.
+		// C's programs sleep for 3 s after they have joined.
 		t.Run("all at once", func(t *testing.T) {
 			for _, r := range []struct {
 				name, group string
@@ -66,9 +65,8 @@ func TestMckey(t *testing.T) {
 	})
 }
 
-// testMckeySender receives from C in two members. C leaves as soon as it has
-// posted its messages, which loses those not yet sent: with many connections,
-// most are.
+// testMckeySender receives messages of C in two members. C leaves as soon as it has posted
+// its messages, and those not sent by then are lost. With many connections most are sent.
 func testMckeySender(t *testing.T, group string, sendOnly bool) {
 	ctx := timeLimit(t)
 	errs := make(chan error, 2)
@@ -92,8 +90,8 @@ func testMckeySender(t *testing.T, group string, sendOnly bool) {
 	sender.wait()
 }
 
-// mckeyReceive takes a connection's worth of messages, whose immediates are
-// the numbers of their senders' QPs.
+// mckeyReceive receives the messages of one connection, whose immediates are the
+// numbers of their senders' QPs.
 func mckeyReceive(ctx context.Context, dg *cm.Datagrams) error {
 	buf := make([]byte, mckeySize)
 	for i := range mckeyMessages {
@@ -108,7 +106,7 @@ func mckeyReceive(ctx context.Context, dg *cm.Datagrams) error {
 	return nil
 }
 
-// testMckeyReceiver sends until C has what it waits for.
+// testMckeyReceiver sends until C has received all its messages.
 func testMckeyReceiver(t *testing.T, group string, sendOnly bool) {
 	ctx := timeLimit(t)
 	receiver := start(t, "mckey", "-m", group, "-b", labtest.Addr, "-c", "2")

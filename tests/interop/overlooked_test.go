@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// unread is how many bytes that have come on connections to an address TCP still
-// has. siw takes them as they come.
+// unread returns how many received bytes TCP still holds on connections to an address. siw
+// reads them as they arrive.
 func unread(t *testing.T, addr string) (n int) {
 	t.Helper()
 	ip := netip.MustParseAddr(addr).As4()
@@ -34,9 +34,9 @@ func unread(t *testing.T, addr string) (n int) {
 	return n
 }
 
-// overlooked says that siw has accepted a connection and overlooked what the peer
-// sent at once. It stays unread until more comes, for which C's programs wait in
-// vain, whoever accepts: there is nothing but to begin anew.
+// overlooked reports whether siw has accepted a connection and overlooked the data that the
+// peer sent immediately. The data stays unread until more arrives, but C's programs send no
+// more on either side, so the test must start again.
 func overlooked(t *testing.T, device string) bool {
 	t.Helper()
 	if device != labtest.SIW {

@@ -16,13 +16,13 @@ import (
 
 const pingpongIters = 100
 
-// pingpongPorts gives every run a TCP port of its own.
+// pingpongPorts is the last TCP port used: every run has a port of its own.
 var pingpongPorts = 18600
 
-// pingpongSide is how one side is started, up to the options of both.
+// pingpongSide is the command of one side, without the options of both sides.
 type pingpongSide []string
 
-// pingpongSides are C's and Go's programs for a type, both set to check.
+// pingpongSides returns C's and Go's programs for a type, both with checks enabled.
 func pingpongSides(t *testing.T, typ string) (c, verbs pingpongSide) {
 	gid := labtest.Must(labtest.Open(t).FindGID(1, netip.MustParseAddr(labtest.Addr)))(t)
 	c = pingpongSide{"ibv_" + typ + "_pingpong", "-c", "-d", labtest.RXE, "-g", strconv.Itoa(gid.Index)}
@@ -33,7 +33,7 @@ func (s pingpongSide) isC() bool { return strings.HasPrefix(s[0], "ibv_") }
 
 func (s pingpongSide) with(args ...string) []string { return append(s[1:len(s):len(s)], args...) }
 
-// startPingpong starts a server, and a client when it listens.
+// startPingpong starts a server, and a client when the server listens.
 func startPingpong(t *testing.T, s, c pingpongSide, args ...string) (server, client *program) {
 	t.Helper()
 	pingpongPorts++
@@ -43,8 +43,8 @@ func startPingpong(t *testing.T, s, c pingpongSide, args ...string) (server, cli
 	return server, start(t, c[0], c.with(append(args, labtest.Addr)...)...)
 }
 
-// listensTCP waits until somebody listens on a port. A try to connect would
-// take the place of the client.
+// listensTCP waits until a socket listens on a port. It does not try to connect, as the
+// server would accept that connection instead of the client's.
 func (p *program) listensTCP(port int) {
 	p.t.Helper()
 	socket := regexp.MustCompile(fmt.Sprintf(`(?m)^ *\d+: [0-9A-F]+:%04X [0-9A-F]+:0000 0A `, port))
@@ -63,13 +63,13 @@ func (p *program) listensTCP(port int) {
 	p.t.Fatalf("nobody listens on TCP port %d", port)
 }
 
-// TestPingPong runs messages of many sizes to and fro. C's programs must
-// succeed, and find the data good; Go's must have compared all of it.
+// TestPingPong exchanges messages of many sizes. C's programs must succeed and find the data
+// correct; Go's must have compared all of it.
 func TestPingPong(t *testing.T) {
 	labtest.Require(t)
 	for _, typ := range []string{"rc", "uc", "ud", "srq"} {
 		sizes := []int{1, 100, 1024, 4096, 65536}
-		if typ == "ud" { // which the port's MTU limits
+		if typ == "ud" { // limited by the port's MTU
 			sizes = []int{1, 100, 1023, 1024}
 		}
 		if testing.Short() {
@@ -98,7 +98,7 @@ func testPingPong(t *testing.T, typ, who string, s, c pingpongSide, size int) {
 	}
 }
 
-// checkPingPong judges what a side printed.
+// checkPingPong checks the output of a side.
 func checkPingPong(t *testing.T, typ string, size int, s pingpongSide, out string) {
 	t.Helper()
 	if s.isC() {
@@ -116,7 +116,7 @@ func checkPingPong(t *testing.T, typ string, size int, s pingpongSide, out strin
 	if err := json.Unmarshal([]byte(out), &got); err != nil {
 		t.Fatalf("%v: %v\n%s", s, err, out)
 	}
-	// A server cannot know what C sends first, on each QP.
+	// A server cannot check what C sends first on each QP.
 	qps := 1
 	if typ == "srq" {
 		qps = 16
@@ -127,11 +127,11 @@ func checkPingPong(t *testing.T, typ string, size int, s pingpongSide, out strin
 	}
 }
 
-// TestPingPongText: Go prints the lines that C prints, numbers apart.
+// TestPingPongText checks that Go prints the same lines as C, except for numbers.
 func TestPingPongText(t *testing.T) {
 	labtest.Require(t)
 	c, verbs := pingpongSides(t, "rc")
-	verbs = pingpongSide{verbs[0], "pingpong", "rc"} // checks nothing, and finds the device and the GID itself
+	verbs = pingpongSide{verbs[0], "pingpong", "rc"} // without checks, and with the default device and GID
 	server, client := startPingpong(t, c, verbs, "-n", "10")
 	numbers := regexp.MustCompile(`0x[0-9a-f]+|\d+\.\d+ `)
 	got, want := numbers.ReplaceAllString(client.wait(), "N"), numbers.ReplaceAllString(server.wait(), "N")
@@ -140,8 +140,8 @@ func TestPingPongText(t *testing.T) {
 	}
 }
 
-// TestPingPongDefault: rc need not be said, and a client that does not check
-// sends back what it gets, as C does.
+// TestPingPongDefault checks that rc is the default, and that a client without checks sends
+// back what it receives, as C does.
 func TestPingPongDefault(t *testing.T) {
 	labtest.Require(t)
 	_, verbs := pingpongSides(t, "rc")

@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// fails insists that the program fails, soon, and says why.
+// fails checks that the program fails soon, and prints want.
 func (p *program) fails(want string) {
 	p.t.Helper()
 	select {
@@ -32,15 +32,14 @@ func (p *program) signal(s os.Signal) {
 	}
 }
 
-// packets is how many the device has received.
+// packets returns how many packets the device has received.
 func packets(t *testing.T) (n int) {
 	t.Helper()
 	text := labtest.Must(os.ReadFile("/sys/class/infiniband/" + labtest.RXE + "/ports/1/hw_counters/rcvd_pkts"))(t)
 	return labtest.Must(strconv.Atoi(strings.TrimSpace(string(text))))(t)
 }
 
-// TestPingPongPeerGone: whoever is left ends when the other is interrupted, or
-// killed.
+// TestPingPongPeerGone checks that one side ends when the other is interrupted or killed.
 func TestPingPongPeerGone(t *testing.T) {
 	labtest.Require(t)
 	for _, typ := range []string{"rc", "uc", "ud", "srq"} {
@@ -77,7 +76,7 @@ func TestPingPongPeerGone(t *testing.T) {
 	}
 }
 
-// failsAlone is what a program does whose peer has gone.
+// failsAlone checks that the program fails because its peer has gone.
 func (p *program) failsAlone() {
 	p.t.Helper()
 	p.fails("of 100000000 messages: ")
@@ -86,7 +85,7 @@ func (p *program) failsAlone() {
 	}
 }
 
-// TestPingPongNoPeer is runs that end before any message goes.
+// TestPingPongNoPeer makes runs that end before any message is sent.
 func TestPingPongNoPeer(t *testing.T) {
 	labtest.Require(t)
 	verbs := built(t, "verbs")
@@ -138,7 +137,7 @@ func TestPingPongNoPeer(t *testing.T) {
 	}
 }
 
-// TestPingPongDisagree is two sides that were told different things.
+// TestPingPongDisagree runs two sides with different options.
 func TestPingPongDisagree(t *testing.T) {
 	labtest.Require(t)
 	_, srq := pingpongSides(t, "srq")
@@ -150,7 +149,7 @@ func TestPingPongDisagree(t *testing.T) {
 	for _, d := range []struct {
 		name           string
 		s, c           pingpongSide
-		server, client string // what they say; C's own words are its own
+		server, client string // what they print; not checked for C
 	}{
 		{"more QPs", quick(srq, "-q", "3"), quick(srq, "-q", "4"), "it uses 4 QPs and this side 3", "hung up"},
 		{"larger messages", quick(rc, "-s", "100"), quick(rc, "-s", "101"), "receive of 100 bytes: ", ""},

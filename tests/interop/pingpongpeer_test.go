@@ -14,8 +14,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// pingpongPeer is ibv_rc_pingpong with a fault: alter changes the n-th message
-// between its coming and its going back.
+// pingpongPeer is ibv_rc_pingpong with a fault: alter changes the n-th message before it is
+// sent back.
 type pingpongPeer struct {
 	alter func(n int, message []byte)
 	qp    *uverbs.QP
@@ -37,7 +37,7 @@ func newPingpongPeer(t *testing.T, size int, alter func(int, []byte)) *pingpongP
 	return p
 }
 
-// serve plays the server to the one client that comes.
+// serve runs the server for one client.
 func (p *pingpongPeer) serve(ctx context.Context, l net.Listener, rounds int) error {
 	conn, err := l.Accept()
 	if err != nil {
@@ -61,7 +61,7 @@ func (p *pingpongPeer) serve(ctx context.Context, l net.Listener, rounds int) er
 	return p.play(ctx, rounds)
 }
 
-// join plays the client, which C lets start with whatever its memory holds.
+// join runs the client. As in C, the first message is what the memory happens to hold.
 func (p *pingpongPeer) join(ctx context.Context, port, rounds int) error {
 	conn, err := net.Dial("tcp", labtest.Addr+":"+strconv.Itoa(port))
 	if err != nil {
@@ -145,8 +145,8 @@ func (p *pingpongPeer) play(ctx context.Context, rounds int) error {
 	return nil
 }
 
-// TestPingPongCheck: damage of any kind, by the peer and so anywhere on the
-// way, is found.
+// TestPingPongCheck checks that damage of any kind is found. The peer causes it, which
+// stands for damage at any point on the way.
 func TestPingPongCheck(t *testing.T) {
 	labtest.Require(t)
 	const size, rounds = 5000, 20
@@ -155,7 +155,7 @@ func TestPingPongCheck(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		alter func(n int, message []byte)
-		want  string // of verbs; empty if all is well
+		want  string // in the output of verbs; empty for success
 	}{
 		{"nothing", func(int, []byte) {}, ""},
 		{"last bit", at(7, func(b []byte) { b[size-1] ^= 1 }), "byte 4999 is"},
@@ -169,7 +169,7 @@ func TestPingPongCheck(t *testing.T) {
 			last = slices.Clone(b)
 		}, "byte 1 is"},
 	} {
-		// The peer plays until all is done, or the program has enough of it.
+		// The peer runs until all is done or the program has ended.
 		judge := func(t *testing.T, p *program, play func(context.Context) error) {
 			ctx, cancel := context.WithCancel(t.Context())
 			go func() { <-p.done; cancel() }()

@@ -37,7 +37,7 @@ func compile(name string, args ...string) func() (path string, err error) {
 	})
 }
 
-// program is a running program and what it prints.
+// program is a running program and its output.
 type program struct {
 	t    *testing.T
 	cmd  *exec.Cmd
@@ -47,7 +47,7 @@ type program struct {
 	err  error
 }
 
-// Write takes what the program prints.
+// Write receives the output of the program.
 func (p *program) Write(b []byte) (int, error) {
 	if p.out.Len() == 0 {
 		close(p.says)
@@ -55,8 +55,8 @@ func (p *program) Write(b []byte) (int, error) {
 	return p.out.Write(b)
 }
 
-// start runs a program; when the test ends it does, too, and if the test has
-// failed, tells what it printed.
+// start starts a program. At the end of the test it is killed, and its output is logged if
+// the test has failed.
 func start(t *testing.T, name string, args ...string) *program {
 	t.Helper()
 	labtest.Require(t)
@@ -77,7 +77,7 @@ func start(t *testing.T, name string, args ...string) *program {
 	return p
 }
 
-// wait insists that the program succeeds, and returns what it printed.
+// wait checks that the program succeeds, and returns its output.
 func (p *program) wait() string {
 	p.t.Helper()
 	<-p.done
@@ -87,14 +87,14 @@ func (p *program) wait() string {
 	return p.out.String()
 }
 
-// kill ends the program at once.
+// kill kills the program and waits for it.
 func (p *program) kill() {
 	p.cmd.Process.Kill()
 	<-p.done
 }
 
-// anew connects to a server of C's that sends at once, which siw may take for a
-// breach of MPA: then all begins anew. C's own clients meet that, too.
+// anew connects to a C server that sends immediately, which siw may take for an MPA
+// protocol error: then it connects again. C's own clients have the same problem.
 func anew(t *testing.T, connect func() error) error {
 	t.Helper()
 	for try := 1; ; try++ {

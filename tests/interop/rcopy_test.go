@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// rcopyHeader is what rcopy's messages begin with, in the host's byte order.
+// rcopyHeader is the header of rcopy's messages, in the host's byte order.
 type rcopyHeader struct {
 	Version, Command uint8
 	Len              uint16
@@ -32,7 +32,7 @@ const (
 
 const rcopyHeaderSize = 16
 
-// rcopySend is a Go client that copies data to a file of C's server.
+// rcopySend runs a Go client that copies data to a file of C's server.
 func rcopySend(conn io.ReadWriter, path string, data []byte) error {
 	ask := func(command uint8, mode uint32, body, extra []byte) error {
 		h := rcopyHeader{Command: command, Len: uint16(rcopyHeaderSize + len(body)), Data: mode}
@@ -47,7 +47,7 @@ func rcopySend(conn io.ReadWriter, path string, data []byte) error {
 		if err := binary.Read(conn, binary.NativeEndian, &h); err != nil {
 			return err
 		}
-		// C answers a write with what the last call returned, its length.
+		// C answers a write with the result of its last call, a length.
 		if h.Command != command|rcopyAnswer || command != rcopyWrite && h.Data != 0 {
 			return fmt.Errorf("answer %+v to command %d", h, command)
 		}
@@ -63,7 +63,7 @@ func rcopySend(conn io.ReadWriter, path string, data []byte) error {
 	return ask(rcopyClose, 0, nil, nil)
 }
 
-// rcopyReceive is a Go server that takes what C's client copies.
+// rcopyReceive runs a Go server that receives a file from C's client.
 func rcopyReceive(conn io.ReadWriter) (path string, data []byte, err error) {
 	for {
 		var h rcopyHeader

@@ -25,7 +25,7 @@ func noise(seed, n int) []byte {
 	return b
 }
 
-// rnc is a netcat of C's rsockets, at the other end of conn.
+// rnc runs a netcat in C over rsockets, at the other end of conn.
 func rnc(t *testing.T, device string, listen bool, opt rsock.Options, in []byte, size, sleep int) (p *program, conn *rsock.Conn, out string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -44,20 +44,20 @@ func rnc(t *testing.T, device string, listen bool, opt rsock.Options, in []byte,
 	return p, conn, out
 }
 
-// TestBothWays has both sides write at once, end in any order, and compare: in
+// TestBothWays makes both sides write at the same time, end in any order, and compare: in
 // large pieces, and in small ones while the other sleeps.
 //
-// On siw C ends when we have all: it closes once TCP has what it sent, and if we
-// send something then, as credits for what we read, TCP resets the connection and
-// drops what is on its way.
+// On siw C must not end before Go has read everything: C closes as soon as TCP has its data,
+// and if Go then sends something, such as credits for what it has read, TCP resets the
+// connection and drops the data in flight.
 func TestBothWays(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		tiny := rsock.Options{SendQueue: 16, RecvQueue: 16, ReadBuffer: 8192, WriteBuffer: 4096}
 		for _, r := range []struct {
 			name       string
 			opt        rsock.Options
-			there, way int // bytes that Go writes, and in pieces of what size
-			back, size int // and C
+			there, way int // bytes that Go writes, and the size of its writes
+			back, size int // and those of C
 			sleepC     int // seconds before it reads
 			sleepGo    time.Duration
 			c          map[string]string
@@ -119,8 +119,8 @@ func TestBothWays(t *testing.T) {
 	})
 }
 
-// TestCloseDelivers: all that was written before Close arrives at a C peer that
-// reads it later.
+// TestCloseDelivers checks that all data written before Close arrives at a C peer that reads
+// it later.
 func TestCloseDelivers(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, size := range []int{1, 1000, 100000} {
@@ -132,7 +132,7 @@ func TestCloseDelivers(t *testing.T) {
 			if err := conn.Close(); err != nil {
 				t.Error(err)
 			}
-			<-c.done // which may fail to write its own end
+			<-c.done // it may fail to send its own end
 			if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, there) {
 				t.Errorf("C: %v, read %d bytes of %d, or others", err, len(got), len(there))
 			}

@@ -13,21 +13,21 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// rpingPorts gives every run a port of its own: a connection's end keeps a
-// port busy for a while.
+// rpingPorts is the last port used: every run has a port of its own, as a port stays busy
+// for a while after a connection has ended.
 var rpingPorts = 7300
 
-// rpingSide is one side's program, up to its options.
+// rpingSide is the command of one side, to which options are added.
 type rpingSide []string
 
 func (s rpingSide) with(args ...string) rpingSide { return append(s[:len(s):len(s)], args...) }
 
-// rpingSides are C's and Go's programs.
+// rpingSides returns C's and Go's programs.
 func rpingSides(t *testing.T) (c, verbs rpingSide) {
 	return rpingSide{"rping"}, rpingSide{built(t, "verbs"), "ping"}
 }
 
-// startRping starts a server, and a client when it listens.
+// startRping starts a server, and a client when the server listens.
 func startRping(t *testing.T, device string, s, c rpingSide) (server, client *program) {
 	t.Helper()
 	for try := 1; ; try++ {
@@ -41,8 +41,8 @@ func startRping(t *testing.T, device string, s, c rpingSide) (server, client *pr
 	}
 }
 
-// begins waits until a client has printed something or ended, unless the server
-// does not get to see it.
+// begins waits until a client has printed something or ended. It returns false if siw has
+// overlooked the client's data.
 func (p *program) begins(device string) bool {
 	p.t.Helper()
 	for {
@@ -59,7 +59,7 @@ func (p *program) begins(device string) bool {
 	}
 }
 
-// listenRping starts a server and returns what starts a client of it.
+// listenRping starts a server and returns a function that starts clients of it.
 func listenRping(t *testing.T, device string, s rpingSide) (server *program, join func(rpingSide) *program) {
 	t.Helper()
 	rpingPorts++
@@ -73,8 +73,8 @@ func listenRping(t *testing.T, device string, s rpingSide) (server *program, joi
 	return server, func(c rpingSide) *program { return run(c, "-c") }
 }
 
-// plays waits until a client that prints its data has done a round. What the
-// kernel shows of its QP and ID says "connected" before the server has heard so.
+// plays waits until a client that prints its data has done a round. The state of its QP and
+// ID in the kernel does not suffice: it is "connected" before the server knows.
 func (p *program) plays() {
 	p.t.Helper()
 	select {
@@ -84,8 +84,8 @@ func (p *program) plays() {
 	}
 }
 
-// TestRping runs rping's protocol with C on either side, each client comparing
-// what comes back.
+// TestRping runs rping's protocol with C on either side. Each client compares the data that
+// it receives back.
 func TestRping(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		c, verbs := rpingSides(t)
@@ -123,12 +123,11 @@ func TestRping(t *testing.T) {
 	})
 }
 
-// TestRpingContent: what one side prints is what the other sent, round by
-// round.
+// TestRpingContent checks that each side prints what the other sent, round by round.
 func TestRpingContent(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		c, verbs := rpingSides(t)
-		c = append(rpingSide{"stdbuf", "-oL"}, c...) // or its two outputs mix
+		c = append(rpingSide{"stdbuf", "-oL"}, c...) // otherwise its two outputs mix
 		for name, sides := range map[string][2]rpingSide{"Go server, C client": {verbs, c}, "C server, Go client": {c, verbs}} {
 			t.Run(name, func(t *testing.T) {
 				s, c := startRping(t, device, sides[0].with("-v"), sides[1].with("-v", "-V", "-C", "60"))
@@ -150,7 +149,7 @@ func TestRpingContent(t *testing.T) {
 	})
 }
 
-// pingResult is what verbs ping --json prints.
+// pingResult is the output of verbs ping --json.
 type pingResult struct {
 	Role, Device, Local, Remote string
 	Count, Size                 int
@@ -158,7 +157,7 @@ type pingResult struct {
 	Latency                     map[string]float64 `json:"latency_us"`
 }
 
-// pingResults reads results from among a program's other lines.
+// pingResults parses the results in a program's output, which has other lines as well.
 func pingResults(t *testing.T, out string) (all []pingResult) {
 	t.Helper()
 	for text := out; ; {
@@ -177,7 +176,7 @@ func pingResults(t *testing.T, out string) (all []pingResult) {
 	}
 }
 
-// check judges the result of a client that ran by itself.
+// check checks the result of a client of any number of rounds.
 func (r pingResult) check(t *testing.T, device string, size int) {
 	t.Helper()
 	addr := labtest.AddrOf(device) + ":"

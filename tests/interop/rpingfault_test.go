@@ -16,7 +16,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestPingPeerGone: whoever is left ends when the other does, however it does.
+// TestPingPeerGone checks that one side ends when the other does, in whatever way that ends.
 func TestPingPeerGone(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		c, verbs := rpingSides(t)
@@ -24,7 +24,7 @@ func TestPingPeerGone(t *testing.T) {
 			name   string
 			s, c   rpingSide
 			signal os.Signal
-			server bool   // is signalled, in place of the client
+			server bool   // is signalled, instead of the client
 			want   string // of the client; empty for success
 		}{
 			{"interrupted Go client, C server", c, verbs, os.Interrupt, false, ""},
@@ -66,10 +66,10 @@ func TestPingPeerGone(t *testing.T) {
 	})
 }
 
-// served waits for a server whose client ended. C's must have heard of it; it
-// fails if a request did before. It may post a receive after the queue has been
-// flushed, and wait for its completion without end: neither siw nor rxe looks at
-// such a receive again, and libibverbs does not ring for it.
+// served waits for a server whose client has ended. C's server must have seen the disconnect
+// event; it fails if a request failed before. It may post a receive after the queue has been
+// flushed and wait for its completion forever: neither siw nor rxe processes such a receive,
+// and libibverbs does not ring the doorbell for it.
 func (p *program) served() {
 	p.t.Helper()
 	if p.cmd.Args[0] != "rping" {
@@ -89,7 +89,7 @@ func (p *program) served() {
 	}
 }
 
-// TestPingNoPeer is runs that end before any message goes.
+// TestPingNoPeer makes runs that end before any message is sent.
 func TestPingNoPeer(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		_, verbs := rpingSides(t)
@@ -124,7 +124,7 @@ func TestPingNoPeer(t *testing.T) {
 	})
 }
 
-// TestRpingServerTooSmall: C's server has room for its own -S only.
+// TestRpingServerTooSmall sends more to C's server than its -S allows.
 func TestRpingServerTooSmall(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		c, verbs := rpingSides(t)
@@ -133,8 +133,8 @@ func TestRpingServerTooSmall(t *testing.T) {
 	})
 }
 
-// TestPingBadClients is what clients tell a persistent server that they should
-// not, after each of which it serves the next.
+// TestPingBadClients sends bad messages to a persistent server, which must continue to serve
+// other clients.
 func TestPingBadClients(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		_, verbs := rpingSides(t)
@@ -144,10 +144,10 @@ func TestPingBadClients(t *testing.T) {
 			return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, addr), rkey), size)
 		}
 		for _, msg := range [][]byte{
-			[]byte("hello"),          // no message of rping's
-			spot(0x1000, 1, 1<<16),   // more than the server takes
-			spot(0x1000, 0x1234, 64), // no memory of the client's
-			nil,                      // nothing: it connects and goes
+			[]byte("hello"),          // not a message of rping
+			spot(0x1000, 1, 1<<16),   // more than the server accepts
+			spot(0x1000, 0x1234, 64), // not memory of the client
+			nil,                      // nothing: connect and leave
 		} {
 			tellPing(t, addr, msg)
 		}
@@ -156,7 +156,7 @@ func TestPingBadClients(t *testing.T) {
 		out := server.wait()
 		for _, want := range []string{"peer sent 5 bytes, not 16", "peer offers 65536 bytes, more than 65535", "RDMA_READ: "} {
 			if want == "RDMA_READ: " && device == labtest.SIW {
-				continue // iWARP's client ends the connection itself then
+				continue // on iWARP the client ends the connection itself
 			}
 			if strings.Count(out, want) != 1 {
 				t.Errorf("no %q in\n%s", want, out)
@@ -165,8 +165,8 @@ func TestPingBadClients(t *testing.T) {
 	})
 }
 
-// tellPing connects, sends a message, and waits for the server to end the
-// connection; without a message it ends it itself.
+// tellPing connects, sends a message, and waits until the server ends the connection;
+// without a message it closes the connection itself.
 func tellPing(t *testing.T, addr string, msg []byte) {
 	t.Helper()
 	ctx := labtest.Within(t, 20*time.Second)

@@ -22,9 +22,9 @@ func signalAll(t *testing.T, programs []*program, s os.Signal) {
 	}
 }
 
-// TestRpingServerOfMany has clients of C's persistent server play at the same
-// time. They connect one by one, and rest until all have: it loses requests
-// that come before it has taken up the last.
+// TestRpingServerOfMany runs many clients of C's persistent server at the same time. They
+// connect one by one and are stopped until all have connected: the server loses requests
+// that arrive before it has handled the previous one.
 func TestRpingServerOfMany(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		c, verbs := rpingSides(t)
@@ -53,8 +53,8 @@ func TestRpingServerOfMany(t *testing.T) {
 	})
 }
 
-// TestPingServerOfMany has as many of C's clients at Go's persistent server,
-// all at once, and then interrupts it.
+// TestPingServerOfMany runs many C clients of Go's persistent server at the same time, and
+// then interrupts the server.
 func TestPingServerOfMany(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		c, verbs := rpingSides(t)
@@ -83,7 +83,7 @@ func TestPingServerOfMany(t *testing.T) {
 }
 
 // startMany starts a server and n clients, each with a size of its own, and waits until
-// they have ended, or some have not.
+// they have ended. It starts again if siw overlooks a client.
 func startMany(t *testing.T, device string, n int, s, c rpingSide) (server *program, clients []*program) {
 	t.Helper()
 	for try := 1; ; try++ {
@@ -101,8 +101,8 @@ func startMany(t *testing.T, device string, n int, s, c rpingSide) (server *prog
 	}
 }
 
-// allEnd waits until all clients have ended, unless the server does not get to see what
-// one has sent.
+// allEnd waits until all clients have ended. It returns false if siw has overlooked the
+// data of one.
 func allEnd(t *testing.T, device string, clients []*program) bool {
 	t.Helper()
 	for _, p := range clients {

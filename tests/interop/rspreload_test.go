@@ -17,10 +17,10 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// preload is what gives programs for TCP C's rsockets.
+// preload makes programs for TCP use C's rsockets.
 const preload = "LD_PRELOAD=/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
 
-// TestPreloadHTTP has programs that know nothing of RDMA fetch from a Go server.
+// TestPreloadHTTP fetches from a Go server with programs that do not know about RDMA.
 func TestPreloadHTTP(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		file := noise(1, 3<<20+12345)

@@ -17,11 +17,11 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// rsPorts gives every run a port of its own.
+// rsPorts is the last port used: every run has a port of its own.
 var rsPorts = 7600
 
-// rstream is what C's rstream does: rounds of count messages there and as many
-// back, each of size bytes, after one of 16 for synchronization.
+// rstream describes a run of C's rstream: rounds of count messages in each direction, each
+// of size bytes, after a round of one message of 16 bytes for synchronization.
 type rstream struct {
 	rounds, count, size int
 	verify              bool // the data counts up
@@ -66,7 +66,7 @@ func (c *counted) recv(n int) error {
 	return nil
 }
 
-// play is Go's side of it.
+// play runs the Go side.
 func (r rstream) play(conn net.Conn, server bool) error {
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(50 * time.Second))
@@ -93,7 +93,7 @@ func (r rstream) play(conn net.Conn, server bool) error {
 	if err := run(r.rounds, r.count, r.size); err != nil {
 		return err
 	}
-	if server { // C's end comes first, or its poll takes ours for a failure
+	if server { // C must end first: its poll takes our end for a failure
 		if n, err := conn.Read(c.buf); n != 0 || err != io.EOF {
 			return fmt.Errorf("at the end: %d bytes, %v", n, err)
 		}
@@ -101,7 +101,7 @@ func (r rstream) play(conn net.Conn, server bool) error {
 	return conn.Close()
 }
 
-// rsListen listens at a port of its own.
+// rsListen listens on a port of its own.
 func rsListen(t *testing.T, device string, opt rsock.Options) (l net.Listener, port string) {
 	t.Helper()
 	rsPorts++
@@ -111,7 +111,7 @@ func rsListen(t *testing.T, device string, opt rsock.Options) (l net.Listener, p
 	return l, port
 }
 
-// accepted takes the connection of a program that was told to make one.
+// accepted accepts the connection of a program that dials l.
 func (p *program) accepted(l net.Listener) *rsock.Conn {
 	p.t.Helper()
 	timeout := time.AfterFunc(30*time.Second, func() { l.Close() })
@@ -124,7 +124,7 @@ func (p *program) accepted(l net.Listener) *rsock.Conn {
 	return conn.(*rsock.Conn)
 }
 
-// rsMeet has C's program, which gives credits at once, serve on a port, and dials it.
+// rsMeet starts a C program as a server, which grants credits immediately, and dials it.
 func rsMeet(t *testing.T, device string, opt rsock.Options, serve func(port string) *program) (p *program, conn *rsock.Conn) {
 	t.Helper()
 	err := anew(t, func() error {
@@ -147,7 +147,7 @@ func rsMeet(t *testing.T, device string, opt rsock.Options, serve func(port stri
 	return p, conn
 }
 
-// rsJoin has C's program dial a listener of ours.
+// rsJoin listens, starts a C program that dials the listener, and accepts.
 func rsJoin(t *testing.T, device string, opt rsock.Options, dial func(port string) *program) (*program, *rsock.Conn) {
 	t.Helper()
 	for try := 1; ; try++ {
@@ -162,7 +162,7 @@ func rsJoin(t *testing.T, device string, opt rsock.Options, dial func(port strin
 	}
 }
 
-// join has C's client dial us.
+// join starts C's client and accepts its connection.
 func (r rstream) join(t *testing.T, device string, opt rsock.Options) (*program, *rsock.Conn) {
 	t.Helper()
 	return rsJoin(t, device, opt, func(port string) *program {
@@ -170,7 +170,7 @@ func (r rstream) join(t *testing.T, device string, opt rsock.Options) (*program,
 	})
 }
 
-// serveC has C's client play with a Go server, dialC a Go client with C's
+// serveC runs C's client with a Go server, and dialC a Go client with C's
 // server.
 func (r rstream) serveC(t *testing.T, device string, opt rsock.Options) {
 	t.Helper()
@@ -204,8 +204,8 @@ func rsConfigure(t *testing.T, values map[string]string) {
 	}
 }
 
-// TestRstream runs rstream's protocol with C on either side, both comparing what
-// comes.
+// TestRstream runs rstream's protocol with C on either side. Both sides compare the data
+// that they receive.
 func TestRstream(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		var def rsock.Options
@@ -241,15 +241,15 @@ func TestRstream(t *testing.T) {
 	})
 }
 
-// TestRstreamWraps sends more messages either way than credits, of 16 bits, count.
+// TestRstreamWraps sends more messages in each direction than credits, of 16 bits, count.
 func TestRstreamWraps(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		rstream{1, 1<<16 + 1000, 8, true, nil}.dialC(t, device, rsock.Options{})
 	})
 }
 
-// TestRstreamKilled: a peer that is killed in the middle of a stream is an error
-// for whoever reads and for whoever writes.
+// TestRstreamKilled checks that reads and writes fail when the peer is killed during a
+// stream.
 func TestRstreamKilled(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		endless := rstream{1 << 20, 1, 5000, false, nil}

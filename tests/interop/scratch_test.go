@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestScratch runs verbs from a root that holds nothing but it, /dev and /sys.
+// TestScratch runs verbs in a root that contains only verbs, /dev and /sys.
 func TestScratch(t *testing.T) {
 	labtest.Require(t)
 	verbs := built(t, "verbs")

@@ -15,12 +15,12 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// cmatose speaks ucmatose's protocol. When all connections are up, the server
-// sends its messages on each; when all of those have come, the client sends
-// as many; when they have, the server disconnects.
+// cmatose implements the protocol of ucmatose. When all connections are established, the
+// server sends its messages on each; when the client has received all, it sends as many;
+// when the server has received these, it disconnects.
 //
-// C's program has one buffer a connection for all of its messages, both ways,
-// so what its client sends back is what the server sent.
+// C's program has one buffer per connection for all messages in both directions, so its
+// client sends back what the server sent.
 type cmatose struct {
 	connections, messages, size int
 }
@@ -59,7 +59,7 @@ func (c cmatose) options(n *node) cm.Options {
 	}
 }
 
-// fill makes the message of a connection.
+// fill fills the message of a connection.
 func (n *node) fill(connection int) {
 	if n.messages == 0 {
 		return
@@ -82,7 +82,7 @@ func (n *node) send(ctx context.Context) error {
 	return n.complete(ctx, n.SendCQ)
 }
 
-// complete waits for the completions of all messages one way.
+// complete waits for the completions of all messages in one direction.
 func (n *node) complete(ctx context.Context, cq *uverbs.CQ) error {
 	var wc [1]verbs.WC
 	for range n.messages {
@@ -99,7 +99,7 @@ func (n *node) complete(ctx context.Context, cq *uverbs.CQ) error {
 	return nil
 }
 
-// answered says whether all messages that came are like those that were sent.
+// answered reports whether all received messages are equal to the sent ones.
 func (n *node) answered() bool {
 	return n.messages == 0 || bytes.Equal(n.in.Bytes(), bytes.Repeat(n.out.Bytes(), n.messages))
 }
@@ -117,7 +117,7 @@ func (n *node) ended(ctx context.Context) error {
 	return nil
 }
 
-// all does something to all connections at once.
+// all calls do for all connections concurrently.
 func all[T any](nodes []T, do func(i int, n T) error) error {
 	errs := make(chan error, len(nodes))
 	for i, n := range nodes {
@@ -144,7 +144,7 @@ func (c cmatose) nodes() []*node {
 	return nodes
 }
 
-// closeNodes closes those that came to be.
+// closeNodes closes the connections that were made.
 func closeNodes(nodes []*node) (err error) {
 	for _, n := range nodes {
 		if n.Endpoint != nil {
@@ -202,9 +202,9 @@ func (c cmatose) join(ctx context.Context, addr string) (err error) {
 			return err
 		}
 		n.fill(i)
-		// C's server ends a connection once it has polled the last message,
-		// which it may do before its driver has acknowledged it, or siw here is
-		// done with sending it.
+		// C's server ends a connection when it has polled the last message,
+		// possibly before its driver has acknowledged it, or before siw here has
+		// completed the send.
 		if err := n.send(ctx); err != nil && !errors.Is(err, verbs.WCFlushErr) && !errors.Is(err, verbs.WCLocQPOpErr) {
 			return err
 		}
@@ -212,7 +212,7 @@ func (c cmatose) join(ctx context.Context, addr string) (err error) {
 	})
 }
 
-// args are those of C's program.
+// args returns the arguments of C's program.
 func (c cmatose) args(port, role, addr string) []string {
 	return []string{role, addr, "-p", port, "-c", strconv.Itoa(c.connections), "-C", strconv.Itoa(c.messages), "-S", strconv.Itoa(c.size)}
 }
@@ -223,7 +223,7 @@ func TestUcmatose(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		many := cmatose{connections: 50, messages: 10, size: 100}
 		if device == labtest.SIW {
-			many.connections = 36 // rdma-core's siw takes the 145th mapping for a failure, and each connection has four
+			many.connections = 36 // rdma-core's siw fails at the 145th mapping, and each connection has four
 		}
 		for i, c := range []cmatose{
 			{connections: 1, messages: 10, size: 100},
@@ -262,7 +262,7 @@ func TestUcmatose(t *testing.T) {
 	})
 }
 
-// timeLimit is a context for what takes seconds at most.
+// timeLimit returns a context for operations that take a few seconds.
 func timeLimit(t *testing.T) context.Context {
 	return labtest.Within(t, 40*time.Second)
 }

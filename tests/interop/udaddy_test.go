@@ -13,21 +13,20 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// udaddyPort cannot be chosen.
+// udaddyPort is the port of udaddy, which cannot be changed.
 const udaddyPort = "7174"
 
-// daddy speaks udaddy's protocol. When the server has answered all who want
-// to talk, the clients send their messages, each with the number of its QP as
-// immediate, for the answers go there; when all have come, the server sends as
-// many.
+// daddy implements the protocol of udaddy. When the server has accepted all clients, they
+// send their messages, each with the number of its QP as immediate, to which the answers
+// go; when the server has received all, it sends as many.
 //
-// C's server answers with what its buffer starts with, which is the last
-// message behind its GRH.
+// C's server answers with the start of its buffer, which holds the GRH and then the last
+// message.
 type daddy struct {
 	connections, messages, size int
 }
 
-// talk is one of the conversations.
+// talk is one of the connections.
 type talk struct {
 	daddy
 	*cm.Datagrams
@@ -72,7 +71,7 @@ func (k *talk) send(message func(imm uint32) error) error {
 	return nil
 }
 
-// recv takes all messages, and says where the last came from.
+// recv receives all messages, and returns the sender of the last.
 func (k *talk) recv(ctx context.Context, check func(msg []byte) error) (from cm.Sender, err error) {
 	buf := make([]byte, k.size)
 	for i := range k.messages {
@@ -141,7 +140,7 @@ func (d daddy) join(ctx context.Context, addr string) (err error) {
 	})
 }
 
-// args are those of C's program.
+// args returns the arguments of C's program.
 func (d daddy) args(role, addr string) []string {
 	return []string{role, addr, "-c", strconv.Itoa(d.connections), "-C", strconv.Itoa(d.messages), "-S", strconv.Itoa(d.size)}
 }
@@ -152,7 +151,7 @@ func TestUdaddy(t *testing.T) {
 		addr := labtest.AddrOf(device) + ":" + udaddyPort
 		listen := cm.ListenConfig{PortSpace: cm.PortSpaceUDP}
 		if device == labtest.SIW {
-			if l, err := listen.Listen(timeLimit(t), addr); err == nil { // as the address need not lead to one device
+			if l, err := listen.Listen(timeLimit(t), addr); err == nil { // an address need not lead to one device
 				labtest.Close(t, l)
 			} else if !errors.Is(err, errors.ErrUnsupported) {
 				t.Error(err)

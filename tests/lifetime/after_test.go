@@ -26,17 +26,17 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// closed is an object that is closed, and what its methods return in place of an
-// error that matches net.ErrClosed.
+// closed is a closed object, and what its methods return if not an error that matches
+// net.ErrClosed.
 type closed struct {
 	object any
-	fine   string // methods that return no error: there is nothing to be done
+	fine   string // methods that return no error, as there is nothing to do
 	others map[string]error
-	skip   string // methods that are not for those who use a closed one
-	args   []any  // in place of those that others are called with
+	skip   string // methods that must not be called on a closed object
+	args   []any  // instead of those of other objects
 }
 
-// arguments are what methods are called with, by type. Others are zero.
+// arguments returns the arguments of methods, by type. Other arguments are zero.
 func arguments(t *testing.T, device string) (map[reflect.Type]any, func()) {
 	s := newStack(t, device)
 	ch := labtest.Must(cm.NewChannel())(t)
@@ -60,7 +60,7 @@ func arguments(t *testing.T, device string) (map[reflect.Type]any, func()) {
 	}
 }
 
-// inputs are what a method is called with.
+// inputs returns the arguments for a method.
 func inputs(typ reflect.Type, args map[reflect.Type]any) []reflect.Value {
 	n := typ.NumIn()
 	if typ.IsVariadic() {
@@ -76,7 +76,7 @@ func inputs(typ reflect.Type, args map[reflect.Type]any) []reflect.Value {
 	return in
 }
 
-// call calls a method and returns its error, if it has one.
+// call calls a method and returns its error, and whether it has an error result.
 func call(t *testing.T, m reflect.Value, args map[reflect.Type]any) (err error, has bool) {
 	t.Helper()
 	done := make(chan []reflect.Value, 1)
@@ -103,7 +103,7 @@ func call(t *testing.T, m reflect.Value, args map[reflect.Type]any) (err error, 
 		err, _ = last.Interface().(error)
 		return err, true
 	}
-	// Sequences tell in their last value.
+	// Sequences report the error in their last value.
 	switch seq := last.Interface().(type) {
 	case iter.Seq2[uverbs.AsyncEvent, error]:
 		for _, err = range seq {
@@ -117,7 +117,7 @@ func call(t *testing.T, m reflect.Value, args map[reflect.Type]any) (err error, 
 	return nil, false
 }
 
-// TestAfterClose calls every method there is on objects that are closed.
+// TestAfterClose calls every method of closed objects.
 func TestAfterClose(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
 		args, release := arguments(t, device)
@@ -161,7 +161,7 @@ func TestAfterClose(t *testing.T) {
 	})
 }
 
-// named checks that an error has one line and says what was attempted on what.
+// named checks that an error has one line and names the operation and the object.
 func named(t *testing.T, err error) {
 	t.Helper()
 	e, ok := errors.AsType[*verbs.Error](err)
@@ -171,16 +171,16 @@ func named(t *testing.T, err error) {
 	}
 }
 
-// closedObjects makes one of each type, and closes it.
+// closedObjects returns an object of each type, which is closed.
 func closedObjects(t *testing.T, device string) []closed {
 	s := newStack(t, device)
 	s.close(t)
 	all := []closed{
-		// Counters and P_Keys are sysfs's, which knows no contexts.
+		// Counters and P_Keys come from sysfs, which has no contexts.
 		{object: s.ctx, fine: "Close Counters PKeys", skip: "PKeyIndex"},
 		{object: s.pd, fine: "Close", args: []any{uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq}}},
 		{object: s.ch, fine: "Close FD"}, {object: s.cq, fine: "Close"},
-		// SGE and Word panic as slicing does: Bytes is nil.
+		// SGE and Word panic, as slicing does: Bytes is nil.
 		{object: s.mr, fine: "Close", skip: "Word"}, {object: s.srq, fine: "Close"},
 	}
 	if s.mw == nil {
@@ -204,7 +204,7 @@ func closedObjects(t *testing.T, device string) []closed {
 	ctx := within(t)
 	l := labtest.Must(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 	l.Close()
-	// Others keep what connections share.
+	// These keep open what connections share.
 	one, two := endpoints(t, device, cm.Options{})
 	labtest.Close(t, one)
 	labtest.Close(t, two)
@@ -213,7 +213,7 @@ func closedObjects(t *testing.T, device string) []closed {
 	a.Close()
 	all = append(all,
 		closed{object: l, fine: "Close Shutdown"},
-		closed{object: a, fine: "Close Announce", skip: "Err"}) // which says why it ended
+		closed{object: a, fine: "Close Announce", skip: "Err"}) // returns why it ended
 	if device == labtest.RXE {
 		e := labtest.Must((&cm.Dialer{PortSpace: cm.PortSpaceUDP, LocalAddr: netip.MustParseAddrPort(labtest.Addr + ":0")}).Join(ctx, "239.1.2.3", false))(t)
 		d := labtest.Must(cm.NewDatagrams(e.Endpoint, 64))(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// blocked is a call that waits for what never comes, and who ends it.
+// blocked is a call that waits forever, and the call that ends it.
 type blocked struct {
 	call  func() error
 	end   func() error
@@ -27,7 +27,7 @@ type blocked struct {
 	after func() // releases the rest
 }
 
-// blocking are the calls there are, by name; each makes what it needs.
+// blocking are the blocking calls, by name. Each creates what it needs.
 var blocking = map[string]func(t *testing.T, device string) blocked{
 	"uverbs: CQ.PollWait, closing the CQ": func(t *testing.T, device string) blocked {
 		ctx := labtest.Must(uverbs.Open(device))(t)
@@ -259,8 +259,8 @@ func check(t *testing.T, errs ...error) {
 	}
 }
 
-// TestCloseWhileBlocked ends what waits, at some moment before, while and after
-// it begins to wait. Several do so at once.
+// TestCloseWhileBlocked ends calls at random moments before, while and after they begin to
+// wait. Most calls run twice at the same time.
 func TestCloseWhileBlocked(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
 		for name, start := range blocking {
@@ -277,7 +277,7 @@ func TestCloseWhileBlocked(t *testing.T) {
 							break
 						}
 					}
-					// Asleep, in the first round; otherwise anywhere.
+					// In the first round the calls sleep; otherwise they may be anywhere.
 					time.Sleep([]time.Duration{30 * time.Millisecond, 0, time.Duration(rand.IntN(1000)) * time.Microsecond}[round%3])
 					closed := make(chan error, 1)
 					go func() { closed <- b.end() }()

@@ -1,11 +1,11 @@
-// Package lifetime closes everything at every moment: while calls wait, while
-// others use it, twice, and before it is used again; drops what was never
-// closed; and moves data while the garbage collector runs all the time and
-// processes are started. Every two methods of every object of verbs run at the same
-// time, and beside its Close (TestPairs). Whatever was called returns its documented error, data
-// is right, and nothing is left. The packages have tests of their own for what
-// is special to them (TestCloseRace, TestForgotten and TestMRKept in uverbs,
-// TestCloseAnyTime in msg, TestClose in conn and rsock).
+// Package lifetime closes all objects at all moments: while calls wait, while other
+// goroutines use them, twice, and before they are used again. It drops objects that were
+// never closed, and transfers data while the garbage collector runs continuously and
+// processes are started. It runs every two methods of every object of verbs concurrently,
+// and with its Close (TestPairs). All calls must return their documented error, data must be
+// right, and nothing may be leaked. The packages have tests of their own for special cases
+// (TestCloseRace, TestForgotten and TestMRKept in uverbs, TestCloseAnyTime in rmsg, TestClose
+// in rconn and rsock).
 //
 // -times N does everything N times as often.
 package lifetime

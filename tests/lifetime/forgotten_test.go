@@ -18,9 +18,9 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestForgottenConnection drops an endpoint that its peer goes on writing to:
-// it stays up, as the connection manager may have to tell it of its end, and
-// nobody else gets its memory.
+// TestForgottenConnection drops an endpoint to which its peer continues to write: the
+// endpoint stays connected, as the connection manager must notify it of its end, and its
+// memory is not reused.
 func TestForgottenConnection(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
 		var addr uint64
@@ -29,7 +29,7 @@ func TestForgottenConnection(t *testing.T) {
 		opt := cm.Options{Setup: func(e *cm.Endpoint) error {
 			mr, err := e.AllocMR(size, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 			if err == nil {
-				addr, key = mr.Addr(), mr.RKey() // of who is accepted, which is later
+				addr, key = mr.Addr(), mr.RKey() // of the accepted endpoint, which is set up last
 			}
 			return err
 		}}
@@ -49,7 +49,7 @@ func TestForgottenConnection(t *testing.T) {
 			if err := wc[0].Err(); err != nil {
 				t.Fatalf("write %d to a forgotten endpoint: %v", i, err)
 			}
-			// New memory has none of what the peer writes.
+			// The peer must not write to new memory.
 			buf := labtest.Must(mmap.NewBuffer(size, mmap.BufferOptions{}))(t)
 			if bytes.IndexByte(buf.Bytes(), 0xa5) >= 0 {
 				t.Fatal("the memory of a forgotten endpoint is somebody else's")
@@ -62,21 +62,21 @@ func TestForgottenConnection(t *testing.T) {
 		check(t, a.Close())
 		b := forgotten.Value()
 		if b == nil {
-			t.Fatal("it is gone") // and its memory, which a peer could write to
+			t.Fatal("it is gone") // and its memory, to which the peer could write
 		}
 		<-b.Done()
 		check(t, b.Close())
 	})
 }
 
-// forget connects two endpoints, of which it remembers one.
+// forget connects two endpoints, and returns only a weak pointer to the second.
 func forget(t *testing.T, device string, opt cm.Options) (*cm.Endpoint, weak.Pointer[cm.Endpoint]) {
 	a, b := endpoints(t, device, opt)
 	return a, weak.Make(b)
 }
 
-// TestForgottenWindow drops a region and the window that is bound to it, which the
-// kernel must lose first. The region of the Go heap stays pinned until then.
+// TestForgottenWindow drops a region and the window that is bound to it. The window must be
+// deallocated first, and until then the Go memory of the region must stay pinned.
 func TestForgottenWindow(t *testing.T) {
 	labtest.Require(t)
 	before := labtest.Settled(t)
@@ -87,8 +87,8 @@ func TestForgottenWindow(t *testing.T) {
 	labtest.SameInventory(t, before)
 }
 
-// forgetWindow binds a window. With closing, Close of the region has failed before
-// everything is dropped.
+// forgetWindow binds a window and drops everything. With closing, it first calls Close of
+// the region, which fails.
 func forgetWindow(t *testing.T, closing bool) {
 	ctx := labtest.Must(uverbs.Open(labtest.RXE))(t)
 	pd := labtest.Must(ctx.AllocPD())(t)
@@ -109,8 +109,8 @@ func forgetWindow(t *testing.T, closing bool) {
 	}
 }
 
-// TestImportedClose has contexts of one file, and what was made of them, closed
-// in any order, while they are used: each lives until it is closed itself.
+// TestImportedClose closes contexts of one file, and the objects created from them, in any
+// order, while they are used: each works until it is closed itself.
 func TestImportedClose(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
 		for range 8 * *times {
@@ -145,15 +145,15 @@ func TestImportedClose(t *testing.T) {
 					}
 				})
 			}
-			// Children before their parents, otherwise in any order; the region's
-			// and PD's maker comes after who imported them.
+			// Children are closed before their parents, otherwise in any order; the
+			// context that created the region and PD after the one that imported them.
 			chains := [][]closer{{same, theirs, mr, pd, made}, {cq}}
 			if rand.IntN(2) == 0 {
 				chains = [][]closer{{same, theirs}, {cq}, {mr, pd, made}}
 			}
 			rand.Shuffle(len(chains), func(i, j int) { chains[i], chains[j] = chains[j], chains[i] })
 			closing := func(c closer) {
-				// In use only for as long as a user's PD lives.
+				// It is in use only while a PD of a user exists.
 				labtest.Until(t, "the end of its users", func() bool {
 					err := c.Close()
 					if err != nil && !errors.Is(err, verbs.ErrInUse) {

@@ -18,7 +18,7 @@ import (
 
 var times = flag.Int("times", 1, "how often everything is done")
 
-// patience is how long tests wait for what should come at once.
+// patience is how long tests wait for what should happen immediately.
 const patience = 60 * time.Second
 
 func within(t testing.TB) context.Context {
@@ -27,7 +27,7 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-// stack is a device with one object of each kind that is made of verbs.
+// stack is a device with one object of each type of package uverbs.
 type stack struct {
 	ctx *uverbs.Context
 	pd  *uverbs.PD
@@ -36,8 +36,8 @@ type stack struct {
 	mr  *uverbs.MR
 	srq *uverbs.SRQ
 	qp  *uverbs.QP
-	mw  *uverbs.MW // rxe's only
-	ah  *uverbs.AH // rxe's only
+	mw  *uverbs.MW // on rxe only
+	ah  *uverbs.AH // on rxe only
 }
 
 func newStack(t testing.TB, device string) *stack {
@@ -59,7 +59,7 @@ func newStack(t testing.TB, device string) *stack {
 
 type closer interface{ Close() error }
 
-// objects are the stack's, children first.
+// objects returns the objects of the stack, children first.
 func (s *stack) objects() []closer {
 	all := []closer{s.qp, s.srq, s.mr, s.cq, s.ch, s.pd, s.ctx}
 	if s.mw != nil {
@@ -83,7 +83,7 @@ func endpoints(t testing.TB, device string, opt cm.Options) (a, b *cm.Endpoint) 
 	return labtest.Couple(within(t), t, labtest.AddrOf(device)+":0", opt, opt)
 }
 
-// conns connects two of package rconn's.
+// conns connects two Conns of package rconn.
 func conns(t testing.TB, device string) (a, b *rconn.Conn) {
 	t.Helper()
 	ctx, opt := within(t), rconn.Options{Adverts: 2}
@@ -100,7 +100,7 @@ func conns(t testing.TB, device string) (a, b *rconn.Conn) {
 	})
 }
 
-// streams connects two of package rsock's.
+// streams connects two Conns of package rsock.
 func streams(t testing.TB, device string) (a, b *rsock.Conn) {
 	t.Helper()
 	opt := rsock.Options{ReadBuffer: 16 << 10, WriteBuffer: 16 << 10}
@@ -125,7 +125,7 @@ func newLoop(t testing.TB, opt rmsg.Options) *loop {
 	return l
 }
 
-// end closes the loop and waits until it has gone.
+// end closes the loop and waits until it has ended.
 func (l *loop) end(t testing.TB) {
 	t.Helper()
 	l.Close()

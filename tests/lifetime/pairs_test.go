@@ -21,8 +21,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// kinds make an object of each type below those of a stack. Close fails with
-// ErrInUse until free is called, which is nil if nothing can depend on the object.
+// kinds create an object of each type, with parents from a stack. Close fails with ErrInUse
+// until free is called, which is nil if nothing can depend on the object.
 var kinds = map[string]func(t *testing.T, s *stack) (o closer, free func() error){
 	"Context": func(t *testing.T, s *stack) (closer, func() error) {
 		ctx := labtest.Must(uverbs.Open(s.ctx.Device().Name))(t)
@@ -73,7 +73,7 @@ func makeQP(t *testing.T, s *stack, opt uverbs.QPOptions) *uverbs.QP {
 	return labtest.Must(s.pd.CreateQP(opt))(t)
 }
 
-// TestKinds shows that kinds has every type that methods of the others make.
+// TestKinds checks that kinds contains every type that methods of the others create.
 func TestKinds(t *testing.T) {
 	close := reflect.TypeFor[closer]()
 	seen := map[reflect.Type]bool{}
@@ -98,9 +98,9 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// TestPairs runs every two methods of every object at the same time, and beside
-// its Close: first while Close fails because the object is in use, then while it
-// succeeds. No call may block another for good.
+// TestPairs runs every two methods of every object concurrently with each other and with
+// Close: first while Close fails because the object is in use, then while it succeeds. No
+// call may block another forever.
 func TestPairs(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
 		s := newStack(t, device)
@@ -130,8 +130,8 @@ func TestPairs(t *testing.T) {
 	})
 }
 
-// safeMethods returns the names of an object's methods except Close and those
-// that may not be called beside others, or not without a memory window.
+// safeMethods returns the names of an object's methods except Close and those that may not
+// be called concurrently with others, or not without a memory window.
 func safeMethods(o closer, s *stack) (names []string) {
 	exclusive := map[string]bool{
 		"MR.Rereg":          true,
@@ -194,7 +194,7 @@ func pair(t *testing.T, s *stack, makeOne func(*testing.T, *stack) (closer, func
 	closeUnused(t, o)
 }
 
-// closeUnused closes o as soon as what others make of it has been closed.
+// closeUnused closes o as soon as all objects created from it have been closed.
 func closeUnused(t *testing.T, o closer) {
 	for {
 		err := o.Close()
@@ -209,7 +209,7 @@ func closeUnused(t *testing.T, o closer) {
 	}
 }
 
-// callOnce calls a method, closes what it makes, and returns its error.
+// callOnce calls a method, closes the objects that it creates, and returns its error.
 func callOnce(o reflect.Value, name string, args map[reflect.Type]any) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
@@ -235,7 +235,7 @@ func callOnce(o reflect.Value, name string, args map[reflect.Type]any) (err erro
 	return err
 }
 
-// TestSharedParents makes objects below the same parents, in different orders,
+// TestSharedParents creates objects with the same parents, in different orders,
 // while Close of each parent fails because it is in use; then all are closed at
 // the same time.
 func TestSharedParents(t *testing.T) {
@@ -315,7 +315,7 @@ func TestSharedParents(t *testing.T) {
 	})
 }
 
-// inTime ends the process, and prints what all goroutines do, if f blocks: nothing
+// inTime ends the process, and prints the stacks of all goroutines, if f blocks: nothing
 // could be closed then.
 func inTime(what string, f func()) {
 	done := make(chan struct{})

@@ -23,7 +23,7 @@ func TestSameGUID(t *testing.T) {
 	} {
 		t.Run(test.used, func(t *testing.T) {
 			addDevice(t, test.used, test.usedKind, test.netdev)
-			t.Cleanup(func() { // when all else is closed
+			t.Cleanup(func() { // after everything else is closed
 				if err := netlink.RdmaLinkDel(test.used); err != nil {
 					t.Error(err)
 				}
@@ -65,7 +65,7 @@ func TestSameGUID(t *testing.T) {
 	}
 }
 
-// addDevice makes a device and waits until the connection manager knows it.
+// addDevice creates a device and waits until its GID table has entries.
 func addDevice(t *testing.T, name, kind, netdev string) {
 	t.Helper()
 	labtest.Check(t, netlink.RdmaLinkAdd(name, kind, netdev))

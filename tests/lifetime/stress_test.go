@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// work is what moves data on a device: a call moves some, and checks it.
+// work holds functions that transfer data on a device: each call transfers some and checks it.
 var work = map[string]func(t *testing.T, device string) (do func(seq int) error, end func()){
 	"verbs, own memory":         verbsWork(false),
 	"verbs, memory of the heap": verbsWork(true),
@@ -35,9 +35,9 @@ var work = map[string]func(t *testing.T, device string) (do func(seq int) error,
 	"rsock":                     layerWork(workload.RSock),
 }
 
-// TestUnderPressure moves data while the garbage collector runs all the time,
-// memory is given back to the system, and processes are started: their creation
-// may not separate registered memory from what the device knows of it.
+// TestUnderPressure transfers data while the garbage collector runs continuously, memory is
+// returned to the system, and processes are started: fork must not separate registered memory
+// from the pages that the device uses.
 func TestUnderPressure(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
 		defer debug.SetGCPercent(debug.SetGCPercent(1))
@@ -122,7 +122,7 @@ func verbsWork(heap bool) func(t *testing.T, device string) (func(int) error, fu
 			err := post(verbs.OpRDMAWrite)
 			clear(src)
 			if err == nil {
-				err = post(verbs.OpRDMARead) // after which the WRITE has come
+				err = post(verbs.OpRDMARead) // which also ensures that the WRITE has arrived
 			}
 			if err == nil && (!bytes.Equal(src[:size], want) || !bytes.Equal(dst[:size], want)) {
 				err = errors.New("other bytes came")
@@ -132,7 +132,7 @@ func verbsWork(heap bool) func(t *testing.T, device string) (func(int) error, fu
 	}
 }
 
-// layerWork has a layer work with a server in this process.
+// layerWork does rounds of a layer with a server in this process.
 func layerWork(l *workload.Layer) func(t *testing.T, device string) (func(int) error, func()) {
 	return func(t *testing.T, device string) (func(int) error, func()) {
 		ctx := within(t)

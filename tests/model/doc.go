@@ -1,10 +1,10 @@
 // Package model makes calls of package uverbs in random order, with arguments
-// that are good, bad, closed or somebody else's, and compares what each answers
-// with a small model of what there is:
+// that are good, bad, closed or foreign, and compares the result of each with a
+// small model of the objects:
 //
 //	bytes ──► which call, on what ──► kernel ──► error, completions
-//	                     └─────────► model  ──► the error it must be, the
-//	                                            completions there must be
+//	                     └─────────► model  ──► expected error and
+//	                                            completions
 //
 // The bytes come from a seed that is printed.
 package model

@@ -36,7 +36,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// play makes the calls of an input on a device, with connections of their own.
+// play makes the calls of an input on a device, with new connections.
 func play(t *testing.T, device string, in []byte) (calls int) {
 	before := labtest.Settled(t)
 	ok := t.Run(device, func(t *testing.T) {

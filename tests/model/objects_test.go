@@ -5,8 +5,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// objectCalls make, change and close objects. Their arguments are beyond what
-// the device or sense allows now and then.
+// objectCalls create, change and close objects. Sometimes their arguments exceed the limits
+// of the device or are invalid.
 var objectCalls = []func(*world){
 	func(w *world) {
 		pd, err := w.context().AllocPD()
@@ -107,7 +107,7 @@ var objectCalls = []func(*world){
 		qp, err := pd.CreateQP(opt)
 		made(w, qp, err, bad, "QP", parents...)
 	},
-	func(w *world) { // resizing is the driver's to refuse, but not once closed
+	func(w *world) { // the driver may refuse to resize, unless the CQ is closed
 		n, cq, ok := pick[*uverbs.CQ](w)
 		if !ok {
 			return
@@ -139,7 +139,7 @@ var objectCalls = []func(*world){
 			}
 		}
 	},
-	func(w *world) { // posting to a QP that nobody has started
+	func(w *world) { // post to a QP that has not been started
 		n, qp, ok := pick[*uverbs.QP](w)
 		if !ok {
 			return
@@ -153,7 +153,7 @@ var objectCalls = []func(*world){
 	closeAny, closeAny, closeAny,
 }
 
-// closeAny closes what is there, or has been.
+// closeAny closes any object, which may be closed already.
 func closeAny(w *world) {
 	if len(w.nodes) > 0 {
 		w.close(w.nodes[w.choose(len(w.nodes))])

@@ -12,7 +12,7 @@ import (
 var errUnsupported = errors.ErrUnsupported
 
 // link is a connection from a to b. Each request completes once, in order; when
-// an end is made to fail, its last ones with the status that says so.
+// an end is made to fail, its last requests complete with an error.
 type link struct {
 	w    *world
 	a, b *labtest.Side
@@ -20,12 +20,12 @@ type link struct {
 	sent, taken   uint64 // requests made so far; their IDs count up from 0
 	sends, recvs  uint64 // completions so far
 	failedA, bad  bool
-	failedB, badB bool // the first completion that says so has come
+	failedB, badB bool // the first failed completion has arrived
 }
 
 const (
 	depth = 32 // of the queues
-	slots = 64 // for receives: those in the queue, and those that have completed
+	slots = 64 // for receives in the queue and completed ones
 	slot  = 64 // bytes
 )
 
@@ -36,7 +36,7 @@ func newLink(w *world) *link {
 	return &link{w: w, a: a, b: b}
 }
 
-// trafficCalls need a link.
+// trafficCalls are the calls that need a link.
 var trafficCalls = []func(*world){
 	func(w *world) { w.links[w.choose(len(w.links))].receive(1 + w.choose(8)) },
 	func(w *world) { w.links[w.choose(len(w.links))].receive(1 + w.choose(8)) },
@@ -56,11 +56,11 @@ var trafficCalls = []func(*world){
 	},
 }
 
-// receive posts n receives, of which the queue takes at least what the model
-// has room for.
+// receive posts n receives. The queue must accept at least as many as the model has room
+// for.
 func (l *link) receive(n int) {
 	if l.failedB && l.w.device == labtest.SIW {
-		return // siw does not tell that the peer has gone; the model would have to guess
+		return // siw does not report that the peer has gone; the model would have to guess
 	}
 	if l.poll(); l.taken-l.recvs > slots-8 {
 		return
@@ -87,8 +87,8 @@ func (l *link) posted(what string, posted, n, room int, err error) {
 	l.w.did(err, want, "post %d %s", n, what)
 }
 
-// send posts n messages that carry their number. On iWARP one for which there
-// is no receive would end the connection.
+// send posts n messages that contain their number. On iWARP a message without a
+// receive would end the connection.
 func (l *link) send(n int) {
 	if l.w.device == labtest.SIW {
 		n = min(n, int(l.taken)-int(l.sent))
@@ -107,7 +107,7 @@ func (l *link) send(n int) {
 	l.sent += uint64(posted)
 }
 
-// misuse posts a request that no queue takes.
+// misuse posts a request that every queue rejects.
 func (l *link) misuse(kind int) {
 	sge := l.a.MR.SGE(0, 8)
 	wr, want := verbs.SendWR{ID: 99, Opcode: verbs.OpSend}, error(nil)
@@ -124,7 +124,7 @@ func (l *link) misuse(kind int) {
 		wr.Opcode, wr.Inline, want = verbs.OpRDMARead, make([]byte, 4), verbs.ErrInlineOp
 	}
 	if l.failedA || l.failedB || l.sent-l.sends == depth {
-		return // a full queue, or one that flushes all, does not look
+		return // a full queue, or one that flushes, does not check requests
 	}
 	n, err := l.a.QP.PostSend(wr)
 	var p *verbs.PostError
@@ -134,7 +134,7 @@ func (l *link) misuse(kind int) {
 	l.w.did(err, []error{want}, "misuse %d", kind)
 }
 
-// breakA and breakB have an end fail.
+// breakA and breakB make an end fail.
 func (l *link) breakA() { l.fail(l.a, &l.failedA) }
 func (l *link) breakB() { l.fail(l.b, &l.failedB) }
 
@@ -144,8 +144,8 @@ func (l *link) fail(s *labtest.Side, failed *bool) {
 	*failed = true
 }
 
-// settle waits for the completions that there must be: of those requests that
-// have found each other, and of all of an end that failed.
+// settle waits for the completions that must arrive: those of sends with a matching
+// receive, and those of all requests of an end that failed.
 func (l *link) settle() {
 	sends, recvs := min(l.sent, l.taken), min(l.sent, l.taken)
 	if l.failedA {
@@ -155,7 +155,7 @@ func (l *link) settle() {
 		recvs = l.taken
 	}
 	if l.failedA != l.failedB {
-		// What was under way when one end failed may have got there or not.
+		// Messages in flight when one end failed may or may not have arrived.
 		sends, recvs = min(sends, l.sends), min(recvs, l.recvs)
 		if l.failedA {
 			sends = l.sent
@@ -192,8 +192,8 @@ func (l *link) poll() {
 	}
 }
 
-// completed checks a completion: it is the next, and if it failed then the end
-// had, and all that follow do as well.
+// completed checks a completion: it is the next one; it may have failed only if the end
+// has failed, and then all later ones must fail as well.
 func (l *link) completed(wc verbs.WC, want, made uint64, failed bool, bad *bool) {
 	switch {
 	case wc.ID != want || want >= made:
@@ -206,7 +206,7 @@ func (l *link) completed(wc verbs.WC, want, made uint64, failed bool, bad *bool)
 	*bad = *bad || wc.Err() != nil
 }
 
-// finish breaks both ends and waits for all that was posted.
+// finish breaks both ends and waits for the completion of all requests.
 func (l *link) finish() {
 	l.breakA()
 	l.breakB()

@@ -11,7 +11,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// node is what the model knows of an object.
+// node is the model of an object.
 type node struct {
 	what    string
 	obj     interface{ Close() error }
@@ -20,19 +20,19 @@ type node struct {
 	closed  bool
 }
 
-// world is a device with what was made on it.
+// world is a device with the objects created on it.
 type world struct {
 	t      *testing.T
 	device string
 	ctx    *node
-	nodes  []*node // but for ctx; the closed too, until there are many
+	nodes  []*node // except ctx; includes closed ones, until there are many
 	links  []*link
-	in     []byte // what is left to choose by
+	in     []byte // what is left for choose
 	calls  int
 	log    []string
 }
 
-// choose takes a number below n from the input.
+// choose returns a number below n, taken from the input.
 func (w *world) choose(n int) int {
 	if len(w.in) == 0 {
 		return 0
@@ -42,8 +42,8 @@ func (w *world) choose(n int) int {
 	return b % n
 }
 
-// did notes a call, and checks its error: nil if nothing is wanted, else one of
-// those.
+// did logs a call and checks its error: nil if want is empty, otherwise one of
+// those in want.
 func (w *world) did(err error, want []error, format string, args ...any) bool {
 	w.calls++
 	call := fmt.Sprintf(format, args...)
@@ -65,7 +65,7 @@ func (w *world) fail(format string, args ...any) {
 	w.t.Fatalf(format, args...)
 }
 
-// pick is an object of a type, open for most; false if there is none.
+// pick returns an object of a type, usually an open one; ok is false if there is none.
 func pick[T any](w *world) (n *node, obj T, ok bool) {
 	var fit []*node
 	closed := w.choose(16) == 0
@@ -81,7 +81,7 @@ func pick[T any](w *world) (n *node, obj T, ok bool) {
 	return n, n.obj.(T), true
 }
 
-// closedOf says what a call must answer that needs these.
+// closedOf returns the errors that a call with these objects must return.
 func closedOf(nodes ...*node) []error {
 	if slices.ContainsFunc(nodes, func(n *node) bool { return n.closed }) {
 		return []error{verbs.ErrClosed}
@@ -89,8 +89,8 @@ func closedOf(nodes ...*node) []error {
 	return nil
 }
 
-// made notes that an object was made of its parents, or why not. bad says that
-// the arguments are.
+// made records that an object was created from its parents, or checks the error. bad
+// reports whether the arguments are bad.
 func made[T interface{ Close() error }](w *world, obj T, err error, bad bool, what string, parents ...*node) {
 	want := closedOf(parents...)
 	if bad && err != nil {
@@ -111,7 +111,7 @@ func made[T interface{ Close() error }](w *world, obj T, err error, bad bool, wh
 	}
 }
 
-// close closes an object, which it may only refuse if others stand on it.
+// close closes an object. Close may fail only while other objects depend on it.
 func (w *world) close(n *node) {
 	var want []error
 	if n.kids > 0 {
@@ -133,7 +133,7 @@ func newWorld(t *testing.T, device string, in []byte) *world {
 	return &world{t: t, device: device, in: in, ctx: &node{what: "context", obj: ctx}}
 }
 
-// end closes all that is left, leaves first, and sees that nothing remains.
+// end closes all remaining objects, leaves first, and the context.
 func (w *world) end() {
 	for _, l := range w.links {
 		l.finish()

@@ -1,4 +1,4 @@
-// Package modules checks what the module brings to programs that import it, and that its
-// commands can be installed. It publishes the working tree through a module proxy made
-// of files, and runs the go command as a stranger would.
+// Package modules checks which modules a program that imports this one depends on, and that
+// the commands can be installed. It publishes the working tree through a module proxy made
+// of files, and runs the go command as a user would.
 package modules

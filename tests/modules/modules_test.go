@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// before serves gRPC over TCP, after over package rsock.
+// before serves gRPC over TCP, and after over package rsock.
 const before = `package main
 
 import (
@@ -39,7 +39,7 @@ var after = strings.NewReplacer(`net.Listen("tcp",`, `rsock.Listen("rdma",`, `	"
 `, `
 	"github.com/goverbs/verbs/rsock"`).Replace(before)
 
-// goMod is what go mod edit -json prints.
+// goMod is the output of go mod edit -json.
 type goMod struct {
 	Go, Toolchain string
 	Require       []struct{ Path, Version string }
@@ -55,7 +55,7 @@ func modOf(t *testing.T, dir string) (m goMod, versions map[string]string) {
 	return m, versions
 }
 
-// sums returns the modules that a go.sum has sums of.
+// sums returns the modules with sums in a go.sum.
 func sums(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	text := labtest.Must(os.ReadFile(filepath.Join(dir, "go.sum")))(t)
@@ -74,9 +74,9 @@ func TestStranger(t *testing.T) {
 	t.Run("install", func(t *testing.T) { testInstall(t, env) })
 }
 
-// testImport has a program with dependencies of its own import package rsock. It gets
-// this module and x/sys, and nothing else of it changes but the language version: go.mod
-// says at least ours, go 1.26.0, as go.mod files must since Go 1.21, and no toolchain.
+// testImport imports package rsock into a program with dependencies of its own. Its go.mod
+// gets this module and x/sys, and otherwise changes only the language version, which since
+// Go 1.21 must be at least that of this module, go 1.26.0; there is no toolchain line.
 func testImport(t *testing.T, env []string) {
 	for language, want := range map[string]string{"1.24.0": "1.26.0", "1.26.1": "1.26.1"} {
 		t.Run(language, func(t *testing.T) {
@@ -89,7 +89,7 @@ require (
 	google.golang.org/protobuf v1.36.1
 )
 `})
-			// With this machine's modules, so that later runs need no network.
+			// Use this machine's modules, so that later runs need no network.
 			run(t, dir, outside(), "go", "mod", "tidy")
 			_, had := modOf(t, dir)
 			hadSums := sums(t, dir)
@@ -151,7 +151,7 @@ func testInstall(t *testing.T, env []string) {
 	}
 }
 
-// TestLibraries: what programs import, and the tests of that, need this module and x/sys.
+// TestLibraries checks that public packages and their tests need only this module and x/sys.
 func TestLibraries(t *testing.T) {
 	libraries := []string{".", "./abi", "./cm", "./mmap", "./provider/...", "./rconn", "./rmsg", "./rsock", "./uverbs"}
 	if got := modulesOf(t, append([]string{"-test"}, libraries...)...); !slices.Equal(got, []string{path, sysPath}) {
@@ -159,8 +159,8 @@ func TestLibraries(t *testing.T) {
 	}
 }
 
-// TestRequirements: go.mod requires what packages here import, or their tests, and no
-// more. go mod tidy leaves more in it, as after go work sync.
+// TestRequirements checks that go.mod requires exactly what the packages of this module and
+// their tests import. go mod tidy leaves other requirements, as after go work sync.
 func TestRequirements(t *testing.T) {
 	mod, _ := modOf(t, root)
 	want := []string{path}
@@ -173,7 +173,7 @@ func TestRequirements(t *testing.T) {
 	}
 }
 
-// TestCommands: the commands draw and print without fonts, TeX and PDF.
+// TestCommands checks that the commands link no packages for fonts, TeX, PDF or networks.
 func TestCommands(t *testing.T) {
 	for _, m := range modulesOf(t, "./cmd/...") {
 		for _, heavy := range []string{"gonum.org", "golang.org/x/image", "latex", "pdf", "font", "freetype", "golang.org/x/net", "google.golang.org"} {
@@ -184,7 +184,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// modulesOf returns the modules of what packages of this module depend on.
+// modulesOf returns the modules on which packages of this module depend.
 func modulesOf(t *testing.T, args ...string) []string {
 	t.Helper()
 	out := run(t, root, outside(), "go", append([]string{"list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}"}, args...)...)

@@ -21,7 +21,7 @@ const (
 	root = "../.." // of the working tree
 	path = "github.com/goverbs/verbs"
 
-	// version is the one that the working tree is published as.
+	// version is the version under which the working tree is published.
 	version = "v0.0.0-test"
 )
 
@@ -40,14 +40,14 @@ func (f inTree) Path() string                 { return string(f) }
 func (f inTree) Lstat() (fs.FileInfo, error)  { return os.Lstat(filepath.Join(root, string(f))) }
 func (f inTree) Open() (io.ReadCloser, error) { return os.Open(filepath.Join(root, string(f))) }
 
-// publish writes a module proxy that has the working tree, without the modules nested
+// publish writes a module proxy that serves the working tree, without the modules nested
 // in it, and returns its URL.
 func publish(t *testing.T) string {
 	t.Helper()
 	var files []zip.File
 	for name := range strings.SplitSeq(run(t, root, nil, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"), "\x00") {
 		if f := inTree(name); name != "" {
-			if _, err := f.Lstat(); err == nil { // else it is deleted, and not yet from the index
+			if _, err := f.Lstat(); err == nil { // otherwise it is deleted, but still in the index
 				files = append(files, f)
 			}
 		}
@@ -66,8 +66,8 @@ func publish(t *testing.T) string {
 }
 
 // stranger returns the environment of a user who can get this version and no other: the
-// proxy comes before what this machine has downloaded, and before its own proxy. Modules
-// are unpacked elsewhere, as this version changes with the working tree.
+// proxy comes before this machine's downloads and its own proxy. Modules are unpacked
+// elsewhere, as the content of this version changes with the working tree.
 func stranger(t *testing.T) []string {
 	t.Helper()
 	env := strings.Split(strings.TrimSpace(run(t, root, nil, "go", "env", "GOMODCACHE", "GOPROXY")), "\n")
@@ -81,7 +81,7 @@ func outside() []string {
 	return append(os.Environ(), "GOWORK=off", "GOTOOLCHAIN=local", "GOPRIVATE=", "CGO_ENABLED=0")
 }
 
-// run returns what a program prints on its standard output.
+// run runs a program and returns its standard output.
 func run(t *testing.T, dir string, env []string, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)

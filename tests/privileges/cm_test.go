@@ -14,8 +14,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestLoop changes credentials while the kernel has events for a loop: resolved
-// addresses, and requests for connections.
+// TestLoop changes credentials while the kernel holds events for a loop: resolved
+// addresses and connection requests.
 func TestLoop(t *testing.T) {
 	inChild(t, func(t *testing.T, device string) {
 		ctx := within(t)
@@ -37,7 +37,7 @@ func TestLoop(t *testing.T) {
 				id := labtest.Must(loop.NewID())(t)
 				labtest.Check(t, id.ResolveAddr(netip.AddrPort{}, addr, time.Second))
 			}
-			time.Sleep(100 * time.Millisecond) // for events to come, or some of them
+			time.Sleep(100 * time.Millisecond) // until some or all events have arrived
 			switch i {
 			case 1:
 				drop(t)
@@ -52,7 +52,7 @@ func TestLoop(t *testing.T) {
 	})
 }
 
-// nextOf takes a loop's next event, which it waits for with poll(2) or in Next.
+// nextOf returns a loop's next event, for which it waits with poll(2) or in Next.
 func nextOf(ctx context.Context, loop *cm.Loop, polls bool) (cm.Event, error) {
 	for polls {
 		ev, ok, err := loop.TryNext()
@@ -67,7 +67,7 @@ func nextOf(ctx context.Context, loop *cm.Loop, polls bool) (cm.Event, error) {
 	return loop.Next(ctx)
 }
 
-// connectAll connects and accepts until so many endpoints have been closed.
+// connectAll connects and accepts until ends endpoints have been closed.
 func connectAll(ctx context.Context, t *testing.T, loop *cm.Loop, ends int) {
 	t.Helper()
 	for gone, polls := 0, false; gone < ends; polls = !polls {
@@ -100,7 +100,7 @@ func connectAll(ctx context.Context, t *testing.T, loop *cm.Loop, ends int) {
 	}
 }
 
-// TestChannel changes credentials beside IDs of a channel in all states.
+// TestChannel changes credentials while a channel has IDs in all states.
 func TestChannel(t *testing.T) {
 	inChild(t, func(t *testing.T, device string) {
 		ctx := within(t)

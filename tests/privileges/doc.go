@@ -1,3 +1,3 @@
-// Package privileges has the tests of programs that change their credentials, as
-// servers do that start as root.
+// Package privileges tests programs that change their credentials, as servers do that start
+// as root.
 package privileges

@@ -21,8 +21,8 @@ import (
 	"github.com/goverbs/verbs/tests/workload"
 )
 
-// inChild runs a test on each device, in a process of its own: credentials belong to
-// the process.
+// inChild runs a test on each device in a child process, since credentials belong to the
+// process.
 func inChild(t *testing.T, test func(t *testing.T, device string)) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		if os.Getenv("PRIVILEGES_CHILD") != "" {
@@ -48,12 +48,12 @@ const (
 
 var supplementary = []int{100, 101}
 
-// drop makes the process an ordinary user's.
+// drop changes the process's credentials to those of an ordinary user.
 func drop(t *testing.T) {
 	t.Helper()
 	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
 	for _, err := range []error{
-		unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unlimited), // CAP_IPC_LOCK is about to go
+		unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unlimited), // CAP_IPC_LOCK is about to be dropped
 		syscall.Setgroups(supplementary), syscall.Setgid(group), syscall.Setuid(user),
 	} {
 		if err != nil {
@@ -62,16 +62,16 @@ func drop(t *testing.T) {
 	}
 }
 
-// change changes the credentials of an ordinary user's process, to what they were.
+// change sets the credentials of an ordinary user's process again, to the same values.
 func change(t *testing.T) {
 	t.Helper()
 	labtest.Check(t, errors.Join(syscall.Setgid(group), syscall.Setuid(user)))
 }
 
-// within is how long anything may take.
+// within returns a context that limits how long any operation may take.
 func within(t *testing.T) context.Context { return labtest.Within(t, 3*time.Minute) }
 
-// server is one of rsock's, whose failures go to failed.
+// server is a server of rsock that reports failures to failed.
 type server struct {
 	*workload.Server
 	failed chan error
@@ -120,7 +120,7 @@ func keepTalking(t *testing.T, c workload.Session) (stop func()) {
 	}
 }
 
-// connectMany makes connections, some of them at once, and uses and closes them.
+// connectMany makes n connections, four at a time, and uses and closes them.
 func connectMany(t *testing.T, s *server, n int) {
 	t.Helper()
 	ctx := within(t)
@@ -137,8 +137,8 @@ func connectMany(t *testing.T, s *server, n int) {
 	wg.Wait()
 }
 
-// TestDropInUse drops privileges while connections are in use, and changes
-// credentials again and again.
+// TestDropInUse drops privileges while connections are in use, and then changes
+// credentials repeatedly.
 func TestDropInUse(t *testing.T) {
 	inChild(t, func(t *testing.T, device string) {
 		s := serve(t, device)
@@ -180,8 +180,8 @@ func TestDropFirst(t *testing.T) {
 	})
 }
 
-// TestPortRefused runs a command that the kernel refuses because of the user's rights:
-// the channel is not renewed for that.
+// TestPortRefused runs a command that the kernel refuses because of the user's rights: the
+// channel must not be reopened for that.
 func TestPortRefused(t *testing.T) {
 	inChild(t, func(t *testing.T, device string) {
 		drop(t)
@@ -196,7 +196,7 @@ func TestPortRefused(t *testing.T) {
 	})
 }
 
-// TestNodeClosed drops privileges to a user that may not open the node.
+// TestNodeClosed drops privileges to a user who may not open the node.
 func TestNodeClosed(t *testing.T) {
 	const node = "/dev/infiniband/rdma_cm"
 	if os.Getenv("PRIVILEGES_CHILD") == "" {

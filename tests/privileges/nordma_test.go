@@ -21,7 +21,7 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// dialAll returns the errors of dialing addr by each package.
+// dialAll returns the errors of dialing addr with each package.
 func dialAll(ctx context.Context, addr string) map[string]error {
 	errs := make(map[string]error)
 	c, err := cm.Dial(ctx, addr)
@@ -37,7 +37,7 @@ func dialAll(ctx context.Context, addr string) map[string]error {
 	return errs
 }
 
-// listenAll returns the errors of listening on addr by each package.
+// listenAll returns the errors of listening on addr with each package.
 func listenAll(ctx context.Context, addr string) map[string]error {
 	errs := make(map[string]error)
 	l, err := cm.Listen(ctx, addr)
@@ -53,7 +53,7 @@ func listenAll(ctx context.Context, addr string) map[string]error {
 	return errs
 }
 
-// missing insists that all errors mean that RDMA is missing, and why.
+// missing checks that all errors match ErrNoRDMA and why.
 func missing(t *testing.T, errs map[string]error, why error) {
 	t.Helper()
 	for what, err := range errs {
@@ -64,7 +64,7 @@ func missing(t *testing.T, errs map[string]error, why error) {
 	}
 }
 
-// other insists that no error means that RDMA is missing, and why.
+// other checks that all errors match why, and none ErrNoRDMA.
 func other(t *testing.T, errs map[string]error, why error) {
 	t.Helper()
 	for what, err := range errs {
@@ -89,7 +89,7 @@ func TestNoCM(t *testing.T) {
 	})
 }
 
-// TestNoNode dials and listens in a container that has no devices' nodes.
+// TestNoNode dials and listens in a container without nodes of devices.
 func TestNoNode(t *testing.T) {
 	labtest.Require(t)
 	withNodes(t, []string{"rdma_cm"}, func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestNoNode(t *testing.T) {
 	})
 }
 
-// TestSomeNodes listens in a container that has one device's node.
+// TestSomeNodes listens in a container with the node of one device.
 func TestSomeNodes(t *testing.T) {
 	labtest.Require(t)
 	withNodes(t, []string{"rdma_cm", "uverbs1"}, func(t *testing.T) {
@@ -114,9 +114,9 @@ func TestSomeNodes(t *testing.T) {
 	})
 }
 
-// TestNoDriver dials and listens on a device that no driver knows: its node is that of
-// /dev/random, which answers unknown commands with EINVAL, as a device does that is of
-// another driver.
+// TestNoDriver dials and listens on a device that no driver supports: its node is that of
+// /dev/random, which answers unknown commands with EINVAL, as do devices of other
+// drivers.
 func TestNoDriver(t *testing.T) {
 	labtest.Require(t)
 	withNodes(t, []string{"rdma_cm", "uverbs0 c 1 8"}, func(t *testing.T) {
@@ -125,8 +125,8 @@ func TestNoDriver(t *testing.T) {
 	})
 }
 
-// withNodes runs a test in a process that sees only some nodes in /dev/infiniband, or
-// none where there are none. A node may be given as what mknod takes.
+// withNodes runs a test in a process that sees only the named nodes in /dev/infiniband.
+// Outside the lab it just runs the test. A node may have arguments for mknod.
 func withNodes(t *testing.T, nodes []string, test func(t *testing.T)) {
 	const dir = "/dev/infiniband"
 	if os.Getenv("PRIVILEGES_CHILD") != "" || os.Getenv("VERBS_LAB") == "" {
@@ -219,7 +219,7 @@ func TestOtherErrors(t *testing.T) {
 	})
 }
 
-// TestNotPermitted dials and listens as a user that may not open the nodes.
+// TestNotPermitted dials and listens as a user who may not open the nodes.
 func TestNotPermitted(t *testing.T) {
 	for _, node := range []string{"rdma_cm", "uverbs0"} {
 		t.Run(node, func(t *testing.T) {

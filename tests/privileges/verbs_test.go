@@ -9,7 +9,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestVerbs uses objects from before a change of credentials, with events, and makes
+// TestVerbs uses objects created before a change of credentials, with events, and creates
 // and destroys others afterwards.
 func TestVerbs(t *testing.T) {
 	inChild(t, func(t *testing.T, device string) {
@@ -29,7 +29,7 @@ func TestVerbs(t *testing.T) {
 	})
 }
 
-// exchange sends a message and waits for both completions to be notified of.
+// exchange sends a message and waits for the events of both completions.
 func exchange(t *testing.T, a, b *labtest.Side) {
 	t.Helper()
 	for _, cq := range []*uverbs.CQ{a.SendCQ, b.RecvCQ} {
@@ -42,7 +42,7 @@ func exchange(t *testing.T, a, b *labtest.Side) {
 	}
 }
 
-// next waits for a completion of an armed CQ.
+// next waits for the event of an armed CQ and polls its completion.
 func next(t *testing.T, ctx context.Context, cq *uverbs.CQ) {
 	t.Helper()
 	labtest.Check(t, cq.Wait(ctx))

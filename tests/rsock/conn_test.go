@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// TestConn asks of both ends of a connection what the Go project asks of every net.Conn.
+// TestConn runs the Go project's tests of net.Conn on both ends of a connection.
 func TestConn(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for name, turn := range map[string]bool{"dialed": false, "accepted": true} {

@@ -1,3 +1,3 @@
-// Package rsock runs what Go programs commonly do with connections, unmodified,
-// over package rsock: HTTP, HTTP/2 over TLS, gRPC, the tests of x/net/nettest.
+// Package rsock runs common users of net.Conn, unmodified, over package rsock: HTTP, HTTP/2
+// over TLS, gRPC, and the tests of x/net/nettest.
 package rsock

@@ -19,8 +19,8 @@ import (
 
 type bytesValue = wrapperspb.BytesValue
 
-// echo is a service without generated code: a unary method that returns what it
-// was given, and a stream that does so until its end.
+// echo is a service without generated code: a unary method that returns its argument, and
+// a stream that does the same until its end.
 var echo = grpc.ServiceDesc{
 	ServiceName: "Echo",
 	HandlerType: (*any)(nil),

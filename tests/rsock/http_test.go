@@ -20,7 +20,7 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// noise is n bytes of a stream of noise that a number names.
+// noise returns a reader of the first n bytes of the pseudorandom stream with a seed.
 func noise(seed, n int) io.Reader {
 	return io.LimitReader(rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}), int64(n))
 }
@@ -34,7 +34,7 @@ func sum(t testing.TB, r io.Reader) string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// handler answers GET with noise and POST with the sum of what was posted.
+// handler answers GET with noise and POST with the sum of the body.
 func handler(t *testing.T) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{seed}/{n}", func(w http.ResponseWriter, r *http.Request) {
@@ -48,13 +48,13 @@ func handler(t *testing.T) http.Handler {
 	return mux
 }
 
-// serve is a server on a device, and a client of it that dials anew for as long
-// as more connections are needed.
+// serve starts a server on a device, and returns a client of it that dials whenever it needs
+// another connection.
 func serve(t *testing.T, device string, h2 bool, h http.Handler) (client *http.Client, url string, dials *atomic.Int32) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(h)
 	s.Listener.Close()
-	// Two hundred handshakes at once take seconds, as all on an emulated machine.
+	// Two hundred concurrent handshakes take seconds on an emulated machine.
 	lc := rsock.ListenConfig{HandshakeTimeout: time.Minute}
 	s.Listener = labtest.Must(lc.Listen(t.Context(), "rdma", labtest.AddrOf(device)+":0"))(t)
 	s.EnableHTTP2 = h2
@@ -72,7 +72,7 @@ func serve(t *testing.T, device string, h2 bool, h http.Handler) (client *http.C
 		return new(rsock.Dialer).DialContext(ctx, network, addr)
 	}
 	if h2 {
-		tr.TLSClientConfig.ServerName = "example.com" // as the certificate says
+		tr.TLSClientConfig.ServerName = "example.com" // the name in the certificate
 	}
 	client.Timeout = 100 * time.Second
 	return client, s.URL, dials
@@ -143,7 +143,7 @@ func TestHTTP(t *testing.T) {
 					}
 					wg.Wait()
 				})
-				t.Run("reset", func(t *testing.T) { // by a client that wants no more
+				t.Run("reset", func(t *testing.T) { // by a client that stops reading
 					resp := labtest.Must(client.Get(fmt.Sprintf("%s/1/%d", url, int64(1<<40))))(t)
 					io.CopyN(io.Discard, resp.Body, 1<<20)
 					resp.Body.Close()
@@ -154,13 +154,13 @@ func TestHTTP(t *testing.T) {
 	})
 }
 
-// aborting ends a handler in the middle of a body, as net/http allows.
+// aborting ends a handler in the middle of a body, as net/http permits.
 type aborting struct{}
 
 func (aborting) Read([]byte) (int, error) { panic(http.ErrAbortHandler) }
 
-// TestHTTPAbort: a handler that panics while it copies a body fails its own request
-// only, over TCP and over rsock.
+// TestHTTPAbort checks that a handler that panics while it copies a body fails only its own
+// request, over TCP and over rsock.
 func TestHTTPAbort(t *testing.T) {
 	abort := http.NewServeMux()
 	abort.HandleFunc("/ok", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") })

@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// atomics does an atomic operation on b's memory at an offset, with keys of
-// the caller's choice, and checks it.
+// atomicOp does an atomic operation on b's memory at an offset, with keys of the
+// caller's choice, and checks the result.
 func (e *env) atomicOp(op verbs.Opcode, a, b *labtest.Side, off int, sge verbs.SGE, rkey uint32) error {
 	word := b.MR.Bytes()[off:][:8]
 	binary.NativeEndian.PutUint64(word, 5)
@@ -43,7 +43,7 @@ func atomicTest(op verbs.Opcode) func(*env) error {
 	}
 }
 
-// atomicFails spoils one thing about an atomic operation and wants a status.
+// atomicFails does an atomic operation with one wrong argument and expects a status.
 func atomicFails(opt labtest.PairOptions, spoil func(a, b *labtest.Side) (off int, sge verbs.SGE, rkey uint32), want ...verbs.WCStatus) func(*env) error {
 	return func(e *env) error {
 		for _, op := range []verbs.Opcode{verbs.OpCompareSwap, verbs.OpFetchAdd} {
@@ -96,7 +96,7 @@ var srq = []scenario{
 		if err := b.SRQ.Resize(200); err != nil {
 			return err
 		}
-		// With a receive in it, which stays.
+		// Resize with a receive in it, which must remain.
 		if _, err := b.PostRecv(verbs.RecvWR{ID: 9, SGL: []verbs.SGE{b.MR.SGE(0, 10)}}); err != nil {
 			return err
 		}

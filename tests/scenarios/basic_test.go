@@ -193,7 +193,7 @@ var cq = []scenario{
 		if a.SendCQ.Cap() < 500 {
 			return fmt.Errorf("a CQ of %d", a.SendCQ.Cap())
 		}
-		// With completions in it: none may be lost.
+		// Resize with completions in it: none may be lost.
 		for i := range uint64(10) {
 			wr := verbs.SendWR{ID: i, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: []byte{1}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}
 			if _, err := a.QP.PostSend(wr); err != nil {
@@ -229,8 +229,8 @@ func (e *env) ud(events bool, n int) error {
 	return e.traffic(a, b, 20, n, events)
 }
 
-// Completions carry all that extended CQs would tell, but for timestamps,
-// which neither driver has.
+// Completions have all the fields of extended CQs, except timestamps, which
+// neither driver supports.
 var cqEx = []scenario{
 	{"cqex/rc_traffic_cq_ex", everywhere, func(e *env) error {
 		a, b := e.pair(labtest.PairOptions{OneCQ: true})
@@ -265,7 +265,7 @@ var sharedPD = []scenario{
 		if err := mr.Close(); err != nil {
 			return err
 		}
-		// A region made through the imported PD serves the original's QPs.
+		// QPs of the original PD can use a region of the imported PD.
 		made, err := pd.AllocMR(4096, e.access(), uverbs.MROptions{})
 		if err != nil {
 			return err
@@ -277,8 +277,8 @@ var sharedPD = []scenario{
 	}},
 }
 
-// A parent domain is a thing of C: it carries allocators, and locks that may be
-// left out. Buffers here are the program's to choose in any case.
+// Parent domains exist only in C: they hold allocators, and locks that may be left
+// out. Here programs choose buffers in any case.
 var parentDomain = []scenario{
 	{"parent_domain/default_allocators_rc_traffic", everywhere, func(e *env) error {
 		a, b := e.pair(labtest.PairOptions{})
@@ -314,9 +314,9 @@ var parentDomain = []scenario{
 	}},
 }
 
-// After a fork the kernel copies pinned pages for the child at once, and Go has
-// no fork that goes on running Go: what matters is that starting a program does
-// not disturb regions.
+// After a fork the kernel copies pinned pages for the child immediately, and Go has
+// no fork that continues to run Go code: these scenarios check that starting a program
+// does not affect regions.
 var fork = []scenario{
 	{"fork/is_fork_initialized", everywhere, func(e *env) error {
 		a, b := e.pair(labtest.PairOptions{})

@@ -24,7 +24,7 @@ func timeout(e *env) context.Context {
 	return ctx
 }
 
-// hugeMR makes a region of huge pages, for which it reserves some.
+// hugeMR reserves huge pages and allocates a region of them.
 func hugeMR(e *env, pd *uverbs.PD) (*uverbs.MR, error) {
 	if err := os.WriteFile("/proc/sys/vm/nr_hugepages", []byte("4"), 0o644); err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ var mr = []scenario{
 	{"mr/create_dm_mr", nowhere, probe("device memory")},
 }
 
-// bind binds a window of b's to the first n bytes of its region.
+// bind binds a window of b to the first n bytes of b's region.
 func (e *env) bind(b *labtest.Side, typ verbs.MWType, n int) (*uverbs.MW, uint32, error) {
 	mw, err := b.PD.AllocMW(typ)
 	if err != nil {
@@ -110,8 +110,8 @@ func (e *env) bind(b *labtest.Side, typ verbs.MWType, n int) (*uverbs.MW, uint32
 	return mw, rkey, nil
 }
 
-// window uses a window of a type on b's memory, takes it away, and sees the
-// peer refused.
+// window uses a window of a type on b's memory, revokes it by take, and checks
+// that the peer is refused.
 func window(typ verbs.MWType, take func(e *env, a, b *labtest.Side, mw *uverbs.MW) error) func(*env) error {
 	return func(e *env) error {
 		access := e.access()
@@ -175,8 +175,8 @@ var mw = []scenario{
 	}},
 }
 
-// udmabuf makes a DMA-BUF of size bytes of this process's memory, which it
-// returns too.
+// udmabuf creates a DMA-BUF of size bytes of this process's memory, and returns
+// both.
 func udmabuf(e *env, size int) (*os.File, []byte, error) {
 	memfd, err := unix.MemfdCreate("udmabuf", unix.MFD_ALLOW_SEALING|unix.MFD_CLOEXEC)
 	if err != nil {
@@ -214,7 +214,7 @@ func udmabuf(e *env, size int) (*os.File, []byte, error) {
 	return buf, mem, nil
 }
 
-// dmabufMR registers a DMA-BUF in a side's place of memory.
+// dmabufMR returns a side whose region is a DMA-BUF, and the memory.
 func (e *env) dmabufMR(s *labtest.Side, access verbs.Access) (*labtest.Side, []byte, error) {
 	buf, mem, err := udmabuf(e, 16384)
 	if err != nil {
@@ -268,7 +268,7 @@ var dmabuf = []scenario{
 func odpTest(use func(e *env, a, b *labtest.Side) error) func(*env) error {
 	return func(e *env) error {
 		access := e.access() | verbs.AccessOnDemand
-		// What the kernel lacks shows when registering.
+		// Registering fails if the kernel lacks the feature.
 		pd := e.pd()
 		mr, err := pd.AllocMR(4096, access, uverbs.MROptions{})
 		if err != nil {
@@ -293,9 +293,9 @@ func prefetch(advice verbs.Advice, wait bool) func(e *env, a, b *labtest.Side) e
 	}
 }
 
-// odpSize is one packet: the rxe of 7.2 puts what comes after the first in a
-// page, or crosses into another page, in the wrong place (rxe_odp_mr_copy
-// forgets the offset).
+// odpSize is one packet: rxe in 7.2 stores data after the first packet of a page,
+// or data that crosses into another page, in the wrong place (rxe_odp_mr_copy
+// ignores the offset).
 const odpSize = 1024
 
 var onDemand = with("on-demand paging")

@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// createQP makes a QP of a type and returns it in RESET.
+// createQP creates a QP of a type and returns it in RESET.
 func (e *env) createQP(typ verbs.QPType, want verbs.QPCap) (*uverbs.QP, error) {
 	cq := labtest.Made(e.ctx.CreateCQ(uverbs.CQOptions{Depth: 64}))(e.t)
 	qp, err := e.pd().CreateQP(uverbs.QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq, Cap: want})
@@ -36,7 +36,7 @@ func createQP(typ verbs.QPType) func(*env) error {
 	}
 }
 
-// createInit makes a QP and moves it to INIT, as rdma-core's "with attr" does.
+// createInit creates a QP and moves it to INIT, as rdma-core's "with attr" does.
 func createInit(typ verbs.QPType) func(*env) error {
 	return func(e *env) error {
 		qp, err := e.createQP(typ, smallCap)
@@ -182,7 +182,7 @@ var qpEx = []scenario{
 		if err := e.ctx.Probe(uverbs.FeatureFlush); err != nil {
 			return err
 		}
-		a, b := e.pair(labtest.PairOptions{}) // whose region allows none
+		a, b := e.pair(labtest.PairOptions{}) // its region does not allow FLUSH
 		return fails(e.do(a, verbs.SendWR{
 			Opcode: verbs.OpFlush, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Flush: verbs.Flush{Length: 7, Type: verbs.FlushGlobal},
 		}), verbs.WCRemAccessErr, verbs.WCRemInvReqErr)

@@ -1,6 +1,6 @@
-// Package scenarios goes through what rdma-core's own tests go through
-// (tests/test_*.py there: the names are theirs, the code is not), on every
-// device of the lab. What a kernel lacks must be refused by it.
+// Package scenarios repeats the scenarios of rdma-core's own tests (tests/test_*.py
+// there: the names are the same, the code is not) on every device of the lab. Kernels
+// must refuse features that they lack.
 package scenarios
 
 import (
@@ -25,13 +25,13 @@ import (
 // scenario is one of rdma-core's tests.
 type scenario struct {
 	name string // "file/test"
-	// works says whether it must; if not, run must come upon a refusal.
+	// works reports whether it must work; if not, run must be refused.
 	works func(e *env) bool
 	run   func(e *env) error
 }
 
-// Where scenarios work. Those about features that only some kernels have ask
-// the device.
+// The following functions report where scenarios work. with is for features that only some
+// kernels have: it probes the device.
 func everywhere(*env) bool { return true }
 func nowhere(*env) bool    { return false }
 func onRXE(e *env) bool    { return !e.siw }
@@ -41,8 +41,8 @@ func with(f uverbs.Feature) func(*env) bool {
 
 var scenarios = [][]scenario{addr, atomic, cq, cqEvents, cqEx, device, mr, mw, dmabuf, odp, pd, qp, qpEx, srq, sharedPD, parentDomain, fork}
 
-// TestScenarios runs them all. It prints a table of what came of each if
-// SCENARIO_TABLE names a file to append it to.
+// TestScenarios runs all scenarios. It appends the results to the file named by
+// SCENARIO_TABLE, if any.
 func TestScenarios(t *testing.T) {
 	var table strings.Builder
 	labtest.Each(t, func(t *testing.T, dev string) {
@@ -58,8 +58,8 @@ func TestScenarios(t *testing.T) {
 	labtest.AppendTo(t, os.Getenv("SCENARIO_TABLE"), table.String())
 }
 
-// TestFeatures asks for every feature: there is none that the kernel neither
-// grants nor refuses. FEATURE_TABLE is what SCENARIO_TABLE is to scenarios.
+// TestFeatures checks that the kernel either supports or refuses every feature. It appends
+// the results to the file named by FEATURE_TABLE, if any.
 func TestFeatures(t *testing.T) {
 	var table strings.Builder
 	labtest.Each(t, func(t *testing.T, dev string) {
@@ -94,10 +94,10 @@ func (s scenario) test(e *env) string {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return unix.ErrnoName(errno)
 	}
-	return "refused" // before the kernel was asked
+	return "refused" // without asking the kernel
 }
 
-// env is what scenarios work with.
+// env is the environment of a scenario.
 type env struct {
 	t    *testing.T
 	dev  string
@@ -125,7 +125,7 @@ func (e *env) pair(opt labtest.PairOptions) (a, b *labtest.Side) {
 	return labtest.NewPair(e.t, opt)
 }
 
-// access is all that the device's regions can allow.
+// access returns all access rights that the device supports for regions.
 func (e *env) access() verbs.Access {
 	if e.siw {
 		return verbs.AccessAll &^ verbs.AccessRemoteAtomic
@@ -133,7 +133,7 @@ func (e *env) access() verbs.Access {
 	return verbs.AccessAll
 }
 
-// wait takes one completion, with events if the CQ has them.
+// wait waits for one completion, by events or by polling.
 func (e *env) wait(cq *uverbs.CQ, events bool) (verbs.WC, error) {
 	var wc [1]verbs.WC
 	ctx, cancel := context.WithTimeout(e.t.Context(), 5*time.Second)
@@ -167,7 +167,7 @@ func fill(b []byte) []byte {
 	return b
 }
 
-// traffic sends rounds messages of n bytes each way and compares them.
+// traffic sends rounds messages of n bytes in each direction and compares them.
 func (e *env) traffic(a, b *labtest.Side, rounds, n int, events bool) error {
 	for i := range rounds {
 		for _, dir := range [][2]*labtest.Side{{a, b}, {b, a}} {
@@ -180,7 +180,7 @@ func (e *env) traffic(a, b *labtest.Side, rounds, n int, events bool) error {
 }
 
 // message sends n bytes from the start of one side's region to a page of the
-// other's, with an immediate where there are such.
+// other's, with an immediate unless on siw.
 func (e *env) message(from, to *labtest.Side, n int, imm uint32, events bool) error {
 	grh := 0
 	if from.QP.Type() == verbs.UD {
@@ -217,7 +217,7 @@ func (e *env) write(a, b *labtest.Side, n int, rkey uint32) error {
 	if err := e.do(a, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.MR.SGE(0, n)}, RemoteAddr: b.MR.Addr(), RKey: rkey}); err != nil {
 		return err
 	}
-	if e.siw { // which completes when it is sent
+	if e.siw { // where it completes when it has been sent
 		if err := e.do(a, verbs.SendWR{Opcode: verbs.OpRDMARead, SGL: []verbs.SGE{a.MR.SGE(n, n)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()}); err != nil {
 			return err
 		}
@@ -240,7 +240,7 @@ func (e *env) read(a, b *labtest.Side, n int, rkey uint32) error {
 	return nil
 }
 
-// fails insists on a completion status.
+// fails returns an error unless err matches one of the completion statuses.
 func fails(err error, want ...verbs.WCStatus) error {
 	for _, s := range want {
 		if errors.Is(err, s) {
@@ -250,7 +250,7 @@ func fails(err error, want ...verbs.WCStatus) error {
 	return fmt.Errorf("%v, want %v", err, want)
 }
 
-// refused insists on an error that errors.Is finds.
+// refused returns an error unless err matches one of want.
 func refused(err error, want ...error) error {
 	for _, w := range want {
 		if errors.Is(err, w) {
@@ -260,7 +260,7 @@ func refused(err error, want ...error) error {
 	return fmt.Errorf("%v, want %v", err, want)
 }
 
-// probe is the scenario of a feature that the kernel refuses.
+// probe returns the scenario of a feature that the kernel refuses.
 func probe(f uverbs.Feature) func(*env) error {
 	return func(e *env) error { return e.ctx.Probe(f) }
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/verbs/tests/workload"
 )
 
-// What a client asks for in its private data.
+// The requests of a client, in its private data.
 const (
 	stay   = iota + 1 // until the client closes
 	leave             // the server closes
@@ -22,7 +22,7 @@ const (
 	whim              // the client may give up while it connects
 )
 
-// small is for connections that carry nothing.
+// small is the capacity of connections that transfer no data.
 var small = verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16}
 
 func listenChurn(ctx context.Context, addr string, report func(error)) (*workload.Server, error) {
@@ -56,9 +56,9 @@ func listenChurn(ctx context.Context, addr string, report func(error)) (*workloa
 
 func liveChurn(ctx context.Context, s *side, addr string, r *rand.Rand, n *count) error {
 	want := byte(stay + r.IntN(3))
-	// No dial over siw is given up: a listener whose peer leaves between TCP's
-	// handshake and the acceptance releases itself once too often now and
-	// then (siw_cep_put), and the kernel is broken after that.
+	// Dials over siw are not canceled: if the peer leaves between TCP's
+	// handshake and the acceptance, a listener sometimes drops one reference to
+	// itself too many (siw_cep_put), after which the kernel is corrupt.
 	if s.device != labtest.SIW && r.IntN(4) == 0 {
 		want = whim
 		var cancel context.CancelFunc
@@ -92,7 +92,7 @@ func liveChurn(ctx context.Context, s *side, addr string, r *rand.Rand, n *count
 	return e.Close()
 }
 
-// memory registers memory of both kinds, and lets go of most of it.
+// memory registers memory of both kinds, and releases most of it.
 func memory(e *cm.Endpoint, r *rand.Rand) error {
 	for range r.IntN(4) {
 		size := 1 + r.IntN(1<<20)>>r.IntN(16)
@@ -101,7 +101,7 @@ func memory(e *cm.Endpoint, r *rand.Rand) error {
 			return err
 		}
 		mr.Bytes()[size-1] = 1
-		if r.IntN(4) == 0 { // the endpoint's Close does it
+		if r.IntN(4) == 0 { // closed by the endpoint's Close
 			continue
 		}
 		if err := mr.Close(); err != nil {

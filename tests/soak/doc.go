@@ -1,5 +1,5 @@
-// Package soak keeps all layers busy at once, for minutes or hours, and looks
-// for what only shows then: leaks, stalls, damage.
+// Package soak runs all layers at the same time, for minutes or hours, to find problems
+// that appear only then: leaks, stalls, damage.
 //
 //	test process: clients           the same program again: servers
 //	  workload    ══ rounds of all layers ════════════ workload
@@ -8,6 +8,6 @@
 //	  sampler ◄── memory, files, goroutines ... ──────────┘
 //	     └─► lines of JSON ─► verdict, report (./samples, ./report)
 //
-// A connection lives for some rounds, see package workload; then comes the next. make test has it run for seconds, make soak
-// for an hour.
+// A connection lasts some rounds, see package workload; then the next is made. make test
+// runs it for seconds, make soak for an hour.
 package soak

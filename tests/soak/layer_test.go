@@ -19,8 +19,8 @@ import (
 // layer is a kind of load.
 type layer struct {
 	*workload.Layer
-	workers int // connections at once
-	// live is all of a connection, from dial to close.
+	workers int // concurrent connections
+	// live runs one connection, from dial to close.
 	live func(ctx context.Context, s *side, addr string, r *rand.Rand, n *count) error
 }
 
@@ -38,7 +38,7 @@ func init() {
 	workload.MsgOptions = rmsg.Options{MaxMessage: 1 << 20, ConnectTimeout: time.Minute, Linger: time.Minute}
 }
 
-// usual is a layer whose connections do some rounds of up to most bytes.
+// usual returns a layer whose connections do some rounds of up to most bytes.
 func usual(l *workload.Layer, workers, most int) layer {
 	return layer{l, workers, func(ctx context.Context, s *side, addr string, r *rand.Rand, n *count) error {
 		c, err := s.dial(ctx, l, addr)
@@ -70,8 +70,7 @@ func (s *side) dial(ctx context.Context, l *workload.Layer, addr string) (worklo
 	return l.Dial(ctx, addr)
 }
 
-// silent has a read end with a deadline, and nothing but it, as the peer says nothing
-// yet.
+// silent checks that a read ends by its deadline, as the peer has sent nothing yet.
 func silent(c *workload.Stream, r *rand.Rand) error {
 	c.SetReadDeadline(time.Now().Add(time.Duration(r.IntN(20)) * time.Millisecond))
 	if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -80,11 +79,10 @@ func silent(c *workload.Stream, r *rand.Rand) error {
 	return nil
 }
 
-// lifetime is how long a connection may take for all that it does, which is
-// seconds unless something hangs.
+// lifetime is how long a connection may last. It takes seconds unless something hangs.
 const lifetime = 3 * time.Minute
 
-// count is what a layer's clients did.
+// count counts what the clients of a layer did.
 type count struct{ rounds, bytes, conns atomic.Uint64 }
 
 func (c *count) add(bytes int) {
@@ -92,13 +90,13 @@ func (c *count) add(bytes int) {
 	c.bytes.Add(uint64(bytes))
 }
 
-// side is a process's part of a run.
+// side is the part of a process in a run.
 type side struct {
 	device string
-	ctx    context.Context // ends when the run has failed, or the handlers are to end
+	ctx    context.Context // ends when the run has failed, or the handlers must end
 	cancel context.CancelFunc
 	report func(failure string)
-	stop   chan struct{} // closed when clients are to come to an end
+	stop   chan struct{} // closed when clients must end
 	loop   *rmsg.Loop    // of clients
 }
 
@@ -115,12 +113,12 @@ func (s *side) fail(layer, what string, err error) {
 	s.cancel()
 }
 
-// listen begins to serve a layer.
+// listen starts a server of a layer.
 func (s *side) listen(l layer) (*workload.Server, error) {
 	return l.Listen(s.ctx, labtest.AddrOf(s.device)+":0", func(err error) { s.fail(l.Name, "server", err) })
 }
 
-// stopping says whether clients are to come to an end.
+// stopping reports whether clients must end.
 func (s *side) stopping() bool {
 	select {
 	case <-s.stop:
@@ -130,13 +128,14 @@ func (s *side) stopping() bool {
 	}
 }
 
-// stacks is what all goroutines do.
+// stacks returns the stacks of all goroutines.
 func stacks() string {
 	buf := make([]byte, 1<<20)
 	return string(buf[:runtime.Stack(buf, true)])
 }
 
-// work has a layer's clients live one life after the other until s.stop.
+// work runs a layer's clients, each with one connection after another, until s.stop is
+// closed.
 func (s *side) work(l layer, addr string, n *count, seed uint64) *sync.WaitGroup {
 	var wg sync.WaitGroup
 	for w := range l.workers {

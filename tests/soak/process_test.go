@@ -15,7 +15,7 @@ import (
 	"github.com/goverbs/verbs/tests/soak/samples"
 )
 
-// thisProcess is what this process has.
+// thisProcess returns the resources of this process.
 func thisProcess() (p samples.Process, err error) {
 	status, err := numbers("/proc/self/status")
 	if err != nil {
@@ -55,7 +55,7 @@ func numbers(file string) (map[string]int, error) {
 	return values, nil
 }
 
-// kernelState is how many objects a device has, and how much memory there is.
+// kernelState returns the number of objects of a device, and the kernel's memory.
 func kernelState(device string) (map[string]int, error) {
 	memory, err := numbers("/proc/meminfo")
 	if err != nil {
@@ -67,7 +67,7 @@ func kernelState(device string) (map[string]int, error) {
 	return state, err
 }
 
-// inventory is labtest's, of this process alone or with the kernel's objects.
+// inventory returns labtest.Inventory, with or without the kernel's objects.
 func inventory(t *testing.T, kernel bool) map[string]int {
 	t.Helper()
 	inv := labtest.Inventory(t)
@@ -80,7 +80,7 @@ func inventory(t *testing.T, kernel bool) map[string]int {
 	return inv
 }
 
-// warmUp has what the first use leaves for good: files of the runtime's poller.
+// warmUp creates what the first use leaves permanently: files of the runtime's poller.
 func warmUp(t *testing.T, device string) {
 	t.Helper()
 	l := labtest.Must(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
@@ -88,9 +88,9 @@ func warmUp(t *testing.T, device string) {
 	labtest.Settled(t)
 }
 
-// leaks waits until the inventory is as it was, and says what stays more.
-// What is kept for the next connection, or ends in the background, takes some
-// seconds.
+// leaks waits until the inventory is as it was before, and returns the differences that
+// remain. Objects that are cached for the next connection, or closed in the background,
+// disappear after some seconds.
 func leaks(t *testing.T, kernel bool, before map[string]int) (found []string) {
 	t.Helper()
 	for range 120 {

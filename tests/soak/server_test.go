@@ -18,22 +18,22 @@ import (
 	"github.com/goverbs/verbs/tests/workload"
 )
 
-// serverDevice tells the program that it is the server, and of which device.
+// serverDevice is the environment variable that makes the program the server of a device.
 const serverDevice = "SOAK_SERVER_DEVICE"
 
-// answer is what the server says, a line of JSON each: where its layers are,
-// what is asked for, or that it has failed.
+// answer is a line of JSON from the server: the addresses of its layers, the answer to a
+// question, or a failure.
 type answer struct {
 	Addrs   map[string]string `json:",omitempty"`
 	Process *samples.Process  `json:",omitempty"`
 	Stacks  string            `json:",omitempty"`
 	Failure string            `json:",omitempty"`
-	Closed  bool              `json:",omitempty"` // and this has stayed:
+	Closed  bool              `json:",omitempty"` // and left these:
 	Leaks   []string          `json:",omitempty"`
 }
 
-// TestServer is the server: a process that TestSoak starts. It reads what is
-// asked for, "sample", "stacks" or "close", from its standard input.
+// TestServer is the server: a process that TestSoak starts. It reads questions, "sample",
+// "stacks" or "close", from its standard input.
 func TestServer(t *testing.T) {
 	device := os.Getenv(serverDevice)
 	if device == "" {
@@ -76,8 +76,8 @@ func TestServer(t *testing.T) {
 	say(answer{Closed: true, Leaks: leaks(t, false, before)})
 }
 
-// end closes the servers. Connections end as their peers have; those whose peer
-// gave up connecting may wait for it still, until they are canceled.
+// end closes the servers. Connections end because their peers have ended. Those whose peer
+// gave up connecting may still wait for it, until they are canceled.
 func (s *side) end(servers []*workload.Server) {
 	ended := make(chan error, len(servers))
 	for _, v := range servers {
@@ -98,12 +98,12 @@ func (s *side) end(servers []*workload.Server) {
 	}
 }
 
-// server is the process, as its client sees it.
+// server is the server process, as its client sees it.
 type server struct {
 	cmd     *exec.Cmd
 	ask     func(what string) error
 	answers chan answer
-	gone    chan struct{} // closed when it says no more
+	gone    chan struct{} // closed at the end of its answers
 	addrs   map[string]string
 }
 
@@ -144,7 +144,7 @@ func startServer(s *side) (*server, error) {
 			}
 			select {
 			case v.answers <- a:
-			case <-time.After(time.Minute): // nobody wants it any more
+			case <-time.After(time.Minute): // the client no longer waits for it
 			}
 		}
 	}()
@@ -165,7 +165,7 @@ func (v *server) answer(limit time.Duration) (a answer, err error) {
 	}
 }
 
-// question asks, and waits for the answer.
+// question sends a question and waits for the answer.
 func (v *server) question(what string, limit time.Duration) (answer, error) {
 	if err := v.ask(what); err != nil {
 		return answer{}, err
@@ -173,11 +173,11 @@ func (v *server) question(what string, limit time.Duration) (answer, error) {
 	return v.answer(limit)
 }
 
-// close has the server end, and returns what it leaves.
+// close ends the server, and returns its leaks.
 func (v *server) close() (leaks []string, err error) {
 	a, err := v.question("close", 4*time.Minute)
 	if err != nil {
-		v.cmd.Process.Signal(syscall.SIGQUIT) // it says what it does
+		v.cmd.Process.Signal(syscall.SIGQUIT) // prints its stacks
 		time.AfterFunc(10*time.Second, func() { v.cmd.Process.Kill() })
 	}
 	return a.Leaks, errors.Join(err, v.cmd.Wait())

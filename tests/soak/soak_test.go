@@ -30,7 +30,7 @@ var (
 	folder   = flag.String("samples", "", "folder for the samples, DEVICE.jsonl")
 )
 
-// TestSoak runs all layers at once, and judges what came of it.
+// TestSoak runs all layers at the same time, and checks the result.
 func TestSoak(t *testing.T) {
 	if *only != "" {
 		layers = slices.DeleteFunc(layers, func(l layer) bool { return !slices.Contains(strings.Split(*only, ","), l.Name) })
@@ -58,7 +58,7 @@ type run struct {
 	failures []string
 }
 
-// rest watches over a layer's progress.
+// rest tracks the progress of a layer.
 type rest struct {
 	rounds, bytes uint64
 	since         time.Time
@@ -81,7 +81,7 @@ func newRun(t *testing.T, device string) *run {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if len(r.failures) > 0 {
-			f = "after that: " + f // which ends others' connections
+			f = "after that: " + f // the first failure ends other connections
 		}
 		r.failures = append(r.failures, f)
 	}}
@@ -98,7 +98,7 @@ func newRun(t *testing.T, device string) *run {
 	return r
 }
 
-// write adds a line to the file, at once: a run may be killed.
+// write writes a line to the file immediately, as a run may be killed.
 func (r *run) write(l samples.Line) {
 	text, err := json.Marshal(l)
 	if err == nil {
@@ -119,7 +119,7 @@ func (r *run) run() *samples.Run {
 		r.report(err.Error())
 	}
 	r.cancel()
-	// Only what this process and the kernel have after the server is gone.
+	// The leaks of this process and of the kernel are found after the server has ended.
 	end := samples.End{At: time.Since(r.Start.Began).Seconds()}
 	for _, l := range leaked {
 		end.Leaks = append(end.Leaks, "server: "+l)
@@ -179,7 +179,7 @@ func (r *run) load() (leaks []string, err error) {
 	return nil, nil
 }
 
-// watch takes samples until the time, or failure. It looks for stalls more often.
+// watch takes samples until the time is up, or a failure. It checks for stalls more often.
 func (r *run) watch(until time.Time) {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
@@ -205,7 +205,7 @@ func (r *run) watch(until time.Time) {
 	}
 }
 
-// progress is how long ago a layer was last seen to make any.
+// progress returns how long ago a layer last made progress.
 func (r *run) progress(i int) time.Duration {
 	c, p := &r.counts[i], &r.rests[i]
 	since := time.Since(p.since)
@@ -217,7 +217,7 @@ func (r *run) progress(i int) time.Duration {
 	return since
 }
 
-// stalled ends the run, and says what everybody does.
+// stalled ends the run, and reports the stacks of both processes.
 func (r *run) stalled(layer string, since time.Duration) {
 	text := fmt.Sprintf("layer %s has made no progress for %v\nclient:\n%s", layer, since.Round(time.Second), stacks())
 	if a, err := r.server.question("stacks", time.Minute); err == nil {
@@ -227,7 +227,7 @@ func (r *run) stalled(layer string, since time.Duration) {
 	r.cancel()
 }
 
-// sample takes a sample, and shows in short what it is.
+// sample takes a sample, and logs a summary.
 func (r *run) sample() error {
 	s := samples.Sample{Layers: map[string]samples.Layer{}}
 	for i, l := range layers {

@@ -1,6 +1,5 @@
-// Package syscalls counts the system calls of a thread, with an eBPF program
-// on the kernel's own tracepoint, so that claims about the fast path are
-// measured and not believed.
+// Package syscalls counts the system calls of a thread, with an eBPF program on a
+// tracepoint of the kernel, so that tests can measure what the fast path claims.
 //
 //	any system call ─► raw tracepoint sys_enter ─► this thread? counts[number]++
 package syscalls
@@ -16,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Counter counts the system calls of one thread at a time. Its owner closes
-// it.
+// Counter counts the system calls of one thread at a time. The caller must
+// close it.
 type Counter struct {
 	counts *ebpf.Map    // number of the call -> times
-	armed  *ebpf.Map    // the thread to count for; in shared memory, so that
-	memory *ebpf.Memory // switching takes no system call
+	armed  *ebpf.Map    // the thread that is counted; in shared memory, so that
+	memory *ebpf.Memory // switching requires no system call
 	prog   *ebpf.Program
 	link   link.Link
 }
@@ -58,7 +57,7 @@ func NewCounter() (_ *Counter, err error) {
 	return c, err
 }
 
-// program is, for the system call args[1]:
+// program returns this program, which runs for the system call args[1]:
 //
 //	if thread != *armed { return }
 //	if n := counts[number]; n != nil { atomic *n += 1 } else { counts[number] = 1 }
@@ -117,7 +116,7 @@ func (c *Counter) Close() error {
 	return errors.Join(errs...)
 }
 
-// Calls is how often each system call, by number, was made.
+// Calls holds how often each system call, by number, was made.
 type Calls map[uint32]uint64
 
 // During returns the calls of the calling thread while f runs. The goroutine

@@ -15,9 +15,9 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// expect runs f times times and insists on the calls that it makes. The
-// scheduler adds calls of its own when it preempts the thread meanwhile, but
-// it takes none away: so one measurement of a few must be exact.
+// expect runs f times times and fails unless it makes the calls in want. If the scheduler
+// preempts the thread it adds calls of its own, but it never removes any, so it is enough
+// if one of several measurements is exact.
 func expect(t *testing.T, c *Counter, what string, times int, want Calls, f func()) {
 	t.Helper()
 	var calls Calls
@@ -39,8 +39,8 @@ func expect(t *testing.T, c *Counter, what string, times int, want Calls, f func
 	t.Errorf("%s, %d times, made calls %v, want %v", what, times, calls, want)
 }
 
-// TestCounter shows that the instrument sees what is there: a test of zero
-// calls needs one that can count.
+// TestCounter checks that the counter counts: otherwise a test that expects no calls
+// proves nothing.
 func TestCounter(t *testing.T) {
 	labtest.Require(t)
 	runtime.LockOSThread()
@@ -53,8 +53,7 @@ func TestCounter(t *testing.T) {
 func newCounter(t *testing.T) *Counter {
 	c := labtest.Must(NewCounter())(t)
 	t.Cleanup(func() { c.Close() })
-	// A collection would make the thread call futex and the like for reasons
-	// of its own.
+	// A garbage collection would make system calls, such as futex, on the thread.
 	gc := debug.SetGCPercent(-1)
 	t.Cleanup(func() { debug.SetGCPercent(gc) })
 	return c
@@ -75,7 +74,7 @@ func fastPath(t *testing.T, device string) {
 			panic(err)
 		}
 	})
-	// Enough for whatever follows.
+	// Fill the queue for the tests below.
 	for n := 1; n == 1; {
 		n, _ = b.QP.PostRecv(recv...)
 	}
@@ -100,15 +99,15 @@ func fastPath(t *testing.T, device string) {
 				wrs[i].SGL, wrs[i].Inline = nil, []byte("inline")
 			}
 		}
-		// Polling until all have come makes no call, nor does posting receives,
-		// so the one is posting's.
+		// Polling for all completions and posting receives make no call, so the
+		// only one is that of posting sends.
 		expect(t, c, fmt.Sprintf("post_send of %d, polling and post_recv", batch), 1, Calls{unix.SYS_WRITE: 1}, func() {
 			if n, err := a.QP.PostSend(wrs...); n != batch || err != nil {
 				panic(err)
 			}
 			drain(a.SendCQ, batch)
 			drain(b.RecvCQ, batch)
-			for range batch { // in place of those used up
+			for range batch { // to replace the consumed ones
 				if n, err := b.QP.PostRecv(recv...); n != 1 || err != nil {
 					panic(err)
 				}
@@ -121,8 +120,8 @@ func fastPath(t *testing.T, device string) {
 	}
 }
 
-// skipped shows that siw's kernel side is not called while it is at work: after
-// a batch that it does not finish in the call, posts need none of their own.
+// skipped checks that posts to siw make no call while the kernel still processes the queue:
+// a batch that it does not finish in its call saves the calls of the posts that follow.
 func skipped(t *testing.T, c *Counter, a, b *labtest.Side) {
 	const posts = 100
 	long := make([]verbs.SendWR, 300)
@@ -162,14 +161,14 @@ func skipped(t *testing.T, c *Counter, a, b *labtest.Side) {
 	}
 }
 
-// TestAllocs is here, and not beside the code, to run on the same objects.
+// TestAllocs is here, and not next to the code, to run on the same objects.
 func TestAllocs(t *testing.T) { labtest.Each(t, allocs) }
 
 func allocs(t *testing.T, device string) {
 	const depth = 1 << 12
 	withImm := verbs.OpSendImm
 	if device == labtest.SIW {
-		withImm = verbs.OpSend // there are no immediates
+		withImm = verbs.OpSend // siw has no immediates
 	}
 	a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 64}})
 	if n := testing.AllocsPerRun(1000, func() {

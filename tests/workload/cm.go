@@ -13,8 +13,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// CM is packages cm and uverbs: memory of the peer that is written, read and counted
-// in, and messages, some at a time.
+// CM uses packages cm and uverbs: it writes and reads the peer's memory, counts in it, and
+// exchanges messages, several at a time.
 var CM = &Layer{
 	Name: "cm", Listen: listenCM,
 	Dial: func(ctx context.Context, addr string) (Session, error) {
@@ -25,24 +25,24 @@ var CM = &Layer{
 
 const (
 	window = 4          // messages without an answer
-	depth  = window + 1 // receives, and sends under way
+	depth  = window + 1 // receives, and sends in flight
 )
 
 // Endpoint is an end of layer CM.
 type Endpoint struct {
 	*cm.Endpoint
 	MR   *uverbs.MR // for the peer to use
-	Addr uint64     // of the peer's
+	Addr uint64     // of the peer's memory
 	RKey uint32
 
 	simple
 	party
-	local            *uverbs.MR // what is written, what is read, and the result of an atomic
+	local            *uverbs.MR // data to write, data read, and the result of an atomic
 	in, out          *uverbs.MR // of messages
 	posted, done     uint64     // send requests
-	arrived          []verbs.WC // not yet taken
+	arrived          []verbs.WC // not yet received
 	recvWCs, sendWCs [depth]verbs.WC
-	counter          uint64 // what the peer's must be
+	counter          uint64 // expected value of the peer's counter
 }
 
 func (p *Endpoint) setup(e *cm.Endpoint) (err error) {
@@ -68,7 +68,7 @@ func (p *Endpoint) setup(e *cm.Endpoint) (err error) {
 	return e.Announce(binary.BigEndian.AppendUint32(hello, p.MR.RKey()))
 }
 
-// greeted takes what the peer has announced.
+// greeted reads the peer's announcement.
 func (p *Endpoint) greeted() {
 	p.Addr, p.RKey = binary.BigEndian.Uint64(p.PrivateData[8:]), binary.BigEndian.Uint32(p.PrivateData[16:])
 }
@@ -92,8 +92,8 @@ func (p *Endpoint) post(wrs ...verbs.SendWR) error {
 	return nil
 }
 
-// drain waits until no more than some requests are under way, which complete in the
-// order that they were posted in.
+// drain waits until at most most requests are in flight. They must complete in the order in
+// which they were posted.
 func (p *Endpoint) drain(ctx context.Context, most uint64) error {
 	for p.posted-p.done > most {
 		n, err := p.SendCQ.PollWait(ctx, p.sendWCs[:])
@@ -115,7 +115,7 @@ func (p *Endpoint) drain(ctx context.Context, most uint64) error {
 	return nil
 }
 
-// all posts requests and waits for them.
+// all posts requests and waits for their completions.
 func (p *Endpoint) all(ctx context.Context, wrs ...verbs.SendWR) error {
 	if err := p.post(wrs...); err != nil {
 		return err
@@ -123,7 +123,7 @@ func (p *Endpoint) all(ctx context.Context, wrs ...verbs.SendWR) error {
 	return p.drain(ctx, 0)
 }
 
-// say sends a message that is not made of noise.
+// say sends a message that does not consist of noise.
 func (p *Endpoint) say(ctx context.Context, b []byte) error {
 	if err := p.drain(ctx, depth-1); err != nil {
 		return err
@@ -132,7 +132,7 @@ func (p *Endpoint) say(ctx context.Context, b []byte) error {
 	return p.post(verbs.SendWR{Opcode: verbs.OpSend, Inline: b})
 }
 
-// send sends the next message, of n bytes, from memory whose last message has gone.
+// send sends the next message, of n bytes, from memory whose last message has been sent.
 func (p *Endpoint) send(ctx context.Context, n int) error {
 	if err := p.drain(ctx, depth-1); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (p *Endpoint) send(ctx context.Context, n int) error {
 	return p.post(wr)
 }
 
-// receive takes the next message.
+// receive returns the next message.
 func (p *Endpoint) receive(ctx context.Context) ([]byte, error) {
 	if len(p.arrived) == 0 {
 		n, err := p.RecvCQ.PollWait(ctx, p.recvWCs[:])
@@ -191,7 +191,7 @@ func listenCM(ctx context.Context, addr string, report func(error)) (*Server, er
 	}, report, nil), nil
 }
 
-// DialCM is CM.Dial with more options.
+// DialCM does the same as CM.Dial, with more options.
 func DialCM(ctx context.Context, addr string, more func(*cm.Options)) (*Endpoint, error) {
 	p := &Endpoint{party: newParty(Key(rand.Uint64()))}
 	opt := cm.Options{Setup: p.setup}
@@ -203,8 +203,8 @@ func DialCM(ctx context.Context, addr string, more func(*cm.Options)) (*Endpoint
 	return p, nil
 }
 
-// Round writes to the peer's memory, now and then reads that back, and reads what the
-// peer has answered there; exchanges messages; and counts.
+// Round writes to the peer's memory, sometimes reads it back, and reads the peer's answer
+// there; it exchanges messages, and counts.
 func (p *Endpoint) Round(ctx context.Context, n int) error {
 	n = min(max(n, 1), room)
 	off, seq := p.somewhere(p.PD.Context().Driver() == "siw", n), p.sent
@@ -212,13 +212,13 @@ func (p *Endpoint) Round(ctx context.Context, n int) error {
 	back := p.local.Bytes()[room:][:n]
 	p.mine.Fill(p.local.Bytes()[:n], seq)
 	clear(back)
-	// A byte more proves that rxe has done all of a READ, see verbs.OpRDMARead.
+	// Reading one more byte ensures that rxe has finished a READ, see verbs.OpRDMARead.
 	write := verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: at, SGL: []verbs.SGE{p.local.SGE(0, n)}}
 	read := verbs.SendWR{Opcode: verbs.OpRDMARead, RemoteAddr: at, SGL: []verbs.SGE{p.local.SGE(room, n)}}
 	proof := verbs.SendWR{Opcode: verbs.OpRDMARead, RemoteAddr: at, SGL: []verbs.SGE{p.local.SGE(room, 1)}}
 	var err error
 	if p.rand.IntN(2) == 0 {
-		err = p.post(write) // which must come before the message that follows
+		err = p.post(write) // it must arrive before the message that follows
 	} else if err = p.all(ctx, write, read, proof); err == nil {
 		err = p.mine.Check("memory, read back,", back, seq, n)
 	}
@@ -246,7 +246,7 @@ func (p *Endpoint) Round(ctx context.Context, n int) error {
 	})
 }
 
-// Poke writes nothing to the peer's memory.
+// Poke writes no bytes to the peer's memory.
 func (p *Endpoint) Poke() {
 	p.QP.PostSend(verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: p.Addr, RKey: p.RKey})
 }

@@ -10,25 +10,25 @@ import (
 	"sync"
 )
 
-// ErrData is matched by errors that say that data is wrong, which no fault excuses.
+// ErrData is matched by errors that report wrong data, which no fault may cause.
 var ErrData = errors.New("the data is wrong")
 
-// Key names all that one side of a connection sends.
+// Key determines all data that one side of a connection sends.
 type Key uint64
 
 // Answers returns the key of the other side.
 func (k Key) Answers() Key { return ^k }
 
-// noise is what all data is taken from, so that checking it costs little more than
-// comparing its bytes.
+// noise returns the bytes from which all data is taken, so that checking data costs little
+// more than comparing its bytes.
 var noise = sync.OnceValue(func() []byte {
 	b := make([]byte, 1<<20)
 	rand.NewChaCha8([32]byte{'n', 'o', 'i', 's', 'e'}).Read(b)
 	return b
 })
 
-// content yields what the holder of k sends as number seq, n bytes in pieces: the
-// number, if it fits, and noise from a place on that key and number choose.
+// content yields the n bytes that the side with key k sends as number seq, in pieces: the
+// number, if it fits, and noise from an offset that depends on key and number.
 func (k Key) content(seq uint64, n int) iter.Seq2[int, []byte] {
 	return func(yield func(int, []byte) bool) {
 		at := 0
@@ -49,7 +49,7 @@ func (k Key) content(seq uint64, n int) iter.Seq2[int, []byte] {
 	}
 }
 
-// Fill makes b what the holder of k sends as number seq.
+// Fill fills b with what the side with key k sends as number seq.
 func (k Key) Fill(b []byte, seq uint64) []byte {
 	for at, piece := range k.content(seq, len(b)) {
 		copy(b[at:], piece)
@@ -57,8 +57,8 @@ func (k Key) Fill(b []byte, seq uint64) []byte {
 	return b
 }
 
-// Check reports how got differs from the n bytes that the holder of k sends as
-// number seq.
+// Check returns an error if got differs from the n bytes that the side with key k sends
+// as number seq.
 func (k Key) Check(what string, got []byte, seq uint64, n int) error {
 	if len(got) != n {
 		return fmt.Errorf("%w: %s %d of key %#x has %d bytes, want %d", ErrData, what, seq, k, len(got), n)

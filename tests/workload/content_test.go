@@ -9,14 +9,14 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestContent: Check accepts what Fill makes, and nothing else: no other number, no
-// other key, no other length, no damaged byte.
+// TestContent checks that Check accepts the output of Fill, but no other number, key or
+// length, and no damaged byte.
 func TestContent(t *testing.T) {
 	const k = Key(0x1234)
 	for seq := range uint64(200) {
 		n := int(seq) * 13 % 4096
 		if seq == 99 {
-			n = 3 << 20 // more than there is noise
+			n = 3 << 20 // longer than noise
 		}
 		b := k.Fill(make([]byte, n), seq)
 		labtest.Check(t, k.Check("message", b, seq, n))

@@ -15,12 +15,12 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// HTTP is net/http over rsock, which asks again on a new connection if one that was
-// idle has ended.
+// HTTP uses net/http over rsock. net/http repeats a request on a new connection if an idle
+// one has ended.
 var HTTP = &Layer{Name: "net/http", Listen: listenHTTP, Dial: dialHTTP, Died: []error{syscall.ECONNRESET, syscall.ETIMEDOUT, syscall.ECONNREFUSED}}
 
-// listenHTTP answers GET with what a key and a number name, and POST with what comes,
-// while it comes.
+// listenHTTP answers GET with the data of a key and a number, and POST with the body, while
+// it is received.
 func listenHTTP(ctx context.Context, addr string, report func(error)) (*Server, error) {
 	l, err := rsock.Listen("rdma", addr)
 	if err != nil {
@@ -32,7 +32,7 @@ func listenHTTP(ctx context.Context, addr string, report func(error)) (*Server, 
 		seq, _ := strconv.ParseUint(r.PathValue("seq"), 10, 64)
 		n, _ := strconv.Atoi(r.PathValue("n"))
 		w.Header().Set("Content-Length", strconv.Itoa(n))
-		w.Write(Key(key).Fill(make([]byte, n), seq)) // the client sees it fail
+		w.Write(Key(key).Fill(make([]byte, n), seq)) // the client notices a failure
 	})
 	mux.HandleFunc("POST /", func(w http.ResponseWriter, r *http.Request) {
 		http.NewResponseController(w).EnableFullDuplex()
@@ -71,7 +71,7 @@ func dialHTTP(_ context.Context, addr string) (Session, error) {
 	return &httpSession{Client: http.Client{Transport: &http.Transport{DialContext: dial}}, url: "http://" + addr, mine: Key(rand.Uint64())}, nil
 }
 
-// Round gets n bytes, and posts n bytes that come back.
+// Round gets n bytes, and posts n bytes that are returned.
 func (s *httpSession) Round(ctx context.Context, n int) error {
 	s.seq++
 	for _, r := range []struct {

@@ -1,10 +1,10 @@
-// Package workload puts load on the layers, for tests: sessions between two ends, in
-// one process or in two, which check all data.
+// Package workload puts load on the layers, for tests: sessions between two ends, in one
+// process or in two, which check all data.
 //
-//	Session.Round ── data, some ways ─────► Server checks what it gets,
+//	Session.Round ── data, several ways ──► Server checks the data,
 //	checks        ◄── other data ────────── and reports how its connections end
 //
-// Each side has a Key, which names all that it sends. [Layers] are what there is.
+// Each side has a Key, which determines all its data. [Layers] lists the layers.
 package workload
 
 import (
@@ -16,13 +16,13 @@ import (
 	"sync"
 )
 
-// Layer is a package of this project, or two, at work.
+// Layer is a load on one or two packages of this project.
 type Layer struct {
 	Name      string
 	Datagrams bool // without connections, and on rxe only
 	// Listen serves connections to addr until ctx ends or the server is closed. It calls
 	// report, from any goroutine, with the error of the listener and of each connection
-	// that does not end in good order.
+	// that does not end normally.
 	Listen func(ctx context.Context, addr string, report func(error)) (*Server, error)
 	// Dial connects to a server.
 	Dial func(ctx context.Context, addr string) (Session, error)
@@ -30,10 +30,10 @@ type Layer struct {
 	Died []error
 }
 
-// Layers are all layers there are.
+// Layers are all layers.
 var Layers = []*Layer{CM, UD, RConn, RMsg, RSock, HTTP}
 
-// ByName returns the layer of a name.
+// ByName returns the layer with a name.
 func ByName(name string) (*Layer, error) {
 	for _, l := range Layers {
 		if l.Name == name {
@@ -43,7 +43,7 @@ func ByName(name string) (*Layer, error) {
 	return nil, fmt.Errorf("no layer %q", name)
 }
 
-// Use dials a server, works some rounds of size bytes, and closes the session.
+// Use dials a server, does some rounds of size bytes, and closes the session.
 func (l *Layer) Use(ctx context.Context, addr string, rounds, size int) error {
 	s, err := l.Dial(ctx, addr)
 	if err != nil {
@@ -60,14 +60,14 @@ func (l *Layer) Use(ctx context.Context, addr string, rounds, size int) error {
 
 // Session is a connection to a layer's server.
 type Session interface {
-	// Round has about n bytes go each way, by all the ways that the layer has, and
-	// both sides check them. One error ends the session.
+	// Round transfers about n bytes in each direction, by all operations of the layer,
+	// and both sides check them. An error ends the session.
 	Round(ctx context.Context, n int) error
-	// Poke sends something that makes no difference. It may be called during Round,
-	// and may fail: if the peer is gone, Round has an error.
+	// Poke sends something that has no effect. It may be called during Round, and may
+	// fail: if the peer is gone, Round returns an error.
 	Poke()
-	// Shutdown ends the session in good order, where the layer has such a thing; it
-	// is still to be closed.
+	// Shutdown ends the session gracefully, if the layer supports this. The session must
+	// still be closed.
 	Shutdown(ctx context.Context) error
 	io.Closer
 }
@@ -99,7 +99,7 @@ func (s *Server) Close() error {
 }
 
 // Serve calls handle for each connection that a listener accepts, in a goroutine of its
-// own, until ctx ends or the listener is closed. When all handlers have ended it calls
+// own, until ctx ends or the listener is closed. When all handlers have returned it calls
 // end, if that is not nil.
 func Serve[T any, A fmt.Stringer](ctx context.Context, l interface {
 	Addr() A

@@ -16,10 +16,10 @@ import (
 
 const (
 	room    = 256 << 10 // bytes of memory that a peer may use; a counter follows
-	message = 64 << 10  // most bytes of a message
+	message = 64 << 10  // maximum bytes of a message
 )
 
-// party is an end of a connection; CM and RConn take part in rounds with it.
+// party is the part of a connection's end that CM and RConn share.
 type party struct {
 	mine, theirs Key
 	rand         *rand.Rand
@@ -33,12 +33,12 @@ func newParty(mine Key) party {
 
 // messenger is an end of either layer.
 type messenger interface {
-	say(ctx context.Context, b []byte) error // sends a message that is not made of noise
-	send(ctx context.Context, n int) error   // sends one that is
+	say(ctx context.Context, b []byte) error // sends a message that is not noise
+	send(ctx context.Context, n int) error   // sends a message of noise
 	receive(ctx context.Context) ([]byte, error)
 }
 
-// take takes the next message, which must have n bytes, or any if n is negative.
+// take receives the next message, which must have n bytes unless n is negative.
 func (p *party) take(ctx context.Context, m messenger, n int) (int, error) {
 	b, err := m.receive(ctx)
 	if err != nil {
@@ -50,12 +50,12 @@ func (p *party) take(ctx context.Context, m messenger, n int) (int, error) {
 	return n, p.theirs.Check("message", b, p.came-1, n)
 }
 
-// task is what the side that dialed sends first in a round: where it has written to,
-// and how many messages follow.
+// task is the first message of a round, from the side that dialed: where it has written, and
+// how many messages follow.
 type task struct{ Region, Off, N, Messages uint32 }
 
-// answer does the server's part of a round with its regions: it checks what the
-// peer has written, leaves an answer there to be read, and answers messages.
+// answer does the server's part of a round: it checks what the peer has written to regions,
+// stores an answer there, which the peer reads, and answers messages.
 func (p *party) answer(ctx context.Context, m messenger, regions ...[]byte) error {
 	b, err := m.receive(ctx)
 	if err != nil {
@@ -120,7 +120,7 @@ func (p *party) ask(ctx context.Context, m messenger, t task, most, window int, 
 	return nil
 }
 
-// count counts in a counter that must be want.
+// count changes and checks a counter, whose value must be want.
 func (p *party) count(want *uint64, add func(uint64) (uint64, error), swap func(old, value uint64) (uint64, error)) error {
 	if !p.atomics {
 		return nil
@@ -147,8 +147,8 @@ func (p *party) count(want *uint64, add func(uint64) (uint64, error), swap func(
 	return nil
 }
 
-// sizes returns 1 to most sizes of messages, up to n bytes, which is the first, the
-// others mostly much smaller.
+// sizes returns 1 to most sizes of messages. The first is n, the others are at most n and
+// mostly much smaller.
 func (p *party) sizes(most, n int) []int {
 	all := []int{n}
 	for range p.rand.IntN(most) {
@@ -159,10 +159,10 @@ func (p *party) sizes(most, n int) []int {
 
 // somewhere returns an offset for n bytes of a peer's memory.
 //
-// siw sends up to 32 bytes that cross a page wrong, in answers to READs among
-// others (6.1 to 7.2: the rest comes from the start of the first page, as
-// siw_try_1seg takes what is on the second for what is on the first). So on siw
-// those that are that short, if cut in four, are kept within a page.
+// siw sends up to 32 bytes wrongly if they cross a page, for example in answers to READs
+// (6.1 to 7.2: the rest comes from the start of the first page, as siw_try_1seg mistakes
+// the second page for the first). So on siw data that is that short after being cut in four
+// stays within a page.
 func (p *party) somewhere(siw bool, n int) int {
 	const page, short = 4096, 4 * 33
 	off := p.rand.IntN(room - n + 1)
@@ -172,7 +172,7 @@ func (p *party) somewhere(siw bool, n int) int {
 	return off
 }
 
-// shared is the access of memory for the peer, with atomics where there are any.
+// shared returns the access rights of memory for the peer, with atomics if supported.
 func shared(c *uverbs.Context) (a verbs.Access, atomics bool) {
 	a = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
 	if atomics = c.Probe("atomics") == nil; atomics {
@@ -181,8 +181,8 @@ func shared(c *uverbs.Context) (a verbs.Access, atomics bool) {
 	return a, atomics
 }
 
-// withReason adds the reason for which a connection ended to the error of a request
-// that was flushed.
+// withReason adds the reason why a connection ended to the error of a request that was
+// flushed.
 func withReason(err error, e *cm.Endpoint) error {
 	if !errors.Is(err, verbs.WCFlushErr) {
 		return err
@@ -191,18 +191,18 @@ func withReason(err error, e *cm.Endpoint) error {
 	case <-e.Done():
 		return fmt.Errorf("%w: %w", e.Err(), err)
 	case <-time.After(5 * time.Second):
-		return err // a queue pair alone has failed
+		return err // only the queue pair has failed
 	}
 }
 
-// unlessPeerClosed returns an error unless it says that the peer has closed. siw fails what
-// it was sending then, and flushes the rest.
+// unlessPeerClosed returns err, or nil if the reason is that the peer has closed: siw then
+// fails the request that it was sending, and flushes the rest.
 func unlessPeerClosed(ctx context.Context, e *cm.Endpoint, err error) error {
 	if !errors.Is(err, verbs.WCFlushErr) && !errors.Is(err, verbs.WCLocQPOpErr) && !errors.Is(err, verbs.ErrState) && !errors.Is(err, verbs.ErrDisconnected) {
 		return err
 	}
 	select {
-	case <-e.Done(): // flushes may be seen before
+	case <-e.Done(): // requests may be flushed before
 	case <-ctx.Done():
 	}
 	if errors.Is(e.Err(), verbs.ErrDisconnected) {

@@ -13,9 +13,9 @@ import (
 	"github.com/goverbs/verbs/rconn"
 )
 
-// RConn is package rconn: memory that is put to, got from and counted in, of the
-// region that the server announces and of one that it advertises later, and messages
-// one at a time, in pieces.
+// RConn uses package rconn: it puts, gets and counts in the memory of a region that the
+// server announces and of one that it advertises later, and exchanges messages one at a
+// time, in pieces.
 var RConn = &Layer{Name: "rconn", Listen: listenConn, Dial: dialConn, Died: CM.Died}
 
 // Conn is an end of layer RConn.
@@ -28,7 +28,7 @@ type Conn struct {
 	shared    []*rconn.LocalRegion // for the peer to use
 	in, local *rconn.LocalRegion
 	regions   []rconn.RemoteRegion // of the peer
-	counters  [2]uint64            // what those in them must be
+	counters  [2]uint64            // expected values of their counters
 }
 
 func (p *Conn) setup(c *rconn.Conn) (err error) {
@@ -43,7 +43,7 @@ func (p *Conn) setup(c *rconn.Conn) (err error) {
 	return p.expect()
 }
 
-// share makes another region for the peer to use.
+// share allocates another region for the peer to use.
 func (p *Conn) share() (rconn.Span, error) {
 	access, _ := shared(p.PD().Context())
 	r, err := p.Alloc(room+8, access)
@@ -54,12 +54,12 @@ func (p *Conn) share() (rconn.Span, error) {
 	return r.All(), nil
 }
 
-// expect posts the receive of the next message, in as many pieces as its number says.
+// expect posts the receive of the next message, whose number determines the number of pieces.
 func (p *Conn) expect() error {
 	return p.PostRecv(p.came, split(p.in.All(), int(p.came%4)+1)...)
 }
 
-// split cuts a span in pieces.
+// split cuts a span into pieces.
 func split(s rconn.Span, pieces int) (all []rconn.Span) {
 	for i := range pieces {
 		n := s.Len / (pieces - i)
@@ -72,7 +72,7 @@ func split(s rconn.Span, pieces int) (all []rconn.Span) {
 	return all
 }
 
-// pieces cuts a span in some pieces.
+// pieces cuts a span into 1 to 4 pieces.
 func (p *Conn) pieces(s rconn.Span) []rconn.Span { return split(s, 1+p.rand.IntN(4)) }
 
 // await waits for a request.
@@ -92,7 +92,7 @@ func (p *Conn) await(ctx context.Context, d rconn.Direction, id uint64) (n int, 
 
 func (p *Conn) why(err error) error { return withReason(err, p.Endpoint()) }
 
-// post sends the next message, which is in out, and waits until it is gone.
+// post sends the next message, which is in Out, and waits for its completion.
 func (p *Conn) post(ctx context.Context, n int) error {
 	if err := p.PostSend(p.sent, verbs.SendSignaled, p.pieces(p.Out.Span(0, n))...); err != nil {
 		return p.why(fmt.Errorf("send message %d: %w", p.sent, err))
@@ -113,7 +113,7 @@ func (p *Conn) say(ctx context.Context, b []byte) error {
 	return p.post(ctx, copy(p.Out.Bytes(), b))
 }
 
-// receive takes the next message.
+// receive returns the next message.
 func (p *Conn) receive(ctx context.Context) ([]byte, error) {
 	n, err := p.await(ctx, rconn.Recvs, p.came)
 	if err != nil {
@@ -153,8 +153,8 @@ func listenConn(ctx context.Context, addr string, report func(error)) (*Server, 
 	}, report, nil), nil
 }
 
-// advertiser is a Conn that advertises a region before its first message, which is
-// after the peer's first: the side that dialed must be the first to send.
+// advertiser is a Conn that advertises a region before its first message, which follows the
+// peer's first: the side that dialed must send first.
 type advertiser struct {
 	*Conn
 	region rconn.Span
@@ -192,8 +192,8 @@ func dialConn(ctx context.Context, addr string) (Session, error) {
 	return p, nil
 }
 
-// Round writes to the peer's memory, reads that back, and reads what the peer has
-// answered there; exchanges messages; and counts.
+// Round writes to the peer's memory, reads it back, and reads the peer's answer there; it
+// exchanges messages, and counts.
 func (p *Conn) Round(ctx context.Context, n int) error {
 	n = min(max(n, 1), room)
 	i, seq := p.rand.IntN(len(p.regions)), p.sent
@@ -237,9 +237,9 @@ func (p *Conn) Round(ctx context.Context, n int) error {
 	return p.why(err)
 }
 
-// move writes to the peer's memory and reads that back: with Put and Get, or
-// gathered from some pieces and scattered to others, of memory that is there or that
-// is registered for that alone.
+// move writes to the peer's memory and reads it back: with Put and Get, or gathered from
+// some pieces and scattered to others, of existing memory or of memory that is registered
+// just for this.
 func (p *Conn) move(ctx context.Context, at rconn.Target, data []byte) (back []byte, err error) {
 	n := len(data)
 	kind := p.rand.IntN(3)
@@ -264,7 +264,7 @@ func (p *Conn) move(ctx context.Context, at rconn.Target, data []byte) (back []b
 	if err == nil {
 		err = p.PostRead(2, 0, at, p.pieces(local.Span(room, n))...)
 	}
-	if err == nil { // a byte more proves that rxe has done all of a READ
+	if err == nil { // reading one more byte ensures that rxe has finished a READ
 		err = p.PostRead(3, verbs.SendSignaled, at, local.Span(room, 1))
 	}
 	if err == nil {
@@ -273,5 +273,5 @@ func (p *Conn) move(ctx context.Context, at rconn.Target, data []byte) (back []b
 	return back, p.why(err)
 }
 
-// Poke writes nothing to the peer's memory.
+// Poke writes no bytes to the peer's memory.
 func (p *Conn) Poke() { p.PostWrite(0, 0, p.Adverts()[0].At(0)) }

@@ -13,8 +13,8 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// RMsg is package rmsg: messages of all sizes that both sides send as they receive,
-// some copied and some from buffers of the socket.
+// RMsg uses package rmsg: both sides send messages of all sizes while they receive, some
+// copied and some from buffers of the socket.
 var RMsg = &Layer{
 	Name: "rmsg", Listen: listenMsg,
 	Dial: func(ctx context.Context, addr string) (Session, error) {
@@ -32,7 +32,7 @@ var RMsg = &Layer{
 	Died: []error{verbs.ErrDisconnected, rmsg.ErrUnreadable, verbs.WCFlushErr},
 }
 
-// MsgOptions are those of all loops.
+// MsgOptions are the options of all loops.
 var MsgOptions rmsg.Options
 
 // RunLoop runs a loop until end is called.
@@ -60,7 +60,7 @@ type Socket struct {
 	poke *rmsg.Buffer
 }
 
-// poking is a message that does not count.
+// poking is a message that receivers ignore.
 const poking = "poke"
 
 // send sends the next message, of n bytes.
@@ -97,7 +97,7 @@ func (p *Socket) sendBuffer(ctx context.Context, n int) error {
 	return errors.Join(b.Err(), b.Free())
 }
 
-// receive takes the next message, which must have n bytes, or any if n is negative.
+// receive receives the next message, which must have n bytes unless n is negative.
 func (p *Socket) receive(ctx context.Context, n int) (int, error) {
 	b, err := p.Recv(ctx)
 	for err == nil && string(b.Bytes()) == poking {
@@ -115,7 +115,7 @@ func (p *Socket) receive(ctx context.Context, n int) (int, error) {
 	return n, errors.Join(err, b.Free())
 }
 
-// bothWays sends messages of some sizes while others are received.
+// bothWays sends messages of the given sizes while it calls receive.
 func (p *Socket) bothWays(ctx context.Context, sizes <-chan int, receive func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -170,7 +170,7 @@ func listenMsg(ctx context.Context, addr string, report func(error)) (*Server, e
 	}, report, end), nil
 }
 
-// DialMsg is RMsg.Dial with a loop that sessions share, which Close does not close.
+// DialMsg does the same as RMsg.Dial, with a shared loop, which Close does not close.
 func DialMsg(ctx context.Context, loop *rmsg.Loop, addr string) (*Socket, error) {
 	mine := Key(rand.Uint64())
 	d := rmsg.Dialer{Loop: loop}
@@ -182,7 +182,7 @@ func DialMsg(ctx context.Context, loop *rmsg.Loop, addr string) (*Socket, error)
 	return &Socket{Socket: s, party: newParty(mine)}, nil
 }
 
-// Round sends messages, and takes as many of the same sizes meanwhile.
+// Round sends messages while it receives as many of the same sizes.
 func (p *Socket) Round(ctx context.Context, n int) error {
 	n = min(n, 1<<20)
 	all := append([]int{n, 1, 0, 1000, n / 2}, p.sizes(20, n)[1:]...)
@@ -213,10 +213,10 @@ func (p *Socket) Poke() {
 	}
 }
 
-// Shutdown sends what is queued and waits until the server has seen the end.
+// Shutdown sends queued messages and waits until the server has seen the end.
 func (p *Socket) Shutdown(ctx context.Context) error { return p.Socket.Shutdown(ctx) }
 
-// Close closes the socket, and its loop if it has one of its own.
+// Close closes the socket, and the loop if the socket has its own.
 func (p *Socket) Close() error {
 	if p.end == nil {
 		return p.Socket.Close()

@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// RSock is package rsock: bytes that go both ways at once, in pieces of all sizes.
+// RSock uses package rsock: bytes in both directions at the same time, in pieces of all sizes.
 var RSock = &Layer{Name: "rsock", Listen: listenStreams, Dial: dialStream, Died: []error{syscall.ECONNRESET, syscall.ETIMEDOUT}}
 
 // Stream is an end of layer RSock.
@@ -24,13 +24,13 @@ type Stream struct {
 	party
 }
 
-// bound has calls end with ctx, from now on until the next call of bound.
+// bound makes calls end with ctx, until the next call of bound.
 func bound(ctx context.Context, c net.Conn) (stop func() bool) {
 	c.SetDeadline(time.Time{})
 	return context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
 }
 
-// pieces calls do for one piece of b after the other, of what do has left of it.
+// pieces calls do with pieces of the rest of b until do has processed all of it.
 func pieces(b []byte, do func([]byte) (int, error)) error {
 	const most = 256 << 10
 	for len(b) > 0 {
@@ -42,7 +42,7 @@ func pieces(b []byte, do func([]byte) (int, error)) error {
 	return nil
 }
 
-// pipe writes head and n bytes, and reads and checks n bytes meanwhile.
+// pipe writes head and n bytes while it reads n bytes, which it checks.
 func (p *Stream) pipe(head []byte, n int) error {
 	sent := make(chan error, 1)
 	go func() { sent <- pieces(append(head, p.mine.Fill(make([]byte, n), p.sent)...), p.Write) }()
@@ -76,7 +76,7 @@ func listenStreams(ctx context.Context, addr string, report func(error)) (*Serve
 		p := &Stream{Conn: c.(*rsock.Conn)}
 		defer func() { err = errors.Join(err, c.Close()) }()
 		defer bound(ctx, c)()
-		k, err := p.word() // the key; then lengths
+		k, err := p.word() // the key; lengths follow
 		p.party = newParty(Key(k).Answers())
 		for err == nil {
 			var n uint64
@@ -102,7 +102,7 @@ func dialStream(ctx context.Context, addr string) (Session, error) {
 	return &Stream{Conn: c.(*rsock.Conn), party: newParty(Key(rand.Uint64()))}, nil
 }
 
-// Round writes n bytes while as many are read.
+// Round writes n bytes while it reads as many.
 func (p *Stream) Round(ctx context.Context, n int) error {
 	defer bound(ctx, p.Conn)()
 	var head []byte
@@ -112,10 +112,10 @@ func (p *Stream) Round(ctx context.Context, n int) error {
 	return p.pipe(binary.BigEndian.AppendUint64(head, uint64(n)), n)
 }
 
-// Poke has the connection itself find out whether the peer is there.
+// Poke makes the connection check whether the peer still exists.
 func (p *Stream) Poke() { p.SetKeepAlivePeriod(time.Second) }
 
-// Shutdown ends the stream each way.
+// Shutdown ends the stream in both directions.
 func (p *Stream) Shutdown(ctx context.Context) error {
 	defer bound(ctx, p.Conn)()
 	if err := p.CloseWrite(); err != nil {

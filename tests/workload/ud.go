@@ -13,7 +13,7 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// UD is datagrams of cm, which may get lost: a lost one is sent again.
+// UD uses datagrams of package cm, which may get lost: a lost one is sent again.
 var UD = &Layer{Name: "cm, UD", Datagrams: true, Listen: listenUD, Dial: dialUD, Died: []error{verbs.WCLocQPOpErr, verbs.WCFlushErr}}
 
 const datagram = 1024
@@ -63,7 +63,7 @@ func dialUD(ctx context.Context, addr string) (Session, error) {
 	return p, err
 }
 
-// Round sends datagrams, each until it has come back.
+// Round sends datagrams, each until its answer has arrived.
 func (p *datagrams) Round(ctx context.Context, n int) error {
 	for n = min(n, 16*datagram); n > 0; n -= datagram {
 		p.sent++
@@ -84,8 +84,8 @@ func (p *datagrams) Round(ctx context.Context, n int) error {
 	return nil
 }
 
-// answer waits for what was sent to come back, past answers to earlier ones that
-// were taken for lost, or came twice. What no answer explains is never right.
+// answer waits until the datagram is returned. It ignores answers to earlier ones that were
+// taken for lost or are duplicates. Any other datagram is an error.
 func (p *datagrams) answer(ctx context.Context, sent []byte) error {
 	ctx, stop := context.WithTimeout(ctx, time.Second)
 	defer stop()

@@ -7,11 +7,11 @@ import (
 	"github.com/goverbs/verbs/tests/bench/record"
 )
 
-// mostLoss is how much of its ratio a line may lose, of the lines that repeat.
+// mostLoss is the part of its recorded ratio that a line may lose.
 const mostLoss = 0.05
 
-// check compares what the tests left in dir with the part's figures: the ratio of each line
-// that was measured with the recorded one. It fails if one has lost more than mostLoss.
+// check compares the ratio of each line in dir, where the tests left them, with that in the
+// part's figures. It fails if one has decreased by more than mostLoss.
 func check(docs, part, dir string, w io.Writer) error {
 	recorded, err := record.Read(figures(docs, part), part)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/goverbs/verbs/tests/bench/record"
 )
 
-// marks are how verdicts look.
+// marks are the marks of verdicts.
 var marks = map[record.Verdict]mark{
 	record.Ahead:     {blue, draw.CircleGlyph{}},
 	record.Level:     {green, draw.BoxGlyph{}},
@@ -21,11 +21,11 @@ var marks = map[record.Verdict]mark{
 	record.Behind:    {vermillion, draw.PyramidGlyph{}},
 }
 
-// verdicts are those of comparisons, the best first.
+// verdicts are the verdicts of comparisons, the best first.
 var verdicts = []record.Verdict{record.Ahead, record.Level, record.Undecided, record.Behind}
 
 // forest draws the ratio of each line of a group as a mark on a log axis, with its
-// interval, and beside it the figures of both sides.
+// interval, and next to it the figures of both sides.
 type forest struct {
 	lines    []record.Line // that are compared
 	min, max float64       // of the axis
@@ -39,7 +39,7 @@ const (
 	ratioAt      = 5.8 * vg.Centimeter // where it begins
 )
 
-// newForest draws a group, if something of it is compared.
+// newForest draws a group, if it has compared lines.
 func newForest(g record.Group, lines []record.Line) ([]byte, error) {
 	f := forest{min: 0.8, max: 1.25}
 	for _, l := range lines {
@@ -88,18 +88,18 @@ var ratios = [][]float64{
 	{0.001, 0.01, 0.1, 1, 10, 100, 1000},
 }
 
-// DataRange is that of the axes.
+// DataRange returns the ranges of the axes.
 func (f forest) DataRange() (xmin, xmax, ymin, ymax float64) {
 	return f.min, f.max, -0.5, float64(len(f.lines)) - 0.5
 }
 
-// y is where a line is: the first is at the top.
+// y returns the position of a line: the first is at the top.
 func (f forest) y(i int) float64 { return float64(len(f.lines) - 1 - i) }
 
-// Plot draws them.
+// Plot draws the lines.
 func (f forest) Plot(c draw.Canvas, p *plot.Plot) {
 	x, y := p.Transforms(&c)
-	for i := range f.lines { // stripes lead the eye to the figures
+	for i := range f.lines { // stripes connect marks and figures
 		if i%2 == 1 {
 			box(c, color.RGBA{0xf6, 0xf6, 0xf6, 0xff}, c.Min.X, c.Max.X+figuresWidth, y(f.y(i)-0.5), y(f.y(i)+0.5))
 		}
@@ -126,7 +126,7 @@ func (f forest) Plot(c draw.Canvas, p *plot.Plot) {
 	}
 }
 
-// figure is the median of one side's figures, with its unit.
+// figure returns the median of one side's figures, with its unit.
 func figure(l record.Line, s record.Sample) string {
 	if len(s) == 0 {
 		return ""
@@ -134,5 +134,5 @@ func figure(l record.Line, s record.Sample) string {
 	return record.Figure(s.Median()) + " " + l.Unit
 }
 
-// driver is the device without its number.
+// driver returns the name of a device without its number.
 func driver(device string) string { return strings.TrimRight(device, "0123456789") }

@@ -19,8 +19,8 @@ const (
 	rarest      = 1e-5 // part of the operations
 )
 
-// histograms draws how single operations of a group are distributed, a panel for each
-// line: the drivers beside each other.
+// histograms draws the distribution of the single operations of a group, with a panel for
+// each line: the drivers are side by side.
 func histograms(g record.Group, lines []record.Line) ([]byte, error) {
 	lines = slices.DeleteFunc(slices.Clone(lines), func(l record.Line) bool { return l.Spread == nil })
 	if len(lines) == 0 {
@@ -49,7 +49,7 @@ func histograms(g record.Group, lines []record.Line) ([]byte, error) {
 	})
 }
 
-// panel is the plot of one line.
+// panel returns the plot of one line.
 func panel(l record.Line, lo, hi float64) *plot.Plot {
 	p := plot.New()
 	p.Title.Text = strings.TrimPrefix(driver(l.Device)+": "+l.Name, ": ")
@@ -85,7 +85,7 @@ type steps struct {
 	color color.RGBA
 }
 
-// Plot draws it.
+// Plot draws the histogram.
 func (s steps) Plot(c draw.Canvas, p *plot.Plot) {
 	x, y := p.Transforms(&c)
 	all := 0

@@ -2,13 +2,13 @@
 // lines, and the figures themselves.
 //
 //	benchdoc                     # writes the page and the plots again
-//	benchdoc lab build/bench     # first makes docs/benchmarks/lab.json of what
-//	                             # the tests left in build/bench
+//	benchdoc lab build/bench     # first writes docs/benchmarks/lab.json from the
+//	                             # records of the tests in build/bench
 //	benchdoc check counted build/bench-quick
-//	                             # compares what they left with the recorded figures
+//	                             # compares records with the recorded figures
 //
-// make bench, bench-native, bench-counted and bench-quick run it. All of the page is from the
-// files of figures and from notes.md, which is written by hand.
+// make bench, bench-native, bench-counted and bench-quick run it. The page is made only from
+// the files of figures and from notes.md, which is written by hand.
 package main
 
 import (
@@ -43,8 +43,8 @@ func main() {
 	}
 }
 
-// collect makes a part's file of figures from what its tests left in dir. What
-// they did not measure is not in it, however old.
+// collect writes a part's file of figures from the records of its tests in dir. The file
+// contains only what these tests measured.
 func collect(docs, part, dir string) error {
 	run, err := record.Collect(dir, part)
 	if err != nil {
@@ -65,10 +65,10 @@ func collect(docs, part, dir string) error {
 	return os.WriteFile(figures(docs, part), text, 0o644)
 }
 
-// figures is the file of a part's figures.
+// figures returns the name of the file of a part's figures.
 func figures(docs, part string) string { return filepath.Join(docs, "benchmarks", part+".json") }
 
-// render makes the page and the plots: text by file, in docs.
+// render returns the page and the plots: their text by the name of the file in docs.
 func render(docs string) (map[string][]byte, error) {
 	runs := map[string]record.Run{}
 	for _, part := range []string{record.Native, record.Lab, record.Counted} {
@@ -104,7 +104,7 @@ func render(docs string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// write writes what render makes, and removes plots of earlier runs.
+// write writes the files that render returns, and removes plots of earlier runs.
 func write(docs string) error {
 	files, err := render(docs)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/verbs/tests/bench/record"
 )
 
-// page is docs/benchmarks.md.
+// page returns the text of docs/benchmarks.md.
 func page(runs map[string]record.Run, plots map[string][]string, notes string) []byte {
 	var b strings.Builder
 	b.WriteString(introduction)
@@ -71,15 +71,15 @@ Lines without figures are **not measured**. [tests/bench](../tests/bench) has th
 
 `
 
-// parts are where things are measured, as the page has them.
+// parts are the parts in which lines are measured, in the order of the page.
 var parts = []struct{ name, target string }{
 	{record.Lab, "make bench"}, {record.Native, "make bench-native"}, {record.Counted, "make bench-counted"},
 }
 
-// clocks are those of record.Origin that are not the machine's.
+// clocks are the clocks in record.Origin that are not the machine's.
 var clocks = map[string]string{"dilated": "dilated", "icount": "counts instructions"}
 
-// origins is where and when each part was measured.
+// origins writes where and when each part was measured.
 func origins(b *strings.Builder, runs map[string]record.Run) {
 	b.WriteString("| | kernel | its processors | the machine's | clock | C libraries | day |\n|---|---|---|---|---|---|---|\n")
 	for _, part := range parts {
@@ -98,7 +98,7 @@ func origins(b *strings.Builder, runs map[string]record.Run) {
 	}
 }
 
-// questions are what users ask first, and the lines that answer.
+// questions are the first questions of users, and the lines that answer them.
 var questions = []struct {
 	text, group string
 	lines       []string
@@ -115,7 +115,7 @@ var questions = []struct {
 	{"Garbage collection: 99th percentile of a polled READ", "latency, garbage collection, 99th percentile", []string{"READ of 8 bytes"}},
 }
 
-// summary is the table of the questions.
+// summary writes the table of the questions.
 func summary(b *strings.Builder, runs map[string]record.Run) {
 	b.WriteString("| | rxe: Go | C | ratio | siw: Go | C | ratio |\n|---|---|---|---|---|---|---|\n")
 	for _, q := range questions {
@@ -149,7 +149,7 @@ func verdict(l record.Line) record.Verdict {
 	return v
 }
 
-// ratio is that of a line, if it is compared.
+// ratio returns the ratio of a line, or "" if it is not compared.
 func ratio(l record.Line) string {
 	if r, _ := l.Compare(); r.Mean > 0 {
 		return r.String()
@@ -157,7 +157,7 @@ func ratio(l record.Line) string {
 	return ""
 }
 
-// title is a text that links to a group's section, if there is one.
+// title returns a text that links to the section of a group, if it has one.
 func title(text string, g record.Group, runs map[string]record.Run) string {
 	if !slices.ContainsFunc(runs[g.Part].Of(g), measured) {
 		return text
@@ -165,7 +165,7 @@ func title(text string, g record.Group, runs map[string]record.Run) string {
 	return fmt.Sprintf("[%s](#%s)", text, anchor(g.Work))
 }
 
-// anchor is that of a title, as GitHub has it.
+// anchor returns the anchor of a title on GitHub.
 func anchor(title string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -178,7 +178,7 @@ func anchor(title string) string {
 	}, title)
 }
 
-// counts is the table of how many lines of a group have which verdict.
+// counts writes the table of how many lines of each group have which verdict.
 func counts(b *strings.Builder, runs map[string]record.Run) {
 	all := append(slices.Clone(verdicts), record.NotMeasured)
 	b.WriteString("| |")
@@ -210,7 +210,7 @@ func counts(b *strings.Builder, runs map[string]record.Run) {
 	b.WriteString("\n")
 }
 
-// section is a group: its plots and all figures.
+// section writes the section of a group: its plots and all figures.
 func section(b *strings.Builder, g record.Group, lines []record.Line, plots []string) {
 	fmt.Fprintf(b, "### %s\n\n", g.Work)
 	for _, p := range plots {

@@ -14,8 +14,8 @@ import (
 	"github.com/goverbs/verbs/tests/bench/record"
 )
 
-// TestCommitted finds the page and the plots as the figures beside them have
-// them, and no other plots.
+// TestCommitted checks that the committed page and plots are those of the committed figures,
+// and that there are no other plots.
 func TestCommitted(t *testing.T) {
 	const docs = "../../../docs"
 	files := labtest.Must(render(docs))(t)
@@ -32,7 +32,7 @@ func TestCommitted(t *testing.T) {
 	}
 }
 
-// flat is three figures that are all the same.
+// flat returns three figures that are all the same.
 func flat(v float64) record.Sample { return record.Sample{v, v, v} }
 
 var spread = &record.Spread{
@@ -48,7 +48,7 @@ var lines = []record.Line{
 	{Group: "latency", Device: "rxe0", Name: "READ of 8 bytes", Unit: "µs", Beside: "C", Ours: flat(0.45), C: flat(0.44), Spread: spread},
 }
 
-// folder is a folder of documents in which those lines were measured.
+// folder returns a folder of documents with the figures of lines.
 func folder(t *testing.T, lines ...record.Line) string {
 	t.Helper()
 	docs, dir := t.TempDir(), t.TempDir()
@@ -61,7 +61,7 @@ func folder(t *testing.T, lines ...record.Line) string {
 	return docs
 }
 
-// rendered is the page and the plots of those lines.
+// rendered returns the page and the plots of lines.
 func rendered(t *testing.T, lines ...record.Line) map[string][]byte {
 	t.Helper()
 	files := labtest.Must(render(folder(t, lines...)))(t)
@@ -99,7 +99,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestClock warns of a lab whose clock was not dilated.
+// TestClock checks that the page warns if the clock of the lab was not dilated.
 func TestClock(t *testing.T) {
 	t.Setenv("LAB_ACCEL", "")
 	if !bytes.Contains(rendered(t, lines...)["benchmarks.md"], []byte("not dilated")) {
@@ -107,7 +107,7 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// TestLinks has anchors of titles that are there, and files.
+// TestLinks checks that links lead to existing titles and files.
 func TestLinks(t *testing.T) {
 	files := rendered(t, lines...)
 	page := string(files["benchmarks.md"])
@@ -123,7 +123,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestQuestions has answers among the lines of groups.
+// TestQuestions checks that the answers are among the lines of groups.
 func TestQuestions(t *testing.T) {
 	for _, q := range questions {
 		g, ok := record.Find(q.group)
@@ -137,7 +137,7 @@ func TestQuestions(t *testing.T) {
 	}
 }
 
-// TestTargets has lines for every target, and says of each how many reach it.
+// TestTargets checks that every target has lines, and that the page shows how many reach it.
 func TestTargets(t *testing.T) {
 	for _, target := range targets {
 		if len(target.of(nil)) == 0 {
@@ -155,7 +155,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestForest draws what is compared, and nothing else.
+// TestForest checks that the plot contains the compared lines only.
 func TestForest(t *testing.T) {
 	files := rendered(t, append(slices.Clone(lines), record.Line{Group: "start", Name: "first device listed", Unit: "ms", Ours: flat(1)})...)
 	svg := string(files["benchmarks/set-up.svg"])
@@ -178,7 +178,7 @@ func TestForest(t *testing.T) {
 	}
 }
 
-// TestWide draws ratios of all sizes with some ticks, but not too many.
+// TestWide checks that axes for ratios of all sizes have enough ticks, but not too many.
 func TestWide(t *testing.T) {
 	for _, c := range []float64{1e-4, 0.01, 0.3, 0.9, 1, 1.4, 4, 30, 1e4} {
 		least, most := min(0.8, c)/1.05, max(1.25, c)*1.05
@@ -201,7 +201,7 @@ func TestHistograms(t *testing.T) {
 	}
 }
 
-// TestSame is that the page and the plots depend on the figures alone.
+// TestSame checks that the page and the plots depend only on the figures.
 func TestSame(t *testing.T) {
 	docs := folder(t, lines...)
 	a := labtest.Must(render(docs))(t)
@@ -211,7 +211,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestUnpaired reads figures that make no pairs, as old files may have them.
+// TestUnpaired reads figures that are not pairs, as old files may contain.
 func TestUnpaired(t *testing.T) {
 	docs := folder(t)
 	const text = `{"kernel":"6.12","lines":[
@@ -224,8 +224,8 @@ func TestUnpaired(t *testing.T) {
 	}
 }
 
-// TestParts measures one part again: it keeps nothing of what it had, and the
-// other part stays.
+// TestParts measures one part again: its earlier figures are removed, and the other part is
+// unchanged.
 func TestParts(t *testing.T) {
 	docs, dir := folder(t, lines...), t.TempDir()
 	native := record.Line{Group: "allocations", Device: "rxe0", Name: "allocations", Unit: "per round", Beside: "none", Ours: flat(0)}

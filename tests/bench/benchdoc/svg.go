@@ -20,7 +20,7 @@ const (
 	fontSize = 10
 )
 
-// Of the palette of Okabe and Ito, which colour-blind readers tell apart.
+// Colours of the palette of Okabe and Ito, which colour-blind readers can distinguish.
 var (
 	blue       = color.RGBA{0x00, 0x72, 0xb2, 0xff}
 	green      = color.RGBA{0x00, 0x9e, 0x73, 0xff}
@@ -31,10 +31,10 @@ var (
 
 func init() { plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"} }
 
-// headHeight is that of the title.
+// headHeight is the height of the title.
 const headHeight = 1.1 * vg.Centimeter
 
-// svg is a white canvas with a title, and below it what drawOn draws.
+// svg returns a white canvas with a title, and below it what drawOn draws.
 func svg(title string, height vg.Length, drawOn func(draw.Canvas)) ([]byte, error) {
 	canvas := vgsvg.New(width, height+headHeight)
 	all := draw.New(canvas)
@@ -48,21 +48,21 @@ func svg(title string, height vg.Length, drawOn func(draw.Canvas)) ([]byte, erro
 	return bytes.ReplaceAll(out.Bytes(), []byte("Liberation Sans;"), []byte("Liberation Sans,Arial,Helvetica,sans-serif;")), nil
 }
 
-// words is a style of text.
+// words returns a style of text.
 func words(c color.Color, size vg.Length, align text.XAlignment) draw.TextStyle {
 	return draw.TextStyle{
 		Color: c, Font: font.From(plot.DefaultFont, size), Handler: plot.DefaultTextHandler,
-		XAlign: align, YAlign: -0.4, // as high as gonum has the labels of ticks
+		XAlign: align, YAlign: -0.4, // the height of gonum's labels of ticks
 	}
 }
 
-// line is a style of lines.
+// line returns a style of lines.
 func line(c color.Color, points float64) draw.LineStyle {
 	return draw.LineStyle{Color: c, Width: vg.Points(points)}
 }
 
-// ticks are those of the first of some sets that reaches from min to max and has at most
-// n ticks there, else of the last.
+// ticks returns the ticks between min and max of the first set that covers this range with
+// at most n ticks, or else of the last set.
 func ticks(sets [][]float64, n int, min, max float64) []float64 {
 	var in []float64
 	for _, set := range sets {
@@ -74,13 +74,13 @@ func ticks(sets [][]float64, n int, min, max float64) []float64 {
 	return in
 }
 
-// key is what a colour means: a mark, or if it has no shape, a line.
+// key is the meaning of a colour: of a mark, or of a line if the mark has no shape.
 type key struct {
 	name string
 	mark
 }
 
-// mark is how something looks.
+// mark is a colour and a shape.
 type mark struct {
 	color.Color
 	shape draw.GlyphDrawer
@@ -90,7 +90,7 @@ func (m mark) glyph() draw.GlyphStyle {
 	return draw.GlyphStyle{Color: m.Color, Radius: vg.Points(3.6), Shape: m.shape}
 }
 
-// legend has keys at the right of the title above c.
+// legend draws keys at the right of the title above c.
 func legend(c draw.Canvas, keys []key) {
 	c.Max.Y += headHeight // no glyphs are drawn outside of a canvas
 	style := words(color.Black, fontSize, text.XLeft)

@@ -8,7 +8,7 @@ import (
 	"github.com/goverbs/verbs/tests/bench/record"
 )
 
-// target is the least that the lower ends of some lines' intervals are to be.
+// target is a minimum for the lower ends of the intervals of some lines.
 type target struct {
 	work   string
 	groups []string
@@ -17,7 +17,7 @@ type target struct {
 	least  float64
 }
 
-// targets are what the library means to reach.
+// targets are the targets of the library.
 var targets = []target{
 	{work: "post and poll in user space", groups: []string{"post and poll"}, least: 1},
 	{work: "the same, without locks", groups: []string{"post and poll, single-threaded"}, least: 2},
@@ -37,7 +37,7 @@ var targets = []target{
 	{work: "`verbs perf` beside perftest", groups: []string{"perftest"}, least: 0.97},
 }
 
-// of returns the lines that the target is about.
+// of returns the lines of the target.
 func (t target) of(runs map[string]record.Run) []record.Line {
 	var lines []record.Line
 	for _, name := range t.groups {
@@ -54,7 +54,7 @@ func (t target) of(runs map[string]record.Run) []record.Line {
 	return lines
 }
 
-// reached is the table of the targets.
+// reached writes the table of the targets.
 func reached(b *strings.Builder, runs map[string]record.Run) {
 	b.WriteString("## Targets\n\nOf each line the lower end of the interval is to be at least the target.\n\n" +
 		"| work | target | lines | reached | least, and where |\n|---|---|---|---|---|\n")

@@ -1,6 +1,6 @@
-// Command cgo is native/main.go on a wrapper of libibverbs as Go programs have
-// them today: each verb is one call through cgo, on requests that live in C's
-// memory. It is a module of its own, so that no part of verbs needs cgo.
+// Command cgo is native/main.go on a wrapper of libibverbs as Go programs use it
+// today: each verb is one call through cgo, on requests that are in C memory. It is
+// a module of its own, so that no part of verbs needs cgo.
 package main
 
 /*
@@ -85,7 +85,7 @@ func poll(cq *C.struct_ibv_cq, wcs []C.struct_ibv_wc) int {
 	return int(C.ibv_poll_cq(cq, C.int(len(wcs)), &wcs[0]))
 }
 
-// series is what one kind of call took, a figure for each round.
+// series holds the times of one kind of call, a figure for each round.
 type series struct {
 	name  string
 	batch int

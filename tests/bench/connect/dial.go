@@ -13,7 +13,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// dialing is the way of Dial and Listen.
+// dialing makes connections with Dial and Listen.
 type dialing struct{}
 
 func (dialing) serve(ctx context.Context, addr string, ready func(), torn *teller) error {
@@ -38,7 +38,7 @@ func (dialing) serve(ctx context.Context, addr string, ready func(), torn *telle
 	}
 }
 
-// answer takes a connection until the peer closes it.
+// answer accepts a connection and serves it until the peer closes it.
 func answer(ctx context.Context, r *cm.Request) error {
 	var m message
 	opt := options
@@ -48,7 +48,7 @@ func answer(ctx context.Context, r *cm.Request) error {
 	}
 	e, err := r.Accept(ctx, opt)
 	if err != nil {
-		return nil // the peer has gone before we heard that it was there
+		return nil // the peer has gone before the connection was established
 	}
 	if echo {
 		err = m.take()
@@ -82,7 +82,7 @@ func (dialing) dial(w work) ([]time.Duration, error) {
 	return took, errors.Join(errs...)
 }
 
-// dialOne makes a connection, and to echo has a message there and back.
+// dialOne makes a connection and, to echo, sends a message and receives it back.
 func dialOne(addr string) (took time.Duration, err error) {
 	var m message
 	d := cm.Dialer{Options: options}
@@ -105,8 +105,8 @@ func dialOne(addr string) (took time.Duration, err error) {
 	return took, errors.Join(err, e.Close())
 }
 
-// message is the memory of a connection that echoes, with what is sent and what
-// comes in one place.
+// message is the memory of a connection that echoes. One buffer holds both sent and
+// received messages.
 type message struct {
 	*cm.Endpoint
 	mr *uverbs.MR

@@ -11,7 +11,7 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// looping is the way of C's program: event by event, one goroutine a side.
+// looping makes connections as C's program does: event by event, one goroutine per side.
 type looping struct{ loop *cm.Loop }
 
 func (l looping) serve(ctx context.Context, addr string, ready func(), torn *teller) error {
@@ -42,7 +42,7 @@ func (l looping) serve(ctx context.Context, addr string, ready func(), torn *tel
 		case cm.ConnectRequest:
 			if _, err := l.loop.Accept(ev, options); err == nil {
 				continue
-			} // the peer has gone before we heard that it was there
+			} // the peer has gone before the connection was established
 		default:
 			if err := ev.Endpoint.Close(); err != nil {
 				return err

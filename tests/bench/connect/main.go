@@ -1,8 +1,8 @@
 // Command connect makes connections with package cm, as c/connect.c does with
 // librdmacm, and prints how long that took. Both take the same arguments and
-// print the same; the C program's text says what they do. With -loop before them
-// the connections are made event by event, one goroutine a side, as C makes them,
-// without it by Dial and Listen.
+// print the same; the comments of the C program describe them. With -loop before the
+// arguments the connections are made event by event, one goroutine per side, as in C,
+// otherwise by Dial and Listen.
 package main
 
 import (
@@ -37,20 +37,20 @@ func main() {
 	}
 }
 
-// way is one to make connections.
+// way is a way to make connections.
 type way interface {
-	// serve accepts all, and closes what its peer has closed, until ctx ends.
+	// serve accepts connections until ctx ends, and closes those that the peer has closed.
 	serve(ctx context.Context, addr string, ready func(), torn *teller) error
-	// dial makes the connections, each of which ends when it is up, and returns how
-	// long each took.
+	// dial makes the connections, closes each when it is established, and returns how long
+	// each took.
 	dial(w work) ([]time.Duration, error)
 }
 
-// work is connections to make.
+// work describes the connections to make.
 type work struct {
 	addr string
 	n, p int
-	next func() error // is called after each
+	next func() error // called after each connection
 }
 
 func run(args []string) error {
@@ -68,7 +68,7 @@ func run(args []string) error {
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithCancel(context.Background()) // when the standard input ends
+		ctx, cancel := context.WithCancel(context.Background()) // canceled at the end of the standard input
 		defer cancel()
 		return by.serve(ctx, net.JoinHostPort(args[1], args[2]), func() { self.Ready(cancel) }, torn)
 	}

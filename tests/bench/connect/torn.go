@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// teller tells the client of each connection that the server has torn down.
+// teller notifies the client of each connection that the server has torn down.
 type teller struct {
 	sync.Mutex
 	from net.Listener
@@ -33,7 +33,7 @@ func (t *teller) tell() (err error) {
 	return err
 }
 
-// listener hears a teller.
+// listener receives the notifications of a teller.
 type listener struct{ net.Conn }
 
 func hear(port string) (listener, error) {

@@ -1,6 +1,6 @@
-// Command first is the least of an RDMA program on packages cm and uverbs, as
-// c/first.c is with libibverbs and librdmacm. Both take the same arguments and
-// print the same; the C program's text says what they do.
+// Command first is a minimal RDMA program on packages cm and uverbs, as c/first.c
+// is with libibverbs and librdmacm. Both take the same arguments and print the
+// same; the comments of the C program describe them.
 package main
 
 import (
@@ -49,7 +49,7 @@ func open(name string) error {
 		return err
 	}
 	defer dev.Close()
-	debug.FreeOSMemory() // a process that idles does so by itself, in some minutes
+	debug.FreeOSMemory() // an idle process does so by itself after some minutes
 	kb, err := self.Resident()
 	fmt.Println("kilobytes", kb)
 	return err
@@ -57,13 +57,13 @@ func open(name string) error {
 
 var capacity = verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: -1}
 
-// conn is a connection with two bytes of memory: what is sent, and what comes.
+// conn is a connection with two bytes of memory: one to send and one to receive.
 type conn struct {
 	*cm.Endpoint
 	mr *uverbs.MR
 }
 
-// options are those of a connection, which gets memory and posts a receive.
+// options returns options for a connection that allocates memory and posts a receive.
 func (c *conn) options() cm.Options {
 	return cm.Options{Cap: capacity, Setup: func(e *cm.Endpoint) (err error) {
 		if c.mr, err = e.AllocMR(2, verbs.AccessLocalWrite); err != nil {

@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	batch  = 32  // messages received until the sender hears of it
-	window = 128 // messages sent that it has not heard of
+	batch  = 32  // messages received until the sender is notified
+	window = 128 // messages sent without a notification
 )
 
 // end is one end of a connection of package rconn. The server answers each batch of
-// messages with one of a byte.
+// messages with a message of one byte.
 type end struct {
 	*rconn.Conn
 	data, word *rconn.LocalRegion
 	wcs        [batch]verbs.WC
 }
 
-// options are those of a connection; the receiver of messages posts receives for them.
+// options returns the options of a connection; receives is set on the receiver of messages.
 func (e *end) options(w work, receives bool) rconn.Options {
 	return rconn.Options{SendQueue: 256, RecvQueue: 256, PrivateData: w.bytes(), Setup: func(c *rconn.Conn) (err error) {
 		e.Conn = c
@@ -44,7 +44,7 @@ func (e *end) options(w work, receives bool) rconn.Options {
 	}}
 }
 
-// await waits for n completions, of which none may have failed.
+// await waits for n completions, and returns an error if one has failed.
 func (e *end) await(ctx context.Context, d rconn.Direction, n int) error {
 	if err := e.Await(ctx, d, e.wcs[:n]); err != nil {
 		return err
@@ -121,7 +121,7 @@ func answerConn(ctx context.Context, r *rconn.Request) error {
 			err = e.receive(ctx, int(w.N))
 		}
 	}
-	// The client disconnects when it has done, which fails the receives.
+	// The client disconnects when it is done, which fails the receives.
 	if gone := e.AwaitDisconnect(ctx); gone != nil {
 		return errors.Join(err, gone, e.Close())
 	}

@@ -1,12 +1,12 @@
-// Command layers sends messages one way with package rconn or msg, as programs on them
-// would, and prints how long that took.
+// Command layers sends messages in one direction with package rconn or rmsg, as programs
+// that use them would, and prints how long that took.
 //
-//	layers conn|msg -s ADDR PORT        serve until the standard input ends
-//	layers conn|msg    ADDR PORT SIZE N N messages of SIZE bytes
+//	layers rconn|rmsg -s ADDR PORT        serve until the standard input ends
+//	layers rconn|rmsg    ADDR PORT SIZE N N messages of SIZE bytes
 //
-// The client connects, and does its work once for each line of its standard input: a
-// message that wakes the server, and then, timed, all until the server has received
-// them.
+// The client connects, and does its work once for each line of its standard input: it sends
+// a message that wakes the server, and then, timed, all messages until the server has
+// received them.
 package main
 
 import (
@@ -31,7 +31,7 @@ func main() {
 	}
 }
 
-// work is what a client tells the server in its private data.
+// work is the work of a client, which it sends in its private data.
 type work struct{ Size, N uint32 }
 
 func (w *work) bytes() []byte {
@@ -45,9 +45,9 @@ func workOf(b []byte) (w work, err error) {
 	return w, err
 }
 
-// layer is a package to send with.
+// layer is a package with which to send.
 type layer struct {
-	// serve serves clients, and calls ready when it does.
+	// serve serves clients, and calls ready when it has started.
 	serve func(ctx context.Context, addr string, ready func()) error
 	dial  func(ctx context.Context, addr string, w work) (sender, error)
 }
@@ -63,7 +63,7 @@ var layers = map[string]layer{"rconn": {serveConn, dialConn}, "rmsg": {serveMsg,
 func run(args []string) error {
 	ctx := context.Background()
 	if len(args) < 4 || layers[args[0]].serve == nil {
-		return errors.New("usage: layers conn|msg -s ADDR PORT | ADDR PORT SIZE N")
+		return errors.New("usage: layers rconn|rmsg -s ADDR PORT | ADDR PORT SIZE N")
 	}
 	l := layers[args[0]]
 	if args[1] == "-s" {

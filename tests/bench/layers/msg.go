@@ -9,7 +9,7 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-const buffers = 64 // that the client sends
+const buffers = 64 // with which the client sends
 
 // client sends messages, in buffers that it posts again when they have been sent.
 type client struct {
@@ -17,7 +17,7 @@ type client struct {
 	socket *rmsg.Socket
 	free   []*rmsg.Buffer
 	todo   atomic.Int64 // messages to post
-	left   atomic.Int64 // messages that are not sent yet, and the server's answer
+	left   atomic.Int64 // messages not sent yet, plus the server's answer
 	done   chan error
 }
 
@@ -63,7 +63,7 @@ func (c *client) send(_ context.Context, n int) error {
 	return <-c.done
 }
 
-// post sends a buffer if there is something to do.
+// post sends a buffer if messages are left.
 func (c *client) post(b *rmsg.Buffer) {
 	if c.todo.Add(-1) < 0 {
 		return
@@ -83,9 +83,9 @@ func (c *client) close() error {
 	return errors.Join(c.socket.Shutdown(context.Background()), c.loop.Close())
 }
 
-// received is what a server knows of a client.
+// received is the state of a client at the server.
 type received struct {
-	n    int // messages that came
+	n    int // messages received
 	next int // when to answer
 	work
 }

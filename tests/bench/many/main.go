@@ -1,7 +1,7 @@
-// Command many echoes messages on many connections at once with package
-// uverbs, as c/many.c does with libibverbs, and prints how long that took and how
-// much memory the connections took. Both take the same arguments and print the
-// same; the C program's text says what they do.
+// Command many echoes messages on many connections concurrently with package uverbs,
+// as c/many.c does with libibverbs, and prints how long that took and how much memory
+// the connections use. Both take the same arguments and print the same; the comments
+// of the C program describe them.
 package main
 
 import (
@@ -77,7 +77,7 @@ func client(host, port string, conns uint32, n uint64) error {
 	return err
 }
 
-// measure has n messages there and back, and prints how long that took.
+// measure exchanges n messages there and back, and prints how long that took.
 func (m *many) measure(n uint64, out *bufio.Writer) error {
 	start := time.Now()
 	if err := m.messages(n); err != nil {
@@ -100,7 +100,7 @@ func (m *many) measure(n uint64, out *bufio.Writer) error {
 	return nil
 }
 
-// messages has n messages there and back.
+// messages exchanges n messages there and back.
 func (m *many) messages(n uint64) error {
 	m.got.Messages, m.got.Bytes = 0, 0
 	conns := uint32(len(m.conns))
@@ -157,7 +157,7 @@ func serve(host, port string) error {
 			if err := m.postSend(0, over); err != nil {
 				return err
 			}
-			select {} // the connections end before this does
+			select {} // this process is ended after the connections
 		}
 		if _, err := binary.Encode(m.part(0, out), binary.NativeEndian, &m.got); err != nil {
 			return err
@@ -168,7 +168,7 @@ func serve(host, port string) error {
 	}
 }
 
-// connect makes the connections, and returns the resident memory with the first.
+// connect makes the connections, and returns the resident memory after the first.
 func (m *many) connect(one func(i uint32) error) (before int, err error) {
 	if err := one(0); err != nil {
 		return 0, err
@@ -184,14 +184,14 @@ func (m *many) connect(one func(i uint32) error) (before int, err error) {
 	return before, nil
 }
 
-// grown notes by how many KiB the resident memory has grown.
+// grown records by how many KiB the resident memory has grown.
 func (m *many) grown(before int) error {
 	after, err := resident()
 	m.got.Kilobytes = int64(after - before)
 	return err
 }
 
-// resident is the process's resident memory in KiB, without garbage, which
+// resident returns the process's resident memory in KiB, without garbage, which
 // belongs to no connection.
 func resident() (int, error) {
 	debug.FreeOSMemory()

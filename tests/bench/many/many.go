@@ -12,13 +12,13 @@ import (
 
 const (
 	size    = 64
-	queue   = 16    // requests of a QP, each way
+	queue   = 16    // requests of a QP, in each direction
 	recvs   = 2     // receives of a connection
-	period  = 8     // one request in so many is signaled
+	period  = 8     // one request in period is signaled
 	batch   = 16    // completions polled at a time
-	cqDepth = 20000 // more than enough: C's library wants it
+	cqDepth = 20000 // more than enough: C's library requires it
 
-	ask, over = 1, 2 // bytes of a message that asks for the server's report, or is the last
+	ask, over = 1, 2 // bytes of a message that requests the server's report, or that is the last
 )
 
 type report struct {
@@ -26,14 +26,14 @@ type report struct {
 	Kilobytes       int64
 }
 
-// many is all connections of a side.
+// many holds all connections of a side.
 type many struct {
 	pd    *uverbs.PD
 	ch    *uverbs.CompChannel
 	cq    *uverbs.CQ
 	mr    *uverbs.MR // size bytes in, and as many out, of each connection
 	conns []conn
-	recv  [1]verbs.RecvWR // what is posted, on any
+	recv  [1]verbs.RecvWR // the request to post, on any connection
 	send  [1]verbs.SendWR
 	got   report
 }
@@ -43,7 +43,7 @@ type conn struct {
 	posted uint32
 }
 
-// setUp makes all that the connections share, on the device that has an address.
+// setUp creates the objects that the connections share, on the device with an address.
 func setUp(ctx context.Context, host string) (*many, error) {
 	path, err := cm.Lookup(ctx, host)
 	if err != nil {
@@ -67,7 +67,7 @@ func setUp(ctx context.Context, host string) (*many, error) {
 	return m, err
 }
 
-// allot makes room for the connections.
+// allot allocates the memory of the connections.
 func (m *many) allot(conns uint32) (err error) {
 	m.conns = make([]conn, conns)
 	m.mr, err = m.pd.AllocMR(int(conns)*2*size, verbs.AccessLocalWrite, uverbs.MROptions{})
@@ -80,7 +80,7 @@ func (m *many) part(i uint32, way int) []byte { return m.mr.Bytes()[(int(i)*2+wa
 
 func (m *many) sge(i uint32, way, n int) verbs.SGE { return m.mr.SGE((int(i)*2+way)*size, n) }
 
-// options are those of connection i.
+// options returns the options of connection i.
 func (m *many) options(i uint32) cm.Options {
 	private := binary.NativeEndian.AppendUint32(nil, uint32(len(m.conns)))
 	return cm.Options{
@@ -115,9 +115,9 @@ func (m *many) postSend(i uint32, n int) error {
 	return err
 }
 
-// echo sends on each connection, once it has a message, the next, as long as there
-// are more to send. It returns when n have come, or one that is no echo, and the size
-// of the last.
+// echo answers each message on its connection, as long as there are more to send. It
+// returns when n messages have been received, or one that is not an echo, and returns the
+// size of the last.
 func (m *many) echo(n, more uint64) (last int, err error) {
 	var wcs [batch]verbs.WC
 	for m.got.Messages < n {
@@ -152,7 +152,7 @@ func (m *many) echo(n, more uint64) (last int, err error) {
 	return size, nil
 }
 
-// await takes completions, and sleeps until there are.
+// await polls completions, and sleeps until there are any.
 func (m *many) await(wcs []verbs.WC) (n int, err error) {
 	for armed := false; ; armed = !armed {
 		if n := m.cq.Poll(wcs); n > 0 {

@@ -1,22 +1,22 @@
-// Command native measures what the verbs of the data path cost in user space.
-// Its twins, c/native.c on libibverbs and cgo/main.go on a cgo wrapper of that,
-// take the same arguments, do the same and print the same.
+// Command native measures the cost of the verbs of the data path in user space.
+// Its counterparts, c/native.c on libibverbs and cgo/main.go on a cgo wrapper of
+// libibverbs, take the same arguments, do the same and print the same.
 //
 //	native [-single] ADDR PORT ROUNDS
 //
 // A client and a server in the program are connected. In each round
 //
 //	server   posts receives                                           timed
-//	client   posts SENDs, with doorbells that the kernel never hears  timed
+//	client   posts SENDs, without ringing the doorbell                timed
 //	         rings once: the kernel does all the work
-//	         takes its completions
-//	server   takes its completions                                    timed
-//	         polls a CQ that is empty                                 timed
+//	         polls its completions
+//	server   polls its completions                                    timed
+//	         polls an empty CQ                                        timed
 //
-// Batches are of 1 and 16, for sends also of 64, in turns. Figures are medians
-// over the rounds, in ns for each request, completion or, of an empty CQ, call.
-// With -single the queues have no locks (SingleThreaded), which neither twin offers:
-// libibverbs has it for other drivers only.
+// Batches are of 1 and 16, for sends also of 64, in turns. Figures are medians over
+// the rounds, in ns per request, per completion or, of an empty CQ, per call. With
+// -single the queues have no locks (SingleThreaded), which neither counterpart
+// offers: libibverbs supports it for other drivers only.
 package main
 
 import (
@@ -94,18 +94,18 @@ func run(args []string) error {
 	return err
 }
 
-// bench is both ends of the connection, and what was measured.
+// bench holds both ends of the connection, and the measurements.
 type bench struct {
 	client, server   *cm.Endpoint
 	sendWRs          [most]verbs.SendWR
 	recvWRs          [most]verbs.RecvWR
 	wcs              [16]verbs.WC
-	sends, receives  int // that completed
+	sends, receives  int // completed ones
 	recv, send, poll []*series
 	empty            *series
 }
 
-// series is what one kind of call took, a figure for each round.
+// series holds the times of one kind of call, a figure for each round.
 type series struct {
 	name  string
 	batch int
@@ -157,11 +157,11 @@ func connect(addr string, single bool) (*bench, error) {
 		b.sendWRs[i] = verbs.SendWR{ID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{from.SGE(0, size)}}
 		b.recvWRs[i] = verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{to.SGE(0, size)}}
 	}
-	// On siw, queues without locks have them until a message has come.
+	// On siw, even queues without locks use locks until a message has arrived.
 	return b, errors.Join(b.greet(b.client, b.server), b.greet(b.server, b.client))
 }
 
-// greet sends a message of no bytes.
+// greet sends an empty message.
 func (b *bench) greet(from, to *cm.Endpoint) error {
 	if _, err := to.QP.PostRecv(verbs.RecvWR{}); err != nil {
 		return err

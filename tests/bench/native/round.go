@@ -10,10 +10,10 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// add adds a figure: the time since start, of all the work.
+// add adds a figure: the time since start, divided by the amount of work.
 func (s *series) add(start uint64) { s.ticks = append(s.ticks, float64(tsc.Read()-start)/work) }
 
-// round is one round, the i-th; batches follow from that.
+// round runs round i, which determines the sizes of the batches.
 func (b *bench) round(i int) error {
 	recv, send, poll := b.recv[i%len(b.recv)], b.send[i%len(b.send)], b.poll[i/2%len(b.poll)]
 	if err := b.postRecvs(recv); err != nil {
@@ -27,8 +27,8 @@ func (b *bench) round(i int) error {
 		return fmt.Errorf("sends: %w", err)
 	}
 	b.sends += n
-	// Only the receives can tell that they have all completed: the round does
-	// not count for poll if they have not.
+	// Only polling shows whether all receives have completed: if they have not,
+	// the round does not count for poll.
 	time.Sleep(3 * time.Millisecond)
 	n = b.pollRecvs(poll)
 	rest, err := drain(b.server.RecvCQ, b.wcs[:], work+1-n)
@@ -77,7 +77,7 @@ func (b *bench) postSends(s *series) error {
 	return unmute()
 }
 
-// pollRecvs takes completions, and returns how many.
+// pollRecvs polls completions, and returns how many.
 func (b *bench) pollRecvs(s *series) int {
 	n, wcs := 0, b.wcs[:s.batch]
 	start := tsc.Read()
@@ -92,7 +92,7 @@ func (b *bench) pollRecvs(s *series) int {
 	return n
 }
 
-// drain waits for n completions, all good, and counts them.
+// drain waits for n completions, all successful, and returns how many it polled.
 func drain(cq *uverbs.CQ, wcs []verbs.WC, n int) (all int, err error) {
 	for deadline := time.Now().Add(10 * time.Second); n > 0; {
 		got := cq.Poll(wcs[:min(n, len(wcs))])

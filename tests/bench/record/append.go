@@ -12,23 +12,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Origin is where and when a line was measured.
+// Origin describes where and when a line was measured.
 type Origin struct {
-	Kernel  string `json:"kernel"`  // its release
-	Machine string `json:"machine"` // what its processors call themselves
+	Kernel  string `json:"kernel"`  // release of the kernel
+	Machine string `json:"machine"` // model name of its processors
 	CPUs    int    `json:"cpus"`
 	Clock   string `json:"clock,omitempty"` // LAB_ACCEL: dilated, icount, or others with the machine's clock
 	Date    string `json:"date"`            // of the day, UTC
 }
 
-// entry is a line as it is appended.
+// entry is a line with its origin, as appended.
 type entry struct {
 	Origin
 	Line
 }
 
-// Append adds a line to a file in dir, which all processes may share. It refuses figures
-// that do not make pairs.
+// Append appends a line to a file in dir, which all processes may share. It returns an error
+// if the figures are not pairs.
 func Append(dir string, l Line) error {
 	if err := l.check(); err != nil {
 		return err
@@ -54,7 +54,7 @@ func Append(dir string, l Line) error {
 
 const linesFile = "lines.json"
 
-// here is the machine this runs on.
+// here returns the origin for this machine.
 func here() (Origin, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -70,7 +70,7 @@ func here() (Origin, error) {
 	}, err
 }
 
-// Processor is what the processors call themselves.
+// Processor returns the model name of the processors.
 func Processor() (string, error) {
 	text, err := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(text)) {

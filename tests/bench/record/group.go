@@ -2,26 +2,26 @@ package record
 
 import "slices"
 
-// Group is lines of one kind, a section of the page.
+// Group is a group of lines of one kind, a section of the page.
 type Group struct {
-	Name string // as Line.Group has it
-	Part string // where it is measured
-	Work string // what is done, the title of the section
+	Name string // the value of Line.Group
+	Part string // the part in which it is measured
+	Work string // the work, and title of the section
 
-	// Names of what belongs to it: a line that is missing was not measured.
+	// Names of its lines: a line that is missing was not measured.
 	Lines  []string // on both devices
-	RXE    []string // on rxe alone
-	Anyhow []string // which has nothing to do with a device
+	RXE    []string // on rxe only
+	Anyhow []string // which need no device
 }
 
-// Where things are measured.
+// The parts in which lines are measured.
 const (
 	Lab     = "lab"     // a kernel in QEMU, whose clock is dilated
 	Native  = "native"  // User-mode Linux
 	Counted = "counted" // a kernel in QEMU whose clock counts instructions
 )
 
-// Find is the group of that name.
+// Find returns the group with a name.
 func Find(name string) (Group, bool) {
 	i := slices.IndexFunc(Groups, func(g Group) bool { return g.Name == name })
 	if i < 0 {
@@ -30,7 +30,7 @@ func Find(name string) (Group, bool) {
 	return Groups[i], true
 }
 
-// Expected is what belongs to the group, driver by driver, as lines without figures.
+// Expected returns the lines of the group, driver by driver, without figures.
 func (g Group) Expected() []Line {
 	var lines []Line
 	add := func(device string, names []string) {
@@ -44,7 +44,7 @@ func (g Group) Expected() []Line {
 	return lines
 }
 
-// Has says whether a line belongs to the group.
+// Has reports whether a line belongs to the group.
 func (g Group) Has(l Line) bool {
 	return slices.ContainsFunc(g.Expected(), func(e Line) bool { return e.Key() == l.Key() })
 }

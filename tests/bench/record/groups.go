@@ -8,8 +8,8 @@ import (
 // Groups are all groups, in the order of the page.
 var Groups = append(withPercentiles(), again(Counted, "post and poll", "set-up, event by event", "set-up", "rsock", "rsock, TCP")...)
 
-// withPercentiles is groups, and after each of latencies, whose figures are medians,
-// those of the same lines whose figures are percentiles.
+// withPercentiles returns groups, with groups of percentiles of the same lines after each
+// group of latencies, whose figures are medians.
 func withPercentiles() []Group {
 	var all []Group
 	for _, g := range groups {
@@ -25,7 +25,7 @@ func withPercentiles() []Group {
 	return all
 }
 
-// again is groups that are measured in another part as well.
+// again returns groups that are also measured in another part.
 func again(part string, names ...string) []Group {
 	var also []Group
 	for _, g := range groups {
@@ -118,7 +118,7 @@ var groups = []Group{
 	},
 }
 
-// Names that more than one group has.
+// Names of lines that are in more than one group.
 const (
 	sends = "SEND of 8 bytes, there and back"
 	reads = "READ of 8 bytes"

@@ -7,27 +7,27 @@ import (
 	"slices"
 )
 
-// Line is one work that both sides did, in turns: figures with the same index are a
+// Line is a work that both sides did in turns: figures with the same index are a
 // pair.
 type Line struct {
 	Group  string  `json:"group"`            // Name of one of Groups
-	Device string  `json:"device,omitempty"` // none: the work has nothing to do with one
+	Device string  `json:"device,omitempty"` // empty if the work needs no device
 	Name   string  `json:"name"`
 	Unit   string  `json:"unit"`
 	Higher bool    `json:"higher,omitempty"` // greater figures are better
-	Beside string  `json:"beside"`           // whose figures C's are
+	Beside string  `json:"beside"`           // the owner of the figures C
 	Ours   Sample  `json:"ours"`
-	C      Sample  `json:"c,omitempty"`      // none: there is no other side
+	C      Sample  `json:"c,omitempty"`      // empty if there is no other side
 	Spread *Spread `json:"spread,omitempty"` // of single operations
 }
 
-// Spread is how long single operations of both sides took, in nanoseconds.
+// Spread holds the times of single operations of both sides, in nanoseconds.
 type Spread struct {
 	Ours Histogram `json:"ours"`
 	C    Histogram `json:"c"`
 }
 
-// Verdict is what a comparison comes to.
+// Verdict is the result of a comparison.
 type Verdict string
 
 // The verdicts, by the interval of the ratio.
@@ -41,15 +41,15 @@ const (
 // Verdicts of lines that compare nothing.
 const (
 	Alone       Verdict = ""             // there is no other side
-	NotMeasured Verdict = "not measured" // there are no figures, or none that make pairs
+	NotMeasured Verdict = "not measured" // there are no figures, or they are not pairs
 )
 
-// Ratio is how much better Go is, more than 1 where it is better: the geometric mean of
-// the pairs' ratios, and its 95 % interval.
+// Ratio is how much better Go is, more than 1 if it is better: the geometric mean of the
+// pairs' ratios, and its 95 % interval.
 type Ratio struct{ Mean, Low, High float64 }
 
-// String is the ratio and its interval, in two digits behind the point, or three where a
-// verdict depends on the third.
+// String returns the ratio and its interval, with two digits after the point, or three if
+// the verdict depends on the third.
 func (r Ratio) String() string {
 	bound := func(v float64) string {
 		for _, limit := range []float64{leastLevel, 1, mostLevel} {
@@ -62,7 +62,7 @@ func (r Ratio) String() string {
 	return fmt.Sprintf("%.2f (%s to %s)", r.Mean, bound(r.Low), bound(r.High))
 }
 
-// Between these a ratio is level.
+// The limits between which a ratio is level.
 const (
 	leastLevel = 0.95
 	mostLevel  = 1.05
@@ -98,8 +98,8 @@ func (l Line) Compare() (Ratio, Verdict) {
 	return r, Undecided
 }
 
-// check reports whether the figures make pairs: there are as many of both sides, and all
-// are above zero, without which there is no ratio.
+// check returns an error if the figures are not pairs: both sides must have the same number
+// of figures, and all must be above zero, otherwise there is no ratio.
 func (l Line) check() error {
 	if len(l.C) == 0 {
 		return nil
@@ -115,8 +115,8 @@ func (l Line) check() error {
 	return nil
 }
 
-// bootstrap returns the 95 % interval of the mean: what lies between the percentiles 2.5
-// and 97.5 of the means of samples drawn from s. The same s gives the same interval.
+// bootstrap returns the 95 % interval of the mean: the percentiles 2.5 and 97.5 of the means
+// of samples drawn from s. The result depends only on s.
 func bootstrap(s []float64) (low, high float64) {
 	draw := rand.New(rand.NewPCG(1, 2))
 	means := make([]float64, resamples)
@@ -138,7 +138,7 @@ func mean(s []float64) (m float64) {
 	return m
 }
 
-// String is the line as tests log it.
+// String returns the line as tests log it.
 func (l Line) String() string {
 	name := l.Name
 	if l.Device != "" {

@@ -10,7 +10,7 @@ import (
 // near reports whether two figures agree to four digits.
 func near(a, b float64) bool { return math.Abs(a-b) <= 5e-5*math.Abs(b) }
 
-// flat is n figures that are all the same.
+// flat returns n figures that are all the same.
 func flat(v float64, n int) Sample { return slices.Repeat(Sample{v}, n) }
 
 func TestCompare(t *testing.T) {
@@ -25,7 +25,7 @@ func TestCompare(t *testing.T) {
 		{"the same", Line{Ours: flat(10, 9), C: flat(10, 9)}, Ratio{1, 1, 1}, Level},
 		{"one pair", Line{Ours: Sample{10}, C: Sample{5}}, Ratio{0.5, 0.5, 0.5}, Behind},
 		{"a little better each time", Line{Ours: flat(10, 9), C: flat(10.01, 9)}, Ratio{1.001, 1.001, 1.001}, Ahead},
-		// What disturbs both sides of a pair is in no ratio.
+		// A disturbance of both sides of a pair does not change its ratio.
 		{"disturbed together", Line{Ours: Sample{1, 10, 100}, C: Sample{2, 20, 200}}, Ratio{2, 2, 2}, Ahead},
 		// The mean of twice and half as good is 1. Of two pairs a quarter of the draws is
 		// one pair twice: the interval has both.
@@ -49,7 +49,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestVerdict has pairs of which half are better by one part and half worse by another.
+// TestVerdict compares pairs, half of them better by one factor and half worse by another.
 func TestVerdict(t *testing.T) {
 	halves := func(better, worse float64) Line {
 		return Line{Ours: flat(100, 30), C: append(flat(100*better, 15), flat(100*worse, 15)...)}
@@ -85,8 +85,8 @@ func TestBootstrap(t *testing.T) {
 		s = append(s, float64(i))
 	}
 	low, high := bootstrap(s)
-	// A mean's standard error is sqrt(30²-1)/sqrt(12)/sqrt(30) = 1.58; the interval has
-	// 1.96 of them on each side of 14.5.
+	// The standard error of the mean is sqrt(30²-1)/sqrt(12)/sqrt(30) = 1.58; the interval
+	// is 1.96 of them on each side of 14.5.
 	if math.Abs(low-11.4) > 0.2 || math.Abs(high-17.6) > 0.2 {
 		t.Errorf("of 0 to 29: %v to %v", low, high)
 	}
@@ -118,7 +118,7 @@ func TestAppendRefuses(t *testing.T) {
 	}
 }
 
-// TestRatioString has the digits that decide a verdict.
+// TestRatioString checks that ratios are printed with the digits that decide a verdict.
 func TestRatioString(t *testing.T) {
 	for _, test := range []struct {
 		r    Ratio

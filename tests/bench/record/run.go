@@ -11,17 +11,17 @@ import (
 	"slices"
 )
 
-// Run is all that was measured of one part, in one go.
+// Run holds all measurements of one part, from one run.
 type Run struct {
 	Origin
-	Host  string `json:"host"`  // the processor of the machine under the kernel
+	Host  string `json:"host"`  // the processor of the machine on which the kernel runs
 	RDMA  string `json:"rdma"`  // version of the C libraries
 	Lines []Line `json:"lines"` // in the order of Groups
 }
 
-// Collect makes a run of what was appended to dir. It refuses lines of another
-// part, of different kernels, or of the same name. Nothing appended is an
-// empty run.
+// Collect returns a run of the lines that were appended in dir. It returns an error if lines
+// are of another part, of different kernels, or of the same name. Without lines the run is
+// empty.
 func Collect(dir, part string) (Run, error) {
 	var r Run
 	text, err := os.ReadFile(filepath.Join(dir, linesFile))
@@ -55,7 +55,7 @@ func Collect(dir, part string) (Run, error) {
 	return r, r.check(part)
 }
 
-// check finds lines that do not belong to the part.
+// check returns an error if a line does not belong to the part.
 func (r Run) check(part string) error {
 	for _, l := range r.Lines {
 		if g, ok := Find(l.Group); !ok || g.Part != part {
@@ -69,10 +69,10 @@ func order(group string) int {
 	return slices.IndexFunc(Groups, func(g Group) bool { return g.Name == group })
 }
 
-// Key names the line.
+// Key returns a string that identifies the line.
 func (l Line) Key() string { return l.Group + "/" + l.Device + "/" + l.Name }
 
-// Read reads a run from a file. Without the file nothing was measured.
+// Read reads a run from a file. If the file does not exist the run is empty.
 func Read(file, part string) (Run, error) {
 	var r Run
 	text, err := os.ReadFile(file)
@@ -87,7 +87,7 @@ func Read(file, part string) (Run, error) {
 	return r, r.check(part)
 }
 
-// Text is the run as Read takes it, a line of text for each.
+// Text returns the run as text for Read, with each Line on a line of its own.
 func (r Run) Text() ([]byte, error) {
 	lines := r.Lines
 	r.Lines = []Line{}
@@ -109,8 +109,8 @@ func (r Run) Text() ([]byte, error) {
 	return append(text, "\n]}\n"...), nil
 }
 
-// Of is the lines of a group, in its order, without figures where they are missing, and
-// after them those that do not belong to it.
+// Of returns the lines of a group, in the order of the group, without figures if not
+// measured, and then lines with its name that do not belong to it.
 func (r Run) Of(g Group) []Line {
 	lines := g.Expected()
 	for _, l := range r.Lines {

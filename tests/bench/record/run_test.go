@@ -49,7 +49,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestEmptyRun is one of which nothing was measured: it reads as it was written.
+// TestEmptyRun writes and reads a run without lines.
 func TestEmptyRun(t *testing.T) {
 	dir := t.TempDir()
 	r, err := Collect(dir, Lab)
@@ -104,7 +104,7 @@ func TestMissingLines(t *testing.T) {
 	}
 }
 
-// TestGroups has names that files can be named after, each once.
+// TestGroups checks that names of groups and of their lines are unique.
 func TestGroups(t *testing.T) {
 	names, works := map[string]bool{}, map[string]bool{}
 	for _, g := range Groups {

@@ -6,24 +6,24 @@ import (
 	"slices"
 )
 
-// Sample is what one side measured, a figure for each pair.
+// Sample holds the figures of one side, one for each pair.
 type Sample []float64
 
-// Min is the least figure.
+// Min returns the smallest figure.
 func (s Sample) Min() float64 { return slices.Min(s) }
 
-// Max is the greatest figure.
+// Max returns the largest figure.
 func (s Sample) Max() float64 { return slices.Max(s) }
 
-// Median is the figure in the middle, or between the two that are.
+// Median returns the figure in the middle, or the mean of the two in the middle.
 func (s Sample) Median() float64 {
 	sorted := slices.Sorted(slices.Values(s))
 	n := len(sorted)
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// Quantile is the least figure that a part q, in 0..1, of all figures does not exceed;
-// not a number, if there are none.
+// Quantile returns the smallest figure that a part q, in 0..1, of all figures does not
+// exceed, or NaN if there are none.
 func (s Sample) Quantile(q float64) float64 {
 	if len(s) == 0 {
 		return math.NaN()
@@ -32,7 +32,7 @@ func (s Sample) Quantile(q float64) float64 {
 	return sorted[max(int(math.Ceil(q*float64(len(s)))), 1)-1]
 }
 
-// Figure is a number in four digits, or more before the point.
+// Figure formats a number with four digits, or more before the point.
 func Figure(v float64) string {
 	if math.Abs(v) >= 1000 {
 		return fmt.Sprintf("%.0f", v)
@@ -40,7 +40,7 @@ func Figure(v float64) string {
 	return fmt.Sprintf("%.4g", v)
 }
 
-// String is minimum, median and maximum; nothing, if there are no figures.
+// String returns minimum, median and maximum, or "" if there are no figures.
 func (s Sample) String() string {
 	if len(s) == 0 {
 		return ""
@@ -57,7 +57,7 @@ type Histogram struct {
 
 const perOctave = 8
 
-// Bound is the lower bound of a bucket by its number.
+// Bound returns the lower bound of a bucket by its number.
 func Bound(bucket int) float64 { return math.Exp2(float64(bucket) / perOctave) }
 
 // NewHistogram counts figures. Those below 1 count as 1.

@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// Ready tells the caller of a server that it serves, and calls end at the end of the
-// standard input.
+// Ready prints that a server is ready, and calls end at the end of the standard
+// input.
 func Ready(end func()) {
 	fmt.Println("ready")
 	go func() {
@@ -17,8 +17,8 @@ func Ready(end func()) {
 	}()
 }
 
-// Again calls measure for each line of the standard input, which orders one more
-// measurement. An empty line ends what measure prints.
+// Again calls measure for each line of the standard input, which requests one more
+// measurement. It prints an empty line after the output of measure.
 func Again(measure func(out *bufio.Writer) error) error {
 	out := bufio.NewWriter(os.Stdout)
 	for orders := bufio.NewScanner(os.Stdin); orders.Scan(); {

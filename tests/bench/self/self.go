@@ -1,4 +1,4 @@
-// Package self is what the programs here know and say of themselves.
+// Package self helps the programs here to report on themselves.
 package self
 
 import (
@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Resident is the process's resident memory in KiB.
+// Resident returns the process's resident memory in KiB.
 func Resident() (int, error) {
 	f, err := os.Open("/proc/self/smaps_rollup")
 	if err != nil {

@@ -1,6 +1,6 @@
 // Command stream sends bytes with package rsock, or with -t over TCP, as
 // c/stream.c does with rsockets, and prints how long that took. Both take the
-// same arguments and print the same; the C program's text says what they do.
+// same arguments and print the same; the comments of the C program describe them.
 package main
 
 import (
@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// work is what goes first in a round.
+// work is sent first in a round.
 type work struct{ OneWay, Size, N uint64 }
 
 func run(args []string) error {

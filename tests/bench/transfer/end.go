@@ -12,21 +12,21 @@ import (
 )
 
 const (
-	depth  = 128 // requests under way
+	depth  = 128 // requests in flight
 	recvs  = 256 // receives
-	period = 32  // one request in so many is signaled
-	credit = 64  // messages received until the sender hears of it
+	period = 32  // one request in period is signaled
+	credit = 64  // messages received until the sender is notified
 	batch  = 32  // completions polled at a time, and requests posted
 	inline = 32  // bytes
 )
 
-// Both sides are on one machine: no number is turned around.
+// region describes a side's memory, in native byte order: both sides are on one machine.
 type region struct {
 	Addr         uint64
 	RKey, Unused uint32
 }
 
-// work is what a client asks of a server.
+// work is a client's request to a server.
 type work struct {
 	Memory region
 	Rate   uint32
@@ -39,7 +39,7 @@ type work struct {
 
 func (w *work) fetches() bool { return w.Op == verbs.OpRDMARead || w.Op == verbs.OpFetchAdd }
 
-// report is what an end has received.
+// report counts what an end has received.
 type report struct{ Messages, Bytes uint64 }
 
 // end is one end of a connection: its objects, requests and counts.
@@ -48,9 +48,9 @@ type end struct {
 	*cm.Endpoint
 	mr         *uverbs.MR
 	mine, peer region
-	out, in    []byte         // what is sent, and where what comes goes
-	stride     int            // from one to the other, and to word
-	word       *atomic.Uint32 // of the client: how many the peer has received; of the server: the sum
+	out, in    []byte         // buffers to send from, and to receive into
+	stride     int            // distance from out to in, and from in to word
+	word       *atomic.Uint32 // at the client, how many the peer has received; at the server, the sum
 	recvs      [batch]verbs.RecvWR
 	wrs        [batch]verbs.SendWR
 	wc         [batch]verbs.WC
@@ -61,8 +61,8 @@ type end struct {
 	smallData  [16]byte
 }
 
-// options are those of the connection; private is what goes to the peer, once
-// there is memory.
+// options returns the options of the connection. private returns the private data, once
+// the memory exists.
 func (e *end) options(private func() any) cm.Options {
 	return cm.Options{
 		Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: recvs, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: inline},
@@ -79,7 +79,7 @@ func (e *end) options(private func() any) cm.Options {
 	}
 }
 
-// prepare gives an end its memory, and makes and posts its receives.
+// prepare allocates the memory of an end, and prepares and posts its receives.
 func (e *end) prepare(ep *cm.Endpoint) (err error) {
 	e.Endpoint = ep
 	access := verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
@@ -105,7 +105,7 @@ func (e *end) prepare(ep *cm.Endpoint) (err error) {
 	return nil
 }
 
-// meet makes the requests, now that it is known where the peer's memory is.
+// meet prepares the requests, now that the location of the peer's memory is known.
 func (e *end) meet(peer region) {
 	e.peer = peer
 	wr := verbs.SendWR{Opcode: e.Op, RKey: peer.RKey}
@@ -131,14 +131,14 @@ func (e *end) reset() {
 	e.word.Store(0)
 }
 
-// reap takes completions of what was posted, at least one and at most n.
+// reap waits for completions of posted requests, at least one and at most n.
 func (e *end) reap(n int, sleep bool) error {
 	n, err := e.await(e.SendCQ, n, sleep)
 	e.signaled -= n
 	return err
 }
 
-// poll takes up to n completions into e.wc.
+// poll polls up to n completions into e.wc.
 func (e *end) poll(cq *uverbs.CQ, n int) (int, error) {
 	n = cq.Poll(e.wc[:n])
 	for i := range e.wc[:n] {

@@ -2,13 +2,13 @@ package main
 
 import "runtime"
 
-// node is one of those that a heap consists of.
+// node is a node of the tree that fills a heap.
 type node struct {
 	left, right *node
 	_           [256 - 16]byte
 }
 
-// grow makes a heap of so many bytes, or nearly.
+// grow allocates a heap of about the given number of bytes.
 func grow(bytes int) *node {
 	root := new(node)
 	level := []*node{root}
@@ -23,7 +23,7 @@ func grow(bytes int) *node {
 	return root
 }
 
-// collect collects garbage all the time, and keeps the heap alive.
+// collect continuously collects garbage, and keeps the heap alive.
 func collect(heap *node) {
 	for {
 		runtime.GC()

@@ -7,7 +7,7 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// put sends message i of a latency test. Once in period it takes a completion.
+// put sends message i of a latency test. Once per period it waits for a completion.
 func (e *end) put(i uint32) error {
 	if e.Op == verbs.OpRDMAWrite {
 		e.out[e.Size-1] = byte(i + 1)

@@ -1,7 +1,7 @@
-// Command transfer moves messages over a connection with package uverbs, as
-// c/transfer.c does with libibverbs, and says how long that took. Both take the
-// same arguments and print the same; the C program's text says what they do. With
-// -gMIB the client has so many MiB of live heap and collects garbage all the time.
+// Command transfer transfers messages over a connection with package uverbs, as
+// c/transfer.c does with libibverbs, and prints how long that took. Both take the same
+// arguments and print the same; the comments of the C program describe them. With -gMIB
+// the client has MIB MiB of live heap and continuously collects garbage.
 package main
 
 import (
@@ -205,8 +205,8 @@ func dial(addr string, w work) (*end, error) {
 	return e, nil
 }
 
-// stay keeps a loop that polls on its thread, so that the scheduler does not
-// move it around.
+// stay locks a polling loop to its thread, so that the scheduler does not move it
+// between processors.
 func (e *end) stay() (leave func()) {
 	if e.Events != 0 {
 		return func() {}

@@ -6,8 +6,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// post posts the next n messages with one call. The last of all, and one in
-// period, is signaled; its ID is how many have been posted with it.
+// post posts the next n messages with one call. The last of all, and one per period, is
+// signaled; its ID is how many have been posted including it.
 func (e *end) post(n uint32) error {
 	before := e.posted
 	e.posted += n
@@ -35,7 +35,7 @@ func (e *end) postInline(n int, addr uint64) error {
 	return err
 }
 
-// take takes messages, at least one and at most n, and offers their receives
+// take receives messages, at least one and at most n, and posts their receives
 // again.
 func (e *end) take(n int) error {
 	n, err := e.await(e.RecvCQ, n, e.Events != 0)
@@ -53,7 +53,7 @@ func (e *end) take(n int) error {
 // begin is the report before a round, over that after the last.
 var begin, over = report{Messages: 1}, report{}
 
-// tell sends a report, and waits until all is sent.
+// tell sends a report, and waits until all requests have completed.
 func (e *end) tell(r report) error {
 	binary.Encode(e.smallData[:], binary.NativeEndian, &r)
 	err := e.postInline(16, 0)
@@ -63,7 +63,7 @@ func (e *end) tell(r report) error {
 	return err
 }
 
-// hear takes the peer's report.
+// hear receives the peer's report.
 func (e *end) hear(sleep bool) (r report, err error) {
 	if _, err := e.await(e.RecvCQ, 1, sleep); err != nil {
 		return r, err

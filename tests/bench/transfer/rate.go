@@ -6,7 +6,7 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// stream sends all, as far as the queues take it and the peer receives.
+// stream sends all messages, as fast as the queues accept them and the peer receives.
 func (e *end) stream() error {
 	completed := uint32(0)
 	for completed < e.N {
@@ -19,7 +19,7 @@ func (e *end) stream() error {
 				return err
 			}
 		}
-		got, err := e.poll(e.SendCQ, batch) // not reap: the peer's word may come first
+		got, err := e.poll(e.SendCQ, batch) // not reap: the peer's notification may arrive first
 		if err != nil {
 			return err
 		}
@@ -32,7 +32,7 @@ func (e *end) stream() error {
 	return nil
 }
 
-// drink receives all, and tells the sender.
+// drink receives all messages, and notifies the sender.
 func (e *end) drink() error {
 	told := uint32(0)
 	for e.got.Messages < uint64(e.N) {

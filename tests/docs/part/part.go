@@ -1,4 +1,4 @@
-// Package part replaces what programs write of pages that are written by hand.
+// Package part replaces the parts of hand-written pages that programs generate.
 package part
 
 import (
@@ -11,10 +11,10 @@ import (
 // End ends each part.
 const End = "<!-- end -->\n"
 
-// Begin is the line before what a command writes: "make faults", say.
+// Begin returns the line before the part that a command writes, such as "make faults".
 func Begin(command string) string { return "<!-- written by " + command + " -->\n" }
 
-// Replace puts text in the place of what the command wrote before.
+// Replace replaces the part that the command wrote before by text.
 func Replace(page, command, text string) (string, error) {
 	begin := Begin(command)
 	before, rest, ok := strings.Cut(page, begin)
@@ -25,8 +25,8 @@ func Replace(page, command, text string) (string, error) {
 	return before + begin + text + End + after, nil
 }
 
-// Main is a program with two arguments, rows and a page: it has markdown make of
-// the rows what the command writes in the page.
+// Main runs a program with two arguments, the files of rows and of a page: it converts the
+// rows by markdown to the command's part of the page.
 func Main(command string, markdown func(rows string) (string, error)) {
 	log.SetFlags(0)
 	if len(os.Args) != 3 {

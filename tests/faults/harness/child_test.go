@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// exitCorrupt is how a child ends that got wrong data.
+// exitCorrupt is the exit status of a child that received wrong data.
 const exitCorrupt = 3
 
 // serve serves a layer until its listener fails.
@@ -49,7 +49,7 @@ func serve(l *workload.Layer, addr string) error {
 	return s.Wait()
 }
 
-// report is where sessions of a child end.
+// report reports the end of a session of a child.
 func report(err error) {
 	fmt.Fprintln(os.Stderr, "session:", err)
 	if errors.Is(err, workload.ErrData) {
@@ -66,7 +66,7 @@ type child struct {
 	dead   bool
 }
 
-// newChild starts one, with whatever else is to be said of its process.
+// newChild starts a child; more may change its command.
 func newChild(t testing.TB, l *workload.Layer, addr string, more ...func(*exec.Cmd)) *child {
 	t.Helper()
 	c := &child{t: t, cmd: exec.Command(os.Args[0])}
@@ -87,7 +87,7 @@ func newChild(t testing.TB, l *workload.Layer, addr string, more ...func(*exec.C
 		t.Fatalf("%v: %s", err, c.stderr.Bytes())
 	}
 	c.addr = strings.TrimSpace(c.addr)
-	t.Cleanup(c.kill) // where a test has failed
+	t.Cleanup(c.kill) // if the test fails
 	return c
 }
 
@@ -98,7 +98,7 @@ func (c *child) signal(s unix.Signal) {
 	}
 }
 
-// freeze stops the child, and waits until all of it has stopped.
+// freeze stops the child, and waits until all its threads have stopped.
 func (c *child) freeze() {
 	c.t.Helper()
 	c.signal(unix.SIGSTOP)
@@ -117,7 +117,7 @@ func (c *child) freeze() {
 	})
 }
 
-// kill ends the child and says what it had to say. It may be called again.
+// kill kills the child and, in a failed test, logs its errors. It may be called again.
 func (c *child) kill() {
 	c.t.Helper()
 	if c.reap() {
@@ -130,7 +130,7 @@ func (c *child) kill() {
 	}
 }
 
-// end is kill of a child that may have ended by itself, in good order.
+// end kills a child that may have ended by itself, with status 1.
 func (c *child) end() {
 	c.t.Helper()
 	if c.reap() {
@@ -141,7 +141,7 @@ func (c *child) end() {
 	}
 }
 
-// reap kills the child and waits for its end; false if that has been done.
+// reap kills the child and waits for its end. It returns false if that has been done before.
 func (c *child) reap() bool {
 	if c.dead {
 		return false

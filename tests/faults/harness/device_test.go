@@ -16,7 +16,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Under the lab's devices lie these.
+// The links of the lab's devices, the devices' types, and the links' IPv6 addresses.
 var (
 	links = map[string]string{labtest.RXE: "v0", labtest.SIW: "d0"}
 	kinds = map[string]string{labtest.RXE: "rxe", labtest.SIW: "siw"}
@@ -70,7 +70,7 @@ func works(device string) error {
 	return nil
 }
 
-// TestRemoval deletes the device. The kernel does so when all have closed it.
+// TestRemoval deletes the device. The kernel waits until all processes have closed it.
 func TestRemoval(t *testing.T) {
 	each(t, fault{title: "the device is removed, and made again", quick: "rsock", run: func(e *env) {
 		c, l := e.under()
@@ -78,7 +78,7 @@ func TestRemoval(t *testing.T) {
 		deleted := make(chan error, 1)
 		go func() { deleted <- netlink.RdmaLinkDel(e.device) }()
 		<-l.done
-		// The peer, on the same device, may have heard of it first, and left.
+		// The peer, on the same device, may have noticed it first, and left.
 		saw := e.expect(left(verbs.ErrDeviceRemoved), l.err)
 		select {
 		case err := <-deleted:
@@ -101,18 +101,18 @@ func TestRemoval(t *testing.T) {
 	}})
 }
 
-// add makes the device.
+// add creates the device and waits until it works.
 func (e *env) add() {
 	e.Helper()
 	labtest.Check(e, netlink.RdmaLinkAdd(e.device, kinds[e.device], links[e.device]))
 	e.present()
 }
 
-// TestLink takes the network away for a second. siw does not notice: what goes
-// to the same host goes by lo. A queue pair of rxe that sends meanwhile fails at
-// once, of which only its owner hears. The connection manager's is no exception:
-// then nobody can connect until the device is made again (6.12: rxe_requester
-// moves it to the error state, from which ib_mad does not get it back).
+// TestLink sets the link down for a second. siw does not notice, as packets to the same host
+// use lo. A queue pair of rxe that sends in that time fails immediately, which only its owner
+// notices. This includes the queue pair of the connection manager: then no process can
+// connect until the device is created again (6.12: rxe_requester moves it to the error
+// state, from which ib_mad does not recover it).
 func TestLink(t *testing.T) {
 	each(t, fault{title: "the link is down for a second", run: func(e *env) {
 		c := e.serve()
@@ -148,7 +148,7 @@ func TestLink(t *testing.T) {
 			saw += ", and no reason"
 		}
 		e.close(l.s)
-		// Whether the connection manager's queue pair was hit is chance.
+		// The connection manager's queue pair may or may not have failed.
 		ctx, cancel := context.WithTimeout(e.Context(), 3*time.Second)
 		s, err := e.layer.Dial(ctx, c.addr)
 		cancel()

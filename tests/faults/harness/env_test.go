@@ -13,18 +13,18 @@ import (
 	"github.com/goverbs/verbs/tests/workload"
 )
 
-// all says that everything is to be run, however long it takes.
+// all reports whether all faults are run, however long they take.
 var all = os.Getenv("FAULTS") == "all"
 
-// chunk is how many bytes a round moves each way.
+// chunk is how many bytes a round transfers in each direction.
 const chunk = 64 << 10
 
 var layers = []*workload.Layer{workload.CM, workload.RConn, workload.RMsg, workload.RSock}
 
-// fault is one that is caused in the same way on all layers and devices.
+// fault is a fault that is caused in the same way on all layers and devices.
 type fault struct {
 	title string
-	quick string // layers that a plain go test has it on; empty for none
+	quick string // layers on which a plain go test runs it; empty for none
 	run   func(*env)
 	only  string // layers; empty for all
 	wired bool   // over a wire
@@ -37,12 +37,12 @@ type env struct {
 	layer  *workload.Layer
 	device string
 	rows   int
-	open   map[workload.Session]bool // those that a test that fails leaves open
+	open   map[workload.Session]bool // to be closed if the test fails
 	addr   string                    // where the peer listens
 	wire   *wire                     // if there is one
 }
 
-// each runs a fault on everything.
+// each runs a fault on all devices and layers.
 func each(t *testing.T, f fault) {
 	t.Helper()
 	labtest.Require(t)
@@ -77,7 +77,7 @@ func each(t *testing.T, f fault) {
 	}
 }
 
-// warm has the runtime and the kernel make what they make once.
+// warm makes the runtime and the kernel allocate what they allocate only once.
 var warm = func() func(t testing.TB) {
 	var once sync.Once
 	return func(t testing.TB) {
@@ -98,7 +98,7 @@ var warm = func() func(t testing.TB) {
 	}
 }()
 
-// serve starts a peer, which is gone when the fault has been run.
+// serve starts a peer, which is killed at the end of the test.
 func (e *env) serve(more ...func(*exec.Cmd)) *child {
 	e.Helper()
 	return newChild(e, e.layer, e.addr, more...)
@@ -118,7 +118,7 @@ func (e *env) dial(c *child) workload.Session {
 	return s
 }
 
-// again measures how long it takes to connect anew and do a round.
+// again returns how long it takes to make a new connection and do a round.
 func (e *env) again(c *child) time.Duration {
 	e.Helper()
 	start := time.Now()
@@ -142,7 +142,7 @@ func (e *env) under(more ...func(*exec.Cmd)) (*child, *load) {
 	return c, l
 }
 
-// goesOn insists that a load does n rounds more, ends it, and adds a row.
+// goesOn checks that a load does n more rounds, ends it, and adds a row.
 func (e *env) goesOn(c *child, l *load, n int64) {
 	e.Helper()
 	err := l.more(n)
@@ -157,7 +157,7 @@ func (e *env) goesOn(c *child, l *load, n int64) {
 	e.ends(c, "goes on", took)
 }
 
-// survived insists that a load still does rounds, ends it, and adds a row.
+// survived checks that a load still does rounds, ends it, and adds a row.
 func (e *env) survived(c *child, l *load, saw string, took time.Duration) {
 	e.Helper()
 	if err := l.more(3); err != nil {
@@ -170,7 +170,7 @@ func (e *env) survived(c *child, l *load, saw string, took time.Duration) {
 	e.ends(c, saw, took)
 }
 
-// ends insists that a peer takes a new connection, kills it, and adds a row.
+// ends checks that a peer accepts a new connection, kills it, and adds a row.
 func (e *env) ends(c *child, saw string, took time.Duration) {
 	e.Helper()
 	again := e.again(c)
@@ -178,7 +178,7 @@ func (e *env) ends(c *child, saw string, took time.Duration) {
 	e.row(saw, took, again)
 }
 
-// close insists that a session closes, and soon.
+// close checks that a session closes without error, and soon.
 func (e *env) close(s workload.Session) {
 	e.Helper()
 	start := time.Now()

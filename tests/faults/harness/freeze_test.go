@@ -15,7 +15,7 @@ import (
 	"github.com/goverbs/verbs/tests/workload"
 )
 
-// pause is for how long a process is stopped.
+// pause returns how long a process is stopped.
 func pause() time.Duration {
 	if all {
 		return 5 * time.Second
@@ -54,7 +54,7 @@ func TestFreeze(t *testing.T) {
 // late is how long after its deadline a call may return on a busy machine.
 const late = 3 * time.Second
 
-// inTime does a round that cannot end before its deadline.
+// inTime checks that a round that cannot succeed returns at its deadline.
 func (e *env) inTime(s workload.Session, limit time.Duration) (saw string, took time.Duration) {
 	e.Helper()
 	ctx := labtest.Within(e, limit)
@@ -72,8 +72,8 @@ func (e *env) inTime(s workload.Session, limit time.Duration) (saw string, took 
 	}, err), took
 }
 
-// TestFreezeDeadline has a round with a deadline while the peer is stopped, and
-// closes the connection before it goes on.
+// TestFreezeDeadline does a round with a deadline while the peer is stopped, and closes the
+// connection before the peer continues.
 func TestFreezeDeadline(t *testing.T) {
 	each(t, fault{title: "the peer's process is stopped: a round with a deadline of 1 s, and Close", run: func(e *env) {
 		c := e.serve()
@@ -82,7 +82,7 @@ func TestFreezeDeadline(t *testing.T) {
 		saw, took := e.inTime(s, time.Second)
 		start := time.Now()
 		delete(e.open, s)
-		// What was written has not been read, which only rsock promises.
+		// The written data has not been read, which only rsock reports.
 		if err := s.Close(); err != nil && !(e.layer.Name == "rsock" && errors.Is(err, os.ErrDeadlineExceeded)) {
 			e.Error(err)
 		}
@@ -95,8 +95,8 @@ func TestFreezeDeadline(t *testing.T) {
 	}})
 }
 
-// TestClock sets the clock an hour on and back under load, and in the middle of
-// a wait with a deadline.
+// TestClock sets the clock forward and back by an hour under load, and during a wait with a
+// deadline.
 func TestClock(t *testing.T) {
 	step := func(e *env, d time.Duration) {
 		e.Helper()

@@ -20,14 +20,14 @@ func TestKill(t *testing.T) {
 	}})
 }
 
-// left is what there is of a peer that has gone, maybe with its memory before its
-// connections.
+// left returns the errors of a load whose peer has gone, possibly with its memory before
+// its connections.
 func left(more ...error) wants {
 	ended := append(more, verbs.ErrDisconnected, verbs.WCRemAccessErr, verbs.WCRemOpErr)
 	return wants{"cm": ended, "rconn": ended, "rmsg": append(ended, rmsg.ErrUnreadable), "rsock": {unix.ECONNRESET}}
 }
 
-// bereft insists that a load whose peer was killed ends as documented, and adds
+// bereft checks that a load whose peer was killed ends as documented, and adds
 // a row.
 func (e *env) bereft(l *load, start time.Time) {
 	e.Helper()

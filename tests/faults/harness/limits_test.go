@@ -18,14 +18,14 @@ import (
 	"github.com/goverbs/verbs/tests/workload"
 )
 
-// files is how many files a process has open.
+// files returns how many files a process has open.
 func files(t testing.TB, pid int) uint64 {
 	t.Helper()
 	names := labtest.Must(os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid)))(t)
 	return uint64(len(names))
 }
 
-// limitFiles bounds the numbers of a process's files.
+// limitFiles limits the file descriptors of a process.
 func limitFiles(t testing.TB, pid int, n uint64) {
 	t.Helper()
 	var old unix.Rlimit
@@ -33,7 +33,7 @@ func limitFiles(t testing.TB, pid int, n uint64) {
 	labtest.Check(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: min(n, old.Max), Max: old.Max}, nil))
 }
 
-// TestFilesDialing dials with no files left, then one, and so on, beside a load.
+// TestFilesDialing dials under load with no files left, then with one, and so on.
 func TestFilesDialing(t *testing.T) {
 	each(t, fault{title: "no files are left where one dials", quick: "rmsg", run: func(e *env) {
 		c, l := e.under()
@@ -64,7 +64,7 @@ func TestFilesDialing(t *testing.T) {
 	}})
 }
 
-// TestFilesAccepting has the accepting side out of files.
+// TestFilesAccepting dials while the accepting side has no files left.
 func TestFilesAccepting(t *testing.T) {
 	each(t, fault{title: "no files are left where one accepts", run: func(e *env) {
 		c, l := e.under()
@@ -79,7 +79,7 @@ func TestFilesAccepting(t *testing.T) {
 			if err := s.Round(ctx, chunk); err != nil {
 				e.Error(err)
 			}
-			e.close(s) // needs no files
+			e.close(s) // accepting needs no files
 		} else {
 			saw = e.expect(wants{
 				"cm":    {unix.ECONNREFUSED, context.DeadlineExceeded},
@@ -93,7 +93,7 @@ func TestFilesAccepting(t *testing.T) {
 	}})
 }
 
-// poor is a child that dials with locked memory limited: "layer address bytes".
+// poor runs a child that dials with locked memory limited: "layer address bytes".
 func poor(what string) error {
 	f := strings.Fields(what)
 	l, err := workload.ByName(f[0])
@@ -138,11 +138,10 @@ func TestLockedMemory(t *testing.T) {
 	}})
 }
 
-// poor has a child that may not do more than others dial, and returns what it
-// had to say.
+// poor runs a child that dials without privileges, and returns its output.
 func (e *env) poor(c *child, memlock int) string {
 	e.Helper()
-	cmd := exec.Command("/proc/self/exe") // whose folder others may not enter
+	cmd := exec.Command("/proc/self/exe") // other users may not enter its folder
 	cmd.Env = append(os.Environ(), fmt.Sprintf("FAULTS_DIAL=%s %s %d", e.layer.Name, c.addr, memlock))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := cmd.CombinedOutput()
@@ -152,7 +151,7 @@ func (e *env) poor(c *child, memlock int) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestAddressSpace asks for more memory than the process may map.
+// TestAddressSpace requests more memory than the process may map.
 func TestAddressSpace(t *testing.T) {
 	each(t, fault{title: "address space is limited (ulimit -v)", only: "cm rconn", run: func(e *env) {
 		c, l := e.under()
@@ -176,7 +175,7 @@ func TestAddressSpace(t *testing.T) {
 	}})
 }
 
-// virtual is the process's address space in bytes.
+// virtual returns the size of the process's address space in bytes.
 func virtual(t testing.TB) uint64 {
 	t.Helper()
 	f := labtest.Must(os.Open("/proc/self/status"))(t)

@@ -10,27 +10,26 @@ import (
 	"github.com/goverbs/verbs/tests/workload"
 )
 
-// load is rounds of a session, one after the other, until one fails.
+// load does rounds of a session, one after another, until one fails.
 type load struct {
 	s      workload.Session
 	limit  time.Duration // of a round
 	rounds atomic.Int64
 	stop   atomic.Bool
 	done   chan struct{}
-	turn   sync.Mutex  // held by a round, or who would have none
-	failed atomic.Bool // set in a round's turn
+	turn   sync.Mutex  // held by a round, or to prevent rounds
+	failed atomic.Bool // set while turn is held
 
 	// After done:
 	err  error
-	when time.Time // the last round ended
+	when time.Time // when the last round ended
 
 	mu      sync.Mutex
 	longest time.Duration
-	began   time.Time // the round under way
+	began   time.Time // when the current round began
 }
 
-// patience is how long a round may take: nothing here takes so long unless it
-// hangs.
+// patience is how long a round may take. No round takes that long unless it hangs.
 const patience = 60 * time.Second
 
 func newLoad(s workload.Session) *load { return newLoadWithin(s, patience) }
@@ -80,7 +79,7 @@ func (l *load) more(n int64) error {
 	return nil
 }
 
-// slowest is how long the longest round took, of those since the last call.
+// slowest returns how long the longest round since the last call took.
 func (l *load) slowest() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,7 +88,7 @@ func (l *load) slowest() time.Duration {
 	return most
 }
 
-// end stops after the round under way.
+// end stops the load after the current round.
 func (l *load) end() error {
 	l.stop.Store(true)
 	<-l.done

@@ -27,7 +27,7 @@ func TestModules(t *testing.T) {
 	}})
 }
 
-// TestBusy has others use all processors, at a better priority.
+// TestBusy makes other processes use all processors, at a higher priority.
 func TestBusy(t *testing.T) {
 	each(t, fault{title: "others take all processors, at nice -10", run: func(e *env) {
 		c, l := e.under()
@@ -44,7 +44,7 @@ func TestBusy(t *testing.T) {
 	}})
 }
 
-// TestSignals interrupts both sides' system calls all the time.
+// TestSignals continuously interrupts the system calls of both sides.
 func TestSignals(t *testing.T) {
 	each(t, fault{title: "every thread gets one signal after the other", quick: "cm", run: func(e *env) {
 		c, l := e.under()

@@ -17,7 +17,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// group is a control group, cgroups(7), whose memory can be bounded.
+// group is a control group, cgroups(7), whose memory can be limited.
 type group struct {
 	*env
 	dir  string
@@ -30,7 +30,7 @@ func newGroup(e *env) *group {
 	g := &group{env: e, dir: filepath.Join(root, "faults")}
 	labtest.Check(e, os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+memory"), 0))
 	labtest.Check(e, os.Mkdir(g.dir, 0o755))
-	e.Cleanup(func() { os.Remove(g.dir) }) // where a test has failed
+	e.Cleanup(func() { os.Remove(g.dir) }) // if the test fails
 	var err error
 	if g.file, err = os.Open(g.dir); err != nil {
 		e.Fatal(err)
@@ -38,7 +38,7 @@ func newGroup(e *env) *group {
 	return g
 }
 
-// start has a process be one of the group's.
+// start makes cmd start in the group.
 func (g *group) start(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(g.file.Fd())}
 }
@@ -50,7 +50,7 @@ func (g *group) set(name string, value any) {
 	}
 }
 
-// event is how often something has happened, by a name of memory.events.
+// event returns the count of an event in memory.events.
 func (g *group) event(name string) (n int) {
 	g.Helper()
 	text, err := os.ReadFile(filepath.Join(g.dir, "memory.events"))
@@ -63,14 +63,14 @@ func (g *group) event(name string) (n int) {
 	return n
 }
 
-// end removes the group, whose processes have ended.
+// end removes the group when its processes have ended.
 func (g *group) end() {
 	g.Helper()
 	g.file.Close()
 	waitFor(g, func() error { return os.Remove(g.dir) })
 }
 
-// TestMemoryGone takes the peer's memory away: the kernel kills it.
+// TestMemoryGone sets the peer's memory limit to zero: the kernel kills the peer.
 func TestMemoryGone(t *testing.T) {
 	each(t, fault{title: "the peer's control group has no memory left (memory.max)", run: func(e *env) {
 		g := newGroup(e)
@@ -86,7 +86,7 @@ func TestMemoryGone(t *testing.T) {
 	}})
 }
 
-// TestMemoryScarce slows the peer down, as it has more memory than it should.
+// TestMemoryScarce makes the kernel slow the peer down, by a limit below its memory.
 func TestMemoryScarce(t *testing.T) {
 	each(t, fault{title: "the peer's control group has too much memory (memory.high)", run: func(e *env) {
 		g := newGroup(e)
@@ -94,7 +94,7 @@ func TestMemoryScarce(t *testing.T) {
 		g.set("memory.high", 64<<10)
 		labtest.Check(e, l.more(10))
 		took := l.slowest()
-		// A connection more takes memory, and may take too long.
+		// Another connection needs memory, and may take too long.
 		ctx := labtest.Within(e, patience)
 		if s, err := e.layer.Dial(ctx, c.addr); err == nil {
 			s.Close()

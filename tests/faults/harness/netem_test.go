@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// What a bad network does, of a share of packets.
+// networks are the faults of a network, each on a share of the packets.
 var networks = []struct{ title, netem string }{
 	{"packets are lost", "loss %"},
 	{"packets overtake others by 2 ms", "delay 2ms reorder %"},
@@ -20,7 +20,7 @@ var networks = []struct{ title, netem string }{
 	{"packets have a bit turned over", "corrupt %"},
 }
 
-// TestNetwork has the network do such things to the load, for some seconds each.
+// TestNetwork runs the load over networks with such faults, for some seconds each.
 func TestNetwork(t *testing.T) {
 	rates := []string{"0.1%", "1%", "10%"}
 	kinds := networks
@@ -32,8 +32,8 @@ func TestNetwork(t *testing.T) {
 		wired: true,
 		run: func(e *env) {
 			c, l := e.under()
-			// What is dropped on its way out, as in a change of these rules, fails
-			// a queue pair of rxe, as a link does that is down: they change
+			// An outgoing packet that is dropped, as during a change of the rules,
+			// fails a queue pair of rxe, like a link that is down: so the rules change
 			// between two rounds.
 			l.turn.Lock()
 			for _, kind := range kinds {
@@ -60,8 +60,8 @@ func TestNetwork(t *testing.T) {
 	})
 }
 
-// bad has a load, whose turn the caller holds, go on over a bad network, and says
-// whether it did; then its turn is held again.
+// bad lets a load, whose turn the caller holds, continue over a bad network. It returns true
+// if the load survives; then its turn is held again.
 func (e *env) bad(l *load) bool {
 	e.Helper()
 	l.slowest()

@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// bare has a peer take the chunks of a session that the test drives by hand.
+// bare starts a peer, and returns a session with it that the test drives itself.
 func (e *env) bare(opt func(*cm.Options)) (*child, *workload.Endpoint) {
 	e.Helper()
 	c := e.serve()
@@ -22,7 +22,7 @@ func (e *env) bare(opt func(*cm.Options)) (*child, *workload.Endpoint) {
 	return c, labtest.Must(workload.DialCM(ctx, c.addr, opt))(e)
 }
 
-// release closes what is not a session's.
+// release closes objects that do not belong to a session.
 func (e *env) release(all ...io.Closer) {
 	e.Helper()
 	for _, c := range all {
@@ -32,13 +32,13 @@ func (e *env) release(all ...io.Closer) {
 	}
 }
 
-// tiny is a request that leaves no trace.
+// tiny returns a small request that has no effect on a session.
 func tiny(h *workload.Endpoint, id uint64) verbs.SendWR {
 	return verbs.SendWR{ID: id, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: make([]byte, 8), RemoteAddr: h.Addr, RKey: h.RKey}
 }
 
-// TestCQOverflow has more requests complete than the CQ holds: it is broken, of
-// which an asynchronous event tells.
+// TestCQOverflow causes more completions than the CQ holds: the CQ fails, which an
+// asynchronous event reports.
 func TestCQOverflow(t *testing.T) {
 	each(t, fault{title: "more completions than the CQ holds", quick: "cm", only: "cm", run: func(e *env) {
 		dev := labtest.OpenDevice(e, e.device)
@@ -79,11 +79,11 @@ func TestCQOverflow(t *testing.T) {
 	}})
 }
 
-// TestNoReceive sends messages that find no receive. On rxe the sender gives up
-// after the retries it asked for; on siw the connection ends.
+// TestNoReceive sends messages for which no receive is posted. On rxe the sender gives up
+// after the requested retries; on siw the connection ends.
 func TestNoReceive(t *testing.T) {
 	each(t, fault{title: "messages that find no receive", quick: "cm", only: "cm", run: func(e *env) {
-		const once = 1 // each side's is what the other has
+		const once = 1 // each side sets the other's
 		ctx := labtest.Within(e, patience)
 		ep, peer := labtest.Couple(ctx, e, e.addr, cm.Options{RNRRetryCount: once}, cm.Options{RNRRetryCount: once})
 		start := time.Now()
@@ -98,7 +98,7 @@ func TestNoReceive(t *testing.T) {
 				err = wc[0].Err()
 			}
 		}
-		if e.device == labtest.SIW { // whose event may come after the failure
+		if e.device == labtest.SIW { // its event may arrive after the failure
 			select {
 			case <-ep.Done():
 			case <-ctx.Done():
@@ -114,8 +114,8 @@ func TestNoReceive(t *testing.T) {
 	}})
 }
 
-// TestLateReceive has a message wait for its receive, for longer than a peer may
-// be silent. On siw it would end the connection.
+// TestLateReceive posts the receive of a message late, after a longer time than a peer may
+// be silent. On siw this would end the connection.
 func TestLateReceive(t *testing.T) {
 	each(t, fault{title: "a message comes 8 s before its receive", only: "cm", run: func(e *env) {
 		if e.device == labtest.SIW {
@@ -140,8 +140,8 @@ func TestLateReceive(t *testing.T) {
 	}})
 }
 
-// TestQueueFull posts more than the send queue takes: what was taken completes,
-// what was not is told, and can be posted later.
+// TestQueueFull posts more requests than the send queue holds: those that were posted
+// complete, the others are reported and can be posted later.
 func TestQueueFull(t *testing.T) {
 	each(t, fault{title: "more requests than the send queue takes", quick: "cm", only: "cm rconn", run: func(e *env) {
 		if e.layer.Name == "rconn" {
@@ -152,8 +152,8 @@ func TestQueueFull(t *testing.T) {
 		ctx := labtest.Within(e, patience)
 		size := int(h.QP.Cap().MaxSendWR)
 		start := time.Now()
-		// All is polled before more is posted: a slot of the queue is free when
-		// its request has completed, and the CQ holds no more than the queue.
+		// All completions are polled before more is posted: the completion of a
+		// request frees its slot, and the CQ holds no more than the queue.
 		var next, done uint64
 		const batches = 8
 		wcs := make([]verbs.WC, 16)
@@ -223,9 +223,9 @@ func (e *env) fullConn() {
 	e.row("`verbs.ErrQueueFull`, nothing lost", took, 0)
 }
 
-// TestSharedReceives has two peers send more messages than the queue that they
-// share has receives. On rxe they wait for more, of which an event tells; on siw a
-// message that finds none ends its connection.
+// TestSharedReceives makes two peers send more messages than their shared receive queue has
+// receives. An event reports the limit. On rxe the messages wait for more receives; on siw a
+// message without a receive ends its connection.
 func TestSharedReceives(t *testing.T) {
 	each(t, fault{title: "a shared receive queue has no receives left", quick: "cm", only: "cm", run: func(e *env) {
 		const receives, peers, each = 6, 2, 4

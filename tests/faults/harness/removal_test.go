@@ -21,12 +21,12 @@ import (
 	"github.com/goverbs/verbs/tests/workload"
 )
 
-// user has both ends of a connection open. It blocks until both have ended and
-// then has closed what its layer's documentation asks of the program, and no
-// more. It calls ready when the connection is up, and returns why it ended.
+// user opens both ends of a connection and calls ready when it is established. It blocks
+// until both ends have ended, closes only what the documentation of its layer requires, and
+// returns the reasons why they ended.
 type user func(ctx context.Context, addr string, busy bool, ready func()) [2]error
 
-// both runs both ends until they end.
+// both calls ready and runs both ends until they end.
 func both(ready func(), client, server func() error) (errs [2]error) {
 	var ends sync.WaitGroup
 	ends.Go(func() { errs[0] = client() })
@@ -36,8 +36,8 @@ func both(ready func(), client, server func() error) (errs [2]error) {
 	return errs
 }
 
-// users are the layers, by name. Their connections must be closed, except for
-// msg's: the loop does that, and goes on with other devices.
+// users are the layers, by name. Their connections must be closed, except for those of rmsg:
+// the loop closes them, and continues with other devices.
 var users = map[string]struct {
 	run  func(t *testing.T) user
 	want []error
@@ -135,7 +135,7 @@ func useMsg(t *testing.T) user {
 			<-c.Done()
 			return c.Err()
 		}, func() error {
-			if busy { // and messages that come are not taken
+			if busy { // and received messages are not read
 				time.Sleep(100 * time.Millisecond)
 			}
 			<-s.Done()
@@ -168,9 +168,9 @@ func useRsock(t *testing.T) user {
 	}
 }
 
-// TestRemovalReleases deletes a device that a layer uses, idle and busy, and once
-// no more. The kernel waits for all to close it, which they have done soon after
-// the connections have ended.
+// TestRemovalReleases deletes a device that a layer uses, idle and busy. The kernel waits
+// until all processes have closed it, which must happen soon after the connections have
+// ended.
 func TestRemovalReleases(t *testing.T) {
 	labtest.Require(t)
 	if os.Getenv("LAB") == "host" {
@@ -184,7 +184,7 @@ func TestRemovalReleases(t *testing.T) {
 				t.Run(device+"/"+name+"/"+state, func(t *testing.T) {
 					ctx := labtest.Within(t, patience)
 					use := u.run(t)
-					for range 2 { // loops go on when the device is there again
+					for range 2 { // loops continue when the device exists again
 						deleted := make(chan error, 1)
 						var start time.Time
 						errs := use(ctx, labtest.AddrOf(device)+":0", busy, func() {
@@ -215,9 +215,9 @@ func TestRemovalReleases(t *testing.T) {
 	}
 }
 
-// TestRemovalAtOnce deletes a device that a transport has open for any time: it closes the
-// device with the last connection that the removal has ended, and if there is none when it is
-// asked to.
+// TestRemovalAtOnce deletes a device that a transport holds open without a time limit: the
+// transport closes the device with the last connection that the removal has ended, and without
+// connections in CloseIdle.
 func TestRemovalAtOnce(t *testing.T) {
 	labtest.Require(t)
 	if os.Getenv("LAB") == "host" {

@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// tap records what one end of a wire sends, and sends it again.
+// tap records the frames that one end of a wire sends, and sends them again.
 type tap struct {
 	t      testing.TB
 	fd     int
@@ -66,7 +66,7 @@ func (p *tap) record(done <-chan struct{}) {
 
 func (p *tap) close() { p.stop(); unix.Close(p.fd) }
 
-// begins is how many of the frames begin a connection.
+// begins returns how many of the frames begin a connection.
 func (p *tap) begins(device string) (n int) {
 	const udp = 14 + 20 // Ethernet and IP before it
 	for _, f := range p.frames {
@@ -80,7 +80,7 @@ func (p *tap) begins(device string) (n int) {
 	return n
 }
 
-// again sends it all, at most as fast as a program can.
+// again sends all frames again, as fast as possible.
 func (p *tap) again() {
 	p.t.Helper()
 	for _, f := range p.frames {
@@ -91,10 +91,10 @@ func (p *tap) again() {
 	}
 }
 
-// TestReplay has somebody who listens on the wire send again what went over it:
-// handshakes, data and ends of connections that are gone, and of one that is not.
-// An acknowledgement that rxe gets in the middle of a READ ends the connection, with
-// a success for the READ, which nobody may take for data. Kernels warn of some of it.
+// TestReplay records all frames on the wire and sends them again, as an attacker could:
+// handshakes, data and ends of connections that have ended, and of one that has not. If rxe
+// receives an acknowledgement in the middle of a READ it ends the connection, and completes
+// the READ with success, whose data must not be used. Kernels log warnings about some frames.
 func TestReplay(t *testing.T) {
 	each(t, fault{
 		title: "all that went over the wire is sent again, three times",

@@ -18,7 +18,7 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// names are what errors are called in the table, the most telling first.
+// names are the names of errors in the table, the most specific first.
 var names = []struct {
 	err  error
 	name string
@@ -53,10 +53,10 @@ func nameOf(err error) string {
 	return fmt.Sprint(err)
 }
 
-// wants are the documented errors, by layer or by device and layer.
+// wants holds the documented errors, by layer or by device and layer.
 type wants map[string][]error
 
-// expect insists on one of the documented errors, and names it.
+// expect checks that err is one of the documented errors, and returns its name.
 func (e *env) expect(w wants, err error) string {
 	e.Helper()
 	list, ok := w[e.device+" "+e.layer.Name]
@@ -72,8 +72,8 @@ func (e *env) expect(w wants, err error) string {
 	return nameOf(err)
 }
 
-// row adds a row to the table: what the program saw, how long that took, and
-// how long until it worked again; zero is not said.
+// row adds a row to the table: what the program saw, how long that took, and how long until
+// it worked again. Zero times are left out.
 func (e *env) row(saw string, took, again time.Duration) {
 	e.Helper()
 	e.rows++
@@ -86,7 +86,7 @@ func (e *env) row(saw string, took, again time.Duration) {
 	labtest.AppendTo(e, os.Getenv("FAULTS_TABLE"), fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", os.Getenv("VERBS_LAB"), test, e.title, e.layer.Name, driver, saw, brief(took), brief(again)))
 }
 
-// brief is a duration in two digits.
+// brief formats a duration with about two digits.
 func brief(d time.Duration) string {
 	switch {
 	case d <= 0:

@@ -12,10 +12,9 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// wire is two devices of one machine with a real wire between them, a veth. What
-// one host sends to itself goes by lo otherwise, and rxe passes on what goes to
-// its own MAC address: so here they are two devices, and routes send what is for
-// one's address out of the other.
+// wire connects two devices of one machine by a veth. Packets of a host to itself normally use
+// lo, and rxe loops back packets to its own MAC address. So there are two devices, and routes
+// send packets for the address of one out of the other.
 //
 //	wa 10.9.8.1 ◄──── veth, netem on both ends ────► wb 10.9.8.2
 //	device 8                                         device 9
@@ -34,7 +33,7 @@ func (w *wire) sh(line string) string {
 	return string(out)
 }
 
-// ip is a batch of ip(8)'s commands.
+// ip runs a batch of commands of ip(8).
 func (w *wire) ip(commands string) {
 	w.t.Helper()
 	cmd := exec.Command("ip", "-batch", "-")
@@ -44,15 +43,15 @@ func (w *wire) ip(commands string) {
 	}
 }
 
-// newWire makes a wire, until the test ends, between two devices of the same
-// kind as one of the lab's. What comes late or again rxe warns of.
+// newWire creates a wire, until the test ends, between two devices of the same type as one
+// of the lab's. rxe logs warnings about late and duplicate packets.
 func newWire(t testing.TB, device string) *wire {
 	t.Helper()
 	labtest.ExpectWarning(t, "[rdma_rxe]")
 	kind := kinds[device]
 	w := &wire{t, "10.9.8.1", "10.9.8.2"}
 	w.sh("modprobe sch_netem")
-	// Segments are to be lost, and not the 64 KiB that siw sends at once.
+	// netem must lose segments, not the 64 KiB that siw sends at a time.
 	w.ip(`link add wa gso_max_segs 1 gso_max_size 1500 type veth peer name wb
 link set wb gso_max_segs 1 gso_max_size 1500
 `)
@@ -96,7 +95,7 @@ link del wa
 	return w
 }
 
-// netem has both ends treat what they send as tc-netem(8) says; nothing ends it.
+// netem applies options of tc-netem(8) to the packets of both ends; "" removes them.
 func (w *wire) netem(what string) {
 	w.t.Helper()
 	for _, end := range []string{"wa", "wb"} {
@@ -108,8 +107,8 @@ func (w *wire) netem(what string) {
 	}
 }
 
-// passed is how many packets went over the wire, or were dropped, since netem
-// was called.
+// passed returns how many packets went over the wire, and how many were dropped, since the
+// last call of netem.
 func (w *wire) passed() (packets, dropped int) {
 	w.t.Helper()
 	for _, end := range []string{"wa", "wb"} {

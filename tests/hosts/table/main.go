@@ -1,6 +1,5 @@
-// Command table writes the part of docs/reliability.md that tells of two hosts,
-// from what tests/hosts wrote to the file that HOSTS_TABLE names; make hosts runs
-// both.
+// Command table writes the part of docs/reliability.md about two hosts, from the rows that
+// tests/hosts wrote to the file named by HOSTS_TABLE; make hosts runs both.
 package main
 
 import (
@@ -14,8 +13,8 @@ import (
 
 func main() { part.Main("make hosts", markdown) }
 
-// cell is what came of something on a driver and a pair of kernels: results, and
-// with each the layers that had it and their times.
+// cell holds the results of one fault on a driver and a pair of kernels: for each result
+// the layers that had it, and their times.
 type cell struct {
 	results []string
 	layers  map[string][]string
@@ -39,9 +38,9 @@ func (c *cell) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// markdown makes a table for each test from its rows of test, what was done,
-// layer, driver, kernels, result and seconds: a line for all that was done, and
-// a column for each pair of kernels and driver.
+// markdown returns a table for each test from its rows of test, what was done, layer,
+// driver, kernels, result and seconds. It has a line for each thing that was done, and a
+// column for each driver and pair of kernels.
 func markdown(rows string) (string, error) {
 	var tests, columns []string
 	what := map[string][]string{} // by test
@@ -92,7 +91,7 @@ func markdown(rows string) (string, error) {
 	return b.String()[1:] + "\n", nil
 }
 
-// version is the 6.12 of 6.12.117+deb13-amd64.
+// version returns the 6.12 of 6.12.117+deb13-amd64.
 func version(release string) string {
 	f := strings.SplitN(release, ".", 3)
 	return strings.Join(f[:min(2, len(f))], ".")

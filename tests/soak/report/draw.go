@@ -14,13 +14,13 @@ import (
 	"github.com/goverbs/verbs/tests/soak/samples"
 )
 
-// curve is something of each sample.
+// curve is a value of each sample.
 type curve struct {
 	name string
 	of   func(*samples.Sample) float64
 }
 
-// curves of both processes.
+// both returns the curves of both processes.
 func both(name string, of func(samples.Process) int) (all []curve) {
 	for _, who := range []string{"client", "server"} {
 		all = append(all, curve{name + " of the " + who, func(s *samples.Sample) float64 { return float64(of(s.Processes[who])) }})
@@ -42,8 +42,8 @@ func scaled(all []curve, by float64) []curve {
 	return all
 }
 
-// rates are what the layers moved between a sample and the one before it, in
-// MiB/s. Churn moves nothing.
+// rates returns what the layers transferred between a sample and the one before
+// it, in MiB/s. Churn transfers nothing.
 func rates(run *samples.Run) (lines []any) {
 	for _, name := range run.Start.Layers {
 		var points plotter.XYs
@@ -58,7 +58,7 @@ func rates(run *samples.Run) (lines []any) {
 	return lines
 }
 
-// over draws curves over time.
+// over returns curves over time.
 func over(run *samples.Run, curves []curve) (lines []any) {
 	for _, c := range curves {
 		var points plotter.XYs
@@ -81,7 +81,7 @@ func panel(title, unit string, lines []any) (*gplot.Plot, error) {
 	return p, err
 }
 
-// plot draws how a run went, in panels one above the other.
+// plot draws the course of a run, in panels one above the other.
 func plot(file string, run *samples.Run) error {
 	memory := append(both("RSS", func(p samples.Process) int { return p.RSS }), both("pinned", func(p samples.Process) int { return p.Pinned })...)
 	memory = append(memory, both("Go heap", func(p samples.Process) int { return p.Heap })...)

@@ -1,5 +1,5 @@
-// Command report makes a report, in Markdown, and a plot beside it, of a run's
-// samples. Its exit status tells the verdict: 1 is for a run that failed.
+// Command report writes a report in Markdown, and a plot next to it, from the samples of a
+// run. Its exit status is 1 if the run failed.
 //
 //	report [-status N] build/soak/rxe0.jsonl docs/soak/rxe0.md
 package main
@@ -31,7 +31,7 @@ func main() {
 	}
 }
 
-// report writes the report and the plot. reasons are why the run failed.
+// report writes the report and the plot. It returns the reasons why the run failed.
 func report(from, to string, status int) (reasons []string, err error) {
 	if from == "" || filepath.Ext(to) != ".md" {
 		return nil, errors.New("usage: report [-status N] SAMPLES.jsonl REPORT.md")

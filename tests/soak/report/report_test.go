@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs/tests/soak/samples"
 )
 
-// write writes the samples of a run of some minutes.
+// write writes the samples of a run of several minutes.
 func write(t *testing.T, end *samples.End) (file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "v0.jsonl")

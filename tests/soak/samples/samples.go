@@ -1,6 +1,6 @@
-// Package samples is what a long run leaves: lines of JSON, the first about the
-// run, then a sample of both processes and the kernel every few seconds, the last
-// about its end. A run that was killed lacks the last.
+// Package samples reads the file of a long run, lines of JSON: the first describes the run,
+// then every few seconds a sample of both processes and the kernel, and the last describes
+// the end. A run that was killed lacks the last.
 package samples
 
 import (
@@ -12,28 +12,28 @@ import (
 	"time"
 )
 
-// Line is one of a file's lines, which has one of these.
+// Line is a line of a file. One field is set.
 type Line struct {
 	Start  *Start  `json:"start,omitempty"`
 	Sample *Sample `json:"sample,omitempty"`
 	End    *End    `json:"end,omitempty"`
 }
 
-// Start is what was run.
+// Start describes a run.
 type Start struct {
 	Device   string        `json:"device"`
 	Kernel   string        `json:"kernel"`
 	Go       string        `json:"go"`
 	CPUs     int           `json:"cpus"`
 	Began    time.Time     `json:"began"`
-	Duration time.Duration `json:"duration"` // as asked for, in ns
+	Duration time.Duration `json:"duration"` // requested, in ns
 	Every    time.Duration `json:"every"`    // between samples, in ns
-	Stall    time.Duration `json:"stall"`    // longest a layer may rest, in ns
+	Stall    time.Duration `json:"stall"`    // how long a layer may make no progress, in ns
 	Seed     uint64        `json:"seed"`
 	Layers   []string      `json:"layers"`
 }
 
-// Sample is the state of things at a time.
+// Sample is the state at a point in time.
 type Sample struct {
 	At        float64            `json:"at"` // seconds since the start
 	Layers    map[string]Layer   `json:"layers"`
@@ -42,15 +42,15 @@ type Sample struct {
 	Counters  map[string]uint64  `json:"counters"` // of the device's port
 }
 
-// Layer is what a layer has done since the start.
+// Layer holds what a layer has done since the start.
 type Layer struct {
 	Rounds      uint64  `json:"rounds"`
 	Bytes       uint64  `json:"bytes"`
-	Connections uint64  `json:"connections"` // that have ended as they should
+	Connections uint64  `json:"connections"` // that have ended without an error
 	Rest        float64 `json:"rest"`        // longest time without any progress, in seconds
 }
 
-// Process is what a process has.
+// Process holds the resources of a process.
 type Process struct {
 	RSS        int `json:"rss"`    // KiB
 	Pinned     int `json:"pinned"` // KiB
@@ -61,14 +61,14 @@ type Process struct {
 	Threads    int `json:"threads"`
 }
 
-// End is how it ended.
+// End describes the end of a run.
 type End struct {
 	At       float64  `json:"at"`
 	Failures []string `json:"failures"` // of the load
-	Leaks    []string `json:"leaks"`    // what was there after all was closed
+	Leaks    []string `json:"leaks"`    // what was left after all was closed
 }
 
-// Run is a file.
+// Run is the content of a file.
 type Run struct {
 	Start   Start
 	Samples []Sample
@@ -107,7 +107,7 @@ func Read(r io.Reader) (*Run, error) {
 	return &run, nil
 }
 
-// Took is how long the run took, as far as it is known.
+// Took returns how long the run took, as far as it is known.
 func (r *Run) Took() time.Duration {
 	at := 0.0
 	if n := len(r.Samples); n > 0 {
@@ -119,7 +119,7 @@ func (r *Run) Took() time.Duration {
 	return time.Duration(at * float64(time.Second)).Round(time.Second)
 }
 
-// Last is the last sample, nil if there is none.
+// Last returns the last sample, or nil if there is none.
 func (r *Run) Last() *Sample {
 	if len(r.Samples) == 0 {
 		return nil

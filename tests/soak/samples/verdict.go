@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// series is something that must not grow for as long as the load stays the same.
+// series is a value that must not grow while the load stays the same.
 type series struct {
 	name  string
 	unit  string
@@ -14,9 +14,9 @@ type series struct {
 	of    func(*Sample) float64
 }
 
-// The sizes of a process, and of the kernel's memory, go up and down with what
-// the connections of the moment carry. Files and the like do, too, by those of
-// some connections.
+// watched are the series that are checked. The memory of processes and of the kernel varies
+// with the data that the current connections transfer; the numbers of files and other objects
+// vary with the number of connections.
 var watched = []series{
 	{"RSS of the client", "KiB", 3 << 10, func(s *Sample) float64 { return float64(s.Processes["client"].RSS) }},
 	{"RSS of the server", "KiB", 3 << 10, func(s *Sample) float64 { return float64(s.Processes["server"].RSS) }},
@@ -38,27 +38,27 @@ var watched = []series{
 	{"CM IDs", "", 20, func(s *Sample) float64 { return float64(s.Kernel["cm_id"]) }},
 }
 
-// Trend is how something went in the last two thirds of a run: the first third
-// is for heaps and pools to reach their size.
+// Trend describes the course of a series in the last two thirds of a run: in the first third
+// heaps and pools reach their size.
 type Trend struct {
 	Name, Unit   string
 	Middle, Last float64 // medians of the thirds
 	PerHour      float64 // slope of the line that fits best
-	Bound        float64 // what Last may be
+	Bound        float64 // the largest Last allowed
 }
 
-// Grows says whether the trend is a leak's: the median of the last third is above
-// that of the middle one by more than a twentieth and the slack; or the line that
-// fits both rises by more than twice that while they last, which a leak does that
-// hides behind large swings.
+// Grows reports whether the trend is that of a leak: the median of the last third exceeds
+// that of the middle third by more than a twentieth and the slack; or the line that fits
+// both rises during them by more than twice as much, which finds a leak that large swings
+// hide.
 func (t Trend) Grows(hours float64) bool {
 	return t.Last > t.Bound || t.PerHour*hours > 2*(t.Bound-t.Middle)
 }
 
-// enough is how many samples it takes for trends to be told.
+// enough is the number of samples that trends require.
 const enough = 60
 
-// Trends is empty if the run was short.
+// Trends returns the trends of all series, or nothing if the run was short.
 func (r *Run) Trends() (all []Trend) {
 	n := len(r.Samples)
 	if n < enough {
@@ -83,7 +83,7 @@ func median(samples []Sample, of func(*Sample) float64) float64 {
 	return values[len(values)/2]
 }
 
-// slope is that of the line with the least squares, per second.
+// slope returns the slope of the least-squares line, per second.
 func slope(samples []Sample, of func(*Sample) float64) float64 {
 	var x, y, xx, xy float64
 	n := float64(len(samples))
@@ -97,7 +97,7 @@ func slope(samples []Sample, of func(*Sample) float64) float64 {
 	return 0
 }
 
-// Verdict is why the run failed; nothing if all was well.
+// Verdict returns the reasons why the run failed, or nothing if it passed.
 func (r *Run) Verdict() (reasons []string) {
 	if r.End == nil {
 		reasons = append(reasons, "the run was cut off: it has no end")
@@ -133,5 +133,5 @@ func (r *Run) Verdict() (reasons []string) {
 	return reasons
 }
 
-// Names are the keys of a map, sorted.
+// Names returns the sorted keys of a map.
 func Names[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

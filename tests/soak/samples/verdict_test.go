@@ -11,7 +11,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// steady is a run of an hour in which all is well.
+// steady returns a run of an hour without problems.
 func steady() *Run {
 	r := &Run{Start: Start{Duration: time.Hour, Every: 5 * time.Second, Stall: time.Minute, Layers: []string{"a", "b"}}}
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -62,7 +62,7 @@ func TestVerdict(t *testing.T) {
 			}
 		})
 	}
-	// What a process takes once, in the beginning, is none.
+	// Memory that a process allocates once, at the start, is not a leak.
 	r := steady()
 	each(r, func(i int, s *Sample) { s.grow("client", min(int(s.At), 1000)*30) })
 	if reasons := r.Verdict(); reasons != nil {

@@ -5,8 +5,8 @@ import "golang.org/x/sys/unix"
 // Mute holds commands back from the kernel until Unmute.
 func Mute() { mute = true }
 
-// Unmute ends that, and runs the first command held back: the doorbell of the
-// QP that was posted to. It covers all posts since.
+// Unmute ends Mute and runs the first command held back: the doorbell of the
+// QP to which requests were posted. It covers all posts since.
 func Unmute() error {
 	c := heldBack
 	mute, heldBack = false, nil

@@ -1,6 +1,6 @@
-// Command table writes the part of docs/reliability.md that tells of faults on
-// one host, from what tests/faults/harness wrote to the file that FAULTS_TABLE
-// names; make faults runs both.
+// Command table writes the part of docs/reliability.md about faults on one host, from the
+// rows that tests/faults/harness wrote to the file named by FAULTS_TABLE; make faults runs
+// both.
 package main
 
 import (
@@ -13,16 +13,15 @@ import (
 
 func main() { part.Main("make faults", markdown) }
 
-// A row of what the harness found: on a kernel, a test, named by a title, for a
-// layer and a driver: what the program saw, how long that took, how long until
-// it worked again.
+// row is a result of the harness: for a kernel, a test with a title, a layer and a driver,
+// it holds what the program saw, how long that took, and how long until it worked again.
 type row struct{ kernel, test, title, layer, driver, saw, took, again string }
 
-// key is what a line of the tables is about.
+// key identifies a line of the tables.
 type key struct{ test, title, layer string }
 
-// markdown makes a table for each title, in the order in which they come, with
-// both drivers beside each other.
+// markdown returns a table for each title, in the order of the rows, with both drivers side
+// by side.
 func markdown(text string) (string, error) {
 	var order []key
 	rows := map[key]map[string]row{}
