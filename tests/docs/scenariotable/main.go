@@ -1,6 +1,6 @@
 // Command scenariotable writes docs/scenarios.md, and the table of features in
-// README.md, from what runs of tests/scenarios wrote to the files named by
-// SCENARIO_TABLE and FEATURE_TABLE; make tables runs all of it.
+// docs/kernels.md, from the results that runs of tests/scenarios wrote to the files named
+// by SCENARIO_TABLE and FEATURE_TABLE; make tables runs all of it.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 func main() {
 	log.SetFlags(0)
 	if len(os.Args) != 5 {
-		log.Fatal("usage: scenariotable scenarios docs/scenarios.md features README.md")
+		log.Fatal("usage: scenariotable scenarios docs/scenarios.md features docs/kernels.md")
 	}
 	err := run(os.Args[1], os.Args[2], func(_, table string) (string, error) { return head + table, nil })
 	if err == nil {
@@ -29,7 +29,7 @@ func main() {
 	}
 }
 
-// run makes the table of results, and of it and the page what the page becomes.
+// run makes a table of the results and writes the page that compose returns for it.
 func run(results, page string, compose func(page, table string) (string, error)) error {
 	text, err := os.ReadFile(results)
 	if err != nil {
@@ -50,8 +50,8 @@ func run(results, page string, compose func(page, table string) (string, error))
 	return os.WriteFile(page, []byte(composed), 0o644)
 }
 
-// insert puts those features that somebody has into a page: yes where they are
-// there, nothing where they are not.
+// insert replaces the table of features in a page. It lists those that any kernel and driver
+// has: yes where they exist, nothing where they do not.
 func insert(page, table string) (string, error) {
 	var b strings.Builder
 	for i, line := range strings.SplitAfter(table, "\n") {
@@ -73,25 +73,24 @@ func insert(page, table string) (string, error) {
 
 const head = `# Scenarios
 
-What rdma-core's own tests go through, done by ` + "`tests/scenarios`" + ` on every kernel
-and driver. ` + "`make tables`" + ` runs them all and writes this page; the names are
-those of rdma-core's tests.
+` + "`tests/scenarios`" + ` runs the scenarios of rdma-core's own tests on every kernel and driver.
+` + "`make tables`" + ` runs them and writes this page; the names are those of rdma-core's tests.
 
-| | |
+| result | meaning |
 |---|---|
 | ok | it works |
-| EOPNOTSUPP, EPROTONOSUPPORT, EINVAL | the kernel refuses, with this errno and an error that matches ` + "`errors.ErrUnsupported`" + ` |
-| refused | there is no such thing to ask the kernel for: also ` + "`errors.ErrUnsupported`" + ` |
+| EOPNOTSUPP, EPROTONOSUPPORT, EINVAL | the kernel refuses with this errno; the error matches ` + "`errors.ErrUnsupported`" + ` |
+| refused | the library refuses before it asks the kernel; the error matches ` + "`errors.ErrUnsupported`" + ` |
 
 `
 
-// What there must be a result of.
+// The kernels and drivers for which results are required.
 var (
 	kernels = []string{"6.1", "6.12", "7.2"}
 	drivers = []string{"rxe", "siw"}
 )
 
-// markdown makes the table of lines of name, kernel, device and result.
+// markdown returns a table of results, which are lines of name, kernel, device and result.
 func markdown(results string) (string, error) {
 	var columns []string
 	for _, k := range kernels {
@@ -132,7 +131,7 @@ func markdown(results string) (string, error) {
 			if result == "" {
 				return "", fmt.Errorf("%s was not run on %s", name, c)
 			}
-			if result == "ENOTSUP" { // the same number; the kernel knows it by this name
+			if result == "ENOTSUP" { // the same number; the kernel uses this name
 				result = "EOPNOTSUPP"
 			}
 			b.WriteString(" " + result + " |")
@@ -142,7 +141,7 @@ func markdown(results string) (string, error) {
 	return b.String(), nil
 }
 
-// version is the 6.12 of 6.12.117+deb13-amd64.
+// version returns the 6.12 of 6.12.117+deb13-amd64.
 func version(release string) string {
 	major, rest, _ := strings.Cut(release, ".")
 	minor := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]

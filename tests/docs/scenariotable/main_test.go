@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// results are those of a scenario on all kernels and devices.
+// results returns the results of a scenario on all kernels and devices.
 func results(name string, result func(kernel, device string) string) string {
 	var b strings.Builder
 	for _, k := range []string{"6.1.0-32-amd64", "6.12.117+deb13-amd64", "7.2"} {
