@@ -59,7 +59,7 @@ tables: deps-test build ## run the scenarios on every kernel and write their tab
 		export LAB_KERNEL=$$k LAB_WRITE="$(CURDIR)/build/tables" SCENARIO_TABLE="$(CURDIR)/build/tables/scenarios" FEATURE_TABLE="$(CURDIR)/build/tables/features"; \
 		$(LAB) fetch && $(GO) test -count 1 -exec "$(CURDIR)/$(LAB)" ./tests/scenarios || exit 1; \
 	done
-	$(GO) run ./tests/docs/scenariotable build/tables/scenarios docs/scenarios.md build/tables/features README.md
+	$(GO) run ./tests/docs/scenariotable build/tables/scenarios docs/scenarios.md build/tables/features docs/kernels.md
 
 DURATION = 60m
 DEVICE   = rxe0 siw0

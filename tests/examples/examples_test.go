@@ -1,6 +1,6 @@
-// Package examples runs the programs of examples/ as their readers do, on every
-// device: what they print and how they exit decides. rdma-example, which has
-// two sides and counterparts in C, is run by package interop.
+// Package examples runs the programs of examples/ as their readers do, on every device, and
+// checks their output and exit status. Package interop runs rdma-example, which has two sides
+// and counterparts in C.
 package examples
 
 import (
@@ -16,12 +16,12 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// programs are the examples: what each prints, and whether it takes features
+// programs are the examples, with the output of each, and whether it requires features
 // that siw lacks.
 var programs = []struct {
 	name    string
 	args    []string
-	prints  string // all of it, as a regular expression
+	prints  string // the whole output, as a regular expression
 	onlyRXE bool
 }{
 	{"loopback", nil, `SEND: b received "hello from a"
@@ -84,8 +84,8 @@ func TestExamples(t *testing.T) {
 	})
 }
 
-// TestDeviceChoice runs the examples without telling them a device, and with
-// one that is not there.
+// TestDeviceChoice runs the examples without naming a device, and with a device that does
+// not exist.
 func TestDeviceChoice(t *testing.T) {
 	labtest.Require(t)
 	for _, p := range programs {
@@ -99,16 +99,17 @@ func TestDeviceChoice(t *testing.T) {
 	}
 }
 
-// TestAll insists that no example is left out.
+// TestAll checks that no example is left out.
 func TestAll(t *testing.T) {
 	dirs := labtest.Must(os.ReadDir("../../examples"))(t)
 	known := map[string]bool{
 		"rdma-example": true, "rdmacm-connect": true, "send": true, "msg-send": true, "msg-recv": true,
-		"http": true, "grpc": true, "blackboard": true, "fetch": true, "wordcount": true, "chat": true,
+		"echo": true, "http": true, "grpc": true, "blackboard": true, "fetch": true, "wordcount": true, "chat": true,
 	}
 	for _, p := range programs {
 		known[p.name] = true
 	}
+	known["container"] = true // docs/deploy.md: it needs Docker
 	for _, d := range dirs {
 		if d.IsDir() && !known[d.Name()] {
 			t.Errorf("nothing runs examples/%s", d.Name())
@@ -130,7 +131,7 @@ func run(t *testing.T, name string, args ...string) (stdout, stderr string, exit
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// refused insists on one line that says why, and nothing else.
+// refused checks that an example fails and prints only one line, the reason.
 func refused(t *testing.T, stdout, stderr string, exit int, want *regexp.Regexp) {
 	t.Helper()
 	if exit != 1 || stdout != "" || strings.Count(stderr, "\n") != 1 || !want.MatchString(stderr) {

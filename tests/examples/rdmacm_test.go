@@ -21,7 +21,7 @@ func TestRDMACMConnect(t *testing.T) {
 	})
 }
 
-// TestSend runs the README's program.
+// TestSend runs send, with rdmacm-connect as the server.
 func TestSend(t *testing.T) {
 	received(t, "hello", func(t *testing.T, addr string) {
 		if out, errs, exit := run(t, "send", addr); out != "" || exit != 0 {
@@ -30,7 +30,7 @@ func TestSend(t *testing.T) {
 	})
 }
 
-// received runs rdmacm-connect's server, which has to receive a message from client.
+// received runs rdmacm-connect's server, which must receive message from client.
 func received(t *testing.T, message string, client func(t *testing.T, addr string)) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		server, lines, addr := startServer(t, "rdmacm-connect", "server", labtest.AddrOf(device)+":0")
@@ -45,8 +45,8 @@ func received(t *testing.T, message string, client func(t *testing.T, addr strin
 	})
 }
 
-// startServer runs an example that serves, and returns it with the rest of its output
-// and the address that it listens on. It is killed when the test ends.
+// startServer starts an example as a server, and returns it with the rest of its output and
+// the address on which it listens. It is killed when the test ends.
 func startServer(t *testing.T, name string, args ...string) (server *exec.Cmd, lines *bufio.Scanner, addr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
