@@ -13,7 +13,7 @@ import (
 
 const module = "github.com/goverbs/verbs"
 
-// TestAPI checks that the packages that programs use show only their own types and those
+// TestAPI checks that the packages that programs use expose only their own types and those
 // of the module's root: no alias hides a type's fields and methods, and no structure of
 // the kernel or of an internal package is part of the API.
 func TestAPI(t *testing.T) {
@@ -41,12 +41,16 @@ func TestAPI(t *testing.T) {
 	}
 }
 
-// packages returns packages of the module, of their sources. That takes minutes in the
-// lab, where there is nothing else to be seen.
-func packages(t *testing.T, names ...string) (pkgs []*types.Package) {
+// onHost skips a test of sources in the lab, where it takes minutes and checks nothing more.
+func onHost(t *testing.T) {
 	if os.Getenv("VERBS_LAB") != "" {
 		t.Skip("needs no kernel: it runs on the host")
 	}
+}
+
+// packages returns packages of the module, type-checked from source.
+func packages(t *testing.T, names ...string) (pkgs []*types.Package) {
+	onHost(t)
 	sources := importer.ForCompiler(token.NewFileSet(), "source", nil)
 	for _, name := range names {
 		pkg := labtest.Must(sources.Import(module + name))(t)
@@ -55,14 +59,14 @@ func packages(t *testing.T, names ...string) (pkgs []*types.Package) {
 	return pkgs
 }
 
-// api is what the API has of one name.
+// api checks one name of the API.
 type api struct {
 	t    *testing.T
 	what string
 	seen map[types.Type]bool
 }
 
-// walk looks at the types that make up a type, as far as programs see them.
+// walk checks the types that make up a type, as far as they are visible to programs.
 func (a api) walk(typ types.Type) {
 	if a.seen[typ] {
 		return

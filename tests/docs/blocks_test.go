@@ -1,0 +1,155 @@
+package docs
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// markdown is a document: its text without blocks of code, and these.
+type markdown struct {
+	text   string
+	blocks []block
+}
+
+type block struct {
+	language, text string
+	line           int
+}
+
+func parseMarkdown(text string) (m markdown) {
+	var b *block
+	line := 0
+	for l := range strings.Lines(text) {
+		line++
+		fence := strings.HasPrefix(strings.TrimSpace(l), "```")
+		switch {
+		case fence && b == nil:
+			b = &block{language: strings.TrimSpace(strings.TrimLeft(strings.TrimSpace(l), "`")), line: line}
+		case fence:
+			m.blocks = append(m.blocks, *b)
+			b = nil
+		case b != nil:
+			b.text += l
+		default:
+			m.text += l
+		}
+	}
+	return m
+}
+
+func documents(t *testing.T) map[string]markdown {
+	all := map[string]markdown{}
+	files(t, func(name, text string) {
+		if path.Ext(name) == ".md" {
+			all[name] = parseMarkdown(text)
+		}
+	})
+	return all
+}
+
+var (
+	link       = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading    = regexp.MustCompile(`(?m)^#+ +(.*)$`)
+	inHeading  = regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`)
+	notInFocus = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
+)
+
+// anchors are those that GitHub makes of the headings.
+func (m markdown) anchors() map[string]bool {
+	anchors := map[string]bool{}
+	for _, h := range heading.FindAllStringSubmatch(m.text, -1) {
+		a := inHeading.ReplaceAllString(h[1], "$1")
+		a = strings.ReplaceAll(notInFocus.ReplaceAllString(strings.ToLower(strings.TrimSpace(a)), ""), " ", "-")
+		unique := a
+		for n := 1; anchors[unique]; n++ {
+			unique = fmt.Sprintf("%s-%d", a, n)
+		}
+		anchors[unique] = true
+	}
+	return anchors
+}
+
+// TestLinks: what a document links to in the repository is there.
+func TestLinks(t *testing.T) {
+	all := documents(t)
+	for name, m := range all {
+		for _, l := range link.FindAllStringSubmatch(m.text, -1) {
+			u, err := url.Parse(l[1])
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			if u.Scheme != "" {
+				continue
+			}
+			target := name
+			if u.Path != "" {
+				target = path.Join(path.Dir(name), u.Path)
+			}
+			if _, err := os.Stat(filepath.Join("../..", target)); err != nil {
+				t.Errorf("%s links to %s, which is not there", name, l[1])
+			} else if u.Fragment != "" && path.Ext(target) == ".md" && !all[target].anchors()[u.Fragment] {
+				t.Errorf("%s links to %s, which has no such section", name, l[1])
+			}
+		}
+	}
+}
+
+// TestBlocks: programs in documents are compiled, excerpts occur in the file that they
+// name, and the shell accepts its commands, whose targets and files are there.
+func TestBlocks(t *testing.T) {
+	makefile := string(labtest.Must(os.ReadFile("../../Makefile"))(t))
+	makes := regexp.MustCompile(`\bmake ([a-z][a-z-]*)`)
+	for name, m := range documents(t) {
+		for _, b := range m.blocks {
+			t.Run(fmt.Sprintf("%s:%d", name, b.line), func(t *testing.T) {
+				switch b.language {
+				case "go":
+					if file, excerpt, ok := strings.Cut(strings.TrimPrefix(b.text, "// from "), "\n"); ok && file != b.text && strings.HasPrefix(b.text, "// from ") {
+						if !strings.Contains(outdent(string(labtest.Must(os.ReadFile(filepath.Join("../..", file)))(t))), outdent(excerpt)) {
+							t.Errorf("%s does not have these lines", file)
+						}
+						return
+					}
+					program := filepath.Join(t.TempDir(), "main.go")
+					labtest.Check(t, os.WriteFile(program, []byte(b.text), 0o666))
+					if out, err := exec.Command("go", "vet", program).CombinedOutput(); err != nil {
+						t.Errorf("%v\n%s", err, out)
+					}
+				case "sh":
+					bash := exec.Command("bash", "-n")
+					bash.Stdin = strings.NewReader(b.text)
+					if out, err := bash.CombinedOutput(); err != nil {
+						t.Errorf("%v\n%s", err, out)
+					}
+					for _, target := range makes.FindAllStringSubmatch(b.text, -1) {
+						if !strings.Contains(makefile, "\n"+target[1]+":") {
+							t.Errorf("there is no %s", target[0])
+						}
+					}
+				case "text", "c", "rust", "yaml", "ini", "dockerfile", "toml":
+				default:
+					t.Errorf("a block of %q", b.language)
+				}
+			})
+		}
+	}
+}
+
+// outdent returns the text without indentation.
+func outdent(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}
