@@ -30,20 +30,20 @@ const (
 	advertVersion = 1
 )
 
-// accessBits are the access byte's, from its lowest.
+// accessBits are the bits of the access byte, from the lowest on.
 var accessBits = [...]verbs.Access{
 	verbs.AccessRemoteWrite, verbs.AccessRemoteRead, verbs.AccessRemoteAtomic,
 	verbs.AccessFlushGlobal, verbs.AccessFlushPersistent,
 }
 
-// remoteAccess is all of what an advertisement can grant.
+// remoteAccess is every right that an advertisement can grant.
 const remoteAccess = verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic |
 	verbs.AccessFlushGlobal | verbs.AccessFlushPersistent
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// AppendAdvert appends to b the advertisement of a part of a region: what
-// [Conn.PostAdvert] sends.
+// AppendAdvert appends to b the advertisement of a part of a region, as [Conn.PostAdvert]
+// sends it.
 func AppendAdvert(b []byte, tag uint32, s Span) ([]byte, error) {
 	if s.Region == nil {
 		return b, fmt.Errorf("nothing to advertise: %w", verbs.ErrRange)
@@ -83,8 +83,8 @@ func (r RemoteRegion) AppendAdvert(b []byte) ([]byte, error) {
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli)), nil
 }
 
-// ParseAdvert returns the region of an advertisement. b is the advertisement and nothing
-// else; if not, or if it is not valid, the error matches [ErrAdvert].
+// ParseAdvert returns the region of the advertisement b. If b has another length or is
+// not valid, the error matches [ErrAdvert].
 func ParseAdvert(b []byte) (RemoteRegion, error) {
 	bad := func(why string) (RemoteRegion, error) {
 		return RemoteRegion{}, fmt.Errorf("%w: %s", ErrAdvert, why)
@@ -117,7 +117,7 @@ func ParseAdvert(b []byte) (RemoteRegion, error) {
 }
 
 // ParseAdverts returns the regions of the advertisements at the start of private data,
-// and what follows them.
+// and the rest of it.
 func ParseAdverts(b []byte) (adverts []RemoteRegion, rest []byte) {
 	for len(b) >= AdvertSize {
 		r, err := ParseAdvert(b[:AdvertSize])
@@ -130,9 +130,9 @@ func ParseAdverts(b []byte) (adverts []RemoteRegion, rest []byte) {
 }
 
 // Announce adds the advertisement of a part of a region to the private data, before
-// [Options].PrivateData and after those announced earlier. It is for Options.Setup. RoCE
-// has room for one in a request for a connection, and for six in its acceptance; iWARP
-// for seven.
+// [Options].PrivateData and after those announced earlier. It is for use in
+// Options.Setup. RoCE has room for one advertisement in a request for a connection, and
+// for six in its acceptance; iWARP has room for seven.
 func (c *Conn) Announce(tag uint32, s Span) error {
 	b, err := AppendAdvert(c.announced, tag, s)
 	if err == nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestAdverts exchanges regions and parts of them, both ways, in order, by
-// receives posted before and after the connection was up.
+// TestAdverts advertises parts of regions in both directions and in order, to receives
+// posted before and after the connection was up.
 func TestAdverts(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := limit(t)
@@ -58,8 +58,8 @@ func TestAdverts(t *testing.T) {
 	})
 }
 
-// TestAdvertOrder mixes messages and advertisements: receives take them in the
-// order in which they were posted. A message in an advertisement's place is told.
+// TestAdvertOrder mixes messages and advertisements: they consume receives in the order
+// in which these were posted. A message in a receive for an advertisement is an error.
 func TestAdvertOrder(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		var inbox *LocalRegion
@@ -84,8 +84,8 @@ func TestAdvertOrder(t *testing.T) {
 		check(t, a.PostSend(0, 0, msg))
 		check(t, a.PostAdvert(0, 0, 77, out.All()))
 		check(t, a.PostSend(0, 0, msg))
-		check(t, a.PostAdvert(0, 0, 78, out.All())) // into a receive for messages
-		check(t, a.PostSend(0, 0, msg))             // into one for advertisements
+		check(t, a.PostAdvert(0, 0, 78, out.All())) // consumes a receive for a message
+		check(t, a.PostSend(0, 0, msg))             // consumes one for an advertisement
 		wcs := await(t, b, Recvs, 3)
 		for i, n := range []uint32{12, 12, AdvertSize} {
 			if wcs[i].ID != uint64(i+1) || wcs[i].ByteLen != n {
@@ -115,7 +115,7 @@ func TestAdvertOrder(t *testing.T) {
 	})
 }
 
-// advertOf makes an advertisement by hand, with a right checksum.
+// advertOf makes an advertisement by hand, with a correct checksum.
 func advertOf(change func(b []byte)) []byte {
 	b := make([]byte, AdvertSize)
 	binary.BigEndian.PutUint16(b, 0xad7e)
@@ -128,7 +128,7 @@ func advertOf(change func(b []byte)) []byte {
 	return b
 }
 
-// TestParseAdvert takes what is right and nothing else.
+// TestParseAdvert tests that valid advertisements are accepted, and others are not.
 func TestParseAdvert(t *testing.T) {
 	good := advertOf(func(b []byte) { b[7] = 9 })
 	want := RemoteRegion{9, 0x7f0000001000, 4096, 0x1234, verbs.AccessRemoteWrite | verbs.AccessRemoteRead}
@@ -175,7 +175,7 @@ func TestParseAdvert(t *testing.T) {
 	}
 }
 
-// FuzzParseAdvert holds what is accepted to what can be made.
+// FuzzParseAdvert checks that accepted advertisements are of usable regions.
 func FuzzParseAdvert(f *testing.F) {
 	f.Add(advertOf(func([]byte) {}))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -11,7 +11,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestAwait awaits completions of both directions, singly and several, in order.
+// TestAwait awaits completions of both directions in order, one or several at a time.
 func TestAwait(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b, out := receivers(t, device, 64)
@@ -28,12 +28,12 @@ func TestAwait(t *testing.T) {
 				t.Errorf("receive %d: %+v", i, wc)
 			}
 		}
-		check(t, a.Await(limit(t), Sends, nil)) // of nothing it is soon done
+		check(t, a.Await(limit(t), Sends, nil)) // returns without waiting
 	})
 }
 
-// receivers makes a connection of which one side has posted n receives, with IDs
-// from 0, and the other has 64 bytes to send.
+// receivers makes a connection: b has posted n receives, with IDs from 0, and a has 64
+// bytes to send.
 func receivers(t testing.TB, device string, n int) (a, b *Conn, out *LocalRegion) {
 	t.Helper()
 	a, b = newPair(t, device, Options{}, Options{RecvQueue: n, Setup: func(c *Conn) error {
@@ -46,7 +46,7 @@ func receivers(t testing.TB, device string, n int) (a, b *Conn, out *LocalRegion
 	return a, b, labtest.Must(a.Alloc(64, 0))(t)
 }
 
-// TestAwaitCancelled cancels waits for more than there is: they take nothing.
+// TestAwaitCancelled cancels waits for more completions than there are: they take none.
 func TestAwaitCancelled(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b, out := receivers(t, device, 8)
@@ -58,7 +58,7 @@ func TestAwaitCancelled(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- b.Await(ctx, Recvs, wcs[:]) }()
-			for { // until the waiter has taken in what is there
+			for { // until the waiter has collected what is there
 				b.recv.mu.Lock()
 				n, asleep := b.recv.ready.len(), b.recv.waiting > 0
 				b.recv.mu.Unlock()
@@ -89,8 +89,8 @@ func TestAwaitCancelled(t *testing.T) {
 	})
 }
 
-// TestAwaitMany has many goroutines await one completion or several, some of
-// them giving up, while messages come: each is taken once.
+// TestAwaitMany tests that many goroutines, which await one or several completions,
+// sometimes with a timeout, take each completion once.
 func TestAwaitMany(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		const total = 600
@@ -133,7 +133,7 @@ func TestAwaitMany(t *testing.T) {
 				}
 			})
 		}
-		// At most as many on their way as there are receives: siw knows no mercy.
+		// Each message needs a receive: otherwise siw ends the connection.
 		for i := range total {
 			for {
 				mu.Lock()
@@ -170,8 +170,7 @@ func TestAwaitMany(t *testing.T) {
 	})
 }
 
-// TestQueueFull fills both queues: with requests, and with completions that
-// are not taken.
+// TestQueueFull fills both queues with requests, and with completions that are not taken.
 func TestQueueFull(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := newPair(t, device, Options{SendQueue: 4, Adverts: 1}, Options{RecvQueue: 3})
@@ -183,7 +182,7 @@ func TestQueueFull(t *testing.T) {
 		if err := a.PostWrite(9, verbs.SendSignaled, remote.At(0), mine.All()); !errors.Is(err, verbs.ErrQueueFull) {
 			t.Errorf("a fifth request: %v", err)
 		}
-		check(t, a.Put(limit(t), remote.At(0), make([]byte, 64))) // the Conn's own go on
+		check(t, a.Put(limit(t), remote.At(0), make([]byte, 64))) // requests of helpers still have room
 		if err := a.PostWrite(9, verbs.SendSignaled, remote.At(0), mine.All()); !errors.Is(err, verbs.ErrQueueFull) {
 			t.Errorf("a fifth request whose completion has no place: %v", err)
 		}
@@ -204,7 +203,7 @@ func TestQueueFull(t *testing.T) {
 		}
 		check(t, a.PostSend(0, verbs.SendSignaled, mine.All()))
 		await(t, a, Sends, 1)
-		for { // the completion is there, not taken
+		for { // until the completion is there, not taken
 			b.recv.mu.Lock()
 			b.recv.collect()
 			n := b.recv.ready.len()

@@ -7,8 +7,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// BenchmarkWrite writes 8 bytes and waits for the completion, by a Conn and by
-// package uverbs alone, on the same QP: polling, and sleeping on the CQ's events.
+// BenchmarkWrite writes 8 bytes and waits for the completion, with a Conn and with
+// package uverbs, on the same QP, polling or sleeping.
 func BenchmarkWrite(b *testing.B) {
 	for _, device := range []string{labtest.RXE, labtest.SIW} {
 		a, peer := newPair(b, device, Options{Adverts: 1}, Options{})
@@ -66,8 +66,8 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// BenchmarkBooks is what a Conn costs on top of a post and a poll: the same
-// request posted and completed again and again, with the driver left out of it.
+// BenchmarkBooks measures the overhead of a Conn for a post and a poll. It posts and
+// completes the same request repeatedly, without the driver.
 func BenchmarkBooks(b *testing.B) {
 	a, peer := newPair(b, labtest.RXE, Options{Adverts: 1}, Options{})
 	_, remote := advertise(b, peer, a, 4096, ReadWrite)
@@ -102,7 +102,7 @@ func BenchmarkBooks(b *testing.B) {
 	}
 }
 
-// TestAllocs insists that posting, polling and awaiting allocate nothing.
+// TestAllocs tests that posting, polling and awaiting do not allocate.
 func TestAllocs(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		var in *LocalRegion

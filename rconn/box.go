@@ -11,10 +11,10 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// box collects one direction's completions. The goroutine that polls the CQ sorts what it
-// finds: completions of the Conn's own requests go to the goroutines that wait for them,
-// the user's go to ready. A waiter takes nothing before it has all it needs, so nothing is
-// lost when it gives up.
+// box collects the completions of one direction. The goroutine that polls the CQ sorts
+// the completions: those of the Conn's own requests go to the goroutines that wait for
+// them, the user's to ready. A waiter takes nothing before all that it needs is there, so
+// nothing is lost when its context ends.
 type box struct {
 	c    *Conn
 	cq   *uverbs.CQ
@@ -23,20 +23,19 @@ type box struct {
 	mu      sync.Mutex
 	wcs     [16]verbs.WC // scratch
 	ready   fifo[verbs.WC]
-	coming  int        // completions that will certainly come
+	coming  int        // completions that are certain to arrive
 	waiting int        // goroutines that wait
-	changed event.Cond // something came in, or the connection has changed
-	given   time.Time  // until when, after the end, what is coming is awaited
+	changed event.Cond // a completion arrived, or the connection's state changed
+	given   time.Time  // until when, after the connection's end, waits for coming continue
 
 	// For Stats.
-	most                                    int // requests under way at most
+	most                                    int // the most requests in flight at a time
 	completed, taken, failed, foreign, full uint64
 	waits, wakeups                          uint64
 }
 
-// flushTime is how long after the end of a connection the completions of what
-// was posted are awaited. The kernel makes them at once; this is a bound for one that
-// does not.
+// flushTime bounds the wait for the completions of posted requests after the end of a
+// connection. The kernel normally flushes them at once.
 const flushTime = 5 * time.Second
 
 func (b *box) init(c *Conn, cq *uverbs.CQ, sort func(*verbs.WC)) {
@@ -44,7 +43,7 @@ func (b *box) init(c *Conn, cq *uverbs.CQ, sort func(*verbs.WC)) {
 	b.changed.Init(&c.waiters)
 }
 
-// collect polls all that the CQ has. The caller holds mu.
+// collect polls the CQ until it is empty. The caller holds mu.
 func (b *box) collect() {
 	for !b.c.closed.Load() {
 		n := b.cq.Poll(b.wcs[:])
@@ -61,7 +60,7 @@ func (b *box) collect() {
 	}
 }
 
-// over returns the error of a wait that can never end. The caller holds mu.
+// over returns the error of a wait that can never succeed, or nil. The caller holds mu.
 func (b *box) over() error {
 	switch err := b.c.Err(); {
 	case err == nil && b.c.broken() == nil:
@@ -80,7 +79,7 @@ func (b *box) over() error {
 	}
 }
 
-// take moves all of out, or nothing, out of ready.
+// take fills out from ready if that has enough, and reports whether it did.
 func (b *box) take(out []verbs.WC) bool {
 	if b.ready.len() < len(out) {
 		return false
@@ -108,13 +107,13 @@ func (c *Conn) box(d Direction) *box {
 }
 
 // Await waits until len(out) requests of one direction have completed, and
-// fills out with their completions, in order of completion. If it fails it has
-// taken none: they are left for the next call of Await or Poll. Several goroutines may
+// fills out with their completions, in order of completion. If it fails it consumes no
+// completion: they are left for the next call of Await or Poll. Several goroutines may
 // wait; the first that can be satisfied takes what it needs.
 //
-// Completions are those of requests that were signaled and of all that failed: see
-// [verbs.WC.Err]. When the connection has ended, those under way complete
-// with WCFlushErr, and waiting for more than will come fails with the reason of the end.
+// Signaled requests and all that fail have completions: see [verbs.WC.Err]. When the
+// connection has ended, those in flight complete with WCFlushErr, and waiting for more
+// completions than that fails with the reason of the end.
 func (c *Conn) Await(ctx context.Context, d Direction, out []verbs.WC) error {
 	b := c.box(d)
 	if err := b.wait(ctx, func() bool { return b.take(out) }); err != nil {
@@ -123,7 +122,8 @@ func (c *Conn) Await(ctx context.Context, d Direction, out []verbs.WC) error {
 	return nil
 }
 
-// Poll moves up to len(out) completions into out and returns how many. It never waits.
+// Poll moves up to len(out) completions into out and returns their number. It never
+// waits.
 func (c *Conn) Poll(d Direction, out []verbs.WC) int {
 	b := c.box(d)
 	b.mu.Lock()

@@ -14,17 +14,17 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Conn is one end of a connection: protection domain, queue pair, completion
-// queues and the channel of their events. The caller must close it. Its methods
-// may be called by several goroutines.
+// Conn is one end of a connection: a protection domain, a queue pair, completion queues
+// and their completion channel. The caller must close it. Its methods may be called by
+// several goroutines.
 type Conn struct {
 	ep     *cm.Endpoint
 	iwarp  bool
 	sges   int
 	logger *slog.Logger
 
-	adverts   []RemoteRegion // that came in private data
-	private   []byte         // the rest of that; before that came, what is to be sent
+	adverts   []RemoteRegion // from the peer's private data
+	private   []byte         // the rest of it; while connecting, this side's
 	announced []byte         // advertisements to be sent in private data
 
 	send sender
@@ -37,12 +37,12 @@ type Conn struct {
 	windowsMu sync.Mutex
 	windows   map[*Window]struct{} // that are not closed
 
-	failure atomic.Pointer[error] // a request has failed, and so has the QP
+	failure atomic.Pointer[error] // a request, and thus the QP, has failed
 	closed  atomic.Bool
 	closing sync.Mutex // held by Close
 }
 
-// newConn makes a Conn of what cm made for it, before the connection is up.
+// newConn makes a Conn of the endpoint that cm made, before the connection is up.
 func newConn(ep *cm.Endpoint, opt Options) (*Conn, error) {
 	c := &Conn{ep: ep, iwarp: ep.PD.Context().Device().IWARP(), sges: opt.SGEs, logger: opt.Logger, private: opt.PrivateData}
 	c.channel = ep.SendCQ.Channel()
@@ -61,7 +61,7 @@ func newConn(ep *cm.Endpoint, opt Options) (*Conn, error) {
 	return c, opt.Setup(c)
 }
 
-// up is called when the connection is.
+// up is called when the connection is up.
 func (c *Conn) up() *Conn {
 	c.adverts, c.private = ParseAdverts(c.ep.PrivateData)
 	go func() {
@@ -79,8 +79,8 @@ func (c *Conn) log(level slog.Level, msg string, args ...any) {
 	}
 }
 
-// fails is called when a request has failed, with a box's mu held. Requests that are
-// flushed since another has failed, or the connection has ended, may come first.
+// fails is called when a request has failed, with the mu of its direction held. Requests
+// that are flushed, as another has failed or the connection has ended, may come first.
 func (c *Conn) fails(why error) {
 	err := fmt.Errorf("%w: %w", ErrBroken, why)
 	flushed := errors.Is(why, verbs.WCFlushErr)
@@ -109,8 +109,8 @@ func (c *Conn) broken() error {
 	return nil
 }
 
-// PrivateData returns what the peer sent along when connecting or accepting, without
-// the advertisements at its start. RoCE pads it with zeros.
+// PrivateData returns the private data that the peer sent when connecting or accepting,
+// without the advertisements at its start. RoCE pads it with zeros.
 func (c *Conn) PrivateData() []byte { return c.private }
 
 // Adverts returns the regions that the peer advertised in its private data.
@@ -125,28 +125,29 @@ func (c *Conn) LocalAddr() cm.Addr { return c.ep.LocalAddr() }
 // RemoteAddr returns the peer's address.
 func (c *Conn) RemoteAddr() cm.Addr { return c.ep.RemoteAddr() }
 
-// Endpoint returns the connection of package cm beneath, for everything that is missing
-// here. A program may, at any time before Close:
+// Endpoint returns the underlying connection of package cm, for everything that is
+// missing here. A program may, at any time before Close:
 //
-//   - make objects in its PD, such as regions, windows and address handles, and use them
-//     by [NewRegion] or [Conn.Post], and close them before the Conn;
+//   - make objects in its PD, such as regions, windows and address handles, use them with
+//     [NewRegion] or [Conn.Post], and close them before the Conn;
 //   - query and modify the QP, for instance its rights or timers, and query the device,
 //     its ports and counters;
-//   - use the ID for what neither ends the connection nor takes its events: the route,
-//     options, addresses.
+//   - use the ID for operations that neither end the connection nor read its events: the
+//     route, options, addresses.
 //
 // It must leave the rest to the Conn, which accounts for all requests: posting to the QP
 // ([Conn.Post] takes any request), polling, arming and resizing the CQs, waiting on their
 // channel, and closing any of these. A completion of a request that was not posted by the
-// Conn is lost, or taken for that of another.
+// Conn is lost, or mistaken for another one.
 func (c *Conn) Endpoint() *cm.Endpoint { return c.ep }
 
 // Done is closed when the connection has ended, for whatever reason.
 func (c *Conn) Done() <-chan struct{} { return c.ep.Done() }
 
-// Err returns the reason for which the connection ended: [verbs.ErrDisconnected], [verbs.ErrClosed] or
-// [verbs.ErrDeviceRemoved]. It is nil while the connection is up. The kernel removes a
-// device when all programs have closed it, so close a Conn that has ended.
+// Err returns the reason why the connection ended: [verbs.ErrDisconnected],
+// [verbs.ErrClosed] or [verbs.ErrDeviceRemoved]. It returns nil while the connection is
+// up. The kernel removes a device when all programs have closed it, so close a Conn that
+// has ended.
 func (c *Conn) Err() error {
 	if c.closed.Load() {
 		return verbs.ErrClosed
@@ -154,8 +155,8 @@ func (c *Conn) Err() error {
 	return c.ep.Err()
 }
 
-// Disconnect ends the connection for both sides and returns. What has not
-// arrived is lost: call [Conn.AwaitDelivery] first.
+// Disconnect ends the connection for both sides and returns. Data that has not arrived is
+// lost: call [Conn.AwaitDelivery] first.
 func (c *Conn) Disconnect() { c.ep.Disconnect() }
 
 // AwaitDisconnect waits until the peer disconnects. It fails if the connection ends for
@@ -172,15 +173,15 @@ func (c *Conn) AwaitDisconnect(ctx context.Context) error {
 	return nil
 }
 
-// Close disconnects and releases everything, also the regions and windows that the Conn
-// made. Waiting calls return [verbs.ErrClosed]. Completions that were not taken are lost.
-// After a failure Close can be called again: it releases what is left.
+// Close disconnects and releases everything, including the regions and windows that the
+// Conn made. Blocked calls return [verbs.ErrClosed]. Completions that were not taken are
+// lost. After a failure Close can be called again: it releases what is left.
 func (c *Conn) Close() error {
 	c.closing.Lock()
 	defer c.closing.Unlock()
 	c.closed.Store(true)
-	// From now on no call begins to post or to poll, and helpers give up: memory that
-	// they use must not be released before.
+	// From now on no call starts to post or to poll, and helpers return. The memory
+	// that they use must not be released before they have.
 	c.waiters.SignalAll()
 	c.copy.turn <- struct{}{}
 	err := errors.Join(c.closeWindows(), c.ep.Close())
@@ -193,7 +194,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// closeWindows closes all windows. No more are made after closed is set.
+// closeWindows closes all windows. None is made once closed is set.
 func (c *Conn) closeWindows() (err error) {
 	c.windowsMu.Lock()
 	defer c.windowsMu.Unlock()
@@ -203,7 +204,7 @@ func (c *Conn) closeWindows() (err error) {
 	return err
 }
 
-// unfit returns the reason for which nothing can be posted.
+// unfit returns the reason why nothing can be posted, or nil.
 func (c *Conn) unfit() error {
 	if err := c.Err(); err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestConnect has both sides tell and hear private data, with and without
-// advertisements in it, and use what was advertised.
+// TestConnect exchanges private data, with and without advertisements, in both
+// directions, and uses the advertised regions.
 func TestConnect(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, adverts := range []int{0, 1} {
@@ -109,8 +109,7 @@ func TestReject(t *testing.T) {
 	})
 }
 
-// TestOptions refuses options that make no sense, on both sides, and setups that
-// fail.
+// TestOptions tests invalid options, on both sides, and Setup functions that fail.
 func TestOptions(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := limit(t)
@@ -162,8 +161,8 @@ func TestOptions(t *testing.T) {
 	})
 }
 
-// TestSharedPD has several connections in one protection domain use one region,
-// of either kind, and keeps them from using others'.
+// TestSharedPD uses allocated and registered regions with several connections in one
+// protection domain, and tests that those of other domains are refused.
 func TestSharedPD(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		pd := labtest.Made(labtest.OpenDevice(t, device).AllocPD())(t)
@@ -206,8 +205,8 @@ func TestSharedPD(t *testing.T) {
 	})
 }
 
-// TestAcceptorFirst has the accepting side send first, at once. On iWARP it
-// should not, but it works all the same.
+// TestAcceptorFirst lets the accepting side send first, immediately. On iWARP it should
+// not, but it works nevertheless.
 func TestAcceptorFirst(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := limit(t)

@@ -8,14 +8,14 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// The helpers below work through memory of the Conn's own: a few chunks, so that
-// one is copied while others are being transferred, and 8 bytes for atomics at its end.
+// The helpers below use memory of the Conn: a few chunks, so that one is copied while
+// others are transferred, and 8 bytes for atomics at its end.
 const (
 	chunkSize  = 64 << 10
 	chunks     = 4
 	scratchOff = chunks * chunkSize
-	proof      = chunks // the op of the request that follows a READ
-	smallMTU   = 256    // bytes that are one packet on any path
+	proof      = chunks // index of the op of the request that follows a READ
+	smallMTU   = 256    // bytes that fit one packet on any path
 )
 
 // copier is the state of the helpers. One of them runs at a time.
@@ -27,7 +27,7 @@ type copier struct {
 
 func (p *copier) init() { p.turn = make(chan struct{}, 1) }
 
-// enter waits for the helpers' turn, and for the requests of a helper that gave up.
+// enter waits for its turn, and for requests of a helper whose context has ended.
 func (c *Conn) enter(ctx context.Context) (exit func(), err error) {
 	p := &c.copy
 	select {
@@ -55,7 +55,7 @@ func (c *Conn) enter(ctx context.Context) (exit func(), err error) {
 	return exit, nil
 }
 
-// start posts a request that uses a chunk.
+// start posts a request that uses chunk i, and waits for room in the queue.
 func (c *Conn) start(ctx context.Context, i int, r request, s Span) error {
 	o := &c.copy.ops[i]
 	*o = op{}
@@ -80,7 +80,7 @@ func (c *Conn) start(ctx context.Context, i int, r request, s Span) error {
 	return err
 }
 
-// finish waits for the request that uses a chunk.
+// finish waits for the request that uses chunk i.
 func (c *Conn) finish(ctx context.Context, i int) error {
 	o := &c.copy.ops[i]
 	if !o.busy {
@@ -95,9 +95,9 @@ func (c *Conn) finish(ctx context.Context, i int) error {
 
 func (c *Conn) chunk(i, n int) Span { return c.copy.region.Span(i*chunkSize, n) }
 
-// Put copies b to the peer's memory and waits until it is there, as
-// [Conn.AwaitDelivery] does. It does not keep b, which need not be registered and may be
-// as long as the region; beyond its end Put fails with [verbs.ErrRange].
+// Put copies b to the peer's memory and waits until it has arrived, see
+// [Conn.AwaitDelivery]. b need not be registered, can be as long as the region, and may
+// be reused after Put. Beyond the region's end Put fails with [verbs.ErrRange].
 func (c *Conn) Put(ctx context.Context, to Target, b []byte) error {
 	if err := c.put(ctx, to, b); err != nil {
 		return c.fail("put to", err)
@@ -175,8 +175,8 @@ func (c *Conn) get(ctx context.Context, b []byte, from Target) error {
 }
 
 // prove reads a byte after other READs. rxe may complete a READ of more than one packet
-// too early, and break the QP then; the success of a later request proves it. (After a
-// READ of no bytes rxe refuses to answer a READ again.) siw completes later requests
+// too early, and break the QP afterwards; the success of a later request proves the READ.
+// (After an empty READ rxe refuses to answer a READ again.) siw completes later requests
 // first.
 func (c *Conn) prove(ctx context.Context, at Target) error {
 	if c.iwarp {
@@ -191,9 +191,9 @@ func (s Span) bytes() []byte { return s.Region.Bytes()[s.Off:][:s.Len] }
 // AwaitDelivery waits until all that was posted before it has arrived: WRITEs are in the
 // peer's memory, SENDs in its receives. On RoCE a completion means the same; on iWARP a
 // completion only means that the local memory is free for reuse. AwaitDelivery posts a
-// READ, which the peer answers after all that came before: an empty one, or on iWARP one
-// of a byte of the given region. Call it before Disconnect or Close, so that nothing is
-// lost. A SEND for which the peer has no receive delays it.
+// READ, which the peer answers after all earlier requests: an empty one, or on iWARP one
+// of a byte of region r. Call it before Disconnect or Close, so that no data is lost. A
+// SEND for which the peer has no receive delays it.
 func (c *Conn) AwaitDelivery(ctx context.Context, r RemoteRegion) error {
 	exit, err := c.enter(ctx)
 	if err == nil {
@@ -206,7 +206,7 @@ func (c *Conn) AwaitDelivery(ctx context.Context, r RemoteRegion) error {
 	return nil
 }
 
-// awaitDelivery does not need the right to read: siw does not check it, and on RoCE
+// awaitDelivery works without AccessRemoteRead: siw does not check it, and on RoCE
 // nothing is read.
 func (c *Conn) awaitDelivery(ctx context.Context, at Target) error {
 	at.Region.Access |= verbs.AccessRemoteRead

@@ -7,20 +7,20 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// Counter is 8 bytes of the peer's memory, in its byte order, that any number
-// of connections use at once. What the peer itself does to them is not
-// atomic with that. On devices without atomics, such as siw, its methods fail with an
-// error that matches [errors.ErrUnsupported].
+// Counter is 8 bytes of the peer's memory, in its byte order, that any number of
+// connections may use at once. Accesses by the peer's own CPU are not atomic with these.
+// On devices without atomics, such as siw, its methods fail with an error that matches
+// [errors.ErrUnsupported].
 type Counter struct {
 	c  *Conn
 	at Target
 }
 
-// Counter returns the counter at a place in the peer's memory, which must be aligned
-// to 8 bytes and advertised with [RemoteAtomic].
+// Counter returns the counter at a target in the peer's memory, which must be aligned to
+// 8 bytes and advertised with [RemoteAtomic].
 func (c *Conn) Counter(at Target) Counter { return Counter{c, at} }
 
-// Add adds to the counter and returns what it was before.
+// Add adds delta to the counter and returns its value before.
 func (n Counter) Add(ctx context.Context, delta uint64) (old uint64, err error) {
 	return n.do(ctx, "add to counter of", verbs.SendWR{Opcode: verbs.OpFetchAdd, CompareAdd: delta})
 }
@@ -30,8 +30,8 @@ func (n Counter) Load(ctx context.Context) (uint64, error) {
 	return n.do(ctx, "load counter of", verbs.SendWR{Opcode: verbs.OpFetchAdd})
 }
 
-// CompareAndSwap sets the counter to new if it is old, and returns what it was
-// before: old if that worked.
+// CompareAndSwap sets the counter to new if it equals old, and returns its value before,
+// which equals old on success.
 func (n Counter) CompareAndSwap(ctx context.Context, old, new uint64) (was uint64, err error) {
 	return n.do(ctx, "swap counter of", verbs.SendWR{Opcode: verbs.OpCompareSwap, CompareAdd: old, Swap: new})
 }

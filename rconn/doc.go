@@ -1,6 +1,6 @@
 // Package rconn provides RDMA connections that manage their own protection domain, queue
 // pair, completion queues and memory regions: a [Conn] knows the memory of both sides and
-// accounts for all requests under way.
+// tracks all requests in flight.
 //
 //	initiator                                    responder
 //	Dial ──────── private data, adverts ───────► Listen, Accept ─► Request
@@ -20,7 +20,7 @@
 //	                                                   └► Put, Get, AwaitDelivery, Counter
 //
 // A server that shares memory, and a client that writes and reads it (examples/blackboard
-// is a whole program):
+// is a complete program):
 //
 //	l, err := rconn.Listen(ctx, "10.9.0.1:7471")
 //	request, err := l.Accept(ctx)
@@ -38,15 +38,15 @@
 //	err = conn.Put(ctx, board.At(100), []byte("hello"))
 //	err = conn.Get(ctx, buffer, board.At(100))
 //
-// Requests are posted and completions awaited; both allocate nothing and cost
-// little more than they do with packages cm and uverbs. [Conn.Put], [Conn.Get]
-// and the methods of [Counter] post and wait in one call.
+// Posting and waiting for completions do not allocate, and cost little more than with
+// packages cm and uverbs. [Conn.Put], [Conn.Get] and the methods of [Counter] post and
+// wait in one call.
 //
 // # Requests
 //
 // There are methods for the common requests. [Conn.Post] posts any other, and
-// [Conn.PostTo] any other on the peer's memory. What a device lacks fails with an error
-// that matches [errors.ErrUnsupported] when it is posted:
+// [Conn.PostTo] any other on the peer's memory. Posting a request that the device does
+// not support fails with an error that matches [errors.ErrUnsupported]:
 //
 //	request                            method                                  rxe         siw
 //	SEND, WRITE, READ                  PostSend, PostWrite, PostRead           yes         yes
@@ -59,37 +59,38 @@
 //	atomic write, flush                PostTo                                  Linux 6.2   no
 //	READ with invalidate               PostTo                                  no          yes
 //
-// Keys that can be invalidated are those of windows on rxe, and those of regions on siw.
-// The receiver finds immediates and invalidated keys in the completion of its receive.
+// The keys that can be invalidated are those of windows on rxe and those of regions on
+// siw. The receiver finds immediates and invalidated keys in the completion of its
+// receive.
 //
 // # Messages and advertisements
 //
-// Both are SENDs, and the receives that the other side has posted take them in
-// order: no header distinguishes them, so peers need not use this
-// package. Both sides must agree on the order, as they must on messages'
-// lengths. Most agree that advertisements come first, for which [Options].Adverts
-// posts receives before the peer can send. Each advertisement carries a checksum,
-// so that no message is mistaken for one; see [AdvertSize] for its form. What
-// must be known at once can be sent with the private data, see [Conn.Announce].
+// Both are SENDs and consume the receives of the other side in order. No header
+// distinguishes them, so peers need not use this package; both sides must agree on their
+// order, as they must on the lengths of messages. Usually advertisements come first: for
+// these, [Options].Adverts posts receives before the peer can send. Each advertisement
+// carries a checksum, so that no message is mistaken for one; see [AdvertSize] for its
+// format. Advertisements that the peer needs at once can be sent in the private data, see
+// [Conn.Announce].
 //
 // # Safety
 //
-// Bounds and rights of local and remote memory are checked before a request is
-// posted, against what was allocated and advertised. A region that a request
-// under way uses cannot be closed. A wait that is cancelled takes nothing; what has
-// completed is left for the next. If the peer dies, everything under way
-// completes with an error, and waiting for more fails.
+// Bounds and access rights of local and remote memory are checked before a request is
+// posted, against what was allocated and advertised. A region cannot be closed while a
+// request in flight uses it. A cancelled wait consumes no completion; it is left for the
+// next call. If the peer dies, all requests in flight complete with an error, and waiting
+// for more fails.
 //
 // # The layers beneath
 //
-// [Conn.Endpoint] has the connection of package cm, whose documentation says what a
-// program may do there. [NewRegion] takes regions of any kind that package uverbs makes,
-// and [Conn.Post] any request.
+// [Conn.Endpoint] returns the connection of package cm; its documentation lists what a
+// program may do with it. [NewRegion] accepts any region of package uverbs, and
+// [Conn.Post] any request.
 //
 // # For users of libiwarp
 //
-// libiwarp is a C library for the same job (linux-rdma mailing list, message
-// 02623). These are the names of its README.
+// libiwarp is a C library for the same purpose (linux-rdma mailing list, message 02623).
+// The table lists the names in its README.
 //
 //	libiwarp                              here                                shown by
 //	iw_ctx_conn                           Conn; Listener, Request             TestConnect
@@ -128,21 +129,21 @@
 //	-                                     Conn.Close                          TestClose
 //	libibverbs, librdmacm                 Conn.Post, Conn.Endpoint            TestPost, TestEndpoint
 //
-// What differs:
+// Differences:
 //
-//   - The peer must be a program of this package, or one that knows the form of
-//     advertisements here ([AdvertSize]). libiwarp's own programs cannot be the peer.
-//   - Every call that waits takes a context, and can be cancelled without losing
-//     anything. Several goroutines may wait at once.
-//   - Functions return Go errors with a reason, not codes. That of a full queue matches
-//     [verbs.ErrQueueFull].
-//   - One number, qp_capacity, is four here, with defaults; it counts completions that were
-//     not taken as well, so that no CQ overflows.
-//   - LocalRegion.Close frees what Alloc made, and leaves what the caller registered: there
-//     is no free_buf_flag. It fails while requests use the region.
-//   - A connection has a protection domain of its own unless Options says otherwise.
-//   - Advertisements can be of parts of a region, carry a tag, and are checked. Requests
-//     beyond what was advertised are refused before they are posted.
+//   - The peer must use this package, or know its format of advertisements
+//     ([AdvertSize]). A program that uses libiwarp cannot be the peer.
+//   - Every call that waits takes a context, and loses nothing when it is cancelled.
+//     Several goroutines may wait at once.
+//   - Functions return Go errors with a reason, not codes. The error of a full queue
+//     matches [verbs.ErrQueueFull].
+//   - The one number qp_capacity is four options here, with defaults. They also count
+//     completions that were not taken, so no CQ overflows.
+//   - LocalRegion.Close frees the memory that Alloc made, and not memory that the caller
+//     registered: there is no free_buf_flag. It fails while requests use the region.
+//   - A connection has its own protection domain by default.
+//   - An advertisement can be of a part of a region, has a tag, and is checked. Requests
+//     outside the advertised memory are refused before they are posted.
 //   - Inline data needs no region, and has methods of its own instead of a flag.
 //   - After AwaitDisconnect a Conn must be closed, which also frees the regions it made.
 package rconn

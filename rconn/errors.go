@@ -8,19 +8,19 @@ import (
 )
 
 var (
-	// ErrBroken is returned when a request has failed before, which ends the connection,
-	// and the peer has not disconnected yet. The error includes the request's.
+	// ErrBroken is returned after a request has failed, which breaks the connection,
+	// until the peer disconnects. It wraps the error of the request.
 	ErrBroken = errors.New("a failed request has broken the connection")
-	// ErrAccess is returned for an operation that a region, local or remote, was not
-	// made for. Nothing was posted.
+	// ErrAccess is returned for an operation that the access of a local or remote
+	// region does not allow. Nothing was posted.
 	ErrAccess = errors.New("region does not allow it")
-	// ErrForeign is returned for a region of another protection domain than the
+	// ErrForeign is returned for a region of a protection domain other than the
 	// connection's, or a window of another connection.
 	ErrForeign = errors.New("region is of another protection domain")
 	// ErrAdvert is returned for a message that is not an advertisement, or a damaged one.
 	ErrAdvert = errors.New("no valid advertisement")
-	// ErrNotExpected is returned by AwaitAdvert when no receive for an advertisement is
-	// posted: none could ever come.
+	// ErrNotExpected is returned by AwaitAdvert when no receive for an advertisement
+	// is posted, so none can arrive.
 	ErrNotExpected = errors.New("no receive for an advertisement is posted")
 )
 

@@ -10,14 +10,14 @@ import (
 	"github.com/goverbs/verbs/rconn"
 )
 
-// What the examples start from. The lab's test sets them.
+// Variables of the examples. TestExamples sets them.
 var (
 	ctx    = context.Background()
 	listen = "10.9.0.1:0" // any free port
 )
 
-// A responder offers memory; the initiator writes to it, reads it back, and says
-// with a message that it is done.
+// A responder advertises memory. The initiator writes to it, reads it back, and sends a
+// message when it is done.
 func Example() {
 	l, err := rconn.Listen(ctx, listen)
 	if err != nil {
@@ -27,7 +27,7 @@ func Example() {
 	served := make(chan error, 1)
 	go func() { served <- respond(l) }()
 
-	c, err := (&rconn.Dialer{Options: rconn.Options{Adverts: 1}}).Dial(ctx, l.Addr().String()) // expects one
+	c, err := (&rconn.Dialer{Options: rconn.Options{Adverts: 1}}).Dial(ctx, l.Addr().String()) // expects one advertisement
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func Example() {
 			log.Fatal(err)
 		}
 	}
-	if err := c.AwaitDisconnect(ctx); err != nil { // the responder has all
+	if err := c.AwaitDisconnect(ctx); err != nil { // the responder has received everything
 		log.Fatal(err)
 	}
 	fmt.Printf("read back: %s\n", mine.Bytes()[100:100+n])
@@ -100,7 +100,7 @@ func respond(l *rconn.Listener) error {
 	return message[0].Err()
 }
 
-// Memory that is known when connecting goes with the private data, and needs no
+// Memory that is known when connecting is advertised in the private data, without a
 // message. Put and Get copy and wait.
 func ExampleConn_Announce() {
 	l, err := rconn.Listen(ctx, listen)
@@ -147,8 +147,8 @@ func ExampleConn_Announce() {
 	}
 }
 
-// A responder lends a part of its memory by a memory window, and gets it back with the
-// message that says that the initiator has written there. siw has no windows.
+// A responder grants access to a part of its memory with a memory window. The initiator
+// writes to it and revokes it with its last message. siw has no windows.
 func ExampleConn_PostBind() {
 	l, err := rconn.Listen(ctx, listen)
 	if err != nil {
@@ -170,7 +170,7 @@ func ExampleConn_PostBind() {
 	if err := c.PostWriteInline(1, 0, lent.At(0), []byte("written by window")); err != nil {
 		log.Fatal(err)
 	}
-	if err := c.PostSendInv(2, 0, lent.Key); err != nil { // arrives after it
+	if err := c.PostSendInv(2, 0, lent.Key); err != nil { // arrives after the WRITE
 		log.Fatal(err)
 	}
 	if err := <-served; err != nil {
@@ -184,7 +184,7 @@ func lend(l *rconn.Listener) error {
 		return err
 	}
 	c, err := req.Accept(ctx, rconn.Options{Setup: func(c *rconn.Conn) error {
-		return c.PostRecv(0) // of a message without data
+		return c.PostRecv(0) // for a message without data
 	}})
 	if err != nil {
 		return err

@@ -2,7 +2,7 @@ package rconn
 
 // fifo is a queue that reuses its memory.
 type fifo[T any] struct {
-	items []T // a power of two of them
+	items []T // the length is a power of two
 	head  uint
 	tail  uint
 }

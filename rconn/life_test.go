@@ -15,8 +15,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestRegions makes regions of both kinds, and destroys them: not while requests
-// name them, and more than once.
+// TestRegions allocates and registers regions and closes them, which fails while requests
+// use them and can be repeated.
 func TestRegions(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := newPair(t, device, Options{Adverts: 1}, Options{})
@@ -54,7 +54,7 @@ func TestRegions(t *testing.T) {
 		if err := b.PostAdvert(0, 0, 0, in.All()); err == nil {
 			t.Error("advertised a region that was destroyed")
 		}
-		// A request that is not signaled counts as under way.
+		// An unsignaled request counts as in flight.
 		_, remote = advertise(t, b, withAdvert(t, a), 100, ReadWrite)
 		check(t, a.PostWrite(0, 0, remote.At(0), out.All()))
 		if err := out.Close(); !errors.Is(err, verbs.ErrInUse) {
@@ -68,15 +68,15 @@ func TestRegions(t *testing.T) {
 	})
 }
 
-// withAdvert has a connection expect an advertisement.
+// withAdvert posts a receive for an advertisement.
 func withAdvert(t *testing.T, c *Conn) *Conn {
 	t.Helper()
 	check(t, c.PostRecvAdvert())
 	return c
 }
 
-// TestBounds posts what is outside regions, or not allowed: nothing happens, and
-// the connection lives on.
+// TestBounds posts requests outside regions or without the rights: they fail, and the
+// connection stays usable.
 func TestBounds(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := newPair(t, device, Options{Adverts: 3}, Options{})
@@ -128,8 +128,8 @@ func TestBounds(t *testing.T) {
 	})
 }
 
-// TestDisconnect disconnects from either side: what was fenced has arrived, what
-// is under way is flushed, and waits end.
+// TestDisconnect disconnects from either side: after AwaitDelivery all has arrived,
+// requests in flight are flushed, and waits end.
 func TestDisconnect(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, dialed := range []bool{true, false} {
@@ -156,7 +156,7 @@ func TestDisconnect(t *testing.T) {
 			}
 			check(t, a.PostRecvAdvert())
 			waiting := make(chan error, 2)
-			go func() { waiting <- b.Await(limit(t), Sends, make([]verbs.WC, 1)) }() // for what never comes
+			go func() { waiting <- b.Await(limit(t), Sends, make([]verbs.WC, 1)) }() // for a completion that never arrives
 			go func() { _, err := a.AwaitAdvert(limit(t)); waiting <- err }()
 			a.Disconnect()
 			check(t, b.AwaitDisconnect(limit(t)))
@@ -201,8 +201,8 @@ func expired(t *testing.T) context.Context {
 	return ctx
 }
 
-// TestRemoteError breaks a connection by using a key that the peer has taken
-// back: the request fails, others are flushed, waits end.
+// TestRemoteError breaks a connection by using a key that the peer has revoked: the
+// request fails, others are flushed, waits end.
 func TestRemoteError(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := newPair(t, device, Options{Adverts: 1}, Options{})
@@ -234,7 +234,7 @@ func TestRemoteError(t *testing.T) {
 	})
 }
 
-// TestClose closes a connection while it is used from all sides.
+// TestClose closes a connection while many goroutines use it.
 func TestClose(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for round := range 5 {
@@ -291,13 +291,12 @@ func TestClose(t *testing.T) {
 					t.Errorf("after Close: %v", err)
 				}
 			}
-			check(t, mine.Close()) // nothing names it any more
+			check(t, mine.Close()) // no request uses it now
 		}
 	})
 }
 
-// TestDyingPeer kills a process that holds the other end, while requests are
-// under way.
+// TestDyingPeer kills the process of the peer while requests are in flight.
 func TestDyingPeer(t *testing.T) {
 	if addr := os.Getenv("CONN_TEST_PEER"); addr != "" {
 		c, err := dial(context.Background(), addr, Options{Adverts: 1})
@@ -331,8 +330,8 @@ func TestDyingPeer(t *testing.T) {
 			return c.PostRecv(1, in.All())
 		}}))(t)
 		labtest.Close(t, a)
-		// The peer waits for this first, as iWARP wants of who dialed: it must
-		// have had time to post, which Options.Adverts sees to.
+		// The peer, which dialed, waits for this before it sends. Options.Adverts
+		// has posted its receive before the connection was up.
 		check(t, a.PostAdvert(0, 0, 0, in.All()))
 		remote := labtest.Must(a.AwaitAdvert(ctx))(t)
 		for string(in.Bytes()[:5]) != "ready" {
@@ -354,7 +353,7 @@ func TestDyingPeer(t *testing.T) {
 	})
 }
 
-// TestLeaks makes and closes connections in all ways and counts what is left.
+// TestLeaks opens and closes connections in several ways and counts what is left.
 func TestLeaks(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		before := map[string]int(nil)

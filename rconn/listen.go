@@ -56,8 +56,8 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 // that Accept has returned are not affected.
 func (l *Listener) Close() error { return l.l.Close() }
 
-// Request is a peer's request for a connection. It must be accepted or
-// rejected, once.
+// Request is a peer's request for a connection. It must be accepted or rejected, exactly
+// once.
 type Request struct {
 	r       *cm.Request
 	log     *slog.Logger
@@ -89,6 +89,6 @@ func (r *Request) Accept(ctx context.Context, opt Options) (*Conn, error) {
 	return c.up(), nil
 }
 
-// Reject refuses the connection; the peer's dial fails with a
-// [*cm.RejectedError] that carries privateData.
+// Reject rejects the request; the peer's dial fails with a [*cm.RejectedError] that
+// carries privateData.
 func (r *Request) Reject(privateData []byte) error { return r.r.Reject(privateData) }

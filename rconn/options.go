@@ -10,58 +10,58 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Options describe the connection that a dial or an acceptance makes. The zero value is
-// usable. Of numbers, zero is the default and a negative one is none, where none is
-// possible; one that is out of range is refused with [verbs.ErrRange].
+// Options configures a connection that is dialed or accepted. The zero value is usable.
+// In numbers, zero means the default and a negative value none, where that is possible;
+// values out of range are refused with [verbs.ErrRange].
 //
 // These options of [cm.Options] are absent. Cap is SendQueue, RecvQueue, SGEs and MaxInline.
-// SignalAll is a flag of each request here. The Conn accounts for every
-// completion, sleeps on its CQs' channel, and takes messages and advertisements in the
-// order of its own receives: so there are no SendCQ and RecvCQ, which others would poll,
-// no Polled, which makes CQs without a channel, and no SRQ, whose receives come in the
-// order of all its QPs. There is no SingleThreaded, as a Conn may be used by several
-// goroutines. There is no PortSpace either: in the one for datagrams there are
-// no connections, and that of native InfiniBand takes no IP addresses.
+// SignalAll is a flag of each request here. The Conn accounts for every completion,
+// sleeps on the channel of its CQs, and needs its receives in the order in which it
+// posted them: so there are no SendCQ and RecvCQ, which other code would poll, no Polled,
+// which makes CQs without a channel, and no SRQ, whose receives all its QPs consume.
+// There is no SingleThreaded, as several goroutines may use a Conn. There is no
+// PortSpace: the one for datagrams has no connections, and that of native InfiniBand
+// takes no IP addresses.
 type Options struct {
-	// PD is one to share with other connections, or with regions made by
-	// [Alloc] and [Register]: it must be on the device that leads to the address,
-	// see [cm.Lookup] and Prepare, and outlive the connection. Nil makes one for this
-	// connection alone.
+	// PD is a protection domain to share with other connections, or with regions made
+	// by [Alloc] and [Register]. It must be on the device that leads to the address,
+	// see [cm.Lookup] and Prepare, and outlive the connection. Nil creates one for
+	// this connection.
 	PD *uverbs.PD
 	// SharePD, RetryCount, RNRRetryCount, ResponderResources and InitiatorDepth are as
 	// in [cm.Options].
 	SharePD                            bool
 	RetryCount, RNRRetryCount          int
 	ResponderResources, InitiatorDepth int
-	// SendQueue and RecvQueue are how many requests may be under way, or have
-	// completed and not been taken, each way; zero is 64, the most is 4096. RecvQueue
-	// may be none.
+	// SendQueue and RecvQueue are the numbers of requests that may be in flight, or
+	// completed and not taken, in each direction. Zero means 64, the maximum is 4096.
+	// RecvQueue may be none.
 	SendQueue, RecvQueue int
-	// SGEs is how many spans a request may have; zero is 4, the least is 1. The device's
-	// most is MaxSGE of its attributes.
+	// SGEs is the number of spans that a request may have. Zero means 4, the minimum
+	// is 1. The device's limit is MaxSGE of its attributes.
 	SGEs int
-	// MaxInline is how many bytes of inline data a request may have; zero is 64, the least
-	// is [AdvertSize]. siw takes 80, rxe 512.
+	// MaxInline is the number of bytes of inline data that a request may have. Zero
+	// means 64, the minimum is [AdvertSize]. siw takes 80, rxe 512.
 	MaxInline int
-	// Adverts is how many advertisements the peer sends before any other
-	// message. Receives for them are posted before it can, ahead of all others
-	// and in addition to RecvQueue. The most is 128.
+	// Adverts is the number of advertisements that the peer sends before any other
+	// message. Receives for them are posted before it can send, ahead of all others
+	// and in addition to RecvQueue. The maximum is 128.
 	Adverts int
-	// PrivateData goes to the peer with the request or its acceptance, see
+	// PrivateData is sent to the peer with the request or its acceptance, see
 	// [cm.MaxPrivateData].
 	PrivateData []byte
 	// Prepare, if set, is called when the device that leads to the peer is known and
-	// before anything is made on it: the place to choose PD and sizes for that device. It
-	// may change all options but Prepare. A dial that tries again calls it again, as it
-	// does Setup.
+	// before anything is made on it: the place to choose PD and sizes for that
+	// device. It may change all options except Prepare. A dial that tries again calls
+	// Prepare and Setup again.
 	Prepare func(cm.Route, *Options) error
 	// Setup, if set, is called when the connection's objects exist and before
 	// the peer can send: the place to make regions, and to post receives. The
 	// Conn cannot be used for anything else yet.
 	Setup func(*Conn) error
-	// Logger, if set, logs what [cm.Options] say, at level Debug that a request has
-	// failed, which ends the connection, and at level Warn that the peer sent no valid
-	// advertisement.
+	// Logger, if set, logs as in [cm.Options]; in addition failed requests, which
+	// break the connection, at level Debug, and invalid advertisements from the peer
+	// at level Warn.
 	Logger *slog.Logger
 }
 
@@ -73,8 +73,8 @@ const (
 	mostInline    = 4096
 )
 
-// recvs is how many receives may be under way, adverts how many for advertisements there
-// are in addition.
+// recvs returns the number of receives that may be posted, adverts the number of those
+// for advertisements in addition.
 func (o *Options) recvs() int   { return max(o.RecvQueue, 0) }
 func (o *Options) adverts() int { return max(o.Adverts, 0) }
 
@@ -101,7 +101,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// endpoint returns the options for cm of a Conn that will be in c.
+// endpoint returns the options for cm. They store the new Conn in c.
 func (o *Options) endpoint(c **Conn) cm.Options {
 	used := *o
 	opt := used.forCM()
@@ -124,7 +124,7 @@ func (o *Options) endpoint(c **Conn) cm.Options {
 	return opt
 }
 
-// forCM returns what the options are for cm, without its callbacks.
+// forCM returns the options for cm, without the callbacks.
 func (o *Options) forCM() cm.Options {
 	recvs := o.recvs() + o.adverts()
 	if recvs == 0 {

@@ -18,8 +18,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestListenConfig turns away the requests that are beyond the backlog, and listens on a
-// port that is bound already.
+// TestListenConfig sets ReuseAddr, and tests that requests beyond the backlog are
+// rejected.
 func TestListenConfig(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		const backlog, dials = 2, 6
@@ -48,7 +48,7 @@ func TestListenConfig(t *testing.T) {
 	})
 }
 
-// TestDialer has the options of a dial reach the connection.
+// TestDialer tests that the options of a dial apply to the connection.
 func TestDialer(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := limit(t)
@@ -59,7 +59,7 @@ func TestDialer(t *testing.T) {
 			if err == nil {
 				var c *Conn
 				if c, err = r.Accept(ctx, Options{}); err == nil {
-					// The peer's number is how often this side repeats requests.
+					// The peer's RNRRetryCount applies to this side.
 					if attr, _ := c.Endpoint().QP.Query(); device == labtest.RXE && attr.RNRRetry != 2 {
 						t.Errorf("the acceptor's QP has %+v", attr)
 					}
@@ -90,8 +90,8 @@ func TestDialer(t *testing.T) {
 	})
 }
 
-// TestCMOptions checks that each option of package cm is here as well, or is said to be
-// absent where Options is documented.
+// TestCMOptions checks that each option of package cm exists here as well, or that the
+// documentation of Options lists it as absent.
 func TestCMOptions(t *testing.T) {
 	if os.Getenv("VERBS_LAB") != "" {
 		t.Skip("reads the sources, which need not be here")

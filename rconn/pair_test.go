@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// limit bounds a test that hangs.
+// limit returns a context that ends a test that hangs.
 func limit(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
@@ -18,7 +18,7 @@ func limit(t testing.TB) context.Context {
 	return ctx
 }
 
-// newPair makes a connection within a device: a dialed, b accepted.
+// newPair makes a connection of a device with itself: a dialed, b accepted.
 func newPair(t testing.TB, device string, oa, ob Options) (a, b *Conn) {
 	t.Helper()
 	ctx := limit(t)
@@ -40,7 +40,7 @@ func newPair(t testing.TB, device string, oa, ob Options) (a, b *Conn) {
 	return a, b
 }
 
-// advertise has from advertise a region of the size to to, which expects it.
+// advertise allocates a region of from and advertises it to to, which expects it.
 func advertise(t testing.TB, from, to *Conn, size int, access verbs.Access) (*LocalRegion, RemoteRegion) {
 	t.Helper()
 	r := labtest.Must(from.Alloc(size, access))(t)
@@ -49,7 +49,7 @@ func advertise(t testing.TB, from, to *Conn, size int, access verbs.Access) (*Lo
 	return r, labtest.Must(to.AwaitAdvert(limit(t)))(t)
 }
 
-// await takes n completions, which must be good.
+// await takes n completions, which must be successful.
 func await(t testing.TB, c *Conn, d Direction, n int) []verbs.WC {
 	t.Helper()
 	wcs := make([]verbs.WC, n)
@@ -67,7 +67,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// fill fills b with bytes that differ from run to run of it.
+// fill fills b with random bytes that depend on seed.
 func fill(b []byte, seed uint64) []byte {
 	r := rand.NewPCG(seed, 1)
 	for i := range b {

@@ -4,19 +4,18 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// Post posts a request of any kind. Its local memory is the spans, or wr.SGL, or inline
-// data. The Conn checks the spans and holds their regions until the request has
-// completed. It does not check wr.SGL, wr.RemoteAddr and keys: a mistake there, or memory
-// that is released too early, breaks the connection. See [Conn.PostTo] for memory that
-// the peer advertised.
+// Post posts a request of any kind. Its local memory is the spans, wr.SGL or inline data.
+// The Conn checks the spans and holds their regions until the request has completed. It
+// does not check wr.SGL, wr.RemoteAddr and keys: a mistake there, or memory that is
+// released too early, breaks the connection. See [Conn.PostTo] for memory that the peer
+// advertised.
 //
-// Post returns at once, as all posting does, with an error that matches
-// [verbs.ErrQueueFull] if there is no room, and with one that matches
-// [errors.ErrUnsupported] if the device lacks the operation: see the package's
-// documentation. wr.ID comes back in the completion's ID. wr, and what it points to
-// except the memory of wr.SGL, may be reused when Post returns. Data that it copies
-// should be in memory that the caller keeps: Post allocates nothing, but a local array
-// that Inline refers to is moved to the heap.
+// Post does not wait. The error matches [verbs.ErrQueueFull] if there is no room, and
+// [errors.ErrUnsupported] if the device lacks the operation: see the package
+// documentation. The completion has wr.ID as its ID. wr, and what it points to except the
+// memory of wr.SGL, may be reused when Post returns. Post does not allocate, but a local
+// array that Inline refers to escapes to the heap: use memory that the caller reuses for
+// inline data.
 func (c *Conn) Post(wr verbs.SendWR, spans ...Span) error {
 	return c.post(&request{wr: wr}, spans)
 }
@@ -56,7 +55,7 @@ func (c *Conn) PostSendInv(id uint64, flags verbs.SendFlags, key uint32, spans .
 	return c.Post(verbs.SendWR{ID: id, Opcode: verbs.OpSendInv, Flags: flags, InvalidateRKey: key}, spans...)
 }
 
-// PostWrite writes the spans one after the other to the peer's memory. See
+// PostWrite writes the spans to consecutive bytes of the peer's memory. See
 // [Conn.AwaitDelivery] for what its completion means.
 func (c *Conn) PostWrite(id uint64, flags verbs.SendFlags, to Target, spans ...Span) error {
 	return c.PostTo(to, verbs.SendWR{ID: id, Opcode: verbs.OpRDMAWrite, Flags: flags}, spans...)
@@ -67,10 +66,10 @@ func (c *Conn) PostWriteInline(id uint64, flags verbs.SendFlags, to Target, b []
 	return c.PostTo(to, verbs.SendWR{ID: id, Opcode: verbs.OpRDMAWrite, Flags: flags, Inline: b})
 }
 
-// PostWriteImm is [Conn.PostWrite] with an immediate, which takes one of the peer's
-// receives: it completes there with the opcode [verbs.WCRecvRDMAImm] when the bytes are in
-// the peer's memory. Its ByteLen is what was written, not to the receive's spans but to
-// the target. iWARP has no immediates.
+// PostWriteImm is [Conn.PostWrite] with an immediate, which consumes one of the peer's
+// receives: it completes there with the opcode [verbs.WCRecvRDMAImm] when the bytes are
+// in the peer's memory. Its ByteLen is the number of bytes written to the target; the
+// receive's spans are not used. iWARP has no immediates.
 func (c *Conn) PostWriteImm(id uint64, flags verbs.SendFlags, imm uint32, to Target, spans ...Span) error {
 	return c.PostTo(to, verbs.SendWR{ID: id, Opcode: verbs.OpRDMAWriteImm, Flags: flags, Imm: imm}, spans...)
 }
@@ -81,22 +80,22 @@ func (c *Conn) PostRead(id uint64, flags verbs.SendFlags, from Target, spans ...
 	return c.PostTo(from, verbs.SendWR{ID: id, Opcode: verbs.OpRDMARead, Flags: flags}, spans...)
 }
 
-// PostFetchAdd adds to 8 bytes of the peer's memory, in its byte order, and puts what they
-// were before into old, which is 8 bytes. See [Counter] for what atomics guarantee. siw
+// PostFetchAdd adds to 8 bytes of the peer's memory, in its byte order, and stores their
+// previous value in old, which has 8 bytes. See [Counter] for what atomics guarantee. siw
 // has no atomics.
 func (c *Conn) PostFetchAdd(id uint64, flags verbs.SendFlags, at Target, add uint64, old Span) error {
 	return c.PostTo(at, verbs.SendWR{ID: id, Opcode: verbs.OpFetchAdd, Flags: flags, CompareAdd: add}, old)
 }
 
-// PostCompareSwap sets 8 bytes of the peer's memory to swap if they are compare, and
-// otherwise is as [Conn.PostFetchAdd].
+// PostCompareSwap sets 8 bytes of the peer's memory to swap if they equal compare; for
+// the rest see [Conn.PostFetchAdd].
 func (c *Conn) PostCompareSwap(id uint64, flags verbs.SendFlags, at Target, compare, swap uint64, old Span) error {
 	return c.PostTo(at, verbs.SendWR{ID: id, Opcode: verbs.OpCompareSwap, Flags: flags, CompareAdd: compare, Swap: swap}, old)
 }
 
 // PostInvalidate invalidates one of this side's keys: that of a memory window, see
-// [Conn.PostBind], or on iWARP that of a region, which is then good for nothing but
-// Close. Use [verbs.SendFence] if earlier READs are still to fill the region.
+// [Conn.PostBind], or on iWARP that of a region, which can then only be closed. Use
+// [verbs.SendFence] if earlier READs may still be filling the region.
 func (c *Conn) PostInvalidate(id uint64, flags verbs.SendFlags, key uint32) error {
 	return c.Post(verbs.SendWR{ID: id, Opcode: verbs.OpLocalInv, Flags: flags, InvalidateRKey: key})
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// linked connects two ends within a device: b has posted receives with IDs from 0 and of
-// 100 bytes each, into inbox, and advertised store to a.
+// linked is a connection of a device with itself: b has posted receives of 100 bytes into
+// inbox, with IDs from 0, and advertised store to a.
 type linked struct {
 	a, b         *Conn
 	inbox, store *LocalRegion
@@ -41,7 +41,7 @@ func newLinked(t *testing.T, device string, access verbs.Access, receives int) *
 	return p
 }
 
-// rights is all that a device can grant.
+// rights returns every right that a device can grant, and its capabilities.
 func rights(t *testing.T, device string) (access verbs.Access, caps uint64) {
 	t.Helper()
 	access, caps = ReadWrite, labtest.Must(labtest.OpenDevice(t, device).QueryDevice())(t).CapFlags
@@ -54,8 +54,8 @@ func rights(t *testing.T, device string) (access verbs.Access, caps uint64) {
 	return access, caps
 }
 
-// TestPost posts every operation there is through Post and PostTo: it completes and does
-// what it should, or the device lacks it and the error says so.
+// TestPost posts every operation with Post and PostTo: it completes and has its effect,
+// or the device lacks it and the error reports that.
 func TestPost(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		access, caps := rights(t, device)
@@ -133,7 +133,7 @@ func TestPost(t *testing.T) {
 			}
 			if !c.has {
 				if c.to != nil && c.wr.Opcode != verbs.OpRDMAWriteImm && errors.Is(err, ErrAccess) {
-					continue // nor can the right be granted
+					continue // the device cannot grant the right either
 				}
 				if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), c.wr.Opcode.String()) {
 					t.Errorf("%v, which the device lacks: %v", c.wr.Opcode, err)
@@ -161,7 +161,7 @@ func TestPost(t *testing.T) {
 	})
 }
 
-// TestPostMethods posts by the methods for the common operations.
+// TestPostMethods tests the methods for the common operations.
 func TestPostMethods(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		access, _ := rights(t, device)
@@ -217,7 +217,7 @@ func TestPostMethods(t *testing.T) {
 	})
 }
 
-// TestPostRefused posts what cannot work: nothing happens, and the connection lives on.
+// TestPostRefused posts invalid requests: they fail, and the connection stays usable.
 func TestPostRefused(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		access, _ := rights(t, device)
@@ -263,8 +263,8 @@ func TestPostRefused(t *testing.T) {
 	})
 }
 
-// TestWindow grants a part of a region by a window, has it used, takes it back, and lets
-// the peer give it back.
+// TestWindow grants a part of a region with a window, lets the peer use it, and
+// invalidates it from this side and from the peer's.
 func TestWindow(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		if device == labtest.SIW {
@@ -274,7 +274,7 @@ func TestWindow(t *testing.T) {
 			}
 			return
 		}
-		// The peer, b, has nothing but windows. a, the owner, receives its messages.
+		// The peer, b, has only windows. a, the owner, receives its messages.
 		a, b := newPair(t, device, Options{Setup: func(c *Conn) error {
 			in, err := c.Alloc(100, LocalWrite)
 			if err == nil {
@@ -313,7 +313,7 @@ func TestWindow(t *testing.T) {
 			t.Errorf("completion %+v", wc)
 		}
 
-		// The peer gives the second back with a message, which says so.
+		// The peer invalidates the second with a message, which reports it.
 		second := grant(2000)
 		if second.Key == first.Key {
 			t.Error("the same key again")
@@ -345,7 +345,7 @@ func TestWindow(t *testing.T) {
 		if err := b.Put(limit(t), third.At(0), []byte("too late")); !errors.Is(err, verbs.WCRemAccessErr) {
 			t.Errorf("writing by a window that is closed: %v", err)
 		}
-		// Close takes those along that are left, and there are no more after it.
+		// Close of a Conn closes its windows, and no more can be made.
 		other, _ := newPair(t, device, Options{}, Options{})
 		left := labtest.Must(other.AllocWindow())(t)
 		check(t, other.Close())
@@ -361,8 +361,8 @@ func bindError(c *Conn, w *Window, part Span, access verbs.Access) error {
 	return err
 }
 
-// TestInvalidate invalidates a region's key on siw, by this side and by the peer. rxe
-// refuses that: only windows' keys can be invalidated.
+// TestInvalidate invalidates a region's key on siw, from this side and from the peer's.
+// rxe refuses that: it only invalidates windows' keys.
 func TestInvalidate(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, local := range []bool{true, false} {
@@ -372,7 +372,7 @@ func TestInvalidate(t *testing.T) {
 			if local {
 				from, invalidate = p.b, func() error { return p.b.PostInvalidate(1, verbs.SendSignaled, p.remote.Key) }
 			}
-			// Others that share the protection domain.
+			// Another connection that shares the protection domain.
 			c, d := newPair(t, device, Options{Adverts: 1}, Options{PD: p.b.PD()})
 			check(t, d.PostAdvert(0, 0, 0, p.store.All()))
 			shared := labtest.Must(c.AwaitAdvert(limit(t)))(t)
@@ -398,8 +398,8 @@ func TestInvalidate(t *testing.T) {
 	})
 }
 
-// TestWriteImmAsAdvert has a peer use up a receive for an advertisement by a WRITE whose
-// length is beyond any advertisement.
+// TestWriteImmAsAdvert lets a peer consume a receive for an advertisement with a WRITE
+// that is longer than any advertisement.
 func TestWriteImmAsAdvert(t *testing.T) {
 	labtest.Require(t)
 	a, b := newPair(t, labtest.RXE, Options{Adverts: 1}, Options{Adverts: 2})
@@ -418,7 +418,7 @@ func TestWriteImmAsAdvert(t *testing.T) {
 	}
 }
 
-// TestEndpoint uses the layers beneath as Conn.Endpoint says: memory of other kinds,
+// TestEndpoint uses the layers below as Conn.Endpoint allows: other kinds of memory,
 // requests made by hand, queries and changes of the QP.
 func TestEndpoint(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
@@ -455,7 +455,7 @@ func TestEndpoint(t *testing.T) {
 
 		qp := a.Endpoint().QP
 		attr, err := qp.Query()
-		if err != nil || attr.State != verbs.StateRTS && (device == labtest.RXE || attr.State != verbs.StateReset) { // siw of Linux 6.1 does not fill it in
+		if err != nil || attr.State != verbs.StateRTS && (device == labtest.RXE || attr.State != verbs.StateReset) { // siw of Linux 6.1 does not return it
 			t.Errorf("%v, %v", attr.State, err)
 		}
 		if device == labtest.RXE {
@@ -469,7 +469,7 @@ func TestEndpoint(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 
-		// The PD has memory that is not the Conn's: Close says so, and can be repeated.
+		// A region in the PD is not the Conn's: Close fails and can be repeated.
 		if err := a.Close(); !errors.Is(err, verbs.ErrInUse) {
 			t.Errorf("closing under a region: %v", err)
 		}
@@ -484,8 +484,8 @@ func TestEndpoint(t *testing.T) {
 	})
 }
 
-// TestInlineFault posts inline data that is not there any more, in a program that lives on
-// after a fault: so does the connection.
+// TestInlineFault posts unmapped inline data, in a program that recovers from faults. The
+// connection stays usable.
 func TestInlineFault(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		p := newLinked(t, device, ReadWrite, 1)

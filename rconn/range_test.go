@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// TestTargetRange checks lengths at the ends of what an int and a request hold,
-// which differ between 32-bit and 64-bit machines.
+// TestTargetRange checks lengths at the limits of an int and of a request, which differ
+// between 32-bit and 64-bit machines.
 func TestTargetRange(t *testing.T) {
 	for _, c := range []struct {
 		len, off, n int
@@ -23,7 +23,7 @@ func TestTargetRange(t *testing.T) {
 		{math.MaxInt, math.MaxInt, 1, false},
 		{math.MaxInt, 0, math.MaxInt32, true},
 		{math.MaxInt, 0, math.MaxInt, math.MaxInt <= math.MaxUint32},
-		{math.MaxInt, 0, math.MinInt, false}, // what a sum of lengths may overflow to
+		{math.MaxInt, 0, math.MinInt, false}, // a sum of lengths may overflow to this
 	} {
 		at := RemoteRegion{Len: c.len}.At(c.off)
 		if err := at.check(c.n, 0); (err == nil) != c.ok || err != nil && !errors.Is(err, verbs.ErrRange) {

@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// advertSlots is how many receives for advertisements may be posted at once.
+// advertSlots is the number of receives for advertisements that may be posted at once.
 const advertSlots = 4096 / AdvertSize
 
 // receipt is a posted receive.
@@ -18,19 +18,19 @@ type receipt struct {
 	id     uint64
 	live   bool
 	advert bool
-	off    int // where in the region for advertisements
-	n      int // regions held
+	off    int // offset in the region for advertisements
+	n      int // number of regions in use
 }
 
-// receiver accounts for the receive queue, which the user's receives and those
-// for advertisements share, in the order in which they were posted.
+// receiver accounts for the receive queue. The user's receives and those for
+// advertisements share it, in the order in which they were posted.
 type receiver struct {
 	box
 	entries []receipt // by sequence number, which is the WR's ID
 	regions []*LocalRegion
 	mask    uint64
 	depth   uint64
-	users   int    // the user's receives, posted or completed and not taken, at most
+	users   int    // limit of the user's receives, posted or completed and not taken
 	tail    uint64 // the oldest posted
 	head    uint64 // the next to be posted
 
@@ -61,10 +61,10 @@ func (r *receiver) init(c *Conn, opt Options) {
 	r.sge = make([]verbs.SGE, c.sges)
 }
 
-// PostRecv posts a receive: the next message that has none yet goes to the
-// spans, and the completion carries id. Its Flags say whether an immediate came with the
-// message, or invalidated a key. Receives for messages and for advertisements are used in
-// the order in which they were posted.
+// PostRecv posts a receive for a message to the spans. The completion has id as its ID,
+// and its Flags report whether the message had an immediate or invalidated a key.
+// Receives for messages and for advertisements are used in the order in which they were
+// posted.
 func (c *Conn) PostRecv(id uint64, spans ...Span) error {
 	r := &c.recv
 	r.mu.Lock()
@@ -79,8 +79,8 @@ func (c *Conn) PostRecv(id uint64, spans ...Span) error {
 	return nil
 }
 
-// PostRecvAdvert posts a receive for an advertisement, into memory of the
-// Conn. [Options].Adverts does so before the peer can send.
+// PostRecvAdvert posts a receive for an advertisement, in memory of the Conn.
+// [Options].Adverts does so before the peer can send.
 func (c *Conn) PostRecvAdvert() error {
 	r := &c.recv
 	r.mu.Lock()
@@ -197,7 +197,7 @@ func (r *receiver) done(wc *verbs.WC) {
 	}
 	r.posted--
 	if wc.Status != verbs.WCSuccess {
-		return // waiters learn that the connection has failed
+		return // over reports to waiters that the connection has failed
 	}
 	region, err := r.parse(wc, e.off)
 	if err == nil {
@@ -208,9 +208,9 @@ func (r *receiver) done(wc *verbs.WC) {
 	r.adverts.push(advert{region, err})
 }
 
-// parse returns the advertisement that came into the slot at off.
+// parse returns the advertisement in the slot at off.
 func (r *receiver) parse(wc *verbs.WC, off int) (RemoteRegion, error) {
-	if wc.Opcode != verbs.WCRecv { // ByteLen is the peer's, and nothing is in the slot
+	if wc.Opcode != verbs.WCRecv { // ByteLen is chosen by the peer, and the slot is empty
 		return RemoteRegion{}, &AdvertError{Err: fmt.Errorf("%w: RDMA WRITE with immediate", ErrAdvert)}
 	}
 	msg := r.slots.Bytes()[off : off+int(wc.ByteLen)]
@@ -221,7 +221,7 @@ func (r *receiver) parse(wc *verbs.WC, off int) (RemoteRegion, error) {
 	return region, nil
 }
 
-// AdvertError is the error of a message that came where an advertisement was expected.
+// AdvertError is the error of a message that arrived when an advertisement was expected.
 type AdvertError struct {
 	Message []byte
 	Err     error // matches [ErrAdvert]
@@ -231,8 +231,8 @@ func (e *AdvertError) Error() string { return e.Err.Error() }
 func (e *AdvertError) Unwrap() error { return e.Err }
 
 // PostAdvert advertises a part of a region to the peer, which must have posted a
-// receive for it: by [Options].Adverts or [Conn.PostRecvAdvert]. tag is for the
-// peer to tell regions apart. It completes as other SENDs do.
+// receive for it: by [Options].Adverts or [Conn.PostRecvAdvert]. The peer can distinguish
+// regions by tag. The request completes as other SENDs do.
 func (c *Conn) PostAdvert(id uint64, flags verbs.SendFlags, tag uint32, s Span) error {
 	r := request{wr: verbs.SendWR{ID: id, Opcode: verbs.OpSend, Flags: flags, Imm: tag}, advert: true}
 	spans := [...]Span{s}
@@ -242,9 +242,9 @@ func (c *Conn) PostAdvert(id uint64, flags verbs.SendFlags, tag uint32, s Span) 
 	return nil
 }
 
-// AwaitAdvert waits for the peer's next advertisement: they come in the order in
-// which it posted them. If no receive for one is posted it fails with
-// [ErrNotExpected]; if a message came that is none, with an [*AdvertError].
+// AwaitAdvert waits for the peer's next advertisement, in the order in which it posted
+// them. It fails with [ErrNotExpected] if no receive for one is posted, and with an
+// [*AdvertError] if a message arrived that is not an advertisement.
 func (c *Conn) AwaitAdvert(ctx context.Context) (RemoteRegion, error) {
 	r := &c.recv
 	var a advert
@@ -255,8 +255,8 @@ func (c *Conn) AwaitAdvert(ctx context.Context) (RemoteRegion, error) {
 	return c.advert(a, err)
 }
 
-// TryAdvert is [Conn.AwaitAdvert] that does not wait: ok is false if no advertisement has
-// come.
+// TryAdvert is [Conn.AwaitAdvert] without waiting: ok is false if no advertisement has
+// arrived.
 func (c *Conn) TryAdvert() (_ RemoteRegion, ok bool, err error) {
 	r := &c.recv
 	r.mu.Lock()
@@ -273,8 +273,8 @@ func (c *Conn) TryAdvert() (_ RemoteRegion, ok bool, err error) {
 	return region, err == nil, err
 }
 
-// advert takes the next advertisement, if there is one, or ErrNotExpected if there will
-// be none. The caller holds mu.
+// advert takes the next advertisement if there is one, or returns ErrNotExpected if none
+// can arrive. The caller holds mu.
 func (r *receiver) advert() (a advert, ok bool) {
 	if r.adverts.len() > 0 {
 		return r.adverts.pop(), true

@@ -13,10 +13,10 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Access to a region. Others of package verbs can be added to these: AccessMWBind for
+// Access to a region. Other rights of package verbs can be added: AccessMWBind for
 // [Conn.PostBind], AccessFlushGlobal for flushes.
 const (
-	LocalWrite  = verbs.AccessLocalWrite // receives and READs of this side
+	LocalWrite  = verbs.AccessLocalWrite // for receives and READs of this side
 	RemoteWrite = verbs.AccessLocalWrite | verbs.AccessRemoteWrite
 	RemoteRead  = verbs.AccessRemoteRead
 	// RemoteAtomic has no use on devices without atomics, such as siw.
@@ -32,7 +32,7 @@ type LocalRegion struct {
 	mr     *uverbs.MR
 	pd     *uverbs.PD
 	access verbs.Access
-	users  atomic.Int64 // requests under way that use it; negative once closed
+	users  atomic.Int64 // requests in flight that use it; negative once closed
 
 	closing sync.Mutex // held by Close
 }
@@ -48,15 +48,15 @@ func Alloc(pd *uverbs.PD, size int, access verbs.Access) (*LocalRegion, error) {
 
 // Register makes a region of the caller's memory, which is pinned until Close and remains
 // the caller's after it. It must hold no Go pointers. Memory may be registered any number
-// of times, as for each of several connections: each region has a key of its own.
+// of times, for instance for several connections: each region has its own key.
 func Register(pd *uverbs.PD, mem []byte, access verbs.Access) (*LocalRegion, error) {
 	mr, err := pd.RegisterMR(mem, access)
 	return newRegion(mr, pd, access, err)
 }
 
-// NewRegion makes a region of one that was made in a protection domain by package uverbs,
-// with the access that it was registered with: for DMA buffers, huge pages, and other
-// kinds of memory that [Alloc] and [Register] do not make. Close closes mr.
+// NewRegion makes a region of mr, which package uverbs registered in pd with that access:
+// for DMA buffers, huge pages, and other memory that [Alloc] and [Register] do not
+// support. Close closes mr.
 func NewRegion(pd *uverbs.PD, mr *uverbs.MR, access verbs.Access) *LocalRegion {
 	return &LocalRegion{mr: mr, pd: pd, access: access}
 }
@@ -80,8 +80,8 @@ func newRegion(mr *uverbs.MR, pd *uverbs.PD, access verbs.Access, err error) (*L
 	return NewRegion(pd, mr, access), nil
 }
 
-// Bytes returns the region's memory, and nil after Close. Slices of memory that Alloc
-// made must not be used after Close.
+// Bytes returns the region's memory, or nil after Close. Slices of memory that Alloc made
+// must not be used after Close.
 func (r *LocalRegion) Bytes() []byte {
 	if r.users.Load() < 0 {
 		return nil
@@ -95,11 +95,11 @@ func (r *LocalRegion) Len() int { return r.mr.Len() }
 // MR returns the region of package uverbs, for its keys and its address. Do not close it.
 func (r *LocalRegion) MR() *uverbs.MR { return r.mr }
 
-// Close ends the region: its keys are not valid any more. Memory that Alloc made is
-// freed, memory given to Register is left to the caller. While requests under way use the
-// region, Close fails with [verbs.ErrInUse] and does nothing; a request is under way until
-// its completion has been polled, or a later one's if it is not signaled, or until its
-// Conn is closed. Close may be called again.
+// Close ends the region: its keys become invalid. It frees memory that Alloc made, and
+// not memory passed to Register. While requests in flight use the region, Close fails
+// with [verbs.ErrInUse] and does nothing. A request is in flight until its completion, or
+// a later one if it is not signaled, has been polled, or its Conn is closed. Close may be
+// called again.
 func (r *LocalRegion) Close() error {
 	r.closing.Lock()
 	defer r.closing.Unlock()
@@ -154,7 +154,7 @@ func (s Span) check(pd *uverbs.PD, need verbs.Access) error {
 	return nil
 }
 
-// hold keeps the region from being closed until drop.
+// hold prevents the region from being closed until drop.
 func (r *LocalRegion) hold() error {
 	if r.users.Add(1) < 0 {
 		r.users.Add(-1)

@@ -9,19 +9,19 @@ import (
 
 // RemoteRegion is memory as a peer uses it: memory of the peer that it has advertised, or
 // of this side, see [Conn.PostBind]. It is a plain value. It can be used only on the
-// connection by which it came, or with a peer that shares its protection domain among
-// several.
+// connection that it arrived on, or on others if the peer shares its protection domain
+// among them.
 type RemoteRegion struct {
 	Tag    uint32 // the owner's number for it
 	Addr   uint64
 	Len    int
 	Key    uint32
-	Access verbs.Access // AccessRemote... and AccessFlush... that the owner grants
+	Access verbs.Access // the AccessRemote and AccessFlush rights that the owner grants
 }
 
-// At returns the place at an offset in the region. An operation uses as many bytes from
-// there as it has local memory. Bounds are checked when it is posted, which fails with
-// [verbs.ErrRange] outside of them.
+// At returns the target at an offset in the region. An operation uses as many bytes from
+// there on as it has local memory. Bounds are checked when it is posted, which fails with
+// [verbs.ErrRange] if they are exceeded.
 func (r RemoteRegion) At(off int) Target { return Target{r, off} }
 
 func (r RemoteRegion) String() string {
@@ -34,7 +34,8 @@ type Target struct {
 	Off    int
 }
 
-// check returns an error if n bytes are not there, or may not be accessed.
+// check returns an error if n bytes from t on are outside the region, or may not be
+// accessed.
 func (t Target) check(n int, need verbs.Access) error {
 	switch {
 	case t.Off < 0 || uint64(n) > math.MaxUint32 || t.Off > t.Region.Len-n:

@@ -8,18 +8,18 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// op is a request of the Conn's own. Its owner waits until it is done.
+// op is a request of a helper of the Conn, which waits until it is done.
 type op struct {
-	busy bool // posted, and its owner has not seen that it is done
+	busy bool // posted, and the helper has not handled its completion
 	done bool
 	wc   verbs.WC
 }
 
-// entry is a posted request until its completion, or a later one's, is polled.
+// entry is a posted request until its completion, or a later one, is polled.
 type entry struct {
 	id       uint64
 	live     bool
-	wanted   bool // its completion goes to the user
+	wanted   bool // the user gets its completion
 	signaled bool
 	read     bool
 	// empty is a READ of no bytes that was posted as one of one byte.
@@ -28,18 +28,18 @@ type entry struct {
 	op    *op
 }
 
-// sender accounts for the send queue. It signals a request in every half queue at least,
-// whether the user asked for it or not, so that it learns what has completed.
+// sender accounts for the send queue. It signals at least one request in every half
+// queue, even if the user does not, to learn which have completed.
 type sender struct {
 	box
 	entries []entry // by sequence number, which is the WR's ID
 	regions []*LocalRegion
 	mask    uint64
-	depth   uint64 // requests under way at most
-	tail    uint64 // the oldest under way
+	depth   uint64 // limit of the requests in flight
+	tail    uint64 // the oldest in flight
 	head    uint64 // the next to be posted
-	wanted  int    // under way, and their completions go to the user
-	quiet   int    // posted since the last that was signaled
+	wanted  int    // requests in flight whose completions go to the user
+	quiet   int    // requests posted since the last signaled one
 
 	sends, writes, reads, atomics Traffic
 	others, adverts               uint64
@@ -48,7 +48,7 @@ type sender struct {
 	sge []verbs.SGE
 	msg [AdvertSize]byte
 
-	spare *LocalRegion // for bytes that are read and not used
+	spare *LocalRegion // for a byte that is read and not used
 	one   [1]Span
 }
 
@@ -70,26 +70,26 @@ func roundUp(n int) int {
 	return p
 }
 
-// request is what is posted.
+// request is a send request to post.
 type request struct {
-	wr verbs.SendWR // its SGL is made of spans, unless the caller gave one
+	wr verbs.SendWR // its SGL is made of the spans, unless the caller set it
 	// at, if targeted, is the peer's memory. It is checked, and replaces the wr's
 	// RemoteAddr and RKey.
 	at       Target
 	targeted bool
-	op       *op  // of the Conn's own
-	advert   bool // of the only span, by the tag in wr.Imm
-	bind     bool // the spans are for the window, and no SGL
+	op       *op  // of a helper
+	advert   bool // send an advertisement of the only span, with the tag in wr.Imm
+	bind     bool // the spans are for the window, not for the SGL
 }
 
-// wanted reports whether the request's completion goes to the user.
+// wanted reports whether the user gets the request's completion.
 func (r *request) wanted() bool { return r.op == nil && r.wr.Flags&verbs.SendSignaled != 0 }
 
-// isRead reports whether an operation is a READ, which iWARP completes out of order.
+// isRead reports whether o is a READ, which iWARP completes out of order.
 func isRead(o verbs.Opcode) bool { return o == verbs.OpRDMARead || o == verbs.OpRDMAReadInv }
 
-// needs returns the access that a request needs to its spans and to the target, and how
-// many bytes of the target it uses if it has n bytes of local memory.
+// needs returns the access to its spans and to the target that a request needs, and the
+// number of bytes of the target that it uses if it has n bytes of local memory.
 func needs(wr *verbs.SendWR, n int) (local, remote verbs.Access, size int) {
 	switch wr.Opcode {
 	case verbs.OpRDMAWrite, verbs.OpRDMAWriteImm, verbs.OpAtomicWrite:
@@ -112,7 +112,7 @@ func needs(wr *verbs.SendWR, n int) (local, remote verbs.Access, size int) {
 	return 0, 0, 0
 }
 
-// aligned returns how the target of an operation must be aligned.
+// aligned returns the alignment that the target of an operation needs.
 func aligned(o verbs.Opcode) uint64 {
 	switch o {
 	case verbs.OpCompareSwap, verbs.OpFetchAdd, verbs.OpAtomicWrite:
@@ -130,7 +130,7 @@ func (c *Conn) post(r *request, spans []Span) error {
 
 func (s *sender) lockAndPost(r *request, spans []Span) error {
 	s.mu.Lock()
-	defer s.mu.Unlock() // inline data may be memory that is gone, which panics
+	defer s.mu.Unlock() // reading unmapped inline data panics
 	err := s.post(r, spans)
 	if errors.Is(err, verbs.ErrQueueFull) {
 		s.full++
@@ -161,7 +161,7 @@ func (s *sender) post(r *request, spans []Span) error {
 	total += n
 	wr := &s.wr[0]
 	*wr = r.wr
-	defer func() { wr.SGL, wr.Inline, wr.InlineList, wr.Bind = nil, nil, nil, nil }() // the caller's
+	defer func() { wr.SGL, wr.Inline, wr.InlineList, wr.Bind = nil, nil, nil, nil }() // they belong to the caller
 	if r.targeted {
 		if err := r.at.checkFor(&r.wr, total); err != nil {
 			return err
@@ -189,10 +189,10 @@ func (s *sender) post(r *request, spans []Span) error {
 	return nil
 }
 
-// postReads posts a READ on iWARP, one for each span that is not empty. If all
-// are, it is one of a byte that is not used: siw's responder, when it is busy, answers
-// an empty READ with as many bytes as some READ before, which breaks the
-// connection (siw_activate_tx leaves the old length, Linux 6.1 to 7.2).
+// postReads posts a READ on iWARP, one request for each span that is not empty. If all
+// are empty, it reads one byte and ignores it: siw's responder, when busy, answers an
+// empty READ with the length of an earlier one, which breaks the connection
+// (siw_activate_tx leaves the old length, Linux 6.1 to 7.2).
 func (s *sender) postReads(r *request, spans []Span, total int) error {
 	n, last := 0, 0
 	for i := range spans {
@@ -269,7 +269,7 @@ func (s *sender) room(n int, r *request) error {
 	return nil
 }
 
-// put posts what is in wr, with size bytes. There is room.
+// put posts s.wr with size bytes. The caller has checked that there is room.
 func (s *sender) put(r *request, spans []Span, flags verbs.SendFlags, size int) error {
 	slot := s.head & s.mask
 	e := &s.entries[slot]
@@ -277,7 +277,7 @@ func (s *sender) put(r *request, spans []Span, flags verbs.SendFlags, size int) 
 	*e = entry{id: r.wr.ID, op: r.op, wanted: flags&verbs.SendSignaled != 0 && r.op == nil, read: isRead(wr.Opcode)}
 	wr.ID, wr.Flags = s.head, flags
 	s.quiet++
-	// On iWARP READs are overtaken, so a later completion does not prove them.
+	// On iWARP requests overtake READs, so a later completion does not prove them.
 	if s.quiet >= int(s.depth+1)/2 || s.c.iwarp && e.read || r.op != nil {
 		wr.Flags |= verbs.SendSignaled
 	}
@@ -310,8 +310,8 @@ func (s *sender) put(r *request, spans []Span, flags verbs.SendFlags, size int) 
 	return nil
 }
 
-// reason returns why a request was refused. The rest of a [verbs.PostError] is about the
-// Conn's own numbering.
+// reason returns why a request was refused, without the rest of a [verbs.PostError],
+// which has the Conn's internal numbering.
 func reason(err error) error {
 	if refused, ok := errors.AsType[*verbs.PostError](err); ok {
 		return refused.Err
@@ -340,7 +340,7 @@ func (c *Conn) gather(sgl []verbs.SGE, held []*LocalRegion, spans []Span) (n int
 	return n, nil
 }
 
-// drop lets go of the regions of the entry in a slot.
+// drop releases the regions of the entry in a slot.
 func (s *sender) drop(slot uint64) {
 	e := &s.entries[slot]
 	first := int(slot) * s.c.sges
@@ -378,7 +378,7 @@ func (s *sender) done(wc *verbs.WC) {
 	if e.wanted {
 		s.wanted--
 	}
-	// What was posted before is done as well, except READs on iWARP.
+	// Earlier requests are done as well, except READs on iWARP.
 	for seq := s.tail; seq <= wc.ID; seq++ {
 		if old := &s.entries[seq&s.mask]; old.live && (seq == wc.ID || !(s.c.iwarp && old.read)) {
 			s.drop(seq & s.mask)

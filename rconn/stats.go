@@ -2,27 +2,27 @@ package rconn
 
 import "github.com/goverbs/verbs"
 
-// Stats are the figures of a connection, see [Conn.Stats]. Counters begin at 0.
+// Stats contains statistics of a connection, see [Conn.Stats]. Counters start at 0.
 type Stats struct {
-	// Requests posted, by kind, those of Put, Get, AwaitDelivery and Counter included,
-	// and the bytes of this side's memory that they send or fill. On iWARP a READ into
-	// several spans counts once for each. Bytes are counted when posted.
+	// Requests posted, by kind, including those of Put, Get, AwaitDelivery and
+	// Counter, and the bytes of local memory that they send or fill. On iWARP a READ
+	// into several spans counts once for each. Bytes are counted when posted.
 	Sends, Writes, Reads, Atomics Traffic
-	// Others is how many memory windows were bound, keys invalidated and ranges flushed.
+	// Others counts the memory windows bound, keys invalidated and ranges flushed.
 	Others uint64
-	// Received is the peer's messages and WRITEs with an immediate, without
+	// Received counts the peer's messages and WRITEs with an immediate, without
 	// advertisements.
 	Received Traffic
 
-	// AdvertsSent is how many of Sends were posted by PostAdvert; AdvertsReceived how many
-	// valid advertisements came in the receives for them, and AdvertsInvalid how many other
-	// messages. Those in private data are not counted.
+	// AdvertsSent counts those of Sends that PostAdvert posted, AdvertsReceived the
+	// valid advertisements in the receives for them, AdvertsInvalid the other
+	// messages there. Advertisements in private data are not counted.
 	AdvertsSent, AdvertsReceived, AdvertsInvalid uint64
 
 	SendQueue, RecvQueue QueueStats
 }
 
-// Traffic is a number of requests or messages, and of their bytes.
+// Traffic is the number of requests or messages, and of their bytes.
 type Traffic struct {
 	Requests, Bytes uint64
 }
@@ -32,22 +32,22 @@ func (t *Traffic) add(n int) {
 	t.Bytes += uint64(n)
 }
 
-// QueueStats are the figures of one of the queues of a connection.
+// QueueStats contains statistics of one of the queues of a connection.
 type QueueStats struct {
-	Depth     int    // requests that may be under way
-	Now, Most int    // requests under way: now, and the most there were at a time
+	Depth     int    // requests that may be in flight
+	Now, Most int    // requests in flight: now, and the most at a time
 	Ready     int    // completions that wait for Await or Poll
 	Posted    uint64 // requests
 	Completed uint64 // completions polled from the CQ, less than Posted if not all are signaled
 	Taken     uint64 // completions that Await and Poll have returned
 	Failed    uint64 // completions with an error
 	Foreign   uint64 // completions of requests that were not posted by the Conn, see [Conn.Endpoint]
-	Stalls    uint64 // posts that found the queue full; Put and the like wait for room then
+	Stalls    uint64 // posts that found the queue full; Put, Get, AwaitDelivery and Counter wait for room then
 	Waits     uint64 // calls that had to wait for completions
-	Wakeups   uint64 // times that such a call was woken, by an event or by another call
+	Wakeups   uint64 // times that an event or another call woke such a call
 }
 
-// Stats returns the figures of the connection. It may be called at any time, also after
+// Stats returns the connection's statistics. It may be called at any time, also after
 // Close.
 func (c *Conn) Stats() Stats {
 	s, r := &c.send, &c.recv
@@ -64,7 +64,7 @@ func (c *Conn) Stats() Stats {
 	return stats
 }
 
-// stats returns the figures of a queue. The caller holds mu.
+// stats returns the statistics of a queue. The caller holds mu.
 func (b *box) stats(depth, head, tail uint64) QueueStats {
 	return QueueStats{
 		Depth: int(depth), Now: int(head - tail), Most: b.most, Ready: b.ready.len(), Posted: head,
@@ -73,7 +73,7 @@ func (b *box) stats(depth, head, tail uint64) QueueStats {
 	}
 }
 
-// count counts a request that was posted.
+// count counts a posted request.
 func (s *sender) count(o verbs.Opcode, n int) {
 	switch o {
 	case verbs.OpSend, verbs.OpSendImm, verbs.OpSendInv:

@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestStats compares the figures with what was done, exactly.
+// TestStats compares the statistics with what was done, exactly.
 func TestStats(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		var in *LocalRegion
@@ -48,7 +48,7 @@ func TestStats(t *testing.T) {
 			t.Errorf("at most %d under way", m)
 		}
 		got.SendQueue.Most = 0
-		for _, q := range []*QueueStats{&got.SendQueue, &got.RecvQueue} { // which depend on timing
+		for _, q := range []*QueueStats{&got.SendQueue, &got.RecvQueue} { // these two depend on timing
 			if q.Waits > 10 || q.Wakeups > 50 {
 				t.Errorf("%+v", q)
 			}
@@ -65,7 +65,7 @@ func TestStats(t *testing.T) {
 			t.Errorf("%+v", q)
 		}
 
-		// A wait is counted, and that it was woken, unless the message came before it slept.
+		// A wait and its wake-up count, unless the message arrives first.
 		before, n := s.RecvQueue, uint64(0)
 		for q := before; q.Wakeups == before.Wakeups; n++ {
 			if n > 0 {
@@ -124,7 +124,7 @@ func (l *logged) Write(b []byte) (int, error) {
 	return l.text.Write(b)
 }
 
-// await waits for a line that has all the words.
+// await waits for a line that contains all the words.
 func (l *logged) await(t *testing.T, words ...string) {
 	t.Helper()
 	var text string
@@ -145,7 +145,7 @@ func (l *logged) await(t *testing.T, words ...string) {
 	t.Errorf("no line with %q in\n%s", words, text)
 }
 
-// TestLogger looks for what is logged about a connection.
+// TestLogger tests what is logged about a connection.
 func TestLogger(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		var conn *Conn
@@ -163,7 +163,7 @@ func TestLogger(t *testing.T) {
 		}
 		l.await(t, append(where, "level=WARN", "advertisement", "err=")...)
 		wrong := verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{{Addr: 1, Length: 1, LKey: 1}}}
-		if device == labtest.RXE { // which flushes requests with wrong local keys
+		if device == labtest.RXE { // rxe flushes requests with wrong local keys
 			wrong = verbs.SendWR{Opcode: verbs.OpRDMAWrite, Inline: []byte("x"), RemoteAddr: 1, RKey: 1}
 		}
 		check(t, b.Post(wrong))
@@ -172,7 +172,7 @@ func TestLogger(t *testing.T) {
 	})
 }
 
-// TestPrepare chooses the PD and the sizes when the device is known, on both sides.
+// TestPrepare chooses PD and sizes when the device is known, on both sides.
 func TestPrepare(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		pd := labtest.Made(labtest.OpenDevice(t, device).AllocPD())(t)
@@ -192,7 +192,7 @@ func TestPrepare(t *testing.T) {
 			check(t, b.PostAdvert(0, 0, 0, region.All()))
 			remote := labtest.Must(a.AwaitAdvert(limit(t)))(t)
 			check(t, a.Put(limit(t), remote.At(0), []byte("prepared")))
-			for _, c := range []*Conn{a, b} { // which have none for messages
+			for _, c := range []*Conn{a, b} { // they have none for messages
 				if err := c.PostRecv(0, region.Span(0, 1)); !errors.Is(err, verbs.ErrNoRecvRoom) {
 					t.Errorf("a receive: %v", err)
 				}
@@ -212,7 +212,7 @@ func TestPrepare(t *testing.T) {
 	})
 }
 
-// TestMaxInline has the most inline data that each device takes, and no more.
+// TestMaxInline tests that each device takes its maximum of inline data, and no more.
 func TestMaxInline(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		most := map[string]int{labtest.RXE: 512, labtest.SIW: 80}[device]

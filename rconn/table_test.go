@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// libiwarp has the names that libiwarp's README uses: its functions, its types, and the
-// arguments that have a counterpart of their own.
+// libiwarp lists the names in libiwarp's README: its functions, its types, and the
+// arguments that have their own counterpart.
 var libiwarp = strings.Fields(`
 	iw_ctx_conn iw_ctx_alloc remote_addr remote_port qp_capacity shared_pd
 	iw_connect iw_open listen_addr port backlog iw_listen iw_accept priv_data
@@ -24,8 +24,8 @@ var libiwarp = strings.Fields(`
 	libibverbs librdmacm
 `)
 
-// TestTable compares the table for libiwarp's users with what there is: it has all of C's
-// names and no other, and the tests and the functions that it names exist.
+// TestTable checks the table for libiwarp's users: it has exactly libiwarp's names, and
+// the tests and functions that it lists exist.
 func TestTable(t *testing.T) {
 	if os.Getenv("VERBS_LAB") != "" {
 		t.Skip("reads the sources, which need not be here")

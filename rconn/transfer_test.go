@@ -12,7 +12,7 @@ import (
 
 var sizes = []int{0, 1, 7, 64, 1023, 4096, 4097, 65536, 1<<20 - 1, 1 << 20}
 
-// TestSend sends messages of all sizes both ways, the dialing side first.
+// TestSend sends messages of all sizes in both directions, the dialing side first.
 func TestSend(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		var out, in [2]*LocalRegion
@@ -47,8 +47,8 @@ func TestSend(t *testing.T) {
 	})
 }
 
-// TestWriteRead writes to and reads from the peer's memory, at all sizes and
-// some offsets, by either side.
+// TestWriteRead writes to and reads from the peer's memory, with all sizes and some
+// offsets, from either side.
 func TestWriteRead(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := newPair(t, device, Options{Adverts: 1}, Options{Adverts: 1})
@@ -83,8 +83,8 @@ func TestWriteRead(t *testing.T) {
 	})
 }
 
-// TestSGL gathers from and scatters to as many spans as the device takes, of
-// several regions, empty ones among them.
+// TestSGL gathers from and scatters to as many spans as the device takes, of several
+// regions, including empty ones.
 func TestSGL(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		most := int(labtest.Must(labtest.OpenDevice(t, device).QueryDevice())(t).MaxSGE)
@@ -176,8 +176,8 @@ func TestPutGet(t *testing.T) {
 	})
 }
 
-// TestUnsignaled posts many more requests than the queue holds, and asks for a
-// completion of the last only.
+// TestUnsignaled posts many more requests than the queue holds, and only the last is
+// signaled.
 func TestUnsignaled(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, depth := range []int{1, 2, 5, 64} {
@@ -210,7 +210,7 @@ func TestUnsignaled(t *testing.T) {
 				if !bytes.Equal(theirs.Bytes(), mine.Bytes()) {
 					t.Error("other bytes are there")
 				}
-				check(t, mine.Close()) // all that named it are known to be done
+				check(t, mine.Close()) // all requests that used it are known to be done
 			})
 		}
 	})

@@ -9,10 +9,10 @@ import (
 	"github.com/goverbs/verbs/internal/event"
 )
 
-// source is what the goroutines that wait for either CQ wait for: their events.
+// source is the [event.Source] of both CQs: their completion events.
 type source struct{ c *Conn }
 
-// Arm arms the CQs for which goroutines wait, and collects what came before.
+// Arm arms the CQs that goroutines wait for, and collects earlier completions.
 func (s source) Arm() error { return errors.Join(s.c.send.arm(), s.c.recv.arm()) }
 
 func (s source) Sleep(ctx context.Context, until time.Time) error {
@@ -24,7 +24,7 @@ func (s source) Wake() { s.c.channel.Wake() }
 
 var _ event.Source = source{}
 
-// arm requests an event, if any goroutine waits, and collects what came before.
+// arm arms the CQ if a goroutine waits, and collects earlier completions.
 func (b *box) arm() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -36,13 +36,13 @@ func (b *box) arm() error {
 	return err
 }
 
-// wait waits until ok returns true, and does not call it again then. It calls ok with mu
+// wait waits until ok returns true, and does not call ok after that. It calls ok with mu
 // held.
 func (b *box) wait(ctx context.Context, ok func() bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var over error
-	looks := 0 // before and after each sleep
+	looks := 0 // calls, one before and one after each sleep
 	b.waiting++
 	err := b.changed.Wait(ctx, &b.mu, &b.given, func() bool {
 		if looks++; looks == 2 {

@@ -8,10 +8,10 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Window is a memory window of type 2: a key to a part of a region that requests grant
-// and take back, without the cost of a registration. rxe enforces its key and its access,
-// but not its bounds: a peer with the key reaches all of the region, see [uverbs.MW]. siw has
-// no windows.
+// Window is a memory window of type 2: a key to a part of a region that requests bind and
+// invalidate, without the cost of a registration. rxe enforces its key and its access,
+// but not its bounds: a peer with the key reaches all of the region, see [uverbs.MW]. siw
+// has no windows.
 type Window struct {
 	c  *Conn
 	mw *uverbs.MW
@@ -20,12 +20,11 @@ type Window struct {
 	key uint32
 }
 
-// AllocWindow makes a window, bound to nothing. Close of the Conn closes it, if nothing
-// did before.
+// AllocWindow allocates an unbound window. [Conn.Close] closes it if it is still open.
 func (c *Conn) AllocWindow() (*Window, error) {
 	c.windowsMu.Lock()
 	defer c.windowsMu.Unlock()
-	if c.closed.Load() { // Close has closed the windows that there were
+	if c.closed.Load() { // Close has closed all windows already
 		return nil, c.fail("allocate window of", verbs.ErrClosed)
 	}
 	mw, err := c.ep.PD.AllocMW(verbs.MWType2)
@@ -40,7 +39,7 @@ func (c *Conn) AllocWindow() (*Window, error) {
 	return w, nil
 }
 
-// Close frees the window: its key is not valid any more. A region cannot be closed while
+// Close frees the window: its key becomes invalid. A region cannot be closed while
 // windows are bound to it.
 func (w *Window) Close() error {
 	w.c.windowsMu.Lock()
@@ -57,9 +56,9 @@ func (w *Window) close() error {
 }
 
 // PostBind binds a window to a part of a region made with [verbs.AccessMWBind], for the
-// peer to use with the given access: [RemoteWrite], [RemoteRead] and [RemoteAtomic], or
-// several of them. Those that write need a region with [LocalWrite]. PostBind returns
-// the part under its new key, which the peer must learn, for example by
+// peer to use with this access: [RemoteWrite], [RemoteRead] and [RemoteAtomic], or
+// several of them. Those that write need a region with [LocalWrite]. PostBind returns the
+// part with its new key, which must be sent to the peer, for example by
 //
 //	advert, err := part.AppendAdvert(nil)
 //	...

@@ -12,14 +12,14 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// arena is a socket's memory, in a PD of its own: its peer reaches no other
-// socket's, whatever keys it guesses.
+// arena is a socket's memory, in a PD of its own: whatever keys the peer guesses, it
+// reaches no memory of other sockets.
 //
 //	receives  one region with a slot for each receive, all posted
 //	staging   one region of SendBuffer bytes, made by the first small message
 //	regions   for each message above Eager, or without room in staging
 //
-// It lives until the socket has gone and all its buffers have been freed.
+// It is released when the socket has ended and all its buffers have been freed.
 type arena struct {
 	s   *Socket
 	dev *device
@@ -28,11 +28,11 @@ type arena struct {
 	registered atomic.Int64 // bytes
 
 	mu      sync.Mutex
-	refs    int // the socket, and the buffers in the program's hands
+	refs    int // the socket, and the buffers that the program holds
 	slots   *uverbs.MR
 	staging staging
-	free    []*Buffer // of Send, to use again
-	copied  int       // bytes that Send has copied and not sent
+	free    []*Buffer // Send's buffers, for reuse
+	copied  int       // bytes that Send has copied and that are not sent yet
 	waiting int       // a Send waits until copied is at most this; -1 if none does
 }
 
@@ -44,7 +44,7 @@ func newArena(s *Socket, dev *device) (*arena, error) {
 	return &arena{s: s, dev: dev, pd: pd, refs: 1, waiting: -1}, nil
 }
 
-// alloc makes a region.
+// alloc registers a new region.
 func (a *arena) alloc(size int, access verbs.Access) (*uverbs.MR, error) {
 	mr, err := a.pd.AllocMR(size, access, uverbs.MROptions{})
 	if err == nil {
@@ -53,7 +53,7 @@ func (a *arena) alloc(size int, access verbs.Access) (*uverbs.MR, error) {
 	return mr, err
 }
 
-// close closes a region of alloc's.
+// close closes a region made by alloc.
 func (a *arena) close(mr *uverbs.MR) {
 	a.registered.Add(-int64(mr.Len()))
 	if err := mr.Close(); err != nil {
@@ -61,7 +61,7 @@ func (a *arena) close(mr *uverbs.MR) {
 	}
 }
 
-// receives makes the slots of the socket's receives.
+// receives allocates the slots of the socket's receives.
 func (a *arena) receives(n int) ([]*Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -81,8 +81,8 @@ func (a *arena) receives(n int) ([]*Buffer, error) {
 	return bufs, nil
 }
 
-// get returns a buffer for n bytes to send, whose status is Free. One for Send to copy to
-// is refused with ErrWouldBlock when Send has to wait for earlier ones to be sent.
+// get returns a buffer with status Free for n bytes to send. If copies is set, it is for
+// Send, and get returns ErrWouldBlock while Send must wait for earlier ones to be sent.
 func (a *arena) get(n int, copies bool) (*Buffer, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -98,7 +98,7 @@ func (a *arena) get(n int, copies bool) (*Buffer, error) {
 	}
 	if b == nil && err == nil {
 		if copies && a.copied > 0 && (n <= a.s.eager || a.copied+n > most) {
-			a.waiting = max(a.waiting, a.copied-most/2, 0) // several are sent then
+			a.waiting = max(a.waiting, a.copied-most/2, 0) // wake Send when several have been sent
 			return nil, ErrWouldBlock
 		}
 		b, err = a.region(n, n > a.s.eager)
@@ -144,7 +144,7 @@ func (a *arena) stage(n int, copies bool) (*Buffer, error) {
 	return b, nil
 }
 
-// region returns a buffer for n bytes in a region of its own.
+// region returns a buffer for n bytes in a separate region.
 func (a *arena) region(n int, readable bool) (*Buffer, error) {
 	size := regionSize(headerSize + n)
 	mr := a.s.l.cache.take(a, size, readable)
@@ -165,7 +165,7 @@ func (a *arena) region(n int, readable bool) (*Buffer, error) {
 	return &Buffer{s: a.s, mr: mr, mem: mem, home: inRegion, readable: readable}, nil
 }
 
-// regionSize rounds up, by an eighth at most, for a region to suit other messages.
+// regionSize rounds up, by an eighth at most, so that other messages can reuse a region.
 func regionSize(n int) int {
 	step := max(4096, 1<<bits.Len(uint(n-1))>>4)
 	return (n + step - 1) / step * step
@@ -184,12 +184,12 @@ func (a *arena) incoming(n int) (*Buffer, error) {
 	return b, err
 }
 
-// put takes a buffer from the program.
+// put releases a buffer.
 func (a *arena) put(b *Buffer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch b.home {
-	case inSlot: // the socket has posted it again, or has gone
+	case inSlot: // the socket has posted it again, or has ended
 	case inStaging:
 		a.staging.set(b.at/blockSize, (len(b.mem)+blockSize-1)/blockSize, 0)
 	case inRegion:
@@ -206,14 +206,14 @@ func (a *arena) put(b *Buffer) {
 	a.unref()
 }
 
-// hold is for a buffer that goes to the program without get.
+// hold takes a reference for a buffer that the program receives without get.
 func (a *arena) hold() {
 	a.mu.Lock()
 	a.refs++
 	a.mu.Unlock()
 }
 
-// release is the socket's.
+// release drops the reference of the socket.
 func (a *arena) release() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -237,19 +237,19 @@ func (a *arena) unref() {
 	a.dev.unref()
 }
 
-// staging is a region that is handed out in blocks.
+// staging is a region that is allocated in blocks.
 type staging struct {
 	mr   *uverbs.MR
 	used []byte // 1 for each block in use
-	next int    // where to look first
+	next int    // where the search starts
 }
 
 const blockSize = 512
 
-// unused is as staging's used is where the largest message fits.
+// unused is the part of staging.used that the largest message needs, all free.
 var unused [(headerSize+maxEager)/blockSize + 1]byte
 
-// take returns the first of n blocks in a row, or -1.
+// take allocates n consecutive blocks and returns the first, or -1.
 func (p *staging) take(n int) int {
 	for _, from := range [2]int{p.next, 0} {
 		if i := bytes.Index(p.used[from:], unused[:n]); i >= 0 {
@@ -267,8 +267,8 @@ func (p *staging) set(first, n int, used byte) {
 	}
 }
 
-// cache has regions of messages that are freed, to use again: those of all arenas of a
-// loop, up to a limit, and for cacheTime at most. Each can be used by its arena only.
+// cache holds the regions of freed messages for reuse: those of all arenas of a loop, up
+// to a limit, and for cacheTime at most. A region can be reused only by its arena.
 type cache struct {
 	mu      sync.Mutex
 	limit   int
@@ -286,7 +286,7 @@ type cached struct {
 
 const cacheTime = time.Second
 
-// take returns an arena's region of a size, or nil.
+// take removes and returns a region of the arena with that size, or nil.
 func (c *cache) take(a *arena, size int, readable bool) *uverbs.MR {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -300,7 +300,7 @@ func (c *cache) take(a *arena, size int, readable bool) *uverbs.MR {
 	return nil
 }
 
-// put keeps a region or closes it.
+// put caches a region, or closes it if it is above the limit.
 func (c *cache) put(a *arena, mr *uverbs.MR, readable bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -316,14 +316,14 @@ func (c *cache) put(a *arena, mr *uverbs.MR, readable bool) {
 	}
 }
 
-// drop closes an arena's regions.
+// drop closes the cached regions of an arena.
 func (c *cache) drop(a *arena) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.evict(func(r cached) bool { return r.a == a })
 }
 
-// expire closes the regions whose time is over, and comes again for the next.
+// expire closes the regions older than cacheTime, and sets the timer for the next.
 func (c *cache) expire() {
 	c.evict(func(r cached) bool { return time.Since(r.since) >= cacheTime })
 	if len(c.regions) == 0 {
@@ -341,7 +341,7 @@ func (c *cache) expire() {
 	}
 }
 
-// evict closes regions, from the oldest on.
+// evict closes the regions that which selects, from the oldest on.
 func (c *cache) evict(which func(cached) bool) {
 	c.regions = slices.DeleteFunc(c.regions, func(r cached) bool {
 		if !which(r) {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestStaging takes and returns blocks at random: rows do not overlap, are all
-// returned, and a row is found where there is one.
+// TestStaging allocates and frees blocks at random: rows do not overlap, all are freed,
+// and take finds a row if there is one.
 func TestStaging(t *testing.T) {
 	const size = 40
 	p := staging{used: make([]byte, size)}
@@ -53,7 +53,7 @@ func TestStaging(t *testing.T) {
 	}
 }
 
-// TestRegionSize: a region holds its message, is made of pages, and little larger.
+// TestRegionSize tests that a region holds its message in whole pages and wastes little.
 func TestRegionSize(t *testing.T) {
 	for n := 1; n < 1<<30; n += 1 + n/7 {
 		if size := regionSize(n); size < n || size%4096 != 0 || size > n+max(4096, n/8) || regionSize(size) != size {

@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// BenchmarkThreshold sends messages of one size whole and announced: the
-// default of Options.Eager is where these meet.
+// BenchmarkThreshold sends messages of one size whole and announced, to choose the
+// default of Options.Eager.
 func BenchmarkThreshold(b *testing.B) {
 	labtest.Require(b)
 	for _, device := range []string{labtest.RXE, labtest.SIW} {
@@ -62,7 +62,7 @@ func stream(b *testing.B, c, s *rmsg.Socket, size, n int) {
 	}
 }
 
-// BenchmarkPingPong is the time of a message there and back.
+// BenchmarkPingPong measures the time of a message and its echo.
 func BenchmarkPingPong(b *testing.B) {
 	labtest.Require(b)
 	for _, device := range []string{labtest.RXE, labtest.SIW} {

@@ -8,16 +8,16 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Status says who may use a [Buffer].
+// Status is the state of a [Buffer]: it determines whether program or socket may use it.
 type Status int32
 
 const (
-	Free     Status = iota // the program's, to fill and to post
-	Queued                 // the socket's, until it is Sent or Failed
-	Sent                   // the program's again; the message is on its way or there
-	Failed                 // the program's again; the socket ended first, see [Buffer.Err]
-	Received               // holds a message, the program's until it frees it
-	Released               // freed: must not be used any more
+	Free     Status = iota // owned by the program, which may fill and post it
+	Queued                 // owned by the socket until it is Sent or Failed
+	Sent                   // owned by the program again; the message is in flight or has arrived
+	Failed                 // owned by the program again; the socket ended first, see [Buffer.Err]
+	Received               // holds a message; owned by the program until it frees it
+	Released               // freed: must no longer be used
 )
 
 func (s Status) String() string {
@@ -28,41 +28,41 @@ func (s Status) String() string {
 	return names[s]
 }
 
-// Buffer is memory for one message of one socket. [Socket.Alloc] makes one to send, in
-// registered memory, and a message that arrives is in one. The memory outlives socket and
-// loop until it is freed.
+// Buffer is registered memory for one message of one socket. [Socket.Alloc] returns one
+// for sending, and received messages are in one. The memory stays valid until Free, even
+// after socket and loop have been closed.
 //
-// Status may be called by any goroutine; all else by one at a time.
+// Status may be called by any goroutine; all other methods by one at a time.
 type Buffer struct {
 	s        *Socket
 	mr       *uverbs.MR
-	mem      []byte // room for a frame's header, and for the message
-	at       int    // where mem starts in mr
-	n        int    // of the message
-	slot     int    // index of a receive
+	mem      []byte // room for a frame's header and the message
+	at       int    // offset of mem in mr
+	n        int    // length of the message
+	slot     int    // index of the receive
 	home     home
 	readable bool // the peer may read it
-	auto     bool // of Send: freed when it is sent
+	auto     bool // made by Send: freed when it is sent
 	err      error
 	status   atomic.Int32
 }
 
-// home is where a buffer's memory comes from, see arena.
+// home is the part of the arena that a buffer's memory belongs to.
 type home uint8
 
 const (
-	inSlot    home = iota // a receive
-	inStaging             // the socket's memory for small messages to send
-	inRegion              // a region of its own
+	inSlot    home = iota // a slot of a receive
+	inStaging             // the staging region, for small messages to send
+	inRegion              // a separate region
 )
 
-// Status returns who may use the buffer.
+// Status returns the state of the buffer.
 func (b *Buffer) Status() Status { return Status(b.status.Load()) }
 
 func (b *Buffer) set(s Status) { b.status.Store(int32(s)) }
 
-// Bytes returns the message, or the room for one; nil once the buffer is freed. The
-// program must not touch it while the buffer is queued, nor after it is freed.
+// Bytes returns the message, or the room for one, or nil once the buffer is freed. The
+// program must not use it while the buffer is queued, nor after it is freed.
 func (b *Buffer) Bytes() []byte {
 	if b.Status() == Released {
 		return nil
@@ -95,7 +95,7 @@ func (b *Buffer) mine() bool {
 // Socket returns the socket of the buffer.
 func (b *Buffer) Socket() *Socket { return b.s }
 
-// Err returns why the buffer's status is Failed: the error of the socket's Err.
+// Err returns the error of the socket if the buffer's status is Failed, otherwise nil.
 func (b *Buffer) Err() error {
 	if b.Status() != Failed {
 		return nil
@@ -103,8 +103,8 @@ func (b *Buffer) Err() error {
 	return b.err
 }
 
-// Free releases the buffer; of a received message it also lets the peer send another.
-// Free of a queued buffer fails with [ErrBuffer]; of a freed one it does nothing.
+// Free releases the buffer. For a received message it also lets the peer send another.
+// For a queued buffer it fails with [ErrBuffer], for a freed one it does nothing.
 func (b *Buffer) Free() error {
 	for {
 		st := b.Status()

@@ -36,7 +36,7 @@ func TestBuffers(t *testing.T) {
 			if err := b.SetLen(n); err != nil {
 				t.Error(err)
 			}
-			// Sent again and again, at different lengths.
+			// Send it repeatedly, with different lengths.
 			for _, n := range []int{n, 0, b.Cap(), 3} {
 				if err := b.SetLen(n); err != nil {
 					t.Fatal(err)
@@ -68,8 +68,8 @@ func TestBuffers(t *testing.T) {
 	})
 }
 
-// TestWouldBlock fills a send queue to a receiver who takes nothing, and sees it
-// drain.
+// TestWouldBlock fills the send queue to a receiver that takes nothing, and then drains
+// it.
 func TestWouldBlock(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		var heard diary

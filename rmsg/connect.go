@@ -13,9 +13,9 @@ import (
 // connector makes a socket's connection.
 type connector func(context.Context, cm.Options) (*cm.Endpoint, error)
 
-// ConnOptions describe one connection.
+// ConnOptions contains options for one connection.
 type ConnOptions struct {
-	// PrivateData goes to the peer, which gets it from [Request.PrivateData] or
+	// PrivateData is sent to the peer, which reads it with [Request.PrivateData] or
 	// [Socket.PrivateData]. RoCE carries 36 bytes in a request and 176 in its
 	// acceptance, iWARP 235.
 	PrivateData []byte
@@ -23,7 +23,7 @@ type ConnOptions struct {
 	RetryCount, RNRRetryCount int
 }
 
-// hello returns the private data of this side.
+// hello returns the private data to send: this side's hello.
 func (l *Loop) hello(private []byte) ([]byte, error) {
 	if len(private) > cm.MaxPrivateData-helloSize {
 		return nil, fmt.Errorf("%w: %d bytes of at most %d", cm.ErrPrivateData, len(private), cm.MaxPrivateData-helloSize)
@@ -35,7 +35,7 @@ func (l *Loop) hello(private []byte) ([]byte, error) {
 	return h.append(nil), nil
 }
 
-// meet takes the peer's hello.
+// meet stores the peer's hello.
 func (s *Socket) meet(h hello) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,7 +44,7 @@ func (s *Socket) meet(h hello) {
 	s.eager = min(int(h.eager), s.l.opt.Eager)
 }
 
-// live runs a socket from connecting until it has gone.
+// live runs a socket from connecting to its end.
 func (s *Socket) live(connect connector) {
 	ctx, cancel := context.WithTimeoutCause(s.ctx, s.l.opt.ConnectTimeout, fmt.Errorf("connect: %w", ErrTimeout))
 	defer cancel()
@@ -69,9 +69,9 @@ func (s *Socket) live(connect connector) {
 	s.l.post(s, do...)
 }
 
-// connect makes the connection. iWARP handshakes cannot be broken off, so one
-// that takes too long is left to end by itself: the socket has gone then, and
-// what it had is released later.
+// connect makes the connection. iWARP handshakes cannot be canceled. If one takes too
+// long, the socket ends and left is true: the handshake ends later in the background, and
+// the socket's resources are released then.
 func (s *Socket) connect(ctx context.Context, connect connector) (e *cm.Endpoint, left bool, err error) {
 	type result struct {
 		e   *cm.Endpoint
@@ -96,7 +96,7 @@ func (s *Socket) connect(ctx context.Context, connect connector) (e *cm.Endpoint
 				err := s.prepare(r, o)
 				if err == nil && s.arena.dev.iwarp {
 					iwarp.Store(true)
-					err = ctx.Err() // or it came before that
+					err = ctx.Err() // ctx may have ended before iwarp was set
 				}
 				return err
 			},
@@ -128,8 +128,8 @@ func (s *Socket) connect(ctx context.Context, connect connector) (e *cm.Endpoint
 	return nil, true, context.Cause(ctx)
 }
 
-// prepare finds CQ and memory when the device is known. A dial that tries again
-// comes here again.
+// prepare allocates CQ and memory when the device is known. A dial that tries again calls
+// it again.
 func (s *Socket) prepare(r cm.Route, opt *cm.Options) error {
 	if s.arena == nil {
 		dev, err := s.l.device(r)
@@ -173,8 +173,8 @@ func (s *Socket) setup(e *cm.Endpoint) (err error) {
 	return nil
 }
 
-// greet waits until the sides have said hello: the one that dialed first, as
-// iWARP requires (RFC 5044, section 7.1.1).
+// greet waits until both sides have sent hello: the dialing side first, as iWARP requires
+// (RFC 5044, section 7.1.1).
 func (s *Socket) greet(ctx context.Context, e *cm.Endpoint) error {
 	s.mu.Lock()
 	s.local, s.remote = e.LocalAddr(), e.RemoteAddr()
@@ -208,7 +208,7 @@ func (s *Socket) greet(ctx context.Context, e *cm.Endpoint) error {
 	}
 }
 
-// rejection reads the hello that the private data of a peer's refusal begins with.
+// rejection parses the hello at the start of the private data of a rejection.
 func rejection(err error) error {
 	refused, ok := errors.AsType[*cm.RejectedError](err)
 	if !ok {

@@ -11,9 +11,8 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// noRNR insists that, until the test ends, no message on a device came before
-// there was a receive for it. On siw, which counts nothing, one that does ends
-// its connection.
+// noRNR tests that until the test ends every message on a device finds a receive. siw
+// does not count messages without one, which end their connection.
 func noRNR(t *testing.T, device string) {
 	ctx := labtest.OpenDevice(t, device)
 	count := func() (n uint64) {
@@ -38,8 +37,8 @@ func noRNR(t *testing.T, device string) {
 	})
 }
 
-// TestCredits sends both ways with hardly any credits, to programs that free
-// late, and out of order, and loops that sleep. Some messages are announced.
+// TestCredits sends in both directions with few credits, to receivers that free messages
+// late and out of order. Some messages are announced.
 func TestCredits(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		noRNR(t, device)

@@ -16,46 +16,46 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// device is an open RDMA device of a loop: one completion channel, and CQs that
-// many sockets share. It is closed when it has had no arena for keepFor, or none
-// and the loop has been closed.
+// device is an open RDMA device of a loop: one completion channel, and CQs that many
+// sockets share. It is closed when no arena has used it for keepFor, or the loop is
+// closed and no arena uses it.
 type device struct {
 	l     *Loop
-	id    int32 // in the loop's files
-	index int   // as the kernel numbers it
+	id    int32 // of fd in the loop's files
+	index int   // the kernel's device index
 	name  string
 	iwarp bool
 	ctx   *uverbs.Context
 	ch    *uverbs.CompChannel
 	fd    int // of ch
-	depth int // of a CQ
+	depth int // of each CQ
 
 	failed atomic.Bool
 
 	mu       sync.Mutex
 	refs     int
 	shards   []*shard
-	idle     *time.Timer // runs since refs came to 0
-	detached bool        // the loop does not have it any more
+	idle     *time.Timer // runs since refs became 0
+	detached bool        // removed from the loop
 }
 
-// keepFor is how long a device without sockets stays open, as opening one takes
-// longer than connecting. The kernel cannot remove a device that is open.
+// keepFor is how long an unused device stays open, as opening one takes longer than
+// connecting. The kernel cannot remove an open device.
 const keepFor = 250 * time.Millisecond
 
-// shard is a CQ and how many sockets complete to it.
+// shard is a CQ and the number of sockets that use it.
 type shard struct {
 	dev   *device
 	cq    *uverbs.CQ
 	users int
-	armed bool // only while dispatching
+	armed bool // accessed only while dispatching
 }
 
-// shardSize is how many sockets share a CQ, at most. Each has room for twice
-// its requests: those of a QP that has gone may still be there.
+// shardSize is the largest number of sockets that share a CQ. There is room for twice
+// their requests: completions of destroyed QPs may still be in the CQ.
 const shardSize = 64
 
-// device returns the loop's device to which a route leads.
+// device returns the loop's device that a route leads to, and opens it if necessary.
 func (l *Loop) device(r cm.Route) (*device, error) {
 	l.opening.Lock()
 	defer l.opening.Unlock()
@@ -84,7 +84,7 @@ func (l *Loop) device(r cm.Route) (*device, error) {
 		l.lastDevice++
 		d.id = l.lastDevice
 		if err = l.files.Add(d.fd, d.id); err == nil {
-			l.devices = append(slices.Clip(l.devices), d) // Dispatch may have the old ones
+			l.devices = append(slices.Clip(l.devices), d) // Dispatch may be using the old slice
 			return d, nil
 		}
 	} else {
@@ -118,7 +118,7 @@ func (l *Loop) openDevice(r cm.Route) (*device, error) {
 	return d, nil
 }
 
-// join finds a CQ for one more socket, and leave gives it back.
+// join returns a CQ with room for one more socket; leave frees that room.
 func (d *device) join(l *Loop) (*shard, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -151,7 +151,7 @@ func (s *shard) leave() {
 	s.dev.mu.Unlock()
 }
 
-// cqs returns the present CQs.
+// cqs returns the current CQs.
 func (d *device) cqs() []*shard {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -171,7 +171,7 @@ func (d *device) drain() {
 	}
 }
 
-// unref gives up a reference.
+// unref drops a reference.
 func (d *device) unref() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -188,9 +188,9 @@ func (d *device) unref() {
 	}
 }
 
-// detach takes a device from the loop, unless it has references and busy is
-// false. It is closed now or by the last unref. Only Dispatch may call it, which
-// uses the device's file without a lock.
+// detach removes a device from the loop, unless it has references and busy is false. It
+// is closed now or by the last unref. Only Dispatch may call it, as it uses the device's
+// file without a lock.
 func (l *Loop) detach(d *device, busy bool) {
 	l.mu.Lock()
 	d.mu.Lock()
@@ -213,8 +213,8 @@ func (l *Loop) detach(d *device, busy bool) {
 	}
 }
 
-// fail ends the sockets on a device whose file reports an error, which it does
-// from when the driver has let go of the device.
+// fail ends the sockets on a device whose file reports an error, which means that the
+// driver has removed the device.
 func (l *Loop) fail(d *device) {
 	l.files.Remove(d.fd)
 	l.log(slog.LevelWarn, "device removed", slog.String("device", d.name))
@@ -225,14 +225,14 @@ func (l *Loop) fail(d *device) {
 	l.mu.Unlock()
 	for _, s := range sockets {
 		s.mu.Lock()
-		if s.qp != nil && s.arena.dev == d { // else setup fails
+		if s.qp != nil && s.arena.dev == d { // otherwise setup fails
 			s.fail(verbs.ErrDeviceRemoved)
 		}
 		s.mu.Unlock()
 	}
 }
 
-// close releases everything. Nothing else uses the device any more.
+// close releases everything. The device is no longer used.
 func (d *device) close() error {
 	for _, s := range d.shards {
 		if err := s.cq.Close(); err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestFailedDevice has a device's file report EPOLLERR, as a completion channel
-// does from when its driver has let go of the device. The loop ends the sockets on
-// it and sleeps again.
+// TestFailedDevice makes a device's file report EPOLLERR, as a completion channel does
+// when the driver has removed the device. The loop ends the sockets on it and sleeps
+// again.
 func TestFailedDevice(t *testing.T) {
 	l, err := NewLoop(Options{})
 	if err != nil {
@@ -42,8 +42,7 @@ func TestFailedDevice(t *testing.T) {
 	if err := l.Run(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
-	// Each Dispatch counts twice. Those that are due take note of the start, the
-	// pipe, and the context.
+	// Each Dispatch counts twice. Start, pipe and context cause a few.
 	if n := l.rounds.Load() / 2; n > 10 {
 		t.Errorf("the loop was dispatched %d times and did not sleep", n)
 	}

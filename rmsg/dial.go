@@ -12,8 +12,8 @@ import (
 // Dialer makes connections. The zero value dials as [Dial] does.
 type Dialer struct {
 	ConnOptions
-	// Loop is the loop of the sockets. If it is nil each socket has a loop of its own,
-	// with Options, which a goroutine runs until the socket has ended.
+	// Loop is the loop of the sockets. If it is nil, each socket gets its own loop
+	// with Options, run by a goroutine until the socket has ended.
 	Loop    *Loop
 	Options Options // used if Loop is nil
 	// LocalAddr, ResolveTimeout, Resolver and TOS are as in [cm.Dialer].
@@ -24,12 +24,12 @@ type Dialer struct {
 }
 
 // Dial connects to addr, "10.9.0.1:7471" or with a name, and waits until the socket is
-// established. The socket has a loop of its own, with default options.
+// established. The socket gets its own loop with default options.
 func Dial(ctx context.Context, addr string) (*Socket, error) { return new(Dialer).Dial(ctx, addr) }
 
-// Dial connects to addr and waits until the socket is established. ctx bounds all of
-// it, and does nothing to a socket that is up. If d.Loop is set another goroutine must
-// run it.
+// Dial connects to addr and waits until the socket is established. ctx bounds the whole
+// dial; it does not affect an established socket. If d.Loop is set, another goroutine
+// must run it.
 func (d *Dialer) Dial(ctx context.Context, addr string) (*Socket, error) {
 	const op = "dial"
 	if d.Loop != nil {
@@ -48,8 +48,8 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (*Socket, error) {
 	return s, nil
 }
 
-// Connect begins to connect to addr and returns at once: the callback Established or
-// Disconnected follows, and [Socket.Wait] waits for it.
+// Connect starts to connect to addr and returns without waiting. The loop then calls
+// Established or Disconnected; [Socket.Wait] waits for that.
 func (d *Dialer) Connect(addr string) (*Socket, error) {
 	s, err := d.connect(addr)
 	return s, fail("connect to", addr, err)

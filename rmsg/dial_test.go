@@ -20,7 +20,7 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// TestDialListen connects sockets that have loops of their own, which leave nothing.
+// TestDialListen connects sockets with their own loops, which leave nothing behind.
 func TestDialListen(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		before := labtest.Settled(t)
@@ -49,7 +49,7 @@ func TestDialListen(t *testing.T) {
 		if string(s.PrivateData()) != "me" || s.MaxMessage() != 1000 {
 			t.Errorf("private data %q, messages up to %d", s.PrivateData(), s.MaxMessage())
 		}
-		if err := ln.Close(); err != nil { // the socket goes on
+		if err := ln.Close(); err != nil { // the socket stays up
 			t.Error(err)
 		}
 		other := labtest.Must(rmsg.Listen(within(t), addr+":0"))(t)
@@ -81,7 +81,7 @@ func TestDialListen(t *testing.T) {
 		if _, err := s.Recv(within(t)); err != io.EOF {
 			t.Errorf("the peer disconnected: %v", err)
 		}
-		// Nothing listens there any more.
+		// The listener is closed.
 		if _, err := rmsg.Dial(within(t), ln.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("dial: %v", err)
 		}
@@ -100,8 +100,7 @@ func TestDialListen(t *testing.T) {
 	})
 }
 
-// TestDispatchWait goes through a socket's life with a loop that is dispatched only when there
-// is something to do.
+// TestDispatchWait runs a socket from Connect to Disconnect with DispatchWait.
 func TestDispatchWait(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		l := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
@@ -143,7 +142,7 @@ func TestDispatchWait(t *testing.T) {
 			cancel()
 			break
 		}
-		// One at a time.
+		// Run and DispatchWait exclude each other.
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
@@ -180,7 +179,8 @@ func TestDispatchWait(t *testing.T) {
 	})
 }
 
-// TestNestedEpoll waits for the file of a loop in an epoll file, by level and by edge.
+// TestNestedEpoll waits for the file of a loop in another epoll file, level- and
+// edge-triggered.
 func TestNestedEpoll(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for name, edge := range map[string]uint32{"level": 0, "edge": unix.EPOLLET} {
@@ -197,7 +197,7 @@ func TestNestedEpoll(t *testing.T) {
 				if err := unix.EpollCtl(outer, unix.EPOLL_CTL_ADD, l.FD(), &ev); err != nil {
 					t.Fatal(err)
 				}
-				// until dispatches once each time that there is an event.
+				// until dispatches once for each event.
 				until := func(n int) {
 					t.Helper()
 					for got < n {
@@ -239,7 +239,7 @@ func TestNestedEpoll(t *testing.T) {
 	})
 }
 
-// TestEndpoint looks at the connection below a socket.
+// TestEndpoint tests the underlying connection of a socket.
 func TestEndpoint(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		c, s := pair(t, device, rmsg.Options{}, rmsg.Options{})
@@ -250,7 +250,7 @@ func TestEndpoint(t *testing.T) {
 		if e.LocalAddr() != c.LocalAddr() || e.RemoteAddr() != s.LocalAddr() {
 			t.Errorf("addresses %v and %v", e.LocalAddr(), e.RemoteAddr())
 		}
-		if attr := labtest.Must(e.QP.Query())(t); attr.State != verbs.StateRTS && (device == labtest.RXE || attr.State != verbs.StateReset) { // siw of Linux 6.1 does not fill it in
+		if attr := labtest.Must(e.QP.Query())(t); attr.State != verbs.StateRTS && (device == labtest.RXE || attr.State != verbs.StateReset) { // siw of Linux 6.1 does not return it
 			t.Errorf("QP is %v", attr.State)
 		}
 		c.Close()
@@ -263,7 +263,7 @@ func TestEndpoint(t *testing.T) {
 	})
 }
 
-// TestStats compares the figures with what was done.
+// TestStats compares the statistics with what was done.
 func TestStats(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ln := listen(t, run(t, rmsg.Options{Credits: 4}), device)
@@ -323,7 +323,7 @@ func TestStats(t *testing.T) {
 	})
 }
 
-// record is where a logger of a test writes.
+// record is the output of a logger.
 type record struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -341,7 +341,8 @@ func (r *record) String() string {
 	return r.b.String()
 }
 
-// TestLogger has a connection come and go, and peers that are rejected or break the protocol.
+// TestLogger tests what is logged about a connection, and about peers that are rejected
+// or break the protocol.
 func TestLogger(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		var r record

@@ -1,6 +1,6 @@
-// Package rmsg sends and receives messages over RDMA, asynchronously: an event
-// loop, sockets, callbacks, and buffers in registered memory. Programs that
-// prefer to wait use the same sockets with Send and Recv.
+// Package rmsg sends and receives messages over RDMA asynchronously, with an event loop,
+// sockets, callbacks, and buffers in registered memory. Programs that prefer blocking
+// calls use Send and Recv of the same sockets.
 //
 //	Post(buffer) ─► queue ─► SEND ═══════════════════► receive ─► ring ─► Message callback,
 //	  Queued          ▲    up to Eager bytes, at once            ▲          or Recv
@@ -8,13 +8,12 @@
 //	                  │      SEND "there are n bytes at ..." ═══►│ RDMA READ  ▼
 //	  Sent, Failed ◄──┴───── SEND "read", "so many credits" ◄════╧══════════ Free(buffer)
 //
-// Messages of a socket arrive once, whole, and in order, whatever their sizes:
-// from 0 bytes to the peer's limit (Options.MaxMessage).
+// Messages of a socket arrive exactly once, whole and in order. They may have 0 bytes up
+// to the peer's limit (Options.MaxMessage).
 //
 // # Simple programs
 //
-// [Dial] and [Listen] make sockets with an event loop of their own, which a goroutine
-// runs:
+// [Dial] and [Listen] make sockets with their own event loop, which a goroutine runs:
 //
 //	s, err := rmsg.Dial(ctx, "10.9.0.1:7471")
 //	err = s.Send(ctx, []byte("hello"))
@@ -22,84 +21,84 @@
 //
 // # Event loops
 //
-// A program that serves many sockets with callbacks makes a [Loop], names it in
-// [Dialer] and [ListenConfig], and runs it:
+// A program that serves many sockets with callbacks creates a [Loop], sets it in [Dialer]
+// and [ListenConfig], and runs it:
 //
 //	loop, err := rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{...}})
 //	go loop.Run(ctx)
 //	socket, err := (&rmsg.Dialer{Loop: loop}).Connect(addr)
 //
-// [Loop.Run] waits for events and handles them, again and again; [Loop.DispatchWait] does
-// so once; [Loop.Dispatch] handles the events there are and does not wait. [Loop.FD] is one
-// file descriptor for a program with an epoll(7) or poll(2) loop of its own, however
-// many sockets and devices there are.
+// [Loop.Run] waits for events and handles them until it is stopped; [Loop.DispatchWait]
+// does so once; [Loop.Dispatch] handles pending events and does not wait. [Loop.FD]
+// returns one file descriptor for all sockets and devices, for programs with their own
+// epoll(7) or poll(2) loop.
 //
 // # Concurrency
 //
 // Sockets make progress, and callbacks run, only inside Dispatch, DispatchWait and Run, one
-// callback at a time. All methods of all types except Buffer may be called by any
-// goroutine, and by callbacks, except that a method that takes a context waits for the
-// loop and returns [ErrDispatching] to a callback, see [Callbacks].
+// callback at a time. Methods of all types except Buffer may be called by any goroutine,
+// and by callbacks. But methods that take a context wait for the loop, so they return
+// [ErrDispatching] in a callback, see [Callbacks].
 //
 // # Back-pressure
 //
 // Each socket has Options.Credits receives for the messages of its peer, of
 // Options.Eager bytes each. The peer may send again when the program has freed messages,
-// so a slow receiver slows its sender, and nothing else: there is always a receive for a
-// frame that arrives. A sender may queue Options.SendQueue messages; then Post returns
+// so a slow receiver slows down only its sender: there is always a receive for an
+// arriving frame. A sender may queue Options.SendQueue messages; then Post returns
 // [ErrWouldBlock] until Writable is called, and Send waits.
 //
 // # Memory
 //
-// By itself a socket has at most 432 KiB of registered memory with default [Options]:
+// With default [Options] a socket itself has at most 432 KiB of registered memory:
 //
 //	receives   (Credits + 13) * (Eager + 24)              361 KiB
 //	sending    SendBuffer, from the first message on      64 KiB
 //
-// In addition there are messages above Eager, in memory that is registered for each of
-// them: those that the program holds, and while they are under way
+// In addition each message above Eager has its own registered memory: those that the
+// program holds, and those in transit:
 //
 //	received   the larger of Window and one message                        1 MiB
 //	sent       the larger of Window and one message, for Send              1 MiB
 //
-// and the buffers of Alloc that SendBuffer has no room for. When such a buffer is freed its
-// memory is kept for at most a second, Options.Cache bytes (4 MiB) for all sockets of the
-// loop together, and then returned to the system. Not counted is what the kernel has for
-// queue pairs and completion queues. [Socket.Stats] and [Loop.Stats] return the figures.
+// and the buffers of Alloc that SendBuffer has no room for. When such a buffer is freed,
+// its memory is cached for at most a second, up to Options.Cache bytes (4 MiB) for all
+// sockets of the loop together, and then returned to the system. The kernel's memory for
+// queue pairs and completion queues is not included. [Socket.Stats] and [Loop.Stats]
+// report the memory in use.
 //
-// A [Buffer] is the program's, or the socket's while its Status is Queued. Registered
-// memory belongs to one socket, in a protection domain of its own, so that
-// a peer reaches no memory of other sockets. A peer can read the buffers that Alloc
-// returned for messages above Eager to its own socket, at any time while the socket is
-// up, also before they are posted. Buffers outlive their socket and loop until
-// they are freed.
+// A [Buffer] is owned by the program, or by the socket while its Status is Queued.
+// Registered memory belongs to one socket and its own protection domain, so a peer cannot
+// access the memory of other sockets. On its own socket, a peer can read the buffers that
+// Alloc returned for messages above Eager at any time while the socket is up, even before
+// they are posted. Buffers stay valid until they are freed, even after their socket and
+// loop have been closed.
 //
 // # Disconnecting
 //
-// [Socket.Disconnect] lets both sides send what they have posted;
-// [Socket.Close] does not; either way each buffer ends as Sent or Failed, and
-// Disconnected is the last callback of a socket. Sent means that a message above
-// Eager has been read by the peer, and that a smaller one is with the peer's
-// device (RoCE) or with TCP (iWARP). A side that disconnects and ends with
-// [verbs.ErrClosed] knows that the peer has received all of its messages. A
-// peer whose machine vanishes is noticed when something is sent to it.
+// [Socket.Disconnect] lets both sides send what they have posted; [Socket.Close] does
+// not. In both cases each posted buffer becomes Sent or Failed, and Disconnected is the
+// last callback of a socket. Sent means that the peer has read a message above Eager, and
+// that a smaller one has reached the peer's device (RoCE) or TCP (iWARP). If a side calls
+// Disconnect and ends with [verbs.ErrClosed], the peer has received all of its messages.
+// The failure of a peer's machine is noticed when something is sent to it.
 //
-// Sockets on a device that is removed end with [verbs.ErrDeviceRemoved], and messages
-// that were received and not taken are dropped. The kernel removes a device when
-// all programs have closed it: the loop does so a quarter of a second after its
-// last socket there has ended and the program has freed the buffers of those
-// sockets. The loop continues, and opens the device again when it is back.
+// Sockets on a device that is removed end with [verbs.ErrDeviceRemoved], and received
+// messages that were not taken are dropped. The kernel removes a device when all programs
+// have closed it. The loop closes it a quarter of a second after the last socket on it
+// has ended and the program has freed the buffers of those sockets. The loop continues,
+// and opens the device again when it is back.
 //
 // # Wire format
 //
-// Numbers are in network byte order. The private data of both sides begins with
+// Numbers are in network byte order. The private data of both sides starts with
 //
 //	"VMSG"  version 1 byte (3)  oldest version 1 (3)  length of what follows the 20 bytes 1  0
 //	credits 4  largest message sent at once 4  largest message 4
 //	private data of the program
 //
 // A listener rejects a peer that sends something else, or has no version in common, with
-// private data of the same form. After that, each SEND is a frame:
+// private data in the same format. After that, each SEND is a frame:
 //
 //	type 1  flags 1  0 0  size 4  number of the message 4
 //	messages granted 4  announced messages read 4  0 0 0 0
@@ -109,13 +108,13 @@
 //	ack 4  nothing more
 //	bye 5  no messages will follow; flag 1: the peer's bye was received
 //
-// Both counts run from the connection's start and wrap around. A peer that violates
-// this is disconnected, with [ErrProtocol].
+// Both counts start with the connection and wrap around. A peer that violates the
+// protocol is disconnected with [ErrProtocol].
 //
 // # For users of ibmsg
 //
-// ibmsg is a C library for the same job (github.com/joerns/ibmsg). Its names are listed here
-// with their counterparts, and the tests that show them.
+// ibmsg is a C library for the same purpose (github.com/joerns/ibmsg). The tables list
+// its names, their counterparts, and the tests that use them.
 //
 //	ibmsg_init_event_loop             NewLoop                            TestCallbacks
 //	ibmsg_destroy_event_loop          Loop.Close                         TestLoopClose
@@ -169,7 +168,8 @@
 //	IBMSG_SEND_COMPLETION             Callbacks.Sent                     TestCallbacks
 //	IBMSG_RECV_COMPLETION             Callbacks.Message                  TestCallbacks
 //
-// Its error codes are errors here, of the type [verbs.Error], which match errno values:
+// Its error codes correspond to errors of type [verbs.Error] here, which match errno
+// values:
 //
 //	IBMSG_OK                          (nil)                              TestCallbacks
 //	IBMSG_FCNTL_FAILED                NewLoop                            -
@@ -191,12 +191,11 @@
 //	IBMSG_EPOLL_ADD_FD_FAILED         Socket.Err                         -
 //	IBMSG_EPOLL_WAIT_FAILED           Loop.DispatchWait                  TestLoopClose
 //
-// What differs: ibmsg_dispatch_event_loop waits for an event, as DispatchWait does and
+// Differences: ibmsg_dispatch_event_loop waits for an event, as DispatchWait does and
 // Dispatch does not. Without a callback for requests ibmsg rejects them, and without one
 // for messages it frees them; here they wait for [Listener.Accept] and [Socket.Recv], and
-// messages that are not received stop their sender. Messages of ibmsg have at most 4096
-// bytes and go from the side that connects to the one that accepts; here they go both
-// ways. ibmsg has one receive for each socket and no flow control. The error of a socket
-// is not lost. The wire format is not ibmsg's: programs of the two cannot be connected to
-// each other.
+// messages that are not received block their sender. Messages of ibmsg have at most 4096
+// bytes and are sent from the connecting to the accepting side; here both sides send.
+// ibmsg has one receive for each socket and no flow control. Here a socket reports its
+// error. The wire formats differ: a program that uses ibmsg cannot be the peer.
 package rmsg

@@ -11,9 +11,9 @@ import (
 	"github.com/goverbs/verbs/internal/sys"
 )
 
-// Why operations fail and sockets end, in addition to the errors of package cm:
-// [verbs.ErrDisconnected] if the peer broke off or died, and a [*cm.RejectedError] if it
-// rejected the connection. If the peer disconnected in good order the error is io.EOF.
+// Errors of operations and sockets, in addition to those of package cm:
+// [verbs.ErrDisconnected] if the peer closed its socket or died, a [*cm.RejectedError] if
+// it rejected the connection, and io.EOF if it called Disconnect.
 var (
 	// ErrWouldBlock is returned by Post when the send queue is full; Writable is
 	// called when there is room. It matches EAGAIN.
@@ -21,25 +21,25 @@ var (
 	// ErrNotConnected is returned by Alloc and Post before the socket is established.
 	// It matches ENOTCONN.
 	ErrNotConnected = fmt.Errorf("not established yet: %w", unix.ENOTCONN)
-	// ErrTooLarge is returned for a message above the limit of the peer, or of this
+	// ErrTooLarge is returned for a message above the limit of the peer or of this
 	// side. It matches EMSGSIZE.
 	ErrTooLarge = fmt.Errorf("message is too large: %w", unix.EMSGSIZE)
 	// ErrBuffer is returned when the program may not use a buffer in this way: it is
-	// queued, free, of another socket, or holds a received message.
+	// queued, freed, of another socket, or holds a received message.
 	ErrBuffer = errors.New("buffer cannot be used now")
 	// ErrProtocol is returned when the peer violates the protocol.
 	ErrProtocol = errors.New("peer violated the protocol")
-	// ErrUnreadable is returned when a message of the peer cannot be read as it was
-	// announced: the announcement was wrong, or the peer is just dying.
+	// ErrUnreadable is returned when an announced message of the peer cannot be read:
+	// the announcement was wrong, or the peer is terminating.
 	ErrUnreadable = errors.New("announced message cannot be read")
-	// ErrVersion is returned when the sides have no version of the protocol in common.
-	// It matches errors.ErrUnsupported.
+	// ErrVersion is returned when both sides have no version of the protocol in
+	// common. It matches errors.ErrUnsupported.
 	ErrVersion = fmt.Errorf("no protocol version in common: %w", errors.ErrUnsupported)
-	// ErrDispatching is returned by Dispatch, DispatchWait and Run while another is
-	// under way, and to a callback by methods that take a context.
+	// ErrDispatching is returned by Dispatch, DispatchWait and Run while another of
+	// these calls runs, and in a callback by methods that take a context.
 	ErrDispatching = errors.New("loop is being dispatched already")
-	// ErrNotRunning is added to the error of a call whose context or timeout
-	// ended before anything dispatched.
+	// ErrNotRunning is added to the error of a call whose context or timeout ended
+	// while no goroutine ran the loop.
 	ErrNotRunning = errors.New("nothing runs the loop: call Loop.Run")
 	// ErrTimeout is returned when a handshake, or a Disconnect, took too long. It
 	// matches ETIMEDOUT.
@@ -56,7 +56,7 @@ func fail(op, object string, err error) error {
 	}
 	verb, object := sys.SplitOp(op, object)
 	if e, ok := err.(*verbs.Error); ok && e.Op == "dial" && e.Object == object {
-		return err // it says the same
+		return err // it has the same operation and address
 	}
 	e := &verbs.Error{Op: verb, Object: object, Err: err}
 	switch {

@@ -9,14 +9,14 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// What the examples start from. The lab's test sets them.
+// Variables of the examples. TestExamples sets them.
 var (
 	ctx  = context.Background()
 	addr = "10.9.0.1:7471"
 )
 
-// An echo server with callbacks. Messages for whose answers the send queue has
-// no room wait, unfreed, which slows their sender down.
+// An echo server with callbacks. If the send queue has no room for an answer, the message
+// waits and is not freed, which slows down its sender.
 func ExampleCallbacks() {
 	waiting := map[*rmsg.Socket][]*rmsg.Buffer{}
 	answer := func(s *rmsg.Socket) {
@@ -67,7 +67,7 @@ func ExampleCallbacks() {
 	}
 }
 
-// Its client, which waits instead.
+// A client of the echo server, with blocking calls.
 func ExampleDial() {
 	s, err := rmsg.Dial(ctx, addr)
 	if err != nil {
@@ -88,7 +88,7 @@ func ExampleDial() {
 	}
 }
 
-// A server that waits, with a goroutine for each socket.
+// A server with blocking calls and a goroutine for each socket.
 func ExampleListener_Accept() {
 	ln, err := rmsg.Listen(ctx, addr)
 	if err != nil {
@@ -97,7 +97,7 @@ func ExampleListener_Accept() {
 	defer ln.Close()
 	for {
 		s, err := ln.Accept(ctx)
-		if err != nil { // such as that of ctx
+		if err != nil { // ctx has ended, for example
 			return
 		}
 		go func() {
@@ -113,8 +113,7 @@ func ExampleListener_Accept() {
 	}
 }
 
-// A program in one goroutine that does one thing after the other, as those of
-// ibmsg do.
+// A program with one goroutine that dispatches the loop itself, as those of ibmsg do.
 func ExampleLoop_DispatchWait() {
 	loop, err := rmsg.NewLoop(rmsg.Options{})
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// TestExamples runs the examples. They end the test if they fail.
+// TestExamples runs the examples on each device. They exit if they fail.
 func TestExamples(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr = labtest.AddrOf(device) + ":7471"

@@ -1,6 +1,6 @@
 package rmsg
 
-// For tests that play a peer by hand.
+// The names below are for tests that act as a peer.
 
 const HeaderSize = headerSize
 
@@ -22,7 +22,7 @@ func (f Frame) Append(b []byte) []byte {
 	return append(b, room[:inner.put(room[:])]...)
 }
 
-// PrivateData returns that of a peer.
+// PrivateData returns the private data of a peer.
 func PrivateData(version, oldest uint8, credits, eager, most uint32) []byte {
 	h := hello{version: version, min: oldest, credits: credits, eager: eager, max: most}
 	return h.append(nil)

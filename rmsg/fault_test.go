@@ -19,13 +19,12 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// TestKilledPeer kills a process in the middle of large messages, of those it
-// sends and of those it is sent.
+// TestKilledPeer kills a process while it sends and receives large messages.
 func TestKilledPeer(t *testing.T) {
 	if addr := os.Getenv("MSG_DIAL"); addr != "" {
 		l := run(t, rmsg.Options{})
 		s := labtest.Must((&rmsg.Dialer{Loop: l}).Dial(t.Context(), addr))(t)
-		for { // until killed; it takes nothing
+		for { // until killed; it receives nothing
 			if err := s.Send(t.Context(), make([]byte, 4<<20)); err != nil {
 				t.Fatal(err)
 			}
@@ -137,9 +136,8 @@ func TestCloseInCallbacks(t *testing.T) {
 	})
 }
 
-// TestCloseAnyTime closes either side at random moments of traffic both ways:
-// what was delivered is in order, every buffer ends as Sent or Failed, everybody
-// hears of the end, and nothing leaks.
+// TestCloseAnyTime closes either side at random times during traffic in both directions:
+// messages arrive in order, all calls end, and nothing leaks.
 func TestCloseAnyTime(t *testing.T) {
 	rounds := 60
 	if testing.Short() {
@@ -149,7 +147,7 @@ func TestCloseAnyTime(t *testing.T) {
 		round := func(server, client *rmsg.Loop, ln *rmsg.Listener, i int) {
 			c := labtest.Must((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String()))(t)
 			socks := []*rmsg.Socket{c}
-			if i%4 != 0 { // else it is closed while it connects
+			if i%4 != 0 { // otherwise it is closed while it connects
 				s := labtest.Must(ln.Accept(within(t)))(t)
 				socks = append(socks, s)
 			}
@@ -186,7 +184,7 @@ func TestCloseAnyTime(t *testing.T) {
 				x.Close()
 			}
 			if i%4 == 0 {
-				// The one that nobody accepted yet, or never will.
+				// Accept the socket, if its request still arrives.
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 				if s, err := ln.Accept(ctx); err == nil {
 					s.Close()
@@ -219,7 +217,7 @@ func TestCloseAnyTime(t *testing.T) {
 	})
 }
 
-// TestLoopCloseAnyTime closes loops with everything under way.
+// TestLoopCloseAnyTime closes loops while sockets connect and send.
 func TestLoopCloseAnyTime(t *testing.T) {
 	rounds := 20
 	if testing.Short() {
@@ -277,7 +275,7 @@ func TestLoopCloseAnyTime(t *testing.T) {
 	})
 }
 
-// TestPeersOfOneLoop: a loop connects to itself.
+// TestPeersOfOneLoop connects two sockets of one loop.
 func TestPeersOfOneLoop(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		l := run(t, rmsg.Options{})

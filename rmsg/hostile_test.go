@@ -13,11 +13,11 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// liar is a peer that connects in good form and then sends what it likes.
+// liar is a peer that connects correctly and then sends invalid frames.
 type liar struct {
 	t *testing.T
 	e *cm.Endpoint
-	m *uverbs.MR // its receives, and what others may read
+	m *uverbs.MR // memory for its receives, and for peers to read
 }
 
 const liarSlot = 4096
@@ -51,7 +51,7 @@ func (l *liar) send(f rmsg.Frame, more ...byte) {
 	l.raw(append(f.Append(nil), more...))
 }
 
-// raw sends bytes, inline or through the end of the memory.
+// raw sends bytes, inline or from the end of the memory.
 func (l *liar) raw(b []byte) {
 	l.t.Helper()
 	wr := verbs.SendWR{Opcode: verbs.OpSend, Inline: b}
@@ -65,8 +65,8 @@ func (l *liar) raw(b []byte) {
 	}
 }
 
-// TestHostile: peers that lie about everything are disconnected, and the reason
-// is told; nobody else is harmed.
+// TestHostile tests that peers that violate the protocol are disconnected, that the
+// socket reports the reason, and that other sockets are not affected.
 func TestHostile(t *testing.T) {
 	hi := rmsg.Frame{Kind: rmsg.Hello, Granted: 4}
 	greeted := func(frames ...rmsg.Frame) func(*liar) {
@@ -110,7 +110,7 @@ func TestHostile(t *testing.T) {
 		{"announced nothing", greeted(rmsg.Frame{Kind: rmsg.Announce, Granted: 4})},
 		{"announced around the end of memory", greeted(rmsg.Frame{Kind: rmsg.Announce, Granted: 4, Size: 4096, Addr: 1<<64 - 1})},
 	}
-	// The device finds these, and says it in its own way.
+	// The device detects these and reports its own errors.
 	late := []struct {
 		name string
 		do   func(*liar)
@@ -132,7 +132,7 @@ func TestHostile(t *testing.T) {
 			Request:      func(r *rmsg.Request) { r.Accept(rmsg.ConnOptions{}) },
 			Disconnected: func(s *rmsg.Socket, why error) { ended <- why },
 			Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
-				if len(b.Bytes()) > 0 { // of the good one
+				if len(b.Bytes()) > 0 { // from the good peer
 					heard <- string(b.Bytes())
 					b.Free()
 				}
@@ -175,8 +175,8 @@ func TestHostile(t *testing.T) {
 		}
 		for _, c := range cases {
 			t.Run(c.name, func(t *testing.T) {
-				// A message that does not fit, or without a receive, ends an iWARP
-				// connection before anybody sees it.
+				// A message that does not fit, or that finds no receive,
+				// ends an iWARP connection before it is delivered.
 				want := []error{rmsg.ErrProtocol}
 				if device == labtest.SIW && c.name == "frame above the receive" {
 					want = append(want, verbs.ErrDisconnected)
@@ -203,7 +203,7 @@ func TestHostile(t *testing.T) {
 	})
 }
 
-// TestSilent: peers that connect and say nothing more, on either side.
+// TestSilent tests peers that connect and then send nothing, on either side.
 func TestSilent(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ended := make(chan error, 1)
@@ -259,7 +259,7 @@ func TestSilent(t *testing.T) {
 	})
 }
 
-// TestVersion: who speaks no version in common is told.
+// TestVersion tests the error for a peer without a version in common.
 func TestVersion(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		lower := labtest.Must(cm.Listen(within(t), labtest.AddrOf(device)+":0"))(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// TestIdle: loops with sockets that have nothing to say take no processor time.
+// TestIdle tests that loops with idle sockets take no processor time.
 func TestIdle(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		c, s := pair(t, device, rmsg.Options{}, rmsg.Options{})
@@ -27,8 +27,8 @@ func TestIdle(t *testing.T) {
 			}
 			return time.Duration(unix.TimevalToNsec(u.Utime) + unix.TimevalToNsec(u.Stime))
 		}
-		// What the start has left to the background may still be at work: it
-		// is the quietest of some seconds that counts.
+		// Background work of the start may still be running, so the second with
+		// the least processor time counts.
 		const wall = time.Second
 		least := wall
 		for range 4 {
@@ -43,8 +43,7 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// TestAllocs: messages that are sent whole cost no allocation, from Post to the
-// callbacks.
+// TestAllocs tests that messages up to Eager do not allocate, from Post to the callbacks.
 func TestAllocs(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -83,7 +82,7 @@ func TestAllocs(t *testing.T) {
 				}
 			}
 		}
-		// More than the credits, so that acks are among them.
+		// More runs than credits, so that acks are included.
 		if n := testing.AllocsPerRun(200, exchange); n != 0 {
 			t.Errorf("%v allocations for a message", n)
 		}

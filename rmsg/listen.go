@@ -17,7 +17,7 @@ import (
 type Listener struct {
 	l       *Loop
 	cm      *cm.Listener
-	timeout time.Duration // of an answer
+	timeout time.Duration // of a request that waits for Accept
 	backlog int
 	waiting chan *Request // for Accept
 	once    sync.Once
@@ -30,28 +30,27 @@ type Listener struct {
 
 // ListenConfig contains options for listening. The zero value listens as [Listen] does.
 type ListenConfig struct {
-	// Loop is the loop of the listener and its sockets. If it is nil they have one of
-	// their own, with Options, which a goroutine runs until listener and sockets
-	// have ended.
+	// Loop is the loop of the listener and its sockets. If it is nil, they get their
+	// own loop with Options, run by a goroutine until all of them have ended.
 	Loop    *Loop
 	Options Options // used if Loop is nil
-	// Backlog is how many requests may be without an answer, and AnswerTimeout how
-	// long they may wait for [Listener.Accept]: 1 to 65535, by default 128, and 3 s;
-	// a negative AnswerTimeout is none. Others are rejected.
+	// Backlog is the number of requests that may be unanswered, 1 to 65535, by
+	// default 128. AnswerTimeout bounds the wait of a request for [Listener.Accept],
+	// by default 3 s; a negative value means no limit. Other requests are rejected.
 	Backlog       int
 	AnswerTimeout time.Duration
 	// ReuseAddr is as in [cm.ListenConfig].
 	ReuseAddr bool
 }
 
-// Listen accepts connections on addr, as [cm.Listen] does. Listener and sockets have a
-// loop of their own, with default options.
+// Listen accepts connections on addr, as [cm.Listen] does. The listener and its sockets
+// get their own loop with default options.
 func Listen(ctx context.Context, addr string) (*Listener, error) {
 	return new(ListenConfig).Listen(ctx, addr)
 }
 
-// Listen is as the function [Listen], with options. ctx bounds the resolution of a name.
-// The loop need not run yet.
+// Listen is the function [Listen] with options. ctx bounds the resolution of a name. The
+// loop need not run yet.
 func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, error) {
 	const op = "listen on"
 	if c.Loop != nil {
@@ -117,7 +116,7 @@ func (ln *Listener) Close() error {
 	return ln.err
 }
 
-// serve takes requests until the listener is closed.
+// serve receives requests until the listener is closed.
 func (ln *Listener) serve() {
 	for {
 		lower, err := ln.cm.Accept(ln.l.life)
@@ -128,7 +127,7 @@ func (ln *Listener) serve() {
 			default:
 				ln.l.log(slog.LevelWarn, "listener failed", slog.Any("local", ln.Addr()), slog.Any("err", err))
 			}
-			ln.Close() // or Accept would wait without end
+			ln.Close() // otherwise Accept would block forever
 			return
 		}
 		r := &Request{ln: ln, cm: lower}
@@ -146,7 +145,7 @@ func (ln *Listener) serve() {
 }
 
 // Accept waits for a request and accepts it. The socket may not be established yet: Send
-// and Recv wait until it is, so that a slow peer delays no other. Accept is for loops
+// and Recv wait until it is, so a slow peer does not delay others. Accept is for loops
 // without a Request callback.
 func (ln *Listener) Accept(ctx context.Context) (*Socket, error) {
 	const op = "accept on"
@@ -159,7 +158,7 @@ func (ln *Listener) Accept(ctx context.Context) (*Socket, error) {
 		case r := <-ln.waiting:
 			if s, err := r.Accept(ConnOptions{}); err == nil {
 				return s, nil
-			} // else it had waited too long
+			} // otherwise it waited too long
 		case <-ln.closed:
 			return nil, fail(op, ln.Addr().String(), verbs.ErrClosed)
 		case <-ctx.Done():
@@ -179,18 +178,18 @@ type Request struct {
 	timer    *time.Timer // while it waits for Accept
 }
 
-// RemoteAddr returns the address of the peer, LocalAddr the one it connects to.
+// RemoteAddr returns the address of the peer, LocalAddr the address that it dialed.
 func (r *Request) RemoteAddr() cm.Addr { return r.cm.RemoteAddr() }
 func (r *Request) LocalAddr() cm.Addr  { return r.cm.LocalAddr() }
 
 // PrivateData returns the private data of the peer's program.
 func (r *Request) PrivateData() []byte { return r.peer.private }
 
-// dispatch hands the request to the program.
+// dispatch passes the request to the callback, or to Accept.
 func (r *Request) dispatch() {
 	ln := r.ln
 	if cb := ln.l.opt.Callbacks.Request; cb != nil {
-		defer r.reject(errors.New("the callback has not accepted it")) // or panics
+		defer r.reject(errors.New("the callback has not accepted it")) // also if it panics
 		ln.l.calls()
 		cb(r)
 		return
@@ -203,7 +202,7 @@ func (r *Request) dispatch() {
 		r.reject(verbs.ErrClosed)
 	case ln.waiting <- r:
 		select {
-		case <-ln.closed: // and may have looked before
+		case <-ln.closed: // Close may have drained waiting already
 			r.reject(verbs.ErrClosed)
 		default:
 		}
@@ -212,7 +211,7 @@ func (r *Request) dispatch() {
 	}
 }
 
-// answer claims the one answer.
+// answer marks the request as answered, or fails if it was answered before.
 func (r *Request) answer() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -227,8 +226,8 @@ func (r *Request) answer() error {
 	return nil
 }
 
-// Accept accepts the connection and returns at once: the callback Established or
-// Disconnected follows.
+// Accept accepts the connection and returns without waiting. The loop then calls
+// Established or Disconnected.
 func (r *Request) Accept(opt ConnOptions) (*Socket, error) {
 	const op = "accept from"
 	l, addr := r.ln.l, r.RemoteAddr().String()

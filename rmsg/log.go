@@ -14,7 +14,7 @@ func (l *Loop) log(level slog.Level, text string, attrs ...slog.Attr) {
 // warn logs a failure that no call returns.
 func (l *Loop) warn(text string, s *Socket, err error) { l.logSocket(slog.LevelWarn, text, s, err) }
 
-// logSocket logs about a socket.
+// logSocket logs a message about a socket.
 func (l *Loop) logSocket(level slog.Level, text string, s *Socket, err error) {
 	if l.opt.Logger == nil {
 		return

@@ -14,37 +14,36 @@ import (
 	"github.com/goverbs/verbs/internal/epoll"
 )
 
-// Loop is an event loop: its sockets make progress only while a goroutine is in
-// [Loop.Run], [Loop.DispatchWait] or [Loop.Dispatch], where callbacks run too. All other
-// methods, and those of sockets, may be called by any goroutine. A loop must be closed by
-// the program that made it.
+// Loop is an event loop: its sockets make progress only while a goroutine runs
+// [Loop.Run], [Loop.DispatchWait] or [Loop.Dispatch], which also run the callbacks. All
+// other methods, and those of sockets, may be called by any goroutine. The caller of
+// [NewLoop] must close the loop.
 type Loop struct {
 	opt   Options
-	owned bool            // by its listeners and sockets: closed with the last of them
+	owned bool            // made by loopOr: closed with its last listener or socket
 	life  context.Context // done when the loop is being closed
 	end   context.CancelFunc
-	files *epoll.Set // of the devices, and awake when there are events
+	files *epoll.Set // the devices' files, and the wake-up for events
 
 	turn  sync.Mutex // held while dispatching; guards the fields up to caller
 	turns uint32
-	// What remains to be handled. A callback that panics leaves it to the next
-	// Dispatch.
+	// Work that remains. If a callback panics, the next Dispatch continues with it.
 	wcs     [64]verbs.WC
 	polled  []verbs.WC // of wcs
 	pending []event
-	// What a completion has led to, for which callbacks are due.
+	// Results of a completion for which callbacks are due.
 	due       *Socket
 	sent      []*Buffer
-	called    int // of sent
+	called    int // of sent: how many callbacks were made
 	connected bool
 	writable  bool
 	finished  bool
 
-	// caller is the thread to which the goroutine that makes callbacks is locked,
-	// and above it a number that no other Dispatch has; 0 outside of callbacks.
+	// caller is the ID of the thread that the goroutine that runs callbacks is locked
+	// to, with the number of the Dispatch in its upper half; 0 outside of callbacks.
 	caller atomic.Uint64
 
-	rounds  atomic.Uint64 // Dispatch has begun and ended; odd while it is under way
+	rounds  atomic.Uint64 // starts and ends of Dispatch; odd while it runs
 	running atomic.Bool   // a goroutine is in Run or DispatchWait
 	wakeups atomic.Uint64
 	handled atomic.Uint64
@@ -52,11 +51,11 @@ type Loop struct {
 	cache cache
 
 	opening sync.Mutex     // held while a device is opened
-	tasks   sync.WaitGroup // goroutines that end soon after life
+	tasks   sync.WaitGroup // goroutines that end soon after life ends
 
 	mu         sync.Mutex
 	closing    bool
-	closed     bool // files has gone
+	closed     bool // files is closed
 	closeErr   error
 	stop       atomic.Bool // closing, for Dispatch to see
 	devices    []*device   // replaced, not changed
@@ -67,8 +66,8 @@ type Loop struct {
 	listeners  map[*Listener]struct{}
 }
 
-// event is what goroutines report to the one that dispatches: what it has to do, after
-// all completions that there are in the CQ of a socket, if it is set.
+// event is work that other goroutines queue for Dispatch. If after is set, Dispatch first
+// handles all completions in the CQ of that socket.
 type event struct {
 	after *Socket
 	do    []func()
@@ -88,7 +87,7 @@ func NewLoop(opt Options) (*Loop, error) {
 	l := &Loop{opt: opt, files: files, sockets: map[uint32]*Socket{}, listeners: map[*Listener]struct{}{}}
 	l.cache.limit = opt.Cache
 	l.life, l.end = context.WithCancel(context.Background())
-	files.Wake() // so that a loop that was never dispatched has something to do
+	files.Wake() // so that a loop that was never dispatched has an event, see stalled
 	return l, nil
 }
 
@@ -121,18 +120,18 @@ func (l *Loop) closeUnused() {
 }
 
 // FD returns a file descriptor that is readable, for poll(2) and epoll(7), when Dispatch
-// has something to do. With EPOLLET there is an edge for everything that happens after
-// Dispatch has returned. It is valid until Close, and for nothing but waiting.
+// has something to do. With EPOLLET every event after Dispatch has returned causes an
+// edge. It is valid until Close, and must only be waited on.
 func (l *Loop) FD() int { return l.files.FD() }
 
-// Dispatch handles all events there are, without waiting, and returns their number. After
-// some thousands it returns although there are more, and leaves FD readable.
+// Dispatch handles all pending events without waiting, and returns their number. After
+// some thousands of events it returns even if there are more; FD stays readable then.
 func (l *Loop) Dispatch() (int, error) {
 	return l.round(nil)
 }
 
-// round is Dispatch, to which wait has said what is readable. If another round has been
-// there since, that does no harm.
+// round is Dispatch with the files that wait has found readable. It does no harm if
+// another round has handled them in between.
 func (l *Loop) round(ready []unix.EpollEvent) (n int, err error) {
 	if !l.turn.TryLock() {
 		if l.stop.Load() {
@@ -147,7 +146,7 @@ func (l *Loop) round(ready []unix.EpollEvent) (n int, err error) {
 			l.rounds.Add(1)
 			l.leave()
 			if panicked {
-				l.files.Wake() // there may be more to do
+				l.files.Wake() // there may be more work
 			}
 		}()
 		if l.stop.Load() {
@@ -165,21 +164,20 @@ func (l *Loop) round(ready []unix.EpollEvent) (n int, err error) {
 }
 
 // DispatchWait waits until there are events, handles them as Dispatch does, and returns
-// their number. If ctx ends first it returns ctx's error, and [verbs.ErrClosed] if the loop is
-// closed.
+// their number. It returns ctx's error if ctx ends first, and [verbs.ErrClosed] if the
+// loop is closed.
 func (l *Loop) DispatchWait(ctx context.Context) (int, error) {
 	return l.wait(ctx, func(n int) bool { return n > 0 })
 }
 
-// Run dispatches, and waits in between, until ctx ends, whose error it returns, or the
-// loop is closed, when it returns [verbs.ErrClosed]. It may be called again after ctx has
-// ended.
+// Run waits for events and dispatches them until ctx ends or the loop is closed. It
+// returns ctx's error or [verbs.ErrClosed]. It may be called again after ctx has ended.
 func (l *Loop) Run(ctx context.Context) error {
 	_, err := l.wait(ctx, func(int) bool { return false })
 	return err
 }
 
-// wait dispatches until one Dispatch has handled enough.
+// wait waits and dispatches until enough returns true for the number of events handled.
 func (l *Loop) wait(ctx context.Context, enough func(int) bool) (int, error) {
 	if !l.running.CompareAndSwap(false, true) {
 		return 0, ErrDispatching
@@ -205,12 +203,11 @@ func (l *Loop) wait(ctx context.Context, enough func(int) bool) (int, error) {
 	return n, err
 }
 
-// Close ends all sockets and listeners at once and releases everything but
-// buffers that the program has not freed. If a Dispatch is under way, as it is
-// in callbacks, Close returns at once, and Dispatch and Run do the rest before
-// they return: wait for them. An iWARP handshake cannot be broken off: its resources
-// are released when the kernel gives it up, which takes 10 s, or minutes if no
-// machine has the address. Close may be called again.
+// Close ends all sockets and listeners immediately and releases everything except buffers
+// that the program has not freed. While Dispatch runs, as in callbacks, Close returns
+// immediately, and Dispatch and Run do the rest before they return: wait for them. An
+// iWARP handshake cannot be canceled: its resources are released when the kernel ends it,
+// which takes 10 s, or minutes if no machine has the address. Close may be called again.
 func (l *Loop) Close() error {
 	l.mu.Lock()
 	l.closing = true
@@ -223,10 +220,10 @@ func (l *Loop) Close() error {
 	return l.closeErr
 }
 
-// finish does the work of Close, unless a Dispatch is under way.
+// finish does the work of Close, unless Dispatch is running.
 func (l *Loop) finish() {
 	if !l.turn.TryLock() {
-		return // the one that has it comes here afterwards
+		return // its holder calls finish afterwards
 	}
 	defer l.leave()
 	if l.finished {
@@ -247,13 +244,13 @@ func (l *Loop) finish() {
 	l.end()
 	l.tasks.Wait()
 	if !l.closed {
-		l.dispatch(nil) // what became of them
+		l.dispatch(nil) // handle their ends
 		l.mu.Lock()
 		l.closed = true
 		l.files.Close()
 		l.mu.Unlock()
 	}
-	l.resume() // what came in between
+	l.resume() // events queued in between
 	l.finished = true
 	for _, d := range l.current() {
 		l.detach(d, true)
@@ -279,18 +276,18 @@ func (l *Loop) leave() {
 	l.turn.Unlock()
 }
 
-// inCallback returns an error if it is called by a callback, and nil if another
-// goroutine calls it, even while a callback runs.
+// inCallback returns an error if a callback calls it, and nil if another goroutine calls
+// it, even while a callback runs.
 func (l *Loop) inCallback() error {
 	c := l.caller.Load()
 	if c == 0 || uint32(c) != uint32(unix.Gettid()) || l.caller.Load() != c {
-		return nil // the last: the goroutine may have come to the thread since
+		return nil // last check: this goroutine may have moved to the thread since the first
 	}
 	return fmt.Errorf("called by a callback: %w", ErrDispatching)
 }
 
-// stalled adds ErrNotRunning to err if nothing has run the loop since rounds was
-// that, although it has something to do.
+// stalled adds ErrNotRunning to err if no goroutine has run the loop since it read
+// rounds, although there are events.
 func (l *Loop) stalled(rounds uint64, err error) error {
 	if rounds%2 != 0 || l.rounds.Load() != rounds || l.running.Load() {
 		return err
@@ -312,14 +309,14 @@ func (l *Loop) post(after *Socket, do ...func()) {
 		l.files.Wake()
 	}
 	l.mu.Unlock()
-	if closed { // what remains is to release
+	if closed { // what remains only releases resources
 		for _, f := range do {
 			f()
 		}
 	}
 }
 
-// busy is after how many completions Dispatch returns.
+// busy is the number of events after which Dispatch returns.
 const busy = 4096
 
 func (l *Loop) dispatch(ready []unix.EpollEvent) (n int) {
@@ -349,7 +346,7 @@ func (l *Loop) dispatch(ready []unix.EpollEvent) (n int) {
 			for _, s := range d.cqs() {
 				got := l.poll(s)
 				if got == 0 && !s.armed {
-					// What comes between polling and arming makes no event.
+					// Completions before Arm cause no event.
 					if err := s.cq.Arm(false); err == nil {
 						s.armed = true
 						got = l.poll(s)
@@ -370,7 +367,7 @@ func (l *Loop) dispatch(ready []unix.EpollEvent) (n int) {
 	return n
 }
 
-// current returns the devices there are now.
+// current returns the current devices.
 func (l *Loop) current() []*device {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -393,15 +390,15 @@ func (l *Loop) completeAll() {
 	}
 }
 
-// resume handles what a callback that panicked has left, and then the events of
-// goroutines.
+// resume handles the work that a callback that panicked has left, and then the events of
+// other goroutines.
 func (l *Loop) resume() int {
 	l.call()
 	l.completeAll()
 	return l.handle()
 }
 
-// handle handles the events of goroutines.
+// handle handles the events that other goroutines have queued.
 func (l *Loop) handle() (n int) {
 	l.mu.Lock()
 	l.pending, l.events = append(l.pending, l.events...), nil
@@ -413,7 +410,7 @@ func (l *Loop) handle() (n int) {
 		}
 		for len(e.do) > 0 {
 			f := e.do[0]
-			e.do = e.do[1:] // also if it panics
+			e.do = e.do[1:] // before f, which may panic
 			f()
 		}
 		l.pending = l.pending[1:]
@@ -422,8 +419,8 @@ func (l *Loop) handle() (n int) {
 	return n
 }
 
-// drain handles all completions that a CQ has now. What siw flushed as it was posted has
-// disarmed the CQ, without an event.
+// drain handles all completions that a CQ has now. It marks the CQ as not armed: when siw
+// flushes a request while it is posted, it disarms the CQ without an event.
 func (l *Loop) drain(sh *shard) {
 	if sh == nil {
 		return
@@ -438,15 +435,15 @@ func (l *Loop) drain(sh *shard) {
 	}
 }
 
-// A WC's ID has the socket that posted the request, and its kind.
+// request is the kind of a request. A WC's ID has it and the ID of the socket.
 type request uint8
 
 const (
 	reqReceive  request = iota // index of the slot
-	reqMessage                 // the first in flight
+	reqMessage                 // for the first message in flight
 	reqRead                    // index in ring
-	reqAck                     // of ackBusy
-	reqAnnounce                // nothing waits for these
+	reqAck                     // resets ackBusy
+	reqAnnounce                // its completion is ignored
 )
 
 func (s *Socket) wrID(r request, index int) uint64 {
@@ -459,7 +456,7 @@ func (l *Loop) complete(wc *verbs.WC) {
 	s := l.sockets[uint32(wc.ID>>32)]
 	l.mu.Unlock()
 	if s == nil {
-		return // it has gone
+		return // it has ended
 	}
 	s.mu.Lock()
 	s.complete(request(wc.ID>>24), int(wc.ID&0xffffff), wc)
@@ -468,7 +465,7 @@ func (l *Loop) complete(wc *verbs.WC) {
 	l.call()
 }
 
-// call makes the callbacks that are due. One that it has begun is not due any more.
+// call runs the callbacks that are due. It marks each as done before it runs.
 func (l *Loop) call() {
 	s := l.due
 	if s == nil {
@@ -519,7 +516,7 @@ func (l *Loop) call() {
 	l.due = nil
 }
 
-// signal wakes one goroutine that waits for ch, now or later.
+// signal wakes one goroutine that waits for ch now, or the next one.
 func signal(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:

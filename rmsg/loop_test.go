@@ -19,8 +19,8 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// poll dispatches loops as a C program would, waiting for their files with
-// poll(2), until done.
+// poll dispatches loops as a C program would, waiting for their files with poll(2), until
+// done returns true.
 func poll(t testing.TB, done func() bool, loops ...*rmsg.Loop) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !done(); {
@@ -45,7 +45,7 @@ func poll(t testing.TB, done func() bool, loops ...*rmsg.Loop) {
 	}
 }
 
-// diary has the callbacks say what happens.
+// diary records the callbacks.
 type diary []string
 
 func (g *diary) callbacks() rmsg.Callbacks {
@@ -67,8 +67,8 @@ func (g *diary) has(line string) func() bool {
 	return func() bool { return slices.Contains(*g, line) }
 }
 
-// TestCallbacks goes through ibmsg's own steps in one goroutine, dispatching two
-// loops by turns.
+// TestCallbacks runs the steps of ibmsg's programs in one goroutine, which dispatches two
+// loops in turn.
 func TestCallbacks(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		var client, server diary
@@ -116,8 +116,7 @@ func TestCallbacks(t *testing.T) {
 	})
 }
 
-// TestFD insists that the loop's file is readable when there is something to do,
-// and only then.
+// TestFD tests that the loop's file is readable if and only if there is something to do.
 func TestFD(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		var heard diary
@@ -160,8 +159,8 @@ func TestDispatching(t *testing.T) {
 	})
 }
 
-// TestReject: without an answer a request is rejected, with one it carries
-// private data.
+// TestReject tests that unanswered requests are rejected, and that Reject sends private
+// data.
 func TestReject(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		refused := func(t *testing.T, server rmsg.Options, wait time.Duration, want string) {
@@ -185,7 +184,7 @@ func TestReject(t *testing.T) {
 				t.Errorf("accept after reject: %v", err)
 			}
 		}}}, 0, "full")
-		// One may wait, the others are too many.
+		// One request may wait, the others exceed the backlog.
 		config := rmsg.ListenConfig{Loop: run(t, rmsg.Options{}), Backlog: 1, AnswerTimeout: -1}
 		ln := labtest.Must(config.Listen(within(t), labtest.AddrOf(device)+":0"))(t)
 		labtest.Close(t, ln)
@@ -251,7 +250,7 @@ func TestPrivateData(t *testing.T) {
 	})
 }
 
-// TestNobody connects to where nobody listens, and to where nobody is.
+// TestNobody connects to a port without a listener, and to addresses without a machine.
 func TestNobody(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		l := run(t, rmsg.Options{ConnectTimeout: 300 * time.Millisecond})
@@ -275,8 +274,7 @@ func TestNobody(t *testing.T) {
 	})
 }
 
-// TestDisconnect: whatever was sent before either side, or both, disconnect
-// arrives.
+// TestDisconnect tests that everything sent before one or both sides disconnect arrives.
 func TestDisconnect(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, who := range []string{"client", "server", "both"} {
@@ -331,7 +329,7 @@ func TestDisconnect(t *testing.T) {
 	})
 }
 
-// TestLinger: a peer that takes nothing does not keep Disconnect for ever.
+// TestLinger tests that Linger bounds Disconnect if the peer takes nothing.
 func TestLinger(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		c, s := pair(t, device, rmsg.Options{Linger: 200 * time.Millisecond}, rmsg.Options{Credits: 1})
@@ -357,7 +355,7 @@ func TestLinger(t *testing.T) {
 	})
 }
 
-// TestLoopClose: all ends, buffers that the program keeps stay.
+// TestLoopClose tests that Close ends everything except buffers that the program holds.
 func TestLoopClose(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 
@@ -367,7 +365,7 @@ func TestLoopClose(t *testing.T) {
 		ended := make(chan error, 1)
 		var client *rmsg.Loop
 		client = labtest.Must(rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{
-			Message:      func(s *rmsg.Socket, b *rmsg.Buffer) { client.Close() }, // and b is kept
+			Message:      func(s *rmsg.Socket, b *rmsg.Buffer) { client.Close() }, // b is not freed
 			Disconnected: func(s *rmsg.Socket, why error) { ended <- why },
 		}}))(t)
 		running := make(chan error, 1)
@@ -393,7 +391,7 @@ func TestLoopClose(t *testing.T) {
 		if err := errors.Join(client.Close(), server.Close(), server.Close()); err != nil {
 			t.Error(err)
 		}
-		kept.Bytes()[99] = 1 // is still there
+		kept.Bytes()[99] = 1 // the memory is still valid
 		for what, err := range map[string]error{
 			"connect":  second((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String())),
 			"listen":   second((&rmsg.ListenConfig{Loop: client}).Listen(within(t), labtest.AddrOf(device)+":0")),

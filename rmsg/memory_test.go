@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// TestMemory has 100 connections between two loops, and holds what their sockets have
-// registered to the documented limits: idle, with traffic, and after it.
+// TestMemory compares the registered memory of 100 connections between two loops with the
+// documented limits: idle, with traffic, and after it.
 func TestMemory(t *testing.T) {
 	const conns, most = 100, 432 << 10
 	labtest.Each(t, func(t *testing.T, device string) {
@@ -33,7 +33,8 @@ func TestMemory(t *testing.T) {
 		check := func(when string, sockets, loops int) {
 			t.Helper()
 			limit, got := 2*conns*sockets+2*loops, pinned(t)-before
-			// Send returns before the peer has read a message, and Recv before it has said so.
+			// Send returns before the peer has read a message, and Recv
+			// before that is acknowledged.
 			for end := time.Now().Add(patience); got > limit && time.Now().Before(end); got = pinned(t) - before {
 				time.Sleep(time.Millisecond)
 			}
@@ -49,7 +50,7 @@ func TestMemory(t *testing.T) {
 				}
 			}
 		}
-		// each sends n messages of a size both ways on all connections.
+		// each sends n messages of a size in both directions on all connections.
 		each := func(n, size int) {
 			t.Helper()
 			var all sync.WaitGroup
@@ -113,7 +114,7 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-// rss is the resident memory of this process, in bytes.
+// rss returns the resident memory of this process in bytes.
 func rss(t testing.TB) int {
 	t.Helper()
 	text := labtest.Must(os.ReadFile("/proc/self/status"))(t)

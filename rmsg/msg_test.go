@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// patience is how long tests wait for what should come at once.
+// patience is how long tests wait for what should happen immediately.
 const patience = 60 * time.Second
 
 func within(t testing.TB) context.Context {
@@ -23,8 +23,8 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-// run makes a loop and runs it until the test ends, when it must close without
-// an error.
+// run makes a loop and runs it until the test ends, and checks that it closes without an
+// error.
 func run(t testing.TB, opt rmsg.Options) *rmsg.Loop {
 	t.Helper()
 	l := labtest.Must(rmsg.NewLoop(opt))(t)
@@ -66,7 +66,7 @@ func pair(t testing.TB, device string, client, server rmsg.Options) (c, s *rmsg.
 	return c, s
 }
 
-// pattern is a message of n bytes that tells from others.
+// pattern returns a message of n bytes that depends on seed.
 func pattern(n, seed int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -75,7 +75,7 @@ func pattern(n, seed int) []byte {
 	return b
 }
 
-// TestSizes sends messages of all kinds of sizes, both ways at once.
+// TestSizes sends messages of many sizes in both directions at the same time.
 func TestSizes(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		c, s := pair(t, device, rmsg.Options{Eager: 4096}, rmsg.Options{Eager: 8192, Credits: 5, SendQueue: 3})
@@ -119,8 +119,8 @@ func TestSizes(t *testing.T) {
 	})
 }
 
-// TestReuse sends from memory that is used again as soon as a send completes: siw must not
-// send from it any more.
+// TestReuse reuses the memory of a message as soon as its send completes: siw must not
+// send from it after that.
 func TestReuse(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		opt := rmsg.Options{Eager: 16 << 10, SendBuffer: 48 << 10}

@@ -11,85 +11,83 @@ import (
 )
 
 // Callbacks are the functions that a loop calls, one at a time, on the goroutine that
-// runs it. They may call everything that does not wait. A method that takes a context
-// waits for the loop, so it returns [ErrDispatching] to a callback, as Dispatch does.
-// The way to send is [Socket.Post]: when it returns [ErrWouldBlock], keep the message
-// and post it when Writable is called, as in the example. Other goroutines may wait
-// while a callback runs.
+// runs it. They may call everything that does not wait. Methods that take a context wait
+// for the loop, so they return [ErrDispatching] in a callback, as Dispatch does. To send,
+// call [Socket.Post]: if it returns [ErrWouldBlock], post the message again when Writable
+// is called, as in the example. Other goroutines may wait while a callback runs.
 //
-// Each callback is optional. The default of Request is to wait for [Listener.Accept],
-// that of Message to wait for [Socket.Recv]; the others do nothing by default.
+// Each callback is optional. Without Request, requests wait for [Listener.Accept];
+// without Message, messages wait for [Socket.Recv]. The others have no default action.
 //
-// A panic in a callback ends Dispatch or Run. A program that recovers it may call
-// them again: the event of that callback counts as handled, and the rest follows.
+// A panic in a callback ends Dispatch or Run. A program that recovers from it may call
+// them again: they treat the event as handled and continue with the next.
 type Callbacks struct {
 	// Request is called when a peer requests a connection. It calls Accept or
-	// Reject; a request without an answer is rejected when it returns. By
-	// default requests wait for [Listener.Accept], and are rejected after
+	// Reject; an unanswered request is rejected when it returns. By default requests
+	// wait for [Listener.Accept], and are rejected after
 	// [ListenConfig].AnswerTimeout.
 	Request func(*Request)
 	// Established is called when a socket is up, on either side.
 	Established func(*Socket)
-	// Message is called with each message that was received. The program frees
-	// the buffer, in the callback or later. By default messages wait for
-	// [Socket.Recv], and the peer can send no more than Options.Credits allow.
+	// Message is called for each received message. The program must free the buffer,
+	// in the callback or later. By default messages wait for [Socket.Recv], and the
+	// peer can send no more than Options.Credits allow.
 	Message func(*Socket, *Buffer)
-	// Sent is called when a posted buffer is the program's again: its status is
-	// Sent, or Failed if the socket ended first.
+	// Sent is called when the program owns a posted buffer again: its status is Sent,
+	// or Failed if the socket ended first.
 	Sent func(*Socket, *Buffer)
 	// Writable is called when a socket whose Post returned ErrWouldBlock has room.
 	Writable func(*Socket)
-	// Disconnected is the last callback of a socket, however it ended or failed to
-	// connect: see [Socket.Err].
+	// Disconnected is the last callback of a socket, called when it has ended or
+	// failed to connect. why is [Socket.Err].
 	Disconnected func(s *Socket, why error)
 }
 
-// Options describe a loop and its sockets. The zero value is usable. Of numbers, zero is
-// the default, and one that is out of range is refused with [verbs.ErrRange].
+// Options configures a loop and its sockets. The zero value is usable. In numbers, zero
+// means the default; a value out of range is refused with [verbs.ErrRange].
 type Options struct {
 	Callbacks Callbacks
 
-	// Credits is how many messages a peer may send before the program has freed some:
-	// 1 to 4096, by default 32. A program that holds more than half of them slows its
-	// peer down.
+	// Credits is the number of messages that a peer may send before the program frees
+	// some: 1 to 4096, by default 32. A program that holds more than half of them
+	// slows down its peer.
 	Credits int
-	// Eager is the largest message, in bytes, that is sent at once; the peer reads
-	// larger ones when it is ready for them. 64 to 1 MiB, by default 8 KiB. The smaller
-	// one of both sides counts. It is also the size of a receive: programs with memory
-	// to spare send messages of up to 16 KiB faster with an Eager of that size, and on siw
-	// gain up to 256 KiB, and programs with small messages and many sockets save memory,
-	// see BenchmarkThreshold.
+	// Eager is the size in bytes up to which a message is sent at once; the peer
+	// reads larger ones when it is ready for them. 64 to 1 MiB, by default 8 KiB. The
+	// smaller value of both sides applies. It is also the size of a receive: more
+	// memory makes messages up to 16 KiB faster, on siw up to 256 KiB; a small Eager
+	// saves memory if there are many sockets, see BenchmarkThreshold.
 	Eager int
-	// MaxMessage is the largest message, in bytes, to receive, up to 1 GiB, by default
-	// 16 MiB; a negative number takes empty messages only. A peer learns it when it
-	// connects, and its Post of a larger message returns ErrTooLarge.
+	// MaxMessage is the size in bytes of the largest message to receive, up to 1 GiB,
+	// by default 16 MiB; a negative value allows only empty messages. The peer learns
+	// it in the handshake; its Post of a larger message returns ErrTooLarge.
 	MaxMessage int
 	// Window limits, for each socket, the bytes of messages above Eager that it reads
 	// before the program has freed earlier ones, and the bytes of those that
-	// [Socket.Send] has copied and the peer has not read. One message each way is
-	// allowed whatever its size. By default 1 MiB, at most 1 GiB; a negative number allows only
-	// the one.
+	// [Socket.Send] has copied and the peer has not read. One message in each
+	// direction is always allowed. By default 1 MiB, at most 1 GiB; a negative value
+	// allows only that one.
 	Window int
-	// SendQueue is how many messages, for each socket, may be posted and not yet
-	// sent: 1 to 4096, by default 64.
+	// SendQueue is the number of messages of each socket that may be posted and not
+	// yet sent: 1 to 4096, by default 64.
 	SendQueue int
-	// SendBuffer is the registered memory, in bytes for each socket, that Send copies
-	// messages up to Eager to; it waits while the memory is in use. Alloc takes from
-	// it what fits. 4 KiB to 1 GiB, by default 64 KiB, or 3 * Eager if that is more.
+	// SendBuffer is the size in bytes of each socket's registered memory for Send's
+	// copies of messages up to Eager; Send waits while it is full. Alloc uses free
+	// room in it. 4 KiB to 1 GiB, by default 64 KiB, or 3 * Eager if that is more.
 	SendBuffer int
-	// Cache is how many bytes of registered memory of messages above Eager the loop
-	// keeps for the next ones, all sockets together, for at most a second. By
-	// default 4 MiB, at most 1 GiB; a negative number keeps none.
+	// Cache is the number of bytes of registered memory of freed messages above Eager
+	// that the loop caches for all sockets together, for at most a second. By default
+	// 4 MiB, at most 1 GiB; a negative value disables the cache.
 	Cache int
-	// ConnectTimeout bounds connecting, on both sides: by default 10 s. A negative one
-	// leaves it to the context and the kernel.
+	// ConnectTimeout bounds connecting and accepting, by default 10 s. With a
+	// negative value only the context and the kernel limit them.
 	ConnectTimeout time.Duration
-	// Linger bounds how long Disconnect may take: by default 10 s, and
-	// without a limit if it is negative.
+	// Linger bounds the duration of Disconnect, by default 10 s; a negative value
+	// means no limit.
 	Linger time.Duration
 
-	// Logger receives, at level Debug, the connections that come and go; and at level
-	// Warn peers that are rejected, that break the protocol or do not answer, and
+	// Logger logs established and ended connections at level Debug, and at level Warn
+	// peers that are rejected, that violate the protocol or do not answer, and
 	// failures that no call returns. Nil logs nothing.
 	Logger *slog.Logger
 }
@@ -100,20 +98,20 @@ const (
 	maxEager = 1 << 20
 	minEager = 64
 	maxSize  = 1 << 30
-	// maxBatch is how many messages are posted with one doorbell at most.
+	// maxBatch is the most messages that are posted with one doorbell.
 	maxBatch = 8
-	// maxAnnounced is how many messages above Eager a socket has announced and
-	// the peer not yet read.
+	// maxAnnounced is the most messages above Eager that a socket has announced and
+	// the peer has not read.
 	maxAnnounced = 4
-	// maxReads is how many RDMA READs a socket has in flight, and readSize how
-	// much each reads at most.
+	// maxReads is the most RDMA READs that a socket has in flight, readSize the most
+	// bytes of each.
 	maxReads = 4
 	readSize = 1 << 20
-	// flushTime is how long after the QP has failed the reason is waited for.
+	// flushTime bounds the wait for the reason after a QP has failed.
 	flushTime = 3 * time.Second
 )
 
-// defaultEager bounds the memory of a socket. BenchmarkStream shows what it costs.
+// defaultEager bounds the memory of a socket. BenchmarkStream measures its cost.
 const defaultEager = 8 << 10
 
 // withDefaults returns the options with their zero values replaced.
@@ -150,7 +148,7 @@ func outOfRange(name string, v, min, max int) error {
 	return fmt.Errorf("option %s is %d: %w: %d to %d", name, v, verbs.ErrRange, min, max)
 }
 
-// timeout is d, the default if it is zero, and practically none if it is negative.
+// timeout returns d, the default if d is zero, or practically no limit if it is negative.
 func timeout(d, otherwise time.Duration) time.Duration {
 	if d < 0 {
 		return math.MaxInt64
@@ -158,11 +156,11 @@ func timeout(d, otherwise time.Duration) time.Duration {
 	return cmp.Or(d, otherwise)
 }
 
-// spare is how many receives there are beside those of credits, for frames
-// without a message: acks, see flushAck, a hello, and byes.
+// spare is the number of receives in addition to the credits, for frames without a
+// message: acks, see flushAck, a hello, and byes.
 const spare = maxAnnounced + 3 + 1 + 2
 
-// sends and receives are how many requests a socket has in its queues at most.
+// sends and receives return the sizes of a socket's queues.
 func (o *Options) sends() int {
 	return o.SendQueue + maxAnnounced + 2*maxReads + 1 + 4
 }

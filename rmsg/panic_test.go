@@ -14,7 +14,7 @@ import (
 
 var errPanic = errors.New("panic in a callback")
 
-// recovers calls f, which may panic with errPanic.
+// recovers calls f and returns its error, or errPanic if it panics with that.
 func recovers(t testing.TB, f func() error) (err error) {
 	defer func() {
 		if v := recover(); v == errPanic {
@@ -26,8 +26,8 @@ func recovers(t testing.TB, f func() error) (err error) {
 	return f()
 }
 
-// TestPanicDisconnected has several sockets end before the loop is dispatched,
-// and a panic in each one's callback.
+// TestPanicDisconnected ends several sockets before the loop is dispatched. Each
+// Disconnected callback panics.
 func TestPanicDisconnected(t *testing.T) {
 	heard := 0
 	l := labtest.Must(rmsg.NewLoop(rmsg.Options{Callbacks: rmsg.Callbacks{Disconnected: func(*rmsg.Socket, error) {
@@ -39,7 +39,7 @@ func TestPanicDisconnected(t *testing.T) {
 	for i := range socks {
 		socks[i] = labtest.Must((&rmsg.Dialer{Loop: l}).Connect(nowhere))(t)
 	}
-	time.Sleep(50 * time.Millisecond) // for most to end at once
+	time.Sleep(50 * time.Millisecond) // so that most end in the same Dispatch
 	for deadline := time.Now().Add(patience); heard < len(socks); {
 		if err := recovers(t, func() error { return second(l.Dispatch()) }); err != nil && err != errPanic {
 			t.Fatal(err)
@@ -54,8 +54,8 @@ func TestPanicDisconnected(t *testing.T) {
 	}
 }
 
-// TestPanicInCallbacks has every callback panic after it has done its work. All
-// messages arrive and all buffers come back, and nothing is left of either loop.
+// TestPanicInCallbacks makes every callback panic after its work. All messages arrive,
+// all buffers are returned, and both loops leave nothing behind.
 func TestPanicInCallbacks(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		before := labtest.Settled(t)

@@ -8,32 +8,31 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// receiving is the half of a socket that receives. The ring has every message
-// that the program has not taken yet, in order; from fetching on, announced ones
-// have yet to be read.
+// receiving is the receiving half of a socket. The ring has every message that the
+// program has not taken, in order; from fetching on, announced ones must still be read.
 type receiving struct {
-	ring       []incoming // as many as there are credits
+	ring       []incoming // one for each credit
 	head       uint32     // the next message to take
-	received   uint32     // messages; the ring's end
+	received   uint32     // number of messages; the end of the ring
 	fetching   uint32
 	returned   uint32 // messages that the program freed
-	toldGrants uint32 // what the peer knows
+	toldGrants uint32 // as last reported to the peer
 	toldReads  uint32
-	fetched    int // bytes of announced messages that have a buffer
+	fetched    int // bytes of announced messages with a buffer
 	reads      struct {
-		done     uint32 // announced messages that were read
+		done     uint32 // number of announced messages read
 		inFlight int
 	}
 	sge [2]verbs.SGE
 	rwr [1]verbs.RecvWR
 }
 
-// incoming is a message on its way to the program.
+// incoming is a message that the program has not taken yet.
 type incoming struct {
 	buf   *Buffer
 	ready bool
 	// If announced:
-	size, asked, left int // bytes: in all, not yet asked for, not yet read
+	size, asked, left int // bytes: total, not yet requested, not yet read
 	addr              uint64
 	rkey              uint32
 }
@@ -43,15 +42,15 @@ func (q *receiving) init(credits int) {
 	q.toldGrants = uint32(credits)
 }
 
-// grants returns how many messages the peer may send in all.
+// grants returns the total number of messages that the peer may send.
 func (q *receiving) grants() uint32 { return uint32(len(q.ring)) + q.returned }
 
 func (q *receiving) at(i uint32) *incoming { return &q.ring[i%uint32(len(q.ring))] }
 
-// ready reports whether there is a message to take.
+// ready reports whether pop can take a message.
 func (q *receiving) ready() bool { return q.head != q.received && q.at(q.head).ready }
 
-// pop takes a message that is ready.
+// pop takes the next message, which is ready.
 func (s *Socket) pop() *Buffer {
 	e := s.at(s.head)
 	b := e.buf
@@ -63,7 +62,7 @@ func (s *Socket) pop() *Buffer {
 	return b
 }
 
-// postReceive posts a slot.
+// postReceive posts a receive into a slot.
 func (s *Socket) postReceive(slot int) error {
 	b := s.slots[slot]
 	s.sge[0] = b.mr.SGE(b.at, len(b.mem))
@@ -72,7 +71,7 @@ func (s *Socket) postReceive(slot int) error {
 	return err
 }
 
-// repost posts a slot again.
+// repost posts a receive into a slot again, unless the socket is ending.
 func (s *Socket) repost(slot int) {
 	if s.err != nil || s.state == Disconnected {
 		return
@@ -82,7 +81,7 @@ func (s *Socket) repost(slot int) {
 	}
 }
 
-// freed takes back a received buffer.
+// freed handles that the program has freed a received buffer.
 func (s *Socket) freed(b *Buffer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,8 +102,9 @@ func (s *Socket) complete(r request, i int, wc *verbs.WC) {
 		if wc.Status != verbs.WCFlushErr {
 			s.fail(broken(r, wc))
 		} else if s.flushed == nil && s.state == Established {
-			// What is flushed was not at fault; the end of the QP says why, or
-			// nothing does. While disconnecting, Linger bounds that.
+			// A flushed request is not the cause of the failure. The end of
+			// the connection may report it; wait for that. While
+			// disconnecting, Linger bounds the wait.
 			s.flushed = s.failAfter(flushTime, fmt.Errorf("the queue pair has failed: %w", wc.Err()))
 		}
 		return
@@ -125,7 +125,7 @@ func (s *Socket) complete(r request, i int, wc *verbs.WC) {
 	s.settle()
 }
 
-// broken says what a failed request means.
+// broken returns the socket's error for a failed request.
 func broken(r request, wc *verbs.WC) error {
 	if r == reqReceive {
 		return fmt.Errorf("%w: a frame does not fit: %w", ErrProtocol, wc.Err())
@@ -137,14 +137,14 @@ func broken(r request, wc *verbs.WC) error {
 	return err
 }
 
-// frameIn takes a frame of n bytes from a slot.
+// frameIn handles a received frame of n bytes in a slot.
 func (s *Socket) frameIn(slot, n int) error {
 	b := s.slots[slot]
 	if n > len(b.mem) {
 		return protocol("frame of %d bytes", n)
 	}
 	if s.err != nil {
-		return nil // it has been given up
+		return nil // the socket is ending
 	}
 	f, err := parseFrame(b.mem[:n])
 	if err != nil {
@@ -159,7 +159,7 @@ func (s *Socket) frameIn(slot, n int) error {
 	switch f.kind {
 	case kindMessage, kindAnnounce:
 		if err := s.messageIn(b, &f); err != nil || f.kind == kindMessage {
-			return err // the slot is the message's
+			return err // the message occupies the slot
 		}
 	case kindAck:
 		s.stats.AcksReceived++
@@ -186,7 +186,7 @@ func (s *Socket) frameIn(slot, n int) error {
 	return nil
 }
 
-// messageIn adds a message to the ring.
+// messageIn adds a received or announced message to the ring.
 func (s *Socket) messageIn(b *Buffer, f *frame) error {
 	n := int(f.size)
 	switch {
@@ -212,7 +212,7 @@ func (s *Socket) messageIn(b *Buffer, f *frame) error {
 	return nil
 }
 
-// fetch reads announced messages, as far as the window goes.
+// fetch posts READs for announced messages, as far as the window allows.
 func (s *Socket) fetch() {
 	for s.fetching != s.received && s.err == nil {
 		e := s.at(s.fetching)
@@ -225,7 +225,7 @@ func (s *Socket) fetch() {
 				s.fail(err)
 				return
 			}
-			b.set(Released) // until it is the program's
+			b.set(Released) // until the program takes it
 			e.buf = b
 			s.fetched += e.size
 		}
@@ -241,10 +241,11 @@ func (s *Socket) fetch() {
 			}
 			wrs := s.wrs[:1]
 			if !s.arena.dev.iwarp {
-				// rxe may call a READ done that was not, and break the QP then: it
-				// was if a request that follows it succeeds. Here that is a READ
-				// of the first byte, as after a request of no bytes rxe refuses to
-				// answer a READ again. siw completes later requests first.
+				// rxe may complete a READ too early, and break the QP
+				// afterwards; the success of a later request proves the
+				// READ. Here that is a READ of the first byte, as after
+				// an empty request rxe refuses to answer a READ again.
+				// siw completes later requests first.
 				s.sge[1] = e.buf.mr.SGE(e.buf.at+headerSize+at, 1)
 				s.wrs[1] = s.wrs[0]
 				s.wrs[1].SGL, s.wrs[0].Flags, wrs = s.sge[1:2], 0, s.wrs[:2]
@@ -260,7 +261,7 @@ func (s *Socket) fetch() {
 	}
 }
 
-// readIn handles that the next part of a message was read.
+// readIn handles the completion of a READ of part of a message.
 func (s *Socket) readIn(e *incoming) {
 	s.reads.inFlight--
 	if e.left -= min(e.left, readSize); e.left > 0 {
@@ -270,7 +271,7 @@ func (s *Socket) readIn(e *incoming) {
 	s.reads.done++
 }
 
-// trim drops messages that will never be complete, or all.
+// trim drops the messages that will never be complete, or all messages.
 func (s *Socket) trim(all bool) {
 	if all {
 		defer func() { s.head = s.received }()
@@ -280,7 +281,7 @@ func (s *Socket) trim(all bool) {
 		if !all && e.ready {
 			continue
 		}
-		all = true // nothing comes out of order
+		all = true // later ones would be out of order
 		if e.buf != nil {
 			s.arena.put(e.buf)
 		}

@@ -7,24 +7,24 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// sending is the half of a socket that sends. Its messages are, in turn:
+// sending is the sending half of a socket. A message passes through these queues:
 //
 //	queue      posted by the program, not yet by the socket
 //	flight     sent at once, until the send completes
-//	announced  until the peer says that it has read them
+//	announced  until the peer reports that it has read them
 type sending struct {
 	queue     fifo
 	flight    fifo
 	announced fifo
 	pending   int // in all three
-	eager     int // bytes of a message that is sent at once
+	eager     int // largest message that is sent at once, in bytes
 
-	sent    uint32 // messages
-	granted uint32 // how many there may be
-	taken   uint32 // announced messages that the peer has read
-	ackBusy bool   // one ack at a time
+	sent    uint32 // number of messages
+	granted uint32 // number of messages that the peer allows
+	taken   uint32 // number of announced messages that the peer has read
+	ackBusy bool   // an ack is in flight; there is one at a time
 	blocked bool   // Post has returned ErrWouldBlock
-	stalled bool   // the first message lacks credits
+	stalled bool   // the first message waits for credits
 
 	wrs    [maxBatch]verbs.SendWR
 	sges   [maxBatch][1]verbs.SGE
@@ -37,7 +37,7 @@ func (q *sending) init(size int) {
 	q.announced.ring = make([]*Buffer, maxAnnounced)
 }
 
-// fifo has buffers, the oldest first, in a ring that is made for as many as there may be.
+// fifo is a queue of buffers in a ring of fixed size.
 type fifo struct {
 	ring     []*Buffer
 	first, n int
@@ -50,7 +50,7 @@ func (q *fifo) push(b *Buffer) {
 	q.n++
 }
 
-// pop takes the oldest.
+// pop removes and returns the oldest buffer.
 func (q *fifo) pop() *Buffer {
 	b := *q.at(0)
 	*q.at(0) = nil
@@ -58,15 +58,15 @@ func (q *fifo) pop() *Buffer {
 	return b
 }
 
-// Alloc returns a buffer for a message of n bytes, which its Bytes are; SetLen changes
-// that. The program frees the buffer, after it was sent any number of times. Alloc fails
-// with the socket's Err once the socket has ended.
+// Alloc returns a buffer for a message of n bytes; SetLen changes the length. The program
+// may send the buffer any number of times, and must free it. Alloc fails with the
+// socket's Err once the socket has ended.
 func (s *Socket) Alloc(n int) (*Buffer, error) {
 	b, err := s.alloc(n, false)
 	return b, fail("allocate message to", s.addr, err)
 }
 
-// alloc returns a buffer to send, for Send to copy to or for the program.
+// alloc returns a buffer to send, for the program or, if copies is set, for Send.
 func (s *Socket) alloc(n int, copies bool) (*Buffer, error) {
 	s.mu.Lock()
 	state, most, err := s.state, int(s.peer.max), s.err
@@ -82,11 +82,11 @@ func (s *Socket) alloc(n int, copies bool) (*Buffer, error) {
 	return s.arena.get(n, copies)
 }
 
-// Post sends a buffer of this socket, as soon as the peer has room, and returns
-// at once: the buffer is the program's again when its status is no longer
-// Queued. If too many messages are queued already Post returns ErrWouldBlock, and does
-// not take the buffer. After Disconnect or Close it returns [verbs.ErrClosed], while the
-// peer disconnects [verbs.ErrDisconnected], and when the socket has ended its Err.
+// Post queues a buffer of this socket, which is sent as soon as the peer has room, and
+// does not wait. The program owns the buffer again when its status is no longer Queued.
+// If SendQueue messages are posted and not yet sent, Post returns ErrWouldBlock and does
+// not take the buffer. It returns [verbs.ErrClosed] after Disconnect or Close,
+// [verbs.ErrDisconnected] while the peer disconnects, and the socket's Err after its end.
 func (s *Socket) Post(b *Buffer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,7 +121,7 @@ func (s *Socket) post(b *Buffer) error {
 	return nil
 }
 
-// sendable returns why nothing can be posted.
+// sendable returns why nothing can be posted, or nil.
 func (s *Socket) sendable() error {
 	switch {
 	case s.err != nil:
@@ -136,15 +136,15 @@ func (s *Socket) sendable() error {
 	return nil
 }
 
-// frame returns a frame of a kind, with the counts that all have.
+// frame returns a frame of a kind, with the counts that all frames have.
 func (s *Socket) frame(k kind) frame {
 	return frame{kind: k, granted: s.grants(), read: s.reads.done}
 }
 
-// reported notes that a frame was sent to the peer.
+// reported records the counts that a frame has reported to the peer.
 func (s *Socket) reported() { s.toldGrants, s.toldReads = s.grants(), s.reads.done }
 
-// pump sends what the peer has room for, several messages with one doorbell.
+// pump sends the queued messages that the peer has room for, several with one doorbell.
 func (s *Socket) pump() {
 	for s.queue.n > 0 && s.err == nil {
 		n, offers := 0, s.announced.n
@@ -188,10 +188,9 @@ func (s *Socket) pump() {
 	}
 }
 
-// unposted handles a request that could not be posted. A full queue is that of a
-// kernel which has not yet let go of what has completed: the next completion
-// tries again. A closed one is that of a connection which has ended: the reason
-// follows.
+// unposted handles a request that could not be posted. A queue is full if the kernel has
+// not yet released completed requests: the next completion retries. It is closed if the
+// connection has ended: the reason follows.
 func (s *Socket) unposted(err error) {
 	if !errors.Is(err, verbs.ErrQueueFull) && !errors.Is(err, verbs.ErrClosed) {
 		s.fail(err)
@@ -199,7 +198,7 @@ func (s *Socket) unposted(err error) {
 }
 
 // request makes the n-th request of a batch: a message, or its announcement. Each is
-// signaled: siw may send what is not straight from the buffer, at any time later
+// signaled: siw may send unsignaled requests directly from the buffer, at any later time
 // (siw_qp_prepare_tx).
 func (s *Socket) request(b *Buffer, n int) {
 	f := s.frame(kindMessage)
@@ -218,7 +217,7 @@ func (s *Socket) request(b *Buffer, n int) {
 	wr.ID, wr.Inline = s.wrID(reqAnnounce, 0), s.inline[n][:]
 }
 
-// postFrame sends a frame without a message and reports whether it could.
+// postFrame sends a frame without a message and reports whether it was posted.
 func (s *Socket) postFrame(f *frame, r request) bool {
 	n := f.put(s.inline[0][:])
 	s.wrs[0] = verbs.SendWR{ID: s.wrID(r, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: s.inline[0][:n]}
@@ -230,16 +229,15 @@ func (s *Socket) postFrame(f *frame, r request) bool {
 	return true
 }
 
-// flushAck reports to the peer what it does not know, when it should: at once if
-// a message of its has been read, for it to have the buffer back; and if it
-// may have run out of credits, or has used half of them.
+// flushAck sends an ack if one is due: at once if an announced message has been read, so
+// that the peer can reuse the buffer, and otherwise if the peer may have run out of
+// credits, or half of them can be returned.
 //
-// How many acks can be at the peer that has not looked at them? Each reports
-// messages of the peer's for which it does not know to have the credit back; of
-// these it sent no more than Credits before it looked. Of them no more than
-// maxAnnounced were announced; two acks report half the credits each, and one that it
-// has run out. So the receives beyond the credits, see spare, always suffice, and acks
-// need none themselves.
+// The number of acks that the peer has not processed is bounded: each ack reports
+// messages whose credits the peer does not know to be returned, and it sent at most
+// Credits of these before it processed one. At most maxAnnounced of them were announced;
+// two acks report half the credits each, and one reports that it has run out. So the
+// receives beyond the credits, see spare, always suffice, and acks need no credits.
 func (s *Socket) flushAck() {
 	owed := s.grants() - s.toldGrants
 	due := s.reads.done != s.toldReads || owed > 0 && (s.toldGrants == s.received || owed >= max(1, uint32(len(s.ring))/2))
@@ -252,7 +250,7 @@ func (s *Socket) flushAck() {
 	}
 }
 
-// finished gives a buffer back to the program.
+// finished returns a buffer to the program, or frees it if Send made it.
 func (s *Socket) finished(b *Buffer, st Status) {
 	s.pending--
 	if st == Sent {
@@ -277,7 +275,7 @@ func (s *Socket) finished(b *Buffer, st Status) {
 	}
 }
 
-// credit takes what a frame says of this side's messages.
+// credit handles the counts of a frame about this side's messages.
 func (s *Socket) credit(f *frame) error {
 	if f.granted-s.granted > s.peer.credits || f.granted-s.sent > s.peer.credits {
 		return protocol("it grants %d messages when %d were granted and %d sent", f.granted, s.granted, s.sent)
@@ -292,7 +290,7 @@ func (s *Socket) credit(f *frame) error {
 	return nil
 }
 
-// abandon fails all that has not been sent.
+// abandon fails all messages that have not been sent.
 func (s *Socket) abandon() {
 	s.blocked = false
 	for _, q := range []*fifo{&s.flight, &s.announced, &s.queue} {

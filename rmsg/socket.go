@@ -20,7 +20,7 @@ type State int
 const (
 	Connecting State = iota
 	Established
-	Disconnecting // messages that were posted still go, and come
+	Disconnecting // messages posted before are still sent and received
 	Disconnected
 )
 
@@ -32,9 +32,9 @@ func (s State) String() string {
 	return names[s]
 }
 
-// Socket is one end of a connection that carries messages, in order. Its
-// methods may be called by several goroutines at once. Its memory is released when it
-// has ended and its buffers have been freed.
+// Socket is one end of a connection that carries messages in order. Its methods may be
+// called by several goroutines. Its memory is released when it has ended and its buffers
+// have been freed.
 type Socket struct {
 	// Value is for the program's use.
 	Value any
@@ -43,37 +43,38 @@ type Socket struct {
 	id     uint32
 	addr   string // of the peer, for errors
 	dialed bool
-	ctx    context.Context // done when the socket is to end
+	ctx    context.Context // done when the socket must end
 	cancel context.CancelFunc
 	up     chan struct{} // closed when it is established
-	done   chan struct{} // closed when it has gone
+	done   chan struct{} // closed when it has ended
 
-	// A place for one signal each: a goroutine that waits looks, and passes it on
-	// if there is something left.
+	// Each has room for one signal. A goroutine that it wakes checks the condition,
+	// and signals the next one if something is left.
 	readable, writable chan struct{}
-	room               chan struct{} // for Send to copy to, see arena.waiting
+	room               chan struct{} // room in the arena for Send, see arena.waiting
 
 	// Set before there can be completions.
 	arena *arena
 	shard *shard
 	qp    *uverbs.QP
-	slots []*Buffer // of the receives
+	slots []*Buffer // by receive
 	conn  ConnOptions
 
 	mu            sync.Mutex
 	state         State
 	endpoint      *cm.Endpoint
-	stats         SocketStats // the counters
-	err           error       // why it ends; nil until it does
-	closed        bool        // by Close
+	stats         SocketStats // only the counters
+	err           error       // why it ends; nil before
+	closed        bool        // Close was called
 	local, remote cm.Addr
 	peer          hello
-	greeted       bool // the peer has said hello
+	greeted       bool // the peer's hello frame has arrived
 	linger        *time.Timer
 	flushed       *time.Timer // runs since a request was flushed
 
-	// Goodbyes: disconnect is who began, bye and byeAgain what was sent,
-	// peerBye and peerKnows what came, and crossed that both began.
+	// Byes: disconnect means that this side started, bye and byeAgain that they were
+	// sent, peerBye and peerKnows that the peer's arrived, crossed that both sides
+	// started.
 	disconnect, bye, byeAgain, peerBye, peerKnows, crossed bool
 
 	sending
@@ -91,7 +92,7 @@ func newSocket(l *Loop, addr string, dialed bool, conn ConnOptions) *Socket {
 	return s
 }
 
-// start registers the socket and begins to connect.
+// start registers the socket and starts to connect.
 func (s *Socket) start(connect connector) error {
 	l := s.l
 	l.mu.Lock()
@@ -120,9 +121,9 @@ func (s *Socket) State() State {
 // except Disconnected.
 func (s *Socket) Done() <-chan struct{} { return s.done }
 
-// Err returns why the socket ended, nil until it has: [verbs.ErrClosed] after Close and
-// Disconnect, io.EOF if the peer disconnected in good order, and otherwise what
-// went wrong.
+// Err returns why the socket ended, or nil before: [verbs.ErrClosed] after Close and
+// Disconnect, io.EOF if the peer called Disconnect, and otherwise the error that ended
+// it.
 func (s *Socket) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,8 +154,8 @@ func (s *Socket) PrivateData() []byte {
 	return s.peer.private
 }
 
-// MaxMessage returns the largest message that the peer takes, in bytes, once the
-// socket is established.
+// MaxMessage returns the size in bytes of the largest message that the peer accepts, once
+// the socket is established.
 func (s *Socket) MaxMessage() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,11 +165,11 @@ func (s *Socket) MaxMessage() int {
 // Loop returns the loop of the socket.
 func (s *Socket) Loop() *Loop { return s.l }
 
-// Endpoint returns the connection below the socket: its device, QP, PD and addresses. It is
-// nil until the socket has a QP, and closed when the socket has ended. It is for
-// queries: the program must not close it, post to its QP or modify it, or poll its CQs,
-// which other sockets share. Memory regions that it registers in the PD must be closed
-// before the socket ends, or they keep the PD and the device open.
+// Endpoint returns the underlying connection of the socket: its device, QP, PD and
+// addresses. It is nil until the socket has a QP, and closed when the socket has ended.
+// It is for queries: the program must not close it, post to its QP or modify it, or poll
+// its CQs, which other sockets share. Memory regions that the program registers in the PD
+// must be closed before the socket ends; otherwise PD and device stay open.
 func (s *Socket) Endpoint() *cm.Endpoint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,10 +178,10 @@ func (s *Socket) Endpoint() *cm.Endpoint {
 
 func (s *Socket) String() string { return fmt.Sprintf("socket to %s", s.addr) }
 
-// Disconnect ends the connection in good order: what was posted on both sides
-// is sent, read, and acknowledged, before Disconnected is called. Nothing can be
-// posted any more, here, and soon at the peer. Options.Linger bounds how long
-// that may take if the peer does not free its messages.
+// Disconnect ends the connection gracefully: all messages posted on both sides are sent,
+// read and acknowledged before Disconnected is called. This side can post no more, and
+// soon the peer cannot either. Options.Linger bounds the time that this takes if the peer
+// does not free its messages.
 func (s *Socket) Disconnect() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,7 +198,7 @@ func (s *Socket) Disconnect() error {
 	return nil
 }
 
-// leave begins to disconnect.
+// leave starts to disconnect.
 func (s *Socket) leave() {
 	s.state = Disconnecting
 	s.linger = s.failAfter(s.l.opt.Linger, fmt.Errorf("disconnect: %w", ErrTimeout))
@@ -212,8 +213,8 @@ func (s *Socket) failAfter(d time.Duration, err error) *time.Timer {
 	})
 }
 
-// Close ends the connection at once. What is queued fails; messages that were
-// received but not taken are dropped. The loop calls Disconnected when all is over.
+// Close ends the connection immediately. Queued messages fail; received messages that
+// were not taken are dropped. The loop calls Disconnected when the socket has ended.
 func (s *Socket) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,7 +226,7 @@ func (s *Socket) Close() error {
 	return nil
 }
 
-// fail makes the socket end. The first reason counts.
+// fail starts the end of the socket. Only the first reason is recorded.
 func (s *Socket) fail(err error) {
 	if s.err == nil {
 		s.err = err
@@ -233,10 +234,9 @@ func (s *Socket) fail(err error) {
 	}
 }
 
-// sayBye sends that there are no more messages, when there are none, and once
-// more if the peer has done so in the meantime. A side ends when it knows that
-// the other has all, and the other waits for that: the one that answered, or the
-// one that accepted if both began.
+// sayBye sends a bye when no messages are left, and again when the peer's bye has arrived
+// since. A side ends the connection when it knows that the other has received everything;
+// the other waits for that: the side that answered, or the accepting one if both started.
 func (s *Socket) sayBye() {
 	if s.state != Disconnecting || s.err != nil || s.pending > 0 {
 		return
@@ -262,7 +262,7 @@ func (s *Socket) sayBye() {
 	}
 }
 
-// settle does what has become possible.
+// settle sends, reads, acknowledges and disconnects as far as is now possible.
 func (s *Socket) settle() {
 	if s.err != nil || s.state == Connecting {
 		return
@@ -273,8 +273,8 @@ func (s *Socket) settle() {
 	s.sayBye()
 }
 
-// gone gives the program back what the socket had. If a callback panics the next
-// Dispatch makes the others.
+// gone handles the end of a socket: it returns the buffers to the program. If a callback
+// panics, the next Dispatch runs the others.
 func (l *Loop) gone(s *Socket, why error) {
 	s.mu.Lock()
 	for _, t := range []*time.Timer{s.linger, s.flushed} {
@@ -293,7 +293,7 @@ func (l *Loop) gone(s *Socket, why error) {
 	}
 	s.state = Disconnected
 	s.abandon()
-	// The memory of messages that are not taken keeps the device open.
+	// Messages that are not taken would hold the removed device open.
 	s.trim(s.closed || errors.Is(s.err, verbs.ErrDeviceRemoved))
 	s.mu.Unlock()
 	l.mu.Lock()
@@ -304,7 +304,7 @@ func (l *Loop) gone(s *Socket, why error) {
 	l.call()
 }
 
-// disconnected reports to the program that the socket has ended.
+// disconnected reports the end of the socket to the program.
 func (l *Loop) disconnected(s *Socket) {
 	close(s.done)
 	defer l.closeUnused()
@@ -319,7 +319,7 @@ func (l *Loop) disconnected(s *Socket) {
 	}
 }
 
-// release gives back what the QP used.
+// release releases the CQ and the memory that the QP used.
 func (s *Socket) release() {
 	if s.shard != nil {
 		s.shard.leave()

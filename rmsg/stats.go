@@ -1,6 +1,6 @@
 package rmsg
 
-// SocketStats are figures of a socket. The counters begin when the socket is made.
+// SocketStats contains statistics of a socket. The counters start with the socket.
 type SocketStats struct {
 	// MessagesSent and BytesSent count the messages whose status has become Sent,
 	// MessagesReceived and BytesReceived those that the program has taken.
@@ -10,28 +10,27 @@ type SocketStats struct {
 	// to the peer and by it.
 	LargeSent, LargeReceived uint64
 	// AcksSent and AcksReceived count the frames without a message that grant
-	// credits or confirm messages above Eager. Both also go with messages.
+	// credits or confirm messages above Eager. Messages carry both as well.
 	AcksSent, AcksReceived uint64
-	// WouldBlock counts the times that Post, also the one in Send, found the send
-	// queue full; BufferWaits those that Send found SendBuffer or Window in use.
+	// WouldBlock counts the times that Post, including calls by Send, found the send
+	// queue full; BufferWaits the times that Send found SendBuffer or Window full.
 	WouldBlock, BufferWaits uint64
-	// CreditWaits counts the times that the next message in the queue had to wait
-	// for credits of the peer.
+	// CreditWaits counts the times that the next message had to wait for credits.
 	CreditWaits uint64
 
-	// Queued is how many messages are posted and not yet Sent or Failed.
+	// Queued is the number of messages that are posted and not yet Sent or Failed.
 	Queued int
-	// Unread is how many messages have arrived, or are announced, and the program has
-	// not taken.
+	// Unread is the number of messages that have arrived or are announced, and that
+	// the program has not taken.
 	Unread int
-	// Credits is how many receives of the peer are free, as far as it is known.
+	// Credits is the number of messages that may be sent before the peer grants more.
 	Credits int
-	// Memory is how many bytes are registered for the socket, with the buffers that
+	// Memory is the number of bytes registered for the socket, including buffers that
 	// the program holds and those in the loop's cache.
 	Memory int
 }
 
-// Stats returns the figures of the socket.
+// Stats returns the statistics of the socket.
 func (s *Socket) Stats() SocketStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,22 +44,22 @@ func (s *Socket) Stats() SocketStats {
 	return st
 }
 
-// LoopStats are figures of a loop. The counters begin when the loop is made.
+// LoopStats contains statistics of a loop. The counters start when the loop is made.
 type LoopStats struct {
-	// Dispatches counts the calls of Dispatch, also those of Run and DispatchWait.
+	// Dispatches counts the calls of Dispatch, also by Run and DispatchWait.
 	Dispatches uint64
 	// Wakeups counts the times that Run or DispatchWait slept and was woken.
 	Wakeups uint64
-	// Handled counts the events that were handled, as Dispatch returns them.
+	// Handled counts the handled events: the sum of what Dispatch returned.
 	Handled uint64
 
-	// Sockets, Listeners and Devices are how many are open.
+	// Sockets, Listeners and Devices are the numbers of those that are open.
 	Sockets, Listeners, Devices int
-	// Cached is how many bytes of registered memory are kept for the next messages.
+	// Cached is the number of bytes of registered memory in the cache.
 	Cached int
 }
 
-// Stats returns the figures of the loop.
+// Stats returns the statistics of the loop.
 func (l *Loop) Stats() LoopStats {
 	st := LoopStats{
 		Dispatches: (l.rounds.Load() + 1) / 2,
@@ -76,18 +75,18 @@ func (l *Loop) Stats() LoopStats {
 	return st
 }
 
-// ListenerStats are figures of a listener. The counters begin when it is made.
+// ListenerStats contains statistics of a listener. The counters start when it is made.
 type ListenerStats struct {
-	// Requests counts the requests of peers, Accepted and Rejected how they were
-	// answered. Rejected are also those that did not fit Backlog, waited too long, or
-	// came from no peer of this package.
+	// Requests counts the requests of peers, Accepted and Rejected their answers.
+	// Rejected includes requests beyond Backlog, those that waited too long, and
+	// those of peers that do not use this package.
 	Requests, Accepted, Rejected uint64
 
-	// Waiting is how many requests have no answer.
+	// Waiting is the number of unanswered requests.
 	Waiting int
 }
 
-// Stats returns the figures of the listener.
+// Stats returns the statistics of the listener.
 func (ln *Listener) Stats() ListenerStats {
 	return ListenerStats{
 		Requests: ln.requests.Load(),

@@ -22,8 +22,8 @@ import (
 
 var messages = flag.Int("messages", 200_000, "messages of TestManyPeers, on each device; a tenth with -short or -race")
 
-// traffic is what peer sends as its seq-th message: most are small, some large.
-// It has a number and a checksum if it has room for them.
+// traffic returns the seq-th message of peer: most are small, some large. It includes a
+// number and a checksum if there is room.
 func traffic(peer, seq int, room []byte) []byte {
 	r := rand.New(rand.NewPCG(uint64(peer), uint64(seq)))
 	most := 200
@@ -53,7 +53,7 @@ var noise = func() []byte {
 	return b
 }()
 
-// pinned is how much memory of this process is registered, in bytes.
+// pinned returns how much memory of this process is registered, in bytes.
 func pinned(t testing.TB) int {
 	t.Helper()
 	text := labtest.Must(os.ReadFile("/proc/self/status"))(t)
@@ -65,9 +65,9 @@ func pinned(t testing.TB) int {
 	return kib << 10
 }
 
-// TestManyPeers has many peers send to one loop, which takes nothing from one of
-// them until all others are done: nothing is lost, doubled, damaged, or out of
-// order, nobody waits for the slow one, and memory stays within bounds.
+// TestManyPeers sends from many peers to one loop, which holds the messages of one peer
+// until all others are done. No message is lost, duplicated, damaged or out of order, the
+// slow peer does not delay the others, and memory stays within bounds.
 func TestManyPeers(t *testing.T) {
 	const peers, slow = 64, 0
 	count := *messages
@@ -81,12 +81,12 @@ func TestManyPeers(t *testing.T) {
 		before := pinned(t)
 		var (
 			mu       sync.Mutex
-			held     []*rmsg.Buffer // by the slow one
+			held     []*rmsg.Buffer // messages of the slow peer
 			finished atomic.Int32
 			waiting  = make(chan struct{}) // the others are done
 			released bool
 			ended    = make(chan error, peers)
-			expected = make([]byte, 1<<20) // only for the loop
+			expected = make([]byte, 1<<20) // used only by the loop
 		)
 		server := opt
 		server.Callbacks = rmsg.Callbacks{
@@ -96,7 +96,7 @@ func TestManyPeers(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				s.Value = new(int) // messages that came
+				s.Value = new(int) // number of messages received
 			},
 			Message: func(s *rmsg.Socket, b *rmsg.Buffer) {
 				got, peer := s.Value.(*int), int(binary.BigEndian.Uint32(s.PrivateData()))
@@ -169,7 +169,8 @@ func TestManyPeers(t *testing.T) {
 			}
 		}
 		others := time.Since(start)
-		// The slow one wakes up. What comes while it does is freed at once.
+		// Release the slow peer. Messages that arrive meanwhile are freed at
+		// once.
 		mu.Lock()
 		released = true
 		if len(held) == 0 && each > opt.Credits {
@@ -185,8 +186,8 @@ func TestManyPeers(t *testing.T) {
 				t.Errorf("a socket of the server ended with %v", why)
 			}
 		}
-		// On both sides the receives, a buffer to send from, large messages, which are
-		// rounded up, and the cache.
+		// On both sides: the receives, the send buffer, large messages (rounded
+		// up), and the cache.
 		window := (opt.Window + 8192) * 9 / 8
 		bound := 2*peers*((opt.Credits+20)*(2048+64)+(64<<10)+window) + 2*(4<<20)
 		if peak > bound || peak == 0 {

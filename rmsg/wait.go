@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// The methods that wait, for programs without callbacks. A goroutine must run the
-// loop; if none does when a call ends, its error matches ErrNotRunning.
+// The methods below wait, for programs without callbacks. A goroutine must run the loop;
+// if none does when a call ends, the error matches ErrNotRunning.
 
 // Wait waits until the socket is established, or has failed. ConnectTimeout
 // bounds it even if nothing runs the loop.
@@ -38,8 +38,8 @@ func (s *Socket) established(ctx context.Context) error {
 	}
 }
 
-// await waits until ready is closed or the socket has ended. The loop keeps the
-// time limit; await keeps it if nothing runs the loop.
+// await waits until ready is closed or the socket has ended. The loop enforces the time
+// limit; await enforces it if nothing runs the loop.
 func (s *Socket) await(ctx context.Context, ready <-chan struct{}, limit time.Duration) error {
 	late := time.NewTicker(limit)
 	defer late.Stop()
@@ -60,9 +60,9 @@ func (s *Socket) await(ctx context.Context, ready <-chan struct{}, limit time.Du
 	}
 }
 
-// Send sends a message, which is copied. It waits while the send queue is full, and while
-// earlier messages take all of Options.SendBuffer or Options.Window. When it returns the
-// message is on its way; [Socket.Shutdown] waits until it has arrived.
+// Send copies a message and queues it. It waits while the send queue is full, and while
+// earlier messages fill Options.SendBuffer or Options.Window. When it returns, the
+// message has been queued; [Socket.Shutdown] waits until it has arrived.
 func (s *Socket) Send(ctx context.Context, message []byte) error {
 	const op = "send to"
 	if err := s.l.inCallback(); err != nil {
@@ -87,7 +87,7 @@ func (s *Socket) Send(ctx context.Context, message []byte) error {
 	if err != nil {
 		return fail(op, s.addr, err)
 	}
-	signal(s.room) // for the next that waits
+	signal(s.room) // for the next waiter
 	copy(b.Bytes(), message)
 	if err := s.SendBuffer(ctx, b); err != nil {
 		b.Free()
@@ -118,7 +118,7 @@ func (s *Socket) SendBuffer(ctx context.Context, b *Buffer) error {
 	for {
 		err := s.Post(b)
 		if err != ErrWouldBlock {
-			signal(s.writable) // for the next that waits
+			signal(s.writable) // for the next waiter
 			return err
 		}
 		if err := s.awaitRoom(ctx, s.writable, rounds); err != nil {
@@ -128,9 +128,9 @@ func (s *Socket) SendBuffer(ctx context.Context, b *Buffer) error {
 }
 
 // Recv waits for a message. The program frees the buffer, which lets the peer
-// send more. When the socket has ended, Recv returns the messages that came
-// before and then its error: io.EOF if the peer disconnected. It is for loops
-// without a Message callback.
+// send more. After the end of the socket, Recv returns the messages received before and
+// then the socket's error: io.EOF if the peer disconnected. It is for loops without a
+// Message callback.
 func (s *Socket) Recv(ctx context.Context) (*Buffer, error) {
 	const op = "receive from"
 	if err := s.l.inCallback(); err != nil {
@@ -142,7 +142,7 @@ func (s *Socket) Recv(ctx context.Context) (*Buffer, error) {
 		if s.ready() && !s.closed {
 			b := s.pop()
 			if s.ready() {
-				signal(s.readable) // for the next that waits
+				signal(s.readable) // for the next waiter
 			}
 			s.mu.Unlock()
 			return b, nil
@@ -165,9 +165,9 @@ func (s *Socket) Recv(ctx context.Context) (*Buffer, error) {
 	}
 }
 
-// Messages yields messages until the socket or ctx ends. Each is freed when the
-// loop's body has returned. At the end it yields the error, unless the peer
-// disconnected in good order: [verbs.ErrClosed] if the program itself did.
+// Messages yields messages until the socket or ctx ends. Each is freed when the loop's
+// body has returned. At the end it yields the error, unless the peer called Disconnect:
+// [verbs.ErrClosed] if the program itself did.
 func (s *Socket) Messages(ctx context.Context) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for {

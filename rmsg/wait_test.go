@@ -13,10 +13,10 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// nowhere is an address to which no socket connects, as it has no port.
+// nowhere is an invalid address: it has no port.
 const nowhere = "10.9.0.1"
 
-// waits are the methods that take a context, by name.
+// waits returns the methods that take a context, by name.
 func waits(s *rmsg.Socket) map[string]func(context.Context) error {
 	l := s.Loop()
 	return map[string]func(context.Context) error{
@@ -36,8 +36,8 @@ func waits(s *rmsg.Socket) map[string]func(context.Context) error {
 	}
 }
 
-// TestWaitInCallback calls what waits for the loop in a callback, which the loop
-// waits for, and from another goroutine while the callback runs.
+// TestWaitInCallback calls methods that wait for the loop in a callback, where they are
+// refused, and from another goroutine while the callback runs.
 func TestWaitInCallback(t *testing.T) {
 	ended := make(chan struct{})
 	var once sync.Once
@@ -49,7 +49,7 @@ func TestWaitInCallback(t *testing.T) {
 				t.Errorf("%s in a callback: %v", name, err)
 			}
 			if name == "Run" {
-				continue // which is refused to all
+				continue // always refused
 			}
 			other.Go(func() {
 				ctx, cancel := context.WithCancel(context.Background())
@@ -96,8 +96,8 @@ func TestWaitBesideCallbacks(t *testing.T) {
 	others.Wait()
 }
 
-// TestSendInMessage echoes with what waits, which is refused from the first
-// message on, and stops no message: not only when the send queue is full.
+// TestSendInMessage calls Send in the Message callback. It is refused from the first
+// message on, not only when the send queue is full, and no message is blocked.
 func TestSendInMessage(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		const n = 500
@@ -149,8 +149,8 @@ func TestSendInMessage(t *testing.T) {
 	})
 }
 
-// TestNotRunning waits for a loop that nothing runs: timeouts hold, and errors
-// say what is missing.
+// TestNotRunning waits for a loop that nothing runs: timeouts apply, and errors match
+// ErrNotRunning.
 func TestNotRunning(t *testing.T) {
 	idle := func(opt rmsg.Options) *rmsg.Loop {
 		l := labtest.Must(rmsg.NewLoop(opt))(t)
@@ -181,8 +181,8 @@ func TestNotRunning(t *testing.T) {
 	}
 }
 
-// TestRunning waits in vain, for a loop that runs and for one that is dispatched
-// by hand.
+// TestRunning waits until the context ends, with a running loop and one dispatched by
+// hand.
 func TestRunning(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		client := run(t, rmsg.Options{})

@@ -11,20 +11,19 @@ const (
 	minVersion = 3
 )
 
-// magic begins the private data of both sides.
+// magic is the start of the private data of both sides.
 const magic = "VMSG"
 
-// helloSize is what of the private data is not the program's.
+// helloSize is the size of the private data without the program's.
 const helloSize = 20
 
-// hello is what the sides tell each other, in the private data, when they
-// connect.
+// hello is what the sides exchange in the private data when they connect.
 type hello struct {
 	version, min uint8
-	credits      uint32 // messages that the peer may send at first
+	credits      uint32 // messages that the peer may send initially
 	eager        uint32 // bytes of the largest message that may be sent at once
-	max          uint32 // bytes of the largest message it takes
-	private      []byte // the program's own
+	max          uint32 // bytes of the largest message that it accepts
+	private      []byte // the program's private data
 }
 
 func (h *hello) append(b []byte) []byte {
@@ -36,7 +35,7 @@ func (h *hello) append(b []byte) []byte {
 	return append(b, h.private...)
 }
 
-// parseHello takes what a peer sent, which RoCE pads with zeros.
+// parseHello parses a peer's private data, which RoCE pads with zeros.
 func parseHello(b []byte) (hello, error) {
 	if len(b) < helloSize || string(b[:4]) != magic {
 		return hello{}, protocol("it speaks something else")
@@ -69,12 +68,12 @@ type kind uint8
 const (
 	kindHello    kind = iota + 1 // the first frame, of both sides
 	kindMessage                  // a message follows
-	kindAnnounce                 // a message is there to be read
-	kindAck                      // nothing but what all frames say
+	kindAnnounce                 // a message can be read
+	kindAck                      // only the fields that all frames have
 	kindBye                      // no message will follow
 )
 
-// byeAnswered is the flag of a bye that comes after the peer's.
+// byeAnswered is the flag of a bye that is sent after the peer's has arrived.
 const byeAnswered = 1
 
 const (
@@ -82,21 +81,21 @@ const (
 	announceSize = headerSize + 16
 )
 
-// frame is what is sent in one SEND, without the message.
+// frame is the content of one SEND, without the message.
 type frame struct {
 	kind  kind
 	flags uint8
-	// size is that of the message, in bytes, and seq its number, from 0.
+	// size is the size of the message in bytes, and seq its number, from 0.
 	size, seq uint32
-	// granted is how many messages the peer may have sent in all, and read how many
-	// announced messages have been read. Both count from the start and wrap.
+	// granted is the total number of messages that the peer may send, and read the
+	// number of announced messages that have been read. Both wrap around.
 	granted, read uint32
-	// Of an announced message: where it is.
+	// addr and rkey are the location of an announced message.
 	addr uint64
 	rkey uint32
 }
 
-// put writes the frame to the start of b and says how long it is.
+// put writes the frame to the start of b and returns its length.
 func (f *frame) put(b []byte) int {
 	b[0], b[1], b[2], b[3] = byte(f.kind), f.flags, 0, 0
 	binary.BigEndian.PutUint32(b[4:], f.size)
@@ -113,8 +112,8 @@ func (f *frame) put(b []byte) int {
 	return announceSize
 }
 
-// parseFrame takes all that came in one SEND. What it returns fits b, but is not yet
-// known to make sense.
+// parseFrame parses the content of one SEND. Sizes are checked against b, other values
+// are not checked.
 func parseFrame(b []byte) (f frame, err error) {
 	if len(b) < headerSize {
 		return f, protocol("frame of %d bytes", len(b))

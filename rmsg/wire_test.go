@@ -86,7 +86,7 @@ func TestFrame(t *testing.T) {
 	}
 }
 
-// FuzzFrame: what parses says the same when it is written again.
+// FuzzFrame tests that a parsed frame is the same after encoding and parsing it again.
 func FuzzFrame(f *testing.F) {
 	for _, k := range []kind{kindHello, kindMessage, kindAnnounce, kindAck, kindBye} {
 		b := make([]byte, announceSize)
@@ -115,7 +115,7 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-// FuzzHello: what parses is within bounds.
+// FuzzHello tests that the values of a parsed hello are in range.
 func FuzzHello(f *testing.F) {
 	h := hello{version: 3, min: 3, credits: 1, eager: 64, private: []byte("x")}
 	f.Add(h.append(nil))

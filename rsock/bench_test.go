@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// BenchmarkPingPong is a message there and back, BenchmarkStream one way. Both
+// BenchmarkPingPong measures a message and its echo, BenchmarkStream one direction. Both
 // ends are in this process.
 func BenchmarkPingPong(b *testing.B) {
 	for _, device := range []string{labtest.RXE, labtest.SIW} {

@@ -9,15 +9,15 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// CloseRead ends reading: calls under way and later ones return io.EOF, and what comes is
-// dropped. If CloseWrite was called before, the peer is informed that nothing is read any
-// more.
+// CloseRead ends reading: running and later calls of Read return io.EOF, and data that
+// arrives is dropped. If CloseWrite was called before, the peer is informed that its data
+// is no longer read.
 func (c *Conn) CloseRead() error { return c.closeSide(readEnded) }
 
-// CloseWrite ends writing: the peer reads what was written, then io.EOF, and may go on
-// writing. Calls of Write under way and later ones fail with EPIPE. CloseWrite does not
-// wait for the peer to read. It waits for a peer that has no room for messages, 10 s at
-// most, whatever the deadlines. A [*net.TCPConn] has it as well.
+// CloseWrite ends writing: the peer reads what was written, then io.EOF, and may continue
+// to write. Running and later calls of Write fail with EPIPE. CloseWrite does not wait
+// for the peer to read. It waits for room for its message, 10 s at most; deadlines do not
+// apply. A [*net.TCPConn] has the same method.
 func (c *Conn) CloseWrite() error { return c.closeSide(writeEnded) }
 
 func (c *Conn) closeSide(s side) error {
@@ -47,8 +47,8 @@ func (c *Conn) endSide(s side) error {
 	return c.sendEnd(m, time.Now().Add(linger))
 }
 
-// awaitWrite waits for a Write that can write no more to return, so that nothing is posted
-// after the end. mu is held, but not meanwhile.
+// awaitWrite waits until a Write that can write no more has returned, so that nothing is
+// posted after the end. The caller holds mu, which is unlocked during the wait.
 func (c *Conn) awaitWrite() {
 	if !c.local.canWrite() {
 		c.mu.Unlock()
@@ -58,8 +58,8 @@ func (c *Conn) awaitWrite() {
 	}
 }
 
-// sendEnd posts SHUTDOWN or DISCONNECT, after all data. mu is held, but not
-// while it waits, until deadline.
+// sendEnd posts SHUTDOWN or DISCONNECT, after all data. It waits for room until deadline.
+// The caller holds mu, which is unlocked during the wait.
 func (c *Conn) sendEnd(m message, deadline time.Time) error {
 	err := c.waitToClose(deadline, func(c *Conn) bool { return c.isOver() || c.hasControl(1) })
 	if err != nil || c.isOver() {
@@ -69,15 +69,15 @@ func (c *Conn) sendEnd(m message, deadline time.Time) error {
 	return c.err
 }
 
-// isAcked reports whether all that was posted has reached the peer, or never will.
+// isAcked reports whether everything posted has reached the peer, or never will.
 func (c *Conn) isAcked() bool {
 	c.reap()
 	return c.isOver() || c.control.used == 0
 }
 
-// Close ends the connection. What was written is delivered first, for which Close waits up
-// to 10 s, or as long as set by [Conn.SetLinger]; it returns an error if that fails or the
-// connection breaks meanwhile. Calls of Read and Write under way and later ones fail with
+// Close ends the connection. Written data is delivered first: Close waits for that for up
+// to 10 s, or as long as set by [Conn.SetLinger], and returns an error if it fails or the
+// connection breaks meanwhile. Running and later calls of Read and Write fail with
 // net.ErrClosed, as does another Close.
 func (c *Conn) Close() error {
 	if err := c.enter(nil); err != nil {
@@ -88,23 +88,23 @@ func (c *Conn) Close() error {
 	c.group.SignalAll()
 	deadline := time.Now().Add(c.linger)
 	c.mu.Unlock()
-	c.closeMu.Lock() // a CloseRead or CloseWrite under way ends soon
+	c.closeMu.Lock() // a running CloseRead or CloseWrite ends soon
 	c.mu.Lock()
 	err := c.goodbye(deadline)
 	return c.wrap("close", cmp.Or(err, c.leave(&c.closeMu)))
 }
 
-// goodbye says DISCONNECT and waits until it, and all before it, has arrived. A
-// peer that has said so itself reads nothing any more. When both sides have said
-// SHUTDOWN there is nothing left to say, on RoCE.
+// goodbye sends DISCONNECT and waits until it, and all before it, has arrived. A peer
+// that has sent DISCONNECT itself reads no more. On RoCE nothing is sent if both sides
+// have sent SHUTDOWN.
 //
-// On iWARP requests complete when TCP has them, and ending a connection may lose
-// what is on its way: if the peer sends something meanwhile, TCP resets it. So the
-// peer gets a moment to end it, as this package does when it reads DISCONNECT.
+// On iWARP requests complete when TCP has them, and ending a connection may lose data in
+// flight: if the peer sends something meanwhile, TCP resets it. So goodbye waits
+// lastMoment for the peer to end it, as this package does when it reads DISCONNECT.
 //
-// On RoCE the side that has read DISCONNECT leaves the end to the other: rxe completes
-// a receive before it acknowledges the message, which it does not do any more if
-// the connection is ended in between.
+// On RoCE the side that has read DISCONNECT lets the other side end the connection: rxe
+// completes a receive before it acknowledges the message, and never acknowledges it if
+// the connection ends in between.
 func (c *Conn) goodbye(deadline time.Time) error {
 	c.awaitWrite()
 	if c.linger == 0 || c.err != nil {
@@ -128,7 +128,7 @@ func (c *Conn) goodbye(deadline time.Time) error {
 	err := c.waitToClose(deadline, (*Conn).isAcked)
 	if c.iwarp && err == nil && !c.isOver() {
 		if ended {
-			c.sendEnd(msgDisconnect, deadline) // or the peer waits for us, if it still does
+			c.sendEnd(msgDisconnect, deadline) // the peer may still wait for it
 		}
 		if t := time.Now().Add(lastMoment); t.Before(deadline) {
 			deadline = t
@@ -136,10 +136,10 @@ func (c *Conn) goodbye(deadline time.Time) error {
 		c.waitToClose(deadline, (*Conn).isOver)
 		return nil
 	}
-	// A peer that has all may have ended the connection before we saw all of it
-	// acknowledged: rxe drops the acknowledgements that it has not handled by then.
-	// When both sides have said SHUTDOWN the peer has ours, or it would have said
-	// DISCONNECT.
+	// A peer that has received everything may have ended the connection before all of
+	// it is acknowledged here: rxe drops the acknowledgements that it has not handled
+	// by then. If both sides have sent SHUTDOWN, the peer has ours, or it would have
+	// sent DISCONNECT.
 	left := errors.Is(c.err, verbs.ErrDisconnected) || errors.Is(c.err, errEnded)
 	if c.peer == bothEnded || c.control.used == 0 || ended && left {
 		return nil

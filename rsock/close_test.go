@@ -18,7 +18,7 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// connect makes a connection that does not outlive the test, nor a deadline.
+// connect makes a connection with a deadline, which is closed when the test ends.
 func connect(t *testing.T, device string, opt rsock.Options) (dialed, accepted *rsock.Conn) {
 	t.Helper()
 	a, b, err := pair(device, opt)
@@ -38,7 +38,7 @@ func noise(n int) []byte {
 	return b
 }
 
-// want insists on an error of a call, in the form of package net's.
+// want checks that err is a net.OpError that matches target.
 func want(t *testing.T, what string, err, target error) {
 	t.Helper()
 	var op *net.OpError
@@ -47,12 +47,11 @@ func want(t *testing.T, what string, err, target error) {
 	}
 }
 
-// TestClose: what was written before arrives, calls under way end, and so does
-// the peer.
+// TestClose tests that Close delivers written data, and ends running calls and the peer.
 func TestClose(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		t.Run("delivers", func(t *testing.T) {
-			for _, size := range []int{1, 1000, 60000} { // all fits in what b offers at first
+			for _, size := range []int{1, 1000, 60000} { // all fits in b's first offer
 				a, b := connect(t, device, rsock.Options{})
 				data := noise(size)
 				if _, err := a.Write(data); err != nil {
@@ -187,8 +186,8 @@ func TestClose(t *testing.T) {
 			if err := <-done; err != io.EOF {
 				t.Error(err)
 			}
-			// What comes is dropped, so the peer is not held up, if a has
-			// anything to do: it waits for b here.
+			// Data is dropped, so b is not blocked while a call of a runs:
+			// here a waits for b.
 			go func() { a.Write(make([]byte, 1<<20)) }()
 			if n, err := b.Write(make([]byte, 1<<20)); err != nil {
 				t.Errorf("wrote %d, %v", n, err)
@@ -220,8 +219,8 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestCopies: ReadFrom and WriteTo carry all, end with their sources, and fail
-// with what they read from or write to.
+// TestCopies tests that ReadFrom and WriteTo copy everything, end with their source, and
+// return the errors of their reader and writer.
 func TestCopies(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		data := noise(1 << 20)
@@ -233,7 +232,7 @@ func TestCopies(t *testing.T) {
 			t.Run("through"+name, func(t *testing.T) {
 				a, b := connect(t, device, opt)
 				go func() {
-					// Only so does ReadFrom run, and in pieces.
+					// A reader without WriteTo, which returns pieces.
 					n, err := a.ReadFrom(iotest.DataErrReader(iotest.HalfReader(bytes.NewReader(data))))
 					if n != int64(len(data)) || err != nil {
 						t.Errorf("ReadFrom %d, %v", n, err)
@@ -286,7 +285,7 @@ func TestCopies(t *testing.T) {
 	})
 }
 
-// TestBothWrite: sides that write at once do not wait for each other.
+// TestBothWrite tests that two sides that write at the same time do not block each other.
 func TestBothWrite(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		data := noise(2 << 20)
@@ -309,7 +308,7 @@ func TestBothWrite(t *testing.T) {
 	})
 }
 
-// TestAllocations: reading and writing allocate nothing.
+// TestAllocations tests that reading and writing do not allocate.
 func TestAllocations(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := connect(t, device, rsock.Options{})
@@ -334,7 +333,7 @@ func TestAllocations(t *testing.T) {
 	})
 }
 
-// TestListener is what a net.Listener does besides.
+// TestListener tests Accept, Close, errors and the backlog of a listener.
 func TestListener(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		l := labtest.Must((&rsock.ListenConfig{Backlog: 2}).Listen(ctx, "tcp", labtest.AddrOf(device)+":0"))(t)
@@ -374,8 +373,8 @@ func TestListener(t *testing.T) {
 			t.Errorf("%v is no timeout", err)
 		}
 
-		// More than the backlog wait their turn, and what is not accepted is
-		// broken off.
+		// Dials beyond the backlog wait, and connections that are not accepted
+		// are reset.
 		l = labtest.Must((&rsock.ListenConfig{Backlog: 2}).Listen(ctx, "tcp", labtest.AddrOf(device)+":0"))(t)
 		const n = 6
 		conns := make(chan net.Conn, n)

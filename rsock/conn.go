@@ -16,12 +16,12 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Conn is a connection by RDMA. It is a [net.Conn], and all its methods may be called by
+// Conn is an RDMA connection. It is a [net.Conn], and all its methods may be called by
 // several goroutines. The caller must close it: nothing is released before, and what
-// calls under way still use is released when they return.
+// running calls still use is released when they return.
 type Conn struct {
 	log        *slog.Logger
-	listener   *Listener // that Accept returned it from
+	listener   *Listener // whose Accept returned it; nil for a dial
 	ep         *cm.Endpoint
 	qp         *uverbs.QP
 	recvCQ     *uverbs.CQ
@@ -34,15 +34,15 @@ type Conn struct {
 	hello      hello // the peer's
 
 	// A call holds the lock of its kind, then mu. Locks are taken in this order.
-	closeMu sync.Mutex // of CloseRead, CloseWrite and Close
+	closeMu sync.Mutex // held by CloseRead, CloseWrite and Close
 	readMu  sync.Mutex
 	writeMu sync.Mutex
 
-	mu sync.Mutex // guards the rest; held only for moments
+	mu sync.Mutex // guards the rest; held only briefly
 	state
-	calls     int  // under way: memory is not released under them
-	unlogged  bool // err is to be logged
-	heard     bool // a message has come, or need not come before others are sent
+	calls     int  // running calls: memory is released after the last
+	unlogged  bool // err has not been logged yet
+	heard     bool // a message has arrived, or sending need not wait for one
 	linger    time.Duration
 	recvRing  recvRing
 	recvQueue recvQueue
@@ -51,7 +51,7 @@ type Conn struct {
 	recvWCs   [16]verbs.WC
 	sendWCs   [16]verbs.WC
 
-	group                  event.Group // waits for source{Conn}
+	group                  event.Group // sleeps in source{Conn}
 	reader, writer, closer waiter
 	recvArmed, sendArmed   bool
 	waits                  waits
@@ -60,16 +60,16 @@ type Conn struct {
 	probePeriod time.Duration
 }
 
-// recvQueue is the receives that messages take.
+// recvQueue is the receive queue. Each message consumes a receive.
 type recvQueue struct {
-	size int    // how many are posted
-	next int    // to be posted
-	buf  []byte // of iWARP's messages, after the send ring
+	size int    // number of posted receives
+	next int    // the next to be posted
+	buf  []byte // for iWARP's messages, after the send ring
 	wrs  [16]verbs.RecvWR
 	sgl  [16]verbs.SGE
 }
 
-// memory makes the rings, smaller ones if there is no memory for those.
+// memory allocates the rings, and smaller ones if memory is short.
 func (c *Conn) memory(e *cm.Endpoint) error {
 	remote, local, err := c.regions(e)
 	for errors.Is(err, syscall.ENOMEM) && c.opt.halve() {
@@ -98,7 +98,7 @@ func (c *Conn) memory(e *cm.Endpoint) error {
 	return nil
 }
 
-// regions makes what the peer writes to, and what is only this side's.
+// regions allocates the region that the peer writes to, and the one for this side only.
 func (c *Conn) regions(e *cm.Endpoint) (remote, local *uverbs.MR, err error) {
 	remote, err = e.AllocMR(c.opt.ReadBuffer+sgeCount*sgeSize, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {
@@ -114,7 +114,7 @@ func (c *Conn) regions(e *cm.Endpoint) (remote, local *uverbs.MR, err error) {
 	return remote, local, nil
 }
 
-// newConn is a connection yet to be made, with the options that make it.
+// newConn returns a Conn that is not connected yet, and the options to connect it with.
 func newConn(opt Options, log *slog.Logger) (*Conn, cm.Options, error) {
 	opt, err := opt.withDefaults()
 	if err != nil {
@@ -135,7 +135,7 @@ func newConn(opt Options, log *slog.Logger) (*Conn, cm.Options, error) {
 	}, nil
 }
 
-// setup makes what must be ready before the peer can send.
+// setup allocates and posts what the peer needs before it can send.
 func (c *Conn) setup(e *cm.Endpoint, private []byte) error {
 	c.ep, c.qp, c.recvCQ, c.sendCQ = e, e.QP, e.RecvCQ, e.SendCQ
 	c.events = e.RecvCQ.Channel()
@@ -167,7 +167,7 @@ func (c *Conn) connected(peer hello, l *Listener) {
 		w.start(c)
 	}
 	// Over iWARP the first message is the dialing side's (RFC 5044, 7.1.1): the
-	// endpoint holds this side's data back until that has come, or for a limited time.
+	// endpoint delays this side's data until that has arrived, or for a limited time.
 	c.heard = !c.iwarp || l == nil
 	c.mu.Lock()
 	c.startProbes(c.opt.KeepAlive)
@@ -187,8 +187,8 @@ func (c *Conn) LocalAddr() net.Addr { return c.localAddr }
 // RemoteAddr returns the address of the peer's end, of type [cm.Addr].
 func (c *Conn) RemoteAddr() net.Addr { return c.remoteAddr }
 
-// enter begins a call, when others that need the lock have ended; nil is none. mu is held,
-// and memory stays, until leave.
+// enter starts a call: it locks kind, unless that is nil, and mu. Memory is not released
+// until leave, which unlocks both.
 func (c *Conn) enter(kind *sync.Mutex) error {
 	if kind != nil {
 		kind.Lock()
@@ -205,12 +205,12 @@ func (c *Conn) enter(kind *sync.Mutex) error {
 	return net.ErrClosed
 }
 
-// leave ends a call; the last one out of a closed connection releases it.
+// leave ends a call. The last call of a closed connection releases it.
 func (c *Conn) leave(kind *sync.Mutex) error {
 	c.calls--
 	last, failed := c.calls == 0 && c.isClosed(), c.unlogged
 	c.unlogged = false
-	if last && c.err == nil { // the device needs nothing any more
+	if last && c.err == nil { // the device no longer uses the memory
 		c.sendRing.freed, c.sendRing.done, c.control.used = c.sendRing.head, c.sendRing.posted, 0
 	}
 	c.mu.Unlock()
@@ -232,7 +232,7 @@ func (c *Conn) leave(kind *sync.Mutex) error {
 	return err
 }
 
-// set is a call that changes a setting.
+// set calls change, which changes a setting.
 func (c *Conn) set(change func()) error {
 	if err := c.enter(nil); err != nil {
 		return c.wrap("set", err)
@@ -241,8 +241,8 @@ func (c *Conn) set(change func()) error {
 	return c.wrap("set", c.leave(nil))
 }
 
-// logger returns l, or one that logs nothing if it is nil. No lock may be held where
-// something is logged: a handler may use connections.
+// logger returns l, or a logger that discards everything if l is nil. No lock may be held
+// while logging: a handler may use connections.
 func logger(l *slog.Logger) *slog.Logger { return cmp.Or(l, silent) }
 
 var silent = slog.New(slog.DiscardHandler)

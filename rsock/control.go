@@ -6,12 +6,12 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// control is what control messages need. They have send requests of their own. Each
-// message is signaled, and its ID is ctrlID and how many requests it has.
+// control is the state of control messages. They have their own share of the send queue.
+// Each message is signaled, and its ID is ctrlID plus its number of requests.
 type control struct {
 	requests requests
 	used     int
-	short    bool // something waits for used to go down
+	short    bool // a message waits for used to decrease
 	offer    sge  // half 0 of the receive ring
 	half     int  // which half is offered next
 	next     int  // which of the peer's descriptors is written next
@@ -20,8 +20,8 @@ type control struct {
 
 const ctrlID = 1 << 63
 
-// grant offers the peer space and credits if that is due: half the ring, or half the
-// receives. (rs_give_credits in C's.) It runs with mu held.
+// grant offers the peer space or credits once half the ring, or half the receives, can be
+// offered (C: rs_give_credits). The caller holds mu.
 func (c *Conn) grant() {
 	r := &c.recvRing
 	for c.heard && !c.isOver() && !c.isClosed() && c.peer.canWrite() {
@@ -52,8 +52,8 @@ func (c *Conn) hasControl(n int) bool {
 	return !t.short
 }
 
-// postControl posts a message, along with the descriptor of the next half of the receive
-// ring if that is offered.
+// postControl posts a message, and with offer the descriptor of the next half of the
+// receive ring.
 func (c *Conn) postControl(m message, offer bool) {
 	t := &c.control
 	w := &t.requests.wrs[0]
@@ -71,7 +71,7 @@ func (c *Conn) postControl(m message, offer bool) {
 	c.postSignaled(t.requests.fill(m, c.iwarp))
 }
 
-// postSignaled posts requests of control's. The last one completes for all.
+// postSignaled posts control requests. The completion of the last one covers all.
 func (c *Conn) postSignaled(wrs []verbs.SendWR) {
 	last := &wrs[len(wrs)-1]
 	last.Flags, last.ID = verbs.SendSignaled, ctrlID|uint64(len(wrs))
@@ -93,13 +93,13 @@ func (c *Conn) SetKeepAlive(on bool) error {
 // SetKeepAlivePeriod sets the interval at which the connection is tested; 0 disables the
 // test. Without it, a peer whose machine has failed is noticed only when something is
 // sent to it. The test is an RDMA WRITE of no bytes, which the peer's program does not
-// see. On RoCE the device gives up after some seconds of retries, on iWARP TCP does after
+// see. On RoCE the device stops retrying after some seconds, on iWARP TCP does after
 // minutes.
 func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
 	return c.set(func() { c.startProbes(d) })
 }
 
-// startProbes sends keepalives every d from now on, or none.
+// startProbes starts to send keepalives every d, or stops if d is 0.
 func (c *Conn) startProbes(d time.Duration) {
 	c.probePeriod = max(d, 0)
 	switch {
@@ -112,7 +112,7 @@ func (c *Conn) startProbes(d time.Duration) {
 	}
 }
 
-// probe sends a keepalive, when the timer has expired.
+// probe sends a keepalive. The timer calls it.
 func (c *Conn) probe() {
 	if c.enter(nil) != nil {
 		return
@@ -122,7 +122,7 @@ func (c *Conn) probe() {
 	if c.probePeriod == 0 || c.isOver() {
 		return
 	}
-	if t := &c.control; t.used == 0 { // or else one is under way already
+	if t := &c.control; t.used == 0 { // otherwise a request is in flight already
 		t.requests.wrs[0] = verbs.SendWR{Opcode: verbs.OpRDMAWrite}
 		c.postSignaled(t.requests.wrs[:1])
 	}

@@ -19,40 +19,41 @@ import (
 // Dialer makes connections. The zero value is usable.
 type Dialer struct {
 	Options
-	// Fallback says when TCP is used instead of RDMA; zero means never.
+	// Fallback selects when TCP is used instead of RDMA; zero means never.
 	Fallback Fallback
 	// FallbackDelay bounds the attempt to connect by RDMA if Fallback is
 	// [FallbackAlways]. Zero means 3 s, a negative value no limit. If Timeout or the
-	// context leave less than twice as much, the attempt has half of what they leave.
+	// context leave less than twice that time, the attempt gets half of it.
 	FallbackDelay time.Duration
-	// LocalAddr is the address to connect from. The zero value leaves it to routing.
+	// LocalAddr is the address to connect from. If it is zero, routing chooses one.
 	LocalAddr netip.AddrPort
 	// Timeout bounds a dial, as its context does. Zero means 30 s for the handshake
-	// with each address; a negative value leaves it to the context and the kernel.
+	// with each address; if it is negative, only context and kernel limit it.
 	Timeout time.Duration
-	// Resolver looks names up. Nil means net.DefaultResolver.
+	// Resolver resolves names. Nil means net.DefaultResolver.
 	Resolver *net.Resolver
-	// Logger receives what happens to connections: their begin and end at level
-	// Debug, fallbacks and smaller buffers at Info, peers that break the protocol at
-	// Warn. Nil logs nothing.
+	// Logger logs the events of connections: their start and end at level Debug,
+	// fallbacks and smaller buffers at Info, peers that break the protocol at Warn.
+	// Nil logs nothing.
 	Logger *slog.Logger
 }
 
 // Dial connects with the zero [Dialer].
 func Dial(network, addr string) (net.Conn, error) { return new(Dialer).Dial(network, addr) }
 
-// Dial connects as [Dialer.DialContext] does, without a context.
+// Dial is [Dialer.DialContext] with the background context.
 func (d *Dialer) Dial(network, addr string) (net.Conn, error) {
 	return d.DialContext(context.Background(), network, addr)
 }
 
 // DialContext connects to addr, "host:port". The network is "rdma" or "tcp", which mean
-// the same, or one of them with 4 or 6 appended, which restricts the addresses of a name
-// to IPv4 or IPv6. The addresses are tried in order. ctx bounds all of it, and does not
-// affect the connection once it is up.
+// the same; "4" or "6" appended restricts the addresses of a name to IPv4 or IPv6. The
+// addresses are tried in order. ctx bounds the whole dial; it does not affect the
+// connection once it is up.
 //
 // The connection is a [*Conn], or a [*net.TCPConn] if Fallback applied. The error is that
-// of the first address to which RDMA leads; it matches [verbs.ErrNoRDMA] if there is none.
+// of the first address that an RDMA device leads to; it matches [verbs.ErrNoRDMA] if
+// there is none.
 func (d *Dialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	if d.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -129,8 +130,8 @@ func (d *Dialer) dialTCP(ctx context.Context, network, addr string) (net.Conn, e
 	return c, err
 }
 
-// lookup finds the addresses that "host:port" means, at least one. No host means all
-// of this machine's of IPv4, or of IPv6 if network says so.
+// lookup returns the addresses of "host:port", at least one. An empty host means the IPv4
+// wildcard, or IPv6's if the network ends in 6.
 func lookup(ctx context.Context, r *net.Resolver, network, addr string) ([]netip.AddrPort, error) {
 	ip, err := ipNetwork(network)
 	if err != nil {
@@ -154,14 +155,14 @@ func lookup(ctx context.Context, r *net.Resolver, network, addr string) ([]netip
 		return nil, err
 	}
 	ips, err := r.LookupNetIP(ctx, ip, host)
-	if ctx.Err() != nil { // which the resolver's error may not match
+	if ctx.Err() != nil { // the resolver's error may not match it
 		return nil, ctx.Err()
 	}
 	if err != nil {
 		return nil, err
 	}
 	if ips[0] == netip.IPv6Unspecified() {
-		ips = ips[:1] // the resolver appends IPv4's, for programs that dial it
+		ips = ips[:1] // the resolver appends the IPv4 wildcard, for dialing
 	}
 	addrs := make([]netip.AddrPort, len(ips))
 	for i, ip := range ips {
@@ -170,7 +171,7 @@ func lookup(ctx context.Context, r *net.Resolver, network, addr string) ([]netip
 	return addrs, nil
 }
 
-// ipNetwork is what the resolver calls a network's addresses.
+// ipNetwork returns the resolver's name for the addresses of a network.
 func ipNetwork(name string) (string, error) {
 	for _, prefix := range []string{network, "tcp"} {
 		if v, ok := strings.CutPrefix(name, prefix); ok && (v == "" || v == "4" || v == "6") {

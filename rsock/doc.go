@@ -25,26 +25,25 @@
 //	TCP only         refused            TCP (*)            TCP
 //	Always (both)    RDMA               RDMA               TCP
 //
-// A listener with FallbackMissing is RDMA only where there is RDMA, so that nothing
-// listens on 127.0.0.1 there, and TCP only elsewhere. (*) A server on a machine that does
-// not take RDMA at all does not refuse but never answers: TCP is tried after
-// Dialer.FallbackDelay.
+// On a machine with RDMA, a listener with FallbackMissing uses RDMA only, so nothing
+// listens on 127.0.0.1; elsewhere it uses TCP only. (*) A machine without RDMA does not
+// refuse the request but never answers: TCP is tried after Dialer.FallbackDelay.
 //
-// RoCE and InfiniBand have ports of their own, so that a listener with FallbackAlways can
-// have the same port of both. iWARP's ports are TCP's: a port is either, and a client
-// cannot know which. A TCP server that an iWARP device dials may not answer the handshake
-// for 10 s, and if it sends first, the siw driver brings down the client's kernel (Linux
-// 6.1 to 7.2). Therefore FallbackAlways uses only TCP on iWARP devices, in both Dialer and
-// Listener: a listener at an iWARP device's address listens on TCP only, and a listener at
-// all addresses, on a machine with an iWARP device, listens for RDMA at those addresses
-// that the other devices have at that time. Where iWARP is to be used, use FallbackMissing
-// or FallbackNone on both sides, and do not dial TCP servers.
+// RoCE and InfiniBand have their own port space, so a listener with FallbackAlways can
+// use the same port number for RDMA and TCP. iWARP shares TCP's ports: a port serves one
+// of the two, and a client cannot know which. A TCP server that an iWARP device dials may
+// not answer the handshake for 10 s, and if it sends first, the siw driver crashes the
+// client's kernel (Linux 6.1 to 7.2). Therefore FallbackAlways uses only TCP on iWARP
+// devices, in both Dialer and Listener: a listener at an iWARP device's address listens
+// on TCP only, and a listener at all addresses, on a machine with an iWARP device,
+// listens for RDMA at the addresses that the other devices have at that time. To use
+// iWARP, set FallbackMissing or FallbackNone on both sides, and do not dial TCP servers.
 //
 // # Data
 //
 // Each side has a receive ring, in two halves, that the peer writes to by RDMA,
-// and an array of two descriptors, also written by the peer, which name the
-// parts of the peer's ring that may be written to next:
+// and an array of two descriptors, also written by the peer, which describe the parts of
+// the peer's ring to write to next:
 //
 //	writer                                               reader
 //	                                       DATA n
@@ -58,21 +57,21 @@
 //	   └─────────────────────────┘
 //	     the peer's ring, as offered
 //
-// Bytes are bounded by what has been offered. Messages are bounded by credits: each takes
-// a receive request of the reader, which has posted RecvQueue of them and grants messages
-// up to a number, counted modulo 2^16. This package posts a receive again when it sees its
-// message, so credits bound bursts only; a reader that does not read stops the writer when
-// its ring is full. Ends are messages as well: SHUTDOWN means that no more data comes,
-// DISCONNECT that none is read either.
+// The offered space bounds bytes, credits bound messages: each message consumes a receive
+// of the reader, which has posted RecvQueue of them and grants credits up to a sequence
+// number, modulo 2^16. This package posts a receive again when it has polled the message,
+// so credits bound bursts only; a reader that does not read stops the writer when its
+// ring is full. The end of a direction is also a message: SHUTDOWN means that the sender
+// writes no more, DISCONNECT that it also reads no more.
 //
 // # Progress
 //
 // No goroutine moves a connection's data. A Conn makes progress only while one of its
-// methods runs. Read and Write process what has arrived, each for the other as well: a
-// Write that waits for the peer takes in what arrives, so two sides that both write do not
-// wait for each other as long as there is room. One of the waiting calls sleeps in the
-// runtime's netpoller and wakes the others. What the peer sends to a Conn that is not in
-// any call stays in the ring, and the peer waits when that is full.
+// methods runs. Both Read and Write process all completions: a Write that waits for the
+// peer also handles incoming data, so two sides that both write do not block each other
+// while their rings have room. One of the waiting calls sleeps in the runtime's netpoller
+// and wakes the others. While no call runs, the peer's data stays in the ring, and the
+// peer waits when the ring is full.
 //
 // # Memory
 //
@@ -80,18 +79,18 @@
 // Options.WriteBuffer bytes, 256 KiB each unless locked memory is limited. The
 // device writes and reads them at any time, so they are pinned and count against
 // RLIMIT_MEMLOCK (ulimit -l), from which processes with CAP_IPC_LOCK are exempt;
-// a page or two more are for the peer's descriptors and, on iWARP, messages.
-// Within a limit, rings are sized by what is left of it. A dial that finds no memory
-// fails with ENOMEM. A listener that finds none rejects the connection and reports
-// it, see [Listener.Accept]; the private data of the rejection says why, which this
-// package's Dial reports, and C's rsockets ignore. The queues take some 250 KiB
-// of the kernel's memory with rxe, 100 KiB with siw, which the limit does not
-// count. Each connection has a protection domain of its own: a peer that
-// guesses keys reaches no memory but what it was offered.
+// a page or two more are for the peer's descriptors and, on iWARP, messages. With a
+// limit, the size of the rings depends on its unused part. Without memory a dial fails
+// with ENOMEM, and a listener rejects the connection and reports it, see
+// [Listener.Accept]. The private data of the rejection carries the reason, which this
+// package's Dial reports and C's rsockets ignore. The queues take some 250 KiB of kernel
+// memory with rxe, 100 KiB with siw, which the limit does not count. Each connection has
+// a protection domain of its own: a peer that guesses keys reaches only the memory that
+// it was offered.
 //
-// # Logging and figures
+// # Logging and statistics
 //
-// [Dialer] and [ListenConfig] take a Logger. [Conn.Stats] shows how much was sent and
+// [Dialer] and [ListenConfig] take a Logger. [Conn.Stats] reports how much was sent and
 // received, and why and how long Write waited; [Listener.Stats] counts connections.
 //
 // # rsocket(7)

@@ -11,10 +11,10 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// network is the name of the network of connections.
+// network is the name of the RDMA network, as in [net.Addr].
 const network = "rdma"
 
-// wrap makes an error of a call one of package net.
+// wrap returns the error of a call as a [net.OpError].
 func (c *Conn) wrap(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -22,7 +22,7 @@ func (c *Conn) wrap(op string, err error) error {
 	return &net.OpError{Op: op, Net: network, Source: c.localAddr, Addr: c.remoteAddr, Err: err}
 }
 
-// opError makes an error that is not of a connection one of package net.
+// opError returns an error that does not belong to a Conn as a [net.OpError].
 func opError(op string, source, addr net.Addr, err error) error {
 	return &net.OpError{Op: op, Net: network, Source: source, Addr: addr, Err: &opCause{err, addr}}
 }
@@ -33,7 +33,7 @@ type opCause struct {
 	addr net.Addr
 }
 
-// Error leaves out what the net.OpError around it says.
+// Error omits the operation and the address, which the net.OpError around it has.
 func (c *opCause) Error() string {
 	e, ok := c.err.(*verbs.Error)
 	if !ok || c.addr == nil || e.Object != c.addr.String() {
@@ -51,7 +51,7 @@ func (c *opCause) Timeout() bool {
 	return errors.Is(c.err, context.DeadlineExceeded) || errors.Is(c.err, syscall.ETIMEDOUT)
 }
 
-// resetError is the error of a connection that the peer did not end in order. It
+// resetError is the error of a connection that ended without an orderly shutdown. It
 // matches ECONNRESET, or ETIMEDOUT if the peer does not answer, and the cause.
 type resetError struct{ cause error }
 

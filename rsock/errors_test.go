@@ -17,9 +17,9 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// wantOp checks an error as programs see it: its net.OpError, with the addresses
-// source and addr unless those are nil, what it matches, and that its text is one
-// line that names the operation and the addresses once.
+// wantOp checks an error as programs see it: that it is a net.OpError with the addresses
+// source and addr, what it matches, and that its text is one line that has the operation
+// and the address once.
 func wantOp(t *testing.T, err error, op string, source, addr net.Addr, match ...error) {
 	t.Helper()
 	t.Log(err)
@@ -49,8 +49,7 @@ func wantOp(t *testing.T, err error, op string, source, addr net.Addr, match ...
 
 func addrOf(s string) cm.Addr { return cm.Addr{AddrPort: netip.MustParseAddrPort(s)} }
 
-// TestErrors tests errors of looking up addresses, dialing and listening that need
-// no device.
+// TestErrors tests errors of lookups, dials and listens that need no device.
 func TestErrors(t *testing.T) {
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
@@ -77,8 +76,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestErrorsOfDevices tests errors of dialing, listening, accepting and of
-// connections.
+// TestErrorsOfDevices tests errors of Dial, Listen, Accept and connections.
 func TestErrorsOfDevices(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		host := labtest.AddrOf(device)

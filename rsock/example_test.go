@@ -11,10 +11,10 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// addr is where the examples listen. The lab's test sets it.
+// addr is the address that the examples listen on. TestExamples sets it.
 var addr = "10.9.0.1:7471"
 
-// A server of lines, and its client, as with package net.
+// An echo server and its client, as with package net.
 func Example() {
 	l, err := rsock.Listen("rdma", addr)
 	if err != nil {
@@ -28,7 +28,7 @@ func Example() {
 				return // such as net.ErrClosed
 			}
 			go func() {
-				defer c.Close() // what was written arrives first
+				defer c.Close() // delivers what was written
 				io.Copy(c, c)
 			}()
 		}
@@ -51,7 +51,7 @@ func Example() {
 	fmt.Printf("%s\n", answer)
 }
 
-// HTTP by RDMA, on both sides.
+// An HTTP server and client over RDMA.
 func ExampleDialer_DialContext() {
 	l, err := rsock.Listen("rdma", addr)
 	if err != nil {
@@ -77,7 +77,7 @@ func ExampleDialer_DialContext() {
 	fmt.Printf("%s\n", body)
 }
 
-// RDMA if there is, else TCP: both sides fall back. On loopback there is no RDMA.
+// Both sides use RDMA if it is available, else TCP. On loopback there is no RDMA.
 func ExampleFallback() {
 	lc := rsock.ListenConfig{Fallback: rsock.FallbackMissing}
 	l, err := lc.Listen(ctx, "rdma", "127.0.0.1:0")
@@ -110,7 +110,7 @@ func ExampleFallback() {
 	// tcp
 }
 
-// Many small connections: less memory each, and sleep at once.
+// Options for many small connections: little memory for each, and no polling.
 func ExampleListenConfig_Listen() {
 	config := rsock.ListenConfig{
 		Options: rsock.Options{

@@ -6,8 +6,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestExamples runs the examples where there is a device for them. They end
-// the test if they fail.
+// TestExamples runs the examples on each device. They exit if they fail.
 func TestExamples(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for i, r := range []struct {

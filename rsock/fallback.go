@@ -17,8 +17,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Fallback says when TCP is used instead of RDMA, see the section Fallback to TCP of the
-// package's documentation.
+// Fallback selects when TCP is used instead of RDMA. See section "Fallback to TCP" of the
+// package documentation.
 type Fallback int
 
 const (
@@ -26,11 +26,11 @@ const (
 	FallbackNone Fallback = iota
 	// FallbackMissing uses TCP if RDMA is missing, that is if the error matches
 	// [verbs.ErrNoRDMA]. A dial that is refused, or that the peer does not answer,
-	// fails: the peer must use RDMA too, if RDMA leads to it.
+	// fails: a peer that an RDMA device leads to must use RDMA.
 	FallbackMissing
-	// FallbackAlways uses both: a Dialer tries TCP if RDMA fails for any reason but
-	// the end of the context, and a Listener listens on TCP as well, on the same port.
-	// On iWARP devices only TCP is used, as iWARP's ports are TCP's.
+	// FallbackAlways uses both: a Dialer tries TCP if RDMA fails, unless the context
+	// has ended, and a Listener listens on TCP as well, on the same port. On iWARP
+	// devices only TCP is used, as iWARP's ports are TCP's.
 	FallbackAlways
 )
 
@@ -47,8 +47,8 @@ func (f Fallback) String() string {
 // MarshalText implements encoding.TextMarshaler.
 func (f Fallback) MarshalText() ([]byte, error) { return []byte(f.String()), f.check() }
 
-// UnmarshalText implements encoding.TextUnmarshaler. It takes what String returns, so that
-// a flag can be a Fallback, see [flag.TextVar].
+// UnmarshalText implements encoding.TextUnmarshaler. It accepts what String returns, so a
+// Fallback can be a flag, see [flag.TextVar].
 func (f *Fallback) UnmarshalText(text []byte) error {
 	i := slices.Index(fallbacks[:], string(text))
 	if i < 0 {
@@ -68,7 +68,7 @@ func (f Fallback) check() error {
 	return setDefaults(size{"Fallback", &v, 0, int(FallbackNone), int(FallbackAlways)})
 }
 
-// applies reports whether TCP is to be used after a dial has failed with err.
+// applies reports whether a dial or listen that failed with err falls back to TCP.
 func (f Fallback) applies(err error) bool {
 	return f == FallbackAlways || f == FallbackMissing && errors.Is(err, verbs.ErrNoRDMA)
 }
@@ -76,10 +76,9 @@ func (f Fallback) applies(err error) bool {
 // tcpNetwork returns package net's name of a network.
 func tcpNetwork(name string) string { return strings.Replace(name, network, "tcp", 1) }
 
-// errIWARP is why RDMA is not used on an iWARP device. A plain TCP server on the port
-// that is dialed would get iWARP's handshake, and may not answer for 10 s; if it sends
-// something else, siw brings the kernel down (kmemdup in cm_event_handler, Linux 6.1 to
-// 7.2).
+// errIWARP is the reason why FallbackAlways avoids iWARP devices. A plain TCP server on
+// the dialed port would get iWARP's handshake, and may not answer for 10 s; if it sends
+// something else, siw crashes the kernel (kmemdup in cm_event_handler, Linux 6.1 to 7.2).
 var errIWARP = fmt.Errorf("%w: iWARP's ports are TCP's, see FallbackAlways", verbs.ErrNoRDMA)
 
 // refuseIWARP is a [cm.Options.Prepare].
@@ -91,9 +90,9 @@ func refuseIWARP(r cm.Route, _ *cm.Options) error {
 	return err
 }
 
-// besideTCP returns the addresses at which RDMA connections can be taken beside a TCP
-// listener at addr: addr itself, unless it is an iWARP device's; and if it is a wildcard
-// and there are iWARP devices, the addresses of the others.
+// besideTCP returns the addresses to listen on for RDMA beside a TCP listener at addr:
+// addr itself, unless it is an iWARP device's; and if it is a wildcard and there are
+// iWARP devices, the addresses of the other devices.
 func besideTCP(addr netip.Addr) ([]netip.Addr, error) {
 	devs, err := uverbs.Devices()
 	if err != nil || !slices.ContainsFunc(devs, uverbs.Device.IWARP) {
@@ -132,8 +131,8 @@ func (lc *ListenConfig) listenTCP(ctx context.Context, network string, addr stri
 	return nlc.Listen(ctx, tcpNetwork(network), addr)
 }
 
-// listenBoth listens at addr, which means local, on TCP, and at the same port for RDMA.
-// That RDMA is missing is no error; missing says why.
+// listenBoth listens at addr, which resolved to local, on TCP, and at the same port for
+// RDMA. Missing RDMA is not an error; the result missing is the reason.
 func (lc *ListenConfig) listenBoth(ctx context.Context, network, addr string, local netip.AddrPort) (rdma []*cm.Listener, tcp net.Listener, missing, err error) {
 	tcp, err = lc.listenTCP(ctx, network, addr)
 	if err != nil {

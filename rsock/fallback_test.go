@@ -19,7 +19,7 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// exchange sends a word from c to what l accepts, and back.
+// exchange sends a word from c to the connection that l accepts, and back.
 func exchange(t *testing.T, l net.Listener, c net.Conn) (accepted net.Conn) {
 	t.Helper()
 	accepted = labtest.Must(l.Accept())(t)
@@ -41,7 +41,7 @@ func exchange(t *testing.T, l net.Listener, c net.Conn) (accepted net.Conn) {
 	return accepted
 }
 
-// isTCP checks that what v is agrees with what its address says, and returns it.
+// isTCP reports whether v is a TCP connection, and checks that the network of a agrees.
 func isTCP(t *testing.T, v any, a net.Addr) bool {
 	t.Helper()
 	_, tcp := v.(*net.TCPConn)
@@ -52,8 +52,8 @@ func isTCP(t *testing.T, v any, a net.Addr) bool {
 	return tcp
 }
 
-// TestFallbackToTCP dials and listens where there is no RDMA: on loopback, which no
-// device serves, and on a machine without devices besides.
+// TestFallbackToTCP dials and listens on loopback, which no RDMA device serves. It also
+// runs on machines without devices.
 func TestFallbackToTCP(t *testing.T) {
 	for _, mode := range []rsock.Fallback{rsock.FallbackMissing, rsock.FallbackAlways} {
 		for _, host := range []string{"127.0.0.1", "localhost"} {
@@ -95,7 +95,7 @@ func TestFallbackToTCP(t *testing.T) {
 	}
 }
 
-// TestNoFallback tests what does not fall back.
+// TestNoFallback tests errors that do not cause a fallback.
 func TestNoFallback(t *testing.T) {
 	_, err := rsock.Dial("rdma", "127.0.0.1:1")
 	wantOp(t, err, "dial", nil, addrOf("127.0.0.1:1"), verbs.ErrNoRDMA)
@@ -116,7 +116,7 @@ func TestNoFallback(t *testing.T) {
 	}
 }
 
-// TestOptionRange tests options that are out of range, through errors of package net.
+// TestOptionRange tests the errors for options that are out of range.
 func TestOptionRange(t *testing.T) {
 	for _, o := range []rsock.Options{
 		{ReadBuffer: 4095}, {ReadBuffer: 512<<20 + 1}, {ReadBuffer: -1}, {WriteBuffer: 1}, {WriteBuffer: -1},
@@ -135,8 +135,8 @@ func TestOptionRange(t *testing.T) {
 	wantOp(t, err, "dial", nil, nil, verbs.ErrRange)
 }
 
-// TestListenBoth listens on RDMA and TCP: at each device's address, at all addresses,
-// on a port that is free and on one that is given.
+// TestListenBoth listens on RDMA and TCP, on each device's address and on all addresses,
+// on a free port and on a fixed one.
 func TestListenBoth(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		host := labtest.AddrOf(device)
@@ -238,7 +238,7 @@ func TestListenAll(t *testing.T) {
 	})
 }
 
-// TestFallbackText reads what String returns, as flags do.
+// TestFallbackText parses the results of String, as flags do.
 func TestFallbackText(t *testing.T) {
 	for _, f := range []rsock.Fallback{rsock.FallbackNone, rsock.FallbackMissing, rsock.FallbackAlways} {
 		var got rsock.Fallback
@@ -257,7 +257,7 @@ func TestFallbackText(t *testing.T) {
 	}
 }
 
-// TestFallbackMissing prefers RDMA, and does not use TCP because RDMA is refused.
+// TestFallbackMissing tests that RDMA is preferred, and that a refused dial fails.
 func TestFallbackMissing(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		host := labtest.AddrOf(device)
@@ -279,8 +279,8 @@ func TestFallbackMissing(t *testing.T) {
 	})
 }
 
-// TestSeveralAddresses dials a name whose first address RDMA does not reach, and the
-// second does: that it is refused there is the error, and TCP is not used.
+// TestSeveralAddresses dials a name whose second address alone has RDMA. It tests that
+// the error is the refusal there, and that TCP is not used.
 func TestSeveralAddresses(t *testing.T) {
 	labtest.Require(t)
 	hosts := labtest.Must(os.ReadFile("/etc/hosts"))(t)
@@ -306,8 +306,8 @@ func TestSeveralAddresses(t *testing.T) {
 	}
 }
 
-// TestFallbackAlways dials servers that TCP only reaches: RDMA is refused, or not
-// answered, or would be iWARP.
+// TestFallbackAlways dials servers that only TCP reaches: RDMA is refused, not answered,
+// or would be iWARP.
 func TestFallbackAlways(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		l := labtest.Must(net.Listen("tcp", labtest.AddrOf(device)+":0"))(t)
@@ -330,7 +330,7 @@ func TestFallbackAlways(t *testing.T) {
 		if took := time.Since(start); took < d.FallbackDelay {
 			t.Errorf("TCP after %v", took)
 		}
-		d.FallbackDelay, d.Timeout = 0, 2*time.Second // RDMA has half of it
+		d.FallbackDelay, d.Timeout = 0, 2*time.Second // RDMA gets half of it
 		exchange(t, l, labtest.Must(d.Dial("rdma", l.Addr().String()))(t))
 		d.FallbackDelay, d.Timeout = -1, 300*time.Millisecond
 		_, err := d.Dial("rdma", l.Addr().String())

@@ -20,7 +20,7 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// eachKind runs a test with connections of TCP and, in the lab, of each device.
+// eachKind runs a test with TCP connections and, in the lab, with those of each device.
 func eachKind(t *testing.T, test func(t *testing.T, a, b net.Conn)) {
 	bound := func(t *testing.T, a, b net.Conn) {
 		for _, c := range []net.Conn{a, b} {
@@ -51,7 +51,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// truncated returns n bytes of memory that fault when they are touched.
+// truncated returns n bytes of memory that fault on access.
 func truncated(t *testing.T, n int) []byte {
 	f := labtest.Must(os.Create(filepath.Join(t.TempDir(), "file")))(t)
 	defer f.Close()
@@ -198,7 +198,7 @@ func TestCopiesHoldNoLock(t *testing.T) {
 		go func() { _, err := a.Read(make([]byte, 1)); calls <- err }()
 		time.Sleep(10 * time.Millisecond)
 		if c, ok := a.(interface{ SetLinger(int) error }); ok {
-			c.SetLinger(0) // b reads nothing
+			c.SetLinger(0) // b does not read
 		}
 		if err := a.Close(); err != nil {
 			t.Error(err)

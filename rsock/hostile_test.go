@@ -16,7 +16,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// rogue is a peer that connects as rsockets do, and then does as it likes.
+// rogue is a peer that connects as rsockets do, and then breaks the protocol.
 type rogue struct {
 	*cm.Endpoint
 	t     *testing.T
@@ -52,7 +52,7 @@ func dialRogue(t *testing.T, device, addr string, mine hello) *rogue {
 	return r
 }
 
-// say sends messages.
+// say posts messages.
 func (r *rogue) say(messages ...message) {
 	r.t.Helper()
 	for _, m := range messages {
@@ -71,12 +71,11 @@ func (r *rogue) post(wr verbs.SendWR) {
 	}
 }
 
-// sound is the hello of a peer that keeps to the rules, except that its ring does not
-// exist.
+// sound is a valid hello, except that the ring does not exist.
 var sound = hello{bigEndian: bigEndianHost, credits: 20, buffer: sge{1 << 41, 2, 4096}}
 
-// TestHostile: a peer that breaks the rules gets its connection ended with an
-// error. Another connection of the same listener does not notice.
+// TestHostile tests that the connection of a peer that breaks the protocol ends with an
+// error, and that another connection of the same listener is not affected.
 func TestHostile(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		var log labtest.Log
@@ -129,7 +128,7 @@ func TestHostile(t *testing.T) {
 			{"data after the end", sound, func(r *rogue) { r.say(opData|1, msgShutdown, opData|1) }, func(c *Conn) error {
 				read(c)
 				_, err := c.Read(make([]byte, 1))
-				for err == io.EOF { // until the rest has come
+				for err == io.EOF { // until the rest has arrived
 					c.mu.Lock()
 					c.progress()
 					err = c.err
@@ -175,7 +174,7 @@ func TestHostile(t *testing.T) {
 					t.Error("the connection goes on")
 				}
 				undisturbed(t)
-				c.SetDeadline(time.Now()) // a call, which logs what progress has met
+				c.SetDeadline(time.Now()) // this call logs the error that progress found
 				if log.Has("level=WARN", `msg="connection failed"`) != (r.want == ErrProtocol) {
 					t.Errorf("logged: %v", &log)
 				}
@@ -211,7 +210,7 @@ func TestHostile(t *testing.T) {
 	})
 }
 
-// TestHostileListener tests that dialing a listener that is no rsocket is an error.
+// TestHostileListener tests that dialing a listener that is not an rsocket fails.
 func TestHostileListener(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)

@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestKeepAlive tests that programs do not see keepalives, nor that they are turned off.
+// TestKeepAlive tests that keepalives, on or off, do not affect the data.
 func TestKeepAlive(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		l := labtest.Must((&ListenConfig{Options: Options{KeepAlive: 2 * time.Millisecond}}).Listen(t.Context(), "rdma", labtest.AddrOf(device)+":0"))(t)
@@ -41,8 +41,8 @@ func TestKeepAlive(t *testing.T) {
 	})
 }
 
-// TestKeepAliveDeadPeer tests that a peer that has gone without a message is noticed
-// while nothing is written to it. On iWARP its kernel would end the connection.
+// TestKeepAliveDeadPeer tests that the silent failure of a peer is noticed while nothing
+// is written to it. On iWARP the peer's kernel would end the connection.
 func TestKeepAliveDeadPeer(t *testing.T) {
 	labtest.Require(t)
 	l := labtest.Must(Listen("rdma", labtest.Addr+":0"))(t)
@@ -54,7 +54,7 @@ func TestKeepAliveDeadPeer(t *testing.T) {
 	if _, err := c.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(50 * time.Millisecond) // until c's own messages are answered
+	time.Sleep(50 * time.Millisecond) // until c's own messages are acknowledged
 	if err := peer.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState); err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestLastAck tests that the side that has read DISCONNECT leaves the end of a connection
-// to the peer, for a moment: rxe may not have acknowledged it yet, and would not any more.
+// TestLastAck tests that the side that has read DISCONNECT waits lastAck for the peer to
+// end the connection: rxe may not have acknowledged it yet, and would not after the end.
 func TestLastAck(t *testing.T) {
 	labtest.Require(t)
 	l := labtest.Must(Listen("rdma", labtest.Addr+":0"))(t)

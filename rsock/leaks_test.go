@@ -13,7 +13,7 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// inventory is labtest's, without what the runtime itself may add to.
+// inventory is labtest.Inventory without mappings that the runtime itself may add.
 func inventory(t *testing.T) map[string]int {
 	t.Helper()
 	inv := labtest.Inventory(t)
@@ -21,7 +21,7 @@ func inventory(t *testing.T) map[string]int {
 	return inv
 }
 
-// TestLeaks: nothing stays of connections, however they end.
+// TestLeaks tests that connections leave nothing behind, however they end.
 func TestLeaks(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		use := func(opt rsock.Options, end func(a, b *rsock.Conn)) {
@@ -52,8 +52,8 @@ func TestLeaks(t *testing.T) {
 			func(a, b *rsock.Conn) { a.SetDeadline(time.Now()); b.CloseRead() },
 			func(a, b *rsock.Conn) { a.SetKeepAlivePeriod(time.Millisecond); time.Sleep(20 * time.Millisecond) },
 		}
-		use(rsock.Options{}, ends[0]) // the runtime's own files and goroutines
-		time.Sleep(time.Second)       // what is shared between connections is kept for a while
+		use(rsock.Options{}, ends[0]) // opens the runtime's own files and goroutines
+		time.Sleep(time.Second)       // until the state shared by connections is released
 		before := inventory(t)
 		for _, end := range ends {
 			use(rsock.Options{}, end)

@@ -20,36 +20,36 @@ import (
 type ListenConfig struct {
 	// Options tunes the connections.
 	Options
-	// Fallback says when the listener uses TCP; zero means never. On TCP it listens as
-	// package net does, on ":7471" for all IPv4 and IPv6 addresses.
+	// Fallback selects when the listener uses TCP; zero means never. On TCP it
+	// listens as package net does: ":7471" means all IPv4 and IPv6 addresses.
 	Fallback Fallback
-	// Backlog is the number of RDMA connections that may be coming up, or be up and
-	// wait for Accept, each with its memory. Zero means 128, the most is 65535. Peers
+	// Backlog is the number of RDMA connections that may be in the handshake or wait
+	// for Accept, each with its memory. Zero means 128, the most is 65535. Peers
 	// beyond it wait until there is room.
 	Backlog int
 	// HandshakeTimeout bounds the handshake of a connection. Zero means 10 s, a
 	// negative value no limit.
 	HandshakeTimeout time.Duration
-	// Logger receives what happens to the listener and its connections: their begin
-	// and end at level Debug, fallbacks and smaller buffers at Info, rejected peers,
-	// failed handshakes and broken protocols at Warn. Nil logs nothing.
+	// Logger logs the events of the listener and its connections: their start and end
+	// at level Debug, fallbacks and smaller buffers at Info, rejected peers, failed
+	// handshakes and protocol errors at Warn. Nil logs nothing.
 	Logger *slog.Logger
 }
 
 // Listener accepts connections. It is a [net.Listener], and all its methods may be
-// called by several goroutines. Handshakes run in the background, and none delays
-// another. The caller must close it.
+// called by several goroutines. Handshakes run in the background and do not delay each
+// other. The caller must close it.
 type Listener struct {
 	rdma   []*cm.Listener
 	tcp    net.Listener // nil if there is none
 	addr   net.Addr
 	conf   ListenConfig
 	log    *slog.Logger
-	ctx    context.Context // ends when nothing more can come; its cause is why
+	ctx    context.Context // ends when Accept can return no more; its cause is the reason
 	cancel context.CancelCauseFunc
 	slots  chan struct{} // one for each connection up to Accept
 	conns  chan *Conn
-	failed chan error    // the first since Accept returned one
+	failed chan error    // the first failure since Accept returned one
 	viaTCP chan accepted // what tcp accepts
 	wg     sync.WaitGroup
 	closed atomic.Bool
@@ -70,10 +70,10 @@ func Listen(network, addr string) (net.Listener, error) {
 }
 
 // Listen listens on addr: "10.9.0.1:7471", or ":7471" for all IPv4 addresses and
-// "[::]:7471" for all addresses; port 0 means a free one. (On iWARP devices, [::] is all
-// IPv6 addresses: the kernel rejects what comes by IPv4, see iw_conn_req_handler.) For
-// network see [Dialer.DialContext]. Of a name's addresses the first is taken, an IPv4
-// address if there is one; ctx bounds the look-up. If RDMA is missing the error matches
+// "[::]:7471" for all addresses; port 0 means a free one. (On iWARP devices, [::] means
+// all IPv6 addresses: the kernel rejects IPv4 connections, see iw_conn_req_handler.) For
+// network see [Dialer.DialContext]. If addr has a name, its first address is used, IPv4
+// if there is one; ctx bounds the lookup. If RDMA is missing the error matches
 // [verbs.ErrNoRDMA], unless Fallback applies. The listener is a [*Listener].
 func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (net.Listener, error) {
 	conf := *lc
@@ -100,7 +100,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (net.L
 	if err := l.open(ctx, network, addr, local); err != nil {
 		return nil, err
 	}
-	slots := conf.Backlog + max(len(l.rdma), 1) - 1 // each serve that waits for a request has one
+	slots := conf.Backlog + max(len(l.rdma), 1) - 1 // each serve goroutine that waits for a request holds one
 	l.slots, l.conns = make(chan struct{}, slots), make(chan *Conn, slots)
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	for _, r := range l.rdma {
@@ -117,7 +117,7 @@ const (
 	maxBacklog     = 0xffff
 )
 
-// open begins to listen at addr, which means local.
+// open starts to listen at addr, which resolved to local.
 func (l *Listener) open(ctx context.Context, network, addr string, local netip.AddrPort) (err error) {
 	if !local.Addr().IsUnspecified() {
 		addr = local.String() // the address that a name means for both
@@ -125,7 +125,7 @@ func (l *Listener) open(ctx context.Context, network, addr string, local netip.A
 	var missing error
 	switch lc := &l.conf; {
 	case lc.Fallback == FallbackAlways:
-		for range 16 { // a port that TCP has free may be in use for RDMA
+		for range 16 { // a port that is free for TCP may be in use for RDMA
 			l.rdma, l.tcp, missing, err = lc.listenBoth(ctx, network, addr, local)
 			if local.Port() != 0 || !errors.Is(err, syscall.EADDRINUSE) {
 				break
@@ -188,7 +188,7 @@ func (l *Listener) serve(r *cm.Listener) {
 	}
 }
 
-// lost reports that a handshake has failed.
+// lost counts, logs and, if resources are scarce, reports a failed handshake.
 func (l *Listener) lost(req *cm.Request, err error) {
 	msg, figure := "handshake failed", &l.stats.Failed
 	if errors.Is(err, ErrProtocol) {
@@ -206,7 +206,7 @@ func (l *Listener) lost(req *cm.Request, err error) {
 	}
 }
 
-// serveTCP passes on what tcp accepts.
+// serveTCP passes the connections that tcp accepts to Accept.
 func (l *Listener) serveTCP() {
 	for {
 		c, err := l.tcp.Accept()
@@ -221,7 +221,7 @@ func (l *Listener) serveTCP() {
 	}
 }
 
-// shake makes the connection that a peer asks for.
+// shake accepts a peer's request for a connection.
 func (l *Listener) shake(req *cm.Request) (*Conn, error) {
 	ctx := l.ctx
 	if l.conf.HandshakeTimeout > 0 {
@@ -254,28 +254,28 @@ func (l *Listener) shake(req *cm.Request) (*Conn, error) {
 	return c, nil
 }
 
-// scarcities are why this process may lack memory, files or permissions for a connection.
+// scarcities are the errors of a process that lacks memory, files or permissions.
 var scarcities = []error{
 	syscall.ENOMEM, syscall.ENOSPC, syscall.EMFILE, syscall.ENFILE, syscall.EACCES, syscall.EPERM,
 }
 
 // acceptError is the error of a connection that could not be accepted. It is temporary:
-// the listener goes on.
+// the listener continues.
 type acceptError struct{ error }
 
 func (e *acceptError) Unwrap() error   { return e.error }
 func (e *acceptError) Timeout() bool   { return false }
 func (e *acceptError) Temporary() bool { return true }
 
-// Accept waits for a connection, which is a [*Conn], or a [*net.TCPConn] if it came by
-// TCP. It fails with net.ErrClosed after Close.
+// Accept waits for a connection, which is a [*Conn], or a [*net.TCPConn] if it uses TCP.
+// It fails with net.ErrClosed after Close.
 //
 // If this process lacks what a connection needs, such as locked memory or files, the
 // peer's connection is rejected, and Accept returns a [net.Error] whose method Temporary
-// reports true, as [net.TCPListener] does for EMFILE: the listener goes on, and so should
-// the caller. The servers of net/http and gRPC log such errors and call Accept again
-// after a pause. If several connections fail before Accept is called, it reports the
-// first. Connections that fail because of the peer are not reported, but logged and
+// reports true, as [net.TCPListener] does for EMFILE: the listener continues, and so
+// should the caller. The servers of net/http and gRPC log such errors and call Accept
+// again after a pause. If several connections fail before Accept is called, it reports
+// the first. Connections that fail because of the peer are not reported, but logged and
 // counted.
 func (l *Listener) Accept() (net.Conn, error) {
 	if l.ctx.Err() != nil {
@@ -329,7 +329,7 @@ func (l *Listener) Close() (err error) {
 			l.count(func(s *ListenerStats) { s.Pending-- })
 			c.SetLinger(0)
 			c.Close()
-		default: // Accept had it
+		default: // Accept took it
 		}
 	}
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// usualBuffer returns the size of a ring that the options do not set: one that
-// leaves room for the connections to come where locked memory is limited.
+// usualBuffer returns the default size of a ring. If locked memory is limited, it leaves
+// room for later connections.
 func usualBuffer() int {
 	var limit unix.Rlimit
 	err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit)
@@ -19,8 +19,8 @@ func usualBuffer() int {
 	return share(limit.Cur, limit.Cur-min(pinned(), limit.Cur))
 }
 
-// share returns a ring's size: a 96th of the limit if nothing is used, and less as less
-// is left.
+// share returns a ring's size: a 96th of the limit if nothing is used, less as the rest
+// shrinks.
 func share(limit, left uint64) int {
 	size := float64(left) / float64(limit) * float64(left) / 96
 	return max(int(min(size, defaultBuffer))&^(page-1), minBuffer)

@@ -17,8 +17,8 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// unprivileged runs the test that calls it in a child process, as a user without
-// capabilities, and test in that.
+// unprivileged runs the calling test again in a child process, as a user without
+// capabilities, which runs test.
 func unprivileged(t *testing.T, test func(t *testing.T, device string)) {
 	const child = "RSOCK_UNPRIVILEGED"
 	labtest.Require(t)
@@ -31,7 +31,7 @@ func unprivileged(t *testing.T, test func(t *testing.T, device string)) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command("/proc/self/exe", "-test.v", "-test.run=^"+t.Name()+"$") // its folder may be closed to others
+	cmd := exec.Command("/proc/self/exe", "-test.v", "-test.run=^"+t.Name()+"$") // other users may not have access to its folder
 	cmd.Env = append(os.Environ(), child+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := cmd.CombinedOutput()
@@ -84,8 +84,8 @@ func TestLockedMemory(t *testing.T) {
 	})
 }
 
-// TestNoMemory tests what both sides report when the accepting one has no memory
-// for a connection, and that its listener goes on.
+// TestNoMemory tests what both sides report when the accepting one lacks memory for a
+// connection, and that its listener continues.
 func TestNoMemory(t *testing.T) {
 	unprivileged(t, func(t *testing.T, device string) {
 		limit(t, 20<<10) // room for the dialing side
@@ -121,8 +121,7 @@ func TestNoMemory(t *testing.T) {
 	})
 }
 
-// TestExplicitBuffers tests that rings larger than the memory that there is are
-// made smaller.
+// TestExplicitBuffers tests that rings are halved if they exceed the available memory.
 func TestExplicitBuffers(t *testing.T) {
 	unprivileged(t, func(t *testing.T, device string) {
 		limit(t, 1<<20)

@@ -15,16 +15,16 @@ type Options struct {
 	// ReadBuffer and WriteBuffer are the sizes of the rings in bytes, from 4 KiB to
 	// 512 MiB, rounded up to pages. Zero means 256 KiB, or less if the process's
 	// locked memory is limited (ulimit -l): left*left/limit/96 bytes, where left is
-	// the unused part of the limit. Of 8 MiB the first connection gets two rings of
-	// 84 KiB, the 50th of 16 KiB, and there is room for 250. If there is no memory
-	// for rings of these sizes, they are halved until there is, see [Conn.Stats].
+	// the unused part of the limit. With 8 MiB the first connection gets two rings of
+	// 84 KiB, the 50th of 16 KiB, and there is room for 250. If memory is short, the
+	// rings are halved until it suffices; [Conn.Stats] reports their sizes.
 	ReadBuffer, WriteBuffer int
 	// SendQueue and RecvQueue are the numbers of requests that the queues take, from
 	// 16 to 65534. Zero means 384. RecvQueue bounds the messages that the peer may
 	// have in flight.
 	SendQueue, RecvQueue int
 	// Inline is the largest number of bytes that are copied into a request. Zero
-	// means 64, negative none. The device has its own limit.
+	// means 64, a negative value none. The device has its own limit.
 	Inline int
 	// SpinTime bounds how long a blocked call polls before it sleeps. Zero means
 	// 1 ms, negative disables polling. A call polls for 10 us. A Read that follows a
@@ -32,16 +32,15 @@ type Options struct {
 	// took, if that is at most SpinTime (TestStream in tests/bench). One connection
 	// of the process does so at a time.
 	SpinTime time.Duration
-	// KeepAlive is the interval at which a connection is tested that nothing is
-	// written to. Zero means 15 s, negative disables the test. See
-	// [Conn.SetKeepAlivePeriod].
+	// KeepAlive is the interval of the test of an idle connection. Zero means 15 s, a
+	// negative value disables the test. See [Conn.SetKeepAlivePeriod].
 	KeepAlive time.Duration
 }
 
 const (
 	defaultBuffer    = 256 << 10
 	minBuffer        = 4 << 10
-	maxBuffer        = 512 << 20 // a message counts up to half of it
+	maxBuffer        = 512 << 20 // a message can carry half of it
 	defaultQueue     = 384
 	minQueue         = 16
 	maxQueue         = 0xfffe
@@ -50,17 +49,17 @@ const (
 	defaultSpin      = time.Millisecond
 	defaultKeepAlive = 15 * time.Second
 
-	// linger bounds Close: C's waits without a limit for a peer that takes nothing.
+	// linger bounds Close: C's waits without a limit for a peer that does not read.
 	linger = 10 * time.Second
 	// lastMoment is how long Close waits on iWARP for the peer to end a
 	// connection after TCP has taken everything.
 	lastMoment = 200 * time.Millisecond
-	// lastAck is how long it waits on RoCE for a peer that said DISCONNECT to do
-	// so.
+	// lastAck is how long Close waits on RoCE for a peer that sent DISCONNECT to end
+	// the connection.
 	lastAck = 50 * time.Millisecond
 
 	ctrlQueue = 4  // send requests for control messages
-	spare     = 16 // receives beyond those that peers have credits for: for their control messages
+	spare     = 16 // receives without credits, for control messages
 	maxChunk  = 64 << 10
 	lowWater  = 2 << 10 // Write waits for room for this much
 	page      = 4 << 10
@@ -70,11 +69,11 @@ const (
 type size struct {
 	name     string
 	v        *int
-	usual    int // if it is 0
+	usual    int // the default, if *v is 0
 	min, max int
 }
 
-// setDefaults sets those that are 0, and checks the others.
+// setDefaults replaces zeros by the defaults, and checks the ranges.
 func setDefaults(sizes ...size) error {
 	for _, s := range sizes {
 		if *s.v == 0 {
@@ -87,7 +86,7 @@ func setDefaults(sizes ...size) error {
 	return nil
 }
 
-// withDefaults returns the options that are meant.
+// withDefaults returns the options with their zero values replaced.
 func (o Options) withDefaults() (Options, error) {
 	usual := 0
 	if o.ReadBuffer == 0 || o.WriteBuffer == 0 {

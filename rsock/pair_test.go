@@ -7,7 +7,7 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// pair makes a connection and returns its ends: that of Dial, that of Accept.
+// pair makes a connection and returns the ends of Dial and of Accept.
 func pair(device string, opt rsock.Options) (c1, c2 *rsock.Conn, err error) {
 	l, err := (&rsock.ListenConfig{Options: opt}).Listen(ctx, "rdma", net.JoinHostPort(labtest.AddrOf(device), "0"))
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// progress takes what has come in, and grants the peer what it may send. Like
-// all of this file it runs with mu held.
+// progress handles received messages and grants the peer space and credits. As for all
+// functions of this file, the caller holds mu.
 func (c *Conn) progress() {
 	for n := len(c.recvWCs); n == len(c.recvWCs); {
 		n = c.recvCQ.Poll(c.recvWCs[:])
@@ -39,7 +39,7 @@ func (c *Conn) progress() {
 	}
 }
 
-// postRecvs posts n receives, which are at most as many as the array holds.
+// postRecvs posts n receives. n is at most the length of q.wrs.
 func (c *Conn) postRecvs(n int) error {
 	q := &c.recvQueue
 	for i := range n {
@@ -53,11 +53,11 @@ func (c *Conn) postRecvs(n int) error {
 	return err
 }
 
-// takeMessage takes the completion of a receive and reports whether it was a message.
+// takeMessage handles the completion of a receive and reports whether it has a message.
 func (c *Conn) takeMessage(wc *verbs.WC) bool {
 	if wc.Status == verbs.WCFlushErr {
 		if !c.isOver() {
-			c.reap() // a request that failed says more
+			c.reap() // the error of a failed request is more precise
 			c.die(&resetError{cmp.Or(c.ep.Err(), errEnded)})
 		}
 		return false
@@ -86,7 +86,7 @@ func (c *Conn) takeMessage(wc *verbs.WC) bool {
 	return err == nil
 }
 
-// handle does what a message says.
+// handle processes a message.
 func (c *Conn) handle(m message) error {
 	switch {
 	case m.op() == opData:
@@ -102,7 +102,7 @@ func (c *Conn) handle(m message) error {
 	case m == msgDisconnect:
 		c.peer = bothEnded
 		if c.iwarp {
-			c.ep.Disconnect() // the peer's Close waits for it
+			c.ep.Disconnect() // the peer's Close waits for this
 		}
 	case m == msgShutdown:
 		c.peer = writeEnded
@@ -113,7 +113,7 @@ func (c *Conn) handle(m message) error {
 	return nil
 }
 
-// dataArrived takes note of n bytes in the ring.
+// dataArrived accounts for n received bytes.
 func (c *Conn) dataArrived(n int) error {
 	r := &c.recvRing
 	switch {
@@ -131,9 +131,9 @@ func (c *Conn) dataArrived(n int) error {
 	return nil
 }
 
-// takeOffers looks for descriptors that the peer has written. Messages do not say
-// whether one came along, and a later one may be half written already: one that
-// is not what peers with two halves offer is believed if it stays as it is.
+// takeOffers takes the descriptors that the peer has written. Messages do not indicate
+// whether one was written, and the next may be half written already: an unexpected one,
+// from a peer whose ring is not in two halves, is accepted when it reads the same twice.
 func (c *Conn) takeOffers() {
 	s := &c.sendRing
 	for s.target[s.next].length == 0 {
@@ -155,7 +155,7 @@ func (c *Conn) takeOffers() {
 
 var errEnded = errors.New("the connection has ended")
 
-// die ends the connection. Calls to come fail with err, if it is the first.
+// die ends the connection. Later calls fail with the first err.
 func (c *Conn) die(err error) {
 	if c.err != nil {
 		return

@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// recvRing is the memory that the peer writes to, and what it was offered of that.
-// Counts are of bytes since the start.
+// recvRing is the memory that the peer writes to. received, consumed and offered count
+// bytes since the start.
 type recvRing struct {
 	buf      []byte
 	copying  bool // Read copies from buf, without mu
@@ -14,31 +14,31 @@ type recvRing struct {
 	consumed uint64
 	offered  uint64
 	messages uint64
-	seq      uint16 // messages received
-	limit    uint16 // up to which they may come
+	seq      uint16 // number of messages received, modulo 2^16
+	limit    uint16 // the seq up to which the peer has credits
 }
 
-// unread returns the number of bytes to be read.
+// unread returns the number of received bytes that Read has not returned.
 func (r *recvRing) unread() int { return int(r.received - r.consumed) }
 
-// piece returns as much of them as lies in one piece.
+// piece returns the contiguous part of the unread bytes.
 func (r *recvRing) piece() []byte {
 	from := int(r.consumed % uint64(len(r.buf)))
 	return r.buf[from:][:min(r.unread(), len(r.buf)-from)]
 }
 
-// discard drops what came after CloseRead.
+// discard drops data received after CloseRead.
 func (c *Conn) discard() {
 	if r := &c.recvRing; c.local&readEnded != 0 && !r.copying {
 		r.consumed = r.received
 	}
 }
 
-// small is how many bytes are copied with mu held: unlocking it takes longer.
+// small is the size up to which mu stays locked: unlocking takes longer than the copy.
 const small = 512
 
-// copy is the builtin, between a ring and the caller's memory, which may fault:
-// a panic leaves the Conn as it was. mu is held, but not during longer copies.
+// copy copies between a ring and the caller's memory, which may fault: the Conn stays
+// usable after a panic. The caller holds mu, which is unlocked during longer copies.
 func (c *Conn) copy(dst, src []byte) int {
 	if min(len(dst), len(src)) <= small {
 		return copy(dst, src)
@@ -48,9 +48,9 @@ func (c *Conn) copy(dst, src []byte) int {
 	return copy(dst, src)
 }
 
-// Read reads up to len(p) bytes, and waits if none have come. After the peer's CloseWrite
-// or Close, when all has been read, it returns io.EOF. If the connection ended otherwise,
-// the error matches ECONNRESET, or ETIMEDOUT if the peer does not answer.
+// Read reads up to len(p) bytes, and waits if none have arrived. After the peer's
+// CloseWrite or Close, when all has been read, it returns io.EOF. If the connection ended
+// otherwise, the error matches ECONNRESET, or ETIMEDOUT if the peer does not answer.
 func (c *Conn) Read(p []byte) (int, error) {
 	if err := c.enter(&c.readMu); err != nil {
 		return 0, c.wrap("read", err)
@@ -67,7 +67,7 @@ func (c *Conn) read(p []byte) (n int, err error) {
 		return 0, nil
 	case c.reader.expired():
 		return 0, os.ErrDeadlineExceeded
-	case r.unread() < len(p): // or else there is no need to look for more
+	case r.unread() < len(p): // otherwise there is no need to poll for more
 		if err := c.wait(&c.reader, (*Conn).readable); err != nil {
 			return 0, err
 		}
@@ -84,7 +84,7 @@ func (c *Conn) read(p []byte) (n int, err error) {
 // readable reports whether Read need not wait.
 func (c *Conn) readable() bool { return c.recvRing.unread() > 0 || c.readErr() != nil }
 
-// take copies what has come to p.
+// take copies unread bytes to p.
 func (c *Conn) take(p []byte) (n int) {
 	r := &c.recvRing
 	r.copying = true
@@ -97,9 +97,9 @@ func (c *Conn) take(p []byte) (n int) {
 	return n
 }
 
-// WriteTo writes to w what the peer sends until it ends, and returns the number of bytes
-// written. No lock is held while w writes, so other calls proceed meanwhile, and take
-// their part of the data, as with [net.TCPConn].
+// WriteTo copies data from the connection to w until the peer ends writing, and returns
+// the number of bytes written. No lock is held while w writes, so other calls proceed and
+// may read part of the data, as with [net.TCPConn].
 func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 	n, err := io.CopyBuffer(w, struct{ io.Reader }{c}, make([]byte, maxChunk))
 	return n, c.wrap("writeto", err)

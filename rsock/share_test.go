@@ -2,8 +2,7 @@ package rsock
 
 import "testing"
 
-// TestShare tests that rings leave room for later ones where locked memory is
-// limited.
+// TestShare tests that rings leave room for later ones if locked memory is limited.
 func TestShare(t *testing.T) {
 	const limit = 8 << 20
 	for left, want := range map[uint64]int{

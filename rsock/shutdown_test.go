@@ -10,14 +10,14 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// TestCloseAfterPeer closes a side whose peer has ended the connection
-// meanwhile. Only data without an end to it that has not arrived is an error:
-// neither credits that no call waits for any more, nor an end, and what came before
-// it, that was not acknowledged: rxe does not acknowledge a message if the program
-// that sees it disconnects at once, and drops acknowledgements.
+// TestCloseAfterPeer closes a side whose peer has just ended the connection. Only
+// unacknowledged data without a SHUTDOWN after it is an error. Credits are not, as no
+// call waits for them, nor is an unacknowledged SHUTDOWN with the data before it: rxe
+// does not acknowledge a message if the program disconnects as soon as it receives it,
+// and drops acknowledgements.
 func TestCloseAfterPeer(t *testing.T) {
 	for name, c := range map[string]struct {
-		end  bool                   // said and acknowledged before
+		end  bool                   // sent and acknowledged before
 		late func(*Conn, time.Time) // what arrives after the peer has ended
 		lost bool
 	}{

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// side is how far one side of a connection has ended it:
+// side is what one side of a connection has ended:
 //
 //	     CloseWrite: SHUTDOWN           CloseRead: DISCONNECT
 //	open ────────────────► writeEnded ──────────┐
@@ -17,8 +17,8 @@ import (
 //	 └───────────────────► readEnded ───────────┘
 //	                             DISCONNECT
 //
-// Close leads to closed from everywhere, and sends DISCONNECT if that was not sent. Of
-// the peer, which is known by its messages, the states are open, writeEnded and bothEnded.
+// Close leads to closed from any state, and sends DISCONNECT if it was not sent before.
+// The peer's state is known from its messages: open, writeEnded or bothEnded.
 type side uint8
 
 const (
@@ -26,13 +26,13 @@ const (
 	readEnded  side = 1
 	writeEnded side = 2
 	bothEnded  side = readEnded | writeEnded
-	closed     side = 4 // or 4 and one of the others, as before Close
+	closed     side = 4 // combined with the state before Close
 )
 
 func (s side) canRead() bool  { return s&(readEnded|closed) == 0 }
 func (s side) canWrite() bool { return s&(writeEnded|closed) == 0 }
 
-// state is what has ended of a connection.
+// state is the state of both sides of a connection.
 type state struct {
 	local side
 	peer  side
@@ -44,11 +44,11 @@ func (s *state) isClosed() bool { return s.local&closed != 0 }
 // isOver reports whether messages can no longer be sent, or no longer matter.
 func (s *state) isOver() bool { return s.err != nil || s.peer == bothEnded }
 
-// isDeaf reports whether messages are no longer taken: there cannot be any, or the peer
-// cannot be trusted.
+// isDeaf reports whether messages are no longer processed: there cannot be any, or the
+// peer cannot be trusted.
 func (s *state) isDeaf() bool { return s.peer == bothEnded || errors.Is(s.err, ErrProtocol) }
 
-// readErr returns why no more data comes, nil if it may.
+// readErr returns why no more data arrives, or nil if it may.
 func (s *state) readErr() error {
 	switch {
 	case s.isClosed():
@@ -59,7 +59,7 @@ func (s *state) readErr() error {
 	return s.err
 }
 
-// writeErr returns why nothing can be written, nil if it can.
+// writeErr returns why nothing can be written, or nil if writing is possible.
 func (s *state) writeErr() error {
 	switch {
 	case s.isClosed():

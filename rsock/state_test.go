@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestState compares what can be read and written with what both sides have ended.
+// TestState compares what can be read and written with the states of both sides.
 func TestState(t *testing.T) {
 	failed := errors.New("failed")
 	breach := breach("it does")

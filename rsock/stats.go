@@ -2,27 +2,27 @@ package rsock
 
 import "time"
 
-// ConnStats is the figures of a [Conn] since it was made.
+// ConnStats contains statistics of a [Conn] since it was made.
 type ConnStats struct {
-	BytesReceived    uint64 // that the peer has written, read or not
+	BytesReceived    uint64 // written by the peer, read or not
 	BytesSent        uint64 // passed to the device
 	MessagesReceived uint64 // of data
 	MessagesSent     uint64 // of data
 
-	PeerWaits     uint64        // of Write for room in the peer's ring or for its credits
+	PeerWaits     uint64        // of Write for room in the peer's ring, or for credits
 	PeerWaitTime  time.Duration // of these waits
 	QueueWaits    uint64        // of Write for room in the send ring or the send queue
 	QueueWaitTime time.Duration // of these waits
 
 	Spins   uint64 // waits of any call that ended while it polled
 	Sleeps  uint64 // waits of any call that slept
-	Wakeups uint64 // of sleeping calls; more than Sleeps if some slept again
+	Wakeups uint64 // of sleeping calls; exceeds Sleeps if some slept again
 
 	Unread     int // bytes received and not read
 	Unsent     int // bytes of the send ring that the device may still need; 0 after Close if nothing failed
 	PeerRoom   int // bytes that may be written before the peer reads
 	Credits    int // messages that may be sent before the peer grants more
-	SendQueued int // requests in the send queue that are not known to be done; as Unsent
+	SendQueued int // requests in the send queue not known to be complete; 0 after Close as Unsent
 
 	ReadBuffer  int // bytes of the receive ring
 	WriteBuffer int // bytes of the send ring
@@ -30,8 +30,8 @@ type ConnStats struct {
 	RecvQueue   int // messages that the peer may have in flight
 }
 
-// Stats returns the connection's figures. It may be called at any time, also after Close.
-// Figures change when calls run: what has come since the last one is not counted yet.
+// Stats returns the connection's statistics. It may be called at any time, also after
+// Close. Calls update them: what has arrived since the last call is not counted yet.
 func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,26 +51,27 @@ func (c *Conn) Stats() ConnStats {
 	}
 }
 
-// ListenerStats is the figures of a [Listener] since it was made.
+// ListenerStats contains statistics of a [Listener] since it was made.
 type ListenerStats struct {
 	Accepted    uint64 // RDMA connections that Accept returned
 	AcceptedTCP uint64 // TCP connections that Accept returned
 	Rejected    uint64 // peers that do not speak the protocol
 	Failed      uint64 // handshakes that failed otherwise
 
-	Handshakes int // under way
+	Handshakes int // in progress
 	Pending    int // RDMA connections that wait for Accept
 	Open       int // RDMA connections that Accept returned and that are not closed
 }
 
-// Stats returns the listener's figures. It may be called at any time, also after Close.
+// Stats returns the listener's statistics. It may be called at any time, also after
+// Close.
 func (l *Listener) Stats() ListenerStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.stats
 }
 
-// count changes the figures.
+// count updates the statistics.
 func (l *Listener) count(change func(*ListenerStats)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// TestConnStats compares the figures of both ends with what was sent and waited for.
+// TestConnStats compares the statistics of both ends with what was sent and waited for.
 func TestConnStats(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		opt := rsock.Options{ReadBuffer: 16 << 10, WriteBuffer: 8 << 10, SendQueue: 32, RecvQueue: 64}
@@ -20,7 +20,7 @@ func TestConnStats(t *testing.T) {
 		if s := a.Stats(); s.ReadBuffer != 16<<10 || s.WriteBuffer != 8<<10 || s.SendQueue != 32 || s.RecvQueue != 64 || s.BytesSent != 0 {
 			t.Errorf("at the start: %+v", s)
 		}
-		// The reader reads nothing at first, so the writer waits for it.
+		// b does not read at first, so the writer waits for it.
 		const total = 100_000
 		written := make(chan error, 1)
 		go func() { _, err := a.Write(noise(total)); written <- err }()
@@ -64,7 +64,7 @@ func TestConnStats(t *testing.T) {
 	})
 }
 
-// TestListenerStats compares a listener's figures, and the log, with what peers did.
+// TestListenerStats compares a listener's statistics and log with what peers did.
 func TestListenerStats(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		var log labtest.Log
@@ -114,7 +114,7 @@ func TestListenerStats(t *testing.T) {
 	})
 }
 
-// TestErrorsOfClosed tests the errors of a connection that is closed, which are as
+// TestErrorsOfClosed tests that the errors of a closed connection are like
 // [net.TCPConn]'s.
 func TestErrorsOfClosed(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {

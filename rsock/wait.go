@@ -11,16 +11,16 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// waiter is a call that may have to wait: the one that reads, the one that
-// writes, the one that closes.
+// waiter is a call that may have to wait. There is one for reading, one for writing and
+// one for closing.
 type waiter struct {
 	deadline time.Time
-	ready    func(*Conn) bool // what it sleeps for, nil if it does not
+	ready    func(*Conn) bool // the condition it sleeps for, nil if it does not sleep
 	cond     event.Cond
-	look     func() bool // what cond calls
+	look     func() bool // the function that cond calls
 	looks    int
 	usual    spin.Usual
-	sent     uint16 // messages, when it last waited
+	sent     uint16 // messages sent when it last waited
 }
 
 func (w *waiter) start(c *Conn) {
@@ -28,7 +28,7 @@ func (w *waiter) start(c *Conn) {
 	w.look = func() bool {
 		ready := w.ready
 		w.ready = nil
-		if w.looks++; w.looks > 1 && w.looks%2 == 1 { // it looks once, and before and after each sleep
+		if w.looks++; w.looks > 1 && w.looks%2 == 1 { // look is called once, and before and after each sleep
 			c.waits.wakeups++
 		}
 		for {
@@ -43,20 +43,20 @@ func (w *waiter) start(c *Conn) {
 				w.ready = ready
 				return false
 			}
-			// What came before that makes no event.
+			// Completions from before that cause no event: poll again.
 		}
 	}
 }
 
 func (w *waiter) expired() bool { return !w.deadline.IsZero() && !time.Now().Before(w.deadline) }
 
-// waiters are the three that there can be.
+// waiters returns the three waiters.
 func (c *Conn) waiters() [3]*waiter { return [...]*waiter{&c.reader, &c.writer, &c.closer} }
 
-// source is the events of the CQs, which the waiters of a Conn sleep for.
+// source is the [event.Source] of a Conn: the completion events of its CQs.
 type source struct{ *Conn }
 
-// Arm does nothing: what is to be armed depends on what a waiter finds when it looks.
+// Arm does nothing: look arms the CQs that its waiter needs.
 func (s source) Arm() error { return nil }
 
 func (s source) Sleep(ctx context.Context, until time.Time) error {
@@ -64,8 +64,8 @@ func (s source) Sleep(ctx context.Context, until time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if events > 0 {
-		// Also if nothing is to be polled: what came as a CQ was armed
-		// may have been polled before, and made an event nevertheless.
+		// Even if there is nothing to poll: a completion that arrived while a CQ
+		// was being armed may have been polled already, and caused this event.
 		s.recvArmed, s.sendArmed = false, false
 	}
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -87,10 +87,10 @@ type waits struct {
 type stall struct {
 	n     uint64
 	time  time.Duration
-	begin time.Time // of the wait under way
+	begin time.Time // start of the current wait
 }
 
-// total returns the time spent, up to now.
+// total returns the time waited so far.
 func (s *stall) total() time.Duration {
 	if s.begin.IsZero() {
 		return s.time
@@ -98,8 +98,7 @@ func (s *stall) total() time.Duration {
 	return s.time + time.Since(s.begin)
 }
 
-// waitToWrite waits for a Write until ready, counts that, and returns why nothing can be
-// written then.
+// waitToWrite waits until ready, for a Write, counts the wait, and returns writeErr.
 func (c *Conn) waitToWrite(ready func(*Conn) bool) error {
 	if !ready(c) {
 		s := &c.waits.peer
@@ -123,11 +122,10 @@ func (c *Conn) waitToClose(deadline time.Time, ready func(*Conn) bool) error {
 	return c.wait(&c.closer, ready)
 }
 
-// wait drives the connection until ready. mu is held, but not meanwhile.
+// wait makes progress until ready. The caller holds mu, which is unlocked meanwhile.
 func (c *Conn) wait(w *waiter, ready func(*Conn) bool) error {
-	// What a reader waits for after it has written is an answer, and how soon
-	// that comes is learnt from the answers before. A wait for more of a stream is as
-	// well off asleep.
+	// A Read after a Write expects an answer, and earlier answers show how soon it
+	// arrives. Polling gains nothing for a Read of more of a stream.
 	look := w.usual.Wait(c.opt.SpinTime, w == &c.reader && w.sent != c.sendRing.seq)
 	defer look.Done()
 	w.sent = c.sendRing.seq
@@ -151,7 +149,7 @@ func (c *Conn) wait(w *waiter, ready func(*Conn) bool) error {
 	return err
 }
 
-// arm requests events of what w and the others wait for, and reports whether it did.
+// arm arms the CQs that w and the other waiters need, and reports whether it armed one.
 func (c *Conn) arm(w *waiter) (did bool) {
 	request := func(cq *uverbs.CQ, armed *bool) {
 		if *armed {
@@ -169,8 +167,8 @@ func (c *Conn) arm(w *waiter) (did bool) {
 	return did
 }
 
-// SetDeadline sets the time at which calls of Read, Write, ReadFrom and WriteTo, under way
-// and later ones, fail with [os.ErrDeadlineExceeded]. The zero value means never.
+// SetDeadline sets the time at which running and later calls of Read, Write, ReadFrom and
+// WriteTo fail with [os.ErrDeadlineExceeded]. The zero value means never.
 func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadline(t, &c.reader, &c.writer) }
 
 // SetReadDeadline is SetDeadline for Read and WriteTo only.

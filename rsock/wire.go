@@ -20,24 +20,24 @@ const (
 	helloSize   = 40
 	messageSize = 4
 	sgeSize     = 16
-	sgeCount    = 2 // descriptors that we offer room for
+	sgeCount    = 2 // descriptors that this side has room for
 
 	flagNet   = 1 << 0 // the sender's host is big-endian
-	flagIOMap = 1 << 1 // the size of an I/O map is given: ours is 0
+	flagIOMap = 1 << 1 // the private data has the size of an I/O map: ours is 0
 )
 
-// noMemory is the private data with which a connection is rejected for want of
-// memory. C's rsockets send none, and ignore it.
+// noMemory is the private data of a rejection for lack of memory. C's rsockets send none,
+// and ignore it.
 var noMemory = []byte{version, 1}
 
-// message is the 32 bits that announce data, credits and ends.
+// message is the 32 bits that announce data, credits, SHUTDOWN and DISCONNECT.
 type message uint32
 
 const (
 	opShift          = 29
 	dataMask         = 1<<opShift - 1
-	opData   message = 0 << opShift // bytes that were placed
-	opSGL    message = 4 << opShift // the last message number that may come, and perhaps a descriptor
+	opData   message = 0 << opShift // number of bytes that were written
+	opSGL    message = 4 << opShift // credits up to this number, and perhaps a descriptor
 	opCtrl   message = 7 << opShift
 
 	msgDisconnect = opCtrl
@@ -48,7 +48,7 @@ const (
 func (m message) op() message { return m &^ dataMask }
 func (m message) data() int   { return int(m & dataMask) }
 
-// sge is a piece of a peer's memory.
+// sge describes a piece of memory of a peer.
 type sge struct {
 	addr   uint64
 	key    uint32
@@ -73,7 +73,7 @@ type hello struct {
 	buffer    sge // the first half of the receive ring
 }
 
-// bigEndianHost is the byte order of this machine.
+// bigEndianHost is true if this machine is big-endian.
 var bigEndianHost = binary.NativeEndian.Uint16([]byte{0, 1}) == 1
 
 func (h *hello) order() binary.ByteOrder {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// What C's rstream sends along, and what that means.
+// The private data that C's rstream sends.
 const wireHello = "01020180" + "00000000" +
 	"0000556677881200" + "0000abcd" + "00000002" +
 	"00007f0102030000" + "0000ef01" + "00010000"
@@ -70,7 +70,7 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-// unconnected is a Conn without a device, which takes messages.
+// unconnected returns a Conn without a device, which can handle messages.
 func unconnected() *Conn {
 	opt, err := Options{ReadBuffer: minBuffer, WriteBuffer: minBuffer, RecvQueue: minQueue}.withDefaults()
 	if err != nil {
@@ -85,8 +85,8 @@ func unconnected() *Conn {
 	return c
 }
 
-// FuzzMessages has peers say anything: what is believed never reaches beyond the
-// rings and the credits.
+// FuzzMessages tests that no messages of a peer cause accesses beyond the rings or the
+// credits.
 func FuzzMessages(f *testing.F) {
 	f.Add([]byte{0, 0, 4, 0, 0x80, 0, 0, 20, 0xe0, 0, 0, 2, 0, 0, 0, 1})
 	f.Add([]byte{0x80, 0, 0, 40, 0x80, 0, 0xff, 0xff, 0xe0, 0, 0, 0})
@@ -144,7 +144,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestDescriptors: a descriptor is taken whole, in its turn, and once.
+// TestDescriptors tests that descriptors are taken whole, in order and once.
 func TestDescriptors(t *testing.T) {
 	c := unconnected()
 	o := &c.sendRing
@@ -177,7 +177,7 @@ func TestDescriptors(t *testing.T) {
 	if o.cur != 1 || o.target[0].length != 0 {
 		t.Fatalf("%+v", o)
 	}
-	other := sge{1 << 50, 9, 100} // not one of two halves: believed if it stays
+	other := sge{1 << 50, 9, 100} // not one of two halves: accepted when it reads the same twice
 	write(0, other)
 	say()
 	say()
@@ -186,7 +186,7 @@ func TestDescriptors(t *testing.T) {
 	}
 }
 
-// TestLargestOffer: a peer may offer as many bytes as 32 bits count.
+// TestLargestOffer tests that a peer may offer up to 2^32 - 1 bytes.
 func TestLargestOffer(t *testing.T) {
 	c := unconnected()
 	c.sendRing.target[0].length = math.MaxUint32
@@ -198,8 +198,8 @@ func TestLargestOffer(t *testing.T) {
 	}
 }
 
-// TestPanicState: a panic of a caller's reader or writer leaves no call counted,
-// and no lock held.
+// TestPanicState tests that after a panic of a caller's reader or writer no call is
+// counted and no lock is held.
 func TestPanicState(t *testing.T) {
 	for name, call := range map[string]func(*Conn){
 		"ReadFrom": func(c *Conn) { c.ReadFrom(panics{}) },

@@ -9,38 +9,38 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// sendRing is the memory that the device sends from, and what the peer has offered of
-// its own. Counts of bytes are since the start, as those of requests are, modulo 2^31.
+// sendRing is the memory that the device sends from, and the state of the peer's ring.
+// Bytes are counted since the start, and requests, modulo 2^31.
 type sendRing struct {
 	buf      []byte
-	sge      verbs.SGE // of all of it
-	inline   []byte    // a copy of what goes into the request itself
-	head     uint64    // written to
-	freed    uint64    // up to here the device is done
-	room     int       // that a Write waits for
-	sent     uint64    // bytes of messages
+	sge      verbs.SGE // of all of buf
+	inline   []byte    // a copy of inline data
+	head     uint64    // end of the written data
+	freed    uint64    // end of the data that the device is done with
+	room     int       // bytes that a Write waits for
+	sent     uint64    // bytes posted in messages
 	messages uint64
 	requests requests // guarded by writeMu
 
-	cost           uint32 // requests for a message
-	slots          uint32 // requests that may be under way
+	cost           uint32 // requests per message
+	slots          uint32 // requests that may be in flight
 	posted         uint32
 	done           uint32
-	unsignaled     uint32 // those posted after the last that completes with an event
-	unsignaledData int    // and their bytes
+	unsignaled     uint32 // requests posted after the last signaled one
+	unsignaledData int    // bytes of the ring of these
 	short          bool   // a Write waits for completions
 
 	seq    uint16 // messages sent
-	limit  uint16 // up to which they may go
-	window uint16 // how many may be under way
-	spare  uint16 // credits not to be used
+	limit  uint16 // the seq up to which there are credits
+	window uint16 // messages that may be in flight
+	spare  uint16 // credits that are never used
 
-	table  []byte        // the descriptors that the peer writes
-	target [sgeCount]sge // where to write to
+	table  []byte        // memory for the descriptors, which the peer writes
+	target [sgeCount]sge // the parts of the peer's ring to write to
 	expect [sgeCount]sge
 	doubt  sge
 	cur    int // the target in use
-	next   int // the one that the peer writes next
+	next   int // the target that the peer offers next
 }
 
 const markMask = 1<<31 - 1
@@ -51,8 +51,8 @@ func (s *sendRing) start(c *Conn) {
 	s.target[0] = b
 	s.next = 1
 	s.limit, s.window = c.hello.credits, c.hello.credits
-	// C has no receives in reserve for control messages. One that finds none is
-	// sent again on RoCE, after 0.66 s, and ends the connection on iWARP.
+	// C has no spare receives for control messages. A message that finds none is sent
+	// again after 0.66 s on RoCE, and ends the connection on iWARP.
 	s.spare = min(8, s.window/4)
 	s.slots, s.cost = uint32(c.opt.SendQueue-ctrlQueue), 1
 	if c.iwarp {
@@ -60,17 +60,17 @@ func (s *sendRing) start(c *Conn) {
 	}
 }
 
-// requests are the requests of a message: an RDMA WRITE that has it as its immediate.
-// iWARP has no immediates: there it is a SEND, after the RDMA WRITE if that writes
-// something.
+// requests are the requests of a message: an RDMA WRITE with the message as its
+// immediate. iWARP has no immediates: there the message is a SEND, after the RDMA WRITE
+// if that has data.
 type requests struct {
 	wrs [2]verbs.SendWR
 	sgl [1]verbs.SGE
 	msg [4]byte
 }
 
-// fill returns the requests of m. The first has everything but its opcode and immediate.
-// It sets single fields, as a SendWR is large.
+// fill returns the requests of m. The first is complete except for its opcode and
+// immediate. Fields are set one by one, as a SendWR is large.
 func (r *requests) fill(m message, iwarp bool) []verbs.SendWR {
 	w, msg := &r.wrs[0], &r.wrs[1]
 	if !iwarp {
@@ -88,7 +88,7 @@ func (r *requests) fill(m message, iwarp bool) []verbs.SendWR {
 
 // Write writes all of p, and waits for the peer to read if there is no room. It returns
 // when the last of p has been passed to the device. Errors match net.ErrClosed after
-// Close, EPIPE after CloseWrite, ECONNRESET if the peer reads no more or the connection
+// Close, EPIPE after CloseWrite, ECONNRESET if the peer no longer reads or the connection
 // broke, and ETIMEDOUT if the peer does not answer.
 func (c *Conn) Write(p []byte) (int, error) {
 	if err := c.enter(&c.writeMu); err != nil {
@@ -108,7 +108,7 @@ func (c *Conn) write(p []byte) (n int, err error) {
 	}
 	for n < len(p) && err == nil {
 		rest, inline := p[n:], len(p)-n <= c.opt.Inline
-		buf := c.sendRing.inline // as posting holds locks and takes credits, and must not fault
+		buf := c.sendRing.inline // p may fault, which posting must not: it holds locks and uses credits
 		if !inline {
 			if buf, err = c.reserve(len(rest)); err != nil {
 				break
@@ -121,11 +121,11 @@ func (c *Conn) write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// chunk is the most that goes in one message: enough of them that copying and
+// chunk returns the largest size of a message. The ring holds several, so copying and
 // sending overlap.
 func (c *Conn) chunk() int { return min(len(c.sendRing.buf)/4, maxChunk) }
 
-// reserve waits for room in the send ring for some of n bytes.
+// reserve waits for room in the send ring and returns it, n bytes at most.
 func (c *Conn) reserve(n int) ([]byte, error) {
 	s := &c.sendRing
 	s.room = min(n, lowWater, len(s.buf)/4)
@@ -136,13 +136,13 @@ func (c *Conn) reserve(n int) ([]byte, error) {
 	return s.buf[at:][:min(n, c.chunk(), len(s.buf)-at, free)], nil
 }
 
-// space returns where in buf the head is, and how many bytes are free.
+// space returns the position of the head in buf, and how many bytes are free.
 func (s *sendRing) space() (at, free int) {
 	return int(s.head % uint64(len(s.buf))), len(s.buf) - int(s.head-s.freed)
 }
 
-// fits reports whether there is room for what a Write waits for in one piece, and moves
-// the head to the start of buf if it is there.
+// fits reports whether s.room bytes are free in one piece. It moves the head to the start
+// of buf if they are there.
 func (s *sendRing) fits() bool {
 	at, free := s.space()
 	tail := len(s.buf) - at
@@ -157,7 +157,7 @@ func (s *sendRing) fits() bool {
 	return true
 }
 
-// hasRoom reports whether there is room in the send ring, or never will be.
+// hasRoom reports whether a Write need not wait: the send ring has room, or never will.
 func (c *Conn) hasRoom() bool {
 	s := &c.sendRing
 	if s.short = !s.fits(); s.short {
@@ -167,7 +167,7 @@ func (c *Conn) hasRoom() bool {
 	return !s.short || c.writeErr() != nil
 }
 
-// canSend reports whether a message can be posted, or never can be.
+// canSend reports whether a Write need not wait: it can post a message, or never can.
 func (c *Conn) canSend() bool {
 	s := &c.sendRing
 	s.short = false
@@ -191,7 +191,7 @@ func (c *Conn) send(data []byte, inline bool) (n int, err error) {
 			return n, err
 		}
 		wrs, m := c.prepare(data[n:], inline)
-		c.mu.Unlock() // the device may take its time
+		c.mu.Unlock() // posting may take long
 		_, err := c.qp.PostSend(wrs...)
 		c.mu.Lock()
 		if err != nil {
@@ -203,8 +203,7 @@ func (c *Conn) send(data []byte, inline bool) (n int, err error) {
 	return n, nil
 }
 
-// prepare makes a message of data, or of as much as goes in one, and returns how much
-// that is.
+// prepare makes a message of the first n bytes of data, as many as the target takes.
 func (c *Conn) prepare(data []byte, inline bool) (wrs []verbs.SendWR, n int) {
 	s := &c.sendRing
 	t := &s.target[s.cur]
@@ -234,8 +233,8 @@ func (c *Conn) prepare(data []byte, inline bool) (wrs []verbs.SendWR, n int) {
 	last, covered := &wrs[len(wrs)-1], s.posted
 	switch {
 	case c.iwarp && !inline:
-		// siw sends larger unsignaled requests straight from the ring, and
-		// TCP may look there again after their completion: have it copy.
+		// siw sends larger unsignaled requests directly from the ring, and TCP
+		// may read that again after their completion. It copies signaled ones.
 		last, covered = &wrs[0], s.posted-1
 		s.unsignaled = 1
 	case s.unsignaled >= s.slots/4 || s.unsignaledData >= len(s.buf)/4:
@@ -249,7 +248,7 @@ func (c *Conn) prepare(data []byte, inline bool) (wrs []verbs.SendWR, n int) {
 	return wrs, n
 }
 
-// reap takes the completions of sends.
+// reap polls the completions of sends.
 func (c *Conn) reap() {
 	s := &c.sendRing
 	var failed error
@@ -280,9 +279,9 @@ func (c *Conn) reap() {
 	}
 }
 
-// ReadFrom writes what r returns until r ends, and returns the number of bytes written.
-// No lock is held while r reads, so other calls proceed meanwhile, and their data may
-// come in between, as with [net.TCPConn].
+// ReadFrom writes what r returns until io.EOF, and returns the number of bytes written.
+// No lock is held while r reads, so other calls proceed and their data may be
+// interleaved, as with [net.TCPConn].
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	n, err := io.CopyBuffer(struct{ io.Writer }{c}, r, make([]byte, maxChunk))
 	return n, c.wrap("readfrom", err)

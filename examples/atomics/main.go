@@ -1,6 +1,6 @@
-// Command atomics has workers count in memory that they only reach by RDMA,
-// each over a queue pair of its own: first with fetch-and-add, then with READ
-// and WRITE under a lock that is taken with compare-and-swap. No count is lost.
+// Command atomics starts workers that increment counters in memory by RDMA, each over its
+// own queue pair: one with fetch-and-add, one with READ and WRITE under a lock that is
+// taken with compare-and-swap. No increment is lost.
 //
 //	atomics [-d DEVICE]
 package main
@@ -71,7 +71,7 @@ func run(device string) error {
 	return nil
 }
 
-// worker reaches the memory over qp; what it reads and writes is in mr.
+// worker accesses memory over qp. mr holds the words that it reads and writes.
 type worker struct {
 	qp         *uverbs.QP
 	mr, memory *uverbs.MR
@@ -93,7 +93,7 @@ func work(ctx *uverbs.Context, pd *uverbs.PD, memory *uverbs.MR, id uint64) erro
 		return err
 	}
 	defer cq.Close()
-	// One queue pair here, and one for the memory, which has nothing to do.
+	// One queue pair for the worker, and one for the memory, which posts nothing.
 	var qps [2]*uverbs.QP
 	var addrs [2]verbs.QPAddr
 	for i := range qps {
@@ -122,7 +122,7 @@ func work(ctx *uverbs.Context, pd *uverbs.PD, memory *uverbs.MR, id uint64) erro
 	return nil
 }
 
-// countLocked counts while it holds the lock, which holds the owner's id.
+// countLocked increments the counter under the lock, which holds the owner's id.
 func (w *worker) countLocked(id uint64) error {
 	for {
 		owner, err := w.do(verbs.SendWR{Opcode: verbs.OpCompareSwap, CompareAdd: 0, Swap: id}, lock)
@@ -148,8 +148,8 @@ func (w *worker) countLocked(id uint64) error {
 	return err
 }
 
-// do posts a request on a word of the memory, waits, and returns what is in mr
-// then: for atomics and reads, what the word was.
+// do posts a request on a word of the memory, waits, and returns the word in mr: for
+// atomics and reads the previous value.
 func (w *worker) do(wr verbs.SendWR, off uint64) (uint64, error) {
 	wr.Flags, wr.SGL = verbs.SendSignaled, []verbs.SGE{w.mr.SGE(0, 8)}
 	wr.RemoteAddr, wr.RKey = w.memory.Addr()+off, w.memory.RKey()

@@ -1,5 +1,5 @@
 // Command blackboard shares 4 KiB of memory over package rconn. Clients use RDMA WRITE
-// and READ, which the server's device serves without its program.
+// and READ, which do not involve the server's program.
 //
 //	blackboard serve ADDR
 //	blackboard [-v] ADDR write OFFSET TEXT
@@ -42,7 +42,7 @@ func serve(ctx context.Context, addr string) error {
 	}
 	defer l.Close()
 	fmt.Println("listening on", l.Addr())
-	board := make([]byte, 4096) // registered for each connection, under a key of its own
+	board := make([]byte, 4096) // registered for each connection, with its own key
 	setup := func(c *rconn.Conn) error {
 		region, err := c.Register(board, rconn.ReadWrite)
 		if err == nil {

@@ -1,6 +1,6 @@
-// Command by-hand moves queue pairs through their states itself, for what QP.Connect has
-// no option, and uses what the simpler examples do not: memory of the caller, several
-// pieces of it in one request, and immediates.
+// Command by-hand moves queue pairs through their states itself, for settings that
+// QP.Connect has no option for. It also uses what the simpler examples do not: memory of
+// the caller, several pieces of it in one request, and immediates.
 //
 //	by-hand [-d DEVICE] [-uc]
 package main
@@ -38,7 +38,7 @@ func run(device string, typ verbs.QPType) error {
 		return err
 	}
 	defer ctx.Close()
-	if d := ctx.Device(); d.IWARP() { // the connection manager does it
+	if d := ctx.Device(); d.IWARP() { // only the connection manager can
 		return fmt.Errorf("connect iWARP by hand on %s: %w", d.Name, errors.ErrUnsupported)
 	}
 	pd, err := ctx.AllocPD()
@@ -56,7 +56,7 @@ func run(device string, typ verbs.QPType) error {
 		return err
 	}
 	defer cq.Close()
-	// Any memory without Go pointers can be registered: here some of mmap's.
+	// Any memory without Go pointers can be registered: here memory from mmap.
 	mem, err := unix.Mmap(-1, 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return err
@@ -92,7 +92,8 @@ func run(device string, typ verbs.QPType) error {
 		return err
 	}
 	fmt.Printf("  %q\n", mem[4096:4096+n])
-	// The same, written to the address that the sender names; the receive takes the immediate.
+	// The same, written to an address that the sender chooses; the immediate consumes
+	// the receive.
 	if err := do(a, verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: 43, SGL: pieces, RemoteAddr: mr.Addr() + 8192, RKey: mr.RKey()}); err != nil {
 		return err
 	}
@@ -100,10 +101,9 @@ func run(device string, typ verbs.QPType) error {
 	return nil
 }
 
-// connect takes a QP from RESET to RTS: what each step needs is in
-// ibv_modify_qp(3).
+// connect moves a QP from RESET to RTS. ibv_modify_qp(3) lists what each step needs.
 func connect(qp, peer *uverbs.QP, typ verbs.QPType) error {
-	// On this port both QPs have one GID.
+	// Both QPs are on this port and have the same GID.
 	end, err := peer.Addr(1)
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func connect(qp, peer *uverbs.QP, typ verbs.QPType) error {
 	rts := verbs.QPAttr{State: verbs.StateRTS, Timeout: 14, RetryCount: 7, RNRRetry: 7, MaxRDAtomic: 1}
 	rtrMask := verbs.MaskState | verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPNum | verbs.MaskRQPSN
 	rtsMask := verbs.MaskState | verbs.MaskSQPSN
-	if typ == verbs.RC { // which acknowledges, retries, and reads
+	if typ == verbs.RC { // RC acknowledges, retries and reads
 		rtrMask |= verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer
 		rtsMask |= verbs.MaskTimeout | verbs.MaskRetryCount | verbs.MaskRNRRetry | verbs.MaskMaxRDAtomic
 	}

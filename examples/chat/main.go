@@ -1,5 +1,5 @@
-// Command chat sends what each client writes to all clients. The server is one
-// event loop with callbacks; a slow client does not delay the others.
+// Command chat sends the lines of each client to all clients. The server is one event
+// loop with callbacks; a slow client does not delay the others.
 //
 //	chat [-backlog MESSAGES] serve ADDRESS:PORT
 //	chat ADDRESS:PORT NAME
@@ -42,7 +42,7 @@ type room map[*rmsg.Socket][][]byte
 
 func serve(ctx context.Context, addr string) (err error) {
 	r := make(room)
-	// Messages are below the clients' limit, so that a name fits in front.
+	// MaxMessage is below the clients' default, to leave room for a name.
 	loop, err := rmsg.NewLoop(rmsg.Options{MaxMessage: 64 << 10, Callbacks: rmsg.Callbacks{
 		Request: func(q *rmsg.Request) {
 			if _, err := q.Accept(rmsg.ConnOptions{}); err != nil {
@@ -89,7 +89,7 @@ func (r room) broadcast(from *rmsg.Socket, b *rmsg.Buffer) {
 			continue
 		}
 		r[s] = append(waiting, message)
-		if len(waiting) == 0 { // otherwise Writable follows
+		if len(waiting) == 0 { // otherwise Writable is called later
 			r.post(s)
 		}
 	}

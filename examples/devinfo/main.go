@@ -1,5 +1,5 @@
-// Command devinfo lists the RDMA devices, what they can do, their ports and
-// their GIDs, with the network interface of each.
+// Command devinfo lists the RDMA devices, their features, ports and GIDs, with the
+// network interface of each GID.
 //
 //	devinfo [-d DEVICE]
 package main

@@ -1,6 +1,6 @@
-// Command doorbell-batching posts many requests at once, with one doorbell and one
-// completion: RDMA WRITEs of a text's words, and a SEND of their number. The connection
-// manager connects the two sides, so it also runs on iWARP.
+// Command doorbell-batching posts many requests with one doorbell and one completion:
+// RDMA WRITEs of the words of a text, and a SEND of their number. The connection manager
+// connects both sides, so it also runs on iWARP.
 //
 //	doorbell-batching [-d DEVICE]
 package main
@@ -79,7 +79,7 @@ func run(ctx context.Context, device string) error {
 	}
 	defer receiver.Close()
 
-	// The batch. In one process the peer's address and key are at hand.
+	// The batch. In one process the peer's address and key are known.
 	source, err := sender.AllocMR(4096, 0)
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func run(ctx context.Context, device string) error {
 		}
 		fmt.Printf("completion of %v\n", wc.Opcode)
 	}
-	// The message came after the writes, so they are there.
+	// The message arrives after the writes, so their data is in memory.
 	fmt.Printf("%d writes, one doorbell, one completion: %q\n", binary.NativeEndian.Uint32(inbox.Bytes()), memory.Bytes()[:off])
 	return nil
 }

@@ -1,5 +1,5 @@
-// Command events shows how to wait without spinning: for completions, with a deadline,
-// with and without the library's help, and for asynchronous events.
+// Command events shows how to wait without polling: for completions, with a deadline,
+// with PollWait and by hand, and for asynchronous events.
 //
 //	events [-d DEVICE]
 package main
@@ -55,7 +55,7 @@ func run(device string) error {
 		return err
 	}
 	defer mr.Close()
-	// When fewer than 2 of its 4 receives are left there is an asynchronous event.
+	// An asynchronous event reports that fewer than 2 of its 4 receives are left.
 	srq, err := pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 4, MaxSGE: 1})
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func run(device string) error {
 		peer.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: []byte(text)})
 	}
 
-	// A wait ends with its context, and takes no completion then.
+	// A wait ends when its context does, and then takes no completion.
 	var wcs [4]verbs.WC
 	brief, stop := context.WithTimeout(ctx, 20*time.Millisecond)
 	_, err = cq.PollWait(brief, wcs[:])
@@ -96,8 +96,8 @@ func run(device string) error {
 	}
 	fmt.Printf("PollWait: received %q\n", mr.Bytes()[:wcs[0].ByteLen])
 
-	// By hand: arm, look again for what came before that, and only then wait.
-	// CompChannel.Wait does it for many CQs.
+	// By hand: arm, poll again for completions from before that, and only then wait.
+	// CompChannel.Wait waits for many CQs.
 	go send("second")
 	for n := 0; n == 0; {
 		if err := cq.Arm(false); err != nil {
@@ -125,8 +125,8 @@ func run(device string) error {
 	return nil
 }
 
-// connect makes a connection of this process with itself. It returns the end
-// that dialed; the other is made with opt.
+// connect makes a connection of this process with itself. It returns the dialing end; the
+// accepting end uses opt.
 func connect(ctx context.Context, dev *uverbs.Context, opt cm.Options) (*cm.Endpoint, func(), error) {
 	addrs, err := cm.DeviceAddrs(dev.Device())
 	if err != nil {

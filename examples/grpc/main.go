@@ -1,5 +1,5 @@
-// Grpc serves gRPC's health service, or asks for the health of a server, by RDMA if there
-// is RDMA, else by TCP:
+// Command grpc serves gRPC's health service, or checks the health of a server, over RDMA
+// if it is available, else over TCP:
 //
 //	grpc serve 10.9.0.1:8081
 //	grpc check 10.9.0.1:8081

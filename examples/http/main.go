@@ -1,4 +1,4 @@
-// Http serves and gets a page by RDMA if there is RDMA, else by TCP:
+// Command http serves and gets a page over RDMA if it is available, else over TCP:
 //
 //	http serve 10.9.0.1:8080
 //	http get http://10.9.0.1:8080/world

@@ -1,6 +1,6 @@
 // Command loopback connects two queue pairs of one process and moves data between them in
-// three ways: a SEND into a posted receive, an RDMA WRITE and an RDMA READ. The other side's
-// program takes no part in those two.
+// three ways: a SEND into a posted receive, an RDMA WRITE and an RDMA READ. WRITE and
+// READ do not involve the other side's program.
 //
 //	loopback [-d DEVICE]
 package main
@@ -47,7 +47,7 @@ func run(device string) error {
 		return err
 	}
 	defer events.Close()
-	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 16, Channel: events}) // of both sides
+	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 16, Channel: events}) // for both sides
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func run(device string) error {
 			return err
 		}
 	}
-	// Each side must know the other's address. In one process that is easy.
+	// Each side must know the other's address. Both are known here, in one process.
 	if err := a.qp.Connect(a.addr, b.addr, uverbs.ConnectOptions{Access: access}); err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func run(device string) error {
 		return err
 	}
 
-	// SEND: the receive that the other side posted names the memory for the message.
+	// SEND: the receive that the other side posted has the memory for the message.
 	if _, err := b.qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.mr.SGE(0, 64)}}); err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func run(device string) error {
 	}
 	fmt.Printf("SEND: b received %q\n", b.mr.Bytes()[:12])
 
-	// RDMA WRITE: the request names the address in the other's memory.
+	// RDMA WRITE: the request has the address in the other side's memory.
 	n := copy(a.mr.Bytes(), "written by a")
 	there := b.mr.Addr() + 1024
 	if err := do(a.qp, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: there, RKey: b.mr.RKey()}, 1); err != nil {
@@ -92,7 +92,7 @@ func run(device string) error {
 	}
 	fmt.Printf("RDMA WRITE: b's memory holds %q\n", b.mr.Bytes()[1024:][:n])
 
-	// RDMA READ: the same, the other way.
+	// RDMA READ: the same in the other direction.
 	n = copy(b.mr.Bytes()[1024:], "to be read from b")
 	if err := do(a.qp, verbs.SendWR{Opcode: verbs.OpRDMARead, SGL: []verbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: there, RKey: b.mr.RKey()}, 1); err != nil {
 		return err
@@ -101,7 +101,7 @@ func run(device string) error {
 	return nil
 }
 
-// do posts a request and waits for the completions it causes.
+// do posts a request and waits for the completions that it causes.
 func do(qp *uverbs.QP, wr verbs.SendWR, completions int) error {
 	wr.Flags |= verbs.SendSignaled
 	if _, err := qp.PostSend(wr); err != nil {

@@ -1,7 +1,6 @@
-// Command memory-window lends a peer part of its memory by a type 2 memory
-// window, which the peer writes to, and takes it back: the peer is refused.
-// Granting and revoking are requests like any other, without a system call's
-// cost, unlike the registration of memory.
+// Command memory-window grants a peer access to a part of its memory with a type 2 memory
+// window. The peer writes to it; after the access is revoked, its next write is refused.
+// Granting and revoking are ordinary requests, cheaper than registering memory.
 //
 //	memory-window [-d DEVICE]
 package main
@@ -55,12 +54,12 @@ func run(device string) error {
 		return err
 	}
 	defer events.Close()
-	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 8, Channel: events}) // of both sides
+	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 8, Channel: events}) // for both sides
 	if err != nil {
 		return err
 	}
 	defer cq.Close()
-	// The owner's memory admits windows, and without one no peer.
+	// Peers have access to the owner's memory only through a window.
 	owner := side{access: verbs.AccessLocalWrite | verbs.AccessMWBind}
 	peer := side{access: verbs.AccessLocalWrite}
 	for _, s := range []*side{&owner, &peer} {
@@ -106,7 +105,7 @@ func run(device string) error {
 	}
 	fmt.Printf("used: the owner's memory holds %q\n", owner.mr.Bytes()[1024:][:n])
 
-	// Revoke: once this has completed the key is worth nothing.
+	// Revoke: once this has completed, the key is invalid.
 	if err := post(owner.qp, verbs.SendWR{Opcode: verbs.OpLocalInv, Flags: verbs.SendSignaled, InvalidateRKey: key}); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-// Command msg-recv prints what msg-send sends, through callbacks, as ibmsg-recv of
+// Command msg-recv prints the messages of msg-send. It uses callbacks, as ibmsg-recv of
 // the C library ibmsg does.
 //
 //	msg-recv [-n MESSAGES] ADDRESS [PORT]
@@ -24,7 +24,7 @@ func main() {
 	if flag.NArg() < 1 || flag.NArg() > 2 {
 		log.Fatal("usage: msg-recv [-n MESSAGES] ADDRESS [PORT]")
 	}
-	port := cmp.Or(flag.Arg(1), "12345") // 0 takes a free one
+	port := cmp.Or(flag.Arg(1), "12345") // 0 means a free port
 	if err := run(net.JoinHostPort(flag.Arg(0), port), *messages); err != nil {
 		log.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func run(addr string, messages int) error {
 			}
 		},
 	}
-	// The event loop is one of the listener's own, which a goroutine runs.
+	// The listener has its own event loop, which a goroutine runs.
 	listener, err := (&rmsg.ListenConfig{Options: rmsg.Options{Callbacks: callbacks}}).Listen(ctx, addr)
 	if err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Command msg-send sends a text to msg-recv, step by step in one goroutine, as
-// ibmsg-send of the C library ibmsg does: it dispatches the event loop itself.
+// Command msg-send sends a text to msg-recv. Its only goroutine dispatches the event loop
+// itself, as ibmsg-send of the C library ibmsg does.
 //
 //	msg-send ADDRESS [PORT] [TEXT]
 package main
@@ -79,7 +79,7 @@ func run(addr, text string) (err error) {
 	return nil
 }
 
-// while dispatches, and waits in between, while a condition holds.
+// while waits for events and dispatches them while a condition holds.
 func while(loop *rmsg.Loop, condition func() bool) error {
 	for condition() {
 		if _, err := loop.DispatchWait(context.Background()); err != nil {

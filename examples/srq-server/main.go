@@ -1,6 +1,6 @@
-// Command srq-server serves many connections from one shared receive queue:
-// its memory grows with the requests in flight, not with the connections. It
-// starts its clients itself.
+// Command srq-server serves many connections with one shared receive queue: its memory
+// depends on the requests in flight, not on the number of connections. It starts its
+// clients itself.
 //
 //	srq-server [-d DEVICE] [-n CLIENTS]
 package main
@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	requests = 10 // of each client
+	requests = 10 // by each client
 	room     = 64 // bytes of a request
 )
 
@@ -35,10 +35,10 @@ func main() {
 	}
 }
 
-// server answers requests of all its connections.
+// server answers the requests of all connections.
 type server struct {
 	srq *uverbs.SRQ
-	cq  *uverbs.CQ // of all connections' sends and receives
+	cq  *uverbs.CQ // for the sends and receives of all connections
 	mr  *uverbs.MR // a slot for each receive
 
 	mu    sync.Mutex
@@ -70,7 +70,7 @@ func run(device string, clients int) error {
 		return err
 	}
 	defer s.mr.Close()
-	// A client waits for its answer, so there are no more requests than clients.
+	// Clients wait for answers, so there are at most as many requests as clients.
 	if s.srq, err = pd.CreateSRQ(uverbs.SRQOptions{MaxWR: clients, MaxSGE: 1}); err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func run(device string, clients int) error {
 	for range cap(done) {
 		if e := <-done; e != nil && err == nil {
 			err = e
-			cancel() // the others
+			cancel() // ends the others
 		}
 	}
 	if err != nil {
@@ -133,7 +133,7 @@ func (s *server) accept(ctx context.Context, l *cm.Listener, pd *uverbs.PD, clie
 	return nil
 }
 
-// serve answers requests, in capitals, until there were n.
+// serve answers n requests with their text in capitals.
 func (s *server) serve(ctx context.Context, n int) error {
 	var wcs [16]verbs.WC
 	for n > 0 {
@@ -142,8 +142,8 @@ func (s *server) serve(ctx context.Context, n int) error {
 			return err
 		}
 		for _, wc := range wcs[:got] {
-			// A client that has its last answer may be gone before the send of
-			// that has completed, which is flushed then, or cut off.
+			// A client that has its last answer may disconnect before the
+			// send of that completes: the send is flushed or fails then.
 			if err := cm.SendError(&wc); err != nil && !errors.Is(err, verbs.WCFlushErr) && !errors.Is(err, verbs.ErrDisconnected) {
 				return err
 			}

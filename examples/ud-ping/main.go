@@ -1,5 +1,5 @@
-// Command ud-ping sends datagrams from one UD queue pair to another, which
-// answers by what they say of where they came from.
+// Command ud-ping sends datagrams from one UD queue pair to another, which answers to the
+// source address in each datagram.
 //
 //	ud-ping [-d DEVICE] [-c COUNT]
 package main
@@ -17,8 +17,8 @@ import (
 
 const (
 	port = 1
-	qkey = 0x1ee7             // datagrams with another are dropped
-	room = verbs.GRHSize + 64 // for a datagram behind its global route header
+	qkey = 0x1ee7             // datagrams with another key are dropped
+	room = verbs.GRHSize + 64 // for the global route header and a datagram
 )
 
 func main() {
@@ -53,7 +53,7 @@ func run(device string, count int) error {
 		return err
 	}
 	defer events.Close()
-	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: events}) // of both peers
+	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: events}) // for both peers
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func run(device string, count int) error {
 		}
 	}
 
-	// What the client must know of the server is its address: GID and QP number.
+	// The client must know the server's address: GID and QP number.
 	addr, err := server.qp.Addr(port)
 	if err != nil {
 		return err
@@ -89,8 +89,8 @@ func run(device string, count int) error {
 		if err != nil {
 			return err
 		}
-		// The server knows of the client only what came with the datagram. A real one
-		// would keep the handles of frequent senders.
+		// The server knows only the client's address in the datagram. A real
+		// server would cache the handles of frequent senders.
 		got := server.mr.Bytes()[:wc.ByteLen]
 		reply, err := pd.CreateReplyAH(port, &wc, got[:verbs.GRHSize])
 		if err != nil {

@@ -1,5 +1,5 @@
-// Command wordcount counts the lines, words and bytes of files at a server, over a
-// connection of package rsock: by RDMA if there is any, else by TCP.
+// Command wordcount sends files to a server, which counts their lines, words and bytes.
+// It uses package rsock: RDMA if it is available, else TCP.
 //
 //	wordcount serve ADDR
 //	wordcount [-v] ADDR FILE...
@@ -48,7 +48,7 @@ func serve(addr string) error {
 	for {
 		c, err := l.Accept()
 		if t, ok := err.(interface{ Temporary() bool }); ok && t.Temporary() {
-			log.Print(err) // no memory for a connection, for example
+			log.Print(err) // for example no memory for a connection
 			time.Sleep(100 * time.Millisecond)
 		} else if err != nil {
 			return err
@@ -62,7 +62,7 @@ func serve(addr string) error {
 	}
 }
 
-// answer reads until the client closes its side for writing, and writes the figures.
+// answer reads until the client closes its side for writing, and writes the counts.
 func answer(c net.Conn) error {
 	c.SetDeadline(time.Now().Add(patience))
 	var lines, words, size int
@@ -105,7 +105,7 @@ func count(addr, name string, verbose bool) error {
 	if _, err := io.Copy(c, f); err != nil {
 		return err
 	}
-	// Both a *rsock.Conn and a *net.TCPConn have it.
+	// Both *rsock.Conn and *net.TCPConn have CloseWrite.
 	if err := c.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
 // Command client writes a string into the memory of rdma-example's server with RDMA WRITE,
-// reads it back with RDMA READ, and compares. The server's program takes no part in either.
+// reads it back with RDMA READ, and compares. Neither involves the server's program.
 //
 //	client [-a ADDRESS] [-p PORT] -s STRING
 //
@@ -84,8 +84,8 @@ func run(addr, text string) error {
 	}
 	fmt.Println(server)
 
-	// Write the source to the server's memory. The READ that follows finds it there, since
-	// a QP's requests are carried out in order.
+	// Write the source to the server's memory. The READ that follows returns it,
+	// since the requests of a QP are executed in order.
 	wr := verbs.SendWR{
 		Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{source.SGE(0, len(text))},
 		RemoteAddr: server.Addr, RKey: server.Key,
@@ -93,8 +93,8 @@ func run(addr, text string) error {
 	if err := exchange.Do(ctx, conn, wr); err != nil {
 		return err
 	}
-	// Read it back, into other memory. On iWARP the peer writes what is read, so this needs
-	// AccessRemoteWrite there.
+	// Read it back into other memory. On iWARP the peer writes the answer to a READ,
+	// which requires AccessRemoteWrite.
 	destination, err := conn.AllocMR(len(text), verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {
 		return err
@@ -107,5 +107,5 @@ func run(addr, text string) error {
 		return errors.New("src and dst buffers do not match")
 	}
 	fmt.Println("...\nSUCCESS, source and destination buffers match ")
-	return conn.Close() // and with it its QP, CQs, PD and regions
+	return conn.Close() // also closes its QP, CQs, PD and regions
 }

@@ -1,6 +1,6 @@
-// Package exchange is what rdma-example's client and server share: the messages by which
-// each describes a buffer of its memory to the other. The C programs of that name send the
-// same.
+// Package exchange is shared by client and server of rdma-example. It exchanges the
+// messages in which each describes a buffer of its memory to the other. The C programs of
+// that name send the same messages.
 package exchange
 
 import (
@@ -13,11 +13,11 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// DefaultPort is the server's port unless it is set.
+// DefaultPort is the server's default port.
 const DefaultPort = "20886"
 
-// Attr is the message, packed and in the machine's byte order. It is all that the peer
-// needs to use RDMA on the buffer: its device checks address and key.
+// Attr is the message, packed and in the machine's byte order. It has all that the peer
+// needs to use RDMA on the buffer: the device checks address and key.
 type Attr struct {
 	Addr     uint64
 	Len, Key uint32
@@ -31,10 +31,9 @@ func (a Attr) String() string {
 }
 
 // PostRecv returns a [cm.Options.Setup] that posts a receive for the peer's message, as a
-// receive has to be posted before its message arrives. Its memory is a memory region (MR):
-// pages that stay where they are, and that the device knows by a key. The region belongs to
-// the endpoint's protection domain (PD), as its queue pair (QP) does; QPs of other PDs
-// cannot use it.
+// receive must be posted before its message arrives. Its memory is a memory region (MR):
+// pinned pages that the device knows by a key. The region belongs to the endpoint's
+// protection domain (PD), as its queue pair (QP) does; QPs of other PDs cannot use it.
 func PostRecv(inbox **uverbs.MR) func(*cm.Endpoint) error {
 	return func(e *cm.Endpoint) (err error) {
 		if *inbox, err = e.AllocMR(attrSize, verbs.AccessLocalWrite); err != nil {
@@ -45,8 +44,8 @@ func PostRecv(inbox **uverbs.MR) func(*cm.Endpoint) error {
 	}
 }
 
-// Recv waits for the peer's message: the receive completes, which the device reports in a
-// completion queue (CQ).
+// Recv waits for the peer's message. The device reports in a completion queue (CQ) that
+// the receive has completed.
 func Recv(ctx context.Context, e *cm.Endpoint, inbox *uverbs.MR) (a Attr, err error) {
 	if _, err := e.RecvCQ.Next(ctx); err != nil {
 		return a, fmt.Errorf("receive buffer attributes: %w", err)
@@ -61,7 +60,8 @@ func Send(ctx context.Context, e *cm.Endpoint, mr *uverbs.MR) error {
 	if err != nil {
 		return err
 	}
-	// So short a message goes inline: into the send queue itself, without a region.
+	// A short message can be sent inline: it is copied to the send queue, without a
+	// region.
 	return Do(ctx, e, verbs.SendWR{Opcode: verbs.OpSend, Inline: message})
 }
 

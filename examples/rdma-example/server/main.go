@@ -1,4 +1,4 @@
-// Command server lends rdma-example's client memory, and ends when it disconnects.
+// Command server lends memory to rdma-example's client, and ends when it disconnects.
 //
 //	server [-a ADDRESS] [-p PORT]
 package main
@@ -35,7 +35,7 @@ func main() {
 
 func run(addr string) error {
 	ctx := context.Background()
-	l, err := cm.Listen(ctx, addr) // on all devices, unless addr is that of one
+	l, err := cm.Listen(ctx, addr) // on all devices, or on that of addr
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func run(addr string) error {
 	fmt.Println("Client side buffer information is received...")
 	fmt.Println(client)
 	fmt.Printf("The client has requested buffer length of : %d bytes \n", client.Len)
-	// The buffer: its access rights say that the client may write and read it.
+	// The buffer: its access rights allow the client to write and read it.
 	buffer, err := conn.AllocMR(int(client.Len), verbs.AccessLocalWrite|verbs.AccessRemoteRead|verbs.AccessRemoteWrite)
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func run(addr string) error {
 	if err := exchange.Send(ctx, conn, buffer); err != nil {
 		return err
 	}
-	// The rest happens without this program: the client's device asks, this one answers.
+	// This program does no more: its device answers the client's requests.
 	<-conn.Done()
 	if err := conn.Err(); !errors.Is(err, verbs.ErrDisconnected) {
 		return err
