@@ -103,7 +103,7 @@ func TestDeviceChoice(t *testing.T) {
 func TestAll(t *testing.T) {
 	dirs := labtest.Must(os.ReadDir("../../examples"))(t)
 	known := map[string]bool{
-		"rdma-example": true, "rdmacm-connect": true, "send": true, "msg-send": true, "msg-recv": true,
+		"rdma-example": true, "rdmacm-connect": true, "msg-send": true, "msg-recv": true,
 		"echo": true, "http": true, "grpc": true, "blackboard": true, "fetch": true, "wordcount": true, "chat": true,
 	}
 	for _, p := range programs {
