@@ -52,7 +52,7 @@
 //
 // With default [Options] a socket itself has at most 432 KiB of registered memory:
 //
-//	receives   (Credits + 13) * (Eager + 24)              361 KiB
+//	receives   (Credits + 10) * (Eager + 24)              337 KiB
 //	sending    SendBuffer, from the first message on      64 KiB
 //
 // In addition each message above Eager has its own registered memory: those that the
