@@ -57,10 +57,10 @@ func documents(t *testing.T) map[string]markdown {
 }
 
 var (
-	link       = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	heading    = regexp.MustCompile(`(?m)^#+ +(.*)$`)
-	inHeading  = regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`)
-	notInFocus = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
+	link        = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading     = regexp.MustCompile(`(?m)^#+ +(.*)$`)
+	inHeading   = regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`)
+	punctuation = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
 )
 
 // anchors are those that GitHub makes of the headings.
@@ -68,7 +68,7 @@ func (m markdown) anchors() map[string]bool {
 	anchors := map[string]bool{}
 	for _, h := range heading.FindAllStringSubmatch(m.text, -1) {
 		a := inHeading.ReplaceAllString(h[1], "$1")
-		a = strings.ReplaceAll(notInFocus.ReplaceAllString(strings.ToLower(strings.TrimSpace(a)), ""), " ", "-")
+		a = strings.ReplaceAll(punctuation.ReplaceAllString(strings.ToLower(strings.TrimSpace(a)), ""), " ", "-")
 		unique := a
 		for n := 1; anchors[unique]; n++ {
 			unique = fmt.Sprintf("%s-%d", a, n)
@@ -114,7 +114,8 @@ func TestBlocks(t *testing.T) {
 			t.Run(fmt.Sprintf("%s:%d", name, b.line), func(t *testing.T) {
 				switch b.language {
 				case "go":
-					if file, excerpt, ok := strings.Cut(strings.TrimPrefix(b.text, "// from "), "\n"); ok && file != b.text && strings.HasPrefix(b.text, "// from ") {
+					if rest, ok := strings.CutPrefix(b.text, "// from "); ok {
+						file, excerpt, _ := strings.Cut(rest, "\n")
 						if !strings.Contains(outdent(string(labtest.Must(os.ReadFile(filepath.Join("../..", file)))(t))), outdent(excerpt)) {
 							t.Errorf("%s does not have these lines", file)
 						}

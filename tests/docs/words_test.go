@@ -4,14 +4,10 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/goverbs/verbs/internal/labtest"
 )
 
 // avoided are words and turns that readers stumble over, or that mean too much.
@@ -56,28 +52,4 @@ func TestWords(t *testing.T) {
 			})
 		}
 	})
-}
-
-// files calls each with every file of the repository that is not built or test data.
-func files(t *testing.T, each func(name, text string)) {
-	t.Helper()
-	onHost(t)
-	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && (d.Name() == "build" || d.Name() == "testdata" || d.Name() == ".git"):
-			return fs.SkipDir
-		case d.Type().IsRegular() && (filepath.Ext(path) == ".go" || filepath.Ext(path) == ".md"):
-			name, err := filepath.Rel("../..", path)
-			if err != nil {
-				return err
-			}
-			each(filepath.ToSlash(name), string(labtest.Must(os.ReadFile(path))(t)))
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
