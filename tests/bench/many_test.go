@@ -15,7 +15,7 @@ func TestMany(t *testing.T) {
 	forgetPorts(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)
-		for _, work := range []struct{ conns, n int }{{1, 100}, {16, 320}, {256, 1024}, {4096, 4096}} {
+		for _, work := range []struct{ conns, n int }{{1, 1000}, {16, 1600}, {256, 2560}, {4096, 4096}} {
 			t.Run(count(work.conns, "connection"), func(t *testing.T) {
 				const size = 64
 				conns, n := work.conns, max(scaled(work.n), work.conns)

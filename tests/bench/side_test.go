@@ -182,7 +182,7 @@ func readResult(in *bufio.Reader) (result, error) {
 func (r result) add(more result) {
 	for name, figures := range more {
 		switch name {
-		case "took", "nanoseconds", "messages", "bytes", "connections":
+		case "took", "nanoseconds", "messages", "measured", "bytes", "connections":
 			r[name] = append(r[name], figures...)
 		default: // these describe more than the measurement
 			r[name] = figures

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"testing"
@@ -10,9 +11,13 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
+// processors is how many processors tests of latencies use: one for each program that polls,
+// and no more than the machine has.
+const processors = 2
+
 // TestLatency transfers messages over one connection, one at a time.
 func TestLatency(t *testing.T) {
-	useProcessors(t, 2)
+	useProcessors(t, processors)
 	transfer(t, latencies)
 }
 
@@ -48,6 +53,21 @@ func useProcessors(t *testing.T, n int) {
 	}
 }
 
+// keepAwake occupies n processors when nothing else does until the test ends, as the kernel's
+// parameter idle=poll would. Where the kernel's threads work while a program polls, the time
+// to wake a processor would be most of each latency, and most of the difference between turns.
+func keepAwake(t *testing.T, n int) {
+	t.Helper()
+	for i := range n {
+		cmd := exec.Command("chrt", "--idle", "0", "taskset", "--cpu-list", fmt.Sprint(i), "sh", "-c", "while :; do :; done")
+		labtest.Check(t, cmd.Start())
+		t.Cleanup(func() {
+			cmd.Process.Kill()
+			cmd.Wait()
+		})
+	}
+}
+
 // latencies measures SEND and WRITE there and back, and READ and fetch-and-add, in which the
 // peer's program takes no part: polled, by events, and both while Go collects garbage.
 func latencies(t *testing.T, device string, ours, c side) {
@@ -55,15 +75,16 @@ func latencies(t *testing.T, device string, ours, c side) {
 		op     string
 		events bool // a WRITE causes none
 		name   string
+		warm   int
 		n      int
 	}{
-		{"send", false, "SEND of 8 bytes, there and back", 200},
-		{"write", false, "WRITE of 8 bytes, there and back", 200},
-		{"read", false, "READ of 8 bytes", 400},
-		{"add", false, "fetch-and-add", 400},
-		{"send", true, "SEND of 8 bytes, there and back", 200},
-		{"read", true, "READ of 8 bytes", 200},
-		{"add", true, "fetch-and-add", 200},
+		{"send", false, "SEND of 8 bytes, there and back", 4000, 1000},
+		{"write", false, "WRITE of 8 bytes, there and back", 4000, 1000},
+		{"read", false, "READ of 8 bytes", 8000, 2000},
+		{"add", false, "fetch-and-add", 5000, 1000},
+		{"send", true, "SEND of 8 bytes, there and back", 500, 400},
+		{"read", true, "READ of 8 bytes", 1000, 800},
+		{"add", true, "fetch-and-add", 1000, 800},
 	} {
 		if work.op == "add" && device == labtest.SIW {
 			continue // it has no atomics
@@ -83,7 +104,10 @@ func latencies(t *testing.T, device string, ours, c side) {
 				ours.options = append(slices.Clip(ours.options), fmt.Sprintf("-g%d", scaled(1024)))
 			}
 			t.Run(line.group+"/"+line.name, func(t *testing.T) {
-				rs := ours.beside(t, c, device, "lat", work.op, 8, scaled(work.n), 1)
+				if !work.events {
+					keepAwake(t, processors)
+				}
+				rs := ours.beside(t, c, device, "lat", work.op, 8, scaled(work.n), scaled(work.warm), 1)
 				line.latencies(t, rs[0], rs[1])
 			})
 		}
@@ -91,9 +115,10 @@ func latencies(t *testing.T, device string, ours, c side) {
 }
 
 // beside runs a work on both sides, in turns, and checks that each does all of it.
-func (s side) beside(t *testing.T, c side, device, mode, op string, size, n, list int) []results {
+func (s side) beside(t *testing.T, c side, device, mode, op string, size, n, warm, list int) []results {
 	t.Helper()
-	heard, heardBytes := n, n*size // by the server's program
+	all := warm + n
+	heard, heardBytes := all, all*size // by the server's program
 	switch {
 	case op == "read", op == "write" && mode == "rate": // it does not count
 		heard, heardBytes = 0, 0
@@ -102,11 +127,11 @@ func (s side) beside(t *testing.T, c side, device, mode, op string, size, n, lis
 	}
 	var sessions []*session
 	measure := func(s side) func() result {
-		session := s.open(t, labtest.AddrOf(device), s.port, mode, op, fmt.Sprint(size), fmt.Sprint(n), fmt.Sprint(list))
+		session := s.open(t, labtest.AddrOf(device), s.port, mode, op, fmt.Sprint(size), fmt.Sprint(n), fmt.Sprint(warm), fmt.Sprint(list))
 		sessions = append(sessions, session)
 		return func() result {
 			r := session.run(t)
-			s.counted(t, r, n, n*size, heard, heardBytes)
+			s.counted(t, r, all, all*size, heard, heardBytes)
 			return r
 		}
 	}
@@ -125,14 +150,14 @@ func rates(t *testing.T, device string, ours, c side) {
 			name := fmt.Sprintf("%s of %d bytes", op.name, size)
 			t.Run(name, func(t *testing.T) {
 				line := comparison{group: "message rate", device: device, name: name, unit: "/s", better: higher}
-				rs := ours.beside(t, c, device, "rate", op.arg, size, scaled(2000), 1)
-				single := rs[1].rate("messages")
-				line.ours, line.c = rs[0].rate("messages"), single
+				rs := ours.beside(t, c, device, "rate", op.arg, size, scaled(3000), scaled(6000), 1)
+				single := rs[1].rate("measured")
+				line.ours, line.c = rs[0].rate("measured"), single
 				line.report(t)
 
-				rs = ours.beside(t, c, device, "rate", op.arg, size, scaled(2000), 32)
+				rs = ours.beside(t, c, device, "rate", op.arg, size, scaled(3000), scaled(6000), 32)
 				line.name += ", 32 at a time"
-				line.ours, line.c = rs[0].rate("messages"), rs[1].rate("messages")
+				line.ours, line.c = rs[0].rate("measured"), rs[1].rate("measured")
 				line.report(t)
 
 				line.group = "message rate, batched"
@@ -140,12 +165,16 @@ func rates(t *testing.T, device string, ours, c side) {
 				line.report(t)
 			})
 		}
-		for _, work := range []struct{ size, n int }{{4 << 10, 1000}, {64 << 10, 150}, {1 << 20, 10}} {
+		for _, work := range []struct{ size, n, warm int }{{4 << 10, 1000, 2000}, {64 << 10, 100, 200}, {1 << 20, 10, 10}} {
+			if device == labtest.SIW && work.size > 4<<10 { // faster than rxe
+				work.n, work.warm = work.n*16, work.warm*8
+			}
 			name := fmt.Sprintf("%s of %d KiB", op.name, work.size>>10)
 			t.Run(name, func(t *testing.T) {
-				rs := ours.beside(t, c, device, "rate", op.arg, work.size, scaled(work.n), 1)
+				rs := ours.beside(t, c, device, "rate", op.arg, work.size, scaled(work.n), scaled(work.warm), 1)
 				line := comparison{group: "bandwidth", device: device, name: name, unit: "MB/s", better: higher}
-				line.ours, line.c = times(rs[0].rate("bytes"), 1e-6), times(rs[1].rate("bytes"), 1e-6)
+				unit := float64(work.size) / 1e6
+				line.ours, line.c = times(rs[0].rate("measured"), unit), times(rs[1].rate("measured"), unit)
 				line.report(t)
 			})
 		}

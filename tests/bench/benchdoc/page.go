@@ -56,8 +56,8 @@ machine. Three clocks answer three questions:
 | ` + "`make bench-native`" + ` | the processor's, on User-mode Linux | What do posting and polling cost in user space, without the doorbell (the system call)? |
 | ` + "`make bench-counted`" + ` | one tick for each instruction, processors in turns | Has the work that a program does and causes become more? Nothing is cached and only one processor runs at a time, but figures repeat to a percent: this is for regressions. |
 
-Both sides do each work in short turns, of about a millisecond, so that what disturbs the
-machine disturbs both. Their figures of some turns are a pair. The ratio is the geometric
+Both sides do each work in short turns, of milliseconds, so that what disturbs the machine
+disturbs both. Their figures of a turn, or of some, are a pair. The ratio is the geometric
 mean of the pairs' ratios, its interval is found by bootstrap, and the interval decides the
 verdict:
 
@@ -65,6 +65,11 @@ verdict:
 - **level**: it contains 1 and lies within 0.95 to 1.05;
 - **undecided**: it contains 1 and is wider;
 - **behind**: all of it is below 1.
+
+Latencies, message rates and bandwidths are of the steady state: a turn begins with some
+milliseconds of the same work that are not measured. For the first 7 ms after a wait, the
+monitor thread of Go's runtime wakes up every 70 µs; after that, ever more rarely. Programs
+that poll have a processor each, which is kept from sleeping as with ` + "`idle=poll`" + `.
 
 Lines without figures are **not measured**. [tests/bench](../tests/bench) has the programs,
 [docs/benchmarks](benchmarks) the figures of every pair.

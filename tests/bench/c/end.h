@@ -43,6 +43,9 @@ struct end {
 	struct ibv_recv_wr recvs[BATCH];
 	struct ibv_send_wr wrs[BATCH];
 	struct ibv_wc wc[BATCH];
+	uint32_t warm;          // messages of a round before those that are measured
+	uint32_t before;        // messages before start
+	uint64_t start;
 	uint32_t posted;        // in a round, of what is signaled now and then
 	uint32_t signaled;      // requests without their completions
 	unsigned int send_events, recv_events; // to acknowledge

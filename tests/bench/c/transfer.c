@@ -3,14 +3,16 @@
 // and print the same.
 //
 //	transfer    -s ADDR PORT                     serve until the standard input ends
-//	transfer [-e] ADDR PORT lat OP SIZE N        N messages, one at a time: OP is send, write, read or add
-//	transfer      ADDR PORT rate OP SIZE N LIST  N messages, as many as go, LIST posted at a time: OP is send or write
+//	transfer [-e] ADDR PORT lat OP SIZE N WARM        N messages, one at a time: OP is send, write, read or add
+//	transfer      ADDR PORT rate OP SIZE N WARM LIST  N messages, as many as go, LIST posted at a time: OP is send or write
 //
 // The client connects, and does its work once for each line of its standard input.
 // Both sides poll; with -e they sleep until there is a completion. In latency
 // tests the server answers each SEND and WRITE, and a time is that of the way
 // there and back. Before each round the client wakes the server, and after it each
-// side sends the other what it has received.
+// side sends the other what it has received. Before the N messages that are measured it
+// transfers WARM others: for some milliseconds after a wait both the kernel's scheduler and
+// Go's runtime are busier than later.
 #include "end.h"
 
 static const char *ops[] = { "send", "write", "read", "add" };
@@ -121,7 +123,8 @@ static void ask(struct end *e, uint32_t *took)
 			e->got.bytes += e->work.size;
 		}
 		t = now();
-		took[i] = t - last;
+		if (i >= e->warm)
+			took[i - e->warm] = t - last;
 		last = t;
 	}
 }
@@ -156,6 +159,10 @@ static void stream(struct end *e)
 		e->signaled -= got;
 		if (got)
 			completed = e->wc[got - 1].wr_id;
+		if (e->before < e->warm && completed >= e->warm) {
+			e->before = completed;
+			e->start = now();
+		}
 	}
 	e->got = (struct report){ n, (uint64_t)n * e->work.size };
 }
@@ -200,7 +207,7 @@ static const struct report begin = { 1, 0 }, over = { 0, 0 };
 // reset prepares an end for a round.
 static void reset(struct end *e)
 {
-	e->posted = 0;
+	e->posted = e->before = 0;
 	e->got = over;
 	*e->word = 0;
 }
@@ -264,23 +271,23 @@ static void dial(struct end *e, struct addrinfo *to)
 static void measure(struct end *e, uint32_t *took)
 {
 	struct report theirs;
-	uint64_t start;
+	uint64_t all;
 
 	reset(e);
 	tell(e, begin);
 	hear(e, 1);
-	start = now();
+	e->start = now();
 	e->work.rate ? stream(e) : ask(e, took);
 	tell(e, e->got);
 	theirs = hear(e, e->work.events);
-	start = now() - start;
+	all = now() - e->start;
 
 	printf("messages %ju\nbytes %ju\n", (uintmax_t)e->got.messages, (uintmax_t)e->got.bytes);
 	printf("peer_messages %ju\npeer_bytes %ju\n", (uintmax_t)theirs.messages, (uintmax_t)theirs.bytes);
-	printf("nanoseconds %ju\n", (uintmax_t)start);
+	printf("measured %u\nnanoseconds %ju\n", e->work.n - e->before, (uintmax_t)all);
 	if (!e->work.rate) {
 		printf("took");
-		for (uint32_t i = 0; i < e->work.n; i++)
+		for (uint32_t i = 0; i < e->work.n - e->warm; i++)
 			printf(" %u", took[i]);
 		printf("\n");
 	}
@@ -297,16 +304,17 @@ int main(int argc, char **argv)
 	if (argc > 1 && !strcmp(argv[1], "-e"))
 		e.work.events = 1, argv++, argc--;
 	if (argc < 7) {
-		fprintf(stderr, "usage: transfer -s ADDR PORT | [-e] ADDR PORT lat|rate OP SIZE N [LIST]\n");
+		fprintf(stderr, "usage: transfer -s ADDR PORT | [-e] ADDR PORT lat|rate OP SIZE N [WARM [LIST]]\n");
 		return 1;
 	}
 	e.work.rate = !strcmp(argv[3], "rate");
 	while (e.work.op < ADD && strcmp(argv[4], ops[e.work.op]))
 		e.work.op++;
 	e.work.size = atoi(argv[5]);
-	e.work.n = atoi(argv[6]);
-	e.work.list = argc > 7 ? atoi(argv[7]) : 1;
-	took = calloc(e.work.n, sizeof(*took));
+	e.warm = argc > 7 ? atoi(argv[7]) : 0;
+	e.work.n = atoi(argv[6]) + e.warm;
+	e.work.list = argc > 8 ? atoi(argv[8]) : 1;
+	took = calloc(e.work.n - e.warm, sizeof(*took));
 	dial(&e, lookup(argv[1], argv[2]));
 
 	while (again())

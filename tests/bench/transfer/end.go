@@ -54,6 +54,9 @@ type end struct {
 	recvs      [batch]verbs.RecvWR
 	wrs        [batch]verbs.SendWR
 	wc         [batch]verbs.WC
+	warm       uint32 // messages of a round before those that are measured
+	before     uint32 // messages before start
+	start      time.Time
 	posted     uint32 // in a round
 	signaled   int    // requests without their completions
 	got        report
@@ -127,7 +130,7 @@ func (e *end) meet(peer region) {
 
 // reset prepares an end for a round.
 func (e *end) reset() {
-	e.posted, e.got = 0, report{}
+	e.posted, e.before, e.got = 0, 0, report{}
 	e.word.Store(0)
 }
 

@@ -36,7 +36,6 @@ func (e *end) see(i uint32) {
 }
 
 func (e *end) ask(took []time.Duration) (err error) {
-	start := time.Now()
 	var last time.Duration
 	for i := range e.N {
 		switch e.Op {
@@ -58,8 +57,10 @@ func (e *end) ask(took []time.Duration) (err error) {
 		if err != nil {
 			return err
 		}
-		t := time.Since(start)
-		took[i] = t - last
+		t := time.Since(e.start)
+		if i >= e.warm {
+			took[i-e.warm] = t - last
+		}
 		last = t
 	}
 	return nil

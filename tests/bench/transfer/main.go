@@ -47,30 +47,33 @@ func run(args []string) error {
 		}
 	}
 	if len(args) < 6 || opcodes[args[3]] == 0 {
-		return errors.New("usage: transfer -s ADDR PORT | [-e] [-gMIB] ADDR PORT lat|rate OP SIZE N [LIST]")
+		return errors.New("usage: transfer -s ADDR PORT | [-e] [-gMIB] ADDR PORT lat|rate OP SIZE N [WARM [LIST]]")
 	}
 	if args[2] == "rate" {
 		w.Rate = 1
 	}
 	w.Op = opcodes[args[3]]
-	for i, field := range []*uint32{&w.Size, &w.N, &w.List}[:len(args)-4] {
+	var warm uint32
+	for i, field := range []*uint32{&w.Size, &w.N, &warm, &w.List}[:len(args)-4] {
 		v, err := strconv.ParseUint(args[4+i], 10, 32)
 		if err != nil {
 			return err
 		}
 		*field = uint32(v)
 	}
-	return client(net.JoinHostPort(args[0], args[1]), w)
+	w.N += warm
+	return client(net.JoinHostPort(args[0], args[1]), w, warm)
 }
 
-func client(addr string, w work) error {
-	took := make([]time.Duration, w.N)
+func client(addr string, w work, warm uint32) error {
+	took := make([]time.Duration, w.N-warm)
 	e, err := dial(addr, w)
 	if err != nil {
 		return err
 	}
 	defer e.Close()
 	defer e.stay()()
+	e.warm = warm
 	err = self.Again(func(out *bufio.Writer) error { return e.measure(took, out) })
 	if err != nil {
 		return err
@@ -87,7 +90,7 @@ func (e *end) measure(took []time.Duration, out *bufio.Writer) error {
 	if _, err := e.hear(true); err != nil {
 		return err
 	}
-	start := time.Now()
+	e.start = time.Now()
 	err := error(nil)
 	if e.Rate != 0 {
 		err = e.stream()
@@ -104,11 +107,11 @@ func (e *end) measure(took []time.Duration, out *bufio.Writer) error {
 	if err != nil {
 		return err
 	}
-	all := time.Since(start)
+	all := time.Since(e.start)
 
 	fmt.Fprintf(out, "messages %d\nbytes %d\n", e.got.Messages, e.got.Bytes)
 	fmt.Fprintf(out, "peer_messages %d\npeer_bytes %d\n", theirs.Messages, theirs.Bytes)
-	fmt.Fprintf(out, "nanoseconds %d\n", all)
+	fmt.Fprintf(out, "measured %d\nnanoseconds %d\n", e.N-e.before, all)
 	if e.Rate == 0 {
 		fmt.Fprint(out, "took")
 		for _, t := range took {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"time"
 
 	"github.com/goverbs/verbs"
 )
@@ -26,6 +27,9 @@ func (e *end) stream() error {
 		e.signaled -= got
 		if got > 0 {
 			completed = uint32(e.wc[got-1].ID)
+		}
+		if e.before < e.warm && completed >= e.warm {
+			e.before, e.start = completed, time.Now()
 		}
 	}
 	e.got = report{uint64(e.N), uint64(e.N) * uint64(e.Size)}
