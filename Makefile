@@ -121,7 +121,7 @@ fuzz: ## run every fuzz test for FUZZTIME (10s), one after the other
 	done <build/fuzz.txt
 
 # With RUN=TestKill/rxe0/msg, say, only that, and the page stays as it is.
-faults: deps-test build ## cause faults under load, and write what came of them into docs/reliability.md
+faults: deps-test build ## cause faults under load, and write the results into docs/reliability.md
 	@rm -rf build/faults && mkdir -p build/faults
 	$(LAB) fetch
 	FAULTS=all LAB_TIMEOUT=60m LAB_WRITE="$(CURDIR)/build/faults" FAULTS_TABLE="$(CURDIR)/build/faults/rows" \
@@ -129,7 +129,7 @@ faults: deps-test build ## cause faults under load, and write what came of them 
 	$(if $(RUN),,$(GO) run ./tests/faults/harness/table build/faults/rows docs/reliability.md)
 
 # As with faults; RUN=TestNetem/rxe, say.
-hosts: deps-test build ## put two machines on a wire, cause faults there, and write what came of them into docs/reliability.md
+hosts: deps-test build ## put two machines on a wire, cause faults there, and write the results into docs/reliability.md
 	@rm -rf build/hosts && mkdir -p build/hosts
 	@for pair in 6.1/7.2 6.12/6.1; do \
 		echo "== kernels $$pair"; \

@@ -449,6 +449,10 @@ func (e *Endpoint) Disconnect() { e.end(verbs.ErrClosed, true) }
 // itself. Requests that have not completed get no completion, unless their CQ is shared:
 // then they are flushed, as by Disconnect.
 //
+// The side that received the last message should not be the first to close: rxe completes
+// a receive before it acknowledges the message, so the peer's send may fail though the
+// message has arrived. Answer it, or wait for Done.
+//
 // After a failure Close can be called again; it closes what is left.
 func (e *Endpoint) Close() error {
 	e.end(verbs.ErrClosed, e.shared) // flushing matters only if a CQ or SRQ is shared

@@ -104,12 +104,12 @@ func fail(op, addr string, err error) error {
 	case op == "open" && errors.Is(err, unix.ENOENT):
 		e.Hint = "modprobe rdma_ucm, or pass the node into this container"
 	case op == "open" && errors.Is(err, fs.ErrPermission):
-		e.Hint = "the device node does not admit this user"
+		e.Hint = "this user may not open the device node"
 	case errors.Is(err, verbs.ErrNoRoute): // its text lists the devices
 	case errors.Is(err, unix.ENODEV):
 		e.Hint = "no RDMA device serves this address: see verbs devices"
 	case errors.Is(err, unix.EADDRNOTAVAIL):
-		e.Hint = "the address is none of this machine's"
+		e.Hint = "no interface here has this address"
 	}
 	return e
 }

@@ -162,7 +162,7 @@ func (id *ID) Next(ctx context.Context) (Event, error) {
 func (id *ID) next(ctx context.Context) (Event, error) {
 	for {
 		if id.ch().loop != nil {
-			return Event{}, fmt.Errorf("it is on a Loop: %w", unix.EINVAL)
+			return Event{}, fmt.Errorf("its events go to a Loop: %w", unix.EINVAL)
 		}
 		id.mu.Lock()
 		if len(id.events) > 0 && !id.ended {

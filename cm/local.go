@@ -50,7 +50,7 @@ func DeviceAddrs(d uverbs.Device) ([]netip.Addr, error) {
 		}
 	}
 	if found == nil {
-		return nil, fail(op, d.Name, fmt.Errorf("it has none: %w", unix.EADDRNOTAVAIL))
+		return nil, fail(op, d.Name, fmt.Errorf("no address of this machine leads to it: %w", unix.EADDRNOTAVAIL))
 	}
 	return found, nil
 }

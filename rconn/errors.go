@@ -10,10 +10,10 @@ import (
 var (
 	// ErrBroken is returned after a request has failed, which breaks the connection,
 	// until the peer disconnects. It wraps the error of the request.
-	ErrBroken = errors.New("a failed request has broken the connection")
+	ErrBroken = errors.New("the connection broke when a request failed")
 	// ErrAccess is returned for an operation that the access of a local or remote
 	// region does not allow. Nothing was posted.
-	ErrAccess = errors.New("region does not allow it")
+	ErrAccess = errors.New("the region's access does not allow this")
 	// ErrForeign is returned for a region of a protection domain other than the
 	// connection's, or a window of another connection.
 	ErrForeign = errors.New("region is of another protection domain")

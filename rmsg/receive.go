@@ -174,7 +174,7 @@ func (s *Socket) frameIn(slot, n int) error {
 		}
 	case kindBye:
 		if again := f.flags&byeAnswered != 0; s.peerKnows || s.peerBye && !again || again && !s.bye {
-			return protocol("goodbye out of turn")
+			return protocol("unexpected goodbye")
 		}
 		s.peerBye, s.peerKnows = true, f.flags&byeAnswered != 0
 		s.crossed = s.crossed || s.bye && !s.peerKnows

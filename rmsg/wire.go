@@ -38,7 +38,7 @@ func (h *hello) append(b []byte) []byte {
 // parseHello parses a peer's private data, which RoCE pads with zeros.
 func parseHello(b []byte) (hello, error) {
 	if len(b) < helloSize || string(b[:4]) != magic {
-		return hello{}, protocol("it speaks something else")
+		return hello{}, protocol("it does not speak rmsg's protocol")
 	}
 	h := hello{version: b[4], min: b[5]}
 	if h.version < minVersion || h.min > version || h.min > h.version {

@@ -171,7 +171,7 @@ func TestHostile(t *testing.T) {
 				select {
 				case <-peer.Done():
 				case <-time.After(20 * time.Second):
-					t.Error("the connection goes on")
+					t.Error("the connection continues")
 				}
 				undisturbed(t)
 				c.SetDeadline(time.Now()) // this call logs the error that progress found

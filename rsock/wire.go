@@ -8,7 +8,7 @@ import (
 
 // ErrProtocol is returned when the peer breaks the protocol or speaks another one. The
 // connection is ended.
-var ErrProtocol = errors.New("peer breaks the rsocket protocol")
+var ErrProtocol = errors.New("protocol violation by the peer (rsockets)")
 
 func breach(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))

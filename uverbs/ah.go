@@ -51,7 +51,7 @@ func (p *PD) CreateAH(av verbs.AddressVector) (*AH, error) {
 	}
 	if err != nil {
 		destroy()
-		return nil, p.obj.fail(op, noWay(&av, err))
+		return nil, p.obj.fail(op, noRoute(&av, err))
 	}
 	a := &AH{pd: p, av: av, num: num}
 	a.obj = newObject(p.obj.device, name{"AH %d", num}, releasing(destroy, part), p.obj)

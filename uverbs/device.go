@@ -79,7 +79,7 @@ func readDevice(dir string) (Device, error) {
 		return Device{}, err
 	}
 	if name == "" || name == "." || name == ".." || strings.Contains(name, "/") {
-		return Device{}, fmt.Errorf("ibdev names %q, which is no device", name)
+		return Device{}, fmt.Errorf("its ibdev attribute names %q, which does not exist", name)
 	}
 	class := filepath.Join(sysClass, "infiniband", name)
 	if _, err := os.Stat(class); err != nil {

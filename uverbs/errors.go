@@ -14,7 +14,7 @@ func hint(op string, err error) string {
 	case op == opRegister && errors.Is(err, unix.ENOMEM):
 		return "locked memory is limited: see ulimit -l, RLIMIT_MEMLOCK or LimitMEMLOCK="
 	case op == "open" && errors.Is(err, unix.EACCES):
-		return "the device node does not admit this user"
+		return "this user may not open the device node"
 	case op == "open" && errors.Is(err, unix.ENOENT):
 		return "pass the device node into this container, or load ib_uverbs"
 	case errors.Is(err, verbs.ErrNoDriver):

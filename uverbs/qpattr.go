@@ -59,16 +59,16 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 		}
 	}
 	if mask&verbs.MaskAV != 0 {
-		err = noWay(&a.AV, err)
+		err = noRoute(&a.AV, err)
 	}
 	return q.obj.fail(op, err)
 }
 
-// noWay adds the GIDs to an error that means that a RoCE peer does not answer. The peer's
+// noRoute adds the GIDs to an error that means that a RoCE peer does not answer. The peer's
 // GID may belong to another network than the local one, or be gone.
-func noWay(av *verbs.AddressVector, err error) error {
+func noRoute(av *verbs.AddressVector, err error) error {
 	if av.Global && (errors.Is(err, unix.ETIMEDOUT) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH)) {
-		return fmt.Errorf("no way to GID %v from GID %d of port %d: %w", av.DGID, av.SGIDIndex, av.Port, err)
+		return fmt.Errorf("no route to GID %v from GID %d of port %d: %w", av.DGID, av.SGIDIndex, av.Port, err)
 	}
 	return err
 }

@@ -114,7 +114,7 @@ var nudgeID = rand.Uint64()
 
 // nudge sends the peer an empty WRITE, repeatedly until a message has come: a siw that
 // accepts may leave the first message unread until more data comes (see
-// docs/reliability.md). The WRITE is not signaled; if it fails, its completion is
+// docs/kernels.md). The WRITE is not signaled; if it fails, its completion is
 // dropped. Callers lose no element to a WRITE in the queue: it waits for a request that
 // has left the queue and not completed.
 func (q *SendQueue) nudge() {

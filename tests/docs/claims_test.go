@@ -26,7 +26,7 @@ func testsOf(t *testing.T, dir string) map[string]bool {
 // all tests that a page names exist.
 func TestClaims(t *testing.T) {
 	known := map[string]map[string]bool{}
-	for _, page := range []string{"security.md", "reliability.md"} {
+	for _, page := range []string{"security.md", "reliability.md", "kernels.md"} {
 		text := labtest.Must(os.ReadFile("../../docs/" + page))(t)
 		column, claims := -1, 0
 		for n, line := range strings.Split(string(text), "\n") {

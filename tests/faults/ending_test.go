@@ -54,7 +54,7 @@ func postUntilTheEnd(t *testing.T, a, b *labtest.Side) {
 	sends, recvs := &posting{cq: a.SendCQ}, &posting{cq: a.RecvCQ}
 	for deadline := time.Now().Add(20 * time.Second); !sends.failed || !recvs.failed; {
 		if time.Now().After(deadline) {
-			t.Fatal("the connection goes on")
+			t.Fatal("the connection continues")
 		}
 		if !recvs.failed {
 			wrs := make([]verbs.RecvWR, 1+rand.IntN(4))

@@ -246,7 +246,7 @@ var rsockAttacks = []attack{
 			}
 		}
 	}},
-	{name: "disconnects and goes on", want: []error{errInOrder}, do: func(p *peer) {
+	{name: "disconnects and continues", want: []error{errInOrder}, do: func(p *peer) {
 		p.say(opCtrl)
 		for range 20 {
 			if !p.say(5) {

@@ -133,7 +133,7 @@ type attack struct {
 
 var (
 	errRefused = errors.New("the handshake is refused")
-	errGoesOn  = errors.New("the connection goes on")
+	errGoesOn  = errors.New("the connection continues")
 	errInOrder = errors.New("the connection ends in good order")
 )
 

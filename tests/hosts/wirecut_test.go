@@ -99,7 +99,7 @@ func (o *ongoing) goesOn(t *testing.T, what string, began time.Time) {
 			return
 		}
 	}
-	record(t, what, o.layer, o.driver, "goes on, right", time.Since(began))
+	record(t, what, o.layer, o.driver, "continues, data right", time.Since(began))
 }
 
 // anew makes new connections of all layers, or records that the kernel of the host whose

@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	duration = flag.Duration("model", 5*time.Second, "how long TestModel goes on with a device")
+	duration = flag.Duration("model", 5*time.Second, "how long TestModel runs on a device")
 	seed     = flag.Uint64("seed", 0, "where TestModel starts; 0 is somewhere")
 )
 

@@ -154,7 +154,7 @@ func (e *env) goesOn(c *child, l *load, n int64) {
 		e.Error(err)
 	}
 	e.close(l.s)
-	e.ends(c, "goes on", took)
+	e.ends(c, "continues", took)
 }
 
 // survived checks that a load still does rounds, ends it, and adds a row.

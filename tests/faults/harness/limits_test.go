@@ -74,7 +74,7 @@ func TestFilesAccepting(t *testing.T) {
 		start := time.Now()
 		s, err := e.layer.Dial(ctx, c.addr)
 		took := time.Since(start)
-		saw := "goes on"
+		saw := "continues"
 		if err == nil {
 			if err := s.Round(ctx, chunk); err != nil {
 				e.Error(err)

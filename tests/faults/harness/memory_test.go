@@ -105,7 +105,7 @@ func TestMemoryScarce(t *testing.T) {
 			e.Error("the group was not slowed down")
 		}
 		g.set("memory.high", "max")
-		e.survived(c, l, "goes on", took)
+		e.survived(c, l, "continues", took)
 		g.end()
 	}})
 }

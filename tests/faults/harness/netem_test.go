@@ -83,7 +83,7 @@ func (e *env) bad(l *load) bool {
 		e.Error("none was lost")
 	}
 	if !l.failed.Load() {
-		e.row("goes on", l.slowest(), 0)
+		e.row("continues", l.slowest(), 0)
 		return true
 	}
 	l.turn.Unlock()

@@ -136,7 +136,7 @@ func TestLateReceive(t *testing.T) {
 		}
 		took := time.Since(start)
 		e.release(ep, peer)
-		e.row("goes on", took, 0)
+		e.row("continues", took, 0)
 	}})
 }
 
@@ -271,7 +271,7 @@ func TestSharedReceives(t *testing.T) {
 				}
 			}
 		}
-		saw := "goes on"
+		saw := "continues"
 		if e.device == labtest.RXE {
 			arrive(receives)
 			post(peers*each - receives)

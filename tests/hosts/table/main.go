@@ -76,7 +76,7 @@ func markdown(rows string) (string, error) {
 	slices.Sort(columns)
 	var b strings.Builder
 	for _, test := range tests {
-		fmt.Fprintf(&b, "\n**%s**: what came of it, and after how many seconds\n\n| | %s |\n|%s\n", test, strings.Join(columns, " | "), strings.Repeat("---|", len(columns)+1))
+		fmt.Fprintf(&b, "\n**%s**: results, and the seconds until then\n\n| | %s |\n|%s\n", test, strings.Join(columns, " | "), strings.Repeat("---|", len(columns)+1))
 		for _, did := range what[test] {
 			b.WriteString("| " + did + " |")
 			for _, c := range columns {

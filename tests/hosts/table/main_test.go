@@ -14,9 +14,9 @@ const rows = "TestA\tlost\tcm\trxe\t6.1.0-9 7.2.1+x\tright\t1.0\n" +
 func TestMarkdown(t *testing.T) {
 	got, err := markdown(rows)
 	const head = "| | rxe, 6.1 and 7.2 | rxe, 6.12 and 6.1 | siw, 6.1 and 7.2 |\n|---|---|---|---|\n"
-	want := "**TestA**: what came of it, and after how many seconds\n\n" + head +
+	want := "**TestA**: results, and the seconds until then\n\n" + head +
 		"| lost | right: cm 1.0, conn 4.0; ended: msg 2.0 | right: cm 5.0 | |\n" +
-		"\n**TestB**: what came of it, and after how many seconds\n\n" + head +
+		"\n**TestB**: results, and the seconds until then\n\n" + head +
 		"| served | | | right: cm 3.0 |\n\n"
 	if err != nil || got != want {
 		t.Errorf("%v: %s\nwant %s", err, got, want)

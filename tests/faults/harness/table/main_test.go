@@ -6,7 +6,7 @@ import (
 )
 
 const rows = "6.12\tTestKill\tkilled\tverbs\trxe\t`EIO`\t5 ms\t1 s\n" +
-	"6.12\tTestCut\tcut\tverbs\trxe\tgoes on\t2 s\t\n" +
+	"6.12\tTestCut\tcut\tverbs\trxe\tcontinues\t2 s\t\n" +
 	"6.12\tTestKill\tkilled\tmsg\tsiw\t`EPIPE`\t6 ms\t2 s\n" +
 	"6.12\tTestKill\tkilled\tverbs\tsiw\t`EPIPE`\t7 ms\t3 s\n"
 
@@ -18,7 +18,7 @@ func TestMarkdown(t *testing.T) {
 		"| verbs | `EIO` | 5 ms | 1 s | `EPIPE` | 7 ms | 3 s |\n" +
 		"| msg |  |  |  | `EPIPE` | 6 ms | 2 s |\n" +
 		"\n**cut** (`make faults RUN=TestCut`)\n\n" + head +
-		"| verbs | goes on | 2 s |  |  |  |  |\n"
+		"| verbs | continues | 2 s |  |  |  |  |\n"
 	if err != nil || got != want {
 		t.Errorf("%v: %s\nwant %s", err, got, want)
 	}

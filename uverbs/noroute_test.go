@@ -16,7 +16,7 @@ import (
 
 // TestNoWay connects to GIDs at which no machine answers, and makes address handles for
 // them: the errors contain the GIDs.
-func TestNoWay(t *testing.T) {
+func TestNoRoute(t *testing.T) {
 	labtest.Require(t)
 	ctx := labtest.OpenDevice(t, labtest.RXE)
 	pd := labtest.Made(ctx.AllocPD())(t)
@@ -29,7 +29,7 @@ func TestNoWay(t *testing.T) {
 			remote.GID = labtest.Must(verbs.ParseGID(gid))(t)
 			_, ah := pd.CreateAH(remote.PathFrom(local))
 			for what, err := range map[string]error{"Connect": qp.Connect(local, remote, uverbs.ConnectOptions{}), "CreateAH": ah} {
-				if !errors.Is(err, unix.ETIMEDOUT) || !strings.Contains(err.Error(), fmt.Sprintf("no way to GID %s from GID %d of port 1: ", gid, local.GIDIndex)) {
+				if !errors.Is(err, unix.ETIMEDOUT) || !strings.Contains(err.Error(), fmt.Sprintf("no route to GID %s from GID %d of port 1: ", gid, local.GIDIndex)) {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
