@@ -1,58 +1,129 @@
 // Command verbs lists, inspects and tests RDMA devices.
 //
-//	verbs devices              list devices
-//	verbs info [DEVICE]        show what devices can do; --json
-//	verbs abi                  compare the kernel's structures with this program's; --json
+//	verbs devices              list devices, their ports and addresses
+//	verbs info [DEVICE]        show what devices can do
+//	verbs abi                  compare the kernel's structures with this program's
 //	verbs demo                 write, read back and compare over RDMA
-//	verbs ping -s | -c -a ...  counterpart of rping, works with it
+//	verbs ping -s | -c -a HOST counterpart of rping, works with it
 //	verbs perf OP lat|bw HOST  counterpart of perftest: latency and bandwidth
 //	verbs pingpong TYPE [HOST] counterpart of ibv_rc_pingpong, works with it; uc, ud, srq
-//	verbs cat [-l] HOST:PORT   netcat over rsockets
+//	verbs cat [-l] HOST        netcat over rsockets
 //	verbs cp FILE HOST:NAME    copy files to and from machines that run verbs cp -l DIR
+//	verbs completion SHELL     completion for bash, zsh and fish
+//	verbs man                  the manual page
+//
+// HOST may have a port, as in HOST:PORT. The exit status is 0 for success, 1 for failure, and 2
+// for a mistake in the command line.
 package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"strconv"
 
 	"github.com/alecthomas/kong"
 	"golang.org/x/sys/unix"
 
+	root "github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cmd/verbs/internal/abi"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cat"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cp"
 	"github.com/goverbs/verbs/cmd/verbs/internal/demo"
 	"github.com/goverbs/verbs/cmd/verbs/internal/info"
 	"github.com/goverbs/verbs/cmd/verbs/internal/perf"
 	"github.com/goverbs/verbs/cmd/verbs/internal/ping"
 	"github.com/goverbs/verbs/cmd/verbs/internal/pingpong"
+	"github.com/goverbs/verbs/cmd/verbs/internal/shell"
 )
 
 type commands struct {
-	Devices info.Devices `cmd:"" help:"List RDMA devices."`
-	Info    info.Cmd     `cmd:"" help:"Show what devices can do."`
-	ABI     abi.Cmd      `cmd:"" name:"abi" help:"Compare the structures that programs and this kernel exchange, and show the effect of differences."`
-	Demo    demo.Cmd     `cmd:"" help:"Connect a client to a server, write and read its memory, and compare."`
-	Ping    ping.Cmd     `cmd:"" help:"Exchange data with a peer, or with rping."`
+	Version kong.VersionFlag `help:"Print the version."`
 
-	Cat cat.Cmd `cmd:"" help:"Join the standard input and output with a connection of rsockets."`
-
-	Cp cp.Cmd `cmd:"" help:"Copy files between machines over RDMA; resumes where a connection broke."`
-
-	Perf     perf.Cmd     `cmd:"" help:"Measure latency and bandwidth, as perftest's programs do."`
-	Pingpong pingpong.Cmd `cmd:"" help:"Measure how fast messages go to and fro, also with rdma-core's ibv_*_pingpong."`
+	Devices    info.Devices     `cmd:"" help:"List RDMA devices, their ports and addresses."`
+	Info       info.Cmd         `cmd:"" help:"Show what devices can do."`
+	ABI        abi.Cmd          `cmd:"" name:"abi" help:"Compare the structures that programs and this kernel exchange, and show the effect of differences."`
+	Demo       demo.Cmd         `cmd:"" help:"Connect a client to a server, write and read its memory, and compare."`
+	Ping       ping.Cmd         `cmd:"" help:"Exchange data with a peer, or with rping."`
+	Cat        cat.Cmd          `cmd:"" help:"Join the standard input and output with a connection of rsockets."`
+	Cp         cp.Cmd           `cmd:"" help:"Copy files between machines over RDMA; resumes where a connection broke."`
+	Perf       perf.Cmd         `cmd:"" help:"Measure latency and bandwidth, as perftest's programs do."`
+	Pingpong   pingpong.Cmd     `cmd:"" help:"Measure how fast messages go to and fro, also with rdma-core's ibv_*_pingpong."`
+	Completion shell.Completion `cmd:"" help:"Print a script that completes command lines."`
+	Man        shell.Man        `cmd:"" help:"Print the manual page."`
+	Words      shell.Words      `cmd:"" hidden:""`
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	defer stop()
-	k := kong.Parse(new(commands),
+	status := run(ctx, os.Stdout, os.Stderr, os.Args[1:])
+	stop()
+	os.Exit(status)
+}
+
+func newParser(ctx context.Context, stdout, stderr io.Writer, exit func(int)) (*kong.Kong, error) {
+	return kong.New(new(commands),
 		kong.Name("verbs"),
 		kong.Description("RDMA from Go, without cgo or rdma-core."),
-		kong.UsageOnError(),
-		kong.Vars{"pingMin": strconv.Itoa(ping.MinSize)},
+		kong.Vars{"pingMin": strconv.Itoa(ping.MinSize), "version": version()},
+		kong.Writers(stdout, stderr),
+		cli.Sizes,
+		kong.Exit(exit),
 		kong.BindTo(ctx, (*context.Context)(nil)))
-	k.FatalIfErrorf(k.Run())
+}
+
+// run runs a command line and returns the exit status.
+func run(ctx context.Context, stdout, stderr io.Writer, args []string) (status int) {
+	exited := false // after --help and --version
+	parser, err := newParser(ctx, stdout, stderr, func(int) { exited = true })
+	if err != nil {
+		panic(err) // the tags of the commands are wrong
+	}
+	k, err := parser.Parse(args)
+	if exited {
+		return 0
+	}
+	path := "verbs"
+	if err == nil {
+		path = k.Selected().FullPath()
+		err = k.Run()
+		if err == nil {
+			return 0
+		}
+	} else if perr, ok := errors.AsType[*kong.ParseError](err); ok {
+		if selected := perr.Context.Selected(); selected != nil {
+			path = selected.FullPath()
+		}
+		err = cli.Usage(err)
+	}
+	fmt.Fprintln(stderr, "verbs:", err)
+	if _, ok := errors.AsType[*cli.UsageError](err); ok {
+		fmt.Fprintf(stderr, "Run %q for help.\n", path+" --help")
+		return 2
+	}
+	return 1
+}
+
+// version returns the version, and how the program was built.
+func version() string {
+	text := fmt.Sprintf("verbs %s, %s, %s/%s", root.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return text
+	}
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			text += ", commit " + s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			text += " and changes"
+		}
+	}
+	return text
 }

@@ -19,6 +19,16 @@ type Cmd struct {
 	All  bool `help:"Also list the structures that are the same."`
 }
 
+func (c *Cmd) Help() string {
+	return `It compares with the types in /sys/kernel/btf, and needs no RDMA device.
+
+Examples:
+
+  verbs abi                show the structures that differ
+  verbs abi --all          show all
+  verbs abi --json`
+}
+
 func (c *Cmd) Run() error {
 	k, err := abicheck.Open()
 	if err != nil {

@@ -9,21 +9,28 @@ import (
 	"os"
 	"time"
 
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/rsock"
 )
 
 // Cmd copies the standard input to a connection, and the connection to the standard output.
 type Cmd struct {
-	Addr    string        `arg:"" placeholder:"HOST:PORT" help:"Where to connect, or with -l where to listen."`
+	Addr    string        `arg:"" placeholder:"HOST[:PORT]" help:"Where to connect, or with -l where to listen. The port is 7471 if not given."`
 	Listen  bool          `short:"l" help:"Accept one connection instead of making one."`
 	Timeout time.Duration `short:"w" placeholder:"TIME" help:"Give up connecting, or waiting for a connection, after this long."`
-	Buffer  int           `short:"B" placeholder:"BYTES" help:"Size of the buffers, each way."`
+	Buffer  int           `short:"B" type:"size" placeholder:"BYTES" help:"Size of the buffers, each way."`
 }
 
 func (c *Cmd) Help() string {
-	return `The end of the input ends that direction only: verbs cat goes on until the peer
+	return `The end of the input ends that direction only: verbs cat continues until the peer
 has ended the other. The peer may be a program of C's rsockets, or a TCP program
-run with librspreload.so.`
+run with librspreload.so.
+
+Examples:
+
+  verbs cat -l 10.9.0.1 >copy       receive a file
+  verbs cat 10.9.0.1 <file          send it
+  verbs cat -w 5s 10.9.0.1:80       talk to a server, or give up after 5 seconds`
 }
 
 func (c *Cmd) Run(ctx context.Context) error {
@@ -46,10 +53,11 @@ func (c *Cmd) connect(ctx context.Context) (net.Conn, error) {
 		defer cancel()
 	}
 	opt := rsock.Options{ReadBuffer: c.Buffer, WriteBuffer: c.Buffer}
+	addr := cli.JoinPort(c.Addr, 7471)
 	if !c.Listen {
-		return (&rsock.Dialer{Options: opt}).DialContext(ctx, "rdma", c.Addr)
+		return (&rsock.Dialer{Options: opt}).DialContext(ctx, "rdma", addr)
 	}
-	l, err := (&rsock.ListenConfig{Options: opt}).Listen(ctx, "rdma", c.Addr)
+	l, err := (&rsock.ListenConfig{Options: opt}).Listen(ctx, "rdma", addr)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/goverbs/verbs/cm"
@@ -23,8 +24,18 @@ func WriteJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// JoinPort returns "host:port".
-func JoinPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
+// JoinPort returns "host:port". A port that is part of host has precedence: host may be "a",
+// "a:1", "::1", "[::1]" or "[::1]:1".
+func JoinPort(host string, port int) string {
+	name, own, err := net.SplitHostPort(host)
+	switch {
+	case err != nil:
+		name = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	case own != "":
+		return host
+	}
+	return net.JoinHostPort(name, strconv.Itoa(port))
+}
 
 // Cause returns why ctx ended, or err if it has not.
 func Cause(ctx context.Context, err error) error {

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 )
 
 // Cmd is verbs cp, for kong. Names have the syntax of scp.
@@ -27,25 +29,29 @@ type Cmd struct {
 }
 
 func (c *Cmd) Help() string {
-	return `verbs cp -l DIR                    serve the files in DIR
-verbs cp FILE... HOST:[NAME]       copy files to a server
-verbs cp HOST:NAME... FILE|DIR     copy files from a server
-
-A file appears when it is complete and its SHA-256 is verified. Data received
+	return `A file appears when it is complete and its SHA-256 is verified. Data received
 before a connection broke is stored as .NAME.part, and the copy resumes from there:
 immediately, or when the same command is run again. There is neither encryption nor
-authentication.`
+authentication.
+
+Examples:
+
+  verbs cp -l /srv/files                     serve the files in a directory
+  verbs cp --read-only -l .                  serve them to be read only
+  verbs cp disk.img 10.9.0.1:                copy a file to a server
+  verbs cp 10.9.0.1:disk.img 10.9.0.1:a .    copy files from a server
+  verbs cp 10.9.0.1:7472:disk.img copy.img   from a server at another port`
 }
 
 func (c *Cmd) Run(ctx context.Context) error {
 	if c.Serve != "" {
 		if len(c.Paths) > 0 {
-			return errors.New("-l takes no files to copy")
+			return cli.Usage(errors.New("-l takes no files to copy"))
 		}
 		return c.serve(ctx)
 	}
 	if len(c.Paths) < 2 {
-		return errors.New("cp needs files to copy, and where to; or -l DIR")
+		return cli.Usage(errors.New("want files and a destination, or -l DIR"))
 	}
 	to := c.Paths[len(c.Paths)-1]
 	for _, from := range c.Paths[:len(c.Paths)-1] {

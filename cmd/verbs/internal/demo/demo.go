@@ -16,11 +16,19 @@ type Cmd struct {
 	Addr string `short:"a" help:"Address to use (default: that of the first device)."`
 }
 
+func (c *Cmd) Help() string {
+	return `Examples:
+
+  verbs demo                     on the first device
+  verbs demo -a 10.9.1.1         on the device with this address
+  verbs demo -s "another text"`
+}
+
 // Run runs both sides of a connection: the client writes to the server's memory, reads it
 // back and compares.
 func (c *Cmd) Run(ctx context.Context) error {
 	if c.Text == "" {
-		return errors.New("the text to copy is empty")
+		return cli.Usage(errors.New("text (-s): it is empty"))
 	}
 	addr := c.Addr
 	if addr == "" {

@@ -38,7 +38,7 @@ func TestDevicesErrors(t *testing.T) {
 			t.Errorf("%s: %q", test.name, text.String())
 		}
 		for i, line := range lines {
-			if fields := strings.Fields(line); fields[0] != got[i].Device || fields[len(fields)-1] != "unknown" || got[i].Error == "" {
+			if fields := strings.Fields(line); fields[0] != got[i].Device || fields[3] != "unknown" || got[i].Error == "" {
 				t.Errorf("%s: %q and %+v", test.name, line, got[i])
 			}
 		}

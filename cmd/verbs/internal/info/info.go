@@ -18,8 +18,16 @@ import (
 
 // Cmd is verbs info, for kong.
 type Cmd struct {
-	Device string `arg:"" optional:"" help:"Device, by name, GUID, interface or address; all if not given."`
+	Device string `arg:"" optional:"" placeholder:"DEVICE" help:"Device, by name, GUID, interface or address; all if not given."`
 	JSON   bool   `help:"Print JSON, with the names that ibv_devinfo uses."`
+}
+
+func (c *Cmd) Help() string {
+	return `Examples:
+
+  verbs info                    all devices
+  verbs info rxe0               one of them
+  verbs info eth1 --json        that of a network interface, as JSON`
 }
 
 func (c *Cmd) Run() error {

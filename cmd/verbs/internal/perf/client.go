@@ -3,8 +3,11 @@ package perf
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/rsock"
@@ -21,11 +24,18 @@ func connect(ctx context.Context, device, addr string) (*control, error) {
 		d.LocalAddr = netip.AddrPortFrom(source, 0)
 	}
 	conn, err := d.DialContext(ctx, "rdma", addr)
-	if err != nil {
+	switch {
+	case errors.Is(err, rsock.ErrProtocol):
+		return nil, fmt.Errorf("%w: the server is not verbs perf but perhaps perftest (%s)", err, perftestPrograms)
+	case errors.Is(err, unix.ECONNREFUSED):
+		return nil, fmt.Errorf("%w: start verbs perf server there; perftest (%s) cannot be the server", err, perftestPrograms)
+	case err != nil:
 		return nil, err
 	}
 	return newControl(conn), nil
 }
+
+const perftestPrograms = "ib_send_lat, ib_write_bw and so on"
 
 // enter requests the run and connects to the server.
 func (s *side) enter() error {

@@ -2,6 +2,7 @@ package perf
 
 import (
 	"context"
+	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -45,23 +46,24 @@ type atomics struct {
 type place struct {
 	Port    int    `short:"p" default:"18515" help:"The server's port."`
 	Device  string `short:"d" name:"ib-dev" placeholder:"DEVICE" help:"Device, by name, GUID, interface or address (default: routing's choice; a server's: all)."`
-	JSON    bool   `help:"Print results as JSON."`
+	JSON    bool   `xor:"format" help:"Print results as JSON."`
 	Verbose bool   `short:"v" help:"Print when a run begins, on standard error."`
 }
 
 type flags struct {
-	Host string `arg:"" optional:"" help:"Server to connect to; without one be a server."`
+	Host string `arg:"" optional:"" placeholder:"HOST[:PORT]" help:"Server to connect to; without one be a server."`
 	place
+	CSV      bool          `xor:"format" help:"Print results as CSV, after a line with the names."`
 	Iters    int           `short:"n" default:"${iters}" help:"Messages to send on each QP."`
 	Duration seconds       `short:"D" placeholder:"SECONDS" help:"Send for this long, instead of -n."`
 	Events   bool          `short:"e" help:"Sleep until there is a completion, rather than poll for it."`
-	Inline   int           `short:"I" default:"0" placeholder:"BYTES" help:"Copy messages of at most this many bytes into the request."`
+	Inline   int           `short:"I" type:"size" default:"0" placeholder:"BYTES" help:"Copy messages of at most this many bytes into the request."`
 	TClass   uint8         `name:"tclass" default:"0" help:"Traffic class of the packets."`
 	Timeout  time.Duration `default:"30s" help:"Give up when nothing moves for this long."`
 }
 
 type sizeFlags struct {
-	Size int  `short:"s" default:"${size}" help:"Bytes a message."`
+	Size int  `short:"s" type:"size" default:"${size}" help:"Bytes a message."`
 	All  bool `short:"a" help:"Test all sizes, powers of 2 from 2 to 8 MiB; of datagrams to the MTU."`
 }
 
@@ -74,22 +76,79 @@ type depthFlags struct {
 	Both    bool `short:"b" name:"bidirectional" help:"Have the server send as well."`
 }
 
-type latCmd struct{ flags }
+// limits are the results that a health check accepts; zero is no limit.
+type limits struct {
+	MaxLat time.Duration `placeholder:"TIME" help:"Fail if the median latency is above this."`
+	MaxP99 time.Duration `name:"max-p99" placeholder:"TIME" help:"Fail if the 99th percentile of the latency is above this."`
+}
+
+type leastBW struct {
+	MinBW float64 `name:"min-bw" placeholder:"GBIT" help:"Fail if the bandwidth is below this, in Gbit/s."`
+}
+
+type latCmd struct {
+	flags
+	limits
+}
 
 type sizedLat struct {
 	flags
 	sizeFlags
+	limits
 }
 
 type bwCmd struct {
 	flags
 	depthFlags
+	leastBW
 }
 
 type sizedBW struct {
 	flags
 	sizeFlags
 	depthFlags
+	leastBW
+}
+
+// Help returns the examples of all tests.
+func (c *flags) Help() string {
+	return `Examples:
+
+  verbs perf server                            serve clients, on all devices
+  verbs perf send lat 10.9.0.1                 latency of SENDs of 2 bytes
+  verbs perf write bw 10.9.0.1 -s 1M -q 4      bandwidth of RDMA WRITEs, on 4 QPs
+  verbs perf read bw 10.9.0.1 -a --csv         all sizes, for a spreadsheet
+  verbs perf send lat 10.9.0.1 --max-p99 50us || echo slow`
+}
+
+func (c *Cmd) Help() string {
+	return `Start verbs perf server on one machine, and a test on the other. The tests are
+perftest's, with the letters of its options, but the peer must be verbs perf.
+
+lat measures one message at a time. For send, write, write-imm and ud a latency is half
+of the time there and back; for read and atomics it is that of the operation.
+bw sends as many messages as the queues hold.`
+}
+
+// check returns an error if the result is worse than a limit.
+func (l *limits) check(r *result) error {
+	for _, limit := range []struct {
+		name string
+		most time.Duration
+		us   float64
+	}{{"median latency", l.MaxLat, r.Latency.P50}, {"99th percentile of the latency", l.MaxP99, r.Latency.P99}} {
+		if limit.most > 0 && limit.us > float64(limit.most)/1e3 {
+			return fmt.Errorf("%s: %.2f us is above the limit, %v", limit.name, limit.us, limit.most)
+		}
+	}
+	return nil
+}
+
+func (l *leastBW) check(r *result) error {
+	if r.Bandwidth.Gbit < l.MinBW {
+		return fmt.Errorf("bandwidth: %.3f Gbit/s is below the limit, %v", r.Bandwidth.Gbit, l.MinBW)
+	}
+	return nil
 }
 
 // cqMod returns how many messages share a completion: by default as many as in perftest, and
@@ -111,23 +170,24 @@ var latDepths = depthFlags{QPs: 1, TxDepth: 128, RxDepth: 16, List: 1}
 const atomicSize = 8
 
 func (c *latCmd) Run(ctx context.Context, k *kong.Context) error {
-	return c.run(ctx, k, sizeFlags{Size: atomicSize}, latDepths)
+	return c.run(ctx, k, sizeFlags{Size: atomicSize}, latDepths, c.limits.check)
 }
 
 func (c *sizedLat) Run(ctx context.Context, k *kong.Context) error {
-	return c.run(ctx, k, c.sizeFlags, latDepths)
+	return c.run(ctx, k, c.sizeFlags, latDepths, c.limits.check)
 }
 
 func (c *bwCmd) Run(ctx context.Context, k *kong.Context) error {
-	return c.run(ctx, k, sizeFlags{Size: atomicSize}, c.depthFlags)
+	return c.run(ctx, k, sizeFlags{Size: atomicSize}, c.depthFlags, c.leastBW.check)
 }
 
 func (c *sizedBW) Run(ctx context.Context, k *kong.Context) error {
-	return c.run(ctx, k, c.sizeFlags, c.depthFlags)
+	return c.run(ctx, k, c.sizeFlags, c.depthFlags, c.leastBW.check)
 }
 
-// run makes the runs of any test, which the names of the command identify.
-func (c *flags) run(ctx context.Context, k *kong.Context, size sizeFlags, depth depthFlags) error {
+// run makes the runs of any test, which the names of the command identify, and checks the
+// results.
+func (c *flags) run(ctx context.Context, k *kong.Context, size sizeFlags, depth depthFlags, check func(*result) error) error {
 	if c.Host == "" {
 		return c.serve(ctx, k)
 	}
@@ -142,29 +202,40 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size sizeFlags, depth 
 		w.Iters = 0
 	}
 	if err := w.validate(); err != nil {
-		return err
+		return cli.Usage(err)
 	}
 	ctl, err := connect(ctx, c.Device, cli.JoinPort(c.Host, c.Port))
 	if err != nil {
 		return err
 	}
 	defer ctl.conn.Close()
-	if !c.JSON {
+	table := csv.NewWriter(k.Stdout)
+	defer table.Flush()
+	switch {
+	case c.CSV:
+		table.Write(columns)
+	case !c.JSON:
 		fmt.Fprintf(k.Stdout, "%s %s\n%s\n", w.Op, w.Mode, heading(w.Mode))
 	}
+	var worse error
 	begins := func(s *side) (ends func()) {
 		c.begins(k, s)
 		return s.show(os.Stderr)
 	}
 	results, err := askAll(ctx, ctl, w, size.All, begins, func(r *result) {
-		if !c.JSON {
+		worse = errors.Join(worse, check(r))
+		switch {
+		case c.CSV:
+			table.Write(r.record())
+			table.Flush()
+		case !c.JSON:
 			fmt.Fprintln(k.Stdout, r.line())
 		}
 	})
 	if c.JSON && len(results) > 0 {
 		err = errors.Join(err, cli.WriteJSON(k.Stdout, map[string][]*result{"results": results}))
 	}
-	return err
+	return errors.Join(err, table.Error(), worse)
 }
 
 func (c *place) begins(k *kong.Context, s *side) {

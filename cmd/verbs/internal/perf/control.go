@@ -69,7 +69,7 @@ const (
 )
 
 // errProtocol reports an unexpected message from the peer.
-var errProtocol = errors.New("peer breaks the protocol")
+var errProtocol = errors.New("protocol violation by the peer")
 
 // control is the connection on which the sides agree on runs. One goroutine may
 // send and one may receive at a time.

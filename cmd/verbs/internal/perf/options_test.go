@@ -24,7 +24,7 @@ func TestOptions(t *testing.T) {
 		"send lat -D x":                   "invalid duration",
 		"send lat --inline=-1":            "inline (-I): -1 is not in 0..65535",
 		"read lat -I 8":                   "read has no data to send",
-		"write lat -e":                    "see write-imm",
+		"write lat -e":                    "use write-imm",
 		"send lat -b":                     "unknown flag -b",
 		"fetch-add bw -s 8":               "unknown flag -s",
 		"send bw -s 8388608 -q 256":       "256 QPs of 8388608 bytes need more than 1073741824 bytes of memory",

@@ -100,6 +100,37 @@ func (r *result) line() string {
 	return s
 }
 
+// columns are the names of the values that record returns.
+var columns = []string{
+	"op", "mode", "device", "local", "remote", "size", "qps", "bidirectional", "events",
+	"sent", "received", "lost", "seconds",
+	"min_us", "mean_us", "p50_us", "p90_us", "p99_us", "p99.9_us", "max_us",
+	"mib_per_second", "gbit_per_second", "messages_per_second",
+}
+
+// record returns the result as a record of CSV. What the test did not measure is empty.
+func (r *result) record() []string {
+	values := []any{
+		r.Op, r.Mode, r.Device, r.Local, r.Remote, r.Size, r.QPs, r.Both, r.Events,
+		r.Sent, r.Received, r.Lost, r.Seconds,
+	}
+	if l := r.Latency; l != nil {
+		values = append(values, l.Min, l.Mean, l.P50, l.P90, l.P99, l.P999, l.Max)
+	} else {
+		values = append(values, "", "", "", "", "", "", "")
+	}
+	if b := r.Bandwidth; b != nil {
+		values = append(values, b.Mebi, b.Gbit, b.Messages)
+	} else {
+		values = append(values, "", "", "")
+	}
+	texts := make([]string, len(values))
+	for i, v := range values {
+		texts[i] = fmt.Sprint(v)
+	}
+	return texts
+}
+
 // served returns the line that a server prints.
 func (r *result) served() string {
 	return fmt.Sprintf("%s %s of %d bytes for %s on %s: sent %d, received %d", r.Op, r.Mode, r.Size, r.Remote, r.Device, r.Sent, r.Received)

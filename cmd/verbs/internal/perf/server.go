@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 
@@ -20,13 +21,42 @@ type server struct {
 }
 
 func (v *server) serve(ctx context.Context, addr string) error {
-	l, err := (&rsock.ListenConfig{Options: controlOptions}).Listen(ctx, "rdma", addr)
+	l, err := (&rsock.ListenConfig{Options: controlOptions, Logger: slog.New(strangers(v.log))}).Listen(ctx, "rdma", addr)
 	if err != nil {
 		return err
 	}
 	v.log("listening on %v", l.Addr())
 	return cli.Serve(ctx, l, v.client)
 }
+
+// strangers is the handler of a listener's log that reports clients that do not speak its
+// protocol.
+type strangers func(format string, args ...any)
+
+func (s strangers) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+
+func (s strangers) Handle(_ context.Context, r slog.Record) error {
+	var remote, err any
+	r.Attrs(func(a slog.Attr) bool {
+		switch a.Key {
+		case "remote":
+			remote = a.Value.Any()
+		case "err":
+			err = a.Value.Any()
+		}
+		return true
+	})
+	if e, ok := err.(error); ok && errors.Is(e, rsock.ErrProtocol) {
+		s("client %v: it is not verbs perf but perhaps perftest (%s)", remote, perftestPrograms)
+	} else {
+		s("client %v: %s: %v", remote, r.Message, err)
+	}
+	return nil
+}
+
+func (s strangers) WithAttrs([]slog.Attr) slog.Handler { return s }
+
+func (s strangers) WithGroup(string) slog.Handler { return s }
 
 // client serves one client, run after run. Its failure does not affect the others.
 func (v *server) client(ctx context.Context, conn net.Conn) {

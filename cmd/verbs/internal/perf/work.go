@@ -117,7 +117,7 @@ func (w *work) validate() error {
 		check((w.Iters > 0) == (w.Duration > 0), "iterations (-n, %d) or duration (-D, %v): one of them", w.Iters, w.Duration),
 		check(w.Both && w.Mode == modeLat, "bidirectional (-b) is for bandwidth"),
 		check(w.Events && w.Op == "write" && w.Mode == modeLat,
-			"events (-e): whom an RDMA WRITE reaches gets no event to sleep for; see write-imm"),
+			"events (-e): an RDMA WRITE causes no event at the peer; use write-imm"),
 		check(w.Timeout <= 0 || w.Timeout > maxTimeout, "timeout: %v is not in 1ns..%v", w.Timeout, maxTimeout),
 		check(uint(w.layout().total) > maxMemory, "%d QPs of %d bytes need more than %d bytes of memory", w.QPs, w.Size, maxMemory),
 	)

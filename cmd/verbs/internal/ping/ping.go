@@ -17,11 +17,11 @@ import (
 type Cmd struct {
 	Server     bool       `short:"s" xor:"side" required:"" help:"Serve a client."`
 	Client     bool       `short:"c" xor:"side" required:"" help:"Connect to a server."`
-	Addr       string     `short:"a" help:"Address to connect to, or to listen on (default: all of IPv4)."`
+	Addr       string     `short:"a" placeholder:"HOST[:PORT]" help:"Address to connect to, or to listen on (default: all of IPv4)."`
 	Source     netip.Addr `short:"I" placeholder:"ADDR" help:"Address to connect from (default: routing's choice)."`
 	Port       int        `short:"p" default:"7174" help:"Port."`
 	Count      int        `short:"C" help:"Rounds; 0 is until interrupted. The client's choice."`
-	Size       int        `short:"S" default:"64" help:"Bytes a round, ${pingMin} to 65535. The client's choice."`
+	Size       int        `short:"S" type:"size" default:"64" help:"Bytes a round, ${pingMin} to 65535. The client's choice."`
 	Verbose    bool       `short:"v" help:"Print the data."`
 	Check      bool       `short:"V" name:"validate" help:"Compare what comes back with what was sent."`
 	Persistent bool       `short:"P" help:"Serve any number of clients, at once, until interrupted."`
@@ -39,19 +39,34 @@ const (
 
 // Run runs the client or the server.
 func (c *Cmd) Run(ctx context.Context) error {
-	switch {
-	case c.Size < MinSize || c.Size > maxSize:
-		return fmt.Errorf("size %d is not in %d..%d", c.Size, MinSize, maxSize)
-	case c.Count < 0:
-		return fmt.Errorf("%d rounds are too few", c.Count)
-	case c.Client && c.Persistent:
-		return errors.New("only a server is persistent")
+	if err := c.check(); err != nil {
+		return cli.Usage(err)
 	}
 	addr := cli.JoinPort(cmp.Or(c.Addr, "0.0.0.0"), c.Port)
 	if c.Client {
 		return c.client(ctx, addr)
 	}
 	return c.server(ctx, addr)
+}
+
+func (c *Cmd) check() error {
+	switch {
+	case c.Size < MinSize || c.Size > maxSize:
+		return fmt.Errorf("size (-S): %d is not in %d..%d", c.Size, MinSize, maxSize)
+	case c.Count < 0:
+		return fmt.Errorf("rounds (-C): %d is below 0", c.Count)
+	case c.Client && c.Persistent:
+		return errors.New("persistent (-P): only a server can be")
+	}
+	return nil
+}
+
+func (c *Cmd) Help() string {
+	return `Examples:
+
+  verbs ping -s                            serve a client, ours or rping
+  verbs ping -c -a 10.9.0.1 -C 10 -v -V    10 rounds; show the data and compare it
+  verbs ping -s -P -a 10.9.0.1:7175        serve any number of clients, on another port`
 }
 
 // printData prints the text of a round.

@@ -37,10 +37,10 @@ func TestOptions(t *testing.T) {
 		cmd  Cmd
 		want string
 	}{
-		{Cmd{Client: true, Size: MinSize - 1}, "size 22 is not in 23..65535"},
-		{Cmd{Client: true, Size: maxSize + 1}, "size 65536 is not in 23..65535"},
-		{Cmd{Client: true, Size: 64, Count: -1}, "-1 rounds are too few"},
-		{Cmd{Client: true, Size: 64, Persistent: true}, "only a server is persistent"},
+		{Cmd{Client: true, Size: MinSize - 1}, "size (-S): 22 is not in 23..65535"},
+		{Cmd{Client: true, Size: maxSize + 1}, "size (-S): 65536 is not in 23..65535"},
+		{Cmd{Client: true, Size: 64, Count: -1}, "rounds (-C): -1 is below 0"},
+		{Cmd{Client: true, Size: 64, Persistent: true}, "persistent (-P): only a server can be"},
 	} {
 		if err := c.cmd.Run(t.Context()); err == nil || err.Error() != c.want {
 			t.Errorf("%+v: %v", c.cmd, err)

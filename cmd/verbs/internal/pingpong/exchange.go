@@ -79,7 +79,7 @@ func (x *exchange) over(ctx context.Context, conn net.Conn, side func(net.Conn) 
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		err = errors.New("it hung up; it may say why")
+		err = errors.New("it closed the connection: see its output for the reason")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("peer %v: %w", conn.RemoteAddr(), err)

@@ -11,6 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 )
 
 // Cmd is verbs pingpong, for kong. It has a subcommand for each of rdma-core's programs; the
@@ -23,11 +24,11 @@ type Cmd struct {
 }
 
 type flags struct {
-	Host    string        `arg:"" optional:"" help:"Server to connect to; without one be the server."`
+	Host    string        `arg:"" optional:"" placeholder:"HOST[:PORT]" help:"Server to connect to; without one be the server."`
 	Port    uint16        `short:"p" default:"18515" help:"The server's TCP port, for exchanging addresses."`
 	Device  string        `short:"d" name:"ib-dev" placeholder:"DEVICE" help:"Device, by name, GUID, interface or address (default: the first)."`
 	IBPort  int           `short:"i" default:"1" help:"Port of the device."`
-	Size    int           `short:"s" default:"${size}" help:"Bytes a message."`
+	Size    int           `short:"s" type:"size" default:"${size}" help:"Bytes a message."`
 	RxDepth int           `short:"r" default:"500" help:"Receives to post at a time."`
 	Iters   int           `short:"n" default:"1000" help:"Messages to exchange each way, over all QPs."`
 	SL      uint8         `short:"l" default:"0" help:"Service level."`
@@ -36,6 +37,14 @@ type flags struct {
 	Check   bool          `short:"c" name:"chk" help:"Compare every byte received with what it must be."`
 	JSON    bool          `short:"j" help:"Print the result as JSON."`
 	Timeout time.Duration `default:"10s" help:"Give up when the peer is silent for this long; 0 is never."`
+}
+
+func (c *flags) Help() string {
+	return `Examples:
+
+  verbs pingpong rc -d rxe0 -g 1                  be the server, for ours or ibv_rc_pingpong
+  verbs pingpong rc -d rxe0 -g 1 10.9.0.1         connect to it
+  verbs pingpong ud -s 1K -n 10000 10.9.0.1 -j    datagrams; print the result as JSON`
 }
 
 type mtuFlag struct {
@@ -78,9 +87,9 @@ type shared struct {
 func (c *shared) Run(ctx context.Context) error {
 	switch {
 	case c.NumQP < 1 || c.NumQP >= maxQP:
-		return fmt.Errorf("%d QPs are not in 1..%d", c.NumQP, maxQP-1)
+		return cli.Usage(fmt.Errorf("QPs (-q): %d is not in 1..%d", c.NumQP, maxQP-1))
 	case c.RxDepth < c.NumQP:
-		return fmt.Errorf("%d receives are too few for %d QPs: each may get a message", c.RxDepth, c.NumQP)
+		return cli.Usage(fmt.Errorf("receives (-r): %d are too few for %d QPs: each may get a message", c.RxDepth, c.NumQP))
 	}
 	return c.run(ctx, kind{name: "srq", qp: verbs.RC, mtu: c.code(), numQP: c.NumQP, shared: true})
 }
@@ -96,7 +105,7 @@ type kind struct {
 
 func (c *flags) run(ctx context.Context, kind kind) (err error) {
 	if c.Iters < 1 || c.RxDepth < 1 {
-		return fmt.Errorf("%d messages with %d receives posted: both must be 1 or more", c.Iters, c.RxDepth)
+		return cli.Usage(fmt.Errorf("messages (-n, %d) and receives (-r, %d): both must be 1 or more", c.Iters, c.RxDepth))
 	}
 	s := &side{flags: c, kind: kind}
 	defer func() { err = errors.Join(err, s.objects.Close()) }()

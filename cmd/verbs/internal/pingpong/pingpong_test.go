@@ -61,14 +61,14 @@ func TestBadPeers(t *testing.T) {
 		peer   func(net.Conn)
 		want   string
 	}{
-		{"client hangs up", true, func(c net.Conn) { c.Close() }, "hung up"},
-		{"client hangs up in the address", true, says(addressText[:20], ""), "hung up"},
+		{"client hangs up", true, func(c net.Conn) { c.Close() }, "closed the connection"},
+		{"client hangs up in the address", true, says(addressText[:20], ""), "closed the connection"},
 		{"client says garbage", true, says(strings.Repeat("x", len(addressText)), ""), `invalid address "xxx`},
 		{"client has no QP", true, says(strings.ReplaceAll(addressText, "11", "00"), ""), "uses 0 QPs"},
-		{"client is never done", true, says(addressText, ""), "hung up"},
+		{"client is never done", true, says(addressText, ""), "closed the connection"},
 		{"client is done otherwise", true, says(addressText, "DONE\x00"), `unexpected data "DONE\x00"`},
 		{"client is silent", true, func(net.Conn) {}, os.ErrDeadlineExceeded.Error()},
-		{"server hangs up", false, func(c net.Conn) { hears(c); c.Close() }, "hung up"},
+		{"server hangs up", false, func(c net.Conn) { hears(c); c.Close() }, "closed the connection"},
 		{"server is silent", false, hears, os.ErrDeadlineExceeded.Error()},
 	} {
 		t.Run(c.name, func(t *testing.T) {

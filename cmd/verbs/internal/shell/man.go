@@ -1,0 +1,102 @@
+package shell
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/goverbs/verbs"
+)
+
+// Man is verbs man, for kong.
+type Man struct{}
+
+func (c *Man) Help() string {
+	return `Examples:
+
+  verbs man | man -l -                               read it
+  verbs man >/usr/local/share/man/man1/verbs.1       install it`
+}
+
+func (c *Man) Run(k *kong.Context) error {
+	_, err := k.Stdout.Write([]byte(page(k.Model)))
+	return err
+}
+
+// page returns the manual page, in the macros of man(7).
+func page(app *kong.Application) string {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	line(`.TH VERBS 1 "" "verbs %s" "User Commands"`, roff(verbs.Version))
+	line(".SH NAME\nverbs \\- %s", roff(strings.TrimSuffix(app.Help, ".")))
+	line(".SH SYNOPSIS\n.B verbs\n.I COMMAND\n[\\fIOPTION\\fR]...")
+	line(".SH COMMANDS")
+	described := map[string]string{} // the first command with some options
+	for _, node := range app.Leaves(true) {
+		line(".SS %s", roff(strings.TrimSuffix(node.Summary(), " [flags]")))
+		line("%s", roff(help(node)))
+		if node.Detail != "" {
+			line(".PP\n.nf\n%s\n.fi", roff(node.Detail))
+		}
+		for _, arg := range node.Positional {
+			line(".TP\n.I %s\n%s", roff(arg.Summary()), roff(arg.Help))
+		}
+		flags := describe(slices.Concat(node.AllFlags(true)...), app)
+		if first, ok := described[flags]; ok && flags != "" {
+			line(".PP\nThe options are those of\n.BR %s .", roff(strings.ReplaceAll(first, " ", "\u00a0")))
+			continue
+		}
+		described[flags] = node.Path()
+		b.WriteString(flags)
+	}
+	line(".SH OPTIONS\nEach command has these, too:")
+	b.WriteString(describe(app.Flags, nil))
+	line(".SH EXIT STATUS")
+	line(".TP\n0\nsuccess\n.TP\n1\nfailure, or a measurement is worse than the limit that an option sets\n.TP\n2\nmistake in the command line")
+	line(".SH SEE ALSO\n.BR rping (1),\n.BR ibv_devinfo (1),\n.BR rdma (8)")
+	return b.String()
+}
+
+// help returns what the command does. That of verbs perf send lat is that of its parents.
+func help(node *kong.Node) string {
+	text := node.Help
+	for up := node.Parent; up != nil && up.Type == kong.CommandNode; up = up.Parent {
+		if up.Parent != nil && up.Parent.Type == kong.CommandNode {
+			text = up.Help + " " + text
+		}
+	}
+	return text
+}
+
+// describe returns the paragraphs of the flags, without those of the application.
+func describe(flags []*kong.Flag, app *kong.Application) string {
+	var b strings.Builder
+	for _, flag := range flags {
+		if app != nil && slices.Contains(app.Flags, flag) {
+			continue
+		}
+		name := "--" + flag.Name
+		if flag.Short != 0 {
+			name = fmt.Sprintf("-%c, %s", flag.Short, name)
+		}
+		if !flag.IsBool() {
+			name += "=" + flag.FormatPlaceHolder()
+		}
+		fmt.Fprintf(&b, ".TP\n.B %s\n%s\n", roff(name), roff(flag.Help))
+	}
+	return b.String()
+}
+
+// roff quotes text.
+func roff(text string) string {
+	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\u00a0", `\ `).Replace(text)
+	lines := strings.Split(text, "\n")
+	for i, l := range lines {
+		if strings.HasPrefix(l, ".") || strings.HasPrefix(l, "'") {
+			lines[i] = `\&` + l
+		}
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+
+	root "github.com/goverbs/verbs"
+)
+
+// try runs a command line.
+func try(t *testing.T, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	status = run(t.Context(), &out, &errs, args)
+	return status, out.String(), errs.String()
+}
+
+// TestUsageErrors checks that mistakes are reported shortly, on standard error.
+func TestUsageErrors(t *testing.T) {
+	for line, want := range map[string]string{
+		"":                              `verbs: expected one of`,
+		"nonsense":                      `verbs: unexpected argument nonsense`,
+		"devices --nonsense":            `verbs: unknown flag --nonsense`,
+		"perf send lat -s 0 127.0.0.1":  `verbs: size (-s): 0 is not in`,
+		"perf send lat -s 1Q 127.0.0.1": `"1Q" is not a size`,
+		"perf send lat --csv --json a":  `--json and --csv can't be used together`,
+		"ping":                          `verbs: missing flags`,
+		"ping -c -S 1":                  `verbs: size (-S): 1 is not in`,
+		"cp one":                        `verbs: want files and a destination`,
+		"demo --text=":                  `verbs: text (-s)`,
+		"pingpong srq -q 0":             `verbs: QPs (-q)`,
+		"completion powershell":         `must be one of`,
+	} {
+		status, stdout, stderr := try(t, strings.Fields(line)...)
+		if status != 2 || stdout != "" || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 2 ||
+			!strings.Contains(stderr, ` --help" for help.`) {
+			t.Errorf("verbs %s: exit status %d, stdout %q, stderr %q", line, status, stdout, stderr)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	status, stdout, stderr := try(t, "--version")
+	if status != 0 || !strings.HasPrefix(stdout, "verbs "+root.Version+", go1.") || strings.Count(stdout, "\n") != 1 || stderr != "" {
+		t.Errorf("exit status %d, stdout %q, stderr %q", status, stdout, stderr)
+	}
+}
+
+// leaves returns all commands.
+func leaves(t *testing.T) []*kong.Node {
+	t.Helper()
+	parser, err := newParser(t.Context(), t.Output(), t.Output(), func(int) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parser.Model.Leaves(true)
+}
+
+// TestHelp checks that each command has examples, whose options exist.
+func TestHelp(t *testing.T) {
+	for _, leaf := range leaves(t) {
+		path := strings.Fields(leaf.Path())
+		status, stdout, stderr := try(t, append(path, "--help")...)
+		if status != 0 || stderr != "" {
+			t.Errorf("%s --help: exit status %d, stderr %q", leaf.Path(), status, stderr)
+		}
+		if len(path) == 2 && path[0] == "perf" { // the server, which is among the examples of the tests
+			continue
+		}
+		_, examples, _ := strings.Cut(stdout, "Examples:")
+		if strings.Count(examples, "verbs ") < 2 {
+			t.Errorf("%s --help has no examples:\n%s", leaf.Path(), stdout)
+		}
+	}
+}
+
+// TestMan formats the manual page, which has all commands.
+func TestMan(t *testing.T) {
+	status, page, stderr := try(t, "man")
+	if status != 0 || stderr != "" {
+		t.Fatalf("exit status %d, stderr %q", status, stderr)
+	}
+	for _, leaf := range leaves(t) {
+		if !strings.Contains(page, "\n.SH ") || !strings.Contains(page, ".SS "+strings.ReplaceAll(leaf.Path(), "-", `\-`)) {
+			t.Errorf("the page lacks %s", leaf.Path())
+		}
+	}
+	groff, err := exec.LookPath("groff")
+	if err != nil {
+		return // the page was checked above
+	}
+	cmd := exec.Command(groff, "-man", "-Tutf8", "-ww", "-Kutf8", "-P-cbou")
+	cmd.Stdin = strings.NewReader(page)
+	var warnings bytes.Buffer
+	cmd.Stderr = &warnings
+	if text, err := cmd.Output(); err != nil || warnings.Len() > 0 || !bytes.Contains(text, []byte("EXIT STATUS")) {
+		t.Errorf("groff: %v\n%s", err, warnings.String())
+	}
+}
+
+// TestBash completes a command line in bash, as the tab key does.
+func TestBash(t *testing.T) {
+	dir := t.TempDir()
+	program, err := os.Executable()
+	if err == nil {
+		err = os.Symlink(program, filepath.Join(dir, "verbs"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("bash", "--norc", "-c", `source <(verbs completion bash)
+		complete -p verbs
+		COMP_WORDS=(verbs perf send la) COMP_CWORD=3; _verbs; echo "${COMPREPLY[@]}"
+		COMP_WORDS=(verbs perf ""); COMP_CWORD=2; _verbs; echo "${COMPREPLY[@]}"`)
+	cmd.Env = append(os.Environ(), "VERBS_TEST_MAIN=1", "PATH="+dir+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	want := "complete -o default -F _verbs verbs\nlat\nserver send write write-imm read fetch-add cmp-swap ud\n"
+	if err != nil || string(out) != want {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestCompletion completes command lines.
+func TestCompletion(t *testing.T) {
+	for line, want := range map[string]string{
+		"":                        "abi cat completion cp demo devices info man perf ping pingpong",
+		"pi":                      "ping pingpong",
+		"perf write-imm ":         "bw lat",
+		"perf send lat --max":     "--max-lat --max-p99",
+		"pingpong rc -m ":         "1024 2048 256 4096 512",
+		"pingpong rc -m 2":        "2048 256",
+		"pingpong rc --mtu 256 -": "", // many
+		"completion ":             "bash fish zsh",
+		"cat ":                    "",
+		"devices --jso":           "--json",
+	} {
+		words := strings.Split(line, " ")
+		status, stdout, stderr := try(t, append([]string{"words", "--"}, words...)...)
+		got := strings.Fields(stdout)
+		if status != 0 || stderr != "" {
+			t.Errorf("%q: exit status %d, stderr %q", line, status, stderr)
+		}
+		if line == "pingpong rc --mtu 256 -" {
+			if len(got) < 10 {
+				t.Errorf("%q: %q", line, got)
+			}
+			continue
+		}
+		slices.Sort(got)
+		if strings.Join(got, " ") != want {
+			t.Errorf("%q: %q, not %q", line, got, want)
+		}
+	}
+}
