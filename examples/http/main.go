@@ -2,6 +2,9 @@
 //
 //	http serve 10.9.0.1:8080
 //	http get http://10.9.0.1:8080/world
+//
+// An interrupted server shuts down gracefully: it accepts no more requests, and ends when those
+// that it has are answered.
 package main
 
 import (
@@ -12,6 +15,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/rsock"
 )
@@ -37,11 +44,30 @@ func serve(addr string) error {
 		return err
 	}
 	fmt.Println("listening on", l.Addr())
-	return http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		by := r.Context().Value(http.LocalAddrContextKey).(net.Addr).Network()
-		fmt.Println(r.URL.Path, "by", by)
-		fmt.Fprintf(w, "hello %s\n", r.URL.Path[1:])
-	}))
+	server := http.Server{Handler: http.HandlerFunc(answer)}
+	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	over := make(chan error, 1)
+	context.AfterFunc(interrupted, func() {
+		fmt.Println("shutting down")
+		patience, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		over <- server.Shutdown(patience)
+	})
+	if err := server.Serve(l); err != http.ErrServerClosed {
+		return err
+	}
+	return <-over
+}
+
+// answer waits for as long as the request has in its parameter wait.
+func answer(w http.ResponseWriter, r *http.Request) {
+	by := r.Context().Value(http.LocalAddrContextKey).(net.Addr).Network()
+	fmt.Println(r.URL.Path, "by", by)
+	if wait, err := time.ParseDuration(r.FormValue("wait")); err == nil {
+		time.Sleep(wait)
+	}
+	fmt.Fprintf(w, "hello %s\n", r.URL.Path[1:])
 }
 
 func get(url string) error {

@@ -1,0 +1,119 @@
+package examples
+
+import (
+	"bufio"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+)
+
+// TestKV reads keys while the server changes them, and checks that the server's program is
+// idle while a client reads.
+func TestKV(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx := labtest.Within(t, time.Minute)
+		server := exec.CommandContext(ctx, labtest.Built(t, "kv"), "serve", labtest.AddrOf(device)+":0")
+		pairs := labtest.Must(server.StdinPipe())(t)
+		lines := bufio.NewScanner(labtest.Must(server.StdoutPipe())(t))
+		labtest.Check(t, server.Start())
+		defer func() {
+			server.Process.Kill()
+			server.Wait()
+		}()
+		lines.Scan()
+		addr := strings.TrimPrefix(lines.Text(), "listening on ")
+		for i := range 1000 {
+			fmt.Fprintf(pairs, "key%d value of %d\n", i, i)
+		}
+		fmt.Fprintf(pairs, "empty\nlast yes\n")
+		for { // until the server has read all pairs
+			if out, _, exit := run(t, "kv", addr, "get", "last"); exit == 0 && out == "yes\n" {
+				break
+			}
+			labtest.Check(t, ctx.Err())
+		}
+		out, errs, exit := run(t, "kv", addr, "get", "key0", "key999", "empty", "key500")
+		if out != "value of 0\nvalue of 999\n\nvalue of 500\n" || exit != 0 {
+			t.Errorf("exit status %d, output\n%s%s", exit, out, errs)
+		}
+		out, errs, exit = run(t, "kv", addr, "get", "nothing")
+		refused(t, out, errs, exit, regexp.MustCompile(`^key "nothing": no such key\n$`))
+
+		stop, stopped := make(chan bool), make(chan bool)
+		go func() { // the reads that follow may find a slot that is being written
+			defer close(stopped)
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+					fmt.Fprintf(pairs, "key7 %s\n", strings.Repeat(string(rune('a'+i%26)), 100))
+				}
+			}
+		}()
+		out, errs, exit = run(t, "kv", addr, "bench", "key7", "3000")
+		close(stop)
+		<-stopped
+		if !strings.HasPrefix(out, "3000 reads in ") || exit != 0 {
+			t.Errorf("exit status %d, output\n%s%s", exit, out, errs)
+		}
+		fmt.Fprintf(pairs, "key8 done\n")
+		for {
+			if out, _, _ := run(t, "kv", addr, "get", "key8"); out == "done\n" {
+				break
+			}
+			labtest.Check(t, ctx.Err())
+		}
+
+		// What comes now is what the server printed for each client; the last is that of bench.
+		go func() {
+			run(t, "kv", addr, "bench", "key1", "3000")
+			server.Process.Kill()
+		}()
+		last := ""
+		for lines.Scan() {
+			last = lines.Text()
+		}
+		_, used, _ := strings.Cut(last, "used the processor for ")
+		took := labtest.Must(time.ParseDuration(used))(t)
+		t.Logf("3000 reads by a client: the server used %v", took)
+		if took > 100*time.Millisecond {
+			t.Errorf("the server used the processor for %v", took)
+		}
+	})
+}
+
+// TestQueue distributes tasks to three workers.
+func TestQueue(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		_, lines, addr := startServer(t, "queue", "serve", labtest.AddrOf(device)+":0", "100", "3")
+		if device == labtest.SIW {
+			out, errs, exit := run(t, "queue", "work", addr)
+			refused(t, out, errs, exit, regexp.MustCompile(`atomic`))
+			return
+		}
+		did := make(chan int, 3)
+		for range cap(did) {
+			go func() {
+				n := 0
+				out, errs, exit := run(t, "queue", "work", addr)
+				if _, err := fmt.Sscanf(out, "did %d tasks", &n); err != nil || errs != "" || exit != 0 {
+					t.Errorf("exit status %d, output\n%s%s", exit, out, errs)
+				}
+				did <- n
+			}()
+		}
+		if n := <-did + <-did + <-did; n != 100 {
+			t.Errorf("the workers did %d tasks", n)
+		}
+		lines.Scan()
+		if lines.Text() != "9592" { // primes below 100,000
+			t.Errorf("the server prints %q", lines.Text())
+		}
+	})
+}
