@@ -138,7 +138,7 @@ func TestCPFails(t *testing.T) {
 			{[]string{here + "/f", addr + ":../f"}, "not the name of a file"},
 			{[]string{here + "/f", addr + ":a/b/c"}, "no such file"},
 			{[]string{here + "/f", labtest.AddrOf(device) + ":1:f"}, "refused"},
-			{[]string{here + "/f"}, "where to"},
+			{[]string{here + "/f"}, "a destination"},
 			{[]string{"-l", there, "x"}, "no files"},
 		} {
 			out, err := command(t, append([]string{"cp"}, c.args...)...).CombinedOutput()

@@ -115,7 +115,7 @@ func TestBash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("bash", "--norc", "-c", `source <(verbs completion bash)
+	cmd := exec.Command("bash", "--norc", "-c", `eval "$(verbs completion bash)"
 		complete -p verbs
 		COMP_WORDS=(verbs perf send la) COMP_CWORD=3; _verbs; echo "${COMPREPLY[@]}"
 		COMP_WORDS=(verbs perf ""); COMP_CWORD=2; _verbs; echo "${COMPREPLY[@]}"`)

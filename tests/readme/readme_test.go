@@ -36,7 +36,7 @@ func TestFirstSteps(t *testing.T) {
 
 	var command string
 	var want []string
-	for line := range strings.Lines(block(t, text, "## A first program", "text") + "$ exit\n") {
+	for line := range strings.Lines(block(t, text, "## A first program", "text") + "\n$ exit\n") {
 		line = strings.TrimSuffix(line, "\n")
 		next, ok := strings.CutPrefix(line, "$ ")
 		if !ok {
