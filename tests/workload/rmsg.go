@@ -87,14 +87,19 @@ func (p *Socket) sendBuffer(ctx context.Context, n int) error {
 		b.Free()
 		return err
 	}
-	for b.Status() == rmsg.Queued {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("buffer is queued still: %w", ctx.Err())
-		case <-time.After(time.Millisecond):
+	sent := make(chan error, 1)
+	go func() { // which frees the buffer even if this call is cancelled
+		for b.Status() == rmsg.Queued {
+			time.Sleep(time.Millisecond)
 		}
+		sent <- errors.Join(b.Err(), b.Free())
+	}()
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("buffer is queued still: %w", ctx.Err())
+	case err := <-sent:
+		return err
 	}
-	return errors.Join(b.Err(), b.Free())
 }
 
 // receive receives the next message, which must have n bytes unless n is negative.
