@@ -78,13 +78,13 @@ func latencies(t *testing.T, device string, ours, c side) {
 		warm   int
 		n      int
 	}{
-		{"send", false, "SEND of 8 bytes, there and back", 4000, 1000},
-		{"write", false, "WRITE of 8 bytes, there and back", 4000, 1000},
-		{"read", false, "READ of 8 bytes", 8000, 2000},
-		{"add", false, "fetch-and-add", 5000, 1000},
-		{"send", true, "SEND of 8 bytes, there and back", 500, 400},
-		{"read", true, "READ of 8 bytes", 1000, 800},
-		{"add", true, "fetch-and-add", 1000, 800},
+		{"send", false, "SEND of 8 bytes, there and back", 3000, 600},
+		{"write", false, "WRITE of 8 bytes, there and back", 3000, 600},
+		{"read", false, "READ of 8 bytes", 6000, 1200},
+		{"add", false, "fetch-and-add", 5000, 800},
+		{"send", true, "SEND of 8 bytes, there and back", 400, 300},
+		{"read", true, "READ of 8 bytes", 800, 600},
+		{"add", true, "fetch-and-add", 800, 600},
 	} {
 		if work.op == "add" && device == labtest.SIW {
 			continue // it has no atomics
@@ -150,12 +150,12 @@ func rates(t *testing.T, device string, ours, c side) {
 			name := fmt.Sprintf("%s of %d bytes", op.name, size)
 			t.Run(name, func(t *testing.T) {
 				line := comparison{group: "message rate", device: device, name: name, unit: "/s", better: higher}
-				rs := ours.beside(t, c, device, "rate", op.arg, size, scaled(3000), scaled(6000), 1)
+				rs := ours.beside(t, c, device, "rate", op.arg, size, scaled(2000), scaled(4000), 1)
 				single := rs[1].rate("measured")
 				line.ours, line.c = rs[0].rate("measured"), single
 				line.report(t)
 
-				rs = ours.beside(t, c, device, "rate", op.arg, size, scaled(3000), scaled(6000), 32)
+				rs = ours.beside(t, c, device, "rate", op.arg, size, scaled(2000), scaled(4000), 32)
 				line.name += ", 32 at a time"
 				line.ours, line.c = rs[0].rate("measured"), rs[1].rate("measured")
 				line.report(t)
