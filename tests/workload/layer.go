@@ -14,6 +14,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"time"
 )
 
 // Layer is a load on one or two packages of this project.
@@ -118,6 +119,11 @@ func Serve[T any, A fmt.Stringer](ctx context.Context, l interface {
 		var handlers sync.WaitGroup
 		for {
 			c, err := accept(ctx)
+			var scarcity interface{ Temporary() bool } // of files, say, as with rsock
+			if errors.As(err, &scarcity) && scarcity.Temporary() && ctx.Err() == nil {
+				time.Sleep(10 * time.Millisecond)
+				continue
+			}
 			if err != nil {
 				if !errors.Is(err, net.ErrClosed) {
 					failed("accept", err)
