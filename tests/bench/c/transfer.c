@@ -2,7 +2,7 @@
 // with package uverbs, and prints how long that took. Both take the same arguments
 // and print the same.
 //
-//	transfer    -s ADDR PORT                     serve until the standard input ends
+//	transfer    -s ADDR PORT                          serve until the standard input ends
 //	transfer [-e] ADDR PORT lat OP SIZE N WARM        N messages, one at a time: OP is send, write, read or add
 //	transfer      ADDR PORT rate OP SIZE N WARM LIST  N messages, as many as go, LIST posted at a time: OP is send or write
 //

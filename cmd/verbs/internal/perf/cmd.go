@@ -246,6 +246,13 @@ func (c *place) begins(k *kong.Context, s *side) {
 
 type serverCmd struct{ place }
 
+func (c *serverCmd) Help() string {
+	return `Examples:
+
+  verbs perf server                      on all devices
+  verbs perf server -d rxe0 -p 18516     on one, at another port`
+}
+
 func (c *serverCmd) Run(ctx context.Context, k *kong.Context) error { return c.serve(ctx, k) }
 
 func (c *place) serve(ctx context.Context, k *kong.Context) error {

@@ -63,11 +63,10 @@ func (c *Words) Run(k *kong.Context) error {
 func candidates(node *kong.Node, words []string) []string {
 	var option *kong.Flag // which takes the next word
 	last := ""
-	for i, word := range words {
-		if i == len(words)-1 {
-			last = word
-			break
-		}
+	if n := len(words) - 1; n >= 0 {
+		words, last = words[:n], words[n]
+	}
+	for _, word := range words {
 		switch {
 		case option != nil:
 			option = nil

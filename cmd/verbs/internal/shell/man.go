@@ -43,7 +43,7 @@ func page(app *kong.Application) string {
 		for _, arg := range node.Positional {
 			line(".TP\n.I %s\n%s", roff(arg.Summary()), roff(arg.Help))
 		}
-		flags := describe(slices.Concat(node.AllFlags(true)...), app)
+		flags := describe(slices.Concat(node.AllFlags(true)[1:]...)) // without the application's
 		if first, ok := described[flags]; ok && flags != "" {
 			line(".PP\nThe options are those of\n.BR %s .", roff(strings.ReplaceAll(first, " ", "\u00a0")))
 			continue
@@ -52,7 +52,7 @@ func page(app *kong.Application) string {
 		b.WriteString(flags)
 	}
 	line(".SH OPTIONS\nEach command has these, too:")
-	b.WriteString(describe(app.Flags, nil))
+	b.WriteString(describe(app.Flags))
 	line(".SH EXIT STATUS")
 	line(".TP\n0\nsuccess\n.TP\n1\nfailure, or a measurement is worse than the limit that an option sets\n.TP\n2\nmistake in the command line")
 	line(".SH SEE ALSO\n.BR rping (1),\n.BR ibv_devinfo (1),\n.BR rdma (8)")
@@ -70,13 +70,10 @@ func help(node *kong.Node) string {
 	return text
 }
 
-// describe returns the paragraphs of the flags, without those of the application.
-func describe(flags []*kong.Flag, app *kong.Application) string {
+// describe returns the paragraphs of the flags.
+func describe(flags []*kong.Flag) string {
 	var b strings.Builder
 	for _, flag := range flags {
-		if app != nil && slices.Contains(app.Flags, flag) {
-			continue
-		}
 		name := "--" + flag.Name
 		if flag.Short != 0 {
 			name = fmt.Sprintf("-%c, %s", flag.Short, name)
