@@ -1,7 +1,6 @@
 package examples
 
 import (
-	"bufio"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -16,22 +15,14 @@ func TestBlackboard(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := labtest.Within(t, time.Minute)
 		server := exec.CommandContext(ctx, labtest.Built(t, "blackboard"), "serve", labtest.AddrOf(device)+":0")
-		lines := bufio.NewScanner(labtest.Must(server.StdoutPipe())(t))
 		var serverErrs strings.Builder
 		server.Stderr = &serverErrs
-		labtest.Check(t, server.Start())
-		defer func() {
-			server.Process.Kill()
-			server.Wait()
+		t.Cleanup(func() { // when it has ended
 			if serverErrs.Len() > 0 {
 				t.Errorf("the server prints\n%s", &serverErrs)
 			}
-		}()
-		lines.Scan()
-		addr, ok := strings.CutPrefix(lines.Text(), "listening on ")
-		if !ok {
-			t.Fatalf("the server prints %q", lines.Text())
-		}
+		})
+		_, addr := listen(t, server)
 		for _, c := range []struct{ verb, offset, arg, prints, errors string }{
 			{"write", "100", "hello, blackboard", "", `Writes:{Requests:1 Bytes:17}`},
 			{"write", "0x64", "HELLO", "", `Writes:{Requests:1 Bytes:5}`},

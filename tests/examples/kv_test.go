@@ -1,7 +1,6 @@
 package examples
 
 import (
-	"bufio"
 	"fmt"
 	"os/exec"
 	"regexp"
@@ -16,27 +15,17 @@ import (
 // idle while a client reads.
 func TestKV(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		ctx := labtest.Within(t, time.Minute)
-		server := exec.CommandContext(ctx, labtest.Built(t, "kv"), "serve", labtest.AddrOf(device)+":0")
+		server := exec.CommandContext(labtest.Within(t, time.Minute), labtest.Built(t, "kv"), "serve", labtest.AddrOf(device)+":0")
 		pairs := labtest.Must(server.StdinPipe())(t)
-		lines := bufio.NewScanner(labtest.Must(server.StdoutPipe())(t))
-		labtest.Check(t, server.Start())
-		defer func() {
-			server.Process.Kill()
-			server.Wait()
-		}()
-		lines.Scan()
-		addr := strings.TrimPrefix(lines.Text(), "listening on ")
+		lines, addr := listen(t, server)
 		for i := range 1000 {
 			fmt.Fprintf(pairs, "key%d value of %d\n", i, i)
 		}
 		fmt.Fprintf(pairs, "empty\nlast yes\n")
-		for { // until the server has read all pairs
-			if out, _, exit := run(t, "kv", addr, "get", "last"); exit == 0 && out == "yes\n" {
-				break
-			}
-			labtest.Check(t, ctx.Err())
-		}
+		labtest.Until(t, "the server to read all pairs", func() bool {
+			out, _, exit := run(t, "kv", addr, "get", "last")
+			return exit == 0 && out == "yes\n"
+		})
 		out, errs, exit := run(t, "kv", addr, "get", "key0", "key999", "empty", "key500")
 		if out != "value of 0\nvalue of 999\n\nvalue of 500\n" || exit != 0 {
 			t.Errorf("exit status %d, output\n%s%s", exit, out, errs)
@@ -63,12 +52,10 @@ func TestKV(t *testing.T) {
 			t.Errorf("exit status %d, output\n%s%s", exit, out, errs)
 		}
 		fmt.Fprintf(pairs, "key8 done\n")
-		for {
-			if out, _, _ := run(t, "kv", addr, "get", "key8"); out == "done\n" {
-				break
-			}
-			labtest.Check(t, ctx.Err())
-		}
+		labtest.Until(t, "the server to read the rest", func() bool {
+			out, _, _ := run(t, "kv", addr, "get", "key8")
+			return out == "done\n"
+		})
 
 		// What comes now is what the server printed for each client; the last is that of bench.
 		go func() {

@@ -2,7 +2,6 @@ package examples
 
 import (
 	"bufio"
-	"context"
 	"os/exec"
 	"strings"
 	"testing"
@@ -32,15 +31,18 @@ func TestRDMACMConnect(t *testing.T) {
 // the address on which it listens. It is killed when the test ends.
 func startServer(t *testing.T, name string, args ...string) (server *exec.Cmd, lines *bufio.Scanner, addr string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	server = exec.CommandContext(ctx, labtest.Built(t, name), args...)
+	server = exec.CommandContext(labtest.Within(t, time.Minute), labtest.Built(t, name), args...)
+	lines, addr = listen(t, server)
+	return server, lines, addr
+}
+
+// listen does the same with a server that the caller has prepared.
+func listen(t *testing.T, server *exec.Cmd) (lines *bufio.Scanner, addr string) {
+	t.Helper()
 	lines = bufio.NewScanner(labtest.Must(server.StdoutPipe())(t))
-	if err := server.Start(); err != nil {
-		cancel()
-		t.Fatal(err)
-	}
+	labtest.Check(t, server.Start())
 	t.Cleanup(func() {
-		cancel()
+		server.Process.Kill()
 		server.Wait()
 	})
 	lines.Scan()
@@ -48,5 +50,5 @@ func startServer(t *testing.T, name string, args ...string) (server *exec.Cmd, l
 	if !ok {
 		t.Fatalf("the server prints %q", lines.Text())
 	}
-	return server, lines, addr
+	return lines, addr
 }
