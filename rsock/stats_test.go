@@ -84,7 +84,7 @@ func TestListenerStats(t *testing.T) {
 			t.Error("a stranger was accepted")
 		}
 		wait(rsock.ListenerStats{Rejected: 1})
-		log.Want(t, "level=WARN", `msg="rejected peer"`, "remote="+labtest.AddrOf(device), "rsocket protocol")
+		log.Want(t, "level=WARN", `msg="rejected peer"`, "remote="+labtest.AddrOf(device), "protocol violation by the peer (rsockets)")
 
 		d := rsock.Dialer{Logger: log.Logger()}
 		c := labtest.Must(d.Dial("rdma", l.Addr().String()))(t)
