@@ -98,7 +98,9 @@ lint: ## gofmt, modules, vet, staticcheck, uses of unsafe, other architectures, 
 	GOARCH=arm64 $(GO) build work
 	@for arch in riscv64 s390x ppc64 arm; do echo "GOARCH=$$arch $(GO) build"; GOARCH=$$arch $(GO) build $(LIB_PKGS) || exit 1; done
 	@for os in darwin freebsd plan9 windows; do echo "GOOS=$$os $(GO) build ."; GOOS=$$os GOARCH=amd64 $(GO) build . || exit 1; done
-	@echo "GOARCH=386 $(GO) test"; GOARCH=386 $(GO) test -skip AgainstC $(LIB_PKGS) >build/386.txt 2>&1 || { cat build/386.txt; exit 1; }
+	@GOARCH=386 $(GO) test -c -o build/386.test .; exec=; \
+	build/386.test -test.run '^$$' >build/386.txt 2>&1 || { grep -q "ormat error" build/386.txt && exec="-exec true" && echo "this kernel runs no 386 programs: they are only built"; }; \
+	echo "GOARCH=386 $(GO) test $$exec"; GOARCH=386 $(GO) test $$exec -skip AgainstC $(LIB_PKGS) >build/386.txt 2>&1 || { cat build/386.txt; exit 1; }
 	@if curl -sSfm 10 -o /dev/null https://vuln.go.dev/index/db.json; then \
 		$(GO) run golang.org/x/vuln/cmd/govulncheck@latest work; s=$$?; test $$s -ne 3 || exit $$s; \
 	else echo "govulncheck skipped: its database cannot be reached"; fi
