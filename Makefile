@@ -10,7 +10,7 @@ SUDO     = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Debian packages, by what needs them: the lab; the generator and the tests
 # against C; those on User-mode Linux.
 LAB_DEBS  = qemu-system-x86 kmod iproute2 faketime
-TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl wget rdmacm-utils ibverbs-utils ibverbs-providers perftest
+TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl wget rdmacm-utils ibverbs-utils ibverbs-providers perftest crun
 
 NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
 
@@ -148,7 +148,7 @@ bench: deps-test build ## measure in the lab with dilated time, beside C, and wr
 	@rm -rf build/bench && mkdir -p build/bench
 	$(LAB) fetch
 	@export LAB_ACCEL=dilated LAB_MEM=4096 LAB_TIMEOUT=100m LAB_WRITE="$(CURDIR)/build/bench" BENCH_RECORDS="$(CURDIR)/build/bench"; \
-	$(GO) test -v -count 1 -timeout 100m -exec "$(CURDIR)/$(LAB)" ./tests/bench -reps 30 -lasting 500ms; s=$$?; \
+	$(GO) test -v -count 1 -timeout 100m -exec "$(CURDIR)/$(LAB)" ./tests/bench -reps 30 -lasting 400ms; s=$$?; \
 	$(GO) run ./tests/bench/benchdoc lab build/bench && exit $$s
 
 bench-native: deps-native build native-go ## measure posting and polling at full speed, beside libibverbs and cgo, and write docs/benchmarks.md

@@ -29,16 +29,16 @@ type Channel struct {
 
 	thread thread
 
-	// turn is held from reading an event until it is delivered: its holder
+	// deliverMu is held from reading an event until it is delivered: its holder
 	// knows that no event is in delivery.
-	turn   sync.Mutex
-	getter *getter            // nil when the dispatcher has ended
-	taker  func(fd int) error // take
-	unused func()             // called with mu held when no IDs are left; nil unless a Transport owns the channel
+	deliverMu sync.Mutex
+	reader    *eventReader       // nil when the dispatcher has ended
+	readFunc  func(fd int) error // readEvent, as a func value: no allocation per call
+	onUnused  func()             // called with mu held when no IDs are left; nil unless a Transport owns the channel
 
 	mu  sync.Mutex
 	ids map[uint64]*ID // by the uid that the kernel has for the ID or for one of its groups
-	why error          // why the channel has ended
+	err error          // why the channel has ended
 }
 
 // lastNumber numbers channels, IDs and groups. No number is used twice, so an ID
@@ -70,14 +70,14 @@ func openChannel() (*Channel, error) {
 	if err != nil {
 		return nil, fail("open", node, err)
 	}
-	g, err := newGetter()
+	g, err := newEventReader()
 	if err != nil {
 		file.Close()
 		return nil, fail("open", node, err)
 	}
-	c := &Channel{file: file, done: make(chan struct{}), num: lastNumber.Add(1), getter: g, ids: map[uint64]*ID{}}
+	c := &Channel{file: file, done: make(chan struct{}), num: lastNumber.Add(1), reader: g, ids: map[uint64]*ID{}}
 	c.thread.init()
-	c.taker = c.take
+	c.readFunc = c.readEvent
 	return c, nil
 }
 
@@ -85,7 +85,7 @@ func openChannel() (*Channel, error) {
 // for events fail with [verbs.ErrClosed].
 func (c *Channel) Close() error {
 	c.file.Close()
-	c.thread.end()
+	c.thread.stop()
 	if c.loop != nil {
 		c.end(verbs.ErrClosed)
 		c.loop.poll.Close()
@@ -99,12 +99,12 @@ func (c *Channel) Close() error {
 func (c *Channel) dispatch() {
 	defer close(c.done)
 	for {
-		err := c.file.Sleep(context.Background(), time.Time{}, c.taker)
+		err := c.file.Sleep(context.Background(), time.Time{}, c.readFunc)
 		if errors.Is(err, errCredentials) {
 			select {
 			case <-time.After(retryRenewal):
 				err = nil
-			case <-c.thread.over:
+			case <-c.thread.done:
 				err = verbs.ErrClosed
 			}
 		}
@@ -121,16 +121,16 @@ const retryRenewal = time.Second
 // end ends the IDs of a channel that is closed or whose events cannot be read any
 // more. It may be called again.
 func (c *Channel) end(why error) {
-	c.turn.Lock()
-	if c.getter != nil {
-		c.getter.msg.free()
-		c.getter = nil
+	c.deliverMu.Lock()
+	if c.reader != nil {
+		c.reader.msg.free()
+		c.reader = nil
 	}
-	c.turn.Unlock()
+	c.deliverMu.Unlock()
 	c.mu.Lock()
 	ids := slices.Collect(maps.Values(c.ids))
-	c.why = cmp.Or(c.why, why)
-	c.noteUnused()
+	c.err = cmp.Or(c.err, why)
+	c.notifyUnused()
 	c.mu.Unlock()
 	for _, id := range ids {
 		id.end(why)
@@ -141,13 +141,13 @@ func (c *Channel) end(why error) {
 func (c *Channel) hasEnded() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.why != nil
+	return c.err != nil
 }
 
 // countIDs returns the number of IDs that are not closed.
 func (c *Channel) countIDs() (n int) {
-	c.turn.Lock() // so that no event is in delivery whose NewID the listener will refuse
-	defer c.turn.Unlock()
+	c.deliverMu.Lock() // so that no event is in delivery whose NewID the listener will refuse
+	defer c.deliverMu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for number, id := range c.ids {
@@ -158,29 +158,29 @@ func (c *Channel) countIDs() (n int) {
 	return n
 }
 
-// noteUnused calls unused if there are no IDs. The caller holds c.mu.
-func (c *Channel) noteUnused() {
-	if c.unused != nil && len(c.ids) == 0 {
-		c.unused()
+// notifyUnused calls onUnused if there are no IDs. The caller holds c.mu.
+func (c *Channel) notifyUnused() {
+	if c.onUnused != nil && len(c.ids) == 0 {
+		c.onUnused()
 	}
 }
 
-// take reads an event and delivers it, or returns EAGAIN.
-func (c *Channel) take(fd int) error {
-	c.turn.Lock()
-	defer c.turn.Unlock()
-	return c.takeInTurn(fd)
+// readEvent reads an event and delivers it, or returns EAGAIN.
+func (c *Channel) readEvent(fd int) error {
+	c.deliverMu.Lock()
+	defer c.deliverMu.Unlock()
+	return c.readEventLocked(fd)
 }
 
-func (c *Channel) takeInTurn(fd int) error {
-	if c.getter == nil {
+func (c *Channel) readEventLocked(fd int) error {
+	if c.reader == nil {
 		return verbs.ErrClosed
 	}
 	for {
 		times, _ := c.thread.renewed()
-		err := c.run(c.getter.msg, mmap.Bytes(&c.getter.resp))
+		err := c.run(c.reader.msg, mmap.Bytes(&c.reader.resp))
 		if err == nil {
-			c.deliver(&c.getter.resp)
+			c.deliver(&c.reader.resp)
 		}
 		if err != unix.EAGAIN {
 			return err
@@ -193,25 +193,25 @@ func (c *Channel) takeInTurn(fd int) error {
 }
 
 // poll reads and delivers an event, if there is one.
-func (c *Channel) poll() { c.file.Try(c.taker) }
+func (c *Channel) poll() { c.file.Try(c.readFunc) }
 
-// drain delivers all pending events. The caller holds c.turn.
+// drain delivers all pending events. The caller holds c.deliverMu.
 func (c *Channel) drain() error {
 	return c.file.Try(func(fd int) error {
-		for c.takeInTurn(fd) == nil {
+		for c.readEventLocked(fd) == nil {
 		}
 		return nil
 	})
 }
 
-// getter is the command that reads an event, GET_EVENT, and its response.
-type getter struct {
+// eventReader is the command that reads an event, GET_EVENT, and its response.
+type eventReader struct {
 	msg  message
 	resp abi.RdmaUcmEventResp
 }
 
-func newGetter() (*getter, error) {
-	g := new(getter)
+func newEventReader() (*eventReader, error) {
+	g := new(eventReader)
 	var req abi.RdmaUcmGetEvent
 	var err error
 	g.msg, err = encode(abi.RDMA_USER_CM_CMD_GET_EVENT, mmap.Bytes(&req), &req.Response, len(mmap.Bytes(&g.resp)))
@@ -219,11 +219,11 @@ func newGetter() (*getter, error) {
 }
 
 func (c *Channel) deliver(r *abi.RdmaUcmEventResp) {
-	c.thread.gate.RLock()
+	c.thread.renewMu.RLock()
 	old := len(c.thread.old) > 0
 	c.mu.Lock()
 	id := c.ids[r.Uid]
-	e := eventOf(r, id != nil && id.space.datagram())
+	e := decodeEvent(r, id != nil && id.space.datagram())
 	if e.Type == ConnectRequest {
 		// The event has the listener's uid and the new connection's handle.
 		space := PortSpaceTCP
@@ -233,21 +233,21 @@ func (c *Channel) deliver(r *abi.RdmaUcmEventResp) {
 		e.NewID = c.add(r.Id, space)
 	}
 	c.mu.Unlock()
-	c.thread.gate.RUnlock()
+	c.thread.renewMu.RUnlock()
 	if old && e.NewID != nil {
-		c.adopt(r.Id)
+		c.migrateNew(r.Id)
 	}
 	if id != nil && id.uid != r.Uid {
 		id.pushGroup(r.Uid, e)
 		return
 	}
-	if (id == nil || !c.give(id, e)) && e.NewID != nil {
+	if (id == nil || !c.enqueue(id, e)) && e.NewID != nil {
 		e.NewID.Close() // the listener has just been closed, or its backlog is full
 	}
 }
 
-// give queues an event for an ID. It returns false if the ID refuses the event.
-func (c *Channel) give(id *ID, e Event) bool {
+// enqueue queues an event for an ID. It returns false if the ID refuses the event.
+func (c *Channel) enqueue(id *ID, e Event) bool {
 	e.ID = id
 	if c.loop == nil {
 		return id.push(e)
@@ -259,9 +259,9 @@ func (c *Channel) give(id *ID, e Event) bool {
 // add makes the ID for a kernel handle. The caller holds c.mu.
 func (c *Channel) add(handle uint32, space PortSpace) *ID {
 	id := &ID{uid: lastNumber.Add(1), handle: handle, space: space}
-	id.on.Store(c)
-	if c.why != nil {
-		id.end(c.why)
+	id.channel.Store(c)
+	if c.err != nil {
+		id.end(c.err)
 	} else {
 		c.ids[id.uid] = id
 	}

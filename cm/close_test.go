@@ -15,7 +15,7 @@ import (
 func TestCloseAgain(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		before := labtest.Inventory(t)
-		client, server := labtest.Couple(t.Context(), t, labtest.AddrOf(device)+":0", cm.Options{}, cm.Options{})
+		client, server := labtest.Connect(t.Context(), t, labtest.AddrOf(device)+":0", cm.Options{}, cm.Options{})
 		mr := labtest.Must(client.PD.AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
 		for range 2 {
 			if err := client.Close(); !errors.Is(err, verbs.ErrInUse) {
@@ -33,6 +33,6 @@ func TestCloseAgain(t *testing.T) {
 				t.Errorf("close without the region: %v", err)
 			}
 		}
-		labtest.SameInventory(t, before)
+		labtest.CheckLeaks(t, before)
 	})
 }

@@ -20,7 +20,7 @@ func pair(t *testing.T, addr string, dial, accept cm.Options) (client, server *c
 	labtest.Require(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	client, server = labtest.Couple(ctx, t, addr, dial, accept)
+	client, server = labtest.Connect(ctx, t, addr, dial, accept)
 	labtest.Close(t, client)
 	labtest.Close(t, server)
 	return client, server

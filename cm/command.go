@@ -48,7 +48,7 @@ func (m message) free() { mmap.Free(m.mem) }
 // Joining an IPv6 multicast group on RoCE returns it nevertheless.
 const enotsupp = unix.Errno(524)
 
-func public(err error) error {
+func translateErrno(err error) error {
 	if err == enotsupp {
 		return unix.EOPNOTSUPP
 	}
@@ -62,7 +62,7 @@ func command[Req any](c *Channel, cmd uint32, req *Req) error {
 		return err
 	}
 	defer m.free()
-	return public(c.run(m, nil))
+	return translateErrno(c.run(m, nil))
 }
 
 // query runs a command and stores its answer in *resp. response is the field of req
@@ -73,5 +73,5 @@ func query[Resp, Req any](c *Channel, cmd uint32, req *Req, response *uint64, re
 		return err
 	}
 	defer m.free()
-	return public(c.run(m, mmap.Bytes(resp)))
+	return translateErrno(c.run(m, mmap.Bytes(resp)))
 }

@@ -20,7 +20,7 @@ func TestCQsAgain(t *testing.T) {
 		const rounds, messages = 12, 4
 		var gone []*uverbs.CQ
 		cqs := "kernel cq of " + device
-		before := labtest.Settled(t)[cqs]
+		before := labtest.SettledInventory(t)[cqs]
 		for round := range rounds {
 			client, server := messageRound(t, device, uint64(round*100), messages)
 			if n := labtest.Inventory(t)[cqs] - before; n != 4 {
@@ -61,7 +61,7 @@ func messageRound(t *testing.T, device string, first uint64, messages int) (clie
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	size := verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16}
-	client, server = labtest.Couple(ctx, t, labtest.AddrOf(device)+":0", cm.Options{Cap: size, Polled: true}, cm.Options{Cap: size, Polled: true, Setup: func(e *cm.Endpoint) error {
+	client, server = labtest.Connect(ctx, t, labtest.AddrOf(device)+":0", cm.Options{Cap: size, Polled: true}, cm.Options{Cap: size, Polled: true, Setup: func(e *cm.Endpoint) error {
 		mr, err := e.AllocMR(64, verbs.AccessLocalWrite)
 		if err != nil {
 			return err

@@ -34,37 +34,37 @@ import (
 type thread struct {
 	start sync.Once
 	jobs  chan func()
-	over  chan struct{} // closed with the channel
-	end   func()
+	done  chan struct{} // closed with the channel
+	stop  func()
 
-	// gate is held for writing by the thread while it renews the file, and for reading
+	// renewMu is held for writing by the thread while it renews the file, and for reading
 	// by commands that run on other threads and while IDs are added.
-	gate     sync.RWMutex
+	renewMu  sync.RWMutex
 	renewals int
 	old      []int // former files; IDs of connection requests not yet delivered may be on them
 	failed   error // of the last renewal
 }
 
 func (t *thread) init() {
-	t.jobs, t.over = make(chan func()), make(chan struct{})
-	t.end = sync.OnceFunc(func() { close(t.over) })
+	t.jobs, t.done = make(chan func()), make(chan struct{})
+	t.stop = sync.OnceFunc(func() { close(t.done) })
 }
 
 // run runs a command and reads its answer.
 func (c *Channel) run(m message, answer []byte) error {
-	err := c.runHere(m, answer)
+	err := c.runOnCaller(m, answer)
 	if err == sys.ErrRefused {
 		err = c.onThread(func(fd int) error { return c.runRenewed(fd, m, answer) })
 	}
 	return err
 }
 
-// runHere runs a command on the caller's thread. It fails with [sys.ErrRefused] if the
+// runOnCaller runs a command on the caller's thread. It fails with [sys.ErrRefused] if the
 // channel's thread must run it.
-func (c *Channel) runHere(m message, answer []byte) error {
+func (c *Channel) runOnCaller(m message, answer []byte) error {
 	t := &c.thread
-	t.gate.RLock()
-	defer t.gate.RUnlock()
+	t.renewMu.RLock()
+	defer t.renewMu.RUnlock()
 	if t.renewals > 0 {
 		return sys.ErrRefused
 	}
@@ -102,7 +102,7 @@ func (c *Channel) onThread(f func(fd int) error) error {
 	select {
 	case t.jobs <- func() { done <- c.file.Try(f) }:
 		return <-done
-	case <-t.over:
+	case <-t.done:
 		return verbs.ErrClosed
 	}
 }
@@ -113,7 +113,7 @@ func (t *thread) serve() {
 		select {
 		case f := <-t.jobs:
 			f()
-		case <-t.over:
+		case <-t.done:
 			t.closeOld(t.renewals)
 			return
 		}
@@ -123,8 +123,8 @@ func (t *thread) serve() {
 // closeOld closes the former files. It returns false and closes none if the number of
 // renewals is not the one that the caller has seen: events may have come since it found none.
 func (t *thread) closeOld(renewals int) bool {
-	t.gate.Lock()
-	defer t.gate.Unlock()
+	t.renewMu.Lock()
+	defer t.renewMu.Unlock()
 	if t.renewals != renewals {
 		return false
 	}
@@ -137,8 +137,8 @@ func (t *thread) closeOld(renewals int) bool {
 
 // renewed returns the number of renewals, and whether there are former files.
 func (t *thread) renewed() (times int, old bool) {
-	t.gate.RLock()
-	defer t.gate.RUnlock()
+	t.renewMu.RLock()
+	defer t.renewMu.RUnlock()
 	return t.renewals, len(t.old) > 0
 }
 
@@ -146,11 +146,11 @@ func (t *thread) renewed() (times int, old bool) {
 // starts again if the thread's credentials change meanwhile, so that no ID stays behind.
 func (c *Channel) renew(fd int) (err error) {
 	t := &c.thread
-	t.gate.Lock()
-	defer t.gate.Unlock()
+	t.renewMu.Lock()
+	defer t.renewMu.Unlock()
 	defer func() {
 		if t.failed = err; err != nil {
-			c.rouseAll()
+			c.wakeAll()
 		}
 	}()
 	move, err := newMigration()
@@ -165,7 +165,7 @@ func (c *Channel) renew(fd int) (err error) {
 }
 
 // renewOnce replaces the file once. It fails with [sys.ErrRefused] if IDs have stayed on
-// former files. The caller holds the gate.
+// former files. The caller holds renewMu.
 func (c *Channel) renewOnce(fd int, move *migration) error {
 	t := &c.thread
 	file, err := reopen()
@@ -196,8 +196,8 @@ func (c *Channel) renewOnce(fd int, move *migration) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for uid, id := range c.ids {
-			if uid == id.uid && !id.aside { // not the number of a group
-				if err := t.fetch(fd, move, id.handle); err != nil {
+			if uid == id.uid && !id.detached { // not the number of a group
+				if err := t.migrate(fd, move, id.handle); err != nil {
 					return err
 				}
 			}
@@ -221,9 +221,9 @@ func notRenewed(op string, err error) error {
 	return &verbs.Error{Op: op, Object: node, Err: fmt.Errorf("%w: %w", errCredentials, err), Hint: "give its user, or one of its groups, access to the node"}
 }
 
-// fetch moves an ID that is on a former file to fd. It fails with [sys.ErrRefused] if the
+// migrate moves an ID that is on a former file to fd. It fails with [sys.ErrRefused] if the
 // thread's credentials have changed again.
-func (t *thread) fetch(fd int, move *migration, handle uint32) error {
+func (t *thread) migrate(fd int, move *migration, handle uint32) error {
 	for _, from := range slices.Backward(t.old) {
 		if err := move.run(fd, from, handle); err == nil || err == sys.ErrRefused {
 			return err
@@ -232,15 +232,15 @@ func (t *thread) fetch(fd int, move *migration, handle uint32) error {
 	return nil
 }
 
-// adopt moves the ID of a new connection whose event may have come from a former file.
-func (c *Channel) adopt(handle uint32) {
+// migrateNew moves the ID of a new connection whose event may have come from a former file.
+func (c *Channel) migrateNew(handle uint32) {
 	c.onThread(func(fd int) error {
 		move, err := newMigration()
 		if err != nil {
 			return err
 		}
 		defer move.free()
-		if err = c.thread.fetch(fd, &move, handle); err == sys.ErrRefused {
+		if err = c.thread.migrate(fd, &move, handle); err == sys.ErrRefused {
 			err = c.renew(fd) // moves it
 		}
 		return err
@@ -267,49 +267,49 @@ func (m *migration) run(to, from int, handle uint32) error {
 	return sys.WriteCommand(to, m.bytes())
 }
 
-// rouseAll wakes all calls of [ID.Next].
-func (c *Channel) rouseAll() {
+// wakeAll wakes all calls of [ID.Next].
+func (c *Channel) wakeAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, id := range c.ids {
 		id.mu.Lock()
-		id.rouse()
+		id.wake()
 		id.mu.Unlock()
 	}
 }
 
-// failure returns why the file could not be renewed, or nil if it is usable.
-func (c *Channel) failure() error {
-	c.thread.gate.RLock()
-	defer c.thread.gate.RUnlock()
+// renewalErr returns why the file could not be renewed, or nil if it is usable.
+func (c *Channel) renewalErr() error {
+	c.thread.renewMu.RLock()
+	defer c.thread.renewMu.RUnlock()
 	return c.thread.failed
 }
 
-// runAside runs a command about an ID that may block for minutes, without blocking other
+// runBlocking runs a command about an ID that may block for minutes, without blocking other
 // commands: after a change of credentials it runs on the caller's thread, which the caller
 // has locked, and on a file of that thread.
-func (c *Channel) runAside(id *ID, m message) error {
+func (c *Channel) runBlocking(id *ID, m message) error {
 	move, err := newMigration()
 	if err != nil {
 		return err
 	}
 	defer move.free()
-	renewals, side, err := c.detach(id)
+	renewals, idFD, err := c.detach(id)
 	if err != nil {
 		return err
 	}
-	defer func() { unix.Close(side) }()
-	err = sys.WriteCommand(side, m.bytes())
+	defer func() { unix.Close(idFD) }()
+	err = sys.WriteCommand(idFD, m.bytes())
 	for err == sys.ErrRefused {
 		file, rerr := reopen()
 		if rerr != nil {
 			err = rerr
 			break
 		}
-		if err = move.run(file, side, id.handle); err == nil {
-			file, side = side, file
+		if err = move.run(file, idFD, id.handle); err == nil {
+			file, idFD = idFD, file
 			renewals = -1
-			err = sys.WriteCommand(side, m.bytes())
+			err = sys.WriteCommand(idFD, m.bytes())
 		}
 		unix.Close(file)
 	}
@@ -317,39 +317,39 @@ func (c *Channel) runAside(id *ID, m message) error {
 		return err
 	}
 	back := c.onThread(func(fd int) error {
-		move.req.Id, move.req.Fd = id.handle, uint32(side)
-		defer func() { id.aside = false }()
+		move.req.Id, move.req.Fd = id.handle, uint32(idFD)
+		defer func() { id.detached = false }()
 		return c.runRenewed(fd, move.message, nil)
 	})
 	if back == nil { // the kernel moves events without waking readers
-		c.turn.Lock()
+		c.deliverMu.Lock()
 		c.drain()
-		c.turn.Unlock()
+		c.deliverMu.Unlock()
 	}
 	return cmp.Or(err, back)
 }
 
 // detach returns another descriptor of the file that the ID is on. Renewals leave the ID
 // there until attach.
-func (c *Channel) detach(id *ID) (renewals, side int, err error) {
-	c.thread.gate.RLock()
-	defer c.thread.gate.RUnlock()
+func (c *Channel) detach(id *ID) (renewals, dup int, err error) {
+	c.thread.renewMu.RLock()
+	defer c.thread.renewMu.RUnlock()
 	err = c.file.Try(func(fd int) (err error) {
-		side, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		dup, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		return err
 	})
-	id.aside = err == nil
-	return c.thread.renewals, side, err
+	id.detached = err == nil
+	return c.thread.renewals, dup, err
 }
 
 // attach ends detach. It returns false if the file has been renewed since: the caller must
 // then move the ID to the new file.
 func (c *Channel) attach(id *ID, renewals int) bool {
-	c.thread.gate.RLock()
-	defer c.thread.gate.RUnlock()
+	c.thread.renewMu.RLock()
+	defer c.thread.renewMu.RUnlock()
 	if c.thread.renewals != renewals {
 		return false
 	}
-	id.aside = false
+	id.detached = false
 	return true
 }

@@ -8,16 +8,16 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// startUD moves a datagram QP, which needs no peer, to RTS.
-func (e *Endpoint) startUD() error {
+// activateUD moves a datagram QP, which needs no peer, to RTS.
+func (e *Endpoint) activateUD() error {
 	if err := e.QP.Modify(verbs.QPAttr{State: verbs.StateRTR}, verbs.MaskState); err != nil {
 		return err
 	}
 	return e.QP.Modify(verbs.QPAttr{State: verbs.StateRTS}, verbs.MaskState|verbs.MaskSQPSN)
 }
 
-// sendTo makes the peer of an event the endpoint's Peer.
-func (e *Endpoint) sendTo(ev Event) error {
+// setPeer makes the peer of an event the endpoint's Peer.
+func (e *Endpoint) setPeer(ev Event) error {
 	ah, err := e.PD.CreateAH(ev.AV)
 	if err != nil {
 		return err
@@ -33,13 +33,13 @@ func (e *Endpoint) sendTo(ev Event) error {
 // Polled, through its own buffers. It takes over the endpoint's queues and is
 // closed with the endpoint.
 type Datagrams struct {
-	e    *Endpoint
-	mr   *uverbs.MR
-	slot int // bytes of a receive buffer, with the GRH
-	qkey uint32
+	e        *Endpoint
+	mr       *uverbs.MR
+	slotSize int // bytes of a receive buffer, with the GRH
+	qkey     uint32
 
 	sending chan struct{} // holds a token while a message is sent
-	senders *senders
+	senders *ahCache
 }
 
 // NewDatagrams posts as many receives as the endpoint's queue takes, of size
@@ -52,18 +52,18 @@ func NewDatagrams(e *Endpoint, size int) (*Datagrams, error) {
 
 func newDatagrams(e *Endpoint, size int) (*Datagrams, error) {
 	n := int(e.QP.Cap().MaxRecvWR)
-	d := &Datagrams{e: e, slot: size + verbs.GRHSize, sending: make(chan struct{}, 1)}
-	d.senders = newSenders(d.replyAH)
+	d := &Datagrams{e: e, slotSize: size + verbs.GRHSize, sending: make(chan struct{}, 1)}
+	d.senders = newAHCache(d.replyAH)
 	attr, err := e.QP.Query()
 	if err != nil {
 		return nil, err
 	}
 	d.qkey = attr.QKey
 	// One more slot, after those of the receives, is for sending.
-	if d.mr, err = e.AllocMR((n+1)*d.slot, verbs.AccessLocalWrite); err != nil {
+	if d.mr, err = e.AllocMR((n+1)*d.slotSize, verbs.AccessLocalWrite); err != nil {
 		return nil, err
 	}
-	if err := d.touch(func([]byte) { e.release = append(e.release, d.senders.close) }); err != nil {
+	if err := d.withMemory(func([]byte) { e.release = append(e.release, d.senders.close) }); err != nil {
 		return nil, err
 	}
 	for i := range n {
@@ -75,7 +75,7 @@ func newDatagrams(e *Endpoint, size int) (*Datagrams, error) {
 }
 
 func (d *Datagrams) post(i int) error {
-	_, err := d.e.QP.PostRecv(verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{d.mr.SGE(i*d.slot, d.slot)}})
+	_, err := d.e.QP.PostRecv(verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{d.mr.SGE(i*d.slotSize, d.slotSize)}})
 	return err
 }
 
@@ -112,8 +112,8 @@ func (d *Datagrams) recv(ctx context.Context, b []byte) (m Datagram, err error) 
 	if m.WithImm = wc[0].Flags&verbs.WCWithImm != 0; m.WithImm {
 		m.Imm = wc[0].Imm()
 	}
-	err = d.touch(func(mem []byte) {
-		slot := mem[int(wc[0].ID)*d.slot:][:wc[0].ByteLen]
+	err = d.withMemory(func(mem []byte) {
+		slot := mem[int(wc[0].ID)*d.slotSize:][:wc[0].ByteLen]
 		m.From = senderOf(&wc[0], slot)
 		m.Len = copy(b, slot[min(len(slot), verbs.GRHSize):])
 	})
@@ -123,8 +123,8 @@ func (d *Datagrams) recv(ctx context.Context, b []byte) (m Datagram, err error) 
 	return m, d.post(int(wc[0].ID))
 }
 
-// touch calls f with the memory, which is not freed meanwhile.
-func (d *Datagrams) touch(f func(mem []byte)) error {
+// withMemory calls f with the memory, which is not freed meanwhile.
+func (d *Datagrams) withMemory(f func(mem []byte)) error {
 	d.e.mu.Lock()
 	defer d.e.mu.Unlock()
 	if d.e.freed {
@@ -162,7 +162,7 @@ func (d *Datagrams) replyAH(h header) (*uverbs.AH, error) {
 // each sender. The default is 1024, the least 1. Devices have at most some ten thousand
 // handles for all programs. An answer to a sender that is not in the cache adds a handle,
 // and evicts the least recently used one if the cache is full.
-func (d *Datagrams) SetMaxSenders(n int) { d.senders.keep(max(n, 1)) }
+func (d *Datagrams) SetMaxSenders(n int) { d.senders.setLimit(max(n, 1)) }
 
 // Send sends a message and waits for its completion. ctx bounds only the wait for
 // other messages that are being sent.
@@ -207,7 +207,7 @@ func (d *Datagrams) send(ctx context.Context, wr verbs.SendWR, b []byte) error {
 
 // transmit sends a message and waits for its completion.
 func (d *Datagrams) transmit(ctx context.Context, wr verbs.SendWR, b []byte) error {
-	if len(b) > d.slot-verbs.GRHSize {
+	if len(b) > d.slotSize-verbs.GRHSize {
 		return fmt.Errorf("datagram of %d bytes: %w", len(b), verbs.ErrMessageTooLong)
 	}
 	select {
@@ -216,8 +216,8 @@ func (d *Datagrams) transmit(ctx context.Context, wr verbs.SendWR, b []byte) err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	at := d.mr.Len() - d.slot
-	if err := d.touch(func(mem []byte) { copy(mem[at:], b) }); err != nil {
+	at := d.mr.Len() - d.slotSize
+	if err := d.withMemory(func(mem []byte) { copy(mem[at:], b) }); err != nil {
 		return err
 	}
 	wr.Flags, wr.SGL = verbs.SendSignaled, []verbs.SGE{d.mr.SGE(at, len(b))}

@@ -156,7 +156,7 @@ func TestMaxSenders(t *testing.T) {
 // datagramPair returns the two ends of a datagram dial.
 func datagramPair(ctx context.Context, t *testing.T, opt cm.Options) (client, server *cm.Endpoint) {
 	t.Helper()
-	client, server = labtest.CoupleIn(ctx, t, cm.PortSpaceUDP, labtest.Addr+":0", opt, cm.Options{})
+	client, server = labtest.ConnectIn(ctx, t, cm.PortSpaceUDP, labtest.Addr+":0", opt, cm.Options{})
 	labtest.Close(t, client)
 	labtest.Close(t, server)
 	return client, server

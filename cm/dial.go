@@ -77,17 +77,17 @@ func (d *Dialer) dialWithin(ctx context.Context, left int, dst netip.AddrPort) (
 }
 
 func (d *Dialer) dial(ctx context.Context, dst netip.AddrPort) (e *Endpoint, err error) {
-	err = withPort(d.Logger, d.LocalAddr.Port(), func() error {
-		e, err = d.attempt(ctx, dst)
+	err = retryPort(d.Logger, d.LocalAddr.Port(), func() error {
+		e, err = d.dialOnce(ctx, dst)
 		return err
 	})
 	return e, err
 }
 
-// withPort calls do, which binds to a port, and repeats it if the port is in use and was
+// retryPort calls do, which binds to a port, and repeats it if the port is in use and was
 // chosen by the connection manager: iWARP uses TCP's ports, and the connection manager
 // does not know which of them are free.
-func withPort(log *slog.Logger, port uint16, do func() error) (err error) {
+func retryPort(log *slog.Logger, port uint16, do func() error) (err error) {
 	for i := range 16 {
 		if i > 0 && log != nil {
 			log.Debug("port is in use, another is tried", "err", err)
@@ -100,11 +100,11 @@ func withPort(log *slog.Logger, port uint16, do func() error) (err error) {
 	return err
 }
 
-func (d *Dialer) attempt(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, err error) {
-	j := newJournal(d.Logger)
+func (d *Dialer) dialOnce(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, err error) {
+	j := newConnLogger(d.Logger)
 	defer func() {
 		if err != nil {
-			j.step("dial failed", dst, err)
+			j.logStep("dial failed", dst, err)
 		}
 	}()
 	if err := ctx.Err(); err != nil {
@@ -122,7 +122,7 @@ func (d *Dialer) attempt(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, 
 		id.Close()
 		return nil, err
 	}
-	j.step("address resolved", dst, nil)
+	j.logStep("address resolved", dst, nil)
 	e, err := newEndpoint(id, Route{}, &d.Options, j, t)
 	if err != nil {
 		return nil, err
@@ -132,21 +132,21 @@ func (d *Dialer) attempt(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, 
 		e.discard()
 		return nil, fmt.Errorf("resolve route: %w", noRoute(err, dst.Addr()))
 	}
-	e.note(slog.LevelDebug, "route resolved", nil)
+	e.log(slog.LevelDebug, "route resolved", nil)
 	if abandoned, err := d.connect(ctx, e); err != nil {
 		if !abandoned {
 			e.discard()
 		}
 		return nil, err
 	}
-	e.established()
+	e.watchEvents()
 	return e, nil
 }
 
 func (d *Dialer) timeout() time.Duration { return cmp.Or(d.ResolveTimeout, 2*time.Second) }
 
-// address resolves dst, which finds the device that leads there.
-func (d *Dialer) address(ctx context.Context, id *ID, dst netip.AddrPort) error {
+// resolveAddr resolves dst, which finds the device that leads there.
+func (d *Dialer) resolveAddr(ctx context.Context, id *ID, dst netip.AddrPort) error {
 	if d.TOS != 0 {
 		if err := id.SetTOS(d.TOS); err != nil {
 			return err
@@ -165,7 +165,7 @@ func (d *Dialer) address(ctx context.Context, id *ID, dst netip.AddrPort) error 
 // resolve finds the device and starts to resolve the route. The caller makes the QP
 // in the meantime.
 func (d *Dialer) resolve(ctx context.Context, id *ID, dst netip.AddrPort) error {
-	if err := d.address(ctx, id, dst); err != nil {
+	if err := d.resolveAddr(ctx, id, dst); err != nil {
 		return err
 	}
 	if err := id.resolveRoute(d.timeout()); err != nil {
@@ -196,7 +196,7 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 	}
 	switch {
 	case err == nil:
-		return false, e.answered(&ev)
+		return false, e.handleEstablished(&ev)
 	case within.Err() != nil && ctx.Err() == nil:
 		err = fmt.Errorf("no answer within %v: %w", timeout, err)
 	}

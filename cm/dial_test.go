@@ -18,8 +18,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// silent returns an address on a device's subnet where no host answers.
-func silent(t *testing.T, device string) string {
+// silentListener returns an address on a device's subnet where no host answers.
+func silentListener(t *testing.T, device string) string {
 	t.Helper()
 	ip := func(format string, args ...any) {
 		t.Helper()
@@ -52,7 +52,7 @@ func silent(t *testing.T, device string) string {
 // ConnectTimeout, or with its context.
 func TestConnectTimeout(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		addr := silent(t, device) + ":7471"
+		addr := silentListener(t, device) + ":7471"
 		start := time.Now()
 		if _, err := (&cm.Dialer{ConnectTimeout: 300 * time.Millisecond}).Dial(t.Context(), addr); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no answer within 300ms") {
 			t.Errorf("dial with a timeout: %v after %v", err, time.Since(start))
@@ -76,7 +76,7 @@ func TestDefaultConnectTimeout(t *testing.T) {
 	}
 	labtest.Each(t, func(t *testing.T, device string) {
 		t.Parallel()
-		addr := silent(t, device) + ":7471"
+		addr := silentListener(t, device) + ":7471"
 		start := time.Now()
 		_, err := cm.Dial(t.Context(), addr)
 		if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took < 29*time.Second || took > 60*time.Second {

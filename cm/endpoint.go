@@ -90,16 +90,16 @@ type Endpoint struct {
 	// Peer is the destination of a datagram endpoint that dialed.
 	Peer verbs.UDAddr
 
-	id       *ID
-	route    Route
-	announce []byte // private data for the peer
-	up       atomic.Bool
-	shared   bool // a CQ or SRQ is the program's, which may outlive the endpoint
-	single   bool // see Options.SingleThreaded
-	iwarp    bool
+	id             *ID
+	route          Route
+	announce       []byte // private data for the peer
+	up             atomic.Bool
+	shared         bool // a CQ or SRQ is the program's, which may outlive the endpoint
+	singleThreaded bool // see Options.SingleThreaded
+	iwarp          bool
 
-	journal journal
-	noted   atomic.Bool // the end has been logged
+	logger    connLogger
+	endLogged atomic.Bool // the end has been logged
 
 	mu      sync.Mutex
 	mrs     []*uverbs.MR   // closed first
@@ -118,8 +118,8 @@ type Endpoint struct {
 
 // newEndpoint makes the verbs objects for id, which it closes if it fails. A zero route is
 // looked up.
-func newEndpoint(id *ID, route Route, opt *Options, j journal, t *Transport) (_ *Endpoint, err error) {
-	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{}), journal: j}
+func newEndpoint(id *ID, route Route, opt *Options, j connLogger, t *Transport) (_ *Endpoint, err error) {
+	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{}), logger: j}
 	defer func() {
 		if err != nil {
 			e.free()
@@ -155,7 +155,7 @@ func newEndpoint(id *ID, route Route, opt *Options, j journal, t *Transport) (_ 
 		}
 	}
 	e.iwarp = e.PD.Context().Device().IWARP()
-	e.single = opt.SingleThreaded
+	e.singleThreaded = opt.SingleThreaded
 	if err := e.makeCQs(!opt.Polled, opt.Cap.WithDefaults()); err != nil {
 		return nil, err
 	}
@@ -176,7 +176,7 @@ func newEndpoint(id *ID, route Route, opt *Options, j journal, t *Transport) (_ 
 		return nil, err
 	}
 	if typ == verbs.UD {
-		if err := e.startUD(); err != nil {
+		if err := e.activateUD(); err != nil {
 			return nil, err
 		}
 	}
@@ -191,7 +191,7 @@ func newEndpoint(id *ID, route Route, opt *Options, j journal, t *Transport) (_ 
 
 // makeCQs makes the CQs that the options do not contain.
 func (e *Endpoint) makeCQs(events bool, size verbs.QPCap) error {
-	cqopt := uverbs.CQOptions{SingleThreaded: e.single}
+	cqopt := uverbs.CQOptions{SingleThreaded: e.singleThreaded}
 	if events && (e.SendCQ == nil || e.RecvCQ == nil) {
 		ch, err := e.PD.Context().CreateCompChannel()
 		if err != nil {
@@ -205,7 +205,7 @@ func (e *Endpoint) makeCQs(events bool, size verbs.QPCap) error {
 			return nil
 		}
 		cqopt.Depth = requests + 1
-		if e.device != nil && cqopt.Channel == nil && !e.single {
+		if e.device != nil && cqopt.Channel == nil && !e.singleThreaded {
 			var release func() error
 			if *cq, release, err = e.device.createCQ(cqopt.Depth); err == nil {
 				e.release = append(e.release, release)
@@ -226,7 +226,7 @@ func (e *Endpoint) makeCQs(events bool, size verbs.QPCap) error {
 // connect sends the connection request.
 func (e *Endpoint) connect(p ConnParam) error {
 	if e.iwarp {
-		return e.id.connectAside(p)
+		return e.id.connectBlocking(p)
 	}
 	return e.id.connect(p, false)
 }
@@ -240,13 +240,13 @@ func (e *Endpoint) accept(opt *Options) error {
 		return fmt.Errorf("accept: %w", err)
 	}
 	if e.iwarp {
-		e.QP.HoldSends(time.Now().Add(settle))
+		e.QP.HoldSends(time.Now().Add(settleDelay))
 	}
 	return nil
 }
 
-// answered handles the event that the peer's answer causes. Then the connection is up.
-func (e *Endpoint) answered(ev *Event) error {
+// handleEstablished handles the event that the peer's answer causes. Then the connection is up.
+func (e *Endpoint) handleEstablished(ev *Event) error {
 	if ev.Type == ConnectResponse {
 		if err := e.activate(nil); err != nil {
 			return err
@@ -260,11 +260,11 @@ func (e *Endpoint) answered(ev *Event) error {
 	}
 	e.up.Store(true)
 	if e.id.space.datagram() {
-		if err := e.sendTo(*ev); err != nil {
+		if err := e.setPeer(*ev); err != nil {
 			return err
 		}
 	}
-	e.note(slog.LevelDebug, "connection established", nil)
+	e.log(slog.LevelDebug, "connection established", nil)
 	return nil
 }
 
@@ -298,9 +298,9 @@ func (e *Endpoint) activate(accepting *Options) error {
 	switch {
 	case accepting == nil:
 	case accepting.RetryCount != 0:
-		attr.RetryCount = number(accepting.RetryCount, retries)
+		attr.RetryCount = optionValue(accepting.RetryCount, defaultRetryCount)
 	default:
-		attr.RetryCount = min(attr.RetryCount, retries)
+		attr.RetryCount = min(attr.RetryCount, defaultRetryCount)
 	}
 	return e.QP.Modify(attr, mask)
 }
@@ -309,22 +309,22 @@ func (e *Endpoint) activate(accepting *Options) error {
 // 0.64 ms, as in uverbs.QP.Connect.
 const minRNRTimer = 12
 
-// retries is the default of Options.RetryCount.
-const retries = 6
+// defaultRetryCount is the default of Options.RetryCount.
+const defaultRetryCount = 6
 
 func (opt *Options) connParam(e *Endpoint) ConnParam {
 	return ConnParam{
 		QPNum: e.QP.Num(), SRQ: opt.SRQ != nil, PrivateData: e.announce,
-		ResponderResources: number(opt.ResponderResources, rdAtomics), InitiatorDepth: number(opt.InitiatorDepth, rdAtomics),
-		RetryCount: number(opt.RetryCount, retries), RNRRetryCount: number(opt.RNRRetryCount, 7),
+		ResponderResources: optionValue(opt.ResponderResources, defaultReadDepth), InitiatorDepth: optionValue(opt.InitiatorDepth, defaultReadDepth),
+		RetryCount: optionValue(opt.RetryCount, defaultRetryCount), RNRRetryCount: optionValue(opt.RNRRetryCount, 7),
 	}
 }
 
-// rdAtomics is the default number of RDMA READs and atomics in flight.
-const rdAtomics = 16
+// defaultReadDepth is the default number of RDMA READs and atomics in flight.
+const defaultReadDepth = 16
 
-// number returns the value of an option that check has accepted.
-func number(n int, zero uint8) uint8 {
+// optionValue returns the value of an option that check has accepted.
+func optionValue(n int, zero uint8) uint8 {
 	if n == 0 {
 		return zero
 	}
@@ -344,9 +344,9 @@ func (opt *Options) check() error {
 	return nil
 }
 
-// established registers a function that calls e.end when the connection ends.
-func (e *Endpoint) established() {
-	e.id.follow(func(ev Event, err error) {
+// watchEvents registers a function that calls e.end when the connection ends.
+func (e *Endpoint) watchEvents() {
+	e.id.setHandler(func(ev Event, err error) {
 		if err == nil {
 			err = ev.Err()
 		}
@@ -362,7 +362,7 @@ func (e *Endpoint) end(reason error, flush bool) {
 	e.endOnce.Do(func() {
 		e.ending.Store(true)
 		if flush {
-			if !e.single || reason == verbs.ErrClosed { // ErrClosed: the program called
+			if !e.singleThreaded || reason == verbs.ErrClosed { // ErrClosed: the program called
 				e.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
 			}
 			if e.up.Load() && !e.id.space.datagram() {
@@ -372,8 +372,8 @@ func (e *Endpoint) end(reason error, flush bool) {
 		e.reason = reason
 		close(e.done)
 	})
-	if e.journal.log != nil && e.up.Load() && !e.noted.Swap(true) {
-		e.note(slog.LevelDebug, "connection ended", e.reason)
+	if e.logger.logger != nil && e.up.Load() && !e.endLogged.Swap(true) {
+		e.log(slog.LevelDebug, "connection ended", e.reason)
 	}
 }
 
@@ -396,17 +396,17 @@ func (e *Endpoint) Err() error {
 // closed with the endpoint if the program has not closed it before.
 func (e *Endpoint) AllocMR(size int, access verbs.Access) (*uverbs.MR, error) {
 	mr, err := e.PD.AllocMR(size, access, uverbs.MROptions{})
-	return e.own(mr, err)
+	return e.trackMR(mr, err)
 }
 
 // RegisterMR registers the caller's memory, as [uverbs.PD.RegisterMR] does. The
 // region is closed with the endpoint if the program has not closed it before.
 func (e *Endpoint) RegisterMR(mem []byte, access verbs.Access) (*uverbs.MR, error) {
 	mr, err := e.PD.RegisterMR(mem, access)
-	return e.own(mr, err)
+	return e.trackMR(mr, err)
 }
 
-func (e *Endpoint) own(mr *uverbs.MR, err error) (*uverbs.MR, error) {
+func (e *Endpoint) trackMR(mr *uverbs.MR, err error) (*uverbs.MR, error) {
 	if err != nil {
 		return nil, err
 	}

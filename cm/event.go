@@ -84,7 +84,7 @@ type Event struct {
 	Arg uint64
 }
 
-func eventOf(r *abi.RdmaUcmEventResp, datagram bool) Event {
+func decodeEvent(r *abi.RdmaUcmEventResp, datagram bool) Event {
 	e := Event{Type: EventType(r.Event), Status: int(int32(r.Status)), ECE: ECE{r.Ece.VendorId, r.Ece.AttrMod}}
 	if e.Type == User {
 		arg := r.Param.Arg32()
@@ -94,17 +94,17 @@ func eventOf(r *abi.RdmaUcmEventResp, datagram bool) Event {
 	if datagram {
 		ud := r.Param.Ud()
 		e.QPNum, e.QKey, e.AV = ud.QpNum, ud.Qkey, attr.OfAH(&ud.AhAttr)
-		e.PrivateData = private(&ud.PrivateData, ud.PrivateDataLen)
+		e.PrivateData = privateData(&ud.PrivateData, ud.PrivateDataLen)
 		return e
 	}
 	conn := r.Param.Conn()
 	e.ResponderResources, e.InitiatorDepth, e.QPNum = conn.ResponderResources, conn.InitiatorDepth, conn.QpNum
 	e.FlowControl, e.RetryCount, e.RNRRetryCount, e.SRQ = conn.FlowControl != 0, conn.RetryCount, conn.RnrRetryCount, conn.Srq != 0
-	e.PrivateData = private(&conn.PrivateData, conn.PrivateDataLen)
+	e.PrivateData = privateData(&conn.PrivateData, conn.PrivateDataLen)
 	return e
 }
 
-func private(data *[abi.RDMA_MAX_PRIVATE_DATA]uint8, n uint8) []byte {
+func privateData(data *[abi.RDMA_MAX_PRIVATE_DATA]uint8, n uint8) []byte {
 	if n == 0 {
 		return nil
 	}
@@ -121,7 +121,7 @@ func (e *Event) Err() error {
 		case e.Type == ConnectError && status == unix.EINVAL: // only siw reports this (siw_proc_mpareply)
 			return fmt.Errorf("%v: %w: %w", e.Type, ErrMPA, status)
 		default:
-			return fmt.Errorf("%v: %w", e.Type, public(status))
+			return fmt.Errorf("%v: %w", e.Type, translateErrno(status))
 		}
 	}
 	switch e.Type {

@@ -27,15 +27,15 @@ type ID struct {
 	// Tag is for the program's use.
 	Tag any
 
-	on     atomic.Pointer[Channel]
-	uid    uint64
-	handle uint32
-	space  PortSpace
-	aside  bool // see Channel.detach; guarded by the gate of the channel's thread
+	channel  atomic.Pointer[Channel]
+	uid      uint64
+	handle   uint32
+	space    PortSpace
+	detached bool // see Channel.detach; guarded by renewMu of the channel's thread
 
-	// live is held for reading by commands, so that Close waits until they end: the
+	// cmdMu is held for reading by commands, so that Close waits until they end: the
 	// kernel reuses the handle of an ID that it has destroyed.
-	live   sync.RWMutex
+	cmdMu  sync.RWMutex
 	closed bool
 
 	closing   sync.Mutex
@@ -45,19 +45,19 @@ type ID struct {
 
 	mu                   sync.Mutex
 	events               []Event
-	follower             func(Event, error) // receives the events instead of Next
+	handler              func(Event, error) // receives the events instead of Next
 	groups               map[uint64]*Group
 	backlog              int // of a listener: the most events in the queue
 	log                  *slog.Logger
 	requests, turnedAway uint64
 	ended                bool
-	why                  error         // why the ID has ended
-	room                 [1]Event      // first array of events, which seldom has more than one
+	err                  error         // why the ID has ended
+	buf                  [1]Event      // first array of events, which seldom has more than one
 	ready                chan struct{} // has a token while there may be events; closed with the ID; nil before the first wait
 }
 
-// waiting returns ready. The caller holds mu.
-func (id *ID) waiting() chan struct{} {
+// readyChan returns ready. The caller holds mu.
+func (id *ID) readyChan() chan struct{} {
 	if id.ready == nil {
 		id.ready = make(chan struct{}, 1)
 		if id.ended {
@@ -114,7 +114,7 @@ const defaultBacklog = 1024
 // push queues an event. It returns false if the ID has ended or its backlog is full.
 func (id *ID) push(e Event) bool {
 	id.mu.Lock()
-	if f := id.follower; f != nil && !id.ended {
+	if f := id.handler; f != nil && !id.ended {
 		id.mu.Unlock()
 		f(e, nil)
 		return true
@@ -134,15 +134,15 @@ func (id *ID) push(e Event) bool {
 		}
 	}
 	if id.events == nil {
-		id.events = id.room[:0]
+		id.events = id.buf[:0]
 	}
 	id.events = append(id.events, e)
-	id.rouse()
+	id.wake()
 	return true
 }
 
-// rouse wakes one goroutine that waits in Next. The caller holds mu.
-func (id *ID) rouse() {
+// wake wakes one goroutine that waits in Next. The caller holds mu.
+func (id *ID) wake() {
 	if id.ready == nil || id.ended {
 		return
 	}
@@ -169,20 +169,20 @@ func (id *ID) next(ctx context.Context) (Event, error) {
 			e := id.events[0]
 			id.events = slices.Delete(id.events, 0, 1)
 			if len(id.events) > 0 {
-				id.rouse()
+				id.wake()
 			}
 			id.mu.Unlock()
 			return e, nil
 		}
 		if id.ended {
 			id.mu.Unlock()
-			return Event{}, id.why
+			return Event{}, id.err
 		}
-		ready := id.waiting()
+		ready := id.readyChan()
 		id.mu.Unlock()
-		if err := id.ch().failure(); err != nil {
+		if err := id.ch().renewalErr(); err != nil {
 			id.mu.Lock()
-			id.rouse() // the next waiter
+			id.wake() // the next waiter
 			id.mu.Unlock()
 			return Event{}, err
 		}
@@ -194,20 +194,20 @@ func (id *ID) next(ctx context.Context) (Event, error) {
 	}
 }
 
-// follow registers f to be called with each event from now on, in order, by the goroutine
+// setHandler registers f to be called with each event from now on, in order, by the goroutine
 // that reads the channel's events, and once with an error when the ID ends. f must not block.
-func (id *ID) follow(f func(Event, error)) {
+func (id *ID) setHandler(f func(Event, error)) {
 	for {
 		id.mu.Lock()
 		if id.ended {
 			id.mu.Unlock()
-			f(Event{}, id.why)
+			f(Event{}, id.err)
 			return
 		}
 		events := id.events
 		id.events = nil
 		if len(events) == 0 {
-			id.follower = f
+			id.handler = f
 			id.mu.Unlock()
 			return
 		}
@@ -248,10 +248,10 @@ func (id *ID) end(why error) {
 		id.mu.Unlock()
 		return
 	}
-	id.ended, id.why = true, why
+	id.ended, id.err = true, why
 	events := id.events
 	id.events = nil
-	follower := id.follower
+	follower := id.handler
 	groups := id.groups
 	id.groups = nil
 	if id.ready != nil {
@@ -270,17 +270,17 @@ func (id *ID) end(why error) {
 		}
 	}
 	if l := id.ch().loop; l != nil {
-		l.some.Signal()
+		l.changed.Signal()
 	}
 }
 
 func (id *ID) forget() {
-	id.ch().delist(id.numbers())
+	id.ch().unregister(id.uids())
 	id.end(verbs.ErrClosed)
 }
 
-// numbers returns the uids that the kernel has for the ID and its groups.
-func (id *ID) numbers() []uint64 {
+// uids returns the uids that the kernel has for the ID and its groups.
+func (id *ID) uids() []uint64 {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	numbers := []uint64{id.uid}
@@ -291,52 +291,52 @@ func (id *ID) numbers() []uint64 {
 }
 
 // ch returns the channel that the ID is on.
-func (id *ID) ch() *Channel { return id.on.Load() }
+func (id *ID) ch() *Channel { return id.channel.Load() }
 
 // PortSpace returns the port space of the ID.
 func (id *ID) PortSpace() PortSpace { return id.space }
 
-// enter begins a command about the ID, which leave ends.
-func (id *ID) enter() error {
-	id.live.RLock()
+// beginCommand begins a command about the ID, which endCommand ends.
+func (id *ID) beginCommand() error {
+	id.cmdMu.RLock()
 	if id.closed {
-		id.live.RUnlock()
+		id.cmdMu.RUnlock()
 		return verbs.ErrClosed
 	}
 	return nil
 }
 
-func (id *ID) leave() { id.live.RUnlock() }
+func (id *ID) endCommand() { id.cmdMu.RUnlock() }
 
-// do runs a command about an ID that has no answer.
-func do[Req any](id *ID, cmd uint32, req *Req) error {
-	if err := id.enter(); err != nil {
+// idCommand runs a command about an ID that has no answer.
+func idCommand[Req any](id *ID, cmd uint32, req *Req) error {
+	if err := id.beginCommand(); err != nil {
 		return err
 	}
-	defer id.leave()
+	defer id.endCommand()
 	return command(id.ch(), cmd, req)
 }
 
-// doAside is do for a command that may block, see [Channel.runAside].
-func doAside[Req any](id *ID, cmd uint32, req *Req) error {
-	if err := id.enter(); err != nil {
+// doBlocking is idCommand for a command that may block, see [Channel.runBlocking].
+func doBlocking[Req any](id *ID, cmd uint32, req *Req) error {
+	if err := id.beginCommand(); err != nil {
 		return err
 	}
-	defer id.leave()
+	defer id.endCommand()
 	m, err := encode(cmd, mmap.Bytes(req), nil, 0)
 	if err != nil {
 		return err
 	}
 	defer m.free()
-	return public(id.ch().runAside(id, m))
+	return translateErrno(id.ch().runBlocking(id, m))
 }
 
-// ask runs a command about an ID and stores its answer in *resp, see query.
-func ask[Resp, Req any](id *ID, cmd uint32, req *Req, response *uint64, resp *Resp) error {
-	if err := id.enter(); err != nil {
+// idQuery runs a command about an ID and stores its answer in *resp, see query.
+func idQuery[Resp, Req any](id *ID, cmd uint32, req *Req, response *uint64, resp *Resp) error {
+	if err := id.beginCommand(); err != nil {
 		return err
 	}
-	defer id.leave()
+	defer id.endCommand()
 	return query(id.ch(), cmd, req, response, resp)
 }
 
@@ -349,9 +349,9 @@ func (id *ID) Close() error {
 	if id.destroyed {
 		return nil
 	}
-	id.live.Lock()
+	id.cmdMu.Lock()
 	id.closed = true
-	id.live.Unlock()
+	id.cmdMu.Unlock()
 	req := abi.RdmaUcmDestroyId{Id: id.handle}
 	err := query(id.ch(), abi.RDMA_USER_CM_CMD_DESTROY_ID, &req, &req.Response, new(abi.RdmaUcmDestroyIdResp))
 	id.destroyed = err == nil
@@ -372,7 +372,7 @@ func (id *ID) bind(addr netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	return do(id, abi.RDMA_USER_CM_CMD_BIND, &abi.RdmaUcmBind{Id: id.handle, AddrSize: size, Addr: sa})
+	return idCommand(id, abi.RDMA_USER_CM_CMD_BIND, &abi.RdmaUcmBind{Id: id.handle, AddrSize: size, Addr: sa})
 }
 
 // ResolveAddr starts to find the device that leads to dst, from src if that is valid.
@@ -395,7 +395,7 @@ func (id *ID) resolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 	if req.DstAddr, req.DstSize, err = sockaddr(dst); err != nil {
 		return err
 	}
-	return do(id, abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, &req)
+	return idCommand(id, abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, &req)
 }
 
 // ResolveRoute starts to find the path. RouteResolved or RouteError follows.
@@ -404,7 +404,7 @@ func (id *ID) ResolveRoute(timeout time.Duration) error {
 }
 
 func (id *ID) resolveRoute(timeout time.Duration) error {
-	return do(id, abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE,
+	return idCommand(id, abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE,
 		&abi.RdmaUcmResolveRoute{Id: id.handle, TimeoutMs: uint32(timeout.Milliseconds())})
 }
 
@@ -423,7 +423,7 @@ func (id *ID) listen(backlog int) error {
 	if id.ch().loop != nil {
 		req.Backlog = uint32(backlog)
 	}
-	return do(id, abi.RDMA_USER_CM_CMD_LISTEN, &req)
+	return idCommand(id, abi.RDMA_USER_CM_CMD_LISTEN, &req)
 }
 
 // ConnParam contains the parameters that the two sides exchange (struct
@@ -448,8 +448,8 @@ type ECE struct{ VendorID, Options uint32 }
 
 func (e ECE) abi() abi.RdmaUcmEce { return abi.RdmaUcmEce{VendorId: e.VendorID, AttrMod: e.Options} }
 
-// put fills in the kernel's structure.
-func (p *ConnParam) put(a *abi.RdmaUcmConnParam) error {
+// encode fills in the kernel's structure.
+func (p *ConnParam) encode(a *abi.RdmaUcmConnParam) error {
 	if len(p.PrivateData) > MaxPrivateData {
 		return ErrPrivateData
 	}
@@ -468,24 +468,24 @@ func (p *ConnParam) put(a *abi.RdmaUcmConnParam) error {
 
 // Connect requests a connection. ConnectResponse, which [ID.Establish] answers,
 // Established, or an event of failure follows.
-func (id *ID) Connect(p ConnParam) error { return fail("connect ID", "", id.connectAside(p)) }
+func (id *ID) Connect(p ConnParam) error { return fail("connect ID", "", id.connectBlocking(p)) }
 
-func (id *ID) connectAside(p ConnParam) error {
+func (id *ID) connectBlocking(p ConnParam) error {
 	// siw waits for TCP's handshake here. A signal would end it, and the kernel would
 	// start another: a listening siw then releases its listener (siw_cm_llp_state_change).
 	return sys.Uninterrupted(func() error { return id.connect(p, true) })
 }
 
-// connect is Connect without protection from signals, which do no harm on RoCE. aside
+// connect is Connect without protection from signals, which do no harm on RoCE. blocking
 // is set if it may block, as on iWARP.
-func (id *ID) connect(p ConnParam, aside bool) error {
+func (id *ID) connect(p ConnParam, blocking bool) error {
 	req := abi.RdmaUcmConnect{Id: id.handle, Ece: p.ECE.abi()}
-	if err := p.put(&req.ConnParam); err != nil {
+	if err := p.encode(&req.ConnParam); err != nil {
 		return err
 	}
-	run := do[abi.RdmaUcmConnect]
-	if aside {
-		run = doAside
+	run := idCommand[abi.RdmaUcmConnect]
+	if blocking {
+		run = doBlocking
 	}
 	err := run(id, abi.RDMA_USER_CM_CMD_CONNECT, &req)
 	most := roceRequest
@@ -500,10 +500,10 @@ func (id *ID) Accept(p ConnParam) error { return fail("accept on ID", "", id.acc
 
 func (id *ID) accept(p ConnParam) error {
 	req := abi.RdmaUcmAccept{Uid: id.uid, Id: id.handle, Ece: p.ECE.abi()}
-	if err := p.put(&req.ConnParam); err != nil {
+	if err := p.encode(&req.ConnParam); err != nil {
 		return err
 	}
-	err := do(id, abi.RDMA_USER_CM_CMD_ACCEPT, &req)
+	err := idCommand(id, abi.RDMA_USER_CM_CMD_ACCEPT, &req)
 	most := roceReply
 	if id.space.datagram() {
 		most = roceDatagramReply
@@ -517,7 +517,7 @@ func (id *ID) accept(p ConnParam) error {
 func (id *ID) Establish() error { return fail("establish connection of ID", "", id.establish()) }
 
 func (id *ID) establish() error {
-	return do(id, abi.RDMA_USER_CM_CMD_ACCEPT, &abi.RdmaUcmAccept{Id: id.handle})
+	return idCommand(id, abi.RDMA_USER_CM_CMD_ACCEPT, &abi.RdmaUcmAccept{Id: id.handle})
 }
 
 // Reject rejects a connection.
@@ -537,14 +537,14 @@ func (id *ID) reject(reason uint8, privateData []byte) error {
 	}
 	req := abi.RdmaUcmReject{Id: id.handle, PrivateDataLen: uint8(len(privateData)), Reason: reason}
 	copy(req.PrivateData[:], privateData)
-	return tooLong(do(id, abi.RDMA_USER_CM_CMD_REJECT, &req), privateData, roceReject)
+	return tooLong(idCommand(id, abi.RDMA_USER_CM_CMD_REJECT, &req), privateData, roceReject)
 }
 
 // Disconnect ends a connection. Disconnected follows on both sides.
 func (id *ID) Disconnect() error { return fail("disconnect ID", "", id.disconnect()) }
 
 func (id *ID) disconnect() error {
-	return do(id, abi.RDMA_USER_CM_CMD_DISCONNECT, &abi.RdmaUcmDisconnect{Id: id.handle})
+	return idCommand(id, abi.RDMA_USER_CM_CMD_DISCONNECT, &abi.RdmaUcmDisconnect{Id: id.handle})
 }
 
 // InitQPAttr returns the attributes with which the connection's QP moves to a state.
@@ -556,7 +556,7 @@ func (id *ID) InitQPAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, e
 func (id *ID) initQPAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
 	req := abi.RdmaUcmInitQpAttr{Id: id.handle, QpState: uint32(state)}
 	var resp abi.IbUverbsQpAttr
-	if err := ask(id, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR, &req, &req.Response, &resp); err != nil {
+	if err := idQuery(id, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR, &req, &req.Response, &resp); err != nil {
 		return verbs.QPAttr{}, 0, err
 	}
 	a, mask := attr.OfQP(&resp)
@@ -582,7 +582,7 @@ func (id *ID) Route() (Route, error) {
 func (id *ID) route() (Route, error) {
 	req := abi.RdmaUcmQuery{Id: id.handle, Option: abi.RDMA_USER_CM_QUERY_ADDR}
 	var r abi.RdmaUcmQueryAddrResp
-	if err := ask(id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response, &r); err != nil {
+	if err := idQuery(id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response, &r); err != nil {
 		return Route{}, err
 	}
 	route := Route{Index: int(r.IbdevIndex), Port: int(r.PortNum), PKey: r.Pkey, Local: addrPort(&r.SrcAddr), Remote: addrPort(&r.DstAddr)}

@@ -22,7 +22,7 @@ import (
 // the handshake continues in the background, and the endpoint is closed at its end. It is not
 // aborted because a listening siw may then release its listener once too often.
 func connectIWARP(ctx context.Context, t *Transport, e *Endpoint, p ConnParam) (_ Event, abandoned bool, _ error) {
-	leave, err := t.enterPeer(ctx, e.route.Remote)
+	leave, err := t.acquirePeer(ctx, e.route.Remote)
 	if err != nil {
 		return Event{}, false, err
 	}
@@ -31,7 +31,7 @@ func connectIWARP(ctx context.Context, t *Transport, e *Endpoint, p ConnParam) (
 	go func() {
 		defer close(done)
 		defer leave()
-		if err = e.id.connectAside(p); err == nil {
+		if err = e.id.connectBlocking(p); err == nil {
 			ev, err = e.id.await(context.Background(), Established)
 		}
 	}()
@@ -47,28 +47,28 @@ func connectIWARP(ctx context.Context, t *Transport, e *Endpoint, p ConnParam) (
 	}
 }
 
-// settle is how long an accepted endpoint waits for the peer's first message before it sends.
+// settleDelay is how long an accepted endpoint waits for the peer's first message before it sends.
 // The accepting side must not send first: a dialing siw treats a message that comes together
 // with the answer as a violation of MPA and fails to connect (siw_recv_mpa_rr, [ErrMPA]). A
 // dial can still fail so on a machine that is too busy to read the answer in that time.
-const settle = 10 * time.Millisecond
+const settleDelay = 10 * time.Millisecond
 
 // peer limits the iWARP handshakes with one listener, so that a listener that does not answer
 // delays no others. siw limits a handshake to 10 s from its first byte: all would fail if there
 // were more than the listener can complete in that time.
 type peer struct {
-	turns chan struct{} // holds a token for each handshake in progress
-	users int           // dials that wait or have a token
+	tokens chan struct{} // holds a token for each handshake in progress
+	users  int           // dials that wait or have a token
 }
 
-const iwarpAtOnce = 32
+const maxIWARPHandshakes = 32
 
-// enterPeer waits for a token to dial an address. The function that it returns releases it.
-func (t *Transport) enterPeer(ctx context.Context, addr netip.AddrPort) (leave func(), err error) {
+// acquirePeer waits for a token to dial an address. The function that it returns releases it.
+func (t *Transport) acquirePeer(ctx context.Context, addr netip.AddrPort) (leave func(), err error) {
 	t.mu.Lock()
 	p := t.peers[addr]
 	if p == nil {
-		p = &peer{turns: make(chan struct{}, iwarpAtOnce)}
+		p = &peer{tokens: make(chan struct{}, maxIWARPHandshakes)}
 		if t.peers == nil {
 			t.peers = map[netip.AddrPort]*peer{}
 		}
@@ -84,8 +84,8 @@ func (t *Transport) enterPeer(ctx context.Context, addr netip.AddrPort) (leave f
 		}
 	}
 	select {
-	case p.turns <- struct{}{}:
-		return func() { <-p.turns; quit() }, nil
+	case p.tokens <- struct{}{}:
+		return func() { <-p.tokens; quit() }, nil
 	case <-ctx.Done():
 		quit()
 		return nil, ctx.Err()

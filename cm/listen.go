@@ -109,7 +109,7 @@ func (c *ListenConfig) listen(ctx context.Context, addr string) (*Listener, erro
 			return nil, err
 		}
 	}
-	err = withPort(c.Logger, local.Port(), func() (err error) {
+	err = retryPort(c.Logger, local.Port(), func() (err error) {
 		l.id, l.addr, err = c.open(l.transport, local)
 		return err
 	})
@@ -272,11 +272,11 @@ func (r *Request) accept(ctx context.Context, opt *Options) (_ *Endpoint, err er
 	if opt.Logger == nil {
 		opt.Logger = r.l.log
 	}
-	j := newJournal(opt.Logger)
+	j := newConnLogger(opt.Logger)
 	defer func() {
 		if err != nil {
 			r.l.count(&r.l.stats.Failed)
-			j.note(slog.LevelDebug, "accepting failed", "", r.route.Local, r.route.Remote, err)
+			j.log(slog.LevelDebug, "accepting failed", "", r.route.Local, r.route.Remote, err)
 		}
 	}()
 	if err := cmp.Or(ctx.Err(), opt.check()); err != nil {
@@ -294,14 +294,14 @@ func (r *Request) accept(ctx context.Context, opt *Options) (_ *Endpoint, err er
 		return nil, err
 	}
 	r.l.track(e)
-	e.established()
+	e.watchEvents()
 	return e, nil
 }
 
 // limit lowers the numbers so that neither side starts more READs than the other serves.
 func (opt *Options) limit(request *Event) {
 	limit := func(n *int, most uint8) {
-		*n = int(min(number(*n, rdAtomics), most))
+		*n = int(min(optionValue(*n, defaultReadDepth), most))
 		if *n == 0 {
 			*n = -1
 		}
@@ -322,7 +322,7 @@ func (r *Request) establish(ctx context.Context, e *Endpoint, opt *Options) erro
 	if err != nil {
 		return err
 	}
-	return e.answered(&ev)
+	return e.handleEstablished(&ev)
 }
 
 // Reject rejects the request. The peer's dial fails with a [*RejectedError] that

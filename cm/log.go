@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// journal logs the steps of a connection, with the time since its beginning. The zero
+// connLogger logs the steps of a connection, with the time since its beginning. The zero
 // value logs nothing and takes no time.
-type journal struct {
-	log   *slog.Logger
-	begin time.Time
+type connLogger struct {
+	logger *slog.Logger
+	start  time.Time
 }
 
-func newJournal(l *slog.Logger) (j journal) {
+func newConnLogger(l *slog.Logger) (j connLogger) {
 	if l != nil {
-		j = journal{l, time.Now()}
+		j = connLogger{l, time.Now()}
 	}
 	return j
 }
 
-// note logs a message with the attributes that are known: device, addresses, err, and the
+// log logs a message with the attributes that are known: device, addresses, err, and the
 // time since the connection attempt began.
-func (j *journal) note(level slog.Level, msg, device string, local, remote netip.AddrPort, err error) {
-	if j.log == nil || !j.log.Enabled(context.Background(), level) {
+func (j *connLogger) log(level slog.Level, msg, device string, local, remote netip.AddrPort, err error) {
+	if j.logger == nil || !j.logger.Enabled(context.Background(), level) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 5)
@@ -40,32 +40,32 @@ func (j *journal) note(level slog.Level, msg, device string, local, remote netip
 	if err != nil {
 		attrs = append(attrs, slog.Any("err", err))
 	}
-	if !j.begin.IsZero() {
-		attrs = append(attrs, slog.Duration("elapsed", time.Since(j.begin)))
+	if !j.start.IsZero() {
+		attrs = append(attrs, slog.Duration("elapsed", time.Since(j.start)))
 	}
-	j.log.LogAttrs(context.Background(), level, msg, attrs...)
+	j.logger.LogAttrs(context.Background(), level, msg, attrs...)
 }
 
-// step logs a step of a dial before there is an endpoint.
-func (j *journal) step(msg string, remote netip.AddrPort, err error) {
-	j.note(slog.LevelDebug, msg, "", netip.AddrPort{}, remote, err)
+// logStep logs a step of a dial before there is an endpoint.
+func (j *connLogger) logStep(msg string, remote netip.AddrPort, err error) {
+	j.log(slog.LevelDebug, msg, "", netip.AddrPort{}, remote, err)
 }
 
-// note logs a message about the endpoint.
-func (e *Endpoint) note(level slog.Level, msg string, err error) {
-	if e.journal.log == nil {
+// log logs a message about the endpoint.
+func (e *Endpoint) log(level slog.Level, msg string, err error) {
+	if e.logger.logger == nil {
 		return
 	}
 	device := ""
 	if e.PD != nil {
 		device = e.PD.Context().Device().Name
 	}
-	e.journal.note(level, msg, device, e.route.Local, e.route.Remote, err)
+	e.logger.log(level, msg, device, e.route.Local, e.route.Remote, err)
 }
 
 // discard closes an endpoint that no caller has, and logs the error.
 func (e *Endpoint) discard() {
 	if err := e.Close(); err != nil {
-		e.note(slog.LevelWarn, "endpoint of a failed connection cannot be closed", err)
+		e.log(slog.LevelWarn, "endpoint of a failed connection cannot be closed", err)
 	}
 }

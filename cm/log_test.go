@@ -17,24 +17,24 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// record is a slog.Handler that stores what is logged.
-type record struct {
+// logRecorder is a slog.Handler that stores what is logged.
+type logRecorder struct {
 	mu    sync.Mutex
-	lines []line
+	lines []logLine
 }
 
-type line struct {
+type logLine struct {
 	level slog.Level
 	msg   string
 	attrs map[string]slog.Value
 }
 
-func (r *record) Enabled(context.Context, slog.Level) bool { return true }
-func (r *record) WithAttrs([]slog.Attr) slog.Handler       { return r }
-func (r *record) WithGroup(string) slog.Handler            { return r }
+func (r *logRecorder) Enabled(context.Context, slog.Level) bool { return true }
+func (r *logRecorder) WithAttrs([]slog.Attr) slog.Handler       { return r }
+func (r *logRecorder) WithGroup(string) slog.Handler            { return r }
 
-func (r *record) Handle(_ context.Context, rec slog.Record) error {
-	l := line{rec.Level, rec.Message, map[string]slog.Value{}}
+func (r *logRecorder) Handle(_ context.Context, rec slog.Record) error {
+	l := logLine{rec.Level, rec.Message, map[string]slog.Value{}}
 	rec.Attrs(func(a slog.Attr) bool { l.attrs[a.Key] = a.Value; return true })
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -42,7 +42,7 @@ func (r *record) Handle(_ context.Context, rec slog.Record) error {
 	return nil
 }
 
-func (r *record) messages() (all []string) {
+func (r *logRecorder) messages() (all []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range r.lines {
@@ -52,7 +52,7 @@ func (r *record) messages() (all []string) {
 }
 
 // find waits until a message is logged, and returns its last record.
-func (r *record) find(t *testing.T, msg string) line {
+func (r *logRecorder) find(t *testing.T, msg string) logLine {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		r.mu.Lock()
@@ -65,14 +65,14 @@ func (r *record) find(t *testing.T, msg string) line {
 		}
 	}
 	t.Fatalf("%q is not logged, but %q", msg, r.messages())
-	return line{}
+	return logLine{}
 }
 
 // TestLogger checks what both ends of a connection log, and what a listener logs.
 func TestLogger(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 30*time.Second)
-		dials, listens := new(record), new(record)
+		dials, listens := new(logRecorder), new(logRecorder)
 		l := labtest.Made((&cm.ListenConfig{Backlog: 1, Logger: slog.New(listens)}).Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		addr := l.Addr().String()
 		d := cm.Dialer{Options: cm.Options{Logger: slog.New(dials)}}
@@ -96,7 +96,7 @@ func TestLogger(t *testing.T) {
 		if got, want := listens.messages(), []string{"DEBUG connection requested", "DEBUG connection established", "DEBUG connection ended"}; !slices.Equal(got, want) {
 			t.Errorf("the listening side logged %q, not %q", got, want)
 		}
-		for r, want := range map[*record]error{dials: verbs.ErrClosed, listens: verbs.ErrDisconnected} {
+		for r, want := range map[*logRecorder]error{dials: verbs.ErrClosed, listens: verbs.ErrDisconnected} {
 			up, ended := r.find(t, "connection established"), r.find(t, "connection ended")
 			remote, local := server.LocalAddr().String(), client.LocalAddr().String()
 			if r == listens {

@@ -13,12 +13,12 @@ func TestNoLogger(t *testing.T) {
 	quiet := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))
 	for _, log := range []*slog.Logger{nil, quiet} {
 		allocs := testing.AllocsPerRun(100, func() {
-			j := newJournal(log)
-			j.step("address resolved", remote, context.Canceled)
+			j := newConnLogger(log)
+			j.logStep("address resolved", remote, context.Canceled)
 			e := Endpoint{}
 			if log == nil {
-				e.journal = j
-				e.note(slog.LevelDebug, "connection established", context.Canceled)
+				e.logger = j
+				e.log(slog.LevelDebug, "connection established", context.Canceled)
 			}
 		})
 		if allocs != 0 {

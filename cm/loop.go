@@ -46,14 +46,14 @@ type Loop struct {
 	// must be set before the first endpoint is made.
 	Transport *Transport
 
-	group event.Group
-	some  event.Cond // there is an event, or an ID has ended
+	group   event.Group
+	changed event.Cond // there is an event, or an ID has ended
 
 	mu     sync.Mutex
 	events []Event    // from the kernel, for Next
 	taken  int        // how many of events Next has returned
 	poll   *epoll.Set // has the channel's file; awake while there are events
-	polled bool       // FD has been called
+	fdUsed bool       // FD has been called
 }
 
 // NewLoop opens a loop. The caller must close it after its IDs.
@@ -69,7 +69,7 @@ func NewLoop() (*Loop, error) {
 	}
 	l := &Loop{Channel: c, poll: poll}
 	l.group.Init(loopSource{l})
-	l.some.Init(&l.group)
+	l.changed.Init(&l.group)
 	c.loop = l
 	if err := poll.Add(c.file.FD(), 0); err != nil {
 		c.Close()
@@ -84,15 +84,15 @@ func NewLoop() (*Loop, error) {
 func (l *Loop) FD() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.polled = true
-	l.mark()
+	l.fdUsed = true
+	l.updateFD()
 	return l.poll.FD()
 }
 
-// mark makes the file of FD readable while there are events. The caller holds l.mu.
-func (l *Loop) mark() {
+// updateFD makes the file of FD readable while there are events. The caller holds l.mu.
+func (l *Loop) updateFD() {
 	switch {
-	case !l.polled: // saves two system calls for each event
+	case !l.fdUsed: // saves two system calls for each event
 	case len(l.events) > 0:
 		l.poll.Wake()
 	default:
@@ -118,7 +118,7 @@ func (l *Loop) Next(ctx context.Context) (Event, error) {
 			}
 			continue
 		}
-		if e.takeUp() {
+		if e.process() {
 			return e, nil
 		}
 	}
@@ -132,11 +132,11 @@ func (l *Loop) TryNext() (e Event, ok bool, err error) {
 			if !ok {
 				break
 			}
-			if e.takeUp() {
+			if e.process() {
 				return e, true, nil
 			}
 		}
-		err := l.file.Try(l.taker)
+		err := l.file.Try(l.readFunc)
 		if err == unix.EAGAIN && !l.isPending() { // another goroutine may have read events
 			return Event{}, false, nil
 		}
@@ -150,7 +150,7 @@ func (l *Loop) TryNext() (e Event, ok bool, err error) {
 func (l *Loop) wait(ctx context.Context, ready func() bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.some.Wait(ctx, &l.mu, nil, ready)
+	return l.changed.Wait(ctx, &l.mu, nil, ready)
 }
 
 // loopSource is the event.Source of a loop: its channel's file.
@@ -159,7 +159,7 @@ type loopSource struct{ l *Loop }
 func (s loopSource) Arm() error { return nil }
 
 func (s loopSource) Sleep(ctx context.Context, until time.Time) error {
-	return s.l.file.Sleep(ctx, until, s.l.taker)
+	return s.l.file.Sleep(ctx, until, s.l.readFunc)
 }
 
 func (s loopSource) Wake() { s.l.file.Wake() }
@@ -167,9 +167,9 @@ func (s loopSource) Wake() { s.l.file.Wake() }
 func (l *Loop) push(e Event) {
 	l.mu.Lock()
 	l.events = append(l.events, e)
-	l.mark()
+	l.updateFD()
 	l.mu.Unlock()
-	l.some.Signal()
+	l.changed.Signal()
 }
 
 func (l *Loop) pop() (e Event, ok bool) {
@@ -182,7 +182,7 @@ func (l *Loop) pop() (e Event, ok bool) {
 	l.events[l.taken] = Event{}
 	if l.taken++; l.taken == len(l.events) {
 		l.events, l.taken = l.events[:0], 0
-		l.mark()
+		l.updateFD()
 	}
 	return e, true
 }
@@ -204,7 +204,7 @@ func (l *Loop) remove(id *ID) (events []Event) {
 		return e.ID == id
 	})
 	l.taken = 0
-	l.mark()
+	l.updateFD()
 	return events
 }
 
@@ -215,7 +215,7 @@ func (l *Loop) Connect(e Event, opt Options) (*Endpoint, error) {
 	if err := l.check(&e, RouteResolved); err != nil {
 		return nil, fail("connect ID", "", err)
 	}
-	return l.begin(e.ID, "connect to", &opt, func(ep *Endpoint) error { return ep.connect(opt.connParam(ep)) })
+	return l.startEndpoint(e.ID, "connect to", &opt, func(ep *Endpoint) error { return ep.connect(opt.connParam(ep)) })
 }
 
 // Accept makes an endpoint for the connection that a [ConnectRequest] event requests, and
@@ -226,7 +226,7 @@ func (l *Loop) Accept(e Event, opt Options) (*Endpoint, error) {
 		return nil, fail("accept on ID", "", err)
 	}
 	opt.limit(&e)
-	return l.begin(e.NewID, "accept from", &opt, func(ep *Endpoint) error {
+	return l.startEndpoint(e.NewID, "accept from", &opt, func(ep *Endpoint) error {
 		ep.PrivateData = e.PrivateData
 		return ep.accept(&opt)
 	})
@@ -243,8 +243,8 @@ func (l *Loop) check(e *Event, want EventType) error {
 	return nil
 }
 
-// begin makes the ID's endpoint and calls ask with it. If that fails it closes both.
-func (l *Loop) begin(id *ID, op string, opt *Options, ask func(*Endpoint) error) (*Endpoint, error) {
+// startEndpoint makes the ID's endpoint and calls start with it. If that fails it closes both.
+func (l *Loop) startEndpoint(id *ID, op string, opt *Options, start func(*Endpoint) error) (*Endpoint, error) {
 	route, err := id.route()
 	if err != nil {
 		return nil, errors.Join(fail(op, "", err), id.Close())
@@ -252,10 +252,10 @@ func (l *Loop) begin(id *ID, op string, opt *Options, ask func(*Endpoint) error)
 	if err := opt.check(); err != nil {
 		return nil, errors.Join(fail(op, route.Remote.String(), err), id.Close())
 	}
-	ep, err := newEndpoint(id, route, opt, newJournal(opt.Logger), l.Transport.orDefault())
+	ep, err := newEndpoint(id, route, opt, newConnLogger(opt.Logger), l.Transport.orDefault())
 	if err == nil {
 		id.endpoint.Store(ep)
-		if err = ask(ep); err != nil {
+		if err = start(ep); err != nil {
 			ep.discard()
 		}
 	}
@@ -265,9 +265,9 @@ func (l *Loop) begin(id *ID, op string, opt *Options, ask func(*Endpoint) error)
 	return ep, nil
 }
 
-// takeUp makes the endpoint of the event's ID, if there is one, handle the event. It
+// process makes the endpoint of the event's ID, if there is one, handle the event. It
 // returns false if the ID has been closed.
-func (e *Event) takeUp() bool {
+func (e *Event) process() bool {
 	if e.ID.isEnded() {
 		if e.NewID != nil {
 			e.NewID.Close()
@@ -282,15 +282,15 @@ func (e *Event) takeUp() bool {
 	var err error
 	switch e.Type {
 	case ConnectResponse, Established:
-		err = ep.answered(e)
+		err = ep.handleEstablished(e)
 		e.Type = Established
 	case Disconnected, DeviceRemoval:
 		ep.end(e.Err(), true)
 	default:
-		ep.note(slog.LevelDebug, e.Type.String(), e.Err())
+		ep.log(slog.LevelDebug, e.Type.String(), e.Err())
 	}
 	if err != nil {
-		ep.note(slog.LevelDebug, "connection failed", err)
+		ep.log(slog.LevelDebug, "connection failed", err)
 		e.Type, e.Status = ConnectError, -int(unix.EIO)
 		if errno, ok := errors.AsType[unix.Errno](err); ok {
 			e.Status = -int(errno)

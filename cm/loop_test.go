@@ -43,9 +43,9 @@ func resolving(t *testing.T, ch interface{ NewID() (*cm.ID, error) }, addr netip
 // connection; every third is rejected.
 func TestLoop(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		before := labtest.Settled(t)
+		before := labtest.SettledInventory(t)
 		t.Run("many", func(t *testing.T) { testLoop(t, device) })
-		labtest.SameInventory(t, before)
+		labtest.CheckLeaks(t, before)
 	})
 }
 

@@ -47,14 +47,14 @@ func (id *ID) Join(ctx context.Context, group netip.Addr, sendOnly bool) (*Group
 	id.groups[g.uid] = g
 	id.mu.Unlock()
 	c := id.ch()
-	c.enlist(id, []uint64{g.uid})
+	c.register(id, []uint64{g.uid})
 
 	req := abi.RdmaUcmJoinMcast{Uid: g.uid, Id: id.handle, AddrSize: size, Addr: sa}
 	if sendOnly {
 		req.JoinFlags = abi.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
 	}
 	var resp abi.RdmaUcmCreateIdResp
-	err = ask(id, abi.RDMA_USER_CM_CMD_JOIN_MCAST, &req, &req.Response, &resp)
+	err = idQuery(id, abi.RDMA_USER_CM_CMD_JOIN_MCAST, &req, &req.Response, &resp)
 	if err != nil {
 		g.forget()
 		return nil, fail("join", group.String(), err)
@@ -96,7 +96,7 @@ func (g *Group) Leave() error {
 		return nil
 	}
 	req := abi.RdmaUcmDestroyId{Id: g.handle}
-	err := ask(g.id, abi.RDMA_USER_CM_CMD_LEAVE_MCAST, &req, &req.Response, new(abi.RdmaUcmDestroyIdResp))
+	err := idQuery(g.id, abi.RDMA_USER_CM_CMD_LEAVE_MCAST, &req, &req.Response, new(abi.RdmaUcmDestroyIdResp))
 	g.forget()
 	if err == verbs.ErrClosed {
 		return nil
@@ -105,7 +105,7 @@ func (g *Group) Leave() error {
 }
 
 func (g *Group) forget() {
-	g.id.ch().delist([]uint64{g.uid})
+	g.id.ch().unregister([]uint64{g.uid})
 	g.id.mu.Lock()
 	delete(g.id.groups, g.uid)
 	g.id.mu.Unlock()
@@ -124,7 +124,7 @@ func (id *ID) pushGroup(uid uint64, e Event) {
 	default: // no call is waiting any more
 	}
 	if l := id.ch().loop; l != nil {
-		l.some.Signal()
+		l.changed.Signal()
 	}
 }
 
@@ -158,11 +158,11 @@ func (d *Dialer) join(ctx context.Context, group string, sendOnly bool) (_ *Memb
 	if err != nil {
 		return nil, err
 	}
-	if err := d.address(ctx, id, netip.AddrPortFrom(addr, 0)); err != nil {
+	if err := d.resolveAddr(ctx, id, netip.AddrPortFrom(addr, 0)); err != nil {
 		id.Close()
 		return nil, err
 	}
-	e, err := newEndpoint(id, Route{}, &d.Options, newJournal(d.Logger), t)
+	e, err := newEndpoint(id, Route{}, &d.Options, newConnLogger(d.Logger), t)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +175,7 @@ func (d *Dialer) join(ctx context.Context, group string, sendOnly bool) (_ *Memb
 	if m.Group, err = id.Join(ctx, addr, sendOnly); err != nil {
 		return nil, err
 	}
-	if err := e.sendTo(Event{AV: m.Group.AV, QPNum: m.Group.QPNum, QKey: m.Group.QKey}); err != nil {
+	if err := e.setPeer(Event{AV: m.Group.AV, QPNum: m.Group.QPNum, QKey: m.Group.QKey}); err != nil {
 		return nil, err
 	}
 	m.To = e.Peer
@@ -185,8 +185,8 @@ func (d *Dialer) join(ctx context.Context, group string, sendOnly bool) (_ *Memb
 		}
 		m.attached = true
 	}
-	e.note(slog.LevelDebug, "multicast group joined", nil)
-	e.established()
+	e.log(slog.LevelDebug, "multicast group joined", nil)
+	e.watchEvents()
 	return m, nil
 }
 

@@ -46,7 +46,7 @@ func flag(on bool) []byte {
 func (id *ID) setOption(what string, level, name uint32, value []byte) error {
 	var pin runtime.Pinner
 	defer pin.Unpin()
-	err := do(id, abi.RDMA_USER_CM_CMD_SET_OPTION, &abi.RdmaUcmSetOption{
+	err := idCommand(id, abi.RDMA_USER_CM_CMD_SET_OPTION, &abi.RdmaUcmSetOption{
 		Optval: mmap.Pin(&pin, value), Id: id.handle, Level: level, Optname: name, Optlen: uint32(len(value)),
 	})
 	return fail("set "+what+" of ID", "", err)
@@ -55,7 +55,7 @@ func (id *ID) setOption(what string, level, name uint32, value []byte) error {
 // Notify reports an asynchronous event of the connection's QP to the connection manager:
 // EventCommEst, when a message has come before Established (rdma_notify(3)).
 func (id *ID) Notify(event verbs.AsyncEventType) error {
-	return fail("notify ID", "", do(id, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.RdmaUcmNotify{Id: id.handle, Event: uint32(event)}))
+	return fail("notify ID", "", idCommand(id, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.RdmaUcmNotify{Id: id.handle, Event: uint32(event)}))
 }
 
 // WriteEvent adds a [User] event with a status and an argument to the ID's events
@@ -64,7 +64,7 @@ func (id *ID) Notify(event verbs.AsyncEventType) error {
 func (id *ID) WriteEvent(status int, arg uint64) error {
 	req := abi.RdmaUcmWriteCmEvent{Id: id.handle, Event: uint32(User), Status: uint32(status)}
 	*req.Param.Arg() = arg
-	return fail("write event of ID", "", newer(do(id, abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT, &req)))
+	return fail("write event of ID", "", newer(idCommand(id, abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT, &req)))
 }
 
 // newer makes the EINVAL of kernels that do not know a command match
@@ -79,10 +79,10 @@ func newer(err error) error {
 // Migrate moves the ID and its events to another channel (rdma_migrate_id(3)). No
 // other method of the ID except Next may run at the same time.
 func (id *ID) Migrate(to *Channel) error {
-	if err := id.enter(); err != nil {
+	if err := id.beginCommand(); err != nil {
 		return fail("migrate ID", "", err)
 	}
-	defer id.leave()
+	defer id.endCommand()
 	from := id.ch()
 	if from == to {
 		return nil
@@ -92,37 +92,37 @@ func (id *ID) Migrate(to *Channel) error {
 	if first.num > second.num {
 		first, second = second, first
 	}
-	first.turn.Lock()
-	defer first.turn.Unlock()
-	second.turn.Lock()
-	defer second.turn.Unlock()
+	first.deliverMu.Lock()
+	defer first.deliverMu.Unlock()
+	second.deliverMu.Lock()
+	defer second.deliverMu.Unlock()
 	// Both channels list the ID during the move, so that it is not left behind if the
 	// file of one is renewed.
-	numbers := id.numbers()
-	if !to.enlist(id, numbers) {
+	numbers := id.uids()
+	if !to.register(id, numbers) {
 		return fail("migrate ID", "", verbs.ErrClosed)
 	}
-	from.thread.gate.RLock()
+	from.thread.renewMu.RLock()
 	err := from.file.Try(func(fd int) error {
 		req := abi.RdmaUcmMigrateId{Id: id.handle, Fd: uint32(fd)}
 		return query(to, abi.RDMA_USER_CM_CMD_MIGRATE_ID, &req, &req.Response, new(abi.RdmaUcmMigrateResp))
 	})
-	from.thread.gate.RUnlock()
+	from.thread.renewMu.RUnlock()
 	if err != nil {
-		to.delist(numbers)
+		to.unregister(numbers)
 		return fail("migrate ID", "", err)
 	}
-	from.delist(numbers)
-	id.on.Store(to)
-	id.handOver(from, to)
+	from.unregister(numbers)
+	id.channel.Store(to)
+	id.moveEvents(from, to)
 	return fail("migrate ID", "", to.drain()) // the kernel moves events but wakes no waiter
 }
 
-// enlist adds an ID under its numbers. It returns false if the channel has ended.
-func (c *Channel) enlist(id *ID, numbers []uint64) bool {
+// register adds an ID under its numbers. It returns false if the channel has ended.
+func (c *Channel) register(id *ID, numbers []uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.why != nil {
+	if c.err != nil {
 		return false
 	}
 	for _, n := range numbers {
@@ -131,29 +131,29 @@ func (c *Channel) enlist(id *ID, numbers []uint64) bool {
 	return true
 }
 
-// delist removes what enlist has added.
-func (c *Channel) delist(numbers []uint64) {
+// unregister removes what register has added.
+func (c *Channel) unregister(numbers []uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, n := range numbers {
 		delete(c.ids, n)
 	}
-	c.noteUnused()
+	c.notifyUnused()
 }
 
-// handOver moves the events that have been delivered but not read.
-func (id *ID) handOver(from, to *Channel) {
+// moveEvents moves the events that have been delivered but not read.
+func (id *ID) moveEvents(from, to *Channel) {
 	var events []Event
 	if from.loop != nil {
 		events = from.loop.remove(id)
 	} else if to.loop != nil {
 		id.mu.Lock()
 		events, id.events = id.events, nil
-		id.rouse() // Next fails on a Loop
+		id.wake() // Next fails on a Loop
 		id.mu.Unlock()
 	}
 	for _, e := range events {
-		to.give(id, e)
+		to.enqueue(id, e)
 	}
 }
 
@@ -161,7 +161,7 @@ func (id *ID) handOver(from, to *Channel) {
 func (id *ID) GIDs() (local, remote verbs.GID, err error) {
 	req := abi.RdmaUcmQuery{Id: id.handle, Option: abi.RDMA_USER_CM_QUERY_GID}
 	var r abi.RdmaUcmQueryAddrResp
-	if err := ask(id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response, &r); err != nil {
+	if err := idQuery(id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response, &r); err != nil {
 		return local, remote, fail("query GIDs of ID", "", err)
 	}
 	// struct sockaddr_ib: family, P_Key, flow, then the GID.

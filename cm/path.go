@@ -139,7 +139,7 @@ func (id *ID) PathRecords() ([]PathRecord, error) {
 		path [2]abi.IbPathRecData
 	}
 	req := abi.RdmaUcmQuery{Id: id.handle, Option: abi.RDMA_USER_CM_QUERY_PATH}
-	if err := ask(id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response, &r); err != nil {
+	if err := idQuery(id, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response, &r); err != nil {
 		return nil, fail("query path of ID", "", err)
 	}
 	paths := make([]PathRecord, min(int(r.head.NumPaths), len(r.path)))

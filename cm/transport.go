@@ -142,8 +142,8 @@ func (t *Transport) addID(space PortSpace) (*ID, error) {
 	idle := time.AfterFunc(t.timeout(), func() { t.closeChannel(c) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unused = func() {
-		if c.why != nil { // it has ended
+	c.onUnused = func() {
+		if c.err != nil { // it has ended
 			idle.Reset(0)
 		} else {
 			idle.Reset(t.timeout())
@@ -198,9 +198,9 @@ type device struct {
 	users int
 	// removed is set if the removal of the device has ended an endpoint. The ends of other
 	// endpoints may have another reason, if their peer was such an endpoint.
-	removed bool
-	idle    *time.Timer // closes the device
-	logs    bool        // ctx has a connection's logger
+	removed   bool
+	idle      *time.Timer // closes the device
+	hasLogger bool        // ctx has a connection's logger
 
 	idleCQs []idleCQ
 }
@@ -212,8 +212,8 @@ type idleCQ struct {
 	depth int // that it was made with
 }
 
-// mostIdleCQs is the most idle CQs of a device.
-const mostIdleCQs = 64
+// maxIdleCQs is the most idle CQs of a device.
+const maxIdleCQs = 64
 
 // device returns the device that a route leads to, and counts a user until release. The
 // device's context logs to the first log that is not nil.
@@ -227,8 +227,8 @@ func (t *Transport) device(r Route, log *slog.Logger) (*device, error) {
 			return nil, err
 		}
 	}
-	if log != nil && !d.logs {
-		d.logs = true
+	if log != nil && !d.hasLogger {
+		d.hasLogger = true
 		d.ctx.SetLogger(log)
 	}
 	d.users++
@@ -296,7 +296,7 @@ func (d *device) releaseCQ(cq *uverbs.CQ, depth, size int) error {
 	}
 	d.t.mu.Lock()
 	defer d.t.mu.Unlock()
-	if len(d.idleCQs) == mostIdleCQs {
+	if len(d.idleCQs) == maxIdleCQs {
 		return next.(*uverbs.CQ).Close()
 	}
 	d.idleCQs = append(d.idleCQs, idleCQ{next.(*uverbs.CQ), depth})

@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// couple connects an endpoint of dial with one of listen.
-func couple(t *testing.T, device string, dial, listen *cm.Transport) (client, server *cm.Endpoint) {
+// connectTransports connects an endpoint of dial with one of listen.
+func connectTransports(t *testing.T, device string, dial, listen *cm.Transport) (client, server *cm.Endpoint) {
 	t.Helper()
 	ctx := within(t, 20*time.Second)
 	l := labtest.Must((&cm.ListenConfig{Transport: listen}).Listen(ctx, labtest.AddrOf(device)+":0"))(t)
@@ -51,9 +51,9 @@ func expectStats(t *testing.T, tr *cm.Transport, want cm.TransportStats) {
 // them while it is in use and when it is not.
 func TestTransport(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		before := labtest.Settled(t)
+		before := labtest.SettledInventory(t)
 		dialing, listening := &cm.Transport{IdleTimeout: -1}, &cm.Transport{IdleTimeout: -1}
-		client, server := couple(t, device, dialing, listening)
+		client, server := connectTransports(t, device, dialing, listening)
 		for _, tr := range []*cm.Transport{dialing, listening} {
 			expectStats(t, tr, cm.TransportStats{Channels: 1, IDs: 1, Devices: 1, Endpoints: 1})
 		}
@@ -90,13 +90,13 @@ func TestTransport(t *testing.T) {
 		if err := server.Close(); err != nil {
 			t.Error(err)
 		}
-		client, server = couple(t, device, nil, listening)
+		client, server = connectTransports(t, device, nil, listening)
 		client.Close()
 		server.Close()
 		if err := listening.Close(); err != nil {
 			t.Error(err)
 		}
-		labtest.SameInventory(t, before)
+		labtest.CheckLeaks(t, before)
 	})
 }
 
@@ -131,7 +131,7 @@ func TestTransportInUse(t *testing.T) {
 		if err := <-dialed; err == nil {
 			t.Error("a rejected dial succeeded")
 		}
-		client, server := couple(t, device, tr, tr)
+		client, server := connectTransports(t, device, tr, tr)
 		pd := labtest.Must(client.PD.Context().AllocPD())(t)
 		inUse("two endpoints", cm.TransportStats{Channels: 1, IDs: 2, Devices: 1, Endpoints: 2})
 		client.Close()
@@ -150,7 +150,7 @@ func TestIdleTimeout(t *testing.T) {
 		const timeout = 2 * time.Second
 		tr := &cm.Transport{IdleTimeout: timeout}
 		for range 2 {
-			client, server := couple(t, device, tr, tr)
+			client, server := connectTransports(t, device, tr, tr)
 			client.Close()
 			closing := time.Now()
 			server.Close()
@@ -166,7 +166,7 @@ func TestIdleTimeout(t *testing.T) {
 			}
 		}
 		// An object of the program delays it.
-		client, server := couple(t, device, tr, tr)
+		client, server := connectTransports(t, device, tr, tr)
 		pd := labtest.Must(client.PD.Context().AllocPD())(t)
 		client.Close()
 		server.Close()

@@ -25,8 +25,8 @@ type header struct {
 	text    string
 }
 
-// parsed is the result of compiling a set of headers.
-type parsed struct {
+// parsedHeaders is the result of compiling a set of headers.
+type parsedHeaders struct {
 	headers []*header
 	types   *btf.Spec
 	values  map[string]constant
@@ -58,8 +58,8 @@ var (
 )
 
 // parseHeaders compiles the headers found under root/usr/include.
-func parseHeaders(ctx context.Context, root string, names []string) (*parsed, error) {
-	p := &parsed{values: map[string]constant{}}
+func parseHeaders(ctx context.Context, root string, names []string) (*parsedHeaders, error) {
+	p := &parsedHeaders{values: map[string]constant{}}
 	include := filepath.Join(root, "usr/include")
 	var source strings.Builder
 	for _, name := range names {
@@ -67,7 +67,7 @@ func parseHeaders(ctx context.Context, root string, names []string) (*parsed, er
 		if err != nil {
 			return nil, err
 		}
-		p.headers = append(p.headers, scan(name, string(b), p.values))
+		p.headers = append(p.headers, scanHeader(name, string(b), p.values))
 		fmt.Fprintf(&source, "#include <%s>\n", name)
 	}
 	cc := compiler{ctx: ctx, args: []string{
@@ -94,8 +94,8 @@ func parseHeaders(ctx context.Context, root string, names []string) (*parsed, er
 	return p, nil
 }
 
-// scan finds the names that a header defines. Layouts and values come from clang.
-func scan(path, text string, values map[string]constant) *header {
+// scanHeader finds the names that a header defines. Layouts and values come from clang.
+func scanHeader(path, text string, values map[string]constant) *header {
 	h := &header{path: path, text: reComment.ReplaceAllString(text, " ")}
 	for _, m := range reStruct.FindAllStringSubmatch(h.text, -1) {
 		h.structs = append(h.structs, m[1]+" "+m[2])
@@ -135,7 +135,7 @@ func scan(path, text string, values map[string]constant) *header {
 }
 
 // evaluate finds the values of all names and drops those that are not integers.
-func (p *parsed) evaluate(cc compiler, includes string) error {
+func (p *parsedHeaders) evaluate(cc compiler, includes string) error {
 	var names []string
 	for _, h := range p.headers {
 		names = append(names, h.consts...)

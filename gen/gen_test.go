@@ -77,7 +77,7 @@ func TestCompatible(t *testing.T) {
 		{"resized member", strings.Replace(old, "y = 4 size 4", "y = 4 size 8", 1), "was 4 size 4, is 4 size 8"},
 		{"changed constant", strings.Replace(old, "A = 1", "A = 2", 1), "const A: was 1, is 2"},
 	} {
-		err := compatible(old, c.new)
+		err := checkCompatible(old, c.new)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
@@ -94,19 +94,19 @@ func TestCompare(t *testing.T) {
 		}
 	}
 	write("zabi_a.go", "a")
-	if err := compare(dir, files); err == nil || !strings.Contains(err.Error(), "zabi_b.go") {
+	if err := checkFiles(dir, files); err == nil || !strings.Contains(err.Error(), "zabi_b.go") {
 		t.Errorf("missing file: %v", err)
 	}
 	write("zabi_b.go", "x")
-	if err := compare(dir, files); err == nil || !strings.Contains(err.Error(), "zabi_b.go differs") {
+	if err := checkFiles(dir, files); err == nil || !strings.Contains(err.Error(), "zabi_b.go differs") {
 		t.Errorf("different file: %v", err)
 	}
 	write("zabi_b.go", "b")
-	if err := compare(dir, files); err != nil {
+	if err := checkFiles(dir, files); err != nil {
 		t.Error(err)
 	}
 	write("zabi_c.go", "c")
-	if err := compare(dir, files); err == nil || !strings.Contains(err.Error(), "zabi_c.go is not generated") {
+	if err := checkFiles(dir, files); err == nil || !strings.Contains(err.Error(), "zabi_c.go is not generated") {
 		t.Errorf("extra file: %v", err)
 	}
 }

@@ -9,15 +9,15 @@ import (
 
 // goType is a generated type: a C struct or union, or an unnamed one inside another.
 type goType struct {
-	name   string
-	c      string // the named C type it is, or is in: "struct rxe_send_wr"
-	path   string // where inside c: "wr.rdma", or ""
-	base   uint32 // and at which offset
-	size   uint32
-	align  uint32
-	union  bool
-	fields []goField
-	access []goField // members read through a method: of unions, flexible arrays
+	name      string
+	c         string // the named C type it is, or is in: "struct rxe_send_wr"
+	path      string // where inside c: "wr.rdma", or ""
+	base      uint32 // and at which offset
+	size      uint32
+	align     uint32
+	union     bool
+	fields    []goField
+	accessors []goField // members read through a method: of unions, flexible arrays
 }
 
 type goField struct {
@@ -37,8 +37,8 @@ type builder struct {
 	byC   map[string]string // C type -> Go name
 }
 
-// named builds the type of a named struct or union and returns its Go name.
-func (b *builder) named(t btf.Type) (string, error) {
+// namedType builds the type of a named struct or union and returns its Go name.
+func (b *builder) namedType(t btf.Type) (string, error) {
 	kind, tag, size, members := composite(t)
 	c := kind + " " + tag
 	if name, ok := b.byC[c]; ok {
@@ -60,7 +60,7 @@ func (b *builder) build(g *goType, members []btf.Member) error {
 		g.align = max(g.align, alignOf(m.Type))
 	}
 	if g.union {
-		g.fields = []goField{storage("raw", 0, g.size, g.align)}
+		g.fields = []goField{unionField("raw", 0, g.size, g.align)}
 		return b.accessors(g, members, 0)
 	}
 	if err := b.members(g, members, 0); err != nil {
@@ -96,7 +96,7 @@ func (b *builder) members(g *goType, members []btf.Member, base uint32) error {
 				if err := g.pad(off); err != nil {
 					return err
 				}
-				g.fields = append(g.fields, storage(fmt.Sprintf("union%d", off), off, size, alignOf(m.Type)))
+				g.fields = append(g.fields, unionField(fmt.Sprintf("union%d", off), off, size, alignOf(m.Type)))
 			}
 			if err := b.accessors(g, inner, off); err != nil {
 				return err
@@ -109,7 +109,7 @@ func (b *builder) members(g *goType, members []btf.Member, base uint32) error {
 		}
 		switch {
 		case flexible:
-			g.access = append(g.access, f)
+			g.accessors = append(g.accessors, f)
 		case f.size > 0:
 			if err := g.pad(off); err != nil {
 				return err
@@ -136,7 +136,7 @@ func (b *builder) accessors(g *goType, members []btf.Member, base uint32) error 
 			return err
 		}
 		if f.size > 0 || flexible {
-			g.access = append(g.access, f)
+			g.accessors = append(g.accessors, f)
 		}
 	}
 	return nil
@@ -147,7 +147,7 @@ func (b *builder) accessors(g *goType, members []btf.Member, base uint32) error 
 func (b *builder) field(g *goType, m btf.Member, off uint32) (f goField, flexible bool, err error) {
 	f = goField{name: camel(m.Name), off: off, align: alignOf(m.Type), c: m.Name}
 	t := m.Type
-	if a, ok := skip(t).(*btf.Array); ok && a.Nelems == 0 {
+	if a, ok := underlying(t).(*btf.Array); ok && a.Nelems == 0 {
 		t, flexible = a.Type, true
 		f.c += "[0]"
 		f.note = "flexible array: its first element"
@@ -165,7 +165,7 @@ func (b *builder) field(g *goType, m btf.Member, off uint32) (f goField, flexibl
 }
 
 func (b *builder) typeName(g *goType, f *goField, cpath string, t btf.Type) (string, error) {
-	switch t := skip(t).(type) {
+	switch t := underlying(t).(type) {
 	case *btf.Int:
 		if t.Encoding == btf.Signed {
 			return fmt.Sprintf("int%d", t.Size*8), nil
@@ -181,7 +181,7 @@ func (b *builder) typeName(g *goType, f *goField, cpath string, t btf.Type) (str
 	case *btf.Struct, *btf.Union:
 		kind, tag, size, members := composite(t)
 		if tag != "" {
-			return b.named(t)
+			return b.namedType(t)
 		}
 		if g.path != "" {
 			cpath = g.path + "." + cpath
@@ -208,16 +208,16 @@ func (g *goType) pad(off uint32) error {
 	return nil
 }
 
-// storage returns the field of a union: bytes, aligned as its members are.
-func storage(name string, off, size, align uint32) goField {
+// unionField returns the field of a union: bytes, aligned as its members are.
+func unionField(name string, off, size, align uint32) goField {
 	if align > 1 {
 		return goField{name: name, off: off, size: size, align: align, typ: fmt.Sprintf("struct { _ [0]uint%d; mem [%d]byte }", align*8, size)}
 	}
 	return goField{name: name, off: off, size: size, align: 1, typ: fmt.Sprintf("[%d]byte", size)}
 }
 
-// skip resolves typedefs and qualifiers.
-func skip(t btf.Type) btf.Type { return btf.UnderlyingType(t) }
+// underlying resolves typedefs and qualifiers.
+func underlying(t btf.Type) btf.Type { return btf.UnderlyingType(t) }
 
 func bigEndian(t btf.Type) bool {
 	for {
@@ -236,7 +236,7 @@ func bigEndian(t btf.Type) bool {
 }
 
 func composite(t btf.Type) (kind, tag string, size uint32, members []btf.Member) {
-	switch t := skip(t).(type) {
+	switch t := underlying(t).(type) {
 	case *btf.Struct:
 		return "struct", t.Name, t.Size, t.Members
 	case *btf.Union:
@@ -246,7 +246,7 @@ func composite(t btf.Type) (kind, tag string, size uint32, members []btf.Member)
 }
 
 func alignOf(t btf.Type) uint32 {
-	switch t := skip(t).(type) {
+	switch t := underlying(t).(type) {
 	case *btf.Int:
 		return t.Size
 	case *btf.Enum:

@@ -54,13 +54,13 @@ func run(ctx context.Context, out string, check bool) error {
 		if err != nil {
 			return err
 		}
-		if err := compatible(string(old), string(files[layoutFile])); err != nil || check {
+		if err := checkCompatible(string(old), string(files[layoutFile])); err != nil || check {
 			return err
 		}
 		return fmt.Errorf("pin %s in gen/headers.go to regenerate", version)
 	}
 	if check {
-		return compare(out, files)
+		return checkFiles(out, files)
 	}
 	old, _ := filepath.Glob(filepath.Join(out, "zabi_*"))
 	for _, f := range old {
@@ -74,8 +74,8 @@ func run(ctx context.Context, out string, check bool) error {
 	return nil
 }
 
-// compare reports how the files in dir differ from those generated.
-func compare(dir string, files map[string][]byte) error {
+// checkFiles reports how the files in dir differ from those generated.
+func checkFiles(dir string, files map[string][]byte) error {
 	var errs []error
 	have, err := filepath.Glob(filepath.Join(dir, "zabi_*"))
 	if err != nil {
@@ -97,9 +97,9 @@ func compare(dir string, files map[string][]byte) error {
 	return errors.Join(errs...)
 }
 
-// compatible reports items of the old layout that are missing or different in the new
-// one. New items are no error.
-func compatible(old, new string) error {
+// checkCompatible reports items of the old layout that are missing or different in the
+// new one. New items are no error.
+func checkCompatible(old, new string) error {
 	now := map[string]string{}
 	for line := range strings.Lines(new) {
 		item, value := splitLayout(line)

@@ -35,7 +35,7 @@ func NewBuffer(size int, opt BufferOptions) (*Buffer, error) {
 		length = (size + hugePage - 1) &^ (hugePage - 1)
 		flags |= unix.MAP_HUGETLB | 21<<unix.MAP_HUGE_SHIFT
 	}
-	mem, err := pages(-1, 0, length, flags)
+	mem, err := mapPages(-1, 0, length, flags)
 	if err != nil {
 		return nil, fmt.Errorf("mmap: buffer of %d bytes: %w", length, os.NewSyscallError("mmap", err))
 	}

@@ -12,8 +12,8 @@ import (
 // that the driver allocated.
 type Region struct{ mem []byte }
 
-// pages maps length bytes. (unix.Mmap would add the mapping to a table.)
-func pages(fd int, offset int64, length, flags int) ([]byte, error) {
+// mapPages maps length bytes. (unix.Mmap would add the mapping to a table.)
+func mapPages(fd int, offset int64, length, flags int) ([]byte, error) {
 	p, err := unix.MmapPtr(fd, offset, nil, uintptr(length), unix.PROT_READ|unix.PROT_WRITE, flags)
 	if err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func Map(fd int, offset int64, length int) (*Region, error) {
 	if length <= 0 {
 		return nil, fmt.Errorf("mmap: length %d: %w", length, unix.EINVAL)
 	}
-	mem, err := pages(fd, offset, length, unix.MAP_SHARED)
+	mem, err := mapPages(fd, offset, length, unix.MAP_SHARED)
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// region maps size bytes of a file, as a driver's queue is mapped.
-func region(t testing.TB, size int) *Region {
+// newRegion maps size bytes of a file, as a driver's queue is mapped.
+func newRegion(t testing.TB, size int) *Region {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "queue"))
 	if err != nil {
@@ -39,7 +39,7 @@ func region(t testing.TB, size int) *Region {
 }
 
 func TestNewRing(t *testing.T) {
-	r := region(t, 4096)
+	r := newRegion(t, 4096)
 	good := Layout{Producer: 128, Consumer: 256, Data: 384, Log2Slot: 6, Mask: 31}
 	ring, err := NewRing(r, good)
 	if err != nil {
@@ -79,7 +79,7 @@ func FuzzRing(f *testing.F) {
 	f.Fuzz(func(t *testing.T, log2 uint8, start uint32, ops []byte) {
 		mask := uint32(1)<<(log2%8) - 1
 		const slot, data = 3, 192
-		r := region(t, data+int(mask+1)<<slot)
+		r := newRegion(t, data+int(mask+1)<<slot)
 		ring, err := NewRing(r, Layout{Producer: 64, Consumer: 128, Data: data, Log2Slot: slot, Mask: mask})
 		if err != nil {
 			t.Fatal(err)

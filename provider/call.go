@@ -11,7 +11,7 @@ func (c *command) call(trap, a2, a3 uintptr) (errno unix.Errno) {
 		// the kernel does the work, Syscall costs little in comparison (BenchmarkWrite
 		// shows no difference on siw) and does not make other goroutines and the garbage
 		// collector wait.
-		if c.long {
+		if c.blocking {
 			_, _, errno = unix.Syscall(trap, c.fd, a2, a3)
 		} else {
 			_, _, errno = unix.RawSyscall(trap, c.fd, a2, a3)

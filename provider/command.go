@@ -19,31 +19,31 @@ import (
 // the file, and all threads after calls such as syscall.Setuid. After the first refusal
 // the command is run by ioctl.
 type command struct {
-	fd    uintptr
-	long  bool
-	ioctl atomic.Bool
-	msg   []byte  // the ioctl's argument, the written command, the response; nil when closed
-	size  uintptr // of the written command
-	req   []byte  // as the kernel reads it; may be changed between runs
-	resp  []byte
+	fd       uintptr
+	blocking bool
+	useIoctl atomic.Bool
+	msg      []byte  // the ioctl's argument, the written command, the response; nil when closed
+	size     uintptr // of the written command
+	req      []byte  // as the kernel reads it; may be changed between runs
+	resp     []byte
 }
 
 // invocationSize is the offset in msg of the written command.
 const invocationSize = int(unsafe.Sizeof(invocation{}))
 
-// newCommand encodes a command with a response of respSize bytes. long reports whether
-// the kernel does the work in the call and does not only queue it.
-func newCommand(dev *Device, long bool, cmd uint32, req []byte, respSize int) (*command, error) {
+// newCommand encodes a command with a response of respSize bytes. blocking reports
+// whether the kernel does the work in the call and does not only queue it.
+func newCommand(dev *Device, blocking bool, cmd uint32, req []byte, respSize int) (*command, error) {
 	const headSize = invocationSize + int(unsafe.Sizeof(abi.IbUverbsCmdHdr{}))
 	end := headSize + len(req)
-	answer := (end + 7) &^ 7
-	msg, err := mmap.Alloc(answer + respSize)
+	respOffset := (end + 7) &^ 7
+	msg, err := mmap.Alloc(respOffset + respSize)
 	if err != nil {
 		return nil, err
 	}
 	hdr := abi.IbUverbsCmdHdr{Command: cmd, InWords: uint16((int(unsafe.Sizeof(abi.IbUverbsCmdHdr{})) + len(req)) / 4), OutWords: uint16(respSize / 4)}
 	copy(msg[invocationSize:], mmap.Bytes(&hdr))
-	c := &command{fd: uintptr(dev.FD), long: long, msg: msg, size: uintptr(end - invocationSize), req: msg[headSize:end], resp: msg[answer:]}
+	c := &command{fd: uintptr(dev.FD), blocking: blocking, msg: msg, size: uintptr(end - invocationSize), req: msg[headSize:end], resp: msg[respOffset:]}
 	copy(c.req, req)
 	m := invocation{hdr: abi.IbUverbsIoctlHdr{ObjectId: abi.UVERBS_OBJECT_DEVICE, MethodId: abi.UVERBS_METHOD_INVOKE_WRITE, DriverId: dev.Driver}}
 	m.add(abi.UVERBS_ATTR_WRITE_CMD, 8, uint64(cmd))
@@ -72,21 +72,21 @@ func (m *invocation) add(id uint16, size int, data uint64) {
 }
 
 func (c *command) run() error {
-	if c.ioctl.Load() {
-		return c.invoke()
+	if c.useIoctl.Load() {
+		return c.runIoctl()
 	}
 	err := c.call(unix.SYS_WRITE, uintptr(unsafe.Pointer(&c.msg[invocationSize])), c.size)
 	switch err {
 	case 0:
 		return nil
 	case unix.EACCES:
-		c.ioctl.Store(true)
-		return c.invoke()
+		c.useIoctl.Store(true)
+		return c.runIoctl()
 	}
 	return os.NewSyscallError("write", err)
 }
 
-func (c *command) invoke() error {
+func (c *command) runIoctl() error {
 	if len(c.req) <= 8 { // the ioctl takes such a short request in the attribute itself
 		copy(mmap.Bytes((*invocation)(unsafe.Pointer(unsafe.SliceData(c.msg))).attrs[1].Data()), c.req)
 	}

@@ -13,12 +13,12 @@ import (
 // there. Drivers for hardware ring doorbells in device memory instead.
 type Doorbell struct{ cmd *command }
 
-// NewDoorbell makes the doorbell of the QP with the given handle. long reports whether
+// NewDoorbell makes the doorbell of the QP with the given handle. blocking reports whether
 // the driver processes requests in the call and does not only queue them. Close the
 // doorbell after the last Ring.
-func NewDoorbell(dev *Device, qpHandle uint32, long bool) (Doorbell, error) {
+func NewDoorbell(dev *Device, qpHandle uint32, blocking bool) (Doorbell, error) {
 	req := abi.IbUverbsPostSend{QpHandle: qpHandle, WqeSize: uint32(unsafe.Sizeof(abi.IbUverbsSendWr{}))}
-	cmd, err := newCommand(dev, long, abi.IB_USER_VERBS_CMD_POST_SEND, mmap.Bytes(&req), int(unsafe.Sizeof(abi.IbUverbsPostSendResp{})))
+	cmd, err := newCommand(dev, blocking, abi.IB_USER_VERBS_CMD_POST_SEND, mmap.Bytes(&req), int(unsafe.Sizeof(abi.IbUverbsPostSendResp{})))
 	return Doorbell{cmd}, err
 }
 

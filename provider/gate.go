@@ -24,7 +24,7 @@ type Gate struct {
 
 	held     atomic.Uint32 // state of the lock, see below
 	starving atomic.Uint32 // 1 if the next goroutine has waited long
-	turn     sync.Mutex    // held by the next goroutine
+	queueMu  sync.Mutex    // held by the goroutine that gets the lock next
 
 	State  verbs.QPState
 	Closed bool // or failed: see Err
@@ -35,9 +35,9 @@ type Gate struct {
 // microsecond and that no other can pass then. It is unlocked by an ordinary store. That
 // of a [sync.Mutex] takes as long as the rest of a poll of an empty queue.
 const (
-	free = 0
-	held = 1
-	kept = 2
+	free     = 0
+	held     = 1
+	reserved = 2
 )
 
 // Lock takes the lock.
@@ -45,7 +45,7 @@ func (g *Gate) Lock() { // must not call TryLock, or it is not inlined
 	if g.SingleThreaded {
 		g.uses++
 	} else if !g.held.CompareAndSwap(free, held) {
-		g.wait()
+		g.lockSlow()
 	}
 }
 
@@ -58,9 +58,9 @@ func (g *Gate) TryLock() bool {
 	return g.held.CompareAndSwap(free, held)
 }
 
-func (g *Gate) wait() {
+func (g *Gate) lockSlow() {
 	const spins = 200
-	g.turn.Lock()
+	g.queueMu.Lock()
 	for tries := 0; ; tries++ {
 		if v := g.held.Load(); v != held && g.held.CompareAndSwap(v, held) {
 			break
@@ -76,13 +76,13 @@ func (g *Gate) wait() {
 		}
 	}
 	g.starving.Store(0)
-	g.turn.Unlock()
+	g.queueMu.Unlock()
 }
 
 // Unlock releases the lock.
 func (g *Gate) Unlock() {
 	if !g.SingleThreaded {
-		mmap.StoreRelease(&g.held, g.starving.Load()*kept)
+		mmap.StoreRelease(&g.held, g.starving.Load()*reserved)
 	}
 }
 

@@ -15,7 +15,7 @@ func TestGateWaits(t *testing.T) {
 	for _, procs := range []int{1, 2} {
 		for _, hold := range []int{0, 500} {
 			old := runtime.GOMAXPROCS(procs)
-			mutex, gate := waits(new(sync.Mutex), hold), waits(new(Gate), hold)
+			mutex, gate := measureWaits(new(sync.Mutex), hold), measureWaits(new(Gate), hold)
 			runtime.GOMAXPROCS(old)
 			t.Logf("%d processors, held for %d steps: mutex %v, gate %v", procs, hold, mutex, gate)
 			if gate > most*max(mutex, 100*time.Millisecond) {
@@ -25,9 +25,9 @@ func TestGateWaits(t *testing.T) {
 	}
 }
 
-// waits returns how long it takes to lock l 20 times while 4 goroutines lock it all the
-// time, for some steps of work each.
-func waits(l sync.Locker, steps int) time.Duration {
+// measureWaits returns how long it takes to lock l 20 times while 4 goroutines lock it
+// all the time, for some steps of work each.
+func measureWaits(l sync.Locker, steps int) time.Duration {
 	var pollers sync.WaitGroup
 	stop, work := false, 0
 	for range 4 {

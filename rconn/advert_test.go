@@ -17,7 +17,7 @@ import (
 // posted before and after the connection was up.
 func TestAdverts(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		ctx := limit(t)
+		ctx := testContext(t)
 		opt := Options{Adverts: 3, SendQueue: 10}
 		a, b := newPair(t, device, opt, opt)
 		for _, cs := range [][2]*Conn{{a, b}, {b, a}} {
@@ -95,10 +95,10 @@ func TestAdvertOrder(t *testing.T) {
 		if r, err := ParseAdvert(inbox.Bytes()[200:][:AdvertSize]); r.Tag != 78 || err != nil {
 			t.Errorf("the advertisement in a message: %+v, %v", r, err)
 		}
-		if r, err := b.AwaitAdvert(limit(t)); r.Tag != 77 || err != nil {
+		if r, err := b.AwaitAdvert(testContext(t)); r.Tag != 77 || err != nil {
 			t.Errorf("the advertisement: %+v, %v", r, err)
 		}
-		_, err := b.AwaitAdvert(limit(t))
+		_, err := b.AwaitAdvert(testContext(t))
 		if bad, ok := errors.AsType[*AdvertError](err); !ok || !errors.Is(err, ErrAdvert) || string(bad.Message) != "some message" {
 			t.Errorf("the message in an advertisement's place: %v", err)
 		}
@@ -109,14 +109,14 @@ func TestAdvertOrder(t *testing.T) {
 			t.Errorf("awaiting one that does not come: %v", err)
 		}
 		check(t, a.PostAdvert(0, 0, 79, out.All()))
-		if r, err := b.AwaitAdvert(limit(t)); r.Tag != 79 || err != nil {
+		if r, err := b.AwaitAdvert(testContext(t)); r.Tag != 79 || err != nil {
 			t.Errorf("the advertisement after a wait was cancelled: %+v, %v", r, err)
 		}
 	})
 }
 
-// advertOf makes an advertisement by hand, with a correct checksum.
-func advertOf(change func(b []byte)) []byte {
+// modifiedAdvert makes an advertisement by hand, with a correct checksum.
+func modifiedAdvert(change func(b []byte)) []byte {
 	b := make([]byte, AdvertSize)
 	binary.BigEndian.PutUint16(b, 0xad7e)
 	b[2], b[3] = 1, 3
@@ -130,7 +130,7 @@ func advertOf(change func(b []byte)) []byte {
 
 // TestParseAdvert tests that valid advertisements are accepted, and others are not.
 func TestParseAdvert(t *testing.T) {
-	good := advertOf(func(b []byte) { b[7] = 9 })
+	good := modifiedAdvert(func(b []byte) { b[7] = 9 })
 	want := RemoteRegion{9, 0x7f0000001000, 4096, 0x1234, verbs.AccessRemoteWrite | verbs.AccessRemoteRead}
 	if got, err := ParseAdvert(good); got != want || err != nil {
 		t.Errorf("%+v, %v want %+v", got, err, want)
@@ -147,13 +147,13 @@ func TestParseAdvert(t *testing.T) {
 		"nothing":       nil,
 		"short":         good[:31],
 		"long":          append(bytes.Clone(good), 0),
-		"other magic":   advertOf(func(b []byte) { b[0] = 0 }),
-		"other version": advertOf(func(b []byte) { b[2] = 2 }),
-		"no access":     advertOf(func(b []byte) { b[3] = 0 }),
-		"more access":   advertOf(func(b []byte) { b[3] = 32 | 1 }),
-		"no length":     advertOf(func(b []byte) { clear(b[16:24]) }),
-		"wraps around":  advertOf(func(b []byte) { copy(b[8:], "\xff\xff\xff\xff\xff\xff\xff\xff") }),
-		"longer than int": advertOf(func(b []byte) {
+		"other magic":   modifiedAdvert(func(b []byte) { b[0] = 0 }),
+		"other version": modifiedAdvert(func(b []byte) { b[2] = 2 }),
+		"no access":     modifiedAdvert(func(b []byte) { b[3] = 0 }),
+		"more access":   modifiedAdvert(func(b []byte) { b[3] = 32 | 1 }),
+		"no length":     modifiedAdvert(func(b []byte) { clear(b[16:24]) }),
+		"wraps around":  modifiedAdvert(func(b []byte) { copy(b[8:], "\xff\xff\xff\xff\xff\xff\xff\xff") }),
+		"longer than int": modifiedAdvert(func(b []byte) {
 			clear(b[8:16])
 			b[16] = 0x80
 		}),
@@ -177,7 +177,7 @@ func TestParseAdvert(t *testing.T) {
 
 // FuzzParseAdvert checks that accepted advertisements are of usable regions.
 func FuzzParseAdvert(f *testing.F) {
-	f.Add(advertOf(func([]byte) {}))
+	f.Add(modifiedAdvert(func([]byte) {}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if r, err := ParseAdvert(b); err == nil && (r.Len < 1 || r.Addr+uint64(r.Len)-1 < r.Addr || r.Access == 0) {
 			t.Errorf("%+v", r)

@@ -28,7 +28,7 @@ func TestAwait(t *testing.T) {
 				t.Errorf("receive %d: %+v", i, wc)
 			}
 		}
-		check(t, a.Await(limit(t), Sends, nil)) // returns without waiting
+		check(t, a.Await(testContext(t), Sends, nil)) // returns without waiting
 	})
 }
 
@@ -117,7 +117,7 @@ func TestAwaitMany(t *testing.T) {
 			}
 		}
 		var waiters sync.WaitGroup
-		ctx, stop := context.WithCancel(limit(t))
+		ctx, stop := context.WithCancel(testContext(t))
 		for w := range 8 {
 			waiters.Go(func() {
 				wcs := make([]verbs.WC, w%3+1)
@@ -182,7 +182,7 @@ func TestQueueFull(t *testing.T) {
 		if err := a.PostWrite(9, verbs.SendSignaled, remote.At(0), mine.All()); !errors.Is(err, verbs.ErrQueueFull) {
 			t.Errorf("a fifth request: %v", err)
 		}
-		check(t, a.Put(limit(t), remote.At(0), make([]byte, 64))) // requests of helpers still have room
+		check(t, a.Put(testContext(t), remote.At(0), make([]byte, 64))) // requests of helpers still have room
 		if err := a.PostWrite(9, verbs.SendSignaled, remote.At(0), mine.All()); !errors.Is(err, verbs.ErrQueueFull) {
 			t.Errorf("a fifth request whose completion has no place: %v", err)
 		}
@@ -205,7 +205,7 @@ func TestQueueFull(t *testing.T) {
 		await(t, a, Sends, 1)
 		for { // until the completion is there, not taken
 			b.recv.mu.Lock()
-			b.recv.collect()
+			b.recv.poll()
 			n := b.recv.ready.len()
 			b.recv.mu.Unlock()
 			if n == 1 {

@@ -84,19 +84,19 @@ func BenchmarkBooks(b *testing.B) {
 			err = r.at.checkFor(&r.wr, total)
 		}
 		if err == nil {
-			err = s.room(1, &r)
+			err = s.checkRoom(1, &r)
 		}
 		if err != nil {
 			b.Fatal(err)
 		}
 		slot := s.head & s.mask
 		n, _ := a.gather(s.sge, s.regions[int(slot)*a.sges:], spans)
-		s.entries[slot] = entry{id: 1, live: true, wanted: true, signaled: true, n: n}
+		s.entries[slot] = sendEntry{id: 1, live: true, forUser: true, signaled: true, n: n}
 		s.head++
 		s.count(r.wr.Opcode, total)
-		s.coming++
-		s.wanted++
-		s.done(&verbs.WC{ID: s.head - 1})
+		s.pending++
+		s.userPending++
+		s.handleCompletion(&verbs.WC{ID: s.head - 1})
 		s.take(wcs[:])
 		s.mu.Unlock()
 	}
@@ -123,7 +123,7 @@ func TestAllocs(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		ctx, data := limit(t), make([]byte, 64)
+		ctx, data := testContext(t), make([]byte, 64)
 		if n := testing.AllocsPerRun(100, func() {
 			check(t, a.PostWrite(1, verbs.SendSignaled, remote.At(0), mine.Span(0, 8), mine.Span(8, 8)))
 			take(a, Sends)

@@ -46,7 +46,7 @@ type Conn struct {
 func newConn(ep *cm.Endpoint, opt Options) (*Conn, error) {
 	c := &Conn{ep: ep, iwarp: ep.PD.Context().Device().IWARP(), sges: opt.SGEs, logger: opt.Logger, private: opt.PrivateData}
 	c.channel = ep.SendCQ.Channel()
-	c.waiters.Init(source{c})
+	c.waiters.Init(eventSource{c})
 	c.send.init(c, opt)
 	c.recv.init(c, opt)
 	c.copy.init()
@@ -61,8 +61,8 @@ func newConn(ep *cm.Endpoint, opt Options) (*Conn, error) {
 	return c, opt.Setup(c)
 }
 
-// up is called when the connection is up.
-func (c *Conn) up() *Conn {
+// established is called when the connection is up.
+func (c *Conn) established() *Conn {
 	c.adverts, c.private = ParseAdverts(c.ep.PrivateData)
 	go func() {
 		<-c.ep.Done()
@@ -79,9 +79,10 @@ func (c *Conn) log(level slog.Level, msg string, args ...any) {
 	}
 }
 
-// fails is called when a request has failed, with the mu of its direction held. Requests
-// that are flushed, as another has failed or the connection has ended, may come first.
-func (c *Conn) fails(why error) {
+// setFailure is called when a request has failed, with the mu of its direction held.
+// Requests that are flushed, as another has failed or the connection has ended, may come
+// first.
+func (c *Conn) setFailure(why error) {
 	err := fmt.Errorf("%w: %w", ErrBroken, why)
 	flushed := errors.Is(why, verbs.WCFlushErr)
 	for {
@@ -101,8 +102,8 @@ func (c *Conn) fails(why error) {
 	}()
 }
 
-// broken returns the error of a connection that a failed request has broken.
-func (c *Conn) broken() error {
+// brokenErr returns the error of a connection that a failed request has broken.
+func (c *Conn) brokenErr() error {
 	if err := c.failure.Load(); err != nil {
 		return *err
 	}
@@ -183,11 +184,11 @@ func (c *Conn) Close() error {
 	// From now on no call starts to post or to poll, and helpers return. The memory
 	// that they use must not be released before they have.
 	c.waiters.SignalAll()
-	c.copy.turn <- struct{}{}
+	c.copy.sem <- struct{}{}
 	err := errors.Join(c.closeWindows(), c.ep.Close())
-	c.send.dropAll()
-	c.recv.dropAll()
-	<-c.copy.turn
+	c.send.releaseAll()
+	c.recv.releaseAll()
+	<-c.copy.sem
 	if err != nil {
 		return c.fail("close connection with", err)
 	}
@@ -204,10 +205,10 @@ func (c *Conn) closeWindows() (err error) {
 	return err
 }
 
-// unfit returns the reason why nothing can be posted, or nil.
-func (c *Conn) unfit() error {
+// checkUsable returns the reason why nothing can be posted, or nil.
+func (c *Conn) checkUsable() error {
 	if err := c.Err(); err != nil {
 		return err
 	}
-	return c.broken()
+	return c.brokenErr()
 }

@@ -18,7 +18,7 @@ func TestConnect(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, adverts := range []int{0, 1} {
 			var theirs *LocalRegion
-			ctx := limit(t)
+			ctx := testContext(t)
 			l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 			said := func(text string) Options {
 				return Options{PrivateData: []byte(text), Setup: func(c *Conn) (err error) {
@@ -90,7 +90,7 @@ func TestConnect(t *testing.T) {
 // TestReject rejects a request with a reason.
 func TestReject(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		ctx := limit(t)
+		ctx := testContext(t)
 		l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		rejected := make(chan error, 1)
 		go func() {
@@ -112,9 +112,9 @@ func TestReject(t *testing.T) {
 // TestOptions tests invalid options, on both sides, and Setup functions that fail.
 func TestOptions(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		ctx := limit(t)
+		ctx := testContext(t)
 		l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
-		for _, o := range []Options{{SendQueue: -1}, {RecvQueue: mostQueue + 1}, {SGEs: -1}, {Adverts: advertSlots + 1}} {
+		for _, o := range []Options{{SendQueue: -1}, {RecvQueue: maxQueue + 1}, {SGEs: -1}, {Adverts: advertSlots + 1}} {
 			if _, err := dial(ctx, l.Addr().String(), o); !errors.Is(err, verbs.ErrRange) {
 				t.Errorf("dial with %+v: %v", o, err)
 			}
@@ -179,11 +179,11 @@ func TestSharedPD(t *testing.T) {
 					first = a
 				}
 				check(t, b.PostAdvert(0, 0, 9, shared.All()))
-				remote := labtest.Must(a.AwaitAdvert(limit(t)))(t)
+				remote := labtest.Must(a.AwaitAdvert(testContext(t)))(t)
 				mine.Bytes()[i] = byte('a' + i)
 				check(t, a.PostWrite(0, verbs.SendSignaled, remote.At(i), mine.Span(i, 1)))
 				await(t, a, Sends, 1)
-				check(t, a.AwaitDelivery(limit(t), remote))
+				check(t, a.AwaitDelivery(testContext(t), remote))
 			}
 			if string(shared.Bytes()[:3]) != "abc" {
 				t.Errorf("%q was written", shared.Bytes()[:3])
@@ -209,7 +209,7 @@ func TestSharedPD(t *testing.T) {
 // not, but it works nevertheless.
 func TestAcceptorFirst(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		ctx := limit(t)
+		ctx := testContext(t)
 		l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		const rounds = 40
 		served := make(chan error, 1)

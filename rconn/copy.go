@@ -14,62 +14,62 @@ const (
 	chunkSize  = 64 << 10
 	chunks     = 4
 	scratchOff = chunks * chunkSize
-	proof      = chunks // index of the op of the request that follows a READ
+	confirmOp  = chunks // index of the op of the request that follows a READ
 	smallMTU   = 256    // bytes that fit one packet on any path
 )
 
 // copier is the state of the helpers. One of them runs at a time.
 type copier struct {
-	turn   chan struct{}
+	sem    chan struct{}
 	region *LocalRegion
 	ops    [chunks + 1]op // by chunk: the request that uses it
 }
 
-func (p *copier) init() { p.turn = make(chan struct{}, 1) }
+func (p *copier) init() { p.sem = make(chan struct{}, 1) }
 
-// enter waits for its turn, and for requests of a helper whose context has ended.
-func (c *Conn) enter(ctx context.Context) (exit func(), err error) {
+// acquireCopier waits for its turn, and for requests of a helper whose context has ended.
+func (c *Conn) acquireCopier(ctx context.Context) (release func(), err error) {
 	p := &c.copy
 	select {
-	case p.turn <- struct{}{}:
+	case p.sem <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	exit = func() { <-p.turn }
+	release = func() { <-p.sem }
 	if c.closed.Load() {
-		exit()
+		release()
 		return nil, verbs.ErrClosed
 	}
 	if p.region == nil {
 		if p.region, err = c.Alloc(scratchOff+8, LocalWrite); err != nil {
-			exit()
+			release()
 			return nil, err
 		}
 	}
 	for i := range p.ops {
-		if err = c.finish(ctx, i); err != nil {
-			exit()
+		if err = c.finishOp(ctx, i); err != nil {
+			release()
 			return nil, err
 		}
 	}
-	return exit, nil
+	return release, nil
 }
 
-// start posts a request that uses chunk i, and waits for room in the queue.
-func (c *Conn) start(ctx context.Context, i int, r request, s Span) error {
+// startOp posts a request that uses chunk i, and waits for room in the queue.
+func (c *Conn) startOp(ctx context.Context, i int, r request, s Span) error {
 	o := &c.copy.ops[i]
 	*o = op{}
 	r.op = o
-	b := &c.send
+	q := &c.send
 	spans := [...]Span{s}
 	var posted error
 	stalled := false
-	err := b.wait(ctx, func() bool { // for room
-		posted = b.post(&r, spans[:])
+	err := q.wait(ctx, func() bool { // for room
+		posted = q.post(&r, spans[:])
 		full := errors.Is(posted, verbs.ErrQueueFull)
 		if full && !stalled {
 			stalled = true
-			b.full++
+			q.stalls++
 		}
 		return !full
 	})
@@ -80,8 +80,8 @@ func (c *Conn) start(ctx context.Context, i int, r request, s Span) error {
 	return err
 }
 
-// finish waits for the request that uses chunk i.
-func (c *Conn) finish(ctx context.Context, i int) error {
+// finishOp waits for the request that uses chunk i.
+func (c *Conn) finishOp(ctx context.Context, i int) error {
 	o := &c.copy.ops[i]
 	if !o.busy {
 		return nil
@@ -109,24 +109,24 @@ func (c *Conn) put(ctx context.Context, to Target, b []byte) error {
 	if err := to.check(len(b), verbs.AccessRemoteWrite); err != nil {
 		return err
 	}
-	exit, err := c.enter(ctx)
+	release, err := c.acquireCopier(ctx)
 	if err != nil {
 		return err
 	}
-	defer exit()
+	defer release()
 	for i := 0; len(b) > 0; i = (i + 1) % chunks {
-		if err := c.finish(ctx, i); err != nil {
+		if err := c.finishOp(ctx, i); err != nil {
 			return err
 		}
 		s := c.chunk(i, min(len(b), chunkSize))
 		copy(s.bytes(), b)
-		if err := c.start(ctx, i, request{wr: verbs.SendWR{Opcode: verbs.OpRDMAWrite}, at: to, targeted: true}, s); err != nil {
+		if err := c.startOp(ctx, i, request{wr: verbs.SendWR{Opcode: verbs.OpRDMAWrite}, at: to, targeted: true}, s); err != nil {
 			return err
 		}
 		b, to.Off = b[s.Len:], to.Off+s.Len
 	}
 	for i := range chunks {
-		if err := c.finish(ctx, i); err != nil {
+		if err := c.finishOp(ctx, i); err != nil {
 			return err
 		}
 	}
@@ -146,43 +146,43 @@ func (c *Conn) get(ctx context.Context, b []byte, from Target) error {
 	if err := from.check(len(b), verbs.AccessRemoteRead); err != nil {
 		return err
 	}
-	exit, err := c.enter(ctx)
+	release, err := c.acquireCopier(ctx)
 	if err != nil {
 		return err
 	}
-	defer exit()
+	defer release()
 	// sent counts the bytes requested, got those that have arrived.
 	for i, sent, got := 0, 0, 0; got < len(b); i = (i + 1) % chunks {
 		if c.copy.ops[i].busy {
-			if err := c.finish(ctx, i); err != nil {
+			if err := c.finishOp(ctx, i); err != nil {
 				return err
 			}
 			got += copy(b[got:], c.chunk(i, chunkSize).bytes())
 		}
 		if n := min(len(b)-sent, chunkSize); n > 0 {
 			at := Target{from.Region, from.Off + sent}
-			if err := c.start(ctx, i, request{wr: verbs.SendWR{Opcode: verbs.OpRDMARead}, at: at, targeted: true}, c.chunk(i, n)); err != nil {
+			if err := c.startOp(ctx, i, request{wr: verbs.SendWR{Opcode: verbs.OpRDMARead}, at: at, targeted: true}, c.chunk(i, n)); err != nil {
 				return err
 			}
 			if sent += n; sent == len(b) && sent > smallMTU {
-				if err := c.prove(ctx, from); err != nil {
+				if err := c.confirmReads(ctx, from); err != nil {
 					return err
 				}
 			}
 		}
 	}
-	return c.finish(ctx, proof)
+	return c.finishOp(ctx, confirmOp)
 }
 
-// prove reads a byte after other READs. rxe may complete a READ of more than one packet
-// too early, and break the QP afterwards; the success of a later request proves the READ.
-// (After an empty READ rxe refuses to answer a READ again.) siw completes later requests
-// first.
-func (c *Conn) prove(ctx context.Context, at Target) error {
+// confirmReads reads a byte after other READs. rxe may complete a READ of more than one
+// packet too early, and break the QP afterwards; the success of a later request proves
+// the READ. (After an empty READ rxe refuses to answer a READ again.) siw completes later
+// requests first.
+func (c *Conn) confirmReads(ctx context.Context, at Target) error {
 	if c.iwarp {
 		return nil
 	}
-	return c.start(ctx, proof, request{wr: verbs.SendWR{Opcode: verbs.OpRDMARead}, at: at, targeted: true}, c.copy.region.Span(scratchOff, 1))
+	return c.startOp(ctx, confirmOp, request{wr: verbs.SendWR{Opcode: verbs.OpRDMARead}, at: at, targeted: true}, c.copy.region.Span(scratchOff, 1))
 }
 
 // bytes returns the memory of a span.
@@ -195,10 +195,10 @@ func (s Span) bytes() []byte { return s.Region.Bytes()[s.Off:][:s.Len] }
 // of a byte of region r. Call it before Disconnect or Close, so that no data is lost. A
 // SEND for which the peer has no receive delays it.
 func (c *Conn) AwaitDelivery(ctx context.Context, r RemoteRegion) error {
-	exit, err := c.enter(ctx)
+	release, err := c.acquireCopier(ctx)
 	if err == nil {
 		err = c.awaitDelivery(ctx, r.At(0))
-		exit()
+		release()
 	}
 	if err != nil {
 		return c.fail("await delivery to", err)
@@ -210,8 +210,8 @@ func (c *Conn) AwaitDelivery(ctx context.Context, r RemoteRegion) error {
 // nothing is read.
 func (c *Conn) awaitDelivery(ctx context.Context, at Target) error {
 	at.Region.Access |= verbs.AccessRemoteRead
-	if err := c.start(ctx, 0, request{wr: verbs.SendWR{Opcode: verbs.OpRDMARead}, at: at, targeted: true}, c.chunk(0, 0)); err != nil {
+	if err := c.startOp(ctx, 0, request{wr: verbs.SendWR{Opcode: verbs.OpRDMARead}, at: at, targeted: true}, c.chunk(0, 0)); err != nil {
 		return err
 	}
-	return c.finish(ctx, 0)
+	return c.finishOp(ctx, 0)
 }

@@ -46,16 +46,16 @@ func (n Counter) do(ctx context.Context, what string, wr verbs.SendWR) (uint64, 
 
 func (n Counter) run(ctx context.Context, wr verbs.SendWR) (uint64, error) {
 	c := n.c
-	exit, err := c.enter(ctx)
+	release, err := c.acquireCopier(ctx)
 	if err != nil {
 		return 0, err
 	}
-	defer exit()
+	defer release()
 	s := c.copy.region.Span(scratchOff, 8)
-	if err := c.start(ctx, 0, request{wr: wr, at: n.at, targeted: true}, s); err != nil {
+	if err := c.startOp(ctx, 0, request{wr: wr, at: n.at, targeted: true}, s); err != nil {
 		return 0, err
 	}
-	if err := c.finish(ctx, 0); err != nil {
+	if err := c.finishOp(ctx, 0); err != nil {
 		return 0, err
 	}
 	return binary.NativeEndian.Uint64(s.bytes()), nil

@@ -39,9 +39,9 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (*Conn, error) {
 		LocalAddr: d.LocalAddr, ResolveTimeout: d.ResolveTimeout, ConnectTimeout: d.ConnectTimeout,
 		Resolver: d.Resolver, TOS: d.TOS, Transport: d.Transport,
 	}
-	dialer.Options = opt.endpoint(&c)
+	dialer.Options = opt.endpointOptions(&c)
 	if _, err := dialer.Dial(ctx, addr); err != nil {
 		return nil, err
 	}
-	return c.up(), nil
+	return c.established(), nil
 }

@@ -83,10 +83,10 @@ func (r *Request) Accept(ctx context.Context, opt Options) (*Conn, error) {
 		return nil, &verbs.Error{Op: "accept", Object: r.RemoteAddr().String(), Err: err}
 	}
 	var c *Conn
-	if _, err = r.r.Accept(ctx, opt.endpoint(&c)); err != nil {
+	if _, err = r.r.Accept(ctx, opt.endpointOptions(&c)); err != nil {
 		return nil, err
 	}
-	return c.up(), nil
+	return c.established(), nil
 }
 
 // Reject rejects the request; the peer's dial fails with a [*cm.RejectedError] that

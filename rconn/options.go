@@ -67,10 +67,10 @@ type Options struct {
 
 const (
 	defaultQueue  = 64
-	mostQueue     = 4096
+	maxQueue      = 4096
 	defaultSGEs   = 4
 	defaultInline = 64
-	mostInline    = 4096
+	maxInline     = 4096
 )
 
 // recvs returns the number of receives that may be posted, adverts the number of those
@@ -88,10 +88,10 @@ func (o Options) withDefaults() (Options, error) {
 		name        string
 		v, min, max int
 	}{
-		{"SendQueue", o.SendQueue, 1, mostQueue},
-		{"RecvQueue", o.recvs(), 0, mostQueue},
+		{"SendQueue", o.SendQueue, 1, maxQueue},
+		{"RecvQueue", o.recvs(), 0, maxQueue},
 		{"SGEs", o.SGEs, 1, 256},
-		{"MaxInline", o.MaxInline, AdvertSize, mostInline},
+		{"MaxInline", o.MaxInline, AdvertSize, maxInline},
 		{"Adverts", o.adverts(), 0, advertSlots},
 	} {
 		if f.v < f.min || f.v > f.max {
@@ -101,10 +101,10 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// endpoint returns the options for cm. They store the new Conn in c.
-func (o *Options) endpoint(c **Conn) cm.Options {
+// endpointOptions returns the options for cm. They store the new Conn in c.
+func (o *Options) endpointOptions(c **Conn) cm.Options {
 	used := *o
-	opt := used.forCM()
+	opt := used.baseOptions()
 	opt.Setup = func(e *cm.Endpoint) (err error) {
 		*c, err = newConn(e, used)
 		return err
@@ -116,7 +116,7 @@ func (o *Options) endpoint(c **Conn) cm.Options {
 				used, err = used.withDefaults()
 			}
 			setup := prepared.Setup
-			*prepared = used.forCM()
+			*prepared = used.baseOptions()
 			prepared.Setup = setup
 			return err
 		}
@@ -124,8 +124,8 @@ func (o *Options) endpoint(c **Conn) cm.Options {
 	return opt
 }
 
-// forCM returns the options for cm, without the callbacks.
-func (o *Options) forCM() cm.Options {
+// baseOptions returns the options for cm, without the callbacks.
+func (o *Options) baseOptions() cm.Options {
 	recvs := o.recvs() + o.adverts()
 	if recvs == 0 {
 		recvs = -1 // none

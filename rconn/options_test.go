@@ -23,7 +23,7 @@ import (
 func TestListenConfig(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		const backlog, dials = 2, 6
-		ctx := limit(t)
+		ctx := testContext(t)
 		l := labtest.Made((&ListenConfig{Backlog: backlog, ReuseAddr: true}).Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		results := make(chan error, dials)
 		for range dials {
@@ -51,7 +51,7 @@ func TestListenConfig(t *testing.T) {
 // TestDialer tests that the options of a dial apply to the connection.
 func TestDialer(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		ctx := limit(t)
+		ctx := testContext(t)
 		l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		accepted := make(chan error, 1)
 		go func() {

@@ -10,8 +10,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// limit returns a context that ends a test that hangs.
-func limit(t testing.TB) context.Context {
+// testContext returns a context that ends a test that hangs.
+func testContext(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	t.Cleanup(cancel)
@@ -21,7 +21,7 @@ func limit(t testing.TB) context.Context {
 // newPair makes a connection of a device with itself: a dialed, b accepted.
 func newPair(t testing.TB, device string, oa, ob Options) (a, b *Conn) {
 	t.Helper()
-	ctx := limit(t)
+	ctx := testContext(t)
 	l := labtest.Must(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 	defer l.Close()
 	accepted := make(chan error, 1)
@@ -46,14 +46,14 @@ func advertise(t testing.TB, from, to *Conn, size int, access verbs.Access) (*Lo
 	r := labtest.Must(from.Alloc(size, access))(t)
 	check(t, from.PostAdvert(0, verbs.SendSignaled, 1, r.All()))
 	await(t, from, Sends, 1)
-	return r, labtest.Must(to.AwaitAdvert(limit(t)))(t)
+	return r, labtest.Must(to.AwaitAdvert(testContext(t)))(t)
 }
 
 // await takes n completions, which must be successful.
 func await(t testing.TB, c *Conn, d Direction, n int) []verbs.WC {
 	t.Helper()
 	wcs := make([]verbs.WC, n)
-	check(t, c.Await(limit(t), d, wcs))
+	check(t, c.Await(testContext(t), d, wcs))
 	for i := range wcs {
 		check(t, wcs[i].Err())
 	}

@@ -17,18 +17,18 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// linked is a connection of a device with itself: b has posted receives of 100 bytes into
-// inbox, with IDs from 0, and advertised store to a.
-type linked struct {
+// testConns is a connection of a device with itself: b has posted receives of 100 bytes
+// into inbox, with IDs from 0, and advertised store to a.
+type testConns struct {
 	a, b         *Conn
 	inbox, store *LocalRegion
 	remote       RemoteRegion // store
 	mine         *LocalRegion // of a
 }
 
-func newLinked(t *testing.T, device string, access verbs.Access, receives int) *linked {
+func newTestConns(t *testing.T, device string, access verbs.Access, receives int) *testConns {
 	t.Helper()
-	p := &linked{}
+	p := &testConns{}
 	p.a, p.b = newPair(t, device, Options{Adverts: 1}, Options{Setup: func(c *Conn) (err error) {
 		p.inbox, err = c.Alloc(100*receives+1, LocalWrite)
 		for i := 0; err == nil && i < receives; i++ {
@@ -59,7 +59,7 @@ func rights(t *testing.T, device string) (access verbs.Access, caps uint64) {
 func TestPost(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		access, caps := rights(t, device)
-		p := newLinked(t, device, access, 4)
+		p := newTestConns(t, device, access, 4)
 		rxe := device == labtest.RXE
 		word := func(off int) uint64 { return binary.NativeEndian.Uint64(p.store.Bytes()[off:]) }
 		binary.NativeEndian.PutUint64(p.store.Bytes()[8:], 40)
@@ -151,7 +151,7 @@ func TestPost(t *testing.T) {
 				c.check()
 			}
 		}
-		check(t, p.a.AwaitDelivery(limit(t), p.remote))
+		check(t, p.a.AwaitDelivery(testContext(t), p.remote))
 		if got := p.store.Bytes()[200:210]; string(got) != "some bytes" {
 			t.Errorf("%q was written", got)
 		}
@@ -165,12 +165,12 @@ func TestPost(t *testing.T) {
 func TestPostMethods(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		access, _ := rights(t, device)
-		p := newLinked(t, device, access, 3)
+		p := newTestConns(t, device, access, 3)
 		a := p.a
 		copy(p.mine.Bytes(), "0123456789")
 		check(t, a.PostSendInline(1, verbs.SendSignaled, []byte("inline")))
 		check(t, a.PostWriteInline(2, verbs.SendSignaled, p.remote.At(10), []byte("written inline")))
-		check(t, a.AwaitDelivery(limit(t), p.remote))
+		check(t, a.AwaitDelivery(testContext(t), p.remote))
 		for i, wc := range await(t, a, Sends, 2) {
 			if wc.ID != uint64(i+1) {
 				t.Errorf("completion %+v", wc)
@@ -221,7 +221,7 @@ func TestPostMethods(t *testing.T) {
 func TestPostRefused(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		access, _ := rights(t, device)
-		p := newLinked(t, device, access, 1)
+		p := newTestConns(t, device, access, 1)
 		plain := labtest.Must(p.a.Alloc(100, RemoteRead))(t)
 		data := p.mine.Span(0, 8)
 		readable := p.remote
@@ -256,7 +256,7 @@ func TestPostRefused(t *testing.T) {
 				t.Errorf("%s: %v has the Conn's own numbers", name, c.err)
 			}
 		}
-		check(t, p.a.Put(limit(t), p.remote.At(0), []byte("lives on")))
+		check(t, p.a.Put(testContext(t), p.remote.At(0), []byte("lives on")))
 		if s := p.a.Stats(); s.SendQueue.Failed != 0 || s.Sends.Requests != 0 || s.Others != 0 {
 			t.Errorf("%+v", s)
 		}
@@ -294,14 +294,14 @@ func TestWindow(t *testing.T) {
 					t.Errorf("completion %+v", wc)
 				}
 			}
-			got := labtest.Must(b.AwaitAdvert(limit(t)))(t)
+			got := labtest.Must(b.AwaitAdvert(testContext(t)))(t)
 			if got != part || got.Len != 100 || got.Access != verbs.AccessRemoteWrite || got.Key == region.MR().RKey() {
 				t.Errorf("granted %+v, of %+v", got, part)
 			}
 			return got
 		}
 		first := grant(1000)
-		check(t, b.Put(limit(t), first.At(90), []byte("by window!")))
+		check(t, b.Put(testContext(t), first.At(90), []byte("by window!")))
 		if got := region.Bytes()[1090:1100]; string(got) != "by window!" {
 			t.Errorf("%q was written", got)
 		}
@@ -318,7 +318,7 @@ func TestWindow(t *testing.T) {
 		if second.Key == first.Key {
 			t.Error("the same key again")
 		}
-		check(t, b.Put(limit(t), second.At(0), []byte("second")))
+		check(t, b.Put(testContext(t), second.At(0), []byte("second")))
 		check(t, b.PostSendInv(4, verbs.SendSignaled, second.Key))
 		await(t, b, Sends, 1)
 		if wc := await(t, a, Recvs, 1)[0]; wc.ID != 5 || wc.Flags&verbs.WCWithInv == 0 || wc.InvalidatedRKey() != second.Key {
@@ -342,7 +342,7 @@ func TestWindow(t *testing.T) {
 		check(t, w.Close())
 		check(t, w.Close())
 		check(t, region.Close())
-		if err := b.Put(limit(t), third.At(0), []byte("too late")); !errors.Is(err, verbs.WCRemAccessErr) {
+		if err := b.Put(testContext(t), third.At(0), []byte("too late")); !errors.Is(err, verbs.WCRemAccessErr) {
 			t.Errorf("writing by a window that is closed: %v", err)
 		}
 		// Close of a Conn closes its windows, and no more can be made.
@@ -366,7 +366,7 @@ func bindError(c *Conn, w *Window, part Span, access verbs.Access) error {
 func TestInvalidate(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, local := range []bool{true, false} {
-			p := newLinked(t, device, ReadWrite, 2)
+			p := newTestConns(t, device, ReadWrite, 2)
 			invalidate := func() error { return p.a.PostSendInv(1, verbs.SendSignaled, p.remote.Key, p.mine.Span(0, 10)) }
 			from := p.a
 			if local {
@@ -375,12 +375,12 @@ func TestInvalidate(t *testing.T) {
 			// Another connection that shares the protection domain.
 			c, d := newPair(t, device, Options{Adverts: 1}, Options{PD: p.b.PD()})
 			check(t, d.PostAdvert(0, 0, 0, p.store.All()))
-			shared := labtest.Must(c.AwaitAdvert(limit(t)))(t)
-			check(t, c.Put(limit(t), shared.At(0), []byte("shared")))
-			check(t, p.a.Put(limit(t), p.remote.At(0), []byte("still valid")))
+			shared := labtest.Must(c.AwaitAdvert(testContext(t)))(t)
+			check(t, c.Put(testContext(t), shared.At(0), []byte("shared")))
+			check(t, p.a.Put(testContext(t), p.remote.At(0), []byte("still valid")))
 			check(t, invalidate())
 			var wcs [1]verbs.WC
-			check(t, from.Await(limit(t), Sends, wcs[:]))
+			check(t, from.Await(testContext(t), Sends, wcs[:]))
 			if device == labtest.RXE {
 				if local && wcs[0].Err() == nil {
 					t.Error("rxe invalidates the key of a region")
@@ -391,7 +391,7 @@ func TestInvalidate(t *testing.T) {
 			if !local {
 				await(t, p.b, Recvs, 1)
 			}
-			if p.a.Put(limit(t), p.remote.At(0), []byte("not any more")) == nil || c.Put(limit(t), shared.At(0), []byte("nor here")) == nil {
+			if p.a.Put(testContext(t), p.remote.At(0), []byte("not any more")) == nil || c.Put(testContext(t), shared.At(0), []byte("nor here")) == nil {
 				t.Error("an invalidated key can be used")
 			}
 		}
@@ -408,7 +408,7 @@ func TestWriteImmAsAdvert(t *testing.T) {
 	for _, n := range []int{1 << 20, 0} {
 		check(t, a.PostWriteImm(1, verbs.SendSignaled, 1, remote.At(0), mine.Span(0, n)))
 		await(t, a, Sends, 1)
-		_, err := b.AwaitAdvert(limit(t))
+		_, err := b.AwaitAdvert(testContext(t))
 		if bad, ok := errors.AsType[*AdvertError](err); !ok || !errors.Is(err, ErrAdvert) || bad.Message != nil {
 			t.Errorf("a WRITE of %d bytes as an advertisement: %v", n, err)
 		}
@@ -433,7 +433,7 @@ func TestEndpoint(t *testing.T) {
 		mr := labtest.Must(pd.AllocMR(4096, ReadWrite, uverbs.MROptions{}))(t)
 		theirs := NewRegion(pd, mr, ReadWrite)
 		check(t, b.PostAdvert(0, 0, 3, theirs.Span(96, 4000)))
-		remote := labtest.Must(a.AwaitAdvert(limit(t)))(t)
+		remote := labtest.Must(a.AwaitAdvert(testContext(t)))(t)
 
 		mem := []byte("memory registered by hand")
 		own := labtest.Must(a.Endpoint().PD.RegisterMR(mem, LocalWrite))(t)
@@ -448,7 +448,7 @@ func TestEndpoint(t *testing.T) {
 		if wc := await(t, b, Recvs, 1)[0]; wc.ByteLen != 10 {
 			t.Errorf("received %+v", wc)
 		}
-		check(t, a.AwaitDelivery(limit(t), remote))
+		check(t, a.AwaitDelivery(testContext(t), remote))
 		if got := mr.Bytes(); !bytes.Equal(got[100:][:len(mem)], mem) || string(got[146:156]) != "by address" {
 			t.Errorf("%q was written", got[96:160])
 		}
@@ -464,7 +464,7 @@ func TestEndpoint(t *testing.T) {
 		if route := labtest.Must(a.Endpoint().ID().Route())(t); route.Remote != a.RemoteAddr().AddrPort {
 			t.Errorf("route %+v", route)
 		}
-		check(t, a.Put(limit(t), remote.At(0), []byte("still works")))
+		check(t, a.Put(testContext(t), remote.At(0), []byte("still works")))
 		if s := a.Stats(); s.SendQueue.Foreign+s.RecvQueue.Foreign != 0 {
 			t.Errorf("%+v", s)
 		}
@@ -488,7 +488,7 @@ func TestEndpoint(t *testing.T) {
 // connection stays usable.
 func TestInlineFault(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		p := newLinked(t, device, ReadWrite, 1)
+		p := newTestConns(t, device, ReadWrite, 1)
 		region := labtest.Must(p.a.Alloc(4096, 0))(t)
 		gone := region.Bytes()[:8]
 		check(t, region.Close())

@@ -13,8 +13,8 @@ import (
 // advertSlots is the number of receives for advertisements that may be posted at once.
 const advertSlots = 4096 / AdvertSize
 
-// receipt is a posted receive.
-type receipt struct {
+// recvEntry is a posted receive.
+type recvEntry struct {
 	id     uint64
 	live   bool
 	advert bool
@@ -25,19 +25,19 @@ type receipt struct {
 // receiver accounts for the receive queue. The user's receives and those for
 // advertisements share it, in the order in which they were posted.
 type receiver struct {
-	box
-	entries []receipt // by sequence number, which is the WR's ID
-	regions []*LocalRegion
-	mask    uint64
-	depth   uint64
-	users   int    // limit of the user's receives, posted or completed and not taken
-	tail    uint64 // the oldest posted
-	head    uint64 // the next to be posted
+	completionQueue
+	entries   []recvEntry // by sequence number, which is the WR's ID
+	regions   []*LocalRegion
+	mask      uint64
+	depth     uint64
+	userLimit int    // limit of the user's receives, posted or completed and not taken
+	tail      uint64 // the oldest posted
+	head      uint64 // the next to be posted
 
-	slots   *LocalRegion // for advertisements
-	next    int          // the next slot
-	posted  int          // receives for advertisements
-	adverts fifo[advert]
+	slots         *LocalRegion // for advertisements
+	nextSlot      int          // the next slot
+	advertsPosted int          // receives for advertisements
+	adverts       fifo[advert]
 
 	received       Traffic
 	valid, invalid uint64 // advertisements
@@ -52,10 +52,10 @@ type advert struct {
 }
 
 func (r *receiver) init(c *Conn, opt Options) {
-	r.box.init(c, c.ep.RecvCQ, r.done)
-	r.users = opt.recvs()
-	r.depth = uint64(r.users + opt.adverts())
-	r.entries = make([]receipt, roundUp(int(r.depth)))
+	r.completionQueue.init(c, c.ep.RecvCQ, r.handleCompletion)
+	r.userLimit = opt.recvs()
+	r.depth = uint64(r.userLimit + opt.adverts())
+	r.entries = make([]recvEntry, roundUp(int(r.depth)))
 	r.mask = uint64(len(r.entries) - 1)
 	r.regions = make([]*LocalRegion, len(r.entries)*c.sges)
 	r.sge = make([]verbs.SGE, c.sges)
@@ -71,7 +71,7 @@ func (c *Conn) PostRecv(id uint64, spans ...Span) error {
 	defer r.mu.Unlock()
 	_, err := c.check(spans, verbs.AccessLocalWrite)
 	if err == nil {
-		err = r.post(receipt{id: id}, spans)
+		err = r.post(recvEntry{id: id}, spans)
 	}
 	if err != nil {
 		return c.fail("post receive from", err)
@@ -97,28 +97,28 @@ func (r *receiver) postAdvert() (err error) {
 			return err
 		}
 	}
-	if r.posted == advertSlots {
+	if r.advertsPosted == advertSlots {
 		return verbs.ErrQueueFull
 	}
-	off := r.next * AdvertSize
+	off := r.nextSlot * AdvertSize
 	spans := [...]Span{r.slots.Span(off, AdvertSize)}
-	if err := r.post(receipt{advert: true, off: off}, spans[:]); err != nil {
+	if err := r.post(recvEntry{advert: true, off: off}, spans[:]); err != nil {
 		return err
 	}
-	r.posted++
-	r.next = (r.next + 1) % advertSlots
+	r.advertsPosted++
+	r.nextSlot = (r.nextSlot + 1) % advertSlots
 	return nil
 }
 
-func (r *receiver) post(e receipt, spans []Span) error {
-	if err := r.c.unfit(); err != nil {
+func (r *receiver) post(e recvEntry, spans []Span) error {
+	if err := r.c.checkUsable(); err != nil {
 		return err
 	}
 	if r.isFull(e.advert) {
-		r.collect()
+		r.poll()
 		if r.isFull(e.advert) {
-			r.full++
-			if r.depth == 0 || !e.advert && r.users == 0 {
+			r.stalls++
+			if r.depth == 0 || !e.advert && r.userLimit == 0 {
 				return verbs.ErrNoRecvRoom
 			}
 			return verbs.ErrQueueFull
@@ -133,12 +133,12 @@ func (r *receiver) post(e receipt, spans []Span) error {
 	r.entries[slot] = e
 	r.wr[0] = verbs.RecvWR{ID: r.head, SGL: r.sge[:n]}
 	if _, err := r.c.ep.QP.PostRecv(r.wr[:]...); err != nil {
-		r.drop(slot)
-		return reason(err)
+		r.releaseEntry(slot)
+		return postErr(err)
 	}
 	r.head++
-	r.most = max(r.most, int(r.head-r.tail))
-	r.coming++
+	r.maxInFlight = max(r.maxInFlight, int(r.head-r.tail))
+	r.pending++
 	return nil
 }
 
@@ -147,31 +147,31 @@ func (r *receiver) isFull(advert bool) bool {
 	if r.head-r.tail >= r.depth {
 		return true
 	}
-	return !advert && r.coming-r.posted+r.ready.len() >= r.users
+	return !advert && r.pending-r.advertsPosted+r.ready.len() >= r.userLimit
 }
 
-func (r *receiver) drop(slot uint64) {
+func (r *receiver) releaseEntry(slot uint64) {
 	e := &r.entries[slot]
 	first := int(slot) * r.c.sges
 	for i, region := range r.regions[first : first+e.n] {
-		region.drop()
+		region.release()
 		r.regions[first+i] = nil
 	}
 	e.n, e.live = 0, false
 }
 
-func (r *receiver) dropAll() {
+func (r *receiver) releaseAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for slot := range r.entries {
-		r.drop(uint64(slot))
+		r.releaseEntry(uint64(slot))
 	}
 	r.tail = r.head
 	r.ready = fifo[verbs.WC]{}
 }
 
-// done sorts a completion.
-func (r *receiver) done(wc *verbs.WC) {
+// handleCompletion accounts for a completion and passes it on.
+func (r *receiver) handleCompletion(wc *verbs.WC) {
 	slot := wc.ID & r.mask
 	e := r.entries[slot]
 	if !e.live || wc.ID < r.tail || wc.ID >= r.head {
@@ -180,10 +180,10 @@ func (r *receiver) done(wc *verbs.WC) {
 	}
 	if wc.Status != verbs.WCSuccess {
 		r.failed++
-		r.c.fails(wc.Err())
+		r.c.setFailure(wc.Err())
 	}
-	r.coming--
-	r.drop(slot)
+	r.pending--
+	r.releaseEntry(slot)
 	for r.tail < r.head && !r.entries[r.tail&r.mask].live {
 		r.tail++
 	}
@@ -195,9 +195,9 @@ func (r *receiver) done(wc *verbs.WC) {
 		r.ready.push(*wc)
 		return
 	}
-	r.posted--
+	r.advertsPosted--
 	if wc.Status != verbs.WCSuccess {
-		return // over reports to waiters that the connection has failed
+		return // waitErr reports to waiters that the connection has failed
 	}
 	region, err := r.parse(wc, e.off)
 	if err == nil {
@@ -260,10 +260,10 @@ func (c *Conn) AwaitAdvert(ctx context.Context) (RemoteRegion, error) {
 func (c *Conn) TryAdvert() (_ RemoteRegion, ok bool, err error) {
 	r := &c.recv
 	r.mu.Lock()
-	r.collect()
+	r.poll()
 	a, ok := r.advert()
 	if !ok {
-		err = r.over()
+		err = r.waitErr()
 	}
 	r.mu.Unlock()
 	if !ok && err == nil {
@@ -279,7 +279,7 @@ func (r *receiver) advert() (a advert, ok bool) {
 	if r.adverts.len() > 0 {
 		return r.adverts.pop(), true
 	}
-	return advert{err: ErrNotExpected}, r.posted == 0 && r.over() == nil && r.c.broken() == nil
+	return advert{err: ErrNotExpected}, r.advertsPosted == 0 && r.waitErr() == nil && r.c.brokenErr() == nil
 }
 
 // advert returns an advertisement, or the error of waiting for it.

@@ -154,8 +154,8 @@ func (s Span) check(pd *uverbs.PD, need verbs.Access) error {
 	return nil
 }
 
-// hold prevents the region from being closed until drop.
-func (r *LocalRegion) hold() error {
+// acquire prevents the region from being closed until release.
+func (r *LocalRegion) acquire() error {
 	if r.users.Add(1) < 0 {
 		r.users.Add(-1)
 		return fmt.Errorf("%v: %w", r, verbs.ErrClosed)
@@ -163,4 +163,4 @@ func (r *LocalRegion) hold() error {
 	return nil
 }
 
-func (r *LocalRegion) drop() { r.users.Add(-1) }
+func (r *LocalRegion) release() { r.users.Add(-1) }

@@ -48,11 +48,11 @@ func (t Target) check(n int, need verbs.Access) error {
 
 // checkFor checks the target of a request that has n bytes of local memory.
 func (t Target) checkFor(wr *verbs.SendWR, n int) error {
-	_, remote, n := needs(wr, n)
+	_, remote, n := requiredAccess(wr, n)
 	if remote == 0 {
 		return fmt.Errorf("%v has no target: %w", wr.Opcode, verbs.ErrRange)
 	}
-	if a := aligned(wr.Opcode); t.addr()%a != 0 {
+	if a := alignment(wr.Opcode); t.addr()%a != 0 {
 		return fmt.Errorf("%v at %#x: %w: it must be aligned to %d bytes", wr.Opcode, t.addr(), verbs.ErrRange, a)
 	}
 	return t.check(n, remote)

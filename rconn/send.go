@@ -15,11 +15,11 @@ type op struct {
 	wc   verbs.WC
 }
 
-// entry is a posted request until its completion, or a later one, is polled.
-type entry struct {
+// sendEntry is a posted request until its completion, or a later one, is polled.
+type sendEntry struct {
 	id       uint64
 	live     bool
-	wanted   bool // the user gets its completion
+	forUser  bool // the user gets its completion
 	signaled bool
 	read     bool
 	// empty is a READ of no bytes that was posted as one of one byte.
@@ -31,15 +31,15 @@ type entry struct {
 // sender accounts for the send queue. It signals at least one request in every half
 // queue, even if the user does not, to learn which have completed.
 type sender struct {
-	box
-	entries []entry // by sequence number, which is the WR's ID
-	regions []*LocalRegion
-	mask    uint64
-	depth   uint64 // limit of the requests in flight
-	tail    uint64 // the oldest in flight
-	head    uint64 // the next to be posted
-	wanted  int    // requests in flight whose completions go to the user
-	quiet   int    // requests posted since the last signaled one
+	completionQueue
+	entries     []sendEntry // by sequence number, which is the WR's ID
+	regions     []*LocalRegion
+	mask        uint64
+	depth       uint64 // limit of the requests in flight
+	tail        uint64 // the oldest in flight
+	head        uint64 // the next to be posted
+	userPending int    // requests in flight whose completions go to the user
+	unsignaled  int    // requests posted since the last signaled one
 
 	sends, writes, reads, atomics Traffic
 	others, adverts               uint64
@@ -48,14 +48,14 @@ type sender struct {
 	sge []verbs.SGE
 	msg [AdvertSize]byte
 
-	spare *LocalRegion // for a byte that is read and not used
-	one   [1]Span
+	scratch     *LocalRegion // for a byte that is read and not used
+	scratchSpan [1]Span
 }
 
 func (s *sender) init(c *Conn, opt Options) {
-	s.box.init(c, c.ep.SendCQ, s.done)
+	s.completionQueue.init(c, c.ep.SendCQ, s.handleCompletion)
 	s.depth = uint64(opt.SendQueue)
-	s.entries = make([]entry, roundUp(opt.SendQueue))
+	s.entries = make([]sendEntry, roundUp(opt.SendQueue))
 	s.mask = uint64(len(s.entries) - 1)
 	s.regions = make([]*LocalRegion, len(s.entries)*c.sges)
 	s.sge = make([]verbs.SGE, c.sges)
@@ -82,15 +82,15 @@ type request struct {
 	bind     bool // the spans are for the window, not for the SGL
 }
 
-// wanted reports whether the user gets the request's completion.
-func (r *request) wanted() bool { return r.op == nil && r.wr.Flags&verbs.SendSignaled != 0 }
+// forUser reports whether the user gets the request's completion.
+func (r *request) forUser() bool { return r.op == nil && r.wr.Flags&verbs.SendSignaled != 0 }
 
 // isRead reports whether o is a READ, which iWARP completes out of order.
 func isRead(o verbs.Opcode) bool { return o == verbs.OpRDMARead || o == verbs.OpRDMAReadInv }
 
-// needs returns the access to its spans and to the target that a request needs, and the
-// number of bytes of the target that it uses if it has n bytes of local memory.
-func needs(wr *verbs.SendWR, n int) (local, remote verbs.Access, size int) {
+// requiredAccess returns the access to its spans and to the target that a request needs,
+// and the number of bytes of the target that it uses if it has n bytes of local memory.
+func requiredAccess(wr *verbs.SendWR, n int) (local, remote verbs.Access, size int) {
 	switch wr.Opcode {
 	case verbs.OpRDMAWrite, verbs.OpRDMAWriteImm, verbs.OpAtomicWrite:
 		return 0, verbs.AccessRemoteWrite, n
@@ -112,8 +112,8 @@ func needs(wr *verbs.SendWR, n int) (local, remote verbs.Access, size int) {
 	return 0, 0, 0
 }
 
-// aligned returns the alignment that the target of an operation needs.
-func aligned(o verbs.Opcode) uint64 {
+// alignment returns the alignment that the target of an operation needs.
+func alignment(o verbs.Opcode) uint64 {
 	switch o {
 	case verbs.OpCompareSwap, verbs.OpFetchAdd, verbs.OpAtomicWrite:
 		return 8
@@ -133,14 +133,14 @@ func (s *sender) lockAndPost(r *request, spans []Span) error {
 	defer s.mu.Unlock() // reading unmapped inline data panics
 	err := s.post(r, spans)
 	if errors.Is(err, verbs.ErrQueueFull) {
-		s.full++
+		s.stalls++
 	}
 	return err
 }
 
 func (s *sender) post(r *request, spans []Span) error {
 	c := s.c
-	if err := c.unfit(); err != nil {
+	if err := c.checkUsable(); err != nil {
 		return err
 	}
 	total := len(r.wr.Inline)
@@ -150,7 +150,7 @@ func (s *sender) post(r *request, spans []Span) error {
 	for _, e := range r.wr.SGL {
 		total += int(e.Length)
 	}
-	local, _, _ := needs(&r.wr, 0)
+	local, _, _ := requiredAccess(&r.wr, 0)
 	n, err := c.check(spans, local)
 	if err != nil {
 		return err
@@ -177,10 +177,10 @@ func (s *sender) post(r *request, spans []Span) error {
 	if c.iwarp && wr.Opcode == verbs.OpRDMARead && len(wr.SGL)+len(wr.Inline)+len(wr.InlineList) == 0 {
 		return s.postReads(r, spans, total)
 	}
-	if err := s.room(1, r); err != nil {
+	if err := s.checkRoom(1, r); err != nil {
 		return err
 	}
-	if err := s.put(r, spans, r.wr.Flags, total); err != nil {
+	if err := s.postOne(r, spans, r.wr.Flags, total); err != nil {
 		return err
 	}
 	if r.advert {
@@ -209,17 +209,17 @@ func (s *sender) postReads(r *request, spans []Span, total int) error {
 			}
 			wr.RemoteAddr = at.addr()
 		}
-		if s.spare == nil {
+		if s.scratch == nil {
 			spare, err := s.c.Alloc(1, LocalWrite)
 			if err != nil {
 				return err
 			}
-			s.spare = spare
+			s.scratch = spare
 		}
-		s.one[0] = s.spare.All()
-		n, spans, last = 1, s.one[:], 0
+		s.scratchSpan[0] = s.scratch.All()
+		n, spans, last = 1, s.scratchSpan[:], 0
 	}
-	if err := s.room(n, r); err != nil {
+	if err := s.checkRoom(n, r); err != nil {
 		return err
 	}
 	for i := range spans[:last+1] {
@@ -230,7 +230,7 @@ func (s *sender) postReads(r *request, spans []Span, total int) error {
 		if i < last {
 			flags &^= verbs.SendSignaled
 		}
-		if err := s.put(r, spans[i:i+1], flags, size); err != nil {
+		if err := s.postOne(r, spans[i:i+1], flags, size); err != nil {
 			return err
 		}
 		s.entries[(s.head-1)&s.mask].empty = total == 0
@@ -253,32 +253,32 @@ func (c *Conn) check(spans []Span, need verbs.Access) (total int, err error) {
 	return total, nil
 }
 
-// room returns an error if there is no room for n more requests.
-func (s *sender) room(n int, r *request) error {
+// checkRoom returns an error if there is no room for n more requests.
+func (s *sender) checkRoom(n int, r *request) error {
 	if s.head-s.tail+uint64(n) > s.depth {
-		s.collect()
+		s.poll()
 	}
 	switch {
 	case uint64(n) > s.depth:
 		return fmt.Errorf("%d requests in a queue for %d: %w", n, s.depth, verbs.ErrRange)
 	case s.head-s.tail+uint64(n) > s.depth:
 		return verbs.ErrQueueFull
-	case r.wanted() && uint64(s.wanted+s.ready.len()) >= s.depth:
+	case r.forUser() && uint64(s.userPending+s.ready.len()) >= s.depth:
 		return fmt.Errorf("%w of completions that were not taken", verbs.ErrQueueFull)
 	}
 	return nil
 }
 
-// put posts s.wr with size bytes. The caller has checked that there is room.
-func (s *sender) put(r *request, spans []Span, flags verbs.SendFlags, size int) error {
+// postOne posts s.wr with size bytes. The caller has checked that there is room.
+func (s *sender) postOne(r *request, spans []Span, flags verbs.SendFlags, size int) error {
 	slot := s.head & s.mask
 	e := &s.entries[slot]
 	wr := &s.wr[0]
-	*e = entry{id: r.wr.ID, op: r.op, wanted: flags&verbs.SendSignaled != 0 && r.op == nil, read: isRead(wr.Opcode)}
+	*e = sendEntry{id: r.wr.ID, op: r.op, forUser: flags&verbs.SendSignaled != 0 && r.op == nil, read: isRead(wr.Opcode)}
 	wr.ID, wr.Flags = s.head, flags
-	s.quiet++
+	s.unsignaled++
 	// On iWARP requests overtake READs, so a later completion does not prove them.
-	if s.quiet >= int(s.depth+1)/2 || s.c.iwarp && e.read || r.op != nil {
+	if s.unsignaled >= int(s.depth+1)/2 || s.c.iwarp && e.read || r.op != nil {
 		wr.Flags |= verbs.SendSignaled
 	}
 	e.signaled = wr.Flags&verbs.SendSignaled != 0
@@ -293,26 +293,26 @@ func (s *sender) put(r *request, spans []Span, flags verbs.SendFlags, size int) 
 		}
 	}
 	if _, err := s.c.ep.QP.PostSend(s.wr[:]...); err != nil {
-		s.drop(slot)
-		return reason(err)
+		s.releaseEntry(slot)
+		return postErr(err)
 	}
 	e.live = true
 	s.head++
-	s.most = max(s.most, int(s.head-s.tail))
+	s.maxInFlight = max(s.maxInFlight, int(s.head-s.tail))
 	s.count(wr.Opcode, size)
 	if e.signaled {
-		s.quiet = 0
-		s.coming++
+		s.unsignaled = 0
+		s.pending++
 	}
-	if e.wanted {
-		s.wanted++
+	if e.forUser {
+		s.userPending++
 	}
 	return nil
 }
 
-// reason returns why a request was refused, without the rest of a [verbs.PostError],
+// postErr returns why a request was refused, without the rest of a [verbs.PostError],
 // which has the Conn's internal numbering.
-func reason(err error) error {
+func postErr(err error) error {
 	if refused, ok := errors.AsType[*verbs.PostError](err); ok {
 		return refused.Err
 	}
@@ -327,9 +327,9 @@ func (c *Conn) gather(sgl []verbs.SGE, held []*LocalRegion, spans []Span) (n int
 		if s.Len == 0 {
 			continue
 		}
-		if err := s.Region.hold(); err != nil {
+		if err := s.Region.acquire(); err != nil {
 			for _, r := range held[:n] {
-				r.drop()
+				r.release()
 			}
 			return 0, err
 		}
@@ -340,29 +340,29 @@ func (c *Conn) gather(sgl []verbs.SGE, held []*LocalRegion, spans []Span) (n int
 	return n, nil
 }
 
-// drop releases the regions of the entry in a slot.
-func (s *sender) drop(slot uint64) {
+// releaseEntry releases the regions of the entry in a slot.
+func (s *sender) releaseEntry(slot uint64) {
 	e := &s.entries[slot]
 	first := int(slot) * s.c.sges
 	for i, r := range s.regions[first : first+e.n] {
-		r.drop()
+		r.release()
 		s.regions[first+i] = nil
 	}
 	e.n, e.live, e.op = 0, false, nil
 }
 
-func (s *sender) dropAll() {
+func (s *sender) releaseAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for slot := range s.entries {
-		s.drop(uint64(slot))
+		s.releaseEntry(uint64(slot))
 	}
 	s.tail = s.head
 	s.ready = fifo[verbs.WC]{}
 }
 
-// done sorts a completion.
-func (s *sender) done(wc *verbs.WC) {
+// handleCompletion accounts for a completion and passes it on.
+func (s *sender) handleCompletion(wc *verbs.WC) {
 	e := s.entries[wc.ID&s.mask]
 	if !e.live || wc.ID < s.tail || wc.ID >= s.head {
 		s.foreign++
@@ -370,18 +370,18 @@ func (s *sender) done(wc *verbs.WC) {
 	}
 	if wc.Status != verbs.WCSuccess {
 		s.failed++
-		s.c.fails(cm.SendError(wc))
+		s.c.setFailure(cm.SendError(wc))
 	}
 	if e.signaled {
-		s.coming--
+		s.pending--
 	}
-	if e.wanted {
-		s.wanted--
+	if e.forUser {
+		s.userPending--
 	}
 	// Earlier requests are done as well, except READs on iWARP.
 	for seq := s.tail; seq <= wc.ID; seq++ {
 		if old := &s.entries[seq&s.mask]; old.live && (seq == wc.ID || !(s.c.iwarp && old.read)) {
-			s.drop(seq & s.mask)
+			s.releaseEntry(seq & s.mask)
 		}
 	}
 	for s.tail < s.head && !s.entries[s.tail&s.mask].live {
@@ -393,7 +393,7 @@ func (s *sender) done(wc *verbs.WC) {
 	switch {
 	case e.op != nil:
 		e.op.wc, e.op.done = *wc, true
-	case e.wanted || wc.Status != verbs.WCSuccess:
+	case e.forUser || wc.Status != verbs.WCSuccess:
 		wc.ID = e.id
 		s.ready.push(*wc)
 	}

@@ -65,11 +65,11 @@ func (c *Conn) Stats() Stats {
 }
 
 // stats returns the statistics of a queue. The caller holds mu.
-func (b *box) stats(depth, head, tail uint64) QueueStats {
+func (q *completionQueue) stats(depth, head, tail uint64) QueueStats {
 	return QueueStats{
-		Depth: int(depth), Now: int(head - tail), Most: b.most, Ready: b.ready.len(), Posted: head,
-		Completed: b.completed, Taken: b.taken, Failed: b.failed, Foreign: b.foreign,
-		Stalls: b.full, Waits: b.waits, Wakeups: b.wakeups,
+		Depth: int(depth), Now: int(head - tail), Most: q.maxInFlight, Ready: q.ready.len(), Posted: head,
+		Completed: q.completed, Taken: q.taken, Failed: q.failed, Foreign: q.foreign,
+		Stalls: q.stalls, Waits: q.waits, Wakeups: q.wakeups,
 	}
 }
 

@@ -72,7 +72,7 @@ func TestStats(t *testing.T) {
 				check(t, b.PostRecv(0, in.Span(0, 100)))
 			}
 			done := make(chan error, 1)
-			go func() { done <- b.Await(limit(t), Recvs, make([]verbs.WC, 1)) }()
+			go func() { done <- b.Await(testContext(t), Recvs, make([]verbs.WC, 1)) }()
 			for b.Stats().RecvQueue.Waits == before.Waits+n {
 				time.Sleep(time.Millisecond)
 			}
@@ -95,9 +95,9 @@ func TestStats(t *testing.T) {
 		before = b.Stats().RecvQueue
 		check(t, b.PostRecv(0, in.All()))
 		check(t, a.Close())
-		check(t, b.AwaitDisconnect(limit(t)))
+		check(t, b.AwaitDisconnect(testContext(t)))
 		var flushed [1]verbs.WC
-		check(t, b.Await(limit(t), Recvs, flushed[:]))
+		check(t, b.Await(testContext(t), Recvs, flushed[:]))
 		if s := b.Stats().RecvQueue; s.Failed != 1 || s.Now != 0 || s.Taken != before.Taken+1 {
 			t.Errorf("%+v", s)
 		}
@@ -108,14 +108,14 @@ func TestStats(t *testing.T) {
 	})
 }
 
-// logged collects what a logger writes. It uses the Conn, as handlers may.
-type logged struct {
+// logBuffer collects what a logger writes. It uses the Conn, as handlers may.
+type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 	conn func() *Conn
 }
 
-func (l *logged) Write(b []byte) (int, error) {
+func (l *logBuffer) Write(b []byte) (int, error) {
 	if c := l.conn(); c != nil {
 		c.Stats()
 	}
@@ -125,7 +125,7 @@ func (l *logged) Write(b []byte) (int, error) {
 }
 
 // await waits for a line that contains all the words.
-func (l *logged) await(t *testing.T, words ...string) {
+func (l *logBuffer) await(t *testing.T, words ...string) {
 	t.Helper()
 	var text string
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -150,7 +150,7 @@ func TestLogger(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		var conn *Conn
 		var mu sync.Mutex
-		l := &logged{conn: func() *Conn { mu.Lock(); defer mu.Unlock(); return conn }}
+		l := &logBuffer{conn: func() *Conn { mu.Lock(); defer mu.Unlock(); return conn }}
 		logger := slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		a, b := newPair(t, device, Options{}, Options{Adverts: 1, Logger: logger})
 		mu.Lock()
@@ -158,7 +158,7 @@ func TestLogger(t *testing.T) {
 		mu.Unlock()
 		where := []string{"device=" + device, "local=" + b.LocalAddr().String(), "remote=" + b.RemoteAddr().String()}
 		check(t, a.PostSendInline(1, 0, []byte("something else")))
-		if _, err := b.AwaitAdvert(limit(t)); !errors.Is(err, ErrAdvert) {
+		if _, err := b.AwaitAdvert(testContext(t)); !errors.Is(err, ErrAdvert) {
 			t.Error(err)
 		}
 		l.await(t, append(where, "level=WARN", "advertisement", "err=")...)
@@ -167,7 +167,7 @@ func TestLogger(t *testing.T) {
 			wrong = verbs.SendWR{Opcode: verbs.OpRDMAWrite, Inline: []byte("x"), RemoteAddr: 1, RKey: 1}
 		}
 		check(t, b.Post(wrong))
-		check(t, b.Await(limit(t), Sends, make([]verbs.WC, 1)))
+		check(t, b.Await(testContext(t), Sends, make([]verbs.WC, 1)))
 		l.await(t, append(where, "level=DEBUG", "failed", "err=")...)
 	})
 }
@@ -190,15 +190,15 @@ func TestPrepare(t *testing.T) {
 				t.Errorf("%+v, %+v", a.Stats(), b.Stats())
 			}
 			check(t, b.PostAdvert(0, 0, 0, region.All()))
-			remote := labtest.Must(a.AwaitAdvert(limit(t)))(t)
-			check(t, a.Put(limit(t), remote.At(0), []byte("prepared")))
+			remote := labtest.Must(a.AwaitAdvert(testContext(t)))(t)
+			check(t, a.Put(testContext(t), remote.At(0), []byte("prepared")))
 			for _, c := range []*Conn{a, b} { // they have none for messages
 				if err := c.PostRecv(0, region.Span(0, 1)); !errors.Is(err, verbs.ErrNoRecvRoom) {
 					t.Errorf("a receive: %v", err)
 				}
 			}
 		})
-		ctx := limit(t)
+		ctx := testContext(t)
 		l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		oops := errors.New("oops")
 		for want, o := range map[error]Options{
@@ -230,7 +230,7 @@ func TestMaxInline(t *testing.T) {
 		if err := a.PostSendInline(0, 0, make([]byte, most+1)); !errors.Is(err, verbs.ErrInlineTooLong) {
 			t.Errorf("%d bytes: %v", most+1, err)
 		}
-		ctx := limit(t)
+		ctx := testContext(t)
 		l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		if c, err := dial(ctx, l.Addr().String(), Options{MaxInline: most + 1}); err == nil {
 			t.Errorf("a queue for %d bytes was made: %+v", most+1, c.Endpoint().QP.Cap())

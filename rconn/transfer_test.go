@@ -62,7 +62,7 @@ func TestWriteRead(t *testing.T) {
 					want := fill(make([]byte, n), uint64(i))
 					copy(mine.Bytes(), want)
 					check(t, c.PostWrite(1, 0, remote.At(off), mine.Span(0, n)))
-					check(t, c.AwaitDelivery(limit(t), remote))
+					check(t, c.AwaitDelivery(testContext(t), remote))
 					if !bytes.Equal(theirs.Bytes()[off:off+n], want) {
 						t.Fatalf("WRITE of %d bytes: not there after the fence", n)
 					}
@@ -129,7 +129,7 @@ func TestSGL(t *testing.T) {
 		}
 
 		check(t, a.PostWrite(2, verbs.SendSignaled, remote.At(5), spans...))
-		check(t, a.AwaitDelivery(limit(t), remote))
+		check(t, a.AwaitDelivery(testContext(t), remote))
 		await(t, a, Sends, 1)
 		if !bytes.Equal(theirs.Bytes()[5:5+len(want)], want) {
 			t.Error("WRITE: other bytes came")
@@ -163,12 +163,12 @@ func TestPutGet(t *testing.T) {
 		theirs, remote := advertise(t, b, a, 1<<20+3, ReadWrite)
 		for i, n := range append(sizes, chunkSize*chunks, chunkSize*chunks+1, 1<<20+3) {
 			want := fill(make([]byte, n), uint64(i))
-			check(t, a.Put(limit(t), remote.At(0), want))
+			check(t, a.Put(testContext(t), remote.At(0), want))
 			if !bytes.Equal(theirs.Bytes()[:n], want) {
 				t.Fatalf("%d bytes put: others are there", n)
 			}
 			got := make([]byte, n)
-			check(t, a.Get(limit(t), got, remote.At(0)))
+			check(t, a.Get(testContext(t), got, remote.At(0)))
 			if !bytes.Equal(got, want) {
 				t.Fatalf("%d bytes got: others came", n)
 			}
@@ -206,7 +206,7 @@ func TestUnsignaled(t *testing.T) {
 				if wc := await(t, a, Sends, 1)[0]; wc.ID != 99 {
 					t.Errorf("completion %+v", wc)
 				}
-				check(t, a.AwaitDelivery(limit(t), remote))
+				check(t, a.AwaitDelivery(testContext(t), remote))
 				if !bytes.Equal(theirs.Bytes(), mine.Bytes()) {
 					t.Error("other bytes are there")
 				}
@@ -219,7 +219,7 @@ func TestUnsignaled(t *testing.T) {
 // TestCounter counts in the peer's memory, from several goroutines.
 func TestCounter(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		ctx := limit(t)
+		ctx := testContext(t)
 		a, b := newPair(t, device, Options{Adverts: 1}, Options{})
 		if device == labtest.SIW {
 			_, remote := advertise(t, b, a, 64, ReadWrite|RemoteAtomic)

@@ -9,57 +9,57 @@ import (
 	"github.com/goverbs/verbs/internal/event"
 )
 
-// source is the [event.Source] of both CQs: their completion events.
-type source struct{ c *Conn }
+// eventSource is the [event.Source] of both CQs: their completion events.
+type eventSource struct{ c *Conn }
 
 // Arm arms the CQs that goroutines wait for, and collects earlier completions.
-func (s source) Arm() error { return errors.Join(s.c.send.arm(), s.c.recv.arm()) }
+func (s eventSource) Arm() error { return errors.Join(s.c.send.arm(), s.c.recv.arm()) }
 
-func (s source) Sleep(ctx context.Context, until time.Time) error {
+func (s eventSource) Sleep(ctx context.Context, until time.Time) error {
 	_, err := s.c.channel.Sleep(ctx, until)
 	return err
 }
 
-func (s source) Wake() { s.c.channel.Wake() }
+func (s eventSource) Wake() { s.c.channel.Wake() }
 
-var _ event.Source = source{}
+var _ event.Source = eventSource{}
 
 // arm arms the CQ if a goroutine waits, and collects earlier completions.
-func (b *box) arm() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.waiting == 0 {
+func (q *completionQueue) arm() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.waiting == 0 {
 		return nil
 	}
-	err := b.cq.Arm(false)
-	b.collect()
+	err := q.cq.Arm(false)
+	q.poll()
 	return err
 }
 
 // wait waits until ok returns true, and does not call ok after that. It calls ok with mu
 // held.
-func (b *box) wait(ctx context.Context, ok func() bool) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var over error
-	looks := 0 // calls, one before and one after each sleep
-	b.waiting++
-	err := b.changed.Wait(ctx, &b.mu, &b.given, func() bool {
-		if looks++; looks == 2 {
-			b.waits++
-		} else if looks%2 == 1 && looks > 2 {
-			b.wakeups++
+func (q *completionQueue) wait(ctx context.Context, ok func() bool) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var werr error
+	checks := 0 // calls, one before and one after each sleep
+	q.waiting++
+	err := q.changed.Wait(ctx, &q.mu, &q.flushDeadline, func() bool {
+		if checks++; checks == 2 {
+			q.waits++
+		} else if checks%2 == 1 && checks > 2 {
+			q.wakeups++
 		}
-		b.collect()
+		q.poll()
 		if ok() {
 			return true
 		}
-		over = b.over()
-		return over != nil
+		werr = q.waitErr()
+		return werr != nil
 	})
-	b.waiting--
+	q.waiting--
 	if err != nil {
-		return cmp.Or(b.over(), err)
+		return cmp.Or(q.waitErr(), err)
 	}
-	return over
+	return werr
 }

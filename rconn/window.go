@@ -77,7 +77,7 @@ func (c *Conn) PostBind(id uint64, flags verbs.SendFlags, w *Window, part Span, 
 }
 
 func (c *Conn) bind(id uint64, flags verbs.SendFlags, w *Window, part Span, access verbs.Access) (RemoteRegion, error) {
-	switch err := c.unfit(); {
+	switch err := c.checkUsable(); {
 	case err != nil:
 		return RemoteRegion{}, err
 	case w == nil:

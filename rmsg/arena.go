@@ -33,7 +33,7 @@ type arena struct {
 	staging staging
 	free    []*Buffer // Send's buffers, for reuse
 	copied  int       // bytes that Send has copied and that are not sent yet
-	waiting int       // a Send waits until copied is at most this; -1 if none does
+	wakeAt  int       // a Send waits until copied is at most this; -1 if none does
 }
 
 func newArena(s *Socket, dev *device) (*arena, error) {
@@ -41,7 +41,7 @@ func newArena(s *Socket, dev *device) (*arena, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &arena{s: s, dev: dev, pd: pd, refs: 1, waiting: -1}, nil
+	return &arena{s: s, dev: dev, pd: pd, refs: 1, wakeAt: -1}, nil
 }
 
 // alloc registers a new region.
@@ -75,7 +75,7 @@ func (a *arena) receives(n int) ([]*Buffer, error) {
 	bufs := make([]*Buffer, n)
 	for i := range bufs {
 		at := i * size
-		bufs[i] = &Buffer{s: a.s, mr: mr, mem: mr.Bytes()[at : at+room : at+room], at: at, home: inSlot, slot: i}
+		bufs[i] = &Buffer{s: a.s, mr: mr, mem: mr.Bytes()[at : at+room : at+room], at: at, source: fromSlot, slot: i}
 		bufs[i].set(Released)
 	}
 	return bufs, nil
@@ -94,11 +94,11 @@ func (a *arena) get(n int, copies bool) (*Buffer, error) {
 	most := a.s.l.opt.Window
 	if n <= a.s.eager {
 		most = a.s.l.opt.SendBuffer
-		b, err = a.stage(n, copies)
+		b, err = a.getStaged(n, copies)
 	}
 	if b == nil && err == nil {
 		if copies && a.copied > 0 && (n <= a.s.eager || a.copied+n > most) {
-			a.waiting = max(a.waiting, a.copied-most/2, 0) // wake Send when several have been sent
+			a.wakeAt = max(a.wakeAt, a.copied-most/2, 0) // wake Send when several have been sent
 			return nil, ErrWouldBlock
 		}
 		b, err = a.region(n, n > a.s.eager)
@@ -106,7 +106,7 @@ func (a *arena) get(n int, copies bool) (*Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if b.auto = copies; copies {
+	if b.freeWhenSent = copies; copies {
 		a.copied += len(b.mem)
 	}
 	a.refs++
@@ -115,8 +115,8 @@ func (a *arena) get(n int, copies bool) (*Buffer, error) {
 	return b, nil
 }
 
-// stage returns a buffer in the staging region, or nil if there is no room.
-func (a *arena) stage(n int, copies bool) (*Buffer, error) {
+// getStaged returns a buffer in the staging region, or nil if there is no room.
+func (a *arena) getStaged(n int, copies bool) (*Buffer, error) {
 	p := &a.staging
 	size := a.s.l.opt.SendBuffer / blockSize
 	blocks := (headerSize + n + blockSize - 1) / blockSize
@@ -140,7 +140,7 @@ func (a *arena) stage(n int, copies bool) (*Buffer, error) {
 	if last := len(a.free) - 1; copies && last >= 0 {
 		b, a.free = a.free[last], a.free[:last]
 	}
-	*b = Buffer{s: a.s, mr: p.mr, mem: p.mr.Bytes()[at:end:end], at: at, home: inStaging}
+	*b = Buffer{s: a.s, mr: p.mr, mem: p.mr.Bytes()[at:end:end], at: at, source: fromStaging}
 	return b, nil
 }
 
@@ -162,7 +162,7 @@ func (a *arena) region(n int, readable bool) (*Buffer, error) {
 	if !readable && n <= a.s.eager {
 		mem = mem[:min(size, headerSize+a.s.eager)]
 	}
-	return &Buffer{s: a.s, mr: mr, mem: mem, home: inRegion, readable: readable}, nil
+	return &Buffer{s: a.s, mr: mr, mem: mem, source: fromRegion, readable: readable}, nil
 }
 
 // regionSize rounds up, by an eighth at most, so that other messages can reuse a region.
@@ -188,26 +188,26 @@ func (a *arena) incoming(n int) (*Buffer, error) {
 func (a *arena) put(b *Buffer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch b.home {
-	case inSlot: // the socket has posted it again, or has ended
-	case inStaging:
+	switch b.source {
+	case fromSlot: // the socket has posted it again, or has ended
+	case fromStaging:
 		a.staging.set(b.at/blockSize, (len(b.mem)+blockSize-1)/blockSize, 0)
-	case inRegion:
+	case fromRegion:
 		a.s.l.cache.put(a, b.mr, b.readable)
 	}
-	if b.auto {
+	if b.freeWhenSent {
 		a.copied -= len(b.mem)
-		if a.copied <= a.waiting {
-			a.waiting = -1
-			signal(a.s.room)
+		if a.copied <= a.wakeAt {
+			a.wakeAt = -1
+			signal(a.s.sendRoom)
 		}
 		a.free = append(a.free, b)
 	}
 	a.unref()
 }
 
-// hold takes a reference for a buffer that the program receives without get.
-func (a *arena) hold() {
+// ref takes a reference for a buffer that the program receives without get.
+func (a *arena) ref() {
 	a.mu.Lock()
 	a.refs++
 	a.mu.Unlock()

@@ -34,26 +34,26 @@ func (s Status) String() string {
 //
 // Status may be called by any goroutine; all other methods by one at a time.
 type Buffer struct {
-	s        *Socket
-	mr       *uverbs.MR
-	mem      []byte // room for a frame's header and the message
-	at       int    // offset of mem in mr
-	n        int    // length of the message
-	slot     int    // index of the receive
-	home     home
-	readable bool // the peer may read it
-	auto     bool // made by Send: freed when it is sent
-	err      error
-	status   atomic.Int32
+	s            *Socket
+	mr           *uverbs.MR
+	mem          []byte // room for a frame's header and the message
+	at           int    // offset of mem in mr
+	n            int    // length of the message
+	slot         int    // index of the receive
+	source       memSource
+	readable     bool // the peer may read it
+	freeWhenSent bool // made by Send: freed when it is sent
+	err          error
+	status       atomic.Int32
 }
 
-// home is the part of the arena that a buffer's memory belongs to.
-type home uint8
+// memSource is the part of the arena that a buffer's memory belongs to.
+type memSource uint8
 
 const (
-	inSlot    home = iota // a slot of a receive
-	inStaging             // the staging region, for small messages to send
-	inRegion              // a separate region
+	fromSlot    memSource = iota // a slot of a receive
+	fromStaging                  // the staging region, for small messages to send
+	fromRegion                   // a separate region
 )
 
 // Status returns the state of the buffer.
@@ -79,15 +79,15 @@ func (b *Buffer) SetLen(n int) error {
 	if n < 0 || n > b.Cap() {
 		return fail(op, "message buffer", fmt.Errorf("%d of %d bytes: %w", n, b.Cap(), verbs.ErrRange))
 	}
-	if !b.mine() {
+	if !b.ownedByProgram() {
 		return fail(op, "message buffer", fmt.Errorf("it is %v: %w", b.Status(), ErrBuffer))
 	}
 	b.n = n
 	return nil
 }
 
-// mine reports whether the program may fill and post the buffer.
-func (b *Buffer) mine() bool {
+// ownedByProgram reports whether the program may fill and post the buffer.
+func (b *Buffer) ownedByProgram() bool {
 	s := b.Status()
 	return s == Free || s == Sent || s == Failed
 }
@@ -116,7 +116,7 @@ func (b *Buffer) Free() error {
 		}
 		if b.status.CompareAndSwap(int32(st), int32(Released)) {
 			if st == Received {
-				b.s.freed(b)
+				b.s.bufferFreed(b)
 			}
 			b.s.arena.put(b)
 			return nil

@@ -20,9 +20,9 @@ func TestBuffers(t *testing.T) {
 				t.Errorf("%s: %v, want %v", what, err, want)
 			}
 		}
-		refuse("alloc too much", second(c.Alloc(1<<20+1)), rmsg.ErrTooLarge)
+		refuse("alloc too much", errOf(c.Alloc(1<<20+1)), rmsg.ErrTooLarge)
 		refuse("send too much", c.Send(within(t), make([]byte, 1<<20+1)), syscall.EMSGSIZE)
-		refuse("alloc -1", second(c.Alloc(-1)), rmsg.ErrTooLarge)
+		refuse("alloc -1", errOf(c.Alloc(-1)), rmsg.ErrTooLarge)
 		foreign := labtest.Must(s.Alloc(1))(t)
 		refuse("post another socket's", c.Post(foreign), rmsg.ErrBuffer)
 
@@ -72,13 +72,13 @@ func TestBuffers(t *testing.T) {
 // it.
 func TestWouldBlock(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		var heard diary
+		var heard callbackLog
 		client := labtest.Must(rmsg.NewLoop(rmsg.Options{SendQueue: 6, Callbacks: heard.callbacks()}))(t)
 		labtest.Close(t, client)
 		ln := listen(t, run(t, rmsg.Options{Credits: 4}), device)
 		c := labtest.Must((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String()))(t)
 		s := labtest.Must(ln.Accept(within(t)))(t)
-		poll(t, heard.has("established"), client)
+		poll(t, heard.contains("established"), client)
 		var bufs []*rmsg.Buffer
 		post := func() error {
 			b := labtest.Must(c.Alloc(1))(t)
@@ -103,7 +103,7 @@ func TestWouldBlock(t *testing.T) {
 		if bufs[9].Status() != rmsg.Queued || !errors.Is(bufs[9].Free(), rmsg.ErrBuffer) {
 			t.Error("the last one is not queued")
 		}
-		if heard.has("writable")() {
+		if heard.contains("writable")() {
 			t.Error("writable, with a full queue")
 		}
 		for i := range 10 {
@@ -122,7 +122,7 @@ func TestWouldBlock(t *testing.T) {
 			}
 			b.Free()
 		}
-		poll(t, heard.has("writable"), client)
+		poll(t, heard.contains("writable"), client)
 		if err := post(); err != nil {
 			t.Error(err)
 		}

@@ -35,8 +35,8 @@ func (l *Loop) hello(private []byte) ([]byte, error) {
 	return h.append(nil), nil
 }
 
-// meet stores the peer's hello.
-func (s *Socket) meet(h hello) {
+// setPeerHello stores the peer's hello.
+func (s *Socket) setPeerHello(h hello) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.peer = h
@@ -44,13 +44,13 @@ func (s *Socket) meet(h hello) {
 	s.eager = min(int(h.eager), s.l.opt.Eager)
 }
 
-// live runs a socket from connecting to its end.
-func (s *Socket) live(connect connector) {
+// run runs a socket from connecting to its end.
+func (s *Socket) run(connect connector) {
 	ctx, cancel := context.WithTimeoutCause(s.ctx, s.l.opt.ConnectTimeout, fmt.Errorf("connect: %w", ErrTimeout))
 	defer cancel()
-	e, left, err := s.connect(ctx, connect)
+	e, abandoned, err := s.connect(ctx, connect)
 	if err == nil {
-		if err = s.greet(ctx, e); err == nil {
+		if err = s.exchangeHello(ctx, e); err == nil {
 			select {
 			case <-e.Done():
 				err = e.Err()
@@ -62,34 +62,34 @@ func (s *Socket) live(connect connector) {
 			err = errors.Join(err, cerr)
 		}
 	}
-	do := []func(){func() { s.l.gone(s, err) }, func() { s.l.disconnected(s) }, s.release}
-	if left {
+	do := []func(){func() { s.l.handleEnd(s, err) }, func() { s.l.notifyDisconnected(s) }, s.release}
+	if abandoned {
 		do = do[:2]
 	}
 	s.l.post(s, do...)
 }
 
 // connect makes the connection. iWARP handshakes cannot be canceled. If one takes too
-// long, the socket ends and left is true: the handshake ends later in the background, and
-// the socket's resources are released then.
-func (s *Socket) connect(ctx context.Context, connect connector) (e *cm.Endpoint, left bool, err error) {
+// long, the socket ends and abandoned is true: the handshake ends later in the
+// background, and the socket's resources are released then.
+func (s *Socket) connect(ctx context.Context, connect connector) (e *cm.Endpoint, abandoned bool, err error) {
 	type result struct {
 		e   *cm.Endpoint
 		err error
 	}
 	var iwarp atomic.Bool
-	breakable, giveUp := context.WithCancel(context.Background())
+	dialCtx, abort := context.WithCancel(context.Background())
 	stop := context.AfterFunc(ctx, func() {
 		if !iwarp.Load() {
-			giveUp()
+			abort()
 		}
 	})
 	opt := &s.l.opt
 	made := make(chan result, 1)
 	go func() {
-		defer giveUp()
+		defer abort()
 		defer stop()
-		e, err := connect(breakable, cm.Options{
+		e, err := connect(dialCtx, cm.Options{
 			Logger: opt.Logger, RetryCount: s.conn.RetryCount, RNRRetryCount: s.conn.RNRRetryCount,
 			Cap: verbs.QPCap{MaxSendWR: opt.sends(), MaxRecvWR: opt.receives(), MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64},
 			Prepare: func(r cm.Route, o *cm.Options) error {
@@ -141,7 +141,7 @@ func (s *Socket) prepare(r cm.Route, opt *cm.Options) error {
 			dev.unref()
 			return err
 		}
-		sh, err := dev.join(s.l)
+		sh, err := dev.acquireShard(s.l)
 		if err != nil {
 			a.release()
 			return err
@@ -173,9 +173,9 @@ func (s *Socket) setup(e *cm.Endpoint) (err error) {
 	return nil
 }
 
-// greet waits until both sides have sent hello: the dialing side first, as iWARP requires
-// (RFC 5044, section 7.1.1).
-func (s *Socket) greet(ctx context.Context, e *cm.Endpoint) error {
+// exchangeHello waits until both sides have sent hello: the dialing side first, as iWARP
+// requires (RFC 5044, section 7.1.1).
+func (s *Socket) exchangeHello(ctx context.Context, e *cm.Endpoint) error {
 	s.mu.Lock()
 	s.local, s.remote = e.LocalAddr(), e.RemoteAddr()
 	s.mu.Unlock()
@@ -184,7 +184,7 @@ func (s *Socket) greet(ctx context.Context, e *cm.Endpoint) error {
 		if err != nil {
 			return err
 		}
-		s.meet(h)
+		s.setPeerHello(h)
 		var b [headerSize]byte
 		f := frame{kind: kindHello, granted: uint32(s.l.opt.Credits)}
 		n := f.put(b[:])
@@ -199,7 +199,7 @@ func (s *Socket) greet(ctx context.Context, e *cm.Endpoint) error {
 		}
 	}
 	select {
-	case <-s.up:
+	case <-s.establishedCh:
 		return nil
 	case <-e.Done():
 		return e.Err()

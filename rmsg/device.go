@@ -17,7 +17,7 @@ import (
 )
 
 // device is an open RDMA device of a loop: one completion channel, and CQs that many
-// sockets share. It is closed when no arena has used it for keepFor, or the loop is
+// sockets share. It is closed when no arena has used it for idleTimeout, or the loop is
 // closed and no arena uses it.
 type device struct {
 	l     *Loop
@@ -39,9 +39,9 @@ type device struct {
 	detached bool        // removed from the loop
 }
 
-// keepFor is how long an unused device stays open, as opening one takes longer than
+// idleTimeout is how long an unused device stays open, as opening one takes longer than
 // connecting. The kernel cannot remove an open device.
-const keepFor = 250 * time.Millisecond
+const idleTimeout = 250 * time.Millisecond
 
 // shard is a CQ and the number of sockets that use it.
 type shard struct {
@@ -118,8 +118,8 @@ func (l *Loop) openDevice(r cm.Route) (*device, error) {
 	return d, nil
 }
 
-// join returns a CQ with room for one more socket; leave frees that room.
-func (d *device) join(l *Loop) (*shard, error) {
+// acquireShard returns a CQ with room for one more socket; release frees that room.
+func (d *device) acquireShard(l *Loop) (*shard, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	size := d.depth / (2 * (l.opt.sends() + l.opt.receives()))
@@ -145,7 +145,7 @@ func (d *device) join(l *Loop) (*shard, error) {
 	return s, nil
 }
 
-func (s *shard) leave() {
+func (s *shard) release() {
 	s.dev.mu.Lock()
 	s.users--
 	s.dev.mu.Unlock()
@@ -182,9 +182,9 @@ func (d *device) unref() {
 	case d.detached:
 		d.close()
 	case d.idle == nil:
-		d.idle = time.AfterFunc(keepFor, func() { d.l.post(nil, func() { d.l.detach(d, false) }) })
+		d.idle = time.AfterFunc(idleTimeout, func() { d.l.post(nil, func() { d.l.detach(d, false) }) })
 	default:
-		d.idle.Reset(keepFor)
+		d.idle.Reset(idleTimeout)
 	}
 }
 

@@ -41,7 +41,7 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (*Socket, error) {
 	if err != nil {
 		return nil, fail(op, addr, err)
 	}
-	if err := s.established(ctx); err != nil {
+	if err := s.waitEstablished(ctx); err != nil {
 		s.Close()
 		return nil, fail(op, addr, err)
 	}
@@ -56,18 +56,18 @@ func (d *Dialer) Connect(addr string) (*Socket, error) {
 }
 
 func (d *Dialer) connect(addr string) (*Socket, error) {
-	l, err := loopOr(d.Loop, d.Options)
+	l, err := loopOrNew(d.Loop, d.Options)
 	if err != nil {
 		return nil, err
 	}
-	s, err := d.begin(l, addr)
+	s, err := d.start(l, addr)
 	if err != nil {
 		l.closeUnused()
 	}
 	return s, err
 }
 
-func (d *Dialer) begin(l *Loop, addr string) (*Socket, error) {
+func (d *Dialer) start(l *Loop, addr string) (*Socket, error) {
 	private, err := l.hello(d.PrivateData)
 	if err != nil {
 		return nil, err

@@ -23,7 +23,7 @@ import (
 // TestDialListen connects sockets with their own loops, which leave nothing behind.
 func TestDialListen(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		before := labtest.Settled(t)
+		before := labtest.SettledInventory(t)
 		addr := labtest.AddrOf(device)
 		ln := labtest.Must(rmsg.Listen(within(t), addr+":0"))(t)
 		if _, err := rmsg.Listen(within(t), ln.Addr().String()); !errors.Is(err, syscall.EADDRINUSE) {
@@ -96,7 +96,7 @@ func TestDialListen(t *testing.T) {
 				t.Errorf("a loop without sockets: %v", err)
 			}
 		}
-		labtest.SameInventory(t, before)
+		labtest.CheckLeaks(t, before)
 	})
 }
 
@@ -323,19 +323,19 @@ func TestStats(t *testing.T) {
 	})
 }
 
-// record is the output of a logger.
-type record struct {
+// logBuffer is the output of a logger.
+type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (r *record) Write(b []byte) (int, error) {
+func (r *logBuffer) Write(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.b.Write(b)
 }
 
-func (r *record) String() string {
+func (r *logBuffer) String() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.b.String()
@@ -345,7 +345,7 @@ func (r *record) String() string {
 // or break the protocol.
 func TestLogger(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		var r record
+		var r logBuffer
 		logger := slog.New(slog.NewTextHandler(&r, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		l := run(t, rmsg.Options{Logger: logger})
 		ln := listen(t, l, device)
@@ -356,11 +356,11 @@ func TestLogger(t *testing.T) {
 		}
 		c.Shutdown(within(t))
 		<-s.Done()
-		if _, err := lie(t, ln.Addr().String(), []byte("something else")); err == nil {
+		if _, err := dialHostile(t, ln.Addr().String(), []byte("something else")); err == nil {
 			t.Error("a peer of another protocol is accepted")
 		}
 		go ln.Accept(within(t))
-		liar := labtest.Must(lie(t, ln.Addr().String(), rmsg.PrivateData(3, 3, 4, 2048, 0)))(t)
+		liar := labtest.Must(dialHostile(t, ln.Addr().String(), rmsg.PrivateData(3, 3, 4, 2048, 0)))(t)
 		liar.send(rmsg.Frame{Kind: 77, Granted: 4})
 		<-liar.e.Done()
 		for _, want := range []string{

@@ -5,20 +5,20 @@ package rmsg
 const HeaderSize = headerSize
 
 type Frame struct {
-	Kind, Flags               uint8
-	Size, Seq, Granted, Taken uint32
-	Addr                      uint64
-	RKey                      uint32
+	Kind, Flags              uint8
+	Size, Seq, Granted, Read uint32
+	Addr                     uint64
+	RKey                     uint32
 }
 
 // The kinds of frames.
 const (
-	Hello, Whole, Announce, Ack, Bye = uint8(kindHello), uint8(kindMessage), uint8(kindAnnounce), uint8(kindAck), uint8(kindBye)
+	Hello, Message, Announce, Ack, Bye = uint8(kindHello), uint8(kindMessage), uint8(kindAnnounce), uint8(kindAck), uint8(kindBye)
 )
 
 func (f Frame) Append(b []byte) []byte {
 	var room [announceSize]byte
-	inner := frame{kind(f.Kind), f.Flags, f.Size, f.Seq, f.Granted, f.Taken, f.Addr, f.RKey}
+	inner := frame{kind(f.Kind), f.Flags, f.Size, f.Seq, f.Granted, f.Read, f.Addr, f.RKey}
 	return append(b, room[:inner.put(room[:])]...)
 }
 

@@ -193,7 +193,7 @@ func TestCloseAnyTime(t *testing.T) {
 			}
 			all.Wait()
 		}
-		before := labtest.Settled(t)
+		before := labtest.SettledInventory(t)
 		server := labtest.Must(rmsg.NewLoop(rmsg.Options{Eager: 4096, Credits: 8}))(t)
 		client := labtest.Must(rmsg.NewLoop(rmsg.Options{Eager: 4096, Credits: 8}))(t)
 		var running sync.WaitGroup
@@ -213,7 +213,7 @@ func TestCloseAnyTime(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		labtest.SameInventory(t, before)
+		labtest.CheckLeaks(t, before)
 	})
 }
 
@@ -224,7 +224,7 @@ func TestLoopCloseAnyTime(t *testing.T) {
 		rounds = 4
 	}
 	labtest.Each(t, func(t *testing.T, device string) {
-		before := labtest.Settled(t)
+		before := labtest.SettledInventory(t)
 		for range rounds {
 			server := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
 			client := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
@@ -271,7 +271,7 @@ func TestLoopCloseAnyTime(t *testing.T) {
 			}
 			all.Wait()
 		}
-		labtest.SameInventory(t, before)
+		labtest.CheckLeaks(t, before)
 	})
 }
 

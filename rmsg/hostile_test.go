@@ -13,25 +13,25 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// liar is a peer that connects correctly and then sends invalid frames.
-type liar struct {
+// hostilePeer is a peer that connects correctly and then sends invalid frames.
+type hostilePeer struct {
 	t *testing.T
 	e *cm.Endpoint
 	m *uverbs.MR // memory for its receives, and for peers to read
 }
 
-const liarSlot = 4096
+const hostileSlot = 4096
 
-func lie(t *testing.T, addr string, private []byte) (*liar, error) {
-	l := &liar{t: t}
+func dialHostile(t *testing.T, addr string, private []byte) (*hostilePeer, error) {
+	l := &hostilePeer{t: t}
 	e, err := (&cm.Dialer{Options: cm.Options{
 		PrivateData: private,
 		Setup: func(e *cm.Endpoint) (err error) {
-			if l.m, err = e.AllocMR(64*liarSlot, verbs.AccessLocalWrite|verbs.AccessRemoteRead); err != nil {
+			if l.m, err = e.AllocMR(64*hostileSlot, verbs.AccessLocalWrite|verbs.AccessRemoteRead); err != nil {
 				return err
 			}
 			for i := range 32 {
-				if _, err := e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{l.m.SGE(i*liarSlot, liarSlot)}}); err != nil {
+				if _, err := e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{l.m.SGE(i*hostileSlot, hostileSlot)}}); err != nil {
 					return err
 				}
 			}
@@ -46,22 +46,22 @@ func lie(t *testing.T, addr string, private []byte) (*liar, error) {
 	return l, nil
 }
 
-func (l *liar) send(f rmsg.Frame, more ...byte) {
-	l.t.Helper()
-	l.raw(append(f.Append(nil), more...))
+func (p *hostilePeer) send(f rmsg.Frame, more ...byte) {
+	p.t.Helper()
+	p.raw(append(f.Append(nil), more...))
 }
 
 // raw sends bytes, inline or from the end of the memory.
-func (l *liar) raw(b []byte) {
-	l.t.Helper()
+func (p *hostilePeer) raw(b []byte) {
+	p.t.Helper()
 	wr := verbs.SendWR{Opcode: verbs.OpSend, Inline: b}
 	if len(b) > 64 {
-		at := 32 * liarSlot
-		copy(l.m.Bytes()[at:], b)
-		wr.Inline, wr.SGL = nil, []verbs.SGE{l.m.SGE(at, len(b))}
+		at := 32 * hostileSlot
+		copy(p.m.Bytes()[at:], b)
+		wr.Inline, wr.SGL = nil, []verbs.SGE{p.m.SGE(at, len(b))}
 	}
-	if _, err := l.e.QP.PostSend(wr); err != nil {
-		l.t.Log("the liar's send:", err)
+	if _, err := p.e.QP.PostSend(wr); err != nil {
+		p.t.Log("the peer's send:", err)
 	}
 }
 
@@ -69,31 +69,31 @@ func (l *liar) raw(b []byte) {
 // socket reports the reason, and that other sockets are not affected.
 func TestHostile(t *testing.T) {
 	hi := rmsg.Frame{Kind: rmsg.Hello, Granted: 4}
-	greeted := func(frames ...rmsg.Frame) func(*liar) {
-		return func(l *liar) {
+	greeted := func(frames ...rmsg.Frame) func(*hostilePeer) {
+		return func(l *hostilePeer) {
 			l.send(hi)
 			for _, f := range frames {
 				l.send(f)
 			}
 		}
 	}
-	whole := func(seq uint32) rmsg.Frame { return rmsg.Frame{Kind: rmsg.Whole, Granted: 4, Seq: seq} }
+	whole := func(seq uint32) rmsg.Frame { return rmsg.Frame{Kind: rmsg.Message, Granted: 4, Seq: seq} }
 	cases := []struct {
 		name string
-		do   func(*liar)
+		do   func(*hostilePeer)
 	}{
-		{"message before hello", func(l *liar) { l.send(whole(0)) }},
-		{"bye before hello", func(l *liar) { l.send(rmsg.Frame{Kind: rmsg.Bye, Granted: 4}) }},
+		{"message before hello", func(l *hostilePeer) { l.send(whole(0)) }},
+		{"bye before hello", func(l *hostilePeer) { l.send(rmsg.Frame{Kind: rmsg.Bye, Granted: 4}) }},
 		{"hello again and again", greeted(hi, hi, hi, hi)},
-		{"no frame", func(l *liar) { l.send(hi); l.raw([]byte("x")) }},
-		{"empty frame", func(l *liar) { l.send(hi); l.raw(nil) }},
+		{"no frame", func(l *hostilePeer) { l.send(hi); l.raw([]byte("x")) }},
+		{"empty frame", func(l *hostilePeer) { l.send(hi); l.raw(nil) }},
 		{"frame of no kind", greeted(rmsg.Frame{Kind: 77, Granted: 4})},
-		{"size above the frame", greeted(rmsg.Frame{Kind: rmsg.Whole, Granted: 4, Size: 5})},
-		{"size below the frame", func(l *liar) { l.send(hi); l.send(whole(0), 1, 2, 3) }},
-		{"frame above the receive", func(l *liar) { l.send(hi); l.raw(make([]byte, 3000)) }},
-		{"message above what is sent at once", func(l *liar) {
+		{"size above the frame", greeted(rmsg.Frame{Kind: rmsg.Message, Granted: 4, Size: 5})},
+		{"size below the frame", func(l *hostilePeer) { l.send(hi); l.send(whole(0), 1, 2, 3) }},
+		{"frame above the receive", func(l *hostilePeer) { l.send(hi); l.raw(make([]byte, 3000)) }},
+		{"message above what is sent at once", func(l *hostilePeer) {
 			l.send(hi)
-			l.send(rmsg.Frame{Kind: rmsg.Whole, Granted: 4, Size: 2049}, make([]byte, 2048)...)
+			l.send(rmsg.Frame{Kind: rmsg.Message, Granted: 4, Size: 2049}, make([]byte, 2048)...)
 		}},
 		{"message left out", greeted(whole(0), whole(2))},
 		{"message twice", greeted(whole(0), whole(0))},
@@ -104,7 +104,7 @@ func TestHostile(t *testing.T) {
 		{"credits taken back", greeted(rmsg.Frame{Kind: rmsg.Ack, Granted: 3})},
 		{"credits for what was not sent", greeted(rmsg.Frame{Kind: rmsg.Ack, Granted: 9})},
 		{"credits without end", greeted(rmsg.Frame{Kind: rmsg.Ack, Granted: 1 << 31})},
-		{"read what was not announced", greeted(rmsg.Frame{Kind: rmsg.Ack, Granted: 4, Taken: 1})},
+		{"read what was not announced", greeted(rmsg.Frame{Kind: rmsg.Ack, Granted: 4, Read: 1})},
 		{"announced too large", greeted(rmsg.Frame{Kind: rmsg.Announce, Granted: 4, Size: 1<<20 + 1})},
 		{"announced as 4 GiB", greeted(rmsg.Frame{Kind: rmsg.Announce, Granted: 4, Size: 1<<32 - 1})},
 		{"announced nothing", greeted(rmsg.Frame{Kind: rmsg.Announce, Granted: 4})},
@@ -113,16 +113,16 @@ func TestHostile(t *testing.T) {
 	// The device detects these and reports its own errors.
 	late := []struct {
 		name string
-		do   func(*liar)
+		do   func(*hostilePeer)
 	}{
 		{"key of nothing", greeted(rmsg.Frame{Kind: rmsg.Announce, Granted: 4, Size: 8192, Addr: 0x1000, RKey: 0x7777})},
-		{"length beyond its memory", func(l *liar) {
+		{"length beyond its memory", func(l *hostilePeer) {
 			l.send(hi)
-			l.send(rmsg.Frame{Kind: rmsg.Announce, Granted: 4, Size: 65 * liarSlot, Addr: l.m.Addr(), RKey: l.m.RKey()})
+			l.send(rmsg.Frame{Kind: rmsg.Announce, Granted: 4, Size: 65 * hostileSlot, Addr: l.m.Addr(), RKey: l.m.RKey()})
 		}},
-		{"address outside its memory", func(l *liar) {
+		{"address outside its memory", func(l *hostilePeer) {
 			l.send(hi)
-			l.send(rmsg.Frame{Kind: rmsg.Announce, Granted: 4, Size: liarSlot, Addr: l.m.Addr() + 64*liarSlot, RKey: l.m.RKey()})
+			l.send(rmsg.Frame{Kind: rmsg.Announce, Granted: 4, Size: hostileSlot, Addr: l.m.Addr() + 64*hostileSlot, RKey: l.m.RKey()})
 		}},
 	}
 	labtest.Each(t, func(t *testing.T, device string) {
@@ -141,8 +141,8 @@ func TestHostile(t *testing.T) {
 		ln := listen(t, server, device)
 		good := labtest.Must((&rmsg.Dialer{Loop: run(t, rmsg.Options{})}).Dial(within(t), ln.Addr().String()))(t)
 		private := rmsg.PrivateData(3, 3, 4, 2048, 1<<20)
-		ends := func(t *testing.T, do func(*liar), want ...error) {
-			l, err := lie(t, ln.Addr().String(), private)
+		ends := func(t *testing.T, do func(*hostilePeer), want ...error) {
+			l, err := dialHostile(t, ln.Addr().String(), private)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -194,7 +194,7 @@ func TestHostile(t *testing.T) {
 			"no credits":      rmsg.PrivateData(3, 3, 0, 2048, 1<<20),
 		} {
 			t.Run(name, func(t *testing.T) {
-				_, err := lie(t, ln.Addr().String(), private)
+				_, err := dialHostile(t, ln.Addr().String(), private)
 				if _, ok := errors.AsType[*cm.RejectedError](err); !ok {
 					t.Errorf("connected with %v", err)
 				}
@@ -214,7 +214,7 @@ func TestSilent(t *testing.T) {
 			Disconnected: func(s *rmsg.Socket, why error) { ended <- why },
 		}
 		ln := listen(t, run(t, opt), device)
-		if _, err := lie(t, ln.Addr().String(), rmsg.PrivateData(3, 3, 4, 2048, 1<<20)); err != nil {
+		if _, err := dialHostile(t, ln.Addr().String(), rmsg.PrivateData(3, 3, 4, 2048, 1<<20)); err != nil {
 			t.Fatal(err)
 		}
 		if err := <-ended; !errors.Is(err, rmsg.ErrTimeout) {

@@ -66,7 +66,7 @@ func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, erro
 	if err != nil {
 		return nil, err
 	}
-	l, err := loopOr(c.Loop, c.Options)
+	l, err := loopOrNew(c.Loop, c.Options)
 	if err != nil {
 		lower.Close()
 		return nil, fail(op, addr, err)
@@ -119,11 +119,11 @@ func (ln *Listener) Close() error {
 // serve receives requests until the listener is closed.
 func (ln *Listener) serve() {
 	for {
-		lower, err := ln.cm.Accept(ln.l.life)
+		lower, err := ln.cm.Accept(ln.l.ctx)
 		if err != nil {
 			select {
 			case <-ln.closed:
-			case <-ln.l.life.Done():
+			case <-ln.l.ctx.Done():
 			default:
 				ln.l.log(slog.LevelWarn, "listener failed", slog.Any("local", ln.Addr()), slog.Any("err", err))
 			}
@@ -152,7 +152,7 @@ func (ln *Listener) Accept(ctx context.Context) (*Socket, error) {
 	if err := ln.l.inCallback(); err != nil {
 		return nil, fail(op, ln.Addr().String(), err)
 	}
-	rounds := ln.l.rounds.Load()
+	count := ln.l.dispatchCount.Load()
 	for {
 		select {
 		case r := <-ln.waiting:
@@ -162,7 +162,7 @@ func (ln *Listener) Accept(ctx context.Context) (*Socket, error) {
 		case <-ln.closed:
 			return nil, fail(op, ln.Addr().String(), verbs.ErrClosed)
 		case <-ctx.Done():
-			return nil, fail(op, ln.Addr().String(), ln.l.stalled(rounds, ctx.Err()))
+			return nil, fail(op, ln.Addr().String(), ln.l.addNotRunning(count, ctx.Err()))
 		}
 	}
 }
@@ -190,7 +190,7 @@ func (r *Request) dispatch() {
 	ln := r.ln
 	if cb := ln.l.opt.Callbacks.Request; cb != nil {
 		defer r.reject(errors.New("the callback has not accepted it")) // also if it panics
-		ln.l.calls()
+		ln.l.beginCallback()
 		cb(r)
 		return
 	}
@@ -239,7 +239,7 @@ func (r *Request) Accept(opt ConnOptions) (*Socket, error) {
 		return nil, fail(op, addr, err)
 	}
 	s := newSocket(l, addr, false, opt)
-	s.meet(r.peer)
+	s.setPeerHello(r.peer)
 	err = s.start(func(ctx context.Context, opt cm.Options) (*cm.Endpoint, error) {
 		opt.PrivateData = private
 		return r.cm.Accept(ctx, opt)

@@ -19,14 +19,14 @@ import (
 // other methods, and those of sockets, may be called by any goroutine. The caller of
 // [NewLoop] must close the loop.
 type Loop struct {
-	opt   Options
-	owned bool            // made by loopOr: closed with its last listener or socket
-	life  context.Context // done when the loop is being closed
-	end   context.CancelFunc
-	files *epoll.Set // the devices' files, and the wake-up for events
+	opt    Options
+	owned  bool            // made by loopOrNew: closed with its last listener or socket
+	ctx    context.Context // done when the loop is being closed
+	cancel context.CancelFunc
+	files  *epoll.Set // the devices' files, and the wake-up for events
 
-	turn  sync.Mutex // held while dispatching; guards the fields up to caller
-	turns uint32
+	dispatchMu  sync.Mutex // held while dispatching; guards the fields up to caller
+	dispatchSeq uint32
 	// Work that remains. If a callback panics, the next Dispatch continues with it.
 	wcs     [64]verbs.WC
 	polled  []verbs.WC // of wcs
@@ -34,7 +34,7 @@ type Loop struct {
 	// Results of a completion for which callbacks are due.
 	due       *Socket
 	sent      []*Buffer
-	called    int // of sent: how many callbacks were made
+	sentDone  int // of sent: how many callbacks were made
 	connected bool
 	writable  bool
 	finished  bool
@@ -43,15 +43,15 @@ type Loop struct {
 	// to, with the number of the Dispatch in its upper half; 0 outside of callbacks.
 	caller atomic.Uint64
 
-	rounds  atomic.Uint64 // starts and ends of Dispatch; odd while it runs
-	running atomic.Bool   // a goroutine is in Run or DispatchWait
-	wakeups atomic.Uint64
-	handled atomic.Uint64
+	dispatchCount atomic.Uint64 // starts and ends of Dispatch; odd while it runs
+	running       atomic.Bool   // a goroutine is in Run or DispatchWait
+	wakeups       atomic.Uint64
+	handled       atomic.Uint64
 
 	cache cache
 
 	opening sync.Mutex     // held while a device is opened
-	tasks   sync.WaitGroup // goroutines that end soon after life ends
+	tasks   sync.WaitGroup // goroutines that end soon after ctx ends
 
 	mu         sync.Mutex
 	closing    bool
@@ -86,13 +86,13 @@ func NewLoop(opt Options) (*Loop, error) {
 	}
 	l := &Loop{opt: opt, files: files, sockets: map[uint32]*Socket{}, listeners: map[*Listener]struct{}{}}
 	l.cache.limit = opt.Cache
-	l.life, l.end = context.WithCancel(context.Background())
-	files.Wake() // so that a loop that was never dispatched has an event, see stalled
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	files.Wake() // so that a loop that was never dispatched has an event, see addNotRunning
 	return l, nil
 }
 
-// loopOr returns l, or a new loop that runs until its sockets and listeners have ended.
-func loopOr(l *Loop, opt Options) (*Loop, error) {
+// loopOrNew returns l, or a new loop that runs until its sockets and listeners have ended.
+func loopOrNew(l *Loop, opt Options) (*Loop, error) {
 	if l != nil {
 		return l, nil
 	}
@@ -105,7 +105,7 @@ func loopOr(l *Loop, opt Options) (*Loop, error) {
 	return l, nil
 }
 
-// closeUnused makes Run close the loop if it is one of loopOr's and nothing uses it.
+// closeUnused makes Run close the loop if it is one of loopOrNew's and nothing uses it.
 func (l *Loop) closeUnused() {
 	l.mu.Lock()
 	unused := l.owned && len(l.sockets)+len(l.listeners) == 0
@@ -127,24 +127,24 @@ func (l *Loop) FD() int { return l.files.FD() }
 // Dispatch handles all pending events without waiting, and returns their number. After
 // some thousands of events it returns even if there are more; FD stays readable then.
 func (l *Loop) Dispatch() (int, error) {
-	return l.round(nil)
+	return l.dispatchOnce(nil)
 }
 
-// round is Dispatch with the files that wait has found readable. It does no harm if
-// another round has handled them in between.
-func (l *Loop) round(ready []unix.EpollEvent) (n int, err error) {
-	if !l.turn.TryLock() {
+// dispatchOnce is Dispatch with the files that wait has found readable. It does no harm if
+// another call has handled them in between.
+func (l *Loop) dispatchOnce(ready []unix.EpollEvent) (n int, err error) {
+	if !l.dispatchMu.TryLock() {
 		if l.stop.Load() {
 			return 0, verbs.ErrClosed
 		}
 		return 0, ErrDispatching
 	}
 	func() {
-		l.rounds.Add(1)
+		l.dispatchCount.Add(1)
 		panicked := true
 		defer func() {
-			l.rounds.Add(1)
-			l.leave()
+			l.dispatchCount.Add(1)
+			l.endDispatch()
 			if panicked {
 				l.files.Wake() // there may be more work
 			}
@@ -158,7 +158,7 @@ func (l *Loop) round(ready []unix.EpollEvent) (n int, err error) {
 		panicked = false
 	}()
 	if l.stop.Load() {
-		l.finish()
+		l.finishClose()
 	}
 	return n, err
 }
@@ -198,7 +198,7 @@ func (l *Loop) wait(ctx context.Context, enough func(int) bool) (int, error) {
 		if slept {
 			l.wakeups.Add(1)
 		}
-		n, err = l.round(ready)
+		n, err = l.dispatchOnce(ready)
 	}
 	return n, err
 }
@@ -214,18 +214,18 @@ func (l *Loop) Close() error {
 	l.stop.Store(true)
 	l.mu.Unlock()
 	l.files.Wake()
-	l.finish()
+	l.finishClose()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.closeErr
 }
 
-// finish does the work of Close, unless Dispatch is running.
-func (l *Loop) finish() {
-	if !l.turn.TryLock() {
-		return // its holder calls finish afterwards
+// finishClose does the work of Close, unless Dispatch is running.
+func (l *Loop) finishClose() {
+	if !l.dispatchMu.TryLock() {
+		return // the running Dispatch calls finishClose afterwards
 	}
-	defer l.leave()
+	defer l.endDispatch()
 	if l.finished {
 		return
 	}
@@ -241,7 +241,7 @@ func (l *Loop) finish() {
 	for _, c := range open {
 		c.Close()
 	}
-	l.end()
+	l.cancel()
 	l.tasks.Wait()
 	if !l.closed {
 		l.dispatch(nil) // handle their ends
@@ -257,23 +257,23 @@ func (l *Loop) finish() {
 	}
 }
 
-// calls is called before each callback. It locks the goroutine to its thread
-// until leave, so that inCallback can recognize the goroutine.
-func (l *Loop) calls() {
+// beginCallback is called before each callback. It locks the goroutine to its thread
+// until endDispatch, so that inCallback can recognize the goroutine.
+func (l *Loop) beginCallback() {
 	if l.caller.Load() == 0 {
 		runtime.LockOSThread()
-		l.turns++
-		l.caller.Store(uint64(l.turns)<<32 | uint64(unix.Gettid()))
+		l.dispatchSeq++
+		l.caller.Store(uint64(l.dispatchSeq)<<32 | uint64(unix.Gettid()))
 	}
 }
 
-// leave ends the turn.
-func (l *Loop) leave() {
+// endDispatch releases dispatchMu, and the thread of the callbacks.
+func (l *Loop) endDispatch() {
 	if l.caller.Load() != 0 {
 		l.caller.Store(0)
 		runtime.UnlockOSThread()
 	}
-	l.turn.Unlock()
+	l.dispatchMu.Unlock()
 }
 
 // inCallback returns an error if a callback calls it, and nil if another goroutine calls
@@ -286,10 +286,10 @@ func (l *Loop) inCallback() error {
 	return fmt.Errorf("called by a callback: %w", ErrDispatching)
 }
 
-// stalled adds ErrNotRunning to err if no goroutine has run the loop since it read
-// rounds, although there are events.
-func (l *Loop) stalled(rounds uint64, err error) error {
-	if rounds%2 != 0 || l.rounds.Load() != rounds || l.running.Load() {
+// addNotRunning adds ErrNotRunning to err if no goroutine has run the loop since it read
+// count from dispatchCount, although there are events.
+func (l *Loop) addNotRunning(count uint64, err error) error {
+	if count%2 != 0 || l.dispatchCount.Load() != count || l.running.Load() {
 		return err
 	}
 	l.mu.Lock()
@@ -316,8 +316,8 @@ func (l *Loop) post(after *Socket, do ...func()) {
 	}
 }
 
-// busy is the number of events after which Dispatch returns.
-const busy = 4096
+// maxEvents is the number of events after which Dispatch returns.
+const maxEvents = 4096
 
 func (l *Loop) dispatch(ready []unix.EpollEvent) (n int) {
 	if ready == nil {
@@ -359,7 +359,7 @@ func (l *Loop) dispatch(ready []unix.EpollEvent) (n int) {
 		handled := l.handle()
 		n += handled
 		more = more || handled > 0
-		if n >= busy || l.stop.Load() {
+		if n >= maxEvents || l.stop.Load() {
 			l.files.Wake()
 			break
 		}
@@ -393,7 +393,7 @@ func (l *Loop) completeAll() {
 // resume handles the work that a callback that panicked has left, and then the events of
 // other goroutines.
 func (l *Loop) resume() int {
-	l.call()
+	l.runCallbacks()
 	l.completeAll()
 	return l.handle()
 }
@@ -440,9 +440,9 @@ type request uint8
 
 const (
 	reqReceive  request = iota // index of the slot
-	reqMessage                 // for the first message in flight
+	reqMessage                 // for the first message of inFlight
 	reqRead                    // index in ring
-	reqAck                     // resets ackBusy
+	reqAck                     // resets ackInFlight
 	reqAnnounce                // its completion is ignored
 )
 
@@ -462,11 +462,11 @@ func (l *Loop) complete(wc *verbs.WC) {
 	s.complete(request(wc.ID>>24), int(wc.ID&0xffffff), wc)
 	s.mu.Unlock()
 	l.due = s
-	l.call()
+	l.runCallbacks()
 }
 
-// call runs the callbacks that are due. It marks each as done before it runs.
-func (l *Loop) call() {
+// runCallbacks runs the callbacks that are due. It marks each as done before it runs.
+func (l *Loop) runCallbacks() {
 	s := l.due
 	if s == nil {
 		return
@@ -474,26 +474,26 @@ func (l *Loop) call() {
 	cb := &l.opt.Callbacks
 	if l.connected {
 		l.connected = false
-		close(s.up)
+		close(s.establishedCh)
 		l.logSocket(slog.LevelDebug, "socket established", s, nil)
 		if cb.Established != nil {
-			l.calls()
+			l.beginCallback()
 			cb.Established(s)
 		}
 	}
-	for l.called < len(l.sent) {
-		b := l.sent[l.called]
-		l.sent[l.called] = nil
-		l.called++
-		l.calls()
+	for l.sentDone < len(l.sent) {
+		b := l.sent[l.sentDone]
+		l.sent[l.sentDone] = nil
+		l.sentDone++
+		l.beginCallback()
 		cb.Sent(s, b)
 	}
-	l.sent, l.called = l.sent[:0], 0
+	l.sent, l.sentDone = l.sent[:0], 0
 	if l.writable {
 		l.writable = false
 		signal(s.writable)
 		if cb.Writable != nil {
-			l.calls()
+			l.beginCallback()
 			cb.Writable(s)
 		}
 	}
@@ -510,7 +510,7 @@ func (l *Loop) call() {
 		}
 		b := s.pop()
 		s.mu.Unlock()
-		l.calls()
+		l.beginCallback()
 		cb.Message(s, b)
 	}
 	l.due = nil

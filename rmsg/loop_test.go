@@ -45,10 +45,10 @@ func poll(t testing.TB, done func() bool, loops ...*rmsg.Loop) {
 	}
 }
 
-// diary records the callbacks.
-type diary []string
+// callbackLog records the callbacks.
+type callbackLog []string
 
-func (g *diary) callbacks() rmsg.Callbacks {
+func (g *callbackLog) callbacks() rmsg.Callbacks {
 	say := func(format string, args ...any) { *g = append(*g, fmt.Sprintf(format, args...)) }
 	return rmsg.Callbacks{
 		Request:     func(r *rmsg.Request) { say("request"); r.Accept(rmsg.ConnOptions{}) },
@@ -63,7 +63,7 @@ func (g *diary) callbacks() rmsg.Callbacks {
 	}
 }
 
-func (g *diary) has(line string) func() bool {
+func (g *callbackLog) contains(line string) func() bool {
 	return func() bool { return slices.Contains(*g, line) }
 }
 
@@ -71,7 +71,7 @@ func (g *diary) has(line string) func() bool {
 // loops in turn.
 func TestCallbacks(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		var client, server diary
+		var client, server callbackLog
 		cl := labtest.Must(rmsg.NewLoop(rmsg.Options{Callbacks: client.callbacks()}))(t)
 		sl := labtest.Must(rmsg.NewLoop(rmsg.Options{Callbacks: server.callbacks()}))(t)
 		labtest.Close(t, cl)
@@ -84,7 +84,7 @@ func TestCallbacks(t *testing.T) {
 		if _, err := s.Alloc(1); !errors.Is(err, rmsg.ErrNotConnected) || !errors.Is(err, syscall.ENOTCONN) {
 			t.Errorf("alloc before the socket is up: %v", err)
 		}
-		poll(t, client.has("established"), cl, sl)
+		poll(t, client.contains("established"), cl, sl)
 		b := labtest.Must(s.Alloc(100))(t)
 		if b.Status() != rmsg.Free {
 			t.Errorf("new buffer: %v", b.Status())
@@ -99,7 +99,7 @@ func TestCallbacks(t *testing.T) {
 		if b.Status() != rmsg.Queued {
 			t.Errorf("posted buffer, not dispatched: %v", b.Status())
 		}
-		poll(t, func() bool { return b.Status() == rmsg.Sent && server.has("message hello")() }, cl, sl)
+		poll(t, func() bool { return b.Status() == rmsg.Sent && server.contains("message hello")() }, cl, sl)
 		if err := b.Free(); err != nil {
 			t.Error(err)
 		}
@@ -119,12 +119,12 @@ func TestCallbacks(t *testing.T) {
 // TestFD tests that the loop's file is readable if and only if there is something to do.
 func TestFD(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		var heard diary
+		var heard callbackLog
 		l := labtest.Must(rmsg.NewLoop(rmsg.Options{Callbacks: heard.callbacks()}))(t)
 		labtest.Close(t, l)
 		ln := listen(t, l, device)
 		c := labtest.Must((&rmsg.Dialer{Loop: run(t, rmsg.Options{})}).Connect(ln.Addr().String()))(t)
-		poll(t, heard.has("established"), l)
+		poll(t, heard.contains("established"), l)
 		if err := c.Wait(within(t)); err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +138,7 @@ func TestFD(t *testing.T) {
 			if err := c.Send(within(t), []byte(text)); err != nil {
 				t.Fatal(err)
 			}
-			poll(t, heard.has("message "+text), l)
+			poll(t, heard.contains("message "+text), l)
 		}
 	})
 }
@@ -393,12 +393,12 @@ func TestLoopClose(t *testing.T) {
 		}
 		kept.Bytes()[99] = 1 // the memory is still valid
 		for what, err := range map[string]error{
-			"connect":  second((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String())),
-			"listen":   second((&rmsg.ListenConfig{Loop: client}).Listen(within(t), labtest.AddrOf(device)+":0")),
-			"dispatch": second(client.Dispatch()),
-			"alloc":    second(c.Alloc(1)),
+			"connect":  errOf((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String())),
+			"listen":   errOf((&rmsg.ListenConfig{Loop: client}).Listen(within(t), labtest.AddrOf(device)+":0")),
+			"dispatch": errOf(client.Dispatch()),
+			"alloc":    errOf(c.Alloc(1)),
 			"post":     c.Post(kept),
-			"accept":   second(ln.Accept(within(t))),
+			"accept":   errOf(ln.Accept(within(t))),
 		} {
 			if !errors.Is(err, verbs.ErrClosed) {
 				t.Errorf("%s after close: %v", what, err)
@@ -412,4 +412,4 @@ func TestLoopClose(t *testing.T) {
 	})
 }
 
-func second[T any](_ T, err error) error { return err }
+func errOf[T any](_ T, err error) error { return err }

@@ -17,7 +17,7 @@ import (
 func TestMemory(t *testing.T) {
 	const conns, most = 100, 432 << 10
 	labtest.Each(t, func(t *testing.T, device string) {
-		before, resident := pinned(t), rss(t)
+		before, resident := pinnedBytes(t), rss(t)
 		server, client := run(t, rmsg.Options{}), run(t, rmsg.Options{})
 		ln := listen(t, server, device)
 		var pairs [conns][2]*rmsg.Socket
@@ -32,10 +32,10 @@ func TestMemory(t *testing.T) {
 		}
 		check := func(when string, sockets, loops int) {
 			t.Helper()
-			limit, got := 2*conns*sockets+2*loops, pinned(t)-before
+			limit, got := 2*conns*sockets+2*loops, pinnedBytes(t)-before
 			// Send returns before the peer has read a message, and Recv
 			// before that is acknowledged.
-			for end := time.Now().Add(patience); got > limit && time.Now().Before(end); got = pinned(t) - before {
+			for end := time.Now().Add(patience); got > limit && time.Now().Before(end); got = pinnedBytes(t) - before {
 				time.Sleep(time.Millisecond)
 			}
 			t.Logf("%s: %d KiB of each of %d sockets registered, %d KiB resident", when, got>>10/(2*conns), 2*conns, (rss(t)-resident)>>10/(2*conns))
@@ -94,10 +94,10 @@ func TestMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := labtest.Must(pairs[0][1].Recv(within(t)))(t)
-		if n := pinned(t) - before; n < 2*huge || n > 2*conns*most+2*(4<<20)+2*huge*9/8 {
+		if n := pinnedBytes(t) - before; n < 2*huge || n > 2*conns*most+2*(4<<20)+2*huge*9/8 {
 			t.Errorf("%d bytes are registered with a message of %d on both sides", n, huge)
 		}
-		t.Logf("with a message of 16 MiB: %d MiB registered", (pinned(t)-before)>>20)
+		t.Logf("with a message of 16 MiB: %d MiB registered", (pinnedBytes(t)-before)>>20)
 		got.Free()
 		for b.Status() == rmsg.Queued {
 			time.Sleep(time.Millisecond)

@@ -156,12 +156,12 @@ func timeout(d, otherwise time.Duration) time.Duration {
 	return cmp.Or(d, otherwise)
 }
 
-// spare is the number of receives in addition to the credits, for frames without a
+// extraReceives is the number of receives in addition to the credits, for frames without a
 // message: acks, see flushAck, a hello, and byes.
-const spare = maxAnnounced + 3 + 1 + 2
+const extraReceives = maxAnnounced + 3 + 1 + 2
 
 // sends and receives return the sizes of a socket's queues.
 func (o *Options) sends() int {
 	return o.SendQueue + maxAnnounced + 2*maxReads + 1 + 4
 }
-func (o *Options) receives() int { return o.Credits + spare }
+func (o *Options) receives() int { return o.Credits + extraReceives }

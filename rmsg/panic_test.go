@@ -41,7 +41,7 @@ func TestPanicDisconnected(t *testing.T) {
 	}
 	time.Sleep(50 * time.Millisecond) // so that most end in the same Dispatch
 	for deadline := time.Now().Add(patience); heard < len(socks); {
-		if err := recovers(t, func() error { return second(l.Dispatch()) }); err != nil && err != errPanic {
+		if err := recovers(t, func() error { return errOf(l.Dispatch()) }); err != nil && err != errPanic {
 			t.Fatal(err)
 		}
 		if time.Now().After(deadline) {
@@ -58,9 +58,9 @@ func TestPanicDisconnected(t *testing.T) {
 // all buffers are returned, and both loops leave nothing behind.
 func TestPanicInCallbacks(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		before := labtest.Settled(t)
+		before := labtest.SettledInventory(t)
 		t.Run("all", func(t *testing.T) { panicInCallbacks(t, device) })
-		labtest.SameInventory(t, before)
+		labtest.CheckLeaks(t, before)
 	})
 }
 

@@ -9,17 +9,17 @@ import (
 )
 
 // receiving is the receiving half of a socket. The ring has every message that the
-// program has not taken, in order; from fetching on, announced ones must still be read.
+// program has not taken, in order; from nextRead on, announced ones must still be read.
 type receiving struct {
-	ring       []incoming // one for each credit
-	head       uint32     // the next message to take
-	received   uint32     // number of messages; the end of the ring
-	fetching   uint32
-	returned   uint32 // messages that the program freed
-	toldGrants uint32 // as last reported to the peer
-	toldReads  uint32
-	fetched    int // bytes of announced messages with a buffer
-	reads      struct {
+	ring           []incoming // one for each credit
+	head           uint32     // the next message to take
+	received       uint32     // number of messages; the end of the ring
+	nextRead       uint32
+	returned       uint32 // messages that the program freed
+	reportedGrants uint32 // as last reported to the peer
+	reportedReads  uint32
+	windowUsed     int // bytes of announced messages with a buffer
+	reads          struct {
 		done     uint32 // number of announced messages read
 		inFlight int
 	}
@@ -32,14 +32,14 @@ type incoming struct {
 	buf   *Buffer
 	ready bool
 	// If announced:
-	size, asked, left int // bytes: total, not yet requested, not yet read
-	addr              uint64
-	rkey              uint32
+	size, unrequested, unread int // bytes: total, not yet requested, not yet read
+	addr                      uint64
+	rkey                      uint32
 }
 
 func (q *receiving) init(credits int) {
 	q.ring = make([]incoming, credits)
-	q.toldGrants = uint32(credits)
+	q.reportedGrants = uint32(credits)
 }
 
 // grants returns the total number of messages that the peer may send.
@@ -77,22 +77,22 @@ func (s *Socket) repost(slot int) {
 		return
 	}
 	if err := s.postReceive(slot); err != nil {
-		s.unposted(err)
+		s.handlePostError(err)
 	}
 }
 
-// freed handles that the program has freed a received buffer.
-func (s *Socket) freed(b *Buffer) {
+// bufferFreed handles that the program has freed a received buffer.
+func (s *Socket) bufferFreed(b *Buffer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if b.home == inSlot {
+	if b.source == fromSlot {
 		s.repost(b.slot)
 	} else {
-		s.fetched -= b.n
+		s.windowUsed -= b.n
 	}
 	s.returned++
 	if s.state != Disconnected {
-		s.settle()
+		s.progress()
 	}
 }
 
@@ -111,18 +111,18 @@ func (s *Socket) complete(r request, i int, wc *verbs.WC) {
 	}
 	switch r {
 	case reqReceive:
-		if err := s.frameIn(i, int(wc.ByteLen)); err != nil {
+		if err := s.handleFrame(i, int(wc.ByteLen)); err != nil {
 			s.fail(err)
 			return
 		}
 	case reqMessage:
-		s.finished(s.flight.pop(), Sent)
+		s.completeSend(s.inFlight.pop(), Sent)
 	case reqRead:
-		s.readIn(&s.ring[i])
+		s.handleRead(&s.ring[i])
 	case reqAck:
-		s.ackBusy = false
+		s.ackInFlight = false
 	}
-	s.settle()
+	s.progress()
 }
 
 // broken returns the socket's error for a failed request.
@@ -137,8 +137,8 @@ func broken(r request, wc *verbs.WC) error {
 	return err
 }
 
-// frameIn handles a received frame of n bytes in a slot.
-func (s *Socket) frameIn(slot, n int) error {
+// handleFrame handles a received frame of n bytes in a slot.
+func (s *Socket) handleFrame(slot, n int) error {
 	b := s.slots[slot]
 	if n > len(b.mem) {
 		return protocol("frame of %d bytes", n)
@@ -150,21 +150,21 @@ func (s *Socket) frameIn(slot, n int) error {
 	if err != nil {
 		return err
 	}
-	if (f.kind == kindHello) == s.greeted {
+	if (f.kind == kindHello) == s.helloReceived {
 		return protocol("frame of type %d on a socket that is %v", f.kind, s.state)
 	}
-	if err := s.credit(&f); err != nil {
+	if err := s.applyCounts(&f); err != nil {
 		return err
 	}
 	switch f.kind {
 	case kindMessage, kindAnnounce:
-		if err := s.messageIn(b, &f); err != nil || f.kind == kindMessage {
+		if err := s.handleMessage(b, &f); err != nil || f.kind == kindMessage {
 			return err // the message occupies the slot
 		}
 	case kindAck:
 		s.stats.AcksReceived++
 	case kindHello:
-		if s.greeted = true; !s.dialed {
+		if s.helloReceived = true; !s.dialed {
 			h := s.frame(kindHello)
 			s.postFrame(&h, reqAnnounce)
 		}
@@ -173,26 +173,26 @@ func (s *Socket) frameIn(slot, n int) error {
 			s.l.connected = true
 		}
 	case kindBye:
-		if again := f.flags&byeAnswered != 0; s.peerKnows || s.peerBye && !again || again && !s.bye {
+		if again := f.flags&flagByeAnswer != 0; s.peerByeAnswered || s.peerBye && !again || again && !s.byeSent {
 			return protocol("unexpected goodbye")
 		}
-		s.peerBye, s.peerKnows = true, f.flags&byeAnswered != 0
-		s.crossed = s.crossed || s.bye && !s.peerKnows
+		s.peerBye, s.peerByeAnswered = true, f.flags&flagByeAnswer != 0
+		s.simultaneous = s.simultaneous || s.byeSent && !s.peerByeAnswered
 		if s.state == Established {
-			defer s.leave()
+			defer s.startDisconnect()
 		}
 	}
 	s.repost(slot)
 	return nil
 }
 
-// messageIn adds a received or announced message to the ring.
-func (s *Socket) messageIn(b *Buffer, f *frame) error {
+// handleMessage adds a received or announced message to the ring.
+func (s *Socket) handleMessage(b *Buffer, f *frame) error {
 	n := int(f.size)
 	switch {
 	case f.seq != s.received:
 		return protocol("message %d comes as number %d", f.seq, s.received)
-	case s.received == s.toldGrants:
+	case s.received == s.reportedGrants:
 		return protocol("more messages than it was granted")
 	case s.peerBye:
 		return protocol("message after goodbye")
@@ -203,21 +203,21 @@ func (s *Socket) messageIn(b *Buffer, f *frame) error {
 	s.received++
 	if f.kind == kindMessage {
 		b.n = n
-		s.arena.hold()
+		s.arena.ref()
 		*e = incoming{buf: b, ready: true}
 	} else {
-		*e = incoming{size: n, asked: n, left: n, addr: f.addr, rkey: f.rkey}
+		*e = incoming{size: n, unrequested: n, unread: n, addr: f.addr, rkey: f.rkey}
 		s.stats.LargeReceived++
 	}
 	return nil
 }
 
-// fetch posts READs for announced messages, as far as the window allows.
-func (s *Socket) fetch() {
-	for s.fetching != s.received && s.err == nil {
-		e := s.at(s.fetching)
-		if e.asked > 0 && e.buf == nil {
-			if s.fetched > 0 && s.fetched+e.size > s.l.opt.Window {
+// postReads posts READs for announced messages, as far as the window allows.
+func (s *Socket) postReads() {
+	for s.nextRead != s.received && s.err == nil {
+		e := s.at(s.nextRead)
+		if e.unrequested > 0 && e.buf == nil {
+			if s.windowUsed > 0 && s.windowUsed+e.size > s.l.opt.Window {
 				return
 			}
 			b, err := s.arena.incoming(e.size)
@@ -227,16 +227,16 @@ func (s *Socket) fetch() {
 			}
 			b.set(Released) // until the program takes it
 			e.buf = b
-			s.fetched += e.size
+			s.windowUsed += e.size
 		}
-		for e.asked > 0 {
+		for e.unrequested > 0 {
 			if s.reads.inFlight == maxReads {
 				return
 			}
-			n, at := min(e.asked, readSize), e.size-e.asked
+			n, at := min(e.unrequested, readSize), e.size-e.unrequested
 			s.sge[0] = e.buf.mr.SGE(e.buf.at+headerSize+at, n)
 			s.wrs[0] = verbs.SendWR{
-				ID:     s.wrID(reqRead, int(s.fetching%uint32(len(s.ring)))),
+				ID:     s.wrID(reqRead, int(s.nextRead%uint32(len(s.ring)))),
 				Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled, SGL: s.sge[:1], RemoteAddr: e.addr + uint64(at), RKey: e.rkey,
 			}
 			wrs := s.wrs[:1]
@@ -251,20 +251,20 @@ func (s *Socket) fetch() {
 				s.wrs[1].SGL, s.wrs[0].Flags, wrs = s.sge[1:2], 0, s.wrs[:2]
 			}
 			if _, err := s.qp.PostSend(wrs...); err != nil {
-				s.unposted(err)
+				s.handlePostError(err)
 				return
 			}
-			e.asked -= n
+			e.unrequested -= n
 			s.reads.inFlight++
 		}
-		s.fetching++
+		s.nextRead++
 	}
 }
 
-// readIn handles the completion of a READ of part of a message.
-func (s *Socket) readIn(e *incoming) {
+// handleRead handles the completion of a READ of part of a message.
+func (s *Socket) handleRead(e *incoming) {
 	s.reads.inFlight--
-	if e.left -= min(e.left, readSize); e.left > 0 {
+	if e.unread -= min(e.unread, readSize); e.unread > 0 {
 		return
 	}
 	e.ready = true

@@ -10,21 +10,21 @@ import (
 // sending is the sending half of a socket. A message passes through these queues:
 //
 //	queue      posted by the program, not yet by the socket
-//	flight     sent at once, until the send completes
+//	inFlight   sent at once, until the send completes
 //	announced  until the peer reports that it has read them
 type sending struct {
 	queue     fifo
-	flight    fifo
+	inFlight  fifo
 	announced fifo
 	pending   int // in all three
 	eager     int // largest message that is sent at once, in bytes
 
-	sent    uint32 // number of messages
-	granted uint32 // number of messages that the peer allows
-	taken   uint32 // number of announced messages that the peer has read
-	ackBusy bool   // an ack is in flight; there is one at a time
-	blocked bool   // Post has returned ErrWouldBlock
-	stalled bool   // the first message waits for credits
+	sent          uint32 // number of messages
+	granted       uint32 // number of messages that the peer allows
+	announcedRead uint32 // number of announced messages that the peer has read
+	ackInFlight   bool   // an ack is in flight; there is one at a time
+	blocked       bool   // Post has returned ErrWouldBlock
+	stalled       bool   // the first message waits for credits
 
 	wrs    [maxBatch]verbs.SendWR
 	sges   [maxBatch][1]verbs.SGE
@@ -33,7 +33,7 @@ type sending struct {
 
 func (q *sending) init(size int) {
 	q.queue.ring = make([]*Buffer, size)
-	q.flight.ring = make([]*Buffer, size)
+	q.inFlight.ring = make([]*Buffer, size)
 	q.announced.ring = make([]*Buffer, maxAnnounced)
 }
 
@@ -105,7 +105,7 @@ func (s *Socket) post(b *Buffer) error {
 	switch {
 	case b.s != s:
 		return fmt.Errorf("%w: it belongs to %v", ErrBuffer, b.s)
-	case !b.mine():
+	case !b.ownedByProgram():
 		return fmt.Errorf("%w: it is %v", ErrBuffer, b.Status())
 	case uint32(b.n) > s.peer.max:
 		return fmt.Errorf("%w: %d bytes of at most %d", ErrTooLarge, b.n, s.peer.max)
@@ -117,7 +117,7 @@ func (s *Socket) post(b *Buffer) error {
 	b.set(Queued)
 	s.queue.push(b)
 	s.pending++
-	s.pump()
+	s.sendQueued()
 	return nil
 }
 
@@ -141,11 +141,12 @@ func (s *Socket) frame(k kind) frame {
 	return frame{kind: k, granted: s.grants(), read: s.reads.done}
 }
 
-// reported records the counts that a frame has reported to the peer.
-func (s *Socket) reported() { s.toldGrants, s.toldReads = s.grants(), s.reads.done }
+// markReported records the counts that a frame has reported to the peer.
+func (s *Socket) markReported() { s.reportedGrants, s.reportedReads = s.grants(), s.reads.done }
 
-// pump sends the queued messages that the peer has room for, several with one doorbell.
-func (s *Socket) pump() {
+// sendQueued sends the queued messages that the peer has room for, several with one
+// doorbell.
+func (s *Socket) sendQueued() {
 	for s.queue.n > 0 && s.err == nil {
 		n, offers := 0, s.announced.n
 		for n < min(s.queue.n, maxBatch) {
@@ -156,7 +157,7 @@ func (s *Socket) pump() {
 			if s.sent+uint32(n) == s.granted || offers > maxAnnounced {
 				break
 			}
-			s.request(b, n)
+			s.buildRequest(b, n)
 			n++
 		}
 		if n == 0 {
@@ -169,38 +170,38 @@ func (s *Socket) pump() {
 		s.stalled = false
 		posted, err := s.qp.PostSend(s.wrs[:n]...)
 		if posted > 0 {
-			s.reported()
+			s.markReported()
 		}
 		for range posted {
 			b := s.queue.pop()
 			s.sent++
 			if b.n <= s.eager {
-				s.flight.push(b)
+				s.inFlight.push(b)
 			} else {
 				s.announced.push(b)
 				s.stats.LargeSent++
 			}
 		}
 		if err != nil {
-			s.unposted(err)
+			s.handlePostError(err)
 			return
 		}
 	}
 }
 
-// unposted handles a request that could not be posted. A queue is full if the kernel has
-// not yet released completed requests: the next completion retries. It is closed if the
-// connection has ended: the reason follows.
-func (s *Socket) unposted(err error) {
+// handlePostError handles a request that could not be posted. A queue is full if the
+// kernel has not yet released completed requests: the next completion retries. It is
+// closed if the connection has ended: the reason follows.
+func (s *Socket) handlePostError(err error) {
 	if !errors.Is(err, verbs.ErrQueueFull) && !errors.Is(err, verbs.ErrClosed) {
 		s.fail(err)
 	}
 }
 
-// request makes the n-th request of a batch: a message, or its announcement. Each is
+// buildRequest makes the n-th request of a batch: a message, or its announcement. Each is
 // signaled: siw may send unsignaled requests directly from the buffer, at any later time
 // (siw_qp_prepare_tx).
-func (s *Socket) request(b *Buffer, n int) {
+func (s *Socket) buildRequest(b *Buffer, n int) {
 	f := s.frame(kindMessage)
 	f.size, f.seq = uint32(b.n), s.sent+uint32(n)
 	wr := &s.wrs[n]
@@ -222,10 +223,10 @@ func (s *Socket) postFrame(f *frame, r request) bool {
 	n := f.put(s.inline[0][:])
 	s.wrs[0] = verbs.SendWR{ID: s.wrID(r, 0), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: s.inline[0][:n]}
 	if _, err := s.qp.PostSend(s.wrs[:1]...); err != nil {
-		s.unposted(err)
+		s.handlePostError(err)
 		return false
 	}
-	s.reported()
+	s.markReported()
 	return true
 }
 
@@ -237,21 +238,21 @@ func (s *Socket) postFrame(f *frame, r request) bool {
 // messages whose credits the peer does not know to be returned, and it sent at most
 // Credits of these before it processed one. At most maxAnnounced of them were announced;
 // two acks report half the credits each, and one reports that it has run out. So the
-// receives beyond the credits, see spare, always suffice, and acks need no credits.
+// receives beyond the credits, see extraReceives, always suffice, and acks need no credits.
 func (s *Socket) flushAck() {
-	owed := s.grants() - s.toldGrants
-	due := s.reads.done != s.toldReads || owed > 0 && (s.toldGrants == s.received || owed >= max(1, uint32(len(s.ring))/2))
-	if !due || s.ackBusy || s.peerBye || s.err != nil {
+	owed := s.grants() - s.reportedGrants
+	due := s.reads.done != s.reportedReads || owed > 0 && (s.reportedGrants == s.received || owed >= max(1, uint32(len(s.ring))/2))
+	if !due || s.ackInFlight || s.peerBye || s.err != nil {
 		return
 	}
 	f := s.frame(kindAck)
-	if s.ackBusy = s.postFrame(&f, reqAck); s.ackBusy {
+	if s.ackInFlight = s.postFrame(&f, reqAck); s.ackInFlight {
 		s.stats.AcksSent++
 	}
 }
 
-// finished returns a buffer to the program, or frees it if Send made it.
-func (s *Socket) finished(b *Buffer, st Status) {
+// completeSend returns a buffer to the program, or frees it if Send made it.
+func (s *Socket) completeSend(b *Buffer, st Status) {
 	s.pending--
 	if st == Sent {
 		s.stats.MessagesSent++
@@ -260,7 +261,7 @@ func (s *Socket) finished(b *Buffer, st Status) {
 	if b.err = nil; st == Failed {
 		b.err = s.err
 	}
-	if b.auto {
+	if b.freeWhenSent {
 		b.set(Released)
 		s.arena.put(b)
 	} else {
@@ -275,27 +276,27 @@ func (s *Socket) finished(b *Buffer, st Status) {
 	}
 }
 
-// credit handles the counts of a frame about this side's messages.
-func (s *Socket) credit(f *frame) error {
+// applyCounts handles the counts of a frame about this side's messages.
+func (s *Socket) applyCounts(f *frame) error {
 	if f.granted-s.granted > s.peer.credits || f.granted-s.sent > s.peer.credits {
 		return protocol("it grants %d messages when %d were granted and %d sent", f.granted, s.granted, s.sent)
 	}
-	if f.read-s.taken > uint32(s.announced.n) {
-		return protocol("it read %d messages when it had read %d of %d more", f.read, s.taken, s.announced.n)
+	if f.read-s.announcedRead > uint32(s.announced.n) {
+		return protocol("it read %d messages when it had read %d of %d more", f.read, s.announcedRead, s.announced.n)
 	}
 	s.granted = f.granted
-	for ; s.taken != f.read; s.taken++ {
-		s.finished(s.announced.pop(), Sent)
+	for ; s.announcedRead != f.read; s.announcedRead++ {
+		s.completeSend(s.announced.pop(), Sent)
 	}
 	return nil
 }
 
-// abandon fails all messages that have not been sent.
-func (s *Socket) abandon() {
+// failPending fails all messages that have not been sent.
+func (s *Socket) failPending() {
 	s.blocked = false
-	for _, q := range []*fifo{&s.flight, &s.announced, &s.queue} {
+	for _, q := range []*fifo{&s.inFlight, &s.announced, &s.queue} {
 		for q.n > 0 {
-			s.finished(q.pop(), Failed)
+			s.completeSend(q.pop(), Failed)
 		}
 	}
 }

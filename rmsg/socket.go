@@ -39,19 +39,19 @@ type Socket struct {
 	// Value is for the program's use.
 	Value any
 
-	l      *Loop
-	id     uint32
-	addr   string // of the peer, for errors
-	dialed bool
-	ctx    context.Context // done when the socket must end
-	cancel context.CancelFunc
-	up     chan struct{} // closed when it is established
-	done   chan struct{} // closed when it has ended
+	l             *Loop
+	id            uint32
+	addr          string // of the peer, for errors
+	dialed        bool
+	ctx           context.Context // done when the socket must end
+	cancel        context.CancelFunc
+	establishedCh chan struct{} // closed when it is established
+	done          chan struct{} // closed when it has ended
 
 	// Each has room for one signal. A goroutine that it wakes checks the condition,
 	// and signals the next one if something is left.
 	readable, writable chan struct{}
-	room               chan struct{} // room in the arena for Send, see arena.waiting
+	sendRoom           chan struct{} // room in the arena for Send, see arena.wakeAt
 
 	// Set before there can be completions.
 	arena *arena
@@ -68,14 +68,14 @@ type Socket struct {
 	closed        bool        // Close was called
 	local, remote cm.Addr
 	peer          hello
-	greeted       bool // the peer's hello frame has arrived
+	helloReceived bool // the peer's hello frame has arrived
 	linger        *time.Timer
 	flushed       *time.Timer // runs since a request was flushed
 
-	// Byes: disconnect means that this side started, bye and byeAgain that they were
-	// sent, peerBye and peerKnows that the peer's arrived, crossed that both sides
-	// started.
-	disconnect, bye, byeAgain, peerBye, peerKnows, crossed bool
+	// State of the bye exchange: disconnect is set if this side started it, byeSent
+	// and byeAnswerSent when the frames were sent, peerBye and peerByeAnswered when
+	// the peer's arrived, and simultaneous if both sides started.
+	disconnect, byeSent, byeAnswerSent, peerBye, peerByeAnswered, simultaneous bool
 
 	sending
 	receiving
@@ -83,10 +83,10 @@ type Socket struct {
 
 func newSocket(l *Loop, addr string, dialed bool, conn ConnOptions) *Socket {
 	s := &Socket{
-		l: l, addr: addr, dialed: dialed, conn: conn, up: make(chan struct{}), done: make(chan struct{}),
-		readable: make(chan struct{}, 1), writable: make(chan struct{}, 1), room: make(chan struct{}, 1),
+		l: l, addr: addr, dialed: dialed, conn: conn, establishedCh: make(chan struct{}), done: make(chan struct{}),
+		readable: make(chan struct{}, 1), writable: make(chan struct{}, 1), sendRoom: make(chan struct{}, 1),
 	}
-	s.ctx, s.cancel = context.WithCancel(l.life)
+	s.ctx, s.cancel = context.WithCancel(l.ctx)
 	s.sending.init(l.opt.SendQueue)
 	s.receiving.init(l.opt.Credits)
 	return s
@@ -106,7 +106,7 @@ func (s *Socket) start(connect connector) error {
 		s.id = l.lastID
 	}
 	l.sockets[s.id] = s
-	l.tasks.Go(func() { s.live(connect) })
+	l.tasks.Go(func() { s.run(connect) })
 	return nil
 }
 
@@ -193,16 +193,16 @@ func (s *Socket) Disconnect() error {
 		return nil
 	case s.state == Established:
 		s.disconnect = true
-		s.leave()
+		s.startDisconnect()
 	}
 	return nil
 }
 
-// leave starts to disconnect.
-func (s *Socket) leave() {
+// startDisconnect starts to disconnect.
+func (s *Socket) startDisconnect() {
 	s.state = Disconnecting
 	s.linger = s.failAfter(s.l.opt.Linger, fmt.Errorf("disconnect: %w", ErrTimeout))
-	s.settle()
+	s.progress()
 }
 
 func (s *Socket) failAfter(d time.Duration, err error) *time.Timer {
@@ -234,14 +234,14 @@ func (s *Socket) fail(err error) {
 	}
 }
 
-// sayBye sends a bye when no messages are left, and again when the peer's bye has arrived
+// sendBye sends a bye when no messages are left, and again when the peer's bye has arrived
 // since. A side ends the connection when it knows that the other has received everything;
 // the other waits for that: the side that answered, or the accepting one if both started.
-func (s *Socket) sayBye() {
+func (s *Socket) sendBye() {
 	if s.state != Disconnecting || s.err != nil || s.pending > 0 {
 		return
 	}
-	if s.peerKnows && (s.byeAgain && s.dialed || !s.crossed) {
+	if s.peerByeAnswered && (s.byeAnswerSent && s.dialed || !s.simultaneous) {
 		if s.disconnect {
 			s.fail(verbs.ErrClosed)
 		} else {
@@ -249,33 +249,33 @@ func (s *Socket) sayBye() {
 		}
 		return
 	}
-	if s.bye && (!s.peerBye || s.byeAgain) {
+	if s.byeSent && (!s.peerBye || s.byeAnswerSent) {
 		return
 	}
 	f := s.frame(kindBye)
 	if s.peerBye {
-		f.flags = byeAnswered
+		f.flags = flagByeAnswer
 	}
 	if s.postFrame(&f, reqAnnounce) {
-		s.bye = true
-		s.byeAgain = s.peerBye
+		s.byeSent = true
+		s.byeAnswerSent = s.peerBye
 	}
 }
 
-// settle sends, reads, acknowledges and disconnects as far as is now possible.
-func (s *Socket) settle() {
+// progress sends, reads, acknowledges and disconnects as far as is now possible.
+func (s *Socket) progress() {
 	if s.err != nil || s.state == Connecting {
 		return
 	}
-	s.pump()
-	s.fetch()
+	s.sendQueued()
+	s.postReads()
 	s.flushAck()
-	s.sayBye()
+	s.sendBye()
 }
 
-// gone handles the end of a socket: it returns the buffers to the program. If a callback
-// panics, the next Dispatch runs the others.
-func (l *Loop) gone(s *Socket, why error) {
+// handleEnd handles the end of a socket: it returns the buffers to the program. If a
+// callback panics, the next Dispatch runs the others.
+func (l *Loop) handleEnd(s *Socket, why error) {
 	s.mu.Lock()
 	for _, t := range []*time.Timer{s.linger, s.flushed} {
 		if t != nil {
@@ -292,7 +292,7 @@ func (l *Loop) gone(s *Socket, why error) {
 		s.err = why
 	}
 	s.state = Disconnected
-	s.abandon()
+	s.failPending()
 	// Messages that are not taken would hold the removed device open.
 	s.trim(s.closed || errors.Is(s.err, verbs.ErrDeviceRemoved))
 	s.mu.Unlock()
@@ -301,11 +301,11 @@ func (l *Loop) gone(s *Socket, why error) {
 	l.mu.Unlock()
 	s.cancel()
 	l.due = s
-	l.call()
+	l.runCallbacks()
 }
 
-// disconnected reports the end of the socket to the program.
-func (l *Loop) disconnected(s *Socket) {
+// notifyDisconnected reports the end of the socket to the program.
+func (l *Loop) notifyDisconnected(s *Socket) {
 	close(s.done)
 	defer l.closeUnused()
 	err, level := s.Err(), slog.LevelDebug
@@ -314,7 +314,7 @@ func (l *Loop) disconnected(s *Socket) {
 	}
 	l.logSocket(level, "socket disconnected", s, err)
 	if l.opt.Callbacks.Disconnected != nil {
-		l.calls()
+		l.beginCallback()
 		l.opt.Callbacks.Disconnected(s, err)
 	}
 }
@@ -322,7 +322,7 @@ func (l *Loop) disconnected(s *Socket) {
 // release releases the CQ and the memory that the QP used.
 func (s *Socket) release() {
 	if s.shard != nil {
-		s.shard.leave()
+		s.shard.release()
 	}
 	if s.arena != nil {
 		s.arena.release()

@@ -62,7 +62,7 @@ type LoopStats struct {
 // Stats returns the statistics of the loop.
 func (l *Loop) Stats() LoopStats {
 	st := LoopStats{
-		Dispatches: (l.rounds.Load() + 1) / 2,
+		Dispatches: (l.dispatchCount.Load() + 1) / 2,
 		Wakeups:    l.wakeups.Load(),
 		Handled:    l.handled.Load(),
 	}

@@ -53,8 +53,8 @@ var noise = func() []byte {
 	return b
 }()
 
-// pinned returns how much memory of this process is registered, in bytes.
-func pinned(t testing.TB) int {
+// pinnedBytes returns how much memory of this process is registered, in bytes.
+func pinnedBytes(t testing.TB) int {
 	t.Helper()
 	text := labtest.Must(os.ReadFile("/proc/self/status"))(t)
 	_, rest, _ := strings.Cut(string(text), "VmPin:")
@@ -78,7 +78,7 @@ func TestManyPeers(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		opt := rmsg.Options{Credits: 16, Eager: 2048, MaxMessage: 1 << 20, Window: 1 << 20, SendQueue: 16, ConnectTimeout: patience}
 		noRNR(t, device)
-		before := pinned(t)
+		before := pinnedBytes(t)
 		var (
 			mu       sync.Mutex
 			held     []*rmsg.Buffer // messages of the slow peer
@@ -165,7 +165,7 @@ func TestManyPeers(t *testing.T) {
 			case <-ctx.Done():
 				t.Fatalf("%d peers of %d are done", finished.Load(), peers)
 			case <-time.After(50 * time.Millisecond):
-				peak = max(peak, pinned(t)-before)
+				peak = max(peak, pinnedBytes(t)-before)
 			}
 		}
 		others := time.Since(start)

@@ -36,7 +36,7 @@ func TestTable(t *testing.T) {
 	if os.Getenv("VERBS_LAB") != "" {
 		t.Skip("reads the sources, which need not be here")
 	}
-	tests, names := labtest.Declared(t, ".")
+	tests, names := labtest.Declarations(t, ".")
 	src, err := os.ReadFile("doc.go")
 	if err != nil {
 		t.Fatal(err)

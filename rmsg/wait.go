@@ -18,20 +18,20 @@ func (s *Socket) Wait(ctx context.Context) error {
 	if err := s.l.inCallback(); err != nil {
 		return fail(op, s.addr, err)
 	}
-	return fail(op, s.addr, s.established(ctx))
+	return fail(op, s.addr, s.waitEstablished(ctx))
 }
 
-func (s *Socket) established(ctx context.Context) error {
+func (s *Socket) waitEstablished(ctx context.Context) error {
 	select {
-	case <-s.up:
+	case <-s.establishedCh:
 		return nil
 	default:
 	}
-	if err := s.await(ctx, s.up, s.l.opt.ConnectTimeout); err != nil {
+	if err := s.await(ctx, s.establishedCh, s.l.opt.ConnectTimeout); err != nil {
 		return err
 	}
 	select {
-	case <-s.up:
+	case <-s.establishedCh:
 		return nil
 	default:
 		return s.Err()
@@ -44,16 +44,16 @@ func (s *Socket) await(ctx context.Context, ready <-chan struct{}, limit time.Du
 	late := time.NewTicker(limit)
 	defer late.Stop()
 	for {
-		rounds := s.l.rounds.Load()
+		count := s.l.dispatchCount.Load()
 		select {
 		case <-ready:
 			return nil
 		case <-s.done:
 			return nil
 		case <-ctx.Done():
-			return s.l.stalled(rounds, ctx.Err())
+			return s.l.addNotRunning(count, ctx.Err())
 		case <-late.C:
-			if err := s.l.stalled(rounds, ErrTimeout); errors.Is(err, ErrNotRunning) {
+			if err := s.l.addNotRunning(count, ErrTimeout); errors.Is(err, ErrNotRunning) {
 				return err
 			}
 		}
@@ -71,7 +71,7 @@ func (s *Socket) Send(ctx context.Context, message []byte) error {
 	if err := s.Wait(ctx); err != nil {
 		return err
 	}
-	rounds := s.l.rounds.Load()
+	count := s.l.dispatchCount.Load()
 	b, err := s.alloc(len(message), true)
 	if err == ErrWouldBlock {
 		s.mu.Lock()
@@ -79,7 +79,7 @@ func (s *Socket) Send(ctx context.Context, message []byte) error {
 		s.mu.Unlock()
 	}
 	for err == ErrWouldBlock {
-		if err := s.awaitRoom(ctx, s.room, rounds); err != nil {
+		if err := s.awaitRoom(ctx, s.sendRoom, count); err != nil {
 			return fail(op, s.addr, err)
 		}
 		b, err = s.alloc(len(message), true)
@@ -87,7 +87,7 @@ func (s *Socket) Send(ctx context.Context, message []byte) error {
 	if err != nil {
 		return fail(op, s.addr, err)
 	}
-	signal(s.room) // for the next waiter
+	signal(s.sendRoom) // for the next waiter
 	copy(b.Bytes(), message)
 	if err := s.SendBuffer(ctx, b); err != nil {
 		b.Free()
@@ -98,12 +98,12 @@ func (s *Socket) Send(ctx context.Context, message []byte) error {
 
 // awaitRoom waits for a signal that there may be room to send, or for the end of the
 // socket.
-func (s *Socket) awaitRoom(ctx context.Context, room <-chan struct{}, rounds uint64) error {
+func (s *Socket) awaitRoom(ctx context.Context, room <-chan struct{}, count uint64) error {
 	select {
 	case <-room:
 	case <-s.ctx.Done():
 	case <-ctx.Done():
-		return s.l.stalled(rounds, ctx.Err())
+		return s.l.addNotRunning(count, ctx.Err())
 	}
 	return nil
 }
@@ -114,14 +114,14 @@ func (s *Socket) SendBuffer(ctx context.Context, b *Buffer) error {
 	if err := s.l.inCallback(); err != nil {
 		return fail(op, s.addr, err)
 	}
-	rounds := s.l.rounds.Load()
+	count := s.l.dispatchCount.Load()
 	for {
 		err := s.Post(b)
 		if err != ErrWouldBlock {
 			signal(s.writable) // for the next waiter
 			return err
 		}
-		if err := s.awaitRoom(ctx, s.writable, rounds); err != nil {
+		if err := s.awaitRoom(ctx, s.writable, count); err != nil {
 			return fail(op, s.addr, err)
 		}
 	}
@@ -136,7 +136,7 @@ func (s *Socket) Recv(ctx context.Context) (*Buffer, error) {
 	if err := s.l.inCallback(); err != nil {
 		return nil, fail(op, s.addr, err)
 	}
-	rounds := s.l.rounds.Load()
+	count := s.l.dispatchCount.Load()
 	for {
 		s.mu.Lock()
 		if s.ready() && !s.closed {
@@ -160,7 +160,7 @@ func (s *Socket) Recv(ctx context.Context) (*Buffer, error) {
 		case <-s.readable:
 		case <-s.done:
 		case <-ctx.Done():
-			return nil, fail(op, s.addr, s.l.stalled(rounds, ctx.Err()))
+			return nil, fail(op, s.addr, s.l.addNotRunning(count, ctx.Err()))
 		}
 	}
 }

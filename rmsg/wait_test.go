@@ -21,12 +21,12 @@ func waits(s *rmsg.Socket) map[string]func(context.Context) error {
 	l := s.Loop()
 	return map[string]func(context.Context) error{
 		"Run":        l.Run,
-		"Listen":     func(ctx context.Context) error { return second((&rmsg.ListenConfig{Loop: l}).Listen(ctx, nowhere)) },
-		"Dial":       func(ctx context.Context) error { return second((&rmsg.Dialer{Loop: l}).Dial(ctx, nowhere)) },
+		"Listen":     func(ctx context.Context) error { return errOf((&rmsg.ListenConfig{Loop: l}).Listen(ctx, nowhere)) },
+		"Dial":       func(ctx context.Context) error { return errOf((&rmsg.Dialer{Loop: l}).Dial(ctx, nowhere)) },
 		"Wait":       s.Wait,
 		"Send":       func(ctx context.Context) error { return s.Send(ctx, []byte("x")) },
 		"SendBuffer": func(ctx context.Context) error { return s.SendBuffer(ctx, new(rmsg.Buffer)) },
-		"Recv":       func(ctx context.Context) error { return second(s.Recv(ctx)) },
+		"Recv":       func(ctx context.Context) error { return errOf(s.Recv(ctx)) },
 		"Messages": func(ctx context.Context) (err error) {
 			for _, err = range s.Messages(ctx) {
 			}
@@ -107,7 +107,7 @@ func TestSendInMessage(t *testing.T) {
 		server := run(t, rmsg.Options{Callbacks: rmsg.Callbacks{
 			Request: func(r *rmsg.Request) {
 				ln := <-listening
-				if err := second(ln.Accept(context.Background())); !errors.Is(err, rmsg.ErrDispatching) {
+				if err := errOf(ln.Accept(context.Background())); !errors.Is(err, rmsg.ErrDispatching) {
 					t.Errorf("accept in a callback: %v", err)
 				}
 				r.Accept(rmsg.ConnOptions{})
@@ -165,7 +165,7 @@ func TestNotRunning(t *testing.T) {
 	}
 	const soon = 50 * time.Millisecond
 	l := idle(rmsg.Options{ConnectTimeout: soon, Linger: soon})
-	check("dial", second((&rmsg.Dialer{Loop: l}).Dial(within(t), nowhere)), rmsg.ErrTimeout)
+	check("dial", errOf((&rmsg.Dialer{Loop: l}).Dial(within(t), nowhere)), rmsg.ErrTimeout)
 	s := labtest.Must((&rmsg.Dialer{Loop: l}).Connect(nowhere))(t)
 	check("shut down", s.Shutdown(within(t)), rmsg.ErrTimeout)
 
@@ -201,7 +201,7 @@ func TestRunning(t *testing.T) {
 		receive := func(s *rmsg.Socket) error {
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
-			return second(s.Recv(ctx))
+			return errOf(s.Recv(ctx))
 		}
 		poll(t, func() bool {
 			n, err := unix.Poll([]unix.PollFd{{Fd: int32(server.FD()), Events: unix.POLLIN}}, 100)

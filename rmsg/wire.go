@@ -73,8 +73,8 @@ const (
 	kindBye                      // no message will follow
 )
 
-// byeAnswered is the flag of a bye that is sent after the peer's has arrived.
-const byeAnswered = 1
+// flagByeAnswer is the flag of a bye that is sent after the peer's has arrived.
+const flagByeAnswer = 1
 
 const (
 	headerSize   = 24

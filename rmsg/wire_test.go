@@ -57,7 +57,7 @@ func TestFrame(t *testing.T) {
 		{kind: kindMessage, size: 5000},
 		{kind: kindAnnounce, size: 1 << 30, seq: 4, addr: 1<<64 - 1<<31, rkey: 1<<32 - 1},
 		{kind: kindAck, granted: 1, read: 1},
-		{kind: kindBye, flags: byeAnswered},
+		{kind: kindBye, flags: flagByeAnswer},
 	} {
 		b := make([]byte, announceSize)
 		b = b[:f.put(b)]

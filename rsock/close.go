@@ -90,22 +90,22 @@ func (c *Conn) Close() error {
 	c.mu.Unlock()
 	c.closeMu.Lock() // a running CloseRead or CloseWrite ends soon
 	c.mu.Lock()
-	err := c.goodbye(deadline)
+	err := c.disconnect(deadline)
 	return c.wrap("close", cmp.Or(err, c.leave(&c.closeMu)))
 }
 
-// goodbye sends DISCONNECT and waits until it, and all before it, has arrived. A peer
+// disconnect sends DISCONNECT and waits until it, and all before it, has arrived. A peer
 // that has sent DISCONNECT itself reads no more. On RoCE nothing is sent if both sides
 // have sent SHUTDOWN.
 //
 // On iWARP requests complete when TCP has them, and ending a connection may lose data in
-// flight: if the peer sends something meanwhile, TCP resets it. So goodbye waits
-// lastMoment for the peer to end it, as this package does when it reads DISCONNECT.
+// flight: if the peer sends something meanwhile, TCP resets it. So disconnect waits
+// disconnectTimeout for the peer to end it, as this package does when it reads DISCONNECT.
 //
 // On RoCE the side that has read DISCONNECT lets the other side end the connection: rxe
 // completes a receive before it acknowledges the message, and never acknowledges it if
 // the connection ends in between.
-func (c *Conn) goodbye(deadline time.Time) error {
+func (c *Conn) disconnect(deadline time.Time) error {
 	c.awaitWrite()
 	if c.linger == 0 || c.err != nil {
 		return nil
@@ -114,7 +114,7 @@ func (c *Conn) goodbye(deadline time.Time) error {
 		c.mu.Unlock()
 		select {
 		case <-c.ep.Done():
-		case <-time.After(lastAck):
+		case <-time.After(lastAckTimeout):
 		}
 		c.mu.Lock()
 		return nil
@@ -130,7 +130,7 @@ func (c *Conn) goodbye(deadline time.Time) error {
 		if ended {
 			c.sendEnd(msgDisconnect, deadline) // the peer may still wait for it
 		}
-		if t := time.Now().Add(lastMoment); t.Before(deadline) {
+		if t := time.Now().Add(disconnectTimeout); t.Before(deadline) {
 			deadline = t
 		}
 		c.waitToClose(deadline, (*Conn).isOver)

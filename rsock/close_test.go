@@ -32,7 +32,7 @@ func connect(t *testing.T, device string, opt rsock.Options) (dialed, accepted *
 	return a, b
 }
 
-func noise(n int) []byte {
+func randomBytes(n int) []byte {
 	b := make([]byte, n)
 	rand.NewChaCha8([32]byte{}).Read(b)
 	return b
@@ -53,7 +53,7 @@ func TestClose(t *testing.T) {
 		t.Run("delivers", func(t *testing.T) {
 			for _, size := range []int{1, 1000, 60000} { // all fits in b's first offer
 				a, b := connect(t, device, rsock.Options{})
-				data := noise(size)
+				data := randomBytes(size)
 				if _, err := a.Write(data); err != nil {
 					t.Fatal(err)
 				}
@@ -82,7 +82,7 @@ func TestClose(t *testing.T) {
 			}
 		})
 		t.Run("delivers to a peer that sends credits", func(t *testing.T) {
-			data := noise(400000)
+			data := randomBytes(400000)
 			for i := range 20 {
 				a, b := connect(t, device, rsock.Options{ReadBuffer: 16384, RecvQueue: 16})
 				if i%2 == 1 {
@@ -131,7 +131,7 @@ func TestClose(t *testing.T) {
 		t.Run("both at once", func(t *testing.T) {
 			for range 10 {
 				a, b := connect(t, device, rsock.Options{})
-				data := noise(50000)
+				data := randomBytes(50000)
 				if _, err := a.Write(data); err != nil {
 					t.Fatal(err)
 				}
@@ -158,7 +158,7 @@ func TestClose(t *testing.T) {
 			if got, err := io.ReadAll(b); string(got) != "question" || err != nil {
 				t.Fatalf("%q, %v", got, err)
 			}
-			answer := noise(300000)
+			answer := randomBytes(300000)
 			go func() {
 				b.Write(answer)
 				b.CloseWrite()
@@ -223,7 +223,7 @@ func TestClose(t *testing.T) {
 // return the errors of their reader and writer.
 func TestCopies(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		data := noise(1 << 20)
+		data := randomBytes(1 << 20)
 		for name, opt := range map[string]rsock.Options{
 			"":         {},
 			", small":  {ReadBuffer: 4096, WriteBuffer: 4096, SendQueue: 16, RecvQueue: 16, SpinTime: -1, Inline: -1},
@@ -288,7 +288,7 @@ func TestCopies(t *testing.T) {
 // TestBothWrite tests that two sides that write at the same time do not block each other.
 func TestBothWrite(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		data := noise(2 << 20)
+		data := randomBytes(2 << 20)
 		a, b := connect(t, device, rsock.Options{})
 		var wg sync.WaitGroup
 		for _, c := range []*rsock.Conn{a, b} {

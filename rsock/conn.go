@@ -42,7 +42,7 @@ type Conn struct {
 	state
 	calls     int  // running calls: memory is released after the last
 	unlogged  bool // err has not been logged yet
-	heard     bool // a message has arrived, or sending need not wait for one
+	canGrant  bool // grant may send: a message has arrived, or need not arrive first
 	linger    time.Duration
 	recvRing  recvRing
 	recvQueue recvQueue
@@ -69,13 +69,13 @@ type recvQueue struct {
 	sgl  [16]verbs.SGE
 }
 
-// memory allocates the rings, and smaller ones if memory is short.
-func (c *Conn) memory(e *cm.Endpoint) error {
-	remote, local, err := c.regions(e)
+// allocRings allocates the rings, and smaller ones if memory is short.
+func (c *Conn) allocRings(e *cm.Endpoint) error {
+	remote, local, err := c.allocMRs(e)
 	for errors.Is(err, syscall.ENOMEM) && c.opt.halve() {
 		c.log.Info("halved buffers", "remote", e.RemoteAddr(),
 			"read_buffer", c.opt.ReadBuffer, "write_buffer", c.opt.WriteBuffer, "err", err)
-		remote, local, err = c.regions(e)
+		remote, local, err = c.allocMRs(e)
 	}
 	if err != nil {
 		return err
@@ -98,8 +98,8 @@ func (c *Conn) memory(e *cm.Endpoint) error {
 	return nil
 }
 
-// regions allocates the region that the peer writes to, and the one for this side only.
-func (c *Conn) regions(e *cm.Endpoint) (remote, local *uverbs.MR, err error) {
+// allocMRs allocates the region that the peer writes to, and the one for this side only.
+func (c *Conn) allocMRs(e *cm.Endpoint) (remote, local *uverbs.MR, err error) {
 	remote, err = e.AllocMR(c.opt.ReadBuffer+sgeCount*sgeSize, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {
 		return nil, nil, err
@@ -121,7 +121,7 @@ func newConn(opt Options, log *slog.Logger) (*Conn, cm.Options, error) {
 		return nil, cm.Options{}, err
 	}
 	c := &Conn{opt: opt, log: logger(log), linger: linger}
-	c.recvQueue.size = c.opt.RecvQueue + spare
+	c.recvQueue.size = c.opt.RecvQueue + spareRecvs
 	private := make([]byte, helloSize)
 	return c, cm.Options{
 		PrivateData:        private,
@@ -140,7 +140,7 @@ func (c *Conn) setup(e *cm.Endpoint, private []byte) error {
 	c.ep, c.qp, c.recvCQ, c.sendCQ = e, e.QP, e.RecvCQ, e.SendCQ
 	c.events = e.RecvCQ.Channel()
 	c.iwarp = e.PD.Context().Device().IWARP()
-	if err := c.memory(e); err != nil {
+	if err := c.allocRings(e); err != nil {
 		return err
 	}
 	for left := c.recvQueue.size; left > 0; left -= len(c.recvQueue.wrs) {
@@ -168,7 +168,7 @@ func (c *Conn) connected(peer hello, l *Listener) {
 	}
 	// Over iWARP the first message is the dialing side's (RFC 5044, 7.1.1): the
 	// endpoint delays this side's data until that has arrived, or for a limited time.
-	c.heard = !c.iwarp || l == nil
+	c.canGrant = !c.iwarp || l == nil
 	c.mu.Lock()
 	c.startProbes(c.opt.KeepAlive)
 	c.grant() // the second half of the ring
@@ -243,9 +243,9 @@ func (c *Conn) set(change func()) error {
 
 // logger returns l, or a logger that discards everything if l is nil. No lock may be held
 // while logging: a handler may use connections.
-func logger(l *slog.Logger) *slog.Logger { return cmp.Or(l, silent) }
+func logger(l *slog.Logger) *slog.Logger { return cmp.Or(l, discardLogger) }
 
-var silent = slog.New(slog.DiscardHandler)
+var discardLogger = slog.New(slog.DiscardHandler)
 
 // logFailure logs that the connection has ended with err.
 func (c *Conn) logFailure(err error) {

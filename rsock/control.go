@@ -11,7 +11,7 @@ import (
 type control struct {
 	requests requests
 	used     int
-	short    bool // a message waits for used to decrease
+	full     bool // a message waits for used to decrease
 	offer    sge  // half 0 of the receive ring
 	half     int  // which half is offered next
 	next     int  // which of the peer's descriptors is written next
@@ -24,7 +24,7 @@ const ctrlID = 1 << 63
 // offered (C: rs_give_credits). The caller holds mu.
 func (c *Conn) grant() {
 	r := &c.recvRing
-	for c.heard && !c.isOver() && !c.isClosed() && c.peer.canWrite() {
+	for c.canGrant && !c.isOver() && !c.isClosed() && c.peer.canWrite() {
 		space := r.offered-r.consumed <= uint64(c.control.offer.length)
 		limit := r.seq + uint16(c.opt.RecvQueue)
 		if !space && int(limit-r.limit) < c.opt.RecvQueue/2 {
@@ -48,8 +48,8 @@ func (c *Conn) hasControl(n int) bool {
 	if t.used+n > ctrlQueue {
 		c.reap()
 	}
-	t.short = t.used+n > ctrlQueue
-	return !t.short
+	t.full = t.used+n > ctrlQueue
+	return !t.full
 }
 
 // postControl posts a message, and with offer the descriptor of the next half of the
@@ -77,7 +77,7 @@ func (c *Conn) postSignaled(wrs []verbs.SendWR) {
 	last.Flags, last.ID = verbs.SendSignaled, ctrlID|uint64(len(wrs))
 	c.control.used += len(wrs)
 	if _, err := c.qp.PostSend(wrs...); err != nil {
-		c.die(&resetError{err})
+		c.fail(&resetError{err})
 	}
 }
 

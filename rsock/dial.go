@@ -104,17 +104,17 @@ func (d *Dialer) dialRDMA(ctx context.Context, addrs []netip.AddrPort) (*Conn, e
 	if d.LocalAddr.IsValid() {
 		source = cm.Addr{AddrPort: d.LocalAddr}
 	}
-	var first error
+	var firstErr error
 	for _, a := range addrs {
-		c, err := d.attempt(ctx, a)
+		c, err := d.dialAddr(ctx, a)
 		if err == nil {
 			return c, nil
 		}
-		if first == nil || errors.Is(first, verbs.ErrNoRDMA) && !errors.Is(err, verbs.ErrNoRDMA) {
-			first = opError("dial", source, cm.Addr{AddrPort: a}, err)
+		if firstErr == nil || errors.Is(firstErr, verbs.ErrNoRDMA) && !errors.Is(err, verbs.ErrNoRDMA) {
+			firstErr = opError("dial", source, cm.Addr{AddrPort: a}, err)
 		}
 	}
-	return nil, first
+	return nil, firstErr
 }
 
 // dialTCP connects as package net does.
@@ -181,13 +181,13 @@ func ipNetwork(name string) (string, error) {
 	return "", net.UnknownNetworkError(name)
 }
 
-func (d *Dialer) attempt(ctx context.Context, addr netip.AddrPort) (*Conn, error) {
+func (d *Dialer) dialAddr(ctx context.Context, addr netip.AddrPort) (*Conn, error) {
 	c, opt, err := newConn(d.Options, d.Logger)
 	if err != nil {
 		return nil, err
 	}
 	if d.Fallback == FallbackAlways {
-		opt.Prepare = refuseIWARP
+		opt.Prepare = rejectIWARP
 	}
 	dialer := cm.Dialer{Options: opt, LocalAddr: d.LocalAddr, ConnectTimeout: d.Timeout}
 	ep, err := dialer.Dial(ctx, addr.String())

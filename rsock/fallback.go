@@ -81,8 +81,8 @@ func tcpNetwork(name string) string { return strings.Replace(name, network, "tcp
 // something else, siw crashes the kernel (kmemdup in cm_event_handler, Linux 6.1 to 7.2).
 var errIWARP = fmt.Errorf("%w: iWARP's ports are TCP's, see FallbackAlways", verbs.ErrNoRDMA)
 
-// refuseIWARP is a [cm.Options.Prepare].
-func refuseIWARP(r cm.Route, _ *cm.Options) error {
+// rejectIWARP is a [cm.Options.Prepare].
+func rejectIWARP(r cm.Route, _ *cm.Options) error {
 	d, err := r.FindDevice()
 	if err == nil && d.IWARP() {
 		err = errIWARP
@@ -90,10 +90,10 @@ func refuseIWARP(r cm.Route, _ *cm.Options) error {
 	return err
 }
 
-// besideTCP returns the addresses to listen on for RDMA beside a TCP listener at addr:
+// rdmaAddrs returns the addresses to listen on for RDMA beside a TCP listener at addr:
 // addr itself, unless it is an iWARP device's; and if it is a wildcard and there are
 // iWARP devices, the addresses of the other devices.
-func besideTCP(addr netip.Addr) ([]netip.Addr, error) {
+func rdmaAddrs(addr netip.Addr) ([]netip.Addr, error) {
 	devs, err := uverbs.Devices()
 	if err != nil || !slices.ContainsFunc(devs, uverbs.Device.IWARP) {
 		return []netip.Addr{addr}, err
@@ -139,7 +139,7 @@ func (lc *ListenConfig) listenBoth(ctx context.Context, network, addr string, lo
 		return nil, nil, nil, err
 	}
 	port := tcp.Addr().(*net.TCPAddr).AddrPort().Port()
-	addrs, err := besideTCP(local.Addr())
+	addrs, err := rdmaAddrs(local.Addr())
 	for i := 0; err == nil && i < len(addrs); i++ {
 		var l *cm.Listener
 		local = netip.AddrPortFrom(addrs[i], port)

@@ -16,15 +16,15 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// rogue is a peer that connects as rsockets do, and then breaks the protocol.
-type rogue struct {
+// hostilePeer is a peer that connects as rsockets do, and then breaks the protocol.
+type hostilePeer struct {
 	*cm.Endpoint
 	t     *testing.T
 	peer  hello
 	iwarp bool
 }
 
-func dialRogue(t *testing.T, device, addr string, mine hello) *rogue {
+func dialHostile(t *testing.T, device, addr string, mine hello) *hostilePeer {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -46,14 +46,14 @@ func dialRogue(t *testing.T, device, addr string, mine hello) *rogue {
 			return nil
 		},
 	}}
-	r := &rogue{Endpoint: labtest.Must(d.Dial(ctx, addr))(t), t: t, iwarp: device == labtest.SIW}
+	r := &hostilePeer{Endpoint: labtest.Must(d.Dial(ctx, addr))(t), t: t, iwarp: device == labtest.SIW}
 	t.Cleanup(func() { r.Close() })
 	r.peer = labtest.Must(parseHello(r.PrivateData))(t)
 	return r
 }
 
-// say posts messages.
-func (r *rogue) say(messages ...message) {
+// sendMessages posts messages.
+func (r *hostilePeer) sendMessages(messages ...message) {
 	r.t.Helper()
 	for _, m := range messages {
 		wr := verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: uint32(m)}
@@ -64,15 +64,15 @@ func (r *rogue) say(messages ...message) {
 	}
 }
 
-func (r *rogue) post(wr verbs.SendWR) {
+func (r *hostilePeer) post(wr verbs.SendWR) {
 	r.t.Helper()
 	if _, err := r.QP.PostSend(wr); err != nil {
 		r.t.Fatal(err)
 	}
 }
 
-// sound is a valid hello, except that the ring does not exist.
-var sound = hello{bigEndian: bigEndianHost, credits: 20, buffer: sge{1 << 41, 2, 4096}}
+// validHello is a valid hello, except that the ring does not exist.
+var validHello = hello{bigEndian: bigEndianHost, credits: 20, buffer: sge{1 << 41, 2, 4096}}
 
 // TestHostile tests that the connection of a peer that breaks the protocol ends with an
 // error, and that another connection of the same listener is not affected.
@@ -93,7 +93,7 @@ func TestHostile(t *testing.T) {
 		good := labtest.Must(Dial("rdma", l.Addr().String()))(t)
 		defer good.Close()
 		other := accept(t)
-		undisturbed := func(t *testing.T) {
+		checkOther := func(t *testing.T) {
 			t.Helper()
 			deadline := time.Now().Add(20 * time.Second)
 			good.SetDeadline(deadline)
@@ -114,18 +114,18 @@ func TestHostile(t *testing.T) {
 		for _, r := range []struct {
 			name string
 			mine hello
-			do   func(r *rogue)
+			do   func(r *hostilePeer)
 			call func(c *Conn) error
 			want error
 		}{
-			{"more than was offered", sound, func(r *rogue) { r.say(opData | 1<<20) }, read, ErrProtocol},
-			{"nothing as data", sound, func(r *rogue) { r.say(opData) }, read, ErrProtocol},
-			{"lying credits", sound, func(r *rogue) { r.say(opSGL | 0xfff0) }, read, ErrProtocol},
-			{"lying credits, to a writer", sound, func(r *rogue) { r.say(opSGL | 0xfff0) }, func(c *Conn) error {
+			{"more than was offered", validHello, func(r *hostilePeer) { r.sendMessages(opData | 1<<20) }, read, ErrProtocol},
+			{"nothing as data", validHello, func(r *hostilePeer) { r.sendMessages(opData) }, read, ErrProtocol},
+			{"lying credits", validHello, func(r *hostilePeer) { r.sendMessages(opSGL | 0xfff0) }, read, ErrProtocol},
+			{"lying credits, to a writer", validHello, func(r *hostilePeer) { r.sendMessages(opSGL | 0xfff0) }, func(c *Conn) error {
 				read(c)
 				return write(c)
 			}, ErrProtocol},
-			{"data after the end", sound, func(r *rogue) { r.say(opData|1, msgShutdown, opData|1) }, func(c *Conn) error {
+			{"data after the end", validHello, func(r *hostilePeer) { r.sendMessages(opData|1, msgShutdown, opData|1) }, func(c *Conn) error {
 				read(c)
 				_, err := c.Read(make([]byte, 1))
 				for err == io.EOF { // until the rest has arrived
@@ -139,25 +139,25 @@ func TestHostile(t *testing.T) {
 				}
 				return err
 			}, ErrProtocol},
-			{"reserved", sound, func(r *rogue) { r.say(3 << opShift) }, read, ErrProtocol},
-			{"messages of another kind", sound, func(r *rogue) {
+			{"reserved", validHello, func(r *hostilePeer) { r.sendMessages(3 << opShift) }, read, ErrProtocol},
+			{"messages of another kind", validHello, func(r *hostilePeer) {
 				wr := verbs.SendWR{Opcode: verbs.OpSend}
 				if r.iwarp {
 					wr.Inline = []byte("abc")
 				}
 				r.post(wr)
 			}, read, ErrProtocol},
-			{"long messages", sound, func(r *rogue) {
+			{"long messages", validHello, func(r *hostilePeer) {
 				r.post(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("more than a receive takes")})
 			}, read, syscall.ECONNRESET},
-			{"memory that is not there", sound, func(r *rogue) {}, write, syscall.ECONNRESET},
-			{"writes beyond the ring", sound, func(r *rogue) {
+			{"memory that is not there", validHello, func(r *hostilePeer) {}, write, syscall.ECONNRESET},
+			{"writes beyond the ring", validHello, func(r *hostilePeer) {
 				r.post(verbs.SendWR{Opcode: verbs.OpRDMAWrite, Inline: []byte("x"), RemoteAddr: r.peer.buffer.addr + 1<<30, RKey: r.peer.buffer.key})
 			}, read, syscall.ECONNRESET},
-			{"goes without a word", sound, func(r *rogue) { r.say(opData | 5); r.Disconnect() }, read, syscall.ECONNRESET},
+			{"goes without a word", validHello, func(r *hostilePeer) { r.sendMessages(opData | 5); r.Disconnect() }, read, syscall.ECONNRESET},
 		} {
 			t.Run(r.name, func(t *testing.T) {
-				peer := dialRogue(t, device, l.Addr().String(), r.mine)
+				peer := dialHostile(t, device, l.Addr().String(), r.mine)
 				c := accept(t)
 				r.do(peer)
 				err := r.call(c)
@@ -173,7 +173,7 @@ func TestHostile(t *testing.T) {
 				case <-time.After(20 * time.Second):
 					t.Error("the connection continues")
 				}
-				undisturbed(t)
+				checkOther(t)
 				c.SetDeadline(time.Now()) // this call logs the error that progress found
 				if log.Has("level=WARN", `msg="connection failed"`) != (r.want == ErrProtocol) {
 					t.Errorf("logged: %v", &log)
@@ -194,12 +194,12 @@ func TestHostile(t *testing.T) {
 				}
 				cancel()
 			}
-			undisturbed(t)
+			checkOther(t)
 		})
 		t.Run("bytes that were never written", func(t *testing.T) {
-			peer := dialRogue(t, device, l.Addr().String(), sound)
+			peer := dialHostile(t, device, l.Addr().String(), validHello)
 			c := accept(t)
-			peer.say(opData|3, msgDisconnect) // bytes that were never written
+			peer.sendMessages(opData|3, msgDisconnect) // bytes that were never written
 			if b, err := io.ReadAll(c); err != nil || string(b) != "\x00\x00\x00" {
 				t.Errorf("%q, %v", b, err)
 			}

@@ -47,10 +47,10 @@ func TestKeepAliveDeadPeer(t *testing.T) {
 	labtest.Require(t)
 	l := labtest.Must(Listen("rdma", labtest.Addr+":0"))(t)
 	defer l.Close()
-	peer := dialRogue(t, labtest.RXE, l.Addr().String(), sound)
+	peer := dialHostile(t, labtest.RXE, l.Addr().String(), validHello)
 	c := labtest.Must(l.Accept())(t).(*Conn)
 	defer c.Close()
-	peer.say(opData | 1)
+	peer.sendMessages(opData | 1)
 	if _, err := c.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}

@@ -40,19 +40,19 @@ type ListenConfig struct {
 // called by several goroutines. Handshakes run in the background and do not delay each
 // other. The caller must close it.
 type Listener struct {
-	rdma   []*cm.Listener
-	tcp    net.Listener // nil if there is none
-	addr   net.Addr
-	conf   ListenConfig
-	log    *slog.Logger
-	ctx    context.Context // ends when Accept can return no more; its cause is the reason
-	cancel context.CancelCauseFunc
-	slots  chan struct{} // one for each connection up to Accept
-	conns  chan *Conn
-	failed chan error    // the first failure since Accept returned one
-	viaTCP chan accepted // what tcp accepts
-	wg     sync.WaitGroup
-	closed atomic.Bool
+	rdma     []*cm.Listener
+	tcp      net.Listener // nil if there is none
+	addr     net.Addr
+	conf     ListenConfig
+	log      *slog.Logger
+	ctx      context.Context // ends when Accept can return no more; its cause is the reason
+	cancel   context.CancelCauseFunc
+	slots    chan struct{} // one for each connection up to Accept
+	conns    chan *Conn
+	failed   chan error    // the first failure since Accept returned one
+	tcpConns chan accepted // what tcp accepts
+	wg       sync.WaitGroup
+	closed   atomic.Bool
 
 	mu    sync.Mutex
 	stats ListenerStats
@@ -92,7 +92,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (net.L
 	if err != nil {
 		return nil, opError("listen", nil, nil, err)
 	}
-	l := &Listener{conf: conf, log: logger(conf.Logger), failed: make(chan error, 1), viaTCP: make(chan accepted)}
+	l := &Listener{conf: conf, log: logger(conf.Logger), failed: make(chan error, 1), tcpConns: make(chan accepted)}
 	local := addrs[0]
 	if i := slices.IndexFunc(addrs, func(a netip.AddrPort) bool { return a.Addr().Is4() }); i >= 0 {
 		local = addrs[i] // as package net does
@@ -171,7 +171,7 @@ func (l *Listener) serve(r *cm.Listener) {
 		}
 		l.count(func(s *ListenerStats) { s.Handshakes++ })
 		l.wg.Go(func() {
-			c, err := l.shake(req)
+			c, err := l.handshake(req)
 			l.count(func(s *ListenerStats) {
 				s.Handshakes--
 				if err == nil {
@@ -183,22 +183,22 @@ func (l *Listener) serve(r *cm.Listener) {
 				return
 			}
 			<-l.slots
-			l.lost(req, err)
+			l.handshakeFailed(req, err)
 		})
 	}
 }
 
-// lost counts, logs and, if resources are scarce, reports a failed handshake.
-func (l *Listener) lost(req *cm.Request, err error) {
-	msg, figure := "handshake failed", &l.stats.Failed
+// handshakeFailed counts, logs and, if resources are scarce, reports a failed handshake.
+func (l *Listener) handshakeFailed(req *cm.Request, err error) {
+	msg, counter := "handshake failed", &l.stats.Failed
 	if errors.Is(err, ErrProtocol) {
-		msg, figure = "rejected peer", &l.stats.Rejected
+		msg, counter = "rejected peer", &l.stats.Rejected
 	}
-	l.count(func(*ListenerStats) { *figure++ })
+	l.count(func(*ListenerStats) { *counter++ })
 	if l.ctx.Err() == nil {
 		l.log.Warn(msg, "remote", req.RemoteAddr(), "err", err)
 	}
-	if slices.ContainsFunc(scarcities, func(lack error) bool { return errors.Is(err, lack) }) {
+	if slices.ContainsFunc(resourceErrors, func(target error) bool { return errors.Is(err, target) }) {
 		select {
 		case l.failed <- &acceptError{err}:
 		default:
@@ -211,7 +211,7 @@ func (l *Listener) serveTCP() {
 	for {
 		c, err := l.tcp.Accept()
 		select {
-		case l.viaTCP <- accepted{c, err}:
+		case l.tcpConns <- accepted{c, err}:
 		case <-l.ctx.Done():
 			if err == nil {
 				c.Close()
@@ -221,8 +221,8 @@ func (l *Listener) serveTCP() {
 	}
 }
 
-// shake accepts a peer's request for a connection.
-func (l *Listener) shake(req *cm.Request) (*Conn, error) {
+// handshake accepts a peer's request for a connection.
+func (l *Listener) handshake(req *cm.Request) (*Conn, error) {
 	ctx := l.ctx
 	if l.conf.HandshakeTimeout > 0 {
 		var cancel context.CancelFunc
@@ -254,8 +254,8 @@ func (l *Listener) shake(req *cm.Request) (*Conn, error) {
 	return c, nil
 }
 
-// scarcities are the errors of a process that lacks memory, files or permissions.
-var scarcities = []error{
+// resourceErrors are the errors of a process that lacks memory, files or permissions.
+var resourceErrors = []error{
 	syscall.ENOMEM, syscall.ENOSPC, syscall.EMFILE, syscall.ENFILE, syscall.EACCES, syscall.EPERM,
 }
 
@@ -279,7 +279,7 @@ func (e *acceptError) Temporary() bool { return true }
 // counted.
 func (l *Listener) Accept() (net.Conn, error) {
 	if l.ctx.Err() != nil {
-		return nil, l.over()
+		return nil, l.acceptErr()
 	}
 	select {
 	case c := <-l.conns:
@@ -287,7 +287,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		l.count(func(s *ListenerStats) { s.Pending--; s.Accepted++; s.Open++ })
 		c.listener = l
 		return c, nil
-	case a := <-l.viaTCP:
+	case a := <-l.tcpConns:
 		if a.err == nil {
 			l.count(func(s *ListenerStats) { s.AcceptedTCP++ })
 			l.log.Debug("accepted by TCP", "local", a.c.LocalAddr(), "remote", a.c.RemoteAddr())
@@ -296,12 +296,12 @@ func (l *Listener) Accept() (net.Conn, error) {
 	case err := <-l.failed:
 		return nil, &net.OpError{Op: "accept", Net: network, Addr: l.addr, Err: err}
 	case <-l.ctx.Done():
-		return nil, l.over()
+		return nil, l.acceptErr()
 	}
 }
 
-// over returns why Accept fails.
-func (l *Listener) over() error {
+// acceptErr returns why Accept fails.
+func (l *Listener) acceptErr() error {
 	why := context.Cause(l.ctx)
 	if l.closed.Load() {
 		why = net.ErrClosed

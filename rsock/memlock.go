@@ -8,15 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// usualBuffer returns the default size of a ring. If locked memory is limited, it leaves
+// defaultBufferSize returns the default size of a ring. If locked memory is limited, it leaves
 // room for later connections.
-func usualBuffer() int {
+func defaultBufferSize() int {
 	var limit unix.Rlimit
 	err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit)
 	if err != nil || limit.Cur == unix.RLIM_INFINITY || unlimited() {
 		return defaultBuffer
 	}
-	return share(limit.Cur, limit.Cur-min(pinned(), limit.Cur))
+	return share(limit.Cur, limit.Cur-min(pinnedMemory(), limit.Cur))
 }
 
 // share returns a ring's size: a 96th of the limit if nothing is used, less as the rest
@@ -33,8 +33,8 @@ func unlimited() bool {
 	return err == nil && data[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0
 }
 
-// pinned returns how many bytes of the process count against the limit.
-func pinned() (bytes uint64) {
+// pinnedMemory returns how many bytes of the process count against the limit.
+func pinnedMemory() (bytes uint64) {
 	f, err := os.Open("/proc/self/status")
 	if err != nil {
 		return 0

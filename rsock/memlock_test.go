@@ -56,7 +56,7 @@ func TestLockedMemory(t *testing.T) {
 		limit(t, 8<<20)
 		l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
 		defer l.Close()
-		data := noise(200000)
+		data := randomBytes(200000)
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		for range 100 {
@@ -139,7 +139,7 @@ func TestExplicitBuffers(t *testing.T) {
 				t.Errorf("%+v", s)
 			}
 		}
-		data := noise(1 << 20)
+		data := randomBytes(1 << 20)
 		go a.Write(data)
 		got := make([]byte, len(data))
 		if _, err := io.ReadFull(b, got); err != nil || string(got) != string(data) {

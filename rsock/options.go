@@ -51,25 +51,25 @@ const (
 
 	// linger bounds Close: C's waits without a limit for a peer that does not read.
 	linger = 10 * time.Second
-	// lastMoment is how long Close waits on iWARP for the peer to end a
+	// disconnectTimeout is how long Close waits on iWARP for the peer to end a
 	// connection after TCP has taken everything.
-	lastMoment = 200 * time.Millisecond
-	// lastAck is how long Close waits on RoCE for a peer that sent DISCONNECT to end
+	disconnectTimeout = 200 * time.Millisecond
+	// lastAckTimeout is how long Close waits on RoCE for a peer that sent DISCONNECT to end
 	// the connection.
-	lastAck = 50 * time.Millisecond
+	lastAckTimeout = 50 * time.Millisecond
 
-	ctrlQueue = 4  // send requests for control messages
-	spare     = 16 // receives without credits, for control messages
-	maxChunk  = 64 << 10
-	lowWater  = 2 << 10 // Write waits for room for this much
-	page      = 4 << 10
+	ctrlQueue  = 4  // send requests for control messages
+	spareRecvs = 16 // receives without credits, for control messages
+	maxChunk   = 64 << 10
+	lowWater   = 2 << 10 // Write waits for room for this much
+	page       = 4 << 10
 )
 
 // size is an option that has a range.
 type size struct {
 	name     string
 	v        *int
-	usual    int // the default, if *v is 0
+	def      int // the default, if *v is 0
 	min, max int
 }
 
@@ -77,7 +77,7 @@ type size struct {
 func setDefaults(sizes ...size) error {
 	for _, s := range sizes {
 		if *s.v == 0 {
-			*s.v = s.usual
+			*s.v = s.def
 		}
 		if *s.v < s.min || *s.v > s.max {
 			return fmt.Errorf("option %s is %d: %w: %d to %d", s.name, *s.v, verbs.ErrRange, s.min, s.max)
@@ -88,14 +88,14 @@ func setDefaults(sizes ...size) error {
 
 // withDefaults returns the options with their zero values replaced.
 func (o Options) withDefaults() (Options, error) {
-	usual := 0
+	bufSize := 0
 	if o.ReadBuffer == 0 || o.WriteBuffer == 0 {
-		usual = usualBuffer()
+		bufSize = defaultBufferSize()
 	}
 	o.Inline = max(cmp.Or(o.Inline, defaultInline), 0)
 	err := setDefaults(
-		size{"ReadBuffer", &o.ReadBuffer, usual, minBuffer, maxBuffer},
-		size{"WriteBuffer", &o.WriteBuffer, usual, minBuffer, maxBuffer},
+		size{"ReadBuffer", &o.ReadBuffer, bufSize, minBuffer, maxBuffer},
+		size{"WriteBuffer", &o.WriteBuffer, bufSize, minBuffer, maxBuffer},
 		size{"SendQueue", &o.SendQueue, defaultQueue, minQueue, maxQueue},
 		size{"RecvQueue", &o.RecvQueue, defaultQueue, minQueue, maxQueue},
 		size{"Inline", &o.Inline, 0, 0, maxInline},

@@ -15,21 +15,21 @@ func (c *Conn) progress() {
 		n = c.recvCQ.Poll(c.recvWCs[:])
 		taken := 0
 		for i := range c.recvWCs[:n] {
-			if c.isDeaf() {
+			if c.ignoresMessages() {
 				break
 			}
-			if c.takeMessage(&c.recvWCs[i]) {
+			if c.handleRecv(&c.recvWCs[i]) {
 				taken++
 			}
 		}
 		if taken > 0 && !c.isOver() {
 			if err := c.postRecvs(taken); err != nil {
-				c.die(&resetError{err})
+				c.fail(&resetError{err})
 			}
 		}
 	}
-	if c.sendRing.doubt != (sge{}) {
-		c.takeOffers()
+	if c.sendRing.unconfirmed != (sge{}) {
+		c.acceptOffers()
 	}
 	c.grant()
 	for _, w := range c.waiters() {
@@ -53,17 +53,17 @@ func (c *Conn) postRecvs(n int) error {
 	return err
 }
 
-// takeMessage handles the completion of a receive and reports whether it has a message.
-func (c *Conn) takeMessage(wc *verbs.WC) bool {
+// handleRecv handles the completion of a receive and reports whether it has a message.
+func (c *Conn) handleRecv(wc *verbs.WC) bool {
 	if wc.Status == verbs.WCFlushErr {
 		if !c.isOver() {
 			c.reap() // the error of a failed request is more precise
-			c.die(&resetError{cmp.Or(c.ep.Err(), errEnded)})
+			c.fail(&resetError{cmp.Or(c.ep.Err(), errEnded)})
 		}
 		return false
 	}
 	if wc.Status != verbs.WCSuccess {
-		c.die(&resetError{wc.Err()})
+		c.fail(&resetError{wc.Err()})
 		return false
 	}
 	var m message
@@ -74,20 +74,20 @@ func (c *Conn) takeMessage(wc *verbs.WC) bool {
 	case c.iwarp && wc.ByteLen == messageSize:
 		m = message(c.hello.order().Uint32(c.recvQueue.buf[messageSize*wc.ID:]))
 	default:
-		err = breach("a message of %d bytes", wc.ByteLen)
+		err = protocolError("a message of %d bytes", wc.ByteLen)
 	}
 	if err == nil {
-		c.heard = true
-		err = c.handle(m)
+		c.canGrant = true
+		err = c.handleMessage(m)
 	}
 	if err != nil {
-		c.die(err)
+		c.fail(err)
 	}
 	return err == nil
 }
 
-// handle processes a message.
-func (c *Conn) handle(m message) error {
+// handleMessage processes a message.
+func (c *Conn) handleMessage(m message) error {
 	switch {
 	case m.op() == opData:
 		return c.dataArrived(m.data())
@@ -95,10 +95,10 @@ func (c *Conn) handle(m message) error {
 		s := &c.sendRing
 		limit := uint16(m)
 		if limit-s.seq > s.window {
-			return breach("credits up to message %d, when %d were sent and %d may be under way", limit, s.seq, s.window)
+			return protocolError("credits up to message %d, when %d were sent and %d may be under way", limit, s.seq, s.window)
 		}
 		s.limit = limit
-		c.takeOffers()
+		c.acceptOffers()
 	case m == msgDisconnect:
 		c.peer = bothEnded
 		if c.iwarp {
@@ -108,7 +108,7 @@ func (c *Conn) handle(m message) error {
 		c.peer = writeEnded
 	case m == msgKeepAlive:
 	default:
-		return breach("message %#x", uint32(m))
+		return protocolError("message %#x", uint32(m))
 	}
 	return nil
 }
@@ -118,11 +118,11 @@ func (c *Conn) dataArrived(n int) error {
 	r := &c.recvRing
 	switch {
 	case n == 0 || r.received+uint64(n) > r.offered:
-		return breach("%d bytes where %d were offered", n, r.offered-r.received)
+		return protocolError("%d bytes where %d were offered", n, r.offered-r.received)
 	case r.seq == r.limit:
-		return breach("more messages than it has credits for")
+		return protocolError("more messages than it has credits for")
 	case !c.peer.canWrite():
-		return breach("data after the end")
+		return protocolError("data after the end")
 	}
 	r.received += uint64(n)
 	r.messages++
@@ -131,10 +131,10 @@ func (c *Conn) dataArrived(n int) error {
 	return nil
 }
 
-// takeOffers takes the descriptors that the peer has written. Messages do not indicate
+// acceptOffers accepts the descriptors that the peer has written. Messages do not indicate
 // whether one was written, and the next may be half written already: an unexpected one,
 // from a peer whose ring is not in two halves, is accepted when it reads the same twice.
-func (c *Conn) takeOffers() {
+func (c *Conn) acceptOffers() {
 	s := &c.sendRing
 	for s.target[s.next].length == 0 {
 		raw := s.table[s.next*sgeSize:][:sgeSize]
@@ -142,11 +142,11 @@ func (c *Conn) takeOffers() {
 		if t.length == 0 {
 			return
 		}
-		if t != s.expect[s.next] && t != s.doubt {
-			s.doubt = t
+		if t != s.expect[s.next] && t != s.unconfirmed {
+			s.unconfirmed = t
 			return
 		}
-		s.doubt = sge{}
+		s.unconfirmed = sge{}
 		s.target[s.next] = t
 		clear(raw)
 		s.next ^= 1
@@ -155,8 +155,8 @@ func (c *Conn) takeOffers() {
 
 var errEnded = errors.New("the connection has ended")
 
-// die ends the connection. Later calls fail with the first err.
-func (c *Conn) die(err error) {
+// fail ends the connection. Later calls fail with the first err.
+func (c *Conn) fail(err error) {
 	if c.err != nil {
 		return
 	}

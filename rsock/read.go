@@ -34,13 +34,13 @@ func (c *Conn) discard() {
 	}
 }
 
-// small is the size up to which mu stays locked: unlocking takes longer than the copy.
-const small = 512
+// smallCopy is the size up to which mu stays locked: unlocking takes longer than the copy.
+const smallCopy = 512
 
 // copy copies between a ring and the caller's memory, which may fault: the Conn stays
 // usable after a panic. The caller holds mu, which is unlocked during longer copies.
 func (c *Conn) copy(dst, src []byte) int {
-	if min(len(dst), len(src)) <= small {
+	if min(len(dst), len(src)) <= smallCopy {
 		return copy(dst, src)
 	}
 	c.mu.Unlock()
@@ -75,7 +75,7 @@ func (c *Conn) read(p []byte) (n int, err error) {
 	if r.unread() == 0 {
 		return 0, c.readErr()
 	}
-	n = c.take(p)
+	n = c.copyUnread(p)
 	c.discard()
 	c.grant()
 	return n, nil
@@ -84,8 +84,8 @@ func (c *Conn) read(p []byte) (n int, err error) {
 // readable reports whether Read need not wait.
 func (c *Conn) readable() bool { return c.recvRing.unread() > 0 || c.readErr() != nil }
 
-// take copies unread bytes to p.
-func (c *Conn) take(p []byte) (n int) {
+// copyUnread copies unread bytes to p.
+func (c *Conn) copyUnread(p []byte) (n int) {
 	r := &c.recvRing
 	r.copying = true
 	defer func() { r.copying = false }()

@@ -44,9 +44,9 @@ func (s *state) isClosed() bool { return s.local&closed != 0 }
 // isOver reports whether messages can no longer be sent, or no longer matter.
 func (s *state) isOver() bool { return s.err != nil || s.peer == bothEnded }
 
-// isDeaf reports whether messages are no longer processed: there cannot be any, or the
-// peer cannot be trusted.
-func (s *state) isDeaf() bool { return s.peer == bothEnded || errors.Is(s.err, ErrProtocol) }
+// ignoresMessages reports whether messages are no longer processed: there cannot be any,
+// or the peer cannot be trusted.
+func (s *state) ignoresMessages() bool { return s.peer == bothEnded || errors.Is(s.err, ErrProtocol) }
 
 // readErr returns why no more data arrives, or nil if it may.
 func (s *state) readErr() error {

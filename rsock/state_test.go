@@ -11,11 +11,11 @@ import (
 // TestState compares what can be read and written with the states of both sides.
 func TestState(t *testing.T) {
 	failed := errors.New("failed")
-	breach := breach("it does")
+	breach := protocolError("it does")
 	for _, r := range []struct {
 		state
-		read, write error
-		over, deaf  bool
+		read, write   error
+		over, ignores bool
 	}{
 		{state{open, open, nil}, nil, nil, false, false},
 		{state{readEnded, open, nil}, io.EOF, nil, false, false},
@@ -40,8 +40,8 @@ func TestState(t *testing.T) {
 		if err := r.writeErr(); err != r.write {
 			t.Errorf("%v: write: %v, want %v", r.state, err, r.write)
 		}
-		if r.isOver() != r.over || r.isDeaf() != r.deaf {
-			t.Errorf("%v: over %v, deaf %v", r.state, r.isOver(), r.isDeaf())
+		if r.isOver() != r.over || r.ignoresMessages() != r.ignores {
+			t.Errorf("%v: over %v, ignores messages %v", r.state, r.isOver(), r.ignoresMessages())
 		}
 	}
 }

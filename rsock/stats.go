@@ -44,7 +44,7 @@ func (c *Conn) Stats() ConnStats {
 		Spins: w.spins, Sleeps: w.sleeps, Wakeups: w.wakeups,
 		Unread: in.unread(), Unsent: int(out.head - out.freed),
 		PeerRoom:   int(out.target[0].length) + int(out.target[1].length),
-		Credits:    max(int(out.limit-out.seq)-int(out.spare), 0),
+		Credits:    max(int(out.limit-out.seq)-int(out.reserved), 0),
 		SendQueued: int(out.slots-out.free()) + c.control.used,
 		ReadBuffer: c.opt.ReadBuffer, WriteBuffer: c.opt.WriteBuffer,
 		SendQueue: c.opt.SendQueue, RecvQueue: c.opt.RecvQueue,

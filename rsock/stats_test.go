@@ -23,7 +23,7 @@ func TestConnStats(t *testing.T) {
 		// b does not read at first, so the writer waits for it.
 		const total = 100_000
 		written := make(chan error, 1)
-		go func() { _, err := a.Write(noise(total)); written <- err }()
+		go func() { _, err := a.Write(randomBytes(total)); written <- err }()
 		labtest.Until(t, "the writer to wait", func() bool { return a.Stats().PeerWaits > 0 })
 		time.Sleep(200 * time.Millisecond)
 		if s := a.Stats(); s.BytesSent < 8<<10 || s.BytesSent > 16<<10 || s.PeerRoom != 0 || s.PeerWaits == 0 || s.PeerWaitTime == 0 {
@@ -78,10 +78,10 @@ func TestListenerStats(t *testing.T) {
 				}
 			}
 		}
-		stranger := cm.Dialer{Options: cm.Options{PrivateData: []byte("hello")}}
-		if e, err := stranger.Dial(ctx, l.Addr().String()); err == nil {
+		badPeer := cm.Dialer{Options: cm.Options{PrivateData: []byte("hello")}}
+		if e, err := badPeer.Dial(ctx, l.Addr().String()); err == nil {
 			e.Close()
-			t.Error("a stranger was accepted")
+			t.Error("a peer without a valid hello was accepted")
 		}
 		wait(rsock.ListenerStats{Rejected: 1})
 		log.Want(t, "level=WARN", `msg="rejected peer"`, "remote="+labtest.AddrOf(device), "protocol violation by the peer (rsockets)")

@@ -17,18 +17,18 @@ type waiter struct {
 	deadline time.Time
 	ready    func(*Conn) bool // the condition it sleeps for, nil if it does not sleep
 	cond     event.Cond
-	look     func() bool // the function that cond calls
-	looks    int
-	usual    spin.Usual
+	check    func() bool // what cond calls
+	checks   int
+	history  spin.History
 	sent     uint16 // messages sent when it last waited
 }
 
 func (w *waiter) start(c *Conn) {
 	w.cond.Init(&c.group)
-	w.look = func() bool {
+	w.check = func() bool {
 		ready := w.ready
 		w.ready = nil
-		if w.looks++; w.looks > 1 && w.looks%2 == 1 { // look is called once, and before and after each sleep
+		if w.checks++; w.checks > 1 && w.checks%2 == 1 { // check is called once, and before and after each sleep
 			c.waits.wakeups++
 		}
 		for {
@@ -37,7 +37,7 @@ func (w *waiter) start(c *Conn) {
 				return true
 			}
 			if !c.arm(w) {
-				if w.looks == 2 {
+				if w.checks == 2 {
 					c.waits.sleeps++
 				}
 				w.ready = ready
@@ -56,7 +56,7 @@ func (c *Conn) waiters() [3]*waiter { return [...]*waiter{&c.reader, &c.writer, 
 // source is the [event.Source] of a Conn: the completion events of its CQs.
 type source struct{ *Conn }
 
-// Arm does nothing: look arms the CQs that its waiter needs.
+// Arm does nothing: check arms the CQs that its waiter needs.
 func (s source) Arm() error { return nil }
 
 func (s source) Sleep(ctx context.Context, until time.Time) error {
@@ -69,7 +69,7 @@ func (s source) Sleep(ctx context.Context, until time.Time) error {
 		s.recvArmed, s.sendArmed = false, false
 	}
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		s.die(&resetError{err})
+		s.fail(&resetError{err})
 		return nil
 	}
 	return err
@@ -102,7 +102,7 @@ func (s *stall) total() time.Duration {
 func (c *Conn) waitToWrite(ready func(*Conn) bool) error {
 	if !ready(c) {
 		s := &c.waits.peer
-		if c.sendRing.short {
+		if c.sendRing.full {
 			s = &c.waits.queue
 		}
 		s.n++
@@ -126,8 +126,8 @@ func (c *Conn) waitToClose(deadline time.Time, ready func(*Conn) bool) error {
 func (c *Conn) wait(w *waiter, ready func(*Conn) bool) error {
 	// A Read after a Write expects an answer, and earlier answers show how soon it
 	// arrives. Polling gains nothing for a Read of more of a stream.
-	look := w.usual.Wait(c.opt.SpinTime, w == &c.reader && w.sent != c.sendRing.seq)
-	defer look.Done()
+	spinning := w.history.Wait(c.opt.SpinTime, w == &c.reader && w.sent != c.sendRing.seq)
+	defer spinning.Done()
 	w.sent = c.sendRing.seq
 	for spun := false; ; spun = true {
 		c.progress()
@@ -137,14 +137,14 @@ func (c *Conn) wait(w *waiter, ready func(*Conn) bool) error {
 			}
 			return nil
 		}
-		if w.expired() || !look.More() {
+		if w.expired() || !spinning.More() {
 			break
 		}
 		c.mu.Unlock()
 		c.mu.Lock()
 	}
-	w.ready, w.looks = ready, 0
-	err := w.cond.Wait(context.Background(), &c.mu, &w.deadline, w.look)
+	w.ready, w.checks = ready, 0
+	err := w.cond.Wait(context.Background(), &c.mu, &w.deadline, w.check)
 	w.ready = nil
 	return err
 }
@@ -157,11 +157,11 @@ func (c *Conn) arm(w *waiter) (did bool) {
 		}
 		*armed, did = true, true
 		if err := cq.Arm(false); err != nil {
-			c.die(&resetError{err})
+			c.fail(&resetError{err})
 		}
 	}
 	request(c.recvCQ, &c.recvArmed)
-	if c.sendRing.short || c.control.short || w == &c.closer || c.closer.ready != nil {
+	if c.sendRing.full || c.control.full || w == &c.closer || c.closer.ready != nil {
 		request(c.sendCQ, &c.sendArmed)
 	}
 	return did

@@ -10,7 +10,7 @@ import (
 // connection is ended.
 var ErrProtocol = errors.New("protocol violation by the peer (rsockets)")
 
-func breach(format string, args ...any) error {
+func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
 }
 
@@ -98,10 +98,10 @@ func (h *hello) put(b []byte) {
 // parseHello reads private data, which RoCE pads with zeros.
 func parseHello(b []byte) (hello, error) {
 	if len(b) < helloSize {
-		return hello{}, breach("%d bytes of private data", len(b))
+		return hello{}, protocolError("%d bytes of private data", len(b))
 	}
 	if b[0] != version {
-		return hello{}, breach("version %d", b[0])
+		return hello{}, protocolError("version %d", b[0])
 	}
 	h := hello{
 		bigEndian: b[1]&flagNet != 0,
@@ -112,11 +112,11 @@ func parseHello(b []byte) (hello, error) {
 	last := func(s sge, size uint64) bool { return s.addr+(uint64(s.length)*size-1) >= s.addr }
 	switch {
 	case h.credits == 0:
-		return h, breach("no credits")
+		return h, protocolError("no credits")
 	case h.sgl.length < 2 || !last(h.sgl, sgeSize):
-		return h, breach("%d descriptors at %#x", h.sgl.length, h.sgl.addr)
+		return h, protocolError("%d descriptors at %#x", h.sgl.length, h.sgl.addr)
 	case h.buffer.length == 0 || !last(h.buffer, 2):
-		return h, breach("a buffer of %d bytes at %#x", h.buffer.length, h.buffer.addr)
+		return h, protocolError("a buffer of %d bytes at %#x", h.buffer.length, h.buffer.addr)
 	}
 	return h, nil
 }

@@ -96,7 +96,7 @@ func FuzzMessages(f *testing.F) {
 			copy(c.sendRing.table, data) // as the peer may write at any time
 			m := message(uint32(data[0])<<24 | uint32(data[1])<<16 | uint32(data[2])<<8 | uint32(data[3]))
 			ended := !c.peer.canWrite()
-			if err := c.handle(m); err != nil {
+			if err := c.handleMessage(m); err != nil {
 				if !errors.Is(err, ErrProtocol) {
 					t.Fatal(err)
 				}
@@ -136,7 +136,7 @@ func TestMessages(t *testing.T) {
 	} {
 		c := unconnected()
 		for i, m := range r.say {
-			err := c.handle(m)
+			err := c.handleMessage(m)
 			if last := i == len(r.say)-1; last != errors.Is(err, ErrProtocol) {
 				t.Errorf("%s: message %d: %v", r.name, i, err)
 			}
@@ -152,7 +152,7 @@ func TestDescriptors(t *testing.T) {
 	write := func(i int, s sge) { s.put(o.table[i*sgeSize:], binary.NativeEndian) }
 	say := func() {
 		t.Helper()
-		if err := c.handle(opSGL | 20); err != nil {
+		if err := c.handleMessage(opSGL | 20); err != nil {
 			t.Fatal(err)
 		}
 	}

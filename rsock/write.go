@@ -28,19 +28,19 @@ type sendRing struct {
 	done           uint32
 	unsignaled     uint32 // requests posted after the last signaled one
 	unsignaledData int    // bytes of the ring of these
-	short          bool   // a Write waits for completions
+	full           bool   // a Write waits for completions
 
-	seq    uint16 // messages sent
-	limit  uint16 // the seq up to which there are credits
-	window uint16 // messages that may be in flight
-	spare  uint16 // credits that are never used
+	seq      uint16 // messages sent
+	limit    uint16 // the seq up to which there are credits
+	window   uint16 // messages that may be in flight
+	reserved uint16 // credits that are never used
 
-	table  []byte        // memory for the descriptors, which the peer writes
-	target [sgeCount]sge // the parts of the peer's ring to write to
-	expect [sgeCount]sge
-	doubt  sge
-	cur    int // the target in use
-	next   int // the target that the peer offers next
+	table       []byte        // memory for the descriptors, which the peer writes
+	target      [sgeCount]sge // the parts of the peer's ring to write to
+	expect      [sgeCount]sge
+	unconfirmed sge
+	cur         int // the target in use
+	next        int // the target that the peer offers next
 }
 
 const markMask = 1<<31 - 1
@@ -53,7 +53,7 @@ func (s *sendRing) start(c *Conn) {
 	s.limit, s.window = c.hello.credits, c.hello.credits
 	// C has no spare receives for control messages. A message that finds none is sent
 	// again after 0.66 s on RoCE, and ends the connection on iWARP.
-	s.spare = min(8, s.window/4)
+	s.reserved = min(8, s.window/4)
 	s.slots, s.cost = uint32(c.opt.SendQueue-ctrlQueue), 1
 	if c.iwarp {
 		s.cost = 2
@@ -160,25 +160,25 @@ func (s *sendRing) fits() bool {
 // hasRoom reports whether a Write need not wait: the send ring has room, or never will.
 func (c *Conn) hasRoom() bool {
 	s := &c.sendRing
-	if s.short = !s.fits(); s.short {
+	if s.full = !s.fits(); s.full {
 		c.reap()
-		s.short = !s.fits()
+		s.full = !s.fits()
 	}
-	return !s.short || c.writeErr() != nil
+	return !s.full || c.writeErr() != nil
 }
 
 // canSend reports whether a Write need not wait: it can post a message, or never can.
 func (c *Conn) canSend() bool {
 	s := &c.sendRing
-	s.short = false
-	if s.limit-s.seq <= s.spare || s.target[s.cur].length == 0 {
+	s.full = false
+	if s.limit-s.seq <= s.reserved || s.target[s.cur].length == 0 {
 		return c.writeErr() != nil
 	}
 	if s.free() < s.cost {
 		c.reap()
 	}
-	s.short = s.free() < s.cost
-	return !s.short || c.writeErr() != nil
+	s.full = s.free() < s.cost
+	return !s.full || c.writeErr() != nil
 }
 
 func (s *sendRing) free() uint32 { return s.slots - (s.posted-s.done)&markMask }
@@ -195,7 +195,7 @@ func (c *Conn) send(data []byte, inline bool) (n int, err error) {
 		_, err := c.qp.PostSend(wrs...)
 		c.mu.Lock()
 		if err != nil {
-			c.die(&resetError{err})
+			c.fail(&resetError{err})
 			return n, c.err
 		}
 		n += m
@@ -275,7 +275,7 @@ func (c *Conn) reap() {
 		failed = cmp.Or(c.ep.Err(), failed)
 	}
 	if failed != nil {
-		c.die(&resetError{failed})
+		c.fail(&resetError{failed})
 	}
 }
 

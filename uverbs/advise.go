@@ -27,8 +27,8 @@ func (p *PD) Advise(advice verbs.Advice, wait bool, sgl ...verbs.SGE) error {
 	if len(sgl) == 0 {
 		return p.obj.fail(op, fmt.Errorf("no SGEs: %w", unix.EINVAL))
 	}
-	most := sys.MaxAttr / len(mmap.Bytes(&sgl[0]))
-	for part := range slices.Chunk(sgl, most) {
+	maxSGEs := sys.MaxAttr / len(mmap.Bytes(&sgl[0]))
+	for part := range slices.Chunk(sgl, maxSGEs) {
 		if err := p.advise(advice, flags, part); err != nil {
 			return p.obj.fail(op, err)
 		}

@@ -38,11 +38,11 @@ func (p *PD) CreateAH(av verbs.AddressVector) (*AH, error) {
 		req.Attr.IsGlobal = 1
 	}
 	var resp abi.IbUverbsCreateAhResp
-	made := false
-	num, part, err := core.part.CreateAH(&provider.AHInit{PD: p.part, AV: av},
-		core.run(abi.IB_USER_VERBS_CMD_CREATE_AH, mmap.Bytes(&req), mmap.Bytes(&resp), &made))
+	created := false
+	num, part, err := core.driverContext.CreateAH(&provider.AHInit{PD: p.driverPD, AV: av},
+		core.invokeFunc(abi.IB_USER_VERBS_CMD_CREATE_AH, mmap.Bytes(&req), mmap.Bytes(&resp), &created))
 	destroy := func() error {
-		if !made { // the driver's kernel side has none
+		if !created { // the driver's kernel side has none
 			return nil
 		}
 		return core.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_AH, Method: abi.UVERBS_METHOD_AH_DESTROY, Attrs: []sys.Attr{
@@ -51,11 +51,11 @@ func (p *PD) CreateAH(av verbs.AddressVector) (*AH, error) {
 	}
 	if err != nil {
 		destroy()
-		return nil, p.obj.fail(op, noRoute(&av, err))
+		return nil, p.obj.fail(op, wrapNoRoute(&av, err))
 	}
 	a := &AH{pd: p, av: av, num: num}
-	a.obj = newObject(p.obj.device, name{"AH %d", num}, releasing(destroy, part), p.obj)
-	closeUnreachable(a, a.obj)
+	a.obj = newObject(p.obj.device, objectName{"AH %d", num}, withRelease(destroy, part), p.obj)
+	addCleanup(a, a.obj)
 	return a, nil
 }
 
@@ -94,7 +94,7 @@ func (c *Context) replyVector(port int, wc *verbs.WC, grh []byte) (verbs.Address
 		return av, c.obj.fail(op, verbs.ErrNoGRH)
 	}
 	if dst.IsMulticast() { // members of a group answer from any of their addresses
-		dst = noAddr
+		dst = anyAddr
 	}
 	local, err := c.FindGID(port, dst)
 	if err != nil {

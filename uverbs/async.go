@@ -41,8 +41,8 @@ func (c *Context) AsyncEvents(ctx context.Context) iter.Seq2[AsyncEvent, error] 
 func (c *Context) NextAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	const op = "wait for asynchronous event"
 	select {
-	case c.asyncTurn <- struct{}{}:
-		defer func() { <-c.asyncTurn }()
+	case c.asyncSem <- struct{}{}:
+		defer func() { <-c.asyncSem }()
 	case <-ctx.Done():
 		return AsyncEvent{}, c.obj.fail(op, ctx.Err())
 	}

@@ -31,16 +31,16 @@ type channel struct {
 	file  *event.File
 	group event.Group
 
-	mu      sync.Mutex
-	cqs     map[uint64]*cqEvents // by the CQ's number
-	pending map[uint64]int       // events read and not yet returned to a waiter, by CQ
-	any     event.Cond           // signaled when there are pending events
-	made    int                  // events added by drivers, for Sleep
+	mu         sync.Mutex
+	cqs        map[uint64]*cqEvents // by the CQ's number
+	pending    map[uint64]int       // events read and not yet returned to a waiter, by CQ
+	anyPending event.Cond           // signaled when there are pending events
+	injected   int                  // number of events added by drivers, for Sleep
 
 	// Used by the goroutine that sleeps.
-	buf           [16]abi.IbUverbsCompEventDesc
-	n             int // events of its last read
-	takeUp, count func(fd int) error
+	buf                     [16]abi.IbUverbsCompEventDesc
+	lastRead                int // number of events of the last read
+	readEvents, countEvents func(fd int) error
 }
 
 // cqEvents is the channel's state of a CQ.
@@ -48,7 +48,7 @@ type cqEvents struct {
 	id      uint64
 	counter provider.EventCounter // may be nil
 	pending event.Cond            // signaled when the CQ has pending events, or is closed
-	gone    bool
+	closed  bool
 }
 
 // CreateCompChannel makes a completion channel.
@@ -70,8 +70,8 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	}
 	ch := newChannel(file)
 	cc := &CompChannel{ctx: c, ch: ch}
-	cc.obj = newObject(c.device.Name, name{format: "completion channel"}, file.Close, c.obj)
-	closeUnreachable(cc, cc.obj)
+	cc.obj = newObject(c.device.Name, objectName{format: "completion channel"}, file.Close, c.obj)
+	addCleanup(cc, cc.obj)
 	return cc, nil
 }
 
@@ -81,9 +81,9 @@ func (c *CompChannel) Close() error { return c.obj.close() }
 func newChannel(file *event.File) *channel {
 	c := &channel{file: file, cqs: map[uint64]*cqEvents{}, pending: map[uint64]int{}}
 	c.group.Init(c)
-	c.any.Init(&c.group)
-	c.takeUp = func(fd int) error { return c.read(fd, c.deliver) }
-	c.count = func(fd int) error { return c.read(fd, func([]abi.IbUverbsCompEventDesc) {}) }
+	c.anyPending.Init(&c.group)
+	c.readEvents = func(fd int) error { return c.read(fd, c.deliver) }
+	c.countEvents = func(fd int) error { return c.read(fd, func([]abi.IbUverbsCompEventDesc) {}) }
 	return c
 }
 
@@ -105,7 +105,7 @@ func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	for {
 		var id uint64
 		ch.mu.Lock()
-		err := ch.any.Wait(ctx, &ch.mu, nil, func() bool {
+		err := ch.anyPending.Wait(ctx, &ch.mu, nil, func() bool {
 			for id = range ch.pending {
 				return ch.take(id)
 			}
@@ -125,15 +125,15 @@ func (c *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 // event. One read of the file may return events of several CQs, so programs that wait
 // until [CompChannel.FD] is readable must call TryWait until it returns nil.
 func (c *CompChannel) TryWait() (*CQ, error) {
-	cq, err := c.Wait(over)
+	cq, err := c.Wait(canceledContext)
 	if errors.Is(err, context.Canceled) {
 		return nil, nil
 	}
 	return cq, err
 }
 
-// over is a context that has ended.
-var over = func() context.Context {
+// canceledContext is a context that has ended.
+var canceledContext = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
@@ -149,11 +149,11 @@ var over = func() context.Context {
 // other method that waits for the channel or its CQs may be used.
 func (c *CompChannel) Sleep(ctx context.Context, until time.Time) (events int, err error) {
 	ch := c.ch
-	ch.n = 0
-	err = ch.file.Sleep(ctx, until, ch.count)
+	ch.lastRead = 0
+	err = ch.file.Sleep(ctx, until, ch.countEvents)
 	ch.mu.Lock()
-	events = ch.n + ch.made
-	ch.made = 0
+	events = ch.lastRead + ch.injected
+	ch.injected = 0
 	ch.mu.Unlock()
 	switch {
 	case events > 0:
@@ -177,12 +177,12 @@ func (c *CompChannel) Wake() { c.ch.Wake() }
 func (c *channel) wait(ctx context.Context, cq *cqEvents) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	gone := false
+	closed := false
 	err := cq.pending.Wait(ctx, &c.mu, nil, func() bool {
-		gone = cq.gone
-		return gone || c.take(cq.id)
+		closed = cq.closed
+		return closed || c.take(cq.id)
 	})
-	if err == nil && gone {
+	if err == nil && closed {
 		return verbs.ErrClosed
 	}
 	return err
@@ -206,7 +206,7 @@ func (c *channel) take(id uint64) bool {
 func (c *channel) Arm() error { return nil }
 
 func (c *channel) Sleep(ctx context.Context, until time.Time) error {
-	return c.file.Sleep(ctx, until, c.takeUp)
+	return c.file.Sleep(ctx, until, c.readEvents)
 }
 
 func (c *channel) Wake() { c.file.Wake() }
@@ -217,45 +217,45 @@ func (c *channel) read(fd int, f func([]abi.IbUverbsCompEventDesc)) error {
 	if err != nil {
 		return err
 	}
-	c.n = n / len(mmap.Bytes(&c.buf[0]))
+	c.lastRead = n / len(mmap.Bytes(&c.buf[0]))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, e := range c.buf[:c.n] {
+	for _, e := range c.buf[:c.lastRead] {
 		if cq := c.cqs[e.CqHandle]; cq != nil && cq.counter != nil {
 			cq.counter.CountEvent()
 		}
 	}
-	f(c.buf[:c.n])
+	f(c.buf[:c.lastRead])
 	return nil
 }
 
 // deliver passes events to the goroutines that wait for them. The caller holds mu.
 func (c *channel) deliver(events []abi.IbUverbsCompEventDesc) {
 	for _, e := range events {
-		c.arrived(e.CqHandle)
+		c.addPending(e.CqHandle)
 	}
 }
 
-// arrived adds a pending event of a CQ, unless it is closed. The caller holds mu.
-func (c *channel) arrived(id uint64) {
+// addPending adds a pending event of a CQ, unless it is closed. The caller holds mu.
+func (c *channel) addPending(id uint64) {
 	if cq := c.cqs[id]; cq != nil {
 		c.pending[id]++
 		cq.pending.Signal()
-		c.any.Signal()
+		c.anyPending.Signal()
 	}
 }
 
-// add adds an event that does not come from the kernel.
-func (c *channel) add(id uint64) {
+// inject adds an event that does not come from the kernel.
+func (c *channel) inject(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.arrived(id)
-	c.made++
+	c.addPending(id)
+	c.injected++
 	c.file.Wake() // ends CompChannel.Sleep
 }
 
-// open registers a CQ with the channel.
-func (c *channel) open(id uint64, counter provider.EventCounter) *cqEvents {
+// addCQ registers a CQ with the channel.
+func (c *channel) addCQ(id uint64, counter provider.EventCounter) *cqEvents {
 	cq := &cqEvents{id: id, counter: counter}
 	cq.pending.Init(&c.group)
 	c.mu.Lock()
@@ -264,12 +264,12 @@ func (c *channel) open(id uint64, counter provider.EventCounter) *cqEvents {
 	return cq
 }
 
-// drop removes a CQ and its events, and ends the calls that wait for it.
-func (c *channel) drop(cq *cqEvents) {
+// removeCQ removes a CQ and its events, and ends the calls that wait for it.
+func (c *channel) removeCQ(cq *cqEvents) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.pending, cq.id)
 	delete(c.cqs, cq.id)
-	cq.gone = true
+	cq.closed = true
 	cq.pending.Signal()
 }

@@ -25,8 +25,8 @@ func TestLateEvent(t *testing.T) {
 	defer file.Close()
 	const open, closed = 7, 8
 	c := newChannel(file)
-	cq := c.open(open, nil)
-	c.drop(c.open(closed, nil))
+	cq := c.addCQ(open, nil)
+	c.removeCQ(c.addCQ(closed, nil))
 	events := []abi.IbUverbsCompEventDesc{{CqHandle: closed}, {CqHandle: open}}
 	for i := range events {
 		if _, err := unix.Write(fds[1], mmap.Bytes(&events[i])); err != nil {

@@ -66,7 +66,7 @@ func (o *ConnectOptions) attrs(av verbs.AddressVector) (a verbs.QPAttr, err erro
 // Addr returns the QP's address on a port, with the port's best GID and a random PSN,
 // which the caller may change.
 func (q *QP) Addr(port int) (verbs.QPAddr, error) {
-	gid, err := q.pd.ctx.FindGID(port, noAddr)
+	gid, err := q.pd.ctx.FindGID(port, anyAddr)
 	if err != nil {
 		return verbs.QPAddr{}, err
 	}

@@ -22,15 +22,15 @@ type Context struct {
 
 // contextCore is the part of a Context that its objects use.
 type contextCore struct {
-	device  Device
-	file    sys.File
-	driver  provider.Driver
-	dev     *provider.Device
-	part    provider.Context // the driver's
-	async   *event.File
-	vectors uint32
+	device        Device
+	file          sys.File
+	driver        provider.Driver
+	dev           *provider.Device
+	driverContext provider.Context // the driver's
+	async         *event.File
+	vectors       uint32
 
-	asyncTurn chan struct{} // has a token while a goroutine reads async
+	asyncSem chan struct{} // has a token while a goroutine reads async
 
 	lastID   atomic.Uint64 // of the registry
 	registry *registry
@@ -59,41 +59,41 @@ func (d Device) fail(err error) error {
 // open makes a Context of an open device file, which already has a kernel context if it
 // is imported. It takes over the file, and closes it if it fails.
 func (d Device) open(fd int, imported bool) (*Context, error) {
-	core := &contextCore{device: d, file: sys.File{FD: fd}, vectors: 1, asyncTurn: make(chan struct{}, 1), registry: &registry{entries: map[uint64]entry{}}}
-	if err := core.begin(imported); err != nil {
+	core := &contextCore{device: d, file: sys.File{FD: fd}, vectors: 1, asyncSem: make(chan struct{}, 1), registry: &registry{entries: map[uint64]entry{}}}
+	if err := core.setup(imported); err != nil {
 		unix.Close(fd)
 		return nil, err
 	}
 	// Contexts of one file share its objects, so their IDs must differ.
 	core.lastID.Store(rand.Uint64() &^ 0xffffffff)
 	c := &Context{contextCore: core}
-	c.obj = newObject(d.Name, name{}, func() error {
+	c.obj = newObject(d.Name, objectName{}, func() error {
 		core.async.Close()
-		core.part.Release()
+		core.driverContext.Release()
 		unix.Close(fd) // the file is closed even if this fails
 		return nil
 	})
-	closeUnreachable(c, c.obj)
+	addCleanup(c, c.obj)
 	return c, nil
 }
 
-// begin finds the driver and makes its part of the context.
-func (c *contextCore) begin(imported bool) (err error) {
+// setup finds the driver and makes its part of the context.
+func (c *contextCore) setup(imported bool) (err error) {
 	if c.driver, err = findDriver(c.file.FD); err != nil {
 		return err
 	}
 	c.file.Driver = c.driver.ID()
 	c.dev = &provider.Device{FD: c.file.FD, Driver: c.driver.ID()}
 	if !imported {
-		c.part, err = c.driver.GetContext(c.dev, c.getContext)
-	} else if err = c.describe(); err == nil {
-		c.part, err = c.driver.ImportContext(c.dev, c.queryContext)
+		c.driverContext, err = c.driver.GetContext(c.dev, c.getContext)
+	} else if err = c.queryAttrs(); err == nil {
+		c.driverContext, err = c.driver.ImportContext(c.dev, c.queryContext)
 	}
 	if err != nil {
 		return err
 	}
 	if c.async, err = allocAsync(c.file); err != nil {
-		c.part.Release()
+		c.driverContext.Release()
 	}
 	return err
 }

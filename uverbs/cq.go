@@ -25,8 +25,8 @@ type CQ struct {
 	channel *CompChannel
 	id      uint64
 	events  *cqEvents     // nil without a channel
-	turn    chan struct{} // has a token while a goroutine arms and waits; nil without a channel
-	gone    chan struct{} // closed with the CQ; nil without a channel
+	waitSem chan struct{} // has a token while a goroutine arms and waits; nil without a channel
+	closed  chan struct{} // closed with the CQ; nil without a channel
 }
 
 // CQOptions contains options for [Context.CreateCQ].
@@ -66,15 +66,15 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 	core, id := c.contextCore, c.lastID.Add(1)
 	cq := &CQ{ctx: c, channel: opt.Channel, id: id}
 	if opt.Channel != nil {
-		cq.turn, cq.gone = make(chan struct{}, 1), make(chan struct{})
+		cq.waitSem, cq.closed = make(chan struct{}, 1), make(chan struct{})
 	}
 	init := &provider.CQInit{Depth: opt.Depth, Wake: func() {}, SingleThreaded: opt.SingleThreaded}
 	if opt.Channel != nil {
 		events := opt.Channel.ch
-		init.Wake = func() { events.add(id) }
+		init.Wake = func() { events.inject(id) }
 	}
-	made := false
-	queue, err := core.part.CreateCQ(init, func(uhw provider.UHW) (provider.CQInfo, error) {
+	created := false
+	queue, err := core.driverContext.CreateCQ(init, func(uhw provider.UHW) (provider.CQInfo, error) {
 		var got uint32
 		run := func(fd int) error {
 			depth, vector := uint32(init.Depth), uint32(opt.Vector)
@@ -95,16 +95,16 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 		} else {
 			err = opt.Channel.ch.file.Try(run)
 		}
-		made = err == nil
+		created = err == nil
 		return provider.CQInfo{Handle: cq.handle, Depth: int(got)}, err
 	})
 	if err != nil {
-		if made {
+		if created {
 			core.destroyCQ(cq.handle)
 		}
 		return nil, c.obj.fail(op, err)
 	}
-	cq.start(queue, parents)
+	cq.register(queue, parents)
 	return cq, nil
 }
 
@@ -114,30 +114,30 @@ func (c *contextCore) destroyCQ(handle uint32) error {
 		abi.UVERBS_ATTR_DESTROY_CQ_HANDLE, abi.UVERBS_ATTR_DESTROY_CQ_RESP, handle, mmap.Bytes(&resp))
 }
 
-// start sets the CQ's queue and registers the CQ with its parents.
-func (q *CQ) start(queue provider.CompletionQueue, parents []*object) {
+// register sets the CQ's queue and registers the CQ with its parents.
+func (q *CQ) register(queue provider.CompletionQueue, parents []*object) {
 	q.queue = newCompletionQueue(queue)
-	core, handle, id, gone := q.ctx.contextCore, q.handle, q.id, q.gone
+	core, handle, id, closed := q.ctx.contextCore, q.handle, q.id, q.closed
 	var ch *channel
 	if q.channel != nil {
 		counter, _ := queue.(provider.EventCounter)
 		ch = q.channel.ch
-		q.events = ch.open(id, counter)
+		q.events = ch.addCQ(id, counter)
 	}
 	events := q.events
-	q.obj = newObject(core.device.Name, name{"CQ %d", handle}, func() error {
-		if err := stopped(func() error { return core.destroyCQ(handle) }, queue); err != nil {
+	q.obj = newObject(core.device.Name, objectName{"CQ %d", handle}, func() error {
+		if err := stopAndDestroy(func() error { return core.destroyCQ(handle) }, queue); err != nil {
 			return err
 		}
 		core.registry.remove(id)
 		if ch != nil {
-			close(gone)
-			ch.drop(events)
+			close(closed)
+			ch.removeCQ(events)
 		}
 		return nil
 	}, parents...)
 	core.registry.add(id, entry{obj: q.obj, cq: weak.Make(q)})
-	closeUnreachable(q, q.obj)
+	addCleanup(q, q.obj)
 }
 
 func init() {
@@ -148,11 +148,11 @@ func init() {
 func (q *CQ) recycle() (*CQ, error) {
 	const op = "recycle"
 	next := &CQ{ctx: q.ctx, handle: q.handle, id: q.id}
-	err := q.obj.hand(op, func(parents []*object) error {
+	err := q.obj.transfer(op, func(parents []*object) error {
 		if q.channel != nil {
 			return fmt.Errorf("CQ with a channel: %w", unix.EINVAL)
 		}
-		next.start(q.queue.Recycle(), parents)
+		next.register(q.queue.Recycle(), parents)
 		return nil
 	})
 	if err != nil {
@@ -203,7 +203,7 @@ func (q *CQ) PollWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 		if n := q.Poll(wcs); n > 0 || len(wcs) == 0 {
 			return n, nil
 		}
-		if n, err := q.sleep(ctx, wcs); n > 0 || err != nil {
+		if n, err := q.armAndWait(ctx, wcs); n > 0 || err != nil {
 			return n, err
 		}
 	}
@@ -220,18 +220,18 @@ func (q *CQ) Next(ctx context.Context) (verbs.WC, error) {
 	return wcs[0], wcs[0].Err()
 }
 
-// sleep arms the CQ and waits, one goroutine at a time, as there is one event for all.
-func (q *CQ) sleep(ctx context.Context, wcs []verbs.WC) (int, error) {
+// armAndWait arms the CQ and waits, one goroutine at a time, as there is one event for all.
+func (q *CQ) armAndWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	const op = "wait on"
 	if q.channel == nil {
 		return 0, q.obj.fail(op, verbs.ErrNoChannel)
 	}
 	select {
-	case q.turn <- struct{}{}:
-		defer func() { <-q.turn }()
+	case q.waitSem <- struct{}{}:
+		defer func() { <-q.waitSem }()
 	case <-ctx.Done():
 		return 0, q.obj.fail(op, ctx.Err())
-	case <-q.gone:
+	case <-q.closed:
 		return 0, q.obj.fail(op, verbs.ErrClosed)
 	}
 	if err := q.Arm(false); err != nil {

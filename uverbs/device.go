@@ -90,7 +90,7 @@ func readDevice(dir string) (Device, error) {
 	// the device would not be found by its GUID.
 	attr := func(dir, name string) string {
 		text, e := readAttr(dir, name)
-		if outOfFiles(e) {
+		if isTooManyFiles(e) {
 			err = e
 		}
 		return text
@@ -102,7 +102,7 @@ func readDevice(dir string) (Device, error) {
 	d.GUID, _ = verbs.ParseGUID(attr(class, "node_guid"))
 	d.SysGUID, _ = verbs.ParseGUID(attr(class, "sys_image_guid"))
 	ports, e := os.ReadDir(filepath.Join(class, "ports"))
-	if outOfFiles(e) {
+	if isTooManyFiles(e) {
 		err = e
 	}
 	d.Ports = len(ports)
@@ -118,7 +118,7 @@ func readDevice(dir string) (Device, error) {
 	return d, nil
 }
 
-func outOfFiles(err error) bool {
+func isTooManyFiles(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
 }
 

@@ -11,9 +11,9 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// fakeMachine makes a sysfs and a /dev of files, since most machines have no device
+// fakeSysfs makes a sysfs and a /dev of files, since most machines have no device
 // without a node.
-func fakeMachine(t *testing.T, files map[string]string) {
+func fakeSysfs(t *testing.T, files map[string]string) {
 	t.Helper()
 	root := t.TempDir()
 	oldClass, oldDev := sysClass, devDir
@@ -31,7 +31,7 @@ func fakeMachine(t *testing.T, files map[string]string) {
 }
 
 func TestDevices(t *testing.T) {
-	fakeMachine(t, map[string]string{
+	fakeSysfs(t, map[string]string{
 		"sys/infiniband_verbs/uverbs0/ibdev":       "rxe0",
 		"sys/infiniband_verbs/uverbs0/abi_version": "2",
 		"sys/infiniband/rxe0/node_guid":            "5054:00ff:fe12:3456",
@@ -79,7 +79,7 @@ func TestDeviceOrder(t *testing.T) {
 		files["sys/infiniband_verbs/uverbs"+n+"/ibdev"] = "rxe" + n
 		files["sys/infiniband/rxe"+n+"/node_type"] = "1: CA"
 	}
-	fakeMachine(t, files)
+	fakeSysfs(t, files)
 	devs, err := Devices()
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func TestDeviceOrder(t *testing.T) {
 }
 
 func TestNoDevices(t *testing.T) {
-	fakeMachine(t, nil)
+	fakeSysfs(t, nil)
 	if devs, err := Devices(); len(devs) != 0 || err != nil {
 		t.Errorf("devices: %v, %v", devs, err)
 	}
@@ -107,7 +107,7 @@ func TestNoDevices(t *testing.T) {
 			t.Errorf("open does not say %q: %v", setup, err)
 		}
 	}
-	fakeMachine(t, map[string]string{
+	fakeSysfs(t, map[string]string{
 		"sys/infiniband_verbs/uverbs0/ibdev": "rxe0",
 		"sys/infiniband/rxe0/node_guid":      "0000:0000:0000:0001",
 	})

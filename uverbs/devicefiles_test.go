@@ -12,7 +12,7 @@ import (
 // TestDevicesOutOfFiles checks that Devices fails, and omits nothing, when the process
 // has no files left.
 func TestDevicesOutOfFiles(t *testing.T) {
-	fakeMachine(t, map[string]string{
+	fakeSysfs(t, map[string]string{
 		"sys/infiniband_verbs/uverbs0/ibdev": "rxe0",
 		"sys/infiniband/rxe0/node_guid":      "5054:00ff:fe12:3456",
 		"sys/infiniband/rxe0/ports/1/state":  "4: ACTIVE",

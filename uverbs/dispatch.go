@@ -168,8 +168,8 @@ var batches = sync.Pool{New: func() any { return new(batch) }}
 
 // free returns a batch to the pool, unless it has grown long.
 func (b *batch) free() {
-	const long = 1 << 16
-	if cap(b.data) <= long && cap(b.sges) <= long && cap(b.send) <= long && cap(b.recv) <= long {
+	const maxPooled = 1 << 16
+	if cap(b.data) <= maxPooled && cap(b.sges) <= maxPooled && cap(b.send) <= maxPooled && cap(b.recv) <= maxPooled {
 		batches.Put(b)
 	}
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/goverbs/verbs/provider"
 )
 
-// foreign is a send queue of a driver that is not built in. It records its requests.
-type foreign struct {
+// fakeSendQueue is a send queue of a driver that is not built in. It records its requests.
+type fakeSendQueue struct {
 	provider.SendQueue
 	got []verbs.SendWR
 }
 
-func (q *foreign) Post(wrs []verbs.SendWR) (int, error) {
+func (q *fakeSendQueue) Post(wrs []verbs.SendWR) (int, error) {
 	q.got = wrs
 	return len(wrs), nil
 }
@@ -42,7 +42,7 @@ func TestCopies(t *testing.T) {
 	}
 	want := full
 	want.Inline, want.InlineList = []byte("inline"), nil
-	q := new(foreign)
+	q := new(fakeSendQueue)
 	qp := &QP{send: newSendQueue(q)}
 	for _, count := range []int{1, 40, 3} { // the memory of earlier calls is used again
 		wrs, wants := slices.Repeat([]verbs.SendWR{full, {ID: 21}}, count), slices.Repeat([]verbs.SendWR{want, {ID: 21}}, count)
@@ -67,14 +67,14 @@ func TestCopiesRecv(t *testing.T) {
 	}
 }
 
-// foreignCQ returns numbered completions.
-type foreignCQ struct {
+// fakeCQ returns numbered completions.
+type fakeCQ struct {
 	provider.CompletionQueue
 	next, end uint64
 	most      int // in one call
 }
 
-func (q *foreignCQ) Poll(wcs []verbs.WC) (n int) {
+func (q *fakeCQ) Poll(wcs []verbs.WC) (n int) {
 	q.most = max(q.most, len(wcs))
 	for ; n < len(wcs) && q.next < q.end; n++ {
 		wcs[n] = verbs.WC{ID: q.next}
@@ -83,10 +83,10 @@ func (q *foreignCQ) Poll(wcs []verbs.WC) (n int) {
 	return n
 }
 
-// TestPollForeign polls a CQ of a driver that is not built in.
-func TestPollForeign(t *testing.T) {
+// TestPollExternal polls a CQ of a driver that is not built in.
+func TestPollExternal(t *testing.T) {
 	for _, c := range []struct{ have, room, want int }{{0, 8, 0}, {5, 8, 5}, {8, 8, 8}, {100, 32, 32}, {100, 33, 33}, {200, 150, 150}, {64, 150, 64}, {5, 0, 0}} {
-		q := &foreignCQ{end: uint64(c.have)}
+		q := &fakeCQ{end: uint64(c.have)}
 		wcs := make([]verbs.WC, c.room)
 		if n := (&CQ{queue: newCompletionQueue(q)}).Poll(wcs); n != c.want {
 			t.Errorf("polled %d of %d into %d", n, c.have, c.room)
@@ -99,12 +99,12 @@ func TestPollForeign(t *testing.T) {
 	}
 }
 
-// BenchmarkForeign measures the cost of a driver that is not built in: the copies. The
+// BenchmarkExternal measures the cost of a driver that is not built in: the copies. The
 // benchmarks of provider/rxe and provider/siw measure the built-in ones.
-func BenchmarkForeign(b *testing.B) {
+func BenchmarkExternal(b *testing.B) {
 	sgl := []verbs.SGE{{Addr: 1, Length: 2, LKey: 3}}
 	for _, n := range []int{1, 16} {
-		qp := &QP{send: newSendQueue(new(foreign))}
+		qp := &QP{send: newSendQueue(new(fakeSendQueue))}
 		for what, wr := range map[string]verbs.SendWR{
 			"SGL":    {ID: 1, Opcode: verbs.OpSend, SGL: sgl},
 			"inline": {ID: 1, Opcode: verbs.OpSend, Inline: make([]byte, 64)},
@@ -118,7 +118,7 @@ func BenchmarkForeign(b *testing.B) {
 			})
 		}
 		b.Run(fmt.Sprintf("poll/%d", n), func(b *testing.B) {
-			q := &foreignCQ{}
+			q := &fakeCQ{}
 			cq := &CQ{queue: newCompletionQueue(q)}
 			b.ReportAllocs()
 			for b.Loop() {

@@ -32,6 +32,6 @@ func (p *PD) RegisterDMABuf(fd int, offset, size int, iova uint64, access verbs.
 	if err != nil {
 		return nil, p.obj.fail(op, err)
 	}
-	m.own(handle, nil, func() error { return nil })
+	m.initObject(handle, nil, func() error { return nil })
 	return m, nil
 }

@@ -13,7 +13,7 @@ import (
 // BenchmarkDoorbell rings the doorbell of an empty queue with both functions that Go has
 // for system calls. Package provider uses the cheaper one.
 func BenchmarkDoorbell(b *testing.B) {
-	qp, msg := doorbell(b)
+	qp, msg := newDoorbellQP(b)
 	fd := uintptr(qp.pd.ctx.file.FD)
 	addr, size := uintptr(msg.Addr()), uintptr(len(msg.Bytes()))
 	for name, call := range map[string]func(trap, a1, a2, a3 uintptr) (uintptr, uintptr, unix.Errno){
@@ -29,8 +29,8 @@ func BenchmarkDoorbell(b *testing.B) {
 	}
 }
 
-// doorbell makes a QP in RTS and the command that rings its doorbell.
-func doorbell(b testing.TB) (*QP, *mmap.Buffer) {
+// newDoorbellQP makes a QP in RTS and the command that rings its doorbell.
+func newDoorbellQP(b testing.TB) (*QP, *mmap.Buffer) {
 	ctx, err := Open("")
 	if err != nil {
 		b.Skipf("needs the lab: %v", err)

@@ -13,7 +13,7 @@ import (
 // TestDoorbellRefused posts to a QP that, as only the kernel knows, accepts no requests:
 // they count as posted and complete as flushed.
 func TestDoorbellRefused(t *testing.T) {
-	qp, _ := doorbell(t)
+	qp, _ := newDoorbellQP(t)
 	if qp.send.rxe == nil {
 		t.Skip("siw takes requests back") // see [siw.SendQueue]
 	}

@@ -31,14 +31,14 @@ func findDriver(fd int) (provider.Driver, error) {
 	all := drivers()
 	names := make([]string, len(all))
 	for i, d := range all {
-		if drives(fd, d.ID()) {
+		if hasDriverID(fd, d.ID()) {
 			return d, nil
 		}
 		names[i] = d.Name()
 	}
 	which := "unknown"
 	for id := range uint32(maxDriver) {
-		if drives(fd, id) {
+		if hasDriverID(fd, id) {
 			which = fmt.Sprintf("%d (%s)", id, kernelDrivers[id])
 			break
 		}
@@ -50,13 +50,13 @@ func findDriver(fd int) (provider.Driver, error) {
 	return nil, fmt.Errorf("%w: its rdma_driver_id is %s, there are %s", verbs.ErrNoDriver, which, have)
 }
 
-// drives reports whether an open device file belongs to the kernel driver with an ID.
+// hasDriverID reports whether an open device file belongs to the kernel driver with an ID.
 // Every ioctl names the driver that it is for. The kernel refuses an ioctl for another
 // driver with EINVAL before it checks anything else, and a method that does not exist
 // with EPROTONOSUPPORT (ib_uverbs_cmd_verbs).
-func drives(fd int, id uint32) bool {
-	const none = 0xfff // a method
-	return sys.File{FD: fd, Driver: id}.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: none}) != unix.EINVAL
+func hasDriverID(fd int, id uint32) bool {
+	const noMethod = 0xfff // no such method
+	return sys.File{FD: fd, Driver: id}.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: noMethod}) != unix.EINVAL
 }
 
 // getContext makes the kernel's context of the file and queries the attributes that
@@ -71,7 +71,7 @@ func (c *contextCore) getContext(uhw provider.UHW) error {
 	if err != nil {
 		return err
 	}
-	return c.describe()
+	return c.queryAttrs()
 }
 
 // queryContext queries what getContext returns, for a file that already has a context.
@@ -83,8 +83,8 @@ func (c *contextCore) queryContext(uhw provider.UHW) error {
 	}})
 }
 
-// describe completes the description of the device for its driver.
-func (c *contextCore) describe() error {
+// queryAttrs queries the attributes of the device and of port 1 for the driver.
+func (c *contextCore) queryAttrs() error {
 	attr, err := c.queryDevice()
 	if err != nil {
 		return fmt.Errorf("query device: %w", err)
@@ -97,19 +97,19 @@ func (c *contextCore) describe() error {
 	return nil
 }
 
-// run returns a function that runs a verb of the write interface once, with the driver's
-// part, and reports in made whether it succeeded.
-func (c *contextCore) run(cmd uint32, req, resp []byte, made *bool) func(provider.UHW) error {
+// invokeFunc returns a function that runs a verb of the write interface once, with the
+// driver's part, and sets created if it succeeds.
+func (c *contextCore) invokeFunc(cmd uint32, req, resp []byte, created *bool) func(provider.UHW) error {
 	return func(uhw provider.UHW) error {
 		err := c.file.Invoke(cmd, req, resp, uhw.In, uhw.Out)
-		*made = err == nil
+		*created = err == nil
 		return err
 	}
 }
 
-// releasing returns a function that destroys an object and then releases the driver's
+// withRelease returns a function that destroys an object and then releases the driver's
 // part of it.
-func releasing(destroy func() error, part provider.Object) func() error {
+func withRelease(destroy func() error, part provider.Object) func() error {
 	if part == nil {
 		return destroy
 	}

@@ -85,14 +85,14 @@ type prober struct {
 	closers []func() error
 }
 
-// missing is the panic of a prober that fails to make an object.
-type missing struct{ error }
+// setupError is the panic of a prober that fails to make an object.
+type setupError struct{ error }
 
 func (p *prober) run(probe func(*prober) error) (err error) {
 	defer func() {
 		switch m := recover().(type) {
 		case nil:
-		case missing:
+		case setupError:
 			err = m.error
 		default:
 			panic(m)
@@ -107,10 +107,10 @@ func (p *prober) close() {
 	}
 }
 
-// keep panics if err is not nil, and otherwise closes v after the probe.
-func keep[T interface{ Close() error }](p *prober, v T, err error) T {
+// mustCreate panics if err is not nil, and otherwise closes v after the probe.
+func mustCreate[T interface{ Close() error }](p *prober, v T, err error) T {
 	if err != nil {
-		panic(missing{err})
+		panic(setupError{err})
 	}
 	p.closers = append(p.closers, v.Close)
 	return v
@@ -118,28 +118,28 @@ func keep[T interface{ Close() error }](p *prober, v T, err error) T {
 
 func (p *prober) pd() *PD {
 	pd, err := p.c.AllocPD()
-	return keep(p, pd, err)
+	return mustCreate(p, pd, err)
 }
 
 func (p *prober) cq() *CQ {
 	cq, err := p.c.CreateCQ(CQOptions{Depth: 1})
-	return keep(p, cq, err)
+	return mustCreate(p, cq, err)
 }
 
 func (p *prober) srq() *SRQ {
 	srq, err := p.pd().CreateSRQ(SRQOptions{MaxWR: 1, MaxSGE: 1})
-	return keep(p, srq, err)
+	return mustCreate(p, srq, err)
 }
 
 func (p *prober) qp(typ verbs.QPType) *QP {
 	cq := p.cq()
 	qp, err := p.pd().CreateQP(QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}})
-	return keep(p, qp, err)
+	return mustCreate(p, qp, err)
 }
 
 func (p *prober) mr(access verbs.Access, opt MROptions) *MR {
 	mr, err := p.pd().AllocMR(4096, access, opt)
-	return keep(p, mr, err)
+	return mustCreate(p, mr, err)
 }
 
 // call runs a command for objects that this package has no type for. An object that the

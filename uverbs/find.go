@@ -60,11 +60,11 @@ func find(op, spec string) (Device, error) {
 		case 1:
 			return found[0], nil
 		default:
-			e.Err, e.Hint = verbs.ErrAmbiguous, "name one of "+list(found)
+			e.Err, e.Hint = verbs.ErrAmbiguous, "name one of "+formatDevices(found)
 			return Device{}, e
 		}
 	}
-	if e.Hint = "there are " + list(devs); len(devs) == 0 {
+	if e.Hint = "there are " + formatDevices(devs); len(devs) == 0 {
 		e.Hint = "modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEV, or modprobe siw; rdma link add siw0 type siw netdev DEV"
 	}
 	return Device{}, e
@@ -77,7 +77,7 @@ func matchers(spec string) []func(Device) bool {
 		m = append(m, func(d Device) bool { return d.GUID == guid })
 	}
 	on := func(interfaces ...string) {
-		interfaces = withLower(interfaces)
+		interfaces = addLowerInterfaces(interfaces)
 		m = append(m, func(d Device) bool {
 			return slices.ContainsFunc(d.Interfaces(), func(i string) bool { return slices.Contains(interfaces, i) })
 		})
@@ -90,8 +90,8 @@ func matchers(spec string) []func(Device) bool {
 	return m
 }
 
-// list describes devices: "rxe0 (eth0), siw0 (eth1)".
-func list(devs []Device) string {
+// formatDevices describes devices: "rxe0 (eth0), siw0 (eth1)".
+func formatDevices(devs []Device) string {
 	var all []string
 	for _, d := range devs {
 		text := d.Name
@@ -118,9 +118,9 @@ func interfacesWith(addr netip.Addr) (names []string) {
 	return names
 }
 
-// withLower adds the interfaces below the given ones, such as that of a VLAN: a device
-// has the addresses of its own interface and of those above it.
-func withLower(names []string) []string {
+// addLowerInterfaces adds the interfaces below the given ones, such as that of a VLAN: a
+// device has the addresses of its own interface and of those above it.
+func addLowerInterfaces(names []string) []string {
 	for i := 0; i < len(names); i++ {
 		links, _ := os.ReadDir(filepath.Join(sysClass, "net", names[i]))
 		for _, l := range links {

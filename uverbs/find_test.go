@@ -10,7 +10,7 @@ import (
 
 // TestFind finds devices by name, GUID, interface and address, also where several match.
 func TestFind(t *testing.T) {
-	fakeMachine(t, map[string]string{
+	fakeSysfs(t, map[string]string{
 		"sys/infiniband_verbs/uverbs0/ibdev":            "mlx0",
 		"sys/infiniband/mlx0/node_guid":                 "0000:0000:0000:0001",
 		"sys/infiniband/mlx0/ports/1/gid_attrs/ndevs/0": "eth7",

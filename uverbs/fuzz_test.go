@@ -23,7 +23,7 @@ func FuzzDevices(f *testing.F) {
 	f.Add("..", "-1", "\x00", "::::")
 	f.Add("../infiniband_verbs", "99999999999999999999", "4: RNIC\n\n", "5054:00ff:fe12:34567")
 	f.Fuzz(func(t *testing.T, name, version, nodeType, guid string) {
-		fakeMachine(t, map[string]string{
+		fakeSysfs(t, map[string]string{
 			"sys/infiniband_verbs/uverbs0/ibdev":       name,
 			"sys/infiniband_verbs/uverbs0/abi_version": version,
 			"sys/infiniband/rxe0/node_type":            nodeType,
@@ -70,7 +70,7 @@ func FuzzIndices(f *testing.F) {
 	device := message(get, append(attr(abi.RDMA_NLDEV_ATTR_DEV_INDEX, "\x03\x00\x00\x00"), attr(abi.RDMA_NLDEV_ATTR_DEV_NAME, "rxe0\x00")...))
 	done := message(unix.NLMSG_DONE, make([]byte, 4))
 	indices := map[string]int{}
-	if last, err := netlinkAnswer(append(device, done...), addTo(indices)); !last || err != nil || fmt.Sprint(indices) != fmt.Sprint(map[string]int{"rxe0": int(binary.NativeEndian.Uint32([]byte{3, 0, 0, 0}))}) {
+	if last, err := parseDumpReply(append(device, done...), collectIndices(indices)); !last || err != nil || fmt.Sprint(indices) != fmt.Sprint(map[string]int{"rxe0": int(binary.NativeEndian.Uint32([]byte{3, 0, 0, 0}))}) {
 		f.Fatalf("%v, %v, %v", indices, last, err)
 	}
 	f.Add(append(device, done...))
@@ -80,7 +80,7 @@ func FuzzIndices(f *testing.F) {
 	f.Add(message(get, []byte{5, 0, 2, 0, 'x'}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		indices := map[string]int{}
-		_, err := netlinkAnswer(b, addTo(indices))
+		_, err := parseDumpReply(b, collectIndices(indices))
 		if _, errno := err.(unix.Errno); err != nil && (!errno || err.Error() == "") {
 			t.Fatalf("%T %v", err, err)
 		}

@@ -61,13 +61,13 @@ func (c *Context) ImportPD(handle uint32) (*PD, error) {
 	}
 	defer c.obj.exit()
 	p := &PD{ctx: c, handle: handle}
-	p.obj = newObject(c.device.Name, name{"imported PD %d", handle}, func() error { return nil }, c.obj)
-	closeUnreachable(p, p.obj)
+	p.obj = newObject(c.device.Name, objectName{"imported PD %d", handle}, func() error { return nil }, c.obj)
+	addCleanup(p, p.obj)
 	return p, nil
 }
 
 // Handle returns the kernel's handle of the MR, for [PD.ImportMR].
-func (m *MR) Handle() uint32 { return m.life.handle }
+func (m *MR) Handle() uint32 { return m.state.handle }
 
 // ImportMR makes an MR of one that another Context of the same file has
 // (ibv_import_mr(3)). handle must belong to the PD. The memory may belong to another
@@ -78,7 +78,7 @@ func (p *PD) ImportMR(handle uint32) (*MR, error) {
 		return nil, err
 	}
 	defer p.obj.exit()
-	m := &MR{pd: p, life: &mrLife{handle, func() error { return nil }}}
+	m := &MR{pd: p, state: &mrState{handle, func() error { return nil }}}
 	var length uint64
 	err := p.ctx.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_MR, Method: abi.UVERBS_METHOD_QUERY_MR, Attrs: []sys.Attr{
 		sys.Handle(abi.UVERBS_ATTR_QUERY_MR_HANDLE, handle),
@@ -91,7 +91,7 @@ func (p *PD) ImportMR(handle uint32) (*MR, error) {
 		return nil, p.obj.fail(op, err)
 	}
 	m.size = int(length)
-	m.obj = newObject(p.obj.device, name{"imported MR %#x", m.lkey}, func() error { return nil }, p.obj)
+	m.obj = newObject(p.obj.device, objectName{"imported MR %#x", m.lkey}, func() error { return nil }, p.obj)
 	m.obj.pinned = true
 	return m, nil
 }

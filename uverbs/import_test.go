@@ -18,7 +18,7 @@ import (
 // TestImportContext passes a device to another process, which uses it and a region of it.
 func TestImportContext(t *testing.T) {
 	if handle := os.Getenv("UVERBS_IMPORT"); handle != "" {
-		imported(t, handle)
+		importInChild(t, handle)
 		return
 	}
 	labtest.Each(t, func(t *testing.T, device string) {
@@ -38,8 +38,8 @@ func TestImportContext(t *testing.T) {
 	})
 }
 
-// imported runs in the other process.
-func imported(t *testing.T, handles string) {
+// importInChild is the part of TestImportContext that the other process runs.
+func importInChild(t *testing.T, handles string) {
 	var pdHandle, mrHandle uint32
 	if _, err := fmt.Sscan(handles, &pdHandle, &mrHandle); err != nil {
 		t.Fatal(err)

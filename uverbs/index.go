@@ -28,11 +28,11 @@ func (d Device) Index() (int, error) {
 // deviceIndices queries the indices over netlink, which alone has them.
 func deviceIndices() (map[string]int, error) {
 	indices := map[string]int{}
-	return indices, netlinkDump(abi.RDMA_NLDEV_CMD_GET, nil, addTo(indices))
+	return indices, netlinkDump(abi.RDMA_NLDEV_CMD_GET, nil, collectIndices(indices))
 }
 
-// addTo returns a function that adds the index in a part of an answer.
-func addTo(indices map[string]int) func(attrs map[uint16][]byte) {
+// collectIndices returns a function for netlinkDump that adds the index of a device.
+func collectIndices(indices map[string]int) func(attrs map[uint16][]byte) {
 	return func(attrs map[uint16][]byte) {
 		name, index := attrs[abi.RDMA_NLDEV_ATTR_DEV_NAME], attrs[abi.RDMA_NLDEV_ATTR_DEV_INDEX]
 		if len(name) > 0 && len(index) == 4 {
@@ -66,15 +66,15 @@ func netlinkDump(cmd uint16, attrs []byte, each func(attrs map[uint16][]byte)) e
 		if err != nil {
 			return err
 		}
-		if done, err := netlinkAnswer(buf[:n], each); done || err != nil {
+		if done, err := parseDumpReply(buf[:n], each); done || err != nil {
 			return err
 		}
 	}
 }
 
-// netlinkAnswer calls each with the parts of one datagram, and reports whether it is the
+// parseDumpReply calls each with the parts of one datagram, and reports whether it is the
 // last.
-func netlinkAnswer(b []byte, each func(attrs map[uint16][]byte)) (done bool, err error) {
+func parseDumpReply(b []byte, each func(attrs map[uint16][]byte)) (done bool, err error) {
 	messages, err := syscall.ParseNetlinkMessage(b)
 	if err != nil {
 		return false, err
@@ -89,13 +89,13 @@ func netlinkAnswer(b []byte, each func(attrs map[uint16][]byte)) (done bool, err
 			}
 			return false, unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data)))
 		}
-		each(netlinkAttrs(m.Data))
+		each(parseNetlinkAttrs(m.Data))
 	}
 	return false, nil
 }
 
-// netlinkAttrs splits a message into its attributes.
-func netlinkAttrs(b []byte) map[uint16][]byte {
+// parseNetlinkAttrs splits a message into its attributes.
+func parseNetlinkAttrs(b []byte) map[uint16][]byte {
 	attrs := map[uint16][]byte{}
 	for len(b) >= unix.SizeofNlAttr {
 		size, typ := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])

@@ -14,9 +14,9 @@ import (
 func TestInlineFault(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 32}, All: true})
-		gone := labtest.Must(mmap.NewBuffer(4096, mmap.BufferOptions{}))(t)
-		wr := []verbs.SendWR{{Opcode: verbs.OpSend, Inline: gone.Bytes()[:8]}}
-		if err := gone.Close(); err != nil {
+		unmapped := labtest.Must(mmap.NewBuffer(4096, mmap.BufferOptions{}))(t)
+		wr := []verbs.SendWR{{Opcode: verbs.OpSend, Inline: unmapped.Bytes()[:8]}}
+		if err := unmapped.Close(); err != nil {
 			t.Fatal(err)
 		}
 		func() {

@@ -25,7 +25,7 @@ type MR struct {
 	closed     atomic.Bool
 	addr       uint64
 	lkey, rkey uint32
-	life       *mrLife
+	state      *mrState
 }
 
 // MROptions contains options for [PD.AllocMR]. The zero value suits most programs.
@@ -111,10 +111,10 @@ func (p *PD) register(mem []byte, addr, iova uint64, access verbs.Access, free f
 	}
 	var resp abi.IbUverbsRegMrResp
 	core := p.ctx.contextCore
-	made := false
-	part, err := core.part.RegisterMR(&provider.MRInit{PD: p.part, Start: addr, Length: req.Length, IOVA: iova, Access: access},
-		core.run(abi.IB_USER_VERBS_CMD_REG_MR, mmap.Bytes(&req), mmap.Bytes(&resp), &made))
-	if err != nil && made {
+	created := false
+	part, err := core.driverContext.RegisterMR(&provider.MRInit{PD: p.driverPD, Start: addr, Length: req.Length, IOVA: iova, Access: access},
+		core.invokeFunc(abi.IB_USER_VERBS_CMD_REG_MR, mmap.Bytes(&req), mmap.Bytes(&resp), &created))
+	if err != nil && created {
 		core.destroyMR(resp.MrHandle)
 	}
 	if errors.Is(err, unix.EINVAL) && access&(verbs.AccessRemoteWrite|verbs.AccessRemoteAtomic) != 0 && access&verbs.AccessLocalWrite == 0 {
@@ -127,27 +127,27 @@ func (p *PD) register(mem []byte, addr, iova uint64, access verbs.Access, free f
 		return nil, p.obj.fail(opRegister, err)
 	}
 	m := &MR{pd: p, mem: mem, size: len(mem), addr: iova, lkey: resp.Lkey, rkey: resp.Rkey}
-	m.own(resp.MrHandle, part, free)
+	m.initObject(resp.MrHandle, part, free)
 	return m, nil
 }
 
-// mrLife is the state needed to destroy an MR. It is separate so that an unreachable MR
+// mrState is the state needed to destroy an MR. It is separate so that an unreachable MR
 // can be collected.
-type mrLife struct {
+type mrState struct {
 	handle uint32
 	free   func() error // frees or unpins the memory
 }
 
-// own makes the MR an object of its PD, which destroys it.
-func (m *MR) own(handle uint32, part provider.Object, free func() error) {
-	core, life := m.pd.ctx.contextCore, &mrLife{handle, free}
-	m.life = life
-	destroy := releasing(func() error { return core.destroyMR(handle) }, part)
-	m.obj = newObject(core.device.Name, name{"MR %#x", m.lkey}, func() error {
+// initObject makes the MR an object of its PD, which destroys it.
+func (m *MR) initObject(handle uint32, part provider.Object, free func() error) {
+	core, state := m.pd.ctx.contextCore, &mrState{handle, free}
+	m.state = state
+	destroy := withRelease(func() error { return core.destroyMR(handle) }, part)
+	m.obj = newObject(core.device.Name, objectName{"MR %#x", m.lkey}, func() error {
 		if err := destroy(); err != nil {
 			return err
 		}
-		return life.free()
+		return state.free()
 	}, m.pd.obj)
 	m.obj.pinned = true
 }

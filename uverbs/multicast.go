@@ -42,16 +42,16 @@ type groups struct {
 	core *contextCore
 	qp   uint32
 
-	mu  sync.Mutex
-	all []membership
+	mu     sync.Mutex
+	joined []membership
 }
 
 func (g *groups) attach(m membership) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	err := g.run(abi.IB_USER_VERBS_CMD_ATTACH_MCAST, m)
-	if err == nil && !slices.Contains(g.all, m) {
-		g.all = append(g.all, m)
+	err := g.invoke(abi.IB_USER_VERBS_CMD_ATTACH_MCAST, m)
+	if err == nil && !slices.Contains(g.joined, m) {
+		g.joined = append(g.joined, m)
 	}
 	return err
 }
@@ -59,20 +59,20 @@ func (g *groups) attach(m membership) error {
 func (g *groups) detach(m membership) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	err := g.run(abi.IB_USER_VERBS_CMD_DETACH_MCAST, m)
+	err := g.invoke(abi.IB_USER_VERBS_CMD_DETACH_MCAST, m)
 	if err == nil {
-		g.all = slices.DeleteFunc(g.all, func(other membership) bool { return other == m })
+		g.joined = slices.DeleteFunc(g.joined, func(other membership) bool { return other == m })
 	}
 	return err
 }
 
 func (g *groups) detachAll() {
-	for _, m := range slices.Clone(g.all) {
+	for _, m := range slices.Clone(g.joined) {
 		g.detach(m)
 	}
 }
 
-func (g *groups) run(cmd uint32, m membership) error {
+func (g *groups) invoke(cmd uint32, m membership) error {
 	req := abi.IbUverbsAttachMcast{Gid: m.gid, QpHandle: g.qp, Mlid: m.mlid} // used to detach as well
 	return g.core.file.Invoke(cmd, mmap.Bytes(&req), nil, nil, nil)
 }

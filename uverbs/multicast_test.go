@@ -18,7 +18,7 @@ func TestCloseAttached(t *testing.T) {
 	groups := []verbs.GID{
 		netip.MustParseAddr("::ffff:239.1.2.3").As16(), netip.MustParseAddr("::ffff:239.1.2.4").As16(),
 	}
-	for _, left := range []int{0, 1, 2} {
+	for _, attached := range []int{0, 1, 2} {
 		qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{Type: verbs.UD, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
 		if err := qp.StartUD(1, labtest.QKey); err != nil {
 			t.Fatal(err)
@@ -30,13 +30,13 @@ func TestCloseAttached(t *testing.T) {
 				}
 			}
 		}
-		for _, g := range groups[left:] {
+		for _, g := range groups[attached:] {
 			if err := qp.DetachMulticast(g, 0); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if err := qp.Close(); err != nil {
-			t.Errorf("in %d groups: %v", left, err)
+			t.Errorf("in %d groups: %v", attached, err)
 		}
 	}
 }

@@ -40,12 +40,12 @@ func (p *PD) AllocMW(typ verbs.MWType) (*MW, error) {
 		return nil, p.obj.fail(op, err)
 	}
 	m := &MW{pd: p, typ: typ, rkey: resp.Rkey}
-	m.obj = newObject(p.obj.device, name{"MW %#x", resp.Rkey}, func() error {
+	m.obj = newObject(p.obj.device, objectName{"MW %#x", resp.Rkey}, func() error {
 		return core.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_MW, Method: abi.UVERBS_METHOD_MW_DESTROY, Attrs: []sys.Attr{
 			sys.Handle(abi.UVERBS_ATTR_DESTROY_MW_HANDLE, resp.MwHandle),
 		}})
 	}, p.obj)
-	closeUnreachable(m, m.obj)
+	addCleanup(m, m.obj)
 	return m, nil
 }
 

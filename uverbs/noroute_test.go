@@ -14,7 +14,7 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestNoWay connects to GIDs at which no machine answers, and makes address handles for
+// TestNoRoute connects to GIDs at which no machine answers, and makes address handles for
 // them: the errors contain the GIDs.
 func TestNoRoute(t *testing.T) {
 	labtest.Require(t)

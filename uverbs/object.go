@@ -20,7 +20,7 @@ import (
 // order that the kernel requires.
 type object struct {
 	device  string
-	what    name
+	name    objectName
 	destroy func() error // destroys the kernel's object; not called after it succeeded
 	tree    *tree
 	num     uint64 // in the order of creation
@@ -29,23 +29,23 @@ type object struct {
 	closed bool
 
 	pinned bool // lives as long as its parent unless closed
-	noted  bool // has been logged as unreachable
+	logged bool // has been logged as unreachable
 	stack  []byte
 
 	// Guarded by the tree's mutex:
-	parents   []*object
-	children  map[*object]struct{}
-	forgotten bool // unreachable: to be closed when it is due
-	left      bool // detached from its parents, as it is closed
+	parents     []*object
+	children    map[*object]struct{}
+	unreachable bool // to be closed when nothing depends on it
+	detached    bool // detached from its parents, as it is closed
 }
 
-// name is the name of an object, such as "QP 17", which is formatted when it is needed.
-type name struct {
+// objectName is the name of an object, such as "QP 17", which is formatted when it is needed.
+type objectName struct {
 	format string
 	num    uint32
 }
 
-func (n name) String() string {
+func (n objectName) String() string {
 	if !strings.Contains(n.format, "%") {
 		return n.format
 	}
@@ -58,8 +58,8 @@ var debugLeaks = strings.Contains(os.Getenv("VERBS_DEBUG"), "leaks")
 
 // newObject makes an object that destroy destroys, below its parents. Callers have
 // entered the parents.
-func newObject(device string, what name, destroy func() error, parents ...*object) *object {
-	o := &object{device: device, what: what, destroy: destroy, parents: parents}
+func newObject(device string, name objectName, destroy func() error, parents ...*object) *object {
+	o := &object{device: device, name: name, destroy: destroy, parents: parents}
 	if debugLeaks {
 		o.stack = debug.Stack()
 	}
@@ -73,25 +73,25 @@ func newObject(device string, what name, destroy func() error, parents ...*objec
 	o.tree = parents[0].tree
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
-	o.tree.made++
-	o.num = o.tree.made
+	o.tree.lastNum++
+	o.num = o.tree.lastNum
 	for _, p := range parents {
-		p.adopt(o)
+		p.addChild(o)
 	}
 	return o
 }
 
-// adopt adds a child. The caller holds the tree's mutex.
-func (o *object) adopt(child *object) {
+// addChild adds a child. The caller holds the tree's mutex.
+func (o *object) addChild(child *object) {
 	if o.children == nil {
 		o.children = map[*object]struct{}{}
 	}
 	o.children[child] = struct{}{}
 }
 
-// stopped runs destroy while the queues, some of which may be nil, are stopped. If it
+// stopAndDestroy stops the queues, some of which may be nil, and runs destroy. If it
 // fails, the queues are started again.
-func stopped(destroy func() error, queues ...provider.Queue) error {
+func stopAndDestroy(destroy func() error, queues ...provider.Queue) error {
 	for _, q := range queues {
 		if q != nil {
 			q.Stop(true)
@@ -145,7 +145,7 @@ func exitAll(objects []*object) {
 
 // fail wraps err, the error of op.
 func (o *object) fail(op string, err error) error {
-	verb, object := sys.SplitOp(op, o.what.String())
+	verb, object := sys.SplitOp(op, o.name.String())
 	return &verbs.Error{Op: verb, Device: o.device, Object: object, Err: err, Hint: hint(op, err)}
 }
 
@@ -156,14 +156,14 @@ func (o *object) close() error {
 	if o.closed {
 		return nil
 	}
-	if err := o.childless("close"); err != nil {
+	if err := o.checkUnused("close"); err != nil {
 		return err
 	}
 	if err := o.destroy(); err != nil {
 		return o.fail("destroy", err)
 	}
 	o.closed = true
-	o.leave()
+	o.detach()
 	return nil
 }
 
@@ -173,26 +173,26 @@ func (o *object) isClosed() bool {
 	return o.closed
 }
 
-// hand closes the object without destroying what it manages: take passes that to another
+// transfer closes the object without destroying what it manages: take passes that to another
 // object below the same parents, unless it fails.
-func (o *object) hand(op string, take func(parents []*object) error) error {
+func (o *object) transfer(op string, take func(parents []*object) error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
 		return o.fail(op, verbs.ErrClosed)
 	}
-	if err := o.childless(op); err != nil {
+	if err := o.checkUnused(op); err != nil {
 		return err
 	}
 	if err := take(o.parents); err != nil {
 		return o.fail(op, err)
 	}
 	o.closed = true
-	o.leave()
+	o.detach()
 	return nil
 }
 
-func (o *object) childless(op string) error {
+func (o *object) checkUnused(op string) error {
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
 	if len(o.children) == 0 {
@@ -200,38 +200,39 @@ func (o *object) childless(op string) error {
 	}
 	var names []string
 	for c := range o.children {
-		names = append(names, c.what.String())
+		names = append(names, c.name.String())
 	}
 	slices.Sort(names)
 	return o.fail(op, fmt.Errorf("%w by %s", verbs.ErrInUse, strings.Join(names, ", ")))
 }
 
-// leave detaches the object from its parents, and closes objects that waited for it.
-func (o *object) leave() {
+// detach removes the object from its parents, and closes unreachable objects that had to
+// stay open until now.
+func (o *object) detach() {
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
-	o.left = true
+	o.detached = true
 	for _, p := range o.parents {
 		delete(p.children, o)
-		if !o.pinned || len(p.children) == 0 { // other pinned children are due already
-			o.tree.close(p.due())
+		if !o.pinned || len(p.children) == 0 { // other pinned children are closable already
+			o.tree.closeAsync(p.closable())
 		}
 	}
 }
 
-// move replaces one of the object's parents.
-func (o *object) move(from, to *object) {
+// reparent replaces one of the object's parents.
+func (o *object) reparent(from, to *object) {
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
 	delete(from.children, o)
-	to.adopt(o)
+	to.addChild(o)
 	o.parents[slices.Index(o.parents, from)] = to
 }
 
-// due returns what can be closed once an object is unreachable: itself if it has no
+// closable returns what can be closed once an object is unreachable: itself if it has no
 // children, or its children if all are pinned. The caller holds the tree's mutex.
-func (o *object) due() []*object {
-	if !o.forgotten {
+func (o *object) closable() []*object {
+	if !o.unreachable {
 		return nil
 	}
 	if len(o.children) == 0 {

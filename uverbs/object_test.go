@@ -23,7 +23,7 @@ type region struct {
 func (r *region) object(pd *object) *object {
 	addr, unpin := pin(make([]byte, 64))
 	r.addr = addr
-	o := newObject("dev0", name{format: "MR"}, func() error {
+	o := newObject("dev0", objectName{format: "MR"}, func() error {
 		if r.bound.Load() {
 			return unix.EINVAL
 		}
@@ -35,8 +35,8 @@ func (r *region) object(pd *object) *object {
 }
 
 func newTree() (ctx, pd *object) {
-	ctx = newObject("dev0", name{format: "context"}, func() error { return nil })
-	return ctx, newObject("dev0", name{format: "PD"}, func() error { return nil }, ctx)
+	ctx = newObject("dev0", objectName{format: "context"}, func() error { return nil })
+	return ctx, newObject("dev0", objectName{format: "PD"}, func() error { return nil }, ctx)
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {
@@ -48,21 +48,21 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestForgottenOrder forgets a PD with a region and a window that is bound to it, in
-// every order: all are closed, the window before the region.
-func TestForgottenOrder(t *testing.T) {
+// TestUnreachableOrder makes a PD, its region and a window that is bound to the region
+// unreachable in every order: all are closed, the window before the region.
+func TestUnreachableOrder(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
 		var r region
 		r.bound.Store(true)
 		ctx, pd := newTree()
 		mr := r.object(pd)
-		mw := newObject("dev0", name{format: "MW"}, func() error { r.bound.Store(false); return nil }, pd)
+		mw := newObject("dev0", objectName{format: "MW"}, func() error { r.bound.Store(false); return nil }, pd)
 		if err := mr.close(); err == nil {
 			t.Fatal("a region was closed under its window")
 		}
 		all := []*object{ctx, pd, mw}
 		for _, i := range order {
-			ctx.tree.forget(all[i])
+			ctx.tree.markUnreachable(all[i])
 		}
 		eventually(t, "all to be closed", func() bool {
 			return !slices.ContainsFunc(append(all, mr), func(o *object) bool { return !o.isClosed() })
@@ -70,37 +70,38 @@ func TestForgottenOrder(t *testing.T) {
 	}
 }
 
-// TestForgetClosed forgets closed objects: no goroutine is started for them.
-func TestForgetClosed(t *testing.T) {
+// TestUnreachableAlreadyClosed makes closed objects unreachable: no goroutine is started
+// for them.
+func TestUnreachableAlreadyClosed(t *testing.T) {
 	ctx, pd := newTree()
 	for _, o := range []*object{pd, ctx} {
 		if err := o.close(); err != nil {
 			t.Fatal(err)
 		}
-		ctx.tree.forget(o)
+		ctx.tree.markUnreachable(o)
 	}
 	ctx.tree.mu.Lock()
 	defer ctx.tree.mu.Unlock()
-	if ctx.tree.closing || len(ctx.tree.due) > 0 {
+	if ctx.tree.closing || len(ctx.tree.pending) > 0 {
 		t.Error("a goroutine closes what has been closed")
 	}
 }
 
-// TestRefusedDestroy forgets a region that the kernel does not destroy at first. It
-// stays, with its memory, and is closed after a later collection.
-func TestRefusedDestroy(t *testing.T) {
+// TestDestroyRetried makes a region unreachable that the kernel refuses to destroy at
+// first. It stays open, with its memory, and is closed after a later collection.
+func TestDestroyRetried(t *testing.T) {
 	r := new(region)
 	r.bound.Store(true)
-	tries := new(atomic.Int32)
+	attempts := new(atomic.Int32)
 	func() {
 		ctx, pd := newTree()
 		mr := r.object(pd)
 		destroy := mr.destroy
-		mr.destroy = func() error { tries.Add(1); return destroy() }
-		ctx.tree.forget(ctx)
-		ctx.tree.forget(pd)
+		mr.destroy = func() error { attempts.Add(1); return destroy() }
+		ctx.tree.markUnreachable(ctx)
+		ctx.tree.markUnreachable(pd)
 	}()
-	collect := func() bool { runtime.GC(); return tries.Load() >= 3 }
+	collect := func() bool { runtime.GC(); return attempts.Load() >= 3 }
 	eventually(t, "more tries", collect) // the runtime panics if it finds a Pinner that is unreachable
 	if r.released.Load() {
 		t.Error("the region was released")
@@ -113,8 +114,8 @@ func TestRefusedDestroy(t *testing.T) {
 // that waits for the newer one holds the older one.
 func TestEnterOrder(t *testing.T) {
 	ctx, _ := newTree()
-	older := newObject("dev0", name{format: "CQ 1"}, nil, ctx)
-	newer := newObject("dev0", name{format: "CQ 2"}, nil, ctx)
+	older := newObject("dev0", objectName{format: "CQ 1"}, nil, ctx)
+	newer := newObject("dev0", objectName{format: "CQ 2"}, nil, ctx)
 	for _, objects := range [][]*object{{older, newer}, {newer, older}} {
 		newer.mu.Lock()
 		done := make(chan error)
@@ -134,14 +135,14 @@ func TestEnterOrder(t *testing.T) {
 	}
 }
 
-// entered is an SRQ's queue that checks that Close cannot run during its methods.
-type entered struct {
+// lockCheckQueue is an SRQ's queue that checks that Close cannot run during its methods.
+type lockCheckQueue struct {
 	provider.RecvQueue
 	t   *testing.T
 	srq *object
 }
 
-func (q entered) check() error {
+func (q lockCheckQueue) check() error {
 	if q.srq.mu.TryLock() {
 		q.srq.mu.Unlock()
 		q.t.Error("the SRQ has not been entered")
@@ -149,14 +150,14 @@ func (q entered) check() error {
 	return nil
 }
 
-func (q entered) Resize(int, func(int, provider.UHW) error) error { return q.check() }
-func (q entered) SetLimit(int, func(provider.UHW) error) error    { return q.check() }
+func (q lockCheckQueue) Resize(int, func(int, provider.UHW) error) error { return q.check() }
+func (q lockCheckQueue) SetLimit(int, func(provider.UHW) error) error    { return q.check() }
 
 // TestSRQOrder checks that an SRQ is entered before its queue is locked, as in Close.
 func TestSRQOrder(t *testing.T) {
 	ctx, _ := newTree()
-	s := &SRQ{obj: newObject("dev0", name{format: "SRQ 0"}, nil, ctx)}
-	s.queue = newRecvQueue(entered{t: t, srq: s.obj})
+	s := &SRQ{obj: newObject("dev0", objectName{format: "SRQ 0"}, nil, ctx)}
+	s.queue = newRecvQueue(lockCheckQueue{t: t, srq: s.obj})
 	if err := errors.Join(s.Resize(8), s.SetLimit(1)); err != nil {
 		t.Error(err)
 	}

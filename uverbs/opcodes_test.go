@@ -31,15 +31,15 @@ const maxSGE = 4
 
 // opcode is a row of the table of TestOpcodes.
 type opcode struct {
-	op     verbs.Opcode
-	types  []verbs.QPType
-	siw    bool
-	needs  uint64 // capability
-	recv   verbs.WCOpcode
-	takes  bool // consumes a receive
-	sent   verbs.WCOpcode
-	size   int // of the data; 0 means any
-	refuse map[payload]error
+	op           verbs.Opcode
+	types        []verbs.QPType
+	siw          bool
+	needs        uint64 // capability
+	recv         verbs.WCOpcode
+	consumesRecv bool // consumes a receive
+	sent         verbs.WCOpcode
+	size         int // of the data; 0 means any
+	refuse       map[payload]error
 	// set completes wr for n bytes of a's memory. It returns a function that checks the
 	// result.
 	set func(m *opMatrix, wr *verbs.SendWR, n int) (check func() error)
@@ -52,11 +52,11 @@ func noData(err error) map[payload]error {
 }
 
 var opcodes = []opcode{
-	{op: verbs.OpSend, types: all, siw: true, takes: true, recv: verbs.WCRecv, sent: verbs.WCSend, set: setSend},
-	{op: verbs.OpSendImm, types: all, takes: true, recv: verbs.WCRecv, sent: verbs.WCSend, set: setSend},
-	{op: verbs.OpSendInv, types: rcOnly, siw: true, takes: true, recv: verbs.WCRecv, sent: verbs.WCSend, set: setSendInv},
+	{op: verbs.OpSend, types: all, siw: true, consumesRecv: true, recv: verbs.WCRecv, sent: verbs.WCSend, set: setSend},
+	{op: verbs.OpSendImm, types: all, consumesRecv: true, recv: verbs.WCRecv, sent: verbs.WCSend, set: setSend},
+	{op: verbs.OpSendInv, types: rcOnly, siw: true, consumesRecv: true, recv: verbs.WCRecv, sent: verbs.WCSend, set: setSendInv},
 	{op: verbs.OpRDMAWrite, types: connected, siw: true, sent: verbs.WCRDMAWrite, set: setWrite},
-	{op: verbs.OpRDMAWriteImm, types: connected, takes: true, recv: verbs.WCRecvRDMAImm, sent: verbs.WCRDMAWrite, set: setWrite},
+	{op: verbs.OpRDMAWriteImm, types: connected, consumesRecv: true, recv: verbs.WCRecvRDMAImm, sent: verbs.WCRDMAWrite, set: setWrite},
 	{op: verbs.OpRDMARead, types: rcOnly, siw: true, sent: verbs.WCRDMARead, set: setRead, refuse: map[payload]error{inline: verbs.ErrInlineOp}},
 	{op: verbs.OpCompareSwap, types: rcOnly, sent: verbs.WCCompareSwap, size: 8, set: setAtomic, refuse: map[payload]error{inline: verbs.ErrInlineOp, none: verbs.ErrAtomicSGL}},
 	{op: verbs.OpFetchAdd, types: rcOnly, sent: verbs.WCFetchAdd, size: 8, set: setAtomic, refuse: map[payload]error{inline: verbs.ErrInlineOp, none: verbs.ErrAtomicSGL}},
@@ -184,13 +184,13 @@ func (m *opMatrix) one(op opcode, p payload, signaled bool) error {
 		return nil
 	}
 	check := op.set(m, &wr, n)
-	if op.takes {
+	if op.consumesRecv {
 		m.recv()
 	}
 	if _, err := m.a.QP.PostSend(wr); err != nil {
 		return err
 	}
-	if op.takes {
+	if op.consumesRecv {
 		if err := m.received(op, &wr, n); err != nil {
 			return err
 		}
@@ -281,8 +281,8 @@ func (m *opMatrix) wait(cq *uverbs.CQ) (verbs.WC, error) {
 	return wc[0], errors.New("no completion")
 }
 
-// same returns a function that compares n bytes of b's memory with a's.
-func (m *opMatrix) same(n, at int) func() error {
+// expectData returns a function that compares n bytes of b's memory with a's.
+func (m *opMatrix) expectData(n, at int) func() error {
 	want := slices.Clone(m.a.MR.Bytes()[:n])
 	return func() error {
 		got := m.b.MR.Bytes()[at:][:n]
@@ -297,12 +297,14 @@ func (m *opMatrix) same(n, at int) func() error {
 	}
 }
 
-func setSend(m *opMatrix, wr *verbs.SendWR, n int) func() error { return m.same(n, verbs.GRHSize) }
+func setSend(m *opMatrix, wr *verbs.SendWR, n int) func() error {
+	return m.expectData(n, verbs.GRHSize)
+}
 
 func setWrite(m *opMatrix, wr *verbs.SendWR, n int) func() error {
 	const at = 2048
 	wr.RemoteAddr, wr.RKey = m.b.MR.Addr()+at, m.b.MR.RKey()
-	return m.same(n, at)
+	return m.expectData(n, at)
 }
 
 func setRead(m *opMatrix, wr *verbs.SendWR, n int) func() error {
@@ -358,7 +360,7 @@ func (m *opMatrix) window(s *labtest.Side) (rkey uint32) {
 
 func setSendInv(m *opMatrix, wr *verbs.SendWR, n int) func() error {
 	wr.InvalidateRKey = m.window(m.b)
-	return m.same(n, verbs.GRHSize)
+	return m.expectData(n, verbs.GRHSize)
 }
 
 func setLocalInv(m *opMatrix, wr *verbs.SendWR, n int) func() error {

@@ -9,10 +9,10 @@ import (
 // PD is a protection domain: QPs and the memory regions that they may use. It belongs to
 // a [Context] and must be closed after all objects made from it.
 type PD struct {
-	ctx    *Context
-	obj    *object
-	handle uint32
-	part   provider.Object // the driver's, or nil
+	ctx      *Context
+	obj      *object
+	handle   uint32
+	driverPD provider.Object // the driver's, or nil
 }
 
 // AllocPD makes a protection domain (ibv_alloc_pd(3)).
@@ -24,21 +24,21 @@ func (c *Context) AllocPD() (*PD, error) {
 	defer c.obj.exit()
 	var req abi.IbUverbsAllocPd
 	var resp abi.IbUverbsAllocPdResp
-	core, made := c.contextCore, false
-	part, err := core.part.AllocPD(core.run(abi.IB_USER_VERBS_CMD_ALLOC_PD, mmap.Bytes(&req), mmap.Bytes(&resp), &made))
+	core, created := c.contextCore, false
+	part, err := core.driverContext.AllocPD(core.invokeFunc(abi.IB_USER_VERBS_CMD_ALLOC_PD, mmap.Bytes(&req), mmap.Bytes(&resp), &created))
 	handle := resp.PdHandle
 	destroy := func() error {
 		return core.destroy(abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY, abi.UVERBS_ATTR_DESTROY_PD_HANDLE, 0, handle, nil)
 	}
 	if err != nil {
-		if made {
+		if created {
 			destroy()
 		}
 		return nil, c.obj.fail(op, err)
 	}
-	p := &PD{ctx: c, handle: handle, part: part}
-	p.obj = newObject(c.device.Name, name{"PD %d", handle}, releasing(destroy, part), c.obj)
-	closeUnreachable(p, p.obj)
+	p := &PD{ctx: c, handle: handle, driverPD: part}
+	p.obj = newObject(c.device.Name, objectName{"PD %d", handle}, withRelease(destroy, part), c.obj)
+	addCleanup(p, p.obj)
 	return p, nil
 }
 

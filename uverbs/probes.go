@@ -118,12 +118,12 @@ var probes = map[Feature]func(*prober) error{
 	FeatureSRQResize: func(p *prober) error { return p.srq().Resize(2) },
 	FeatureAddressHandles: func(p *prober) error {
 		pd := p.pd()
-		gid, err := p.c.FindGID(1, noAddr)
+		gid, err := p.c.FindGID(1, anyAddr)
 		if err != nil {
 			return err
 		}
 		ah, err := pd.CreateAH(verbs.AddressVector{Global: true, DGID: gid.GID, SGIDIndex: uint8(gid.Index), HopLimit: 1, Port: 1})
-		keep(p, ah, err)
+		mustCreate(p, ah, err)
 		return nil
 	},
 	FeatureMulticast: func(p *prober) error {
@@ -162,7 +162,7 @@ var probes = map[Feature]func(*prober) error{
 	FeatureDMABuf: func(p *prober) error {
 		mr, err := p.pd().RegisterDMABuf(-1, 0, 4096, 0, verbs.AccessLocalWrite)
 		if !errors.Is(err, unix.EBADF) { // EBADF means that only the file is refused
-			keep(p, mr, err)
+			mustCreate(p, mr, err)
 		}
 		return nil
 	},
@@ -238,7 +238,7 @@ var probes = map[Feature]func(*prober) error{
 func mwType(typ verbs.MWType) func(*prober) error {
 	return func(p *prober) error {
 		mw, err := p.pd().AllocMW(typ)
-		keep(p, mw, err)
+		mustCreate(p, mw, err)
 		return nil
 	}
 }

@@ -87,21 +87,21 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	core, id := p.ctx.contextCore, p.ctx.lastID.Add(1)
 	q := &QP{pd: p, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, srq: opt.SRQ}
 	init := &provider.QPInit{
-		Type: opt.Type, Cap: opt.Cap, SignalAll: opt.SignalAll, SingleThreaded: opt.SingleThreaded, PD: p.part,
+		Type: opt.Type, Cap: opt.Cap, SignalAll: opt.SignalAll, SingleThreaded: opt.SingleThreaded, PD: p.driverPD,
 		SendCQ: opt.SendCQ.queue.CompletionQueue, RecvCQ: opt.RecvCQ.queue.CompletionQueue,
 	}
 	if opt.SRQ != nil {
 		init.SRQ = opt.SRQ.queue.RecvQueue
 	}
-	made := false
-	send, recv, err := core.part.CreateQP(init, func(uhw provider.UHW) (provider.QPInfo, error) {
+	created := false
+	send, recv, err := core.driverContext.CreateQP(init, func(uhw provider.UHW) (provider.QPInfo, error) {
 		err := q.create(init, id, uhw)
-		made = err == nil
+		created = err == nil
 		return provider.QPInfo{Handle: q.handle, QPNum: q.num, Cap: q.cap}, err
 	})
 	handle := q.handle
 	if err != nil {
-		if made {
+		if created {
 			core.destroyQP(handle)
 		}
 		return nil, p.obj.fail(op, err)
@@ -114,16 +114,16 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	}
 	groups := &groups{core: core, qp: handle}
 	q.groups = groups
-	q.obj = newObject(p.obj.device, name{"QP %d", q.num}, func() error {
+	q.obj = newObject(p.obj.device, objectName{"QP %d", q.num}, func() error {
 		groups.detachAll() // or the kernel refuses to destroy the QP
-		if err := stopped(func() error { return core.destroyQP(handle) }, send, recv); err != nil {
+		if err := stopAndDestroy(func() error { return core.destroyQP(handle) }, send, recv); err != nil {
 			return err
 		}
 		core.registry.remove(id)
 		return nil
 	}, parents...)
 	core.registry.add(id, entry{obj: q.obj, qp: weak.Make(q)})
-	closeUnreachable(q, q.obj)
+	addCleanup(q, q.obj)
 	return q, nil
 }
 

@@ -43,7 +43,7 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 		q.send.Suspend()
 		defer func() { q.send.Settle(a.State, moved) }()
 	}
-	err := q.send.Modify(a, mask, q.pd.ctx.run(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil, &moved))
+	err := q.send.Modify(a, mask, q.pd.ctx.invokeFunc(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&req), nil, &moved))
 	if err == nil {
 		return nil
 	}
@@ -53,20 +53,20 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 			if mask&verbs.MaskState != 0 {
 				to = a.State
 			}
-			if why := refusal(q.typ, now.State, to, mask); why != "" {
+			if why := explainRefusal(q.typ, now.State, to, mask); why != "" {
 				err = fmt.Errorf("%s: %w", why, err)
 			}
 		}
 	}
 	if mask&verbs.MaskAV != 0 {
-		err = noRoute(&a.AV, err)
+		err = wrapNoRoute(&a.AV, err)
 	}
 	return q.obj.fail(op, err)
 }
 
-// noRoute adds the GIDs to an error that means that a RoCE peer does not answer. The peer's
-// GID may belong to another network than the local one, or be gone.
-func noRoute(av *verbs.AddressVector, err error) error {
+// wrapNoRoute adds the GIDs to an error that means that a RoCE peer does not answer. The
+// peer's GID may belong to another network than the local one, or be gone.
+func wrapNoRoute(av *verbs.AddressVector, err error) error {
 	if av.Global && (errors.Is(err, unix.ETIMEDOUT) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH)) {
 		return fmt.Errorf("no route to GID %v from GID %d of port %d: %w", av.DGID, av.SGIDIndex, av.Port, err)
 	}

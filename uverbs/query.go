@@ -84,7 +84,8 @@ func deviceAttr(r *abi.IbUverbsExQueryDeviceResp) *verbs.DeviceAttr {
 	}
 }
 
-var noAddr netip.Addr // any
+// anyAddr makes FindGID return the best entry of the port.
+var anyAddr netip.Addr
 
 // QueryPort returns the state and the limits of a port (ibv_query_port(3)). Ports are
 // numbered from 1.

@@ -27,7 +27,7 @@ func (m *MR) Rereg(opt ReregOptions) error {
 		return m.obj.fail(op, fmt.Errorf("PD of another context: %w", unix.EINVAL))
 	}
 	objects := []*object{m.obj}
-	req := abi.IbUverbsReregMr{MrHandle: m.life.handle}
+	req := abi.IbUverbsReregMr{MrHandle: m.state.handle}
 	if opt.PD != nil {
 		req.Flags |= pd
 		req.PdHandle = opt.PD.handle
@@ -56,12 +56,12 @@ func (m *MR) Rereg(opt ReregOptions) error {
 	}
 	m.lkey, m.rkey = resp.Lkey, resp.Rkey
 	if opt.PD != nil {
-		m.obj.move(m.pd.obj, opt.PD.obj)
+		m.obj.reparent(m.pd.obj, opt.PD.obj)
 		m.pd = opt.PD
 	}
 	if opt.Memory != nil {
-		err = m.life.free()
-		m.mem, m.size, m.addr, m.life.free = opt.Memory, len(opt.Memory), req.Start, unpin
+		err = m.state.free()
+		m.mem, m.size, m.addr, m.state.free = opt.Memory, len(opt.Memory), req.Start, unpin
 	}
 	return err
 }

@@ -43,11 +43,11 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 	if min(opt.MaxWR, opt.MaxSGE, opt.Limit) < 0 || max(opt.MaxWR, opt.MaxSGE, opt.Limit) > math.MaxInt32 {
 		return nil, p.obj.fail(op, fmt.Errorf("%+v: %w", opt, verbs.ErrRange))
 	}
-	init := &provider.SRQInit{PD: p.part, MaxWR: cmp.Or(opt.MaxWR, 64), MaxSGE: cmp.Or(opt.MaxSGE, 2)}
+	init := &provider.SRQInit{PD: p.driverPD, MaxWR: cmp.Or(opt.MaxWR, 64), MaxSGE: cmp.Or(opt.MaxSGE, 2)}
 	core, id := p.ctx.contextCore, p.ctx.lastID.Add(1)
 	s := &SRQ{pd: p}
-	made := false
-	queue, err := core.part.CreateSRQ(init, func(uhw provider.UHW) (provider.SRQInfo, error) {
+	created := false
+	queue, err := core.driverContext.CreateSRQ(init, func(uhw provider.UHW) (provider.SRQInfo, error) {
 		maxWR, maxSGE, limit := uint32(init.MaxWR), uint32(init.MaxSGE), uint32(opt.Limit)
 		var gotWR, gotSGE, num uint32
 		err := core.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_SRQ, Method: abi.UVERBS_METHOD_SRQ_CREATE, Attrs: []sys.Attr{
@@ -64,7 +64,7 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 			sys.InBytes(abi.UVERBS_ATTR_UHW_IN, uhw.In),
 			sys.OutBytes(abi.UVERBS_ATTR_UHW_OUT, uhw.Out),
 		}})
-		made = err == nil
+		created = err == nil
 		s.num = s.handle // the kernel numbers only SRQs of the XRC type
 		return provider.SRQInfo{Handle: s.handle, MaxWR: int(gotWR), MaxSGE: int(gotSGE)}, err
 	})
@@ -75,21 +75,21 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 			abi.UVERBS_ATTR_DESTROY_SRQ_HANDLE, abi.UVERBS_ATTR_DESTROY_SRQ_RESP, handle, mmap.Bytes(&resp))
 	}
 	if err != nil {
-		if made {
+		if created {
 			destroy()
 		}
 		return nil, p.obj.fail(op, err)
 	}
 	s.queue = newRecvQueue(queue)
-	s.obj = newObject(p.obj.device, name{"SRQ %d", s.num}, func() error {
-		if err := stopped(destroy, queue); err != nil {
+	s.obj = newObject(p.obj.device, objectName{"SRQ %d", s.num}, func() error {
+		if err := stopAndDestroy(destroy, queue); err != nil {
 			return err
 		}
 		core.registry.remove(id)
 		return nil
 	}, p.obj)
 	core.registry.add(id, entry{obj: s.obj, srq: weak.Make(s)})
-	closeUnreachable(s, s.obj)
+	addCleanup(s, s.obj)
 	return s, nil
 }
 

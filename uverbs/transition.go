@@ -9,7 +9,7 @@ import (
 // transition has the attributes that a change of state requires and accepts, besides the
 // state itself, by transport: the kernel's qp_state_table
 // (drivers/infiniband/core/verbs.c).
-type transition struct{ needs, takes masks }
+type transition struct{ required, optional masks }
 
 type masks map[verbs.QPType]verbs.QPAttrMask
 
@@ -36,42 +36,43 @@ var (
 // transitions contains those that exist, except from any state to RESET, and from any but
 // RESET to ERR.
 var transitions = map[[2]verbs.QPState]transition{
-	{verbs.StateReset, verbs.StateInit}: {needs: initMasks},
-	{verbs.StateInit, verbs.StateInit}:  {takes: initMasks},
+	{verbs.StateReset, verbs.StateInit}: {required: initMasks},
+	{verbs.StateInit, verbs.StateInit}:  {optional: initMasks},
 	{verbs.StateInit, verbs.StateRTR}: {
-		needs: masks{verbs.RC: pathMasks | verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer, verbs.UC: pathMasks},
-		takes: masks{
+		required: masks{verbs.RC: pathMasks | verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer, verbs.UC: pathMasks},
+		optional: masks{
 			verbs.RC: verbs.MaskAltPath | verbs.MaskAccess | verbs.MaskPKeyIndex,
 			verbs.UC: verbs.MaskAltPath | verbs.MaskAccess | verbs.MaskPKeyIndex,
 			verbs.UD: verbs.MaskPKeyIndex | verbs.MaskQKey,
 		},
 	},
 	{verbs.StateRTR, verbs.StateRTS}: {
-		needs: masks{verbs.RC: retryMasks | verbs.MaskSQPSN, verbs.UC: verbs.MaskSQPSN, verbs.UD: verbs.MaskSQPSN},
-		takes: rtsMasks,
+		required: masks{verbs.RC: retryMasks | verbs.MaskSQPSN, verbs.UC: verbs.MaskSQPSN, verbs.UD: verbs.MaskSQPSN},
+		optional: rtsMasks,
 	},
-	{verbs.StateRTS, verbs.StateRTS}: {takes: rtsMasks},
-	{verbs.StateRTS, verbs.StateSQD}: {takes: sqdMasks},
-	{verbs.StateSQD, verbs.StateRTS}: {takes: rtsMasks},
-	{verbs.StateSQD, verbs.StateSQD}: {takes: masks{
+	{verbs.StateRTS, verbs.StateRTS}: {optional: rtsMasks},
+	{verbs.StateRTS, verbs.StateSQD}: {optional: sqdMasks},
+	{verbs.StateSQD, verbs.StateRTS}: {optional: rtsMasks},
+	{verbs.StateSQD, verbs.StateSQD}: {optional: masks{
 		verbs.RC: verbs.MaskPort | verbs.MaskAV | retryMasks | verbs.MaskMaxDestRDAtomic | altMasks | verbs.MaskPKeyIndex | verbs.MaskMinRNRTimer,
 		verbs.UC: verbs.MaskAV | altMasks | verbs.MaskPKeyIndex,
 		verbs.UD: verbs.MaskPKeyIndex | verbs.MaskQKey,
 	}},
-	{verbs.StateSQE, verbs.StateRTS}: {takes: masks{
+	{verbs.StateSQE, verbs.StateRTS}: {optional: masks{
 		verbs.UC: verbs.MaskCurState | verbs.MaskAccess,
 		verbs.UD: verbs.MaskCurState | verbs.MaskQKey,
 	}},
 }
 
-// refusal returns why a QP of a type cannot be modified so, or "" if it does not know.
-func refusal(typ verbs.QPType, from, to verbs.QPState, mask verbs.QPAttrMask) string {
+// explainRefusal returns why the kernel refuses to modify a QP in this way, or "" if the
+// reason is not known.
+func explainRefusal(typ verbs.QPType, from, to verbs.QPState, mask verbs.QPAttrMask) string {
 	t, ok := transitions[[2]verbs.QPState{from, to}]
 	if !ok && to != verbs.StateReset && (to != verbs.StateErr || from == verbs.StateReset) {
 		return fmt.Sprintf("a QP in %v cannot be moved to %v", from, to)
 	}
-	missing := t.needs[typ] &^ mask
-	forbidden := mask &^ (t.needs[typ] | t.takes[typ] | verbs.MaskState)
+	missing := t.required[typ] &^ mask
+	forbidden := mask &^ (t.required[typ] | t.optional[typ] | verbs.MaskState)
 	step := fmt.Sprintf("from %v to %v", from, to)
 	switch {
 	case missing != 0 && forbidden != 0:

@@ -24,7 +24,7 @@ func TestRefusal(t *testing.T) {
 		{verbs.RC, verbs.StateRTS, verbs.StateRTS, verbs.MaskAccess, ""},
 		{verbs.RC, verbs.StateSQE, verbs.StateRTS, s | verbs.MaskAccess, "from SQE to RTS, RC QPs do not take Access"},
 	} {
-		if got := refusal(test.typ, test.from, test.to, test.mask); got != test.want {
+		if got := explainRefusal(test.typ, test.from, test.to, test.mask); got != test.want {
 			t.Errorf("%v from %v to %v with %v: %q, not %q", test.typ, test.from, test.to, test.mask, got, test.want)
 		}
 	}

@@ -24,7 +24,7 @@ func TestNextAllocs(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		turn := func(ctx context.Context) {
+		roundTrip := func(ctx context.Context) {
 			if _, err := b.PostRecv(verbs.RecvWR{}); err != nil {
 				t.Fatal(err)
 			}
@@ -42,10 +42,10 @@ func TestNextAllocs(t *testing.T) {
 			wait(ctx, b.RecvCQ)
 			wait(ctx, a.SendCQ)
 		}
-		if n := testing.AllocsPerRun(200, func() { turn(context.Background()) }); n > recv {
+		if n := testing.AllocsPerRun(200, func() { roundTrip(context.Background()) }); n > recv {
 			t.Errorf("%v allocations", n-recv)
 		}
-		turn(ctx)
+		roundTrip(ctx)
 	})
 }
 

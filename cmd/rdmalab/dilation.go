@@ -54,8 +54,8 @@ const clockSleep = 50 * time.Millisecond
 // its measurements.
 const clockMark = "clock"
 
-// markClock sleeps and reports the measurements with which the host checks the clock.
-func markClock() error {
+// measureClock sleeps and reports the measurements with which the host checks the clock.
+func measureClock() error {
 	port, err := openPort(portResult)
 	if err != nil {
 		return err
@@ -99,16 +99,16 @@ func (c *clockCheck) mark(line string) error {
 	return c.compare(time.Since(c.start).Seconds(), slept/1e9, ticks)
 }
 
-// compare checks a sleep that took here seconds of this machine, there seconds of the
+// compare checks a sleep that took hostTime seconds of this machine, guestTime seconds of the
 // guest, and ticks of its time stamp counter.
-func (c *clockCheck) compare(here, there, ticks float64) error {
+func (c *clockCheck) compare(hostTime, guestTime, ticks float64) error {
 	for _, f := range []struct {
 		of        string
 		got, want float64
 	}{
-		{"clock", here / there, c.factor},
-		{"time stamp counter", ticks / there, ticksPerSecond() * c.factor},
-		{"timer", there, clockSleep.Seconds()},
+		{"clock", hostTime / guestTime, c.factor},
+		{"time stamp counter", ticks / guestTime, ticksPerSecond() * c.factor},
+		{"timer", guestTime, clockSleep.Seconds()},
 	} {
 		if off := f.got/f.want - 1; math.Abs(off) > 0.01 {
 			return fmt.Errorf("%w: its %s is off by %.1f %% at factor %g; this machine may be too busy: try a greater LAB_FACTOR", errClock, f.of, 100*off, c.factor)

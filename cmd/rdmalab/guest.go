@@ -53,7 +53,7 @@ func guest(r *result) error {
 		return err
 	}
 	if j.Modules != "" { // not User-mode Linux, whose processors are all up
-		if err := wakeProcessors(); err != nil {
+		if err := onlineCPUs(); err != nil {
 			return err
 		}
 	}
@@ -73,7 +73,7 @@ func guest(r *result) error {
 		return err
 	}
 	if j.Dilated {
-		if err := markClock(); err != nil {
+		if err := measureClock(); err != nil {
 			return err
 		}
 	}
@@ -114,8 +114,8 @@ func loadModule(file string) error {
 
 // enterRoot changes to the host's root, under a layer that holds writes.
 func enterRoot(j job) error {
-	const nine = "trans=virtio,version=9p2000.L,msize=512000"
-	host, write := mount{"root", "/host", "9p", nine + ",ro,cache=loose"}, mount{"write", "/root" + j.Write, "9p", nine}
+	const opts9P = "trans=virtio,version=9p2000.L,msize=512000"
+	host, write := mount{"root", "/host", "9p", opts9P + ",ro,cache=loose"}, mount{"write", "/root" + j.Write, "9p", opts9P}
 	if j.Modules == "" {
 		host, write = mount{"root", "/host", "hostfs", "/"}, mount{"write", write.target, "hostfs", j.Write}
 	}
@@ -260,9 +260,9 @@ func openPort(name string) (*os.File, error) {
 // "general protection fault ip:" is not matched: it reports a program that crashed.
 var reWarning = regexp.MustCompile(`WARNING: |BUG: |Oops|KASAN|general protection fault[:,]|refcount_t`)
 
-// expected begins a line that a program writes to the kernel's log. A part of the warning
+// expectPrefix begins a line that a program writes to the kernel's log. A part of the warning
 // that the program will cause follows.
-const expected = "lab: expect warning: "
+const expectPrefix = "lab: expect warning: "
 
 // warnings returns the lines of a kernel's log that report an unexpected bug, each with the
 // trace that follows it.
@@ -270,7 +270,7 @@ func warnings(log iter.Seq[string]) (found []string) {
 	var known []string
 	follow := 0
 	for line := range log {
-		if _, text, ok := strings.Cut(line, expected); ok {
+		if _, text, ok := strings.Cut(line, expectPrefix); ok {
 			known = append(known, strings.TrimSpace(text))
 			continue
 		}

@@ -147,7 +147,7 @@ func run(ctx context.Context, args []string) (int, error) {
 	}
 	k, err := fetchKernel(ctx, os.Getenv("LAB_KERNEL"))
 	if err != nil || args[0] == "fetch" {
-		return exitIf(err), err
+		return exitCode(err), err
 	}
 	opt, err := optionsFromEnv()
 	if err != nil {
@@ -164,7 +164,7 @@ func run(ctx context.Context, args []string) (int, error) {
 	std := stdio{os.Stdin, os.Stdout, os.Stderr}
 	name := os.Getenv("LAB_PEER")
 	if name == "" {
-		return bootAgain(ctx, k, j, opt, std)
+		return bootWithRetry(ctx, k, j, opt, std)
 	}
 	peer, err := fetchKernel(ctx, name)
 	if err == nil && (k.uml() || peer.uml()) {
@@ -183,10 +183,10 @@ func fetchAll(ctx context.Context) (int, error) {
 		errs = append(errs, err)
 	}
 	err := errors.Join(errs...)
-	return exitIf(err), err
+	return exitCode(err), err
 }
 
-func exitIf(err error) int {
+func exitCode(err error) int {
 	if err != nil {
 		return exitLab
 	}

@@ -66,8 +66,8 @@ func optionsFromEnv() (options, error) {
 	return o, errors.Join(errs...)
 }
 
-// counting is the accelerator whose clock advances by 1 ns with every instruction.
-const counting = "icount"
+// icountAccel is the accelerator whose clock advances by 1 ns with every instruction.
+const icountAccel = "icount"
 
 // qemuCommand returns the command that runs the machine. Its ports are virtio-serial
 // ports on sockets in dir.
@@ -75,16 +75,16 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 	// Without CX16 the kernel's allocator does not use CMPXCHG16B, which may leave wrong
 	// flags in an emulated processor: kernels have crashed there.
 	cpu, accel, icount := "max,-cx16", "tcg,thread=multi", []string(nil)
-	var slower dilation
+	var dil dilation
 	switch o.accel {
 	case dilated:
 		var err error
-		if slower, err = newDilation(o.factor); err != nil {
+		if dil, err = newDilation(o.factor); err != nil {
 			return nil, err
 		}
 	case "kvm":
 		cpu, accel = "host", "kvm"
-	case counting:
+	case icountAccel:
 		// Without ERMS no code copies memory byte by byte, where each byte would count.
 		cpu, accel, icount = "max,-cx16,-erms", "tcg,thread=single", []string{"-icount", "shift=0"}
 	}
@@ -96,7 +96,7 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 		"-machine", "q35", "-accel", accel, "-cpu", cpu,
 		"-m", strconv.Itoa(o.mem), "-smp", strconv.Itoa(o.cpus),
 		"-kernel", k.image, "-initrd", initramfs,
-		"-append", "console=ttyS0 loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on " + oneProcessor + slower.kernel,
+		"-append", "console=ttyS0 loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on " + singleCPUBoot + dil.kernel,
 		"-serial", "chardev:console", "-chardev", "file,id=console,path=" + filepath.Join(dir, "console"),
 		"-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
 	}
@@ -112,7 +112,7 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 	var files []*os.File
 	if o.net != nil {
 		var err error
-		if files, err = o.net.plug(o.host); err != nil {
+		if files, err = o.net.attach(o.host); err != nil {
 			return nil, err
 		}
 	}
@@ -122,8 +122,8 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 	}
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", args...)
 	cmd.ExtraFiles = files
-	if slower.env != nil {
-		cmd.Env = append(os.Environ(), slower.env...)
+	if dil.env != nil {
+		cmd.Env = append(os.Environ(), dil.env...)
 	}
 	return cmd, nil
 }
@@ -147,5 +147,5 @@ func runOnHost(ctx context.Context, args []string) (int, error) {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exitStatus(exit.Sys().(syscall.WaitStatus)), nil
 	}
-	return exitIf(err), err
+	return exitCode(err), err
 }

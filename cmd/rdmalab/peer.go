@@ -33,8 +33,8 @@ func bootPair(ctx context.Context, k, other kernel, j job, opt options, std stdi
 	ended := errors.New("the first machine has ended")
 	peer := make(chan error, 1)
 	go func() {
-		log := &prefixer{w: std.err, prefix: "peer: "}
-		err := keepPeer(ctx, other, j.onHost(peerHost, other, k), opt.on(net, peerHost), stdio{strings.NewReader(""), log, log})
+		log := &prefixWriter{w: std.err, prefix: "peer: "}
+		err := runPeer(ctx, other, j.onHost(peerHost, other, k), opt.on(net, peerHost), stdio{strings.NewReader(""), log, log})
 		if errors.Is(err, ended) && !errors.Is(err, errWarned) {
 			err = nil
 		}
@@ -44,7 +44,7 @@ func bootPair(ctx context.Context, k, other kernel, j job, opt options, std stdi
 		}
 		peer <- err
 	}()
-	code, err := bootAgain(ctx, k, j.onHost(firstHost, k, other), opt.on(net, firstHost), std)
+	code, err := bootWithRetry(ctx, k, j.onHost(firstHost, k, other), opt.on(net, firstHost), std)
 	stop(ended)
 	if perr := <-peer; perr != nil {
 		if !errors.Is(err, perr) {
@@ -57,10 +57,10 @@ func bootPair(ctx context.Context, k, other kernel, j job, opt options, std stdi
 	return code, err
 }
 
-// keepPeer keeps the peer running until its program or ctx ends.
-func keepPeer(ctx context.Context, k kernel, j job, opt options, std stdio) error {
+// runPeer keeps the peer running until its program or ctx ends.
+func runPeer(ctx context.Context, k kernel, j job, opt options, std stdio) error {
 	for {
-		code, err := bootAgain(ctx, k, j, opt, std)
+		code, err := bootWithRetry(ctx, k, j, opt, std)
 		switch {
 		case errors.Is(err, errDown) && !errors.Is(err, errWarned) && ctx.Err() == nil:
 			fmt.Fprintln(std.err, "went down, and is booted again")
@@ -74,8 +74,8 @@ func keepPeer(ctx context.Context, k kernel, j job, opt options, std stdio) erro
 	}
 }
 
-// prefixer writes lines with a prefix.
-type prefixer struct {
+// prefixWriter writes lines with a prefix.
+type prefixWriter struct {
 	w      io.Writer
 	prefix string
 
@@ -83,7 +83,7 @@ type prefixer struct {
 	line []byte
 }
 
-func (p *prefixer) Write(b []byte) (int, error) {
+func (p *prefixWriter) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.line = append(p.line, b...)

@@ -37,7 +37,7 @@ var ports = []string{portIn, portOut, portErr, portResult}
 // errBoot reports a kernel that went down before the program started.
 var errBoot = errors.New("the kernel did not come up")
 
-// errPatched reports a kernel that ran into a breakpoint of its own: see bootAgain.
+// errPatched reports a kernel that ran into a breakpoint of its own: see bootWithRetry.
 var errPatched = errors.New("the kernel ran code that it had just patched")
 
 // bootLimit is how long each of two machines may take until the program starts.
@@ -46,12 +46,12 @@ const bootLimit = 90 * time.Second
 // errWarned reports a kernel that logged a bug of its own.
 var errWarned = errors.New("the kernel warned")
 
-// bootAgain calls boot, and again if the kernel does not come up. QEMU's emulation of
+// bootWithRetry calls boot, and again if the kernel does not come up. QEMU's emulation of
 // several processors sometimes runs code that the kernel has just patched, which is
 // frequent during boot, and the kernel crashes. When the kernel crashes so under tests,
 // and its log shows the cause, they are run again too: tests have no input and may be
 // repeated.
-func bootAgain(ctx context.Context, k kernel, j job, opt options, std stdio) (code int, err error) {
+func bootWithRetry(ctx context.Context, k kernel, j job, opt options, std stdio) (code int, err error) {
 	for range 4 {
 		code, err = boot(ctx, k, j, opt, std)
 		switch {
@@ -102,7 +102,7 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 		return exitLab, err
 	}
 	if opt.net != nil {
-		defer opt.net.unplug(opt.host)
+		defer opt.net.detach(opt.host)
 	}
 
 	// The machine dies with this thread, so the thread must outlive it.
@@ -112,8 +112,8 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	// User-mode Linux has a process for each process of the guest.
 	vm.Cancel = func() error { return syscall.Kill(-vm.Process.Pid, syscall.SIGKILL) }
 	vm.WaitDelay = 2 * time.Second
-	var complaint bytes.Buffer
-	vm.Stderr = &complaint
+	var vmStderr bytes.Buffer
+	vm.Stderr = &vmStderr
 	err = vm.Start()
 	for _, f := range vm.ExtraFiles {
 		f.Close()
@@ -121,10 +121,10 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	if err != nil {
 		return exitLab, err
 	}
-	exited, gone := make(chan error, 1), make(chan struct{})
+	exited, vmDone := make(chan error, 1), make(chan struct{})
 	go func() {
 		exited <- vm.Wait()
-		close(gone)
+		close(vmDone)
 		for _, l := range listeners {
 			l.Close()
 		}
@@ -135,21 +135,21 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 
 	stdout, stderr := &counter{w: io.Discard}, &counter{w: io.Discard}
 	rep := &report{up: make(chan struct{}), clock: clockCheck{factor: opt.factor}}
-	var hung atomic.Bool
+	var timedOut atomic.Bool
 	if opt.net != nil { // the other machine waits; for a single one LAB_TIMEOUT is enough
 		watch := time.AfterFunc(bootLimit, func() {
 			select {
 			case <-rep.up:
 			default:
-				hung.Store(true)
+				timedOut.Store(true)
 				vm.Cancel()
 			}
 		})
 		defer watch.Stop()
 	}
-	var streams sync.WaitGroup
+	var copiers sync.WaitGroup
 	serve := func(l net.Listener, use func(net.Conn)) {
-		streams.Go(func() {
+		copiers.Go(func() {
 			if c, err := l.Accept(); err == nil {
 				use(c)
 				c.Close()
@@ -178,13 +178,13 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 		select {
 		case <-rep.up: // input is left for the next attempt until the program runs
 			feed(c, std.in)
-			<-gone // closed earlier, QEMU would drop what the guest has yet to read
-		case <-gone:
+			<-vmDone // closed earlier, QEMU would drop what the guest has yet to read
+		case <-vmDone:
 		}
 		c.Close()
 	}()
 	err = <-exited
-	streams.Wait()
+	copiers.Wait()
 
 	console, _ := os.ReadFile(filepath.Join(dir, "console"))
 	if j.Host == peerHost { // the guest may have ended without reading its log
@@ -195,12 +195,12 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	switch {
 	case ctx.Err() != nil:
 		return exitLab, fmt.Errorf("stopped: %w%s", context.Cause(ctx), tail(console))
-	case hung.Load() && !rep.started:
+	case timedOut.Load() && !rep.started:
 		return exitLab, fmt.Errorf("%w in %v%s", errBoot, bootLimit, tail(console))
 	case rep.err != nil:
 		return exitLab, rep.err
 	case !rep.started && err != nil:
-		return exitLab, fmt.Errorf("machine: %w\n%s%s", err, complaint.Bytes(), tail(console))
+		return exitLab, fmt.Errorf("machine: %w\n%s%s", err, vmStderr.Bytes(), tail(console))
 	case !rep.started && !rep.ended:
 		return exitLab, fmt.Errorf("%w%s", errBoot, tail(console))
 	case !rep.ended && bytes.Contains(console, []byte("Oops: int3: ")):
@@ -294,9 +294,9 @@ func feed(w io.Writer, r io.Reader) {
 
 // tail returns the end of the kernel's console, for an error message.
 func tail(console []byte) string {
-	const most = 4 << 10
-	if len(console) > most {
-		console = console[len(console)-most:]
+	const limit = 4 << 10
+	if len(console) > limit {
+		console = console[len(console)-limit:]
 	}
 	if len(bytes.TrimSpace(console)) == 0 {
 		return ""
@@ -326,8 +326,8 @@ func accelerator(ctx context.Context, k kernel, opt options) string {
 	} else {
 		f.Close()
 	}
-	verdict := filepath.Join(k.root, "kvm-"+hostID())
-	if b, err := os.ReadFile(verdict); err == nil {
+	cacheFile := filepath.Join(k.root, "kvm-"+hostID())
+	if b, err := os.ReadFile(cacheFile); err == nil {
 		return string(b)
 	}
 	fmt.Fprintln(os.Stderr, "lab: trying KVM, once")
@@ -338,7 +338,7 @@ func accelerator(ctx context.Context, k kernel, opt options) string {
 		accel = "kvm"
 	}
 	if !errors.Is(ctx.Err(), context.Canceled) {
-		os.WriteFile(verdict, []byte(accel), 0o644)
+		os.WriteFile(cacheFile, []byte(accel), 0o644)
 	}
 	fmt.Fprintf(os.Stderr, "lab: using %s\n", accel)
 	return accel

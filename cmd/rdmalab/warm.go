@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// oneProcessor makes the kernel boot on one processor, where patching its own code is
-// safe; see bootAgain. The others are brought up when most of the patching is done.
-const oneProcessor = "maxcpus=1 noreplace-smp"
+// singleCPUBoot makes the kernel boot on one processor, where patching its own code is
+// safe; see bootWithRetry. The others are brought up when most of the patching is done.
+const singleCPUBoot = "maxcpus=1 noreplace-smp"
 
 // warmUp makes the kernel patch itself before other processors run, as it does at the
 // first use of TCP, which siw uses, and of UDP encapsulation, by which rxe receives.
@@ -41,8 +41,8 @@ func warmUp() error {
 	return nil
 }
 
-// wakeProcessors brings up the processors that are offline.
-func wakeProcessors() error {
+// onlineCPUs brings up the processors that are offline.
+func onlineCPUs() error {
 	// A new one measures its speed by the clock's ticks, which stop when all are idle.
 	var up atomic.Bool
 	go func() {

@@ -20,10 +20,10 @@ import (
 func TestCat(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := net.JoinHostPort(labtest.AddrOf(device), "7493")
-		there, back := make([]byte, 300000), make([]byte, 200000)
+		request, reply := make([]byte, 300000), make([]byte, 200000)
 		noise := rand.NewChaCha8([32]byte{})
-		noise.Read(there)
-		noise.Read(back)
+		noise.Read(request)
+		noise.Read(reply)
 
 		server := command(t, "cat", "-l", addr)
 		var arrived, log bytes.Buffer
@@ -33,7 +33,7 @@ func TestCat(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.AfterFunc(time.Second, func() { // often after the other direction has ended
-			answer.Write(back)
+			answer.Write(reply)
 			answer.Close()
 		})
 		var client *exec.Cmd
@@ -42,7 +42,7 @@ func TestCat(t *testing.T) {
 			client = command(t, "cat", "-w", "10s", "-B", "8192", addr)
 			out.Reset()
 			errs.Reset()
-			client.Stdin, client.Stdout, client.Stderr = bytes.NewReader(there), &out, &errs
+			client.Stdin, client.Stdout, client.Stderr = bytes.NewReader(request), &out, &errs
 			if err := client.Start(); err != nil {
 				t.Fatal(err)
 			}
@@ -59,11 +59,11 @@ func TestCat(t *testing.T) {
 		if err := server.Wait(); err != nil || !client.ProcessState.Success() {
 			t.Errorf("server: %v\n%s\nclient: %v\n%s", err, &log, client.ProcessState, &errs)
 		}
-		if !bytes.Equal(arrived.Bytes(), there) {
-			t.Errorf("%d bytes of %d arrived, or others", arrived.Len(), len(there))
+		if !bytes.Equal(arrived.Bytes(), request) {
+			t.Errorf("%d bytes of %d arrived, or others", arrived.Len(), len(request))
 		}
-		if !bytes.Equal(out.Bytes(), back) {
-			t.Errorf("%d bytes of %d came back, or others", out.Len(), len(back))
+		if !bytes.Equal(out.Bytes(), reply) {
+			t.Errorf("%d bytes of %d came back, or others", out.Len(), len(reply))
 		}
 
 		if text, err := command(t, "cat", addr).CombinedOutput(); err == nil || !strings.Contains(string(text), "refused") {

@@ -64,14 +64,14 @@ func TestCP(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, put := range []bool{true, false} {
 			t.Run(map[bool]string{true: "put", false: "get"}[put], func(t *testing.T) {
-				here, there := t.TempDir(), t.TempDir()
-				server, addr := serveCP(t, there, labtest.AddrOf(device)+":0")
+				localDir, remoteDir := t.TempDir(), t.TempDir()
+				server, addr := serveCP(t, remoteDir, labtest.AddrOf(device)+":0")
 				defer func() { server.Process.Kill(); server.Wait() }()
-				from, to := there, here
-				args := []string{addr + ":f", here + "/f"}
+				from, to := remoteDir, localDir
+				args := []string{addr + ":f", localDir + "/f"}
 				if put {
-					from, to = here, there
-					args = []string{here + "/f", addr + ":f"}
+					from, to = localDir, remoteDir
+					args = []string{localDir + "/f", addr + ":f"}
 				}
 				b := writeFile(t, from+"/f", 32<<20)
 				client := command(t, append([]string{"cp", "--progress"}, args...)...)
@@ -80,10 +80,10 @@ func TestCP(t *testing.T) {
 				if err := client.Start(); err != nil {
 					t.Fatal(err)
 				}
-				kept := int64(0)
-				for end := time.Now().Add(time.Minute); kept < 4<<20; time.Sleep(time.Millisecond) {
+				partSize := int64(0)
+				for end := time.Now().Add(time.Minute); partSize < 4<<20; time.Sleep(time.Millisecond) {
 					if info, err := os.Stat(filepath.Join(to, ".f.part")); err == nil {
-						kept = info.Size()
+						partSize = info.Size()
 					}
 					if time.Now().After(end) {
 						t.Fatalf("nothing comes; the client says\n%s%s", &out, &errs)
@@ -94,7 +94,7 @@ func TestCP(t *testing.T) {
 				if _, err := os.Stat(to + "/f"); err == nil {
 					t.Fatal("the file was there before the server was killed")
 				}
-				if server, addr2 := serveCP(t, there, addr); addr2 != addr {
+				if server, addr2 := serveCP(t, remoteDir, addr); addr2 != addr {
 					t.Fatalf("the server is back on %s, not %s", addr2, addr)
 				} else {
 					defer func() { server.Process.Kill(); server.Wait() }()
@@ -126,34 +126,34 @@ func tail(s string) string { return s[max(0, len(s)-500):] }
 // TestCPFails checks that the client prints why it fails, at once if a retry cannot help.
 func TestCPFails(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		here, there := t.TempDir(), t.TempDir()
-		_, addr := serveCP(t, there, labtest.AddrOf(device)+":0")
-		writeFile(t, here+"/f", 10)
+		localDir, remoteDir := t.TempDir(), t.TempDir()
+		_, addr := serveCP(t, remoteDir, labtest.AddrOf(device)+":0")
+		writeFile(t, localDir+"/f", 10)
 		for _, c := range []struct {
 			args []string
 			want string
 		}{
-			{[]string{addr + ":missing", here + "/x"}, "no such file"},
-			{[]string{here + "/missing", addr + ":"}, "no such file"},
-			{[]string{here + "/f", addr + ":../f"}, "not the name of a file"},
-			{[]string{here + "/f", addr + ":a/b/c"}, "no such file"},
-			{[]string{here + "/f", labtest.AddrOf(device) + ":1:f"}, "refused"},
-			{[]string{here + "/f"}, "a destination"},
-			{[]string{"-l", there, "x"}, "no files"},
+			{[]string{addr + ":missing", localDir + "/x"}, "no such file"},
+			{[]string{localDir + "/missing", addr + ":"}, "no such file"},
+			{[]string{localDir + "/f", addr + ":../f"}, "not the name of a file"},
+			{[]string{localDir + "/f", addr + ":a/b/c"}, "no such file"},
+			{[]string{localDir + "/f", labtest.AddrOf(device) + ":1:f"}, "refused"},
+			{[]string{localDir + "/f"}, "a destination"},
+			{[]string{"-l", remoteDir, "x"}, "no files"},
 		} {
 			out, err := command(t, append([]string{"cp"}, c.args...)...).CombinedOutput()
 			if err == nil || !strings.Contains(string(out), c.want) {
 				t.Errorf("%q: %v, prints\n%s", c.args, err, out)
 			}
 		}
-		if here, there := files(t, here), files(t, there); !slices.Equal(here, []string{"f"}) || there != nil {
-			t.Errorf("failures leave %q here and %q there", here, there)
+		if local, remote := files(t, localDir), files(t, remoteDir); !slices.Equal(local, []string{"f"}) || remote != nil {
+			t.Errorf("failures leave %q in the local folder and %q in the remote one", local, remote)
 		}
-		writeFile(t, here+"/g", 10)
-		if out, err := command(t, "cp", "-q", here+"/f", here+"/g", addr+":").CombinedOutput(); err != nil || len(out) > 0 {
+		writeFile(t, localDir+"/g", 10)
+		if out, err := command(t, "cp", "-q", localDir+"/f", localDir+"/g", addr+":").CombinedOutput(); err != nil || len(out) > 0 {
 			t.Errorf("several files: %v\n%s", err, out)
 		}
-		if got := files(t, there); !slices.Equal(got, []string{"f", "g"}) {
+		if got := files(t, remoteDir); !slices.Equal(got, []string{"f", "g"}) {
 			t.Errorf("several files: %q", got)
 		}
 	})

@@ -3,7 +3,7 @@
 //	verbs devices              list devices, their ports and addresses
 //	verbs info [DEVICE]        show what devices can do
 //	verbs abi                  compare the kernel's structures with this program's
-//	verbs demo                 write, read back and compare over RDMA
+//	verbs demo                 write, read reply and compare over RDMA
 //	verbs ping -s | -c -a HOST counterpart of rping, works with it
 //	verbs perf OP lat|bw HOST  counterpart of perftest: latency and bandwidth
 //	verbs pingpong TYPE [HOST] counterpart of ibv_rc_pingpong, works with it; uc, ud, srq

@@ -47,17 +47,17 @@ func serve(addr string) error {
 	server := http.Server{Handler: http.HandlerFunc(answer)}
 	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	over := make(chan error, 1)
+	done := make(chan error, 1)
 	context.AfterFunc(interrupted, func() {
 		fmt.Println("shutting down")
-		patience, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		over <- server.Shutdown(patience)
+		done <- server.Shutdown(ctx)
 	})
 	if err := server.Serve(l); err != http.ErrServerClosed {
 		return err
 	}
-	return <-over
+	return <-done
 }
 
 // answer waits for as long as the request has in its parameter wait.

@@ -61,15 +61,15 @@ func serve(ctx context.Context, addr string) error {
 			return err
 		}
 		go func() {
-			if err := t.lend(ctx, req); err != nil {
+			if err := t.serveClient(ctx, req); err != nil {
 				log.Printf("%v: %v", req.RemoteAddr(), err)
 			}
 		}()
 	}
 }
 
-// lend lets a client read the table, and waits until it has gone.
-func (t table) lend(ctx context.Context, req *rconn.Request) error {
+// serveClient lets a client read the table, and waits until it has gone.
+func (t table) serveClient(ctx context.Context, req *rconn.Request) error {
 	c, err := req.Accept(ctx, rconn.Options{Setup: func(c *rconn.Conn) error {
 		region, err := c.Register(t, rconn.RemoteRead)
 		if err != nil {
@@ -116,7 +116,7 @@ func dial(ctx context.Context, addr string) (*store, error) {
 // get reads the value of a key: one RDMA READ, or more while the server writes it.
 func (s *store) get(ctx context.Context, key string) (string, error) {
 	for {
-		if err := s.Get(ctx, s.part, s.table.At(home(key))); err != nil {
+		if err := s.Get(ctx, s.part, s.table.At(slotOf(key))); err != nil {
 			return "", err
 		}
 		if value, err := find(s.part, key); err != errTorn {

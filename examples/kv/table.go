@@ -29,8 +29,8 @@ const (
 
 func newTable() table { return make(table, tableSize) }
 
-// home returns the offset of the first slot in which a key may be.
-func home(key string) int {
+// slotOf returns the offset of the first slot in which a key may be.
+func slotOf(key string) int {
 	h := fnv.New32a()
 	h.Write([]byte(key))
 	return int(h.Sum32()%slots) * slotSize
@@ -41,7 +41,7 @@ func (t table) set(key, value string) error {
 	if key == "" || headSize+len(key)+len(value) > slotSize {
 		return fmt.Errorf("key %q: it must not be empty, and %d bytes at most with its value", key, slotSize-headSize)
 	}
-	part := t[home(key):][:probes*slotSize]
+	part := t[slotOf(key):][:probes*slotSize]
 	for slot := part; len(slot) > 0; slot = slot[slotSize:] {
 		if own := slot[headSize:][:slot[4]]; len(own) > 0 && string(own) != key {
 			continue

@@ -42,7 +42,7 @@ func run(addr, text string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := while(loop, func() bool { return socket.State() == rmsg.Connecting }); err != nil {
+	if err := dispatchWhile(loop, func() bool { return socket.State() == rmsg.Connecting }); err != nil {
 		return err
 	}
 	if err := socket.Err(); err != nil {
@@ -58,7 +58,7 @@ func run(addr, text string) (err error) {
 	if err := socket.Post(buf); err != nil {
 		return err
 	}
-	if err := while(loop, func() bool { return buf.Status() == rmsg.Queued }); err != nil {
+	if err := dispatchWhile(loop, func() bool { return buf.Status() == rmsg.Queued }); err != nil {
 		return err
 	}
 	if err := errors.Join(buf.Err(), buf.Free()); err != nil {
@@ -69,7 +69,7 @@ func run(addr, text string) (err error) {
 	if err := socket.Disconnect(); err != nil {
 		return err
 	}
-	if err := while(loop, func() bool { return socket.State() != rmsg.Disconnected }); err != nil {
+	if err := dispatchWhile(loop, func() bool { return socket.State() != rmsg.Disconnected }); err != nil {
 		return err
 	}
 	if err := socket.Err(); !errors.Is(err, verbs.ErrClosed) {
@@ -79,8 +79,8 @@ func run(addr, text string) (err error) {
 	return nil
 }
 
-// while waits for events and dispatches them while a condition holds.
-func while(loop *rmsg.Loop, condition func() bool) error {
+// dispatchWhile waits for events and dispatches them while a condition holds.
+func dispatchWhile(loop *rmsg.Loop, condition func() bool) error {
 	for condition() {
 		if _, err := loop.DispatchWait(context.Background()); err != nil {
 			return err

@@ -62,7 +62,7 @@ func serve(ctx context.Context, addr string, tasks, workers int) error {
 		if err != nil {
 			return err
 		}
-		go func() { gone <- lend(ctx, req, memory) }()
+		go func() { gone <- serveWorker(ctx, req, memory) }()
 	}
 	for range workers {
 		if err := <-gone; err != nil {
@@ -77,8 +77,8 @@ func serve(ctx context.Context, addr string, tasks, workers int) error {
 	return nil
 }
 
-// lend lets a worker use the memory, and waits until it has gone.
-func lend(ctx context.Context, req *rconn.Request, memory []byte) error {
+// serveWorker lets a worker use the memory, and waits until it has gone.
+func serveWorker(ctx context.Context, req *rconn.Request, memory []byte) error {
 	c, err := req.Accept(ctx, rconn.Options{Setup: func(c *rconn.Conn) error {
 		region, err := c.Register(memory, rconn.RemoteAtomic|rconn.RemoteWrite)
 		if err != nil {

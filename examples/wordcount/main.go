@@ -20,7 +20,7 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-const patience = time.Minute // for each file
+const fileTimeout = time.Minute // for each file
 
 func main() {
 	log.SetFlags(0)
@@ -64,7 +64,7 @@ func serve(addr string) error {
 
 // answer reads until the client closes its side for writing, and writes the counts.
 func answer(c net.Conn) error {
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(fileTimeout))
 	var lines, words, size int
 	inWord := false
 	chunk := make([]byte, 64<<10)
@@ -101,7 +101,7 @@ func count(addr, name string, verbose bool) error {
 		return err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(fileTimeout))
 	if _, err := io.Copy(c, f); err != nil {
 		return err
 	}

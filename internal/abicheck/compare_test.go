@@ -65,7 +65,7 @@ offsetof struct thing u.y = 16 size 8
 				t.Errorf("%s: %+v", d.Status, d)
 			}
 			for mapped, breaks := range map[bool]bool{false: c.command, true: c.elem} {
-				r := use{feature: "things", mapped: mapped}.judge("struct thing", d, nil)
+				r := use{feature: "things", mapped: mapped}.evaluate("struct thing", d, nil)
 				if r.Breaks != breaks || (r.Why == "") != (c.want == Same) {
 					t.Errorf("mapped %v: %+v", mapped, r)
 				}
@@ -76,21 +76,21 @@ offsetof struct thing u.y = 16 size 8
 
 func TestLost(t *testing.T) {
 	d := Difference{Status: Older, Size: 8, KernelSize: 8, Fewer: []string{"wr.flush", "wr.flush.length", "other"}}
-	if r := (use{feature: "rxe"}).judge("struct rxe_send_wr", d, nil); r.Why != "without RDMA FLUSH, other" {
+	if r := (use{feature: "rxe"}).evaluate("struct rxe_send_wr", d, nil); r.Why != "without RDMA FLUSH, other" {
 		t.Errorf("%+v", r)
 	}
 	d.Status = Unknown
-	if r := (use{module: "siw"}).judge("struct siw_cqe", d, []string{"siw"}); r.Why != "module siw is not loaded, or has no BTF" || r.Breaks {
+	if r := (use{module: "siw"}).evaluate("struct siw_cqe", d, []string{"siw"}); r.Why != "module siw is not loaded, or has no BTF" || r.Breaks {
 		t.Errorf("%+v", r)
 	}
-	// Each key of lost is a member of ours.
+	// Each key of memberFeatures is a member of ours.
 	types := map[string]bool{}
 	for _, typ := range Types() {
 		for _, m := range typ.Members {
 			types[typ.String()+" "+m.Path] = true
 		}
 	}
-	for at := range lost {
+	for at := range memberFeatures {
 		if !types[at] {
 			t.Errorf("there is no %s", at)
 		}

@@ -31,14 +31,14 @@ func (k *Kernel) Used() []Result {
 	var list []Result
 	for _, u := range uses {
 		for _, name := range u.names() {
-			list = append(list, u.judge(name, k.Compare(types[name]), k.Absent))
+			list = append(list, u.evaluate(name, k.Compare(types[name]), k.Absent))
 		}
 	}
 	return list
 }
 
-// judge returns the effect of a difference on a use.
-func (u use) judge(name string, d Difference, absent []string) Result {
+// evaluate returns the effect of a difference on a use.
+func (u use) evaluate(name string, d Difference, absent []string) Result {
 	r := Result{
 		Type: name, Feature: u.feature, Status: d.Status,
 		Size: d.Size, KernelSize: d.KernelSize, More: d.More, Fewer: d.Fewer, Moved: d.Moved,
@@ -66,7 +66,7 @@ func (u use) judge(name string, d Difference, absent []string) Result {
 func (u use) without(name string, members []string) (list []string) {
 	for _, m := range members {
 		what := m
-		for at, feature := range lost {
+		for at, feature := range memberFeatures {
 			if full := name + " " + m; full == at || strings.HasPrefix(full, at+".") {
 				what = feature
 			}

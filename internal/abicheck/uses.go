@@ -74,9 +74,9 @@ var uses = []use{
 	{feature: "siw: completions", module: "siw", mapped: true, types: "siw_cqe siw_cq_ctrl"},
 }
 
-// lost names the feature that needs a member, for structures that work without
+// memberFeatures names the feature that needs a member, for structures that work without
 // that member.
-var lost = map[string]string{
+var memberFeatures = map[string]string{
 	"struct rxe_send_wr wr.flush":                         "RDMA FLUSH",
 	"struct rxe_dma_info atomic_wr[0]":                    "ATOMIC WRITE",
 	"struct rdma_ucm_event_resp param.arg32":              "cm.ID.WriteEvent",

@@ -167,7 +167,7 @@ func (a Archive) Unpack(ctx context.Context, first Package, more ...Package) (st
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil // another process was faster
 	}
-	a.sweep()
+	a.removeStale()
 	tmp, err := os.MkdirTemp(a.dir(), tmpPrefix)
 	if err != nil {
 		return "", err

@@ -49,9 +49,9 @@ func Lock(ctx context.Context, file string) (func(), error) {
 	}
 }
 
-// sweep removes incomplete folders of processes that died. The caller holds the
+// removeStale removes incomplete folders of processes that died. The caller holds the
 // lock, so no other process is filling one.
-func (a Archive) sweep() {
+func (a Archive) removeStale() {
 	left, _ := filepath.Glob(filepath.Join(a.dir(), tmpPrefix+"*"))
 	for _, dir := range left {
 		os.RemoveAll(dir)

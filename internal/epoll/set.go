@@ -13,19 +13,19 @@ import (
 // Set is an epoll file, with an eventfd in it for Wake. Any goroutine may call its methods,
 // also after Close; one at a time may call Wait.
 type Set struct {
-	event int
+	wakeFD int // the eventfd
 
 	mu    sync.Mutex
 	file  *os.File // in the runtime's netpoller, so that Wait blocks no thread; nil before Wait
 	fd    int      // -1 after Close
-	awake bool     // event is readable
+	woken bool     // wakeFD is readable
 
 	// For Wait:
-	raw   syscall.RawConn
-	look  func(fd uintptr) bool
-	room  [8]unix.EpollEvent
-	ready []unix.EpollEvent // of room
-	looks int
+	raw      syscall.RawConn
+	pollFunc func(fd uintptr) bool
+	buf      [8]unix.EpollEvent
+	ready    []unix.EpollEvent // a prefix of buf
+	polls    int
 }
 
 // WakeID is the ID in the epoll event of Wake.
@@ -37,18 +37,18 @@ func New() (*Set, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
-	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	wakeFD, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	s := &Set{fd: fd, event: event}
-	s.look = func(fd uintptr) bool {
-		s.ready = poll(int(fd), s.room[:])
-		s.looks++
+	s := &Set{fd: fd, wakeFD: wakeFD}
+	s.pollFunc = func(fd uintptr) bool {
+		s.ready = poll(int(fd), s.buf[:])
+		s.polls++
 		return len(s.ready) > 0
 	}
-	if err := s.Add(event, WakeID); err != nil {
+	if err := s.Add(wakeFD, WakeID); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -84,34 +84,34 @@ func (s *Set) Wake() { s.set(true) }
 // Clear undoes Wake.
 func (s *Set) Clear() { s.set(false) }
 
-func (s *Set) set(awake bool) {
+func (s *Set) set(woken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.fd < 0 || s.awake == awake {
+	if s.fd < 0 || s.woken == woken {
 		return
 	}
-	s.awake = awake
+	s.woken = woken
 	b := [8]byte{1}
-	if awake {
-		unix.Write(s.event, b[:])
+	if woken {
+		unix.Write(s.wakeFD, b[:])
 	} else {
-		unix.Read(s.event, b[:])
+		unix.Read(s.wakeFD, b[:])
 	}
 }
 
-// Poll returns the events of files that are readable now, as many as fit into room.
-func (s *Set) Poll(room []unix.EpollEvent) []unix.EpollEvent {
+// Poll returns the events of files that are readable now, as many as fit into buf.
+func (s *Set) Poll(buf []unix.EpollEvent) []unix.EpollEvent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return poll(s.fd, room)
+	return poll(s.fd, buf)
 }
 
-func poll(fd int, room []unix.EpollEvent) []unix.EpollEvent {
-	n, err := unix.EpollWait(fd, room, 0)
+func poll(fd int, buf []unix.EpollEvent) []unix.EpollEvent {
+	n, err := unix.EpollWait(fd, buf, 0)
 	if err != nil {
 		n = 0 // EINTR: the next call returns the events
 	}
-	return room[:n]
+	return buf[:n]
 }
 
 // Wait waits until a file is readable, and returns the events and whether it slept. The
@@ -120,9 +120,9 @@ func (s *Set) Wait() (ready []unix.EpollEvent, slept bool, err error) {
 	if err := s.prepare(); err != nil {
 		return nil, false, err
 	}
-	s.looks = 0
-	err = s.raw.Read(s.look)
-	return s.ready, s.looks > 1, err
+	s.polls = 0
+	err = s.raw.Read(s.pollFunc)
+	return s.ready, s.polls > 1, err
 }
 
 // prepare adds the set to the netpoller, which every event of the set's files wakes from
@@ -148,7 +148,7 @@ func (s *Set) Close() {
 	if s.fd < 0 {
 		return
 	}
-	unix.Close(s.event)
+	unix.Close(s.wakeFD)
 	if s.file != nil {
 		s.file.Close()
 	} else {

@@ -25,7 +25,7 @@ func TestSet(t *testing.T) {
 	if err := s.Add(int(r.Fd()), 7); err != nil {
 		t.Fatal(err)
 	}
-	var room [8]unix.EpollEvent
+	var buf [8]unix.EpollEvent
 	expect := func(when string, got []unix.EpollEvent, ids ...int32) {
 		t.Helper()
 		if len(got) != len(ids) {
@@ -38,7 +38,7 @@ func TestSet(t *testing.T) {
 		}
 	}
 	later := func(do func()) { time.AfterFunc(10*time.Millisecond, do) }
-	expect("at first", s.Poll(room[:]))
+	expect("at first", s.Poll(buf[:]))
 
 	later(func() { w.Write([]byte("x")) })
 	ready, slept, err := s.Wait()
@@ -50,16 +50,16 @@ func TestSet(t *testing.T) {
 		t.Error("slept while a file was readable")
 	}
 	s.Remove(int(r.Fd()))
-	expect("removed", s.Poll(room[:]))
+	expect("removed", s.Poll(buf[:]))
 
 	later(s.Wake)
 	ready, _, _ = s.Wait()
 	expect("woken", ready, WakeID)
 	s.Wake()
-	expect("still", s.Poll(room[:]), WakeID)
+	expect("still", s.Poll(buf[:]), WakeID)
 	s.Clear()
 	s.Clear()
-	expect("cleared", s.Poll(room[:]))
+	expect("cleared", s.Poll(buf[:]))
 
 	later(s.Close)
 	if _, _, err := s.Wait(); err == nil {
@@ -67,7 +67,7 @@ func TestSet(t *testing.T) {
 	}
 	s.Wake()
 	s.Close()
-	expect("closed", s.Poll(room[:]))
+	expect("closed", s.Poll(buf[:]))
 	if s.FD() != -1 || s.Add(0, 1) == nil {
 		t.Error("a closed set takes files")
 	}
@@ -81,7 +81,7 @@ func TestWakeClear(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	var room [8]unix.EpollEvent
+	var buf [8]unix.EpollEvent
 	for range 200 {
 		var all sync.WaitGroup
 		for range 4 {
@@ -90,7 +90,7 @@ func TestWakeClear(t *testing.T) {
 		}
 		all.Wait()
 		s.Wake()
-		if len(s.Poll(room[:])) != 1 {
+		if len(s.Poll(buf[:])) != 1 {
 			t.Fatal("Wake was lost")
 		}
 	}

@@ -28,13 +28,13 @@ type File struct {
 	// For the current Sleep:
 	op          func(fd int) error
 	until       time.Time
-	called      bool // op has returned err, which is not EAGAIN
+	opDone      bool // op has returned err, which is not EAGAIN
 	err         error
-	inKernel    func(uintptr) // sleepInKernel and tryOrWatch, made once
-	inNetpoller func(uintptr) bool
+	controlFunc func(uintptr) // sleepInKernel and tryOrWatch, made once
+	readFunc    func(uintptr) bool
 
 	mu       sync.Mutex
-	place    place
+	state    sleepState
 	woken    bool // the current Sleep, or the next one, must end
 	closed   bool
 	deadline time.Time // that is set in the netpoller
@@ -45,11 +45,11 @@ type File struct {
 	stop func() bool
 }
 
-// place is where a Sleep waits.
-type place int
+// sleepState is where a Sleep waits.
+type sleepState int
 
 const (
-	nowhere place = iota
+	notSleeping sleepState = iota
 	inKernel
 	inNetpoller
 )
@@ -76,8 +76,8 @@ func NewFile(fd int, name string) (*File, error) {
 		f.f.Close()
 		return nil, err
 	}
-	f.inKernel = func(uintptr) { f.sleepInKernel() }
-	f.inNetpoller = func(uintptr) bool { return f.tryOrWatch() }
+	f.controlFunc = func(uintptr) { f.sleepInKernel() }
+	f.readFunc = func(uintptr) bool { return f.tryOrWatch() }
 	return f, nil
 }
 
@@ -96,12 +96,12 @@ func (f *File) Sleep(ctx context.Context, until time.Time, op func(fd int) error
 		}
 		return late
 	}
-	f.follow(ctx)
-	f.op, f.until, f.called = op, until, false
+	f.watchContext(ctx)
+	f.op, f.until, f.opDone = op, until, false
 	woken := f.sleep()
 	f.op = nil
 	switch {
-	case f.called:
+	case f.opDone:
 		return f.err
 	case f.isClosed():
 		return verbs.ErrClosed
@@ -115,31 +115,31 @@ func (f *File) Sleep(ctx context.Context, until time.Time, op func(fd int) error
 
 // sleep returns when op has returned anything other than EAGAIN, at the time, and if woken.
 func (f *File) sleep() (woken bool) {
-	if !f.Relays && kernel.begin() {
+	if !f.Relays && kernel.tryAcquire() {
 		if f.enter(inKernel) {
-			f.raw.Control(f.inKernel)
+			f.raw.Control(f.controlFunc)
 			woken = f.leave()
 		}
-		kernel.end()
-		if f.called || woken {
+		kernel.release()
+		if f.opDone || woken {
 			return woken
 		}
 	}
 	if f.enter(inNetpoller) {
-		f.watch.raw.Read(f.inNetpoller)
+		f.watch.raw.Read(f.readFunc)
 	}
 	return f.leave()
 }
 
 // enter records where the Sleep waits. It returns false if the Sleep must end.
-func (f *File) enter(p place) bool {
+func (f *File) enter(s sleepState) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.woken {
 		return false
 	}
-	f.place = p
-	if p == inNetpoller && !f.deadline.Equal(f.until) {
+	f.state = s
+	if s == inNetpoller && !f.deadline.Equal(f.until) {
 		f.deadline = f.until
 		f.watch.set.SetReadDeadline(f.until)
 	}
@@ -151,7 +151,7 @@ func (f *File) leave() (woken bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	woken = f.woken
-	f.place, f.woken = nowhere, f.closed
+	f.state, f.woken = notSleeping, f.closed
 	return woken
 }
 
@@ -166,10 +166,10 @@ func (f *File) tryOrWatch() (over bool) {
 	if f.try() {
 		return true
 	}
-	if err := f.watch.turn(true); err != nil {
-		f.called, f.err = true, err
+	if err := f.watch.setEnabled(true); err != nil {
+		f.opDone, f.err = true, err
 	}
-	return f.called
+	return f.opDone
 }
 
 // try calls op and reports whether it returned anything other than EAGAIN.
@@ -178,8 +178,8 @@ func (f *File) try() bool {
 	for err == unix.EINTR {
 		err = f.op(f.fd)
 	}
-	f.called, f.err = err != unix.EAGAIN, err
-	return f.called
+	f.opDone, f.err = err != unix.EAGAIN, err
+	return f.opDone
 }
 
 // Wake ends the current Sleep, or the next one if there is none.
@@ -194,17 +194,17 @@ func (f *File) wake() {
 		return
 	}
 	f.woken = true
-	switch f.place {
+	switch f.state {
 	case inKernel:
-		kernel.ring()
+		kernel.wake()
 	case inNetpoller:
 		f.deadline = time.Unix(1, 0)
 		f.watch.set.SetReadDeadline(f.deadline)
 	}
 }
 
-// follow registers Wake to be called when ctx ends.
-func (f *File) follow(ctx context.Context) {
+// watchContext registers Wake to be called when ctx ends.
+func (f *File) watchContext(ctx context.Context) {
 	done := ctx.Done()
 	if done == nil {
 		return
@@ -214,11 +214,11 @@ func (f *File) follow(ctx context.Context) {
 	if done == f.done || f.closed {
 		return
 	}
-	f.forget()
+	f.unwatchContext()
 	f.done, f.stop = done, context.AfterFunc(ctx, f.Wake)
 }
 
-func (f *File) forget() {
+func (f *File) unwatchContext() {
 	if f.stop != nil {
 		f.stop()
 	}
@@ -245,7 +245,7 @@ func (f *File) Close() error {
 	f.mu.Lock()
 	f.closed = true
 	f.wake()
-	f.forget()
+	f.unwatchContext()
 	f.mu.Unlock()
 	f.watch.set.Close() // waits for the functions that watch.raw calls
 	return f.f.Close()

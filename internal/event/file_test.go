@@ -64,24 +64,24 @@ func sleepOn(t *testing.T) *File {
 	return f
 }
 
-func waitUntil(t *testing.T, f *File, p place) {
+func waitUntil(t *testing.T, f *File, s sleepState) {
 	t.Helper()
 	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
 		f.mu.Lock()
-		is := f.place
+		is := f.state
 		f.mu.Unlock()
-		if is == p {
+		if is == s {
 			return
 		}
 		if time.Since(begin) > 10*time.Second {
-			t.Fatalf("it waits at %v, not %v", is, p)
+			t.Fatalf("it waits at %v, not %v", is, s)
 		}
 	}
 }
 
 func testSleepEnds(t *testing.T) {
 	op := into(make([]byte, 8))
-	for _, after := range []time.Duration{0, aMoment / 2, 4 * aMoment} {
+	for _, after := range []time.Duration{0, maxKernelWait / 2, 4 * maxKernelWait} {
 		f, w := pipe(t)
 		ctx, cancel := context.WithTimeout(t.Context(), after)
 		defer cancel()
@@ -111,7 +111,7 @@ func testSleepEnds(t *testing.T) {
 func TestWakeWhileReadable(t *testing.T) {
 	f, w := pipe(t)
 	unix.Write(w, make([]byte, 8))
-	time.AfterFunc(aMoment/2, f.Wake)
+	time.AfterFunc(maxKernelWait/2, f.Wake)
 	late := time.AfterFunc(10*time.Second, func() {
 		t.Error("it sleeps on")
 		f.Close()
@@ -127,7 +127,7 @@ func TestMakeWay(t *testing.T) {
 	long := sleepOn(t)
 	f, w := pipe(t)
 	op := into(make([]byte, 8))
-	for begin := time.Now(); time.Since(begin) < 3*aMoment; time.Sleep(time.Millisecond) {
+	for begin := time.Now(); time.Since(begin) < 3*maxKernelWait; time.Sleep(time.Millisecond) {
 		unix.Write(w, make([]byte, 8))
 		if err := f.Sleep(t.Context(), time.Time{}, op); err != nil {
 			t.Fatal(err)

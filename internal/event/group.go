@@ -29,7 +29,7 @@ type Group struct {
 
 	mu          sync.Mutex
 	leader      *waiter
-	asleep      bool // the leader is in source.Sleep
+	sleeping    bool // the leader is in source.Sleep
 	first, last *waiter
 }
 
@@ -48,11 +48,11 @@ func (c *Cond) Init(g *Group) { c.g = g }
 
 type waiter struct {
 	prev, next *waiter
-	turn       chan struct{} // has a token when the goroutine must check its condition
+	wakeup     chan struct{} // has a token when the goroutine must check its condition
 	timer      *time.Timer
 }
 
-var waiters = sync.Pool{New: func() any { return &waiter{turn: make(chan struct{}, 1)} }}
+var waiters = sync.Pool{New: func() any { return &waiter{wakeup: make(chan struct{}, 1)} }}
 
 // Wait waits until ready returns true, and does not call it again after that. The caller
 // holds l. Wait calls ready with l held, and releases l while it sleeps. It fails when ctx
@@ -113,10 +113,10 @@ func (c *Cond) Signal() {
 // wake makes a goroutine check its condition. The caller holds mu.
 func (g *Group) wake(w *waiter) {
 	select {
-	case w.turn <- struct{}{}:
+	case w.wakeup <- struct{}{}:
 	default:
 	}
-	if w == g.leader && g.asleep {
+	if w == g.leader && g.sleeping {
 		g.source.Wake()
 	}
 }
@@ -161,7 +161,7 @@ func (c *Cond) leave(w *waiter) {
 	} else {
 		w.next.prev = w.prev
 	}
-	w.forget()
+	w.drain()
 	if g.leader == w {
 		g.leader = nil
 	}
@@ -183,16 +183,16 @@ func (g *Group) lead(w *waiter) bool {
 // sleep sleeps as the leader.
 func (g *Group) sleep(ctx context.Context, until time.Time, w *waiter) error {
 	g.mu.Lock()
-	if w.forget() {
+	if w.drain() {
 		g.mu.Unlock()
 		return nil
 	}
-	g.asleep = true
+	g.sleeping = true
 	g.mu.Unlock()
 	err := g.source.Sleep(ctx, until)
 	g.mu.Lock()
-	g.asleep = false
-	w.forget()
+	g.sleeping = false
+	w.drain()
 	g.mu.Unlock()
 	return err
 }
@@ -210,7 +210,7 @@ func (w *waiter) sleep(ctx context.Context, until time.Time) error {
 		late = w.timer.C
 	}
 	select {
-	case <-w.turn:
+	case <-w.wakeup:
 		return nil
 	case <-late:
 		return os.ErrDeadlineExceeded
@@ -219,10 +219,10 @@ func (w *waiter) sleep(ctx context.Context, until time.Time) error {
 	}
 }
 
-// forget takes the token, and reports whether there was one.
-func (w *waiter) forget() bool {
+// drain takes the token, and reports whether there was one.
+func (w *waiter) drain() bool {
 	select {
-	case <-w.turn:
+	case <-w.wakeup:
 		return true
 	default:
 		return false

@@ -14,58 +14,58 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// mail is a source: each byte of its file is a letter for one of its boxes.
-type mail struct {
+// demux is a source: each byte of its file is an event for the condition of that number.
+type demux struct {
 	*File
 	group Group
 
-	mu      sync.Mutex
-	letters [4]int
-	came    [4]Cond
+	mu     sync.Mutex
+	counts [4]int
+	conds  [4]Cond
 }
 
-func newMail(t *testing.T) (*mail, int) {
+func newDemux(t *testing.T) (*demux, int) {
 	f, w := pipe(t)
-	m := &mail{File: f}
+	m := &demux{File: f}
 	m.group.Init(source{m})
-	for i := range m.came {
-		m.came[i].Init(&m.group)
+	for i := range m.conds {
+		m.conds[i].Init(&m.group)
 	}
 	return m, w
 }
 
-type source struct{ m *mail }
+type source struct{ m *demux }
 
 func (s source) Arm() error { return nil }
 func (s source) Wake()      { s.m.Wake() }
 func (s source) Sleep(ctx context.Context, until time.Time) error {
-	return s.m.Sleep(ctx, until, s.m.take)
+	return s.m.Sleep(ctx, until, s.m.read)
 }
 
-func (m *mail) take(fd int) error {
+func (m *demux) read(fd int) error {
 	var b [1]byte
 	if _, err := unix.Read(fd, b[:]); err != nil {
 		return err
 	}
-	m.put(int(b[0]))
+	m.post(int(b[0]))
 	return nil
 }
 
-func (m *mail) put(box int) {
+func (m *demux) post(id int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.letters[box]++
-	m.came[box].Signal()
+	m.counts[id]++
+	m.conds[id].Signal()
 }
 
-func (m *mail) get(ctx context.Context, box int, until *time.Time) error {
+func (m *demux) wait(ctx context.Context, id int, until *time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.came[box].Wait(ctx, &m.mu, until, func() bool {
-		if m.letters[box] == 0 {
+	return m.conds[id].Wait(ctx, &m.mu, until, func() bool {
+		if m.counts[id] == 0 {
 			return false
 		}
-		m.letters[box]--
+		m.counts[id]--
 		return true
 	})
 }
@@ -75,16 +75,16 @@ func (m *mail) get(ctx context.Context, box int, until *time.Time) error {
 // waits for an event gets it.
 func TestGroup(t *testing.T) {
 	const events, each = 4000, 3
-	m, w := newMail(t)
+	m, w := newDemux(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var left, takers sync.WaitGroup
 	left.Add(events)
-	for box := range m.letters {
+	for id := range m.counts {
 		for range each {
 			takers.Go(func() {
 				for {
-					moment, end := context.WithCancel(ctx)
+					short, end := context.WithCancel(ctx)
 					var until *time.Time
 					switch rand.IntN(4) {
 					case 0:
@@ -93,7 +93,7 @@ func TestGroup(t *testing.T) {
 						soon := time.Now().Add(time.Duration(rand.IntN(100)) * time.Microsecond)
 						until = &soon
 					}
-					err := m.get(moment, box, until)
+					err := m.wait(short, id, until)
 					end()
 					switch {
 					case err == nil:
@@ -112,10 +112,10 @@ func TestGroup(t *testing.T) {
 		if i%11 == 0 {
 			time.Sleep(50 * time.Microsecond)
 		}
-		if box := rand.IntN(len(m.letters)); i%3 == 0 {
-			m.put(box)
+		if id := rand.IntN(len(m.counts)); i%3 == 0 {
+			m.post(id)
 		} else {
-			unix.Write(w, []byte{byte(box)})
+			unix.Write(w, []byte{byte(id)})
 		}
 	}
 	all := make(chan struct{})
@@ -126,7 +126,7 @@ func TestGroup(t *testing.T) {
 	select {
 	case <-all:
 	case <-ctx.Done():
-		t.Errorf("letters are left, or were lost: %v", m.letters)
+		t.Errorf("events are left, or were lost: %v", m.counts)
 	}
 	cancel()
 	takers.Wait()
@@ -135,17 +135,17 @@ func TestGroup(t *testing.T) {
 // TestHandOver ends the wait of the leader while another goroutine waits, which must lead then.
 func TestHandOver(t *testing.T) {
 	for _, cancelled := range []bool{false, true} {
-		m, w := newMail(t)
+		m, w := newDemux(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if err := m.get(ctx, 0, nil); (err != nil) != cancelled {
+			if err := m.wait(ctx, 0, nil); (err != nil) != cancelled {
 				t.Error(err)
 			}
 		})
-		waitFor(t, &m.group, func() bool { return m.group.asleep })
+		waitFor(t, &m.group, func() bool { return m.group.sleeping })
 		wg.Go(func() {
-			if err := m.get(t.Context(), 1, nil); err != nil {
+			if err := m.wait(t.Context(), 1, nil); err != nil {
 				t.Error(err)
 			}
 		})
@@ -155,7 +155,7 @@ func TestHandOver(t *testing.T) {
 		} else {
 			unix.Write(w, []byte{0})
 		}
-		waitFor(t, &m.group, func() bool { return m.group.first == m.group.last && m.group.asleep })
+		waitFor(t, &m.group, func() bool { return m.group.first == m.group.last && m.group.sleeping })
 		unix.Write(w, []byte{1})
 		wg.Wait()
 		cancel()
@@ -180,17 +180,17 @@ func waitFor(t *testing.T, g *Group, cond func() bool) {
 // TestGroupEnds checks that all waits fail when the file is closed, and at their time, which
 // is set while they wait.
 func TestGroupEnds(t *testing.T) {
-	m, _ := newMail(t)
+	m, _ := newDemux(t)
 	var until time.Time
 	errs := make(chan error)
 	begin := func() {
-		for i := range 2 * len(m.letters) {
-			go func() { errs <- m.get(t.Context(), i/2, &until) }()
+		for i := range 2 * len(m.counts) {
+			go func() { errs <- m.wait(t.Context(), i/2, &until) }()
 		}
 		time.Sleep(time.Millisecond)
 	}
 	end := func(want error) {
-		for range 2 * len(m.letters) {
+		for range 2 * len(m.counts) {
 			if err := <-errs; !errors.Is(err, want) {
 				t.Errorf("%v, not %v", err, want)
 			}

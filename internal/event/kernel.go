@@ -14,35 +14,35 @@ import (
 // takes several times as long (docs/benchmarks/notes.md).
 //
 // kernel is held by the Sleep that waits in the kernel. It blocks a thread, so there is one at
-// a time. After more than aMoment it moves to the netpoller when another Sleep starts.
+// a time. After more than maxKernelWait it moves to the netpoller when another Sleep starts.
 var kernel slot
 
-const aMoment = 20 * time.Millisecond
+const maxKernelWait = 20 * time.Millisecond
 
 type slot struct {
-	busy  atomic.Bool
-	make  sync.Once
-	bell  int // an eventfd that ends the wait; negative if there is none
-	waits atomic.Uint64
+	busy   atomic.Bool
+	init   sync.Once
+	wakeFD int // an eventfd that ends the wait; negative if there is none
+	waits  atomic.Uint64
 
 	mu    sync.Mutex
 	seen  uint64    // waits when another Sleep last found the slot busy
 	since time.Time // when seen was set
 }
 
-func (s *slot) begin() bool {
+func (s *slot) tryAcquire() bool {
 	if !s.busy.CompareAndSwap(false, true) {
 		s.contend()
 		return false
 	}
-	s.make.Do(func() {
+	s.init.Do(func() {
 		var err error
-		if s.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-			s.bell = -1
+		if s.wakeFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+			s.wakeFD = -1
 		}
 	})
-	if s.bell < 0 {
-		s.end()
+	if s.wakeFD < 0 {
+		s.release()
 		return false
 	}
 	// The runtime's monitor assumes that a goroutine is stuck if it has not gone through the
@@ -53,28 +53,28 @@ func (s *slot) begin() bool {
 	return true
 }
 
-func (s *slot) end() { s.busy.Store(false) }
+func (s *slot) release() { s.busy.Store(false) }
 
-// contend ends the wait of the Sleep that holds the slot, if it is longer than aMoment.
+// contend ends the wait of the Sleep that holds the slot, if it is longer than maxKernelWait.
 func (s *slot) contend() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch n := s.waits.Load(); {
 	case n != s.seen:
 		s.seen, s.since = n, time.Now()
-	case n > 0 && time.Since(s.since) > aMoment: // if n is 0, there is no bell yet
-		s.ring()
+	case n > 0 && time.Since(s.since) > maxKernelWait: // if n is 0, there is no wakeFD yet
+		s.wake()
 	}
 }
 
 var one = [8]byte{1}
 
-func (s *slot) ring() { unix.Write(s.bell, one[:]) }
+func (s *slot) wake() { unix.Write(s.wakeFD, one[:]) }
 
 // sleepInKernel calls op when the file is readable. It returns when op has returned anything
-// other than EAGAIN, when the bell rings, and at the time.
+// other than EAGAIN, when wakeFD is signaled, and at the time.
 func (f *File) sleepInKernel() {
-	if f.watch.turn(false) != nil {
+	if f.watch.setEnabled(false) != nil {
 		return
 	}
 	var limit *unix.Timespec
@@ -83,16 +83,16 @@ func (f *File) sleepInKernel() {
 		limit = &t
 	}
 	for {
-		fds := [2]unix.PollFd{{Fd: int32(f.fd), Events: unix.POLLIN}, {Fd: int32(kernel.bell), Events: unix.POLLIN}}
+		fds := [2]unix.PollFd{{Fd: int32(f.fd), Events: unix.POLLIN}, {Fd: int32(kernel.wakeFD), Events: unix.POLLIN}}
 		n, err := unix.Ppoll(fds[:], limit, nil)
-		rang := fds[1].Revents != 0 // perhaps for an earlier Sleep
-		if rang {
+		woken := fds[1].Revents != 0 // perhaps for an earlier Sleep
+		if woken {
 			var count [8]byte
-			unix.Read(kernel.bell, count[:])
+			unix.Read(kernel.wakeFD, count[:])
 		}
 		switch {
 		case err == unix.EINTR:
-		case n <= 0 || fds[0].Revents == 0 || f.try() || rang:
+		case n <= 0 || fds[0].Revents == 0 || f.try() || woken:
 			return
 		}
 	}

@@ -20,9 +20,9 @@ type watch struct {
 	raw syscall.RawConn
 	fd  int32 // of the watched file
 
-	mu  sync.Mutex
-	on  bool
-	err error
+	mu      sync.Mutex
+	enabled bool
+	err     error
 
 	enable, disable func(set uintptr) // made once
 }
@@ -49,15 +49,15 @@ func newWatch(fd int) (*watch, error) {
 	return w, nil
 }
 
-// turn adds the file to the set or removes it. Adding fails if there is no memory.
-func (w *watch) turn(on bool) error {
+// setEnabled adds the file to the set or removes it. Adding fails if there is no memory.
+func (w *watch) setEnabled(on bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.turnLocked(on)
+	return w.setEnabledLocked(on)
 }
 
-func (w *watch) turnLocked(on bool) error {
-	if w.on == on {
+func (w *watch) setEnabledLocked(on bool) error {
+	if w.enabled == on {
 		return nil
 	}
 	change := w.disable
@@ -68,7 +68,7 @@ func (w *watch) turnLocked(on bool) error {
 		return verbs.ErrClosed
 	}
 	if w.err == nil {
-		w.on = on
+		w.enabled = on
 	}
 	return w.err
 }
@@ -78,10 +78,10 @@ func (w *watch) turnLocked(on bool) error {
 func (w *watch) replace(f func() error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	on := w.on
-	if err := w.turnLocked(false); err != nil {
+	on := w.enabled
+	if err := w.setEnabledLocked(false); err != nil {
 		return err
 	}
 	err := f()
-	return cmp.Or(err, w.turnLocked(on))
+	return cmp.Or(err, w.setEnabledLocked(on))
 }

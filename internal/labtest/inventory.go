@@ -26,7 +26,7 @@ const Anonymous = "bytes of anonymous memory"
 func Inventory(t testing.TB) map[string]int {
 	t.Helper()
 	cm.DefaultTransport().CloseIdle()
-	sleepOnce()
+	warmUpNetpoller()
 	resources, err := Resources() // before files are counted: it may leave some open
 	if err != nil {
 		t.Fatal(err)
@@ -60,8 +60,8 @@ func Inventory(t testing.TB) map[string]int {
 	return inv
 }
 
-// sleepOnce waits for an event: the first such wait of a process opens a file that stays open.
-var sleepOnce = sync.OnceFunc(func() {
+// warmUpNetpoller waits for an event: the first such wait of a process opens a file that stays open.
+var warmUpNetpoller = sync.OnceFunc(func() {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		panic(err)
@@ -76,9 +76,9 @@ var sleepOnce = sync.OnceFunc(func() {
 	f.Sleep(context.Background(), soon, func(int) error { return unix.EAGAIN })
 })
 
-// Settled waits until the background work of earlier tests has ended, and returns
+// SettledInventory waits until the background work of earlier tests has ended, and returns
 // the inventory.
-func Settled(t testing.TB) map[string]int {
+func SettledInventory(t testing.TB) map[string]int {
 	t.Helper()
 	inv := Inventory(t)
 	for range 60 {
@@ -93,10 +93,10 @@ func Settled(t testing.TB) map[string]int {
 	return inv
 }
 
-// SameInventory waits until no number is higher than before the test. Some resources
+// CheckLeaks waits until no number is higher than before the test. Some resources
 // end in the background: an iWARP handshake that was abandoned takes 10 s. A lower number
 // is no leak: that resource was about to end before the test.
-func SameInventory(t testing.TB, before map[string]int) {
+func CheckLeaks(t testing.TB, before map[string]int) {
 	t.Helper()
 	var now map[string]int
 	for range 400 {

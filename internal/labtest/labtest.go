@@ -78,9 +78,9 @@ func Close(t testing.TB, c interface{ Close() error }) {
 func EachClean(t *testing.T, test func(t *testing.T, device string)) {
 	t.Helper()
 	Each(t, func(t *testing.T, device string) {
-		before := Settled(t)
+		before := SettledInventory(t)
 		t.Run("all", func(t *testing.T) { test(t, device) })
-		SameInventory(t, before)
+		CheckLeaks(t, before)
 	})
 }
 
@@ -109,8 +109,8 @@ func Check(t testing.TB, errs ...error) {
 	}
 }
 
-// Meet calls dial and accept at the same time, and returns both ends.
-func Meet[T any](t testing.TB, dial, accept func() (T, error)) (dialed, accepted T) {
+// DialAccept calls dial and accept at the same time, and returns both ends.
+func DialAccept[T any](t testing.TB, dial, accept func() (T, error)) (dialed, accepted T) {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() {
@@ -123,8 +123,8 @@ func Meet[T any](t testing.TB, dial, accept func() (T, error)) (dialed, accepted
 	return dialed, accepted
 }
 
-// Noise returns n random bytes, which are the same for the same seed.
-func Noise(seed, n int) []byte {
+// RandomBytes returns n random bytes, which are the same for the same seed.
+func RandomBytes(seed, n int) []byte {
 	b := make([]byte, n)
 	rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}).Read(b)
 	return b

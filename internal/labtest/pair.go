@@ -122,21 +122,21 @@ func connectByCM(t testing.TB, a, b *Side, opt PairOptions) {
 	options := func(s *Side) cm.Options {
 		return cm.Options{PD: s.PD, Cap: opt.Cap, SendCQ: s.SendCQ, RecvCQ: s.RecvCQ, SRQ: s.SRQ, SignalAll: opt.All}
 	}
-	ea, eb := Couple(t.Context(), t, AddrOf(opt.Device)+":0", options(a), options(b))
+	ea, eb := Connect(t.Context(), t, AddrOf(opt.Device)+":0", options(a), options(b))
 	Close(t, ea)
 	Close(t, eb)
 	a.QP, b.QP = ea.QP, eb.QP
 }
 
-// Couple connects two endpoints through a new listener, and returns them. The
+// Connect connects two endpoints through a new listener, and returns them. The
 // caller must close them.
-func Couple(ctx context.Context, t testing.TB, addr string, dial, accept cm.Options) (client, server *cm.Endpoint) {
+func Connect(ctx context.Context, t testing.TB, addr string, dial, accept cm.Options) (client, server *cm.Endpoint) {
 	t.Helper()
-	return CoupleIn(ctx, t, cm.PortSpaceTCP, addr, dial, accept)
+	return ConnectIn(ctx, t, cm.PortSpaceTCP, addr, dial, accept)
 }
 
-// CoupleIn is like Couple, in any port space.
-func CoupleIn(ctx context.Context, t testing.TB, space cm.PortSpace, addr string, dial, accept cm.Options) (client, server *cm.Endpoint) {
+// ConnectIn is like Connect, in any port space.
+func ConnectIn(ctx context.Context, t testing.TB, space cm.PortSpace, addr string, dial, accept cm.Options) (client, server *cm.Endpoint) {
 	t.Helper()
 	l := Must((&cm.ListenConfig{PortSpace: space}).Listen(ctx, addr))(t)
 	defer func() {
@@ -144,7 +144,7 @@ func CoupleIn(ctx context.Context, t testing.TB, space cm.PortSpace, addr string
 			t.Error(err)
 		}
 	}()
-	return Meet(t, func() (*cm.Endpoint, error) {
+	return DialAccept(t, func() (*cm.Endpoint, error) {
 		return (&cm.Dialer{PortSpace: space, Options: dial}).Dial(ctx, l.Addr().String())
 	}, func() (*cm.Endpoint, error) {
 		r, err := l.Accept(ctx)

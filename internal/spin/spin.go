@@ -12,42 +12,42 @@ import (
 	"time"
 )
 
-// Least is how long every wait polls, as C's rsockets do, if there are several
+// MinTime is how long every wait polls, as C's rsockets do, if there are several
 // processors. On a single processor, events come only while the wait sleeps.
-const Least = 10 * time.Microsecond
+const MinTime = 10 * time.Microsecond
 
-// several is set if there were several processors at the start. Only a wait that would
-// poll for longer than Least checks again: GOMAXPROCS takes a lock.
-var several = runtime.NumCPU() > 1 && runtime.GOMAXPROCS(0) > 1
+// multiCPU is set if there were several processors at the start. Only a wait that would
+// poll for longer than MinTime checks again: GOMAXPROCS takes a lock.
+var multiCPU = runtime.NumCPU() > 1 && runtime.GOMAXPROCS(0) > 1
 
-// turn is held by the wait that polls for longer than Least, one in the process: it
+// longSpin is held by the wait that polls for longer than MinTime, one in the process: it
 // occupies a processor.
-var turn atomic.Bool
+var longSpin atomic.Bool
 
-// Usual is the average time that recent waits of one kind have taken. The caller must
+// History is the average time that recent waits of one kind have taken. The caller must
 // guard it with a lock.
-type Usual struct{ took time.Duration }
+type History struct{ avg time.Duration }
 
-// Wait begins a wait that polls for at most most, or for at most Least if measure is
+// Wait begins a wait that polls for at most maxTime, or for at most MinTime if measure is
 // false, which means that earlier waits do not predict this one.
-func (u *Usual) Wait(most time.Duration, measure bool) Wait {
-	w := Wait{usual: u, begin: time.Now(), most: most}
-	if !several {
+func (h *History) Wait(maxTime time.Duration, measure bool) Wait {
+	w := Wait{history: h, begin: time.Now(), maxTime: maxTime}
+	if !multiCPU {
 		return w
 	}
-	w.limit = min(Least, most)
-	if measure && u.took > 0 && u.took <= most && 2*u.took > w.limit && runtime.GOMAXPROCS(0) > 1 && turn.CompareAndSwap(false, true) {
-		w.turn, w.limit = true, min(2*u.took, most)
+	w.limit = min(MinTime, maxTime)
+	if measure && h.avg > 0 && h.avg <= maxTime && 2*h.avg > w.limit && runtime.GOMAXPROCS(0) > 1 && longSpin.CompareAndSwap(false, true) {
+		w.long, w.limit = true, min(2*h.avg, maxTime)
 	}
 	return w
 }
 
 // Wait is one wait. The caller must end it with Done.
 type Wait struct {
-	usual       *Usual
-	begin       time.Time
-	most, limit time.Duration
-	turn        bool
+	history        *History
+	begin          time.Time
+	maxTime, limit time.Duration
+	long           bool
 }
 
 // More reports whether to poll again. After it has returned false, the caller should sleep.
@@ -56,24 +56,24 @@ func (w *Wait) More() bool {
 		relax()
 		return true
 	}
-	w.rest()
+	w.stop()
 	return false
 }
 
 // Done ends the wait.
 func (w *Wait) Done() {
-	w.rest()
-	took := min(time.Since(w.begin), 2*w.most)
-	if w.usual.took == 0 {
-		w.usual.took = took
+	w.stop()
+	took := min(time.Since(w.begin), 2*w.maxTime)
+	if w.history.avg == 0 {
+		w.history.avg = took
 	}
-	w.usual.took += (took - w.usual.took) / 4
+	w.history.avg += (took - w.history.avg) / 4
 }
 
-func (w *Wait) rest() {
+func (w *Wait) stop() {
 	w.limit = 0
-	if w.turn {
-		w.turn = false
-		turn.Store(false)
+	if w.long {
+		w.long = false
+		longSpin.Store(false)
 	}
 }

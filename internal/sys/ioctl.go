@@ -41,12 +41,12 @@ func mandatory(id uint16, length int, k kind) Attr {
 type kind uint8
 
 const (
-	absent  kind = iota
-	value        // in the attribute itself
-	in           // memory that the kernel reads
-	out          // memory that the kernel writes
-	made         // a uint32 for the value that the kernel puts into the attribute
-	tooLong      // memory of more than MaxAttr bytes
+	absent   kind = iota
+	value         // in the attribute itself
+	in            // memory that the kernel reads
+	out           // memory that the kernel writes
+	returned      // a uint32 for the value that the kernel puts into the attribute
+	tooLong       // memory of more than MaxAttr bytes
 )
 
 // MaxAttr is the most bytes that an attribute can pass: its length has 16 bits. Ioctl
@@ -116,7 +116,7 @@ func FD(id uint16, fd int) Attr { return Handle(id, uint32(fd)) }
 
 // New receives the handle, or file descriptor, of a new object.
 func New(id uint16, handle *uint32) Attr {
-	a := mandatory(id, 0, made)
+	a := mandatory(id, 0, returned)
 	a.p = unsafe.SliceData(mmap.Bytes(handle))
 	return a
 }
@@ -195,7 +195,7 @@ func (f File) Ioctl(c Call) error {
 			continue
 		case out:
 			copy(a.memory(), mem[off:])
-		case made:
+		case returned:
 			handle := uint32(*attrs[k].Data())
 			copy(unsafe.Slice(a.p, 4), mmap.Bytes(&handle))
 		}

@@ -14,15 +14,15 @@ func Uninterrupted(f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var old unix.Sigset_t
-	if unix.PthreadSigmask(unix.SIG_SETMASK, &held, &old) == nil {
+	if unix.PthreadSigmask(unix.SIG_SETMASK, &blockedSignals, &old) == nil {
 		defer unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil)
 	}
 	return f()
 }
 
-// held is the set of all signals except the one with which the runtime makes every
+// blockedSignals is the set of all signals except the one with which the runtime makes every
 // thread run a function (syscall.AllThreadsSyscall): its sender waits for all threads.
-var held = func() (set unix.Sigset_t) {
+var blockedSignals = func() (set unix.Sigset_t) {
 	const all = 33 - 1
 	for i := range set.Val {
 		set.Val[i] = ^set.Val[i]

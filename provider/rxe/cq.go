@@ -103,7 +103,7 @@ func (q *CompletionQueue) Resize(size int, resize func(int, provider.UHW) error)
 	if err := resize(size, provider.UHW{Out: mmap.Bytes(&resp)}); err != nil {
 		return err
 	}
-	if err := q.ring.replace(q.dev, &resp.Mi, unsafe.Sizeof(abi.IbUverbsWc{})); err != nil {
+	if err := q.ring.remap(q.dev, &resp.Mi, unsafe.Sizeof(abi.IbUverbsWc{})); err != nil {
 		q.Fail(fmt.Errorf("resized, but map: %w", err))
 		return q.Err()
 	}

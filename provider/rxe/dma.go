@@ -18,11 +18,11 @@ func copySGL(dst unsafe.Pointer, sgl []verbs.SGE) uint64 {
 		*(*verbs.SGE)(dst) = sgl[0]
 		return uint64(sgl[0].Length)
 	}
-	return copyMany(dst, sgl)
+	return copySGLSlow(dst, sgl)
 }
 
 //go:noinline
-func copyMany(dst unsafe.Pointer, sgl []verbs.SGE) (length uint64) {
+func copySGLSlow(dst unsafe.Pointer, sgl []verbs.SGE) (length uint64) {
 	for i := range sgl {
 		*(*verbs.SGE)(unsafe.Add(dst, uintptr(i)*unsafe.Sizeof(sgl[0]))) = sgl[i]
 		length += uint64(sgl[i].Length)
@@ -30,8 +30,8 @@ func copyMany(dst unsafe.Pointer, sgl []verbs.SGE) (length uint64) {
 	return length
 }
 
-// length returns the sum of the lengths.
-func length(sgl []verbs.SGE) (n uint64) {
+// sglLength returns the sum of the lengths.
+func sglLength(sgl []verbs.SGE) (n uint64) {
 	for i := range sgl {
 		n += uint64(sgl[i].Length)
 	}

@@ -43,12 +43,12 @@ func TestPostDoorbellFails(t *testing.T) {
 	post("QP not destroyed", 1, 0, unix.EBADF)
 }
 
-func TestWorksInDoorbell(t *testing.T) {
+func TestSendsInDoorbell(t *testing.T) {
 	for release, want := range map[string]bool{
 		"5.14.0-503.el9.x86_64": true, "6.1.0-49-amd64": true, "6.9.12": true, "": true,
 		"6.10.0-rc1": false, "6.12.57+deb12-amd64": false, "7.3.4": false, "10.0": false,
 	} {
-		if got := worksInDoorbell(release); got != want {
+		if got := sendsInDoorbell(release); got != want {
 			t.Errorf("Linux %q: %v", release, got)
 		}
 	}

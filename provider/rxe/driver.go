@@ -80,14 +80,14 @@ func mapRing(dev *provider.Device, mi *abi.Mminfo, elem uintptr) (ring, error) {
 	return ring{r, region}, nil
 }
 
-// replace replaces r by the queue to which the kernel moved its entries.
-func (r *ring) replace(dev *provider.Device, mi *abi.Mminfo, elem uintptr) error {
-	fresh, err := mapRing(dev, mi, elem)
+// remap replaces r by the queue to which the kernel moved its entries.
+func (r *ring) remap(dev *provider.Device, mi *abi.Mminfo, elem uintptr) error {
+	next, err := mapRing(dev, mi, elem)
 	if err != nil {
 		return err
 	}
 	r.region.Close()
-	*r = fresh
+	*r = next
 	return nil
 }
 

@@ -1,4 +1,4 @@
 package rxe
 
-// WorksInDoorbell reports whether the running kernel sends in doorbells.
-func WorksInDoorbell() bool { return worksInDoorbell(release()) }
+// SendsInDoorbell reports whether the running kernel sends in doorbells.
+func SendsInDoorbell() bool { return sendsInDoorbell(kernelRelease()) }

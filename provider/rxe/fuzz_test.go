@@ -19,15 +19,15 @@ import (
 // not reported to the driver holds a canary.
 const queueSpace = 32 << 10
 
-// hostile is a device whose queues have arbitrary headers.
-type hostile struct {
+// fakeDevice is a device whose queues have arbitrary headers.
+type fakeDevice struct {
 	dev  *provider.Device
 	file []byte
 	size uint32 // that is reported to the driver
 }
 
-// newHostile makes count queues, each with the header's words and body.
-func newHostile(t *testing.T, count int, size, log2, mask, prod, cons uint32, body []byte) *hostile {
+// newFakeDevice makes count queues, each with the header's words and body.
+func newFakeDevice(t *testing.T, count int, size, log2, mask, prod, cons uint32, body []byte) *fakeDevice {
 	fd, err := unix.MemfdCreate("queues", unix.MFD_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func newHostile(t *testing.T, count int, size, log2, mask, prod, cons uint32, bo
 	if _, err := unix.Seek(fd, int64(length), 0); err != nil {
 		t.Fatal(err)
 	}
-	h := &hostile{&provider.Device{FD: fd, Port: verbs.PortAttr{MaxMessage: 1 << 30, ActiveMTU: 5}}, all.Bytes(), size % (queueSpace / 2)}
+	h := &fakeDevice{&provider.Device{FD: fd, Port: verbs.PortAttr{MaxMessage: 1 << 30, ActiveMTU: 5}}, all.Bytes(), size % (queueSpace / 2)}
 	for i := range count {
 		q := h.queue(i)
 		for j := range q[h.size:] {
@@ -59,20 +59,20 @@ func newHostile(t *testing.T, count int, size, log2, mask, prod, cons uint32, bo
 	return h
 }
 
-func (h *hostile) queue(i int) []byte { return h.file[i*queueSpace:][:queueSpace] }
+func (h *fakeDevice) queue(i int) []byte { return h.file[i*queueSpace:][:queueSpace] }
 
-func (h *hostile) info(i int) abi.Mminfo {
+func (h *fakeDevice) info(i int) abi.Mminfo {
 	return abi.Mminfo{Offset: uint64(i * queueSpace), Size: h.size}
 }
 
 // set moves the kernel's side of a queue.
-func (h *hostile) set(i int, prod, cons uint32) {
+func (h *fakeDevice) set(i int, prod, cons uint32) {
 	mmap.Word(h.queue(i), int(unsafe.Offsetof(abi.RxeQueueBuf{}.ProducerIndex))).Store(prod)
 	mmap.Word(h.queue(i), int(unsafe.Offsetof(abi.RxeQueueBuf{}.ConsumerIndex))).Store(cons)
 }
 
 // check fails if anything was written outside a queue.
-func (h *hostile) check(t *testing.T) {
+func (h *fakeDevice) check(t *testing.T) {
 	t.Helper()
 	for i := range len(h.file) / queueSpace {
 		q := h.queue(i)
@@ -92,7 +92,7 @@ func FuzzCompletionQueue(f *testing.F) {
 	f.Add(uint32(384), uint32(0), uint32(0), uint32(0), uint32(0), uint8(1), []byte{4})
 	f.Add(uint32(100), uint32(6), uint32(15), uint32(0), uint32(0), uint8(1), []byte{})
 	f.Fuzz(func(t *testing.T, size, log2, mask, prod, cons uint32, batch uint8, body []byte) {
-		h := newHostile(t, 1, size, log2, mask, prod, cons, body)
+		h := newFakeDevice(t, 1, size, log2, mask, prod, cons, body)
 		cq, err := context{h.dev}.CreateCQ(&provider.CQInit{}, func(u provider.UHW) (provider.CQInfo, error) {
 			copy(u.Out, mmap.Bytes(&abi.RxeCreateCqResp{Mi: h.info(0)}))
 			return provider.CQInfo{Handle: 1}, nil
@@ -141,7 +141,7 @@ func FuzzPost(f *testing.F) {
 	f.Add(uint32(384+128<<3), uint32(7), uint32(7), uint32(1), uint32(2), uint32(0), uint32(0), []byte{7, 7, 7})
 	f.Add(uint32(384+512<<2), uint32(9), uint32(3), uint32(0), uint32(0), ^uint32(0), ^uint32(0), []byte{1})
 	f.Fuzz(func(t *testing.T, size, log2, mask, prod, cons, sges, inline uint32, ops []byte) {
-		h := newHostile(t, 2, size, log2, mask, prod, cons, ops)
+		h := newFakeDevice(t, 2, size, log2, mask, prod, cons, ops)
 		info := provider.QPInfo{QPNum: 17, Cap: verbs.QPCap{MaxSendSGE: int(sges), MaxRecvSGE: int(sges), MaxInline: int(inline)}}
 		sq, rq, err := context{h.dev}.CreateQP(&provider.QPInit{Type: verbs.RC}, func(u provider.UHW) (provider.QPInfo, error) {
 			copy(u.Out, mmap.Bytes(&abi.RxeCreateQpResp{SqMi: h.info(0), RqMi: h.info(1)}))

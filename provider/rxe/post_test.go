@@ -118,7 +118,7 @@ func BenchmarkPost(b *testing.B) {
 			return err
 		})
 		fill()
-		run("kept slice", n, func(q *SendQueue) error {
+		run("reused slice", n, func(q *SendQueue) error {
 			for i := range wrs {
 				wrs[i].ID++
 			}

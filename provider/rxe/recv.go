@@ -70,15 +70,15 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	}
 	var err error
 	if n < len(wrs) || q.Closed || q.State == verbs.StateErr {
-		err = q.rest(wrs, n)
+		err = q.postSlow(wrs, n)
 	}
 	q.Unlock()
 	return n, err
 }
 
-// rest handles the rare cases after n requests have been posted, and returns the error
+// postSlow handles the rare cases after n requests have been posted, and returns the error
 // for the others.
-func (q *RecvQueue) rest(wrs []verbs.RecvWR, n int) error {
+func (q *RecvQueue) postSlow(wrs []verbs.RecvWR, n int) error {
 	if q.Closed {
 		return q.Err()
 	}
@@ -98,7 +98,7 @@ func (q *RecvQueue) rest(wrs []verbs.RecvWR, n int) error {
 		err = verbs.ErrNoRecvRoom
 	case len(wrs[n].SGL) > q.maxSGE:
 		err = verbs.ErrTooManySGEs
-	case length(wrs[n].SGL) > q.maxMsg:
+	case sglLength(wrs[n].SGL) > q.maxMsg:
 		err = verbs.ErrMessageTooLong
 	default:
 		return err
@@ -133,7 +133,7 @@ func (q *RecvQueue) Resize(size int, resize func(int, provider.UHW) error) error
 		return err
 	}
 	elem := unsafe.Sizeof(abi.RxeRecvWqe{}) + uintptr(q.maxSGE)*unsafe.Sizeof(abi.RxeSge{})
-	if err := q.ring.replace(q.dev, &mi, elem); err != nil {
+	if err := q.ring.remap(q.dev, &mi, elem); err != nil {
 		q.Fail(fmt.Errorf("resized, but map: %w", err))
 		return q.Err()
 	}

@@ -18,57 +18,57 @@ import (
 // escape to the heap.
 type SendQueue struct {
 	provider.Gate
-	dev      *provider.Device
-	ring     ring
-	doorbell provider.Doorbell
-	prod     uint32 // ours; the shared word is its copy
-	typ      verbs.QPType
-	qpn      uint32
-	handle   uint32
-	maxSGE   int
-	room     int // bytes for SGEs or inline data in a slot
-	caps     uint64
-	maxData  int // inline bytes
-	maxMsg   uint64
+	dev         *provider.Device
+	ring        ring
+	doorbell    provider.Doorbell
+	prod        uint32 // ours; the shared word is its copy
+	typ         verbs.QPType
+	qpn         uint32
+	handle      uint32
+	maxSGE      int
+	payloadSize int // bytes for SGEs or inline data in a slot
+	caps        uint64
+	maxInline   int // inline bytes
+	maxMsg      uint64
 }
 
 // newSendQueue takes over the mapped ring.
 func newSendQueue(r ring, init *provider.QPInit, info provider.QPInfo, dev *provider.Device) (*SendQueue, error) {
 	q := &SendQueue{
 		Gate: provider.Gate{SingleThreaded: init.SingleThreaded},
-		dev:  dev, handle: info.Handle, typ: init.Type, caps: dev.Attr.CapFlags, ring: r, room: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), prod: r.LoadProducer(), qpn: info.QPNum,
-		maxSGE: int(info.Cap.MaxSendSGE), maxData: int(info.Cap.MaxInline), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
+		dev:  dev, handle: info.Handle, typ: init.Type, caps: dev.Attr.CapFlags, ring: r, payloadSize: r.SlotSize() - int(unsafe.Sizeof(abi.RxeSendWqe{})), prod: r.LoadProducer(), qpn: info.QPNum,
+		maxSGE: int(info.Cap.MaxSendSGE), maxInline: int(info.Cap.MaxInline), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
 	}
 	if init.Type == verbs.UD { // the kernel drops longer ones without an error
 		q.maxMsg = uint64(dev.Port.ActiveMTU.Bytes())
 	}
 	var err error
-	if q.doorbell, err = provider.NewDoorbell(dev, info.Handle, worksInDoorbell(release())); err != nil {
+	if q.doorbell, err = provider.NewDoorbell(dev, info.Handle, sendsInDoorbell(kernelRelease())); err != nil {
 		q.Release()
 		return nil, err
 	}
 	return q, nil
 }
 
-// release returns the kernel release, such as "6.12.57-amd64".
-func release() string {
+// kernelRelease returns the kernel release, such as "6.12.57-amd64".
+func kernelRelease() string {
 	var u unix.Utsname
 	unix.Uname(&u) // fails for bad addresses only
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// worksInDoorbell reports whether a kernel sends in the caller of rxe_post_send, which
+// sendsInDoorbell reports whether a kernel sends in the caller of rxe_post_send, which
 // may take milliseconds, as before Linux 6.10. Newer kernels queue the work. With older
 // kernels that do so as well, which the release does not show, doorbells take some
 // nanoseconds more than necessary.
-func worksInDoorbell(release string) bool {
+func sendsInDoorbell(release string) bool {
 	var major, minor int
 	fmt.Sscanf(release, "%d.%d", &major, &minor)
 	return major < 6 || major == 6 && minor < 10
 }
 
-// takenBy contains the types of QPs that accept each opcode, as bits.
-var takenBy = [...]uint16{
+// qpTypes contains the types of QPs that accept each opcode, as bits.
+var qpTypes = [...]uint16{
 	verbs.OpRDMAWrite:    1<<verbs.RC | 1<<verbs.UC,
 	verbs.OpRDMAWriteImm: 1<<verbs.RC | 1<<verbs.UC,
 	verbs.OpSend:         1<<verbs.RC | 1<<verbs.UC | 1<<verbs.UD,
@@ -123,31 +123,31 @@ func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 		q.prod = prod
 		q.ring.StoreProducer(prod)
 		if derr := q.doorbell.Ring(); derr != nil {
-			q.unrung(derr)
+			q.handleDoorbellError(derr)
 		}
 	}
 	if err != nil && err != verbs.ErrQueueFull && len(wrs) > 0 {
-		err = q.fail(wrs, n, err)
+		err = q.postError(wrs, n, err)
 	}
 	return n, err
 }
 
-// unrung handles a doorbell that failed. The kernel also reads the producer index when it
-// has processed earlier requests (rxe_requester), so published requests cannot be
+// handleDoorbellError handles a doorbell that failed. The kernel also reads the producer
+// index when it has processed earlier requests (rxe_requester), so published requests cannot be
 // withdrawn: the QP is moved to the error state, in which the kernel completes all
 // requests.
-func (q *SendQueue) unrung(err error) {
+func (q *SendQueue) handleDoorbellError(err error) {
 	if ferr := provider.FlushQP(q.dev, q.handle); ferr != nil {
 		q.Fail(fmt.Errorf("doorbell of QP %d: %w; move to ERR: %w", q.qpn, err, ferr))
 	}
 }
 
-func (q *SendQueue) fail(wrs []verbs.SendWR, i int, err error) error {
+func (q *SendQueue) postError(wrs []verbs.SendWR, i int, err error) error {
 	return &verbs.PostError{Op: "post send", QPNum: q.qpn, Index: i, ID: wrs[i].ID, Err: err}
 }
 
-// needs contains the capabilities that some opcodes require and older kernels lack.
-var needs = [len(takenBy)]uint64{
+// requiredCaps contains the capabilities that some opcodes require and older kernels lack.
+var requiredCaps = [len(qpTypes)]uint64{
 	verbs.OpFlush:       abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL,
 	verbs.OpAtomicWrite: abi.IB_UVERBS_DEVICE_ATOMIC_WRITE,
 }
@@ -159,7 +159,7 @@ func (q *SendQueue) encode(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 	if simple && q.typ == verbs.RC && len(wr.SGL) == 1 && q.maxSGE > 0 && len(wr.Inline) == 0 && len(wr.InlineList) == 0 {
 		return q.encodeSimple(wqe, wr)
 	}
-	if int(wr.Opcode) >= len(takenBy) || takenBy[wr.Opcode]&(1<<q.typ) == 0 || q.caps&needs[wr.Opcode] != needs[wr.Opcode] {
+	if int(wr.Opcode) >= len(qpTypes) || qpTypes[wr.Opcode]&(1<<q.typ) == 0 || q.caps&requiredCaps[wr.Opcode] != requiredCaps[wr.Opcode] {
 		return provider.RefuseOpcode(wr.Opcode)
 	}
 	if err := encodeOperation(wqe, wr); err != nil {
@@ -199,7 +199,7 @@ func (q *SendQueue) encodeSimple(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 	setDMA(&wqe.Dma, uint64(sge.Length), 1)
 	flags := wr.Flags &^ provider.SendInline
 	if wr.Opcode == verbs.OpRDMARead {
-		flags &^= verbs.SendFence // see fetches
+		flags &^= verbs.SendFence // see returnsData
 	}
 	wqe.Wr.WrId, wqe.Wr.Opcode, wqe.Wr.SendFlags = wr.ID, uint32(wr.Opcode-1), uint32(flags)
 	wqe.Status, wqe.State, wqe.Iova, wqe.HasRdAtomic = 0, 0, wr.RemoteAddr, 0
@@ -253,7 +253,7 @@ func encodeOperation(wqe *abi.RxeSendWqe, wr *verbs.SendWR) error {
 func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.SendFlags, error) {
 	payload := unsafe.Add(unsafe.Pointer(wqe), unsafe.Sizeof(*wqe))
 	flags := wr.Flags &^ provider.SendInline
-	if fetches[wr.Opcode] || wr.Opcode == verbs.OpAtomicWrite {
+	if returnsData[wr.Opcode] || wr.Opcode == verbs.OpAtomicWrite {
 		flags &^= verbs.SendFence
 	}
 	switch wr.Opcode {
@@ -271,7 +271,7 @@ func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.Sen
 		setDMA(&wqe.Dma, length, 0)
 		return flags, nil
 	case verbs.OpAtomicWrite:
-		if len(wr.Inline) != 8 || len(wr.InlineList) > 0 || len(wr.SGL) > 0 || q.room < 8 {
+		if len(wr.Inline) != 8 || len(wr.InlineList) > 0 || len(wr.SGL) > 0 || q.payloadSize < 8 {
 			return 0, verbs.ErrAtomicWrite
 		}
 		defer q.UnlockIfPanicking()
@@ -283,11 +283,11 @@ func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.Sen
 		switch {
 		case len(wr.SGL) > 0:
 			return 0, verbs.ErrInlineSGL
-		case fetches[wr.Opcode]:
+		case returnsData[wr.Opcode]:
 			return 0, verbs.ErrInlineOp
 		}
 		defer q.UnlockIfPanicking() // the caller's memory may be gone
-		dst := unsafe.Slice((*byte)(payload), q.maxData)
+		dst := unsafe.Slice((*byte)(payload), q.maxInline)
 		n := len(wr.Inline)
 		if n > len(dst) {
 			return 0, verbs.ErrInlineTooLong
@@ -319,13 +319,13 @@ func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.Sen
 	return flags, nil
 }
 
-// fetches contains the operations that return data and need memory for it.
+// returnsData contains the operations that return data and need memory for it.
 //
 // They, and OpAtomicWrite, are never fenced. The kernel counts them among the requests
 // that a fence waits for, so one that is sent again, for example after its packet was
 // lost, waits for itself without end. They need no fence: they read no memory here, and
 // are answered in order.
-var fetches = [len(takenBy)]bool{verbs.OpRDMARead: true, verbs.OpCompareSwap: true, verbs.OpFetchAdd: true}
+var returnsData = [len(qpTypes)]bool{verbs.OpRDMARead: true, verbs.OpCompareSwap: true, verbs.OpFetchAdd: true}
 
 // Cap implements [provider.SendQueue].
 func (q *SendQueue) Cap() int {

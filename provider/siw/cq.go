@@ -19,9 +19,9 @@ type CompletionQueue struct {
 	arm   *atomic.Uint32 // shared with the kernel, which disarms
 	wake  func()
 
-	flushes  atomic.Int64 // the length of flushed
-	flushing sync.Mutex
-	flushed  []verbs.WC // completions of flush, returned after the kernel's
+	flushedLen atomic.Int64 // the length of flushed
+	flushedMu  sync.Mutex
+	flushed    []verbs.WC // completions of flush, returned after the kernel's
 }
 
 func newCompletionQueue(a array[abi.SiwCqe], init *provider.CQInit) *CompletionQueue {
@@ -71,7 +71,7 @@ func (q *CompletionQueue) Poll(wcs []verbs.WC) int {
 
 // Available reports whether there are completions. The caller holds the lock.
 func (q *CompletionQueue) Available() bool {
-	return !q.Closed && (isValid(cqeWord(q.queue.at(q.get)).Load()) || q.flushes.Load() > 0)
+	return !q.Closed && (isValid(cqeWord(q.queue.at(q.get)).Load()) || q.flushedLen.Load() > 0)
 }
 
 // Take moves completions into wcs, returns how many, and unlocks the queue.
@@ -108,31 +108,31 @@ func (q *CompletionQueue) Take(wcs []verbs.WC) int {
 		n++
 	}
 	q.get = get
-	if n < len(wcs) && q.flushes.Load() > 0 {
-		n += q.takeFlushed(wcs[n:])
+	if n < len(wcs) && q.flushedLen.Load() > 0 {
+		n += q.popFlushed(wcs[n:])
 	}
 	q.Unlock()
 	return n
 }
 
-// takeFlushed moves completions from flushed to wcs and returns how many.
-func (q *CompletionQueue) takeFlushed(wcs []verbs.WC) int {
-	q.flushing.Lock()
-	defer q.flushing.Unlock()
+// popFlushed moves completions from flushed to wcs and returns how many.
+func (q *CompletionQueue) popFlushed(wcs []verbs.WC) int {
+	q.flushedMu.Lock()
+	defer q.flushedMu.Unlock()
 	n := copy(wcs, q.flushed)
 	q.flushed = q.flushed[n:]
-	q.flushes.Store(int64(len(q.flushed)))
+	q.flushedLen.Store(int64(len(q.flushed)))
 	return n
 }
 
 // flush adds a completion of a request that the kernel ignores. QPs call it: they are
 // closed before the CQ, and their calls may overlap those of the CQ.
 func (q *CompletionQueue) flush(id uint64, qpNum uint32, op verbs.WCOpcode) {
-	q.flushing.Lock()
+	q.flushedMu.Lock()
 	q.flushed = append(q.flushed, verbs.WC{ID: id, Status: verbs.WCFlushErr, Opcode: op, QPNum: qpNum})
-	q.flushes.Store(int64(len(q.flushed)))
+	q.flushedLen.Store(int64(len(q.flushed)))
 	armed := q.arm.Swap(abi.SIW_NOTIFY_NOT) != abi.SIW_NOTIFY_NOT
-	q.flushing.Unlock()
+	q.flushedMu.Unlock()
 	if armed && q.wake != nil {
 		q.wake()
 	}

@@ -15,7 +15,7 @@ import (
 // requests.
 func TestPostDoorbellFails(t *testing.T) {
 	const size = 8
-	h := newHostile(t)
+	h := newFakeDevice(t)
 	cq, _, err := h.createCQ(size)
 	if err != nil {
 		t.Fatal(err)

@@ -133,8 +133,8 @@ func (c context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (prov
 // CreateQP makes a QP and maps its queues.
 func (c context) CreateQP(init *provider.QPInit, create func(provider.UHW) (provider.QPInfo, error)) (provider.SendQueue, provider.RecvQueue, error) {
 	sends, recvs := init.Cap.MaxSendWR, init.Cap.MaxRecvWR
-	init.Cap.MaxSendWR, init.Cap.MaxRecvWR = oneMore(sends), oneMore(recvs)
-	init.Cap.MaxSendSGE = max(init.Cap.MaxSendSGE, 2) // see fragile
+	init.Cap.MaxSendWR, init.Cap.MaxRecvWR = withSpare(sends), withSpare(recvs)
+	init.Cap.MaxSendSGE = max(init.Cap.MaxSendSGE, 2) // see needsSecondSGE
 	var resp abi.SiwUrespCreateQp
 	info, err := create(provider.UHW{Out: mmap.Bytes(&resp)})
 	if err != nil {
@@ -164,14 +164,14 @@ func (c context) CreateQP(init *provider.QPInit, create func(provider.UHW) (prov
 	return sq, sq.recv, nil
 }
 
-// oneMore returns the size to request so that a queue of n elements has a spare one.
+// withSpare returns the size to request so that a queue of n elements has a spare one.
 // siw_sq_flush and siw_rq_flush (Linux 6.1 to 7.2) mark each element as free twice. A
 // request that is posted into it in between would never complete. So an element is used
 // again only after the kernel has moved on to the next. Queues of the greatest size have
 // no spare element.
-func oneMore(n int) int {
-	const most = 1 << 15 // SIW_MAX_QP_WR
-	if n == 0 || n == most {
+func withSpare(n int) int {
+	const maxQPWR = 1 << 15 // SIW_MAX_QP_WR
+	if n == 0 || n == maxQPWR {
 		return n
 	}
 	return n + 1

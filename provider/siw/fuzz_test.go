@@ -19,14 +19,14 @@ const (
 	maxQueue   = 512 // elements; even SQEs fit
 )
 
-// hostile is a device whose queues have arbitrary contents: a CQ, a send queue and a
+// fakeDevice is a device whose queues have arbitrary contents: a CQ, a send queue and a
 // receive queue, each followed by a canary.
-type hostile struct {
+type fakeDevice struct {
 	dev  *provider.Device
 	file []byte
 }
 
-func newHostile(t testing.TB) *hostile {
+func newFakeDevice(t testing.TB) *fakeDevice {
 	fd, err := unix.MemfdCreate("queues", unix.MFD_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
@@ -44,12 +44,12 @@ func newHostile(t testing.TB) *hostile {
 	if _, err := unix.Seek(fd, 3*queueSpace, 0); err != nil {
 		t.Fatal(err)
 	}
-	return &hostile{&provider.Device{FD: fd, Port: verbs.PortAttr{MaxMessage: 1 << 30}}, all.Bytes()}
+	return &fakeDevice{&provider.Device{FD: fd, Port: verbs.PortAttr{MaxMessage: 1 << 30}}, all.Bytes()}
 }
 
 // fill fills the first size bytes of a queue with copies of body, the rest with the
 // canary.
-func (h *hostile) fill(i, size int, body []byte) {
+func (h *fakeDevice) fill(i, size int, body []byte) {
 	q := h.file[i*queueSpace:][:queueSpace]
 	copy(q[:size], bytes.Repeat(body, 1+size/max(1, len(body))))
 	for j := range q[size:] {
@@ -57,14 +57,14 @@ func (h *hostile) fill(i, size int, body []byte) {
 	}
 }
 
-func (h *hostile) check(t *testing.T, i, size int) {
+func (h *fakeDevice) check(t *testing.T, i, size int) {
 	t.Helper()
 	if q := h.file[i*queueSpace:][size:queueSpace]; bytes.Count(q, []byte{0xaa}) != len(q) {
 		t.Fatalf("written behind queue %d", i)
 	}
 }
 
-func (h *hostile) createCQ(n uint32) (*CompletionQueue, int, error) {
+func (h *fakeDevice) createCQ(n uint32) (*CompletionQueue, int, error) {
 	size := int(n)*int(unsafe.Sizeof(abi.SiwCqe{})) + int(unsafe.Sizeof(abi.SiwCqCtrl{}))
 	cq, err := context{h.dev}.CreateCQ(&provider.CQInit{}, func(u provider.UHW) (provider.CQInfo, error) {
 		copy(u.Out, mmap.Bytes(&abi.SiwUrespCreateCq{NumCqe: n}))
@@ -76,7 +76,7 @@ func (h *hostile) createCQ(n uint32) (*CompletionQueue, int, error) {
 	return cq.(*CompletionQueue), size, nil
 }
 
-func (h *hostile) createQP(cq *CompletionQueue, sqes, rqes uint32, limits verbs.QPCap) (*SendQueue, *RecvQueue, error) {
+func (h *fakeDevice) createQP(cq *CompletionQueue, sqes, rqes uint32, limits verbs.QPCap) (*SendQueue, *RecvQueue, error) {
 	init := &provider.QPInit{
 		Type: verbs.RC, SendCQ: cq, RecvCQ: cq,
 		Cap: verbs.QPCap{MaxSendWR: int(sqes)/2 + 1, MaxRecvWR: int(rqes)/2 + 1},
@@ -124,7 +124,7 @@ func FuzzCompletionQueue(f *testing.F) {
 	f.Add(uint32(3), uint8(1), []byte{1})
 	f.Fuzz(func(t *testing.T, n uint32, batch uint8, body []byte) {
 		n %= maxQueue + 1
-		h := newHostile(t)
+		h := newFakeDevice(t)
 		cq, size, err := h.createCQ(n)
 		if err != nil {
 			if n != 0 && n&(n-1) == 0 {
@@ -155,7 +155,7 @@ func FuzzPost(f *testing.F) {
 	f.Add(uint32(64), uint32(0), uint32(6), uint32(0), []byte{5, 5, 3, 3}, bytes.Repeat([]byte{0xff}, 16))
 	f.Fuzz(func(t *testing.T, sqes, rqes, sges, inline uint32, ops, body []byte) {
 		sqes, rqes = sqes%maxQueue, rqes%maxQueue
-		h := newHostile(t)
+		h := newFakeDevice(t)
 		cq, _, err := h.createCQ(4)
 		if err != nil {
 			t.Fatal(err)

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	moment   = 50 * time.Millisecond // enough for several WRITEs
-	patience = 10 * time.Second
+	shortWait = 50 * time.Millisecond // enough for several WRITEs
+	timeout   = 10 * time.Second
 )
 
 // newConnection makes the queues of a QP whose requests are all signaled, with two
 // receives posted.
 func newConnection(t *testing.T) (*CompletionQueue, *SendQueue, *RecvQueue) {
 	t.Helper()
-	h := newHostile(t)
+	h := newFakeDevice(t)
 	cq, _, err := h.createCQ(8)
 	if err != nil {
 		t.Fatal(err)
@@ -47,8 +47,8 @@ func send(t *testing.T, sq *SendQueue, taken bool) {
 	}
 }
 
-// posted reports whether the queue has had n requests within a time.
-func posted(sq *SendQueue, n uint32, atMost time.Duration) bool {
+// waitPosted reports whether the queue has had n requests within a time.
+func waitPosted(sq *SendQueue, n uint32, atMost time.Duration) bool {
 	for end := time.Now().Add(atMost); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		sq.Lock()
 		put := sq.put
@@ -65,18 +65,18 @@ func posted(sq *SendQueue, n uint32, atMost time.Duration) bool {
 func TestNudge(t *testing.T) {
 	cq, sq, _ := newConnection(t)
 	send(t, sq, true)
-	if !posted(sq, 2, patience) {
+	if !waitPosted(sq, 2, timeout) {
 		t.Fatal("the peer gets no WRITE")
 	}
 	sqe := sq.queue.at(1)
 	if got, want := sqeWord(sqe).Load(), word(abi.SIW_WQE_VALID, 0, abi.SIW_OP_WRITE); got != want || sqe.Id != nudgeID {
 		t.Errorf("request %#x with ID %#x, want %#x with %#x", got, sqe.Id, want, nudgeID)
 	}
-	if posted(sq, 3, moment) {
+	if waitPosted(sq, 3, shortWait) {
 		t.Error("a WRITE is posted behind one that is not taken")
 	}
 	sqeWord(sqe).Store(0)
-	if !posted(sq, 3, patience) {
+	if !waitPosted(sq, 3, timeout) {
 		t.Error("the peer gets no second WRITE")
 	}
 	sq.Suspend()
@@ -110,7 +110,7 @@ func TestNoNudge(t *testing.T) {
 			if test.used {
 				rqeWord(rq.queue.at(0)).Store(0)
 			}
-			if posted(sq, 2, moment) {
+			if waitPosted(sq, 2, shortWait) {
 				t.Error("the peer gets a WRITE")
 			}
 		})
@@ -138,13 +138,13 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestLocksUntilHeard checks that the queues of a single-threaded QP use their locks as
+// TestLocksDuringNudge checks that the queues of a single-threaded QP use their locks as
 // long as a WRITE may be sent, and no longer.
-func TestLocksUntilHeard(t *testing.T) {
+func TestLocksDuringNudge(t *testing.T) {
 	_, sq, rq := newConnection(t)
-	sq.unlock = true
+	sq.disableLocksLater = true
 	send(t, sq, true)
-	if !posted(sq, 2, patience) {
+	if !waitPosted(sq, 2, timeout) {
 		t.Fatal("the peer gets no WRITE")
 	}
 	sqeWord(sq.queue.at(1)).Store(0)
@@ -152,17 +152,17 @@ func TestLocksUntilHeard(t *testing.T) {
 		t.Fatal(n, err)
 	}
 	if sq.SingleThreaded || rq.SingleThreaded {
-		t.Fatal("the locks are left out while a WRITE may go")
+		t.Fatal("the locks are disabled while a WRITE may be sent")
 	}
 	sqeWord(sq.queue.at(2)).Store(0)
 	rqeWord(rq.queue.at(0)).Store(0) // a message has come
-	for end := time.Now().Add(patience); !sq.SingleThreaded; {
+	for end := time.Now().Add(timeout); !sq.SingleThreaded; {
 		if n, err := sq.Post(nil); n != 0 || err != nil || time.Now().After(end) {
-			t.Fatal("the locks are never left out", n, err)
+			t.Fatal("the locks are never disabled", n, err)
 		}
 	}
 	put := sq.put
-	time.Sleep(moment)
+	time.Sleep(shortWait)
 	if !rq.SingleThreaded || sq.put != put {
 		t.Errorf("receives without a lock: %t, %d WRITEs", rq.SingleThreaded, sq.put-put)
 	}

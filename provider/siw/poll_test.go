@@ -11,7 +11,7 @@ import (
 
 // TestPollReleased polls a CQ whose memory is gone.
 func TestPollReleased(t *testing.T) {
-	cq, _, err := newHostile(t).createCQ(8)
+	cq, _, err := newFakeDevice(t).createCQ(8)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func BenchmarkPoll(b *testing.B) {
 	const size = 32
 	for _, n := range []int{0, 1, 16} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			h := newHostile(b)
+			h := newFakeDevice(b)
 			cq, _, err := h.createCQ(size)
 			if err != nil {
 				b.Fatal(err)

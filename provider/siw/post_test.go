@@ -13,7 +13,7 @@ func BenchmarkPost(b *testing.B) {
 	const size = 512
 	for _, n := range []int{1, 16, 64} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			h := newHostile(b)
+			h := newFakeDevice(b)
 			cq, _, err := h.createCQ(8)
 			if err != nil {
 				b.Fatal(err)

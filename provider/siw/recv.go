@@ -15,7 +15,7 @@ type RecvQueue struct {
 	queue  array[abi.SiwRqe] // no region if the QP takes no receives
 	cq     *CompletionQueue  // nil for an SRQ
 	put    uint32
-	size   uint32 // how many elements are used; see oneMore
+	size   uint32 // how many elements are used; see withSpare
 	num    uint32 // of the QP or SRQ
 	maxSGE int
 	maxMsg uint64
@@ -68,15 +68,15 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	}
 	var err error
 	if n < len(wrs) || q.Closed {
-		n, err = q.rest(wrs, n)
+		n, err = q.postSlow(wrs, n)
 	}
 	q.Unlock()
 	return n, err
 }
 
-// rest handles the requests that Post has not posted, all but n. It returns how many have
-// been posted, and the error for the others.
-func (q *RecvQueue) rest(wrs []verbs.RecvWR, n int) (int, error) {
+// postSlow handles the requests that Post has not posted, all but n. It returns how many
+// have been posted, and the error for the others.
+func (q *RecvQueue) postSlow(wrs []verbs.RecvWR, n int) (int, error) {
 	if q.Closed {
 		return 0, q.Err()
 	}
@@ -94,7 +94,7 @@ func (q *RecvQueue) rest(wrs []verbs.RecvWR, n int) (int, error) {
 		err = verbs.ErrState
 	case len(wrs[n].SGL) > q.maxSGE:
 		err = verbs.ErrTooManySGEs
-	case length(wrs[n].SGL) > q.maxMsg:
+	case sglLength(wrs[n].SGL) > q.maxMsg:
 		err = verbs.ErrMessageTooLong
 	default:
 		return n, err
@@ -102,9 +102,9 @@ func (q *RecvQueue) rest(wrs []verbs.RecvWR, n int) (int, error) {
 	return n, &verbs.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
 }
 
-// used reports whether a message has used a receive.
-func (q *RecvQueue) used() bool {
-	if !q.TryLock() { // a change of state, which waits for the send queue, has the lock
+// hasReceived reports whether a message has used a receive.
+func (q *RecvQueue) hasReceived() bool {
+	if !q.TryLock() { // a change of state, which waits for the send queue, holds the lock
 		return false
 	}
 	defer q.Unlock()

@@ -10,7 +10,7 @@ import (
 // TestPostRefused posts a request without an opcode, and a receive to a queue without
 // room.
 func TestPostRefused(t *testing.T) {
-	h := newHostile(t)
+	h := newFakeDevice(t)
 	cq, _, err := h.createCQ(8)
 	if err != nil {
 		t.Fatal(err)

@@ -20,33 +20,33 @@ import (
 // to the heap.
 type SendQueue struct {
 	provider.Gate
-	queue     array[abi.SiwSqe]
-	doorbell  provider.Doorbell
-	query     provider.StateQuery
-	dev       *provider.Device
-	handle    uint32
-	cq        *CompletionQueue
-	put       uint32
-	size      uint32 // how many elements are used; see oneMore
-	num       uint32 // of the QP
-	maxSGE    int
-	maxData   int // inline bytes
-	maxMsg    uint64
-	signalAll bool
-	recv      *RecvQueue    // of the same QP; nil if that uses an SRQ
-	hold      time.Time     // see Hold
-	timer     *time.Timer   // calls nudge
-	pause     time.Duration // before the next call
-	nudging   bool          // nudge will be called
-	unlock    bool          // the locks are to be disabled when nudge is done
+	queue             array[abi.SiwSqe]
+	doorbell          provider.Doorbell
+	query             provider.StateQuery
+	dev               *provider.Device
+	handle            uint32
+	cq                *CompletionQueue
+	put               uint32
+	size              uint32 // how many elements are used; see withSpare
+	num               uint32 // of the QP
+	maxSGE            int
+	maxData           int // inline bytes
+	maxMsg            uint64
+	signalAll         bool
+	recv              *RecvQueue    // of the same QP; nil if that uses an SRQ
+	holdUntil         time.Time     // end of Hold; see there
+	nudgeTimer        *time.Timer   // calls nudge
+	nudgeDelay        time.Duration // before the next call
+	nudgePending      bool          // nudge will be called
+	disableLocksLater bool          // disable the locks when nudge is done
 }
 
 // newSendQueue takes over the mapped array.
 func newSendQueue(a array[abi.SiwSqe], size int, init *provider.QPInit, info provider.QPInfo, dev *provider.Device) (*SendQueue, error) {
 	cq, _ := init.SendCQ.(*CompletionQueue)
 	q := &SendQueue{
-		unlock: init.SingleThreaded,
-		queue:  a, size: min(uint32(size), a.mask+1), dev: dev, handle: info.Handle, cq: cq, num: info.QPNum, signalAll: init.SignalAll,
+		disableLocksLater: init.SingleThreaded,
+		queue:             a, size: min(uint32(size), a.mask+1), dev: dev, handle: info.Handle, cq: cq, num: info.QPNum, signalAll: init.SignalAll,
 		maxSGE: min(int(info.Cap.MaxSendSGE), abi.SIW_MAX_SGE), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
 		maxData: min(int(info.Cap.MaxInline), maxInline),
 	}
@@ -67,43 +67,43 @@ const maxInline = int((abi.SIW_MAX_SGE - 1) * unsafe.Sizeof(abi.SiwSge{}))
 // Hold implements [provider.Holder].
 func (q *SendQueue) Hold(t time.Time) {
 	q.Lock()
-	q.hold = t
+	q.holdUntil = t
 	q.Unlock()
 }
 
 // Post implements [provider.SendQueue].
 func (q *SendQueue) Post(wrs []verbs.SendWR) (n int, err error) {
-	q.Lock() // a deferred call would take longer; only inline can panic
+	q.Lock() // a deferred call would take longer; only encodeInline can panic
 	if q.put != 0 {
 		n, err = q.post(wrs)
 	} else {
 		n, err = q.postFirst(wrs)
 	}
-	over := q.unlock && !q.nudging && q.put != 0
+	disable := q.disableLocksLater && !q.nudgePending && q.put != 0
 	q.Unlock()
-	if over {
-		q.leaveOutLocks()
+	if disable {
+		q.disableLocks()
 	}
 	return n, err
 }
 
 // postFirst is post for a queue that has had no requests.
 func (q *SendQueue) postFirst(wrs []verbs.SendWR) (int, error) {
-	for time.Now().Before(q.hold) && q.recv != nil && !q.recv.used() {
+	for time.Now().Before(q.holdUntil) && q.recv != nil && !q.recv.hasReceived() {
 		time.Sleep(20 * time.Microsecond)
 	}
 	n, err := q.post(wrs)
-	if q.put != 0 && (q.recv == nil || !q.recv.used()) {
-		q.pause, q.nudging = time.Millisecond, true
-		q.timer = time.AfterFunc(q.pause, q.nudge)
+	if q.put != 0 && (q.recv == nil || !q.recv.hasReceived()) {
+		q.nudgeDelay, q.nudgePending = time.Millisecond, true
+		q.nudgeTimer = time.AfterFunc(q.nudgeDelay, q.nudge)
 	}
 	return n, err
 }
 
-// leaveOutLocks disables the locks of the queues of a single-threaded QP. The caller is
+// disableLocks disables the locks of the queues of a single-threaded QP. The caller is
 // the only one, holds no lock, and knows that nudge will not be called again.
-func (q *SendQueue) leaveOutLocks() {
-	q.unlock, q.SingleThreaded = false, true
+func (q *SendQueue) disableLocks() {
+	q.disableLocksLater, q.SingleThreaded = false, true
 	if q.recv != nil {
 		q.recv.SingleThreaded = true
 	}
@@ -120,21 +120,21 @@ var nudgeID = rand.Uint64()
 func (q *SendQueue) nudge() {
 	q.Lock()
 	defer q.Unlock()
-	q.nudging = false
-	if q.Closed || q.State == verbs.StateErr || q.recv != nil && q.recv.used() {
+	q.nudgePending = false
+	if q.Closed || q.State == verbs.StateErr || q.recv != nil && q.recv.hasReceived() {
 		return
 	}
 	sqe := q.queue.at(q.put)
 	if !isValid(sqeWord(sqe).Load() | sqeWord(q.queue.at(q.put-1)).Load()) { // otherwise more is queued
 		sqe.Id, sqe.Rkey, *sqe.Raddr() = nudgeID, 0, 0
 		sqeWord(sqe).Store(word(abi.SIW_WQE_VALID, 0, abi.SIW_OP_WRITE))
-		if _, err := q.start(1); err != nil {
+		if _, err := q.submit(1); err != nil {
 			return
 		}
 	}
-	if q.pause *= 4; q.pause < 10*time.Second {
-		q.nudging = true
-		q.timer.Reset(q.pause)
+	if q.nudgeDelay *= 4; q.nudgeDelay < 10*time.Second {
+		q.nudgePending = true
+		q.nudgeTimer.Reset(q.nudgeDelay)
 	}
 }
 
@@ -150,7 +150,7 @@ func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 	}
 	// Only the kernel knows whether the QP accepts requests yet: the connection manager
 	// moves it to RTS.
-	n, room := 0, q.room(len(wrs))
+	n, room := 0, q.freeSlots(len(wrs))
 	var err error
 	var first uint32 // the word that publishes the batch
 	for ; n < len(wrs); n++ {
@@ -171,19 +171,19 @@ func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 	}
 	if n > 0 {
 		sqeWord(q.queue.at(q.put)).Store(first)
-		posted, rerr := q.start(uint32(n))
+		posted, rerr := q.submit(uint32(n))
 		if rerr != nil {
-			return posted, q.fail(wrs, posted, rerr)
+			return posted, q.postError(wrs, posted, rerr)
 		}
 	}
 	if err != nil && err != verbs.ErrQueueFull && len(wrs) > 0 {
-		err = q.fail(wrs, n, err)
+		err = q.postError(wrs, n, err)
 	}
 	return n, err
 }
 
-// room returns how many of n requests fit. The kernel takes requests in order.
-func (q *SendQueue) room(n int) int {
+// freeSlots returns how many of n requests fit. The kernel takes requests in order.
+func (q *SendQueue) freeSlots(n int) int {
 	n = min(n, int(q.size))
 	for n > 0 && isValid(sqeWord(q.queue.at(q.put+uint32(n)-1-q.size)).Load()) {
 		n--
@@ -191,13 +191,13 @@ func (q *SendQueue) room(n int) int {
 	return n
 }
 
-func (q *SendQueue) fail(wrs []verbs.SendWR, i int, err error) error {
+func (q *SendQueue) postError(wrs []verbs.SendWR, i int, err error) error {
 	return &verbs.PostError{Op: "post send", QPNum: q.num, Index: i, ID: wrs[i].ID, Err: err}
 }
 
-// start makes the kernel work on the n requests written at put. If the kernel refuses, it
-// returns how many were taken.
-func (q *SendQueue) start(n uint32) (int, error) {
+// submit makes the kernel work on the n requests written at put. If the kernel refuses,
+// it returns how many were taken.
+func (q *SendQueue) submit(n uint32) (int, error) {
 	first := q.put
 	q.put += n
 	before := sqeWord(q.queue.at(first - 1))
@@ -210,7 +210,7 @@ func (q *SendQueue) start(n uint32) (int, error) {
 	}
 	// Either the kernel is busy with an earlier request, or it refuses this one, or the
 	// connection is ending or has ended, or there is none.
-	if err = q.ended(err); err == nil {
+	if err = q.resolveDoorbell(err); err == nil {
 		return int(n), nil
 	}
 	// Take back the requests that the kernel did not take.
@@ -224,11 +224,11 @@ func (q *SendQueue) start(n uint32) (int, error) {
 	return int(q.put - first), err
 }
 
-// ended determines why a doorbell did not start requests. While the kernel ends a
+// resolveDoorbell determines why a doorbell did not start requests. While the kernel ends a
 // connection it refuses doorbells, and then it completes the requests that it finds in
 // the queue. These are not known before, and must not be taken back.
-func (q *SendQueue) ended(err error) error {
-	var patience time.Time // set on the first retry
+func (q *SendQueue) resolveDoorbell(err error) error {
+	var deadline time.Time // set on the first retry
 	for ; ; time.Sleep(20 * time.Microsecond) {
 		state, qerr := q.query.Ask()
 		switch {
@@ -243,10 +243,10 @@ func (q *SendQueue) ended(err error) error {
 			return nil
 		case !errors.Is(err, unix.ENOTCONN):
 			return err
-		case qerr != nil, state != verbs.StateRTS && state != verbs.StateSQE, !patience.IsZero() && time.Now().After(patience):
+		case qerr != nil, state != verbs.StateRTS && state != verbs.StateSQE, !deadline.IsZero() && time.Now().After(deadline):
 			return verbs.ErrState
-		case patience.IsZero():
-			patience = time.Now().Add(time.Second)
+		case deadline.IsZero():
+			deadline = time.Now().Add(time.Second)
 		}
 		err = q.doorbell.Ring()
 	}
@@ -310,7 +310,7 @@ func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *verbs.SendWR, later bool) (uint3
 		case op != abi.SIW_OP_SEND && op != abi.SIW_OP_WRITE:
 			return 0, verbs.ErrInlineOp
 		}
-		if err := q.inline(sqe, wr); err != nil {
+		if err := q.encodeInline(sqe, wr); err != nil {
 			return 0, err
 		}
 		return word(flags|abi.SIW_WQE_INLINE, 1, op), nil
@@ -323,15 +323,15 @@ func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *verbs.SendWR, later bool) (uint3
 		return 0, verbs.ErrMessageTooLong
 	}
 	n := len(wr.SGL)
-	if n == 1 && maxSGE > 1 && fragile(&sqe.Sge()[0], later) {
+	if n == 1 && maxSGE > 1 && needsSecondSGE(&sqe.Sge()[0], later) {
 		sqe.Sge()[1] = abi.SiwSge{}
 		n = 2
 	}
 	return word(flags, uint8(n), op), nil
 }
 
-// fragile reports whether the kernel may send the few bytes of a single SGE wrong, or end
-// the connection over them (siw_try_1seg, Linux 6.1 to 7.2). Requests with two SGEs, one
+// needsSecondSGE reports whether the kernel may send the few bytes of a single SGE wrong,
+// or end the connection over them (siw_try_1seg, Linux 6.1 to 7.2). Requests with two SGEs, one
 // of which may be empty, are safe.
 //
 // Requests that are posted while the kernel is busy are sent by a kernel thread. It takes
@@ -340,15 +340,15 @@ func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *verbs.SendWR, later bool) (uint3
 // doorbell is done. It then acts as the doorbell and reads the bytes from the caller's
 // address space, in which it does not run. So only the first request of a doorbell is
 // safe.
-func fragile(s *abi.SiwSge, later bool) bool {
-	const few = 32 // MAX_HDR_INLINE
-	return s.Length > 0 && s.Length <= few && (later || s.Length > pageSize-uint32(s.Laddr)%pageSize)
+func needsSecondSGE(s *abi.SiwSge, later bool) bool {
+	const maxHdrInline = 32 // MAX_HDR_INLINE
+	return s.Length > 0 && s.Length <= maxHdrInline && (later || s.Length > pageSize-uint32(s.Laddr)%pageSize)
 }
 
 var pageSize = uint32(os.Getpagesize())
 
-// inline copies data to the place of all SGEs but the first.
-func (q *SendQueue) inline(sqe *abi.SiwSqe, wr *verbs.SendWR) error {
+// encodeInline copies the data to the place of all SGEs but the first.
+func (q *SendQueue) encodeInline(sqe *abi.SiwSqe, wr *verbs.SendWR) error {
 	dst := unsafe.Slice((*byte)(unsafe.Pointer(&sqe.Sge()[1])), q.maxData)
 	n := len(wr.Inline)
 	if n > len(dst) {
@@ -379,8 +379,8 @@ func copySGL(dst *[abi.SIW_MAX_SGE]abi.SiwSge, sgl []verbs.SGE) (length uint64) 
 	return length
 }
 
-// length returns the sum of the lengths.
-func length(sgl []verbs.SGE) (n uint64) {
+// sglLength returns the sum of the lengths.
+func sglLength(sgl []verbs.SGE) (n uint64) {
 	for i := range sgl {
 		n += uint64(sgl[i].Length)
 	}
@@ -401,8 +401,8 @@ func (q *SendQueue) Settle(s verbs.QPState, moved bool) {
 // Release implements [provider.Queue].
 func (q *SendQueue) Release() {
 	q.Stop(true)
-	if q.timer != nil {
-		q.timer.Stop()
+	if q.nudgeTimer != nil {
+		q.nudgeTimer.Stop()
 	}
 	q.doorbell.Close()
 	q.query.Close()

@@ -14,7 +14,7 @@ func TestConnect(t *testing.T) {
 	loop := side{labtest.Built(t, "connect"), "7479", []string{"-loop"}}
 	dial := side{loop.program, "7480", nil}
 	c := side{compile(t, "connect.c", "-lrdmacm", "-libverbs"), "7481", nil}
-	forgetPorts(t)
+	disableTimeWait(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)
 		for _, s := range []side{loop, dial, c} {
@@ -75,10 +75,10 @@ func (rs results) medians() sample {
 
 func (rs results) connections() sample { return rs.rate("connections") }
 
-// forgetPorts disables TIME_WAIT of TCP until the test ends. A siw connection is a TCP
+// disableTimeWait disables TIME_WAIT of TCP until the test ends. A siw connection is a TCP
 // connection, whose port would be in TIME_WAIT for a minute: the more such ports there are,
 // the more often the connection manager chooses one, and siw_connect fails.
-func forgetPorts(t *testing.T) {
+func disableTimeWait(t *testing.T) {
 	t.Helper()
 	labtest.Require(t)
 	const file = "/proc/sys/net/ipv4/tcp_max_tw_buckets"

@@ -25,7 +25,7 @@ func TestFirstMessage(t *testing.T) {
 		"Go": reluctant("7509", program),
 		"C":  reluctant("7510", compile(t, "connect.c", "-lrdmacm", "-libverbs")),
 	}
-	forgetPorts(t)
+	disableTimeWait(t)
 	preempt(t)
 	keepBusy(t)
 	labtest.Each(t, func(t *testing.T, device string) {

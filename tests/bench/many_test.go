@@ -12,7 +12,7 @@ import (
 func TestMany(t *testing.T) {
 	ours := side{labtest.Built(t, "many"), "7495", nil}
 	c := side{compile(t, "many.c", "-lrdmacm", "-libverbs"), "7496", nil}
-	forgetPorts(t)
+	disableTimeWait(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)
 		for _, work := range []struct{ conns, n int }{{1, 1000}, {16, 1600}, {256, 2560}, {4096, 4096}} {

@@ -52,7 +52,7 @@ func TestPerftest(t *testing.T) {
 			t.Run(work.name, func(t *testing.T) {
 				if strings.HasSuffix(work.theirs, "_lat") {
 					useProcessors(t, processors)
-					keepAwake(t, processors)
+					disableIdle(t, processors)
 				}
 				n := work.n
 				if work.size > 8 && device == labtest.SIW {
@@ -73,9 +73,9 @@ func TestPerftest(t *testing.T) {
 						figure := perftest(t, work.theirs, hurry, device, addr, n, append(theirs, args...))
 						microsecond := float64(tsc.Read()-ticks) / float64(time.Since(start).Microseconds())
 						if line.better == lower {
-							return result{"figure": {figure * hurried / microsecond}}
+							return result{"figure": {figure * fakeTicksPerMicrosecond / microsecond}}
 						}
-						return result{"figure": {figure * 1e6 * microsecond / hurried}}
+						return result{"figure": {figure * 1e6 * microsecond / fakeTicksPerMicrosecond}}
 					})
 				line.ours, line.c = rs[0].figure("figure"), rs[1].figure("figure")
 				if work.size > 8 {
@@ -88,8 +88,8 @@ func TestPerftest(t *testing.T) {
 	})
 }
 
-// hurried is the number of ticks of the time stamp counter per microsecond in c/hurry.c.
-const hurried = 4096
+// fakeTicksPerMicrosecond is the number of ticks of the time stamp counter per microsecond in c/hurry.c.
+const fakeTicksPerMicrosecond = 4096
 
 const perfPort = "7499"
 
@@ -150,7 +150,7 @@ func perf(t *testing.T, verbs, addr string, n int, args []string) result {
 // runPerftest runs a server and a client, and returns the client's output.
 func runPerftest(t *testing.T, program, hurry, addr string, args []string) (string, error) {
 	t.Helper()
-	limit := patience
+	limit := runTimeout
 	if *reps > 0 {
 		limit = time.Second // siw's first message may be lost, see settle in c/cm.h
 	}
@@ -162,7 +162,7 @@ func runPerftest(t *testing.T, program, hurry, addr string, args []string) (stri
 	if err := server.Start(); err != nil {
 		return "", err
 	}
-	labtest.Listening(t, perftestPort)
+	labtest.WaitListening(t, perftestPort)
 	client := exec.CommandContext(ctx, program, append(args, addr)...)
 	client.Stderr, client.Env = os.Stderr, env
 	out, err := client.Output()

@@ -98,7 +98,7 @@ func (s side) once(t *testing.T, args ...string) result {
 	cmd := s.command(args...)
 	cmd.Stderr = os.Stderr
 	cmd.WaitDelay = time.Second
-	limit := time.AfterFunc(patience, func() { cmd.Process.Kill() })
+	limit := time.AfterFunc(runTimeout, func() { cmd.Process.Kill() })
 	defer limit.Stop()
 	out, err := cmd.Output()
 	if err != nil {
@@ -129,7 +129,7 @@ func (s side) open(t *testing.T, args ...string) *session {
 	labtest.Check(t, cmd.Start())
 	end := sync.OnceFunc(func() {
 		in.Close()
-		limit := time.AfterFunc(patience, func() { cmd.Process.Kill() })
+		limit := time.AfterFunc(runTimeout, func() { cmd.Process.Kill() })
 		defer limit.Stop()
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("%v: %v", cmd.Args, err)
@@ -139,13 +139,13 @@ func (s side) open(t *testing.T, args ...string) *session {
 	return &session{cmd, in, bufio.NewReader(out), end}
 }
 
-// patience is how long a program may take for a short operation.
-const patience = 30 * time.Second
+// runTimeout is how long a program may take for a short operation.
+const runTimeout = 30 * time.Second
 
 // run makes the client measure once.
 func (s *session) run(t *testing.T) result {
 	t.Helper()
-	limit := time.AfterFunc(patience, func() { s.cmd.Process.Kill() })
+	limit := time.AfterFunc(runTimeout, func() { s.cmd.Process.Kill() })
 	defer limit.Stop()
 	if _, err := io.WriteString(s.in, "\n"); err != nil {
 		t.Fatalf("%v: %v", s.cmd.Args, err)

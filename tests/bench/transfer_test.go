@@ -53,10 +53,10 @@ func useProcessors(t *testing.T, n int) {
 	}
 }
 
-// keepAwake occupies n processors when nothing else does until the test ends, as the kernel's
+// disableIdle occupies n processors when nothing else does until the test ends, as the kernel's
 // parameter idle=poll would. Where the kernel's threads work while a program polls, the time
 // to wake a processor would be most of each latency, and most of the difference between turns.
-func keepAwake(t *testing.T, n int) {
+func disableIdle(t *testing.T, n int) {
 	t.Helper()
 	for i := range n {
 		cmd := exec.Command("chrt", "--idle", "0", "taskset", "--cpu-list", fmt.Sprint(i), "sh", "-c", "while :; do :; done")
@@ -105,17 +105,17 @@ func latencies(t *testing.T, device string, ours, c side) {
 			}
 			t.Run(line.group+"/"+line.name, func(t *testing.T) {
 				if !work.events {
-					keepAwake(t, processors)
+					disableIdle(t, processors)
 				}
-				rs := ours.beside(t, c, device, "lat", work.op, 8, scaled(work.n), scaled(work.warm), 1)
+				rs := ours.runInTurns(t, c, device, "lat", work.op, 8, scaled(work.n), scaled(work.warm), 1)
 				line.latencies(t, rs[0], rs[1])
 			})
 		}
 	}
 }
 
-// beside runs a work on both sides, in turns, and checks that each does all of it.
-func (s side) beside(t *testing.T, c side, device, mode, op string, size, n, warm, list int) []results {
+// runInTurns runs a work on both sides, in turns, and checks that each does all of it.
+func (s side) runInTurns(t *testing.T, c side, device, mode, op string, size, n, warm, list int) []results {
 	t.Helper()
 	all := warm + n
 	heard, heardBytes := all, all*size // by the server's program
@@ -150,12 +150,12 @@ func rates(t *testing.T, device string, ours, c side) {
 			name := fmt.Sprintf("%s of %d bytes", op.name, size)
 			t.Run(name, func(t *testing.T) {
 				line := comparison{group: "message rate", device: device, name: name, unit: "/s", better: higher}
-				rs := ours.beside(t, c, device, "rate", op.arg, size, scaled(2000), scaled(4000), 1)
+				rs := ours.runInTurns(t, c, device, "rate", op.arg, size, scaled(2000), scaled(4000), 1)
 				single := rs[1].rate("measured")
 				line.ours, line.c = rs[0].rate("measured"), single
 				line.report(t)
 
-				rs = ours.beside(t, c, device, "rate", op.arg, size, scaled(2000), scaled(4000), 32)
+				rs = ours.runInTurns(t, c, device, "rate", op.arg, size, scaled(2000), scaled(4000), 32)
 				line.name += ", 32 at a time"
 				line.ours, line.c = rs[0].rate("measured"), rs[1].rate("measured")
 				line.report(t)
@@ -171,7 +171,7 @@ func rates(t *testing.T, device string, ours, c side) {
 			}
 			name := fmt.Sprintf("%s of %d KiB", op.name, work.size>>10)
 			t.Run(name, func(t *testing.T) {
-				rs := ours.beside(t, c, device, "rate", op.arg, work.size, scaled(work.n), scaled(work.warm), 1)
+				rs := ours.runInTurns(t, c, device, "rate", op.arg, work.size, scaled(work.n), scaled(work.warm), 1)
 				line := comparison{group: "bandwidth", device: device, name: name, unit: "MB/s", better: higher}
 				unit := float64(work.size) / 1e6
 				line.ours, line.c = times(rs[0].rate("measured"), unit), times(rs[1].rate("measured"), unit)

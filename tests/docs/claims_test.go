@@ -18,7 +18,7 @@ func testsOf(t *testing.T, dir string) map[string]bool {
 	if dir == "verbs" {
 		dir = "."
 	}
-	tests, _ := labtest.Declared(t, filepath.Join("../..", dir))
+	tests, _ := labtest.Declarations(t, filepath.Join("../..", dir))
 	return tests
 }
 

@@ -22,7 +22,7 @@ func exported(t *testing.T, packages ...string) symbols {
 		if dir == "." {
 			pkg = "verbs"
 		}
-		_, declared := labtest.Declared(t, filepath.Join("../..", dir))
+		_, declared := labtest.Declarations(t, filepath.Join("../..", dir))
 		for name := range declared {
 			if !slices.ContainsFunc(strings.Split(name, "."), func(part string) bool { return !ast.IsExported(part) }) {
 				names[pkg+"."+name] = true

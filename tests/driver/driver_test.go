@@ -23,11 +23,11 @@ func open(t testing.TB) *uverbs.Context {
 	if os.Getenv("VERBS_LAB") == "" {
 		t.Skip("needs RDMA in the kernel: run by make test, or with go test -exec build/lab")
 	}
-	return made(uverbs.Open("rxe0"))(t)
+	return must(uverbs.Open("rxe0"))(t)
 }
 
-// made returns v, which is closed at the end of the test. It fails the test if err is not nil.
-func made[T interface{ Close() error }](v T, err error) func(testing.TB) T {
+// must returns v, which is closed at the end of the test. It fails the test if err is not nil.
+func must[T interface{ Close() error }](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
 		check(t, err)
@@ -56,7 +56,7 @@ func released(t *testing.T) {
 	})
 }
 
-func soon(t testing.TB) context.Context {
+func shortContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	t.Cleanup(cancel)
 	return ctx
@@ -72,15 +72,15 @@ type side struct {
 
 func newSide(t testing.TB, ctx *uverbs.Context, typ verbs.QPType, srq func(*uverbs.PD) *uverbs.SRQ) *side {
 	t.Helper()
-	s := &side{pd: made(ctx.AllocPD())(t)}
-	s.mr = made(s.pd.AllocMR(1<<16, verbs.AccessAll, uverbs.MROptions{}))(t)
-	channel := made(ctx.CreateCompChannel())(t)
-	s.cq = made(ctx.CreateCQ(uverbs.CQOptions{Depth: 64, Channel: channel}))(t)
+	s := &side{pd: must(ctx.AllocPD())(t)}
+	s.mr = must(s.pd.AllocMR(1<<16, verbs.AccessAll, uverbs.MROptions{}))(t)
+	channel := must(ctx.CreateCompChannel())(t)
+	s.cq = must(ctx.CreateCQ(uverbs.CQOptions{Depth: 64, Channel: channel}))(t)
 	opt := uverbs.QPOptions{Type: typ, SendCQ: s.cq, RecvCQ: s.cq}
 	if srq != nil {
 		opt.SRQ = srq(s.pd)
 	}
-	s.qp = made(s.pd.CreateQP(opt))(t)
+	s.qp = must(s.pd.CreateQP(opt))(t)
 	return s
 }
 
@@ -107,7 +107,7 @@ func (s *side) post(t testing.TB, wr verbs.SendWR) {
 // next waits for a completion, which must be that of a request.
 func (s *side) next(t testing.TB, id uint64, op verbs.WCOpcode) verbs.WC {
 	t.Helper()
-	wc, err := s.cq.Next(soon(t))
+	wc, err := s.cq.Next(shortContext(t))
 	check(t, err)
 	if wc.ID != id || wc.Opcode != op || wc.QPNum != s.qp.Num() {
 		t.Fatalf("completion %+v, want request %d, %v", wc, id, op)
@@ -120,15 +120,15 @@ func (s *side) next(t testing.TB, id uint64, op verbs.WCOpcode) verbs.WC {
 func TestReplaces(t *testing.T) {
 	released(t)
 	ctx := open(t)
-	siw := made(uverbs.Open("siw0"))(t)
+	siw := must(uverbs.Open("siw0"))(t)
 	if ctx.Driver() != "softroce" || siw.Driver() != "failing" {
 		t.Errorf("drivers %q, %q", ctx.Driver(), siw.Driver())
 	}
-	imported := made(uverbs.ImportContext(ctx.FD()))(t)
+	imported := must(uverbs.ImportContext(ctx.FD()))(t)
 	if imported.Driver() != "softroce" || softroce.Live() != 2 {
 		t.Errorf("imported: driver %q, %d contexts", imported.Driver(), softroce.Live())
 	}
-	pd := made(ctx.AllocPD())(t)
+	pd := must(ctx.AllocPD())(t)
 	if err := ctx.Close(); !errors.Is(err, verbs.ErrInUse) {
 		t.Errorf("close with a PD: %v", err)
 	}
@@ -144,7 +144,7 @@ func TestReplaces(t *testing.T) {
 }
 
 func cq(t *testing.T, ctx *uverbs.Context) *uverbs.CQ {
-	return made(ctx.CreateCQ(uverbs.CQOptions{Depth: 1}))(t)
+	return must(ctx.CreateCQ(uverbs.CQOptions{Depth: 1}))(t)
 }
 
 // TestRC sends, writes and reads between two QPs.
@@ -168,7 +168,7 @@ func TestRC(t *testing.T) {
 	receive(1)
 	a.post(t, verbs.SendWR{ID: 2, Opcode: verbs.OpSend, Inline: []byte("hello "), InlineList: [][]byte{[]byte("wor"), []byte("ld")}})
 	a.next(t, 2, verbs.WCSend)
-	check(t, b.cq.Wait(soon(t)))
+	check(t, b.cq.Wait(shortContext(t)))
 	if softroce.Events() == before {
 		t.Error("the driver counted no event")
 	}
@@ -251,7 +251,7 @@ func TestRC(t *testing.T) {
 	// Requests that are posted to a QP in the error state are flushed.
 	check(t, b.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState))
 	receive(8)
-	if wc, err := b.cq.Next(soon(t)); wc.ID != 8 || !errors.Is(err, verbs.WCFlushErr) {
+	if wc, err := b.cq.Next(shortContext(t)); wc.ID != 8 || !errors.Is(err, verbs.WCFlushErr) {
 		t.Errorf("completion %d: %v", wc.ID, err)
 	}
 }
@@ -286,7 +286,7 @@ func TestSRQ(t *testing.T) {
 	var srq *uverbs.SRQ
 	a := newSide(t, ctx, verbs.RC, nil)
 	b := newSide(t, ctx, verbs.RC, func(pd *uverbs.PD) *uverbs.SRQ {
-		srq = made(pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 4}))(t)
+		srq = must(pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 4}))(t)
 		return srq
 	})
 	connect(t, a, b)
@@ -311,7 +311,7 @@ func TestSRQ(t *testing.T) {
 			t.Fatalf("byte %d is %d", i, v)
 		}
 	}
-	e, err := ctx.NextAsyncEvent(soon(t))
+	e, err := ctx.NextAsyncEvent(shortContext(t))
 	if check(t, err); e.Type != verbs.EventSRQLimitReached {
 		t.Errorf("event %v", e)
 	}
@@ -334,14 +334,14 @@ func TestUD(t *testing.T) {
 	check(t, err)
 	to, err := b.qp.Addr(1)
 	check(t, err)
-	ah := made(a.pd.CreateAH(to.PathFrom(from)))(t)
+	ah := must(a.pd.CreateAH(to.PathFrom(from)))(t)
 	a.post(t, verbs.SendWR{ID: 2, Opcode: verbs.OpSendImm, Imm: 7, Inline: []byte("ping"), To: ah.To(b.qp.Num(), qkey)})
 	a.next(t, 2, verbs.WCSend)
 	wc := b.next(t, 1, verbs.WCRecv)
 	if got := b.mr.Bytes()[verbs.GRHSize:wc.ByteLen]; string(got) != "ping" || wc.SrcQP != a.qp.Num() || wc.Imm() != 7 {
 		t.Errorf("received %q, %+v", got, wc)
 	}
-	reply := made(b.pd.CreateReplyAH(1, &wc, b.mr.Bytes()[:verbs.GRHSize]))(t)
+	reply := must(b.pd.CreateReplyAH(1, &wc, b.mr.Bytes()[:verbs.GRHSize]))(t)
 	b.post(t, verbs.SendWR{ID: 3, Opcode: verbs.OpSend, Inline: []byte("pong"), To: reply.To(wc.SrcQP, qkey)})
 	b.next(t, 3, verbs.WCSend)
 	if wc := a.next(t, 1, verbs.WCRecv); string(a.mr.Bytes()[verbs.GRHSize:wc.ByteLen]) != "pong" {
@@ -377,7 +377,7 @@ func TestConcurrent(t *testing.T) {
 					}
 					time.Sleep(time.Millisecond)
 				}
-				if _, err := a.cq.Next(soon(t)); err != nil {
+				if _, err := a.cq.Next(shortContext(t)); err != nil {
 					t.Error(err)
 					return
 				}

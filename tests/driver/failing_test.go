@@ -96,20 +96,20 @@ func TestFailing(t *testing.T) {
 		failAt = ""
 	}
 	expect("context", func() error { _, err := uverbs.Open("siw0"); return err })
-	ctx := made(uverbs.Open("siw0"))(t)
-	made(uverbs.ImportContext(ctx.FD()))(t)
+	ctx := must(uverbs.Open("siw0"))(t)
+	must(uverbs.ImportContext(ctx.FD()))(t)
 	expect("PD", func() error { _, err := ctx.AllocPD(); return err })
-	pd := made(ctx.AllocPD())(t)
+	pd := must(ctx.AllocPD())(t)
 	expect("MR", func() error {
 		_, err := pd.AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{})
 		return err
 	})
 	expect("AH", func() error { _, err := pd.CreateAH(verbs.AddressVector{}); return err })
-	if ah := made(pd.CreateAH(verbs.AddressVector{}))(t); ah.To(1, 2).AH != 7 {
+	if ah := must(pd.CreateAH(verbs.AddressVector{}))(t); ah.To(1, 2).AH != 7 {
 		t.Errorf("address %+v", ah.To(1, 2))
 	}
 	expect("CQ", func() error { _, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 8}); return err })
 	expect("SRQ", func() error { _, err := pd.CreateSRQ(uverbs.SRQOptions{}); return err })
-	cq := made(ctx.CreateCQ(uverbs.CQOptions{Depth: 8}))(t)
+	cq := must(ctx.CreateCQ(uverbs.CQOptions{Depth: 8}))(t)
 	expect("QP", func() error { _, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}); return err })
 }

@@ -105,12 +105,11 @@ func TestAll(t *testing.T) {
 	known := map[string]bool{
 		"rdma-example": true, "rdmacm-connect": true, "msg-send": true, "msg-recv": true,
 		"echo": true, "http": true, "grpc": true, "blackboard": true, "fetch": true, "wordcount": true, "chat": true,
-		"kv": true, "queue": true, "tls": true, "reconnect": true,
+		"kv": true, "queue": true, "tls": true, "reconnect": true, "container": true,
 	}
 	for _, p := range programs {
 		known[p.name] = true
 	}
-	known["container"] = true // docs/deploy.md: it needs Docker
 	for _, d := range dirs {
 		if d.IsDir() && !known[d.Name()] {
 			t.Errorf("nothing runs examples/%s", d.Name())

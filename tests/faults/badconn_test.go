@@ -14,37 +14,37 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// party is the environment of a connection case: a listener, and a context that limits the
+// connEnv is the environment of a connection case: a listener, and a context that limits the
 // time of the case.
-type party struct {
+type connEnv struct {
 	testing.TB
 	ctx context.Context
 	l   *cm.Listener
 }
 
-func newParty(t testing.TB) *party {
+func newConnEnv(t testing.TB) *connEnv {
 	ctx := labtest.Within(t, 20*time.Second)
 	l := labtest.Made(cm.Listen(ctx, labtest.Addr+":0"))(t)
-	return &party{t, ctx, l}
+	return &connEnv{t, ctx, l}
 }
 
-func (p *party) addr() string { return p.l.Addr().String() }
+func (p *connEnv) addr() string { return p.l.Addr().String() }
 
-// shortly returns a context that ends while the call that it is passed to waits.
-func (p *party) shortly() context.Context {
+// shortContext returns a context that ends while the call that it is passed to waits.
+func (p *connEnv) shortContext() context.Context {
 	ctx, cancel := context.WithTimeout(p.ctx, 50*time.Millisecond)
 	p.Cleanup(cancel)
 	return ctx
 }
 
-func (p *party) cancelled() context.Context {
+func (p *connEnv) canceledContext() context.Context {
 	ctx, cancel := context.WithCancel(p.ctx)
 	cancel()
 	return ctx
 }
 
 // dial connects with options to the listener, on which only the case may accept.
-func (p *party) dial(ctx context.Context, opt cm.Options) error {
+func (p *connEnv) dial(ctx context.Context, opt cm.Options) error {
 	e, err := (&cm.Dialer{Options: opt}).Dial(ctx, p.addr())
 	if err == nil {
 		e.Close()
@@ -54,7 +54,7 @@ func (p *party) dial(ctx context.Context, opt cm.Options) error {
 
 // request dials, and returns the request at the listener. The dialer stays connected until
 // the case is over: the end of a connection may overtake its start.
-func (p *party) request(opt cm.Options) *cm.Request {
+func (p *connEnv) request(opt cm.Options) *cm.Request {
 	ctx, cancel := context.WithCancel(p.ctx)
 	done := make(chan struct{})
 	go func() {
@@ -72,7 +72,7 @@ func (p *party) request(opt cm.Options) *cm.Request {
 	return r
 }
 
-func (p *party) accept(r *cm.Request, ctx context.Context, opt cm.Options) error {
+func (p *connEnv) accept(r *cm.Request, ctx context.Context, opt cm.Options) error {
 	e, err := r.Accept(ctx, opt)
 	if err == nil {
 		e.Close()
@@ -81,7 +81,7 @@ func (p *party) accept(r *cm.Request, ctx context.Context, opt cm.Options) error
 }
 
 // serve answers the next request.
-func (p *party) serve(answer func(*cm.Request) error) {
+func (p *connEnv) serve(answer func(*cm.Request) error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -98,25 +98,25 @@ func failSetup(*cm.Endpoint) error { return errSetup }
 
 var connCases = []struct {
 	name string
-	run  func(*party) error
+	run  func(*connEnv) error
 	want error
 }{
-	{"dial no address", func(p *party) error { return second(cm.Dial(p.ctx, "")) }, nil},
-	{"dial without port", func(p *party) error { return second(cm.Dial(p.ctx, "10.9.0.1")) }, nil},
-	{"dial no such host", func(p *party) error { return second(cm.Dial(p.ctx, "no.such.host.invalid:1")) }, nil},
-	{"dial unreachable address", func(p *party) error { return second(cm.Dial(p.ctx, "192.0.2.1:1")) }, unix.ENETUNREACH},
-	{"dial address that no RDMA device serves", func(p *party) error { return second(cm.Dial(p.ctx, "127.0.0.1:1")) }, unix.ENODEV},
-	{"dial neighbour that does not answer", func(p *party) error {
-		return second((&cm.Dialer{ResolveTimeout: 300 * time.Millisecond}).Dial(p.ctx, "10.9.0.77:1"))
+	{"dial no address", func(p *connEnv) error { return errOf(cm.Dial(p.ctx, "")) }, nil},
+	{"dial without port", func(p *connEnv) error { return errOf(cm.Dial(p.ctx, "10.9.0.1")) }, nil},
+	{"dial no such host", func(p *connEnv) error { return errOf(cm.Dial(p.ctx, "no.such.host.invalid:1")) }, nil},
+	{"dial unreachable address", func(p *connEnv) error { return errOf(cm.Dial(p.ctx, "192.0.2.1:1")) }, unix.ENETUNREACH},
+	{"dial address that no RDMA device serves", func(p *connEnv) error { return errOf(cm.Dial(p.ctx, "127.0.0.1:1")) }, unix.ENODEV},
+	{"dial neighbour that does not answer", func(p *connEnv) error {
+		return errOf((&cm.Dialer{ResolveTimeout: 300 * time.Millisecond}).Dial(p.ctx, "10.9.0.77:1"))
 	}, unix.ETIMEDOUT},
-	{"dial from a foreign address", func(p *party) error {
-		return second((&cm.Dialer{LocalAddr: netip.MustParseAddrPort("192.0.2.1:0")}).Dial(p.ctx, p.addr()))
+	{"dial from a foreign address", func(p *connEnv) error {
+		return errOf((&cm.Dialer{LocalAddr: netip.MustParseAddrPort("192.0.2.1:0")}).Dial(p.ctx, p.addr()))
 	}, unix.EADDRNOTAVAIL},
-	{"dial where nobody listens", func(p *party) error {
+	{"dial where nobody listens", func(p *connEnv) error {
 		p.l.Close()
 		return p.dial(p.ctx, cm.Options{})
 	}, unix.ECONNREFUSED},
-	{"dial and be rejected", func(p *party) error {
+	{"dial and be rejected", func(p *connEnv) error {
 		p.serve(func(r *cm.Request) error { return r.Reject([]byte("no")) })
 		err := p.dial(p.ctx, cm.Options{})
 		if re, ok := errors.AsType[*cm.RejectedError](err); !ok || string(re.PrivateData[:2]) != "no" {
@@ -124,98 +124,98 @@ var connCases = []struct {
 		}
 		return err
 	}, unix.ECONNREFUSED},
-	{"dial a listener that closes", func(p *party) error {
+	{"dial a listener that closes", func(p *connEnv) error {
 		time.AfterFunc(50*time.Millisecond, func() { p.l.Close() })
 		return p.dial(p.ctx, cm.Options{})
 	}, unix.ECONNREFUSED},
-	{"dial with too much private data", func(p *party) error {
+	{"dial with too much private data", func(p *connEnv) error {
 		return p.dial(p.ctx, cm.Options{PrivateData: make([]byte, 256)})
 	}, cm.ErrPrivateData},
-	{"dial with more private data than RoCE carries", func(p *party) error {
+	{"dial with more private data than RoCE carries", func(p *connEnv) error {
 		return p.dial(p.ctx, cm.Options{PrivateData: make([]byte, 57)})
 	}, cm.ErrPrivateData},
-	{"accept with more private data than RoCE carries", func(p *party) error {
+	{"accept with more private data than RoCE carries", func(p *connEnv) error {
 		return p.accept(p.request(cm.Options{}), p.ctx, cm.Options{PrivateData: make([]byte, 197)})
 	}, cm.ErrPrivateData},
-	{"dial with absurd queues", func(p *party) error {
+	{"dial with absurd queues", func(p *connEnv) error {
 		return p.dial(p.ctx, cm.Options{Cap: verbs.QPCap{MaxSendWR: 1 << 30, MaxSendSGE: 1}})
 	}, unix.EINVAL},
-	{"dial with a failing set-up", func(p *party) error { return p.dial(p.ctx, cm.Options{Setup: failSetup}) }, errSetup},
-	{"dial with a closed PD", func(p *party) error {
-		s := newScene(p.TB)
-		s.closed(s.qp, s.mr, s.pd)
+	{"dial with a failing set-up", func(p *connEnv) error { return p.dial(p.ctx, cm.Options{Setup: failSetup}) }, errSetup},
+	{"dial with a closed PD", func(p *connEnv) error {
+		s := newVerbsEnv(p.TB)
+		s.closeTwice(s.qp, s.mr, s.pd)
 		return p.dial(p.ctx, cm.Options{PD: s.pd})
 	}, verbs.ErrClosed},
 
-	{"dial cancelled before it starts", func(p *party) error { return p.dial(p.cancelled(), cm.Options{}) }, context.Canceled},
-	{"dial cancelled while looking up the name", func(p *party) error {
-		return second(cm.Dial(p.cancelled(), "no.such.host.invalid:1"))
+	{"dial cancelled before it starts", func(p *connEnv) error { return p.dial(p.canceledContext(), cm.Options{}) }, context.Canceled},
+	{"dial cancelled while looking up the name", func(p *connEnv) error {
+		return errOf(cm.Dial(p.canceledContext(), "no.such.host.invalid:1"))
 	}, context.Canceled},
-	{"dial cancelled while resolving the address", func(p *party) error {
-		return second(cm.Dial(p.shortly(), "10.9.0.78:1"))
+	{"dial cancelled while resolving the address", func(p *connEnv) error {
+		return errOf(cm.Dial(p.shortContext(), "10.9.0.78:1"))
 	}, context.DeadlineExceeded},
-	{"dial cancelled in set-up", func(p *party) error {
+	{"dial cancelled in set-up", func(p *connEnv) error {
 		ctx, cancel := context.WithCancel(p.ctx)
 		return p.dial(ctx, cm.Options{Setup: func(*cm.Endpoint) error { cancel(); return nil }})
 	}, context.Canceled},
-	{"dial cancelled while connecting", func(p *party) error { return p.dial(p.shortly(), cm.Options{}) }, context.DeadlineExceeded},
+	{"dial cancelled while connecting", func(p *connEnv) error { return p.dial(p.shortContext(), cm.Options{}) }, context.DeadlineExceeded},
 
-	{"listen on no address", func(p *party) error { return second(cm.Listen(p.ctx, "nonsense")) }, nil},
-	{"listen on a foreign address", func(p *party) error { return second(cm.Listen(p.ctx, "192.0.2.1:1")) }, unix.EADDRNOTAVAIL},
-	{"listen where somebody does", func(p *party) error { return second(cm.Listen(p.ctx, p.addr())) }, unix.EADDRINUSE},
-	{"listen on absurd port", func(p *party) error { return second(cm.Listen(p.ctx, "10.9.0.1:99999")) }, nil},
+	{"listen on no address", func(p *connEnv) error { return errOf(cm.Listen(p.ctx, "nonsense")) }, nil},
+	{"listen on a foreign address", func(p *connEnv) error { return errOf(cm.Listen(p.ctx, "192.0.2.1:1")) }, unix.EADDRNOTAVAIL},
+	{"listen where somebody does", func(p *connEnv) error { return errOf(cm.Listen(p.ctx, p.addr())) }, unix.EADDRINUSE},
+	{"listen on absurd port", func(p *connEnv) error { return errOf(cm.Listen(p.ctx, "10.9.0.1:99999")) }, nil},
 
-	{"accept cancelled before it starts", func(p *party) error { return second(p.l.Accept(p.cancelled())) }, context.Canceled},
-	{"accept cancelled while waiting for a request", func(p *party) error { return second(p.l.Accept(p.shortly())) }, context.DeadlineExceeded},
-	{"accept on a closed listener", func(p *party) error {
+	{"accept cancelled before it starts", func(p *connEnv) error { return errOf(p.l.Accept(p.canceledContext())) }, context.Canceled},
+	{"accept cancelled while waiting for a request", func(p *connEnv) error { return errOf(p.l.Accept(p.shortContext())) }, context.DeadlineExceeded},
+	{"accept on a closed listener", func(p *connEnv) error {
 		p.l.Close()
-		return second(p.l.Accept(p.ctx))
+		return errOf(p.l.Accept(p.ctx))
 	}, verbs.ErrClosed},
-	{"accept on a listener that closes", func(p *party) error {
+	{"accept on a listener that closes", func(p *connEnv) error {
 		time.AfterFunc(20*time.Millisecond, func() { p.l.Close() })
-		return second(p.l.Accept(p.ctx))
+		return errOf(p.l.Accept(p.ctx))
 	}, verbs.ErrClosed},
-	{"accept a request, cancelled before it starts", func(p *party) error {
-		return p.accept(p.request(cm.Options{}), p.cancelled(), cm.Options{})
+	{"accept a request, cancelled before it starts", func(p *connEnv) error {
+		return p.accept(p.request(cm.Options{}), p.canceledContext(), cm.Options{})
 	}, context.Canceled},
-	{"accept a request, cancelled in set-up", func(p *party) error {
+	{"accept a request, cancelled in set-up", func(p *connEnv) error {
 		ctx, cancel := context.WithCancel(p.ctx)
 		return p.accept(p.request(cm.Options{}), ctx, cm.Options{Setup: func(*cm.Endpoint) error { cancel(); return nil }})
 	}, context.Canceled},
-	{"accept a request whose sender falls silent", func(p *party) error {
-		return p.accept(p.silentRequest(), p.shortly(), cm.Options{})
+	{"accept a request whose sender falls silent", func(p *connEnv) error {
+		return p.accept(p.silentRequest(), p.shortContext(), cm.Options{})
 	}, context.DeadlineExceeded},
-	{"accept a request with a failing set-up", func(p *party) error {
+	{"accept a request with a failing set-up", func(p *connEnv) error {
 		return p.accept(p.request(cm.Options{}), p.ctx, cm.Options{Setup: failSetup})
 	}, errSetup},
-	{"accept a request with too much private data", func(p *party) error {
+	{"accept a request with too much private data", func(p *connEnv) error {
 		return p.accept(p.request(cm.Options{}), p.ctx, cm.Options{PrivateData: make([]byte, 256)})
 	}, cm.ErrPrivateData},
-	{"accept a request twice", func(p *party) error {
+	{"accept a request twice", func(p *connEnv) error {
 		r := p.request(cm.Options{})
 		if err := p.accept(r, p.ctx, cm.Options{}); err != nil {
 			p.Fatal(err)
 		}
 		return p.accept(r, p.ctx, cm.Options{})
 	}, verbs.ErrClosed},
-	{"reject a request twice", func(p *party) error {
+	{"reject a request twice", func(p *connEnv) error {
 		r := p.request(cm.Options{})
 		if err := r.Reject(nil); err != nil {
 			p.Fatal(err)
 		}
 		return r.Reject(nil)
 	}, verbs.ErrClosed},
-	{"reject with too much private data", func(p *party) error {
+	{"reject with too much private data", func(p *connEnv) error {
 		r := p.request(cm.Options{})
 		defer r.Reject(nil)
 		return r.Reject(make([]byte, 256))
 	}, cm.ErrPrivateData},
 
-	{"wait for completions, cancelled", func(p *party) error {
+	{"wait for completions, cancelled", func(p *connEnv) error {
 		e := p.endpoint()
-		return second(e.RecvCQ.PollWait(p.shortly(), make([]verbs.WC, 1)))
+		return errOf(e.RecvCQ.PollWait(p.shortContext(), make([]verbs.WC, 1)))
 	}, context.DeadlineExceeded},
-	{"wait for completions of a connection that ends", func(p *party) error {
+	{"wait for completions of a connection that ends", func(p *connEnv) error {
 		e := p.endpoint()
 		if _, err := e.QP.PostRecv(verbs.RecvWR{}); err != nil {
 			p.Fatal(err)
@@ -227,20 +227,20 @@ var connCases = []struct {
 		}
 		return wc[0].Err()
 	}, verbs.WCFlushErr},
-	{"wait for completions of a connection that is closed", func(p *party) error {
+	{"wait for completions of a connection that is closed", func(p *connEnv) error {
 		e := p.endpoint()
 		time.AfterFunc(20*time.Millisecond, func() { e.Close() })
-		return second(e.RecvCQ.PollWait(p.ctx, make([]verbs.WC, 1)))
+		return errOf(e.RecvCQ.PollWait(p.ctx, make([]verbs.WC, 1)))
 	}, verbs.ErrClosed},
-	{"send on a closed connection", func(p *party) error {
+	{"send on a closed connection", func(p *connEnv) error {
 		e := p.endpoint()
 		e.Close()
-		return second(e.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend}))
+		return errOf(e.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend}))
 	}, verbs.ErrClosed},
 }
 
 // endpoint returns an established connection.
-func (p *party) endpoint() *cm.Endpoint {
+func (p *connEnv) endpoint() *cm.Endpoint {
 	p.serve(func(r *cm.Request) error {
 		e, err := r.Accept(p.ctx, cm.Options{})
 		if err == nil {
@@ -258,7 +258,7 @@ func (p *party) endpoint() *cm.Endpoint {
 }
 
 // silentRequest returns a request of a peer that never confirms.
-func (p *party) silentRequest() *cm.Request {
+func (p *connEnv) silentRequest() *cm.Request {
 	ch := labtest.Made(cm.NewChannel())(p)
 	id := labtest.Made(ch.NewID())(p)
 	await := func(want cm.EventType, err error) {
@@ -284,10 +284,10 @@ func (p *party) silentRequest() *cm.Request {
 // TestBadConnections passes bad input of every kind to cm, and cancels at every stage.
 func TestBadConnections(t *testing.T) {
 	labtest.Require(t)
-	twice(t, func(t *testing.T) {
+	checkNoGrowth(t, func(t *testing.T) {
 		for _, c := range connCases {
 			t.Run(c.name, func(t *testing.T) {
-				p := newParty(t)
+				p := newConnEnv(t)
 				err := c.run(p)
 				if err == nil || c.want != nil && !errors.Is(err, c.want) {
 					t.Errorf("got %v, want %v", err, c.want)

@@ -21,8 +21,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// hostile is an attack of a peer on a listener. undo ends the attack.
-type hostile struct {
+// attack is an attack of a peer on a listener. undo ends the attack.
+type attack struct {
 	name string
 	do   func(t *testing.T, device, addr string) (undo func())
 }
@@ -65,8 +65,8 @@ func deviceOf(addr string) string {
 	return labtest.RXE
 }
 
-// ask connects raw IDs with private data, and then sends nothing more.
-func ask(data []byte, n int) func(t *testing.T, device, addr string) func() {
+// sendRequests connects raw IDs with private data, and then sends nothing more.
+func sendRequests(data []byte, n int) func(t *testing.T, device, addr string) func() {
 	return func(t *testing.T, device, addr string) func() {
 		ids, qp, undo := rawIDs(t, addr, n)
 		for _, id := range ids {
@@ -88,10 +88,10 @@ func random(n int) []byte {
 	return b
 }
 
-var hostiles = []hostile{
-	{"asks and falls silent", ask(nil, 1)},
-	{"floods with requests", ask(nil, 200)},
-	{"sends all the private data it can", ask(random(56), 1)},
+var attacks = []attack{
+	{"asks and falls silent", sendRequests(nil, 1)},
+	{"floods with requests", sendRequests(nil, 200)},
+	{"sends all the private data it can", sendRequests(random(56), 1)},
 	{"speaks TCP and says nothing", tcp(nil, 20)},
 	{"speaks TCP and something else", tcp([]byte("GET / HTTP/1.1\r\n\r\n"), 20)},
 	{"begins an MPA handshake", tcp([]byte("MPA ID Req Frame"), 20)},
@@ -144,9 +144,9 @@ func TestHostilePeers(t *testing.T) {
 			}
 			return most, nil
 		}
-		for _, h := range hostiles {
+		for _, h := range attacks {
 			t.Run(h.name, func(t *testing.T) {
-				l, _, stop := crowd(t, device)
+				l, _, stop := serveDialers(t, device)
 				defer stop()
 				labtest.Must(slowest(l))(t) // warms up
 				usual := labtest.Must(slowest(l))(t)
@@ -159,7 +159,7 @@ func TestHostilePeers(t *testing.T) {
 					labtest.ExpectWarning(t, "siw_cep_put")
 					labtest.ExpectWarning(t, "refcount")
 					undo()
-					next, _, stop := crowd(t, device)
+					next, _, stop := serveDialers(t, device)
 					defer stop()
 					now, err = slowest(next)
 				}
@@ -196,7 +196,7 @@ func TestDeadlines(t *testing.T) {
 		// A listener that never accepts.
 		l := labtest.Made(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
 		inTime(t, "dial one who never accepts", context.DeadlineExceeded, func() error {
-			return second(cm.Dial(soon(t), l.Addr().String()))
+			return errOf(cm.Dial(soon(t), l.Addr().String()))
 		})
 		// A peer that sends a request and leaves before the answer. (The dialer above
 		// is such a peer.)
@@ -209,12 +209,12 @@ func TestDeadlines(t *testing.T) {
 			}
 			return nil
 		})
-		inTime(t, "accept nobody", context.DeadlineExceeded, func() error { return second(l.Accept(soon(t))) })
+		inTime(t, "accept nobody", context.DeadlineExceeded, func() error { return errOf(l.Accept(soon(t))) })
 		// A machine that does not exist: the network has no other hosts.
 		dead := map[string]string{labtest.RXE: "10.9.0.77:1", labtest.SIW: "10.9.1.77:1"}[device]
-		inTime(t, "dial a machine that is not there", context.DeadlineExceeded, func() error { return second(cm.Dial(soon(t), dead)) })
+		inTime(t, "dial a machine that is not there", context.DeadlineExceeded, func() error { return errOf(cm.Dial(soon(t), dead)) })
 		inTime(t, "connect timeout", context.DeadlineExceeded, func() error {
-			return second((&cm.Dialer{ConnectTimeout: 200 * time.Millisecond}).Dial(t.Context(), l.Addr().String()))
+			return errOf((&cm.Dialer{ConnectTimeout: 200 * time.Millisecond}).Dial(t.Context(), l.Addr().String()))
 		})
 	})
 }

@@ -22,10 +22,10 @@ type requestCase struct {
 	rxe, siw []verbs.WCStatus
 }
 
-var gone = []verbs.WCStatus{verbs.WCFlushErr, verbs.WCLocQPOpErr}
+var flushedStatuses = []verbs.WCStatus{verbs.WCFlushErr, verbs.WCLocQPOpErr}
 
 // readRefused is the result of reads: the peer's response refuses them, if it arrives in time.
-var readRefused = append([]verbs.WCStatus{verbs.WCRemAccessErr, verbs.WCGeneralErr}, gone...)
+var readRefused = append([]verbs.WCStatus{verbs.WCRemAccessErr, verbs.WCGeneralErr}, flushedStatuses...)
 
 func request(op verbs.Opcode, off int, rkeyFlip uint32) func(t *testing.T, a, b *labtest.Side) verbs.SendWR {
 	return func(t *testing.T, a, b *labtest.Side) verbs.SendWR {
@@ -36,23 +36,23 @@ func request(op verbs.Opcode, off int, rkeyFlip uint32) func(t *testing.T, a, b 
 }
 
 var requestCases = []requestCase{
-	{name: "write, wrong rkey", run: request(verbs.OpRDMAWrite, 0, 0x5500), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: gone},
-	{name: "write, out of range", run: request(verbs.OpRDMAWrite, 64<<10-63, 0), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: gone},
-	{name: "write, not permitted", pair: labtest.PairOptions{Access: verbs.AccessLocalWrite | verbs.AccessRemoteRead}, run: request(verbs.OpRDMAWrite, 0, 0), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: gone},
+	{name: "write, wrong rkey", run: request(verbs.OpRDMAWrite, 0, 0x5500), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: flushedStatuses},
+	{name: "write, out of range", run: request(verbs.OpRDMAWrite, 64<<10-63, 0), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: flushedStatuses},
+	{name: "write, not permitted", pair: labtest.PairOptions{Access: verbs.AccessLocalWrite | verbs.AccessRemoteRead}, run: request(verbs.OpRDMAWrite, 0, 0), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: flushedStatuses},
 	{name: "read, wrong rkey", run: request(verbs.OpRDMARead, 0, 0x5500), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: readRefused},
 	{name: "read, out of range", run: request(verbs.OpRDMARead, 64<<10-63, 0), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: readRefused},
 	// siw serves reads of any region to peers that have the key (siw_qp_sq_proc_tx
 	// does not check the access rights).
 	{name: "read, not permitted", pair: labtest.PairOptions{Access: verbs.AccessLocalWrite}, run: request(verbs.OpRDMARead, 0, 0), rxe: []verbs.WCStatus{verbs.WCRemAccessErr}, siw: []verbs.WCStatus{verbs.WCSuccess}},
 	{name: "no receive", pair: labtest.PairOptions{RC: uverbs.ConnectOptions{RNRRetry: 1, MinRNRTimer: 1}}, run: request(verbs.OpSend, 0, 0),
-		rxe: []verbs.WCStatus{verbs.WCRNRRetryExcErr}, siw: gone},
+		rxe: []verbs.WCStatus{verbs.WCRNRRetryExcErr}, siw: flushedStatuses},
 	{name: "peer's QP destroyed", pair: labtest.PairOptions{RC: uverbs.ConnectOptions{Timeout: 8, RetryCount: 1}},
 		run: func(t *testing.T, a, b *labtest.Side) verbs.SendWR {
 			if err := b.QP.Close(); err != nil {
 				t.Error(err)
 			}
 			return request(verbs.OpRDMAWrite, 0, 0)(t, a, b)
-		}, rxe: []verbs.WCStatus{verbs.WCRetryExcErr}, siw: gone},
+		}, rxe: []verbs.WCStatus{verbs.WCRetryExcErr}, siw: flushedStatuses},
 }
 
 // TestFailedRequests causes errors on one connection while another continues to work.

@@ -20,7 +20,7 @@ func TestSignals(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		caught := make(chan os.Signal, 1)
 		signal.Notify(caught, unix.SIGUSR1)
-		before := labtest.Settled(t) // includes the goroutine for signals
+		before := labtest.SettledInventory(t) // includes the goroutine for signals
 		var wg sync.WaitGroup
 		stop := labtest.Signals(os.Getpid(), unix.SIGURG, unix.SIGUSR1)
 		l := labtest.Must(rsock.Listen("tcp", labtest.AddrOf(device)+":0"))(t)
@@ -52,6 +52,6 @@ func TestSignals(t *testing.T) {
 		l.Close()
 		wg.Wait()
 		signal.Stop(caught)
-		labtest.SameInventory(t, before)
+		labtest.CheckLeaks(t, before)
 	})
 }

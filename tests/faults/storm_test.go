@@ -18,9 +18,9 @@ import (
 // small is the capacity of the endpoints, which are a thousand.
 var small = verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 16}
 
-// crowd serves a listener: every request is accepted immediately, however many there are,
+// serveDialers serves a listener: every request is accepted immediately, however many there are,
 // and each endpoint is closed when its peer has gone.
-func crowd(t *testing.T, device string) (l *cm.Listener, accepted *atomic.Int64, stop func()) {
+func serveDialers(t *testing.T, device string) (l *cm.Listener, accepted *atomic.Int64, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	l, err := cm.Listen(ctx, labtest.AddrOf(device)+":0")
@@ -72,8 +72,8 @@ func dialers(device string) int {
 // TestDialStorm runs a thousand concurrent dials: all must succeed.
 func TestDialStorm(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		before := labtest.Settled(t)
-		l, accepted, stop := crowd(t, device)
+		before := labtest.SettledInventory(t)
+		l, accepted, stop := serveDialers(t, device)
 		ctx := labtest.Within(t, 2*time.Minute)
 		start := time.Now()
 		var wg sync.WaitGroup
@@ -101,7 +101,7 @@ func TestDialStorm(t *testing.T) {
 		if got := accepted.Load(); got != int64(n) {
 			t.Errorf("%d of %d were accepted", got, n)
 		}
-		forgiving(t, before)
+		waitSameInventory(t, before)
 	})
 }
 
@@ -109,8 +109,8 @@ func TestDialStorm(t *testing.T) {
 // Nothing may be leaked.
 func TestCancelStorm(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		before := labtest.Settled(t)
-		l, _, stop := crowd(t, device)
+		before := labtest.SettledInventory(t)
+		l, _, stop := serveDialers(t, device)
 		var gaveUp, got atomic.Int64
 		var wg sync.WaitGroup
 		for i := range dialers(device) {
@@ -138,13 +138,13 @@ func TestCancelStorm(t *testing.T) {
 			t.Error("none gave up: nothing was tested")
 		}
 		stop()
-		forgiving(t, before)
+		waitSameInventory(t, before)
 	})
 }
 
-// forgiving calls labtest.SameInventory, but waits longer for objects to disappear, and
+// waitSameInventory calls labtest.CheckLeaks, but waits longer for objects to disappear, and
 // ignores that the runtime has grown.
-func forgiving(t *testing.T, before map[string]int) {
+func waitSameInventory(t *testing.T, before map[string]int) {
 	t.Helper()
 	for range 30 {
 		now := labtest.Inventory(t)
@@ -157,5 +157,5 @@ func forgiving(t *testing.T, before map[string]int) {
 		}
 		time.Sleep(time.Second)
 	}
-	labtest.SameInventory(t, before)
+	labtest.CheckLeaks(t, before)
 }

@@ -18,7 +18,7 @@ import (
 // errTooMuch is the error of a program that is offered more than it accepts.
 var errTooMuch = errors.New("the program takes 4 KiB")
 
-const connMost = 4 << 10
+const connMaxLen = 4 << 10
 
 // advert is an advertisement of package rconn, as documented there.
 type advert struct {
@@ -40,7 +40,7 @@ func (a advert) bytes() []byte {
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))^a.wrong)
 }
 
-func advertOf(p *peer, change func(*advert)) []byte {
+func advertWith(p *peer, change func(*advert)) []byte {
 	a := advert{magic: 0xad7e, version: 1, access: 3, addr: p.mem.Addr() + ringAt, length: 100, key: p.mem.RKey()}
 	change(&a)
 	return a.bytes()
@@ -59,14 +59,14 @@ func serveConn(t *testing.T, s *server) {
 			if err != nil {
 				return
 			}
-			wg.Go(func() { s.report(r.RemoteAddr().String(), turnOver(ctx, s, r)) })
+			wg.Go(func() { s.report(r.RemoteAddr().String(), serveFlip(ctx, s, r)) })
 		}
 	})
 	t.Cleanup(func() { cancel(); l.Close(); wg.Wait() })
 }
 
-func turnOver(ctx context.Context, s *server, r *rconn.Request) error {
-	shake, cancel := context.WithTimeout(ctx, s.shake)
+func serveFlip(ctx context.Context, s *server, r *rconn.Request) error {
+	shake, cancel := context.WithTimeout(ctx, s.handshakeTimeout)
 	defer cancel()
 	var note *rconn.LocalRegion
 	c, err := r.Accept(shake, rconn.Options{Adverts: 2, SendQueue: 8, RecvQueue: 1, Setup: func(c *rconn.Conn) (err error) {
@@ -77,13 +77,13 @@ func turnOver(ctx context.Context, s *server, r *rconn.Request) error {
 		return err
 	}
 	defer c.Close()
-	s.up(c.RemoteAddr().String(), []any{c, note})
+	s.addConn(c.RemoteAddr().String(), []any{c, note})
 	for {
 		at, err := c.AwaitAdvert(ctx)
 		if err == nil {
 			err = c.PostRecvAdvert()
 		}
-		if err == nil && at.Len > connMost {
+		if err == nil && at.Len > connMaxLen {
 			err = errTooMuch
 		}
 		if err != nil {
@@ -112,7 +112,7 @@ func turnOver(ctx context.Context, s *server, r *rconn.Request) error {
 func dialConn(ctx context.Context, addr string) (client, error) {
 	var mine, note *rconn.LocalRegion
 	c, err := (&rconn.Dialer{Options: rconn.Options{Setup: func(c *rconn.Conn) (err error) {
-		if mine, err = c.Alloc(connMost, rconn.ReadWrite); err == nil {
+		if mine, err = c.Alloc(connMaxLen, rconn.ReadWrite); err == nil {
 			note, err = c.Alloc(16, rconn.LocalWrite)
 		}
 		if err == nil {
@@ -124,7 +124,7 @@ func dialConn(ctx context.Context, addr string) (client, error) {
 		return client{}, err
 	}
 	return client{end: c.Close, echo: func(b []byte) ([]byte, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 		defer cancel()
 		copy(mine.Bytes(), b)
 		var wc [1]verbs.WC
@@ -147,84 +147,84 @@ func dialConn(ctx context.Context, addr string) (client, error) {
 	}}, nil
 }
 
-// connAdverts returns an attack that sends a changed advertisement.
-func connAdverts(name string, change func(*advert), want ...error) attack {
-	return attack{name: name, want: want, do: func(p *peer) { p.send(advertOf(p, change)) }}
+// advertAttack returns an attack that sends a changed advertisement.
+func advertAttack(name string, change func(*advert), want ...error) attack {
+	return attack{name: name, want: want, do: func(p *peer) { p.send(advertWith(p, change)) }}
 }
 
-// fails are the errors of a failed request, and of others that were flushed because of it.
-var fails = []error{verbs.WCRemAccessErr, verbs.WCRemInvReqErr, verbs.WCRemOpErr, verbs.WCFlushErr, verbs.ErrDisconnected}
+// errsRequest are the errors of a failed request, and of others that were flushed because of it.
+var errsRequest = []error{verbs.WCRemAccessErr, verbs.WCRemInvReqErr, verbs.WCRemOpErr, verbs.WCFlushErr, verbs.ErrDisconnected}
 
 var connAttacks = []attack{
 	{name: "malformed advertisements in private data", private: func(p *peer) []byte {
-		return advertOf(p, func(a *advert) { a.length = 0 })
-	}, want: []error{errGoesOn}, do: turnsOver},
+		return advertWith(p, func(a *advert) { a.length = 0 })
+	}, want: []error{errStaysOpen}, do: expectFlip},
 	{name: "half an advertisement in private data", private: func(p *peer) []byte {
-		return advertOf(p, func(*advert) {})[:20]
-	}, want: []error{errGoesOn}, do: turnsOver},
-	connAdverts("another magic", func(a *advert) { a.magic++ }, rconn.ErrAdvert),
-	connAdverts("version 0", func(a *advert) { a.version = 0 }, rconn.ErrAdvert),
-	connAdverts("version 2", func(a *advert) { a.version = 2 }, rconn.ErrAdvert),
-	connAdverts("access to nothing", func(a *advert) { a.access = 0 }, rconn.ErrAdvert),
-	connAdverts("access that nobody knows", func(a *advert) { a.access = 0x83 }, rconn.ErrAdvert),
-	connAdverts("a wrong checksum", func(a *advert) { a.wrong = 1 }, rconn.ErrAdvert),
-	connAdverts("no bytes", func(a *advert) { a.length = 0 }, rconn.ErrAdvert),
-	connAdverts("all the bytes there are", func(a *advert) { a.length = ^uint64(0) }, rconn.ErrAdvert),
-	connAdverts("bytes around the end of memory", func(a *advert) { a.addr = ^uint64(0) - 10 }, rconn.ErrAdvert),
-	connAdverts("half of all memory", func(a *advert) { a.addr, a.length = 0, 1<<63-1 }, errTooMuch),
-	connAdverts("nothing to be read", func(a *advert) { a.access = 1 }, rconn.ErrAccess),
-	connAdverts("nothing to be written", func(a *advert) { a.access = 2 }, rconn.ErrAccess),
-	connAdverts("a wrong key", func(a *advert) { a.key ^= 0xff }, fails...),
-	connAdverts("no address", func(a *advert) { a.addr = 0 }, fails...),
-	connAdverts("an address before its memory", func(a *advert) { a.addr -= ringAt + 1 }, fails...),
-	connAdverts("more than its memory", func(a *advert) { a.addr += peerSize - ringAt - 99 }, fails...),
-	{name: "memory that it deregisters", want: fails, do: func(p *peer) {
-		b := advertOf(p, func(*advert) {})
-		p.forget()
+		return advertWith(p, func(*advert) {})[:20]
+	}, want: []error{errStaysOpen}, do: expectFlip},
+	advertAttack("another magic", func(a *advert) { a.magic++ }, rconn.ErrAdvert),
+	advertAttack("version 0", func(a *advert) { a.version = 0 }, rconn.ErrAdvert),
+	advertAttack("version 2", func(a *advert) { a.version = 2 }, rconn.ErrAdvert),
+	advertAttack("access to nothing", func(a *advert) { a.access = 0 }, rconn.ErrAdvert),
+	advertAttack("access that nobody knows", func(a *advert) { a.access = 0x83 }, rconn.ErrAdvert),
+	advertAttack("a wrong checksum", func(a *advert) { a.wrong = 1 }, rconn.ErrAdvert),
+	advertAttack("no bytes", func(a *advert) { a.length = 0 }, rconn.ErrAdvert),
+	advertAttack("all the bytes there are", func(a *advert) { a.length = ^uint64(0) }, rconn.ErrAdvert),
+	advertAttack("bytes around the end of memory", func(a *advert) { a.addr = ^uint64(0) - 10 }, rconn.ErrAdvert),
+	advertAttack("half of all memory", func(a *advert) { a.addr, a.length = 0, 1<<63-1 }, errTooMuch),
+	advertAttack("nothing to be read", func(a *advert) { a.access = 1 }, rconn.ErrAccess),
+	advertAttack("nothing to be written", func(a *advert) { a.access = 2 }, rconn.ErrAccess),
+	advertAttack("a wrong key", func(a *advert) { a.key ^= 0xff }, errsRequest...),
+	advertAttack("no address", func(a *advert) { a.addr = 0 }, errsRequest...),
+	advertAttack("an address before its memory", func(a *advert) { a.addr -= ringAt + 1 }, errsRequest...),
+	advertAttack("more than its memory", func(a *advert) { a.addr += peerSize - ringAt - 99 }, errsRequest...),
+	{name: "memory that it deregisters", want: errsRequest, do: func(p *peer) {
+		b := advertWith(p, func(*advert) {})
+		p.deregister()
 		p.send(b)
 	}},
 	{name: "nothing as an advertisement", want: []error{rconn.ErrAdvert}, do: func(p *peer) { p.send(nil) }},
-	{name: "another message as an advertisement", want: []error{rconn.ErrAdvert}, do: func(p *peer) { p.send(text(32)) }},
+	{name: "another message as an advertisement", want: []error{rconn.ErrAdvert}, do: func(p *peer) { p.send(testData(32)) }},
 	{name: "a WRITE with immediate as an advertisement", only: labtest.RXE, want: []error{rconn.ErrAdvert}, do: func(p *peer) {
 		p.post(verbs.SendWR{Opcode: verbs.OpRDMAWriteImm, Imm: 32})
 	}},
-	{name: "an immediate with an advertisement", only: labtest.RXE, want: []error{errGoesOn}, do: func(p *peer) {
+	{name: "an immediate with an advertisement", only: labtest.RXE, want: []error{errStaysOpen}, do: func(p *peer) {
 		at := p.mem.Bytes()[ringAt:]
 		copy(at, "hello")
-		p.post(verbs.SendWR{Opcode: verbs.OpSendImm, Imm: 1 << 31, Inline: advertOf(p, func(*advert) {})})
+		p.post(verbs.SendWR{Opcode: verbs.OpSendImm, Imm: 1 << 31, Inline: advertWith(p, func(*advert) {})})
 		labtest.Until(p.t, "the bytes to be turned over", func() bool { return p.ended() || at[0] == ^byte('h') })
 	}},
-	{name: "an advertisement that invalidates a key that nothing has", want: append([]error{rconn.ErrBroken}, fails...), do: func(p *peer) {
-		n := copy(p.mem.Bytes()[sendAt:recvAt], advertOf(p, func(*advert) {}))
+	{name: "an advertisement that invalidates a key that nothing has", want: append([]error{rconn.ErrBroken}, errsRequest...), do: func(p *peer) {
+		n := copy(p.mem.Bytes()[sendAt:recvAt], advertWith(p, func(*advert) {}))
 		p.post(verbs.SendWR{Opcode: verbs.OpSendInv, InvalidateRKey: 0x12345678, SGL: []verbs.SGE{p.mem.SGE(sendAt, n)}})
 	}},
-	{name: "a message that is too long", want: []error{rconn.ErrBroken, verbs.ErrDisconnected}, do: func(p *peer) { p.send(text(33)) }},
+	{name: "a message that is too long", want: []error{rconn.ErrBroken, verbs.ErrDisconnected}, do: func(p *peer) { p.send(testData(33)) }},
 	// On RoCE messages without a receive wait, at the peer's own cost.
-	{name: "advertisements without end", want: []error{errGoesOn}, siw: append([]error{errGoesOn}, fails...), do: func(p *peer) {
+	{name: "advertisements without end", want: []error{errStaysOpen}, siw: append([]error{errStaysOpen}, errsRequest...), do: func(p *peer) {
 		for range 30 {
-			if !p.send(advertOf(p, func(*advert) {})) {
+			if !p.send(advertWith(p, func(*advert) {})) {
 				return
 			}
 		}
 	}},
-	{name: "leaves in the middle", want: fails, do: func(p *peer) {
+	{name: "leaves in the middle", want: errsRequest, do: func(p *peer) {
 		for range 2 {
-			p.send(advertOf(p, func(a *advert) { a.length = connMost }))
+			p.send(advertWith(p, func(a *advert) { a.length = connMaxLen }))
 		}
 		p.Disconnect()
 	}},
 }
 
-// turnsOver waits until the victim has flipped the bits in the peer's memory.
-func turnsOver(p *peer) {
+// expectFlip waits until the victim has flipped the bits in the peer's memory.
+func expectFlip(p *peer) {
 	at := p.mem.Bytes()[ringAt:]
 	copy(at, "hello")
-	p.send(advertOf(p, func(*advert) {}))
+	p.send(advertWith(p, func(*advert) {}))
 	labtest.Until(p.t, "the bytes to be turned over", func() bool { return p.ended() || at[0] == ^byte('h') })
 }
 
 var connLayer = layer{
 	name: "rconn", serve: serveConn, dial: dialConn, private: func(*peer) []byte { return nil }, attacks: connAttacks,
-	warm:    turnsOver,
+	warm:    expectFlip,
 	pending: func(n int) int { return 2 * n }, // its program accepts all requests
 }

@@ -74,7 +74,7 @@ func (s *spoofer) send(from netip.Addr, number uint32, data string) error {
 // domain.
 func datagrams(t *testing.T, receives int) (client, server *cm.Datagrams, c, s *cm.Endpoint) {
 	t.Helper()
-	ctx := labtest.Within(t, patience)
+	ctx := labtest.Within(t, waitTimeout)
 	options := func(d **cm.Datagrams) cm.Options {
 		return cm.Options{
 			Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: receives, MaxSendSGE: 1, MaxRecvSGE: 1},
@@ -84,7 +84,7 @@ func datagrams(t *testing.T, receives int) (client, server *cm.Datagrams, c, s *
 			},
 		}
 	}
-	c, s = labtest.CoupleIn(ctx, t, cm.PortSpaceUDP, labtest.Addr+":0", options(&client), options(&server))
+	c, s = labtest.ConnectIn(ctx, t, cm.PortSpaceUDP, labtest.Addr+":0", options(&client), options(&server))
 	labtest.Close(t, c)
 	labtest.Close(t, s)
 	return client, server, c, s
@@ -114,7 +114,7 @@ func TestSpoofedDatagrams(t *testing.T) {
 					t.Error(err)
 				}
 			}()
-			ctx := labtest.Within(t, patience)
+			ctx := labtest.Within(t, waitTimeout)
 			const good, most = 100, 50 * time.Millisecond
 			go func() {
 				for i := range good {
@@ -188,7 +188,7 @@ func TestAnswerToSpoofed(t *testing.T) {
 	labtest.Require(t)
 	client, server, c, s := datagrams(t, 1024)
 	spoofer := newSpoofer(t, s)
-	ctx := labtest.Within(t, patience)
+	ctx := labtest.Within(t, waitTimeout)
 	receive := func() cm.Sender {
 		t.Helper()
 		_, from, err := server.Recv(ctx, make([]byte, 32))

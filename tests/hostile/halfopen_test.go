@@ -14,11 +14,11 @@ import (
 
 var halfOpen = flag.Int("halfopen", 40, "how many handshakes are begun and never ended, on RoCE")
 
-// begin starts n handshakes with a server, with IDs that never answer. end closes
+// startHandshakes starts n handshakes with a server, with IDs that never answer. end closes
 // the IDs.
-func begin(t *testing.T, s *server, private []byte, n int) (end func()) {
+func startHandshakes(t *testing.T, s *server, private []byte, n int) (end func()) {
 	t.Helper()
-	ctx := labtest.Within(t, patience)
+	ctx := labtest.Within(t, waitTimeout)
 	ch := labtest.Must(cm.NewChannel())(t)
 	ids := make([]*cm.ID, n)
 	step := func(do func(id *cm.ID) error, then cm.EventType) {
@@ -59,16 +59,16 @@ func TestHalfOpen(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
 		for _, l := range layers {
 			if device == labtest.SIW {
-				begunByTCP(t, l, device)
+				testHalfOpenTCP(t, l, device)
 				continue
 			}
-			under(t, l, device, time.Second, func(t *testing.T, s *server, g *good) {
-				before := use(t, device)
-				end := begin(t, s, l.hello, *halfOpen)
+			withServer(t, l, device, time.Second, func(t *testing.T, s *server, g *goodClient) {
+				before := currentUsage(t, device)
+				end := startHandshakes(t, s, l.hello, *halfOpen)
 				most := before
 				began := time.Now()
-				for newcomer, done := newcomer(t, l, s), false; !done; {
-					now := use(t, device)
+				for newcomer, done := dialDuringAttack(t, l, s), false; !done; {
+					now := currentUsage(t, device)
 					most = usage{max(most.heap, now.heap), max(most.rss, now.rss), max(most.mrs, now.mrs)}
 					select {
 					case err := <-newcomer:
@@ -77,45 +77,45 @@ func TestHalfOpen(t *testing.T) {
 						}
 					case <-time.After(20 * time.Millisecond):
 					}
-					g.fine(t)
+					g.checkServed(t)
 				}
 				t.Logf("%d handshakes: at most %+d KiB of heap, %+d KiB of RSS, %+d MRs; a good client was in after %v",
 					*halfOpen, (most.heap-before.heap)>>10, (most.rss-before.rss)>>10, most.mrs-before.mrs, time.Since(began).Round(time.Millisecond))
-				if n := l.pending(*halfOpen) + newcomers; most.mrs-before.mrs > n {
+				if n := l.pending(*halfOpen) + maxConnMRs; most.mrs-before.mrs > n {
 					t.Errorf("%d MRs, more than %d", most.mrs-before.mrs, n)
-				} else if most.mrs-before.mrs <= newcomers {
+				} else if most.mrs-before.mrs <= maxConnMRs {
 					t.Errorf("%d MRs: no handshakes were pending", most.mrs-before.mrs)
 				}
-				before.grew(t, device, usage{heap: 8 << 20, rss: 64 << 20, mrs: 0})
+				before.checkGrowth(t, device, usage{heap: 8 << 20, rss: 64 << 20, mrs: 0})
 				end()
 			})
 		}
 	})
 }
 
-// newcomers is how many MRs a good connection has at most, on both sides.
-const newcomers = 8
+// maxConnMRs is how many MRs a good connection has at most, on both sides.
+const maxConnMRs = 8
 
-// newcomer dials during the attack, and returns the result.
-func newcomer(t *testing.T, l layer, s *server) <-chan error {
+// dialDuringAttack dials during the attack, and returns the result.
+func dialDuringAttack(t *testing.T, l layer, s *server) <-chan error {
 	done := make(chan error, 1)
 	var wg sync.WaitGroup
 	t.Cleanup(wg.Wait)
 	wg.Go(func() {
-		err := l.visit(s.addr)
-		for deadline := time.Now().Add(patience); err != nil && time.Now().Before(deadline); {
-			err = l.visit(s.addr) // it was too slow for the listener
+		err := l.echoOnce(s.addr)
+		for deadline := time.Now().Add(waitTimeout); err != nil && time.Now().Before(deadline); {
+			err = l.echoOnce(s.addr) // it was too slow for the listener
 		}
 		done <- err
 	})
 	return done
 }
 
-// begunByTCP runs the test for iWARP, where the kernel passes no request on before it is
+// testHalfOpenTCP runs the test for iWARP, where the kernel passes no request on before it is
 // complete.
-func begunByTCP(t *testing.T, l layer, device string) {
-	under(t, l, device, time.Second, func(t *testing.T, s *server, g *good) {
-		before := use(t, device)
+func testHalfOpenTCP(t *testing.T, l layer, device string) {
+	withServer(t, l, device, time.Second, func(t *testing.T, s *server, g *goodClient) {
+		before := currentUsage(t, device)
 		begun := make([]net.Conn, *halfOpen)
 		for i := range begun {
 			begun[i] = labtest.Must(net.Dial("tcp", s.addr))(t)
@@ -124,13 +124,13 @@ func begunByTCP(t *testing.T, l layer, device string) {
 		}
 		came := func(when string) {
 			t.Helper()
-			if err := <-newcomer(t, l, s); err != nil {
+			if err := <-dialDuringAttack(t, l, s); err != nil {
 				t.Errorf("a good client that comes %s: %v", when, err)
 			}
-			g.fine(t)
+			g.checkServed(t)
 		}
 		came("meanwhile")
-		before.grew(t, device, usage{heap: 8 << 20, rss: 64 << 20, mrs: 4})
+		before.checkGrowth(t, device, usage{heap: 8 << 20, rss: 64 << 20, mrs: 4})
 		for _, c := range begun {
 			c.Close()
 		}

@@ -11,16 +11,16 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// strangers sends half of MPA's header to siw's listener, in pieces, on connections until
+// stallListener sends half of MPA's header to siw's listener, in pieces, on connections until
 // the kernel waits for the rest of one.
-func strangers(t *testing.T, addr string) (leave func()) {
+func stallListener(t *testing.T, addr string) (leave func()) {
 	var all []net.Conn
 	leave = func() {
 		for _, c := range all {
 			c.Close()
 		}
 	}
-	for deadline := time.Now().Add(patience); !labtest.StuckSIW(); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); !labtest.StuckSIW(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			leave()
 			t.Fatal("the kernel does not wait for the rest")
@@ -36,21 +36,21 @@ func strangers(t *testing.T, addr string) (leave func()) {
 	return sync.OnceFunc(leave)
 }
 
-// TestHalfHeader sends half a header: no client can connect until the strangers have left,
+// TestHalfHeader sends half a header: no client can connect until these connections are closed,
 // but there must be no other effect.
 func TestHalfHeader(t *testing.T) {
 	labtest.Require(t)
 	for _, l := range layers {
-		under(t, l, labtest.SIW, 5*time.Second, func(t *testing.T, s *server, g *good) {
-			leave := strangers(t, s.addr)
+		withServer(t, l, labtest.SIW, 5*time.Second, func(t *testing.T, s *server, g *goodClient) {
+			leave := stallListener(t, s.addr)
 			defer leave()
 			ctx := labtest.Within(t, time.Second)
 			if _, err := l.dial(ctx, s.addr); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("dialing gave %v", err)
 			}
-			g.fine(t)
+			g.checkServed(t)
 			leave()
-			if err := l.visit(s.addr); err != nil {
+			if err := l.echoOnce(s.addr); err != nil {
 				t.Error(err)
 			}
 		})

@@ -17,8 +17,8 @@ var layers = []layer{rsockLayer, msgLayer, connLayer}
 func TestAttacks(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
 		for _, l := range layers {
-			under(t, l, device, 5*time.Second, func(t *testing.T, s *server, g *good) {
-				before := use(t, device)
+			withServer(t, l, device, 5*time.Second, func(t *testing.T, s *server, g *goodClient) {
+				before := currentUsage(t, device)
 				t.Run("at once", func(t *testing.T) {
 					for range *rounds {
 						for _, a := range l.attacks {
@@ -27,12 +27,12 @@ func TestAttacks(t *testing.T) {
 							}
 							t.Run(a.name, func(t *testing.T) {
 								t.Parallel()
-								l.one(t, s, g, a)
+								l.runAttack(t, s, g, a)
 							})
 						}
 					}
 				})
-				before.grew(t, device, usage{heap: 4 << 20, rss: 32 << 20, mrs: 0})
+				before.checkGrowth(t, device, usage{heap: 4 << 20, rss: 32 << 20, mrs: 0})
 			})
 		}
 	})

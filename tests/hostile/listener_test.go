@@ -20,7 +20,7 @@ func TestHostileListener(t *testing.T) {
 				}
 				t.Run(layer.name+" "+a.name, func(t *testing.T) {
 					t.Parallel()
-					ctx := labtest.Within(t, patience)
+					ctx := labtest.Within(t, waitTimeout)
 					l := labtest.Made(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 					var wg sync.WaitGroup
 					defer wg.Wait()
@@ -44,12 +44,12 @@ func TestHostileListener(t *testing.T) {
 					if err == nil {
 						c.end()
 					}
-					for _, want := range layer.denial {
+					for _, want := range layer.refusedErrors {
 						if errors.Is(err, want) {
 							return
 						}
 					}
-					t.Errorf("dialing gave %v, want %v", err, layer.denial)
+					t.Errorf("dialing gave %v, want %v", err, layer.refusedErrors)
 				})
 			}
 		}

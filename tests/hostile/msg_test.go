@@ -16,7 +16,7 @@ import (
 const (
 	msgCredits = 4
 	msgEager   = 2048
-	msgMost    = 1 << 20
+	msgMaxSize = 1 << 20
 )
 
 // msgHello is the private data of package rmsg, as documented there.
@@ -34,9 +34,9 @@ func (h msgHello) bytes() []byte {
 	return append(b, h.more...)
 }
 
-func msgOf(change func(*msgHello)) func(p *peer) []byte {
+func msgHelloWith(change func(*msgHello)) func(p *peer) []byte {
 	return func(*peer) []byte {
-		h := msgHello{version: 3, oldest: 3, credits: 16, eager: msgEager, most: msgMost}
+		h := msgHello{version: 3, oldest: 3, credits: 16, eager: msgEager, most: msgMaxSize}
 		change(&h)
 		return h.bytes()
 	}
@@ -74,14 +74,14 @@ func (f frame) bytes() []byte {
 	return append(b, f.body...)
 }
 
-// greet sends a hello and waits for the victim's.
-func (p *peer) greet() {
+// exchangeHello sends a hello and waits for the victim's.
+func (p *peer) exchangeHello() {
 	p.send(frame{kind: frameHello, granted: 16}.bytes())
-	labtest.Until(p.t, "the victim's hello", func() bool { return p.hears(frameHello) || p.ended() })
+	labtest.Until(p.t, "the victim's hello", func() bool { return p.received(frameHello) || p.ended() })
 }
 
-// hears reports whether a frame of a kind has been received.
-func (p *peer) hears(kind byte) bool {
+// received reports whether a frame of a kind has been received.
+func (p *peer) received(kind byte) bool {
 	for i := range recvs {
 		if p.mem.Bytes()[recvAt+i*recvSlot] == kind {
 			return true
@@ -97,11 +97,11 @@ func (p *peer) announce(seq, size uint32) {
 
 func serveMsg(t *testing.T, s *server) {
 	l, end, err := workload.RunLoop(rmsg.Options{
-		Credits: msgCredits, Eager: msgEager, MaxMessage: msgMost, Window: msgMost, SendQueue: 4,
-		ConnectTimeout: s.shake, Linger: time.Second,
+		Credits: msgCredits, Eager: msgEager, MaxMessage: msgMaxSize, Window: msgMaxSize, SendQueue: 4,
+		ConnectTimeout: s.handshakeTimeout, Linger: time.Second,
 		Callbacks: rmsg.Callbacks{
 			Request:      func(r *rmsg.Request) { r.Accept(rmsg.ConnOptions{}) },
-			Established:  func(c *rmsg.Socket) { s.up(c.RemoteAddr().String(), c) },
+			Established:  func(c *rmsg.Socket) { s.addConn(c.RemoteAddr().String(), c) },
 			Message:      echoMsg,
 			Sent:         func(_ *rmsg.Socket, b *rmsg.Buffer) { b.Free() },
 			Disconnected: func(c *rmsg.Socket, why error) { s.report(c.RemoteAddr().String(), why) },
@@ -142,7 +142,7 @@ func dialMsg(ctx context.Context, addr string) (client, error) {
 		return client{}, err
 	}
 	return client{end: end, echo: func(b []byte) ([]byte, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 		defer cancel()
 		if err := c.Send(ctx, b); err != nil {
 			return nil, err
@@ -156,50 +156,50 @@ func dialMsg(ctx context.Context, addr string) (client, error) {
 	}}, nil
 }
 
-func msgLie(name string, change func(*msgHello)) attack {
-	return attack{name: name, private: msgOf(change), want: []error{errRefused}}
+func msgHelloAttack(name string, change func(*msgHello)) attack {
+	return attack{name: name, private: msgHelloWith(change), want: []error{errRefused}}
 }
 
-// msgSays returns an attack that sends frames after the hello.
-func msgSays(name string, frames ...frame) attack {
+// msgFrameAttack returns an attack that sends frames after the hello.
+func msgFrameAttack(name string, frames ...frame) attack {
 	return attack{name: name, want: []error{rmsg.ErrProtocol}, do: func(p *peer) {
-		p.greet()
+		p.exchangeHello()
 		for _, f := range frames {
 			p.send(f.bytes())
 		}
 	}}
 }
 
-var left = []error{verbs.ErrDisconnected, rmsg.ErrTimeout}
+var errsPeerGone = []error{verbs.ErrDisconnected, rmsg.ErrTimeout}
 
 var msgAttacks = []attack{
-	msgLie("version 0", func(h *msgHello) { h.version, h.oldest = 0, 0 }),
-	msgLie("versions in the wrong order", func(h *msgHello) { h.version, h.oldest = 2, 3 }),
-	msgLie("versions to come", func(h *msgHello) { h.version, h.oldest = 255, 4 }),
-	msgLie("more credits than there may be", func(h *msgHello) { h.credits = 4097 }),
-	msgLie("all the credits there are", func(h *msgHello) { h.credits = ^uint32(0) }),
-	msgLie("no eager bytes", func(h *msgHello) { h.eager = 0 }),
-	msgLie("too few eager bytes", func(h *msgHello) { h.eager = 63 }),
-	msgLie("too many eager bytes", func(h *msgHello) { h.eager = 1<<20 + 1 }),
-	msgLie("messages above 1 GiB", func(h *msgHello) { h.most = 1<<30 + 1 }),
-	msgLie("messages of 4 GiB", func(h *msgHello) { h.most = ^uint32(0) }),
-	msgLie("private data beyond the end", func(h *msgHello) { h.length = 255 }),
-	{name: "versions to come and this one", private: msgOf(func(h *msgHello) { h.version = 255 }), want: []error{errGoesOn}, do: echoesMsg},
-	{name: "takes no message at all", private: msgOf(func(h *msgHello) { h.most = 0 }), want: []error{errGoesOn}, do: func(p *peer) {
-		p.greet()
+	msgHelloAttack("version 0", func(h *msgHello) { h.version, h.oldest = 0, 0 }),
+	msgHelloAttack("versions in the wrong order", func(h *msgHello) { h.version, h.oldest = 2, 3 }),
+	msgHelloAttack("versions to come", func(h *msgHello) { h.version, h.oldest = 255, 4 }),
+	msgHelloAttack("more credits than there may be", func(h *msgHello) { h.credits = 4097 }),
+	msgHelloAttack("all the credits there are", func(h *msgHello) { h.credits = ^uint32(0) }),
+	msgHelloAttack("no eager bytes", func(h *msgHello) { h.eager = 0 }),
+	msgHelloAttack("too few eager bytes", func(h *msgHello) { h.eager = 63 }),
+	msgHelloAttack("too many eager bytes", func(h *msgHello) { h.eager = 1<<20 + 1 }),
+	msgHelloAttack("messages above 1 GiB", func(h *msgHello) { h.most = 1<<30 + 1 }),
+	msgHelloAttack("messages of 4 GiB", func(h *msgHello) { h.most = ^uint32(0) }),
+	msgHelloAttack("private data beyond the end", func(h *msgHello) { h.length = 255 }),
+	{name: "versions to come and this one", private: msgHelloWith(func(h *msgHello) { h.version = 255 }), want: []error{errStaysOpen}, do: expectMsgEcho},
+	{name: "takes no message at all", private: msgHelloWith(func(h *msgHello) { h.most = 0 }), want: []error{errStaysOpen}, do: func(p *peer) {
+		p.exchangeHello()
 		p.send(frame{kind: frameMessage, granted: 16, size: 5, body: []byte("hello")}.bytes())
 	}},
-	msgSays("kind 0", frame{granted: 16}),
-	msgSays("kind 255", frame{kind: 255, granted: 16}),
-	msgSays("ack with a body", frame{kind: frameAck, granted: 16, body: []byte("x")}),
-	msgSays("size of 4 GiB", frame{kind: frameMessage, granted: 16, size: ^uint32(0)}),
-	msgSays("message above what is sent at once", frame{kind: frameMessage, granted: 16, size: msgEager + 1, body: make([]byte, msgEager)}),
-	msgSays("number to come", frame{kind: frameMessage, granted: 16, seq: 1 << 31}),
-	msgSays("credits that turn around", frame{kind: frameAck, granted: 16 + 1<<31}),
-	msgSays("took what was never announced", frame{kind: frameAck, granted: 16, taken: ^uint32(0)}),
-	msgSays("announces more than its credits", announces(5)...),
-	{name: "acks without end", want: []error{errGoesOn}, siw: []error{errGoesOn, verbs.ErrDisconnected}, do: func(p *peer) {
-		p.greet()
+	msgFrameAttack("kind 0", frame{granted: 16}),
+	msgFrameAttack("kind 255", frame{kind: 255, granted: 16}),
+	msgFrameAttack("ack with a body", frame{kind: frameAck, granted: 16, body: []byte("x")}),
+	msgFrameAttack("size of 4 GiB", frame{kind: frameMessage, granted: 16, size: ^uint32(0)}),
+	msgFrameAttack("message above what is sent at once", frame{kind: frameMessage, granted: 16, size: msgEager + 1, body: make([]byte, msgEager)}),
+	msgFrameAttack("number to come", frame{kind: frameMessage, granted: 16, seq: 1 << 31}),
+	msgFrameAttack("credits that turn around", frame{kind: frameAck, granted: 16 + 1<<31}),
+	msgFrameAttack("took what was never announced", frame{kind: frameAck, granted: 16, taken: ^uint32(0)}),
+	msgFrameAttack("announces more than its credits", announceFrames(5)...),
+	{name: "acks without end", want: []error{errStaysOpen}, siw: []error{errStaysOpen, verbs.ErrDisconnected}, do: func(p *peer) {
+		p.exchangeHello()
 		for range 100 {
 			if !p.send(frame{kind: frameAck, granted: 16}.bytes()) {
 				return
@@ -207,7 +207,7 @@ var msgAttacks = []attack{
 		}
 	}},
 	{name: "messages without end", want: []error{rmsg.ErrProtocol}, siw: []error{rmsg.ErrProtocol, verbs.ErrDisconnected}, do: func(p *peer) {
-		p.greet()
+		p.exchangeHello()
 		for seq := range uint32(100) {
 			if !p.send(frame{kind: frameMessage, granted: 16, seq: seq}.bytes()) {
 				return
@@ -215,31 +215,31 @@ var msgAttacks = []attack{
 		}
 	}},
 	{name: "announces memory that it deregisters", want: []error{rmsg.ErrUnreadable, verbs.ErrDisconnected}, do: func(p *peer) {
-		p.greet()
+		p.exchangeHello()
 		table := frame{kind: frameAnnounce, granted: 16, size: 60 << 10, addr: p.mem.Addr(), key: p.mem.RKey()}.bytes()
-		p.forget()
+		p.deregister()
 		p.send(table)
 	}},
-	{name: "never takes what is announced", want: []error{errGoesOn}, do: func(p *peer) {
-		p.greet()
+	{name: "never takes what is announced", want: []error{errStaysOpen}, do: func(p *peer) {
+		p.exchangeHello()
 		p.announce(0, 60<<10)
-		labtest.Until(p.t, "the announcement of the echo", func() bool { return p.hears(frameAnnounce) || p.ended() })
+		labtest.Until(p.t, "the announcement of the echo", func() bool { return p.received(frameAnnounce) || p.ended() })
 	}},
-	{name: "never grants anything", private: msgOf(func(h *msgHello) { h.credits = 1 }), want: []error{errGoesOn}, do: func(p *peer) {
+	{name: "never grants anything", private: msgHelloWith(func(h *msgHello) { h.credits = 1 }), want: []error{errStaysOpen}, do: func(p *peer) {
 		p.send(frame{kind: frameHello, granted: 1}.bytes())
-		labtest.Until(p.t, "the victim's hello", func() bool { return p.hears(frameHello) || p.ended() })
+		labtest.Until(p.t, "the victim's hello", func() bool { return p.received(frameHello) || p.ended() })
 		for seq := range uint32(msgCredits) {
 			p.send(frame{kind: frameMessage, granted: 1, seq: seq}.bytes())
 		}
-		labtest.Until(p.t, "the echo", func() bool { return p.hears(frameMessage) || p.ended() })
+		labtest.Until(p.t, "the echo", func() bool { return p.received(frameMessage) || p.ended() })
 	}},
-	{name: "says goodbye and stays", want: left, do: func(p *peer) {
-		p.greet()
+	{name: "says goodbye and stays", want: errsPeerGone, do: func(p *peer) {
+		p.exchangeHello()
 		p.send(frame{kind: frameBye, granted: 16}.bytes())
 	}},
-	{name: "never says hello", want: left, do: func(p *peer) {}},
+	{name: "never says hello", want: errsPeerGone, do: func(p *peer) {}},
 	{name: "leaves in the middle of a READ", want: []error{rmsg.ErrUnreadable, verbs.ErrDisconnected}, do: func(p *peer) {
-		p.greet()
+		p.exchangeHello()
 		for seq := range uint32(msgCredits) {
 			p.announce(seq, 60<<10)
 		}
@@ -247,30 +247,30 @@ var msgAttacks = []attack{
 	}},
 }
 
-func announces(n int) (frames []frame) {
+func announceFrames(n int) (frames []frame) {
 	for seq := range n {
 		frames = append(frames, frame{kind: frameAnnounce, granted: 16, seq: uint32(seq), size: 1 << 10, addr: 0x1000, key: 1})
 	}
-	frames[0].size = msgMost + 1 // otherwise the first would be read, which fails differently
+	frames[0].size = msgMaxSize + 1 // otherwise the first would be read, which fails differently
 	return frames
 }
 
-// echoesMsg waits until a message is echoed.
-func echoesMsg(p *peer) {
-	p.greet()
+// expectMsgEcho waits until a message is echoed.
+func expectMsgEcho(p *peer) {
+	p.exchangeHello()
 	p.send(frame{kind: frameMessage, granted: 16, size: 5, body: []byte("hello")}.bytes())
-	labtest.Until(p.t, "the echo", func() bool { return p.hears(frameMessage) || p.ended() })
+	labtest.Until(p.t, "the echo", func() bool { return p.received(frameMessage) || p.ended() })
 }
 
 var msgLayer = layer{
-	name: "rmsg", serve: serveMsg, dial: dialMsg, private: msgOf(func(*msgHello) {}), attacks: msgAttacks,
-	hello:  msgOf(func(*msgHello) {})(nil),
-	denial: []error{rmsg.ErrProtocol, rmsg.ErrVersion},
+	name: "rmsg", serve: serveMsg, dial: dialMsg, private: msgHelloWith(func(*msgHello) {}), attacks: msgAttacks,
+	hello:         msgHelloWith(func(*msgHello) {})(nil),
+	refusedErrors: []error{rmsg.ErrProtocol, rmsg.ErrVersion},
 	warm: func(p *peer) {
-		p.greet()
+		p.exchangeHello()
 		p.send(frame{kind: frameMessage, granted: 16, size: 5, body: []byte("hello")}.bytes())
 		p.announce(1, 8<<10)
-		labtest.Until(p.t, "the echoes", func() bool { return p.hears(frameMessage) && p.hears(frameAnnounce) || p.ended() })
+		labtest.Until(p.t, "the echoes", func() bool { return p.received(frameMessage) && p.received(frameAnnounce) || p.ended() })
 	},
 	pending: func(n int) int { return n }, // its program accepts all requests
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// patience is how long tests wait for what should happen immediately.
-const patience = 60 * time.Second
+// waitTimeout is how long tests wait for what should happen immediately.
+const waitTimeout = 60 * time.Second
 
 // The parts of a peer's memory.
 const (
@@ -67,7 +67,7 @@ func (p *peer) options(private func(*peer) []byte) cm.Options {
 func dialPeer(t *testing.T, s *server, private func(*peer) []byte) (*peer, error) {
 	t.Helper()
 	for {
-		if p, err := tryPeer(t, s, private); err != nil || s.first(p) {
+		if p, err := tryPeer(t, s, private); err != nil || s.claimAddr(p) {
 			return p, err
 		}
 	}
@@ -75,7 +75,7 @@ func dialPeer(t *testing.T, s *server, private func(*peer) []byte) (*peer, error
 
 func tryPeer(t *testing.T, s *server, private func(*peer) []byte) (*peer, error) {
 	t.Helper()
-	ctx := labtest.Within(t, patience)
+	ctx := labtest.Within(t, waitTimeout)
 	p := &peer{t: t, device: s.device, victim: s.addr}
 	e, err := (&cm.Dialer{Options: p.options(private)}).Dial(ctx, s.addr)
 	if err != nil {
@@ -104,7 +104,7 @@ func (p *peer) iwarp() bool { return p.device == labtest.SIW }
 // post posts a request, when there is room, unless the connection has ended.
 func (p *peer) post(wr verbs.SendWR) bool {
 	wr.Flags |= verbs.SendSignaled
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(waitTimeout); ; {
 		var wcs [16]verbs.WC
 		for p.SendCQ.Poll(wcs[:]) > 0 {
 		}
@@ -132,8 +132,8 @@ func (p *peer) send(b []byte) bool {
 	return p.post(verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{p.mem.SGE(sendAt, len(b))}})
 }
 
-// say sends a message of rsockets.
-func (p *peer) say(m uint32) bool {
+// sendRsockMsg sends a message of rsockets.
+func (p *peer) sendRsockMsg(m uint32) bool {
 	if p.iwarp() {
 		return p.send(binary.NativeEndian.AppendUint32(nil, m))
 	}
@@ -149,9 +149,9 @@ func (p *peer) write(addr uint64, key uint32, b []byte) bool {
 	return p.post(verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: addr, RKey: key, SGL: []verbs.SGE{p.mem.SGE(sendAt, len(b))}})
 }
 
-// forget deregisters the memory that was advertised. Its receives, which need the memory,
+// deregister deregisters the memory that was advertised. Its receives, which need the memory,
 // cannot be used any more.
-func (p *peer) forget() {
+func (p *peer) deregister() {
 	if err := p.mem.Close(); err != nil {
 		p.t.Error(err)
 	}

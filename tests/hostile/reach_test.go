@@ -74,10 +74,10 @@ func regionsOf(victim any) []region {
 	return found
 }
 
-// try posts a request that accesses a victim's memory, and returns the error of its
+// tryAccess posts a request that accesses a victim's memory, and returns the error of its
 // completion. A WRITE on iWARP completes before the peer checks it, so a READ of the same
 // bytes follows, which siw never refuses for a missing right to read.
-func (p *peer) try(op verbs.Opcode, r region, off int) error {
+func (p *peer) tryAccess(op verbs.Opcode, r region, off int) error {
 	const size = 8
 	local := p.mem.SGE(sendAt, size)
 	wr := verbs.SendWR{Opcode: op, RemoteAddr: r.addr + uint64(off), RKey: r.key, SGL: []verbs.SGE{local}}
@@ -130,8 +130,8 @@ func (p *peer) allowReads() {
 	}
 }
 
-// reaches describes what a peer may do with its victim's regions, by their number.
-type reaches struct {
+// reachable describes what a peer may do with its victim's regions, by their number.
+type reachable struct {
 	regions             int
 	write, read, atomic []int
 }
@@ -140,20 +140,20 @@ type reaches struct {
 // for it, and not a byte more, and no memory of other connections or of former ones. Reads on
 // siw, which does not check the right to read, are exceptions.
 func TestReach(t *testing.T) {
-	want := map[string]reaches{
+	want := map[string]reachable{
 		"rsock": {regions: 2, write: []int{0}}, // the receive ring; not the send ring
 		"rmsg":  {regions: 3, read: []int{2}},  // announced messages; not receives or small messages
 		"rconn": {regions: 3},                  // not the scratch memory, adverts and messages
 	}
 	labtest.EachClean(t, func(t *testing.T, device string) {
 		for _, l := range layers {
-			under(t, l, device, 20*time.Second, func(t *testing.T, s *server, g *good) {
+			withServer(t, l, device, 20*time.Second, func(t *testing.T, s *server, g *goodClient) {
 				w := want[l.name]
 				connect := func(t *testing.T) (*peer, []region) {
 					p := labtest.Must(dialPeer(t, s, l.private))(t)
 					l.warm(p)
 					p.allowReads()
-					regions := regionsOf(s.victim(t, p.LocalAddr().String()))
+					regions := regionsOf(s.waitConn(t, p.LocalAddr().String()))
 					if len(regions) < w.regions {
 						t.Fatalf("%d regions, want %d: %+v", len(regions), w.regions, regions)
 					}
@@ -164,16 +164,16 @@ func TestReach(t *testing.T) {
 						t.Parallel()
 						p, mine := connect(t)
 						r, off := of(p, mine)
-						if err := p.try(op, r, off); (err == nil) != allowed {
+						if err := p.tryAccess(op, r, off); (err == nil) != allowed {
 							t.Errorf("%v of 8 bytes at %d of %d: %v", op, off, r.size, err)
 						}
-						g.fine(t)
+						g.checkServed(t)
 					})
 				}
 				gone, stale := connect(t)
 				gone.Disconnect()
-				labtest.Until(t, "the connection's end", func() bool { _, ended := s.end(gone); return ended })
-				others := regionsOf(s.only(t))
+				labtest.Until(t, "the connection's end", func() bool { _, ended := s.connError(gone); return ended })
+				others := regionsOf(s.onlyConn(t))
 				t.Run("at once", func(t *testing.T) {
 					for i := range w.regions {
 						own := func(off func(r region) int) func(*peer, []region) (region, int) {

@@ -57,14 +57,14 @@ func TestReplay(t *testing.T) {
 			t.Skip("not on TCP")
 		}
 		for _, l := range layers {
-			under(t, l, device, time.Second, func(t *testing.T, s *server, g *good) {
+			withServer(t, l, device, time.Second, func(t *testing.T, s *server, g *goodClient) {
 				addr, recorded := relay(t, device, s.addr)
-				labtest.Check(t, l.visit(addr))
+				labtest.Check(t, l.echoOnce(addr))
 				said := recorded()
 				// The request of the handshake, which ends with its length (RFC 5044,
 				// 7.1), and private data: siw accepts no more before the reply.
 				request := 20 + int(binary.BigEndian.Uint16(said[18:]))
-				before := use(t, device)
+				before := currentUsage(t, device)
 				r := rand.New(rand.NewPCG(1, 2))
 				answered := 0
 				for i := range *replays {
@@ -88,13 +88,13 @@ func TestReplay(t *testing.T) {
 						t.Errorf("no answer to the whole of it: %v", err)
 					}
 					c.Close()
-					g.fine(t)
+					g.checkServed(t)
 				}
 				t.Logf("%d bytes: %d of %d times answered", len(said), answered, *replays)
-				if err := <-newcomer(t, l, s); err != nil {
+				if err := <-dialDuringAttack(t, l, s); err != nil {
 					t.Errorf("a good client that comes afterwards: %v", err)
 				}
-				before.grew(t, device, usage{heap: 8 << 20, rss: 64 << 20, mrs: 0})
+				before.checkGrowth(t, device, usage{heap: 8 << 20, rss: 64 << 20, mrs: 0})
 			})
 		}
 	})

@@ -17,26 +17,26 @@ func TestRingChanges(t *testing.T) {
 		l := labtest.Made(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
 		s := &server{device: device, addr: l.Addr().String()}
 		connect := func() (*peer, *rsock.Conn) {
-			p := labtest.Must(dialPeer(t, s, rsockOf(func(*connectData) {})))(t)
+			p := labtest.Must(dialPeer(t, s, connectDataWith(func(*connectData) {})))(t)
 			c := labtest.Must(l.Accept())(t).(*rsock.Conn)
 			t.Cleanup(func() { c.SetLinger(0); c.Close() })
-			c.SetDeadline(time.Now().Add(patience))
+			c.SetDeadline(time.Now().Add(waitTimeout))
 			return p, c
 		}
 		first, second := bytes.Repeat([]byte("1"), 40), bytes.Repeat([]byte("2"), 40)
 		change := func(p *peer) {
-			_, ring := p.theirs()
+			_, ring := p.victimBuffers()
 			p.write(ring.addr, ring.key, second)
 		}
 
 		p, c := connect()
-		p.data(first)
+		p.sendData(first)
 		got := make([]byte, 40)
 		if _, err := io.ReadFull(c, got); err != nil {
 			t.Fatal(err)
 		}
 		change(p)
-		p.say(opCtrl) // follows the change, and is the last message
+		p.sendRsockMsg(opCtrl) // follows the change, and is the last message
 		if n, err := c.Read(make([]byte, 1)); err != io.EOF {
 			t.Errorf("%d more bytes, %v", n, err)
 		}
@@ -45,10 +45,10 @@ func TestRingChanges(t *testing.T) {
 		}
 
 		p, c = connect()
-		p.data(first)
+		p.sendData(first)
 		_, err := c.WriteTo(writerFunc(func(b []byte) (int, error) {
 			change(p)
-			p.say(opCtrl)
+			p.sendRsockMsg(opCtrl)
 			if n, err := c.Read(make([]byte, 1)); err != io.EOF {
 				t.Errorf("%d more bytes, %v", n, err)
 			}

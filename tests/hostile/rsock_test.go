@@ -21,13 +21,13 @@ func isRefused(err error) bool {
 	return rejected
 }
 
-// sgeOf is a descriptor of rsockets.
-type sgeOf struct {
+// rsockSGE is a descriptor of rsockets.
+type rsockSGE struct {
 	addr        uint64
 	key, length uint32
 }
 
-func (s sgeOf) append(b []byte, order binary.AppendByteOrder) []byte {
+func (s rsockSGE) append(b []byte, order binary.AppendByteOrder) []byte {
 	return order.AppendUint32(order.AppendUint32(order.AppendUint64(b, s.addr), s.key), s.length)
 }
 
@@ -35,7 +35,7 @@ func (s sgeOf) append(b []byte, order binary.AppendByteOrder) []byte {
 type connectData struct {
 	version, flags, iomap byte
 	credits               uint16
-	table, ring           sgeOf
+	table, ring           rsockSGE
 	short                 int // bytes that are missing
 }
 
@@ -46,24 +46,24 @@ func (d connectData) bytes() []byte {
 	return b[:len(b)-d.short]
 }
 
-// rsockOf returns a function that makes a peer's private data, with a change.
-func rsockOf(change func(*connectData)) func(p *peer) []byte {
+// connectDataWith returns a function that makes a peer's private data, with a change.
+func connectDataWith(change func(*connectData)) func(p *peer) []byte {
 	return func(p *peer) []byte {
 		d := connectData{
 			version: 1, flags: 2, credits: 16,
-			table: sgeOf{p.mem.Addr() + tableAt, p.mem.RKey(), 2},
-			ring:  sgeOf{p.mem.Addr() + ringAt, p.mem.RKey(), ringHalf},
+			table: rsockSGE{p.mem.Addr() + tableAt, p.mem.RKey(), 2},
+			ring:  rsockSGE{p.mem.Addr() + ringAt, p.mem.RKey(), ringHalf},
 		}
 		change(&d)
 		return d.bytes()
 	}
 }
 
-// theirs returns the ring and table that the victim has sent.
-func (p *peer) theirs() (table, ring sgeOf) {
+// victimBuffers returns the ring and table that the victim has sent.
+func (p *peer) victimBuffers() (table, ring rsockSGE) {
 	b := p.PrivateData
-	get := func(b []byte) sgeOf {
-		return sgeOf{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}
+	get := func(b []byte) rsockSGE {
+		return rsockSGE{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}
 	}
 	return get(b[8:]), get(b[24:])
 }
@@ -76,19 +76,19 @@ const (
 	opSGL, opIOMap, opCtrl = 4 << 29, 6 << 29, 7 << 29
 )
 
-// data writes bytes to the start of the victim's ring, and announces them.
-func (p *peer) data(b []byte) bool {
-	_, ring := p.theirs()
-	return p.write(ring.addr, ring.key, b) && p.say(uint32(len(b)))
+// sendData writes bytes to the start of the victim's ring, and announces them.
+func (p *peer) sendData(b []byte) bool {
+	_, ring := p.victimBuffers()
+	return p.write(ring.addr, ring.key, b) && p.sendRsockMsg(uint32(len(b)))
 }
 
-// offer writes a descriptor to the victim's table, and announces it.
-func (p *peer) offer(s sgeOf) bool {
-	table, _ := p.theirs()
-	return p.write(table.addr+16, table.key, s.append(nil, binary.NativeEndian)) && p.say(opSGL|16)
+// sendDescriptor writes a descriptor to the victim's table, and announces it.
+func (p *peer) sendDescriptor(s rsockSGE) bool {
+	table, _ := p.victimBuffers()
+	return p.write(table.addr+16, table.key, s.append(nil, binary.NativeEndian)) && p.sendRsockMsg(opSGL|16)
 }
 
-func text(n int) []byte {
+func testData(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
 		b[i] = byte(i*31 + i>>8)
@@ -99,7 +99,7 @@ func text(n int) []byte {
 func serveRsock(t *testing.T, s *server) {
 	conf := rsock.ListenConfig{
 		Options: rsock.Options{ReadBuffer: rsockBuffer, WriteBuffer: rsockBuffer, SendQueue: 32, RecvQueue: rsockCredits},
-		Backlog: rsockBacklog, HandshakeTimeout: s.shake,
+		Backlog: rsockBacklog, HandshakeTimeout: s.handshakeTimeout,
 	}
 	l := labtest.Must(conf.Listen(t.Context(), "rdma", labtest.AddrOf(s.device)+":0"))(t)
 	s.addr = l.Addr().String()
@@ -110,7 +110,7 @@ func serveRsock(t *testing.T, s *server) {
 			if err != nil {
 				return
 			}
-			s.up(c.RemoteAddr().String(), c)
+			s.addConn(c.RemoteAddr().String(), c)
 			wg.Go(func() { s.report(c.RemoteAddr().String(), echoRsock(c.(*rsock.Conn))) })
 		}
 	})
@@ -142,7 +142,7 @@ func dialRsock(ctx context.Context, addr string) (client, error) {
 		return client{}, err
 	}
 	return client{end: c.Close, echo: func(b []byte) ([]byte, error) {
-		c.SetDeadline(time.Now().Add(patience))
+		c.SetDeadline(time.Now().Add(waitTimeout))
 		if _, err := c.Write(b); err != nil {
 			return nil, err
 		}
@@ -152,113 +152,113 @@ func dialRsock(ctx context.Context, addr string) (client, error) {
 	}}, nil
 }
 
-var reset = []error{syscall.ECONNRESET}
-var protocol = []error{rsock.ErrProtocol}
+var errsReset = []error{syscall.ECONNRESET}
+var errsProtocol = []error{rsock.ErrProtocol}
 
-func rsockLie(name string, change func(*connectData)) attack {
-	return attack{name: name, private: rsockOf(change), want: []error{errRefused}}
+func connectDataAttack(name string, change func(*connectData)) attack {
+	return attack{name: name, private: connectDataWith(change), want: []error{errRefused}}
 }
 
-// rsockLater returns an attack that fails only when the victim writes.
-func rsockLater(name string, change func(*connectData)) attack {
-	return attack{name: name, private: rsockOf(change), do: func(p *peer) { p.data(text(100)) }, want: reset}
+// connectDataWriteAttack returns an attack that fails only when the victim writes.
+func connectDataWriteAttack(name string, change func(*connectData)) attack {
+	return attack{name: name, private: connectDataWith(change), do: func(p *peer) { p.sendData(testData(100)) }, want: errsReset}
 }
 
-func rsockSays(name string, m uint32) attack {
-	return attack{name: name, do: func(p *peer) { p.say(m) }, want: protocol}
+func rsockMsgAttack(name string, m uint32) attack {
+	return attack{name: name, do: func(p *peer) { p.sendRsockMsg(m) }, want: errsProtocol}
 }
 
-func rsockOffers(name string, s func(p *peer) sgeOf) attack {
-	return attack{name: name, want: reset, do: func(p *peer) {
-		p.offer(s(p))
-		p.data(text(ringHalf)) // fills the half of the ring that was offered first
-		labtest.Until(p.t, "the other half to be offered", func() bool { return p.written() > 0 || p.ended() })
-		_, ring := p.theirs()
-		p.write(ring.addr+rsockBuffer/2, ring.key, text(100))
-		p.say(100)
+func descriptorAttack(name string, s func(p *peer) rsockSGE) attack {
+	return attack{name: name, want: errsReset, do: func(p *peer) {
+		p.sendDescriptor(s(p))
+		p.sendData(testData(ringHalf)) // fills the half of the ring that was offered first
+		labtest.Until(p.t, "the other half to be offered", func() bool { return p.returnedHalves() > 0 || p.ended() })
+		_, ring := p.victimBuffers()
+		p.write(ring.addr+rsockBuffer/2, ring.key, testData(100))
+		p.sendRsockMsg(100)
 	}}
 }
 
 var rsockAttacks = []attack{
-	rsockLie("version 0", func(d *connectData) { d.version = 0 }),
-	rsockLie("version 2", func(d *connectData) { d.version = 2 }),
-	rsockLie("no credits", func(d *connectData) { d.credits = 0 }),
-	rsockLie("table of nothing", func(d *connectData) { d.table.length = 0 }),
-	rsockLie("table of one", func(d *connectData) { d.table.length = 1 }),
-	rsockLie("table around the end of memory", func(d *connectData) { d.table.addr = ^uint64(0) - 16 }),
-	rsockLie("endless table", func(d *connectData) { d.table.addr, d.table.length = ^uint64(0)-1<<35, ^uint32(0) }),
-	rsockLie("ring of nothing", func(d *connectData) { d.ring.length = 0 }),
-	rsockLie("ring around the end of memory", func(d *connectData) { d.ring.addr = ^uint64(0) - 100 }),
-	{name: "a byte less than it takes", private: rsockOf(func(d *connectData) { d.short = 1 }), want: []error{errRefused}, only: labtest.SIW}, // RoCE pads
-	{name: "flags that nobody knows", private: rsockOf(func(d *connectData) { d.flags, d.iomap = 0xfe, 0xff }), want: []error{errGoesOn}, do: echoesRsock},
-	{name: "all the credits there are", private: rsockOf(func(d *connectData) { d.credits = 0xffff }), want: []error{errGoesOn}, do: echoesRsock},
-	rsockLater("table with no key", func(d *connectData) { d.table.key ^= 0xff }),
-	rsockLater("table that is longer than its memory", func(d *connectData) { d.table.addr += peerSize - 16 }),
-	rsockLater("ring with no key", func(d *connectData) { d.ring.key ^= 0xff }),
-	rsockLater("ring outside its memory", func(d *connectData) { d.ring.addr += peerSize }),
-	rsockLater("ring at no address", func(d *connectData) { d.ring.addr = 0 }),
-	{name: "memory that it deregisters", do: func(p *peer) { p.forget(); p.data([]byte("hello")) }, want: reset},
+	connectDataAttack("version 0", func(d *connectData) { d.version = 0 }),
+	connectDataAttack("version 2", func(d *connectData) { d.version = 2 }),
+	connectDataAttack("no credits", func(d *connectData) { d.credits = 0 }),
+	connectDataAttack("table of nothing", func(d *connectData) { d.table.length = 0 }),
+	connectDataAttack("table of one", func(d *connectData) { d.table.length = 1 }),
+	connectDataAttack("table around the end of memory", func(d *connectData) { d.table.addr = ^uint64(0) - 16 }),
+	connectDataAttack("endless table", func(d *connectData) { d.table.addr, d.table.length = ^uint64(0)-1<<35, ^uint32(0) }),
+	connectDataAttack("ring of nothing", func(d *connectData) { d.ring.length = 0 }),
+	connectDataAttack("ring around the end of memory", func(d *connectData) { d.ring.addr = ^uint64(0) - 100 }),
+	{name: "a byte less than it takes", private: connectDataWith(func(d *connectData) { d.short = 1 }), want: []error{errRefused}, only: labtest.SIW}, // RoCE pads
+	{name: "flags that nobody knows", private: connectDataWith(func(d *connectData) { d.flags, d.iomap = 0xfe, 0xff }), want: []error{errStaysOpen}, do: expectRsockEcho},
+	{name: "all the credits there are", private: connectDataWith(func(d *connectData) { d.credits = 0xffff }), want: []error{errStaysOpen}, do: expectRsockEcho},
+	connectDataWriteAttack("table with no key", func(d *connectData) { d.table.key ^= 0xff }),
+	connectDataWriteAttack("table that is longer than its memory", func(d *connectData) { d.table.addr += peerSize - 16 }),
+	connectDataWriteAttack("ring with no key", func(d *connectData) { d.ring.key ^= 0xff }),
+	connectDataWriteAttack("ring outside its memory", func(d *connectData) { d.ring.addr += peerSize }),
+	connectDataWriteAttack("ring at no address", func(d *connectData) { d.ring.addr = 0 }),
+	{name: "memory that it deregisters", do: func(p *peer) { p.deregister(); p.sendData([]byte("hello")) }, want: errsReset},
 	{name: "never reads", want: []error{os.ErrDeadlineExceeded}, do: func(p *peer) {
 		half := uint64(rsockBuffer / 2)
-		_, ring := p.theirs()
+		_, ring := p.victimBuffers()
 		for i := range uint64(3) { // its ring has two halves
-			p.write(ring.addr+i%2*half, ring.key, text(int(half)))
-			p.say(uint32(half))
-			labtest.Until(p.t, "the half to be read", func() bool { return p.written() > i || p.ended() })
+			p.write(ring.addr+i%2*half, ring.key, testData(int(half)))
+			p.sendRsockMsg(uint32(half))
+			labtest.Until(p.t, "the half to be read", func() bool { return p.returnedHalves() > i || p.ended() })
 		}
 	}},
-	rsockOffers("descriptor with no key", func(p *peer) sgeOf {
-		return sgeOf{p.mem.Addr() + ringAt, p.mem.RKey() ^ 0xff, ringHalf}
+	descriptorAttack("descriptor with no key", func(p *peer) rsockSGE {
+		return rsockSGE{p.mem.Addr() + ringAt, p.mem.RKey() ^ 0xff, ringHalf}
 	}),
-	rsockOffers("descriptor of 4 GiB", func(p *peer) sgeOf { return sgeOf{p.mem.Addr() + peerSize - 10, p.mem.RKey(), ^uint32(0)} }),
-	rsockOffers("descriptor around the end of memory", func(p *peer) sgeOf { return sgeOf{^uint64(0) - 10, p.mem.RKey(), ^uint32(0)} }),
-	rsockSays("I/O map", opIOMap|7),
-	rsockSays("reserved 1", 1<<29|1),
-	rsockSays("reserved 2", 2<<29|1),
-	rsockSays("reserved 5", 5<<29|1),
-	rsockSays("control that nobody knows", opCtrl|3),
-	rsockSays("all bits", ^uint32(0)),
-	{name: "more messages than it has credits for", want: append(protocol, syscall.ECONNRESET), do: func(p *peer) {
+	descriptorAttack("descriptor of 4 GiB", func(p *peer) rsockSGE { return rsockSGE{p.mem.Addr() + peerSize - 10, p.mem.RKey(), ^uint32(0)} }),
+	descriptorAttack("descriptor around the end of memory", func(p *peer) rsockSGE { return rsockSGE{^uint64(0) - 10, p.mem.RKey(), ^uint32(0)} }),
+	rsockMsgAttack("I/O map", opIOMap|7),
+	rsockMsgAttack("reserved 1", 1<<29|1),
+	rsockMsgAttack("reserved 2", 2<<29|1),
+	rsockMsgAttack("reserved 5", 5<<29|1),
+	rsockMsgAttack("control that nobody knows", opCtrl|3),
+	rsockMsgAttack("all bits", ^uint32(0)),
+	{name: "more messages than it has credits for", want: append(errsProtocol, syscall.ECONNRESET), do: func(p *peer) {
 		for range 4 * rsockCredits {
-			if !p.say(1) {
+			if !p.sendRsockMsg(1) {
 				return
 			}
 		}
 		p.Disconnect() // in case the victim was fast enough
 	}},
-	{name: "keepalives without end", want: []error{errGoesOn}, siw: floodedSIW, do: func(p *peer) { p.flood(opCtrl | 1) }},
-	{name: "credits without end", want: []error{errGoesOn}, siw: floodedSIW, do: func(p *peer) { p.flood(opSGL | 16) }},
-	{name: "descriptors without end", want: []error{errGoesOn}, do: func(p *peer) {
-		table, _ := p.theirs()
+	{name: "keepalives without end", want: []error{errStaysOpen}, siw: floodedSIW, do: func(p *peer) { p.flood(opCtrl | 1) }},
+	{name: "credits without end", want: []error{errStaysOpen}, siw: floodedSIW, do: func(p *peer) { p.flood(opSGL | 16) }},
+	{name: "descriptors without end", want: []error{errStaysOpen}, do: func(p *peer) {
+		table, _ := p.victimBuffers()
 		for i := range uint64(300) {
-			s := sgeOf{p.mem.Addr() + ringAt + i*16, p.mem.RKey(), uint32(i)}
+			s := rsockSGE{p.mem.Addr() + ringAt + i*16, p.mem.RKey(), uint32(i)}
 			p.write(table.addr+i%2*16, table.key, s.append(nil, binary.NativeEndian))
 			if i%100 == 0 {
-				p.say(opSGL | 16)
+				p.sendRsockMsg(opSGL | 16)
 			}
 		}
-		echoesRsock(p)
+		expectRsockEcho(p)
 	}},
-	{name: "shutdown without end", want: []error{errInOrder}, do: func(p *peer) {
+	{name: "shutdown without end", want: []error{errCleanEnd}, do: func(p *peer) {
 		for range 100 {
-			if !p.say(opCtrl | 2) {
+			if !p.sendRsockMsg(opCtrl | 2) {
 				return
 			}
 		}
 	}},
-	{name: "disconnects and continues", want: []error{errInOrder}, do: func(p *peer) {
-		p.say(opCtrl)
+	{name: "disconnects and continues", want: []error{errCleanEnd}, do: func(p *peer) {
+		p.sendRsockMsg(opCtrl)
 		for range 20 {
-			if !p.say(5) {
+			if !p.sendRsockMsg(5) {
 				return
 			}
 		}
 	}},
 }
 
-// written returns how many halves of the ring the victim has offered again: it writes to
+// returnedHalves returns how many halves of the ring the victim has offered again: it writes to
 // the table for each.
-func (p *peer) written() uint64 {
+func (p *peer) returnedHalves() uint64 {
 	var n uint64
 	for i := range 2 {
 		if binary.NativeEndian.Uint32(p.mem.Bytes()[tableAt+16*i+12:]) != 0 {
@@ -270,29 +270,29 @@ func (p *peer) written() uint64 {
 
 // floodedSIW are the ends that floods may have on siw, where a message without a receive
 // ends a connection. On rxe it is sent again after 0.66 s.
-var floodedSIW = []error{errGoesOn, syscall.ECONNRESET}
+var floodedSIW = []error{errStaysOpen, syscall.ECONNRESET}
 
 // flood sends a message repeatedly; the victim must still answer.
 func (p *peer) flood(m uint32) {
 	for range 300 {
-		if !p.say(m) {
+		if !p.sendRsockMsg(m) {
 			return
 		}
 	}
-	echoesRsock(p)
+	expectRsockEcho(p)
 }
 
-// echoesRsock waits until the peer's data is echoed to its ring.
-func echoesRsock(p *peer) {
-	want := text(50)
-	p.data(want)
+// expectRsockEcho waits until the peer's data is echoed to its ring.
+func expectRsockEcho(p *peer) {
+	want := testData(50)
+	p.sendData(want)
 	labtest.Until(p.t, "the echo", func() bool { return p.ended() || string(p.mem.Bytes()[ringAt:ringAt+50]) == string(want) })
 }
 
 var rsockLayer = layer{
-	name: "rsock", serve: serveRsock, dial: dialRsock, private: rsockOf(func(*connectData) {}), attacks: rsockAttacks,
-	hello:   connectData{version: 1, credits: 16, table: sgeOf{1 << 40, 1, 2}, ring: sgeOf{1 << 41, 1, 4096}}.bytes(),
-	warm:    echoesRsock,
-	denial:  protocol,
-	pending: func(n int) int { return 2 * min(n, rsockBacklog) },
+	name: "rsock", serve: serveRsock, dial: dialRsock, private: connectDataWith(func(*connectData) {}), attacks: rsockAttacks,
+	hello:         connectData{version: 1, credits: 16, table: rsockSGE{1 << 40, 1, 2}, ring: rsockSGE{1 << 41, 1, 4096}}.bytes(),
+	warm:          expectRsockEcho,
+	refusedErrors: errsProtocol,
+	pending:       func(n int) int { return 2 * min(n, rsockBacklog) },
 }

@@ -20,8 +20,8 @@ import (
 // server is a listener of a layer that echoes, and records how its connections
 // end.
 type server struct {
-	device, addr string
-	shake        time.Duration // for handshakes
+	device, addr     string
+	handshakeTimeout time.Duration // for handshakes
 
 	mu    sync.Mutex
 	ended map[string]error // by the peer's address
@@ -29,21 +29,21 @@ type server struct {
 	peers sync.Map         // all addresses that peers have used
 }
 
-// first reports whether a peer is the first from its address.
-func (s *server) first(p *peer) bool {
+// claimAddr reports whether a peer is the first from its address.
+func (s *server) claimAddr(p *peer) bool {
 	_, seen := s.peers.LoadOrStore(p.LocalAddr().String(), true)
 	return !seen
 }
 
-// up records an established connection.
-func (s *server) up(peer string, c any) {
+// addConn records an established connection.
+func (s *server) addConn(peer string, c any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.conns[peer] = c
 }
 
-// victim waits for a peer's connection at the server and returns it.
-func (s *server) victim(t *testing.T, peer string) (c any) {
+// waitConn waits for a peer's connection at the server and returns it.
+func (s *server) waitConn(t *testing.T, peer string) (c any) {
 	t.Helper()
 	labtest.Until(t, "the server's connection", func() bool {
 		s.mu.Lock()
@@ -54,8 +54,8 @@ func (s *server) victim(t *testing.T, peer string) (c any) {
 	return c
 }
 
-// only returns the only connection.
-func (s *server) only(t *testing.T) any {
+// onlyConn returns the only connection.
+func (s *server) onlyConn(t *testing.T) any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.conns) != 1 {
@@ -75,8 +75,8 @@ func (s *server) report(peer string, err error) {
 	delete(s.conns, peer)
 }
 
-// end returns how the server's side of a peer's connection ended, if it has.
-func (s *server) end(p *peer) (err error, ended bool) {
+// connError returns how the server's side of a peer's connection ended, if it has.
+func (s *server) connError(p *peer) (err error, ended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err, ended = s.ended[p.LocalAddr().String()]
@@ -95,8 +95,8 @@ type layer struct {
 	hello   []byte
 	// warm makes the victim allocate all the memory that a connection may have.
 	warm func(p *peer)
-	// denial are the errors of a dial if the answer is one that listeners refuse.
-	denial []error
+	// refusedErrors are the errors of a dial if the answer is one that listeners refuse.
+	refusedErrors []error
 	// pending returns how many MRs n connections have that are never established.
 	pending func(n int) int
 	attacks []attack
@@ -109,9 +109,9 @@ type client struct {
 	end  func() error
 }
 
-// visit connects, exchanges a message, and disconnects.
-func (l layer) visit(addr string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+// echoOnce connects, exchanges a message, and disconnects.
+func (l layer) echoOnce(addr string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	c, err := l.dial(ctx, addr)
 	if err == nil {
@@ -132,21 +132,21 @@ type attack struct {
 }
 
 var (
-	errRefused = errors.New("the handshake is refused")
-	errGoesOn  = errors.New("the connection continues")
-	errInOrder = errors.New("the connection ends in good order")
+	errRefused   = errors.New("the handshake is refused")
+	errStaysOpen = errors.New("the connection continues")
+	errCleanEnd  = errors.New("the connection ends in good order")
 )
 
-// good is a client that continuously exchanges data with a server.
-type good struct {
+// goodClient is a client that continuously exchanges data with a server.
+type goodClient struct {
 	rounds atomic.Int64
 	failed atomic.Pointer[string]
 	stop   chan struct{}
 	wg     sync.WaitGroup
 }
 
-func newGood(echo func([]byte) ([]byte, error)) *good {
-	g := &good{stop: make(chan struct{})}
+func newGoodClient(echo func([]byte) ([]byte, error)) *goodClient {
+	g := &goodClient{stop: make(chan struct{})}
 	g.wg.Go(func() {
 		r := rand.NewChaCha8([32]byte{1})
 		for seq := 0; ; seq++ {
@@ -172,8 +172,8 @@ func newGood(echo func([]byte) ([]byte, error)) *good {
 	return g
 }
 
-// fine checks that the good client is still served.
-func (g *good) fine(t *testing.T) {
+// checkServed checks that the good client is still served.
+func (g *goodClient) checkServed(t *testing.T) {
 	t.Helper()
 	from := g.rounds.Load()
 	labtest.Until(t, "the good client's echo", func() bool { return g.rounds.Load() >= from+2 || g.failed.Load() != nil })
@@ -182,16 +182,16 @@ func (g *good) fine(t *testing.T) {
 	}
 }
 
-func (g *good) end() { close(g.stop); g.wg.Wait() }
+func (g *goodClient) end() { close(g.stop); g.wg.Wait() }
 
-// under runs a test against a server of a layer with a good client.
-func under(t *testing.T, l layer, device string, shake time.Duration, test func(t *testing.T, s *server, g *good)) {
-	s := &server{device: device, shake: shake, ended: map[string]error{}, conns: map[string]any{}}
+// withServer runs a test against a server of a layer with a good client.
+func withServer(t *testing.T, l layer, device string, shake time.Duration, test func(t *testing.T, s *server, g *goodClient)) {
+	s := &server{device: device, handshakeTimeout: shake, ended: map[string]error{}, conns: map[string]any{}}
 	t.Run(l.name, func(t *testing.T) {
 		l.serve(t, s)
-		ctx := labtest.Within(t, patience)
+		ctx := labtest.Within(t, waitTimeout)
 		c := labtest.Must(l.dial(ctx, s.addr))(t)
-		g := newGood(c.echo)
+		g := newGoodClient(c.echo)
 		t.Cleanup(func() {
 			g.end()
 			if err := c.end(); err != nil {
@@ -199,14 +199,14 @@ func under(t *testing.T, l layer, device string, shake time.Duration, test func(
 			}
 		})
 		labtest.Until(t, "messages of all sizes", func() bool { return g.rounds.Load() > 25 || g.failed.Load() != nil })
-		g.fine(t)
+		g.checkServed(t)
 		test(t, s, g)
-		g.fine(t)
+		g.checkServed(t)
 	})
 }
 
-// one runs an attack and checks its end.
-func (l layer) one(t *testing.T, s *server, g *good, a attack) {
+// runAttack runs an attack and checks its end.
+func (l layer) runAttack(t *testing.T, s *server, g *goodClient, a attack) {
 	t.Helper()
 	want := a.want
 	if s.device == labtest.SIW && a.siw != nil {
@@ -221,7 +221,7 @@ func (l layer) one(t *testing.T, s *server, g *good, a attack) {
 		if err == nil || !isRefused(err) {
 			t.Errorf("dialing gave %v", err)
 		}
-		g.fine(t)
+		g.checkServed(t)
 		return
 	}
 	if err != nil {
@@ -230,23 +230,23 @@ func (l layer) one(t *testing.T, s *server, g *good, a attack) {
 	if a.do != nil {
 		a.do(p)
 	}
-	end, ended := s.end(p)
-	if want[0] == errGoesOn && !ended && !p.ended() {
-		g.fine(t)
-		if end, ended = s.end(p); !ended {
+	end, ended := s.connError(p)
+	if want[0] == errStaysOpen && !ended && !p.ended() {
+		g.checkServed(t)
+		if end, ended = s.connError(p); !ended {
 			return
 		}
 	}
-	labtest.Until(p.t, "the end of the connection", func() bool { end, ended = s.end(p); return ended })
+	labtest.Until(p.t, "the end of the connection", func() bool { end, ended = s.connError(p); return ended })
 	ok := false
 	for _, w := range want {
-		ok = ok || errors.Is(end, w) || w == errInOrder && end == nil
+		ok = ok || errors.Is(end, w) || w == errCleanEnd && end == nil
 	}
 	if !ok {
 		t.Errorf("ended with %v, want %v", end, want)
 	}
 	labtest.Until(p.t, "the peer to be disconnected", p.ended)
-	g.fine(t)
+	g.checkServed(t)
 }
 
 // usage holds the resources that a flood might increase.
@@ -255,7 +255,7 @@ type usage struct {
 	mrs       int
 }
 
-func use(t *testing.T, device string) usage {
+func currentUsage(t *testing.T, device string) usage {
 	t.Helper()
 	inv := labtest.Inventory(t) // collects garbage first
 	var m runtime.MemStats
@@ -269,16 +269,16 @@ func use(t *testing.T, device string) usage {
 	return u
 }
 
-// grew checks that usage has grown by no more than most since before.
-func (before usage) grew(t *testing.T, device string, most usage) {
+// checkGrowth checks that usage has grown by no more than most since before.
+func (before usage) checkGrowth(t *testing.T, device string, most usage) {
 	t.Helper()
-	now := use(t, device)
+	now := currentUsage(t, device)
 	for range 100 { // ended connections are being released
 		if now.mrs-before.mrs <= most.mrs {
 			break
 		}
 		time.Sleep(50 * time.Millisecond)
-		now = use(t, device)
+		now = currentUsage(t, device)
 	}
 	t.Logf("heap %+d KiB, RSS %+d KiB, MRs %+d", (now.heap-before.heap)>>10, (now.rss-before.rss)>>10, now.mrs-before.mrs)
 	if now.heap-before.heap > most.heap || now.rss-before.rss > most.rss || now.mrs-before.mrs > most.mrs {

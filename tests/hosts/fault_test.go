@@ -12,9 +12,9 @@ import (
 	"github.com/goverbs/verbs/tests/workload"
 )
 
-// ongoing is a session with the peer that works while a fault is caused. The sessions
+// worker does rounds of a session with the peer while a fault is caused. The sessions
 // of all layers work at the same time.
-type ongoing struct {
+type worker struct {
 	layer  *workload.Layer
 	driver driver
 	s      workload.Session
@@ -24,10 +24,10 @@ type ongoing struct {
 	done   chan struct{}
 }
 
-// connect makes a session of each layer on each driver.
-func connect(t *testing.T, p *peer, on ...driver) (all []*ongoing) {
+// dialAll makes a session of each layer on each driver.
+func dialAll(t *testing.T, p *peer, on ...driver) (all []*worker) {
 	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), workTime)
+	ctx, stop := context.WithTimeout(t.Context(), workTimeout)
 	defer stop()
 	for host := 1; host <= 2; host++ { // rxe warns about unexpected answers
 		p.run(t, host, "sh", "-c", "echo 'lab: expect warning: [rdma_rxe]' >/dev/kmsg")
@@ -41,29 +41,29 @@ func connect(t *testing.T, p *peer, on ...driver) (all []*ongoing) {
 			if err != nil {
 				t.Fatalf("%s on %s: %v", l.Name, d.name(), err)
 			}
-			all = append(all, &ongoing{layer: l, driver: d, s: s, done: make(chan struct{})})
+			all = append(all, &worker{layer: l, driver: d, s: s, done: make(chan struct{})})
 		}
 	}
 	return all
 }
 
-// begin starts the work of a session, for some rounds or until it fails.
-func (o *ongoing) begin(ctx context.Context, rounds, size int) {
+// start starts the work of a session, for some rounds or until it fails.
+func (w *worker) start(ctx context.Context, rounds, size int) {
 	go func() {
-		defer close(o.done)
-		for o.err == nil && o.rounds.Load() < int64(rounds) {
-			if o.err = o.s.Round(ctx, size); o.err == nil {
-				o.rounds.Add(1)
-				o.err = ctx.Err() // rsock only supports deadlines
+		defer close(w.done)
+		for w.err == nil && w.rounds.Load() < int64(rounds) {
+			if w.err = w.s.Round(ctx, size); w.err == nil {
+				w.rounds.Add(1)
+				w.err = ctx.Err() // rsock only supports deadlines
 			}
 		}
-		o.ended = time.Now()
+		w.ended = time.Now()
 	}()
 }
 
-// poke makes sessions send something every second, also while they wait for an
+// pokeEverySecond makes sessions send something every second, also while they wait for an
 // answer, until stop is called.
-func poke(all []*ongoing) (stop func()) {
+func pokeEverySecond(all []*worker) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -73,8 +73,8 @@ func poke(all []*ongoing) (stop func()) {
 				return
 			case <-time.After(time.Second):
 			}
-			for _, o := range all {
-				o.s.Poke()
+			for _, w := range all {
+				w.s.Poke()
 			}
 		}
 	}()
@@ -83,44 +83,44 @@ func poke(all []*ongoing) (stop func()) {
 
 const forever = math.MaxInt
 
-// underWay waits until all sessions are working.
-func underWay(t *testing.T, all []*ongoing) {
+// waitUntilRunning waits until all sessions are working.
+func waitUntilRunning(t *testing.T, all []*worker) {
 	t.Helper()
-	for _, o := range all {
-		for o.rounds.Load() < 2 {
+	for _, w := range all {
+		for w.rounds.Load() < 2 {
 			select {
-			case <-o.done:
-				t.Fatalf("%s on %s before there was any fault: %v", o.layer.Name, o.driver.name(), o.err)
+			case <-w.done:
+				t.Fatalf("%s on %s before there was any fault: %v", w.layer.Name, w.driver.name(), w.err)
 			case <-time.After(10 * time.Millisecond):
 			}
 		}
 	}
 }
 
-// expect waits for the end of a session, which must fail with one of the errors of its
+// expectError waits for the end of a session, which must fail with one of the errors of its
 // layer, and records it. began is the time of the fault.
-func (o *ongoing) expect(t *testing.T, what string, began time.Time) {
+func (w *worker) expectError(t *testing.T, what string, began time.Time) {
 	t.Helper()
-	<-o.done
-	if name := o.heard(t); name != "" {
-		record(t, what, o.layer, o.driver, name, o.ended.Sub(began))
+	<-w.done
+	if name := w.errorName(t); name != "" {
+		record(t, what, w.layer, w.driver, name, w.ended.Sub(began))
 	}
 }
 
-// heard returns the name of the error with which a session ended.
-func (o *ongoing) heard(t *testing.T) string {
+// errorName returns the name of the error with which a session ended.
+func (w *worker) errorName(t *testing.T) string {
 	t.Helper()
 	switch {
-	case errors.Is(o.err, workload.ErrData):
-		t.Errorf("%s on %s: %v", o.layer.Name, o.driver.name(), o.err)
-	case errors.Is(o.err, context.DeadlineExceeded) && o.layer.Datagrams:
-		return "nothing, as told" // datagrams have no connection that could end
-	case !slices.ContainsFunc(o.layer.Died, func(e error) bool { return errors.Is(o.err, e) }):
-		t.Errorf("%s on %s: %v, want one of %v", o.layer.Name, o.driver.name(), o.err, o.layer.Died)
+	case errors.Is(w.err, workload.ErrData):
+		t.Errorf("%s on %s: %v", w.layer.Name, w.driver.name(), w.err)
+	case errors.Is(w.err, context.DeadlineExceeded) && w.layer.Datagrams:
+		return "no error" // datagrams have no connection that could end
+	case !slices.ContainsFunc(w.layer.PeerGoneErrors, func(e error) bool { return errors.Is(w.err, e) }):
+		t.Errorf("%s on %s: %v, want one of %v", w.layer.Name, w.driver.name(), w.err, w.layer.PeerGoneErrors)
 	default:
-		for _, e := range o.layer.Died {
-			if errors.Is(o.err, e) {
-				t.Logf("%s on %s: %v", o.layer.Name, o.driver.name(), o.err)
+		for _, e := range w.layer.PeerGoneErrors {
+			if errors.Is(w.err, e) {
+				t.Logf("%s on %s: %v", w.layer.Name, w.driver.name(), w.err)
 				return e.Error()
 			}
 		}
@@ -128,12 +128,12 @@ func (o *ongoing) heard(t *testing.T) string {
 	return ""
 }
 
-// renew makes a new connection, which must work, and records how long that took since
+// testNewConn makes a new connection, which must work, and records how long that took since
 // after.
-func renew(t *testing.T, p *peer, what string, l *workload.Layer, d driver, after time.Time) {
+func testNewConn(t *testing.T, p *peer, what string, l *workload.Layer, d driver, after time.Time) {
 	t.Helper()
 	at := p.serve(t, l, d)
-	ctx, stop := context.WithTimeout(t.Context(), workTime)
+	ctx, stop := context.WithTimeout(t.Context(), workTimeout)
 	defer stop()
 	if err := l.Use(ctx, at, 3, 100_000); err != nil {
 		t.Errorf("%s on %s, connected again: %v", l.Name, d.name(), err)
@@ -142,8 +142,8 @@ func renew(t *testing.T, p *peer, what string, l *workload.Layer, d driver, afte
 	record(t, what, l, d, "a new connection works", time.Since(after))
 }
 
-func closeAll(all []*ongoing) {
-	for _, o := range all {
-		o.s.Close()
+func closeAll(all []*worker) {
+	for _, w := range all {
+		w.s.Close()
 	}
 }

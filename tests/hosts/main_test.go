@@ -27,8 +27,8 @@ type driver struct{ device, wire, addr string }
 // name returns the name of the driver, not of the device.
 func (d driver) name() string { return d.device[:3] }
 
-// on returns the address of a host, with port 0.
-func (d driver) on(host int) string { return fmt.Sprintf(d.addr, host) + ":0" }
+// hostAddr returns the address of a host, with port 0.
+func (d driver) hostAddr(host int) string { return fmt.Sprintf(d.addr, host) + ":0" }
 
 // layers returns the layers that the driver supports.
 func (d driver) layers() []*workload.Layer {

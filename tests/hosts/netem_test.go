@@ -27,7 +27,7 @@ func TestNetem(t *testing.T) {
 			for _, rate := range []string{"0.1%", "1%", "10%"} {
 				what := fault.name + ", " + rate
 				t.Run(what, func(t *testing.T) {
-					all := connect(t, p, d)
+					all := dialAll(t, p, d)
 					defer closeAll(all)
 					for host := 1; host <= 2; host++ {
 						p.run(t, host, "sh", "-c", "tc qdisc add dev "+d.wire+" root netem "+fmt.Sprintf(fault.args, rate))
@@ -40,21 +40,21 @@ func TestNetem(t *testing.T) {
 					ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
 					defer stop()
 					began := time.Now()
-					for _, o := range all {
-						o.begin(ctx, rounds, size)
+					for _, w := range all {
+						w.start(ctx, rounds, size)
 					}
-					for _, o := range all {
-						<-o.done
-						late := errors.Is(o.err, context.DeadlineExceeded) || errors.Is(o.err, os.ErrDeadlineExceeded)
-						switch n := time.Duration(o.rounds.Load()); {
-						case o.err == nil:
-							record(t, what, o.layer, o.driver, "right", o.ended.Sub(began))
+					for _, w := range all {
+						<-w.done
+						late := errors.Is(w.err, context.DeadlineExceeded) || errors.Is(w.err, os.ErrDeadlineExceeded)
+						switch n := time.Duration(w.rounds.Load()); {
+						case w.err == nil:
+							record(t, what, w.layer, w.driver, "right", w.ended.Sub(began))
 						case late && n > 0:
-							record(t, what, o.layer, o.driver, "right, but slow", o.ended.Sub(began)*rounds/n)
+							record(t, what, w.layer, w.driver, "right, but slow", w.ended.Sub(began)*rounds/n)
 						case late:
-							record(t, what, o.layer, o.driver, "too slow for a round", o.ended.Sub(began))
+							record(t, what, w.layer, w.driver, "too slow for a round", w.ended.Sub(began))
 						default:
-							o.expect(t, what, began)
+							w.expectError(t, what, began)
 						}
 					}
 				})

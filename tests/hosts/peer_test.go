@@ -30,7 +30,7 @@ func servePeer() error {
 		return err
 	}
 	s.Accept(l)
-	return errors.New("nobody tells this machine what to do any more")
+	return errors.New("the listener for calls is closed")
 }
 
 // Peer has the methods that the second machine runs when they are called. They may run
@@ -42,11 +42,11 @@ type Peer struct {
 	failures []error
 }
 
-// Serving holds a layer and the address at which it listens.
-type Serving struct{ Layer, Addr string }
+// ServeArgs holds a layer and the address at which it listens.
+type ServeArgs struct{ Layer, Addr string }
 
-// Serve starts a server of a layer that runs until Rest, and returns its address.
-func (p *Peer) Serve(s Serving, at *string) (err error) {
+// Serve starts a server of a layer that runs until StopServers, and returns its address.
+func (p *Peer) Serve(s ServeArgs, at *string) (err error) {
 	l, err := workload.ByName(s.Layer)
 	if err != nil {
 		return err
@@ -70,8 +70,8 @@ func (p *Peer) Serve(s Serving, at *string) (err error) {
 	return nil
 }
 
-// Rest ends the servers. The error reports wrong data that they received.
-func (p *Peer) Rest(struct{}, *struct{}) error {
+// StopServers ends the servers. The error reports wrong data that they received.
+func (p *Peer) StopServers(struct{}, *struct{}) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, stop := range p.servers {
@@ -82,19 +82,19 @@ func (p *Peer) Rest(struct{}, *struct{}) error {
 	return err
 }
 
-// Using holds a layer, the address of a server, and the number and size of rounds.
-type Using struct {
+// UseArgs holds a layer, the address of a server, and the number and size of rounds.
+type UseArgs struct {
 	Layer, Addr  string
 	Rounds, Size int
 }
 
 // Use does rounds with a server.
-func (p *Peer) Use(u Using, _ *struct{}) error {
+func (p *Peer) Use(u UseArgs, _ *struct{}) error {
 	l, err := workload.ByName(u.Layer)
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithTimeout(context.Background(), workTime)
+	ctx, stop := context.WithTimeout(context.Background(), workTimeout)
 	defer stop()
 	return l.Use(ctx, u.Addr, u.Rounds, u.Size)
 }
@@ -122,8 +122,8 @@ func (p *Peer) Wait(id int, output *string) error {
 	return err
 }
 
-// Boot returns an ID that changes whenever the machine is booted.
-func (p *Peer) Boot(_ struct{}, id *string) error {
+// BootID returns an ID that changes whenever the machine is booted.
+func (p *Peer) BootID(_ struct{}, id *string) error {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	*id = string(b)
 	return err
@@ -158,15 +158,15 @@ func (p *program) wait() (string, error) {
 
 // peer is the second machine as the tests see it.
 type peer struct {
-	rpc  *rpc.Client
-	boot string // ID of its last boot
+	rpc    *rpc.Client
+	bootID string // ID of its last boot
 }
 
-// workTime limits the time of one step of work. The machines may be very slow.
-const workTime = 2 * time.Minute
+// workTimeout limits the time of one step of work. The machines may be very slow.
+const workTimeout = 2 * time.Minute
 
-// bootTime is how long a machine may take until it answers.
-const bootTime = 5 * time.Minute
+// bootTimeout is how long a machine may take until it answers.
+const bootTimeout = 5 * time.Minute
 
 // dialPeer waits until the peer answers.
 func dialPeer(t *testing.T) *peer {
@@ -184,10 +184,10 @@ func dialPeer(t *testing.T) *peer {
 // reconnect waits until the peer answers after another boot.
 func (p *peer) reconnect(t *testing.T) {
 	t.Helper()
-	for end := time.Now().Add(bootTime); ; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(bootTimeout); ; time.Sleep(100 * time.Millisecond) {
 		c, boot, err := tryPeer()
-		if err == nil && boot != p.boot {
-			p.rpc, p.boot = c, boot
+		if err == nil && boot != p.bootID {
+			p.rpc, p.bootID = c, boot
 			return
 		}
 		if err == nil {
@@ -207,7 +207,7 @@ func tryPeer() (_ *rpc.Client, boot string, _ error) {
 	}
 	conn.SetDeadline(time.Now().Add(2 * time.Second))
 	c := rpc.NewClient(conn)
-	if err := c.Call("Peer.Boot", struct{}{}, &boot); err != nil {
+	if err := c.Call("Peer.BootID", struct{}{}, &boot); err != nil {
 		c.Close()
 		return nil, "", err
 	}
@@ -261,9 +261,9 @@ func (p *peer) run(t *testing.T, host int, args ...string) string {
 // serve runs a server of a layer on the peer until the test ends.
 func (p *peer) serve(t *testing.T, l *workload.Layer, d driver) (at string) {
 	t.Helper()
-	p.call(t, "Serve", Serving{l.Name, d.on(2)}, &at)
+	p.call(t, "Serve", ServeArgs{l.Name, d.hostAddr(2)}, &at)
 	t.Cleanup(func() {
-		if err := p.rpc.Call("Peer.Rest", struct{}{}, &struct{}{}); err != nil {
+		if err := p.rpc.Call("Peer.StopServers", struct{}{}, &struct{}{}); err != nil {
 			t.Error(err)
 		}
 	})

@@ -15,41 +15,41 @@ func TestReboot(t *testing.T) {
 		t.Skip("boots the peer again")
 	}
 	p := dialPeer(t)
-	idle := connect(t, p, drivers...)
-	all := connect(t, p, drivers...)
+	idle := dialAll(t, p, drivers...)
+	all := dialAll(t, p, drivers...)
 	// TCP, below siw, notices at its next retry, at ever longer intervals.
-	ctx, stop := context.WithTimeout(t.Context(), 2*workTime)
+	ctx, stop := context.WithTimeout(t.Context(), 2*workTimeout)
 	defer stop()
-	for _, o := range all {
-		o.begin(ctx, forever, 100_000)
+	for _, w := range all {
+		w.start(ctx, forever, 100_000)
 	}
-	underWay(t, all)
+	waitUntilRunning(t, all)
 	began := time.Now()
-	stopPoking := poke(all)
+	stopPoking := pokeEverySecond(all)
 	p.crash(t)
 	booted := time.Now()
 	t.Logf("the peer is back after %.1f s", booted.Sub(began).Seconds())
-	for _, o := range idle {
-		o.begin(ctx, forever, 1000)
+	for _, w := range idle {
+		w.start(ctx, forever, 1000)
 	}
-	for _, o := range all {
-		if !o.layer.Datagrams {
-			o.expect(t, "the peer's machine is reset", began)
+	for _, w := range all {
+		if !w.layer.Datagrams {
+			w.expectError(t, "the peer's machine is reset", began)
 		}
 	}
-	for _, o := range idle {
-		if !o.layer.Datagrams {
-			o.expect(t, "a connection idle while the peer was reset", booted)
+	for _, w := range idle {
+		if !w.layer.Datagrams {
+			w.expectError(t, "a connection idle while the peer was reset", booted)
 		}
 	}
 	stop()
 	stopPoking()
-	for _, o := range append(all, idle...) {
-		<-o.done
+	for _, w := range append(all, idle...) {
+		<-w.done
 	}
 	closeAll(all)
 	closeAll(idle)
-	for _, o := range all {
-		renew(t, p, "after the reset", o.layer, o.driver, time.Now())
+	for _, w := range all {
+		testNewConn(t, p, "after the reset", w.layer, w.driver, time.Now())
 	}
 }

@@ -23,89 +23,89 @@ func TestWireCut(t *testing.T) {
 			const retries = "net.ipv4.tcp_retries2="
 			p.run(t, 1, "sysctl", "-w", retries+"5")
 			defer p.run(t, 1, "sysctl", "-w", retries+"15")
-			all, stop := atWork(t, p, d)
+			all, stop := startWork(t, p, d)
 			began := time.Now()
 			p.run(t, 2, "ip", "link", "set", d.wire, "down")
-			for _, o := range all {
-				if !o.layer.Datagrams {
-					o.expect(t, "the peer's link is down for good", began)
+			for _, w := range all {
+				if !w.layer.Datagrams {
+					w.expectError(t, "the peer's link is down for good", began)
 				}
 			}
 			stop()
 			p.run(t, 2, "ip", "link", "set", d.wire, "up")
-			anew(t, p, d, 2, "once it is up again")
+			testNewConns(t, p, d, 2, "once it is up again")
 		})
 		for _, side := range []struct {
 			host int
 			name string
 		}{{2, "the peer's link is down for 2 s"}, {1, "the link is down for 2 s here"}} {
 			t.Run(side.name, func(t *testing.T) {
-				all, stop := atWork(t, p, d)
+				all, stop := startWork(t, p, d)
 				began := time.Now()
 				p.run(t, side.host, "ip", "link", "set", d.wire, "down")
 				time.Sleep(2 * time.Second) // the duration of the fault
 				p.run(t, side.host, "ip", "link", "set", d.wire, "up")
-				for _, o := range all {
-					o.goesOn(t, side.name, began)
+				for _, w := range all {
+					w.expectProgress(t, side.name, began)
 				}
 				stop()
-				anew(t, p, d, side.host, "after "+side.name)
+				testNewConns(t, p, d, side.host, "after "+side.name)
 			})
 		}
 	})
 }
 
-// atWork connects all layers except net/http, which would make new connections, and starts
+// startWork connects all layers except net/http, which would make new connections, and starts
 // their work, which ends with stop.
-func atWork(t *testing.T, p *peer, d driver) (all []*ongoing, stop func()) {
+func startWork(t *testing.T, p *peer, d driver) (all []*worker, stop func()) {
 	t.Helper()
-	for _, o := range connect(t, p, d) {
-		if o.layer == workload.HTTP {
-			o.s.Close()
+	for _, w := range dialAll(t, p, d) {
+		if w.layer == workload.HTTP {
+			w.s.Close()
 			continue
 		}
-		all = append(all, o)
+		all = append(all, w)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), workTime)
-	for _, o := range all {
-		o.begin(ctx, forever, 100_000)
+	ctx, cancel := context.WithTimeout(t.Context(), workTimeout)
+	for _, w := range all {
+		w.start(ctx, forever, 100_000)
 	}
-	underWay(t, all)
-	stopPoking := poke(all)
+	waitUntilRunning(t, all)
+	stopPoking := pokeEverySecond(all)
 	return all, func() {
 		cancel()
-		for _, o := range all {
-			<-o.done
+		for _, w := range all {
+			<-w.done
 		}
 		stopPoking()
 		closeAll(all)
 	}
 }
 
-// goesOn waits until a session has done two more rounds, or ended with an error of its
+// expectProgress waits until a session has done two more rounds, or ended with an error of its
 // layer, and records that. On rxe it may wait forever: the QP that cannot send fails, and
 // so does the one that would notify the other side.
-func (o *ongoing) goesOn(t *testing.T, what string, began time.Time) {
+func (w *worker) expectProgress(t *testing.T, what string, began time.Time) {
 	t.Helper()
-	for was := o.rounds.Load(); o.rounds.Load() < was+2; {
+	for was := w.rounds.Load(); w.rounds.Load() < was+2; {
 		select {
-		case <-o.done:
-			o.expect(t, what, began)
+		case <-w.done:
+			w.expectError(t, what, began)
 			return
 		case <-time.After(10 * time.Millisecond):
 		}
-		if o.driver.device == labtest.RXE && time.Since(began) > 45*time.Second {
-			record(t, what, o.layer, o.driver, "no answers any more, as a QP failed", time.Since(began))
+		if w.driver.device == labtest.RXE && time.Since(began) > 45*time.Second {
+			record(t, what, w.layer, w.driver, "no answers any more, as a QP failed", time.Since(began))
 			return
 		}
 	}
-	record(t, what, o.layer, o.driver, "continues, data right", time.Since(began))
+	record(t, what, w.layer, w.driver, "continues, data right", time.Since(began))
 }
 
-// anew makes new connections of all layers, or records that the kernel of the host whose
+// testNewConns makes new connections of all layers, or records that the kernel of the host whose
 // link was down cannot: the connection manager's QP on rxe fails with a message that it
 // cannot send, and gets no receives any more.
-func anew(t *testing.T, p *peer, d driver, host int, what string) {
+func testNewConns(t *testing.T, p *peer, d driver, host int, what string) {
 	t.Helper()
 	began := time.Now()
 	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
@@ -124,7 +124,7 @@ func anew(t *testing.T, p *peer, d driver, host int, what string) {
 	}
 	for _, l := range d.layers() {
 		if !l.Datagrams {
-			renew(t, p, what, l, d, time.Now())
+			testNewConn(t, p, what, l, d, time.Now())
 		}
 	}
 }

@@ -34,9 +34,9 @@ func TestCmtime(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				return errors.Join((&node{Endpoint: e}).ended(ctx), e.Close())
+				return errors.Join((&ucmatoseConn{Endpoint: e}).waitDisconnect(ctx), e.Close())
 			}
-			if err := all(make([]struct{}, cmtimeConnections), serve); err != nil {
+			if err := forEachConn(make([]struct{}, cmtimeConnections), serve); err != nil {
 				t.Error(err)
 			}
 			out := client.wait()
@@ -50,7 +50,7 @@ func TestCmtime(t *testing.T) {
 			// C's server works for one round only: all its QPs use the CQs of the first
 			// connection, and it destroys them with that one if it ends last.
 			server := start(t, "cmtime", "-b", local)
-			labtest.Listening(t, "7471")
+			labtest.WaitListening(t, "7471")
 			before := labtest.Must(labtest.Resources())(t)[device]
 			begin := time.Now()
 			if err := cmtimeConnect(timeLimit(t), local); err != nil {
@@ -87,11 +87,11 @@ var cmtimeOptions = cm.Options{
 func cmtimeConnect(ctx context.Context, addr string) error {
 	d := cm.Dialer{Options: cmtimeOptions, LocalAddr: netip.AddrPortFrom(netip.MustParseAddr(addr), 0)}
 	up := make([]*cm.Endpoint, cmtimeConnections)
-	err := all(up, func(i int, _ *cm.Endpoint) (err error) {
+	err := forEachConn(up, func(i int, _ *cm.Endpoint) (err error) {
 		up[i], err = d.Dial(ctx, addr+":7471")
 		return err
 	})
-	return errors.Join(err, all(up, func(_ int, e *cm.Endpoint) error {
+	return errors.Join(err, forEachConn(up, func(_ int, e *cm.Endpoint) error {
 		if e == nil {
 			return nil
 		}

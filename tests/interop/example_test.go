@@ -88,7 +88,7 @@ func TestRDMAExample(t *testing.T) {
 				} {
 					t.Run(fmt.Sprintf("%s client, %s server, %s", client, server, r.name), func(t *testing.T) {
 						s := start(t, serverPath, r.serverArgs...)
-						labtest.Listening(t, r.port)
+						labtest.WaitListening(t, r.port)
 						c := start(t, clientPath, append(r.clientArgs, "-a", addr, "-s", r.text)...)
 						c.prints(clientPrints, addr, r.port, len(r.text), r.text, r.listen)
 						s.prints(serverPrints, addr, r.port, len(r.text), r.text, r.listen)

@@ -14,7 +14,7 @@ func TestPerftestPeer(t *testing.T) {
 		addr := labtest.AddrOf(device)
 		t.Run("server", func(t *testing.T) {
 			c := start(t, "ib_send_lat", "-F", "-R", "-d", device, "-p", "18571")
-			labtest.Listening(t, "18571")
+			labtest.WaitListening(t, "18571")
 			client := start(t, built(t, "verbs"), "perf", "send", "lat", addr+":18571")
 			client.fails("the server is not verbs perf but perhaps perftest")
 			c.kill()
@@ -24,7 +24,7 @@ func TestPerftestPeer(t *testing.T) {
 		})
 		t.Run("client", func(t *testing.T) {
 			server := start(t, built(t, "verbs"), "perf", "server", "-d", device, "-p", "18573")
-			<-server.says
+			<-server.printed
 			c := start(t, "ib_send_lat", "-F", "-R", "-d", device, "-p", "18573", addr)
 			<-c.done
 			server.kill()

@@ -61,12 +61,12 @@ func TestPingPongPeerGone(t *testing.T) {
 			server, client := play(t)
 			client.signal(os.Interrupt)
 			client.fails("interrupt signal received")
-			server.failsAlone()
+			server.failsWithoutPeer()
 		})
 		t.Run(typ+"/killed server, events", func(t *testing.T) {
 			server, client := play(t, "-e")
 			server.signal(unix.SIGKILL)
-			client.failsAlone()
+			client.failsWithoutPeer()
 		})
 		t.Run(typ+"/terminated, events", func(t *testing.T) {
 			_, client := play(t, "-e")
@@ -76,8 +76,8 @@ func TestPingPongPeerGone(t *testing.T) {
 	}
 }
 
-// failsAlone checks that the program fails because its peer has gone.
-func (p *program) failsAlone() {
+// failsWithoutPeer checks that the program fails because its peer has gone.
+func (p *program) failsWithoutPeer() {
 	p.t.Helper()
 	p.fails("of 100000000 messages: ")
 	if out := p.out.String(); !strings.Contains(out, "does not answer") && !strings.Contains(out, "nothing came from the peer for 4s") {

@@ -45,7 +45,7 @@ func (p *pingpongPeer) serve(ctx context.Context, l net.Listener, rounds int) er
 	}
 	defer conn.Close()
 	var remote verbs.QPAddr
-	if err := p.hear(conn, &remote); err != nil {
+	if err := p.readAddr(conn, &remote); err != nil {
 		return err
 	}
 	local, err := p.qp.Addr(1)
@@ -55,10 +55,10 @@ func (p *pingpongPeer) serve(ctx context.Context, l net.Listener, rounds int) er
 	if err := p.connect(local, remote); err != nil {
 		return err
 	}
-	if err := p.tell(conn, local); err != nil {
+	if err := p.writeAddr(conn, local); err != nil {
 		return err
 	}
-	return p.play(ctx, rounds)
+	return p.exchange(ctx, rounds)
 }
 
 // join runs the client. As in C, the first message is what the memory happens to hold.
@@ -72,11 +72,11 @@ func (p *pingpongPeer) join(ctx context.Context, port, rounds int) error {
 	if err != nil {
 		return err
 	}
-	if err := p.tell(conn, local); err != nil {
+	if err := p.writeAddr(conn, local); err != nil {
 		return err
 	}
 	var remote verbs.QPAddr
-	if err := p.hear(conn, &remote); err != nil {
+	if err := p.readAddr(conn, &remote); err != nil {
 		return err
 	}
 	if err := p.connect(local, remote); err != nil {
@@ -88,15 +88,15 @@ func (p *pingpongPeer) join(ctx context.Context, port, rounds int) error {
 	if err := p.send(); err != nil {
 		return err
 	}
-	return p.play(ctx, rounds)
+	return p.exchange(ctx, rounds)
 }
 
-func (p *pingpongPeer) tell(conn net.Conn, e verbs.QPAddr) error {
+func (p *pingpongPeer) writeAddr(conn net.Conn, e verbs.QPAddr) error {
 	_, err := fmt.Fprintf(conn, "%04x:%06x:%06x:%x\x00", e.LID, e.QPNum, e.PSN, e.GID[:])
 	return err
 }
 
-func (p *pingpongPeer) hear(conn net.Conn, e *verbs.QPAddr) error {
+func (p *pingpongPeer) readAddr(conn net.Conn, e *verbs.QPAddr) error {
 	b := make([]byte, 52)
 	if _, err := io.ReadFull(conn, b); err != nil {
 		return err
@@ -124,8 +124,8 @@ func (p *pingpongPeer) send() error {
 	return err
 }
 
-// play sends back rounds messages.
-func (p *pingpongPeer) play(ctx context.Context, rounds int) error {
+// exchange sends back rounds messages.
+func (p *pingpongPeer) exchange(ctx context.Context, rounds int) error {
 	for n := range rounds {
 		var wc [1]verbs.WC
 		if _, err := p.cq.PollWait(ctx, wc[:]); err != nil {

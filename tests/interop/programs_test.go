@@ -39,18 +39,18 @@ func compile(name string, args ...string) func() (path string, err error) {
 
 // program is a running program and its output.
 type program struct {
-	t    *testing.T
-	cmd  *exec.Cmd
-	out  bytes.Buffer
-	says chan struct{} // closed when it has printed something
-	done chan struct{}
-	err  error
+	t       *testing.T
+	cmd     *exec.Cmd
+	out     bytes.Buffer
+	printed chan struct{} // closed when it has printed something
+	done    chan struct{}
+	err     error
 }
 
 // Write receives the output of the program.
 func (p *program) Write(b []byte) (int, error) {
 	if p.out.Len() == 0 {
-		close(p.says)
+		close(p.printed)
 	}
 	return p.out.Write(b)
 }
@@ -61,7 +61,7 @@ func start(t *testing.T, name string, args ...string) *program {
 	t.Helper()
 	labtest.Require(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	p := &program{t: t, cmd: exec.CommandContext(ctx, name, args...), says: make(chan struct{}), done: make(chan struct{})}
+	p := &program{t: t, cmd: exec.CommandContext(ctx, name, args...), printed: make(chan struct{}), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("%v (C's programs are Debian's rdmacm-utils and ibverbs-utils)", err)
@@ -93,9 +93,9 @@ func (p *program) kill() {
 	<-p.done
 }
 
-// anew connects to a C server that sends immediately, which siw may take for an MPA
+// retryErrMPA connects to a C server that sends immediately, which siw may take for an MPA
 // protocol error: then it connects again. C's own clients have the same problem.
-func anew(t *testing.T, connect func() error) error {
+func retryErrMPA(t *testing.T, connect func() error) error {
 	t.Helper()
 	for try := 1; ; try++ {
 		err := connect()

@@ -98,7 +98,7 @@ func TestRcopy(t *testing.T) {
 		in, out := filepath.Join(dir, "in"), filepath.Join(dir, "out")
 		labtest.Check(t, os.WriteFile(in, data, 0o644))
 		t.Run("C client", func(t *testing.T) {
-			client, conn := rsJoin(t, device, rsock.Options{}, func(port string) *program {
+			client, conn := rsAccept(t, device, rsock.Options{}, func(port string) *program {
 				return start(t, "rcopy", in, labtest.AddrOf(device)+":elsewhere", "-p", port)
 			})
 			defer conn.Close()
@@ -113,7 +113,7 @@ func TestRcopy(t *testing.T) {
 			client.wait()
 		})
 		t.Run("C server", func(t *testing.T) {
-			_, conn := rsMeet(t, device, rsock.Options{}, func(port string) *program { return start(t, "rcopy", "-p", port) })
+			_, conn := rsDial(t, device, rsock.Options{}, func(port string) *program { return start(t, "rcopy", "-p", port) })
 			defer conn.Close()
 			conn.SetDeadline(time.Now().Add(40 * time.Second))
 			labtest.Check(t, rcopySend(conn, out, data))

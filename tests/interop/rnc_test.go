@@ -37,9 +37,9 @@ func rnc(t *testing.T, device string, listen bool, opt rsock.Options, in []byte,
 		return start(t, "sh", append([]string{"-c", script, "sh"}, args...)...)
 	}
 	if listen {
-		p, conn = rsMeet(t, device, opt, func(port string) *program { return run(port, "-l") })
+		p, conn = rsDial(t, device, opt, func(port string) *program { return run(port, "-l") })
 	} else {
-		p, conn = rsJoin(t, device, opt, func(port string) *program { return run(port) })
+		p, conn = rsAccept(t, device, opt, func(port string) *program { return run(port) })
 	}
 	return p, conn, out
 }

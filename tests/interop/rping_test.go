@@ -33,7 +33,7 @@ func startRping(t *testing.T, device string, s, c rpingSide) (server, client *pr
 	for try := 1; ; try++ {
 		server, join := listenRping(t, device, s)
 		client := join(c)
-		if c[0] != "rping" || client.begins(device) || try == 10 {
+		if c[0] != "rping" || client.waitStarted(device) || try == 10 {
 			return server, client
 		}
 		client.kill()
@@ -41,18 +41,18 @@ func startRping(t *testing.T, device string, s, c rpingSide) (server, client *pr
 	}
 }
 
-// begins waits until a client has printed something or ended. It returns false if siw has
+// waitStarted waits until a client has printed something or ended. It returns false if siw has
 // overlooked the client's data.
-func (p *program) begins(device string) bool {
+func (p *program) waitStarted(device string) bool {
 	p.t.Helper()
 	for {
 		select {
-		case <-p.says:
+		case <-p.printed:
 			return true
 		case <-p.done:
 			return true
 		case <-time.After(50 * time.Millisecond):
-			if overlooked(p.t, device) {
+			if siwMissedData(p.t, device) {
 				return false
 			}
 		}
@@ -69,16 +69,16 @@ func listenRping(t *testing.T, device string, s rpingSide) (server *program, joi
 		return start(t, side[0], side[1:]...)
 	}
 	server = run(s, "-s")
-	labtest.Listening(t, port)
+	labtest.WaitListening(t, port)
 	return server, func(c rpingSide) *program { return run(c, "-c") }
 }
 
-// plays waits until a client that prints its data has done a round. The state of its QP and
+// waitFirstRound waits until a client that prints its data has done a round. The state of its QP and
 // ID in the kernel does not suffice: it is "connected" before the server knows.
-func (p *program) plays() {
+func (p *program) waitFirstRound() {
 	p.t.Helper()
 	select {
-	case <-p.says:
+	case <-p.printed:
 	case <-p.done:
 		p.t.Fatalf("%v: %v", p.cmd, p.err)
 	}

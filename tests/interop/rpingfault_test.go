@@ -39,7 +39,7 @@ func TestPingPeerGone(t *testing.T) {
 		} {
 			t.Run(r.name, func(t *testing.T) {
 				server, client := startRping(t, device, r.s, r.c.with("-v"))
-				client.plays()
+				client.waitFirstRound()
 				if r.server {
 					signalAll(t, []*program{server}, r.signal)
 				} else {
@@ -57,7 +57,7 @@ func TestPingPeerGone(t *testing.T) {
 				}
 				switch {
 				case !r.server:
-					server.served()
+					server.waitServed()
 				case r.signal == os.Interrupt:
 					server.fails("interrupt signal received")
 				}
@@ -66,11 +66,11 @@ func TestPingPeerGone(t *testing.T) {
 	})
 }
 
-// served waits for a server whose client has ended. C's server must have seen the disconnect
+// waitServed waits for a server whose client has ended. C's server must have seen the disconnect
 // event; it fails if a request failed before. It may post a receive after the queue has been
 // flushed and wait for its completion forever: neither siw nor rxe processes such a receive,
 // and libibverbs does not ring the doorbell for it.
-func (p *program) served() {
+func (p *program) waitServed() {
 	p.t.Helper()
 	if p.cmd.Args[0] != "rping" {
 		p.wait()
@@ -79,7 +79,7 @@ func (p *program) served() {
 	select {
 	case <-p.done:
 	case <-time.After(20 * time.Second):
-		if !labtest.InKernel(fmt.Sprintf("/proc/%d/task/*/stack", p.cmd.Process.Pid), "ib_uverbs_event_read") {
+		if !labtest.ThreadIn(fmt.Sprintf("/proc/%d/task/*/stack", p.cmd.Process.Pid), "ib_uverbs_event_read") {
 			p.t.Error("does not end")
 		}
 		p.kill()
@@ -115,7 +115,7 @@ func TestPingNoPeer(t *testing.T) {
 				rpingPorts++
 				port := strconv.Itoa(rpingPorts)
 				server := run("-s", "-a", addr, "-p", port)
-				labtest.Listening(t, port)
+				labtest.WaitListening(t, port)
 				run("-s", "-a", addr, "-p", port).fails("address already in use")
 				signalAll(t, []*program{server}, os.Interrupt)
 				server.fails("interrupt signal received")
@@ -149,7 +149,7 @@ func TestPingBadClients(t *testing.T) {
 			spot(0x1000, 0x1234, 64), // not memory of the client
 			nil,                      // nothing: connect and leave
 		} {
-			tellPing(t, addr, msg)
+			sendBadPing(t, addr, msg)
 		}
 		join(verbs.with("-V", "-C", "3")).wait()
 		signalAll(t, []*program{server}, os.Interrupt)
@@ -165,9 +165,9 @@ func TestPingBadClients(t *testing.T) {
 	})
 }
 
-// tellPing connects, sends a message, and waits until the server ends the connection;
+// sendBadPing connects, sends a message, and waits until the server ends the connection;
 // without a message it closes the connection itself.
-func tellPing(t *testing.T, addr string, msg []byte) {
+func sendBadPing(t *testing.T, addr string, msg []byte) {
 	t.Helper()
 	ctx := labtest.Within(t, 20*time.Second)
 	e := labtest.Must(cm.Dial(ctx, addr))(t)
@@ -178,7 +178,7 @@ func tellPing(t *testing.T, addr string, msg []byte) {
 	if _, err := e.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Inline: msg}); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&node{Endpoint: e}).ended(ctx); err != nil {
+	if err := (&ucmatoseConn{Endpoint: e}).waitDisconnect(ctx); err != nil {
 		t.Errorf("after %x: %v", msg, err)
 	}
 }

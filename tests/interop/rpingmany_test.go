@@ -36,7 +36,7 @@ func TestRpingServerOfMany(t *testing.T) {
 				args = args.with("-q")
 			}
 			clients[i] = join(verbs.with(args...))
-			clients[i].plays()
+			clients[i].waitFirstRound()
 			signalAll(t, clients[i:i+1], unix.SIGSTOP)
 		}
 		signalAll(t, clients, unix.SIGCONT)
@@ -92,7 +92,7 @@ func startMany(t *testing.T, device string, n int, s, c rpingSide) (server *prog
 		for i := range clients {
 			clients[i] = join(c.with("-S", strconv.Itoa(100+i)))
 		}
-		if try == 10 || allEnd(t, device, clients) {
+		if try == 10 || waitAll(t, device, clients) {
 			return server, clients
 		}
 		for _, p := range append(clients, server) {
@@ -101,9 +101,9 @@ func startMany(t *testing.T, device string, n int, s, c rpingSide) (server *prog
 	}
 }
 
-// allEnd waits until all clients have ended. It returns false if siw has overlooked the
+// waitAll waits until all clients have ended. It returns false if siw has overlooked the
 // data of one.
-func allEnd(t *testing.T, device string, clients []*program) bool {
+func waitAll(t *testing.T, device string, clients []*program) bool {
 	t.Helper()
 	for _, p := range clients {
 		for ended := false; !ended; {
@@ -111,7 +111,7 @@ func allEnd(t *testing.T, device string, clients []*program) bool {
 			case <-p.done:
 				ended = true
 			case <-time.After(5 * time.Second):
-				if overlooked(t, device) {
+				if siwMissedData(t, device) {
 					return false
 				}
 			}

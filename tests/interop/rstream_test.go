@@ -36,15 +36,15 @@ func (r rstream) options() []string {
 	return args
 }
 
-// counted writes and reads bytes that count up, over all messages.
-type counted struct {
+// countingConn writes and reads bytes that count up, over all messages.
+type countingConn struct {
 	net.Conn
 	verify    bool
 	out, back byte
 	buf       []byte
 }
 
-func (c *counted) send(n int) error {
+func (c *countingConn) send(n int) error {
 	for i := range c.buf[:n] {
 		c.buf[i] = c.out
 		c.out++
@@ -53,7 +53,7 @@ func (c *counted) send(n int) error {
 	return err
 }
 
-func (c *counted) recv(n int) error {
+func (c *countingConn) recv(n int) error {
 	if _, err := io.ReadFull(c, c.buf[:n]); err != nil {
 		return err
 	}
@@ -66,11 +66,11 @@ func (c *counted) recv(n int) error {
 	return nil
 }
 
-// play runs the Go side.
-func (r rstream) play(conn net.Conn, server bool) error {
+// run runs the Go side.
+func (r rstream) run(conn net.Conn, server bool) error {
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(50 * time.Second))
-	c := &counted{Conn: conn, verify: r.verify, buf: make([]byte, max(r.size, 16))}
+	c := &countingConn{Conn: conn, verify: r.verify, buf: make([]byte, max(r.size, 16))}
 	there, back := c.send, c.recv
 	if server {
 		there, back = back, there
@@ -111,8 +111,8 @@ func rsListen(t *testing.T, device string, opt rsock.Options) (l net.Listener, p
 	return l, port
 }
 
-// accepted accepts the connection of a program that dials l.
-func (p *program) accepted(l net.Listener) *rsock.Conn {
+// acceptFrom accepts the connection of a program that dials l.
+func (p *program) acceptFrom(l net.Listener) *rsock.Conn {
 	p.t.Helper()
 	timeout := time.AfterFunc(30*time.Second, func() { l.Close() })
 	defer timeout.Stop()
@@ -124,14 +124,14 @@ func (p *program) accepted(l net.Listener) *rsock.Conn {
 	return conn.(*rsock.Conn)
 }
 
-// rsMeet starts a C program as a server, which grants credits immediately, and dials it.
-func rsMeet(t *testing.T, device string, opt rsock.Options, serve func(port string) *program) (p *program, conn *rsock.Conn) {
+// rsDial starts a C program as a server, which grants credits immediately, and dials it.
+func rsDial(t *testing.T, device string, opt rsock.Options, serve func(port string) *program) (p *program, conn *rsock.Conn) {
 	t.Helper()
-	err := anew(t, func() error {
+	err := retryErrMPA(t, func() error {
 		rsPorts++
 		port := strconv.Itoa(rsPorts)
 		p = serve(port)
-		labtest.Listening(t, port)
+		labtest.WaitListening(t, port)
 		ctx := labtest.Within(t, 20*time.Second)
 		c, err := (&rsock.Dialer{Options: opt}).DialContext(ctx, "rdma", net.JoinHostPort(labtest.AddrOf(device), port))
 		if err != nil {
@@ -147,14 +147,14 @@ func rsMeet(t *testing.T, device string, opt rsock.Options, serve func(port stri
 	return p, conn
 }
 
-// rsJoin listens, starts a C program that dials the listener, and accepts.
-func rsJoin(t *testing.T, device string, opt rsock.Options, dial func(port string) *program) (*program, *rsock.Conn) {
+// rsAccept listens, starts a C program that dials the listener, and accepts.
+func rsAccept(t *testing.T, device string, opt rsock.Options, dial func(port string) *program) (*program, *rsock.Conn) {
 	t.Helper()
 	for try := 1; ; try++ {
 		l, port := rsListen(t, device, opt)
 		p := dial(port)
-		conn := p.accepted(l)
-		if !overlooked(t, device) || try == 10 {
+		conn := p.acceptFrom(l)
+		if !siwMissedData(t, device) || try == 10 {
 			return p, conn
 		}
 		p.kill()
@@ -162,10 +162,10 @@ func rsJoin(t *testing.T, device string, opt rsock.Options, dial func(port strin
 	}
 }
 
-// join starts C's client and accepts its connection.
-func (r rstream) join(t *testing.T, device string, opt rsock.Options) (*program, *rsock.Conn) {
+// acceptClient starts C's client and accepts its connection.
+func (r rstream) acceptClient(t *testing.T, device string, opt rsock.Options) (*program, *rsock.Conn) {
 	t.Helper()
-	return rsJoin(t, device, opt, func(port string) *program {
+	return rsAccept(t, device, opt, func(port string) *program {
 		return start(t, "rstream", append([]string{"-s", labtest.AddrOf(device), "-p", port}, r.options()...)...)
 	})
 }
@@ -174,8 +174,8 @@ func (r rstream) join(t *testing.T, device string, opt rsock.Options) (*program,
 // server.
 func (r rstream) serveC(t *testing.T, device string, opt rsock.Options) {
 	t.Helper()
-	client, conn := r.join(t, device, opt)
-	if err := r.play(conn, true); err != nil {
+	client, conn := r.acceptClient(t, device, opt)
+	if err := r.run(conn, true); err != nil {
 		t.Error(err)
 	}
 	client.wait()
@@ -183,10 +183,10 @@ func (r rstream) serveC(t *testing.T, device string, opt rsock.Options) {
 
 func (r rstream) dialC(t *testing.T, device string, opt rsock.Options) {
 	t.Helper()
-	server, conn := rsMeet(t, device, opt, func(port string) *program {
+	server, conn := rsDial(t, device, opt, func(port string) *program {
 		return start(t, "rstream", append([]string{"-b", labtest.AddrOf(device), "-p", port}, r.options()...)...)
 	})
-	if err := r.play(conn, false); err != nil {
+	if err := r.run(conn, false); err != nil {
 		t.Error(err)
 	}
 	server.wait()
@@ -256,7 +256,7 @@ func TestRstreamKilled(t *testing.T) {
 		kill := func(t *testing.T, c *program, conn net.Conn) {
 			defer conn.Close()
 			done := make(chan error, 1)
-			go func() { done <- endless.play(conn, true) }()
+			go func() { done <- endless.run(conn, true) }()
 			time.Sleep(300 * time.Millisecond)
 			c.signal(unix.SIGKILL)
 			select {
@@ -269,11 +269,11 @@ func TestRstreamKilled(t *testing.T) {
 			}
 		}
 		t.Run("C client", func(t *testing.T) {
-			client, conn := endless.join(t, device, rsock.Options{})
+			client, conn := endless.acceptClient(t, device, rsock.Options{})
 			kill(t, client, conn)
 		})
 		t.Run("C client that has stopped", func(t *testing.T) {
-			client, conn := endless.join(t, device, rsock.Options{})
+			client, conn := endless.acceptClient(t, device, rsock.Options{})
 			if _, err := io.CopyN(io.Discard, bufio.NewReader(conn), 16); err != nil {
 				t.Fatal(err)
 			}

@@ -15,31 +15,31 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// cmatose implements the protocol of ucmatose. When all connections are established, the
+// ucmatose implements the protocol of ucmatose. When all connections are established, the
 // server sends its messages on each; when the client has received all, it sends as many;
 // when the server has received these, it disconnects.
 //
 // C's program has one buffer per connection for all messages in both directions, so its
 // client sends back what the server sent.
-type cmatose struct {
+type ucmatose struct {
 	connections, messages, size int
 }
 
-// node is one of the connections.
-type node struct {
-	cmatose
+// ucmatoseConn is one of the connections.
+type ucmatoseConn struct {
+	ucmatose
 	*cm.Endpoint
 	in, out *uverbs.MR
 }
 
-func (c cmatose) options(n *node) cm.Options {
+func (c ucmatose) options(n *ucmatoseConn) cm.Options {
 	queue := max(c.messages, 1)
 	return cm.Options{
 		Cap:                verbs.QPCap{MaxSendWR: queue, MaxRecvWR: queue, MaxSendSGE: 1, MaxRecvSGE: 1},
 		ResponderResources: 1,
 		InitiatorDepth:     1,
 		Setup: func(e *cm.Endpoint) (err error) {
-			n.cmatose, n.Endpoint = c, e
+			n.ucmatose, n.Endpoint = c, e
 			if c.messages == 0 {
 				return nil
 			}
@@ -60,7 +60,7 @@ func (c cmatose) options(n *node) cm.Options {
 }
 
 // fill fills the message of a connection.
-func (n *node) fill(connection int) {
+func (n *ucmatoseConn) fill(connection int) {
 	if n.messages == 0 {
 		return
 	}
@@ -69,7 +69,7 @@ func (n *node) fill(connection int) {
 	}
 }
 
-func (n *node) send(ctx context.Context) error {
+func (n *ucmatoseConn) send(ctx context.Context) error {
 	if n.messages == 0 {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (n *node) send(ctx context.Context) error {
 }
 
 // complete waits for the completions of all messages in one direction.
-func (n *node) complete(ctx context.Context, cq *uverbs.CQ) error {
+func (n *ucmatoseConn) complete(ctx context.Context, cq *uverbs.CQ) error {
 	var wc [1]verbs.WC
 	for range n.messages {
 		if _, err := cq.PollWait(ctx, wc[:]); err != nil {
@@ -99,13 +99,13 @@ func (n *node) complete(ctx context.Context, cq *uverbs.CQ) error {
 	return nil
 }
 
-// answered reports whether all received messages are equal to the sent ones.
-func (n *node) answered() bool {
+// echoMatches reports whether all received messages are equal to the sent ones.
+func (n *ucmatoseConn) echoMatches() bool {
 	return n.messages == 0 || bytes.Equal(n.in.Bytes(), bytes.Repeat(n.out.Bytes(), n.messages))
 }
 
-// ended waits for the peer to disconnect.
-func (n *node) ended(ctx context.Context) error {
+// waitDisconnect waits for the peer to disconnect.
+func (n *ucmatoseConn) waitDisconnect(ctx context.Context) error {
 	select {
 	case <-n.Done():
 	case <-ctx.Done():
@@ -117,8 +117,8 @@ func (n *node) ended(ctx context.Context) error {
 	return nil
 }
 
-// all calls do for all connections concurrently.
-func all[T any](nodes []T, do func(i int, n T) error) error {
+// forEachConn calls do for all connections concurrently.
+func forEachConn[T any](nodes []T, do func(i int, n T) error) error {
 	errs := make(chan error, len(nodes))
 	for i, n := range nodes {
 		go func() {
@@ -136,16 +136,16 @@ func all[T any](nodes []T, do func(i int, n T) error) error {
 	return err
 }
 
-func (c cmatose) nodes() []*node {
-	nodes := make([]*node, c.connections)
+func (c ucmatose) newConns() []*ucmatoseConn {
+	nodes := make([]*ucmatoseConn, c.connections)
 	for i := range nodes {
-		nodes[i] = new(node)
+		nodes[i] = new(ucmatoseConn)
 	}
 	return nodes
 }
 
-// closeNodes closes the connections that were made.
-func closeNodes(nodes []*node) (err error) {
+// closeUcmatoseConns closes the connections that were made.
+func closeUcmatoseConns(nodes []*ucmatoseConn) (err error) {
 	for _, n := range nodes {
 		if n.Endpoint != nil {
 			err = errors.Join(err, n.Close())
@@ -154,9 +154,9 @@ func closeNodes(nodes []*node) (err error) {
 	return err
 }
 
-func (c cmatose) serve(ctx context.Context, l *cm.Listener) (err error) {
-	nodes := c.nodes()
-	defer func() { err = errors.Join(err, closeNodes(nodes)) }()
+func (c ucmatose) serve(ctx context.Context, l *cm.Listener) (err error) {
+	nodes := c.newConns()
+	defer func() { err = errors.Join(err, closeUcmatoseConns(nodes)) }()
 	requests := make([]*cm.Request, c.connections)
 	for i := range requests {
 		if requests[i], err = l.Accept(ctx); err != nil {
@@ -167,10 +167,10 @@ func (c cmatose) serve(ctx context.Context, l *cm.Listener) (err error) {
 		_, err := r.Accept(ctx, c.options(nodes[i]))
 		return err
 	}
-	if err := all(requests, accept); err != nil {
+	if err := forEachConn(requests, accept); err != nil {
 		return err
 	}
-	return all(nodes, func(i int, n *node) error {
+	return forEachConn(nodes, func(i int, n *ucmatoseConn) error {
 		n.fill(i)
 		if err := n.send(ctx); err != nil {
 			return err
@@ -178,7 +178,7 @@ func (c cmatose) serve(ctx context.Context, l *cm.Listener) (err error) {
 		if err := n.complete(ctx, n.RecvCQ); err != nil {
 			return err
 		}
-		if !n.answered() {
+		if !n.echoMatches() {
 			return errors.New("the answers are not what was sent")
 		}
 		n.Disconnect()
@@ -186,18 +186,18 @@ func (c cmatose) serve(ctx context.Context, l *cm.Listener) (err error) {
 	})
 }
 
-func (c cmatose) join(ctx context.Context, addr string) (err error) {
-	nodes := c.nodes()
-	defer func() { err = errors.Join(err, closeNodes(nodes)) }()
-	dial := func(_ int, n *node) error {
+func (c ucmatose) join(ctx context.Context, addr string) (err error) {
+	nodes := c.newConns()
+	defer func() { err = errors.Join(err, closeUcmatoseConns(nodes)) }()
+	dial := func(_ int, n *ucmatoseConn) error {
 		d := cm.Dialer{Options: c.options(n)}
 		_, err := d.Dial(ctx, addr)
 		return err
 	}
-	if err := all(nodes, dial); err != nil {
+	if err := forEachConn(nodes, dial); err != nil {
 		return err
 	}
-	return all(nodes, func(i int, n *node) error {
+	return forEachConn(nodes, func(i int, n *ucmatoseConn) error {
 		if err := n.complete(ctx, n.RecvCQ); err != nil {
 			return err
 		}
@@ -208,12 +208,12 @@ func (c cmatose) join(ctx context.Context, addr string) (err error) {
 		if err := n.send(ctx); err != nil && !errors.Is(err, verbs.WCFlushErr) && !errors.Is(err, verbs.WCLocQPOpErr) {
 			return err
 		}
-		return n.ended(ctx)
+		return n.waitDisconnect(ctx)
 	})
 }
 
 // args returns the arguments of C's program.
-func (c cmatose) args(port, role, addr string) []string {
+func (c ucmatose) args(port, role, addr string) []string {
 	return []string{role, addr, "-p", port, "-c", strconv.Itoa(c.connections), "-C", strconv.Itoa(c.messages), "-S", strconv.Itoa(c.size)}
 }
 
@@ -221,11 +221,11 @@ func (c cmatose) args(port, role, addr string) []string {
 // messages on all of them.
 func TestUcmatose(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
-		many := cmatose{connections: 50, messages: 10, size: 100}
+		many := ucmatose{connections: 50, messages: 10, size: 100}
 		if device == labtest.SIW {
 			many.connections = 36 // rdma-core's siw fails at the 145th mapping, and each connection has four
 		}
-		for i, c := range []cmatose{
+		for i, c := range []ucmatose{
 			{connections: 1, messages: 10, size: 100},
 			many,
 			{connections: 3, messages: 100, size: 20000},
@@ -244,9 +244,9 @@ func TestUcmatose(t *testing.T) {
 				client.wait()
 			})
 			t.Run(fmt.Sprintf("Go client/%+v", c), func(t *testing.T) {
-				err := anew(t, func() error {
+				err := retryErrMPA(t, func() error {
 					server := start(t, "ucmatose", c.args(port, "-b", labtest.AddrOf(device))...)
-					labtest.Listening(t, port)
+					labtest.WaitListening(t, port)
 					if err := c.join(timeLimit(t), addr); err != nil {
 						<-server.done
 						return err

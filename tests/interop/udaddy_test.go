@@ -16,43 +16,43 @@ import (
 // udaddyPort is the port of udaddy, which cannot be changed.
 const udaddyPort = "7174"
 
-// daddy implements the protocol of udaddy. When the server has accepted all clients, they
+// udaddy implements the protocol of udaddy. When the server has accepted all clients, they
 // send their messages, each with the number of its QP as immediate, to which the answers
 // go; when the server has received all, it sends as many.
 //
 // C's server answers with the start of its buffer, which holds the GRH and then the last
 // message.
-type daddy struct {
+type udaddy struct {
 	connections, messages, size int
 }
 
-// talk is one of the connections.
-type talk struct {
-	daddy
+// udaddyConn is one of the connections.
+type udaddyConn struct {
+	udaddy
 	*cm.Datagrams
 	e *cm.Endpoint
 }
 
-func (d daddy) options(k *talk) cm.Options {
+func (d udaddy) options(k *udaddyConn) cm.Options {
 	return cm.Options{
 		Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: d.messages, MaxSendSGE: 1, MaxRecvSGE: 1},
 		Setup: func(e *cm.Endpoint) (err error) {
-			k.daddy, k.e = d, e
+			k.udaddy, k.e = d, e
 			k.Datagrams, err = cm.NewDatagrams(e, d.size)
 			return err
 		},
 	}
 }
 
-func (d daddy) talks() []*talk {
-	talks := make([]*talk, d.connections)
+func (d udaddy) newConns() []*udaddyConn {
+	talks := make([]*udaddyConn, d.connections)
 	for i := range talks {
-		talks[i] = new(talk)
+		talks[i] = new(udaddyConn)
 	}
 	return talks
 }
 
-func closeTalks(talks []*talk) (err error) {
+func closeUdaddyConns(talks []*udaddyConn) (err error) {
 	for _, k := range talks {
 		if k.e != nil {
 			err = errors.Join(err, k.e.Close())
@@ -62,7 +62,7 @@ func closeTalks(talks []*talk) (err error) {
 }
 
 // send sends all messages.
-func (k *talk) send(message func(imm uint32) error) error {
+func (k *udaddyConn) send(message func(imm uint32) error) error {
 	for range k.messages {
 		if err := message(k.e.QP.Num()); err != nil {
 			return err
@@ -72,7 +72,7 @@ func (k *talk) send(message func(imm uint32) error) error {
 }
 
 // recv receives all messages, and returns the sender of the last.
-func (k *talk) recv(ctx context.Context, check func(msg []byte) error) (from cm.Sender, err error) {
+func (k *udaddyConn) recv(ctx context.Context, check func(msg []byte) error) (from cm.Sender, err error) {
 	buf := make([]byte, k.size)
 	for i := range k.messages {
 		m, err := k.RecvDatagram(ctx, buf)
@@ -90,9 +90,9 @@ func (k *talk) recv(ctx context.Context, check func(msg []byte) error) (from cm.
 	return from, nil
 }
 
-func (d daddy) serve(ctx context.Context, l *cm.Listener) (err error) {
-	talks := d.talks()
-	defer func() { err = errors.Join(err, closeTalks(talks)) }()
+func (d udaddy) serve(ctx context.Context, l *cm.Listener) (err error) {
+	talks := d.newConns()
+	defer func() { err = errors.Join(err, closeUdaddyConns(talks)) }()
 	for _, k := range talks {
 		r, err := l.Accept(ctx)
 		if err != nil {
@@ -102,7 +102,7 @@ func (d daddy) serve(ctx context.Context, l *cm.Listener) (err error) {
 			return err
 		}
 	}
-	return all(talks, func(_ int, k *talk) error {
+	return forEachConn(talks, func(_ int, k *udaddyConn) error {
 		from, err := k.recv(ctx, func([]byte) error { return nil })
 		if err != nil {
 			return err
@@ -111,18 +111,18 @@ func (d daddy) serve(ctx context.Context, l *cm.Listener) (err error) {
 	})
 }
 
-func (d daddy) join(ctx context.Context, addr string) (err error) {
-	talks := d.talks()
-	defer func() { err = errors.Join(err, closeTalks(talks)) }()
-	dial := func(_ int, k *talk) error {
+func (d udaddy) join(ctx context.Context, addr string) (err error) {
+	talks := d.newConns()
+	defer func() { err = errors.Join(err, closeUdaddyConns(talks)) }()
+	dial := func(_ int, k *udaddyConn) error {
 		dialer := cm.Dialer{Options: d.options(k), PortSpace: cm.PortSpaceUDP}
 		_, err := dialer.Dial(ctx, addr)
 		return err
 	}
-	if err := all(talks, dial); err != nil {
+	if err := forEachConn(talks, dial); err != nil {
 		return err
 	}
-	return all(talks, func(i int, k *talk) error {
+	return forEachConn(talks, func(i int, k *udaddyConn) error {
 		msg := make([]byte, k.size)
 		for j := range msg {
 			msg[j] = byte(i + 3*j)
@@ -141,7 +141,7 @@ func (d daddy) join(ctx context.Context, addr string) (err error) {
 }
 
 // args returns the arguments of C's program.
-func (d daddy) args(role, addr string) []string {
+func (d udaddy) args(role, addr string) []string {
 	return []string{role, addr, "-c", strconv.Itoa(d.connections), "-C", strconv.Itoa(d.messages), "-S", strconv.Itoa(d.size)}
 }
 
@@ -156,12 +156,12 @@ func TestUdaddy(t *testing.T) {
 			} else if !errors.Is(err, errors.ErrUnsupported) {
 				t.Error(err)
 			}
-			if err := (daddy{1, 1, 1}).join(timeLimit(t), addr); !errors.Is(err, errors.ErrUnsupported) {
+			if err := (udaddy{1, 1, 1}).join(timeLimit(t), addr); !errors.Is(err, errors.ErrUnsupported) {
 				t.Errorf("iWARP has no datagrams: %v", err)
 			}
 			return
 		}
-		for _, d := range []daddy{{1, 10, 100}, {20, 10, 100}, {1, 200, 1024}, {3, 1, 1}} {
+		for _, d := range []udaddy{{1, 10, 100}, {20, 10, 100}, {1, 200, 1024}, {3, 1, 1}} {
 			t.Run(fmt.Sprintf("Go server/%+v", d), func(t *testing.T) {
 				ctx := timeLimit(t)
 				l := labtest.Made(listen.Listen(ctx, addr))(t)
@@ -173,7 +173,7 @@ func TestUdaddy(t *testing.T) {
 			})
 			t.Run(fmt.Sprintf("Go client/%+v", d), func(t *testing.T) {
 				server := start(t, "udaddy", d.args("-b", labtest.AddrOf(device))...)
-				labtest.Listening(t, udaddyPort)
+				labtest.WaitListening(t, udaddyPort)
 				if err := d.join(timeLimit(t), addr); err != nil {
 					t.Error(err)
 				}

@@ -19,99 +19,99 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// blocked is a call that waits forever, and the call that ends it.
-type blocked struct {
+// blockingCall is a call that waits forever, and the call that ends it.
+type blockingCall struct {
 	call  func() error
 	end   func() error
 	want  error  // net.ErrClosed if nil
 	after func() // releases the rest
 }
 
-// blocking are the blocking calls, by name. Each creates what it needs.
-var blocking = map[string]func(t *testing.T, device string) blocked{
-	"uverbs: CQ.PollWait, closing the CQ": func(t *testing.T, device string) blocked {
+// blockingCalls are the blocking calls, by name. Each creates what it needs.
+var blockingCalls = map[string]func(t *testing.T, device string) blockingCall{
+	"uverbs: CQ.PollWait, closing the CQ": func(t *testing.T, device string) blockingCall {
 		ctx := labtest.Must(uverbs.Open(device))(t)
 		ch := labtest.Must(ctx.CreateCompChannel())(t)
 		cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: ch}))(t)
-		return blocked{
+		return blockingCall{
 			call:  func() error { _, err := cq.PollWait(context.Background(), make([]verbs.WC, 1)); return err },
 			end:   cq.Close,
 			after: func() { check(t, ch.Close(), ctx.Close()) },
 		}
 	},
-	"uverbs: CQ.Wait, closing the CQ": func(t *testing.T, device string) blocked {
+	"uverbs: CQ.Wait, closing the CQ": func(t *testing.T, device string) blockingCall {
 		ctx := labtest.Must(uverbs.Open(device))(t)
 		ch := labtest.Must(ctx.CreateCompChannel())(t)
 		cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: ch}))(t)
-		return blocked{
+		return blockingCall{
 			call:  func() error { return cq.Wait(context.Background()) },
 			end:   cq.Close,
 			after: func() { check(t, ch.Close(), ctx.Close()) },
 		}
 	},
-	"uverbs: CompChannel.Wait, closing it": func(t *testing.T, device string) blocked {
+	"uverbs: CompChannel.Wait, closing it": func(t *testing.T, device string) blockingCall {
 		ctx := labtest.Must(uverbs.Open(device))(t)
 		ch := labtest.Must(ctx.CreateCompChannel())(t)
-		return blocked{
+		return blockingCall{
 			call:  func() error { _, err := ch.Wait(context.Background()); return err },
 			end:   ch.Close,
 			after: func() { check(t, ctx.Close()) },
 		}
 	},
-	"uverbs: CompChannel.Sleep, closing it": func(t *testing.T, device string) blocked {
+	"uverbs: CompChannel.Sleep, closing it": func(t *testing.T, device string) blockingCall {
 		ctx := labtest.Must(uverbs.Open(device))(t)
 		ch := labtest.Must(ctx.CreateCompChannel())(t)
-		return blocked{
+		return blockingCall{
 			call:  func() error { _, err := ch.Sleep(context.Background(), time.Time{}); return err },
 			end:   ch.Close,
 			after: func() { check(t, ctx.Close()) },
 		}
 	},
-	"uverbs: Context.NextAsyncEvent, closing it": func(t *testing.T, device string) blocked {
+	"uverbs: Context.NextAsyncEvent, closing it": func(t *testing.T, device string) blockingCall {
 		ctx := labtest.Must(uverbs.Open(device))(t)
-		return blocked{call: func() error { _, err := ctx.NextAsyncEvent(context.Background()); return err }, end: ctx.Close}
+		return blockingCall{call: func() error { _, err := ctx.NextAsyncEvent(context.Background()); return err }, end: ctx.Close}
 	},
-	"uverbs: Context.AsyncEvents, closing it": func(t *testing.T, device string) blocked {
+	"uverbs: Context.AsyncEvents, closing it": func(t *testing.T, device string) blockingCall {
 		ctx := labtest.Must(uverbs.Open(device))(t)
-		return blocked{end: ctx.Close, call: func() (err error) {
+		return blockingCall{end: ctx.Close, call: func() (err error) {
 			for _, err = range ctx.AsyncEvents(context.Background()) {
 			}
 			return err
 		}}
 	},
-	"cm: ID.Next, closing the ID": func(t *testing.T, device string) blocked {
+	"cm: ID.Next, closing the ID": func(t *testing.T, device string) blockingCall {
 		ch := labtest.Must(cm.NewChannel())(t)
 		id := labtest.Must(ch.NewID())(t)
-		return blocked{
+		return blockingCall{
 			call:  func() error { _, err := id.Next(context.Background()); return err },
 			end:   id.Close,
 			after: func() { check(t, ch.Close()) },
 		}
 	},
-	"cm: ID.Next, closing the channel": func(t *testing.T, device string) blocked {
+	"cm: ID.Next, closing the channel": func(t *testing.T, device string) blockingCall {
 		ch := labtest.Must(cm.NewChannel())(t)
 		id := labtest.Must(ch.NewID())(t)
-		return blocked{
+		return blockingCall{
 			call:  func() error { _, err := id.Next(context.Background()); return err },
 			end:   ch.Close,
 			after: func() { id.Close() },
 		}
 	},
-	"cm: Listener.Accept, closing it": func(t *testing.T, device string) blocked {
+	"cm: Listener.Accept, closing it": func(t *testing.T, device string) blockingCall {
 		l := labtest.Must(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
-		return blocked{call: func() error { _, err := l.Accept(context.Background()); return err }, end: l.Close}
+		return blockingCall{call: func() error { _, err := l.Accept(context.Background()); return err }, end: l.Close}
 	},
-	"cm: Dial, cancelling it": func(t *testing.T, device string) blocked {
+	"cm: Dial, cancelling it": func(t *testing.T, device string) blockingCall {
 		l := labtest.Must(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
 		ctx, cancel := context.WithCancel(t.Context())
-		return blocked{
+		return blockingCall{
 			call:  func() error { _, err := cm.Dial(ctx, l.Addr().String()); return err },
 			end:   func() error { cancel(); return nil },
 			want:  context.Canceled,
 			after: func() { check(t, l.Close()) },
 		}
 	},
-	"cm: Datagrams.Recv, closing the endpoint": func(t *testing.T, device string) blocked {
+	"cm: Datagrams.Recv, closing the endpoint": func(t *testing.T, device string) blockingCall {
 		if device == labtest.SIW {
 			t.Skip("no datagrams on iWARP")
 		}
@@ -126,15 +126,15 @@ var blocking = map[string]func(t *testing.T, device string) blocked{
 		}()
 		e := labtest.Must(d.Dial(within(t), l.Addr().String()))(t)
 		m := labtest.Must(cm.NewDatagrams(e, 64))(t)
-		return blocked{
+		return blockingCall{
 			call:  func() error { _, _, err := m.Recv(context.Background(), make([]byte, 64)); return err },
 			end:   e.Close,
 			after: func() { check(t, l.Close()) },
 		}
 	},
-	"conn: Listener.Accept, closing it": func(t *testing.T, device string) blocked {
+	"conn: Listener.Accept, closing it": func(t *testing.T, device string) blockingCall {
 		l := labtest.Must(rconn.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
-		return blocked{call: func() error { _, err := l.Accept(context.Background()); return err }, end: l.Close}
+		return blockingCall{call: func() error { _, err := l.Accept(context.Background()); return err }, end: l.Close}
 	},
 	"conn: AwaitAdvert, closing the Conn": connBlocked(func(c *rconn.Conn) error { _, err := c.AwaitAdvert(context.Background()); return err }),
 	"conn: AwaitDisconnect, closing the Conn": connBlocked(func(c *rconn.Conn) error {
@@ -143,13 +143,13 @@ var blocking = map[string]func(t *testing.T, device string) blocked{
 	"conn: Await, closing the Conn": connBlocked(func(c *rconn.Conn) error {
 		return c.Await(context.Background(), rconn.Recvs, make([]verbs.WC, 1))
 	}),
-	"msg: Loop.Run, closing it": func(t *testing.T, device string) blocked {
+	"msg: Loop.Run, closing it": func(t *testing.T, device string) blockingCall {
 		l := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
-		return blocked{call: func() error { return l.Run(context.Background()) }, end: l.Close}
+		return blockingCall{call: func() error { return l.Run(context.Background()) }, end: l.Close}
 	},
-	"msg: Loop.DispatchWait, closing it": func(t *testing.T, device string) blocked {
+	"msg: Loop.DispatchWait, closing it": func(t *testing.T, device string) blockingCall {
 		l := labtest.Must(rmsg.NewLoop(rmsg.Options{}))(t)
-		return blocked{
+		return blockingCall{
 			call: func() (err error) {
 				for err == nil { // a new loop has something to do
 					_, err = l.DispatchWait(context.Background())
@@ -159,23 +159,23 @@ var blocking = map[string]func(t *testing.T, device string) blocked{
 			end: l.Close,
 		}
 	},
-	"msg: Listener.Accept, closing one with a loop of its own": func(t *testing.T, device string) blocked {
+	"msg: Listener.Accept, closing one with a loop of its own": func(t *testing.T, device string) blockingCall {
 		ln := labtest.Must(rmsg.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
-		return blocked{call: func() error { _, err := ln.Accept(context.Background()); return err }, end: ln.Close}
+		return blockingCall{call: func() error { _, err := ln.Accept(context.Background()); return err }, end: ln.Close}
 	},
-	"msg: Listener.Accept, closing it": func(t *testing.T, device string) blocked {
+	"msg: Listener.Accept, closing it": func(t *testing.T, device string) blockingCall {
 		l := newLoop(t, rmsg.Options{})
 		ln := labtest.Must((&rmsg.ListenConfig{Loop: l.Loop}).Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
-		return blocked{
+		return blockingCall{
 			call:  func() error { _, err := ln.Accept(context.Background()); return err },
 			end:   ln.Close,
 			after: func() { l.end(t) },
 		}
 	},
-	"msg: Listener.Accept, closing the loop": func(t *testing.T, device string) blocked {
+	"msg: Listener.Accept, closing the loop": func(t *testing.T, device string) blockingCall {
 		l := newLoop(t, rmsg.Options{})
 		ln := labtest.Must((&rmsg.ListenConfig{Loop: l.Loop}).Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
-		return blocked{
+		return blockingCall{
 			call:  func() error { _, err := ln.Accept(context.Background()); return err },
 			end:   l.Loop.Close,
 			after: func() { l.end(t) },
@@ -190,14 +190,14 @@ var blocking = map[string]func(t *testing.T, device string) blocked{
 			}
 		}
 	}),
-	"rsock: Listener.Accept, closing it": func(t *testing.T, device string) blocked {
+	"rsock: Listener.Accept, closing it": func(t *testing.T, device string) blockingCall {
 		l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
-		return blocked{call: func() error { _, err := l.Accept(); return err }, end: l.Close}
+		return blockingCall{call: func() error { _, err := l.Accept(); return err }, end: l.Close}
 	},
-	"rsock: Dial, cancelling it": func(t *testing.T, device string) blocked {
+	"rsock: Dial, cancelling it": func(t *testing.T, device string) blockingCall {
 		l := labtest.Must(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
 		ctx, cancel := context.WithCancel(t.Context())
-		return blocked{
+		return blockingCall{
 			call: func() error {
 				_, err := new(rsock.Dialer).DialContext(ctx, "rdma", l.Addr().String())
 				return err
@@ -214,14 +214,14 @@ var blocking = map[string]func(t *testing.T, device string) blocked{
 	}),
 	"rsock: Write, closing the Conn": rsockBlocked(func(c *rsock.Conn) error { _, err := c.Write(make([]byte, 1<<20)); return err }),
 	"rsock: ReadFrom, closing the Conn": rsockBlocked(func(c *rsock.Conn) error {
-		_, err := c.ReadFrom(neverEnds{})
+		_, err := c.ReadFrom(endlessReader{})
 		return err
 	}),
 }
 
-type neverEnds struct{}
+type endlessReader struct{}
 
-func (neverEnds) Read(b []byte) (int, error) { return len(b), nil }
+func (endlessReader) Read(b []byte) (int, error) { return len(b), nil }
 
 func messages(s *rmsg.Socket) (err error) {
 	for _, err = range s.Messages(context.Background()) {
@@ -229,26 +229,26 @@ func messages(s *rmsg.Socket) (err error) {
 	return err
 }
 
-func connBlocked(call func(*rconn.Conn) error) func(t *testing.T, device string) blocked {
-	return func(t *testing.T, device string) blocked {
+func connBlocked(call func(*rconn.Conn) error) func(t *testing.T, device string) blockingCall {
+	return func(t *testing.T, device string) blockingCall {
 		a, b := conns(t, device)
-		return blocked{call: func() error { return call(a) }, end: a.Close, after: func() { check(t, b.Close()) }}
+		return blockingCall{call: func() error { return call(a) }, end: a.Close, after: func() { check(t, b.Close()) }}
 	}
 }
 
-func msgBlocked(call func(*rmsg.Socket) error) func(t *testing.T, device string) blocked {
-	return func(t *testing.T, device string) blocked {
+func msgBlocked(call func(*rmsg.Socket) error) func(t *testing.T, device string) blockingCall {
+	return func(t *testing.T, device string) blockingCall {
 		l := newLoop(t, rmsg.Options{Credits: 2, SendQueue: 2})
 		a, _, _ := sockets(t, device, l)
-		return blocked{call: func() error { return call(a) }, end: a.Close, after: func() { l.end(t) }}
+		return blockingCall{call: func() error { return call(a) }, end: a.Close, after: func() { l.end(t) }}
 	}
 }
 
-func rsockBlocked(call func(*rsock.Conn) error) func(t *testing.T, device string) blocked {
-	return func(t *testing.T, device string) blocked {
+func rsockBlocked(call func(*rsock.Conn) error) func(t *testing.T, device string) blockingCall {
+	return func(t *testing.T, device string) blockingCall {
 		a, b := streams(t, device)
 		a.SetLinger(0)
-		return blocked{call: func() error { return call(a) }, end: a.Close, after: func() { b.SetLinger(0); check(t, b.Close()) }}
+		return blockingCall{call: func() error { return call(a) }, end: a.Close, after: func() { b.SetLinger(0); check(t, b.Close()) }}
 	}
 }
 
@@ -263,7 +263,7 @@ func check(t *testing.T, errs ...error) {
 // wait. Most calls run twice at the same time.
 func TestCloseWhileBlocked(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
-		for name, start := range blocking {
+		for name, start := range blockingCalls {
 			t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 				t.Parallel()
 				for round := range 3 * *times {
@@ -296,7 +296,7 @@ func TestCloseWhileBlocked(t *testing.T) {
 							} else if i > 0 && !errors.Is(err, want) {
 								t.Errorf("the call: %v, want %v", err, want)
 							}
-						case <-time.After(patience):
+						case <-time.After(waitTimeout):
 							t.Fatalf("hangs: %d", i)
 						}
 					}

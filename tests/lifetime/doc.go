@@ -4,7 +4,7 @@
 // processes are started. It runs every two methods of every object of verbs concurrently,
 // and with its Close (TestPairs). All calls must return their documented error, data must be
 // right, and nothing may be leaked. The packages have tests of their own for special cases
-// (TestCloseRace, TestForgotten and TestMRKept in uverbs, TestCloseAnyTime in rmsg, TestClose
+// (TestCloseRace, TestUnreachableClosed and TestUnreachableMRStaysOpen in uverbs, TestCloseAnyTime in rmsg, TestClose
 // in rconn and rsock).
 //
 // -times N does everything N times as often.

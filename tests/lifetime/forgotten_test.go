@@ -18,10 +18,10 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestForgottenConnection drops an endpoint to which its peer continues to write: the
+// TestUnreachableConn drops an endpoint to which its peer continues to write: the
 // endpoint stays connected, as the connection manager must notify it of its end, and its
 // memory is not reused.
-func TestForgottenConnection(t *testing.T) {
+func TestUnreachableConn(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
 		var addr uint64
 		var key uint32
@@ -33,7 +33,7 @@ func TestForgottenConnection(t *testing.T) {
 			}
 			return err
 		}}
-		a, forgotten := forget(t, device, opt)
+		a, forgotten := connectWeak(t, device, opt)
 		for range 5 {
 			runtime.GC()
 			time.Sleep(5 * time.Millisecond)
@@ -69,27 +69,27 @@ func TestForgottenConnection(t *testing.T) {
 	})
 }
 
-// forget connects two endpoints, and returns only a weak pointer to the second.
-func forget(t *testing.T, device string, opt cm.Options) (*cm.Endpoint, weak.Pointer[cm.Endpoint]) {
+// connectWeak connects two endpoints, and returns only a weak pointer to the second.
+func connectWeak(t *testing.T, device string, opt cm.Options) (*cm.Endpoint, weak.Pointer[cm.Endpoint]) {
 	a, b := endpoints(t, device, opt)
 	return a, weak.Make(b)
 }
 
-// TestForgottenWindow drops a region and the window that is bound to it. The window must be
+// TestUnreachableWindow drops a region and the window that is bound to it. The window must be
 // deallocated first, and until then the Go memory of the region must stay pinned.
-func TestForgottenWindow(t *testing.T) {
+func TestUnreachableWindow(t *testing.T) {
 	labtest.Require(t)
-	before := labtest.Settled(t)
+	before := labtest.SettledInventory(t)
 	for range 10 * *times {
-		forgetWindow(t, false)
-		forgetWindow(t, true)
+		dropWindow(t, false)
+		dropWindow(t, true)
 	}
-	labtest.SameInventory(t, before)
+	labtest.CheckLeaks(t, before)
 }
 
-// forgetWindow binds a window and drops everything. With closing, it first calls Close of
+// dropWindow binds a window and drops everything. With closing, it first calls Close of
 // the region, which fails.
-func forgetWindow(t *testing.T, closing bool) {
+func dropWindow(t *testing.T, closing bool) {
 	ctx := labtest.Must(uverbs.Open(labtest.RXE))(t)
 	pd := labtest.Must(ctx.AllocPD())(t)
 	cq := labtest.Must(ctx.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)

@@ -21,46 +21,46 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// kinds create an object of each type, with parents from a stack. Close fails with ErrInUse
+// kinds create an object of each type, with parents from an objectSet. Close fails with ErrInUse
 // until free is called, which is nil if nothing can depend on the object.
-var kinds = map[string]func(t *testing.T, s *stack) (o closer, free func() error){
-	"Context": func(t *testing.T, s *stack) (closer, func() error) {
+var kinds = map[string]func(t *testing.T, s *objectSet) (o closer, free func() error){
+	"Context": func(t *testing.T, s *objectSet) (closer, func() error) {
 		ctx := labtest.Must(uverbs.Open(s.ctx.Device().Name))(t)
 		return ctx, labtest.Must(ctx.AllocPD())(t).Close
 	},
-	"PD": func(t *testing.T, s *stack) (closer, func() error) {
+	"PD": func(t *testing.T, s *objectSet) (closer, func() error) {
 		pd := labtest.Must(s.ctx.AllocPD())(t)
 		return pd, labtest.Must(pd.AllocMR(64, 0, uverbs.MROptions{}))(t).Close
 	},
-	"MR": func(t *testing.T, s *stack) (closer, func() error) {
+	"MR": func(t *testing.T, s *objectSet) (closer, func() error) {
 		return labtest.Must(s.pd.AllocMR(4096, verbs.AccessLocalWrite, uverbs.MROptions{}))(t), nil
 	},
-	"MW": func(t *testing.T, s *stack) (closer, func() error) {
+	"MW": func(t *testing.T, s *objectSet) (closer, func() error) {
 		if s.mw == nil {
 			return nil, nil
 		}
 		return labtest.Must(s.pd.AllocMW(verbs.MWType2))(t), nil
 	},
-	"CompChannel": func(t *testing.T, s *stack) (closer, func() error) {
+	"CompChannel": func(t *testing.T, s *objectSet) (closer, func() error) {
 		ch := labtest.Must(s.ctx.CreateCompChannel())(t)
 		return ch, labtest.Must(s.ctx.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: ch}))(t).Close
 	},
-	"CQ": func(t *testing.T, s *stack) (closer, func() error) {
+	"CQ": func(t *testing.T, s *objectSet) (closer, func() error) {
 		cq := labtest.Must(s.ctx.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: s.ch}))(t)
 		return cq, makeQP(t, s, uverbs.QPOptions{SendCQ: cq, RecvCQ: s.cq}).Close
 	},
-	"CQ without channel": func(t *testing.T, s *stack) (closer, func() error) {
+	"CQ without channel": func(t *testing.T, s *objectSet) (closer, func() error) {
 		cq := labtest.Must(s.ctx.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)
 		return cq, makeQP(t, s, uverbs.QPOptions{SendCQ: s.cq, RecvCQ: cq}).Close
 	},
-	"SRQ": func(t *testing.T, s *stack) (closer, func() error) {
+	"SRQ": func(t *testing.T, s *objectSet) (closer, func() error) {
 		srq := labtest.Must(s.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8, MaxSGE: 1}))(t)
 		return srq, makeQP(t, s, uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq, SRQ: srq}).Close
 	},
-	"QP": func(t *testing.T, s *stack) (closer, func() error) {
+	"QP": func(t *testing.T, s *objectSet) (closer, func() error) {
 		return makeQP(t, s, uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq}), nil
 	},
-	"AH": func(t *testing.T, s *stack) (closer, func() error) {
+	"AH": func(t *testing.T, s *objectSet) (closer, func() error) {
 		if s.ah == nil {
 			return nil, nil
 		}
@@ -68,7 +68,7 @@ var kinds = map[string]func(t *testing.T, s *stack) (o closer, free func() error
 	},
 }
 
-func makeQP(t *testing.T, s *stack, opt uverbs.QPOptions) *uverbs.QP {
+func makeQP(t *testing.T, s *objectSet, opt uverbs.QPOptions) *uverbs.QP {
 	opt.Cap = verbs.QPCap{MaxSendWR: 2, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1}
 	return labtest.Must(s.pd.CreateQP(opt))(t)
 }
@@ -103,9 +103,9 @@ func TestKinds(t *testing.T) {
 // call may block another forever.
 func TestPairs(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
-		s := newStack(t, device)
+		s := newObjectSet(t, device)
 		defer s.close(t)
-		args, release := arguments(t, device)
+		args, release := argsByType(t, device)
 		defer release()
 		args[reflect.TypeFor[uverbs.QPOptions]()] = uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq}
 		args[reflect.TypeFor[time.Time]()] = time.Now()
@@ -122,7 +122,7 @@ func TestPairs(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				for i, a := range methods {
 					for _, b := range methods[i:] {
-						inTime(a+" beside "+b, func() { pair(t, s, makeOne, a, b, args) })
+						panicOnHang(a+" beside "+b, func() { callConcurrently(t, s, makeOne, a, b, args) })
 					}
 				}
 			})
@@ -132,7 +132,7 @@ func TestPairs(t *testing.T) {
 
 // safeMethods returns the names of an object's methods except Close and those that may not
 // be called concurrently with others, or not without a memory window.
-func safeMethods(o closer, s *stack) (names []string) {
+func safeMethods(o closer, s *objectSet) (names []string) {
 	exclusive := map[string]bool{
 		"MR.Rereg":          true,
 		"MR.Word":           true, // panics after Close
@@ -149,7 +149,7 @@ func safeMethods(o closer, s *stack) (names []string) {
 	return names
 }
 
-func pair(t *testing.T, s *stack, makeOne func(*testing.T, *stack) (closer, func() error), a, b string, args map[reflect.Type]any) {
+func callConcurrently(t *testing.T, s *objectSet, makeOne func(*testing.T, *objectSet) (closer, func() error), a, b string, args map[reflect.Type]any) {
 	o, free := makeOne(t, s)
 	const calls = 4
 	// Each method has been called once when both returns.
@@ -217,7 +217,7 @@ func callOnce(o reflect.Value, name string, args map[reflect.Type]any) (err erro
 	args[reflect.TypeFor[context.Context]()] = ctx
 	args[reflect.TypeFor[[]verbs.WC]()] = make([]verbs.WC, 2)
 	m := o.MethodByName(name)
-	for _, out := range m.Call(inputs(m.Type(), args)) {
+	for _, out := range m.Call(callArgs(m.Type(), args)) {
 		switch v := out.Interface().(type) {
 		case error:
 			err = v
@@ -241,7 +241,7 @@ func callOnce(o reflect.Value, name string, args map[reflect.Type]any) (err erro
 func TestSharedParents(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
 		for range 2 * *times {
-			s := newStack(t, device)
+			s := newObjectSet(t, device)
 			other := labtest.Must(s.ctx.CreateCQ(uverbs.CQOptions{Depth: 64, Channel: s.ch}))(t)
 			pd := labtest.Must(s.ctx.AllocPD())(t)
 			hold := []closer{
@@ -274,7 +274,7 @@ func TestSharedParents(t *testing.T) {
 					return s.mr.Rereg(uverbs.ReregOptions{PD: s.pd})
 				},
 			}
-			inTime("making and closing", func() {
+			panicOnHang("making and closing", func() {
 				var making, closing sync.WaitGroup
 				var done atomic.Bool
 				for _, p := range parents {
@@ -304,7 +304,7 @@ func TestSharedParents(t *testing.T) {
 			})
 			all := append(append(s.objects(), hold...), other, pd)
 			rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-			inTime("closing all", func() {
+			panicOnHang("closing all", func() {
 				var wg sync.WaitGroup
 				for _, o := range all {
 					wg.Go(func() { closeUnused(t, o) })
@@ -315,9 +315,9 @@ func TestSharedParents(t *testing.T) {
 	})
 }
 
-// inTime ends the process, and prints the stacks of all goroutines, if f blocks: nothing
+// panicOnHang ends the process, and prints the stacks of all goroutines, if f blocks: nothing
 // could be closed then.
-func inTime(what string, f func()) {
+func panicOnHang(what string, f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -325,7 +325,7 @@ func inTime(what string, f func()) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		buf := make([]byte, 1<<20)
 		panic(fmt.Sprintf("%s hang\n%s", what, buf[:runtime.Stack(buf, true)]))
 	}

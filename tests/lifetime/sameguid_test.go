@@ -70,7 +70,7 @@ func addDevice(t *testing.T, name, kind, netdev string) {
 	t.Helper()
 	labtest.Check(t, netlink.RdmaLinkAdd(name, kind, netdev))
 	var err error
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(waitTimeout); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		var ctx *uverbs.Context
 		if ctx, err = uverbs.Open(name); err == nil {
 			var table []verbs.GIDEntry

@@ -109,7 +109,7 @@ func verbsWork(heap bool) func(t *testing.T, device string) (func(int) error, fu
 				Opcode: op, Flags: verbs.SendSignaled, SGL: []verbs.SGE{from.SGE(0, size)}, RemoteAddr: to.Addr(), RKey: to.RKey(),
 			})
 			var wc [1]verbs.WC
-			for deadline := time.Now().Add(patience); err == nil && a.SendCQ.Poll(wc[:]) == 0; runtime.Gosched() {
+			for deadline := time.Now().Add(waitTimeout); err == nil && a.SendCQ.Poll(wc[:]) == 0; runtime.Gosched() {
 				if time.Now().After(deadline) {
 					err = context.DeadlineExceeded
 				}
@@ -117,7 +117,7 @@ func verbsWork(heap bool) func(t *testing.T, device string) (func(int) error, fu
 			return errors.Join(err, wc[0].Err())
 		}
 		return func(seq int) error {
-			want := labtest.Noise(seq, size)
+			want := labtest.RandomBytes(seq, size)
 			copy(src, want)
 			err := post(verbs.OpRDMAWrite)
 			clear(src)

@@ -30,17 +30,17 @@ func TestModel(t *testing.T) {
 			for i := range in {
 				in[i] = byte(r.Uint32())
 			}
-			calls += play(t, device, in)
+			calls += runInput(t, device, in)
 		}
 		t.Logf("%d runs, %d calls", runs, calls)
 	})
 }
 
-// play makes the calls of an input on a device, with new connections.
-func play(t *testing.T, device string, in []byte) (calls int) {
-	before := labtest.Settled(t)
+// runInput makes the calls of an input on a device, with new connections.
+func runInput(t *testing.T, device string, in []byte) (calls int) {
+	before := labtest.SettledInventory(t)
 	ok := t.Run(device, func(t *testing.T) {
-		w := newWorld(t, device, in)
+		w := newState(t, device, in)
 		for range 2 {
 			w.links = append(w.links, newLink(w))
 		}
@@ -50,6 +50,6 @@ func play(t *testing.T, device string, in []byte) (calls int) {
 	if !ok {
 		t.FailNow()
 	}
-	labtest.SameInventory(t, before)
+	labtest.CheckLeaks(t, before)
 	return calls
 }

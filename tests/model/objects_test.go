@@ -7,16 +7,16 @@ import (
 
 // objectCalls create, change and close objects. Sometimes their arguments exceed the limits
 // of the device or are invalid.
-var objectCalls = []func(*world){
-	func(w *world) {
+var objectCalls = []func(*state){
+	func(w *state) {
 		pd, err := w.context().AllocPD()
-		made(w, pd, err, false, "PD", w.ctx)
+		checkCreated(w, pd, err, false, "PD", w.ctx)
 	},
-	func(w *world) {
+	func(w *state) {
 		ch, err := w.context().CreateCompChannel()
-		made(w, ch, err, false, "completion channel", w.ctx)
+		checkCreated(w, ch, err, false, "completion channel", w.ctx)
 	},
-	func(w *world) {
+	func(w *state) {
 		opt, parents := uverbs.CQOptions{Depth: 1 + w.choose(200)}, []*node{w.ctx}
 		if n, ch, ok := pick[*uverbs.CompChannel](w); ok && w.choose(2) == 0 {
 			opt.Channel, parents = ch, append(parents, n)
@@ -35,9 +35,9 @@ var objectCalls = []func(*world){
 			bad = false
 		}
 		cq, err := w.context().CreateCQ(opt)
-		made(w, cq, err, bad, "CQ", parents...)
+		checkCreated(w, cq, err, bad, "CQ", parents...)
 	},
-	func(w *world) {
+	func(w *state) {
 		n, pd, ok := pick[*uverbs.PD](w)
 		if !ok {
 			return
@@ -57,9 +57,9 @@ var objectCalls = []func(*world){
 		if err == nil && mr.Len() != size {
 			w.fail("an MR of %d bytes, not %d", mr.Len(), size)
 		}
-		made(w, mr, err, bad, "MR", n)
+		checkCreated(w, mr, err, bad, "MR", n)
 	},
-	func(w *world) {
+	func(w *state) {
 		n, pd, ok := pick[*uverbs.PD](w)
 		if !ok {
 			return
@@ -74,9 +74,9 @@ var objectCalls = []func(*world){
 			bad = false
 		}
 		srq, err := pd.CreateSRQ(opt)
-		made(w, srq, err, bad, "SRQ", n)
+		checkCreated(w, srq, err, bad, "SRQ", n)
 	},
-	func(w *world) {
+	func(w *state) {
 		n, pd, ok := pick[*uverbs.PD](w)
 		a, sendCQ, okA := pick[*uverbs.CQ](w)
 		b, recvCQ, okB := pick[*uverbs.CQ](w)
@@ -105,9 +105,9 @@ var objectCalls = []func(*world){
 			bad = false
 		}
 		qp, err := pd.CreateQP(opt)
-		made(w, qp, err, bad, "QP", parents...)
+		checkCreated(w, qp, err, bad, "QP", parents...)
 	},
-	func(w *world) { // the driver may refuse to resize, unless the CQ is closed
+	func(w *state) { // the driver may refuse to resize, unless the CQ is closed
 		n, cq, ok := pick[*uverbs.CQ](w)
 		if !ok {
 			return
@@ -116,30 +116,30 @@ var objectCalls = []func(*world){
 		err := cq.Resize(depth)
 		switch {
 		case n.closed || err == nil:
-			w.did(err, closedOf(n), "resize %s to %d", n.what, depth)
+			w.checkCall(err, closedOf(n), "resize %s to %d", n.what, depth)
 		default:
-			w.did(err, []error{errUnsupported}, "resize %s to %d", n.what, depth)
+			w.checkCall(err, []error{errUnsupported}, "resize %s to %d", n.what, depth)
 		}
 	},
-	func(w *world) {
+	func(w *state) {
 		n, srq, ok := pick[*uverbs.SRQ](w)
 		if ok {
 			got, err := srq.Query()
-			if w.did(err, closedOf(n), "query %s", n.what) && got.MaxWR == 0 {
+			if w.checkCall(err, closedOf(n), "query %s", n.what) && got.MaxWR == 0 {
 				w.fail("%s holds nothing", n.what)
 			}
 		}
 	},
-	func(w *world) {
+	func(w *state) {
 		n, qp, ok := pick[*uverbs.QP](w)
 		if ok {
 			got, err := qp.Query()
-			if w.did(err, closedOf(n), "query %s", n.what) && got.State > verbs.StateInit {
+			if w.checkCall(err, closedOf(n), "query %s", n.what) && got.State > verbs.StateInit {
 				w.fail("%s is %v", n.what, got.State)
 			}
 		}
 	},
-	func(w *world) { // post to a QP that has not been started
+	func(w *state) { // post to a QP that has not been started
 		n, qp, ok := pick[*uverbs.QP](w)
 		if !ok {
 			return
@@ -148,13 +148,13 @@ var objectCalls = []func(*world){
 		if posted != 0 {
 			w.fail("%s posted %d: %v", n.what, posted, err)
 		}
-		w.did(err, append(closedOf(n), verbs.ErrState), "post send to %s", n.what)
+		w.checkCall(err, append(closedOf(n), verbs.ErrState), "post send to %s", n.what)
 	},
 	closeAny, closeAny, closeAny,
 }
 
 // closeAny closes any object, which may be closed already.
-func closeAny(w *world) {
+func closeAny(w *state) {
 	if len(w.nodes) > 0 {
 		w.close(w.nodes[w.choose(len(w.nodes))])
 	}

@@ -14,13 +14,13 @@ var errUnsupported = errors.ErrUnsupported
 // link is a connection from a to b. Each request completes once, in order; when
 // an end is made to fail, its last requests complete with an error.
 type link struct {
-	w    *world
+	w    *state
 	a, b *labtest.Side
 
-	sent, taken   uint64 // requests made so far; their IDs count up from 0
-	sends, recvs  uint64 // completions so far
-	failedA, bad  bool
-	failedB, badB bool // the first failed completion has arrived
+	sendsPosted, recvsPosted uint64 // requests made so far; their IDs count up from 0
+	sendsDone, recvsDone     uint64 // completions so far
+	failedA, bad             bool
+	failedB, badB            bool // the first failed completion has arrived
 }
 
 const (
@@ -29,7 +29,7 @@ const (
 	slot  = 64 // bytes
 )
 
-func newLink(w *world) *link {
+func newLink(w *state) *link {
 	a, b := labtest.NewPair(w.t, labtest.PairOptions{Device: w.device, All: true, Memory: slots * slot, Cap: verbs.QPCap{
 		MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 2, MaxRecvSGE: 1, MaxInline: 32,
 	}})
@@ -37,19 +37,19 @@ func newLink(w *world) *link {
 }
 
 // trafficCalls are the calls that need a link.
-var trafficCalls = []func(*world){
-	func(w *world) { w.links[w.choose(len(w.links))].receive(1 + w.choose(8)) },
-	func(w *world) { w.links[w.choose(len(w.links))].receive(1 + w.choose(8)) },
-	func(w *world) { w.links[w.choose(len(w.links))].send(1 + w.choose(4)) },
-	func(w *world) { w.links[w.choose(len(w.links))].send(1 + w.choose(4)) },
-	func(w *world) { w.links[w.choose(len(w.links))].misuse(w.choose(5)) },
-	func(w *world) { w.links[w.choose(len(w.links))].settle() },
-	func(w *world) {
+var trafficCalls = []func(*state){
+	func(w *state) { w.links[w.choose(len(w.links))].receive(1 + w.choose(8)) },
+	func(w *state) { w.links[w.choose(len(w.links))].receive(1 + w.choose(8)) },
+	func(w *state) { w.links[w.choose(len(w.links))].send(1 + w.choose(4)) },
+	func(w *state) { w.links[w.choose(len(w.links))].send(1 + w.choose(4)) },
+	func(w *state) { w.links[w.choose(len(w.links))].misuse(w.choose(5)) },
+	func(w *state) { w.links[w.choose(len(w.links))].settle() },
+	func(w *state) {
 		if w.choose(32) == 0 {
 			w.links[w.choose(len(w.links))].breakA()
 		}
 	},
-	func(w *world) {
+	func(w *state) {
 		if w.choose(32) == 0 {
 			w.links[w.choose(len(w.links))].breakB()
 		}
@@ -62,18 +62,18 @@ func (l *link) receive(n int) {
 	if l.failedB && l.w.device == labtest.SIW {
 		return // siw does not report that the peer has gone; the model would have to guess
 	}
-	if l.poll(); l.taken-l.recvs > slots-8 {
+	if l.poll(); l.recvsPosted-l.recvsDone > slots-8 {
 		return
 	}
 	wrs := make([]verbs.RecvWR, n)
 	for i := range wrs {
-		id := l.taken + uint64(i)
+		id := l.recvsPosted + uint64(i)
 		wrs[i] = verbs.RecvWR{ID: id, SGL: []verbs.SGE{l.b.MR.SGE(int(id%slots)*slot, slot)}}
 	}
-	room := depth - int(l.taken-l.recvs)
+	room := depth - int(l.recvsPosted-l.recvsDone)
 	posted, err := l.b.QP.PostRecv(wrs...)
 	l.posted("receives", posted, n, room, err)
-	l.taken += uint64(posted)
+	l.recvsPosted += uint64(posted)
 }
 
 func (l *link) posted(what string, posted, n, room int, err error) {
@@ -84,27 +84,27 @@ func (l *link) posted(what string, posted, n, room int, err error) {
 	if posted < min(n, room) {
 		l.w.fail("posted %d of %d %s, with room for %d: %v", posted, n, what, room, err)
 	}
-	l.w.did(err, want, "post %d %s", n, what)
+	l.w.checkCall(err, want, "post %d %s", n, what)
 }
 
 // send posts n messages that contain their number. On iWARP a message without a
 // receive would end the connection.
 func (l *link) send(n int) {
 	if l.w.device == labtest.SIW {
-		n = min(n, int(l.taken)-int(l.sent))
+		n = min(n, int(l.recvsPosted)-int(l.sendsPosted))
 	}
 	if n <= 0 || l.failedA != l.failedB {
 		return
 	}
 	wrs := make([]verbs.SendWR, n)
 	for i := range wrs {
-		id := l.sent + uint64(i)
+		id := l.sendsPosted + uint64(i)
 		wrs[i] = verbs.SendWR{ID: id, Opcode: verbs.OpSend, Inline: binary.BigEndian.AppendUint64(nil, id)}
 	}
-	room := depth - int(l.sent-l.sends)
+	room := depth - int(l.sendsPosted-l.sendsDone)
 	posted, err := l.a.QP.PostSend(wrs...)
 	l.posted("sends", posted, n, room, err)
-	l.sent += uint64(posted)
+	l.sendsPosted += uint64(posted)
 }
 
 // misuse posts a request that every queue rejects.
@@ -123,7 +123,7 @@ func (l *link) misuse(kind int) {
 	case 4:
 		wr.Opcode, wr.Inline, want = verbs.OpRDMARead, make([]byte, 4), verbs.ErrInlineOp
 	}
-	if l.failedA || l.failedB || l.sent-l.sends == depth {
+	if l.failedA || l.failedB || l.sendsPosted-l.sendsDone == depth {
 		return // a full queue, or one that flushes, does not check requests
 	}
 	n, err := l.a.QP.PostSend(wr)
@@ -131,7 +131,7 @@ func (l *link) misuse(kind int) {
 	if n != 0 || !errors.As(err, &p) || p.Index != 0 || p.ID != 99 {
 		l.w.fail("misuse %d posted %d: %v", kind, n, err)
 	}
-	l.w.did(err, []error{want}, "misuse %d", kind)
+	l.w.checkCall(err, []error{want}, "misuse %d", kind)
 }
 
 // breakA and breakB make an end fail.
@@ -140,37 +140,37 @@ func (l *link) breakB() { l.fail(l.b, &l.failedB) }
 
 func (l *link) fail(s *labtest.Side, failed *bool) {
 	l.settle()
-	l.w.did(s.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState), nil, "break QP %d", s.QP.Num())
+	l.w.checkCall(s.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState), nil, "break QP %d", s.QP.Num())
 	*failed = true
 }
 
 // settle waits for the completions that must arrive: those of sends with a matching
 // receive, and those of all requests of an end that failed.
 func (l *link) settle() {
-	sends, recvs := min(l.sent, l.taken), min(l.sent, l.taken)
+	sends, recvs := min(l.sendsPosted, l.recvsPosted), min(l.sendsPosted, l.recvsPosted)
 	if l.failedA {
-		sends = l.sent
+		sends = l.sendsPosted
 	}
 	if l.failedB {
-		recvs = l.taken
+		recvs = l.recvsPosted
 	}
 	if l.failedA != l.failedB {
 		// Messages in flight when one end failed may or may not have arrived.
-		sends, recvs = min(sends, l.sends), min(recvs, l.recvs)
+		sends, recvs = min(sends, l.sendsDone), min(recvs, l.recvsDone)
 		if l.failedA {
-			sends = l.sent
+			sends = l.sendsPosted
 		} else {
-			recvs = l.taken
+			recvs = l.recvsPosted
 		}
 	}
 	deadline := time.Now().Add(time.Minute)
 	for {
 		l.poll()
-		if l.sends >= sends && l.recvs >= recvs {
+		if l.sendsDone >= sends && l.recvsDone >= recvs {
 			return
 		}
 		if time.Now().After(deadline) {
-			l.w.fail("%d of %d sends and %d of %d receives have completed", l.sends, sends, l.recvs, recvs)
+			l.w.fail("%d of %d sends and %d of %d receives have completed", l.sendsDone, sends, l.recvsDone, recvs)
 		}
 		time.Sleep(100 * time.Microsecond)
 	}
@@ -179,16 +179,16 @@ func (l *link) settle() {
 func (l *link) poll() {
 	var wcs [8]verbs.WC
 	for _, wc := range wcs[:l.a.SendCQ.Poll(wcs[:])] {
-		l.completed(wc, l.sends, l.sent, l.failedA || l.failedB, &l.bad)
-		l.sends++
+		l.completed(wc, l.sendsDone, l.sendsPosted, l.failedA || l.failedB, &l.bad)
+		l.sendsDone++
 	}
 	for _, wc := range wcs[:l.b.RecvCQ.Poll(wcs[:])] {
-		id := l.recvs
-		l.completed(wc, id, l.taken, l.failedA || l.failedB, &l.badB)
+		id := l.recvsDone
+		l.completed(wc, id, l.recvsPosted, l.failedA || l.failedB, &l.badB)
 		if got := l.b.MR.Bytes()[int(id%slots)*slot:]; wc.Err() == nil && (wc.ByteLen != 8 || binary.BigEndian.Uint64(got) != id) {
 			l.w.fail("receive %d has %d bytes, number %d", id, wc.ByteLen, binary.BigEndian.Uint64(got))
 		}
-		l.recvs++
+		l.recvsDone++
 	}
 }
 
@@ -211,7 +211,7 @@ func (l *link) finish() {
 	l.breakA()
 	l.breakB()
 	l.settle()
-	if l.sends != l.sent || l.recvs != l.taken {
-		l.w.fail("%d of %d sends, %d of %d receives", l.sends, l.sent, l.recvs, l.taken)
+	if l.sendsDone != l.sendsPosted || l.recvsDone != l.recvsPosted {
+		l.w.fail("%d of %d sends, %d of %d receives", l.sendsDone, l.sendsPosted, l.recvsDone, l.recvsPosted)
 	}
 }

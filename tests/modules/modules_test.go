@@ -12,8 +12,8 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-// before serves gRPC over TCP, and after over package rsock.
-const before = `package main
+// tcpProgram serves gRPC over TCP, and rdmaProgram over package rsock.
+const tcpProgram = `package main
 
 import (
 	"log"
@@ -35,9 +35,9 @@ func main() {
 }
 `
 
-var after = strings.NewReplacer(`net.Listen("tcp",`, `rsock.Listen("rdma",`, `	"net"
+var rdmaProgram = strings.NewReplacer(`net.Listen("tcp",`, `rsock.Listen("rdma",`, `	"net"
 `, `
-	"github.com/goverbs/verbs/rsock"`).Replace(before)
+	"github.com/goverbs/verbs/rsock"`).Replace(tcpProgram)
 
 // goMod is the output of go mod edit -json.
 type goMod struct {
@@ -47,7 +47,7 @@ type goMod struct {
 
 func modOf(t *testing.T, dir string) (m goMod, versions map[string]string) {
 	t.Helper()
-	labtest.Check(t, json.Unmarshal([]byte(run(t, dir, outside(), "go", "mod", "edit", "-json")), &m))
+	labtest.Check(t, json.Unmarshal([]byte(run(t, dir, noWorkspaceEnv(), "go", "mod", "edit", "-json")), &m))
 	versions = map[string]string{}
 	for _, r := range m.Require {
 		versions[r.Path] = r.Version
@@ -68,8 +68,8 @@ func sums(t *testing.T, dir string) map[string]bool {
 
 const sysPath = "golang.org/x/sys"
 
-func TestStranger(t *testing.T) {
-	env := stranger(t)
+func TestImportAndInstall(t *testing.T) {
+	env := userEnv(t)
 	t.Run("import", func(t *testing.T) { testImport(t, env) })
 	t.Run("install", func(t *testing.T) { testInstall(t, env) })
 }
@@ -81,7 +81,7 @@ func testImport(t *testing.T, env []string) {
 	for language, want := range map[string]string{"1.24.0": "1.26.0", "1.26.1": "1.26.1"} {
 		t.Run(language, func(t *testing.T) {
 			dir := t.TempDir()
-			write(t, dir, map[string]string{"main.go": before, "go.mod": "module foreign\n\ngo " + language + `
+			write(t, dir, map[string]string{"main.go": tcpProgram, "go.mod": "module foreign\n\ngo " + language + `
 
 require (
 	golang.org/x/net v0.34.0
@@ -90,11 +90,11 @@ require (
 )
 `})
 			// Use this machine's modules, so that later runs need no network.
-			run(t, dir, outside(), "go", "mod", "tidy")
+			run(t, dir, noWorkspaceEnv(), "go", "mod", "tidy")
 			_, had := modOf(t, dir)
 			hadSums := sums(t, dir)
 
-			write(t, dir, map[string]string{"main.go": after})
+			write(t, dir, map[string]string{"main.go": rdmaProgram})
 			run(t, dir, env, "go", "get", path+"@"+version)
 			run(t, dir, env, "go", "mod", "tidy")
 			mod, has := modOf(t, dir)
@@ -187,7 +187,7 @@ func TestCommands(t *testing.T) {
 // modulesOf returns the modules on which packages of this module depend.
 func modulesOf(t *testing.T, args ...string) []string {
 	t.Helper()
-	out := run(t, root, outside(), "go", append([]string{"list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}"}, args...)...)
+	out := run(t, root, noWorkspaceEnv(), "go", append([]string{"list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}"}, args...)...)
 	modules := strings.Fields(out)
 	slices.Sort(modules)
 	return slices.Compact(modules)

@@ -65,19 +65,19 @@ func publish(t *testing.T) string {
 	return "file://" + proxy
 }
 
-// stranger returns the environment of a user who can get this version and no other: the
+// userEnv returns the environment of a user who can get this version and no other: the
 // proxy comes before this machine's downloads and its own proxy. Modules are unpacked
 // elsewhere, as the content of this version changes with the working tree.
-func stranger(t *testing.T) []string {
+func userEnv(t *testing.T) []string {
 	t.Helper()
 	env := strings.Split(strings.TrimSpace(run(t, root, nil, "go", "env", "GOMODCACHE", "GOPROXY")), "\n")
-	return append(outside(),
+	return append(noWorkspaceEnv(),
 		"GOPROXY="+strings.Join([]string{publish(t), "file://" + env[0] + "/cache/download", env[1]}, ","),
 		"GOMODCACHE="+t.TempDir(), "GOFLAGS=-modcacherw -trimpath", "GOSUMDB=off")
 }
 
-// outside returns the environment outside this workspace, without other toolchains.
-func outside() []string {
+// noWorkspaceEnv returns the environment outside this workspace, without other toolchains.
+func noWorkspaceEnv() []string {
 	return append(os.Environ(), "GOWORK=off", "GOTOOLCHAIN=local", "GOPRIVATE=", "CGO_ENABLED=0")
 }
 

@@ -40,9 +40,9 @@ func TestLoop(t *testing.T) {
 			time.Sleep(100 * time.Millisecond) // until some or all events have arrived
 			switch i {
 			case 1:
-				drop(t)
+				dropPrivileges(t)
 			case 2, 3:
-				change(t)
+				setCredentials(t)
 			}
 			connectAll(ctx, t, loop, 2*ids+1)
 			if err := <-dialed; err != nil {
@@ -133,7 +133,7 @@ func TestChannel(t *testing.T) {
 		resolved := labtest.Must(ch.NewID())(t)
 		resolve(resolved)
 		expect(resolved, cm.AddrResolved)
-		drop(t)
+		dropPrivileges(t)
 		for i := range 3 {
 			resolve(fresh)
 			if i == 0 {
@@ -142,7 +142,7 @@ func TestChannel(t *testing.T) {
 			expect(fresh, cm.AddrResolved)
 			labtest.Check(t, fresh.Migrate(other))
 			labtest.Check(t, errors.Join(fresh.ResolveRoute(time.Second)))
-			change(t)
+			setCredentials(t)
 			expect(fresh, cm.RouteResolved)
 			if err := fresh.Close(); err != nil {
 				t.Error(err)

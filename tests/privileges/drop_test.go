@@ -48,8 +48,8 @@ const (
 
 var supplementary = []int{100, 101}
 
-// drop changes the process's credentials to those of an ordinary user.
-func drop(t *testing.T) {
+// dropPrivileges changes the process's credentials to those of an ordinary user.
+func dropPrivileges(t *testing.T) {
 	t.Helper()
 	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
 	for _, err := range []error{
@@ -62,8 +62,8 @@ func drop(t *testing.T) {
 	}
 }
 
-// change sets the credentials of an ordinary user's process again, to the same values.
-func change(t *testing.T) {
+// setCredentials sets the credentials of an ordinary user's process again, to the same values.
+func setCredentials(t *testing.T) {
 	t.Helper()
 	labtest.Check(t, errors.Join(syscall.Setgid(group), syscall.Setuid(user)))
 }
@@ -97,8 +97,8 @@ func dial(t *testing.T, s *server) workload.Session {
 	return labtest.Must(workload.RSock.Dial(within(t), s.Addr))(t)
 }
 
-// keepTalking uses a connection until the function that it returns is called.
-func keepTalking(t *testing.T, c workload.Session) (stop func()) {
+// startRounds uses a connection until the function that it returns is called.
+func startRounds(t *testing.T, c workload.Session) (stop func()) {
 	ctx, stopped := within(t), make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -146,17 +146,17 @@ func TestDropInUse(t *testing.T) {
 		for range 4 {
 			c := dial(t, s)
 			defer c.Close()
-			stop = append(stop, keepTalking(t, c))
+			stop = append(stop, startRounds(t, c))
 		}
-		drop(t)
+		dropPrivileges(t)
 		connectMany(t, s, 100)
-		change(t)
+		setCredentials(t)
 		connectMany(t, s, 20)
 		changing := make(chan struct{})
 		go func() {
 			defer close(changing)
 			for range 10 {
-				change(t)
+				setCredentials(t)
 				time.Sleep(10 * time.Millisecond)
 			}
 		}()
@@ -172,10 +172,10 @@ func TestDropInUse(t *testing.T) {
 // TestDropFirst drops privileges before anything is opened.
 func TestDropFirst(t *testing.T) {
 	inChild(t, func(t *testing.T, device string) {
-		drop(t)
+		dropPrivileges(t)
 		s := serve(t, device)
 		connectMany(t, s, 100)
-		change(t)
+		setCredentials(t)
 		connectMany(t, s, 20)
 	})
 }
@@ -184,14 +184,14 @@ func TestDropFirst(t *testing.T) {
 // channel must not be reopened for that.
 func TestPortRefused(t *testing.T) {
 	inChild(t, func(t *testing.T, device string) {
-		drop(t)
+		dropPrivileges(t)
 		ch := labtest.Made(cm.NewChannel())(t)
 		for range 3 {
 			id := labtest.Made(ch.NewID())(t)
 			if err := id.Bind(netip.MustParseAddrPort(labtest.AddrOf(device) + ":7")); !errors.Is(err, unix.EACCES) {
 				t.Error(err)
 			}
-			change(t)
+			setCredentials(t)
 		}
 	})
 }
@@ -208,7 +208,7 @@ func TestNodeClosed(t *testing.T) {
 		s := serve(t, device)
 		c := dial(t, s)
 		labtest.Check(t, c.Round(within(t), 10)) // the server has accepted
-		drop(t)
+		dropPrivileges(t)
 		_, err := rsock.Dial("rdma", s.Addr)
 		refused := func(err error) {
 			t.Helper()

@@ -53,8 +53,8 @@ func listenAll(ctx context.Context, addr string) map[string]error {
 	return errs
 }
 
-// missing checks that all errors match ErrNoRDMA and why.
-func missing(t *testing.T, errs map[string]error, why error) {
+// checkNoRDMA checks that all errors match ErrNoRDMA and why.
+func checkNoRDMA(t *testing.T, errs map[string]error, why error) {
 	t.Helper()
 	for what, err := range errs {
 		t.Logf("%s: %v", what, err)
@@ -64,8 +64,8 @@ func missing(t *testing.T, errs map[string]error, why error) {
 	}
 }
 
-// other checks that all errors match why, and none ErrNoRDMA.
-func other(t *testing.T, errs map[string]error, why error) {
+// checkOtherError checks that all errors match why, and none ErrNoRDMA.
+func checkOtherError(t *testing.T, errs map[string]error, why error) {
 	t.Helper()
 	for what, err := range errs {
 		t.Logf("%s: %v", what, err)
@@ -79,13 +79,13 @@ func other(t *testing.T, errs map[string]error, why error) {
 // without RDMA, and in the lab with an empty /dev/infiniband.
 func TestNoCM(t *testing.T) {
 	withNodes(t, nil, func(t *testing.T) {
-		missing(t, dialAll(within(t), "10.9.0.1:7"), verbs.ErrNoCM)
-		missing(t, listenAll(within(t), ":0"), verbs.ErrNoCM)
-		missing(t, listenAll(within(t), "10.9.0.1:0"), verbs.ErrNoCM)
+		checkNoRDMA(t, dialAll(within(t), "10.9.0.1:7"), verbs.ErrNoCM)
+		checkNoRDMA(t, listenAll(within(t), ":0"), verbs.ErrNoCM)
+		checkNoRDMA(t, listenAll(within(t), "10.9.0.1:0"), verbs.ErrNoCM)
 		_, err := cm.Lookup(within(t), "10.9.0.1")
-		missing(t, map[string]error{"cm.Lookup": err}, verbs.ErrNoCM)
+		checkNoRDMA(t, map[string]error{"cm.Lookup": err}, verbs.ErrNoCM)
 		_, err = cm.NewChannel()
-		missing(t, map[string]error{"cm.NewChannel": err}, verbs.ErrNoCM)
+		checkNoRDMA(t, map[string]error{"cm.NewChannel": err}, verbs.ErrNoCM)
 	})
 }
 
@@ -94,10 +94,10 @@ func TestNoNode(t *testing.T) {
 	labtest.Require(t)
 	withNodes(t, []string{"rdma_cm"}, func(t *testing.T) {
 		for _, host := range []string{labtest.Addr, labtest.SIWAddr} {
-			missing(t, dialAll(within(t), host+":7"), verbs.ErrNoNode)
-			missing(t, listenAll(within(t), host+":0"), verbs.ErrNoNode)
+			checkNoRDMA(t, dialAll(within(t), host+":7"), verbs.ErrNoNode)
+			checkNoRDMA(t, listenAll(within(t), host+":0"), verbs.ErrNoNode)
 		}
-		missing(t, listenAll(within(t), ":0"), verbs.ErrNoNode)
+		checkNoRDMA(t, listenAll(within(t), ":0"), verbs.ErrNoNode)
 	})
 }
 
@@ -110,7 +110,7 @@ func TestSomeNodes(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		missing(t, listenAll(within(t), labtest.Addr+":0"), verbs.ErrNoNode)
+		checkNoRDMA(t, listenAll(within(t), labtest.Addr+":0"), verbs.ErrNoNode)
 	})
 }
 
@@ -120,8 +120,8 @@ func TestSomeNodes(t *testing.T) {
 func TestNoDriver(t *testing.T) {
 	labtest.Require(t)
 	withNodes(t, []string{"rdma_cm", "uverbs0 c 1 8"}, func(t *testing.T) {
-		missing(t, dialAll(within(t), labtest.Addr+":7"), verbs.ErrNoDriver)
-		missing(t, listenAll(within(t), labtest.Addr+":0"), verbs.ErrNoDriver)
+		checkNoRDMA(t, dialAll(within(t), labtest.Addr+":7"), verbs.ErrNoDriver)
+		checkNoRDMA(t, listenAll(within(t), labtest.Addr+":0"), verbs.ErrNoDriver)
 	})
 }
 
@@ -159,14 +159,14 @@ func TestNoRoute(t *testing.T) {
 	run(t, "ip link add plain type dummy", "ip addr add 10.8.0.1/24 dev plain", "ip link set plain up")
 	defer run(t, "ip link del plain")
 	for _, addr := range []string{"8.8.8.8:7", "127.0.0.1:7", "[::1]:7", "localhost:7", "10.8.0.1:7", "10.8.0.2:7"} {
-		missing(t, dialAll(within(t), addr), verbs.ErrNoRoute)
+		checkNoRDMA(t, dialAll(within(t), addr), verbs.ErrNoRoute)
 	}
 	for _, addr := range []string{"127.0.0.1:0", "[::1]:0", "localhost:0", "10.8.0.1:0", "10.8.0.1:7471"} {
-		missing(t, listenAll(within(t), addr), verbs.ErrNoRoute)
+		checkNoRDMA(t, listenAll(within(t), addr), verbs.ErrNoRoute)
 	}
 	d := rsock.Dialer{LocalAddr: netip.MustParseAddrPort("10.8.0.1:0")}
 	_, err := d.Dial("rdma", labtest.Addr+":7")
-	missing(t, map[string]error{"from another address": err}, verbs.ErrNoRoute)
+	checkNoRDMA(t, map[string]error{"from another address": err}, verbs.ErrNoRoute)
 }
 
 // TestNoDevice dials and listens when the devices have gone.
@@ -176,11 +176,11 @@ func TestNoDevice(t *testing.T) {
 	run(t, "rdma link del rxe0", "rdma link del siw0")
 	defer run(t, "rdma link add rxe0 type rxe netdev v0", "rdma link add siw0 type siw netdev d0")
 	for _, host := range []string{labtest.Addr, labtest.SIWAddr} {
-		missing(t, dialAll(within(t), host+":7"), verbs.ErrNoRoute)
-		missing(t, listenAll(within(t), host+":0"), verbs.ErrNoRoute)
+		checkNoRDMA(t, dialAll(within(t), host+":7"), verbs.ErrNoRoute)
+		checkNoRDMA(t, listenAll(within(t), host+":0"), verbs.ErrNoRoute)
 	}
 	for _, host := range []string{"", "0.0.0.0", "[::]"} {
-		missing(t, listenAll(within(t), host+":0"), verbs.ErrNoDevice)
+		checkNoRDMA(t, listenAll(within(t), host+":0"), verbs.ErrNoDevice)
 		l := labtest.Must((&rsock.ListenConfig{Fallback: rsock.FallbackMissing}).Listen(within(t), "rdma", host+":0"))(t)
 		if _, ok := l.Addr().(*net.TCPAddr); !ok {
 			t.Errorf("listens at %v of network %s", l.Addr(), l.Addr().Network())
@@ -204,18 +204,18 @@ func TestOtherErrors(t *testing.T) {
 	cancel()
 	labtest.Each(t, func(t *testing.T, device string) {
 		host := labtest.AddrOf(device)
-		other(t, dialAll(within(t), host+":7"), syscall.ECONNREFUSED)
-		other(t, dialAll(canceled, host+":7"), context.Canceled)
+		checkOtherError(t, dialAll(within(t), host+":7"), syscall.ECONNREFUSED)
+		checkOtherError(t, dialAll(canceled, host+":7"), context.Canceled)
 		short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		run(t, "ip neigh replace 10.9.0.78 lladdr 02:00:00:00:00:78 dev v0")
-		other(t, dialAll(short, "10.9.0.78:7"), context.DeadlineExceeded)
-		other(t, dialAll(within(t), "[fe80::1]:7"), syscall.EINVAL)
-		other(t, listenAll(within(t), "[fe80::1]:7"), syscall.EINVAL)
-		other(t, listenAll(within(t), "192.0.2.1:7"), syscall.EADDRNOTAVAIL)
+		checkOtherError(t, dialAll(short, "10.9.0.78:7"), context.DeadlineExceeded)
+		checkOtherError(t, dialAll(within(t), "[fe80::1]:7"), syscall.EINVAL)
+		checkOtherError(t, listenAll(within(t), "[fe80::1]:7"), syscall.EINVAL)
+		checkOtherError(t, listenAll(within(t), "192.0.2.1:7"), syscall.EADDRNOTAVAIL)
 		l := labtest.Must(cm.Listen(within(t), host+":0"))(t)
 		defer l.Close()
-		other(t, listenAll(within(t), l.Addr().String()), syscall.EADDRINUSE)
+		checkOtherError(t, listenAll(within(t), l.Addr().String()), syscall.EADDRINUSE)
 	})
 }
 
@@ -231,14 +231,14 @@ func TestNotPermitted(t *testing.T) {
 				defer os.Chmod(path, info.Mode())
 			}
 			inChild(t, func(t *testing.T, device string) {
-				drop(t)
+				dropPrivileges(t)
 				if node == "uverbs0" && device != labtest.RXE {
 					return
 				}
-				other(t, dialAll(within(t), labtest.AddrOf(device)+":7"), os.ErrPermission)
+				checkOtherError(t, dialAll(within(t), labtest.AddrOf(device)+":7"), os.ErrPermission)
 				if node == "rdma_cm" {
-					other(t, listenAll(within(t), labtest.AddrOf(device)+":0"), os.ErrPermission)
-					other(t, listenAll(within(t), ":0"), os.ErrPermission)
+					checkOtherError(t, listenAll(within(t), labtest.AddrOf(device)+":0"), os.ErrPermission)
+					checkOtherError(t, listenAll(within(t), ":0"), os.ErrPermission)
 				}
 			})
 		})

@@ -15,7 +15,7 @@ func TestVerbs(t *testing.T) {
 	inChild(t, func(t *testing.T, device string) {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
 		exchange(t, a, b)
-		drop(t)
+		dropPrivileges(t)
 		for range 3 {
 			for range 20 {
 				exchange(t, a, b)
@@ -24,7 +24,7 @@ func TestVerbs(t *testing.T) {
 				c, d := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true, SRQ: true})
 				exchange(t, c, d)
 			})
-			change(t)
+			setCredentials(t)
 		}
 	})
 }

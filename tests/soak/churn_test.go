@@ -16,10 +16,10 @@ import (
 
 // The requests of a client, in its private data.
 const (
-	stay   = iota + 1 // until the client closes
-	leave             // the server closes
-	refuse            // the server rejects
-	whim              // the client may give up while it connects
+	keepOpen     = iota + 1 // until the client closes
+	serverCloses            // the server closes
+	reject                  // the server rejects
+	mayCancel               // the client may give up while it connects
 )
 
 // small is the capacity of connections that transfer no data.
@@ -32,17 +32,17 @@ func listenChurn(ctx context.Context, addr string, report func(error)) (*workloa
 	}
 	return workload.Serve(ctx, l, l.Accept, func(ctx context.Context, req *cm.Request) error {
 		want := req.PrivateData()[0]
-		if want == refuse {
+		if want == reject {
 			return req.Reject([]byte("as you like"))
 		}
 		e, err := req.Accept(ctx, cm.Options{Cap: small})
 		if err != nil {
-			if want == whim {
+			if want == mayCancel {
 				return nil
 			}
 			return err
 		}
-		if want != leave {
+		if want != serverCloses {
 			select {
 			case <-e.Done():
 			case <-ctx.Done():
@@ -54,13 +54,13 @@ func listenChurn(ctx context.Context, addr string, report func(error)) (*workloa
 	}, report, nil), nil
 }
 
-func liveChurn(ctx context.Context, s *side, addr string, r *rand.Rand, n *count) error {
-	want := byte(stay + r.IntN(3))
+func runChurnConn(ctx context.Context, s *side, addr string, r *rand.Rand, n *count) error {
+	want := byte(keepOpen + r.IntN(3))
 	// Dials over siw are not canceled: if the peer leaves between TCP's
 	// handshake and the acceptance, a listener sometimes drops one reference to
 	// itself too many (siw_cep_put), after which the kernel is corrupt.
 	if s.device != labtest.SIW && r.IntN(4) == 0 {
-		want = whim
+		want = mayCancel
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(r.Int64N(int64(20*time.Millisecond))))
 		defer cancel()
@@ -69,20 +69,20 @@ func liveChurn(ctx context.Context, s *side, addr string, r *rand.Rand, n *count
 	e, err := d.Dial(ctx, addr)
 	n.add(0)
 	switch rejected, is := errors.AsType[*cm.RejectedError](err); {
-	case want == refuse && is && bytes.HasPrefix(rejected.PrivateData, []byte("as you like")):
+	case want == reject && is && bytes.HasPrefix(rejected.PrivateData, []byte("as you like")):
 		return nil
-	case want == refuse:
+	case want == reject:
 		return fmt.Errorf("was to be refused: %v", err)
-	case want == whim && errors.Is(err, context.DeadlineExceeded):
+	case want == mayCancel && errors.Is(err, context.DeadlineExceeded):
 		return nil
 	case err != nil:
 		return err
 	}
 	defer e.Close()
-	if err := memory(e, r); err != nil {
+	if err := registerMemory(e, r); err != nil {
 		return err
 	}
-	if want == leave {
+	if want == serverCloses {
 		select {
 		case <-e.Done():
 		case <-ctx.Done():
@@ -92,8 +92,8 @@ func liveChurn(ctx context.Context, s *side, addr string, r *rand.Rand, n *count
 	return e.Close()
 }
 
-// memory registers memory of both kinds, and releases most of it.
-func memory(e *cm.Endpoint, r *rand.Rand) error {
+// registerMemory registers memory of both kinds, and releases most of it.
+func registerMemory(e *cm.Endpoint, r *rand.Rand) error {
 	for range r.IntN(4) {
 		size := 1 + r.IntN(1<<20)>>r.IntN(16)
 		mr, err := e.AllocMR(size, verbs.AccessLocalWrite)

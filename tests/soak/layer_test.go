@@ -20,17 +20,17 @@ import (
 type layer struct {
 	*workload.Layer
 	workers int // concurrent connections
-	// live runs one connection, from dial to close.
-	live func(ctx context.Context, s *side, addr string, r *rand.Rand, n *count) error
+	// runConn runs one connection, from dial to close.
+	runConn func(ctx context.Context, s *side, addr string, r *rand.Rand, n *count) error
 }
 
 var layers = []layer{
-	usual(workload.CM, 2, 256<<10),
-	usual(workload.RConn, 2, 256<<10),
-	usual(workload.RMsg, 3, 1<<20),
-	usual(workload.RSock, 2, 4<<20),
-	usual(workload.HTTP, 2, 2<<20),
-	{&workload.Layer{Name: "churn", Listen: listenChurn}, 2, liveChurn},
+	roundsLayer(workload.CM, 2, 256<<10),
+	roundsLayer(workload.RConn, 2, 256<<10),
+	roundsLayer(workload.RMsg, 3, 1<<20),
+	roundsLayer(workload.RSock, 2, 4<<20),
+	roundsLayer(workload.HTTP, 2, 2<<20),
+	{&workload.Layer{Name: "churn", Listen: listenChurn}, 2, runChurnConn},
 }
 
 func init() {
@@ -38,8 +38,8 @@ func init() {
 	workload.MsgOptions = rmsg.Options{MaxMessage: 1 << 20, ConnectTimeout: time.Minute, Linger: time.Minute}
 }
 
-// usual returns a layer whose connections do some rounds of up to most bytes.
-func usual(l *workload.Layer, workers, most int) layer {
+// roundsLayer returns a layer whose connections do some rounds of up to most bytes.
+func roundsLayer(l *workload.Layer, workers, most int) layer {
 	return layer{l, workers, func(ctx context.Context, s *side, addr string, r *rand.Rand, n *count) error {
 		c, err := s.dial(ctx, l, addr)
 		if err != nil {
@@ -47,7 +47,7 @@ func usual(l *workload.Layer, workers, most int) layer {
 		}
 		defer c.Close()
 		if stream, ok := c.(*workload.Stream); ok {
-			if err := silent(stream, r); err != nil {
+			if err := checkReadTimeout(stream, r); err != nil {
 				return err
 			}
 		}
@@ -70,8 +70,8 @@ func (s *side) dial(ctx context.Context, l *workload.Layer, addr string) (worklo
 	return l.Dial(ctx, addr)
 }
 
-// silent checks that a read ends by its deadline, as the peer has sent nothing yet.
-func silent(c *workload.Stream, r *rand.Rand) error {
+// checkReadTimeout checks that a read ends by its deadline, as the peer has sent nothing yet.
+func checkReadTimeout(c *workload.Stream, r *rand.Rand) error {
 	c.SetReadDeadline(time.Now().Add(time.Duration(r.IntN(20)) * time.Millisecond))
 	if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("read with a deadline: %d, %v", n, err)
@@ -134,16 +134,16 @@ func stacks() string {
 	return string(buf[:runtime.Stack(buf, true)])
 }
 
-// work runs a layer's clients, each with one connection after another, until s.stop is
+// runClients runs a layer's clients, each with one connection after another, until s.stop is
 // closed.
-func (s *side) work(l layer, addr string, n *count, seed uint64) *sync.WaitGroup {
+func (s *side) runClients(l layer, addr string, n *count, seed uint64) *sync.WaitGroup {
 	var wg sync.WaitGroup
 	for w := range l.workers {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(seed, uint64(l.Name[0])<<32|uint64(l.Name[1])<<16|uint64(w)))
 			for life := 0; s.ctx.Err() == nil && !s.stopping(); life++ {
 				ctx, cancel := context.WithTimeout(s.ctx, lifetime)
-				err := l.live(ctx, s, addr, r, n)
+				err := l.runConn(ctx, s, addr, r, n)
 				cancel()
 				if err != nil {
 					s.fail(l.Name, fmt.Sprintf("client %d, connection %d", w, life), err)

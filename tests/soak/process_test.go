@@ -85,7 +85,7 @@ func warmUp(t *testing.T, device string) {
 	t.Helper()
 	l := labtest.Must(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
 	labtest.Check(t, l.Close())
-	labtest.Settled(t)
+	labtest.SettledInventory(t)
 }
 
 // leaks waits until the inventory is as it was before, and returns the differences that

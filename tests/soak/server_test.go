@@ -101,7 +101,7 @@ func (s *side) end(servers []*workload.Server) {
 // server is the server process, as its client sees it.
 type server struct {
 	cmd     *exec.Cmd
-	ask     func(what string) error
+	send    func(what string) error
 	answers chan answer
 	gone    chan struct{} // closed at the end of its answers
 	addrs   map[string]string
@@ -125,7 +125,7 @@ func startServer(s *side) (*server, error) {
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	v.ask = func(what string) error {
+	v.send = func(what string) error {
 		_, err := fmt.Fprintln(stdin, what)
 		return err
 	}
@@ -165,9 +165,9 @@ func (v *server) answer(limit time.Duration) (a answer, err error) {
 	}
 }
 
-// question sends a question and waits for the answer.
-func (v *server) question(what string, limit time.Duration) (answer, error) {
-	if err := v.ask(what); err != nil {
+// ask sends a question and waits for the answer.
+func (v *server) ask(what string, limit time.Duration) (answer, error) {
+	if err := v.send(what); err != nil {
 		return answer{}, err
 	}
 	return v.answer(limit)
@@ -175,7 +175,7 @@ func (v *server) question(what string, limit time.Duration) (answer, error) {
 
 // close ends the server, and returns its leaks.
 func (v *server) close() (leaks []string, err error) {
-	a, err := v.question("close", 4*time.Minute)
+	a, err := v.ask("close", 4*time.Minute)
 	if err != nil {
 		v.cmd.Process.Signal(syscall.SIGQUIT) // prints its stacks
 		time.AfterFunc(10*time.Second, func() { v.cmd.Process.Kill() })

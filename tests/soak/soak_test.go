@@ -48,18 +48,18 @@ type run struct {
 	*testing.T
 	*side
 	samples.Run
-	file   *os.File
-	hw     *uverbs.Context
-	server *server
-	counts []count // of the layers
-	rests  []rest
+	file     *os.File
+	hw       *uverbs.Context
+	server   *server
+	counts   []count // of the layers
+	progress []layerProgress
 
 	mu       sync.Mutex
 	failures []string
 }
 
-// rest tracks the progress of a layer.
-type rest struct {
+// layerProgress tracks the progress of a layer.
+type layerProgress struct {
 	rounds, bytes uint64
 	since         time.Time
 	longest       time.Duration
@@ -75,7 +75,7 @@ func newRun(t *testing.T, device string) *run {
 		dir = t.TempDir()
 	}
 	file := labtest.Made(os.Create(filepath.Join(dir, device+".jsonl")))(t)
-	r := &run{T: t, file: file, hw: labtest.OpenDevice(t, device), counts: make([]count, len(layers)), rests: make([]rest, len(layers))}
+	r := &run{T: t, file: file, hw: labtest.OpenDevice(t, device), counts: make([]count, len(layers)), progress: make([]layerProgress, len(layers))}
 	r.side = &side{device: device, stop: make(chan struct{}), report: func(f string) {
 		t.Log(f)
 		r.mu.Lock()
@@ -151,8 +151,8 @@ func (r *run) load() (leaks []string, err error) {
 		return nil, err
 	}
 	for i, l := range layers {
-		r.rests[i].since = time.Now()
-		working = append(working, r.work(l, r.server.addrs[l.Name], &r.counts[i], r.Start.Seed))
+		r.progress[i].since = time.Now()
+		working = append(working, r.runClients(l, r.server.addrs[l.Name], &r.counts[i], r.Start.Seed))
 	}
 	r.watch(time.Now().Add(r.Start.Duration))
 	close(r.stop)
@@ -185,8 +185,8 @@ func (r *run) watch(until time.Time) {
 	defer tick.Stop()
 	next := time.Now()
 	for time.Now().Before(until) && r.ctx.Err() == nil {
-		for i := range r.rests {
-			if since := r.progress(i); since > *stall {
+		for i := range r.progress {
+			if since := r.updateProgress(i); since > *stall {
 				r.stalled(layers[i].Name, since)
 				return
 			}
@@ -205,9 +205,9 @@ func (r *run) watch(until time.Time) {
 	}
 }
 
-// progress returns how long ago a layer last made progress.
-func (r *run) progress(i int) time.Duration {
-	c, p := &r.counts[i], &r.rests[i]
+// updateProgress returns how long ago a layer last made progress.
+func (r *run) updateProgress(i int) time.Duration {
+	c, p := &r.counts[i], &r.progress[i]
 	since := time.Since(p.since)
 	p.longest = max(p.longest, since)
 	if m, b := c.rounds.Load(), c.bytes.Load(); m != p.rounds || b != p.bytes {
@@ -220,7 +220,7 @@ func (r *run) progress(i int) time.Duration {
 // stalled ends the run, and reports the stacks of both processes.
 func (r *run) stalled(layer string, since time.Duration) {
 	text := fmt.Sprintf("layer %s has made no progress for %v\nclient:\n%s", layer, since.Round(time.Second), stacks())
-	if a, err := r.server.question("stacks", time.Minute); err == nil {
+	if a, err := r.server.ask("stacks", time.Minute); err == nil {
 		text += "\nserver:\n" + a.Stacks
 	}
 	r.report(text)
@@ -232,13 +232,13 @@ func (r *run) sample() error {
 	s := samples.Sample{Layers: map[string]samples.Layer{}}
 	for i, l := range layers {
 		c := &r.counts[i]
-		s.Layers[l.Name] = samples.Layer{Rounds: c.rounds.Load(), Bytes: c.bytes.Load(), Connections: c.conns.Load(), Rest: r.rests[i].longest.Seconds()}
+		s.Layers[l.Name] = samples.Layer{Rounds: c.rounds.Load(), Bytes: c.bytes.Load(), Connections: c.conns.Load(), Rest: r.progress[i].longest.Seconds()}
 	}
 	mine, err := thisProcess()
 	if err != nil {
 		return err
 	}
-	a, err := r.server.question("sample", time.Minute)
+	a, err := r.server.ask("sample", time.Minute)
 	if err != nil {
 		return err
 	}

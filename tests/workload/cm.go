@@ -20,7 +20,7 @@ var CM = &Layer{
 	Dial: func(ctx context.Context, addr string) (Session, error) {
 		return DialCM(ctx, addr, func(*cm.Options) {})
 	},
-	Died: []error{verbs.WCRetryExcErr, verbs.WCFlushErr, verbs.WCLocQPOpErr, verbs.ErrDisconnected},
+	PeerGoneErrors: []error{verbs.WCRetryExcErr, verbs.WCFlushErr, verbs.WCLocQPOpErr, verbs.ErrDisconnected},
 }
 
 const (
@@ -36,7 +36,7 @@ type Endpoint struct {
 	RKey uint32
 
 	simple
-	party
+	side
 	local            *uverbs.MR // data to write, data read, and the result of an atomic
 	in, out          *uverbs.MR // of messages
 	posted, done     uint64     // send requests
@@ -47,19 +47,19 @@ type Endpoint struct {
 
 func (p *Endpoint) setup(e *cm.Endpoint) (err error) {
 	p.Endpoint = e
-	access, atomics := shared(e.PD.Context())
+	access, atomics := remoteAccess(e.PD.Context())
 	p.atomics = atomics
 	for _, m := range []struct {
 		mr     **uverbs.MR
 		size   int
 		access verbs.Access
-	}{{&p.MR, room + 8, access}, {&p.local, 2*room + 8, verbs.AccessLocalWrite}, {&p.in, depth * message, verbs.AccessLocalWrite}, {&p.out, depth * message, 0}} {
+	}{{&p.MR, memSize + 8, access}, {&p.local, 2*memSize + 8, verbs.AccessLocalWrite}, {&p.in, depth * message, verbs.AccessLocalWrite}, {&p.out, depth * message, 0}} {
 		if *m.mr, err = e.AllocMR(m.size, m.access); err != nil {
 			return err
 		}
 	}
 	for i := range depth {
-		if err := p.expect(i); err != nil {
+		if err := p.postRecv(i); err != nil {
 			return err
 		}
 	}
@@ -68,12 +68,12 @@ func (p *Endpoint) setup(e *cm.Endpoint) (err error) {
 	return e.Announce(binary.BigEndian.AppendUint32(hello, p.MR.RKey()))
 }
 
-// greeted reads the peer's announcement.
-func (p *Endpoint) greeted() {
+// readHello reads the peer's announcement.
+func (p *Endpoint) readHello() {
 	p.Addr, p.RKey = binary.BigEndian.Uint64(p.PrivateData[8:]), binary.BigEndian.Uint32(p.PrivateData[16:])
 }
 
-func (p *Endpoint) expect(slot int) error {
+func (p *Endpoint) postRecv(slot int) error {
 	_, err := p.QP.PostRecv(verbs.RecvWR{ID: uint64(slot), SGL: []verbs.SGE{p.in.SGE(slot*message, message)}})
 	return err
 }
@@ -115,16 +115,16 @@ func (p *Endpoint) drain(ctx context.Context, most uint64) error {
 	return nil
 }
 
-// all posts requests and waits for their completions.
-func (p *Endpoint) all(ctx context.Context, wrs ...verbs.SendWR) error {
+// postAndWait posts requests and waits for their completions.
+func (p *Endpoint) postAndWait(ctx context.Context, wrs ...verbs.SendWR) error {
 	if err := p.post(wrs...); err != nil {
 		return err
 	}
 	return p.drain(ctx, 0)
 }
 
-// say sends a message that does not consist of noise.
-func (p *Endpoint) say(ctx context.Context, b []byte) error {
+// sendControl sends a message that does not consist of noise.
+func (p *Endpoint) sendControl(ctx context.Context, b []byte) error {
 	if err := p.drain(ctx, depth-1); err != nil {
 		return err
 	}
@@ -152,22 +152,22 @@ func (p *Endpoint) receive(ctx context.Context) ([]byte, error) {
 	if len(p.arrived) == 0 {
 		n, err := p.RecvCQ.PollWait(ctx, p.recvWCs[:])
 		if err != nil {
-			return nil, fmt.Errorf("await message %d: %w", p.came, err)
+			return nil, fmt.Errorf("await message %d: %w", p.received, err)
 		}
 		p.arrived = p.recvWCs[:n]
 	}
 	wc := &p.arrived[0]
 	p.arrived = p.arrived[1:]
 	if err := wc.Err(); err != nil {
-		return nil, withReason(fmt.Errorf("receive message %d: %w", p.came, err), p.Endpoint)
+		return nil, withReason(fmt.Errorf("receive message %d: %w", p.received, err), p.Endpoint)
 	}
-	slot := int(p.came % depth)
+	slot := int(p.received % depth)
 	if wc.ID != uint64(slot) {
-		return nil, fmt.Errorf("%w: message %d came to slot %d", ErrData, p.came, wc.ID)
+		return nil, fmt.Errorf("%w: message %d came to slot %d", ErrData, p.received, wc.ID)
 	}
 	b := bytes.Clone(p.in.Bytes()[slot*message:][:wc.ByteLen])
-	p.came++
-	return b, p.expect(slot)
+	p.received++
+	return b, p.postRecv(slot)
 }
 
 func listenCM(ctx context.Context, addr string, report func(error)) (*Server, error) {
@@ -176,15 +176,15 @@ func listenCM(ctx context.Context, addr string, report func(error)) (*Server, er
 		return nil, err
 	}
 	return Serve(ctx, l, l.Accept, func(ctx context.Context, req *cm.Request) error {
-		p := &Endpoint{party: newParty(Key(binary.BigEndian.Uint64(req.PrivateData())).Answers())}
+		p := &Endpoint{side: newSide(Key(binary.BigEndian.Uint64(req.PrivateData())).Peer())}
 		e, err := req.Accept(ctx, cm.Options{Setup: p.setup})
 		if err != nil {
 			return err
 		}
 		defer e.Close()
-		p.greeted()
+		p.readHello()
 		for {
-			if err := p.answer(ctx, p, p.MR.Bytes()); err != nil {
+			if err := p.serveRound(ctx, p, p.MR.Bytes()); err != nil {
 				return unlessPeerClosed(ctx, e, err)
 			}
 		}
@@ -193,40 +193,40 @@ func listenCM(ctx context.Context, addr string, report func(error)) (*Server, er
 
 // DialCM does the same as CM.Dial, with more options.
 func DialCM(ctx context.Context, addr string, more func(*cm.Options)) (*Endpoint, error) {
-	p := &Endpoint{party: newParty(Key(rand.Uint64()))}
+	p := &Endpoint{side: newSide(Key(rand.Uint64()))}
 	opt := cm.Options{Setup: p.setup}
 	more(&opt)
 	if _, err := (&cm.Dialer{ResolveTimeout: 30 * time.Second, Options: opt}).Dial(ctx, addr); err != nil {
 		return nil, err
 	}
-	p.greeted()
+	p.readHello()
 	return p, nil
 }
 
 // Round writes to the peer's memory, sometimes reads it back, and reads the peer's answer
 // there; it exchanges messages, and counts.
 func (p *Endpoint) Round(ctx context.Context, n int) error {
-	n = min(max(n, 1), room)
-	off, seq := p.somewhere(p.PD.Context().Driver() == "siw", n), p.sent
+	n = min(max(n, 1), memSize)
+	off, seq := p.randomOffset(p.PD.Context().Driver() == "siw", n), p.sent
 	at := p.Addr + uint64(off)
-	back := p.local.Bytes()[room:][:n]
+	back := p.local.Bytes()[memSize:][:n]
 	p.mine.Fill(p.local.Bytes()[:n], seq)
 	clear(back)
 	// Reading one more byte ensures that rxe has finished a READ, see verbs.OpRDMARead.
 	write := verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: at, SGL: []verbs.SGE{p.local.SGE(0, n)}}
-	read := verbs.SendWR{Opcode: verbs.OpRDMARead, RemoteAddr: at, SGL: []verbs.SGE{p.local.SGE(room, n)}}
-	proof := verbs.SendWR{Opcode: verbs.OpRDMARead, RemoteAddr: at, SGL: []verbs.SGE{p.local.SGE(room, 1)}}
+	read := verbs.SendWR{Opcode: verbs.OpRDMARead, RemoteAddr: at, SGL: []verbs.SGE{p.local.SGE(memSize, n)}}
+	proof := verbs.SendWR{Opcode: verbs.OpRDMARead, RemoteAddr: at, SGL: []verbs.SGE{p.local.SGE(memSize, 1)}}
 	var err error
 	if p.rand.IntN(2) == 0 {
 		err = p.post(write) // it must arrive before the message that follows
-	} else if err = p.all(ctx, write, read, proof); err == nil {
+	} else if err = p.postAndWait(ctx, write, read, proof); err == nil {
 		err = p.mine.Check("memory, read back,", back, seq, n)
 	}
 	if err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
-	err = p.ask(ctx, p, task{Off: uint32(off), N: uint32(n)}, 2*window, window, func() ([]byte, error) {
-		return back, p.all(ctx, read, proof)
+	err = p.clientRound(ctx, p, task{Off: uint32(off), N: uint32(n)}, 2*window, window, func() ([]byte, error) {
+		return back, p.postAndWait(ctx, read, proof)
 	})
 	if err == nil {
 		err = p.drain(ctx, 0)
@@ -235,11 +235,11 @@ func (p *Endpoint) Round(ctx context.Context, n int) error {
 		return err
 	}
 	atomic := func(wr verbs.SendWR) (uint64, error) {
-		wr.RemoteAddr, wr.SGL = p.Addr+room, []verbs.SGE{p.local.SGE(2*room, 8)}
-		err := p.all(ctx, wr)
-		return binary.NativeEndian.Uint64(p.local.Bytes()[2*room:]), err
+		wr.RemoteAddr, wr.SGL = p.Addr+memSize, []verbs.SGE{p.local.SGE(2*memSize, 8)}
+		err := p.postAndWait(ctx, wr)
+		return binary.NativeEndian.Uint64(p.local.Bytes()[2*memSize:]), err
 	}
-	return p.count(&p.counter, func(delta uint64) (uint64, error) {
+	return p.checkAtomics(&p.counter, func(delta uint64) (uint64, error) {
 		return atomic(verbs.SendWR{Opcode: verbs.OpFetchAdd, CompareAdd: delta})
 	}, func(old, value uint64) (uint64, error) {
 		return atomic(verbs.SendWR{Opcode: verbs.OpCompareSwap, CompareAdd: old, Swap: value})

@@ -16,8 +16,8 @@ var ErrData = errors.New("the data is wrong")
 // Key determines all data that one side of a connection sends.
 type Key uint64
 
-// Answers returns the key of the other side.
-func (k Key) Answers() Key { return ^k }
+// Peer returns the key of the other side.
+func (k Key) Peer() Key { return ^k }
 
 // noise returns the bytes from which all data is taken, so that checking data costs little
 // more than comparing its bytes.

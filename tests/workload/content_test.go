@@ -39,7 +39,7 @@ func TestContent(t *testing.T) {
 		}
 		if n >= 16 {
 			wrong("as another message", k, b, seq+1, n)
-			wrong("as an answer", k.Answers(), b, seq, n)
+			wrong("as an answer", k.Peer(), b, seq, n)
 			wrong("as another part", k, k.Fill(make([]byte, n+1), seq)[1:], seq, n)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 
 // HTTP uses net/http over rsock. net/http repeats a request on a new connection if an idle
 // one has ended.
-var HTTP = &Layer{Name: "net/http", Listen: listenHTTP, Dial: dialHTTP, Died: []error{syscall.ECONNRESET, syscall.ETIMEDOUT, syscall.ECONNREFUSED}}
+var HTTP = &Layer{Name: "net/http", Listen: listenHTTP, Dial: dialHTTP, PeerGoneErrors: []error{syscall.ECONNRESET, syscall.ETIMEDOUT, syscall.ECONNREFUSED}}
 
 // listenHTTP answers GET with the data of a key and a number, and POST with the body, while
 // it is received.
@@ -79,7 +79,7 @@ func (s *httpSession) Round(ctx context.Context, n int) error {
 		body         io.Reader
 		want         Key
 	}{
-		{"GET", fmt.Sprintf("/%x/%d/%d", uint64(s.mine.Answers()), s.seq, n), nil, s.mine.Answers()},
+		{"GET", fmt.Sprintf("/%x/%d/%d", uint64(s.mine.Peer()), s.seq, n), nil, s.mine.Peer()},
 		{"POST", "/", bytes.NewReader(s.mine.Fill(make([]byte, n), s.seq)), s.mine},
 	} {
 		req, err := http.NewRequestWithContext(ctx, r.method, s.url+r.path, r.body)

@@ -27,8 +27,8 @@ type Layer struct {
 	Listen func(ctx context.Context, addr string, report func(error)) (*Server, error)
 	// Dial connects to a server.
 	Dial func(ctx context.Context, addr string) (Session, error)
-	// Died are the errors, by errors.Is, of a session whose peer or link is gone.
-	Died []error
+	// PeerGoneErrors are the errors, by errors.Is, of a session whose peer or link is gone.
+	PeerGoneErrors []error
 }
 
 // Layers are all layers.
@@ -107,7 +107,7 @@ func Serve[T any, A fmt.Stringer](ctx context.Context, l interface {
 	Close() error
 }, accept func(context.Context) (T, error), handle func(context.Context, T) error, report func(error), end func() error) *Server {
 	s := &Server{Addr: l.Addr().String(), stop: sync.OnceValue(l.Close), done: make(chan struct{})}
-	abide := context.AfterFunc(ctx, func() { s.stop() })
+	stopWatching := context.AfterFunc(ctx, func() { s.stop() })
 	failed := func(what string, err error) {
 		if err != nil && ctx.Err() == nil {
 			report(fmt.Errorf("%s: %w", what, err))
@@ -115,7 +115,7 @@ func Serve[T any, A fmt.Stringer](ctx context.Context, l interface {
 	}
 	go func() {
 		defer close(s.done)
-		defer abide()
+		defer stopWatching()
 		var handlers sync.WaitGroup
 		for {
 			c, err := accept(ctx)

@@ -16,7 +16,7 @@ import (
 // RConn uses package rconn: it puts, gets and counts in the memory of a region that the
 // server announces and of one that it advertises later, and exchanges messages one at a
 // time, in pieces.
-var RConn = &Layer{Name: "rconn", Listen: listenConn, Dial: dialConn, Died: CM.Died}
+var RConn = &Layer{Name: "rconn", Listen: listenConn, Dial: dialConn, PeerGoneErrors: CM.PeerGoneErrors}
 
 // Conn is an end of layer RConn.
 type Conn struct {
@@ -24,7 +24,7 @@ type Conn struct {
 	Out *rconn.LocalRegion // of messages
 
 	simple
-	party
+	side
 	shared    []*rconn.LocalRegion // for the peer to use
 	in, local *rconn.LocalRegion
 	regions   []rconn.RemoteRegion // of the peer
@@ -39,14 +39,14 @@ func (p *Conn) setup(c *rconn.Conn) (err error) {
 	if p.Out, err = c.Alloc(message, 0); err != nil {
 		return err
 	}
-	_, p.atomics = shared(c.PD().Context())
-	return p.expect()
+	_, p.atomics = remoteAccess(c.PD().Context())
+	return p.postRecv()
 }
 
-// share allocates another region for the peer to use.
-func (p *Conn) share() (rconn.Span, error) {
-	access, _ := shared(p.PD().Context())
-	r, err := p.Alloc(room+8, access)
+// allocShared allocates another region for the peer to use.
+func (p *Conn) allocShared() (rconn.Span, error) {
+	access, _ := remoteAccess(p.PD().Context())
+	r, err := p.Alloc(memSize+8, access)
 	if err != nil {
 		return rconn.Span{}, err
 	}
@@ -54,9 +54,9 @@ func (p *Conn) share() (rconn.Span, error) {
 	return r.All(), nil
 }
 
-// expect posts the receive of the next message, whose number determines the number of pieces.
-func (p *Conn) expect() error {
-	return p.PostRecv(p.came, split(p.in.All(), int(p.came%4)+1)...)
+// postRecv posts the receive of the next message, whose number determines the number of pieces.
+func (p *Conn) postRecv() error {
+	return p.PostRecv(p.received, split(p.in.All(), int(p.received%4)+1)...)
 }
 
 // split cuts a span into pieces.
@@ -72,14 +72,14 @@ func split(s rconn.Span, pieces int) (all []rconn.Span) {
 	return all
 }
 
-// pieces cuts a span into 1 to 4 pieces.
-func (p *Conn) pieces(s rconn.Span) []rconn.Span { return split(s, 1+p.rand.IntN(4)) }
+// randomSplit cuts a span into 1 to 4 pieces.
+func (p *Conn) randomSplit(s rconn.Span) []rconn.Span { return split(s, 1+p.rand.IntN(4)) }
 
 // await waits for a request.
 func (p *Conn) await(ctx context.Context, d rconn.Direction, id uint64) (n int, err error) {
 	var wc [1]verbs.WC
 	if err := p.Await(ctx, d, wc[:]); err != nil {
-		return 0, p.why(err)
+		return 0, p.addReason(err)
 	}
 	if err = wc[0].Err(); d == rconn.Sends {
 		err = cm.SendError(&wc[0])
@@ -87,15 +87,15 @@ func (p *Conn) await(ctx context.Context, d rconn.Direction, id uint64) (n int, 
 	if err == nil && wc[0].ID != id {
 		err = fmt.Errorf("request %d completed, want %d", wc[0].ID, id)
 	}
-	return int(wc[0].ByteLen), p.why(err)
+	return int(wc[0].ByteLen), p.addReason(err)
 }
 
-func (p *Conn) why(err error) error { return withReason(err, p.Endpoint()) }
+func (p *Conn) addReason(err error) error { return withReason(err, p.Endpoint()) }
 
 // post sends the next message, which is in Out, and waits for its completion.
 func (p *Conn) post(ctx context.Context, n int) error {
-	if err := p.PostSend(p.sent, verbs.SendSignaled, p.pieces(p.Out.Span(0, n))...); err != nil {
-		return p.why(fmt.Errorf("send message %d: %w", p.sent, err))
+	if err := p.PostSend(p.sent, verbs.SendSignaled, p.randomSplit(p.Out.Span(0, n))...); err != nil {
+		return p.addReason(fmt.Errorf("send message %d: %w", p.sent, err))
 	}
 	if _, err := p.await(ctx, rconn.Sends, p.sent); err != nil {
 		return fmt.Errorf("send message %d: %w", p.sent, err)
@@ -109,19 +109,19 @@ func (p *Conn) send(ctx context.Context, n int) error {
 	return p.post(ctx, n)
 }
 
-func (p *Conn) say(ctx context.Context, b []byte) error {
+func (p *Conn) sendControl(ctx context.Context, b []byte) error {
 	return p.post(ctx, copy(p.Out.Bytes(), b))
 }
 
 // receive returns the next message.
 func (p *Conn) receive(ctx context.Context) ([]byte, error) {
-	n, err := p.await(ctx, rconn.Recvs, p.came)
+	n, err := p.await(ctx, rconn.Recvs, p.received)
 	if err != nil {
-		return nil, fmt.Errorf("receive message %d: %w", p.came, err)
+		return nil, fmt.Errorf("receive message %d: %w", p.received, err)
 	}
 	b := bytes.Clone(p.in.Bytes()[:n])
-	p.came++
-	return b, p.expect()
+	p.received++
+	return b, p.postRecv()
 }
 
 func listenConn(ctx context.Context, addr string, report func(error)) (*Server, error) {
@@ -130,12 +130,12 @@ func listenConn(ctx context.Context, addr string, report func(error)) (*Server, 
 		return nil, err
 	}
 	return Serve(ctx, l, l.Accept, func(ctx context.Context, req *rconn.Request) error {
-		p := &Conn{party: newParty(Key(binary.BigEndian.Uint64(req.PrivateData())).Answers())}
+		p := &Conn{side: newSide(Key(binary.BigEndian.Uint64(req.PrivateData())).Peer())}
 		c, err := req.Accept(ctx, rconn.Options{Setup: func(c *rconn.Conn) error {
 			if err := p.setup(c); err != nil {
 				return err
 			}
-			first, err := p.share()
+			first, err := p.allocShared()
 			if err != nil {
 				return err
 			}
@@ -145,9 +145,9 @@ func listenConn(ctx context.Context, addr string, report func(error)) (*Server, 
 			return err
 		}
 		defer c.Close()
-		second, err := p.share()
+		second, err := p.allocShared()
 		for err == nil {
-			err = p.answer(ctx, advertiser{p, second}, p.shared[0].Bytes(), p.shared[1].Bytes())
+			err = p.serveRound(ctx, advertiser{p, second}, p.shared[0].Bytes(), p.shared[1].Bytes())
 		}
 		return unlessPeerClosed(ctx, c.Endpoint(), err)
 	}, report, nil), nil
@@ -160,21 +160,21 @@ type advertiser struct {
 	region rconn.Span
 }
 
-func (p advertiser) say(ctx context.Context, b []byte) error {
+func (p advertiser) sendControl(ctx context.Context, b []byte) error {
 	if p.sent == 0 {
 		const id = 99
 		if err := p.PostAdvert(id, verbs.SendSignaled, 2, p.region); err != nil {
-			return p.why(err)
+			return p.addReason(err)
 		}
 		if _, err := p.await(ctx, rconn.Sends, id); err != nil {
 			return err
 		}
 	}
-	return p.Conn.say(ctx, b)
+	return p.Conn.sendControl(ctx, b)
 }
 
 func dialConn(ctx context.Context, addr string) (Session, error) {
-	p := &Conn{party: newParty(Key(rand.Uint64()))}
+	p := &Conn{side: newSide(Key(rand.Uint64()))}
 	c, err := (&rconn.Dialer{Options: rconn.Options{
 		Adverts: 1, PrivateData: binary.BigEndian.AppendUint64(nil, uint64(p.mine)), Setup: p.setup,
 	}}).Dial(ctx, addr)
@@ -184,7 +184,7 @@ func dialConn(ctx context.Context, addr string) (Session, error) {
 	if p.regions = c.Adverts(); len(p.regions) != 1 {
 		err = fmt.Errorf("%d advertisements", len(p.regions))
 	} else {
-		p.local, err = c.Alloc(2*room, rconn.LocalWrite)
+		p.local, err = c.Alloc(2*memSize, rconn.LocalWrite)
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -195,35 +195,35 @@ func dialConn(ctx context.Context, addr string) (Session, error) {
 // Round writes to the peer's memory, reads it back, and reads the peer's answer there; it
 // exchanges messages, and counts.
 func (p *Conn) Round(ctx context.Context, n int) error {
-	n = min(max(n, 1), room)
+	n = min(max(n, 1), memSize)
 	i, seq := p.rand.IntN(len(p.regions)), p.sent
-	off := p.somewhere(p.PD().Context().Driver() == "siw", n)
+	off := p.randomOffset(p.PD().Context().Driver() == "siw", n)
 	at := p.regions[i].At(off)
 	data := p.mine.Fill(make([]byte, n), seq)
-	back, err := p.move(ctx, at, data)
+	back, err := p.writeAndReadBack(ctx, at, data)
 	if err == nil {
 		err = p.mine.Check("memory, read back,", back, seq, n)
 	}
 	if err != nil {
 		return fmt.Errorf("write and read back: %w", err)
 	}
-	err = p.ask(ctx, p, task{Region: uint32(i), Off: uint32(off), N: uint32(n)}, 3, 1, func() ([]byte, error) {
+	err = p.clientRound(ctx, p, task{Region: uint32(i), Off: uint32(off), N: uint32(n)}, 3, 1, func() ([]byte, error) {
 		if len(p.regions) == 1 {
 			r, err := p.AwaitAdvert(ctx)
 			if err != nil {
-				return nil, p.why(err)
+				return nil, p.addReason(err)
 			}
 			if p.regions = append(p.regions, r); r.Tag != 2 {
 				return nil, fmt.Errorf("%w: regions %v", ErrData, p.regions)
 			}
 		}
-		return data, p.why(p.Get(ctx, data, at))
+		return data, p.addReason(p.Get(ctx, data, at))
 	})
 	if err != nil || !p.atomics {
 		return err
 	}
-	c, want := p.Counter(p.regions[i].At(room)), &p.counters[i]
-	err = p.count(want, func(delta uint64) (uint64, error) {
+	c, want := p.Counter(p.regions[i].At(memSize)), &p.counters[i]
+	err = p.checkAtomics(want, func(delta uint64) (uint64, error) {
 		return c.Add(ctx, delta)
 	}, func(old, value uint64) (uint64, error) {
 		return c.CompareAndSwap(ctx, old, value)
@@ -234,13 +234,13 @@ func (p *Conn) Round(ctx context.Context, n int) error {
 			err = fmt.Errorf("%w: counter is %#x, want %#x", ErrData, now, *want)
 		}
 	}
-	return p.why(err)
+	return p.addReason(err)
 }
 
-// move writes to the peer's memory and reads it back: with Put and Get, or gathered from
+// writeAndReadBack writes to the peer's memory and reads it back: with Put and Get, or gathered from
 // some pieces and scattered to others, of existing memory or of memory that is registered
 // just for this.
-func (p *Conn) move(ctx context.Context, at rconn.Target, data []byte) (back []byte, err error) {
+func (p *Conn) writeAndReadBack(ctx context.Context, at rconn.Target, data []byte) (back []byte, err error) {
 	n := len(data)
 	kind := p.rand.IntN(3)
 	if kind == 0 {
@@ -248,29 +248,29 @@ func (p *Conn) move(ctx context.Context, at rconn.Target, data []byte) (back []b
 		if err = p.Put(ctx, at, data); err == nil {
 			err = p.Get(ctx, back, at)
 		}
-		return back, p.why(err)
+		return back, p.addReason(err)
 	}
 	local := p.local
 	if kind == 1 {
-		if local, err = p.Register(make([]byte, 2*room), rconn.LocalWrite); err != nil {
+		if local, err = p.Register(make([]byte, 2*memSize), rconn.LocalWrite); err != nil {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, local.Close()) }()
 	}
 	copy(local.Bytes(), data)
-	back = local.Bytes()[room:][:n]
+	back = local.Bytes()[memSize:][:n]
 	clear(back)
-	err = p.PostWrite(1, 0, at, p.pieces(local.Span(0, n))...)
+	err = p.PostWrite(1, 0, at, p.randomSplit(local.Span(0, n))...)
 	if err == nil {
-		err = p.PostRead(2, 0, at, p.pieces(local.Span(room, n))...)
+		err = p.PostRead(2, 0, at, p.randomSplit(local.Span(memSize, n))...)
 	}
 	if err == nil { // reading one more byte ensures that rxe has finished a READ
-		err = p.PostRead(3, verbs.SendSignaled, at, local.Span(room, 1))
+		err = p.PostRead(3, verbs.SendSignaled, at, local.Span(memSize, 1))
 	}
 	if err == nil {
 		_, err = p.await(ctx, rconn.Sends, 3)
 	}
-	return back, p.why(err)
+	return back, p.addReason(err)
 }
 
 // Poke writes no bytes to the peer's memory.

@@ -29,7 +29,7 @@ var RMsg = &Layer{
 		s.end = end
 		return s, nil
 	},
-	Died: []error{verbs.ErrDisconnected, rmsg.ErrUnreadable, verbs.WCFlushErr},
+	PeerGoneErrors: []error{verbs.ErrDisconnected, rmsg.ErrUnreadable, verbs.WCFlushErr},
 }
 
 // MsgOptions are the options of all loops.
@@ -55,13 +55,13 @@ func RunLoop(opt rmsg.Options) (loop *rmsg.Loop, end func() error, err error) {
 type Socket struct {
 	*rmsg.Socket
 
-	party
+	side
 	end  func() error
 	poke *rmsg.Buffer
 }
 
-// poking is a message that receivers ignore.
-const poking = "poke"
+// pokeMessage is a message that receivers ignore.
+const pokeMessage = "poke"
 
 // send sends the next message, of n bytes.
 func (p *Socket) send(ctx context.Context, n int) (err error) {
@@ -105,18 +105,18 @@ func (p *Socket) sendBuffer(ctx context.Context, n int) error {
 // receive receives the next message, which must have n bytes unless n is negative.
 func (p *Socket) receive(ctx context.Context, n int) (int, error) {
 	b, err := p.Recv(ctx)
-	for err == nil && string(b.Bytes()) == poking {
+	for err == nil && string(b.Bytes()) == pokeMessage {
 		b.Free()
 		b, err = p.Recv(ctx)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("receive message %d of key %#x: %w", p.came, p.theirs, err)
+		return 0, fmt.Errorf("receive message %d of key %#x: %w", p.received, p.theirs, err)
 	}
 	if n < 0 {
 		n = len(b.Bytes())
 	}
-	err = p.theirs.Check("message", b.Bytes(), p.came, n)
-	p.came++
+	err = p.theirs.Check("message", b.Bytes(), p.received, n)
+	p.received++
 	return n, errors.Join(err, b.Free())
 }
 
@@ -157,7 +157,7 @@ func listenMsg(ctx context.Context, addr string, report func(error)) (*Server, e
 		if err := s.Wait(ctx); err != nil {
 			return err
 		}
-		p := &Socket{Socket: s, party: newParty(Key(binary.BigEndian.Uint64(s.PrivateData())).Answers())}
+		p := &Socket{Socket: s, side: newSide(Key(binary.BigEndian.Uint64(s.PrivateData())).Peer())}
 		answers := make(chan int, 1000)
 		return p.bothWays(ctx, answers, func(ctx context.Context) error {
 			defer close(answers)
@@ -184,7 +184,7 @@ func DialMsg(ctx context.Context, loop *rmsg.Loop, addr string) (*Socket, error)
 	if err != nil {
 		return nil, err
 	}
-	return &Socket{Socket: s, party: newParty(mine)}, nil
+	return &Socket{Socket: s, side: newSide(mine)}, nil
 }
 
 // Round sends messages while it receives as many of the same sizes.
@@ -209,8 +209,8 @@ func (p *Socket) Round(ctx context.Context, n int) error {
 // Poke sends a message that the server ignores.
 func (p *Socket) Poke() {
 	if p.poke == nil {
-		if p.poke, _ = p.Alloc(len(poking)); p.poke != nil {
-			copy(p.poke.Bytes(), poking)
+		if p.poke, _ = p.Alloc(len(pokeMessage)); p.poke != nil {
+			copy(p.poke.Bytes(), pokeMessage)
 		}
 	}
 	if p.poke != nil && p.poke.Status() != rmsg.Queued {

@@ -15,23 +15,23 @@ import (
 )
 
 // RSock uses package rsock: bytes in both directions at the same time, in pieces of all sizes.
-var RSock = &Layer{Name: "rsock", Listen: listenStreams, Dial: dialStream, Died: []error{syscall.ECONNRESET, syscall.ETIMEDOUT}}
+var RSock = &Layer{Name: "rsock", Listen: listenStreams, Dial: dialStream, PeerGoneErrors: []error{syscall.ECONNRESET, syscall.ETIMEDOUT}}
 
 // Stream is an end of layer RSock.
 type Stream struct {
 	*rsock.Conn
 
-	party
+	side
 }
 
-// bound makes calls end with ctx, until the next call of bound.
-func bound(ctx context.Context, c net.Conn) (stop func() bool) {
+// abortOnDone makes calls end with ctx, until the next call of bound.
+func abortOnDone(ctx context.Context, c net.Conn) (stop func() bool) {
 	c.SetDeadline(time.Time{})
 	return context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
 }
 
-// pieces calls do with pieces of the rest of b until do has processed all of it.
-func pieces(b []byte, do func([]byte) (int, error)) error {
+// forChunks calls do with pieces of the rest of b until do has processed all of it.
+func forChunks(b []byte, do func([]byte) (int, error)) error {
 	const most = 256 << 10
 	for len(b) > 0 {
 		n, err := do(b[:min(1+rand.IntN(most)>>rand.IntN(16), len(b))])
@@ -42,12 +42,12 @@ func pieces(b []byte, do func([]byte) (int, error)) error {
 	return nil
 }
 
-// pipe writes head and n bytes while it reads n bytes, which it checks.
-func (p *Stream) pipe(head []byte, n int) error {
+// exchange writes head and n bytes while it reads n bytes, which it checks.
+func (p *Stream) exchange(head []byte, n int) error {
 	sent := make(chan error, 1)
-	go func() { sent <- pieces(append(head, p.mine.Fill(make([]byte, n), p.sent)...), p.Write) }()
+	go func() { sent <- forChunks(append(head, p.mine.Fill(make([]byte, n), p.sent)...), p.Write) }()
 	got := make([]byte, n)
-	err := pieces(got, p.Read)
+	err := forChunks(got, p.Read)
 	if err != nil {
 		p.SetDeadline(time.Unix(1, 0))
 		return fmt.Errorf("read: %w", errors.Join(err, <-sent))
@@ -59,8 +59,8 @@ func (p *Stream) pipe(head []byte, n int) error {
 	return p.theirs.Check("stream", got, p.sent-1, n)
 }
 
-// word reads 8 bytes.
-func (p *Stream) word() (uint64, error) {
+// readUint64 reads 8 bytes.
+func (p *Stream) readUint64() (uint64, error) {
 	var b [8]byte
 	_, err := io.ReadFull(p, b[:])
 	return binary.BigEndian.Uint64(b[:]), err
@@ -75,16 +75,16 @@ func listenStreams(ctx context.Context, addr string, report func(error)) (*Serve
 	return Serve(ctx, l, accept, func(ctx context.Context, c net.Conn) (err error) {
 		p := &Stream{Conn: c.(*rsock.Conn)}
 		defer func() { err = errors.Join(err, c.Close()) }()
-		defer bound(ctx, c)()
-		k, err := p.word() // the key; lengths follow
-		p.party = newParty(Key(k).Answers())
+		defer abortOnDone(ctx, c)()
+		k, err := p.readUint64() // the key; lengths follow
+		p.side = newSide(Key(k).Peer())
 		for err == nil {
 			var n uint64
-			if n, err = p.word(); err == nil {
+			if n, err = p.readUint64(); err == nil {
 				if n > 1<<30 {
 					return fmt.Errorf("%w: stream of %d bytes", ErrData, n)
 				}
-				err = p.pipe(nil, int(n))
+				err = p.exchange(nil, int(n))
 			}
 		}
 		if err == io.EOF { // between streams
@@ -99,17 +99,17 @@ func dialStream(ctx context.Context, addr string) (Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Stream{Conn: c.(*rsock.Conn), party: newParty(Key(rand.Uint64()))}, nil
+	return &Stream{Conn: c.(*rsock.Conn), side: newSide(Key(rand.Uint64()))}, nil
 }
 
 // Round writes n bytes while it reads as many.
 func (p *Stream) Round(ctx context.Context, n int) error {
-	defer bound(ctx, p.Conn)()
+	defer abortOnDone(ctx, p.Conn)()
 	var head []byte
 	if p.sent == 0 {
 		head = binary.BigEndian.AppendUint64(head, uint64(p.mine))
 	}
-	return p.pipe(binary.BigEndian.AppendUint64(head, uint64(n)), n)
+	return p.exchange(binary.BigEndian.AppendUint64(head, uint64(n)), n)
 }
 
 // Poke makes the connection check whether the peer still exists.
@@ -117,7 +117,7 @@ func (p *Stream) Poke() { p.SetKeepAlivePeriod(time.Second) }
 
 // Shutdown ends the stream in both directions.
 func (p *Stream) Shutdown(ctx context.Context) error {
-	defer bound(ctx, p.Conn)()
+	defer abortOnDone(ctx, p.Conn)()
 	if err := p.CloseWrite(); err != nil {
 		return err
 	}

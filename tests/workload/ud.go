@@ -14,7 +14,7 @@ import (
 )
 
 // UD uses datagrams of package cm, which may get lost: a lost one is sent again.
-var UD = &Layer{Name: "cm, UD", Datagrams: true, Listen: listenUD, Dial: dialUD, Died: []error{verbs.WCLocQPOpErr, verbs.WCFlushErr}}
+var UD = &Layer{Name: "cm, UD", Datagrams: true, Listen: listenUD, Dial: dialUD, PeerGoneErrors: []error{verbs.WCLocQPOpErr, verbs.WCFlushErr}}
 
 const datagram = 1024
 
@@ -72,7 +72,7 @@ func (p *datagrams) Round(ctx context.Context, n int) error {
 			if err := p.d.Send(ctx, p.Peer, b); err != nil {
 				return err
 			}
-			err := p.answer(ctx, b)
+			err := p.waitAnswer(ctx, b)
 			if err == nil {
 				break
 			}
@@ -84,9 +84,9 @@ func (p *datagrams) Round(ctx context.Context, n int) error {
 	return nil
 }
 
-// answer waits until the datagram is returned. It ignores answers to earlier ones that were
+// waitAnswer waits until the datagram is returned. It ignores answers to earlier ones that were
 // taken for lost or are duplicates. Any other datagram is an error.
-func (p *datagrams) answer(ctx context.Context, sent []byte) error {
+func (p *datagrams) waitAnswer(ctx context.Context, sent []byte) error {
 	ctx, stop := context.WithTimeout(ctx, time.Second)
 	defer stop()
 	for b := make([]byte, datagram); ; {

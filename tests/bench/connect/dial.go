@@ -13,10 +13,10 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// dialing makes connections with Dial and Listen.
-type dialing struct{}
+// dialConnector makes connections with Dial and Listen.
+type dialConnector struct{}
 
-func (dialing) serve(ctx context.Context, addr string, ready func(), torn *teller) error {
+func (dialConnector) serve(ctx context.Context, addr string, ready func(), torn *teardownNotifier) error {
 	l, err := cm.Listen(ctx, addr)
 	if err != nil {
 		return err
@@ -31,7 +31,7 @@ func (dialing) serve(ctx context.Context, addr string, ready func(), torn *telle
 			return err
 		}
 		go func() {
-			if err := errors.Join(answer(ctx, r), torn.tell()); err != nil {
+			if err := errors.Join(answer(ctx, r), torn.notify()); err != nil {
 				log.Print("connect: ", err)
 			}
 		}()
@@ -51,7 +51,7 @@ func answer(ctx context.Context, r *cm.Request) error {
 		return nil // the peer has gone before the connection was established
 	}
 	if echo {
-		err = m.take()
+		err = m.receive()
 		if err == nil {
 			err = m.send()
 		}
@@ -60,7 +60,7 @@ func answer(ctx context.Context, r *cm.Request) error {
 	return errors.Join(err, e.Close())
 }
 
-func (dialing) dial(w work) ([]time.Duration, error) {
+func (dialConnector) dial(w work) ([]time.Duration, error) {
 	took := make([]time.Duration, w.n)
 	errs := make([]error, w.p)
 	var next atomic.Int64
@@ -98,7 +98,7 @@ func dialOne(addr string) (took time.Duration, err error) {
 	if echo {
 		err = m.send()
 		if err == nil {
-			err = m.take()
+			err = m.receive()
 		}
 	}
 	took = time.Since(begin)
@@ -136,8 +136,8 @@ func (m *message) send() error {
 	return err
 }
 
-// take waits for a message.
-func (m *message) take() error {
+// receive waits for a message.
+func (m *message) receive() error {
 	var wc [1]verbs.WC
 	for m.RecvCQ.Poll(wc[:]) == 0 {
 	}

@@ -11,10 +11,10 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// looping makes connections as C's program does: event by event, one goroutine per side.
-type looping struct{ loop *cm.Loop }
+// loopConnector makes connections as C's program does: event by event, one goroutine per side.
+type loopConnector struct{ loop *cm.Loop }
 
-func (l looping) serve(ctx context.Context, addr string, ready func(), torn *teller) error {
+func (l loopConnector) serve(ctx context.Context, addr string, ready func(), torn *teardownNotifier) error {
 	at, err := netip.ParseAddrPort(addr)
 	if err != nil {
 		return err
@@ -48,13 +48,13 @@ func (l looping) serve(ctx context.Context, addr string, ready func(), torn *tel
 				return err
 			}
 		}
-		if err := torn.tell(); err != nil {
+		if err := torn.notify(); err != nil {
 			return err
 		}
 	}
 }
 
-func (l looping) dial(w work) (took []time.Duration, err error) {
+func (l loopConnector) dial(w work) (took []time.Duration, err error) {
 	to, err := netip.ParseAddrPort(w.addr)
 	if err != nil {
 		return nil, err

@@ -37,10 +37,10 @@ func main() {
 	}
 }
 
-// way is a way to make connections.
-type way interface {
+// connector is a way to make connections.
+type connector interface {
 	// serve accepts connections until ctx ends, and closes those that the peer has closed.
-	serve(ctx context.Context, addr string, ready func(), torn *teller) error
+	serve(ctx context.Context, addr string, ready func(), torn *teardownNotifier) error
 	// dial makes the connections, closes each when it is established, and returns how long
 	// each took.
 	dial(w work) ([]time.Duration, error)
@@ -54,17 +54,17 @@ type work struct {
 }
 
 func run(args []string) error {
-	var by way = dialing{}
+	var by connector = dialConnector{}
 	if len(args) > 0 && args[0] == "-loop" {
 		loop, err := cm.NewLoop()
 		if err != nil {
 			return err
 		}
 		defer loop.Close()
-		by, args = looping{loop}, args[1:]
+		by, args = loopConnector{loop}, args[1:]
 	}
 	if len(args) == 3 && args[0] == "-s" {
-		torn, err := newTeller(args[2])
+		torn, err := newTeardownNotifier(args[2])
 		if err != nil {
 			return err
 		}
@@ -85,8 +85,8 @@ func run(args []string) error {
 	return client(by, w, args[1], args[2])
 }
 
-func client(by way, w work, port, mode string) error {
-	torn, err := hear(port)
+func client(by connector, w work, port, mode string) error {
+	torn, err := dialNotifier(port)
 	if err != nil {
 		return err
 	}

@@ -74,19 +74,19 @@ func (c *conn) options() cm.Options {
 	}}
 }
 
-func take(cq *uverbs.CQ) error {
+func poll(cq *uverbs.CQ) error {
 	var wc [1]verbs.WC
 	for cq.Poll(wc[:]) == 0 {
 	}
 	return wc[0].Err()
 }
 
-func (c *conn) put() error {
+func (c *conn) sendByte() error {
 	_, err := c.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{c.mr.SGE(0, 1)}})
 	if err != nil {
 		return err
 	}
-	return take(c.SendCQ)
+	return poll(c.SendCQ)
 }
 
 func ping(addr string) (err error) {
@@ -96,10 +96,10 @@ func ping(addr string) (err error) {
 	}
 	defer c.Close()
 	c.mr.Bytes()[0] = '!'
-	if err := c.put(); err != nil {
+	if err := c.sendByte(); err != nil {
 		return err
 	}
-	if err := take(c.RecvCQ); err != nil {
+	if err := poll(c.RecvCQ); err != nil {
 		return err
 	}
 	fmt.Println("byte", c.mr.Bytes()[1])
@@ -129,11 +129,11 @@ func answer(r *cm.Request) (err error) {
 		return err
 	}
 	defer c.Close()
-	if err := take(c.RecvCQ); err != nil {
+	if err := poll(c.RecvCQ); err != nil {
 		return err
 	}
 	c.mr.Bytes()[0] = c.mr.Bytes()[1]
-	if err := c.put(); err != nil {
+	if err := c.sendByte(); err != nil {
 		return err
 	}
 	<-c.Done()

@@ -50,7 +50,7 @@ func client(host, port string, conns uint32, n uint64) error {
 	if err != nil {
 		return err
 	}
-	if err := m.allot(conns); err != nil {
+	if err := m.allocMemory(conns); err != nil {
 		return err
 	}
 	before, err := m.connect(func(i uint32) error {
@@ -64,7 +64,7 @@ func client(host, port string, conns uint32, n uint64) error {
 	if err := m.messages(uint64(conns)); err != nil {
 		return err
 	}
-	if err := m.grown(before); err != nil {
+	if err := m.recordGrowth(before); err != nil {
 		return err
 	}
 	if err := self.Again(func(out *bufio.Writer) error { return m.measure(n, out) }); err != nil {
@@ -131,7 +131,7 @@ func serve(host, port string) error {
 			return err
 		}
 		if i == 0 {
-			if err := m.allot(binary.NativeEndian.Uint32(r.PrivateData())); err != nil {
+			if err := m.allocMemory(binary.NativeEndian.Uint32(r.PrivateData())); err != nil {
 				return err
 			}
 		}
@@ -145,7 +145,7 @@ func serve(host, port string) error {
 	if _, err := m.echo(conns, conns); err != nil {
 		return err
 	}
-	if err := m.grown(before); err != nil {
+	if err := m.recordGrowth(before); err != nil {
 		return err
 	}
 	for {
@@ -184,8 +184,8 @@ func (m *many) connect(one func(i uint32) error) (before int, err error) {
 	return before, nil
 }
 
-// grown records by how many KiB the resident memory has grown.
-func (m *many) grown(before int) error {
+// recordGrowth records by how many KiB the resident memory has grown.
+func (m *many) recordGrowth(before int) error {
 	after, err := resident()
 	m.got.Kilobytes = int64(after - before)
 	return err

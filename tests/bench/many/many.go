@@ -67,8 +67,8 @@ func setUp(ctx context.Context, host string) (*many, error) {
 	return m, err
 }
 
-// allot allocates the memory of the connections.
-func (m *many) allot(conns uint32) (err error) {
+// allocMemory allocates the memory of the connections.
+func (m *many) allocMemory(conns uint32) (err error) {
 	m.conns = make([]conn, conns)
 	m.mr, err = m.pd.AllocMR(int(conns)*2*size, verbs.AccessLocalWrite, uverbs.MROptions{})
 	return err

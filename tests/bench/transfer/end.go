@@ -108,8 +108,8 @@ func (e *end) prepare(ep *cm.Endpoint) (err error) {
 	return nil
 }
 
-// meet prepares the requests, now that the location of the peer's memory is known.
-func (e *end) meet(peer region) {
+// prepareRequests prepares the requests, now that the location of the peer's memory is known.
+func (e *end) prepareRequests(peer region) {
 	e.peer = peer
 	wr := verbs.SendWR{Opcode: e.Op, RKey: peer.RKey}
 	stride := uint64(e.stride)

@@ -7,8 +7,8 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// put sends message i of a latency test. Once per period it waits for a completion.
-func (e *end) put(i uint32) error {
+// sendMessage sends message i of a latency test. Once per period it waits for a completion.
+func (e *end) sendMessage(i uint32) error {
 	if e.Op == verbs.OpRDMAWrite {
 		e.out[e.Size-1] = byte(i + 1)
 	}
@@ -20,8 +20,8 @@ func (e *end) put(i uint32) error {
 	return e.post(1)
 }
 
-// see waits until message i has been written.
-func (e *end) see(i uint32) {
+// waitWritten waits until message i has been written.
+func (e *end) waitWritten(i uint32) {
 	at := e.stride + int(e.Size) - 1
 	word := e.mr.Word(at &^ 3)
 	var b [4]byte
@@ -35,17 +35,17 @@ func (e *end) see(i uint32) {
 	e.got.Bytes += uint64(e.Size)
 }
 
-func (e *end) ask(took []time.Duration) (err error) {
+func (e *end) ping(took []time.Duration) (err error) {
 	var last time.Duration
 	for i := range e.N {
 		switch e.Op {
 		case verbs.OpSend:
-			if err = e.put(i); err == nil {
-				err = e.take(1)
+			if err = e.sendMessage(i); err == nil {
+				err = e.receive(1)
 			}
 		case verbs.OpRDMAWrite:
-			if err = e.put(i); err == nil {
-				e.see(i)
+			if err = e.sendMessage(i); err == nil {
+				e.waitWritten(i)
 			}
 		default:
 			if err = e.post(1); err == nil {
@@ -66,15 +66,15 @@ func (e *end) ask(took []time.Duration) (err error) {
 	return nil
 }
 
-func (e *end) answer() (err error) {
+func (e *end) pong() (err error) {
 	for i := range e.N {
 		if e.Op == verbs.OpSend {
-			err = e.take(1)
+			err = e.receive(1)
 		} else {
-			e.see(i)
+			e.waitWritten(i)
 		}
 		if err == nil {
-			err = e.put(i)
+			err = e.sendMessage(i)
 		}
 		if err != nil {
 			return err

@@ -72,22 +72,22 @@ func client(addr string, w work, warm uint32) error {
 		return err
 	}
 	defer e.Close()
-	defer e.stay()()
+	defer e.lockThread()()
 	e.warm = warm
 	err = self.Again(func(out *bufio.Writer) error { return e.measure(took, out) })
 	if err != nil {
 		return err
 	}
-	return e.tell(over)
+	return e.sendReport(over)
 }
 
 // measure does the work once, and prints how long it took.
 func (e *end) measure(took []time.Duration, out *bufio.Writer) error {
 	e.reset()
-	if err := e.tell(begin); err != nil {
+	if err := e.sendReport(begin); err != nil {
 		return err
 	}
-	if _, err := e.hear(true); err != nil {
+	if _, err := e.recvReport(true); err != nil {
 		return err
 	}
 	e.start = time.Now()
@@ -95,15 +95,15 @@ func (e *end) measure(took []time.Duration, out *bufio.Writer) error {
 	if e.Rate != 0 {
 		err = e.stream()
 	} else {
-		err = e.ask(took)
+		err = e.ping(took)
 	}
 	if err == nil {
-		err = e.tell(e.got)
+		err = e.sendReport(e.got)
 	}
 	if err != nil {
 		return err
 	}
-	theirs, err := e.hear(e.Events != 0)
+	theirs, err := e.recvReport(e.Events != 0)
 	if err != nil {
 		return err
 	}
@@ -151,10 +151,10 @@ func serveOne(ctx context.Context, r *cm.Request) error {
 		return err
 	}
 	defer ep.Close()
-	defer e.stay()()
-	e.meet(e.work.Memory)
+	defer e.lockThread()()
+	e.prepareRequests(e.work.Memory)
 	for {
-		order, err := e.hear(true)
+		order, err := e.recvReport(true)
 		if err != nil {
 			return err
 		}
@@ -172,25 +172,25 @@ func serveOne(ctx context.Context, r *cm.Request) error {
 // round does the server's part of a round.
 func (e *end) round() error {
 	e.reset()
-	err := e.tell(begin)
+	err := e.sendReport(begin)
 	passive := e.fetches() || e.Rate != 0 && e.Op == verbs.OpRDMAWrite
 	switch {
 	case err != nil || passive:
 	case e.Rate != 0:
-		err = e.drink()
+		err = e.receiveAll()
 	default:
-		err = e.answer()
+		err = e.pong()
 	}
 	if err != nil {
 		return err
 	}
-	if _, err := e.hear(passive || e.Events != 0); err != nil { // the client is done
+	if _, err := e.recvReport(passive || e.Events != 0); err != nil { // the client is done
 		return err
 	}
 	if e.Op == verbs.OpFetchAdd {
 		e.got.Messages = uint64(e.word.Load())
 	}
-	return e.tell(e.got)
+	return e.sendReport(e.got)
 }
 
 func dial(addr string, w work) (*end, error) {
@@ -204,13 +204,13 @@ func dial(addr string, w work) (*end, error) {
 	if _, err := binary.Decode(ep.PrivateData, binary.NativeEndian, &peer); err != nil {
 		return nil, err
 	}
-	e.meet(peer)
+	e.prepareRequests(peer)
 	return e, nil
 }
 
-// stay locks a polling loop to its thread, so that the scheduler does not move it
+// lockThread locks a polling loop to its thread, so that the scheduler does not move it
 // between processors.
-func (e *end) stay() (leave func()) {
+func (e *end) lockThread() (leave func()) {
 	if e.Events != 0 {
 		return func() {}
 	}

@@ -35,9 +35,9 @@ func (e *end) postInline(n int, addr uint64) error {
 	return err
 }
 
-// take receives messages, at least one and at most n, and posts their receives
+// receive receives messages, at least one and at most n, and posts their receives
 // again.
-func (e *end) take(n int) error {
+func (e *end) receive(n int) error {
 	n, err := e.await(e.RecvCQ, n, e.Events != 0)
 	if err != nil {
 		return err
@@ -53,8 +53,8 @@ func (e *end) take(n int) error {
 // begin is the report before a round, over that after the last.
 var begin, over = report{Messages: 1}, report{}
 
-// tell sends a report, and waits until all requests have completed.
-func (e *end) tell(r report) error {
+// sendReport sends a report, and waits until all requests have completed.
+func (e *end) sendReport(r report) error {
 	binary.Encode(e.smallData[:], binary.NativeEndian, &r)
 	err := e.postInline(16, 0)
 	for err == nil && e.signaled > 0 {
@@ -63,8 +63,8 @@ func (e *end) tell(r report) error {
 	return err
 }
 
-// hear receives the peer's report.
-func (e *end) hear(sleep bool) (r report, err error) {
+// recvReport receives the peer's report.
+func (e *end) recvReport(sleep bool) (r report, err error) {
 	if _, err := e.await(e.RecvCQ, 1, sleep); err != nil {
 		return r, err
 	}

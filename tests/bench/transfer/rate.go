@@ -36,11 +36,11 @@ func (e *end) stream() error {
 	return nil
 }
 
-// drink receives all messages, and notifies the sender.
-func (e *end) drink() error {
+// receiveAll receives all messages, and notifies the sender.
+func (e *end) receiveAll() error {
 	told := uint32(0)
 	for e.got.Messages < uint64(e.N) {
-		if err := e.take(int(min(uint64(e.N)-e.got.Messages, batch))); err != nil {
+		if err := e.receive(int(min(uint64(e.N)-e.got.Messages, batch))); err != nil {
 			return err
 		}
 		if e.got.Messages-uint64(told) < credit {

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	if what := os.Getenv("FAULTS_DIAL"); what != "" {
-		if err := poor(what); err != nil {
+		if err := dialWithMemlock(what); err != nil {
 			fmt.Println(err)
 		}
 		os.Exit(0)

@@ -18,9 +18,9 @@ import (
 
 // The links of the lab's devices, the devices' types, and the links' IPv6 addresses.
 var (
-	links = map[string]string{labtest.RXE: "v0", labtest.SIW: "d0"}
-	kinds = map[string]string{labtest.RXE: "rxe", labtest.SIW: "siw"}
-	sixes = map[string]string{labtest.RXE: "fd00:9::1/64", labtest.SIW: "fd00:9:1::1/64"}
+	links     = map[string]string{labtest.RXE: "v0", labtest.SIW: "d0"}
+	kinds     = map[string]string{labtest.RXE: "rxe", labtest.SIW: "siw"}
+	ipv6Addrs = map[string]string{labtest.RXE: "fd00:9::1/64", labtest.SIW: "fd00:9:1::1/64"}
 )
 
 // waitFor waits until something works.
@@ -36,13 +36,13 @@ func waitFor(t testing.TB, works func() error) {
 	t.Fatal(err)
 }
 
-// present waits until the device works.
-func (e *env) present() {
+// waitDevice waits until the device works.
+func (e *env) waitDevice() {
 	e.Helper()
-	waitFor(e, func() error { return works(e.device) })
+	waitFor(e, func() error { return checkDevice(e.device) })
 }
 
-func works(device string) error {
+func checkDevice(device string) error {
 	ctx, err := uverbs.Open(device)
 	if err != nil {
 		return err
@@ -72,14 +72,14 @@ func works(device string) error {
 
 // TestRemoval deletes the device. The kernel waits until all processes have closed it.
 func TestRemoval(t *testing.T) {
-	each(t, fault{title: "the device is removed, and made again", quick: "rsock", run: func(e *env) {
-		c, l := e.under()
+	runFault(t, fault{title: "the device is removed, and made again", quick: "rsock", run: func(e *env) {
+		c, l := e.startLoad()
 		start := time.Now()
 		deleted := make(chan error, 1)
 		go func() { deleted <- netlink.RdmaLinkDel(e.device) }()
 		<-l.done
 		// The peer, on the same device, may have noticed it first, and left.
-		saw := e.expect(left(verbs.ErrDeviceRemoved), l.err)
+		saw := e.expect(peerGoneErrors(verbs.ErrDeviceRemoved), l.err)
 		select {
 		case err := <-deleted:
 			e.Errorf("deleted under an open connection: %v", err)
@@ -96,16 +96,16 @@ func TestRemoval(t *testing.T) {
 		}
 		e.Logf("deleted after %v", time.Since(start))
 		c.end()
-		e.add()
-		e.ends(e.serve(), saw, l.when.Sub(start))
+		e.addDevice()
+		e.finish(e.serve(), saw, l.endTime.Sub(start))
 	}})
 }
 
-// add creates the device and waits until it works.
-func (e *env) add() {
+// addDevice creates the device and waits until it works.
+func (e *env) addDevice() {
 	e.Helper()
 	labtest.Check(e, netlink.RdmaLinkAdd(e.device, kinds[e.device], links[e.device]))
-	e.present()
+	e.waitDevice()
 }
 
 // TestLink sets the link down for a second. siw does not notice, as packets to the same host
@@ -114,11 +114,11 @@ func (e *env) add() {
 // connect until the device is created again (6.12: rxe_requester moves it to the error
 // state, from which ib_mad does not recover it).
 func TestLink(t *testing.T) {
-	each(t, fault{title: "the link is down for a second", run: func(e *env) {
+	runFault(t, fault{title: "the link is down for a second", run: func(e *env) {
 		c := e.serve()
-		l := newLoadWithin(e.dial(c), 10*time.Second)
-		labtest.Check(e, l.more(5))
-		l.slowest()
+		l := newLoadTimeout(e.dial(c), 10*time.Second)
+		labtest.Check(e, l.waitRounds(5))
+		l.takeLongest()
 		link := labtest.Must(netlink.LinkByName(links[e.device]))(e)
 		start := time.Now()
 		labtest.Check(e, netlink.LinkSetDown(link))
@@ -126,24 +126,24 @@ func TestLink(t *testing.T) {
 		if err := netlink.LinkSetUp(link); err != nil {
 			e.Error(err)
 		}
-		six, _ := netlink.ParseAddr(sixes[e.device])
+		six, _ := netlink.ParseAddr(ipv6Addrs[e.device])
 		six.Flags = unix.IFA_F_NODAD
 		if err := netlink.AddrAdd(link, six); err != nil && !errors.Is(err, unix.EEXIST) {
 			e.Error(err)
 		}
-		e.present()
+		e.waitDevice()
 		if e.device == labtest.SIW {
-			e.goesOn(c, l, 20)
+			e.expectContinues(c, l, 20)
 			return
 		}
 		<-l.done
-		saw := e.expect(wants{
+		saw := e.expect(wantErrors{
 			"cm":    {verbs.ErrDisconnected, verbs.WCFlushErr, context.DeadlineExceeded},
 			"rconn": {verbs.ErrDisconnected, verbs.WCFlushErr, context.DeadlineExceeded},
 			"rmsg":  {verbs.ErrDisconnected, verbs.WCFlushErr, context.DeadlineExceeded},
 			"rsock": {unix.ECONNRESET, os.ErrDeadlineExceeded},
 		}, l.err)
-		took := l.when.Sub(start)
+		took := l.endTime.Sub(start)
 		if errors.Is(l.err, verbs.WCFlushErr) && !errors.Is(l.err, verbs.ErrDisconnected) && e.layer.Name != "rsock" {
 			saw += ", and no reason"
 		}
@@ -160,8 +160,8 @@ func TestLink(t *testing.T) {
 			e.Logf("%v: the device is made again", err)
 			saw += ", device made again"
 			labtest.Check(e, netlink.RdmaLinkDel(e.device))
-			e.add()
+			e.addDevice()
 		}
-		e.ends(e.serve(), saw, took)
+		e.finish(e.serve(), saw, took)
 	}})
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/goverbs/verbs/tests/workload"
 )
 
-// all reports whether all faults are run, however long they take.
-var all = os.Getenv("FAULTS") == "all"
+// allFaults reports whether all faults are run, however long they take.
+var allFaults = os.Getenv("FAULTS") == "all"
 
-// chunk is how many bytes a round transfers in each direction.
-const chunk = 64 << 10
+// roundSize is how many bytes a round transfers in each direction.
+const roundSize = 64 << 10
 
 var layers = []*workload.Layer{workload.CM, workload.RConn, workload.RMsg, workload.RSock}
 
@@ -42,8 +42,8 @@ type env struct {
 	wire   *wire                     // if there is one
 }
 
-// each runs a fault on all devices and layers.
-func each(t *testing.T, f fault) {
+// runFault runs a fault on all devices and layers.
+func runFault(t *testing.T, f fault) {
 	t.Helper()
 	labtest.Require(t)
 	if os.Getenv("LAB") == "host" {
@@ -52,7 +52,7 @@ func each(t *testing.T, f fault) {
 	for _, device := range []string{labtest.RXE, labtest.SIW} {
 		t.Run(device, func(t *testing.T) {
 			for _, l := range layers {
-				if !all && !slices.Contains(strings.Fields(f.quick), l.Name) {
+				if !allFaults && !slices.Contains(strings.Fields(f.quick), l.Name) {
 					continue
 				}
 				if f.only != "" && !slices.Contains(strings.Fields(f.only), l.Name) {
@@ -60,7 +60,7 @@ func each(t *testing.T, f fault) {
 				}
 				t.Run(l.Name, func(t *testing.T) {
 					e := &env{T: t, title: f.title, layer: l, device: device, addr: labtest.AddrOf(device) + ":0", open: map[workload.Session]bool{}}
-					warm(t)
+					warmUp(t)
 					if f.wired {
 						e.wire = newWire(t, device)
 						e.addr = e.wire.b + ":0"
@@ -70,15 +70,15 @@ func each(t *testing.T, f fault) {
 					if e.rows == 0 && !t.Failed() && !t.Skipped() {
 						t.Error("nothing was found out")
 					}
-					labtest.SameInventory(t, before)
+					labtest.CheckLeaks(t, before)
 				})
 			}
 		})
 	}
 }
 
-// warm makes the runtime and the kernel allocate what they allocate only once.
-var warm = func() func(t testing.TB) {
+// warmUp makes the runtime and the kernel allocate what they allocate only once.
+var warmUp = func() func(t testing.TB) {
 	var once sync.Once
 	return func(t testing.TB) {
 		once.Do(func() {
@@ -87,13 +87,13 @@ var warm = func() func(t testing.TB) {
 					c := newChild(t, l, labtest.AddrOf(device)+":0")
 					s := labtest.Must(l.Dial(t.Context(), c.addr))(t)
 					load := newLoad(s)
-					labtest.Check(t, load.more(2))
+					labtest.Check(t, load.waitRounds(2))
 					load.end()
 					s.Close()
 					c.kill()
 				}
 			}
-			labtest.Settled(t)
+			labtest.SettledInventory(t)
 		})
 	}
 }()
@@ -107,7 +107,7 @@ func (e *env) serve(more ...func(*exec.Cmd)) *child {
 // dial connects to a peer.
 func (e *env) dial(c *child) workload.Session {
 	e.Helper()
-	ctx := labtest.Within(e, patience)
+	ctx := labtest.Within(e, roundTimeout)
 	s := labtest.Must(e.layer.Dial(ctx, c.addr))(e)
 	e.open[s] = true
 	e.Cleanup(func() {
@@ -118,13 +118,13 @@ func (e *env) dial(c *child) workload.Session {
 	return s
 }
 
-// again returns how long it takes to make a new connection and do a round.
-func (e *env) again(c *child) time.Duration {
+// reconnect returns how long it takes to make a new connection and do a round.
+func (e *env) reconnect(c *child) time.Duration {
 	e.Helper()
 	start := time.Now()
 	s := e.dial(c)
-	ctx := labtest.Within(e, patience)
-	if err := s.Round(ctx, chunk); err != nil {
+	ctx := labtest.Within(e, roundTimeout)
+	if err := s.Round(ctx, roundSize); err != nil {
 		e.Errorf("a new connection: %v", err)
 	}
 	took := time.Since(start)
@@ -132,21 +132,21 @@ func (e *env) again(c *child) time.Duration {
 	return took
 }
 
-// under starts a peer and a load on a session with it.
-func (e *env) under(more ...func(*exec.Cmd)) (*child, *load) {
+// startLoad starts a peer and a load on a session with it.
+func (e *env) startLoad(more ...func(*exec.Cmd)) (*child, *load) {
 	e.Helper()
 	c := e.serve(more...)
 	l := newLoad(e.dial(c))
-	labtest.Check(e, l.more(5))
-	l.slowest()
+	labtest.Check(e, l.waitRounds(5))
+	l.takeLongest()
 	return c, l
 }
 
-// goesOn checks that a load does n more rounds, ends it, and adds a row.
-func (e *env) goesOn(c *child, l *load, n int64) {
+// expectContinues checks that a load does n more rounds, ends it, and adds a row.
+func (e *env) expectContinues(c *child, l *load, n int64) {
 	e.Helper()
-	err := l.more(n)
-	took := l.slowest()
+	err := l.waitRounds(n)
+	took := l.takeLongest()
 	if err == nil {
 		err = l.end()
 	}
@@ -154,26 +154,26 @@ func (e *env) goesOn(c *child, l *load, n int64) {
 		e.Error(err)
 	}
 	e.close(l.s)
-	e.ends(c, "continues", took)
+	e.finish(c, "continues", took)
 }
 
-// survived checks that a load still does rounds, ends it, and adds a row.
-func (e *env) survived(c *child, l *load, saw string, took time.Duration) {
+// expectStillWorks checks that a load still does rounds, ends it, and adds a row.
+func (e *env) expectStillWorks(c *child, l *load, saw string, took time.Duration) {
 	e.Helper()
-	if err := l.more(3); err != nil {
+	if err := l.waitRounds(3); err != nil {
 		e.Error(err)
 	}
 	if err := l.end(); err != nil {
 		e.Error(err)
 	}
 	e.close(l.s)
-	e.ends(c, saw, took)
+	e.finish(c, saw, took)
 }
 
-// ends checks that a peer accepts a new connection, kills it, and adds a row.
-func (e *env) ends(c *child, saw string, took time.Duration) {
+// finish checks that a peer accepts a new connection, kills it, and adds a row.
+func (e *env) finish(c *child, saw string, took time.Duration) {
 	e.Helper()
-	again := e.again(c)
+	again := e.reconnect(c)
 	c.kill()
 	e.row(saw, took, again)
 }

@@ -17,7 +17,7 @@ import (
 
 // pause returns how long a process is stopped.
 func pause() time.Duration {
-	if all {
+	if allFaults {
 		return 5 * time.Second
 	}
 	return 500 * time.Millisecond
@@ -25,8 +25,8 @@ func pause() time.Duration {
 
 // TestFreezeHere stops this process, and not its peer.
 func TestFreezeHere(t *testing.T) {
-	each(t, fault{title: "the process that dialed is stopped for 5 s", quick: "rsock", run: func(e *env) {
-		c, l := e.under()
+	runFault(t, fault{title: "the process that dialed is stopped for 5 s", quick: "rsock", run: func(e *env) {
+		c, l := e.startLoad()
 		start := time.Now()
 		script := fmt.Sprintf("kill -STOP %[1]d; sleep %[2]v; kill -CONT %[1]d", os.Getpid(), pause().Seconds())
 		if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
@@ -35,36 +35,36 @@ func TestFreezeHere(t *testing.T) {
 		if took := time.Since(start); took < pause() {
 			e.Errorf("stopped for %v only", took)
 		}
-		e.goesOn(c, l, 20)
+		e.expectContinues(c, l, 20)
 	}})
 }
 
 // TestFreeze stops the peer's process for some seconds.
 func TestFreeze(t *testing.T) {
-	each(t, fault{title: "the peer's process is stopped for 5 s", quick: "rmsg", run: func(e *env) {
-		c, l := e.under()
+	runFault(t, fault{title: "the peer's process is stopped for 5 s", quick: "rmsg", run: func(e *env) {
+		c, l := e.startLoad()
 		c.freeze()
 		time.Sleep(pause())
 		c.signal(unix.SIGCONT)
-		labtest.Check(e, l.more(1))
-		e.goesOn(c, l, 20)
+		labtest.Check(e, l.waitRounds(1))
+		e.expectContinues(c, l, 20)
 	}})
 }
 
-// late is how long after its deadline a call may return on a busy machine.
-const late = 3 * time.Second
+// deadlineSlack is how long after its deadline a call may return on a busy machine.
+const deadlineSlack = 3 * time.Second
 
-// inTime checks that a round that cannot succeed returns at its deadline.
-func (e *env) inTime(s workload.Session, limit time.Duration) (saw string, took time.Duration) {
+// roundUntilDeadline checks that a round that cannot succeed returns at its deadline.
+func (e *env) roundUntilDeadline(s workload.Session, limit time.Duration) (saw string, took time.Duration) {
 	e.Helper()
 	ctx := labtest.Within(e, limit)
 	start := time.Now()
-	err := s.Round(ctx, chunk)
+	err := s.Round(ctx, roundSize)
 	took = time.Since(start)
-	if took < limit*9/10 || took > limit+late {
+	if took < limit*9/10 || took > limit+deadlineSlack {
 		e.Errorf("%v took %v", limit, took)
 	}
-	return e.expect(wants{
+	return e.expect(wantErrors{
 		"cm":    {context.DeadlineExceeded},
 		"rconn": {context.DeadlineExceeded},
 		"rmsg":  {context.DeadlineExceeded},
@@ -75,11 +75,11 @@ func (e *env) inTime(s workload.Session, limit time.Duration) (saw string, took 
 // TestFreezeDeadline does a round with a deadline while the peer is stopped, and closes the
 // connection before the peer continues.
 func TestFreezeDeadline(t *testing.T) {
-	each(t, fault{title: "the peer's process is stopped: a round with a deadline of 1 s, and Close", run: func(e *env) {
+	runFault(t, fault{title: "the peer's process is stopped: a round with a deadline of 1 s, and Close", run: func(e *env) {
 		c := e.serve()
 		s := e.dial(c)
 		c.freeze()
-		saw, took := e.inTime(s, time.Second)
+		saw, took := e.roundUntilDeadline(s, time.Second)
 		start := time.Now()
 		delete(e.open, s)
 		// The written data has not been read, which only rsock reports.
@@ -87,11 +87,11 @@ func TestFreezeDeadline(t *testing.T) {
 			e.Error(err)
 		}
 		closed := time.Since(start)
-		if closed > 10*time.Second+late {
+		if closed > 10*time.Second+deadlineSlack {
 			e.Errorf("Close took %v", closed)
 		}
 		c.signal(unix.SIGCONT)
-		e.ends(c, saw+"; Close "+brief(closed), took)
+		e.finish(c, saw+"; Close "+formatDuration(closed), took)
 	}})
 }
 
@@ -103,20 +103,20 @@ func TestClock(t *testing.T) {
 		tv := unix.NsecToTimeval(time.Now().Add(d).UnixNano())
 		labtest.Check(e, unix.Settimeofday(&tv))
 	}
-	each(t, fault{title: "the clock is set an hour on, and back", run: func(e *env) {
-		c, l := e.under()
+	runFault(t, fault{title: "the clock is set an hour on, and back", run: func(e *env) {
+		c, l := e.startLoad()
 		for _, d := range []time.Duration{time.Hour, -time.Hour, -time.Hour, time.Hour} {
 			step(e, d)
-			labtest.Check(e, l.more(5))
+			labtest.Check(e, l.waitRounds(5))
 		}
 		other := e.dial(c)
 		c.freeze()
 		time.AfterFunc(300*time.Millisecond, func() { step(e, time.Hour) })
-		saw, took := e.inTime(other, time.Second)
+		saw, took := e.roundUntilDeadline(other, time.Second)
 		step(e, -time.Hour)
 		c.signal(unix.SIGCONT)
 		e.Logf("%s after %v", saw, took)
 		e.close(other)
-		e.goesOn(c, l, 5)
+		e.expectContinues(c, l, 5)
 	}})
 }

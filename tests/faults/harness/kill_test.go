@@ -12,27 +12,27 @@ import (
 
 // TestKill kills the peer's process.
 func TestKill(t *testing.T) {
-	each(t, fault{title: "the peer's process is killed", quick: "rconn rsock", run: func(e *env) {
-		c, l := e.under()
+	runFault(t, fault{title: "the peer's process is killed", quick: "rconn rsock", run: func(e *env) {
+		c, l := e.startLoad()
 		start := time.Now()
 		c.kill()
-		e.bereft(l, start)
+		e.expectPeerKilled(l, start)
 	}})
 }
 
-// left returns the errors of a load whose peer has gone, possibly with its memory before
+// peerGoneErrors returns the errors of a load whose peer has gone, possibly with its memory before
 // its connections.
-func left(more ...error) wants {
+func peerGoneErrors(more ...error) wantErrors {
 	ended := append(more, verbs.ErrDisconnected, verbs.WCRemAccessErr, verbs.WCRemOpErr)
-	return wants{"cm": ended, "rconn": ended, "rmsg": append(ended, rmsg.ErrUnreadable), "rsock": {unix.ECONNRESET}}
+	return wantErrors{"cm": ended, "rconn": ended, "rmsg": append(ended, rmsg.ErrUnreadable), "rsock": {unix.ECONNRESET}}
 }
 
-// bereft checks that a load whose peer was killed ends as documented, and adds
+// expectPeerKilled checks that a load whose peer was killed ends as documented, and adds
 // a row.
-func (e *env) bereft(l *load, start time.Time) {
+func (e *env) expectPeerKilled(l *load, start time.Time) {
 	e.Helper()
 	<-l.done
-	saw := e.expect(left(), l.err)
+	saw := e.expect(peerGoneErrors(), l.err)
 	e.close(l.s)
-	e.ends(e.serve(), saw, l.when.Sub(start))
+	e.finish(e.serve(), saw, l.endTime.Sub(start))
 }

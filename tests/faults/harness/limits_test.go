@@ -18,8 +18,8 @@ import (
 	"github.com/goverbs/verbs/tests/workload"
 )
 
-// files returns how many files a process has open.
-func files(t testing.TB, pid int) uint64 {
+// openFiles returns how many files a process has open.
+func openFiles(t testing.TB, pid int) uint64 {
 	t.Helper()
 	names := labtest.Must(os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid)))(t)
 	return uint64(len(names))
@@ -35,13 +35,13 @@ func limitFiles(t testing.TB, pid int, n uint64) {
 
 // TestFilesDialing dials under load with no files left, then with one, and so on.
 func TestFilesDialing(t *testing.T) {
-	each(t, fault{title: "no files are left where one dials", quick: "rmsg", run: func(e *env) {
-		c, l := e.under()
+	runFault(t, fault{title: "no files are left where one dials", quick: "rmsg", run: func(e *env) {
+		c, l := e.startLoad()
 		var saw string
 		var took time.Duration
 		for room := uint64(0); ; room++ {
-			limitFiles(e, os.Getpid(), files(e, os.Getpid())-1+room)
-			ctx, cancel := context.WithTimeout(e.Context(), patience)
+			limitFiles(e, os.Getpid(), openFiles(e, os.Getpid())-1+room)
+			ctx, cancel := context.WithTimeout(e.Context(), roundTimeout)
 			start := time.Now()
 			s, err := e.layer.Dial(ctx, c.addr)
 			took = max(took, time.Since(start))
@@ -55,33 +55,33 @@ func TestFilesDialing(t *testing.T) {
 			if room == 40 {
 				e.Fatal("40 files do not do")
 			}
-			saw = e.expect(wants{"cm": {unix.EMFILE}, "rconn": {unix.EMFILE}, "rmsg": {unix.EMFILE}, "rsock": {unix.EMFILE}}, err)
+			saw = e.expect(wantErrors{"cm": {unix.EMFILE}, "rconn": {unix.EMFILE}, "rmsg": {unix.EMFILE}, "rsock": {unix.EMFILE}}, err)
 		}
 		if saw == "" {
 			e.Fatal("a dial needs no files")
 		}
-		e.survived(c, l, saw, took)
+		e.expectStillWorks(c, l, saw, took)
 	}})
 }
 
 // TestFilesAccepting dials while the accepting side has no files left.
 func TestFilesAccepting(t *testing.T) {
-	each(t, fault{title: "no files are left where one accepts", run: func(e *env) {
-		c, l := e.under()
+	runFault(t, fault{title: "no files are left where one accepts", run: func(e *env) {
+		c, l := e.startLoad()
 		pid := c.cmd.Process.Pid
-		limitFiles(e, pid, files(e, pid)-1)
+		limitFiles(e, pid, openFiles(e, pid)-1)
 		ctx := labtest.Within(e, 5*time.Second)
 		start := time.Now()
 		s, err := e.layer.Dial(ctx, c.addr)
 		took := time.Since(start)
 		saw := "continues"
 		if err == nil {
-			if err := s.Round(ctx, chunk); err != nil {
+			if err := s.Round(ctx, roundSize); err != nil {
 				e.Error(err)
 			}
 			e.close(s) // accepting needs no files
 		} else {
-			saw = e.expect(wants{
+			saw = e.expect(wantErrors{
 				"cm":    {unix.ECONNREFUSED, context.DeadlineExceeded},
 				"rconn": {unix.ECONNREFUSED, context.DeadlineExceeded},
 				"rmsg":  {unix.ECONNREFUSED, context.DeadlineExceeded},
@@ -89,12 +89,12 @@ func TestFilesAccepting(t *testing.T) {
 			}, err)
 		}
 		limitFiles(e, pid, 1<<20)
-		e.survived(c, l, saw, took)
+		e.expectStillWorks(c, l, saw, took)
 	}})
 }
 
-// poor runs a child that dials with locked memory limited: "layer address bytes".
-func poor(what string) error {
+// dialWithMemlock runs a child that dials with locked memory limited: "layer address bytes".
+func dialWithMemlock(what string) error {
 	f := strings.Fields(what)
 	l, err := workload.ByName(f[0])
 	if err != nil {
@@ -107,39 +107,39 @@ func poor(what string) error {
 	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: bytes, Max: bytes}); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), roundTimeout)
 	defer cancel()
 	s, err := l.Dial(ctx, f[1])
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	return s.Round(ctx, chunk)
+	return s.Round(ctx, roundSize)
 }
 
 // TestLockedMemory dials as a user whose locked memory is limited.
 func TestLockedMemory(t *testing.T) {
-	each(t, fault{title: "locked memory is limited to 8 KiB (ulimit -l)", run: func(e *env) {
+	runFault(t, fault{title: "locked memory is limited to 8 KiB (ulimit -l)", run: func(e *env) {
 		nodes := labtest.Must(os.ReadDir("/dev/infiniband"))(e)
 		for _, n := range nodes {
 			labtest.Check(e, os.Chmod("/dev/infiniband/"+n.Name(), 0o666))
 		}
 		c := e.serve()
 		start := time.Now()
-		text := e.poor(c, 8<<10)
+		text := e.runDialWithMemlock(c, 8<<10)
 		took := time.Since(start)
 		if !strings.Contains(text, unix.ENOMEM.Error()) || !strings.Contains(text, "ulimit -l") {
 			e.Errorf("%q, want ENOMEM and a hint", text)
 		}
-		if text := e.poor(c, 64<<20); text != "" {
+		if text := e.runDialWithMemlock(c, 64<<20); text != "" {
 			e.Errorf("with 64 MiB: %s", text)
 		}
-		e.ends(c, "`ENOMEM`, with a hint at `ulimit -l`", took)
+		e.finish(c, "`ENOMEM`, with a hint at `ulimit -l`", took)
 	}})
 }
 
-// poor runs a child that dials without privileges, and returns its output.
-func (e *env) poor(c *child, memlock int) string {
+// runDialWithMemlock runs a child that dials without privileges, and returns its output.
+func (e *env) runDialWithMemlock(c *child, memlock int) string {
 	e.Helper()
 	cmd := exec.Command("/proc/self/exe") // other users may not enter its folder
 	cmd.Env = append(os.Environ(), fmt.Sprintf("FAULTS_DIAL=%s %s %d", e.layer.Name, c.addr, memlock))
@@ -153,12 +153,12 @@ func (e *env) poor(c *child, memlock int) string {
 
 // TestAddressSpace requests more memory than the process may map.
 func TestAddressSpace(t *testing.T) {
-	each(t, fault{title: "address space is limited (ulimit -v)", only: "cm rconn", run: func(e *env) {
-		c, l := e.under()
+	runFault(t, fault{title: "address space is limited (ulimit -v)", only: "cm rconn", run: func(e *env) {
+		c, l := e.startLoad()
 		var old unix.Rlimit
 		labtest.Check(e, unix.Prlimit(0, unix.RLIMIT_AS, nil, &old))
 		limited := old
-		limited.Cur = virtual(e) + 256<<20
+		limited.Cur = addressSpace(e) + 256<<20
 		labtest.Check(e, unix.Prlimit(0, unix.RLIMIT_AS, &limited, nil))
 		start := time.Now()
 		var err error
@@ -169,14 +169,14 @@ func TestAddressSpace(t *testing.T) {
 			_, err = s.Alloc(1<<30, 1)
 		}
 		took := time.Since(start)
-		saw := e.expect(wants{"cm": {unix.ENOMEM}, "rconn": {unix.ENOMEM}}, err)
+		saw := e.expect(wantErrors{"cm": {unix.ENOMEM}, "rconn": {unix.ENOMEM}}, err)
 		labtest.Check(e, unix.Prlimit(0, unix.RLIMIT_AS, &old, nil))
-		e.survived(c, l, saw, took)
+		e.expectStillWorks(c, l, saw, took)
 	}})
 }
 
-// virtual returns the size of the process's address space in bytes.
-func virtual(t testing.TB) uint64 {
+// addressSpace returns the size of the process's address space in bytes.
+func addressSpace(t testing.TB) uint64 {
 	t.Helper()
 	f := labtest.Must(os.Open("/proc/self/status"))(t)
 	defer f.Close()

@@ -12,29 +12,29 @@ import (
 
 // load does rounds of a session, one after another, until one fails.
 type load struct {
-	s      workload.Session
-	limit  time.Duration // of a round
-	rounds atomic.Int64
-	stop   atomic.Bool
-	done   chan struct{}
-	turn   sync.Mutex  // held by a round, or to prevent rounds
-	failed atomic.Bool // set while turn is held
+	s       workload.Session
+	limit   time.Duration // of a round
+	rounds  atomic.Int64
+	stop    atomic.Bool
+	done    chan struct{}
+	roundMu sync.Mutex  // held during a round, or to prevent rounds
+	failed  atomic.Bool // set while roundMu is held
 
 	// After done:
-	err  error
-	when time.Time // when the last round ended
+	err     error
+	endTime time.Time // when the last round ended
 
 	mu      sync.Mutex
 	longest time.Duration
 	began   time.Time // when the current round began
 }
 
-// patience is how long a round may take. No round takes that long unless it hangs.
-const patience = 60 * time.Second
+// roundTimeout is how long a round may take. No round takes that long unless it hangs.
+const roundTimeout = 60 * time.Second
 
-func newLoad(s workload.Session) *load { return newLoadWithin(s, patience) }
+func newLoad(s workload.Session) *load { return newLoadTimeout(s, roundTimeout) }
 
-func newLoadWithin(s workload.Session, limit time.Duration) *load {
+func newLoadTimeout(s workload.Session, limit time.Duration) *load {
 	l := &load{s: s, limit: limit, done: make(chan struct{})}
 	go func() {
 		defer close(l.done)
@@ -46,20 +46,20 @@ func newLoadWithin(s workload.Session, limit time.Duration) *load {
 }
 
 func (l *load) round() error {
-	l.turn.Lock()
+	l.roundMu.Lock()
 	ctx, cancel := context.WithTimeout(context.Background(), l.limit)
 	defer cancel()
 	l.mu.Lock()
 	l.began = time.Now()
 	l.mu.Unlock()
-	err := l.s.Round(ctx, chunk)
+	err := l.s.Round(ctx, roundSize)
 	if err != nil {
 		l.failed.Store(true)
 	}
-	l.turn.Unlock()
+	l.roundMu.Unlock()
 	l.mu.Lock()
-	l.when = time.Now()
-	l.longest = max(l.longest, l.when.Sub(l.began))
+	l.endTime = time.Now()
+	l.longest = max(l.longest, l.endTime.Sub(l.began))
 	l.mu.Unlock()
 	if err == nil {
 		l.rounds.Add(1)
@@ -67,8 +67,8 @@ func (l *load) round() error {
 	return err
 }
 
-// more waits for n more rounds, or for the end.
-func (l *load) more(n int64) error {
+// waitRounds waits for n more rounds, or for the end.
+func (l *load) waitRounds(n int64) error {
 	for until := l.rounds.Load() + n; l.rounds.Load() < until; {
 		select {
 		case <-l.done:
@@ -79,8 +79,8 @@ func (l *load) more(n int64) error {
 	return nil
 }
 
-// slowest returns how long the longest round since the last call took.
-func (l *load) slowest() time.Duration {
+// takeLongest returns how long the longest round since the last call took.
+func (l *load) takeLongest() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	most := l.longest

@@ -14,8 +14,8 @@ import (
 
 // TestModules tries to unload the modules that a load uses.
 func TestModules(t *testing.T) {
-	each(t, fault{title: "the modules in use are to be unloaded", run: func(e *env) {
-		c, l := e.under()
+	runFault(t, fault{title: "the modules in use are to be unloaded", run: func(e *env) {
+		c, l := e.startLoad()
 		driver := map[string]string{labtest.RXE: "rdma_rxe", labtest.SIW: "siw"}[e.device]
 		for _, m := range []string{driver, "rdma_ucm", "ib_uverbs", "rdma_cm", "ib_core"} {
 			err := unix.DeleteModule(m, unix.O_NONBLOCK)
@@ -23,14 +23,14 @@ func TestModules(t *testing.T) {
 				e.Errorf("%s: %v", m, err)
 			}
 		}
-		e.goesOn(c, l, 5)
+		e.expectContinues(c, l, 5)
 	}})
 }
 
 // TestBusy makes other processes use all processors, at a higher priority.
 func TestBusy(t *testing.T) {
-	each(t, fault{title: "others take all processors, at nice -10", run: func(e *env) {
-		c, l := e.under()
+	runFault(t, fault{title: "others take all processors, at nice -10", run: func(e *env) {
+		c, l := e.startLoad()
 		for range 2 * runtime.NumCPU() {
 			cmd := exec.Command("sh", "-c", "while :; do :; done")
 			labtest.Check(e, cmd.Start())
@@ -40,17 +40,17 @@ func TestBusy(t *testing.T) {
 				e.Error(err)
 			}
 		}
-		e.goesOn(c, l, 10)
+		e.expectContinues(c, l, 10)
 	}})
 }
 
 // TestSignals continuously interrupts the system calls of both sides.
 func TestSignals(t *testing.T) {
-	each(t, fault{title: "every thread gets one signal after the other", quick: "cm", run: func(e *env) {
-		c, l := e.under()
+	runFault(t, fault{title: "every thread gets one signal after the other", quick: "cm", run: func(e *env) {
+		c, l := e.startLoad()
 		for _, pid := range []int{os.Getpid(), c.cmd.Process.Pid} {
 			defer labtest.Signals(pid, unix.SIGURG)()
 		}
-		e.goesOn(c, l, 20)
+		e.expectContinues(c, l, 20)
 	}})
 }

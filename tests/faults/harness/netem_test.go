@@ -24,32 +24,32 @@ var networks = []struct{ title, netem string }{
 func TestNetwork(t *testing.T) {
 	rates := []string{"0.1%", "1%", "10%"}
 	kinds := networks
-	if !all {
+	if !allFaults {
 		rates, kinds = rates[1:2], kinds[:1]
 	}
-	each(t, fault{
+	runFault(t, fault{
 		quick: "cm",
 		wired: true,
 		run: func(e *env) {
-			c, l := e.under()
+			c, l := e.startLoad()
 			// An outgoing packet that is dropped, as during a change of the rules,
 			// fails a queue pair of rxe, like a link that is down: so the rules change
 			// between two rounds.
-			l.turn.Lock()
+			l.roundMu.Lock()
 			for _, kind := range kinds {
 				for _, rate := range rates {
 					e.wire.netem(strings.Replace(kind.netem, "%", rate, 1))
 					e.title = kind.title + ": " + strings.Replace(rate, "%", " %", 1)
-					if e.bad(l) {
+					if e.runOverNetem(l) {
 						continue
 					}
 					e.wire.netem("")
-					l = newLoadWithin(e.dial(c), 30*time.Second)
-					labtest.Check(e, l.more(1))
-					l.turn.Lock()
+					l = newLoadTimeout(e.dial(c), 30*time.Second)
+					labtest.Check(e, l.waitRounds(1))
+					l.roundMu.Lock()
 				}
 			}
-			l.turn.Unlock()
+			l.roundMu.Unlock()
 			if err := l.end(); err != nil {
 				e.Error(err)
 			}
@@ -60,21 +60,21 @@ func TestNetwork(t *testing.T) {
 	})
 }
 
-// bad lets a load, whose turn the caller holds, continue over a bad network. It returns true
-// if the load survives; then its turn is held again.
-func (e *env) bad(l *load) bool {
+// runOverNetem lets a load, whose roundMu the caller holds, continue over a bad
+// network. It returns true if the load survives; then the caller holds roundMu again.
+func (e *env) runOverNetem(l *load) bool {
 	e.Helper()
-	l.slowest()
+	l.takeLongest()
 	start := time.Now()
-	l.turn.Unlock()
+	l.roundMu.Unlock()
 	limit := 2 * time.Second
 	for n := int64(2); n > 0 || time.Since(start) < limit && n > -40; n-- {
-		if l.more(1) != nil {
+		if l.waitRounds(1) != nil {
 			break
 		}
 	}
-	l.turn.Lock()
-	packets, dropped := e.wire.passed()
+	l.roundMu.Lock()
+	packets, dropped := e.wire.packetCounts()
 	e.Logf("%s: %d packets, %d dropped", e.title, packets, dropped)
 	if packets < 50 {
 		e.Errorf("only %d packets went over the wire", packets)
@@ -83,18 +83,18 @@ func (e *env) bad(l *load) bool {
 		e.Error("none was lost")
 	}
 	if !l.failed.Load() {
-		e.row("continues", l.slowest(), 0)
+		e.row("continues", l.takeLongest(), 0)
 		return true
 	}
-	l.turn.Unlock()
+	l.roundMu.Unlock()
 	<-l.done
-	saw := e.expect(wants{
+	saw := e.expect(wantErrors{
 		"cm":    {verbs.WCRetryExcErr, verbs.ErrDisconnected},
 		"rconn": {verbs.WCRetryExcErr, verbs.ErrDisconnected},
 		"rmsg":  {verbs.WCRetryExcErr, verbs.ErrDisconnected, rmsg.ErrUnreadable},
 		"rsock": {unix.ETIMEDOUT, unix.ECONNRESET},
 	}, l.err)
-	e.row(saw, l.when.Sub(start), 0)
+	e.row(saw, l.endTime.Sub(start), 0)
 	e.close(l.s)
 	return false
 }

@@ -14,16 +14,16 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// bare starts a peer, and returns a session with it that the test drives itself.
-func (e *env) bare(opt func(*cm.Options)) (*child, *workload.Endpoint) {
+// dialEndpoint starts a peer, and returns a session with it that the test drives itself.
+func (e *env) dialEndpoint(opt func(*cm.Options)) (*child, *workload.Endpoint) {
 	e.Helper()
 	c := e.serve()
-	ctx := labtest.Within(e, patience)
+	ctx := labtest.Within(e, roundTimeout)
 	return c, labtest.Must(workload.DialCM(ctx, c.addr, opt))(e)
 }
 
-// release closes objects that do not belong to a session.
-func (e *env) release(all ...io.Closer) {
+// closeAll closes objects that do not belong to a session.
+func (e *env) closeAll(all ...io.Closer) {
 	e.Helper()
 	for _, c := range all {
 		if err := c.Close(); err != nil {
@@ -32,24 +32,24 @@ func (e *env) release(all ...io.Closer) {
 	}
 }
 
-// tiny returns a small request that has no effect on a session.
-func tiny(h *workload.Endpoint, id uint64) verbs.SendWR {
+// emptyWrite returns a small request that has no effect on a session.
+func emptyWrite(h *workload.Endpoint, id uint64) verbs.SendWR {
 	return verbs.SendWR{ID: id, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Inline: make([]byte, 8), RemoteAddr: h.Addr, RKey: h.RKey}
 }
 
 // TestCQOverflow causes more completions than the CQ holds: the CQ fails, which an
 // asynchronous event reports.
 func TestCQOverflow(t *testing.T) {
-	each(t, fault{title: "more completions than the CQ holds", quick: "cm", only: "cm", run: func(e *env) {
+	runFault(t, fault{title: "more completions than the CQ holds", quick: "cm", only: "cm", run: func(e *env) {
 		dev := labtest.OpenDevice(e, e.device)
 		pd := labtest.Must(dev.AllocPD())(e)
 		cq := labtest.Must(dev.CreateCQ(uverbs.CQOptions{Depth: 8}))(e)
-		c, h := e.bare(func(o *cm.Options) { o.PD, o.SendCQ = pd, cq })
-		ctx := labtest.Within(e, patience)
+		c, h := e.dialEndpoint(func(o *cm.Options) { o.PD, o.SendCQ = pd, cq })
+		ctx := labtest.Within(e, roundTimeout)
 		start := time.Now()
 		n := cq.Cap() + 8
 		for i := 0; i < n; i++ {
-			if _, err := h.QP.PostSend(tiny(h, uint64(i))); err != nil {
+			if _, err := h.QP.PostSend(emptyWrite(h, uint64(i))); err != nil {
 				break // siw ends the QP then
 			}
 		}
@@ -73,19 +73,19 @@ func TestCQOverflow(t *testing.T) {
 			e.Errorf("%d completions of a CQ of %d", got, cq.Cap())
 		}
 		e.close(h)
-		e.release(cq, pd)
+		e.closeAll(cq, pd)
 		dev.Close()
-		e.ends(c, saw, took)
+		e.finish(c, saw, took)
 	}})
 }
 
 // TestNoReceive sends messages for which no receive is posted. On rxe the sender gives up
 // after the requested retries; on siw the connection ends.
 func TestNoReceive(t *testing.T) {
-	each(t, fault{title: "messages that find no receive", quick: "cm", only: "cm", run: func(e *env) {
+	runFault(t, fault{title: "messages that find no receive", quick: "cm", only: "cm", run: func(e *env) {
 		const once = 1 // each side sets the other's
-		ctx := labtest.Within(e, patience)
-		ep, peer := labtest.Couple(ctx, e, e.addr, cm.Options{RNRRetryCount: once}, cm.Options{RNRRetryCount: once})
+		ctx := labtest.Within(e, roundTimeout)
+		ep, peer := labtest.Connect(ctx, e, e.addr, cm.Options{RNRRetryCount: once}, cm.Options{RNRRetryCount: once})
 		start := time.Now()
 		var err error
 		for err == nil {
@@ -108,21 +108,21 @@ func TestNoReceive(t *testing.T) {
 			err = errors.Join(ep.Err(), err)
 		}
 		took := time.Since(start)
-		saw := e.expect(wants{"rxe0 cm": {verbs.WCRNRRetryExcErr}, "siw0 cm": {verbs.ErrDisconnected}}, err)
-		e.release(ep, peer)
-		e.ends(e.serve(), saw, took)
+		saw := e.expect(wantErrors{"rxe0 cm": {verbs.WCRNRRetryExcErr}, "siw0 cm": {verbs.ErrDisconnected}}, err)
+		e.closeAll(ep, peer)
+		e.finish(e.serve(), saw, took)
 	}})
 }
 
 // TestLateReceive posts the receive of a message late, after a longer time than a peer may
 // be silent. On siw this would end the connection.
 func TestLateReceive(t *testing.T) {
-	each(t, fault{title: "a message comes 8 s before its receive", only: "cm", run: func(e *env) {
+	runFault(t, fault{title: "a message comes 8 s before its receive", only: "cm", run: func(e *env) {
 		if e.device == labtest.SIW {
 			e.Skip("iWARP has no such thing")
 		}
-		ctx := labtest.Within(e, patience)
-		ep, peer := labtest.Couple(ctx, e, e.addr, cm.Options{}, cm.Options{})
+		ctx := labtest.Within(e, roundTimeout)
+		ep, peer := labtest.Connect(ctx, e, e.addr, cm.Options{}, cm.Options{})
 		wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
 		if _, err := ep.QP.PostSend(wr); err != nil {
 			e.Fatal(err)
@@ -135,7 +135,7 @@ func TestLateReceive(t *testing.T) {
 			e.Errorf("%v, %v after %v", err, wc[0].Err(), time.Since(start))
 		}
 		took := time.Since(start)
-		e.release(ep, peer)
+		e.closeAll(ep, peer)
 		e.row("continues", took, 0)
 	}})
 }
@@ -143,13 +143,13 @@ func TestLateReceive(t *testing.T) {
 // TestQueueFull posts more requests than the send queue holds: those that were posted
 // complete, the others are reported and can be posted later.
 func TestQueueFull(t *testing.T) {
-	each(t, fault{title: "more requests than the send queue takes", quick: "cm", only: "cm rconn", run: func(e *env) {
+	runFault(t, fault{title: "more requests than the send queue takes", quick: "cm", only: "cm rconn", run: func(e *env) {
 		if e.layer.Name == "rconn" {
-			e.fullConn()
+			e.connQueueFull()
 			return
 		}
-		c, h := e.bare(func(*cm.Options) {})
-		ctx := labtest.Within(e, patience)
+		c, h := e.dialEndpoint(func(*cm.Options) {})
+		ctx := labtest.Within(e, roundTimeout)
 		size := int(h.QP.Cap().MaxSendWR)
 		start := time.Now()
 		// All completions are polled before more is posted: the completion of a
@@ -160,7 +160,7 @@ func TestQueueFull(t *testing.T) {
 		for range batches {
 			var wrs []verbs.SendWR
 			for i := range 2 * size {
-				wrs = append(wrs, tiny(h, next+uint64(i)))
+				wrs = append(wrs, emptyWrite(h, next+uint64(i)))
 			}
 			n, err := h.QP.PostSend(wrs...)
 			next += uint64(n)
@@ -178,7 +178,7 @@ func TestQueueFull(t *testing.T) {
 			}
 		}
 		took := time.Since(start) / batches
-		if err := h.Round(ctx, chunk); err != nil {
+		if err := h.Round(ctx, roundSize); err != nil {
 			e.Error(err)
 		}
 		e.close(h)
@@ -187,12 +187,12 @@ func TestQueueFull(t *testing.T) {
 	}})
 }
 
-func (e *env) fullConn() {
+func (e *env) connQueueFull() {
 	e.Helper()
 	c := e.serve()
 	s := e.dial(c)
 	p := s.(*workload.Conn)
-	ctx := labtest.Within(e, patience)
+	ctx := labtest.Within(e, roundTimeout)
 	theirs := p.Adverts()[0]
 	start := time.Now()
 	var next, full, done uint64
@@ -215,7 +215,7 @@ func (e *env) fullConn() {
 	took := time.Since(start) / time.Duration(full)
 	rest := make([]verbs.WC, next-done)
 	labtest.Check(e, p.Await(ctx, rconn.Sends, rest))
-	if err := s.Round(ctx, chunk); err != nil {
+	if err := s.Round(ctx, roundSize); err != nil {
 		e.Error(err)
 	}
 	e.close(s)
@@ -227,9 +227,9 @@ func (e *env) fullConn() {
 // receives. An event reports the limit. On rxe the messages wait for more receives; on siw a
 // message without a receive ends its connection.
 func TestSharedReceives(t *testing.T) {
-	each(t, fault{title: "a shared receive queue has no receives left", quick: "cm", only: "cm", run: func(e *env) {
+	runFault(t, fault{title: "a shared receive queue has no receives left", quick: "cm", only: "cm", run: func(e *env) {
 		const receives, peers, each = 6, 2, 4
-		ctx := labtest.Within(e, patience)
+		ctx := labtest.Within(e, roundTimeout)
 		dev := labtest.OpenDevice(e, e.device)
 		pd := labtest.Must(dev.AllocPD())(e)
 		srq := labtest.Must(pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 16, MaxSGE: 1, Limit: 2}))(e)
@@ -244,7 +244,7 @@ func TestSharedReceives(t *testing.T) {
 		var open []io.Closer
 		var senders []*cm.Endpoint
 		for range peers {
-			s, peer := labtest.Couple(ctx, e, e.addr, cm.Options{PD: pd, SendCQ: cq}, cm.Options{PD: pd, SRQ: srq})
+			s, peer := labtest.Connect(ctx, e, e.addr, cm.Options{PD: pd, SendCQ: cq}, cm.Options{PD: pd, SRQ: srq})
 			senders, open = append(senders, s), append(open, s, peer)
 		}
 		start := time.Now()
@@ -279,16 +279,16 @@ func TestSharedReceives(t *testing.T) {
 		} else {
 			select {
 			case <-senders[0].Done():
-				saw = e.expect(wants{"cm": {verbs.ErrDisconnected}}, senders[0].Err())
+				saw = e.expect(wantErrors{"cm": {verbs.ErrDisconnected}}, senders[0].Err())
 			case <-senders[1].Done():
-				saw = e.expect(wants{"cm": {verbs.ErrDisconnected}}, senders[1].Err())
+				saw = e.expect(wantErrors{"cm": {verbs.ErrDisconnected}}, senders[1].Err())
 			case <-ctx.Done():
 				e.Error("both connections go on")
 			}
 		}
 		took := time.Since(start)
-		e.release(append(open, cq, channel, srq, pd)...)
+		e.closeAll(append(open, cq, channel, srq, pd)...)
 		dev.Close()
-		e.ends(e.serve(), saw, took)
+		e.finish(e.serve(), saw, took)
 	}})
 }

@@ -21,13 +21,13 @@ import (
 	"github.com/goverbs/verbs/tests/workload"
 )
 
-// user opens both ends of a connection and calls ready when it is established. It blocks
+// connPair opens both ends of a connection and calls ready when it is established. It blocks
 // until both ends have ended, closes only what the documentation of its layer requires, and
 // returns the reasons why they ended.
-type user func(ctx context.Context, addr string, busy bool, ready func()) [2]error
+type connPair func(ctx context.Context, addr string, busy bool, ready func()) [2]error
 
-// both calls ready and runs both ends until they end.
-func both(ready func(), client, server func() error) (errs [2]error) {
+// runPair calls ready and runs both ends until they end.
+func runPair(ready func(), client, server func() error) (errs [2]error) {
 	var ends sync.WaitGroup
 	ends.Go(func() { errs[0] = client() })
 	ends.Go(func() { errs[1] = server() })
@@ -36,19 +36,19 @@ func both(ready func(), client, server func() error) (errs [2]error) {
 	return errs
 }
 
-// users are the layers, by name. Their connections must be closed, except for those of rmsg:
+// connPairs are the layers, by name. Their connections must be closed, except for those of rmsg:
 // the loop closes them, and continues with other devices.
-var users = map[string]struct {
-	run  func(t *testing.T) user
+var connPairs = map[string]struct {
+	run  func(t *testing.T) connPair
 	want []error
 }{
-	"cm":    {useCM, []error{verbs.ErrDeviceRemoved, verbs.ErrDisconnected}},
-	"rconn": {useConn, []error{verbs.ErrDeviceRemoved, verbs.ErrDisconnected}},
-	"rmsg":  {useMsg, []error{verbs.ErrDeviceRemoved, verbs.ErrDisconnected, rmsg.ErrUnreadable}},
-	"rsock": {useRsock, []error{unix.ECONNRESET, io.EOF}},
+	"cm":    {cmPair, []error{verbs.ErrDeviceRemoved, verbs.ErrDisconnected}},
+	"rconn": {rconnPair, []error{verbs.ErrDeviceRemoved, verbs.ErrDisconnected}},
+	"rmsg":  {rmsgPair, []error{verbs.ErrDeviceRemoved, verbs.ErrDisconnected, rmsg.ErrUnreadable}},
+	"rsock": {rsockPair, []error{unix.ECONNRESET, io.EOF}},
 }
 
-func useCM(t *testing.T) user {
+func cmPair(t *testing.T) connPair {
 	return func(ctx context.Context, addr string, busy bool, ready func()) [2]error {
 		l := labtest.Made(cm.Listen(ctx, addr))(t)
 		accepted := make(chan *cm.Endpoint, 1)
@@ -79,11 +79,11 @@ func useCM(t *testing.T) user {
 				return errors.Join(e.Err(), e.Close())
 			}
 		}
-		return both(ready, wait(c), wait(s))
+		return runPair(ready, wait(c), wait(s))
 	}
 }
 
-func useConn(t *testing.T) user {
+func rconnPair(t *testing.T) connPair {
 	return func(ctx context.Context, addr string, busy bool, ready func()) [2]error {
 		l := labtest.Made(rconn.Listen(ctx, addr))(t)
 		accepted := make(chan *rconn.Conn, 1)
@@ -100,7 +100,7 @@ func useConn(t *testing.T) user {
 		c := labtest.Must(rconn.Dial(ctx, l.Addr().String()))(t)
 		s := <-accepted
 		wait := func(c *rconn.Conn) error { return c.AwaitDisconnect(ctx) }
-		return both(ready, func() (err error) {
+		return runPair(ready, func() (err error) {
 			for busy && err == nil {
 				err = c.Put(ctx, c.Adverts()[0].At(0), make([]byte, 1<<20))
 			}
@@ -109,7 +109,7 @@ func useConn(t *testing.T) user {
 	}
 }
 
-func useMsg(t *testing.T) user {
+func rmsgPair(t *testing.T) connPair {
 	loop := func() *rmsg.Loop {
 		l, end, err := workload.RunLoop(rmsg.Options{})
 		labtest.Check(t, err)
@@ -128,7 +128,7 @@ func useMsg(t *testing.T) user {
 		for _, s := range []*rmsg.Socket{c, s} {
 			labtest.Check(t, s.Wait(ctx))
 		}
-		return both(ready, func() (err error) {
+		return runPair(ready, func() (err error) {
 			for i := 0; busy && err == nil; i++ {
 				err = c.Send(ctx, make([]byte, i*1000%100_000))
 			}
@@ -144,7 +144,7 @@ func useMsg(t *testing.T) user {
 	}
 }
 
-func useRsock(t *testing.T) user {
+func rsockPair(t *testing.T) connPair {
 	return func(ctx context.Context, addr string, busy bool, ready func()) [2]error {
 		l := labtest.Made(rsock.Listen("rdma", addr))(t)
 		accepted := make(chan io.ReadWriteCloser, 1)
@@ -159,7 +159,7 @@ func useRsock(t *testing.T) user {
 				}
 			}
 		}
-		return both(ready, func() (err error) {
+		return runPair(ready, func() (err error) {
 			for busy && err == nil {
 				_, err = c.Write(make([]byte, 1<<16))
 			}
@@ -179,10 +179,10 @@ func TestRemovalReleases(t *testing.T) {
 	// The layers keep an idle device for 250 ms.
 	const soon = 5 * time.Second
 	for _, device := range []string{labtest.RXE, labtest.SIW} {
-		for name, u := range users {
+		for name, u := range connPairs {
 			for state, busy := range map[string]bool{"idle": false, "busy": true} {
 				t.Run(device+"/"+name+"/"+state, func(t *testing.T) {
-					ctx := labtest.Within(t, patience)
+					ctx := labtest.Within(t, roundTimeout)
 					use := u.run(t)
 					for range 2 { // loops continue when the device exists again
 						deleted := make(chan error, 1)
@@ -204,7 +204,7 @@ func TestRemovalReleases(t *testing.T) {
 								t.Fatal(err)
 							}
 							t.Logf("the ends ended after %v, the device was deleted after %v", told, time.Since(start))
-							(&env{T: t, device: device}).add()
+							(&env{T: t, device: device}).addDevice()
 						case <-time.After(soon):
 							t.Fatalf("the device is there %v after the ends have ended", soon)
 						}
@@ -224,7 +224,7 @@ func TestRemovalAtOnce(t *testing.T) {
 		t.Skip("removes the machine's devices")
 	}
 	labtest.Each(t, func(t *testing.T, device string) {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), roundTimeout)
 		defer cancel()
 		cm.DefaultTransport().CloseIdle()
 		tr := &cm.Transport{IdleTimeout: -1}
@@ -267,7 +267,7 @@ func TestRemovalAtOnce(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				(&env{T: t, device: device}).add()
+				(&env{T: t, device: device}).addDevice()
 			case <-ctx.Done():
 				t.Fatal("the device is still there")
 			}

@@ -23,14 +23,14 @@ type tap struct {
 	stop   func()
 }
 
-// everything is ETH_P_ALL in network byte order.
-const everything = unix.ETH_P_ALL << 8
+// ethPAll is ETH_P_ALL in network byte order.
+const ethPAll = unix.ETH_P_ALL << 8
 
 func newTap(t testing.TB, end string) *tap {
 	t.Helper()
 	dev := labtest.Must(net.InterfaceByName(end))(t)
-	p := &tap{t: t, to: unix.SockaddrLinklayer{Protocol: everything, Ifindex: dev.Index}}
-	p.fd = labtest.Must(unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, everything))(t)
+	p := &tap{t: t, to: unix.SockaddrLinklayer{Protocol: ethPAll, Ifindex: dev.Index}}
+	p.fd = labtest.Must(unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, ethPAll))(t)
 	brief := unix.NsecToTimeval((20 * time.Millisecond).Nanoseconds())
 	err := errors.Join(unix.Bind(p.fd, &p.to), unix.SetsockoptInt(p.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20),
 		unix.SetsockoptTimeval(p.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &brief))
@@ -66,8 +66,8 @@ func (p *tap) record(done <-chan struct{}) {
 
 func (p *tap) close() { p.stop(); unix.Close(p.fd) }
 
-// begins returns how many of the frames begin a connection.
-func (p *tap) begins(device string) (n int) {
+// handshakes returns how many of the frames begin a connection.
+func (p *tap) handshakes(device string) (n int) {
 	const udp = 14 + 20 // Ethernet and IP before it
 	for _, f := range p.frames {
 		switch {
@@ -80,8 +80,8 @@ func (p *tap) begins(device string) (n int) {
 	return n
 }
 
-// again sends all frames again, as fast as possible.
-func (p *tap) again() {
+// replay sends all frames again, as fast as possible.
+func (p *tap) replay() {
 	p.t.Helper()
 	for _, f := range p.frames {
 		if err := unix.Sendto(p.fd, f, 0, &p.to); err != nil && !errors.Is(err, unix.ENOBUFS) {
@@ -96,7 +96,7 @@ func (p *tap) again() {
 // receives an acknowledgement in the middle of a READ it ends the connection, and completes
 // the READ with success, whose data must not be used. Kernels log warnings about some frames.
 func TestReplay(t *testing.T) {
-	each(t, fault{
+	runFault(t, fault{
 		title: "all that went over the wire is sent again, three times",
 		quick: "rconn",
 		wired: true,
@@ -105,33 +105,33 @@ func TestReplay(t *testing.T) {
 			for _, p := range taps {
 				defer p.close()
 			}
-			c, l := e.under()
-			e.again(c)
-			l.turn.Lock()
+			c, l := e.startLoad()
+			e.reconnect(c)
+			l.roundMu.Lock()
 			for _, p := range taps {
 				p.stop()
 			}
-			l.turn.Unlock()
-			l.slowest()
+			l.roundMu.Unlock()
+			l.takeLongest()
 			e.Logf("%d and %d frames", len(taps[0].frames), len(taps[1].frames))
-			if n := taps[0].begins(e.device); n < 2 {
+			if n := taps[0].handshakes(e.device); n < 2 {
 				e.Errorf("%d frames that begin connections", n)
 			}
 			start := time.Now()
 			for range 3 {
 				for _, p := range taps {
-					p.again()
+					p.replay()
 				}
-				l.more(1)
+				l.waitRounds(1)
 			}
-			if err := l.more(5); e.device == labtest.SIW || err == nil {
-				e.goesOn(c, l, 0)
+			if err := l.waitRounds(5); e.device == labtest.SIW || err == nil {
+				e.expectContinues(c, l, 0)
 				return
 			}
 			broken := []error{verbs.ErrDisconnected, verbs.WCFlushErr}
-			saw := e.expect(wants{"cm": broken, "rconn": broken, "rmsg": broken, "rsock": {unix.ECONNRESET}}, l.err)
+			saw := e.expect(wantErrors{"cm": broken, "rconn": broken, "rmsg": broken, "rsock": {unix.ECONNRESET}}, l.err)
 			e.close(l.s)
-			e.ends(c, saw, l.when.Sub(start))
+			e.finish(c, saw, l.endTime.Sub(start))
 		},
 	})
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// names are the names of errors in the table, the most specific first.
-var names = []struct {
+// errorNames are the names of errors in the table, the most specific first.
+var errorNames = []struct {
 	err  error
 	name string
 }{
@@ -38,14 +38,14 @@ var names = []struct {
 	{io.EOF, "`io.EOF`"},
 }
 
-func nameOf(err error) string {
+func errorName(err error) string {
 	if _, ok := errors.AsType[*cm.RejectedError](err); ok {
 		return "`*cm.RejectedError`"
 	}
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return "`" + unix.ErrnoName(errno) + "`"
 	}
-	for _, n := range names {
+	for _, n := range errorNames {
 		if errors.Is(err, n.err) {
 			return n.name
 		}
@@ -53,11 +53,11 @@ func nameOf(err error) string {
 	return fmt.Sprint(err)
 }
 
-// wants holds the documented errors, by layer or by device and layer.
-type wants map[string][]error
+// wantErrors holds the documented errors, by layer or by device and layer.
+type wantErrors map[string][]error
 
 // expect checks that err is one of the documented errors, and returns its name.
-func (e *env) expect(w wants, err error) string {
+func (e *env) expect(w wantErrors, err error) string {
 	e.Helper()
 	list, ok := w[e.device+" "+e.layer.Name]
 	if !ok {
@@ -65,11 +65,11 @@ func (e *env) expect(w wants, err error) string {
 	}
 	for _, want := range list {
 		if errors.Is(err, want) {
-			return nameOf(err)
+			return errorName(err)
 		}
 	}
 	e.Errorf("%v, want one of %v", err, list)
-	return nameOf(err)
+	return errorName(err)
 }
 
 // row adds a row to the table: what the program saw, how long that took, and how long until
@@ -77,17 +77,17 @@ func (e *env) expect(w wants, err error) string {
 func (e *env) row(saw string, took, again time.Duration) {
 	e.Helper()
 	e.rows++
-	e.Logf("%s; %s; again %s", saw, brief(took), brief(again))
+	e.Logf("%s; %s; again %s", saw, formatDuration(took), formatDuration(again))
 	if e.Failed() {
 		return
 	}
 	test, _, _ := strings.Cut(e.Name(), "/")
 	driver := map[string]string{labtest.RXE: "rxe", labtest.SIW: "siw"}[e.device]
-	labtest.AppendTo(e, os.Getenv("FAULTS_TABLE"), fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", os.Getenv("VERBS_LAB"), test, e.title, e.layer.Name, driver, saw, brief(took), brief(again)))
+	labtest.AppendTo(e, os.Getenv("FAULTS_TABLE"), fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", os.Getenv("VERBS_LAB"), test, e.title, e.layer.Name, driver, saw, formatDuration(took), formatDuration(again)))
 }
 
-// brief formats a duration with about two digits.
-func brief(d time.Duration) string {
+// formatDuration formats a duration with about two digits.
+func formatDuration(d time.Duration) string {
 	switch {
 	case d <= 0:
 		return ""

@@ -90,7 +90,7 @@ link del wa
 	})
 	for end, d := range map[string]string{"wa": kind + "8", "wb": kind + "9"} {
 		labtest.Check(t, netlink.RdmaLinkAdd(d, kind, end))
-		waitFor(t, func() error { return works(d) })
+		waitFor(t, func() error { return checkDevice(d) })
 	}
 	return w
 }
@@ -107,9 +107,9 @@ func (w *wire) netem(what string) {
 	}
 }
 
-// passed returns how many packets went over the wire, and how many were dropped, since the
+// packetCounts returns how many packets went over the wire, and how many were dropped, since the
 // last call of netem.
-func (w *wire) passed() (packets, dropped int) {
+func (w *wire) packetCounts() (packets, dropped int) {
 	w.t.Helper()
 	for _, end := range []string{"wa", "wb"} {
 		out := w.sh("tc -s qdisc show dev " + end)

@@ -25,11 +25,11 @@ func (c *Cmd) copy(ctx context.Context, t transfer) error {
 	defer root.Close()
 	bar := bar{name: t.local}
 	show := !c.Quiet && (c.Progress || term.IsTerminal(int(os.Stderr.Fd())))
-	far := int64(-1) // bytes that are there; -1 until a server has answered
+	remoteOffset := int64(-1) // bytes that are there; -1 until a server has answered
 	advanced, warned := time.Now(), false
 	at := func(offset, size int64) {
-		if offset > far {
-			far, advanced, warned = offset, time.Now(), false
+		if offset > remoteOffset {
+			remoteOffset, advanced, warned = offset, time.Now(), false
 		}
 		if show {
 			bar.at(offset, size)
@@ -49,7 +49,7 @@ func (c *Cmd) copy(ctx context.Context, t transfer) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if far < 0 || !temporary(err) || time.Since(advanced) > c.Retry {
+		if remoteOffset < 0 || !temporary(err) || time.Since(advanced) > c.Retry {
 			return err
 		}
 		if !c.Quiet && !warned {
@@ -68,22 +68,22 @@ func (c *Cmd) copy(ctx context.Context, t transfer) error {
 func (t *transfer) attempt(ctx context.Context, root *os.Root, at progress) (copied, error) {
 	conn, err := new(rsock.Dialer).DialContext(ctx, "rdma", t.addr)
 	if err != nil {
-		return copied{}, broken{err}
+		return copied{}, connError{err}
 	}
-	defer context.AfterFunc(ctx, func() { breakOff(conn) })()
-	return t.over(conn, root, at)
+	defer context.AfterFunc(ctx, func() { abort(conn) })()
+	return t.run(conn, root, at)
 }
 
-// breakOff closes a connection without waiting.
-func breakOff(conn net.Conn) {
+// abort closes a connection without waiting.
+func abort(conn net.Conn) {
 	if r, ok := conn.(*rsock.Conn); ok {
 		r.SetLinger(0)
 	}
 	conn.Close()
 }
 
-// over copies the missing part on conn and closes it.
-func (t *transfer) over(conn net.Conn, root *os.Root, at progress) (copied, error) {
+// run copies the missing part on conn and closes it.
+func (t *transfer) run(conn net.Conn, root *os.Root, at progress) (copied, error) {
 	defer conn.Close()
 	op := "get"
 	if t.put {

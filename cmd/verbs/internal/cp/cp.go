@@ -76,7 +76,7 @@ type transfer struct {
 }
 
 // plan returns the transfer of one file, or of one of several.
-func (c *Cmd) plan(from, to string, several bool) (t transfer, err error) {
+func (c *Cmd) plan(from, to string, multiple bool) (t transfer, err error) {
 	src, dst := c.locate(from), c.locate(to)
 	switch {
 	case src.host == "" && dst.host == "":
@@ -86,7 +86,7 @@ func (c *Cmd) plan(from, to string, several bool) (t transfer, err error) {
 	case dst.host != "":
 		t = transfer{addr: dst.host, remote: dst.name, put: true}
 		t.dir, t.local = filepath.Split(src.name)
-		if t.remote == "" || strings.HasSuffix(t.remote, "/") || several {
+		if t.remote == "" || strings.HasSuffix(t.remote, "/") || multiple {
 			t.remote = path.Join(t.remote, t.local)
 		}
 	default:
@@ -94,7 +94,7 @@ func (c *Cmd) plan(from, to string, several bool) (t transfer, err error) {
 		t.dir, t.local = filepath.Split(dst.name)
 		if info, err := os.Stat(dst.name); err == nil && info.IsDir() {
 			t.dir, t.local = dst.name, path.Base(t.remote)
-		} else if several {
+		} else if multiple {
 			return t, fmt.Errorf("%s: %w", to, errNotDir)
 		}
 	}
@@ -109,22 +109,22 @@ func (c *Cmd) plan(from, to string, several bool) (t transfer, err error) {
 
 var errNotDir = errors.New("not a directory, and there are several files")
 
-type place struct{ host, name string }
+type location struct{ host, name string }
 
 // locate parses "HOST:NAME" and "HOST:PORT:NAME". As with scp, a colon after a slash does
 // not end a host, and IPv6 addresses are in brackets.
-func (c *Cmd) locate(s string) place {
+func (c *Cmd) locate(s string) location {
 	from := 0
 	if strings.HasPrefix(s, "[") {
 		from = max(0, strings.Index(s, "]"))
 	}
 	i := strings.Index(s[from:], ":")
 	if i <= 0 && from == 0 || i < 0 || strings.Contains(s[:from+i], "/") {
-		return place{"", s}
+		return location{"", s}
 	}
 	host, name := strings.Trim(s[:from+i], "[]"), s[from+i+1:]
 	if strings.ContainsAny(host, "[]") {
-		return place{"", s}
+		return location{"", s}
 	}
 	port := strconv.Itoa(c.Port)
 	if p, rest, ok := strings.Cut(name, ":"); ok {
@@ -132,7 +132,7 @@ func (c *Cmd) locate(s string) place {
 			port, name = p, rest
 		}
 	}
-	return place{net.JoinHostPort(host, port), name}
+	return location{net.JoinHostPort(host, port), name}
 }
 
 // checkName rejects names that lead out of a directory, and names of files that are still
@@ -140,11 +140,11 @@ func (c *Cmd) locate(s string) place {
 func checkName(name string) error {
 	switch {
 	case name == "" || !filepath.IsLocal(name) || strings.HasSuffix(name, "/") || name == ".":
-		return refuse(name, "not the name of a file in the directory served")
+		return pathError(name, "not the name of a file in the directory served")
 	case len(path.Base(name)) > 240:
-		return refuse(name, "name is too long")
+		return pathError(name, "name is too long")
 	case isPart(name):
-		return refuse(name, "name of a file that is being received")
+		return pathError(name, "name of a file that is being received")
 	}
 	return nil
 }

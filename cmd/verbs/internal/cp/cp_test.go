@@ -24,7 +24,7 @@ func TestPlan(t *testing.T) {
 	dir := t.TempDir()
 	for _, c := range []struct {
 		from, to string
-		several  bool
+		multiple bool
 		want     transfer
 		err      string
 	}{
@@ -46,7 +46,7 @@ func TestPlan(t *testing.T) {
 		{"h:", "x", false, transfer{}, "not the name of a file"},
 		{"h:.x.part", "x", false, transfer{}, "being received"},
 	} {
-		got, err := (&Cmd{Port: 7471}).plan(c.from, c.to, c.several)
+		got, err := (&Cmd{Port: 7471}).plan(c.from, c.to, c.multiple)
 		if c.err != "" {
 			if err == nil || !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%s to %s: %v", c.from, c.to, err)
@@ -59,17 +59,17 @@ func TestPlan(t *testing.T) {
 
 // pair is a server over TCP and the state of its client.
 type pair struct {
-	addr  string
-	there string // the directory served
-	here  string
-	root  *os.Root
-	from  int64 // offset at which the last transfer started; -1 if it did not
+	addr      string
+	remoteDir string // the directory served
+	localDir  string
+	root      *os.Root
+	from      int64 // offset at which the last transfer started; -1 if it did not
 }
 
 func newPair(t *testing.T, readOnly bool) *pair {
 	t.Helper()
-	p := &pair{there: t.TempDir(), here: t.TempDir()}
-	served, err := os.OpenRoot(p.there)
+	p := &pair{remoteDir: t.TempDir(), localDir: t.TempDir()}
+	served, err := os.OpenRoot(p.remoteDir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func newPair(t *testing.T, readOnly bool) *pair {
 		t.Fatal(err)
 	}
 	p.addr = l.Addr().String()
-	if p.root, err = os.OpenRoot(p.here); err != nil {
+	if p.root, err = os.OpenRoot(p.localDir); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -95,8 +95,8 @@ func newPair(t *testing.T, readOnly bool) *pair {
 	return p
 }
 
-// over copies on a connection that breaks after breakAfter bytes, unless that is 0.
-func (p *pair) over(t *testing.T, put bool, remote, local string, breakAfter int) error {
+// run copies on a connection that breaks after breakAfter bytes, unless that is 0.
+func (p *pair) run(t *testing.T, put bool, remote, local string, breakAfter int) error {
 	t.Helper()
 	conn, err := net.Dial("tcp", p.addr)
 	if err != nil {
@@ -107,7 +107,7 @@ func (p *pair) over(t *testing.T, put bool, remote, local string, breakAfter int
 	}
 	c := transfer{remote: remote, local: local, put: put}
 	p.from = -1
-	_, err = c.over(conn, p.root, func(offset, size int64) {
+	_, err = c.run(conn, p.root, func(offset, size int64) {
 		if p.from < 0 {
 			p.from = offset
 		}
@@ -179,22 +179,22 @@ func names(t *testing.T, dir string, want ...string) {
 // into directories.
 func TestCopies(t *testing.T) {
 	p := newPair(t, false)
-	if err := os.Mkdir(p.there+"/sub", 0o755); err != nil {
+	if err := os.Mkdir(p.remoteDir+"/sub", 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range []int{5, 0, 1, chunk - 1, chunk, 3*chunk + 17} {
-		b := writeFile(t, p.here+"/a", n, 0o640)
-		if err := p.over(t, true, "sub/b", "a", 0); err != nil {
+		b := writeFile(t, p.localDir+"/a", n, 0o640)
+		if err := p.run(t, true, "sub/b", "a", 0); err != nil {
 			t.Fatal(err)
 		}
-		same(t, p.there+"/sub/b", b, 0o640)
-		if err := p.over(t, false, "sub/b", "c", 0); err != nil {
+		same(t, p.remoteDir+"/sub/b", b, 0o640)
+		if err := p.run(t, false, "sub/b", "c", 0); err != nil {
 			t.Fatal(err)
 		}
-		same(t, p.here+"/c", b, 0o640)
+		same(t, p.localDir+"/c", b, 0o640)
 	}
-	names(t, p.there+"/sub", "b")
-	names(t, p.here, "a", "c")
+	names(t, p.remoteDir+"/sub", "b")
+	names(t, p.localDir, "a", "c")
 }
 
 // TestResumes breaks connections at several points and resumes from there.
@@ -202,7 +202,7 @@ func TestResumes(t *testing.T) {
 	for _, put := range []bool{true, false} {
 		t.Run(map[bool]string{true: "put", false: "get"}[put], func(t *testing.T) {
 			p := newPair(t, false)
-			from, to := p.there+"/f", p.here+"/f"
+			from, to := p.remoteDir+"/f", p.localDir+"/f"
 			if put {
 				from, to = to, from
 			}
@@ -211,11 +211,11 @@ func TestResumes(t *testing.T) {
 			resumed := int64(0)
 			breaks := 0
 			for cut := range 9 {
-				err := p.over(t, put, "f", "f", chunk+cut)
+				err := p.run(t, put, "f", "f", chunk+cut)
 				if err == nil {
 					break
 				}
-				if !errors.As(err, new(broken)) {
+				if !errors.As(err, new(connError)) {
 					time.Sleep(10 * time.Millisecond) // the other side still locks the file
 					continue
 				}
@@ -229,7 +229,7 @@ func TestResumes(t *testing.T) {
 				t.Errorf("%d connections broke", breaks)
 			}
 			for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-				err := p.over(t, put, "f", "f", 0)
+				err := p.run(t, put, "f", "f", 0)
 				if err == nil {
 					break
 				}
@@ -241,8 +241,8 @@ func TestResumes(t *testing.T) {
 				t.Error("it started again each time")
 			}
 			same(t, to, b, 0o444)
-			names(t, p.here, "f")
-			names(t, p.there, "f")
+			names(t, p.localDir, "f")
+			names(t, p.remoteDir, "f")
 		})
 	}
 }
@@ -250,24 +250,24 @@ func TestResumes(t *testing.T) {
 // TestStartsAgain starts from 0 when the partial file is not the start of the source.
 func TestStartsAgain(t *testing.T) {
 	p := newPair(t, false)
-	b := writeFile(t, p.here+"/f", chunk, 0o600)
+	b := writeFile(t, p.localDir+"/f", chunk, 0o600)
 	for _, old := range [][]byte{[]byte("other"), append(bytes.Clone(b), 1), make([]byte, 2*chunk)} {
-		if err := os.WriteFile(p.there+"/.f.part", old, 0o600); err != nil {
+		if err := os.WriteFile(p.remoteDir+"/.f.part", old, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.over(t, true, "f", "f", 0); err != nil {
+		if err := p.run(t, true, "f", "f", 0); err != nil {
 			t.Fatal(err)
 		}
 		if p.from != 0 {
 			t.Errorf("went on at %d", p.from)
 		}
-		same(t, p.there+"/f", b, 0o600)
-		names(t, p.there, "f")
+		same(t, p.remoteDir+"/f", b, 0o600)
+		names(t, p.remoteDir, "f")
 	}
-	if err := os.WriteFile(p.there+"/.f.part", b, 0o600); err != nil { // complete, but not renamed
+	if err := os.WriteFile(p.remoteDir+"/.f.part", b, 0o600); err != nil { // complete, but not renamed
 		t.Fatal(err)
 	}
-	if err := p.over(t, true, "f", "f", 0); err != nil || p.from != chunk {
+	if err := p.run(t, true, "f", "f", 0); err != nil || p.from != chunk {
 		t.Errorf("went on at %d: %v", p.from, err)
 	}
 }
@@ -277,13 +277,13 @@ func TestRefuses(t *testing.T) {
 	p, ro := newPair(t, false), newPair(t, true)
 	secret := t.TempDir()
 	writeFile(t, secret+"/s", 10, 0o600)
-	writeFile(t, p.here+"/f", 10, 0o600)
-	writeFile(t, ro.here+"/f", 10, 0o600)
+	writeFile(t, p.localDir+"/f", 10, 0o600)
+	writeFile(t, ro.localDir+"/f", 10, 0o600)
 	for _, err := range []error{
-		os.Symlink(secret+"/s", p.there+"/link"),
-		os.Symlink(secret, p.there+"/away"),
-		os.Mkdir(p.there+"/dir", 0o755),
-		unix.Mkfifo(p.there+"/fifo", 0o600),
+		os.Symlink(secret+"/s", p.remoteDir+"/link"),
+		os.Symlink(secret, p.remoteDir+"/away"),
+		os.Mkdir(p.remoteDir+"/dir", 0o755),
+		unix.Mkfifo(p.remoteDir+"/fifo", 0o600),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -312,19 +312,19 @@ func TestRefuses(t *testing.T) {
 		{p, true, "", "not the name of a file"},
 		{ro, true, "f", "read only"},
 	} {
-		err := c.p.over(t, c.put, c.remote, "f", 0)
+		err := c.p.run(t, c.put, c.remote, "f", 0)
 		if err == nil || !strings.Contains(err.Error(), c.want) || temporary(err) {
 			t.Errorf("%q, put %t: %v", c.remote, c.put, err)
 		}
 	}
 	// A link that leads out is replaced, not followed.
-	if err := p.over(t, true, "link", "f", 0); err == nil {
-		if info, err := os.Lstat(p.there + "/link"); err != nil || !info.Mode().IsRegular() {
+	if err := p.run(t, true, "link", "f", 0); err == nil {
+		if info, err := os.Lstat(p.remoteDir + "/link"); err != nil || !info.Mode().IsRegular() {
 			t.Errorf("link is %v, %v", info, err)
 		}
 	}
 	names(t, secret, "s")
-	names(t, p.here, "f")
+	names(t, p.localDir, "f")
 	if b, err := os.ReadFile(secret + "/s"); err != nil || len(b) != 10 {
 		t.Errorf("%d bytes, %v", len(b), err)
 	}
@@ -364,7 +364,7 @@ func TestBadPeers(t *testing.T) {
 		if got := say(c.say); !strings.Contains(got, c.want) {
 			t.Errorf("%.60q is answered %q", c.say, got)
 		}
-		if _, err := os.Stat(p.there + "/f"); err == nil {
+		if _, err := os.Stat(p.remoteDir + "/f"); err == nil {
 			t.Fatalf("%.60q made a file", c.say)
 		}
 	}

@@ -33,7 +33,7 @@ var (
 	errSum = errors.New("the file that came is not the one that was sent: SHA-256 differs")
 )
 
-func refuse(name, why string) error {
+func pathError(name, why string) error {
 	return &fs.PathError{Op: "copy", Path: name, Err: errors.New(why)}
 }
 
@@ -50,7 +50,7 @@ func openRegular(root *os.Root, name string, flags int) (*os.File, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = refuse(name, "not a regular file")
+		err = pathError(name, "not a regular file")
 	}
 	if err != nil {
 		f.Close()
@@ -62,7 +62,7 @@ func openRegular(root *os.Root, name string, flags int) (*os.File, error) {
 // openPartial opens the received part of a file, creating it if needed, and locks it.
 func openPartial(root *os.Root, name string) (*os.File, error) {
 	if info, err := root.Stat(name); err == nil && !info.Mode().IsRegular() {
-		return nil, refuse(name, "it exists and is no regular file")
+		return nil, pathError(name, "it exists and is no regular file")
 	}
 	f, err := openRegular(root, partName(name), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW)
 	if err != nil {
@@ -112,7 +112,7 @@ func (c *conn) sendFile(f *os.File, at progress) (done copied, err error) {
 		if err != nil {
 			return done, err
 		}
-		if text(old) == has.Sum {
+		if hexSum(old) == has.Sum {
 			done.from, sum = has.Offset, old
 		}
 	}
@@ -121,14 +121,14 @@ func (c *conn) sendFile(f *os.File, at progress) (done copied, err error) {
 	}
 	at(done.from, done.size)
 	if err := c.sendBytes(f, done, sum, at); err != nil {
-		if _, broke := err.(broken); broke { // the receiver may have sent the reason
-			if _, said := c.receive(); said != nil && !temporary(said) {
-				return done, said
+		if _, broke := err.(connError); broke { // the receiver may have sent the reason
+			if _, reason := c.receive(); reason != nil && !temporary(reason) {
+				return done, reason
 			}
 		}
 		return done, err
 	}
-	done.sum = text(sum)
+	done.sum = hexSum(sum)
 	_, err = c.receive() // the receiver has it, or an error
 	return done, err
 }
@@ -150,7 +150,7 @@ func (c *conn) sendBytes(f *os.File, what copied, sum hash.Hash, at progress) er
 		offset += int64(n)
 		at(offset, what.size)
 	}
-	return c.send(message{Size: what.size, Sum: text(sum)})
+	return c.send(message{Size: what.size, Sum: hexSum(sum)})
 }
 
 // partial is a file that is being received.
@@ -171,18 +171,18 @@ func (c *conn) receiveFile(p *partial, at progress) (done copied, err error) {
 	if err != nil {
 		return done, err
 	}
-	if err := c.send(message{Offset: info.Size(), Sum: text(sum)}); err != nil {
+	if err := c.send(message{Offset: info.Size(), Sum: hexSum(sum)}); err != nil {
 		return done, err
 	}
 	m, err := c.receive()
 	if err != nil {
-		if _, refused := err.(denial); refused && info.Size() == 0 { // there is no such file: leave nothing
+		if _, refused := err.(peerError); refused && info.Size() == 0 { // there is no such file: leave nothing
 			p.remove()
 		}
 		return done, err
 	}
 	if m.Size < 0 || m.Offset != 0 && (m.Offset != info.Size() || m.Offset > m.Size) {
-		return done, denial{text: fmt.Sprintf("wants to go on at %d of %d bytes", m.Offset, m.Size)}
+		return done, peerError{text: fmt.Sprintf("wants to go on at %d of %d bytes", m.Offset, m.Size)}
 	}
 	done.from, done.size = m.Offset, m.Size
 	if m.Offset == 0 {
@@ -196,7 +196,7 @@ func (c *conn) receiveFile(p *partial, at progress) (done copied, err error) {
 	if err != nil {
 		return done, err
 	}
-	if done.sum = text(sum); end.Sum != done.sum {
+	if done.sum = hexSum(sum); end.Sum != done.sum {
 		p.remove()
 		return done, errSum
 	}
@@ -250,4 +250,4 @@ func sumOf(f *os.File, n int64) (hash.Hash, error) {
 	return sum, err
 }
 
-func text(sum hash.Hash) string { return hex.EncodeToString(sum.Sum(nil)) }
+func hexSum(sum hash.Hash) string { return hex.EncodeToString(sum.Sum(nil)) }

@@ -15,18 +15,18 @@ import (
 	"time"
 )
 
-// saidConn is a connection to a peer that has sent all its data and receives everything.
-type saidConn struct {
+// replayConn is a connection to a peer that has sent all its data and receives everything.
+type replayConn struct {
 	net.Conn
-	said  *bytes.Reader
-	heard bytes.Buffer
+	in  *bytes.Reader
+	out bytes.Buffer
 }
 
-func (c *saidConn) Read(b []byte) (int, error)  { return c.said.Read(b) }
-func (c *saidConn) Write(b []byte) (int, error) { return c.heard.Write(b) }
-func (c *saidConn) Close() error                { return nil }
-func (c *saidConn) SetDeadline(time.Time) error { return nil }
-func (c *saidConn) RemoteAddr() net.Addr        { return &net.TCPAddr{} }
+func (c *replayConn) Read(b []byte) (int, error)  { return c.in.Read(b) }
+func (c *replayConn) Write(b []byte) (int, error) { return c.out.Write(b) }
+func (c *replayConn) Close() error                { return nil }
+func (c *replayConn) SetDeadline(time.Time) error { return nil }
+func (c *replayConn) RemoteAddr() net.Addr        { return &net.TCPAddr{} }
 
 // folder creates a folder with a file, and a secret file beside the folder.
 func folder(t *testing.T) (*os.Root, string) {
@@ -50,7 +50,7 @@ func folder(t *testing.T) (*os.Root, string) {
 
 // checkFolder fails the test if a peer reached files beside the folder, or left a file whose
 // sum it did not send.
-func checkFolder(t *testing.T, base string, said []byte) {
+func checkFolder(t *testing.T, base string, data []byte) {
 	t.Helper()
 	err := filepath.WalkDir(base, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -65,7 +65,7 @@ func checkFolder(t *testing.T, base string, said []byte) {
 		switch {
 		case rel == "secret" && string(text) == "secret", rel == "served/file" && string(text) == "abc":
 		case strings.HasPrefix(rel, "served/") && isPart(rel):
-		case strings.HasPrefix(rel, "served/") && bytes.Contains(bytes.ToLower(said), []byte(hex.EncodeToString(sum[:]))):
+		case strings.HasPrefix(rel, "served/") && bytes.Contains(bytes.ToLower(data), []byte(hex.EncodeToString(sum[:]))):
 		default:
 			t.Errorf("%s holds %q", rel, text)
 		}
@@ -103,18 +103,18 @@ func FuzzServer(f *testing.F) {
 	f.Add(lines(message{Version: version, Op: "put", Name: "../secret"}, message{Size: 1}, "x", message{Sum: sumText("x")}))
 	f.Add(lines(message{Version: version, Op: "put", Name: "x"}, message{Size: -1, Offset: -1}))
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
-	f.Fuzz(func(t *testing.T, said []byte) {
+	f.Fuzz(func(t *testing.T, data []byte) {
 		root, base := folder(t)
 		s := &server{root: root, log: func(string, ...any) {}}
-		c := &saidConn{said: bytes.NewReader(said)}
+		c := &replayConn{in: bytes.NewReader(data)}
 		err := s.client(c)
-		if _, theirs := errors.AsType[denial](err); err != nil && !theirs && !isCut(err) && !strings.Contains(c.heard.String(), `"error"`) {
+		if _, theirs := errors.AsType[peerError](err); err != nil && !theirs && !isCut(err) && !strings.Contains(c.out.String(), `"error"`) {
 			t.Errorf("the client does not learn of %v", err)
 		}
-		if bytes.Contains(c.heard.Bytes(), []byte("secret")) && !bytes.Contains(said, []byte("secret")) {
-			t.Errorf("the secret is out: %q", c.heard.Bytes())
+		if bytes.Contains(c.out.Bytes(), []byte("secret")) && !bytes.Contains(data, []byte("secret")) {
+			t.Errorf("the secret is out: %q", c.out.Bytes())
 		}
-		checkFolder(t, base, said)
+		checkFolder(t, base, data)
 	})
 }
 
@@ -132,30 +132,30 @@ func FuzzClient(f *testing.F) {
 	f.Add(lines(message{Size: -3}), false)
 	f.Add(lines(message{Offset: 2, Sum: sumText("ab")}, message{Size: 3, Sum: sumText("abc")}), true)
 	f.Add(lines(message{Error: "no such file", Busy: true}), true)
-	f.Fuzz(func(t *testing.T, said []byte, put bool) {
+	f.Fuzz(func(t *testing.T, data []byte, put bool) {
 		root, base := folder(t)
 		local := "half"
 		if put {
 			local = "file"
 		}
 		c := transfer{remote: "x", local: local, put: put}
-		from, far := int64(-1), int64(0)
-		done, err := c.over(&saidConn{said: bytes.NewReader(said)}, root, func(offset, size int64) {
+		from, received := int64(-1), int64(0)
+		done, err := c.run(&replayConn{in: bytes.NewReader(data)}, root, func(offset, size int64) {
 			if from < 0 {
 				from = offset
 			}
 			if offset < from || from < 0 || offset > size {
 				t.Errorf("%d of %d..%d", offset, from, size)
 			}
-			far = offset
+			received = offset
 		})
 		if err == nil && done.sum == "" {
 			t.Error("copied a file without a sum")
 		}
-		if far > 1<<20 && int(far) > len(said)+2 {
-			t.Errorf("%d bytes have come, the server sent %d", far, len(said))
+		if received > 1<<20 && int(received) > len(data)+2 {
+			t.Errorf("%d bytes have come, the server sent %d", received, len(data))
 		}
-		checkFolder(t, base, said)
+		checkFolder(t, base, data)
 	})
 }
 
@@ -167,8 +167,8 @@ func FuzzPlan(f *testing.F) {
 	f.Add("h:99:../x", "dir/", true)
 	f.Add("[", "]:", false)
 	f.Add("h:a/.b.part", ".", false)
-	f.Fuzz(func(t *testing.T, from, to string, several bool) {
-		got, err := (&Cmd{Port: 7471}).plan(from, to, several)
+	f.Fuzz(func(t *testing.T, from, to string, multiple bool) {
+		got, err := (&Cmd{Port: 7471}).plan(from, to, multiple)
 		if err != nil {
 			return
 		}

@@ -38,7 +38,7 @@ func (c *Cmd) serve(ctx context.Context) error {
 }
 
 func (s *server) handle(ctx context.Context, conn net.Conn) {
-	defer context.AfterFunc(ctx, func() { breakOff(conn) })()
+	defer context.AfterFunc(ctx, func() { abort(conn) })()
 	if err := s.client(conn); err != nil {
 		s.log("%v: %v", conn.RemoteAddr(), err)
 	}

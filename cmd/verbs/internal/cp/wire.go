@@ -36,29 +36,29 @@ type message struct {
 const (
 	version = 2
 	maxLine = 64 << 10
-	// silence is how long a peer may neither send nor receive. It includes the time to
+	// ioTimeout is how long a peer may neither send nor receive. It includes the time to
 	// compute the sum of the data that the peer has already.
-	silence = 60 * time.Second
+	ioTimeout = 60 * time.Second
 )
 
-// denial is an error that the peer reports or causes. A retry can succeed only if the peer
+// peerError is an error that the peer reports or causes. A retry can succeed only if the peer
 // is busy.
-type denial struct {
+type peerError struct {
 	text string
 	busy bool
 }
 
-func (d denial) Error() string { return "the other side: " + d.text }
+func (d peerError) Error() string { return "the other side: " + d.text }
 
-// broken reports a failure of the connection.
-type broken struct{ error }
+// connError reports a failure of the connection.
+type connError struct{ error }
 
-func (b broken) Unwrap() error { return b.error }
+func (b connError) Unwrap() error { return b.error }
 
 // temporary reports whether a retry may succeed.
 func temporary(err error) bool {
-	_, broke := errors.AsType[broken](err)
-	denied, _ := errors.AsType[denial](err)
+	_, broke := errors.AsType[connError](err)
+	denied, _ := errors.AsType[peerError](err)
 	// The server may not have seen yet that the last connection broke.
 	return broke || denied.busy
 }
@@ -75,8 +75,8 @@ func newConn(c net.Conn) *conn { return &conn{c, bufio.NewReaderSize(c, maxLine)
 // that the peer has neither reported nor caused are sent to it.
 func (c *conn) transfer(root *os.Root, name string, send bool, start *message, at progress) (done copied, err error) {
 	defer func() {
-		_, theirs := errors.AsType[denial](err)
-		_, broke := errors.AsType[broken](err)
+		_, theirs := errors.AsType[peerError](err)
+		_, broke := errors.AsType[connError](err)
 		if err != nil && !theirs && !broke {
 			c.send(message{Error: err.Error(), Busy: errors.Is(err, errBusy)})
 		}
@@ -110,34 +110,34 @@ func (c *conn) send(m message) error {
 }
 
 func (c *conn) write(b []byte) error {
-	c.SetDeadline(time.Now().Add(silence))
+	c.SetDeadline(time.Now().Add(ioTimeout))
 	if _, err := c.Write(b); err != nil {
-		return broken{err}
+		return connError{err}
 	}
 	return nil
 }
 
 func (c *conn) receive() (m message, err error) {
-	c.SetDeadline(time.Now().Add(silence))
+	c.SetDeadline(time.Now().Add(ioTimeout))
 	line, err := c.r.ReadSlice('\n')
 	if err == io.EOF {
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return m, broken{err}
+		return m, connError{err}
 	}
 	if err := json.Unmarshal(line, &m); err != nil {
-		return m, denial{text: "speaks another protocol: " + err.Error()}
+		return m, peerError{text: "speaks another protocol: " + err.Error()}
 	}
 	if m.Error != "" {
-		return m, denial{m.Error, m.Busy}
+		return m, peerError{m.Error, m.Busy}
 	}
 	return m, nil
 }
 
 // read reads some of a file's bytes.
 func (c *conn) read(b []byte) (n int, err error) {
-	c.SetDeadline(time.Now().Add(silence))
+	c.SetDeadline(time.Now().Add(ioTimeout))
 	n, err = c.r.Read(b)
 	if err == io.EOF {
 		err = io.ErrUnexpectedEOF
@@ -145,5 +145,5 @@ func (c *conn) read(b []byte) (n int, err error) {
 	if n > 0 || err == nil {
 		return n, nil
 	}
-	return 0, broken{err}
+	return 0, connError{err}
 }

@@ -79,7 +79,7 @@ func (b *bw) loop() error {
 				defer slow.Stop()
 				return b.waitDone()
 			}
-			if b.over.Load() {
+			if b.peerDone.Load() {
 				missing := b.received() < b.sent
 				if !missing {
 					return nil
@@ -133,7 +133,7 @@ func (b *bw) step() (busy bool, err error) {
 }
 
 func (b *bw) takeSends(wcs []verbs.WC) error {
-	var gone uint64
+	var completed uint64
 	for i := range wcs {
 		wc := &wcs[i]
 		if err := wc.Err(); err != nil {
@@ -144,11 +144,11 @@ func (b *bw) takeSends(wcs []verbs.WC) error {
 			l.credits--
 			continue
 		}
-		gone += wc.ID>>laneBits - l.completed
+		completed += wc.ID>>laneBits - l.completed
 		l.completed = wc.ID >> laneBits
 	}
-	if gone > 0 {
-		b.count.Add(gone)
+	if completed > 0 {
+		b.count.Add(completed)
 	}
 	return nil
 }
@@ -156,7 +156,7 @@ func (b *bw) takeSends(wcs []verbs.WC) error {
 // takeRecvs counts messages and credits, and marks their receives to be posted again.
 // An empty message is a credit.
 func (b *bw) takeRecvs(wcs []verbs.WC) error {
-	var came uint64
+	var received uint64
 	for i := range wcs {
 		wc := &wcs[i]
 		if err := wc.Err(); err != nil {
@@ -173,14 +173,14 @@ func (b *bw) takeRecvs(wcs []verbs.WC) error {
 		}
 		l.received++
 		l.owed++
-		came++
+		received++
 	}
 	switch {
-	case came == 0:
+	case received == 0:
 	case b.sender:
-		b.came.Add(came)
+		b.recvCount.Add(received)
 	default:
-		b.count.Add(came)
+		b.count.Add(received)
 	}
 	return nil
 }

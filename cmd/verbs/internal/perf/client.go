@@ -15,7 +15,7 @@ import (
 
 // connect opens the control connection, from a device if one is named.
 func connect(ctx context.Context, device, addr string) (*control, error) {
-	d := rsock.Dialer{Timeout: patience, Options: controlOptions}
+	d := rsock.Dialer{Timeout: peerTimeout, Options: controlOptions}
 	if device != "" {
 		source, err := cli.DeviceAddr(device)
 		if err != nil {
@@ -37,12 +37,12 @@ func connect(ctx context.Context, device, addr string) (*control, error) {
 
 const perftestPrograms = "ib_send_lat, ib_write_bw and so on"
 
-// enter requests the run and connects to the server.
-func (s *side) enter() error {
+// requestRun requests the run and connects to the server.
+func (s *side) requestRun() error {
 	if err := s.ctl.send(message{Work: &s.work}); err != nil {
 		return err
 	}
-	wait, cancel := context.WithTimeoutCause(s.ctx, patience, errors.New("the server does not answer"))
+	wait, cancel := context.WithTimeoutCause(s.ctx, peerTimeout, errors.New("the server does not answer"))
 	m, err := s.ctl.receive(wait)
 	cancel()
 	switch {
@@ -52,7 +52,7 @@ func (s *side) enter() error {
 		return errProtocol
 	}
 	s.token = m.Offer.Token
-	s.hear()
+	s.readMessages()
 	if s.op.datagram {
 		return s.openUD()
 	}
@@ -67,15 +67,15 @@ func sizes() (all []int) {
 	return all
 }
 
-// askAll makes the run, or with all one run for each size.
-func askAll(ctx context.Context, ctl *control, w work, all bool, begins func(*side) func(), each func(*result)) ([]*result, error) {
+// runAll makes the run, or with all one run for each size.
+func runAll(ctx context.Context, ctl *control, w work, all bool, onStart func(*side) func(), each func(*result)) ([]*result, error) {
 	list := []int{w.Size}
 	if all {
 		list = sizes()
 	}
 	var results []*result
 	for _, w.Size = range list {
-		r, err := run(ctx, w, ctl, true, begins)
+		r, err := run(ctx, w, ctl, true, onStart)
 		if all && errors.Is(err, errMTU) && len(results) > 0 {
 			break
 		}

@@ -43,7 +43,7 @@ type atomics struct {
 	BW  bwCmd  `cmd:"" name:"bw" set:"iters=5000" help:"Bandwidth."`
 }
 
-type place struct {
+type commonFlags struct {
 	Port    int    `short:"p" default:"18515" help:"The server's port."`
 	Device  string `short:"d" name:"ib-dev" placeholder:"DEVICE" help:"Device, by name, GUID, interface or address (default: routing's choice; a server's: all)."`
 	JSON    bool   `xor:"format" help:"Print results as JSON."`
@@ -52,7 +52,7 @@ type place struct {
 
 type flags struct {
 	Host string `arg:"" optional:"" placeholder:"HOST[:PORT]" help:"Server to connect to; without one be a server."`
-	place
+	commonFlags
 	CSV      bool          `xor:"format" help:"Print results as CSV, after a line with the names."`
 	Iters    int           `short:"n" default:"${iters}" help:"Messages to send on each QP."`
 	Duration seconds       `short:"D" placeholder:"SECONDS" help:"Send for this long, instead of -n."`
@@ -217,13 +217,13 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size sizeFlags, depth 
 	case !c.JSON:
 		fmt.Fprintf(k.Stdout, "%s %s\n%s\n", w.Op, w.Mode, heading(w.Mode))
 	}
-	var worse error
-	begins := func(s *side) (ends func()) {
-		c.begins(k, s)
-		return s.show(os.Stderr)
+	var limitErr error
+	onStart := func(s *side) (onEnd func()) {
+		c.logStart(k, s)
+		return s.showProgress(os.Stderr)
 	}
-	results, err := askAll(ctx, ctl, w, size.All, begins, func(r *result) {
-		worse = errors.Join(worse, check(r))
+	results, err := runAll(ctx, ctl, w, size.All, onStart, func(r *result) {
+		limitErr = errors.Join(limitErr, check(r))
 		switch {
 		case c.CSV:
 			table.Write(r.record())
@@ -235,16 +235,16 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size sizeFlags, depth 
 	if c.JSON && len(results) > 0 {
 		err = errors.Join(err, cli.WriteJSON(k.Stdout, map[string][]*result{"results": results}))
 	}
-	return errors.Join(err, table.Error(), worse)
+	return errors.Join(err, table.Error(), limitErr)
 }
 
-func (c *place) begins(k *kong.Context, s *side) {
+func (c *commonFlags) logStart(k *kong.Context, s *side) {
 	if c.Verbose {
 		fmt.Fprintf(k.Stderr, "%v with %v on %s begins\n", &s.work, s.ctl.conn.RemoteAddr(), s.path.Device.Name)
 	}
 }
 
-type serverCmd struct{ place }
+type serverCmd struct{ commonFlags }
 
 func (c *serverCmd) Help() string {
 	return `Examples:
@@ -255,7 +255,7 @@ func (c *serverCmd) Help() string {
 
 func (c *serverCmd) Run(ctx context.Context, k *kong.Context) error { return c.serve(ctx, k) }
 
-func (c *place) serve(ctx context.Context, k *kong.Context) error {
+func (c *commonFlags) serve(ctx context.Context, k *kong.Context) error {
 	addr := fmt.Sprintf(":%d", c.Port)
 	if c.Device != "" {
 		local, err := cli.DeviceAddr(c.Device)
@@ -266,8 +266,8 @@ func (c *place) serve(ctx context.Context, k *kong.Context) error {
 	}
 	var mu sync.Mutex
 	v := server{
-		begins: func(s *side) (ends func()) { c.begins(k, s); return func() {} },
-		log:    func(format string, args ...any) { fmt.Fprintf(k.Stderr, format+"\n", args...) },
+		onStart: func(s *side) (onEnd func()) { c.logStart(k, s); return func() {} },
+		log:     func(format string, args ...any) { fmt.Fprintf(k.Stderr, format+"\n", args...) },
 		report: func(r *result) {
 			mu.Lock()
 			defer mu.Unlock()

@@ -58,7 +58,7 @@ func (l *lane) postRecvs(s *side, i int, qp *uverbs.QP) error {
 func (s *side) dial(port uint16) error {
 	remote := netip.AddrPortFrom(s.ctl.remote(), port).String()
 	for i, l := range s.lanes {
-		d := cm.Dialer{Options: s.options(i), LocalAddr: netip.AddrPortFrom(s.ctl.local(), 0), ConnectTimeout: patience, TOS: s.TClass}
+		d := cm.Dialer{Options: s.options(i), LocalAddr: netip.AddrPortFrom(s.ctl.local(), 0), ConnectTimeout: peerTimeout, TOS: s.TClass}
 		var err error
 		if l.ep, err = cli.Own(d.Dial(s.ctx, remote))(&s.objects); err != nil {
 			return err
@@ -69,7 +69,7 @@ func (s *side) dial(port uint16) error {
 
 // accept accepts the connections of a server's lanes, and rejects others.
 func (s *side) accept(l *cm.Listener) error {
-	ctx, cancel := context.WithTimeoutCause(s.ctx, patience, errors.New("the client does not connect"))
+	ctx, cancel := context.WithTimeoutCause(s.ctx, peerTimeout, errors.New("the client does not connect"))
 	defer cancel()
 	for missing := len(s.lanes); missing > 0; {
 		r, err := l.Accept(ctx)
@@ -131,14 +131,14 @@ func (s *side) openUD() error {
 	return nil
 }
 
-// meet exchanges the locations of memory with the peer, now that this side is ready.
-func (s *side) meet() error {
+// exchangeStart exchanges the locations of memory with the peer, now that this side is ready.
+func (s *side) exchangeStart() error {
 	mine := start{Addr: s.mr.Addr(), RKey: s.mr.RKey(), Len: s.mr.Len(), QPs: s.local}
 	if err := s.ctl.send(message{Start: &mine}); err != nil {
 		return err
 	}
 	var err error
-	if s.peer, err = next(s, s.started, patience, "get ready"); err != nil {
+	if s.peer, err = next(s, s.started, peerTimeout, "get ready"); err != nil {
 		return err
 	}
 	if s.peer.Len < s.layout.total {

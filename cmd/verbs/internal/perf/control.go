@@ -65,7 +65,7 @@ func (f *fault) Is(target error) bool { return f.Unsupported && target == errors
 
 const (
 	longestLine = 64 << 10
-	patience    = 15 * time.Second // for an answer that requires no work
+	peerTimeout = 15 * time.Second // for an answer that requires no work
 )
 
 // errProtocol reports an unexpected message from the peer.
@@ -95,7 +95,7 @@ func (c *control) local() netip.Addr  { return c.conn.LocalAddr().(cm.Addr).Addr
 func (c *control) remote() netip.Addr { return c.conn.RemoteAddr().(cm.Addr).Addr() }
 
 func (c *control) send(m message) error {
-	c.conn.SetWriteDeadline(time.Now().Add(patience))
+	c.conn.SetWriteDeadline(time.Now().Add(peerTimeout))
 	if err := c.enc.Encode(m); err != nil {
 		return fmt.Errorf("control connection: %w", err)
 	}
@@ -125,7 +125,7 @@ func (c *control) receive(ctx context.Context) (m message, err error) {
 	return m, nil
 }
 
-// give sends the peer the error for which this side aborts.
-func (c *control) give(err error) error {
+// sendError sends the peer the error for which this side aborts.
+func (c *control) sendError(err error) error {
 	return c.send(message{Fault: &fault{err.Error(), errors.Is(err, errors.ErrUnsupported)}})
 }

@@ -22,7 +22,7 @@
 //	       ┌──────────────── one goroutine ────────────────┐
 //	post ──► QP 0, QP 1, ... ══► device ══► send CQ, recv CQ ──► take
 //	       └── publishes counts: progress, watch ──────────┘
-//	hear (the peer's messages), watch (connections, standstill), ctx
+//	readMessages (from the peer), watch (connections, standstill), ctx
 //	       └──► end the run's context, which every loop checks
 //
 // All QPs of a side share two CQs. Requests are prepared before the run;

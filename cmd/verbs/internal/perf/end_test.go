@@ -30,7 +30,7 @@ func begin(t *testing.T, device, port, test string, more ...string) *program {
 	t.Helper()
 	args := append(strings.Fields(test), "-v", "-D", "100", "-s", "1024", "-p", port, labtest.AddrOf(device))
 	c := startProgram(t, append(args, more...)...)
-	c.says(" begins")
+	c.waitFor(" begins")
 	return c
 }
 
@@ -42,14 +42,14 @@ func TestKilled(t *testing.T) {
 			server, port := serve(t, device)
 			c := begin(t, device, port, test)
 			c.cmd.Process.Kill()
-			c.ends()
-			server.says("client " + labtest.AddrOf(device))
+			c.wait()
+			server.waitFor("client " + labtest.AddrOf(device))
 			c = begin(t, device, port, test)
 			server.cmd.Process.Kill()
-			if code := c.ends(); code != 1 || !strings.Contains(c.said(), "verbs: ") {
-				t.Errorf("%s: the client of a dead server ended with %d: %q", test, code, c.said())
+			if code := c.wait(); code != 1 || !strings.Contains(c.output(), "verbs: ") {
+				t.Errorf("%s: the client of a dead server ended with %d: %q", test, code, c.output())
 			}
-			t.Logf("%s: server: %s client: %s", test, server.said(), c.said())
+			t.Logf("%s: server: %s client: %s", test, server.output(), c.output())
 		}
 	})
 }
@@ -61,17 +61,17 @@ func TestInterrupted(t *testing.T) {
 			server, port := serve(t, device)
 			c := begin(t, device, port, test)
 			c.cmd.Process.Signal(os.Interrupt)
-			if code := c.ends(); code != 1 || !strings.Contains(c.said(), "interrupt") {
-				t.Errorf("%s: the interrupted client ended with %d: %q", test, code, c.said())
+			if code := c.wait(); code != 1 || !strings.Contains(c.output(), "interrupt") {
+				t.Errorf("%s: the interrupted client ended with %d: %q", test, code, c.output())
 			}
-			server.says("peer: ")
+			server.waitFor("peer: ")
 			c = begin(t, device, port, test)
 			server.cmd.Process.Signal(os.Interrupt)
-			if code := server.ends(); code != 0 {
-				t.Errorf("%s: the interrupted server ended with %d: %q", test, code, server.said())
+			if code := server.wait(); code != 0 {
+				t.Errorf("%s: the interrupted server ended with %d: %q", test, code, server.output())
 			}
-			if code := c.ends(); code != 1 || !strings.Contains(c.said(), "verbs: peer: ") {
-				t.Errorf("%s: the client of an interrupted server ended with %d: %q", test, code, c.said())
+			if code := c.wait(); code != 1 || !strings.Contains(c.output(), "verbs: peer: ") {
+				t.Errorf("%s: the client of an interrupted server ended with %d: %q", test, code, c.output())
 			}
 		}
 	})
@@ -84,11 +84,11 @@ func TestStopped(t *testing.T) {
 			server, port := serve(t, device)
 			c := begin(t, device, port, test, "--timeout", "1s")
 			server.cmd.Process.Signal(syscall.SIGSTOP)
-			if code := c.ends(); code != 1 || !strings.Contains(c.said(), "nothing moved for 1s") {
-				t.Errorf("%s: the client of a stopped server ended with %d: %q", test, code, c.said())
+			if code := c.wait(); code != 1 || !strings.Contains(c.output(), "nothing moved for 1s") {
+				t.Errorf("%s: the client of a stopped server ended with %d: %q", test, code, c.output())
 			}
 			server.cmd.Process.Signal(syscall.SIGCONT)
-			server.says("client " + labtest.AddrOf(device))
+			server.waitFor("client " + labtest.AddrOf(device))
 		}
 	})
 }
@@ -102,12 +102,12 @@ func TestCut(t *testing.T) {
 		defer conn.Close()
 		w := work{Version: version, Op: "send", Mode: modeBW, Size: 64, Iters: 10, QPs: 1, TxDepth: 4, RxDepth: 4, List: 1, CQMod: 1, Both: true, Timeout: time.Minute}
 		client := labtest.Must(newSide(t.Context(), w, newControl(conn), true))(t)
-		defer client.leave(nil)
-		if err := errors.Join(client.enter(), client.meet()); err != nil {
+		defer client.close(nil)
+		if err := errors.Join(client.requestRun(), client.exchangeStart()); err != nil {
 			t.Fatal(err)
 		}
 		client.lanes[0].ep.Close()
-		server.says("data connection: peer disconnected")
+		server.waitFor("data connection: peer disconnected")
 	})
 }
 
@@ -118,7 +118,7 @@ func TestBadClient(t *testing.T) {
 	server, port := serve(t, labtest.RXE)
 	dial := func() net.Conn {
 		conn := labtest.Must(rsock.Dial("rdma", labtest.Addr+":"+port))(t)
-		conn.SetDeadline(time.Now().Add(within))
+		conn.SetDeadline(time.Now().Add(testTimeout))
 		return conn
 	}
 	good := work{Version: version, Op: "send", Mode: modeBW, Size: 64, Iters: 10, QPs: 1, TxDepth: 4, RxDepth: 4, List: 1, CQMod: 1, Timeout: time.Second}
@@ -174,7 +174,7 @@ func TestBadClient(t *testing.T) {
 		} else {
 			conn.Close()
 		}
-		server.says(want)
+		server.waitFor(want)
 		conn.Close()
 	}
 	if _, err := measure(t, labtest.RXE, port, "send bw -n 10 -s 64"); err != nil {
@@ -288,7 +288,7 @@ func TestAllSizes(t *testing.T) {
 	labtest.Require(t)
 	_, port := serve(t, labtest.RXE)
 	var out, errs strings.Builder
-	ctx, cancel := context.WithTimeout(t.Context(), within)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	args := strings.Fields("ud bw -a -n 10 -p " + port + " " + labtest.Addr)
 	if err := command(ctx, &out, &errs, args...); err != nil {

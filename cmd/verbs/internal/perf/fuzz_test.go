@@ -15,13 +15,13 @@ import (
 	"github.com/goverbs/verbs/cm"
 )
 
-// saidConn is a connection to a peer that has sent all its data.
-type saidConn struct {
+// readConn is a connection to a peer that has sent all its data.
+type readConn struct {
 	net.Conn
-	said io.Reader
+	in io.Reader
 }
 
-func (c saidConn) Read(b []byte) (int, error) { return c.said.Read(b) }
+func (c readConn) Read(b []byte) (int, error) { return c.in.Read(b) }
 
 // FuzzControl sends arbitrary data on the control connection: the result is a message, or an
 // error that names the side at fault; work that passes validation is within the limits and
@@ -46,7 +46,7 @@ func FuzzControl(f *testing.F) {
 	}
 	f.Add([]byte(`{"work":{"version":1,"op":"send","mode":"bw","size":8388608,"iters":1,"qps":9223372036854775807}}` + "\n\n{}\nnull\n[]\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		c := newControl(saidConn{said: bytes.NewReader(b)})
+		c := newControl(readConn{in: bytes.NewReader(b)})
 		for {
 			m, err := c.receive(context.Background())
 			_, fault := errors.AsType[*fault](err)

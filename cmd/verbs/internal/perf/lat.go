@@ -19,27 +19,27 @@ const lossAfter = 500 * time.Millisecond
 // lat exchanges one message at a time, or answers them.
 type lat struct {
 	*side
-	l    *lane
-	wcs  [16]verbs.WC
-	wr   []verbs.SendWR // one
-	word lastByte       // of the received data
-	turn *byte          // the last byte of the sent data
-	half int            // half of the send queue
-	hist *latency.Histogram
-	lost uint64
+	l        *lane
+	wcs      [16]verbs.WC
+	wr       []verbs.SendWR // one
+	word     lastByte       // of the received data
+	lastSent *byte          // the last byte of the sent data
+	half     int            // half of the send queue
+	hist     *latency.Histogram
+	lost     uint64
 }
 
 func (s *side) newLat() *lat {
 	l := s.lanes[0]
 	t := &lat{side: s, l: l, wr: l.batch[:1], half: max(s.TxDepth/2, 1), hist: latency.New()}
-	t.turn = &t.out()[s.Size-1]
+	t.lastSent = &t.out()[s.Size-1]
 	t.word = newLastByte(s.mr, s.layout.inOf(0)+s.Size-1)
 	return t
 }
 
-// ask runs the client: it times each message with its answer, or each request that needs
+// runClient runs the client: it times each message with its answer, or each request that needs
 // no answer.
-func (t *lat) ask() (took time.Duration, err error) {
+func (t *lat) runClient() (took time.Duration, err error) {
 	times := make([]time.Duration, 0, 4096) // added to the histogram between messages
 	start := time.Now()
 	last := took // since the start
@@ -48,12 +48,12 @@ func (t *lat) ask() (took time.Duration, err error) {
 			return 0, fmt.Errorf("post %s: %w", t.Op, err)
 		}
 		t.count.Store(n)
-		came, err := t.wait(n)
+		received, err := t.wait(n)
 		if err != nil {
 			return 0, fmt.Errorf("%s %d: %w", t.Op, n, err)
 		}
 		took = time.Since(start)
-		if came {
+		if received {
 			times = append(times, took-last)
 		} else {
 			t.lost++
@@ -80,8 +80,8 @@ func (t *lat) record(times []time.Duration) {
 	}
 }
 
-// serve runs the server: it answers until the client is done.
-func (t *lat) serve() error {
+// runServer runs the server: it answers until the client is done.
+func (t *lat) runServer() error {
 	if err := t.ctl.send(message{Done: &done{}}); err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (t *lat) serve() error {
 	}
 	for n := uint64(0); ; n++ {
 		_, err := t.wait(n)
-		if errors.Is(err, errOver) {
+		if errors.Is(err, errPeerDone) {
 			return nil
 		}
 		if err == nil {
@@ -114,7 +114,7 @@ func (t *lat) post(n uint64) error {
 	}
 	switch t.op.opcode {
 	case verbs.OpRDMAWrite:
-		*t.turn = turn(n)
+		*t.lastSent = seqByte(n)
 	case verbs.OpCompareSwap:
 		wr.CompareAdd, wr.Swap = n, n+1
 	case verbs.OpSendImm:
@@ -138,14 +138,14 @@ func (t *lat) post(n uint64) error {
 }
 
 // wait waits for message n of the peer, or for the completion of a request that needs no
-// answer. came is false if a datagram was lost.
-func (t *lat) wait(n uint64) (came bool, err error) {
+// answer. received is false if a datagram was lost.
+func (t *lat) wait(n uint64) (received bool, err error) {
 	switch {
 	case t.op.fetches:
 		_, err := t.await(t.sendCQ, t.wcs[:1], time.Time{})
 		return true, err
 	case !t.op.receives:
-		return true, t.see(turn(n))
+		return true, t.waitByte(seqByte(n))
 	}
 	var until time.Time
 	if t.op.datagram && t.client {
@@ -182,8 +182,8 @@ func (t *lat) receive(until time.Time) (*verbs.WC, error) {
 	return wc, nil
 }
 
-// see polls memory until the last byte of the received data is want.
-func (t *lat) see(want byte) error {
+// waitByte polls memory until the last byte of the received data is want.
+func (t *lat) waitByte(want byte) error {
 	for i := 0; t.word.load() != want; i++ {
 		if i%256 != 255 {
 			continue
@@ -196,7 +196,7 @@ func (t *lat) see(want byte) error {
 			}
 			t.l.completed += uint64(t.half)
 		}
-		if err := t.ended(); err != nil {
+		if err := t.checkEnd(); err != nil {
 			return err
 		}
 	}
@@ -204,9 +204,9 @@ func (t *lat) see(want byte) error {
 	return nil
 }
 
-// turn returns the last byte of message n. It differs from that of message n-1, and for the
+// seqByte returns the last byte of message n. It differs from that of message n-1, and for the
 // first message from the initial byte.
-func turn(n uint64) byte { return byte(n + 1) }
+func seqByte(n uint64) byte { return byte(n + 1) }
 
 // lastByte is a byte of a region that a peer writes to.
 type lastByte struct {

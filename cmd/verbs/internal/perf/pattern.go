@@ -48,14 +48,14 @@ func checkPattern(b []byte, client bool) error {
 
 // damage checks the data received in a run. It returns "" if all is correct.
 func (s *side) damage(peerSent uint64) string {
-	came := peerSent > 0 && !s.op.fetches
+	arrived := peerSent > 0 && !s.op.fetches
 	switch {
 	case s.op.opcode == verbs.OpRDMARead:
-		came = s.posted() > 0
+		arrived = s.posted() > 0
 	case s.op.datagram:
-		came = s.received() > 0 && len(s.lanes) == 1
+		arrived = s.received() > 0 && len(s.lanes) == 1
 	}
-	if !came {
+	if !arrived {
 		return ""
 	}
 	for i := range s.lanes {

@@ -53,18 +53,18 @@ func command(ctx context.Context, stdout, stderr io.Writer, args ...string) erro
 
 // program is a process that runs verbs perf.
 type program struct {
-	t      *testing.T
-	cmd    *exec.Cmd
-	lines  chan string // of its standard output
-	mu     sync.Mutex
-	stderr bytes.Buffer
-	heard  chan struct{} // something is new in stderr
-	ended  chan struct{}
+	t       *testing.T
+	cmd     *exec.Cmd
+	lines   chan string // of its standard output
+	mu      sync.Mutex
+	stderr  bytes.Buffer
+	changed chan struct{} // something is new in stderr
+	ended   chan struct{}
 }
 
 func startProgram(t *testing.T, args ...string) *program {
 	t.Helper()
-	p := &program{t: t, cmd: exec.Command(os.Args[0], args...), lines: make(chan string, 1000), heard: make(chan struct{}, 1), ended: make(chan struct{})}
+	p := &program{t: t, cmd: exec.Command(os.Args[0], args...), lines: make(chan string, 1000), changed: make(chan struct{}, 1), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), asProgram+"=1")
 	p.cmd.Stderr = p
 	out := labtest.Must(p.cmd.StdoutPipe())(t)
@@ -87,39 +87,39 @@ func (p *program) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
-	case p.heard <- struct{}{}:
+	case p.changed <- struct{}{}:
 	default:
 	}
 	return p.stderr.Write(b)
 }
 
-func (p *program) said() string {
+func (p *program) output() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.stderr.String()
 }
 
-const within = 30 * time.Second
+const testTimeout = 30 * time.Second
 
-// says waits until the program has written what to its standard error.
-func (p *program) says(what string) {
+// waitFor waits until the program has written what to its standard error.
+func (p *program) waitFor(what string) {
 	p.t.Helper()
-	for limit := time.After(within); !strings.Contains(p.said(), what); {
+	for limit := time.After(testTimeout); !strings.Contains(p.output(), what); {
 		select {
-		case <-p.heard:
+		case <-p.changed:
 		case <-limit:
-			p.t.Fatalf("%v does not say %q but\n%s", p.cmd.Args[1:], what, p.said())
+			p.t.Fatalf("%v does not say %q but\n%s", p.cmd.Args[1:], what, p.output())
 		}
 	}
 }
 
-// ends waits for the end and returns the exit code.
-func (p *program) ends() int {
+// wait waits for the end and returns the exit code.
+func (p *program) wait() int {
 	p.t.Helper()
 	select {
 	case <-p.ended:
-	case <-time.After(within):
-		p.t.Fatalf("%v does not end; it said\n%s", p.cmd.Args[1:], p.said())
+	case <-time.After(testTimeout):
+		p.t.Fatalf("%v does not end; it said\n%s", p.cmd.Args[1:], p.output())
 	}
 	return p.cmd.ProcessState.ExitCode()
 }
@@ -131,9 +131,9 @@ func (p *program) line() string {
 		if ok {
 			return l
 		}
-	case <-time.After(within):
+	case <-time.After(testTimeout):
 	}
-	p.t.Fatalf("%v prints nothing; it said\n%s", p.cmd.Args[1:], p.said())
+	p.t.Fatalf("%v prints nothing; it said\n%s", p.cmd.Args[1:], p.output())
 	return ""
 }
 
@@ -145,7 +145,7 @@ func serve(t *testing.T, device string) (server *program, port string) {
 	ports++
 	port = strconv.Itoa(ports)
 	server = startProgram(t, "server", "-p", port, "-d", device, "--json")
-	server.says("listening")
+	server.waitFor("listening")
 	return server, port
 }
 
@@ -154,7 +154,7 @@ func measure(t *testing.T, device, port string, args ...string) (*result, error)
 	t.Helper()
 	var out bytes.Buffer
 	args = append(strings.Fields(args[0]), append(args[1:], labtest.AddrOf(device), "-p", port, "--json")...)
-	ctx, cancel := context.WithTimeoutCause(t.Context(), within, errors.New("test took too long"))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), testTimeout, errors.New("test took too long"))
 	defer cancel()
 	if err := command(ctx, &out, os.Stderr, args...); err != nil {
 		return nil, err
@@ -193,8 +193,8 @@ func TestOps(t *testing.T) {
 			}
 		}
 		server.cmd.Process.Signal(os.Interrupt)
-		if code := server.ends(); code != 0 {
-			t.Errorf("server ended with %d: %s", code, server.said())
+		if code := server.wait(); code != 0 {
+			t.Errorf("server ended with %d: %s", code, server.output())
 		}
 	})
 }

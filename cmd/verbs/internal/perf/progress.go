@@ -9,9 +9,9 @@ import (
 	"golang.org/x/term"
 )
 
-// show writes the progress of the run to out, if out is a terminal, until stop is called,
+// showProgress writes the progress of the run to out, if out is a terminal, until stop is called,
 // which clears the line.
-func (s *side) show(out *os.File) (stop func()) {
+func (s *side) showProgress(out *os.File) (stop func()) {
 	if !term.IsTerminal(int(out.Fd())) {
 		return func() {}
 	}

@@ -15,13 +15,13 @@ import (
 
 // server serves any number of clients concurrently, until ctx ends.
 type server struct {
-	log    func(format string, args ...any)
-	begins func(*side) (ends func())
-	report func(*result)
+	log     func(format string, args ...any)
+	onStart func(*side) (onEnd func())
+	report  func(*result)
 }
 
 func (v *server) serve(ctx context.Context, addr string) error {
-	l, err := (&rsock.ListenConfig{Options: controlOptions, Logger: slog.New(strangers(v.log))}).Listen(ctx, "rdma", addr)
+	l, err := (&rsock.ListenConfig{Options: controlOptions, Logger: slog.New(clientErrorLog(v.log))}).Listen(ctx, "rdma", addr)
 	if err != nil {
 		return err
 	}
@@ -29,13 +29,13 @@ func (v *server) serve(ctx context.Context, addr string) error {
 	return cli.Serve(ctx, l, v.client)
 }
 
-// strangers is the handler of a listener's log that reports clients that do not speak its
+// clientErrorLog is the handler of a listener's log that reports clients that do not speak its
 // protocol.
-type strangers func(format string, args ...any)
+type clientErrorLog func(format string, args ...any)
 
-func (s strangers) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (s clientErrorLog) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
 
-func (s strangers) Handle(_ context.Context, r slog.Record) error {
+func (s clientErrorLog) Handle(_ context.Context, r slog.Record) error {
 	var remote, err any
 	r.Attrs(func(a slog.Attr) bool {
 		switch a.Key {
@@ -54,9 +54,9 @@ func (s strangers) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-func (s strangers) WithAttrs([]slog.Attr) slog.Handler { return s }
+func (s clientErrorLog) WithAttrs([]slog.Attr) slog.Handler { return s }
 
-func (s strangers) WithGroup(string) slog.Handler { return s }
+func (s clientErrorLog) WithGroup(string) slog.Handler { return s }
 
 // client serves one client, run after run. Its failure does not affect the others.
 func (v *server) client(ctx context.Context, conn net.Conn) {
@@ -73,7 +73,7 @@ func (v *server) client(ctx context.Context, conn net.Conn) {
 			err = m.Work.validate()
 		}
 		if err != nil {
-			ctl.give(err)
+			ctl.sendError(err)
 		} else {
 			err = v.run(ctx, ctl, *m.Work)
 		}
@@ -87,7 +87,7 @@ func (v *server) client(ctx context.Context, conn net.Conn) {
 }
 
 func (v *server) run(ctx context.Context, ctl *control, w work) error {
-	r, err := run(ctx, w, ctl, false, v.begins)
+	r, err := run(ctx, w, ctl, false, v.onStart)
 	if r != nil {
 		v.report(r)
 	}
@@ -103,7 +103,7 @@ func (s *side) offer() error {
 		if err := s.openUD(); err != nil {
 			return err
 		}
-		defer s.hear()
+		defer s.readMessages()
 		return s.ctl.send(message{Offer: &offer})
 	}
 	l, err := cm.Listen(s.ctx, netip.AddrPortFrom(s.ctl.local(), 0).String())
@@ -115,6 +115,6 @@ func (s *side) offer() error {
 	if err := s.ctl.send(message{Offer: &offer}); err != nil {
 		return err
 	}
-	s.hear()
+	s.readMessages()
 	return s.accept(l)
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // side is one end of a run: its objects and its state. The loops of bw.go and lat.go drive
-// its queues from one goroutine. Other goroutines only report ends: fail, and hear, which
+// its queues from one goroutine. Other goroutines only report ends: fail, and readMessages, which
 // reads the peer's messages.
 type side struct {
 	work
@@ -42,18 +42,18 @@ type side struct {
 	local []verbs.QPAddr // on UD
 	peer  start
 
-	ctx     context.Context // ends with the run
-	cancel  context.CancelCauseFunc
-	failed  atomic.Bool
-	hearing sync.WaitGroup
-	started chan start
-	done    chan struct{} // closed when the peer sends no more
-	over    atomic.Bool   // done is closed
-	sent    uint64        // by the peer; valid once done is closed
-	reports chan report
-	count   atomic.Uint64 // messages sent, or received by a side that sends none
-	came    atomic.Uint64 // messages received by a side that also sends
-	waiting atomic.Bool   // for the peer, with nothing left to do
+	ctx       context.Context // ends with the run
+	cancel    context.CancelCauseFunc
+	failed    atomic.Bool
+	reader    sync.WaitGroup
+	started   chan start
+	done      chan struct{} // closed when the peer sends no more
+	peerDone  atomic.Bool   // done is closed
+	sent      uint64        // by the peer; valid once done is closed
+	reports   chan report
+	count     atomic.Uint64 // messages sent, or received by a side that sends none
+	recvCount atomic.Uint64 // messages received by a side that also sends
+	waiting   atomic.Bool   // for the peer, with nothing left to do
 }
 
 // lane is the state of one QP.
@@ -78,14 +78,14 @@ type lane struct {
 // errMTU reports that a datagram is too long.
 var errMTU = errors.New("a datagram is one packet")
 
-// newSide creates all objects except the QPs. leave must close the side, also after an error.
+// newSide creates all objects except the QPs. The caller must call close, also after an error.
 func newSide(ctx context.Context, w work, ctl *control, client bool) (*side, error) {
 	s := &side{
 		work: w, op: w.operation(), layout: w.layout(), client: client, ctl: ctl,
 		started: make(chan start, 1), done: make(chan struct{}), reports: make(chan report, 1),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
-	context.AfterFunc(s.ctx, s.halt)
+	context.AfterFunc(s.ctx, s.setFailed)
 	return s, s.setUp()
 }
 
@@ -112,8 +112,8 @@ func (s *side) setUp() (err error) {
 		if s.channel, err = cli.Own(s.dev.CreateCompChannel())(&s.objects); err != nil {
 			return err
 		}
-		// halt comes first: a loop that wakes must find the flag set.
-		context.AfterFunc(s.ctx, func() { s.halt(); s.channel.Wake() })
+		// setFailed comes first: a loop that wakes must find the flag set.
+		context.AfterFunc(s.ctx, func() { s.setFailed(); s.channel.Wake() })
 	}
 	cq := uverbs.CQOptions{Channel: s.channel}
 	qp := s.cap()
@@ -172,11 +172,11 @@ func (s *side) supported() error {
 // fail ends the run; the first reason counts.
 func (s *side) fail(err error) { s.cancel(err) }
 
-func (s *side) halt() { s.failed.Store(true) }
+func (s *side) setFailed() { s.failed.Store(true) }
 
-// why returns the cause of err: the failure of a request may be only a consequence. A peer
+// cause returns the cause of err: the failure of a request may be only a consequence. A peer
 // that aborts reports the reason, but its QPs may be destroyed before the report arrives.
-func (s *side) why(err error) error {
+func (s *side) cause(err error) error {
 	var wc *verbs.WCError
 	if s.ctx.Err() == nil && errors.As(err, &wc) {
 		s.waiting.Store(true)
@@ -191,9 +191,9 @@ func (s *side) why(err error) error {
 	return err
 }
 
-// hear receives the peer's messages until its report.
-func (s *side) hear() {
-	s.hearing.Go(func() {
+// readMessages receives the peer's messages until its report.
+func (s *side) readMessages() {
+	s.reader.Go(func() {
 		for {
 			m, err := s.ctl.receive(s.ctx)
 			switch {
@@ -202,9 +202,9 @@ func (s *side) hear() {
 			case err != nil:
 			case m.Start != nil && len(s.started) == 0:
 				s.started <- *m.Start
-			case m.Done != nil && !s.over.Load():
+			case m.Done != nil && !s.peerDone.Load():
 				s.sent = m.Done.Sent
-				s.over.Store(true)
+				s.peerDone.Store(true)
 				close(s.done)
 				if s.channel != nil {
 					s.channel.Wake()
@@ -246,8 +246,8 @@ func (s *side) watch() (stop func()) {
 		})
 	}
 	watchers.Go(func() {
-		moved := func() uint64 { return s.count.Load() + s.came.Load() }
-		last := moved()
+		total := func() uint64 { return s.count.Load() + s.recvCount.Load() }
+		last := total()
 		tick := time.NewTicker(s.Timeout)
 		defer tick.Stop()
 		for {
@@ -256,7 +256,7 @@ func (s *side) watch() (stop func()) {
 				return
 			case <-tick.C:
 			}
-			now := moved()
+			now := total()
 			if now == last && !s.passive() && !s.waiting.Load() {
 				s.fail(fmt.Errorf("nothing moved for %v, after %d messages", s.Timeout, now))
 			}

@@ -11,12 +11,12 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// errOver ends the wait of a server whose client sends no more.
-var errOver = errors.New("peer is done")
+// errPeerDone ends the wait of a server whose client sends no more.
+var errPeerDone = errors.New("peer is done")
 
-// stay locks a polling loop to its thread, so that the scheduler does not move
+// lockThread locks a polling loop to its thread, so that the scheduler does not move
 // it between processors; see the package documentation.
-func (s *side) stay() (leave func()) {
+func (s *side) lockThread() (unlock func()) {
 	if s.Events {
 		return func() {}
 	}
@@ -24,14 +24,14 @@ func (s *side) stay() (leave func()) {
 	return runtime.UnlockOSThread
 }
 
-// ended returns an error if waiting for the peer is over: the run has failed, or a server's
+// checkEnd returns an error if waiting for the peer is over: the run has failed, or a server's
 // client is done.
-func (s *side) ended() error {
+func (s *side) checkEnd() error {
 	switch {
 	case s.failed.Load():
 		return context.Cause(s.ctx)
-	case !s.client && s.over.Load():
-		return errOver
+	case !s.client && s.peerDone.Load():
+		return errPeerDone
 	}
 	return nil
 }
@@ -51,7 +51,7 @@ func (s *side) await(cq *uverbs.CQ, wcs []verbs.WC, until time.Time) (n int, err
 		if s.channel == nil && i%16 != 0 {
 			continue
 		}
-		if err := s.ended(); err != nil {
+		if err := s.checkEnd(); err != nil {
 			return 0, err
 		}
 		switch {

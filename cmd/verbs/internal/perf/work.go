@@ -76,7 +76,7 @@ func (w *work) answered() bool { return w.Mode == modeLat && !w.operation().fetc
 // sake, and the server for its own.
 func (w *work) validate() error {
 	op, known := operations[w.Op]
-	between := func(what string, v, least, most int) error {
+	inRange := func(what string, v, least, most int) error {
 		if v < least || v > most {
 			return fmt.Errorf("%s: %d is not in %d..%d", what, v, least, most)
 		}
@@ -99,17 +99,17 @@ func (w *work) validate() error {
 		qps = 1
 	}
 	if err := errors.Join(
-		between("size (-s)", w.Size, 1, maxSize),
-		between("QPs (-q)", w.QPs, 1, qps),
-		between("tx-depth (-t)", w.TxDepth, 1, maxDepth),
-		between("rx-depth (-r)", w.RxDepth, 1, maxDepth),
+		inRange("size (-s)", w.Size, 1, maxSize),
+		inRange("QPs (-q)", w.QPs, 1, qps),
+		inRange("tx-depth (-t)", w.TxDepth, 1, maxDepth),
+		inRange("rx-depth (-r)", w.RxDepth, 1, maxDepth),
 	); err != nil {
 		return err
 	}
 	return errors.Join(
-		between("post-list (-l)", w.List, 1, w.TxDepth),
-		between("cq-mod (-Q)", w.CQMod, 1, w.TxDepth),
-		between("inline (-I)", w.Inline, 0, math.MaxUint16),
+		inRange("post-list (-l)", w.List, 1, w.TxDepth),
+		inRange("cq-mod (-Q)", w.CQMod, 1, w.TxDepth),
+		inRange("inline (-I)", w.Inline, 0, math.MaxUint16),
 		check(w.credits() && w.List > w.RxDepth, "post-list (-l): %d is more than the receives (-r), %d", w.List, w.RxDepth),
 		check(op.atomic && w.Size != 8, "size (-s): atomics are of 8 bytes, not %d", w.Size),
 		check(op.fetches && w.Inline > 0, "inline (-I): %s has no data to send", w.Op),

@@ -5,17 +5,17 @@ import (
 	"testing"
 )
 
-// FuzzSpot parses arbitrary messages: a spot that is accepted fits the server's buffer, and
+// FuzzBuffer parses arbitrary messages: a buffer that is accepted fits the server's buffer, and
 // encodes to the same message.
-func FuzzSpot(f *testing.F) {
-	f.Add(spot{0x7f0000001000, 0x1234, 64}.bytes())
-	f.Add(spot{^uint64(0), ^uint32(0), ^uint32(0)}.bytes())
-	f.Add(spot{size: maxSize + 1}.bytes())
+func FuzzBuffer(f *testing.F) {
+	f.Add(buffer{0x7f0000001000, 0x1234, 64}.bytes())
+	f.Add(buffer{^uint64(0), ^uint32(0), ^uint32(0)}.bytes())
+	f.Add(buffer{size: maxSize + 1}.bytes())
 	f.Add([]byte("rdma-ping-0: ABC"))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		at, err := parseSpot(b)
-		if (err == nil) != (len(b) == spotSize) {
+		at, err := parseBuffer(b)
+		if (err == nil) != (len(b) == bufferSize) {
 			t.Fatalf("%d bytes: %v", len(b), err)
 		}
 		if err == nil && !bytes.Equal(at.bytes(), b) {

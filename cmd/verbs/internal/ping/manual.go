@@ -27,8 +27,8 @@ type manual struct {
 	qp      *uverbs.QP
 	objects cli.Closers
 
-	ended   context.Context // its cause is why the connection ended
-	end     context.CancelCauseFunc
+	ctx     context.Context // its cause is why the connection ended
+	cancel  context.CancelCauseFunc
 	watcher sync.WaitGroup
 }
 
@@ -36,7 +36,7 @@ type manual struct {
 // id and the objects that are to be closed after it, also when it fails.
 func newManual(id *cm.ID, p *peer, after ...io.Closer) (*manual, error) {
 	m := &manual{id: id, objects: after}
-	m.ended, m.end = context.WithCancelCause(context.Background())
+	m.ctx, m.cancel = context.WithCancelCause(context.Background())
 	if err := m.setUp(p); err != nil {
 		m.Close()
 		return nil, err
@@ -106,18 +106,18 @@ func (m *manual) param() cm.ConnParam {
 // flushes the posted requests.
 func (m *manual) watch() {
 	m.watcher.Go(func() {
-		_, err := await(m.ended, m.id)
-		m.end(err)
+		_, err := await(m.ctx, m.id)
+		m.cancel(err)
 		m.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
 		m.id.Disconnect()
 	})
 }
 
-func (m *manual) Done() <-chan struct{} { return m.ended.Done() }
+func (m *manual) Done() <-chan struct{} { return m.ctx.Done() }
 
 func (m *manual) Err() error {
-	<-m.ended.Done()
-	return context.Cause(m.ended)
+	<-m.ctx.Done()
+	return context.Cause(m.ctx)
 }
 
 func (m *manual) LocalAddr() cm.Addr  { return cm.Addr{AddrPort: m.route.Local} }
@@ -129,7 +129,7 @@ func (m *manual) AllocMR(size int, access verbs.Access) (*uverbs.MR, error) {
 
 // Close disconnects and releases everything, the ID before the QP.
 func (m *manual) Close() error {
-	m.end(verbs.ErrClosed)
+	m.cancel(verbs.ErrClosed)
 	m.watcher.Wait()
 	return errors.Join(m.id.Close(), m.objects.Close())
 }
@@ -181,17 +181,17 @@ func routeByHand(ctx context.Context, p *peer, source netip.AddrPort, addr strin
 // connect performs the handshake. With siw the kernel waits for the peer and cannot be
 // interrupted: if ctx ends first, everything is closed when the kernel returns.
 func (m *manual) connect(ctx context.Context) error {
-	shaken := make(chan error, 1)
-	go func() { shaken <- m.handshake(ctx) }()
+	done := make(chan error, 1)
+	go func() { done <- m.handshake(ctx) }()
 	select {
-	case err := <-shaken:
+	case err := <-done:
 		if err != nil {
 			m.Close()
 		}
 		return err
 	case <-ctx.Done():
 		go func() {
-			<-shaken
+			<-done
 			m.Close()
 		}()
 		return context.Cause(ctx)

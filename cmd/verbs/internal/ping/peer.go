@@ -28,11 +28,11 @@ import (
 // receives a message before its queue is full.
 type peer struct {
 	conn
-	qp    *uverbs.QP
-	inbox *uverbs.MR // the peer's last message
-	data  *uverbs.MR // what the client sends, or the server has read
-	sends uint64     // posted so far, and the last one's ID
-	debug bool
+	qp      *uverbs.QP
+	recvBuf *uverbs.MR // the peer's last message
+	data    *uverbs.MR // what the client sends, or the server has read
+	sends   uint64     // posted so far, and the last one's ID
+	debug   bool
 }
 
 // conn is a connection: an endpoint of package cm, or one made by hand.
@@ -45,42 +45,42 @@ type conn interface {
 	Close() error
 }
 
-// spot describes a buffer and is the only message of the protocol. The server also sends
+// buffer describes a buffer and is the only message of the protocol. The server also sends
 // one, whose content has no meaning.
-type spot struct {
+type buffer struct {
 	addr uint64
 	rkey uint32
 	size uint32
 }
 
-const spotSize = 16 // big endian
+const bufferSize = 16 // big endian
 
-func (s spot) bytes() []byte {
-	b := binary.BigEndian.AppendUint64(make([]byte, 0, spotSize), s.addr)
+func (s buffer) bytes() []byte {
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, bufferSize), s.addr)
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(b, s.rkey), s.size)
 }
 
-func parseSpot(b []byte) (spot, error) {
-	if len(b) != spotSize {
-		return spot{}, fmt.Errorf("peer sent %d bytes, not %d", len(b), spotSize)
+func parseBuffer(b []byte) (buffer, error) {
+	if len(b) != bufferSize {
+		return buffer{}, fmt.Errorf("peer sent %d bytes, not %d", len(b), bufferSize)
 	}
-	return spot{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}, nil
+	return buffer{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}, nil
 }
 
 // fits returns an error if a client offers more than the buffer holds.
-func (s spot) fits() error {
+func (s buffer) fits() error {
 	if s.size > maxSize {
 		return fmt.Errorf("peer offers %d bytes, more than %d", s.size, maxSize)
 	}
 	return nil
 }
 
-func (s spot) String() string {
+func (s buffer) String() string {
 	return fmt.Sprintf("addr %#x rkey %#x size %d", s.addr, s.rkey, s.size)
 }
 
 // queues holds the sizes of the QP's queues, which are those of rping.
-var queues = verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: spotSize}
+var queues = verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: bufferSize}
 
 func (p *peer) options() cm.Options {
 	return cm.Options{
@@ -94,7 +94,7 @@ func (p *peer) options() cm.Options {
 // setup allocates the buffers and posts the receive before the peer can send.
 func (p *peer) setup(c conn, qp *uverbs.QP) (err error) {
 	p.conn, p.qp = c, qp
-	if p.inbox, err = c.AllocMR(spotSize, verbs.AccessLocalWrite); err != nil {
+	if p.recvBuf, err = c.AllocMR(bufferSize, verbs.AccessLocalWrite); err != nil {
 		return err
 	}
 	if p.data, err = p.allocData(); err != nil {
@@ -108,7 +108,7 @@ func (p *peer) allocData() (*uverbs.MR, error) {
 }
 
 func (p *peer) postRecv() error {
-	_, err := p.qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{p.inbox.SGE(0, spotSize)}})
+	_, err := p.qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{p.recvBuf.SGE(0, bufferSize)}})
 	return err
 }
 
@@ -138,15 +138,15 @@ func (p *peer) reap() error {
 	}
 }
 
-// move transfers n bytes between the server's memory and the client's.
-func (p *peer) move(ctx context.Context, op verbs.Opcode, at spot, n uint32) error {
+// transfer transfers n bytes between the server's memory and the client's.
+func (p *peer) transfer(ctx context.Context, op verbs.Opcode, at buffer, n uint32) error {
 	err := p.post(verbs.SendWR{Opcode: op, RemoteAddr: at.addr, RKey: at.rkey, SGL: []verbs.SGE{p.data.SGE(0, int(n))}})
 	var wc verbs.WC
 	for err == nil && wc.ID != p.sends {
 		wc, err = p.qp.SendCQ().Next(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("%v: %w", op, p.why(ctx, err))
+		return fmt.Errorf("%v: %w", op, p.cause(ctx, err))
 	}
 	p.debugf("%v of %d bytes, %v", op, n, at)
 	return nil
@@ -154,31 +154,31 @@ func (p *peer) move(ctx context.Context, op verbs.Opcode, at spot, n uint32) err
 
 // send sends the location of the first n bytes of mr.
 func (p *peer) send(ctx context.Context, mr *uverbs.MR, n int) error {
-	at := spot{mr.Addr(), mr.RKey(), uint32(n)}
+	at := buffer{mr.Addr(), mr.RKey(), uint32(n)}
 	if err := p.post(verbs.SendWR{Opcode: verbs.OpSend, Inline: at.bytes()}); err != nil {
-		return fmt.Errorf("send: %w", p.why(ctx, err))
+		return fmt.Errorf("send: %w", p.cause(ctx, err))
 	}
 	p.debugf("sent %v", at)
 	return nil
 }
 
 // receive waits for the peer's message.
-func (p *peer) receive(ctx context.Context) (at spot, err error) {
+func (p *peer) receive(ctx context.Context) (at buffer, err error) {
 	wc, err := p.qp.RecvCQ().Next(ctx)
 	if err != nil {
-		return at, fmt.Errorf("receive: %w", p.why(ctx, err))
+		return at, fmt.Errorf("receive: %w", p.cause(ctx, err))
 	}
-	if at, err = parseSpot(bytes.Clone(p.inbox.Bytes()[:min(wc.ByteLen, spotSize)])); err != nil {
+	if at, err = parseBuffer(bytes.Clone(p.recvBuf.Bytes()[:min(wc.ByteLen, bufferSize)])); err != nil {
 		return at, err
 	}
 	p.debugf("received %v", at)
 	return at, p.postRecv()
 }
 
-// why returns the cause of err: requests are flushed after another has failed or the
+// cause returns the cause of err: requests are flushed after another has failed or the
 // connection has ended, and fail in other ways if the peer dies during one. The end of the
-// connection is reported a moment later, so why waits for it.
-func (p *peer) why(ctx context.Context, err error) error {
+// connection is reported a moment later, so cause waits for it.
+func (p *peer) cause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

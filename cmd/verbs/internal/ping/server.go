@@ -109,7 +109,7 @@ func (c *Cmd) serveRound(ctx context.Context, p *peer, r *result) error {
 	if err := source.fits(); err != nil {
 		return err
 	}
-	if err := p.move(ctx, verbs.OpRDMARead, source, source.size); err != nil {
+	if err := p.transfer(ctx, verbs.OpRDMARead, source, source.size); err != nil {
 		return err
 	}
 	r.Size = int(source.size)
@@ -121,7 +121,7 @@ func (c *Cmd) serveRound(ctx context.Context, p *peer, r *result) error {
 	if err != nil {
 		return err
 	}
-	if err := p.move(ctx, verbs.OpRDMAWrite, sink, source.size); err != nil {
+	if err := p.transfer(ctx, verbs.OpRDMAWrite, sink, source.size); err != nil {
 		return err
 	}
 	r.Count++

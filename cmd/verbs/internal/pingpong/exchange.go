@@ -38,9 +38,9 @@ const (
 	doneText = "done\x00"
 )
 
-// meet connects to a server, or without a host waits for one client, and returns the peer's
+// run connects to a server, or without a host waits for one client, and returns the peer's
 // addresses.
-func (x *exchange) meet(ctx context.Context, host string, port int) ([]verbs.QPAddr, error) {
+func (x *exchange) run(ctx context.Context, host string, port int) ([]verbs.QPAddr, error) {
 	side := x.server
 	dial := func() (net.Conn, error) { return accept(ctx, port) }
 	if host != "" {
@@ -53,7 +53,7 @@ func (x *exchange) meet(ctx context.Context, host string, port int) ([]verbs.QPA
 	if err != nil {
 		return nil, cli.Cause(ctx, err)
 	}
-	return x.over(ctx, conn, side)
+	return x.runOn(ctx, conn, side)
 }
 
 // accept waits for one client.
@@ -67,8 +67,8 @@ func accept(ctx context.Context, port int) (net.Conn, error) {
 	return l.Accept()
 }
 
-// over runs one side on a connection. It fails when x.timeout has passed or ctx ends.
-func (x *exchange) over(ctx context.Context, conn net.Conn, side func(net.Conn) ([]verbs.QPAddr, error)) ([]verbs.QPAddr, error) {
+// runOn runs one side on a connection. It fails when x.timeout has passed or ctx ends.
+func (x *exchange) runOn(ctx context.Context, conn net.Conn, side func(net.Conn) ([]verbs.QPAddr, error)) ([]verbs.QPAddr, error) {
 	defer conn.Close()
 	if x.timeout > 0 {
 		conn.SetDeadline(time.Now().Add(x.timeout))

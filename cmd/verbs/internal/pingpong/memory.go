@@ -20,7 +20,7 @@ type memory struct {
 	data  []byte // the bytes of out
 }
 
-func (s *side) layOut() (err error) {
+func (s *side) allocMemory() (err error) {
 	if s.qp == verbs.UD {
 		s.head = verbs.GRHSize
 	}
@@ -43,10 +43,10 @@ func (s *side) layOut() (err error) {
 	s.out = s.mr.SGE(outOffset, s.Size)
 	s.data = s.mr.Bytes()[outOffset : outOffset+s.Size]
 	for i := range s.RxDepth {
-		s.spare = append(s.spare, s.recvWR(i%slots))
+		s.unposted = append(s.unposted, s.recvWR(i%slots))
 	}
 	if s.Check {
-		spoil(s.mr.Bytes())
+		poison(s.mr.Bytes())
 		fillPattern(s.data, 0)
 	}
 	return nil
@@ -87,7 +87,7 @@ func (s *side) check(l *lane, slot int) error {
 		}
 		s.checked++
 	}
-	spoil(got)
+	poison(got)
 	return nil
 }
 
@@ -116,8 +116,8 @@ func fillPattern(b []byte, n int) {
 	}
 }
 
-// spoil overwrites b with a byte with which no message starts.
-func spoil(b []byte) {
+// poison overwrites b with a byte with which no message starts.
+func poison(b []byte) {
 	for i := range b {
 		b[i] = 0xa5
 	}

@@ -121,12 +121,12 @@ func (c *flags) run(ctx context.Context, kind kind) (err error) {
 	}
 	r := &result{Type: kind.name, Size: c.Size, Iters: c.Iters}
 	r.Local = c.addresses("local address: ", x.local)
-	remote, err := x.meet(ctx, c.Host, int(c.Port))
+	remote, err := x.run(ctx, c.Host, int(c.Port))
 	if err != nil {
 		return err
 	}
 	r.Remote = c.addresses("remote address:", remote)
-	took, err := s.play(ctx)
+	took, err := s.exchangeMessages(ctx)
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ func TestExchange(t *testing.T) {
 			err    error
 		}
 		results := make(chan result, 2)
-		play := func(conn net.Conn, qp uint32) {
+		run := func(conn net.Conn, qp uint32) {
 			m := exchange{timeout: 5 * time.Second, onWire: onWire, connect: func([]verbs.QPAddr) error { return nil }}
 			for i := range uint32(min(onWire, 3)) {
 				m.local = append(m.local, verbs.QPAddr{QPNum: qp + i})
@@ -37,14 +37,14 @@ func TestExchange(t *testing.T) {
 			if qp == 100 {
 				side = m.server
 			}
-			remote, err := m.over(t.Context(), conn, side)
+			remote, err := m.runOn(t.Context(), conn, side)
 			if err == nil && (len(remote) != len(m.local) || remote[0].QPNum+qp != 300) {
 				err = errors.New("these are not the peer's addresses")
 			}
 			results <- result{remote, err}
 		}
-		go play(a, 100)
-		go play(b, 200)
+		go run(a, 100)
+		go run(b, 200)
 		for range 2 {
 			if r := <-results; r.err != nil {
 				t.Errorf("%d addresses: %v, %v", onWire, r.remote, r.err)
@@ -62,25 +62,25 @@ func TestBadPeers(t *testing.T) {
 		want   string
 	}{
 		{"client hangs up", true, func(c net.Conn) { c.Close() }, "closed the connection"},
-		{"client hangs up in the address", true, says(addressText[:20], ""), "closed the connection"},
-		{"client says garbage", true, says(strings.Repeat("x", len(addressText)), ""), `invalid address "xxx`},
-		{"client has no QP", true, says(strings.ReplaceAll(addressText, "11", "00"), ""), "uses 0 QPs"},
-		{"client is never done", true, says(addressText, ""), "closed the connection"},
-		{"client is done otherwise", true, says(addressText, "DONE\x00"), `unexpected data "DONE\x00"`},
+		{"client hangs up in the address", true, sendThenClose(addressText[:20], ""), "closed the connection"},
+		{"client says garbage", true, sendThenClose(strings.Repeat("x", len(addressText)), ""), `invalid address "xxx`},
+		{"client has no QP", true, sendThenClose(strings.ReplaceAll(addressText, "11", "00"), ""), "uses 0 QPs"},
+		{"client is never done", true, sendThenClose(addressText, ""), "closed the connection"},
+		{"client is done otherwise", true, sendThenClose(addressText, "DONE\x00"), `unexpected data "DONE\x00"`},
 		{"client is silent", true, func(net.Conn) {}, os.ErrDeadlineExceeded.Error()},
-		{"server hangs up", false, func(c net.Conn) { hears(c); c.Close() }, "closed the connection"},
-		{"server is silent", false, hears, os.ErrDeadlineExceeded.Error()},
+		{"server hangs up", false, func(c net.Conn) { readAddress(c); c.Close() }, "closed the connection"},
+		{"server is silent", false, readAddress, os.ErrDeadlineExceeded.Error()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			here, there := net.Pipe()
-			defer there.Close()
-			go c.peer(there)
+			local, remote := net.Pipe()
+			defer remote.Close()
+			go c.peer(remote)
 			m := testExchange()
 			side := m.client
 			if c.server {
 				side = m.server
 			}
-			_, err := m.over(t.Context(), here, side)
+			_, err := m.runOn(t.Context(), local, side)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error is %v, not %q", err, c.want)
 			}
@@ -88,20 +88,20 @@ func TestBadPeers(t *testing.T) {
 	}
 }
 
-// says returns a client that sends first and, if that is an address, receives one and sends
+// sendThenClose returns a client that sends first and, if that is an address, receives one and sends
 // then, and hangs up.
-func says(first, then string) func(net.Conn) {
+func sendThenClose(first, then string) func(net.Conn) {
 	return func(c net.Conn) {
 		io.WriteString(c, first)
 		if first == addressText {
-			hears(c)
+			readAddress(c)
 			io.WriteString(c, then)
 		}
 		c.Close()
 	}
 }
 
-func hears(c net.Conn) { io.ReadFull(c, make([]byte, len(addressText))) }
+func readAddress(c net.Conn) { io.ReadFull(c, make([]byte, len(addressText))) }
 
 func testExchange() *exchange {
 	return &exchange{
@@ -112,19 +112,19 @@ func testExchange() *exchange {
 
 func TestInterrupted(t *testing.T) {
 	reason := errors.New("the reason")
-	for name, meet := range map[string]func(*exchange, context.Context) ([]verbs.QPAddr, error){
-		"server alone": func(x *exchange, ctx context.Context) ([]verbs.QPAddr, error) { return x.meet(ctx, "", 18515) },
+	for name, run := range map[string]func(*exchange, context.Context) ([]verbs.QPAddr, error){
+		"server alone": func(x *exchange, ctx context.Context) ([]verbs.QPAddr, error) { return x.run(ctx, "", 18515) },
 		"with a silent peer": func(m *exchange, ctx context.Context) ([]verbs.QPAddr, error) {
-			here, there := net.Pipe()
-			defer there.Close()
-			return m.over(ctx, here, m.server)
+			local, remote := net.Pipe()
+			defer remote.Close()
+			return m.runOn(ctx, local, m.server)
 		},
 	} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(20*time.Millisecond, func() { cancel(reason) })
 		m := testExchange()
 		m.timeout = 0
-		if _, err := meet(m, ctx); !errors.Is(err, reason) {
+		if _, err := run(m, ctx); !errors.Is(err, reason) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -22,7 +22,7 @@ type side struct {
 
 	memory
 	lanes    []*lane
-	spare    []verbs.RecvWR // receives to post
+	unposted []verbs.RecvWR // receives to post
 	posted   int            // receives that wait for a message
 	sent     int            // messages whose send has completed
 	received int
@@ -70,7 +70,7 @@ func (s *side) setUp() (err error) {
 			return err
 		}
 	}
-	if err := s.layOut(); err != nil {
+	if err := s.allocMemory(); err != nil {
 		return err
 	}
 	for range s.numQP {

@@ -26,20 +26,20 @@ func TestEndWhilePosting(t *testing.T) {
 						t.Error(err)
 					}
 				}()
-				postUntilTheEnd(t, a, b)
+				postUntilError(t, a, b)
 			})
 		}
 	})
 }
 
-// posting counts the requests and completions of one queue. The IDs count from 0.
-type posting struct {
+// queueCounts counts the requests and completions of one queue. The IDs count from 0.
+type queueCounts struct {
 	cq                *uverbs.CQ
 	posted, completed uint64
 	failed            bool
 }
 
-func (p *posting) poll(t *testing.T) {
+func (p *queueCounts) poll(t *testing.T) {
 	var wcs [16]verbs.WC
 	for _, wc := range wcs[:p.cq.Poll(wcs[:])] {
 		if wc.ID != p.completed {
@@ -50,8 +50,8 @@ func (p *posting) poll(t *testing.T) {
 	}
 }
 
-func postUntilTheEnd(t *testing.T, a, b *labtest.Side) {
-	sends, recvs := &posting{cq: a.SendCQ}, &posting{cq: a.RecvCQ}
+func postUntilError(t *testing.T, a, b *labtest.Side) {
+	sends, recvs := &queueCounts{cq: a.SendCQ}, &queueCounts{cq: a.RecvCQ}
 	for deadline := time.Now().Add(20 * time.Second); !sends.failed || !recvs.failed; {
 		if time.Now().After(deadline) {
 			t.Fatal("the connection continues")
@@ -87,7 +87,7 @@ func postUntilTheEnd(t *testing.T, a, b *labtest.Side) {
 		recvs.poll(t)
 	}
 	labtest.Check(t, a.QP.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState))
-	for _, p := range []*posting{sends, recvs} {
+	for _, p := range []*queueCounts{sends, recvs} {
 		for deadline := time.Now().Add(time.Second); p.completed != p.posted && time.Now().Before(deadline); {
 			p.poll(t)
 		}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Listening waits until a program listens on an RDMA port, which only rdma(8) shows.
-func Listening(t testing.TB, port string) {
+// WaitListening waits until a program listens on an RDMA port, which only rdma(8) shows.
+func WaitListening(t testing.TB, port string) {
 	t.Helper()
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
 		out, err := exec.Command("rdma", "resource", "show", "cm_id").CombinedOutput()

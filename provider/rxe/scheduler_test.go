@@ -13,12 +13,12 @@ import (
 	"github.com/goverbs/verbs/provider/rxe"
 )
 
-// TestPostLeavesProcessor posts requests whose data the kernel sends in the doorbell, and
+// TestPostYieldsProcessor posts requests whose data the kernel sends in the doorbell, and
 // measures how long another goroutine, which needs the only processor, is stopped
 // meanwhile, as a garbage collection would be.
-func TestPostLeavesProcessor(t *testing.T) {
+func TestPostYieldsProcessor(t *testing.T) {
 	labtest.Require(t)
-	if !rxe.WorksInDoorbell() {
+	if !rxe.SendsInDoorbell() {
 		t.Skip("this kernel queues requests")
 	}
 	a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.RXE, Memory: 4 << 20})
@@ -26,16 +26,16 @@ func TestPostLeavesProcessor(t *testing.T) {
 	// On a busy machine it is stopped for other reasons as well, but not always.
 	part := 0
 	for range 5 {
-		if part = stoodStill(t, a, b); part <= 60 {
+		if part = measureStall(t, a, b); part <= 60 {
 			return
 		}
 	}
 	t.Errorf("another goroutine stood still for %d %% of 4 in 5 calls of PostSend", part)
 }
 
-// stoodStill returns for how much of each PostSend another goroutine is stopped, in
+// measureStall returns for how much of each PostSend another goroutine is stopped, in
 // percent: the lowest quintile of 30 calls.
-func stoodStill(t *testing.T, a, b *labtest.Side) int {
+func measureStall(t *testing.T, a, b *labtest.Side) int {
 	const (
 		posts = 30
 		long  = 30 * time.Millisecond // the scheduler checks every 10 ms at least

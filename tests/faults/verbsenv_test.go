@@ -11,8 +11,8 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// scene is the environment of a case; each case has a new one.
-type scene struct {
+// verbsEnv is the environment of a case; each case has a new one.
+type verbsEnv struct {
 	testing.TB
 	ctx *uverbs.Context
 	pd  *uverbs.PD
@@ -25,9 +25,9 @@ type scene struct {
 
 var caps = verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}
 
-func newScene(t testing.TB) *scene {
+func newVerbsEnv(t testing.TB) *verbsEnv {
 	ctx := labtest.Open(t)
-	s := &scene{TB: t, ctx: ctx, pd: labtest.Must(ctx.AllocPD())(t)}
+	s := &verbsEnv{TB: t, ctx: ctx, pd: labtest.Must(ctx.AllocPD())(t)}
 	labtest.Close(t, s.pd)
 	s.cq = labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 100}))(t)
 	s.mr = labtest.Made(s.pd.AllocMR(4096, verbs.AccessAll, uverbs.MROptions{}))(t)
@@ -35,14 +35,14 @@ func newScene(t testing.TB) *scene {
 	return s
 }
 
-func (s *scene) newQP(opt uverbs.QPOptions) *uverbs.QP {
+func (s *verbsEnv) newQP(opt uverbs.QPOptions) *uverbs.QP {
 	opt.SendCQ, opt.RecvCQ, opt.Cap = s.cq, s.cq, caps
 	qp := labtest.Made(s.pd.CreateQP(opt))(s)
 	return qp
 }
 
 // state moves the QP to a state, as far as RTR, with itself as the peer.
-func (s *scene) state(st verbs.QPState) *scene {
+func (s *verbsEnv) state(st verbs.QPState) *verbsEnv {
 	e := labtest.Must(s.qp.Addr(1))(s)
 	steps := []struct {
 		attr verbs.QPAttr
@@ -64,7 +64,7 @@ func (s *scene) state(st verbs.QPState) *scene {
 
 // rts connects the QP to another one, as a failing request takes both ends down. It retries
 // once after a timeout of 1 ms, and once if the receiver is not ready.
-func (s *scene) rts() *scene {
+func (s *verbsEnv) rts() *verbsEnv {
 	s.peer = s.newQP(uverbs.QPOptions{})
 	mine, theirs := labtest.Must(s.qp.Addr(1))(s), labtest.Must(s.peer.Addr(1))(s)
 	opt := uverbs.ConnectOptions{Access: verbs.AccessAll, Timeout: 8, RetryCount: 1, RNRRetry: 1, MinRNRTimer: 1}
@@ -74,20 +74,20 @@ func (s *scene) rts() *scene {
 	return s
 }
 
-func (s *scene) post(wrs ...verbs.SendWR) error {
+func (s *verbsEnv) post(wrs ...verbs.SendWR) error {
 	_, err := s.qp.PostSend(wrs...)
 	return err
 }
 
-func (s *scene) postRecv(wrs ...verbs.RecvWR) error {
+func (s *verbsEnv) postRecv(wrs ...verbs.RecvWR) error {
 	_, err := s.qp.PostRecv(wrs...)
 	return err
 }
 
-func second[T any](_ T, err error) error { return err }
+func errOf[T any](_ T, err error) error { return err }
 
-// completes posts a request, and returns the error of its completion.
-func (s *scene) completes(wr verbs.SendWR) error {
+// postAndWait posts a request, and returns the error of its completion.
+func (s *verbsEnv) postAndWait(wr verbs.SendWR) error {
 	wr.Flags |= verbs.SendSignaled
 	if err := s.post(wr); err != nil {
 		s.Fatal(err)
@@ -98,12 +98,12 @@ func (s *scene) completes(wr verbs.SendWR) error {
 	return wc[0].Err()
 }
 
-func (s *scene) write(addr uint64, rkey uint32) error {
-	return s.completes(verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: addr, RKey: rkey, SGL: []verbs.SGE{s.mr.SGE(0, 64)}})
+func (s *verbsEnv) write(addr uint64, rkey uint32) error {
+	return s.postAndWait(verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: addr, RKey: rkey, SGL: []verbs.SGE{s.mr.SGE(0, 64)}})
 }
 
 // tooLong sends more than the receive holds, and returns the error of qp's completion.
-func (s *scene) tooLong(qp *uverbs.QP) error {
+func (s *verbsEnv) tooLong(qp *uverbs.QP) error {
 	if _, err := s.peer.PostRecv(verbs.RecvWR{ID: 5, SGL: []verbs.SGE{s.mr.SGE(0, 8)}}); err != nil {
 		s.Fatal(err)
 	}
@@ -116,18 +116,18 @@ func (s *scene) tooLong(qp *uverbs.QP) error {
 	return wc[0].Err()
 }
 
-func (s *scene) region(access verbs.Access) *uverbs.MR {
+func (s *verbsEnv) region(access verbs.Access) *uverbs.MR {
 	mr := labtest.Made(s.pd.AllocMR(4096, access, uverbs.MROptions{}))(s)
 	return mr
 }
 
-func (s *scene) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
+func (s *verbsEnv) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return s.qp.Modify(attr, mask)
 }
 
-// closed closes the objects of c. The cleanup of the scene closes them again: closing twice
+// closeTwice closes the objects of c. The cleanup of the test closes them again: closing twice
 // is no error.
-func (s *scene) closed(c ...interface{ Close() error }) *scene {
+func (s *verbsEnv) closeTwice(c ...interface{ Close() error }) *verbsEnv {
 	for _, c := range c {
 		if err := c.Close(); err != nil {
 			s.Fatal(err)
@@ -141,7 +141,7 @@ func (s *scene) closed(c ...interface{ Close() error }) *scene {
 
 type verbsCase struct {
 	name string
-	run  func(*scene) error
+	run  func(*verbsEnv) error
 	want error
 }
 
@@ -171,7 +171,7 @@ func TestBadVerbs(t *testing.T) {
 	pass := func(t *testing.T) {
 		for _, c := range verbsCases {
 			t.Run(c.name, func(t *testing.T) {
-				err := c.run(newScene(t))
+				err := c.run(newVerbsEnv(t))
 				if !c.got(err) {
 					t.Errorf("got %v, want %v", err, c.want)
 				}
@@ -179,16 +179,16 @@ func TestBadVerbs(t *testing.T) {
 			})
 		}
 	}
-	twice(t, pass)
+	checkNoGrowth(t, pass)
 }
 
-// twice runs pass at least twice and takes an inventory each time, which must not grow.
+// checkNoGrowth runs pass at least twice and takes an inventory each time, which must not grow.
 // Anonymous memory may grow while the runtime warms up, but a leak makes it grow every time.
-func twice(t *testing.T, pass func(*testing.T)) {
-	before := labtest.Settled(t)
+func checkNoGrowth(t *testing.T, pass func(*testing.T)) {
+	before := labtest.SettledInventory(t)
 	for n := range 5 {
 		t.Run(fmt.Sprint(n), pass)
-		labtest.SameInventory(t, before)
+		labtest.CheckLeaks(t, before)
 		now := labtest.Inventory(t)[labtest.Anonymous]
 		if n > 0 && now <= before[labtest.Anonymous] {
 			return

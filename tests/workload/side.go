@@ -15,31 +15,31 @@ import (
 )
 
 const (
-	room    = 256 << 10 // bytes of memory that a peer may use; a counter follows
+	memSize = 256 << 10 // bytes of memory that a peer may use; a counter follows
 	message = 64 << 10  // maximum bytes of a message
 )
 
-// party is the part of a connection's end that CM and RConn share.
-type party struct {
-	mine, theirs Key
-	rand         *rand.Rand
-	sent, came   uint64 // messages
-	atomics      bool
+// side is the state of one side of a connection that several layers share.
+type side struct {
+	mine, theirs   Key
+	rand           *rand.Rand
+	sent, received uint64 // messages
+	atomics        bool
 }
 
-func newParty(mine Key) party {
-	return party{mine: mine, theirs: mine.Answers(), rand: rand.New(rand.NewPCG(uint64(mine), 0))}
+func newSide(mine Key) side {
+	return side{mine: mine, theirs: mine.Peer(), rand: rand.New(rand.NewPCG(uint64(mine), 0))}
 }
 
 // messenger is an end of either layer.
 type messenger interface {
-	say(ctx context.Context, b []byte) error // sends a message that is not noise
-	send(ctx context.Context, n int) error   // sends a message of noise
+	sendControl(ctx context.Context, b []byte) error // sends a message that is not noise
+	send(ctx context.Context, n int) error           // sends a message of noise
 	receive(ctx context.Context) ([]byte, error)
 }
 
-// take receives the next message, which must have n bytes unless n is negative.
-func (p *party) take(ctx context.Context, m messenger, n int) (int, error) {
+// receiveChecked receives the next message, which must have n bytes unless n is negative.
+func (p *side) receiveChecked(ctx context.Context, m messenger, n int) (int, error) {
 	b, err := m.receive(ctx)
 	if err != nil {
 		return 0, err
@@ -47,34 +47,34 @@ func (p *party) take(ctx context.Context, m messenger, n int) (int, error) {
 	if n < 0 {
 		n = len(b)
 	}
-	return n, p.theirs.Check("message", b, p.came-1, n)
+	return n, p.theirs.Check("message", b, p.received-1, n)
 }
 
 // task is the first message of a round, from the side that dialed: where it has written, and
 // how many messages follow.
 type task struct{ Region, Off, N, Messages uint32 }
 
-// answer does the server's part of a round: it checks what the peer has written to regions,
+// serveRound does the server's part of a round: it checks what the peer has written to regions,
 // stores an answer there, which the peer reads, and answers messages.
-func (p *party) answer(ctx context.Context, m messenger, regions ...[]byte) error {
+func (p *side) serveRound(ctx context.Context, m messenger, regions ...[]byte) error {
 	b, err := m.receive(ctx)
 	if err != nil {
 		return err
 	}
 	var t task
-	if n, err := binary.Decode(b, binary.BigEndian, &t); err != nil || n != len(b) || int(t.Region) >= len(regions) || t.Off+t.N > room {
+	if n, err := binary.Decode(b, binary.BigEndian, &t); err != nil || n != len(b) || int(t.Region) >= len(regions) || t.Off+t.N > memSize {
 		return fmt.Errorf("%w: task % x: %v", ErrData, b, err)
 	}
-	at, seq := regions[t.Region][t.Off:][:t.N], p.came-1
+	at, seq := regions[t.Region][t.Off:][:t.N], p.received-1
 	if err := p.theirs.Check("memory", at, seq, len(at)); err != nil {
 		return err
 	}
 	p.mine.Fill(at, seq)
-	if err := m.say(ctx, b); err != nil {
+	if err := m.sendControl(ctx, b); err != nil {
 		return err
 	}
 	for range t.Messages {
-		n, err := p.take(ctx, m, -1)
+		n, err := p.receiveChecked(ctx, m, -1)
 		if err == nil {
 			err = m.send(ctx, n)
 		}
@@ -85,14 +85,14 @@ func (p *party) answer(ctx context.Context, m messenger, regions ...[]byte) erro
 	return nil
 }
 
-// ask does the dialing side's part of a round after it has written to memory as number
+// clientRound does the dialing side's part of a round after it has written to memory as number
 // p.sent: it sends the task, reads the server's answer there, and exchanges up to most
 // messages, window of them at a time.
-func (p *party) ask(ctx context.Context, m messenger, t task, most, window int, read func() ([]byte, error)) error {
+func (p *side) clientRound(ctx context.Context, m messenger, t task, most, window int, read func() ([]byte, error)) error {
 	sizes, seq := p.sizes(most, min(int(t.N), message)), p.sent
 	t.Messages = uint32(len(sizes))
 	b, _ := binary.Append(nil, binary.BigEndian, t)
-	if err := m.say(ctx, b); err != nil {
+	if err := m.sendControl(ctx, b); err != nil {
 		return fmt.Errorf("request: %w", err)
 	}
 	if back, err := m.receive(ctx); err != nil {
@@ -113,15 +113,15 @@ func (p *party) ask(ctx context.Context, m messenger, t task, most, window int, 
 				return fmt.Errorf("send: %w", err)
 			}
 		}
-		if _, err := p.take(ctx, m, sizes[got]); err != nil {
+		if _, err := p.receiveChecked(ctx, m, sizes[got]); err != nil {
 			return fmt.Errorf("echo: %w", err)
 		}
 	}
 	return nil
 }
 
-// count changes and checks a counter, whose value must be want.
-func (p *party) count(want *uint64, add func(uint64) (uint64, error), swap func(old, value uint64) (uint64, error)) error {
+// checkAtomics changes and checks a counter, whose value must be want.
+func (p *side) checkAtomics(want *uint64, add func(uint64) (uint64, error), swap func(old, value uint64) (uint64, error)) error {
 	if !p.atomics {
 		return nil
 	}
@@ -149,7 +149,7 @@ func (p *party) count(want *uint64, add func(uint64) (uint64, error), swap func(
 
 // sizes returns 1 to most sizes of messages. The first is n, the others are at most n and
 // mostly much smaller.
-func (p *party) sizes(most, n int) []int {
+func (p *side) sizes(most, n int) []int {
 	all := []int{n}
 	for range p.rand.IntN(most) {
 		all = append(all, p.rand.IntN(n+1)>>p.rand.IntN(12))
@@ -157,23 +157,23 @@ func (p *party) sizes(most, n int) []int {
 	return all
 }
 
-// somewhere returns an offset for n bytes of a peer's memory.
+// randomOffset returns an offset for n bytes of a peer's memory.
 //
 // siw sends up to 32 bytes wrongly if they cross a page, for example in answers to READs
 // (6.1 to 7.2: the rest comes from the start of the first page, as siw_try_1seg mistakes
 // the second page for the first). So on siw data that is that short after being cut in four
 // stays within a page.
-func (p *party) somewhere(siw bool, n int) int {
+func (p *side) randomOffset(siw bool, n int) int {
 	const page, short = 4096, 4 * 33
-	off := p.rand.IntN(room - n + 1)
+	off := p.rand.IntN(memSize - n + 1)
 	if over := off%page + n - page; siw && n < short && over > 0 {
 		off -= over
 	}
 	return off
 }
 
-// shared returns the access rights of memory for the peer, with atomics if supported.
-func shared(c *uverbs.Context) (a verbs.Access, atomics bool) {
+// remoteAccess returns the access rights of memory for the peer, with atomics if supported.
+func remoteAccess(c *uverbs.Context) (a verbs.Access, atomics bool) {
 	a = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
 	if atomics = c.Probe("atomics") == nil; atomics {
 		a |= verbs.AccessRemoteAtomic

@@ -23,8 +23,8 @@ func TestRegions(t *testing.T) {
 		mem := []byte("the caller's own memory")
 		registered := labtest.Must(b.Register(mem, ReadWrite))(t)
 		check(t, b.PostAdvert(0, 0, 0, registered.All()))
-		remote := labtest.Must(a.AwaitAdvert(limit(t)))(t)
-		check(t, a.Put(limit(t), remote.At(4), []byte("CALLER")))
+		remote := labtest.Must(a.AwaitAdvert(testContext(t)))(t)
+		check(t, a.Put(testContext(t), remote.At(4), []byte("CALLER")))
 		check(t, registered.Close())
 		if string(mem) != "the CALLER's own memory" {
 			t.Errorf("the memory, after the region was destroyed: %q", mem)
@@ -60,7 +60,7 @@ func TestRegions(t *testing.T) {
 		if err := out.Close(); !errors.Is(err, verbs.ErrInUse) {
 			t.Errorf("destroying a region that a WRITE names: %v", err)
 		}
-		check(t, a.AwaitDelivery(limit(t), remote))
+		check(t, a.AwaitDelivery(testContext(t), remote))
 		check(t, out.Close())
 		if _, err := a.Alloc(0, 0); err == nil {
 			t.Error("made a region of nothing")
@@ -82,7 +82,7 @@ func TestBounds(t *testing.T) {
 		a, b := newPair(t, device, Options{Adverts: 3}, Options{})
 		in := labtest.Must(b.Alloc(100, ReadWrite))(t)
 		check(t, b.PostAdvert(0, 0, 1, in.Span(10, 50)))
-		remote := labtest.Must(a.AwaitAdvert(limit(t)))(t)
+		remote := labtest.Must(a.AwaitAdvert(testContext(t)))(t)
 		_, readable := advertise(t, b, a, 100, RemoteRead)
 		_, writable := advertise(t, b, a, 100, RemoteWrite)
 		mine := labtest.Must(a.Alloc(200, LocalWrite))(t)
@@ -121,9 +121,9 @@ func TestBounds(t *testing.T) {
 		if err := a.PostWrite(0, 0, remote.At(40), mine.Span(0, 20)); !strings.Contains(err.Error(), "bytes 40 to 40+20 of remote region 1 ") {
 			t.Errorf("the error does not say what: %v", err)
 		}
-		check(t, a.Put(limit(t), remote.At(0), make([]byte, 50)))
-		check(t, a.Put(limit(t), writable.At(0), make([]byte, 50)))
-		check(t, a.Get(limit(t), make([]byte, 50), readable.At(50)))
+		check(t, a.Put(testContext(t), remote.At(0), make([]byte, 50)))
+		check(t, a.Put(testContext(t), writable.At(0), make([]byte, 50)))
+		check(t, a.Get(testContext(t), make([]byte, 50), readable.At(50)))
 		check(t, mine.Close())
 	})
 }
@@ -147,7 +147,7 @@ func TestDisconnect(t *testing.T) {
 			copy(out.Bytes(), "last words")
 			check(t, a.PostWrite(0, 0, remote.At(0), out.All()))
 			check(t, a.PostSend(0, 0, out.All()))
-			check(t, a.AwaitDelivery(limit(t), remote))
+			check(t, a.AwaitDelivery(testContext(t), remote))
 			if err := a.AwaitDisconnect(expired(t)); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("awaiting the peer's disconnection: %v", err)
 			}
@@ -156,11 +156,11 @@ func TestDisconnect(t *testing.T) {
 			}
 			check(t, a.PostRecvAdvert())
 			waiting := make(chan error, 2)
-			go func() { waiting <- b.Await(limit(t), Sends, make([]verbs.WC, 1)) }() // for a completion that never arrives
-			go func() { _, err := a.AwaitAdvert(limit(t)); waiting <- err }()
+			go func() { waiting <- b.Await(testContext(t), Sends, make([]verbs.WC, 1)) }() // for a completion that never arrives
+			go func() { _, err := a.AwaitAdvert(testContext(t)); waiting <- err }()
 			a.Disconnect()
-			check(t, b.AwaitDisconnect(limit(t)))
-			if err := a.AwaitDisconnect(limit(t)); !errors.Is(err, verbs.ErrClosed) {
+			check(t, b.AwaitDisconnect(testContext(t)))
+			if err := a.AwaitDisconnect(testContext(t)); !errors.Is(err, verbs.ErrClosed) {
 				t.Errorf("awaiting the peer's disconnection after one's own: %v", err)
 			}
 			for range 2 {
@@ -172,13 +172,13 @@ func TestDisconnect(t *testing.T) {
 				t.Errorf("%q was written", theirs.Bytes()[:10])
 			}
 			var wcs [3]verbs.WC
-			check(t, b.Await(limit(t), Recvs, wcs[:]))
+			check(t, b.Await(testContext(t), Recvs, wcs[:]))
 			for i, wc := range wcs {
 				if want := map[bool]verbs.WCStatus{true: verbs.WCSuccess, false: verbs.WCFlushErr}[i == 0]; wc.ID != uint64(i) || wc.Status != want {
 					t.Errorf("receive %d: %+v", i, wc)
 				}
 			}
-			if err := b.Await(limit(t), Recvs, wcs[:1]); !errors.Is(err, verbs.ErrDisconnected) {
+			if err := b.Await(testContext(t), Recvs, wcs[:1]); !errors.Is(err, verbs.ErrDisconnected) {
 				t.Errorf("awaiting more than will come: %v", err)
 			}
 			if err := b.PostRecv(0, in.All()); !errors.Is(err, verbs.ErrDisconnected) {
@@ -187,7 +187,7 @@ func TestDisconnect(t *testing.T) {
 			if err := a.PostSend(0, 0, out.All()); !errors.Is(err, verbs.ErrClosed) {
 				t.Errorf("posting afterwards: %v", err)
 			}
-			if _, err := b.AwaitAdvert(limit(t)); !errors.Is(err, verbs.ErrDisconnected) {
+			if _, err := b.AwaitAdvert(testContext(t)); !errors.Is(err, verbs.ErrDisconnected) {
 				t.Errorf("awaiting an advertisement afterwards: %v", err)
 			}
 			check(t, in.Close()) // all is flushed
@@ -212,7 +212,7 @@ func TestRemoteError(t *testing.T) {
 		check(t, theirs.Close())
 		check(t, a.PostRead(1, 0, remote.At(0), mine.All())) // not signaled, but it fails
 		var wcs [1]verbs.WC
-		check(t, a.Await(limit(t), Sends, wcs[:]))
+		check(t, a.Await(testContext(t), Sends, wcs[:]))
 		if wcs[0].ID != 1 || wcs[0].Status == verbs.WCSuccess {
 			t.Errorf("the READ: %+v", wcs[0])
 		}
@@ -221,14 +221,14 @@ func TestRemoteError(t *testing.T) {
 		} else if errors.Is(err, ErrBroken) && !errors.Is(err, wcs[0].Status) {
 			t.Errorf("a broken connection does not say why: %v", err)
 		}
-		if err := a.Await(limit(t), Sends, wcs[:]); err == nil {
+		if err := a.Await(testContext(t), Sends, wcs[:]); err == nil {
 			t.Errorf("awaiting more than will come gave %+v", wcs[0])
 		}
-		check(t, a.Await(limit(t), Recvs, wcs[:]))
+		check(t, a.Await(testContext(t), Recvs, wcs[:]))
 		if wcs[0].ID != 5 || wcs[0].Status != verbs.WCFlushErr {
 			t.Errorf("the receive: %+v", wcs[0])
 		}
-		if err := a.Put(limit(t), remote.At(0), make([]byte, 1)); err == nil {
+		if err := a.Put(testContext(t), remote.At(0), make([]byte, 1)); err == nil {
 			t.Error("a broken connection takes bytes")
 		}
 	})
@@ -241,7 +241,7 @@ func TestClose(t *testing.T) {
 			a, b := newPair(t, device, Options{Adverts: 2}, Options{Adverts: 2})
 			_, remote := advertise(t, b, a, 1<<20, ReadWrite)
 			mine := labtest.Must(a.Alloc(4096, ReadWrite))(t)
-			ctx := limit(t)
+			ctx := testContext(t)
 			var users sync.WaitGroup
 			var began sync.WaitGroup
 			use := func(f func() error) {
@@ -310,7 +310,7 @@ func TestDyingPeer(t *testing.T) {
 		select {}
 	}
 	labtest.Each(t, func(t *testing.T, device string) {
-		ctx := limit(t)
+		ctx := testContext(t)
 		l := labtest.Made(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 		peer := exec.Command(os.Args[0], "-test.run=^TestDyingPeer$")
 		peer.Env = append(os.Environ(), "CONN_TEST_PEER="+l.Addr().String())
@@ -361,18 +361,18 @@ func TestLeaks(t *testing.T) {
 			t.Run("round", func(t *testing.T) {
 				a, b := newPair(t, device, Options{Adverts: 1}, Options{Adverts: 1})
 				_, remote := advertise(t, b, a, 1<<20, ReadWrite)
-				check(t, a.Put(limit(t), remote.At(0), make([]byte, 1<<20)))
+				check(t, a.Put(testContext(t), remote.At(0), make([]byte, 1<<20)))
 				switch i % 3 {
 				case 1:
 					b.Disconnect()
 				case 2:
-					go a.Put(limit(t), remote.At(0), make([]byte, 1<<20))
+					go a.Put(testContext(t), remote.At(0), make([]byte, 1<<20))
 				}
 			})
 			if i == 0 {
-				before = labtest.Settled(t)
+				before = labtest.SettledInventory(t)
 			}
 		}
-		labtest.SameInventory(t, before)
+		labtest.CheckLeaks(t, before)
 	})
 }

@@ -87,7 +87,7 @@ func noRoute(err error, dst netip.Addr) error {
 	if dst.IsLoopback() {
 		to += ", use an address of a device"
 	}
-	return fmt.Errorf("%w to %s; devices: %s: %w", verbs.ErrNoRoute, to, strings.Join(where(), ", "), err)
+	return fmt.Errorf("%w to %s; devices: %s: %w", verbs.ErrNoRoute, to, strings.Join(describeDevices(), ", "), err)
 }
 
 // FindDevice returns the device that the route leads to. It compares indexes, as two
@@ -138,8 +138,8 @@ func (r Route) usable() error {
 	return nil // if err lasts, connections will fail with it
 }
 
-// link describes a network interface: " on v0 (10.9.0.1)".
-func link(name string) string {
+// describeInterface describes a network interface: " on v0 (10.9.0.1)".
+func describeInterface(name string) string {
 	ifi, err := net.InterfaceByName(name)
 	if err != nil {
 		return ""
@@ -157,14 +157,14 @@ func link(name string) string {
 	return fmt.Sprintf(" on %s (%s)", ifi.Name, strings.Join(addrs, " "))
 }
 
-// where describes each device: "rxe0 on v0 (10.9.0.1)".
-func where() []string {
+// describeDevices describes each device: "rxe0 on v0 (10.9.0.1)".
+func describeDevices() []string {
 	devs, _ := uverbs.Devices()
 	var all []string
 	for _, d := range devs {
 		text := d.Name
 		if on := d.Interfaces(); len(on) > 0 {
-			text += link(on[0])
+			text += describeInterface(on[0])
 		}
 		all = append(all, text)
 	}

@@ -30,12 +30,12 @@ func kernelObjects(t *testing.T) (n int) {
 	return n
 }
 
-// TestForgotten drops objects without closing them: collections release all of them, in
-// an order that the kernel accepts.
-func TestForgotten(t *testing.T) {
+// TestUnreachableClosed drops objects without closing them: collections release all of
+// them, in an order that the kernel accepts.
+func TestUnreachableClosed(t *testing.T) {
 	labtest.Require(t)
 	before := kernelObjects(t)
-	make1 := func() []any {
+	makeObjects := func() []any {
 		ctx := labtest.Must(uverbs.Open(""))(t)
 		pd := labtest.Must(ctx.AllocPD())(t)
 		ch := labtest.Must(ctx.CreateCompChannel())(t)
@@ -45,15 +45,15 @@ func TestForgotten(t *testing.T) {
 		qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
 		return []any{qp}
 	}
-	var remembered [][]any
+	var reachable [][]any
 	for range 10 {
-		remembered = append(remembered, make1())
+		reachable = append(reachable, makeObjects())
 	}
 	if kernelObjects(t) < before+10*6 {
 		t.Error("the kernel does not count what was made")
 	}
-	runtime.KeepAlive(remembered)
-	remembered = nil
+	runtime.KeepAlive(reachable)
+	reachable = nil
 	for range 200 {
 		runtime.GC()
 		if kernelObjects(t) == before {
@@ -64,9 +64,9 @@ func TestForgotten(t *testing.T) {
 	t.Errorf("the kernel had %d objects, and has %d", before, kernelObjects(t))
 }
 
-// TestMRKept checks that a region without pointers to it lives as long as its PD: a peer
-// may be using it.
-func TestMRKept(t *testing.T) {
+// TestUnreachableMRStaysOpen checks that a region without pointers to it lives as long as
+// its PD: a peer may be using it.
+func TestUnreachableMRStaysOpen(t *testing.T) {
 	a, b := labtest.NewPair(t, labtest.PairOptions{})
 	pd := labtest.Must(b.PD.Context().AllocPD())(t)
 	before := kernelObjects(t)

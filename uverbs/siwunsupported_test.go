@@ -16,11 +16,11 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// TestSIWRefuses checks that the kernel's siw lacks immediates and atomics, which
+// TestSIWUnsupported checks that the kernel's siw lacks immediates and atomics, which
 // provider/siw refuses: it writes such requests to the mapped queue by hand. An RDMA
 // WRITE with an immediate has no number in siw-abi.h. The kernel reports that it has no
 // atomics: it treats them as a bug of its own and completes nothing (siw_qp_sq_process).
-func TestSIWRefuses(t *testing.T) {
+func TestSIWUnsupported(t *testing.T) {
 	labtest.Require(t)
 	if attr := labtest.Must(labtest.OpenDevice(t, labtest.SIW).QueryDevice())(t); attr.AtomicCap != verbs.AtomicNone {
 		t.Errorf("siw has atomics: %v", attr.AtomicCap)
@@ -29,7 +29,7 @@ func TestSIWRefuses(t *testing.T) {
 		opcode uint8
 		works  bool
 	}{
-		"SEND":           {abi.SIW_OP_SEND, true}, // shows that postByHand works
+		"SEND":           {abi.SIW_OP_SEND, true}, // shows that postRaw works
 		"SEND_WITH_IMM":  {abi.SIW_OP_SEND_WITH_IMM, false},
 		"none of SIW_OP": {abi.SIW_OP_REG_MR, false},
 	} {
@@ -38,7 +38,7 @@ func TestSIWRefuses(t *testing.T) {
 			if _, err := b.PostRecv(verbs.RecvWR{ID: 1, SGL: []verbs.SGE{b.MR.SGE(0, 100)}}); err != nil {
 				t.Fatal(err)
 			}
-			postByHand(t, a.QP, c.opcode)
+			postRaw(t, a.QP, c.opcode)
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			var wcs [1]verbs.WC
@@ -52,9 +52,9 @@ func TestSIWRefuses(t *testing.T) {
 	}
 }
 
-// postByHand writes a request without data to the first element of a siw QP's queue, and
+// postRaw writes a request without data to the first element of a siw QP's queue, and
 // rings the doorbell.
-func postByHand(t *testing.T, qp *uverbs.QP, opcode uint8) {
+func postRaw(t *testing.T, qp *uverbs.QP, opcode uint8) {
 	t.Helper()
 	v := reflect.ValueOf(qp).Elem()
 	base := v.FieldByName("send").FieldByName("siw").Elem().FieldByName("queue").FieldByName("base").Pointer()
@@ -66,15 +66,15 @@ func postByHand(t *testing.T, qp *uverbs.QP, opcode uint8) {
 	if _, err := mem.WriteAt(sqe, int64(base)); err != nil {
 		t.Fatal(err)
 	}
-	bell := binary.NativeEndian.AppendUint32(nil, abi.IB_USER_VERBS_CMD_POST_SEND)
-	bell = binary.NativeEndian.AppendUint16(bell, 8) // words of request and answer
-	bell = binary.NativeEndian.AppendUint16(bell, 1)
-	var answer [1]uint64
-	bell = binary.NativeEndian.AppendUint64(bell, uint64(reflect.ValueOf(&answer).Pointer()))
-	bell = binary.NativeEndian.AppendUint32(bell, uint32(v.FieldByName("handle").Uint()))
-	bell = append(bell, make([]byte, 4+4)...) // no requests: they are in the queue
-	bell = binary.NativeEndian.AppendUint32(bell, 64)
-	if _, err := unix.Write(qp.PD().Context().FD(), bell); err != nil && opcode == abi.SIW_OP_SEND {
+	cmd := binary.NativeEndian.AppendUint32(nil, abi.IB_USER_VERBS_CMD_POST_SEND)
+	cmd = binary.NativeEndian.AppendUint16(cmd, 8) // words of request and response
+	cmd = binary.NativeEndian.AppendUint16(cmd, 1)
+	var resp [1]uint64
+	cmd = binary.NativeEndian.AppendUint64(cmd, uint64(reflect.ValueOf(&resp).Pointer()))
+	cmd = binary.NativeEndian.AppendUint32(cmd, uint32(v.FieldByName("handle").Uint()))
+	cmd = append(cmd, make([]byte, 4+4)...) // no requests: they are in the queue
+	cmd = binary.NativeEndian.AppendUint32(cmd, 64)
+	if _, err := unix.Write(qp.PD().Context().FD(), cmd); err != nil && opcode == abi.SIW_OP_SEND {
 		t.Fatal(err)
 	}
 }

@@ -13,15 +13,15 @@ import (
 
 // node is the model of an object.
 type node struct {
-	what    string
-	obj     interface{ Close() error }
-	parents []*node
-	kids    int
-	closed  bool
+	what     string
+	obj      interface{ Close() error }
+	parents  []*node
+	children int
+	closed   bool
 }
 
-// world is a device with the objects created on it.
-type world struct {
+// state is a device with the objects created on it.
+type state struct {
 	t      *testing.T
 	device string
 	ctx    *node
@@ -33,7 +33,7 @@ type world struct {
 }
 
 // choose returns a number below n, taken from the input.
-func (w *world) choose(n int) int {
+func (w *state) choose(n int) int {
 	if len(w.in) == 0 {
 		return 0
 	}
@@ -42,9 +42,9 @@ func (w *world) choose(n int) int {
 	return b % n
 }
 
-// did logs a call and checks its error: nil if want is empty, otherwise one of
+// checkCall logs a call and checks its error: nil if want is empty, otherwise one of
 // those in want.
-func (w *world) did(err error, want []error, format string, args ...any) bool {
+func (w *state) checkCall(err error, want []error, format string, args ...any) bool {
 	w.calls++
 	call := fmt.Sprintf(format, args...)
 	w.log = append(w.log, fmt.Sprintf("%s: %v", call, err))
@@ -57,7 +57,7 @@ func (w *world) did(err error, want []error, format string, args ...any) bool {
 	return err == nil
 }
 
-func (w *world) fail(format string, args ...any) {
+func (w *state) fail(format string, args ...any) {
 	w.t.Helper()
 	for _, l := range w.log[max(0, len(w.log)-40):] {
 		w.t.Log(l)
@@ -66,7 +66,7 @@ func (w *world) fail(format string, args ...any) {
 }
 
 // pick returns an object of a type, usually an open one; ok is false if there is none.
-func pick[T any](w *world) (n *node, obj T, ok bool) {
+func pick[T any](w *state) (n *node, obj T, ok bool) {
 	var fit []*node
 	closed := w.choose(16) == 0
 	for _, n := range w.nodes {
@@ -89,9 +89,9 @@ func closedOf(nodes ...*node) []error {
 	return nil
 }
 
-// made records that an object was created from its parents, or checks the error. bad
+// checkCreated records that an object was created from its parents, or checks the error. bad
 // reports whether the arguments are bad.
-func made[T interface{ Close() error }](w *world, obj T, err error, bad bool, what string, parents ...*node) {
+func checkCreated[T interface{ Close() error }](w *state, obj T, err error, bad bool, what string, parents ...*node) {
 	want := closedOf(parents...)
 	if bad && err != nil {
 		var e *verbs.Error
@@ -103,56 +103,56 @@ func made[T interface{ Close() error }](w *world, obj T, err error, bad bool, wh
 	if bad {
 		w.fail("made %s", what)
 	}
-	if w.did(err, want, "make %s", what) {
+	if w.checkCall(err, want, "make %s", what) {
 		w.nodes = append(w.nodes, &node{what: fmt.Sprintf("%s #%d", what, w.calls), obj: obj, parents: parents})
 		for _, p := range parents {
-			p.kids++
+			p.children++
 		}
 	}
 }
 
 // close closes an object. Close may fail only while other objects depend on it.
-func (w *world) close(n *node) {
+func (w *state) close(n *node) {
 	var want []error
-	if n.kids > 0 {
+	if n.children > 0 {
 		want = []error{verbs.ErrInUse}
 	}
 	if n.closed {
 		want = nil
 	}
-	if w.did(n.obj.Close(), want, "close %s", n.what) && !n.closed {
+	if w.checkCall(n.obj.Close(), want, "close %s", n.what) && !n.closed {
 		n.closed = true
 		for _, p := range n.parents {
-			p.kids--
+			p.children--
 		}
 	}
 }
 
-func newWorld(t *testing.T, device string, in []byte) *world {
+func newState(t *testing.T, device string, in []byte) *state {
 	ctx := labtest.Must(uverbs.Open(device))(t)
-	return &world{t: t, device: device, in: in, ctx: &node{what: "context", obj: ctx}}
+	return &state{t: t, device: device, in: in, ctx: &node{what: "context", obj: ctx}}
 }
 
 // end closes all remaining objects, leaves first, and the context.
-func (w *world) end() {
+func (w *state) end() {
 	for _, l := range w.links {
 		l.finish()
 	}
 	for slices.ContainsFunc(w.nodes, func(n *node) bool { return !n.closed }) {
 		for _, n := range w.nodes {
-			if !n.closed && n.kids == 0 {
+			if !n.closed && n.children == 0 {
 				w.close(n)
 			}
 		}
 	}
-	w.ctx.kids = 0
+	w.ctx.children = 0
 	w.close(w.ctx)
 }
 
-func (w *world) context() *uverbs.Context { return w.ctx.obj.(*uverbs.Context) }
+func (w *state) context() *uverbs.Context { return w.ctx.obj.(*uverbs.Context) }
 
 // run makes calls as long as there is input.
-func (w *world) run() {
+func (w *state) run() {
 	calls := slices.Concat(objectCalls, trafficCalls)
 	for len(w.in) > 0 {
 		calls[w.choose(len(calls))](w)

@@ -11,11 +11,11 @@ import (
 // waits for a peer to send the rest of an MPA header. siw reads a header that comes
 // in two pieces twice, and the second read waits without end (siw_recv_mpa_rr,
 // Linux 6.1 to 7.2).
-func StuckSIW() bool { return InKernel("/proc/[0-9]*/stack", "siw_recv_mpa_rr") }
+func StuckSIW() bool { return ThreadIn("/proc/[0-9]*/stack", "siw_recv_mpa_rr") }
 
-// InKernel reports whether a thread is in a function of the kernel. stacks is a
+// ThreadIn reports whether a thread is in a function of the kernel. stacks is a
 // pattern for the files with the threads' stacks.
-func InKernel(stacks, function string) bool {
+func ThreadIn(stacks, function string) bool {
 	names, _ := filepath.Glob(stacks)
 	return slices.ContainsFunc(names, func(name string) bool {
 		stack, err := os.ReadFile(name)

@@ -17,35 +17,35 @@ type outcome struct {
 	lost      uint64             // datagrams without an answer
 }
 
-// run makes a run with the peer: both sides get ready, play and compare. A client requests
-// the run, a server has received the request. begins is called when both are ready, and the
+// run makes a run with the peer: both sides get ready, run the test and compare. A client requests
+// the run, a server has received the request. onStart is called when both are ready, and the
 // function that it returns at the end.
-func run(ctx context.Context, w work, ctl *control, client bool, begins func(*side) (ends func())) (r *result, err error) {
+func run(ctx context.Context, w work, ctl *control, client bool, onStart func(*side) (onEnd func())) (r *result, err error) {
 	s, err := newSide(ctx, w, ctl, client)
-	defer func() { err = s.leave(err) }()
+	defer func() { err = s.close(err) }()
 	switch {
 	case err != nil:
 	case client:
-		err = s.enter()
+		err = s.requestRun()
 	default:
 		err = s.offer()
 	}
 	if err == nil {
-		err = s.meet()
+		err = s.exchangeStart()
 	}
 	if err != nil {
-		return nil, s.why(err)
+		return nil, s.cause(err)
 	}
-	defer begins(s)()
-	o, err := s.play()
+	defer onStart(s)()
+	o, err := s.runTest()
 	if err != nil {
 		return nil, err
 	}
 	return newResult(s, o), s.compare(o)
 }
 
-// play runs the test when both sides are ready, and exchanges reports.
-func (s *side) play() (o outcome, err error) {
+// runTest runs the test when both sides are ready, and exchanges reports.
+func (s *side) runTest() (o outcome, err error) {
 	took, err := s.drive(&o)
 	if err != nil {
 		return o, err
@@ -57,7 +57,7 @@ func (s *side) play() (o outcome, err error) {
 	if err := s.ctl.send(message{Report: &o.own}); err != nil {
 		return o, err
 	}
-	o.peer, err = next(s, s.reports, patience+placing, "report")
+	o.peer, err = next(s, s.reports, peerTimeout+settleDelay, "report")
 	return o, err
 }
 
@@ -77,47 +77,47 @@ func (s *side) drive(o *outcome) (took time.Duration, err error) {
 	defer s.watch()()
 	defer func() {
 		if err != nil {
-			err = s.why(err) // the watch may know the cause
+			err = s.cause(err) // the watch may know the cause
 		}
 	}()
 	if s.passive() {
 		return 0, errors.Join(s.ctl.send(message{Done: &done{}}), s.waitDone())
 	}
-	defer s.stay()()
+	defer s.lockThread()()
 	if s.Mode == modeBW {
 		return s.runBW()
 	}
 	t := s.newLat()
 	if !s.client {
-		return 0, t.serve()
+		return 0, t.runServer()
 	}
-	took, err = t.ask()
+	took, err = t.runClient()
 	o.hist, o.lost = t.hist, t.lost
 	return took, err
 }
 
-// placing is how long sent data may take to arrive in memory.
-const placing = 5 * time.Second
+// settleDelay is how long sent data may take to arrive in memory.
+const settleDelay = 5 * time.Second
 
 // settle calls damage until all data has arrived: an RDMA WRITE over iWARP completes when
 // it has been sent, and the report of its sender may overtake it.
 func (s *side) settle() (damage string) {
-	for end := time.Now().Add(placing); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(settleDelay); ; time.Sleep(time.Millisecond) {
 		if damage = s.damage(s.sent); damage == "" || time.Now().After(end) {
 			return damage
 		}
 	}
 }
 
-// leave ends a run: it sends err, if any, to the peer, stops reading from the control
+// close ends a run: it sends err, if any, to the peer, stops reading from the control
 // connection and closes the objects.
-func (s *side) leave(err error) error {
+func (s *side) close(err error) error {
 	if err != nil {
-		s.ctl.give(err)
+		s.ctl.sendError(err)
 	}
 	s.cancel(nil)
 	err = errors.Join(err, s.objects.Close())
-	s.hearing.Wait()
+	s.reader.Wait()
 	return err
 }
 

@@ -8,11 +8,11 @@ import (
 	"github.com/goverbs/verbs/abi"
 )
 
-// TestFewBytes checks that requests that the kernel might send wrong get a second, empty
+// TestSecondSGE checks that requests that the kernel might send wrong get a second, empty
 // SGE.
-func TestFewBytes(t *testing.T) {
+func TestSecondSGE(t *testing.T) {
 	const size, page = 8, 16 << 12 // at least the system's
-	h := newHostile(t)
+	h := newFakeDevice(t)
 	cq, _, err := h.createCQ(size)
 	if err != nil {
 		t.Fatal(err)

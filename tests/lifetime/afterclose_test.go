@@ -26,19 +26,19 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// closed is a closed object, and what its methods return if not an error that matches
+// closedObject is a closed object, and what its methods return if not an error that matches
 // net.ErrClosed.
-type closed struct {
-	object any
-	fine   string // methods that return no error, as there is nothing to do
-	others map[string]error
-	skip   string // methods that must not be called on a closed object
-	args   []any  // instead of those of other objects
+type closedObject struct {
+	object     any
+	noError    string // methods that return no error, as there is nothing to do
+	wantErrors map[string]error
+	skip       string // methods that must not be called on a closed object
+	args       []any  // instead of those of other objects
 }
 
-// arguments returns the arguments of methods, by type. Other arguments are zero.
-func arguments(t *testing.T, device string) (map[reflect.Type]any, func()) {
-	s := newStack(t, device)
+// argsByType returns the arguments of methods, by type. Other arguments are zero.
+func argsByType(t *testing.T, device string) (map[reflect.Type]any, func()) {
+	s := newObjectSet(t, device)
 	ch := labtest.Must(cm.NewChannel())(t)
 	args := []any{
 		[]byte("12345678"), 1, uint32(1), time.Second,
@@ -60,8 +60,8 @@ func arguments(t *testing.T, device string) (map[reflect.Type]any, func()) {
 	}
 }
 
-// inputs returns the arguments for a method.
-func inputs(typ reflect.Type, args map[reflect.Type]any) []reflect.Value {
+// callArgs returns the arguments for a method.
+func callArgs(typ reflect.Type, args map[reflect.Type]any) []reflect.Value {
 	n := typ.NumIn()
 	if typ.IsVariadic() {
 		n--
@@ -87,12 +87,12 @@ func call(t *testing.T, m reflect.Value, args map[reflect.Type]any) (err error, 
 				done <- nil
 			}
 		}()
-		done <- m.Call(inputs(m.Type(), args))
+		done <- m.Call(callArgs(m.Type(), args))
 	}()
 	var out []reflect.Value
 	select {
 	case out = <-done:
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Error("hangs")
 	}
 	if len(out) == 0 {
@@ -120,7 +120,7 @@ func call(t *testing.T, m reflect.Value, args map[reflect.Type]any) (err error, 
 // TestAfterClose calls every method of closed objects.
 func TestAfterClose(t *testing.T) {
 	labtest.EachClean(t, func(t *testing.T, device string) {
-		args, release := arguments(t, device)
+		args, release := argsByType(t, device)
 		defer release()
 		for _, c := range closedObjects(t, device) {
 			args := maps.Clone(args)
@@ -139,16 +139,16 @@ func TestAfterClose(t *testing.T) {
 					pkg := path.Base(v.Type().Elem().PkgPath())
 					posts := listed("BindMW PostRecv PostSend", name) && err == verbs.ErrClosed
 					if err != nil && (pkg == "uverbs" || pkg == "cm") && !posts {
-						named(t, err)
+						checkErrorText(t, err)
 					}
-					want, other := c.others[name]
+					want, other := c.wantErrors[name]
 					switch {
 					case !has:
 					case other:
 						if !errors.Is(err, want) {
 							t.Errorf("%v, want %v", err, want)
 						}
-					case listed(c.fine, name):
+					case listed(c.noError, name):
 						if err != nil {
 							t.Error(err)
 						}
@@ -161,8 +161,8 @@ func TestAfterClose(t *testing.T) {
 	})
 }
 
-// named checks that an error has one line and names the operation and the object.
-func named(t *testing.T, err error) {
+// checkErrorText checks that an error has one line and names the operation and the object.
+func checkErrorText(t *testing.T, err error) {
 	t.Helper()
 	e, ok := errors.AsType[*verbs.Error](err)
 	_, post := errors.AsType[*verbs.PostError](err)
@@ -172,35 +172,35 @@ func named(t *testing.T, err error) {
 }
 
 // closedObjects returns an object of each type, which is closed.
-func closedObjects(t *testing.T, device string) []closed {
-	s := newStack(t, device)
+func closedObjects(t *testing.T, device string) []closedObject {
+	s := newObjectSet(t, device)
 	s.close(t)
-	all := []closed{
+	all := []closedObject{
 		// Counters and P_Keys come from sysfs, which has no contexts.
-		{object: s.ctx, fine: "Close Counters PKeys", skip: "PKeyIndex"},
-		{object: s.pd, fine: "Close", args: []any{uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq}}},
-		{object: s.ch, fine: "Close FD"}, {object: s.cq, fine: "Close"},
+		{object: s.ctx, noError: "Close Counters PKeys", skip: "PKeyIndex"},
+		{object: s.pd, noError: "Close", args: []any{uverbs.QPOptions{SendCQ: s.cq, RecvCQ: s.cq}}},
+		{object: s.ch, noError: "Close FD"}, {object: s.cq, noError: "Close"},
 		// SGE and Word panic, as slicing does: Bytes is nil.
-		{object: s.mr, fine: "Close", skip: "Word"}, {object: s.srq, fine: "Close"},
+		{object: s.mr, noError: "Close", skip: "Word"}, {object: s.srq, noError: "Close"},
 	}
 	if s.mw == nil {
-		all = append(all, closed{object: s.qp, fine: "Close", skip: "BindMW", others: map[string]error{"Connect": errors.ErrUnsupported}})
+		all = append(all, closedObject{object: s.qp, noError: "Close", skip: "BindMW", wantErrors: map[string]error{"Connect": errors.ErrUnsupported}})
 	} else {
-		all = append(all, closed{object: s.qp, fine: "Close"})
-		all = append(all, closed{object: s.mw, fine: "Close"}, closed{object: s.ah, fine: "Close"})
+		all = append(all, closedObject{object: s.qp, noError: "Close"})
+		all = append(all, closedObject{object: s.mw, noError: "Close"}, closedObject{object: s.ah, noError: "Close"})
 	}
 
 	ch := labtest.Must(cm.NewChannel())(t)
 	id := labtest.Must(ch.NewID())(t)
 	id.Close()
 	ch.Close()
-	all = append(all, closed{object: id, fine: "Close"}, closed{object: ch, fine: "Close"})
+	all = append(all, closedObject{object: id, noError: "Close"}, closedObject{object: ch, noError: "Close"})
 	loop := labtest.Must(cm.NewLoop())(t)
 	loopID := labtest.Must(loop.NewID())(t)
 	loopID.Close()
 	loop.Close()
-	all = append(all, closed{object: loopID, fine: "Close", others: map[string]error{"Next": unix.EINVAL}},
-		closed{object: loop, fine: "Close", others: map[string]error{"Accept": unix.EINVAL, "Connect": unix.EINVAL}})
+	all = append(all, closedObject{object: loopID, noError: "Close", wantErrors: map[string]error{"Next": unix.EINVAL}},
+		closedObject{object: loop, noError: "Close", wantErrors: map[string]error{"Accept": unix.EINVAL, "Connect": unix.EINVAL}})
 	ctx := within(t)
 	l := labtest.Must(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 	l.Close()
@@ -212,13 +212,13 @@ func closedObjects(t *testing.T, device string) []closed {
 	b.Close()
 	a.Close()
 	all = append(all,
-		closed{object: l, fine: "Close Shutdown"},
-		closed{object: a, fine: "Close Announce", skip: "Err"}) // returns why it ended
+		closedObject{object: l, noError: "Close Shutdown"},
+		closedObject{object: a, noError: "Close Announce", skip: "Err"}) // returns why it ended
 	if device == labtest.RXE {
 		e := labtest.Must((&cm.Dialer{PortSpace: cm.PortSpaceUDP, LocalAddr: netip.MustParseAddrPort(labtest.Addr + ":0")}).Join(ctx, "239.1.2.3", false))(t)
 		d := labtest.Must(cm.NewDatagrams(e.Endpoint, 64))(t)
 		e.Close()
-		all = append(all, closed{object: d})
+		all = append(all, closedObject{object: d})
 	}
 
 	cl := labtest.Must(rconn.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
@@ -228,9 +228,9 @@ func closedObjects(t *testing.T, device string) []closed {
 	region.Close()
 	cb.Close()
 	ca.Close()
-	all = append(all, closed{object: cl, fine: "Close"}, closed{object: ca, fine: "Close", args: []any{
+	all = append(all, closedObject{object: cl, noError: "Close"}, closedObject{object: ca, noError: "Close", args: []any{
 		rconn.RemoteRegion{Len: 64, Access: rconn.ReadWrite}.At(0), rconn.RemoteRegion{Len: 64, Access: rconn.ReadWrite}, region.All(),
-	}}, closed{object: region, fine: "Close"})
+	}}, closedObject{object: region, noError: "Close"})
 
 	ml := newLoop(t, rmsg.Options{})
 	ma, mb, ln := sockets(t, device, ml)
@@ -242,8 +242,8 @@ func closedObjects(t *testing.T, device string) []closed {
 	ln.Close()
 	ml.end(t)
 	all = append(all,
-		closed{object: ml.Loop, fine: "Close"}, closed{object: ma, fine: "Close Disconnect Shutdown", skip: "Post SendBuffer Wait"},
-		closed{object: ln, fine: "Close"}, closed{object: buf, fine: "Free Err", others: map[string]error{"SetLen": rmsg.ErrBuffer}})
+		closedObject{object: ml.Loop, noError: "Close"}, closedObject{object: ma, noError: "Close Disconnect Shutdown", skip: "Post SendBuffer Wait"},
+		closedObject{object: ln, noError: "Close"}, closedObject{object: buf, noError: "Free Err", wantErrors: map[string]error{"SetLen": rmsg.ErrBuffer}})
 
 	rl := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
 	rl.Close()
@@ -251,5 +251,5 @@ func closedObjects(t *testing.T, device string) []closed {
 	rb.SetLinger(0)
 	rb.Close()
 	ra.Close()
-	return append(all, closed{object: rl}, closed{object: ra})
+	return append(all, closedObject{object: rl}, closedObject{object: ra})
 }

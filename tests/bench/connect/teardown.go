@@ -6,19 +6,19 @@ import (
 	"sync"
 )
 
-// teller notifies the client of each connection that the server has torn down.
-type teller struct {
+// teardownNotifier notifies the client of each connection that the server has torn down.
+type teardownNotifier struct {
 	sync.Mutex
 	from net.Listener
 	to   net.Conn
 }
 
-func newTeller(port string) (*teller, error) {
+func newTeardownNotifier(port string) (*teardownNotifier, error) {
 	l, err := net.Listen("unix", "@connect-"+port)
-	return &teller{from: l}, err
+	return &teardownNotifier{from: l}, err
 }
 
-func (t *teller) tell() (err error) {
+func (t *teardownNotifier) notify() (err error) {
 	t.Lock()
 	defer t.Unlock()
 	if t.to != nil {
@@ -33,10 +33,10 @@ func (t *teller) tell() (err error) {
 	return err
 }
 
-// listener receives the notifications of a teller.
+// listener receives the notifications of a teardownNotifier.
 type listener struct{ net.Conn }
 
-func hear(port string) (listener, error) {
+func dialNotifier(port string) (listener, error) {
 	c, err := net.Dial("unix", "@connect-"+port)
 	return listener{c}, err
 }

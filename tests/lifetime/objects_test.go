@@ -18,17 +18,17 @@ import (
 
 var times = flag.Int("times", 1, "how often everything is done")
 
-// patience is how long tests wait for what should happen immediately.
-const patience = 60 * time.Second
+// waitTimeout is how long tests wait for what should happen immediately.
+const waitTimeout = 60 * time.Second
 
 func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// stack is a device with one object of each type of package uverbs.
-type stack struct {
+// objectSet is a device with one object of each type of package uverbs.
+type objectSet struct {
 	ctx *uverbs.Context
 	pd  *uverbs.PD
 	ch  *uverbs.CompChannel
@@ -40,9 +40,9 @@ type stack struct {
 	ah  *uverbs.AH // on rxe only
 }
 
-func newStack(t testing.TB, device string) *stack {
+func newObjectSet(t testing.TB, device string) *objectSet {
 	t.Helper()
-	s := &stack{ctx: labtest.Must(uverbs.Open(device))(t)}
+	s := &objectSet{ctx: labtest.Must(uverbs.Open(device))(t)}
 	s.pd = labtest.Must(s.ctx.AllocPD())(t)
 	s.ch = labtest.Must(s.ctx.CreateCompChannel())(t)
 	s.cq = labtest.Must(s.ctx.CreateCQ(uverbs.CQOptions{Depth: 64, Channel: s.ch}))(t)
@@ -59,8 +59,8 @@ func newStack(t testing.TB, device string) *stack {
 
 type closer interface{ Close() error }
 
-// objects returns the objects of the stack, children first.
-func (s *stack) objects() []closer {
+// objects returns the objects of the set, children first.
+func (s *objectSet) objects() []closer {
 	all := []closer{s.qp, s.srq, s.mr, s.cq, s.ch, s.pd, s.ctx}
 	if s.mw != nil {
 		all = append([]closer{s.mw, s.ah}, all...)
@@ -68,7 +68,7 @@ func (s *stack) objects() []closer {
 	return all
 }
 
-func (s *stack) close(t testing.TB) {
+func (s *objectSet) close(t testing.TB) {
 	t.Helper()
 	for _, c := range s.objects() {
 		if err := c.Close(); err != nil {
@@ -80,7 +80,7 @@ func (s *stack) close(t testing.TB) {
 // endpoints connects two endpoints.
 func endpoints(t testing.TB, device string, opt cm.Options) (a, b *cm.Endpoint) {
 	t.Helper()
-	return labtest.Couple(within(t), t, labtest.AddrOf(device)+":0", opt, opt)
+	return labtest.Connect(within(t), t, labtest.AddrOf(device)+":0", opt, opt)
 }
 
 // conns connects two Conns of package rconn.
@@ -89,7 +89,7 @@ func conns(t testing.TB, device string) (a, b *rconn.Conn) {
 	ctx, opt := within(t), rconn.Options{Adverts: 2}
 	l := labtest.Must(rconn.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
 	defer l.Close()
-	return labtest.Meet(t, func() (*rconn.Conn, error) {
+	return labtest.DialAccept(t, func() (*rconn.Conn, error) {
 		return (&rconn.Dialer{Options: opt}).Dial(ctx, l.Addr().String())
 	}, func() (*rconn.Conn, error) {
 		r, err := l.Accept(ctx)
@@ -106,7 +106,7 @@ func streams(t testing.TB, device string) (a, b *rsock.Conn) {
 	opt := rsock.Options{ReadBuffer: 16 << 10, WriteBuffer: 16 << 10}
 	l := labtest.Must((&rsock.ListenConfig{Options: opt}).Listen(t.Context(), "rdma", labtest.AddrOf(device)+":0"))(t)
 	defer l.Close()
-	d := rsock.Dialer{Options: opt, Timeout: patience}
+	d := rsock.Dialer{Options: opt, Timeout: waitTimeout}
 	c := labtest.Must(d.Dial("rdma", l.Addr().String()))(t)
 	s := labtest.Must(l.Accept())(t)
 	return c.(*rsock.Conn), s.(*rsock.Conn)

@@ -34,10 +34,10 @@ func unread(t *testing.T, addr string) (n int) {
 	return n
 }
 
-// overlooked reports whether siw has accepted a connection and overlooked the data that the
+// siwMissedData reports whether siw has accepted a connection and overlooked the data that the
 // peer sent immediately. The data stays unread until more arrives, but C's programs send no
 // more on either side, so the test must start again.
-func overlooked(t *testing.T, device string) bool {
+func siwMissedData(t *testing.T, device string) bool {
 	t.Helper()
 	if device != labtest.SIW {
 		return false

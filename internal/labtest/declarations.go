@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// Declared returns the tests, fuzz tests and examples of the package in a folder, and
+// Declarations returns the tests, fuzz tests and examples of the package in a folder, and
 // its names. Names of methods and fields are preceded by the name of their type.
-func Declared(t testing.TB, dir string) (tests, names map[string]bool) {
+func Declarations(t testing.TB, dir string) (tests, names map[string]bool) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil || len(files) == 0 {

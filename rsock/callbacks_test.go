@@ -20,8 +20,8 @@ import (
 	"github.com/goverbs/verbs/rsock"
 )
 
-// eachKind runs a test with TCP connections and, in the lab, with those of each device.
-func eachKind(t *testing.T, test func(t *testing.T, a, b net.Conn)) {
+// eachTransport runs a test with TCP connections and, in the lab, with those of each device.
+func eachTransport(t *testing.T, test func(t *testing.T, a, b net.Conn)) {
 	bound := func(t *testing.T, a, b net.Conn) {
 		for _, c := range []net.Conn{a, b} {
 			c.SetDeadline(time.Now().Add(40 * time.Second))
@@ -51,8 +51,8 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// truncated returns n bytes of memory that fault on access.
-func truncated(t *testing.T, n int) []byte {
+// faultingMemory returns n bytes of memory that fault on access.
+func faultingMemory(t *testing.T, n int) []byte {
 	f := labtest.Must(os.Create(filepath.Join(t.TempDir(), "file")))(t)
 	defer f.Close()
 	if err := f.Truncate(int64(n)); err != nil {
@@ -66,8 +66,8 @@ func truncated(t *testing.T, n int) []byte {
 	return mem
 }
 
-// recovered calls f, which may panic, and reports whether it panicked.
-func recovered(f func()) (panicked bool) {
+// didPanic calls f, which may panic, and reports whether it panicked.
+func didPanic(f func()) (panicked bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() { panicked = recover() != nil }()
 	f()
@@ -79,7 +79,7 @@ func recovered(f func()) (panicked bool) {
 func TestPanics(t *testing.T) {
 	for name, call := range map[string]func(t *testing.T, a, b net.Conn){
 		"reader of ReadFrom": func(t *testing.T, a, _ net.Conn) {
-			if !recovered(func() { io.Copy(a, readerFunc(func([]byte) (int, error) { panic("reader") })) }) {
+			if !didPanic(func() { io.Copy(a, readerFunc(func([]byte) (int, error) { panic("reader") })) }) {
 				t.Error("no panic")
 			}
 		},
@@ -87,7 +87,7 @@ func TestPanics(t *testing.T) {
 			if _, err := b.Write(make([]byte, 1000)); err != nil {
 				t.Fatal(err)
 			}
-			if !recovered(func() { io.Copy(writerFunc(func([]byte) (int, error) { panic("writer") }), a) }) {
+			if !didPanic(func() { io.Copy(writerFunc(func([]byte) (int, error) { panic("writer") }), a) }) {
 				t.Error("no panic")
 			}
 		},
@@ -97,7 +97,7 @@ func TestPanics(t *testing.T) {
 		"long Read":   func(t *testing.T, a, b net.Conn) { faultyRead(t, a, b, 20000) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			eachKind(t, func(t *testing.T, a, b net.Conn) {
+			eachTransport(t, func(t *testing.T, a, b net.Conn) {
 				call(t, a, b)
 				for _, c := range [][2]net.Conn{{a, b}, {b, a}} {
 					if _, err := c[0].Write([]byte("after")); err != nil {
@@ -124,8 +124,8 @@ func TestPanics(t *testing.T) {
 
 // faultyWrite writes memory that faults: TCP reports EFAULT.
 func faultyWrite(t *testing.T, c net.Conn, n int) {
-	mem := truncated(t, n)
-	if !recovered(func() {
+	mem := faultingMemory(t, n)
+	if !didPanic(func() {
 		if n, err := c.Write(mem); !errors.Is(err, unix.EFAULT) {
 			t.Errorf("%d bytes, %v", n, err)
 		}
@@ -136,11 +136,11 @@ func faultyWrite(t *testing.T, c net.Conn, n int) {
 
 // faultyRead reads n bytes to memory that faults.
 func faultyRead(t *testing.T, c, peer net.Conn, n int) {
-	mem := truncated(t, n)
+	mem := faultingMemory(t, n)
 	if _, err := peer.Write(make([]byte, n)); err != nil {
 		t.Fatal(err)
 	}
-	if !recovered(func() {
+	if !didPanic(func() {
 		if n, err := c.Read(mem); !errors.Is(err, unix.EFAULT) {
 			t.Errorf("%d bytes, %v", n, err)
 		}
@@ -155,7 +155,7 @@ func network(c net.Conn) string { return c.LocalAddr().Network() }
 // deadlines and with Close, while the reader of a ReadFrom and the writer of a
 // WriteTo block.
 func TestCopiesHoldNoLock(t *testing.T) {
-	eachKind(t, func(t *testing.T, a, b net.Conn) {
+	eachTransport(t, func(t *testing.T, a, b net.Conn) {
 		reading, writing, release := make(chan bool), make(chan bool), make(chan bool)
 		copies := make(chan error, 2)
 		go func() {

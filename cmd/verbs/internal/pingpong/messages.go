@@ -13,22 +13,22 @@ import (
 // sendID is the ID of all sends; receives have that of their slot.
 const sendID = 1 << 63
 
-// play exchanges the messages, starting with the client, and returns the time taken. It ends
+// exchangeMessages exchanges the messages, starting with the client, and returns the time taken. It ends
 // when this side has sent and received all its messages, over all QPs. rdma-core's programs
 // end then too, so that neither side leaves while the other waits for it.
-func (s *side) play(ctx context.Context) (time.Duration, error) {
+func (s *side) exchangeMessages(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	alive := func() {}
+	progress := func() {}
 	if s.Timeout > 0 {
-		silence := time.AfterFunc(s.Timeout, func() {
+		idleTimer := time.AfterFunc(s.Timeout, func() {
 			cancel(fmt.Errorf("nothing came from the peer for %v", s.Timeout))
 		})
-		defer silence.Stop()
-		alive = func() { silence.Reset(s.Timeout) }
+		defer idleTimer.Stop()
+		progress = func() { idleTimer.Reset(s.Timeout) }
 	}
 	start := time.Now()
-	err := s.rounds(ctx, alive)
+	err := s.rounds(ctx, progress)
 	took := time.Since(start)
 	if err == nil {
 		return took, nil
@@ -40,7 +40,7 @@ func (s *side) play(ctx context.Context) (time.Duration, error) {
 	return 0, fmt.Errorf("%d sent and %d received of %d messages: %w", s.sent, s.received, s.Iters, err)
 }
 
-func (s *side) rounds(ctx context.Context, alive func()) error {
+func (s *side) rounds(ctx context.Context, progress func()) error {
 	for _, l := range s.lanes {
 		l.awaiting = true
 		if s.Host != "" {
@@ -55,7 +55,7 @@ func (s *side) rounds(ctx context.Context, alive func()) error {
 		if err != nil {
 			return err
 		}
-		alive()
+		progress()
 		for i := range wcs[:n] {
 			if err := s.completed(&wcs[i]); err != nil {
 				return err
@@ -93,7 +93,7 @@ func (s *side) completed(wc *verbs.WC) error {
 	if wc.ID == sendID {
 		l.sending = false
 		s.sent++
-	} else if err := s.take(l, int(wc.ID), int(wc.ByteLen)); err != nil {
+	} else if err := s.handleRecv(l, int(wc.ID), int(wc.ByteLen)); err != nil {
 		return err
 	}
 	if l.sending || l.awaiting || s.sent >= s.Iters {
@@ -112,8 +112,8 @@ func (s *side) laneOf(qpNum uint32) (*lane, error) {
 	return nil, fmt.Errorf("completion of QP %d, which is none of these", qpNum)
 }
 
-// take handles a received message.
-func (s *side) take(l *lane, slot, n int) error {
+// handleRecv handles a received message.
+func (s *side) handleRecv(l *lane, slot, n int) error {
 	if n -= s.head; n != s.Size {
 		return fmt.Errorf("the peer sends %d bytes and this side %d: give both the same -s", n, s.Size)
 	}
@@ -125,7 +125,7 @@ func (s *side) take(l *lane, slot, n int) error {
 	l.received++
 	l.awaiting = false
 	s.received++
-	s.spare = append(s.spare, s.recvWR(slot))
+	s.unposted = append(s.unposted, s.recvWR(slot))
 	if s.posted--; s.posted > len(s.lanes) {
 		return nil
 	}
@@ -137,9 +137,9 @@ func (s *side) postRecv() error {
 	if s.shared {
 		post = s.srq.PostRecv
 	}
-	n, err := post(s.spare...)
+	n, err := post(s.unposted...)
 	s.posted += n
-	s.spare = s.spare[:0]
+	s.unposted = s.unposted[:0]
 	return err
 }
 

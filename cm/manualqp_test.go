@@ -37,21 +37,21 @@ func TestByHand(t *testing.T) {
 		}
 		expect(ctx, t, client, cm.RouteResolved)
 
-		a, b := newHandmade(t, dev), newHandmade(t, dev)
-		a.to(t, client, verbs.StateInit)
+		a, b := newManualQP(t, dev), newManualQP(t, dev)
+		a.modify(t, client, verbs.StateInit)
 		if err := client.Connect(cm.ConnParam{QPNum: a.qp.Num(), RetryCount: 7, RNRRetryCount: 7}); err != nil {
 			t.Fatal(err)
 		}
 		server := expect(ctx, t, l, cm.ConnectRequest).NewID
 		labtest.Close(t, server)
-		b.to(t, server, verbs.StateInit)
+		b.modify(t, server, verbs.StateInit)
 		if _, err := b.qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{b.mr.SGE(0, 100)}}); err != nil {
 			t.Fatal(err)
 		}
 		iwarp := device == labtest.SIW
 		if !iwarp {
-			b.to(t, server, verbs.StateRTR)
-			b.to(t, server, verbs.StateRTS)
+			b.modify(t, server, verbs.StateRTR)
+			b.modify(t, server, verbs.StateRTS)
 		}
 		if err := server.Accept(cm.ConnParam{QPNum: b.qp.Num(), RNRRetryCount: 7}); err != nil {
 			t.Fatal(err)
@@ -60,9 +60,9 @@ func TestByHand(t *testing.T) {
 			expect(ctx, t, client, cm.Established)
 		} else {
 			expect(ctx, t, client, cm.ConnectResponse)
-			a.to(t, client, verbs.StateInit) // again, now with the access flags
-			a.to(t, client, verbs.StateRTR)
-			a.to(t, client, verbs.StateRTS)
+			a.modify(t, client, verbs.StateInit) // again, now with the access flags
+			a.modify(t, client, verbs.StateRTR)
+			a.modify(t, client, verbs.StateRTS)
 			if err := client.Establish(); err != nil {
 				t.Fatal(err)
 			}
@@ -93,17 +93,17 @@ func expect(ctx context.Context, t *testing.T, id *cm.ID, want cm.EventType) cm.
 	return e
 }
 
-type handmade struct {
+type manualQP struct {
 	cq *uverbs.CQ
 	qp *uverbs.QP
 	mr *uverbs.MR
 }
 
-func newHandmade(t *testing.T, dev *uverbs.Context) *handmade {
+func newManualQP(t *testing.T, dev *uverbs.Context) *manualQP {
 	t.Helper()
 	pd := labtest.Made(dev.AllocPD())(t)
 	events := labtest.Made(dev.CreateCompChannel())(t)
-	h := &handmade{cq: labtest.Must(dev.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: events}))(t)}
+	h := &manualQP{cq: labtest.Must(dev.CreateCQ(uverbs.CQOptions{Depth: 4, Channel: events}))(t)}
 	labtest.Close(t, h.cq)
 	h.mr = labtest.Made(pd.AllocMR(100, verbs.AccessLocalWrite, uverbs.MROptions{}))(t)
 	h.qp = labtest.Must(pd.CreateQP(uverbs.QPOptions{
@@ -114,8 +114,8 @@ func newHandmade(t *testing.T, dev *uverbs.Context) *handmade {
 	return h
 }
 
-// to moves the QP to a state with the attributes from its ID.
-func (h *handmade) to(t *testing.T, id *cm.ID, state verbs.QPState) {
+// modify moves the QP to a state with the attributes from its ID.
+func (h *manualQP) modify(t *testing.T, id *cm.ID, state verbs.QPState) {
 	t.Helper()
 	attr, mask, err := id.InitQPAttr(state)
 	if err == nil {

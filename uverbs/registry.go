@@ -1,0 +1,40 @@
+package uverbs
+
+import (
+	"sync"
+	"weak"
+)
+
+// registry contains a context's QPs, CQs and SRQs, by the numbers that the kernel's
+// events carry. Numbers are never used twice, so a late event cannot reach a newer
+// object.
+type registry struct {
+	mu      sync.RWMutex
+	entries map[uint64]entry
+}
+
+// entry is an object. One of its pointers is set.
+type entry struct {
+	obj *object
+	qp  weak.Pointer[QP]
+	cq  weak.Pointer[CQ]
+	srq weak.Pointer[SRQ]
+}
+
+func (r *registry) add(id uint64, e entry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.entries[id] = e
+}
+
+func (r *registry) remove(id uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.entries, id)
+}
+
+func (r *registry) get(id uint64) entry {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.entries[id]
+}
