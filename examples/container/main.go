@@ -1,0 +1,92 @@
+// Command container is a service made for containers, which docs/deploy.md builds and starts:
+//
+//	ADDR=10.9.0.1:8080 container          serve HTTP over RDMA if it is available, else over TCP
+//	ADDR=10.9.0.1:8080 container check    ask the server for its health: exit status 0 or 1
+//
+// It logs JSON, needs no files, and shuts down gracefully when it is stopped. An image with
+// nothing but this program has no curl, so the program checks itself.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/rsock"
+)
+
+func main() {
+	slog.SetDefault(slog.New(slog.NewJSONHandler(os.Stdout, nil)))
+	addr := os.Getenv("ADDR")
+	do := serve
+	if len(os.Args) == 2 && os.Args[1] == "check" {
+		do = check
+	} else if len(os.Args) != 1 || addr == "" {
+		fmt.Fprintln(os.Stderr, "usage: ADDR=HOST:PORT container [check]")
+		os.Exit(2)
+	}
+	if err := do(addr); err != nil {
+		slog.Error("failed", "err", err)
+		os.Exit(1)
+	}
+}
+
+func serve(addr string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, os.Interrupt)
+	defer stop()
+	lc := rsock.ListenConfig{Fallback: rsock.FallbackMissing, Logger: slog.Default()}
+	l, err := lc.Listen(ctx, "rdma", addr)
+	if err != nil {
+		return err
+	}
+	http.HandleFunc("/health", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(w, "ok by", network(r))
+	})
+	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		slog.Info("request", "path", r.URL.Path, "remote", r.RemoteAddr, "network", network(r))
+		fmt.Fprintf(w, "hello %s\n", r.URL.Path[1:])
+	})
+	slog.Info("serving", "addr", l.Addr().String())
+	var server http.Server
+	ended := make(chan error, 1)
+	context.AfterFunc(ctx, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second) // docker kills after 10
+		defer cancel()
+		ended <- server.Shutdown(ctx)
+	})
+	if err := server.Serve(l); err != http.ErrServerClosed {
+		return err
+	}
+	slog.Info("shut down")
+	return <-ended
+}
+
+// network returns by which network a request has come: "rdma" or "tcp".
+func network(r *http.Request) string {
+	return r.Context().Value(http.LocalAddrContextKey).(net.Addr).Network()
+}
+
+func check(addr string) error {
+	dialer := rsock.Dialer{Fallback: rsock.FallbackMissing}
+	client := http.Client{
+		Transport: &http.Transport{DialContext: dialer.DialContext},
+		Timeout:   5 * time.Second,
+	}
+	defer client.CloseIdleConnections()
+	resp, err := client.Get("http://" + addr + "/health")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("the server answered %s", resp.Status)
+	}
+	return nil
+}
