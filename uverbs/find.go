@@ -1,7 +1,6 @@
 package uverbs
 
 import (
-	"encoding/binary"
 	"net"
 	"net/netip"
 	"os"
@@ -10,10 +9,9 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/nldev"
 )
 
 // Find returns the device that spec describes:
@@ -149,14 +147,12 @@ func (d Device) Interfaces() (names []string) {
 	if err != nil {
 		return nil
 	}
-	attr := make([]byte, unix.SizeofNlAttr+4)
-	binary.NativeEndian.PutUint16(attr, uint16(len(attr)))
-	binary.NativeEndian.PutUint16(attr[2:], abi.RDMA_NLDEV_ATTR_DEV_INDEX)
-	binary.NativeEndian.PutUint32(attr[unix.SizeofNlAttr:], uint32(index))
-	netlinkDump(abi.RDMA_NLDEV_CMD_PORT_GET, attr, func(attrs map[uint16][]byte) {
-		if name := unix.ByteSliceToString(attrs[abi.RDMA_NLDEV_ATTR_NDEV_NAME]); name != "" {
+	request := nldev.Attrs{}.Uint32(abi.RDMA_NLDEV_ATTR_DEV_INDEX, uint32(index))
+	nldev.Dump(abi.RDMA_NLDEV_CMD_PORT_GET, request, func(a nldev.Attrs) error {
+		if name := a.Map()[abi.RDMA_NLDEV_ATTR_NDEV_NAME].String(); name != "" {
 			names = append(names, name)
 		}
+		return nil
 	})
 	return names
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -128,7 +129,7 @@ func (m *many) echo(n, more uint64) (last int, err error) {
 		for i := range wcs[:polled] {
 			wc := &wcs[i]
 			if err := wc.Err(); err != nil {
-				return 0, err
+				return 0, fmt.Errorf("connection %d: %w (%v)", wc.ID, err, m.conns[wc.ID].Err())
 			}
 			if wc.Opcode != verbs.WCRecv {
 				continue

@@ -1,0 +1,178 @@
+package nldev
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/abi"
+)
+
+// Do sends a command with attributes and returns the attributes of the answer, which is
+// empty for a command that only changes something.
+func Do(cmd int, attrs Attrs) (answer Attrs, err error) {
+	err = exchange(cmd, unix.NLM_F_ACK, attrs, func(a Attrs) error {
+		answer = a
+		return nil
+	})
+	return answer, err
+}
+
+// Dump sends a command with attributes and calls each with the attributes of each part of
+// the answer, until it returns an error.
+func Dump(cmd int, attrs Attrs, each func(Attrs) error) error {
+	return exchange(cmd, unix.NLM_F_DUMP, attrs, each)
+}
+
+func exchange(cmd, flags int, attrs Attrs, each func(Attrs) error) error {
+	c, err := open(0)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.send(cmd, flags, attrs); err != nil {
+		return os.NewSyscallError("sendto", err)
+	}
+	for {
+		b, err := c.receive()
+		if err != nil {
+			return os.NewSyscallError("recvfrom", err)
+		}
+		if done, err := parse(b, each); done || err != nil {
+			return err
+		}
+	}
+}
+
+// conn is a socket of RDMA's netlink family. It belongs to the network namespace of the
+// thread that opens it.
+type conn struct {
+	fd  int
+	buf []byte
+}
+
+// open opens a socket that also receives the messages to groups, a bit mask.
+func open(groups uint32) (*conn, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	// The kernel then explains its refusals.
+	unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}); err != nil {
+		unix.Close(fd)
+		return nil, os.NewSyscallError("bind", err)
+	}
+	return &conn{fd, make([]byte, 1<<15)}, nil // more than the kernel puts into one datagram
+}
+
+func (c *conn) Close() error { return unix.Close(c.fd) }
+
+func (c *conn) send(cmd, flags int, attrs Attrs) error {
+	b := make([]byte, unix.SizeofNlMsghdr, unix.SizeofNlMsghdr+len(attrs))
+	binary.NativeEndian.PutUint32(b, uint32(unix.SizeofNlMsghdr+len(attrs)))
+	binary.NativeEndian.PutUint16(b[4:], uint16(abi.RDMA_NL_NLDEV<<10|cmd)) // RDMA_NL_GET_TYPE
+	binary.NativeEndian.PutUint16(b[6:], uint16(unix.NLM_F_REQUEST|flags))
+	return unix.Sendto(c.fd, append(b, attrs...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+}
+
+// receive returns the next datagram, which is valid until the next call.
+func (c *conn) receive() ([]byte, error) {
+	for {
+		n, _, err := unix.Recvfrom(c.fd, c.buf, 0)
+		if err != unix.EINTR {
+			return c.buf[:max(n, 0)], err
+		}
+	}
+}
+
+// parse calls each with the parts of one datagram, and reports whether it is the last.
+func parse(b []byte, each func(Attrs) error) (done bool, err error) {
+	messages, err := syscall.ParseNetlinkMessage(b)
+	if err != nil {
+		return false, err
+	}
+	for _, m := range messages {
+		switch m.Header.Type {
+		case unix.NLMSG_DONE, unix.NLMSG_ERROR:
+			return true, ack(m)
+		}
+		if err := each(m.Data); err != nil {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// ack returns the error of the message that ends an answer.
+func ack(m syscall.NetlinkMessage) error {
+	if len(m.Data) < 4 {
+		if m.Header.Type == unix.NLMSG_DONE {
+			return nil
+		}
+		return unix.EBADMSG
+	}
+	errno := unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data)))
+	if errno == 0 {
+		return nil
+	}
+	if m.Header.Flags&unix.NLM_F_ACK_TLVS == 0 {
+		return errno
+	}
+	rest := m.Data[4:]
+	if m.Header.Type == unix.NLMSG_ERROR { // the request follows, or its header
+		if len(rest) < unix.SizeofNlMsghdr {
+			return errno
+		}
+		skip := unix.SizeofNlMsghdr
+		if m.Header.Flags&unix.NLM_F_CAPPED == 0 {
+			skip = max(skip, int(binary.NativeEndian.Uint32(rest)))
+		}
+		rest = rest[min(align(skip), len(rest)):]
+	}
+	if msg := Attrs(rest).Map()[unix.NLMSGERR_ATTR_MSG]; msg != nil {
+		return fmt.Errorf("%w: %s", errno, msg)
+	}
+	return errno
+}
+
+// Monitor calls each with the attributes of every event: a device that is added, removed or
+// renamed, or gets or loses a network interface. A nil argument means that events were lost.
+// Monitor returns when each returns an error, which it returns, or when ctx is done. Kernels
+// before 6.12 send no events.
+func Monitor(ctx context.Context, each func(Attrs) error) error {
+	c, err := open(1 << (abi.RDMA_NL_GROUP_NOTIFY - 1))
+	if err != nil {
+		return err
+	}
+	if err := unix.SetNonblock(c.fd, true); err != nil {
+		c.Close()
+		return os.NewSyscallError("fcntl", err)
+	}
+	f := os.NewFile(uintptr(c.fd), "netlink") // read through the netpoller
+	defer f.Close()
+	defer context.AfterFunc(ctx, func() { f.SetReadDeadline(time.Unix(1, 0)) })()
+	for {
+		n, err := f.Read(c.buf)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, unix.ENOBUFS):
+			if err := each(nil); err != nil {
+				return err
+			}
+		case err != nil:
+			return err
+		default:
+			if _, err := parse(c.buf[:n], each); err != nil {
+				return err
+			}
+		}
+	}
+}
