@@ -85,7 +85,7 @@ race: deps-test build ## vet all code for the race detector, and run the lab's t
 UNSAFE_PKGS = $$($(GO) list ./... | grep -v -e /cmd/rdmalab$$ -e /gen$$)
 
 # What programs import.
-LIB_PKGS = . ./abi ./cm ./mmap ./rconn ./rmsg ./provider/... ./rsock ./uverbs
+LIB_PKGS = . ./abi ./cm ./mmap ./rconn ./rdmadev ./rmsg ./provider/... ./rsock ./uverbs
 
 lint: ## gofmt, modules, vet, staticcheck, uses of unsafe, other architectures, known vulnerabilities
 	@test -z "$$(gofmt -l .)" || { gofmt -l . ; echo "run gofmt -w on these"; exit 1; }

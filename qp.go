@@ -14,14 +14,15 @@ const (
 	UD QPType = 4 // unreliable datagram
 )
 
+// String returns the name of the type, also of those that programs cannot create here,
+// such as "GSI" (enum ib_qp_type of the kernel).
 func (t QPType) String() string {
-	switch t {
-	case RC:
-		return "RC"
-	case UC:
-		return "UC"
-	case UD:
-		return "UD"
+	names := [...]string{
+		"SMI", "GSI", "RC", "UC", "UD", "RAW_IPV6", "RAW_ETHERTYPE", 8: "RAW_PACKET",
+		9: "XRC_INI", 10: "XRC_TGT", 255: "DRIVER",
+	}
+	if int(t) < len(names) && names[t] != "" {
+		return names[t]
 	}
 	return fmt.Sprintf("QP type %d", uint32(t))
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -18,14 +19,14 @@ import (
 // empty for a command that only changes something.
 func Do(cmd int, attrs Attrs) (answer Attrs, err error) {
 	err = exchange(cmd, unix.NLM_F_ACK, attrs, func(a Attrs) error {
-		answer = a
+		answer = slices.Clone(a)
 		return nil
 	})
 	return answer, err
 }
 
 // Dump sends a command with attributes and calls each with the attributes of each part of
-// the answer, until it returns an error.
+// the answer, until it returns an error. They are valid during the call.
 func Dump(cmd int, attrs Attrs, each func(Attrs) error) error {
 	return exchange(cmd, unix.NLM_F_DUMP, attrs, each)
 }

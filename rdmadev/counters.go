@@ -1,0 +1,112 @@
+package rdmadev
+
+import (
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Counter is the value of a counter of a port or device.
+type Counter struct {
+	Name  string // as the kernel names it: "port_xmit_data", "rx_write_requests"
+	Value uint64 // in Unit
+	Unit  Unit
+
+	// Hardware reports whether the counter is one of the driver's (hw_counters), rather
+	// than one that the InfiniBand specification defines for every port (counters).
+	Hardware bool
+
+	// Max is the value at which a counter of the specification stops until it is reset
+	// (IBA 16.1.3.5), or 0 if it has 64 bits, and practically none. Counters of data and
+	// packets have 32 or 64 bits, and sysfs does not show which: for these it is 0.
+	Max uint64
+}
+
+// Unit is what a counter counts.
+type Unit string
+
+const (
+	Events Unit = ""      // packets, errors, requests
+	Bytes  Unit = "bytes" // the kernel counts words of four bytes in counters, bytes in hw_counters
+	Ticks  Unit = "ticks" // of a clock that only the hardware knows
+)
+
+// pmaBits are the widths of counters (PORT_PMA_ATTR in drivers/infiniband/core/sysfs.c).
+var pmaBits = map[string]int{
+	"symbol_error":                    16,
+	"link_error_recovery":             8,
+	"link_downed":                     8,
+	"port_rcv_errors":                 16,
+	"port_rcv_remote_physical_errors": 16,
+	"port_rcv_switch_relay_errors":    16,
+	"port_xmit_discards":              16,
+	"port_xmit_constraint_errors":     8,
+	"port_rcv_constraint_errors":      8,
+	"local_link_integrity_errors":     4,
+	"excessive_buffer_overrun_errors": 4,
+	"VL15_dropped":                    16,
+	"port_xmit_wait":                  32,
+}
+
+// Counters returns the counters of the port, those that the specification defines first.
+// Counters that cannot be read are left out, and the error names the first; some devices
+// offer files of counters that they do not have ("N/A (no PMA)"), which is no error.
+func (p Port) Counters() ([]Counter, error) {
+	a := attrs{dir: p.dir}
+	counters := a.counters("counters", false)
+	counters = append(counters, a.counters("hw_counters", true)...)
+	return counters, p.error("counters", a.errs)
+}
+
+// counters reads a folder of counters.
+func (a *attrs) counters(dir string, hardware bool) []Counter {
+	var counters []Counter
+	for _, name := range a.list(dir) {
+		if name == "lifespan" { // how long the kernel keeps values, in ms
+			continue
+		}
+		text := a.text(filepath.Join(dir, name))
+		if text == "" || strings.HasPrefix(text, "N/A") {
+			continue
+		}
+		v, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			a.errs = append(a.errs, a.unexpected(filepath.Join(dir, name), text))
+			continue
+		}
+		counters = append(counters, newCounter(name, v, hardware))
+	}
+	return counters
+}
+
+func newCounter(name string, value uint64, hardware bool) Counter {
+	c := Counter{Name: name, Value: value, Hardware: hardware}
+	switch {
+	case hardware:
+		if strings.HasSuffix(name, "bytes") || strings.HasSuffix(name, "Octets") {
+			c.Unit = Bytes
+		}
+	case name == "port_xmit_data" || name == "port_rcv_data":
+		c.Unit = Bytes
+		c.Value *= 4
+	case name == "port_xmit_wait":
+		c.Unit = Ticks
+		fallthrough
+	default:
+		if bits := pmaBits[name]; bits != 0 {
+			c.Max = 1<<bits - 1
+		}
+	}
+	return c
+}
+
+// Since returns by how much the counter has grown since an earlier reading of it. A counter
+// that is now smaller was reset in between, or belongs to a device that was created again:
+// it has grown by its value at least. exact reports that neither this happened nor the
+// counter is at its largest value.
+func (c Counter) Since(earlier Counter) (n uint64, exact bool) {
+	if c.Value < earlier.Value {
+		return c.Value, false
+	}
+	return c.Value - earlier.Value, c.Max == 0 || c.Value < c.Max
+}

@@ -1,0 +1,274 @@
+package rdmadev
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/nldev"
+)
+
+// Device describes an RDMA device.
+type Device struct {
+	Name  string // "mlx5_0"
+	Index int    // the kernel's number, which renaming leaves as it is; -1 if netlink is not used or does not have it
+
+	Type        NodeType
+	Protocol    Protocol
+	NodeGUID    verbs.GUID
+	SystemGUID  verbs.GUID // the same for all devices of a system or a card
+	Description string     // node_desc; administrators may change it
+	Firmware    string     // version
+	Board       string     // board_id, which names the product: "MT_0000000223"
+	HardwareRev string     // revision
+	Model       string     // hca_type: "MT4125"; "" for most drivers
+
+	// Of the PCI device, or another bus's; the zero value and -1 for software devices.
+	Driver   string // kernel driver: "mlx5_core"
+	PCI      PCI
+	NUMANode int // -1 if unknown
+
+	// Device nodes in /dev/infiniband, "" if the kernel offers none. In a container, the
+	// node may be missing nevertheless.
+	VerbsNode string // "uverbs0"
+
+	AdaptiveModeration bool // of the rate of completion events (rdma-dev(8)); false if netlink is not used
+
+	Ports []Port
+	Errs  []error // attributes that could not be read, those of ports not included
+
+	src Source
+}
+
+// PCI describes the PCI device of an RDMA device.
+type PCI struct {
+	Addr                       string // "0000:3b:00.0"
+	Vendor, Device             uint16 // IDs
+	SubsysVendor, SubsysDevice uint16
+	PhysFn                     string   // address of the physical function, of a virtual function
+	VirtFns                    []string // addresses of the virtual functions, of a physical function
+	MaxVirtFns                 int
+}
+
+// NodeType is the kind of a device (enum rdma_node_type).
+type NodeType uint8
+
+const (
+	NodeCA NodeType = 1 + iota // InfiniBand or RoCE
+	NodeSwitch
+	NodeRouter
+	NodeRNIC // iWARP
+	NodeUSNIC
+	NodeUSNICUDP
+	NodeUnspecified // efa, for one
+)
+
+// String returns the name of the type as iproute2's rdma prints it.
+func (t NodeType) String() string {
+	names := [...]string{"unknown", "ca", "switch", "router", "rnic", "usnic", "usnic_udp", "unspecified"}
+	if int(t) < len(names) {
+		return names[t]
+	}
+	return "unknown"
+}
+
+// Protocol is what a device speaks on the wire.
+type Protocol string
+
+const (
+	InfiniBand Protocol = "ib"
+	RoCE       Protocol = "roce"
+	IWARP      Protocol = "iw"
+	OmniPath   Protocol = "opa"
+	USNIC      Protocol = "usnic"
+)
+
+// Devices returns the devices in order of their names. Without RDMA there are none, and no
+// error.
+func (s Source) Devices() ([]Device, error) {
+	dir := s.class("infiniband")
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for try := 1; ; try++ {
+		nl, nodes := s.netlinkDevices(), s.nodes()
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return nil, &verbs.Error{Op: "list", Object: "RDMA devices", Err: err}
+		}
+		var devices []Device
+		same := len(entries) == len(nl)
+		for _, e := range entries {
+			d, err := s.device(e.Name(), nl, nodes)
+			if err == nil { // else it was removed meanwhile
+				devices = append(devices, d)
+			}
+			same = same && err == nil && d.Index >= 0
+		}
+		// Read again what changed in between, such as the name of a device.
+		if same || nl == nil || try == 3 {
+			slices.SortFunc(devices, func(a, b Device) int { return byNumber(a.Name, b.Name) })
+			return devices, nil
+		}
+	}
+}
+
+// Find returns the device with a name. If there is none, the error matches
+// [verbs.ErrNoDevice].
+func (s Source) Find(name string) (Device, error) {
+	d, err := Device{}, error(verbs.ErrNoDevice)
+	if name != "" && name != "." && name != ".." && !strings.ContainsRune(name, '/') {
+		d, err = s.device(name, s.netlinkDevices(), s.nodes())
+	}
+	if err != nil {
+		return Device{}, &verbs.Error{Op: "find", Object: "RDMA device " + strconv.Quote(name), Err: err}
+	}
+	return d, nil
+}
+
+// device reads a device, with what netlink answered.
+func (s Source) device(name string, nl map[string]map[int]nldev.Value, nodes map[string]string) (Device, error) {
+	a := attrs{dir: s.class("infiniband", name)}
+	if _, err := os.Stat(a.dir); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = verbs.ErrNoDevice
+		}
+		return Device{}, err
+	}
+	d := Device{
+		src:         s,
+		Name:        name,
+		Index:       -1,
+		Type:        NodeType(a.uint("node_type", 10, 8)),
+		NodeGUID:    a.guid("node_guid"),
+		SystemGUID:  a.guid("sys_image_guid"),
+		Description: a.text("node_desc"),
+		Firmware:    a.text("fw_ver"),
+		Board:       a.text("board_id"),
+		HardwareRev: a.text("hw_rev"),
+		Model:       a.text("hca_type"),
+		NUMANode:    -1,
+		VerbsNode:   nodes[name],
+	}
+	interfaces := d.readHardware(&a)
+	for _, port := range a.list("ports") {
+		num, err := strconv.Atoi(port)
+		if err != nil {
+			continue
+		}
+		p := d.readPort(num)
+		for _, i := range interfaces {
+			if i.port == num && p.Interfaces == nil {
+				p.Interfaces = []string{i.name}
+			}
+		}
+		d.Ports = append(d.Ports, p)
+	}
+	d.Errs = a.errs
+	if attr, ok := nl[name]; ok {
+		d.Index = int(attr[abi.RDMA_NLDEV_ATTR_DEV_INDEX].Uint())
+		d.Protocol = Protocol(attr[abi.RDMA_NLDEV_ATTR_DEV_PROTOCOL].String())
+		d.AdaptiveModeration = attr[abi.RDMA_NLDEV_ATTR_DEV_DIM].Uint() != 0
+		d.readInterfaces()
+	}
+	if d.Protocol == "" {
+		d.Protocol = d.protocol()
+	}
+	return d, nil
+}
+
+// protocol derives the protocol from what sysfs has.
+func (d *Device) protocol() Protocol {
+	switch {
+	case d.Type == NodeRNIC:
+		return IWARP
+	case d.Type == NodeUSNIC, d.Type == NodeUSNICUDP:
+		return USNIC
+	case d.Type != NodeCA || len(d.Ports) == 0:
+		return ""
+	case d.Ports[0].LinkLayer == verbs.LinkEthernet:
+		return RoCE
+	case d.Driver == "hfi1":
+		return OmniPath
+	case d.Ports[0].LinkLayer == verbs.LinkInfiniBand:
+		return InfiniBand
+	}
+	return ""
+}
+
+// netInterface is a network interface of the hardware, and the port that it is for.
+type netInterface struct {
+	name string
+	port int
+}
+
+// readHardware reads the attributes of the hardware, if there is any, and returns its
+// network interfaces.
+func (d *Device) readHardware(a *attrs) (interfaces []netInterface) {
+	dir, err := filepath.EvalSymlinks(filepath.Join(a.dir, "device"))
+	if err != nil {
+		return nil
+	}
+	hw := attrs{dir: dir}
+	d.Driver = hw.link("driver")
+	if text := hw.text("numa_node"); text != "" {
+		if n, err := strconv.Atoi(text); err == nil {
+			d.NUMANode = n
+		}
+	}
+	id := func(name string) uint16 { return uint16(hw.uint(name, 0, 16)) }
+	d.PCI = PCI{
+		Vendor: id("vendor"), Device: id("device"),
+		SubsysVendor: id("subsystem_vendor"), SubsysDevice: id("subsystem_device"),
+		PhysFn: hw.link("physfn"), MaxVirtFns: int(hw.uint("sriov_totalvfs", 10, 16)),
+	}
+	if d.PCI.Vendor != 0 {
+		d.PCI.Addr = filepath.Base(dir)
+	}
+	for _, name := range hw.list("") {
+		if strings.HasPrefix(name, "virtfn") {
+			d.PCI.VirtFns = append(d.PCI.VirtFns, hw.link(name))
+		}
+	}
+	for _, name := range hw.list("net") {
+		interfaces = append(interfaces, netInterface{name, int(hw.uint(filepath.Join("net", name, "dev_port"), 10, 16)) + 1})
+	}
+	a.errs = append(a.errs, hw.errs...)
+	return interfaces
+}
+
+// nodes returns the device nodes for verbs by device.
+func (s Source) nodes() map[string]string {
+	a := attrs{dir: s.class("infiniband_verbs")}
+	nodes := map[string]string{}
+	for _, name := range a.list("") {
+		if device := a.text(filepath.Join(name, "ibdev")); device != "" {
+			nodes[device] = name
+		}
+	}
+	return nodes
+}
+
+// netlinkDevices returns what netlink answers about all devices, by name, or nil if it is
+// not used or does not answer.
+func (s Source) netlinkDevices() map[string]map[int]nldev.Value {
+	if s.Sys != "" {
+		return nil
+	}
+	devices := map[string]map[int]nldev.Value{}
+	err := nldev.Dump(abi.RDMA_NLDEV_CMD_GET, nil, func(a nldev.Attrs) error {
+		d := slices.Clone(a).Map() // the answer's memory is used again
+		devices[d[abi.RDMA_NLDEV_ATTR_DEV_NAME].String()] = d
+		return nil
+	})
+	if err != nil {
+		return nil
+	}
+	return devices
+}

@@ -1,0 +1,320 @@
+package rdmadev
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/nldev"
+)
+
+// Owner is who created a resource.
+type Owner struct {
+	TID    int    // of the thread, as this PID namespace numbers it; 0 if it has ended, is in another, or the kernel is the owner
+	PID    int    // of the thread's process, if /proc has it
+	Comm   string // name of the thread, if /proc has it
+	Kernel string // name of the kernel's module or thread that is the owner: "ib_core", "nvme-rdma"
+}
+
+// QP is a queue pair.
+type QP struct {
+	Owner
+	Num       uint32
+	Port      int // 0 if the QP is not bound to a port yet
+	PD        uint32
+	Type      verbs.QPType
+	State     verbs.QPState
+	RemoteNum uint32 // of RC and UC
+	RecvPSN   uint32 // of RC and UC
+	SendPSN   uint32
+}
+
+// CQ is a completion queue.
+type CQ struct {
+	Owner
+	Num                uint32
+	Context            uint32 // 0 for the kernel's
+	Depth              int
+	Users              int    // QPs and SRQs that use it
+	PollContext        string // how the kernel polls its own: "direct", "softirq", "workqueue", "unbound workqueue"
+	AdaptiveModeration bool
+}
+
+// MR is a memory region.
+type MR struct {
+	Owner
+	Num        uint32
+	PD         uint32
+	Length     uint64 // bytes
+	LKey, RKey uint32 // 0 without CAP_NET_ADMIN
+}
+
+// PD is a protection domain.
+type PD struct {
+	Owner
+	Num              uint32
+	Context          uint32
+	Users            int    // objects that depend on it
+	LocalDMALKey     uint32 // 0 without CAP_NET_ADMIN
+	UnsafeGlobalRKey uint32 // of the kernel's domains that allow access to all memory
+}
+
+// CMID is an identifier of the connection manager.
+type CMID struct {
+	Owner
+	Num       uint32
+	Port      int    // 0 if it is not bound to a device's port
+	QP        uint32 // 0 if it has none that it knows
+	QPType    verbs.QPType
+	PortSpace string // "TCP", "UDP", "IB", "IPOIB"
+	State     string // "LISTEN", "CONNECT"
+	Local     netip.AddrPort
+	Remote    netip.AddrPort
+}
+
+// Context is an opened device.
+type Context struct {
+	Owner
+	Num uint32
+}
+
+// SRQ is a shared receive queue.
+type SRQ struct {
+	Owner
+	Num  uint32
+	PD   uint32
+	CQ   uint32 // of types that have one
+	Type string // "BASIC", "XRC", "TM"
+	QPs  []Range
+}
+
+// Range is a range of numbers of QPs.
+type Range struct{ First, Last uint32 }
+
+// Counts holds the numbers of a device's resources.
+type Counts struct{ PD, CQ, QP, CMID, MR, Context, SRQ int }
+
+// Counts returns the numbers of the device's resources, those of all processes.
+func (d Device) Counts() (Counts, error) {
+	answer, err := d.do(abi.RDMA_NLDEV_CMD_RES_GET, nil)
+	if err != nil {
+		return Counts{}, d.error("count", "resources", err)
+	}
+	var c Counts
+	fields := map[string]*int{"pd": &c.PD, "cq": &c.CQ, "qp": &c.QP, "cm_id": &c.CMID, "mr": &c.MR, "ctx": &c.Context, "srq": &c.SRQ}
+	for _, entry := range answer.Map()[abi.RDMA_NLDEV_ATTR_RES_SUMMARY].Attrs().All() {
+		e := entry.Attrs().Map()
+		if f := fields[e[abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_NAME].String()]; f != nil {
+			*f = int(e[abi.RDMA_NLDEV_ATTR_RES_SUMMARY_ENTRY_CURR].Uint())
+		}
+	}
+	return c, nil
+}
+
+// QPs returns the device's queue pairs, including the kernel's own.
+func (d Device) QPs() (list []QP, err error) {
+	err = d.resources("QPs", abi.RDMA_NLDEV_CMD_RES_QP_GET, abi.RDMA_NLDEV_ATTR_RES_QP, nil, func(e entry) {
+		list = append(list, QP{
+			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_LQPN),
+			Port: e.int(abi.RDMA_NLDEV_ATTR_PORT_INDEX), PD: e.uint32(abi.RDMA_NLDEV_ATTR_RES_PDN),
+			Type:      verbs.QPType(e.uint32(abi.RDMA_NLDEV_ATTR_RES_TYPE)),
+			State:     verbs.QPState(e.uint32(abi.RDMA_NLDEV_ATTR_RES_STATE)),
+			RemoteNum: e.uint32(abi.RDMA_NLDEV_ATTR_RES_RQPN),
+			RecvPSN:   e.uint32(abi.RDMA_NLDEV_ATTR_RES_RQ_PSN), SendPSN: e.uint32(abi.RDMA_NLDEV_ATTR_RES_SQ_PSN),
+		})
+	})
+	return list, err
+}
+
+// CQs returns the device's completion queues.
+func (d Device) CQs() (list []CQ, err error) {
+	contexts := []string{"direct", "softirq", "workqueue", "unbound workqueue"} // enum ib_poll_context
+	err = d.resources("CQs", abi.RDMA_NLDEV_CMD_RES_CQ_GET, abi.RDMA_NLDEV_ATTR_RES_CQ, nil, func(e entry) {
+		q := CQ{
+			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_CQN), Context: e.uint32(abi.RDMA_NLDEV_ATTR_RES_CTXN),
+			Depth: e.int(abi.RDMA_NLDEV_ATTR_RES_CQE), Users: e.int(abi.RDMA_NLDEV_ATTR_RES_USECNT),
+			AdaptiveModeration: e.int(abi.RDMA_NLDEV_ATTR_DEV_DIM) != 0,
+		}
+		if v, ok := e[abi.RDMA_NLDEV_ATTR_RES_POLL_CTX]; ok && v.Uint() < uint64(len(contexts)) {
+			q.PollContext = contexts[v.Uint()]
+		}
+		list = append(list, q)
+	})
+	return list, err
+}
+
+// MRs returns the device's memory regions.
+func (d Device) MRs() (list []MR, err error) {
+	err = d.resources("MRs", abi.RDMA_NLDEV_CMD_RES_MR_GET, abi.RDMA_NLDEV_ATTR_RES_MR, nil, func(e entry) {
+		list = append(list, MR{
+			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_MRN), PD: e.uint32(abi.RDMA_NLDEV_ATTR_RES_PDN),
+			Length: e[abi.RDMA_NLDEV_ATTR_RES_MRLEN].Uint(),
+			LKey:   e.uint32(abi.RDMA_NLDEV_ATTR_RES_LKEY), RKey: e.uint32(abi.RDMA_NLDEV_ATTR_RES_RKEY),
+		})
+	})
+	return list, err
+}
+
+// PDs returns the device's protection domains.
+func (d Device) PDs() (list []PD, err error) {
+	err = d.resources("PDs", abi.RDMA_NLDEV_CMD_RES_PD_GET, abi.RDMA_NLDEV_ATTR_RES_PD, nil, func(e entry) {
+		list = append(list, PD{
+			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_PDN), Context: e.uint32(abi.RDMA_NLDEV_ATTR_RES_CTXN),
+			Users: e.int(abi.RDMA_NLDEV_ATTR_RES_USECNT), LocalDMALKey: e.uint32(abi.RDMA_NLDEV_ATTR_RES_LOCAL_DMA_LKEY),
+			UnsafeGlobalRKey: e.uint32(abi.RDMA_NLDEV_ATTR_RES_UNSAFE_GLOBAL_RKEY),
+		})
+	})
+	return list, err
+}
+
+// Contexts returns the open files of the device.
+func (d Device) Contexts() (list []Context, err error) {
+	err = d.resources("contexts", abi.RDMA_NLDEV_CMD_RES_CTX_GET, abi.RDMA_NLDEV_ATTR_RES_CTX, nil, func(e entry) {
+		list = append(list, Context{e.owner(), e.uint32(abi.RDMA_NLDEV_ATTR_RES_CTXN)})
+	})
+	return list, err
+}
+
+// CMIDs returns the identifiers of the connection manager that are bound to the device.
+func (d Device) CMIDs() (list []CMID, err error) {
+	err = d.resources("CM IDs", abi.RDMA_NLDEV_CMD_RES_CM_ID_GET, abi.RDMA_NLDEV_ATTR_RES_CM_ID, nil, func(e entry) {
+		list = append(list, CMID{
+			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_CM_IDN), Port: e.int(abi.RDMA_NLDEV_ATTR_PORT_INDEX),
+			QP: e.uint32(abi.RDMA_NLDEV_ATTR_RES_LQPN), QPType: verbs.QPType(e.uint32(abi.RDMA_NLDEV_ATTR_RES_TYPE)),
+			PortSpace: portSpace(e.uint32(abi.RDMA_NLDEV_ATTR_RES_PS)), State: cmState(e.int(abi.RDMA_NLDEV_ATTR_RES_STATE)),
+			Local: sockaddr(e[abi.RDMA_NLDEV_ATTR_RES_SRC_ADDR]), Remote: sockaddr(e[abi.RDMA_NLDEV_ATTR_RES_DST_ADDR]),
+		})
+	})
+	return list, err
+}
+
+// SRQs returns the device's shared receive queues.
+func (d Device) SRQs() (list []SRQ, err error) {
+	types := []string{"BASIC", "XRC", "TM"} // enum ib_srq_type
+	err = d.resources("SRQs", abi.RDMA_NLDEV_CMD_RES_SRQ_GET, abi.RDMA_NLDEV_ATTR_RES_SRQ, nil, func(e entry) {
+		q := SRQ{
+			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_SRQN),
+			PD: e.uint32(abi.RDMA_NLDEV_ATTR_RES_PDN), CQ: e.uint32(abi.RDMA_NLDEV_ATTR_RES_CQN),
+			Type: nameOf(types, e.int(abi.RDMA_NLDEV_ATTR_RES_TYPE)),
+		}
+		for _, qp := range e[abi.RDMA_NLDEV_ATTR_RES_QP].Attrs().All() {
+			r := entry(qp.Attrs().Map())
+			if num, ok := r[abi.RDMA_NLDEV_ATTR_RES_LQPN]; ok {
+				q.QPs = append(q.QPs, Range{uint32(num.Uint()), uint32(num.Uint())})
+			} else {
+				q.QPs = append(q.QPs, Range{r.uint32(abi.RDMA_NLDEV_ATTR_MIN_RANGE), r.uint32(abi.RDMA_NLDEV_ATTR_MAX_RANGE)})
+			}
+		}
+		list = append(list, q)
+	})
+	return list, err
+}
+
+// resources sends a command with attributes, and calls each with every entry of a table
+// that is answered.
+func (d Device) resources(what string, cmd, table int, attrs nldev.Attrs, each func(entry)) error {
+	if d.Index < 0 {
+		return d.error("list", what, errors.ErrUnsupported)
+	}
+	err := nldev.Dump(cmd, append(d.handle(), attrs...), func(a nldev.Attrs) error {
+		for _, e := range a.Map()[table].Attrs().All() {
+			each(e.Attrs().Map())
+		}
+		return nil
+	})
+	if err != nil {
+		return d.error("list", what, err)
+	}
+	return nil
+}
+
+// do sends a command about the device, with attributes beside its index.
+func (d Device) do(cmd int, attrs nldev.Attrs) (nldev.Attrs, error) {
+	if d.Index < 0 {
+		return nil, errors.ErrUnsupported
+	}
+	return nldev.Do(cmd, append(d.handle(), attrs...))
+}
+
+// handle returns the attribute that selects the device.
+func (d Device) handle() nldev.Attrs {
+	return nldev.Attrs{}.Uint32(abi.RDMA_NLDEV_ATTR_DEV_INDEX, uint32(d.Index))
+}
+
+func (d Device) error(op, object string, err error) error {
+	return &verbs.Error{Op: op, Object: object, Device: d.Name, Err: err}
+}
+
+// entry is an entry of a table, by the types of its attributes.
+type entry map[int]nldev.Value
+
+func (e entry) uint32(attr int) uint32 { return uint32(e[attr].Uint()) }
+func (e entry) int(attr int) int       { return int(e[attr].Uint()) }
+
+func (e entry) owner() Owner {
+	o := Owner{TID: e.int(abi.RDMA_NLDEV_ATTR_RES_PID), Kernel: e[abi.RDMA_NLDEV_ATTR_RES_KERN_NAME].String()}
+	if o.TID == 0 {
+		return o
+	}
+	// The kernel notes the thread that created the resource (rdma_restrack_attach_task).
+	status, _ := readText("/proc/" + strconv.Itoa(o.TID) + "/status") // it may have ended
+	for line := range strings.Lines(status) {
+		name, value, _ := strings.Cut(line, ":")
+		switch value = strings.TrimSpace(value); name {
+		case "Name":
+			o.Comm = value
+		case "Tgid":
+			o.PID, _ = strconv.Atoi(value)
+		}
+	}
+	return o
+}
+
+// sockaddr returns the address of a struct sockaddr_storage, if it is one of IP.
+func sockaddr(v nldev.Value) netip.AddrPort {
+	if len(v) < 28 {
+		return netip.AddrPort{}
+	}
+	port := binary.BigEndian.Uint16(v[2:])
+	switch binary.NativeEndian.Uint16(v) {
+	case 2: // AF_INET
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(v[4:])), port)
+	case 10: // AF_INET6
+		return netip.AddrPortFrom(netip.AddrFrom16([16]byte(v[8:])), port)
+	}
+	return netip.AddrPort{}
+}
+
+// portSpace returns the name of an enum rdma_ucm_port_space.
+func portSpace(ps uint32) string {
+	switch ps {
+	case abi.RDMA_PS_IPOIB:
+		return "IPOIB"
+	case abi.RDMA_PS_IB:
+		return "IB"
+	case abi.RDMA_PS_TCP:
+		return "TCP"
+	case abi.RDMA_PS_UDP:
+		return "UDP"
+	}
+	return "unknown"
+}
+
+// cmState returns the name of an enum rdma_cm_state (include/rdma/rdma_cm.h).
+func cmState(state int) string {
+	return nameOf([]string{
+		"IDLE", "ADDR_QUERY", "ADDR_RESOLVED", "ROUTE_QUERY", "ROUTE_RESOLVED", "CONNECT", "DISCONNECT",
+		"ADDR_BOUND", "LISTEN", "DEVICE_REMOVAL", "DESTROYING",
+	}, state)
+}
+
+func nameOf(names []string, i int) string {
+	if i < len(names) {
+		return names[i]
+	}
+	return "unknown"
+}

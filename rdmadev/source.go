@@ -1,0 +1,28 @@
+package rdmadev
+
+import (
+	"cmp"
+	"path/filepath"
+)
+
+// Source is where devices are read from. The zero value is this machine, as the network
+// namespace of the calling thread shows it.
+type Source struct {
+	// Sys is the folder where sysfs is mounted. Empty means /sys. With any other, nothing
+	// is asked over netlink, which would answer for another namespace: containers that
+	// mount the host's /sys under another name use this.
+	Sys string
+}
+
+// class returns the path of something in /sys/class.
+func (s Source) class(elem ...string) string {
+	return filepath.Join(append([]string{cmp.Or(s.Sys, "/sys"), "class"}, elem...)...)
+}
+
+// Devices returns the devices of this machine in order of their names. Without RDMA there
+// are none, and no error.
+func Devices() ([]Device, error) { return Source{}.Devices() }
+
+// Find returns the device of this machine with a name. If there is none, the error matches
+// [verbs.ErrNoDevice].
+func Find(name string) (Device, error) { return Source{}.Find(name) }

@@ -1,0 +1,137 @@
+package rdmadev
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/goverbs/verbs/internal/nldev"
+)
+
+// Change is a difference between the devices of two moments.
+type Change struct {
+	Kind ChangeKind
+	Old  Device // as it was; empty if it was added
+	New  Device // as it is; empty if it was removed
+	Port int    // number of the port; 0 if the change is one of the device
+}
+
+// ChangeKind is the kind of a change.
+type ChangeKind string
+
+const (
+	DeviceAdded       ChangeKind = "device added"
+	DeviceRemoved     ChangeKind = "device removed"
+	DeviceRenamed     ChangeKind = "device renamed"
+	PortChanged       ChangeKind = "port changed"       // State or PhysState
+	LinkChanged       ChangeKind = "link changed"       // Rate, Lanes or Speed
+	InterfacesChanged ChangeKind = "interfaces changed" // of a port
+)
+
+// WatchOptions are options for [Source.Watch]. The zero value selects defaults.
+type WatchOptions struct {
+	// Interval is how often the devices are read, beside when the kernel reports a change.
+	// Zero means a second. No kernel reports the states of InfiniBand's ports, so a link
+	// that fails and recovers in less than the interval may be overlooked; the counter
+	// link_downed shows it.
+	Interval time.Duration
+}
+
+// Watch yields the changes to the devices of this machine, see [Source.Watch].
+func Watch(ctx context.Context) iter.Seq2[Change, error] {
+	return Source{}.Watch(ctx, WatchOptions{})
+}
+
+// Watch yields the changes to the devices: first that each that exists was added, then what
+// changes. It ends when the loop does, or with the error of ctx. An error of reading the
+// devices is yielded and does not end it.
+//
+// The kernel reports devices that come, go and are renamed, and network interfaces that
+// ports get and lose, since Linux 6.12; before, they are noticed after Interval at most.
+func (s Source) Watch(ctx context.Context, opt WatchOptions) iter.Seq2[Change, error] {
+	return func(yield func(Change, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		reported := make(chan struct{}, 1)
+		if s.Sys == "" {
+			go nldev.Monitor(ctx, func(nldev.Attrs) error { // without it, the ticker remains
+				select {
+				case reported <- struct{}{}:
+				default:
+				}
+				return nil
+			})
+		}
+		tick := time.NewTicker(cmp.Or(opt.Interval, time.Second))
+		defer tick.Stop()
+		for known := []Device(nil); ; {
+			devices, err := s.Devices()
+			if err != nil && !yield(Change{}, err) {
+				return
+			}
+			if err == nil {
+				for _, c := range changes(known, devices) {
+					if !yield(c, nil) {
+						return
+					}
+				}
+				known = devices
+			}
+			select {
+			case <-ctx.Done():
+				yield(Change{}, context.Cause(ctx))
+				return
+			case <-reported:
+			case <-tick.C:
+			}
+		}
+	}
+}
+
+// changes returns the differences between two lists of devices.
+func changes(before, after []Device) (list []Change) {
+	same := func(a Device) func(Device) bool {
+		return func(b Device) bool {
+			if a.Index < 0 || b.Index < 0 {
+				return a.Name == b.Name && a.NodeGUID == b.NodeGUID
+			}
+			return a.Index == b.Index
+		}
+	}
+	for _, old := range before {
+		if !slices.ContainsFunc(after, same(old)) {
+			list = append(list, Change{Kind: DeviceRemoved, Old: old})
+		}
+	}
+	for _, now := range after {
+		i := slices.IndexFunc(before, same(now))
+		if i < 0 {
+			list = append(list, Change{Kind: DeviceAdded, New: now})
+			continue
+		}
+		old := before[i]
+		if old.Name != now.Name {
+			list = append(list, Change{Kind: DeviceRenamed, Old: old, New: now})
+		}
+		for _, p := range now.Ports {
+			j := slices.IndexFunc(old.Ports, func(o Port) bool { return o.Num == p.Num })
+			if j < 0 {
+				continue
+			}
+			o := old.Ports[j]
+			add := func(kind ChangeKind) { list = append(list, Change{kind, old, now, p.Num}) }
+			if o.State != p.State || o.PhysState != p.PhysState {
+				add(PortChanged)
+			}
+			if o.Rate != p.Rate || o.Lanes != p.Lanes || o.Speed != p.Speed {
+				add(LinkChanged)
+			}
+			if !slices.Equal(o.Interfaces, p.Interfaces) {
+				add(InterfacesChanged)
+			}
+		}
+	}
+	return list
+}
