@@ -29,7 +29,8 @@ func AddLink(name, typ, netInterface string) error {
 	return nil
 }
 
-// Delete removes a software device. Programs that use it get errors.
+// Delete removes a software device. Programs that have it open get errors, and Delete waits
+// until they have closed it.
 func (d Device) Delete() error { return d.change("delete", "", abi.RDMA_NLDEV_CMD_DELLINK, nil) }
 
 // Rename changes the device's name. Index stays.

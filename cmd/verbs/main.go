@@ -2,6 +2,11 @@
 //
 //	verbs devices              list devices, their ports and addresses
 //	verbs info [DEVICE]        show what devices can do
+//	verbs ports [DEVICE]       show the ports of devices of any driver
+//	verbs counters [DEVICE]    show counters, or how fast they grow
+//	verbs res [KIND]           show resources and their owners
+//	verbs link add|del ...     create, remove, rename and move devices
+//	verbs monitor              print changes to devices and ports
 //	verbs abi                  compare the kernel's structures with this program's
 //	verbs demo                 write, read reply and compare over RDMA
 //	verbs ping -s | -c -a HOST counterpart of rping, works with it
@@ -36,6 +41,7 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cp"
 	"github.com/goverbs/verbs/cmd/verbs/internal/demo"
+	"github.com/goverbs/verbs/cmd/verbs/internal/dev"
 	"github.com/goverbs/verbs/cmd/verbs/internal/info"
 	"github.com/goverbs/verbs/cmd/verbs/internal/perf"
 	"github.com/goverbs/verbs/cmd/verbs/internal/ping"
@@ -48,6 +54,11 @@ type commands struct {
 
 	Devices    info.Devices     `cmd:"" help:"List RDMA devices, their ports and addresses."`
 	Info       info.Cmd         `cmd:"" help:"Show what devices can do."`
+	Ports      dev.Ports        `cmd:"" help:"Show the ports of devices of any driver."`
+	Counters   dev.Counters     `cmd:"" help:"Show counters, or how fast they grow."`
+	Res        dev.Res          `cmd:"" help:"Show resources and their owners."`
+	Link       dev.Link         `cmd:"" help:"Create, remove, rename and move devices."`
+	Monitor    dev.Monitor      `cmd:"" help:"Print changes to devices and ports."`
 	ABI        abi.Cmd          `cmd:"" name:"abi" help:"Compare the structures that programs and this kernel exchange, and show the effect of differences."`
 	Demo       demo.Cmd         `cmd:"" help:"Connect a client to a server, write and read its memory, and compare."`
 	Ping       ping.Cmd         `cmd:"" help:"Exchange data with a peer, or with rping."`

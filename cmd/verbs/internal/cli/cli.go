@@ -24,6 +24,9 @@ func WriteJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
+// WriteJSONLine writes v to w on a line.
+func WriteJSONLine(w io.Writer, v any) error { return json.NewEncoder(w).Encode(v) }
+
 // JoinPort returns "host:port". A port that is part of host has precedence: host may be "a",
 // "a:1", "::1", "[::1]" or "[::1]:1".
 func JoinPort(host string, port int) string {

@@ -1,0 +1,117 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
+	"github.com/goverbs/verbs/rdmadev"
+)
+
+// Ports is verbs ports, for kong.
+type Ports struct {
+	Device string `arg:"" optional:"" help:"Name of a device; all by default."`
+	GIDs   bool   `name:"gids" help:"Show the GID table too."`
+	JSON   bool   `help:"Print JSON."`
+}
+
+func (c *Ports) Help() string {
+	return `Shows the ports of devices of every driver, without opening them: the state, the link, and
+the network interfaces that lead to a port.
+
+Examples:
+
+  verbs ports
+  verbs ports mlx5_0 --gids
+  verbs ports --json`
+}
+
+func (c *Ports) Run(context.Context) error { return c.print(os.Stdout) }
+
+type portLine struct {
+	Device     string        `json:"device"`
+	Port       int           `json:"port"`
+	Protocol   string        `json:"protocol,omitempty"`
+	State      string        `json:"state"`
+	PhysState  string        `json:"physical_state"`
+	LinkLayer  string        `json:"link_layer"`
+	Rate       int           `json:"rate_mbps,omitempty"`
+	Lanes      int           `json:"lanes,omitempty"`
+	Speed      string        `json:"lane_speed,omitempty"`
+	LID        uint16        `json:"lid,omitempty"`
+	SMLID      uint16        `json:"sm_lid,omitempty"`
+	Interfaces []string      `json:"interfaces,omitempty"`
+	GIDs       []rdmadev.GID `json:"gids,omitempty"`
+	Error      string        `json:"error,omitempty"`
+}
+
+func (c *Ports) print(w io.Writer) error {
+	devs, err := devices(c.Device)
+	if err != nil {
+		return err
+	}
+	lines := []portLine{}
+	var errs []error
+	for _, d := range devs {
+		for _, p := range d.Ports {
+			l := portLine{
+				Device: d.Name, Port: p.Num, Protocol: string(d.Protocol), State: p.State.String(), PhysState: p.PhysState.String(),
+				LinkLayer: p.LinkLayer.String(), Rate: p.Rate, Lanes: p.Lanes, Speed: p.Speed, Interfaces: p.Interfaces,
+			}
+			if p.LinkLayer == verbs.LinkInfiniBand {
+				l.LID, l.SMLID = p.LID, p.SMLID
+			}
+			errs = append(errs, p.Errs...)
+			failed := p.Errs
+			if c.GIDs {
+				gids, err := p.GIDs()
+				if l.GIDs = gids; err != nil {
+					failed = append(failed, err)
+				}
+			}
+			if err := errors.Join(failed...); err != nil {
+				l.Error = strings.ReplaceAll(err.Error(), "\n", "; ")
+			}
+			lines = append(lines, l)
+		}
+	}
+	if c.JSON {
+		return cli.WriteJSON(w, lines)
+	}
+	t := newTable(w, "PORT", "PROTOCOL", "STATE", "PHYSICAL", "LINK", "RATE", "LID", "INTERFACES")
+	for _, l := range lines {
+		rate, lid := "", ""
+		if l.Rate > 0 {
+			rate = strings.TrimSpace(fmt.Sprintf("%g Gb/s %dX %s", float64(l.Rate)/1000, l.Lanes, l.Speed))
+		}
+		if l.LID != 0 {
+			lid = fmt.Sprint(l.LID)
+		}
+		t.row(fmt.Sprintf("%s/%d", l.Device, l.Port), l.Protocol, l.State, l.PhysState, l.LinkLayer, rate, lid, strings.Join(l.Interfaces, ","))
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	if c.GIDs {
+		t := newTable(w, "\nPORT", "INDEX", "GID", "TYPE", "INTERFACE")
+		for _, l := range lines {
+			for _, g := range l.GIDs {
+				t.row(fmt.Sprintf("%s/%d", l.Device, l.Port), g.Index, g.GID, g.Type, g.Interface)
+			}
+		}
+		if err := t.flush(); err != nil {
+			return err
+		}
+	}
+	for _, l := range lines {
+		if l.Error != "" {
+			fmt.Fprintf(os.Stderr, "verbs: %s, port %d: %s\n", l.Device, l.Port, l.Error)
+		}
+	}
+	return nil
+}
