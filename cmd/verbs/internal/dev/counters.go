@@ -14,7 +14,7 @@ import (
 // Counters is verbs counters, for kong.
 type Counters struct {
 	Device   string        `arg:"" optional:"" help:"Name of a device; all by default."`
-	All      bool          `short:"a" help:"Show counters that are 0, or do not change, too."`
+	All      bool          `short:"a" help:"Also show counters that are 0, or do not change."`
 	Watch    bool          `short:"w" help:"Print how fast counters grow, until interrupted."`
 	Interval time.Duration `default:"1s" help:"Time between two lists of --watch."`
 	Count    int           `short:"n" help:"End --watch after so many lists."`

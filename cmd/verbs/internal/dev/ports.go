@@ -16,7 +16,7 @@ import (
 // Ports is verbs ports, for kong.
 type Ports struct {
 	Device string `arg:"" optional:"" help:"Name of a device; all by default."`
-	GIDs   bool   `name:"gids" help:"Show the GID table too."`
+	GIDs   bool   `name:"gids" help:"Also show the GID table."`
 	JSON   bool   `help:"Print JSON."`
 }
 
