@@ -106,3 +106,15 @@ func oneIf(on bool) uint8 {
 	}
 	return 0
 }
+
+// AddSubdevice creates a device for subnet management (SMI) below the device, as XDR
+// adapters have. Since Linux 6.11.
+func (d Device) AddSubdevice(name string) error {
+	attrs := nldev.Attrs{}.String(abi.RDMA_NLDEV_ATTR_DEV_NAME, name).Uint8(abi.RDMA_NLDEV_ATTR_DEV_TYPE, abi.RDMA_DEVICE_TYPE_SMI)
+	return d.change("add subdevice", name, abi.RDMA_NLDEV_CMD_NEWDEV, attrs)
+}
+
+// DeleteSubdevice removes a device that AddSubdevice created.
+func (d Device) DeleteSubdevice() error {
+	return d.change("delete", "subdevice", abi.RDMA_NLDEV_CMD_DELDEV, nil)
+}

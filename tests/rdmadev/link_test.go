@@ -70,6 +70,11 @@ func TestLink(t *testing.T) {
 			t.Errorf("adaptive moderation is %v", !on)
 		}
 	}
+	for what, err := range map[string]error{"add": d.AddSubdevice("smi0"), "delete": d.DeleteSubdevice()} {
+		if err == nil {
+			t.Errorf("rxe has subdevices: %s", what)
+		}
+	}
 	labtest.Check(t, d.Delete())
 	expect(rdmadev.DeviceRemoved, "renamed")
 	if err := d.Delete(); err == nil {
