@@ -105,6 +105,9 @@ func (s Source) Devices() ([]Device, error) {
 		var devices []Device
 		same := len(entries) == len(nl)
 		for _, e := range entries {
+			if s.Filter != nil && !s.Filter(e.Name()) {
+				continue
+			}
 			d, err := s.device(e.Name(), nl, nodes)
 			if err == nil { // else it was removed meanwhile
 				devices = append(devices, d)

@@ -12,6 +12,9 @@ type Source struct {
 	// is asked over netlink, which would answer for another namespace: containers that
 	// mount the host's /sys under another name use this.
 	Sys string
+	// Filter, if it is not nil, selects devices by their names. Nothing is read of others:
+	// with some drivers, reading counters is slow, or fails with a message in the kernel's log.
+	Filter func(name string) bool
 }
 
 // class returns the path of something in /sys/class.

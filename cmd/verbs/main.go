@@ -7,6 +7,7 @@
 //	verbs res [KIND]           show resources and their owners
 //	verbs link add|del ...     create, remove, rename and move devices
 //	verbs monitor              print changes to devices and ports
+//	verbs exporter             serve states, counters and resources for Prometheus
 //	verbs abi                  compare the kernel's structures with this program's
 //	verbs demo                 write, read reply and compare over RDMA
 //	verbs ping -s | -c -a HOST counterpart of rping, works with it
@@ -42,6 +43,7 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/cp"
 	"github.com/goverbs/verbs/cmd/verbs/internal/demo"
 	"github.com/goverbs/verbs/cmd/verbs/internal/dev"
+	"github.com/goverbs/verbs/cmd/verbs/internal/exporter"
 	"github.com/goverbs/verbs/cmd/verbs/internal/info"
 	"github.com/goverbs/verbs/cmd/verbs/internal/perf"
 	"github.com/goverbs/verbs/cmd/verbs/internal/ping"
@@ -59,6 +61,7 @@ type commands struct {
 	Res        dev.Res          `cmd:"" help:"Show resources and their owners."`
 	Link       dev.Link         `cmd:"" help:"Create, remove, rename and move devices."`
 	Monitor    dev.Monitor      `cmd:"" help:"Print changes to devices and ports."`
+	Exporter   exporter.Cmd     `cmd:"" help:"Serve states, counters and resources for Prometheus."`
 	ABI        abi.Cmd          `cmd:"" name:"abi" help:"Compare the structures that programs and this kernel exchange, and show the effect of differences."`
 	Demo       demo.Cmd         `cmd:"" help:"Connect a client to a server, write and read its memory, and compare."`
 	Ping       ping.Cmd         `cmd:"" help:"Exchange data with a peer, or with rping."`
