@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -120,6 +121,8 @@ func TestCounters(t *testing.T) {
 		d := labtest.Must(rdmadev.Find(device))(t)
 		for try := 1; ; try++ {
 			sys := labtest.Must(d.Ports[0].Counters())(t)
+			// From Linux 7.2 on, rxe also has those of the specification.
+			sys = slices.DeleteFunc(sys, func(c rdmadev.Counter) bool { return !c.Hardware })
 			nl, err := d.HardwareCounters(1)
 			if device == labtest.SIW {
 				if len(sys) != 0 || !errors.Is(err, syscall.EINVAL) {
@@ -134,7 +137,7 @@ func TestCounters(t *testing.T) {
 			}
 			same := len(sys) == len(nl) && len(nl) > 0
 			for _, c := range sys {
-				if v, ok := values[c.Name]; !ok || v != c.Value || !c.Hardware {
+				if v, ok := values[c.Name]; !ok || v != c.Value {
 					same = false
 				}
 			}
