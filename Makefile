@@ -97,7 +97,8 @@ lint: ## gofmt, modules, vet, staticcheck, uses of unsafe, other architectures, 
 	@echo "$(GO) test -d=checkptr"; $(GO) test -gcflags=github.com/goverbs/verbs/...=-d=checkptr -skip AgainstC $(UNSAFE_PKGS) >build/checkptr.txt 2>&1 || { cat build/checkptr.txt; exit 1; }
 	GOARCH=arm64 $(GO) build work
 	@for arch in riscv64 s390x ppc64 arm; do echo "GOARCH=$$arch $(GO) build"; GOARCH=$$arch $(GO) build $(LIB_PKGS) || exit 1; done
-	@for os in darwin freebsd plan9 windows; do echo "GOOS=$$os $(GO) build ."; GOOS=$$os GOARCH=amd64 $(GO) build . || exit 1; done
+	@for os in darwin freebsd openbsd windows; do echo "GOOS=$$os $(GO) build . ./abi ./rdmadev"; GOOS=$$os GOARCH=amd64 $(GO) build . ./abi ./rdmadev || exit 1; done
+	GOOS=plan9 GOARCH=amd64 $(GO) build .
 	@GOARCH=386 $(GO) test -c -o build/386.test .; exec=; \
 	build/386.test -test.run '^$$' >build/386.txt 2>&1 || { grep -q "ormat error" build/386.txt && exec="-exec true" && echo "this kernel runs no 386 programs: they are only built"; }; \
 	echo "GOARCH=386 $(GO) test $$exec"; GOARCH=386 $(GO) test $$exec -skip AgainstC $(LIB_PKGS) >build/386.txt 2>&1 || { cat build/386.txt; exit 1; }

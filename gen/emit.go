@@ -72,7 +72,7 @@ func generate(p *parsedHeaders, version string) (map[string][]byte, error) {
 		emit("zabi_"+strings.ReplaceAll(base, "-", "_")+".go", h.path, h.consts)
 	}
 	b.order = deps.order
-	emit("zabi_linux.go", "linux", nil)
+	emit("zabi_kernel.go", "linux", nil)
 	test.WriteString("}\n")
 	files["zabi_layout_test.go"] = &test
 

@@ -15,5 +15,8 @@
 // one that cannot be read is too, and the error is added to Errs of the device or the port.
 // Neither hides the others.
 //
+// On systems without RDMA, and on other systems than Linux, there are no devices, and what
+// needs the kernel fails with an error that matches [verbs.ErrNoRDMA].
+//
 // A device that is listed here can be opened with package uverbs if a driver supports it.
 package rdmadev

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 )
 
@@ -61,6 +62,9 @@ type conn struct {
 // open opens a socket that also receives the messages to groups, a bit mask.
 func open(groups uint32) (*conn, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
+	if err == unix.EPROTONOSUPPORT || err == unix.EAFNOSUPPORT { // ib_core is not loaded
+		return nil, fmt.Errorf("%w: %w", verbs.ErrNoRDMA, os.NewSyscallError("socket", err))
+	}
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
