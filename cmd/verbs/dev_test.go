@@ -69,6 +69,14 @@ func TestLink(t *testing.T) {
 	if text := verbs("counters", "cli0", "--watch", "--all", "-n", "1", "--interval", "50ms"); !strings.Contains(text, "PER SECOND") || !strings.Contains(text, "sent_pkts*") {
 		t.Errorf("verbs counters --watch:\n%s", text)
 	}
+	if text := verbs("stat", "rxe0"); !strings.HasPrefix(text, "OF ") {
+		t.Errorf("verbs stat:\n%s", text)
+	}
+	verbs("stat", "auto", "cli0", "1", "--type")
+	if text := verbs("stat", "cli0", "--json"); !strings.Contains(text, `"ByType": true`) || !strings.Contains(text, "sent_pkts") {
+		t.Errorf("verbs stat --json:\n%s", text)
+	}
+	verbs("stat", "optional", "cli0", "1")
 	if text := verbs("res"); !strings.Contains(text, "cli0") || !strings.HasPrefix(text, "DEVICE") {
 		t.Errorf("verbs res:\n%s", text)
 	}

@@ -5,9 +5,11 @@
 //	verbs ports [DEVICE]       show the ports of devices of any driver
 //	verbs counters [DEVICE]    show counters, or how fast they grow
 //	verbs res [KIND]           show resources and their owners
+//	verbs stat [DEVICE]        show statistics of ports, QPs and MRs
 //	verbs link add|del ...     create, remove, rename and move devices
 //	verbs monitor              print changes to devices and ports
 //	verbs exporter             serve states, counters and resources for Prometheus
+//	verbs doctor [DEVICE]      check what RDMA programs need, and show remedies
 //	verbs abi                  compare the kernel's structures with this program's
 //	verbs demo                 write, read reply and compare over RDMA
 //	verbs ping -s | -c -a HOST counterpart of rping, works with it
@@ -43,6 +45,7 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/cp"
 	"github.com/goverbs/verbs/cmd/verbs/internal/demo"
 	"github.com/goverbs/verbs/cmd/verbs/internal/dev"
+	"github.com/goverbs/verbs/cmd/verbs/internal/doctor"
 	"github.com/goverbs/verbs/cmd/verbs/internal/exporter"
 	"github.com/goverbs/verbs/cmd/verbs/internal/info"
 	"github.com/goverbs/verbs/cmd/verbs/internal/perf"
@@ -59,9 +62,11 @@ type commands struct {
 	Ports      dev.Ports        `cmd:"" help:"Show the ports of devices of any driver."`
 	Counters   dev.Counters     `cmd:"" help:"Show counters, or how fast they grow."`
 	Res        dev.Res          `cmd:"" help:"Show resources and their owners."`
+	Stat       dev.Stat         `cmd:"" help:"Show statistics of ports, QPs and MRs, and set how QPs are counted."`
 	Link       dev.Link         `cmd:"" help:"Create, remove, rename and move devices."`
 	Monitor    dev.Monitor      `cmd:"" help:"Print changes to devices and ports."`
 	Exporter   exporter.Cmd     `cmd:"" help:"Serve states, counters and resources for Prometheus."`
+	Doctor     doctor.Cmd       `cmd:"" help:"Check what RDMA programs need, and show remedies."`
 	ABI        abi.Cmd          `cmd:"" name:"abi" help:"Compare the structures that programs and this kernel exchange, and show the effect of differences."`
 	Demo       demo.Cmd         `cmd:"" help:"Connect a client to a server, write and read its memory, and compare."`
 	Ping       ping.Cmd         `cmd:"" help:"Exchange data with a peer, or with rping."`

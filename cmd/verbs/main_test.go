@@ -127,7 +127,7 @@ func TestBash(t *testing.T) {
 // TestCompletion completes command lines.
 func TestCompletion(t *testing.T) {
 	for line, want := range map[string]string{
-		"":                        "abi cat completion counters cp demo devices exporter info link man monitor perf ping pingpong ports res",
+		"":                        "abi cat completion counters cp demo devices doctor exporter info link man monitor perf ping pingpong ports res stat",
 		"pi":                      "ping pingpong",
 		"perf write-imm ":         "bw lat",
 		"perf send lat --max":     "--max-lat --max-p99",

@@ -1,0 +1,143 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/rdmadev"
+)
+
+// patient collects the findings of an examination.
+type patient struct {
+	findings []Finding
+}
+
+func (p *patient) find(level Level, subject, text, remedy string) {
+	p.findings = append(p.findings, Finding{level, subject, text, remedy})
+}
+
+// examine checks everything, or only one device of all.
+func examine(ctx context.Context, device string) []Finding {
+	p := new(patient)
+	p.kernel()
+	p.module("ib_uverbs", "/sys/class/infiniband_verbs", "programs cannot open devices")
+	p.module("rdma_ucm", "/sys/class/misc/rdma_cm", "connections by IP address are impossible")
+	p.node("/dev/infiniband/rdma_cm", "connection manager")
+	p.memlock()
+	p.namespace()
+	devices, err := rdmadev.Devices()
+	switch {
+	case err != nil:
+		p.find(Problem, "devices", err.Error(), "")
+	case len(devices) == 0:
+		p.find(Problem, "devices", "there are none in this network namespace",
+			"verbs link add rxe0 rxe eth0 makes a software device; network cards need their driver's RDMA module (mlx5_ib, irdma, bnxt_re)")
+	}
+	found := device == ""
+	for _, d := range devices {
+		if device == "" || device == d.Name {
+			found = true
+			p.device(ctx, d)
+		}
+	}
+	if !found {
+		p.find(Problem, device, "there is no such device", "verbs devices lists them")
+	}
+	return p.findings
+}
+
+// kernel checks the kernel's version.
+func (p *patient) kernel() {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		p.find(Note, "kernel", err.Error(), "")
+		return
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	var major, minor int
+	if fmt.Sscanf(release, "%d.%d", &major, &minor); major < 6 || major == 6 && minor < 1 {
+		p.find(Note, "kernel", release+" is older than 6.1, with which this program is tested", "")
+		return
+	}
+	p.find(OK, "kernel", release, "")
+}
+
+// module checks that a module is loaded, or built in: it then makes a path in sysfs.
+func (p *patient) module(name, path, without string) {
+	if _, err := os.Stat(path); err != nil {
+		p.find(Problem, "module "+name, "is not loaded: "+without,
+			"modprobe "+name+"; for the next start add it to /etc/modules-load.d/rdma.conf")
+		return
+	}
+	p.find(OK, "module "+name, "loaded", "")
+}
+
+// node checks that a device node can be opened.
+func (p *patient) node(path, what string) bool {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	switch {
+	case err == nil:
+		f.Close()
+		p.find(OK, path, what+" can be opened", "")
+		return true
+	case os.IsNotExist(err):
+		p.find(Problem, path, "the node of the "+what+" is missing", "load its module; in a container, pass the node: docker run --device "+path)
+	case os.IsPermission(err):
+		remedy := "join the group that owns it, or change that by a udev rule (docs/deploy.md)"
+		if info, serr := os.Stat(path); serr == nil {
+			remedy = fmt.Sprintf("its mode is %v: %s", info.Mode().Perm(), remedy)
+		}
+		p.find(Problem, path, "no permission to open the "+what, remedy)
+	default:
+		p.find(Problem, path, err.Error(), "")
+	}
+	return false
+}
+
+// memlock checks the limit of locked memory.
+func (p *patient) memlock() {
+	const subject = "locked memory"
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+		p.find(Note, subject, err.Error(), "")
+		return
+	}
+	text := fmt.Sprintf("%d KiB", limit.Cur/1024)
+	remedy := "ulimit -l, LimitMEMLOCK= of systemd, docker run --ulimit memlock=BYTES, or CAP_IPC_LOCK"
+	switch {
+	case limit.Cur == unix.RLIM_INFINITY:
+		p.find(OK, subject, "unlimited", "")
+	case capable(unix.CAP_IPC_LOCK):
+		p.find(OK, subject, text+", from which CAP_IPC_LOCK exempts on most kernels", "")
+	case limit.Cur < 64<<10:
+		p.find(Problem, subject, text+" are too little for a connection", remedy)
+	case limit.Cur < 64<<20:
+		p.find(Note, subject, text+" are enough for some connections only", remedy)
+	default:
+		p.find(OK, subject, text, "")
+	}
+}
+
+// capable reports whether this process has a capability.
+func capable(c int) bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&header, &data[0]) == nil && data[c/32].Effective&(1<<(c%32)) != 0
+}
+
+// namespace reports whether devices of other network namespaces are visible here.
+func (p *patient) namespace() {
+	s, err := rdmadev.ReadSystem()
+	switch {
+	case err != nil:
+		p.find(Note, "network namespaces", strings.TrimSpace(err.Error()), "")
+	case s.SharedDevices:
+		p.find(OK, "network namespaces", "all see every device, and use those that have an address in them", "")
+	default:
+		p.find(OK, "network namespaces", "each sees its own devices only", "")
+	}
+}
