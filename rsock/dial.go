@@ -154,6 +154,9 @@ func lookup(ctx context.Context, r *net.Resolver, network, addr string) ([]netip
 	if err != nil {
 		return nil, err
 	}
+	if a, err := netip.ParseAddr(host); err == nil && a.Zone() != "" && ip != "ip4" {
+		return []netip.AddrPort{netip.AddrPortFrom(a, uint16(port))}, nil // the resolver drops zones
+	}
 	ips, err := r.LookupNetIP(ctx, ip, host)
 	if ctx.Err() != nil { // the resolver's error may not match it
 		return nil, ctx.Err()
