@@ -96,7 +96,15 @@ type SRQ struct {
 type Range struct{ First, Last uint32 }
 
 // Counts holds the numbers of a device's resources.
-type Counts struct{ PD, CQ, QP, CMID, MR, Context, SRQ int }
+type Counts struct {
+	PD      int `json:"pd"`
+	CQ      int `json:"cq"`
+	QP      int `json:"qp"`
+	CMID    int `json:"cm_id"`
+	MR      int `json:"mr"`
+	Context int `json:"ctx"`
+	SRQ     int `json:"srq"`
+}
 
 // Counts returns the numbers of the device's resources, those of all processes.
 func (d Device) Counts() (Counts, error) {

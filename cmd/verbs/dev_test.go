@@ -3,7 +3,9 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -73,7 +75,7 @@ func TestLink(t *testing.T) {
 		t.Errorf("verbs stat:\n%s", text)
 	}
 	verbs("stat", "auto", "cli0", "1", "--type")
-	if text := verbs("stat", "cli0", "--json"); !strings.Contains(text, `"ByType": true`) || !strings.Contains(text, "sent_pkts") {
+	if text := verbs("stat", "cli0", "--json"); !strings.Contains(text, `"qps_counted": "auto, by type"`) || !strings.Contains(text, "sent_pkts") {
 		t.Errorf("verbs stat --json:\n%s", text)
 	}
 	verbs("stat", "optional", "cli0", "1")
@@ -85,6 +87,11 @@ func TestLink(t *testing.T) {
 	for _, kind := range []string{"pd", "ctx"} {
 		if text := verbs("res", kind, "-d", "cli0"); !strings.Contains(text, "verbs.test") {
 			t.Errorf("verbs res %s:\n%s", kind, text)
+		}
+		var list []map[string]any
+		labtest.Check(t, json.Unmarshal([]byte(verbs("res", kind, "--json", "--pid", strconv.Itoa(os.Getpid()))), &list))
+		if len(list) != 1 || list[0]["device"] != "cli0" || list[0]["comm"] != "verbs.test" || list[0][kind] == nil {
+			t.Errorf("verbs res %s --json: %v", kind, list)
 		}
 	}
 	for _, kind := range []string{"qp", "cq", "mr", "srq", "cm_id"} {

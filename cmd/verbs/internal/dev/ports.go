@@ -10,7 +10,6 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
-	"github.com/goverbs/verbs/rdmadev"
 )
 
 // Ports is verbs ports, for kong.
@@ -34,20 +33,27 @@ Examples:
 func (c *Ports) Run(context.Context) error { return c.print(os.Stdout) }
 
 type portLine struct {
-	Device     string        `json:"device"`
-	Port       int           `json:"port"`
-	Protocol   string        `json:"protocol,omitempty"`
-	State      string        `json:"state"`
-	PhysState  string        `json:"physical_state"`
-	LinkLayer  string        `json:"link_layer"`
-	Rate       int           `json:"rate_mbps,omitempty"`
-	Lanes      int           `json:"lanes,omitempty"`
-	Speed      string        `json:"lane_speed,omitempty"`
-	LID        uint16        `json:"lid,omitempty"`
-	SMLID      uint16        `json:"sm_lid,omitempty"`
-	Interfaces []string      `json:"interfaces,omitempty"`
-	GIDs       []rdmadev.GID `json:"gids,omitempty"`
-	Error      string        `json:"error,omitempty"`
+	Device     string    `json:"device"`
+	Port       int       `json:"port"`
+	Protocol   string    `json:"protocol,omitempty"`
+	State      string    `json:"state"`
+	PhysState  string    `json:"physical_state"`
+	LinkLayer  string    `json:"link_layer"`
+	Rate       int       `json:"rate_mbps,omitempty"`
+	Lanes      int       `json:"lanes,omitempty"`
+	Speed      string    `json:"lane_speed,omitempty"`
+	LID        uint16    `json:"lid,omitempty"`
+	SMLID      uint16    `json:"sm_lid,omitempty"`
+	Interfaces []string  `json:"interfaces,omitempty"`
+	GIDs       []gidLine `json:"gids,omitempty"`
+	Error      string    `json:"error,omitempty"`
+}
+
+type gidLine struct {
+	Index     int       `json:"index"`
+	GID       verbs.GID `json:"gid"`
+	Type      string    `json:"type"`
+	Interface string    `json:"interface,omitempty"`
 }
 
 func (c *Ports) print(w io.Writer) error {
@@ -56,7 +62,6 @@ func (c *Ports) print(w io.Writer) error {
 		return err
 	}
 	lines := []portLine{}
-	var errs []error
 	for _, d := range devs {
 		for _, p := range d.Ports {
 			l := portLine{
@@ -66,12 +71,14 @@ func (c *Ports) print(w io.Writer) error {
 			if p.LinkLayer == verbs.LinkInfiniBand {
 				l.LID, l.SMLID = p.LID, p.SMLID
 			}
-			errs = append(errs, p.Errs...)
 			failed := p.Errs
 			if c.GIDs {
 				gids, err := p.GIDs()
-				if l.GIDs = gids; err != nil {
+				if err != nil {
 					failed = append(failed, err)
+				}
+				for _, g := range gids {
+					l.GIDs = append(l.GIDs, gidLine{g.Index, g.GID, g.Type.String(), g.Interface})
 				}
 			}
 			if err := errors.Join(failed...); err != nil {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"strings"
 
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/rdmadev"
@@ -35,12 +36,30 @@ Examples:
 
 func (c *Res) Run(context.Context) error { return c.print(os.Stdout) }
 
-// resource is a row: a resource of a device, and what its kind has.
+// resource is a row: a resource of a device, and the values of the columns of its kind.
 type resource struct {
-	Device string        `json:"device"`
-	Owner  rdmadev.Owner `json:"owner"`
-	Of     any           `json:"resource"`
+	device string
+	owner  rdmadev.Owner
 	cells  []any
+}
+
+// object returns the row as an object of JSON, whose names are those of the columns in lower case.
+func (r resource) object(header []string) map[string]any {
+	object := map[string]any{"device": r.device}
+	for i, c := range r.cells {
+		if s, ok := c.(fmt.Stringer); ok {
+			c = s.String()
+		}
+		if c != "" {
+			object[strings.ToLower(header[i])] = c
+		}
+	}
+	if r.owner.Kernel != "" {
+		object["kernel"] = r.owner.Kernel
+	} else {
+		object["pid"], object["comm"] = r.owner.PID, r.owner.Comm
+	}
+	return object
 }
 
 func (c *Res) print(w io.Writer) error {
@@ -61,24 +80,28 @@ func (c *Res) print(w io.Writer) error {
 			errs = append(errs, err)
 		}
 		for _, r := range list {
-			if c.PID == 0 || c.PID == r.Owner.PID {
+			if c.PID == 0 || c.PID == r.owner.PID {
 				rows = append(rows, r)
 			}
 		}
 	}
 	if c.JSON {
-		return cmp.Or(errors.Join(errs...), cli.WriteJSON(w, rows))
+		objects := []map[string]any{}
+		for _, r := range rows {
+			objects = append(objects, r.object(header))
+		}
+		return cmp.Or(cli.WriteJSON(w, objects), errors.Join(errs...))
 	}
 	t := newTable(w, append(append([]string{"DEVICE"}, header...), "PID", "OWNER")...)
 	for _, r := range rows {
-		pid, name := any(""), r.Owner.Comm
-		if r.Owner.PID != 0 {
-			pid = r.Owner.PID
+		pid, name := any(""), r.owner.Comm
+		if r.owner.PID != 0 {
+			pid = r.owner.PID
 		}
-		if r.Owner.Kernel != "" {
-			name = "[" + r.Owner.Kernel + "]"
+		if r.owner.Kernel != "" {
+			name = "[" + r.owner.Kernel + "]"
 		}
-		t.row(append(append([]any{r.Device}, r.cells...), pid, name)...)
+		t.row(append(append([]any{r.device}, r.cells...), pid, name)...)
 	}
 	return cmp.Or(t.flush(), errors.Join(errs...))
 }
@@ -111,8 +134,8 @@ func (c *Res) counts(w io.Writer, devs []rdmadev.Device) error {
 
 // resources lists the resources of a kind.
 func resources(d rdmadev.Device, kind string) (header []string, rows []resource, err error) {
-	add := func(o rdmadev.Owner, of any, cells ...any) {
-		rows = append(rows, resource{d.Name, o, of, cells})
+	add := func(o rdmadev.Owner, cells ...any) {
+		rows = append(rows, resource{d.Name, o, cells})
 	}
 	number := func(n uint32) any {
 		if n == 0 {
@@ -132,28 +155,28 @@ func resources(d rdmadev.Device, kind string) (header []string, rows []resource,
 		var list []rdmadev.QP
 		list, err = d.QPs()
 		for _, r := range list {
-			add(r.Owner, r, r.Num, r.Port, r.Type, r.State, number(r.RemoteNum), r.PD)
+			add(r.Owner, r.Num, r.Port, r.Type, r.State, number(r.RemoteNum), r.PD)
 		}
 	case "cq":
 		header = []string{"CQ", "DEPTH", "USERS", "POLLED", "CTX"}
 		var list []rdmadev.CQ
 		list, err = d.CQs()
 		for _, r := range list {
-			add(r.Owner, r, r.Num, r.Depth, r.Users, r.PollContext, r.Context)
+			add(r.Owner, r.Num, r.Depth, r.Users, r.PollContext, r.Context)
 		}
 	case "mr":
 		header = []string{"MR", "BYTES", "LKEY", "RKEY", "PD"}
 		var list []rdmadev.MR
 		list, err = d.MRs()
 		for _, r := range list {
-			add(r.Owner, r, r.Num, r.Length, fmt.Sprintf("%#x", r.LKey), fmt.Sprintf("%#x", r.RKey), r.PD)
+			add(r.Owner, r.Num, r.Length, fmt.Sprintf("%#x", r.LKey), fmt.Sprintf("%#x", r.RKey), r.PD)
 		}
 	case "pd":
 		header = []string{"PD", "USERS", "CTX"}
 		var list []rdmadev.PD
 		list, err = d.PDs()
 		for _, r := range list {
-			add(r.Owner, r, r.Num, r.Users, r.Context)
+			add(r.Owner, r.Num, r.Users, r.Context)
 		}
 	case "srq":
 		header = []string{"SRQ", "TYPE", "QPS", "PD"}
@@ -164,21 +187,21 @@ func resources(d rdmadev.Device, kind string) (header []string, rows []resource,
 			for _, q := range r.QPs {
 				n += q.Last - q.First + 1
 			}
-			add(r.Owner, r, r.Num, r.Type, n, r.PD)
+			add(r.Owner, r.Num, r.Type, n, r.PD)
 		}
 	case "cm_id":
 		header = []string{"CM_ID", "PORT", "QP", "STATE", "SPACE", "LOCAL", "REMOTE"}
 		var list []rdmadev.CMID
 		list, err = d.CMIDs()
 		for _, r := range list {
-			add(r.Owner, r, r.Num, r.Port, number(r.QP), r.State, r.PortSpace, addr(r.Local), addr(r.Remote))
+			add(r.Owner, r.Num, r.Port, number(r.QP), r.State, r.PortSpace, addr(r.Local), addr(r.Remote))
 		}
 	case "ctx":
 		header = []string{"CTX"}
 		var list []rdmadev.Context
 		list, err = d.Contexts()
 		for _, r := range list {
-			add(r.Owner, r, r.Num)
+			add(r.Owner, r.Num)
 		}
 	}
 	return header, rows, err

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
@@ -48,18 +50,15 @@ Examples:
   verbs stat mlx5_0 --json`
 }
 
-// statistics are those of a device.
-type statistics struct {
-	Device string               `json:"device"`
-	Ports  []portStatistics     `json:"ports"`
-	QPs    []rdmadev.QPCounter  `json:"qp_counters,omitempty"`
-	MRs    []rdmadev.MRCounters `json:"mr_counters,omitempty"`
-}
-
-type portStatistics struct {
-	Port     int                 `json:"port"`
-	Mode     rdmadev.CounterMode `json:"mode"`
-	Counters []rdmadev.Counter   `json:"counters"`
+// statistic is a set of counters, as JSON.
+type statistic struct {
+	Device   string            `json:"device"`
+	Port     int               `json:"port,omitempty"`
+	Mode     string            `json:"qps_counted,omitempty"` // of a port
+	Counter  uint32            `json:"counter,omitempty"`     // number of a set for QPs
+	QPs      []uint32          `json:"qps,omitempty"`
+	MR       *uint32           `json:"mr,omitempty"`
+	Counters map[string]uint64 `json:"counters"`
 }
 
 func (c *StatShow) Run(context.Context) error {
@@ -67,48 +66,56 @@ func (c *StatShow) Run(context.Context) error {
 	if err != nil {
 		return err
 	}
-	all := []statistics{}
+	all := []statistic{}
 	for _, d := range devs {
-		s := statistics{Device: d.Name, Ports: []portStatistics{}}
 		for _, p := range d.Ports {
 			counters, err := d.HardwareCounters(p.Num)
 			if err != nil {
 				continue // the driver has none
 			}
 			mode, _ := d.CounterMode(p.Num)
-			s.Ports = append(s.Ports, portStatistics{p.Num, mode, counters})
+			all = append(all, statistic{Device: d.Name, Port: p.Num, Mode: modeText(mode), Counters: values(counters)})
 		}
 		qps, qerr := d.QPCounters()
+		for _, q := range qps {
+			all = append(all, statistic{Device: d.Name, Port: q.Port, Counter: q.Num, QPs: q.QPs, Counters: values(q.Counters)})
+		}
 		mrs, merr := d.MRCounters()
-		if s.QPs, s.MRs, err = qps, mrs, errors.Join(err, qerr, merr); err != nil {
+		for _, m := range mrs {
+			all = append(all, statistic{Device: d.Name, MR: &m.Num, Counters: values(m.Counters)})
+		}
+		if err := errors.Join(qerr, merr); err != nil {
 			return err
 		}
-		all = append(all, s)
 	}
 	if c.JSON {
 		return cli.WriteJSON(os.Stdout, all)
 	}
 	t := newTable(os.Stdout, "OF", "QPS COUNTED", "COUNTER", "VALUE")
-	list := func(of string, mode any, counters []rdmadev.Counter) {
-		for _, v := range counters {
-			if v.Value != 0 {
-				t.row(of, mode, v.Name, v.Value)
+	for _, s := range all {
+		of, counted := fmt.Sprintf("%s/%d", s.Device, s.Port), s.Mode
+		switch {
+		case s.MR != nil:
+			of = fmt.Sprintf("%s MR %d", s.Device, *s.MR)
+		case s.Counter != 0:
+			of, counted = fmt.Sprintf("%s counter %d", of, s.Counter), "QP "+strings.Trim(fmt.Sprint(s.QPs), "[]")
+		}
+		for _, name := range slices.Sorted(maps.Keys(s.Counters)) {
+			if v := s.Counters[name]; v != 0 {
+				t.row(of, counted, name, v)
 			}
 		}
 	}
-	for _, s := range all {
-		for _, p := range s.Ports {
-			list(fmt.Sprintf("%s/%d", s.Device, p.Port), modeText(p.Mode), p.Counters)
-		}
-		for _, q := range s.QPs {
-			numbers := strings.Trim(fmt.Sprint(q.QPs), "[]")
-			list(fmt.Sprintf("%s/%d counter %d", s.Device, q.Port, q.Num), "QP "+numbers, q.Counters)
-		}
-		for _, m := range s.MRs {
-			list(fmt.Sprintf("%s MR %d", s.Device, m.Num), "", m.Counters)
-		}
-	}
 	return t.flush()
+}
+
+// values returns the counters' values by name.
+func values(counters []rdmadev.Counter) map[string]uint64 {
+	m := map[string]uint64{}
+	for _, c := range counters {
+		m[c.Name] = c.Value
+	}
+	return m
 }
 
 // modeText describes how QPs of a port are counted.
