@@ -112,7 +112,7 @@ var connCases = []struct {
 	{"dial from a foreign address", func(p *connEnv) error {
 		return errOf((&cm.Dialer{LocalAddr: netip.MustParseAddrPort("192.0.2.1:0")}).Dial(p.ctx, p.addr()))
 	}, unix.EADDRNOTAVAIL},
-	{"dial where nobody listens", func(p *connEnv) error {
+	{"dial a port without a listener", func(p *connEnv) error {
 		p.l.Close()
 		return p.dial(p.ctx, cm.Options{})
 	}, unix.ECONNREFUSED},
@@ -162,7 +162,7 @@ var connCases = []struct {
 
 	{"listen on no address", func(p *connEnv) error { return errOf(cm.Listen(p.ctx, "nonsense")) }, nil},
 	{"listen on a foreign address", func(p *connEnv) error { return errOf(cm.Listen(p.ctx, "192.0.2.1:1")) }, unix.EADDRNOTAVAIL},
-	{"listen where somebody does", func(p *connEnv) error { return errOf(cm.Listen(p.ctx, p.addr())) }, unix.EADDRINUSE},
+	{"listen on a port in use", func(p *connEnv) error { return errOf(cm.Listen(p.ctx, p.addr())) }, unix.EADDRINUSE},
 	{"listen on absurd port", func(p *connEnv) error { return errOf(cm.Listen(p.ctx, "10.9.0.1:99999")) }, nil},
 
 	{"accept cancelled before it starts", func(p *connEnv) error { return errOf(p.l.Accept(p.canceledContext())) }, context.Canceled},

@@ -209,7 +209,7 @@ func TestDeadlines(t *testing.T) {
 			}
 			return nil
 		})
-		inTime(t, "accept nobody", context.DeadlineExceeded, func() error { return errOf(l.Accept(soon(t))) })
+		inTime(t, "accept without a peer", context.DeadlineExceeded, func() error { return errOf(l.Accept(soon(t))) })
 		// A machine that does not exist: the network has no other hosts.
 		dead := map[string]string{labtest.RXE: "10.9.0.77:1", labtest.SIW: "10.9.1.77:1"}[device]
 		inTime(t, "dial a machine that is not there", context.DeadlineExceeded, func() error { return errOf(cm.Dial(soon(t), dead)) })

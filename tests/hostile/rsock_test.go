@@ -190,7 +190,7 @@ var rsockAttacks = []attack{
 	connectDataAttack("ring of nothing", func(d *connectData) { d.ring.length = 0 }),
 	connectDataAttack("ring around the end of memory", func(d *connectData) { d.ring.addr = ^uint64(0) - 100 }),
 	{name: "a byte less than it takes", private: connectDataWith(func(d *connectData) { d.short = 1 }), want: []error{errRefused}, only: labtest.SIW}, // RoCE pads
-	{name: "flags that nobody knows", private: connectDataWith(func(d *connectData) { d.flags, d.iomap = 0xfe, 0xff }), want: []error{errStaysOpen}, do: expectRsockEcho},
+	{name: "unknown flags", private: connectDataWith(func(d *connectData) { d.flags, d.iomap = 0xfe, 0xff }), want: []error{errStaysOpen}, do: expectRsockEcho},
 	{name: "all the credits there are", private: connectDataWith(func(d *connectData) { d.credits = 0xffff }), want: []error{errStaysOpen}, do: expectRsockEcho},
 	connectDataWriteAttack("table with no key", func(d *connectData) { d.table.key ^= 0xff }),
 	connectDataWriteAttack("table that is longer than its memory", func(d *connectData) { d.table.addr += peerSize - 16 }),
@@ -216,7 +216,7 @@ var rsockAttacks = []attack{
 	rsockMsgAttack("reserved 1", 1<<29|1),
 	rsockMsgAttack("reserved 2", 2<<29|1),
 	rsockMsgAttack("reserved 5", 5<<29|1),
-	rsockMsgAttack("control that nobody knows", opCtrl|3),
+	rsockMsgAttack("unknown control message", opCtrl|3),
 	rsockMsgAttack("all bits", ^uint32(0)),
 	{name: "more messages than it has credits for", want: append(errsProtocol, syscall.ECONNRESET), do: func(p *peer) {
 		for range 4 * rsockCredits {
