@@ -147,8 +147,8 @@ func (d Device) CQs() (list []CQ, err error) {
 			Depth: e.int(abi.RDMA_NLDEV_ATTR_RES_CQE), Users: e.int(abi.RDMA_NLDEV_ATTR_RES_USECNT),
 			AdaptiveModeration: e.int(abi.RDMA_NLDEV_ATTR_DEV_DIM) != 0,
 		}
-		if v, ok := e[abi.RDMA_NLDEV_ATTR_RES_POLL_CTX]; ok && v.Uint() < uint64(len(contexts)) {
-			q.PollContext = contexts[v.Uint()]
+		if v, ok := e[abi.RDMA_NLDEV_ATTR_RES_POLL_CTX]; ok {
+			q.PollContext = nameOf(contexts, int(v.Uint()))
 		}
 		list = append(list, q)
 	})

@@ -2,6 +2,7 @@ package rdmadev
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
@@ -198,16 +199,11 @@ func (d Device) SetOptionalCounters(port int, on ...string) error {
 	}
 	var indices nldev.Attrs
 	for _, name := range on {
-		found := false
-		for _, c := range all {
-			if c.Name == name {
-				found = true
-				indices = indices.Uint32(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_INDEX, c.index)
-			}
-		}
-		if !found {
+		i := slices.IndexFunc(all, func(c OptionalCounter) bool { return c.Name == name })
+		if i < 0 {
 			return d.error("switch on", fmt.Sprintf("counter %q of port %d", name, port), verbs.ErrRange)
 		}
+		indices = indices.Uint32(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_INDEX, all[i].index)
 	}
 	attrs := portAttr(port).Nested(abi.RDMA_NLDEV_ATTR_STAT_HWCOUNTERS, indices)
 	return d.change("set", fmt.Sprintf("optional counters of port %d", port), abi.RDMA_NLDEV_CMD_STAT_SET, attrs)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -87,21 +88,12 @@ func (p *patient) port(d rdmadev.Device, port rdmadev.Port) bool {
 		p.find(Note, subject, err.Error(), "")
 	case len(gids) == 0:
 		p.find(Problem, subject, "has no GID", "give its network interface an address; virtual functions need a GUID from the host")
-	case d.Protocol == rdmadev.RoCE && !hasV2(gids):
+	case d.Protocol == rdmadev.RoCE && !slices.ContainsFunc(gids, func(g rdmadev.GID) bool { return g.Type == verbs.GIDRoCEv2 }):
 		p.find(Note, subject, "has no GID for RoCE v2, so connections cannot be routed", "give its network interface an IP address")
 	default:
 		p.find(OK, subject, fmt.Sprintf("%d GIDs", len(gids)), "")
 	}
 	return true
-}
-
-func hasV2(gids []rdmadev.GID) bool {
-	for _, g := range gids {
-		if g.Type == verbs.GIDRoCEv2 {
-			return true
-		}
-	}
-	return false
 }
 
 // connect sends a line from an address to itself and back. A firewall does not see that.

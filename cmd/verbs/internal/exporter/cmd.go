@@ -77,13 +77,16 @@ func (c *Cmd) handler() http.Handler {
 
 // source returns the devices that the options select.
 func (c *Cmd) source() rdmadev.Source {
+	include, exclude := whole(c.Include), whole(c.Exclude)
 	return rdmadev.Source{Sys: c.Sys, Filter: func(name string) bool {
-		return (c.Include == nil || matches(c.Include, name)) && (c.Exclude == nil || !matches(c.Exclude, name))
+		return (include == nil || include.MatchString(name)) && (exclude == nil || !exclude.MatchString(name))
 	}}
 }
 
-// matches reports whether re matches all of name.
-func matches(re *regexp.Regexp, name string) bool {
-	re = regexp.MustCompile("^(?:" + re.String() + ")$")
-	return re.MatchString(name)
+// whole returns an expression that matches what re matches as a whole, or nil for nil.
+func whole(re *regexp.Regexp) *regexp.Regexp {
+	if re == nil {
+		return nil
+	}
+	return regexp.MustCompile("^(?:" + re.String() + ")$")
 }

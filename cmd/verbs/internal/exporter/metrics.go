@@ -154,11 +154,11 @@ func (c *Cmd) resources(m metrics, d rdmadev.Device) (failures int) {
 	count("qp", ownersOf(qps, func(q rdmadev.QP) rdmadev.Owner { return q.Owner }), err)
 	mrs, err := d.MRs()
 	count("mr", ownersOf(mrs, func(r rdmadev.MR) rdmadev.Owner { return r.Owner }), err)
-	var bytes = map[owner]uint64{}
+	registered := map[owner]uint64{}
 	for _, r := range mrs {
-		bytes[owner{strconv.Itoa(r.PID), r.Comm}] += r.Length
+		registered[owner{strconv.Itoa(r.PID), r.Comm}] += r.Length
 	}
-	for o, v := range bytes {
+	for o, v := range registered {
 		m.add(own+"process_mr_bytes", "gauge", "Memory that a process has registered.", float64(v), "device", d.Name, "pid", o.pid, "comm", o.name)
 	}
 	states := map[verbs.QPState]int{}
