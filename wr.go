@@ -11,9 +11,9 @@ const (
 	OpSend         Opcode = 3
 	OpSendImm      Opcode = 4
 	// OpRDMARead reads the peer's memory into local memory, which requires
-	// AccessLocalWrite. If the network duplicates acknowledgements, rxe may complete a
-	// read of more than one packet too early and break the QP later. A later request that
-	// succeeds proves that the read has completed.
+	// AccessLocalWrite. If the network duplicates or reorders responses, rxe may report
+	// the success of a read of more than one packet without its data, and then fail the
+	// QP. A later request that succeeds proves that the read has completed.
 	OpRDMARead Opcode = 5
 	// OpCompareSwap and OpFetchAdd change 8 aligned bytes of the peer's memory and
 	// return their old value in the 8 bytes that the SGL names.
