@@ -9,9 +9,8 @@ import (
 	"net/netip"
 	"strconv"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 

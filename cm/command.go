@@ -1,9 +1,8 @@
 package cm
 
 import (
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 

@@ -5,9 +5,8 @@ import (
 	"net"
 	"net/netip"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/uverbs"
 )
 

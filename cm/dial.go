@@ -10,7 +10,7 @@ import (
 	"net/netip"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Dialer makes connections. The zero value is usable.

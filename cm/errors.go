@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/internal/unix"
 )
 
 var (

@@ -3,11 +3,10 @@ package cm
 import (
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/attr"
+	"github.com/goverbs/verbs/internal/unix"
 )
 
 // EventType is the type of an [Event] (enum rdma_cm_event_type in the kernel's

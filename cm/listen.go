@@ -11,9 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Listener accepts connections. The caller must close it.

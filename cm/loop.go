@@ -10,10 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs/internal/epoll"
 	"github.com/goverbs/verbs/internal/event"
+	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Loop is a [Channel] from which the program reads the events of all IDs in order

@@ -5,7 +5,7 @@ import (
 	"os"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
+	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Region is a shared, read-write mapping of part of a device file: a queue

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
+	"github.com/goverbs/verbs/internal/unix"
 )
 
 // newRegion maps size bytes of a file, as a driver's queue is mapped.

@@ -1,6 +1,6 @@
 package provider
 
-import "golang.org/x/sys/unix"
+import "github.com/goverbs/verbs/internal/unix"
 
 // call makes the system call that runs the command. It is in a file of its own, which
 // tests/bench/native replaces.

@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"io"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Errors of operations and sockets, in addition to those of package cm:

@@ -8,10 +8,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/epoll"
+	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Loop is an event loop: its sockets make progress only while a goroutine runs

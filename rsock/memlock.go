@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	"golang.org/x/sys/unix"
+	"github.com/goverbs/verbs/internal/unix"
 )
 
 // defaultBufferSize returns the default size of a ring. If locked memory is limited, it leaves

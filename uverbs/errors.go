@@ -3,9 +3,8 @@ package uverbs
 import (
 	"errors"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/unix"
 )
 
 // hint returns the usual remedy for an error of an operation, or an empty string.

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,7 +63,12 @@ func find(op, spec string) (Device, error) {
 			return Device{}, e
 		}
 	}
-	if e.Hint = "there are " + formatDevices(devs); len(devs) == 0 {
+	switch {
+	case len(devs) > 0:
+		e.Hint = "there are " + formatDevices(devs)
+	case runtime.GOOS != "linux":
+		e.Hint = "only Linux has RDMA devices"
+	default:
 		e.Hint = "modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEV, or modprobe siw; rdma link add siw0 type siw netdev DEV"
 	}
 	return Device{}, e

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command rdmalab runs a program on a real kernel with RDMA devices. It is designed for
 // go test -exec, in any module:
 //

@@ -34,9 +34,9 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"syscall"
 
 	"github.com/alecthomas/kong"
-	"golang.org/x/sys/unix"
 
 	root "github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cmd/verbs/internal/abi"
@@ -80,7 +80,7 @@ type commands struct {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	status := run(ctx, os.Stdout, os.Stderr, os.Args[1:])
 	stop()
 	os.Exit(status)

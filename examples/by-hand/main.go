@@ -12,9 +12,8 @@ import (
 	"fmt"
 	"log"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -56,12 +55,13 @@ func run(device string, typ verbs.QPType) error {
 		return err
 	}
 	defer cq.Close()
-	// Any memory without Go pointers can be registered: here memory from mmap.
-	mem, err := unix.Mmap(-1, 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	// Any memory without Go pointers can be registered: here memory outside the Go heap.
+	buf, err := mmap.NewBuffer(1<<16, mmap.BufferOptions{})
 	if err != nil {
 		return err
 	}
-	defer unix.Munmap(mem)
+	defer buf.Close()
+	mem := buf.Bytes()
 	mr, err := pd.RegisterMR(mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if err != nil {
 		return err

@@ -15,9 +15,8 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/rsock"
 )
@@ -39,7 +38,7 @@ func main() {
 }
 
 func serve(addr string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	lc := rsock.ListenConfig{Fallback: rsock.FallbackMissing, Logger: slog.Default()}
 	l, err := lc.Listen(ctx, "rdma", addr)

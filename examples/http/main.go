@@ -16,9 +16,8 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/rsock"
 )
@@ -45,7 +44,7 @@ func serve(addr string) error {
 	}
 	fmt.Println("listening on", l.Addr())
 	server := http.Server{Handler: http.HandlerFunc(answer)}
-	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	done := make(chan error, 1)
 	context.AfterFunc(interrupted, func() {

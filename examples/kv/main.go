@@ -17,8 +17,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs/rconn"
 )
 
@@ -85,13 +83,6 @@ func (t table) serveClient(ctx context.Context, req *rconn.Request) error {
 	err = c.AwaitDisconnect(ctx)
 	fmt.Println("a client has gone; meanwhile this program used the processor for", processorTime()-before)
 	return err
-}
-
-// processorTime returns for how long this process has run on a processor.
-func processorTime() time.Duration {
-	var u unix.Rusage
-	unix.Getrusage(unix.RUSAGE_SELF, &u) // cannot fail
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // store is a client's side of the table.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"syscall"
 
-	"golang.org/x/sys/unix"
+	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Set is an epoll file, with an eventfd in it for Wake. Any goroutine may call its methods,

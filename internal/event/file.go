@@ -7,9 +7,8 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/unix"
 )
 
 // File is a file from which events are read. A goroutine in Sleep blocks no thread, except

@@ -6,9 +6,8 @@ import (
 	"sync"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/unix"
 )
 
 // watch adds a file to the runtime's netpoller only while a Sleep waits there: the netpoller

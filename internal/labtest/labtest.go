@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package labtest contains helpers for tests of all packages with a real kernel.
 package labtest
 

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"github.com/goverbs/verbs/internal/unix"
 )
 
 // TestLongAttribute checks that an attribute that is too long is refused and not

@@ -4,7 +4,7 @@ import (
 	"runtime"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
+	"github.com/goverbs/verbs/internal/unix"
 )
 
 // Uninterrupted calls f, which makes a system call, with signals blocked on its

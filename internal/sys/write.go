@@ -4,7 +4,7 @@ import (
 	"errors"
 	"runtime"
 
-	"golang.org/x/sys/unix"
+	"github.com/goverbs/verbs/internal/unix"
 )
 
 // ErrRefused is returned by [WriteCommand] if the kernel accepts no commands from the

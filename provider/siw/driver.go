@@ -22,9 +22,9 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
-	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )

@@ -15,6 +15,7 @@ var unsafeIn = map[string]string{
 	"provider/rxe":    "elements of rxe's queues",
 	"provider/siw":    "elements of siw's queues",
 	"internal/sys":    "sizes of what ioctl takes, and what its attributes point to",
+	"internal/unix":   "addresses of mappings, which mmap(2) takes and returns",
 	"tests/scenarios": "an ioctl of another device, which gives DMA buffers",
 }
 

@@ -6,8 +6,7 @@ import (
 	"os"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/rdmadev"
 )
 

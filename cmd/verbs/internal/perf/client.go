@@ -7,9 +7,8 @@ import (
 	"net/netip"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
+	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/rsock"
 )
 
