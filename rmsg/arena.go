@@ -189,6 +189,8 @@ func (a *arena) put(b *Buffer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch b.source {
+	case fromHeap: // holds no reference
+		return
 	case fromSlot: // the socket has posted it again, or has ended
 	case fromStaging:
 		a.staging.set(b.at/blockSize, (len(b.mem)+blockSize-1)/blockSize, 0)

@@ -54,6 +54,7 @@ const (
 	fromSlot    memSource = iota // a slot of a receive
 	fromStaging                  // the staging region, for small messages to send
 	fromRegion                   // a separate region
+	fromHeap                     // none, after the end of the socket
 )
 
 // Status returns the state of the buffer.

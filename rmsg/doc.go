@@ -83,11 +83,11 @@
 // Disconnect and ends with [verbs.ErrClosed], the peer has received all of its messages.
 // The failure of a peer's machine is noticed when something is sent to it.
 //
-// Sockets on a device that is removed end with [verbs.ErrDeviceRemoved], and received
-// messages that were not taken are dropped. The kernel removes a device when all programs
-// have closed it. The loop closes it a quarter of a second after the last socket on it
-// has ended and the program has freed the buffers of those sockets. The loop continues,
-// and opens the device again when it is back.
+// Sockets on a device that is removed end with [verbs.ErrDeviceRemoved]. The kernel removes a
+// device when all programs have closed it. The loop closes it a quarter of a second after
+// the last socket on it has ended and the program has freed the buffers that it holds of
+// those sockets; messages that it has not taken do not count. The loop continues, and
+// opens the device again when it is back.
 //
 // # Wire format
 //

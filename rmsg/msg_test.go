@@ -77,6 +77,35 @@ func pattern(n, seed int) []byte {
 	return b
 }
 
+// TestUnread tests that messages that have not been taken outlast the socket, and do not hold
+// its device open.
+func TestUnread(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		server := run(t, rmsg.Options{})
+		ln := listen(t, server, device)
+		c := labtest.Must((&rmsg.Dialer{Loop: run(t, rmsg.Options{})}).Dial(within(t), ln.Addr().String()))(t)
+		s := labtest.Must(ln.Accept(within(t)))(t)
+		sizes := []int{100, 100_000, 0, 8192}
+		for i, n := range sizes {
+			labtest.Check(t, c.Send(within(t), pattern(n, i)))
+		}
+		labtest.Until(t, "the messages to arrive", func() bool { return c.Stats().Queued == 0 })
+		c.Close()
+		<-s.Done()
+		labtest.Until(t, "the device to be closed", func() bool { return server.Stats().Devices == 0 })
+		for i, n := range sizes {
+			b := labtest.Must(s.Recv(within(t)))(t)
+			if !bytes.Equal(b.Bytes(), pattern(n, i)) {
+				t.Errorf("message %d is wrong", i)
+			}
+			labtest.Check(t, b.Free())
+		}
+		if _, err := s.Recv(within(t)); !errors.Is(err, s.Err()) {
+			t.Errorf("%v, want %v", err, s.Err())
+		}
+	})
+}
+
 // TestSizes sends messages of many sizes in both directions at the same time.
 func TestSizes(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {

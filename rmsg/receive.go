@@ -1,6 +1,7 @@
 package rmsg
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
@@ -286,5 +287,17 @@ func (s *Socket) trim(all bool) {
 			s.arena.put(e.buf)
 		}
 		*e = incoming{}
+	}
+}
+
+// moveToHeap moves the messages that are not taken to the heap: registered memory would hold
+// the device open.
+func (s *Socket) moveToHeap() {
+	for i := s.head; i != s.received; i++ {
+		if e := s.at(i); e.buf != nil {
+			b := &Buffer{s: s, mem: bytes.Clone(e.buf.mem[:headerSize+e.buf.n]), n: e.buf.n, source: fromHeap}
+			s.arena.put(e.buf)
+			e.buf = b
+		}
 	}
 }

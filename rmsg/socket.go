@@ -293,8 +293,8 @@ func (l *Loop) handleEnd(s *Socket, why error) {
 	}
 	s.state = Disconnected
 	s.failPending()
-	// Messages that are not taken would hold the removed device open.
-	s.trim(s.closed || errors.Is(s.err, verbs.ErrDeviceRemoved))
+	s.trim(s.closed)
+	s.moveToHeap()
 	s.mu.Unlock()
 	l.mu.Lock()
 	delete(l.sockets, s.id)
