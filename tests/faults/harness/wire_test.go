@@ -22,6 +22,8 @@ type wire struct {
 	t testing.TB
 	a string // address of the dialing side's end
 	b string // of the listening side's
+
+	counted [2]int // totals at the last call of netem
 }
 
 func (w *wire) sh(line string) string {
@@ -49,7 +51,7 @@ func newWire(t testing.TB, device string) *wire {
 	t.Helper()
 	labtest.ExpectWarning(t, "[rdma_rxe]")
 	kind := kinds[device]
-	w := &wire{t, "10.9.8.1", "10.9.8.2"}
+	w := &wire{t: t, a: "10.9.8.1", b: "10.9.8.2"}
 	w.sh("modprobe sch_netem")
 	// netem must lose segments, not the 64 KiB that siw sends at a time.
 	w.ip(`link add wa gso_max_segs 1 gso_max_size 1500 type veth peer name wb
@@ -92,24 +94,34 @@ link del wa
 		labtest.Check(t, netlink.RdmaLinkAdd(d, kind, end))
 		waitFor(t, func() error { return checkDevice(d) })
 	}
+	w.netem("")
 	return w
 }
 
-// netem applies options of tc-netem(8) to the packets of both ends; "" removes them.
+// netem applies options of tc-netem(8) to the packets of both ends; "" removes them. It changes
+// the qdisc instead of replacing it, which would drop packets: that fails rxe's queue pairs, and
+// the connection manager's as well.
 func (w *wire) netem(what string) {
 	w.t.Helper()
-	for _, end := range []string{"wa", "wb"} {
-		if what == "" {
-			w.sh("tc qdisc replace dev " + end + " root pfifo")
-		} else {
-			w.sh("tc qdisc replace dev " + end + " root netem limit 10000 " + what)
-		}
+	if !strings.Contains(what, "corrupt") { // which stays if it is not named
+		what += " corrupt 0%"
 	}
+	for _, end := range []string{"wa", "wb"} {
+		w.sh("tc qdisc replace dev " + end + " root netem limit 10000 " + what)
+	}
+	w.counted = w.totals()
 }
 
 // packetCounts returns how many packets went over the wire, and how many were dropped, since the
 // last call of netem.
 func (w *wire) packetCounts() (packets, dropped int) {
+	w.t.Helper()
+	now := w.totals()
+	return now[0] - w.counted[0], now[1] - w.counted[1]
+}
+
+// totals returns the numbers of packets and of dropped packets.
+func (w *wire) totals() (counts [2]int) {
 	w.t.Helper()
 	for _, end := range []string{"wa", "wb"} {
 		out := w.sh("tc -s qdisc show dev " + end)
@@ -118,7 +130,7 @@ func (w *wire) packetCounts() (packets, dropped int) {
 		if _, err := fmt.Sscanf(rest, "%d pkt (dropped %d", &p, &d); err != nil {
 			w.t.Fatalf("%v: %s", err, out)
 		}
-		packets, dropped = packets+p, dropped+d
+		counts[0], counts[1] = counts[0]+p, counts[1]+d
 	}
-	return packets, dropped
+	return counts
 }
