@@ -29,8 +29,9 @@ type Device struct {
 	HardwareRev string     // revision
 	Model       string     // hca_type: "MT4125"; "" for most drivers
 
+	Driver string // kernel driver: "mlx5_core", or "rxe" and "siw" of software devices
+
 	// Of the PCI device, or another bus's; the zero value and -1 for software devices.
-	Driver   string // kernel driver: "mlx5_core"
 	PCI      PCI
 	NUMANode int // -1 if unknown
 
@@ -216,6 +217,12 @@ type netInterface struct {
 func (d *Device) readHardware(a *attrs) (interfaces []netInterface) {
 	dir, err := filepath.EvalSymlinks(filepath.Join(a.dir, "device"))
 	if err != nil {
+		switch {
+		case a.text("parent") != "": // which only rxe has
+			d.Driver = "rxe"
+		case d.Type == NodeRNIC:
+			d.Driver = "siw"
+		}
 		return nil
 	}
 	hw := attrs{dir: dir}

@@ -54,11 +54,18 @@ func listen(t testing.TB, l *rmsg.Loop, device string) *rmsg.Listener {
 	return ln
 }
 
-// pair connects two loops.
+// pair runs two loops and connects them.
 func pair(t testing.TB, device string, client, server rmsg.Options) (c, s *rmsg.Socket) {
 	t.Helper()
-	ln := listen(t, run(t, server), device)
-	c = labtest.Must((&rmsg.Dialer{Loop: run(t, client)}).Connect(ln.Addr().String()))(t)
+	listening := run(t, server)
+	return connect(t, device, run(t, client), listening)
+}
+
+// connect connects two running loops.
+func connect(t testing.TB, device string, client, server *rmsg.Loop) (c, s *rmsg.Socket) {
+	t.Helper()
+	ln := listen(t, server, device)
+	c = labtest.Must((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String()))(t)
 	s = labtest.Must(ln.Accept(within(t)))(t)
 	for _, s := range []*rmsg.Socket{c, s} {
 		if err := s.Wait(within(t)); err != nil {
@@ -82,9 +89,7 @@ func pattern(n, seed int) []byte {
 func TestUnread(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		server := run(t, rmsg.Options{})
-		ln := listen(t, server, device)
-		c := labtest.Must((&rmsg.Dialer{Loop: run(t, rmsg.Options{})}).Dial(within(t), ln.Addr().String()))(t)
-		s := labtest.Must(ln.Accept(within(t)))(t)
+		c, s := connect(t, device, run(t, rmsg.Options{}), server)
 		sizes := []int{100, 100_000, 0, 8192}
 		for i, n := range sizes {
 			labtest.Check(t, c.Send(within(t), pattern(n, i)))

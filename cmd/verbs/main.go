@@ -57,7 +57,7 @@ import (
 type commands struct {
 	Version kong.VersionFlag `help:"Print the version."`
 
-	Devices    info.Devices     `cmd:"" help:"List RDMA devices, their ports and addresses."`
+	Devices    dev.Devices      `cmd:"" help:"List RDMA devices, their ports and addresses."`
 	Info       info.Cmd         `cmd:"" help:"Show what devices can do."`
 	Ports      dev.Ports        `cmd:"" help:"Show the ports of devices of any driver."`
 	Counters   dev.Counters     `cmd:"" help:"Show counters, or how fast they grow."`

@@ -1,0 +1,106 @@
+package dev
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
+	"github.com/goverbs/verbs/rdmadev"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// Devices is verbs devices, for kong.
+type Devices struct {
+	JSON bool `help:"Print JSON."`
+}
+
+func (c *Devices) Help() string {
+	return `Lists devices of every driver, without opening them. The list has the state of each port, the
+network interfaces, and the addresses that lead to the device: those to listen on and to
+dial.
+
+Examples:
+
+  verbs devices
+  verbs devices --json`
+}
+
+func (c *Devices) Run(context.Context) error {
+	devs, err := devices("")
+	if err == nil && len(devs) == 0 {
+		_, err = uverbs.Find("") // says what to do
+	}
+	if err != nil {
+		return err
+	}
+	return c.print(os.Stdout, devs)
+}
+
+type deviceLine struct {
+	Name       string           `json:"device"`
+	GUID       string           `json:"node_guid"`
+	Protocol   rdmadev.Protocol `json:"protocol,omitempty"`
+	Driver     string           `json:"driver,omitempty"`
+	Node       string           `json:"node,omitempty"`
+	Ports      []string         `json:"port_states,omitempty"`
+	Interfaces []string         `json:"interfaces,omitempty"`
+	Addrs      []netip.Addr     `json:"addresses,omitempty"`
+	Error      string           `json:"error,omitempty"`
+}
+
+func (c *Devices) print(w io.Writer, devs []rdmadev.Device) error {
+	lines := []deviceLine{}
+	for _, d := range devs {
+		l := deviceLine{Name: d.Name, GUID: d.NodeGUID.String(), Protocol: d.Protocol, Driver: d.Driver}
+		if d.VerbsNode != "" {
+			l.Node = "/dev/infiniband/" + d.VerbsNode
+		}
+		failed := d.Errs
+		for _, p := range d.Ports {
+			l.Ports = append(l.Ports, p.State.String())
+			failed = append(failed, p.Errs...)
+			for _, name := range p.Interfaces {
+				if !slices.Contains(l.Interfaces, name) {
+					l.Interfaces = append(l.Interfaces, name)
+				}
+			}
+		}
+		// None is no error: the device may be down, or the node of rdma_cm missing.
+		l.Addrs, _ = cm.DeviceAddrs(uverbs.Device{Name: d.Name})
+		if err := errors.Join(failed...); err != nil {
+			l.Error = strings.ReplaceAll(err.Error(), "\n", "; ")
+		}
+		lines = append(lines, l)
+	}
+	if c.JSON {
+		return cli.WriteJSON(w, lines)
+	}
+	// The first two columns are those of ibv_devices.
+	row := func(name, guid, protocol, driver, ports, interfaces, addrs string) {
+		fmt.Fprintf(w, "    %-16s\t%-16s\t%-8s  %-9s %-8s %-9s  %s\n", name, guid, protocol, driver, ports, interfaces, addrs)
+	}
+	row("device", "   node GUID", "protocol", "driver", "state", "interface", "addresses")
+	row("------", "----------------", "--------", "------", "-----", "---------", "---------")
+	for _, l := range lines {
+		addrs := make([]string, len(l.Addrs))
+		for i, a := range l.Addrs {
+			addrs[i] = a.String()
+		}
+		joined := func(s ...string) string { return cmp.Or(strings.Join(s, ","), "-") }
+		row(l.Name, l.GUID, joined(string(l.Protocol)), joined(l.Driver), joined(l.Ports...), joined(l.Interfaces...), joined(addrs...))
+	}
+	for _, l := range lines {
+		if l.Error != "" {
+			fmt.Fprintf(os.Stderr, "verbs: %s: %s\n", l.Name, l.Error)
+		}
+	}
+	return nil
+}
