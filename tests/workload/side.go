@@ -181,6 +181,9 @@ func remoteAccess(c *uverbs.Context) (a verbs.Access, atomics bool) {
 	return a, atomics
 }
 
+// reasonTime bounds the wait for the end of a connection whose requests are flushed.
+const reasonTime = 5 * time.Second
+
 // withReason adds the reason why a connection ended to the error of a request that was
 // flushed.
 func withReason(err error, e *cm.Endpoint) error {
@@ -190,7 +193,7 @@ func withReason(err error, e *cm.Endpoint) error {
 	select {
 	case <-e.Done():
 		return fmt.Errorf("%w: %w", e.Err(), err)
-	case <-time.After(5 * time.Second):
+	case <-time.After(reasonTime):
 		return err // only the queue pair has failed
 	}
 }
@@ -204,6 +207,7 @@ func unlessPeerClosed(ctx context.Context, e *cm.Endpoint, err error) error {
 	select {
 	case <-e.Done(): // requests may be flushed before
 	case <-ctx.Done():
+	case <-time.After(reasonTime):
 	}
 	if errors.Is(e.Err(), verbs.ErrDisconnected) {
 		return nil
