@@ -100,13 +100,17 @@ func newCounter(name string, value uint64, hardware bool) Counter {
 	return c
 }
 
-// Since returns by how much the counter has grown since an earlier reading of it. A counter
-// that is now smaller was reset in between, or belongs to a device that was created again:
-// it has grown by its value at least. exact reports that neither this happened nor the
-// counter is at its largest value.
+// Since returns by how much the counter has grown since an earlier reading of it. exact reports
+// that the counter did not fall in between and is not at its largest value. A counter that
+// falls was reset, or belongs to a device that was created again: it has grown by its value
+// at least. Counters of mlx5's hardware have 32 bits and wrap (mlx5_ib_query_q_counters): one
+// that falls from the upper half of them is taken to have wrapped.
 func (c Counter) Since(earlier Counter) (n uint64, exact bool) {
-	if c.Value < earlier.Value {
-		return c.Value, false
+	if c.Value >= earlier.Value {
+		return c.Value - earlier.Value, c.Max == 0 || c.Value < c.Max
 	}
-	return c.Value - earlier.Value, c.Max == 0 || c.Value < c.Max
+	if grown := uint32(c.Value - earlier.Value); c.Hardware && earlier.Value>>31 == 1 && grown < 1<<31 {
+		return uint64(grown), false
+	}
+	return c.Value, false
 }

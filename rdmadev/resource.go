@@ -225,10 +225,7 @@ func (d Device) SRQs() (list []SRQ, err error) {
 // resources sends a command with attributes, and calls each with every entry of a table
 // that is answered.
 func (d Device) resources(what string, cmd, table int, attrs nldev.Attrs, each func(entry)) error {
-	if d.Index < 0 {
-		return d.error("list", what, errors.ErrUnsupported)
-	}
-	err := nldev.Dump(cmd, append(d.handle(), attrs...), func(a nldev.Attrs) error {
+	err := d.ask(cmd, true, attrs, func(a nldev.Attrs) error {
 		for _, e := range a.Map()[table].Attrs().All() {
 			each(e.Attrs().Map())
 		}
@@ -240,12 +237,33 @@ func (d Device) resources(what string, cmd, table int, attrs nldev.Attrs, each f
 	return nil
 }
 
-// do sends a command about the device, with attributes beside its index.
-func (d Device) do(cmd int, attrs nldev.Attrs) (nldev.Attrs, error) {
+// do sends a command about the device, with attributes beside its index, and returns the answer.
+func (d Device) do(cmd int, attrs nldev.Attrs) (answer nldev.Attrs, err error) {
+	err = d.ask(cmd, false, attrs, func(a nldev.Attrs) error {
+		answer = a
+		return nil
+	})
+	return answer, err
+}
+
+// ask sends a command about the device, with attributes beside its index, and calls each with
+// each part of the answer. dump asks for a list.
+func (d Device) ask(cmd int, dump bool, attrs nldev.Attrs, each func(nldev.Attrs) error) error {
 	if d.Index < 0 {
-		return nil, errors.ErrUnsupported
+		return errors.ErrUnsupported
 	}
-	return nldev.Do(cmd, append(d.handle(), attrs...))
+	request := append(d.handle(), attrs...)
+	switch {
+	case d.src.ask != nil:
+		return d.src.ask(cmd, dump, request, each)
+	case dump:
+		return nldev.Dump(cmd, request, each)
+	}
+	answer, err := nldev.Do(cmd, request)
+	if err != nil {
+		return err
+	}
+	return each(answer)
 }
 
 // handle returns the attribute that selects the device.

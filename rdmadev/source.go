@@ -3,6 +3,8 @@ package rdmadev
 import (
 	"cmp"
 	"path/filepath"
+
+	"github.com/goverbs/verbs/internal/nldev"
 )
 
 // Source is where devices are read from. The zero value is this machine, as the network
@@ -15,6 +17,9 @@ type Source struct {
 	// Filter, if it is not nil, selects devices by their names. Nothing is read of others:
 	// with some drivers, reading counters is slow, or fails with a message in the kernel's log.
 	Filter func(name string) bool
+
+	// ask, if it is not nil, answers in place of the kernel: in tests.
+	ask func(cmd int, dump bool, request nldev.Attrs, each func(nldev.Attrs) error) error
 }
 
 // class returns the path of something in /sys/class.

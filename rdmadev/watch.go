@@ -33,11 +33,15 @@ const (
 // WatchOptions are options for [Source.Watch]. The zero value selects defaults.
 type WatchOptions struct {
 	// Interval is how often the devices are read, beside when the kernel reports a change.
-	// Zero means a second. No kernel reports the states of InfiniBand's ports, so a link
-	// that fails and recovers in less than the interval may be overlooked; the counter
-	// link_downed shows it.
+	// Zero means a second. The kernel does not report the states of InfiniBand's ports, so
+	// a link that fails and recovers in less than the interval may be overlooked; the
+	// counter link_downed shows it.
 	Interval time.Duration
 }
+
+// settleTime is the delay between a report and reading the devices: reports often come in
+// groups, and port states follow those of network interfaces.
+const settleTime = 20 * time.Millisecond
 
 // Watch yields the changes to the devices of this machine, see [Source.Watch].
 func Watch(ctx context.Context) iter.Seq2[Change, error] {
@@ -48,20 +52,20 @@ func Watch(ctx context.Context) iter.Seq2[Change, error] {
 // changes. It ends when the loop does, or with the error of ctx. An error of reading the
 // devices is yielded and does not end it.
 //
-// The kernel reports devices that come, go and are renamed, and network interfaces that
-// ports get and lose, since Linux 6.12; before, they are noticed after Interval at most.
+// The kernel reports devices that come, go and are renamed, and network interfaces, with which
+// the ports of RoCE and iWARP go up and down. A program in a container may get no reports of
+// devices before Linux 6.12; they are noticed after Interval at most.
 func (s Source) Watch(ctx context.Context, opt WatchOptions) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		reported := make(chan struct{}, 1)
 		if s.Sys == "" {
-			go nldev.Monitor(ctx, func(nldev.Attrs) error { // without it, the ticker remains
+			go nldev.Notify(ctx, func() { // without it, the ticker remains
 				select {
 				case reported <- struct{}{}:
 				default:
 				}
-				return nil
 			})
 		}
 		tick := time.NewTicker(cmp.Or(opt.Interval, time.Second))
@@ -84,6 +88,7 @@ func (s Source) Watch(ctx context.Context, opt WatchOptions) iter.Seq2[Change, e
 				yield(Change{}, context.Cause(ctx))
 				return
 			case <-reported:
+				time.Sleep(settleTime)
 			case <-tick.C:
 			}
 		}

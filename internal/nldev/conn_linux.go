@@ -1,12 +1,14 @@
 package nldev
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -33,7 +35,7 @@ func Dump(cmd int, attrs Attrs, each func(Attrs) error) error {
 }
 
 func exchange(cmd, flags int, attrs Attrs, each func(Attrs) error) error {
-	c, err := open(0)
+	c, err := open(unix.NETLINK_RDMA, 0)
 	if err != nil {
 		return err
 	}
@@ -52,16 +54,15 @@ func exchange(cmd, flags int, attrs Attrs, each func(Attrs) error) error {
 	}
 }
 
-// conn is a socket of RDMA's netlink family. It belongs to the network namespace of the
-// thread that opens it.
+// conn is a netlink socket. It belongs to the network namespace of the thread that opens it.
 type conn struct {
 	fd  int
 	buf []byte
 }
 
-// open opens a socket that also receives the messages to groups, a bit mask.
-func open(groups uint32) (*conn, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
+// open opens a socket of a netlink family that also receives the messages to groups, a bit mask.
+func open(family int, groups uint32) (*conn, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, family)
 	if err == unix.EPROTONOSUPPORT || err == unix.EAFNOSUPPORT { // ib_core is not loaded
 		return nil, fmt.Errorf("%w: %w", verbs.ErrNoRDMA, os.NewSyscallError("socket", err))
 	}
@@ -147,37 +148,51 @@ func ack(m syscall.NetlinkMessage) error {
 	return errno
 }
 
-// Monitor calls each with the attributes of every event: a device that is added, removed or
-// renamed, or gets or loses a network interface. A nil argument means that events were lost.
-// Monitor returns when each returns an error, which it returns, or when ctx is done. Kernels
-// before 6.12 send no events.
-func Monitor(ctx context.Context, each func(Attrs) error) error {
-	c, err := open(1 << (abi.RDMA_NL_GROUP_NOTIFY - 1))
-	if err != nil {
-		return err
+// notifiers are the groups of messages that report changes to devices and ports.
+var notifiers = []struct {
+	family  int
+	groups  uint32
+	matches string // a part of the messages that count
+}{
+	// Devices, since Linux 6.12.
+	{unix.NETLINK_RDMA, 1 << (abi.RDMA_NL_GROUP_NOTIFY - 1), ""},
+	// Devices, in the initial network namespace.
+	{unix.NETLINK_KOBJECT_UEVENT, 1, "SUBSYSTEM=infiniband"},
+	// Network interfaces, with which ports of RoCE and iWARP go up and down.
+	{unix.NETLINK_ROUTE, unix.RTMGRP_LINK, ""},
+}
+
+// Notify calls changed, from several goroutines, when the kernel reports that devices or ports
+// may have changed, or that it has lost reports. It returns when ctx is done, or when the
+// kernel offers no reports. States of InfiniBand's ports are not reported.
+func Notify(ctx context.Context, changed func()) {
+	var all sync.WaitGroup
+	for _, n := range notifiers {
+		c, err := open(n.family, n.groups)
+		if err != nil {
+			continue
+		}
+		all.Go(func() { c.listen(ctx, []byte(n.matches), changed) })
 	}
+	all.Wait()
+}
+
+// listen calls changed for every datagram that contains matches, and closes the socket.
+func (c *conn) listen(ctx context.Context, matches []byte, changed func()) {
 	if err := unix.SetNonblock(c.fd, true); err != nil {
 		c.Close()
-		return os.NewSyscallError("fcntl", err)
+		return
 	}
 	f := os.NewFile(uintptr(c.fd), "netlink") // read through the netpoller
 	defer f.Close()
 	defer context.AfterFunc(ctx, func() { f.SetReadDeadline(time.Unix(1, 0)) })()
 	for {
 		n, err := f.Read(c.buf)
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case errors.Is(err, unix.ENOBUFS):
-			if err := each(nil); err != nil {
-				return err
-			}
-		case err != nil:
-			return err
-		default:
-			if _, err := parse(c.buf[:n], each); err != nil {
-				return err
-			}
+		if err != nil && !errors.Is(err, unix.ENOBUFS) {
+			return
+		}
+		if err != nil || bytes.Contains(c.buf[:n], matches) {
+			changed()
 		}
 	}
 }

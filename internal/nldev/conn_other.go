@@ -18,5 +18,5 @@ func Do(int, Attrs) (Attrs, error) { return nil, errNoRDMA }
 // Dump fails like Do.
 func Dump(int, Attrs, func(Attrs) error) error { return errNoRDMA }
 
-// Monitor fails like Do.
-func Monitor(context.Context, func(Attrs) error) error { return errNoRDMA }
+// Notify returns at once.
+func Notify(context.Context, func()) {}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmadev"
 )
 
 // TestDevinfo compares verbs info with C's ibv_devinfo -v: each field of C is in the JSON,
@@ -48,6 +49,44 @@ func TestDevinfo(t *testing.T) {
 			if path != "driver" && !strings.HasPrefix(path, "features.") && v != json.Number("0") {
 				t.Errorf("%s: verbs says %v, C nothing", path, v)
 			}
+		}
+	})
+}
+
+// TestDevinfoUnopened compares what package rdmadev reads of a device, without opening it, with
+// ibv_devinfo -v.
+func TestDevinfoUnopened(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		d := labtest.Must(rdmadev.Find(device))(t)
+		ours := map[string]any{
+			"fw_ver": d.Firmware, "node_guid": d.NodeGUID.String(), "sys_image_guid": d.SystemGUID.String(), "phys_port_cnt": len(d.Ports),
+		}
+		for _, p := range d.Ports {
+			add := func(name string, v any) { ours[fmt.Sprintf("ports.%d.%s", p.Num, name)] = v }
+			add("state", "PORT_"+p.State.String())
+			add("phys_state", p.PhysState.String())
+			add("link_layer", p.LinkLayer.String())
+			add("sm_lid", p.SMLID)
+			add("port_lid", p.LID)
+			add("port_lmc", p.LMC)
+			add("active_width", fmt.Sprintf("%dX", p.Lanes))
+			add("active_speed", fmt.Sprintf("%.1f Gbps", float64(p.Rate)/1000/float64(max(p.Lanes, 1))))
+			for _, g := range labtest.Must(p.GIDs())(t) {
+				add(fmt.Sprintf("gids.%d", g.Index), fmt.Sprintf("%v, %v", g.GID, g.Type))
+			}
+		}
+		for _, c := range parseDevinfo(t, output(t, "ibv_devinfo", "-v", "-d", device)) {
+			if v, ok := ours[c.path]; ok {
+				delete(ours, c.path)
+				if err := c.equals(v); err != nil {
+					t.Errorf("%s: C says %s, rdmadev %v: %v", c.path, c, v, err)
+				}
+			} else if strings.Contains(c.path, ".gids.") {
+				t.Errorf("%s: C says %s, rdmadev nothing", c.path, c)
+			}
+		}
+		for path, v := range ours {
+			t.Errorf("%s: rdmadev says %v, C nothing", path, v)
 		}
 	})
 }

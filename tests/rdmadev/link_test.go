@@ -15,7 +15,8 @@ import (
 	"github.com/goverbs/verbs/rdmadev"
 )
 
-// TestLink adds, renames and deletes a device, and watches that.
+// TestLink adds, renames and deletes a device, takes its port down and up, and watches that: the
+// kernel reports each change.
 func TestLink(t *testing.T) {
 	labtest.Require(t)
 	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("no change"))
@@ -23,7 +24,7 @@ func TestLink(t *testing.T) {
 	changes := make(chan rdmadev.Change)
 	ended := make(chan error, 1)
 	go func() {
-		for c, err := range rdmadev.Watch(ctx) {
+		for c, err := range (rdmadev.Source{}).Watch(ctx, rdmadev.WatchOptions{Interval: time.Hour}) {
 			if err != nil {
 				ended <- err
 				return
@@ -50,13 +51,25 @@ func TestLink(t *testing.T) {
 	}
 	expect(rdmadev.DeviceAdded, "siw0")
 
-	labtest.Check(t, rdmadev.AddLink("rxe7", "rxe", "d0"))
+	ip := func(args ...string) {
+		t.Helper()
+		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v: %s", args, err, out)
+		}
+	}
+	ip("link", "add", "f0", "up", "type", "dummy")
+	t.Cleanup(func() { ip("link", "del", "f0") })
+	labtest.Check(t, rdmadev.AddLink("rxe7", "rxe", "f0"))
 	d := labtest.Must(rdmadev.Find("rxe7"))(t)
-	if d.Protocol != rdmadev.RoCE || len(d.Ports) != 1 || len(d.Ports[0].Interfaces) == 0 || d.Ports[0].Interfaces[0] != "d0" {
+	if d.Protocol != rdmadev.RoCE || d.Driver != "rxe" || len(d.Ports) != 1 || len(d.Ports[0].Interfaces) == 0 || d.Ports[0].Interfaces[0] != "f0" {
 		t.Errorf("added %+v", d)
 	}
 	t.Cleanup(func() { d.Delete() })
 	expect(rdmadev.DeviceAdded, "rxe7")
+	for _, state := range []string{"down", "up"} {
+		ip("link", "set", "f0", state)
+		expect(rdmadev.PortChanged, "rxe7")
+	}
 	labtest.Check(t, d.Rename("renamed"))
 	if again := labtest.Must(rdmadev.Find("renamed"))(t); again.Index != d.Index {
 		t.Errorf("its index was %d and is %d", d.Index, again.Index)
