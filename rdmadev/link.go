@@ -64,7 +64,7 @@ func (d Device) change(op, object string, cmd int, attrs nldev.Attrs) error {
 type System struct {
 	SharedDevices  bool // all network namespaces see every device ("netns shared"), or only that of its own ("exclusive")
 	PrivilegedQKey bool // processes without CAP_NET_RAW may use privileged Q_Keys; since Linux 6.8
-	Monitor        bool // the kernel sends events, see [Monitor]; since Linux 6.12
+	Monitor        bool // the kernel reports changes, see [Source.Watch]; since Linux 6.12
 	CopyOnFork     bool // registered memory survives fork, so that a child's writes do not touch the parent's
 }
 

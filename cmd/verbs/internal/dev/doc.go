@@ -1,5 +1,5 @@
 // Package dev holds the commands of verbs that show and change RDMA devices of any driver
-// without opening them: ports, counters, res, stat, link and monitor.
+// without opening them: devices, ports, counters, res, stat, link and monitor.
 package dev
 
 import (
