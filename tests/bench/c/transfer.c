@@ -17,8 +17,9 @@
 
 static const char *ops[] = { "send", "write", "read", "add" };
 
-// post posts the next n messages with one call. The last of all, and one in
-// PERIOD, is signaled; its ID is how many have been posted with it.
+// post posts the next n messages with one call. The last of all, the last before those
+// that are measured, and one in PERIOD are signaled; the ID is how many have been posted
+// with it.
 static void post(struct end *e, uint32_t n)
 {
 	struct ibv_send_wr *last = &e->wrs[n - 1], *bad;
@@ -29,7 +30,7 @@ static void post(struct end *e, uint32_t n)
 		e->wrs[i].next = &e->wrs[i + 1];
 	last->next = NULL;
 	last->wr_id = e->posted;
-	if (e->posted / PERIOD != before / PERIOD || e->posted == e->work.n || e->work.op == READ || e->work.op == ADD) {
+	if (e->posted / PERIOD != before / PERIOD || e->posted == e->work.n || (before < e->warm && e->posted >= e->warm) || e->work.op == READ || e->work.op == ADD) {
 		last->send_flags |= IBV_SEND_SIGNALED;
 		e->signaled++;
 	}

@@ -6,14 +6,14 @@ import (
 	"github.com/goverbs/verbs"
 )
 
-// post posts the next n messages with one call. The last of all, and one per period, is
-// signaled; its ID is how many have been posted including it.
+// post posts the next n messages with one call. The last of all, the last before those that are
+// measured, and one per period are signaled; the ID is how many have been posted including it.
 func (e *end) post(n uint32) error {
 	before := e.posted
 	e.posted += n
 	last := &e.wrs[n-1]
 	last.ID = uint64(e.posted)
-	if e.posted/period != before/period || e.posted == e.N || e.fetches() {
+	if e.posted/period != before/period || e.posted == e.N || before < e.warm && e.posted >= e.warm || e.fetches() {
 		last.Flags = verbs.SendSignaled
 		e.signaled++
 	}
