@@ -18,7 +18,7 @@ type Source struct {
 	// with some drivers, reading counters is slow, or fails with a message in the kernel's log.
 	Filter func(name string) bool
 
-	// ask, if it is not nil, answers in place of the kernel: in tests.
+	// ask, if it is not nil, answers instead of the kernel: in tests.
 	ask func(cmd int, dump bool, request nldev.Attrs, each func(nldev.Attrs) error) error
 }
 

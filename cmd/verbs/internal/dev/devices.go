@@ -36,7 +36,7 @@ Examples:
 func (c *Devices) Run(context.Context) error {
 	devs, err := devices("")
 	if err == nil && len(devs) == 0 {
-		_, err = uverbs.Find("") // says what to do
+		_, err = uverbs.Find("") // with a remedy
 	}
 	if err != nil {
 		return err
