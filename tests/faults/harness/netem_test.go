@@ -97,7 +97,7 @@ func (e *env) runOverNetem(l *load) bool {
 	if e.device == labtest.RXE {
 		// rxe fails a QP without an error completion if responses to a READ are out of
 		// order: check_ack in rxe_comp.c returns COMPST_ERROR without setting a status,
-		// of which the kernel warns. Then all requests are flushed, none with the cause.
+		// and the kernel warns of this. All requests are flushed, and none has the cause.
 		for _, layer := range []string{"cm", "rconn", "rmsg"} {
 			want[layer] = append(want[layer], verbs.WCFlushErr)
 		}
