@@ -97,6 +97,8 @@ lint: ## gofmt, modules, vet, staticcheck, uses of unsafe, other platforms, know
 	@echo "$(GO) test -d=checkptr"; $(GO) test -gcflags=github.com/goverbs/verbs/...=-d=checkptr -skip AgainstC $(UNSAFE_PKGS) >build/checkptr.txt 2>&1 || { cat build/checkptr.txt; exit 1; }
 	@for p in linux/386 linux/arm linux/arm64 linux/s390x darwin/arm64 freebsd/amd64 netbsd/amd64 openbsd/amd64 windows/amd64; do \
 		echo "$$p $(GO) vet ./..."; GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) vet ./... || exit 1; done
+	GOARCH=arm64 $(GO) build work
+	@for arch in ppc64 riscv64; do echo "GOARCH=$$arch $(GO) build"; GOARCH=$$arch $(GO) build $(LIB_PKGS) || exit 1; done
 	$(GO) test -tags nordma -count 1 ./internal/unix
 	GOOS=plan9 GOARCH=amd64 $(GO) build .
 	@GOARCH=386 $(GO) test -c -o build/386.test .; exec=; \

@@ -41,21 +41,23 @@ func TestNoRDMA(t *testing.T) {
 		t.Errorf("rdmadev.Devices: %v, %v", devices, err)
 	}
 	for what, try := range map[string]func(context.Context) error{
-		"uverbs.Find":    func(context.Context) error { _, err := uverbs.Find("rxe0"); return err },
-		"uverbs.Open":    func(context.Context) error { _, err := uverbs.Open(""); return err },
-		"cm.Dial":        func(ctx context.Context) error { _, err := cm.Dial(ctx, addr); return err },
-		"cm.Listen":      func(ctx context.Context) error { _, err := cm.Listen(ctx, listen); return err },
-		"cm.Lookup":      func(ctx context.Context) error { _, err := cm.Lookup(ctx, "127.0.0.1"); return err },
-		"cm.NewChannel":  func(context.Context) error { _, err := cm.NewChannel(); return err },
-		"cm.NewLoop":     func(context.Context) error { _, err := cm.NewLoop(); return err },
-		"rconn.Dial":     func(ctx context.Context) error { _, err := rconn.Dial(ctx, addr); return err },
-		"rconn.Listen":   func(ctx context.Context) error { _, err := rconn.Listen(ctx, listen); return err },
-		"rmsg.Dial":      func(ctx context.Context) error { _, err := rmsg.Dial(ctx, addr); return err },
-		"rmsg.Listen":    func(ctx context.Context) error { _, err := rmsg.Listen(ctx, listen); return err },
-		"rsock.Dial":     func(context.Context) error { _, err := rsock.Dial("rdma", addr); return err },
-		"rsock.Listen":   func(context.Context) error { _, err := rsock.Listen("rdma", listen); return err },
-		"rdmadev.Find":   func(context.Context) error { _, err := rdmadev.Find("rxe0"); return err },
-		"rdmadev.System": func(context.Context) error { _, err := rdmadev.ReadSystem(); return err },
+		"uverbs.Find":              func(context.Context) error { _, err := uverbs.Find("rxe0"); return err },
+		"uverbs.Open":              func(context.Context) error { _, err := uverbs.Open(""); return err },
+		"cm.Dial":                  func(ctx context.Context) error { _, err := cm.Dial(ctx, addr); return err },
+		"cm.Listen":                func(ctx context.Context) error { _, err := cm.Listen(ctx, listen); return err },
+		"cm.Lookup":                func(ctx context.Context) error { _, err := cm.Lookup(ctx, "127.0.0.1"); return err },
+		"cm.NewChannel":            func(context.Context) error { _, err := cm.NewChannel(); return err },
+		"cm.NewLoop":               func(context.Context) error { _, err := cm.NewLoop(); return err },
+		"rconn.Dial":               func(ctx context.Context) error { _, err := rconn.Dial(ctx, addr); return err },
+		"rconn.Listen":             func(ctx context.Context) error { _, err := rconn.Listen(ctx, listen); return err },
+		"rmsg.Dial":                func(ctx context.Context) error { _, err := rmsg.Dial(ctx, addr); return err },
+		"rmsg.Listen":              func(ctx context.Context) error { _, err := rmsg.Listen(ctx, listen); return err },
+		"rsock.Dial":               func(context.Context) error { _, err := rsock.Dial("rdma", addr); return err },
+		"rsock.Listen":             func(context.Context) error { _, err := rsock.Listen("rdma", listen); return err },
+		"rdmadev.Find":             func(context.Context) error { _, err := rdmadev.Find("rxe0"); return err },
+		"rdmadev.System":           func(context.Context) error { _, err := rdmadev.ReadSystem(); return err },
+		"rdmadev.AddLink":          func(context.Context) error { return rdmadev.AddLink("rxe0", "rxe", "eth0") },
+		"rdmadev.SetSharedDevices": func(context.Context) error { return rdmadev.SetSharedDevices(true) },
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		err := try(ctx)

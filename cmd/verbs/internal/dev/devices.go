@@ -3,7 +3,6 @@ package dev
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -75,9 +74,7 @@ func (c *Devices) print(w io.Writer, devs []rdmadev.Device) error {
 		}
 		// None is no error: the device may be down, or the node of rdma_cm missing.
 		l.Addrs, _ = cm.DeviceAddrs(uverbs.Device{Name: d.Name})
-		if err := errors.Join(failed...); err != nil {
-			l.Error = strings.ReplaceAll(err.Error(), "\n", "; ")
-		}
+		l.Error = oneLine(failed)
 		lines = append(lines, l)
 	}
 	if c.JSON {

@@ -4,6 +4,7 @@ package dev
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -19,6 +20,15 @@ func devices(name string) ([]rdmadev.Device, error) {
 	}
 	d, err := rdmadev.Find(name)
 	return []rdmadev.Device{d}, err
+}
+
+// oneLine returns the text of errors in one line, or "" if there are none.
+func oneLine(errs []error) string {
+	err := errors.Join(errs...)
+	if err == nil {
+		return ""
+	}
+	return strings.ReplaceAll(err.Error(), "\n", "; ")
 }
 
 // table prints rows in columns. Empty fields are printed as "-".

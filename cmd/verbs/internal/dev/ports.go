@@ -2,7 +2,6 @@ package dev
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -81,9 +80,7 @@ func (c *Ports) print(w io.Writer) error {
 					l.GIDs = append(l.GIDs, gidLine{g.Index, g.GID, g.Type.String(), g.Interface})
 				}
 			}
-			if err := errors.Join(failed...); err != nil {
-				l.Error = strings.ReplaceAll(err.Error(), "\n", "; ")
-			}
+			l.Error = oneLine(failed)
 			lines = append(lines, l)
 		}
 	}
