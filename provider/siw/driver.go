@@ -133,7 +133,8 @@ func (c context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (prov
 // CreateQP makes a QP and maps its queues.
 func (c context) CreateQP(init *provider.QPInit, create func(provider.UHW) (provider.QPInfo, error)) (provider.SendQueue, provider.RecvQueue, error) {
 	sends, recvs := init.Cap.MaxSendWR, init.Cap.MaxRecvWR
-	init.Cap.MaxSendWR, init.Cap.MaxRecvWR = withSpare(sends), withSpare(recvs)
+	// Sends have a second spare element, for nudge.
+	init.Cap.MaxSendWR, init.Cap.MaxRecvWR = withSpare(withSpare(sends)), withSpare(recvs)
 	init.Cap.MaxSendSGE = max(init.Cap.MaxSendSGE, 2) // see needsSecondSGE
 	var resp abi.SiwUrespCreateQp
 	info, err := create(provider.UHW{Out: mmap.Bytes(&resp)})

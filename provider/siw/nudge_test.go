@@ -25,7 +25,7 @@ func newConnection(t *testing.T) (*CompletionQueue, *SendQueue, *RecvQueue) {
 		t.Fatal(err)
 	}
 	t.Cleanup(cq.Release)
-	sq, rq, err := h.createQP(cq, 4, 2, verbs.QPCap{MaxSendSGE: 2, MaxRecvSGE: 1})
+	sq, rq, err := h.createQP(cq, 8, 2, verbs.QPCap{MaxSendSGE: 2, MaxRecvSGE: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,6 +116,34 @@ func TestNoNudge(t *testing.T) {
 				t.Error("the peer gets a WRITE")
 			}
 		})
+	}
+}
+
+// TestRoomBesideNudge checks that callers can fill the queue behind a WRITE that the kernel
+// has not taken, and no more.
+func TestRoomBesideNudge(t *testing.T) {
+	_, sq, _ := newConnection(t)
+	send(t, sq, true)
+	if !waitPosted(sq, 2, timeout) {
+		t.Fatal("the peer gets no WRITE")
+	}
+	wrs := make([]verbs.SendWR, sq.Cap()+1)
+	for i := range wrs {
+		wrs[i].Opcode = verbs.OpSend
+	}
+	if n, err := sq.Post(wrs); n != sq.Cap() || err != verbs.ErrQueueFull {
+		t.Errorf("posted %d of %d, %v", n, sq.Cap(), err)
+	}
+	if n, err := sq.Post(wrs); n != 0 || err != verbs.ErrQueueFull {
+		t.Errorf("posted %d to a full queue, %v", n, err)
+	}
+	sqeWord(sq.queue.at(1)).Store(0) // the WRITE
+	if n, err := sq.Post(wrs); n != 0 || err != verbs.ErrQueueFull {
+		t.Errorf("posted %d to a full queue without WRITE, %v", n, err)
+	}
+	sqeWord(sq.queue.at(2)).Store(0)
+	if n, err := sq.Post(wrs); n != 1 || err != verbs.ErrQueueFull {
+		t.Errorf("posted %d to a queue with one free element, %v", n, err)
 	}
 }
 

@@ -37,6 +37,7 @@ type SendQueue struct {
 	nudgeTimer        *time.Timer   // calls nudge
 	nudgeDelay        time.Duration // before the next call
 	nudgePending      bool          // nudge will be called
+	nudged            uint32        // the place of its last WRITE
 	disableLocksLater bool          // disable the locks when nudge is done
 }
 
@@ -114,8 +115,7 @@ var nudgeID = rand.Uint64()
 // nudge sends the peer an empty WRITE, repeatedly until a message has come: a siw that
 // accepts may leave the first message unread until more data comes (see
 // docs/kernels.md). The WRITE is not signaled; if it fails, its completion is
-// dropped. Callers lose no element to a WRITE in the queue: it waits for a request that
-// has left the queue and not completed.
+// dropped. Callers lose no element to it; see nudgeQueued.
 func (q *SendQueue) nudge() {
 	q.Lock()
 	defer q.Unlock()
@@ -125,6 +125,7 @@ func (q *SendQueue) nudge() {
 	}
 	sqe := q.queue.at(q.put)
 	if !isValid(sqeWord(sqe).Load() | sqeWord(q.queue.at(q.put-1)).Load()) { // otherwise more is queued
+		q.nudged = q.put
 		sqe.Id, sqe.Rkey, *sqe.Raddr() = nudgeID, 0, 0
 		sqeWord(sqe).Store(word(abi.SIW_WQE_VALID, 0, abi.SIW_OP_WRITE))
 		if _, err := q.submit(1); err != nil {
@@ -183,11 +184,25 @@ func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 
 // freeSlots returns how many of n requests fit. The kernel takes requests in order.
 func (q *SendQueue) freeSlots(n int) int {
-	n = min(n, int(q.size))
-	for n > 0 && isValid(sqeWord(q.queue.at(q.put+uint32(n)-1-q.size)).Load()) {
-		n--
+	size := q.size
+	n = min(n, int(size))
+	for n > 0 && isValid(sqeWord(q.queue.at(q.put+uint32(n)-1-size)).Load()) {
+		if size == q.size && q.nudgeQueued() {
+			size++
+		} else {
+			n--
+		}
 	}
 	return n
+}
+
+// nudgeQueued reports whether a WRITE of nudge is in the queue, and the array has an
+// element for it besides those of callers. It may still be there when all requests
+// before it have completed: a READ completes with its response, while the kernel may be
+// busy with a response to the peer.
+func (q *SendQueue) nudgeQueued() bool {
+	sqe := q.queue.at(q.nudged)
+	return q.size < q.queue.mask && isValid(sqeWord(sqe).Load()) && sqe.Id == nudgeID
 }
 
 func (q *SendQueue) postError(wrs []verbs.SendWR, i int, err error) error {
