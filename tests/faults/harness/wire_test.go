@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -133,4 +134,15 @@ func (w *wire) totals() (counts [2]int) {
 		counts[0], counts[1] = counts[0]+p, counts[1]+d
 	}
 	return counts
+}
+
+// lostDREQs returns how many messages about the end of a connection were sent by rxe9 and have
+// not reached rxe8.
+func (w *wire) lostDREQs() int {
+	w.t.Helper()
+	count := func(file string) int {
+		text := labtest.Must(os.ReadFile("/sys/class/infiniband/" + file + "/dreq"))(w.t)
+		return labtest.Must(strconv.Atoi(strings.TrimSpace(string(text))))(w.t)
+	}
+	return count("rxe9/ports/1/cm_tx_msgs") - count("rxe8/ports/1/cm_rx_msgs")
 }
