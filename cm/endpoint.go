@@ -453,7 +453,7 @@ func (e *Endpoint) Disconnect() { e.end(verbs.ErrClosed, true) }
 // a receive before it acknowledges the message, so the peer's send may fail though the
 // message has arrived. Answer it, or wait for Done.
 //
-// On RoCE and InfiniBand one datagram tells the peer of the end. If the network loses it, the
+// On RoCE and InfiniBand a datagram reports the end to the peer. If the network loses it, the
 // kernel repeats it every 4 s, but not after Close. A peer whose requests are all complete
 // then waits without end, so it should have a deadline; on bad networks call Disconnect some
 // seconds before Close.

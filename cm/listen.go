@@ -104,7 +104,7 @@ func (c *ListenConfig) listen(ctx context.Context, addr string) (*Listener, erro
 	}
 	local := addrs[0]
 	if local.Addr().IsLoopback() { // the kernel listens there, but it may let no peer connect
-		if _, err := l.transport.pathTo(ctx, local); err != nil {
+		if _, err := (&Dialer{Transport: l.transport}).pathTo(ctx, local); err != nil {
 			return nil, err
 		}
 	}

@@ -20,24 +20,43 @@ type Path struct {
 	Port          int
 	GID           verbs.GID // local
 	Local, Remote netip.Addr
+	Record        PathRecord // zero on iWARP
 }
+
+// AddressVector returns the address vector for datagrams to p.Remote, from a context of
+// p.Device.
+func (p *Path) AddressVector(c *uverbs.Context) (verbs.AddressVector, error) {
+	local, err := c.FindGID(p.Port, p.GID.Addr())
+	if err != nil {
+		return verbs.AddressVector{}, fail("find address vector of", p.Remote.String(), err)
+	}
+	r := &p.Record
+	return verbs.AddressVector{
+		Global: r.HopLimit > 1 || r.DLID == 0, // RoCE has no LIDs
+		DGID:   r.DGID, SGIDIndex: uint8(local.Index), FlowLabel: r.FlowLabel, HopLimit: r.HopLimit, TrafficClass: r.TrafficClass,
+		DLID: r.DLID, SL: r.SL, StaticRate: r.Rate, Port: uint8(p.Port),
+	}, nil
+}
+
+// Lookup is [Dialer.Lookup] of the zero [Dialer].
+func Lookup(ctx context.Context, addr string) (Path, error) { return new(Dialer).Lookup(ctx, addr) }
 
 // Lookup returns the device, port and GID that lead to addr, "10.9.0.1" or a name,
 // without connecting. If no device leads there, the error matches [verbs.ErrNoRoute]
 // and lists the devices.
-func Lookup(ctx context.Context, addr string) (Path, error) {
-	p, err := lookup(ctx, addr)
+func (d *Dialer) Lookup(ctx context.Context, addr string) (Path, error) {
+	p, err := d.lookup(ctx, addr)
 	return p, fail("lookup", addr, err)
 }
 
-func lookup(ctx context.Context, addr string) (Path, error) {
-	addrs, err := resolve(ctx, nil, net.JoinHostPort(strings.Trim(addr, "[]"), "0"))
+func (d *Dialer) lookup(ctx context.Context, addr string) (Path, error) {
+	addrs, err := resolve(ctx, d.Resolver, net.JoinHostPort(strings.Trim(addr, "[]"), "0"))
 	if err != nil {
 		return Path{}, err
 	}
 	var first error
 	for _, dst := range addrs {
-		p, err := defaultTransport.pathTo(ctx, dst)
+		p, err := d.pathTo(ctx, dst)
 		if err == nil {
 			return p, nil
 		}
@@ -48,13 +67,13 @@ func lookup(ctx context.Context, addr string) (Path, error) {
 	return Path{}, first
 }
 
-func (t *Transport) pathTo(ctx context.Context, dst netip.AddrPort) (Path, error) {
-	id, err := t.newID(PortSpaceUDP)
+func (d *Dialer) pathTo(ctx context.Context, dst netip.AddrPort) (Path, error) {
+	id, err := d.Transport.orDefault().newID(PortSpaceUDP)
 	if err != nil {
 		return Path{}, err
 	}
 	defer id.Close()
-	if err := new(Dialer).resolve(ctx, id, dst); err != nil {
+	if err := d.resolve(ctx, id, dst); err != nil {
 		return Path{}, err
 	}
 	if _, err := id.await(ctx, RouteResolved); err != nil {
@@ -64,12 +83,18 @@ func (t *Transport) pathTo(ctx context.Context, dst netip.AddrPort) (Path, error
 	if err != nil {
 		return Path{}, err
 	}
-	gid, _, err := id.GIDs()
-	if err != nil {
-		return Path{}, err
+	p := Path{Port: r.Port, Local: r.Local.Addr(), Remote: r.Remote.Addr()}
+	if p.Device, err = r.FindDevice(); err != nil {
+		return p, err
 	}
-	dev, err := r.FindDevice()
-	return Path{Device: dev, Port: r.Port, GID: gid, Local: r.Local.Addr(), Remote: r.Remote.Addr()}, err
+	if p.GID, _, err = id.GIDs(); err != nil || p.Device.IWARP() {
+		return p, err
+	}
+	records, err := id.PathRecords()
+	if len(records) > 0 {
+		p.Record = records[0]
+	}
+	return p, err
 }
 
 // noRoute adds ErrNoRoute and the list of devices to err if err means that no

@@ -93,23 +93,19 @@
 // [Dialer] and [ListenConfig] take a Logger. [Conn.Stats] reports how much was sent and
 // received, and why and how long Write waited; [Listener.Stats] counts connections.
 //
+// # Datagrams
+//
+// [ListenPacket] opens a [PacketConn], a net.PacketConn over unreliable datagrams, whose peer may
+// be a datagram rsocket of C.
+//
 // # rsocket(7)
 //
-//	C                                    this package
-//	rsocket, rconnect                    Dialer.Dial
-//	rbind, rlisten, raccept              ListenConfig.Listen, Listener.Accept
-//	rsend, rsendmsg, rwrite, rwritev     Conn.Write, Conn.ReadFrom
-//	rrecv, rrecvmsg, rread, rreadv       Conn.Read, Conn.WriteTo
-//	rshutdown                            Conn.CloseRead, Conn.CloseWrite
-//	rclose                               Conn.Close, Listener.Close
-//	rgetpeername, rgetsockname           Conn.RemoteAddr, Conn.LocalAddr
-//	rpoll, rselect, rfcntl(O_NONBLOCK)   goroutines, Conn.SetDeadline
-//	SO_RCVBUF, SO_SNDBUF                 Options.ReadBuffer, Options.WriteBuffer
-//	RDMA_SQSIZE, RDMA_RQSIZE             Options.SendQueue, Options.RecvQueue
-//	RDMA_INLINE                          Options.Inline
-//	SO_KEEPALIVE, TCP_KEEPIDLE           Options.KeepAlive, Conn.SetKeepAlivePeriod
-//	SO_LINGER                            Conn.SetLinger
-//	TCP_NODELAY                          Conn.SetNoDelay (no effect)
-//	rgetsockopt                          Conn.Stats for sizes in use
-//	riomap, riowrite, datagrams          not provided; see packages rconn and cm
+// docs/cm.md lists the functions of rsockets with their counterparts. These options have others:
+//
+//	SO_RCVBUF, SO_SNDBUF       Options.ReadBuffer, Options.WriteBuffer
+//	RDMA_SQSIZE, RDMA_RQSIZE   Options.SendQueue, Options.RecvQueue
+//	RDMA_INLINE                Options.Inline
+//	SO_KEEPALIVE, TCP_KEEPIDLE Options.KeepAlive, Conn.SetKeepAlivePeriod
+//	SO_LINGER                  Conn.SetLinger
+//	TCP_NODELAY                Conn.SetNoDelay (no effect)
 package rsock

@@ -17,6 +17,8 @@ import (
 	"github.com/goverbs/verbs/internal/tsc"
 )
 
+const faketimeLib = "/usr/lib/*/faketime/libfaketimeMT.so.1"
+
 // dilated is the accelerator whose time runs slower: QEMU runs under libfaketime, so all
 // clocks and timers that it emulates are slower than this machine's by a factor, and the
 // emulated processors seem faster by that factor. The time stamp counter is this machine's;
@@ -30,9 +32,9 @@ type dilation struct {
 }
 
 func newDilation(factor float64) (dilation, error) {
-	found, _ := filepath.Glob("/usr/lib/*/faketime/libfaketimeMT.so.1")
+	found, _ := filepath.Glob(faketimeLib)
 	if len(found) == 0 {
-		return dilation{}, errors.New("LAB_ACCEL=dilated needs libfaketime: apt-get install faketime")
+		return dilation{}, errors.New("--accel dilated needs libfaketime: apt-get install faketime")
 	}
 	return dilation{
 		env: []string{"LD_PRELOAD=" + found[0], fmt.Sprintf("FAKETIME=+0 x%.9f", 1/factor), "NO_FAKE_STAT=1"},

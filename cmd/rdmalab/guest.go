@@ -190,6 +190,12 @@ func execute(j job, r *result) error {
 	// Stdin is a pipe, since a port has no end of file and cannot be shared by processes.
 	cmd := exec.Command(j.Args[0], j.Args[1:]...)
 	cmd.Env, cmd.Dir = j.Env, j.Dir
+	if j.Terminal {
+		out := &counter{w: files[1]}
+		status, err := startOnTerminal(cmd, files[0], out)
+		r.Exit, r.Out, r.Kernel = exitStatus(status), out.n.Load(), kernelWarnings()
+		return err
+	}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return err
@@ -235,6 +241,14 @@ func receive(w io.WriteCloser, r io.Reader) {
 		n := int64(head[0])<<8 | int64(head[1])
 		if n == 0 {
 			return
+		}
+		if t, ok := w.(terminal); ok && n == resizeFrame {
+			var size [4]byte
+			if _, err := io.ReadFull(r, size[:]); err != nil {
+				return
+			}
+			t.resize(uint16(size[0])<<8|uint16(size[1]), uint16(size[2])<<8|uint16(size[3]))
+			continue
 		}
 		if _, err := io.CopyN(w, r, n); err != nil {
 			return

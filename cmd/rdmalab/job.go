@@ -26,10 +26,12 @@ type job struct {
 	Release string
 	Modules string   // path of the kernel's modules on the host; none for User-mode Linux
 	Early   []string // module files in the initramfs, in loading order
-	Write   string   // LAB_WRITE
+	Write   string   // of --write
 	Probe   bool     // only check that the kernel boots
-	Dilated bool     // check the clock
-	Host    int      // which of two machines this is; 0 if there is no other
+
+	Terminal bool // the program runs on a terminal
+	Dilated  bool // check the clock
+	Host     int  // which of two machines this is; 0 if there is no other
 }
 
 // started is what the guest reports before it runs the program.
@@ -53,7 +55,7 @@ func exitStatus(s syscall.WaitStatus) int {
 	return s.ExitStatus()
 }
 
-func newJob(k kernel, args []string) (job, error) {
+func newJob(k kernel, args []string, write string) (job, error) {
 	path, err := exec.LookPath(args[0])
 	if err != nil {
 		return job{}, err
@@ -72,8 +74,8 @@ func newJob(k kernel, args []string) (job, error) {
 		Release: k.release,
 		Modules: k.modules,
 	}
-	if w := os.Getenv("LAB_WRITE"); w != "" {
-		if j.Write, err = filepath.Abs(w); err != nil {
+	if write != "" {
+		if j.Write, err = filepath.Abs(write); err != nil {
 			return job{}, err
 		}
 	}

@@ -39,32 +39,43 @@ type kernel struct {
 
 // fetchKernel fetches and prepares a kernel, unless that has been done.
 func fetchKernel(ctx context.Context, name string) (kernel, error) {
-	if name == "" {
-		name = kernels[0].name
+	if k, err := cachedKernel(name); err == nil {
+		return k, nil
 	}
-	var names []string
+	row := kernels[slices.Index(kernelNames(), name)]
+	newest := newestKernel
+	if name == umlName {
+		newest = newestUML
+	}
+	k, err := newest(ctx, debian.Archive{Suite: row.suite, Log: os.Stderr}, row.meta)
+	if err != nil {
+		return kernel{}, fmt.Errorf("kernel %s: %w", name, err)
+	}
+	return k, os.WriteFile(pin(name), []byte(k.root), 0o644)
+}
+
+// pin returns the file that names the folder of a kernel that has been fetched.
+func pin(name string) string { return filepath.Join(debian.CacheDir(), "kernel-"+name) }
+
+// cachedKernel returns a kernel that has been fetched.
+func cachedKernel(name string) (kernel, error) {
+	b, err := os.ReadFile(pin(name))
+	if err != nil {
+		return kernel{}, err
+	}
+	k, err := openKernel(string(b))
+	if err == nil && !k.complete() {
+		err = fmt.Errorf("%s is incomplete", k.root)
+	}
+	return k, err
+}
+
+// kernelNames returns the names of all kernels.
+func kernelNames() (names []string) {
 	for _, row := range kernels {
-		if row.name != name {
-			names = append(names, row.name)
-			continue
-		}
-		pin := filepath.Join(debian.CacheDir(), "kernel-"+name)
-		if b, err := os.ReadFile(pin); err == nil {
-			if k, err := openKernel(string(b)); err == nil && k.complete() {
-				return k, nil
-			}
-		}
-		newest := newestKernel
-		if name == umlName {
-			newest = newestUML
-		}
-		k, err := newest(ctx, debian.Archive{Suite: row.suite, Log: os.Stderr}, row.meta)
-		if err != nil {
-			return kernel{}, fmt.Errorf("kernel %s: %w", name, err)
-		}
-		return k, os.WriteFile(pin, []byte(k.root), 0o644)
+		names = append(names, row.name)
 	}
-	return kernel{}, fmt.Errorf("LAB_KERNEL=%s: not one of %v", name, names)
+	return names
 }
 
 // newestKernel unpacks the image that a meta package depends on, and adds siw, which
@@ -201,9 +212,9 @@ func (k kernel) moduleFiles(names ...string) ([]string, error) {
 	return order, nil
 }
 
-// needMachine returns an error if tools that the chosen kernel requires are missing.
-func needMachine() error {
-	if os.Getenv("LAB_KERNEL") == umlName {
+// needMachine returns an error if tools that a kernel requires are missing.
+func needMachine(kernel string) error {
+	if kernel == umlName {
 		return needTools("ip", "rdma")
 	}
 	return needTools("qemu-system-x86_64", "depmod", "ip", "rdma")

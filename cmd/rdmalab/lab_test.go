@@ -31,7 +31,7 @@ func lab(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer)
 	if os.Getenv("VERBS_LAB") != "" {
 		t.Skip("in the lab already")
 	}
-	if err := needMachine(); err != nil {
+	if err := needMachine(kernels[0].name); err != nil {
 		t.Skip(err)
 	}
 	if _, err := readSelf(); err != nil {
@@ -40,7 +40,7 @@ func lab(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer)
 	t.Parallel()
 	tmp := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), "LAB_TEST_MAIN=1", "LAB_TIMEOUT=2m", "LAB_MEM=512", "TMPDIR="+tmp, "FROM_OUTSIDE=two\nlines")
+	cmd.Env = append(os.Environ(), "LAB_TEST_MAIN=1", "LAB_TIMEOUT=2m", "LAB_PARALLEL=0", "LAB_MEM=512", "TMPDIR="+tmp, "FROM_OUTSIDE=two\nlines")
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	t.Cleanup(func() {
@@ -255,14 +255,14 @@ func TestInterrupt(t *testing.T) {
 func TestHost(t *testing.T) {
 	if devices, _ := filepath.Glob("/sys/class/infiniband/*"); len(devices) == 0 {
 		cmd, _, stderr := lab(t, "true")
-		cmd.Env = append(cmd.Env, "LAB=host")
+		cmd.Env = append(cmd.Env, "LAB_HOST=1")
 		if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), "has no RDMA device") {
 			t.Errorf("exit status %d, stderr %q", code, stderr)
 		}
 		return
 	}
 	cmd, _, stderr := lab(t, "sh", "-c", "kill -KILL $$")
-	cmd.Env = append(cmd.Env, "LAB=host")
+	cmd.Env = append(cmd.Env, "LAB_HOST=1")
 	if code := status(t, cmd.Run()); code != 128+9 {
 		t.Errorf("exit status %d, stderr %q", code, stderr)
 	}

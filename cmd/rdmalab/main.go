@@ -33,12 +33,12 @@
 //	rxe0   RoCE v2   on v0, one end of a veth pair   10.9.0.1/24  fd00:9::1/64
 //	siw0   iWARP     on d0, a dummy                  10.9.1.1/24  fd00:9:1::1/64
 //
-// With LAB_KERNEL=uml the machine is User-mode Linux, an ordinary program that is
+// With --kernel uml the machine is User-mode Linux, an ordinary program that is
 // built from the same sources, with all drivers built in: it uses hostfs instead of
 // 9p, and serial lines instead of the ports. It runs programs at the processor's own
 // speed, for measurements of code in user space.
 //
-// With LAB_PEER there are two machines, which both run the program. The devices
+// With --peer there are two machines, which both run the program. The devices
 // are the same, but their links are wires between the two, which drop the frames
 // for a machine that is down; the peer's addresses end with 2:
 //
@@ -55,32 +55,20 @@
 // compatible with it. A kernel and its siw are fetched and built once, before the
 // first run or by rdmalab fetch, and stored in the user's cache.
 //
-// Environment:
+// # Flags
 //
-//	LAB=host       run on this machine's own RDMA devices instead
-//	LAB_KERNEL     6.12 (default), 6.1 or 7.2; uml is User-mode Linux of about 7.3,
-//	               which boots in a second and runs programs at full speed, but
-//	               makes system calls slow, and has no modules, BPF or cgroups
-//	LAB_PEER       kernel of a second machine, as LAB_KERNEL; none by default
-//	LAB_TIMEOUT    longest run, default 20m
-//	LAB_MEM        guest memory in MiB, default 2048
-//	LAB_CPUS       guest processors, default 2, or 4 if time is dilated
-//	LAB_ACCEL      kvm, tcg, icount or dilated, default: kvm if a probe boots, or else
-//	               tcg; icount is tcg with a clock that advances by 1 ns with every
-//	               instruction of any processor, as they take turns: measurements are
-//	               repeatable to a percent whatever the load of this machine; dilated
-//	               is described below
-//	LAB_FACTOR     factor of dilation, 1 to 100, default 40
-//	LAB_WRITE      folder in which the guest's changes to files are permanent
-//	LAB_DEBUG=1    show the kernel's console
+// Each flag has a variable, in capitals and with LAB_ before it, that sets its default:
+// --kernel 6.1 and LAB_KERNEL=6.1 mean the same. rdmalab --help lists them.
+//
+//	go test -exec "rdmalab --kernel 6.1" ./...
 //
 // # Dilated time
 //
 // Under plain tcg a kernel is 20 to 30 times slower than on a real machine, but its
 // clocks and timers are not: time slices, retransmissions and waits of microseconds are
-// out of proportion to the work. With LAB_ACCEL=dilated QEMU runs under libfaketime
+// out of proportion to the work. With --accel dilated QEMU runs under libfaketime
 // (Debian's package faketime), and all clocks and timers that it emulates run slower by
-// the factor LAB_FACTOR. The time stamp counter is this machine's; the kernel is started
+// the factor --factor. The time stamp counter is this machine's; the kernel is started
 // with a frequency multiplied by the factor. Latencies are then those of a real machine,
 // and a guest processor that waits for this machine loses less of its time by the factor.
 // After booting, the lab compares the guest's clock, its counter and a timer with this
@@ -107,10 +95,12 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -128,60 +118,99 @@ func main() {
 	os.Exit(code)
 }
 
-const usage = `usage: rdmalab PROGRAM [ARGUMENT ...]   run it in the lab
-       rdmalab fetch [all]                 only fetch the kernel, or all kernels`
-
 // exitLab is the exit status for failures of the lab itself.
 const exitLab = 125
 
 func run(ctx context.Context, args []string) (int, error) {
-	if len(args) == 0 {
-		return exitLab, errors.New(usage)
+	c, args, err := parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		printHelp(os.Stdout)
+		return 0, nil
 	}
-	if os.Getenv("LAB") == "host" {
+	if err != nil {
+		return exitLab, err
+	}
+	command := "run"
+	if !strings.Contains(args[0], "/") && slices.Contains(commands, args[0]) {
+		command, args = args[0], args[1:]
+	}
+	switch command {
+	case "doctor":
+		return doctor(os.Stdout, c), nil
+	case "fetch":
+		return fetch(ctx, c)
+	case "shell":
+		if args, err = shell(&c, args); err != nil {
+			return exitLab, err
+		}
+	}
+	if len(args) == 0 {
+		return exitLab, errors.New("run what? see rdmalab --help")
+	}
+	if c.host {
 		return runOnHost(ctx, args)
 	}
-	if err := needMachine(); err != nil {
+	if err := needMachine(c.kernel); err != nil {
 		return exitLab, err
 	}
-	if slices.Equal(args, []string{"fetch", "all"}) {
-		return fetchAll(ctx)
-	}
-	k, err := fetchKernel(ctx, os.Getenv("LAB_KERNEL"))
-	if err != nil || args[0] == "fetch" {
-		return exitCode(err), err
-	}
-	opt, err := optionsFromEnv()
-	if err != nil {
-		return exitLab, err
-	}
-	j, err := newJob(k, args)
-	if err != nil {
-		return exitLab, err
-	}
-	j.Dilated = opt.accel == dilated
-	if opt.accel == "" && !k.uml() {
-		opt.accel = accelerator(ctx, k, opt)
-	}
-	std := stdio{os.Stdin, os.Stdout, os.Stderr}
-	name := os.Getenv("LAB_PEER")
-	if name == "" {
-		return bootWithRetry(ctx, k, j, opt, std)
-	}
-	peer, err := fetchKernel(ctx, name)
-	if err == nil && (k.uml() || peer.uml()) {
-		err = errors.New("LAB_PEER: User-mode Linux has no wire to another machine")
-	}
-	if err != nil {
-		return exitLab, err
-	}
-	return bootPair(ctx, k, peer, j, opt, std)
+	return runInLab(ctx, c, args)
 }
 
-func fetchAll(ctx context.Context) (int, error) {
+func runInLab(ctx context.Context, c config, args []string) (int, error) {
+	k, err := fetchKernel(ctx, c.kernel)
+	if err != nil {
+		return exitLab, err
+	}
+	j, err := newJob(k, args, c.write)
+	if err != nil {
+		return exitLab, err
+	}
+	done, err := takeTurn(ctx, c.parallel)
+	if err != nil {
+		return exitLab, err
+	}
+	defer done()
+	j.Dilated = c.accel == dilated
+	if c.accel == "" && !k.uml() {
+		c.accel = accelerator(ctx, k, c.options)
+	}
+	std := stdio{in: os.Stdin, out: os.Stdout, err: os.Stderr}
+	if c.terminal {
+		restore, err := rawTerminal(&std)
+		if err != nil {
+			return exitLab, err
+		}
+		defer restore()
+		j.Terminal = true
+	}
+	if c.peer == "" {
+		return bootWithRetry(ctx, k, j, c.options, std)
+	}
+	peer, err := fetchKernel(ctx, c.peer)
+	if err == nil && (k.uml() || peer.uml()) {
+		err = errors.New("--peer: User-mode Linux has no wire to another machine")
+	}
+	if err != nil {
+		return exitLab, err
+	}
+	return bootPair(ctx, k, peer, j, c.options, std)
+}
+
+// fetch fetches the chosen kernels, or all.
+func fetch(ctx context.Context, c config) (int, error) {
+	if err := needMachine(c.kernel); err != nil {
+		return exitLab, err
+	}
+	names := []string{c.kernel}
+	if c.peer != "" {
+		names = append(names, c.peer)
+	}
+	if c.all {
+		names = kernelNames()
+	}
 	var errs []error
-	for _, row := range kernels {
-		_, err := fetchKernel(ctx, row.name)
+	for _, name := range names {
+		_, err := fetchKernel(ctx, name)
 		errs = append(errs, err)
 	}
 	err := errors.Join(errs...)

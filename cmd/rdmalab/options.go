@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// options describe a machine.
 type options struct {
 	accel   string
 	factor  float64 // of dilation
@@ -34,38 +35,6 @@ type options struct {
 func (o options) on(net *network, host int) options {
 	o.net, o.host = net, host
 	return o
-}
-
-func optionsFromEnv() (options, error) {
-	o := options{
-		accel:   os.Getenv("LAB_ACCEL"),
-		factor:  40,
-		timeout: 20 * time.Minute,
-		mem:     2048,
-		cpus:    2,
-		debug:   os.Getenv("LAB_DEBUG") != "",
-	}
-	if o.accel == dilated {
-		o.cpus = 4
-	}
-	var errs []error
-	set := func(name string, parse func(string) error) {
-		if v := os.Getenv(name); v != "" {
-			if err := parse(v); err != nil {
-				errs = append(errs, fmt.Errorf("%s=%s: %w", name, v, err))
-			}
-		}
-	}
-	set("LAB_TIMEOUT", func(v string) (err error) { o.timeout, err = time.ParseDuration(v); return })
-	set("LAB_MEM", func(v string) (err error) { o.mem, err = strconv.Atoi(v); return })
-	set("LAB_CPUS", func(v string) (err error) { o.cpus, err = strconv.Atoi(v); return })
-	set("LAB_FACTOR", func(v string) (err error) {
-		if o.factor, err = strconv.ParseFloat(v, 64); err == nil && !(o.factor >= 1 && o.factor <= 100) {
-			err = errors.New("not in 1..100")
-		}
-		return
-	})
-	return o, errors.Join(errs...)
 }
 
 // icountAccel is the accelerator whose clock advances by 1 ns with every instruction.
@@ -140,7 +109,7 @@ func hostID() string {
 // runOnHost runs the program on this machine, if it has an RDMA device.
 func runOnHost(ctx context.Context, args []string) (int, error) {
 	if devices, _ := filepath.Glob("/sys/class/infiniband/*"); len(devices) == 0 {
-		return exitLab, errors.New("LAB=host, but this machine has no RDMA device: modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEV")
+		return exitLab, errors.New("--host, but this machine has no RDMA device: modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEV")
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr

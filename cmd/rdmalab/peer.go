@@ -36,7 +36,7 @@ func bootPair(ctx context.Context, k, other kernel, j job, opt options, std stdi
 	peer := make(chan error, 1)
 	go func() {
 		log := &prefixWriter{w: std.err, prefix: "peer: "}
-		err := runPeer(ctx, other, j.onHost(peerHost, other, k), opt.on(net, peerHost), stdio{strings.NewReader(""), log, log})
+		err := runPeer(ctx, other, j.onHost(peerHost, other, k), opt.on(net, peerHost), stdio{in: strings.NewReader(""), out: log, err: log})
 		if errors.Is(err, ended) && !errors.Is(err, errWarned) {
 			err = nil
 		}

@@ -24,6 +24,7 @@ import (
 type stdio struct {
 	in       io.Reader
 	out, err io.Writer
+	started  func(port net.Conn) // if set, runs with the guest's stdin once the program runs
 }
 
 // The ports between host and guest, by name.
@@ -73,7 +74,7 @@ func bootWithRetry(ctx context.Context, k kernel, j job, opt options, std stdio)
 // boot runs j on k and returns its exit status. When it returns, the machine
 // is gone.
 func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, opt.timeout, fmt.Errorf("no end after %v (LAB_TIMEOUT)", opt.timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, opt.timeout, fmt.Errorf("no end after %v (--timeout)", opt.timeout))
 	defer cancel()
 	dir, err := os.MkdirTemp("", "lab-")
 	if err != nil {
@@ -138,7 +139,7 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	stdout, stderr := &counter{w: io.Discard}, &counter{w: io.Discard}
 	rep := &report{up: make(chan struct{}), clock: clockCheck{factor: opt.factor}}
 	var timedOut atomic.Bool
-	if opt.net != nil { // the other machine waits; for a single one LAB_TIMEOUT is enough
+	if opt.net != nil { // the other machine waits; for a single one --timeout is enough
 		watch := time.AfterFunc(bootLimit, func() {
 			select {
 			case <-rep.up:
@@ -179,6 +180,9 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 		}
 		select {
 		case <-rep.up: // input is left for the next attempt until the program runs
+			if std.started != nil {
+				go std.started(c)
+			}
 			feed(c, std.in)
 			<-vmDone // closed earlier, QEMU would drop what the guest has yet to read
 		case <-vmDone:
@@ -335,7 +339,7 @@ func accelerator(ctx context.Context, k kernel, opt options) string {
 	fmt.Fprintln(os.Stderr, "lab: trying KVM, once")
 	opt.accel, opt.timeout = "kvm", 10*time.Second
 	accel := "tcg"
-	code, err := boot(ctx, k, job{Probe: true, Release: k.release}, opt, stdio{strings.NewReader(""), io.Discard, io.Discard})
+	code, err := boot(ctx, k, job{Probe: true, Release: k.release}, opt, stdio{in: strings.NewReader(""), out: io.Discard, err: io.Discard})
 	if err == nil && code == 0 {
 		accel = "kvm"
 	}

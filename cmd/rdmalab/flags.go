@@ -1,0 +1,163 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// config describes a run.
+type config struct {
+	kernel, peer string
+	write        string
+	parallel     int
+	host         bool
+	all          bool // fetch all kernels
+	terminal     bool // connect the program to the terminal
+	options
+}
+
+var (
+	commands     = []string{"run", "shell", "fetch", "doctor"}
+	accelerators = []string{"", "kvm", "tcg", icountAccel, dilated}
+)
+
+// flags returns the flags that set c. Their defaults are c's values.
+func (c *config) flags() *flag.FlagSet {
+	fs := flag.NewFlagSet("rdmalab", flag.ContinueOnError)
+	fs.SetOutput(io.Discard) // the caller prints errors
+	fs.Usage = func() {}
+	c.kernel, c.timeout, c.mem, c.factor, c.parallel = kernels[0].name, 20*time.Minute, 2048, 40, -1
+	fs.StringVar(&c.kernel, "kernel", c.kernel, "`name` of the kernel: "+strings.Join(kernelNames(), ", ")+"; uml is User-mode Linux of about 7.3, which boots in a second, runs programs at full speed and makes system calls slow, and has no modules, BPF or cgroups")
+	fs.StringVar(&c.peer, "peer", "", "`name` of the kernel of a second machine, which runs the program as well (default none)")
+	fs.StringVar(&c.accel, "accel", "", "`how` QEMU runs: kvm, tcg, icount or dilated (default kvm if a probe boots, or else tcg); icount is tcg with a clock that advances with every instruction, so that measurements repeat to a percent; dilated is tcg with slow clocks, for latencies like those of a real machine (go doc rdmalab)")
+	fs.Float64Var(&c.factor, "factor", c.factor, "`factor` of dilation, 1 to 100")
+	fs.IntVar(&c.mem, "mem", c.mem, "guest memory in `MiB`")
+	fs.IntVar(&c.cpus, "cpus", 0, "`number` of guest processors (default 2, or 4 if time is dilated)")
+	fs.DurationVar(&c.timeout, "timeout", c.timeout, "longest run")
+	fs.IntVar(&c.parallel, "parallel", c.parallel, "`number` of machines that run at a time, for all users of one cache; others take turns; 0 is no limit, -1 is by processors and memory")
+	fs.StringVar(&c.write, "write", "", "`folder` in which the guest's changes to files are permanent")
+	fs.BoolVar(&c.host, "host", false, "run on this machine's own RDMA devices instead")
+	fs.BoolVar(&c.all, "all", false, "fetch: all kernels")
+	fs.BoolVar(&c.debug, "debug", false, "show the kernel's console")
+	return fs
+}
+
+// parse returns the configuration and the command line without flags, which may also follow the
+// name of a command.
+func parse(args []string) (c config, rest []string, err error) {
+	fs := c.flags()
+	var errs []error
+	fs.VisitAll(func(f *flag.Flag) {
+		name := variable(f)
+		if v := os.Getenv(name); v != "" {
+			if err := f.Value.Set(v); err != nil {
+				errs = append(errs, fmt.Errorf("%s=%s: %w", name, v, err))
+			}
+		}
+	})
+	errs = append(errs, fs.Parse(args))
+	if rest = fs.Args(); len(rest) > 0 && slices.Contains(commands, rest[0]) {
+		command := rest[0]
+		errs = append(errs, fs.Parse(rest[1:]))
+		rest = append([]string{command}, fs.Args()...)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return c, nil, err
+	}
+	if len(rest) == 0 {
+		return c, nil, flag.ErrHelp
+	}
+	if c.cpus == 0 {
+		c.cpus = 2
+		if c.accel == dilated {
+			c.cpus = 4
+		}
+	}
+	return c, rest, c.check()
+}
+
+func (c *config) check() error {
+	names := kernelNames()
+	switch {
+	case !slices.Contains(names, c.kernel):
+		return fmt.Errorf("--kernel %s: not one of %s", c.kernel, strings.Join(names, ", "))
+	case c.peer != "" && !slices.Contains(names, c.peer):
+		return fmt.Errorf("--peer %s: not one of %s", c.peer, strings.Join(names, ", "))
+	case !slices.Contains(accelerators, c.accel):
+		return fmt.Errorf("--accel %s: not one of %s", c.accel, strings.Join(accelerators[1:], ", "))
+	case !(c.factor >= 1 && c.factor <= 100):
+		return fmt.Errorf("--factor %g: not in 1..100", c.factor)
+	case c.mem < 256:
+		return fmt.Errorf("--mem %d: at least 256 MiB are needed", c.mem)
+	case c.cpus < 1:
+		return fmt.Errorf("--cpus %d: at least 1 is needed", c.cpus)
+	}
+	return nil
+}
+
+// variable returns the name of the variable that sets a flag.
+func variable(f *flag.Flag) string { return "LAB_" + strings.ToUpper(f.Name) }
+
+func printHelp(w io.Writer) {
+	fmt.Fprint(w, `rdmalab runs programs on a Linux kernel with RDMA devices, in a virtual machine that has
+this machine's files. What the program writes is gone at the end.
+
+usage:
+  rdmalab [FLAG ...] [run] PROGRAM [ARGUMENT ...]  run a program; its exit status is rdmalab's
+  rdmalab [FLAG ...] shell [PROGRAM ...]           run a shell, or a program, on this terminal
+  rdmalab [FLAG ...] fetch                         only fetch the kernel, or with --all each one
+  rdmalab doctor                                   check what the lab needs, with remedies
+
+The devices are rxe0 (RoCE v2, 10.9.0.1, fd00:9::1) and siw0 (iWARP, 10.9.1.1, fd00:9:1::1).
+
+examples:
+  go test -exec rdmalab ./...
+  go test -exec "rdmalab --kernel 6.1" -run TestEcho ./echo
+  rdmalab ibv_devinfo -d rxe0
+  rdmalab --peer 6.12 sh -c 'echo I am machine $VERBS_HOST'
+
+Flags, with the variable that sets each one's default:
+`)
+	var c config
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	c.flags().VisitAll(func(f *flag.Flag) {
+		what, text := flag.UnquoteUsage(f)
+		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" {
+			text += " (default " + f.DefValue + ")"
+		}
+		head := strings.TrimSpace("--" + f.Name + " " + what)
+		for i, line := range wrap(text, 62) {
+			if i > 0 {
+				head = ""
+			}
+			env := ""
+			if i == 0 {
+				env = variable(f)
+			}
+			fmt.Fprintf(tw, "  %s\t%s\t%s\n", head, env, line)
+		}
+	})
+	tw.Flush()
+}
+
+// wrap breaks text into lines of at most width bytes.
+func wrap(text string, width int) (lines []string) {
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		if line != "" && len(line)+1+len(word) > width {
+			lines = append(lines, line)
+			line = ""
+		}
+		line = strings.TrimSpace(line + " " + word)
+	}
+	return append(lines, line)
+}

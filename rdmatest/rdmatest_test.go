@@ -1,0 +1,122 @@
+//go:build linux
+
+package rdmatest_test
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmatest"
+	"github.com/goverbs/verbs/rsock"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+func TestEach(t *testing.T) {
+	labtest.Require(t)
+	var names []string
+	rdmatest.Each(t, func(t *testing.T, d rdmatest.Device) {
+		names = append(names, d.Name)
+		if d.Addr.String() != labtest.AddrOf(d.Name) || d.IWARP != (d.Name == labtest.SIW) || !strings.HasPrefix(d.Name, d.Driver) {
+			t.Errorf("%+v", d)
+		}
+		if ctx := d.Open(t); ctx.Device().Name != d.Name {
+			t.Error(ctx.Device().Name)
+		}
+		l, err := rsock.Listen("rdma", d.ListenAddr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+	})
+	if fmt.Sprint(names) != "[rxe0 siw0]" {
+		t.Error(names)
+	}
+	if d := rdmatest.Find(t, "siw"); d.Name != labtest.SIW {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestConnect sends a message over a connection, and leaves nothing behind.
+func TestConnect(t *testing.T) {
+	labtest.Require(t)
+	rdmatest.Each(t, func(t *testing.T, d rdmatest.Device) {
+		rdmatest.CheckLeaks(t)
+		var buf interface{ Bytes() []byte }
+		client, server := rdmatest.Connect(t, d, cm.Options{}, cm.Options{Setup: func(e *cm.Endpoint) error {
+			mr, err := e.AllocMR(16, verbs.AccessLocalWrite)
+			if err != nil {
+				return err
+			}
+			buf = mr
+			_, err = e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(0, 16)}})
+			return err
+		}})
+		if _, err := client.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Inline: []byte("hello")}); err != nil {
+			t.Fatal(err)
+		}
+		wc, err := server.RecvCQ.Next(t.Context())
+		if err != nil || wc.Err() != nil || string(buf.Bytes()[:wc.ByteLen]) != "hello" {
+			t.Errorf("%+v, %v", wc, err)
+		}
+	})
+}
+
+// recorder is a test that records how it ends.
+type recorder struct {
+	*testing.T
+	said     string
+	cleanups []func()
+}
+
+func (r *recorder) Cleanup(f func())                  { r.cleanups = append(r.cleanups, f) }
+func (r *recorder) Errorf(format string, args ...any) { r.said += fmt.Sprintf(format, args...) + "\n" }
+func (r *recorder) Fatalf(format string, args ...any) {
+	r.Errorf(format, args...)
+	runtime.Goexit()
+}
+func (r *recorder) Skipf(format string, args ...any) { r.Fatalf("skipped: "+format, args...) }
+
+func record(t *testing.T, f func(t *recorder)) string {
+	r := &recorder{T: t}
+	done := make(chan bool)
+	go func() {
+		defer close(done)
+		f(r)
+	}()
+	<-done
+	for i := len(r.cleanups); i > 0; i-- {
+		r.cleanups[i-1]()
+	}
+	return r.said
+}
+
+func TestLeak(t *testing.T) {
+	labtest.Require(t)
+	d := rdmatest.Find(t, "rxe")
+	var pd *uverbs.PD
+	said := record(t, func(r *recorder) {
+		rdmatest.CheckLeaks(r)
+		pd = labtest.Must(d.Open(t).AllocPD())(t)
+	})
+	pd.Close()
+	if !strings.Contains(said, "PDs of rxe0: 0 before the test, 1 after it\n") {
+		t.Errorf("%q", said)
+	}
+}
+
+func TestMissing(t *testing.T) {
+	for mode, want := range map[string]string{
+		"":        "skipped: needs a device of driver mlx9: go test -exec rdmalab\n",
+		"require": "this machine does not have a device of driver mlx9\n",
+	} {
+		t.Setenv("RDMATEST", mode)
+		if said := record(t, func(r *recorder) { rdmatest.Find(r, "mlx9") }); said != want {
+			t.Errorf("RDMATEST=%s: %q", mode, said)
+		}
+	}
+}

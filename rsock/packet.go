@@ -1,0 +1,280 @@
+package rsock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// PacketConn sends and receives datagrams over RDMA's unreliable datagrams. It is a
+// [net.PacketConn], and a datagram rsocket of C, a socket(SOCK_DGRAM) with rsocket(7), can be
+// its peer. As with UDP, datagrams may get lost, be repeated and overtake each other, nothing
+// proves who sent them, and they are dropped if they are not read.
+//
+//	first datagram to a peer ── UDP: DATA, own QP number ───► UDP port ──► ReadFrom
+//	                         ◄─ UDP: CTRL, the peer's QP ────    │
+//	later ones               ══ SEND from QP to QP ═════════► UD QP ─────► ReadFrom
+//
+// By a UDP socket at the same address both sides learn the numbers of their queue pairs. It
+// carries the datagrams until the answer has come, and one in 10 s if nothing comes from the
+// peer, which may have started again. There is a queue pair for each local address in use.
+//
+// All methods may be called by several goroutines. The caller must close it. Two goroutines
+// and one per queue pair belong to it, which end with Close.
+type PacketConn struct {
+	udp      *net.UDPConn
+	local    netip.AddrPort // of udp
+	opt      Options
+	log      *slog.Logger
+	ctx      context.Context // ends with the PacketConn
+	cancel   context.CancelCauseFunc
+	wg       sync.WaitGroup
+	incoming chan packet
+	read     deadline
+	write    deadline
+	resolves chan struct{} // a token for each peer that is resolved because it sent something
+	creating sync.Mutex    // held while a queue is made
+
+	mu     sync.Mutex
+	closed bool
+	queues map[netip.Addr]*packetQueue // by local address
+	peers  map[netip.AddrPort]*packetPeer
+	swept  time.Time // when idle peers were last removed
+}
+
+// packet is a datagram that has arrived.
+type packet struct {
+	from  netip.AddrPort
+	data  []byte
+	queue *packetQueue // whose slot has the data, or nil
+	slot  int
+}
+
+// ListenPacket opens a [PacketConn] with the zero [ListenConfig].
+func ListenPacket(network, addr string) (net.PacketConn, error) {
+	return new(ListenConfig).ListenPacket(context.Background(), network, addr)
+}
+
+// ListenPacket opens a [PacketConn] at addr: "10.9.0.1:7471", or ":7471" for all IPv4
+// addresses; port 0 means a free one. For network see [Dialer.DialContext]. Of the options,
+// RecvQueue and SendQueue apply: the numbers of datagrams of 2 KiB that each queue pair has
+// memory for. Fallback must be [FallbackNone]. iWARP has no datagrams: the error matches
+// [errors.ErrUnsupported], and [verbs.ErrNoRDMA] if RDMA is missing.
+func (lc *ListenConfig) ListenPacket(ctx context.Context, network, addr string) (net.PacketConn, error) {
+	c, err := lc.listenPacket(ctx, network, addr)
+	if err != nil {
+		if _, ok := errors.AsType[*net.OpError](err); !ok {
+			err = opError("listen", nil, nil, err)
+		}
+		return nil, err
+	}
+	return c, nil
+}
+
+func (lc *ListenConfig) listenPacket(ctx context.Context, network, addr string) (*PacketConn, error) {
+	opt, err := lc.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if lc.Fallback != FallbackNone {
+		return nil, fmt.Errorf("datagrams fall back to nothing: %w", errors.ErrUnsupported)
+	}
+	addrs, err := lookup(ctx, nil, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	c := &PacketConn{
+		opt: opt, log: logger(lc.Logger), incoming: make(chan packet, opt.RecvQueue), resolves: make(chan struct{}, maxResolves),
+		queues: map[netip.Addr]*packetQueue{}, peers: map[netip.AddrPort]*packetPeer{},
+	}
+	if devs, err := uverbs.Devices(); err != nil || len(devs) == 0 {
+		return nil, cmp.Or(err, error(verbs.ErrNoDevice))
+	}
+	udpNetwork := "udp4"
+	if addrs[0].Addr().Is6() {
+		udpNetwork = "udp6"
+	}
+	if c.udp, err = net.ListenUDP(udpNetwork, net.UDPAddrFromAddrPort(addrs[0])); err != nil {
+		return nil, err
+	}
+	c.local = unmap(c.udp.LocalAddr().(*net.UDPAddr).AddrPort())
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	c.read.init(c.ctx)
+	c.write.init(c.ctx)
+	if a := c.local.Addr(); !a.IsUnspecified() { // peers may send to the queue pair before the first WriteTo
+		path, err := cm.Lookup(ctx, a.String())
+		if err == nil {
+			path.Local = a
+			_, err = c.queue(&path)
+		}
+		if err != nil {
+			c.Close()
+			return nil, opError("listen", nil, c.LocalAddr(), err)
+		}
+	}
+	c.wg.Go(c.serveUDP)
+	return c, nil
+}
+
+// unmap returns an address in the form that the maps of a PacketConn use.
+func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
+
+// ReadFrom waits for a datagram and copies it to b; what does not fit is lost. The address is
+// a [cm.Addr].
+func (c *PacketConn) ReadFrom(b []byte) (n int, from net.Addr, err error) {
+	n, addr, err := c.ReadFromAddrPort(b)
+	if err != nil {
+		return n, nil, err
+	}
+	return n, cm.Addr{AddrPort: addr}, nil
+}
+
+// ReadFromAddrPort is [PacketConn.ReadFrom] without allocations.
+func (c *PacketConn) ReadFromAddrPort(b []byte) (n int, from netip.AddrPort, err error) {
+	for {
+		p, err := wait(&c.read, c.incoming)
+		if err != nil {
+			return 0, from, c.wrap("read", nil, err)
+		}
+		if p.queue == nil {
+			return copy(b, p.data), p.from, nil
+		}
+		if n, ok := p.queue.take(p, b); ok {
+			return n, p.from, nil
+		}
+	}
+}
+
+// WriteTo sends a datagram, and returns when the device has it. The address is that of
+// ReadFrom, or a [*net.UDPAddr]. The first datagram to a peer waits until its route is
+// resolved; if no device leads to it, the error matches [verbs.ErrNoRDMA]. A datagram has at
+// most [PacketConn.MaxPayload] bytes: a longer one fails with EMSGSIZE.
+func (c *PacketConn) WriteTo(b []byte, addr net.Addr) (int, error) {
+	switch a := addr.(type) {
+	case cm.Addr:
+		return c.WriteToAddrPort(b, a.AddrPort)
+	case interface{ AddrPort() netip.AddrPort }:
+		return c.WriteToAddrPort(b, a.AddrPort())
+	}
+	return 0, c.wrap("write", addr, &net.AddrError{Err: fmt.Sprintf("address of type %T", addr), Addr: fmt.Sprint(addr)})
+}
+
+// WriteToAddrPort is [PacketConn.WriteTo] without allocations.
+func (c *PacketConn) WriteToAddrPort(b []byte, addr netip.AddrPort) (int, error) {
+	if err := c.writeTo(b, unmap(addr)); err != nil {
+		return 0, c.wrap("write", cm.Addr{AddrPort: addr}, err)
+	}
+	return len(b), nil
+}
+
+func (c *PacketConn) writeTo(b []byte, addr netip.AddrPort) error {
+	if !addr.IsValid() || addr.Addr().IsUnspecified() || addr.Addr().IsMulticast() || addr.Port() == 0 {
+		return fmt.Errorf("address: %w", syscall.EINVAL)
+	}
+	for {
+		p, err := c.resolved(addr)
+		if err == nil {
+			err = c.sendTo(p, b)
+		}
+		if err != errQueueClosed {
+			return err
+		}
+		if _, err := wait(&c.write, p.queue.done); err != nil {
+			return err
+		}
+	}
+}
+
+// resolved waits until a peer is resolved.
+func (c *PacketConn) resolved(addr netip.AddrPort) (*packetPeer, error) {
+	p, err := c.peer(addr)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := wait(&c.write, p.resolved); err != nil {
+		return nil, err
+	}
+	return p, p.err // p is needed to wait for the end of its queue
+}
+
+func (c *PacketConn) sendTo(p *packetPeer, b []byte) error {
+	if most := p.queue.maxPayload; len(b) > most {
+		return fmt.Errorf("%d bytes, at most %d: %w: %w", len(b), most, syscall.EMSGSIZE, verbs.ErrMessageTooLong)
+	}
+	if qpn := c.destination(p); qpn != 0 {
+		return p.queue.send(b, p.ah.To(qpn, packetQKey))
+	}
+	return c.sendUDP(p, udpData, b)
+}
+
+// MaxPayload returns how many bytes a datagram to a peer can have: what fits in a packet of its
+// device, at most 2032 (2020 over IPv6). It waits as WriteTo does.
+func (c *PacketConn) MaxPayload(addr netip.AddrPort) (int, error) {
+	p, err := c.resolved(unmap(addr))
+	if err != nil {
+		return 0, c.wrap("route", cm.Addr{AddrPort: addr}, err)
+	}
+	return p.queue.maxPayload, nil
+}
+
+// wrap returns an error as a [net.OpError], with the errors of package net for deadlines and
+// after Close.
+func (c *PacketConn) wrap(op string, addr net.Addr, err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = os.ErrDeadlineExceeded
+	}
+	return &net.OpError{Op: op, Net: network, Source: c.LocalAddr(), Addr: addr, Err: &opCause{err, addr}}
+}
+
+// LocalAddr returns the address, a [cm.Addr]. It is the wildcard if that was given.
+func (c *PacketConn) LocalAddr() net.Addr { return cm.Addr{AddrPort: c.local} }
+
+// SetDeadline sets the time at which running and later calls fail with
+// [os.ErrDeadlineExceeded]. The zero value means never.
+func (c *PacketConn) SetDeadline(t time.Time) error {
+	return cmp.Or(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+// SetReadDeadline is SetDeadline for ReadFrom only.
+func (c *PacketConn) SetReadDeadline(t time.Time) error { return c.setDeadline(&c.read, t) }
+
+// SetWriteDeadline is SetDeadline for WriteTo only.
+func (c *PacketConn) SetWriteDeadline(t time.Time) error { return c.setDeadline(&c.write, t) }
+
+func (c *PacketConn) setDeadline(d *deadline, t time.Time) error {
+	if c.ctx.Err() != nil {
+		return c.wrap("set", nil, net.ErrClosed)
+	}
+	d.set(t)
+	return nil
+}
+
+// Close ends running calls, which fail with [net.ErrClosed], and releases everything. A second
+// Close fails.
+func (c *PacketConn) Close() error {
+	c.mu.Lock()
+	wasClosed := c.closed
+	c.closed = true
+	c.mu.Unlock()
+	if wasClosed {
+		return c.wrap("close", nil, net.ErrClosed)
+	}
+	c.cancel(net.ErrClosed)
+	err := c.udp.Close()
+	c.wg.Wait()
+	return err
+}
+
+var _ net.PacketConn = (*PacketConn)(nil)

@@ -1,0 +1,204 @@
+package rsock
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+const (
+	// silence is the time after which the QP's number is sent to a silent peer again.
+	silence = 10 * time.Second
+	// idlePeers is how many peers a PacketConn knows before it forgets those that were
+	// silent for a time, and ignores new ones that send something.
+	idlePeers = 1024
+	// maxResolves is how many peers are resolved at a time because they sent something.
+	maxResolves = 64
+)
+
+// packetPeer is an address that datagrams go to or come from.
+type packetPeer struct {
+	addr     netip.AddrPort
+	resolved chan struct{} // closed when the fields up to err are set
+	queue    *packetQueue  // that leads to it
+	ah       *uverbs.AH
+	err      error
+
+	// Guarded by PacketConn.mu:
+	qpn   uint32    // of its QP; 0 if unknown
+	heard time.Time // when something came from it, or it was last asked for its QP
+	used  time.Time // when something was sent to it, or came from it by UDP
+}
+
+// peer returns the peer with an address. If it is new, its route is resolved in the background.
+func (c *PacketConn) peer(addr netip.AddrPort) (*packetPeer, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, net.ErrClosed
+	}
+	p := c.peers[addr]
+	if p == nil {
+		p = c.addPeer(addr)
+		c.wg.Go(func() { c.resolve(p) })
+	}
+	p.used = time.Now()
+	return p, nil
+}
+
+// addPeer adds a peer, which the caller must resolve. The caller holds mu.
+func (c *PacketConn) addPeer(addr netip.AddrPort) *packetPeer {
+	if now := time.Now(); len(c.peers) >= idlePeers && now.Sub(c.swept) > time.Second {
+		c.swept = now
+		for a, p := range c.peers {
+			// Nothing is being sent to a peer that was not used for so long.
+			if now.Sub(p.used) > silence && p.isResolved() {
+				delete(c.peers, a)
+				p.ah.Close()
+			}
+		}
+	}
+	p := &packetPeer{addr: addr, resolved: make(chan struct{})}
+	c.peers[addr] = p
+	return p
+}
+
+func (p *packetPeer) isResolved() bool {
+	select {
+	case <-p.resolved:
+		return true
+	default:
+		return false
+	}
+}
+
+// resolve finds the queue and the address handle for a peer. A peer that cannot be resolved is
+// forgotten, so that the next call tries again.
+func (c *PacketConn) resolve(p *packetPeer) {
+	done := func(err error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if p.err = err; err != nil {
+			delete(c.peers, p.addr)
+		}
+		close(p.resolved)
+	}
+	var d cm.Dialer
+	if a := c.local.Addr(); !a.IsUnspecified() {
+		d.LocalAddr = netip.AddrPortFrom(a, 0)
+	}
+	path, err := d.Lookup(c.ctx, p.addr.Addr().String())
+	if err == nil {
+		p.queue, err = c.queue(&path)
+	}
+	if err != nil {
+		done(err)
+		return
+	}
+	q := p.queue
+	q.using.RLock() // also for done: when the queue is closed, all its peers are resolved
+	defer q.using.RUnlock()
+	if q.closed {
+		done(errQueueClosed)
+		return
+	}
+	av, err := path.AddressVector(q.dev)
+	if err == nil {
+		p.ah, err = q.pd.CreateAH(av)
+	}
+	done(err)
+}
+
+// destination returns the number of a peer's QP, or 0 if the next datagram must go by UDP.
+func (c *PacketConn) destination(p *packetPeer) uint32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if p.qpn != 0 && now.Sub(p.heard) > silence {
+		p.heard = now
+		return 0
+	}
+	return p.qpn
+}
+
+// sendUDP sends a UDP datagram to a resolved peer.
+func (c *PacketConn) sendUDP(p *packetPeer, op byte, data []byte) error {
+	b := appendUDPHeader(make([]byte, 0, udpHeaderSize+len(data)), p.queue.local, op, p.queue.qp.Num())
+	_, err := c.udp.WriteToUDPAddrPort(append(b, data...), p.addr)
+	return err
+}
+
+// serveUDP receives what comes by UDP until the socket is closed.
+func (c *PacketConn) serveUDP() {
+	buf := make([]byte, maxMessage)
+	for {
+		n, from, err := c.udp.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		from = unmap(from)
+		op, qpn, data, ok := parseUDPHeader(buf[:n], from.Addr())
+		if !ok || qpn == 0 || op != udpData && op != udpCtrl {
+			c.log.Debug("UDP datagram of another protocol", "from", from, "bytes", n)
+			continue
+		}
+		c.learn(from, qpn, op == udpData)
+		if op == udpData {
+			select {
+			case c.incoming <- packet{from: from, data: append([]byte(nil), data...)}:
+			default: // the queue is full
+			}
+		}
+	}
+}
+
+// learn takes the number of a peer's QP, and answers with that of its own if it is asked to. It
+// must not wait: it runs for whatever comes.
+func (c *PacketConn) learn(from netip.AddrPort, qpn uint32, asked bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.peers[from]
+	if p == nil {
+		if c.closed || !asked || len(c.peers) >= 2*idlePeers {
+			return
+		}
+		select {
+		case c.resolves <- struct{}{}:
+		default:
+			return
+		}
+		p = c.addPeer(from)
+		c.wg.Go(func() {
+			c.resolve(p)
+			<-c.resolves
+			if p.err == nil {
+				c.answer(p)
+			} else {
+				c.log.Debug("sender cannot be resolved", "from", from, "err", p.err)
+			}
+		})
+	} else if asked && p.isResolved() {
+		c.answer(p)
+	}
+	p.qpn, p.heard, p.used = qpn, time.Now(), time.Now()
+}
+
+// answer sends the QP's number to a resolved peer. If the answer is lost, the peer asks again.
+func (c *PacketConn) answer(p *packetPeer) { c.sendUDP(p, udpCtrl, nil) }
+
+// hear notes that a message has come from a QP.
+func (c *PacketConn) hear(from netip.AddrPort, qpn uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.peers[from]; p != nil && p.qpn == qpn {
+		p.heard = time.Now()
+	}
+}

@@ -1,0 +1,276 @@
+package rsock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// packetQueue is a UD QP of a PacketConn. Its memory consists of the slots of the receives, each
+// for a GRH and a message, and of those of the sends.
+type packetQueue struct {
+	c          *PacketConn
+	local      netip.Addr // by which peers reach it
+	header     []byte     // of the messages that it sends
+	maxPayload int
+
+	ctx     context.Context // ends when the queue has failed or the PacketConn is closed
+	fail    context.CancelCauseFunc
+	release []func() error // in the order of creation; called in reverse
+	dev     *uverbs.Context
+	pd      *uverbs.PD
+	sendCQ  *uverbs.CQ
+	recvCQ  *uverbs.CQ
+	mr      *uverbs.MR
+	qp      *uverbs.QP
+
+	using  sync.RWMutex  // held for reading while the objects are used
+	closed bool          // guarded by using
+	done   chan struct{} // closed when the peers of the queue are forgotten
+
+	sending sync.Mutex
+	free    []int // slots of sends
+}
+
+const recvSlot = verbs.GRHSize + maxMessage
+
+// queue returns the queue of a path's local address, and makes it if there is none.
+func (c *PacketConn) queue(path *cm.Path) (*packetQueue, error) {
+	c.creating.Lock()
+	defer c.creating.Unlock()
+	c.mu.Lock()
+	q, closed := c.queues[path.Local], c.closed
+	c.mu.Unlock()
+	if closed {
+		return nil, net.ErrClosed
+	}
+	if q != nil {
+		return q, nil
+	}
+	q = &packetQueue{c: c, local: path.Local, done: make(chan struct{})}
+	q.ctx, q.fail = context.WithCancelCause(c.ctx)
+	if err := q.open(path); err != nil {
+		q.close()
+		return nil, err
+	}
+	c.mu.Lock()
+	c.queues[path.Local] = q
+	c.mu.Unlock()
+	c.wg.Go(q.receive)
+	return q, nil
+}
+
+// open makes the objects of a queue, and posts its receives.
+func (q *packetQueue) open(path *cm.Path) (err error) {
+	if path.Device.IWARP() {
+		return fmt.Errorf("%s is an iWARP device, which has no datagrams: %w", path.Device.Name, errors.ErrUnsupported)
+	}
+	if q.dev, err = own(q, path.Device.Open, (*uverbs.Context).Close); err != nil {
+		return err
+	}
+	port, err := q.dev.QueryPort(path.Port)
+	if err != nil {
+		return err
+	}
+	q.header = appendHeader(nil, netip.AddrPortFrom(q.local, q.c.local.Port()))
+	udpHeader := len(appendUDPHeader(nil, q.local, udpData, 0))
+	q.maxPayload = min(maxMessage-udpHeader, port.ActiveMTU.Bytes()-len(q.header))
+	if q.pd, err = own(q, q.dev.AllocPD, (*uverbs.PD).Close); err != nil {
+		return err
+	}
+	channel, err := own(q, q.dev.CreateCompChannel, (*uverbs.CompChannel).Close)
+	if err != nil {
+		return err
+	}
+	recvs, sends := q.c.opt.RecvQueue, q.c.opt.SendQueue
+	for cq, depth := range map[**uverbs.CQ]int{&q.recvCQ: recvs, &q.sendCQ: sends} {
+		create := func() (*uverbs.CQ, error) {
+			return q.dev.CreateCQ(uverbs.CQOptions{Depth: depth, Channel: channel})
+		}
+		if *cq, err = own(q, create, (*uverbs.CQ).Close); err != nil {
+			return err
+		}
+	}
+	alloc := func() (*uverbs.MR, error) {
+		return q.pd.AllocMR(recvs*recvSlot+sends*maxMessage, verbs.AccessLocalWrite, uverbs.MROptions{})
+	}
+	if q.mr, err = own(q, alloc, (*uverbs.MR).Close); err != nil {
+		return err
+	}
+	q.release = append(q.release, q.forgetPeers) // after the QP has been closed, which may use their handles
+	create := func() (*uverbs.QP, error) {
+		return q.pd.CreateQP(uverbs.QPOptions{
+			Type: verbs.UD, SendCQ: q.sendCQ, RecvCQ: q.recvCQ,
+			Cap: verbs.QPCap{MaxSendWR: sends, MaxRecvWR: recvs, MaxSendSGE: 1, MaxRecvSGE: 1},
+		})
+	}
+	if q.qp, err = own(q, create, (*uverbs.QP).Close); err != nil {
+		return err
+	}
+	if err := q.qp.StartUD(path.Port, packetQKey); err != nil {
+		return err
+	}
+	for i := range recvs {
+		if err := q.post(i); err != nil {
+			return err
+		}
+	}
+	for i := range sends {
+		q.free = append(q.free, recvs*recvSlot+i*maxMessage)
+		copy(q.mr.Bytes()[q.free[i]:], q.header)
+	}
+	return nil
+}
+
+// own makes an object that is closed with the queue.
+func own[T any](q *packetQueue, make func() (T, error), close func(T) error) (T, error) {
+	v, err := make()
+	if err == nil {
+		q.release = append(q.release, func() error { return close(v) })
+	}
+	return v, err
+}
+
+func (q *packetQueue) post(slot int) error {
+	_, err := q.qp.PostRecv(verbs.RecvWR{ID: uint64(slot), SGL: []verbs.SGE{q.mr.SGE(slot*recvSlot, recvSlot)}})
+	return err
+}
+
+// receive passes on what arrives until the queue fails or the PacketConn is closed, and closes
+// the queue.
+func (q *packetQueue) receive() {
+	var wcs [64]verbs.WC
+	for {
+		n, err := q.recvCQ.PollWait(q.ctx, wcs[:])
+		for i := 0; i < n && err == nil; i++ {
+			err = q.arrived(&wcs[i])
+		}
+		if err != nil {
+			q.fail(err)
+			break
+		}
+	}
+	q.c.mu.Lock()
+	delete(q.c.queues, q.local)
+	q.c.mu.Unlock()
+	if err := context.Cause(q.ctx); err != net.ErrClosed {
+		q.c.log.Warn("queue pair for datagrams failed", "local", q.local, "err", err)
+	}
+	q.close()
+}
+
+// close releases the objects.
+func (q *packetQueue) close() {
+	defer close(q.done)
+	q.using.Lock()
+	defer q.using.Unlock()
+	q.closed = true
+	for _, f := range slices.Backward(q.release) {
+		if err := f(); err != nil {
+			q.c.log.Warn("queue pair for datagrams cannot be closed", "local", q.local, "err", err)
+		}
+	}
+}
+
+// forgetPeers removes the peers that the queue leads to.
+func (q *packetQueue) forgetPeers() (err error) {
+	q.c.mu.Lock()
+	defer q.c.mu.Unlock()
+	for addr, p := range q.c.peers {
+		if p.isResolved() && p.queue == q {
+			delete(q.c.peers, addr)
+			err = errors.Join(err, p.ah.Close())
+		}
+	}
+	return err
+}
+
+// arrived handles a completed receive.
+func (q *packetQueue) arrived(wc *verbs.WC) error {
+	if err := wc.Err(); err != nil {
+		return err
+	}
+	slot := int(wc.ID)
+	from, data, ok := parseHeader(q.mr.Bytes()[slot*recvSlot:][verbs.GRHSize:max(wc.ByteLen, verbs.GRHSize)])
+	if ok {
+		q.c.hear(from, wc.SrcQP)
+		select {
+		case q.c.incoming <- packet{from, data, q, slot}:
+			return nil
+		default: // the queue is full
+		}
+	}
+	return q.post(slot)
+}
+
+// take copies a datagram to b and posts its slot again. It returns false if the memory is gone.
+func (q *packetQueue) take(p packet, b []byte) (n int, ok bool) {
+	q.using.RLock()
+	defer q.using.RUnlock()
+	if q.closed {
+		return 0, false
+	}
+	n = copy(b, p.data)
+	if err := q.post(p.slot); err != nil {
+		q.fail(err)
+	}
+	return n, true
+}
+
+// errQueueClosed is the error of a queue that has failed. Another takes its place.
+var errQueueClosed = errors.New("queue pair has failed")
+
+// send sends a message, and returns when the device has it.
+func (q *packetQueue) send(data []byte, to verbs.UDAddr) error {
+	q.using.RLock()
+	defer q.using.RUnlock()
+	q.sending.Lock()
+	defer q.sending.Unlock()
+	if q.closed || q.ctx.Err() != nil {
+		return errQueueClosed
+	}
+	if err := q.reclaim(); err != nil {
+		q.fail(err)
+		return errQueueClosed
+	}
+	at := q.free[len(q.free)-1]
+	q.free = q.free[:len(q.free)-1]
+	size := copy(q.mr.Bytes()[at+len(q.header):], data)
+	_, err := q.qp.PostSend(verbs.SendWR{
+		ID: uint64(at), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, To: to,
+		SGL: []verbs.SGE{q.mr.SGE(at, len(q.header)+size)},
+	})
+	if err != nil {
+		q.fail(err)
+	}
+	return err
+}
+
+// reclaim frees the slots of completed sends, and waits until there is one. The caller holds
+// sending.
+func (q *packetQueue) reclaim() error {
+	var wcs [16]verbs.WC
+	for n := q.sendCQ.Poll(wcs[:]); ; {
+		for i := range wcs[:n] {
+			if err := wcs[i].Err(); err != nil {
+				return err
+			}
+			q.free = append(q.free, int(wcs[i].ID))
+		}
+		if len(q.free) > 0 {
+			return nil
+		}
+		var err error
+		if n, err = q.sendCQ.PollWait(q.ctx, wcs[:]); err != nil {
+			return err
+		}
+	}
+}

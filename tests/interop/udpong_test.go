@@ -1,0 +1,163 @@
+package interop
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rsock"
+)
+
+// udpong's operations, the first byte of its messages. The second is the client's number, the
+// third the number of a question, which the answer repeats; the first four from the fifth are a count.
+const (
+	udpongLogin = iota
+	udpongStart
+	udpongData
+	udpongEcho
+	udpongEnd
+)
+
+// udpongControl is the size of messages other than data and echo.
+const udpongControl = 16
+
+// udpongServe is udpong's server for one client: it answers until the client's end, and returns
+// the number of messages.
+func udpongServe(c net.PacketConn) (count uint32, err error) {
+	for b := make([]byte, 2048); ; {
+		n, from, err := c.ReadFrom(b)
+		if err != nil {
+			return count, err
+		}
+		if n < udpongControl {
+			return count, fmt.Errorf("message of %d bytes", n)
+		}
+		switch b[0] {
+		case udpongData:
+			count++
+			continue
+		case udpongEcho:
+			count++
+		case udpongEnd:
+			b[4], b[5], b[6], b[7] = byte(count>>24), byte(count>>16), byte(count>>8), byte(count)
+		}
+		if _, err := c.WriteTo(b[:n], from); err != nil || b[0] == udpongEnd {
+			return count, err
+		}
+	}
+}
+
+// udpongSession is udpong's client: it sends count messages of a size, each after the answer to
+// the last if echo is set, and returns how many the server has got.
+func udpongSession(c net.PacketConn, server net.Addr, echo bool, count, size int) (got uint32, err error) {
+	msg := make([]byte, size)
+	for i := range msg[udpongControl:] {
+		msg[udpongControl+i] = byte(i)
+	}
+	ask := func(op byte, size int) error {
+		msg[0] = op
+		msg[2]++
+		b := make([]byte, 2048)
+		for {
+			if _, err := c.WriteTo(msg[:size], server); err != nil {
+				return err
+			}
+			c.SetReadDeadline(time.Now().Add(time.Second))
+			n, from, err := c.ReadFrom(b)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			if n != size || from.String() != server.String() || !bytes.Equal(b[udpongControl:n], msg[udpongControl:size]) {
+				return fmt.Errorf("answer of %d bytes from %v", n, from)
+			}
+			if b[2] == msg[2] { // not to an earlier one
+				copy(msg[:8], b)
+				return nil
+			}
+		}
+	}
+	for _, op := range []byte{udpongLogin, udpongStart} {
+		if err := ask(op, udpongControl); err != nil {
+			return 0, err
+		}
+	}
+	for range count {
+		if echo {
+			err = ask(udpongEcho, size)
+		} else {
+			msg[0] = udpongData
+			_, err = c.WriteTo(msg, server)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	err = ask(udpongEnd, udpongControl)
+	return uint32(msg[4])<<24 | uint32(msg[5])<<16 | uint32(msg[6])<<8 | uint32(msg[7]), err
+}
+
+var roceAH = compile("roceah.so", "-shared", "-fPIC", "testdata/roceah.c", "-libverbs", "-ldl")
+
+// TestUdpongAlone shows that C's datagram rsockets do not work on RoCE, also between two C
+// programs: the reason for testdata/roceah.c.
+func TestUdpongAlone(t *testing.T) {
+	labtest.Require(t)
+	host := labtest.AddrOf(labtest.RXE)
+	start(t, "udpong", "-b", host, "-p", "7300")
+	client := start(t, "udpong", "-s", host, "-p", "7300", "-C", "10")
+	<-client.done
+	if client.err == nil || !strings.Contains(client.out.String(), "rconnect: ") {
+		t.Errorf("udpong works: roceah.c is not needed any more. %v: %s", client.err, &client.out)
+	}
+}
+
+// TestUdpong exchanges datagrams with C's udpong on either side. Some may get lost if the
+// receiver is slower.
+func TestUdpong(t *testing.T) {
+	labtest.Require(t)
+	host, port := labtest.AddrOf(labtest.RXE), 7300
+	t.Setenv("LD_PRELOAD", labtest.Must(roceAH())(t))
+	const count = 300
+	check := func(t *testing.T, echo bool, got uint32, err error) {
+		t.Helper()
+		if err != nil || got < 50 || echo && got < count {
+			t.Errorf("%d of %d messages, %v", got, count, err)
+		}
+	}
+	for _, echo := range []bool{true, false} {
+		var mode []string
+		if echo {
+			mode = []string{"-T", "e"}
+		}
+		t.Run(fmt.Sprintf("C client, echo %v", echo), func(t *testing.T) {
+			port++
+			c := labtest.Must(rsock.ListenPacket("rdma", net.JoinHostPort(host, strconv.Itoa(port))))(t)
+			defer c.Close()
+			c.SetDeadline(time.Now().Add(40 * time.Second))
+			client := start(t, "udpong", append(mode, "-s", host, "-p", strconv.Itoa(port), "-C", strconv.Itoa(count), "-S", "1000")...)
+			got, err := udpongServe(c)
+			check(t, echo, got, err)
+			t.Log(client.wait())
+		})
+		t.Run(fmt.Sprintf("C server, echo %v", echo), func(t *testing.T) {
+			port++
+			server := start(t, "udpong", append(mode, "-b", host, "-p", strconv.Itoa(port))...)
+			c := labtest.Must(rsock.ListenPacket("rdma", host+":0"))(t)
+			defer c.Close()
+			c.SetDeadline(time.Now().Add(40 * time.Second))
+			got, err := udpongSession(c, labtest.Must(net.ResolveUDPAddr("udp", net.JoinHostPort(host, strconv.Itoa(port))))(t), echo, count, 1000)
+			check(t, echo, got, err)
+			server.kill()
+		})
+	}
+}
