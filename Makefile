@@ -9,7 +9,7 @@ SUDO     = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 # Debian packages, by what needs them: the lab; the generator and the tests
 # against C; those on User-mode Linux.
-LAB_DEBS  = qemu-system-x86 kmod iproute2 faketime
+LAB_DEBS  = qemu-system-x86 kmod iproute2 xz-utils faketime
 TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl wget rdmacm-utils ibverbs-utils ibverbs-providers perftest crun
 
 NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
@@ -18,7 +18,7 @@ NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
 # What lies deeper in tests than these is programs and their own tests. tests/driver
 # is a module of its own.
 LAB_PKGS = ./internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./cmd/verbs/... $(filter-out ./tests/driver/,$(wildcard ./tests/*/)) ./tests/faults/harness
-KERNELS  = 6.1 6.12 7.2
+KERNELS  = 6.1 6.12 7.3
 
 # Those that make race runs.
 RACE_PKGS = ./uverbs ./cm ./rconn ./rmsg ./rsock ./tests/model
@@ -51,6 +51,24 @@ test-kernels: deps-test build ## run the tests that need a kernel on every kerne
 		$(GO) test $(FLAGS) -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(LAB_PKGS) || \
 		failed="$$failed $$k"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
+
+# The emulated machine has Debian 12's programs of its architecture.
+ARCH_PKGS = ./abi ./mmap $(filter-out ./cmd/verbs/... ./tests/bench/ ./tests/docs/ ./tests/modules/ ./tests/soak/,$(LAB_PKGS)) ./cmd/verbs/...
+
+test-arm64: deps-test build ## run the tests that need a kernel on an emulated arm64 machine
+	$(call need,qemu-system-arm)
+	GOARCH=arm64 $(GO) build -o build/lab-arm64 ./cmd/rdmalab
+	GOARCH=arm64 $(GO) build -o build/arm64/ ./tests/bench/... ./cmd/verbs ./examples/... ./examples/grpc ./examples/valkey
+	LAB_ARCH=arm64 $(LAB) fetch
+	LAB_ARCH=arm64 GOARCH=arm64 $(GO) test $(FLAGS) -p 1 -count 1 -timeout 40m -exec "$(CURDIR)/$(LAB)" $(ARCH_PKGS)
+
+test-peers: deps-test build ## run the tests against C with the newest release of rdma-core, of Debian sid
+	$(LAB) --userland sid fetch
+	LAB_USERLAND=sid $(GO) test $(FLAGS) -count 1 -timeout 30m -exec "$(CURDIR)/$(LAB)" ./tests/interop
+
+valkey: deps-test build ## load a valkey-server over RDMA for 10 minutes, with valkey-go and go-redis
+	cd examples/valkey && $(GO) run ./server "$(CURDIR)/build/valkey-server"
+	$(LAB) --timeout 30m sh examples/valkey/load.sh
 
 tables: deps-test build ## run the scenarios on every kernel and write their tables
 	@rm -rf build/tables && mkdir -p build/tables
@@ -136,7 +154,7 @@ faults: deps-test build ## cause faults under load, and write the results into d
 # As with faults; RUN=TestNetem/rxe, say.
 hosts: deps-test build ## put two machines on a wire, cause faults there, and write the results into docs/reliability.md
 	@rm -rf build/hosts && mkdir -p build/hosts
-	@for pair in 6.1/7.2 6.12/6.1; do \
+	@for pair in 6.1/7.3 6.12/6.1; do \
 		echo "== kernels $$pair"; \
 		LAB_KERNEL=$${pair%/*} LAB_PEER=$${pair#*/} LAB_TIMEOUT=60m LAB_WRITE="$(CURDIR)/build/hosts" HOSTS_TABLE="$(CURDIR)/build/hosts/rows" \
 		$(GO) test -v -count 1 -timeout 60m $(if $(RUN),-run '$(RUN)') -exec "$(CURDIR)/$(LAB)" ./tests/hosts || exit 1; \
@@ -151,7 +169,7 @@ bench: deps-test build ## measure in the lab with dilated time, beside C, and wr
 	@rm -rf build/bench && mkdir -p build/bench
 	$(LAB) fetch
 	@export LAB_ACCEL=dilated LAB_MEM=4096 LAB_TIMEOUT=100m LAB_WRITE="$(CURDIR)/build/bench" BENCH_RECORDS="$(CURDIR)/build/bench"; \
-	$(GO) test -v -count 1 -timeout 100m -exec "$(CURDIR)/$(LAB)" ./tests/bench -reps 30 -lasting 300ms; s=$$?; \
+	$(GO) test -v -count 1 -timeout 100m -exec "$(CURDIR)/$(LAB)" ./tests/bench -reps 30 -lasting 200ms; s=$$?; \
 	$(GO) run ./tests/bench/benchdoc lab build/bench && exit $$s
 
 bench-native: deps-native build native-go ## measure posting and polling at full speed, beside libibverbs and cgo, and write docs/benchmarks.md
@@ -186,7 +204,7 @@ MUTE = -overlay tests/bench/native/testdata/overlay.json
 build: ## build the programs into build/
 	@mkdir -p build
 	$(GO) build -o $(LAB) ./cmd/rdmalab
-	$(GO) build -o build/ ./tests/bench/... ./cmd/verbs ./examples/... ./examples/grpc
+	$(GO) build -o build/ ./tests/bench/... ./cmd/verbs ./examples/... ./examples/grpc ./examples/valkey
 
 clean: ## remove what was built
 	rm -rf build
@@ -206,4 +224,4 @@ deps-test:
 deps-native:
 	$(call need,$(NATIVE_DEBS))
 
-.PHONY: help demo test test-kernels tables soak race lint fuzz hosts faults generate bench bench-native bench-counted bench-quick native-go build clean deps-lab deps-test deps-native
+.PHONY: help demo test test-kernels test-arm64 test-peers valkey tables soak race lint fuzz hosts faults generate bench bench-native bench-counted bench-quick native-go build clean deps-lab deps-test deps-native

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -80,7 +81,7 @@ func TestLayoutAgainstC(t *testing.T) {
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "layout")
 	cc := exec.Command("gcc", "-w", "-O0", "-x", "c", "-", "-o", bin,
-		"-I", filepath.Join(root, "usr/include"), "-isystem", filepath.Join(root, "usr/lib/linux/uapi/x86"))
+		"-I", filepath.Join(root, "usr/include"), "-isystem", filepath.Join(root, "usr/lib/linux/uapi", map[string]string{"amd64": "x86", "arm64": "arm64", "s390x": "s390"}[runtime.GOARCH]))
 	cc.Stdin = strings.NewReader(src.String())
 	if out, err := cc.CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%.4000s", err, out)

@@ -10,8 +10,9 @@ import (
 // BufferOptions contains options for [NewBuffer]. The zero value suits most programs.
 type BufferOptions struct {
 	// HugePages backs the buffer with pages of 2 MiB from the system's
-	// reserved pool (vm.nr_hugepages) and rounds its size up to a multiple of
-	// them. NewBuffer fails with ENOMEM if the pool is too small.
+	// reserved pool (/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages, which
+	// is vm.nr_hugepages where base pages have 4 KiB) and rounds its size up to a
+	// multiple of them. NewBuffer fails with ENOMEM if the pool is too small.
 	HugePages bool
 }
 

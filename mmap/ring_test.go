@@ -164,10 +164,10 @@ func TestBuffer(t *testing.T) {
 // TestHugePages allocates huge pages if the system has any, and otherwise expects the
 // kernel to refuse them.
 func TestHugePages(t *testing.T) {
-	const pool = "/proc/sys/vm/nr_hugepages"
+	const pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 	before, err := os.ReadFile(pool)
 	if err != nil {
-		t.Skip("this kernel has no huge pages")
+		t.Skip("this kernel has no huge pages of 2 MiB")
 	}
 	if os.WriteFile(pool, []byte("4"), 0o644) == nil {
 		t.Cleanup(func() { os.WriteFile(pool, before, 0o644) })

@@ -80,27 +80,33 @@ func (n *Notify) Close() {
 
 // StateQuery asks the kernel for a QP's state: the command QUERY_QP.
 type StateQuery struct {
-	cmd  *command
+	dev  *Device
+	qp   uint32
+	cmd  *command // nil until the first Ask: most QPs need none
 	resp *abi.IbUverbsQueryQpResp
 }
 
-// NewStateQuery encodes the command for the QP with the given handle.
-func NewStateQuery(dev *Device, qpHandle uint32) (StateQuery, error) {
-	const state = 1 << 0 // enum ib_qp_attr_mask
-	req := abi.IbUverbsQueryQp{QpHandle: qpHandle, AttrMask: state}
-	cmd, err := newCommand(dev, false, abi.IB_USER_VERBS_CMD_QUERY_QP, mmap.Bytes(&req), int(unsafe.Sizeof(abi.IbUverbsQueryQpResp{})))
-	if err != nil {
-		return StateQuery{}, err
-	}
-	return StateQuery{cmd, (*abi.IbUverbsQueryQpResp)(unsafe.Pointer(unsafe.SliceData(cmd.resp)))}, nil
+// NewStateQuery makes the command for the QP with the given handle. Close it after the last
+// Ask.
+func NewStateQuery(dev *Device, qpHandle uint32) StateQuery {
+	return StateQuery{dev: dev, qp: qpHandle}
 }
 
-// Ask returns the state, by one system call, and does not allocate. Calls must not
+// Ask returns the state, by one system call. Only the first call allocates. Calls must not
 // overlap.
-func (q StateQuery) Ask() (verbs.QPState, error) {
+func (q *StateQuery) Ask() (verbs.QPState, error) {
+	if q.cmd == nil {
+		const state = 1 << 0 // enum ib_qp_attr_mask
+		req := abi.IbUverbsQueryQp{QpHandle: q.qp, AttrMask: state}
+		cmd, err := newCommand(q.dev, false, abi.IB_USER_VERBS_CMD_QUERY_QP, mmap.Bytes(&req), int(unsafe.Sizeof(abi.IbUverbsQueryQpResp{})))
+		if err != nil {
+			return 0, err
+		}
+		q.cmd, q.resp = cmd, (*abi.IbUverbsQueryQpResp)(unsafe.Pointer(unsafe.SliceData(cmd.resp)))
+	}
 	err := q.cmd.run()
 	return verbs.QPState(q.resp.QpState), err
 }
 
 // Close releases the query.
-func (q StateQuery) Close() { q.cmd.close() }
+func (q *StateQuery) Close() { q.cmd.close() }

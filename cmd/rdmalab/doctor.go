@@ -27,16 +27,16 @@ func broken(format string, args ...any) finding { return finding{true, fmt.Sprin
 
 // doctor checks what the lab needs on this machine, and returns the exit status.
 func doctor(w io.Writer, c config) (code int) {
+	on := archByName(c.arch)
 	for _, check := range []struct {
 		name string
 		find func() finding
 	}{
-		{"program", checkProgram},
-		{"tools", func() finding { return checkTools(c.kernel) }},
-		{"packages", checkPackages},
+		{"program", func() finding { return checkProgram(on) }},
+		{"tools", func() finding { return checkTools(c.kernel, on) }},
 		{"compiler", checkChroot},
 		{"cache", checkCache},
-		{"kernel " + c.kernel, func() finding { return checkKernel(c.kernel) }},
+		{"kernel " + c.kernel, func() finding { return checkKernel(c.kernel, on) }},
 		{"processor", checkKVM},
 		{"memory", func() finding { return checkMemory(c.mem) }},
 		{"dilation", checkFaketime},
@@ -51,27 +51,18 @@ func doctor(w io.Writer, c config) (code int) {
 	return code
 }
 
-func checkProgram() finding {
-	if _, err := readSelf(); err != nil {
+func checkProgram(on arch) finding {
+	if _, err := readSelf(on); err != nil {
 		return broken("%v", err)
 	}
 	return fine("statically linked, can be the guest's first program")
 }
 
-func checkTools(kernel string) finding {
-	if err := needMachine(kernel); err != nil {
+func checkTools(kernel string, on arch) finding {
+	if err := needMachine(kernel, on); err != nil {
 		return broken("%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
-	return fine("QEMU, kmod and iproute2 are installed")
-}
-
-func checkPackages() finding {
-	for _, tool := range []string{"apt-get", "dpkg-deb"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			return broken("%s is missing: kernels can only be fetched on Debian and Ubuntu; elsewhere copy the cache of such a machine", tool)
-		}
-	}
-	return fine("apt-get and dpkg-deb can fetch kernels")
+	return fine("QEMU, kmod, iproute2 and xz are installed")
 }
 
 // checkChroot checks that siw can be built in a folder of its own, for which ordinary users need
@@ -104,8 +95,8 @@ func checkCache() finding {
 	return fine("%s", dir)
 }
 
-func checkKernel(name string) finding {
-	if k, err := cachedKernel(name); err == nil {
+func checkKernel(name string, on arch) finding {
+	if k, err := cachedKernel(name, on); err == nil {
 		return fine("%s is in the cache", k.release)
 	}
 	return fine("not in the cache: the first run, or rdmalab fetch, takes some minutes")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -17,6 +18,8 @@ import (
 // config describes a run.
 type config struct {
 	kernel, peer string
+	arch         string
+	suite        string // of the userland; the host's if empty
 	write        string
 	parallel     int
 	host         bool
@@ -35,9 +38,11 @@ func (c *config) flags() *flag.FlagSet {
 	fs := flag.NewFlagSet("rdmalab", flag.ContinueOnError)
 	fs.SetOutput(io.Discard) // the caller prints errors
 	fs.Usage = func() {}
-	c.kernel, c.timeout, c.mem, c.factor, c.parallel = kernels[0].name, 20*time.Minute, 2048, 40, -1
+	c.kernel, c.arch, c.timeout, c.mem, c.factor, c.parallel = kernels[0].name, runtime.GOARCH, 20*time.Minute, 2048, 40, -1
 	fs.StringVar(&c.kernel, "kernel", c.kernel, "`name` of the kernel: "+strings.Join(kernelNames(), ", ")+"; uml is User-mode Linux of about 7.3, which boots in a second, runs programs at full speed and makes system calls slow, and has no modules, BPF or cgroups")
 	fs.StringVar(&c.peer, "peer", "", "`name` of the kernel of a second machine, which runs the program as well (default none)")
+	fs.StringVar(&c.arch, "arch", c.arch, "`name` of the architecture: "+strings.Join(archNames(), ", ")+"; a foreign one is emulated, and needs a userland")
+	fs.StringVar(&c.suite, "userland", "", "`suite` of Debian whose programs and libraries hide this machine's: sid, say, for the newest C peers (default none, or bookworm-security if the architecture is foreign)")
 	fs.StringVar(&c.accel, "accel", "", "`how` QEMU runs: kvm, tcg, icount or dilated (default kvm if a probe boots, or else tcg); icount is tcg with a clock that advances with every instruction, so that measurements repeat to a percent; dilated is tcg with slow clocks, for latencies like those of a real machine (go doc rdmalab)")
 	fs.Float64Var(&c.factor, "factor", c.factor, "`factor` of dilation, 1 to 100")
 	fs.IntVar(&c.mem, "mem", c.mem, "guest memory in `MiB`")
@@ -82,7 +87,13 @@ func parse(args []string) (c config, rest []string, err error) {
 			c.cpus = 4
 		}
 	}
-	return c, rest, c.check()
+	if err := c.check(); err != nil {
+		return c, nil, err
+	}
+	if c.suite == "" && archByName(c.arch).foreign() {
+		c.suite = defaultUserland
+	}
+	return c, rest, nil
 }
 
 func (c *config) check() error {
@@ -92,6 +103,14 @@ func (c *config) check() error {
 		return fmt.Errorf("--kernel %s: not one of %s", c.kernel, strings.Join(names, ", "))
 	case c.peer != "" && !slices.Contains(names, c.peer):
 		return fmt.Errorf("--peer %s: not one of %s", c.peer, strings.Join(names, ", "))
+	case !slices.Contains(archNames(), c.arch):
+		return fmt.Errorf("--arch %s: not one of %s", c.arch, strings.Join(archNames(), ", "))
+	case c.kernel == umlName && c.suite != "":
+		return errors.New("--userland: not on User-mode Linux")
+	case c.arch != "amd64" && (c.kernel == umlName || c.accel == dilated || c.accel == icountAccel):
+		return fmt.Errorf("--arch %s: User-mode Linux, dilated and icount are for amd64 only", c.arch)
+	case c.accel == "kvm" && archByName(c.arch).foreign():
+		return fmt.Errorf("--accel kvm: not for the foreign architecture %s", c.arch)
 	case !slices.Contains(accelerators, c.accel):
 		return fmt.Errorf("--accel %s: not one of %s", c.accel, strings.Join(accelerators[1:], ", "))
 	case !(c.factor >= 1 && c.factor <= 100):

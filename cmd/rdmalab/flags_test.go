@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -31,16 +32,18 @@ func TestFlags(t *testing.T) {
 
 func TestBadFlags(t *testing.T) {
 	for args, want := range map[string]string{
-		"--kernel 5.4 x":    "--kernel 5.4: not one of 6.12, ",
-		"--peer 5.4 x":      "--peer 5.4: not one of 6.12, ",
-		"--accel hvf x":     "--accel hvf: not one of kvm, tcg, icount, dilated",
-		"--factor 0.5 x":    "--factor 0.5: not in 1..100",
-		"--mem 1 x":         "--mem 1: ",
-		"--cpus -1 x":       "--cpus -1: ",
-		"--timeout soon x":  `invalid value "soon"`,
-		"run --nonsense x":  "-nonsense",
-		"--kernel":          "needs an argument",
-		"run --kernel 1 ls": "--kernel 1: ",
+		"--kernel 5.4 x":                 "--kernel 5.4: not one of 6.12, ",
+		"--peer 5.4 x":                   "--peer 5.4: not one of 6.12, ",
+		"--arch vax x":                   "--arch vax: not one of amd64, ",
+		"--arch arm64 --accel dilated x": "--arch arm64: ",
+		"--accel hvf x":                  "--accel hvf: not one of kvm, tcg, icount, dilated",
+		"--factor 0.5 x":                 "--factor 0.5: not in 1..100",
+		"--mem 1 x":                      "--mem 1: ",
+		"--cpus -1 x":                    "--cpus -1: ",
+		"--timeout soon x":               `invalid value "soon"`,
+		"run --nonsense x":               "-nonsense",
+		"--kernel":                       "needs an argument",
+		"run --kernel 1 ls":              "--kernel 1: ",
 	} {
 		if _, _, err := parse(strings.Fields(args)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", args, err, want)
@@ -121,7 +124,7 @@ func TestTurns(t *testing.T) {
 // TestDoctor checks that doctor finds what is missing, and says so by its status.
 func TestDoctor(t *testing.T) {
 	var b bytes.Buffer
-	c := config{kernel: kernels[0].name, options: options{mem: 512}}
+	c := config{kernel: kernels[0].name, arch: runtime.GOARCH, options: options{mem: 512}}
 	code := doctor(&b, c)
 	t.Logf("%s", &b)
 	if failed := strings.Contains(b.String(), "FAILED"); failed != (code != 0) {
@@ -134,7 +137,7 @@ func TestDoctor(t *testing.T) {
 	if code := doctor(&b, c); code != 1 {
 		t.Errorf("status %d", code)
 	}
-	for _, want := range []string{"FAILED  tools", "FAILED  packages     apt-get is missing", "FAILED  cache", "FAILED  memory"} {
+	for _, want := range []string{"FAILED  tools", "FAILED  cache", "FAILED  memory"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in %s", want, &b)
 		}

@@ -129,13 +129,20 @@ func enterRoot(j job) error {
 			return err
 		}
 	}
+	lower := "/host"
+	if j.Userland {
+		lower = "/userland:/host" // a folder within /host would be refused
+		if err := (mount{"userland", "/userland", "9p", opts9P + ",ro,cache=loose"}).do(); err != nil {
+			return err
+		}
+	}
 	for _, d := range []string{"/layer/upper", "/layer/work"} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			return err
 		}
 	}
 	mounts := []mount{
-		{"root", "/root", "overlay", "lowerdir=/host,upperdir=/layer/upper,workdir=/layer/work"},
+		{"root", "/root", "overlay", "lowerdir=" + lower + ",upperdir=/layer/upper,workdir=/layer/work"},
 		{"devtmpfs", "/root/dev", "devtmpfs", ""},
 		{"devpts", "/root/dev/pts", "devpts", ""},
 		{"shm", "/root/dev/shm", "tmpfs", ""},

@@ -29,6 +29,7 @@ type job struct {
 	Write   string   // of --write
 	Probe   bool     // only check that the kernel boots
 
+	Userland bool // programs are shared that hide the host's
 	Terminal bool // the program runs on a terminal
 	Dilated  bool // check the clock
 	Host     int  // which of two machines this is; 0 if there is no other
@@ -113,7 +114,7 @@ func writeInitramfs(file string, k kernel, j job) error {
 		_, err := w.Write(data)
 		return err
 	}
-	for _, dir := range []string{"dev", "proc", "sys", "host", "layer", "root"} {
+	for _, dir := range []string{"userland", "dev", "proc", "sys", "host", "layer", "root"} {
 		if err := add(dir, cpio.TypeDir|0o755, nil); err != nil {
 			return err
 		}
@@ -128,7 +129,7 @@ func writeInitramfs(file string, k kernel, j job) error {
 		}
 		j.Early = append(slices.Clip(j.Early), filepath.Base(m))
 	}
-	self, err := readSelf()
+	self, err := readSelf(k.arch)
 	if err != nil {
 		return err
 	}
@@ -148,9 +149,13 @@ func writeInitramfs(file string, k kernel, j job) error {
 	return f.Close()
 }
 
-// readSelf reads this program. It fails if the program is dynamically linked.
-func readSelf() ([]byte, error) {
-	self, err := os.ReadFile("/proc/self/exe")
+// readSelf reads this program, for an architecture. It fails if the program is dynamically linked.
+func readSelf(a arch) ([]byte, error) {
+	file, err := a.self()
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}

@@ -20,12 +20,13 @@ import (
 const umlName = "uml"
 
 // kernels are the kernels that the lab can boot, the default first. Exact package
-// names change with every update, so a row names the meta package. Those of 7.2 and
+// names change with every update, so a row names the meta package. Those of 7.3 and
 // of User-mode Linux will change to later versions.
+// The architecture's name is added to the names of images.
 var kernels = []struct{ name, suite, meta string }{
-	{"6.12", "bookworm-security", "linux-image-6.12-amd64"},
-	{"6.1", "bookworm-security", "linux-image-amd64"},
-	{"7.2", "trixie-backports", "linux-image-amd64"},
+	{"6.12", "bookworm-security", "linux-image-6.12-"},
+	{"6.1", "bookworm-security", "linux-image-"},
+	{"7.3", "trixie-backports", "linux-image-"},
 	{umlName, "trixie-backports", "linux-source"},
 }
 
@@ -34,36 +35,42 @@ type kernel struct {
 	root    string // the folder it was unpacked in
 	release string // uname -r
 	image   string // bootable file
+	arch    arch
 	modules string // the guest's /lib/modules/RELEASE; empty for User-mode Linux
 }
 
 // fetchKernel fetches and prepares a kernel, unless that has been done.
-func fetchKernel(ctx context.Context, name string) (kernel, error) {
-	if k, err := cachedKernel(name); err == nil {
+func fetchKernel(ctx context.Context, name string, on arch) (kernel, error) {
+	if k, err := cachedKernel(name, on); err == nil {
 		return k, nil
 	}
 	row := kernels[slices.Index(kernelNames(), name)]
-	newest := newestKernel
+	newest, meta := newestKernel, row.meta+on.name
 	if name == umlName {
-		newest = newestUML
+		newest, meta = newestUML, row.meta
 	}
-	k, err := newest(ctx, debian.Archive{Suite: row.suite, Log: os.Stderr}, row.meta)
+	k, err := newest(ctx, debian.Archive{Suite: row.suite, Arch: on.name, Log: os.Stderr}, meta)
 	if err != nil {
 		return kernel{}, fmt.Errorf("kernel %s: %w", name, err)
 	}
-	return k, os.WriteFile(pin(name), []byte(k.root), 0o644)
+	return k, os.WriteFile(pin(name, on), []byte(k.root), 0o644)
 }
 
 // pin returns the file that names the folder of a kernel that has been fetched.
-func pin(name string) string { return filepath.Join(debian.CacheDir(), "kernel-"+name) }
+func pin(name string, on arch) string {
+	if on.name != "amd64" {
+		name += "-" + on.name
+	}
+	return filepath.Join(debian.CacheDir(), "kernel-"+name)
+}
 
 // cachedKernel returns a kernel that has been fetched.
-func cachedKernel(name string) (kernel, error) {
-	b, err := os.ReadFile(pin(name))
+func cachedKernel(name string, on arch) (kernel, error) {
+	b, err := os.ReadFile(pin(name, on))
 	if err != nil {
 		return kernel{}, err
 	}
-	k, err := openKernel(string(b))
+	k, err := openKernel(string(b), on)
 	if err == nil && !k.complete() {
 		err = fmt.Errorf("%s is incomplete", k.root)
 	}
@@ -106,7 +113,7 @@ func newestKernel(ctx context.Context, a debian.Archive, meta string) (kernel, e
 		return kernel{}, err
 	}
 	defer unlock()
-	k, err := openKernel(root)
+	k, err := openKernel(root, archByName(a.Arch))
 	if err != nil || k.complete() {
 		return k, err
 	}
@@ -138,7 +145,7 @@ func imageParts(ctx context.Context, a debian.Archive, image debian.Package) ([]
 
 // openKernel finds the parts of an unpacked kernel. Newer ones are in /usr, with the
 // image among the modules.
-func openKernel(root string) (kernel, error) {
+func openKernel(root string, on arch) (kernel, error) {
 	if strings.HasPrefix(filepath.Base(root), umlPrefix) {
 		return openUML(root)
 	}
@@ -152,6 +159,7 @@ func openKernel(root string) (kernel, error) {
 	}
 	k := kernel{
 		root:    root,
+		arch:    on,
 		image:   find("boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz"),
 		modules: find("lib/modules/*", "usr/lib/modules/*"),
 	}
@@ -213,21 +221,36 @@ func (k kernel) moduleFiles(names ...string) ([]string, error) {
 }
 
 // needMachine returns an error if tools that a kernel requires are missing.
-func needMachine(kernel string) error {
+func needMachine(kernel string, on arch) error {
 	if kernel == umlName {
-		return needTools("ip", "rdma")
+		return needTools("ip", "rdma", "xz")
 	}
-	return needTools("qemu-system-x86_64", "depmod", "ip", "rdma")
+	if on.foreign() { // it has the other programs of its own
+		return needTools(on.qemu, "depmod", "xz")
+	}
+	return needTools(on.qemu, "depmod", "ip", "rdma", "xz")
 }
 
 // needTools returns an error with the packages of missing tools.
 func needTools(tools ...string) error {
-	packages := map[string]string{"qemu-system-x86_64": "qemu-system-x86", "depmod": "kmod", "ip": "iproute2", "rdma": "iproute2"}
+	install, column := "apt-get install", 0
+	if _, err := exec.LookPath("dnf"); err == nil {
+		install, column = "dnf install", 1
+	}
+	packages := map[string][2]string{
+		"qemu-system-x86_64":  {"qemu-system-x86", "qemu-system-x86-core"},
+		"qemu-system-aarch64": {"qemu-system-arm", "qemu-system-aarch64-core"},
+		"qemu-system-s390x":   {"qemu-system-misc", "qemu-system-s390x-core"},
+		"depmod":              {"kmod", "kmod"},
+		"ip":                  {"iproute2", "iproute"},
+		"rdma":                {"iproute2", "iproute"},
+		"xz":                  {"xz-utils", "xz"},
+	}
 	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
 	var errs []error
 	for _, t := range tools {
 		if _, err := exec.LookPath(t); err != nil {
-			errs = append(errs, fmt.Errorf("%s is missing: apt-get install %s", t, packages[t]))
+			errs = append(errs, fmt.Errorf("%s is missing: %s %s", t, install, packages[t][column]))
 		}
 	}
 	return errors.Join(errs...)

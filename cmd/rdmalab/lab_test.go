@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -31,10 +32,10 @@ func lab(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer)
 	if os.Getenv("VERBS_LAB") != "" {
 		t.Skip("in the lab already")
 	}
-	if err := needMachine(kernels[0].name); err != nil {
+	if err := needMachine(kernels[0].name, archByName(runtime.GOARCH)); err != nil {
 		t.Skip(err)
 	}
-	if _, err := readSelf(); err != nil {
+	if _, err := readSelf(archByName(runtime.GOARCH)); err != nil {
 		t.Skip(err)
 	}
 	t.Parallel()

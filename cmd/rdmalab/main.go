@@ -150,16 +150,22 @@ func run(ctx context.Context, args []string) (int, error) {
 	if c.host {
 		return runOnHost(ctx, args)
 	}
-	if err := needMachine(c.kernel); err != nil {
+	if err := needMachine(c.kernel, archByName(c.arch)); err != nil {
 		return exitLab, err
 	}
 	return runInLab(ctx, c, args)
 }
 
 func runInLab(ctx context.Context, c config, args []string) (int, error) {
-	k, err := fetchKernel(ctx, c.kernel)
+	on := archByName(c.arch)
+	k, err := fetchKernel(ctx, c.kernel, on)
 	if err != nil {
 		return exitLab, err
+	}
+	if c.suite != "" {
+		if c.userland, err = fetchUserland(ctx, c.suite, on); err != nil {
+			return exitLab, err
+		}
 	}
 	j, err := newJob(k, args, c.write)
 	if err != nil {
@@ -170,7 +176,10 @@ func runInLab(ctx context.Context, c config, args []string) (int, error) {
 		return exitLab, err
 	}
 	defer done()
-	j.Dilated = c.accel == dilated
+	j.Dilated, j.Userland = c.accel == dilated, c.userland != ""
+	if on.foreign() {
+		c.accel = "tcg"
+	}
 	if c.accel == "" && !k.uml() {
 		c.accel = accelerator(ctx, k, c.options)
 	}
@@ -186,7 +195,7 @@ func runInLab(ctx context.Context, c config, args []string) (int, error) {
 	if c.peer == "" {
 		return bootWithRetry(ctx, k, j, c.options, std)
 	}
-	peer, err := fetchKernel(ctx, c.peer)
+	peer, err := fetchKernel(ctx, c.peer, on)
 	if err == nil && (k.uml() || peer.uml()) {
 		err = errors.New("--peer: User-mode Linux has no wire to another machine")
 	}
@@ -198,7 +207,7 @@ func runInLab(ctx context.Context, c config, args []string) (int, error) {
 
 // fetch fetches the chosen kernels, or all.
 func fetch(ctx context.Context, c config) (int, error) {
-	if err := needMachine(c.kernel); err != nil {
+	if err := needMachine(c.kernel, archByName(c.arch)); err != nil {
 		return exitLab, err
 	}
 	names := []string{c.kernel}
@@ -209,8 +218,13 @@ func fetch(ctx context.Context, c config) (int, error) {
 		names = kernelNames()
 	}
 	var errs []error
+	on := archByName(c.arch)
 	for _, name := range names {
-		_, err := fetchKernel(ctx, name)
+		_, err := fetchKernel(ctx, name, on)
+		errs = append(errs, err)
+	}
+	if c.suite != "" {
+		_, err := fetchUserland(ctx, c.suite, on)
 		errs = append(errs, err)
 	}
 	err := errors.Join(errs...)

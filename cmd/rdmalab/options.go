@@ -26,6 +26,8 @@ type options struct {
 	cpus    int
 	debug   bool
 
+	userland string // a folder whose programs hide this machine's; none if empty
+
 	// If there are two machines, the wires between them and the number of this one.
 	net  *network
 	host int
@@ -43,9 +45,7 @@ const icountAccel = "icount"
 // qemuCommand returns the command that runs the machine. Its ports are virtio-serial
 // ports on sockets in dir.
 func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write string) (*exec.Cmd, error) {
-	// Without CX16 the kernel's allocator does not use CMPXCHG16B, which may leave wrong
-	// flags in an emulated processor: kernels have crashed there.
-	cpu, accel, icount := "max,-cx16", "tcg,thread=multi", []string(nil)
+	cpu, accel, icount := k.arch.cpu, "tcg,thread=multi", []string(nil)
 	var dil dilation
 	switch o.accel {
 	case dilated:
@@ -57,28 +57,35 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 		cpu, accel = "host", "kvm"
 	case icountAccel:
 		// Without ERMS no code copies memory byte by byte, where each byte would count.
-		cpu, accel, icount = "max,-cx16,-erms", "tcg,thread=single", []string{"-icount", "shift=0"}
+		cpu, accel, icount = cpu+",-erms", "tcg,thread=single", []string{"-icount", "shift=0"}
 	}
 	share := func(tag, path, readonly string) []string {
 		return []string{"-virtfs", "local,path=" + path + ",mount_tag=" + tag + ",security_model=none,multidevs=remap,readonly=" + readonly}
 	}
 	args := []string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-machine", "q35", "-accel", accel, "-cpu", cpu,
+		"-machine", k.arch.machine, "-accel", accel, "-cpu", cpu,
 		"-m", strconv.Itoa(o.mem), "-smp", strconv.Itoa(o.cpus),
 		"-kernel", k.image, "-initrd", initramfs,
-		"-append", "console=ttyS0 loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on " + singleCPUBoot + dil.kernel,
+		"-append", "console=" + k.arch.console + " loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on " + singleCPUBoot + dil.kernel,
 		"-serial", "chardev:console", "-chardev", "file,id=console,path=" + filepath.Join(dir, "console"),
-		"-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
+		"-device", "virtio-rng-" + k.arch.bus, "-device", "virtio-serial-" + k.arch.bus,
 	}
 	args = append(args, icount...)
 	args = append(args, share("root", "/", "on")...)
 	if write != "" {
 		args = append(args, share("write", write, "off")...)
 	}
+	if o.userland != "" {
+		args = append(args, share("userland", o.userland, "on")...)
+	}
 	for _, name := range ports {
 		args = append(args, "-chardev", "socket,id="+name+",path="+filepath.Join(dir, name),
 			"-device", "virtserialport,chardev="+name+",name="+name)
+	}
+	noROM := ""
+	if k.arch.bus == "pci" {
+		noROM = ",romfile="
 	}
 	var files []*os.File
 	if o.net != nil {
@@ -89,9 +96,9 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 	}
 	for i := range files {
 		args = append(args, "-netdev", fmt.Sprintf("socket,id=%s,fd=%d", wires[i], 3+i),
-			"-device", fmt.Sprintf("virtio-net-pci,netdev=%s,mac=%s,romfile=", wires[i], mac(i, o.host)))
+			"-device", fmt.Sprintf("virtio-net-%s,netdev=%s,mac=%s", k.arch.bus, wires[i], mac(i, o.host))+noROM)
 	}
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", args...)
+	cmd := exec.CommandContext(ctx, k.arch.qemu, args...)
 	cmd.ExtraFiles = files
 	if dil.env != nil {
 		cmd.Env = append(os.Environ(), dil.env...)

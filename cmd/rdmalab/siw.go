@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -27,11 +29,11 @@ func buildSiw(ctx context.Context, a debian.Archive, image debian.Package, k ker
 		return err
 	}
 	defer os.RemoveAll(root)
-	if err := unpackBuild(ctx, a, image, k.release, root); err != nil {
+	if err := unpackBuild(ctx, a, image, k, root); err != nil {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "lab: building siw for %s\n", k.release)
-	cmd, err := chroot(ctx, root, "sh", "-c", siwScript)
+	cmd, err := chroot(ctx, root, "sh", "-c", siwScript, "siw.sh", k.arch.name)
 	if err != nil {
 		return err
 	}
@@ -47,20 +49,52 @@ func buildSiw(ctx context.Context, a debian.Archive, image debian.Package, k ker
 
 // unpackBuild unpacks a kernel's headers, the sources of its modules, and the
 // tools to build them.
-func unpackBuild(ctx context.Context, a debian.Archive, image debian.Package, release, root string) error {
+func unpackBuild(ctx context.Context, a debian.Archive, image debian.Package, k kernel, root string) error {
 	v := strings.SplitN(image.Version, ".", 3)
 	if len(v) < 3 {
 		return fmt.Errorf("kernel version %s is not MAJOR.MINOR.PATCH", image.Version)
 	}
-	list, err := a.Closure(ctx, []debian.Package{image},
-		"linux-headers-"+release+"="+image.Version,
-		"linux-source-"+v[0]+"."+v[1]+"="+image.Version,
-		"bash", "coreutils", "dash", "findutils", "grep", "make", "mawk", "sed", "tar", "xz-utils")
+	headers := debian.Package{Name: "linux-headers-" + k.release, Version: image.Version}
+	packages := []string{
+		"linux-source-" + v[0] + "." + v[1] + "=" + image.Version,
+		"bash", "coreutils", "dash", "findutils", "grep", "make", "mawk", "sed", "tar", "xz-utils",
+	}
+	if !k.arch.foreign() {
+		list, err := a.Closure(ctx, []debian.Package{image}, append(packages, headers.Name+"="+headers.Version)...)
+		if err != nil {
+			return err
+		}
+		return a.Extract(ctx, root, list)
+	}
+	// Of the foreign packages only the headers themselves are needed: what they depend on, such
+	// as the compiler, must run here.
+	deps, err := a.Depends(ctx, headers.Name)
 	if err != nil {
 		return err
 	}
-	return a.Extract(ctx, root, list)
+	for _, d := range deps {
+		switch gcc := gccPackage.FindString(d); {
+		case gcc != "":
+			packages = append(packages, gcc+"-"+k.arch.gcc)
+		case !strings.HasPrefix(d, "linux-compiler-"):
+			packages = append(packages, d)
+		}
+	}
+	own := a
+	own.Arch = runtime.GOARCH
+	list, err := own.Closure(ctx, nil, packages...)
+	if err != nil {
+		return err
+	}
+	if err := own.Extract(ctx, root, list); err != nil {
+		return err
+	}
+	return a.Extract(ctx, root, []debian.Package{headers})
 }
+
+// gccPackage matches the compiler in the names of gcc-12, linux-compiler-gcc-12-arm and
+// gcc-14-for-host.
+var gccPackage = regexp.MustCompile(`gcc-\d+`)
 
 // chroot returns a command that runs inside a folder. It works both for root in a
 // container, who may not mount, and for ordinary users, who may not create devices.

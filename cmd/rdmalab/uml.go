@@ -103,7 +103,7 @@ func openUML(root string) (kernel, error) {
 		return kernel{}, fmt.Errorf("%s has another configuration", root)
 	}
 	release, err := os.ReadFile(filepath.Join(root, "release"))
-	return kernel{root: root, image: filepath.Join(root, "linux"), release: strings.TrimSpace(string(release))}, err
+	return kernel{root: root, arch: archByName("amd64"), image: filepath.Join(root, "linux"), release: strings.TrimSpace(string(release))}, err
 }
 
 // umlCommand returns the command that runs the machine. Its ports are serial lines, in

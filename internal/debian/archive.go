@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 )
 
@@ -18,13 +16,19 @@ var ErrNotFound = errors.New("not in the archive")
 
 // Archive is one Debian suite, with a cache folder.
 type Archive struct {
-	// Suite is "sid", "bookworm-security", ...; empty means the suites that the
-	// machine itself installs from. A suite such as the latter includes the
+	// Suite is "sid", "bookworm-security", ... A suite such as the latter includes the
 	// release that it adds to, for packages that only the release has.
 	Suite string
+	// Arch is the architecture in Debian's terms; empty is amd64.
+	Arch string
 	// Dir is the cache; empty is [CacheDir].
 	Dir string
-	// Log receives apt-get's progress; nil discards it.
+	// Mirror is the address of the archive; empty is $VERBS_DEBIAN_MIRROR or
+	// http://deb.debian.org/debian. That of security updates has "-security" added.
+	Mirror string
+	// Keys is the OpenPGP keyring that signs the archive; nil is that of Debian.
+	Keys []byte
+	// Log receives the names of fetched packages; nil discards them.
 	Log io.Writer
 }
 
@@ -48,109 +52,74 @@ func (a Archive) dir() string {
 	if base == "" {
 		base = CacheDir()
 	}
-	suite := a.Suite
-	if suite == "" {
-		suite = "host"
+	if arch := a.arch(); arch != "amd64" {
+		return filepath.Join(base, "debian", a.Suite+"_"+arch)
 	}
-	return filepath.Join(base, "debian", suite)
+	return filepath.Join(base, "debian", a.Suite)
 }
 
-func (a Archive) log() io.Writer {
-	if a.Log == nil {
-		return io.Discard
+func (a Archive) arch() string {
+	if a.Arch == "" {
+		return "amd64"
 	}
-	return a.Log
+	return a.Arch
+}
+
+func (a Archive) logf(format string, args ...any) {
+	if a.Log != nil {
+		fmt.Fprintf(a.Log, format+"\n", args...)
+	}
 }
 
 // Find returns the newest version of a package, from package lists that are at
 // most a few hours old. Without a network it uses older ones.
 func (a Archive) Find(ctx context.Context, name string) (Package, error) {
-	rec, err := a.show(ctx, name)
-	if err != nil {
-		return Package{}, err
-	}
-	return Package{name, field(rec, "Version")}, nil
+	r, err := a.find(ctx, name)
+	return Package{name, r.version}, err
 }
 
 // Depends returns the names of the packages that the newest version of a package
 // depends on; of alternatives, the first. For a meta package such as
 // linux-image-amd64 it returns the real package.
-func (a Archive) Depends(ctx context.Context, name string) ([]string, error) {
-	rec, err := a.show(ctx, name)
-	if err != nil {
-		return nil, err
+func (a Archive) Depends(ctx context.Context, name string) (names []string, err error) {
+	r, err := a.find(ctx, name)
+	for _, alternatives := range dependencies(r.depends) {
+		names = append(names, alternatives[0])
 	}
-	var names []string
-	for _, dep := range strings.Split(field(rec, "Depends"), ",") {
-		if f := strings.Fields(dep); len(f) > 0 {
-			dep, _, _ := strings.Cut(f[0], ":") // "python3:any"
-			names = append(names, dep)
-		}
-	}
-	return names, nil
+	return names, err
 }
 
-// show returns the newest version's record in the package lists.
-func (a Archive) show(ctx context.Context, name string) (string, error) {
+func (a Archive) find(ctx context.Context, name string) (record, error) {
 	unlock, err := a.lock(ctx)
 	if err != nil {
-		return "", err
+		return record{}, err
 	}
 	defer unlock()
-	if _, err := a.lists(ctx); err != nil {
-		return "", err
-	}
-	out, err := a.run(ctx, "", "apt-cache", "show", "--no-all-versions", name)
-	if err == nil && out == "" {
-		err = ErrNotFound // a name that only other packages provide
-	}
+	ix, _, err := a.lists(ctx)
 	if err != nil {
-		return "", fmt.Errorf("package %s: %w", name, err)
+		return record{}, err
 	}
-	return out, nil
-}
-
-func field(record, name string) string {
-	for line := range strings.Lines(record) {
-		if v, ok := strings.CutPrefix(line, name+": "); ok {
-			return strings.TrimSpace(v)
-		}
-	}
-	return ""
+	return ix.newest(Package{Name: name})
 }
 
 // Closure returns packages, named as NAME or NAME=VERSION, and everything that they
-// depend on. It leaves out the packages in have and what those depend on.
-func (a Archive) Closure(ctx context.Context, have []Package, names ...string) ([]Package, error) {
+// depend on, of alternatives the first that exists. It leaves out the packages in have.
+// Except for VERSION it takes the newest versions, as those of a suite fit together.
+func (a Archive) Closure(ctx context.Context, have []Package, names ...string) (list []Package, err error) {
 	unlock, err := a.lock(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	var status strings.Builder
-	for _, p := range have {
-		fmt.Fprintf(&status, "Package: %s\nVersion: %s\nStatus: install ok installed\nArchitecture: all\n\n", p.Name, p.Version)
-	}
-	file := filepath.Join(a.dir(), "status")
-	if err := os.WriteFile(file, []byte(status.String()), 0o644); err != nil {
-		return nil, err
-	}
-	defer os.Remove(file)
-	args := append([]string{"install", "-qq", "-s", "--no-install-recommends", "-o", "Dir::State::Status=" + file}, names...)
-	var out string
-	err = a.retry(ctx, func() (err error) { out, err = a.run(ctx, "", "apt-get", args...); return })
+	err = a.retry(ctx, func(ix *index) (err error) {
+		list, err = ix.closure(have, names)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("packages %s: %w", strings.Join(names, " "), err)
 	}
-	var list []Package
-	for _, m := range reInst.FindAllStringSubmatch(out, -1) {
-		list = append(list, Package{m[1], m[2]})
-	}
 	return list, nil
 }
-
-// reInst matches apt-get's message that it would install a package.
-var reInst = regexp.MustCompile(`(?m)^Inst (\S+) \((\S+) `)
 
 // Unpack returns a folder, named after the first package, with the files of all.
 // If the folder is in the cache, no network is needed.
@@ -180,7 +149,7 @@ func (a Archive) Unpack(ctx context.Context, first Package, more ...Package) (st
 	return dir, os.Rename(tmp, dir)
 }
 
-// Extract unpacks the packages' files into the folder dir.
+// Extract unpacks the packages' files into the folder dir, which it makes if needed.
 func (a Archive) Extract(ctx context.Context, dir string, list []Package) error {
 	unlock, err := a.lock(ctx)
 	if err != nil {
@@ -190,44 +159,52 @@ func (a Archive) Extract(ctx context.Context, dir string, list []Package) error 
 	return a.extract(ctx, dir, list)
 }
 
+// extract is Extract for a caller that holds the lock.
 func (a Archive) extract(ctx context.Context, dir string, list []Package) error {
-	tmp, err := os.MkdirTemp(a.dir(), tmpPrefix)
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(tmp)
-	args := []string{"download"}
 	for _, p := range list {
-		args = append(args, p.Name+"="+p.Version)
-	}
-	err = a.retry(ctx, func() error { _, err := a.run(ctx, tmp, "apt-get", args...); return err })
-	if err != nil {
-		return fmt.Errorf("packages %s: %w", strings.Join(args[1:], " "), err)
-	}
-	debs, err := filepath.Glob(filepath.Join(tmp, "*.deb"))
-	if len(debs) != len(list) {
-		return fmt.Errorf("packages %s: apt-get left %d files", strings.Join(args[1:], " "), len(debs))
-	}
-	for _, deb := range debs {
-		if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", deb, dir).CombinedOutput(); err != nil {
-			return fmt.Errorf("unpack %s: %w\n%s", filepath.Base(deb), err, out)
+		err := a.retry(ctx, func(ix *index) error {
+			r, err := ix.newest(p)
+			if err == nil {
+				err = a.extractPackage(ctx, dir, r)
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("package %s %s: %w", p.Name, p.Version, err)
 		}
 	}
-	return err
+	return nil
 }
 
-// retry calls do, which needs package lists. They may name a version that the
-// mirror no longer has: only if do fails, retry fetches them again and repeats it.
-func (a Archive) retry(ctx context.Context, do func() error) error {
-	fetched, err := a.lists(ctx)
+func (a Archive) extractPackage(ctx context.Context, dir string, r record) error {
+	a.logf("fetching %s %s, %d KiB", r.name, r.version, (r.size+1023)/1024)
+	f, err := os.CreateTemp(a.dir(), tmpPrefix)
 	if err != nil {
 		return err
 	}
-	if err = do(); err == nil || fetched || ctx.Err() != nil {
+	defer os.Remove(f.Name())
+	defer f.Close()
+	if err := a.fetch(ctx, r.mirror+"/"+r.file, r.sha256, f); err != nil {
+		return err
+	}
+	return unpackDeb(ctx, f, dir)
+}
+
+// retry calls do with the package lists. They may name a version that the mirror no longer
+// has: only if do fails with ErrNotFound, retry fetches them again and repeats it.
+func (a Archive) retry(ctx context.Context, do func(*index) error) error {
+	ix, fetched, err := a.lists(ctx)
+	if err != nil {
+		return err
+	}
+	if err = do(ix); !errors.Is(err, ErrNotFound) || fetched {
 		return err
 	}
 	if uerr := a.update(ctx); uerr != nil {
 		return errors.Join(err, uerr)
 	}
-	return do()
+	if ix, err = a.load(); err != nil {
+		return err
+	}
+	return do(ix)
 }

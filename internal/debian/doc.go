@@ -1,14 +1,9 @@
-// Package debian fetches and unpacks Debian packages without installing them:
-// kernel headers for the generator, kernels for the lab, and the packages with
-// which their modules are built.
+// Package debian fetches packages from Debian's archive and unpacks them, on any Linux
+// distribution and without installing anything.
 //
-//	Archive.Find ─────┬─► package lists ──► Packages ──► Archive.Unpack, Extract ──► folder
-//	Archive.Closure ──┘        ▲                                │
-//	                    apt-get update           apt-get download, dpkg-deb -x
+//	Find, Closure ◄── lists, 6 hours ◄── InRelease (signed) ─► Packages.gz
+//	Unpack, Extract ◄── cache ◄── .deb, checked by the lists' SHA-256
 //
-// It calls apt-get, which uses the machine's proxies, mirrors and keys, but with
-// separate package lists: suites that the machine does not install from can be
-// read, no root is needed, and the machine's own state does not change.
-// Everything is in one cache folder and is fetched once; several processes may
-// use the folder at the same time.
+// Archive.Keys verifies the lists, and they the packages, so the mirror needs no TLS. Nothing is
+// run that packages contain. Unpacking needs xz.
 package debian

@@ -5,6 +5,7 @@ package labtest
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 )
 
@@ -12,7 +13,11 @@ import (
 // has built, for the packages in tests.
 func Built(t testing.TB, name string) string {
 	t.Helper()
-	path, err := filepath.Abs("../../build/" + name)
+	dir := "../../build/"
+	if runtime.GOARCH != "amd64" { // what the lab emulates
+		dir += runtime.GOARCH + "/"
+	}
+	path, err := filepath.Abs(dir + name)
 	if err != nil {
 		t.Fatal(err)
 	}

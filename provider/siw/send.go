@@ -49,11 +49,10 @@ func newSendQueue(a array[abi.SiwSqe], size int, init *provider.QPInit, info pro
 		queue:             a, size: min(uint32(size), a.mask+1), dev: dev, handle: info.Handle, cq: cq, num: info.QPNum, signalAll: init.SignalAll,
 		maxSGE: min(int(info.Cap.MaxSendSGE), abi.SIW_MAX_SGE), maxMsg: uint64(uint32(dev.Port.MaxMessage)),
 		maxData: min(int(info.Cap.MaxInline), maxInline),
+		query:   provider.NewStateQuery(dev, info.Handle),
 	}
 	var err error
-	if q.doorbell, err = provider.NewDoorbell(dev, info.Handle, true); err == nil {
-		q.query, err = provider.NewStateQuery(dev, info.Handle)
-	}
+	q.doorbell, err = provider.NewDoorbell(dev, info.Handle, true)
 	if err != nil {
 		q.Release()
 		return nil, err

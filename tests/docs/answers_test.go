@@ -10,7 +10,7 @@ import (
 )
 
 // kernels are the kernels that the tables cover.
-var kernels = []string{"6.1", "6.12", "7.2"}
+var kernels = []string{"6.1", "6.12", "7.3"}
 
 // answers are the answers of a driver, oldest first: each is valid from a kernel on.
 type answers []struct{ from, answer string }
@@ -22,7 +22,7 @@ var errnos = map[string]syscall.Errno{
 	"EPROTONOSUPPORT": unix.EPROTONOSUPPORT,
 }
 
-// parseAnswers parses "EINVAL, from 6.12 EOPNOTSUPP, from 7.2 yes".
+// parseAnswers parses "EINVAL, from 6.12 EOPNOTSUPP, from 7.3 yes".
 func parseAnswers(text string) (a answers, err error) {
 	for i, part := range strings.Split(text, ", from ") {
 		from, answer := kernels[0], part

@@ -8,6 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -91,6 +94,16 @@ func (p *program) wait() string {
 func (p *program) kill() {
 	p.cmd.Process.Kill()
 	<-p.done
+}
+
+// rdmaCore returns the release of the installed rdma-core: 44 of librdmacm.so.1.3.44.0.
+func rdmaCore(t *testing.T) int {
+	t.Helper()
+	labtest.Require(t)
+	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64", "s390x": "s390x"}[runtime.GOARCH]
+	file := labtest.Must(filepath.EvalSymlinks("/usr/lib/" + arch + "-linux-gnu/librdmacm.so.1"))(t)
+	parts := strings.Split(file, ".")
+	return labtest.Must(strconv.Atoi(parts[len(parts)-2]))(t)
 }
 
 // retryErrMPA connects to a C server that sends immediately, which siw may take for an MPA

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -18,7 +19,7 @@ import (
 )
 
 // preload makes programs for TCP use C's rsockets.
-const preload = "LD_PRELOAD=/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
+var preload = "LD_PRELOAD=/usr/lib/" + map[string]string{"amd64": "x86_64", "arm64": "aarch64", "s390x": "s390x"}[runtime.GOARCH] + "-linux-gnu/rsocket/librspreload.so"
 
 // TestPreloadHTTP fetches from a Go server with programs that do not know about RDMA.
 func TestPreloadHTTP(t *testing.T) {
@@ -38,6 +39,12 @@ func TestPreloadHTTP(t *testing.T) {
 		})}
 		defer server.Close()
 		go server.Serve(l)
+		if rdmaCore(t) > 44 {
+			// Its rsockets hang when a datagram socket is closed, which curl does to probe
+			// for IPv6. This file makes the preload take IPv4 only.
+			labtest.Check(t, os.MkdirAll("/etc/rdma/rsocket", 0o755))
+			labtest.Check(t, os.WriteFile("/etc/rdma/rsocket/preload_config", []byte("* INET * *\n"), 0o644))
+		}
 		url := "http://" + net.JoinHostPort(labtest.AddrOf(device), port) + "/"
 		in, out := filepath.Join(t.TempDir(), "in"), filepath.Join(t.TempDir(), "out")
 		labtest.Check(t, os.WriteFile(in, file, 0o644))

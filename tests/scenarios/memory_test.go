@@ -26,7 +26,7 @@ func timeout(e *env) context.Context {
 
 // hugeMR reserves huge pages and allocates a region of them.
 func hugeMR(e *env, pd *uverbs.PD) (*uverbs.MR, error) {
-	if err := os.WriteFile("/proc/sys/vm/nr_hugepages", []byte("4"), 0o644); err != nil {
+	if err := os.WriteFile("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", []byte("4"), 0o644); err != nil {
 		return nil, err
 	}
 	return pd.AllocMR(1<<20, e.access(), uverbs.MROptions{HugePages: true})

@@ -86,7 +86,7 @@ const head = `# Scenarios
 
 // The kernels and drivers for which results are required.
 var (
-	kernels = []string{"6.1", "6.12", "7.2"}
+	kernels = []string{"6.1", "6.12", "7.3"}
 	drivers = []string{"rxe", "siw"}
 )
 

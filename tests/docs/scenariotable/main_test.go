@@ -8,7 +8,7 @@ import (
 // results returns the results of a scenario on all kernels and devices.
 func results(name string, result func(kernel, device string) string) string {
 	var b strings.Builder
-	for _, k := range []string{"6.1.0-32-amd64", "6.12.117+deb13-amd64", "7.2"} {
+	for _, k := range []string{"6.1.0-32-amd64", "6.12.117+deb13-amd64", "7.3"} {
 		for _, d := range []string{"rxe0", "siw0"} {
 			b.WriteString(strings.Join([]string{name, k, d, result(k, d)}, "\t") + "\n")
 		}
@@ -26,7 +26,7 @@ func TestMarkdown(t *testing.T) {
 		return "ok"
 	}
 	got, err := markdown(results("b/x", onSIW) + results("a/x", always("refused")))
-	const want = `| name | 6.1 rxe | 6.1 siw | 6.12 rxe | 6.12 siw | 7.2 rxe | 7.2 siw |
+	const want = `| name | 6.1 rxe | 6.1 siw | 6.12 rxe | 6.12 siw | 7.3 rxe | 7.3 siw |
 |---|---|---|---|---|---|---|
 | a/x | refused | refused | refused | refused | refused | refused |
 | b/x | ok | EOPNOTSUPP | ok | EOPNOTSUPP | ok | EOPNOTSUPP |

@@ -1,0 +1,57 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	"github.com/goverbs/verbs/internal/debian"
+)
+
+// defaultUserland is the suite whose programs a foreign guest has.
+const defaultUserland = "bookworm-security"
+
+// userlandPackages are the packages of a userland: what the lab itself and scripts need, C's
+// compiler, and the peers of this project's tests.
+var userlandPackages = []string{
+	"bash", "coreutils", "dash", "diffutils", "findutils", "gawk", "grep", "gzip", "iproute2", "kmod", "libc-bin", "mount", "procps", "sed", "tar", "util-linux",
+	"gcc", "libc6-dev", "libibverbs-dev", "librdmacm-dev",
+	"crun", "curl", "ibverbs-providers", "ibverbs-utils", "perftest", "rdmacm-utils", "wget",
+}
+
+// fetchUserland returns a folder with the programs and libraries of a Debian suite, which hide
+// this machine's. No package's scripts are run.
+func fetchUserland(ctx context.Context, suite string, on arch) (string, error) {
+	root := filepath.Join(debian.CacheDir(), "userland-"+suite+"-"+on.name)
+	unlock, err := debian.Lock(ctx, root+".lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(root); err == nil {
+		return root, nil
+	}
+	tmp := root + ".new" // always the same, so that the next run removes it
+	if err := os.RemoveAll(tmp); err != nil {
+		return "", err
+	}
+	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
+		if err := os.MkdirAll(filepath.Join(tmp, "usr", dir), 0o755); err != nil {
+			return "", err
+		}
+		if err := os.Symlink("usr/"+dir, filepath.Join(tmp, dir)); err != nil {
+			return "", err
+		}
+	}
+	archive := debian.Archive{Suite: suite, Arch: on.name, Log: os.Stderr}
+	list, err := archive.Closure(ctx, nil, userlandPackages...)
+	if err == nil {
+		err = archive.Extract(ctx, tmp, list)
+	}
+	if err != nil {
+		return "", err
+	}
+	return root, os.Rename(tmp, root)
+}

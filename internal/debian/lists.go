@@ -1,0 +1,264 @@
+package debian
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ProtonMail/go-crypto/openpgp"
+	"github.com/ProtonMail/go-crypto/openpgp/clearsign"
+)
+
+// listsFresh is how long fetched package lists are used.
+const listsFresh = 6 * time.Hour
+
+// debianKeys is the file of Debian's package debian-archive-keyring.
+//
+//go:embed keyring.gpg
+var debianKeys []byte
+
+// suites returns the archive's suite and the release that it adds to, if any.
+func (a Archive) suites() []string {
+	release, _, partial := strings.Cut(a.Suite, "-")
+	if !partial {
+		return []string{a.Suite}
+	}
+	return []string{a.Suite, release}
+}
+
+// mirror returns the address of the archive that has a suite.
+func (a Archive) mirror(suite string) string {
+	m := cmp.Or(a.Mirror, os.Getenv("VERBS_DEBIAN_MIRROR"), "http://deb.debian.org/debian")
+	if strings.HasSuffix(suite, "-security") {
+		m += "-security"
+	}
+	return m
+}
+
+// lists loads the package lists, and fetches them before if they are missing or old. If they
+// cannot be fetched, it accepts old ones.
+func (a Archive) lists(ctx context.Context) (ix *index, fetched bool, err error) {
+	fi, err := os.Stat(a.listFile())
+	if err == nil && time.Since(fi.ModTime()) < listsFresh {
+		ix, err = a.load()
+		return ix, false, err
+	}
+	old := err == nil
+	if err = a.update(ctx); err != nil {
+		if !old || ctx.Err() != nil {
+			return nil, false, err
+		}
+		a.logf("%v; using package lists of %s", err, fi.ModTime().Format(time.DateTime))
+	}
+	ix, err = a.load()
+	return ix, true, err
+}
+
+// listFile returns the file with the package lists: a line for each package, see record.
+func (a Archive) listFile() string { return filepath.Join(a.dir(), "packages.gz") }
+
+// update fetches the package lists and stores what load needs.
+func (a Archive) update(ctx context.Context) (err error) {
+	a.logf("fetching package lists of %s", a.Suite)
+	f, err := os.CreateTemp(a.dir(), tmpPrefix)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	w := gzip.NewWriter(f)
+	for i, suite := range a.suites() {
+		if err := a.fetchList(ctx, i, suite, w); err != nil {
+			return fmt.Errorf("package lists of %s: %w", suite, err)
+		}
+	}
+	if err := errors.Join(w.Close(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), a.listFile())
+}
+
+// fetchList appends the records of a suite to w.
+func (a Archive) fetchList(ctx context.Context, rank int, suite string, w io.Writer) error {
+	return a.signedList(ctx, suite, "main/binary-"+a.arch()+"/Packages", func(r io.Reader) error {
+		return compact(r, rank, a.mirror(suite), w)
+	})
+}
+
+// signedList fetches a list of a suite, checks that the suite's signed release file has its
+// checksum, and calls use with its contents.
+func (a Archive) signedList(ctx context.Context, suite, name string, use func(io.Reader) error) error {
+	base := a.mirror(suite) + "/dists/" + suite + "/"
+	var release, list bytes.Buffer
+	if err := a.fetch(ctx, base+"InRelease", "", &release); err != nil {
+		return err
+	}
+	text, err := a.verify(release.Bytes())
+	if err != nil {
+		return err
+	}
+	ext := ".xz" // some suites have no other
+	sum, err := checksum(text, suite, name+ext)
+	if errors.Is(err, ErrNotFound) {
+		ext = ".gz"
+		sum, err = checksum(text, suite, name+ext)
+	}
+	if err != nil {
+		return err
+	}
+	if err := a.fetch(ctx, base+path.Dir(name)+"/by-hash/SHA256/"+sum, sum, &list); err != nil {
+		return err
+	}
+	return decompress(ctx, ext, &list, use)
+}
+
+// verify checks a signed text and returns it.
+func (a Archive) verify(signed []byte) (string, error) {
+	keys := a.Keys
+	if keys == nil {
+		keys = debianKeys
+	}
+	ring, err := openpgp.ReadKeyRing(bytes.NewReader(keys))
+	if err != nil {
+		return "", err
+	}
+	block, _ := clearsign.Decode(signed)
+	if block == nil {
+		return "", errors.New("no signed text")
+	}
+	if _, err := openpgp.CheckDetachedSignature(ring, bytes.NewReader(block.Bytes), block.ArmoredSignature.Body, nil); err != nil {
+		return "", fmt.Errorf("signature: %w", err)
+	}
+	return string(block.Plaintext), nil
+}
+
+// checksum returns the SHA-256 of a file that the release file of a suite lists.
+func checksum(release, suite, name string) (string, error) {
+	sums, known := false, false
+	for line := range strings.Lines(release) {
+		line = strings.TrimRight(line, "\r\n")
+		key, value, _ := strings.Cut(line, ": ")
+		switch {
+		case key == "Codename" || key == "Suite":
+			known = known || value == suite
+		case key == "Valid-Until":
+			until, err := time.Parse(time.RFC1123, value)
+			if err != nil || time.Now().After(until) {
+				return "", fmt.Errorf("release file is valid until %s only", value)
+			}
+		case !strings.HasPrefix(line, " "):
+			sums = line == "SHA256:"
+		case sums:
+			if f := strings.Fields(line); len(f) == 3 && f[2] == name {
+				if !known {
+					return "", errors.New("release file is of another suite")
+				}
+				return f[0], nil
+			}
+		}
+	}
+	return "", fmt.Errorf("release file lists no %s: %w", name, ErrNotFound)
+}
+
+// fetch copies a file of the mirror to w, and checks its SHA-256 unless sum is empty.
+func (a Archive) fetch(ctx context.Context, url, sum string, w io.Writer) error {
+	req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusNotFound {
+		return fmt.Errorf("%s: %w", url, ErrNotFound)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	h := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(w, h), resp.Body); err != nil {
+		return fmt.Errorf("%s: %w", url, err)
+	}
+	if got := hex.EncodeToString(h.Sum(nil)); sum != "" && got != sum {
+		return fmt.Errorf("%s: SHA-256 is %s, not %s", url, got, sum)
+	}
+	return nil
+}
+
+// record describes a version of a package. The fields are in the order of a line in the list
+// file, where tabs separate them.
+type record struct {
+	rank                             int // of its suite: 0 is preferred
+	name, version, depends, provides string
+	mirror, file, sha256             string
+	size                             int64
+}
+
+// compact copies what record needs from a list in Debian's format.
+func compact(r io.Reader, rank int, mirror string, w io.Writer) error {
+	fields := map[string]string{}
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, 1<<20)
+	for more := true; more; {
+		if more = s.Scan(); more && s.Text() != "" {
+			if key, value, ok := strings.Cut(s.Text(), ": "); ok && key[0] != ' ' {
+				fields[key] = value
+			}
+			continue
+		}
+		if fields["Package"] == "" {
+			continue
+		}
+		depends := strings.Trim(fields["Pre-Depends"]+", "+fields["Depends"], ", ")
+		_, err := fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", rank, fields["Package"], fields["Version"], depends, fields["Provides"],
+			mirror, fields["Filename"], fields["SHA256"], fields["Size"])
+		if err != nil {
+			return err
+		}
+		clear(fields)
+	}
+	return s.Err()
+}
+
+// load reads the list file.
+func (a Archive) load() (*index, error) {
+	f, err := os.Open(a.listFile())
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	r, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	ix := &index{packages: map[string][]record{}, providers: map[string][]string{}}
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, 1<<20)
+	for s.Scan() {
+		v := strings.Split(s.Text(), "\t")
+		if len(v) != 9 {
+			return nil, fmt.Errorf("%s: line %q", f.Name(), s.Text())
+		}
+		rank, _ := strconv.Atoi(v[0])
+		size, _ := strconv.ParseInt(v[8], 10, 64)
+		ix.add(record{rank, v[1], v[2], v[3], v[4], v[5], v[6], v[7], size})
+	}
+	return ix, s.Err()
+}
