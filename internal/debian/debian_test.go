@@ -28,8 +28,10 @@ type mirror struct {
 	files   map[string][]byte
 	lists   map[string]string // by suite
 	sources string            // list of the suite stable
-	fetched int
-	archive Archive
+
+	validUntil string
+	fetched    int
+	archive    Archive
 }
 
 func newMirror(t *testing.T) *mirror {
@@ -82,7 +84,7 @@ func (m *mirror) base(suite string) string {
 func (m *mirror) publish() {
 	for _, suite := range []string{"stable", "stable-security"} {
 		dir := m.base(suite) + "dists/" + suite + "/"
-		release := fmt.Sprintf("Suite: %s\nMD5Sum:\n 00 1 main/binary-amd64/Packages.gz\nSHA256:\n", suite)
+		release := fmt.Sprintf("Suite: %s\nValid-Until: %s\nMD5Sum:\n 00 1 main/binary-amd64/Packages.gz\nSHA256:\n", suite, m.validUntil)
 		for name, text := range map[string]string{"main/binary-amd64/Packages.gz": m.lists[suite], "main/source/Sources.gz": m.sources} {
 			var list bytes.Buffer
 			z := gzip.NewWriter(&list)
@@ -244,12 +246,27 @@ func TestMirrorChanges(t *testing.T) {
 		t.Error(p, err)
 	}
 	m.files = nil
+	var log bytes.Buffer
+	a.Log = &log
 	old := time.Now().Add(-2 * listsFresh)
 	if err := os.Chtimes(a.listFile(), old, old); err != nil {
 		t.Fatal(err)
 	}
-	if p, err := a.Find(ctx, "tool"); p.Version != "2" || err != nil {
-		t.Error(p, err)
+	if p, err := a.Find(ctx, "tool"); p.Version != "2" || err != nil || !strings.Contains(log.String(), "using package lists of ") {
+		t.Error(p, err, &log)
+	}
+}
+
+// TestOldMirror checks that a mirror that is not kept up to date is named in the log.
+func TestOldMirror(t *testing.T) {
+	m := newMirror(t)
+	m.validUntil = "Sat, 01 Jan 2022 00:00:00 UTC"
+	m.add("stable", "tool", "1", "")
+	m.publish()
+	var log bytes.Buffer
+	m.archive.Log = &log
+	if _, err := m.archive.Find(t.Context(), "tool"); err != nil || !strings.Contains(log.String(), "the mirror is old") {
+		t.Error(err, &log)
 	}
 }
 
@@ -260,9 +277,6 @@ func TestForgeries(t *testing.T) {
 		"no signed text": func(m *mirror) { m.files["/debian/dists/stable/InRelease"] = []byte("Suite: stable\n") },
 		"is of another suite": func(m *mirror) {
 			m.files["/debian/dists/stable/InRelease"] = m.files["/debian-security/dists/stable-security/InRelease"]
-		},
-		"valid until": func(m *mirror) {
-			m.sign("/debian/dists/stable/InRelease", "Suite: stable\nValid-Until: Sat, 01 Jan 2022 00:00:00 UTC\n")
 		},
 		"lists no main/binary":  func(m *mirror) { m.sign("/debian/dists/stable/InRelease", "Suite: stable\n") },
 		"SHA-256":               func(m *mirror) { m.files["/debian/pool/tool_1.deb"][70] ^= 1 },

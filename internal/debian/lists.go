@@ -112,6 +112,12 @@ func (a Archive) signedList(ctx context.Context, suite, name string, use func(io
 	if err != nil {
 		return err
 	}
+	if _, value, ok := strings.Cut(text, "\nValid-Until: "); ok {
+		value, _, _ = strings.Cut(value, "\n")
+		if until, err := time.Parse(time.RFC1123, value); err == nil && time.Now().After(until) {
+			a.logf("%s: package lists were to be replaced by %s: the mirror is old", suite, value)
+		}
+	}
 	ext := ".xz" // some suites have no other
 	sum, err := checksum(text, suite, name+ext)
 	if errors.Is(err, ErrNotFound) {
@@ -156,11 +162,6 @@ func checksum(release, suite, name string) (string, error) {
 		switch {
 		case key == "Codename" || key == "Suite":
 			known = known || value == suite
-		case key == "Valid-Until":
-			until, err := time.Parse(time.RFC1123, value)
-			if err != nil || time.Now().After(until) {
-				return "", fmt.Errorf("release file is valid until %s only", value)
-			}
 		case !strings.HasPrefix(line, " "):
 			sums = line == "SHA256:"
 		case sums:
