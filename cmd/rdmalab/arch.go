@@ -57,4 +57,3 @@ func (a arch) self() (string, error) {
 	}
 	return file, nil
 }
-
