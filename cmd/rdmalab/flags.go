@@ -56,6 +56,9 @@ func (c *config) flags() *flag.FlagSet {
 	return fs
 }
 
+// errNoProgram is returned for a command line that names nothing to do.
+var errNoProgram = errors.New("no program")
+
 // parse returns the configuration and the command line without flags, which may also follow the
 // name of a command.
 func parse(args []string) (c config, rest []string, err error) {
@@ -79,7 +82,7 @@ func parse(args []string) (c config, rest []string, err error) {
 		return c, nil, err
 	}
 	if len(rest) == 0 {
-		return c, nil, flag.ErrHelp
+		return c, nil, errNoProgram
 	}
 	if c.cpus == 0 {
 		c.cpus = 2

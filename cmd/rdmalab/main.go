@@ -127,6 +127,10 @@ func run(ctx context.Context, args []string) (int, error) {
 		printHelp(os.Stdout)
 		return 0, nil
 	}
+	if errors.Is(err, errNoProgram) {
+		printHelp(os.Stderr)
+		return exitLab, nil
+	}
 	if err != nil {
 		return exitLab, err
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // unpackDeb unpacks the files of a package into a folder, which it makes if needed. Owners are
-// not kept.
+// ignored.
 func unpackDeb(ctx context.Context, deb io.ReaderAt, dir string) error {
 	data, name, err := debData(deb)
 	if err != nil {

@@ -140,7 +140,7 @@ func testInstall(t *testing.T, env []string) {
 		exit   int
 	}{
 		"verbs":   {[]string{"--help"}, "Usage: verbs", 0},
-		"rdmalab": {nil, "usage: rdmalab", 125},
+		"rdmalab": {nil, "usage:\n  rdmalab", 125},
 	} {
 		run(t, bin, env, "go", "install", path+"/cmd/"+name+"@"+version)
 		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, name), test.args...)
