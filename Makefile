@@ -17,7 +17,7 @@ NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
 # Packages with tests that want a real kernel, and the kernels.
 # What lies deeper in tests than these is programs and their own tests. tests/driver
 # is a module of its own.
-LAB_PKGS = ./internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./cmd/verbs/... $(filter-out ./tests/driver/,$(wildcard ./tests/*/)) ./tests/faults/harness
+LAB_PKGS = ./internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./examples/valkey/valkeyrdma ./cmd/verbs/... $(filter-out ./tests/driver/,$(wildcard ./tests/*/)) ./tests/faults/harness
 KERNELS  = 6.1 6.12 7.3
 
 # Those that make race runs.

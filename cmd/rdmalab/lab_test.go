@@ -204,11 +204,11 @@ func TestNoProgram(t *testing.T) {
 }
 
 func TestBadSettings(t *testing.T) {
-	for _, set := range []string{"LAB_TIMEOUT=soon", "LAB_MEM=much", "LAB_KERNEL=2.4"} {
+	for set, want := range map[string]string{"LAB_TIMEOUT=soon": "LAB_TIMEOUT=soon: ", "LAB_MEM=much": "LAB_MEM=much: ", "LAB_KERNEL=2.4": "--kernel 2.4: "} {
 		t.Run(set, func(t *testing.T) {
 			cmd, _, stderr := lab(t, "true")
 			cmd.Env = append(cmd.Env, set)
-			if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), set) {
+			if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), want) {
 				t.Errorf("exit status %d, stderr %q", code, stderr)
 			}
 		})
@@ -218,7 +218,7 @@ func TestBadSettings(t *testing.T) {
 func TestTimeout(t *testing.T) {
 	cmd, stdout, stderr := lab(t, "sh", "-c", "echo up; sleep 1000")
 	cmd.Env = append(cmd.Env, "LAB_TIMEOUT=20s")
-	if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), "no end after 20s (LAB_TIMEOUT)") {
+	if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), "no end after 20s (--timeout)") {
 		t.Errorf("exit status %d, stderr %q", code, stderr)
 	}
 	if stdout.String() != "up\n" {
