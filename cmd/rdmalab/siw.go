@@ -76,7 +76,7 @@ func unpackBuild(ctx context.Context, a debian.Archive, image debian.Package, k 
 		switch gcc := gccPackage.FindString(d); {
 		case gcc != "":
 			packages = append(packages, gcc+"-"+k.arch.gcc)
-		case !strings.HasPrefix(d, "linux-compiler-"):
+		case strings.HasPrefix(d, "linux-headers-"), strings.HasPrefix(d, "linux-kbuild-"):
 			packages = append(packages, d)
 		}
 	}
