@@ -161,19 +161,19 @@ func (a Archive) Extract(ctx context.Context, dir string, list []Package) error 
 
 // extract is Extract for a caller that holds the lock.
 func (a Archive) extract(ctx context.Context, dir string, list []Package) error {
-	for _, p := range list {
-		err := a.retry(ctx, func(ix *index) error {
+	return a.retry(ctx, func(ix *index) error {
+		for ; len(list) > 0; list = list[1:] { // a repetition goes on where the last call failed
+			p := list[0]
 			r, err := ix.newest(p)
 			if err == nil {
 				err = a.extractPackage(ctx, dir, r)
 			}
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("package %s %s: %w", p.Name, p.Version, err)
+			if err != nil {
+				return fmt.Errorf("package %s %s: %w", p.Name, p.Version, err)
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 func (a Archive) extractPackage(ctx context.Context, dir string, r record) error {

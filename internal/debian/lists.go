@@ -212,30 +212,42 @@ type record struct {
 	size                             int64
 }
 
-// compact copies what record needs from a list in Debian's format.
-func compact(r io.Reader, rank int, mirror string, w io.Writer) error {
-	fields := map[string]string{}
+// paragraphs calls use with the fields of each paragraph of a list in Debian's format. The lines of
+// a field that continue it begin with a space.
+func paragraphs(r io.Reader, use func(fields map[string]string) error) error {
+	fields, key := map[string]string{}, ""
 	s := bufio.NewScanner(r)
 	s.Buffer(nil, 1<<20)
 	for more := true; more; {
-		if more = s.Scan(); more && s.Text() != "" {
-			if key, value, ok := strings.Cut(s.Text(), ": "); ok && key[0] != ' ' {
-				fields[key] = value
+		more = s.Scan()
+		line := s.Text()
+		switch {
+		case !more || line == "":
+			if len(fields) > 0 {
+				if err := use(fields); err != nil {
+					return err
+				}
+				clear(fields)
 			}
-			continue
+		case line[0] == ' ':
+			fields[key] += "\n" + line
+		default:
+			var value string
+			key, value, _ = strings.Cut(line, ":")
+			fields[key] = strings.TrimSpace(value)
 		}
-		if fields["Package"] == "" {
-			continue
-		}
+	}
+	return s.Err()
+}
+
+// compact copies what record needs from a list in Debian's format.
+func compact(r io.Reader, rank int, mirror string, w io.Writer) error {
+	return paragraphs(r, func(fields map[string]string) error {
 		depends := strings.Trim(fields["Pre-Depends"]+", "+fields["Depends"], ", ")
 		_, err := fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", rank, fields["Package"], fields["Version"], depends, fields["Provides"],
 			mirror, fields["Filename"], fields["SHA256"], fields["Size"])
-		if err != nil {
-			return err
-		}
-		clear(fields)
-	}
-	return s.Err()
+		return err
+	})
 }
 
 // load reads the list file.

@@ -1,12 +1,12 @@
 package debian
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 )
 
@@ -50,45 +50,26 @@ func (a Archive) findSource(ctx context.Context, name string) (best record, err 
 
 // newestSource finds the archive in a list of source packages.
 func newestSource(list io.Reader, name string) (best record, err error) {
-	r, folder, sums := record{}, "", false
-	s := bufio.NewScanner(list)
-	s.Buffer(nil, 1<<20)
-	for more := true; more; {
-		more = s.Scan()
-		line := s.Text()
-		if !more || line == "" {
-			if r.name == name && r.file != "" && (best.name == "" || compareVersions(r.version, best.version) > 0) {
-				r.file = path.Join(folder, r.file)
-				best = r
+	err = paragraphs(list, func(fields map[string]string) error {
+		version := fields["Version"]
+		if fields["Package"] != name || best.name != "" && compareVersions(version, best.version) <= 0 {
+			return nil
+		}
+		for line := range strings.Lines(fields["Checksums-Sha256"]) {
+			f := strings.Fields(line)
+			if len(f) != 3 || !strings.Contains(f[2], ".orig.tar.") || strings.HasSuffix(f[2], ".asc") {
+				continue
 			}
-			r = record{}
-			continue
-		}
-		if strings.HasPrefix(line, " ") {
-			var sum, file string
-			var size int64
-			if _, err := fmt.Sscan(line, &sum, &size, &file); err == nil && sums && strings.Contains(file, ".orig.tar.") && !strings.HasSuffix(file, ".asc") {
-				r.file, r.sha256, r.size = file, sum, size
+			size, err := strconv.ParseInt(f[1], 10, 64)
+			if err != nil {
+				return fmt.Errorf("size of %s: %w", f[2], err)
 			}
-			continue
+			best = record{name: name, version: version, file: path.Join(fields["Directory"], f[2]), sha256: f[0], size: size}
 		}
-		key, value, _ := strings.Cut(line, ":")
-		value = strings.TrimSpace(value)
-		sums = key == "Checksums-Sha256"
-		switch key {
-		case "Package":
-			r.name = value
-		case "Version":
-			r.version = value
-		case "Directory":
-			folder = value
-		}
+		return nil
+	})
+	if err == nil && best.name == "" {
+		err = ErrNotFound
 	}
-	if err := s.Err(); err != nil {
-		return best, err
-	}
-	if best.name == "" {
-		return best, ErrNotFound
-	}
-	return best, nil
+	return best, err
 }
