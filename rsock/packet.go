@@ -47,8 +47,7 @@ type PacketConn struct {
 	resolves chan struct{} // a token for each peer that is resolved because it sent something
 	creating sync.Mutex    // held while a queue is made
 
-	mu     sync.Mutex
-	closed bool
+	mu     sync.Mutex                  // also held to end ctx
 	queues map[netip.Addr]*packetQueue // by local address
 	peers  map[netip.AddrPort]*packetPeer
 	swept  time.Time // when idle peers were last removed
@@ -235,7 +234,7 @@ func (c *PacketConn) wrap(op string, addr net.Addr, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = os.ErrDeadlineExceeded
 	}
-	return &net.OpError{Op: op, Net: network, Source: c.LocalAddr(), Addr: addr, Err: &opCause{err, addr}}
+	return opError(op, c.LocalAddr(), addr, err)
 }
 
 // LocalAddr returns the address, a [cm.Addr]. It is the wildcard if that was given.
@@ -265,13 +264,12 @@ func (c *PacketConn) setDeadline(d *deadline, t time.Time) error {
 // Close fails.
 func (c *PacketConn) Close() error {
 	c.mu.Lock()
-	wasClosed := c.closed
-	c.closed = true
+	wasClosed := c.ctx.Err() != nil
+	c.cancel(net.ErrClosed)
 	c.mu.Unlock()
 	if wasClosed {
 		return c.wrap("close", nil, net.ErrClosed)
 	}
-	c.cancel(net.ErrClosed)
 	err := c.udp.Close()
 	c.wg.Wait()
 	return err

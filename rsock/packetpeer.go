@@ -1,6 +1,7 @@
 package rsock
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"net/netip"
@@ -38,7 +39,7 @@ type packetPeer struct {
 func (c *PacketConn) peer(addr netip.AddrPort) (*packetPeer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.ctx.Err() != nil {
 		return nil, net.ErrClosed
 	}
 	p := c.peers[addr]
@@ -153,7 +154,7 @@ func (c *PacketConn) serveUDP() {
 		c.learn(from, qpn, op == udpData)
 		if op == udpData {
 			select {
-			case c.incoming <- packet{from: from, data: append([]byte(nil), data...)}:
+			case c.incoming <- packet{from: from, data: bytes.Clone(data)}:
 			default: // the queue is full
 			}
 		}
@@ -167,7 +168,7 @@ func (c *PacketConn) learn(from netip.AddrPort, qpn uint32, asked bool) {
 	defer c.mu.Unlock()
 	p := c.peers[from]
 	if p == nil {
-		if c.closed || !asked || len(c.peers) >= 2*idlePeers {
+		if c.ctx.Err() != nil || !asked || len(c.peers) >= 2*idlePeers {
 			return
 		}
 		select {

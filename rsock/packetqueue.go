@@ -47,9 +47,9 @@ func (c *PacketConn) queue(path *cm.Path) (*packetQueue, error) {
 	c.creating.Lock()
 	defer c.creating.Unlock()
 	c.mu.Lock()
-	q, closed := c.queues[path.Local], c.closed
+	q := c.queues[path.Local]
 	c.mu.Unlock()
-	if closed {
+	if c.ctx.Err() != nil {
 		return nil, net.ErrClosed
 	}
 	if q != nil {
@@ -73,7 +73,7 @@ func (q *packetQueue) open(path *cm.Path) (err error) {
 	if path.Device.IWARP() {
 		return fmt.Errorf("%s is an iWARP device, which has no datagrams: %w", path.Device.Name, errors.ErrUnsupported)
 	}
-	if q.dev, err = own(q, path.Device.Open, (*uverbs.Context).Close); err != nil {
+	if q.dev, err = own(path.Device.Open())(q); err != nil {
 		return err
 	}
 	port, err := q.dev.QueryPort(path.Port)
@@ -83,36 +83,28 @@ func (q *packetQueue) open(path *cm.Path) (err error) {
 	q.header = appendHeader(nil, netip.AddrPortFrom(q.local, q.c.local.Port()))
 	udpHeader := len(appendUDPHeader(nil, q.local, udpData, 0))
 	q.maxPayload = min(maxMessage-udpHeader, port.ActiveMTU.Bytes()-len(q.header))
-	if q.pd, err = own(q, q.dev.AllocPD, (*uverbs.PD).Close); err != nil {
+	if q.pd, err = own(q.dev.AllocPD())(q); err != nil {
 		return err
 	}
-	channel, err := own(q, q.dev.CreateCompChannel, (*uverbs.CompChannel).Close)
+	channel, err := own(q.dev.CreateCompChannel())(q)
 	if err != nil {
 		return err
 	}
 	recvs, sends := q.c.opt.RecvQueue, q.c.opt.SendQueue
 	for cq, depth := range map[**uverbs.CQ]int{&q.recvCQ: recvs, &q.sendCQ: sends} {
-		create := func() (*uverbs.CQ, error) {
-			return q.dev.CreateCQ(uverbs.CQOptions{Depth: depth, Channel: channel})
-		}
-		if *cq, err = own(q, create, (*uverbs.CQ).Close); err != nil {
+		if *cq, err = own(q.dev.CreateCQ(uverbs.CQOptions{Depth: depth, Channel: channel}))(q); err != nil {
 			return err
 		}
 	}
-	alloc := func() (*uverbs.MR, error) {
-		return q.pd.AllocMR(recvs*recvSlot+sends*maxMessage, verbs.AccessLocalWrite, uverbs.MROptions{})
-	}
-	if q.mr, err = own(q, alloc, (*uverbs.MR).Close); err != nil {
+	if q.mr, err = own(q.pd.AllocMR(recvs*recvSlot+sends*maxMessage, verbs.AccessLocalWrite, uverbs.MROptions{}))(q); err != nil {
 		return err
 	}
 	q.release = append(q.release, q.forgetPeers) // after the QP has been closed, which may use their handles
-	create := func() (*uverbs.QP, error) {
-		return q.pd.CreateQP(uverbs.QPOptions{
-			Type: verbs.UD, SendCQ: q.sendCQ, RecvCQ: q.recvCQ,
-			Cap: verbs.QPCap{MaxSendWR: sends, MaxRecvWR: recvs, MaxSendSGE: 1, MaxRecvSGE: 1},
-		})
-	}
-	if q.qp, err = own(q, create, (*uverbs.QP).Close); err != nil {
+	q.qp, err = own(q.pd.CreateQP(uverbs.QPOptions{
+		Type: verbs.UD, SendCQ: q.sendCQ, RecvCQ: q.recvCQ,
+		Cap: verbs.QPCap{MaxSendWR: sends, MaxRecvWR: recvs, MaxSendSGE: 1, MaxRecvSGE: 1},
+	}))(q)
+	if err != nil {
 		return err
 	}
 	if err := q.qp.StartUD(path.Port, packetQKey); err != nil {
@@ -130,13 +122,14 @@ func (q *packetQueue) open(path *cm.Path) (err error) {
 	return nil
 }
 
-// own makes an object that is closed with the queue.
-func own[T any](q *packetQueue, make func() (T, error), close func(T) error) (T, error) {
-	v, err := make()
-	if err == nil {
-		q.release = append(q.release, func() error { return close(v) })
+// own returns a function that makes a queue the owner of an object, which is closed with it.
+func own[T interface{ Close() error }](v T, err error) func(*packetQueue) (T, error) {
+	return func(q *packetQueue) (T, error) {
+		if err == nil {
+			q.release = append(q.release, v.Close)
+		}
+		return v, err
 	}
-	return v, err
 }
 
 func (q *packetQueue) post(slot int) error {

@@ -115,11 +115,7 @@ func checkKVM() finding {
 }
 
 func checkMemory(mem int) finding {
-	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err != nil {
-		return broken("%v", err)
-	}
-	total := int(uint64(info.Totalram) * uint64(info.Unit) >> 20)
+	total := totalMem()
 	if total < mem+300 {
 		return broken("this machine has %d MiB, the guest needs %d: use --mem", total, mem)
 	}

@@ -30,7 +30,7 @@ type config struct {
 
 var (
 	commands     = []string{"run", "shell", "fetch", "doctor"}
-	accelerators = []string{"", "kvm", "tcg", icountAccel, dilated}
+	accelerators = []string{"kvm", "tcg", icountAccel, dilated}
 )
 
 // flags returns the flags that set c. Their defaults are c's values.
@@ -100,22 +100,22 @@ func parse(args []string) (c config, rest []string, err error) {
 }
 
 func (c *config) check() error {
-	names := kernelNames()
+	for _, f := range []struct {
+		name, value string
+		values      []string
+		optional    bool
+	}{{"kernel", c.kernel, kernelNames(), false}, {"peer", c.peer, kernelNames(), true}, {"arch", c.arch, archNames(), false}, {"accel", c.accel, accelerators, true}} {
+		if (f.value != "" || !f.optional) && !slices.Contains(f.values, f.value) {
+			return fmt.Errorf("--%s %s: not one of %s", f.name, f.value, strings.Join(f.values, ", "))
+		}
+	}
 	switch {
-	case !slices.Contains(names, c.kernel):
-		return fmt.Errorf("--kernel %s: not one of %s", c.kernel, strings.Join(names, ", "))
-	case c.peer != "" && !slices.Contains(names, c.peer):
-		return fmt.Errorf("--peer %s: not one of %s", c.peer, strings.Join(names, ", "))
-	case !slices.Contains(archNames(), c.arch):
-		return fmt.Errorf("--arch %s: not one of %s", c.arch, strings.Join(archNames(), ", "))
 	case c.kernel == umlName && c.suite != "":
 		return errors.New("--userland: not on User-mode Linux")
 	case c.arch != "amd64" && (c.kernel == umlName || c.accel == dilated || c.accel == icountAccel):
 		return fmt.Errorf("--arch %s: User-mode Linux, dilated and icount are for amd64 only", c.arch)
 	case c.accel == "kvm" && archByName(c.arch).foreign():
 		return fmt.Errorf("--accel kvm: not for the foreign architecture %s", c.arch)
-	case !slices.Contains(accelerators, c.accel):
-		return fmt.Errorf("--accel %s: not one of %s", c.accel, strings.Join(accelerators[1:], ", "))
 	case !(c.factor >= 1 && c.factor <= 100):
 		return fmt.Errorf("--factor %g: not in 1..100", c.factor)
 	case c.mem < 256:

@@ -15,8 +15,15 @@ import (
 	"github.com/goverbs/verbs/internal/debian"
 )
 
-// turnMem is the memory in bytes that a machine takes with the default options.
-const turnMem = 2500 << 20
+// turnMem is the memory in MiB that a machine takes with the default options.
+const turnMem = 2500
+
+// totalMem returns this machine's memory in MiB.
+func totalMem() int {
+	var info unix.Sysinfo_t
+	unix.Sysinfo(&info) // it cannot fail
+	return int(uint64(info.Totalram) * uint64(info.Unit) >> 20)
+}
 
 // takeTurn waits until fewer than n machines run, of all that share the cache. go test starts a
 // lab for each package, several at a time. Negative n is by this machine's processors and
@@ -26,9 +33,7 @@ func takeTurn(ctx context.Context, n int) (done func(), err error) {
 		return func() {}, nil
 	}
 	if n < 0 {
-		var info unix.Sysinfo_t
-		unix.Sysinfo(&info)
-		n = max(1, min(runtime.NumCPU()/2, int(uint64(info.Totalram)*uint64(info.Unit)/2/turnMem)))
+		n = max(1, min(runtime.NumCPU()/2, totalMem()/2/turnMem))
 	}
 	dir := debian.CacheDir()
 	if err := os.MkdirAll(dir, 0o755); err != nil {

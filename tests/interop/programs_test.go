@@ -96,12 +96,14 @@ func (p *program) kill() {
 	<-p.done
 }
 
+// libDir is Debian's folder for libraries.
+var libDir = "/usr/lib/" + map[string]string{"amd64": "x86_64", "arm64": "aarch64", "s390x": "s390x"}[runtime.GOARCH] + "-linux-gnu"
+
 // rdmaCore returns the release of the installed rdma-core: 44 of librdmacm.so.1.3.44.0.
 func rdmaCore(t *testing.T) int {
 	t.Helper()
 	labtest.Require(t)
-	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64", "s390x": "s390x"}[runtime.GOARCH]
-	file := labtest.Must(filepath.EvalSymlinks("/usr/lib/" + arch + "-linux-gnu/librdmacm.so.1"))(t)
+	file := labtest.Must(filepath.EvalSymlinks(libDir + "/librdmacm.so.1"))(t)
 	parts := strings.Split(file, ".")
 	return labtest.Must(strconv.Atoi(parts[len(parts)-2]))(t)
 }

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -19,7 +18,7 @@ import (
 )
 
 // preload makes programs for TCP use C's rsockets.
-var preload = "LD_PRELOAD=/usr/lib/" + map[string]string{"amd64": "x86_64", "arm64": "aarch64", "s390x": "s390x"}[runtime.GOARCH] + "-linux-gnu/rsocket/librspreload.so"
+var preload = "LD_PRELOAD=" + libDir + "/rsocket/librspreload.so"
 
 // TestPreloadHTTP fetches from a Go server with programs that do not know about RDMA.
 func TestPreloadHTTP(t *testing.T) {

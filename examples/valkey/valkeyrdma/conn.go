@@ -157,7 +157,7 @@ func (c *Conn) offer() error {
 
 // post posts a send. The caller holds mu.
 func (c *Conn) post(wr verbs.SendWR) error {
-	if err := c.reclaim(c.ep.SendCQ.Poll(c.sent[:])); err != nil {
+	if err := c.reclaim(c.sent[:c.ep.SendCQ.Poll(c.sent[:])]); err != nil {
 		return err
 	}
 	if c.posted++; c.posted >= signalled || wr.Flags&verbs.SendSignaled != 0 {
@@ -170,12 +170,12 @@ func (c *Conn) post(wr verbs.SendWR) error {
 }
 
 // reclaim counts completed sends. The caller holds mu.
-func (c *Conn) reclaim(n int) error {
-	for i := range c.sent[:n] {
-		if err := cm.SendError(&c.sent[i]); err != nil {
+func (c *Conn) reclaim(wcs []verbs.WC) error {
+	for i := range wcs {
+		if err := cm.SendError(&wcs[i]); err != nil {
 			return err
 		}
-		c.inFlight -= int(c.sent[i].ID)
+		c.inFlight -= int(wcs[i].ID)
 	}
 	return nil
 }
@@ -202,7 +202,7 @@ func (c *Conn) awaitRoom() error {
 		if err != nil {
 			return err
 		}
-		if err := c.reclaim(copy(c.sent[:], wcs[:n])); err != nil {
+		if err := c.reclaim(wcs[:n]); err != nil {
 			return err
 		}
 	}
@@ -486,7 +486,7 @@ func (c *Conn) flush() {
 		c.mu.Unlock()
 		time.Sleep(20 * time.Microsecond)
 		c.mu.Lock()
-		err = c.reclaim(c.ep.SendCQ.Poll(c.sent[:]))
+		err = c.reclaim(c.sent[:c.ep.SendCQ.Poll(c.sent[:])])
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/goverbs/verbs/rdmadev"
 )
 
-// TestDevicesErrors lists a device of which something cannot be read, and no devices: text and
+// TestDevicesErrors lists a device that cannot be read completely, and no devices: text and
 // JSON agree, and the columns of the text contain no errors.
 func TestDevicesErrors(t *testing.T) {
 	partial := rdmadev.Device{Name: "mlx5_7", Errs: []error{errors.New("one"), errors.New("two")}}
