@@ -105,7 +105,7 @@ func TestAll(t *testing.T) {
 	known := map[string]bool{
 		"rdma-example": true, "rdmacm-connect": true, "msg-send": true, "msg-recv": true,
 		"echo": true, "http": true, "grpc": true, "blackboard": true, "fetch": true, "wordcount": true, "chat": true,
-		"kv": true, "queue": true, "tls": true, "reconnect": true, "container": true,
+		"kv": true, "queue": true, "tls": true, "reconnect": true, "container": true, "valkey": true,
 	}
 	for _, p := range programs {
 		known[p.name] = true

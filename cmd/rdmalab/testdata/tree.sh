@@ -1,8 +1,8 @@
 #!/bin/sh
 # Tries the lab on another distribution: tree.sh bookworm|trixie|jammy|noble. It makes a minimal
 # tree of it, runs setup.sh there as root, and then fetches a kernel and runs tests as an ordinary
-# user. It is run as root, from the top of this repository, and needs debootstrap; ubuntu-keyring
-# for Ubuntu. Go and its module cache are those of this machine.
+# user. It is run as root, from the top of this repository, and needs debootstrap, and
+# Debian 13's ubuntu-archive-keyring for Ubuntu. Go and its module cache are those of this machine.
 set -eu
 suite=$1
 case $suite in
