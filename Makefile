@@ -94,8 +94,9 @@ soak: deps-lab build ## keep all layers busy for DURATION (60m) on each DEVICE (
 		$(GO) run ./tests/soak/report -status $$? build/soak/$$d.jsonl docs/soak/$$d.md || failed="$$failed $$d"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
-race: deps-test build ## vet all code for the race detector, and run the lab's tests under it
+race: deps-test build ## vet all code for the race detector, and run the tests of drivers and some of the lab's under it
 	CGO_ENABLED=1 $(GO) vet -race work
+	CGO_ENABLED=1 $(GO) test -race -count 1 ./provider/...
 	CGO_ENABLED=1 $(GO) test -race -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(RACE_PKGS)
 
 # Where pointers into memory that is not Go's come from, and what the compiler

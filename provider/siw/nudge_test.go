@@ -3,6 +3,8 @@
 package siw
 
 import (
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -144,6 +146,51 @@ func TestRoomBesideNudge(t *testing.T) {
 	sqeWord(sq.queue.at(2)).Store(0)
 	if n, err := sq.Post(wrs); n != 1 || err != verbs.ErrQueueFull {
 		t.Errorf("posted %d to a queue with one free element, %v", n, err)
+	}
+}
+
+// TestNudgeTaken posts to a queue that is full but for the element of a WRITE, which the
+// kernel takes meanwhile. Only the race detector makes calls slow enough to meet that.
+func TestNudgeTaken(t *testing.T) {
+	_, sq, _ := newConnection(t)
+	send(t, sq, true)
+	if !waitPosted(sq, 2, timeout) {
+		t.Fatal("the peer gets no WRITE")
+	}
+	sq.Lock()
+	sq.nudgeTimer.Stop()
+	sq.Unlock()
+	write := sqeWord(sq.queue.at(1))
+	valid, size := write.Load(), uint32(sq.Cap())
+	wrs := []verbs.SendWR{{Opcode: verbs.OpSend}}
+	var turn, taken atomic.Int64
+	const turns = 100000
+	go func() {
+		for i := range int64(turns) {
+			for turn.Load() <= i {
+				runtime.Gosched()
+			}
+			for range i % 64 { // some time
+				taken.Load()
+			}
+			write.Store(0)
+			taken.Store(i + 1)
+		}
+	}()
+	for i := range int64(turns) {
+		sq.put = size + 1
+		for n := uint32(1); n < sq.put; n++ {
+			sqeWord(sq.queue.at(n)).Store(valid)
+		}
+		sqeWord(sq.queue.at(sq.put)).Store(0)
+		turn.Store(i + 1)
+		n, err := sq.Post(wrs)
+		for taken.Load() <= i {
+			runtime.Gosched()
+		}
+		if n != 1 || err != nil {
+			t.Fatalf("posted %d after %d turns, %v", n, i, err)
+		}
 	}
 }
 

@@ -185,14 +185,20 @@ func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 func (q *SendQueue) freeSlots(n int) int {
 	size := q.size
 	n = min(n, int(size))
-	for n > 0 && isValid(sqeWord(q.queue.at(q.put+uint32(n)-1-size)).Load()) {
+	for n > 0 && q.inUse(n, size) {
 		if size == q.size && q.nudgeQueued() {
 			size++
-		} else {
+		} else if q.inUse(n, size) { // the kernel has not just taken nudge's WRITE
 			n--
 		}
 	}
 	return n
+}
+
+// inUse reports whether the element is in use that the n-th new request gets in a queue of
+// size elements.
+func (q *SendQueue) inUse(n int, size uint32) bool {
+	return isValid(sqeWord(q.queue.at(q.put + uint32(n) - 1 - size)).Load())
 }
 
 // nudgeQueued reports whether a WRITE of nudge is in the queue, and the array has an

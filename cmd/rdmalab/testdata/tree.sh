@@ -6,14 +6,14 @@
 set -eu
 suite=$1
 case $suite in
-jammy | noble) mirror=http://archive.ubuntu.com/ubuntu ;;
-*) mirror=http://deb.debian.org/debian ;;
+jammy | noble) mirror=http://archive.ubuntu.com/ubuntu script=/usr/share/debootstrap/scripts/gutsy ;; # of all Ubuntus
+*) mirror=http://deb.debian.org/debian script= ;;
 esac
 cache=${VERBS_CACHE:-$HOME/.cache/goverbs}
 tree=$cache/tree-$suite
 if [ ! -d "$tree" ]; then
 	rm -rf "$tree.new"
-	debootstrap --variant=minbase --include=ca-certificates,sudo "$suite" "$tree.new" "$mirror"
+	debootstrap --variant=minbase --include=ca-certificates,sudo "$suite" "$tree.new" "$mirror" $script
 	mv "$tree.new" "$tree"
 fi
 export tree repository="$PWD" go="$(go env GOROOT)" modules="$(go env GOMODCACHE)"
