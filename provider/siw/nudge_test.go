@@ -152,16 +152,16 @@ func TestRoomBesideNudge(t *testing.T) {
 // TestNudgeTaken posts to a queue that is full but for the element of a WRITE, which the
 // kernel takes meanwhile. Only the race detector makes calls slow enough to meet that.
 func TestNudgeTaken(t *testing.T) {
-	_, sq, _ := newConnection(t)
+	_, sq, rq := newConnection(t)
 	send(t, sq, true)
 	if !waitPosted(sq, 2, timeout) {
 		t.Fatal("the peer gets no WRITE")
 	}
-	sq.Lock()
-	sq.nudgeTimer.Stop()
-	sq.Unlock()
+	rqeWord(rq.queue.at(0)).Store(0) // a message has come: nudge does nothing more
+	sq.Lock()                        // waits for it
 	write := sqeWord(sq.queue.at(1))
 	valid, size := write.Load(), uint32(sq.Cap())
+	sq.Unlock()
 	wrs := []verbs.SendWR{{Opcode: verbs.OpSend}}
 	var turn, taken atomic.Int64
 	const turns = 100000

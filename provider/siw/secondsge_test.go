@@ -26,6 +26,7 @@ func TestSecondSGE(t *testing.T) {
 	}
 	defer sq.Release()
 	defer rq.Release()
+	rq.put = 1 // a message has used a receive: nudge is not needed
 	sqes := unsafe.Slice((*abi.SiwSqe)(unsafe.Pointer(&h.file[queueSpace])), size)
 	sqes[size-1].Flags = abi.SIW_WQE_VALID // the kernel is busy: no doorbell
 
