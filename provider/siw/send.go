@@ -26,6 +26,7 @@ type SendQueue struct {
 	handle            uint32
 	cq                *CompletionQueue
 	put               uint32
+	taken             uint32 // the kernel has taken the requests before this place
 	size              uint32 // how many elements are used; see withSpare
 	num               uint32 // of the QP
 	maxSGE            int
@@ -181,9 +182,16 @@ func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 	return n, err
 }
 
-// freeSlots returns how many of n requests fit. The kernel takes requests in order.
+// freeSlots returns how many of n requests fit. The kernel takes requests in order. It does
+// not look at an element that far ahead, which the cache may not have, if there is room anyway.
 func (q *SendQueue) freeSlots(n int) int {
 	size := q.size
+	if n <= int(size)-int(q.put-q.taken) {
+		return n
+	}
+	if !isValid(sqeWord(q.queue.at(q.put - 1)).Load()) {
+		q.taken = q.put
+	}
 	n = min(n, int(size))
 	for n > 0 && q.inUse(n, size) {
 		if size == q.size && q.nudgeQueued() {
