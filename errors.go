@@ -46,8 +46,10 @@ var (
 	// ErrDisconnected is the reason reported when the peer ended the connection.
 	ErrDisconnected = errors.New("peer disconnected")
 	// ErrDeviceRemoved is the reason reported for everything on a device that was
-	// removed. The kernel completes the removal when all programs have closed what they
-	// have open on the device.
+	// removed. Most drivers' devices go when all programs have closed what they have open on
+	// them. If a driver does not wait (rxe since Linux 7.3), work requests no longer
+	// complete: waits end, calls fail with this error, and programs that only poll
+	// learn it from EventDeviceFatal.
 	ErrDeviceRemoved = errors.New("RDMA device was removed")
 	// ErrNoGRH is returned when a datagram has no usable global route header.
 	ErrNoGRH = errors.New("no global route header that can be answered")

@@ -36,7 +36,8 @@ func (c *Context) AsyncEvents(ctx context.Context) iter.Seq2[AsyncEvent, error] 
 }
 
 // NextAsyncEvent waits for the next asynchronous event of the device. Several goroutines
-// may wait; each event is returned to one of them.
+// may wait; each event is returned to one of them. No event follows [verbs.EventDeviceFatal] of a
+// device that has been removed.
 func (c *Context) NextAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	const op = "wait for asynchronous event"
 	select {

@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/unix"
@@ -18,8 +19,14 @@ func hint(op string, err error) string {
 		return "pass the device node into this container, or load ib_uverbs"
 	case errors.Is(err, verbs.ErrNoDriver):
 		return "import a package that registers one"
-	case errors.Is(err, unix.EIO):
-		return "the device was removed"
 	}
 	return ""
+}
+
+// explain adds what the kernel means by an error: files of removed devices answer EIO.
+func explain(err error) error {
+	if errors.Is(err, unix.EIO) {
+		return fmt.Errorf("%w: %w", verbs.ErrDeviceRemoved, err)
+	}
+	return err
 }

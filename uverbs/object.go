@@ -146,7 +146,7 @@ func exitAll(objects []*object) {
 // fail wraps err, the error of op.
 func (o *object) fail(op string, err error) error {
 	verb, object := sys.SplitOp(op, o.name.String())
-	return &verbs.Error{Op: verb, Device: o.device, Object: object, Err: err, Hint: hint(op, err)}
+	return &verbs.Error{Op: verb, Device: o.device, Object: object, Err: explain(err), Hint: hint(op, err)}
 }
 
 // close releases the object unless it has children.
