@@ -51,7 +51,7 @@ func connectIWARP(ctx context.Context, t *Transport, e *Endpoint, p ConnParam) (
 // The accepting side must not send first: a dialing siw treats a message that comes together
 // with the answer as a violation of MPA and fails to connect (siw_recv_mpa_rr, [ErrMPA]). A
 // dial can still fail so on a machine that is too busy to read the answer in that time.
-const settleDelay = 10 * time.Millisecond
+const settleDelay = 50 * time.Millisecond
 
 // peer limits the iWARP handshakes with one listener, so that a listener that does not answer
 // delays no others. siw limits a handshake to 10 s from its first byte: all would fail if there

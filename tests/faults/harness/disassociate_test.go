@@ -3,6 +3,7 @@ package harness
 import (
 	"errors"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,10 +18,10 @@ import (
 // told, calls fail, and all can be closed.
 func TestRemovalWhileOpen(t *testing.T) {
 	labtest.Require(t)
-	switch os.Getenv("VERBS_LAB") {
-	case "host":
+	switch lab := os.Getenv("VERBS_LAB"); {
+	case lab == "host":
 		t.Skip("removes the machine's devices")
-	case "6.1", "6.12":
+	case strings.HasPrefix(lab, "6."):
 		t.Skip("the kernel waits until the device is closed: see TestRemovalReleases")
 	}
 	const device = labtest.RXE
