@@ -1,0 +1,175 @@
+package roce
+
+// The sizes of the private data in each message of the communication manager, and of the
+// additional information in REJ and SIDR_REP. The wire has no length for private data:
+// decoded messages have all bytes of the field.
+const (
+	REQPrivateData     = 92
+	MRAPrivateData     = 222
+	REJPrivateData     = 148
+	REPPrivateData     = 196
+	RTUPrivateData     = 224
+	DREQPrivateData    = 220
+	DREPPrivateData    = 224
+	SIDRREQPrivateData = 216
+	SIDRREPPrivateData = 136
+
+	REJInfo     = 72
+	SIDRREPInfo = 72
+)
+
+// CMTransport is the transport service that a REQ asks for.
+type CMTransport uint8
+
+const (
+	CMTransportRC       CMTransport = 0
+	CMTransportUC       CMTransport = 1
+	CMTransportRD       CMTransport = 2
+	CMTransportExtended CMTransport = 3 // see REQ.ExtendedTransport; 1 is XRC
+)
+
+// Answered is the message that an MRA or a REJ answers.
+type Answered uint8
+
+const (
+	AnswersREQ   Answered = 0
+	AnswersREP   Answered = 1
+	AnswersOther Answered = 2 // MRA: LAP
+)
+
+// REQ asks for a connection.
+type REQ struct {
+	LocalCommID             uint32
+	VendorID                uint32 // 24 bits; ECE
+	ECEOptions              uint32 // in the header, as attribute modifier
+	ServiceID               ServiceID
+	LocalCAGUID             uint64
+	LocalQKey               uint32
+	LocalQPN                uint32 // 24 bits
+	ResponderResources      uint8
+	LocalEECN               uint32 // 24 bits
+	InitiatorDepth          uint8
+	RemoteEECN              uint32 // 24 bits
+	RemoteCMResponseTimeout uint8  // 5 bits, see [Timeout]
+	Transport               CMTransport
+	FlowControl             bool   // end to end
+	StartingPSN             uint32 // 24 bits
+	LocalCMResponseTimeout  uint8  // 5 bits, see [Timeout]
+	RetryCount              uint8  // 3 bits
+	PKey                    uint16
+	PathMTU                 uint8 // 4 bits: enum ib_mtu
+	RDCExists               bool
+	RNRRetryCount           uint8 // 3 bits
+	MaxCMRetries            uint8 // 4 bits
+	SRQ                     bool
+	ExtendedTransport       uint8 // 3 bits
+	Primary, Alternate      CMPath
+	SAPSupported            bool   // "suggest alternate path"
+	PrivateData             []byte // REQPrivateData at most
+}
+
+// CMPath is a path in a REQ.
+type CMPath struct {
+	LocalLID, RemoteLID uint16
+	LocalGID, RemoteGID [16]byte
+	FlowLabel           uint32 // 20 bits
+	PacketRate          uint8  // 6 bits: enum ib_rate
+	TrafficClass        uint8
+	HopLimit            uint8
+	SL                  uint8 // 4 bits
+	SubnetLocal         bool
+	LocalACKTimeout     uint8 // 5 bits, see [Timeout]
+}
+
+// MRA acknowledges a message whose answer takes longer.
+type MRA struct {
+	LocalCommID    uint32
+	RemoteCommID   uint32
+	Message        Answered // 2 bits
+	ServiceTimeout uint8    // 5 bits, see [Timeout]
+	PrivateData    []byte
+}
+
+// REJ rejects a connection.
+type REJ struct {
+	LocalCommID  uint32
+	RemoteCommID uint32
+	Message      Answered // 2 bits
+	Reason       RejectReason
+	Info         []byte // additional information, REJInfo bytes at most
+	PrivateData  []byte
+}
+
+// REP accepts a connection.
+type REP struct {
+	LocalCommID        uint32
+	RemoteCommID       uint32
+	LocalQKey          uint32
+	LocalQPN           uint32 // 24 bits
+	VendorID           uint32 // 24 bits; ECE
+	ECEOptions         uint32 // in the header, as attribute modifier
+	LocalEECN          uint32 // 24 bits
+	StartingPSN        uint32 // 24 bits
+	ResponderResources uint8
+	InitiatorDepth     uint8
+	TargetACKDelay     uint8 // 5 bits, see [Timeout]
+	FailoverAccepted   uint8 // 2 bits
+	FlowControl        bool  // end to end
+	RNRRetryCount      uint8 // 3 bits
+	SRQ                bool
+	LocalCAGUID        uint64
+	PrivateData        []byte
+}
+
+// RTU completes the establishment of a connection.
+type RTU struct {
+	LocalCommID  uint32
+	RemoteCommID uint32
+	PrivateData  []byte
+}
+
+// DREQ asks to disconnect.
+type DREQ struct {
+	LocalCommID  uint32
+	RemoteCommID uint32
+	RemoteQPN    uint32 // 24 bits
+	PrivateData  []byte
+}
+
+// DREP acknowledges a DREQ.
+type DREP struct {
+	LocalCommID  uint32
+	RemoteCommID uint32
+	PrivateData  []byte
+}
+
+// SIDRREQ asks for the datagram QP of a service.
+type SIDRREQ struct {
+	RequestID   uint32
+	PKey        uint16
+	ServiceID   ServiceID
+	PrivateData []byte
+}
+
+// SIDRREP answers a SIDRREQ.
+type SIDRREP struct {
+	RequestID   uint32
+	Status      SIDRStatus
+	QPN         uint32 // 24 bits
+	VendorID    uint32 // 24 bits; ECE
+	ECEOptions  uint32 // in the header, as attribute modifier
+	ServiceID   ServiceID
+	QKey        uint32
+	Info        []byte // additional information, SIDRREPInfo bytes at most
+	PrivateData []byte
+}
+
+func (*REQ) Attr() CMAttr     { return AttrREQ }
+func (*MRA) Attr() CMAttr     { return AttrMRA }
+func (*REJ) Attr() CMAttr     { return AttrREJ }
+func (*REP) Attr() CMAttr     { return AttrREP }
+func (*RTU) Attr() CMAttr     { return AttrRTU }
+func (*DREQ) Attr() CMAttr    { return AttrDREQ }
+func (*DREP) Attr() CMAttr    { return AttrDREP }
+func (*SIDRREQ) Attr() CMAttr { return AttrSIDRREQ }
+func (*SIDRREP) Attr() CMAttr { return AttrSIDRREP }

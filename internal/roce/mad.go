@@ -1,0 +1,172 @@
+package roce
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// The sizes of management datagrams (MAD), which are the payload of UD packets to QP 1.
+const (
+	MADSize       = 256
+	MADHeaderSize = 24
+)
+
+// The queue pair of the general services, its Q_Key, and the numbers in the header of the
+// communication manager's datagrams.
+const (
+	GSIQP   = 1
+	GSIQKey = 0x80010000
+
+	MADVersion     = 1
+	CMClass        = 0x07
+	CMClassVersion = 2
+	MethodSend     = 0x03
+)
+
+// The errors of DecodeCM and AppendCM.
+var (
+	ErrMADLength   = errors.New("management datagram does not have 256 bytes")
+	ErrNotCM       = errors.New("management datagram is not of the communication manager")
+	ErrMessage     = errors.New("message of the communication manager is not supported")
+	ErrPrivateData = errors.New("private data or additional information is too long")
+)
+
+// MADHeader is the header of a management datagram.
+type MADHeader struct {
+	BaseVersion   uint8
+	Class         uint8
+	ClassVersion  uint8
+	Method        uint8
+	Status        uint16
+	ClassSpecific uint16
+	TID           uint64 // transaction
+	Attr          CMAttr
+	Modifier      uint32
+}
+
+// CMAttr is the attribute of a management datagram. The communication manager has one for
+// each message.
+type CMAttr uint16
+
+const (
+	AttrREQ     CMAttr = 0x10 // request for a connection
+	AttrMRA     CMAttr = 0x11 // message receipt acknowledgement
+	AttrREJ     CMAttr = 0x12 // reject
+	AttrREP     CMAttr = 0x13 // reply to a request
+	AttrRTU     CMAttr = 0x14 // ready to use
+	AttrDREQ    CMAttr = 0x15 // request to disconnect
+	AttrDREP    CMAttr = 0x16 // reply to a request to disconnect
+	AttrSIDRREQ CMAttr = 0x17 // service ID resolution request
+	AttrSIDRREP CMAttr = 0x18 // service ID resolution reply
+	AttrLAP     CMAttr = 0x19 // load alternate path; not supported
+	AttrAPR     CMAttr = 0x1a // alternate path response; not supported
+)
+
+var attrNames = [...]string{"REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP", "SIDR_REQ", "SIDR_REP", "LAP", "APR"}
+
+func (a CMAttr) String() string {
+	if n := int(a) - int(AttrREQ); n >= 0 && n < len(attrNames) {
+		return attrNames[n]
+	}
+	return fmt.Sprintf("attribute %#04x", uint16(a))
+}
+
+// Append appends the header to dst.
+func (h *MADHeader) Append(dst []byte) []byte {
+	be := binary.BigEndian
+	dst = append(dst, h.BaseVersion, h.Class, h.ClassVersion, h.Method)
+	dst = be.AppendUint16(dst, h.Status)
+	dst = be.AppendUint16(dst, h.ClassSpecific)
+	dst = be.AppendUint64(dst, h.TID)
+	dst = be.AppendUint16(dst, uint16(h.Attr))
+	dst = be.AppendUint16(dst, 0)
+	return be.AppendUint32(dst, h.Modifier)
+}
+
+// Decode decodes the header of the management datagram b.
+func (h *MADHeader) Decode(b []byte) error {
+	if len(b) != MADSize {
+		return ErrMADLength
+	}
+	be := binary.BigEndian
+	*h = MADHeader{
+		BaseVersion:   b[0],
+		Class:         b[1],
+		ClassVersion:  b[2],
+		Method:        b[3],
+		Status:        be.Uint16(b[4:]),
+		ClassSpecific: be.Uint16(b[6:]),
+		TID:           be.Uint64(b[8:]),
+		Attr:          CMAttr(be.Uint16(b[16:])),
+		Modifier:      be.Uint32(b[20:]),
+	}
+	return nil
+}
+
+// A CMMessage is a message of the communication manager: a pointer to [REQ], [MRA], [REJ],
+// [REP], [RTU], [DREQ], [DREP], [SIDRREQ] or [SIDRREP].
+type CMMessage interface {
+	// Attr returns the attribute of the message.
+	Attr() CMAttr
+
+	// encode writes the message, with its part of the header, to a datagram of zeros.
+	encode(mad *[MADSize]byte) error
+	// decode reads the message, and copies what it keeps.
+	decode(mad *[MADSize]byte)
+}
+
+// AppendCM appends the management datagram of a message to dst. Bits of a field above its
+// size on the wire are not encoded. AppendCM fails with ErrPrivateData.
+func AppendCM(dst []byte, tid uint64, m CMMessage) ([]byte, error) {
+	var mad [MADSize]byte
+	h := MADHeader{
+		BaseVersion:  MADVersion,
+		Class:        CMClass,
+		ClassVersion: CMClassVersion,
+		Method:       MethodSend,
+		TID:          tid,
+		Attr:         m.Attr(),
+	}
+	h.Append(mad[:0])
+	if err := m.encode(&mad); err != nil {
+		return dst, err
+	}
+	return append(dst, mad[:]...), nil
+}
+
+// DecodeCM decodes a management datagram of the communication manager. The message has copies
+// of what it takes from b. The header is valid if the error is neither nil nor ErrMADLength:
+// ErrNotCM reports another class, version or method, ErrMessage another attribute.
+func DecodeCM(b []byte) (h MADHeader, m CMMessage, err error) {
+	if err := h.Decode(b); err != nil {
+		return h, nil, err
+	}
+	if h.BaseVersion != MADVersion || h.Class != CMClass || h.ClassVersion != CMClassVersion || h.Method != MethodSend {
+		return h, nil, ErrNotCM
+	}
+	switch h.Attr {
+	case AttrREQ:
+		m = new(REQ)
+	case AttrMRA:
+		m = new(MRA)
+	case AttrREJ:
+		m = new(REJ)
+	case AttrREP:
+		m = new(REP)
+	case AttrRTU:
+		m = new(RTU)
+	case AttrDREQ:
+		m = new(DREQ)
+	case AttrDREP:
+		m = new(DREP)
+	case AttrSIDRREQ:
+		m = new(SIDRREQ)
+	case AttrSIDRREP:
+		m = new(SIDRREP)
+	default:
+		return h, nil, ErrMessage
+	}
+	m.decode((*[MADSize]byte)(b))
+	return h, m, nil
+}

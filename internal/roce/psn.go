@@ -1,0 +1,19 @@
+package roce
+
+// PSN is a packet sequence number: 24 bits, which wrap.
+type PSN uint32
+
+// PSNMask has the bits of a PSN.
+const PSNMask PSN = 1<<24 - 1
+
+// Add returns the PSN n packets after p, or before it if n is negative.
+func (p PSN) Add(n int) PSN { return (p + PSN(n)) & PSNMask }
+
+// Sub returns how many packets p is after q, from -1<<23 to 1<<23-1: negative if it is before.
+func (p PSN) Sub(q PSN) int { return int(int32((p-q)<<8) >> 8) }
+
+// Before reports whether p is before q.
+func (p PSN) Before(q PSN) bool { return int32((p-q)<<8) < 0 }
+
+// After reports whether p is after q.
+func (p PSN) After(q PSN) bool { return int32((p-q)<<8) > 0 }

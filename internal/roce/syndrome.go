@@ -1,0 +1,102 @@
+package roce
+
+import (
+	"fmt"
+	"time"
+)
+
+// Syndrome is what an AETH reports: a class in the upper 3 bits and a value in the lower 5.
+type Syndrome uint8
+
+// SyndromeClass is the class of a Syndrome.
+type SyndromeClass uint8
+
+const (
+	ClassACK      SyndromeClass = 0x00
+	ClassRNRNAK   SyndromeClass = 0x20 // receiver not ready
+	ClassReserved SyndromeClass = 0x40
+	ClassNAK      SyndromeClass = 0x60
+)
+
+// The syndromes with a fixed value. [ACK] and [RNRNAK] return the others.
+const (
+	// ACKUnlimited acknowledges without limiting the requests that follow.
+	ACKUnlimited    Syndrome = 0x1f
+	NAKSequence     Syndrome = 0x60 // PSN sequence error
+	NAKInvalid      Syndrome = 0x61 // invalid request
+	NAKRemoteAccess Syndrome = 0x62 // remote access error
+	NAKRemoteOp     Syndrome = 0x63 // remote operational error
+	NAKInvalidRDReq Syndrome = 0x64 // invalid RD request
+)
+
+// ACK returns an acknowledgement with an encoded credit count, see [Syndrome.Credits].
+func ACK(code uint8) Syndrome { return Syndrome(code & 0x1f) }
+
+// RNRNAK returns a negative acknowledgement that asks to wait, see [RNRDelay].
+func RNRNAK(timer uint8) Syndrome { return Syndrome(ClassRNRNAK) | Syndrome(timer&0x1f) }
+
+// Class returns the class of s. The uppermost bit is reserved and ignored.
+func (s Syndrome) Class() SyndromeClass { return SyndromeClass(s & 0x60) }
+
+// Value returns the value of s: an encoded credit count, an RNR timer or a NAK code.
+func (s Syndrome) Value() uint8 { return uint8(s & 0x1f) }
+
+// Credits returns how many receive requests the responder has. limited is false if s does
+// not limit them, or is not an acknowledgement.
+func (s Syndrome) Credits() (n int, limited bool) {
+	if s.Class() != ClassACK || s.Value() == ACKUnlimited.Value() {
+		return 0, false
+	}
+	return CreditCount(s.Value()), true
+}
+
+// CreditCount returns the count that a 5 bit credit code stands for. Code 31 stands for none.
+func CreditCount(code uint8) int { return int(credits[code&0x1f]) }
+
+// CreditCode returns the largest code whose count is at most n.
+func CreditCode(n int) uint8 {
+	code := uint8(30)
+	for int(credits[code]) > n && code > 0 {
+		code--
+	}
+	return code
+}
+
+var credits = [32]uint16{
+	0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192,
+	256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
+}
+
+// RNRDelay returns how long a requester waits after an RNR NAK with this timer.
+func RNRDelay(timer uint8) time.Duration {
+	return time.Duration(rnrDelays[timer&0x1f]) * 10 * time.Microsecond
+}
+
+// rnrDelays is in units of 10 µs.
+var rnrDelays = [32]uint32{
+	65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192,
+	256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+}
+
+// Timeout returns 4.096 µs * 2^exp. Fields of 5 bits have times in this form: the local ACK
+// timeout of a QP, for which 0 means no timeout, and those of the communication manager.
+func Timeout(exp uint8) time.Duration { return 4096 * time.Nanosecond << (exp & 0x1f) }
+
+func (s Syndrome) String() string {
+	switch s.Class() {
+	case ClassACK:
+		if n, limited := s.Credits(); limited {
+			return fmt.Sprintf("ACK credits %d", n)
+		}
+		return "ACK"
+	case ClassRNRNAK:
+		return fmt.Sprintf("RNR NAK %v", RNRDelay(s.Value()))
+	case ClassNAK:
+		if n := int(s.Value()); n < len(nakNames) {
+			return "NAK " + nakNames[n]
+		}
+	}
+	return fmt.Sprintf("syndrome %#02x", uint8(s))
+}
+
+var nakNames = [...]string{"sequence error", "invalid request", "remote access error", "remote operational error", "invalid RD request"}
