@@ -18,6 +18,8 @@ NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
 # What lies deeper in tests than these is programs and their own tests. tests/driver
 # is a module of its own.
 LAB_PKGS = ./internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./examples/valkey/valkeyrdma ./cmd/verbs/... $(filter-out ./tests/driver/,$(wildcard ./tests/*/)) ./tests/faults/harness
+# Those whose tests run on a device in user space as well.
+SOFT_PKGS = ./uverbs ./cm ./rconn ./rmsg ./rsock ./tests/model ./tests/lifetime ./tests/scenarios ./tests/hostile ./tests/examples
 KERNELS  = 6.1 6.12 7.3
 
 # Those that make race runs.
@@ -38,6 +40,7 @@ test: deps-test build ## run every test, those that need a kernel in the lab
 	$(LAB) fetch
 	$(GO) test $$($(GO) list work | grep -v /verbs/tests/)
 	$(GO) test -count 1 $$($(GO) list work | grep /verbs/tests/)
+	VERBS_TEST_SOFT=1 $(GO) test -count 1 $(SOFT_PKGS)
 	$(GO) test -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(LAB_PKGS)
 	cd tests/driver && GOWORK=off $(GO) test -count 1 -timeout 5m -exec "$(CURDIR)/$(LAB)" .
 	LAB_PEER=6.12 $(GO) test -short -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" ./tests/hosts
@@ -64,7 +67,7 @@ test-arm64: deps-test build ## run the tests that need a kernel on an emulated a
 
 test-peers: deps-test build ## run the tests against C with the newest release of rdma-core, of Debian sid
 	$(LAB) --userland sid fetch
-	LAB_USERLAND=sid $(GO) test $(FLAGS) -count 1 -timeout 30m -exec "$(CURDIR)/$(LAB)" ./tests/interop
+	SOFT_PEERS=all LAB_USERLAND=sid $(GO) test $(FLAGS) -count 1 -timeout 30m -exec "$(CURDIR)/$(LAB)" ./tests/interop
 
 valkey: deps-test build ## load a valkey-server over RDMA for 10 minutes, with valkey-go and go-redis
 	cd examples/valkey && $(GO) run ./server "$(CURDIR)/build/valkey-server"
@@ -80,11 +83,11 @@ tables: deps-test build ## run the scenarios on every kernel and write their tab
 	$(GO) run ./tests/docs/scenariotable build/tables/scenarios docs/scenarios.md build/tables/features docs/kernels.md
 
 DURATION = 60m
-DEVICE   = rxe0 siw0
+DEVICE   = rxe0 siw0 soft
 SEED     = 0
 
 # What Go parses as a duration may name a unit twice.
-soak: deps-lab build ## keep all layers busy for DURATION (60m) on each DEVICE (rxe0 siw0), write docs/soak
+soak: deps-lab build ## keep all layers busy for DURATION (60m) on each DEVICE (rxe0 siw0; soft with a bad network), write docs/soak
 	@mkdir -p build/soak docs/soak
 	$(LAB) fetch
 	@failed=; for d in $(DEVICE); do \
@@ -118,7 +121,7 @@ lint: ## gofmt, modules, vet, staticcheck, uses of unsafe, other platforms, know
 		echo "$$p $(GO) vet ./..."; GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) vet ./... || exit 1; done
 	GOARCH=arm64 $(GO) build work
 	@for arch in ppc64 riscv64; do echo "GOARCH=$$arch $(GO) build"; GOARCH=$$arch $(GO) build $(LIB_PKGS) || exit 1; done
-	$(GO) test -tags nordma -count 1 ./internal/unix
+	$(GO) test -tags nordma -count 1 ./internal/unix ./internal/virtual ./soft/...
 	GOOS=plan9 GOARCH=amd64 $(GO) build .
 	@GOARCH=386 $(GO) test -c -o build/386.test .; exec=; \
 	build/386.test -test.run '^$$' >build/386.txt 2>&1 || { grep -q "ormat error" build/386.txt && exec="-exec true" && echo "this kernel runs no 386 programs: they are only built"; }; \

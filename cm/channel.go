@@ -15,12 +15,14 @@ import (
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/event"
 	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/mmap"
 )
 
-// Channel is a connection to the kernel's rdma_cm (rdma_create_event_channel(3)).
+// Channel is a connection to rdma_cm (rdma_create_event_channel(3)).
 // The caller must close it after the IDs that were made on it.
 type Channel struct {
+	node string // rdma_cm's device: the kernel's or the virtual one
 	file *event.File
 	loop *Loop         // receives the events instead of the dispatcher and the IDs
 	done chan struct{} // closed when the dispatcher has ended
@@ -44,9 +46,13 @@ type Channel struct {
 // keeps its number when it moves to another channel.
 var lastNumber atomic.Uint64
 
-// NewChannel opens a channel.
-func NewChannel() (*Channel, error) {
-	c, err := openChannel()
+// NewChannel opens a channel to the rdma_cm of [DefaultTransport].
+func NewChannel() (*Channel, error) { return defaultTransport.NewChannel() }
+
+// NewChannel opens a channel to the rdma_cm that the transport uses. The caller must close it:
+// it does not become the transport's.
+func (t *Transport) NewChannel() (*Channel, error) {
+	c, err := openChannel(t.node())
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +62,12 @@ func NewChannel() (*Channel, error) {
 }
 
 // openChannel opens a channel whose events are not read yet.
-func openChannel() (*Channel, error) {
+func openChannel(node string) (*Channel, error) {
+	if node == virtual.CM {
+		if err := virtual.Prepare(); err != nil {
+			return nil, fail("open", node, err)
+		}
+	}
 	fd, err := unix.Open(node, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	switch err {
 	case unix.ENOENT, unix.ENXIO, unix.ENODEV:
@@ -74,7 +85,7 @@ func openChannel() (*Channel, error) {
 		file.Close()
 		return nil, fail("open", node, err)
 	}
-	c := &Channel{file: file, done: make(chan struct{}), num: lastNumber.Add(1), reader: g, ids: map[uint64]*ID{}}
+	c := &Channel{node: node, file: file, done: make(chan struct{}), num: lastNumber.Add(1), reader: g, ids: map[uint64]*ID{}}
 	c.thread.init()
 	c.readFunc = c.readEvent
 	return c, nil

@@ -21,10 +21,10 @@ import (
 // that waits returns the reason, the next dial opens another channel, and the broken one is
 // closed with its last ID.
 func TestBrokenChannel(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	ctx := within(t, time.Minute)
 	cm.DefaultTransport().CloseIdle()
-	tr := &cm.Transport{IdleTimeout: -1}
+	tr := &cm.Transport{CM: cm.DefaultTransport().CM, IdleTimeout: -1}
 	l := labtest.Must((&cm.ListenConfig{Transport: tr}).Listen(ctx, labtest.Addr+":0"))(t)
 	fd := sharedFile(t)
 	kept := labtest.Must(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0))(t)

@@ -6,8 +6,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// node is rdma_cm's device.
-const node = "/dev/infiniband/rdma_cm"
+// kernelNode is the device of the kernel's rdma_cm.
+const kernelNode = "/dev/infiniband/rdma_cm"
 
 // message is a command in memory that the kernel reads, with room for the answer.
 type message struct {

@@ -15,7 +15,8 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-// thread runs the commands of a channel after a change of credentials.
+// thread runs the commands of a channel after a change of credentials. The virtual rdma_cm
+// accepts commands from all threads.
 //
 // The kernel accepts commands to rdma_cm only from threads that have the credentials
 // with which the file was opened (ib_safe_file_access compares pointers). After
@@ -154,7 +155,7 @@ func (c *Channel) renew(fd int) (err error) {
 	}()
 	move, err := newMigration()
 	if err != nil {
-		return notRenewed("encode migration to", err)
+		return c.notRenewed("encode migration to", err)
 	}
 	defer move.free()
 	for err = sys.ErrRefused; err == sys.ErrRefused; {
@@ -167,7 +168,7 @@ func (c *Channel) renew(fd int) (err error) {
 // former files. The caller holds renewMu.
 func (c *Channel) renewOnce(fd int, move *migration) error {
 	t := &c.thread
-	file, err := reopen()
+	file, err := c.reopen()
 	if err != nil {
 		return err
 	}
@@ -177,7 +178,7 @@ func (c *Channel) renewOnce(fd int, move *migration) error {
 	// the kernel would use after it has freed them (ucma_cleanup_ctx_events).
 	old, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, fd+1)
 	if err != nil {
-		return notRenewed("duplicate", err)
+		return c.notRenewed("duplicate", err)
 	}
 	replace := c.file.Replace
 	if c.loop != nil {
@@ -188,7 +189,7 @@ func (c *Channel) renewOnce(fd int, move *migration) error {
 	return replace(func() error {
 		if err := unix.Dup3(file, fd, unix.O_CLOEXEC); err != nil {
 			unix.Close(old)
-			return notRenewed("replace", err)
+			return c.notRenewed("replace", err)
 		}
 		t.renewals++
 		t.old = append(t.old, old)
@@ -206,18 +207,18 @@ func (c *Channel) renewOnce(fd int, move *migration) error {
 }
 
 // reopen opens the node with the credentials of the calling thread.
-func reopen() (int, error) {
-	fd, err := unix.Open(node, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+func (c *Channel) reopen() (int, error) {
+	fd, err := unix.Open(c.node, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return -1, notRenewed("open", err)
+		return -1, c.notRenewed("open", err)
 	}
 	return fd, nil
 }
 
 var errCredentials = errors.New("the process has changed its credentials")
 
-func notRenewed(op string, err error) error {
-	return &verbs.Error{Op: op, Object: node, Err: fmt.Errorf("%w: %w", errCredentials, err), Hint: "give its user, or one of its groups, access to the node"}
+func (c *Channel) notRenewed(op string, err error) error {
+	return &verbs.Error{Op: op, Object: c.node, Err: fmt.Errorf("%w: %w", errCredentials, err), Hint: "give its user, or one of its groups, access to the node"}
 }
 
 // migrate moves an ID that is on a former file to fd. It fails with [sys.ErrRefused] if the
@@ -300,7 +301,7 @@ func (c *Channel) runBlocking(id *ID, m message) error {
 	defer func() { unix.Close(idFD) }()
 	err = sys.WriteCommand(idFD, m.bytes())
 	for err == sys.ErrRefused {
-		file, rerr := reopen()
+		file, rerr := c.reopen()
 		if rerr != nil {
 			err = rerr
 			break

@@ -114,7 +114,7 @@ func immediate(ctx context.Context, d *cm.Datagrams, to verbs.UDAddr) (cm.Datagr
 
 // TestMaxSenders answers more senders than the cache has handles for.
 func TestMaxSenders(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	ctx := within(t, 60*time.Second)
 	var d *cm.Datagrams
 	e, _ := datagramPair(ctx, t, cm.Options{Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1024, MaxSendSGE: 1, MaxRecvSGE: 1}, Setup: func(e *cm.Endpoint) (err error) {
@@ -194,7 +194,7 @@ func sendFrom(ctx context.Context, t *testing.T, e *cm.Endpoint, d *cm.Datagrams
 // TestReplyIPv6 answers a sender whose IPv6 address looks like an IPv4 header
 // where RoCE v2 puts one.
 func TestReplyIPv6(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	ctx := within(t, 20*time.Second)
 	var d *cm.Datagrams
 	e, _ := datagramPair(ctx, t, cm.Options{Setup: func(e *cm.Endpoint) (err error) {

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -16,6 +18,9 @@ import (
 // if there are none.
 func DeviceAddrs(d uverbs.Device) ([]netip.Addr, error) {
 	const op = "find addresses of"
+	if v := virtual.DeviceAt(d.Node); v != nil {
+		return slices.Clone(v.Addrs), nil
+	}
 	index, err := d.Index()
 	if err != nil {
 		return nil, fail(op, d.Name, err)

@@ -53,6 +53,7 @@ func silentListener(t *testing.T, device string) string {
 // TestConnectTimeout dials a host that does not answer: the dial ends after
 // ConnectTimeout, or with its context.
 func TestConnectTimeout(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := silentListener(t, device) + ":7471"
 		start := time.Now()
@@ -73,6 +74,7 @@ func TestConnectTimeout(t *testing.T) {
 
 // TestDefaultConnectTimeout dials a host that does not answer with the default timeout.
 func TestDefaultConnectTimeout(t *testing.T) {
+	labtest.RequireKernel(t)
 	if testing.Short() {
 		t.Skip("takes 30 s")
 	}
@@ -140,7 +142,7 @@ func TestAddressErrors(t *testing.T) {
 
 // TestPermission opens the connection manager as a user without permission.
 func TestPermission(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	const node = "/dev/infiniband/rdma_cm"
 	info := labtest.Must(os.Stat(node))(t)
 	if err := os.Chmod(node, 0o600); err != nil {

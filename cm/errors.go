@@ -8,6 +8,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/virtual"
 )
 
 var (
@@ -100,6 +101,8 @@ func fail(op, addr string, err error) error {
 	verb, object := sys.SplitOp(op, addr)
 	e := &verbs.Error{Op: verb, Object: object, Err: err}
 	switch {
+	case op == "open" && virtual.IsNode(addr) && errors.Is(err, unix.ENOENT):
+		e.Hint = "make a device with package soft, which opens it"
 	case op == "open" && errors.Is(err, unix.ENOENT):
 		e.Hint = "modprobe rdma_ucm, or pass the node into this container"
 	case op == "open" && errors.Is(err, fs.ErrPermission):

@@ -19,7 +19,7 @@ import (
 
 // TestInitOfIWARP queries the attributes with which an iWARP QP moves to INIT.
 func TestInitOfIWARP(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	_, request := labtest.Request(t, "siw0", cm.ConnParam{})
 	attr, mask, err := request.NewID.InitQPAttr(verbs.StateInit)
 	if err != nil {
@@ -37,7 +37,7 @@ func TestInitOfIWARP(t *testing.T) {
 // TestErrMPA dials two peers that it plays over TCP: one accepts the connection, and
 // the first message of the other comes together with the answer.
 func TestErrMPA(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	l := labtest.Made(net.Listen("tcp", labtest.AddrOf(labtest.SIW)+":0"))(t)
 	for message, want := range map[string]error{"": nil, "a message": cm.ErrMPA} {
 		go func() {

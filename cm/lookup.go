@@ -11,6 +11,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -168,17 +169,28 @@ func describeInterface(name string) string {
 	if err != nil {
 		return ""
 	}
-	var addrs []string
+	var addrs []netip.Addr
 	all, _ := ifi.Addrs()
 	for _, a := range all {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && !p.Addr().IsLinkLocalUnicast() {
-			addrs = append(addrs, p.Addr().String())
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			addrs = append(addrs, p.Addr())
 		}
 	}
-	if len(addrs) == 0 {
-		return " on " + ifi.Name
+	return " on " + ifi.Name + describeAddrs(addrs)
+}
+
+// describeAddrs lists addresses, without those that are link-local: " (10.9.0.1 fd00:9::1)".
+func describeAddrs(addrs []netip.Addr) string {
+	var all []string
+	for _, a := range addrs {
+		if !a.IsLinkLocalUnicast() {
+			all = append(all, a.String())
+		}
 	}
-	return fmt.Sprintf(" on %s (%s)", ifi.Name, strings.Join(addrs, " "))
+	if len(all) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(all, " ") + ")"
 }
 
 // describeDevices describes each device: "rxe0 on v0 (10.9.0.1)".
@@ -187,7 +199,9 @@ func describeDevices() []string {
 	var all []string
 	for _, d := range devs {
 		text := d.Name
-		if on := d.Interfaces(); len(on) > 0 {
+		if v := virtual.DeviceAt(d.Node); v != nil {
+			text += describeAddrs(v.Addrs)
+		} else if on := d.Interfaces(); len(on) > 0 {
 			text += describeInterface(on[0])
 		}
 		all = append(all, text)

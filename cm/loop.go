@@ -42,7 +42,8 @@ import (
 type Loop struct {
 	*Channel
 	// Transport owns the devices of the loop's endpoints; nil is [DefaultTransport]. It
-	// must be set before the first endpoint is made.
+	// must be set before the first endpoint is made, and must use the same rdma_cm, see
+	// [Transport.NewLoop].
 	Transport *Transport
 
 	group   event.Group
@@ -55,22 +56,30 @@ type Loop struct {
 	fdUsed bool       // FD has been called
 }
 
-// NewLoop opens a loop. The caller must close it after its IDs.
-func NewLoop() (*Loop, error) {
-	poll, err := epoll.New()
-	if err != nil {
-		return nil, fail("open", node, err)
+// NewLoop opens a loop on the rdma_cm of [DefaultTransport]. The caller must close it after its
+// IDs.
+func NewLoop() (*Loop, error) { return newLoop(defaultTransport.node()) }
+
+// NewLoop opens a loop on the rdma_cm that the transport uses, whose Transport is t. The caller
+// must close it after its IDs.
+func (t *Transport) NewLoop() (*Loop, error) {
+	l, err := newLoop(t.node())
+	if err == nil {
+		l.Transport = t
 	}
-	c, err := openChannel()
+	return l, err
+}
+
+func newLoop(node string) (*Loop, error) {
+	c, err := openChannel(node)
 	if err != nil {
-		poll.Close()
 		return nil, err
 	}
-	l := &Loop{Channel: c, poll: poll}
+	l := &Loop{Channel: c, poll: epoll.New()}
 	l.group.Init(loopSource{l})
 	l.changed.Init(&l.group)
 	c.loop = l
-	if err := poll.Add(c.file.FD(), 0); err != nil {
+	if err := l.poll.Add(c.file.FD(), 0); err != nil {
 		c.Close()
 		return nil, fail("open", node, err)
 	}

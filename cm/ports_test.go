@@ -15,7 +15,7 @@ import (
 // TestPortsInUse listens on any free port while TCP uses some. The connection manager
 // chooses at random from a range, which is made small here.
 func TestPortsInUse(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	const file = "/proc/sys/net/ipv4/ip_local_port_range"
 	old := labtest.Must(os.ReadFile(file))(t)
 	defer os.WriteFile(file, old, 0)

@@ -13,14 +13,15 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/bridge"
+	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Transport owns what endpoints and listeners share: the connection to the kernel's rdma_cm,
+// Transport owns what endpoints and listeners share: the connection to rdma_cm,
 // the open devices with the PDs of [Options].SharePD, and the limits on iWARP handshakes.
 // The zero value is usable. A program needs its own Transport only to separate some
 // connections from all others, or to close everything at a known time. After the first use
-// a Transport must not be copied, and its field must not be changed.
+// a Transport must not be copied, and its fields must not be changed.
 //
 // Methods may be called by several goroutines. A Transport with an open connection to rdma_cm
 // has one goroutine, which reads its events.
@@ -30,6 +31,12 @@ type Transport struct {
 	// 250 ms. With a negative value they stay open until CloseIdle or Close. Linux 6.12
 	// cannot remove a device of rxe or siw that is open: "rdma link delete" waits.
 	IdleTimeout time.Duration
+
+	// CM is the path of the connection manager's device. Empty is the kernel's,
+	// /dev/infiniband/rdma_cm. Devices in user space have their own, which knows no others: the
+	// CM method of a soft.Device returns its path. With the environment variable VERBS_SOFT,
+	// see package soft, the CM of [DefaultTransport] is that of a device that package soft makes.
+	CM string
 
 	mu       sync.Mutex
 	closed   bool
@@ -105,6 +112,17 @@ func (t *Transport) close() error {
 // orDefault returns t, or the default transport if t is nil.
 func (t *Transport) orDefault() *Transport { return cmp.Or(t, &defaultTransport) }
 
+// node returns the device of the rdma_cm that the transport uses.
+func (t *Transport) node() string {
+	switch {
+	case t.CM != "":
+		return t.CM
+	case t == &defaultTransport && virtual.Requested():
+		return virtual.CM
+	}
+	return kernelNode
+}
+
 // timeout returns the duration that IdleTimeout means.
 func (t *Transport) timeout() time.Duration {
 	switch {
@@ -134,7 +152,7 @@ func (t *Transport) addID(space PortSpace) (*ID, error) {
 	if n := len(t.channels); n > 0 && !t.channels[n-1].hasEnded() {
 		return t.channels[n-1].addID(space), nil
 	}
-	c, err := NewChannel()
+	c, err := t.NewChannel()
 	if err != nil {
 		return nil, err
 	}

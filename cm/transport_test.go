@@ -54,7 +54,7 @@ func expectStats(t *testing.T, tr *cm.Transport, want cm.TransportStats) {
 func TestTransport(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		before := labtest.SettledInventory(t)
-		dialing, listening := &cm.Transport{IdleTimeout: -1}, &cm.Transport{IdleTimeout: -1}
+		dialing, listening := &cm.Transport{CM: cm.DefaultTransport().CM, IdleTimeout: -1}, &cm.Transport{CM: cm.DefaultTransport().CM, IdleTimeout: -1}
 		client, server := connectTransports(t, device, dialing, listening)
 		for _, tr := range []*cm.Transport{dialing, listening} {
 			expectStats(t, tr, cm.TransportStats{Channels: 1, IDs: 1, Devices: 1, Endpoints: 1})
@@ -107,7 +107,7 @@ func TestTransport(t *testing.T) {
 func TestTransportInUse(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)
-		tr := &cm.Transport{IdleTimeout: -1}
+		tr := &cm.Transport{CM: cm.DefaultTransport().CM, IdleTimeout: -1}
 		inUse := func(what string, want cm.TransportStats) {
 			t.Helper()
 			tr.CloseIdle()
@@ -150,7 +150,7 @@ func TestTransportInUse(t *testing.T) {
 func TestIdleTimeout(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		const timeout = 2 * time.Second
-		tr := &cm.Transport{IdleTimeout: timeout}
+		tr := &cm.Transport{CM: cm.DefaultTransport().CM, IdleTimeout: timeout}
 		for range 2 {
 			client, server := connectTransports(t, device, tr, tr)
 			client.Close()
@@ -189,7 +189,7 @@ func TestIdleTimeout(t *testing.T) {
 func TestLoopTransport(t *testing.T) {
 	labtest.Require(t)
 	loop, _, addr := newLoop(t, labtest.RXE)
-	loop.Transport = new(cm.Transport)
+	loop.Transport = &cm.Transport{CM: cm.DefaultTransport().CM}
 	ctx := within(t, 20*time.Second)
 	connect := func() (ends []*cm.Endpoint, err error) {
 		labtest.Close(t, resolving(t, loop, addr))

@@ -6,11 +6,15 @@ import (
 	"unsafe"
 
 	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/virtual"
 )
 
 // Region is a shared, read-write mapping of part of a device file: a queue
 // that the driver allocated.
-type Region struct{ mem []byte }
+type Region struct {
+	mem     []byte
+	virtual bool // of a virtual file: the garbage collector frees it
+}
 
 // mapPages maps length bytes. (unix.Mmap would add the mapping to a table.)
 func mapPages(fd int, offset int64, length, flags int) ([]byte, error) {
@@ -34,11 +38,18 @@ func Map(fd int, offset int64, length int) (*Region, error) {
 	if length <= 0 {
 		return nil, fmt.Errorf("mmap: length %d: %w", length, unix.EINVAL)
 	}
+	if virtual.Is(fd) {
+		mem, errno := virtual.Mmap(fd, offset, length)
+		if errno != 0 {
+			return nil, os.NewSyscallError("mmap", errno)
+		}
+		return &Region{mem, true}, nil
+	}
 	mem, err := mapPages(fd, offset, length, unix.MAP_SHARED)
 	if err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
-	return &Region{mem}, nil
+	return &Region{mem, false}, nil
 }
 
 // Bytes returns the mapped memory, or nil after Close.
@@ -51,5 +62,8 @@ func (r *Region) Close() error {
 	}
 	mem := r.mem
 	r.mem = nil
+	if r.virtual {
+		return nil
+	}
 	return unmap(mem)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -19,6 +20,7 @@ import (
 // the command is run by ioctl.
 type command struct {
 	fd       uintptr
+	file     virtual.File // of fd; nil if the file is the kernel's
 	blocking bool
 	useIoctl atomic.Bool
 	msg      []byte  // the ioctl's argument, the written command, the response; nil when closed
@@ -42,7 +44,7 @@ func newCommand(dev *Device, blocking bool, cmd uint32, req []byte, respSize int
 	}
 	hdr := abi.IbUverbsCmdHdr{Command: cmd, InWords: uint16((int(unsafe.Sizeof(abi.IbUverbsCmdHdr{})) + len(req)) / 4), OutWords: uint16(respSize / 4)}
 	copy(msg[invocationSize:], mmap.Bytes(&hdr))
-	c := &command{fd: uintptr(dev.FD), blocking: blocking, msg: msg, size: uintptr(end - invocationSize), req: msg[headSize:end], resp: msg[respOffset:]}
+	c := &command{fd: uintptr(dev.FD), file: virtual.Get(dev.FD), blocking: blocking, msg: msg, size: uintptr(end - invocationSize), req: msg[headSize:end], resp: msg[respOffset:]}
 	copy(c.req, req)
 	m := invocation{hdr: abi.IbUverbsIoctlHdr{ObjectId: abi.UVERBS_OBJECT_DEVICE, MethodId: abi.UVERBS_METHOD_INVOKE_WRITE, DriverId: dev.Driver}}
 	m.add(abi.UVERBS_ATTR_WRITE_CMD, 8, uint64(cmd))
@@ -71,28 +73,33 @@ func (m *invocation) add(id uint16, size int, data uint64) {
 }
 
 func (c *command) run() error {
+	if c.file != nil {
+		_, errno := c.file.Write(c.msg[invocationSize:][:c.size])
+		return sysError("write", errno)
+	}
 	if c.useIoctl.Load() {
 		return c.runIoctl()
 	}
-	err := c.call(unix.SYS_WRITE, uintptr(unsafe.Pointer(&c.msg[invocationSize])), c.size)
-	switch err {
-	case 0:
-		return nil
-	case unix.EACCES:
+	errno := c.call(unix.SYS_WRITE, uintptr(unsafe.Pointer(&c.msg[invocationSize])), c.size)
+	if errno == unix.EACCES {
 		c.useIoctl.Store(true)
 		return c.runIoctl()
 	}
-	return os.NewSyscallError("write", err)
+	return sysError("write", errno)
+}
+
+func sysError(call string, errno unix.Errno) error {
+	if errno == 0 {
+		return nil
+	}
+	return os.NewSyscallError(call, errno)
 }
 
 func (c *command) runIoctl() error {
 	if len(c.req) <= 8 { // the ioctl takes such a short request in the attribute itself
 		copy(mmap.Bytes((*invocation)(unsafe.Pointer(unsafe.SliceData(c.msg))).attrs[1].Data()), c.req)
 	}
-	if err := c.call(unix.SYS_IOCTL, abi.RDMA_VERBS_IOCTL, uintptr(unsafe.Pointer(unsafe.SliceData(c.msg)))); err != 0 {
-		return os.NewSyscallError("ioctl", err)
-	}
-	return nil
+	return sysError("ioctl", c.call(unix.SYS_IOCTL, abi.RDMA_VERBS_IOCTL, uintptr(unsafe.Pointer(unsafe.SliceData(c.msg)))))
 }
 
 // close releases the command, if there is one, and may be called again.

@@ -300,6 +300,7 @@ func TestClose(t *testing.T) {
 
 // TestDyingPeer kills the process of the peer while requests are in flight.
 func TestDyingPeer(t *testing.T) {
+	labtest.RequireKernel(t)
 	if addr := os.Getenv("CONN_TEST_PEER"); addr != "" {
 		c, err := dial(context.Background(), addr, Options{Adverts: 1})
 		check(t, err)

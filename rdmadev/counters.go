@@ -52,6 +52,9 @@ var pmaBits = map[string]int{
 // Counters that cannot be read are left out, and the error names the first; some devices
 // offer files of counters that they do not have ("N/A (no PMA)"), which is no error.
 func (p Port) Counters() ([]Counter, error) {
+	if p.soft != nil {
+		return softCounters(p.soft), nil
+	}
 	a := attrs{dir: p.dir}
 	counters := a.counters("counters", false)
 	counters = append(counters, a.counters("hw_counters", true)...)

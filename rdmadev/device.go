@@ -1,6 +1,7 @@
 package rdmadev
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/nldev"
+	"github.com/goverbs/verbs/internal/virtual"
 )
 
 // Device describes an RDMA device.
@@ -29,7 +31,7 @@ type Device struct {
 	HardwareRev string     // revision
 	Model       string     // hca_type: "MT4125"; "" for most drivers
 
-	Driver string // kernel driver: "mlx5_core", or "rxe" and "siw" of software devices
+	Driver string // kernel driver: "mlx5_core", or "rxe" and "siw" of software devices; "soft" of those in user space
 
 	// Of the PCI device, or another bus's; the zero value and -1 for software devices.
 	PCI      PCI
@@ -44,7 +46,8 @@ type Device struct {
 	Ports []Port
 	Errs  []error // attributes that could not be read, those of ports not included
 
-	src Source
+	src  Source
+	soft *virtual.Device // nil for devices of the kernel
 }
 
 // PCI describes the PCI device of an RDMA device.
@@ -93,6 +96,21 @@ const (
 // Devices returns the devices in order of their names. Without RDMA there are none, and no
 // error.
 func (s Source) Devices() ([]Device, error) {
+	devices, err := s.kernelDevices()
+	if err != nil {
+		return nil, err
+	}
+	soft, err := s.softDevices()
+	if err != nil {
+		return nil, &verbs.Error{Op: "list", Object: "RDMA devices", Err: err}
+	}
+	devices = append(devices, soft...)
+	slices.SortStableFunc(devices, func(a, b Device) int { return byNumber(a.Name, b.Name) })
+	return devices, nil
+}
+
+// kernelDevices returns the devices that sysfs has.
+func (s Source) kernelDevices() ([]Device, error) {
 	dir := s.class("infiniband")
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -117,7 +135,6 @@ func (s Source) Devices() ([]Device, error) {
 		}
 		// Read again what changed in between, such as the name of a device.
 		if same || nl == nil || try == 3 {
-			slices.SortFunc(devices, func(a, b Device) int { return byNumber(a.Name, b.Name) })
 			return devices, nil
 		}
 	}
@@ -129,6 +146,13 @@ func (s Source) Find(name string) (Device, error) {
 	d, err := Device{}, error(verbs.ErrNoDevice)
 	if name != "" && name != "." && name != ".." && !strings.ContainsRune(name, '/') {
 		d, err = s.device(name, s.netlinkDevices(), s.nodes())
+	}
+	if errors.Is(err, verbs.ErrNoDevice) {
+		soft, serr := s.softDevices()
+		if i := slices.IndexFunc(soft, func(d Device) bool { return d.Name == name }); i >= 0 {
+			return soft[i], nil
+		}
+		err = cmp.Or(serr, err)
 	}
 	if err != nil {
 		return Device{}, &verbs.Error{Op: "find", Object: "RDMA device " + strconv.Quote(name), Err: err}

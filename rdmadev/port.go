@@ -10,6 +10,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/nldev"
+	"github.com/goverbs/verbs/internal/virtual"
 )
 
 // Port describes a port of a device.
@@ -40,6 +41,7 @@ type Port struct {
 
 	dir   string
 	iwarp bool
+	soft  *virtual.Device // nil for devices of the kernel
 }
 
 // GID is an entry of a port's GID table.
@@ -127,6 +129,9 @@ var unusedGID = verbs.GID{0: 0xfe, 1: 0x80}
 
 // GIDs returns the valid entries of the port's GID table.
 func (p Port) GIDs() ([]GID, error) {
+	if p.soft != nil {
+		return softGIDs(p.soft), nil
+	}
 	a := attrs{dir: p.dir}
 	var gids []GID
 	for _, index := range a.list("gids") {
@@ -165,6 +170,9 @@ func (p Port) GIDs() ([]GID, error) {
 
 // PKeys returns the port's table of partition keys, without entries that are 0 at its end.
 func (p Port) PKeys() ([]uint16, error) {
+	if p.soft != nil {
+		return []uint16{virtual.PKey}, nil
+	}
 	a := attrs{dir: p.dir}
 	var keys []uint16
 	for _, index := range a.list("pkeys") {

@@ -106,8 +106,13 @@ type Counts struct {
 	SRQ     int `json:"srq"`
 }
 
-// Counts returns the numbers of the device's resources, those of all processes.
+// Counts returns the numbers of the device's resources, those of all processes. Of a device in
+// user space it does not count the IDs of the connection manager.
 func (d Device) Counts() (Counts, error) {
+	if d.soft != nil {
+		n := d.soft.Resources()
+		return Counts{PD: n["pd"], CQ: n["cq"], QP: n["qp"], MR: n["mr"], Context: n["ctx"], SRQ: n["srq"]}, nil
+	}
 	answer, err := d.do(abi.RDMA_NLDEV_CMD_RES_GET, nil)
 	if err != nil {
 		return Counts{}, d.error("count", "resources", err)
@@ -249,7 +254,7 @@ func (d Device) do(cmd int, attrs nldev.Attrs) (answer nldev.Attrs, err error) {
 // ask sends a command about the device, with attributes beside its index, and calls each with
 // each part of the answer. dump asks for a list.
 func (d Device) ask(cmd int, dump bool, attrs nldev.Attrs, each func(nldev.Attrs) error) error {
-	if d.Index < 0 {
+	if d.Index < 0 || d.soft != nil {
 		return errors.ErrUnsupported
 	}
 	request := append(d.handle(), attrs...)

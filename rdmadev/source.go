@@ -12,7 +12,7 @@ import (
 type Source struct {
 	// Sys is the folder where sysfs is mounted. Empty means /sys. With any other, nothing
 	// is asked over netlink, which would answer for another namespace: containers that
-	// mount the host's /sys under another name use this.
+	// mount the host's /sys under another name use this. Nor are devices in user space listed.
 	Sys string
 	// Filter, if it is not nil, selects devices by their names. Nothing is read of others:
 	// with some drivers, reading counters is slow, or fails with a message in the kernel's log.

@@ -50,6 +50,9 @@ type OptionalCounter struct {
 // optional ones that are off, and with those of QPs that are bound to other counters. For
 // some drivers (mlx5) sysfs has more, see [Port.Counters].
 func (d Device) HardwareCounters(port int) ([]Counter, error) {
+	if d.soft != nil && port == 1 {
+		return softCounters(d.soft), nil
+	}
 	answer, err := d.do(abi.RDMA_NLDEV_CMD_STAT_GET, portAttr(port))
 	if err != nil {
 		return nil, d.error("read", fmt.Sprintf("hardware counters of port %d", port), err)
@@ -110,6 +113,9 @@ func (d Device) MRCounters() (list []MRCounters, err error) {
 
 // stats is resources for counters of a kind of resource.
 func (d Device) stats(what string, resource, table int, each func(entry)) error {
+	if d.soft != nil {
+		return nil // it has none
+	}
 	return d.resources(what, abi.RDMA_NLDEV_CMD_STAT_GET, table, statResource(resource), each)
 }
 

@@ -75,7 +75,7 @@ func (d *Dialer) start(l *Loop, addr string) (*Socket, error) {
 	s := newSocket(l, addr, true, d.ConnOptions)
 	dialer := cm.Dialer{
 		LocalAddr: d.LocalAddr, ResolveTimeout: d.ResolveTimeout, ConnectTimeout: -1,
-		Resolver: d.Resolver, TOS: d.TOS,
+		Resolver: d.Resolver, TOS: d.TOS, Transport: l.opt.Transport,
 	}
 	return s, s.start(func(ctx context.Context, opt cm.Options) (*cm.Endpoint, error) {
 		dialer.Options = opt

@@ -23,6 +23,7 @@ import (
 
 // TestKilledPeer kills a process while it sends and receives large messages.
 func TestKilledPeer(t *testing.T) {
+	labtest.RequireKernel(t)
 	if addr := os.Getenv("MSG_DIAL"); addr != "" {
 		l := run(t, rmsg.Options{})
 		s := labtest.Must((&rmsg.Dialer{Loop: l}).Dial(t.Context(), addr))(t)

@@ -53,16 +53,18 @@ func Listen(ctx context.Context, addr string) (*Listener, error) {
 // loop need not run yet.
 func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, error) {
 	const op = "listen on"
+	transport := c.Options.Transport
 	if c.Loop != nil {
 		if err := c.Loop.inCallback(); err != nil {
 			return nil, fail(op, addr, err)
 		}
+		transport = c.Loop.opt.Transport
 	}
 	backlog := cmp.Or(c.Backlog, 128)
 	if backlog < 1 || backlog > maxBacklog {
 		return nil, fail(op, addr, outOfRange("Backlog", backlog, 1, maxBacklog))
 	}
-	lower, err := (&cm.ListenConfig{Backlog: backlog, ReuseAddr: c.ReuseAddr}).Listen(ctx, addr)
+	lower, err := (&cm.ListenConfig{Backlog: backlog, ReuseAddr: c.ReuseAddr, Transport: transport}).Listen(ctx, addr)
 	if err != nil {
 		return nil, err
 	}

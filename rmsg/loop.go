@@ -79,10 +79,7 @@ func NewLoop(opt Options) (*Loop, error) {
 	if err != nil {
 		return nil, fail(op, "", err)
 	}
-	files, err := epoll.New()
-	if err != nil {
-		return nil, fail(op, "", err)
-	}
+	files := epoll.New()
 	l := &Loop{opt: opt, files: files, sockets: map[uint32]*Socket{}, listeners: map[*Listener]struct{}{}}
 	l.cache.limit = opt.Cache
 	l.ctx, l.cancel = context.WithCancel(context.Background())

@@ -254,6 +254,7 @@ func TestPrivateData(t *testing.T) {
 
 // TestNobody connects to a port without a listener, and to addresses without a machine.
 func TestNobody(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		l := run(t, rmsg.Options{ConnectTimeout: 300 * time.Millisecond})
 		dead := map[string]string{labtest.RXE: "10.9.0.77:1", labtest.SIW: "10.9.1.77:1"}[device]

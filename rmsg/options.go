@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
 )
 
 // Callbacks are the functions that a loop calls, one at a time, on the goroutine that
@@ -85,6 +86,10 @@ type Options struct {
 	// Linger bounds the duration of Disconnect, by default 10 s; a negative value
 	// means no limit.
 	Linger time.Duration
+
+	// Transport selects the RDMA devices, see [cm.Transport]. Nil means
+	// [cm.DefaultTransport].
+	Transport *cm.Transport
 
 	// Logger logs established and ended connections at level Debug, and at level Warn
 	// peers that are rejected, that violate the protocol or do not answer, and

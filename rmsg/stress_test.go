@@ -192,7 +192,7 @@ func TestManyPeers(t *testing.T) {
 		// up), and the cache.
 		window := (opt.Window + 8192) * 9 / 8
 		bound := 2*peers*((opt.Credits+20)*(2048+64)+(64<<10)+window) + 2*(4<<20)
-		if peak > bound || peak == 0 {
+		if peak > bound || peak == 0 && !labtest.Soft { // which pins nothing
 			t.Errorf("%d bytes were registered, of at most %d", peak, bound)
 		}
 		t.Logf("%d messages of %d peers: connected in %v, sent in %v (%.0f/s); %.1f MiB registered at most", peers*each, peers, connected, others, float64((peers-1)*each)/others.Seconds(), float64(peak)/(1<<20))

@@ -32,6 +32,9 @@ type Dialer struct {
 	Timeout time.Duration
 	// Resolver resolves names. Nil means net.DefaultResolver.
 	Resolver *net.Resolver
+	// Transport selects the RDMA devices, see [cm.Transport]. Nil means
+	// [cm.DefaultTransport].
+	Transport *cm.Transport
 	// Logger logs the events of connections: their start and end at level Debug,
 	// fallbacks and smaller buffers at Info, peers that break the protocol at Warn.
 	// Nil logs nothing.
@@ -192,7 +195,7 @@ func (d *Dialer) dialAddr(ctx context.Context, addr netip.AddrPort) (*Conn, erro
 	if d.Fallback == FallbackAlways {
 		opt.Prepare = rejectIWARP
 	}
-	dialer := cm.Dialer{Options: opt, LocalAddr: d.LocalAddr, ConnectTimeout: d.Timeout}
+	dialer := cm.Dialer{Options: opt, LocalAddr: d.LocalAddr, ConnectTimeout: d.Timeout, Transport: d.Transport}
 	ep, err := dialer.Dial(ctx, addr.String())
 	if rejected, ok := errors.AsType[*cm.RejectedError](err); ok && bytes.HasPrefix(rejected.PrivateData, noMemory) {
 		err = &verbs.Error{Op: "dial", Object: addr.String(), Err: rejected, Hint: "it lacks locked memory: raise its limit, see ulimit -l"}

@@ -53,6 +53,7 @@ func addrOf(s string) cm.Addr { return cm.Addr{AddrPort: netip.MustParseAddrPort
 
 // TestErrors tests errors of lookups, dials and listens that need no device.
 func TestErrors(t *testing.T) {
+	labtest.RequireKernel(t)
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
 	_, err := rsock.Dial("udp", "10.9.0.1:1")

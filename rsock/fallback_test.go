@@ -140,6 +140,7 @@ func TestOptionRange(t *testing.T) {
 // TestListenBoth listens on RDMA and TCP, on each device's address and on all addresses,
 // on a free port and on a fixed one.
 func TestListenBoth(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		host := labtest.AddrOf(device)
 		for _, at := range []string{host, "", "0.0.0.0", "[::]"} {
@@ -311,6 +312,7 @@ func TestSeveralAddresses(t *testing.T) {
 // TestFallbackAlways dials servers that only TCP reaches: RDMA is refused, not answered,
 // or would be iWARP.
 func TestFallbackAlways(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		l := labtest.Must(net.Listen("tcp", labtest.AddrOf(device)+":0"))(t)
 		defer l.Close()

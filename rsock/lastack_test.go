@@ -19,6 +19,7 @@ func TestLastAck(t *testing.T) {
 	for _, peerCloses := range []bool{true, false} {
 		peer := dialHostile(t, labtest.RXE, l.Addr().String(), validHello)
 		c := labtest.Must(l.Accept())(t)
+		start := time.Now()
 		peer.sendMessages(msgDisconnect)
 		if _, err := io.Copy(io.Discard, c); err != nil {
 			t.Error(err)
@@ -26,7 +27,6 @@ func TestLastAck(t *testing.T) {
 		if peerCloses {
 			time.AfterFunc(lastAckTimeout/5, peer.Disconnect)
 		}
-		start := time.Now()
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}

@@ -30,6 +30,9 @@ type ListenConfig struct {
 	// HandshakeTimeout bounds the handshake of a connection. Zero means 10 s, a
 	// negative value no limit.
 	HandshakeTimeout time.Duration
+	// Transport selects the RDMA devices, see [cm.Transport]. Nil means
+	// [cm.DefaultTransport].
+	Transport *cm.Transport
 	// Logger logs the events of the listener and its connections: their start and end
 	// at level Debug, fallbacks and smaller buffers at Info, rejected peers, failed
 	// handshakes and protocol errors at Warn. Nil logs nothing.
@@ -133,7 +136,7 @@ func (l *Listener) open(ctx context.Context, network, addr string, local netip.A
 		}
 	default:
 		var r *cm.Listener
-		if r, err = cm.Listen(ctx, local.String()); err == nil {
+		if r, err = lc.listenRDMA(ctx, local); err == nil {
 			l.rdma = []*cm.Listener{r}
 			break
 		}
@@ -154,6 +157,10 @@ func (l *Listener) open(ctx context.Context, network, addr string, local netip.A
 	l.addr = cm.Addr{AddrPort: netip.AddrPortFrom(local.Addr(), l.rdma[0].Addr().Port())}
 	l.log.Debug("listening", "addr", l.addr, "tcp", l.tcp != nil)
 	return nil
+}
+
+func (lc *ListenConfig) listenRDMA(ctx context.Context, local netip.AddrPort) (*cm.Listener, error) {
+	return (&cm.ListenConfig{Transport: lc.Transport}).Listen(ctx, local.String())
 }
 
 // serve starts a handshake for each request.

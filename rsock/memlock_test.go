@@ -54,6 +54,7 @@ func limit(t *testing.T, bytes uint64) {
 // TestLockedMemory tests that both ends of a hundred connections fit in the
 // kernel's default limit of locked memory.
 func TestLockedMemory(t *testing.T) {
+	labtest.RequireKernel(t)
 	unprivileged(t, func(t *testing.T, device string) {
 		limit(t, 8<<20)
 		l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
@@ -89,6 +90,7 @@ func TestLockedMemory(t *testing.T) {
 // TestNoMemory tests what both sides report when the accepting one lacks memory for a
 // connection, and that its listener continues.
 func TestNoMemory(t *testing.T) {
+	labtest.RequireKernel(t)
 	unprivileged(t, func(t *testing.T, device string) {
 		limit(t, 20<<10) // room for the dialing side
 		l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
@@ -125,6 +127,7 @@ func TestNoMemory(t *testing.T) {
 
 // TestExplicitBuffers tests that rings are halved if they exceed the available memory.
 func TestExplicitBuffers(t *testing.T) {
+	labtest.RequireKernel(t)
 	unprivileged(t, func(t *testing.T, device string) {
 		limit(t, 1<<20)
 		opt := rsock.Options{ReadBuffer: 1 << 20, WriteBuffer: 3 << 20}

@@ -34,18 +34,19 @@ import (
 // All methods may be called by several goroutines. The caller must close it. Two goroutines
 // and one per queue pair belong to it, which end with Close.
 type PacketConn struct {
-	udp      *net.UDPConn
-	local    netip.AddrPort // of udp
-	opt      Options
-	log      *slog.Logger
-	ctx      context.Context // ends with the PacketConn
-	cancel   context.CancelCauseFunc
-	wg       sync.WaitGroup
-	incoming chan packet
-	read     deadline
-	write    deadline
-	resolves chan struct{} // a token for each peer that is resolved because it sent something
-	creating sync.Mutex    // held while a queue is made
+	udp       *net.UDPConn
+	local     netip.AddrPort // of udp
+	opt       Options
+	transport *cm.Transport
+	log       *slog.Logger
+	ctx       context.Context // ends with the PacketConn
+	cancel    context.CancelCauseFunc
+	wg        sync.WaitGroup
+	incoming  chan packet
+	read      deadline
+	write     deadline
+	resolves  chan struct{} // a token for each peer that is resolved because it sent something
+	creating  sync.Mutex    // held while a queue is made
 
 	mu     sync.Mutex                  // also held to end ctx
 	queues map[netip.Addr]*packetQueue // by local address
@@ -95,7 +96,7 @@ func (lc *ListenConfig) listenPacket(ctx context.Context, network, addr string) 
 		return nil, err
 	}
 	c := &PacketConn{
-		opt: opt, log: logger(lc.Logger), incoming: make(chan packet, opt.RecvQueue), resolves: make(chan struct{}, maxResolves),
+		opt: opt, transport: lc.Transport, log: logger(lc.Logger), incoming: make(chan packet, opt.RecvQueue), resolves: make(chan struct{}, maxResolves),
 		queues: map[netip.Addr]*packetQueue{}, peers: map[netip.AddrPort]*packetPeer{},
 	}
 	if devs, err := uverbs.Devices(); err != nil || len(devs) == 0 {
@@ -113,7 +114,7 @@ func (lc *ListenConfig) listenPacket(ctx context.Context, network, addr string) 
 	c.read.init(c.ctx)
 	c.write.init(c.ctx)
 	if a := c.local.Addr(); !a.IsUnspecified() { // peers may send to the queue pair before the first WriteTo
-		path, err := cm.Lookup(ctx, a.String())
+		path, err := (&cm.Dialer{Transport: c.transport}).Lookup(ctx, a.String())
 		if err == nil {
 			path.Local = a
 			_, err = c.queue(&path)

@@ -55,7 +55,7 @@ func sentPackets(t *testing.T) int {
 
 // TestPacketConn sends datagrams of all sizes both ways, more than the queues take.
 func TestPacketConn(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	for _, host := range []string{labtest.AddrOf(labtest.RXE), "fd00:9::1"} {
 		t.Run(host, func(t *testing.T) {
 			lc := rsock.ListenConfig{Options: rsock.Options{RecvQueue: 16, SendQueue: 16}}
@@ -87,7 +87,7 @@ func TestPacketConn(t *testing.T) {
 
 // TestPacketConnWildcard sends between conns at all addresses.
 func TestPacketConnWildcard(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	a, b := listenPacket(t, ":0", rsock.ListenConfig{}), listenPacket(t, ":0", rsock.ListenConfig{})
 	host := netip.MustParseAddr(labtest.AddrOf(labtest.RXE))
 	buf := make([]byte, 100)
@@ -106,7 +106,7 @@ func TestPacketConnWildcard(t *testing.T) {
 // TestPacketConnManyWriters sends from several goroutines at a time. Datagrams may get lost,
 // but none may be damaged.
 func TestPacketConnManyWriters(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	at := net.JoinHostPort(labtest.AddrOf(labtest.RXE), "0")
 	a, b := listenPacket(t, at, rsock.ListenConfig{}), listenPacket(t, at, rsock.ListenConfig{})
 	exchangePacket(t, a, b, []byte("first"))
@@ -141,7 +141,7 @@ func TestPacketConnManyWriters(t *testing.T) {
 
 // TestPacketConnPeerRestarts checks that datagrams reach a peer that was opened again.
 func TestPacketConnPeerRestarts(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	at := net.JoinHostPort(labtest.AddrOf(labtest.RXE), "0")
 	a, b := listenPacket(t, at, rsock.ListenConfig{}), listenPacket(t, at, rsock.ListenConfig{})
 	for range 3 {
@@ -172,7 +172,7 @@ func TestPacketConnPeerRestarts(t *testing.T) {
 
 // TestPacketConnEnds checks deadlines, Close, and what is left.
 func TestPacketConnEnds(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	at := net.JoinHostPort(labtest.AddrOf(labtest.RXE), "0")
 	before := labtest.SettledInventory(t)
 	a := labtest.Must(rsock.ListenPacket("rdma", at))(t).(*rsock.PacketConn)
@@ -205,7 +205,7 @@ func TestPacketConnEnds(t *testing.T) {
 
 // TestPacketConnRefuses checks the errors of addresses that cannot be used.
 func TestPacketConnRefuses(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	for addr, target := range map[string]error{
 		labtest.AddrOf(labtest.SIW) + ":0": errors.ErrUnsupported,
 		"127.0.0.1:0":                      verbs.ErrNoRDMA,

@@ -88,7 +88,7 @@ func (c *PacketConn) resolve(p *packetPeer) {
 		}
 		close(p.resolved)
 	}
-	var d cm.Dialer
+	d := cm.Dialer{Transport: c.transport}
 	if a := c.local.Addr(); !a.IsUnspecified() {
 		d.LocalAddr = netip.AddrPortFrom(a, 0)
 	}

@@ -15,6 +15,7 @@ import (
 
 // TestZone listens on a link-local address and dials it.
 func TestZone(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		zones := 0
 		for _, a := range labtest.Must(cm.DeviceAddrs(labtest.Must(uverbs.Find(device))(t)))(t) {

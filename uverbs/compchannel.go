@@ -88,7 +88,8 @@ func newChannel(file *event.File) *channel {
 
 // FD returns the channel's file descriptor, for event loops that wait for many files at
 // once. poll(2) and epoll(7) report it as readable when an armed CQ has completions. It
-// is valid until Close. [CompChannel.TryWait] takes an event. A program may also read
+// is valid until Close. For a device in user space it is not a file of the operating system,
+// which does not take it. [CompChannel.TryWait] takes an event. A program may also read
 // events (struct ib_uverbs_comp_event_desc) from the file, discard them and poll all CQs.
 // Methods that wait do not see the events that it reads.
 //

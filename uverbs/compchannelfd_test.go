@@ -29,6 +29,7 @@ func readable(t *testing.T, fd int, wait time.Duration) bool {
 
 // TestCompChannelFD waits for a completion with poll(2).
 func TestCompChannelFD(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
 		ch := b.RecvCQ.Channel()

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"github.com/goverbs/verbs/internal/virtual"
 )
 
 // Counters returns the statistics of a port by their names in sysfs: those of the driver
@@ -14,6 +16,9 @@ func (c *Context) Counters(port int) (map[string]uint64, error) {
 	const op = "read counters"
 	if err := c.checkPort(port); err != nil {
 		return nil, c.obj.fail(op, err)
+	}
+	if v := virtual.DeviceAt(c.device.Node); v != nil {
+		return v.Counters(), nil
 	}
 	values := map[string]uint64{}
 	for _, kind := range []string{"counters", "hw_counters"} {

@@ -15,10 +15,11 @@ import (
 	"github.com/goverbs/verbs/internal/unix"
 )
 
-// Device is an RDMA device as sysfs describes it.
+// Device is an RDMA device as sysfs describes it, or one in user space that package soft has
+// made.
 type Device struct {
 	Name     string // "rxe0"
-	Node     string // "/dev/infiniband/uverbs0"
+	Node     string // "/dev/infiniband/uverbs0"; "virtual:..." in user space
 	NodeType string // "1: CA", "4: RNIC" for iWARP
 	GUID     verbs.GUID
 	SysGUID  verbs.GUID // of the whole system
@@ -40,9 +41,22 @@ var (
 )
 
 // Devices lists the RDMA devices of this network namespace in order of their uverbs
-// number. A device whose node is missing is listed, with its NodeErr set. On a machine
-// without RDMA the list is empty and the error nil.
+// number, and then those that package soft has made in this process. A device whose node is
+// missing is listed, with its NodeErr set. On a machine without RDMA the list is empty and the
+// error nil.
 func Devices() ([]Device, error) {
+	kernel, err := kernelDevices()
+	if err != nil {
+		return nil, err
+	}
+	soft, err := virtualDevices()
+	if err != nil {
+		return nil, &verbs.Error{Op: "list", Object: "devices", Err: err}
+	}
+	return append(kernel, soft...), nil
+}
+
+func kernelDevices() ([]Device, error) {
 	class := filepath.Join(sysClass, "infiniband_verbs")
 	entries, err := os.ReadDir(class)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -21,21 +21,25 @@ func TestExamples(t *testing.T) {
 		name    string
 		example func()
 		prints  string
+		lab     bool // of the lab's devices
 	}{
-		{"Example", Example, "hello\n"},
-		{"Devices", ExampleDevices, "rxe0 1: CA\nsiw0 4: RNIC\n"},
-		{"Open", ExampleOpen, "RoCE v2 false\nRoCE v2 true\nRoCE v2 false\n"},
-		{"Probe", ExampleContext_Probe, "datagrams\n"},
-		{"PostSend", ExampleQP_PostSend, "in two requests, with one system call\n"},
-		{"PostSend_atomic", func() { clear(b.MR.Bytes()[:8]); ExampleQP_PostSend_atomic() }, "0\n1\n2\n"},
-		{"BindMW", ExampleQP_BindMW, "the peer may write with the window's key: true\nit may no more\n"},
-		{"CreateSRQ", ExamplePD_CreateSRQ, "16 receives for 3 queue pairs\n"},
-		{"CreateReplyAH", ExamplePD_CreateReplyAH, "who is there?\nme\n"},
-		{"PollWait", ExampleCQ_PollWait, "nothing yet\n<nil>, now\n"},
-		{"Arm", ExampleCQ_Arm, "awake\n"},
-		{"AsyncEvents", ExampleContext_AsyncEvents, "true\n"},
+		{"Example", Example, "hello\n", false},
+		{"Devices", ExampleDevices, "rxe0 1: CA\nsiw0 4: RNIC\n", true},
+		{"Open", ExampleOpen, "RoCE v2 false\nRoCE v2 true\nRoCE v2 false\n", true},
+		{"Probe", ExampleContext_Probe, "datagrams\n", false},
+		{"PostSend", ExampleQP_PostSend, "in two requests, with one system call\n", false},
+		{"PostSend_atomic", func() { clear(b.MR.Bytes()[:8]); ExampleQP_PostSend_atomic() }, "0\n1\n2\n", false},
+		{"BindMW", ExampleQP_BindMW, "the peer may write with the window's key: true\nit may no more\n", false},
+		{"CreateSRQ", ExamplePD_CreateSRQ, "16 receives for 3 queue pairs\n", false},
+		{"CreateReplyAH", ExamplePD_CreateReplyAH, "who is there?\nme\n", false},
+		{"PollWait", ExampleCQ_PollWait, "nothing yet\n<nil>, now\n", false},
+		{"Arm", ExampleCQ_Arm, "awake\n", false},
+		{"AsyncEvents", ExampleContext_AsyncEvents, "true\n", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.lab {
+				labtest.RequireKernel(t)
+			}
 			if got := labtest.Output(t, c.example); got != c.prints {
 				t.Errorf("prints\n%swant\n%s", got, c.prints)
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/nldev"
+	"github.com/goverbs/verbs/internal/virtual"
 )
 
 // Find returns the device that spec describes:
@@ -20,7 +21,8 @@ import (
 //	"rxe0"                 a device, by its name
 //	"505400fffe123456"     by its node GUID, in any form that [verbs.ParseGUID] takes
 //	"eth0", "eth0.100"     the device of a network interface, or of one below it
-//	"10.9.0.1", "fd00::1"  the device of the interface with this address of the machine
+//	"10.9.0.1", "fd00::1"  the device in user space with this address, or the device of
+//	                       the interface with this address of the machine
 //	""                     the first device that has a node
 //
 // They are tried in this order. The error matches [verbs.ErrNoDevice] if no device
@@ -87,6 +89,7 @@ func matchers(spec string) []func(Device) bool {
 		})
 	}
 	if addr, err := netip.ParseAddr(spec); err == nil {
+		m = append(m, func(d Device) bool { return d.hasVirtualAddr(addr) })
 		on(interfacesWith(addr.Unmap())...)
 	} else if spec != "" && !strings.Contains(spec, "/") {
 		on(spec)
@@ -137,9 +140,12 @@ func addLowerInterfaces(names []string) []string {
 }
 
 // Interfaces returns the names of the network interfaces of the device's ports, without
-// opening it. It reads sysfs, which has them for RoCE and since Linux 6.4 for iWARP, or
+// opening it. For a device in user space they are the interfaces with its addresses. It reads sysfs, which has them for RoCE and since Linux 6.4 for iWARP, or
 // else uses netlink, which has them for both.
 func (d Device) Interfaces() (names []string) {
+	if v := virtual.DeviceAt(d.Node); v != nil {
+		return interfacesOf(v)
+	}
 	for port := 1; port <= d.Ports; port++ {
 		dir := filepath.Join(sysClass, "infiniband", d.Name, "ports", strconv.Itoa(port), "gid_attrs", "ndevs")
 		if name, err := readAttr(dir, "0"); err == nil && name != "" {

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,17 +11,19 @@ import (
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/virtual"
 )
 
 // ImportContext makes a Context of an open device file, such as one that another process
 // passed over a Unix socket (ibv_import_device(3)). fd is a descriptor that [Context.FD]
 // returned, and is duplicated. All processes that have the file open share its objects,
-// which live until the last of them closes it.
+// which live until the last of them closes it. The file of a device in user space has no meaning
+// in other processes.
 func ImportContext(fd int) (*Context, error) {
 	fail := func(err error) (*Context, error) {
 		return nil, &verbs.Error{Op: "import", Object: fmt.Sprintf("file %d", fd), Err: err}
 	}
-	node, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+	node, err := openNode(fd)
 	if err != nil {
 		return fail(err)
 	}
@@ -44,8 +47,21 @@ func ImportContext(fd int) (*Context, error) {
 	return c, nil
 }
 
+// openNode returns the path by which a file was opened.
+func openNode(fd int) (string, error) {
+	if !virtual.Is(fd) {
+		return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+	}
+	node := virtual.Name(fd)
+	if node == "" {
+		return "", fmt.Errorf("device in user space of another process, or closed: %w", errors.ErrUnsupported)
+	}
+	return node, nil
+}
+
 // FD returns the device's file descriptor, for [ImportContext] in another process. It is
-// valid until Close.
+// valid until Close. For a device in user space it is a number that only ImportContext in this
+// process takes.
 func (c *Context) FD() int { return c.file.FD }
 
 // Handle returns the kernel's handle of the PD, for [Context.ImportPD].

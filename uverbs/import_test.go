@@ -23,6 +23,7 @@ func TestImportContext(t *testing.T) {
 		importInChild(t, handle)
 		return
 	}
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device})
 		copy(b.MR.Bytes(), "the parent's")

@@ -14,7 +14,7 @@ import (
 )
 
 func TestIndex(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	for _, d := range labtest.Must(uverbs.Devices())(t) {
 		var want []struct {
 			Name  string `json:"ifname"`

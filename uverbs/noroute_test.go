@@ -19,7 +19,7 @@ import (
 // TestNoRoute connects to GIDs at which no machine answers, and makes address handles for
 // them: the errors contain the GIDs.
 func TestNoRoute(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	ctx := labtest.OpenDevice(t, labtest.RXE)
 	pd := labtest.Made(ctx.AllocPD())(t)
 	cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 200}))(t)

@@ -12,6 +12,7 @@ import (
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/attr"
 	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -251,6 +252,9 @@ func (c *Context) FindGID(port int, addr netip.Addr) (verbs.GIDEntry, error) {
 func (c *Context) PKeys(port int) ([]uint16, error) {
 	if err := c.checkPort(port); err != nil {
 		return nil, c.obj.fail("query P_Keys", err)
+	}
+	if virtual.IsNode(c.device.Node) {
+		return []uint16{virtual.PKey}, nil
 	}
 	dir := filepath.Join(sysClass, "infiniband", c.device.Name, "ports", strconv.Itoa(port), "pkeys")
 	var keys []uint16

@@ -17,6 +17,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/rmsg"
+	_ "github.com/goverbs/verbs/soft" // VERBS_SOFT makes a device in user space
 )
 
 var backlog = flag.Int("backlog", 1000, "messages that wait for a slow client before it is closed")

@@ -10,6 +10,7 @@ import (
 	"log"
 	"net"
 
+	_ "github.com/goverbs/verbs/soft" // VERBS_SOFT makes a device in user space
 	"github.com/goverbs/verbs/uverbs"
 )
 

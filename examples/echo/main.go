@@ -12,6 +12,7 @@ import (
 	"os"
 
 	"github.com/goverbs/verbs/rsock"
+	_ "github.com/goverbs/verbs/soft" // VERBS_SOFT makes a device in user space
 )
 
 func main() {

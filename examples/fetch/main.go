@@ -20,6 +20,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	_ "github.com/goverbs/verbs/soft" // VERBS_SOFT makes a device in user space
 )
 
 const chunk, depth, maxFile = 64 << 10, 16, 1 << 30 // bytes of a READ, READs in flight, bytes of a file

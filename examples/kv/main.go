@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/rconn"
+	_ "github.com/goverbs/verbs/soft" // VERBS_SOFT makes a device in user space
 )
 
 func main() {

@@ -12,6 +12,7 @@ import (
 	"log"
 
 	"github.com/goverbs/verbs"
+	_ "github.com/goverbs/verbs/soft" // VERBS_SOFT makes a device in user space
 	"github.com/goverbs/verbs/uverbs"
 )
 

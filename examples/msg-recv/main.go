@@ -15,6 +15,7 @@ import (
 	"os/signal"
 
 	"github.com/goverbs/verbs/rmsg"
+	_ "github.com/goverbs/verbs/soft" // VERBS_SOFT makes a device in user space
 )
 
 func main() {

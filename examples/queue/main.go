@@ -18,6 +18,7 @@ import (
 	"strconv"
 
 	"github.com/goverbs/verbs/rconn"
+	_ "github.com/goverbs/verbs/soft" // VERBS_SOFT makes a device in user space
 )
 
 // The server's memory: the number of the next task, and then the result of each, as 64-bit

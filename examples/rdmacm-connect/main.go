@@ -13,6 +13,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	_ "github.com/goverbs/verbs/soft" // VERBS_SOFT makes a device in user space
 	"github.com/goverbs/verbs/uverbs"
 )
 

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/rsock"
+	_ "github.com/goverbs/verbs/soft" // VERBS_SOFT makes a device in user space
 )
 
 const (

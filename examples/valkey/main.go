@@ -25,6 +25,7 @@ import (
 	"github.com/valkey-io/valkey-go"
 
 	"github.com/goverbs/verbs/examples/valkey/valkeyrdma"
+	_ "github.com/goverbs/verbs/soft" // VERBS_SOFT makes a device in user space
 )
 
 // store is what both clients can do.

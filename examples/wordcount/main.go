@@ -18,6 +18,7 @@ import (
 	"unicode"
 
 	"github.com/goverbs/verbs/rsock"
+	_ "github.com/goverbs/verbs/soft" // VERBS_SOFT makes a device in user space
 )
 
 const fileTimeout = time.Minute // for each file

@@ -5,77 +5,71 @@ package epoll
 import (
 	"os"
 	"sync"
-	"syscall"
 
 	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/virtual"
 )
 
-// Set is an epoll file, with an eventfd in it for Wake. Any goroutine may call its methods,
-// also after Close; one at a time may call Wait.
+// Set is a set of files, with a wake-up. It is an epoll file if files of the kernel have been
+// added or FD has been called; otherwise it waits for a Go channel. Any goroutine may call its
+// methods, also after Close; one at a time may call Wait.
 type Set struct {
-	wakeFD int // the eventfd
-
-	mu    sync.Mutex
-	file  *os.File // in the runtime's netpoller, so that Wait blocks no thread; nil before Wait
-	fd    int      // -1 after Close
-	woken bool     // wakeFD is readable
+	mu      sync.Mutex // calls of virtual files take it
+	closed  bool
+	woken   bool
+	kernel  *kernelSet           // or nil
+	virtual map[int]*virtualFile // by descriptor
+	changed chan struct{}        // has a token when Wait must look again; not if there is a kernelSet
 
 	// For Wait:
-	raw      syscall.RawConn
-	pollFunc func(fd uintptr) bool
-	buf      [8]unix.EpollEvent
-	ready    []unix.EpollEvent // a prefix of buf
-	polls    int
+	buf   [8]unix.EpollEvent
+	ready []unix.EpollEvent // a prefix of buf
+	polls int
 }
 
 // WakeID is the ID in the epoll event of Wake.
 const WakeID = -1
 
 // New returns a set without files.
-func New() (*Set, error) {
-	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return nil, os.NewSyscallError("epoll_create1", err)
-	}
-	wakeFD, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		unix.Close(fd)
-		return nil, os.NewSyscallError("eventfd", err)
-	}
-	s := &Set{fd: fd, wakeFD: wakeFD}
-	s.pollFunc = func(fd uintptr) bool {
-		s.ready = poll(int(fd), s.buf[:])
-		s.polls++
-		return len(s.ready) > 0
-	}
-	if err := s.Add(wakeFD, WakeID); err != nil {
-		s.Close()
-		return nil, err
-	}
-	return s, nil
+func New() *Set {
+	return &Set{virtual: map[int]*virtualFile{}, changed: make(chan struct{}, 1)}
 }
 
 // FD returns the descriptor of the set, which is readable while one of its files is, and
-// from Wake to Clear. After Close it is -1.
+// from Wake to Clear. After Close, and on systems without epoll, it is -1.
 func (s *Set) FD() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.fd
+	if s.makeKernelSet() != nil {
+		return -1
+	}
+	return s.kernel.fd
 }
 
 // Add adds a file. Its events have the ID id.
 func (s *Set) Add(fd int, id int32) error {
+	if virtual.Is(fd) {
+		return s.addVirtual(fd, id)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: id}
-	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(s.fd, unix.EPOLL_CTL_ADD, fd, &ev))
+	if err := s.makeKernelSet(); err != nil {
+		return err
+	}
+	return s.kernel.add(fd, id)
 }
 
 // Remove removes a file.
 func (s *Set) Remove(fd int) {
+	if virtual.Is(fd) {
+		s.removeVirtual(fd)
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	unix.EpollCtl(s.fd, unix.EPOLL_CTL_DEL, fd, nil)
+	if s.kernel != nil {
+		s.kernel.remove(fd)
+	}
 }
 
 // Wake makes the set readable until Clear.
@@ -87,15 +81,22 @@ func (s *Set) Clear() { s.set(false) }
 func (s *Set) set(woken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.fd < 0 || s.woken == woken {
+	if s.closed || s.woken == woken {
 		return
 	}
 	s.woken = woken
-	b := [8]byte{1}
-	if woken {
-		unix.Write(s.wakeFD, b[:])
+	if s.kernel != nil {
+		signal(s.kernel.wakeFD, woken)
 	} else {
-		unix.Read(s.wakeFD, b[:])
+		s.change()
+	}
+}
+
+// change makes Wait look again. The caller holds mu.
+func (s *Set) change() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
 	}
 }
 
@@ -103,56 +104,73 @@ func (s *Set) set(woken bool) {
 func (s *Set) Poll(buf []unix.EpollEvent) []unix.EpollEvent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return poll(s.fd, buf)
-}
-
-func poll(fd int, buf []unix.EpollEvent) []unix.EpollEvent {
-	n, err := unix.EpollWait(fd, buf, 0)
-	if err != nil {
-		n = 0 // EINTR: the next call returns the events
+	switch {
+	case s.closed:
+		return nil
+	case s.kernel != nil:
+		return s.addErrors(s.kernel.poll(buf))
 	}
-	return buf[:n]
+	return s.collect(buf)
 }
 
 // Wait waits until a file is readable, and returns the events and whether it slept. The
 // next Wait reuses the memory of ready. It returns an error when the set is closed.
 func (s *Set) Wait() (ready []unix.EpollEvent, slept bool, err error) {
-	if err := s.prepare(); err != nil {
-		return nil, false, err
+	for {
+		k, err := s.prepare()
+		if err != nil {
+			return nil, slept, err
+		}
+		if k != nil {
+			s.polls = 0
+			err = k.raw.Read(s.pollKernel)
+			return s.ready, slept || s.polls > 1, err
+		}
+		if s.ready = s.Poll(s.buf[:]); len(s.ready) > 0 {
+			return s.ready, slept, nil
+		}
+		<-s.changed
+		slept = true
 	}
-	s.polls = 0
-	err = s.raw.Read(s.pollFunc)
-	return s.ready, s.polls > 1, err
 }
 
-// prepare adds the set to the netpoller, which every event of the set's files wakes from
-// then on.
-func (s *Set) prepare() (err error) {
+// prepare returns the kernelSet, if there is one. It adds it to the netpoller, which every event
+// of the set's files wakes from then on.
+func (s *Set) prepare() (*kernelSet, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.fd < 0 {
-		return os.ErrClosed
+	switch {
+	case s.closed:
+		return nil, os.ErrClosed
+	case s.kernel == nil:
+		return nil, nil
 	}
-	if s.file == nil {
-		unix.SetNonblock(s.fd, true) // so that os.NewFile adds it to the netpoller
-		s.file = os.NewFile(uintptr(s.fd), "epoll")
-		s.raw, err = s.file.SyscallConn()
-	}
-	return err
+	return s.kernel, s.kernel.addToNetpoller()
+}
+
+// pollKernel polls the kernelSet for Wait, until there are events.
+func (s *Set) pollKernel(uintptr) bool {
+	s.polls++
+	s.ready = s.Poll(s.buf[:])
+	return len(s.ready) > 0
 }
 
 // Close closes the set and ends Wait.
 func (s *Set) Close() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.fd < 0 {
+	if s.closed {
+		s.mu.Unlock()
 		return
 	}
-	unix.Close(s.wakeFD)
-	if s.file != nil {
-		s.file.Close()
-	} else {
-		unix.Close(s.fd)
+	s.closed = true
+	s.change()
+	k, files := s.kernel, s.virtual
+	s.kernel, s.virtual = nil, nil
+	s.mu.Unlock()
+	if k != nil {
+		k.close() // waits for pollKernel, which takes mu
 	}
-	s.fd = -1
+	for _, f := range files {
+		f.end()
+	}
 }

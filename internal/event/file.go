@@ -9,6 +9,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/virtual"
 )
 
 // File is a file from which events are read. A goroutine in Sleep blocks no thread, except
@@ -18,6 +19,8 @@ type File struct {
 	// Relays is set, before the first Sleep, if the goroutine in Sleep passes events to other
 	// goroutines. It then waits in the netpoller only, and leaves its thread to them.
 	Relays bool
+
+	virtual *virtualFile // of a virtual file, which has nothing of the following; else nil
 
 	f     *os.File // not in the runtime's netpoller
 	raw   syscall.RawConn
@@ -55,6 +58,9 @@ const (
 
 // NewFile returns a File that owns fd. It closes fd if it fails.
 func NewFile(fd int, name string) (*File, error) {
+	if virtual.Is(fd) {
+		return newVirtualFile(fd)
+	}
 	// os.NewFile does not add a file in blocking mode to the netpoller.
 	if err := unix.SetNonblock(fd, false); err != nil {
 		unix.Close(fd)
@@ -94,6 +100,9 @@ func (f *File) Sleep(ctx context.Context, until time.Time, op func(fd int) error
 			return err
 		}
 		return late
+	}
+	if f.virtual != nil {
+		return f.virtual.sleep(ctx, until, op)
 	}
 	f.watchContext(ctx)
 	f.op, f.until, f.opDone = op, until, false
@@ -183,6 +192,10 @@ func (f *File) try() bool {
 
 // Wake ends the current Sleep, or the next one if there is none.
 func (f *File) Wake() {
+	if f.virtual != nil {
+		put(f.virtual.wake)
+		return
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.wake()
@@ -229,18 +242,25 @@ func (f *File) FD() int { return f.fd }
 
 // Try calls op with the file descriptor, which stays open during the call.
 func (f *File) Try(op func(fd int) error) (err error) {
+	if f.virtual != nil {
+		return f.virtual.try(op)
+	}
 	if cerr := f.raw.Control(func(fd uintptr) { err = op(int(fd)) }); cerr != nil {
 		return verbs.ErrClosed
 	}
 	return err
 }
 
-// Replace calls r, which makes the descriptor refer to another file (dup3(2)).
+// Replace calls r, which makes the descriptor refer to another file (dup3(2)). The file is not
+// virtual.
 func (f *File) Replace(r func() error) error { return f.watch.replace(r) }
 
 // Close closes the file. The current Sleep and later ones fail with
 // [verbs.ErrClosed].
 func (f *File) Close() error {
+	if f.virtual != nil {
+		return f.virtual.close()
+	}
 	f.mu.Lock()
 	f.closed = true
 	f.wake()

@@ -31,6 +31,7 @@ type Group struct {
 	leader      *waiter
 	sleeping    bool // the leader is in source.Sleep
 	first, last *waiter
+	free        []*waiter // a pool of the process would mix the channels of testing/synctest's bubbles
 }
 
 // Init sets the group's source.
@@ -52,8 +53,6 @@ type waiter struct {
 	timer      *time.Timer
 }
 
-var waiters = sync.Pool{New: func() any { return &waiter{wakeup: make(chan struct{}, 1)} }}
-
 // Wait waits until ready returns true, and does not call it again after that. The caller
 // holds l. Wait calls ready with l held, and releases l while it sleeps. It fails when ctx
 // ends, when the source fails, and with [os.ErrDeadlineExceeded] at the time *until, which
@@ -62,12 +61,9 @@ func (c *Cond) Wait(ctx context.Context, l sync.Locker, until *time.Time, ready 
 	if ready() {
 		return nil
 	}
-	w := waiters.Get().(*waiter)
-	c.join(w)
-	err := c.wait(ctx, l, until, w, ready)
-	c.leave(w)
-	waiters.Put(w)
-	return err
+	w := c.join()
+	defer c.leave(w)
+	return c.wait(ctx, l, until, w, ready)
 }
 
 func (c *Cond) wait(ctx context.Context, l sync.Locker, until *time.Time, w *waiter, ready func() bool) error {
@@ -130,10 +126,17 @@ func (g *Group) SignalAll() {
 	}
 }
 
-func (c *Cond) join(w *waiter) {
+// join adds the goroutine to the group.
+func (c *Cond) join() *waiter {
 	g := c.g
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	var w *waiter
+	if n := len(g.free); n > 0 {
+		w, g.free = g.free[n-1], g.free[:n-1]
+	} else {
+		w = &waiter{wakeup: make(chan struct{}, 1)}
+	}
 	c.waiters = append(c.waiters, w)
 	w.prev, w.next = g.last, nil
 	if g.last == nil {
@@ -142,6 +145,7 @@ func (c *Cond) join(w *waiter) {
 		g.last.next = w
 	}
 	g.last = w
+	return w
 }
 
 // leave removes the goroutine from the group. If there is no leader then, it wakes another
@@ -168,6 +172,7 @@ func (c *Cond) leave(w *waiter) {
 	if g.leader == nil && g.first != nil {
 		g.wake(g.first)
 	}
+	g.free = append(g.free, w)
 }
 
 // lead makes the goroutine the leader, if there is none, and reports whether it is.

@@ -15,11 +15,20 @@ import (
 )
 
 // Require skips a test outside the lab, where there is no kernel for it. It
-// skips none in the lab, where nothing may be missing.
+// skips none in the lab, where nothing may be missing, and none with [Soft].
 func Require(t testing.TB) {
 	t.Helper()
-	if os.Getenv("VERBS_LAB") == "" {
+	if os.Getenv("VERBS_LAB") == "" && !Soft {
 		t.Skip("needs RDMA in the kernel: run by make test, or with go test -exec build/lab")
+	}
+}
+
+// RequireKernel is like Require, and skips a test on a device in user space.
+func RequireKernel(t testing.TB) {
+	t.Helper()
+	Require(t)
+	if Soft {
+		t.Skip("needs a device of the kernel")
 	}
 }
 
@@ -58,6 +67,9 @@ func Open(t testing.TB) *uverbs.Context {
 func OpenDevice(t testing.TB, name string) *uverbs.Context {
 	t.Helper()
 	Require(t)
+	if Soft && name == SIW {
+		t.Skip("needs siw")
+	}
 	ctx, err := uverbs.Open(name)
 	if err != nil {
 		t.Fatal(err)
@@ -157,6 +169,9 @@ func Made[T interface{ Close() error }](v T, err error) func(testing.TB) T {
 // otherwise fail the test.
 func ExpectWarning(t testing.TB, text string) {
 	t.Helper()
+	if Soft {
+		return
+	}
 	if err := os.WriteFile("/dev/kmsg", []byte("lab: expect warning: "+text), 0); err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 // WaitListening waits until a program listens on an RDMA port, which only rdma(8) shows.
 func WaitListening(t testing.TB, port string) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
 		out, err := exec.Command("rdma", "resource", "show", "cm_id").CombinedOutput()
 		if err != nil {
 			t.Fatalf("rdma (Debian's iproute2): %v\n%s", err, out)

@@ -11,6 +11,9 @@ import (
 // Resources returns the numbers of objects in the kernel, by device and kind. It asks
 // rdma(8), which accepts additional attributes of newer kernels.
 func Resources() (map[string]map[string]int, error) {
+	if Soft {
+		return map[string]map[string]int{RXE: softDevice.Resources()}, nil
+	}
 	out, err := exec.Command("rdma", "-j", "resource", "show").Output()
 	if err != nil {
 		return nil, fmt.Errorf("rdma resource show: %w", err)

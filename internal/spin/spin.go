@@ -48,11 +48,17 @@ type Wait struct {
 	begin          time.Time
 	maxTime, limit time.Duration
 	long           bool
+	polls          int // while the clock has not moved
 }
+
+// maxStill is the number of polls after which a clock that has not moved is taken for that of
+// testing/synctest, which moves only while all goroutines sleep.
+const maxStill = 1000
 
 // More reports whether to poll again. After it has returned false, the caller should sleep.
 func (w *Wait) More() bool {
-	if time.Since(w.begin) < w.limit {
+	if took := time.Since(w.begin); took < w.limit && (took > 0 || w.polls < maxStill) {
+		w.polls++
 		relax()
 		return true
 	}

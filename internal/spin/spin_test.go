@@ -3,6 +3,7 @@ package spin
 import (
 	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -33,6 +34,18 @@ func TestOneProcessor(t *testing.T) {
 	if w := u.Wait(time.Second, true); w.More() {
 		t.Error("polls on the only processor")
 	}
+}
+
+// TestFakeClock polls in a bubble, whose clock does not move meanwhile.
+func TestFakeClock(t *testing.T) {
+	setMultiCPU(t, true)
+	synctest.Test(t, func(*testing.T) {
+		var u History
+		w := u.Wait(time.Second, true)
+		defer w.Done()
+		for w.More() {
+		}
+	})
 }
 
 // TestGOMAXPROCS waits after GOMAXPROCS has become 1.

@@ -183,7 +183,7 @@ func (f File) Ioctl(c Call) error {
 			off += aligned(b)
 		}
 	}
-	if err := ioctl(f.FD, abi.RDMA_VERBS_IOCTL, mmap.Addr(mem)); err != nil {
+	if err := ioctl(f.FD, mem[:headerSize+n*attrSize]); err != nil {
 		return err
 	}
 	off, k = headerSize+n*attrSize, 0
@@ -207,16 +207,16 @@ func (f File) Ioctl(c Call) error {
 // aligned returns the size of b in the buffer.
 func aligned(b []byte) int { return (len(b) + 7) &^ 7 }
 
-func ioctl(fd int, req uint, arg uint64) error {
+func ioctl(fd int, msg []byte) error {
 	for {
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(req), uintptr(arg))
-		switch errno {
+		switch errno := unix.Ioctl(fd, abi.RDMA_VERBS_IOCTL, msg); errno {
 		case 0:
 			return nil
 		case unix.EINTR:
 			continue
+		default:
+			return errno
 		}
-		return errno
 	}
 }
 

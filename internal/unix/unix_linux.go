@@ -14,6 +14,7 @@ const (
 	CAP_IPC_LOCK               = linux.CAP_IPC_LOCK
 	EFD_CLOEXEC                = linux.EFD_CLOEXEC
 	EFD_NONBLOCK               = linux.EFD_NONBLOCK
+	EPOLLERR                   = linux.EPOLLERR
 	EPOLLET                    = linux.EPOLLET
 	EPOLLIN                    = linux.EPOLLIN
 	EPOLL_CLOEXEC              = linux.EPOLL_CLOEXEC
@@ -58,7 +59,7 @@ type (
 
 func ByteSliceToString(b []byte) string                  { return linux.ByteSliceToString(b) }
 func Capget(hdr *CapUserHeader, data *CapUserData) error { return linux.Capget(hdr, data) }
-func Close(fd int) error                                 { return linux.Close(fd) }
+func closeFile(fd int) error                             { return linux.Close(fd) }
 func Dup3(from, to, flags int) error                     { return linux.Dup3(from, to, flags) }
 func EpollCreate1(flags int) (int, error)                { return linux.EpollCreate1(flags) }
 func EpollCtl(set, op, fd int, event *EpollEvent) error  { return linux.EpollCtl(set, op, fd, event) }
@@ -67,20 +68,20 @@ func EpollWait(set int, events []EpollEvent, msec int) (int, error) {
 }
 func ErrnoName(e Errno) string                              { return linux.ErrnoName(e) }
 func Eventfd(initial uint, flags int) (int, error)          { return linux.Eventfd(initial, flags) }
-func FcntlInt(fd uintptr, cmd, arg int) (int, error)        { return linux.FcntlInt(fd, cmd, arg) }
+func fcntlInt(fd uintptr, cmd, arg int) (int, error)        { return linux.FcntlInt(fd, cmd, arg) }
 func Flock(fd, how int) error                               { return linux.Flock(fd, how) }
 func Getrlimit(resource int, limit *Rlimit) error           { return linux.Getrlimit(resource, limit) }
 func Gettid() int                                           { return linux.Gettid() }
 func NsecToTimespec(ns int64) Timespec                      { return linux.NsecToTimespec(ns) }
-func Open(path string, flags int, mode uint32) (int, error) { return linux.Open(path, flags, mode) }
+func open(path string, flags int, mode uint32) (int, error) { return linux.Open(path, flags, mode) }
 func Ppoll(fds []PollFd, limit *Timespec, mask *Sigset_t) (int, error) {
 	return linux.Ppoll(fds, limit, mask)
 }
 func PthreadSigmask(how int, set, old *Sigset_t) error { return linux.PthreadSigmask(how, set, old) }
-func Read(fd int, b []byte) (int, error)               { return linux.Read(fd, b) }
+func read(fd int, b []byte) (int, error)               { return linux.Read(fd, b) }
 func SetNonblock(fd int, on bool) error                { return linux.SetNonblock(fd, on) }
 func Uname(u *Utsname) error                           { return linux.Uname(u) }
-func Write(fd int, b []byte) (int, error)              { return linux.Write(fd, b) }
+func write(fd int, b []byte) (int, error)              { return linux.Write(fd, b) }
 
 func MmapPtr(fd int, offset int64, addr unsafe.Pointer, length uintptr, prot, flags int) (unsafe.Pointer, error) {
 	return linux.MmapPtr(fd, offset, addr, length, prot, flags)
@@ -92,4 +93,9 @@ func Syscall(trap, a1, a2, a3 uintptr) (r1, r2 uintptr, errno Errno) {
 }
 func RawSyscall(trap, a1, a2, a3 uintptr) (r1, r2 uintptr, errno Errno) {
 	return linux.RawSyscall(trap, a1, a2, a3)
+}
+
+func ioctl(fd int, request uint32, msg []byte) Errno {
+	_, _, errno := linux.Syscall(linux.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(unsafe.Pointer(unsafe.SliceData(msg))))
+	return errno
 }

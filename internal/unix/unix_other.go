@@ -19,7 +19,6 @@ const (
 	EFD_CLOEXEC
 	EFD_NONBLOCK
 	EPOLLET
-	EPOLLIN
 	EPOLL_CLOEXEC
 	EPOLL_CTL_ADD
 	EPOLL_CTL_DEL
@@ -27,11 +26,6 @@ const (
 	LINUX_CAPABILITY_VERSION_3
 	LOCK_EX
 	LOCK_NB
-	MAP_ANONYMOUS
-	MAP_HUGETLB
-	MAP_HUGE_SHIFT
-	MAP_PRIVATE
-	MAP_SHARED
 	POLLIN
 	PROT_READ
 	PROT_WRITE
@@ -41,6 +35,18 @@ const (
 	SYS_IOCTL
 	SYS_WRITE
 )
+
+// Flags of MmapPtr.
+const (
+	MAP_ANONYMOUS = 1 << iota
+	MAP_HUGETLB
+	MAP_PRIVATE
+	MAP_SHARED
+	MAP_HUGE_SHIFT
+)
+
+// As on Linux, for sets that have virtual files only.
+const EPOLLIN, EPOLLERR = 1, 8
 
 // As on Linux, for addresses.
 const (
@@ -72,29 +78,39 @@ type (
 
 func ByteSliceToString(b []byte) string                     { return "" }
 func Capget(*CapUserHeader, *CapUserData) error             { return errLinux }
-func Close(int) error                                       { return errLinux }
+func closeFile(int) error                                   { return errLinux }
 func Dup3(from, to, flags int) error                        { return errLinux }
 func EpollCreate1(int) (int, error)                         { return -1, errLinux }
 func EpollCtl(set, op, fd int, event *EpollEvent) error     { return errLinux }
 func EpollWait(int, []EpollEvent, int) (int, error)         { return 0, errLinux }
 func ErrnoName(Errno) string                                { return "" }
 func Eventfd(initial uint, flags int) (int, error)          { return -1, errLinux }
-func FcntlInt(fd uintptr, cmd, arg int) (int, error)        { return -1, errLinux }
+func fcntlInt(fd uintptr, cmd, arg int) (int, error)        { return -1, errLinux }
 func Flock(fd, how int) error                               { return errLinux }
 func Getrlimit(int, *Rlimit) error                          { return errLinux }
 func Gettid() int                                           { return 0 }
 func NsecToTimespec(int64) Timespec                         { return Timespec{} }
-func Open(string, int, uint32) (int, error)                 { return -1, errLinux }
+func open(string, int, uint32) (int, error)                 { return -1, errLinux }
 func Ppoll([]PollFd, *Timespec, *Sigset_t) (int, error)     { return 0, errLinux }
 func PthreadSigmask(how int, set, old *Sigset_t) error      { return errLinux }
-func Read(int, []byte) (int, error)                         { return 0, errLinux }
+func read(int, []byte) (int, error)                         { return 0, errLinux }
 func SetNonblock(int, bool) error                           { return errLinux }
 func Uname(*Utsname) error                                  { return errLinux }
-func Write(int, []byte) (int, error)                        { return 0, errLinux }
+func write(int, []byte) (int, error)                        { return 0, errLinux }
 func Syscall(_, _, _, _ uintptr) (_, _ uintptr, _ Errno)    { return 0, 0, EOPNOTSUPP }
 func RawSyscall(_, _, _, _ uintptr) (_, _ uintptr, _ Errno) { return 0, 0, EOPNOTSUPP }
-func MunmapPtr(unsafe.Pointer, uintptr) error               { return errLinux }
+func ioctl(int, uint32, []byte) Errno                       { return EOPNOTSUPP }
 
-func MmapPtr(int, int64, unsafe.Pointer, uintptr, int, int) (unsafe.Pointer, error) {
-	return nil, errLinux
+// MmapPtr returns zeroed memory of Go that is aligned to 4 KiB, for MAP_ANONYMOUS.
+func MmapPtr(fd int, _ int64, _ unsafe.Pointer, length uintptr, _, flags int) (unsafe.Pointer, error) {
+	const page = 4 << 10
+	if flags&MAP_ANONYMOUS == 0 || flags&MAP_HUGETLB != 0 {
+		return nil, errLinux
+	}
+	b := make([]byte, length+page-1)
+	p := unsafe.Pointer(unsafe.SliceData(b))
+	return unsafe.Add(p, -uintptr(p)&(page-1)), nil
 }
+
+// MunmapPtr leaves the memory to the garbage collector.
+func MunmapPtr(unsafe.Pointer, uintptr) error { return nil }

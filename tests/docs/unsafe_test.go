@@ -9,14 +9,18 @@ import (
 
 // unsafeIn are the packages that may import unsafe, with the reason.
 var unsafeIn = map[string]string{
-	"abi":             "generated: members of unions, and what lies behind a structure",
-	"mmap":            "memory that is not Go's, seen as slices, words and slots",
-	"provider":        "commands that the kernel reads where they lie, by their address",
-	"provider/rxe":    "elements of rxe's queues",
-	"provider/siw":    "elements of siw's queues",
-	"internal/sys":    "sizes of what ioctl takes, and what its attributes point to",
-	"internal/unix":   "addresses of mappings, which mmap(2) takes and returns",
-	"tests/scenarios": "an ioctl of another device, which gives DMA buffers",
+	"abi":                  "generated: members of unions, and what lies behind a structure",
+	"mmap":                 "memory that is not Go's, seen as slices, words and slots",
+	"provider":             "commands that the kernel reads where they lie, by their address",
+	"provider/rxe":         "elements of rxe's queues",
+	"provider/siw":         "elements of siw's queues",
+	"internal/sys":         "sizes of what ioctl takes, and what its attributes point to",
+	"internal/unix":        "addresses of mappings, which mmap(2) takes and returns",
+	"soft/internal/engine": "registered memory, and elements of queues",
+	"soft/internal/kernel": "memory of the process that commands name by its address",
+	"soft/internal/ucma":   "the same",
+	"soft/internal/udp":    "messages of sendmmsg(2) and recvmmsg(2)",
+	"tests/scenarios":      "an ioctl of another device, which gives DMA buffers",
 }
 
 // comparison holds the programs that measure the cost of cgo.

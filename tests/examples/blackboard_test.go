@@ -1,7 +1,6 @@
 package examples
 
 import (
-	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,9 +11,9 @@ import (
 
 // TestBlackboard writes and reads the memory of a server, each time with a new client.
 func TestBlackboard(t *testing.T) {
-	labtest.Each(t, func(t *testing.T, device string) {
+	each(t, func(t *testing.T, _, host string) {
 		ctx := labtest.Within(t, time.Minute)
-		server := exec.CommandContext(ctx, labtest.Built(t, "blackboard"), "serve", labtest.AddrOf(device)+":0")
+		server := command(t, ctx, "blackboard", "serve", host+":0")
 		var serverErrs strings.Builder
 		server.Stderr = &serverErrs
 		t.Cleanup(func() { // when it has ended

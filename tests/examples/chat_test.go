@@ -14,8 +14,8 @@ import (
 
 // TestChat checks that two clients of chat receive each other's messages and their own.
 func TestChat(t *testing.T) {
-	labtest.Each(t, func(t *testing.T, device string) {
-		server, _, out := chat(t, "serve", labtest.AddrOf(device)+":0")
+	each(t, func(t *testing.T, _, host string) {
+		server, _, out := chat(t, "serve", host+":0")
 		addr, ok := strings.CutPrefix(line(t, out), "listening on ")
 		if !ok {
 			t.Fatalf("the server prints %q", addr)
@@ -48,7 +48,7 @@ func TestChat(t *testing.T) {
 func chat(t *testing.T, args ...string) (*exec.Cmd, io.WriteCloser, *bufio.Reader) {
 	t.Helper()
 	ctx := labtest.Within(t, time.Minute)
-	cmd := exec.CommandContext(ctx, labtest.Built(t, "chat"), args...)
+	cmd := command(t, ctx, "chat", args...)
 	in := labtest.Must(cmd.StdinPipe())(t)
 	out := labtest.Must(cmd.StdoutPipe())(t)
 	cmd.Stderr = os.Stderr

@@ -13,6 +13,7 @@ import (
 // nodes, 64 MiB of locked memory and the host's network. It asks the service for a page and,
 // inside the container, for its health, and stops it.
 func TestContainer(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device) + ":8080"
 		c := labtest.StartContainer(t, labtest.ContainerOptions{

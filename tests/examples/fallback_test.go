@@ -3,15 +3,13 @@ package examples
 import (
 	"fmt"
 	"testing"
-
-	"github.com/goverbs/verbs/internal/labtest"
 )
 
 // TestFallback runs both sides of http and grpc over RDMA, and over TCP on loopback, which
 // needs no device.
 func TestFallback(t *testing.T) {
 	t.Run("loopback", func(t *testing.T) { fallback(t, "127.0.0.1", "tcp") })
-	labtest.Each(t, func(t *testing.T, device string) { fallback(t, labtest.AddrOf(device), "rdma") })
+	each(t, func(t *testing.T, _, addr string) { fallback(t, addr, "rdma") })
 }
 
 func fallback(t *testing.T, host, by string) {

@@ -12,8 +12,8 @@ import (
 
 // TestRDMACMConnect runs both sides of rdmacm-connect.
 func TestRDMACMConnect(t *testing.T) {
-	labtest.Each(t, func(t *testing.T, device string) {
-		server, lines, addr := startServer(t, "rdmacm-connect", "server", labtest.AddrOf(device)+":0")
+	each(t, func(t *testing.T, _, host string) {
+		server, lines, addr := startServer(t, "rdmacm-connect", "server", host+":0")
 		if out, errs, exit := run(t, "rdmacm-connect", "client", addr); out != "sent: \"hello over rdmacm\"\n" || exit != 0 {
 			t.Errorf("the client: exit status %d, output\n%s%s", exit, out, errs)
 		}
@@ -31,7 +31,7 @@ func TestRDMACMConnect(t *testing.T) {
 // the address on which it listens. It is killed when the test ends.
 func startServer(t *testing.T, name string, args ...string) (server *exec.Cmd, lines *bufio.Scanner, addr string) {
 	t.Helper()
-	server = exec.CommandContext(labtest.Within(t, time.Minute), labtest.Built(t, name), args...)
+	server = command(t, labtest.Within(t, time.Minute), name, args...)
 	lines, addr = listen(t, server)
 	return server, lines, addr
 }

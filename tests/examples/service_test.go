@@ -26,14 +26,14 @@ func TestTLS(t *testing.T) {
 		refused(t, out, errs, exit, regexp.MustCompile(`^the server has another certificate\n$`))
 	}
 	t.Run("loopback", func(t *testing.T) { test(t, "127.0.0.1", "tcp") })
-	labtest.Each(t, func(t *testing.T, device string) { test(t, labtest.AddrOf(device), "rdma") })
+	each(t, func(t *testing.T, _, addr string) { test(t, addr, "rdma") })
 }
 
 // TestShutdown interrupts http while it answers a request: the answer is complete, and the
 // server ends without an error.
 func TestShutdown(t *testing.T) {
-	labtest.Each(t, func(t *testing.T, device string) {
-		server, lines, addr := startServer(t, "http", "serve", labtest.AddrOf(device)+":0")
+	each(t, func(t *testing.T, _, host string) {
+		server, lines, addr := startServer(t, "http", "serve", host+":0")
 		answered := make(chan string, 1)
 		go func() {
 			out, errs, _ := run(t, "http", "get", fmt.Sprintf("http://%s/world?wait=500ms", addr))
@@ -56,8 +56,8 @@ func TestShutdown(t *testing.T) {
 
 // TestReconnect kills the server twice while a client sends lines.
 func TestReconnect(t *testing.T) {
-	labtest.Each(t, func(t *testing.T, device string) {
-		server, lines, addr := startServer(t, "reconnect", "serve", labtest.AddrOf(device)+":0")
+	each(t, func(t *testing.T, _, host string) {
+		server, lines, addr := startServer(t, "reconnect", "serve", host+":0")
 		const n = 40
 		type result struct {
 			out, errs string

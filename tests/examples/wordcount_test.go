@@ -26,5 +26,5 @@ func TestWordcount(t *testing.T) {
 		}
 	}
 	t.Run("loopback", func(t *testing.T) { counts(t, "127.0.0.1", "tcp") })
-	labtest.Each(t, func(t *testing.T, device string) { counts(t, labtest.AddrOf(device), "rdma") })
+	each(t, func(t *testing.T, _, addr string) { counts(t, addr, "rdma") })
 }

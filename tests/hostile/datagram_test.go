@@ -94,7 +94,7 @@ func datagrams(t *testing.T, receives int) (client, server *cm.Datagrams, c, s *
 // addresses that do not exist: the server must receive and answer every datagram of a good
 // client.
 func TestSpoofedDatagrams(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t) // sends frames to its interface
 	for _, test := range []struct {
 		name string
 		from func(i int) netip.Addr
@@ -185,7 +185,7 @@ func (s *spoofer) flood(stop <-chan struct{}, from func(int) netip.Addr) error {
 // TestAnswerToSpoofed answers senders that do not exist: the answers must fail, or end with
 // their contexts, and not delay anything else.
 func TestAnswerToSpoofed(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t) // sends frames to its interface
 	client, server, c, s := datagrams(t, 1024)
 	spoofer := newSpoofer(t, s)
 	ctx := labtest.Within(t, waitTimeout)

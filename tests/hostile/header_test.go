@@ -39,7 +39,7 @@ func stallListener(t *testing.T, addr string) (leave func()) {
 // TestHalfHeader sends half a header: no client can connect until these connections are closed,
 // but there must be no other effect.
 func TestHalfHeader(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t) // siw
 	for _, l := range layers {
 		withServer(t, l, labtest.SIW, 5*time.Second, func(t *testing.T, s *server, g *goodClient) {
 			leave := stallListener(t, s.addr)

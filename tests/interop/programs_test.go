@@ -63,7 +63,7 @@ func (p *program) Write(b []byte) (int, error) {
 func start(t *testing.T, name string, args ...string) *program {
 	t.Helper()
 	labtest.Require(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	p := &program{t: t, cmd: exec.CommandContext(ctx, name, args...), printed: make(chan struct{}), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	if err := p.cmd.Start(); err != nil {

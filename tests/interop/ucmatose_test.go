@@ -264,5 +264,5 @@ func TestUcmatose(t *testing.T) {
 
 // timeLimit returns a context for operations that take a few seconds.
 func timeLimit(t *testing.T) context.Context {
-	return labtest.Within(t, 40*time.Second)
+	return labtest.Within(t, 100*time.Second)
 }

@@ -72,6 +72,7 @@ func TestImportAndInstall(t *testing.T) {
 	env := userEnv(t)
 	t.Run("import", func(t *testing.T) { testImport(t, env) })
 	t.Run("install", func(t *testing.T) { testInstall(t, env) })
+	t.Run("run", func(t *testing.T) { testRun(t, env) })
 }
 
 // testImport imports package rsock into a program with dependencies of its own. Its go.mod
@@ -151,9 +152,17 @@ func testInstall(t *testing.T, env []string) {
 	}
 }
 
+// testRun runs verbs demo without installing it, with a device in user space.
+func testRun(t *testing.T, env []string) {
+	out := run(t, t.TempDir(), env, "go", "run", path+"/cmd/verbs@"+version, "demo", "--soft")
+	if !strings.Contains(out, "client: SUCCESS, source and destination buffers match\n") {
+		t.Errorf("it prints\n%s", out)
+	}
+}
+
 // TestLibraries checks that public packages and their tests need only this module and x/sys.
 func TestLibraries(t *testing.T) {
-	libraries := []string{".", "./abi", "./cm", "./mmap", "./provider/...", "./rconn", "./rmsg", "./rsock", "./uverbs"}
+	libraries := []string{".", "./abi", "./cm", "./mmap", "./provider/...", "./rconn", "./rmsg", "./rsock", "./soft/...", "./uverbs", "./verbstest"}
 	if got := modulesOf(t, append([]string{"-test"}, libraries...)...); !slices.Equal(got, []string{path, sysPath}) {
 		t.Errorf("they need %v", got)
 	}

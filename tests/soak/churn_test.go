@@ -45,6 +45,7 @@ func listenChurn(ctx context.Context, addr string, report func(error)) (*workloa
 		if want != serverCloses {
 			select {
 			case <-e.Done():
+			case <-idle():
 			case <-ctx.Done():
 				e.Close()
 				return ctx.Err()
@@ -85,11 +86,20 @@ func runChurnConn(ctx context.Context, s *side, addr string, r *rand.Rand, n *co
 	if want == serverCloses {
 		select {
 		case <-e.Done():
+		case <-idle():
 		case <-ctx.Done():
 			return fmt.Errorf("the server does not close: %w", ctx.Err())
 		}
 	}
 	return e.Close()
+}
+
+// idle returns a channel for the end of workload.Idle.
+func idle() <-chan time.Time {
+	if workload.Idle == 0 {
+		return nil
+	}
+	return time.After(workload.Idle)
 }
 
 // registerMemory registers memory of both kinds, and releases most of it.

@@ -8,6 +8,9 @@
 //	  sampler ◄── memory, files, goroutines ... ──────────┘
 //	     └─► lines of JSON ─► verdict, report (./samples, ./report)
 //
+// TestSoak/soft puts a bad network between a device of the kernel and one in user space, and both
+// processes dial.
+//
 // A connection lasts some rounds, see package workload; then the next is made. make test
 // runs it for seconds, make soak for an hour.
 package soak

@@ -81,9 +81,9 @@ func inventory(t *testing.T, kernel bool) map[string]int {
 }
 
 // warmUp creates what the first use leaves permanently: files of the runtime's poller.
-func warmUp(t *testing.T, device string) {
+func warmUp(t *testing.T, s *side) {
 	t.Helper()
-	l := labtest.Must(cm.Listen(t.Context(), labtest.AddrOf(device)+":0"))(t)
+	l := labtest.Must(cm.Listen(t.Context(), s.addr+":0"))(t)
 	labtest.Check(t, l.Close())
 	labtest.SettledInventory(t)
 }

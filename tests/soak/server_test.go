@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -30,10 +31,16 @@ type answer struct {
 	Failure string            `json:",omitempty"`
 	Closed  bool              `json:",omitempty"` // and left these:
 	Leaks   []string          `json:",omitempty"`
+
+	// With a sample, of a device in user space:
+	Layers   map[string]samples.Layer `json:",omitempty"`
+	Objects  map[string]int           `json:",omitempty"`
+	Counters map[string]uint64        `json:",omitempty"`
 }
 
 // TestServer is the server: a process that TestSoak starts. It reads questions, "sample",
-// "stacks" or "close", from its standard input.
+// "stacks" or "close", from its standard input. With a device in user space it dials as well,
+// between "dial" and "stop".
 func TestServer(t *testing.T) {
 	device := os.Getenv(serverDevice)
 	if device == "" {
@@ -48,32 +55,57 @@ func TestServer(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	warmUp(t, device)
+	s := &side{device: device, addr: labtest.AddrOf(device), layers: layers, report: func(f string) { say(answer{Failure: f}) }}
+	var soft *softDevice
+	if device == userSpace {
+		soft = newSoftDevice(t, s)
+	}
+	warmUp(t, s)
 	before := inventory(t, false)
-	s := &side{device: device, report: func(f string) { say(answer{Failure: f}) }}
 	s.ctx, s.cancel = context.WithCancel(t.Context())
 	defer s.cancel()
-	var servers []*workload.Server
-	addrs := map[string]string{}
-	for _, l := range layers {
+	servers, addrs, err := s.listenAll()
+	labtest.Check(t, err)
+	say(answer{Addrs: addrs})
+	for in := bufio.NewScanner(os.Stdin); in.Scan() && in.Text() != "close"; {
+		switch what, text, _ := strings.Cut(in.Text(), " "); what {
+		case "stacks":
+			say(answer{Stacks: stacks()})
+		case "dial":
+			labtest.Check(t, soft.dial(text))
+			say(answer{})
+		case "stop":
+			labtest.Check(t, soft.stop())
+			say(answer{})
+		default:
+			p := labtest.Must(thisProcess())(t)
+			a := answer{Process: &p}
+			if soft != nil {
+				soft.sample(&a)
+			}
+			say(a)
+		}
+	}
+	s.end(servers)
+	left := leaks(t, false, before)
+	if soft != nil {
+		left = append(left, soft.close(t)...)
+	}
+	say(answer{Closed: true, Leaks: left})
+}
+
+// listenAll starts the servers of all layers.
+func (s *side) listenAll() (servers []*workload.Server, addrs map[string]string, err error) {
+	addrs = map[string]string{}
+	for _, l := range s.layers {
 		v, err := s.listen(l)
 		if err != nil {
-			t.Fatalf("%s: %v", l.Name, err)
+			return nil, nil, fmt.Errorf("%s: %w", l.Name, err)
 		}
 		addrs[l.Name] = v.Addr
 		servers = append(servers, v)
 	}
-	say(answer{Addrs: addrs})
-	for in := bufio.NewScanner(os.Stdin); in.Scan() && in.Text() != "close"; {
-		if in.Text() == "stacks" {
-			say(answer{Stacks: stacks()})
-			continue
-		}
-		p := labtest.Must(thisProcess())(t)
-		say(answer{Process: &p})
-	}
-	s.end(servers)
-	say(answer{Closed: true, Leaks: leaks(t, false, before)})
+	return servers, addrs, nil
 }
 
 // end closes the servers. Connections end because their peers have ended. Those whose peer
@@ -107,9 +139,13 @@ type server struct {
 	addrs   map[string]string
 }
 
-func startServer(s *side) (*server, error) {
-	v := &server{cmd: exec.Command(os.Args[0], "-test.run=^TestServer$", "-test.timeout=0"), answers: make(chan answer), gone: make(chan struct{})}
-	v.cmd.Env = append(os.Environ(), serverDevice+"="+s.device)
+func startServer(s *side, seed uint64) (*server, error) {
+	args, device := []string{os.Args[0], "-test.run=^TestServer$", "-test.timeout=0", fmt.Sprint("-stall=", *stall), fmt.Sprint("-seed=", seed+1)}, s.device
+	if s.faults {
+		args, device = append([]string{"nsenter", "--net=/run/netns/" + softSpace}, args...), userSpace
+	}
+	v := &server{cmd: exec.Command(args[0], args[1:]...), answers: make(chan answer), gone: make(chan struct{})}
+	v.cmd.Env = append(os.Environ(), serverDevice+"="+device)
 	v.cmd.Stdout, v.cmd.Stderr = os.Stderr, os.Stderr
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -171,6 +207,15 @@ func (v *server) ask(what string, limit time.Duration) (answer, error) {
 		return answer{}, err
 	}
 	return v.answer(limit)
+}
+
+// dial makes the server dial the servers of this process.
+func (v *server) dial(addrs map[string]string) error {
+	text, err := json.Marshal(addrs)
+	if err == nil {
+		_, err = v.ask("dial "+string(text), time.Minute)
+	}
+	return err
 }
 
 // close ends the server, and returns its leaks.

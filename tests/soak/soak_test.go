@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -17,7 +18,6 @@ import (
 
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/tests/soak/samples"
-	"github.com/goverbs/verbs/tests/workload"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -33,14 +33,13 @@ var (
 // TestSoak runs all layers at the same time, and checks the result.
 func TestSoak(t *testing.T) {
 	if *only != "" {
-		layers = slices.DeleteFunc(layers, func(l layer) bool { return !slices.Contains(strings.Split(*only, ","), l.Name) })
+		unwanted := func(l layer) bool { return !slices.Contains(strings.Split(*only, ","), l.Name) }
+		layers, softLayers = slices.DeleteFunc(layers, unwanted), slices.DeleteFunc(softLayers, unwanted)
 	}
 	labtest.Each(t, func(t *testing.T, device string) {
-		r := newRun(t, device)
-		for _, reason := range r.run().Verdict() {
-			t.Error(reason)
-		}
+		newRun(t, &side{device: device, addr: labtest.AddrOf(device), layers: layers}, device).check()
 	})
+	t.Run(userSpace, soakSoft)
 }
 
 // run is a run on a device.
@@ -48,24 +47,18 @@ type run struct {
 	*testing.T
 	*side
 	samples.Run
-	file     *os.File
-	hw       *uverbs.Context
-	server   *server
-	counts   []count // of the layers
-	progress []layerProgress
+	file    *os.File
+	hw      *uverbs.Context
+	server  *server
+	clients *clients
+	faulty  *network // nil if it has no faults
 
 	mu       sync.Mutex
 	failures []string
 }
 
-// layerProgress tracks the progress of a layer.
-type layerProgress struct {
-	rounds, bytes uint64
-	since         time.Time
-	longest       time.Duration
-}
-
-func newRun(t *testing.T, device string) *run {
+// newRun prepares a run of a side, which is this process.
+func newRun(t *testing.T, s *side, name string) *run {
 	t.Helper()
 	if *seed == 0 {
 		*seed = rand.Uint64()
@@ -74,9 +67,10 @@ func newRun(t *testing.T, device string) *run {
 	if dir == "" {
 		dir = t.TempDir()
 	}
-	file := labtest.Made(os.Create(filepath.Join(dir, device+".jsonl")))(t)
-	r := &run{T: t, file: file, hw: labtest.OpenDevice(t, device), counts: make([]count, len(layers)), progress: make([]layerProgress, len(layers))}
-	r.side = &side{device: device, stop: make(chan struct{}), report: func(f string) {
+	file := labtest.Made(os.Create(filepath.Join(dir, name+".jsonl")))(t)
+	r := &run{T: t, side: s, file: file, hw: labtest.OpenDevice(t, s.device)}
+	s.stop = make(chan struct{})
+	s.report = func(f string) {
 		t.Log(f)
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -84,17 +78,17 @@ func newRun(t *testing.T, device string) *run {
 			f = "after that: " + f // the first failure ends other connections
 		}
 		r.failures = append(r.failures, f)
-	}}
+	}
 	r.side.ctx, r.side.cancel = context.WithCancel(t.Context())
 	t.Cleanup(r.side.cancel)
 	r.Start = samples.Start{
-		Device: device, Kernel: os.Getenv("VERBS_LAB"), Go: runtime.Version(), CPUs: runtime.NumCPU(),
+		Device: name, Kernel: os.Getenv("VERBS_LAB"), Go: runtime.Version(), CPUs: runtime.NumCPU(),
 		Duration: *duration, Every: *every, Stall: *stall, Seed: *seed,
 	}
-	for _, l := range layers {
+	for _, l := range s.layers {
 		r.Start.Layers = append(r.Start.Layers, l.Name)
 	}
-	t.Logf("%s on %s for %v, seed %d", device, r.Start.Kernel, *duration, *seed)
+	t.Logf("%s on %s for %v, seed %d", name, r.Start.Kernel, *duration, *seed)
 	return r
 }
 
@@ -109,8 +103,16 @@ func (r *run) write(l samples.Line) {
 	}
 }
 
+// check does the run, and checks the result.
+func (r *run) check() {
+	r.Helper()
+	for _, reason := range r.run().Verdict() {
+		r.Error(reason)
+	}
+}
+
 func (r *run) run() *samples.Run {
-	warmUp(r.T, r.device)
+	warmUp(r.T, r.side)
 	before := inventory(r.T, true)
 	r.Start.Began = time.Now()
 	r.write(samples.Line{Start: &r.Start})
@@ -128,6 +130,10 @@ func (r *run) run() *samples.Run {
 	r.mu.Lock()
 	end.Failures = r.failures
 	r.mu.Unlock()
+	if r.faulty != nil {
+		end.Faults = r.faulty.done
+		end.Packets, end.Dropped = r.faulty.totals()
+	}
 	r.End = &end
 	r.write(samples.Line{End: &end})
 	return &r.Run
@@ -135,7 +141,7 @@ func (r *run) run() *samples.Run {
 
 // load runs the load, from the start of the server to its end.
 func (r *run) load() (leaks []string, err error) {
-	if r.server, err = startServer(r.side); err != nil {
+	if r.server, err = startServer(r.side, r.Start.Seed); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -145,35 +151,35 @@ func (r *run) load() (leaks []string, err error) {
 			err = fmt.Errorf("server: %w", err2)
 		}
 	}()
-	var working []*sync.WaitGroup
-	var endLoop func() error
-	if r.loop, endLoop, err = workload.RunLoop(workload.MsgOptions); err != nil {
+	if r.faulty != nil { // the other side dials as well
+		servers, addrs, err := r.listenAll()
+		if err != nil {
+			return nil, err
+		}
+		defer r.end(servers)
+		if err := r.server.dial(addrs); err != nil {
+			return nil, err
+		}
+	}
+	if r.clients, err = startClients(r.side, r.server.addrs, r.Start.Seed); err != nil {
 		return nil, err
 	}
-	for i, l := range layers {
-		r.progress[i].since = time.Now()
-		working = append(working, r.runClients(l, r.server.addrs[l.Name], &r.counts[i], r.Start.Seed))
+	if r.faulty != nil {
+		defer r.faulty.start(r.Start.Seed)()
 	}
 	r.watch(time.Now().Add(r.Start.Duration))
-	close(r.stop)
-	ended := make(chan struct{})
-	go func() {
-		for _, w := range working {
-			w.Wait()
+	if r.faulty != nil {
+		if _, err := r.server.ask("stop", lifetime+2*time.Minute); err != nil {
+			r.report(err.Error())
 		}
-		close(ended)
-	}()
-	select {
-	case <-ended:
-	case <-time.After(lifetime + time.Minute):
-		r.report("clients do not end\n" + stacks())
-		r.cancel()
-		<-ended
+	}
+	if err := r.clients.end(); err != nil {
+		r.report(err.Error())
 	}
 	if err := r.sample(); err != nil && r.ctx.Err() == nil {
 		return nil, err
 	}
-	if err := endLoop(); err != nil {
+	if err := r.clients.endLoop(); err != nil {
 		r.report(fmt.Sprintf("loop of clients: %v", err))
 	}
 	return nil, nil
@@ -185,12 +191,7 @@ func (r *run) watch(until time.Time) {
 	defer tick.Stop()
 	next := time.Now()
 	for time.Now().Before(until) && r.ctx.Err() == nil {
-		for i := range r.progress {
-			if since := r.updateProgress(i); since > *stall {
-				r.stalled(layers[i].Name, since)
-				return
-			}
-		}
+		r.clients.check(r.stalled)
 		if !time.Now().Before(next) {
 			next = next.Add(*every)
 			if err := r.sample(); err != nil {
@@ -203,18 +204,6 @@ func (r *run) watch(until time.Time) {
 		case <-r.ctx.Done():
 		}
 	}
-}
-
-// updateProgress returns how long ago a layer last made progress.
-func (r *run) updateProgress(i int) time.Duration {
-	c, p := &r.counts[i], &r.progress[i]
-	since := time.Since(p.since)
-	p.longest = max(p.longest, since)
-	if m, b := c.rounds.Load(), c.bytes.Load(); m != p.rounds || b != p.bytes {
-		p.rounds, p.bytes, p.since = m, b, time.Now()
-		return 0
-	}
-	return since
 }
 
 // stalled ends the run, and reports the stacks of both processes.
@@ -230,10 +219,7 @@ func (r *run) stalled(layer string, since time.Duration) {
 // sample takes a sample, and logs a summary.
 func (r *run) sample() error {
 	s := samples.Sample{Layers: map[string]samples.Layer{}}
-	for i, l := range layers {
-		c := &r.counts[i]
-		s.Layers[l.Name] = samples.Layer{Rounds: c.rounds.Load(), Bytes: c.bytes.Load(), Connections: c.conns.Load(), Rest: r.progress[i].longest.Seconds()}
-	}
+	r.clients.work(s.Layers, "")
 	mine, err := thisProcess()
 	if err != nil {
 		return err
@@ -252,12 +238,18 @@ func (r *run) sample() error {
 	if s.Counters, err = r.hw.Counters(1); err != nil {
 		return err
 	}
+	maps.Copy(s.Layers, a.Layers)
+	maps.Copy(s.Kernel, a.Objects)
+	if maps.Copy(s.Counters, a.Counters); r.faults {
+		s.Counters[unclearEnds] = r.unclear.Load()
+	}
 	s.At = time.Since(r.Start.Began).Seconds()
 	r.Samples = append(r.Samples, s)
 	r.write(samples.Line{Sample: &s})
 	var line strings.Builder
-	for _, l := range layers {
-		fmt.Fprintf(&line, "  %s %d/%d/%d MiB", l.Name, s.Layers[l.Name].Connections, s.Layers[l.Name].Rounds, s.Layers[l.Name].Bytes>>20)
+	for _, name := range r.Start.Layers {
+		l := s.Layers[name]
+		fmt.Fprintf(&line, "  %s %d/%d/%d MiB", name, l.Connections, l.Rounds, l.Bytes>>20)
 	}
 	r.Logf("%5.0f s%s  RSS %d+%d MiB", s.At, &line, mine.RSS>>10, a.Process.RSS>>10)
 	return nil

@@ -57,9 +57,11 @@ type task struct{ Region, Off, N, Messages uint32 }
 // serveRound does the server's part of a round: it checks what the peer has written to regions,
 // stores an answer there, which the peer reads, and answers messages.
 func (p *side) serveRound(ctx context.Context, m messenger, regions ...[]byte) error {
-	b, err := m.receive(ctx)
+	first, stop := idle(ctx)
+	defer stop()
+	b, err := m.receive(first)
 	if err != nil {
-		return err
+		return unlessIdle(ctx, err)
 	}
 	var t task
 	if n, err := binary.Decode(b, binary.BigEndian, &t); err != nil || n != len(b) || int(t.Region) >= len(regions) || t.Off+t.N > memSize {
@@ -118,6 +120,30 @@ func (p *side) clientRound(ctx context.Context, m messenger, t task, most, windo
 		}
 	}
 	return nil
+}
+
+// Idle, if not 0, is how long the servers of layers without a message for the end of a
+// connection wait for the next round. The datagram that reports the end may be lost, see
+// cm.Endpoint.Close, and UD has none.
+var Idle time.Duration
+
+// errIdle is the end of a connection by Idle.
+var errIdle = errors.New("nothing was received")
+
+// idle returns a context for the wait for the next round.
+func idle(ctx context.Context) (context.Context, context.CancelFunc) {
+	if Idle == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, Idle)
+}
+
+// unlessIdle returns err, or errIdle if the wait for the next round has ended.
+func unlessIdle(ctx context.Context, err error) error {
+	if Idle != 0 && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		return errIdle
+	}
+	return err
 }
 
 // checkAtomics changes and checks a counter, whose value must be want.
@@ -201,6 +227,9 @@ func withReason(err error, e *cm.Endpoint) error {
 // unlessPeerClosed returns err, or nil if the reason is that the peer has closed: siw then
 // fails the request that it was sending, and flushes the rest.
 func unlessPeerClosed(ctx context.Context, e *cm.Endpoint, err error) error {
+	if err == errIdle {
+		return nil
+	}
 	if !errors.Is(err, verbs.WCFlushErr) && !errors.Is(err, verbs.WCLocQPOpErr) && !errors.Is(err, verbs.ErrState) && !errors.Is(err, verbs.ErrDisconnected) {
 		return err
 	}

@@ -46,11 +46,16 @@ func listenUD(ctx context.Context, addr string, report func(error)) (*Server, er
 		}
 		defer e.Close()
 		for b := make([]byte, datagram); ; {
-			n, from, err := p.d.Recv(ctx, b)
+			next, stop := idle(ctx)
+			n, from, err := p.d.Recv(next, b)
+			stop()
 			if err == nil {
 				err = p.d.Reply(ctx, from, b[:n])
 			}
 			if err != nil {
+				if err = unlessIdle(ctx, err); err == errIdle {
+					return nil
+				}
 				return err
 			}
 		}

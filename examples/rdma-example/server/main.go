@@ -15,6 +15,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/examples/rdma-example/exchange"
+	_ "github.com/goverbs/verbs/soft" // VERBS_SOFT makes a device in user space
 	"github.com/goverbs/verbs/uverbs"
 )
 

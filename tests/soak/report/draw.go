@@ -35,6 +35,15 @@ func kernel(names ...string) (all []curve) {
 	return all
 }
 
+// objects returns the kinds of objects that a run has.
+func objects(run *samples.Run) []string {
+	kinds := []string{"qp", "cq", "mr", "pd", "cm_id"}
+	if _, ok := run.Samples[0].Kernel["soft qp"]; ok {
+		kinds = append(kinds, "soft qp", "soft cq", "soft mr")
+	}
+	return kinds
+}
+
 func scaled(all []curve, by float64) []curve {
 	for i, c := range all {
 		all[i].of = func(s *samples.Sample) float64 { return c.of(s) * by }
@@ -96,7 +105,7 @@ func plot(file string, run *samples.Run) error {
 		{"payload", "MiB/s", rates(run)},
 		{"memory", "MiB", over(run, scaled(memory, 1.0/1024))},
 		{"processes", "", over(run, numbers)},
-		{"objects of the device", "", over(run, kernel("qp", "cq", "mr", "pd", "cm_id"))},
+		{"objects of the device", "", over(run, kernel(objects(run)...))},
 	} {
 		p, err := panel(it.title, it.unit, it.lines)
 		if err != nil {

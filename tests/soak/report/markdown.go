@@ -13,7 +13,11 @@ func markdown(w io.Writer, run *samples.Run, reasons []string, picture string) {
 	p := func(format string, args ...any) { fmt.Fprintf(w, format, args...) }
 	s := run.Start
 	p("# %s for %v: %s\n\n", s.Device, run.Took(), word(reasons))
-	p("All layers at once on one device, in two processes, see [tests/soak](../../tests/soak/doc.go).\n")
+	about := "All layers at once on one device, in two processes"
+	if s.About != "" {
+		about = s.About
+	}
+	p("%s, see [tests/soak](../../tests/soak/doc.go).\n", about)
 	p("Every message, stream and written memory was compared with what was sent.\n\n")
 	p("| | |\n|---|---|\n")
 	p("| device | %s |\n| kernel | %s, %d processors, in QEMU |\n| Go | %s |\n", s.Device, s.Kernel, s.CPUs, s.Go)
@@ -22,6 +26,7 @@ func markdown(w io.Writer, run *samples.Run, reasons []string, picture string) {
 	p("| again | `make soak DEVICE=%s DURATION=%v SEED=%d` |\n\n", s.Device, s.Duration, s.Seed)
 	failures(p, reasons)
 	layers(p, run)
+	faults(p, run)
 	trends(p, run)
 	counters(p, run)
 	if len(run.Samples) > 1 {
@@ -69,6 +74,18 @@ func layers(p printf, run *samples.Run) {
 	p("| all | %d | %d | %.1f | %.2f | |\n\n", sum.Connections, sum.Rounds, mib(sum.Bytes), mib(sum.Bytes)/last.At)
 	p("A round is one of [tests/workload](../../tests/workload/layer.go), or a dial, and its\n")
 	p("bytes are those that it is asked to move, either way. A layer may rest for %v.\n\n", run.Start.Stall)
+}
+
+// faults lists what the network did.
+func faults(p printf, run *samples.Run) {
+	if run.End == nil || len(run.End.Faults) == 0 {
+		return
+	}
+	p("## Faults\n\n| one after the other | times | seconds |\n|---|--:|--:|\n")
+	for _, f := range run.End.Faults {
+		p("| %s | %d | %.0f |\n", f.Name, f.Times, f.Seconds)
+	}
+	p("\nOf %d packets %d were dropped.\n\n", run.End.Packets, run.End.Dropped)
 }
 
 func trends(p printf, run *samples.Run) {

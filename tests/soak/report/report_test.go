@@ -37,14 +37,14 @@ func write(t *testing.T, end *samples.End) (file string) {
 }
 
 func TestReport(t *testing.T) {
-	good := &samples.End{At: 365}
+	good := &samples.End{At: 365, Faults: []samples.Fault{{Name: "partition", Times: 3, Seconds: 12}}, Packets: 100, Dropped: 7}
 	bad := &samples.End{At: 361, Failures: []string{"a server: message 7 is damaged\ngoroutine 1 [running]"}, Leaks: []string{"files: were 3, are 4"}}
 	for name, c := range map[string]struct {
 		end    *samples.End
 		status int
 		want   []string
 	}{
-		"passed": {good, 0, []string{"# v0 for 6m5s: passed", "| a | 72 | 720 | 72.0 | 0.20 | 2.5 s |", "| sent_pkts | 7200 |", "RSS of the client", "SEED=77", "(v0.svg)"}},
+		"passed": {good, 0, []string{"# v0 for 6m5s: passed", "| a | 72 | 720 | 72.0 | 0.20 | 2.5 s |", "| sent_pkts | 7200 |", "RSS of the client", "| partition | 3 | 12 |", "Of 100 packets 7 were dropped", "SEED=77", "(v0.svg)"}},
 		"failed": {bad, 0, []string{": failed", "- a server: message 7 is damaged\n\n```\ngoroutine 1", "files: were 3, are 4"}},
 		"kernel": {good, 1, []string{": failed", "exit status is 1"}},
 		"killed": {nil, 0, []string{"# v0 for 6m0s: failed", "cut off"}},

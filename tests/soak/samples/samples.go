@@ -22,6 +22,7 @@ type Line struct {
 // Start describes a run.
 type Start struct {
 	Device   string        `json:"device"`
+	About    string        `json:"about,omitempty"` // what runs, if not all layers on one device
 	Kernel   string        `json:"kernel"`
 	Go       string        `json:"go"`
 	CPUs     int           `json:"cpus"`
@@ -66,6 +67,16 @@ type End struct {
 	At       float64  `json:"at"`
 	Failures []string `json:"failures"` // of the load
 	Leaks    []string `json:"leaks"`    // what was left after all was closed
+	Faults   []Fault  `json:"faults,omitempty"`
+	Packets  int      `json:"packets,omitempty"` // through these faults, both ways
+	Dropped  int      `json:"dropped,omitempty"` // of those
+}
+
+// Fault is what a network did to packets.
+type Fault struct {
+	Name    string  `json:"name"`
+	Times   int     `json:"times"`
+	Seconds float64 `json:"seconds"`
 }
 
 // Run is the content of a file.

@@ -35,6 +35,10 @@ var watched = []series{
 	{"CQs", "", 10, func(s *Sample) float64 { return float64(s.Kernel["cq"]) }},
 	{"MRs", "", 20, func(s *Sample) float64 { return float64(s.Kernel["mr"]) }},
 	{"PDs", "", 10, func(s *Sample) float64 { return float64(s.Kernel["pd"]) }},
+	{"QPs in user space", "", 10, func(s *Sample) float64 { return float64(s.Kernel["soft qp"]) }},
+	{"CQs in user space", "", 10, func(s *Sample) float64 { return float64(s.Kernel["soft cq"]) }},
+	{"MRs in user space", "", 20, func(s *Sample) float64 { return float64(s.Kernel["soft mr"]) }},
+	{"address handles in user space", "", 20, func(s *Sample) float64 { return float64(s.Kernel["soft ah"]) }},
 	{"CM IDs", "", 20, func(s *Sample) float64 { return float64(s.Kernel["cm_id"]) }},
 }
 
@@ -69,7 +73,9 @@ func (r *Run) Trends() (all []Trend) {
 		t := Trend{Name: s.name, Unit: s.unit, Middle: median(middle, s.of), Last: median(last, s.of)}
 		t.Bound = t.Middle*1.05 + s.slack
 		t.PerHour = slope(r.Samples[n/3:], s.of) * 3600
-		all = append(all, t)
+		if t.Last > 0 || t.PerHour != 0 { // the run has any
+			all = append(all, t)
+		}
 	}
 	return all
 }

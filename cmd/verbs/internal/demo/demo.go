@@ -5,15 +5,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 
+	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/rconn"
+	"github.com/goverbs/verbs/soft"
 )
 
 // Cmd is verbs demo, for kong.
 type Cmd struct {
 	Text string `short:"s" default:"Hello from Go, over RDMA!" help:"String to copy."`
 	Addr string `short:"a" help:"Address to use (default: that of the first device)."`
+	Soft bool   `help:"Use a device in user space, on any machine (default address: 127.0.0.1)."`
+
+	transport *cm.Transport // nil is the default
 }
 
 func (c *Cmd) Help() string {
@@ -21,6 +28,7 @@ func (c *Cmd) Help() string {
 
   verbs demo                     on the first device
   verbs demo -a 10.9.1.1         on the device with this address
+  verbs demo --soft              without RDMA in the kernel
   verbs demo -s "another text"`
 }
 
@@ -30,6 +38,9 @@ func (c *Cmd) Run(ctx context.Context) error {
 	if c.Text == "" {
 		return cli.Usage(errors.New("text (-s): it is empty"))
 	}
+	if c.Soft {
+		return c.runSoft(ctx)
+	}
 	addr := c.Addr
 	if addr == "" {
 		first, err := cli.DeviceAddr("")
@@ -38,7 +49,35 @@ func (c *Cmd) Run(ctx context.Context) error {
 		}
 		addr = first.String()
 	}
-	l, err := rconn.Listen(ctx, cli.JoinPort(addr, 0))
+	return c.run(ctx, addr)
+}
+
+// runSoft runs both sides on a device in user space, which has a UDP port that nothing else uses.
+func (c *Cmd) runSoft(ctx context.Context) (err error) {
+	addr := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	if c.Addr != "" {
+		if addr, err = netip.ParseAddr(c.Addr); err != nil {
+			return cli.Usage(fmt.Errorf("address (-a): %w", err))
+		}
+	}
+	free, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
+	if err != nil {
+		return err
+	}
+	port := free.LocalAddr().(*net.UDPAddr).Port
+	free.Close()
+	dev, err := soft.New(soft.Options{Addrs: []netip.Addr{addr}, Port: port})
+	if err != nil {
+		return err
+	}
+	fmt.Printf("device %s in user space, on UDP port %d of %s\n", dev.Name(), port, addr)
+	c.transport = &cm.Transport{CM: dev.CM()}
+	return errors.Join(c.run(ctx, addr.String()), c.transport.Close(), dev.Close())
+}
+
+// run runs both sides on the device with an address.
+func (c *Cmd) run(ctx context.Context, addr string) error {
+	l, err := (&rconn.ListenConfig{Transport: c.transport}).Listen(ctx, cli.JoinPort(addr, 0))
 	if err != nil {
 		return err
 	}
@@ -90,7 +129,7 @@ func (c *Cmd) serve(ctx context.Context, l *rconn.Listener) error {
 
 // dial writes to the server's memory, reads it back and compares.
 func (c *Cmd) dial(ctx context.Context, addr string) error {
-	conn, err := rconn.Dial(ctx, addr)
+	conn, err := (&rconn.Dialer{Transport: c.transport}).Dial(ctx, addr)
 	if err != nil {
 		return err
 	}

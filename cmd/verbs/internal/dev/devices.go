@@ -73,7 +73,11 @@ func (c *Devices) print(w io.Writer, devs []rdmadev.Device) error {
 			}
 		}
 		// None is no error: the device may be down, or the node of rdma_cm missing.
-		l.Addrs, _ = cm.DeviceAddrs(uverbs.Device{Name: d.Name})
+		u, err := uverbs.Find(d.Name)
+		if err != nil {
+			u = uverbs.Device{Name: d.Name}
+		}
+		l.Addrs, _ = cm.DeviceAddrs(u)
 		l.Error = oneLine(failed)
 		lines = append(lines, l)
 	}

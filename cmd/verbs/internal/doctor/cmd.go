@@ -22,7 +22,8 @@ func (c *Cmd) Help() string {
 	return `Checks the kernel's modules, the device nodes and their permissions, the limit of locked
 memory, network namespaces, the state, GIDs and addresses of each device, and that a
 connection from each device to itself carries data. Each finding comes with its remedy. The
-exit status is 1 if RDMA cannot be used, or a device cannot.
+exit status is 1 if RDMA cannot be used, or a device cannot. With VERBS_SOFT set, only the
+device in user space is checked.
 
 Examples:
 

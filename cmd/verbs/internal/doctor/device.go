@@ -12,6 +12,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/rdmadev"
 	"github.com/goverbs/verbs/rsock"
 	"github.com/goverbs/verbs/uverbs"
@@ -33,7 +34,7 @@ func (p *patient) device(ctx context.Context, d rdmadev.Device) {
 		p.find(Problem, d.Name, err.Error(), "")
 		return
 	}
-	if !p.node(u.Node, "device "+d.Name) {
+	if !virtual.IsNode(u.Node) && !p.node(u.Node, "device "+d.Name) {
 		return
 	}
 	opened, err := u.Open()

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/rdmadev"
 )
 
@@ -23,12 +25,18 @@ func (p *patient) find(level Level, subject, text, remedy string) {
 func examine(ctx context.Context, device string) []Finding {
 	p := new(patient)
 	p.kernel()
-	p.module("ib_uverbs", "/sys/class/infiniband_verbs", "programs cannot open devices")
-	p.module("rdma_ucm", "/sys/class/misc/rdma_cm", "connections by IP address are impossible")
-	p.node("/dev/infiniband/rdma_cm", "connection manager")
-	p.memlock()
-	p.namespace()
+	soft := virtual.Requested() // connections are made by devices in user space only
+	if !soft {
+		p.module("ib_uverbs", "/sys/class/infiniband_verbs", "programs cannot open devices")
+		p.module("rdma_ucm", "/sys/class/misc/rdma_cm", "connections by IP address are impossible")
+		p.node("/dev/infiniband/rdma_cm", "connection manager")
+		p.memlock()
+		p.namespace()
+	}
 	devices, err := rdmadev.Devices()
+	if soft {
+		devices = slices.DeleteFunc(devices, func(d rdmadev.Device) bool { return d.Driver != "soft" })
+	}
 	switch {
 	case err != nil:
 		p.find(Problem, "devices", err.Error(), "")

@@ -1,0 +1,58 @@
+package virtual
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/goverbs/verbs"
+)
+
+// Env is the environment variable that requests a virtual device, unless it is empty or 0.
+const Env = "VERBS_SOFT"
+
+// Requested reports whether the environment requests a virtual device.
+func Requested() bool {
+	v := os.Getenv(Env)
+	return v != "" && v != "0"
+}
+
+// ErrNoSoft is returned for a request in a program that has no code for virtual devices.
+var ErrNoSoft = fmt.Errorf("%w: this program does not import github.com/goverbs/verbs/soft: %w", verbs.ErrNoRDMA, errors.ErrUnsupported)
+
+var request struct {
+	sync.Mutex
+	fulfill func(value string) error // makes the device that the variable's value describes
+	done    bool
+}
+
+// OnRequest sets the function that makes the device that the environment requests. Package soft
+// calls it.
+func OnRequest(fulfill func(value string) error) {
+	request.Lock()
+	defer request.Unlock()
+	request.fulfill = fulfill
+}
+
+// Prepare makes the device that the environment requests, if it does and the device has not
+// been made. Lists of devices and connections to the virtual rdma_cm call it.
+func Prepare() error {
+	if !Requested() {
+		return nil
+	}
+	request.Lock()
+	defer request.Unlock()
+	if request.done {
+		return nil
+	}
+	err := ErrNoSoft
+	if request.fulfill != nil {
+		err = request.fulfill(os.Getenv(Env))
+	}
+	request.done = err == nil
+	if err != nil {
+		return fmt.Errorf("%s=%s: %w", Env, os.Getenv(Env), err)
+	}
+	return nil
+}

@@ -1,0 +1,220 @@
+package soft
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/soft/internal/engine"
+	"github.com/goverbs/verbs/soft/internal/ibcm"
+	"github.com/goverbs/verbs/soft/internal/kernel"
+	"github.com/goverbs/verbs/soft/internal/ucma"
+	"github.com/goverbs/verbs/soft/internal/udp"
+)
+
+// Options contains the options of a device. The zero value is a device on all addresses of this
+// machine.
+type Options struct {
+	// Name is the device's name. Empty is the next free "softN".
+	Name string
+	// Addrs are the device's addresses. None are those of this machine's interfaces, loopback
+	// included. On a Network there must be some.
+	Addrs []netip.Addr
+	// Port is the UDP port; 0 is 4791, that of RoCE v2.
+	Port int
+	// MTU is the largest MTU of packets; 0 is the largest that the addresses' interfaces carry.
+	MTU verbs.MTU
+	// Network carries the packets; nil is UDP.
+	Network Network
+	// Host names the machine that the device is part of. Devices of one host share a connection
+	// manager: the port numbers of listeners, and the addresses from which programs dial. In a
+	// test each end is a host. Devices on different Networks are never part of one host.
+	Host string
+	// Logger gets what happens to the device; nil logs nothing.
+	Logger *slog.Logger
+}
+
+// Device is a RoCE v2 device in user space. Its methods may be called by several goroutines.
+type Device struct {
+	engine *engine.Device
+	kernel *kernel.Device
+	cm     *ucma.Device
+	host   *host
+	node   *virtual.Device
+	log    *slog.Logger
+
+	removable []removable // ports that report their removal
+
+	close sync.Once
+	err   error
+}
+
+// New makes a device. It must be closed.
+func New(o Options) (*Device, error) {
+	d, err := newDevice(o)
+	if err != nil {
+		return nil, &verbs.Error{Op: "make", Object: "device in user space", Device: o.Name, Err: err}
+	}
+	return d, nil
+}
+
+func newDevice(o Options) (*Device, error) {
+	if o.Port < 0 || o.Port > math.MaxUint16 {
+		return nil, fmt.Errorf("UDP port %d: %w", o.Port, verbs.ErrRange)
+	}
+	d := &Device{log: o.Logger}
+	if d.log == nil {
+		d.log = slog.New(slog.DiscardHandler)
+	}
+	d.node = &virtual.Device{Name: o.Name, Open: d.open, Counters: d.Stats}
+	if err := virtual.Reserve(d.node); err != nil {
+		return nil, err
+	}
+	if err := d.makeEngine(&o); err != nil {
+		virtual.Unregister(d.node)
+		return nil, err
+	}
+	attr := d.engine.Attr()
+	d.node.GUID, d.node.SysGUID, d.node.Firmware = attr.NodeGUID, attr.SysImageGUID, strconv.FormatUint(attr.FirmwareVersion, 10)
+	d.kernel = kernel.NewDevice(d.engine)
+	d.node.Port, d.node.GIDs, d.node.Resources = d.engine.PortAttr, d.kernel.GIDs, d.kernel.Resources
+	for _, g := range d.kernel.GIDs() {
+		d.node.Addrs = append(d.node.Addrs, addrOf(g))
+	}
+	d.host = joinHost(hostKey{o.Network, o.Host})
+	d.cm = d.host.manager.AddDevice(d.engine, d.node.Index)
+	d.engine.OnMAD(func(m *engine.MAD) {
+		d.cm.Receive(ibcm.Source{GIDIndex: m.GIDIndex, Addr: m.Src, TrafficClass: m.TrafficClass}, m.Data)
+	})
+	virtual.Register(d.node)
+	d.log.Info("device added", "device", d.node.Name, "addresses", d.node.Addrs)
+	for _, p := range d.removable {
+		p.OnRemove(func() { d.Close() })
+	}
+	return d, nil
+}
+
+// addrOf returns the address of a GID, with a zone if it is that of an interface's link.
+func addrOf(g verbs.GIDEntry) netip.Addr {
+	addr := g.GID.Addr()
+	if addr.Is6() && addr.IsLinkLocalUnicast() {
+		if ifi, err := net.InterfaceByIndex(g.Interface); err == nil {
+			return addr.WithZone(ifi.Name)
+		}
+	}
+	return addr
+}
+
+// randomGUID returns a GUID that no other device has. On other networks than UDP, GUIDs are made of
+// addresses, so that tests can be repeated.
+func randomGUID() (g verbs.GUID) {
+	rand.Read(g[:])
+	g[0] = g[0]&^3 | 2 // not an address that IEEE has assigned
+	return g
+}
+
+func (d *Device) open() (virtual.File, syscall.Errno) { return d.kernel.Open() }
+
+// makeEngine makes the engine's device.
+func (d *Device) makeEngine(o *Options) (err error) {
+	cfg := engine.Config{Name: d.node.Name, Network: &watchedNetwork{o.Network, d}, Addrs: o.Addrs, Port: uint16(o.Port), MTU: o.MTU}
+	if o.Network == nil {
+		cfg.Network, cfg.NodeGUID = new(udp.Network), randomGUID()
+		if cfg.Port == 0 {
+			cfg.Port = udp.DefaultPort
+		}
+	}
+	if len(cfg.Addrs) == 0 {
+		if o.Network != nil {
+			return errors.New("a device on a network needs addresses")
+		}
+		var ports *openedNetwork
+		if cfg.Addrs, ports, err = d.openAll(cfg.Network, cfg.Port); err != nil {
+			return err
+		}
+		defer ports.close()
+		cfg.Network = ports
+	}
+	d.engine, err = engine.New(cfg)
+	return err
+}
+
+// openAll opens ports on the machine's addresses. It leaves out addresses that cannot be used
+// yet: a new IPv6 address must be verified to be unique first.
+func (d *Device) openAll(n Network, port uint16) (usable []netip.Addr, opened *openedNetwork, err error) {
+	all, err := hostAddrs()
+	if err != nil {
+		return nil, nil, err
+	}
+	opened = &openedNetwork{n, map[netip.AddrPort]Port{}}
+	var unusable error
+	for _, addr := range all {
+		at := netip.AddrPortFrom(addr, port)
+		p, err := n.Open(at)
+		switch {
+		case err == nil:
+			opened.ports[at] = p
+			usable = append(usable, addr)
+		case errors.Is(err, syscall.EADDRNOTAVAIL):
+			d.log.Warn("address left out", "device", d.node.Name, "address", addr, "err", err)
+			unusable = err
+		default:
+			opened.close()
+			return nil, nil, err
+		}
+	}
+	if len(usable) == 0 {
+		return nil, nil, errors.Join(errors.New("this machine has no usable address"), unusable)
+	}
+	return usable, opened, nil
+}
+
+// Name returns the device's name, as in uverbs.Device.
+func (d *Device) Name() string { return d.node.Name }
+
+// Addrs returns the device's addresses.
+func (d *Device) Addrs() []netip.Addr { return slices.Clone(d.node.Addrs) }
+
+// CM returns the path of the device's connection manager, for cm.Transport.
+func (d *Device) CM() string { return d.host.node }
+
+// Stats returns the device's counters by their names, which are those of rxe: "sent_pkts",
+// "rcvd_pkts" and others. It may be called after Close.
+func (d *Device) Stats() map[string]uint64 {
+	values := map[string]uint64{}
+	for _, c := range d.engine.Counters() {
+		values[c.Name] = c.Value
+	}
+	return values
+}
+
+// Resources returns the numbers of objects that the program has on the device, by the names of
+// rdma-resource(8): "ctx", "pd", "cq", "qp", "mr", "srq", and also "mw" and "ah". A test that
+// compares them before and after finds objects that were not closed.
+func (d *Device) Resources() map[string]int { return d.kernel.Resources() }
+
+// Close closes the device, see the package's documentation for open contexts and connections.
+// When it has returned, the device accesses no memory of the program. It may be called again.
+func (d *Device) Close() error {
+	d.close.Do(func() {
+		virtual.Unregister(d.node)
+		d.cm.Remove()
+		d.kernel.Remove()
+		d.host.leave()
+		if err := d.engine.Close(); err != nil {
+			d.err = &verbs.Error{Op: "close", Device: d.node.Name, Err: err}
+		}
+		d.log.Info("device removed", "device", d.node.Name)
+	})
+	return d.err
+}

@@ -1,0 +1,82 @@
+package engine
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/roce"
+	"github.com/goverbs/verbs/soft/internal/netif"
+)
+
+// countingPort counts calls of Send.
+type countingPort struct {
+	netif.Port
+	calls atomic.Int32
+}
+
+func (p *countingPort) Send(pkts []netif.Packet) error {
+	p.calls.Add(1)
+	return p.Port.Send(pkts)
+}
+
+// TestAcknowledgementWithAnswer checks that a program's answer and the acknowledgement of the
+// message are sent together.
+func TestAcknowledgementWithAnswer(t *testing.T) {
+	const rounds = 100
+	w := newWire(t, verbs.RC)
+	port := &countingPort{Port: w.n.dev.ports[0].net}
+	w.n.dev.ports[0].net = port
+	go func() {
+		for range rounds {
+			w.n.rcq.next(t)
+			w.qp.post(verbs.SendWR{Opcode: verbs.OpSend, SGL: []verbs.SGE{w.n.sge(0, 8)}})
+		}
+	}()
+	for i := range roce.PSN(rounds) {
+		psn := (wirePSN + i) & 0xffffff
+		w.qp.postRecv(0, w.n.sge(0, 8))
+		w.send(roce.Packet{Opcode: roce.RCSendOnly, PSN: psn, AckReq: true, Payload: make([]byte, 8)})
+		seen := map[roce.Opcode]bool{}
+		for range 2 {
+			p := w.next()
+			if seen[p.Opcode] = true; p.PSN != psn {
+				t.Fatalf("%v %#x", p.Opcode, p.PSN)
+			}
+		}
+		if !seen[roce.RCSendOnly] || !seen[roce.RCAcknowledge] {
+			t.Fatalf("packets %v", seen)
+		}
+		w.ack(psn, roce.ACKUnlimited)
+	}
+	if n := port.calls.Load(); n > rounds*3/2 {
+		t.Errorf("%d calls for %d messages", n, rounds)
+	}
+}
+
+// TestAcknowledgementsTogether checks that acknowledgements of several QPs are sent together.
+func TestAcknowledgementsTogether(t *testing.T) {
+	const qps = 10
+	w := newWire(t, verbs.RC)
+	port := &countingPort{Port: w.n.dev.ports[0].net}
+	w.n.dev.ports[0].net = port
+	var pkts []netif.Packet
+	for range qps {
+		qp := w.n.newQP(verbs.RC)
+		qp.connectTo(qp.attrs(qp, func(a *verbs.QPAttr) { a.DestQPNum, a.AV.DGID = wireQPN, addrB.As16() }))
+		p := roce.Packet{
+			Opcode: roce.RCWriteOnly, PSN: wirePSN, AckReq: true, PKey: defaultPKey, DestQP: qp.Num(),
+			RETH: roce.RETH{VA: w.n.addr(0), RKey: w.n.mr.RKey(), Length: 8}, Payload: make([]byte, 8),
+		}
+		pkts = append(pkts, netif.Packet{
+			Src: w.port.Addr(), Dst: w.n.dev.ports[0].local, Data: w.flow.AppendICRC(p.Append(nil), 0), IDKnown: true,
+		})
+	}
+	newReceiver(w.n.dev, w.n.dev.ports[0]).receive(pkts)
+	for range qps {
+		w.expectAck(wirePSN, roce.ACKUnlimited)
+	}
+	if n := port.calls.Load(); n != 1 {
+		t.Errorf("%d calls for %d acknowledgements", n, qps)
+	}
+}

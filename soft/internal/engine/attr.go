@@ -1,0 +1,104 @@
+package engine
+
+import (
+	"math"
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/unix"
+)
+
+// capFlags are rxe's (RXE_DEVICE_CAP_FLAGS).
+const capFlags = abi.IB_UVERBS_DEVICE_BAD_PKEY_CNTR |
+	abi.IB_UVERBS_DEVICE_BAD_QKEY_CNTR |
+	abi.IB_UVERBS_DEVICE_AUTO_PATH_MIG |
+	abi.IB_UVERBS_DEVICE_CHANGE_PHY_PORT |
+	abi.IB_UVERBS_DEVICE_UD_AV_PORT_ENFORCE |
+	abi.IB_UVERBS_DEVICE_PORT_ACTIVE_EVENT |
+	abi.IB_UVERBS_DEVICE_SYS_IMAGE_GUID |
+	abi.IB_UVERBS_DEVICE_RC_RNR_NAK_GEN |
+	abi.IB_UVERBS_DEVICE_SRQ_RESIZE |
+	abi.IB_UVERBS_DEVICE_MEM_MGT_EXTENSIONS |
+	abi.IB_UVERBS_DEVICE_MEM_WINDOW |
+	abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL |
+	abi.IB_UVERBS_DEVICE_FLUSH_PERSISTENT |
+	abi.IB_UVERBS_DEVICE_MEM_WINDOW_TYPE_2B |
+	abi.IB_UVERBS_DEVICE_ATOMIC_WRITE
+
+func (d *Device) attr() verbs.DeviceAttr {
+	return verbs.DeviceAttr{
+		NodeGUID: d.nodeGUID, SysImageGUID: d.sysGUID, VendorID: vendorID, Ports: 1,
+		MaxMRSize: math.MaxUint64, PageSizeCap: 0xfffff000, CapFlags: capFlags,
+		MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: maxSGE, MaxSGERead: maxSGE, MaxCQ: maxCQ, MaxCQE: maxCQE,
+		MaxMR: maxMR, MaxPD: maxPD, MaxMW: maxMW, MaxAH: maxAH, MaxSRQ: maxSRQ, MaxSRQWR: maxSRQWR, MaxSRQSGE: maxSRQSGE,
+		MaxPKeys: 64, MaxQPRDAtomic: maxRDAtomic, MaxResRDAtomic: 0x3f000, MaxQPInitRDAtomic: maxRDAtomic,
+		AtomicCap: verbs.AtomicHCA, MaxMcastGroup: maxMcastGroup, MaxMcastQPAttach: maxGroupQPs,
+		MaxTotalMcastQPAttach: maxAttached, LocalCAAckDelay: ackDelay,
+	}
+}
+
+func (d *Device) portAttr() verbs.PortAttr {
+	message := uint32(maxMessage) // as an int it is negative on 32-bit machines
+	a := verbs.PortAttr{
+		State: verbs.PortActive, PhysState: verbs.PhysLinkUp, LinkLayer: verbs.LinkEthernet,
+		MaxMTU: 5, ActiveMTU: d.mtu, MaxMessage: int(message), GIDs: gidTableLen, PKeys: 1,
+		BadPKeys: d.badPKeys.Load(), QKeyViolations: d.qkeyViolations.Load(), MaxVLs: 1,
+		ActiveWidth: 1, ActiveSpeed: 1, CapFlags: abi.IB_UVERBS_PCF_CM_SUP,
+		Flags: abi.IB_UVERBS_QPF_GRH_REQUIRED,
+	}
+	if d.usable() != nil {
+		a.State, a.PhysState = verbs.PortDown, verbs.PhysDisabled
+	}
+	return a
+}
+
+func (d *Device) gidEntries() []verbs.GIDEntry {
+	list := make([]verbs.GIDEntry, len(d.ports))
+	for i, p := range d.ports {
+		list[i] = verbs.GIDEntry{Port: 1, Index: i, GID: p.addr.As16(), Type: verbs.GIDRoCEv2}
+	}
+	return list
+}
+
+func (d *Device) gid(i int) (verbs.GID, bool) {
+	if i < 0 || i >= len(d.ports) {
+		return verbs.GID{}, false
+	}
+	return d.ports[i].addr.As16(), true
+}
+
+func (d *Device) gidIndex(addr netip.Addr) int {
+	if p := d.portOf(addr.Unmap().WithZone("")); p != nil {
+		return p.index
+	}
+	return -1
+}
+
+func (d *Device) pkey(i int) (uint16, error) {
+	if i != 0 {
+		return 0, unix.EINVAL
+	}
+	return defaultPKey, nil
+}
+
+// checkPKey checks the partition of a packet. The bit of full membership is not compared,
+// because the device is a full member.
+func (d *Device) checkPKey(p *packet) bool {
+	if p.PKey&0x7fff == defaultPKey&0x7fff {
+		return true
+	}
+	saturate(&d.badPKeys)
+	return false
+}
+
+// saturate counts a violation. The counters have 16 bits.
+func saturate(c *atomic.Uint32) {
+	for {
+		n := c.Load()
+		if n == 0xffff || c.CompareAndSwap(n, n+1) {
+			return
+		}
+	}
+}

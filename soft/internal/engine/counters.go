@@ -1,0 +1,44 @@
+package engine
+
+import "sync/atomic"
+
+// counter is an index of counters.
+type counter int
+
+const (
+	sentPackets counter = iota
+	receivedPackets
+	duplicateRequests
+	outOfSequence
+	receivedRNR
+	sentRNR
+	receivedSequenceErrors
+	ackDeferred
+	retriesExceeded
+	rnrRetriesExceeded
+	retries
+	sendErrors
+	linkDowned
+	sends
+	receives
+	numCounters
+)
+
+// counterNames are those of rxe_hw_counters.c.
+var counterNames = [numCounters]string{
+	"sent_pkts", "rcvd_pkts", "duplicate_request", "out_of_seq_request", "rcvd_rnr_err", "send_rnr_err",
+	"rcvd_seq_err", "ack_deferred", "retry_exceeded_err", "retry_rnr_exceeded_err", "completer_retry_err",
+	"send_err", "link_downed", "rdma_sends", "rdma_recvs",
+}
+
+type counters [numCounters]atomic.Uint64
+
+func (c *counters) add(i counter, n int) { c[i].Add(uint64(n)) }
+
+func (c *counters) list() []Counter {
+	list := make([]Counter, numCounters)
+	for i := range list {
+		list[i] = Counter{counterNames[i], c[i].Load()}
+	}
+	return list
+}

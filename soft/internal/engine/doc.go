@@ -1,0 +1,57 @@
+// Package engine is a RoCE v2 device in user space. It does what the kernel's driver rdma_rxe
+// does: it takes work requests from rings in memory, executes the RC, UC and UD transports over
+// a [netif.Network], and adds completions to rings.
+//
+//	rings of requests ──► requester ──► packets ──► netif, or the device itself
+//	rings of completions ◄── completer ◄─┐             │
+//	                     ◄── responder ◄─┴── packets ◄─┘
+//
+// # Concurrency
+//
+// Each QP has a lock, held while its requester, completer and responder run. Packets for the
+// network are sent under it, in batches, so that the packets of a QP stay in order; only
+// acknowledgements may be sent later, with those of other QPs or with the program's answer. Packets
+// for a QP of the same device are added to the device's work queue, and nothing calls one QP
+// from another: there is no recursion, and no two QPs are locked at a time.
+//
+// Nothing polls. The work of a QP is done by the goroutine that causes it: by the caller of
+// Doorbell, by a port's receiving goroutine, or by the device's worker goroutine when a timer
+// expires. Each of them, having released the QP, processes the work queue, unless another
+// goroutine does so already. Who has processed much of it leaves the rest to the worker.
+//
+// Locks are taken in this order: QP, SRQ, MW, MR, CQ, tables and queues of the device. An MR
+// is locked for reading during an access, so that Dereg waits for accesses in progress.
+//
+// # Loss
+//
+// An RC requester goes back to the first packet that is not acknowledged when a NAK reports a
+// gap, when an answer is missing, and when the timeout of the QP expires. As UDP sockets drop
+// packets for which they have no room, it limits its packets in flight, see window, and asks for
+// long READs in parts. It finds the loss of last packets early, see lossProbe.
+//
+// # Differences to rxe
+//
+// On the wire, peers see what rxe does as well, except that a READ may be requested in parts, that
+// acknowledgements of packets that arrive together are combined, and that a packet may be repeated
+// before the timeout. For programs:
+//
+//   - The window is adaptive, and 128 packets at most, which is rxe's constant one.
+//   - A request that fails locally completes with its own status; rxe of Linux 6.12 reports a
+//     flush.
+//   - Completions with errors count as solicited, as InfiniBand requires.
+//   - The holder of a memory window is limited to its bounds.
+//   - A fenced READ or atomic that is sent again does not wait for itself, and an ACK within the
+//     answer to a READ does not complete it.
+//   - The time in which a responder has no receive request is not part of the timeout. It waits
+//     for at least 1 ms then, rxe for a tick.
+//   - A UC QP takes the message after one whose end is lost.
+//   - Doorbell flushes receives of a QP in the error state. A receive of an SRQ that a message was
+//     using is flushed with the QP.
+//   - EventCommEst, EventQPReqErr, EventQPAccessErr and EventQPFatal are reported, the last three
+//     when no receive completes with the error.
+//   - Memory is not pinned. A region whose memory the program has unmapped is refused like one
+//     that does not exist; rxe accesses the pages that were there.
+//   - QP 1 is not a QP: programs send and receive its datagrams with SendMAD and OnMAD.
+//   - Work requests of providers that are older than address handle numbers, and the kernel's
+//     REG_MR, fail.
+package engine

@@ -1,0 +1,52 @@
+package engine
+
+// The limits of rxe (rxe_param.h).
+const (
+	maxValue = 1 << 20
+
+	maxQPWR       = maxValue
+	maxSGE        = 32
+	maxInline     = maxSGE * sgeSize
+	maxCQ         = maxValue
+	maxCQE        = 1<<15 - 1
+	maxPD         = maxValue
+	maxRDAtomic   = 128
+	maxMcastGroup = 8192
+	maxGroupQPs   = 56
+	maxAttached   = 0x70000
+	maxAH         = 1<<15 - 1
+	maxSRQWR      = maxValue
+	maxSRQSGE     = 27
+	minQPNum      = 16
+	maxQP         = maxValue - minQPNum
+	minSRQNum     = 0x00020001
+	maxSRQ        = maxValue - minSRQNum
+	maxMR         = maxValue>>1 - 1
+	maxMW         = maxValue - (maxValue >> 1) - 1
+	maxMessage    = 1 << 31
+	gidTableLen   = 1024
+	defaultPKey   = 0xffff
+	gsiQKey       = 0x80010000
+	multicastQPN  = 0xffffff
+	madSize       = 256
+	vendorID      = 0xffffff
+	ackDelay      = 15
+)
+
+// The window of an RC requester, in packets. rxe's requester has a window of 128 packets.
+const (
+	maxWindow     = 128
+	minWindow     = 2
+	initialWindow = 32
+	maxUnasked    = 64 // packets after which an acknowledgement is requested
+)
+
+// Amounts of work after which others get their turn.
+const (
+	burst     = 64   // packets that a QP sends at a time
+	drainWork = 1024 // items that a caller processes of the work queue
+	backlog   = 256  // requests that wait behind a long answer to an RDMA READ
+	madQueue  = 256  // datagrams that wait for the handler
+
+	fewPackets = 4 // received at a time, by a QP that exchanges small messages
+)

@@ -1,0 +1,122 @@
+package engine
+
+import (
+	"net/netip"
+	"sync"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/roce"
+	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/soft/internal/netif"
+)
+
+// mads is the receiving part of QP 1: a queue of datagrams, which one goroutine passes to
+// the handler.
+type mads struct {
+	mu      sync.Mutex
+	wait    *sync.Cond
+	queue   []*MAD
+	handler func(*MAD)
+	closed  bool
+	psn     roce.PSN // of the next datagram that is sent
+}
+
+func (m *mads) init() { m.wait = sync.NewCond(&m.mu) }
+
+func (m *mads) setHandler(f func(*MAD)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.handler = f
+}
+
+func (m *mads) add(mad *MAD) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.handler != nil && !m.closed && len(m.queue) < madQueue {
+		m.queue = append(m.queue, mad)
+		m.wait.Signal()
+	}
+}
+
+// serve calls the handler until the device is closed.
+func (m *mads) serve() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for {
+		for len(m.queue) == 0 && !m.closed {
+			m.wait.Wait()
+		}
+		if m.closed {
+			return
+		}
+		mad, handler := m.queue[0], m.handler
+		m.queue[0] = nil
+		m.queue = m.queue[1:]
+		if handler == nil {
+			continue
+		}
+		m.mu.Unlock()
+		handler(mad)
+		m.mu.Lock()
+	}
+}
+
+func (m *mads) close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	m.wait.Broadcast()
+}
+
+// receiveMAD takes a packet to QP 1.
+func (d *Device) receiveMAD(p *packet) {
+	if !p.Opcode.Has(roce.HasDETH) || !d.checkPKey(p) {
+		return
+	}
+	if p.DETH.QKey != gsiQKey {
+		saturate(&d.qkeyViolations)
+		return
+	}
+	port := d.portOf(p.dst)
+	if port == nil || len(p.Payload) > madSize {
+		return
+	}
+	d.counters.add(receivedPackets, 1)
+	d.mads.add(&MAD{
+		GIDIndex: port.index, Src: p.src, SrcQP: p.DETH.SrcQP, TrafficClass: p.tos,
+		Data: append([]byte(nil), p.Payload...),
+	})
+}
+
+func (d *Device) sendMAD(gidIndex int, dst netip.Addr, mad []byte) error {
+	if err := d.usable(); err != nil {
+		return err
+	}
+	if gidIndex < 0 || gidIndex >= len(d.ports) || len(mad) > madSize {
+		return unix.EINVAL
+	}
+	p, err := d.pathTo(d.ports[gidIndex], dst.Unmap().WithZone(""), verbs.AddressVector{})
+	if err != nil {
+		return err
+	}
+	d.mads.mu.Lock()
+	psn := d.mads.psn
+	d.mads.psn = psn.Add(1)
+	d.mads.mu.Unlock()
+	pkt := &packet{Packet: roce.Packet{
+		Opcode: roce.UDSendOnly, PKey: defaultPKey, DestQP: 1, PSN: psn,
+		DETH: roce.DETH{QKey: gsiQKey, SrcQP: 1}, Payload: mad,
+	}}
+	d.counters.add(sentPackets, 1)
+	if p.local {
+		pkt.buf = mad
+		pkt.setAddrs(p)
+		d.receiveMAD(pkt)
+		return nil
+	}
+	buf := p.flow.AppendICRC(pkt.Append(make([]byte, 0, pkt.Len())), 0)
+	if err := p.port.net.Send([]netif.Packet{{Src: p.src, Dst: p.dst, Data: buf}}); err != nil {
+		d.counters.add(sendErrors, 1)
+	}
+	return nil
+}

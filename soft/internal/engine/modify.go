@@ -1,0 +1,194 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/roce"
+	"github.com/goverbs/verbs/internal/unix"
+)
+
+// accessQP contains the rights that rxe supports for QPs.
+const accessQP = accessMR
+
+// tick is the granularity of the acknowledgement timeout: that of the kernel's timers with
+// HZ=250. Shorter timeouts would expire when the machine is busy.
+const tick = 4 * time.Millisecond
+
+func (qp *QP) modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
+	if err := qp.dev.usable(); err != nil {
+		return err
+	}
+	if mask >= verbs.MaskDestQPNum<<1 {
+		return unix.EOPNOTSUPP
+	}
+	p, err := qp.checkAttr(attr, mask)
+	if err != nil {
+		return err
+	}
+	qp.lock()
+	err = qp.set(attr, mask, p)
+	qp.unlock()
+	qp.dev.drain(drainWork)
+	return err
+}
+
+// checkAttr is rxe_qp_chk_attr with the checks of the kernel's _ib_modify_qp. It returns the
+// path for the address vector.
+func (qp *QP) checkAttr(attr *verbs.QPAttr, mask verbs.QPAttrMask) (p *path, err error) {
+	if mask&verbs.MaskAV != 0 {
+		if p, err = qp.dev.newPath(attr.AV); err != nil {
+			return nil, err
+		}
+	}
+	rights := attr.Access &^ accessQP
+	switch {
+	case mask&verbs.MaskAltPath != 0, // not for RoCE
+		mask&verbs.MaskPort != 0 && attr.Port != 1,
+		mask&verbs.MaskCap != 0 && checkCap(attr.Cap, qp.srq != nil) != nil,
+		mask&verbs.MaskAccess != 0 && (qp.typ == verbs.UD || rights != 0),
+		mask&verbs.MaskPathMTU != 0 && attr.PathMTU.Bytes() == 0,
+		mask&verbs.MaskMaxRDAtomic != 0 && attr.MaxRDAtomic > maxRDAtomic,
+		mask&verbs.MaskMaxDestRDAtomic != 0 && attr.MaxDestRDAtomic > maxRDAtomic,
+		mask&verbs.MaskTimeout != 0 && attr.Timeout > 31:
+		return nil, unix.EINVAL
+	}
+	return p, nil
+}
+
+// set is rxe_qp_from_attr.
+func (qp *QP) set(attr *verbs.QPAttr, mask verbs.QPAttrMask, p *path) error {
+	if qp.ended {
+		return unix.EINVAL
+	}
+	if mask&verbs.MaskState != 0 {
+		if err := qp.checkTransition(attr, mask); err != nil {
+			return err
+		}
+	}
+	a := &qp.attr
+	if mask&verbs.MaskMaxRDAtomic != 0 {
+		n := roundUp(attr.MaxRDAtomic)
+		a.MaxRDAtomic = uint8(n)
+		qp.req.reads = n
+	}
+	if mask&verbs.MaskMaxDestRDAtomic != 0 {
+		n := roundUp(attr.MaxDestRDAtomic)
+		a.MaxDestRDAtomic = uint8(n)
+		qp.resp.drop(qp.dev)
+		qp.resp.resources = make([]resource, n)
+		qp.resp.nextResource = 0
+	}
+	if mask&verbs.MaskSQDAsyncNotify != 0 {
+		a.SQDAsyncNotify = attr.SQDAsyncNotify
+	}
+	if mask&verbs.MaskAccess != 0 {
+		a.Access = attr.Access
+	}
+	if mask&verbs.MaskPKeyIndex != 0 {
+		a.PKeyIndex = attr.PKeyIndex
+	}
+	if mask&verbs.MaskPort != 0 {
+		a.Port = attr.Port
+	}
+	if mask&verbs.MaskQKey != 0 {
+		a.QKey = attr.QKey
+	}
+	if mask&verbs.MaskAV != 0 {
+		qp.path = p
+		a.AV = attr.AV
+	}
+	if mask&verbs.MaskPathMTU != 0 {
+		a.PathMTU = attr.PathMTU
+		qp.mtu = attr.PathMTU.Bytes()
+	}
+	if mask&verbs.MaskTimeout != 0 {
+		a.Timeout = attr.Timeout
+		qp.timeout = 0
+		if attr.Timeout != 0 {
+			qp.timeout = max(roce.Timeout(attr.Timeout), tick)
+		}
+	}
+	if mask&verbs.MaskRetryCount != 0 {
+		a.RetryCount = attr.RetryCount
+		qp.comp.retries = attr.RetryCount
+	}
+	if mask&verbs.MaskRNRRetry != 0 {
+		a.RNRRetry = attr.RNRRetry
+		qp.comp.rnrRetries = attr.RNRRetry
+	}
+	if mask&verbs.MaskRQPSN != 0 {
+		qp.resp.psn = roce.PSN(attr.RQPSN) & roce.PSNMask
+	}
+	if mask&verbs.MaskMinRNRTimer != 0 {
+		a.MinRNRTimer = attr.MinRNRTimer
+	}
+	if mask&verbs.MaskSQPSN != 0 {
+		qp.req.psn = roce.PSN(attr.SQPSN) & roce.PSNMask
+		qp.comp.psn, qp.req.top = qp.req.psn, qp.req.psn
+	}
+	if mask&verbs.MaskPathMigState != 0 {
+		a.PathMigState = attr.PathMigState
+	}
+	if mask&verbs.MaskDestQPNum != 0 {
+		a.DestQPNum = attr.DestQPNum
+	}
+	if mask&verbs.MaskState != 0 {
+		qp.enter(attr.State)
+	}
+	return nil
+}
+
+// checkTransition is __qp_chk_state. It trusts the current state that the caller states, as
+// the kernel does, but refuses to run a QP that has never had a path.
+func (qp *QP) checkTransition(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
+	cur := qp.state
+	if mask&verbs.MaskCurState != 0 {
+		cur = attr.CurState
+	}
+	runs := attr.State >= verbs.StateRTR && attr.State <= verbs.StateSQE
+	if runs && qp.typ != verbs.UD && qp.path == nil && mask&verbs.MaskAV == 0 {
+		return unix.EINVAL
+	}
+	if !transitionAllowed(cur, attr.State, qp.typ, mask) ||
+		cur == verbs.StateSQD && qp.attr.SQDraining && attr.State != verbs.StateErr {
+		return unix.EINVAL
+	}
+	return nil
+}
+
+// enter moves the QP to a state.
+func (qp *QP) enter(s verbs.QPState) {
+	switch s {
+	case verbs.StateReset:
+		qp.state = s
+		qp.reset()
+	case verbs.StateErr:
+		if qp.state == verbs.StateErr { // flush what was posted since
+			qp.flushSends()
+			qp.flushReceives()
+			return
+		}
+		qp.setError()
+	case verbs.StateSQD:
+		qp.state = s
+		qp.attr.SQDraining = true
+		qp.request()
+	default:
+		if s == verbs.StateRTS && qp.state == verbs.StateRTR {
+			qp.req.window = window{}
+		}
+		qp.state = s
+		qp.request()
+	}
+}
+
+func (qp *QP) query() verbs.QPAttr {
+	qp.mu.Lock()
+	defer qp.mu.Unlock()
+	a := qp.attr
+	a.State, a.CurState = qp.state, qp.state
+	a.RQPSN, a.SQPSN = uint32(qp.resp.psn), uint32(qp.req.psn)
+	a.Cap, a.SignalAll = qp.cap, qp.signalAll
+	return a
+}

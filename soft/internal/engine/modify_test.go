@@ -1,0 +1,126 @@
+package engine
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/unix"
+)
+
+// TestTransitions tries every transition with the attributes that it requires and allows,
+// with one missing, and with one too many.
+func TestTransitions(t *testing.T) {
+	all := []verbs.QPState{verbs.StateReset, verbs.StateInit, verbs.StateRTR, verbs.StateRTS, verbs.StateSQD, verbs.StateSQE, verbs.StateErr}
+	valid := map[verbs.QPState][]verbs.QPState{
+		verbs.StateReset: {verbs.StateReset, verbs.StateInit},
+		verbs.StateInit:  {verbs.StateReset, verbs.StateInit, verbs.StateRTR, verbs.StateErr},
+		verbs.StateRTR:   {verbs.StateReset, verbs.StateRTS, verbs.StateErr},
+		verbs.StateRTS:   {verbs.StateReset, verbs.StateRTS, verbs.StateSQD, verbs.StateErr},
+		verbs.StateSQD:   {verbs.StateReset, verbs.StateRTS, verbs.StateSQD, verbs.StateErr},
+		verbs.StateSQE:   {verbs.StateReset, verbs.StateRTS, verbs.StateErr},
+		verbs.StateErr:   {verbs.StateReset, verbs.StateErr},
+	}
+	for _, typ := range []verbs.QPType{verbs.RC, verbs.UC, verbs.UD} {
+		for _, from := range all {
+			for _, to := range all {
+				want := false
+				for _, s := range valid[from] {
+					want = want || s == to
+				}
+				tr := transitions[states{from, to}]
+				required, optional := tr.required[typ]|verbs.MaskState, tr.optional[typ]
+				if got := transitionAllowed(from, to, typ, required); got != want {
+					t.Errorf("%v: %v to %v: %v", typ, from, to, got)
+				}
+				if !want {
+					continue
+				}
+				if !transitionAllowed(from, to, typ, required|optional&^verbs.MaskCurState) {
+					t.Errorf("%v: %v to %v: not with optional attributes", typ, from, to)
+				}
+				for bit := verbs.MaskCurState; bit <= verbs.MaskDestQPNum; bit <<= 1 {
+					if required&bit != 0 && transitionAllowed(from, to, typ, required&^bit) {
+						t.Errorf("%v: %v to %v: allowed without %v", typ, from, to, bit)
+					}
+					if (required|optional)&bit == 0 && transitionAllowed(from, to, typ, required|bit) {
+						t.Errorf("%v: %v to %v: allowed with %v", typ, from, to, bit)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestModifyErrors sets attributes that are not valid.
+func TestModifyErrors(t *testing.T) {
+	n := newNode(t, newTestNetwork(1, faults{}), 64, addrA)
+	x, y := n.newQP(verbs.RC), n.newQP(verbs.RC)
+	good := x.attrs(y)
+	const rtr = verbs.MaskState | maskRTR | verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer
+	toInit := func() {
+		good.State = verbs.StateReset
+		x.mustModify(good, verbs.MaskState)
+		good.State = verbs.StateInit
+		x.mustModify(good, verbs.MaskState|maskInit)
+		good.State = verbs.StateRTR
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(*verbs.QPAttr)
+		mask   verbs.QPAttrMask
+		err    error
+	}{
+		{"none", func(a *verbs.QPAttr) {}, rtr, nil},
+		{"MTU 0", func(a *verbs.QPAttr) { a.PathMTU = 0 }, rtr, unix.EINVAL},
+		{"MTU 6", func(a *verbs.QPAttr) { a.PathMTU = 6 }, rtr, unix.EINVAL},
+		{"unknown GID", func(a *verbs.QPAttr) { a.AV.SGIDIndex = 5 }, rtr, errNoData},
+		{"no global route", func(a *verbs.QPAttr) { a.AV.Global = false }, rtr, unix.EINVAL},
+		{"too many READs", func(a *verbs.QPAttr) { a.MaxDestRDAtomic = 129 }, rtr, unix.EINVAL},
+		{"alternate path", func(a *verbs.QPAttr) { a.AltAV = a.AV; a.AltPort = 1 }, rtr | verbs.MaskAltPath, unix.EINVAL},
+		{"access", func(a *verbs.QPAttr) { a.Access = 1 << 15 }, rtr | verbs.MaskAccess, unix.EINVAL},
+		{"unknown mask", func(a *verbs.QPAttr) {}, rtr | 1<<21, unix.EOPNOTSUPP},
+		{"state", func(a *verbs.QPAttr) { a.State = 7 }, rtr, unix.EINVAL},
+		{"to RTS", func(a *verbs.QPAttr) { a.State = verbs.StateRTS }, rtr, unix.EINVAL},
+		{"port without state", func(a *verbs.QPAttr) { a.Port = 2 }, verbs.MaskPort, unix.EINVAL},
+		{"timeout without state", func(a *verbs.QPAttr) { a.Timeout = 32 }, verbs.MaskTimeout, unix.EINVAL},
+	} {
+		toInit()
+		a := *good
+		tt.change(&a)
+		if err := x.Modify(&a, tt.mask); !errors.Is(err, tt.err) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		want := verbs.StateInit
+		if tt.err == nil {
+			want = verbs.StateRTR
+		}
+		if s := x.Query().State; s != want {
+			t.Errorf("%s: in %v", tt.name, s)
+		}
+	}
+	if err := x.Doorbell(); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("doorbell: %v", err)
+	}
+	z := n.newQP(verbs.RC) // in RESET, without a path
+	if err := z.Modify(&verbs.QPAttr{CurState: verbs.StateRTS, State: verbs.StateRTS}, verbs.MaskState|verbs.MaskCurState); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("RTS without a path: %v", err)
+	}
+}
+
+// TestQuery queries what has been set.
+func TestQuery(t *testing.T) {
+	n := newNode(t, newTestNetwork(1, faults{}), 64, addrA)
+	x, y := pair(n, n.sibling(64), verbs.RC, func(a *verbs.QPAttr) { a.MaxRDAtomic, a.MaxDestRDAtomic = 3, 5; a.MinRNRTimer = 12 })
+	a := x.Query()
+	gid, _ := n.dev.GID(0)
+	if a.State != verbs.StateRTS || a.CurState != verbs.StateRTS || a.PathMTU != 3 || a.DestQPNum != y.Num() || a.RQPSN != 0xfffff0 || a.SQPSN != 0xfffff0 ||
+		a.MaxRDAtomic != 4 || a.MaxDestRDAtomic != 8 || a.MinRNRTimer != 12 || a.Port != 1 || a.Timeout != 10 || a.RetryCount != 7 || a.RNRRetry != 7 ||
+		a.AV.DGID != gid || a.Cap != x.Cap() || a.Access != verbs.AccessAll|verbs.AccessFlushGlobal {
+		t.Errorf("%+v", a)
+	}
+	x.post(verbs.SendWR{Opcode: verbs.OpRDMAWrite})
+	if a, b := x.Query(), y.Query(); a.SQPSN != 0xfffff1 || b.RQPSN != 0xfffff1 {
+		t.Errorf("PSNs %#x, %#x", a.SQPSN, b.RQPSN)
+	}
+}

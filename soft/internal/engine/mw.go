@@ -1,0 +1,219 @@
+package engine
+
+import (
+	"sync"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/unix"
+)
+
+// accessMW contains the rights that a window can have.
+const accessMW = accessMR | verbs.AccessZeroBased
+
+// MW is a memory window: a key for a part of an MR.
+type MW struct {
+	dev *Device
+	pd  *PD
+	typ verbs.MWType
+
+	mu     sync.Mutex
+	key    uint32
+	state  mwState
+	access verbs.Access
+	addr   uint64
+	length uint64
+	mr     *MR // nil if nothing is bound
+	qp     *QP // that bound a type 2 window
+}
+
+type mwState uint8
+
+const (
+	mwInvalid mwState = iota
+	mwFree            // type 2: not bound
+	mwValid
+)
+
+func (pd *PD) allocMW(typ verbs.MWType) (*MW, error) {
+	d := pd.dev
+	if err := d.usable(); err != nil {
+		return nil, err
+	}
+	mw := &MW{dev: d, pd: pd, typ: typ}
+	switch typ {
+	case verbs.MWType1:
+		mw.state = mwValid
+	case verbs.MWType2:
+		mw.state = mwFree
+	default:
+		return nil, unix.EINVAL
+	}
+	if !pd.use.get() {
+		return nil, unix.EINVAL
+	}
+	if !d.mws.addRandom(mw, &mw.key, minMWIndex, maxMWIndex, maxMW) {
+		pd.use.put()
+		return nil, unix.ENOMEM
+	}
+	return mw, nil
+}
+
+func (mw *MW) currentKey() uint32 {
+	mw.mu.Lock()
+	defer mw.mu.Unlock()
+	return mw.key
+}
+
+func (mw *MW) dealloc() error {
+	mw.mu.Lock()
+	defer mw.mu.Unlock()
+	if mw.state == mwInvalid {
+		return unix.EINVAL
+	}
+	mw.unbind()
+	mw.state = mwInvalid
+	mw.dev.mws.remove(mw.key >> 8)
+	mw.pd.use.put()
+	return nil
+}
+
+// unbind removes the binding.
+func (mw *MW) unbind() {
+	if mw.mr != nil {
+		mw.mr.mu.Lock()
+		mw.mr.windows--
+		mw.mr.mu.Unlock()
+	}
+	mw.mr, mw.qp = nil, nil
+	mw.access, mw.addr, mw.length = 0, 0, 0
+}
+
+// binding is the work request BIND_MW.
+type binding struct {
+	addr, length uint64
+	lkey         uint32
+	key, newKey  uint32 // of the window
+	access       verbs.Access
+}
+
+// bindMW executes a BIND_MW request (rxe_bind_mw).
+func (qp *QP) bindMW(b *binding) bool {
+	mw := qp.dev.mws.get(b.key >> 8)
+	if mw == nil || b.access&^accessMW != 0 {
+		return false
+	}
+	var mr *MR
+	if b.length != 0 {
+		if mr = qp.dev.mrs.get(b.lkey >> 8); mr == nil || mr.key != b.lkey {
+			return false
+		}
+	}
+	mw.mu.Lock()
+	defer mw.mu.Unlock()
+	if mw.key != b.key || mw.pd != qp.pd {
+		return false
+	}
+	switch mw.typ {
+	case verbs.MWType1:
+		if mw.state != mwValid || b.access&verbs.AccessZeroBased != 0 {
+			return false
+		}
+	case verbs.MWType2:
+		if mw.state != mwFree || mr == nil {
+			return false
+		}
+	}
+	if mr != nil && !mr.bind(qp.pd, b) {
+		return false
+	}
+	mw.unbind()
+	mw.key = mw.key&^0xff | b.newKey&0xff
+	mw.state = mwValid
+	mw.access, mw.addr, mw.length, mw.mr = b.access, b.addr, b.length, mr
+	if mw.typ == verbs.MWType2 {
+		mw.qp = qp
+	}
+	return true
+}
+
+// bind counts a window of the region if it may be bound.
+func (mr *MR) bind(pd *PD, b *binding) bool {
+	mr.mu.Lock()
+	defer mr.mu.Unlock()
+	writes := b.access&(verbs.AccessRemoteWrite|verbs.AccessRemoteAtomic) != 0
+	switch {
+	case !mr.valid, mr.pd != pd,
+		mr.access&verbs.AccessMWBind == 0,
+		writes && mr.access&verbs.AccessLocalWrite == 0,
+		!mr.inRange(b.addr, b.length):
+		return false
+	}
+	mr.windows++
+	return true
+}
+
+// invalidate executes a LOCAL_INV request, or the invalidation of a SEND_WITH_INV. Only
+// type 2 windows can be invalidated: memory that a program registers cannot.
+func (qp *QP) invalidate(key uint32) bool {
+	if !isMWKey(key) {
+		return false
+	}
+	mw := qp.dev.mws.get(key >> 8)
+	if mw == nil {
+		return false
+	}
+	mw.mu.Lock()
+	defer mw.mu.Unlock()
+	if mw.key != key || mw.typ != verbs.MWType2 || mw.state != mwValid {
+		return false
+	}
+	mw.unbind()
+	mw.state = mwFree
+	return true
+}
+
+// remoteMR returns the region, locked, and the address in it for an access of a peer to
+// length bytes at va. It returns nil if that is not allowed.
+func (qp *QP) remoteMR(key uint32, access verbs.Access, va, length uint64) (*MR, uint64) {
+	if isMWKey(key) {
+		return qp.windowMR(key, access, va, length)
+	}
+	mr := qp.lastRemote
+	if mr == nil || mr.key != key {
+		if mr = qp.dev.mrs.get(key >> 8); mr == nil {
+			return nil, 0
+		}
+	}
+	if !mr.lock(qp.pd, key, access) {
+		return nil, 0
+	}
+	if !mr.inRange(va, length) {
+		mr.unlock()
+		return nil, 0
+	}
+	qp.lastRemote = mr
+	return mr, va
+}
+
+// windowMR is remoteMR for the key of a window. Addresses of a zero-based window begin at 0.
+func (qp *QP) windowMR(key uint32, access verbs.Access, va, length uint64) (*MR, uint64) {
+	mw := qp.dev.mws.get(key >> 8)
+	if mw == nil {
+		return nil, 0
+	}
+	mw.mu.Lock()
+	defer mw.mu.Unlock()
+	if mw.key != key || mw.pd != qp.pd || mw.state != mwValid || mw.mr == nil || mw.access&access != access ||
+		mw.typ == verbs.MWType2 && mw.qp != qp {
+		return nil, 0
+	}
+	off := va
+	if mw.access&verbs.AccessZeroBased == 0 {
+		off = va - mw.addr // wraps around for smaller addresses, which are then out of range
+	}
+	if length > mw.length || off > mw.length-length {
+		return nil, 0
+	}
+	mw.mr.mu.RLock() // a region with windows is valid
+	return mw.mr, mw.addr + off
+}

@@ -1,0 +1,101 @@
+package engine
+
+import (
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/roce"
+	"github.com/goverbs/verbs/internal/unix"
+)
+
+// path is where packets of a QP or an AH go.
+type path struct {
+	av     verbs.AddressVector
+	port   *port
+	src    netip.AddrPort
+	dst    netip.AddrPort
+	remote netip.Addr // dst without zone
+	flow   roce.Flow
+	local  bool // to the device itself
+}
+
+// newPath resolves an address vector, with the checks of the kernel's rdma_fill_sgid_attr
+// and address resolution.
+func (d *Device) newPath(av verbs.AddressVector) (*path, error) {
+	if av.Port != 1 || !av.Global {
+		return nil, unix.EINVAL
+	}
+	if int(av.SGIDIndex) >= len(d.ports) {
+		return nil, errNoData
+	}
+	p := d.ports[av.SGIDIndex]
+	return d.pathTo(p, verbs.GID(av.DGID).Addr(), av)
+}
+
+// pathTo returns the path from a port to an address.
+func (d *Device) pathTo(p *port, dst netip.Addr, av verbs.AddressVector) (*path, error) {
+	if dst.Is4() != p.addr.Is4() || dst.IsUnspecified() {
+		return nil, unix.EINVAL
+	}
+	q := &path{av: av, port: p, src: p.local, remote: dst, local: d.portOf(dst) != nil}
+	if dst.IsLinkLocalUnicast() || dst.IsLinkLocalMulticast() {
+		dst = dst.WithZone(p.local.Addr().Zone()) // no effect on IPv4
+	}
+	q.dst = netip.AddrPortFrom(dst, d.udpPort)
+	flow, err := roce.NewFlow(q.src, q.dst)
+	if err != nil {
+		return nil, unix.EINVAL
+	}
+	q.flow = flow
+	return q, nil
+}
+
+// AH is an address handle.
+type AH struct {
+	dev *Device
+	pd  *PD
+	num uint32
+
+	path atomic.Pointer[path]
+}
+
+func (pd *PD) createAH(av verbs.AddressVector) (*AH, error) {
+	d := pd.dev
+	if err := d.usable(); err != nil {
+		return nil, err
+	}
+	p, err := d.newPath(av)
+	if err != nil {
+		return nil, err
+	}
+	if !pd.use.get() {
+		return nil, unix.EINVAL
+	}
+	ah := &AH{dev: d, pd: pd}
+	ah.path.Store(p)
+	var ok bool
+	if ah.num, ok = d.ahs.add(ah, 1, maxAH); !ok {
+		pd.use.put()
+		return nil, unix.ENOMEM
+	}
+	return ah, nil
+}
+
+func (ah *AH) query() verbs.AddressVector { return ah.path.Load().av }
+
+func (ah *AH) modify(av verbs.AddressVector) error {
+	p, err := ah.dev.newPath(av)
+	if err == nil {
+		ah.path.Store(p)
+	}
+	return err
+}
+
+func (ah *AH) destroy() error {
+	if !ah.dev.ahs.remove(ah.num) {
+		return unix.EINVAL
+	}
+	ah.pd.use.put()
+	return nil
+}

@@ -1,0 +1,60 @@
+package engine
+
+import (
+	"sync/atomic"
+
+	"github.com/goverbs/verbs/internal/unix"
+)
+
+// PD is a protection domain.
+type PD struct {
+	dev *Device
+	use useCount
+}
+
+// useCount counts the objects that depend on an object.
+type useCount struct{ n atomic.Int64 }
+
+// dead is far below zero, so that get fails after the object has ended.
+const dead = -1 << 62
+
+// get adds a dependent object. It reports false if the object has ended.
+func (c *useCount) get() bool {
+	if c.n.Add(1) > 0 {
+		return true
+	}
+	c.n.Add(-1)
+	return false
+}
+
+func (c *useCount) put() { c.n.Add(-1) }
+
+// end ends the object. It fails with EBUSY if others depend on it.
+func (c *useCount) end() error {
+	if !c.n.CompareAndSwap(0, dead) {
+		if c.n.Load() < 0 {
+			return unix.EINVAL
+		}
+		return errBusy
+	}
+	return nil
+}
+
+func (d *Device) allocPD() (*PD, error) {
+	if err := d.usable(); err != nil {
+		return nil, err
+	}
+	if d.pds.Add(1) > maxPD {
+		d.pds.Add(-1)
+		return nil, unix.ENOMEM
+	}
+	return &PD{dev: d}, nil
+}
+
+func (pd *PD) dealloc() error {
+	err := pd.use.end()
+	if err == nil {
+		pd.dev.pds.Add(-1)
+	}
+	return err
+}

@@ -1,0 +1,193 @@
+package engine
+
+import (
+	"net/netip"
+	"runtime"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/roce"
+	"github.com/goverbs/verbs/soft/internal/netif"
+)
+
+// receiver takes the packets that a port receives. Only the port's goroutine uses it.
+type receiver struct {
+	dev  *Device
+	port *port
+	pkt  packet
+	acks *batch // acknowledgements of several QPs
+	late []*QP  // whose acknowledgements wait for the program, see answer
+
+	src, dst netip.AddrPort // of flow
+	flow     roce.Flow
+	flowOK   bool
+}
+
+func newReceiver(d *Device, p *port) *receiver {
+	return &receiver{dev: d, port: p, acks: newBatch()}
+}
+
+// receive takes a batch of packets. A QP stays locked for packets that follow each other.
+func (r *receiver) receive(pkts []netif.Packet) {
+	few := len(pkts) <= fewPackets
+	var qp *QP
+	for i := range pkts {
+		p := r.decode(&pkts[i])
+		if p == nil {
+			continue
+		}
+		switch p.DestQP {
+		case 1:
+			r.dev.receiveMAD(p)
+			continue
+		case multicastQPN:
+			r.dev.receiveMulticast(p)
+			continue
+		}
+		to := r.dev.qps.get(p.DestQP)
+		if to == nil {
+			continue
+		}
+		if to != qp {
+			r.release(qp, few)
+			qp = to
+			qp.lock()
+		}
+		qp.handle(p)
+	}
+	r.release(qp, few)
+	r.answer()
+	r.dev.drain(drainWork)
+}
+
+// release ends work on a QP, which may be nil.
+func (r *receiver) release(qp *QP, few bool) {
+	if qp == nil {
+		return
+	}
+	qp.request()
+	if few && qp.resp.ackDue && qp.resp.received {
+		r.late = append(r.late, qp)
+	} else {
+		r.acknowledge(qp)
+	}
+	qp.resp.received = false
+	qp.unlock()
+}
+
+// acknowledge sends the acknowledgement that is due, together with other packets.
+func (r *receiver) acknowledge(qp *QP) {
+	if own := qp.batch; qp.resp.ackDue && own == nil && !qp.path.local {
+		qp.batch = r.acks
+		qp.sendAck()
+		qp.batch = nil
+		return
+	}
+	qp.sendAck()
+}
+
+// answer sends acknowledgements. Before, it lets programs run that messages may have woken: the
+// acknowledgement goes with the answer then, and takes no system call of either side.
+func (r *receiver) answer() {
+	if len(r.late) > 0 {
+		runtime.Gosched()
+		for _, qp := range r.late {
+			qp.lock()
+			r.acknowledge(qp)
+			qp.unlock()
+		}
+		clear(r.late)
+		r.late = r.late[:0]
+	}
+	r.acks.flush(r.dev)
+}
+
+// decode checks what does not depend on the QP, and returns the packet or nil.
+func (r *receiver) decode(np *netif.Packet) *packet {
+	p := &r.pkt
+	if p.Decode(np.Data) != nil || p.Opcode == roce.CNP || p.DestQP == 0 || !r.verify(np) {
+		return nil
+	}
+	p.src, p.dst, p.tos = np.Src.Addr().Unmap().WithZone(""), np.Dst.Addr().Unmap().WithZone(""), np.TOS
+	if p.dst.IsMulticast() != (p.DestQP == multicastQPN) || !p.dst.IsMulticast() && r.dev.portOf(p.dst) == nil {
+		return nil
+	}
+	return p
+}
+
+// verify checks the ICRC.
+func (r *receiver) verify(np *netif.Packet) bool {
+	if np.Src != r.src || np.Dst != r.dst || !r.flowOK {
+		f, err := roce.NewFlow(np.Src, np.Dst)
+		if err != nil {
+			return false
+		}
+		r.src, r.dst, r.flow, r.flowOK = np.Src, np.Dst, f, true
+	}
+	if np.IDKnown {
+		r.pkt.id = np.ID
+		return r.flow.Verify(np.Data, np.ID)
+	}
+	id, ok := r.flow.VerifyUnknownID(np.Data)
+	r.pkt.id = id
+	return ok
+}
+
+// accepts reports whether the QP takes a packet (rxe's check_type_state, check_addr and
+// check_keys).
+func (qp *QP) accepts(p *packet) bool {
+	if p.Opcode.Transport() != qp.transport {
+		return false
+	}
+	minState := verbs.StateRTR
+	if p.Opcode.Has(roce.IsResponse) {
+		minState = verbs.StateRTS
+	}
+	if qp.state < minState || qp.state == verbs.StateErr || qp.ended {
+		return false
+	}
+	if qp.typ != verbs.UD && (p.src != qp.path.remote || p.dst != qp.path.port.addr) {
+		return false
+	}
+	if !qp.dev.checkPKey(p) {
+		return false
+	}
+	if qp.typ == verbs.UD && p.DETH.QKey != qp.attr.QKey {
+		saturate(&qp.dev.qkeyViolations)
+		return false
+	}
+	return true
+}
+
+// handle processes a packet. The QP is locked; finish follows the last packet. The packet's
+// memory is not used afterwards.
+func (qp *QP) handle(p *packet) {
+	if !qp.accepts(p) {
+		return
+	}
+	qp.dev.counters.add(receivedPackets, 1)
+	if p.Opcode.Has(roce.IsRequest) {
+		qp.respond(p)
+	} else {
+		qp.complete(p)
+	}
+}
+
+// finish ends a series of packets.
+func (qp *QP) finish() {
+	qp.sendAck()
+	qp.request()
+}
+
+// resume continues what the QP has interrupted to let others work.
+func (qp *QP) resume() {
+	qp.resumed = false
+	qp.continueReply()
+}
+
+// yield makes the QP continue when others have worked.
+func (qp *QP) yield() {
+	if !qp.resumed {
+		qp.resumed = true
+		qp.own(work{qp: qp})
+	}
+}

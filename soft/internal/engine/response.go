@@ -1,0 +1,299 @@
+package engine
+
+import (
+	"encoding/binary"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/roce"
+)
+
+// resource is a READ, atomic or FLUSH that the peer may repeat.
+type resource struct {
+	kind   opKind // opUnknown: not in use
+	first  roce.PSN
+	last   roce.PSN
+	va     uint64
+	length uint32
+	rkey   uint32
+	orig   uint64 // result of an atomic
+}
+
+// reply is the answer to a READ in progress.
+type reply struct {
+	active bool
+	first  bool // no packet has been sent
+	va     uint64
+	rkey   uint32
+	left   uint32
+	psn    roce.PSN
+}
+
+// keep makes p a resource, which replaces the oldest one.
+func (qp *QP) keep(p *packet, kind opKind, packets int) *resource {
+	r := &qp.resp
+	if len(r.resources) == 0 {
+		return new(resource) // a FLUSH needs none
+	}
+	res := &r.resources[r.nextResource]
+	r.nextResource = (r.nextResource + 1) % len(r.resources)
+	*res = resource{kind: kind, first: p.PSN, last: p.PSN.Add(packets - 1)}
+	return res
+}
+
+// resourceAt returns the resource with a PSN, or nil.
+func (qp *QP) resourceAt(psn roce.PSN) *resource {
+	for i := range qp.resp.resources {
+		res := &qp.resp.resources[i]
+		if res.kind != opUnknown && !psn.Before(res.first) && !psn.After(res.last) {
+			return res
+		}
+	}
+	return nil
+}
+
+// read starts the answer to a READ.
+func (qp *QP) read(p *packet) fault {
+	r := &qp.resp
+	length := p.RETH.Length
+	if length > 0 {
+		mr, _ := qp.remoteMR(p.RETH.RKey, verbs.AccessRemoteRead, p.RETH.VA, uint64(length))
+		if mr == nil {
+			return faultAccess
+		}
+		mr.unlock()
+	}
+	packets := max(1, int((uint64(length)+uint64(qp.mtu)-1)/uint64(qp.mtu)))
+	res := qp.keep(p, opRead, packets)
+	res.va, res.length, res.rkey = p.RETH.VA, length, p.RETH.RKey
+	r.msn++
+	r.psn = p.PSN.Add(packets)
+	r.inMessage = false
+	r.reply = reply{active: true, first: true, va: p.RETH.VA, rkey: p.RETH.RKey, left: length, psn: p.PSN}
+	qp.continueReply()
+	return noFault
+}
+
+// continueReply sends the packets of the answer to a READ, and then processes the requests
+// that wait behind it.
+func (qp *QP) continueReply() {
+	r := &qp.resp
+	for sent := 0; r.reply.active; sent++ {
+		if sent == burst {
+			qp.yield()
+			return
+		}
+		if !qp.replyPacket() {
+			return
+		}
+	}
+	if len(r.waiting) == 0 {
+		return
+	}
+	waiting := r.waiting
+	r.waiting = nil
+	for i, p := range waiting {
+		if r.reply.active {
+			r.waiting = append(r.waiting, waiting[i:]...)
+			break
+		}
+		if qp.state != verbs.StateErr {
+			qp.respondNow(p)
+		}
+		qp.dev.putPacket(p)
+	}
+	if r.waiting == nil {
+		clear(waiting)
+		r.waiting = waiting[:0]
+	}
+}
+
+// replyPacket sends the next packet of the answer to a READ. It reports false if it ends the
+// QP because the memory is gone.
+func (qp *QP) replyPacket() bool {
+	rep := &qp.resp.reply
+	n := min(rep.left, uint32(qp.mtu))
+	h := roce.Packet{
+		DestQP: qp.attr.DestQPNum, PSN: rep.psn,
+		AETH: roce.AETH{Syndrome: roce.ACKUnlimited, MSN: qp.resp.msn},
+	}
+	switch last := n == rep.left; {
+	case rep.first && last:
+		h.Opcode = roce.RCReadResponseOnly
+	case rep.first:
+		h.Opcode = roce.RCReadResponseFirst
+	case last:
+		h.Opcode = roce.RCReadResponseLast
+	default:
+		h.Opcode = roce.RCReadResponseMiddle
+	}
+	if n > 0 {
+		mr, addr := qp.remoteMR(rep.rkey, verbs.AccessRemoteRead, rep.va, uint64(n))
+		ok := mr != nil
+		if ok {
+			o := qp.begin(qp.path, &h, int(n))
+			if ok = copyMemory(o.payload, mr.slice(addr, uint64(n))); ok {
+				qp.send(&o, &h)
+			} else {
+				qp.abort(&o)
+			}
+			mr.unlock()
+		}
+		if !ok {
+			psn := rep.psn
+			qp.report(verbs.EventQPAccessErr)
+			qp.sendNAK(roce.NAKRemoteAccess, psn)
+			qp.setError()
+			return false
+		}
+	} else {
+		o := qp.begin(qp.path, &h, 0)
+		qp.send(&o, &h)
+	}
+	qp.resp.ackDue = false // implied
+	rep.first = false
+	rep.va += uint64(n)
+	rep.left -= n
+	rep.psn = rep.psn.Add(1)
+	rep.active = rep.left > 0
+	return true
+}
+
+// done advances behind a request of one packet that is not a SEND or WRITE.
+func (r *responder) done(p *packet) {
+	r.msn++
+	r.psn = p.PSN.Add(1)
+	r.ackPSN = r.psn
+	r.inMessage = false
+}
+
+// atomic executes a COMPARE SWAP or FETCH ADD.
+func (qp *QP) atomic(p *packet) fault {
+	a := &p.Atomic
+	mr, addr := qp.remoteMR(a.RKey, verbs.AccessRemoteAtomic, a.VA, 8)
+	if mr == nil {
+		return faultAccess
+	}
+	defer mr.unlock()
+	w := word(mr.mem, addr-mr.iova)
+	if w == nil {
+		return faultInvalid
+	}
+	var orig uint64
+	var ok bool
+	if p.Opcode == roce.RCCompareSwap {
+		orig, ok = compareSwap(w, a.Compare, a.SwapAdd)
+	} else {
+		orig, ok = fetchAdd(w, a.SwapAdd)
+	}
+	if !ok {
+		return faultAccess
+	}
+	res := qp.keep(p, opAtomic, 1)
+	res.orig = orig
+	qp.resp.done(p)
+	qp.sendResponse(roce.RCAtomicAcknowledge, p.PSN, roce.ACKUnlimited, res.orig)
+	return noFault
+}
+
+// atomicWrite executes an ATOMIC WRITE.
+func (qp *QP) atomicWrite(p *packet) fault {
+	if p.RETH.Length != 8 {
+		return faultLength
+	}
+	mr, addr := qp.remoteMR(p.RETH.RKey, verbs.AccessRemoteWrite, p.RETH.VA, 8)
+	if mr == nil {
+		return faultAccess
+	}
+	defer mr.unlock()
+	w := word(mr.mem, addr-mr.iova)
+	if w == nil {
+		return faultInvalid
+	}
+	if !storeWord(w, binary.NativeEndian.Uint64(p.Payload)) {
+		return faultAccess
+	}
+	qp.keep(p, opAtomicWrite, 1)
+	qp.resp.done(p)
+	qp.sendResponse(roce.RCReadResponseOnly, p.PSN, roce.ACKUnlimited, 0)
+	return noFault
+}
+
+// flush executes a FLUSH. Memory is visible to all once it has been written, so there is
+// nothing to do but to check.
+func (qp *QP) flush(p *packet) fault {
+	va, length := p.RETH.VA, uint64(p.RETH.Length)
+	if p.FETH.Selectivity == roce.FlushRegion { // the range has no meaning
+		mr := qp.dev.mrs.get(p.RETH.RKey >> 8)
+		if mr != nil {
+			va, length = mr.iova, 0
+		}
+	}
+	mr, _ := qp.remoteMR(p.RETH.RKey, flushAccess(p), va, length)
+	if mr == nil {
+		return faultAccess
+	}
+	mr.unlock()
+	qp.keep(p, opFlush, 1)
+	qp.resp.done(p)
+	qp.sendResponse(roce.RCReadResponseOnly, p.PSN, roce.ACKUnlimited, 0)
+	return noFault
+}
+
+// repeat answers a request that has been executed before (duplicate_request).
+func (qp *QP) repeat(p *packet) {
+	f := p.Opcode.Flags()
+	if f&(roce.IsSend|roce.IsWrite) != 0 {
+		qp.resp.ackDue, qp.resp.ackOf = true, qp.resp.ackPSN.Add(-1)
+		return
+	}
+	res := qp.resourceAt(p.PSN)
+	if res == nil {
+		return
+	}
+	switch {
+	case f&roce.IsRead != 0:
+		if res.kind == opRead {
+			qp.repeatRead(p, res)
+		}
+	case f&roce.IsAtomic != 0:
+		if res.kind == opAtomic {
+			qp.sendResponse(roce.RCAtomicAcknowledge, p.PSN, roce.ACKUnlimited, res.orig)
+		}
+	case res.kind == opAtomicWrite || res.kind == opFlush:
+		qp.sendResponse(roce.RCReadResponseOnly, p.PSN, roce.ACKUnlimited, 0)
+	}
+}
+
+// repeatRead answers a READ, or the rest of one, again.
+func (qp *QP) repeatRead(p *packet, res *resource) {
+	h := &p.RETH
+	off := h.VA - res.va
+	if h.RKey != res.rkey || h.VA < res.va || off > uint64(res.length) || uint64(h.Length) > uint64(res.length)-off {
+		return
+	}
+	qp.resp.reply = reply{active: true, first: p.PSN == res.first, va: h.VA, rkey: h.RKey, left: h.Length, psn: p.PSN}
+	qp.continueReply()
+}
+
+// sendAck sends the acknowledgement that is due.
+func (qp *QP) sendAck() {
+	if r := &qp.resp; r.ackDue {
+		qp.sendResponse(roce.RCAcknowledge, r.ackOf, roce.ACKUnlimited, 0)
+	}
+}
+
+// sendNAK sends a negative acknowledgement, which implies the acknowledgement that is due.
+func (qp *QP) sendNAK(s roce.Syndrome, psn roce.PSN) {
+	qp.sendResponse(roce.RCAcknowledge, psn, s, 0)
+}
+
+// sendResponse sends a response without payload.
+func (qp *QP) sendResponse(o roce.Opcode, psn roce.PSN, s roce.Syndrome, orig uint64) {
+	qp.resp.ackDue = false
+	h := roce.Packet{
+		Opcode: o, DestQP: qp.attr.DestQPNum, PSN: psn, Orig: orig,
+		AETH: roce.AETH{Syndrome: s, MSN: qp.resp.msn},
+	}
+	out := qp.begin(qp.path, &h, 0)
+	qp.send(&out, &h)
+}

@@ -1,0 +1,124 @@
+package engine
+
+import (
+	"sync"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/unix"
+)
+
+// SRQ is a shared receive queue.
+type SRQ struct {
+	dev    *Device
+	pd     *PD
+	num    uint32
+	maxSGE int
+	event  func(verbs.AsyncEventType)
+	use    useCount
+
+	mu    sync.Mutex
+	ring  *Ring
+	limit int
+	ended bool
+}
+
+func (pd *PD) createSRQ(init SRQInit) (*SRQ, error) {
+	d := pd.dev
+	if err := d.usable(); err != nil {
+		return nil, err
+	}
+	if init.MaxWR <= 0 || init.MaxWR > maxSRQWR || init.MaxSGE < 0 || init.MaxSGE > maxSRQSGE {
+		return nil, unix.EINVAL
+	}
+	if !pd.use.get() {
+		return nil, unix.EINVAL
+	}
+	s := &SRQ{dev: d, pd: pd, maxSGE: max(init.MaxSGE, 1), limit: init.Limit, event: init.Event}
+	s.ring = newRing(init.MaxWR, recvSize(s.maxSGE))
+	var ok bool
+	if s.num, ok = d.srqs.add(s, minSRQNum, maxValue); !ok {
+		pd.use.put()
+		return nil, unix.ENOMEM
+	}
+	return s, nil
+}
+
+// recvSize returns the size of a receive request with n SGEs.
+func recvSize(n int) int { return recvWQESize + n*sgeSize }
+
+func (s *SRQ) currentRing() *Ring {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ring
+}
+
+func (s *SRQ) query() (maxWR, maxSGE, limit int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ring.Cap(), s.maxSGE, s.limit
+}
+
+func (s *SRQ) resize(maxWR int) error {
+	if err := s.dev.usable(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.ring
+	prod := r.producer()
+	if s.ended || maxWR <= 0 || maxWR > maxSRQWR || s.limit > 0 && maxWR < s.limit || maxWR < r.used() {
+		return unix.EINVAL
+	}
+	to := newRing(maxWR, recvSize(s.maxSGE))
+	to.prod.Store(r.moveTo(to, r.index, prod))
+	r.index = prod
+	r.cons.Store(prod)
+	s.ring = to
+	return nil
+}
+
+func (s *SRQ) setLimit(limit int) error {
+	if err := s.dev.usable(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended || limit < 0 || limit > s.ring.Cap() {
+		return unix.EINVAL
+	}
+	s.limit = limit
+	return nil
+}
+
+// take copies the next receive to r and frees its element. It reports the event if fewer
+// than the limit are left.
+func (s *SRQ) take(r *receive) takeResult {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ring.used() == 0 {
+		return takeEmpty
+	}
+	if !r.load(s.ring, s.maxSGE) {
+		return takeMalformed
+	}
+	s.ring.consume()
+	if s.limit > 0 && s.ring.used() < s.limit {
+		s.limit = 0
+		if s.event != nil {
+			s.event(verbs.EventSRQLimitReached)
+		}
+	}
+	return takeOK
+}
+
+func (s *SRQ) destroy() error {
+	if err := s.use.end(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	s.dev.srqs.remove(s.num)
+	s.pd.use.put()
+	return nil
+}

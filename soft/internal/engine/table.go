@@ -1,0 +1,97 @@
+package engine
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"sync"
+)
+
+// table contains the objects of one kind by number.
+type table[T any] struct {
+	mu   sync.RWMutex
+	m    map[uint32]*T
+	next uint32
+}
+
+// get returns object n, or nil.
+func (t *table[T]) get(n uint32) *T {
+	t.mu.RLock()
+	v := t.m[n]
+	t.mu.RUnlock()
+	return v
+}
+
+// add adds v with a number between lo and hi. Numbers are used again as late as possible.
+// It reports false if all numbers are in use.
+func (t *table[T]) add(v *T, lo, hi uint32) (uint32, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if uint32(len(t.m)) > hi-lo {
+		return 0, false
+	}
+	n := max(t.next, lo)
+	for ; ; n++ {
+		if n > hi {
+			n = lo
+		}
+		if _, used := t.m[n]; !used {
+			break
+		}
+	}
+	t.insert(n, v)
+	t.next = n + 1
+	return n, true
+}
+
+// addRandom stores in *key a random key whose upper 24 bits are a number between lo and hi,
+// and adds v with this number, unless there are limit objects.
+func (t *table[T]) addRandom(v *T, key *uint32, lo, hi uint32, limit int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.m) >= limit {
+		return false
+	}
+	for {
+		n := lo + randomUint32()%(hi-lo+1)
+		if _, used := t.m[n]; !used {
+			*key = n<<8 | randomUint32()&0xff
+			t.insert(n, v)
+			return true
+		}
+	}
+}
+
+func (t *table[T]) insert(n uint32, v *T) {
+	if t.m == nil {
+		t.m = make(map[uint32]*T)
+	}
+	t.m[n] = v
+}
+
+// remove removes object n. It reports false if there was none.
+func (t *table[T]) remove(n uint32) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ok := t.m[n]; !ok {
+		return false
+	}
+	delete(t.m, n)
+	return true
+}
+
+// all returns the objects.
+func (t *table[T]) all() []*T {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	list := make([]*T, 0, len(t.m))
+	for _, v := range t.m {
+		list = append(list, v)
+	}
+	return list
+}
+
+func randomUint32() uint32 {
+	var b [4]byte
+	rand.Read(b[:]) // never fails
+	return binary.NativeEndian.Uint32(b[:])
+}

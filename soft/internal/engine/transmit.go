@@ -1,0 +1,157 @@
+package engine
+
+import (
+	"github.com/goverbs/verbs/internal/roce"
+	"github.com/goverbs/verbs/soft/internal/netif"
+)
+
+const (
+	batchSize = 32
+	maxPacket = roce.MaxHeaderSize + 4096 + 3 + roce.ICRCSize
+)
+
+// batch collects packets that a locked QP sends. It is sent when it is full and when the QP
+// is unlocked. That of a receiver has acknowledgements of several QPs.
+type batch struct {
+	port *port
+	pkts []netif.Packet
+	bufs [batchSize][]byte
+	own  []work // packets for QPs of the device
+}
+
+func newBatch() *batch {
+	b := &batch{pkts: make([]netif.Packet, 0, batchSize)}
+	mem := make([]byte, batchSize*maxPacket)
+	for i := range b.bufs {
+		b.bufs[i] = mem[i*maxPacket : i*maxPacket : (i+1)*maxPacket]
+	}
+	return b
+}
+
+// outgoing is a packet between begin and send.
+type outgoing struct {
+	path    *path
+	pkt     *packet // for the device itself
+	buf     []byte  // for the network
+	payload []byte  // which the caller fills
+}
+
+// begin starts a packet with n bytes of payload.
+func (qp *QP) begin(p *path, h *roce.Packet, n int) (o outgoing) {
+	o.path = p
+	h.Pad = roce.PadLen(n)
+	h.PKey = defaultPKey
+	if p.local {
+		o.pkt = qp.dev.getPacket(n)
+		o.pkt.Packet = *h
+		o.payload = o.pkt.buf
+		return o
+	}
+	b := qp.batchFor(p.port)
+	o.buf = h.AppendHeaders(b.bufs[len(b.pkts)])
+	head := len(o.buf)
+	o.buf = o.buf[:head+n]
+	o.payload = o.buf[head:]
+	return o
+}
+
+// send sends the packet that begin has started with the headers h.
+func (qp *QP) send(o *outgoing, h *roce.Packet) {
+	d, p := qp.dev, o.path
+	qp.sent++
+	if pkt := o.pkt; pkt != nil {
+		pkt.setAddrs(p)
+		if to := d.qps.get(pkt.DestQP); to != nil {
+			qp.own(work{to, pkt})
+			return
+		}
+		if pkt.DestQP == 1 {
+			d.receiveMAD(pkt)
+		}
+		d.putPacket(pkt)
+		return
+	}
+	if p.remote.IsMulticast() {
+		qp.sendToGroup(p, h, o.payload)
+	}
+	qp.sendBuffer(p, o.buf, len(o.payload))
+}
+
+// setAddrs completes a packet to the device itself.
+func (pkt *packet) setAddrs(p *path) {
+	pkt.src, pkt.dst, pkt.tos, pkt.id = p.port.addr, p.remote, p.av.TrafficClass, 0
+	pkt.Payload = pkt.buf
+}
+
+func (qp *QP) sendBuffer(p *path, buf []byte, n int) {
+	b := qp.batch
+	buf = append(buf, roce.Padding(n)...)
+	buf = p.flow.AppendICRC(buf, 0)
+	b.pkts = append(b.pkts, netif.Packet{Src: p.src, Dst: p.dst, TOS: p.av.TrafficClass, Data: buf})
+	if len(b.pkts) == batchSize {
+		b.flush(qp.dev)
+	}
+}
+
+// abort drops the packet that begin has started.
+func (qp *QP) abort(o *outgoing) {
+	if o.pkt != nil {
+		qp.dev.putPacket(o.pkt)
+	}
+}
+
+// own adds work for a QP of the device.
+func (qp *QP) own(w work) {
+	if qp.batch == nil {
+		qp.batch = qp.dev.batches.Get().(*batch)
+	}
+	qp.batch.own = append(qp.batch.own, w)
+}
+
+// batchFor returns the batch for packets through a port.
+func (qp *QP) batchFor(p *port) *batch {
+	if qp.batch == nil {
+		qp.batch = qp.dev.batches.Get().(*batch)
+	}
+	if qp.batch.port != p {
+		qp.batch.flush(qp.dev)
+		qp.batch.port = p
+	}
+	return qp.batch
+}
+
+// flush hands the packets to the network.
+func (b *batch) flush(d *Device) {
+	if len(b.pkts) == 0 {
+		return
+	}
+	if err := b.port.net.Send(b.pkts); err != nil {
+		d.counters.add(sendErrors, 1)
+	}
+	clear(b.pkts)
+	b.pkts = b.pkts[:0]
+}
+
+// lock locks the QP for work that may send packets.
+func (qp *QP) lock() { qp.mu.Lock() }
+
+// unlock sends the packets of the batch and unlocks the QP. The caller then calls
+// Device.drain, unless its caller does.
+func (qp *QP) unlock() {
+	if qp.sent > 0 {
+		qp.dev.counters.add(sentPackets, qp.sent)
+		qp.sent = 0
+	}
+	if b := qp.batch; b != nil {
+		b.flush(qp.dev)
+		if len(b.own) > 0 {
+			qp.dev.work.push(b.own...)
+			clear(b.own)
+			b.own = b.own[:0]
+		}
+		b.port = nil
+		qp.batch = nil
+		qp.dev.batches.Put(b)
+	}
+	qp.mu.Unlock()
+}

@@ -1,0 +1,127 @@
+package engine
+
+import (
+	"net/netip"
+	"sync"
+
+	"github.com/goverbs/verbs/internal/roce"
+)
+
+// packet is a packet for a QP, received from the network or from the device itself. In the
+// latter case it has its own memory.
+type packet struct {
+	roce.Packet
+	src, dst netip.Addr
+	tos      uint8
+	id       uint16
+	buf      []byte // memory of the payload, if the packet has its own
+}
+
+// work is a packet for a QP of the device. Without a packet the QP continues what it has
+// interrupted.
+type work struct {
+	qp  *QP
+	pkt *packet
+}
+
+// workQueue is the queue of a device's own packets. One goroutine at a time processes it.
+type workQueue struct {
+	mu      sync.Mutex
+	items   []work
+	spare   []work // memory for the next items
+	running bool
+	count   workCount
+}
+
+// workCount counts items.
+type workCount struct{ pushed, handled uint64 }
+
+func (q *workQueue) push(w ...work) {
+	q.mu.Lock()
+	q.items = append(q.items, w...)
+	q.count.pushed += uint64(len(w))
+	q.mu.Unlock()
+}
+
+// counts returns how many items have been added and processed.
+func (q *workQueue) counts() workCount {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.count
+}
+
+// take returns the items and makes the caller the one that processes them. It returns none
+// if there are none or if another goroutine processes the queue.
+func (q *workQueue) take() []work {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.running || len(q.items) == 0 {
+		return nil
+	}
+	q.running = true
+	items := q.items
+	q.items, q.spare = q.spare, nil
+	return items
+}
+
+// done ends processing, and reports whether more items have been added.
+func (q *workQueue) done(items []work) bool {
+	clear(items)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.running = false
+	q.count.handled += uint64(len(items))
+	q.spare = items[:0]
+	return len(q.items) > 0
+}
+
+// drain processes the work queue. After most items it leaves the rest to the worker.
+func (d *Device) drain(most int) {
+	for {
+		items := d.work.take()
+		if items == nil {
+			return
+		}
+		for rest := items; len(rest) > 0; {
+			rest = rest[d.processQP(rest):]
+		}
+		most -= len(items)
+		if more := d.work.done(items); more && most <= 0 {
+			d.timers.signal()
+			return
+		}
+	}
+}
+
+// processQP processes the first items, which are for one QP, and returns their number.
+func (d *Device) processQP(items []work) int {
+	qp := items[0].qp
+	qp.lock()
+	n := 0
+	for ; n < len(items) && items[n].qp == qp; n++ {
+		if pkt := items[n].pkt; pkt != nil {
+			qp.handle(pkt)
+			d.putPacket(pkt)
+		} else {
+			qp.resume()
+		}
+	}
+	qp.finish()
+	qp.unlock()
+	return n
+}
+
+// getPacket returns a packet with memory for n bytes of payload.
+func (d *Device) getPacket(n int) *packet {
+	p := d.packets.Get().(*packet)
+	if cap(p.buf) < n {
+		p.buf = make([]byte, max(n, 256))
+	}
+	p.buf = p.buf[:n]
+	return p
+}
+
+func (d *Device) putPacket(p *packet) {
+	p.Payload = nil
+	d.packets.Put(p)
+}

@@ -1,0 +1,120 @@
+package ibcm
+
+import (
+	"syscall"
+
+	"github.com/goverbs/verbs/internal/roce"
+	"github.com/goverbs/verbs/internal/unix"
+)
+
+// Reply contains the parameters of a reply (struct ib_cm_rep_param).
+type Reply struct {
+	QPNum              uint32
+	StartingPSN        uint32
+	ResponderResources uint8
+	InitiatorDepth     uint8
+	FlowControl, SRQ   bool
+	RNRRetryCount      uint8
+	ECE                ECE
+	PrivateData        []byte
+}
+
+// Accept sends a REP. ReadyToUse, Rejected, DisconnectRequested or ReplyFailed follows. It
+// fails with EINVAL (ib_send_cm_rep).
+func (id *ID) Accept(r *Reply) error {
+	if len(r.PrivateData) > roce.REPPrivateData || id.state != RequestRcvd && id.state != MRARequestSent {
+		return unix.EINVAL
+	}
+	id.initiatorDepth, id.responderResources = r.InitiatorDepth, r.ResponderResources
+	id.rqPSN, id.localQP = r.StartingPSN&mask24, r.QPNum&mask24
+	id.state = ReplySent
+	id.sendRepeated(&roce.REP{
+		LocalCommID: id.local, RemoteCommID: id.remote, LocalQPN: r.QPNum, VendorID: r.ECE.VendorID, ECEOptions: r.ECE.AttrMod,
+		StartingPSN: r.StartingPSN, ResponderResources: r.ResponderResources, InitiatorDepth: r.InitiatorDepth,
+		TargetACKDelay: id.device.ackDelay, FlowControl: r.FlowControl, RNRRetryCount: r.RNRRetryCount, SRQ: r.SRQ,
+		LocalCAGUID: id.device.guid, PrivateData: r.PrivateData,
+	})
+	return nil
+}
+
+// handleREP handles a reply (cm_rep_handler).
+func (m *message) handleREP(r *roce.REP) {
+	manager := m.device.manager
+	id := manager.find(r.RemoteCommID, 0)
+	if id == nil {
+		if id := manager.find(r.RemoteCommID, r.LocalCommID); id != nil {
+			id.handleRepeatedREP(m)
+		}
+		return
+	}
+	if id.state != RequestSent && id.state != MRARequestRcvd {
+		return
+	}
+	id.peerGUID, id.peerGID, id.remote, id.peerQP = r.LocalCAGUID, m.reply.DGID, r.LocalCommID, r.LocalQPN
+	if duplicate, stale := id.addRemote(); duplicate != nil || stale != nil {
+		id.remote = 0
+		if stale != nil {
+			m.answer(&roce.REJ{LocalCommID: r.RemoteCommID, RemoteCommID: r.LocalCommID, Message: roce.AnswersREP, Reason: roce.RejStaleConn})
+			stale.disconnectStale()
+		}
+		return
+	}
+	id.cancel()
+	id.state = ReplyRcvd
+	id.initiatorDepth, id.responderResources = r.ResponderResources, r.InitiatorDepth
+	id.sqPSN, id.rnrRetryCount = r.StartingPSN, r.RNRRetryCount
+	id.av.timeout = ackTimeout(r.TargetACKDelay, id.av.timeout-1)
+	id.handle(&Event{Type: ReplyReceived, Reply: &ReceivedReply{
+		QPNum: r.LocalQPN, ResponderResources: r.InitiatorDepth, InitiatorDepth: r.ResponderResources,
+		FlowControl: r.FlowControl, SRQ: r.SRQ, RNRRetryCount: r.RNRRetryCount, ECE: ECE{r.VendorID, r.ECEOptions},
+	}, PrivateData: r.PrivateData})
+}
+
+// handleRepeatedREP answers a repeated reply: the answer was lost, or is not sent yet
+// (cm_dup_rep_handler).
+func (id *ID) handleRepeatedREP(m *message) {
+	switch id.state {
+	case Established:
+		m.answer(id.rtu())
+	case MRAReplySent:
+		m.answer(id.mra(roce.AnswersREP))
+	}
+}
+
+func (id *ID) rtu() *roce.RTU { return &roce.RTU{LocalCommID: id.local, RemoteCommID: id.remote} }
+
+// Establish sends an RTU: the connection is up. It fails with EINVAL (ib_send_cm_rtu).
+func (id *ID) Establish() error {
+	if id.state != ReplyRcvd && id.state != MRAReplySent {
+		return unix.EINVAL
+	}
+	id.state = Established
+	id.send(id.rtu())
+	return nil
+}
+
+// handleRTU handles the confirmation of a reply (cm_rtu_handler).
+func (m *Manager) handleRTU(r *roce.RTU) {
+	if id := m.find(r.RemoteCommID, r.LocalCommID); id != nil && (id.state == ReplySent || id.state == MRAReplyRcvd) {
+		id.establish()
+	}
+}
+
+func (id *ID) establish() {
+	id.cancel()
+	id.state = Established
+	id.handle(&Event{Type: ReadyToUse})
+}
+
+// CommEstablished reports that the peer's first message has arrived before the RTU, and
+// stands for it. It fails with EISCONN or EINVAL (cm_establish).
+func (id *ID) CommEstablished() error {
+	switch id.state {
+	case ReplySent, MRAReplyRcvd:
+		id.establish()
+		return nil
+	case Established:
+		return syscall.EISCONN
+	}
+	return unix.EINVAL
+}

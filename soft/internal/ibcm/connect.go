@@ -1,0 +1,179 @@
+package ibcm
+
+import (
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/roce"
+	"github.com/goverbs/verbs/internal/unix"
+)
+
+// Request contains the parameters of a connection request (struct ib_cm_req_param).
+type Request struct {
+	Path                        *Path
+	ServiceID                   uint64
+	QPType                      verbs.QPType // RC or UC
+	QPNum                       uint32
+	StartingPSN                 uint32
+	ResponderResources          uint8
+	InitiatorDepth              uint8
+	FlowControl, SRQ            bool
+	RetryCount, RNRRetryCount   uint8
+	LocalTimeout, RemoteTimeout uint8 // until the side answers, 4.096 µs * 2^n
+	MaxRetries                  uint8
+	ECE                         ECE
+	PrivateData                 []byte
+}
+
+// Connect sends a REQ. ReplyReceived, Rejected or RequestFailed follows. It fails with EINVAL
+// (ib_send_cm_req).
+func (id *ID) Connect(r *Request) error {
+	if r.QPType != verbs.RC && r.QPType != verbs.UC || len(r.PrivateData) > roce.REQPrivateData || id.state != Idle {
+		return unix.EINVAL
+	}
+	a, ok := id.device.pathAV(r.Path)
+	if !ok {
+		return unix.EINVAL
+	}
+	id.av = a
+	id.timeout = 2*duration(r.Path.Lifetime) + duration(r.RemoteTimeout)
+	id.maxRetries = int(r.MaxRetries)
+	id.initiatorDepth, id.responderResources = r.InitiatorDepth, r.ResponderResources
+	id.retryCount = r.RetryCount
+	id.mtu, id.qpType = r.Path.MTU, r.QPType
+	id.localQP, id.rqPSN = r.QPNum&mask24, r.StartingPSN&mask24
+	id.tid = id.newTID()
+	id.state = RequestSent
+	id.sendRepeated(id.request(r))
+	return nil
+}
+
+const mask24 = 1<<24 - 1
+
+// newTID returns the transaction ID of a message that begins a transaction (cm_form_tid).
+func (id *ID) newTID() uint64 { return uint64(id.manager().tidHigh)<<32 | uint64(id.local) }
+
+// permissiveLID is the LID in paths that have none.
+const permissiveLID = 0xffff
+
+// request returns the message of a request (cm_format_req).
+func (id *ID) request(r *Request) *roce.REQ {
+	p := r.Path
+	m := &roce.REQ{
+		LocalCommID: id.local, VendorID: r.ECE.VendorID, ECEOptions: r.ECE.AttrMod, ServiceID: roce.ServiceID(r.ServiceID),
+		LocalCAGUID: id.device.guid, LocalQPN: r.QPNum, ResponderResources: r.ResponderResources, InitiatorDepth: r.InitiatorDepth,
+		RemoteCMResponseTimeout: r.RemoteTimeout, LocalCMResponseTimeout: r.LocalTimeout, MaxCMRetries: r.MaxRetries,
+		FlowControl: r.FlowControl, SRQ: r.SRQ, StartingPSN: r.StartingPSN,
+		RetryCount: r.RetryCount, RNRRetryCount: r.RNRRetryCount, PKey: p.PKey, PathMTU: uint8(p.MTU),
+		Primary: roce.CMPath{
+			LocalGID: p.SGID, RemoteGID: p.DGID, FlowLabel: p.FlowLabel, PacketRate: p.Rate, TrafficClass: p.TrafficClass,
+			HopLimit: p.HopLimit, SL: p.SL, SubnetLocal: p.HopLimit <= 1, LocalACKTimeout: ackTimeout(id.device.ackDelay, p.Lifetime),
+		},
+		PrivateData: r.PrivateData,
+	}
+	if !m.Primary.SubnetLocal {
+		m.Primary.LocalLID, m.Primary.RemoteLID = permissiveLID, permissiveLID
+	}
+	if r.QPType == verbs.UC {
+		m.Transport = roce.CMTransportUC
+	}
+	return m
+}
+
+// handleREQ handles a connection request (cm_req_handler).
+func (m *message) handleREQ(r *roce.REQ) {
+	d := m.device
+	id := d.newID()
+	id.av, id.tid = m.reply, m.tid
+	id.remote = r.LocalCommID
+	id.timeout, id.maxRetries = duration(r.LocalCMResponseTimeout), int(r.MaxCMRetries)
+	id.peerGUID, id.peerGID, id.peerQP = r.LocalCAGUID, m.reply.DGID, r.LocalQPN
+	id.initiatorDepth, id.responderResources = r.ResponderResources, r.InitiatorDepth
+	id.mtu, id.sqPSN = verbs.MTU(r.PathMTU), r.StartingPSN
+	id.retryCount, id.rnrRetryCount = r.RetryCount, r.RNRRetryCount
+	id.qpType = qpType(r)
+	id.state = RequestRcvd
+
+	switch duplicate, stale := id.addRemote(); {
+	case duplicate != nil:
+		duplicate.handleRepeatedREQ(m)
+		return
+	case stale != nil:
+		m.rejectREQ(r, roce.RejStaleConn)
+		stale.disconnectStale()
+		return
+	}
+	l := d.manager.listeners[serviceKey{d, uint64(r.ServiceID)}]
+	if l == nil {
+		id.removeRemote()
+		m.rejectREQ(r, roce.RejInvalidServiceID)
+		return
+	}
+
+	path := requestPath(r)
+	a, ok := d.pathAV(&path)
+	if !ok {
+		gid, _ := d.transport.GID(0)
+		id.reject(roce.RejInvalidGID, gid[:], nil)
+		return
+	}
+	a.SGIDIndex = uint8(m.from.GIDIndex)
+	id.av = a
+	if r.Alternate.LocalLID != 0 { // RoCE has no alternate paths
+		id.reject(roce.RejInvalidAltGID, path.SGID[:], nil)
+		return
+	}
+	id.Handler = l.handler
+	d.manager.ids[id.local] = id
+	id.handle(&Event{Type: RequestReceived, Request: &ReceivedRequest{
+		Path: path, ServiceID: uint64(r.ServiceID), QPType: id.qpType, QPNum: r.LocalQPN,
+		ResponderResources: r.InitiatorDepth, InitiatorDepth: r.ResponderResources,
+		FlowControl: r.FlowControl, SRQ: r.SRQ, RetryCount: r.RetryCount, RNRRetryCount: r.RNRRetryCount,
+		ECE: ECE{r.VendorID, r.ECEOptions},
+	}, PrivateData: r.PrivateData})
+}
+
+// rejectREQ rejects a request for which there is no ID (cm_issue_rej).
+func (m *message) rejectREQ(r *roce.REQ, reason roce.RejectReason) {
+	m.answer(&roce.REJ{RemoteCommID: r.LocalCommID, Message: roce.AnswersREQ, Reason: reason})
+}
+
+// handleRepeatedREQ answers a repeated request (cm_dup_req_handler). In other states the reply
+// or the rejection is, or has been, sent.
+func (id *ID) handleRepeatedREQ(m *message) {
+	if id.state == MRARequestSent {
+		m.answer(id.mra(roce.AnswersREQ))
+	}
+}
+
+// disconnectStale disconnects a connection whose peer has made another one with the same QP.
+func (id *ID) disconnectStale() {
+	if id.state == Established {
+		id.Disconnect()
+	}
+}
+
+// qpType returns the QP type that a request asks for, or 0 if it is none of RC and UC.
+func qpType(r *roce.REQ) verbs.QPType {
+	switch r.Transport {
+	case roce.CMTransportRC:
+		return verbs.RC
+	case roce.CMTransportUC:
+		return verbs.UC
+	}
+	return 0
+}
+
+// requestPath returns the path of a request, from the receiver's point of view
+// (cm_format_paths_from_req).
+func requestPath(r *roce.REQ) Path {
+	p := &r.Primary
+	path := Path{
+		ServiceID: uint64(r.ServiceID), DGID: p.LocalGID, SGID: p.RemoteGID, SLID: p.RemoteLID,
+		FlowLabel: p.FlowLabel, HopLimit: 255, TrafficClass: p.TrafficClass, Reversible: true,
+		PKey: r.PKey, SL: p.SL, MTUSelector: SelectEqual, MTU: verbs.MTU(r.PathMTU),
+		RateSelector: SelectEqual, Rate: p.PacketRate, LifetimeSelector: SelectEqual, Lifetime: p.LocalACKTimeout,
+	}
+	if path.Lifetime > 0 {
+		path.Lifetime--
+	}
+	return path
+}

@@ -1,0 +1,56 @@
+package ibcm
+
+import (
+	"github.com/goverbs/verbs/internal/roce"
+	"github.com/goverbs/verbs/internal/unix"
+)
+
+// Disconnect ends a connection, or answers the peer's disconnect request: it sends a DREQ or
+// a DREP. After a DREQ, Disconnected or DisconnectFailed follows; in the end TimewaitExit. It
+// fails with EINVAL (ib_send_cm_dreq, ib_send_cm_drep).
+func (id *ID) Disconnect() error {
+	switch id.state {
+	case Established:
+		id.tid = id.newTID()
+		id.state = DisconnectSent
+		id.sendRepeated(&roce.DREQ{LocalCommID: id.local, RemoteCommID: id.remote, RemoteQPN: id.peerQP})
+	case DisconnectRcvd:
+		id.enterTimewait()
+		id.send(&roce.DREP{LocalCommID: id.local, RemoteCommID: id.remote})
+	default:
+		return unix.EINVAL
+	}
+	return nil
+}
+
+// handleDREQ handles a disconnect request (cm_dreq_handler).
+func (m *message) handleDREQ(r *roce.DREQ) {
+	id := m.device.manager.find(r.RemoteCommID, r.LocalCommID)
+	if id != nil && id.localQP != r.RemoteQPN {
+		return
+	}
+	if id == nil || id.state == Timewait || id.state == Idle { // the connection has ended here, and the answer was lost
+		m.answer(&roce.DREP{LocalCommID: r.RemoteCommID, RemoteCommID: r.LocalCommID})
+		return
+	}
+	switch id.state {
+	case ReplySent, MRAReplyRcvd, DisconnectSent, Established:
+	default:
+		return
+	}
+	id.cancel()
+	id.state = DisconnectRcvd
+	id.tid = m.tid
+	id.handle(&Event{Type: DisconnectRequested})
+}
+
+// handleDREP handles the answer to a disconnect request (cm_drep_handler).
+func (m *Manager) handleDREP(r *roce.DREP) {
+	id := m.find(r.RemoteCommID, r.LocalCommID)
+	if id == nil || id.state != DisconnectSent && id.state != DisconnectRcvd {
+		return
+	}
+	id.cancel()
+	id.enterTimewait()
+	id.handle(&Event{Type: Disconnected})
+}

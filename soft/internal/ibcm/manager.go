@@ -1,0 +1,203 @@
+package ibcm
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/roce"
+)
+
+// Transport is what a [Manager] needs of a device. Package engine's Device implements it.
+type Transport interface {
+	// SendMAD sends a datagram from QP 1 to QP 1 of the device with address dst. It is
+	// called without locks, and may call Receive.
+	SendMAD(gidIndex int, dst netip.Addr, mad []byte) error
+	// GIDIndex returns the index of the GID for a local address, or -1.
+	GIDIndex(addr netip.Addr) int
+	// GID returns an entry of the GID table.
+	GID(i int) (verbs.GID, bool)
+	// Attr returns the attributes of the device.
+	Attr() verbs.DeviceAttr
+}
+
+// Manager is a connection manager of several devices.
+type Manager struct {
+	mu sync.Mutex
+
+	ids       map[uint32]*ID // by local communication ID
+	listeners map[serviceKey]*Listener
+	remoteIDs map[remoteKey]*ID // connections by the peer and its communication ID
+	remoteQPs map[remoteKey]*ID // connections by the peer and its QP number
+	requests  map[requestKey]*ID
+	tidHigh   uint32
+
+	unsent []*Device // have messages to send since Lock
+}
+
+// remoteKey names a communication ID, or a QP, of a peer. Unlike the kernel's it has the address
+// that the peer's messages come from, so that a host that knows numbers of another one cannot
+// end its connections.
+type remoteKey struct {
+	guid   uint64
+	gid    verbs.GID
+	number uint32
+}
+
+// requestKey names a SIDR request of a peer.
+type requestKey struct {
+	device *Device
+	gid    verbs.GID
+	id     uint32
+}
+
+// New makes a manager without devices.
+func New() *Manager {
+	return &Manager{
+		ids:       map[uint32]*ID{},
+		listeners: map[serviceKey]*Listener{},
+		remoteIDs: map[remoteKey]*ID{},
+		remoteQPs: map[remoteKey]*ID{},
+		requests:  map[requestKey]*ID{},
+		tidHigh:   random(),
+	}
+}
+
+// Lock acquires the lock that guards the manager's state. All functions of the package
+// are called with it held, unless their comment says otherwise, and so are handlers.
+func (m *Manager) Lock() { m.mu.Lock() }
+
+// Unlock releases the lock and sends the messages that were made since Lock.
+func (m *Manager) Unlock() {
+	devices := m.unsent
+	m.unsent = nil
+	m.mu.Unlock()
+	for _, d := range devices {
+		d.sendQueue()
+	}
+}
+
+// Device is a device of a manager.
+type Device struct {
+	manager   *Manager
+	transport Transport
+	guid      uint64
+	ackDelay  uint8
+	flush     bool // the device supports FLUSH
+	removed   bool
+
+	queue   []datagram    // guarded by the manager's lock
+	sending chan struct{} // closed when the goroutine that sends the queue has ended; nil if there is none
+}
+
+// datagram is a message to send.
+type datagram struct {
+	gidIndex int
+	dst      netip.Addr
+	mad      []byte
+}
+
+// AddDevice adds a device. The caller passes what the device receives to Receive.
+func (m *Manager) AddDevice(t Transport) *Device {
+	attr := t.Attr()
+	const flush = abi.IB_UVERBS_DEVICE_FLUSH_GLOBAL | abi.IB_UVERBS_DEVICE_FLUSH_PERSISTENT
+	return &Device{
+		manager: m, transport: t, guid: binary.BigEndian.Uint64(attr.NodeGUID[:]),
+		ackDelay: attr.LocalCAAckDelay, flush: attr.CapFlags&flush != 0,
+	}
+}
+
+// Remove removes the device: nothing is received or sent any more. Before, the caller
+// destroys all IDs and listeners on it. Remove is called without the manager's lock, and not
+// by SendMAD; when it has returned, the transport is not used.
+func (d *Device) Remove() {
+	d.manager.Lock()
+	d.removed = true
+	d.manager.Unlock()
+	d.sendQueue()
+	d.manager.Lock()
+	sending := d.sending
+	d.manager.Unlock()
+	if sending != nil {
+		<-sending
+	}
+}
+
+// send queues a message, whose variable parts are not too long.
+func (d *Device) send(to *verbs.AddressVector, tid uint64, m roce.CMMessage) {
+	mad, err := roce.AppendCM(nil, tid, m)
+	if err != nil || d.removed {
+		return
+	}
+	if len(d.queue) == 0 {
+		d.manager.unsent = append(d.manager.unsent, d)
+	}
+	d.queue = append(d.queue, datagram{int(to.SGIDIndex), to.DGID.Addr(), mad})
+}
+
+// sendQueue sends the queue, in order, unless another goroutine does. It is called without
+// the manager's lock.
+func (d *Device) sendQueue() {
+	m := d.manager
+	m.mu.Lock()
+	if d.sending != nil {
+		m.mu.Unlock()
+		return
+	}
+	sending := make(chan struct{})
+	d.sending = sending
+	for len(d.queue) > 0 {
+		queue := d.queue
+		d.queue = nil
+		m.mu.Unlock()
+		for _, g := range queue {
+			d.transport.SendMAD(g.gidIndex, g.dst, g.mad) // an error is like a loss
+		}
+		m.mu.Lock()
+	}
+	d.sending = nil
+	m.mu.Unlock()
+	close(sending)
+}
+
+// random returns a number that peers cannot guess.
+func random() uint32 {
+	var b [4]byte
+	rand.Read(b[:])
+	return binary.NativeEndian.Uint32(b[:])
+}
+
+// newLocalID returns a communication ID that is not in use.
+func (m *Manager) newLocalID() uint32 {
+	for {
+		if id := random(); id != 0 && m.ids[id] == nil {
+			return id
+		}
+	}
+}
+
+// duration converts a time in InfiniBand's coding, 4.096 µs * 2^t, as ib_cm does
+// (cm_convert_to_ms).
+func duration(t uint8) time.Duration {
+	return time.Millisecond << max(int(t&31)-8, 0)
+}
+
+// ackTimeout returns the local ACK timeout in InfiniBand's coding (cm_ack_timeout).
+func ackTimeout(ackDelay, lifetime uint8) uint8 {
+	timeout := lifetime + 1
+	switch {
+	case timeout >= ackDelay:
+		if ackDelay >= timeout-1 {
+			timeout++
+		}
+	case timeout >= ackDelay-1:
+		timeout = ackDelay + 1
+	default:
+		timeout = ackDelay
+	}
+	return min(31, timeout)
+}

@@ -1,0 +1,48 @@
+package ibcm
+
+import (
+	"github.com/goverbs/verbs/internal/roce"
+	"github.com/goverbs/verbs/internal/unix"
+)
+
+// Delay announces that the answer to the REQ or REP takes up to a time, 4.096 µs * 2^timeout.
+// The peer gets this message (MRA) only if it repeats its own. Delay fails with EINVAL
+// (ib_send_cm_mra with IB_CM_MRA_FLAG_DELAY).
+func (id *ID) Delay(timeout uint8) error {
+	switch id.state {
+	case RequestRcvd:
+		id.state = MRARequestSent
+	case ReplyRcvd:
+		id.state = MRAReplySent
+	default:
+		return unix.EINVAL
+	}
+	id.serviceTimeout = timeout
+	return nil
+}
+
+// mra returns the announcement.
+func (id *ID) mra(answers roce.Answered) *roce.MRA {
+	return &roce.MRA{LocalCommID: id.local, RemoteCommID: id.remote, Message: answers, ServiceTimeout: id.serviceTimeout}
+}
+
+// handleMRA handles the announcement of a later answer (cm_mra_handler).
+func (m *Manager) handleMRA(r *roce.MRA) {
+	remote := r.LocalCommID
+	if r.Message == roce.AnswersREQ {
+		remote = 0
+	}
+	id := m.find(r.RemoteCommID, remote)
+	switch {
+	case id == nil || id.pending == nil:
+		return
+	case id.state == RequestSent && r.Message == roce.AnswersREQ:
+		id.state = MRARequestRcvd
+	case id.state == ReplySent && r.Message == roce.AnswersREP:
+		id.state = MRAReplyRcvd
+	default:
+		return
+	}
+	id.pending.extend(duration(r.ServiceTimeout) + duration(id.av.timeout))
+	id.handle(&Event{Type: MRAReceived})
+}

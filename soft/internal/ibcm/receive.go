@@ -1,0 +1,76 @@
+package ibcm
+
+import (
+	"net/netip"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/roce"
+)
+
+// Source is where a message came from.
+type Source struct {
+	GIDIndex     int // of the local address that it was sent to
+	Addr         netip.Addr
+	TrafficClass uint8
+}
+
+// message is a received message.
+type message struct {
+	device *Device
+	from   Source
+	tid    uint64
+	reply  av // where answers go
+}
+
+// answer sends an answer to the message.
+func (m *message) answer(a roce.CMMessage) { m.device.send(&m.reply.AddressVector, m.tid, a) }
+
+// Receive handles a datagram that QP 1 of the device has received. Datagrams that are not
+// valid messages, or that fit no connection, are dropped. It is called without the manager's
+// lock, in the order of arrival.
+func (d *Device) Receive(from Source, mad []byte) {
+	h, body, err := roce.DecodeCM(mad)
+	if err != nil {
+		return
+	}
+	m := d.manager
+	m.Lock()
+	defer m.Unlock()
+	reply, ok := d.replyAV(&from)
+	if d.removed || !ok {
+		return
+	}
+	msg := &message{d, from, h.TID, reply}
+	switch body := body.(type) {
+	case *roce.REQ:
+		msg.handleREQ(body)
+	case *roce.MRA:
+		m.handleMRA(body)
+	case *roce.REJ:
+		msg.handleREJ(body)
+	case *roce.REP:
+		msg.handleREP(body)
+	case *roce.RTU:
+		m.handleRTU(body)
+	case *roce.DREQ:
+		msg.handleDREQ(body)
+	case *roce.DREP:
+		m.handleDREP(body)
+	case *roce.SIDRREQ:
+		msg.handleSIDRREQ(body)
+	case *roce.SIDRREP:
+		m.handleSIDRREP(body)
+	}
+}
+
+// replyAV returns the address vector of answers to a message (ib_init_ah_attr_from_wc). It
+// reports false if the message was not sent to an address of the device.
+func (d *Device) replyAV(from *Source) (av, bool) {
+	if _, ok := d.transport.GID(from.GIDIndex); !ok {
+		return av{}, false
+	}
+	return av{AddressVector: verbs.AddressVector{
+		Global: true, DGID: from.Addr.As16(), SGIDIndex: uint8(from.GIDIndex), HopLimit: 255,
+		TrafficClass: from.TrafficClass, Port: 1,
+	}}, true
+}

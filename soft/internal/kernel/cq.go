@@ -1,0 +1,162 @@
+package kernel
+
+import (
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/soft/internal/engine"
+)
+
+var cqMethods = map[methodID]method{
+	{abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_CREATE}: {run: createCQ, specs: withUHW(
+		spec{id: abi.UVERBS_ATTR_CREATE_CQ_HANDLE, kind: handleOut},
+		spec{id: abi.UVERBS_ATTR_CREATE_CQ_CQE, kind: bytesIn, size: 4},
+		spec{id: abi.UVERBS_ATTR_CREATE_CQ_USER_HANDLE, kind: bytesIn, size: 8},
+		spec{id: abi.UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, kind: handleIn, optional: true},
+		spec{id: abi.UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, kind: bytesIn, size: 4},
+		spec{id: abi.UVERBS_ATTR_CREATE_CQ_FLAGS, kind: constIn, optional: true},
+		spec{id: abi.UVERBS_ATTR_CREATE_CQ_RESP_CQE, kind: bytesOut, size: 4},
+		spec{id: abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD, kind: handleIn, optional: true},
+	)},
+	{abi.UVERBS_OBJECT_CQ, abi.UVERBS_METHOD_CQ_DESTROY}: destroyMethod(abi.UVERBS_OBJECT_CQ,
+		abi.UVERBS_ATTR_DESTROY_CQ_HANDLE, abi.UVERBS_ATTR_DESTROY_CQ_RESP, func(o *object) []byte {
+			return mmap.Bytes(&abi.IbUverbsDestroyCqResp{CompEventsReported: o.comp.end(), AsyncEventsReported: o.async.end()})
+		}),
+}
+
+// createCompChannel is the write command CREATE_COMP_CHANNEL.
+func createCompChannel(c command) unix.Errno {
+	if _, errno := requestOf[abi.IbUverbsCreateCompChannel](c); errno != 0 {
+		return errno
+	}
+	fd, errno := c.file.newEventFile(compEventSize)
+	if errno != 0 {
+		return errno
+	}
+	errno = respond(c, &abi.IbUverbsCreateCompChannelResp{Fd: uint32(fd)})
+	if errno != 0 {
+		virtual.Close(fd)
+	}
+	return errno
+}
+
+func createCQ(c *call) unix.Errno {
+	f := c.file
+	entries, errno := value[uint32](c, abi.UVERBS_ATTR_CREATE_CQ_CQE)
+	if errno != 0 {
+		return errno
+	}
+	vector, errno := value[uint32](c, abi.UVERBS_ATTR_CREATE_CQ_COMP_VECTOR)
+	if errno != 0 {
+		return errno
+	}
+	userHandle, errno := value[uint64](c, abi.UVERBS_ATTR_CREATE_CQ_USER_HANDLE)
+	if errno != 0 {
+		return errno
+	}
+	flags := c.constant(abi.UVERBS_ATTR_CREATE_CQ_FLAGS)
+	const knownFlags = abi.IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION | abi.IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN
+	comp, async := eventSource{userHandle: userHandle}, eventSource{userHandle: userHandle}
+	if c.attr(abi.UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL) != nil {
+		if comp.file, errno = f.eventFileAt(int(c.handle(abi.UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL)), compEventSize); errno != 0 {
+			return errno
+		}
+	}
+	if async.file, errno = f.asyncFile(c, abi.UVERBS_ATTR_CREATE_CQ_EVENT_FD); errno != 0 {
+		return errno
+	}
+	driver := c.out(abi.UVERBS_ATTR_UHW_OUT)
+	switch {
+	case flags&^knownFlags != 0, vector >= compVectors(), driver.size < sizeOf[abi.RxeCreateCqResp]():
+		return unix.EINVAL
+	case flags != 0:
+		return unix.EOPNOTSUPP
+	}
+	handle, o, errno := f.create(abi.UVERBS_OBJECT_CQ, nil, func(o *object, _ []*object) error {
+		o.comp, o.async = comp, async
+		init := engine.CQInit{Entries: int(int32(entries)), Event: o.async.raise}
+		if comp.file != nil {
+			init.Notify = o.comp.complete
+		}
+		cq, err := f.device.engine.CreateCQ(init)
+		if err == nil {
+			o.value, o.destroy = cq, cq.Destroy
+		}
+		return err
+	})
+	if errno != 0 {
+		return errno
+	}
+	ring := o.value.(*engine.CQ).Ring()
+	resp := abi.RxeCreateCqResp{Mi: f.offer(o, ring)}
+	got := uint32(ring.Cap())
+	c.setHandle(abi.UVERBS_ATTR_CREATE_CQ_HANDLE, handle)
+	return f.finish(o, handle, first(
+		driver.write(mmap.Bytes(&resp)),
+		c.put(abi.UVERBS_ATTR_CREATE_CQ_RESP_CQE, mmap.Bytes(&got)),
+	))
+}
+
+// first returns the first error number that is not 0.
+func first(all ...unix.Errno) unix.Errno {
+	for _, errno := range all {
+		if errno != 0 {
+			return errno
+		}
+	}
+	return 0
+}
+
+// finish destroys a new object if errno is not 0 because its response could not be returned. It
+// returns errno.
+func (f *file) finish(o *object, handle uint32, errno unix.Errno) unix.Errno {
+	if errno != 0 {
+		f.destroy(o.kind, handle)
+	}
+	return errno
+}
+
+// resizeCQ is the write command RESIZE_CQ.
+func resizeCQ(c command) unix.Errno {
+	f := c.file
+	req, errno := requestOf[abi.IbUverbsResizeCq](c)
+	if errno != 0 {
+		return errno
+	}
+	if c.driverOut.size < sizeOf[abi.RxeResizeCqResp]() {
+		return unix.EINVAL
+	}
+	held, errno := f.hold([]ref{{abi.UVERBS_OBJECT_CQ, req.CqHandle}})
+	if errno != 0 {
+		return errno
+	}
+	defer f.releaseHeld(held)
+	o := held[0]
+	cq := o.value.(*engine.CQ)
+	if err := cq.Resize(int(int32(req.Cqe))); err != nil {
+		return errnoOf(err)
+	}
+	ring := cq.Ring()
+	resp := abi.RxeResizeCqResp{Mi: f.offer(o, ring)}
+	return first(c.driverOut.write(mmap.Bytes(&resp)), respond(c, &abi.IbUverbsResizeCqResp{Cqe: uint32(ring.Cap())}))
+}
+
+func (f *file) releaseHeld(held []*object) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unhold(held)
+}
+
+// reqNotifyCQ is the write command REQ_NOTIFY_CQ.
+func reqNotifyCQ(c command) unix.Errno {
+	req, errno := requestOf[abi.IbUverbsReqNotifyCq](c)
+	if errno != 0 {
+		return errno
+	}
+	cq, errno := get[*engine.CQ](c.file, abi.UVERBS_OBJECT_CQ, req.CqHandle)
+	if errno != 0 {
+		return errno
+	}
+	return errnoOf(cq.Arm(req.SolicitedOnly != 0))
+}

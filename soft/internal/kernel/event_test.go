@@ -1,0 +1,92 @@
+package kernel_test
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/mmap"
+)
+
+func createChannel(t *testing.T, f sys.File) int {
+	t.Helper()
+	var resp abi.IbUverbsCreateCompChannelResp
+	check(t, f.Invoke(abi.IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL, mmap.Bytes(&abi.IbUverbsCreateCompChannel{}), mmap.Bytes(&resp), nil, nil))
+	return int(resp.Fd)
+}
+
+func allocAsync(t *testing.T, f sys.File) int {
+	t.Helper()
+	var fd uint32
+	check(t, f.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_ASYNC_EVENT, Method: abi.UVERBS_METHOD_ASYNC_EVENT_ALLOC, Attrs: []sys.Attr{
+		sys.New(abi.UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE, &fd),
+	}}))
+	return int(fd)
+}
+
+// TestRemovalEvents removes a device: an event says so, completion channels fail, and objects
+// can be destroyed.
+func TestRemovalEvents(t *testing.T) {
+	d := newDevice(t)
+	f := openContext(t, d)
+	async, channel := allocAsync(t, f), createChannel(t, f)
+	defer virtual.Close(async)
+	defer virtual.Close(channel)
+	_, _, err := createCQ(f, 10, async)
+	want(t, "asynchronous events as a completion channel", err, unix.EBADF)
+	other := openContext(t, d)
+	_, _, err = createCQ(other, 10, channel)
+	want(t, "channel of another file", err, unix.EBADF)
+	cq, _, err := createCQ(f, 10, channel)
+	check(t, err)
+	b := make([]byte, 16)
+	for name, fd := range map[string]int{"async": async, "channel": channel} {
+		want(t, name+": no event", second(unix.Read(fd, b)), unix.EAGAIN)
+	}
+	var state virtual.State
+	defer virtual.Get(channel).Watch(func(s virtual.State) { state = s })()
+
+	d.Remove()
+	d.Remove()
+	if state != virtual.Failed {
+		t.Errorf("the channel is in state %d", state)
+	}
+	want(t, "channel", second(unix.Read(channel, b)), unix.EIO)
+	for fatal := false; !fatal; {
+		want(t, "short read", second(unix.Read(async, b[:8])), unix.EINVAL)
+		n, err := unix.Read(async, b)
+		if n != 16 || err != nil {
+			t.Fatal(n, err)
+		}
+		fatal = binary.NativeEndian.Uint32(b[8:]) == uint32(verbs.EventDeviceFatal)
+	}
+	want(t, "after the last event", second(unix.Read(async, b)), unix.EAGAIN)
+	want(t, "context of an open file", f.Ioctl(getContext), unix.EIO)
+	_, _, err = createCQ(f, 10, -1)
+	want(t, "CQ", err, unix.EIO)
+	if _, errno := d.Open(); errno != unix.ENODEV {
+		t.Errorf("opened: %v", errno)
+	}
+	var resp abi.IbUverbsDestroyCqResp
+	want(t, "destroy the CQ", f.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_CQ, Method: abi.UVERBS_METHOD_CQ_DESTROY, Attrs: []sys.Attr{
+		sys.Handle(abi.UVERBS_ATTR_DESTROY_CQ_HANDLE, cq), sys.Out(abi.UVERBS_ATTR_DESTROY_CQ_RESP, &resp),
+	}}), nil)
+}
+
+// TestChannelClosedFirst closes a channel before its CQ, and the file before its channel.
+func TestChannelClosedFirst(t *testing.T) {
+	f := openContext(t, newDevice(t))
+	channel, late := createChannel(t, f), createChannel(t, f)
+	defer virtual.Close(late)
+	_, _, err := createCQ(f, 10, channel)
+	check(t, err)
+	virtual.Close(channel)
+	_, _, err = createCQ(f, 10, channel)
+	want(t, "closed channel", err, unix.EBADF)
+	virtual.Close(f.FD)
+	want(t, "channel of a closed file", second(unix.Read(late, make([]byte, 8))), unix.EAGAIN)
+}

@@ -1,0 +1,195 @@
+package kernel
+
+import (
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/soft/internal/engine"
+)
+
+func pdRef(handle uint32) ref { return ref{abi.UVERBS_OBJECT_PD, handle} }
+
+// pdOf returns the engine's PD of an object that create holds.
+func pdOf(o *object) *engine.PD { return o.value.(*engine.PD) }
+
+// allocPD is the write command ALLOC_PD.
+func allocPD(c command) unix.Errno {
+	if _, errno := requestOf[abi.IbUverbsAllocPd](c); errno != 0 {
+		return errno
+	}
+	handle, o, errno := c.file.create(abi.UVERBS_OBJECT_PD, nil, func(o *object, _ []*object) error {
+		pd, err := c.file.device.engine.AllocPD()
+		if err == nil {
+			o.value, o.destroy = pd, pd.Dealloc
+		}
+		return err
+	})
+	if errno != 0 {
+		return errno
+	}
+	return c.file.finish(o, handle, respond(c, &abi.IbUverbsAllocPdResp{PdHandle: handle}))
+}
+
+// mr is a region.
+type mr struct {
+	*engine.MR
+	iova uint64
+}
+
+// regMR is the write command REG_MR.
+func regMR(c command) unix.Errno {
+	req, errno := requestOf[abi.IbUverbsRegMr](c)
+	if errno != 0 {
+		return errno
+	}
+	if req.Start%pageSize != req.HcaVa%pageSize {
+		return unix.EINVAL
+	}
+	handle, o, errno := c.file.create(abi.UVERBS_OBJECT_MR, []ref{pdRef(req.PdHandle)}, func(o *object, of []*object) error {
+		m, err := pdOf(of[0]).RegisterMR(req.Start, req.Length, req.HcaVa, verbs.Access(req.AccessFlags))
+		if err == nil {
+			o.value, o.destroy = mr{m, req.HcaVa}, m.Dereg
+		}
+		return err
+	})
+	if errno != 0 {
+		return errno
+	}
+	m := o.value.(mr)
+	return c.file.finish(o, handle, respond(c, &abi.IbUverbsRegMrResp{MrHandle: handle, Lkey: m.LKey(), Rkey: m.RKey()}))
+}
+
+// reregMR is the write command REREG_MR, for another PD or other access.
+func reregMR(c command) unix.Errno {
+	const trans, otherPD, access = 1, 2, 4 // enum ib_mr_rereg_flags
+	req, errno := requestOf[abi.IbUverbsReregMr](c)
+	switch {
+	case errno != 0:
+		return errno
+	case req.Flags == 0:
+		return unix.EINVAL
+	case req.Flags&^(trans|otherPD|access) != 0:
+		return unix.EOPNOTSUPP
+	case req.Flags&trans != 0 && req.Start%pageSize != req.HcaVa%pageSize:
+		return unix.EINVAL
+	}
+	m, errno := get[mr](c.file, abi.UVERBS_OBJECT_MR, req.MrHandle)
+	if errno != 0 {
+		return errno
+	}
+	if req.Flags&trans != 0 {
+		return unix.EOPNOTSUPP
+	}
+	var newAccess *verbs.Access
+	if req.Flags&access != 0 {
+		a := verbs.Access(req.AccessFlags)
+		newAccess = &a
+	}
+	if req.Flags&otherPD == 0 {
+		errno = errnoOf(m.Rereg(nil, newAccess))
+	} else {
+		errno = c.file.moveMR(m, req.MrHandle, req.PdHandle, newAccess)
+	}
+	if errno != 0 {
+		return errno
+	}
+	return respond(c, &abi.IbUverbsReregMrResp{Lkey: m.LKey(), Rkey: m.RKey()})
+}
+
+// moveMR moves a region to another PD.
+func (f *file) moveMR(m mr, handle, pd uint32, access *verbs.Access) unix.Errno {
+	held, errno := f.hold([]ref{pdRef(pd), {abi.UVERBS_OBJECT_MR, handle}})
+	if errno != 0 {
+		return errno
+	}
+	o := held[1]
+	errno = errnoOf(m.Rereg(pdOf(held[0]), access))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	o.users--
+	if errno != 0 {
+		f.unhold(held[:1])
+		return errno
+	}
+	f.unhold(o.parents)
+	o.parents = held[:1]
+	return 0
+}
+
+// allocMW is the write command ALLOC_MW.
+func allocMW(c command) unix.Errno {
+	req, errno := requestOf[abi.IbUverbsAllocMw](c)
+	if errno != 0 {
+		return errno
+	}
+	typ := verbs.MWType(req.MwType)
+	handle, o, errno := c.file.create(abi.UVERBS_OBJECT_MW, []ref{pdRef(req.PdHandle)}, func(o *object, of []*object) error {
+		if typ != verbs.MWType1 && typ != verbs.MWType2 {
+			return unix.EINVAL
+		}
+		m, err := pdOf(of[0]).AllocMW(typ)
+		if err == nil {
+			o.value, o.destroy = m, m.Dealloc
+		}
+		return err
+	})
+	if errno != 0 {
+		return errno
+	}
+	return c.file.finish(o, handle, respond(c, &abi.IbUverbsAllocMwResp{MwHandle: handle, Rkey: o.value.(*engine.MW).RKey()}))
+}
+
+var mrMethods = map[methodID]method{
+	{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_QUERY_MR}: {run: queryMR, specs: []spec{
+		{id: abi.UVERBS_ATTR_QUERY_MR_HANDLE, kind: handleIn},
+		{id: abi.UVERBS_ATTR_QUERY_MR_RESP_RKEY, kind: bytesOut, size: 4},
+		{id: abi.UVERBS_ATTR_QUERY_MR_RESP_LKEY, kind: bytesOut, size: 4},
+		{id: abi.UVERBS_ATTR_QUERY_MR_RESP_LENGTH, kind: bytesOut, size: 8},
+		{id: abi.UVERBS_ATTR_QUERY_MR_RESP_IOVA, kind: bytesOut, size: 8, optional: true},
+	}},
+	{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_ADVISE_MR}: {run: unsupportedOfPD(abi.UVERBS_ATTR_ADVISE_MR_PD_HANDLE), specs: []spec{
+		{id: abi.UVERBS_ATTR_ADVISE_MR_PD_HANDLE, kind: handleIn},
+		{id: abi.UVERBS_ATTR_ADVISE_MR_ADVICE, kind: constIn},
+		{id: abi.UVERBS_ATTR_ADVISE_MR_FLAGS, kind: constIn},
+		{id: abi.UVERBS_ATTR_ADVISE_MR_SGE_LIST, kind: bytesIn},
+	}},
+	{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_REG_DMABUF_MR}: {run: unsupportedOfPD(abi.UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE), specs: []spec{
+		{id: abi.UVERBS_ATTR_REG_DMABUF_MR_HANDLE, kind: handleOut},
+		{id: abi.UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE, kind: handleIn},
+		{id: abi.UVERBS_ATTR_REG_DMABUF_MR_OFFSET, kind: bytesIn, size: 8},
+		{id: abi.UVERBS_ATTR_REG_DMABUF_MR_LENGTH, kind: bytesIn, size: 8},
+		{id: abi.UVERBS_ATTR_REG_DMABUF_MR_IOVA, kind: bytesIn, size: 8},
+		{id: abi.UVERBS_ATTR_REG_DMABUF_MR_FD, kind: bytesIn, size: 4},
+		{id: abi.UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS, kind: constIn},
+		{id: abi.UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, kind: bytesOut, size: 4},
+		{id: abi.UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, kind: bytesOut, size: 4},
+	}},
+}
+
+func queryMR(c *call) unix.Errno {
+	m, errno := get[mr](c.file, abi.UVERBS_OBJECT_MR, c.handle(abi.UVERBS_ATTR_QUERY_MR_HANDLE))
+	if errno != 0 {
+		return errno
+	}
+	lkey, rkey, length, iova := m.LKey(), m.RKey(), m.Length(), m.iova
+	for id, b := range map[uint16][]byte{
+		abi.UVERBS_ATTR_QUERY_MR_RESP_LKEY: mmap.Bytes(&lkey), abi.UVERBS_ATTR_QUERY_MR_RESP_RKEY: mmap.Bytes(&rkey),
+		abi.UVERBS_ATTR_QUERY_MR_RESP_LENGTH: mmap.Bytes(&length), abi.UVERBS_ATTR_QUERY_MR_RESP_IOVA: mmap.Bytes(&iova),
+	} {
+		if errno := c.put(id, b); errno != 0 {
+			return errno
+		}
+	}
+	return 0
+}
+
+// unsupportedOfPD returns the handler of a method on a PD that rxe does not support.
+func unsupportedOfPD(pd uint16) func(*call) unix.Errno {
+	return func(c *call) unix.Errno {
+		if _, errno := get[*engine.PD](c.file, abi.UVERBS_OBJECT_PD, c.handle(pd)); errno != 0 {
+			return errno
+		}
+		return unix.EOPNOTSUPP
+	}
+}

@@ -1,0 +1,277 @@
+package kernel
+
+import (
+	"slices"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/unix"
+)
+
+// object is an object of a file that commands name by its handle. Except value, its fields are
+// guarded by the file's mu.
+type object struct {
+	kind    uint16 // UVERBS_OBJECT_*
+	value   any    // *engine.PD, *engine.CQ and so on, or *qp
+	destroy func() error
+	parents []*object
+	users   int  // objects that are made of this one
+	dying   bool // it is being destroyed
+	gone    bool // destroyed by the removal of the device, except the handle
+	created uint64
+
+	comp, async eventSource
+	mappings    []int64 // offsets of queues that may not have been mapped
+}
+
+// errnoOf returns the error number of the engine's error.
+func errnoOf(err error) unix.Errno {
+	if err == nil {
+		return 0
+	}
+	if errno, ok := err.(unix.Errno); ok {
+		return errno
+	}
+	return unix.EIO
+}
+
+// usable returns an error number if the file has no context or the device has been removed. The
+// caller holds mu.
+func (f *file) usable() unix.Errno {
+	switch {
+	case f.removed || f.closed:
+		return unix.EIO
+	case !f.hasContext:
+		return unix.EINVAL
+	}
+	return 0
+}
+
+// lookup returns an object. The caller holds mu.
+func (f *file) lookup(kind uint16, handle uint32) (*object, unix.Errno) {
+	if errno := f.usable(); errno != 0 {
+		return nil, errno
+	}
+	o := f.at(handle)
+	switch {
+	case o == nil:
+		return nil, unix.ENOENT
+	case o.kind != kind:
+		return nil, unix.EINVAL
+	case o.dying:
+		return nil, errBusy
+	}
+	return o, 0
+}
+
+func (f *file) at(handle uint32) *object {
+	if uint64(handle) < uint64(len(f.objects)) {
+		return f.objects[handle]
+	}
+	return nil
+}
+
+// get returns the engine's object of a handle. It may be destroyed meanwhile, after which the
+// engine refuses to use it.
+func get[T any](f *file, kind uint16, handle uint32) (v T, errno unix.Errno) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	o, errno := f.lookup(kind, handle)
+	if errno != 0 {
+		return v, errno
+	}
+	return o.value.(T), 0
+}
+
+// ref names an object.
+type ref struct {
+	kind   uint16
+	handle uint32
+}
+
+// create makes an object of others, which cannot be destroyed before it. make sets value and
+// destroy.
+func (f *file) create(kind uint16, of []ref, make func(o *object, parents []*object) error) (uint32, *object, unix.Errno) {
+	parents, errno := f.hold(of)
+	if errno != 0 {
+		return 0, nil, errno
+	}
+	o := &object{kind: kind, parents: parents}
+	if err := make(o, parents); err != nil {
+		f.release(o)
+		return 0, nil, errnoOf(err)
+	}
+	handle, errno := f.insert(o)
+	if errno != 0 {
+		o.destroy()
+		f.release(o)
+		return 0, nil, errno
+	}
+	return handle, o, 0
+}
+
+// hold makes users of objects, or of none.
+func (f *file) hold(of []ref) (held []*object, errno unix.Errno) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if errno := f.usable(); errno != 0 {
+		return nil, errno
+	}
+	for _, r := range of {
+		o, errno := f.lookup(r.kind, r.handle)
+		if errno != 0 {
+			f.unhold(held)
+			return nil, errno
+		}
+		o.users++
+		held = append(held, o)
+	}
+	return held, 0
+}
+
+// unhold undoes hold. The caller holds mu.
+func (f *file) unhold(held []*object) {
+	for _, o := range held {
+		o.users--
+	}
+}
+
+// insert assigns the lowest free handle to the object, as the kernel does.
+func (f *file) insert(o *object) (uint32, unix.Errno) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if errno := f.usable(); errno != 0 {
+		return 0, errno
+	}
+	f.created++
+	o.created = f.created
+	for f.free < len(f.objects) && f.objects[f.free] != nil {
+		f.free++
+	}
+	if f.free == len(f.objects) {
+		f.objects = append(f.objects, nil)
+	}
+	f.objects[f.free] = o
+	return uint32(f.free), 0
+}
+
+// release releases what a destroyed object, or one that was not made, used.
+func (f *file) release(o *object) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.releaseLocked(o)
+}
+
+func (f *file) releaseLocked(o *object) {
+	f.unhold(o.parents)
+	o.parents = nil
+	for _, offset := range o.mappings {
+		delete(f.mappings, offset)
+	}
+	o.mappings = nil
+}
+
+// destroy destroys an object. It fails with EBUSY if others are made of it.
+func (f *file) destroy(kind uint16, handle uint32) (*object, unix.Errno) {
+	o, errno := f.startDestroy(kind, handle)
+	if errno != 0 {
+		return nil, errno
+	}
+	if !o.gone {
+		if err := o.destroy(); err != nil {
+			f.mu.Lock()
+			o.dying = false
+			f.mu.Unlock()
+			return nil, errnoOf(err)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.objects[handle] = nil
+	f.free = min(f.free, int(handle))
+	f.releaseLocked(o)
+	return o, 0
+}
+
+func (f *file) startDestroy(kind uint16, handle uint32) (*object, unix.Errno) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	o := f.at(handle)
+	switch {
+	case !f.hasContext:
+		return nil, unix.EINVAL
+	case o == nil:
+		return nil, unix.ENOENT
+	case o.kind != kind:
+		return nil, unix.EINVAL
+	case o.dying || o.users > 0:
+		return nil, errBusy
+	}
+	o.dying = true
+	return o, 0
+}
+
+// destroyAll destroys all objects, except their handles.
+func (f *file) destroyAll() {
+	for {
+		all := f.destroyable()
+		done := 0
+		for _, o := range all {
+			if q, ok := o.value.(*qp); ok {
+				q.detachAll()
+			}
+			if o.destroy() == nil {
+				f.mu.Lock()
+				o.gone = true
+				f.releaseLocked(o)
+				f.mu.Unlock()
+				done++
+			}
+		}
+		f.mu.Lock()
+		for _, o := range all {
+			o.dying = false
+		}
+		f.mu.Unlock()
+		if done == 0 {
+			return
+		}
+	}
+}
+
+// destroyable returns the objects that are not in use, newest first, marked as dying.
+func (f *file) destroyable() (all []*object) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, o := range f.objects {
+		if o != nil && o.users == 0 && !o.dying && !o.gone {
+			o.dying = true
+			all = append(all, o)
+		}
+	}
+	slices.SortFunc(all, func(a, b *object) int { return int(int64(b.created - a.created)) })
+	return all
+}
+
+// destroyMethod returns the method that destroys objects of a kind. respond, if not nil, returns
+// its response.
+func destroyMethod(kind, handleAttr, respAttr uint16, respond func(*object) []byte) method {
+	m := method{specs: []spec{{id: handleAttr, kind: handleIn}}}
+	if respond != nil {
+		m.specs = append(m.specs, spec{id: respAttr, kind: bytesOut, size: len(respond(new(object)))})
+	}
+	m.run = func(c *call) unix.Errno {
+		o, errno := c.file.destroy(kind, c.handle(handleAttr))
+		if errno == 0 && respond != nil {
+			errno = c.put(respAttr, respond(o))
+		}
+		return errno
+	}
+	return m
+}
+
+var destroyMethods = map[methodID]method{
+	{abi.UVERBS_OBJECT_PD, abi.UVERBS_METHOD_PD_DESTROY}: destroyMethod(abi.UVERBS_OBJECT_PD, abi.UVERBS_ATTR_DESTROY_PD_HANDLE, 0, nil),
+	{abi.UVERBS_OBJECT_MR, abi.UVERBS_METHOD_MR_DESTROY}: destroyMethod(abi.UVERBS_OBJECT_MR, abi.UVERBS_ATTR_DESTROY_MR_HANDLE, 0, nil),
+	{abi.UVERBS_OBJECT_MW, abi.UVERBS_METHOD_MW_DESTROY}: destroyMethod(abi.UVERBS_OBJECT_MW, abi.UVERBS_ATTR_DESTROY_MW_HANDLE, 0, nil),
+	{abi.UVERBS_OBJECT_AH, abi.UVERBS_METHOD_AH_DESTROY}: destroyMethod(abi.UVERBS_OBJECT_AH, abi.UVERBS_ATTR_DESTROY_AH_HANDLE, 0, nil),
+}

@@ -1,0 +1,343 @@
+package kernel
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/attr"
+	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/soft/internal/engine"
+)
+
+// qp is a QP with its multicast groups.
+type qp struct {
+	*engine.QP
+	typ verbs.QPType
+
+	mu     sync.Mutex
+	groups []group
+}
+
+// group is a multicast group that a QP is attached to.
+type group struct {
+	gid  verbs.GID
+	mlid uint16
+}
+
+var qpMethods = map[methodID]method{
+	{abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_CREATE}: {run: createQP, specs: withUHW(
+		spec{id: abi.UVERBS_ATTR_CREATE_QP_HANDLE, kind: handleOut},
+		spec{id: abi.UVERBS_ATTR_CREATE_QP_PD_HANDLE, kind: handleIn, optional: true},
+		spec{id: abi.UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, kind: handleIn, optional: true},
+		spec{id: abi.UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE, kind: handleIn, optional: true},
+		spec{id: abi.UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE, kind: handleIn, optional: true},
+		spec{id: abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE, kind: bytesIn, size: 8},
+		spec{id: abi.UVERBS_ATTR_CREATE_QP_CAP, kind: bytesIn, size: sizeOf[abi.IbUverbsQpCap]()},
+		spec{id: abi.UVERBS_ATTR_CREATE_QP_TYPE, kind: constIn},
+		spec{id: abi.UVERBS_ATTR_CREATE_QP_FLAGS, kind: constIn, optional: true},
+		spec{id: abi.UVERBS_ATTR_CREATE_QP_EVENT_FD, kind: handleIn, optional: true},
+		spec{id: abi.UVERBS_ATTR_CREATE_QP_RESP_CAP, kind: bytesOut, size: sizeOf[abi.IbUverbsQpCap]()},
+		spec{id: abi.UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, kind: bytesOut, size: 4},
+	)},
+	{abi.UVERBS_OBJECT_QP, abi.UVERBS_METHOD_QP_DESTROY}: destroyMethod(abi.UVERBS_OBJECT_QP,
+		abi.UVERBS_ATTR_DESTROY_QP_HANDLE, abi.UVERBS_ATTR_DESTROY_QP_RESP, func(o *object) []byte {
+			return mmap.Bytes(&abi.IbUverbsDestroyQpResp{EventsReported: o.async.end()})
+		}),
+}
+
+// checkQP checks the type and the flags of a new QP, as uverbs and rxe do.
+func checkQP(typ, flags uint64) unix.Errno {
+	const allFlags = abi.IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK | abi.IB_UVERBS_QP_CREATE_SCATTER_FCS |
+		abi.IB_UVERBS_QP_CREATE_CVLAN_STRIPPING | abi.IB_UVERBS_QP_CREATE_PCI_WRITE_END_PADDING | abi.IB_UVERBS_QP_CREATE_SQ_SIG_ALL
+	switch typ {
+	case abi.IB_UVERBS_QPT_RC, abi.IB_UVERBS_QPT_UC, abi.IB_UVERBS_QPT_UD:
+	case abi.IB_UVERBS_QPT_RAW_PACKET, abi.IB_UVERBS_QPT_XRC_INI, abi.IB_UVERBS_QPT_XRC_TGT, abi.IB_UVERBS_QPT_DRIVER:
+		return unix.EOPNOTSUPP
+	default:
+		return unix.EINVAL
+	}
+	switch {
+	case flags&^allFlags != 0:
+		return unix.EINVAL
+	case flags&^abi.IB_UVERBS_QP_CREATE_SQ_SIG_ALL != 0:
+		return unix.EOPNOTSUPP
+	}
+	return 0
+}
+
+func createQP(c *call) unix.Errno {
+	f := c.file
+	var refs []ref // PD, send CQ, receive CQ, SRQ
+	for _, r := range []struct{ kind, id uint16 }{
+		{abi.UVERBS_OBJECT_PD, abi.UVERBS_ATTR_CREATE_QP_PD_HANDLE},
+		{abi.UVERBS_OBJECT_CQ, abi.UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE},
+		{abi.UVERBS_OBJECT_CQ, abi.UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE},
+		{abi.UVERBS_OBJECT_SRQ, abi.UVERBS_ATTR_CREATE_QP_SRQ_HANDLE},
+	} {
+		switch {
+		case c.attr(r.id) != nil:
+			refs = append(refs, c.ref(r.kind, r.id))
+		case r.kind != abi.UVERBS_OBJECT_SRQ:
+			return unix.ENOENT
+		}
+	}
+	want, errno := value[abi.IbUverbsQpCap](c, abi.UVERBS_ATTR_CREATE_QP_CAP)
+	if errno != 0 {
+		return errno
+	}
+	userHandle, errno := value[uint64](c, abi.UVERBS_ATTR_CREATE_QP_USER_HANDLE)
+	if errno != 0 {
+		return errno
+	}
+	async, errno := f.asyncFile(c, abi.UVERBS_ATTR_CREATE_QP_EVENT_FD)
+	if errno != 0 {
+		return errno
+	}
+	typ, flags := c.constant(abi.UVERBS_ATTR_CREATE_QP_TYPE), c.constant(abi.UVERBS_ATTR_CREATE_QP_FLAGS)
+	driver := c.out(abi.UVERBS_ATTR_UHW_OUT)
+	handle, o, errno := f.create(abi.UVERBS_OBJECT_QP, refs, func(o *object, of []*object) error {
+		if errno := checkQP(typ, flags); errno != 0 {
+			return errno
+		}
+		if driver.size < sizeOf[abi.RxeCreateQpResp]() {
+			return unix.EINVAL
+		}
+		o.async = eventSource{file: async, userHandle: userHandle}
+		init := engine.QPInit{
+			Type: verbs.QPType(typ), SendCQ: of[1].value.(*engine.CQ), RecvCQ: of[2].value.(*engine.CQ),
+			Cap: verbs.QPCap{
+				MaxSendWR: int(want.MaxSendWr), MaxRecvWR: int(want.MaxRecvWr),
+				MaxSendSGE: int(want.MaxSendSge), MaxRecvSGE: int(want.MaxRecvSge), MaxInline: int(want.MaxInlineData),
+			},
+			SignalAll: flags&abi.IB_UVERBS_QP_CREATE_SQ_SIG_ALL != 0, Event: o.async.raise,
+		}
+		if len(of) > 3 {
+			init.SRQ = of[3].value.(*engine.SRQ)
+		}
+		e, err := pdOf(of[0]).CreateQP(init)
+		if err == nil {
+			q := &qp{QP: e, typ: init.Type}
+			o.value, o.destroy = q, q.destroy
+		}
+		return err
+	})
+	if errno != 0 {
+		return errno
+	}
+	q := o.value.(*qp)
+	got, num := capOf(q.Cap()), q.Num()
+	resp := abi.RxeCreateQpResp{SqMi: f.offer(o, q.SendRing())}
+	if r := q.RecvRing(); r != nil {
+		resp.RqMi = f.offer(o, r)
+	}
+	c.setHandle(abi.UVERBS_ATTR_CREATE_QP_HANDLE, handle)
+	return f.finish(o, handle, first(
+		driver.write(mmap.Bytes(&resp)),
+		c.put(abi.UVERBS_ATTR_CREATE_QP_RESP_CAP, mmap.Bytes(&got)),
+		c.put(abi.UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, mmap.Bytes(&num)),
+	))
+}
+
+func capOf(c verbs.QPCap) abi.IbUverbsQpCap {
+	return abi.IbUverbsQpCap{
+		MaxSendWr: uint32(c.MaxSendWR), MaxRecvWr: uint32(c.MaxRecvWR),
+		MaxSendSge: uint32(c.MaxSendSGE), MaxRecvSge: uint32(c.MaxRecvSGE), MaxInlineData: uint32(c.MaxInline),
+	}
+}
+
+// destroy fails with EBUSY while the QP is attached to multicast groups (uverbs_free_qp).
+func (q *qp) destroy() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.groups) > 0 {
+		return errBusy
+	}
+	return q.QP.Destroy()
+}
+
+// detachAll detaches the QP from all groups.
+func (q *qp) detachAll() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, g := range q.groups {
+		q.DetachMulticast(g.gid)
+	}
+	q.groups = nil
+}
+
+// modifyQP is the write command MODIFY_QP.
+func modifyQP(c command) unix.Errno {
+	const standard = 1<<21 - 1 // IB_QP_ATTR_STANDARD_BITS
+	req, errno := requestOf[abi.IbUverbsModifyQp](c)
+	switch {
+	case errno != 0:
+		return errno
+	case req.AttrMask&^standard != 0:
+		return unix.EOPNOTSUPP
+	}
+	return c.file.modifyQP(&req)
+}
+
+// modifyQPExtended is the write command EX_MODIFY_QP. rxe does not support the attribute that it
+// adds, the rate limit.
+func modifyQPExtended(c command) unix.Errno {
+	const rateLimit = 1 << 25 // enum ib_qp_attr_mask
+	req, errno := requestOf[abi.IbUverbsExModifyQp](c)
+	if errno != 0 {
+		return errno
+	}
+	if req.Base.AttrMask&^(1<<21-1|rateLimit) != 0 {
+		return unix.EOPNOTSUPP
+	}
+	if req.Base.AttrMask&rateLimit != 0 {
+		if _, errno := get[*qp](c.file, abi.UVERBS_OBJECT_QP, req.Base.QpHandle); errno != 0 {
+			return errno
+		}
+		return unix.EOPNOTSUPP
+	}
+	if errno := c.file.modifyQP(&req.Base); errno != 0 {
+		return errno
+	}
+	return respond(c, &abi.IbUverbsExModifyQpResp{ResponseLength: uint32(min(c.response.size, sizeOf[abi.IbUverbsExModifyQpResp]()))})
+}
+
+// modifyQP makes the checks of uverbs (modify_qp of uverbs_cmd.c); the engine makes those of rxe.
+func (f *file) modifyQP(req *abi.IbUverbsModifyQp) unix.Errno {
+	q, errno := get[*qp](f, abi.UVERBS_OBJECT_QP, req.QpHandle)
+	if errno != 0 {
+		return errno
+	}
+	mask := verbs.QPAttrMask(req.AttrMask)
+	has := func(m verbs.QPAttrMask) bool { return mask&m != 0 }
+	toRTR := has(verbs.MaskState) && verbs.QPState(req.QpState) == verbs.StateRTR
+	switch {
+	case has(verbs.MaskPort) && req.PortNum != 1,
+		has(verbs.MaskAV) && req.Dest.PortNum != 1,
+		has(verbs.MaskAV) && toRTR && req.Dest.PortNum != q.Query().Port,
+		has(verbs.MaskAltPath) && (req.AltPortNum != 1 || req.AltDest.PortNum != 1),
+		has(verbs.MaskCurState) && verbs.QPState(req.CurQpState) > verbs.StateErr,
+		has(verbs.MaskState) && verbs.QPState(req.QpState) > verbs.StateErr:
+		return unix.EINVAL
+	case has(verbs.MaskQKey) && req.Qkey&(1<<31) != 0:
+		return errPerm // a privileged Q_Key
+	}
+	if has(verbs.MaskAV) && !toRTR && !has(verbs.MaskPort) {
+		mask |= verbs.MaskPort
+		req.PortNum = req.Dest.PortNum
+	}
+	a := verbs.QPAttr{
+		State: verbs.QPState(req.QpState), CurState: verbs.QPState(req.CurQpState), PathMTU: verbs.MTU(req.PathMtu),
+		PathMigState: req.PathMigState, QKey: req.Qkey, RQPSN: req.RqPsn, SQPSN: req.SqPsn, DestQPNum: req.DestQpNum,
+		Access: verbs.Access(req.QpAccessFlags), AV: attr.OfDest(&req.Dest), AltAV: attr.OfDest(&req.AltDest),
+		PKeyIndex: req.PkeyIndex, AltPKeyIndex: req.AltPkeyIndex, SQDAsyncNotify: req.EnSqdAsyncNotify != 0,
+		MaxRDAtomic: req.MaxRdAtomic, MaxDestRDAtomic: req.MaxDestRdAtomic, MinRNRTimer: req.MinRnrTimer,
+		Port: req.PortNum, AltPort: req.AltPortNum, Timeout: req.Timeout, AltTimeout: req.AltTimeout,
+		RetryCount: req.RetryCnt, RNRRetry: req.RnrRetry,
+	}
+	return errnoOf(q.Modify(&a, mask))
+}
+
+// queryQP is the write command QUERY_QP.
+func queryQP(c command) unix.Errno {
+	req, errno := requestOf[abi.IbUverbsQueryQp](c)
+	if errno != 0 {
+		return errno
+	}
+	q, errno := get[*qp](c.file, abi.UVERBS_OBJECT_QP, req.QpHandle)
+	if errno != 0 {
+		return errno
+	}
+	a := q.Query()
+	size := capOf(a.Cap)
+	flag := func(b bool) uint8 {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	return respond(c, &abi.IbUverbsQueryQpResp{
+		Dest: attr.Dest(&a.AV), AltDest: attr.Dest(&a.AltAV),
+		MaxSendWr: size.MaxSendWr, MaxRecvWr: size.MaxRecvWr, MaxSendSge: size.MaxSendSge, MaxRecvSge: size.MaxRecvSge,
+		MaxInlineData: size.MaxInlineData,
+		Qkey:          a.QKey, RqPsn: a.RQPSN, SqPsn: a.SQPSN, DestQpNum: a.DestQPNum, QpAccessFlags: uint32(a.Access),
+		PkeyIndex: a.PKeyIndex, AltPkeyIndex: a.AltPKeyIndex, QpState: uint8(a.State), CurQpState: uint8(a.CurState),
+		PathMtu: uint8(a.PathMTU), PathMigState: a.PathMigState, SqDraining: flag(a.SQDraining),
+		MaxRdAtomic: a.MaxRDAtomic, MaxDestRdAtomic: a.MaxDestRDAtomic, MinRnrTimer: a.MinRNRTimer,
+		PortNum: a.Port, Timeout: a.Timeout, RetryCnt: a.RetryCount, RnrRetry: a.RNRRetry,
+		AltPortNum: a.AltPort, AltTimeout: a.AltTimeout, SqSigAll: flag(a.SignalAll),
+	})
+}
+
+// postSend is the write command POST_SEND: a doorbell. As rxe, it ignores work requests in the
+// command, because those of a user's QP are in its queue.
+func postSend(c command) unix.Errno {
+	var req abi.IbUverbsPostSend
+	copy(mmap.Bytes(&req), c.request)
+	if int(req.WqeSize) < sizeOf[abi.IbUverbsSendWr]() {
+		return unix.EINVAL
+	}
+	q, errno := get[*qp](c.file, abi.UVERBS_OBJECT_QP, req.QpHandle)
+	if errno != 0 {
+		return errno
+	}
+	errno = errnoOf(q.Doorbell())
+	if rerrno := respond(c, &abi.IbUverbsPostSendResp{}); rerrno != 0 {
+		errno = rerrno
+	}
+	return errno
+}
+
+// attachMulticast is the write command ATTACH_MCAST.
+func attachMulticast(c command) unix.Errno {
+	q, g, errno := groupOf(c)
+	if errno != 0 {
+		return errno
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if slices.Contains(q.groups, g) {
+		return 0
+	}
+	if !isMulticast(g.gid) || q.typ != verbs.UD {
+		return unix.EINVAL
+	}
+	if err := q.AttachMulticast(g.gid); err != nil {
+		return errnoOf(err)
+	}
+	q.groups = append(q.groups, g)
+	return 0
+}
+
+// detachMulticast is the write command DETACH_MCAST.
+func detachMulticast(c command) unix.Errno {
+	q, g, errno := groupOf(c)
+	if errno != 0 {
+		return errno
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	i := slices.Index(q.groups, g)
+	if i < 0 {
+		return unix.EINVAL
+	}
+	q.groups = slices.Delete(q.groups, i, i+1)
+	if slices.ContainsFunc(q.groups, func(o group) bool { return o.gid == g.gid }) {
+		return 0
+	}
+	return errnoOf(q.DetachMulticast(g.gid))
+}
+
+func groupOf(c command) (*qp, group, unix.Errno) {
+	req, errno := requestOf[abi.IbUverbsAttachMcast](c)
+	if errno != 0 {
+		return nil, group{}, errno
+	}
+	q, errno := get[*qp](c.file, abi.UVERBS_OBJECT_QP, req.QpHandle)
+	return q, group{req.Gid, req.Mlid}, errno
+}
+
+// isMulticast is rdma_is_multicast_addr.
+func isMulticast(g verbs.GID) bool { return g.Addr().IsMulticast() }

@@ -1,0 +1,207 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"runtime"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/mmap"
+)
+
+// deviceMethods are those of the device and its event files.
+var deviceMethods = map[methodID]method{
+	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_GET_CONTEXT}: {run: getContext, specs: withUHW(
+		spec{id: abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, kind: bytesOut, size: 4, optional: true},
+		spec{id: abi.UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, kind: bytesOut, size: 8, optional: true},
+	)},
+	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_CONTEXT}: {run: queryContext, specs: []spec{
+		{id: abi.UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, kind: bytesOut, size: 4, optional: true},
+		{id: abi.UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT, kind: bytesOut, size: 8, optional: true},
+	}},
+	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_INVOKE_WRITE}: {run: invokeWrite, specs: withUHW(
+		spec{id: abi.UVERBS_ATTR_WRITE_CMD, kind: constIn},
+		spec{id: abi.UVERBS_ATTR_CORE_IN, kind: bytesIn, optional: true},
+		spec{id: abi.UVERBS_ATTR_CORE_OUT, kind: bytesOut, optional: true},
+	)},
+	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_PORT}: {run: queryPort, specs: []spec{
+		{id: abi.UVERBS_ATTR_QUERY_PORT_PORT_NUM, kind: constIn},
+		{id: abi.UVERBS_ATTR_QUERY_PORT_RESP, kind: bytesOut, size: sizeOf[abi.IbUverbsQueryPortRespEx]()},
+	}},
+	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_GID_TABLE}: {run: queryGIDTable, specs: []spec{
+		{id: abi.UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE, kind: constIn},
+		{id: abi.UVERBS_ATTR_QUERY_GID_TABLE_FLAGS, kind: constIn, optional: true},
+		{id: abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, kind: bytesOut},
+		{id: abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, kind: bytesOut, size: 8},
+	}},
+	{abi.UVERBS_OBJECT_DEVICE, abi.UVERBS_METHOD_QUERY_GID_ENTRY}: {run: queryGIDEntry, specs: []spec{
+		{id: abi.UVERBS_ATTR_QUERY_GID_ENTRY_PORT, kind: constIn},
+		{id: abi.UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX, kind: constIn},
+		{id: abi.UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS, kind: constIn},
+		{id: abi.UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, kind: bytesOut, size: sizeOf[abi.IbUverbsGidEntry]()},
+	}},
+	{abi.UVERBS_OBJECT_ASYNC_EVENT, abi.UVERBS_METHOD_ASYNC_EVENT_ALLOC}: {run: allocAsync, specs: []spec{
+		{id: abi.UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE, kind: handleOut},
+	}},
+}
+
+// compVectors returns the number of completion vectors: that of processors, as rxe's.
+func compVectors() uint32 { return uint32(runtime.NumCPU()) }
+
+func getContext(c *call) unix.Errno {
+	vectors, support := compVectors(), uint64(abi.IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS)
+	if errno := c.put(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, mmap.Bytes(&vectors)); errno != 0 {
+		return errno
+	}
+	if errno := c.put(abi.UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, mmap.Bytes(&support)); errno != 0 {
+		return errno
+	}
+	f := c.file
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.removed:
+		return unix.EIO
+	case f.hasContext:
+		return unix.EINVAL
+	}
+	f.hasContext = true
+	return 0
+}
+
+// queryContext fails, as rxe does not support it.
+func queryContext(c *call) unix.Errno {
+	if errno := c.file.checkUsable(); errno != 0 {
+		return errno
+	}
+	return unix.EOPNOTSUPP
+}
+
+func (f *file) checkUsable() unix.Errno {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.usable()
+}
+
+func guid(g verbs.GUID) uint64 { return binary.NativeEndian.Uint64(g[:]) }
+
+// queryDevice is the write command EX_QUERY_DEVICE.
+func queryDevice(c command) unix.Errno {
+	if errno := c.file.checkUsable(); errno != 0 {
+		return errno
+	}
+	req, errno := requestOf[abi.IbUverbsExQueryDevice](c)
+	if errno != 0 {
+		return errno
+	}
+	if req.CompMask != 0 || req.Reserved != 0 || len(c.driverIn) > 0 || c.driverOut.size > 0 {
+		return unix.EINVAL
+	}
+	a := c.file.device.engine.Attr()
+	resp := abi.IbUverbsExQueryDeviceResp{
+		Base: abi.IbUverbsQueryDeviceResp{
+			FwVer: a.FirmwareVersion, NodeGuid: guid(a.NodeGUID), SysImageGuid: guid(a.SysImageGUID),
+			MaxMrSize: a.MaxMRSize, PageSizeCap: a.PageSizeCap,
+			VendorId: a.VendorID, VendorPartId: a.VendorPartID, HwVer: a.HWVersion,
+			MaxQp: uint32(a.MaxQP), MaxQpWr: uint32(a.MaxQPWR), DeviceCapFlags: uint32(a.CapFlags),
+			MaxSge: uint32(a.MaxSGE), MaxSgeRd: uint32(a.MaxSGERead), MaxCq: uint32(a.MaxCQ), MaxCqe: uint32(a.MaxCQE),
+			MaxMr: uint32(a.MaxMR), MaxPd: uint32(a.MaxPD), MaxMw: uint32(a.MaxMW),
+			MaxQpRdAtom: uint32(a.MaxQPRDAtomic), MaxResRdAtom: uint32(a.MaxResRDAtomic),
+			MaxQpInitRdAtom: uint32(a.MaxQPInitRDAtomic), AtomicCap: uint32(a.AtomicCap),
+			MaxMcastGrp: uint32(a.MaxMcastGroup), MaxMcastQpAttach: uint32(a.MaxMcastQPAttach),
+			MaxTotalMcastQpAttach: uint32(a.MaxTotalMcastQPAttach),
+			MaxAh:                 uint32(a.MaxAH), MaxSrq: uint32(a.MaxSRQ), MaxSrqWr: uint32(a.MaxSRQWR), MaxSrqSge: uint32(a.MaxSRQSGE),
+			MaxPkeys: uint16(a.MaxPKeys), LocalCaAckDelay: a.LocalCAAckDelay, PhysPortCnt: uint8(a.Ports),
+		},
+		ResponseLength:   uint32(min(c.response.size, sizeOf[abi.IbUverbsExQueryDeviceResp]())),
+		DeviceCapFlagsEx: a.CapFlags,
+	}
+	return respond(c, &resp)
+}
+
+func queryPort(c *call) unix.Errno {
+	if errno := c.file.checkUsable(); errno != 0 {
+		return errno
+	}
+	if uint8(c.constant(abi.UVERBS_ATTR_QUERY_PORT_PORT_NUM)) != 1 {
+		return unix.EINVAL
+	}
+	p := c.file.device.engine.PortAttr()
+	const maxSpeed = 128 // IB_SPEED_NDR
+	resp := abi.IbUverbsQueryPortRespEx{
+		LegacyResp: abi.IbUverbsQueryPortResp{
+			PortCapFlags: p.CapFlags, MaxMsgSz: uint32(p.MaxMessage), BadPkeyCntr: p.BadPKeys, QkeyViolCntr: p.QKeyViolations,
+			GidTblLen: uint32(p.GIDs), PkeyTblLen: uint16(p.PKeys), Lid: p.LID, SmLid: p.SMLID,
+			State: uint8(p.State), MaxMtu: uint8(p.MaxMTU), ActiveMtu: uint8(p.ActiveMTU), Lmc: p.LMC,
+			MaxVlNum: p.MaxVLs, SmSl: p.SMSL, SubnetTimeout: p.SubnetTimeout, InitTypeReply: p.InitTypeReply,
+			ActiveWidth: uint8(p.ActiveWidth), ActiveSpeed: uint8(min(p.ActiveSpeed, maxSpeed)),
+			PhysState: uint8(p.PhysState), LinkLayer: uint8(p.LinkLayer),
+			Flags: p.Flags | abi.IB_UVERBS_QPF_GRH_REQUIRED,
+		},
+		PortCapFlags2: p.CapFlags2, ActiveSpeedEx: uint32(p.ActiveSpeed),
+	}
+	return c.put(abi.UVERBS_ATTR_QUERY_PORT_RESP, mmap.Bytes(&resp))
+}
+
+// GIDs returns the GID table, with the network interfaces that have the addresses.
+func (d *Device) GIDs() []verbs.GIDEntry {
+	gids := d.engine.GIDs()
+	for i := range gids {
+		gids[i].Interface = d.interfaces[gids[i].GID.Addr()]
+	}
+	return gids
+}
+
+func gidEntry(g verbs.GIDEntry) abi.IbUverbsGidEntry {
+	e := abi.IbUverbsGidEntry{
+		GidIndex: uint32(g.Index), PortNum: uint32(g.Port), GidType: uint32(g.Type), NetdevIfindex: uint32(g.Interface),
+	}
+	copy(mmap.Bytes(&e.Gid), g.GID[:])
+	return e
+}
+
+func queryGIDTable(c *call) unix.Errno {
+	size := c.constant(abi.UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE)
+	entries := c.out(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES)
+	if c.constant(abi.UVERBS_ATTR_QUERY_GID_TABLE_FLAGS) != 0 || size == 0 || uint64(entries.size) < size || uint64(entries.size)%size != 0 {
+		return unix.EINVAL
+	}
+	if errno := c.file.checkUsable(); errno != 0 {
+		return errno
+	}
+	d := c.file.device
+	table := make([]byte, entries.size)
+	n := uint64(0)
+	for _, g := range d.GIDs() {
+		if n == uint64(entries.size)/size {
+			return unix.EINVAL // the kernel does not return a part of the table
+		}
+		e := gidEntry(g)
+		copy(table[n*size:][:size], mmap.Bytes(&e))
+		n++
+	}
+	if errno := c.put(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, table); errno != 0 {
+		return errno
+	}
+	return c.put(abi.UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, mmap.Bytes(&n))
+}
+
+func queryGIDEntry(c *call) unix.Errno {
+	if errno := c.file.checkUsable(); errno != 0 {
+		return errno
+	}
+	d := c.file.device
+	index := c.constant(abi.UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX)
+	if c.constant(abi.UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS) != 0 || c.constant(abi.UVERBS_ATTR_QUERY_GID_ENTRY_PORT) != 1 ||
+		index >= uint64(d.engine.PortAttr().GIDs) {
+		return unix.EINVAL
+	}
+	for _, g := range d.GIDs() {
+		if uint64(g.Index) == index {
+			e := gidEntry(g)
+			return c.put(abi.UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, mmap.Bytes(&e))
+		}
+	}
+	return errNoData
+}

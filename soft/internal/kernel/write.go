@@ -1,0 +1,188 @@
+package kernel
+
+import (
+	"encoding/binary"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/mmap"
+)
+
+// writeMethod is a write command: of the write interface, or wrapped in the ioctl INVOKE_WRITE.
+type writeMethod struct {
+	request, response int                      // sizes
+	driver            bool                     // it has a driver's part
+	run               func(command) unix.Errno // by value, so that a doorbell allocates nothing
+}
+
+// command is a call of a write command.
+type command struct {
+	file      *file
+	request   []byte
+	response  user
+	driverIn  []byte
+	driverOut user
+}
+
+// sizeOf returns the size of a structure.
+func sizeOf[T any]() int {
+	var v T
+	return len(mmap.Bytes(&v))
+}
+
+// commands has the write commands (uverbs_def_write_intf of uverbs_cmd.c), by number.
+var commands = map[uint32]writeMethod{
+	abi.IB_USER_VERBS_CMD_ALLOC_PD:            {sizeOf[abi.IbUverbsAllocPd](), sizeOf[abi.IbUverbsAllocPdResp](), true, allocPD},
+	abi.IB_USER_VERBS_CMD_REG_MR:              {sizeOf[abi.IbUverbsRegMr](), sizeOf[abi.IbUverbsRegMrResp](), true, regMR},
+	abi.IB_USER_VERBS_CMD_REREG_MR:            {sizeOf[abi.IbUverbsReregMr](), sizeOf[abi.IbUverbsReregMrResp](), true, reregMR},
+	abi.IB_USER_VERBS_CMD_ALLOC_MW:            {sizeOf[abi.IbUverbsAllocMw](), sizeOf[abi.IbUverbsAllocMwResp](), true, allocMW},
+	abi.IB_USER_VERBS_CMD_CREATE_AH:           {sizeOf[abi.IbUverbsCreateAh](), sizeOf[abi.IbUverbsCreateAhResp](), true, createAH},
+	abi.IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL: {sizeOf[abi.IbUverbsCreateCompChannel](), sizeOf[abi.IbUverbsCreateCompChannelResp](), false, createCompChannel},
+	abi.IB_USER_VERBS_CMD_RESIZE_CQ:           {sizeOf[abi.IbUverbsResizeCq](), sizeOf[abi.IbUverbsResizeCqResp](), true, resizeCQ},
+	abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ:       {sizeOf[abi.IbUverbsReqNotifyCq](), 0, false, reqNotifyCQ},
+	abi.IB_USER_VERBS_CMD_MODIFY_QP:           {sizeOf[abi.IbUverbsModifyQp](), 0, false, modifyQP},
+	abi.IB_USER_VERBS_CMD_QUERY_QP:            {sizeOf[abi.IbUverbsQueryQp](), sizeOf[abi.IbUverbsQueryQpResp](), false, queryQP},
+	abi.IB_USER_VERBS_CMD_POST_SEND:           {sizeOf[abi.IbUverbsPostSend](), sizeOf[abi.IbUverbsPostSendResp](), false, postSend},
+	abi.IB_USER_VERBS_CMD_ATTACH_MCAST:        {sizeOf[abi.IbUverbsAttachMcast](), 0, false, attachMulticast},
+	abi.IB_USER_VERBS_CMD_DETACH_MCAST:        {sizeOf[abi.IbUverbsAttachMcast](), 0, false, detachMulticast},
+	abi.IB_USER_VERBS_CMD_MODIFY_SRQ:          {sizeOf[abi.IbUverbsModifySrq](), 0, true, modifySRQ},
+	abi.IB_USER_VERBS_CMD_QUERY_SRQ:           {sizeOf[abi.IbUverbsQuerySrq](), sizeOf[abi.IbUverbsQuerySrqResp](), false, querySRQ},
+
+	// The kernel does not check the sizes of extended commands (uapi_create_write).
+	extended | abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE: {run: queryDevice},
+	extended | abi.IB_USER_VERBS_EX_CMD_MODIFY_QP:    {run: modifyQPExtended},
+}
+
+const (
+	extended    = abi.IB_USER_VERBS_CMD_FLAG_EXTENDED
+	commandMask = 0xff // IB_USER_VERBS_CMD_COMMAND_MASK
+)
+
+// commandOf returns a command (uapi_get_method). Those that rxe does not support, and those that
+// do not exist, fail with EOPNOTSUPP.
+func commandOf(number uint32) (writeMethod, unix.Errno) {
+	if number&^(extended|commandMask) != 0 {
+		return writeMethod{}, unix.EINVAL
+	}
+	m, ok := commands[number]
+	if !ok {
+		return writeMethod{}, unix.EOPNOTSUPP
+	}
+	return m, 0
+}
+
+const (
+	writeHeaderSize = 8
+	extHeaderSize   = 16
+)
+
+// Write implements [virtual.File] (ib_uverbs_write).
+func (f *file) Write(b []byte) (int, unix.Errno) {
+	if len(b) < writeHeaderSize {
+		return 0, unix.EINVAL
+	}
+	number := binary.NativeEndian.Uint32(b)
+	in, out := int(binary.NativeEndian.Uint16(b[4:])), int(binary.NativeEndian.Uint16(b[6:]))
+	m, errno := commandOf(number)
+	if errno != 0 {
+		return 0, errno
+	}
+	c := command{file: f}
+	if number&extended != 0 {
+		errno = c.decodeExtended(b, in, out)
+	} else {
+		errno = c.decode(&m, b, in, out)
+	}
+	if errno == 0 {
+		errno = m.run(c)
+	}
+	if errno != 0 {
+		return 0, errno
+	}
+	return len(b), 0
+}
+
+// decode decodes a command whose sizes are in words of 4 bytes.
+func (c *command) decode(m *writeMethod, b []byte, in, out int) unix.Errno {
+	switch {
+	case in*4 != len(b):
+		return unix.EINVAL
+	case len(b) < writeHeaderSize+m.request || out*4 < m.response:
+		return errNoSpace
+	}
+	c.request = b[writeHeaderSize:]
+	if m.response > 0 { // the request begins with the address of the response
+		c.response = user{binary.NativeEndian.Uint64(c.request), out * 4}
+	}
+	if m.driver {
+		c.request, c.driverIn = c.request[:m.request], c.request[m.request:]
+		if m.response > 0 {
+			c.response, c.driverOut = c.response.split(m.response)
+		}
+	}
+	return 0
+}
+
+// decodeExtended decodes a command whose sizes are in words of 8 bytes.
+func (c *command) decodeExtended(b []byte, in, out int) unix.Errno {
+	const headers = writeHeaderSize + extHeaderSize
+	if len(b) < headers {
+		return unix.EINVAL
+	}
+	var hdr abi.IbUverbsExCmdHdr
+	copy(mmap.Bytes(&hdr), b[writeHeaderSize:])
+	driverIn, driverOut := int(hdr.ProviderInWords), int(hdr.ProviderOutWords)
+	switch {
+	case (in+driverIn)*8 != len(b)-headers:
+		return unix.EINVAL
+	case hdr.CmdHdrReserved != 0, (hdr.Response == 0) != (out+driverOut == 0):
+		return unix.EINVAL
+	}
+	c.request, c.driverIn = b[headers:][:in*8], b[headers+in*8:]
+	c.response, c.driverOut = user{hdr.Response, (out + driverOut) * 8}.split(out * 8)
+	return 0
+}
+
+// split returns the first n bytes of the memory and the rest.
+func (u user) split(n int) (first, rest user) {
+	return user{u.addr, n}, user{u.addr + uint64(n), u.size - n}
+}
+
+// invokeWrite runs a write command in an ioctl.
+func invokeWrite(c *call) unix.Errno {
+	m, errno := commandOf(uint32(c.constant(abi.UVERBS_ATTR_WRITE_CMD)))
+	if errno != 0 {
+		return errno
+	}
+	w := command{file: c.file, response: c.out(abi.UVERBS_ATTR_CORE_OUT), driverOut: c.out(abi.UVERBS_ATTR_UHW_OUT)}
+	if w.request, errno = c.in(abi.UVERBS_ATTR_CORE_IN); errno != 0 {
+		return errno
+	}
+	if w.driverIn, errno = c.in(abi.UVERBS_ATTR_UHW_IN); errno != 0 {
+		return errno
+	}
+	if len(w.request) < m.request || w.response.size < m.response {
+		return errNoSpace
+	}
+	if errno = m.run(w); errno != 0 {
+		return errno
+	}
+	if out := c.attr(abi.UVERBS_ATTR_CORE_OUT); out != nil {
+		out.setValid()
+	}
+	return 0
+}
+
+// requestOf returns the request. A longer one must have zeros at the end (uverbs_request).
+func requestOf[T any](c command) (v T, errno unix.Errno) {
+	n := copy(mmap.Bytes(&v), c.request)
+	for _, x := range c.request[n:] {
+		if x != 0 {
+			return v, unix.EOPNOTSUPP
+		}
+	}
+	return v, 0
+}
+
+// respond returns a response.
+func respond[T any](c command, v *T) unix.Errno { return c.response.write(mmap.Bytes(v)) }

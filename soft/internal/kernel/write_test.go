@@ -1,0 +1,146 @@
+package kernel_test
+
+import (
+	"encoding/binary"
+	"syscall"
+	"testing"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
+)
+
+// header returns the header of a write command.
+func header(cmd uint32, inWords, outWords uint16) []byte {
+	return append([]byte(nil), mmap.Bytes(&abi.IbUverbsCmdHdr{Command: cmd, InWords: inWords, OutWords: outWords})...)
+}
+
+// TestWriteRefused writes commands that are malformed.
+func TestWriteRefused(t *testing.T) {
+	d := newDevice(t)
+	f := openContext(t, d)
+	write := func(b ...byte) error { return second(unix.Write(f.FD, b)) }
+	const notify = abi.IB_USER_VERBS_CMD_REQ_NOTIFY_CQ
+	for name, c := range map[string]struct {
+		b     []byte
+		errno error
+	}{
+		"too short":           {[]byte{1}, unix.EINVAL},
+		"unknown flag":        {header(1<<30, 2, 0), unix.EINVAL},
+		"unknown command":     {header(200, 2, 0), unix.EOPNOTSUPP},
+		"unsupported command": {header(abi.IB_USER_VERBS_CMD_POLL_CQ, 2, 0), unix.EOPNOTSUPP},
+		"unsupported, extended": {header(abi.IB_USER_VERBS_EX_CMD_CREATE_FLOW|abi.IB_USER_VERBS_CMD_FLAG_EXTENDED, 2, 0),
+			unix.EOPNOTSUPP},
+		"wrong length":          {header(notify, 3, 0), unix.EINVAL},
+		"short request":         {header(notify, 2, 0), syscall.ENOSPC},
+		"no such CQ":            {append(header(notify, 4, 0), make([]byte, 8)...), unix.ENOENT},
+		"more than the request": {append(header(notify, 5, 0), 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0), unix.EOPNOTSUPP},
+		"short response":        {append(header(abi.IB_USER_VERBS_CMD_ALLOC_PD, 4, 0), make([]byte, 8)...), syscall.ENOSPC},
+		"response nowhere":      {append(header(abi.IB_USER_VERBS_CMD_ALLOC_PD, 4, 1), make([]byte, 8)...), unix.EFAULT},
+	} {
+		want(t, name, write(c.b...), c.errno)
+	}
+	if n := d.Resources()["pd"]; n != 0 {
+		t.Errorf("%d PDs are left whose handle was not returned", n)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// TestWriteExtended queries the device by an extended write command, with and without room for
+// all of the response.
+func TestWriteExtended(t *testing.T) {
+	f := openContext(t, newDevice(t))
+	for _, size := range []int{len(mmap.Bytes(&abi.IbUverbsExQueryDeviceResp{})), 192} {
+		mem, err := mmap.Alloc(512)
+		check(t, err)
+		clear(mem)
+		b := header(abi.IB_USER_VERBS_EX_CMD_QUERY_DEVICE|abi.IB_USER_VERBS_CMD_FLAG_EXTENDED, 1, uint16(size/8))
+		b = append(b, mmap.Bytes(&abi.IbUverbsExCmdHdr{Response: mmap.Addr(mem)})...)
+		b = append(b, make([]byte, 8)...)
+		if n, err := unix.Write(f.FD, b); n != len(b) || err != nil {
+			t.Fatal(n, err)
+		}
+		var resp abi.IbUverbsExQueryDeviceResp
+		copy(mmap.Bytes(&resp), mem)
+		if resp.Base.PhysPortCnt != 1 || int(resp.ResponseLength) != size || binary.NativeEndian.Uint64(mem[size:]) != 0 {
+			t.Errorf("room for %d bytes: response of %d: %+v", size, resp.ResponseLength, resp.Base)
+		}
+		mmap.Free(mem)
+	}
+}
+
+// newQP makes a QP and returns its handle.
+func newQP(t testing.TB, f sys.File, typ verbs.QPType) uint32 {
+	t.Helper()
+	cq, _, err := createCQ(f, 10, -1)
+	check(t, err)
+	qp, err := createQP(f, uint64(typ), allocPD(t, f), cq)
+	check(t, err)
+	return qp
+}
+
+// TestDoorbell rings the doorbell of a QP as drivers do: without an allocation.
+func TestDoorbell(t *testing.T) {
+	f := openContext(t, newDevice(t))
+	qp := newQP(t, f, verbs.UD)
+	dev := &provider.Device{FD: f.FD, Driver: f.Driver}
+	bell, err := provider.NewDoorbell(dev, qp, false)
+	check(t, err)
+	defer bell.Close()
+	if err := bell.Ring(); err == nil {
+		t.Error("a doorbell in RESET is taken")
+	}
+	want(t, "to RTS", modifyQP(f, qp, 0, verbs.StateRTS), unix.EINVAL)
+	want(t, "to an unknown state", modifyQP(f, qp, 0, 7), unix.EINVAL)
+	startQP(t, f, qp)
+	if n := testing.AllocsPerRun(100, func() {
+		if err := bell.Ring(); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+	want(t, "rate limit", f.Invoke(abi.IB_USER_VERBS_EX_CMD_MODIFY_QP|abi.IB_USER_VERBS_CMD_FLAG_EXTENDED, mmap.Bytes(&abi.IbUverbsExModifyQp{
+		Base: abi.IbUverbsModifyQp{QpHandle: qp, AttrMask: 1 << 25},
+	}), nil, nil, nil), unix.EOPNOTSUPP)
+	query := provider.NewStateQuery(dev, qp)
+	if state, err := query.Ask(); state != verbs.StateRTS || err != nil {
+		t.Errorf("the QP is in %v, %v", state, err)
+	}
+	query.Close()
+}
+
+// modifyQP moves a UD QP to a state.
+func modifyQP(f sys.File, qp uint32, mask verbs.QPAttrMask, state verbs.QPState) error {
+	return f.Invoke(abi.IB_USER_VERBS_CMD_MODIFY_QP, mmap.Bytes(&abi.IbUverbsModifyQp{
+		QpHandle: qp, AttrMask: uint32(mask | verbs.MaskState), QpState: uint8(state), PortNum: 1, Qkey: 1,
+	}), nil, nil, nil)
+}
+
+// startQP moves a UD QP from RESET to RTS.
+func startQP(t testing.TB, f sys.File, qp uint32) {
+	t.Helper()
+	check(t, modifyQP(f, qp, verbs.MaskPKeyIndex|verbs.MaskPort|verbs.MaskQKey, verbs.StateInit))
+	check(t, modifyQP(f, qp, 0, verbs.StateRTR))
+	check(t, modifyQP(f, qp, verbs.MaskSQPSN, verbs.StateRTS))
+}
+
+// BenchmarkDoorbell rings the doorbell of an idle QP.
+func BenchmarkDoorbell(b *testing.B) {
+	f := openContext(b, newDevice(b))
+	qp := newQP(b, f, verbs.UD)
+	startQP(b, f, qp)
+	bell, err := provider.NewDoorbell(&provider.Device{FD: f.FD, Driver: f.Driver}, qp, false)
+	check(b, err)
+	defer bell.Close()
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := bell.Ring(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

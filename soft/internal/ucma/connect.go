@@ -1,0 +1,247 @@
+package ucma
+
+import (
+	"syscall"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/roce"
+	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/soft/internal/ibcm"
+)
+
+// Parameters of connections (CMA_CM_RESPONSE_TIMEOUT, CMA_MAX_CM_RETRIES).
+const (
+	responseTime = 20 // until a side answers, 4.096 µs * 2^20
+	maxRetries   = 15
+)
+
+// Sizes of abi.RdmaUcmConnect and abi.RdmaUcmAccept in older programs, which send no ECE.
+const (
+	connectWithoutECE = 280
+	acceptWithoutECE  = 288
+)
+
+// connect is CONNECT.
+func (f *File) connect(in []byte, _ int) syscall.Errno {
+	if len(in) < connectWithoutECE {
+		return unix.EINVAL
+	}
+	cmd := decode[abi.RdmaUcmConnect](in)
+	if cmd.ConnParam.Valid == 0 {
+		return unix.EINVAL
+	}
+	c, errno := f.boundContext(cmd.Id)
+	if errno != 0 {
+		return errno
+	}
+	return c.id.connect(&cmd.ConnParam, ibcm.ECE{VendorID: cmd.Ece.VendorId, AttrMod: cmd.Ece.AttrMod})
+}
+
+// connect sends a connection request, or a request for a datagram QP (rdma_connect_ece).
+func (i *id) connect(p *abi.RdmaUcmConnParam, ece ibcm.ECE) syscall.Errno {
+	i.ece = ece
+	if i.state != routeKnown {
+		return unix.EINVAL
+	}
+	i.qpNum, i.srq = p.QpNum&0xffffff, p.Srq != 0
+	data := roce.CMAHeader{Port: i.src.port, Src: i.src.addr, Dst: i.dst.addr}
+	private := append(data.Append(nil), p.PrivateData[:p.PrivateDataLen]...)
+	cm := i.device.cm.NewID(handleEvent, i)
+	var err error
+	if i.datagram() {
+		err = cm.Resolve(&ibcm.Resolution{
+			Path: i.path, ServiceID: i.serviceID(&i.dst), Timeout: time.Millisecond << (responseTime - 8),
+			MaxRetries: maxRetries, PrivateData: private,
+		})
+	} else {
+		err = cm.Connect(&ibcm.Request{
+			Path: i.path, ServiceID: i.serviceID(&i.dst), QPType: i.typ, QPNum: i.qpNum, StartingPSN: i.psn,
+			ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth, FlowControl: p.FlowControl != 0,
+			SRQ: i.srq, RetryCount: min(7, p.RetryCount), RNRRetryCount: min(7, p.RnrRetryCount),
+			LocalTimeout: responseTime, RemoteTimeout: responseTime, MaxRetries: maxRetries, ECE: ece, PrivateData: private,
+		})
+	}
+	if err != nil {
+		cm.Destroy()
+		return errnoFrom(err)
+	}
+	i.cm = cm
+	i.state = connecting
+	return 0
+}
+
+// accept is ACCEPT.
+func (f *File) accept(in []byte, _ int) syscall.Errno {
+	if len(in) < acceptWithoutECE {
+		return unix.EINVAL
+	}
+	cmd := decode[abi.RdmaUcmAccept](in)
+	c, errno := f.boundContext(cmd.Id)
+	if errno != 0 {
+		return errno
+	}
+	ece := ibcm.ECE{VendorID: cmd.Ece.VendorId, AttrMod: cmd.Ece.AttrMod}
+	if cmd.ConnParam.Valid == 0 {
+		return c.id.accept(nil, ece)
+	}
+	if errno = c.id.accept(&cmd.ConnParam, ece); errno == 0 {
+		c.uid = cmd.Uid
+	}
+	return errno
+}
+
+// accept accepts a request, or without parameters a reply. If that fails, it rejects
+// (rdma_accept_ece).
+func (i *id) accept(p *abi.RdmaUcmConnParam, ece ibcm.ECE) syscall.Errno {
+	i.ece = ece
+	if i.state != connecting {
+		return unix.EINVAL
+	}
+	var err error
+	switch {
+	case p == nil && i.datagram():
+		err = i.answer(roce.SIDRSuccess, nil)
+	case p == nil:
+		err = i.cm.Establish()
+	default:
+		i.qpNum, i.srq = p.QpNum&0xffffff, p.Srq != 0
+		data := p.PrivateData[:p.PrivateDataLen]
+		if i.datagram() {
+			err = i.answer(roce.SIDRSuccess, data)
+			break
+		}
+		err = i.cm.Accept(&ibcm.Reply{
+			QPNum: i.qpNum, StartingPSN: i.psn, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
+			FlowControl: p.FlowControl != 0, SRQ: i.srq, RNRRetryCount: min(7, p.RnrRetryCount), ECE: ece, PrivateData: data,
+		})
+	}
+	if err != nil {
+		i.reject(roce.RejConsumerDefined, nil)
+	}
+	return errnoFrom(err)
+}
+
+// answer answers a request for a datagram QP (cma_send_sidr_rep).
+func (i *id) answer(status roce.SIDRStatus, data []byte) error {
+	a := &ibcm.Answer{Status: status, PrivateData: data}
+	if status == roce.SIDRSuccess {
+		i.qkey = defaultQKey
+		a.QPNum, a.QKey, a.ECE = i.qpNum, i.qkey, i.ece
+	}
+	return i.cm.Answer(a)
+}
+
+// defaultQKey is the Q_Key of datagrams (RDMA_UDP_QKEY).
+const defaultQKey = 0x01234567
+
+// reject is REJECT.
+func (f *File) reject(in *abi.RdmaUcmReject) syscall.Errno {
+	reason := roce.RejectReason(in.Reason)
+	switch reason {
+	case 0:
+		reason = roce.RejConsumerDefined
+	case roce.RejConsumerDefined, roce.RejVendorOption:
+	default:
+		return unix.EINVAL
+	}
+	c, errno := f.boundContext(in.Id)
+	if errno != 0 {
+		return errno
+	}
+	return errnoFrom(c.id.reject(reason, in.PrivateData[:in.PrivateDataLen]))
+}
+
+// reject rejects a request or a reply (rdma_reject).
+func (i *id) reject(reason roce.RejectReason, data []byte) error {
+	switch {
+	case i.cm == nil:
+		return unix.EINVAL
+	case i.datagram():
+		return i.answer(roce.SIDRReject, data)
+	}
+	return i.cm.Reject(reason, data)
+}
+
+// disconnect is DISCONNECT. It does not fail if there is nothing to disconnect
+// (rdma_disconnect).
+func (f *File) disconnect(in *abi.RdmaUcmDisconnect) syscall.Errno {
+	c, errno := f.boundContext(in.Id)
+	switch {
+	case errno != 0:
+		return errno
+	case c.id.cm == nil && len(c.id.listens) == 0:
+		return unix.EINVAL
+	case c.id.cm != nil:
+		c.id.cm.Disconnect()
+	}
+	return 0
+}
+
+// notify is NOTIFY (rdma_notify).
+func (f *File) notify(in *abi.RdmaUcmNotify) syscall.Errno {
+	c, errno := f.context(in.Id)
+	switch {
+	case errno != 0:
+		return errno
+	case c.id.device == nil || c.id.cm == nil || verbs.AsyncEventType(in.Event) != verbs.EventCommEst:
+		return unix.EINVAL
+	}
+	return errnoFrom(c.id.cm.CommEstablished())
+}
+
+// handleEvent handles an event of a connection, or of a request for a datagram QP
+// (cma_ib_handler, cma_sidr_rep_handler).
+func handleEvent(cm *ibcm.ID, e *ibcm.Event) error {
+	i := cm.Context.(*id)
+	if e.Type == ibcm.TimewaitExit && i.state != wasConnected || e.Type != ibcm.TimewaitExit && i.state != connecting {
+		return nil
+	}
+	ev := &event{privateData: e.PrivateData}
+	switch e.Type {
+	case ibcm.RequestFailed, ibcm.ReplyFailed, ibcm.ResolveFailed:
+		ev.typ, ev.status = unreachable, -int(unix.ETIMEDOUT)
+	case ibcm.ReplyReceived:
+		cm.Delay(answerTime)
+		r := e.Reply
+		ev.typ, ev.ece = connectResponse, r.ECE
+		ev.param = connParam{
+			qpNum: r.QPNum, responderResources: r.ResponderResources, initiatorDepth: r.InitiatorDepth,
+			rnrRetryCount: r.RNRRetryCount, flowControl: r.FlowControl, srq: r.SRQ,
+		}
+	case ibcm.ReadyToUse:
+		ev.typ = established
+	case ibcm.Rejected:
+		ev.typ, ev.status = rejected, int(e.Rejection.Reason)
+	case ibcm.DisconnectRequested, ibcm.Disconnected, ibcm.DisconnectFailed:
+		i.state = wasConnected
+		ev.typ = disconnected
+		if e.Type == ibcm.DisconnectFailed {
+			ev.status = -int(unix.ETIMEDOUT)
+		}
+	case ibcm.TimewaitExit:
+		ev.typ = timewaitExit
+	case ibcm.Resolved:
+		i.resolvedQP(ev, e.Answer)
+	default:
+		return nil
+	}
+	return i.handler(i, ev)
+}
+
+// resolvedQP completes the event of an answer with the peer's datagram QP.
+func (i *id) resolvedQP(ev *event, a *ibcm.ReceivedAnswer) {
+	switch {
+	case a.Status != roce.SIDRSuccess:
+		ev.typ, ev.status = unreachable, int(a.Status)
+		return
+	case a.QKey == 0 || i.qkey != 0 && i.qkey != a.QKey:
+		ev.typ, ev.status = addrError, -int(unix.EINVAL)
+		return
+	}
+	i.qkey = a.QKey
+	ev.typ = established
+	ev.param.qpNum, ev.qkey = a.QPNum, a.QKey
+	ev.av = i.path.AddressVector(i.sgidIndex())
+}

@@ -1,0 +1,225 @@
+package ucma
+
+import (
+	"slices"
+	"syscall"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/virtual"
+	"github.com/goverbs/verbs/mmap"
+)
+
+// File is an open /dev/infiniband/rdma_cm (struct ucma_file). It is never in blocking mode.
+type File struct {
+	virtual.Unsupported
+	m     *Manager
+	ready virtual.Readiness
+
+	// The manager's lock guards these:
+	contexts []*context
+	events   []*pending
+	closed   bool
+}
+
+// Open opens a file.
+func (m *Manager) Open() *File { return &File{m: m} }
+
+// Watch implements [virtual.File].
+func (f *File) Watch(changed func(virtual.State)) (stop func()) { return f.ready.Watch(changed) }
+
+// Close destroys the IDs that are on the file (ucma_close).
+func (f *File) Close() {
+	f.m.lock()
+	defer f.m.unlock()
+	f.closed = true
+	for len(f.contexts) > 0 {
+		f.contexts[len(f.contexts)-1].destroy()
+	}
+}
+
+// queue adds an event.
+func (f *File) queue(p *pending) {
+	f.events = append(f.events, p)
+	f.updateState()
+}
+
+// drop removes the events for which is returns true.
+func (f *File) drop(is func(*pending) bool) {
+	f.events = slices.DeleteFunc(f.events, is)
+	f.updateState()
+}
+
+func (f *File) updateState() {
+	state := virtual.Idle
+	if len(f.events) > 0 {
+		state = virtual.Readable
+	}
+	f.ready.Set(state)
+}
+
+// command runs a command whose request is in, and for whose answer there are out bytes of
+// room. It is called with the manager's lock held.
+type command func(f *File, in []byte, out int) syscall.Errno
+
+// commands has the command for each RDMA_USER_CM_CMD. Commands that the kernel does not
+// implement are nil.
+var commands = [...]command{
+	abi.RDMA_USER_CM_CMD_CREATE_ID:      answered[abi.RdmaUcmCreateIdResp]((*File).createID),
+	abi.RDMA_USER_CM_CMD_DESTROY_ID:     answered[abi.RdmaUcmDestroyIdResp]((*File).destroyID),
+	abi.RDMA_USER_CM_CMD_BIND_IP:        plain((*File).bindIP),
+	abi.RDMA_USER_CM_CMD_RESOLVE_IP:     plain((*File).resolveIP),
+	abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE:  plain((*File).resolveRoute),
+	abi.RDMA_USER_CM_CMD_QUERY_ROUTE:    queried((*File).queryRoute),
+	abi.RDMA_USER_CM_CMD_CONNECT:        (*File).connect,
+	abi.RDMA_USER_CM_CMD_LISTEN:         plain((*File).listen),
+	abi.RDMA_USER_CM_CMD_ACCEPT:         (*File).accept,
+	abi.RDMA_USER_CM_CMD_REJECT:         plain((*File).reject),
+	abi.RDMA_USER_CM_CMD_DISCONNECT:     plain((*File).disconnect),
+	abi.RDMA_USER_CM_CMD_INIT_QP_ATTR:   answered[abi.IbUverbsQpAttr]((*File).initQPAttr),
+	abi.RDMA_USER_CM_CMD_GET_EVENT:      queried((*File).getEvent),
+	abi.RDMA_USER_CM_CMD_SET_OPTION:     plain((*File).setOption),
+	abi.RDMA_USER_CM_CMD_NOTIFY:         plain((*File).notify),
+	abi.RDMA_USER_CM_CMD_JOIN_IP_MCAST:  answered[abi.RdmaUcmCreateIdResp]((*File).joinIP),
+	abi.RDMA_USER_CM_CMD_LEAVE_MCAST:    answered[abi.RdmaUcmDestroyIdResp]((*File).leave),
+	abi.RDMA_USER_CM_CMD_MIGRATE_ID:     queried((*File).migrate),
+	abi.RDMA_USER_CM_CMD_QUERY:          queried((*File).query),
+	abi.RDMA_USER_CM_CMD_BIND:           plain((*File).bind),
+	abi.RDMA_USER_CM_CMD_RESOLVE_ADDR:   plain((*File).resolveAddr),
+	abi.RDMA_USER_CM_CMD_JOIN_MCAST:     answered[abi.RdmaUcmCreateIdResp]((*File).join),
+	abi.RDMA_USER_CM_CMD_WRITE_CM_EVENT: plain((*File).writeEvent),
+}
+
+// plain is a command without an answer.
+func plain[Req any](run func(*File, *Req) syscall.Errno) command {
+	return func(f *File, in []byte, _ int) syscall.Errno { return run(f, decode[Req](in)) }
+}
+
+// queried is a command that looks at the room for its answer itself.
+func queried[Req any](run func(*File, *Req, int) syscall.Errno) command {
+	return func(f *File, in []byte, out int) syscall.Errno { return run(f, decode[Req](in), out) }
+}
+
+// answered is a command with an answer of a fixed size.
+func answered[Resp, Req any](run func(*File, *Req, int) syscall.Errno) command {
+	return func(f *File, in []byte, out int) syscall.Errno {
+		if out < len(mmap.Bytes(new(Resp))) {
+			return syscall.ENOSPC
+		}
+		return run(f, decode[Req](in), out)
+	}
+}
+
+// decode returns the structure in b. What is missing is zero.
+func decode[T any](b []byte) *T {
+	v := new(T)
+	copy(mmap.Bytes(v), b)
+	return v
+}
+
+// respond writes an answer to the address that the request has for it.
+func respond[T any](addr uint64, out int, answer *T) syscall.Errno {
+	return copyOut(addr, out, mmap.Bytes(answer))
+}
+
+// headerSize is the size of abi.RdmaUcmCmdHdr.
+const headerSize = 8
+
+// Write runs a command (ucma_write).
+func (f *File) Write(b []byte) (int, syscall.Errno) {
+	if len(b) < headerSize {
+		return 0, unix.EINVAL
+	}
+	h := decode[abi.RdmaUcmCmdHdr](b)
+	if h.Cmd >= uint32(len(commands)) || headerSize+int(h.In) > len(b) {
+		return 0, unix.EINVAL
+	}
+	run := commands[h.Cmd]
+	if run == nil {
+		return 0, syscall.ENOSYS
+	}
+	f.m.lock()
+	defer f.m.unlock()
+	if f.closed {
+		return 0, unix.EBADF
+	}
+	if errno := run(f, b[headerSize:][:h.In], int(h.Out)); errno != 0 {
+		return 0, errno
+	}
+	return len(b), 0
+}
+
+// getEvent is GET_EVENT.
+func (f *File) getEvent(in *abi.RdmaUcmGetEvent, out int) syscall.Errno {
+	var size abi.RdmaUcmEventResp
+	if out < len(mmap.Bytes(&size))-len(mmap.Bytes(&size.Reserved))-len(mmap.Bytes(&size.Ece)) {
+		return syscall.ENOSPC
+	}
+	if len(f.events) == 0 {
+		return unix.EAGAIN
+	}
+	p := f.events[0]
+	if errno := copyOut(in.Response, out, p.bytes()); errno != 0 {
+		return errno
+	}
+	f.events[0] = nil
+	f.events = f.events[1:]
+	f.updateState()
+	p.context.reported++
+	if p.group != nil {
+		p.group.reported++
+	}
+	if p.conn != nil {
+		p.context.backlog++
+		p.conn.request = nil
+	}
+	return 0
+}
+
+// writeEvent is WRITE_CM_EVENT.
+func (f *File) writeEvent(in *abi.RdmaUcmWriteCmEvent) syscall.Errno {
+	if eventType(in.Event) != userEvent {
+		return unix.EINVAL
+	}
+	c, errno := f.context(in.Id)
+	if errno != 0 {
+		return errno
+	}
+	p := &pending{context: c}
+	p.resp.Uid, p.resp.Id, p.resp.Event, p.resp.Status = c.uid, c.num, in.Event, in.Status
+	copy(mmap.Bytes(p.resp.Param.Arg32()), mmap.Bytes(in.Param.Arg()))
+	f.queue(p)
+	return 0
+}
+
+// migrate is MIGRATE_ID: it moves an ID and its events from another file to f.
+func (f *File) migrate(in *abi.RdmaUcmMigrateId, out int) syscall.Errno {
+	file := virtual.Get(int(int32(in.Fd)))
+	if file == nil {
+		return unix.ENOENT
+	}
+	from, ok := file.(*File)
+	if !ok || from.m != f.m {
+		return unix.EINVAL
+	}
+	c, errno := from.context(in.Id)
+	if errno != 0 {
+		return errno
+	}
+	if from != f {
+		from.contexts = slices.DeleteFunc(from.contexts, func(x *context) bool { return x == c })
+		f.contexts = append(f.contexts, c)
+		c.file = f
+	}
+	var moved []*pending
+	from.drop(func(p *pending) bool {
+		if p.context == c {
+			moved = append(moved, p)
+		}
+		return p.context == c
+	})
+	for _, p := range moved {
+		f.queue(p)
+	}
+	return respond(in.Response, out, &abi.RdmaUcmMigrateResp{EventsReported: c.reported})
+}

@@ -1,0 +1,100 @@
+package ucma
+
+import (
+	"encoding/binary"
+	"slices"
+	"syscall"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/mmap"
+)
+
+// maxOption is the most bytes of an option (KMALLOC_MAX_SIZE).
+const maxOption = 4 << 20
+
+// setOption is SET_OPTION.
+func (f *File) setOption(in *abi.RdmaUcmSetOption) syscall.Errno {
+	if in.Optlen > maxOption {
+		return unix.EINVAL
+	}
+	c, errno := f.context(in.Id)
+	if errno != 0 {
+		return errno
+	}
+	value, errno := copyIn(in.Optval, int(in.Optlen))
+	if errno != 0 {
+		return errno
+	}
+	switch {
+	case in.Level == abi.RDMA_OPTION_ID:
+		return c.id.setOption(in.Optname, value)
+	case in.Level == abi.RDMA_OPTION_IB && in.Optname == abi.RDMA_OPTION_IB_PATH:
+		return c.id.setPath(value)
+	}
+	return syscall.ENOSYS
+}
+
+// setOption sets an option of the ID (ucma_set_option_id).
+func (i *id) setOption(name uint32, value []byte) syscall.Errno {
+	size := 1
+	switch name {
+	case abi.RDMA_OPTION_ID_REUSEADDR, abi.RDMA_OPTION_ID_AFONLY:
+		size = 4
+	case abi.RDMA_OPTION_ID_TOS, abi.RDMA_OPTION_ID_ACK_TIMEOUT:
+	default:
+		return syscall.ENOSYS
+	}
+	if len(value) != size {
+		return unix.EINVAL
+	}
+	on := size == 4 && binary.NativeEndian.Uint32(value) != 0
+	switch name {
+	case abi.RDMA_OPTION_ID_TOS:
+		i.tos, i.tosSet = value[0], true
+	case abi.RDMA_OPTION_ID_ACK_TIMEOUT:
+		if i.typ != verbs.RC {
+			return unix.EINVAL
+		}
+		i.ackTimeout, i.ackTimeoutSet = value[0], true
+	case abi.RDMA_OPTION_ID_REUSEADDR:
+		if (!on || i.state == listening) && i.state != idle {
+			return unix.EINVAL
+		}
+		i.reuse = on
+	case abi.RDMA_OPTION_ID_AFONLY:
+		if i.state != idle && i.state != bound {
+			return unix.EINVAL
+		}
+		i.afOnly, i.afOnlySet = on, true
+	}
+	return 0
+}
+
+// pathSize is the size of abi.IbPathRecData.
+const pathSize = 72
+
+// setPath sets the path instead of resolving one. routeResolved follows (ucma_set_ib_path).
+func (i *id) setPath(value []byte) syscall.Errno {
+	if len(value)%pathSize != 0 {
+		return unix.EINVAL
+	}
+	for record := range slices.Chunk(value, pathSize) {
+		data := decode[abi.IbPathRecData](record)
+		if data.Flags != abi.IB_PATH_GMP|abi.IB_PATH_PRIMARY|abi.IB_PATH_BIDIRECTIONAL {
+			continue
+		}
+		switch {
+		case i.device == nil || i.state != addrKnown:
+			return unix.EINVAL
+		case !i.hasRoute():
+			return unix.ENODEV
+		}
+		i.path = unpackPath(mmap.Bytes(&data.PathRec))
+		i.state = routeKnown
+		i.handler(i, &event{typ: routeResolved})
+		return 0
+	}
+	return unix.EINVAL
+}

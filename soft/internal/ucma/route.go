@@ -1,0 +1,107 @@
+package ucma
+
+import (
+	"errors"
+	"math/bits"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/goverbs/verbs/internal/roce"
+	"github.com/goverbs/verbs/internal/unix"
+)
+
+// Router returns the address of this machine from which packets to dst are sent, if possible one
+// of devices. It fails with an error that wraps an errno, such as ENETUNREACH. ETIMEDOUT means that
+// dst is on a network of this machine, and that no host there has the address.
+type Router func(dst netip.Addr, devices []netip.Addr) (netip.Addr, error)
+
+// SystemRoute is the [Router] of the operating system's network: the local address of a UDP
+// socket that is connected to dst, or else an address of a device in a network of the same
+// interface, such as 127.0.0.2. The former is dst itself if it is an address of this machine, where
+// another process or host may have a device with it.
+func SystemRoute(dst netip.Addr, devices []netip.Addr) (netip.Addr, error) {
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(dst, roce.Port)))
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer c.Close()
+	source := c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone("")
+	if slices.Contains(devices, source) {
+		return source, nil
+	}
+	for _, p := range networksWith(source) {
+		if i := slices.IndexFunc(devices, p.Contains); i >= 0 {
+			return devices[i], nil
+		}
+	}
+	return source, nil
+}
+
+// networksWith returns the networks of the interface that has an address.
+func networksWith(addr netip.Addr) []netip.Prefix {
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+	for _, ifi := range interfaces {
+		addrs, err := ifi.Addrs()
+		if err != nil {
+			continue
+		}
+		var networks []netip.Prefix
+		has := false
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
+				networks = append(networks, p)
+				has = has || p.Addr() == addr
+			}
+		}
+		if has {
+			return networks
+		}
+	}
+	return nil
+}
+
+// nearest is the default Router: all devices are on one network. It returns the address of a
+// device that has the most leading bits in common with dst.
+func nearest(dst netip.Addr, devices []netip.Addr) (best netip.Addr, err error) {
+	most := -1
+	for _, a := range devices {
+		if a.Is4() != dst.Is4() || a.IsLinkLocalUnicast() != dst.IsLinkLocalUnicast() {
+			continue
+		}
+		if n := commonBits(a, dst); n > most {
+			best, most = a, n
+		}
+	}
+	if most < 0 {
+		return netip.Addr{}, unix.ENETUNREACH
+	}
+	return best, nil
+}
+
+// commonBits returns the number of leading bits that two addresses have in common.
+func commonBits(a, b netip.Addr) (n int) {
+	x, y := a.As16(), b.As16()
+	for i := range x {
+		if x[i] != y[i] {
+			return n + bits.LeadingZeros8(x[i]^y[i])
+		}
+		n += 8
+	}
+	return n
+}
+
+// errnoOf returns the errno of a Router's error, or 0 if there is none.
+func errnoOf(err error) syscall.Errno {
+	if err == nil {
+		return 0
+	}
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return errno
+	}
+	return unix.ENETUNREACH
+}

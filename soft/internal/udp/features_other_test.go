@@ -1,0 +1,7 @@
+//go:build !linux || nordma
+
+package udp
+
+const hasTOS = false
+
+func hasOffload(Network) bool { return false }

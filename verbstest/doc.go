@@ -1,0 +1,48 @@
+// Package verbstest is a network in memory for tests of programs that use RDMA. Devices in user
+// space, those of package soft, are attached to it instead of UDP. Tests need no hardware, no
+// kernel with RDMA and no privileges.
+//
+//	network := verbstest.NewNetwork(verbstest.Options{})
+//	verbstest.TraceOnFailure(t, network)
+//	device, err := soft.New(soft.Options{
+//		Network: network,
+//		Host:    "client",
+//		Addrs:   []netip.Addr{netip.MustParseAddr("10.0.0.1")},
+//	})
+//	...
+//	defer device.Close()
+//	dialer := cm.Dialer{Transport: &cm.Transport{CM: device.CM()}}
+//
+// # Faults
+//
+// A [Network] is perfect by default. A test makes faults by:
+//
+//   - A [Link] with delay, jitter, bandwidth, loss, duplication, corruption or reordering, for all
+//     addresses or for one direction between two of them ([Network.SetLink]).
+//   - A [Filter], which sees each packet, decoded, and can drop, delay, duplicate or corrupt it, for
+//     example the third acknowledgement ([Nth]).
+//   - [Network.Partition] and [Network.Block], which separate addresses until [Network.Heal].
+//   - [Network.SetReceiver], which makes a device slow and limits its receive queue.
+//   - [Network.Remove], which takes a device away: its peers get no answer any more, and the programs
+//     that use it see that the device is removed. To see a peer die, a test looks at the one side; to
+//     see a device being removed under a program, at the other. [Network.Partition] leaves both devices
+//     as they are.
+//
+// # Traces
+//
+// The network records the last packets. [Network.Trace] returns them as text, [Network.WritePcap]
+// writes a capture file for Wireshark. [TraceOnFailure] does both when a test fails.
+//
+// # Time
+//
+// Delays use package time. Within a bubble of testing/synctest, which has a fake clock, they cost no
+// time, and a test of timeouts takes milliseconds. There, each packet needs at least about one
+// microsecond, and packets that devices send at one moment are handled together, in an order that
+// does not depend on the scheduler: the same seed and the same test give the same trace. Devices
+// choose keys and packet sequence numbers at random; testing/cryptotest.SetGlobalRandom makes
+// them repeatable as well. The network must be made within the bubble.
+//
+// With a real clock, packets arrive at once if the link has no delay. The order of packets, and
+// so the effect of random faults, then depends on the scheduler. In both cases goroutines only
+// run while a device has packets to receive: an idle network has none.
+package verbstest

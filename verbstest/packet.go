@@ -1,0 +1,125 @@
+package verbstest
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/goverbs/verbs/internal/roce"
+)
+
+// Packet is a packet that a device has sent. It is valid during the filter's call.
+type Packet struct {
+	Number uint64        // of all packets, from 1
+	Time   time.Duration // since the network was made
+	Src    netip.AddrPort
+	Dst    netip.AddrPort
+	TOS    uint8  // DSCP and ECN
+	Data   []byte // from BTH to ICRC; must not be changed
+
+	Kind       Kind
+	QP         uint32 // destination
+	PSN        uint32
+	First      bool   // the first packet of its message, or the only one
+	Last       bool   // the last packet of its message, or the only one
+	PayloadLen int    // without headers, padding and ICRC
+	CM         string // the message of the connection manager: REQ, REP, RTU, REJ, MRA, DREQ, DREP, SIDR_REQ, SIDR_REP
+
+	decoded roce.Packet
+	err     error
+}
+
+// Kind is what a packet is for.
+type Kind uint8
+
+// The kinds of packets.
+const (
+	Other          Kind = iota // unknown, or not RoCE
+	Send                       // of RC and UC
+	Write                      // RDMA write of RC and UC
+	ReadRequest                // RDMA read
+	ReadResponse               // also of flush and atomic write
+	Atomic                     // compare and swap, fetch and add
+	AtomicResponse             // of Atomic
+	AtomicWrite                // 8 bytes
+	Flush                      // flush
+	Ack                        // positive acknowledgement
+	Nak                        // negative acknowledgement
+	RNRNak                     // the receiver was not ready
+	Datagram                   // UD, except CM
+	CM                         // connection manager
+)
+
+var kindNames = [...]string{
+	"other", "send", "write", "read request", "read response", "atomic", "atomic response", "atomic write", "flush",
+	"ack", "nak", "RNR nak", "datagram", "CM",
+}
+
+// String returns the name of the kind.
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return kindNames[Other]
+}
+
+// String returns the packet's headers on one line.
+func (p *Packet) String() string {
+	if p.err != nil {
+		return "not RoCE: " + p.err.Error()
+	}
+	return p.decoded.String()
+}
+
+// decode sets the fields from Data.
+func (p *Packet) decode() {
+	d := &p.decoded
+	*d = roce.Packet{}
+	p.Kind, p.QP, p.PSN, p.First, p.Last, p.PayloadLen, p.CM = Other, 0, 0, false, false, 0, ""
+	if p.err = d.Decode(p.Data); p.err != nil {
+		return
+	}
+	p.QP, p.PSN, p.PayloadLen = d.DestQP, uint32(d.PSN), len(d.Payload)
+	p.First, p.Last = d.Opcode.Has(roce.Starts), d.Opcode.Has(roce.Ends)
+	p.Kind = kindOf(d)
+	if p.Kind == Datagram && d.DestQP == roce.GSIQP {
+		var h roce.MADHeader
+		if h.Decode(d.Payload) == nil && h.Class == roce.CMClass {
+			p.Kind, p.CM = CM, h.Attr.String()
+		}
+	}
+}
+
+func kindOf(d *roce.Packet) Kind {
+	switch d.Opcode {
+	case roce.RCAcknowledge:
+		switch d.AETH.Syndrome.Class() {
+		case roce.ClassACK:
+			return Ack
+		case roce.ClassRNRNAK:
+			return RNRNak
+		}
+		return Nak
+	case roce.RCAtomicAcknowledge:
+		return AtomicResponse
+	}
+	f := d.Opcode.Flags()
+	switch {
+	case d.Opcode.Transport() == roce.UD:
+		return Datagram
+	case f&roce.IsResponse != 0:
+		return ReadResponse
+	case f&roce.IsSend != 0:
+		return Send
+	case f&roce.IsAtomicWrite != 0:
+		return AtomicWrite
+	case f&roce.IsWrite != 0:
+		return Write
+	case f&roce.IsRead != 0:
+		return ReadRequest
+	case f&roce.IsAtomic != 0:
+		return Atomic
+	case f&roce.IsFlush != 0:
+		return Flush
+	}
+	return Other
+}

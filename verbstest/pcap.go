@@ -1,0 +1,122 @@
+package verbstest
+
+import (
+	"encoding/binary"
+	"io"
+	"time"
+)
+
+// Blocks and options of the file format pcapng.
+const (
+	sectionHeader        = 0x0a0d0d0a
+	interfaceDescription = 1
+	enhancedPacket       = 6
+	byteOrder            = 0x1a2b3c4d
+	linkTypeRaw          = 101 // IPv4 and IPv6
+	optionEnd            = 0
+	optionComment        = 1
+	optionTimeResolution = 9
+)
+
+// WritePcap writes the packets of the trace as a capture file in the format pcapng, which tshark and
+// Wireshark read. Packets are as they were sent, also those that were dropped; what happened
+// to them is their comment.
+func (n *Network) WritePcap(w io.Writer) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	le := binary.LittleEndian
+	b := appendBlock(nil, sectionHeader, func(b []byte) []byte {
+		b = le.AppendUint32(b, byteOrder)
+		b = le.AppendUint32(b, 1) // version 1.0
+		return le.AppendUint64(b, 1<<64-1)
+	})
+	b = appendBlock(b, interfaceDescription, func(b []byte) []byte {
+		b = le.AppendUint32(b, linkTypeRaw)
+		b = le.AppendUint32(b, 0)                            // snapshot length: no limit
+		b = appendOption(b, optionTimeResolution, []byte{9}) // nanoseconds
+		return appendOption(b, optionEnd, nil)
+	})
+	n.last(func(e *entry) {
+		b = appendBlock(b, enhancedPacket, func(b []byte) []byte {
+			at := uint64(n.begin.Add(e.sent).Sub(time.Unix(0, 0)))
+			ip := appendIP(nil, e)
+			b = le.AppendUint32(b, 0) // interface
+			b = le.AppendUint32(b, uint32(at>>32))
+			b = le.AppendUint32(b, uint32(at))
+			b = le.AppendUint32(b, uint32(len(ip)))
+			b = le.AppendUint32(b, uint32(len(ip)))
+			b = pad(append(b, ip...), len(ip))
+			if e.notes != "" {
+				b = appendOption(b, optionComment, []byte(e.notes))
+				b = appendOption(b, optionEnd, nil)
+			}
+			return b
+		})
+	})
+	_, err := w.Write(b)
+	return err
+}
+
+// appendBlock appends a block whose body appendBody appends.
+func appendBlock(b []byte, kind uint32, appendBody func([]byte) []byte) []byte {
+	begin := len(b)
+	b = binary.LittleEndian.AppendUint32(b, kind)
+	b = appendBody(append(b, 0, 0, 0, 0))
+	size := uint32(len(b) - begin + 4)
+	binary.LittleEndian.PutUint32(b[begin+4:], size)
+	return binary.LittleEndian.AppendUint32(b, size)
+}
+
+func appendOption(b []byte, code uint16, value []byte) []byte {
+	b = binary.LittleEndian.AppendUint16(b, code)
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(value)))
+	return pad(append(b, value...), len(value))
+}
+
+// pad appends zeros after n bytes up to a multiple of 4.
+func pad(b []byte, n int) []byte { return append(b, make([]byte, -n&3)...) }
+
+// appendIP appends the IP packet, whose identification is 0.
+func appendIP(b []byte, e *entry) []byte {
+	src, dst := e.src.Addr().AsSlice(), e.dst.Addr().AsSlice()
+	size := 8 + len(e.data)
+	if e.dst.Addr().Is4() {
+		begin := len(b)
+		b = append(b, 0x45, e.tos)
+		b = binary.BigEndian.AppendUint16(b, uint16(20+size))
+		b = append(b, 0, 0, 0x40, 0, 64, 17, 0, 0)
+		b = append(append(b, src...), dst...)
+		binary.BigEndian.PutUint16(b[begin+10:], checksum(0, b[begin:]))
+	} else {
+		b = append(b, 0x60|e.tos>>4, e.tos<<4, 0, 0)
+		b = binary.BigEndian.AppendUint16(b, uint16(size))
+		b = append(b, 17, 64)
+		b = append(append(b, src...), dst...)
+	}
+	begin := len(b)
+	b = binary.BigEndian.AppendUint16(b, e.src.Port())
+	b = binary.BigEndian.AppendUint16(b, e.dst.Port())
+	b = binary.BigEndian.AppendUint16(b, uint16(size))
+	b = append(append(b, 0, 0), e.data...)
+	sum := checksum(uint32(17+size), append(append(append([]byte(nil), src...), dst...), b[begin:]...))
+	if sum == 0 {
+		sum = 0xffff // 0 means that there is none.
+	}
+	binary.BigEndian.PutUint16(b[begin+6:], sum)
+	return b
+}
+
+// checksum returns the Internet checksum of b.
+func checksum(sum uint32, b []byte) uint16 {
+	for ; len(b) > 1; b = b[2:] {
+		sum += uint32(b[0])<<8 | uint32(b[1])
+		sum = sum&0xffff + sum>>16
+	}
+	if len(b) > 0 {
+		sum += uint32(b[0]) << 8
+	}
+	for sum > 0xffff {
+		sum = sum&0xffff + sum>>16
+	}
+	return ^uint16(sum)
+}

@@ -1,0 +1,378 @@
+package verbstest
+
+import (
+	"cmp"
+	"container/heap"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/goverbs/verbs/internal/roce"
+	"github.com/goverbs/verbs/soft"
+)
+
+// packet is a packet on the way to one receiver.
+type packet struct {
+	number   uint64
+	sent     time.Duration
+	src, dst netip.AddrPort
+	to       netip.AddrPort // dst, or a member of that group
+	tos      uint8
+	data     []byte
+	section  int
+}
+
+// event is something that will happen: a packet arrives, a slow receiver takes the next packet, or,
+// without either, the packets of a step are judged.
+type event struct {
+	at     time.Duration
+	seq    uint64
+	packet *packet
+	port   *port
+}
+
+// schedule is a heap of events, ordered by time.
+type schedule []event
+
+func (s schedule) Len() int      { return len(s) }
+func (s schedule) Swap(i, j int) { s[i], s[j] = s[j], s[i] }
+func (s schedule) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(s[i].at, s[j].at), cmp.Compare(s[i].seq, s[j].seq)) < 0
+}
+func (s *schedule) Push(x any) { *s = append(*s, x.(event)) }
+func (s *schedule) Pop() any {
+	last := len(*s) - 1
+	e := (*s)[last]
+	(*s)[last] = event{}
+	*s = (*s)[:last]
+	return e
+}
+
+// at schedules an event. The caller holds n.mu.
+func (n *Network) at(at time.Duration, e event) {
+	n.seq++
+	e.at, e.seq = at, n.seq
+	heap.Push(&n.events, e)
+}
+
+// arm sets the timer for the first event. The caller holds n.mu.
+func (n *Network) arm() {
+	if len(n.events) == 0 || n.closed || n.timer != nil && n.wake <= n.events[0].at {
+		return
+	}
+	if n.timer != nil {
+		n.timer.Stop()
+	}
+	n.wake = n.events[0].at
+	n.timer = time.AfterFunc(n.wake-n.now(), n.tick)
+}
+
+// tick is called by the timer.
+func (n *Network) tick() {
+	n.judging.Lock()
+	defer n.judging.Unlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.now()
+	if n.wake <= now {
+		n.timer = nil
+	}
+	n.run(now)
+	n.deliver()
+	n.arm()
+}
+
+// run handles the events until now. The caller holds n.judging and n.mu.
+func (n *Network) run(now time.Duration) {
+	for len(n.events) > 0 && n.events[0].at <= now {
+		e := heap.Pop(&n.events).(event)
+		switch {
+		case e.packet != nil:
+			n.arrive(e.packet)
+		case e.port != nil:
+			e.port.serve(e.at)
+		default:
+			n.judgeStaged(e.at)
+		}
+	}
+}
+
+// send copies a packet and stages or judges it. The caller holds n.judging and n.mu.
+func (n *Network) send(p *port, sent *soft.Packet, now time.Duration) error {
+	if !sent.Dst.Addr().IsMulticast() {
+		pk := n.newPacket(p, sent, sent.Dst, now)
+		if size := ipSize(pk); size > n.mtu {
+			n.record(pk)
+			n.drop(pk, "larger than the MTU")
+			return fmt.Errorf("verbstest: send from %v to %v: a packet of %d bytes is larger than the MTU %d", p.addr, sent.Dst, size, n.mtu)
+		}
+		n.stage(pk, now)
+		return nil
+	}
+	var members []netip.AddrPort
+	for addr, member := range n.ports {
+		if addr.Port() == sent.Dst.Port() && member.groups[sent.Dst.Addr()] {
+			members = append(members, addr)
+		}
+	}
+	slices.SortFunc(members, netip.AddrPort.Compare)
+	for _, member := range members {
+		n.stage(n.newPacket(p, sent, member, now), now)
+	}
+	return nil
+}
+
+func (n *Network) newPacket(p *port, sent *soft.Packet, to netip.AddrPort, now time.Duration) *packet {
+	pk := n.empty()
+	pk.sent, pk.src, pk.dst, pk.to, pk.tos = now, p.addr, sent.Dst, to, sent.TOS
+	pk.data = append(pk.data[:0], sent.Data...)
+	return pk
+}
+
+// empty returns a packet, with memory of an earlier one.
+func (n *Network) empty() *packet {
+	last := len(n.free) - 1
+	if last < 0 {
+		return new(packet)
+	}
+	pk := n.free[last]
+	n.free = n.free[:last]
+	return pk
+}
+
+// stage judges a packet, or keeps it until the end of the step.
+func (n *Network) stage(pk *packet, now time.Duration) {
+	if n.step == 0 {
+		n.judge(pk, now)
+		return
+	}
+	f := n.flow(pk)
+	pk.section = f.section
+	if isMAD(pk.data) {
+		pk.section = f.section + 1
+		f.section += 2
+	}
+	n.staged = append(n.staged, pk)
+	if len(n.staged) == 1 {
+		n.at(now+n.step, event{})
+	}
+}
+
+// judgeStaged judges the packets that have been sent before now. Those sent at this moment wait
+// for the next step, so that the order does not depend on which goroutine is faster.
+func (n *Network) judgeStaged(now time.Duration) {
+	staged := n.staged
+	n.staged = nil
+	ripe := slices.DeleteFunc(slices.Clone(staged), func(pk *packet) bool { return pk.sent >= now })
+	later := slices.DeleteFunc(staged, func(pk *packet) bool { return pk.sent < now })
+	n.staged = later
+	if len(later) > 0 {
+		n.at(now+n.step, event{})
+	}
+	sortStaged(ripe)
+	for _, pk := range ripe {
+		n.judge(pk, now)
+	}
+}
+
+// sortStaged brings the packets of a step in an order that does not depend on the order in which
+// the goroutines of a test have run. Between two addresses, packets may be sorted by QP, as
+// RDMA does not order those of different ones, and answers come before requests, but a management
+// datagram stays behind all packets that were sent before it.
+func sortStaged(pkts []*packet) {
+	slices.SortStableFunc(pkts, func(a, b *packet) int {
+		return cmp.Or(
+			cmp.Compare(a.sent, b.sent), a.src.Compare(b.src), a.dst.Compare(b.dst), a.to.Compare(b.to),
+			cmp.Compare(a.section, b.section), cmp.Compare(destQP(a.data), destQP(b.data)), cmp.Compare(requests(a.data), requests(b.data)))
+	})
+}
+
+func destQP(data []byte) uint32 {
+	if len(data) < roce.BTHSize {
+		return 0
+	}
+	return binary.BigEndian.Uint32(data[4:]) & 0xffffff
+}
+
+func isMAD(data []byte) bool { return destQP(data) == roce.GSIQP }
+
+// requests returns 1 for a request, 0 for an answer.
+func requests(data []byte) int {
+	if len(data) > 0 && roce.Opcode(data[0]).Has(roce.IsResponse) {
+		return 0
+	}
+	return 1
+}
+
+// flow returns the state of a packet's direction.
+func (n *Network) flow(pk *packet) *flow {
+	d := direction{pk.src.Addr(), pk.to.Addr()}
+	f := n.flows[d]
+	if f == nil {
+		from, to := d.from.As16(), d.to.As16()
+		hash := uint64(14695981039346656037)
+		for _, b := range append(from[:], to[:]...) {
+			hash = (hash ^ uint64(b)) * 1099511628211
+		}
+		f = &flow{random: rand.New(rand.NewPCG(n.seed, hash))}
+		n.flows[d] = f
+	}
+	return f
+}
+
+// judge decides what happens to a packet that is sent now. The caller holds n.judging and n.mu,
+// which is released during the filter's call.
+func (n *Network) judge(pk *packet, now time.Duration) {
+	n.record(pk)
+	f := n.flow(pk)
+	// Each packet takes the same number of random numbers, so that a change of one
+	// probability does not change the others' results.
+	lost, doubled, damaged, late := f.random.Float64(), f.random.Float64(), f.random.Float64(), f.random.Float64()
+	jitter, bit := f.random.Float64(), f.random.Uint64()
+
+	var act Action
+	if filter := n.filter; filter != nil {
+		view := n.trace.view(pk)
+		n.unlocked(func() { act = filter(view) })
+	}
+	d := direction{pk.src.Addr(), pk.to.Addr()}
+	l, ok := n.links[d]
+	if !ok {
+		l = n.link
+	}
+	switch {
+	case act.Drop:
+		n.drop(pk, "filter")
+		return
+	case n.separated(d):
+		n.drop(pk, "partition")
+		return
+	case lost < l.Loss:
+		n.drop(pk, "loss")
+		return
+	}
+	depart, ok := f.depart(l, now, ipSize(pk))
+	if !ok {
+		n.drop(pk, "link queue is full")
+		return
+	}
+	due := max(depart, pk.sent) + l.Delay + time.Duration(jitter*float64(l.Jitter))
+	if n.step > 0 {
+		due -= min(l.Delay, now-pk.sent) // The step is part of the delay.
+	}
+	due = max(due, f.last, now)
+	if late < l.Reorder || act.Delay > 0 {
+		extra := act.Delay
+		if late < l.Reorder {
+			n.stats.Reordered++
+			extra += cmp.Or(l.ReorderDelay, DefaultReorderDelay)
+		}
+		due += extra
+		n.note(pk, "delayed by %v", extra)
+	} else {
+		f.last = due
+	}
+	copies := act.Copies
+	if doubled < l.Duplicate {
+		copies++
+	}
+	for range copies {
+		n.stats.Duplicated++
+		n.note(pk, "duplicated")
+		n.forward(n.copyOf(pk), due, now)
+	}
+	if damaged < l.Corrupt || act.Corrupt {
+		n.stats.Corrupted++
+		n.note(pk, "bit %d changed", corrupt(pk.data, bit))
+	}
+	n.forward(pk, due, now)
+}
+
+// unlocked calls f without n.mu, and locks it again even if f panics or ends the test.
+func (n *Network) unlocked(f func()) {
+	n.mu.Unlock()
+	defer n.mu.Lock()
+	f()
+}
+
+// depart returns when a link has sent a packet.
+func (f *flow) depart(l Link, now time.Duration, size int) (time.Duration, bool) {
+	if l.Bandwidth <= 0 {
+		return now, true
+	}
+	gone := 0
+	for gone < len(f.departing) && f.departing[gone] <= now {
+		gone++
+	}
+	f.departing = append(f.departing[:0], f.departing[gone:]...)
+	if l.Queue > 0 && len(f.departing) > l.Queue { // One is being sent.
+		return 0, false
+	}
+	took := time.Duration(float64(size) * 8 / float64(l.Bandwidth) * float64(time.Second))
+	f.idle = max(f.idle, now) + took
+	f.departing = append(f.departing, f.idle)
+	return f.idle, true
+}
+
+// corrupt changes a bit that the ICRC covers, and returns its number.
+func corrupt(data []byte, random uint64) uint64 {
+	if len(data) == 0 {
+		return 0
+	}
+	const first, end = 4 * 8, 5 * 8 // FECN, BECN and reserved bits
+	bits := uint64(len(data)) * 8
+	bit := random % bits
+	if bit >= first && bit < end {
+		bit = (bit + end) % bits
+	}
+	data[bit/8] ^= 0x80 >> (bit % 8)
+	return bit
+}
+
+func (n *Network) copyOf(pk *packet) *packet {
+	c := n.empty()
+	data := append(c.data[:0], pk.data...)
+	*c = *pk
+	c.data = data
+	return c
+}
+
+// forward delivers a packet when it is due.
+func (n *Network) forward(pk *packet, due, now time.Duration) {
+	if due <= now {
+		n.arrive(pk)
+		return
+	}
+	n.at(due, event{packet: pk})
+}
+
+// arrive hands a packet to its receiver.
+func (n *Network) arrive(pk *packet) {
+	p := n.ports[pk.to]
+	switch {
+	case n.separated(direction{pk.src.Addr(), pk.to.Addr()}):
+		n.drop(pk, "partition")
+	case p == nil:
+		n.drop(pk, "no device has the address")
+	default:
+		p.put(pk)
+	}
+}
+
+// drop ends the way of a packet.
+func (n *Network) drop(pk *packet, why string) {
+	n.stats.Dropped++
+	n.note(pk, "dropped: %s", why)
+	n.free = append(n.free, pk)
+}
+
+// ipSize returns the size of the IP packet.
+func ipSize(pk *packet) int {
+	if pk.dst.Addr().Is4() {
+		return 20 + 8 + len(pk.data)
+	}
+	return 40 + 8 + len(pk.data)
+}
