@@ -4,6 +4,9 @@ import (
 	"encoding/binary"
 	"io"
 	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/roce"
 )
 
 // Blocks and options of the file format pcapng.
@@ -78,27 +81,21 @@ func pad(b []byte, n int) []byte { return append(b, make([]byte, -n&3)...) }
 
 // appendIP appends the IP packet, whose identification is 0.
 func appendIP(b []byte, e *entry) []byte {
-	src, dst := e.src.Addr().AsSlice(), e.dst.Addr().AsSlice()
-	size := 8 + len(e.data)
+	g := roce.GRH{Src: e.src.Addr(), Dst: e.dst.Addr(), TrafficClass: e.tos, HopLimit: 64, Length: len(e.data)}
+	var header [verbs.GRHSize]byte
+	g.Put(&header)
+	ip, addrs := header[:], header[8:]
 	if e.dst.Addr().Is4() {
-		begin := len(b)
-		b = append(b, 0x45, e.tos)
-		b = binary.BigEndian.AppendUint16(b, uint16(20+size))
-		b = append(b, 0, 0, 0x40, 0, 64, 17, 0, 0)
-		b = append(append(b, src...), dst...)
-		binary.BigEndian.PutUint16(b[begin+10:], checksum(0, b[begin:]))
-	} else {
-		b = append(b, 0x60|e.tos>>4, e.tos<<4, 0, 0)
-		b = binary.BigEndian.AppendUint16(b, uint16(size))
-		b = append(b, 17, 64)
-		b = append(append(b, src...), dst...)
+		ip, addrs = header[20:], header[32:]
 	}
+	b = append(b, ip...)
+	size := 8 + len(e.data)
 	begin := len(b)
 	b = binary.BigEndian.AppendUint16(b, e.src.Port())
 	b = binary.BigEndian.AppendUint16(b, e.dst.Port())
 	b = binary.BigEndian.AppendUint16(b, uint16(size))
 	b = append(append(b, 0, 0), e.data...)
-	sum := checksum(uint32(17+size), append(append(append([]byte(nil), src...), dst...), b[begin:]...))
+	sum := checksum(uint32(17+size), append(addrs, b[begin:]...))
 	if sum == 0 {
 		sum = 0xffff // 0 means that there is none.
 	}

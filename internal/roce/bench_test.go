@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+
+	"github.com/goverbs/verbs"
 )
 
 var (
@@ -29,7 +31,7 @@ func TestAllocations(t *testing.T) {
 		payload := p.Payload
 		var q Packet
 		var g GRH
-		var grh [GRHSize]byte
+		var grh [verbs.GRHSize]byte
 		n := testing.AllocsPerRun(100, func() {
 			f, err := NewFlow(benchSrc, benchDst)
 			if err != nil {

@@ -114,28 +114,3 @@ func FuzzMAD(f *testing.F) {
 		}
 	})
 }
-
-// FuzzGRH decodes any header. What is decoded is the same after encoding.
-func FuzzGRH(f *testing.F) {
-	r := rand.New(rand.NewPCG(1, 2))
-	for i := range 2 {
-		h := randomIP(r, i == 0)
-		var b [GRHSize]byte
-		(&GRH{Src: h.src.Addr(), Dst: h.dst.Addr(), Length: 100}).Put(&b)
-		f.Add(b[:])
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) < GRHSize {
-			return
-		}
-		var g, again GRH
-		if !g.Decode((*[GRHSize]byte)(b)) || g.Src.Is4In6() || g.Dst.Is4In6() {
-			return
-		}
-		var c [GRHSize]byte
-		g.Put(&c)
-		if !again.Decode(&c) || g != again {
-			t.Fatalf("%+v\n%+v", g, again)
-		}
-	})
-}

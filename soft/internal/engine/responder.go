@@ -262,11 +262,15 @@ func (qp *QP) execute(p *packet) fault {
 	return noFault
 }
 
-// receiveData copies the payload of a SEND.
+// hopLimit is that of received packets, which networks do not report.
+const hopLimit = 64
+
+// receiveData copies the payload of a SEND, after the IP header if it is a datagram.
 func (qp *QP) receiveData(p *packet) fault {
 	if qp.typ == verbs.UD {
 		var grh [verbs.GRHSize]byte
-		p.header(&grh)
+		g := roce.GRH{Src: p.src, Dst: p.dst, TrafficClass: p.tos, HopLimit: hopLimit, Length: p.Len(), ID: p.id}
+		g.Put(&grh)
 		if f := qp.scatter(grh[:]); f != noFault {
 			return f
 		}

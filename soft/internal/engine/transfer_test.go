@@ -216,3 +216,15 @@ func TestDatagrams(t *testing.T) {
 		a.cq.expect(t, 3, verbs.WCSuccess)
 	})
 }
+
+// checksum returns the checksum of an IPv4 header: 0 if that in it is right.
+func checksum(h []byte) uint16 {
+	var sum uint32
+	for i := 0; i < len(h); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(h[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
