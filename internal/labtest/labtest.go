@@ -8,6 +8,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -113,6 +114,15 @@ func Until(t testing.TB, what string, ok func() bool) {
 			t.Fatalf("waited too long for %s", what)
 		}
 	}
+}
+
+// UntilActive waits until the device's port is active.
+func UntilActive(t testing.TB, device string) {
+	t.Helper()
+	Until(t, device, func() bool {
+		b, _ := os.ReadFile("/sys/class/infiniband/" + device + "/ports/1/state")
+		return strings.Contains(string(b), "ACTIVE")
+	})
 }
 
 // Check ends the test if one of the errors is not nil.

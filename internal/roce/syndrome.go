@@ -53,15 +53,6 @@ func (s Syndrome) Credits() (n int, limited bool) {
 // CreditCount returns the count that a 5 bit credit code stands for. Code 31 stands for none.
 func CreditCount(code uint8) int { return int(credits[code&0x1f]) }
 
-// CreditCode returns the largest code whose count is at most n.
-func CreditCode(n int) uint8 {
-	code := uint8(30)
-	for int(credits[code]) > n && code > 0 {
-		code--
-	}
-	return code
-}
-
 var credits = [32]uint16{
 	0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192,
 	256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,

@@ -22,19 +22,15 @@ func TestNamespaces(t *testing.T) {
 			if kind == "rxe" && strings.HasPrefix(os.Getenv("VERBS_LAB"), "6.") {
 				t.Skip("rxe works in other than the initial namespace since Linux 7.1")
 			}
-			sh := func(script string) {
-				t.Helper()
-				if out, err := exec.Command("sh", "-exc", script).CombinedOutput(); err != nil {
-					t.Fatalf("%v\n%s", err, out)
-				}
-			}
-			t.Cleanup(func() { sh("rdma link delete left; rdma link delete right; ip netns del left; ip netns del right") })
-			sh(`ip netns add left; ip netns add right
+			t.Cleanup(func() {
+				shell(t, "rdma link delete left; rdma link delete right; ip netns del left; ip netns del right")
+			})
+			shell(t, `ip netns add left; ip netns add right
 				ip -n left link add w0 type veth peer name w0 netns right
 				ip -n left addr add 10.9.6.1/24 dev w0; ip -n right addr add 10.9.6.2/24 dev w0
 				for n in left right; do
 					ip -n $n link set lo up; ip -n $n link set w0 up
-					ip netns exec $n rdma link add $n type ` + kind + ` netdev w0
+					ip netns exec $n rdma link add $n type `+kind+` netdev w0
 				done`)
 			run := func(namespace string, args ...string) *program {
 				return start(t, "ip", append([]string{"netns", "exec", namespace}, args...)...)

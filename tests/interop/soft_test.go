@@ -85,7 +85,7 @@ func TestSoft(t *testing.T) {
 	}
 }
 
-// shell runs commands, each of which must succeed.
+// shell runs commands. All must succeed.
 func shell(t *testing.T, script string) {
 	t.Helper()
 	if out, err := exec.Command("sh", "-exc", script).CombinedOutput(); err != nil {
@@ -106,10 +106,7 @@ func makeSoftSpace(t *testing.T) {
 		ip -n soft link set x1 up
 		rdma link add rxe1 type rxe netdev x0`)
 	t.Cleanup(func() { shell(t, "rdma link delete rxe1; ip netns del soft") })
-	labtest.Until(t, "rxe1", func() bool {
-		b, _ := os.ReadFile("/sys/class/infiniband/rxe1/ports/1/state")
-		return strings.Contains(string(b), "ACTIVE")
-	})
+	labtest.UntilActive(t, "rxe1")
 }
 
 // impairSoft makes both directions of the link lose or reorder packets until the test ends.

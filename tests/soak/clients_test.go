@@ -30,7 +30,7 @@ type layerProgress struct {
 	longest       time.Duration
 }
 
-// startClients starts the clients, each of which makes one connection after another to a server,
+// startClients starts the clients. Each makes one connection after another to a server,
 // until s.stop is closed.
 func startClients(s *side, addrs map[string]string, seed uint64) (*clients, error) {
 	c := &clients{side: s, counts: make([]count, len(s.layers)), ended: make(chan struct{}), progress: make([]layerProgress, len(s.layers))}

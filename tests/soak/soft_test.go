@@ -68,7 +68,7 @@ func soakSoft(t *testing.T) {
 	r := newRun(t, s, userSpace)
 	r.faulty = n
 	r.Start.About = "All layers at once between the kernel's " + softKernel + " (the client's process) and a device in user space\n" +
-		"(the server's), both of which dial, over a network with faults"
+		"(the server's), which both dial, over a network with faults"
 	for _, l := range softLayers {
 		r.Start.Layers = append(r.Start.Layers, l.Name+dialedBySoft)
 	}
@@ -201,10 +201,7 @@ func newNetwork(t *testing.T) *network {
 		rdma link add ` + softKernel + ` type rxe netdev x0`)
 	t.Cleanup(func() { n.shell("rdma link delete " + softKernel + "; ip netns del " + softSpace) })
 	n.x0, n.x1 = n.newTC("tc", "-batch", "-"), n.newTC("tc", "-n", softSpace, "-batch", "-")
-	labtest.Until(t, softKernel, func() bool {
-		b, _ := os.ReadFile("/sys/class/infiniband/" + softKernel + "/ports/1/state")
-		return strings.Contains(string(b), "ACTIVE")
-	})
+	labtest.UntilActive(t, softKernel)
 	return n
 }
 

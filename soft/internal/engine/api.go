@@ -97,13 +97,6 @@ func (d *Device) SendMAD(gidIndex int, dst netip.Addr, mad []byte) error {
 	return d.sendMAD(gidIndex, dst, mad)
 }
 
-// NewRing allocates a queue of at least elems elements of elemSize bytes, as rxe does. The
-// memory begins with abi.RxeQueueBuf, which provider/rxe maps. It is garbage collected.
-func NewRing(elems, elemSize int) (*Ring, []byte) {
-	r := newRing(elems, elemSize)
-	return r, r.mem
-}
-
 // Bytes returns the memory of the ring, header included.
 func (r *Ring) Bytes() []byte { return r.mem }
 

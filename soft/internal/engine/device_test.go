@@ -88,7 +88,7 @@ func TestIPv6(t *testing.T) {
 	}{
 		{verbs.AddressVector{DGID: gid, SGIDIndex: 1, Port: 1}, unix.EINVAL},               // not global
 		{verbs.AddressVector{Global: true, DGID: gid, SGIDIndex: 1, Port: 2}, unix.EINVAL}, // no such port
-		{verbs.AddressVector{Global: true, DGID: gid, SGIDIndex: 9, Port: 1}, errNoData},
+		{verbs.AddressVector{Global: true, DGID: gid, SGIDIndex: 9, Port: 1}, unix.ENODATA},
 		{verbs.AddressVector{Global: true, DGID: gid, SGIDIndex: 0, Port: 1}, unix.EINVAL}, // other family
 		{verbs.AddressVector{Global: true, SGIDIndex: 1, Port: 1}, unix.EINVAL},
 	} {
@@ -142,10 +142,10 @@ func TestRemove(t *testing.T) {
 func TestUse(t *testing.T) {
 	n := newNode(t, newTestNetwork(1, faults{}), 64, addrA)
 	x := n.newQP(verbs.RC)
-	if err := n.cq.Destroy(); !errors.Is(err, errBusy) {
+	if err := n.cq.Destroy(); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("CQ: %v", err)
 	}
-	if err := n.pd.Dealloc(); !errors.Is(err, errBusy) {
+	if err := n.pd.Dealloc(); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("PD: %v", err)
 	}
 	for what, f := range map[string]func() error{"QP": x.Destroy, "MR": n.mr.Dereg} {

@@ -17,7 +17,7 @@
 // Nothing polls. The work of a QP is done by the goroutine that causes it: by the caller of
 // Doorbell, by a port's receiving goroutine, or by the device's worker goroutine when a timer
 // expires. Each of them, having released the QP, processes the work queue, unless another
-// goroutine does so already. Who has processed much of it leaves the rest to the worker.
+// goroutine does so already. A goroutine that has processed much of it leaves the rest to the worker.
 //
 // Locks are taken in this order: QP, SRQ, MW, MR, CQ, tables and queues of the device. An MR
 // is locked for reading during an access, so that Dereg waits for accesses in progress.

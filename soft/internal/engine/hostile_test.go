@@ -26,7 +26,7 @@ type victim struct {
 
 const guardSize = 4096
 
-// newVictim makes a device with connected QPs of all types, the peer of which does not
+// newVictim makes a device with connected QPs of all types, whose peer does not
 // exist.
 func newVictim(t testing.TB) *victim {
 	net := newTestNetwork(1, faults{})

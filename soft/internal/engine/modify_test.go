@@ -74,7 +74,7 @@ func TestModifyErrors(t *testing.T) {
 		{"none", func(a *verbs.QPAttr) {}, rtr, nil},
 		{"MTU 0", func(a *verbs.QPAttr) { a.PathMTU = 0 }, rtr, unix.EINVAL},
 		{"MTU 6", func(a *verbs.QPAttr) { a.PathMTU = 6 }, rtr, unix.EINVAL},
-		{"unknown GID", func(a *verbs.QPAttr) { a.AV.SGIDIndex = 5 }, rtr, errNoData},
+		{"unknown GID", func(a *verbs.QPAttr) { a.AV.SGIDIndex = 5 }, rtr, unix.ENODATA},
 		{"no global route", func(a *verbs.QPAttr) { a.AV.Global = false }, rtr, unix.EINVAL},
 		{"too many READs", func(a *verbs.QPAttr) { a.MaxDestRDAtomic = 129 }, rtr, unix.EINVAL},
 		{"alternate path", func(a *verbs.QPAttr) { a.AltAV = a.AV; a.AltPort = 1 }, rtr | verbs.MaskAltPath, unix.EINVAL},

@@ -145,7 +145,7 @@ func TestSRQ(t *testing.T) {
 		if _, _, limit := srq.Query(); limits != 1 || limit != 0 {
 			t.Errorf("%d events, limit %d", limits, limit)
 		}
-		if err := srq.Destroy(); !errors.Is(err, errBusy) {
+		if err := srq.Destroy(); !errors.Is(err, unix.EBUSY) {
 			t.Errorf("destroy in use: %v", err)
 		}
 		// Too long for the receive: it completes with an error.
@@ -375,7 +375,7 @@ func TestMulticast(t *testing.T) {
 	if err := z.AttachMulticast(verbs.GID(addrA.As16())); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("attach to a unicast address: %v", err)
 	}
-	if err := y.Destroy(); !errors.Is(err, errBusy) {
+	if err := y.Destroy(); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("destroy while attached: %v", err)
 	}
 	ah := must(a.pd.CreateAH(verbs.AddressVector{Global: true, DGID: group, Port: 1}))(t)

@@ -27,7 +27,7 @@ func (d *Device) newPath(av verbs.AddressVector) (*path, error) {
 		return nil, unix.EINVAL
 	}
 	if int(av.SGIDIndex) >= len(d.ports) {
-		return nil, errNoData
+		return nil, unix.ENODATA
 	}
 	p := d.ports[av.SGIDIndex]
 	return d.pathTo(p, verbs.GID(av.DGID).Addr(), av)

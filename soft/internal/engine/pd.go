@@ -35,7 +35,7 @@ func (c *useCount) end() error {
 		if c.n.Load() < 0 {
 			return unix.EINVAL
 		}
-		return errBusy
+		return unix.EBUSY
 	}
 	return nil
 }

@@ -148,7 +148,7 @@ func (qp *QP) destroy() error {
 	if qp.ended || qp.groups > 0 {
 		err := error(unix.EINVAL)
 		if !qp.ended {
-			err = errBusy
+			err = unix.EBUSY
 		}
 		qp.unlock()
 		return err

@@ -1,8 +1,6 @@
 package ibcm
 
 import (
-	"syscall"
-
 	"github.com/goverbs/verbs/internal/roce"
 	"github.com/goverbs/verbs/internal/unix"
 )
@@ -114,7 +112,7 @@ func (id *ID) CommEstablished() error {
 		id.establish()
 		return nil
 	case Established:
-		return syscall.EISCONN
+		return unix.EISCONN
 	}
 	return unix.EINVAL
 }

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -259,7 +258,7 @@ func TestNoAnswer(t *testing.T) {
 func TestReject(t *testing.T) {
 	for _, test := range []struct {
 		name    string
-		server  *server // nil: nobody listens
+		server  *server // nil: there is no listener
 		reason  roce.RejectReason
 		private string
 	}{
@@ -501,7 +500,7 @@ func TestCommEstablished(t *testing.T) {
 		p := s.sides[0]
 		p.must(p.CommEstablished)
 		p.expect(RequestReceived, ReadyToUse)
-		if err := p.do(p.CommEstablished); err != syscall.EISCONN {
+		if err := p.do(p.CommEstablished); err != unix.EISCONN {
 			t.Error(err)
 		}
 		if err := c.do(a.newSide(t).CommEstablished); err != unix.EINVAL {

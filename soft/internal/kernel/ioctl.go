@@ -82,7 +82,7 @@ type call struct {
 // Ioctl implements [virtual.File] (ib_uverbs_ioctl).
 func (f *file) Ioctl(request uint32, msg []byte) unix.Errno {
 	if request != abi.RDMA_VERBS_IOCTL {
-		return errNoTTY
+		return unix.ENOTTY
 	}
 	if len(msg) < headerSize {
 		return unix.EFAULT
@@ -96,13 +96,13 @@ func (f *file) Ioctl(request uint32, msg []byte) unix.Errno {
 	case len(msg) < size:
 		return unix.EFAULT
 	case hdr.Reserved1 != 0 || hdr.Reserved2 != 0:
-		return errProtoNoSupport
+		return unix.EPROTONOSUPPORT
 	case hdr.DriverId != abi.RDMA_DRIVER_RXE:
 		return unix.EINVAL
 	}
 	m, ok := methods[methodID{hdr.ObjectId, hdr.MethodId}]
 	if !ok {
-		return errProtoNoSupport
+		return unix.EPROTONOSUPPORT
 	}
 	c := &call{file: f}
 	if errno := c.parse(&m, msg[headerSize:size]); errno != 0 {
@@ -122,7 +122,7 @@ func (c *call) parse(m *method, msg []byte) unix.Errno {
 		s := m.spec(a.id())
 		if s == nil {
 			if a.flags()&abi.UVERBS_ATTR_F_MANDATORY != 0 {
-				return errProtoNoSupport
+				return unix.EPROTONOSUPPORT
 			}
 			continue
 		}

@@ -70,7 +70,7 @@ func want(t testing.TB, what string, err, errno error) {
 	}
 }
 
-const protoNoSupport = syscall.EPROTONOSUPPORT
+const protoNoSupport = unix.EPROTONOSUPPORT
 
 // TestProbe refuses other drivers before anything else, and unknown methods.
 func TestProbe(t *testing.T) {

@@ -58,7 +58,7 @@ func (f *file) lookup(kind uint16, handle uint32) (*object, unix.Errno) {
 	case o.kind != kind:
 		return nil, unix.EINVAL
 	case o.dying:
-		return nil, errBusy
+		return nil, unix.EBUSY
 	}
 	return o, 0
 }
@@ -204,7 +204,7 @@ func (f *file) startDestroy(kind uint16, handle uint32) (*object, unix.Errno) {
 	case o.kind != kind:
 		return nil, unix.EINVAL
 	case o.dying || o.users > 0:
-		return nil, errBusy
+		return nil, unix.EBUSY
 	}
 	o.dying = true
 	return o, 0

@@ -153,7 +153,7 @@ func (q *qp) destroy() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.groups) > 0 {
-		return errBusy
+		return unix.EBUSY
 	}
 	return q.QP.Destroy()
 }
@@ -222,7 +222,7 @@ func (f *file) modifyQP(req *abi.IbUverbsModifyQp) unix.Errno {
 		has(verbs.MaskState) && verbs.QPState(req.QpState) > verbs.StateErr:
 		return unix.EINVAL
 	case has(verbs.MaskQKey) && req.Qkey&(1<<31) != 0:
-		return errPerm // a privileged Q_Key
+		return unix.EPERM // a privileged Q_Key
 	}
 	if has(verbs.MaskAV) && !toRTR && !has(verbs.MaskPort) {
 		mask |= verbs.MaskPort

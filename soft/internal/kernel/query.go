@@ -203,5 +203,5 @@ func queryGIDEntry(c *call) unix.Errno {
 			return c.put(abi.UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, mmap.Bytes(&e))
 		}
 	}
-	return errNoData
+	return unix.ENODATA
 }

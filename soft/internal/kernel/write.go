@@ -108,7 +108,7 @@ func (c *command) decode(m *writeMethod, b []byte, in, out int) unix.Errno {
 	case in*4 != len(b):
 		return unix.EINVAL
 	case len(b) < writeHeaderSize+m.request || out*4 < m.response:
-		return errNoSpace
+		return unix.ENOSPC
 	}
 	c.request = b[writeHeaderSize:]
 	if m.response > 0 { // the request begins with the address of the response
@@ -162,7 +162,7 @@ func invokeWrite(c *call) unix.Errno {
 		return errno
 	}
 	if len(w.request) < m.request || w.response.size < m.response {
-		return errNoSpace
+		return unix.ENOSPC
 	}
 	if errno = m.run(w); errno != 0 {
 		return errno

@@ -2,7 +2,6 @@ package kernel_test
 
 import (
 	"encoding/binary"
-	"syscall"
 	"testing"
 
 	"github.com/goverbs/verbs"
@@ -35,10 +34,10 @@ func TestWriteRefused(t *testing.T) {
 		"unsupported, extended": {header(abi.IB_USER_VERBS_EX_CMD_CREATE_FLOW|abi.IB_USER_VERBS_CMD_FLAG_EXTENDED, 2, 0),
 			unix.EOPNOTSUPP},
 		"wrong length":          {header(notify, 3, 0), unix.EINVAL},
-		"short request":         {header(notify, 2, 0), syscall.ENOSPC},
+		"short request":         {header(notify, 2, 0), unix.ENOSPC},
 		"no such CQ":            {append(header(notify, 4, 0), make([]byte, 8)...), unix.ENOENT},
 		"more than the request": {append(header(notify, 5, 0), 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0), unix.EOPNOTSUPP},
-		"short response":        {append(header(abi.IB_USER_VERBS_CMD_ALLOC_PD, 4, 0), make([]byte, 8)...), syscall.ENOSPC},
+		"short response":        {append(header(abi.IB_USER_VERBS_CMD_ALLOC_PD, 4, 0), make([]byte, 8)...), unix.ENOSPC},
 		"response nowhere":      {append(header(abi.IB_USER_VERBS_CMD_ALLOC_PD, 4, 1), make([]byte, 8)...), unix.EFAULT},
 	} {
 		want(t, name, write(c.b...), c.errno)

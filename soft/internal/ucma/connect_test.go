@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -121,7 +120,7 @@ func checkEmpty(t *testing.T, m *Manager) {
 	}
 }
 
-// TestRefused connects where nobody listens, or the request is refused.
+// TestRefused connects to a port without a listener, or the request is refused.
 func TestRefused(t *testing.T) {
 	two(t, func(t *testing.T, n *network, a, b *program) {
 		c := a.resolved(tcp, "10.0.0.2:7471")
@@ -227,7 +226,7 @@ func TestNotify(t *testing.T) {
 		isErrno(t, "other event", notify(verbs.EventPortActive), unix.EINVAL)
 		b.must(notify(verbs.EventCommEst))
 		s.expect(established, 0)
-		isErrno(t, "again", notify(verbs.EventCommEst), syscall.EISCONN)
+		isErrno(t, "again", notify(verbs.EventCommEst), unix.EISCONN)
 	})
 }
 

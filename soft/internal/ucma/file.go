@@ -104,7 +104,7 @@ func queried[Req any](run func(*File, *Req, int) syscall.Errno) command {
 func answered[Resp, Req any](run func(*File, *Req, int) syscall.Errno) command {
 	return func(f *File, in []byte, out int) syscall.Errno {
 		if out < len(mmap.Bytes(new(Resp))) {
-			return syscall.ENOSPC
+			return unix.ENOSPC
 		}
 		return run(f, decode[Req](in), out)
 	}
@@ -136,7 +136,7 @@ func (f *File) Write(b []byte) (int, syscall.Errno) {
 	}
 	run := commands[h.Cmd]
 	if run == nil {
-		return 0, syscall.ENOSYS
+		return 0, unix.ENOSYS
 	}
 	f.m.lock()
 	defer f.m.unlock()
@@ -153,7 +153,7 @@ func (f *File) Write(b []byte) (int, syscall.Errno) {
 func (f *File) getEvent(in *abi.RdmaUcmGetEvent, out int) syscall.Errno {
 	var size abi.RdmaUcmEventResp
 	if out < len(mmap.Bytes(&size))-len(mmap.Bytes(&size.Reserved))-len(mmap.Bytes(&size.Ece)) {
-		return syscall.ENOSPC
+		return unix.ENOSPC
 	}
 	if len(f.events) == 0 {
 		return unix.EAGAIN

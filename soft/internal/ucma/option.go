@@ -33,7 +33,7 @@ func (f *File) setOption(in *abi.RdmaUcmSetOption) syscall.Errno {
 	case in.Level == abi.RDMA_OPTION_IB && in.Optname == abi.RDMA_OPTION_IB_PATH:
 		return c.id.setPath(value)
 	}
-	return syscall.ENOSYS
+	return unix.ENOSYS
 }
 
 // setOption sets an option of the ID (ucma_set_option_id).
@@ -44,7 +44,7 @@ func (i *id) setOption(name uint32, value []byte) syscall.Errno {
 		size = 4
 	case abi.RDMA_OPTION_ID_TOS, abi.RDMA_OPTION_ID_ACK_TIMEOUT:
 	default:
-		return syscall.ENOSYS
+		return unix.ENOSYS
 	}
 	if len(value) != size {
 		return unix.EINVAL

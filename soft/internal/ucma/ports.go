@@ -27,7 +27,7 @@ func (i *id) bindPort() syscall.Errno {
 		space = i.selectIBSpace()
 	}
 	if space == 0 {
-		return syscall.EPROTONOSUPPORT
+		return unix.EPROTONOSUPPORT
 	}
 	if port := i.src.number(); port != 0 {
 		return i.usePort(space, port)

@@ -332,7 +332,7 @@ func (p *program) idle() {
 	}
 }
 
-// two runs a test with two machines, of which each has a device and a program.
+// two runs a test with two machines, each with a device and a program.
 func two(t *testing.T, f func(t *testing.T, n *network, a, b *program)) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()

@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 )
 
@@ -31,7 +32,7 @@ const (
 func (f *File) queryRoute(in *abi.RdmaUcmQuery, out int) syscall.Errno {
 	var r abi.RdmaUcmQueryRouteResp
 	if out < routeWithoutIndex {
-		return syscall.ENOSPC
+		return unix.ENOSPC
 	}
 	c, errno := f.context(in.Id)
 	if errno != 0 {
@@ -73,7 +74,7 @@ func (f *File) query(in *abi.RdmaUcmQuery, out int) syscall.Errno {
 	case abi.RDMA_USER_CM_QUERY_GID:
 		return c.id.queryGID(in.Response, out)
 	}
-	return syscall.ENOSYS
+	return unix.ENOSYS
 }
 
 // deviceAddr returns the fields of a query that describe the device
@@ -89,7 +90,7 @@ func (i *id) deviceAddr() (r abi.RdmaUcmQueryAddrResp) {
 func (i *id) queryAddr(addr uint64, out int) syscall.Errno {
 	r := i.deviceAddr()
 	if out < addrWithoutIndex {
-		return syscall.ENOSPC
+		return unix.ENOSPC
 	}
 	r.SrcSize, r.DstSize = uint16(i.src.size()), uint16(i.dst.size())
 	i.src.encode(mmap.Bytes(&r.SrcAddr))
@@ -100,7 +101,7 @@ func (i *id) queryAddr(addr uint64, out int) syscall.Errno {
 func (i *id) queryGID(addr uint64, out int) syscall.Errno {
 	r := i.deviceAddr()
 	if out < addrWithoutIndex {
-		return syscall.ENOSPC
+		return unix.ENOSPC
 	}
 	r.SrcSize, r.DstSize = sizeofIB, sizeofIB
 	i.ibAddr(&i.src).encode(mmap.Bytes(&r.SrcAddr))
@@ -127,7 +128,7 @@ func (i *id) queryPath(addr uint64, out int) syscall.Errno {
 	}
 	head := len(mmap.Bytes(&r.head))
 	if out < head {
-		return syscall.ENOSPC
+		return unix.ENOSPC
 	}
 	b := mmap.Bytes(&r)
 	if i.path == nil {

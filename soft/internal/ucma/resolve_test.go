@@ -15,7 +15,7 @@ import (
 	"github.com/goverbs/verbs/mmap"
 )
 
-const protoErrno = syscall.EPROTONOSUPPORT
+const protoErrno = unix.EPROTONOSUPPORT
 
 // first returns an address of a device.
 func (n *network) first() netip.Addr {
@@ -262,7 +262,7 @@ func TestQuery(t *testing.T) {
 		}
 		req.Option = 9
 		_, err = ask[abi.RdmaUcmQueryAddrResp](a, abi.RDMA_USER_CM_CMD_QUERY, &req, &req.Response)
-		isErrno(t, "unknown option", err, syscall.ENOSYS)
+		isErrno(t, "unknown option", err, unix.ENOSYS)
 
 		// The path of one ID is set for another.
 		other := a.newID(tcp)
@@ -296,9 +296,9 @@ func TestOptions(t *testing.T) {
 	two(t, func(t *testing.T, n *network, a, b *program) {
 		c, d := a.newID(tcp), a.newID(udp)
 		set := func(i *testID, name uint32, value ...byte) error { return i.setOption(abi.RDMA_OPTION_ID, name, value) }
-		isErrno(t, "level", c.setOption(7, 0, nil), syscall.ENOSYS)
-		isErrno(t, "name", set(c, 7), syscall.ENOSYS)
-		isErrno(t, "name of IB", c.setOption(abi.RDMA_OPTION_IB, 7, nil), syscall.ENOSYS)
+		isErrno(t, "level", c.setOption(7, 0, nil), unix.ENOSYS)
+		isErrno(t, "name", set(c, 7), unix.ENOSYS)
+		isErrno(t, "name of IB", c.setOption(abi.RDMA_OPTION_IB, 7, nil), unix.ENOSYS)
 		isErrno(t, "TOS of 2 bytes", set(c, abi.RDMA_OPTION_ID_TOS, 1, 2), unix.EINVAL)
 		isErrno(t, "reuse of 1 byte", set(c, abi.RDMA_OPTION_ID_REUSEADDR, 1), unix.EINVAL)
 		isErrno(t, "ACK timeout of datagrams", set(d, abi.RDMA_OPTION_ID_ACK_TIMEOUT, 1), unix.EINVAL)

@@ -14,8 +14,8 @@ import (
 )
 
 // TestRemovalWhileOpen deletes a device of rxe that a program has open, which kernels from 7.3 on
-// do without waiting. The queues stay mapped, but nothing works on them any more: who waits is
-// told, calls fail, and all can be closed.
+// do without waiting. The queues stay mapped, but nothing works on them any more: waits end, calls
+// fail, and all can be closed.
 func TestRemovalWhileOpen(t *testing.T) {
 	labtest.Require(t)
 	switch lab := os.Getenv("VERBS_LAB"); {
