@@ -5,6 +5,7 @@ package rmsg_test
 import (
 	"context"
 	"errors"
+	"io"
 	"testing"
 	"time"
 
@@ -257,6 +258,23 @@ func TestSilent(t *testing.T) {
 			if _, err := (&rmsg.Dialer{Loop: l}).Dial(within(t), lower.Addr().String()); !errors.Is(err, want) {
 				t.Errorf("answer %q: %v, want %v", answers[i], err, want)
 			}
+		}
+	})
+}
+
+// TestLostEnd tests a peer that has said and heard goodbye and of whose end nothing arrives.
+func TestLostEnd(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ended := make(chan error, 1)
+		ln := listen(t, run(t, rmsg.Options{Linger: 300 * time.Millisecond, Callbacks: rmsg.Callbacks{
+			Request:      func(r *rmsg.Request) { r.Accept(rmsg.ConnOptions{}) },
+			Disconnected: func(s *rmsg.Socket, why error) { ended <- why },
+		}}), device)
+		p := labtest.Must(dialHostile(t, ln.Addr().String(), rmsg.PrivateData(3, 3, 4, 2048, 1<<20)))(t)
+		p.send(rmsg.Frame{Kind: rmsg.Hello, Granted: 4})
+		p.send(rmsg.Frame{Kind: rmsg.Bye, Granted: 4})
+		if err := <-ended; err != io.EOF {
+			t.Errorf("ended with %v", err)
 		}
 	})
 }

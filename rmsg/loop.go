@@ -435,11 +435,12 @@ func (l *Loop) drain(sh *shard) {
 type request uint8
 
 const (
-	reqReceive  request = iota // index of the slot
-	reqMessage                 // for the first message of inFlight
-	reqRead                    // index in ring
-	reqAck                     // resets ackInFlight
-	reqAnnounce                // its completion is ignored
+	reqReceive   request = iota // index of the slot
+	reqMessage                  // for the first message of inFlight
+	reqRead                     // index in ring
+	reqAck                      // resets ackInFlight
+	reqByeAnswer                // sets byeAnswerArrived
+	reqAnnounce                 // its completion is ignored
 )
 
 func (s *Socket) wrID(r request, index int) uint64 {

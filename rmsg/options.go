@@ -84,7 +84,8 @@ type Options struct {
 	// negative value only the context and the kernel limit them.
 	ConnectTimeout time.Duration
 	// Linger bounds the duration of Disconnect, by default 10 s; a negative value
-	// means no limit.
+	// means no limit. A peer that has received everything may still let it pass, if
+	// the network loses its last packet: that is no error.
 	Linger time.Duration
 
 	// Transport selects the RDMA devices, see [cm.Transport]. Nil means

@@ -106,7 +106,8 @@ func (s *Socket) complete(r request, i int, wc *verbs.WC) {
 			// A flushed request is not the cause of the failure. The end of
 			// the connection may report it; wait for that. While
 			// disconnecting, Linger bounds the wait.
-			s.flushed = s.failAfter(flushTime, fmt.Errorf("the queue pair has failed: %w", wc.Err()))
+			err := fmt.Errorf("the queue pair has failed: %w", wc.Err())
+			s.flushed = s.failAfter(flushTime, func() error { return err })
 		}
 		return
 	}
@@ -122,6 +123,8 @@ func (s *Socket) complete(r request, i int, wc *verbs.WC) {
 		s.handleRead(&s.ring[i])
 	case reqAck:
 		s.ackInFlight = false
+	case reqByeAnswer:
+		s.byeAnswerArrived = true
 	}
 	s.progress()
 }

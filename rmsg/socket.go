@@ -73,9 +73,10 @@ type Socket struct {
 	flushed       *time.Timer // runs since a request was flushed
 
 	// State of the bye exchange: disconnect is set if this side started it, byeSent
-	// and byeAnswerSent when the frames were sent, peerBye and peerByeAnswered when
-	// the peer's arrived, and simultaneous if both sides started.
-	disconnect, byeSent, byeAnswerSent, peerBye, peerByeAnswered, simultaneous bool
+	// and byeAnswerSent when the frames were sent, byeAnswerArrived when the answer
+	// reached the peer, peerBye and peerByeAnswered when the peer's arrived, and
+	// simultaneous if both sides started.
+	disconnect, byeSent, byeAnswerSent, byeAnswerArrived, peerBye, peerByeAnswered, simultaneous bool
 
 	sending
 	receiving
@@ -198,18 +199,32 @@ func (s *Socket) Disconnect() error {
 	return nil
 }
 
-// startDisconnect starts to disconnect.
+// startDisconnect starts to disconnect. A peer that has all may leave without a sign: the
+// network may lose the message that ends the connection, which is sent once.
 func (s *Socket) startDisconnect() {
 	s.state = Disconnecting
-	s.linger = s.failAfter(s.l.opt.Linger, fmt.Errorf("disconnect: %w", ErrTimeout))
+	s.linger = s.failAfter(s.l.opt.Linger, func() error {
+		if s.byeAnswerArrived {
+			return s.goodEnd()
+		}
+		return fmt.Errorf("disconnect: %w", ErrTimeout)
+	})
 	s.progress()
 }
 
-func (s *Socket) failAfter(d time.Duration, err error) *time.Timer {
+// goodEnd returns the reason of an end for which nothing is missing.
+func (s *Socket) goodEnd() error {
+	if s.disconnect {
+		return verbs.ErrClosed
+	}
+	return io.EOF
+}
+
+func (s *Socket) failAfter(d time.Duration, reason func() error) *time.Timer {
 	return time.AfterFunc(d, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.fail(err)
+		s.fail(reason())
 	})
 }
 
@@ -242,21 +257,17 @@ func (s *Socket) sendBye() {
 		return
 	}
 	if s.peerByeAnswered && (s.byeAnswerSent && s.dialed || !s.simultaneous) {
-		if s.disconnect {
-			s.fail(verbs.ErrClosed)
-		} else {
-			s.fail(io.EOF)
-		}
+		s.fail(s.goodEnd())
 		return
 	}
 	if s.byeSent && (!s.peerBye || s.byeAnswerSent) {
 		return
 	}
-	f := s.frame(kindBye)
+	f, r := s.frame(kindBye), reqAnnounce
 	if s.peerBye {
-		f.flags = flagByeAnswer
+		f.flags, r = flagByeAnswer, reqByeAnswer
 	}
-	if s.postFrame(&f, reqAnnounce) {
+	if s.postFrame(&f, r) {
 		s.byeSent = true
 		s.byeAnswerSent = s.peerBye
 	}
@@ -283,11 +294,8 @@ func (l *Loop) handleEnd(s *Socket, why error) {
 		}
 	}
 	if s.err == nil {
-		switch {
-		case s.disconnect && s.peerBye:
-			why = verbs.ErrClosed
-		case s.peerBye:
-			why = io.EOF
+		if s.peerBye {
+			why = s.goodEnd()
 		}
 		s.err = why
 	}
