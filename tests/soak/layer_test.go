@@ -112,8 +112,11 @@ func (s *side) fail(layer, what string, err error) {
 		text += "\n" + stacks()
 	}
 	s.report(text)
-	s.cancel()
+	s.endSoon()
 }
+
+// endSoon ends a run that has failed, when the other side has reported what it knows of the reason.
+func (s *side) endSoon() { time.AfterFunc(2*time.Second, s.cancel) }
 
 // listen starts a server of a layer.
 func (s *side) listen(l layer) (*workload.Server, error) {

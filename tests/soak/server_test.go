@@ -175,7 +175,7 @@ func startServer(s *side, seed uint64) (*server, error) {
 			}
 			if a.Failure != "" {
 				s.report(a.Failure)
-				s.cancel()
+				s.endSoon()
 				continue
 			}
 			select {

@@ -62,15 +62,7 @@ func TestAcknowledgementsTogether(t *testing.T) {
 	w.n.dev.ports[0].net = port
 	var pkts []netif.Packet
 	for range qps {
-		qp := w.n.newQP(verbs.RC)
-		qp.connectTo(qp.attrs(qp, func(a *verbs.QPAttr) { a.DestQPNum, a.AV.DGID = wireQPN, addrB.As16() }))
-		p := roce.Packet{
-			Opcode: roce.RCWriteOnly, PSN: wirePSN, AckReq: true, PKey: defaultPKey, DestQP: qp.Num(),
-			RETH: roce.RETH{VA: w.n.addr(0), RKey: w.n.mr.RKey(), Length: 8}, Payload: make([]byte, 8),
-		}
-		pkts = append(pkts, netif.Packet{
-			Src: w.port.Addr(), Dst: w.n.dev.ports[0].local, Data: w.flow.AppendICRC(p.Append(nil), 0), IDKnown: true,
-		})
+		pkts = append(pkts, w.request(w.anotherQP(), roce.RCWriteOnly, wirePSN))
 	}
 	newReceiver(w.n.dev, w.n.dev.ports[0]).receive(pkts)
 	for range qps {
@@ -79,4 +71,54 @@ func TestAcknowledgementsTogether(t *testing.T) {
 	if n := port.calls.Load(); n != 1 {
 		t.Errorf("%d calls for %d acknowledgements", n, qps)
 	}
+}
+
+// anotherQP makes a QP with the wire as its peer.
+func (w *wire) anotherQP() *conn {
+	qp := w.n.newQP(verbs.RC)
+	qp.connectTo(qp.attrs(qp, func(a *verbs.QPAttr) { a.DestQPNum, a.AV.DGID = wireQPN, addrB.As16() }))
+	return qp
+}
+
+// request makes a READ or a WRITE of 8 bytes.
+func (w *wire) request(qp *conn, o roce.Opcode, psn roce.PSN) netif.Packet {
+	p := roce.Packet{
+		Opcode: o, PSN: psn, AckReq: true, PKey: defaultPKey, DestQP: qp.Num(),
+		RETH: roce.RETH{VA: w.n.addr(0), RKey: w.n.mr.RKey(), Length: 8},
+	}
+	if o == roce.RCWriteOnly {
+		p.Payload = make([]byte, 8)
+	}
+	return netif.Packet{
+		Src: w.port.Addr(), Dst: w.n.dev.ports[0].local, Data: w.flow.AppendICRC(p.Append(nil), 0), IDKnown: true,
+	}
+}
+
+// TestAnswersInOrder checks that an acknowledgement does not follow the answer to a later request:
+// rxe's requester fails if it gets one within the answer to a READ.
+func TestAnswersInOrder(t *testing.T) {
+	w := newWire(t, verbs.RC)
+	other := w.anotherQP()
+	newReceiver(w.n.dev, w.n.dev.ports[0]).receive([]netif.Packet{
+		w.request(w.qp, roce.RCWriteOnly, wirePSN), w.request(other, roce.RCWriteOnly, wirePSN), w.request(w.qp, roce.RCReadRequest, wirePSN+1),
+	})
+	w.expect(roce.RCReadResponseOnly, wirePSN+1)
+	w.expectAck(wirePSN, roce.ACKUnlimited) // of other
+	w.silent()
+}
+
+// TestAcknowledgementOfRepeated checks that a repeated WRITE is not acknowledged with the number of
+// an atomic that follows it: rxe's requester would take that for its answer.
+func TestAcknowledgementOfRepeated(t *testing.T) {
+	w := newWire(t, verbs.RC)
+	write := roce.Packet{
+		Opcode: roce.RCWriteOnly, PSN: wirePSN, AckReq: true,
+		RETH: roce.RETH{VA: w.n.addr(0), RKey: w.n.mr.RKey(), Length: 8}, Payload: make([]byte, 8),
+	}
+	w.send(write)
+	w.expectAck(wirePSN, roce.ACKUnlimited)
+	w.send(roce.Packet{Opcode: roce.RCFetchAdd, PSN: wirePSN + 1, Atomic: roce.AtomicETH{VA: w.n.addr(0), RKey: w.n.mr.RKey(), SwapAdd: 1}})
+	w.expect(roce.RCAtomicAcknowledge, wirePSN+1)
+	w.send(write)
+	w.expectAck(wirePSN, roce.ACKUnlimited)
 }

@@ -15,7 +15,8 @@ type receiver struct {
 	port *port
 	pkt  packet
 	acks *batch // acknowledgements of several QPs
-	late []*QP  // whose acknowledgements wait for the program, see answer
+	due  []*QP  // that have acknowledgements to send, see answer
+	late bool   // they wait for programs
 
 	src, dst netip.AddrPort // of flow
 	flow     roce.Flow
@@ -65,39 +66,35 @@ func (r *receiver) release(qp *QP, few bool) {
 		return
 	}
 	qp.request()
-	if few && qp.resp.ackDue && qp.resp.received {
-		r.late = append(r.late, qp)
-	} else {
-		r.acknowledge(qp)
+	if qp.resp.ackDue {
+		r.due = append(r.due, qp)
+		r.late = r.late || few && qp.resp.received
 	}
 	qp.resp.received = false
 	qp.unlock()
 }
 
-// acknowledge sends the acknowledgement that is due, together with other packets.
-func (r *receiver) acknowledge(qp *QP) {
-	if own := qp.batch; qp.resp.ackDue && own == nil && !qp.path.local {
-		qp.batch = r.acks
-		qp.sendAck()
-		qp.batch = nil
-		return
-	}
-	qp.sendAck()
-}
-
-// answer sends acknowledgements. Before, it lets programs run that messages may have woken: the
-// acknowledgement goes with the answer then, and takes no system call of either side.
+// answer sends acknowledgements, together. Before, it lets programs run that messages may have
+// woken: the acknowledgement goes with the answer then, and takes no system call of either side.
+// A QP has no reply to a READ in progress that it could overtake: that would imply it.
 func (r *receiver) answer() {
-	if len(r.late) > 0 {
+	if r.late {
+		r.late = false
 		runtime.Gosched()
-		for _, qp := range r.late {
-			qp.lock()
-			r.acknowledge(qp)
-			qp.unlock()
-		}
-		clear(r.late)
-		r.late = r.late[:0]
 	}
+	for _, qp := range r.due {
+		qp.lock()
+		if own := qp.batch; qp.resp.ackDue && own == nil && !qp.path.local {
+			qp.batch = r.acks
+			qp.sendAck()
+			qp.batch = nil
+		} else {
+			qp.sendAck()
+		}
+		qp.unlock()
+	}
+	clear(r.due)
+	r.due = r.due[:0]
 	r.acks.flush(r.dev)
 }
 

@@ -9,7 +9,7 @@ import (
 // responder is the state of executing a peer's requests.
 type responder struct {
 	psn       roce.PSN    // expected
-	ackPSN    roce.PSN    // after the last request that was not a READ
+	ackPSN    roce.PSN    // after the last request that is acknowledged, not answered
 	msn       uint32      // requests completed
 	opcode    roce.Opcode // of the previous packet of the message, if inMessage
 	inMessage bool

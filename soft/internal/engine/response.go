@@ -162,7 +162,6 @@ func (qp *QP) replyPacket() bool {
 func (r *responder) done(p *packet) {
 	r.msn++
 	r.psn = p.PSN.Add(1)
-	r.ackPSN = r.psn
 	r.inMessage = false
 }
 
@@ -264,14 +263,15 @@ func (qp *QP) repeat(p *packet) {
 	}
 }
 
-// repeatRead answers a READ, or the rest of one, again.
+// repeatRead answers a READ, or the rest of one, again. The answer begins with a FIRST or an ONLY in
+// both cases: rxe's requester may have forgotten that it has seen the FIRST of the READ.
 func (qp *QP) repeatRead(p *packet, res *resource) {
 	h := &p.RETH
 	off := h.VA - res.va
 	if h.RKey != res.rkey || h.VA < res.va || off > uint64(res.length) || uint64(h.Length) > uint64(res.length)-off {
 		return
 	}
-	qp.resp.reply = reply{active: true, first: p.PSN == res.first, va: h.VA, rkey: h.RKey, left: h.Length, psn: p.PSN}
+	qp.resp.reply = reply{active: true, first: true, va: h.VA, rkey: h.RKey, left: h.Length, psn: p.PSN}
 	qp.continueReply()
 }
 

@@ -200,7 +200,9 @@ func TestWireResponder(t *testing.T) {
 			w.send(read(w, wirePSN, 7, length))
 			check(roce.RCReadResponseFirst, 0)
 			w.send(read(w, wirePSN+1, 7+testMTU, length-testMTU)) // the rest
-			check(roce.RCReadResponseMiddle, 1)
+			check(roce.RCReadResponseFirst, 1)
+			w.send(read(w, wirePSN+2, 7+2*testMTU, 5))
+			check(roce.RCReadResponseOnly, 2)
 			w.send(read(w, wirePSN+1, 7+testMTU, length)) // more than was asked for
 			w.send(read(w, wirePSN+1, 6, 8))
 			w.silent()
