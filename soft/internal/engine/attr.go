@@ -27,7 +27,8 @@ const capFlags = abi.IB_UVERBS_DEVICE_BAD_PKEY_CNTR |
 	abi.IB_UVERBS_DEVICE_MEM_WINDOW_TYPE_2B |
 	abi.IB_UVERBS_DEVICE_ATOMIC_WRITE
 
-func (d *Device) attr() verbs.DeviceAttr {
+// Attr returns the attributes of the device, which are rxe's.
+func (d *Device) Attr() verbs.DeviceAttr {
 	return verbs.DeviceAttr{
 		NodeGUID: d.nodeGUID, SysImageGUID: d.sysGUID, VendorID: vendorID, Ports: 1,
 		MaxMRSize: math.MaxUint64, PageSizeCap: 0xfffff000, CapFlags: capFlags,
@@ -39,7 +40,8 @@ func (d *Device) attr() verbs.DeviceAttr {
 	}
 }
 
-func (d *Device) portAttr() verbs.PortAttr {
+// PortAttr returns the attributes of port 1, which are rxe's.
+func (d *Device) PortAttr() verbs.PortAttr {
 	message := uint32(maxMessage) // as an int it is negative on 32-bit machines
 	a := verbs.PortAttr{
 		State: verbs.PortActive, PhysState: verbs.PhysLinkUp, LinkLayer: verbs.LinkEthernet,
@@ -54,7 +56,8 @@ func (d *Device) portAttr() verbs.PortAttr {
 	return a
 }
 
-func (d *Device) gidEntries() []verbs.GIDEntry {
+// GIDs returns the valid entries of the GID table. An entry's Interface is 0.
+func (d *Device) GIDs() []verbs.GIDEntry {
 	list := make([]verbs.GIDEntry, len(d.ports))
 	for i, p := range d.ports {
 		list[i] = verbs.GIDEntry{Port: 1, Index: i, GID: p.addr.As16(), Type: verbs.GIDRoCEv2}
@@ -62,21 +65,24 @@ func (d *Device) gidEntries() []verbs.GIDEntry {
 	return list
 }
 
-func (d *Device) gid(i int) (verbs.GID, bool) {
+// GID returns entry i of the GID table. It reports false if the entry is not valid.
+func (d *Device) GID(i int) (verbs.GID, bool) {
 	if i < 0 || i >= len(d.ports) {
 		return verbs.GID{}, false
 	}
 	return d.ports[i].addr.As16(), true
 }
 
-func (d *Device) gidIndex(addr netip.Addr) int {
+// GIDIndex returns the index of the GID for a local address, or -1.
+func (d *Device) GIDIndex(addr netip.Addr) int {
 	if p := d.portOf(addr.Unmap().WithZone("")); p != nil {
 		return p.index
 	}
 	return -1
 }
 
-func (d *Device) pkey(i int) (uint16, error) {
+// PKey returns entry i of the P_Key table, which has one entry. It fails with EINVAL.
+func (d *Device) PKey(i int) (uint16, error) {
 	if i != 0 {
 		return 0, unix.EINVAL
 	}

@@ -35,10 +35,17 @@ type counters [numCounters]atomic.Uint64
 
 func (c *counters) add(i counter, n int) { c[i].Add(uint64(n)) }
 
-func (c *counters) list() []Counter {
+// Counter is a hardware counter of a port.
+type Counter struct {
+	Name  string
+	Value uint64
+}
+
+// Counters returns the counters of port 1, in rxe's order and with its names.
+func (d *Device) Counters() []Counter {
 	list := make([]Counter, numCounters)
 	for i := range list {
-		list[i] = Counter{counterNames[i], c[i].Load()}
+		list[i] = Counter{counterNames[i], d.counters[i].Load()}
 	}
 	return list
 }

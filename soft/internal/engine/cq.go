@@ -22,7 +22,15 @@ type CQ struct {
 	ended     bool
 }
 
-func (d *Device) createCQ(init CQInit) (*CQ, error) {
+// CQInit describes a CQ.
+type CQInit struct {
+	Entries int
+	Notify  func()                     // called once for each Arm, when a completion arrives
+	Event   func(verbs.AsyncEventType) // called for [verbs.EventCQErr]
+}
+
+// CreateCQ makes a completion queue. It fails with EINVAL if Entries is out of range.
+func (d *Device) CreateCQ(init CQInit) (*CQ, error) {
 	if err := d.usable(); err != nil {
 		return nil, err
 	}
@@ -36,13 +44,16 @@ func (d *Device) createCQ(init CQInit) (*CQ, error) {
 	return &CQ{dev: d, notify: init.Notify, event: init.Event, ring: newRing(init.Entries, cqeSize)}, nil
 }
 
-func (cq *CQ) currentRing() *Ring {
+// Ring returns the queue of completions, whose elements are abi.IbUverbsWc.
+func (cq *CQ) Ring() *Ring {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	return cq.ring
 }
 
-func (cq *CQ) arm(solicitedOnly bool) error {
+// Arm requests a call of Notify for the next completion, or the next solicited or failed
+// one. Completions that are in the queue already do not count.
+func (cq *CQ) Arm(solicitedOnly bool) error {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if cq.ended {
@@ -82,8 +93,9 @@ func (cq *CQ) post(wc *abi.IbUverbsWc, solicited bool) bool {
 	return true
 }
 
-// resize moves the completions that the program has not taken to a new ring.
-func (cq *CQ) resize(entries int) error {
+// Resize moves the completions to a new ring, which Ring returns from then on. It fails
+// with EINVAL if they do not fit.
+func (cq *CQ) Resize(entries int) error {
 	if err := cq.dev.usable(); err != nil {
 		return err
 	}
@@ -104,7 +116,8 @@ func (cq *CQ) resize(entries int) error {
 	return nil
 }
 
-func (cq *CQ) destroy() error {
+// Destroy ends the CQ. It fails with EBUSY while QPs use it.
+func (cq *CQ) Destroy() error {
 	if err := cq.use.end(); err != nil {
 		return err
 	}

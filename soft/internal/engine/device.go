@@ -66,7 +66,25 @@ type port struct {
 	queue netif.Backlog // net, or nil if that does not know its backlog
 }
 
-func newDevice(cfg Config) (*Device, error) {
+// Config describes a device.
+type Config struct {
+	Name         string
+	NodeGUID     verbs.GUID // the zero GUID selects one made of the first address
+	SysImageGUID verbs.GUID // the zero GUID selects NodeGUID
+	Network      netif.Network
+	// Addrs are the addresses of the device. GID i of its table is that of Addrs[i]. If
+	// there is an IPv6 address and the network has a port for it, a link-local address
+	// made of NodeGUID follows.
+	Addrs []netip.Addr
+	Port  uint16    // UDP port; 0 selects 4791
+	MTU   verbs.MTU // active MTU; 0 selects the largest that all ports carry
+}
+
+// Name returns the device's name.
+func (d *Device) Name() string { return d.name }
+
+// New makes a device and opens its ports.
+func New(cfg Config) (*Device, error) {
 	if len(cfg.Addrs) == 0 || len(cfg.Addrs) >= gidTableLen {
 		return nil, fmt.Errorf("device %s: %d addresses", cfg.Name, len(cfg.Addrs))
 	}
@@ -187,7 +205,9 @@ func (d *Device) usable() error {
 	return nil
 }
 
-func (d *Device) setEvent(f func(verbs.AsyncEventType)) {
+// OnEvent sets the function that is called for events of the device and its port. Nil
+// sets none.
+func (d *Device) OnEvent(f func(verbs.AsyncEventType)) {
 	if f == nil {
 		d.event.Store(nil)
 		return
@@ -201,7 +221,10 @@ func (d *Device) report(t verbs.AsyncEventType) {
 	}
 }
 
-func (d *Device) remove() {
+// Remove removes the device, as when the hardware is unplugged: every QP is moved to the
+// error state, where its work requests are flushed, [verbs.EventDeviceFatal] is reported,
+// and the ports are closed. Objects may be destroyed later; anything else fails with ENODEV.
+func (d *Device) Remove() {
 	d.closed.Lock()
 	defer d.closed.Unlock()
 	if !d.state.CompareAndSwap(uint32(deviceActive), uint32(deviceRemoved)) {
@@ -217,7 +240,9 @@ func (d *Device) remove() {
 	d.closePorts()
 }
 
-func (d *Device) close() error {
+// Close ends the device. No goroutine of it runs when Close has returned. It must not be
+// called from a callback. It may be called again.
+func (d *Device) Close() error {
 	d.closed.Lock()
 	defer d.closed.Unlock()
 	switch deviceState(d.state.Swap(uint32(deviceClosed))) {

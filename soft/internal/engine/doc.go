@@ -22,6 +22,16 @@
 // Locks are taken in this order: QP, SRQ, MW, MR, CQ, tables and queues of the device. An MR
 // is locked for reading during an access, so that Dereg waits for accesses in progress.
 //
+// # Use
+//
+// Errors that the kernel reports as an errno are constants of package unix (EINVAL, ENOMEM,
+// EOPNOTSUPP, ENODEV after Remove or Close), and EBUSY of package syscall. Every method is safe for
+// concurrent use.
+//
+// Callbacks Notify and Event are called with locks of the engine held, from any goroutine: they
+// must not block and must not call the engine. They may take a lock that is never held while the
+// engine is called. They are not called after the object's Destroy has returned.
+//
 // # Loss
 //
 // An RC requester goes back to the first packet that is not acknowledged when a NAK reports a

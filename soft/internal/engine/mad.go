@@ -88,7 +88,25 @@ func (d *Device) receiveMAD(p *packet) {
 	})
 }
 
-func (d *Device) sendMAD(gidIndex int, dst netip.Addr, mad []byte) error {
+// MAD is a received management datagram.
+type MAD struct {
+	GIDIndex     int        // of the local address it was sent to
+	Src          netip.Addr // address of the sender
+	SrcQP        uint32
+	TrafficClass uint8
+	Data         []byte // valid during the call
+}
+
+// OnMAD sets the function that is called for each datagram that QP 1 receives. It is
+// called from a goroutine of its own, one datagram at a time and without locks, so it may
+// call the engine, except Close. Nil sets none: datagrams are then dropped.
+func (d *Device) OnMAD(f func(*MAD)) { d.mads.setHandler(f) }
+
+// SendMAD sends a datagram from QP 1 to QP 1 of the device with address dst, from the
+// address with index gidIndex. The datagram may be for the device itself. Like the network,
+// it may lose datagrams without an error. It fails with EINVAL if there is no such GID, the
+// address is of the other family, or mad has more than 256 bytes.
+func (d *Device) SendMAD(gidIndex int, dst netip.Addr, mad []byte) error {
 	if err := d.usable(); err != nil {
 		return err
 	}

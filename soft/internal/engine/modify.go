@@ -15,7 +15,8 @@ const accessQP = accessMR
 // HZ=250. Shorter timeouts would expire when the machine is busy.
 const tick = 4 * time.Millisecond
 
-func (qp *QP) modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
+// Modify changes attributes, as rxe_modify_qp with the checks of ib_modify_qp_is_ok.
+func (qp *QP) Modify(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if err := qp.dev.usable(); err != nil {
 		return err
 	}
@@ -183,7 +184,8 @@ func (qp *QP) enter(s verbs.QPState) {
 	}
 }
 
-func (qp *QP) query() verbs.QPAttr {
+// Query returns all attributes.
+func (qp *QP) Query() verbs.QPAttr {
 	qp.mu.Lock()
 	defer qp.mu.Unlock()
 	a := qp.attr

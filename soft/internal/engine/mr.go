@@ -56,7 +56,11 @@ func checkAccess(access verbs.Access) error {
 	return nil
 }
 
-func (pd *PD) registerMR(addr, length, iova uint64, access verbs.Access) (*MR, error) {
+// RegisterMR registers length bytes of the process's memory at addr, which peers and
+// work requests address as iova and following. It fails with EFAULT if the memory is not
+// mapped or, with [verbs.AccessLocalWrite], not writable, and with EINVAL or EOPNOTSUPP for
+// access that is not supported. The memory must stay mapped until Dereg.
+func (pd *PD) RegisterMR(addr, length, iova uint64, access verbs.Access) (*MR, error) {
 	d := pd.dev
 	if err := d.usable(); err != nil {
 		return nil, err
@@ -85,7 +89,17 @@ func (pd *PD) registerMR(addr, length, iova uint64, access verbs.Access) (*MR, e
 	return mr, nil
 }
 
-func (mr *MR) rereg(pd *PD, access *verbs.Access) error {
+// LKey returns the local key.
+func (mr *MR) LKey() uint32 { return mr.key }
+
+// RKey returns the remote key, which is the same.
+func (mr *MR) RKey() uint32 { return mr.key }
+
+// Length returns the length of the region.
+func (mr *MR) Length() uint64 { return mr.length }
+
+// Rereg changes the PD, unless pd is nil, and the access, unless access is nil.
+func (mr *MR) Rereg(pd *PD, access *verbs.Access) error {
 	if err := mr.dev.usable(); err != nil {
 		return err
 	}
@@ -115,7 +129,9 @@ func (mr *MR) rereg(pd *PD, access *verbs.Access) error {
 	return nil
 }
 
-func (mr *MR) dereg() error {
+// Dereg ends the registration. When it has returned the memory is not accessed. It fails
+// with EINVAL while memory windows are bound to the region.
+func (mr *MR) Dereg() error {
 	mr.mu.Lock()
 	defer mr.mu.Unlock()
 	if !mr.valid || mr.windows > 0 {

@@ -23,7 +23,9 @@ type groups struct {
 	attached int
 }
 
-func (qp *QP) attachMulticast(gid verbs.GID) error {
+// AttachMulticast makes a UD QP receive datagrams of a multicast group. Attaching again
+// has no effect.
+func (qp *QP) AttachMulticast(gid verbs.GID) error {
 	d, group := qp.dev, gid.Addr()
 	if err := d.usable(); err != nil {
 		return err
@@ -60,7 +62,8 @@ func (qp *QP) attachMulticast(gid verbs.GID) error {
 	return nil
 }
 
-func (qp *QP) detachMulticast(gid verbs.GID) error {
+// DetachMulticast ends that. It fails with EINVAL if the QP is not attached.
+func (qp *QP) DetachMulticast(gid verbs.GID) error {
 	d, group := qp.dev, gid.Addr()
 	qp.mu.Lock()
 	defer qp.mu.Unlock()

@@ -34,7 +34,8 @@ const (
 	mwValid
 )
 
-func (pd *PD) allocMW(typ verbs.MWType) (*MW, error) {
+// AllocMW makes a memory window.
+func (pd *PD) AllocMW(typ verbs.MWType) (*MW, error) {
 	d := pd.dev
 	if err := d.usable(); err != nil {
 		return nil, err
@@ -58,13 +59,15 @@ func (pd *PD) allocMW(typ verbs.MWType) (*MW, error) {
 	return mw, nil
 }
 
-func (mw *MW) currentKey() uint32 {
+// RKey returns the window's key. Binding changes its last byte.
+func (mw *MW) RKey() uint32 {
 	mw.mu.Lock()
 	defer mw.mu.Unlock()
 	return mw.key
 }
 
-func (mw *MW) dealloc() error {
+// Dealloc ends the window.
+func (mw *MW) Dealloc() error {
 	mw.mu.Lock()
 	defer mw.mu.Unlock()
 	if mw.state == mwInvalid {

@@ -60,7 +60,8 @@ type AH struct {
 	path atomic.Pointer[path]
 }
 
-func (pd *PD) createAH(av verbs.AddressVector) (*AH, error) {
+// CreateAH makes an address handle.
+func (pd *PD) CreateAH(av verbs.AddressVector) (*AH, error) {
 	d := pd.dev
 	if err := d.usable(); err != nil {
 		return nil, err
@@ -82,9 +83,14 @@ func (pd *PD) createAH(av verbs.AddressVector) (*AH, error) {
 	return ah, nil
 }
 
-func (ah *AH) query() verbs.AddressVector { return ah.path.Load().av }
+// Num returns the number that work requests name the handle by (rxe's ah_num).
+func (ah *AH) Num() uint32 { return ah.num }
 
-func (ah *AH) modify(av verbs.AddressVector) error {
+// Query returns the address vector.
+func (ah *AH) Query() verbs.AddressVector { return ah.path.Load().av }
+
+// Modify changes the address vector.
+func (ah *AH) Modify(av verbs.AddressVector) error {
 	p, err := ah.dev.newPath(av)
 	if err == nil {
 		ah.path.Store(p)
@@ -92,7 +98,8 @@ func (ah *AH) modify(av verbs.AddressVector) error {
 	return err
 }
 
-func (ah *AH) destroy() error {
+// Destroy ends the handle.
+func (ah *AH) Destroy() error {
 	if !ah.dev.ahs.remove(ah.num) {
 		return unix.EINVAL
 	}

@@ -40,7 +40,8 @@ func (c *useCount) end() error {
 	return nil
 }
 
-func (d *Device) allocPD() (*PD, error) {
+// AllocPD makes a protection domain.
+func (d *Device) AllocPD() (*PD, error) {
 	if err := d.usable(); err != nil {
 		return nil, err
 	}
@@ -51,7 +52,8 @@ func (d *Device) allocPD() (*PD, error) {
 	return &PD{dev: d}, nil
 }
 
-func (pd *PD) dealloc() error {
+// Dealloc ends the PD. It fails with EBUSY while objects depend on it.
+func (pd *PD) Dealloc() error {
 	err := pd.use.end()
 	if err == nil {
 		pd.dev.pds.Add(-1)

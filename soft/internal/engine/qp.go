@@ -51,7 +51,18 @@ type QP struct {
 	timer   timer         // of Device.timers, under its lock
 }
 
-func (pd *PD) createQP(init QPInit) (*QP, error) {
+// QPInit describes a QP.
+type QPInit struct {
+	Type           verbs.QPType // RC, UC or UD; others fail with EOPNOTSUPP
+	SendCQ, RecvCQ *CQ
+	SRQ            *SRQ        // may be nil
+	Cap            verbs.QPCap // as the kernel's struct ib_qp_cap: without defaults
+	SignalAll      bool
+	Event          func(verbs.AsyncEventType) // events of the QP
+}
+
+// CreateQP makes a QP. It fails with EINVAL if sizes are out of range.
+func (pd *PD) CreateQP(init QPInit) (*QP, error) {
 	d := pd.dev
 	if err := d.usable(); err != nil {
 		return nil, err
@@ -143,7 +154,9 @@ func (qp *QP) release() {
 	}
 }
 
-func (qp *QP) destroy() error {
+// Destroy ends the QP. It fails with EBUSY while the QP is attached to a multicast group.
+// Requests that have not completed never do.
+func (qp *QP) Destroy() error {
 	qp.lock()
 	if qp.ended || qp.groups > 0 {
 		err := error(unix.EINVAL)
@@ -162,9 +175,9 @@ func (qp *QP) destroy() error {
 	return nil
 }
 
-// doorbell is rxe_post_send for a user's QP. In the error state it also flushes receives,
-// which rxe does not.
-func (qp *QP) doorbell() error {
+// Doorbell processes the send queue after requests were added to it, and flushes the
+// receive queue of a QP in the error state. It fails with EINVAL in the states before RTS.
+func (qp *QP) Doorbell() error {
 	qp.lock()
 	if qp.ended || qp.state < verbs.StateRTS {
 		qp.unlock()
@@ -249,3 +262,17 @@ func roundUp(n uint8) int {
 	}
 	return 1 << bits.Len8(n-1)
 }
+
+// Num returns the QP's number.
+func (qp *QP) Num() uint32 { return qp.num }
+
+// Cap returns the sizes of the queues as created.
+func (qp *QP) Cap() verbs.QPCap { return qp.cap }
+
+// SendRing returns the send queue, whose elements are abi.RxeSendWqe with SGEs or inline
+// data.
+func (qp *QP) SendRing() *Ring { return qp.sq.ring }
+
+// RecvRing returns the receive queue, whose elements are abi.RxeRecvWqe with SGEs, or nil
+// if the QP has an SRQ.
+func (qp *QP) RecvRing() *Ring { return qp.rq.ring }

@@ -102,3 +102,9 @@ func (r *Ring) moveTo(to *Ring, cons, prod uint32) (n uint32) {
 	}
 	return n
 }
+
+// Bytes returns the memory of the ring, header included.
+func (r *Ring) Bytes() []byte { return r.mem }
+
+// Cap returns the largest number of elements that the ring holds.
+func (r *Ring) Cap() int { return int(r.mask) }

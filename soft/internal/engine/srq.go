@@ -22,7 +22,15 @@ type SRQ struct {
 	ended bool
 }
 
-func (pd *PD) createSRQ(init SRQInit) (*SRQ, error) {
+// SRQInit describes an SRQ.
+type SRQInit struct {
+	MaxWR, MaxSGE int
+	Limit         int
+	Event         func(verbs.AsyncEventType) // called for [verbs.EventSRQLimitReached]
+}
+
+// CreateSRQ makes a shared receive queue.
+func (pd *PD) CreateSRQ(init SRQInit) (*SRQ, error) {
 	d := pd.dev
 	if err := d.usable(); err != nil {
 		return nil, err
@@ -46,19 +54,26 @@ func (pd *PD) createSRQ(init SRQInit) (*SRQ, error) {
 // recvSize returns the size of a receive request with n SGEs.
 func recvSize(n int) int { return recvWQESize + n*sgeSize }
 
-func (s *SRQ) currentRing() *Ring {
+// Ring returns the queue of receives, whose elements are abi.RxeRecvWqe.
+func (s *SRQ) Ring() *Ring {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ring
 }
 
-func (s *SRQ) query() (maxWR, maxSGE, limit int) {
+// Num returns the SRQ's number.
+func (s *SRQ) Num() uint32 { return s.num }
+
+// Query returns the number of work requests and SGEs that the queue takes, and the limit
+// that is set.
+func (s *SRQ) Query() (maxWR, maxSGE, limit int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ring.Cap(), s.maxSGE, s.limit
 }
 
-func (s *SRQ) resize(maxWR int) error {
+// Resize moves the receives to a new ring, which Ring returns from then on.
+func (s *SRQ) Resize(maxWR int) error {
 	if err := s.dev.usable(); err != nil {
 		return err
 	}
@@ -77,7 +92,8 @@ func (s *SRQ) resize(maxWR int) error {
 	return nil
 }
 
-func (s *SRQ) setLimit(limit int) error {
+// SetLimit sets the limit: an event is reported once, when fewer receives are left.
+func (s *SRQ) SetLimit(limit int) error {
 	if err := s.dev.usable(); err != nil {
 		return err
 	}
@@ -111,7 +127,8 @@ func (s *SRQ) take(r *receive) takeResult {
 	return takeOK
 }
 
-func (s *SRQ) destroy() error {
+// Destroy ends the SRQ. It fails with EBUSY while QPs use it.
+func (s *SRQ) Destroy() error {
 	if err := s.use.end(); err != nil {
 		return err
 	}
