@@ -89,7 +89,7 @@ func (s *side) tolerates(err error) bool {
 		s.unclear.Add(1)
 		return true
 	}
-	if e, is := errors.AsType[*net.OpError](err); is && e.Op == "close" && errors.Is(err, syscall.ECONNRESET) {
+	if e, is := errors.AsType[*net.OpError](err); is && e.Op == "close" && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.ETIMEDOUT)) {
 		s.unclear.Add(1)
 		return true
 	}
