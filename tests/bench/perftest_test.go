@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,7 +29,7 @@ func TestPerftest(t *testing.T) {
 	start, ticks := time.Now(), tsc.Read()
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)
-		servePerf(t, verbs, device)
+		servePerf(t, []string{verbs}, device)
 		for _, work := range []struct {
 			theirs string   // program
 			ours   []string // command
@@ -68,7 +69,7 @@ func TestPerftest(t *testing.T) {
 					line.unit, line.better = "/s", higher
 				}
 				rs := pairs(min(*reps, 12), 0,
-					func() result { return perf(t, verbs, addr, n, append(work.ours, args...)) },
+					func() result { return perf(t, []string{verbs}, addr, n, append(work.ours, args...)) },
 					func() result {
 						figure := perftest(t, work.theirs, hurry, device, addr, n, append(theirs, args...))
 						microsecond := float64(tsc.Read()-ticks) / float64(time.Since(start).Microseconds())
@@ -94,9 +95,9 @@ const fakeTicksPerMicrosecond = 4096
 const perfPort = "7499"
 
 // servePerf runs verbs perf's server until the test ends.
-func servePerf(t *testing.T, verbs, device string) {
+func servePerf(t *testing.T, verbs []string, device string) {
 	t.Helper()
-	cmd := exec.Command(verbs, "perf", "server", "-d", device, "-p", perfPort)
+	cmd := exec.Command(verbs[0], append(verbs[1:], "perf", "server", "-d", device, "-p", perfPort)...)
 	stderr := labtest.Must(cmd.StderrPipe())(t)
 	labtest.Check(t, cmd.Start())
 	r := bufio.NewReader(stderr)
@@ -120,9 +121,9 @@ func servePerf(t *testing.T, verbs, device string) {
 
 // perf runs verbs perf's client: the figure is the median latency, or the number of messages
 // a second.
-func perf(t *testing.T, verbs, addr string, n int, args []string) result {
+func perf(t *testing.T, verbs []string, addr string, n int, args []string) result {
 	t.Helper()
-	cmd := exec.Command(verbs, append(append([]string{"perf"}, args...), addr, "-p", perfPort, "--json")...)
+	cmd := exec.Command(verbs[0], slices.Concat(verbs[1:], []string{"perf"}, args, []string{addr, "-p", perfPort, "--json"})...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

@@ -109,6 +109,12 @@ var groups = []Group{
 		Name: "layers, TCP", Part: Lab, Work: "64 KiB messages one way through each package, beside TCP on the same link",
 		Lines: layers,
 	}, {
+		Name: "soft", Part: Lab, Work: "A device in user space beside rxe, over a link",
+		Anyhow: []string{
+			"SEND of 8 bytes, polled", "SEND of 8 bytes, events", "READ of 8 bytes, events",
+			"SEND of 64 KiB", "WRITE of 64 KiB", "READ of 64 KiB",
+		},
+	}, {
 		Name: "size", Part: Lab, Work: "Size on disk and in memory",
 		Lines:  []string{"resident, with the device open"},
 		Anyhow: []string{"program with its shared libraries"},
