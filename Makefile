@@ -17,7 +17,7 @@ NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
 # Packages with tests that want a real kernel, and the kernels.
 # What lies deeper in tests than these is programs and their own tests. tests/driver
 # is a module of its own.
-LAB_PKGS = ./internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./examples/valkey/valkeyrdma ./cmd/verbs/... $(filter-out ./tests/driver/,$(wildcard ./tests/*/)) ./tests/faults/harness
+LAB_PKGS = ./internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/modules/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
 # Those whose tests run on a device in user space as well.
 SOFT_PKGS = ./uverbs ./cm ./rconn ./rmsg ./rsock ./tests/model ./tests/lifetime ./tests/scenarios ./tests/hostile ./tests/examples
 KERNELS  = 6.1 6.12 7.3
@@ -56,7 +56,7 @@ test-kernels: deps-test build ## run the tests that need a kernel on every kerne
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
 # The emulated machine has Debian 12's programs of its architecture.
-ARCH_PKGS = ./abi ./mmap $(filter-out ./cmd/verbs/... ./tests/bench/ ./tests/docs/ ./tests/modules/ ./tests/soak/,$(LAB_PKGS)) ./cmd/verbs/...
+ARCH_PKGS = ./abi ./mmap $(filter-out ./tests/bench/ ./tests/docs/ ./tests/soak/,$(LAB_PKGS))
 
 test-arm64: deps-test build ## run the tests that need a kernel on an emulated arm64 machine
 	$(call need,qemu-system-arm)
@@ -107,7 +107,7 @@ race: deps-test build ## vet all code for the race detector, and run the tests o
 UNSAFE_PKGS = $$($(GO) list ./... | grep -v -e /cmd/rdmalab$$ -e /gen$$)
 
 # What programs import.
-LIB_PKGS = . ./abi ./cm ./mmap ./rconn ./rdmadev ./rmsg ./provider/... ./rsock ./uverbs
+LIB_PKGS = . ./abi ./cm ./mmap ./rconn ./rdmadev ./rdmatest ./rmsg ./provider/... ./rsock ./soft ./uverbs ./verbstest
 
 lint: ## gofmt, modules, vet, staticcheck, uses of unsafe, other platforms, known vulnerabilities
 	@test -z "$$(gofmt -l .)" || { gofmt -l . ; echo "run gofmt -w on these"; exit 1; }
@@ -117,10 +117,11 @@ lint: ## gofmt, modules, vet, staticcheck, uses of unsafe, other platforms, know
 	$(GO) tool staticcheck work
 	$(GO) test -count 1 -run Unsafe ./tests/docs
 	@echo "$(GO) test -d=checkptr"; $(GO) test -gcflags=github.com/goverbs/verbs/...=-d=checkptr -skip AgainstC $(UNSAFE_PKGS) >build/checkptr.txt 2>&1 || { cat build/checkptr.txt; exit 1; }
-	@for p in linux/386 linux/arm linux/arm64 linux/s390x darwin/arm64 freebsd/amd64 netbsd/amd64 openbsd/amd64 windows/amd64; do \
+	@for p in linux/arm64 darwin/arm64 freebsd/amd64 windows/amd64; do \
 		echo "$$p $(GO) vet ./..."; GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) vet ./... || exit 1; done
 	GOARCH=arm64 $(GO) build work
-	@for arch in ppc64 riscv64; do echo "GOARCH=$$arch $(GO) build"; GOARCH=$$arch $(GO) build $(LIB_PKGS) || exit 1; done
+	@for p in linux/arm linux/ppc64 linux/riscv64 linux/s390x netbsd/amd64 openbsd/amd64; do \
+		echo "$$p $(GO) build"; GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) build $(LIB_PKGS) || exit 1; done
 	$(GO) test -tags nordma -count 1 ./internal/unix ./internal/virtual ./soft/...
 	GOOS=plan9 GOARCH=amd64 $(GO) build .
 	@GOARCH=386 $(GO) test -c -o build/386.test .; exec=; \
