@@ -98,6 +98,9 @@ func (qp *QP) sendNext(r *request) bool {
 	case opRead:
 		packets, payload = max(1, (int(n)+qp.mtu-1)/qp.mtu), 0
 		h.RETH = roce.RETH{VA: r.remote + uint64(r.sent), RKey: r.rkey, Length: n}
+		if n == 0 {
+			h.RETH.RKey = 0 // it is not checked (IBA, C9-88), and rxe answers again only if it is 0
+		}
 	case opAtomic:
 		payload = 0
 		h.Atomic = roce.AtomicETH{VA: r.remote, RKey: r.rkey, SwapAdd: r.compare}

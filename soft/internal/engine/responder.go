@@ -110,7 +110,10 @@ func (qp *QP) checkPSN(p *packet) bool {
 			qp.repeat(p)
 			return false
 		}
-		r.nakSent = false
+		if r.nakSent { // rxe gives up after some NAKs with no acknowledgement in between
+			r.nakSent = false
+			p.AckReq = true
+		}
 	case verbs.UC:
 		if r.dropping || diff != 0 {
 			r.dropping = !p.Opcode.Has(roce.Starts)

@@ -244,6 +244,22 @@ func TestWireResponder(t *testing.T) {
 			w.expectAck(wirePSN, roce.ACKUnlimited)
 			w.n.rcq.expect(w.t, 1, verbs.WCSuccess)
 		}},
+		{"gap within a message", func(w *wire) {
+			p := roce.Packet{
+				Opcode: roce.RCWriteFirst, PSN: wirePSN, RETH: roce.RETH{VA: w.n.addr(0), RKey: w.n.mr.RKey(), Length: 4 * testMTU},
+				Payload: make([]byte, testMTU),
+			}
+			w.send(p)
+			p.Opcode, p.PSN = roce.RCWriteMiddle, wirePSN+2
+			w.send(p)
+			w.expectAck(wirePSN+1, roce.NAKSequence)
+			p.PSN = wirePSN + 1
+			w.send(p)
+			w.expectAck(wirePSN+1, roce.ACKUnlimited)
+			p.PSN = wirePSN + 2
+			w.send(p)
+			w.silent()
+		}},
 		{"middle without first", func(w *wire) {
 			w.send(roce.Packet{Opcode: roce.RCSendMiddle, PSN: wirePSN, Payload: make([]byte, testMTU)})
 			w.expectAck(wirePSN, roce.NAKInvalid)
@@ -449,6 +465,14 @@ func TestWireRequester(t *testing.T) {
 				w.t.Errorf("completion %+v", wc)
 			}
 			w.send(roce.Packet{Opcode: roce.RCReadResponseLast, PSN: wirePSN + 1, Payload: data, AETH: ok})
+			w.n.cq.expect(w.t, 1, verbs.WCSuccess)
+		}},
+		{name: "READ of nothing", run: func(w *wire) {
+			w.qp.post(verbs.SendWR{ID: 1, Opcode: verbs.OpRDMARead, RemoteAddr: 0x1000, RKey: 5})
+			if p := w.expect(roce.RCReadRequest, wirePSN); p.RETH != (roce.RETH{VA: 0x1000}) {
+				w.t.Errorf("request %+v", p.RETH)
+			}
+			w.send(roce.Packet{Opcode: roce.RCReadResponseOnly, PSN: wirePSN, AETH: roce.AETH{Syndrome: roce.ACKUnlimited}})
 			w.n.cq.expect(w.t, 1, verbs.WCSuccess)
 		}},
 		{name: "rest of a READ", run: func(w *wire) {
