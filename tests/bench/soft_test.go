@@ -62,12 +62,10 @@ func TestSoft(t *testing.T) {
 		args []string
 		n    int
 	}{
-		{"SEND of 8 bytes, polled", []string{"send", "lat", "-s", "8"}, 2000},
-		{"SEND of 8 bytes, events", []string{"send", "lat", "-s", "8", "-e"}, 1000},
-		{"READ of 8 bytes, events", []string{"read", "lat", "-s", "8", "-e"}, 1000},
-		{"SEND of 64 KiB", []string{"send", "bw", "-s", "65536"}, 200},
-		{"WRITE of 64 KiB", []string{"write", "bw", "-s", "65536"}, 200},
-		{"READ of 64 KiB", []string{"read", "bw", "-s", "65536"}, 200},
+		{"SEND of 8 bytes, events", []string{"send", "lat", "-s", "8", "-e"}, 500},
+		{"SEND of 64 KiB", []string{"send", "bw", "-s", "65536"}, 100},
+		{"WRITE of 64 KiB", []string{"write", "bw", "-s", "65536"}, 100},
+		{"READ of 64 KiB", []string{"read", "bw", "-s", "65536"}, 100},
 	} {
 		t.Run(work.name, func(t *testing.T) {
 			n := max(scaled(work.n), 100)

@@ -110,7 +110,7 @@ func (qp *QP) checkPSN(p *packet) bool {
 			qp.repeat(p)
 			return false
 		}
-		if r.nakSent { // rxe gives up after some NAKs with no acknowledgement in between
+		if r.nakSent { // rxe fails after some NAKs with no acknowledgement in between
 			r.nakSent = false
 			p.AckReq = true
 		}
