@@ -55,6 +55,7 @@ func TestServer(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	selectLayers()
 	s := &side{device: device, addr: labtest.AddrOf(device), layers: layers, report: func(f string) { say(answer{Failure: f}) }}
 	var soft *softDevice
 	if device == userSpace {
@@ -140,7 +141,7 @@ type server struct {
 }
 
 func startServer(s *side, seed uint64) (*server, error) {
-	args, device := []string{os.Args[0], "-test.run=^TestServer$", "-test.timeout=0", fmt.Sprint("-stall=", *stall), fmt.Sprint("-seed=", seed+1)}, s.device
+	args, device := []string{os.Args[0], "-test.run=^TestServer$", "-test.timeout=0", fmt.Sprint("-stall=", *stall), fmt.Sprint("-seed=", seed+1), "-layers=" + *only}, s.device
 	if s.faults {
 		args, device = append([]string{"nsenter", "--net=/run/netns/" + softSpace}, args...), userSpace
 	}

@@ -32,14 +32,19 @@ var (
 
 // TestSoak runs all layers at the same time, and checks the result.
 func TestSoak(t *testing.T) {
-	if *only != "" {
-		unwanted := func(l layer) bool { return !slices.Contains(strings.Split(*only, ","), l.Name) }
-		layers, softLayers = slices.DeleteFunc(layers, unwanted), slices.DeleteFunc(softLayers, unwanted)
-	}
+	selectLayers()
 	labtest.Each(t, func(t *testing.T, device string) {
 		newRun(t, &side{device: device, addr: labtest.AddrOf(device), layers: layers}, device).check()
 	})
 	t.Run(userSpace, soakSoft)
+}
+
+// selectLayers leaves the layers to run.
+func selectLayers() {
+	if *only != "" {
+		unwanted := func(l layer) bool { return !slices.Contains(strings.Split(*only, ","), l.Name) }
+		layers, softLayers = slices.DeleteFunc(layers, unwanted), slices.DeleteFunc(softLayers, unwanted)
+	}
 }
 
 // run is a run on a device.
