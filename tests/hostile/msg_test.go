@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"io"
 	"testing"
 	"time"
 
@@ -233,7 +234,7 @@ var msgAttacks = []attack{
 		}
 		labtest.Until(p.t, "the echo", func() bool { return p.received(frameMessage) || p.ended() })
 	}},
-	{name: "says goodbye and stays", want: errsPeerGone, do: func(p *peer) {
+	{name: "says goodbye and stays", want: []error{io.EOF}, do: func(p *peer) {
 		p.exchangeHello()
 		p.send(frame{kind: frameBye, granted: 16}.bytes())
 	}},
