@@ -84,7 +84,7 @@ func (r *receiver) answer() {
 	}
 	for _, qp := range r.due {
 		qp.lock()
-		if own := qp.batch; qp.resp.ackDue && own == nil && !qp.path.local {
+		if qp.resp.ackDue && !qp.path.local {
 			qp.batch = r.acks
 			qp.sendAck()
 			qp.batch = nil
