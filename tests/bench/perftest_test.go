@@ -97,7 +97,7 @@ const perfPort = "7499"
 // servePerf runs verbs perf's server until the test ends.
 func servePerf(t *testing.T, verbs []string, device string) {
 	t.Helper()
-	cmd := exec.Command(verbs[0], append(verbs[1:], "perf", "server", "-d", device, "-p", perfPort)...)
+	cmd := exec.Command(verbs[0], slices.Concat(verbs[1:], []string{"perf", "server", "-d", device, "-p", perfPort})...)
 	stderr := labtest.Must(cmd.StderrPipe())(t)
 	labtest.Check(t, cmd.Start())
 	r := bufio.NewReader(stderr)

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"os/exec"
 	"strconv"
 	"testing"
 
@@ -19,18 +18,12 @@ import (
 func TestSoft(t *testing.T) {
 	labtest.RequireKernel(t)
 	verbs := labtest.Built(t, "verbs")
-	shell := func(script string) {
-		t.Helper()
-		if out, err := exec.Command("sh", "-exc", script).CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-	}
 	t.Cleanup(func() {
-		shell(`rdma link delete rxe1; rdma link delete rxe2; ip link delete x0
+		labtest.Shell(t, `rdma link delete rxe1; rdma link delete rxe2; ip link delete x0
 			ip rule add pref 0 lookup local; for n in 1 2 10 11 100; do ip rule delete pref $n; done
 			ip netns delete perf1; ip netns delete perf2`)
 	})
-	shell(`ip link add x0 address 02:00:00:00:06:01 type veth peer name x1 address 02:00:00:00:06:02
+	labtest.Shell(t, `ip link add x0 address 02:00:00:00:06:01 type veth peer name x1 address 02:00:00:00:06:02
 		ip rule add pref 1 iif x0 lookup local; ip rule add pref 2 iif x1 lookup local
 		ip rule add pref 10 from 10.9.6.1 to 10.9.6.2 lookup 1001; ip rule add pref 11 from 10.9.6.2 to 10.9.6.1 lookup 1002
 		ip rule add pref 100 lookup local; ip rule delete pref 0

@@ -23,9 +23,9 @@ func TestNamespaces(t *testing.T) {
 				t.Skip("rxe works in other than the initial namespace since Linux 7.1")
 			}
 			t.Cleanup(func() {
-				shell(t, "rdma link delete left; rdma link delete right; ip netns del left; ip netns del right")
+				labtest.Shell(t, "rdma link delete left; rdma link delete right; ip netns del left; ip netns del right")
 			})
-			shell(t, `ip netns add left; ip netns add right
+			labtest.Shell(t, `ip netns add left; ip netns add right
 				ip -n left link add w0 type veth peer name w0 netns right
 				ip -n left addr add 10.9.6.1/24 dev w0; ip -n right addr add 10.9.6.2/24 dev w0
 				for n in left right; do

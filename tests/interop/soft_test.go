@@ -85,18 +85,10 @@ func TestSoft(t *testing.T) {
 	}
 }
 
-// shell runs commands. All must succeed.
-func shell(t *testing.T, script string) {
-	t.Helper()
-	if out, err := exec.Command("sh", "-exc", script).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-}
-
 // makeSoftSpace makes the namespace and the link to it until the test ends.
 func makeSoftSpace(t *testing.T) {
 	t.Helper()
-	shell(t, `ip netns add soft
+	labtest.Shell(t, `ip netns add soft
 		ip link add x0 type veth peer name x1 netns soft
 		ip addr add 10.9.5.1/24 dev x0
 		ip link set x0 up
@@ -105,17 +97,17 @@ func makeSoftSpace(t *testing.T) {
 		ip -n soft link set lo up
 		ip -n soft link set x1 up
 		rdma link add rxe1 type rxe netdev x0`)
-	t.Cleanup(func() { shell(t, "rdma link delete rxe1; ip netns del soft") })
+	t.Cleanup(func() { labtest.Shell(t, "rdma link delete rxe1; ip netns del soft") })
 	labtest.UntilActive(t, "rxe1")
 }
 
 // impairSoft makes both directions of the link lose or reorder packets until the test ends.
 func impairSoft(t *testing.T, netem string) {
 	t.Helper()
-	shell(t, "modprobe sch_netem; tc qdisc add dev x1 root netem "+netem+"; "+
+	labtest.Shell(t, "modprobe sch_netem; tc qdisc add dev x1 root netem "+netem+"; "+
 		strings.Join(outside, " ")+" tc qdisc add dev x0 root netem "+netem)
 	t.Cleanup(func() {
-		shell(t, "tc qdisc del dev x1 root; "+strings.Join(outside, " ")+" tc qdisc del dev x0 root")
+		labtest.Shell(t, "tc qdisc del dev x1 root; "+strings.Join(outside, " ")+" tc qdisc del dev x0 root")
 	})
 }
 

@@ -1,0 +1,14 @@
+package labtest
+
+import (
+	"os/exec"
+	"testing"
+)
+
+// Shell runs commands of the shell, all of which must succeed.
+func Shell(t testing.TB, script string) {
+	t.Helper()
+	if out, err := exec.Command("sh", "-exc", script).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
