@@ -76,7 +76,11 @@ func transfer(t *testing.T, ctx context.Context, transport *cm.Transport, size, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer e.Close()
+	defer func() {
+		if err := e.Close(); err != nil {
+			t.Errorf("close endpoint: %v", err)
+		}
+	}()
 	mr, err := e.AllocMR(size, verbs.AccessLocalWrite)
 	if err != nil {
 		t.Fatal(err)

@@ -138,6 +138,21 @@ func TestRemove(t *testing.T) {
 	})
 }
 
+// TestDestroyAfterClose destroys a QP that waited for an answer when its device was closed.
+func TestDestroyAfterClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newTestNetwork(1, faults{})
+		a, b := newNode(t, net, 64, addrA), newNode(t, net, 64, addrB)
+		x, _ := pair(a, b, verbs.RC)
+		b.dev.Close()
+		x.post(verbs.SendWR{Opcode: verbs.OpSend})
+		a.dev.Close()
+		if err := x.Destroy(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestUse destroys objects that others depend on.
 func TestUse(t *testing.T) {
 	n := newNode(t, newTestNetwork(1, faults{}), 64, addrA)

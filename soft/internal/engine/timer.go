@@ -71,7 +71,7 @@ func (t *timers) set(qp *QP, at time.Duration) {
 func (t *timers) remove(qp *QP) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if qp.timer.pos > 0 {
+	if !t.closed && qp.timer.pos > 0 {
 		heap.Remove(&t.heap, qp.timer.pos-1)
 	}
 }

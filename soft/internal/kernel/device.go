@@ -54,6 +54,7 @@ func (d *Device) Open() (virtual.File, unix.Errno) {
 		return nil, unix.ENODEV
 	}
 	f := &file{device: d, mappings: map[int64][]byte{}, eventFiles: map[*eventFile]struct{}{}}
+	f.ended.L = &f.mu
 	d.files[f] = struct{}{}
 	return f, 0
 }

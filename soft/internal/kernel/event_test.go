@@ -2,6 +2,8 @@ package kernel_test
 
 import (
 	"encoding/binary"
+	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/goverbs/verbs"
@@ -75,6 +77,25 @@ func TestRemovalEvents(t *testing.T) {
 	want(t, "destroy the CQ", f.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_CQ, Method: abi.UVERBS_METHOD_CQ_DESTROY, Attrs: []sys.Attr{
 		sys.Handle(abi.UVERBS_ATTR_DESTROY_CQ_HANDLE, cq), sys.Out(abi.UVERBS_ATTR_DESTROY_CQ_RESP, &resp),
 	}}), nil)
+}
+
+// TestDestroyWhileRemoved destroys objects while the device is removed, which destroys them as well.
+func TestDestroyWhileRemoved(t *testing.T) {
+	for range 100 {
+		d := newDevice(t)
+		f := openContext(t, d)
+		var pds []uint32
+		for range 100 {
+			pds = append(pds, allocPD(t, f))
+		}
+		var removal sync.WaitGroup
+		removal.Go(d.Remove)
+		runtime.Gosched()
+		for _, pd := range pds {
+			want(t, "destroy the PD", destroyPD(f, pd), nil)
+		}
+		removal.Wait()
+	}
 }
 
 // TestChannelClosedFirst closes a channel before its CQ, and the file before its channel.

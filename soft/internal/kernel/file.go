@@ -17,6 +17,8 @@ type file struct {
 	hasContext bool
 	removed    bool // the device has been removed
 	closed     bool
+	ending     bool      // destroyAll is running
+	ended      sync.Cond // it has ended
 	objects    []*object // by handle; nil if it is free
 	free       int       // no handle below it is free
 	created    uint64    // number of objects that have been created

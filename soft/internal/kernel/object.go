@@ -170,7 +170,8 @@ func (f *file) releaseLocked(o *object) {
 	o.mappings = nil
 }
 
-// destroy destroys an object. It fails with EBUSY if others are made of it.
+// destroy destroys an object. It fails with EBUSY if others are made of it. While the device is
+// removed, it waits for that, as uobj_destroy does.
 func (f *file) destroy(kind uint16, handle uint32) (*object, unix.Errno) {
 	o, errno := f.startDestroy(kind, handle)
 	if errno != 0 {
@@ -195,6 +196,9 @@ func (f *file) destroy(kind uint16, handle uint32) (*object, unix.Errno) {
 func (f *file) startDestroy(kind uint16, handle uint32) (*object, unix.Errno) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	for f.ending {
+		f.ended.Wait()
+	}
 	o := f.at(handle)
 	switch {
 	case !f.hasContext:
@@ -212,6 +216,8 @@ func (f *file) startDestroy(kind uint16, handle uint32) (*object, unix.Errno) {
 
 // destroyAll destroys all objects, except their handles.
 func (f *file) destroyAll() {
+	f.setEnding(true)
+	defer f.setEnding(false)
 	for {
 		all := f.destroyable()
 		done := 0
@@ -236,6 +242,13 @@ func (f *file) destroyAll() {
 			return
 		}
 	}
+}
+
+func (f *file) setEnding(ending bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ending = ending
+	f.ended.Broadcast()
 }
 
 // destroyable returns the objects that are not in use, newest first, marked as dying.
