@@ -19,7 +19,7 @@ NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
 # is a module of its own.
 LAB_PKGS = ./internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/modules/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
 # Those whose tests run on a device in user space as well.
-SOFT_PKGS = ./uverbs ./cm ./rconn ./rmsg ./rsock ./tests/model ./tests/lifetime ./tests/scenarios ./tests/hostile ./tests/examples
+SOFT_PKGS = ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./tests/model ./tests/lifetime ./tests/scenarios ./tests/hostile ./tests/examples
 KERNELS  = 6.1 6.12 7.3
 
 # Those that make race runs.

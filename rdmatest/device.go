@@ -14,7 +14,7 @@ import (
 // Device is a device on which programs can listen and dial.
 type Device struct {
 	Name   string     // "rxe0"
-	Driver string     // of the kernel: "rxe", "siw", "mlx5_core"
+	Driver string     // of the kernel: "rxe", "siw", "mlx5_core"; "soft" in user space
 	IWARP  bool       // the side that dials must send first
 	Addr   netip.Addr // of this machine, on the device
 }
@@ -37,7 +37,7 @@ func (d Device) Open(t testing.TB) *uverbs.Context {
 // none, it skips the test, or fails it if RDMATEST is "require".
 func Devices(t testing.TB) []Device {
 	t.Helper()
-	return require(t, "RDMA", devices(t))
+	return require(t, "RDMA (VERBS_SOFT=127.0.0.1 makes a device in user space)", devices(t))
 }
 
 // Find returns the first device of a driver. It skips or fails the test like [Devices].

@@ -1,5 +1,5 @@
 // Package rdmatest helps to test programs that use RDMA. It finds the devices of the machine,
-// connects endpoints on them, and checks that a test leaks no objects of the kernel:
+// connects endpoints on them, and checks that a test leaks no objects:
 //
 //	func TestEcho(t *testing.T) {
 //		rdmatest.Each(t, func(t *testing.T, d rdmatest.Device) {
@@ -10,7 +10,13 @@
 //	}
 //
 // Where there is no RDMA, such tests are skipped, or fail if the environment has
-// RDMATEST=require. The command rdmalab runs them on a kernel with RDMA, in a virtual machine:
+// RDMATEST=require. The command rdmalab runs them on a kernel with RDMA, in a virtual machine;
+// with VERBS_SOFT they run on a device in user space, see package soft:
 //
 //	go test -exec rdmalab ./...
+//	VERBS_SOFT=127.0.0.1 go test -p 1 ./...
+//
+// -p 1 is necessary because two programs cannot have a device on one address.
 package rdmatest
+
+import _ "github.com/goverbs/verbs/soft" // for VERBS_SOFT

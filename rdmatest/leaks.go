@@ -11,11 +11,11 @@ import (
 	"github.com/goverbs/verbs/rdmadev"
 )
 
-// CheckLeaks counts the objects that this process has in the kernel, such as queue pairs,
-// memory regions and IDs of the connection manager, and those whose owner is unknown. It counts again when the test ends, after
-// the functions that are registered later with t.Cleanup, and fails the test if there are more.
-// It waits some seconds for those that are about to end. Tests that run at the same time must
-// not use RDMA.
+// CheckLeaks counts the objects that this process has on devices, such as queue pairs, memory
+// regions and IDs of the connection manager, and those whose owner is unknown. It counts again when
+// the test ends, after the functions that are registered later with t.Cleanup, and fails the test
+// if there are more. It waits some seconds for those that are about to end. Tests that run at the
+// same time must not use RDMA.
 //
 // [cm.DefaultTransport] keeps devices open for a moment, so CheckLeaks calls its CloseIdle.
 func CheckLeaks(t testing.TB) {
@@ -48,8 +48,18 @@ func count(t testing.TB) map[string]int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	counts := map[string]int{}
+	counts := map[string]int{"IDs of cm.DefaultTransport": cm.DefaultTransport().Stats().IDs}
 	for _, d := range devs {
+		if d.Driver == "soft" { // which lists no objects
+			n, err := d.Counts()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for kind, n := range map[string]int{"QPs": n.QP, "CQs": n.CQ, "MRs": n.MR, "PDs": n.PD, "SRQs": n.SRQ, "contexts": n.Context} {
+				counts[kind+" of "+d.Name] = n
+			}
+			continue
+		}
 		add(t, counts, "QPs of "+d.Name, d.QPs, func(r rdmadev.QP) rdmadev.Owner { return r.Owner })
 		add(t, counts, "CQs of "+d.Name, d.CQs, func(r rdmadev.CQ) rdmadev.Owner { return r.Owner })
 		add(t, counts, "MRs of "+d.Name, d.MRs, func(r rdmadev.MR) rdmadev.Owner { return r.Owner })

@@ -4,7 +4,10 @@ package rdmatest_test
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,7 +24,11 @@ func TestEach(t *testing.T) {
 	var names []string
 	rdmatest.Each(t, func(t *testing.T, d rdmatest.Device) {
 		names = append(names, d.Name)
-		if d.Addr.String() != labtest.AddrOf(d.Name) || d.IWARP != (d.Name == labtest.SIW) || !strings.HasPrefix(d.Name, d.Driver) {
+		driver := strings.TrimSuffix(d.Name, "0")
+		if labtest.Soft {
+			driver = "soft"
+		}
+		if d.Addr.String() != labtest.AddrOf(d.Name) || d.IWARP != (d.Name == labtest.SIW) || d.Driver != driver {
 			t.Errorf("%+v", d)
 		}
 		if ctx := d.Open(t); ctx.Device().Name != d.Name {
@@ -33,17 +40,20 @@ func TestEach(t *testing.T) {
 		}
 		l.Close()
 	})
-	if fmt.Sprint(names) != "[rxe0 siw0]" {
+	want, last := "[rxe0 siw0]", "siw"
+	if labtest.Soft {
+		want, last = "[rxe0]", "soft"
+	}
+	if fmt.Sprint(names) != want {
 		t.Error(names)
 	}
-	if d := rdmatest.Find(t, "siw"); d.Name != labtest.SIW {
+	if d := rdmatest.Find(t, last); d.Name != names[len(names)-1] {
 		t.Errorf("%+v", d)
 	}
 }
 
 // TestConnect sends a message over a connection, and leaves nothing behind.
 func TestConnect(t *testing.T) {
-	labtest.Require(t)
 	rdmatest.Each(t, func(t *testing.T, d rdmatest.Device) {
 		rdmatest.CheckLeaks(t)
 		var buf interface{ Bytes() []byte }
@@ -96,16 +106,28 @@ func record(t *testing.T, f func(t *recorder)) string {
 }
 
 func TestLeak(t *testing.T) {
-	labtest.Require(t)
-	d := rdmatest.Find(t, "rxe")
+	d := rdmatest.Devices(t)[0]
 	var pd *uverbs.PD
 	said := record(t, func(r *recorder) {
 		rdmatest.CheckLeaks(r)
 		pd = labtest.Must(d.Open(t).AllocPD())(t)
 	})
 	pd.Close()
-	if !strings.Contains(said, "PDs of rxe0: 0 before the test, 1 after it\n") {
+	if !strings.Contains(said, "PDs of "+d.Name+": 0 before the test, 1 after it\n") {
 		t.Errorf("%q", said)
+	}
+}
+
+// TestSoft runs tests of this program on a device that VERBS_SOFT requests.
+func TestSoft(t *testing.T) {
+	cmd := exec.Command(os.Args[0], "-test.run", "^(TestConnect|TestLeak)$", "-test.v")
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "VERBS_") }), "VERBS_SOFT=127.0.0.4")
+	out, err := cmd.CombinedOutput()
+	if strings.Contains(string(out), "already in use") || strings.Contains(string(out), "no interface has") {
+		t.Skipf("%s", out)
+	}
+	if err != nil || !strings.Contains(string(out), "PASS: TestConnect/soft0") || !strings.Contains(string(out), "PASS: TestLeak") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 
