@@ -43,8 +43,9 @@
 //
 // On the wire, peers see what rxe does as well, except that a READ may be requested in parts, that
 // the answer to the rest of a READ begins with a FIRST or an ONLY, that acknowledgements of packets
-// that arrive together are combined, that the packet after a gap is acknowledged, that a READ of
-// nothing has no key, and that a packet may be repeated before the timeout. For programs:
+// that arrive together are combined, that the packet after a gap is acknowledged, also if another
+// gap follows, that a READ of nothing has no key, and that a packet may be repeated before the
+// timeout. For programs:
 //
 //   - The window is adaptive, and 128 packets at most, which is rxe's constant one.
 //   - A request that fails locally completes with its own status; rxe of Linux 6.12 reports a

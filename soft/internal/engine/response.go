@@ -282,8 +282,10 @@ func (qp *QP) sendAck() {
 	}
 }
 
-// sendNAK sends a negative acknowledgement, which implies the acknowledgement that is due.
+// sendNAK sends a negative acknowledgement. It implies the acknowledgement that is due, but only
+// the latter makes rxe count its retries from the beginning.
 func (qp *QP) sendNAK(s roce.Syndrome, psn roce.PSN) {
+	qp.sendAck()
 	qp.sendResponse(roce.RCAcknowledge, psn, s, 0)
 }
 

@@ -54,13 +54,21 @@ func newWire(t *testing.T, typ verbs.QPType, change ...func(*verbs.QPAttr)) *wir
 }
 
 // send sends a packet to the QP.
-func (w *wire) send(p roce.Packet) {
-	p.PKey, p.DestQP = defaultPKey, w.qp.Num()
-	w.sendRaw(w.flow.AppendICRC(p.Append(nil), 0))
+func (w *wire) send(pkts ...roce.Packet) {
+	var data [][]byte
+	for _, p := range pkts {
+		p.PKey, p.DestQP = defaultPKey, w.qp.Num()
+		data = append(data, w.flow.AppendICRC(p.Append(nil), 0))
+	}
+	w.sendRaw(data...)
 }
 
-func (w *wire) sendRaw(data []byte) {
-	w.port.Send([]netif.Packet{{Src: w.port.Addr(), Dst: w.n.dev.ports[0].local, Data: data}})
+func (w *wire) sendRaw(data ...[]byte) {
+	var pkts []netif.Packet
+	for _, d := range data {
+		pkts = append(pkts, netif.Packet{Src: w.port.Addr(), Dst: w.n.dev.ports[0].local, Data: d})
+	}
+	w.port.Send(pkts)
 }
 
 // ack sends an acknowledgement.
@@ -259,6 +267,13 @@ func TestWireResponder(t *testing.T) {
 			p.PSN = wirePSN + 2
 			w.send(p)
 			w.silent()
+		}},
+		{"gap behind a gap", func(w *wire) {
+			w.send(write(w, wirePSN+1, "abc"))
+			w.expectAck(wirePSN, roce.NAKSequence)
+			w.send(write(w, wirePSN, "abc"), write(w, wirePSN+2, "abc"))
+			w.expectAck(wirePSN, roce.ACKUnlimited)
+			w.expectAck(wirePSN+1, roce.NAKSequence)
 		}},
 		{"middle without first", func(w *wire) {
 			w.send(roce.Packet{Opcode: roce.RCSendMiddle, PSN: wirePSN, Payload: make([]byte, testMTU)})
