@@ -56,7 +56,7 @@ type socket struct {
 	in receiver // of the goroutine that reads
 
 	idle    atomic.Bool   // that goroutine waits for packets
-	handled atomic.Uint64 // position behind the packets that have been delivered, see arrived
+	handled atomic.Uint64 // bytes of the packets that have been delivered, see arrived
 }
 
 // sender has the messages of one sendmmsg. It is guarded by socket.sending.
@@ -408,40 +408,37 @@ func (s *socket) read(deliver func([]netif.Packet)) {
 			if pkts := s.decode(); len(pkts) > 0 {
 				deliver(pkts)
 			}
+			s.handled.Add(uint64(s.in.bytes))
 			if !more {
 				break
 			}
-			s.handled.Add(uint64(s.in.bytes))
 		}
-		s.handled.Add(emptied)
 		s.idle.Store(true)
 		return false // waits for the next packet
 	})
 }
 
-// emptied is added to the position when no packet is left. It is more than a socket holds.
-const emptied = 1 << 32
-
 // arrived returns a position behind all packets that have arrived. Positions count bytes. The
-// kernel counts more for a packet than its size, so the position may be too high; it has been
-// reached at the latest when the socket is empty.
+// kernel counts more for a packet than its size, so the position may be too high.
 func (s *socket) arrived() uint64 {
-	queued := uint64(0)
+	const reading = receiveMessages * groBuffer // at most, by the goroutine that reads
+	return s.handled.Load() + reading + s.queued()
+}
+
+// queued returns how many bytes wait in the socket.
+func (s *socket) queued() uint64 {
+	var mem [9]uint32 // by SK_MEMINFO_RMEM_ALLOC, ...
 	s.raw.Control(func(fd uintptr) {
-		var mem [9]uint32 // by SK_MEMINFO_RMEM_ALLOC, ...
 		size := uint32(unsafe.Sizeof(mem))
 		unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO, uintptr(unsafe.Pointer(&mem)), uintptr(unsafe.Pointer(&size)), 0)
-		queued = uint64(mem[0])
 	})
-	if queued == 0 && s.idle.Load() {
-		return s.handled.Load()
-	}
-	const reading = receiveMessages * groBuffer // at most, by the goroutine that reads
-	return s.handled.Load() + reading + queued
+	return uint64(mem[0])
 }
 
 // reached reports whether the packets before a position have been delivered.
-func (s *socket) reached(position uint64) bool { return int64(s.handled.Load()-position) >= 0 }
+func (s *socket) reached(position uint64) bool {
+	return int64(s.handled.Load()-position) >= 0 || s.queued() == 0 && s.idle.Load()
+}
 
 // receive calls recvmmsg. It reports whether there may be more packets: with fewer than it asks
 // for, the kernel has found the socket empty.
