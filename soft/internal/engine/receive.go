@@ -3,6 +3,7 @@ package engine
 import (
 	"net/netip"
 	"runtime"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/roce"
@@ -21,15 +22,20 @@ type receiver struct {
 	src, dst netip.AddrPort // of flow
 	flow     roce.Flow
 	flowOK   bool
+	idents   *idents // of the sender
+
+	senders map[netip.Addr]*idents
+	now     time.Duration // when the current batch came
 }
 
 func newReceiver(d *Device, p *port) *receiver {
-	return &receiver{dev: d, port: p, acks: newBatch()}
+	return &receiver{dev: d, port: p, acks: newBatch(), senders: map[netip.Addr]*idents{}}
 }
 
 // receive takes a batch of packets. A QP stays locked for packets that follow each other.
 func (r *receiver) receive(pkts []netif.Packet) {
 	few := len(pkts) <= fewPackets
+	r.now = r.dev.now()
 	var qp *QP
 	for i := range pkts {
 		p := r.decode(&pkts[i])
@@ -119,6 +125,7 @@ func (r *receiver) verify(np *netif.Packet) bool {
 			return false
 		}
 		r.src, r.dst, r.flow, r.flowOK = np.Src, np.Dst, f, true
+		r.idents = r.identsOf(np.Src.Addr())
 	}
 	if np.IDKnown {
 		r.pkt.id = np.ID
@@ -126,7 +133,7 @@ func (r *receiver) verify(np *netif.Packet) bool {
 	}
 	id, ok := r.flow.VerifyUnknownID(np.Data)
 	r.pkt.id = id
-	return ok
+	return ok && r.idents.plausible(id, r.now)
 }
 
 // accepts reports whether the QP takes a packet (rxe's check_type_state, check_addr and
