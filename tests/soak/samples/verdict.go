@@ -62,22 +62,41 @@ func (t Trend) Grows(hours float64) bool {
 // enough is the number of samples that trends require.
 const enough = 60
 
-// Trends returns the trends of all series, or nothing if the run was short.
+// Trends returns the trends of all series, or nothing if the run was short. If the run became
+// faster, as the machine had less other work, there may be more connections at a time, and more
+// objects: those whose end was lost stay for a minute.
 func (r *Run) Trends() (all []Trend) {
 	n := len(r.Samples)
 	if n < enough {
 		return nil
 	}
 	middle, last := r.Samples[n/3:2*n/3], r.Samples[2*n/3:]
+	faster := 1.0
+	if before := rate(middle); before > 0 {
+		faster = max(1, rate(last)/before)
+	}
 	for _, s := range watched {
 		t := Trend{Name: s.name, Unit: s.unit, Middle: median(middle, s.of), Last: median(last, s.of)}
 		t.Bound = t.Middle*1.05 + s.slack
+		if s.unit == "" { // a number of objects
+			t.Bound = t.Middle*1.05*faster + s.slack
+		}
 		t.PerHour = slope(r.Samples[n/3:], s.of) * 3600
 		if t.Last > 0 || t.PerHour != 0 { // the run has any
 			all = append(all, t)
 		}
 	}
 	return all
+}
+
+// rate returns the rounds per second.
+func rate(samples []Sample) float64 {
+	first, last := samples[0], samples[len(samples)-1]
+	rounds := 0.0
+	for name, l := range last.Layers {
+		rounds += float64(l.Rounds - first.Layers[name].Rounds)
+	}
+	return rounds / (last.At - first.At)
 }
 
 func median(samples []Sample, of func(*Sample) float64) float64 {
