@@ -21,8 +21,8 @@ const (
 	maxSenders = 4096 // that are remembered
 )
 
-// plausible reports whether a packet continues those before. Of a sender that does not count, or
-// begins elsewhere, it refuses one packet in so many as identRun at most, which is sent again.
+// plausible reports whether a packet continues those before. If the sender does not count, or
+// begins elsewhere, at most one of identRun packets is refused, and that is sent again.
 func (s *idents) plausible(id uint16, now time.Duration) bool {
 	slack := identSlack + (now - s.at).Milliseconds()
 	diff := int64(int16(id - s.last))
