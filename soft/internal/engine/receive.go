@@ -22,7 +22,7 @@ type receiver struct {
 	src, dst netip.AddrPort // of flow
 	flow     roce.Flow
 	flowOK   bool
-	idents   *idents // of the sender
+	idents   *idents // of the sender; nil before the first packet that needs them
 
 	senders map[netip.Addr]*idents
 	now     time.Duration // when the current batch came
@@ -124,8 +124,7 @@ func (r *receiver) verify(np *netif.Packet) bool {
 		if err != nil {
 			return false
 		}
-		r.src, r.dst, r.flow, r.flowOK = np.Src, np.Dst, f, true
-		r.idents = r.identsOf(np.Src.Addr())
+		r.src, r.dst, r.flow, r.flowOK, r.idents = np.Src, np.Dst, f, true, nil
 	}
 	if np.IDKnown {
 		r.pkt.id = np.ID
@@ -133,7 +132,13 @@ func (r *receiver) verify(np *netif.Packet) bool {
 	}
 	id, ok := r.flow.VerifyUnknownID(np.Data)
 	r.pkt.id = id
-	return ok && r.idents.plausible(id, r.now)
+	if !ok {
+		return false
+	}
+	if r.idents == nil {
+		r.idents = r.identsOf(np.Src.Addr())
+	}
+	return r.idents.plausible(id, r.now)
 }
 
 // accepts reports whether the QP takes a packet (rxe's check_type_state, check_addr and

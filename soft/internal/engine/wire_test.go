@@ -53,7 +53,7 @@ func newWire(t *testing.T, typ verbs.QPType, change ...func(*verbs.QPAttr)) *wir
 	return w
 }
 
-// send sends a packet to the QP.
+// send sends packets to the QP, in one batch.
 func (w *wire) send(pkts ...roce.Packet) {
 	var data [][]byte
 	for _, p := range pkts {

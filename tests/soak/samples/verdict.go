@@ -77,10 +77,11 @@ func (r *Run) Trends() (all []Trend) {
 	}
 	for _, s := range watched {
 		t := Trend{Name: s.name, Unit: s.unit, Middle: median(middle, s.of), Last: median(last, s.of)}
-		t.Bound = t.Middle*1.05 + s.slack
+		factor := 1.05
 		if s.unit == "" { // a number of objects
-			t.Bound = t.Middle*1.05*faster + s.slack
+			factor *= faster
 		}
+		t.Bound = t.Middle*factor + s.slack
 		t.PerHour = slope(r.Samples[n/3:], s.of) * 3600
 		if t.Last > 0 || t.PerHour != 0 { // the run has any
 			all = append(all, t)
