@@ -174,8 +174,8 @@ func FuzzWrite(f *testing.F) {
 			room := make([]byte, 4096)
 			addr := mmap.Pin(&pin, room)
 			for c := range slices.Chunk(data, fuzzCommand) {
-				if len(c) < 12 {
-					break
+				if len(c) < 4+int(unsafe.Sizeof(abi.RdmaUcmSetOption{})) {
+					break // too short for the addresses and the size below
 				}
 				b := append(mmap.Bytes(&abi.RdmaUcmCmdHdr{Cmd: uint32(c[0]), In: uint16(len(c) - 4), Out: uint16(len(room))}), c[4:]...)
 				switch uint32(c[0]) {
