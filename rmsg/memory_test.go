@@ -14,11 +14,11 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-// TestMemory compares the registered memory of 100 connections between two loops with the
+// TestMemory compares the registered memory of 25 connections between two loops with the
 // documented limits: idle, with traffic, and after it.
 func TestMemory(t *testing.T) {
 	labtest.RequireKernel(t)
-	const conns, most = 100, 432 << 10
+	const conns, most = 25, 432 << 10
 	labtest.Each(t, func(t *testing.T, device string) {
 		before, resident := pinnedBytes(t), rss(t)
 		server, client := run(t, rmsg.Options{}), run(t, rmsg.Options{})

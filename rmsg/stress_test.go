@@ -22,7 +22,7 @@ import (
 	"github.com/goverbs/verbs/rmsg"
 )
 
-var messages = flag.Int("messages", 200_000, "messages of TestManyPeers, on each device; a tenth with -short or -race")
+var messages = flag.Int("messages", 20_000, "messages of TestManyPeers, on each device")
 
 // traffic returns the seq-th message of peer: most are small, some large. It includes a
 // number and a checksum if there is room.
@@ -72,11 +72,7 @@ func pinnedBytes(t testing.TB) int {
 // slow peer does not delay the others, and memory stays within bounds.
 func TestManyPeers(t *testing.T) {
 	const peers, slow = 64, 0
-	count := *messages
-	if testing.Short() || raceEnabled {
-		count /= 10
-	}
-	each := max(count/peers, 50)
+	each := max(*messages/peers, 50)
 	labtest.Each(t, func(t *testing.T, device string) {
 		opt := rmsg.Options{Credits: 16, Eager: 2048, MaxMessage: 1 << 20, Window: 1 << 20, SendQueue: 16, ConnectTimeout: patience}
 		noRNR(t, device)

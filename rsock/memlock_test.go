@@ -59,7 +59,7 @@ func TestLockedMemory(t *testing.T) {
 		limit(t, 8<<20)
 		l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
 		defer l.Close()
-		data := randomBytes(200000)
+		data := randomBytes(50000)
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		for range 100 {
