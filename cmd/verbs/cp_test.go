@@ -75,7 +75,7 @@ func TestCP(t *testing.T) {
 					from, to = localDir, remoteDir
 					args = []string{localDir + "/f", addr + ":f"}
 				}
-				b := writeFile(t, from+"/f", 32<<20)
+				b := writeFile(t, from+"/f", 16<<20)
 				client := command(t, append([]string{"cp", "--progress"}, args...)...)
 				var out, errs bytes.Buffer
 				client.Stdout, client.Stderr = &out, &errs
@@ -83,7 +83,7 @@ func TestCP(t *testing.T) {
 					t.Fatal(err)
 				}
 				partSize := int64(0)
-				for end := time.Now().Add(time.Minute); partSize < 4<<20; time.Sleep(time.Millisecond) {
+				for end := time.Now().Add(time.Minute); partSize < 1<<20; time.Sleep(time.Millisecond) {
 					if info, err := os.Stat(filepath.Join(to, ".f.part")); err == nil {
 						partSize = info.Size()
 					}
@@ -110,7 +110,7 @@ func TestCP(t *testing.T) {
 				if got := files(t, to); !slices.Equal(got, []string{"f"}) {
 					t.Errorf("there are %q", got)
 				}
-				if !regexp.MustCompile(`^[0-9a-f]{64}  f  33554432 bytes\n$`).MatchString(out.String()) {
+				if !regexp.MustCompile(`^[0-9a-f]{64}  f  16777216 bytes\n$`).MatchString(out.String()) {
 					t.Errorf("the client prints %q", &out)
 				}
 				for _, want := range []string{`f +\d+% `, `[KM]iB/s`, `100%`, `; trying again\n`} {
