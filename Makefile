@@ -69,9 +69,10 @@ test-peers: deps-test build ## run the tests against C with the newest release o
 	$(LAB) --userland sid fetch
 	SOFT_PEERS=all LAB_USERLAND=sid $(GO) test $(FLAGS) -count 1 -timeout 30m -exec "$(CURDIR)/$(LAB)" ./tests/interop
 
-valkey: deps-test build ## load a valkey-server over RDMA for 10 minutes, with valkey-go and go-redis
+valkey: deps-test build ## load a valkey-server over RDMA, beside TCP and then for 10 minutes, with valkey-go and go-redis
 	cd examples/valkey && $(GO) run ./server "$(CURDIR)/build/valkey-server"
-	$(LAB) --timeout 30m sh examples/valkey/load.sh
+	$(LAB) --accel dilated --timeout 30m sh examples/valkey/load.sh compare 1s
+	$(LAB) --timeout 30m sh examples/valkey/load.sh last 10m
 
 tables: deps-test build ## run the scenarios on every kernel and write their tables
 	@rm -rf build/tables && mkdir -p build/tables
