@@ -26,4 +26,8 @@ last)
 	echo "RDMA, 8 at a time, up to 64 KiB, $2:"
 	build/valkey -addr 10.9.0.1:6379 -clients 8 -for "$2"
 	;;
+*)
+	echo "load.sh: compare or last, not $1" >&2
+	exit 2
+	;;
 esac

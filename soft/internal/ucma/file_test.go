@@ -174,11 +174,12 @@ func FuzzWrite(f *testing.F) {
 			room := make([]byte, 4096)
 			addr := mmap.Pin(&pin, room)
 			for c := range slices.Chunk(data, fuzzCommand) {
-				if len(c) < 4+int(unsafe.Sizeof(abi.RdmaUcmSetOption{})) {
-					break // too short for the addresses and the size below
+				op := uint32(c[0])
+				if len(c) < 12 || op == abi.RDMA_USER_CM_CMD_CREATE_ID && len(c) < 20 || op == abi.RDMA_USER_CM_CMD_SET_OPTION && len(c) < 28 {
+					break // too short for the address or the size below
 				}
-				b := append(mmap.Bytes(&abi.RdmaUcmCmdHdr{Cmd: uint32(c[0]), In: uint16(len(c) - 4), Out: uint16(len(room))}), c[4:]...)
-				switch uint32(c[0]) {
+				b := append(mmap.Bytes(&abi.RdmaUcmCmdHdr{Cmd: op, In: uint16(len(c) - 4), Out: uint16(len(room))}), c[4:]...)
+				switch op {
 				case abi.RDMA_USER_CM_CMD_CREATE_ID:
 					copy(b[16:], mmap.Bytes(&addr))
 				case abi.RDMA_USER_CM_CMD_DESTROY_ID, abi.RDMA_USER_CM_CMD_QUERY_ROUTE, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR, abi.RDMA_USER_CM_CMD_GET_EVENT,
@@ -186,7 +187,7 @@ func FuzzWrite(f *testing.F) {
 					abi.RDMA_USER_CM_CMD_QUERY, abi.RDMA_USER_CM_CMD_JOIN_MCAST:
 					copy(b[8:], mmap.Bytes(&addr))
 				}
-				if uint32(c[0]) == abi.RDMA_USER_CM_CMD_SET_OPTION {
+				if op == abi.RDMA_USER_CM_CMD_SET_OPTION {
 					b[8+8+4+4+4+2], b[8+8+4+4+4+3] = 0, 0 // what is within the room
 					b[8+8+4+4+4+1] &= 0xf
 				}
