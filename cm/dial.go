@@ -76,12 +76,22 @@ func (d *Dialer) dialWithin(ctx context.Context, left int, dst netip.AddrPort) (
 	return d.dial(ctx, dst)
 }
 
-func (d *Dialer) dial(ctx context.Context, dst netip.AddrPort) (e *Endpoint, err error) {
-	err = retryPort(d.Logger, d.LocalAddr.Port(), func() error {
-		e, err = d.dialOnce(ctx, dst)
+func (d *Dialer) dial(ctx context.Context, dst netip.AddrPort) (*Endpoint, error) {
+	j := newConnLogger(d.Logger)
+	var e *Endpoint
+	err := retryPort(d.Logger, d.LocalAddr.Port(), func() (err error) {
+		if e, err = d.dialOnce(ctx, dst, e, j); err != nil {
+			j.logStep("dial failed", dst, err)
+		}
 		return err
 	})
-	return e, err
+	if err == nil {
+		return e, nil
+	}
+	if e != nil {
+		e.discard()
+	}
+	return nil, err
 }
 
 // retryPort calls do, which binds to a port, and repeats it if the port is in use and was
@@ -100,44 +110,42 @@ func retryPort(log *slog.Logger, port uint16, do func() error) (err error) {
 	return err
 }
 
-func (d *Dialer) dialOnce(ctx context.Context, dst netip.AddrPort) (_ *Endpoint, err error) {
-	j := newConnLogger(d.Logger)
-	defer func() {
-		if err != nil {
-			j.logStep("dial failed", dst, err)
-		}
-	}()
+// dialOnce dials with a new ID, and makes the endpoint if it is nil. If it fails, the caller
+// tries again with the endpoint that it returns, or discards it.
+func (d *Dialer) dialOnce(ctx context.Context, dst netip.AddrPort, e *Endpoint, j connLogger) (*Endpoint, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return e, err
 	}
 	if err := d.check(); err != nil {
-		return nil, err
+		return e, err
 	}
 	t := d.Transport.orDefault()
 	id, err := t.newID(cmp.Or(d.PortSpace, PortSpaceTCP))
 	if err != nil {
-		return nil, err
+		return e, err
 	}
 	if err := d.resolve(ctx, id, dst); err != nil {
 		id.Close()
-		return nil, err
+		return e, err
 	}
 	j.logStep("address resolved", dst, nil)
-	e, err := newEndpoint(id, Route{}, &d.Options, j, t)
+	if e == nil {
+		e, err = newEndpoint(id, Route{}, &d.Options, j, t)
+	} else {
+		err = e.replaceID(id)
+	}
 	if err != nil {
-		return nil, err
+		return e, err
 	}
 	id.ch().poll() // the route is usually resolved by now
 	if _, err := id.await(ctx, RouteResolved); err != nil {
-		e.discard()
-		return nil, fmt.Errorf("resolve route: %w", noRoute(err, dst.Addr()))
+		return e, fmt.Errorf("resolve route: %w", noRoute(err, dst.Addr()))
 	}
 	e.log(slog.LevelDebug, "route resolved", nil)
-	if abandoned, err := d.connect(ctx, e); err != nil {
-		if !abandoned {
-			e.discard()
-		}
+	if abandoned, err := d.connect(ctx, e); abandoned {
 		return nil, err
+	} else if err != nil {
+		return e, err
 	}
 	e.watchEvents()
 	return e, nil

@@ -61,7 +61,7 @@ type Options struct {
 	RNRRetryCount int
 	// Prepare, if set, is called when the device that leads to the peer is known and
 	// before the QP is made. It may set PD, SendCQ, RecvCQ and Cap for that device.
-	// A dial that tries again calls Prepare and Setup again.
+	// A dial that tries the next address of a name calls Prepare and Setup again.
 	Prepare func(Route, *Options) error
 	// Setup, if set, is called when the QP exists and before the peer can send. It may
 	// post receives, and announce memory to the peer with [Endpoint.Announce]. If it
@@ -187,6 +187,14 @@ func newEndpoint(id *ID, route Route, opt *Options, j connLogger, t *Transport) 
 		}
 	}
 	return e, nil
+}
+
+// replaceID makes the endpoint use id, which has another local port. Its QP is still in INIT.
+func (e *Endpoint) replaceID(id *ID) (err error) {
+	e.id.Close()
+	e.id = id
+	e.route, err = id.route()
+	return err
 }
 
 // makeCQs makes the CQs that the options do not contain.
@@ -423,7 +431,8 @@ func (e *Endpoint) trackMR(mr *uverbs.MR, err error) (*uverbs.MR, error) {
 	return mr, nil
 }
 
-// ID returns the endpoint's ID. The endpoint consumes its events.
+// ID returns the endpoint's ID. The endpoint consumes its events. A dial that finds its port
+// in use takes another ID, after [Options].Setup.
 func (e *Endpoint) ID() *ID { return e.id }
 
 // LocalAddr and RemoteAddr return the addresses of the two ends.

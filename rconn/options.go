@@ -52,8 +52,8 @@ type Options struct {
 	PrivateData []byte
 	// Prepare, if set, is called when the device that leads to the peer is known and
 	// before anything is made on it: the place to choose PD and sizes for that
-	// device. It may change all options except Prepare. A dial that tries again calls
-	// Prepare and Setup again.
+	// device. It may change all options except Prepare. A dial that tries
+	// the next address of a name calls Prepare and Setup again.
 	Prepare func(cm.Route, *Options) error
 	// Setup, if set, is called when the connection's objects exist and before
 	// the peer can send: the place to make regions, and to post receives. The

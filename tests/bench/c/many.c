@@ -217,7 +217,9 @@ static void dial(uint32_t i, struct rdma_cm_id *id, struct addrinfo *to)
 			break;
 		if (tries == 10 || !port_taken())
 			die("connect");
-		rdma_destroy_qp(id);
+		rdma_destroy_qp(id); // completes its receives
+		for (struct ibv_wc wc; ibv_poll_cq(cq, 1, &wc) > 0;)
+			;
 		must(rdma_destroy_id(id), "destroy id");
 		id = resolve(cm_channel, to);
 	}
