@@ -15,20 +15,20 @@ func TestMany(t *testing.T) {
 	disableTimeWait(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)
-		for _, work := range []struct{ conns, n int }{{1, 1000}, {16, 1600}, {256, 2560}, {4096, 4096}} {
+		for _, work := range []struct{ conns, n, warm int }{{1, 250, 300}, {16, 1600, 2400}, {256, 2560, 3072}, {4096, 4096, 4096}} {
 			t.Run(count(work.conns, "connection"), func(t *testing.T) {
 				const size = 64
-				conns, n := work.conns, max(scaled(work.n), work.conns)
+				conns, n, warm := work.conns, max(scaled(work.n), work.conns), work.warm
 				if *reps == 0 {
 					conns = min(conns, 32)
-					n = 4 * conns
+					n, warm = 4*conns, conns
 				}
 				measure := func(s side) func() result {
 					s.serve(t, addr) // a new server, without memory of earlier connections
-					session := s.open(t, addr, s.port, fmt.Sprint(conns), fmt.Sprint(n))
+					session := s.open(t, addr, s.port, fmt.Sprint(conns), fmt.Sprint(n), fmt.Sprint(warm))
 					run := func() result {
 						r := session.run(t)
-						s.counted(t, r, n, n*size, n, n*size)
+						s.counted(t, r, n, n*size, warm+n, (warm+n)*size)
 						return r
 					}
 					run() // the other side connects when this one has

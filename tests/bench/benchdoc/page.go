@@ -66,8 +66,8 @@ verdict:
 - **undecided**: it contains 1 and is wider;
 - **behind**: all of it is below 1.
 
-Latencies, message rates and bandwidths are of the steady state: a turn begins with some
-milliseconds of the same work that are not measured. For the first 7 ms after a wait, the
+Latencies, message rates, bandwidths and echoes are of the steady state: a turn begins with
+some milliseconds of the same work that are not measured. For the first 7 ms after a wait, the
 monitor thread of Go's runtime wakes up every 70 µs; after that, ever more rarely. Programs
 that poll have a processor each, which is kept from sleeping as with ` + "`idle=poll`" + `.
 

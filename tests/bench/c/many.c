@@ -2,13 +2,13 @@
 // does with package uverbs, and prints how long that took and how much memory the
 // connections took. Both take the same arguments and print the same.
 //
-//	many -s ADDR PORT          serve one client until the standard input ends
-//	many    ADDR PORT CONNS N  N messages there and back in all, each connection with one under way
+//	many -s ADDR PORT               serve one client until the standard input ends
+//	many    ADDR PORT CONNS N WARM  N messages there and back in all, each connection with one under way
 //
 // The client connects, has one message there and back on each connection, and does its
-// work once for each line of its standard input. All connections of a side share one
-// CQ, for which it sleeps. Memory is that of all connections but the first, with which
-// the program warms up.
+// work once for each line of its standard input, after WARM other messages (see
+// transfer.c). All connections of a side share one CQ, for which it sleeps. Memory is that
+// of all connections but the first, with which the program warms up.
 #include "cm.h"
 
 enum {
@@ -238,10 +238,13 @@ static uint64_t messages(uint64_t n)
 	return now() - start;
 }
 
-static void measure(uint64_t n)
+static void measure(uint64_t n, uint64_t warm)
 {
-	uint64_t took = messages(n);
+	uint64_t took;
 	struct report theirs;
+
+	messages(warm);
+	took = messages(n);
 
 	post_send(0, REPORT);
 	if (echo(UINT64_MAX, 0) != sizeof(theirs))
@@ -262,8 +265,8 @@ int main(int argc, char **argv)
 	cm_channel = new_channel();
 	if (argc == 4 && !strcmp(argv[1], "-s"))
 		serve(lookup(argv[2], argv[3]));
-	if (argc != 5) {
-		fprintf(stderr, "usage: many -s ADDR PORT | ADDR PORT CONNS N\n");
+	if (argc != 6) {
+		fprintf(stderr, "usage: many -s ADDR PORT | ADDR PORT CONNS N WARM\n");
 		return 1;
 	}
 	to = lookup(argv[1], argv[2]);
@@ -280,7 +283,7 @@ int main(int argc, char **argv)
 	got.kilobytes += resident();
 
 	while (again())
-		measure(atoi(argv[4]));
+		measure(atoi(argv[4]), atoi(argv[5]));
 	post_send(0, OVER);
 	echo(UINT64_MAX, 0);
 	ibv_ack_cq_events(cq, cq_events);

@@ -33,18 +33,19 @@ func run(args []string) error {
 	switch {
 	case len(args) == 3 && args[0] == "-s":
 		return serve(args[1], args[2])
-	case len(args) != 4:
-		return errors.New("usage: many -s ADDR PORT | ADDR PORT CONNS N")
+	case len(args) != 5:
+		return errors.New("usage: many -s ADDR PORT | ADDR PORT CONNS N WARM")
 	}
 	conns, err1 := strconv.ParseUint(args[2], 10, 32)
 	n, err2 := strconv.ParseUint(args[3], 10, 32)
-	if err := errors.Join(err1, err2); err != nil {
+	warm, err3 := strconv.ParseUint(args[4], 10, 32)
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
-	return client(args[0], args[1], uint32(conns), n)
+	return client(args[0], args[1], uint32(conns), n, warm)
 }
 
-func client(host, port string, conns uint32, n uint64) error {
+func client(host, port string, conns uint32, n, warm uint64) error {
 	ctx := context.Background()
 	m, err := setUp(ctx, host)
 	if err != nil {
@@ -67,7 +68,7 @@ func client(host, port string, conns uint32, n uint64) error {
 	if err := m.recordGrowth(before); err != nil {
 		return err
 	}
-	if err := self.Again(func(out *bufio.Writer) error { return m.measure(n, out) }); err != nil {
+	if err := self.Again(func(out *bufio.Writer) error { return m.measure(n, warm, out) }); err != nil {
 		return err
 	}
 	if err := m.postSend(0, over); err != nil {
@@ -77,8 +78,12 @@ func client(host, port string, conns uint32, n uint64) error {
 	return err
 }
 
-// measure exchanges n messages there and back, and prints how long that took.
-func (m *many) measure(n uint64, out *bufio.Writer) error {
+// measure exchanges n messages there and back, after warm others, and prints how long that
+// took.
+func (m *many) measure(n, warm uint64, out *bufio.Writer) error {
+	if err := m.messages(warm); err != nil {
+		return err
+	}
 	start := time.Now()
 	if err := m.messages(n); err != nil {
 		return err
