@@ -34,7 +34,8 @@ func TestFirstMessage(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				server.serve(t, addr)
 				const turn = 100 // connections that fit into a session's time limit
-				connect := side{program, server.port, nil}.connecting(t, addr, "first", fmt.Sprint(turn), "8")
+				connect, end := side{program, server.port, nil}.connecting(t, addr, "first", fmt.Sprint(turn), "8")()
+				defer end()
 				start, longest := time.Now(), 0.0
 				for done := 0; done < *firstMessages; done += turn {
 					for _, ns := range connect()["took"] {

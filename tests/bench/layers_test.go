@@ -25,7 +25,7 @@ func TestLayers(t *testing.T) {
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)
 		size, n := "65536", strconv.Itoa(scaled(100))
-		var measures []func() result
+		var openers []opener
 		for _, s := range sides {
 			s.serve(t, addr)
 			args := []string{addr, s.port}
@@ -35,10 +35,13 @@ func TestLayers(t *testing.T) {
 			case "stream":
 				args = append(args, "send")
 			}
-			session := s.open(t, append(args, size, n)...)
-			measures = append(measures, func() result { return session.run(t) })
+			args = append(args, size, n)
+			openers = append(openers, func() (func() result, func()) {
+				session := s.open(t, args...)
+				return func() result { return session.run(t) }, session.close
+			})
 		}
-		rs := turns(measures...)
+		rs := turns(openers...)
 		for i, name := range names {
 			line := comparison{group: "layers", device: device, name: name, unit: "MB/s", better: higher}
 			line.ours, line.c = rs[i].megabytes(), rs[len(names)].megabytes()

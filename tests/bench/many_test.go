@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/goverbs/verbs/internal/labtest"
@@ -15,7 +16,9 @@ func TestMany(t *testing.T) {
 	disableTimeWait(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)
-		for _, work := range []struct{ conns, n, warm int }{{1, 250, 300}, {16, 1600, 2400}, {256, 2560, 3072}, {4096, 4096, 4096}} {
+		for _, work := range []struct{ conns, n, warm, starts int }{
+			{1, 250, 300, 6}, {16, 1600, 2400, 6}, {256, 2560, 3072, 3}, {4096, 4096, 4096, 1},
+		} {
 			t.Run(count(work.conns, "connection"), func(t *testing.T) {
 				const size = 64
 				conns, n, warm := work.conns, max(scaled(work.n), work.conns), work.warm
@@ -23,18 +26,21 @@ func TestMany(t *testing.T) {
 					conns = min(conns, 32)
 					n, warm = 4*conns, conns
 				}
-				measure := func(s side) func() result {
-					s.serve(t, addr) // a new server, without memory of earlier connections
-					session := s.open(t, addr, s.port, fmt.Sprint(conns), fmt.Sprint(n), fmt.Sprint(warm))
-					run := func() result {
-						r := session.run(t)
-						s.counted(t, r, n, n*size, warm+n, (warm+n)*size)
-						return r
+				open := func(s side) opener {
+					return func() (func() result, func()) {
+						stop := sync.OnceFunc(s.start(t, addr)) // a new server, without memory of earlier connections
+						t.Cleanup(stop)
+						session := s.open(t, addr, s.port, fmt.Sprint(conns), fmt.Sprint(n), fmt.Sprint(warm))
+						run := func() result {
+							r := session.run(t)
+							s.counted(t, r, n, n*size, warm+n, (warm+n)*size)
+							return r
+						}
+						run() // the other side connects when this one has
+						return run, func() { session.close(); stop() }
 					}
-					run() // the other side connects when this one has
-					return run
 				}
-				rs := turns(measure(ours), measure(c))
+				rs := turnsOf(work.starts, open(ours), open(c))
 				line := comparison{group: "connections", device: device, unit: "/s", better: higher}
 				line.name = fmt.Sprintf("echo of %d bytes, %s", size, count(work.conns, "connection"))
 				line.ours, line.c = rs[0].rate("messages"), rs[1].rate("messages")

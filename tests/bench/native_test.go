@@ -33,7 +33,7 @@ func TestNative(t *testing.T) {
 		for _, s := range sides {
 			measure = append(measure, func() result { return s.once(t, labtest.AddrOf(device), s.port, rounds) })
 		}
-		all := turns(measure...)
+		all := pairs(*reps, *lasting, measure...)
 		ours, single, c := all[0], all[1], all[2]
 		for _, work := range []string{"sends", "receives"} {
 			for i, rs := range all {

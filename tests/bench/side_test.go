@@ -193,8 +193,34 @@ func (r result) add(more result) {
 // results holds the measurements of one side, pair by pair.
 type results []result
 
-// turns makes all sides measure in turns.
-func turns(sides ...func() result) []results { return pairs(*reps, *lasting, sides...) }
+// opener starts a side's program, which measures at each call of measure, until end is called.
+type opener func() (measure func() result, end func())
+
+// turns makes all sides measure in turns, and starts their programs 6 times.
+func turns(sides ...opener) []results { return turnsOf(6, sides...) }
+
+// turnsOf is like turns, with another number of starts. What differs from one start to the next,
+// such as where memory lies, is the same in all pairs of a start.
+func turnsOf(starts int, sides ...opener) []results {
+	starts = max(min(starts, *reps), 1)
+	all := make([]results, len(sides))
+	for start := range starts {
+		var measures []func() result
+		var ends []func()
+		for _, open := range sides {
+			measure, end := open()
+			measures, ends = append(measures, measure), append(ends, end)
+		}
+		n := *reps*(start+1)/starts - *reps*start/starts
+		for i, rs := range pairs(n, *lasting/time.Duration(starts), measures...) {
+			all[i] = append(all[i], rs...)
+		}
+		for _, end := range ends { // the servers serve one client at a time
+			end()
+		}
+	}
+	return all
+}
 
 // pairs makes all sides measure in short turns, whose order changes: n times, or once if -reps
 // is 0, they share at least an n-th of the time. A disturbance of the machine for a turn or
@@ -227,7 +253,7 @@ func pairs(n int, lasting time.Duration, sides ...func() result) []results {
 
 // both makes both sides do the same work in turns.
 func both(ours, c side, do func(side) result) (of, beside results) {
-	rs := turns(func() result { return do(ours) }, func() result { return do(c) })
+	rs := pairs(*reps, *lasting, func() result { return do(ours) }, func() result { return do(c) })
 	return rs[0], rs[1]
 }
 

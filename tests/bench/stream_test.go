@@ -50,16 +50,17 @@ func TestStream(t *testing.T) {
 	})
 }
 
-// streaming starts a client of stream, which does all its work in each round.
-func (s side) streaming(t *testing.T, addr, kind string, size, n int) func() result {
-	t.Helper()
-	session := s.open(t, addr, s.port, kind, fmt.Sprint(size), fmt.Sprint(n))
-	return func() result {
-		r := session.run(t)
-		if want := float64(size * n); r.first("bytes") != want {
-			t.Fatalf("%s sent %v bytes, not %v", s.program, r["bytes"], want)
-		}
-		return r
+// streaming returns the opener of a client of stream, which does all its work in each round.
+func (s side) streaming(t *testing.T, addr, kind string, size, n int) opener {
+	return func() (func() result, func()) {
+		session := s.open(t, addr, s.port, kind, fmt.Sprint(size), fmt.Sprint(n))
+		return func() result {
+			r := session.run(t)
+			if want := float64(size * n); r.first("bytes") != want {
+				t.Fatalf("%s sent %v bytes, not %v", s.program, r["bytes"], want)
+			}
+			return r
+		}, session.close
 	}
 }
 

@@ -125,22 +125,17 @@ func (s side) runInTurns(t *testing.T, c side, device, mode, op string, size, n,
 	case op == "add": // it only knows the sum
 		heardBytes = 0
 	}
-	var sessions []*session
-	measure := func(s side) func() result {
-		session := s.open(t, labtest.AddrOf(device), s.port, mode, op, fmt.Sprint(size), fmt.Sprint(n), fmt.Sprint(warm), fmt.Sprint(list))
-		sessions = append(sessions, session)
-		return func() result {
-			r := session.run(t)
-			s.counted(t, r, all, all*size, heard, heardBytes)
-			return r
+	open := func(s side) opener {
+		return func() (func() result, func()) {
+			session := s.open(t, labtest.AddrOf(device), s.port, mode, op, fmt.Sprint(size), fmt.Sprint(n), fmt.Sprint(warm), fmt.Sprint(list))
+			return func() result {
+				r := session.run(t)
+				s.counted(t, r, all, all*size, heard, heardBytes)
+				return r
+			}, session.close
 		}
 	}
-	defer func() { // the servers serve one client at a time
-		for _, s := range sessions {
-			s.close()
-		}
-	}()
-	return turns(measure(s), measure(c))
+	return turns(open(s), open(c))
 }
 
 // rates measures small messages, posted one and 32 at a time, and large ones.
@@ -167,7 +162,7 @@ func rates(t *testing.T, device string, ours, c side) {
 		}
 		for _, work := range []struct{ size, n, warm int }{{4 << 10, 1000, 2000}, {64 << 10, 100, 200}, {1 << 20, 10, 10}} {
 			if device == labtest.SIW && work.size > 4<<10 { // faster than rxe
-				work.n, work.warm = work.n*16, work.warm*8
+				work.n, work.warm = work.n*6, work.warm*4
 			}
 			name := fmt.Sprintf("%s of %d KiB", op.name, work.size>>10)
 			t.Run(name, func(t *testing.T) {
