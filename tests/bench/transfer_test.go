@@ -82,9 +82,9 @@ func latencies(t *testing.T, device string, ours, c side) {
 		{"write", false, "WRITE of 8 bytes, there and back", 3000, 600},
 		{"read", false, "READ of 8 bytes", 6000, 1200},
 		{"add", false, "fetch-and-add", 5000, 800},
-		{"send", true, "SEND of 8 bytes, there and back", 400, 300},
-		{"read", true, "READ of 8 bytes", 800, 600},
-		{"add", true, "fetch-and-add", 800, 600},
+		{"send", true, "SEND of 8 bytes, there and back", 1200, 300},
+		{"read", true, "READ of 8 bytes", 1800, 600},
+		{"add", true, "fetch-and-add", 1800, 600},
 	} {
 		if work.op == "add" && device == labtest.SIW {
 			continue // it has no atomics
