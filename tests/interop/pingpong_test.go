@@ -68,9 +68,9 @@ func (p *program) listensTCP(port int) {
 func TestPingPong(t *testing.T) {
 	labtest.Require(t)
 	for _, typ := range []string{"rc", "uc", "ud", "srq"} {
-		sizes := []int{1, 1025, 65536} // 1025 is more than a packet
-		if typ == "ud" {               // limited by the port's MTU
-			sizes = []int{1, 1024}
+		sizes := []int{1, 100, 1024, 4096, 65536}
+		if typ == "ud" { // limited by the port's MTU
+			sizes = []int{1, 100, 1023, 1024}
 		}
 		if testing.Short() {
 			sizes = sizes[len(sizes)-1:]
