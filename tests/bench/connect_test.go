@@ -57,16 +57,11 @@ func TestFirstByte(t *testing.T) {
 
 // connecting returns the opener of a client that makes all its connections in each round.
 func (s side) connecting(t *testing.T, addr string, args ...string) opener {
-	return func() (func() result, func()) {
-		session := s.open(t, append([]string{addr, s.port}, args...)...)
-		return func() result {
-			r := session.run(t)
-			if n := args[1]; fmt.Sprint(r.first("connections")) != n {
-				t.Fatalf("%s made %v connections of %s", s.program, r["connections"], n)
-			}
-			return r
-		}, session.close
-	}
+	return s.opens(t, func(r result) {
+		if n := args[1]; fmt.Sprint(r.first("connections")) != n {
+			t.Fatalf("%s made %v connections of %s", s.program, r["connections"], n)
+		}
+	}, append([]string{addr, s.port}, args...)...)
 }
 
 // medians returns the median time of single operations of each pair, in µs.

@@ -35,11 +35,7 @@ func TestLayers(t *testing.T) {
 			case "stream":
 				args = append(args, "send")
 			}
-			args = append(args, size, n)
-			openers = append(openers, func() (func() result, func()) {
-				session := s.open(t, args...)
-				return func() result { return session.run(t) }, session.close
-			})
+			openers = append(openers, s.opens(t, func(result) {}, append(args, size, n)...))
 		}
 		rs := turns(openers...)
 		for i, name := range names {

@@ -27,17 +27,14 @@ func TestMany(t *testing.T) {
 					n, warm = 4*conns, conns
 				}
 				open := func(s side) opener {
+					client := s.opens(t, func(r result) { s.counted(t, r, n, n*size, warm+n, (warm+n)*size) },
+						addr, s.port, fmt.Sprint(conns), fmt.Sprint(n), fmt.Sprint(warm))
 					return func() (func() result, func()) {
 						stop := sync.OnceFunc(s.start(t, addr)) // a new server, without memory of earlier connections
 						t.Cleanup(stop)
-						session := s.open(t, addr, s.port, fmt.Sprint(conns), fmt.Sprint(n), fmt.Sprint(warm))
-						run := func() result {
-							r := session.run(t)
-							s.counted(t, r, n, n*size, warm+n, (warm+n)*size)
-							return r
-						}
-						run() // the other side connects when this one has
-						return run, func() { session.close(); stop() }
+						measure, end := client()
+						measure() // the other side connects when this one has
+						return measure, func() { end(); stop() }
 					}
 				}
 				rs := turnsOf(work.starts, open(ours), open(c))

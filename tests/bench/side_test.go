@@ -196,6 +196,18 @@ type results []result
 // opener starts a side's program, which measures at each call of measure, until end is called.
 type opener func() (measure func() result, end func())
 
+// opens returns the opener of the program's client, whose results are checked.
+func (s side) opens(t *testing.T, check func(result), args ...string) opener {
+	return func() (func() result, func()) {
+		session := s.open(t, args...)
+		return func() result {
+			r := session.run(t)
+			check(r)
+			return r
+		}, session.close
+	}
+}
+
 // turns makes all sides measure in turns, and starts their programs 6 times.
 func turns(sides ...opener) []results { return turnsOf(6, sides...) }
 

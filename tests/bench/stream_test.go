@@ -52,16 +52,11 @@ func TestStream(t *testing.T) {
 
 // streaming returns the opener of a client of stream, which does all its work in each round.
 func (s side) streaming(t *testing.T, addr, kind string, size, n int) opener {
-	return func() (func() result, func()) {
-		session := s.open(t, addr, s.port, kind, fmt.Sprint(size), fmt.Sprint(n))
-		return func() result {
-			r := session.run(t)
-			if want := float64(size * n); r.first("bytes") != want {
-				t.Fatalf("%s sent %v bytes, not %v", s.program, r["bytes"], want)
-			}
-			return r
-		}, session.close
-	}
+	return s.opens(t, func(r result) {
+		if want := float64(size * n); r.first("bytes") != want {
+			t.Fatalf("%s sent %v bytes, not %v", s.program, r["bytes"], want)
+		}
+	}, addr, s.port, kind, fmt.Sprint(size), fmt.Sprint(n))
 }
 
 // megabytes returns how many megabytes a second were transferred.

@@ -126,14 +126,8 @@ func (s side) runInTurns(t *testing.T, c side, device, mode, op string, size, n,
 		heardBytes = 0
 	}
 	open := func(s side) opener {
-		return func() (func() result, func()) {
-			session := s.open(t, labtest.AddrOf(device), s.port, mode, op, fmt.Sprint(size), fmt.Sprint(n), fmt.Sprint(warm), fmt.Sprint(list))
-			return func() result {
-				r := session.run(t)
-				s.counted(t, r, all, all*size, heard, heardBytes)
-				return r
-			}, session.close
-		}
+		return s.opens(t, func(r result) { s.counted(t, r, all, all*size, heard, heardBytes) },
+			labtest.AddrOf(device), s.port, mode, op, fmt.Sprint(size), fmt.Sprint(n), fmt.Sprint(warm), fmt.Sprint(list))
 	}
 	return turns(open(s), open(c))
 }
