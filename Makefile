@@ -9,7 +9,7 @@ SUDO     = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 # Debian packages, by what needs them: the lab; the generator and the tests
 # against C; those on User-mode Linux.
-LAB_DEBS  = qemu-system-x86 kmod iproute2 xz-utils faketime
+LAB_DEBS  = qemu-system-x86 kmod iproute2 xz-utils zstd faketime
 TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl wget rdmacm-utils ibverbs-utils ibverbs-providers perftest crun
 
 NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers

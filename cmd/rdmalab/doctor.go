@@ -62,7 +62,7 @@ func checkTools(kernel string, on arch) finding {
 	if err := needMachine(kernel, on); err != nil {
 		return broken("%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
-	return fine("QEMU, kmod, iproute2 and xz are installed")
+	return fine("QEMU, kmod, iproute2, xz and zstd are installed")
 }
 
 // checkChroot checks that siw can be built in a folder of its own, for which ordinary users need

@@ -71,7 +71,13 @@ func guest(r *result) error {
 	if err := enterRoot(j); err != nil {
 		return err
 	}
-	if err := setupNetwork(j.Modules != "", j.Host); err != nil {
+	os.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+	for _, m := range j.Late {
+		if err := loadModule(filepath.Join("/lib/modules", j.Release, m)); err != nil {
+			return err
+		}
+	}
+	if err := setupNetwork(j.Host); err != nil {
 		return err
 	}
 	if j.Dilated {

@@ -26,6 +26,7 @@ type job struct {
 	Release string
 	Modules string   // path of the kernel's modules on the host; none for User-mode Linux
 	Early   []string // module files in the initramfs, in loading order
+	Late    []string // module files that are loaded from the real root, relative to Modules
 	Write   string   // of --write
 	Probe   bool     // only check that the kernel boots
 
@@ -96,8 +97,15 @@ func (j job) onHost(host int, k, other kernel) job {
 func writeInitramfs(file string, k kernel, j job) error {
 	var early []string
 	if !k.uml() {
+		names := slices.Clip(rdmaModules)
+		if j.Host != 0 {
+			names = append(names, "virtio_net")
+		}
 		var err error
-		if early, err = k.moduleFiles("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"); err != nil {
+		if early, err = k.moduleFiles(rootModules...); err != nil {
+			return err
+		}
+		if j.Late, err = k.moduleFiles(names...); err != nil {
 			return err
 		}
 	}

@@ -34,7 +34,8 @@ var kernels = []struct{ name, suite, meta string }{
 type kernel struct {
 	root    string // the folder it was unpacked in
 	release string // uname -r
-	image   string // bootable file
+	packed  string // Debian's image
+	image   string // what boots: that, or the kernel unpacked from it
 	arch    arch
 	modules string // the guest's /lib/modules/RELEASE; empty for User-mode Linux
 }
@@ -120,11 +121,29 @@ func newestKernel(ctx context.Context, a debian.Archive, meta string) (kernel, e
 	if err := buildSiw(ctx, a, image, k); err != nil {
 		return kernel{}, fmt.Errorf("siw: %w", err)
 	}
+	if err := k.depmod(ctx); err != nil {
+		return kernel{}, err
+	}
+	files, err := k.moduleFiles(slices.Concat(rootModules, rdmaModules)...)
+	if err == nil {
+		err = k.unpackModules(ctx, files)
+	}
+	if err == nil {
+		err = k.depmod(ctx)
+	}
+	if err == nil && k.image != k.packed {
+		err = unpackImage(ctx, k.packed, k.image)
+	}
+	return k, err
+}
+
+// depmod writes the modules' dependencies.
+func (k kernel) depmod(ctx context.Context) error {
 	base := strings.TrimSuffix(k.modules, "/lib/modules/"+k.release)
 	if out, err := exec.CommandContext(ctx, "depmod", "-b", base, k.release).CombinedOutput(); err != nil {
-		return kernel{}, fmt.Errorf("depmod: %w\n%s", err, out)
+		return fmt.Errorf("depmod: %w\n%s", err, out)
 	}
-	return k, nil
+	return nil
 }
 
 // imageParts returns the packages into which images are split since 6.19. Their names
@@ -160,24 +179,34 @@ func openKernel(root string, on arch) (kernel, error) {
 	k := kernel{
 		root:    root,
 		arch:    on,
-		image:   find("boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz"),
+		packed:  find("boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz"),
 		modules: find("lib/modules/*", "usr/lib/modules/*"),
 	}
-	if k.image == "" || k.modules == "" {
+	if k.packed == "" || k.modules == "" {
 		return kernel{}, fmt.Errorf("%s holds no kernel", root)
+	}
+	k.image = k.packed
+	if on.name == "amd64" {
+		k.image = filepath.Join(root, "vmlinux")
 	}
 	k.release = filepath.Base(k.modules)
 	return k, nil
 }
 
-// complete reports whether the kernel has been prepared: depmod, the last step, lists siw.
+// complete reports whether the kernel has been prepared, as far as the last steps.
 func (k kernel) complete() bool {
 	if k.uml() {
 		return true
 	}
-	_, err := k.moduleFiles("siw")
-	return err == nil
+	files, err := k.moduleFiles(rdmaModules...)
+	return err == nil && exist(k.image) && !slices.ContainsFunc(files, packed)
 }
+
+// rootModules are needed to mount the real root, rdmaModules for the devices.
+var (
+	rootModules = []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"}
+	rdmaModules = []string{"ib_uverbs", "rdma_ucm", "rdma_rxe", "siw", "veth", "dummy"}
+)
 
 // moduleFiles returns the files of the named modules and of those they need,
 // in loading order, relative to k.modules. Modules built into the kernel are
@@ -223,12 +252,12 @@ func (k kernel) moduleFiles(names ...string) ([]string, error) {
 // needMachine returns an error if tools that a kernel requires are missing.
 func needMachine(kernel string, on arch) error {
 	if kernel == umlName {
-		return needTools("ip", "rdma", "xz")
+		return needTools("ip", "xz")
 	}
 	if on.foreign() { // it has the other programs of its own
 		return needTools(on.qemu, "depmod", "xz")
 	}
-	return needTools(on.qemu, "depmod", "ip", "rdma", "xz")
+	return needTools(on.qemu, "depmod", "ip", "xz", "zstd")
 }
 
 // needTools returns an error with the packages of missing tools.
@@ -243,8 +272,8 @@ func needTools(tools ...string) error {
 		"qemu-system-s390x":   {"qemu-system-misc", "qemu-system-s390x-core"},
 		"depmod":              {"kmod", "kmod"},
 		"ip":                  {"iproute2", "iproute"},
-		"rdma":                {"iproute2", "iproute"},
 		"xz":                  {"xz-utils", "xz"},
+		"zstd":                {"zstd", "zstd"},
 	}
 	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
 	var errs []error

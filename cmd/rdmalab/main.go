@@ -24,7 +24,7 @@
 //	 ◄════ result: virtio-serial ports ═╪═══ exit status, kernel warnings
 //
 // As the initramfs is this program itself, it needs no busybox and no image. This machine
-// needs QEMU, kmod and iproute2. The maintained alternatives, virtme-ng and
+// needs QEMU, kmod, iproute2, xz and zstd. The maintained alternatives, virtme-ng and
 // vmtest, need Python or their own init, and neither sets up RDMA nor separates
 // stdout from stderr.
 //

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/rdmadev"
 )
 
 // device is an RDMA device that every program finds, and the network link below it.
@@ -38,7 +40,7 @@ func devicesOf(host int) ([]device, error) {
 		if at < 0 {
 			return nil, fmt.Errorf("no network card for %s", name)
 		}
-		if err := command("ip", "link", "set", links[at].Name, "name", name); err != nil {
+		if err := ip("link set " + links[at].Name + " name " + name); err != nil {
 			return nil, err
 		}
 	}
@@ -57,49 +59,30 @@ func devicesOf(host int) ([]device, error) {
 	return all, nil
 }
 
-func setupNetwork(modules bool, host int) error {
-	os.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-	if modules { // otherwise all is built in
-		if err := command("modprobe", "-a", "ib_uverbs", "rdma_ucm", "rdma_rxe", "siw", "veth", "dummy"); err != nil {
-			return err
-		}
-	}
-	exec.Command("modprobe", "udmabuf").Run() // for tests of DMA buffers; not every kernel has it
+func setupNetwork(host int) error {
 	found := devices
 	if host != 0 {
-		if err := command("modprobe", "virtio_net"); err != nil {
-			return err
-		}
 		var err error
 		if found, err = devicesOf(host); err != nil {
 			return err
 		}
-	} else if err := addLinks(); err != nil {
-		return err
+	} else if err := ip("link add v0 type veth peer name v1", "link set v1 up", "link add d0 type dummy"); err != nil {
+		return err // v0 has no carrier while v1 is down
 	}
 	for _, d := range found {
 		if err := configure(d.link, d.addrs); err != nil {
 			return err
 		}
-		if err := command("rdma", "link", "add", d.name, "type", d.kind, "netdev", d.link); err != nil {
+		if err := rdmadev.AddLink(d.name, d.kind, d.link); err != nil {
 			return err
 		}
+	}
+	for _, d := range found {
 		if err := waitActive(d.name); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// addLinks makes the devices' links where there are no wires.
-func addLinks() error {
-	if err := command("ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1"); err != nil {
-		return err
-	}
-	if err := command("ip", "link", "add", "d0", "type", "dummy"); err != nil {
-		return err
-	}
-	return linkUp("v1") // otherwise v0 has no carrier
 }
 
 func configure(link string, addrs []string) error {
@@ -108,13 +91,19 @@ func configure(link string, addrs []string) error {
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/accept_dad", []byte("0"), 0o644); err != nil {
 		return err
 	}
-	if err := linkUp(link); err != nil {
-		return err
-	}
+	commands := []string{"link set " + link + " up"}
 	for _, a := range addrs {
-		if err := command("ip", "addr", "add", a, "dev", link); err != nil {
-			return err
-		}
+		commands = append(commands, "addr add "+a+" dev "+link)
+	}
+	return ip(commands...)
+}
+
+// ip runs commands of ip(8), in one process.
+func ip(commands ...string) error {
+	cmd := exec.Command("ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("ip %s: %w: %s", strings.Join(commands, "; "), err, bytes.TrimSpace(out))
 	}
 	return nil
 }
@@ -136,14 +125,6 @@ func linkUp(name string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("bring up %s: %w", name, err)
-	}
-	return nil
-}
-
-// command runs a program of the guest. Its output appears only in the error.
-func command(name string, args ...string) error {
-	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.TrimSpace(out))
 	}
 	return nil
 }

@@ -6,9 +6,9 @@ sudo=
 [ "$(id -u)" = 0 ] || sudo=sudo
 if command -v apt-get >/dev/null; then
 	$sudo apt-get update
-	$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends qemu-system-x86 kmod iproute2 xz-utils
+	$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends qemu-system-x86 kmod iproute2 xz-utils zstd
 else
-	$sudo dnf install -y qemu-system-x86-core kmod iproute xz
+	$sudo dnf install -y qemu-system-x86-core kmod iproute xz zstd
 fi
 # Users may use KVM, and make the namespaces in which siw is built.
 [ ! -e /dev/kvm ] || $sudo chmod 666 /dev/kvm

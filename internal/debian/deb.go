@@ -36,11 +36,11 @@ func unpackTar(ctx context.Context, ext string, data io.Reader, dir string) erro
 		return err
 	}
 	defer root.Close()
-	return decompress(ctx, ext, data, func(r io.Reader) error { return untar(root, r) })
+	return Decompress(ctx, ext, data, func(r io.Reader) error { return untar(root, r) })
 }
 
-// decompress calls use with decompressed data. The extension is that of a file's name.
-func decompress(ctx context.Context, ext string, data io.Reader, use func(io.Reader) error) error {
+// Decompress calls use with decompressed data. The extension is that of a file's name.
+func Decompress(ctx context.Context, ext string, data io.Reader, use func(io.Reader) error) error {
 	switch ext {
 	case "":
 		return use(data)

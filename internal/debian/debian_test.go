@@ -85,7 +85,11 @@ func (m *mirror) publish() {
 	for _, suite := range []string{"stable", "stable-security"} {
 		dir := m.base(suite) + "dists/" + suite + "/"
 		release := fmt.Sprintf("Suite: %s\nValid-Until: %s\nMD5Sum:\n 00 1 main/binary-amd64/Packages.gz\nSHA256:\n", suite, m.validUntil)
-		for name, text := range map[string]string{"main/binary-amd64/Packages.gz": m.lists[suite], "main/source/Sources.gz": m.sources} {
+		lists := map[string]string{"main/binary-amd64/Packages.gz": m.lists[suite], "main/source/Sources.gz": m.sources}
+		if suite == "stable" { // its updates have ended for old
+			lists["main/binary-old/Packages.gz"] = m.lists[suite]
+		}
+		for name, text := range lists {
 			var list bytes.Buffer
 			z := gzip.NewWriter(&list)
 			z.Write([]byte(text))
@@ -194,6 +198,23 @@ func TestArchive(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Join(a.dir(), tmpPrefix+"*")); left != nil {
 		t.Error(left)
+	}
+}
+
+// TestNoUpdates uses an architecture for which only the release has packages.
+func TestNoUpdates(t *testing.T) {
+	m := newMirror(t)
+	m.add("stable-security", "kernel", "6.10-1", "")
+	m.add("stable", "kernel", "6.9-1", "")
+	m.publish()
+	a := m.archive
+	a.Arch = "old"
+	if p, err := a.Find(t.Context(), "kernel"); p.Version != "6.9-1" || err != nil {
+		t.Error(p, err)
+	}
+	a.Arch = "absent"
+	if _, err := a.Find(t.Context(), "kernel"); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
 	}
 }
 

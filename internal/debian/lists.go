@@ -82,8 +82,14 @@ func (a Archive) update(ctx context.Context) (err error) {
 	defer os.Remove(f.Name())
 	defer f.Close()
 	w := gzip.NewWriter(f)
-	for i, suite := range a.suites() {
-		if err := a.fetchList(ctx, i, suite, w); err != nil {
+	suites := a.suites()
+	for i, suite := range suites {
+		err := a.fetchList(ctx, i, suite, w)
+		if errors.Is(err, errNoList) && i+1 < len(suites) {
+			a.logf("%s has nothing for %s", suite, a.arch())
+			continue
+		}
+		if err != nil {
 			return fmt.Errorf("package lists of %s: %w", suite, err)
 		}
 	}
@@ -130,7 +136,7 @@ func (a Archive) signedList(ctx context.Context, suite, name string, use func(io
 	if err := a.fetch(ctx, base+path.Dir(name)+"/by-hash/SHA256/"+sum, sum, &list); err != nil {
 		return err
 	}
-	return decompress(ctx, ext, &list, use)
+	return Decompress(ctx, ext, &list, use)
 }
 
 // verify checks a signed text and returns it.
@@ -167,14 +173,22 @@ func checksum(release, suite, name string) (string, error) {
 		case sums:
 			if f := strings.Fields(line); len(f) == 3 && f[2] == name {
 				if !known {
-					return "", errors.New("release file is of another suite")
+					return "", errOtherSuite
 				}
 				return f[0], nil
 			}
 		}
 	}
-	return "", fmt.Errorf("release file lists no %s: %w", name, ErrNotFound)
+	if !known {
+		return "", errOtherSuite
+	}
+	return "", fmt.Errorf("release file lists no %s: %w", name, errNoList)
 }
+
+var (
+	errOtherSuite = errors.New("release file is of another suite")
+	errNoList     = fmt.Errorf("%w", ErrNotFound) // a list, not a package
+)
 
 // fetch copies a file of the mirror to w, and checks its SHA-256 unless sum is empty.
 func (a Archive) fetch(ctx context.Context, url, sum string, w io.Writer) error {

@@ -195,6 +195,7 @@ func udmabuf(e *env, size int) (*os.File, []byte, error) {
 		return nil, nil, err
 	}
 	e.t.Cleanup(func() { unix.Munmap(mem) })
+	exec.Command("modprobe", "udmabuf").Run() // not every kernel has it
 	dev, err := os.OpenFile("/dev/udmabuf", os.O_RDWR, 0)
 	if err != nil {
 		return nil, nil, err

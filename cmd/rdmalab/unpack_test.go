@@ -1,0 +1,64 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// bzImage returns an image whose kernel is packed.
+func bzImage(packed []byte) []byte {
+	const setup = 3 // sectors
+	b := make([]byte, (setup+1)*512+64)
+	b[0x1f1] = setup
+	copy(b[0x202:], "HdrS")
+	binary.LittleEndian.PutUint32(b[0x248:], 64)
+	binary.LittleEndian.PutUint32(b[0x24c:], uint32(len(packed)+4))
+	return append(append(b, packed...), "sizeand the rest"...)
+}
+
+func TestUnpackImage(t *testing.T) {
+	dir := t.TempDir()
+	image, file := filepath.Join(dir, "vmlinuz"), filepath.Join(dir, "vmlinux")
+	unpack := func(b []byte) error {
+		if err := os.WriteFile(image, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return unpackImage(t.Context(), image, file)
+	}
+	packed := bzImage([]byte("\xfd7zXZ, but the rest is wrong"))
+	for want, b := range map[string][]byte{
+		"no bzImage": nil, "is no bzImage": make([]byte, 4096), "truncated": packed[:2048+64+16], "unpack " + file: packed,
+	} {
+		if err := unpack(b); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, not %s", err, want)
+		}
+		if exist(file) {
+			t.Errorf("%s: there is a kernel", want)
+		}
+	}
+	for _, tool := range []string{"xz", "zstd"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip(err)
+		}
+		cmd := exec.Command(tool, "-c")
+		kernel := strings.Repeat("kernel", 1000)
+		cmd.Stdin = strings.NewReader(kernel)
+		packed, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := unpack(bzImage(packed)); err != nil {
+			t.Error(tool, err)
+		}
+		if got, _ := os.ReadFile(file); !bytes.Equal(got, []byte(kernel)) {
+			t.Errorf("%s: %d bytes", tool, len(got))
+		}
+	}
+}
