@@ -33,7 +33,11 @@ func buildSiw(ctx context.Context, a debian.Archive, image debian.Package, k ker
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "lab: building siw for %s\n", k.release)
-	cmd, err := chroot(ctx, root, "sh", "-c", siwScript, "siw.sh", k.arch.name)
+	prefix := ""
+	if k.arch.foreign() {
+		prefix = k.arch.gcc + "-"
+	}
+	cmd, err := chroot(ctx, root, "sh", "-c", siwScript, "siw.sh", k.arch.name, prefix)
 	if err != nil {
 		return err
 	}
