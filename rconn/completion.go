@@ -8,6 +8,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/event"
+	"github.com/goverbs/verbs/internal/spin"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -23,10 +24,11 @@ type completionQueue struct {
 	mu            sync.Mutex
 	wcs           [16]verbs.WC // scratch
 	ready         fifo[verbs.WC]
-	pending       int        // completions that are certain to arrive
-	waiting       int        // goroutines that wait
-	changed       event.Cond // a completion arrived, or the connection's state changed
-	flushDeadline time.Time  // for the pending completions, after the connection's end
+	pending       int          // completions that are certain to arrive
+	waiting       int          // goroutines that wait
+	changed       event.Cond   // a completion arrived, or the connection's state changed
+	flushDeadline time.Time    // for the pending completions, after the connection's end
+	history       spin.History // of waits
 
 	// For Stats.
 	maxInFlight                               int // the most requests in flight at a time

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/internal/event"
+	"github.com/goverbs/verbs/internal/spin"
 )
 
 // eventSource is the [event.Source] of both CQs: their completion events.
@@ -36,11 +37,24 @@ func (q *completionQueue) arm() error {
 	return err
 }
 
-// wait waits until ok returns true, and does not call ok after that. It calls ok with mu
+// wait polls for a short time, and then waits, until ok returns true, and does not call ok after that. It calls ok with mu
 // held.
 func (q *completionQueue) wait(ctx context.Context, ok func() bool) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	spinning := q.history.Wait(spin.MaxTime, true)
+	defer spinning.Done()
+	for spinning.More() {
+		q.poll()
+		if ok() {
+			return nil
+		}
+		if err := q.waitErr(); err != nil {
+			return err
+		}
+		q.mu.Unlock()
+		q.mu.Lock()
+	}
 	var werr error
 	checks := 0 // calls, one before and one after each sleep
 	q.waiting++

@@ -8,6 +8,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/bridge"
+	"github.com/goverbs/verbs/internal/spin"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
@@ -24,7 +25,8 @@ type CQ struct {
 	channel *CompChannel
 	id      uint64
 	events  *cqEvents     // nil without a channel
-	waitSem chan struct{} // has a token while a goroutine arms and waits; nil without a channel
+	waitSem chan struct{} // has a token while a goroutine is in pollArmWait; nil without a channel
+	waits   spin.History  // of the goroutine that holds waitSem
 	closed  chan struct{} // closed with the CQ; nil without a channel
 }
 
@@ -197,12 +199,16 @@ func (q *CQ) wait(ctx context.Context) error {
 // PollWait is like [CQ.Poll] but waits until there is a completion. Several goroutines
 // may call it; each completion is returned to one of them. If it returns an error, it has
 // taken no completion.
+//
+// Before it sleeps it polls for 10 us, or for twice the time that recent calls waited, if
+// that was less than 50 us and no other wait of the process polls for so long. Programs that
+// must not poll use [CQ.Arm] and [CQ.Wait].
 func (q *CQ) PollWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	for {
 		if n := q.Poll(wcs); n > 0 || len(wcs) == 0 {
 			return n, nil
 		}
-		if n, err := q.armAndWait(ctx, wcs); n > 0 || err != nil {
+		if n, err := q.pollArmWait(ctx, wcs); n > 0 || err != nil {
 			return n, err
 		}
 	}
@@ -219,8 +225,9 @@ func (q *CQ) Next(ctx context.Context) (verbs.WC, error) {
 	return wcs[0], wcs[0].Err()
 }
 
-// armAndWait arms the CQ and waits, one goroutine at a time, as there is one event for all.
-func (q *CQ) armAndWait(ctx context.Context, wcs []verbs.WC) (int, error) {
+// pollArmWait polls for a short time, and then arms the CQ and waits, one goroutine at a time,
+// as there is one event for all.
+func (q *CQ) pollArmWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	const op = "wait on"
 	if q.channel == nil {
 		return 0, q.obj.fail(op, verbs.ErrNoChannel)
@@ -232,6 +239,13 @@ func (q *CQ) armAndWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 		return 0, q.obj.fail(op, ctx.Err())
 	case <-q.closed:
 		return 0, q.obj.fail(op, verbs.ErrClosed)
+	}
+	wait := q.waits.Wait(spin.MaxTime, true)
+	defer wait.Done()
+	for wait.More() {
+		if n := q.Poll(wcs); n > 0 {
+			return n, nil
+		}
 	}
 	if err := q.Arm(false); err != nil {
 		return 0, err

@@ -10,11 +10,22 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+
+	"github.com/goverbs/verbs/internal/unix"
 )
 
 // MinTime is how long every wait polls, as C's rsockets do, if there are several
 // processors. On a single processor, events come only while the wait sleeps.
 const MinTime = 10 * time.Microsecond
+
+// MaxTime is a limit for waits whose caller has set none: a processor that sleeps, and the
+// thread that it runs then, are woken in less than this time.
+const MaxTime = 50 * time.Microsecond
+
+// yieldAfter is how long a wait polls before it also lets other threads run after each poll.
+// Those may be the kernel's: a software driver, which cannot bring the completion while the
+// processors poll for it. Fast answers need none.
+const yieldAfter = 4 * time.Microsecond
 
 // multiCPU is set if there were several processors at the start. Only a wait that would
 // poll for longer than MinTime checks again: GOMAXPROCS takes a lock.
@@ -59,6 +70,9 @@ const maxStill = 1000
 func (w *Wait) More() bool {
 	if took := time.Since(w.begin); took < w.limit && (took > 0 || w.polls < maxStill) {
 		w.polls++
+		if took > yieldAfter {
+			unix.SchedYield()
+		}
 		relax()
 		return true
 	}

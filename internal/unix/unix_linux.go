@@ -95,6 +95,9 @@ func RawSyscall(trap, a1, a2, a3 uintptr) (r1, r2 uintptr, errno Errno) {
 	return linux.RawSyscall(trap, a1, a2, a3)
 }
 
+// SchedYield lets another thread run, without telling Go's scheduler.
+func SchedYield() { linux.RawSyscall(linux.SYS_SCHED_YIELD, 0, 0, 0) }
+
 func ioctl(fd int, request uint32, msg []byte) Errno {
 	_, _, errno := linux.Syscall(linux.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(unsafe.Pointer(unsafe.SliceData(msg))))
 	return errno

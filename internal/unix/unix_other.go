@@ -99,6 +99,7 @@ func Uname(*Utsname) error                                  { return errLinux }
 func write(int, []byte) (int, error)                        { return 0, errLinux }
 func Syscall(_, _, _, _ uintptr) (_, _ uintptr, _ Errno)    { return 0, 0, EOPNOTSUPP }
 func RawSyscall(_, _, _, _ uintptr) (_, _ uintptr, _ Errno) { return 0, 0, EOPNOTSUPP }
+func SchedYield()                                           {}
 func ioctl(int, uint32, []byte) Errno                       { return EOPNOTSUPP }
 
 // MmapPtr returns zeroed memory of Go that is aligned to 4 KiB, for MAP_ANONYMOUS.

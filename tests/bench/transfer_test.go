@@ -69,42 +69,51 @@ func disableIdle(t *testing.T, n int) {
 }
 
 // latencies measures SEND and WRITE there and back, and READ and fetch-and-add, in which the
-// peer's program takes no part: polled, by events, and both while Go collects garbage.
+// peer's program takes no part: polled, by events, both while Go collects garbage, and with
+// PollWait beside C's events.
 func latencies(t *testing.T, device string, ours, c side) {
 	for _, work := range []struct {
-		op     string
-		events bool // a WRITE causes none
-		name   string
-		warm   int
-		n      int
+		op   string
+		wait string // the option of the Go program; empty if it polls. A WRITE causes no event
+		name string
+		warm int
+		n    int
 	}{
-		{"send", false, "SEND of 8 bytes, there and back", 3000, 600},
-		{"write", false, "WRITE of 8 bytes, there and back", 3000, 600},
-		{"read", false, "READ of 8 bytes", 6000, 1200},
-		{"add", false, "fetch-and-add", 5000, 800},
-		{"send", true, "SEND of 8 bytes, there and back", 1200, 300},
-		{"read", true, "READ of 8 bytes", 1800, 600},
-		{"add", true, "fetch-and-add", 1800, 600},
+		{"send", "", "SEND of 8 bytes, there and back", 3000, 600},
+		{"write", "", "WRITE of 8 bytes, there and back", 3000, 600},
+		{"read", "", "READ of 8 bytes", 6000, 1200},
+		{"add", "", "fetch-and-add", 5000, 800},
+		{"send", "-e", "SEND of 8 bytes, there and back", 1200, 300},
+		{"read", "-e", "READ of 8 bytes", 1800, 600},
+		{"add", "-e", "fetch-and-add", 1800, 600},
+		{"send", "-w", "SEND of 8 bytes, there and back", 1200, 300},
+		{"read", "-w", "READ of 8 bytes", 1800, 600},
+		{"add", "-w", "fetch-and-add", 1800, 600},
 	} {
 		if work.op == "add" && device == labtest.SIW {
 			continue // it has no atomics
 		}
 		for _, garbage := range []bool{false, true} {
-			if garbage && work.op != "read" {
+			if garbage && (work.op != "read" || work.wait == "-w") {
 				continue
 			}
 			line := comparison{group: "latency", device: device, name: work.name}
 			ours, c := ours, c
-			if work.events {
+			switch work.wait {
+			case "-e":
 				line.group = "latency, events"
-				ours.options, c.options = []string{"-e"}, []string{"-e"}
+			case "-w":
+				line.group = "latency, PollWait"
+			}
+			if work.wait != "" {
+				ours.options, c.options = []string{work.wait}, []string{"-e"}
 			}
 			if garbage {
 				line.group += ", garbage collection"
 				ours.options = append(slices.Clip(ours.options), fmt.Sprintf("-g%d", scaled(1024)))
 			}
 			t.Run(line.group+"/"+line.name, func(t *testing.T) {
-				if !work.events {
+				if work.wait == "" {
 					disableIdle(t, processors)
 				}
 				rs := ours.runInTurns(t, c, device, "lat", work.op, 8, scaled(work.n), scaled(work.warm), 1)

@@ -59,7 +59,8 @@ machine. Three clocks answer three questions:
 Both sides do each work in short turns, of milliseconds, so that what disturbs the machine
 disturbs both. Their figures of a turn, or of some, are a pair. The ratio is the geometric
 mean of the pairs' ratios, its interval is found by bootstrap, and the interval decides the
-verdict:
+verdict. As two starts of a program differ more than its turns do, most programs are started six
+times for a line:
 
 - **ahead**: all of it is above 1;
 - **level**: it contains 1 and lies within 0.95 to 1.05;
@@ -110,6 +111,7 @@ var questions = []struct {
 }{
 	{"Latency of a READ of 8 bytes, polled", "latency", []string{"READ of 8 bytes"}},
 	{"Latency of a SEND of 8 bytes there and back, waiting for events", "latency, events", []string{"SEND of 8 bytes, there and back"}},
+	{"The same, with PollWait beside C's events", "latency, PollWait", []string{"SEND of 8 bytes, there and back"}},
 	{"Message rate, SEND of 64 bytes", "message rate", []string{"SEND of 64 bytes"}},
 	{"Bandwidth, SEND of 64 KiB", "bandwidth", []string{"SEND of 64 KiB"}},
 	{"Cost of a post and of a poll in user space", "post and poll", []string{"post_send_1", "poll_1"}},

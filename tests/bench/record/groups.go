@@ -57,6 +57,9 @@ var groups = []Group{
 		Name: "latency, events", Part: Lab, Work: "Latency, waiting for events",
 		Lines: []string{sends, reads}, RXE: []string{adds},
 	}, {
+		Name: "latency, PollWait", Part: Lab, Work: "Latency, waiting with PollWait, beside C's events",
+		Lines: []string{sends, reads}, RXE: []string{adds},
+	}, {
 		Name: "latency, garbage collection", Part: Lab, Work: "Latency, polled, while Go collects garbage",
 		Lines: []string{reads},
 	}, {

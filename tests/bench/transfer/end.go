@@ -26,6 +26,9 @@ type region struct {
 	RKey, Unused uint32
 }
 
+// pollWait is the value of work.Events with which both sides use PollWait.
+const pollWait = 2
+
 // work is a client's request to a server.
 type work struct {
 	Memory region
@@ -142,8 +145,10 @@ func (e *end) reap(n int, sleep bool) error {
 }
 
 // poll polls up to n completions into e.wc.
-func (e *end) poll(cq *uverbs.CQ, n int) (int, error) {
-	n = cq.Poll(e.wc[:n])
+func (e *end) poll(cq *uverbs.CQ, n int) (int, error) { return e.check(cq.Poll(e.wc[:n])) }
+
+// check fails if one of the first n completions of e.wc did.
+func (e *end) check(n int) (int, error) {
 	for i := range e.wc[:n] {
 		if err := e.wc[i].Err(); err != nil {
 			return 0, err
@@ -154,6 +159,13 @@ func (e *end) poll(cq *uverbs.CQ, n int) (int, error) {
 
 // await waits for completions, at least one and at most n.
 func (e *end) await(cq *uverbs.CQ, n int, sleep bool) (int, error) {
+	if sleep && e.Events == pollWait {
+		n, err := cq.PollWait(context.Background(), e.wc[:n])
+		if err != nil {
+			return 0, err
+		}
+		return e.check(n)
+	}
 	for armed := false; ; {
 		got, err := e.poll(cq, n)
 		switch {

@@ -1,7 +1,8 @@
 // Command transfer transfers messages over a connection with package uverbs, as
 // c/transfer.c does with libibverbs, and prints how long that took. Both take the same
 // arguments and print the same; the comments of the C program describe them. With -gMIB
-// the client has MIB MiB of live heap and continuously collects garbage.
+// the client has MIB MiB of live heap and continuously collects garbage. With -w both sides
+// wait with PollWait, and otherwise as with -e.
 package main
 
 import (
@@ -42,12 +43,14 @@ func run(args []string) error {
 	for ; len(args) > 0 && args[0][0] == '-'; args = args[1:] {
 		if args[0] == "-e" {
 			w.Events = 1
+		} else if args[0] == "-w" {
+			w.Events = pollWait
 		} else if mib, err := strconv.Atoi(strings.TrimPrefix(args[0], "-g")); err == nil {
 			go collect(grow(mib << 20))
 		}
 	}
 	if len(args) < 6 || opcodes[args[3]] == 0 {
-		return errors.New("usage: transfer -s ADDR PORT | [-e] [-gMIB] ADDR PORT lat|rate OP SIZE N [WARM [LIST]]")
+		return errors.New("usage: transfer -s ADDR PORT | [-e|-w] [-gMIB] ADDR PORT lat|rate OP SIZE N [WARM [LIST]]")
 	}
 	if args[2] == "rate" {
 		w.Rate = 1
