@@ -34,14 +34,14 @@ demo: deps-lab build ## write, read back and compare over RDMA, on a real kernel
 	$(LAB) build/verbs demo
 
 # Those in tests read files of other modules, docs for one, which go test does not
-# notice to have changed.
+# notice to have changed. With -p 2 a package is compiled while the lab runs another.
 test: deps-test build ## run every test, those that need a kernel in the lab
 	$(GO) run ./gen -check -out abi
 	$(LAB) fetch
 	$(GO) test $$($(GO) list work | grep -v /verbs/tests/)
 	$(GO) test -count 1 $$($(GO) list work | grep /verbs/tests/)
 	VERBS_TEST_SOFT=1 $(GO) test -count 1 $(SOFT_PKGS)
-	$(GO) test -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(LAB_PKGS)
+	$(GO) test -p 2 -count 1 -timeout 20m -exec "$(CURDIR)/$(LAB)" $(LAB_PKGS)
 	cd tests/driver && GOWORK=off $(GO) test -count 1 -timeout 5m -exec "$(CURDIR)/$(LAB)" .
 	LAB_PEER=6.12 $(GO) test -short -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" ./tests/hosts
 
@@ -51,7 +51,7 @@ test-kernels: deps-test build ## run the tests that need a kernel on every kerne
 		export LAB_KERNEL=$$k; \
 		$(LAB) fetch && \
 		LAB_TEST_KERNELS=1 $(GO) test -count 1 -run "Kernels/^$$k\$$" ./cmd/rdmalab && \
-		$(GO) test $(FLAGS) -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(LAB_PKGS) || \
+		$(GO) test $(FLAGS) -p 2 -count 1 -timeout 20m -exec "$(CURDIR)/$(LAB)" $(LAB_PKGS) || \
 		failed="$$failed $$k"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
