@@ -190,12 +190,13 @@ func (r *run) load() (leaks []string, err error) {
 	return nil, nil
 }
 
-// watch takes samples until the time is up, or a failure. It checks for stalls more often.
+// watch takes samples until the time is up and every layer has done something, or a failure. It
+// checks for stalls more often.
 func (r *run) watch(until time.Time) {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
 	next := time.Now()
-	for time.Now().Before(until) && r.ctx.Err() == nil {
+	for (time.Now().Before(until) || r.unbegun()) && r.ctx.Err() == nil {
 		r.clients.check(r.stalled)
 		if !time.Now().Before(next) {
 			next = next.Add(*every)
@@ -209,6 +210,12 @@ func (r *run) watch(until time.Time) {
 		case <-r.ctx.Done():
 		}
 	}
+}
+
+// unbegun reports whether a layer had done nothing when the last sample was taken.
+func (r *run) unbegun() bool {
+	s := r.Last()
+	return s == nil || slices.ContainsFunc(r.Start.Layers, func(name string) bool { return s.Layers[name].Rounds == 0 })
 }
 
 // stalled ends the run, and reports the stacks of both processes.
