@@ -170,7 +170,7 @@ bench: deps-test build ## measure in the lab with dilated time, beside C, and wr
 	@rm -rf build/bench && mkdir -p build/bench
 	$(LAB) fetch
 	@export LAB_ACCEL=dilated LAB_MEM=4096 LAB_TIMEOUT=100m LAB_WRITE="$(CURDIR)/build/bench" BENCH_RECORDS="$(CURDIR)/build/bench"; \
-	$(GO) test -v -count 1 -timeout 100m -exec "$(CURDIR)/$(LAB)" ./tests/bench -reps 30 -lasting 200ms; s=$$?; \
+	$(GO) test -v -count 1 -timeout 100m -exec "$(CURDIR)/$(LAB)" ./tests/bench -reps 30 -lasting 50ms; s=$$?; \
 	$(GO) run ./tests/bench/benchdoc lab build/bench && exit $$s
 
 bench-native: deps-native build native-go ## measure posting and polling at full speed, beside libibverbs and cgo, and write docs/benchmarks.md
