@@ -208,8 +208,11 @@ func (s side) opens(t *testing.T, check func(result), args ...string) opener {
 	}
 }
 
-// turns makes all sides measure in turns, and starts their programs 6 times.
-func turns(sides ...opener) []results { return turnsOf(6, sides...) }
+// usualStarts is how often most programs are started for a line.
+const usualStarts = 6
+
+// turns makes all sides measure in turns, and starts their programs as often as usual.
+func turns(sides ...opener) []results { return turnsOf(usualStarts, sides...) }
 
 // turnsOf is like turns, with another number of starts. What differs from one start to the next,
 // such as where memory lies, is the same in all pairs of a start.

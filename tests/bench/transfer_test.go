@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/goverbs/verbs/internal/labtest"
@@ -99,7 +98,7 @@ func latencies(t *testing.T, device string, ours, c side) {
 				continue
 			}
 			line := comparison{group: "latency", device: device, name: work.name}
-			ours, c := ours, c
+			ours, c, starts := ours, c, usualStarts
 			switch work.wait {
 			case "-e":
 				line.group = "latency, events"
@@ -111,13 +110,14 @@ func latencies(t *testing.T, device string, ours, c side) {
 			}
 			if garbage {
 				line.group += ", garbage collection"
+				starts = 2 // to fill the heap takes longer than to measure
 				ours.options = append(slices.Clip(ours.options), fmt.Sprintf("-g%d", scaled(1024)))
 			}
 			t.Run(line.group+"/"+line.name, func(t *testing.T) {
 				if work.wait == "" {
 					disableIdle(t, processors)
 				}
-				rs := ours.runInTurns(t, c, device, "lat", work.op, 8, scaled(work.n), scaled(work.warm), 1)
+				rs := ours.runInTurns(t, c, starts, device, "lat", work.op, 8, scaled(work.n), scaled(work.warm), 1)
 				line.latencies(t, rs[0], rs[1])
 			})
 		}
@@ -125,7 +125,7 @@ func latencies(t *testing.T, device string, ours, c side) {
 }
 
 // runInTurns runs a work on both sides, in turns, and checks that each does all of it.
-func (s side) runInTurns(t *testing.T, c side, device, mode, op string, size, n, warm, list int) []results {
+func (s side) runInTurns(t *testing.T, c side, starts int, device, mode, op string, size, n, warm, list int) []results {
 	t.Helper()
 	all := warm + n
 	heard, heardBytes := all, all*size // by the server's program
@@ -139,10 +139,7 @@ func (s side) runInTurns(t *testing.T, c side, device, mode, op string, size, n,
 		return s.opens(t, func(r result) { s.counted(t, r, all, all*size, heard, heardBytes) },
 			labtest.AddrOf(device), s.port, mode, op, fmt.Sprint(size), fmt.Sprint(n), fmt.Sprint(warm), fmt.Sprint(list))
 	}
-	if slices.ContainsFunc(s.options, func(o string) bool { return strings.HasPrefix(o, "-g") }) {
-		return turnsOf(2, open(s), open(c)) // to fill the heap takes longer than to measure
-	}
-	return turns(open(s), open(c))
+	return turnsOf(starts, open(s), open(c))
 }
 
 // rates measures small messages, posted one and 32 at a time, and large ones.
@@ -152,12 +149,12 @@ func rates(t *testing.T, device string, ours, c side) {
 			name := fmt.Sprintf("%s of %d bytes", op.name, size)
 			t.Run(name, func(t *testing.T) {
 				line := comparison{group: "message rate", device: device, name: name, unit: "/s", better: higher}
-				rs := ours.runInTurns(t, c, device, "rate", op.arg, size, scaled(2000), scaled(4000), 1)
+				rs := ours.runInTurns(t, c, usualStarts, device, "rate", op.arg, size, scaled(2000), scaled(4000), 1)
 				single := rs[1].rate("measured")
 				line.ours, line.c = rs[0].rate("measured"), single
 				line.report(t)
 
-				rs = ours.runInTurns(t, c, device, "rate", op.arg, size, scaled(2000), scaled(4000), 32)
+				rs = ours.runInTurns(t, c, usualStarts, device, "rate", op.arg, size, scaled(2000), scaled(4000), 32)
 				line.name += ", 32 at a time"
 				line.ours, line.c = rs[0].rate("measured"), rs[1].rate("measured")
 				line.report(t)
@@ -173,7 +170,7 @@ func rates(t *testing.T, device string, ours, c side) {
 			}
 			name := fmt.Sprintf("%s of %d KiB", op.name, work.size>>10)
 			t.Run(name, func(t *testing.T) {
-				rs := ours.runInTurns(t, c, device, "rate", op.arg, work.size, scaled(work.n), scaled(work.warm), 1)
+				rs := ours.runInTurns(t, c, usualStarts, device, "rate", op.arg, work.size, scaled(work.n), scaled(work.warm), 1)
 				line := comparison{group: "bandwidth", device: device, name: name, unit: "MB/s", better: higher}
 				unit := float64(work.size) / 1e6
 				line.ours, line.c = times(rs[0].rate("measured"), unit), times(rs[1].rate("measured"), unit)

@@ -152,6 +152,7 @@ static void stream(struct end *e)
 		while (e->posted < n) {
 			uint32_t k = n - e->posted < list ? n - e->posted : list;
 
+			// One of the peer's receives is for the report. siw does not wait for it.
 			if (e->posted + k > completed + DEPTH || (e->work.op == SEND && e->posted + k > *e->word + RECVS - 1))
 				break;
 			post(e, k);
