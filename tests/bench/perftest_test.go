@@ -68,7 +68,7 @@ func TestPerftest(t *testing.T) {
 				if strings.HasSuffix(work.theirs, "_bw") {
 					line.unit, line.better = "/s", higher
 				}
-				rs := pairs(min(*reps, 12), 0,
+				rs := pairs(min(*reps, 8), 0,
 					func() result { return perf(t, []string{verbs}, addr, n, append(work.ours, args...)) },
 					func() result {
 						figure := perftest(t, work.theirs, hurry, device, addr, n, append(theirs, args...))

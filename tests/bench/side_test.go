@@ -211,11 +211,24 @@ func (s side) opens(t *testing.T, check func(result), args ...string) opener {
 // usualStarts is how often most programs are started for a line.
 const usualStarts = 6
 
-// turns makes all sides measure in turns, and starts their programs as often as usual.
-func turns(sides ...opener) []results { return turnsOf(usualStarts, sides...) }
+// turns makes all sides measure in turns, and starts their programs as often as usual. After each
+// start all measure once without a result.
+func turns(sides ...opener) []results {
+	for i, open := range sides {
+		sides[i] = func() (func() result, func()) {
+			measure, end := open()
+			if *reps > 0 {
+				measure()
+			}
+			return measure, end
+		}
+	}
+	return turnsOf(usualStarts, sides...)
+}
 
-// turnsOf is like turns, with another number of starts. What differs from one start to the next,
-// such as where memory lies, is the same in all pairs of a start.
+// turnsOf is like turns for programs whose measurements begin with work that is not measured.
+// What differs from one start to the next, such as where memory lies, is the same in all pairs
+// of a start.
 func turnsOf(starts int, sides ...opener) []results {
 	starts = max(min(starts, *reps), 1)
 	all := make([]results, len(sides))
@@ -227,7 +240,7 @@ func turnsOf(starts int, sides ...opener) []results {
 			measures, ends = append(measures, measure), append(ends, end)
 		}
 		n := *reps*(start+1)/starts - *reps*start/starts
-		for i, rs := range pairs(n, *lasting/time.Duration(starts), measures...) {
+		for i, rs := range inTurns(n, *lasting/time.Duration(starts), measures...) {
 			all[i] = append(all[i], rs...)
 		}
 		for _, end := range ends { // the servers serve one client at a time
@@ -237,16 +250,21 @@ func turnsOf(starts int, sides ...opener) []results {
 	return all
 }
 
-// pairs makes all sides measure in short turns, whose order changes: n times, or once if -reps
-// is 0, they share at least an n-th of the time. A disturbance of the machine for a turn or
-// two has little effect that way. First all sides measure once without a result, so that
-// work that is done only once, such as connecting, is over.
+// pairs makes all sides measure once without a result, so that work that is done only once,
+// such as connecting, is over, and then in turns.
 func pairs(n int, lasting time.Duration, sides ...func() result) []results {
 	if *reps > 0 {
 		for _, side := range sides {
 			side()
 		}
 	}
+	return inTurns(n, lasting, sides...)
+}
+
+// inTurns makes all sides measure in short turns, whose order changes: n times, or once if -reps
+// is 0, they share at least an n-th of the time. A disturbance of the machine for a turn or
+// two has little effect that way.
+func inTurns(n int, lasting time.Duration, sides ...func() result) []results {
 	n = max(n, 1)
 	all := make([]results, len(sides))
 	for turn := 0; len(all[0]) < n; {
