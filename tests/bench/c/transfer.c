@@ -17,20 +17,27 @@
 
 static const char *ops[] = { "send", "write", "read", "add" };
 
+// flight returns how many messages are in flight at most. If all large ones of a round were,
+// none might be measured.
+static uint32_t flight(struct end *e)
+{
+	return e->work.size > 64 << 10 ? 8 : DEPTH;
+}
+
 // post posts the next n messages with one call. The last of all, the last before those
-// that are measured, and one in PERIOD are signaled; the ID is how many have been posted
+// that are measured, and four of those in flight are signaled; the ID is how many have been posted
 // with it.
 static void post(struct end *e, uint32_t n)
 {
 	struct ibv_send_wr *last = &e->wrs[n - 1], *bad;
-	uint32_t before = e->posted;
+	uint32_t before = e->posted, period = flight(e) / 4;
 
 	e->posted += n;
 	for (uint32_t i = 0; i + 1 < n; i++)
 		e->wrs[i].next = &e->wrs[i + 1];
 	last->next = NULL;
 	last->wr_id = e->posted;
-	if (e->posted / PERIOD != before / PERIOD || e->posted == e->work.n || (before < e->warm && e->posted >= e->warm) || e->work.op == READ || e->work.op == ADD) {
+	if (e->posted / period != before / period || e->posted == e->work.n || (before < e->warm && e->posted >= e->warm) || e->work.op == READ || e->work.op == ADD) {
 		last->send_flags |= IBV_SEND_SIGNALED;
 		e->signaled++;
 	}
@@ -153,7 +160,7 @@ static void stream(struct end *e)
 			uint32_t k = n - e->posted < list ? n - e->posted : list;
 
 			// One of the peer's receives is for the report. siw does not wait for it.
-			if (e->posted + k > completed + DEPTH || (e->work.op == SEND && e->posted + k > *e->word + RECVS - 1))
+			if (e->posted + k > completed + flight(e) || (e->work.op == SEND && e->posted + k > *e->word + RECVS - 1))
 				break;
 			post(e, k);
 		}

@@ -13,7 +13,7 @@ func (e *end) stream() error {
 	for completed < e.N {
 		for e.posted < e.N {
 			k := min(e.N-e.posted, e.List)
-			if e.posted+k > completed+depth || e.Op == verbs.OpSend && e.posted+k > e.word.Load()+recvs-1 {
+			if e.posted+k > completed+e.flight() || e.Op == verbs.OpSend && e.posted+k > e.word.Load()+recvs-1 {
 				break
 			}
 			if err := e.post(k); err != nil {
