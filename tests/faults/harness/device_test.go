@@ -143,7 +143,7 @@ func TestLink(t *testing.T) {
 		if errors.Is(l.err, verbs.WCFlushErr) && !errors.Is(l.err, verbs.ErrDisconnected) && e.layer.Name != "rsock" {
 			saw += ", and no reason"
 		}
-		e.close(l.s)
+		e.close(l.s, unix.ETIMEDOUT) // rsock may only now send to a queue pair that has failed
 		// The connection manager's queue pair may or may not have failed.
 		ctx, cancel := context.WithTimeout(e.Context(), 3*time.Second)
 		s, err := e.layer.Dial(ctx, c.addr)
