@@ -79,10 +79,10 @@ func latencies(t *testing.T, device string, ours, c side) {
 		rxe, siw int // messages before the first that is measured: Go's monitor thread needs 8 ms
 		n        int
 	}{
-		{"send", "", "SEND of 8 bytes, there and back", 2000, 3000, 600},
-		{"write", "", "WRITE of 8 bytes, there and back", 2000, 3000, 600},
-		{"read", "", "READ of 8 bytes", 6000, 2400, 1200},
-		{"add", "", "fetch-and-add", 5000, 0, 800},
+		{"send", "", "SEND of 8 bytes, there and back", 1000, 3000, 600},
+		{"write", "", "WRITE of 8 bytes, there and back", 1000, 3000, 600},
+		{"read", "", "READ of 8 bytes", 3500, 2400, 1200},
+		{"add", "", "fetch-and-add", 3500, 0, 800},
 		{"send", "-e", "SEND of 8 bytes, there and back", 600, 800, 300},
 		{"read", "-e", "READ of 8 bytes", 1800, 1200, 600},
 		{"add", "-e", "fetch-and-add", 1800, 0, 600},
@@ -167,10 +167,11 @@ func rates(t *testing.T, device string, ours, c side) {
 				line.report(t)
 			})
 		}
-		for _, work := range []struct{ size, n, warm int }{{4 << 10, 1000, 2000}, {64 << 10, 100, 200}, {1 << 20, 10, 10}} {
-			if device == labtest.SIW && work.size > 4<<10 { // faster than rxe
-				work.n, work.warm = work.n*4, work.warm*2
-			}
+		works := []struct{ size, n, warm int }{{4 << 10, 1000, 1200}, {64 << 10, 100, 100}, {1 << 20, 10, 5}}
+		if device == labtest.SIW { // faster than rxe
+			works = []struct{ size, n, warm int }{{4 << 10, 1000, 2000}, {64 << 10, 400, 400}, {1 << 20, 40, 20}}
+		}
+		for _, work := range works {
 			name := fmt.Sprintf("%s of %d KiB", op.name, work.size>>10)
 			t.Run(name, func(t *testing.T) {
 				rs := ours.runInTurns(t, c, usualStarts, device, "rate", op.arg, work.size, scaled(work.n), scaled(work.warm), 1)
