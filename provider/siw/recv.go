@@ -15,6 +15,7 @@ type RecvQueue struct {
 	queue  array[abi.SiwRqe] // no region if the QP takes no receives
 	cq     *CompletionQueue  // nil for an SRQ
 	put    uint32
+	taken  uint32 // as in a SendQueue
 	size   uint32 // how many elements are used; see withSpare
 	num    uint32 // of the QP or SRQ
 	maxSGE int
@@ -44,9 +45,8 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	if q.Closed || q.State == verbs.StateErr || q.State == verbs.StateReset || q.queue.region == nil {
 		most = 0
 	}
-	// The kernel takes receives in order.
-	for most > 0 && isValid(rqeWord(queue.at(q.put+uint32(most)-1-q.size)).Load()) {
-		most--
+	if most > 0 && most > int(q.size)-int(q.put-q.taken) {
+		most = q.freeSlots(most)
 	}
 	var first uint32 // the word that publishes the batch
 	n := 0
@@ -72,6 +72,19 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	}
 	q.Unlock()
 	return n, err
+}
+
+// freeSlots returns how many of n requests fit, like [SendQueue.freeSlots].
+func (q *RecvQueue) freeSlots(n int) int {
+	if !isValid(rqeWord(q.queue.at(q.put - 1)).Load()) {
+		q.taken = q.put
+		return n
+	}
+	for n > 0 && isValid(rqeWord(q.queue.at(q.put+uint32(n)-1-q.size)).Load()) {
+		n--
+	}
+	q.taken = q.put + uint32(n) - q.size
+	return n
 }
 
 // postSlow handles the requests that Post has not posted, all but n. It returns how many

@@ -189,10 +189,11 @@ func (q *SendQueue) freeSlots(n int) int {
 	if n <= int(size)-int(q.put-q.taken) {
 		return n
 	}
+	n = min(n, int(size))
 	if !isValid(sqeWord(q.queue.at(q.put - 1)).Load()) {
 		q.taken = q.put
+		return n
 	}
-	n = min(n, int(size))
 	for n > 0 && q.inUse(n, size) {
 		if size == q.size && q.nudgeQueued() {
 			size++
@@ -200,6 +201,7 @@ func (q *SendQueue) freeSlots(n int) int {
 			n--
 		}
 	}
+	q.taken = q.put + uint32(n) - size // never 2³² behind, even if the queue is never empty
 	return n
 }
 
