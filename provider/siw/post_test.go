@@ -46,7 +46,7 @@ func BenchmarkPost(b *testing.B) {
 	}
 }
 
-// TestRoomNeverEmpty posts to queues of which the kernel takes only the oldest request: what
+// TestRoomNeverEmpty posts while the kernel takes only the oldest request of each queue: what
 // is known of the taken ones must not fall behind, as places are counted with 32 bits.
 func TestRoomNeverEmpty(t *testing.T) {
 	h := newFakeDevice(t)

@@ -150,7 +150,10 @@ func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 	}
 	// Only the kernel knows whether the QP accepts requests yet: the connection manager
 	// moves it to RTS.
-	n, room := 0, q.freeSlots(len(wrs))
+	n, room := 0, len(wrs)
+	if room > int(q.size)-int(q.put-q.taken) {
+		room = q.freeSlots(room)
+	}
 	var err error
 	var first uint32 // the word that publishes the batch
 	for ; n < len(wrs); n++ {
@@ -182,13 +185,10 @@ func (q *SendQueue) post(wrs []verbs.SendWR) (int, error) {
 	return n, err
 }
 
-// freeSlots returns how many of n requests fit. The kernel takes requests in order. It does
-// not look at an element that far ahead, which the cache may not have, if there is room anyway.
+// freeSlots returns how many of n requests fit, if that is not known from taken: it looks at
+// elements that far ahead, which the cache may not have. The kernel takes requests in order.
 func (q *SendQueue) freeSlots(n int) int {
 	size := q.size
-	if n <= int(size)-int(q.put-q.taken) {
-		return n
-	}
 	n = min(n, int(size))
 	if !isValid(sqeWord(q.queue.at(q.put - 1)).Load()) {
 		q.taken = q.put
