@@ -76,21 +76,17 @@ func TestPingPong(t *testing.T) {
 			sizes = sizes[len(sizes)-1:]
 		}
 		c, verbs := pingpongSides(t, typ)
-		for i, size := range sizes {
-			waits := []string{"poll"}
-			if i == len(sizes)-1 { // to wait has no part in what becomes of the data
-				waits = append(waits, "events")
-			}
-			testPingPong(t, typ, "C server, Go client", c, verbs, size, waits)
-			testPingPong(t, typ, "Go server, C client", verbs, c, size, waits)
+		for _, size := range sizes {
+			testPingPong(t, typ, "C server, Go client", c, verbs, size)
+			testPingPong(t, typ, "Go server, C client", verbs, c, size)
 		}
-		testPingPong(t, typ, "Go server, Go client", verbs, verbs, 1000, []string{"poll", "events"})
+		testPingPong(t, typ, "Go server, Go client", verbs, verbs, 1000)
 	}
 }
 
-func testPingPong(t *testing.T, typ, who string, s, c pingpongSide, size int, waits []string) {
+func testPingPong(t *testing.T, typ, who string, s, c pingpongSide, size int) {
 	args := []string{"-n", strconv.Itoa(pingpongIters), "-s", strconv.Itoa(size)}
-	for _, wait := range waits {
+	for _, wait := range []string{"poll", "events"} {
 		if wait == "events" {
 			args = append(args, "-e")
 		}
