@@ -48,10 +48,11 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	if most > 0 && most > int(q.size)-int(q.put-q.taken) {
 		most = q.freeSlots(most)
 	}
+	put := q.put
 	var first uint32 // the word that publishes the batch
 	n := 0
 	for ; n < most; n++ {
-		wr, rqe := &wrs[n], queue.at(q.put+uint32(n))
+		wr, rqe := &wrs[n], queue.at(put+uint32(n))
 		if len(wr.SGL) > q.maxSGE || copySGL(&rqe.Sge, wr.SGL) > q.maxMsg {
 			break
 		}
