@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -38,12 +39,12 @@ func guestMain() {
 }
 
 func guest(r *result) error {
-	text, err := os.ReadFile("/job.json")
+	text, err := os.ReadFile("/setup.json")
 	if err != nil {
 		return err
 	}
-	var j job
-	if err := json.Unmarshal(text, &j); err != nil {
+	var s setup
+	if err := json.Unmarshal(text, &s); err != nil {
 		return err
 	}
 	for _, m := range []mount{{"devtmpfs", "/dev", "devtmpfs", ""}, {"proc", "/proc", "proc", ""}, {"sysfs", "/sys", "sysfs", ""}} {
@@ -54,30 +55,28 @@ func guest(r *result) error {
 	if err := warmUp(); err != nil {
 		return err
 	}
-	if j.Modules != "" { // not User-mode Linux, whose processors are all up
+	if s.Modules != "" { // not User-mode Linux, whose processors are all up
 		if err := onlineCPUs(); err != nil {
 			return err
 		}
 	}
-	for _, m := range j.Early {
+	for _, m := range s.Early {
 		if err := loadModule("/" + m); err != nil {
 			return err
 		}
 	}
-	if j.Probe {
+	if s.Probe {
 		r.Exit = 0
 		return nil
 	}
-	if err := enterRoot(j); err != nil {
+	if err := addDevices(s); err != nil {
 		return err
 	}
-	os.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-	for _, m := range j.Late {
-		if err := loadModule(filepath.Join("/lib/modules", j.Release, m)); err != nil {
-			return err
-		}
+	j, err := receiveJob()
+	if err != nil {
+		return err
 	}
-	if err := setupNetwork(j.Host); err != nil {
+	if _, err := enterRoot(j); err != nil {
 		return err
 	}
 	if j.Dilated {
@@ -86,6 +85,44 @@ func guest(r *result) error {
 		}
 	}
 	return execute(j, r)
+}
+
+// addDevices loads the drivers and makes the devices, with the modules and programs of the
+// host. It leaves nothing mounted, as a machine that has mounted the host's root cannot be saved.
+func addDevices(s setup) error {
+	leave, err := enterRoot(job{setup: s})
+	if err != nil {
+		return err
+	}
+	os.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+	for _, m := range s.Late {
+		if err := loadModule(filepath.Join("/lib/modules", s.Release, m)); err != nil {
+			return err
+		}
+	}
+	if err := setupNetwork(s.Host); err != nil {
+		return err
+	}
+	return leave()
+}
+
+// receiveJob tells the host that this machine is ready, and returns its job.
+func receiveJob() (j job, err error) {
+	port, err := openPort(portResult)
+	if err != nil {
+		return j, err
+	}
+	defer port.Close()
+	if _, err := port.WriteString(ready); err != nil {
+		return j, err
+	}
+	if err := json.NewDecoder(port).Decode(&j); err != nil {
+		return j, fmt.Errorf("receive the job: %w", err)
+	}
+	if j.Restored != nil {
+		err = j.Restored.apply()
+	}
+	return j, err
 }
 
 type mount struct{ source, target, fstype, data string }
@@ -120,43 +157,28 @@ func loadModule(file string) error {
 	return nil
 }
 
-// enterRoot changes to the host's root, under a layer that holds writes.
-func enterRoot(j job) error {
+// enterRoot changes to the host's root, under a layer that holds writes. leave undoes that.
+func enterRoot(j job) (leave func() error, err error) {
 	const opts9P = "trans=virtio,version=9p2000.L,msize=512000"
 	host, write := mount{"root", "/host", "9p", opts9P + ",ro,cache=loose"}, mount{"write", "/root" + j.Write, "9p", opts9P}
 	if j.Modules == "" {
 		host, write = mount{"root", "/host", "hostfs", "/"}, mount{"write", write.target, "hostfs", j.Write}
 	}
-	for _, m := range []mount{
-		host,
-		{"layer", "/layer", "tmpfs", "size=75%"},
-	} {
-		if err := m.do(); err != nil {
-			return err
-		}
-	}
+	mounts := []mount{host, {"layer", "/layer", "tmpfs", "size=75%"}}
 	lower := "/host"
 	if j.Userland {
 		lower = "/userland:/host" // a folder within /host would be refused
-		if err := (mount{"userland", "/userland", "9p", opts9P + ",ro,cache=loose"}).do(); err != nil {
-			return err
-		}
+		mounts = append(mounts, mount{"userland", "/userland", "9p", opts9P + ",ro,cache=loose"})
 	}
-	for _, d := range []string{"/layer/upper", "/layer/work"} {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			return err
-		}
-	}
-	mounts := []mount{
-		{"root", "/root", "overlay", "lowerdir=" + lower + ",upperdir=/layer/upper,workdir=/layer/work"},
-		{"devtmpfs", "/root/dev", "devtmpfs", ""},
-		{"devpts", "/root/dev/pts", "devpts", ""},
-		{"shm", "/root/dev/shm", "tmpfs", ""},
-		{"proc", "/root/proc", "proc", ""},
-		{"sysfs", "/root/sys", "sysfs", ""},
-		{"debugfs", "/root/sys/kernel/debug", "debugfs", ""},
-		{"run", "/root/run", "tmpfs", ""},
-	}
+	mounts = append(mounts,
+		mount{"root", "/root", "overlay", "lowerdir=" + lower + ",upperdir=/layer/upper,workdir=/layer/work"},
+		mount{"devtmpfs", "/root/dev", "devtmpfs", ""},
+		mount{"devpts", "/root/dev/pts", "devpts", ""},
+		mount{"shm", "/root/dev/shm", "tmpfs", ""},
+		mount{"proc", "/root/proc", "proc", ""},
+		mount{"sysfs", "/root/sys", "sysfs", ""},
+		mount{"debugfs", "/root/sys/kernel/debug", "debugfs", ""},
+		mount{"run", "/root/run", "tmpfs", ""})
 	if j.Modules != "" {
 		mounts = append(mounts,
 			mount{"tracefs", "/root/sys/kernel/tracing", "tracefs", ""},
@@ -168,14 +190,33 @@ func enterRoot(j job) error {
 		mounts = append(mounts, write)
 	}
 	for _, m := range mounts {
+		if m.fstype == "overlay" {
+			for _, d := range []string{"/layer/upper", "/layer/work"} {
+				if err := os.Mkdir(d, 0o755); err != nil {
+					return nil, err
+				}
+			}
+		}
 		if err := m.do(); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if err := unix.Chroot("/root"); err != nil {
-		return err
+	old, err := os.Open("/")
+	if err != nil {
+		return nil, err
 	}
-	return unix.Chdir("/")
+	return func() error {
+		defer old.Close()
+		if err := errors.Join(old.Chdir(), unix.Chroot(".")); err != nil {
+			return err
+		}
+		for _, m := range slices.Backward(mounts) {
+			if err := unix.Unmount(m.target, 0); err != nil {
+				return fmt.Errorf("unmount %s: %w", m.target, err)
+			}
+		}
+		return nil
+	}, errors.Join(unix.Chroot("/root"), unix.Chdir("/"))
 }
 
 // execute runs the program with the ports as its standard streams.

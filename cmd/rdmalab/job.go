@@ -18,26 +18,34 @@ import (
 	"github.com/cavaliergopher/cpio"
 )
 
-// job describes the guest's work.
-type job struct {
-	Args    []string
-	Env     []string
-	Dir     string
-	Release string
-	Modules string   // path of the kernel's modules on the host; none for User-mode Linux
-	Early   []string // module files in the initramfs, in loading order
-	Late    []string // module files that are loaded from the real root, relative to Modules
-	Write   string   // of --write
-	Probe   bool     // only check that the kernel boots
-
-	Userland bool // programs are shared that hide the host's
-	Terminal bool // the program runs on a terminal
-	Dilated  bool // check the clock
-	Host     int  // which of two machines this is; 0 if there is no other
+// setup is what the guest knows when it boots. It is in the initramfs.
+type setup struct {
+	Release  string
+	Modules  string   // path of the kernel's modules on the host; none for User-mode Linux
+	Early    []string // module files in the initramfs, in loading order
+	Late     []string // module files that are loaded from the host's root, relative to Modules
+	Probe    bool     // only check that the kernel boots
+	Userland bool     // programs are shared that hide the host's
+	Host     int      // which of two machines this is; 0 if there is no other
 }
 
-// started is what the guest reports before it runs the program.
-const started = "started\n"
+// job describes the guest's work. The guest gets it when it is ready.
+type job struct {
+	setup
+	Args     []string
+	Env      []string
+	Dir      string
+	Write    string // of --write
+	Terminal bool   // the program runs on a terminal
+	Dilated  bool   // check the clock
+	Restored *fresh // set if the machine was saved
+}
+
+// What the guest reports when it can take a job, and before it runs the program.
+const (
+	ready   = "ready\n"
+	started = "started\n"
+)
 
 // result is the guest's report at the end. The guest then waits for a byte, which the host
 // sends when it has all output.
@@ -70,11 +78,10 @@ func newJob(k kernel, args []string, write string) (job, error) {
 		return job{}, err
 	}
 	j := job{
-		Args:    append([]string{path}, args[1:]...),
-		Env:     append(os.Environ(), "VERBS_LAB="+k.release),
-		Dir:     dir,
-		Release: k.release,
-		Modules: k.modules,
+		setup: setup{Release: k.release, Modules: k.modules},
+		Args:  append([]string{path}, args[1:]...),
+		Env:   append(os.Environ(), "VERBS_LAB="+k.release),
+		Dir:   dir,
 	}
 	if write != "" {
 		if j.Write, err = filepath.Abs(write); err != nil {
@@ -93,19 +100,19 @@ func (j job) onHost(host int, k, other kernel) job {
 }
 
 // writeInitramfs writes a root with this program as /init, the modules that are
-// needed to mount the real root, and the job.
-func writeInitramfs(file string, k kernel, j job) error {
+// needed to mount the host's root, and the setup.
+func writeInitramfs(file string, k kernel, s setup) error {
 	var early []string
 	if !k.uml() {
 		names := slices.Clip(rdmaModules)
-		if j.Host != 0 {
+		if s.Host != 0 {
 			names = append(names, "virtio_net")
 		}
 		var err error
 		if early, err = k.moduleFiles(rootModules...); err != nil {
 			return err
 		}
-		if j.Late, err = k.moduleFiles(names...); err != nil {
+		if s.Late, err = k.moduleFiles(names...); err != nil {
 			return err
 		}
 	}
@@ -135,7 +142,7 @@ func writeInitramfs(file string, k kernel, j job) error {
 		if err := add(filepath.Base(m), cpio.TypeReg|0o644, data); err != nil {
 			return err
 		}
-		j.Early = append(slices.Clip(j.Early), filepath.Base(m))
+		s.Early = append(slices.Clip(s.Early), filepath.Base(m))
 	}
 	self, err := readSelf(k.arch)
 	if err != nil {
@@ -144,11 +151,11 @@ func writeInitramfs(file string, k kernel, j job) error {
 	if err := add("init", cpio.TypeReg|0o755, self); err != nil {
 		return err
 	}
-	text, err := json.Marshal(j)
+	text, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
-	if err := add("job.json", cpio.TypeReg|0o644, text); err != nil {
+	if err := add("setup.json", cpio.TypeReg|0o644, text); err != nil {
 		return err
 	}
 	if err := w.Close(); err != nil {

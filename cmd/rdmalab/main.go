@@ -23,6 +23,11 @@
 //	 ◄════ stdin, stdout, stderr, ══════╪═► program
 //	 ◄════ result: virtio-serial ports ═╪═══ exit status, kernel warnings
 //
+// Without KVM booting takes several seconds. So when a machine is ready for its program, its state
+// is stored in the cache, and later runs restore it in one second, until this machine restarts.
+// Each run has the same machine as the first, with the time and random numbers of its own.
+// Dilated time, icount, --peer and --debug boot every time.
+//
 // As the initramfs is this program itself, it needs no busybox and no image. This machine
 // needs QEMU, kmod, iproute2, xz and zstd. The maintained alternatives, virtme-ng and
 // vmtest, need Python or their own init, and neither sets up RDMA nor separates

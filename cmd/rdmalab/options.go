@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,9 +74,7 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 	}
 	args = append(args, icount...)
 	args = append(args, share("root", "/", "on")...)
-	if write != "" {
-		args = append(args, share("write", write, "off")...)
-	}
+	args = append(args, share("write", cmp.Or(write, dir), "off")...) // always, as machines are saved with it
 	if o.userland != "" {
 		args = append(args, share("userland", o.userland, "on")...)
 	}

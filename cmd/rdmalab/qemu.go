@@ -82,7 +82,7 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	}
 	defer os.RemoveAll(dir)
 	initramfs := filepath.Join(dir, "initramfs")
-	if err := writeInitramfs(initramfs, k, j); err != nil {
+	if err := writeInitramfs(initramfs, k, j.setup); err != nil {
 		return exitLab, err
 	}
 
@@ -106,6 +106,10 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	}
 	if opt.net != nil {
 		defer opt.net.detach(opt.host)
+	}
+	state, err := newState(k, opt, j, vm, dir)
+	if err != nil {
+		return exitLab, err
 	}
 
 	// The machine dies with this thread, so the thread must outlive it.
@@ -137,7 +141,7 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	}
 
 	stdout, stderr := &counter{w: io.Discard}, &counter{w: io.Discard}
-	rep := &report{up: make(chan struct{}), clock: clockCheck{factor: opt.factor}}
+	rep := &report{up: make(chan struct{}), clock: clockCheck{factor: opt.factor}, state: state, job: j}
 	var timedOut atomic.Bool
 	if opt.net != nil { // the other machine waits; for a single one --timeout is enough
 		watch := time.AfterFunc(bootLimit, func() {
@@ -205,6 +209,9 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 		return exitLab, fmt.Errorf("%w in %v%s", errBoot, bootLimit, tail(console))
 	case rep.err != nil:
 		return exitLab, rep.err
+	case !rep.started && state.restored:
+		os.Remove(state.file)
+		return exitLab, fmt.Errorf("%w: %s is of no use: %s%s", errBoot, state.file, vmStderr.Bytes(), tail(console))
 	case !rep.started && err != nil:
 		return exitLab, fmt.Errorf("machine: %w\n%s%s", err, vmStderr.Bytes(), tail(console))
 	case !rep.started && !rep.ended:
@@ -230,6 +237,8 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 
 // report is what the guest sends besides the program's output.
 type report struct {
+	state   *state
+	job     job
 	up      chan struct{} // closed when the program starts
 	started bool
 	ended   bool
@@ -238,13 +247,23 @@ type report struct {
 	err     error
 }
 
-// read reads the whole report, and answers when all output has arrived.
+// read gives the guest its job, reads the whole report, and answers when all output has arrived.
 func (r *report) read(c net.Conn, stdout, stderr *counter) {
+	if r.state.restored {
+		r.job.Restored = newFresh()
+		json.NewEncoder(c).Encode(r.job)
+	}
 	for in := bufio.NewReader(c); ; {
 		line, err := in.ReadString('\n')
 		switch {
 		case err != nil: // the machine is gone
 			return
+		case line == ready:
+			if err := r.state.save(); err != nil {
+				fmt.Fprintf(os.Stderr, "lab: the machine could not be saved: %v\n", err)
+			}
+			json.NewEncoder(c).Encode(r.job)
+			continue
 		case line == started:
 			r.started = true
 			close(r.up)
@@ -339,7 +358,7 @@ func accelerator(ctx context.Context, k kernel, opt options) string {
 	fmt.Fprintln(os.Stderr, "lab: trying KVM, once")
 	opt.accel, opt.timeout = "kvm", 10*time.Second
 	accel := "tcg"
-	code, err := boot(ctx, k, job{Probe: true, Release: k.release}, opt, stdio{in: strings.NewReader(""), out: io.Discard, err: io.Discard})
+	code, err := boot(ctx, k, job{setup: setup{Probe: true, Release: k.release}}, opt, stdio{in: strings.NewReader(""), out: io.Discard, err: io.Discard})
 	if err == nil && code == 0 {
 		accel = "kvm"
 	}

@@ -1,0 +1,170 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/debian"
+)
+
+// A state is that of a machine that is ready for a job, in a file. The first run with a kernel
+// and options saves it, and later ones restore it: that takes a second, and booting several.
+// It is of use for the same files, command line and QEMU until this machine restarts, as a
+// guest has measured the frequency of this machine's time stamp counter.
+type state struct {
+	file       string
+	restored   bool
+	unfinished string         // what is saved before it gets the name file
+	monitor    io.WriteCloser // QEMU's; nil if the machine is not to be saved
+	answers    io.Reader
+}
+
+// newState makes vm restore its state, or be saved when it is ready. Other machines boot each
+// time: KVM's boot quickly; the clocks of dilated and icount would go on from another start; two
+// machines, of which one may be down and boot again, must not repeat the numbers of their
+// connections; and with --debug the user sees the boot.
+func newState(k kernel, opt options, j job, vm *exec.Cmd, dir string) (*state, error) {
+	if opt.accel != "tcg" || k.uml() || opt.net != nil || opt.debug {
+		return &state{}, nil
+	}
+	sum := sha256.New()
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, err
+	}
+	initramfs, err := os.ReadFile(filepath.Join(dir, "initramfs"))
+	if err != nil {
+		return nil, err
+	}
+	args := strings.ReplaceAll(strings.Join(vm.Args, " "), "path="+cmp.Or(j.Write, dir)+",mount_tag=write", "")
+	fmt.Fprintf(sum, "%s%s%s", boot, initramfs, strings.ReplaceAll(args, dir, ""))
+	drivers, err := k.moduleFiles(rdmaModules...)
+	if err != nil {
+		return nil, err
+	}
+	files := []string{vm.Path, k.image}
+	for _, d := range drivers {
+		files = append(files, filepath.Join(k.modules, d))
+	}
+	for _, f := range files {
+		info, err := os.Stat(f)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(sum, "%s %d %d", f, info.Size(), info.ModTime().UnixNano())
+	}
+	s := &state{file: filepath.Join(debian.CacheDir(), fmt.Sprintf("%s%x", statePrefix(k, opt), sum.Sum(nil)[:8]))}
+	if exist(s.file) {
+		s.restored = true
+		vm.Env = append(os.Environ(), stateVariable+s.file)
+		vm.Args = append(vm.Args, "-incoming", "exec:cat "+stateFile)
+		return s, nil
+	}
+	s.unfinished = filepath.Join(debian.CacheDir(), statePrefix(k, opt)+"new")
+	vm.Env = append(os.Environ(), stateVariable+s.unfinished)
+	vm.Args = append(vm.Args, "-monitor", "stdio")
+	if s.monitor, err = vm.StdinPipe(); err != nil {
+		return nil, err
+	}
+	s.answers, err = vm.StdoutPipe()
+	return s, err
+}
+
+// QEMU passes a variable to the shell that reads or writes a state.
+const (
+	stateVariable = "LAB_STATE="
+	stateFile     = `"$LAB_STATE"`
+)
+
+// statePrefix begins the names of the states of a kernel with options. One is kept.
+func statePrefix(k kernel, opt options) string {
+	return fmt.Sprintf("state-%s-%s-%d-%d-", k.arch.name, k.release, opt.mem, opt.cpus)
+}
+
+// save saves the machine, which must be ready, if that is wanted.
+func (s *state) save() error {
+	if s.monitor == nil {
+		return nil
+	}
+	f, err := os.OpenFile(s.unfinished, os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) { // another lab saves its machine, or was killed
+		if info, err := os.Stat(s.unfinished); err == nil && time.Since(info.ModTime()) > time.Minute {
+			os.Remove(s.unfinished)
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	f.Close()
+	defer os.Remove(s.unfinished)
+	// The monitor does one command after the other.
+	if _, err := fmt.Fprintf(s.monitor, "migrate_set_parameter max-bandwidth 100G\nmigrate %q\ninfo migrate\ncont\ninfo status\n", "exec:cat >"+stateFile); err != nil {
+		return err
+	}
+	var text []string
+	for lines := bufio.NewScanner(s.answers); lines.Scan(); {
+		text = append(text, lines.Text())
+		if strings.HasPrefix(lines.Text(), "VM status:") {
+			break
+		}
+	}
+	if !slices.ContainsFunc(text, regexp.MustCompile(`(?i)^(migration )?status:\s+completed`).MatchString) {
+		return fmt.Errorf("QEMU: %q", text)
+	}
+	old, err := filepath.Glob(strings.TrimSuffix(s.unfinished, "new") + "*")
+	for _, f := range old {
+		if f != s.unfinished {
+			err = errors.Join(err, os.Remove(f))
+		}
+	}
+	return errors.Join(err, os.Rename(s.unfinished, s.file))
+}
+
+// fresh is what a machine needs that has not booted by itself but has been restored.
+type fresh struct {
+	Time time.Time
+	Seed []byte // of the kernel's random numbers
+}
+
+// newFresh returns what a machine needs that is restored now.
+func newFresh() *fresh {
+	f := &fresh{Time: time.Now(), Seed: make([]byte, 32)}
+	rand.Read(f.Seed)
+	return f
+}
+
+// apply sets the guest's clock and makes its random numbers differ from those of other machines
+// with the same state.
+func (f *fresh) apply() error {
+	now := unix.NsecToTimespec(f.Time.UnixNano())
+	if err := unix.ClockSettime(unix.CLOCK_REALTIME, &now); err != nil {
+		return os.NewSyscallError("clock_settime", err)
+	}
+	random, err := os.OpenFile("/dev/urandom", os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer random.Close()
+	if _, err := random.Write(f.Seed); err != nil {
+		return err
+	}
+	return os.NewSyscallError("RNDRESEEDCRNG", unix.IoctlSetInt(int(random.Fd()), unix.RNDRESEEDCRNG, 0))
+}
