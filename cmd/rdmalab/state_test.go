@@ -19,7 +19,7 @@ import (
 
 // TestState saves a machine, restores it, and boots another when its state is damaged.
 func TestState(t *testing.T) {
-	first, _, _ := lab(t, "sh", "-c", "dmesg | head -n 40 | md5sum; cat /proc/sys/kernel/random/uuid; date +%s")
+	first, _, _ := lab(t, "sh", "-c", "dmesg | head -n 200 | md5sum; cat /proc/sys/kernel/random/uuid; date +%s")
 	k, err := cachedKernel(kernels[0].name, archByName(runtime.GOARCH))
 	if err != nil {
 		t.Fatal(err)
