@@ -106,7 +106,7 @@ func addDevices(s setup) error {
 	return leave()
 }
 
-// receiveJob tells the host that this machine is ready, and returns its job.
+// receiveJob reports that this machine is ready, and returns its job.
 func receiveJob() (j job, err error) {
 	port, err := openPort(portResult)
 	if err != nil {

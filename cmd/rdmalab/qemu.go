@@ -247,7 +247,7 @@ type report struct {
 	err     error
 }
 
-// read gives the guest its job, reads the whole report, and answers when all output has arrived.
+// read sends the guest its job, reads the whole report, and answers when all output has arrived.
 func (r *report) read(c net.Conn, stdout, stderr *counter) {
 	if r.state.restored {
 		r.job.Restored = newFresh()

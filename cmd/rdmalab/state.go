@@ -37,9 +37,9 @@ type state struct {
 }
 
 // newState makes vm restore its state, or be saved when it is ready. Other machines boot each
-// time: KVM's boot quickly; the clocks of dilated and icount would go on from another start; two
-// machines, of which one may be down and boot again, must not repeat the numbers of their
-// connections; and with --debug the user sees the boot.
+// time. KVM's boot quickly, and the clocks of dilated and icount would go on from another start.
+// One of two machines may go down and boot again, and must not repeat the numbers of its
+// connections. With --debug the user sees the boot.
 func newState(k kernel, opt options, j job, vm *exec.Cmd, dir string) (*state, error) {
 	if opt.accel != "tcg" || k.uml() || opt.net != nil || opt.debug {
 		return &state{}, nil
@@ -93,7 +93,7 @@ const (
 	stateFile     = `"$LAB_STATE"`
 )
 
-// statePrefix begins the names of the states of a kernel with options. One is kept.
+// statePrefix begins the names of the states of a kernel with options. There is only one.
 func statePrefix(k kernel, opt options) string {
 	return fmt.Sprintf("state-%s-%s-%d-%d-", k.arch.name, k.release, opt.mem, opt.cpus)
 }
