@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,7 +73,11 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 	}
 	args = append(args, icount...)
 	args = append(args, share("root", "/", "on")...)
-	args = append(args, share("write", cmp.Or(write, dir), "off")...) // always, as machines are saved with it
+	if write != "" {
+		args = append(args, share("write", write, "off")...)
+	} else { // a machine is saved with this device
+		args = append(args, share("write", dir, "on")...)
+	}
 	if o.userland != "" {
 		args = append(args, share("userland", o.userland, "on")...)
 	}

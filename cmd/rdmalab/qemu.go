@@ -107,7 +107,7 @@ func boot(ctx context.Context, k kernel, j job, opt options, std stdio) (int, er
 	if opt.net != nil {
 		defer opt.net.detach(opt.host)
 	}
-	state, err := newState(k, opt, j, vm, dir)
+	state, err := newState(k, opt, vm, dir)
 	if err != nil {
 		return exitLab, err
 	}

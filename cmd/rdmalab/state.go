@@ -4,7 +4,6 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"errors"
@@ -40,7 +39,7 @@ type state struct {
 // time. KVM's boot quickly, and the clocks of dilated and icount would go on from another start.
 // One of two machines may go down and boot again, and must not repeat the numbers of its
 // connections. With --debug the user sees the boot.
-func newState(k kernel, opt options, j job, vm *exec.Cmd, dir string) (*state, error) {
+func newState(k kernel, opt options, vm *exec.Cmd, dir string) (*state, error) {
 	if opt.accel != "tcg" || k.uml() || opt.net != nil || opt.debug {
 		return &state{}, nil
 	}
@@ -53,8 +52,8 @@ func newState(k kernel, opt options, j job, vm *exec.Cmd, dir string) (*state, e
 	if err != nil {
 		return nil, err
 	}
-	args := strings.ReplaceAll(strings.Join(vm.Args, " "), "path="+cmp.Or(j.Write, dir)+",mount_tag=write", "")
-	fmt.Fprintf(sum, "%s%s%s", boot, initramfs, strings.ReplaceAll(args, dir, ""))
+	args := slices.DeleteFunc(slices.Clone(vm.Args), func(arg string) bool { return strings.Contains(arg, "mount_tag=write") })
+	fmt.Fprintf(sum, "%s%s%s", boot, initramfs, strings.ReplaceAll(strings.Join(args, " "), dir, ""))
 	drivers, err := k.moduleFiles(rdmaModules...)
 	if err != nil {
 		return nil, err
