@@ -97,9 +97,9 @@ func statePrefix(k kernel, opt options) string {
 	return fmt.Sprintf("state-%s-%s-%d-%d-", k.arch.name, k.release, opt.mem, opt.cpus)
 }
 
-// save saves the machine, which must be ready, if that is wanted.
+// save saves the machine, which must be ready, if that is wanted and no other lab has done it.
 func (s *state) save() error {
-	if s.monitor == nil {
+	if s.monitor == nil || exist(s.file) {
 		return nil
 	}
 	f, err := os.OpenFile(s.unfinished, os.O_CREATE|os.O_EXCL, 0o600)
@@ -113,7 +113,6 @@ func (s *state) save() error {
 		return err
 	}
 	f.Close()
-	defer os.Remove(s.unfinished)
 	// The monitor does one command after the other.
 	if _, err := fmt.Fprintf(s.monitor, "migrate_set_parameter max-bandwidth 100G\nmigrate %q\ninfo migrate\ncont\ninfo status\n", "exec:cat >"+stateFile); err != nil {
 		return err
@@ -126,6 +125,7 @@ func (s *state) save() error {
 		}
 	}
 	if !slices.ContainsFunc(text, regexp.MustCompile(`(?i)^(migration )?status:\s+completed`).MatchString) {
+		os.Remove(s.unfinished)
 		return fmt.Errorf("QEMU: %q", text)
 	}
 	old, err := filepath.Glob(strings.TrimSuffix(s.unfinished, "new") + "*")
