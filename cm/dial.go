@@ -153,21 +153,30 @@ func (d *Dialer) dialOnce(ctx context.Context, dst netip.AddrPort, e *Endpoint, 
 
 func (d *Dialer) timeout() time.Duration { return cmp.Or(d.ResolveTimeout, 2*time.Second) }
 
-// resolveAddr resolves dst, which finds the device that leads there.
+// resolveAddr resolves dst, which finds the device that leads there. The kernel asks the
+// neighbour for its address before it is ready to hear the answer, and looks again only when the
+// time is over (rdma_resolve_ip in drivers/infiniband/core/addr.c). Over a veth pair the answer
+// comes that early, so the first attempts are short.
 func (d *Dialer) resolveAddr(ctx context.Context, id *ID, dst netip.AddrPort) error {
 	if d.TOS != 0 {
 		if err := id.SetTOS(d.TOS); err != nil {
 			return err
 		}
 	}
-	err := id.resolveAddr(d.LocalAddr, dst, d.timeout())
-	if err == nil {
-		_, err = id.await(ctx, AddrResolved)
+	end := time.Now().Add(d.timeout())
+	for wait := 10 * time.Millisecond; ; wait *= 2 {
+		left := time.Until(end)
+		err := id.resolveAddr(d.LocalAddr, dst, min(wait, left))
+		if err == nil {
+			_, err = id.await(ctx, AddrResolved)
+		}
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.ETIMEDOUT) || wait >= left:
+			return fmt.Errorf("resolve address: %w", noRoute(portInUse(id, d.LocalAddr, err), dst.Addr()))
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("resolve address: %w", noRoute(portInUse(id, d.LocalAddr, err), dst.Addr()))
-	}
-	return nil
 }
 
 // resolve finds the device and starts to resolve the route. The caller makes the QP

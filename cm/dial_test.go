@@ -74,6 +74,7 @@ func TestConnectTimeout(t *testing.T) {
 
 // TestDefaultConnectTimeout dials a host that does not answer with the default timeout.
 func TestDefaultConnectTimeout(t *testing.T) {
+	t.Parallel()
 	labtest.RequireKernel(t)
 	if testing.Short() {
 		t.Skip("takes 30 s")

@@ -375,7 +375,8 @@ func (id *ID) bind(addr netip.AddrPort) error {
 }
 
 // ResolveAddr starts to find the device that leads to dst, from src if that is valid.
-// AddrResolved or AddrError follows.
+// AddrResolved or AddrError follows: only after the timeout if a neighbour's address was not
+// known and the neighbour answered immediately, as over a veth pair.
 func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
 	return fail("resolve address", dst.String(), id.resolveAddr(src, dst, timeout))
 }

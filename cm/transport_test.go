@@ -148,7 +148,9 @@ func TestTransportInUse(t *testing.T) {
 // TestIdleTimeout checks that a transport closes what is not in use after IdleTimeout, and
 // not before.
 func TestIdleTimeout(t *testing.T) {
+	t.Parallel()
 	labtest.Each(t, func(t *testing.T, device string) {
+		t.Parallel()
 		const timeout = 2 * time.Second
 		tr := &cm.Transport{CM: cm.DefaultTransport().CM, IdleTimeout: timeout}
 		for range 2 {

@@ -67,9 +67,9 @@ func TestLockedMemory(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer a.Close()
 			b := labtest.Must(l.Accept())(t)
-			defer b.Close()
+			defer wg.Go(func() { a.Close() })
+			defer wg.Go(func() { b.Close() })
 			for _, c := range []net.Conn{a, b} {
 				c.SetDeadline(time.Now().Add(5 * time.Minute))
 			}
