@@ -13,7 +13,7 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-var firstMessages = flag.Int("firstmessages", 200, "how many connections TestFirstMessage makes to each server")
+var firstMessages = flag.Int("firstmessages", 100, "how many connections TestFirstMessage makes to each server")
 
 // TestFirstMessage makes many connections to a server in Go and one in C, and immediately
 // exchanges a message over each. All processors are busy, and the servers are preempted

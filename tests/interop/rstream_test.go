@@ -218,19 +218,19 @@ func TestRstream(t *testing.T) {
 			opt rsock.Options
 			c   map[string]string
 		}{
-			{"one byte", rstream{500, 1, 1, true, nil}, def, nil},
+			{"one byte", rstream{200, 1, 1, true, nil}, def, nil},
 			{"nonblocking", rstream{10, 50, 5000, true, []string{"-T", "n"}}, def, nil},
 			{"blocking", rstream{10, 50, 5000, true, []string{"-T", "b"}}, def, nil},
 			{"polling", rstream{10, 50, 5000, true, []string{"-T", "a"}}, def, nil},
 			{"resolving", rstream{5, 10, 100, true, []string{"-T", "r"}}, def, nil},
 			{"keepalive", rstream{5, 10, 100, true, []string{"-k", "1"}}, def, nil},
-			{"large", rstream{2, 4, 4 << 20, true, nil}, def, nil},
+			{"large", rstream{1, 4, 4 << 20, true, nil}, def, nil},
 			{"C's small buffers", rstream{5, 20, 30000, true, []string{"-B", "4096", "-T", "b"}}, def, nil},
-			{"Go's small buffers and queues", rstream{5, 20, 30000, true, []string{"-T", "b"}}, tiny, nil},
-			{"Go's large buffers and queues", rstream{2, 5, 1 << 20, true, nil}, large, nil},
-			{"C's small queues", rstream{3, 1000, 100, true, nil}, def, ctiny},
-			{"small queues", rstream{3, 1000, 100, true, []string{"-B", "4096"}}, tiny, ctiny},
-			{"Go's large buffers, C's small queues", rstream{3, 3, 1 << 20, true, []string{"-T", "b"}}, large, ctiny},
+			{"Go's small buffers and queues", rstream{2, 20, 30000, true, []string{"-T", "b"}}, tiny, nil},
+			{"Go's large buffers and queues", rstream{1, 5, 1 << 20, true, nil}, large, nil},
+			{"C's small queues", rstream{3, 300, 100, true, nil}, def, ctiny},
+			{"small queues", rstream{3, 300, 100, true, []string{"-B", "4096"}}, tiny, ctiny},
+			{"Go's large buffers, C's small queues", rstream{2, 3, 1 << 20, true, []string{"-T", "b"}}, large, ctiny},
 		} {
 			t.Run(r.name, func(t *testing.T) {
 				rsConfigure(t, r.c)

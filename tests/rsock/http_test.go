@@ -106,12 +106,12 @@ func post(t *testing.T, client *http.Client, url string, seed, n int) {
 	}
 }
 
-// The sizes add up to some 54 MiB on each device and protocol.
+// The sizes add up to some 38 MiB on each device and protocol.
 const (
 	atOnce  = 100
 	small   = 100 << 10
 	bodies  = 2
-	large   = 8 << 20
+	large   = 4 << 20
 	inTurns = 30
 )
 
