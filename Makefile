@@ -35,7 +35,7 @@ demo: deps-lab build ## write, read back and compare over RDMA, on a real kernel
 
 # Those in tests read files of other modules, docs for one, which go test does not
 # notice to have changed. With -p 2 a package is compiled while the lab runs another.
-test: deps-test build ## run every test, those that need a kernel in the lab
+test: deps-test build bench-c ## run every test, those that need a kernel in the lab
 	$(GO) run ./gen -check -out abi
 	$(LAB) fetch
 	$(GO) test $$($(GO) list work | grep -v /verbs/tests/)
@@ -45,7 +45,7 @@ test: deps-test build ## run every test, those that need a kernel in the lab
 	cd tests/driver && GOWORK=off $(GO) test -count 1 -timeout 5m -exec "$(CURDIR)/$(LAB)" .
 	LAB_PEER=6.12 $(GO) test -short -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" ./tests/hosts
 
-test-kernels: deps-test build ## run the tests that need a kernel on every kernel
+test-kernels: deps-test build bench-c ## run the tests that need a kernel on every kernel
 	@failed=; for k in $(KERNELS); do \
 		echo "== kernel $$k"; \
 		export LAB_KERNEL=$$k; \
@@ -166,14 +166,14 @@ generate: deps-test ## regenerate package abi
 	$(GO) generate ./abi
 
 # What fails is "not measured" on the page.
-bench: deps-test build ## measure in the lab with dilated time, beside C, and write docs/benchmarks.md
+bench: deps-test build bench-c ## measure in the lab with dilated time, beside C, and write docs/benchmarks.md
 	@rm -rf build/bench && mkdir -p build/bench
 	$(LAB) fetch
 	@export LAB_ACCEL=dilated LAB_MEM=4096 LAB_TIMEOUT=100m LAB_WRITE="$(CURDIR)/build/bench" BENCH_RECORDS="$(CURDIR)/build/bench"; \
 	$(GO) test -v -count 1 -timeout 100m -exec "$(CURDIR)/$(LAB)" ./tests/bench -reps 30 -lasting 50ms; s=$$?; \
 	$(GO) run ./tests/bench/benchdoc lab build/bench && exit $$s
 
-bench-native: deps-native build native-go ## measure posting and polling at full speed, beside libibverbs and cgo, and write docs/benchmarks.md
+bench-native: deps-native build bench-c native-go ## measure posting and polling at full speed, beside libibverbs and cgo, and write docs/benchmarks.md
 	@rm -rf build/bench-native && mkdir -p build/bench-native
 	cd tests/bench/cgo && GOWORK=off CGO_ENABLED=1 $(GO) build -o "$(CURDIR)/build/native-cgo" .
 	LAB_KERNEL=uml $(LAB) fetch
@@ -181,10 +181,10 @@ bench-native: deps-native build native-go ## measure posting and polling at full
 	$(GO) test -v -count 1 -timeout 60m -run TestNative -exec "$(CURDIR)/$(LAB)" ./tests/bench -native -reps 30; s=$$?; \
 	$(GO) run ./tests/bench/benchdoc native build/bench-native && exit $$s
 
-bench-counted: deps-test build native-go ## measure some of bench by a clock that counts instructions, and write docs/benchmarks.md
+bench-counted: deps-test build bench-c native-go ## measure some of bench by a clock that counts instructions, and write docs/benchmarks.md
 	$(call counted,bench-counted,TestNative|TestConnect|TestStream,9) $(GO) run ./tests/bench/benchdoc counted build/bench-counted && exit $$s
 
-bench-quick: deps-test build native-go ## count the instructions of posting and polling, and fail if there are 5 % more than recorded
+bench-quick: deps-test build bench-c native-go ## count the instructions of posting and polling, and fail if there are 5 % more than recorded
 	$(call counted,bench-quick,TestNative,1) test $$s = 0 && $(GO) run ./tests/bench/benchdoc check counted build/bench-quick
 
 # counted leaves in build/$(1) what the tests $(2) measure in $(3) rounds, and their
@@ -201,6 +201,14 @@ native-go:
 	$(GO) build -tags verbs_mute $(MUTE) -o build/native-go ./tests/bench/native
 
 MUTE = -overlay tests/bench/native/testdata/overlay.json
+
+# The C programs that stand beside those of tests/bench. The emulated machine would take long
+# to compile them.
+bench-c: $(patsubst tests/bench/c/%.c,build/c/%,$(wildcard tests/bench/c/*.c))
+
+build/c/%: tests/bench/c/%.c $(wildcard tests/bench/c/*.h)
+	@mkdir -p build/c
+	gcc -O2 -Wall -Werror -o $@ $< $(if $(filter %/hurry,$@),-shared -fPIC,-lrdmacm -libverbs)
 
 build: ## build the programs into build/
 	@mkdir -p build
@@ -225,4 +233,4 @@ deps-test:
 deps-native:
 	$(call need,$(NATIVE_DEBS))
 
-.PHONY: help demo test test-kernels test-arm64 test-peers valkey tables soak race lint fuzz hosts faults generate bench bench-native bench-counted bench-quick native-go build clean deps-lab deps-test deps-native
+.PHONY: help demo test test-kernels test-arm64 test-peers valkey tables soak race lint fuzz hosts faults generate bench bench-native bench-counted bench-quick native-go bench-c build clean deps-lab deps-test deps-native

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Built returns the path of one of this project's programs, which make build
-// has built, for the packages in tests.
+// Built returns the path of one of this project's programs, which make build has built, or
+// make bench-c if its name begins with c/, for the packages in tests.
 func Built(t testing.TB, name string) string {
 	t.Helper()
 	dir := "../../build/"
@@ -22,7 +22,7 @@ func Built(t testing.TB, name string) string {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("%v: run make build", err)
+		t.Fatalf("%v: run make build bench-c", err)
 	}
 	return path
 }

@@ -13,7 +13,7 @@ import (
 func TestConnect(t *testing.T) {
 	loop := side{labtest.Built(t, "connect"), "7479", []string{"-loop"}}
 	dial := side{loop.program, "7480", nil}
-	c := side{compile(t, "connect.c", "-lrdmacm", "-libverbs"), "7481", nil}
+	c := side{labtest.Built(t, "c/connect"), "7481", nil}
 	disableTimeWait(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)
@@ -41,7 +41,7 @@ func TestConnect(t *testing.T) {
 // TestFirstByte makes connections and exchanges one message on each, there and back.
 func TestFirstByte(t *testing.T) {
 	ours := side{labtest.Built(t, "connect"), "7507", nil}
-	c := side{compile(t, "connect.c", "-lrdmacm", "-libverbs"), "7508", nil}
+	c := side{labtest.Built(t, "c/connect"), "7508", nil}
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)
 		ours.serve(t, addr)

@@ -23,7 +23,7 @@ func TestFirstMessage(t *testing.T) {
 	reluctant := func(port, program string) side { return side{"nice", port, []string{"-n", "10", program}} }
 	servers := map[string]side{
 		"Go": reluctant("7509", program),
-		"C":  reluctant("7510", compile(t, "connect.c", "-lrdmacm", "-libverbs")),
+		"C":  reluctant("7510", labtest.Built(t, "c/connect")),
 	}
 	disableTimeWait(t)
 	preempt(t)

@@ -11,14 +11,14 @@ import (
 // TestLayers sends large messages in one direction through each package that can, and
 // compares with C's verbs and with TCP on the same link.
 func TestLayers(t *testing.T) {
-	stream := compile(t, "stream.c", "-lrdmacm", "-libverbs")
+	stream := labtest.Built(t, "c/stream")
 	layers := labtest.Built(t, "layers")
 	sides := []side{
 		{labtest.Built(t, "transfer"), "7501", nil},
 		{layers, "7502", []string{"rconn"}},
 		{layers, "7503", []string{"rmsg"}},
 		{labtest.Built(t, "stream"), "7504", nil},
-		{compile(t, "transfer.c", "-lrdmacm", "-libverbs"), "7505", nil},
+		{labtest.Built(t, "c/transfer"), "7505", nil},
 		{stream, "7506", []string{"-t"}},
 	}
 	names := []string{"uverbs, SEND of 64 KiB", "rconn, SEND of 64 KiB", "rmsg, messages of 64 KiB", "rsock, writes of 64 KiB"}

@@ -12,7 +12,7 @@ import (
 // with one message in flight, and measures the memory of the connections.
 func TestMany(t *testing.T) {
 	ours := side{labtest.Built(t, "many"), "7495", nil}
-	c := side{compile(t, "many.c", "-lrdmacm", "-libverbs"), "7496", nil}
+	c := side{labtest.Built(t, "c/many"), "7496", nil}
 	disableTimeWait(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)

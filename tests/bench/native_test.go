@@ -22,7 +22,7 @@ func TestNative(t *testing.T) {
 	sides := []side{
 		{labtest.Built(t, "native-go"), "7490", nil},
 		{labtest.Built(t, "native-go"), "7493", []string{"-single"}},
-		{compile(t, "native.c", "-lrdmacm", "-libverbs"), "7491", nil},
+		{labtest.Built(t, "c/native"), "7491", nil},
 	}
 	if !*counted {
 		sides = append(sides, side{labtest.Built(t, "native-cgo"), "7492", nil})

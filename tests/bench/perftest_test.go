@@ -25,7 +25,7 @@ import (
 // for other works: perftest's programs measure once, and libibverbs takes long to start.
 func TestPerftest(t *testing.T) {
 	verbs := labtest.Built(t, "verbs")
-	hurry := compile(t, "hurry.c", "-shared", "-fPIC")
+	hurry := labtest.Built(t, "c/hurry")
 	start, ticks := time.Now(), tsc.Read()
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)

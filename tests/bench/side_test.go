@@ -9,7 +9,6 @@ import (
 	"math"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,17 +37,6 @@ func scaled(n int) int {
 type side struct {
 	program, port string
 	options       []string
-}
-
-// compile builds one of the C programs.
-func compile(t *testing.T, source string, libs ...string) string {
-	t.Helper()
-	bin := filepath.Join(t.TempDir(), strings.TrimSuffix(source, ".c"))
-	args := append([]string{"-O2", "-Wall", "-Werror", "-o", bin, filepath.Join("c", source)}, libs...)
-	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
-		t.Fatalf("gcc: %v\n%.2000s", err, out)
-	}
-	return bin
 }
 
 func (s side) command(args ...string) *exec.Cmd {

@@ -19,7 +19,7 @@ import (
 func TestStart(t *testing.T) {
 	labtest.Require(t)
 	ours := side{strip(t, labtest.Built(t, "first")), "7497", nil}
-	c := side{strip(t, compile(t, "first.c", "-lrdmacm", "-libverbs")), "7498", nil}
+	c := side{strip(t, labtest.Built(t, "c/first")), "7498", nil}
 	listed := map[string]string{}
 	o, b := both(ours, c, func(s side) result {
 		text, took := s.firstLine(t)

@@ -9,7 +9,7 @@ import (
 
 // TestStream sends bytes over rsock, and compares with rsockets and with TCP on the same link.
 func TestStream(t *testing.T) {
-	program := compile(t, "stream.c", "-lrdmacm", "-libverbs")
+	program := labtest.Built(t, "c/stream")
 	ours := side{labtest.Built(t, "stream"), "7482", nil}
 	rsockets := side{program, "7483", nil}
 	tcp := side{program, "7484", []string{"-t"}}

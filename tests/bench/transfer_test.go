@@ -26,7 +26,7 @@ func TestRate(t *testing.T) { transfer(t, rates) }
 
 func transfer(t *testing.T, measure func(t *testing.T, device string, ours, c side)) {
 	ours := side{labtest.Built(t, "transfer"), "7493", nil}
-	c := side{compile(t, "transfer.c", "-lrdmacm", "-libverbs"), "7494", nil}
+	c := side{labtest.Built(t, "c/transfer"), "7494", nil}
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := labtest.AddrOf(device)
 		ours.serve(t, addr)
