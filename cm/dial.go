@@ -165,7 +165,7 @@ func (d *Dialer) resolveAddr(ctx context.Context, id *ID, dst netip.AddrPort) er
 	}
 	end := time.Now().Add(d.timeout())
 	for wait := 10 * time.Millisecond; ; wait *= 2 {
-		left := time.Until(end)
+		left := max(time.Until(end), 0)
 		err := id.resolveAddr(d.LocalAddr, dst, min(wait, left))
 		if err == nil {
 			_, err = id.await(ctx, AddrResolved)
