@@ -218,7 +218,7 @@ func TestRstream(t *testing.T) {
 			opt rsock.Options
 			c   map[string]string
 		}{
-			{"one byte", rstream{200, 1, 1, true, nil}, def, nil},
+			{"one byte", rstream{500, 1, 1, true, nil}, def, nil},
 			{"nonblocking", rstream{10, 50, 5000, true, []string{"-T", "n"}}, def, nil},
 			{"blocking", rstream{10, 50, 5000, true, []string{"-T", "b"}}, def, nil},
 			{"polling", rstream{10, 50, 5000, true, []string{"-T", "a"}}, def, nil},
