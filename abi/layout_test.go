@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"unsafe"
+
+	"github.com/goverbs/verbs/internal/labtest/tool"
 )
 
 // typ is a Go type with its C type. path leads from the named C type to the unnamed one
@@ -77,7 +79,7 @@ func TestLayoutAgainstC(t *testing.T) {
 
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "layout")
-	cc := exec.Command("gcc", "-w", "-O0", "-x", "c", "-", "-o", bin,
+	cc := exec.Command(tool.Path(t, "gcc"), "-w", "-O0", "-x", "c", "-", "-o", bin,
 		"-I", filepath.Join(root, "usr/include"), "-isystem", filepath.Join(root, "usr/lib/linux/uapi", map[string]string{"amd64": "x86", "arm64": "arm64", "s390x": "s390"}[runtime.GOARCH]))
 	cc.Stdin = strings.NewReader(src.String())
 	if out, err := cc.CombinedOutput(); err != nil {

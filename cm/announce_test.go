@@ -13,6 +13,7 @@ import (
 
 // TestAnnounce announces private data in Setup on both sides.
 func TestAnnounce(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		announce := func(s string) cm.Options {
 			return cm.Options{PrivateData: []byte("not this"), Setup: func(e *cm.Endpoint) error {

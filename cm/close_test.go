@@ -15,6 +15,7 @@ import (
 // TestCloseAgain closes an endpoint while the program still has a region in its
 // PD: that fails, and succeeds when the region is closed.
 func TestCloseAgain(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		before := labtest.Inventory(t)
 		client, server := labtest.Connect(t.Context(), t, labtest.AddrOf(device)+":0", cm.Options{}, cm.Options{})

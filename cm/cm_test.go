@@ -72,7 +72,10 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-func TestReject(t *testing.T) { labtest.Each(t, reject) }
+func TestReject(t *testing.T) {
+	labtest.RequireBoth(t)
+	labtest.Each(t, reject)
+}
 
 func reject(t *testing.T, device string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -92,7 +92,7 @@ func TestDefaultConnectTimeout(t *testing.T) {
 
 // TestDialNames dials names with two addresses; only the last one answers.
 func TestDialNames(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	hosts := labtest.Must(os.ReadFile("/etc/hosts"))(t)
 	defer os.WriteFile("/etc/hosts", hosts, 0o644)
 	// The resolver would move an address without a route to the end.

@@ -17,7 +17,7 @@ import (
 // TestExamples runs the examples in the lab, where they have a device. An example
 // that fails ends the test.
 func TestExamples(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireBoth(t)
 	var stop context.CancelFunc
 	ctx, stop = context.WithTimeout(t.Context(), time.Minute)
 	defer stop()

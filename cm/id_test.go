@@ -16,7 +16,7 @@ import (
 
 // TestOptions sets every option.
 func TestOptions(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireBoth(t)
 	ch := labtest.Made(cm.NewChannel())(t)
 	id := labtest.Made(ch.NewID())(t)
 	any6 := netip.MustParseAddrPort("[::]:0")
@@ -36,6 +36,7 @@ func TestOptions(t *testing.T) {
 
 // TestMigrate moves an ID with a pending event, and continues on the new channel.
 func TestMigrate(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		from, to := labtest.Must(cm.NewChannel())(t), labtest.Must(cm.NewChannel())(t)
 		labtest.Close(t, from)
@@ -76,7 +77,7 @@ func TestMigrate(t *testing.T) {
 // TestUserEvent adds an event of the program to an ID, if the kernel supports
 // that.
 func TestUserEvent(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireBoth(t)
 	ch := labtest.Made(cm.NewChannel())(t)
 	id := labtest.Made(ch.NewID())(t)
 	err := id.WriteEvent(7, 0x1122334455667788)
@@ -93,7 +94,7 @@ func TestUserEvent(t *testing.T) {
 }
 
 func TestPortSpaces(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireBoth(t)
 	ch := labtest.Made(cm.NewChannel())(t)
 	for _, space := range []cm.PortSpace{cm.PortSpaceTCP, cm.PortSpaceUDP, cm.PortSpaceIPoIB, cm.PortSpaceIB} {
 		id := labtest.Must(ch.NewIDIn(space))(t)
@@ -110,7 +111,7 @@ func TestPortSpaces(t *testing.T) {
 // TestClosedID checks that calls on a closed ID do not reach the ID for which the
 // kernel reuses its handle.
 func TestClosedID(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireBoth(t)
 	ch := labtest.Made(cm.NewChannel())(t)
 	addr := netip.MustParseAddrPort(labtest.Addr + ":0")
 	for range 20 {

@@ -14,7 +14,7 @@ import (
 // TestInitAttr compares the attributes of the QPs on both sides with those that the connection
 // manager returns, with and without RDMA READs of the peer.
 func TestInitAttr(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireBoth(t)
 	loop, _, addr := newLoop(t, labtest.RXE)
 	ask := func(id *cm.ID) verbs.QPAttr {
 		t.Helper()

@@ -26,6 +26,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 // TestShutdown checks that Shutdown waits for accepted connections, at most until its
 // context ends.
 func TestShutdown(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)
 		l := labtest.Must(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
@@ -59,6 +60,7 @@ func TestShutdown(t *testing.T) {
 // TestBacklog checks that requests beyond the backlog are turned away, and that those
 // that wait can be accepted.
 func TestBacklog(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		const backlog, dials = 4, 12
 		ctx := within(t, 60*time.Second)
@@ -91,6 +93,7 @@ func TestBacklog(t *testing.T) {
 // TestPortInUse listens twice on a port, on the wildcard or on an address of the
 // device, and dials from the port.
 func TestPortInUse(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)
 		own := labtest.AddrOf(device)

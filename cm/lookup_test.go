@@ -14,6 +14,7 @@ import (
 )
 
 func TestLookup(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		p, err := cm.Lookup(t.Context(), labtest.AddrOf(device))
 		if device == labtest.SIW { // it has a route, but no port space for datagrams

@@ -17,6 +17,7 @@ import (
 // TestByHand connects QPs that the program has made, with IDs only, as programs on
 // librdmacm can.
 func TestByHand(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)
 		dev := labtest.OpenDevice(t, device)

@@ -15,7 +15,7 @@ import (
 // TestMulticastIPv6 joins a group that kernels support on InfiniBand but not on
 // RoCE, where they return an internal errno.
 func TestMulticastIPv6(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireBoth(t)
 	d := cm.Dialer{LocalAddr: netip.MustParseAddrPort("[fd00:9::1]:0")}
 	m, err := d.Join(within(t, 20*time.Second), "ff05::1234", false)
 	if err == nil {

@@ -49,6 +49,7 @@ func TestPortsInUse(t *testing.T) {
 // after Setup has posted receives: a dial that takes another must not flush them, as the CQ is
 // the program's.
 func TestDialPortsInUse(t *testing.T) {
+	labtest.RequireBoth(t)
 	host := usePorts(t, 100, 30)
 	ctx := within(t, time.Minute)
 	dev := labtest.OpenDevice(t, labtest.SIW)

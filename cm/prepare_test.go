@@ -14,6 +14,7 @@ import (
 
 // TestPrepare chooses PD and CQ when the device is known, on both sides.
 func TestPrepare(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)
 		dev := labtest.OpenDevice(t, device)

@@ -14,6 +14,7 @@ import (
 // TestRejectECE offers extensions, which the peer rejects. iWARP carries neither
 // the offer nor the reason.
 func TestRejectECE(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		offer, reason := cm.ECE{VendorID: 0x1234, Options: 5}, 35
 		client, request := labtest.Request(t, device, cm.ConnParam{ECE: offer})

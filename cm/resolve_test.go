@@ -28,7 +28,7 @@ func TestResolveNeighbour(t *testing.T) {
 			labtest.Shell(t, "rdma link add near type "+kind+" netdev near")
 			t.Cleanup(func() { labtest.Shell(t, "rdma link delete near") })
 			d := cm.Dialer{ResolveTimeout: 20 * time.Second, ConnectTimeout: 50 * time.Millisecond}
-			for range 3 {
+			for range labtest.Rounds(3, 1) {
 				labtest.Shell(t, "ip neigh flush dev near")
 				start := time.Now()
 				_, err := d.Dial(t.Context(), "10.9.7.2:7471")

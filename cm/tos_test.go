@@ -12,7 +12,7 @@ import (
 
 // TestDialTOS checks that the QPs of both sides send with the dialer's traffic class.
 func TestDialTOS(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireBoth(t)
 	ctx := within(t, 20*time.Second)
 	l := labtest.Made(cm.Listen(ctx, labtest.Addr+":0"))(t)
 	accepted := make(chan *cm.Endpoint, 1)

@@ -105,6 +105,7 @@ func TestTransport(t *testing.T) {
 // TestTransportInUse closes a transport while it has a listener, a request, and an object of
 // the program on one of its devices.
 func TestTransportInUse(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := within(t, 20*time.Second)
 		tr := &cm.Transport{CM: cm.DefaultTransport().CM, IdleTimeout: -1}

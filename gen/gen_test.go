@@ -9,12 +9,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/goverbs/verbs/internal/labtest/tool"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
 // TestGolden generates from small headers that contain every construct.
 func TestGolden(t *testing.T) {
+	tool.Path(t, "clang")
 	h, err := parseHeaders(context.Background(), "testdata", []string{"rdma/sample.h"})
 	if err != nil {
 		t.Fatal(err)
@@ -48,6 +51,7 @@ func TestGolden(t *testing.T) {
 }
 
 func TestBitfieldRefused(t *testing.T) {
+	tool.Path(t, "clang")
 	h, err := parseHeaders(context.Background(), "testdata", []string{"rdma/bitfield.h"})
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +62,7 @@ func TestBitfieldRefused(t *testing.T) {
 }
 
 func TestBrokenHeader(t *testing.T) {
+	tool.Path(t, "clang")
 	_, err := parseHeaders(context.Background(), "testdata", []string{"rdma/broken.h"})
 	if err == nil || !strings.Contains(err.Error(), "error:") {
 		t.Errorf("parse: %v", err)

@@ -17,6 +17,7 @@ import (
 // TestConnect exchanges private data, with and without advertisements, in both
 // directions, and uses the advertised regions.
 func TestConnect(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, adverts := range []int{0, 1} {
 			var theirs *LocalRegion
@@ -166,6 +167,7 @@ func TestOptions(t *testing.T) {
 // TestSharedPD uses allocated and registered regions with several connections in one
 // protection domain, and tests that those of other domains are refused.
 func TestSharedPD(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		pd := labtest.Made(labtest.OpenDevice(t, device).AllocPD())(t)
 		shared := labtest.Must(Alloc(pd, 4096, ReadWrite))(t)

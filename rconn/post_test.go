@@ -59,6 +59,7 @@ func rights(t *testing.T, device string) (access verbs.Access, caps uint64) {
 // TestPost posts every operation with Post and PostTo: it completes and has its effect,
 // or the device lacks it and the error reports that.
 func TestPost(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		access, caps := rights(t, device)
 		p := newTestConns(t, device, access, 4)
@@ -366,6 +367,7 @@ func bindError(c *Conn, w *Window, part Span, access verbs.Access) error {
 // TestInvalidate invalidates a region's key on siw, from this side and from the peer's.
 // rxe refuses that: it only invalidates windows' keys.
 func TestInvalidate(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, local := range []bool{true, false} {
 			p := newTestConns(t, device, ReadWrite, 2)

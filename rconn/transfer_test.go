@@ -52,6 +52,7 @@ func TestSend(t *testing.T) {
 // TestWriteRead writes to and reads from the peer's memory, with all sizes and some
 // offsets, from either side.
 func TestWriteRead(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := newPair(t, device, Options{Adverts: 1}, Options{Adverts: 1})
 		for side, cs := range [][2]*Conn{{a, b}, {b, a}} {

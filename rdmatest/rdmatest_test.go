@@ -20,7 +20,7 @@ import (
 )
 
 func TestEach(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireBoth(t)
 	var names []string
 	rdmatest.Each(t, func(t *testing.T, d rdmatest.Device) {
 		names = append(names, d.Name)

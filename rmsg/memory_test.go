@@ -18,12 +18,13 @@ import (
 // documented limits: idle, with traffic, and after it.
 func TestMemory(t *testing.T) {
 	labtest.RequireKernel(t)
-	const conns, most = 25, 432 << 10
+	const most = 432 << 10
+	conns := labtest.Rounds(25, 5)
 	labtest.Each(t, func(t *testing.T, device string) {
 		before, resident := pinnedBytes(t), rss(t)
 		server, client := run(t, rmsg.Options{}), run(t, rmsg.Options{})
 		ln := listen(t, server, device)
-		var pairs [conns][2]*rmsg.Socket
+		pairs := make([][2]*rmsg.Socket, conns)
 		for i := range pairs {
 			pairs[i][0] = labtest.Must((&rmsg.Dialer{Loop: client}).Connect(ln.Addr().String()))(t)
 			pairs[i][1] = labtest.Must(ln.Accept(within(t)))(t)
@@ -83,9 +84,9 @@ func TestMemory(t *testing.T) {
 			all.Wait()
 		}
 		check("idle", most, 0)
-		each(200, 100)
+		each(labtest.Rounds(200, 20), 100)
 		check("after small messages", most, 0)
-		each(20, 8<<10)
+		each(labtest.Rounds(20, 5), 8<<10)
 		check("after messages of 8 KiB", most, 0)
 		each(3, 200<<10)
 		check("after messages of 200 KiB", most, 4<<20)

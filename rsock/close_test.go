@@ -289,8 +289,9 @@ func TestCopies(t *testing.T) {
 
 // TestBothWrite tests that two sides that write at the same time do not block each other.
 func TestBothWrite(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
-		data := randomBytes(2 << 20)
+		data := randomBytes(labtest.Rounds(2<<20, 300<<10))
 		a, b := connect(t, device, rsock.Options{})
 		var wg sync.WaitGroup
 		for _, c := range []*rsock.Conn{a, b} {

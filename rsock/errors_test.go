@@ -81,6 +81,7 @@ func TestErrors(t *testing.T) {
 
 // TestErrorsOfDevices tests errors of Dial, Listen, Accept and connections.
 func TestErrorsOfDevices(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		host := labtest.AddrOf(device)
 		l := labtest.Must(rsock.Listen("rdma", host+":0"))(t)

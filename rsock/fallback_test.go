@@ -285,7 +285,7 @@ func TestFallbackMissing(t *testing.T) {
 // TestSeveralAddresses dials a name whose second address alone has RDMA. It tests that
 // the error is the refusal there, and that TCP is not used.
 func TestSeveralAddresses(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	hosts := labtest.Must(os.ReadFile("/etc/hosts"))(t)
 	defer os.WriteFile("/etc/hosts", hosts, 0o644)
 	hosts2 := string(hosts) + "\n127.0.0.9 two.example\n" + labtest.Addr + " two.example\n"

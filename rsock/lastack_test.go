@@ -13,7 +13,7 @@ import (
 // TestLastAck tests that the side that has read DISCONNECT waits lastAckTimeout for the peer to
 // end the connection: rxe may not have acknowledged it yet, and would not after the end.
 func TestLastAck(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireBoth(t)
 	l := labtest.Must(Listen("rdma", labtest.Addr+":0"))(t)
 	defer l.Close()
 	for _, peerCloses := range []bool{true, false} {

@@ -18,6 +18,7 @@ import (
 // does not acknowledge a message if the program disconnects as soon as it receives it,
 // and drops acknowledgements.
 func TestCloseAfterPeer(t *testing.T) {
+	labtest.RequireBoth(t)
 	for name, c := range map[string]struct {
 		end  bool                   // sent and acknowledged before
 		late func(*Conn, time.Time) // what arrives after the peer has ended

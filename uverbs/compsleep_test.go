@@ -14,6 +14,7 @@ import (
 
 // TestSleep checks that events, Wake and deadlines end a sleep, and that none is lost.
 func TestSleep(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Events: true})
 		ch := b.RecvCQ.Channel()

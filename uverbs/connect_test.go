@@ -14,6 +14,7 @@ import (
 // TestConnectGrantsNothing connects with zero options, and checks that the peer may
 // send, and not write even where the memory allows it.
 func TestConnectGrantsNothing(t *testing.T) {
+	labtest.RequireBoth(t)
 	a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.RXE})
 	ends := [2]verbs.QPAddr{}
 	for i, s := range []*labtest.Side{a, b} {

@@ -14,6 +14,7 @@ import (
 // TestFencedAgain makes rxe send fenced requests again, because the peer does not accept
 // any yet. It would let a fenced READ or atomic wait for itself.
 func TestFencedAgain(t *testing.T) {
+	labtest.RequireBoth(t)
 	rxe := labtest.OpenDevice(t, labtest.RXE)
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpFetchAdd, verbs.OpCompareSwap} {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.RXE})

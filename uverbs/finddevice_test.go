@@ -16,6 +16,7 @@ import (
 
 // TestFindDevice finds each device by its GUID, interface and addresses.
 func TestFindDevice(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		want := labtest.Must(uverbs.Find(device))(t)
 		if want.Name != device {

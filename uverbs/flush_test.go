@@ -14,6 +14,7 @@ import (
 // TestFlush posts requests to a QP before and after it is moved to the error state: all
 // are flushed, in order, so that a program can wait for the last.
 func TestFlush(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, _ := labtest.NewPair(t, labtest.PairOptions{Device: device})
 		post := func(id uint64) {

@@ -89,6 +89,7 @@ func TestImportBadFile(t *testing.T) {
 
 // TestCounters checks that sent packets are counted.
 func TestCounters(t *testing.T) {
+	labtest.RequireBoth(t)
 	a, b := labtest.NewPair(t, labtest.PairOptions{})
 	read := func() uint64 {
 		c := labtest.Must(a.PD.Context().Counters(1))(t)

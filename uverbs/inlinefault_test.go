@@ -14,6 +14,7 @@ import (
 // TestInlineFault posts inline data from memory that is unmapped, in a program that
 // recovers from the fault: the queue can still be used.
 func TestInlineFault(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 32}, All: true})
 		unmapped := labtest.Must(mmap.NewBuffer(4096, mmap.BufferOptions{}))(t)

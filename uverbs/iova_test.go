@@ -16,6 +16,7 @@ import (
 // TestIOVA reads from a region by the address that the program chose for it. A driver
 // that supports only the memory's address must refuse others.
 func TestIOVA(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device})
 		const iova = 1 << 20

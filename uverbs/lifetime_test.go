@@ -35,7 +35,7 @@ func kernelObjects(t *testing.T) (n int) {
 // TestUnreachableClosed drops objects without closing them: collections release all of
 // them, in an order that the kernel accepts.
 func TestUnreachableClosed(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireBoth(t)
 	before := kernelObjects(t)
 	makeObjects := func() []any {
 		ctx := labtest.Must(uverbs.Open(""))(t)
@@ -48,7 +48,8 @@ func TestUnreachableClosed(t *testing.T) {
 		return []any{qp}
 	}
 	var reachable [][]any
-	for range 10 {
+	n := labtest.Rounds(10, 3)
+	for range n {
 		reachable = append(reachable, makeObjects())
 	}
 	if kernelObjects(t) < before+10*6 {
@@ -99,6 +100,7 @@ func TestUnreachableMRStaysOpen(t *testing.T) {
 
 // TestRemoteWriteAlone checks the error for a region whose access lacks AccessLocalWrite.
 func TestRemoteWriteAlone(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := labtest.OpenDevice(t, device)
 		pd := labtest.Made(ctx.AllocPD())(t)
@@ -113,6 +115,7 @@ func TestRemoteWriteAlone(t *testing.T) {
 
 // TestCallerMemory moves data between slices of the Go heap.
 func TestCallerMemory(t *testing.T) {
+	labtest.RequireBoth(t)
 	a, b := labtest.NewPair(t, labtest.PairOptions{})
 	src, dst := []byte("from the Go heap, at any address"), make([]byte, 64)
 	from := labtest.Must(a.PD.RegisterMR(src, 0))(t)
@@ -129,6 +132,7 @@ func TestCallerMemory(t *testing.T) {
 
 // TestStates moves a QP through all states and compares them with the kernel's.
 func TestStates(t *testing.T) {
+	labtest.RequireBoth(t)
 	a, b := labtest.NewPair(t, labtest.PairOptions{RC: uverbs.ConnectOptions{Timeout: 13, RetryCount: 5, RNRRetry: 3, MinRNRTimer: 9, MaxRDAtomic: 4, MaxDestRDAtomic: 4}})
 	query := func(want verbs.QPState) verbs.QPAttr {
 		t.Helper()
@@ -191,6 +195,7 @@ func TestStates(t *testing.T) {
 }
 
 func TestSignalAll(t *testing.T) {
+	labtest.RequireBoth(t)
 	a, b := labtest.NewPair(t, labtest.PairOptions{All: true})
 	send(t, a.QP, verbs.SendWR{ID: 3, Opcode: verbs.OpRDMAWrite, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(), Inline: []byte("x")})
 	if wc := next(t, a.SendCQ); wc.ID != 3 {
@@ -200,6 +205,7 @@ func TestSignalAll(t *testing.T) {
 
 // TestSolicited arms for solicited completions only.
 func TestSolicited(t *testing.T) {
+	labtest.RequireBoth(t)
 	a, b := labtest.NewPair(t, labtest.PairOptions{Events: true})
 	recv(t, b.QP, verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 8)}}, verbs.RecvWR{SGL: []verbs.SGE{b.MR.SGE(0, 8)}})
 	if err := b.RecvCQ.Arm(true); err != nil {
@@ -225,6 +231,7 @@ func TestSolicited(t *testing.T) {
 // TestSharedChannel waits for two CQs of one channel in two goroutines, and then for any
 // of them.
 func TestSharedChannel(t *testing.T) {
+	labtest.RequireBoth(t)
 	ctx := labtest.Open(t)
 	pd := labtest.Made(ctx.AllocPD())(t)
 	ch := labtest.Made(ctx.CreateCompChannel())(t)
@@ -281,6 +288,7 @@ func TestSharedChannel(t *testing.T) {
 
 // TestAsyncEvents takes the link down and up.
 func TestAsyncEvents(t *testing.T) {
+	labtest.RequireKernel(t)
 	ctx := labtest.Open(t)
 	wait, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -321,6 +329,7 @@ func TestAsyncEvents(t *testing.T) {
 
 // TestCQOverflow overflows a CQ: an event reports it.
 func TestCQOverflow(t *testing.T) {
+	labtest.RequireBoth(t)
 	ctx := labtest.Open(t)
 	pd := labtest.Made(ctx.AllocPD())(t)
 	cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 3}))(t)

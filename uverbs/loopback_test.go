@@ -50,6 +50,7 @@ func nextAny(t testing.TB, cq *uverbs.CQ) verbs.WC {
 }
 
 func TestSendRecv(t *testing.T) {
+	labtest.RequireBoth(t)
 	a, b := labtest.NewPair(t, labtest.PairOptions{})
 	copy(a.MR.Bytes(), "hello, peer")
 	recv(t, b.QP, verbs.RecvWR{ID: 7, SGL: []verbs.SGE{b.MR.SGE(0, 100)}})
@@ -67,6 +68,7 @@ func TestSendRecv(t *testing.T) {
 }
 
 func TestEvents(t *testing.T) {
+	labtest.RequireBoth(t)
 	a, b := labtest.NewPair(t, labtest.PairOptions{Events: true})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

@@ -17,7 +17,7 @@ import (
 // TestModifyRefused moves QPs from state to state with one attribute too few and with one
 // too many: the errors explain why the kernel refuses.
 func TestModifyRefused(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireBoth(t)
 	ctx := labtest.OpenDevice(t, labtest.RXE)
 	pd := labtest.Made(ctx.AllocPD())(t)
 	cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 200}))(t)

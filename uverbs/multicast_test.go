@@ -14,6 +14,7 @@ import (
 // TestCloseAttached closes QPs that are attached to multicast groups, which the
 // kernel refuses to destroy.
 func TestCloseAttached(t *testing.T) {
+	labtest.RequireBoth(t)
 	ctx := labtest.OpenDevice(t, labtest.RXE)
 	pd := labtest.Made(ctx.AllocPD())(t)
 	cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 4}))(t)

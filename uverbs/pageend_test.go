@@ -13,6 +13,7 @@ import (
 // TestPageEnd sends few bytes that are on two pages while the device is busy. siw would
 // send some of them twice, and others not at all.
 func TestPageEnd(t *testing.T) {
+	labtest.RequireBoth(t)
 	const page, large, few, sends = 4096, 1 << 20, 32, 16
 	labtest.Each(t, func(t *testing.T, device string) {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, Memory: large + (sends+1)*page, Cap: verbs.QPCap{
@@ -27,7 +28,7 @@ func TestPageEnd(t *testing.T) {
 				t.Fatalf("posted %d: %v", n, err)
 			}
 		}
-		for round := range 5 {
+		for round := range labtest.Rounds(5, 1) {
 			wrs := []verbs.SendWR{}
 			for range 8 {
 				wrs = append(wrs, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.MR.SGE(0, large)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey()})

@@ -23,7 +23,7 @@ import (
 // WRITE with an immediate has no number in siw-abi.h. The kernel reports that it has no
 // atomics: it treats them as a bug of its own and completes nothing (siw_qp_sq_process).
 func TestSIWUnsupported(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireBoth(t)
 	if attr := labtest.Must(labtest.OpenDevice(t, labtest.SIW).QueryDevice())(t); attr.AtomicCap != verbs.AtomicNone {
 		t.Errorf("siw has atomics: %v", attr.AtomicCap)
 	}

@@ -20,6 +20,7 @@ import (
 // TestCat checks that data arrives in both directions, and that the end of the input ends
 // one direction only.
 func TestCat(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		addr := net.JoinHostPort(labtest.AddrOf(device), "7493")
 		request, reply := make([]byte, 300000), make([]byte, 200000)

@@ -19,7 +19,7 @@ import (
 // TestLink makes a device, shows it by every command, renames and removes it, while verbs
 // monitor prints that.
 func TestLink(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireLong(t)
 	verbs := func(args ...string) string {
 		t.Helper()
 		out, err := command(t, args...).Output()

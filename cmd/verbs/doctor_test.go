@@ -43,7 +43,7 @@ func want(t *testing.T, findings []finding, level, subject, text, remedy string)
 
 // TestDoctor examines the lab, then without permissions, and a device without an address.
 func TestDoctor(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	findings, status := examine(t, command(t, "doctor", "--json"))
 	if status != 0 || slices.ContainsFunc(findings, func(f finding) bool { return f.Level == "problem" }) {
 		t.Errorf("exit status %d, %+v", status, findings)

@@ -15,36 +15,24 @@ import (
 	"github.com/goverbs/verbs/uverbs"
 )
 
-// Require skips a test outside the lab, where there is no kernel for it. It
-// skips none in the lab, where nothing may be missing, and none with [Soft].
-func Require(t testing.TB) {
-	t.Helper()
-	if os.Getenv("VERBS_LAB") == "" && !Soft {
-		t.Skip("needs RDMA in the kernel: run by make test, or with go test -exec build/lab")
-	}
-}
-
-// RequireKernel is like Require, and skips a test on a device in user space.
-func RequireKernel(t testing.TB) {
-	t.Helper()
-	Require(t)
-	if Soft {
-		t.Skip("needs a device of the kernel")
-	}
-}
-
 // The lab's devices and their addresses. No host has another address of their
 // networks: both ends of a test are on one device.
 const (
 	RXE, SIW = "rxe0", "siw0"
 	Addr     = "10.9.0.1"
 	SIWAddr  = "10.9.1.1"
+
+	MLX5     = "mlx5_0" // with rdmalab --nic connectx only
+	MLX5Addr = "10.9.2.1"
 )
 
 // AddrOf returns the address of a device.
 func AddrOf(device string) string {
-	if device == SIW {
+	switch device {
+	case SIW:
 		return SIWAddr
+	case MLX5:
+		return MLX5Addr
 	}
 	return Addr
 }

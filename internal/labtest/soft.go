@@ -4,18 +4,15 @@ package labtest
 
 import (
 	"net/netip"
-	"os"
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/soft"
 	"github.com/goverbs/verbs/verbstest"
 )
 
-// Soft reports whether tests run on a device in user space instead of the lab's, for which
-// VERBS_TEST_SOFT=1 asks. The device has the name and the addresses of the lab's rxe0; there is no
-// siw0.
-var Soft = os.Getenv("VERBS_TEST_SOFT") != ""
-
+// softDevice is the device of [Soft]. Its network is this process's own, so tests of several
+// packages can run at the same time. It has the name and the addresses of the lab's rxe0; there
+// is no siw0.
 var softDevice *soft.Device
 
 func init() {

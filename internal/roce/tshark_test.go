@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/goverbs/verbs/internal/labtest/tool"
 )
 
 // writePcap writes IP packets as a capture file (LINKTYPE_RAW).
@@ -42,10 +44,6 @@ func writePcap(t *testing.T, packets [][]byte) string {
 // separated by tabs.
 func tshark(t *testing.T, capture string, fields []string) [][]string {
 	t.Helper()
-	path, err := exec.LookPath("tshark")
-	if err != nil {
-		t.Skip("tshark is not installed: apt-get install tshark")
-	}
 	// Applications' protocols would be guessed in the payload.
 	args := []string{
 		"-r", capture, "-n", "-T", "fields",
@@ -55,7 +53,7 @@ func tshark(t *testing.T, capture string, fields []string) [][]string {
 	for _, f := range fields {
 		args = append(args, "-e", f)
 	}
-	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd := exec.CommandContext(t.Context(), tool.Path(t, "tshark"), args...)
 	cmd.WaitDelay = 10 * time.Second
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

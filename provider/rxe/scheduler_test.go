@@ -19,7 +19,7 @@ import (
 // measures how long another goroutine, which needs the only processor, is stopped
 // meanwhile, as a garbage collection would be.
 func TestPostYieldsProcessor(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	if !rxe.SendsInDoorbell() {
 		t.Skip("this kernel queues requests")
 	}

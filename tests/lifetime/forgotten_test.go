@@ -78,7 +78,7 @@ func connectWeak(t *testing.T, device string, opt cm.Options) (*cm.Endpoint, wea
 // TestUnreachableWindow drops a region and the window that is bound to it. The window must be
 // deallocated first, and until then the Go memory of the region must stay pinned.
 func TestUnreachableWindow(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireBoth(t)
 	before := labtest.SettledInventory(t)
 	for range 10 * *times {
 		dropWindow(t, false)
@@ -112,6 +112,7 @@ func dropWindow(t *testing.T, closing bool) {
 // TestImportedClose closes contexts of one file, and the objects created from them, in any
 // order, while they are used: each works until it is closed itself.
 func TestImportedClose(t *testing.T) {
+	labtest.RequireBoth(t)
 	labtest.EachClean(t, func(t *testing.T, device string) {
 		for range 8 * *times {
 			made := labtest.Must(uverbs.Open(device))(t)

@@ -16,7 +16,7 @@ var (
 
 // TestModel makes random calls.
 func TestModel(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireBoth(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		from := *seed
 		if from == 0 {

@@ -24,6 +24,7 @@ import (
 // inChild runs a test on each device in a child process, since credentials belong to the
 // process.
 func inChild(t *testing.T, test func(t *testing.T, device string)) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		if os.Getenv("PRIVILEGES_CHILD") != "" {
 			test(t, device)
@@ -149,9 +150,9 @@ func TestDropInUse(t *testing.T) {
 			stop = append(stop, startRounds(t, c))
 		}
 		dropPrivileges(t)
-		connectMany(t, s, 100)
+		connectMany(t, s, labtest.Rounds(100, 12))
 		setCredentials(t)
-		connectMany(t, s, 20)
+		connectMany(t, s, labtest.Rounds(20, 8))
 		changing := make(chan struct{})
 		go func() {
 			defer close(changing)
@@ -160,12 +161,12 @@ func TestDropInUse(t *testing.T) {
 				time.Sleep(10 * time.Millisecond)
 			}
 		}()
-		connectMany(t, s, 40)
+		connectMany(t, s, labtest.Rounds(40, 12))
 		<-changing
 		for _, stop := range stop {
 			stop()
 		}
-		connectMany(t, serve(t, device), 20)
+		connectMany(t, serve(t, device), labtest.Rounds(20, 8))
 	})
 }
 
@@ -174,9 +175,9 @@ func TestDropFirst(t *testing.T) {
 	inChild(t, func(t *testing.T, device string) {
 		dropPrivileges(t)
 		s := serve(t, device)
-		connectMany(t, s, 100)
+		connectMany(t, s, labtest.Rounds(100, 12))
 		setCredentials(t)
-		connectMany(t, s, 20)
+		connectMany(t, s, labtest.Rounds(20, 8))
 	})
 }
 
@@ -200,7 +201,7 @@ func TestPortRefused(t *testing.T) {
 func TestNodeClosed(t *testing.T) {
 	const node = "/dev/infiniband/rdma_cm"
 	if os.Getenv("PRIVILEGES_CHILD") == "" {
-		labtest.Require(t)
+		labtest.RequireKernel(t)
 		labtest.Check(t, os.Chmod(node, 0o600))
 		defer os.Chmod(node, 0o666)
 	}

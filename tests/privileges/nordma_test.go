@@ -91,7 +91,7 @@ func TestNoCM(t *testing.T) {
 
 // TestNoNode dials and listens in a container without nodes of devices.
 func TestNoNode(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	withNodes(t, []string{"rdma_cm"}, func(t *testing.T) {
 		for _, host := range []string{labtest.Addr, labtest.SIWAddr} {
 			checkNoRDMA(t, dialAll(within(t), host+":7"), verbs.ErrNoNode)
@@ -103,7 +103,7 @@ func TestNoNode(t *testing.T) {
 
 // TestSomeNodes listens in a container with the node of one device.
 func TestSomeNodes(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	withNodes(t, []string{"rdma_cm", "uverbs1"}, func(t *testing.T) {
 		for what, err := range listenAll(within(t), ":0") {
 			if err != nil {
@@ -118,7 +118,7 @@ func TestSomeNodes(t *testing.T) {
 // /dev/random, which answers unknown commands with EINVAL, as do devices of other
 // drivers.
 func TestNoDriver(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	withNodes(t, []string{"rdma_cm", "uverbs0 c 1 8"}, func(t *testing.T) {
 		checkNoRDMA(t, dialAll(within(t), labtest.Addr+":7"), verbs.ErrNoDriver)
 		checkNoRDMA(t, listenAll(within(t), labtest.Addr+":0"), verbs.ErrNoDriver)
@@ -128,6 +128,7 @@ func TestNoDriver(t *testing.T) {
 // withNodes runs a test in a process that sees only the named nodes in /dev/infiniband.
 // Outside the lab it just runs the test. A node may have arguments for mknod.
 func withNodes(t *testing.T, nodes []string, test func(t *testing.T)) {
+	labtest.RequireKernel(t)
 	const dir = "/dev/infiniband"
 	if os.Getenv("PRIVILEGES_CHILD") != "" || os.Getenv("VERBS_LAB") == "" {
 		test(t)
@@ -155,7 +156,7 @@ func withNodes(t *testing.T, nodes []string, test func(t *testing.T)) {
 
 // TestNoRoute dials and listens at addresses that no device serves.
 func TestNoRoute(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	run(t, "ip link add plain type dummy", "ip addr add 10.8.0.1/24 dev plain", "ip link set plain up")
 	defer run(t, "ip link del plain")
 	for _, addr := range []string{"8.8.8.8:7", "127.0.0.1:7", "[::1]:7", "localhost:7", "10.8.0.1:7", "10.8.0.2:7"} {
@@ -171,7 +172,7 @@ func TestNoRoute(t *testing.T) {
 
 // TestNoDevice dials and listens when the devices have gone.
 func TestNoDevice(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	time.Sleep(500 * time.Millisecond) // until the connection manager has closed idle devices
 	run(t, "rdma link del rxe0", "rdma link del siw0")
 	defer run(t, "rdma link add rxe0 type rxe netdev v0", "rdma link add siw0 type siw netdev d0")
@@ -200,6 +201,7 @@ func run(t *testing.T, commands ...string) {
 
 // TestOtherErrors tests failures that do not mean that RDMA is missing.
 func TestOtherErrors(t *testing.T) {
+	labtest.RequireKernel(t)
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	labtest.Each(t, func(t *testing.T, device string) {
@@ -224,7 +226,7 @@ func TestNotPermitted(t *testing.T) {
 	for _, node := range []string{"rdma_cm", "uverbs0"} {
 		t.Run(node, func(t *testing.T) {
 			if os.Getenv("PRIVILEGES_CHILD") == "" {
-				labtest.Require(t)
+				labtest.RequireKernel(t)
 				path := "/dev/infiniband/" + node
 				info := labtest.Must(os.Stat(path))(t)
 				labtest.Check(t, os.Chmod(path, 0o600))

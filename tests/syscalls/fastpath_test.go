@@ -42,7 +42,7 @@ func expect(t *testing.T, c *Counter, what string, times int, want Calls, f func
 // TestCounter checks that the counter counts: otherwise a test that expects no calls
 // proves nothing.
 func TestCounter(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	c := newCounter(t)
@@ -59,7 +59,10 @@ func newCounter(t *testing.T) *Counter {
 	return c
 }
 
-func TestFastPath(t *testing.T) { labtest.Each(t, fastPath) }
+func TestFastPath(t *testing.T) {
+	labtest.RequireKernel(t)
+	labtest.Each(t, fastPath)
+}
 
 func fastPath(t *testing.T, device string) {
 	runtime.LockOSThread()
@@ -162,7 +165,10 @@ func skipped(t *testing.T, c *Counter, a, b *labtest.Side) {
 }
 
 // TestAllocs is here, and not next to the code, to run on the same objects.
-func TestAllocs(t *testing.T) { labtest.Each(t, allocs) }
+func TestAllocs(t *testing.T) {
+	labtest.RequireBoth(t)
+	labtest.Each(t, allocs)
+}
 
 func allocs(t *testing.T, device string) {
 	const depth = 1 << 12

@@ -14,7 +14,7 @@ import (
 // TestABI checks that every structure is in the table, and that this kernel, whatever its
 // version, is compatible.
 func TestABI(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	k, err := abicheck.Open()
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 
 // TestDevicesAt finds devices by name, GUID and address.
 func TestDevicesAt(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	all := labtest.Must(devicesAt(""))(t)
 	if len(all) < 2 {
 		t.Errorf("all devices: %+v", all)

@@ -39,6 +39,7 @@ func begin(t *testing.T, device, port, test string, more ...string) *program {
 // TestKilled kills the client, and then the server: the other side must report it, and the
 // server must continue.
 func TestKilled(t *testing.T) {
+	labtest.RequireLong(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, test := range long {
 			server, port := serve(t, device)
@@ -58,6 +59,7 @@ func TestKilled(t *testing.T) {
 
 // TestInterrupted interrupts either side, as by Ctrl-C, and the other side must report it.
 func TestInterrupted(t *testing.T) {
+	labtest.RequireLong(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, test := range long[:2] {
 			server, port := serve(t, device)
@@ -81,6 +83,7 @@ func TestInterrupted(t *testing.T) {
 
 // TestStopped stops a server during a run: its client must give up.
 func TestStopped(t *testing.T) {
+	labtest.RequireLong(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, test := range []string{"send lat -e", "write lat"} {
 			server, port := serve(t, device)
@@ -260,9 +263,10 @@ func TestLoss(t *testing.T) {
 
 // TestAllocs checks that long runs allocate no more than short ones, on both sides.
 func TestAllocs(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		_, port := serve(t, device)
-		for i, test := range []string{"send bw -b -q 2 -l 4 -e", "write bw", "send lat -e", "write lat"} {
+		for i, test := range labtest.Few(2, []string{"send bw -b -q 2 -l 4 -e", "write lat", "write bw", "send lat -e"}) {
 			mallocs := func(n int) uint64 {
 				var before, after runtime.MemStats
 				runtime.ReadMemStats(&before)

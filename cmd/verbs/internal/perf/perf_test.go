@@ -287,7 +287,7 @@ var lacking = map[string]string{
 }
 
 func TestUnsupported(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	_, port := serve(t, labtest.SIW)
 	for op, what := range lacking {
 		for _, mode := range []string{"lat", "bw"} {

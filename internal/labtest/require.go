@@ -1,0 +1,104 @@
+//go:build linux
+
+package labtest
+
+import (
+	"os"
+	"path"
+	"sync"
+	"testing"
+)
+
+// Lab reports whether tests run in the lab, on a kernel with RDMA.
+var Lab = os.Getenv("VERBS_LAB") != ""
+
+// Soft reports whether tests run on a device in user space, as they do outside of the lab. A program
+// that has one by VERBS_SOFT has no other, and runs no test that requires one here.
+var Soft = !Lab && os.Getenv("VERBS_SOFT") == ""
+
+// Where a test runs is decided by what it calls first, Require being the default that [Each],
+// [Open] and their kin call:
+//
+//	                 go test   lab -short   lab
+//	Require          soft      -            kernel
+//	RequireBoth      soft      kernel       kernel
+//	RequireKernel    -         kernel       kernel
+//	RequireLong      -         -            kernel
+
+// Require lets a test run on any device. With -short it skips the test in the lab: go test has run
+// it on the device in user space.
+func Require(t testing.TB) {
+	t.Helper()
+	if !Lab && !Soft {
+		t.Skip("VERBS_SOFT is set")
+	}
+	if Lab && testing.Short() && !isMarked(t.Name()) {
+		t.Skip("has run on the device in user space: with -short the lab runs what needs a kernel")
+	}
+}
+
+// RequireBoth lets a test, and its subtests, run on the device in user space and always on those of
+// the kernel: one of each layer, and those of drivers.
+func RequireBoth(t testing.TB) {
+	t.Helper()
+	marked.Store(t.Name(), true)
+	Require(t)
+}
+
+// RequireKernel lets a test, and its subtests, run on devices of the kernel only, and skips it
+// outside of the lab.
+func RequireKernel(t testing.TB) {
+	t.Helper()
+	if !Lab {
+		t.Skip("needs RDMA in the kernel: run by make test, or with go test -exec build/lab")
+	}
+	marked.Store(t.Name(), true)
+}
+
+// RequireAdapter is like RequireKernel for a test of [MLX5], which only a lab with an adapter has.
+func RequireAdapter(t testing.TB) {
+	t.Helper()
+	RequireKernel(t)
+	if !HasAdapter() {
+		t.Skip("needs an adapter: run by make test-nic, or with rdmalab --nic connectx test")
+	}
+}
+
+// HasAdapter reports whether there is [MLX5].
+func HasAdapter() bool {
+	_, err := os.Stat("/sys/class/infiniband/" + MLX5)
+	return Lab && err == nil
+}
+
+// RequireLong is like RequireKernel for a test that others with less rounds or peers make
+// unnecessary for most changes: with -short it is skipped.
+func RequireLong(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes long: run by make test-all, or without -short")
+	}
+	RequireKernel(t)
+}
+
+// marked has the names of tests that run with -short in the lab as well.
+var marked sync.Map
+
+func isMarked(test string) bool {
+	for ; test != "."; test = path.Dir(test) {
+		if _, ok := marked.Load(test); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// Rounds returns n, or with -short few.
+func Rounds(n, few int) int {
+	if testing.Short() {
+		return few
+	}
+	return n
+}
+
+// Few returns all cases, or with -short the first n.
+func Few[T any](n int, all []T) []T { return all[:Rounds(len(all), min(n, len(all)))] }
