@@ -19,8 +19,8 @@
 //	                                                   ├► advertisements ─► AwaitAdvert
 //	                                                   └► Put, Get, AwaitDelivery, Counter
 //
-// A server that shares memory, and a client that writes and reads it (examples/blackboard
-// is a complete program):
+// A server that shares memory, and a client that writes and reads it (examples/kv is a
+// complete program):
 //
 //	l, err := rconn.Listen(ctx, "10.9.0.1:7471")
 //	request, err := l.Accept(ctx)

@@ -147,6 +147,48 @@ func ExampleConn_Announce() {
 	}
 }
 
+// Clients take numbers from a counter in the server's memory, without its program. siw has no
+// atomics.
+func ExampleConn_Counter() {
+	l, err := rconn.Listen(ctx, listen)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		req, err := l.Accept(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		c, err := req.Accept(ctx, rconn.Options{Setup: func(c *rconn.Conn) error {
+			next, err := c.Alloc(8, rconn.RemoteAtomic)
+			if err != nil {
+				return err
+			}
+			return c.Announce(0, next.All())
+		}})
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer c.Close()
+		<-c.Done()
+	}()
+
+	c, err := rconn.Dial(ctx, l.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	next := c.Counter(c.Adverts()[0].At(0))
+	for range 3 {
+		ticket, err := next.Add(ctx, 1)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("ticket", ticket)
+	}
+}
+
 // A responder grants access to a part of its memory with a memory window. The initiator
 // writes to it and revokes it with its last message. siw has no windows.
 func ExampleConn_PostBind() {

@@ -1,11 +1,15 @@
 package rsock_test
 
 import (
+	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"log"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"time"
 
 	"github.com/goverbs/verbs/rsock"
@@ -75,6 +79,32 @@ func ExampleDialer_DialContext() {
 		log.Fatal(err)
 	}
 	fmt.Printf("%s\n", body)
+}
+
+// HTTPS over RDMA, which does not encrypt by itself. The server's certificate is for tests.
+func ExampleListen() {
+	l, err := rsock.Listen("rdma", addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(w, tls.VersionName(r.TLS.Version), "by", l.Addr().Network())
+	}))
+	server.Listener.Close()
+	server.Listener = l
+	server.StartTLS()
+	defer server.Close()
+
+	client := server.Client() // trusts the certificate, which is for example.com
+	client.Transport.(*http.Transport).DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(rsock.Dialer).DialContext(ctx, network, addr)
+	}
+	resp, err := client.Get("https://example.com")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer resp.Body.Close()
+	io.Copy(os.Stdout, resp.Body)
 }
 
 // Both sides use RDMA if it is available, else TCP. On loopback there is no RDMA.

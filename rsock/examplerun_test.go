@@ -18,6 +18,7 @@ func TestExamples(t *testing.T) {
 		}{
 			{"Example", Example, "hello\n"},
 			{"Dialer_DialContext", ExampleDialer_DialContext, "hello world\n"},
+			{"Listen", ExampleListen, "TLS 1.3 by rdma\n"},
 			{"ListenConfig_Listen", ExampleListenConfig_Listen, ""},
 		} {
 			addr = labtest.AddrOf(device) + ":747" + string(rune('1'+i))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -103,6 +104,62 @@ func ExampleContext_Probe() {
 	} else if err == nil {
 		fmt.Println("datagrams")
 	}
+}
+
+// Any memory without Go pointers can be registered, also a slice of the Go heap. This is outside
+// of it.
+func ExamplePD_RegisterMR() {
+	buf, err := mmap.NewBuffer(1<<16, mmap.BufferOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer buf.Close()
+	mr, err := pd.RegisterMR(buf.Bytes(), verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer mr.Close()
+	fmt.Println(mr.Len(), "bytes")
+}
+
+// This example makes the steps of Connect one by one, for attributes that it has no option for.
+// The queue pair is its own peer.
+func ExampleQP_Modify() {
+	qp, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer qp.Close()
+	peer, err := qp.Addr(1)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, step := range []struct {
+		attr verbs.QPAttr
+		mask verbs.QPAttrMask
+	}{{
+		verbs.QPAttr{State: verbs.StateInit, Port: 1, Access: verbs.AccessRemoteWrite},
+		verbs.MaskState | verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskAccess,
+	}, {
+		verbs.QPAttr{
+			State: verbs.StateRTR, AV: peer.PathFrom(peer), PathMTU: 3, DestQPNum: peer.QPNum, RQPSN: peer.PSN,
+			MaxDestRDAtomic: 1, MinRNRTimer: 12,
+		},
+		verbs.MaskState | verbs.MaskAV | verbs.MaskPathMTU | verbs.MaskDestQPNum | verbs.MaskRQPSN |
+			verbs.MaskMaxDestRDAtomic | verbs.MaskMinRNRTimer,
+	}, {
+		verbs.QPAttr{State: verbs.StateRTS, SQPSN: peer.PSN, Timeout: 14, RetryCount: 7, RNRRetry: 7, MaxRDAtomic: 1},
+		verbs.MaskState | verbs.MaskSQPSN | verbs.MaskTimeout | verbs.MaskRetryCount | verbs.MaskRNRRetry | verbs.MaskMaxRDAtomic,
+	}} {
+		if err := qp.Modify(step.attr, step.mask); err != nil {
+			log.Fatal(err)
+		}
+	}
+	attr, err := qp.Query()
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(attr.State, attr.DestQPNum == qp.Num())
 }
 
 func ExampleQP_PostSend() {

@@ -27,6 +27,8 @@ func TestExamples(t *testing.T) {
 		{"Devices", ExampleDevices, "rxe0 1: CA\nsiw0 4: RNIC\n", true},
 		{"Open", ExampleOpen, "RoCE v2 false\nRoCE v2 true\nRoCE v2 false\n", true},
 		{"Probe", ExampleContext_Probe, "datagrams\n", false},
+		{"RegisterMR", ExamplePD_RegisterMR, "65536 bytes\n", false},
+		{"Modify", ExampleQP_Modify, "RTS true\n", false},
 		{"PostSend", ExampleQP_PostSend, "in two requests, with one system call\n", false},
 		{"PostSend_atomic", func() { clear(b.MR.Bytes()[:8]); ExampleQP_PostSend_atomic() }, "0\n1\n2\n", false},
 		{"BindMW", ExampleQP_BindMW, "the peer may write with the window's key: true\nit may no more\n", false},

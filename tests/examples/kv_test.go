@@ -76,33 +76,3 @@ func TestKV(t *testing.T) {
 		}
 	})
 }
-
-// TestQueue distributes tasks to three workers.
-func TestQueue(t *testing.T) {
-	each(t, func(t *testing.T, device, host string) {
-		_, lines, addr := startServer(t, "queue", "serve", host+":0", "100", "3")
-		if device == labtest.SIW {
-			out, errs, exit := run(t, "queue", "work", addr)
-			refused(t, out, errs, exit, regexp.MustCompile(`atomic`))
-			return
-		}
-		did := make(chan int, 3)
-		for range cap(did) {
-			go func() {
-				n := 0
-				out, errs, exit := run(t, "queue", "work", addr)
-				if _, err := fmt.Sscanf(out, "did %d tasks", &n); err != nil || errs != "" || exit != 0 {
-					t.Errorf("exit status %d, output\n%s%s", exit, out, errs)
-				}
-				did <- n
-			}()
-		}
-		if n := <-did + <-did + <-did; n != 100 {
-			t.Errorf("the workers did %d tasks", n)
-		}
-		lines.Scan()
-		if lines.Text() != "9592" { // primes below 100,000
-			t.Errorf("the server prints %q", lines.Text())
-		}
-	})
-}
