@@ -9,7 +9,7 @@ import (
 )
 
 // QPAddr is the address of a QP: what a peer must know to connect to it. Programs without
-// a connection manager exchange their addresses once, see [QPAddr.Exchange].
+// a connection manager exchange their addresses once, see [QPAddr.Offer].
 type QPAddr struct {
 	QPNum uint32
 	PSN   uint32 // of the first packet that the QP sends; 24 bits
@@ -68,25 +68,60 @@ func (a *QPAddr) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// Exchange sends the address to the peer and receives the peer's, each as a line of text.
-// Both sides call it on a connection such as a net.Conn, whose deadline bounds the call.
-// After an error the connection must be closed.
-func (a QPAddr) Exchange(conn io.ReadWriter) (peer QPAddr, err error) {
-	sent := make(chan error, 1)
-	go func() { // the peer may send before it receives
-		_, err := io.WriteString(conn, a.String()+"\n")
-		sent <- err
-	}()
-	line := make([]byte, qpAddrSize+1)
-	if _, err := io.ReadFull(conn, line); err != nil {
-		return peer, fmt.Errorf("exchange QP addresses: receive: %w", err)
+// Offer sends the address to a peer and receives the peer's, which calls [QPAddr.Answer], or is the
+// server of C's ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong. conn is a connection such as a
+// [net.Conn], whose deadline bounds the call; the side that has dialed offers. When Offer returns,
+// the peer is connected to a. After an error conn must be closed.
+func (a QPAddr) Offer(conn io.ReadWriter) (peer QPAddr, err error) {
+	if err = a.send(conn); err == nil {
+		peer, err = receiveQPAddr(conn)
 	}
-	if err := <-sent; err != nil {
-		return peer, fmt.Errorf("exchange QP addresses: send: %w", err)
+	if err == nil {
+		_, err = io.WriteString(conn, qpAddrDone)
 	}
-	peer, err = ParseQPAddr(strings.TrimSuffix(string(line), "\n"))
 	if err != nil {
 		return QPAddr{}, fmt.Errorf("exchange QP addresses: %w", err)
 	}
 	return peer, nil
+}
+
+// Answer receives the address of a peer that calls [QPAddr.Offer], or is the client of one of those
+// programs, calls connect, which may be nil, and sends this address. connect moves the QP to a
+// state in which it receives, so that nothing is lost which the peer sends next; if it fails, the
+// peer gets no answer. Otherwise it is like Offer.
+func (a QPAddr) Answer(conn io.ReadWriter, connect func(peer QPAddr) error) (peer QPAddr, err error) {
+	if peer, err = receiveQPAddr(conn); err == nil && connect != nil {
+		if err := connect(peer); err != nil {
+			return QPAddr{}, err
+		}
+	}
+	if err == nil {
+		err = a.send(conn)
+	}
+	if err == nil {
+		_, err = io.ReadFull(conn, make([]byte, len(qpAddrDone)))
+	}
+	if err != nil {
+		return QPAddr{}, fmt.Errorf("exchange QP addresses: %w", err)
+	}
+	return peer, nil
+}
+
+// qpAddrDone is what the offering side sends at the end. C's strings end with a zero byte.
+const qpAddrDone = "done\x00"
+
+// send sends the address in one write: the C programs receive it in a single read.
+func (a QPAddr) send(w io.Writer) error {
+	if _, err := io.WriteString(w, a.String()+"\x00"); err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	return nil
+}
+
+func receiveQPAddr(r io.Reader) (QPAddr, error) {
+	text := make([]byte, qpAddrSize+1)
+	if _, err := io.ReadFull(r, text); err != nil {
+		return QPAddr{}, fmt.Errorf("receive: %w", err)
+	}
+	return ParseQPAddr(strings.TrimSuffix(string(text), "\x00"))
 }

@@ -14,7 +14,6 @@
 //	verbs demo                 write, read reply and compare over RDMA
 //	verbs ping -s | -c -a HOST counterpart of rping, works with it
 //	verbs perf OP lat|bw HOST  counterpart of perftest: latency and bandwidth
-//	verbs pingpong TYPE [HOST] counterpart of ibv_rc_pingpong, works with it; uc, ud, srq
 //	verbs cat [-l] HOST        netcat over rsockets
 //	verbs cp FILE HOST:NAME    copy files to and from machines that run verbs cp -l DIR
 //	verbs completion SHELL     completion for bash, zsh and fish
@@ -50,7 +49,6 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/info"
 	"github.com/goverbs/verbs/cmd/verbs/internal/perf"
 	"github.com/goverbs/verbs/cmd/verbs/internal/ping"
-	"github.com/goverbs/verbs/cmd/verbs/internal/pingpong"
 	"github.com/goverbs/verbs/cmd/verbs/internal/shell"
 )
 
@@ -73,7 +71,6 @@ type commands struct {
 	Cat        cat.Cmd          `cmd:"" help:"Join the standard input and output with a connection of rsockets."`
 	Cp         cp.Cmd           `cmd:"" help:"Copy files between machines over RDMA; resumes where a connection broke."`
 	Perf       perf.Cmd         `cmd:"" help:"Measure latency and bandwidth, as perftest's programs do."`
-	Pingpong   pingpong.Cmd     `cmd:"" help:"Measure how fast messages go to and fro, also with rdma-core's ibv_*_pingpong."`
 	Completion shell.Completion `cmd:"" help:"Print a script that completes command lines."`
 	Man        shell.Man        `cmd:"" help:"Print the manual page."`
 	Words      shell.Words      `cmd:"" hidden:""`

@@ -14,13 +14,14 @@ import (
 	"github.com/goverbs/verbs/internal/labtest"
 )
 
-const cmtimeConnections = 50
+func cmtimeConnections() int { return labtest.Rounds(50, 10) }
 
 // TestCmtime makes and ends many connections at a time with rdma-core's cmtime, which
 // transfers no data.
 func TestCmtime(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
-		if rdmaCore(t) > 44 {
+		if labtest.RDMACore(t) > 44 {
 			testCmtimeSync(t, device)
 			return
 		}
@@ -28,7 +29,7 @@ func TestCmtime(t *testing.T) {
 		t.Run("Go server", func(t *testing.T) {
 			ctx := timeLimit(t)
 			l := labtest.Made(cm.Listen(ctx, local+":7471"))(t)
-			client := start(t, "cmtime", "-b", local, "-s", local, "-c", strconv.Itoa(cmtimeConnections))
+			client := start(t, "cmtime", "-b", local, "-s", local, "-c", strconv.Itoa(cmtimeConnections()))
 			serve := func(int, struct{}) error {
 				r, err := l.Accept(ctx)
 				if err != nil {
@@ -40,10 +41,10 @@ func TestCmtime(t *testing.T) {
 				}
 				return errors.Join((&ucmatoseConn{Endpoint: e}).waitDisconnect(ctx), e.Close())
 			}
-			if err := forEachConn(make([]struct{}, cmtimeConnections), serve); err != nil {
+			if err := forEachConn(make([]struct{}, cmtimeConnections()), serve); err != nil {
 				t.Error(err)
 			}
-			out := client.wait()
+			out := client.Wait()
 			for _, step := range []string{"bind addr", "resolve addr", "resolve route", "create qp", "connect", "disconnect"} {
 				if !regexp.MustCompile(`(?m)^` + step + ` *: +\d`).MatchString(out) {
 					t.Errorf("C does not say how long it took to %s:\n%s", step, out)
@@ -60,12 +61,12 @@ func TestCmtime(t *testing.T) {
 			if err := cmtimeConnect(timeLimit(t), local); err != nil {
 				t.Error(err)
 			}
-			t.Logf("%d connections, up and down, in %v", cmtimeConnections, time.Since(begin))
+			t.Logf("%d connections, up and down, in %v", cmtimeConnections(), time.Since(begin))
 			// C's server releases each connection and continues to run.
 			for tries := 0; ; tries++ {
 				select {
-				case <-server.done:
-					t.Fatalf("C's server has ended: %v", server.err)
+				case <-server.Done:
+					t.Fatalf("C's server has ended: %v", server.Err)
 				case <-time.After(25 * time.Millisecond):
 				}
 				now := labtest.Must(labtest.Resources())(t)[device]
@@ -90,7 +91,7 @@ var cmtimeOptions = cm.Options{
 // cmtimeConnect makes all connections, and closes them when all are established.
 func cmtimeConnect(ctx context.Context, addr string) error {
 	d := cm.Dialer{Options: cmtimeOptions, LocalAddr: netip.AddrPortFrom(netip.MustParseAddr(addr), 0)}
-	up := make([]*cm.Endpoint, cmtimeConnections)
+	up := make([]*cm.Endpoint, cmtimeConnections())
 	err := forEachConn(up, func(i int, _ *cm.Endpoint) (err error) {
 		up[i], err = d.Dial(ctx, addr+":7471")
 		return err

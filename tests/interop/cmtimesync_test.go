@@ -98,7 +98,7 @@ func startCmtime(ctx context.Context, t *testing.T, local string, args ...string
 	t.Helper()
 	l := labtest.Made(net.Listen("tcp", local+":0"))(t)
 	_, port, _ := net.SplitHostPort(l.Addr().String())
-	p := start(t, "cmtime", append(args, "-C", local, "-p", port, "-b", local, "-c", strconv.Itoa(cmtimeConnections))...)
+	p := start(t, "cmtime", append(args, "-C", local, "-p", port, "-b", local, "-c", strconv.Itoa(cmtimeConnections()))...)
 	c := labtest.Made(l.Accept())(t)
 	end, _ := ctx.Deadline()
 	c.SetDeadline(end)
@@ -109,15 +109,15 @@ func startCmtime(ctx context.Context, t *testing.T, local string, args ...string
 // refuses: between two C programs it fails there, and on rxe as well if they are on one device.
 func testCmtimeSync(t *testing.T, device string) {
 	local := labtest.AddrOf(device)
-	phases := []int{1, cmtimeConnections, cmtimeConnections}
+	phases := []int{1, cmtimeConnections(), cmtimeConnections()}
 	if device == labtest.SIW {
 		phases = phases[:2]
 	}
 	finish := func(t *testing.T, p *program) {
 		if device == labtest.SIW {
-			p.kill()
+			p.Kill()
 		} else {
-			p.wait()
+			p.Wait()
 		}
 	}
 	t.Run("Go server", func(t *testing.T) {

@@ -37,6 +37,7 @@ func member(ctx context.Context, t *testing.T, local, group string, sendOnly boo
 
 // TestMckey sends to groups that rdma-core's mckey has joined and receives from them.
 func TestMckey(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		if device == labtest.SIW {
 			if _, _, err := member(timeLimit(t), t, labtest.SIWAddr, "239.1.2.3", false); !errors.Is(err, errors.ErrUnsupported) {
@@ -87,7 +88,7 @@ func testMckeySender(t *testing.T, group string, sendOnly bool) {
 			t.Error(err)
 		}
 	}
-	sender.wait()
+	sender.Wait()
 }
 
 // mckeyReceive receives the messages of one connection, whose immediates are the
@@ -120,8 +121,8 @@ func testMckeyReceiver(t *testing.T, group string, sendOnly bool) {
 	for {
 		labtest.Check(t, dg.SendImm(ctx, m.To, make([]byte, mckeySize), m.QP.Num()))
 		select {
-		case <-receiver.done:
-			receiver.wait()
+		case <-receiver.Done:
+			receiver.Wait()
 			return
 		case <-time.After(20 * time.Millisecond):
 		}

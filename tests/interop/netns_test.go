@@ -13,7 +13,7 @@ import (
 // TestNamespaces connects two network namespaces, each with a device of its own on its end of a
 // link, and with Go on one side and C on the other.
 func TestNamespaces(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireLong(t)
 	if os.Getenv("VERBS_LAB") == "host" {
 		t.Skip("makes devices")
 	}
@@ -42,8 +42,8 @@ func TestNamespaces(t *testing.T) {
 				labtest.Until(t, "server", func() bool {
 					return exec.Command("ip", "netns", "exec", "left", "sh", "-c", "rdma resource show cm_id | grep -q 10.9.6.1:"+port).Run() == nil
 				})
-				run("right", "sh", "-c", "exec "+r[1]+" -c -V -C 10 -a 10.9.6.1 -p "+port).wait()
-				server.wait()
+				run("right", "sh", "-c", "exec "+r[1]+" -c -V -C 10 -a 10.9.6.1 -p "+port).Wait()
+				server.Wait()
 			}
 		})
 	}

@@ -92,6 +92,7 @@ func rcopyReceive(conn io.ReadWriter) (path string, data []byte, err error) {
 
 // TestRcopy copies files with C's rcopy on either side.
 func TestRcopy(t *testing.T) {
+	labtest.RequireLong(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		data := noise(5, 2<<20+321)
 		dir := t.TempDir()
@@ -110,7 +111,7 @@ func TestRcopy(t *testing.T) {
 			if n, err := conn.Read(make([]byte, 1)); err != io.EOF {
 				t.Errorf("at the end: %d, %v", n, err)
 			}
-			client.wait()
+			client.Wait()
 		})
 		t.Run("C server", func(t *testing.T) {
 			_, conn := rsDial(t, device, rsock.Options{}, func(port string) *program { return start(t, "rcopy", "-p", port) })

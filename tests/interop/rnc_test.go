@@ -51,9 +51,10 @@ func rnc(t *testing.T, device string, listen bool, opt rsock.Options, in []byte,
 // and if Go then sends something, such as credits for what it has read, TCP resets the
 // connection and drops the data in flight.
 func TestBothWays(t *testing.T) {
+	labtest.RequireLong(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		tiny := rsock.Options{SendQueue: 16, RecvQueue: 16, ReadBuffer: 8192, WriteBuffer: 4096}
-		for _, r := range []struct {
+		for _, r := range labtest.Few(3, []struct {
 			name       string
 			opt        rsock.Options
 			there, way int // bytes that Go writes, and the size of its writes
@@ -64,14 +65,14 @@ func TestBothWays(t *testing.T) {
 		}{
 			{"large", rsock.Options{}, 3 << 20, 100000, 3 << 20, 65536, 0, 0, nil},
 			{"nothing", rsock.Options{}, 0, 1, 0, 1, 0, 0, nil},
+			{"C's buffers", tiny, 300000, 50000, 300000, 50000, 0, 0, map[string]string{"mem_default": "8192", "wmem_default": "4096"}},
 			{"there", rsock.Options{}, 1 << 20, 4096, 0, 1, 0, 0, nil},
 			{"back", rsock.Options{}, 0, 1, 1 << 20, 4096, 0, 0, nil},
 			{"small to a sleeper", rsock.Options{}, 3000, 1, 3000, 1, 1, 0, nil},
 			{"small from a sleeper", rsock.Options{}, 3000, 1, 3000, 1, 0, time.Second, nil},
 			{"small while both sleep", rsock.Options{Inline: -1}, 3000, 1, 3000, 1, 1, time.Second, nil},
 			{"small queues", tiny, 20000, 10, 20000, 10, 1, time.Second, map[string]string{"sqsize_default": "16", "rqsize_default": "16"}},
-			{"C's buffers", tiny, 300000, 50000, 300000, 50000, 0, 0, map[string]string{"mem_default": "8192", "wmem_default": "4096"}},
-		} {
+		}) {
 			for _, listen := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s, C listens %v", r.name, listen), func(t *testing.T) {
 					rsConfigure(t, r.c)
@@ -106,7 +107,7 @@ func TestBothWays(t *testing.T) {
 					if _, err := conn.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
 						t.Errorf("write after CloseWrite: %v", err)
 					}
-					c.wait()
+					c.Wait()
 					if err := conn.Close(); err != nil {
 						t.Error(err)
 					}
@@ -122,8 +123,9 @@ func TestBothWays(t *testing.T) {
 // TestCloseDelivers checks that all data written before Close arrives at a C peer that reads
 // it later.
 func TestCloseDelivers(t *testing.T) {
+	labtest.RequireLong(t)
 	labtest.Each(t, func(t *testing.T, device string) {
-		for _, size := range []int{1, 1000, 100000} {
+		for _, size := range labtest.Few(2, []int{1000, 100000, 1}) {
 			there := noise(4, size)
 			c, conn, out := rnc(t, device, size == 1000, rsock.Options{}, nil, 1, 1)
 			if _, err := conn.Write(there); err != nil {
@@ -132,7 +134,7 @@ func TestCloseDelivers(t *testing.T) {
 			if err := conn.Close(); err != nil {
 				t.Error(err)
 			}
-			<-c.done // it may fail to send its own end
+			<-c.Done // it may fail to send its own end
 			if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, there) {
 				t.Errorf("C: %v, read %d bytes of %d, or others", err, len(got), len(there))
 			}

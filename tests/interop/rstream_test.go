@@ -113,13 +113,13 @@ func rsListen(t *testing.T, device string, opt rsock.Options) (l net.Listener, p
 
 // acceptFrom accepts the connection of a program that dials l.
 func (p *program) acceptFrom(l net.Listener) *rsock.Conn {
-	p.t.Helper()
+	p.T.Helper()
 	timeout := time.AfterFunc(30*time.Second, func() { l.Close() })
 	defer timeout.Stop()
 	conn, err := l.Accept()
 	if err != nil {
-		p.kill()
-		p.t.Fatalf("%v: %v, %v", p.cmd, err, p.err)
+		p.Kill()
+		p.T.Fatalf("%v: %v, %v", p.Cmd, err, p.Err)
 	}
 	return conn.(*rsock.Conn)
 }
@@ -135,7 +135,7 @@ func rsDial(t *testing.T, device string, opt rsock.Options, serve func(port stri
 		ctx := labtest.Within(t, 20*time.Second)
 		c, err := (&rsock.Dialer{Options: opt}).DialContext(ctx, "rdma", net.JoinHostPort(labtest.AddrOf(device), port))
 		if err != nil {
-			p.kill()
+			p.Kill()
 			return err
 		}
 		conn = c.(*rsock.Conn)
@@ -157,7 +157,7 @@ func rsAccept(t *testing.T, device string, opt rsock.Options, dial func(port str
 		if !siwMissedData(t, device) || try == 10 {
 			return p, conn
 		}
-		p.kill()
+		p.Kill()
 		conn.Close()
 	}
 }
@@ -178,7 +178,7 @@ func (r rstream) serveC(t *testing.T, device string, opt rsock.Options) {
 	if err := r.run(conn, true); err != nil {
 		t.Error(err)
 	}
-	client.wait()
+	client.Wait()
 }
 
 func (r rstream) dialC(t *testing.T, device string, opt rsock.Options) {
@@ -189,7 +189,7 @@ func (r rstream) dialC(t *testing.T, device string, opt rsock.Options) {
 	if err := r.run(conn, false); err != nil {
 		t.Error(err)
 	}
-	server.wait()
+	server.Wait()
 }
 
 // rsConfigure sets C's defaults for all programs that start until the test ends.
@@ -207,21 +207,24 @@ func rsConfigure(t *testing.T, values map[string]string) {
 // TestRstream runs rstream's protocol with C on either side. Both sides compare the data
 // that they receive.
 func TestRstream(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		var def rsock.Options
 		tiny := rsock.Options{SendQueue: 16, RecvQueue: 16, ReadBuffer: 4096, WriteBuffer: 4096, SpinTime: -1}
 		large := rsock.Options{SendQueue: 1000, RecvQueue: 2000, ReadBuffer: 1 << 20, WriteBuffer: 3 << 20, Inline: -1}
 		ctiny := map[string]string{"sqsize_default": "16", "rqsize_default": "16"}
-		for _, r := range []struct {
+		for _, r := range labtest.Few(3, []struct {
 			name string
 			rstream
 			opt rsock.Options
 			c   map[string]string
 		}{
+			{"polling", rstream{10, 50, 5000, true, []string{"-T", "a"}}, def, nil},
+			{"small queues", rstream{3, 300, 100, true, []string{"-B", "4096"}}, tiny, ctiny},
+			{"Go's large buffers, C's small queues", rstream{2, 3, 1 << 20, true, []string{"-T", "b"}}, large, ctiny},
 			{"one byte", rstream{500, 1, 1, true, nil}, def, nil},
 			{"nonblocking", rstream{10, 50, 5000, true, []string{"-T", "n"}}, def, nil},
 			{"blocking", rstream{10, 50, 5000, true, []string{"-T", "b"}}, def, nil},
-			{"polling", rstream{10, 50, 5000, true, []string{"-T", "a"}}, def, nil},
 			{"resolving", rstream{5, 10, 100, true, []string{"-T", "r"}}, def, nil},
 			{"keepalive", rstream{5, 10, 100, true, []string{"-k", "1"}}, def, nil},
 			{"large", rstream{1, 4, 4 << 20, true, nil}, def, nil},
@@ -229,9 +232,7 @@ func TestRstream(t *testing.T) {
 			{"Go's small buffers and queues", rstream{2, 20, 30000, true, []string{"-T", "b"}}, tiny, nil},
 			{"Go's large buffers and queues", rstream{1, 5, 1 << 20, true, nil}, large, nil},
 			{"C's small queues", rstream{3, 300, 100, true, nil}, def, ctiny},
-			{"small queues", rstream{3, 300, 100, true, []string{"-B", "4096"}}, tiny, ctiny},
-			{"Go's large buffers, C's small queues", rstream{2, 3, 1 << 20, true, []string{"-T", "b"}}, large, ctiny},
-		} {
+		}) {
 			t.Run(r.name, func(t *testing.T) {
 				rsConfigure(t, r.c)
 				t.Run("C client", func(t *testing.T) { r.serveC(t, device, r.opt) })
@@ -243,6 +244,10 @@ func TestRstream(t *testing.T) {
 
 // TestRstreamWraps sends more messages in each direction than credits, of 16 bits, count.
 func TestRstreamWraps(t *testing.T) {
+	labtest.RequireKernel(t)
+	if testing.Short() {
+		t.Skip("sends 66,536 messages")
+	}
 	labtest.Each(t, func(t *testing.T, device string) {
 		rstream{1, 1<<16 + 1000, 8, true, nil}.dialC(t, device, rsock.Options{})
 	})
@@ -251,6 +256,7 @@ func TestRstreamWraps(t *testing.T) {
 // TestRstreamKilled checks that reads and writes fail when the peer is killed during a
 // stream.
 func TestRstreamKilled(t *testing.T) {
+	labtest.RequireLong(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		endless := rstream{1 << 20, 1, 5000, false, nil}
 		kill := func(t *testing.T, c *program, conn net.Conn) {
@@ -258,7 +264,7 @@ func TestRstreamKilled(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- endless.run(conn, true) }()
 			time.Sleep(300 * time.Millisecond)
-			c.signal(unix.SIGKILL)
+			c.Signal(unix.SIGKILL)
 			select {
 			case err := <-done:
 				if ne, ok := err.(net.Error); !ok || ne.Timeout() {
@@ -277,8 +283,8 @@ func TestRstreamKilled(t *testing.T) {
 			if _, err := io.CopyN(io.Discard, bufio.NewReader(conn), 16); err != nil {
 				t.Fatal(err)
 			}
-			client.signal(unix.SIGSTOP)
-			time.AfterFunc(300*time.Millisecond, func() { client.signal(unix.SIGKILL) })
+			client.Signal(unix.SIGSTOP)
+			time.AfterFunc(300*time.Millisecond, func() { client.Signal(unix.SIGKILL) })
 			var err error
 			for b := make([]byte, 100000); err == nil; _, err = conn.Write(b) {
 			}

@@ -16,7 +16,7 @@ import (
 
 // TestScratch runs verbs in a root that contains only verbs, /dev and /sys.
 func TestScratch(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	verbs := built(t, "verbs")
 	f := labtest.Must(elf.Open(verbs))(t)
 	defer f.Close()

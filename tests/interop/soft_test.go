@@ -10,6 +10,7 @@ import (
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/internal/labtest/tool"
 	"github.com/goverbs/verbs/soft"
 )
 
@@ -60,7 +61,7 @@ func TestSoft(t *testing.T) {
 	// Not pingpong first: on Linux 7.3, also between two devices of rxe, its messages of 64 KiB stop at
 	// times when packets are lost.
 	lossy := softCases(softTests[2], softTests[0], softTests[1])
-	for _, r := range []struct {
+	for _, r := range labtest.Few(1, []struct {
 		name  string
 		tests []softTest
 	}{
@@ -68,7 +69,7 @@ func TestSoft(t *testing.T) {
 		{"captured", captured},
 		{"loss 1%", lossy},
 		{"delay 2ms reorder 99%", lossy},
-	} {
+	}) {
 		t.Run(r.name, func(t *testing.T) {
 			switch r.name {
 			case "unimpaired":
@@ -130,9 +131,7 @@ func startVerbs(t *testing.T, args ...string) *program {
 // requests and answers and nothing that is malformed.
 func captureSoft(t *testing.T) {
 	t.Helper()
-	if _, err := exec.LookPath("tshark"); err != nil {
-		t.Skip(err)
-	}
+	tshark := tool.Path(t, "tshark")
 	file := t.TempDir() + "/capture.pcap"
 	dumpcap := exec.Command("dumpcap", "-q", "-P", "-i", "x1", "-w", file, "-f", "udp port 4791")
 	labtest.Check(t, dumpcap.Start())
@@ -140,7 +139,7 @@ func captureSoft(t *testing.T) {
 	t.Cleanup(func() {
 		labtest.Check(t, dumpcap.Process.Signal(os.Interrupt), dumpcap.Wait())
 		// Otherwise it takes some payloads for Ethernet frames.
-		out := labtest.Must(exec.Command("tshark", "-r", file, "--disable-heuristic", "eth_over_ib", "-T", "fields",
+		out := labtest.Must(exec.Command(tshark, "-r", file, "--disable-heuristic", "eth_over_ib", "-T", "fields",
 			"-e", "ip.src", "-e", "infiniband.bth.opcode", "-e", "_ws.malformed").Output())(t)
 		seen := map[string]int{}
 		for line := range strings.Lines(string(out)) {

@@ -36,7 +36,7 @@ func testSoftRDMAClient(t *testing.T) {
 		if err := e.Err(); !errors.Is(err, verbs.ErrDisconnected) {
 			t.Error(err)
 		}
-		client.wait()
+		client.Wait()
 	})
 	t.Run("Go client", func(t *testing.T) {
 		ctx := timeLimit(t)
@@ -44,7 +44,7 @@ func testSoftRDMAClient(t *testing.T) {
 		labtest.WaitListening(t, "7472")
 		e := labtest.Made((&cm.Dialer{Options: options}).Dial(ctx, softKernel+":7472"))(t)
 		labtest.Check(t, sendMessage(ctx, e), receiveMessage(ctx, e))
-		server.wait()
+		server.Wait()
 	})
 }
 

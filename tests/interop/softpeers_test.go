@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,6 +15,7 @@ import (
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rsock"
+	"github.com/goverbs/verbs/tests/interop/pingpong"
 )
 
 type softTest struct {
@@ -41,12 +41,7 @@ func impaired(t *testing.T) bool { return !strings.Contains(t.Name(), "/unimpair
 
 // testSoftPingPong exchanges messages whose data both sides check.
 func testSoftPingPong(t *testing.T) {
-	gid := labtest.Must(labtest.OpenDevice(t, "rxe1").FindGID(1, netip.MustParseAddr(softKernel)))(t)
-	// On Linux 7.3, messages of two rxe devices stop when packets are lost while the client polls.
-	var clientWait []string
-	if impaired(t) {
-		clientWait = []string{"-e"}
-	}
+	pair := pingpongPair{labtest.OpenDevice(t, "self"), softSelf, softKernel, startC, "rxe1"}
 	type kind struct {
 		typ   string
 		sizes []int
@@ -61,29 +56,11 @@ func testSoftPingPong(t *testing.T) {
 			break
 		}
 		for _, size := range r.sizes {
-			name := fmt.Sprintf("%s/%d bytes/", r.typ, size)
-			play := func(t *testing.T, run func(c, verbs []string) (*program, *program), wait ...string) {
-				pingpongPorts++
-				both := append(wait, "-n", strconv.Itoa(pingpongIters), "-c", "-s", strconv.Itoa(size), "-p", strconv.Itoa(pingpongPorts))
-				c, verbs := run(append([]string{"ibv_" + r.typ + "_pingpong", "-d", "rxe1", "-g", strconv.Itoa(gid.Index)}, both...),
-					append([]string{"pingpong", r.typ, "-j", "-d", "soft0"}, both...))
-				checkPingPong(t, r.typ, size, softKernel, pingpongSide{"ibv_"}, c.wait())
-				checkPingPong(t, r.typ, size, softProgram, pingpongSide{"verbs"}, verbs.wait())
-			}
-			t.Run(name+"C server", func(t *testing.T) {
-				play(t, func(c, verbs []string) (*program, *program) {
-					server := startC(t, c...)
-					server.listensTCP(pingpongPorts)
-					return server, startVerbs(t, append(verbs, softKernel)...)
-				}, "-e")
-			})
-			t.Run(name+"Go server", func(t *testing.T) {
-				play(t, func(c, verbs []string) (*program, *program) {
-					server := startVerbs(t, verbs...)
-					server.listensTCP(pingpongPorts)
-					return startC(t, append(c, softProgram)...), server
-				}, clientWait...)
-			})
+			o := pingpong.Options{Type: r.typ, Size: size, Iters: pingpongIters, Events: true}
+			pair.test(t, false, o)
+			// On Linux 7.3, messages of two rxe devices stop when packets are lost while the client polls.
+			o.Events = impaired(t)
+			pair.test(t, true, o)
 		}
 	}
 }
@@ -104,14 +81,14 @@ func softRping(t *testing.T, sizes ...string) {
 		t.Run(size+" bytes/C server", func(t *testing.T) {
 			s := startC(t, append([]string{"rping"}, server(softKernel)...)...)
 			labtest.WaitListening(t, strconv.Itoa(rpingPorts))
-			startVerbs(t, append([]string{"ping"}, client(softKernel)...)...).wait()
-			s.wait()
+			startVerbs(t, append([]string{"ping"}, client(softKernel)...)...).Wait()
+			s.Wait()
 		})
 		t.Run(size+" bytes/Go server", func(t *testing.T) {
 			s := startVerbs(t, append([]string{"ping"}, server(softProgram)...)...)
-			<-s.printed
-			startC(t, append([]string{"rping"}, client(softProgram)...)...).wait()
-			s.wait()
+			<-s.Printed
+			startC(t, append([]string{"rping"}, client(softProgram)...)...).Wait()
+			s.Wait()
 		})
 	}
 }
@@ -137,7 +114,7 @@ func testSoftRstream(t *testing.T) {
 			l, port := listenSoft(t)
 			client := startC(t, append([]string{"rstream", "-s", softSelf, "-p", port}, r.options()...)...)
 			labtest.Check(t, r.run(client.acceptFrom(l), true))
-			client.wait()
+			client.Wait()
 		})
 		t.Run(name+"/C server", func(t *testing.T) {
 			rsPorts++
@@ -146,7 +123,7 @@ func testSoftRstream(t *testing.T) {
 			labtest.WaitListening(t, port)
 			conn := labtest.Must((&rsock.Dialer{}).DialContext(timeLimit(t), "rdma", net.JoinHostPort(softKernel, port)))(t)
 			labtest.Check(t, r.run(conn, false))
-			server.wait()
+			server.Wait()
 		})
 	}
 }
@@ -159,13 +136,13 @@ func testSoftUcmatose(t *testing.T) {
 			l := labtest.Made(cm.Listen(ctx, softSelf+":"+port))(t)
 			client := startC(t, append([]string{"ucmatose"}, c.args(port, "-s", softSelf)...)...)
 			labtest.Check(t, c.serve(ctx, l))
-			client.wait()
+			client.Wait()
 		})
 		t.Run(fmt.Sprintf("Go client/%+v", c), func(t *testing.T) {
 			server := startC(t, append([]string{"ucmatose"}, c.args(port, "-b", softKernel)...)...)
 			labtest.WaitListening(t, port)
 			labtest.Check(t, c.join(timeLimit(t), softKernel+":"+port))
-			server.wait()
+			server.Wait()
 		})
 	}
 }
@@ -177,13 +154,13 @@ func testSoftUdaddy(t *testing.T) {
 			l := labtest.Made((&cm.ListenConfig{PortSpace: cm.PortSpaceUDP}).Listen(ctx, softSelf+":"+udaddyPort))(t)
 			client := startC(t, append([]string{"udaddy"}, d.args("-s", softSelf)...)...)
 			labtest.Check(t, d.serve(ctx, l))
-			client.wait()
+			client.Wait()
 		})
 		t.Run(fmt.Sprintf("Go client/%+v", d), func(t *testing.T) {
 			server := startC(t, append([]string{"udaddy"}, d.args("-b", softKernel)...)...)
 			labtest.WaitListening(t, udaddyPort)
 			labtest.Check(t, d.join(timeLimit(t), softKernel+":"+udaddyPort))
-			server.wait()
+			server.Wait()
 		})
 	}
 }
@@ -199,15 +176,15 @@ func testSoftMckey(t *testing.T) {
 		go func() { received <- mckeyReceive(ctx, dg) }()
 		sender := startC(t, "mckey", "-s", "-m", group, "-b", softKernel, "-c", "20")
 		labtest.Check(t, <-received)
-		sender.wait()
+		sender.Wait()
 	})
 	t.Run("C receiver", func(t *testing.T) {
 		receiver := startC(t, "mckey", "-m", group, "-b", softKernel)
 		for {
 			labtest.Check(t, dg.SendImm(ctx, m.To, make([]byte, mckeySize), m.QP.Num()))
 			select {
-			case <-receiver.done:
-				receiver.wait()
+			case <-receiver.Done:
+				receiver.Wait()
 				return
 			case <-time.After(20 * time.Millisecond):
 			}
@@ -225,7 +202,7 @@ func testSoftPreload(t *testing.T) {
 	defer server.Close()
 	go server.Serve(l)
 	out := filepath.Join(t.TempDir(), "out")
-	startC(t, "env", preload, "timeout", "100", "curl", "-sS", "-o", out, "http://"+net.JoinHostPort(softSelf, port)+"/").wait()
+	startC(t, "env", preload, "timeout", "100", "curl", "-sS", "-o", out, "http://"+net.JoinHostPort(softSelf, port)+"/").Wait()
 	if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, file) {
 		t.Errorf("%v, fetched %d bytes of %d, or others", err, len(got), len(file))
 	}

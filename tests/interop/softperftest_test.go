@@ -48,15 +48,15 @@ func testSoftPerftest(t *testing.T) {
 			labtest.Check(t, l.SetDeadline(time.Now().Add(time.Minute)))
 			client := startC(t, append(args, "-p", strconv.Itoa(l.Addr().(*net.TCPAddr).Port), softSelf)...)
 			labtest.Check(t, p.run(t, labtest.Must(l.Accept())(t), false))
-			client.wait()
+			client.Wait()
 		})
 		t.Run(p.name+"/Go client", func(t *testing.T) {
 			pingpongPorts++
 			port := strconv.Itoa(pingpongPorts)
 			server := startC(t, append(args, "-p", port)...)
-			server.listensTCP(pingpongPorts)
+			server.ListensTCP(pingpongPorts)
 			labtest.Check(t, p.run(t, labtest.Must(net.Dial("tcp4", net.JoinHostPort(softKernel, port)))(t), true))
-			server.wait()
+			server.Wait()
 		})
 	}
 }

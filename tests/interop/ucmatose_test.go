@@ -220,18 +220,19 @@ func (c ucmatose) args(port, role, addr string) []string {
 // TestUcmatose makes many connections with rdma-core's ucmatose and exchanges
 // messages on all of them.
 func TestUcmatose(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		many := ucmatose{connections: 50, messages: 10, size: 100}
 		if device == labtest.SIW {
 			many.connections = 36 // rdma-core's siw fails at the 145th mapping, and each connection has four
 		}
-		for i, c := range []ucmatose{
+		for i, c := range labtest.Few(2, []ucmatose{
 			{connections: 1, messages: 10, size: 100},
-			many,
 			{connections: 3, messages: 100, size: 20000},
+			many,
 			{connections: 10, messages: 1, size: 1},
 			{connections: 5, messages: 0},
-		} {
+		}) {
 			port := strconv.Itoa(7400 + i)
 			addr := labtest.AddrOf(device) + ":" + port
 			t.Run(fmt.Sprintf("Go server/%+v", c), func(t *testing.T) {
@@ -241,17 +242,17 @@ func TestUcmatose(t *testing.T) {
 				if err := c.serve(ctx, l); err != nil {
 					t.Error(err)
 				}
-				client.wait()
+				client.Wait()
 			})
 			t.Run(fmt.Sprintf("Go client/%+v", c), func(t *testing.T) {
 				err := retryErrMPA(t, func() error {
 					server := start(t, "ucmatose", c.args(port, "-b", labtest.AddrOf(device))...)
 					labtest.WaitListening(t, port)
 					if err := c.join(timeLimit(t), addr); err != nil {
-						<-server.done
+						<-server.Done
 						return err
 					}
-					server.wait()
+					server.Wait()
 					return nil
 				})
 				if err != nil {

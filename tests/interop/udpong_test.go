@@ -118,20 +118,20 @@ var roceAH = compile("roceah.so", "-shared", "-fPIC", "testdata/roceah.c", "-lib
 // TestUdpongAlone shows that C's datagram rsockets do not work on RoCE, also between two C
 // programs: the reason for testdata/roceah.c.
 func TestUdpongAlone(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireLong(t)
 	host := labtest.AddrOf(labtest.RXE)
 	start(t, "udpong", "-b", host, "-p", "7300")
 	client := start(t, "udpong", "-s", host, "-p", "7300", "-C", "10")
-	<-client.done
-	if client.err == nil || !strings.Contains(client.out.String(), "rconnect: ") {
-		t.Errorf("udpong works: roceah.c is not needed any more. %v: %s", client.err, &client.out)
+	<-client.Done
+	if client.Err == nil || !strings.Contains(client.Out.String(), "rconnect: ") {
+		t.Errorf("udpong works: roceah.c is not needed any more. %v: %s", client.Err, &client.Out)
 	}
 }
 
 // TestUdpong exchanges datagrams with C's udpong on either side. Some may get lost if the
 // receiver is slower.
 func TestUdpong(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	host, port := labtest.AddrOf(labtest.RXE), 7300
 	t.Setenv("LD_PRELOAD", labtest.Must(roceAH())(t))
 	const count = 300
@@ -154,7 +154,7 @@ func TestUdpong(t *testing.T) {
 			client := start(t, "udpong", append(mode, "-s", host, "-p", strconv.Itoa(port), "-C", strconv.Itoa(count), "-S", "1000")...)
 			got, err := udpongServe(c)
 			check(t, echo, got, err)
-			t.Log(client.wait())
+			t.Log(client.Wait())
 		})
 		t.Run(fmt.Sprintf("C server, echo %v", echo), func(t *testing.T) {
 			port++
@@ -164,7 +164,7 @@ func TestUdpong(t *testing.T) {
 			c.SetDeadline(time.Now().Add(40 * time.Second))
 			got, err := udpongSession(c, labtest.Must(net.ResolveUDPAddr("udp", net.JoinHostPort(host, strconv.Itoa(port))))(t), echo, count, 1000)
 			check(t, echo, got, err)
-			server.kill()
+			server.Kill()
 		})
 	}
 }
