@@ -33,17 +33,6 @@ func Lines(t testing.TB) (lines <-chan string, end func()) {
 	}
 }
 
-// AppendTo appends text to a file, unless it has no name.
-func AppendTo(t testing.TB, file, text string) {
-	t.Helper()
-	if file == "" {
-		return
-	}
-	f := Must(os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644))(t)
-	_, err := f.WriteString(text)
-	Check(t, err, f.Close())
-}
-
 // Output returns what f writes to the standard output.
 func Output(t testing.TB, f func()) string {
 	t.Helper()

@@ -283,7 +283,7 @@ func (p *connEnv) silentRequest() *cm.Request {
 
 // TestBadConnections passes bad input of every kind to cm, and cancels at every stage.
 func TestBadConnections(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireLong(t)
 	checkNoGrowth(t, func(t *testing.T) {
 		for _, c := range connCases {
 			t.Run(c.name, func(t *testing.T) {

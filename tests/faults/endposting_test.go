@@ -15,6 +15,7 @@ import (
 // continuously posts to both queues: each posted request completes once, and nothing else
 // completes.
 func TestEndWhilePosting(t *testing.T) {
+	labtest.RequireLong(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		rounds := map[string]int{labtest.RXE: 10, labtest.SIW: 150}[device] // rxe's peers do not report that they end
 		for range rounds {

@@ -129,6 +129,7 @@ func tcp(say []byte, n int) func(t *testing.T, device, addr string) func() {
 // TestHostilePeers runs misbehaving peers while others connect: these must not become
 // slower, except by the scheduler.
 func TestHostilePeers(t *testing.T) {
+	labtest.RequireLong(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		slowest := func(l *cm.Listener) (most time.Duration, err error) {
 			for range 10 {
@@ -179,6 +180,7 @@ func TestHostilePeers(t *testing.T) {
 // TestDeadlines checks that every call that waits for a peer returns by its deadline, with
 // its documented error.
 func TestDeadlines(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		soon := func(t *testing.T) context.Context {
 			return labtest.Within(t, 300*time.Millisecond)
@@ -221,6 +223,7 @@ func TestDeadlines(t *testing.T) {
 
 // TestKilledPeer kills a process with a connection: the other end must notice.
 func TestKilledPeer(t *testing.T) {
+	labtest.RequireKernel(t)
 	if addr := os.Getenv("FAULTS_DIAL"); addr != "" {
 		e := labtest.Must(cm.Dial(t.Context(), addr))(t)
 		e.ID() // in use until killed
@@ -256,6 +259,7 @@ func TestKilledPeer(t *testing.T) {
 
 // TestLinkDown sets the link down under a connection.
 func TestLinkDown(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		link := map[string]string{labtest.RXE: "v0", labtest.SIW: "d0"}[device]
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device, RC: uverbs.ConnectOptions{Timeout: 10, RetryCount: 2}})

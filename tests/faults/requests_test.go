@@ -57,6 +57,7 @@ var requestCases = []requestCase{
 
 // TestFailedRequests causes errors on one connection while another continues to work.
 func TestFailedRequests(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		for _, c := range requestCases {
 			t.Run(c.name, func(t *testing.T) {
@@ -141,6 +142,7 @@ func works(t *testing.T, a, b *labtest.Side) {
 // TestCQOverrun causes more completions than a CQ holds. An event reports that the CQ has
 // failed; other CQs still work.
 func TestCQOverrun(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		x, y := labtest.NewPair(t, labtest.PairOptions{Device: device})
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: device})

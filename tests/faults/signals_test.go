@@ -17,6 +17,7 @@ import (
 // signals that interrupt system calls. siw's listeners fail permanently when a dial is
 // interrupted.
 func TestSignals(t *testing.T) {
+	labtest.RequireLong(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		caught := make(chan os.Signal, 1)
 		signal.Notify(caught, unix.SIGUSR1)

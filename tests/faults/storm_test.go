@@ -63,14 +63,16 @@ var storm = flag.Int("storm", 1000, "how many dial at once in TestDialStorm and 
 // dialers returns the number of dialers. On siw it is a quarter: sometimes its listener drops
 // one reference to itself too many and breaks, more likely the more dialers there are.
 func dialers(device string) int {
+	n := labtest.Rounds(*storm, 100)
 	if device == labtest.SIW {
-		return *storm / 4
+		return n / 4
 	}
-	return *storm
+	return n
 }
 
 // TestDialStorm runs a thousand concurrent dials: all must succeed.
 func TestDialStorm(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		before := labtest.SettledInventory(t)
 		l, accepted, stop := serveDialers(t, device)
@@ -108,6 +110,7 @@ func TestDialStorm(t *testing.T) {
 // TestCancelStorm runs a thousand concurrent dials, half of them canceled at random moments.
 // Nothing may be leaked.
 func TestCancelStorm(t *testing.T) {
+	labtest.RequireLong(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		before := labtest.SettledInventory(t)
 		l, _, stop := serveDialers(t, device)

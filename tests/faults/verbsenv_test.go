@@ -167,7 +167,7 @@ func (c verbsCase) got(err error) bool {
 
 // TestBadVerbs passes bad input of every kind to uverbs.
 func TestBadVerbs(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	pass := func(t *testing.T) {
 		for _, c := range verbsCases {
 			t.Run(c.name, func(t *testing.T) {

@@ -171,7 +171,7 @@ const bootTimeout = 5 * time.Minute
 // dialPeer waits until the peer answers.
 func dialPeer(t *testing.T) *peer {
 	t.Helper()
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	if os.Getenv("VERBS_HOST") == "" {
 		t.Skip("needs two machines: run by make hosts, or with LAB_PEER=6.1 and go test -exec build/lab")
 	}
@@ -256,6 +256,18 @@ func (p *peer) start(t *testing.T, host int, args ...string) (wait func() string
 func (p *peer) run(t *testing.T, host int, args ...string) string {
 	t.Helper()
 	return p.start(t, host, args...)()
+}
+
+// awaitTCP waits until a program on a host listens at a port of TCP.
+func (p *peer) awaitTCP(t *testing.T, host int, port string) {
+	t.Helper()
+	p.run(t, host, "sh", "-c", "until ss -Hltn | grep -q ':"+port+" '; do sleep 0.05; done")
+}
+
+// awaitCM waits until a program on a host listens at a port of the connection manager.
+func (p *peer) awaitCM(t *testing.T, host int, port string) {
+	t.Helper()
+	p.run(t, host, "sh", "-c", "until rdma resource show cm_id | grep LISTEN | grep -q ':"+port+" '; do sleep 0.05; done")
 }
 
 // serve runs a server of a layer on the peer until the test ends.

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/goverbs/verbs/tests/soak/samples"
 	"github.com/goverbs/verbs/tests/workload"
 )
 
@@ -84,13 +83,13 @@ func (c *clients) check(report func(layer string, since time.Duration)) {
 	}
 }
 
-// work adds what the layers have done.
-func (c *clients) work(all map[string]samples.Layer, suffix string) {
+// addWork adds what the layers have done.
+func (c *clients) addWork(all map[string]work, suffix string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, l := range c.layers {
 		n := &c.counts[i]
-		all[l.Name+suffix] = samples.Layer{
+		all[l.Name+suffix] = work{
 			Rounds: n.rounds.Load(), Bytes: n.bytes.Load(), Connections: n.conns.Load(), Rest: c.progress[i].longest.Seconds(),
 		}
 	}

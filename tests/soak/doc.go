@@ -6,7 +6,7 @@
 //	  churn       ── dials, refusals, cancels, MRs ─── cm
 //	     │                                                │
 //	  sampler ◄── memory, files, goroutines ... ──────────┘
-//	     └─► lines of JSON ─► verdict, report (./samples, ./report)
+//	     └─► verdict, and a table of what each layer did
 //
 // TestSoak/soft puts a bad network between a device of the kernel and one in user space, and both
 // processes dial.

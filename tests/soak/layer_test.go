@@ -90,16 +90,15 @@ func (c *count) add(bytes int) {
 
 // side is the part of a process in a run.
 type side struct {
-	device  string // of the kernel, or userSpace
-	addr    string
-	layers  []layer
-	faults  bool            // of the network
-	unclear atomic.Uint64   // see tolerates
-	ctx     context.Context // ends when the run has failed, or the handlers must end
-	cancel  context.CancelFunc
-	report  func(failure string)
-	stop    chan struct{} // closed when clients must end
-	loop    *rmsg.Loop    // of clients
+	device string // of the kernel, or userSpace
+	addr   string
+	layers []layer
+	faults bool            // of the network
+	ctx    context.Context // ends when the run has failed, or the handlers must end
+	cancel context.CancelFunc
+	report func(failure string)
+	stop   chan struct{} // closed when clients must end
+	loop   *rmsg.Loop    // of clients
 }
 
 // fail reports a failure and ends the run, unless it is ending.

@@ -5,18 +5,17 @@ import (
 	"maps"
 	"os"
 	"runtime"
-	"runtime/metrics"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/tests/soak/samples"
 )
 
 // thisProcess returns the resources of this process.
-func thisProcess() (p samples.Process, err error) {
+func thisProcess() (p process, err error) {
 	status, err := numbers("/proc/self/status")
 	if err != nil {
 		return p, err
@@ -29,11 +28,8 @@ func thisProcess() (p samples.Process, err error) {
 	if err != nil {
 		return p, err
 	}
-	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	metrics.Read(heap)
-	return samples.Process{
+	return process{
 		RSS: status["VmRSS"], Pinned: status["VmPin"], Threads: status["Threads"],
-		Heap:  int(heap[0].Value.Uint64() >> 10),
 		Files: len(files), Maps: strings.Count(string(maps), "\n"), Goroutines: runtime.NumGoroutine(),
 	}, nil
 }
@@ -96,7 +92,7 @@ func leaks(t *testing.T, kernel bool, before map[string]int) (found []string) {
 	for range 120 {
 		found = nil
 		now := inventory(t, kernel)
-		for _, name := range samples.Names(now) {
+		for _, name := range slices.Sorted(maps.Keys(now)) {
 			if now[name] != before[name] {
 				found = append(found, fmt.Sprintf("%s: were %d, are %d", name, before[name], now[name]))
 			}

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/tests/soak/samples"
 	"github.com/goverbs/verbs/tests/workload"
 )
 
@@ -26,16 +25,15 @@ const serverDevice = "SOAK_SERVER_DEVICE"
 // question, or a failure.
 type answer struct {
 	Addrs   map[string]string `json:",omitempty"`
-	Process *samples.Process  `json:",omitempty"`
+	Process *process          `json:",omitempty"`
 	Stacks  string            `json:",omitempty"`
 	Failure string            `json:",omitempty"`
 	Closed  bool              `json:",omitempty"` // and left these:
 	Leaks   []string          `json:",omitempty"`
 
 	// With a sample, of a device in user space:
-	Layers   map[string]samples.Layer `json:",omitempty"`
-	Objects  map[string]int           `json:",omitempty"`
-	Counters map[string]uint64        `json:",omitempty"`
+	Layers  map[string]work `json:",omitempty"`
+	Objects map[string]int  `json:",omitempty"`
 }
 
 // TestServer is the server: a process that TestSoak starts. It reads questions, "sample",

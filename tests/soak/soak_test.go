@@ -2,14 +2,11 @@ package soak
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -17,8 +14,6 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/internal/labtest"
-	"github.com/goverbs/verbs/tests/soak/samples"
-	"github.com/goverbs/verbs/uverbs"
 )
 
 var (
@@ -27,11 +22,11 @@ var (
 	stall    = flag.Duration("stall", time.Minute, "how long a layer may make no progress")
 	seed     = flag.Uint64("seed", 0, "what the load is made from; 0 takes any")
 	only     = flag.String("layers", "", "layers to run, separated by commas; all if empty")
-	folder   = flag.String("samples", "", "folder for the samples, DEVICE.jsonl")
 )
 
 // TestSoak runs all layers at the same time, and checks the result.
 func TestSoak(t *testing.T) {
+	labtest.RequireLong(t)
 	selectLayers()
 	labtest.Each(t, func(t *testing.T, device string) {
 		newRun(t, &side{device: device, addr: labtest.AddrOf(device), layers: layers}, device).check()
@@ -51,15 +46,13 @@ func selectLayers() {
 type run struct {
 	*testing.T
 	*side
-	samples.Run
-	file    *os.File
-	hw      *uverbs.Context
+	course
+	began   time.Time
 	server  *server
 	clients *clients
 	faulty  *network // nil if it has no faults
 
-	mu       sync.Mutex
-	failures []string
+	mu sync.Mutex // of failures
 }
 
 // newRun prepares a run of a side, which is this process.
@@ -68,12 +61,7 @@ func newRun(t *testing.T, s *side, name string) *run {
 	if *seed == 0 {
 		*seed = rand.Uint64()
 	}
-	dir := *folder
-	if dir == "" {
-		dir = t.TempDir()
-	}
-	file := labtest.Made(os.Create(filepath.Join(dir, name+".jsonl")))(t)
-	r := &run{T: t, side: s, file: file, hw: labtest.OpenDevice(t, s.device)}
+	r := &run{T: t, side: s, course: course{duration: *duration, stall: *stall}}
 	s.stop = make(chan struct{})
 	s.report = func(f string) {
 		t.Log(f)
@@ -86,67 +74,46 @@ func newRun(t *testing.T, s *side, name string) *run {
 	}
 	r.side.ctx, r.side.cancel = context.WithCancel(t.Context())
 	t.Cleanup(r.side.cancel)
-	r.Start = samples.Start{
-		Device: name, Kernel: os.Getenv("VERBS_LAB"), Go: runtime.Version(), CPUs: runtime.NumCPU(),
-		Duration: *duration, Every: *every, Stall: *stall, Seed: *seed,
-	}
 	for _, l := range s.layers {
-		r.Start.Layers = append(r.Start.Layers, l.Name)
+		r.course.layers = append(r.course.layers, l.Name)
 	}
-	t.Logf("%s on %s for %v, seed %d", name, r.Start.Kernel, *duration, *seed)
+	t.Logf("%s on %s for %v, seed %d", name, os.Getenv("VERBS_LAB"), *duration, *seed)
 	return r
-}
-
-// write writes a line to the file immediately, as a run may be killed.
-func (r *run) write(l samples.Line) {
-	text, err := json.Marshal(l)
-	if err == nil {
-		_, err = r.file.Write(append(text, '\n'))
-	}
-	if err != nil {
-		r.Error(err)
-	}
 }
 
 // check does the run, and checks the result.
 func (r *run) check() {
 	r.Helper()
-	for _, reason := range r.run().Verdict() {
-		r.Error(reason)
-	}
-}
-
-func (r *run) run() *samples.Run {
 	warmUp(r.T, r.side)
 	before := inventory(r.T, true)
-	r.Start.Began = time.Now()
-	r.write(samples.Line{Start: &r.Start})
+	r.began = time.Now()
 	leaked, err := r.load()
 	if err != nil {
 		r.report(err.Error())
 	}
 	r.cancel()
+	r.took = time.Since(r.began).Round(time.Second)
 	// The leaks of this process and of the kernel are found after the server has ended.
-	end := samples.End{At: time.Since(r.Start.Began).Seconds()}
 	for _, l := range leaked {
-		end.Leaks = append(end.Leaks, "server: "+l)
+		r.leaks = append(r.leaks, "server: "+l)
 	}
-	end.Leaks = append(end.Leaks, leaks(r.T, true, before)...)
+	r.leaks = append(r.leaks, leaks(r.T, true, before)...)
 	r.mu.Lock()
-	end.Failures = r.failures
-	r.mu.Unlock()
-	if r.faulty != nil {
-		end.Faults = r.faulty.done
-		end.Packets, end.Dropped = r.faulty.totals()
+	defer r.mu.Unlock()
+	reasons := r.verdict()
+	verdict := "passed"
+	if len(reasons) > 0 {
+		verdict = "failed"
 	}
-	r.End = &end
-	r.write(samples.Line{End: &end})
-	return &r.Run
+	r.Logf("%s after %v, with seed %d\n%s", verdict, r.took, *seed, r.table())
+	for _, reason := range reasons {
+		r.Error(reason)
+	}
 }
 
 // load runs the load, from the start of the server to its end.
 func (r *run) load() (leaks []string, err error) {
-	if r.server, err = startServer(r.side, r.Start.Seed); err != nil {
+	if r.server, err = startServer(r.side, *seed); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -166,13 +133,13 @@ func (r *run) load() (leaks []string, err error) {
 			return nil, err
 		}
 	}
-	if r.clients, err = startClients(r.side, r.server.addrs, r.Start.Seed); err != nil {
+	if r.clients, err = startClients(r.side, r.server.addrs, *seed); err != nil {
 		return nil, err
 	}
 	if r.faulty != nil {
-		defer r.faulty.start(r.Start.Seed)()
+		defer r.faulty.start(*seed)()
 	}
-	r.watch(time.Now().Add(r.Start.Duration))
+	r.watch(time.Now().Add(r.duration))
 	if r.faulty != nil {
 		if _, err := r.server.ask("stop", lifetime+2*time.Minute); err != nil {
 			r.report(err.Error())
@@ -214,8 +181,8 @@ func (r *run) watch(until time.Time) {
 
 // unbegun reports whether a layer had done nothing when the last sample was taken.
 func (r *run) unbegun() bool {
-	s := r.Last()
-	return s == nil || slices.ContainsFunc(r.Start.Layers, func(name string) bool { return s.Layers[name].Rounds == 0 })
+	s := r.last()
+	return slices.ContainsFunc(r.course.layers, func(name string) bool { return s.layers[name].Rounds == 0 })
 }
 
 // stalled ends the run, and reports the stacks of both processes.
@@ -230,8 +197,8 @@ func (r *run) stalled(layer string, since time.Duration) {
 
 // sample takes a sample, and logs a summary.
 func (r *run) sample() error {
-	s := samples.Sample{Layers: map[string]samples.Layer{}}
-	r.clients.work(s.Layers, "")
+	s := sample{layers: map[string]work{}}
+	r.clients.addWork(s.layers, "")
 	mine, err := thisProcess()
 	if err != nil {
 		return err
@@ -243,26 +210,19 @@ func (r *run) sample() error {
 	if a.Process == nil {
 		return fmt.Errorf("the server answers something else")
 	}
-	s.Processes = map[string]samples.Process{"client": mine, "server": *a.Process}
-	if s.Kernel, err = kernelState(r.device); err != nil {
+	s.processes = map[string]process{"client": mine, "server": *a.Process}
+	if s.kernel, err = kernelState(r.device); err != nil {
 		return err
 	}
-	if s.Counters, err = r.hw.Counters(1); err != nil {
-		return err
-	}
-	maps.Copy(s.Layers, a.Layers)
-	maps.Copy(s.Kernel, a.Objects)
-	if maps.Copy(s.Counters, a.Counters); r.faults {
-		s.Counters[unclearEnds] = r.unclear.Load()
-	}
-	s.At = time.Since(r.Start.Began).Seconds()
-	r.Samples = append(r.Samples, s)
-	r.write(samples.Line{Sample: &s})
+	maps.Copy(s.layers, a.Layers)
+	maps.Copy(s.kernel, a.Objects)
+	s.at = time.Since(r.began).Seconds()
+	r.samples = append(r.samples, s)
 	var line strings.Builder
-	for _, name := range r.Start.Layers {
-		l := s.Layers[name]
+	for _, name := range r.course.layers {
+		l := s.layers[name]
 		fmt.Fprintf(&line, "  %s %d/%d/%d MiB", name, l.Connections, l.Rounds, l.Bytes>>20)
 	}
-	r.Logf("%5.0f s%s  RSS %d+%d MiB", s.At, &line, mine.RSS>>10, a.Process.RSS>>10)
+	r.Logf("%5.0f s%s  RSS %d+%d MiB", s.at, &line, mine.RSS>>10, a.Process.RSS>>10)
 	return nil
 }

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,7 +20,6 @@ import (
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/soft"
-	"github.com/goverbs/verbs/tests/soak/samples"
 	"github.com/goverbs/verbs/tests/workload"
 )
 
@@ -59,7 +57,7 @@ func (s *side) faulty(device string) {
 }
 
 func soakSoft(t *testing.T) {
-	labtest.RequireKernel(t)
+	labtest.RequireLong(t)
 	n := newNetwork(t)
 	s := new(side)
 	s.faulty(softKernel)
@@ -67,33 +65,24 @@ func soakSoft(t *testing.T) {
 	*stall = max(*stall, 3*time.Minute)
 	r := newRun(t, s, userSpace)
 	r.faulty = n
-	r.Start.About = "All layers at once between the kernel's " + softKernel + " (the client's process) and a device in user space\n" +
-		"(the server's), which both dial, over a network with faults"
 	for _, l := range softLayers {
-		r.Start.Layers = append(r.Start.Layers, l.Name+dialedBySoft)
+		r.course.layers = append(r.course.layers, l.Name+dialedBySoft)
 	}
 	r.check()
 }
 
-// unclearEnds is the name of the counter of tolerates.
-const unclearEnds = "ends of connections whose last packets were lost"
-
 // tolerates reports whether an error of a server is an end of a connection whose last packets were
 // lost: the confirmation of its start, and perhaps the datagram of its end, when the client closed
-// it at once; or the acknowledgement of the last message. It counts them.
+// it at once; or the acknowledgement of the last message.
 func (s *side) tolerates(err error) bool {
 	if !s.faults {
 		return false
 	}
 	if e, is := errors.AsType[*verbs.Error](err); is && e.Op == "accept" && (errors.Is(err, verbs.ErrDisconnected) || errors.Is(err, syscall.ETIMEDOUT)) {
-		s.unclear.Add(1)
 		return true
 	}
-	if e, is := errors.AsType[*net.OpError](err); is && e.Op == "close" && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.ETIMEDOUT)) {
-		s.unclear.Add(1)
-		return true
-	}
-	return false
+	e, is := errors.AsType[*net.OpError](err)
+	return is && e.Op == "close" && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.ETIMEDOUT))
 }
 
 // softDevice is the device of the server.
@@ -138,17 +127,13 @@ func (d *softDevice) stop() error { return errors.Join(d.clients.end(), d.client
 
 // sample adds the device's part to a sample.
 func (d *softDevice) sample(a *answer) {
-	a.Layers, a.Objects, a.Counters = map[string]samples.Layer{}, map[string]int{}, map[string]uint64{}
+	a.Layers, a.Objects = map[string]work{}, map[string]int{}
 	if d.clients != nil {
-		d.clients.work(a.Layers, dialedBySoft)
+		d.clients.addWork(a.Layers, dialedBySoft)
 	}
 	for name, n := range d.Resources() {
 		a.Objects["soft "+name] = n
 	}
-	for name, n := range d.Stats() {
-		a.Counters["soft "+name] = n
-	}
-	a.Counters["soft "+unclearEnds] = d.side.unclear.Load()
 }
 
 // close closes the device, and returns what is left of it. The transport keeps a context open.
@@ -167,7 +152,6 @@ func (d *softDevice) close(t *testing.T) (left []string) {
 type network struct {
 	t      testing.TB
 	x0, x1 *tc
-	done   []samples.Fault
 }
 
 // newNetwork makes the link and the namespace until the test ends.
@@ -285,46 +269,15 @@ func (n *network) start(seed uint64) (end func()) {
 			f := faultKinds[r.IntN(len(faultKinds))]
 			ends := r.IntN(3)
 			n.apply(f, ends != 0, ends != 1)
-			since := time.Now()
 			select {
 			case <-time.After(f.most/4 + time.Duration(r.Int64N(int64(f.most*3/4)))):
 			case <-stop:
 				stopped = true
 			}
-			n.add(f.name, time.Since(since))
 		}
 	}()
 	return sync.OnceFunc(func() {
 		close(stop)
 		<-ended
 	})
-}
-
-// add adds to the time of a fault.
-func (n *network) add(name string, took time.Duration) {
-	i := slices.IndexFunc(n.done, func(f samples.Fault) bool { return f.Name == name })
-	if i < 0 {
-		i = len(n.done)
-		n.done = append(n.done, samples.Fault{Name: name})
-	}
-	n.done[i].Seconds += took.Seconds()
-	n.done[i].Times++
-}
-
-// totals returns the numbers of packets and of dropped packets.
-func (n *network) totals() (packets, dropped int) {
-	count := func(tc string) (p, d int) {
-		out := n.shell(tc)
-		_, rest, _ := strings.Cut(out, "bytes ")
-		if _, err := fmt.Sscanf(rest, "%d pkt (dropped %d", &p, &d); err != nil {
-			n.t.Errorf("%v: %s", err, out)
-		}
-		return p, d
-	}
-	for _, end := range []string{"tc -s qdisc show dev x0", "tc -n " + softSpace + " -s qdisc show dev x1"} {
-		p, d := count(end)
-		packets, dropped = packets+p, dropped+d
-	}
-	_, d := count("tc -s actions get action gact index 100")
-	return packets, dropped + d
 }

@@ -17,7 +17,7 @@ import (
 // do without waiting. The queues stay mapped, but nothing works on them any more: waits end, calls
 // fail, and all can be closed.
 func TestRemovalWhileOpen(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	switch lab := os.Getenv("VERBS_LAB"); {
 	case lab == "host":
 		t.Skip("removes the machine's devices")

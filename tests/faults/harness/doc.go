@@ -13,7 +13,6 @@
 //	         the time until a new connection works
 //	always   all data was right, nothing is leaked (labtest.Inventory)
 //
-// Each fault is a test, with a subtest for each device and layer, and adds a row to the
-// table in docs/reliability.md, which make faults writes. A plain go test runs a part of
-// them; FAULTS=all runs all.
+// Each fault is a test, with a subtest for each device and layer; docs/reliability.md has the
+// results in a table. A plain go test runs a part of them; FAULTS=all, as in make faults, runs all.
 package harness

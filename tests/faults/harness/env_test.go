@@ -26,6 +26,7 @@ var layers = []*workload.Layer{workload.CM, workload.RConn, workload.RMsg, workl
 type fault struct {
 	title string
 	quick string // layers on which a plain go test runs it; empty for none
+	long  bool   // not run with -short
 	run   func(*env)
 	only  string // layers; empty for all
 	wired bool   // over a wire
@@ -34,19 +35,22 @@ type fault struct {
 // env is one fault on one layer and device.
 type env struct {
 	*testing.T
-	title  string
-	layer  *workload.Layer
-	device string
-	rows   int
-	open   map[workload.Session]bool // to be closed if the test fails
-	addr   string                    // where the peer listens
-	wire   *wire                     // if there is one
+	title   string
+	layer   *workload.Layer
+	device  string
+	results int
+	open    map[workload.Session]bool // to be closed if the test fails
+	addr    string                    // where the peer listens
+	wire    *wire                     // if there is one
 }
 
 // runFault runs a fault on all devices and layers.
 func runFault(t *testing.T, f fault) {
 	t.Helper()
-	labtest.Require(t)
+	labtest.RequireKernel(t)
+	if f.long && testing.Short() {
+		t.Skip("takes long")
+	}
 	if os.Getenv("LAB") == "host" {
 		t.Skip("turns the machine upside down")
 	}
@@ -68,7 +72,7 @@ func runFault(t *testing.T, f fault) {
 					}
 					before := labtest.Inventory(t)
 					f.run(e)
-					if e.rows == 0 && !t.Failed() && !t.Skipped() {
+					if e.results == 0 && !t.Failed() && !t.Skipped() {
 						t.Error("nothing was found out")
 					}
 					labtest.CheckLeaks(t, before)
@@ -176,7 +180,7 @@ func (e *env) finish(c *child, saw string, took time.Duration) {
 	e.Helper()
 	again := e.reconnect(c)
 	c.kill()
-	e.row(saw, took, again)
+	e.result(saw, took, again)
 }
 
 // close checks that a session closes soon, and without error or with one of those given.

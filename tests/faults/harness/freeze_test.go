@@ -25,7 +25,7 @@ func pause() time.Duration {
 
 // TestFreezeHere stops this process, and not its peer.
 func TestFreezeHere(t *testing.T) {
-	runFault(t, fault{title: "the process that dialed is stopped for 5 s", quick: "rsock", run: func(e *env) {
+	runFault(t, fault{title: "the process that dialed is stopped for 5 s", quick: "rsock", long: true, run: func(e *env) {
 		c, l := e.startLoad()
 		start := time.Now()
 		script := fmt.Sprintf("kill -STOP %[1]d; sleep %[2]v; kill -CONT %[1]d", os.Getpid(), pause().Seconds())
@@ -41,7 +41,7 @@ func TestFreezeHere(t *testing.T) {
 
 // TestFreeze stops the peer's process for some seconds.
 func TestFreeze(t *testing.T) {
-	runFault(t, fault{title: "the peer's process is stopped for 5 s", quick: "rmsg", run: func(e *env) {
+	runFault(t, fault{title: "the peer's process is stopped for 5 s", quick: "rmsg", long: true, run: func(e *env) {
 		c, l := e.startLoad()
 		c.freeze()
 		time.Sleep(pause())
@@ -91,7 +91,7 @@ func TestFreezeDeadline(t *testing.T) {
 			e.Errorf("Close took %v", closed)
 		}
 		c.signal(unix.SIGCONT)
-		e.finish(c, saw+"; Close "+formatDuration(closed), took)
+		e.finish(c, saw+"; Close "+closed.String(), took)
 	}})
 }
 

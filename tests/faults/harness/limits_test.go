@@ -35,7 +35,7 @@ func limitFiles(t testing.TB, pid int, n uint64) {
 
 // TestFilesDialing dials under load with no files left, then with one, and so on.
 func TestFilesDialing(t *testing.T) {
-	runFault(t, fault{title: "no files are left where one dials", quick: "rmsg", run: func(e *env) {
+	runFault(t, fault{title: "no files are left where one dials", quick: "rmsg", long: true, run: func(e *env) {
 		c, l := e.startLoad()
 		var saw string
 		var took time.Duration
@@ -134,7 +134,7 @@ func TestLockedMemory(t *testing.T) {
 		if text := e.runDialWithMemlock(c, 64<<20); text != "" {
 			e.Errorf("with 64 MiB: %s", text)
 		}
-		e.finish(c, "`ENOMEM`, with a hint at `ulimit -l`", took)
+		e.finish(c, "ENOMEM, with a hint at ulimit -l", took)
 	}})
 }
 

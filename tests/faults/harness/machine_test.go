@@ -46,7 +46,7 @@ func TestBusy(t *testing.T) {
 
 // TestSignals continuously interrupts the system calls of both sides.
 func TestSignals(t *testing.T) {
-	runFault(t, fault{title: "every thread gets one signal after the other", quick: "cm", run: func(e *env) {
+	runFault(t, fault{title: "every thread gets one signal after the other", quick: "cm", long: true, run: func(e *env) {
 		c, l := e.startLoad()
 		for _, pid := range []int{os.Getpid(), c.cmd.Process.Pid} {
 			defer labtest.Signals(pid, unix.SIGURG)()

@@ -29,7 +29,7 @@ func TestNetwork(t *testing.T) {
 		rates, kinds = rates[1:2], kinds[:1]
 	}
 	runFault(t, fault{
-		quick: "cm",
+		quick: "cm", long: true,
 		wired: true,
 		run: func(e *env) {
 			c, l := e.startLoad()
@@ -88,7 +88,7 @@ func (e *env) runOverNetem(l *load) bool {
 		e.Error("none was lost")
 	}
 	if !l.failed.Load() {
-		e.row("continues", l.takeLongest(), 0)
+		e.result("continues", l.takeLongest(), 0)
 		return true
 	}
 	l.roundMu.Unlock()
@@ -114,7 +114,7 @@ func (e *env) runOverNetem(l *load) bool {
 		}
 	}
 	saw := e.expect(want, l.err)
-	e.row(saw, l.endTime.Sub(start), 0)
+	e.result(saw, l.endTime.Sub(start), 0)
 	e.close(l.s)
 	return false
 }

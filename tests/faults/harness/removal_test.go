@@ -172,7 +172,7 @@ func rsockPair(t *testing.T) connPair {
 // until all processes have closed it, which must happen soon after the connections have
 // ended.
 func TestRemovalReleases(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	if os.Getenv("LAB") == "host" {
 		t.Skip("removes the machine's devices")
 	}
@@ -219,7 +219,7 @@ func TestRemovalReleases(t *testing.T) {
 // transport closes the device with the last connection that the removal has ended, and without
 // connections in CloseIdle.
 func TestRemovalAtOnce(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	if os.Getenv("LAB") == "host" {
 		t.Skip("removes the machine's devices")
 	}

@@ -98,7 +98,7 @@ func (p *tap) replay() {
 func TestReplay(t *testing.T) {
 	runFault(t, fault{
 		title: "all that went over the wire is sent again, three times",
-		quick: "rconn",
+		quick: "rconn", long: true,
 		wired: true,
 		run: func(e *env) {
 			taps := []*tap{newTap(e, "wa"), newTap(e, "wb")}
