@@ -11,7 +11,7 @@ import (
 
 // A Sleep waits in the kernel if no other one does, and otherwise in the runtime's netpoller.
 // In the kernel an event wakes the waiting thread itself, as in a C program; the netpoller
-// takes several times as long (docs/benchmarks/notes.md).
+// takes several times as long (docs/benchmarks.md).
 //
 // kernel is held by the Sleep that waits in the kernel. It blocks a thread, so there is one at
 // a time. After more than maxKernelWait it moves to the netpoller when another Sleep starts.

@@ -11,5 +11,5 @@
 //	     ──"\n"──► client in Go                    …
 //
 // The figures of several turns are a pair. Package record compares the pairs and defines the
-// groups of lines; benchdoc writes the page.
+// lines; benchdoc writes the page.
 package bench

@@ -2,7 +2,7 @@ package bench
 
 import (
 	"bufio"
-	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -17,10 +17,11 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/tests/bench/record"
 )
 
 var (
-	reps    = flag.Int("reps", 0, "pairs of figures: benchmarks take 30, zero only tests that it works")
+	reps    = flag.Int("reps", 0, "pairs of figures: zero only tests that it works")
 	lasting = flag.Duration("lasting", 0, "how long each work is measured, in as many turns as that takes: at least one a pair")
 )
 
@@ -32,6 +33,29 @@ func scaled(n int) int {
 	return n
 }
 
+// need skips a benchmark where there is no kernel to measure, and in a quick run of all tests.
+func need(t *testing.T) {
+	t.Helper()
+	labtest.RequireKernel(t)
+	if testing.Short() {
+		t.Skip("a benchmark")
+	}
+}
+
+// report logs a line, and appends it to the records in the folder BENCH_RECORDS, if set.
+func report(t *testing.T, l record.Line) {
+	t.Helper()
+	t.Log(l)
+	if dir := os.Getenv("BENCH_RECORDS"); dir != "" {
+		if err := record.Append(dir, l); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// sample holds the figures of one side, one for each repetition.
+type sample = record.Sample
+
 // side is a program that measures, the port of its server, and the options before its other
 // arguments.
 type side struct {
@@ -39,34 +63,15 @@ type side struct {
 	options       []string
 }
 
-func (s side) command(args ...string) *exec.Cmd {
-	return exec.Command(s.program, append(slices.Clip(s.options), args...)...)
-}
-
-// serve runs the program's server until the test ends.
-func (s side) serve(t *testing.T, addr string) {
+// serve runs the program's server until the test ends, or stop is called.
+func (s side) serve(t *testing.T, addr string) (stop func()) {
 	t.Helper()
-	t.Cleanup(s.start(t, addr))
-}
-
-// start runs the program's server until it is stopped.
-func (s side) start(t *testing.T, addr string) (stop func()) {
-	t.Helper()
-	cmd := s.command("-s", addr, s.port)
-	cmd.Stderr = os.Stderr
-	stdin := labtest.Must(cmd.StdinPipe())(t)
-	stdout := labtest.Must(cmd.StdoutPipe())(t)
-	labtest.Check(t, cmd.Start())
-	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
-		cmd.Process.Kill()
+	server := s.open(t, "-s", addr, s.port)
+	if line, err := server.out.ReadString('\n'); line != "ready\n" {
+		server.cmd.Process.Kill()
 		t.Fatalf("%s says %q: %v", s.program, line, err)
 	}
-	return func() {
-		stdin.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("%s: %v", s.program, err)
-		}
-	}
+	return server.close
 }
 
 // result holds the figures of one measurement that a program printed, by name.
@@ -80,26 +85,7 @@ func (r result) first(name string) float64 {
 	return r[name][0]
 }
 
-// once runs the program's client for one measurement.
-func (s side) once(t *testing.T, args ...string) result {
-	t.Helper()
-	cmd := s.command(args...)
-	cmd.Stderr = os.Stderr
-	cmd.WaitDelay = time.Second
-	limit := time.AfterFunc(runTimeout, func() { cmd.Process.Kill() })
-	defer limit.Stop()
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v: %v", cmd.Args, err)
-	}
-	r, err := readResult(bufio.NewReader(io.MultiReader(bytes.NewReader(out), strings.NewReader("\n"))))
-	if err != nil {
-		t.Fatalf("%v: %v", cmd.Args, err)
-	}
-	return r
-}
-
-// session is a client that measures once for each run, until it is closed.
+// session is a running program: a server, or a client that measures once for each run.
 type session struct {
 	cmd   *exec.Cmd
 	in    io.Writer
@@ -107,10 +93,10 @@ type session struct {
 	close func()
 }
 
-// open starts the program's client, which is closed at the latest when the test ends.
+// open starts the program, which ends at the latest when the test does.
 func (s side) open(t *testing.T, args ...string) *session {
 	t.Helper()
-	cmd := s.command(args...)
+	cmd := exec.Command(s.program, append(slices.Clip(s.options), args...)...)
 	cmd.Stderr = os.Stderr
 	in := labtest.Must(cmd.StdinPipe())(t)
 	out := labtest.Must(cmd.StdoutPipe())(t)
@@ -135,14 +121,20 @@ func (s *session) run(t *testing.T) result {
 	t.Helper()
 	limit := time.AfterFunc(runTimeout, func() { s.cmd.Process.Kill() })
 	defer limit.Stop()
-	if _, err := io.WriteString(s.in, "\n"); err != nil {
-		t.Fatalf("%v: %v", s.cmd.Args, err)
-	}
-	r, err := readResult(s.out)
-	if err != nil {
+	_, err := io.WriteString(s.in, "\n")
+	r, rerr := readResult(s.out)
+	if err := errors.Join(err, rerr); err != nil {
 		t.Fatalf("%v: %v", s.cmd.Args, err)
 	}
 	return r
+}
+
+// once runs the program's client for one measurement.
+func (s side) once(t *testing.T, args ...string) result {
+	t.Helper()
+	client := s.open(t, args...)
+	defer client.close()
+	return client.run(t)
 }
 
 // readResult reads lines of a name and its figures, up to an empty line.
@@ -184,20 +176,27 @@ type results []result
 // opener starts a side's program, which measures at each call of measure, until end is called.
 type opener func() (measure func() result, end func())
 
-// opens returns the opener of the program's client, whose results are checked.
-func (s side) opens(t *testing.T, check func(result), args ...string) opener {
+// opens returns the opener of the program's client. With a count, the first figure of that name
+// must be n.
+func (s side) opens(t *testing.T, count string, n int, args ...any) opener {
+	var texts []string
+	for _, a := range args {
+		texts = append(texts, fmt.Sprint(a))
+	}
 	return func() (func() result, func()) {
-		session := s.open(t, args...)
+		session := s.open(t, texts...)
 		return func() result {
 			r := session.run(t)
-			check(r)
+			if count != "" && r.first(count) != float64(n) {
+				t.Fatalf("%s: %s: %v, not %d", s.program, count, r.first(count), n)
+			}
 			return r
 		}, session.close
 	}
 }
 
 // usualStarts is how often most programs are started for a line.
-const usualStarts = 6
+const usualStarts = 4
 
 // turns makes all sides measure in turns, and starts their programs as often as usual. After each
 // start all measure once without a result.
@@ -238,17 +237,6 @@ func turnsOf(starts int, sides ...opener) []results {
 	return all
 }
 
-// pairs makes all sides measure once without a result, so that work that is done only once,
-// such as connecting, is over, and then in turns.
-func pairs(n int, lasting time.Duration, sides ...func() result) []results {
-	if *reps > 0 {
-		for _, side := range sides {
-			side()
-		}
-	}
-	return inTurns(n, lasting, sides...)
-}
-
 // inTurns makes all sides measure in short turns, whose order changes: n times, or once if -reps
 // is 0, they share at least an n-th of the time. A disturbance of the machine for a turn or
 // two has little effect that way.
@@ -272,12 +260,6 @@ func inTurns(n int, lasting time.Duration, sides ...func() result) []results {
 	return all
 }
 
-// both makes both sides do the same work in turns.
-func both(ours, c side, do func(side) result) (of, beside results) {
-	rs := pairs(*reps, *lasting, func() result { return do(ours) }, func() result { return do(c) })
-	return rs[0], rs[1]
-}
-
 // figure returns the only figure of a name in each pair.
 func (rs results) figure(name string) sample {
 	return rs.each(func(r result) float64 { return r.first(name) })
@@ -292,15 +274,6 @@ func (rs results) each(figure func(result) float64) sample {
 	return s
 }
 
-// all returns the figures of all pairs.
-func (rs results) all(name string) sample {
-	var s sample
-	for _, r := range rs {
-		s = append(s, r[name]...)
-	}
-	return s
-}
-
 // rate returns the count of a name per second in each pair: the geometric mean of the turns,
 // in which a stalled turn counts no more than another.
 func (rs results) rate(name string) sample {
@@ -311,6 +284,11 @@ func (rs results) rate(name string) sample {
 		}
 		return math.Exp(logs / float64(len(r[name])))
 	})
+}
+
+// quantile returns a quantile of the times of single operations of each pair, in µs.
+func (rs results) quantile(q float64) sample {
+	return rs.each(func(r result) float64 { return r["took"].Quantile(q) / 1e3 })
 }
 
 // times returns s multiplied by k.

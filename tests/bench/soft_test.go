@@ -1,78 +1,91 @@
 package bench
 
 import (
-	"strconv"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/tests/bench/record"
 )
 
-// TestSoft compares devices in user space with the kernel's rxe, by verbs perf over links of the
-// same kind:
-//
-//	rxe1 on x0, 10.9.6.1 ══ x1, 10.9.6.2 with rxe2
-//	namespace perf1: y0, 10.9.7.1 ══ y1, 10.9.7.2: namespace perf2
-//
-// As rxe has no device in a namespace, rules of routing make the kernel use the link between two
-// of its own addresses.
+// TestSoft compares two devices in user space, connected by a loopback interface, with rxe
+// between two processes on one device.
 func TestSoft(t *testing.T) {
-	labtest.RequireKernel(t)
-	verbs := labtest.Built(t, "verbs")
-	t.Cleanup(func() {
-		labtest.Shell(t, `rdma link delete rxe1; rdma link delete rxe2; ip link delete x0
-			ip rule add pref 0 lookup local; for n in 1 2 10 11 100; do ip rule delete pref $n; done
-			ip netns delete perf1; ip netns delete perf2`)
-	})
-	labtest.Shell(t, `ip link add x0 address 02:00:00:00:06:01 type veth peer name x1 address 02:00:00:00:06:02
-		ip rule add pref 1 iif x0 lookup local; ip rule add pref 2 iif x1 lookup local
-		ip rule add pref 10 from 10.9.6.1 to 10.9.6.2 lookup 1001; ip rule add pref 11 from 10.9.6.2 to 10.9.6.1 lookup 1002
-		ip rule add pref 100 lookup local; ip rule delete pref 0
-		for n in 0 1; do
-			echo 1 >/proc/sys/net/ipv4/conf/x$n/accept_local
-			echo 0 >/proc/sys/net/ipv4/conf/x$n/rp_filter
-			ip addr add 10.9.6.$((n + 1))/32 dev x$n
-			ip link set x$n up
-		done
-		ip route add 10.9.6.2 dev x0 src 10.9.6.1 table 1001; ip route add 10.9.6.1 dev x1 src 10.9.6.2 table 1002
-		ip neigh replace 10.9.6.2 lladdr 02:00:00:00:06:02 dev x0 nud permanent
-		ip neigh replace 10.9.6.1 lladdr 02:00:00:00:06:01 dev x1 nud permanent
-		rdma link add rxe1 type rxe netdev x0; rdma link add rxe2 type rxe netdev x1
-		ip netns add perf1; ip netns add perf2
-		ip link add y0 netns perf1 type veth peer name y1 netns perf2
-		for n in 0 1; do
-			in="ip -n perf$((n + 1))"
-			$in addr add 10.9.7.$((n + 1))/24 dev y$n; $in link set y$n up; $in link set lo up
-		done`)
-	labtest.UntilActive(t, "rxe1")
-	labtest.UntilActive(t, "rxe2")
-	soft := func(n string) []string {
-		return []string{"ip", "netns", "exec", "perf" + n, "env", "VERBS_SOFT=10.9.7." + n, verbs}
+	need(t)
+	labtest.Shell(t, "ip netns add perf; ip -n perf link set lo up") // as port 4791 belongs to the kernel's rxe elsewhere
+	t.Cleanup(func() { labtest.Shell(t, "ip netns delete perf") })
+	program := labtest.Built(t, "transfer")
+	on := func(addr string, options ...string) side {
+		return side{"ip", "7501", append([]string{"netns", "exec", "perf", "env", "VERBS_SOFT=" + addr, program}, options...)}
 	}
-	servePerf(t, soft("2"), "10.9.7.2")
-	servePerf(t, []string{verbs}, "rxe2")
+	const to = "127.0.0.2"
+	rxe, addr := side{program, "7502", nil}, labtest.AddrOf(labtest.RXE)
+	on(to).serve(t, to)
+	rxe.serve(t, addr)
 	for _, work := range []struct {
-		name string
-		args []string
-		n    int
+		name, mode, unit string
+		size, n, warm    int
+		options          []string
 	}{
-		{"SEND of 8 bytes, events", []string{"send", "lat", "-s", "8", "-e"}, 500},
-		{"SEND of 64 KiB", []string{"send", "bw", "-s", "65536"}, 100},
-		{"WRITE of 64 KiB", []string{"write", "bw", "-s", "65536"}, 100},
-		{"READ of 64 KiB", []string{"read", "bw", "-s", "65536"}, 100},
+		{"SEND of 8 bytes there and back, events", "lat", "µs", 8, 300, 300, []string{"-e"}},
+		{"SEND of 64 KiB", "rate", "MB/s", 65536, 100, 100, nil},
 	} {
 		t.Run(work.name, func(t *testing.T) {
-			n := max(scaled(work.n), 100)
-			args := append(work.args, "-n", strconv.Itoa(n))
-			rs := pairs(min(*reps, 12), 0,
-				func() result { return perf(t, soft("1"), "10.9.7.2", n, args) },
-				func() result { return perf(t, []string{verbs}, "10.9.6.2", n, append(args, "-d", "rxe1")) })
-			line := comparison{group: "soft", name: work.name, unit: "µs", better: lower, beside: "rxe"}
-			line.ours, line.c = rs[0].figure("figure"), rs[1].figure("figure")
-			if work.args[1] == "bw" {
-				line.unit, line.better = "MiB/s", higher
-				line.ours, line.c = times(line.ours, 65536.0/(1<<20)), times(line.c, 65536.0/(1<<20))
+			args := func(addr, port string) []any {
+				return []any{addr, port, work.mode, "send", work.size, scaled(work.n), scaled(work.warm), 1}
 			}
-			line.report(t)
+			rxe := side{rxe.program, rxe.port, work.options}
+			rs := turnsOf(usualStarts, on("127.0.0.3", work.options...).opens(t, "", 0, args(to, "7501")...), rxe.opens(t, "", 0, args(addr, "7502")...))
+			l := record.Line{Group: record.Others, Name: work.name, Unit: work.unit, Beside: "rxe"}
+			if work.mode == "lat" {
+				l.Ours, l.C = rs[0].quantile(0.5), rs[1].quantile(0.5)
+			} else {
+				l.Higher = true
+				l.Ours, l.C = times(rs[0].rate("measured"), 65536/1e6), times(rs[1].rate("measured"), 65536/1e6)
+			}
+			report(t, l)
 		})
 	}
+}
+
+// TestSize compares the sizes of programs without symbols, C's with the libraries that it loads.
+func TestSize(t *testing.T) {
+	need(t)
+	size := func(files ...string) sample {
+		var n int64
+		for _, f := range files {
+			info := labtest.Must(os.Stat(f))(t)
+			n += info.Size()
+		}
+		return sample{float64(n) / (1 << 20)}
+	}
+	strip := func(program string) string {
+		to := filepath.Join(t.TempDir(), "stripped")
+		if out, err := exec.Command("strip", "-o", to, program).CombinedOutput(); err != nil {
+			t.Fatalf("strip: %v\n%s", err, out)
+		}
+		return to
+	}
+	c := labtest.Built(t, "c/native")
+	out := labtest.Must(exec.Command("ldd", c).Output())(t)
+	files := []string{strip(c)}
+	for _, m := range regexp.MustCompile(`(?m)(/\S+) \(`).FindAllStringSubmatch(string(out), -1) {
+		files = append(files, m[1])
+	}
+	for _, driver := range []string{"rxe", "siw"} {
+		found, _ := filepath.Glob(fmt.Sprintf("/usr/lib/*/libibverbs/lib%s-rdmav*.so", driver))
+		if len(found) != 1 {
+			t.Fatalf("libraries of the driver %s are %v", driver, found)
+		}
+		files = slices.Concat(files, found)
+	}
+	report(t, record.Line{
+		Group: record.Others, Name: "program with its shared libraries", Unit: "MiB", Beside: "C",
+		Ours: size(strip(labtest.Built(t, "native"))), C: size(files...),
+	})
 }

@@ -7,13 +7,13 @@ import (
 	"github.com/goverbs/verbs/tests/bench/record"
 )
 
-// mostLoss is the part of its recorded ratio that a line may lose.
-const mostLoss = 0.05
+// mostMore is the part by which a figure may exceed the recorded one.
+const mostMore = 0.05
 
-// check compares the ratio of each line in dir, where the tests left them, with that in the
-// part's figures. It fails if one has decreased by more than mostLoss.
+// check compares Go's figure of each line in dir, where the tests left them, with the
+// recorded one. Less is better. It fails if one has increased by more than mostMore.
 func check(docs, part, dir string, w io.Writer) error {
-	recorded, err := record.Read(figures(docs, part), part)
+	recorded, err := record.Read(figures(docs))
 	if err != nil {
 		return err
 	}
@@ -21,31 +21,30 @@ func check(docs, part, dir string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	before := map[string]record.Ratio{}
-	for _, l := range recorded.Lines {
-		before[l.Key()], _ = l.Compare()
+	before := map[string]float64{}
+	for _, l := range recorded[part].Lines {
+		before[l.Key()] = l.Ours.Median()
 	}
-	compared, lost := 0, 0
+	compared, more := 0, 0
 	for _, l := range now.Lines {
-		r, _ := l.Compare()
 		was := before[l.Key()]
-		if r.Mean == 0 || was.Mean == 0 {
+		if was == 0 {
 			continue
 		}
 		compared++
-		change := r.Mean/was.Mean - 1
-		note := ""
-		if change < -mostLoss {
-			lost++
-			note = "  <- lost"
+		change, note := l.Ours.Median()/was-1, ""
+		if change > mostMore {
+			more++
+			note = "  <- more"
 		}
-		fmt.Fprintf(w, "%-70s ratio %.3f, was %.3f, %+.1f %%%s\n", l.Key(), r.Mean, was.Mean, 100*change, note)
+		fmt.Fprintf(w, "%-5s %-13s %6.1f %s, was %6.1f: %+.1f %%%s\n", l.Device, l.Name, l.Ours.Median(), l.Unit, was, 100*change, note)
 	}
+	again := fmt.Sprintf("go run ./tests/bench/benchdoc %s %s", part, dir)
 	switch {
 	case compared == 0:
-		return fmt.Errorf("nothing in %s is among the figures of %s: run make bench-%s first", dir, figures(docs, part), part)
-	case lost > 0:
-		return fmt.Errorf("%d of %d lines lost more than %.0f %%: make them as good again, or record the new figures with make bench-%s", lost, compared, 100*mostLoss, part)
+		return fmt.Errorf("nothing in %s is among the figures in %s: record them with %s", dir, figures(docs), again)
+	case more > 0:
+		return fmt.Errorf("%d of %d figures are more than %.0f %% above those recorded: make them as good again, or record them with %s", more, compared, 100*mostMore, again)
 	}
 	return nil
 }

@@ -1,17 +1,17 @@
-// Command benchdoc writes docs/benchmarks.md, and docs/benchmarks: plots of each group of
-// lines, and the figures themselves.
+// Command benchdoc writes the tables of docs/benchmarks.md and its plot, from the figures of
+// every pair in docs/benchmarks.json.
 //
-//	benchdoc                     # writes the page and the plots again
-//	benchdoc lab build/bench     # first writes docs/benchmarks/lab.json from the
-//	                             # records of the tests in build/bench
+//	benchdoc                     # writes the tables and the plot again
+//	benchdoc lab build/bench     # first records what the tests left in build/bench: it
+//	                             # replaces the figures of that part
 //	benchdoc check counted build/bench-quick
-//	                             # compares records with the recorded figures
+//	                             # compares with the recorded figures instead
 //
-// make bench, bench-native, bench-counted and bench-quick run it. The page is made only from
-// the files of figures and from notes.md, which is written by hand.
+// make bench, bench-native and bench-quick run it.
 package main
 
 import (
+	"fmt"
 	"log"
 	"os"
 	"os/exec"
@@ -43,86 +43,53 @@ func main() {
 	}
 }
 
-// collect writes a part's file of figures from the records of its tests in dir. The file
-// contains only what these tests measured.
-func collect(docs, part, dir string) error {
-	run, err := record.Collect(dir, part)
+// figures returns the name of the file of all figures.
+func figures(docs string) string { return filepath.Join(docs, "benchmarks.json") }
+
+// collect records what the tests of a part left in dir, in place of its earlier figures.
+func collect(docs, of, dir string) error {
+	all, err := record.Read(figures(docs))
+	if err != nil {
+		return err
+	}
+	run, err := record.Collect(dir, of)
 	if err != nil {
 		return err
 	}
 	if run.Host, err = record.Processor(); err != nil {
 		return err
 	}
-	version, err := exec.Command("dpkg-query", "-W", "-f", "${Version}", "libibverbs1").Output()
-	if err != nil {
-		return err
+	if version, err := exec.Command("dpkg-query", "-W", "-f", "${Version}", "libibverbs1").Output(); err == nil {
+		run.RDMA = string(version)
 	}
-	run.RDMA = string(version)
-	text, err := run.Text()
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(figures(docs, part), text, 0o644)
+	all[of] = run
+	return all.Write(figures(docs))
 }
 
-// figures returns the name of the file of a part's figures.
-func figures(docs, part string) string { return filepath.Join(docs, "benchmarks", part+".json") }
+// The lines of the page around the tables.
+const (
+	begin = "<!-- written by make bench -->\n"
+	end   = "<!-- end -->\n"
+)
 
-// render returns the page and the plots: their text by the name of the file in docs.
-func render(docs string) (map[string][]byte, error) {
-	runs := map[string]record.Run{}
-	for _, part := range []string{record.Native, record.Lab, record.Counted} {
-		run, err := record.Read(figures(docs, part), part)
-		if err != nil {
-			return nil, err
-		}
-		runs[part] = run
-	}
-	notes, err := os.ReadFile(filepath.Join(docs, "benchmarks", "notes.md"))
-	if err != nil {
-		return nil, err
-	}
-	files := map[string][]byte{}
-	plots := map[string][]string{}
-	for _, g := range record.Groups {
-		name := "benchmarks/" + strings.NewReplacer(", ", "-", " ", "-").Replace(strings.ToLower(g.Name))
-		for _, kind := range []struct {
-			name string
-			draw func(record.Group, []record.Line) ([]byte, error)
-		}{{name + ".svg", newForest}, {name + "-histogram.svg", histograms}} {
-			svg, err := kind.draw(g, runs[g.Part].Of(g))
-			if err != nil {
-				return nil, err
-			}
-			if svg != nil {
-				files[kind.name] = svg
-				plots[g.Name] = append(plots[g.Name], kind.name)
-			}
-		}
-	}
-	files["benchmarks.md"] = page(runs, plots, string(notes))
-	return files, nil
-}
-
-// write writes the files that render returns, and removes plots of earlier runs.
+// write writes the tables and the plot.
 func write(docs string) error {
-	files, err := render(docs)
+	all, err := record.Read(figures(docs))
 	if err != nil {
 		return err
 	}
-	old, err := filepath.Glob(filepath.Join(docs, "benchmarks", "*.svg"))
+	file := filepath.Join(docs, "benchmarks.md")
+	page, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	for _, f := range old {
-		if err := os.Remove(f); err != nil {
-			return err
-		}
+	before, rest, ok := strings.Cut(string(page), begin)
+	_, after, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		return fmt.Errorf("%s has no place for the tables", file)
 	}
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(docs, name), text, 0o644); err != nil {
-			return err
-		}
+	if err := os.WriteFile(file, []byte(before+begin+tables(all)+end+after), 0o644); err != nil {
+		return err
 	}
-	return nil
+	return os.WriteFile(filepath.Join(docs, "benchmarks.svg"), plot(all), 0o644)
 }

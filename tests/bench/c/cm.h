@@ -1,12 +1,26 @@
-// What the programs on librdmacm share: connections, clocks and memory.
-#include <endian.h>
+// What the programs on librdmacm share: ends, connections, clocks and memory.
+#include <errno.h>
 #include <netdb.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 #include <rdma/rdma_cma.h>
-#include "die.h"
+
+static inline void die(const char *what)
+{
+	fprintf(stderr, "%s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static inline void must(int ret, const char *what)
+{
+	if (ret)
+		die(what);
+}
 
 // now is a time in nanoseconds.
 static inline uint64_t now(void)
@@ -141,7 +155,7 @@ static inline int port_taken(void)
 
 // settle waits until the peer can hear: a siw that accepts answers before it
 // listens to its socket, and a message that comes in between stays unread until
-// another does. What is measured does not wait: see hear in first.c.
+// another does.
 static inline void settle(struct rdma_cm_id *id)
 {
 	if (id->verbs->device->transport_type == IBV_TRANSPORT_IWARP)

@@ -8,7 +8,7 @@
 // The client connects, has one message there and back on each connection, and does its
 // work once for each line of its standard input, after WARM other messages (see
 // transfer.c). All connections of a side share one CQ, for which it sleeps. Memory is that
-// of all connections but the first, with which the program warms up.
+// of the client's connections but the first, with which the program warms up.
 #include "cm.h"
 
 enum {
@@ -21,11 +21,6 @@ enum {
 	// connections only: a queue that the kernel has given the offset of the
 	// 144th page it takes for none (SIW_INVAL_UOBJ_KEY). Here that is the CQ's.
 	CQ_DEPTH = 20000,
-	REPORT = 1, OVER = 2, // bytes of a message that asks for the server's report, or is the last
-};
-
-struct report {
-	uint64_t messages, bytes, kilobytes;
 };
 
 struct conn {
@@ -39,8 +34,6 @@ static struct ibv_cq *cq;
 static struct ibv_mr *mr; // SIZE bytes in, and as many out, of each connection
 static struct conn *conns;
 static uint32_t conns_n;
-static struct report got;
-static unsigned int cq_events; // to acknowledge
 static struct rdma_event_channel *cm_channel;
 
 static void set_up(struct ibv_context *device)
@@ -83,12 +76,11 @@ static void post_recv(uint32_t i)
 	must(ibv_post_recv(conns[i].id->qp, &wr, &bad), "post recv");
 }
 
-static void post_send(uint32_t i, uint32_t n)
+static void post_send(uint32_t i)
 {
 	struct ibv_sge sge = part(i, 1);
 	struct ibv_send_wr *bad, wr = { .wr_id = i, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND };
 
-	sge.length = n;
 	if (++conns[i].posted % PERIOD == 0)
 		wr.send_flags = IBV_SEND_SIGNALED;
 	must(ibv_post_send(conns[i].id->qp, &wr, &bad), "post send");
@@ -122,42 +114,35 @@ static int await(struct ibv_wc *wc)
 			continue;
 		}
 		must(ibv_get_cq_event(channel, &of, &context), "get cq event");
-		cq_events++;
 		armed = 0;
 	}
 	return n;
 }
 
-// echo sends on each connection, once it has a message, the next, as long as there are
-// more to send. It returns when n have come, or one that is no echo, and the size of
-// the last.
-static uint32_t echo(uint64_t n, uint64_t more)
+// echo receives n messages, and sends the next on the connection of each, as long as there
+// are more to send. It returns how many it received: fewer if the peer has gone.
+static uint64_t echo(uint64_t n, uint64_t more)
 {
 	struct ibv_wc wc[BATCH];
+	uint64_t got = 0;
 
-	for (;;) {
+	while (got < n) {
 		int polled = await(wc);
 
 		for (int i = 0; i < polled; i++) {
-			if (wc[i].status != IBV_WC_SUCCESS) {
-				fprintf(stderr, "%s\n", ibv_wc_status_str(wc[i].status));
-				exit(1);
-			}
+			if (wc[i].status != IBV_WC_SUCCESS)
+				return got;
 			if (wc[i].opcode != IBV_WC_RECV)
 				continue;
 			post_recv(wc[i].wr_id);
-			if (wc[i].byte_len != SIZE)
-				return wc[i].byte_len;
-			got.messages++;
-			got.bytes += SIZE;
+			got++;
 			if (more) {
 				more--;
-				post_send(wc[i].wr_id, SIZE);
+				post_send(wc[i].wr_id);
 			}
 		}
-		if (got.messages >= n)
-			return SIZE;
 	}
+	return got;
 }
 
 // request takes a connection in, or hears that one is up.
@@ -168,22 +153,18 @@ static void request(uint32_t *taken, uint32_t *up)
 
 	must(rdma_get_cm_event(cm_channel, &ev), "get event");
 	if (ev->event == RDMA_CM_EVENT_ESTABLISHED) {
-		must(rdma_ack_cm_event(ev), "ack event");
 		++*up;
-		return;
-	}
-	if (ev->event != RDMA_CM_EVENT_CONNECT_REQUEST || ev->param.conn.private_data_len < sizeof(conns_n)) {
+	} else if (ev->event == RDMA_CM_EVENT_CONNECT_REQUEST && ev->param.conn.private_data_len >= sizeof(conns_n)) {
+		if (!*taken) {
+			memcpy(&conns_n, ev->param.conn.private_data, sizeof(conns_n));
+			allot();
+		}
+		prepare((*taken)++, ev->id);
+		must(rdma_accept(ev->id, &param), "accept");
+	} else {
 		fprintf(stderr, "%s, status %d\n", rdma_event_str(ev->event), ev->status);
 		exit(1);
 	}
-	if (!*taken) {
-		memcpy(&conns_n, ev->param.conn.private_data, sizeof(conns_n));
-		allot();
-	}
-	if (*taken == 1)
-		got.kilobytes = -resident();
-	prepare((*taken)++, ev->id);
-	must(rdma_accept(ev->id, &param), "accept");
 	must(rdma_ack_cm_event(ev), "ack event");
 }
 
@@ -195,16 +176,8 @@ static void serve(struct addrinfo *at)
 	ready();
 	while (!up || up < conns_n)
 		request(&taken, &up);
-	echo(conns_n, conns_n);
-	got.kilobytes += conns_n > 1 ? resident() : 0;
-	got.messages = got.bytes = 0;
-	while (echo(UINT64_MAX, UINT64_MAX) == REPORT) {
-		memcpy((char *)mr->addr + SIZE, &got, sizeof(got));
-		post_send(0, sizeof(got));
-		got.messages = got.bytes = 0;
-	}
-	post_send(0, OVER);
-	pause(); // the connections end before this does
+	echo(UINT64_MAX, UINT64_MAX);
+	pause(); // the client has ended: it has checked its messages
 }
 
 static void dial(uint32_t i, struct rdma_cm_id *id, struct addrinfo *to)
@@ -231,36 +204,20 @@ static uint64_t messages(uint64_t n)
 {
 	uint64_t start = now();
 
-	got.messages = got.bytes = 0;
 	for (uint32_t i = 0; i < conns_n; i++)
-		post_send(i, SIZE);
-	echo(n, n - conns_n);
+		post_send(i);
+	if (echo(n, n - conns_n) < n) {
+		fprintf(stderr, "a connection has failed\n");
+		exit(1);
+	}
 	return now() - start;
-}
-
-static void measure(uint64_t n, uint64_t warm)
-{
-	uint64_t took;
-	struct report theirs;
-
-	messages(warm);
-	took = messages(n);
-
-	post_send(0, REPORT);
-	if (echo(UINT64_MAX, 0) != sizeof(theirs))
-		die("report");
-	memcpy(&theirs, mr->addr, sizeof(theirs));
-	printf("messages %ju\nbytes %ju\nkilobytes %ju\n", (uintmax_t)got.messages, (uintmax_t)got.bytes, (uintmax_t)got.kilobytes);
-	printf("peer_messages %ju\npeer_bytes %ju\npeer_kilobytes %ju\n",
-		(uintmax_t)theirs.messages, (uintmax_t)theirs.bytes, (uintmax_t)theirs.kilobytes);
-	printf("nanoseconds %ju\n", (uintmax_t)took);
-	measured();
 }
 
 int main(int argc, char **argv)
 {
 	struct rdma_cm_id *first;
 	struct addrinfo *to;
+	long memory;
 
 	cm_channel = new_channel();
 	if (argc == 4 && !strcmp(argv[1], "-s"))
@@ -275,17 +232,17 @@ int main(int argc, char **argv)
 	set_up(first->verbs);
 	allot();
 	dial(0, first, to);
-	got.kilobytes = -resident();
+	memory = resident();
 	for (uint32_t i = 1; i < conns_n; i++)
 		dial(i, resolve(cm_channel, to), to);
 	settle(conns[conns_n - 1].id);
 	messages(conns_n);
-	got.kilobytes += resident();
+	memory = resident() - memory;
 
-	while (again())
-		measure(atoi(argv[4]), atoi(argv[5]));
-	post_send(0, OVER);
-	echo(UINT64_MAX, 0);
-	ibv_ack_cq_events(cq, cq_events);
+	while (again()) {
+		messages(atoi(argv[5]));
+		printf("messages %s\nnanoseconds %ju\nkilobytes %ld\n", argv[4], (uintmax_t)messages(atoi(argv[4])), memory);
+		measured();
+	}
 	return 0;
 }

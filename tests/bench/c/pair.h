@@ -1,18 +1,10 @@
-// What native.c and cgo/main.go share: a connected pair of queue pairs in one
+// What native.c and native/cgo.go share: a connected pair of queue pairs in one
 // process, and doorbells that the kernel does not hear.
-#include <errno.h>
-#include <netdb.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 #include <x86intrin.h>
-#include <rdma/rdma_cma.h>
-#include "die.h"
+#include "cm.h"
 
-enum { WORK = 960, DEPTH = 1024, SIZE = 64, MOST = 64 }; // as in native/main.go
+enum { WORK = 960, DEPTH = 1024, SIZE = 64, MOST = 16 }; // as in native/main.go
 
 // write takes the place of the C library's, in libibverbs too: both drivers
 // ring by it. While mute is set it returns at once; the first call's message is
@@ -67,23 +59,8 @@ struct end {
 	struct ibv_send_wr send[MOST];
 	struct ibv_recv_wr recv[MOST];
 	struct ibv_sge sge[MOST];
-	struct ibv_wc wc[16];
+	struct ibv_wc wc[MOST];
 };
-
-static struct rdma_cm_id *expect(struct rdma_event_channel *ch, enum rdma_cm_event_type type)
-{
-	struct rdma_cm_event *ev;
-	struct rdma_cm_id *id;
-
-	must(rdma_get_cm_event(ch, &ev), "get event");
-	if (ev->event != type) {
-		fprintf(stderr, "event %s, status %d\n", rdma_event_str(ev->event), ev->status);
-		exit(1);
-	}
-	id = ev->id;
-	must(rdma_ack_cm_event(ev), "ack event");
-	return id;
-}
 
 // prepare gives an end its queues, memory and requests.
 static void prepare(struct end *e, struct rdma_cm_id *id)
@@ -123,30 +100,15 @@ static void batch(struct end *e, int n)
 
 static void connect_pair(const char *addr, const char *port, struct end *client, struct end *server)
 {
-	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7 };
-	struct rdma_event_channel *cch = rdma_create_event_channel(), *sch = rdma_create_event_channel();
-	struct rdma_cm_id *listener, *id;
-	struct addrinfo *ai;
+	struct rdma_conn_param param = conn_param(NULL, 0);
+	struct rdma_event_channel *cch = new_channel(), *sch = new_channel();
+	struct addrinfo *ai = lookup(addr, port);
 
-	if (!cch || !sch)
-		die("event channel");
-	if (getaddrinfo(addr, port, NULL, &ai)) {
-		fprintf(stderr, "bad address %s %s\n", addr, port);
-		exit(1);
-	}
-	must(rdma_create_id(sch, &listener, NULL, RDMA_PS_TCP), "create id");
-	must(rdma_bind_addr(listener, ai->ai_addr), "bind");
-	must(rdma_listen(listener, 1), "listen");
-	must(rdma_create_id(cch, &id, NULL, RDMA_PS_TCP), "create id");
-	must(rdma_resolve_addr(id, NULL, ai->ai_addr, 2000), "resolve addr");
-	expect(cch, RDMA_CM_EVENT_ADDR_RESOLVED);
-	must(rdma_resolve_route(id, 2000), "resolve route");
-	expect(cch, RDMA_CM_EVENT_ROUTE_RESOLVED);
-	prepare(client, id);
-	must(rdma_connect(id, &param), "connect");
-	prepare(server, expect(sch, RDMA_CM_EVENT_CONNECT_REQUEST));
+	listen_at(sch, ai);
+	prepare(client, resolve(cch, ai));
+	must(rdma_connect(client->id, &param), "connect");
+	prepare(server, expect(sch, RDMA_CM_EVENT_CONNECT_REQUEST, NULL, 0));
 	must(rdma_accept(server->id, &param), "accept");
-	expect(cch, RDMA_CM_EVENT_ESTABLISHED);
-	expect(sch, RDMA_CM_EVENT_ESTABLISHED);
-	freeaddrinfo(ai);
+	expect(cch, RDMA_CM_EVENT_ESTABLISHED, NULL, 0);
+	expect(sch, RDMA_CM_EVENT_ESTABLISHED, NULL, 0);
 }

@@ -1,8 +1,6 @@
-// Command connect makes connections with package cm, as c/connect.c does with
-// librdmacm, and prints how long that took. Both take the same arguments and
-// print the same; the comments of the C program describe them. With -loop before the
-// arguments the connections are made event by event, one goroutine per side, as in C,
-// otherwise by Dial and Listen.
+// Command connect makes connections with package cm, as c/connect.c does with librdmacm, and
+// prints how long that took. Both take the same arguments and print the same; the comments of
+// the C program describe them.
 package main
 
 import (
@@ -14,6 +12,8 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -27,8 +27,10 @@ var options = cm.Options{
 	Cap:                verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: -1},
 	ResponderResources: 1,
 	InitiatorDepth:     1,
-	PrivateData:        []byte{0}, // 1 to echo
 }
+
+// pause is how long the peer has to tear down what is left of a round.
+const pause = 5 * time.Millisecond
 
 func main() {
 	log.SetFlags(0)
@@ -37,92 +39,72 @@ func main() {
 	}
 }
 
-// connector is a way to make connections.
-type connector interface {
-	// serve accepts connections until ctx ends, and closes those that the peer has closed.
-	serve(ctx context.Context, addr string, ready func(), torn *teardownNotifier) error
-	// dial makes the connections, closes each when it is established, and returns how long
-	// each took.
-	dial(w work) ([]time.Duration, error)
-}
-
-// work describes the connections to make.
-type work struct {
-	addr string
-	n, p int
-	next func() error // called after each connection
-}
-
 func run(args []string) error {
-	var by connector = dialConnector{}
-	if len(args) > 0 && args[0] == "-loop" {
-		loop, err := cm.NewLoop()
-		if err != nil {
-			return err
-		}
-		defer loop.Close()
-		by, args = loopConnector{loop}, args[1:]
-	}
 	if len(args) == 3 && args[0] == "-s" {
-		torn, err := newTeardownNotifier(args[2])
-		if err != nil {
-			return err
-		}
-		ctx, cancel := context.WithCancel(context.Background()) // canceled at the end of the standard input
-		defer cancel()
-		return by.serve(ctx, net.JoinHostPort(args[1], args[2]), func() { self.Ready(cancel) }, torn)
+		return serve(net.JoinHostPort(args[1], args[2]))
 	}
-	if len(args) < 4 {
-		return errors.New("usage: connect [-loop] -s ADDR PORT | ADDR PORT rate|each|first N [P]")
+	if len(args) != 4 {
+		return errors.New("usage: connect -s ADDR PORT | ADDR PORT N P")
 	}
-	w := work{addr: net.JoinHostPort(args[0], args[1]), p: 1}
-	for i, field := range []*int{&w.n, &w.p}[:len(args)-3] {
-		var err error
-		if *field, err = strconv.Atoi(args[3+i]); err != nil {
-			return err
-		}
-	}
-	return client(by, w, args[1], args[2])
-}
-
-func client(by connector, w work, port, mode string) error {
-	torn, err := dialNotifier(port)
-	if err != nil {
-		return err
-	}
-	if mode == "first" {
-		options.PrivateData[0] = 1
-	}
-	w.next = func() error { return nil }
-	if mode != "rate" {
-		w.next = func() error { return torn.wait(1) }
-	}
-	measure := func(w work) (took []time.Duration, all time.Duration, err error) {
-		start := time.Now()
-		if took, err = by.dial(w); err != nil {
-			return nil, 0, err
-		}
-		all = time.Since(start)
-		if mode == "rate" {
-			err = torn.wait(w.n)
-		}
-		return took, all, err
-	}
-	one := w
-	one.n = 1
-	if _, _, err := measure(one); err != nil { // opens the device
+	addr := net.JoinHostPort(args[0], args[1])
+	n, err1 := strconv.Atoi(args[2])
+	p, err2 := strconv.Atoi(args[3])
+	// The first connection opens the device.
+	if err := errors.Join(err1, err2, dial(addr, 1, 1)); err != nil {
 		return err
 	}
 	return self.Again(func(out *bufio.Writer) error {
-		took, all, err := measure(w)
+		time.Sleep(pause)
+		start := time.Now()
+		err := dial(addr, n, p)
+		fmt.Fprintf(out, "connections %d\nnanoseconds %d\n", n, time.Since(start))
+		return err
+	})
+}
+
+// dial makes n connections, p at a time, and closes each when it is established.
+func dial(addr string, n, p int) error {
+	errs := make([]error, p)
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for k := range p {
+		wg.Go(func() {
+			d := cm.Dialer{Options: options}
+			for errs[k] == nil && int(next.Add(1)) <= n {
+				e, err := d.Dial(context.Background(), addr)
+				if err == nil {
+					err = e.Close()
+				}
+				errs[k] = err
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// serve accepts connections, and closes those that the peer has closed.
+func serve(addr string) error {
+	ctx := context.Background()
+	l, err := cm.Listen(ctx, addr)
+	if err != nil {
+		return err
+	}
+	self.Ready()
+	for {
+		r, err := l.Accept(ctx)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "connections %d\nnanoseconds %d\ntook", len(took), all)
-		for _, t := range took {
-			fmt.Fprintf(out, " %d", t)
-		}
-		fmt.Fprintln(out)
-		return nil
-	})
+		go func() {
+			e, err := r.Accept(ctx, options)
+			if err != nil {
+				return // the peer has gone before the connection was established
+			}
+			<-e.Done()
+			if err := e.Close(); err != nil {
+				log.Fatal("connect: ", err)
+			}
+		}()
+	}
 }

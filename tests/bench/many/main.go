@@ -18,35 +18,46 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/tests/bench/self"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+const (
+	size    = 64
+	queue   = 16    // requests of a QP, in each direction
+	recvs   = 2     // receives of a connection
+	period  = 8     // one request in period is signaled
+	batch   = 16    // completions polled at a time
+	cqDepth = 20000 // more than enough: C's library requires it
 )
 
 func main() {
 	log.SetFlags(0)
-	if err := run(os.Args[1:]); err != nil {
+	if err := run(context.Background(), os.Args[1:]); err != nil {
 		log.Fatal("many: ", err)
 	}
 }
 
-func run(args []string) error {
+func run(ctx context.Context, args []string) error {
 	switch {
 	case len(args) == 3 && args[0] == "-s":
-		return serve(args[1], args[2])
+		return serve(ctx, args[1], args[2])
 	case len(args) != 5:
 		return errors.New("usage: many -s ADDR PORT | ADDR PORT CONNS N WARM")
 	}
-	conns, err1 := strconv.ParseUint(args[2], 10, 32)
-	n, err2 := strconv.ParseUint(args[3], 10, 32)
-	warm, err3 := strconv.ParseUint(args[4], 10, 32)
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return err
+	var numbers [3]int
+	for i := range numbers {
+		var err error
+		if numbers[i], err = strconv.Atoi(args[2+i]); err != nil {
+			return err
+		}
 	}
-	return client(args[0], args[1], uint32(conns), n, warm)
+	return client(ctx, args[0], args[1], numbers[0], numbers[1], numbers[2])
 }
 
-func client(host, port string, conns uint32, n, warm uint64) error {
-	ctx := context.Background()
+func client(ctx context.Context, host, port string, conns, n, warm int) error {
 	m, err := setUp(ctx, host)
 	if err != nil {
 		return err
@@ -54,73 +65,39 @@ func client(host, port string, conns uint32, n, warm uint64) error {
 	if err := m.allocMemory(conns); err != nil {
 		return err
 	}
-	before, err := m.connect(func(i uint32) error {
-		d := cm.Dialer{Options: m.options(i)}
-		_, err := d.Dial(ctx, net.JoinHostPort(host, port))
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if err := m.messages(uint64(conns)); err != nil {
-		return err
-	}
-	if err := m.recordGrowth(before); err != nil {
-		return err
-	}
-	if err := self.Again(func(out *bufio.Writer) error { return m.measure(n, warm, out) }); err != nil {
-		return err
-	}
-	if err := m.postSend(0, over); err != nil {
-		return err
-	}
-	_, err = m.echo(math.MaxUint64, 0)
-	return err
-}
-
-// measure exchanges n messages there and back, after warm others, and prints how long that
-// took.
-func (m *many) measure(n, warm uint64, out *bufio.Writer) error {
-	if err := m.messages(warm); err != nil {
-		return err
-	}
-	start := time.Now()
-	if err := m.messages(n); err != nil {
-		return err
-	}
-	took := time.Since(start)
-	if err := m.postSend(0, ask); err != nil {
-		return err
-	}
-	if _, err := m.echo(math.MaxUint64, 0); err != nil {
-		return err
-	}
-	var theirs report
-	if _, err := binary.Decode(m.part(0, in), binary.NativeEndian, &theirs); err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "messages %d\nbytes %d\nkilobytes %d\n", m.got.Messages, m.got.Bytes, m.got.Kilobytes)
-	fmt.Fprintf(out, "peer_messages %d\npeer_bytes %d\npeer_kilobytes %d\n", theirs.Messages, theirs.Bytes, theirs.Kilobytes)
-	fmt.Fprintf(out, "nanoseconds %d\n", took)
-	return nil
-}
-
-// messages exchanges n messages there and back.
-func (m *many) messages(n uint64) error {
-	m.got.Messages, m.got.Bytes = 0, 0
-	conns := uint32(len(m.conns))
+	before := 0
 	for i := range conns {
-		if err := m.postSend(i, size); err != nil {
+		d := cm.Dialer{Options: m.options(i)}
+		if _, err := d.Dial(ctx, net.JoinHostPort(host, port)); err != nil {
+			return err
+		}
+		if i > 0 {
+			continue
+		}
+		if before, err = resident(); err != nil { // the first connection is the warm-up
 			return err
 		}
 	}
-	_, err := m.echo(n, n-uint64(conns))
-	return err
+	if err := m.messages(conns); err != nil {
+		return err
+	}
+	after, err := resident()
+	if err != nil {
+		return err
+	}
+	return self.Again(func(out *bufio.Writer) error {
+		if err := m.messages(warm); err != nil {
+			return err
+		}
+		start := time.Now()
+		err := m.messages(n)
+		fmt.Fprintf(out, "messages %d\nnanoseconds %d\nkilobytes %d\n", n, time.Since(start), after-before)
+		return err
+	})
 }
 
 // serve serves one client until the standard input ends.
-func serve(host, port string) error {
-	ctx := context.Background()
+func serve(ctx context.Context, host, port string) error {
 	l, err := cm.Listen(ctx, net.JoinHostPort(host, port))
 	if err != nil {
 		return err
@@ -129,70 +106,25 @@ func serve(host, port string) error {
 	if err != nil {
 		return err
 	}
-	self.Ready(func() { os.Exit(0) })
-	before, err := m.connect(func(i uint32) error {
+	self.Ready()
+	for i := 0; i == 0 || i < len(m.conns); i++ {
 		r, err := l.Accept(ctx)
 		if err != nil {
 			return err
 		}
 		if i == 0 {
-			if err := m.allocMemory(binary.NativeEndian.Uint32(r.PrivateData())); err != nil {
+			if err := m.allocMemory(int(binary.NativeEndian.Uint32(r.PrivateData()))); err != nil {
 				return err
 			}
 		}
-		_, err = r.Accept(ctx, m.options(i))
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	conns := uint64(len(m.conns))
-	if _, err := m.echo(conns, conns); err != nil {
-		return err
-	}
-	if err := m.recordGrowth(before); err != nil {
-		return err
-	}
-	for {
-		m.got.Messages, m.got.Bytes = 0, 0
-		switch n, err := m.echo(math.MaxUint64, math.MaxUint64); {
-		case err != nil:
-			return err
-		case n == over:
-			if err := m.postSend(0, over); err != nil {
-				return err
-			}
-			select {} // this process is ended after the connections
-		}
-		if _, err := binary.Encode(m.part(0, out), binary.NativeEndian, &m.got); err != nil {
-			return err
-		}
-		if err := m.postSend(0, binary.Size(m.got)); err != nil {
+		if _, err := r.Accept(ctx, m.options(i)); err != nil {
 			return err
 		}
 	}
-}
-
-// connect makes the connections, and returns the resident memory after the first.
-func (m *many) connect(one func(i uint32) error) (before int, err error) {
-	if err := one(0); err != nil {
-		return 0, err
+	err = m.echo(math.MaxInt, math.MaxInt)
+	if _, ok := errors.AsType[*verbs.WCError](err); ok {
+		select {} // The client has ended: it has checked its messages.
 	}
-	if before, err = resident(); err != nil {
-		return 0, err
-	}
-	for i := 1; i < len(m.conns); i++ {
-		if err := one(uint32(i)); err != nil {
-			return 0, err
-		}
-	}
-	return before, nil
-}
-
-// recordGrowth records by how many KiB the resident memory has grown.
-func (m *many) recordGrowth(before int) error {
-	after, err := resident()
-	m.got.Kilobytes = int64(after - before)
 	return err
 }
 
@@ -201,4 +133,147 @@ func (m *many) recordGrowth(before int) error {
 func resident() (int, error) {
 	debug.FreeOSMemory()
 	return self.Resident()
+}
+
+// many holds all connections of a side.
+type many struct {
+	pd    *uverbs.PD
+	ch    *uverbs.CompChannel
+	cq    *uverbs.CQ
+	mr    *uverbs.MR // size bytes in, and as many out, of each connection
+	conns []conn
+	recv  [1]verbs.RecvWR // the request to post, on any connection
+	send  [1]verbs.SendWR
+}
+
+type conn struct {
+	*cm.Endpoint
+	posted int
+}
+
+// setUp creates the objects that the connections share, on the device with an address.
+func setUp(ctx context.Context, host string) (*many, error) {
+	path, err := cm.Lookup(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	dev, err := path.Device.Open()
+	if err != nil {
+		return nil, err
+	}
+	m := &many{
+		recv: [1]verbs.RecvWR{{SGL: make([]verbs.SGE, 1)}},
+		send: [1]verbs.SendWR{{Opcode: verbs.OpSend, SGL: make([]verbs.SGE, 1)}},
+	}
+	if m.pd, err = dev.AllocPD(); err != nil {
+		return nil, err
+	}
+	if m.ch, err = dev.CreateCompChannel(); err != nil {
+		return nil, err
+	}
+	m.cq, err = dev.CreateCQ(uverbs.CQOptions{Depth: cqDepth, Channel: m.ch})
+	return m, err
+}
+
+// allocMemory allocates the memory of the connections.
+func (m *many) allocMemory(conns int) (err error) {
+	m.conns = make([]conn, conns)
+	m.mr, err = m.pd.AllocMR(conns*2*size, verbs.AccessLocalWrite, uverbs.MROptions{})
+	return err
+}
+
+// options returns the options of connection i.
+func (m *many) options(i int) cm.Options {
+	return cm.Options{
+		PD: m.pd, SendCQ: m.cq, RecvCQ: m.cq, PrivateData: binary.NativeEndian.AppendUint32(nil, uint32(len(m.conns))),
+		Cap: verbs.QPCap{MaxSendWR: queue, MaxRecvWR: queue, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: -1},
+		Setup: func(e *cm.Endpoint) error {
+			m.conns[i].Endpoint = e
+			for range recvs {
+				if err := m.postRecv(i); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func (m *many) postRecv(i int) error {
+	wr := &m.recv[0]
+	wr.ID, wr.SGL[0] = uint64(i), m.mr.SGE(2*i*size, size)
+	_, err := m.conns[i].QP.PostRecv(m.recv[:]...)
+	return err
+}
+
+func (m *many) postSend(i int) error {
+	c, wr := &m.conns[i], &m.send[0]
+	wr.ID, wr.SGL[0], wr.Flags = uint64(i), m.mr.SGE((2*i+1)*size, size), 0
+	if c.posted++; c.posted%period == 0 {
+		wr.Flags = verbs.SendSignaled
+	}
+	_, err := c.QP.PostSend(m.send[:]...)
+	return err
+}
+
+// messages exchanges n messages there and back.
+func (m *many) messages(n int) error {
+	for i := range m.conns {
+		if err := m.postSend(i); err != nil {
+			return err
+		}
+	}
+	return m.echo(n, n-len(m.conns))
+}
+
+// echo receives n messages, and answers each on its connection, as long as there are more
+// to send.
+func (m *many) echo(n, more int) error {
+	var wcs [batch]verbs.WC
+	for n > 0 {
+		polled, err := m.await(wcs[:])
+		if err != nil {
+			return err
+		}
+		for i := range wcs[:polled] {
+			wc := &wcs[i]
+			if err := wc.Err(); err != nil {
+				return fmt.Errorf("connection %d: %w (%v)", wc.ID, err, m.conns[wc.ID].Err())
+			}
+			if wc.Opcode != verbs.WCRecv {
+				continue
+			}
+			if wc.ByteLen != size {
+				return fmt.Errorf("connection %d: %d bytes", wc.ID, wc.ByteLen)
+			}
+			n--
+			if err := m.postRecv(int(wc.ID)); err != nil {
+				return err
+			}
+			if more > 0 {
+				more--
+				if err := m.postSend(int(wc.ID)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// await polls completions, and sleeps until there are any.
+func (m *many) await(wcs []verbs.WC) (n int, err error) {
+	for armed := false; ; armed = !armed {
+		if n := m.cq.Poll(wcs); n > 0 {
+			return n, nil
+		}
+		if !armed {
+			err = m.cq.Arm(false)
+		} else {
+			_, err = m.ch.Sleep(context.Background(), time.Time{})
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
 }

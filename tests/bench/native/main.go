@@ -1,8 +1,9 @@
 // Command native measures the cost of the verbs of the data path in user space.
-// Its counterparts, c/native.c on libibverbs and cgo/main.go on a cgo wrapper of
-// libibverbs, take the same arguments, do the same and print the same.
+// Its counterpart, c/native.c on libibverbs, takes the same arguments, does the same and
+// prints the same. With the tag bench_cgo the program calls libibverbs through cgo, as Go
+// programs do today: each verb is one call, on requests that are in C memory.
 //
-//	native [-single] ADDR PORT ROUNDS
+//	native ADDR PORT ROUNDS
 //
 // A client and a server in the program are connected. In each round
 //
@@ -13,27 +14,21 @@
 //	server   polls its completions                                    timed
 //	         polls an empty CQ                                        timed
 //
-// Batches are of 1 and 16, for sends also of 64, in turns. Figures are medians over
-// the rounds, in ns per request, per completion or, of an empty CQ, per call. With
-// -single the queues have no locks (SingleThreaded), which neither counterpart
-// offers: libibverbs supports it for other drivers only.
+// Batches are of 1 and 16, in turns. Figures are medians over the rounds, in ns per request,
+// per completion or, of an empty CQ, per call.
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log"
-	"net"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
-	"testing"
 	"time"
 
-	"github.com/goverbs/verbs"
-	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/tsc"
 )
 
@@ -41,7 +36,7 @@ const (
 	work  = 960  // requests posted in a round while the clock runs; one more follows
 	depth = 1024 // of the queues
 	size  = 64   // bytes of a message
-	most  = 64   // the largest batch
+	most  = 16   // the largest batch
 )
 
 func main() {
@@ -52,54 +47,49 @@ func main() {
 }
 
 func run(args []string) error {
-	single := len(args) > 0 && args[0] == "-single"
-	if single {
-		args = args[1:]
-	}
 	if len(args) != 3 {
-		return errors.New("usage: native [-single] ADDR PORT ROUNDS")
+		return errors.New("usage: native ADDR PORT ROUNDS")
 	}
 	rounds, err := strconv.Atoi(args[2])
 	if err != nil {
 		return err
 	}
-	b, err := connect(net.JoinHostPort(args[0], args[1]), single)
+	p, err := connect(args[0], args[1])
 	if err != nil {
 		return err
 	}
-	defer b.close()
 	debug.SetGCPercent(-1)
+	b := &bench{
+		pair: p, recv: newSeries("post_recv", 1, most), send: newSeries("post_send", 1, most),
+		poll: newSeries("poll", 1, most), empty: newSeries("poll_empty", 1)[0],
+	}
+	var before, after runtime.MemStats
 	start, ticks := time.Now(), tsc.Read()
 	for i := range rounds {
+		if i == 1 { // what is allocated only once, has been
+			runtime.ReadMemStats(&before)
+		}
 		if err := b.round(i); err != nil {
 			return fmt.Errorf("round %d: %w", i, err)
 		}
 	}
 	perTick := float64(time.Since(start).Nanoseconds()) / float64(tsc.Read()-ticks)
-	fmt.Printf("sends %d\nreceives %d\n", b.sends, b.receives)
-	for _, s := range slices.Concat(b.recv[:], b.send[:], b.poll[:], []*series{b.empty}) {
+	runtime.ReadMemStats(&after)
+	fmt.Printf("sends %d\nreceives %d\nallocs %d\n", b.sends, b.receives, (after.Mallocs-before.Mallocs)/uint64(rounds))
+	for _, s := range slices.Concat(b.recv, b.send, b.poll, []*series{b.empty}) {
 		if len(s.ticks) == 0 {
 			return fmt.Errorf("no figures of %s", s.name)
 		}
 		slices.Sort(s.ticks)
 		fmt.Printf("%s_%d %.3f\n", s.name, s.batch, s.ticks[len(s.ticks)/2]*perTick)
 	}
-	i := 0
-	allocs := testing.AllocsPerRun(6, func() {
-		if err = errors.Join(err, b.round(i)); err == nil {
-			i++
-		}
-	})
-	fmt.Printf("allocs %g\n", allocs)
-	return err
+	fmt.Println()
+	return nil
 }
 
 // bench holds both ends of the connection, and the measurements.
 type bench struct {
-	client, server   *cm.Endpoint
-	sendWRs          [most]verbs.SendWR
-	recvWRs          [most]verbs.RecvWR
-	wcs              [16]verbs.WC
+	*pair
 	sends, receives  int // completed ones
 	recv, send, poll []*series
 	empty            *series
@@ -119,62 +109,82 @@ func newSeries(name string, batches ...int) (list []*series) {
 	return list
 }
 
-func connect(addr string, single bool) (*bench, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	opt := cm.Options{Polled: true, SingleThreaded: single, Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: -1}}
-	l, err := cm.Listen(ctx, addr)
+// add adds a figure: the time since start, divided by the amount of work.
+func (s *series) add(start uint64) { s.ticks = append(s.ticks, float64(tsc.Read()-start)/work) }
+
+// round runs round i, which determines the sizes of the batches.
+func (b *bench) round(i int) error {
+	if err := timed(b.recv[i%2], b.batchRecvs, b.postRecvs); err != nil {
+		return err
+	}
+	mute()
+	if err := timed(b.send[i%2], b.batchSends, b.postSends); err != nil {
+		return err
+	}
+	if err := unmute(); err != nil {
+		return err
+	}
+	n, err := b.drain(b.pollSend, work+1)
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("sends: %w", err)
 	}
-	defer l.Close()
-	b := &bench{
-		recv: newSeries("post_recv", 1, 16), send: newSeries("post_send", 1, 16, 64),
-		poll: newSeries("poll", 1, 16), empty: newSeries("poll_empty", 1)[0],
+	b.sends += n
+	// Only polling shows whether all receives have completed: if they have not,
+	// the round does not count for poll.
+	time.Sleep(3 * time.Millisecond)
+	n = b.timePolls(b.poll[i/2%2])
+	rest, err := b.drain(b.pollRecv, work+1-n)
+	if err != nil {
+		return fmt.Errorf("receives: %w", err)
 	}
-	accepted := make(chan error, 1)
-	go func() {
-		r, err := l.Accept(ctx)
-		if err == nil {
-			b.server, err = r.Accept(ctx, opt)
+	n += rest
+	start := tsc.Read()
+	n += b.pollEmpty()
+	b.empty.add(start)
+	b.receives += n
+	if n > work+1 {
+		return errors.New("more completions than requests")
+	}
+	return nil
+}
+
+// timed posts requests in batches, and one more.
+func timed(s *series, batch func(int), post func(n int) error) error {
+	batch(s.batch)
+	start := tsc.Read()
+	err := post(work / s.batch)
+	s.add(start)
+	if err != nil {
+		return err
+	}
+	batch(1)
+	return post(1)
+}
+
+// timePolls polls completions, and returns how many.
+func (b *bench) timePolls(s *series) (n int) {
+	start := tsc.Read()
+	if n = b.pollRecvs(s.batch); n == work {
+		s.add(start)
+	}
+	return n
+}
+
+// drain waits for n completions, all successful, and returns how many it polled.
+func (b *bench) drain(poll func(most int) int, n int) (all int, err error) {
+	for deadline := time.Now().Add(10 * time.Second); n > 0; {
+		got := poll(min(n, most))
+		if err := b.check(got); err != nil {
+			return all, err
 		}
-		accepted <- err
-	}()
-	d := cm.Dialer{Options: opt}
-	b.client, err = d.Dial(ctx, addr)
-	if err := errors.Join(err, <-accepted); err != nil {
-		return nil, err
+		n -= got
+		all += got
+		if got == 0 {
+			if time.Now().After(deadline) {
+				return all, fmt.Errorf("%d are missing", n)
+			}
+			time.Sleep(time.Millisecond)
+		}
 	}
-	from, err := b.client.AllocMR(size, verbs.AccessLocalWrite)
-	if err != nil {
-		return nil, err
-	}
-	to, err := b.server.AllocMR(size, verbs.AccessLocalWrite)
-	if err != nil {
-		return nil, err
-	}
-	for i := range b.sendWRs {
-		b.sendWRs[i] = verbs.SendWR{ID: uint64(i), Opcode: verbs.OpSend, Flags: verbs.SendSignaled, SGL: []verbs.SGE{from.SGE(0, size)}}
-		b.recvWRs[i] = verbs.RecvWR{ID: uint64(i), SGL: []verbs.SGE{to.SGE(0, size)}}
-	}
-	// On siw, even queues without locks use locks until a message has arrived.
-	return b, errors.Join(b.greet(b.client, b.server), b.greet(b.server, b.client))
-}
-
-// greet sends an empty message.
-func (b *bench) greet(from, to *cm.Endpoint) error {
-	if _, err := to.QP.PostRecv(verbs.RecvWR{}); err != nil {
-		return err
-	}
-	if _, err := from.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}); err != nil {
-		return err
-	}
-	_, err := drain(from.SendCQ, b.wcs[:], 1)
-	_, rerr := drain(to.RecvCQ, b.wcs[:], 1)
-	return errors.Join(err, rerr)
-}
-
-func (b *bench) close() {
-	b.client.Close()
-	b.server.Close()
+	return all, nil
 }

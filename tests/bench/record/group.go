@@ -2,16 +2,18 @@ package record
 
 import "slices"
 
-// Group is a group of lines of one kind, a section of the page.
+// Group is a group of lines, measured by one clock: a section of the page.
 type Group struct {
-	Name string // the value of Line.Group
-	Part string // the part in which it is measured
-	Work string // the work, and title of the section
+	Name  string
+	Part  string // the part in which it is measured
+	Works []Work
+}
 
-	// Names of its lines: a line that is missing was not measured.
-	Lines  []string // on both devices
-	RXE    []string // on rxe only
-	Anyhow []string // which need no device
+// Work is what a line of a group compares, on each device.
+type Work struct {
+	Name    string
+	Beside  string // what Go is compared with
+	Devices []string
 }
 
 // The parts in which lines are measured.
@@ -21,30 +23,72 @@ const (
 	Counted = "counted" // a kernel in QEMU whose clock counts instructions
 )
 
-// Find returns the group with a name.
-func Find(name string) (Group, bool) {
-	i := slices.IndexFunc(Groups, func(g Group) bool { return g.Name == name })
-	if i < 0 {
-		return Group{}, false
-	}
-	return Groups[i], true
+// Names of groups.
+const (
+	UserSpace   = "Posting and polling in user space"
+	Latency     = "Latency"
+	Rate        = "Message rate and bandwidth"
+	Connections = "Connections"
+	Streams     = "Streams: package rsock"
+	Others      = "A device in user space, and size"
+	Instrs      = "Instructions of posting and polling"
+)
+
+var (
+	both = []string{"rxe0", "siw0"}
+	rxe  = both[:1]
+	none = []string{""} // the work needs no device of the lab
+)
+
+// Groups are all groups, in the order of the page.
+var Groups = []Group{
+	{UserSpace, Native, slices.Concat(
+		works("libibverbs", both, "post_recv_1", "post_recv_16", "post_send_1", "post_send_16", "poll_1", "poll_16", "poll_empty_1"),
+		works("cgo", both, "post_recv_1", "post_send_1", "poll_1", "poll_empty_1"),
+	)},
+	{Latency, Lab, withTails(
+		works("C", both, "SEND of 8 bytes there and back, polled", "WRITE of 8 bytes there and back, polled", "READ of 8 bytes, polled"),
+		works("C", rxe, "fetch-and-add, polled"),
+		works("C", both, "SEND of 8 bytes there and back, events", "READ of 8 bytes, events", "SEND of 8 bytes there and back, PollWait"),
+	)},
+	{Rate, Lab, works("C", both, "SEND of 64 bytes", "WRITE of 64 bytes", "SEND of 64 bytes, 32 at a time", "SEND of 64 KiB", "WRITE of 64 KiB")},
+	{Connections, Lab, works("C", both,
+		"set-ups, one at a time", "set-ups, 16 at a time",
+		"echo over 16 connections", "echo over 256 connections", "echo over 4096 connections", "memory of one of 4096")},
+	{Streams, Lab, slices.Concat(
+		works("rsockets", both, "echo of 8 bytes", "writes of 64 KiB"),
+		works("TCP", both, "echo of 8 bytes", "writes of 64 KiB"),
+	)},
+	{Others, Lab, slices.Concat(
+		works("rxe", none, "SEND of 8 bytes there and back, events", "SEND of 64 KiB"),
+		works("C", none, "program with its shared libraries"),
+	)},
+	{Instrs, Counted, works("", both, "post_recv_1", "post_recv_16", "post_send_1", "post_send_16", "poll_1", "poll_16", "poll_empty_1")},
 }
 
-// Expected returns the lines of the group, driver by driver, without figures.
-func (g Group) Expected() []Line {
-	var lines []Line
-	add := func(device string, names []string) {
-		for _, name := range names {
-			lines = append(lines, Line{Group: g.Name, Device: device, Name: name})
-		}
+func works(beside string, devices []string, names ...string) (all []Work) {
+	for _, name := range names {
+		all = append(all, Work{name, beside, devices})
 	}
-	add("", g.Anyhow)
-	add("rxe0", slices.Concat(g.Lines, g.RXE))
-	add("siw0", g.Lines)
-	return lines
+	return all
+}
+
+// Tail is the end of the name of a line that compares the 99th percentile, not the median.
+const Tail = ", 99th percentile"
+
+// withTails returns each work twice: its median, and its 99th percentile.
+func withTails(lists ...[]Work) (all []Work) {
+	for _, w := range slices.Concat(lists...) {
+		tail := w
+		tail.Name += Tail
+		all = append(all, w, tail)
+	}
+	return all
 }
 
 // Has reports whether a line belongs to the group.
 func (g Group) Has(l Line) bool {
-	return slices.ContainsFunc(g.Expected(), func(e Line) bool { return e.Key() == l.Key() })
+	return g.Name == l.Group && slices.ContainsFunc(g.Works, func(w Work) bool {
+		return w.Name == l.Name && w.Beside == l.Beside && slices.Contains(w.Devices, l.Device)
+	})
 }

@@ -10,22 +10,18 @@ import (
 // Line is a work that both sides did in turns: figures with the same index are a
 // pair.
 type Line struct {
-	Group  string  `json:"group"`            // Name of one of Groups
-	Device string  `json:"device,omitempty"` // empty if the work needs no device
-	Name   string  `json:"name"`
-	Unit   string  `json:"unit"`
-	Higher bool    `json:"higher,omitempty"` // greater figures are better
-	Beside string  `json:"beside"`           // the owner of the figures C
-	Ours   Sample  `json:"ours"`
-	C      Sample  `json:"c,omitempty"`      // empty if there is no other side
-	Spread *Spread `json:"spread,omitempty"` // of single operations
+	Group  string `json:"group"`            // Name of one of Groups
+	Device string `json:"device,omitempty"` // empty if the work needs no device
+	Name   string `json:"name"`
+	Unit   string `json:"unit"`
+	Higher bool   `json:"higher,omitempty"` // greater figures are better
+	Beside string `json:"beside,omitempty"` // the owner of the figures C
+	Ours   Sample `json:"ours"`
+	C      Sample `json:"c,omitempty"` // empty if there is no other side
 }
 
-// Spread holds the times of single operations of both sides, in nanoseconds.
-type Spread struct {
-	Ours Histogram `json:"ours"`
-	C    Histogram `json:"c"`
-}
+// Key returns a string that identifies the line.
+func (l Line) Key() string { return l.Group + "/" + l.Device + "/" + l.Name + "/" + l.Beside }
 
 // Verdict is the result of a comparison.
 type Verdict string

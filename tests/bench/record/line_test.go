@@ -111,9 +111,15 @@ func TestAppendRefuses(t *testing.T) {
 		{Line{Ours: Sample{-1}, C: Sample{1}}, "above zero"},
 		{Line{Ours: Sample{math.NaN()}, C: Sample{1}}, "above zero"},
 		{Line{Ours: Sample{math.NaN()}}, "unsupported value"},
+		{Line{Name: "something else", Ours: Sample{1}}, "no group"},
 	} {
-		if err := Append(t.TempDir(), test.line); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%v beside %v: %v", []float64(test.line.Ours), []float64(test.line.C), err)
+		l := test.line
+		l.Group, l.Device, l.Beside = UserSpace, "rxe0", "cgo"
+		if l.Name == "" {
+			l.Name = "poll_1"
+		}
+		if err := Append(t.TempDir(), l); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%v: %v", l.Key(), err)
 		}
 	}
 }

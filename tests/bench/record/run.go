@@ -8,10 +8,84 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// Run holds all measurements of one part, from one run.
+// Origin describes where and when lines were measured.
+type Origin struct {
+	Kernel  string `json:"kernel"`  // release of the kernel
+	Machine string `json:"machine"` // model name of its processors
+	CPUs    int    `json:"cpus"`
+	Clock   string `json:"clock,omitempty"` // LAB_ACCEL: dilated, icount, or others with the machine's clock
+	Date    string `json:"date"`            // of the day, UTC
+}
+
+// entry is a line with its origin, as appended.
+type entry struct {
+	Origin
+	Line
+}
+
+const linesFile = "lines.json"
+
+// Append appends a line to a file in dir. It returns an error if the line belongs to no group,
+// or its figures are not pairs.
+func Append(dir string, l Line) error {
+	if !slices.ContainsFunc(Groups, func(g Group) bool { return g.Has(l) }) {
+		return fmt.Errorf("%s: it belongs to no group", l.Key())
+	}
+	if err := l.check(); err != nil {
+		return err
+	}
+	o, err := here()
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(entry{o, l})
+	if err != nil {
+		return fmt.Errorf("%s: %w", l.Key(), err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, linesFile), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(text, '\n'))
+	return errors.Join(err, f.Close())
+}
+
+// here returns the origin for this machine.
+func here() (Origin, error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return Origin{}, err
+	}
+	model, err := Processor()
+	return Origin{
+		Kernel:  unix.ByteSliceToString(u.Release[:]),
+		Machine: model,
+		CPUs:    runtime.NumCPU(),
+		Clock:   os.Getenv("LAB_ACCEL"),
+		Date:    time.Now().UTC().Format(time.DateOnly),
+	}, err
+}
+
+// Processor returns the model name of the processors.
+func Processor() (string, error) {
+	text, err := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(text)) {
+		if name, model, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(model), nil
+		}
+	}
+	return "unknown", err
+}
+
+// Run holds the measurements of one part, from one run.
 type Run struct {
 	Origin
 	Host  string `json:"host"`  // the processor of the machine on which the kernel runs
@@ -19,15 +93,12 @@ type Run struct {
 	Lines []Line `json:"lines"` // in the order of Groups
 }
 
-// Collect returns a run of the lines that were appended in dir. It returns an error if lines
-// are of another part, of different kernels, or of the same name. Without lines the run is
-// empty.
+// Collect returns a run of the lines that were appended in dir. It returns an error if there are
+// none, if they are of another part or of different kernels, or one is there twice.
 func Collect(dir, part string) (Run, error) {
 	var r Run
 	text, err := os.ReadFile(filepath.Join(dir, linesFile))
-	if errors.Is(err, os.ErrNotExist) {
-		return r, nil
-	} else if err != nil {
+	if err != nil {
 		return r, err
 	}
 	known := map[string]bool{}
@@ -42,86 +113,60 @@ func Collect(dir, part string) (Run, error) {
 			r.Origin = e.Origin
 		}
 		e.Date = r.Date // a run may go past midnight
-		if e.Origin != r.Origin {
-			return Run{}, fmt.Errorf("%s: %s was measured on %v, others on %v", dir, e.Name, e.Origin, r.Origin)
-		}
-		if known[e.Key()] {
+		switch {
+		case e.Origin != r.Origin:
+			return Run{}, fmt.Errorf("%s: %s was measured on %v, others on %v", dir, e.Key(), e.Origin, r.Origin)
+		case known[e.Key()]:
 			return Run{}, fmt.Errorf("%s: %s: twice", dir, e.Key())
+		case order(e.Group) < 0 || Groups[order(e.Group)].Part != part:
+			return Run{}, fmt.Errorf("%s: no group of the part %s", e.Key(), part)
 		}
 		known[e.Key()] = true
 		r.Lines = append(r.Lines, e.Line)
 	}
 	slices.SortStableFunc(r.Lines, func(a, b Line) int { return order(a.Group) - order(b.Group) })
-	return r, r.check(part)
-}
-
-// check returns an error if a line does not belong to the part.
-func (r Run) check(part string) error {
-	for _, l := range r.Lines {
-		if g, ok := Find(l.Group); !ok || g.Part != part {
-			return fmt.Errorf("%s: no group of the part %s", l.Key(), part)
-		}
-	}
-	return nil
+	return r, nil
 }
 
 func order(group string) int {
 	return slices.IndexFunc(Groups, func(g Group) bool { return g.Name == group })
 }
 
-// Key returns a string that identifies the line.
-func (l Line) Key() string { return l.Group + "/" + l.Device + "/" + l.Name }
+// Find returns the line of a work on a device, or one without figures if it was not measured.
+func (r Run) Find(g Group, w Work, device string) Line {
+	l := Line{Group: g.Name, Device: device, Name: w.Name, Beside: w.Beside}
+	if i := slices.IndexFunc(r.Lines, func(o Line) bool { return o.Key() == l.Key() }); i >= 0 {
+		return r.Lines[i]
+	}
+	return l
+}
 
-// Read reads a run from a file. If the file does not exist the run is empty.
-func Read(file, part string) (Run, error) {
-	var r Run
+// Results holds the runs by their parts.
+type Results map[string]Run
+
+// Read reads results from a file. If the file does not exist they are empty.
+func Read(file string) (Results, error) {
+	all := Results{}
 	text, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
-		return r, nil
+		return all, nil
 	} else if err != nil {
-		return r, err
-	}
-	if err := json.Unmarshal(text, &r); err != nil {
-		return Run{}, fmt.Errorf("%s: %w", file, err)
-	}
-	return r, r.check(part)
-}
-
-// Text returns the run as text for Read, with each Line on a line of its own.
-func (r Run) Text() ([]byte, error) {
-	lines := r.Lines
-	r.Lines = []Line{}
-	head, err := json.Marshal(r)
-	if err != nil {
 		return nil, err
 	}
-	text := bytes.TrimSuffix(head, []byte("]}"))
-	for i, l := range lines {
-		line, err := json.Marshal(l)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", l.Key(), err)
-		}
-		if i > 0 {
-			text = append(text, ',')
-		}
-		text = append(append(text, '\n'), line...)
+	if err := json.Unmarshal(text, &all); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	return append(text, "\n]}\n"...), nil
+	return all, nil
 }
 
-// Of returns the lines of a group, in the order of the group, without figures if not
-// measured, and then lines with its name that do not belong to it.
-func (r Run) Of(g Group) []Line {
-	lines := g.Expected()
-	for _, l := range r.Lines {
-		if l.Group != g.Name {
-			continue
-		}
-		if i := slices.IndexFunc(lines, func(o Line) bool { return o.Key() == l.Key() }); i >= 0 {
-			lines[i] = l
-		} else {
-			lines = append(lines, l)
-		}
+// Write writes results to a file for Read, with each Line on a line of its own.
+func (all Results) Write(file string) error {
+	text, err := json.Marshal(all)
+	if err != nil {
+		return err
 	}
-	return lines
+	for _, before := range []string{`{"group"`, `{"kernel"`} {
+		text = bytes.ReplaceAll(text, []byte(before), []byte("\n"+before))
+	}
+	return os.WriteFile(file, append(text, '\n'), 0o644)
 }

@@ -47,29 +47,3 @@ func (s Sample) String() string {
 	}
 	return Figure(s.Min()) + " / " + Figure(s.Median()) + " / " + Figure(s.Max())
 }
-
-// Histogram counts figures in buckets, each wider than the one before by an eighth of an
-// octave.
-type Histogram struct {
-	First  int   `json:"first"` // number of the first bucket
-	Counts []int `json:"counts"`
-}
-
-const perOctave = 8
-
-// Bound returns the lower bound of a bucket by its number.
-func Bound(bucket int) float64 { return math.Exp2(float64(bucket) / perOctave) }
-
-// NewHistogram counts figures. Those below 1 count as 1.
-func NewHistogram(s Sample) Histogram {
-	if len(s) == 0 {
-		return Histogram{}
-	}
-	number := func(v float64) int { return int(math.Floor(math.Log2(max(v, 1)) * perOctave)) }
-	h := Histogram{First: number(s.Min())}
-	h.Counts = make([]int, number(s.Max())-h.First+1)
-	for _, v := range s {
-		h.Counts[number(v)-h.First]++
-	}
-	return h
-}

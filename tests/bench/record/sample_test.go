@@ -2,7 +2,6 @@ package record
 
 import (
 	"math"
-	"slices"
 	"testing"
 )
 
@@ -40,27 +39,5 @@ func TestQuantile(t *testing.T) {
 	}
 	if v := (Sample{}).Quantile(0.5); !math.IsNaN(v) {
 		t.Errorf("of nothing: %v", v)
-	}
-}
-
-func TestHistogram(t *testing.T) {
-	for _, test := range []struct {
-		s    Sample
-		want Histogram
-	}{
-		{Sample{1}, Histogram{0, []int{1}}},
-		{Sample{2, 4, 2.1}, Histogram{8, []int{2, 0, 0, 0, 0, 0, 0, 0, 1}}},
-		{Sample{0, 1, 1.1}, Histogram{0, []int{2, 1}}},
-		{nil, Histogram{}},
-	} {
-		if h := NewHistogram(test.s); h.First != test.want.First || !slices.Equal(h.Counts, test.want.Counts) {
-			t.Errorf("%v: %+v", []float64(test.s), h)
-		}
-	}
-	h := NewHistogram(Sample{1000, 1500})
-	for _, bound := range []int{h.First, h.First + len(h.Counts) - 1} {
-		if v := Bound(bound); v > 1500 || v < 900 || v > 1000 && v < 1400 {
-			t.Errorf("a bucket of 1000 or 1500 begins at %v", v)
-		}
 	}
 }

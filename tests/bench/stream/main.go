@@ -1,6 +1,6 @@
-// Command stream sends bytes with package rsock, or with -t over TCP, as
-// c/stream.c does with rsockets, and prints how long that took. Both take the
-// same arguments and print the same; the comments of the C program describe them.
+// Command stream sends bytes with package rsock, as c/stream.c does with rsockets, and prints how
+// long that took. Both take the same arguments and print the same; the comments of the C program
+// describe them. There is no -t: the figures of TCP are C's.
 package main
 
 import (
@@ -30,20 +30,15 @@ func main() {
 type work struct{ OneWay, Size, N uint64 }
 
 func run(args []string) error {
-	dial, listen := rsock.Dial, func(network, addr string) (net.Listener, error) { return rsock.Listen(network, addr) }
-	if len(args) > 0 && args[0] == "-t" {
-		dial, listen = net.Dial, net.Listen
-		args = args[1:]
-	}
 	if len(args) == 3 && args[0] == "-s" {
-		l, err := listen("tcp", net.JoinHostPort(args[1], args[2]))
+		l, err := rsock.Listen("tcp", net.JoinHostPort(args[1], args[2]))
 		if err != nil {
 			return err
 		}
 		return serve(l)
 	}
 	if len(args) != 5 {
-		return errors.New("usage: stream [-t] -s ADDR PORT | ADDR PORT echo|send SIZE N")
+		return errors.New("usage: stream -s ADDR PORT | ADDR PORT echo|send SIZE N")
 	}
 	size, err1 := strconv.ParseUint(args[3], 10, 32)
 	n, err2 := strconv.ParseUint(args[4], 10, 32)
@@ -54,7 +49,7 @@ func run(args []string) error {
 	if args[2] == "send" {
 		w.OneWay = 1
 	}
-	c, err := dial("tcp", net.JoinHostPort(args[0], args[1]))
+	c, err := rsock.Dial("tcp", net.JoinHostPort(args[0], args[1]))
 	if err != nil {
 		return err
 	}
@@ -106,7 +101,7 @@ func (w *work) measure(c net.Conn, b []byte, took []time.Duration, out *bufio.Wr
 
 // serve serves one connection after the other until the standard input ends.
 func serve(l net.Listener) error {
-	self.Ready(func() { os.Exit(0) })
+	self.Ready()
 	for {
 		c, err := l.Accept()
 		if err == nil {

@@ -26,8 +26,11 @@ type region struct {
 	RKey, Unused uint32
 }
 
-// pollWait is the value of work.Events with which both sides use PollWait.
-const pollWait = 2
+// The values of work.Events if sides sleep.
+const (
+	events   = 1
+	pollWait = 2
+)
 
 // work is a client's request to a server.
 type work struct {
@@ -41,9 +44,6 @@ type work struct {
 }
 
 func (w *work) fetches() bool { return w.Op == verbs.OpRDMARead || w.Op == verbs.OpFetchAdd }
-
-// report counts what an end has received.
-type report struct{ Messages, Bytes uint64 }
 
 // end is one end of a connection: its objects, requests and counts.
 type end struct {
@@ -60,11 +60,11 @@ type end struct {
 	warm       uint32 // messages of a round before those that are measured
 	before     uint32 // messages before start
 	start      time.Time
-	posted     uint32 // in a round
-	signaled   int    // requests without their completions
-	got        report
-	small      [1]verbs.SendWR // of postInline
-	smallData  [16]byte
+	posted     uint32          // in a round
+	signaled   int             // requests without their completions
+	got        uint32          // messages, in a round
+	small      [1]verbs.SendWR // of postWord
+	smallData  [4]byte
 }
 
 // options returns the options of the connection. private returns the private data, once
@@ -112,29 +112,51 @@ func (e *end) prepare(ep *cm.Endpoint) (err error) {
 }
 
 // prepareRequests prepares the requests, now that the location of the peer's memory is known.
-func (e *end) prepareRequests(peer region) {
-	e.peer = peer
-	wr := verbs.SendWR{Opcode: e.Op, RKey: peer.RKey}
+func (e *end) prepareRequests() {
+	wr := verbs.SendWR{Opcode: e.Op, RKey: e.peer.RKey}
 	stride := uint64(e.stride)
 	switch {
 	case e.Op == verbs.OpRDMARead:
-		wr.SGL, wr.RemoteAddr = []verbs.SGE{e.mr.SGE(e.stride, int(e.Size))}, peer.Addr
+		wr.SGL, wr.RemoteAddr = []verbs.SGE{e.mr.SGE(e.stride, int(e.Size))}, e.peer.Addr
 	case e.Op == verbs.OpFetchAdd:
-		wr.SGL, wr.RemoteAddr, wr.CompareAdd = []verbs.SGE{e.mr.SGE(0, int(e.Size))}, peer.Addr+2*stride, 1
+		wr.SGL, wr.RemoteAddr, wr.CompareAdd = []verbs.SGE{e.mr.SGE(0, int(e.Size))}, e.peer.Addr+2*stride, 1
 	case e.Size <= inline:
-		wr.Inline, wr.RemoteAddr = e.out, peer.Addr+stride
+		wr.Inline, wr.RemoteAddr = e.out, e.peer.Addr+stride
 	default:
-		wr.SGL, wr.RemoteAddr = []verbs.SGE{e.mr.SGE(0, int(e.Size))}, peer.Addr+stride
+		wr.SGL, wr.RemoteAddr = []verbs.SGE{e.mr.SGE(0, int(e.Size))}, e.peer.Addr+stride
 	}
 	for i := range e.wrs {
 		e.wrs[i] = wr
 	}
 }
 
-// reset prepares an end for a round.
-func (e *end) reset() {
-	e.posted, e.before, e.got = 0, 0, report{}
-	e.word.Store(0)
+// post posts the next n messages with one call. The last of all, the last before those that are
+// measured, and four of those in flight are signaled; the ID is how many have been posted including it.
+func (e *end) post(n uint32) error {
+	before := e.posted
+	e.posted += n
+	last := &e.wrs[n-1]
+	last.ID = uint64(e.posted)
+	if e.posted/period != before/period || e.posted == e.N || before < e.warm && e.posted >= e.warm || e.fetches() {
+		last.Flags = verbs.SendSignaled
+		e.signaled++
+	}
+	_, err := e.QP.PostSend(e.wrs[:n]...)
+	last.Flags = 0
+	return err
+}
+
+// postWord posts a SEND of a number, or with addr a WRITE.
+func (e *end) postWord(word uint32, addr uint64) error {
+	binary.NativeEndian.PutUint32(e.smallData[:], word)
+	wr := &e.small[0]
+	*wr = verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: e.smallData[:]}
+	if addr != 0 {
+		wr.Opcode, wr.RemoteAddr, wr.RKey = verbs.OpRDMAWrite, addr, e.peer.RKey
+	}
+	e.signaled++
+	_, err := e.QP.PostSend(e.small[:]...)
+	return err
 }
 
 // reap waits for completions of posted requests, at least one and at most n.
@@ -142,6 +164,36 @@ func (e *end) reap(n int, sleep bool) error {
 	n, err := e.await(e.SendCQ, n, sleep)
 	e.signaled -= n
 	return err
+}
+
+// receive receives messages, at least one and at most n, and posts their receives again.
+func (e *end) receive(n int, sleep bool) error {
+	n, err := e.await(e.RecvCQ, n, sleep)
+	if err != nil {
+		return err
+	}
+	e.got += uint32(n)
+	_, err = e.QP.PostRecv(e.recvs[:n]...)
+	return err
+}
+
+// tell tells the peer whether a round follows, and waits until all requests have completed.
+func (e *end) tell(more uint32) error {
+	err := e.postWord(more, 0)
+	for err == nil && e.signaled > 0 {
+		err = e.reap(batch, e.Events != 0)
+	}
+	return err
+}
+
+// hear waits until the peer has told whether a round follows, and prepares for it.
+func (e *end) hear() (more uint32, err error) {
+	err = e.receive(1, true)
+	more = binary.NativeEndian.Uint32(e.in)
+	e.posted, e.before, e.got = 0, 0, 0
+	e.in[e.Size-1] = 0
+	e.word.Store(0)
+	return more, err
 }
 
 // poll polls up to n completions into e.wc.
