@@ -15,7 +15,6 @@
 //	verbs ping -s | -c -a HOST counterpart of rping, works with it
 //	verbs perf OP lat|bw HOST  counterpart of perftest: latency and bandwidth
 //	verbs cat [-l] HOST        netcat over rsockets
-//	verbs cp FILE HOST:NAME    copy files to and from machines that run verbs cp -l DIR
 //	verbs completion SHELL     completion for bash, zsh and fish
 //	verbs man                  the manual page
 //
@@ -41,7 +40,6 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/abi"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cat"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
-	"github.com/goverbs/verbs/cmd/verbs/internal/cp"
 	"github.com/goverbs/verbs/cmd/verbs/internal/demo"
 	"github.com/goverbs/verbs/cmd/verbs/internal/dev"
 	"github.com/goverbs/verbs/cmd/verbs/internal/doctor"
@@ -69,7 +67,6 @@ type commands struct {
 	Demo       demo.Cmd         `cmd:"" help:"Connect a client to a server, write and read its memory, and compare."`
 	Ping       ping.Cmd         `cmd:"" help:"Exchange data with a peer, or with rping."`
 	Cat        cat.Cmd          `cmd:"" help:"Join the standard input and output with a connection of rsockets."`
-	Cp         cp.Cmd           `cmd:"" help:"Copy files between machines over RDMA; resumes where a connection broke."`
 	Perf       perf.Cmd         `cmd:"" help:"Measure latency and bandwidth, as perftest's programs do."`
 	Completion shell.Completion `cmd:"" help:"Print a script that completes command lines."`
 	Man        shell.Man        `cmd:"" help:"Print the manual page."`

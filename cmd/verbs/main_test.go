@@ -16,6 +16,23 @@ import (
 	root "github.com/goverbs/verbs"
 )
 
+// TestMain lets the test binary run as verbs.
+func TestMain(m *testing.M) {
+	if os.Getenv("VERBS_TEST_MAIN") != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// command returns verbs as a command that has not been started.
+func command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(os.Environ(), "VERBS_TEST_MAIN=1")
+	return cmd
+}
+
 // try runs a command line.
 func try(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
