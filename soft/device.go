@@ -14,12 +14,12 @@ import (
 	"syscall"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/engine"
+	"github.com/goverbs/verbs/internal/udp"
 	"github.com/goverbs/verbs/internal/virtual"
-	"github.com/goverbs/verbs/soft/internal/engine"
 	"github.com/goverbs/verbs/soft/internal/ibcm"
 	"github.com/goverbs/verbs/soft/internal/kernel"
 	"github.com/goverbs/verbs/soft/internal/ucma"
-	"github.com/goverbs/verbs/soft/internal/udp"
 )
 
 // Options contains the options of a device. The zero value is a device on all addresses of this

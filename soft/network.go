@@ -4,7 +4,7 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/goverbs/verbs/soft/internal/netif"
+	"github.com/goverbs/verbs/internal/netif"
 )
 
 // Network carries the packets of devices. The default is UDP; package verbstest has one in memory,

@@ -3,9 +3,9 @@ package kernel
 import (
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/attr"
+	"github.com/goverbs/verbs/internal/engine"
 	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
-	"github.com/goverbs/verbs/soft/internal/engine"
 )
 
 // createAH is the write command CREATE_AH.

@@ -6,9 +6,9 @@ import (
 	"sync"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/engine"
 	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/internal/virtual"
-	"github.com/goverbs/verbs/soft/internal/engine"
 )
 
 // Device is the uverbs device of a device of the engine.

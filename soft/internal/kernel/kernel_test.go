@@ -8,11 +8,11 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/engine"
 	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/mmap"
-	"github.com/goverbs/verbs/soft/internal/engine"
 	"github.com/goverbs/verbs/soft/internal/kernel"
 	"github.com/goverbs/verbs/verbstest"
 )

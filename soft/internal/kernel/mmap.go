@@ -2,8 +2,8 @@ package kernel
 
 import (
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/engine"
 	"github.com/goverbs/verbs/internal/unix"
-	"github.com/goverbs/verbs/soft/internal/engine"
 )
 
 const pageSize = 4096

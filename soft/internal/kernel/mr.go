@@ -3,9 +3,9 @@ package kernel
 import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/engine"
 	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
-	"github.com/goverbs/verbs/soft/internal/engine"
 )
 
 func pdRef(handle uint32) ref { return ref{abi.UVERBS_OBJECT_PD, handle} }

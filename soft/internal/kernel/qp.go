@@ -7,9 +7,9 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/internal/attr"
+	"github.com/goverbs/verbs/internal/engine"
 	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
-	"github.com/goverbs/verbs/soft/internal/engine"
 )
 
 // qp is a QP with its multicast groups.

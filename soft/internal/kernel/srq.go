@@ -2,9 +2,9 @@ package kernel
 
 import (
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/engine"
 	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
-	"github.com/goverbs/verbs/soft/internal/engine"
 )
 
 var srqMethods = map[methodID]method{

@@ -9,8 +9,8 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/netif"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/soft/internal/netif"
 )
 
 // victim is a device at which packets are thrown.

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/netif"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/soft/internal/netif"
 )
 
 // receiver takes the packets that a port receives. Only the port's goroutine uses it.

@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"runtime"
 
-	"github.com/goverbs/verbs/soft/internal/netif"
+	"github.com/goverbs/verbs/internal/netif"
 )
 
 // receiveSize is larger than any RoCE packet.

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/goverbs/verbs/soft/internal/netif"
+	"github.com/goverbs/verbs/internal/netif"
 )
 
 // variants are the ways to send, as benchmarks name them.

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/netif"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/soft/internal/netif"
 )
 
 // slowPort is a port whose receiver is behind until caughtUp is set.

@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs/internal/netif"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/soft/internal/netif"
 )
 
 // addrs are loopback addresses of each family, with ports that are free.

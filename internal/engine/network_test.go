@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/goverbs/verbs/soft/internal/netif"
+	"github.com/goverbs/verbs/internal/netif"
 )
 
 // faults are what a testNetwork does to packets, as probabilities.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goverbs/verbs/soft/internal/netif"
+	"github.com/goverbs/verbs/internal/netif"
 )
 
 // TestBacklog checks positions of a port whose receiver is slow.

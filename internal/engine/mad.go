@@ -5,9 +5,9 @@ import (
 	"sync"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/netif"
 	"github.com/goverbs/verbs/internal/roce"
 	"github.com/goverbs/verbs/internal/unix"
-	"github.com/goverbs/verbs/soft/internal/netif"
 )
 
 // mads is the receiving part of QP 1: a queue of datagrams, which one goroutine passes to

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/netif"
 	"github.com/goverbs/verbs/internal/unix"
-	"github.com/goverbs/verbs/soft/internal/netif"
 )
 
 // TestAttributes compares attributes with rxe's.

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/netif"
 	"github.com/goverbs/verbs/internal/roce"
-	"github.com/goverbs/verbs/soft/internal/netif"
 )
 
 // countingPort counts calls of Send.

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"syscall"
 
-	"github.com/goverbs/verbs/soft/internal/netif"
+	"github.com/goverbs/verbs/internal/netif"
 )
 
 // DefaultPort is the UDP port of RoCEv2.

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/netif"
 	"github.com/goverbs/verbs/internal/roce"
 	"github.com/goverbs/verbs/internal/unix"
-	"github.com/goverbs/verbs/soft/internal/netif"
 )
 
 // Device is a RoCE v2 device.
