@@ -1,22 +1,18 @@
 package rsock
 
 import (
-	"bufio"
-	"fmt"
-	"os"
-
+	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/internal/unix"
 )
 
 // defaultBufferSize returns the default size of a ring. If locked memory is limited, it leaves
 // room for later connections.
 func defaultBufferSize() int {
-	var limit unix.Rlimit
-	err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit)
-	if err != nil || limit.Cur == unix.RLIM_INFINITY || unlimited() {
+	limit, used := sys.LockedMemory()
+	if limit == unix.RLIM_INFINITY || unlimited() {
 		return defaultBuffer
 	}
-	return share(limit.Cur, limit.Cur-min(pinnedMemory(), limit.Cur))
+	return share(limit, limit-min(used, limit))
 }
 
 // share returns a ring's size: a 96th of the limit if nothing is used, less as the rest
@@ -31,19 +27,4 @@ func unlimited() bool {
 	var data [2]unix.CapUserData
 	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0])
 	return err == nil && data[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0
-}
-
-// pinnedMemory returns how many bytes of the process count against the limit.
-func pinnedMemory() (bytes uint64) {
-	f, err := os.Open("/proc/self/status")
-	if err != nil {
-		return 0
-	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if _, err := fmt.Sscanf(s.Text(), "VmPin: %d kB", &bytes); err == nil {
-			return bytes << 10
-		}
-	}
-	return 0
 }
