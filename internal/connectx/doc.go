@@ -1,0 +1,17 @@
+// Package connectx is a ConnectX network adapter in software: it answers the commands, doorbells
+// and queues of Linux' mlx5 drivers, which find it on a virtual machine's PCI bus through package
+// vfiouser. Package engine executes its RDMA.
+//
+//	vfiouser ─► config.go   PCI configuration
+//	            bar.go      initialization segment, doorbells ─► blueflame.go
+//	            command.go  command queue ─► handlers by opcode, all with (call) status
+//	            eq.go       event queues ─► interrupts
+//	            counter.go  what QUERY_Q_COUNTER, QUERY_VPORT_COUNTER and PPCNT count
+//	            mkey.go ◄─ umr.go, requests that configure keys
+//	            mkey.go, cq.go, qp.go, srq.go ─► wqe.go ─► engine ─► cqe.go
+//
+// The layouts of commands, contexts and registers are generated from the kernel's mlx5_ifc.h
+// (zifc.go). The sources of what they mean are Linux' drivers and rdma-core's libmlx5.
+package connectx
+
+//go:generate go run ../../gen/ifc
