@@ -1,0 +1,372 @@
+//go:build linux
+
+package vfiouser
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrUnmapped is returned for addresses that the client has not mapped, or not for writing.
+var ErrUnmapped = errors.New("address is not mapped for DMA")
+
+// Memory is the memory of the guest that a device may access. The client maps and unmaps it at any
+// time.
+//
+// A device copies by ReadAt and WriteAt, or makes a [View]. A view stays valid memory of this
+// process until it is closed: what the client unmaps is replaced by private memory in one step, so
+// that accesses under way reach neither the guest nor a fault.
+type Memory struct {
+	mu      sync.RWMutex
+	mapped  int       // parts of views, see maxMapped
+	regions []*region // by address
+	views   map[*View]struct{}
+}
+
+// region is what one DMA_MAP mapped.
+type region struct {
+	addr, size uint64
+	offset     int64 // in the file
+	file       *os.File
+	prot       int
+	mem        []byte
+}
+
+func (r *region) end() uint64 { return r.addr + r.size }
+
+// View is memory of the guest, mapped into this process a second time.
+type View struct {
+	m      *Memory
+	mem    []byte
+	parts  []part // that are mapped
+	placed int    // parts that have been mapped, of which some may be gone
+	whole  bool   // follows what is mapped later: see All
+}
+
+// part is a run of a view.
+type part struct {
+	at         int // in the view
+	addr, size uint64
+}
+
+func newMemory() *Memory { return &Memory{views: map[*View]struct{}{}} }
+
+var pageSize = uint64(os.Getpagesize())
+
+// maxAddress bounds guest addresses: those of the processors' page tables.
+const maxAddress = 1 << 52
+
+// add maps a part of a file. A region without a file is accepted, as the client may do without for
+// memory that it does not share, but cannot be accessed.
+func (m *Memory) add(addr, size uint64, offset int64, prot int, file *os.File) error {
+	if size == 0 || addr%pageSize != 0 || size%pageSize != 0 || addr >= maxAddress || size > maxAddress-addr || offset < 0 || uint64(offset)%pageSize != 0 {
+		return fmt.Errorf("map %#x+%#x at offset %#x: %w", addr, size, offset, unix.EINVAL)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(m.regions, addr, func(r *region, a uint64) int {
+		if r.end() <= a {
+			return -1
+		}
+		return 1
+	})
+	if i < len(m.regions) && m.regions[i].addr < addr+size {
+		return fmt.Errorf("map %#x+%#x: overlaps %#x+%#x: %w", addr, size, m.regions[i].addr, m.regions[i].size, unix.EEXIST)
+	}
+	if len(m.regions) >= maxRegions {
+		return fmt.Errorf("map %#x+%#x: there are %d regions: %w", addr, size, maxRegions, unix.ENOSPC)
+	}
+	r := &region{addr: addr, size: size, offset: offset, file: file, prot: prot}
+	if file != nil && prot != 0 {
+		// Memory beyond the end of a file faults when it is accessed.
+		info, err := file.Stat()
+		if err != nil {
+			return err
+		}
+		if info.Size() < offset || uint64(info.Size()-offset) < size {
+			return fmt.Errorf("map %#x+%#x at offset %#x: the file has %#x bytes: %w", addr, size, offset, info.Size(), unix.EINVAL)
+		}
+		if r.mem, err = unix.Mmap(int(file.Fd()), offset, int(size), prot, unix.MAP_SHARED|unix.MAP_NORESERVE); err != nil {
+			return os.NewSyscallError("mmap", err)
+		}
+		for v := range m.views {
+			if v.whole {
+				v.follow(r)
+			}
+		}
+	}
+	m.regions = slices.Insert(m.regions, i, r)
+	return nil
+}
+
+// remove unmaps all regions inside of a range. It fails if one is only partly inside.
+func (m *Memory) remove(addr, size uint64) error {
+	if addr+size < addr {
+		return fmt.Errorf("unmap %#x+%#x: %w", addr, size, unix.EINVAL)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var gone, kept []*region
+	for _, r := range m.regions {
+		switch {
+		case r.end() <= addr || r.addr >= addr+size:
+			kept = append(kept, r)
+		case r.addr >= addr && r.end() <= addr+size:
+			gone = append(gone, r)
+		default:
+			return fmt.Errorf("unmap %#x+%#x: a part of %#x+%#x: %w", addr, size, r.addr, r.size, unix.EINVAL)
+		}
+	}
+	m.regions = kept
+	for _, r := range gone {
+		r.close(m.views)
+	}
+	return nil
+}
+
+// removeAll unmaps everything.
+func (m *Memory) removeAll() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range m.regions {
+		r.close(m.views)
+	}
+	m.regions = nil
+}
+
+func (r *region) close(views map[*View]struct{}) {
+	for v := range views {
+		v.forget(r)
+	}
+	if r.mem != nil {
+		unix.Munmap(r.mem)
+	}
+	if r.file != nil {
+		r.file.Close()
+	}
+}
+
+// find returns the accessible region of addr, or nil. m is locked.
+func (m *Memory) find(addr uint64, prot int) *region {
+	i, _ := slices.BinarySearchFunc(m.regions, addr, func(r *region, a uint64) int {
+		if r.end() <= a {
+			return -1
+		}
+		return 1
+	})
+	if i == len(m.regions) || m.regions[i].addr > addr || m.regions[i].mem == nil || m.regions[i].prot&prot != prot {
+		return nil
+	}
+	return m.regions[i]
+}
+
+// each calls do with the memory of a range, part by part. Nothing is done if a part is not mapped.
+func (m *Memory) each(addr, size uint64, prot int, do func(mem []byte)) error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if size > maxAddress || addr > maxAddress {
+		return fmt.Errorf("address %#x+%#x: %w", addr, size, ErrUnmapped)
+	}
+	for pass := range 2 {
+		for a := addr; a < addr+size; {
+			r := m.find(a, prot)
+			if r == nil {
+				return fmt.Errorf("address %#x: %w", a, ErrUnmapped)
+			}
+			end := min(r.end(), addr+size)
+			if pass == 1 {
+				do(r.mem[a-r.addr : end-r.addr])
+			}
+			a = end
+		}
+	}
+	return nil
+}
+
+// ReadAt fills b from an address of the guest, or fails with [ErrUnmapped].
+func (m *Memory) ReadAt(b []byte, addr uint64) error {
+	return m.each(addr, uint64(len(b)), unix.PROT_READ, func(mem []byte) { b = b[copy(b, mem):] })
+}
+
+// WriteAt writes b to an address of the guest, or fails with [ErrUnmapped] and writes nothing.
+func (m *Memory) WriteAt(b []byte, addr uint64) error {
+	return m.each(addr, uint64(len(b)), unix.PROT_WRITE, func(mem []byte) { b = b[copy(mem, b):] })
+}
+
+// Pages maps pages of the guest one after the other. Their size is a power of two and at least
+// this machine's page. It fails with [ErrUnmapped] if the guest has no such memory.
+func (m *Memory) Pages(addrs []uint64, size uint64) (*View, error) {
+	if size < pageSize || size&(size-1) != 0 || size > 1<<40 {
+		return nil, fmt.Errorf("pages of %d bytes: this machine maps pages of %d: %w", size, pageSize, unix.EINVAL)
+	}
+	if len(addrs) == 0 || uint64(len(addrs)) > maxView/size {
+		return nil, fmt.Errorf("%d pages of %d bytes: a view has at most %d: %w", len(addrs), size, uint64(maxView), unix.EINVAL)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v, err := m.reserve(uint64(len(addrs)) * size)
+	if err != nil {
+		return nil, err
+	}
+	for i := 0; i < len(addrs); {
+		// A run of pages takes one mapping.
+		j := i + 1
+		for j < len(addrs) && addrs[j] == addrs[j-1]+size {
+			j++
+		}
+		if err := v.place(uint64(i)*size, addrs[i], uint64(j-i)*size); err != nil {
+			v.close()
+			return nil, err
+		}
+		i = j
+	}
+	m.views[v] = struct{}{}
+	return v, nil
+}
+
+// maxMapped bounds the mappings of a guest, of which the kernel allows a process 65530
+// (vm.max_map_count): with none left, Go's own memory could not grow.
+const maxMapped = 1 << 14
+
+// maxView is the size of the largest view: what a processor's address space has room for, many
+// times. maxRegions bounds DMA_MAP.
+const (
+	maxView    = 1 << 42
+	maxRegions = 1<<16 - 1 // as QEMU demands
+)
+
+// All maps all memory of the guest at its address: that of the guest's address 0 is at the start.
+// The view follows what the client maps and unmaps. Where the guest has never had memory an access
+// faults, so that the guest cannot make this process take memory for that.
+func (m *Memory) All(size uint64) (*View, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v, err := m.reserve(min(size, maxView))
+	if err != nil {
+		return nil, err
+	}
+	v.whole = true
+	for _, r := range m.regions {
+		v.follow(r)
+	}
+	m.views[v] = struct{}{}
+	return v, nil
+}
+
+// Top returns the end of the memory that is mapped.
+func (m *Memory) Top() uint64 {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if len(m.regions) == 0 {
+		return 0
+	}
+	return m.regions[len(m.regions)-1].end()
+}
+
+// Bytes returns the memory.
+func (v *View) Bytes() []byte { return v.mem }
+
+// Word returns a word of four bytes at an offset that is a multiple of four.
+func (v *View) Word(off int) *atomic.Uint32 {
+	return (*atomic.Uint32)(unsafe.Pointer(&v.mem[off : off+4 : off+4][0]))
+}
+
+// Close unmaps the view, which nothing may use any more.
+func (v *View) Close() {
+	v.m.mu.Lock()
+	defer v.m.mu.Unlock()
+	if _, ok := v.m.views[v]; ok {
+		delete(v.m.views, v)
+		v.close()
+	}
+}
+
+// Reserved is private memory: nothing is written to disk or counted before it is used.
+const reserved = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
+
+// reserve reserves addresses. What cannot be accessed is not counted as memory either, so that this
+// works with vm.overcommit_memory=2, where MAP_NORESERVE does not help.
+func (m *Memory) reserve(size uint64) (*View, error) {
+	p, err := unix.MmapPtr(-1, 0, nil, uintptr(size), unix.PROT_NONE, reserved)
+	if err != nil {
+		return nil, os.NewSyscallError("mmap", err)
+	}
+	return &View{m: m, mem: unsafe.Slice((*byte)(p), size)}, nil
+}
+
+func (v *View) close() {
+	v.m.mapped -= v.placed
+	unix.MunmapPtr(unsafe.Pointer(&v.mem[0]), uintptr(len(v.mem)))
+}
+
+// place maps a range of the guest into the view, which may span regions. m is locked.
+func (v *View) place(at, addr, size uint64) error {
+	if addr%pageSize != 0 || addr >= maxAddress || size > maxAddress-addr {
+		return fmt.Errorf("address %#x: %w", addr, ErrUnmapped)
+	}
+	for end := addr + size; addr < end; {
+		r := v.m.find(addr, unix.PROT_READ)
+		if r == nil {
+			return fmt.Errorf("address %#x: %w", addr, ErrUnmapped)
+		}
+		n := min(r.end(), end) - addr
+		if err := v.mapFixed(r, at, addr, n); err != nil {
+			return err
+		}
+		at, addr = at+n, addr+n
+	}
+	return nil
+}
+
+func (v *View) mapFixed(r *region, at, addr, size uint64) error {
+	if v.m.mapped >= maxMapped {
+		return fmt.Errorf("address %#x: %d runs of pages are mapped: %w", addr, maxMapped, unix.ENOSPC)
+	}
+	_, err := unix.MmapPtr(int(r.file.Fd()), r.offset+int64(addr-r.addr), unsafe.Pointer(&v.mem[at]), uintptr(size),
+		// The device may store to memory that the guest only lets it read: then to a copy.
+		unix.PROT_READ|unix.PROT_WRITE, unix.MAP_FIXED|sharing(r.prot))
+	if err != nil {
+		return os.NewSyscallError("mmap", err)
+	}
+	v.parts = append(v.parts, part{int(at), addr, size})
+	v.placed++
+	v.m.mapped++
+	return nil
+}
+
+func sharing(prot int) int {
+	if prot&unix.PROT_WRITE == 0 {
+		return unix.MAP_PRIVATE
+	}
+	return unix.MAP_SHARED
+}
+
+// follow maps a region into a view of all memory.
+func (v *View) follow(r *region) {
+	if r.mem == nil || r.addr >= uint64(len(v.mem)) {
+		return
+	}
+	// Without memory for another mapping, an access faults there.
+	_ = v.mapFixed(r, r.addr, r.addr, min(r.size, uint64(len(v.mem))-r.addr))
+}
+
+// forget replaces what the view has of a region by private memory.
+func (v *View) forget(r *region) {
+	v.parts = slices.DeleteFunc(v.parts, func(p part) bool {
+		if p.addr < r.addr || p.addr >= r.end() {
+			return false
+		}
+		if _, err := unix.MmapPtr(-1, 0, unsafe.Pointer(&v.mem[p.at]), uintptr(p.size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_FIXED|reserved); err != nil {
+			// The kernel has no memory for its lists. To go on would write into the guest.
+			panic(os.NewSyscallError("mmap", err))
+		}
+		return true
+	})
+}
