@@ -52,7 +52,7 @@ func (p *port) Send(pkts []soft.Packet) error {
 			break
 		}
 		if err := n.send(p, &pkts[i], now); err != nil && first == nil {
-			first = err
+			err.Index, first = i, err
 		}
 	}
 	n.deliver()

@@ -101,13 +101,13 @@ func (n *Network) run(now time.Duration) {
 }
 
 // send copies a packet and stages or judges it. The caller holds n.judging and n.mu.
-func (n *Network) send(p *port, sent *soft.Packet, now time.Duration) error {
+func (n *Network) send(p *port, sent *soft.Packet, now time.Duration) *soft.TooLargeError {
 	if !sent.Dst.Addr().IsMulticast() {
 		pk := n.newPacket(p, sent, sent.Dst, now)
 		if size := ipSize(pk); size > n.mtu {
 			n.record(pk)
 			n.drop(pk, "larger than the MTU")
-			return fmt.Errorf("verbstest: send from %v to %v: a packet of %d bytes is larger than the MTU %d", p.addr, sent.Dst, size, n.mtu)
+			return &soft.TooLargeError{Err: fmt.Errorf("verbstest: send from %v to %v: a packet of %d bytes is larger than the MTU %d", p.addr, sent.Dst, size, n.mtu)}
 		}
 		n.stage(pk, now)
 		return nil

@@ -3,7 +3,10 @@
 // package engine uses it.
 package netif
 
-import "net/netip"
+import (
+	"net/netip"
+	"syscall"
+)
 
 // Packet is a RoCEv2 packet as the UDP payload: from BTH to the ICRC, both included.
 type Packet struct {
@@ -14,14 +17,29 @@ type Packet struct {
 	ID       uint16
 }
 
+// TooLargeError is the error of a packet that is larger than what its link carries, however often it
+// is sent. It matches EMSGSIZE.
+type TooLargeError struct {
+	Index int // of the first such packet, in Send's list
+	Err   error
+}
+
+// Error implements error.
+func (e *TooLargeError) Error() string { return e.Err.Error() }
+
+// Unwrap returns EMSGSIZE and the error.
+func (e *TooLargeError) Unwrap() []error { return []error{syscall.EMSGSIZE, e.Err} }
+
 // Port is a device's attachment to a network with one address. A device has one Port for
 // each of its addresses.
 type Port interface {
 	Addr() netip.AddrPort
 	// MTU returns the size of the largest IP packet.
 	MTU() int
-	// Send sends packets, in order, best effort. It does not block for longer than a
-	// socket buffer needs, and drops what the network drops.
+	// Send sends packets, in order, best effort. It never waits for the network, as it is called
+	// with locks of the device held that the goroutine of Start needs, too. It drops packets
+	// for which there is no room. If packets are larger than what their link carries, it sends the
+	// others, and returns a [TooLargeError].
 	Send(pkts []Packet) error
 	// Start calls receive for batches of received packets, from one goroutine, until
 	// Close. After Close has returned, receive is not called.
@@ -36,6 +54,18 @@ type Backlog interface {
 	Arrived() uint64
 	// Handled reports whether receive has returned for all packets before a position.
 	Handled(position uint64) bool
+}
+
+// Refusals is a [Port] that learns when a host has nothing that receives its packets.
+type Refusals interface {
+	Port
+	// OnRefused sets a function, before Start. It is called as that of Start is, for packets that
+	// a host has refused: their destination, and what it has quoted of their Data, which is valid
+	// during the call. Anybody can forge that who knows addresses; the caller looks into the
+	// quoted part for what only the destination can know.
+	OnRefused(refused func(dst netip.AddrPort, quoted []byte))
+	// WatchRefusals makes the port call that function for packets that are sent within a second.
+	WatchRefusals()
 }
 
 // Network makes ports.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"syscall"
 
 	"github.com/goverbs/verbs/internal/netif"
@@ -101,9 +102,17 @@ func interfaceOf(ip netip.Addr) (*net.Interface, error) {
 		}
 	}
 	if within == nil {
-		return nil, fmt.Errorf("udp: no interface has the address %v: %w", ip, syscall.EADDRNOTAVAIL)
+		return nil, fmt.Errorf("udp: no interface has the address %v%s: %w", ip, aliasHint(runtime.GOOS, ip), syscall.EADDRNOTAVAIL)
 	}
 	return within, nil
+}
+
+// aliasHint returns how to get a loopback address that only Linux has by itself.
+func aliasHint(system string, ip netip.Addr) string {
+	if system == "darwin" && ip.IsLoopback() && ip.Is4() {
+		return fmt.Sprintf(" (sudo ifconfig lo0 alias %v)", ip)
+	}
+	return ""
 }
 
 // openError describes why a socket could not be opened, and the remedy.
@@ -116,7 +125,7 @@ func openError(addr netip.AddrPort, err error) error {
 		}
 		return fmt.Errorf("udp: port %d of %v is already in use by %s: use another port or network namespace: %w", addr.Port(), addr.Addr(), owner, err)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return fmt.Errorf("udp: no interface has the address %v, or it is not yet usable: %w", addr.Addr(), err)
+		return fmt.Errorf("udp: no interface has the address %v, or it is not yet usable%s: %w", addr.Addr(), aliasHint(runtime.GOOS, addr.Addr()), err)
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		return fmt.Errorf("udp: no permission to open UDP port %d of %v: use another port, or grant CAP_NET_BIND_SERVICE: %w", addr.Port(), addr.Addr(), err)
 	}

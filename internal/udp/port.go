@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
+	"syscall"
 
 	"github.com/goverbs/verbs/internal/netif"
 )
@@ -24,6 +26,7 @@ type Port struct {
 
 	mu      sync.Mutex // guards the following
 	receive func([]netif.Packet)
+	refused func(netip.AddrPort, []byte)
 	groups  map[netip.Addr]*socket
 	closed  bool
 	readers sync.WaitGroup
@@ -62,6 +65,24 @@ func (p *Port) Send(pkts []netif.Packet) error {
 	return nil
 }
 
+// wsaMessageSize is Windows' WSAEMSGSIZE.
+const wsaMessageSize = syscall.Errno(10040)
+
+// firstError returns the error of Send: the first one of a packet that is too large for its link, as
+// sending it again does not help, or else the first one. err is that of packet i.
+func firstError(first, err error, i int) error {
+	if tooLarge := (*netif.TooLargeError)(nil); errors.As(first, &tooLarge) {
+		return first
+	}
+	if errors.Is(err, syscall.EMSGSIZE) || runtime.GOOS == "windows" && errors.Is(err, wsaMessageSize) {
+		return &netif.TooLargeError{Index: i, Err: err}
+	}
+	if first != nil {
+		return first
+	}
+	return err
+}
+
 // Start calls receive for batches of received packets until Close. Calls do not overlap.
 // Addresses of packets have no zone.
 func (p *Port) Start(receive func(pkts []netif.Packet)) {
@@ -77,15 +98,34 @@ func (p *Port) Start(receive func(pkts []netif.Packet)) {
 	}
 }
 
+// OnRefused implements [netif.Refusals].
+func (p *Port) OnRefused(refused func(dst netip.AddrPort, quoted []byte)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refused = refused
+}
+
+// WatchRefusals implements [netif.Refusals]. On systems other than Linux it does nothing: their
+// sockets do not tell who has refused a packet.
+func (p *Port) WatchRefusals() { p.socket.watchRefusals() }
+
 // read starts the goroutine that reads a socket. The caller holds p.mu.
 func (p *Port) read(s *socket) {
-	receive := p.receive
+	receive, refused := p.receive, p.refused
 	deliver := func(pkts []netif.Packet) {
 		p.receiving.Lock()
 		defer p.receiving.Unlock()
 		receive(pkts)
 	}
-	p.readers.Go(func() { s.read(deliver) })
+	p.readers.Go(func() {
+		s.read(deliver, func(dst netip.AddrPort, quoted []byte) {
+			if refused != nil {
+				p.receiving.Lock()
+				defer p.receiving.Unlock()
+				refused(dst, quoted)
+			}
+		})
+	})
 }
 
 // Join makes the port receive packets to a multicast group on its interface. Joining again

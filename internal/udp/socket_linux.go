@@ -3,7 +3,9 @@
 package udp
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -11,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -52,12 +55,32 @@ type socket struct {
 
 	sending sync.Mutex // guards the following
 	out     sender
+	backlog backlog
 
 	in receiver // of the goroutine that reads
 
+	refusals refusals
+
+	closed  atomic.Bool   // read ends
 	idle    atomic.Bool   // that goroutine waits for packets
 	handled atomic.Uint64 // bytes of the packets that have been delivered, see arrived
 }
+
+// backlog has the packets for which the socket had no room, in order. One goroutine sends them as
+// the socket gets room; Send adds to them until it has. It is guarded by socket.sending.
+type backlog struct {
+	packets []netif.Packet
+	bytes   int
+	closed  bool // no goroutine starts any more
+	sender  sync.WaitGroup
+}
+
+// maxBacklog limits the bytes of a backlog. Packets beyond it are lost, as in the queue of a network
+// interface: RC repeats them, and has at most 128 packets for a QP in flight.
+const maxBacklog = 4 << 20
+
+// packetCost is what a packet in the backlog counts beside its bytes.
+const packetCost = 128
 
 // sender has the messages of one sendmmsg. It is guarded by socket.sending.
 type sender struct {
@@ -72,7 +95,7 @@ type sender struct {
 	next, n  int // messages that have not been sent
 	written  int // by the last call
 	errno    unix.Errno
-	transmit func(fd uintptr) bool
+	transmit func(fd uintptr)
 }
 
 // receiver has the messages of one recvmmsg. It belongs to the goroutine that reads.
@@ -181,7 +204,8 @@ func (s *socket) configure(fd int, c config) (gro bool, err error) {
 	if c.group.IsValid() {
 		set(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	}
-	if c.offload {
+	// The buffers of merged datagrams have 1 MiB, too much for each of many groups.
+	if c.offload && !c.group.IsValid() {
 		gro = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1) == nil
 		_, e := unix.GetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT)
 		s.out.gso = e == nil
@@ -199,8 +223,17 @@ func join(fd int, c config) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, mreq))
 }
 
-// close closes the socket, which ends send and read.
-func (s *socket) close() error { return s.file.Close() }
+// close closes the socket. It waits for a call of deliver in read.
+func (s *socket) close() error {
+	s.closed.Store(true)
+	s.sending.Lock()
+	s.backlog.closed = true
+	s.sending.Unlock()
+	s.refusals.close()
+	err := s.file.Close()
+	s.backlog.sender.Wait()
+	return err
+}
 
 // prepare sets the pointers that do not change.
 func (o *sender) prepare() {
@@ -228,47 +261,113 @@ func (in *receiver) prepare(gro bool) {
 }
 
 // send sends packets in as few messages as possible. Packets of one size to one destination become
-// the segments of one message. It returns the first error.
+// the segments of one message. It returns the first error. It never waits for room in the socket:
+// callers hold locks that the device's other goroutines need.
 func (s *socket) send(pkts []netif.Packet) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	o := &s.out
-	var first error
+	if len(s.backlog.packets) > 0 {
+		return s.postpone(pkts)
+	}
+	rest, err := s.sendNow(pkts)
+	if len(rest) > 0 {
+		err = errors.Join(err, s.postpone(rest))
+	}
+	return err
+}
+
+// sendNow sends packets until the socket has no room. It returns the rest and the first error. The
+// caller holds sending.
+func (s *socket) sendNow(pkts []netif.Packet) (rest []netif.Packet, first error) {
+	o, count := &s.out, len(pkts)
 	plain, vectors := false, 0 // no segmentation; vectors used
+	again := 0                 // how often the first packet has been tried again
+	defer func() { clear(o.vector[:vectors]) }()
 	for len(pkts) > 0 {
 		if err := s.check(&pkts[0]); err != nil {
 			s.counters.sendErrors.Add(1)
-			if first == nil {
-				first = err
-			}
+			first = firstError(first, err, count-len(pkts))
 			pkts = pkts[1:]
 			continue
 		}
 		o.encode(s, pkts, plain)
 		plain, vectors = false, max(vectors, o.vectors)
 		for o.next < o.n {
-			if s.raw.Write(o.transmit) != nil {
-				return net.ErrClosed
+			if s.raw.Control(o.transmit) != nil {
+				return nil, net.ErrClosed
 			}
 			pkts = pkts[s.count():]
 			if o.errno == 0 {
+				again = 0
 				continue
+			}
+			if o.errno == unix.EAGAIN {
+				return pkts, first
 			}
 			if o.packets[o.next] > 1 { // The interface may have no checksum offload.
 				o.gso = o.gso && o.errno != unix.EIO
 				plain = true
 				break
 			}
-			s.counters.sendErrors.Add(1)
-			if first == nil {
-				first = fmt.Errorf("to %v: %w", pkts[0].Dst, os.NewSyscallError("sendmmsg", o.errno))
+			if again < maxPending && s.refusals.watching.Load() {
+				again++ // the error may be that of an earlier packet, see refusals
+				continue
 			}
+			if o.errno == unix.EMSGSIZE && !s.tooLarge(&pkts[0]) {
+				o.errno = unix.ENOBUFS
+			}
+			again = 0
+			s.counters.sendErrors.Add(1)
+			first = firstError(first, fmt.Errorf("to %v: %w", pkts[0].Dst, os.NewSyscallError("sendmmsg", o.errno)), count-len(pkts))
 			o.next++
 			pkts = pkts[1:]
 		}
 	}
-	clear(o.vector[:vectors])
-	return first
+	return nil, first
+}
+
+// postpone adds copies of packets to the backlog, and starts its goroutine. The caller holds sending.
+func (s *socket) postpone(pkts []netif.Packet) error {
+	b := &s.backlog
+	if b.closed {
+		return net.ErrClosed
+	}
+	if len(b.packets) == 0 {
+		b.sender.Go(s.sendBacklog)
+	}
+	for i, p := range pkts {
+		if b.bytes+len(p.Data)+packetCost > maxBacklog {
+			s.counters.sendErrors.Add(uint64(len(pkts) - i))
+			return fmt.Errorf("to %v: the link is slower than the device, and %d bytes wait for it: %w", p.Dst, b.bytes, unix.ENOBUFS)
+		}
+		b.bytes += len(p.Data) + packetCost
+		p.Data = bytes.Clone(p.Data)
+		b.packets = append(b.packets, p)
+	}
+	return nil
+}
+
+// sendBacklog sends the backlog as the socket gets room, until there is none or the socket is closed.
+func (s *socket) sendBacklog() {
+	s.raw.Write(func(uintptr) bool {
+		s.sending.Lock()
+		defer s.sending.Unlock()
+		b := &s.backlog
+		for len(b.packets) > 0 {
+			few := b.packets[:min(len(b.packets), sendMessages)]
+			rest, _ := s.sendNow(few)
+			for i := range few[:len(few)-len(rest)] {
+				b.bytes -= len(few[i].Data) + packetCost
+				few[i] = netif.Packet{}
+			}
+			b.packets = b.packets[len(few)-len(rest):]
+			if len(rest) > 0 {
+				return false // waits for room
+			}
+		}
+		b.packets = nil
+		return true
+	})
 }
 
 // count counts the messages that the last call has sent, and returns the number of packets.
@@ -290,10 +389,7 @@ func (s *socket) count() int {
 // check returns why a packet cannot be sent.
 func (s *socket) check(p *netif.Packet) error {
 	ip := p.Dst.Addr()
-	header := 20
-	if ip.Is6() {
-		header = 40
-	}
+	header := ipHeader(ip)
 	switch {
 	case ip.Is4() != s.addr.Addr().Is4() || !ip.IsValid():
 		return fmt.Errorf("to %v: %w", p.Dst, unix.EAFNOSUPPORT)
@@ -301,6 +397,14 @@ func (s *socket) check(p *netif.Packet) error {
 		return fmt.Errorf("to %v: a packet of %d bytes is larger than the MTU %d: %w", p.Dst, header+8+len(p.Data), s.mtu, unix.EMSGSIZE)
 	}
 	return nil
+}
+
+// ipHeader returns the size of the IP header of packets to an address.
+func ipHeader(ip netip.Addr) int {
+	if ip.Is6() {
+		return 40
+	}
+	return 20
 }
 
 // encode makes messages of the first packets.
@@ -381,8 +485,8 @@ func (o *sender) add(p *netif.Packet, id uint16) {
 	}
 }
 
-// transmit calls sendmmsg. It reports whether that did not have to wait for room.
-func (s *socket) transmit(fd uintptr) bool {
+// transmit calls sendmmsg.
+func (s *socket) transmit(fd uintptr) {
 	o := &s.out
 	for {
 		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&o.message[o.next])), uintptr(o.n-o.next), unix.MSG_DONTWAIT, 0, 0)
@@ -390,18 +494,19 @@ func (s *socket) transmit(fd uintptr) bool {
 		o.written, o.errno = int(n), errno
 		switch errno {
 		case 0:
-			return true
+			return
 		case unix.EINTR:
 			continue
 		}
 		o.written = 0
-		return errno != unix.EAGAIN
+		return
 	}
 }
 
-// read calls deliver for the packets that arrive until the socket is closed.
-func (s *socket) read(deliver func([]netif.Packet)) {
-	s.raw.Read(func(fd uintptr) bool {
+// read calls deliver for the packets that arrive, and refused for those that hosts have refused,
+// until the socket is closed.
+func (s *socket) read(deliver func([]netif.Packet), refused func(netip.AddrPort, []byte)) {
+	step := func(fd uintptr) bool {
 		s.idle.Store(false)
 		for {
 			more := s.receive(fd)
@@ -409,13 +514,21 @@ func (s *socket) read(deliver func([]netif.Packet)) {
 				deliver(pkts)
 			}
 			s.handled.Add(uint64(s.in.bytes))
-			if !more {
+			if !more || s.closed.Load() { // packets may come as fast as they are processed
 				break
 			}
 		}
+		if s.refusals.watching.Load() {
+			s.readRefusals(fd, refused)
+		}
 		s.idle.Store(true)
 		return false // waits for the next packet
-	})
+	}
+	// The netpoller refuses to wait after an event that is an error and nothing else, as that of a
+	// refused packet is while the socket has no room, until the next event.
+	for s.raw.Read(step); !s.closed.Load(); s.raw.Read(step) {
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // arrived returns a position behind all packets that have arrived. Positions count bytes. The
@@ -492,29 +605,42 @@ func (s *socket) decode() []netif.Packet {
 
 // parse returns what the control messages of a received message say, and counts lost ones.
 func (s *socket) parse(control []byte) (tos uint8, segment int) {
-	for len(control) >= unix.SizeofCmsghdr {
-		size := cmsgLen(control)
-		if size < unix.SizeofCmsghdr || size > len(control) {
-			break
-		}
-		level := binary.NativeEndian.Uint32(control[unix.SizeofCmsghdr-8:])
-		kind := binary.NativeEndian.Uint32(control[unix.SizeofCmsghdr-4:])
-		data := control[unix.CmsgLen(0):size]
+	for m, rest, ok := nextControl(control); ok; m, rest, ok = nextControl(rest) {
 		switch {
-		case level == unix.IPPROTO_IP && kind == unix.IP_TOS && len(data) >= 1:
-			tos = data[0]
-		case level == unix.IPPROTO_IPV6 && kind == unix.IPV6_TCLASS && len(data) >= 4:
-			tos = uint8(binary.NativeEndian.Uint32(data))
-		case level == unix.SOL_UDP && kind == unix.UDP_GRO && len(data) >= 4:
-			segment = int(binary.NativeEndian.Uint32(data))
-		case level == unix.SOL_SOCKET && kind == unix.SO_RXQ_OVFL && len(data) >= 4:
-			lost := binary.NativeEndian.Uint32(data)
+		case m.level == unix.IPPROTO_IP && m.kind == unix.IP_TOS && len(m.data) >= 1:
+			tos = m.data[0]
+		case m.level == unix.IPPROTO_IPV6 && m.kind == unix.IPV6_TCLASS && len(m.data) >= 4:
+			tos = uint8(binary.NativeEndian.Uint32(m.data))
+		case m.level == unix.SOL_UDP && m.kind == unix.UDP_GRO && len(m.data) >= 4:
+			segment = int(binary.NativeEndian.Uint32(m.data))
+		case m.level == unix.SOL_SOCKET && m.kind == unix.SO_RXQ_OVFL && len(m.data) >= 4:
+			lost := binary.NativeEndian.Uint32(m.data)
 			s.counters.dropped.Add(uint64(lost - s.in.lost))
 			s.in.lost = lost
 		}
-		control = control[min(unix.CmsgSpace(size-unix.CmsgLen(0)), len(control)):]
 	}
 	return tos, segment
+}
+
+// controlMessage is a control message of a received message.
+type controlMessage struct {
+	level, kind uint32
+	data        []byte
+}
+
+// nextControl returns the first of the control messages, and those after it.
+func nextControl(control []byte) (m controlMessage, rest []byte, ok bool) {
+	if len(control) < unix.SizeofCmsghdr {
+		return m, nil, false
+	}
+	size := cmsgLen(control)
+	if size < unix.SizeofCmsghdr || size > len(control) {
+		return m, nil, false
+	}
+	m.level = binary.NativeEndian.Uint32(control[unix.SizeofCmsghdr-8:])
+	m.kind = binary.NativeEndian.Uint32(control[unix.SizeofCmsghdr-4:])
+	m.data = control[unix.CmsgLen(0):size]
+	return m, control[min(unix.CmsgSpace(size-unix.CmsgLen(0)), len(control)):], true
 }
 
 // longHeader is set if the length in struct cmsghdr has 64 bits.

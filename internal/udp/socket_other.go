@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
+	"time"
 
 	"github.com/goverbs/verbs/internal/netif"
 )
@@ -73,29 +75,47 @@ func (s *socket) scoped(a netip.AddrPort) netip.AddrPort {
 
 func (s *socket) close() error { return s.conn.Close() }
 
-// send sends packets, and returns the first error.
+// sendWait is how long to wait for room in the socket at most, sendTries times for a packet and no
+// more for those after one that was lost: callers hold locks that the device's other goroutines need.
+const (
+	sendWait  = 5 * time.Millisecond
+	sendTries = 4
+)
+
+// send sends packets, and returns the first error. Packets for which the socket has no room in time
+// are lost.
 func (s *socket) send(pkts []netif.Packet) error {
 	var first error
-	for i := range pkts {
+	s.conn.SetWriteDeadline(time.Now().Add(sendWait))
+	timeouts := 0
+	for i := 0; i < len(pkts); i++ {
 		p := &pkts[i]
 		s.counters.sentCalls.Add(1)
-		if _, err := s.conn.WriteToUDPAddrPort(p.Data, s.scoped(p.Dst)); err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return err
-			}
+		_, err := s.conn.WriteToUDPAddrPort(p.Data, s.scoped(p.Dst))
+		switch {
+		case err == nil:
+			s.counters.sent.Add(1)
+			timeouts = 0
+		case errors.Is(err, net.ErrClosed):
+			return err
+		case errors.Is(err, os.ErrDeadlineExceeded) && timeouts < sendTries:
+			// The deadline also passes while a long batch is sent, or while this goroutine does
+			// not run; then the packet has not been tried.
+			timeouts++
+			s.conn.SetWriteDeadline(time.Now().Add(sendWait))
+			i--
+		default:
 			s.counters.sendErrors.Add(1)
-			if first == nil {
-				first = err
-			}
-			continue
+			first = firstError(first, err, i)
 		}
-		s.counters.sent.Add(1)
 	}
 	return first
 }
 
+func (s *socket) watchRefusals() {}
+
 // read calls deliver for each packet that arrives until the socket is closed.
-func (s *socket) read(deliver func([]netif.Packet)) {
+func (s *socket) read(deliver func([]netif.Packet), _ func(netip.AddrPort, []byte)) {
 	buffer := make([]byte, receiveSize)
 	pkts := make([]netif.Packet, 1)
 	for {

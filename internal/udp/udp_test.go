@@ -176,6 +176,21 @@ func TestSendKeepsOrderAndContents(t *testing.T) {
 	})
 }
 
+// TestLongBatch sends for longer than a send may wait for room. There is always room: what the
+// receiver has none for is dropped there.
+func TestLongBatch(t *testing.T) {
+	families(t, func(t *testing.T, n Network, ip string) {
+		a, b := pair(t, n, ip)
+		pkts := slices.Repeat([]netif.Packet{packet(a.Addr(), b.Addr(), 64, 1)}, 4000)
+		if err := a.Send(pkts); err != nil {
+			t.Fatal(err)
+		}
+		if s := a.Stats(); s.Sent != uint64(len(pkts)) {
+			t.Errorf("sent %d of %d packets", s.Sent, len(pkts))
+		}
+	})
+}
+
 func TestTOS(t *testing.T) {
 	families(t, func(t *testing.T, n Network, ip string) {
 		a, b := pair(t, n, ip)
@@ -248,6 +263,12 @@ func TestOpenErrors(t *testing.T) {
 	}
 	if err := openError(netip.MustParseAddrPort("10.0.0.1:4791"), syscall.EADDRINUSE); !strings.Contains(err.Error(), "rxe driver") {
 		t.Error(err)
+	}
+	if hint := aliasHint("darwin", netip.MustParseAddr("127.0.0.2")); hint != " (sudo ifconfig lo0 alias 127.0.0.2)" {
+		t.Error(hint)
+	}
+	if hint := aliasHint("darwin", netip.MustParseAddr("10.0.0.1")) + aliasHint("linux", netip.MustParseAddr("127.0.0.2")); hint != "" {
+		t.Error(hint)
 	}
 	if err := openError(netip.MustParseAddrPort("10.0.0.1:47"), syscall.EACCES); !strings.Contains(err.Error(), "no permission") {
 		t.Error(err)

@@ -1,0 +1,68 @@
+//go:build !nordma
+
+package udp
+
+import (
+	"bytes"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/internal/netif"
+)
+
+// TestRefusal sends packets to a port at which nothing receives, between others: they are reported, with
+// what was in them, and the others arrive. Unless they are watched, nothing is reported.
+func TestRefusal(t *testing.T) {
+	families(t, func(t *testing.T, n Network, ip string) {
+		a, b := pair(t, n, ip)
+		none := addrs(t, ip, 1)[0]
+		refused := make(chan []byte, 1000)
+		a.OnRefused(func(dst netip.AddrPort, quoted []byte) {
+			if dst != none {
+				t.Errorf("a refusal of %v, the packet was for %v", dst, none)
+			}
+			refused <- bytes.Clone(quoted)
+		})
+		collect(a, 1)
+		received := collect(b, 1000)
+		send := func(to netip.AddrPort, fill byte) {
+			t.Helper()
+			if err := a.Send([]netif.Packet{packet(a.Addr(), to, 100, fill)}); err != nil {
+				t.Errorf("to %v: %v", to, err)
+			}
+		}
+		send(none, 1) // may be refused
+		for i := range byte(12) {
+			send(b.Addr(), i)
+			for done := false; !done; { // the kernel limits how many a second it sends
+				a.WatchRefusals()
+				send(none, 100+i)
+				select {
+				case quoted := <-refused:
+					done = quoted[0] == 100+i
+					if len(quoted) != 100 || quoted[0] < 100 || quoted[0] > 100+i {
+						t.Errorf("a refusal with %d bytes that begin with %d", len(quoted), quoted[0])
+					}
+				case <-time.After(500 * time.Millisecond):
+				}
+			}
+			if p := next(t, received); p.Data[0] != i {
+				t.Errorf("packet %d has arrived, not %d", p.Data[0], i)
+			}
+		}
+		a.socket.refusals.until = time.Time{}
+		a.socket.endRefusals()
+		for range 10 {
+			send(none, 1)
+		}
+		send(b.Addr(), 99)
+		if p := next(t, received); p.Data[0] != 99 {
+			t.Errorf("packet %d has arrived, not 99", p.Data[0])
+		}
+		a.Close()
+		if len(refused) != 0 {
+			t.Errorf("%d refusals that were not watched", len(refused))
+		}
+	})
+}
