@@ -58,19 +58,23 @@ func (d *Device) PortAttr() verbs.PortAttr {
 
 // GIDs returns the valid entries of the GID table. An entry's Interface is 0.
 func (d *Device) GIDs() []verbs.GIDEntry {
-	list := make([]verbs.GIDEntry, len(d.ports))
-	for i, p := range d.ports {
-		list[i] = verbs.GIDEntry{Port: 1, Index: i, GID: p.addr.As16(), Type: verbs.GIDRoCEv2}
+	gids := *d.gids.Load()
+	list := make([]verbs.GIDEntry, 0, len(gids))
+	for i, p := range gids {
+		if p != nil {
+			list = append(list, verbs.GIDEntry{Port: 1, Index: i, GID: p.addr.As16(), Type: verbs.GIDRoCEv2})
+		}
 	}
 	return list
 }
 
 // GID returns entry i of the GID table. It reports false if the entry is not valid.
 func (d *Device) GID(i int) (verbs.GID, bool) {
-	if i < 0 || i >= len(d.ports) {
+	p := d.port(i)
+	if p == nil {
 		return verbs.GID{}, false
 	}
-	return d.ports[i].addr.As16(), true
+	return p.addr.As16(), true
 }
 
 // GIDIndex returns the index of the GID for a local address, or -1.

@@ -22,11 +22,12 @@ type Device struct {
 	sysGUID  verbs.GUID
 	udpPort  uint16
 	mtu      verbs.MTU
-	ports    []*port // by index of the GID
+	network  netif.Network
+	gids     atomic.Pointer[[]*port] // by index; it does not change; entries may be nil
 	start    time.Time
 
 	state  atomic.Uint32 // a deviceState
-	closed sync.Mutex    // serializes remove and close
+	closed sync.Mutex    // serializes changes of GIDs, remove and close
 	event  atomic.Pointer[func(verbs.AsyncEventType)]
 
 	pds, cqs atomic.Int64
@@ -57,7 +58,7 @@ const (
 	deviceClosed
 )
 
-// port is an address of the device.
+// port is an address of the device. Several entries of the table of GIDs may share a netif.Port.
 type port struct {
 	index int
 	addr  netip.Addr     // without zone
@@ -74,7 +75,7 @@ type Config struct {
 	Network      netif.Network
 	// Addrs are the addresses of the device. GID i of its table is that of Addrs[i]. If
 	// there is an IPv6 address and the network has a port for it, a link-local address
-	// made of NodeGUID follows.
+	// made of NodeGUID follows. A device with NodeGUID and MTU may do without, until SetGID.
 	Addrs []netip.Addr
 	Port  uint16    // UDP port; 0 selects 4791
 	MTU   verbs.MTU // active MTU; 0 selects the largest that all ports carry
@@ -85,13 +86,15 @@ func (d *Device) Name() string { return d.name }
 
 // New makes a device and opens its ports.
 func New(cfg Config) (*Device, error) {
-	if len(cfg.Addrs) == 0 || len(cfg.Addrs) >= gidTableLen {
+	later := len(cfg.Addrs) == 0 && cfg.NodeGUID != verbs.GUID{} && cfg.MTU != 0
+	if len(cfg.Addrs) == 0 && !later || len(cfg.Addrs) >= gidTableLen {
 		return nil, fmt.Errorf("device %s: %d addresses", cfg.Name, len(cfg.Addrs))
 	}
 	d := &Device{
 		name: cfg.Name, nodeGUID: cfg.NodeGUID, sysGUID: cfg.SysImageGUID, udpPort: cfg.Port, mtu: cfg.MTU,
-		start: time.Now(),
+		network: cfg.Network, start: time.Now(),
 	}
+	d.gids.Store(new([]*port))
 	if d.udpPort == 0 {
 		d.udpPort = roce.Port
 	}
@@ -104,13 +107,13 @@ func New(cfg Config) (*Device, error) {
 	d.batches.New = func() any { return newBatch() }
 	d.packets.New = func() any { return new(packet) }
 	for _, a := range cfg.Addrs {
-		if err := d.open(cfg.Network, a); err != nil {
+		if err := d.open(a); err != nil {
 			d.closePorts()
 			return nil, fmt.Errorf("device %s: %w", cfg.Name, err)
 		}
 	}
 	if ll := linkLocal(d.nodeGUID); d.portOf(ll) == nil && slices.ContainsFunc(cfg.Addrs, func(a netip.Addr) bool { return !a.Unmap().Is4() }) {
-		d.open(cfg.Network, ll) // not all networks have it
+		d.open(ll) // not all networks have it
 	}
 	if err := d.setMTU(); err != nil {
 		d.closePorts()
@@ -120,41 +123,120 @@ func New(cfg Config) (*Device, error) {
 	d.mads.init()
 	d.workers.Go(d.worker)
 	d.workers.Go(d.mads.serve)
-	for _, p := range d.ports {
-		r := newReceiver(d, p)
-		p.net.Start(r.receive)
+	for _, p := range *d.gids.Load() {
+		p.start(d)
 	}
 	return d, nil
 }
 
 // open adds a port.
-func (d *Device) open(n netif.Network, addr netip.Addr) error {
-	addr = addr.Unmap()
-	if d.portOf(addr.WithZone("")) != nil {
+func (d *Device) open(addr netip.Addr) error {
+	if d.portOf(addr.Unmap().WithZone("")) != nil {
 		return fmt.Errorf("address %v is given twice", addr)
 	}
-	np, err := n.Open(netip.AddrPortFrom(addr, d.udpPort))
+	p, err := d.openPort(len(*d.gids.Load()), addr)
+	if err == nil {
+		gids := append(*d.gids.Load(), p)
+		d.gids.Store(&gids)
+	}
+	return err
+}
+
+// openPort opens the port of GID i.
+func (d *Device) openPort(i int, addr netip.Addr) (*port, error) {
+	addr = addr.Unmap()
+	np, err := d.network.Open(netip.AddrPortFrom(addr, d.udpPort))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	queue, _ := np.(netif.Backlog)
-	d.ports = append(d.ports, &port{index: len(d.ports), addr: addr.WithZone(""), local: np.Addr(), net: np, queue: queue})
+	return &port{index: i, addr: addr.WithZone(""), local: np.Addr(), net: np, queue: queue}, nil
+}
+
+// SetGID makes entry i of the table of GIDs that of an address, or removes it if the address is not
+// valid. Several entries may have an address. What uses an entry when it is removed goes on to send
+// from its address, and fails to: QPs retry and fail. SetGID waits until packets that have arrived
+// are handled, so it must not be called from a callback.
+func (d *Device) SetGID(i int, addr netip.Addr) error {
+	d.closed.Lock()
+	defer d.closed.Unlock()
+	d.groups.changes.Lock()
+	defer d.groups.changes.Unlock()
+	if err := d.usable(); err != nil {
+		return err
+	}
+	if i < 0 || i >= gidTableLen {
+		return unix.EINVAL
+	}
+	gids := slices.Clone(*d.gids.Load())
+	for len(gids) <= i {
+		gids = append(gids, nil)
+	}
+	old := gids[i]
+	gids[i] = nil
+	addr = addr.Unmap()
+	fresh := false
+	if addr.IsValid() {
+		if old != nil && old.addr == addr.WithZone("") {
+			return nil
+		}
+		if same := d.portOf(addr.WithZone("")); same != nil {
+			p := *same
+			p.index = i
+			gids[i] = &p
+		} else {
+			p, err := d.openPort(i, addr)
+			if err == nil && p.net.MTU() < d.mtu.Bytes()+maxHeaders {
+				p.net.Close()
+				err = fmt.Errorf("MTU %v is larger than that of the network", d.mtu)
+			}
+			if err == nil {
+				if err = d.groups.joinAll(p); err != nil {
+					p.net.Close()
+				}
+			}
+			if err != nil {
+				return fmt.Errorf("device %s: GID %d: %w", d.name, i, err)
+			}
+			gids[i], fresh = p, true
+		}
+	}
+	d.gids.Store(&gids)
+	if fresh {
+		gids[i].start(d)
+	}
+	if old != nil && !slices.ContainsFunc(gids, func(p *port) bool { return p != nil && p.net == old.net }) {
+		old.net.Close()
+	}
 	return nil
 }
 
 func (d *Device) closePorts() {
-	for _, p := range d.ports {
+	for _, p := range d.ports() {
 		p.net.Close()
 	}
 }
 
+// ports returns one entry of the table of GIDs for each netif.Port.
+func (d *Device) ports() []*port {
+	var list []*port
+	for _, p := range *d.gids.Load() {
+		if p != nil && !slices.ContainsFunc(list, func(q *port) bool { return q.net == p.net }) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// maxHeaders is the size of IPv6, UDP and the headers of a WRITE.
+const maxHeaders = 40 + 8 + roce.BTHSize + roce.RETHSize + roce.ImmDtSize + roce.ICRCSize
+
 // setMTU checks the active MTU, or selects the largest that all ports carry, as rxe's
 // eth_mtu_int_to_enum.
 func (d *Device) setMTU() error {
-	const headers = 40 + 8 + roce.BTHSize + roce.RETHSize + roce.ImmDtSize + roce.ICRCSize // IPv6, UDP, WRITE
 	largest := verbs.MTU(5)
-	for _, p := range d.ports {
-		for largest > 1 && p.net.MTU() < largest.Bytes()+headers {
+	for _, p := range *d.gids.Load() {
+		for largest > 1 && p.net.MTU() < largest.Bytes()+maxHeaders {
 			largest--
 		}
 	}
@@ -167,12 +249,28 @@ func (d *Device) setMTU() error {
 	return nil
 }
 
+// start makes the port receive.
+func (p *port) start(d *Device) {
+	if r, ok := p.net.(netif.Refusals); ok {
+		r.OnRefused(d.refused)
+	}
+	p.net.Start(newReceiver(d, p).receive)
+}
+
 // portOf returns the port with an address, or nil.
 func (d *Device) portOf(addr netip.Addr) *port {
-	for _, p := range d.ports {
-		if p.addr == addr {
+	for _, p := range *d.gids.Load() {
+		if p != nil && p.addr == addr {
 			return p
 		}
+	}
+	return nil
+}
+
+// port returns the port of GID i, or nil.
+func (d *Device) port(i int) *port {
+	if gids := *d.gids.Load(); i >= 0 && i < len(gids) {
+		return gids[i]
 	}
 	return nil
 }

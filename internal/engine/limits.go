@@ -11,7 +11,7 @@ const (
 	maxCQE        = 1<<15 - 1
 	maxPD         = maxValue
 	maxRDAtomic   = 128
-	maxMcastGroup = 8192
+	maxMcastGroup = 256 // of rxe 8192; a network may need a socket and a goroutine for each, at each port
 	maxGroupQPs   = 56
 	maxAttached   = 0x70000
 	maxAH         = 1<<15 - 1
@@ -43,10 +43,11 @@ const (
 
 // Amounts of work after which others get their turn.
 const (
-	burst     = 64   // packets that a QP sends at a time
-	drainWork = 1024 // items that a caller processes of the work queue
-	backlog   = 256  // requests that wait behind a long answer to an RDMA READ
-	madQueue  = 256  // datagrams that wait for the handler
+	burst      = 64   // packets that a QP sends at a time
+	drainWork  = 1024 // items that a caller processes of the work queue
+	localQueue = 4096 // items of the work queue, without those of RC
+	backlog    = 256  // requests that wait behind a long answer to an RDMA READ
+	madQueue   = 256  // datagrams that wait for the handler
 
 	fewPackets = 4 // received at a time, by a QP that exchanges small messages
 )

@@ -17,6 +17,7 @@ type mads struct {
 	wait    *sync.Cond
 	queue   []*MAD
 	handler func(*MAD)
+	refused func(dst netip.Addr, mad []byte)
 	closed  bool
 	psn     roce.PSN // of the next datagram that is sent
 }
@@ -102,6 +103,30 @@ type MAD struct {
 // call the engine, except Close. Nil sets none: datagrams are then dropped.
 func (d *Device) OnMAD(f func(*MAD)) { d.mads.setHandler(f) }
 
+// OnRefused sets the function that is called when a host has refused a datagram of SendMAD, as it has no
+// RoCE device: with the destination and the beginning of the datagram that the host has quoted, which is
+// valid during the call. Only the datagram's contents prove that the host has seen it. It is called
+// without locks. Not all networks know such hosts.
+func (d *Device) OnRefused(f func(dst netip.Addr, mad []byte)) {
+	d.mads.mu.Lock()
+	defer d.mads.mu.Unlock()
+	d.mads.refused = f
+}
+
+// refused takes the quoted part of a packet that a host has refused.
+func (d *Device) refused(dst netip.AddrPort, quoted []byte) {
+	const headers = roce.BTHSize + roce.DETHSize
+	if dst.Port() != d.udpPort || len(quoted) <= headers || roce.Opcode(quoted[0]) != roce.UDSendOnly {
+		return
+	}
+	d.mads.mu.Lock()
+	f := d.mads.refused
+	d.mads.mu.Unlock()
+	if f != nil {
+		f(dst.Addr().Unmap().WithZone(""), quoted[headers:])
+	}
+}
+
 // SendMAD sends a datagram from QP 1 to QP 1 of the device with address dst, from the
 // address with index gidIndex. The datagram may be for the device itself. Like the network,
 // it may lose datagrams without an error. It fails with EINVAL if there is no such GID, the
@@ -110,10 +135,11 @@ func (d *Device) SendMAD(gidIndex int, dst netip.Addr, mad []byte) error {
 	if err := d.usable(); err != nil {
 		return err
 	}
-	if gidIndex < 0 || gidIndex >= len(d.ports) || len(mad) > madSize {
+	from := d.port(gidIndex)
+	if from == nil || len(mad) > madSize {
 		return unix.EINVAL
 	}
-	p, err := d.pathTo(d.ports[gidIndex], dst.Unmap().WithZone(""), verbs.AddressVector{})
+	p, err := d.pathTo(from, dst.Unmap().WithZone(""), verbs.AddressVector{})
 	if err != nil {
 		return err
 	}
@@ -131,6 +157,9 @@ func (d *Device) SendMAD(gidIndex int, dst netip.Addr, mad []byte) error {
 		pkt.setAddrs(p)
 		d.receiveMAD(pkt)
 		return nil
+	}
+	if r, ok := p.port.net.(netif.Refusals); ok {
+		r.WatchRefusals()
 	}
 	buf := p.flow.AppendICRC(pkt.Append(make([]byte, 0, pkt.Len())), 0)
 	if err := p.port.net.Send([]netif.Packet{{Src: p.src, Dst: p.dst, Data: buf}}); err != nil {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -18,6 +19,11 @@ type joiner interface {
 
 // groups contains the QPs of multicast groups.
 type groups struct {
+	// changes is held while a QP is attached or detached, which may join or leave the group on the
+	// network. That waits for the goroutine that receives, so nothing that runs there may take it, and
+	// it is taken before the locks that are needed there: QP.mu and mu.
+	changes sync.Mutex
+
 	mu       sync.Mutex
 	members  map[netip.Addr][]*QP
 	attached int
@@ -33,25 +39,54 @@ func (qp *QP) AttachMulticast(gid verbs.GID) error {
 	if qp.typ != verbs.UD || !group.IsMulticast() {
 		return unix.EINVAL // ib_attach_mcast
 	}
-	qp.mu.Lock()
-	defer qp.mu.Unlock()
-	if qp.ended {
+	g := &d.groups
+	g.changes.Lock()
+	defer g.changes.Unlock()
+	first, err := g.room(group, qp)
+	if err != nil {
+		return err
+	}
+	if first {
+		if err := d.join(group); err != nil {
+			return unix.EINVAL
+		}
+	}
+	if !g.add(group, qp) {
+		if first {
+			d.leave(group)
+		}
 		return unix.EINVAL
 	}
-	g := &d.groups
+	return nil
+}
+
+// room returns an error if a QP that is not a member of a group cannot be added, and whether it
+// would be the first member. The caller holds changes.
+func (g *groups) room(group netip.Addr, qp *QP) (first bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	list := g.members[group]
 	switch {
 	case slices.Contains(list, qp):
-		return nil
+		return false, nil
 	case len(list) == 0 && len(g.members) >= maxMcastGroup, len(list) >= maxGroupQPs, g.attached >= maxAttached:
-		return unix.ENOMEM
+		return false, unix.ENOMEM
 	}
-	if len(list) == 0 {
-		if err := d.join(group); err != nil {
-			return unix.EINVAL
-		}
+	return len(list) == 0, nil
+}
+
+// add adds a member unless it is one already. It reports false if the QP has been destroyed.
+func (g *groups) add(group netip.Addr, qp *QP) bool {
+	qp.mu.Lock()
+	defer qp.mu.Unlock()
+	if qp.ended {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	list := g.members[group]
+	if slices.Contains(list, qp) {
+		return true
 	}
 	if g.members == nil {
 		g.members = make(map[netip.Addr][]*QP)
@@ -59,39 +94,48 @@ func (qp *QP) AttachMulticast(gid verbs.GID) error {
 	g.members[group] = append(slices.Clone(list), qp) // lists that are in use do not change
 	g.attached++
 	qp.groups++
-	return nil
+	return true
 }
 
 // DetachMulticast ends that. It fails with EINVAL if the QP is not attached.
 func (qp *QP) DetachMulticast(gid verbs.GID) error {
 	d, group := qp.dev, gid.Addr()
+	g := &d.groups
+	g.changes.Lock()
+	defer g.changes.Unlock()
+	last, ok := g.remove(group, qp)
+	if !ok {
+		return unix.EINVAL
+	}
+	if last {
+		d.leave(group)
+	}
+	return nil
+}
+
+// remove removes a member. It reports whether that was the last one, and false if it is none.
+func (g *groups) remove(group netip.Addr, qp *QP) (last, ok bool) {
 	qp.mu.Lock()
 	defer qp.mu.Unlock()
-	g := &d.groups
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	i := slices.Index(g.members[group], qp)
 	if i < 0 {
-		return unix.EINVAL
+		return false, false
 	}
 	list := slices.Delete(slices.Clone(g.members[group]), i, i+1)
 	if g.members[group] = list; len(list) == 0 {
 		delete(g.members, group)
-		d.leave(group)
 	}
 	g.attached--
 	qp.groups--
-	return nil
+	return len(list) == 0, true
 }
 
 // join joins a group on all ports of its family.
 func (d *Device) join(group netip.Addr) error {
-	for _, p := range d.ports {
-		j, ok := p.net.(joiner)
-		if !ok || p.addr.Is4() != group.Is4() {
-			continue
-		}
-		if err := j.Join(group); err != nil {
+	for _, p := range d.ports() {
+		if err := p.join(group); err != nil {
 			d.leave(group)
 			return err
 		}
@@ -99,8 +143,32 @@ func (d *Device) join(group netip.Addr) error {
 	return nil
 }
 
+// join joins a group of the port's family.
+func (p *port) join(group netip.Addr) error {
+	if p.addr.Is4() != group.Is4() {
+		return nil
+	}
+	if j, ok := p.net.(joiner); ok {
+		return j.Join(group)
+	}
+	return nil
+}
+
+// joinAll joins the groups that have members on a new port. The caller holds changes.
+func (g *groups) joinAll(p *port) error {
+	g.mu.Lock()
+	groups := slices.Collect(maps.Keys(g.members))
+	g.mu.Unlock()
+	for _, group := range groups {
+		if err := p.join(group); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (d *Device) leave(group netip.Addr) {
-	for _, p := range d.ports {
+	for _, p := range d.ports() {
 		if j, ok := p.net.(joiner); ok && p.addr.Is4() == group.Is4() {
 			j.Leave(group)
 		}

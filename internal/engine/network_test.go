@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"sync"
+	"syscall"
 
 	"github.com/goverbs/verbs/internal/netif"
 )
@@ -13,6 +14,7 @@ import (
 type faults struct {
 	loss, dup, reorder float64
 	queue              int // packets that a port holds; 0: no limit
+	limit              int // bytes of a packet that links carry; 0: no limit
 }
 
 // testNetwork is a network in memory.
@@ -60,7 +62,14 @@ func (p *testPort) Send(pkts []netif.Packet) error {
 	n := p.net
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	var err error
 	for i := range pkts {
+		if n.limit > 0 && len(pkts[i].Data) > n.limit {
+			if err == nil {
+				err = fmt.Errorf("to %v: %w", pkts[i].Dst, &netif.TooLargeError{Index: i, Err: syscall.EMSGSIZE})
+			}
+			continue
+		}
 		n.sent++
 		if n.rng.Float64() < n.loss {
 			n.lost++
@@ -72,7 +81,7 @@ func (p *testPort) Send(pkts []netif.Packet) error {
 			n.deliver(&pkts[i])
 		}
 	}
-	return nil
+	return err
 }
 
 // deliver queues a copy of a packet at its destinations.

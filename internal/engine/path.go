@@ -26,10 +26,10 @@ func (d *Device) newPath(av verbs.AddressVector) (*path, error) {
 	if av.Port != 1 || !av.Global {
 		return nil, unix.EINVAL
 	}
-	if int(av.SGIDIndex) >= len(d.ports) {
+	p := d.port(int(av.SGIDIndex))
+	if p == nil {
 		return nil, unix.ENODATA
 	}
-	p := d.ports[av.SGIDIndex]
 	return d.pathTo(p, verbs.GID(av.DGID).Addr(), av)
 }
 

@@ -42,16 +42,17 @@ func (r *receiver) receive(pkts []netif.Packet) {
 		if p == nil {
 			continue
 		}
-		switch p.DestQP {
-		case 1:
-			r.dev.receiveMAD(p)
-			continue
-		case multicastQPN:
+		if p.DestQP == multicastQPN {
+			r.release(qp, few) // receiveMulticast locks each member, perhaps this QP
+			qp = nil
 			r.dev.receiveMulticast(p)
 			continue
 		}
 		to := r.dev.qps.get(p.DestQP)
 		if to == nil {
+			if p.DestQP == 1 {
+				r.dev.receiveMAD(p)
+			}
 			continue
 		}
 		if to != qp {

@@ -145,7 +145,7 @@ func (qp *QP) unlock() {
 	if b := qp.batch; b != nil {
 		b.flush(qp.dev)
 		if len(b.own) > 0 {
-			qp.dev.work.push(b.own...)
+			qp.dev.push(b.own)
 			clear(b.own)
 			b.own = b.own[:0]
 		}

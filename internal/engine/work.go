@@ -36,11 +36,27 @@ type workQueue struct {
 // workCount counts items.
 type workCount struct{ pushed, handled uint64 }
 
-func (q *workQueue) push(w ...work) {
+// push adds work of a QP. UC and UD requests complete when their packets are in the queue, so that
+// nothing else limits them: their packets are lost if the queue is full, as those of a network
+// interface are. The window limits RC.
+func (d *Device) push(list []work) {
+	q := &d.work
 	q.mu.Lock()
-	q.items = append(q.items, w...)
-	q.count.pushed += uint64(len(w))
-	q.mu.Unlock()
+	defer q.mu.Unlock()
+	if len(q.items)+len(list) <= localQueue {
+		q.items = append(q.items, list...)
+		q.count.pushed += uint64(len(list))
+		return
+	}
+	for _, w := range list {
+		if w.pkt != nil && len(q.items) >= localQueue && w.pkt.Opcode.Transport() != roce.RC {
+			d.counters.add(sendErrors, 1)
+			d.putPacket(w.pkt)
+			continue
+		}
+		q.items = append(q.items, w)
+		q.count.pushed++
+	}
 }
 
 // counts returns how many items have been added and processed.
