@@ -33,6 +33,7 @@ func (qp *QP) complete(p *packet) {
 		}
 		if p.PSN.After(r.last) {
 			if r.info.kind == opRead || r.info.kind == opAtomic { // its answer is lost
+				qp.dev.counters.add(impliedNAKs, 1)
 				qp.retry(false)
 				return
 			}
@@ -243,7 +244,7 @@ func (qp *QP) completeHead(status verbs.WCStatus) {
 		if status == verbs.WCSuccess {
 			wc.Opcode, wc.ByteLen, wc.WcFlags = op.wc, length, flags
 		}
-		qp.sendCQ.post(&wc, status != verbs.WCSuccess)
+		qp.post(qp.sendCQ, &wc, status != verbs.WCSuccess, false)
 	}
 	if op.kind == opSend {
 		qp.dev.counters.add(sends, 1)
@@ -272,6 +273,9 @@ func (qp *QP) retry(timeout bool) {
 		c.retries--
 	}
 	qp.dev.counters.add(retries, 1)
+	if timeout {
+		qp.dev.counters.add(ackTimeouts, 1)
+	}
 	c.retrying = true
 	c.probe.timing = false
 	qp.req.window.probing = false

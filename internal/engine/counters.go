@@ -21,14 +21,25 @@ const (
 	linkDowned
 	sends
 	receives
+	rxeCounters
+
+	// of device models
+	ackTimeouts counter = iota - 1
+	impliedNAKs
+	writeRequests
+	readRequests
+	atomicRequests
+	sentBytes
+	receivedBytes
 	numCounters
 )
 
-// counterNames are those of rxe_hw_counters.c.
+// counterNames are those of rxe_hw_counters.c, and those of device models.
 var counterNames = [numCounters]string{
 	"sent_pkts", "rcvd_pkts", "duplicate_request", "out_of_seq_request", "rcvd_rnr_err", "send_rnr_err",
 	"rcvd_seq_err", "ack_deferred", "retry_exceeded_err", "retry_rnr_exceeded_err", "completer_retry_err",
 	"send_err", "link_downed", "rdma_sends", "rdma_recvs",
+	"ack_timeouts", "implied_naks", "write_requests", "read_requests", "atomic_requests", "sent_bytes", "rcvd_bytes",
 }
 
 type counters [numCounters]atomic.Uint64
@@ -42,7 +53,10 @@ type Counter struct {
 }
 
 // Counters returns the counters of port 1, in rxe's order and with its names.
-func (d *Device) Counters() []Counter {
+func (d *Device) Counters() []Counter { return d.ModelCounters()[:rxeCounters] }
+
+// ModelCounters returns them and others, for device models.
+func (d *Device) ModelCounters() []Counter {
 	list := make([]Counter, numCounters)
 	for i := range list {
 		list[i] = Counter{counterNames[i], d.counters[i].Load()}

@@ -10,10 +10,11 @@ import (
 
 // CQ is a completion queue.
 type CQ struct {
-	dev    *Device
-	notify func()
-	event  func(verbs.AsyncEventType)
-	use    useCount
+	dev     *Device
+	notify  func()
+	event   func(verbs.AsyncEventType)
+	deliver func(Completion) bool
+	use     useCount
 
 	mu        sync.Mutex
 	ring      *Ring
@@ -27,6 +28,9 @@ type CQInit struct {
 	Entries int
 	Notify  func()                     // called once for each Arm, when a completion arrives
 	Event   func(verbs.AsyncEventType) // called for [verbs.EventCQErr]
+	// Deliver, if not nil, is called for each completion, with the QP locked. The CQ has no ring
+	// then, and neither Entries, Notify nor Event has a meaning. It reports whether there was room.
+	Deliver func(Completion) bool
 }
 
 // CreateCQ makes a completion queue. It fails with EINVAL if Entries is out of range.
@@ -34,17 +38,21 @@ func (d *Device) CreateCQ(init CQInit) (*CQ, error) {
 	if err := d.usable(); err != nil {
 		return nil, err
 	}
-	if init.Entries <= 0 || init.Entries > maxCQE {
+	if init.Deliver == nil && (init.Entries <= 0 || init.Entries > maxCQE) {
 		return nil, unix.EINVAL
 	}
 	if d.cqs.Add(1) > maxCQ {
 		d.cqs.Add(-1)
 		return nil, unix.ENOMEM
 	}
-	return &CQ{dev: d, notify: init.Notify, event: init.Event, ring: newRing(init.Entries, cqeSize)}, nil
+	cq := &CQ{dev: d, notify: init.Notify, event: init.Event, deliver: init.Deliver}
+	if cq.deliver == nil {
+		cq.ring = newRing(init.Entries, cqeSize)
+	}
+	return cq, nil
 }
 
-// Ring returns the queue of completions, whose elements are abi.IbUverbsWc.
+// Ring returns the queue of completions, whose elements are abi.IbUverbsWc, or nil if the CQ has Deliver.
 func (cq *CQ) Ring() *Ring {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
@@ -105,7 +113,7 @@ func (cq *CQ) Resize(entries int) error {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	r := cq.ring
-	if cq.ended || entries < r.produced() {
+	if cq.ended || r == nil || entries < r.produced() {
 		return unix.EINVAL
 	}
 	to := newRing(entries, cqeSize)

@@ -19,8 +19,11 @@
 // expires. Each of them, having released the QP, processes the work queue, unless another
 // goroutine does so already. A goroutine that has processed much of it leaves the rest to the worker.
 //
-// Locks are taken in this order: QP, SRQ, MW, MR, CQ, tables and queues of the device. An MR
-// is locked for reading during an access, so that Dereg waits for accesses in progress.
+// Locks are taken in this order: changes of groups, QP, SRQ, MW, MR, CQ, tables and queues of the
+// device. An MR is locked for reading during an access, so that Dereg waits for accesses in progress.
+// What waits for a port's receiving goroutine, as its Close and Leave do, is called without the locks
+// that this goroutine takes, which are all but the first; and what is called with them, as its Send,
+// does not wait.
 //
 // # Use
 //
@@ -31,6 +34,10 @@
 // Callbacks Notify and Event are called with locks of the engine held, from any goroutine: they
 // must not block and must not call the engine. They may take a lock that is never held while the
 // engine is called. They are not called after the object's Destroy has returned.
+//
+// A device model, whose queues are those of a virtual machine's driver, gives functions to its CQs, QPs
+// and SRQs: Deliver, Refill, RefillSend, RefillRecv, Execute and Invalidate. They are called with the QP, and the
+// SRQ, locked, and obey the same rules, but that they may make and destroy address handles. See feed.go.
 //
 // # Loss
 //
@@ -50,6 +57,10 @@
 //   - The window is adaptive, and 128 packets at most, which is rxe's constant one.
 //   - A request that fails locally completes with its own status; rxe of Linux 6.12 reports a
 //     flush.
+//   - A request with a packet that is larger than what its link carries completes with a local
+//     length error; the peer of a READ with such a response gets a remote operational error. In rxe
+//     the status of the request is a local QP operation error, and a datagram that is longer than the
+//     port's MTU completes as if it had been sent (IBA, C10-93.1.1).
 //   - Completions with errors count as solicited, as InfiniBand requires.
 //   - The holder of a memory window is limited to its bounds.
 //   - A fenced READ or atomic that is sent again does not wait for itself, and an ACK within the
@@ -63,7 +74,8 @@
 //     when no receive completes with the error.
 //   - Memory is not pinned. A region whose memory the program has unmapped is refused like one
 //     that does not exist; rxe accesses the pages that were there.
-//   - QP 1 is not a QP: programs send and receive its datagrams with SendMAD and OnMAD.
+//   - QP 1 is not a QP, unless QPInit.Num makes one: programs send and receive its datagrams with
+//     SendMAD and OnMAD.
 //   - Work requests of providers that are older than address handle numbers, and the kernel's
 //     REG_MR, fail.
 package engine

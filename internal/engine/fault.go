@@ -16,12 +16,16 @@ const (
 	faultLength         // as invalid; UC and UD ignore it
 	faultAccess         // NAK remote access error
 	faultReceive        // the receive request is malformed: NAK remote operational error
+	faultRoom           // the message is longer than the receive request
 	faultKey            // a key cannot be invalidated
 )
 
 // refuse answers a request that has a fault.
 func (qp *QP) refuse(p *packet, f fault) {
 	r := &qp.resp
+	if f == faultRoom && !qp.strict {
+		f = faultReceive
+	}
 	if qp.typ != verbs.RC {
 		qp.refuseUnreliable(p, f)
 		return
@@ -36,7 +40,9 @@ func (qp *QP) refuse(p *packet, f fault) {
 	case faultAccess:
 		qp.endWithNAK(p, roce.NAKRemoteAccess, verbs.WCRemAccessErr, verbs.EventQPAccessErr)
 	case faultReceive:
-		qp.endWithNAK(p, roce.NAKRemoteOp, verbs.WCLocQPOpErr, verbs.EventQPFatal)
+		qp.endWithNAK(p, roce.NAKRemoteOp, qp.either(verbs.WCLocQPOpErr, verbs.WCLocProtErr), verbs.EventQPFatal)
+	case faultRoom:
+		qp.endWithNAK(p, roce.NAKInvalid, verbs.WCLocLenErr, verbs.EventQPReqErr)
 	case faultKey: // class J: the peer gets an acknowledgement
 		if r.recv.active {
 			qp.completeReceive(p, verbs.WCRemInvReqErr)
@@ -64,9 +70,13 @@ func (qp *QP) endWithNAK(p *packet, s roce.Syndrome, status verbs.WCStatus, even
 func (qp *QP) refuseUnreliable(p *packet, f fault) {
 	r := &qp.resp
 	switch f {
-	case faultReceive, faultInvalid:
+	case faultReceive, faultInvalid, faultRoom:
 		if r.recv.active {
-			qp.completeReceive(p, verbs.WCLocQPOpErr)
+			status := qp.either(verbs.WCLocQPOpErr, verbs.WCLocProtErr)
+			if f == faultRoom {
+				status = verbs.WCLocLenErr
+			}
+			qp.completeReceive(p, status)
 		}
 		qp.setError()
 		return

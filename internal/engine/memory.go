@@ -72,14 +72,12 @@ func catchFault(before bool) {
 	}
 }
 
-// word returns the 8 bytes at off, which the caller has checked, or nil if they are not
-// aligned.
-func word(mem []byte, off uint64) *uint64 {
-	p := unsafe.Pointer(&mem[off : off+8][0])
-	if uintptr(p)%8 != 0 {
+// word returns the 8 bytes of mem, or nil if they are not aligned or fewer.
+func word(mem []byte) *uint64 {
+	if len(mem) < 8 || uintptr(unsafe.Pointer(&mem[0]))%8 != 0 {
 		return nil
 	}
-	return (*uint64)(p)
+	return (*uint64)(unsafe.Pointer(&mem[0]))
 }
 
 // compareSwap, fetchAdd and storeWord are atomic with the program's own atomics. They report

@@ -46,7 +46,7 @@ func (qp *QP) checkAttr(attr *verbs.QPAttr, mask verbs.QPAttrMask) (p *path, err
 	switch {
 	case mask&verbs.MaskAltPath != 0, // not for RoCE
 		mask&verbs.MaskPort != 0 && attr.Port != 1,
-		mask&verbs.MaskCap != 0 && checkCap(attr.Cap, qp.srq != nil) != nil,
+		mask&verbs.MaskCap != 0 && checkCap(attr.Cap, qp.srq != nil, qp.refillSend != nil) != nil,
 		mask&verbs.MaskAccess != 0 && (qp.typ == verbs.UD || rights != 0),
 		mask&verbs.MaskPathMTU != 0 && attr.PathMTU.Bytes() == 0,
 		mask&verbs.MaskMaxRDAtomic != 0 && attr.MaxRDAtomic > maxRDAtomic,

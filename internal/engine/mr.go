@@ -1,9 +1,11 @@
 package engine
 
 import (
+	"sort"
 	"sync"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/maps"
 	"github.com/goverbs/verbs/internal/unix"
 )
 
@@ -19,9 +21,13 @@ const (
 func isMWKey(key uint32) bool { return key>>8 >= minMWIndex }
 
 const (
-	accessRemote   = verbs.AccessRemoteRead | verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
-	accessFlush    = verbs.AccessFlushGlobal | verbs.AccessFlushPersistent
-	accessOptional = 0x3ff00000 // IB_ACCESS_OPTIONAL
+	accessRemote       = verbs.AccessRemoteRead | verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
+	accessRemoteWrites = verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic
+	accessFlush        = verbs.AccessFlushGlobal | verbs.AccessFlushPersistent
+	accessOptional     = 0x3ff00000 // IB_ACCESS_OPTIONAL
+
+	// which require memory that can be written (ib_access_writable)
+	accessWritable = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic | verbs.AccessMWBind
 
 	// supported by rxe for MRs and QPs
 	accessMR = accessRemote | verbs.AccessLocalWrite | verbs.AccessMWBind | verbs.AccessOnDemand | accessFlush | accessOptional
@@ -40,8 +46,18 @@ type MR struct {
 	pd      *PD
 	access  verbs.Access
 	mem     []byte
+	parts   []Part // of a region of RegisterParts, which has no mem
+	only    uint32 // number of the only QP that may use it, if not 0
 	valid   bool
 	windows int // MWs bound to it
+}
+
+// Part is memory of another region, for RegisterParts.
+type Part struct {
+	Key          uint32
+	Addr, Length uint64
+
+	end uint64 // in the region of parts
 }
 
 // checkAccess is ib_check_mr_access.
@@ -58,8 +74,8 @@ func checkAccess(access verbs.Access) error {
 
 // RegisterMR registers length bytes of the process's memory at addr, which peers and
 // work requests address as iova and following. It fails with EFAULT if the memory is not
-// mapped or, with [verbs.AccessLocalWrite], not writable, and with EINVAL or EOPNOTSUPP for
-// access that is not supported. The memory must stay mapped until Dereg.
+// mapped or, where it may be written, read-only or that of a file on a disk, and with EINVAL
+// or EOPNOTSUPP for access that is not supported. The memory must stay mapped until Dereg.
 func (pd *PD) RegisterMR(addr, length, iova uint64, access verbs.Access) (*MR, error) {
 	d := pd.dev
 	if err := d.usable(); err != nil {
@@ -74,9 +90,13 @@ func (pd *PD) RegisterMR(addr, length, iova uint64, access verbs.Access) (*MR, e
 	if iova+length < iova {
 		return nil, unix.EINVAL
 	}
-	mem, err := memory(addr, length, access&verbs.AccessLocalWrite != 0)
+	write := access&accessWritable != 0
+	mem, err := memory(addr, length, write)
 	if err != nil {
 		return nil, err
+	}
+	if write && length > 0 && maps.OnDisk(addr, length) {
+		return nil, unix.EFAULT
 	}
 	if !pd.use.get() {
 		return nil, unix.EINVAL
@@ -87,6 +107,49 @@ func (pd *PD) RegisterMR(addr, length, iova uint64, access verbs.Access) (*MR, e
 		return nil, unix.ENOMEM
 	}
 	return mr, nil
+}
+
+// RegisterKey registers mem, which peers and work requests address as iova and following, with a key
+// that the caller has chosen: its upper 24 bits are less than 1<<23 and not those of another region.
+// It is for device models, whose guests' memory is theirs: only the key is checked. An access to a
+// part of mem that is not mapped fails, as with RegisterMR.
+func (pd *PD) RegisterKey(key uint32, mem []byte, iova uint64, access verbs.Access) (*MR, error) {
+	return pd.register(&MR{key: key, length: uint64(len(mem)), iova: iova, access: access, mem: mem})
+}
+
+func (pd *PD) register(mr *MR) (*MR, error) {
+	d := pd.dev
+	if err := d.usable(); err != nil {
+		return nil, err
+	}
+	if mr.key>>8 == 0 || isMWKey(mr.key) || mr.iova+mr.length < mr.iova || mr.access&^accessMR != 0 {
+		return nil, unix.EINVAL
+	}
+	if !pd.use.get() {
+		return nil, unix.EINVAL
+	}
+	mr.dev, mr.pd, mr.valid = d, pd, true
+	if !d.mrs.put(mr.key>>8, mr) {
+		pd.use.put()
+		return nil, unix.EINVAL
+	}
+	return mr, nil
+}
+
+// RegisterParts is RegisterKey for a region that has no memory but parts of others, one after the
+// other, which are looked up when they are accessed: with their own keys and rights, those of local
+// accesses, and in the PD of the QP. They may not have parts themselves. qpn is the number of the
+// only QP that may use the region, or 0.
+func (pd *PD) RegisterParts(key uint32, parts []Part, iova uint64, access verbs.Access, qpn uint32) (*MR, error) {
+	var length uint64
+	for i := range parts {
+		if length+parts[i].Length < length {
+			return nil, unix.EINVAL
+		}
+		length += parts[i].Length
+		parts[i].end = length
+	}
+	return pd.register(&MR{key: key, length: length, iova: iova, access: access, parts: parts, only: qpn})
 }
 
 // LKey returns the local key.
@@ -144,18 +207,16 @@ func (mr *MR) Dereg() error {
 	return nil
 }
 
-// lock locks the region for an access with a key, by an object of a PD. It reports false,
-// with the region unlocked, if that is not allowed.
-func (mr *MR) lock(pd *PD, key uint32, access verbs.Access) bool {
+// lock locks the region for an access with a key by a QP. It reports false, with the region
+// unlocked, if that is not allowed.
+func (mr *MR) lock(qp *QP, key uint32, access verbs.Access) bool {
 	mr.mu.RLock()
-	if mr.valid && mr.key == key && mr.pd == pd && mr.access&access == access {
+	if mr.valid && mr.key == key && mr.pd == qp.pd && mr.access&access == access && (mr.only == 0 || mr.only == qp.num) {
 		return true
 	}
 	mr.mu.RUnlock()
 	return false
 }
-
-func (mr *MR) unlock() { mr.mu.RUnlock() }
 
 // inRange reports whether the region contains length bytes at addr.
 func (mr *MR) inRange(addr, length uint64) bool {
@@ -163,23 +224,86 @@ func (mr *MR) inRange(addr, length uint64) bool {
 	return addr >= mr.iova && length <= mr.length && off <= mr.length-length
 }
 
-// slice returns length bytes at addr, which are in range. The region is locked.
-func (mr *MR) slice(addr, length uint64) []byte {
-	off := addr - mr.iova
-	return mr.mem[off : off+length]
+// span is memory that a key gives access to. Its regions are locked until unlock.
+type span struct {
+	mem   []byte
+	mr    *MR // nil if access is refused
+	parts *MR // of which mr has a part, or nil
 }
 
-// localMR returns the region for a local key, locked, or nil.
-func (qp *QP) localMR(key uint32, access verbs.Access) *MR {
-	mr := qp.lastMR
-	if mr == nil || mr.key != key {
-		if mr = qp.dev.mrs.get(key >> 8); mr == nil {
-			return nil
-		}
+func (s *span) unlock() {
+	s.mr.mu.RUnlock()
+	if s.parts != nil {
+		s.parts.mu.RUnlock()
 	}
-	if !mr.lock(qp.pd, key, access) {
+}
+
+// find returns the region for a key, locked, or nil. last is the one that the QP has used before: it
+// may have ended, and another one may have its key.
+func (qp *QP) find(last **MR, key uint32, access verbs.Access) *MR {
+	if mr := *last; mr != nil && mr.key == key && mr.lock(qp, key, access) {
+		return mr
+	}
+	mr := qp.dev.mrs.get(key >> 8)
+	if mr == nil || !mr.lock(qp, key, access) {
 		return nil
 	}
-	qp.lastMR = mr
+	*last = mr
 	return mr
+}
+
+// local returns n bytes at addr for a local key: fewer if they are in several parts.
+func (qp *QP) local(key uint32, access verbs.Access, addr, n uint64) span {
+	mr := qp.find(&qp.lastMR, key, access)
+	if mr == nil {
+		return span{}
+	}
+	return mr.span(qp, access, addr, n, n)
+}
+
+// remote returns n bytes at va for an access of a peer to length bytes there: fewer if they are in
+// several parts.
+func (qp *QP) remote(key uint32, access verbs.Access, va, length, n uint64) span {
+	if isMWKey(key) {
+		return qp.window(key, access, va, length, n)
+	}
+	mr := qp.find(&qp.lastRemote, key, access)
+	if mr == nil {
+		return span{}
+	}
+	return mr.span(qp, access, va, length, n)
+}
+
+// span returns n of length bytes of the region, which is locked.
+func (mr *MR) span(qp *QP, access verbs.Access, addr, length, n uint64) span {
+	if !mr.inRange(addr, length) {
+		mr.mu.RUnlock()
+		return span{}
+	}
+	off := addr - mr.iova
+	switch {
+	case mr.parts == nil:
+		return span{mem: mr.mem[off:][:n:n], mr: mr}
+	case n == 0:
+		return span{mr: mr}
+	}
+	i := sort.Search(len(mr.parts), func(i int) bool { return off < mr.parts[i].end })
+	p := &mr.parts[i]
+	off -= p.end - p.Length
+	n = min(n, p.Length-off)
+	if access &= accessRemoteWrites | verbs.AccessLocalWrite; access != 0 {
+		access = verbs.AccessLocalWrite
+	}
+	to := qp.dev.mrs.get(p.Key >> 8)
+	if to == nil || to.parts != nil || !to.lock(qp, p.Key, access) {
+		mr.mu.RUnlock()
+		return span{}
+	}
+	if !to.inRange(p.Addr+off, n) {
+		to.mu.RUnlock()
+		mr.mu.RUnlock()
+		return span{}
+	}
+	off = p.Addr + off - to.iova
+	return span{mem: to.mem[off:][:n:n], mr: to, parts: mr}
 }

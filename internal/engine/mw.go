@@ -143,11 +143,11 @@ func (qp *QP) bindMW(b *binding) bool {
 func (mr *MR) bind(pd *PD, b *binding) bool {
 	mr.mu.Lock()
 	defer mr.mu.Unlock()
-	writes := b.access&(verbs.AccessRemoteWrite|verbs.AccessRemoteAtomic) != 0
+	writes := b.access&accessRemoteWrites != 0
 	switch {
 	case !mr.valid, mr.pd != pd,
 		mr.access&verbs.AccessMWBind == 0,
-		writes && mr.access&verbs.AccessLocalWrite == 0,
+		writes && mr.access&verbs.AccessLocalWrite == 0, mr.parts != nil,
 		!mr.inRange(b.addr, b.length):
 		return false
 	}
@@ -156,8 +156,13 @@ func (mr *MR) bind(pd *PD, b *binding) bool {
 }
 
 // invalidate executes a LOCAL_INV request, or the invalidation of a SEND_WITH_INV. Only
-// type 2 windows can be invalidated: memory that a program registers cannot.
+// type 2 windows can be invalidated, by the QP that has bound them: memory that a program
+// registers cannot. The kernel's rxe lets all QPs do that (rxe_check_invalidate_mw), although
+// only this one may use the window (rxe_lookup_mw).
 func (qp *QP) invalidate(key uint32) bool {
+	if qp.invalidateKey != nil {
+		return qp.invalidateKey(key)
+	}
 	if !isMWKey(key) {
 		return false
 	}
@@ -167,7 +172,7 @@ func (qp *QP) invalidate(key uint32) bool {
 	}
 	mw.mu.Lock()
 	defer mw.mu.Unlock()
-	if mw.key != key || mw.typ != verbs.MWType2 || mw.state != mwValid {
+	if mw.key != key || mw.typ != verbs.MWType2 || mw.state != mwValid || mw.pd != qp.pd || mw.qp != qp {
 		return false
 	}
 	mw.unbind()
@@ -175,48 +180,26 @@ func (qp *QP) invalidate(key uint32) bool {
 	return true
 }
 
-// remoteMR returns the region, locked, and the address in it for an access of a peer to
-// length bytes at va. It returns nil if that is not allowed.
-func (qp *QP) remoteMR(key uint32, access verbs.Access, va, length uint64) (*MR, uint64) {
-	if isMWKey(key) {
-		return qp.windowMR(key, access, va, length)
-	}
-	mr := qp.lastRemote
-	if mr == nil || mr.key != key {
-		if mr = qp.dev.mrs.get(key >> 8); mr == nil {
-			return nil, 0
-		}
-	}
-	if !mr.lock(qp.pd, key, access) {
-		return nil, 0
-	}
-	if !mr.inRange(va, length) {
-		mr.unlock()
-		return nil, 0
-	}
-	qp.lastRemote = mr
-	return mr, va
-}
-
-// windowMR is remoteMR for the key of a window. Addresses of a zero-based window begin at 0.
-func (qp *QP) windowMR(key uint32, access verbs.Access, va, length uint64) (*MR, uint64) {
+// window is remote for the key of a window. Addresses of a zero-based window begin at 0.
+func (qp *QP) window(key uint32, access verbs.Access, va, length, n uint64) span {
 	mw := qp.dev.mws.get(key >> 8)
 	if mw == nil {
-		return nil, 0
+		return span{}
 	}
 	mw.mu.Lock()
 	defer mw.mu.Unlock()
 	if mw.key != key || mw.pd != qp.pd || mw.state != mwValid || mw.mr == nil || mw.access&access != access ||
 		mw.typ == verbs.MWType2 && mw.qp != qp {
-		return nil, 0
+		return span{}
 	}
 	off := va
 	if mw.access&verbs.AccessZeroBased == 0 {
 		off = va - mw.addr // wraps around for smaller addresses, which are then out of range
 	}
 	if length > mw.length || off > mw.length-length {
-		return nil, 0
+		return span{}
 	}
 	mw.mr.mu.RLock() // a region with windows is valid
-	return mw.mr, mw.addr + off
+	off += mw.addr - mw.mr.iova
+	return span{mem: mw.mr.mem[off:][:n:n], mr: mw.mr}
 }

@@ -97,6 +97,22 @@ func TestInvalidate(t *testing.T) {
 		other, _ := pair(a, b, verbs.RC)
 		other.post(verbs.SendWR{ID: 4, Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.sge(0, 8)}, RemoteAddr: b.addr(0), RKey: mw.RKey()})
 		a.cq.expect(t, 4, verbs.WCRemAccessErr)
+		// Nor can a peer of another QP invalidate it, or that QP itself.
+		for _, foreign := range []*PD{b.pd, must(b.dev.AllocPD())(t)} {
+			own := b.pd
+			b.pd = foreign
+			other, to := pair(a, b, verbs.RC)
+			local, _ := pair(b, a, verbs.RC)
+			b.pd = own
+			to.postRecv(8)
+			other.post(verbs.SendWR{ID: 9, Opcode: verbs.OpSendInv, InvalidateRKey: mw.RKey()})
+			a.cq.expect(t, 9, verbs.WCSuccess) // as for any key that cannot be invalidated
+			b.rcq.expect(t, 8, verbs.WCRemInvReqErr)
+			local.post(verbs.SendWR{ID: 10, Opcode: verbs.OpLocalInv, InvalidateRKey: mw.RKey()})
+			b.cq.expect(t, 10, verbs.WCLocQPOpErr)
+			x.post(verbs.SendWR{ID: 11, Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.sge(0, 8)}, RemoteAddr: b.addr(0), RKey: mw.RKey()})
+			a.cq.expect(t, 11, verbs.WCSuccess)
+		}
 		y.post(verbs.SendWR{ID: 6, Opcode: verbs.OpLocalInv, InvalidateRKey: mw.RKey()})
 		b.cq.expect(t, 6, verbs.WCSuccess)
 		x.post(verbs.SendWR{ID: 7, Opcode: verbs.OpRDMAWrite, SGL: []verbs.SGE{a.sge(0, 8)}, RemoteAddr: b.addr(0), RKey: mw.RKey()})

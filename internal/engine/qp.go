@@ -25,6 +25,15 @@ type QP struct {
 	signalAll bool
 	event     func(verbs.AsyncEventType)
 
+	// of device models, see QPInit
+	owner      any
+	strict     bool
+	refillSend func(*Ring)
+	refillRecv func(*Ring)
+	deviceOp   func(uint64, []byte) verbs.WCStatus
+
+	invalidateKey func(uint32) bool
+
 	mu      sync.Mutex
 	state   verbs.QPState
 	attr    verbs.QPAttr
@@ -34,9 +43,12 @@ type QP struct {
 	timeout time.Duration // 0: none
 	groups  int           // multicast groups it is attached to
 
-	batch   *batch // packets to send, while locked
-	sent    int    // packets sent since it was locked
-	resumed bool   // a work item is queued to resume
+	batch *batch // packets to send, while locked
+	sent  int    // packets sent since it was locked
+
+	sentBytes int      // of them, without padding and ICRC
+	oversize  oversize // of batches since then
+	resumed   bool     // a work item is queued to resume
 
 	lastMR     *MR // of localMR
 	lastRemote *MR // of remoteMR
@@ -59,6 +71,23 @@ type QPInit struct {
 	Cap            verbs.QPCap // as the kernel's struct ib_qp_cap: without defaults
 	SignalAll      bool
 	Event          func(verbs.AsyncEventType) // events of the QP
+
+	// For device models:
+	Num   uint32 // 1 makes QP 1, a UD QP that gets the datagrams of OnMAD; 0 selects a number
+	Owner any    // of Completion
+	// Strict makes failures complete as the InfiniBand Architecture demands (10.10.3): those of local
+	// keys as WCLocProtErr, messages that are too long as WCLocLenErr. Those of rxe are WCLocQPOpErr.
+	Strict bool
+	// RefillSend and RefillRecv, if not nil, are called with the QP locked when a ring is empty, to
+	// add requests by NextSend or NextRecv and Publish.
+	RefillSend, RefillRecv func(*Ring)
+	// Execute is called, with the QP locked, when it is the turn of a request with the opcode
+	// [OpDevice], which completes with the status that it returns. data is the room that NextSend
+	// gave for inline data. On RC it is the turn of such a request when those before it are complete.
+	Execute func(id uint64, data []byte) verbs.WCStatus
+	// Invalidate is called, with the QP locked, for the key that a peer's SEND invalidates. It
+	// reports whether it did.
+	Invalidate func(key uint32) bool
 }
 
 // CreateQP makes a QP. It fails with EINVAL if sizes are out of range.
@@ -70,7 +99,8 @@ func (pd *PD) CreateQP(init QPInit) (*QP, error) {
 	qp := &QP{
 		dev: d, pd: pd, typ: init.Type, sendCQ: init.SendCQ, recvCQ: init.RecvCQ, srq: init.SRQ,
 		signalAll: init.SignalAll, event: init.Event, mtu: verbs.MTU(1).Bytes(),
-		attr: verbs.QPAttr{PathMTU: 1},
+		attr: verbs.QPAttr{PathMTU: 1}, owner: init.Owner, strict: init.Strict, refillSend: init.RefillSend, refillRecv: init.RefillRecv,
+		deviceOp: init.Execute, invalidateKey: init.Invalidate,
 	}
 	switch init.Type {
 	case verbs.RC:
@@ -85,15 +115,23 @@ func (pd *PD) CreateQP(init QPInit) (*QP, error) {
 	if init.SendCQ == nil || init.RecvCQ == nil {
 		return nil, unix.EINVAL
 	}
-	if err := checkCap(init.Cap, init.SRQ != nil); err != nil {
+	if err := checkCap(init.Cap, init.SRQ != nil, init.RefillSend != nil); err != nil {
 		return nil, err
+	}
+	if init.Num > 1 || init.Num == 1 && init.Type != verbs.UD {
+		return nil, unix.EINVAL
 	}
 	qp.cap = qp.makeQueues(init.Cap)
 	if err := qp.hold(); err != nil {
 		return nil, err
 	}
 	var ok bool
-	if qp.num, ok = d.qps.add(qp, minQPNum, maxValue); !ok {
+	if qp.num = init.Num; qp.num != 0 {
+		ok = d.qps.put(qp.num, qp)
+	} else {
+		qp.num, ok = d.qps.add(qp, minQPNum, maxValue)
+	}
+	if !ok {
 		qp.release()
 		return nil, unix.ENOMEM
 	}
@@ -101,10 +139,14 @@ func (pd *PD) CreateQP(init QPInit) (*QP, error) {
 }
 
 // checkCap is rxe_qp_chk_cap.
-func checkCap(c verbs.QPCap, srq bool) error {
+func checkCap(c verbs.QPCap, srq, fed bool) error {
+	sges, inline := maxSGE, maxInline
+	if fed {
+		sges, inline = feedSGE, feedInline
+	}
 	invalid := func(n, most int) bool { return n < 0 || n > most }
-	if invalid(c.MaxSendWR, maxQPWR) || invalid(c.MaxSendSGE, maxSGE) || invalid(c.MaxInline, maxInline) ||
-		!srq && (invalid(c.MaxRecvWR, maxQPWR) || invalid(c.MaxRecvSGE, maxSGE)) {
+	if invalid(c.MaxSendWR, maxQPWR) || invalid(c.MaxSendSGE, sges) || invalid(c.MaxInline, inline) ||
+		!srq && (invalid(c.MaxRecvWR, maxQPWR) || invalid(c.MaxRecvSGE, sges)) {
 		return unix.EINVAL
 	}
 	return nil
@@ -117,6 +159,7 @@ func (qp *QP) makeQueues(c verbs.QPCap) verbs.QPCap {
 	qp.sq.ring = newRing(c.MaxSendWR, sendWQESize+data)
 	c.MaxSendWR = qp.sq.ring.Cap()
 	qp.sq.makeRequests(c.MaxSendSGE)
+	qp.sq.device = qp.deviceOp != nil
 	if qp.srq != nil {
 		c.MaxRecvWR, c.MaxRecvSGE = 0, 0
 		return c
@@ -191,6 +234,14 @@ func (qp *QP) Doorbell() error {
 	qp.unlock()
 	qp.dev.drain(drainWork)
 	return nil
+}
+
+// either returns the status of a failure, rxe's or that of the InfiniBand Architecture.
+func (qp *QP) either(rxe, iba verbs.WCStatus) verbs.WCStatus {
+	if qp.strict {
+		return iba
+	}
+	return rxe
 }
 
 // fail moves the QP to the error state, where requests are flushed.

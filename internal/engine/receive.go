@@ -175,6 +175,7 @@ func (qp *QP) handle(p *packet) {
 		return
 	}
 	qp.dev.counters.add(receivedPackets, 1)
+	qp.dev.counters.add(receivedBytes, p.Len())
 	if p.Opcode.Has(roce.IsRequest) {
 		qp.respond(p)
 	} else {

@@ -18,6 +18,7 @@ type sendQueue struct {
 	requests []request // by index
 	sges     []abi.RxeSge
 	maxSGE   int
+	device   bool   // has OpDevice
 	next     uint32 // the request to be sent next
 	loaded   uint32 // the first one that has not been loaded
 }
@@ -92,6 +93,10 @@ const (
 	bitUD = 1 << verbs.UD
 
 	sendInline = 1 << 3 // IB_SEND_INLINE
+
+	// OpDevice is the opcode of a request that QPInit.Execute executes. It is beyond those of the
+	// kernel's interface, and only QPs with Execute have it.
+	OpDevice = 0x100
 )
 
 // ops contains the operations by opcode.
@@ -130,6 +135,10 @@ func (q *sendQueue) load(i uint32, typ verbs.QPType) verbs.WCStatus {
 	*r = request{
 		id: w.Wr.WrId, op: w.Wr.Opcode, flags: w.Wr.SendFlags, ex: [4]byte(mmap.Bytes(w.Wr.Ex.ImmData())),
 		length: w.Dma.Length,
+	}
+	if r.op == OpDevice && q.device {
+		r.info.kind = opLocal
+		return verbs.WCSuccess
 	}
 	if r.op >= uint32(len(ops)) || ops[r.op].types&(1<<typ) == 0 {
 		return verbs.WCLocQPOpErr

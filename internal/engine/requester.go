@@ -22,11 +22,11 @@ type requester struct {
 // request sends requests until the queue is empty or has to wait (rxe_requester). It also
 // completes those that need no answer.
 func (qp *QP) request() {
-	if qp.state == verbs.StateErr {
+	if qp.state == verbs.StateErr || qp.state == verbs.StateSQE {
 		qp.flushSends()
 		return
 	}
-	if qp.ended || qp.state < verbs.StateRTS || qp.state == verbs.StateSQE {
+	if qp.ended || qp.state < verbs.StateRTS {
 		return
 	}
 	for left := burst; ; left-- {
@@ -39,7 +39,11 @@ func (qp *QP) request() {
 			break
 		}
 	}
-	if qp.state == verbs.StateErr {
+	if qp.batch != nil && qp.typ != verbs.RC { // requests complete when the network has their packets
+		qp.flushBatch()
+		qp.failOversize()
+	}
+	if qp.state == verbs.StateErr || qp.state == verbs.StateSQE {
 		return
 	}
 	qp.completeDone()
@@ -50,7 +54,7 @@ func (qp *QP) request() {
 func (qp *QP) nextRequest() *request {
 	q := &qp.sq
 	if q.next == q.loaded {
-		if qp.state == verbs.StateSQD || q.loaded == q.ring.producer() {
+		if qp.state == verbs.StateSQD || q.loaded == q.ring.producer() && !qp.fetch() {
 			return nil
 		}
 		i := q.loaded
@@ -65,6 +69,15 @@ func (qp *QP) nextRequest() *request {
 		return nil
 	}
 	return r
+}
+
+// fetch asks RefillSend for requests when all have been loaded. It reports whether there are any.
+func (qp *QP) fetch() bool {
+	if qp.refillSend == nil {
+		return false
+	}
+	qp.refillSend(qp.sq.ring)
+	return qp.sq.loaded != qp.sq.ring.producer()
 }
 
 // sendNext sends the next packet of a request. It reports false if the requester has to
@@ -126,7 +139,7 @@ func (qp *QP) sendNext(r *request) bool {
 	o := qp.begin(qp.path, &h, payload)
 	if !qp.gather(r, o.payload) {
 		qp.abort(&o)
-		qp.failRequest(r, verbs.WCLocQPOpErr)
+		qp.failRequest(r, qp.either(verbs.WCLocQPOpErr, verbs.WCLocProtErr))
 		return false
 	}
 	qp.send(&o, &h)
@@ -180,7 +193,8 @@ func (qp *QP) time(fresh bool) {
 // request that is sent again does not wait for itself, as it does with rxe.
 func (qp *QP) fenced(r *request) bool {
 	q := &qp.sq
-	if r.op == abi.IB_UVERBS_WR_LOCAL_INV {
+	if r.op == abi.IB_UVERBS_WR_LOCAL_INV || r.op == OpDevice && qp.typ == verbs.RC {
+		qp.completeDone() // another one before it waits for nothing
 		return q.next != q.ring.index
 	}
 	return r.flags&uint32(verbs.SendFence) != 0 && !r.started() && qp.req.reads != int(qp.attr.MaxRDAtomic)
@@ -270,12 +284,11 @@ func (qp *QP) sendDatagram(r *request) bool {
 		qp.failRequest(r, verbs.WCLocQPOpErr)
 		return false
 	}
-	r.state = requestDone
-	if r.length > uint32(d.mtu.Bytes()) { // C10-93.1.1: dropped without an error
-		qp.req.psn = qp.req.psn.Add(1)
-		q.next = q.ring.next(q.next)
-		return true
+	if r.length > uint32(d.mtu.Bytes()) {
+		qp.failRequest(r, verbs.WCLocLenErr)
+		return false
 	}
+	r.state, r.first, r.last = requestDone, qp.req.psn, qp.req.psn
 	h := roce.Packet{
 		Opcode: r.opcode(roce.UD, true, true), DestQP: r.ud.qpn, PSN: qp.req.psn, Imm: r.ex,
 		Solicited: r.flags&uint32(verbs.SendSolicited) != 0,
@@ -284,7 +297,7 @@ func (qp *QP) sendDatagram(r *request) bool {
 	o := qp.begin(ah.path.Load(), &h, int(r.length))
 	if !qp.gather(r, o.payload) {
 		qp.abort(&o)
-		qp.failRequest(r, verbs.WCLocQPOpErr)
+		qp.failRequest(r, qp.either(verbs.WCLocQPOpErr, verbs.WCLocProtErr))
 		return false
 	}
 	qp.send(&o, &h)
@@ -293,9 +306,14 @@ func (qp *QP) sendDatagram(r *request) bool {
 	return true
 }
 
-// executeLocal executes LOCAL_INV and BIND_MW.
+// executeLocal executes LOCAL_INV, BIND_MW and requests of the device.
 func (qp *QP) executeLocal(r *request) bool {
-	if r.op == abi.IB_UVERBS_WR_BIND_MW {
+	if r.op == OpDevice {
+		if status := qp.deviceOp(r.id, qp.sq.inlineData(qp.sq.next)); status != verbs.WCSuccess {
+			qp.failRequest(r, status)
+			return false
+		}
+	} else if r.op == abi.IB_UVERBS_WR_BIND_MW {
 		if !qp.bindMW(&r.bind) {
 			qp.failRequest(r, verbs.WCMWBindErr)
 			return false
@@ -310,16 +328,22 @@ func (qp *QP) executeLocal(r *request) bool {
 }
 
 // failRequest moves the QP to the error state. The request completes with its status, all
-// others as flushed.
+// others as flushed. A strict UC or UD QP goes on to receive: it moves to the SQE state (IBA, 10.3.1).
 func (qp *QP) failRequest(r *request, status verbs.WCStatus) {
 	r.status = status
-	qp.setError()
+	if !qp.strict || qp.typ == verbs.RC {
+		qp.setError()
+		return
+	}
+	qp.state = verbs.StateSQE
+	qp.attr.SQDraining = false
+	qp.flushSends()
 }
 
 // flushSends completes all requests.
 func (qp *QP) flushSends() {
 	q := &qp.sq
-	for q.ring.used() > 0 {
+	for n := 0; n < maxQPWR && !q.ring.empty(qp.refillSend); n++ {
 		i := q.ring.index
 		var wc abi.IbUverbsWc
 		switch r := &q.requests[i]; {
@@ -332,7 +356,7 @@ func (qp *QP) flushSends() {
 			wc = qp.newWC(q.ring.sendWQE(i).Wr.WrId, verbs.WCFlushErr)
 		}
 		q.ring.consume()
-		qp.sendCQ.post(&wc, true)
+		qp.post(qp.sendCQ, &wc, true, false)
 	}
 	q.next, q.loaded = q.ring.index, q.ring.index
 	qp.comp.deadline, qp.comp.probe.at, qp.req.waitRNR = 0, 0, false

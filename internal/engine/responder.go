@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"net/netip"
+
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/roce"
 	"github.com/goverbs/verbs/mmap"
@@ -23,6 +25,7 @@ type responder struct {
 	ackOf  roce.PSN
 
 	recv receive
+	src  netip.Addr // of the last message, for Completion
 
 	// of the RDMA WRITE in progress
 	va     uint64
@@ -54,7 +57,8 @@ func (qp *QP) delay(p *packet) {
 	if len(qp.resp.waiting) == backlog {
 		return // it will be repeated
 	}
-	c := qp.dev.getPacket(len(p.Payload))
+	// Of a payload that is too long, enough is kept to be refused: a packet may have 64 KiB.
+	c := qp.dev.getPacket(min(len(p.Payload), qp.mtu+1))
 	buf := c.buf
 	*c = *p
 	c.buf = buf
@@ -234,12 +238,17 @@ func (qp *QP) execute(p *packet) fault {
 			return fault
 		}
 	case f&roce.IsWrite != 0:
+		if f&roce.Starts != 0 {
+			qp.dev.counters.add(writeRequests, 1)
+		}
 		if fault := qp.write(p, f); fault != noFault {
 			return fault
 		}
 	case f&roce.IsRead != 0:
+		qp.dev.counters.add(readRequests, 1)
 		return qp.read(p)
 	case f&roce.IsAtomic != 0:
+		qp.dev.counters.add(atomicRequests, 1)
 		return qp.atomic(p)
 	case f&roce.IsAtomicWrite != 0:
 		return qp.atomicWrite(p)
@@ -287,8 +296,11 @@ func (qp *QP) scatter(data []byte) fault {
 	if len(data) == 0 {
 		return noFault
 	}
-	if !r.active || uint32(len(data)) > r.length-r.got {
+	if !r.active {
 		return faultReceive
+	}
+	if uint32(len(data)) > r.length-r.got {
+		return faultRoom
 	}
 	switch qp.copySGL(r.sges, &r.cursor, data, true) {
 	case copyInvalid:
@@ -310,20 +322,21 @@ func (qp *QP) write(p *packet, f roce.Flags) fault {
 	if n > r.left || f&roce.Ends != 0 != (n == r.left) {
 		return faultLength
 	}
-	if n == 0 {
-		return noFault
+	for data := p.Payload; len(data) > 0; {
+		at := qp.remote(r.rkey, verbs.AccessRemoteWrite, r.va, uint64(r.left), uint64(len(data)))
+		if at.mr == nil {
+			return faultAccess
+		}
+		n := len(at.mem)
+		ok := copyMemory(at.mem, data[:n])
+		at.unlock()
+		if !ok {
+			return faultAccess
+		}
+		data = data[n:]
+		r.va += uint64(n)
+		r.left -= uint32(n)
 	}
-	mr, addr := qp.remoteMR(r.rkey, verbs.AccessRemoteWrite, r.va, uint64(r.left))
-	if mr == nil {
-		return faultAccess
-	}
-	ok := copyMemory(mr.slice(addr, uint64(n)), p.Payload)
-	mr.unlock()
-	if !ok {
-		return faultAccess
-	}
-	r.va += uint64(n)
-	r.left -= n
 	return noFault
 }
 
@@ -355,7 +368,10 @@ func (qp *QP) completeReceive(p *packet, status verbs.WCStatus) bool {
 		wc.PortNum = qp.attr.Port
 	}
 	qp.endReceive()
-	return qp.recvCQ.post(&wc, p.Solicited || status != verbs.WCSuccess)
+	if qp.recvCQ.deliver != nil {
+		qp.resp.src = p.src
+	}
+	return qp.post(qp.recvCQ, &wc, p.Solicited || status != verbs.WCSuccess, true)
 }
 
 // wcWithInvalidate is IB_WC_WITH_INVALIDATE of the kernel's internal enum ib_wc_flags, which
@@ -377,14 +393,15 @@ func (qp *QP) flushReceives() {
 		if r.active {
 			r.active = false
 			wc := qp.newWC(r.id, verbs.WCFlushErr)
-			qp.recvCQ.post(&wc, true)
+			qp.post(qp.recvCQ, &wc, true, true)
 		}
 		return
 	}
 	r.active = false
-	for ring := qp.rq.ring; ring.used() > 0; {
+	ring := qp.rq.ring
+	for n := 0; n < maxQPWR && !ring.empty(qp.refillRecv); n++ { // the program may add more forever
 		wc := qp.newWC(ring.recvWQE(ring.index).WrId, verbs.WCFlushErr)
 		ring.consume()
-		qp.recvCQ.post(&wc, true)
+		qp.post(qp.recvCQ, &wc, true, true)
 	}
 }

@@ -40,10 +40,13 @@ func (qp *QP) keep(p *packet, kind opKind, packets int) *resource {
 	return res
 }
 
-// resourceAt returns the resource with a PSN, or nil.
+// resourceAt returns the resource with a PSN, or nil. It begins with the newest: PSNs are used again
+// after 2^24 packets, when those of an old READ may be in the list still.
 func (qp *QP) resourceAt(psn roce.PSN) *resource {
-	for i := range qp.resp.resources {
-		res := &qp.resp.resources[i]
+	r := &qp.resp
+	n := len(r.resources)
+	for i := range r.resources {
+		res := &r.resources[(r.nextResource+n-1-i)%n]
 		if res.kind != opUnknown && !psn.Before(res.first) && !psn.After(res.last) {
 			return res
 		}
@@ -56,11 +59,11 @@ func (qp *QP) read(p *packet) fault {
 	r := &qp.resp
 	length := p.RETH.Length
 	if length > 0 {
-		mr, _ := qp.remoteMR(p.RETH.RKey, verbs.AccessRemoteRead, p.RETH.VA, uint64(length))
-		if mr == nil {
+		at := qp.remote(p.RETH.RKey, verbs.AccessRemoteRead, p.RETH.VA, uint64(length), uint64(length))
+		if at.mr == nil {
 			return faultAccess
 		}
-		mr.unlock()
+		at.unlock()
 	}
 	packets := max(1, int((uint64(length)+uint64(qp.mtu)-1)/uint64(qp.mtu)))
 	res := qp.keep(p, opRead, packets)
@@ -126,35 +129,41 @@ func (qp *QP) replyPacket() bool {
 	default:
 		h.Opcode = roce.RCReadResponseMiddle
 	}
-	if n > 0 {
-		mr, addr := qp.remoteMR(rep.rkey, verbs.AccessRemoteRead, rep.va, uint64(n))
-		ok := mr != nil
-		if ok {
-			o := qp.begin(qp.path, &h, int(n))
-			if ok = copyMemory(o.payload, mr.slice(addr, uint64(n))); ok {
-				qp.send(&o, &h)
-			} else {
-				qp.abort(&o)
-			}
-			mr.unlock()
-		}
-		if !ok {
-			psn := rep.psn
-			qp.report(verbs.EventQPAccessErr)
-			qp.sendNAK(roce.NAKRemoteAccess, psn)
-			qp.setError()
-			return false
-		}
-	} else {
-		o := qp.begin(qp.path, &h, 0)
-		qp.send(&o, &h)
+	o := qp.begin(qp.path, &h, int(n))
+	if !qp.readMemory(rep, o.payload) {
+		qp.abort(&o)
+		psn := rep.psn
+		qp.report(verbs.EventQPAccessErr)
+		qp.sendNAK(roce.NAKRemoteAccess, psn)
+		qp.setError()
+		return false
 	}
+	qp.send(&o, &h)
 	qp.resp.ackDue = false // implied
 	rep.first = false
-	rep.va += uint64(n)
 	rep.left -= n
 	rep.psn = rep.psn.Add(1)
 	rep.active = rep.left > 0
+	return true
+}
+
+// readMemory fills a packet of the answer to a READ.
+func (qp *QP) readMemory(rep *reply, payload []byte) bool {
+	for len(payload) > 0 {
+		n := uint64(len(payload))
+		at := qp.remote(rep.rkey, verbs.AccessRemoteRead, rep.va, n, n)
+		if at.mr == nil {
+			return false
+		}
+		n = uint64(len(at.mem))
+		ok := copyMemory(payload[:n], at.mem)
+		at.unlock()
+		if !ok {
+			return false
+		}
+		payload = payload[n:]
+		rep.va += n
+	}
 	return true
 }
 
@@ -168,12 +177,12 @@ func (r *responder) done(p *packet) {
 // atomic executes a COMPARE SWAP or FETCH ADD.
 func (qp *QP) atomic(p *packet) fault {
 	a := &p.Atomic
-	mr, addr := qp.remoteMR(a.RKey, verbs.AccessRemoteAtomic, a.VA, 8)
-	if mr == nil {
+	at := qp.remote(a.RKey, verbs.AccessRemoteAtomic, a.VA, 8, 8)
+	if at.mr == nil {
 		return faultAccess
 	}
-	defer mr.unlock()
-	w := word(mr.mem, addr-mr.iova)
+	defer at.unlock()
+	w := word(at.mem)
 	if w == nil {
 		return faultInvalid
 	}
@@ -199,12 +208,12 @@ func (qp *QP) atomicWrite(p *packet) fault {
 	if p.RETH.Length != 8 {
 		return faultLength
 	}
-	mr, addr := qp.remoteMR(p.RETH.RKey, verbs.AccessRemoteWrite, p.RETH.VA, 8)
-	if mr == nil {
+	at := qp.remote(p.RETH.RKey, verbs.AccessRemoteWrite, p.RETH.VA, 8, 8)
+	if at.mr == nil {
 		return faultAccess
 	}
-	defer mr.unlock()
-	w := word(mr.mem, addr-mr.iova)
+	defer at.unlock()
+	w := word(at.mem)
 	if w == nil {
 		return faultInvalid
 	}
@@ -227,11 +236,11 @@ func (qp *QP) flush(p *packet) fault {
 			va, length = mr.iova, 0
 		}
 	}
-	mr, _ := qp.remoteMR(p.RETH.RKey, flushAccess(p), va, length)
-	if mr == nil {
+	at := qp.remote(p.RETH.RKey, flushAccess(p), va, length, 0)
+	if at.mr == nil {
 		return faultAccess
 	}
-	mr.unlock()
+	at.unlock()
 	qp.keep(p, opFlush, 1)
 	qp.resp.done(p)
 	qp.sendResponse(roce.RCReadResponseOnly, p.PSN, roce.ACKUnlimited, 0)

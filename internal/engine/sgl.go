@@ -28,21 +28,17 @@ func (qp *QP) copySGL(sges []abi.RxeSge, c *cursor, buf []byte, toMemory bool) c
 			continue
 		}
 		n := min(s.Length-c.off, uint32(len(buf)))
-		mr := qp.localMR(s.Lkey, access)
-		if mr == nil {
+		at := qp.local(s.Lkey, access, s.Addr+uint64(c.off), uint64(n))
+		if at.mr == nil {
 			return copyInvalid
 		}
-		addr := s.Addr + uint64(c.off)
-		if !mr.inRange(addr, uint64(n)) {
-			mr.unlock()
-			return copyInvalid
-		}
-		dst, src := buf[:n], mr.slice(addr, uint64(n))
+		n = uint32(len(at.mem))
+		dst, src := buf[:n], at.mem
 		if toMemory {
 			dst, src = src, dst
 		}
 		ok := copyMemory(dst, src)
-		mr.unlock()
+		at.unlock()
 		if !ok {
 			return copyInvalid
 		}
@@ -121,7 +117,7 @@ func (qp *QP) takeReceive() takeResult {
 	if qp.srq != nil {
 		return qp.srq.take(&qp.resp.recv)
 	}
-	if qp.rq.ring.used() == 0 {
+	if qp.rq.ring.empty(qp.refillRecv) {
 		return takeEmpty
 	}
 	if !qp.resp.recv.load(qp.rq.ring, qp.cap.MaxRecvSGE) {

@@ -14,6 +14,7 @@ type SRQ struct {
 	num    uint32
 	maxSGE int
 	event  func(verbs.AsyncEventType)
+	refill func(*Ring)
 	use    useCount
 
 	mu    sync.Mutex
@@ -27,6 +28,9 @@ type SRQInit struct {
 	MaxWR, MaxSGE int
 	Limit         int
 	Event         func(verbs.AsyncEventType) // called for [verbs.EventSRQLimitReached]
+	// Refill, if not nil, is called with the SRQ locked when the ring is empty or, if a limit is
+	// set, before receives are counted, to add requests by NextRecv and Publish.
+	Refill func(*Ring)
 }
 
 // CreateSRQ makes a shared receive queue.
@@ -35,13 +39,17 @@ func (pd *PD) CreateSRQ(init SRQInit) (*SRQ, error) {
 	if err := d.usable(); err != nil {
 		return nil, err
 	}
-	if init.MaxWR <= 0 || init.MaxWR > maxSRQWR || init.MaxSGE < 0 || init.MaxSGE > maxSRQSGE {
+	sges := maxSRQSGE
+	if init.Refill != nil {
+		sges = feedSGE
+	}
+	if init.MaxWR <= 0 || init.MaxWR > maxSRQWR || init.MaxSGE < 0 || init.MaxSGE > sges {
 		return nil, unix.EINVAL
 	}
 	if !pd.use.get() {
 		return nil, unix.EINVAL
 	}
-	s := &SRQ{dev: d, pd: pd, maxSGE: max(init.MaxSGE, 1), limit: init.Limit, event: init.Event}
+	s := &SRQ{dev: d, pd: pd, maxSGE: max(init.MaxSGE, 1), limit: init.Limit, event: init.Event, refill: init.Refill}
 	s.ring = newRing(init.MaxWR, recvSize(s.maxSGE))
 	var ok bool
 	if s.num, ok = d.srqs.add(s, minSRQNum, maxValue); !ok {
@@ -111,7 +119,10 @@ func (s *SRQ) SetLimit(limit int) error {
 func (s *SRQ) take(r *receive) takeResult {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ring.used() == 0 {
+	if s.limit > 0 && s.refill != nil {
+		s.refill(s.ring)
+	}
+	if s.ring.empty(s.refill) {
 		return takeEmpty
 	}
 	if !r.load(s.ring, s.maxSGE) {

@@ -61,6 +61,17 @@ func (t *table[T]) addRandom(v *T, key *uint32, lo, hi uint32, limit int) bool {
 	}
 }
 
+// put adds v as object n. It reports false if there is one.
+func (t *table[T]) put(n uint32, v *T) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, used := t.m[n]; used {
+		return false
+	}
+	t.insert(n, v)
+	return true
+}
+
 func (t *table[T]) insert(n uint32, v *T) {
 	if t.m == nil {
 		t.m = make(map[uint32]*T)

@@ -1,6 +1,9 @@
 package engine
 
 import (
+	"errors"
+
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/netif"
 	"github.com/goverbs/verbs/internal/roce"
 )
@@ -59,6 +62,7 @@ func (qp *QP) begin(p *path, h *roce.Packet, n int) (o outgoing) {
 func (qp *QP) send(o *outgoing, h *roce.Packet) {
 	d, p := qp.dev, o.path
 	qp.sent++
+	qp.sentBytes += h.HeaderLen() + len(o.payload)
 	if pkt := o.pkt; pkt != nil {
 		pkt.setAddrs(p)
 		if to := d.qps.get(pkt.DestQP); to != nil {
@@ -89,7 +93,7 @@ func (qp *QP) sendBuffer(p *path, buf []byte, n int) {
 	buf = p.flow.AppendICRC(buf, 0)
 	b.pkts = append(b.pkts, netif.Packet{Src: p.src, Dst: p.dst, TOS: p.av.TrafficClass, Data: buf})
 	if len(b.pkts) == batchSize {
-		b.flush(qp.dev)
+		qp.flushBatch()
 	}
 }
 
@@ -114,22 +118,83 @@ func (qp *QP) batchFor(p *port) *batch {
 		qp.batch = qp.dev.batches.Get().(*batch)
 	}
 	if qp.batch.port != p {
-		qp.batch.flush(qp.dev)
+		qp.flushBatch()
 		qp.batch.port = p
 	}
 	return qp.batch
 }
 
-// flush hands the packets to the network.
-func (b *batch) flush(d *Device) {
+// flush hands the packets to the network. It reports the first one that is too large for its link.
+func (b *batch) flush(d *Device) (o oversize) {
 	if len(b.pkts) == 0 {
-		return
+		return o
 	}
 	if err := b.port.net.Send(b.pkts); err != nil {
 		d.counters.add(sendErrors, 1)
+		o = oversizeOf(b.pkts, err)
 	}
 	clear(b.pkts)
 	b.pkts = b.pkts[:0]
+	return o
+}
+
+// oversize is a packet of a QP that is too large for its link: its path MTU is, or the interface has
+// a smaller MTU now. Sending it again does not help.
+type oversize struct {
+	known  bool
+	opcode roce.Opcode
+	psn    roce.PSN
+}
+
+// oversizeOf returns the packet that an error of a port is about.
+func oversizeOf(pkts []netif.Packet, err error) (o oversize) {
+	var e *netif.TooLargeError
+	var p roce.Packet
+	if !errors.As(err, &e) || e.Index < 0 || e.Index >= len(pkts) || p.Decode(pkts[e.Index].Data) != nil {
+		return o
+	}
+	return oversize{true, p.Opcode, p.PSN}
+}
+
+// flushBatch hands the QP's packets to the network.
+func (qp *QP) flushBatch() {
+	if o := qp.batch.flush(qp.dev); !qp.oversize.known {
+		qp.oversize = o
+	}
+}
+
+// failOversize fails the request that a packet belonged to that was too large for its link. The
+// peer's request fails if it was a response.
+func (qp *QP) failOversize() {
+	o := qp.oversize
+	qp.oversize = oversize{}
+	switch {
+	case !o.known || qp.ended || qp.state == verbs.StateErr:
+	case o.opcode.Has(roce.IsResponse):
+		if qp.path != nil {
+			qp.sendNAK(roce.NAKRemoteOp, o.psn)
+			qp.setError()
+			qp.report(verbs.EventQPFatal)
+		}
+	default:
+		if r := qp.requestOf(o.psn); r != nil {
+			r.state = requestSent // not done
+			qp.completeDone()
+			qp.failRequest(r, verbs.WCLocLenErr)
+		}
+	}
+}
+
+// requestOf returns the request that has sent a packet, unless it has completed.
+func (qp *QP) requestOf(psn roce.PSN) *request {
+	q := &qp.sq
+	for i := q.ring.index; i != q.loaded; i = q.ring.next(i) {
+		r := &q.requests[i]
+		if r.state != requestPosted && r.info.kind != opLocal && !psn.Before(r.first) && !psn.After(r.last) {
+			return r
+		}
+	}
+	return nil
 }
 
 // lock locks the QP for work that may send packets.
@@ -140,10 +205,15 @@ func (qp *QP) lock() { qp.mu.Lock() }
 func (qp *QP) unlock() {
 	if qp.sent > 0 {
 		qp.dev.counters.add(sentPackets, qp.sent)
-		qp.sent = 0
+		qp.dev.counters.add(sentBytes, qp.sentBytes+qp.sent*roce.ICRCSize)
+		qp.sent, qp.sentBytes = 0, 0
 	}
 	if b := qp.batch; b != nil {
-		b.flush(qp.dev)
+		qp.flushBatch()
+		if qp.oversize.known {
+			qp.failOversize() // may answer
+			qp.flushBatch()
+		}
 		if len(b.own) > 0 {
 			qp.dev.push(b.own)
 			clear(b.own)

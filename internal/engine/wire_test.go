@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -357,7 +358,9 @@ func TestWireResponder(t *testing.T) {
 			w.expectAck(wirePSN, roce.ACKUnlimited)
 		}},
 	} {
-		t.Run(tt.name, func(t *testing.T) { tt.run(newWire(t, verbs.RC)) })
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { tt.run(newWire(t, verbs.RC)) })
+		})
 	}
 }
 
@@ -428,12 +431,12 @@ func TestWireRequester(t *testing.T) {
 			w.qp.post(send(1), send(2))
 			w.expect(roce.RCSendOnly, wirePSN)
 			w.expect(roce.RCSendOnly, wirePSN+1)
+			start := time.Now()
 			w.ack(wirePSN+1, roce.RNRNAK(20)) // 10.24 ms
 			w.n.cq.expect(w.t, 1, verbs.WCSuccess)
-			start := time.Now()
 			w.qp.post(send(3))
 			w.expect(roce.RCSendOnly, wirePSN+1)
-			if d := time.Since(start); d < 9*time.Millisecond {
+			if d := time.Since(start); d != 10240*time.Microsecond {
 				w.t.Errorf("sent again after %v", d)
 			}
 			w.expect(roce.RCSendOnly, wirePSN+2)
@@ -617,7 +620,7 @@ func TestWireRequester(t *testing.T) {
 			if tt.change != nil {
 				change = append(change, tt.change)
 			}
-			tt.run(newWire(t, verbs.RC, change...))
+			synctest.Test(t, func(t *testing.T) { tt.run(newWire(t, verbs.RC, change...)) })
 		})
 	}
 }
