@@ -1,0 +1,198 @@
+//go:build linux
+
+package connectx
+
+import (
+	"slices"
+	"testing"
+)
+
+// TestStates runs each command in each state of the adapter.
+func TestStates(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	start := []uint16{
+		opQueryIssi, opSetIssi, opQueryPages, opManagePages, opQueryHcaCap, opSetHcaCap, opQueryAdapter, opAccessReg,
+	}
+	for _, s := range []struct {
+		state   hcaState
+		allowed []uint16 // nil: all but those that follow
+		not     []uint16
+	}{
+		{hcaDisabled, []uint16{opEnableHca}, nil},
+		{hcaEnabled, append(start, opDisableHca, opInitHca), nil},
+		{hcaReady, nil, []uint16{opEnableHca, opDisableHca, opInitHca}},
+	} {
+		for op, l := range layouts {
+			if handlers[op] == nil {
+				continue
+			}
+			m.dev.hca = s.state
+			in := make([]byte, l.in)
+			be.PutUint16(in, op)
+			st := status(m.dev.execute(in, max(l.out, 16))[0])
+			want := !slices.Contains(s.not, op) && (s.allowed == nil || slices.Contains(s.allowed, op))
+			if got := st != statusBadSysStateErr; got != want {
+				t.Errorf("state %d: %s has status %#x", s.state, opNames[op], st)
+			}
+		}
+	}
+	m.dev.hca = hcaReady
+}
+
+// objects returns the number of objects of each kind, and of the engine's.
+func (m *machine) objects() map[string]int {
+	d := m.dev
+	n := map[string]int{
+		"EQs": len(d.eqs.all()), "PDs": len(d.res.pds.all()), "UARs": len(d.res.uars.all()), "TISs": len(d.eth.tises.all()), "SQs": len(d.eth.sqs.all()),
+		"RQs": len(d.eth.rqs.all()), "TIRs": len(d.eth.tirs.all()), "CQs": len(d.t.cqs.all()), "QPs": len(d.t.qps.all()), "SRQs": len(d.t.srqs.all()),
+		"mkeys": len(d.t.mkeys.all()), "GIDs": len(d.t.eng.GIDs()), "transport domains": len(d.res.tds.all()), "entries": int(d.t.xlt.Load()),
+	}
+	for name, v := range n {
+		if v == 0 {
+			delete(n, name)
+		}
+	}
+	return n
+}
+
+// TestTeardown ends a driver's use of the adapter in each way, with its objects left, after which another
+// one begins.
+func TestTeardown(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	teardown := func(profile uint64) func() {
+		return func() { m.mustRun(opTeardownHca, 0, func(in []byte) { teardownHcaInProfile.set(in, profile) }) }
+	}
+	for _, tt := range []struct {
+		name string
+		end  func()
+		then hcaState
+	}{
+		{"graceful", teardown(0), hcaEnabled},
+		{"forced", teardown(1), hcaEnabled},
+		{"function level reset", m.dev.Reset, hcaDisabled},
+		{"given up by the driver", func() {
+			var b [4]byte
+			be.PutUint32(b[:], nicDisabled)
+			m.dev.Write(0, segCommandsLow, b[:])
+		}, hcaDisabled},
+		{"fatal error", func() { m.inject(FaultFatal, 0, 0) }, hcaDisabled},
+	} {
+		m.next = base
+		clear(m.mem)
+		m.newNetdev()
+		m.createSRQ(true)
+		x, y := pair(m, m, qpTypeRc)
+		y.postRecv(seg(8, m.key, base))
+		x.post(opcodeSend, update, 0, inlineSeg([]byte("x")))
+		x.send.expect(cqeRequest, 0, 0)
+		y.recv.expect(cqeSend, 0, 0)
+		tt.end()
+		if n := m.objects(); len(n) > 0 || m.dev.hca != tt.then {
+			t.Errorf("%s: state %d, %v are left", tt.name, m.dev.hca, n)
+		}
+		x.ring() // of a UAR that is gone
+		if m.dev.hca == hcaEnabled {
+			m.mustRun(opDisableHca, 0, nil)
+		}
+		m.eqIndex = 0
+		m.begin(1)
+	}
+	if _, st := m.run(opTeardownHca, 0, func(in []byte) { teardownHcaInProfile.set(in, 2) }); st != statusBadParamErr {
+		t.Errorf("fast teardown: status %#x", st)
+	}
+	// The pages that the driver has lent outlive a teardown, as it takes them back after that.
+	lend := func(op uint16, n uint64, pas ...byte) []byte {
+		out, _ := m.mustRun(opManagePages, op, func(in []byte) { managePagesInInputNumEntries.set(in, n) }, pas...)
+		return out
+	}
+	lend(pagesGive, 1, m.pages(base, 1)...)
+	teardown(0)()
+	in := make([]byte, layouts[opManagePages].in)
+	be.PutUint16(in, opManagePages)
+	be.PutUint16(in[6:], pagesTake)
+	managePagesInInputNumEntries.set(in, 8)
+	if out := m.dev.execute(in, layouts[opManagePages].out+64); managePagesOutOutputNumEntries.get(out) != 1 || be.Uint64(managePagesOutPas.at(out)) != base {
+		t.Errorf("pages % x", out)
+	}
+}
+
+// TestLargePages gives queues and keys in pages of 4, 16 and 64 KiB, as guests have them.
+func TestLargePages(t *testing.T) {
+	for _, log := range []uint64{12, 14, 16} {
+		m := newMachine(t, newHub(), 1)
+		size := uint64(1) << log
+		m.next = (m.next + 1<<16 - 1) &^ (1<<16 - 1)
+		take := func() uint64 { m.next += size; return m.next - size }
+		list := func(addr ...uint64) (pas []byte) {
+			for _, a := range addr {
+				pas = be.AppendUint64(pas, a)
+			}
+			return pas
+		}
+		// A CQ in two pages that are not side by side.
+		first, _, second := take(), take(), take()
+		cq := &testCQ{m: m, log: int(log) - 5, size: 64, record: m.alloc(8)}
+		m.next = (m.next + 1<<16 - 1) &^ (1<<16 - 1)
+		for p := first; p < first+size; p += pageBytes {
+			cq.mem.addr = append(cq.mem.addr, p)
+		}
+		for p := second; p < second+size; p += pageBytes {
+			cq.mem.addr = append(cq.mem.addr, p)
+		}
+		cq.mem.m = m
+		for i := range 1 << cq.log {
+			cq.mem.at(i*64, 64)[63] = cqeInvalid<<4 | 1
+		}
+		out, _ := m.mustRun(opCreateCq, 0, func(in []byte) {
+			ctx := createCqInCqContext.at(in)
+			cq.fill(ctx)
+			cqcLogPageSize.set(ctx, log-12)
+		}, list(first, second)...)
+		cq.num = createCqOutCqn.u32(out)
+		// A QP that begins in the middle of its page.
+		page := take()
+		x := &testQP{m: m, st: qpTypeUd, send: cq, recv: cq, logRecv: 4, logSend: 4, record: m.alloc(8)}
+		m.next = (m.next + 1<<16 - 1) &^ (1<<16 - 1)
+		x.mem = buffer{m, []uint64{page + size/64*8}}
+		out, _ = m.mustRun(opCreateQp, 0, func(in []byte) {
+			ctx := createQpInQpc.at(in)
+			x.fill(ctx)
+			qpcLogPageSize.set(ctx, log-12)
+			qpcPageOffset.set(ctx, 8)
+		}, list(page)...)
+		x.num = createQpOutQpn.u32(out)
+		x.connect(0, m.addr())
+		for i := range uint16(2<<cq.log + 3) {
+			x.nops(1)
+			cq.expect(cqeRequest, i, 0)
+		}
+		// A region of three pages.
+		a, b, c := take(), take(), take()
+		key := m.register(size/2, 2*size, list(b, c, a, 0), func(mkc []byte) { mkcLogPageSize.set(mkc, log) })
+		y, _ := pair(m, m, qpTypeRc)
+		src := m.next
+		m.next += 2 * size
+		fillPattern(m.bytes(src, int(2*size)), int(log))
+		y.post(opcodeRdmaWrite, update, 0, remoteSeg(size/2, key), seg(int(2*size), m.key, src))
+		y.send.expect(cqeRequest, 0, 0)
+		got := slices.Concat(m.bytes(b+size/2, int(size/2)), m.bytes(c, int(size)), m.bytes(a, int(size/2)))
+		if !slices.Equal(got, m.bytes(src, int(2*size))) {
+			t.Errorf("pages of %d bytes: contents differ", size)
+		}
+	}
+}
+
+// TestRegistersOfLinks reads the registers that ethtool, and a bridge by its functions, wants of a link.
+func TestRegistersOfLinks(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	for _, id := range []uint64{regPtys, regPfcc} {
+		l := layouts[opAccessReg]
+		in := make([]byte, l.in+ptysRegSize)
+		be.PutUint16(in, opAccessReg)
+		be.PutUint16(in[6:], 1)
+		accessRegisterInRegisterId.set(in, id)
+		if out := m.dev.execute(in, l.out+ptysRegSize); out[0] != 0 {
+			t.Errorf("register %#x: status %#x", id, out[0])
+		}
+	}
+}

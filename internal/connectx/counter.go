@@ -1,0 +1,220 @@
+//go:build linux
+
+package connectx
+
+import (
+	"math/bits"
+	"sync/atomic"
+
+	"github.com/goverbs/verbs"
+)
+
+// Classes of frames, by their destination.
+const (
+	unicast = iota
+	multicast
+	broadcast
+)
+
+// traffic counts frames of a class, struct traffic_counter.
+type traffic struct {
+	packets, octets atomic.Uint64
+	sizes           [10]atomic.Uint64 // of sizesOf
+}
+
+func (t *traffic) add(frame []byte) {
+	t.packets.Add(1)
+	t.octets.Add(uint64(len(frame)))
+	t.sizes[sizeOf(len(frame))].Add(1)
+}
+
+// sizeOf returns the index of a frame's size in the counters of RFC 2819, which count the check
+// sequence of 4 bytes: to 64, 127, 255, 511, 1023, 1518, 2047, 4095, 8191 and 10239 bytes.
+func sizeOf(n int) int {
+	n += 4
+	switch i := max(bits.Len(uint(n))-6, 0); {
+	case n <= 64:
+		return 0
+	case n <= 1518:
+		return min(i, 5)
+	case n <= 2047:
+		return 6
+	default:
+		return min(i+1, 9)
+	}
+}
+
+// sum returns what is counted of classes.
+func sumOf(list []traffic) (packets, octets uint64) {
+	for i := range list {
+		packets += list[i].packets.Load()
+		octets += list[i].octets.Load()
+	}
+	return packets, octets
+}
+
+// failures counts completions with errors.
+type failures [len(syndromes)]atomic.Uint64
+
+const (
+	failedRequests = 0
+	failedReceives = 1
+)
+
+// failureFields are the counters of QUERY_Q_COUNTER for completions with errors.
+var failureFields = [2]map[verbs.WCStatus]field{
+	failedRequests: {
+		verbs.WCLocLenErr: queryQCounterOutReqLocalLengthError, verbs.WCLocQPOpErr: queryQCounterOutLocalOperationError,
+		verbs.WCLocProtErr: queryQCounterOutReqLocalProtection, verbs.WCFlushErr: queryQCounterOutReqCqeFlushError,
+		verbs.WCMWBindErr: queryQCounterOutReqMwBinding, verbs.WCBadRespErr: queryQCounterOutReqBadResponse,
+		verbs.WCRemInvReqErr: queryQCounterOutReqRemoteInvalidRequest, verbs.WCRemAccessErr: queryQCounterOutReqRemoteAccessErrors,
+		verbs.WCRemOpErr: queryQCounterOutReqRemoteOperationErrors, verbs.WCRetryExcErr: queryQCounterOutReqTransportRetriesExceeded,
+		verbs.WCRNRRetryExcErr: queryQCounterOutReqRnrRetriesExceeded,
+	},
+	failedReceives: {
+		verbs.WCLocLenErr: queryQCounterOutRespLocalLengthError, verbs.WCLocQPOpErr: queryQCounterOutRespLocalQpError,
+		verbs.WCLocProtErr: queryQCounterOutRespLocalProtection, verbs.WCFlushErr: queryQCounterOutRespCqeFlushError,
+		verbs.WCRemInvReqErr: queryQCounterOutRespRemoteInvalidRequest, verbs.WCRemAccessErr: queryQCounterOutRespRemoteAccessErrors,
+	},
+}
+
+// engineFields are those that the engine counts.
+var engineFields = map[string]field{
+	"write_requests": queryQCounterOutRxWriteRequests, "read_requests": queryQCounterOutRxReadRequests,
+	"atomic_requests": queryQCounterOutRxAtomicRequests, "duplicate_request": queryQCounterOutDuplicateRequest,
+	"out_of_seq_request": queryQCounterOutOutOfSequence, "send_rnr_err": queryQCounterOutOutOfBuffer,
+	"rcvd_rnr_err": queryQCounterOutRnrNakRetryErr, "rcvd_seq_err": queryQCounterOutPacketSeqErr,
+	"implied_naks": queryQCounterOutImpliedNakSeqErr, "ack_timeouts": queryQCounterOutLocalAckTimeoutErr,
+}
+
+// queryQCounter answers for all counter sets alike: those of the adapter.
+func (d *Device) queryQCounter(c *call) status {
+	n := queryQCounterInCounterSetId.u32(c.in)
+	if _, ok := d.res.counters.get(n); !ok && n != 0 && !queryQCounterInAggregate.is(c.in) {
+		return statusBadResErr
+	}
+	for name, f := range engineFields {
+		f.set(c.out, d.t.counter(name))
+	}
+	for side, of := range failureFields {
+		var all uint64
+		for status := range d.t.failures[side] {
+			n := d.t.failures[side][status].Load()
+			if f, ok := of[verbs.WCStatus(status)]; ok {
+				f.set(c.out, n)
+			}
+			all += n
+		}
+		[2]field{queryQCounterOutReqCqeError, queryQCounterOutRespCqeError}[side].set(c.out, all)
+	}
+	for i, f := range []field{queryQCounterOutRespRemoteInvalidRequest, queryQCounterOutRespRemoteAccessErrors} {
+		f.set(c.out, f.get(c.out)+d.t.refused[i].Load())
+	}
+	queryQCounterOutCqOverflow.set(c.out, d.t.overflows.Load())
+	f := queryQCounterOutOutOfBuffer
+	f.set(c.out, f.get(c.out)+uint64(d.eth.noBuffer.Load()))
+	return statusOk
+}
+
+// counter returns a counter of the engine.
+func (t *transport) counter(name string) uint64 {
+	for _, c := range t.eng.ModelCounters() {
+		if c.Name == name {
+			return c.Value
+		}
+	}
+	return 0
+}
+
+func (d *Device) queryVportCounter(c *call) status {
+	if queryVportCounterInOtherVport.is(c.in) {
+		return statusBadParamErr
+	}
+	set := func(f field, packets, octets uint64) {
+		trafficCounterPackets.set(f.at(c.out), packets)
+		trafficCounterOctets.set(f.at(c.out), octets)
+	}
+	for i, f := range [][2]field{
+		{queryVportCounterOutReceivedEthUnicast, queryVportCounterOutTransmittedEthUnicast},
+		{queryVportCounterOutReceivedEthMulticast, queryVportCounterOutTransmittedEthMulticast},
+		{queryVportCounterOutReceivedEthBroadcast, queryVportCounterOutTransmittedEthBroadcast},
+	} {
+		set(f[0], d.eth.rx[i].packets.Load(), d.eth.rx[i].octets.Load())
+		set(f[1], d.eth.tx[i].packets.Load(), d.eth.tx[i].octets.Load())
+	}
+	set(queryVportCounterOutReceivedIbUnicast, d.t.counter("rcvd_pkts"), d.t.counter("rcvd_bytes"))
+	set(queryVportCounterOutTransmittedIbUnicast, d.t.counter("sent_pkts"), d.t.counter("sent_bytes"))
+	return statusOk
+}
+
+// Groups of the port's counters, MLX5_*_COUNTERS_GROUP.
+const (
+	group8023      = 0x00
+	group2863      = 0x01
+	group2819      = 0x02
+	groupPriority  = 0x10
+	groupIB        = 0x20
+	groupIBExtends = 0x21
+)
+
+// portCounters fills in the counters of a group of register PPCNT. Those that the adapter has no
+// events for are zero, as are groups that it does not know.
+func (d *Device) portCounters(in, out []byte) status {
+	e := &d.eth
+	rx, rxOctets := sumOf(e.rx[:])
+	tx, txOctets := sumOf(e.tx[:])
+	set := func(high field, v uint64) { (high&^0xffff | 64).set(out, v) } // the field of its lower half follows
+	switch ppcntRegGrp.int(in) {
+	case group8023:
+		set(eth8023CntrsGrpDataLayoutAFramesTransmittedOkHigh, tx)
+		set(eth8023CntrsGrpDataLayoutAFramesReceivedOkHigh, rx)
+		set(eth8023CntrsGrpDataLayoutAOctetsTransmittedOkHigh, txOctets)
+		set(eth8023CntrsGrpDataLayoutAOctetsReceivedOkHigh, rxOctets)
+		set(eth8023CntrsGrpDataLayoutAMulticastFramesXmittedOkHigh, e.tx[multicast].packets.Load())
+		set(eth8023CntrsGrpDataLayoutABroadcastFramesXmittedOkHigh, e.tx[broadcast].packets.Load())
+		set(eth8023CntrsGrpDataLayoutAMulticastFramesReceivedOkHigh, e.rx[multicast].packets.Load())
+		set(eth8023CntrsGrpDataLayoutABroadcastFramesReceivedOkHigh, e.rx[broadcast].packets.Load())
+	case group2863:
+		set(eth2863CntrsGrpDataLayoutIfInOctetsHigh, rxOctets)
+		set(eth2863CntrsGrpDataLayoutIfInUcastPktsHigh, e.rx[unicast].packets.Load())
+		set(eth2863CntrsGrpDataLayoutIfInMulticastPktsHigh, e.rx[multicast].packets.Load())
+		set(eth2863CntrsGrpDataLayoutIfInBroadcastPktsHigh, e.rx[broadcast].packets.Load())
+		set(eth2863CntrsGrpDataLayoutIfInDiscardsHigh, uint64(e.noBuffer.Load()))
+		set(eth2863CntrsGrpDataLayoutIfOutOctetsHigh, txOctets)
+		set(eth2863CntrsGrpDataLayoutIfOutUcastPktsHigh, e.tx[unicast].packets.Load())
+		set(eth2863CntrsGrpDataLayoutIfOutMulticastPktsHigh, e.tx[multicast].packets.Load())
+		set(eth2863CntrsGrpDataLayoutIfOutBroadcastPktsHigh, e.tx[broadcast].packets.Load())
+	case group2819: // of what has been received
+		set(eth2819CntrsGrpDataLayoutEtherStatsOctetsHigh, rxOctets)
+		set(eth2819CntrsGrpDataLayoutEtherStatsPktsHigh, rx)
+		set(eth2819CntrsGrpDataLayoutEtherStatsMulticastPktsHigh, e.rx[multicast].packets.Load())
+		set(eth2819CntrsGrpDataLayoutEtherStatsBroadcastPktsHigh, e.rx[broadcast].packets.Load())
+		for i := range e.rx[0].sizes {
+			var n uint64
+			for c := range e.rx {
+				n += e.rx[c].sizes[i].Load()
+			}
+			set(eth2819CntrsGrpDataLayoutEtherStatsPkts64octetsHigh+field(i)<<22, n)
+		}
+	case groupPriority:
+		if ppcntRegPrioTc.is(in) { // frames have no priority here
+			break
+		}
+		set(ethPerPrioGrpDataLayoutRxOctetsHigh, rxOctets)
+		set(ethPerPrioGrpDataLayoutRxFramesHigh, rx)
+		set(ethPerPrioGrpDataLayoutTxOctetsHigh, txOctets)
+		set(ethPerPrioGrpDataLayoutTxFramesHigh, tx)
+	case groupIB:
+		ibPortCntrsGrpDataLayoutLinkDownedCounter.set(out, min(d.t.counter("link_downed"), 0xff))
+	case groupIBExtends: // data in words of 4 bytes
+		set(ibExtPortCntrsGrpDataLayoutPortXmitDataHigh, d.t.counter("sent_bytes")/4)
+		set(ibExtPortCntrsGrpDataLayoutPortRcvDataHigh, d.t.counter("rcvd_bytes")/4)
+		for _, f := range []field{ibExtPortCntrsGrpDataLayoutPortXmitPktsHigh, ibExtPortCntrsGrpDataLayoutPortUnicastXmitPktsHigh} {
+			set(f, d.t.counter("sent_pkts"))
+		}
+		for _, f := range []field{ibExtPortCntrsGrpDataLayoutPortRcvPktsHigh, ibExtPortCntrsGrpDataLayoutPortUnicastRcvPktsHigh} {
+			set(f, d.t.counter("rcvd_pkts"))
+		}
+	}
+	return statusOk
+}

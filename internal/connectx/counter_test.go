@@ -1,0 +1,220 @@
+//go:build linux
+
+package connectx
+
+import (
+	"bytes"
+	"testing"
+	"time"
+)
+
+// qCounters returns the counters of QUERY_Q_COUNTER.
+func (m *machine) qCounters() func(field) uint64 {
+	m.t.Helper()
+	out, _ := m.mustRun(opQueryQCounter, 0, nil)
+	return func(f field) uint64 { return f.get(out) }
+}
+
+// TestQCounters has each event happen that is counted, and sees it counted once, and in no other
+// counter but those that are named.
+func TestQCounters(t *testing.T) {
+	all := map[string]field{
+		"rx_write_requests": queryQCounterOutRxWriteRequests, "rx_read_requests": queryQCounterOutRxReadRequests, "rx_atomic_requests": queryQCounterOutRxAtomicRequests,
+		"out_of_buffer": queryQCounterOutOutOfBuffer, "out_of_sequence": queryQCounterOutOutOfSequence, "duplicate_request": queryQCounterOutDuplicateRequest,
+		"rnr_nak_retry_err": queryQCounterOutRnrNakRetryErr, "packet_seq_err": queryQCounterOutPacketSeqErr, "implied_nak_seq_err": queryQCounterOutImpliedNakSeqErr,
+		"local_ack_timeout_err": queryQCounterOutLocalAckTimeoutErr, "req_rnr_retries_exceeded": queryQCounterOutReqRnrRetriesExceeded,
+		"resp_local_length_error": queryQCounterOutRespLocalLengthError, "req_local_length_error": queryQCounterOutReqLocalLengthError,
+		"local_operation_error": queryQCounterOutLocalOperationError, "resp_local_protection": queryQCounterOutRespLocalProtection,
+		"req_local_protection": queryQCounterOutReqLocalProtection, "resp_cqe_error": queryQCounterOutRespCqeError, "req_cqe_error": queryQCounterOutReqCqeError,
+		"req_mw_binding": queryQCounterOutReqMwBinding, "req_remote_invalid_request": queryQCounterOutReqRemoteInvalidRequest,
+		"resp_remote_invalid_request": queryQCounterOutRespRemoteInvalidRequest, "req_remote_access_errors": queryQCounterOutReqRemoteAccessErrors,
+		"resp_remote_access_errors": queryQCounterOutRespRemoteAccessErrors, "req_remote_operation_errors": queryQCounterOutReqRemoteOperationErrors,
+		"req_transport_retries_exceeded": queryQCounterOutReqTransportRetriesExceeded, "cq_overflow": queryQCounterOutCqOverflow,
+		"resp_cqe_flush_error": queryQCounterOutRespCqeFlushError, "req_cqe_flush_error": queryQCounterOutReqCqeFlushError,
+	}
+	type counts map[string]uint64
+	for _, tt := range []struct {
+		name string
+		do   func(m *machine, x, y *testQP)
+		want counts
+		more []string // counted at least once
+	}{
+		{"WRITE, READ and atomic", func(m *machine, x, y *testQP) {
+			x.post(opcodeRdmaWrite, 0, 0, remoteSeg(base, m.key), seg(8000, m.key, base))
+			x.post(opcodeRdmaRead, 0, 0, remoteSeg(base, m.key), seg(8, m.key, base))
+			x.post(opcodeAtomicFa, update, 0, remoteSeg(base, m.key), make([]byte, 16), seg(8, m.key, base))
+			x.send.expect(cqeRequest, x.pi-1, 0)
+		}, counts{"rx_write_requests": 1, "rx_read_requests": 1, "rx_atomic_requests": 1}, nil},
+		{"no receive", func(m *machine, x, y *testQP) {
+			x.post(opcodeSend, update, 0)
+			for m.qCounters()(queryQCounterOutRnrNakRetryErr) == 0 {
+				time.Sleep(100 * time.Microsecond)
+			}
+			y.postRecv()
+			x.send.expect(cqeRequest, 0, 0)
+			y.recv.expect(cqeSend, 0, 0)
+		}, counts{}, []string{"out_of_buffer", "rnr_nak_retry_err"}},
+		{"retries without a receive", func(m *machine, x, y *testQP) {
+			x.mustModify(opRts2rtsQp, nil)
+			x.mustModify(op2rstQp, nil)
+			x.rnrRetry = 1
+			x.connect(y.num, m.addr())
+			x.post(opcodeSend, 0, 0)
+			x.send.expect(cqeRequestError, 0, 0x16)
+		}, counts{"out_of_buffer": 2, "rnr_nak_retry_err": 2, "req_rnr_retries_exceeded": 1, "req_cqe_error": 1}, nil},
+		{"nobody answers", func(m *machine, x, y *testQP) {
+			y.mustModify(op2errQp, nil)
+			x.mustModify(op2rstQp, nil)
+			x.retries = 2
+			x.connect(y.num, m.addr())
+			x.post(opcodeSend, 0, 0)
+			x.send.expect(cqeRequestError, 0, 0x15)
+		}, counts{"local_ack_timeout_err": 2, "req_transport_retries_exceeded": 1, "req_cqe_error": 1}, nil},
+		{"local length", func(m *machine, x, y *testQP) {
+			y.postRecv(seg(8, m.key, base))
+			x.post(opcodeSend, 0, 0, seg(9, m.key, base))
+			x.send.expect(cqeRequestError, 0, 0x12)
+			y.recv.expect(cqeReceiveError, 0, 0x01)
+		}, counts{"resp_local_length_error": 1, "resp_cqe_error": 1, "req_remote_invalid_request": 1, "req_cqe_error": 1}, nil},
+		{"malformed request, and one behind it", func(m *machine, x, y *testQP) {
+			x.put(0x3f, 0, 0)
+			x.post(opcodeSend, 0, 0)
+			x.send.expect(cqeRequestError, 0, 0x02)
+			x.send.expect(cqeRequestError, 1, 0x05)
+		}, counts{"local_operation_error": 1, "req_cqe_flush_error": 1, "req_cqe_error": 2}, nil},
+		{"local protection", func(m *machine, x, y *testQP) {
+			x.post(opcodeSend, 0, 0, seg(8, m.key^1, base))
+			x.send.expect(cqeRequestError, 0, 0x04)
+		}, counts{"req_local_protection": 1, "req_cqe_error": 1}, nil},
+		{"protection of a receive", func(m *machine, x, y *testQP) {
+			y.postRecv(seg(8, m.key^1, base))
+			x.post(opcodeSend, 0, 0, seg(8, m.key, base))
+			x.send.expect(cqeRequestError, 0, 0x14)
+			y.recv.expect(cqeReceiveError, 0, 0x04)
+		}, counts{"resp_local_protection": 1, "resp_cqe_error": 1, "req_remote_operation_errors": 1, "req_cqe_error": 1}, nil},
+		{"remote access", func(m *machine, x, y *testQP) {
+			x.post(opcodeRdmaWrite, 0, 0, remoteSeg(base, m.key^1), seg(8, m.key, base))
+			x.send.expect(cqeRequestError, 0, 0x13)
+		}, counts{"rx_write_requests": 1, "req_remote_access_errors": 1, "resp_remote_access_errors": 1, "req_cqe_error": 1}, nil},
+		{"bind", func(m *machine, x, y *testQP) {
+			x.bind(1, 0xffff00, 0, base, 8, seg(8, m.key, base))
+		}, counts{"req_mw_binding": 1, "req_cqe_error": 1}, nil},
+		{"flushed receives", func(m *machine, x, y *testQP) {
+			y.postRecv()
+			y.postRecv()
+			y.mustModify(op2errQp, nil)
+			y.recv.expect(cqeReceiveError, 0, 0x05)
+			y.recv.expect(cqeReceiveError, 1, 0x05)
+		}, counts{"resp_cqe_flush_error": 2, "resp_cqe_error": 2}, nil},
+		{"overflow", func(m *machine, x, y *testQP) {
+			m.withCQ(m.createCQ(1, 64)).nops(3)
+		}, counts{"cq_overflow": 1}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := newMachine(t, newHub(), 1)
+			x, y := pair(m, m, qpTypeRc)
+			tt.do(m, x, y)
+			get := m.qCounters()
+			for name, f := range all {
+				n := get(f)
+				for _, more := range tt.more {
+					if more == name && n > 0 {
+						n = tt.want[name]
+					}
+				}
+				if want := tt.want[name]; n != want {
+					t.Errorf("%s is %d, want %d", name, n, want)
+				}
+			}
+		})
+	}
+}
+
+func TestPortCounters(t *testing.T) {
+	h := newHub()
+	a, b := newMachine(t, h, 1).newNetdev(), newMachine(t, h, 2).newNetdev()
+	frames := []struct {
+		to   []byte
+		size int
+	}{
+		{[]byte{2, 0, 0, 0, 0, 2}, 60}, {[]byte{2, 0, 0, 0, 0, 2}, 61}, {[]byte{1, 0, 0, 0, 0, 1}, 500}, {bytes.Repeat([]byte{0xff}, 6), 1514},
+		{[]byte{2, 0, 0, 0, 0, 2}, 1515},
+	}
+	octets := uint64(0)
+	for _, f := range frames {
+		frame := make([]byte, f.size)
+		copy(frame, f.to)
+		data := a.m.next
+		copy(a.m.bytes(data, f.size), frame)
+		a.sendCQ.expect(cqeRequest, a.send(opcodeSend, ethSeg(0, 0, nil, 0), seg(f.size, a.key, data)), 0)
+		b.receive()
+		octets += uint64(f.size)
+	}
+	group := func(m *machine, grp, prio uint64) []byte {
+		t.Helper()
+		l := layouts[opAccessReg]
+		in := make([]byte, l.in+ppcntRegSize)
+		be.PutUint16(in, opAccessReg)
+		be.PutUint16(in[6:], 1)
+		accessRegisterInRegisterId.set(in, regPpcnt)
+		reg := accessRegisterInRegisterData.at(in)
+		ppcntRegGrp.set(reg, grp)
+		ppcntRegPrioTc.set(reg, prio)
+		ppcntRegLocalPort.set(reg, 1)
+		out := m.dev.execute(in, l.out+ppcntRegSize)
+		if reg := accessRegisterOutRegisterData.at(out); out[0] != 0 || ppcntRegGrp.get(reg) != grp || ppcntRegLocalPort.get(reg) != 1 {
+			t.Fatalf("PPCNT % x", out[:32])
+		}
+		return ppcntRegCounterSet.at(accessRegisterOutRegisterData.at(out))
+	}
+	type high = field
+	for _, c := range []struct {
+		m         *machine
+		grp, prio uint64
+		f         high
+		want      uint64
+	}{
+		{a.m, group8023, 0, eth8023CntrsGrpDataLayoutAFramesTransmittedOkHigh, 5},
+		{a.m, group8023, 0, eth8023CntrsGrpDataLayoutAOctetsTransmittedOkHigh, octets},
+		{a.m, group8023, 0, eth8023CntrsGrpDataLayoutAFramesReceivedOkHigh, 0},
+		{b.m, group8023, 0, eth8023CntrsGrpDataLayoutAFramesReceivedOkHigh, 5},
+		{b.m, group8023, 0, eth8023CntrsGrpDataLayoutAMulticastFramesReceivedOkHigh, 1},
+		{b.m, group2863, 0, eth2863CntrsGrpDataLayoutIfInUcastPktsHigh, 3},
+		{b.m, group2863, 0, eth2863CntrsGrpDataLayoutIfInBroadcastPktsHigh, 1},
+		{a.m, group2863, 0, eth2863CntrsGrpDataLayoutIfOutUcastPktsHigh, 3},
+		{b.m, group2819, 0, eth2819CntrsGrpDataLayoutEtherStatsOctetsHigh, octets},
+		{b.m, group2819, 0, eth2819CntrsGrpDataLayoutEtherStatsPkts64octetsHigh, 1},
+		{b.m, group2819, 0, eth2819CntrsGrpDataLayoutEtherStatsPkts65to127octetsHigh, 1},
+		{b.m, group2819, 0, eth2819CntrsGrpDataLayoutEtherStatsPkts256to511octetsHigh, 1},
+		{b.m, group2819, 0, eth2819CntrsGrpDataLayoutEtherStatsPkts512to1023octetsHigh, 0},
+		{b.m, group2819, 0, eth2819CntrsGrpDataLayoutEtherStatsPkts1024to1518octetsHigh, 1},
+		{b.m, group2819, 0, eth2819CntrsGrpDataLayoutEtherStatsPkts1519to2047octetsHigh, 1},
+		{b.m, groupPriority, 0, ethPerPrioGrpDataLayoutRxFramesHigh, 5},
+		{b.m, groupPriority, 0, ethPerPrioGrpDataLayoutRxOctetsHigh, octets},
+		{a.m, groupPriority, 0, ethPerPrioGrpDataLayoutTxFramesHigh, 5},
+		{b.m, groupPriority, 3, ethPerPrioGrpDataLayoutRxFramesHigh, 0},
+		{b.m, 0x3f, 0, eth8023CntrsGrpDataLayoutAFramesTransmittedOkHigh, 0},
+	} {
+		if got := (c.f&^0xffff | 64).get(group(c.m, c.grp, c.prio)); got != c.want {
+			t.Errorf("group %#x, counter at %#x: %d, want %d", c.grp, c.f.off(), got, c.want)
+		}
+	}
+	// RDMA has counters of its own.
+	x, y := pair(a.m, b.m, qpTypeRc)
+	y.postRecv(seg(100, b.m.key, base))
+	x.post(opcodeSend, update, 0, seg(100, a.m.key, base))
+	x.send.expect(cqeRequest, 0, 0)
+	out, _ := a.m.mustRun(opQueryVportCounter, 0, nil)
+	sent := queryVportCounterOutTransmittedIbUnicast.at(out)
+	// The BTH of 12 bytes, and the ICRC of 4.
+	if p, o := trafficCounterPackets.get(sent), trafficCounterOctets.get(sent); p != 1 || o != 116 {
+		t.Errorf("%d packets of %d octets", p, o)
+	}
+	ext := group(b.m, groupIBExtends, 0)
+	if n := (ibExtPortCntrsGrpDataLayoutPortRcvDataHigh&^0xffff | 64).get(ext); n != 116/4 {
+		t.Errorf("%d words have been received", n)
+	}
+	if n := (ibExtPortCntrsGrpDataLayoutPortRcvPktsHigh&^0xffff | 64).get(ext); n != 1 {
+		t.Errorf("%d packets have been received", n)
+	}
+}

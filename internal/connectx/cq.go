@@ -1,0 +1,344 @@
+//go:build linux
+
+package connectx
+
+import (
+	"bytes"
+	"sync"
+	"time"
+
+	"github.com/goverbs/verbs/internal/engine"
+)
+
+var cqCommands = map[uint16]func(*Device, *call) status{
+	opCreateCq:  (*Device).createCQ,
+	opDestroyCq: (*Device).destroyCQ,
+	opQueryCq:   (*Device).queryCQ,
+	opModifyCq:  (*Device).modifyCQ,
+}
+
+// cq is a completion queue: a ring of entries whose owner bit changes with each round. Word 0 of
+// its doorbell record has the index of the first entry that the guest has not taken. Indexes have 24
+// bits.
+type cq struct {
+	num uint32
+	d   *Device
+	e   *engine.CQ
+
+	mu        sync.Mutex
+	context   []byte // struct cqc
+	ring      ring   // unmapped when the CQ has been destroyed
+	logSize   int
+	eqn       uint32
+	pi        uint32
+	solicited uint32 // index behind the last solicited entry
+	notified  uint32 // index behind the last entry when an event was raised
+	failed    bool   // it has overrun
+	armed     armState
+	count     uint32 // entries since the last event
+	timer     *time.Timer
+	late      []lateEntry // behind a late one, see FaultLate
+}
+
+type lateEntry struct {
+	e         cqe
+	op        byte
+	solicited bool
+}
+
+type armState uint8
+
+const (
+	notArmed armState = iota
+	armedSolicited
+	armedAny
+)
+
+const (
+	maxCQs       = 1 << 18 // log_max_cq
+	indexMask    = 0xffffff
+	cqRecord     = 0   // word of the record
+	cqOverflow   = 0x9 // cqc.status
+	cqErrOverrun = 1   // syndrome of the event
+)
+
+func (d *Device) createCQ(c *call) status {
+	ctx := bytes.Clone(createCqInCqContext.at(c.in))
+	q := &cq{d: d, context: ctx, logSize: cqcLogCqSize.int(ctx), eqn: cqcCEqnOrApuElement.u32(ctx)}
+	switch {
+	case createCqInCqUmemValid.is(c.in), cqcCqeSz.int(ctx) > 1, cqcCqeCompEn.is(ctx), cqcApuCq.is(ctx), cqcDbrUmemValid.is(ctx),
+		q.logSize > d.caps.int(capGeneral, cmdHcaCapLogMaxCqSz):
+		return statusBadParamErr
+	}
+	if _, ok := d.eqs.get(q.eqn); !ok {
+		return statusBadResErr
+	}
+	if _, ok := d.res.uars.get(cqcUarPage.u32(ctx)); !ok {
+		return statusBadResErr
+	}
+	if st := q.mapRing(&q.ring, ctx, createCqInPas.at(c.in), cqcDbrAddr.get(ctx)); st != statusOk {
+		return st
+	}
+	var err error
+	if q.e, err = d.t.eng.CreateCQ(engine.CQInit{Deliver: q.deliver}); err != nil {
+		q.ring.close()
+		return statusNoResErr
+	}
+	// The engine knows the queue first, as a completion may come as soon as a QP has it.
+	q.mu.Lock() // a doorbell may guess the number
+	num, ok := d.t.cqs.add(q, 1, maxCQs-1)
+	q.num = num
+	q.mu.Unlock()
+	if !ok {
+		q.e.Destroy()
+		q.ring.close()
+		return statusNoResErr
+	}
+	createCqOutCqn.set(c.out, uint64(num))
+	return statusOk
+}
+
+func (q *cq) mapRing(r *ring, ctx, list []byte, record uint64) status {
+	r.count, r.stride = 1<<cqcLogCqSize.int(ctx), 64<<cqcCqeSz.int(ctx)
+	return q.d.mapRing(r, list, cqcLogPageSize.int(ctx), cqcPageOffset.int(ctx), record)
+}
+
+func (d *Device) destroyCQ(c *call) status {
+	num := destroyCqInCqn.u32(c.in)
+	q, ok := d.t.cqs.get(num)
+	if !ok {
+		return statusBadResErr
+	}
+	if q.e.Destroy() != nil {
+		return statusResBusy
+	}
+	d.t.cqs.remove(num)
+	q.close()
+	return statusOk
+}
+
+// close ends the queue. Nothing is written to it afterwards.
+func (q *cq) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.timer != nil {
+		q.timer.Stop()
+	}
+	q.ring.close()
+	q.armed, q.late = notArmed, nil
+}
+
+func (d *Device) queryCQ(c *call) status {
+	q, ok := d.t.cqs.get(queryCqInCqn.u32(c.in))
+	if !ok {
+		return statusBadResErr
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	ctx := queryCqOutCqContext.at(c.out)
+	copy(ctx, q.context)
+	cqcProducerCounter.set(ctx, uint64(q.pi))
+	cqcConsumerCounter.set(ctx, uint64(q.ring.posted(cqRecord)))
+	cqcLastSolicitIndex.set(ctx, uint64(q.solicited))
+	cqcLastNotifiedIndex.set(ctx, uint64(q.notified))
+	cqcSt.set(ctx, uint64([...]int{notArmed: 10, armedSolicited: 6, armedAny: 9}[q.armed]))
+	if q.failed {
+		cqcStatus.set(ctx, cqOverflow)
+	}
+	return statusOk
+}
+
+// Bits of modify_field_select, MLX5_MODIFY_CQ_MASK_* of a resize and MLX5_CQ_MODIFY_* of others.
+const (
+	cqResize     = 1 // op_mod
+	cqSelectSize = 1<<0 | 1<<1 | 1<<2
+	cqPeriod     = 1 << 0
+	cqCount      = 1 << 1
+	cqOverrun    = 1 << 2
+	cqPeriodMode = 1 << 4
+)
+
+func (d *Device) modifyCQ(c *call) status {
+	q, ok := d.t.cqs.get(modifyCqInCqn.u32(c.in))
+	if !ok {
+		return statusBadResErr
+	}
+	ctx, mask := modifyCqInCqContext.at(c.in), modifyCqInModifyFieldSelectResizeFieldSelect.int(c.in)
+	if c.mod == cqResize {
+		if mask&cqSelectSize != cqSelectSize || mask&^cqSelectSize != 0 {
+			return statusBadParamErr
+		}
+		return q.resize(ctx, modifyCqInPas.at(c.in))
+	}
+	if c.mod != 0 || mask&^(cqPeriod|cqCount|cqOverrun|cqPeriodMode) != 0 {
+		return statusBadParamErr
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for bit, f := range map[int]field{cqPeriod: cqcCqPeriod, cqCount: cqcCqMaxCount, cqOverrun: cqcOi, cqPeriodMode: cqcCqPeriodMode} {
+		if mask&bit != 0 {
+			f.set(q.context, f.get(ctx))
+		}
+	}
+	return statusOk
+}
+
+// resize moves the queue to another ring. Its last entry in the old one tells the driver, which
+// copies what it has not taken to the places behind theirs.
+func (q *cq) resize(ctx, list []byte) status {
+	if cqcLogCqSize.int(ctx) > q.d.caps.int(capGeneral, cmdHcaCapLogMaxCqSz) || cqcCqeSz.int(ctx) > 1 || cqcCqeSz.get(ctx) != cqcCqeSz.get(q.context) {
+		return statusBadParamErr
+	}
+	var to ring
+	if st := q.mapRing(&to, ctx, list, cqcDbrAddr.get(q.context)); st != statusOk {
+		return st
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if n := q.used() + uint32(len(q.late)); n >= to.count || n >= q.ring.count || q.failed {
+		to.close()
+		return statusBadSizeOutsCqesErr
+	}
+	q.flushLate()
+	q.write(new(cqe), cqeResize, false)
+	q.ring.close()
+	q.ring, q.logSize = to, cqcLogCqSize.int(ctx)
+	for _, f := range []field{cqcLogCqSize, cqcLogPageSize, cqcPageOffset} {
+		f.set(q.context, f.get(ctx))
+	}
+	return statusOk
+}
+
+// used returns the number of entries that the guest has not taken. A number that is larger than the
+// ring is an index that the guest has made up.
+func (q *cq) used() uint32 { return (q.pi - q.ring.posted(cqRecord)) & indexMask }
+
+// put adds an entry, and raises the event that the guest has asked for. It reports false if there is
+// no room: the queue has then failed for good, as has what completes there.
+func (q *cq) put(e *cqe, op byte, solicited bool) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ring.view == nil || q.failed {
+		return false
+	}
+	if q.used()+uint32(len(q.late)) >= q.ring.count && !cqcOi.is(q.context) {
+		q.failed = true
+		q.d.t.overflows.Add(1)
+		var data [12]byte // struct mlx5_eqe_cq_err
+		be.PutUint32(data[:], q.num)
+		data[11] = cqErrOverrun
+		q.d.event(eventCqError, 0, data[:])
+		return false
+	}
+	op, ok := q.d.faults.completion(e, op)
+	if !ok {
+		return true
+	}
+	if q.d.faults.late(q) || len(q.late) > 0 {
+		q.late = append(q.late, lateEntry{*e, op, solicited})
+		return true
+	}
+	q.add(e, op, solicited)
+	return true
+}
+
+func (q *cq) add(e *cqe, op byte, solicited bool) {
+	q.write(e, op, solicited)
+	q.count++
+	q.notify()
+}
+
+// writeLate writes the entries that are late.
+func (q *cq) writeLate() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.flushLate()
+}
+
+func (q *cq) flushLate() {
+	if q.ring.view != nil {
+		for i := range q.late {
+			q.add(&q.late[i].e, q.late[i].op, q.late[i].solicited)
+		}
+	}
+	q.late = nil
+}
+
+// write writes an entry: the word with the owner bit last. In entries of 128 bytes it is the upper
+// half, with the owner bit at the very end.
+func (q *cq) write(e *cqe, op byte, solicited bool) {
+	i := q.pi & (q.ring.count - 1)
+	to := q.ring.at(i)
+	to = to[len(to)-64:]
+	e[cqeOpOwn] = op<<4 | byte(q.pi>>q.logSize&1)
+	q.pi = (q.pi + 1) & indexMask
+	if solicited {
+		e[cqeOpOwn] |= 1 << 1
+		q.solicited = q.pi
+	}
+	copy(to[:60], e[:60])
+	q.d.record(Event{Kind: RecordCQE, Number: q.num, Offset: int(i), In: e[:]})
+	last := q.ring.start + int(i+1)*q.ring.stride - 4
+	q.ring.view.Word(last).Store(bigEndian(be.Uint32(e[60:])))
+}
+
+// arm asks for an event when there is an entry behind index ci, or a solicited one. An entry that the
+// last event was about raises no other, as perftest relies on: it arms the queue before it takes the
+// entries.
+func (q *cq) arm(ci uint32, solicitedOnly bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ring.view == nil {
+		return
+	}
+	q.armed = armedAny
+	last := q.pi
+	if solicitedOnly {
+		q.armed, last = armedSolicited, q.solicited
+	}
+	if after(last, ci) && after(last, q.notified) {
+		q.fire()
+	}
+}
+
+// notify raises the event if the queue is armed for its last entry. With moderation it waits until
+// there are several, or for a time.
+func (q *cq) notify() {
+	if q.armed == notArmed || q.armed == armedSolicited && q.solicited != q.pi {
+		return
+	}
+	most, period := cqcCqMaxCount.u32(q.context), cqcCqPeriod.int(q.context)
+	if most <= 1 || period == 0 || q.count >= most {
+		q.fire()
+		return
+	}
+	if q.timer == nil {
+		q.timer = time.AfterFunc(time.Duration(period)*time.Microsecond, func() {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.timer = nil
+			if q.armed != notArmed && q.ring.view != nil {
+				q.fire()
+			}
+		})
+	}
+}
+
+// after reports whether index a is behind index b.
+func after(a, b uint32) bool {
+	ahead := (a - b) & indexMask
+	return ahead > 0 && ahead <= indexMask/2
+}
+
+func (q *cq) fire() {
+	q.armed, q.count, q.notified = notArmed, 0, q.pi
+	q.d.completion(q.eqn, q.num)
+}
+
+// armCQ takes the two words of a CQ's doorbell (libmlx5's mlx5_arm_cq).
+func (t *transport) armCQ(cmd, cqn uint32) {
+	const solicitedOnly = 1 << 24
+	if q, ok := t.cqs.get(cqn & indexMask); ok {
+		q.arm(cmd&indexMask, cmd&solicitedOnly != 0)
+	}
+}

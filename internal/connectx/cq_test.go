@@ -1,0 +1,370 @@
+//go:build linux
+
+package connectx
+
+import (
+	"bytes"
+	"testing"
+)
+
+// nops completes n NOPs.
+func (q *testQP) nops(n int) {
+	for range n {
+		q.post(opcodeNop, update, 0)
+	}
+}
+
+// cqPair makes a QP in RTS that has one CQ for both.
+func (m *machine) withCQ(q *testCQ) *testQP {
+	x := m.createQP(qpTypeUd, q, q)
+	x.connect(0, m.addr())
+	return x
+}
+
+func TestEntriesOf128Bytes(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	q := m.createCQ(2, 128)
+	x := m.withCQ(q)
+	for i := range uint16(11) { // the owner bit changes twice
+		x.nops(1)
+		q.expect(cqeRequest, i, 0)
+		q.empty()
+	}
+	if b := q.mem.at(0, 64); !bytes.Equal(b, make([]byte, 64)) {
+		t.Errorf("the lower half is written: % x", b)
+	}
+}
+
+func TestArm(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	q := m.createCQ(6, 64)
+	x := m.withCQ(q)
+	x.nops(1) // not armed
+	m.noEvent()
+	q.arm(false) // there is an entry already
+	m.expectEvent(eventComp, q.num)
+	q.arm(false) // the event was about that entry
+	m.noEvent()
+	x.nops(1)
+	m.expectEvent(eventComp, q.num)
+	x.nops(1) // one event for each time it is armed
+	m.noEvent()
+	q.arm(false) // the event was not about the last entry
+	m.expectEvent(eventComp, q.num)
+	q.drain()
+	q.arm(false)
+	m.noEvent()
+	x.nops(1)
+	m.expectEvent(eventComp, q.num)
+	q.drain()
+	q.arm(true) // for solicited entries: not those of requests
+	x.nops(1)
+	m.noEvent()
+	x.postRecv()
+	counter := x.pi
+	x.post(0x3f, 0, 0) // errors are solicited
+	q.next()
+	q.expect(cqeRequestError, counter, 0x02)
+	m.expectEvent(eventComp, q.num)
+}
+
+func TestModeration(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	q := m.createCQ(6, 64)
+	x := m.withCQ(q)
+	modify := func(count, period uint64) {
+		m.mustRun(opModifyCq, 0, func(in []byte) {
+			modifyCqInCqn.set(in, uint64(q.num))
+			modifyCqInModifyFieldSelectResizeFieldSelect.set(in, cqPeriod|cqCount)
+			cqcCqMaxCount.set(modifyCqInCqContext.at(in), count)
+			cqcCqPeriod.set(modifyCqInCqContext.at(in), period)
+		})
+	}
+	modify(3, 4095) // 4 ms: it may only be late
+	q.arm(false)
+	x.nops(1)
+	m.expectEvent(eventComp, q.num)
+	q.drain()
+	modify(3, 0)
+	q.arm(false)
+	x.nops(1)
+	m.expectEvent(eventComp, q.num)
+}
+
+func TestResize(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	q := m.createCQ(2, 64)
+	x := m.withCQ(q)
+	x.nops(6)
+	// 4 are there; the 2 others have overrun the queue: of another one.
+	q = m.createCQ(2, 64)
+	x = m.withCQ(q)
+	for range 5 {
+		x.nops(1)
+		q.next()
+	}
+	x.nops(2)
+	to := &testCQ{m: m, num: q.num, log: 4, size: 64, mem: m.alloc(64 << 4), record: q.record}
+	for i := range 16 {
+		to.mem.at(i*64, 64)[63] = cqeInvalid<<4 | 1
+	}
+	resize := func(log uint64) status {
+		_, st := m.run(opModifyCq, cqResize, func(in []byte) {
+			modifyCqInCqn.set(in, uint64(q.num))
+			modifyCqInModifyFieldSelectResizeFieldSelect.set(in, cqSelectSize)
+			cqcLogCqSize.set(modifyCqInCqContext.at(in), log)
+		}, to.mem.list()...)
+		return st
+	}
+	if st := resize(1); st != statusBadSizeOutsCqesErr {
+		t.Errorf("2 entries for 2: status %#x", st)
+	}
+	if st := resize(23); st != statusBadParamErr {
+		t.Errorf("2^23 entries: status %#x", st)
+	}
+	if st := resize(4); st != statusOk {
+		t.Fatalf("status %#x", st)
+	}
+	x.nops(3)
+	q.expect(cqeRequest, 5, 0)
+	q.expect(cqeRequest, 6, 0)
+	if e := q.next(); e[cqeOpOwn]>>4 != cqeResize {
+		t.Fatalf("no entry of the resize: % x", e)
+	}
+	q.empty()
+	to.ci = q.ci
+	for i := range uint16(3) {
+		to.expect(cqeRequest, 7+i, 0)
+	}
+	to.empty()
+}
+
+func TestOverrun(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	q, other := m.createCQ(2, 64), m.createCQ(2, 64)
+	x := m.createQP(qpTypeUd, q, other)
+	x.connect(0, m.addr())
+	x.nops(4)
+	m.noEvent()
+	x.postRecv()
+	x.nops(1)
+	m.expectEvent(eventCqError, q.num)
+	other.expect(cqeReceiveError, 0, 0x05) // the QP has failed
+	out, _ := m.mustRun(opQueryCq, 0, func(in []byte) { queryCqInCqn.set(in, uint64(q.num)) })
+	if ctx := queryCqOutCqContext.at(out); cqcStatus.get(ctx) != cqOverflow || cqcProducerCounter.get(ctx) != 4 {
+		t.Errorf("status %#x, producer %d", cqcStatus.get(ctx), cqcProducerCounter.get(ctx))
+	}
+	for range 4 {
+		q.next()
+	}
+	q.empty()
+	// Unless the driver says that it does not matter.
+	q = m.createCQ(2, 64, func(ctx []byte) { cqcOi.set(ctx, 1) })
+	x = m.withCQ(q)
+	x.nops(9)
+	m.noEvent()
+}
+
+func TestBadCommands(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	q := m.createCQ(4, 64)
+	x := m.withCQ(q)
+	unbound := m.createQP(qpTypeRc, q, q)
+	size := uint64(len(m.mem))
+	mkey := func(start, length uint64, pas []byte, change func(mkc []byte)) func() status {
+		return func() status {
+			_, st := m.run(opCreateMkey, 0, func(in []byte) { m.fillMkey(in, start, length, len(pas), change) }, pas...)
+			return st
+		}
+	}
+	keep := func([]byte) {}
+	qp := func(change func(ctx []byte)) func() status {
+		return func() status {
+			_, st := m.run(opCreateQp, 0, func(in []byte) {
+				x.fill(createQpInQpc.at(in))
+				change(createQpInQpc.at(in))
+			}, x.mem.list()...)
+			return st
+		}
+	}
+	cq := func(change func(ctx []byte)) func() status {
+		return func() status {
+			_, st := m.run(opCreateCq, 0, func(in []byte) {
+				q.fill(createCqInCqContext.at(in))
+				change(createCqInCqContext.at(in))
+			}, q.mem.list()...)
+			return st
+		}
+	}
+	set := func(f field, v uint64) func([]byte) { return func(ctx []byte) { f.set(ctx, v) } }
+	simple := func(op uint16, f field, v uint64) func() status {
+		return func() status {
+			_, st := m.run(op, 0, func(in []byte) { f.set(in, v) })
+			return st
+		}
+	}
+	for _, tt := range []struct {
+		name string
+		run  func() status
+		want status
+	}{
+		{"mkey of memory that is not there", mkey(0, 4096, m.pages(base+size, 2), keep), statusBadParamErr},
+		{"mkey with fewer pages than it needs", mkey(0, 3*4096, m.pages(base, 2), keep), statusBadInpLenErr},
+		{"mkey of a page that is not aligned", mkey(0, 4096, m.pages(base+8, 2), keep), statusBadParamErr},
+		{"mkey that wraps around", mkey(1<<64-4096, 8192, m.pages(base, 2), keep), statusBadParamErr},
+		{"mkey of a PD that is not there", mkey(0, 4096, m.pages(base, 2), set(mkcPd, 99)), statusBadResErr},
+		{"mkey of small pages", mkey(0, 4096, m.pages(base, 2), set(mkcLogPageSize, 11)), statusBadParamErr},
+		{"mkey of large pages", mkey(0, 4096, m.pages(base, 2), set(mkcLogPageSize, 63)), statusBadParamErr},
+		{"mkey of keys", mkey(0, 4096, m.pages(base, 2), set(mkcAccessMode10, mkcModeKlms)), statusBadParamErr},
+		{"mkey in a large page whose end is not there", mkey(base+size-4096, 4096, m.pages(32<<20, 2), set(mkcLogPageSize, 21)), statusOk},
+		{"CQ of an EQ that is not there", cq(set(cqcCEqnOrApuElement, 63)), statusBadResErr},
+		{"CQ of a UAR that is not there", cq(set(cqcUarPage, 3)), statusBadResErr},
+		{"CQ that is compressed", cq(set(cqcCqeCompEn, 1)), statusBadParamErr},
+		{"CQ of 256 bytes an entry", cq(set(cqcCqeSz, 2)), statusBadParamErr},
+		{"CQ with fewer pages than it needs", cq(set(cqcLogCqSize, 9)), statusBadInpLenErr},
+		{"CQ with a record that is not there", cq(set(cqcDbrAddr, 8)), statusBadParamErr},
+		{"CQ with a record that is not aligned", cq(set(cqcDbrAddr, base+4)), statusBadParamErr},
+		{"CQ in use", simple(opDestroyCq, destroyCqInCqn, uint64(q.num)), statusResBusy},
+		{"CQ that is not there", simple(opDestroyCq, destroyCqInCqn, 999), statusBadResErr},
+		{"QP for UMR requests, which the kernel gives no PD", qp(func(ctx []byte) { qpcSt.set(ctx, qpTypeRegUmr); qpcPd.set(ctx, 0) }), statusOk},
+		{"QP of a type that is not there", qp(set(qpcSt, qpTypeXrc)), statusBadParamErr},
+		{"QP of a PD that is not there", qp(set(qpcPd, 99)), statusBadResErr},
+		{"QP of CQs that are not there", qp(func(ctx []byte) { qpcCqnSnd.set(ctx, 99); qpcCqnRcv.set(ctx, 99) }), statusBadResErr},
+		{"QP of an SRQ that is not there", qp(func(ctx []byte) { qpcRqType.set(ctx, rqSRQ); qpcSrqnRmpnXrqn.set(ctx, 9) }), statusBadResErr},
+		{"QP that scatters to CQEs", qp(set(qpcCsRes, 1)), statusBadParamErr},
+		{"QP with fewer pages than it needs", qp(set(qpcLogSqSize, 10)), statusBadInpLenErr},
+		{"QP 1 twice", func() status { qp(set(qpcSt, qpTypeQp1))(); return qp(set(qpcSt, qpTypeQp1))() }, statusNoResErr},
+		{"QP that is not there", simple(opDestroyQp, destroyQpInQpn, 0xfff), statusBadResErr},
+		{"PD in use", simple(opDeallocPd, deallocPdInPd, uint64(m.pd)), statusBadResStateErr},
+		{"RTS from RESET", func() status { return unbound.modify(opRtr2rtsQp, nil) }, statusBadQpStateErr},
+		{"ERR from RESET", func() status { return unbound.modify(op2errQp, nil) }, statusBadQpStateErr},
+		{"INIT from RTS", func() status { return x.modify(opRst2initQp, nil) }, statusBadQpStateErr},
+		{"a bit of the mask that is not there", func() status {
+			return x.modify(opRts2rtsQp, func(in, _ []byte) { rst2initQpInOptParamMask.set(in, 1<<31) })
+		}, statusBadParamErr},
+	} {
+		if st := tt.run(); st != tt.want {
+			t.Errorf("%s: status %#x, want %#x", tt.name, st, tt.want)
+		}
+	}
+	unbound.mustModify(opRst2initQp, nil)
+	if st := unbound.modify(opInit2rtrQp, nil); st != statusBadParamErr { // no path, no MTU
+		t.Errorf("RTR without a path: status %#x", st)
+	}
+}
+
+// TestQPWithoutQueues has QPs that lack one queue, or both, and everything that reads queues.
+func TestQPWithoutQueues(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	for _, change := range []func(ctx []byte){
+		func(ctx []byte) { qpcNoSq.set(ctx, 1) },
+		func(ctx []byte) { qpcRqType.set(ctx, rqNone) },
+		func(ctx []byte) { qpcNoSq.set(ctx, 1); qpcRqType.set(ctx, rqNone) },
+	} {
+		for _, st := range []int{qpTypeRc, qpTypeUd} {
+			x := m.createQP(st, m.createCQ(4, 64), m.createCQ(4, 64), change)
+			x.connect(x.num, m.addr())
+			x.ring()
+			x.query()
+			x.mustModify(op2errQp, nil)
+			x.query()
+			m.mustRun(opDestroyQp, 0, func(in []byte) { destroyQpInQpn.set(in, uint64(x.num)) })
+		}
+	}
+}
+
+func TestKeys(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	x, _ := pair(m, m, qpTypeRc)
+	// Pages in any order, an address that is not aligned, and rights.
+	scattered := m.alloc(4 * pageBytes)
+	key := m.register(0x7000_0000_0123, 3*pageBytes, scattered.list(), func(mkc []byte) { mkcRr.set(mkc, 0) })
+	src := m.next
+	m.next += 4 * pageBytes
+	fillPattern(m.bytes(src, 3*pageBytes), 1)
+	x.post(opcodeRdmaWrite, update, 0, remoteSeg(0x7000_0000_0123, key), seg(3*pageBytes, m.key, src))
+	x.send.expect(cqeRequest, 0, 0)
+	var got []byte
+	for i := range 4 {
+		got = append(got, scattered.at(i*pageBytes, pageBytes)...)
+	}
+	if !bytes.Equal(got[0x123:0x123+3*pageBytes], m.bytes(src, 3*pageBytes)) || !bytes.Equal(got[:0x123], make([]byte, 0x123)) {
+		t.Error("contents differ")
+	}
+	x.post(opcodeRdmaRead, update, 0, remoteSeg(0x7000_0000_0123, key), seg(8, m.key, src))
+	x.send.expect(cqeRequestError, 1, 0x13)
+	x, y := pair(m, m, qpTypeRc)
+	// All memory by its addresses.
+	all := m.register(0, 0, nil, func(mkc []byte) {
+		mkcAccessMode10.set(mkc, mkcModePa)
+		mkcLength64.set(mkc, 1)
+	})
+	x.post(opcodeSend, 0, 0, seg(8, all, src))
+	counter := x.pi
+	x.post(opcodeRdmaWrite, update, 0, remoteSeg(src+pageBytes, all), seg(16, all, src))
+	y.postRecv(seg(8, all, src+2*pageBytes))
+	x.send.expect(cqeRequest, counter, 0)
+	y.recv.expect(cqeSend, 0, 0)
+	if !bytes.Equal(m.bytes(src+pageBytes, 16), m.bytes(src, 16)) || !bytes.Equal(m.bytes(src+2*pageBytes, 8), m.bytes(src, 8)) {
+		t.Error("contents differ")
+	}
+	// There is no memory at address 0, nor at the end.
+	for _, addr := range []uint64{0, base + uint64(len(m.mem)), physicalSize - 8} {
+		x, _ := pair(m, m, qpTypeRc)
+		x.post(opcodeRdmaWrite, 0, 0, remoteSeg(addr, all), seg(8, all, src))
+		x.send.expect(cqeRequestError, 0, 0x13)
+		x, _ = pair(m, m, qpTypeRc)
+		x.post(opcodeRdmaWrite, 0, 0, remoteSeg(src, all), seg(8, all, addr))
+		x.send.expect(cqeRequestError, 0, 0x04)
+	}
+	m.mustRun(opDestroyMkey, 0, func(in []byte) { destroyMkeyInMkeyIndex.set(in, uint64(all>>8)) })
+	if _, st := m.run(opDestroyMkey, 0, func(in []byte) { destroyMkeyInMkeyIndex.set(in, uint64(all>>8)) }); st != statusBadResErr {
+		t.Errorf("destroyed twice: status %#x", st)
+	}
+}
+
+// FuzzRequests has a guest that writes anything to its queues and doorbells: nothing crashes, and
+// nothing is written but what is its.
+func FuzzRequests(f *testing.F) {
+	f.Add([]byte{0, 0, 0, 0xa, 0, 0, 0x10, 2, 0, 0, 0, 8, 0, 0, 0, 0, 0x80, 0, 0, 4, 1, 2, 3, 4}, uint32(1), uint32(1))
+	f.Add(bytes.Repeat([]byte{0, 0, 0, 8, 0, 0, 0x10, 0x3f}, 128), uint32(16), uint32(3))
+	f.Add(bytes.Repeat([]byte{0xff}, 1024), uint32(0xffffffff), uint32(0x8000))
+	f.Fuzz(func(t *testing.T, data []byte, sends, recvs uint32) {
+		m := newMachine(t, newHub(), 1)
+		x, y := pair(m, m, qpTypeRc)
+		u := m.withCQ(m.createCQ(4, 128))
+		// The guest's own memory ends here: the last page is not registered, and nobody's queue.
+		m.mustRun(opDestroyMkey, 0, func(in []byte) { destroyMkeyInMkeyIndex.set(in, uint64(m.key>>8)) })
+		n := len(m.mem)/pageBytes - 1
+		m.key = m.register(base, uint64(n)*pageBytes, m.pages(base, n+n%2), func([]byte) {})
+		canary := m.mem[n*pageBytes:]
+		fillPattern(canary, 3)
+		want := bytes.Clone(canary)
+		for _, q := range []*testQP{x, y, u} {
+			for i := 0; i < len(data) && i < len(q.mem.addr)*pageBytes; i += pageBytes {
+				copy(q.mem.at(i, pageBytes), data[i:])
+			}
+			for i := 0; i < min(len(data), sendBlock<<q.logSend); i += sendBlock {
+				copy(q.mem.at(testStride<<q.logRecv+i, sendBlock), data[i:])
+			}
+			be.PutUint32(q.record.at(0, 4), recvs)
+			be.PutUint32(q.record.at(4, 4), sends)
+			b := make([]byte, 8)
+			copy(b, data)
+			be.PutUint32(b[4:], q.num<<8)
+			m.dev.doorbell(m.uar, uarSend, b)
+			m.dev.doorbell(m.uar, uarCQ, data[:min(len(data), 8)])
+			for i := 0; i < len(data); { // to registers, in any order and size
+				n := min(int(data[i]&0x1f)+4, len(data)-i)
+				m.dev.doorbell(m.uar, uarSend+int(data[i])*4, data[i:i+n])
+				copy(b, data[i:i+n])
+				be.PutUint32(b[4:], q.num<<8|uint32(data[i]&0x1f))
+				m.dev.doorbell(m.uar, uarSend+int(data[i])&0x300, b)
+				i += n
+			}
+		}
+		if !bytes.Equal(canary, want) {
+			t.Error("memory that is nobody's is written")
+		}
+	})
+}

@@ -1,0 +1,118 @@
+//go:build linux
+
+package connectx
+
+import (
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/engine"
+	"github.com/goverbs/verbs/mmap"
+)
+
+// cqe is an entry of a CQ, struct mlx5_cqe64. One that tells an error has another layout behind
+// byte 36, struct mlx5_err_cqe.
+type cqe [64]byte
+
+// Opcodes of entries, MLX5_CQE_* of the kernel's device.h.
+const (
+	cqeRequest      = 0
+	cqeWriteImm     = 1
+	cqeSend         = 2
+	cqeSendImm      = 3
+	cqeSendInval    = 4
+	cqeResize       = 5
+	cqeRequestError = 13
+	cqeReceiveError = 14
+	cqeInvalid      = 15
+)
+
+// Places of fields.
+const (
+	cqeFlagsRQPN = 24 // GRH in bits 28 and 29, type of the L3 header in bits 24 and 25, source QP
+	cqeUserIndex = 32
+	cqeImm       = 36 // or the key that has been invalidated, or the P_Key of QP 1
+	cqeByteCount = 44
+	cqeTime      = 48
+	cqeVendor    = 54 // of an error
+	cqeSyndrome  = 55
+	cqeOpQPN     = 56 // opcode of the request in the upper byte
+	cqeCounter   = 60
+	cqeOpOwn     = 63
+)
+
+// syndromes are MLX5_CQE_SYNDROME_*.
+var syndromes = [...]byte{
+	verbs.WCLocLenErr: 0x01, verbs.WCLocQPOpErr: 0x02, verbs.WCLocProtErr: 0x04, verbs.WCFlushErr: 0x05,
+	verbs.WCMWBindErr: 0x06, verbs.WCBadRespErr: 0x10, verbs.WCLocAccessErr: 0x11, verbs.WCRemInvReqErr: 0x12,
+	verbs.WCRemAccessErr: 0x13, verbs.WCRemOpErr: 0x14, verbs.WCRetryExcErr: 0x15, verbs.WCRNRRetryExcErr: 0x16,
+	verbs.WCRemAbortErr: 0x22,
+}
+
+// The engine's ID of a request is its counter, and the opcode of a send request.
+const idOpcode = 32
+
+func sendID(counter uint16, opcode byte) uint64 { return uint64(opcode)<<idOpcode | uint64(counter) }
+
+// deliver makes an entry of a completion. The engine's QP is locked.
+func (c *cq) deliver(w engine.Completion) bool {
+	q := w.Owner.(*qp)
+	var e cqe
+	be.PutUint32(e[cqeUserIndex:], q.userIndex)
+	be.PutUint32(e[cqeOpQPN:], q.num)
+	if !w.Recv {
+		e[cqeOpQPN] = byte(w.WrId >> idOpcode)
+	}
+	be.PutUint16(e[cqeCounter:], uint16(w.WrId))
+	if w.Status != uint32(verbs.WCSuccess) {
+		q.failed()
+		op, side := byte(cqeRequestError), failedRequests
+		if w.Recv {
+			op, side = cqeReceiveError, failedReceives
+		}
+		if w.Status < uint32(len(syndromes)) {
+			q.t.failures[side][w.Status].Add(1)
+		}
+		e[cqeSyndrome] = syndromes[verbs.WCFlushErr]
+		if w.Status < uint32(len(syndromes)) && syndromes[w.Status] != 0 {
+			e[cqeSyndrome] = syndromes[w.Status]
+		}
+		return q.delivered(c.put(&e, op, true))
+	}
+	be.PutUint64(e[cqeTime:], q.t.d.clock())
+	be.PutUint32(e[cqeByteCount:], w.ByteLen)
+	op := byte(cqeRequest)
+	if w.Recv {
+		op = q.received(&e, &w)
+	}
+	return q.delivered(c.put(&e, op, w.Solicited))
+}
+
+// received fills in what an entry of a receive has, and returns its opcode.
+func (q *qp) received(e *cqe, w *engine.Completion) (op byte) {
+	const withImm, withInvalidate = uint32(verbs.WCWithImm), 1 << 2 // as the engine has them
+	op = cqeSend
+	switch {
+	case w.WcFlags&withInvalidate != 0:
+		op = cqeSendInval
+		be.PutUint32(e[cqeImm:], *w.Ex.InvalidateRkey())
+	case w.WcFlags&withImm != 0:
+		op = cqeSendImm
+		if w.Opcode == uint32(verbs.WCRecvRDMAImm) {
+			op = cqeWriteImm
+		}
+		copy(e[cqeImm:], mmap.Bytes(w.Ex.ImmData()))
+	case q.st == qpTypeQp1:
+		be.PutUint32(e[cqeImm:], defaultPKey)
+	}
+	flags := w.SrcQp & 0xffffff
+	switch {
+	case q.t.d.cfg.InfiniBand: // packets with LIDs have no GRH
+		src := w.Src.As16()
+		copy(e[22:24], src[14:])
+	case w.Src.Is4():
+		flags |= 1<<28 | cqeRoceL3HeaderTypeIpv4<<24
+	default:
+		flags |= 1<<28 | cqeRoceL3HeaderTypeIpv6<<24
+	}
+	be.PutUint32(e[cqeFlagsRQPN:], flags)
+	return op
+}

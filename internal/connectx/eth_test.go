@@ -1,0 +1,511 @@
+//go:build linux
+
+package connectx
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+	"time"
+)
+
+// netdev is a network function as mlx5e has it: a send queue and a receive queue.
+type netdev struct {
+	m                  *machine
+	td, tis, sqn, rqn  uint32
+	rqt, tir, key      uint32
+	sendCQ, recvCQ     *testCQ
+	sq, rq             buffer
+	sqRecord, rqRecord buffer
+	pi, rpi            uint16
+	data               buffer // a page for each of 16 receives
+	page               uint64 // of frame
+}
+
+const (
+	netdevLog   = 4
+	rqStride    = 32
+	receiveSize = 2048
+)
+
+func (m *machine) physicalKey() uint32 {
+	return m.register(0, 0, nil, func(mkc []byte) {
+		mkcAccessMode10.set(mkc, mkcModePa)
+		mkcLength64.set(mkc, 1)
+	})
+}
+
+func (m *machine) newNetdev() *netdev {
+	m.t.Helper()
+	n := &netdev{
+		m: m, sendCQ: m.createCQ(6, 64), recvCQ: m.createCQ(6, 64), key: m.physicalKey(),
+		sq: m.alloc(64 << netdevLog), rq: m.alloc(rqStride << netdevLog), sqRecord: m.alloc(8), rqRecord: m.alloc(8),
+		data: m.alloc(pageBytes << netdevLog),
+	}
+	out, _ := m.mustRun(opAllocTransportDomain, 0, nil)
+	n.td = allocTransportDomainOutTransportDomain.u32(out)
+	out, _ = m.mustRun(opCreateTis, 0, func(in []byte) { tiscTransportDomain.set(createTisInCtx.at(in), uint64(n.td)) })
+	n.tis = createTisOutTisn.u32(out)
+	out, _ = m.mustRun(opCreateSq, 0, func(in []byte) {
+		ctx := createSqInCtx.at(in)
+		sqcCqn.set(ctx, uint64(n.sendCQ.num))
+		sqcTisLstSz.set(ctx, 1)
+		sqcTisNum0.set(ctx, uint64(n.tis))
+		n.fill(sqcWq.at(ctx), n.sqRecord, 6)
+	}, n.sq.list()...)
+	n.sqn = createSqOutSqn.u32(out)
+	out, _ = m.mustRun(opCreateRq, 0, func(in []byte) {
+		ctx := createRqInCtx.at(in)
+		rqcCqn.set(ctx, uint64(n.recvCQ.num))
+		n.fill(rqcWq.at(ctx), n.rqRecord, 5)
+	}, n.rq.list()...)
+	n.rqn = createRqOutRqn.u32(out)
+	out, _ = m.mustRun(opCreateRqt, 0, func(in []byte) {
+		ctx := createRqtInRqtContext.at(in)
+		rqtcRqtMaxSize.set(ctx, 1)
+		rqtcRqtActualSize.set(ctx, 1)
+	}, be.AppendUint32(nil, n.rqn)...)
+	n.rqt = createRqtOutRqtn.u32(out)
+	out, _ = m.mustRun(opCreateTir, 0, func(in []byte) {
+		ctx := createTirInCtx.at(in)
+		tircDispType.set(ctx, tirIndirect)
+		tircIndirectTable.set(ctx, uint64(n.rqt))
+		tircRxHashFn.set(ctx, 2)
+		tircRxHashFieldSelectorOuter.set(ctx, 3)
+		tircTransportDomain.set(ctx, uint64(n.td))
+	})
+	n.tir = createTirOutTirn.u32(out)
+	// As mlx5e does, another for a single queue, which here is one that receives nothing.
+	out, _ = m.mustRun(opCreateRq, 0, func(in []byte) {
+		ctx := createRqInCtx.at(in)
+		rqcCqn.set(ctx, uint64(n.recvCQ.num))
+		n.fill(rqcWq.at(ctx), n.rqRecord, 5)
+	}, n.rq.list()...)
+	single := createRqOutRqn.u32(out)
+	out, _ = m.mustRun(opCreateRqt, 0, func(in []byte) {
+		ctx := createRqtInRqtContext.at(in)
+		rqtcRqtMaxSize.set(ctx, 1)
+		rqtcRqtActualSize.set(ctx, 1)
+	}, be.AppendUint32(nil, single)...)
+	m.mustRun(opCreateTir, 0, func(in []byte) {
+		ctx := createTirInCtx.at(in)
+		tircDispType.set(ctx, tirIndirect)
+		tircIndirectTable.set(ctx, createRqtOutRqtn.get(out))
+		tircRxHashFn.set(ctx, 1)
+		tircTransportDomain.set(ctx, uint64(n.td))
+	})
+	n.modifySQ(stateReset, stateReady, statusOk)
+	n.modifyRQ(stateReset, stateReady, 0, false)
+	for range 1 << netdevLog {
+		n.post()
+	}
+	return n
+}
+
+func (n *netdev) fill(w []byte, record buffer, stride uint64) {
+	wqWqType.set(w, wqCyclic)
+	wqPd.set(w, uint64(n.m.pd))
+	wqUarPage.set(w, uint64(n.m.uar))
+	wqDbrAddr.set(w, record.addr[0])
+	wqLogWqSz.set(w, netdevLog)
+	wqLogWqStride.set(w, stride)
+}
+
+func (n *netdev) modifySQ(from, to int, want status) {
+	n.m.t.Helper()
+	_, st := n.m.run(opModifySq, 0, func(in []byte) {
+		modifySqInSqn.set(in, uint64(n.sqn))
+		modifySqInSqState.set(in, uint64(from))
+		sqcState.set(modifySqInCtx.at(in), uint64(to))
+	})
+	if st != want {
+		n.m.t.Fatalf("send queue from %d to %d: status %#x, want %#x", from, to, st, want)
+	}
+}
+
+func (n *netdev) modifyRQ(from, to int, mask uint64, keepVLAN bool) {
+	n.m.t.Helper()
+	n.m.mustRun(opModifyRq, 0, func(in []byte) {
+		modifyRqInRqn.set(in, uint64(n.rqn))
+		modifyRqInRqState.set(in, uint64(from))
+		modifyRqInModifyBitmask.set(in, mask)
+		rqcState.set(modifyRqInCtx.at(in), uint64(to))
+		if keepVLAN {
+			rqcVsd.set(modifyRqInCtx.at(in), 1)
+		}
+	})
+}
+
+// post posts a receive of two segments.
+func (n *netdev) post() {
+	i := int(n.rpi) & (1<<netdevLog - 1)
+	a := n.data.addr[i]
+	copy(n.rq.at(i*rqStride, rqStride), slices.Concat(seg(64, n.key, a), seg(receiveSize-64, n.key, a+64)))
+	n.rpi++
+	be.PutUint32(n.rqRecord.at(0, 4), uint32(n.rpi))
+}
+
+// send posts a request, of which segs follow the control segment.
+func (n *netdev) send(opcode byte, segs ...[]byte) (counter uint16) {
+	n.m.t.Helper()
+	counter = n.pi
+	n.raw(n.request(opcode, wqeCtrlCqUpdate, segs...))
+	return counter
+}
+
+func (n *netdev) request(opcode, flags byte, segs ...[]byte) []byte {
+	body := slices.Concat(segs...)
+	wqe := make([]byte, 16, 16+len(body))
+	be.PutUint32(wqe, uint32(n.pi)<<8|uint32(opcode))
+	be.PutUint32(wqe[4:], n.sqn<<8|uint32(16+len(body))/16)
+	wqe[ctrlFlags] = flags
+	return append(wqe, body...)
+}
+
+// raw puts a request in the queue and rings.
+func (n *netdev) raw(wqe []byte) {
+	first := be.AppendUint32(bytes.Clone(wqe[:4]), n.sqn<<8)
+	n.put(wqe)
+	n.m.dev.doorbell(n.m.uar, uarSend, first)
+}
+
+func (n *netdev) put(wqe []byte) {
+	for ; len(wqe) > 0; n.pi++ {
+		k := copy(n.sq.at(int(n.pi)&(1<<netdevLog-1)*64, 64), wqe)
+		wqe = wqe[k:]
+	}
+	be.PutUint32(n.sqRecord.at(4, 4), uint32(n.pi))
+}
+
+// receive waits for a frame and posts its receive again.
+func (n *netdev) receive() (frame []byte, c cqe) {
+	n.m.t.Helper()
+	c = n.recvCQ.next()
+	if c[cqeOpOwn]>>4 != cqeSend {
+		n.m.t.Fatalf("receive: % x", c)
+	}
+	i := int(be.Uint16(c[cqeCounter:])) & (1<<netdevLog - 1)
+	frame = bytes.Clone(n.m.bytes(n.data.addr[i], int(be.Uint32(c[cqeByteCount:]))))
+	n.post()
+	return frame, c
+}
+
+// ethSeg is an Ethernet segment with an inline header or, if that is nil, a VLAN tag or none.
+func ethSeg(flags byte, mss uint16, header []byte, vlan uint16) []byte {
+	s := make([]byte, 14, 64)
+	s[4] = flags
+	be.PutUint16(s[6:], mss)
+	switch {
+	case header != nil:
+		be.PutUint16(s[12:], uint16(len(header)))
+		s = append(s, header...)
+	case vlan != 0:
+		be.PutUint16(s[12:], insertVLAN)
+		s = be.AppendUint16(s, vlan)
+	}
+	return append(s, make([]byte, (16-len(s)%16)%16)...)
+}
+
+// tcpFrame returns a frame without checksums.
+func tcpFrame(v6 bool, flags byte, payload []byte) []byte {
+	f := []byte{2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0x00}
+	if v6 {
+		f[12], f[13] = 0x86, 0xdd
+		f = append(f, 0x60, 0, 0, 0, 0, 0, 6, 64)
+		be.PutUint16(f[18:], uint16(20+len(payload)))
+		f = append(f, bytes.Repeat([]byte{0xfd, 1}, 8)...)
+		f = append(f, bytes.Repeat([]byte{0xfd, 2}, 8)...)
+	} else {
+		f = append(f, 0x45, 0, 0, 0, 0x12, 0x34, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2)
+		be.PutUint16(f[16:], uint16(40+len(payload)))
+	}
+	f = append(f, 0x30, 0x39, 0, 80, 0, 0, 1, 0, 0, 0, 0, 1, 0x50, flags, 1, 0, 0, 0, 0, 0)
+	return append(f, payload...)
+}
+
+// checked returns a frame with its checksums, computed in the plainest way.
+func checked(f []byte, v6 bool) []byte {
+	f = bytes.Clone(f)
+	plain := func(parts ...[]byte) uint16 {
+		b, s := slices.Concat(parts...), 0
+		if len(b)%2 == 1 {
+			b = append(b, 0)
+		}
+		for i := 0; i < len(b); i += 2 {
+			s += int(b[i])<<8 | int(b[i+1])
+		}
+		return ^uint16(s % 0xffff)
+	}
+	l4, addrs := 34, f[26:34]
+	if v6 {
+		l4, addrs = 54, f[22:54]
+	} else {
+		be.PutUint16(f[24:], 0)
+		be.PutUint16(f[24:], plain(f[14:34]))
+	}
+	be.PutUint16(f[l4+16:], 0)
+	be.PutUint16(f[l4+16:], plain(f[l4:], addrs, []byte{0, 6, byte((len(f) - l4) >> 8), byte(len(f) - l4)}))
+	return f
+}
+
+func twoNetdevs(t *testing.T) (a, b *netdev) {
+	h := newHub()
+	return newMachine(t, h, 1).newNetdev(), newMachine(t, h, 2).newNetdev()
+}
+
+func TestFrames(t *testing.T) {
+	a, b := twoNetdevs(t)
+	const both = ethWqeL3Csum | ethWqeL4Csum
+	payload := bytes.Repeat([]byte("0123456789abcdef"), 40)
+	buf := a.m.alloc(pageBytes)
+	place := func(f []byte) []byte {
+		copy(a.m.bytes(buf.addr[0], len(f)), f)
+		return seg(len(f), a.key, buf.addr[0])
+	}
+	v4, v6 := tcpFrame(false, 0x10, payload), tcpFrame(true, 0x18, payload)
+	bad := bytes.Clone(v4)
+	bad[40]++ // the checksum does not fit
+	taggedWant := slices.Concat(v4[:12], []byte{0x81, 0, 0x20, 7}, checked(v4, false)[12:])
+	send := func(name string, want []byte, flags byte, segs ...[]byte) cqe {
+		t.Helper()
+		n := a.send(opcodeSend, segs...)
+		a.sendCQ.expect(cqeRequest, n, 0)
+		got, e := b.receive()
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s:\n% x, want\n% x", name, got, want)
+		}
+		if e[28] != flags {
+			t.Errorf("%s: headers in order %#x, want %#x", name, e[28], flags)
+		}
+		if got, want := be.Uint16(e[20:]), sum(want[14:], 0); got != want {
+			t.Errorf("%s: checksum %#x, want %#x", name, got, want)
+		}
+		return e
+	}
+	send("in memory", checked(v4, false), 7, ethSeg(0, 0, nil, 0), place(checked(v4, false)))
+	e := send("checksums by the adapter", checked(v4, false), 7, ethSeg(both, 0, v4[:18], 0), place(v4[18:]))
+	if e[29] != 4<<4|2<<2 {
+		t.Errorf("types of headers %#x", e[29])
+	}
+	e = send("IPv6", checked(v6, true), 7, ethSeg(both, 0, v6[:60], 0), place(v6[60:]))
+	if e[29] != 4<<4|1<<2 {
+		t.Errorf("types of headers %#x", e[29])
+	}
+	send("wrong checksums", bad, 1, ethSeg(0, 0, nil, 0), place(bad))
+	short := append([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x08, 0x06}, "arp"...)
+	send("short, inline", append(bytes.Clone(short), make([]byte, 60-len(short))...), 1, ethSeg(0, 0, nil, 0), inlineSeg(short))
+
+	// Tags are inserted, and taken out unless the driver wants them.
+	n := a.send(opcodeSend, ethSeg(both, 0, nil, 0x2007), place(v4))
+	a.sendCQ.expect(cqeRequest, n, 0)
+	got, e := b.receive()
+	if !bytes.Equal(got, checked(v4, false)) || e[29]&1 == 0 || be.Uint16(e[30:]) != 0x2007 {
+		t.Errorf("tagged: flags %#x, tag %#x\n% x", e[29], be.Uint16(e[30:]), got)
+	}
+	b.modifyRQ(stateReady, stateReady, 1<<1, true)
+	a.send(opcodeSend, ethSeg(both, 0, nil, 0x2007), place(v4))
+	if got, e := b.receive(); !bytes.Equal(got, taggedWant) || e[29]&1 != 0 {
+		t.Errorf("tagged and kept: flags %#x\n% x, want\n% x", e[29], got, taggedWant)
+	}
+
+	// Counters of both sides.
+	out, _ := b.m.mustRun(opQueryVportCounter, 0, nil)
+	if n := trafficCounterPackets.get(queryVportCounterOutReceivedEthUnicast.at(out)); n != 6 {
+		t.Errorf("%d frames have been received, want 6", n)
+	}
+	if n := trafficCounterPackets.get(queryVportCounterOutReceivedEthBroadcast.at(out)); n != 1 {
+		t.Errorf("%d broadcasts have been received, want 1", n)
+	}
+	out, _ = a.m.mustRun(opQueryVportCounter, 0, nil)
+	if n := trafficCounterPackets.get(queryVportCounterOutTransmittedEthUnicast.at(out)); n != 6 {
+		t.Errorf("%d frames have been sent, want 6", n)
+	}
+}
+
+func TestSegmentation(t *testing.T) {
+	a, b := twoNetdevs(t)
+	payload := make([]byte, 2500)
+	for i := range payload {
+		payload[i] = byte(i * 7)
+	}
+	buf := a.m.alloc(pageBytes)
+	copy(a.m.bytes(buf.addr[0], len(payload)), payload)
+	for _, v6 := range []bool{false, true} {
+		head := len(tcpFrame(v6, 0, nil))
+		n := a.send(opcodeLso, ethSeg(ethWqeL3Csum|ethWqeL4Csum, 1000, tcpFrame(v6, 0x19, payload)[:head], 0), seg(len(payload), a.key, buf.addr[0]))
+		for i := range 3 {
+			flags := byte(0x10) // FIN and PSH are for the last
+			if i == 2 {
+				flags = 0x19
+			}
+			want := tcpFrame(v6, flags, payload[i*1000:min(len(payload), i*1000+1000)])
+			be.PutUint32(want[head-16:], uint32(0x100+i*1000))
+			if !v6 {
+				be.PutUint16(want[18:], uint16(0x1234+i))
+			}
+			if got, e := b.receive(); !bytes.Equal(got, checked(want, v6)) || e[28] != 7 {
+				t.Errorf("segment %d, IPv6 %v: headers in order %#x\n% x, want\n% x", i, v6, e[28], got[:head], checked(want, v6)[:head])
+			}
+		}
+		a.sendCQ.expect(cqeRequest, n, 0)
+	}
+}
+
+// TestBadFrames posts requests that a real adapter refuses. Each ends the queue, which is then reset.
+func TestBadFrames(t *testing.T) {
+	a, b := twoNetdevs(t)
+	eth, buf := ethSeg(0, 0, nil, 0), a.m.alloc(pageBytes)
+	frame := seg(100, a.key, buf.addr[0])
+	ctrl := func(ds, qpn uint32, index uint16, op byte) []byte {
+		w := make([]byte, 16)
+		be.PutUint32(w, uint32(index)<<8|uint32(op))
+		be.PutUint32(w[4:], qpn<<8|ds)
+		return w
+	}
+	for name, post := range map[string]func(){
+		"opcode":                func() { a.send(opcodeRdmaWrite, eth, frame) },
+		"no Ethernet segment":   func() { a.send(opcodeSend) },
+		"size zero":             func() { a.raw(ctrl(0, a.sqn, a.pi, opcodeSend)) },
+		"other queue":           func() { a.raw(slices.Concat(ctrl(3, a.sqn+1, a.pi, opcodeSend), eth, frame)) },
+		"other index":           func() { a.raw(slices.Concat(ctrl(3, a.sqn, a.pi+1, opcodeSend), eth, frame)) },
+		"key":                   func() { a.send(opcodeSend, eth, seg(100, a.key+1, buf.addr[0])) },
+		"key of other memory":   func() { a.send(opcodeSend, eth, seg(100, a.m.key, buf.addr[0])) },
+		"address":               func() { a.send(opcodeSend, eth, seg(100, a.key, 1<<50)) },
+		"too long":              func() { a.send(opcodeSend, eth, seg(1<<20, a.key, buf.addr[0])) },
+		"inline beyond":         func() { a.send(opcodeSend, eth, be.AppendUint32(nil, 1<<31|100), make([]byte, 12)) },
+		"inline header beyond":  func() { a.send(opcodeSend, append([]byte{12: 3, 13: 0xff}, 0, 0)) },
+		"shorter than Ethernet": func() { a.send(opcodeSend, eth, seg(13, a.key, buf.addr[0])) },
+		"segments of nothing":   func() { a.send(opcodeLso, ethSeg(0, 0, tcpFrame(false, 0, nil), 0), frame) },
+		"segments of no TCP":    func() { a.send(opcodeLso, ethSeg(0, 100, make([]byte, 54), 0), frame) },
+	} {
+		at := a.pi
+		post()
+		e := a.sendCQ.next()
+		if e[cqeOpOwn]>>4 != cqeRequestError || be.Uint16(e[cqeCounter:]) != at || e[cqeSyndrome] != 2 {
+			t.Errorf("%s: % x", name, e)
+		}
+		a.modifySQ(stateReady, stateReset, statusBadResStateErr)
+		a.modifySQ(stateError, stateReset, statusOk)
+		a.pi = 0
+		be.PutUint32(a.sqRecord.at(4, 4), 0)
+		a.modifySQ(stateReset, stateReady, statusOk)
+	}
+	b.recvCQ.empty()
+	n := a.send(opcodeNop)
+	a.sendCQ.expect(cqeRequest, n, 0)
+}
+
+// TestReceiveErrors receives what does not fit.
+func TestReceiveErrors(t *testing.T) {
+	a, b := twoNetdevs(t)
+	buf := a.m.alloc(pageBytes)
+	send := func(n int) { a.send(opcodeSend, ethSeg(0, 0, nil, 0), seg(n, a.key, buf.addr[0])) }
+	for range 1 << netdevLog {
+		send(100)
+		b.recvCQ.next() // and no receive posted again
+	}
+	send(100)
+	for deadline := time.Now().Add(10 * time.Second); b.m.dev.eth.noBuffer.Load() != 1; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("a frame without a receive is not counted")
+		}
+	}
+	b.post()
+	send(receiveSize + 1)
+	if e := b.recvCQ.next(); e[cqeOpOwn]>>4 != cqeRequestError || e[cqeSyndrome] != 1 {
+		t.Errorf("too long: % x", e)
+	}
+}
+
+func TestNetworkObjects(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	n := m.newNetdev()
+	expect := func(want status, op uint16, num field, v uint32) {
+		t.Helper()
+		if _, st := m.run(op, 0, func(in []byte) { num.set(in, uint64(v)) }); st != want {
+			t.Errorf("%s %#x: status %#x, want %#x", opNames[op], v, st, want)
+		}
+	}
+	expect(statusBadResStateErr, opDestroyTis, destroyTisInTisn, n.tis)
+	expect(statusBadResStateErr, opDestroyRqt, destroyRqtInRqtn, n.rqt)
+	expect(statusBadResErr, opDestroyTir, destroyTirInTirn, n.tir+100)
+	expect(statusOk, opDestroyTir, destroyTirInTirn, n.tir)
+	expect(statusOk, opDestroyRqt, destroyRqtInRqtn, n.rqt)
+	expect(statusOk, opDestroySq, destroySqInSqn, n.sqn)
+	expect(statusBadResErr, opDestroySq, destroySqInSqn, n.sqn)
+	expect(statusOk, opDestroyTis, destroyTisInTisn, n.tis)
+	expect(statusOk, opDestroyRq, destroyRqInRqn, n.rqn)
+	expect(statusBadResErr, opModifyTis, modifyTisInTisn, n.tis)
+	if _, st := m.run(opCreateTis, 0, nil); st != statusBadResErr {
+		t.Errorf("TIS without a transport domain: status %#x", st)
+	}
+}
+
+func TestFlowTables(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	out, _ := m.mustRun(opCreateFlowTable, 0, func(in []byte) { flowTableContextLogSize.set(createFlowTableInFlowTableContext.at(in), 3) })
+	table := createFlowTableOutTableId.u32(out)
+	group := func(first, last uint64) (uint32, status) {
+		out, st := m.run(opCreateFlowGroup, 0, func(in []byte) {
+			createFlowGroupInTableId.set(in, uint64(table))
+			createFlowGroupInStartFlowIndex.set(in, first)
+			createFlowGroupInEndFlowIndex.set(in, last)
+		})
+		return createFlowGroupOutGroupId.u32(out), st
+	}
+	g, st := group(0, 3)
+	if st != statusOk {
+		t.Fatalf("group: status %#x", st)
+	}
+	for _, c := range [][2]uint64{{3, 4}, {5, 4}, {4, 8}} {
+		if _, st := group(c[0], c[1]); st != statusBadParamErr {
+			t.Errorf("group %d to %d: status %#x", c[0], c[1], st)
+		}
+	}
+	entry := func(index uint64, group uint32) status {
+		_, st := m.run(opSetFlowTableEntry, 0, func(in []byte) {
+			setFteInTableId.set(in, uint64(table))
+			setFteInFlowIndex.set(in, index)
+			flowContextGroupId.set(setFteInFlowContext.at(in), uint64(group))
+		})
+		return st
+	}
+	destroyGroup := func() status {
+		_, st := m.run(opDestroyFlowGroup, 0, func(in []byte) {
+			destroyFlowGroupInTableId.set(in, uint64(table))
+			destroyFlowGroupInGroupId.set(in, uint64(g))
+		})
+		return st
+	}
+	destroyTable := func() status {
+		_, st := m.run(opDestroyFlowTable, 0, func(in []byte) { destroyFlowTableInTableId.set(in, uint64(table)) })
+		return st
+	}
+	deleteEntry := func() status {
+		_, st := m.run(opDeleteFlowTableEntry, 0, func(in []byte) {
+			deleteFteInTableId.set(in, uint64(table))
+			deleteFteInFlowIndex.set(in, 2)
+		})
+		return st
+	}
+	for _, c := range []struct {
+		name      string
+		got, want status
+	}{
+		{"entry outside of its group", entry(4, g), statusBadParamErr},
+		{"entry of no group", entry(2, g+1), statusBadResErr},
+		{"entry", entry(2, g), statusOk},
+		{"table with groups", destroyTable(), statusBadResStateErr},
+		{"group with entries", destroyGroup(), statusBadResStateErr},
+		{"delete entry", deleteEntry(), statusOk},
+		{"delete it again", deleteEntry(), statusBadResErr},
+		{"group", destroyGroup(), statusOk},
+		{"group again", destroyGroup(), statusBadResErr},
+		{"table", destroyTable(), statusOk},
+		{"table again", destroyTable(), statusBadResErr},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: status %#x, want %#x", c.name, c.got, c.want)
+		}
+	}
+}

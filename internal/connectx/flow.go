@@ -1,0 +1,196 @@
+//go:build linux
+
+package connectx
+
+import "sync"
+
+// flowTables are what the driver steers frames with. The adapter keeps them, so that it refuses
+// what real ones refuse, but does not match frames: all that arrive go to the receive queues.
+type flowTables struct {
+	mu       sync.Mutex
+	next     uint32
+	tables   map[uint32]*flowTable
+	roots    map[int]uint32 // by type
+	counters objects[struct{}]
+}
+
+type flowTable struct {
+	typ     int
+	size    uint64
+	groups  map[uint32]flowGroup
+	entries map[uint64]struct{}
+}
+
+type flowGroup struct{ first, last uint64 }
+
+var flowCommands = map[uint16]func(*Device, *call) status{
+	opCreateFlowTable:      (*Device).createFlowTable,
+	opModifyFlowTable:      onTable(modifyFlowTableInTableType, modifyFlowTableInTableId, func(*flowTables, *flowTable, *call) status { return statusOk }),
+	opDestroyFlowTable:     onTable(destroyFlowTableInTableType, destroyFlowTableInTableId, (*flowTables).destroyFlowTable),
+	opSetFlowTableRoot:     (*Device).setFlowTableRoot,
+	opCreateFlowGroup:      onTable(createFlowGroupInTableType, createFlowGroupInTableId, (*flowTables).createFlowGroup),
+	opDestroyFlowGroup:     onTable(destroyFlowGroupInTableType, destroyFlowGroupInTableId, (*flowTables).destroyFlowGroup),
+	opSetFlowTableEntry:    onTable(setFteInTableType, setFteInTableId, (*flowTables).setFlowEntry),
+	opDeleteFlowTableEntry: onTable(deleteFteInTableType, deleteFteInTableId, (*flowTables).deleteFlowEntry),
+	opAllocFlowCounter:     (*Device).allocFlowCounter,
+	opDeallocFlowCounter:   (*Device).deallocFlowCounter,
+	opQueryFlowCounter:     (*Device).queryFlowCounter,
+	opSetL2TableEntry:      done,
+	opDeleteL2TableEntry:   done,
+}
+
+// Types of tables, enum fs_flow_table_type.
+const (
+	tableNICReceive  = 0
+	tableNICTransmit = 1
+	tableRDMAReceive = 7
+)
+
+func (f *flowTables) reset() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tables, f.roots, f.next = nil, nil, 0
+	f.counters.clear()
+}
+
+func (d *Device) createFlowTable(c *call) status {
+	f := &d.eth.flow
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	typ := createFlowTableInTableType.int(c.in)
+	log := flowTableContextLogSize.int(createFlowTableInFlowTableContext.at(c.in))
+	if typ != tableNICReceive && typ != tableNICTransmit || log > 20 || createFlowTableInOtherVport.is(c.in) {
+		return statusBadParamErr
+	}
+	if f.tables == nil {
+		f.tables, f.roots = map[uint32]*flowTable{}, map[int]uint32{}
+	}
+	if len(f.tables) >= 1<<12 {
+		return statusNoResErr
+	}
+	f.next++
+	f.tables[f.next] = &flowTable{typ: typ, size: 1 << log, groups: map[uint32]flowGroup{}, entries: map[uint64]struct{}{}}
+	createFlowTableOutTableId.set(c.out, uint64(f.next))
+	return statusOk
+}
+
+// onTable returns the handler of a command that names a table by its type and number. It is called
+// with the tables locked.
+func onTable(typ, id field, do func(*flowTables, *flowTable, *call) status) func(*Device, *call) status {
+	return func(d *Device, c *call) status {
+		f := &d.eth.flow
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		t := f.tables[id.u32(c.in)]
+		if t == nil || t.typ != typ.int(c.in) {
+			return statusBadResErr
+		}
+		return do(f, t, c)
+	}
+}
+
+func (f *flowTables) destroyFlowTable(t *flowTable, c *call) status {
+	if len(t.groups) > 0 {
+		return statusBadResStateErr
+	}
+	num := destroyFlowTableInTableId.u32(c.in)
+	if f.roots[t.typ] == num {
+		delete(f.roots, t.typ)
+	}
+	delete(f.tables, num)
+	return statusOk
+}
+
+func (d *Device) setFlowTableRoot(c *call) status {
+	const disconnect = 1 // op_mod
+	if c.mod == disconnect {
+		f := &d.eth.flow
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.roots, setFlowTableRootInTableType.int(c.in))
+		return statusOk
+	}
+	return connectRoot(d, c)
+}
+
+var connectRoot = onTable(setFlowTableRootInTableType, setFlowTableRootInTableId, func(f *flowTables, t *flowTable, c *call) status {
+	f.roots[t.typ] = setFlowTableRootInTableId.u32(c.in)
+	return statusOk
+})
+
+func (f *flowTables) createFlowGroup(t *flowTable, c *call) status {
+	g := flowGroup{createFlowGroupInStartFlowIndex.get(c.in), createFlowGroupInEndFlowIndex.get(c.in)}
+	if g.first > g.last || g.last >= t.size {
+		return statusBadParamErr
+	}
+	for _, other := range t.groups {
+		if g.first <= other.last && other.first <= g.last {
+			return statusBadParamErr
+		}
+	}
+	f.next++
+	t.groups[f.next] = g
+	createFlowGroupOutGroupId.set(c.out, uint64(f.next))
+	return statusOk
+}
+
+func (f *flowTables) destroyFlowGroup(t *flowTable, c *call) status {
+	num := destroyFlowGroupInGroupId.u32(c.in)
+	g, ok := t.groups[num]
+	if !ok {
+		return statusBadResErr
+	}
+	for i := range t.entries {
+		if i >= g.first && i <= g.last {
+			return statusBadResStateErr
+		}
+	}
+	delete(t.groups, num)
+	return statusOk
+}
+
+func (f *flowTables) setFlowEntry(t *flowTable, c *call) status {
+	ctx, index := setFteInFlowContext.at(c.in), setFteInFlowIndex.get(c.in)
+	g, ok := t.groups[flowContextGroupId.u32(ctx)]
+	if !ok {
+		return statusBadResErr
+	}
+	if index < g.first || index > g.last {
+		return statusBadParamErr
+	}
+	t.entries[index] = struct{}{}
+	return statusOk
+}
+
+func (f *flowTables) deleteFlowEntry(t *flowTable, c *call) status {
+	index := deleteFteInFlowIndex.get(c.in)
+	if _, ok := t.entries[index]; !ok {
+		return statusBadResErr
+	}
+	delete(t.entries, index)
+	return statusOk
+}
+
+func (d *Device) allocFlowCounter(c *call) status {
+	num, ok := d.eth.flow.counters.add(struct{}{}, 1, 1024)
+	if !ok {
+		return statusNoResErr
+	}
+	allocFlowCounterOutFlowCounterId.set(c.out, uint64(num))
+	return statusOk
+}
+
+func (d *Device) deallocFlowCounter(c *call) status {
+	if _, ok := d.eth.flow.counters.remove(deallocFlowCounterInFlowCounterId.u32(c.in)); !ok {
+		return statusBadResErr
+	}
+	return statusOk
+}
+
+// queryFlowCounter answers zeros, as no flow is matched.
+func (d *Device) queryFlowCounter(c *call) status {
+	if _, ok := d.eth.flow.counters.get(queryFlowCounterInFlowCounterId.u32(c.in)); !ok {
+		return statusBadResErr
+	}
+	return statusOk
+}

@@ -1,0 +1,276 @@
+//go:build linux
+
+package connectx
+
+import (
+	"bytes"
+	"sync"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/engine"
+	"github.com/goverbs/verbs/internal/vfiouser"
+)
+
+var mkeyCommands = map[uint16]func(*Device, *call) status{
+	opCreateMkey:  (*Device).createMkey,
+	opDestroyMkey: (*Device).destroyMkey,
+	opQueryMkey:   (*Device).queryMkey,
+}
+
+// mkey is a memory key. One that is free grants nothing: UMR requests configure it. Its lock is taken
+// with that of a QP held, and is held while the engine's regions are made and ended.
+type mkey struct {
+	index uint32
+
+	mu      sync.Mutex
+	context []byte // struct mkc
+	xlt     []byte // translation entries: addresses of pages (MTT), or parts of other keys (KLM)
+	gone    bool   // destroyed
+
+	mr   *engine.MR     // nil if the key is free
+	view *vfiouser.View // of its pages
+}
+
+const (
+	minMkey = 8       // below are those of querySpecialContexts
+	maxMkey = 1 << 20 // log_max_mkey
+
+	physicalSize = 1 << 40 // of guests' memory that physical keys reach
+
+	octoword = 16      // unit of translation entries
+	maxXLT   = 1 << 27 // bytes of all translation entries: of 64 GiB in small pages
+)
+
+// mkeyAccess returns the rights of an mkey.
+func mkeyAccess(ctx []byte) (a verbs.Access) {
+	for _, r := range []struct {
+		f field
+		a verbs.Access
+	}{
+		{mkcLw, verbs.AccessLocalWrite}, {mkcRw, verbs.AccessRemoteWrite}, {mkcRr, verbs.AccessRemoteRead},
+		{mkcA, verbs.AccessRemoteAtomic},
+	} {
+		if r.f.is(ctx) {
+			a |= r.a
+		}
+	}
+	return a
+}
+
+func (d *Device) createMkey(c *call) status {
+	ctx := bytes.Clone(createMkeyInMemoryKeyMkeyEntry.at(c.in))
+	list, octwords := createMkeyInKlmPasMtt.at(c.in), createMkeyInTranslationsOctwordActualSize.int(c.in)
+	switch {
+	case createMkeyInMkeyUmemValid.is(c.in), createMkeyInPgAccess.is(c.in), mkcBsfEn.is(ctx), mkeyMode(ctx) > mkcModeKsm:
+		return statusBadParamErr
+	case octwords > len(list)/octoword:
+		return statusBadInpLenErr
+	}
+	k := &mkey{context: ctx}
+	k.mu.Lock() // a request may guess the number
+	defer k.mu.Unlock()
+	if !d.t.grow(k, octwords*octoword) {
+		return statusNoResErr
+	}
+	copy(k.xlt, list)
+	var ok bool
+	if k.index, ok = d.t.mkeys.add(k, minMkey, maxMkey-1); !ok {
+		d.t.end(k)
+		return statusNoResErr
+	}
+	if !mkcFree.is(ctx) {
+		if st := d.t.enable(k); st != statusOk {
+			d.t.mkeys.remove(k.index)
+			d.t.end(k)
+			return st
+		}
+	}
+	createMkeyOutMkeyIndex.set(c.out, uint64(k.index))
+	return statusOk
+}
+
+func mkeyMode(ctx []byte) int { return mkcAccessMode10.int(ctx) | mkcAccessMode42.int(ctx)<<2 }
+
+// grow makes room for translation entries.
+func (t *transport) grow(k *mkey, size int) bool {
+	more := int64(size - len(k.xlt))
+	if more <= 0 {
+		return true
+	}
+	if t.xlt.Add(more) > maxXLT {
+		t.xlt.Add(-more)
+		return false
+	}
+	k.xlt = append(k.xlt, make([]byte, more)...)
+	return true
+}
+
+// enable makes the engine's region of a key.
+func (t *transport) enable(k *mkey) status {
+	ctx := k.context
+	pd, ok := t.d.res.pds.get(mkcPd.u32(ctx))
+	if !ok {
+		return statusBadResErr
+	}
+	key, access := k.index<<8|mkcMkey70.u32(ctx), mkeyAccess(ctx)
+	start, length := mkcStartAddr.get(ctx), mkcLen.get(ctx)
+	var mem []byte
+	var err error
+	switch mkeyMode(ctx) {
+	case mkcModePa:
+		if mem, err = t.physicalMemory(); err != nil {
+			return statusNoResErr
+		}
+		if mkcLength64.is(ctx) {
+			start = 0
+			break
+		}
+		if start > uint64(len(mem)) || length > uint64(len(mem))-start {
+			return statusBadParamErr
+		}
+		mem = mem[start : start+length]
+	case mkcModeMtt:
+		if length == 0 && len(k.xlt) == 0 {
+			break
+		}
+		var st status
+		if mem, st = k.mapPages(t.d, start, length); st != statusOk {
+			return st
+		}
+	case mkcModeKlms:
+		parts, ok := k.parts(length)
+		if !ok {
+			return statusBadParamErr
+		}
+		only := mkcQpn.u32(ctx)
+		if only == anyQP {
+			only = 0
+		}
+		if k.mr, err = pd.RegisterParts(key, parts, start, access, only); err != nil {
+			return statusBadParamErr
+		}
+		return statusOk
+	default:
+		return statusBadParamErr
+	}
+	if k.mr, err = pd.RegisterKey(key, mem, start, access); err != nil {
+		k.disable()
+		return statusBadParamErr
+	}
+	return statusOk
+}
+
+const anyQP = 0xffffff // mkc.qpn
+
+// disable ends the region. When it has returned, nobody uses the key.
+func (k *mkey) disable() {
+	if k.mr != nil {
+		k.mr.Dereg()
+	}
+	if k.view != nil {
+		k.view.Close()
+	}
+	k.mr, k.view = nil, nil
+}
+
+// end ends a key that commands do not find any more.
+func (t *transport) end(k *mkey) {
+	k.disable()
+	k.gone = true
+	t.xlt.Add(-int64(len(k.xlt)))
+	k.xlt = nil
+}
+
+// parts returns what the entries of a key of keys name (struct mlx5_klm), up to its length.
+func (k *mkey) parts(length uint64) (list []engine.Part, ok bool) {
+	for b := k.xlt; length > 0; b = b[octoword:] {
+		if len(b) < octoword || be.Uint32(b) == 0 {
+			return nil, false
+		}
+		n := min(uint64(be.Uint32(b)), length)
+		list = append(list, engine.Part{Key: be.Uint32(b[4:]), Addr: be.Uint64(b[8:]), Length: n})
+		length -= n
+	}
+	return list, true
+}
+
+// physicalMemory maps all memory of the guest, once.
+func (t *transport) physicalMemory() ([]byte, error) {
+	t.allMu.Lock()
+	defer t.allMu.Unlock()
+	if t.all == nil {
+		v, err := t.d.mem.All(physicalSize)
+		if err != nil {
+			return nil, err
+		}
+		t.all = v
+	}
+	return t.all.Bytes(), nil
+}
+
+// mapPages maps the memory of a key. Its pages may be larger than the memory, so that only the parts
+// of them that belong to it need to be the guest's.
+func (k *mkey) mapPages(d *Device, start, length uint64) ([]byte, status) {
+	const flags = 3 // of an entry: may be read, may be written
+	shift := mkcLogPageSize.int(k.context)
+	if shift < 12 || shift > 40 || length == 0 || start+length < start || length > 1<<42 {
+		return nil, statusBadParamErr
+	}
+	off := start & (1<<shift - 1)
+	n := (off + length + 1<<shift - 1) >> shift
+	if n > uint64(len(k.xlt))/8 {
+		return nil, statusBadInpLenErr
+	}
+	small := off >> 12 << 12
+	addrs := make([]uint64, 0, (off+length-small+0xfff)>>12)
+	for p := small; p < off+length; p += 4096 {
+		a := be.Uint64(k.xlt[p>>shift*8:]) &^ flags
+		if a&(1<<shift-1) != 0 {
+			return nil, statusBadParamErr
+		}
+		addrs = append(addrs, a+p&(1<<shift-1))
+	}
+	v, err := d.mem.Pages(addrs, 4096)
+	if err != nil {
+		return nil, statusBadParamErr
+	}
+	k.view = v
+	return v.Bytes()[off-small:][:length], statusOk
+}
+
+func (d *Device) destroyMkey(c *call) status {
+	k, ok := d.t.mkeys.remove(destroyMkeyInMkeyIndex.u32(c.in))
+	if !ok {
+		return statusBadResErr
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	d.t.end(k)
+	return statusOk
+}
+
+func (d *Device) queryMkey(c *call) status {
+	k, ok := d.t.mkeys.get(queryMkeyInMkeyIndex.u32(c.in))
+	if !ok {
+		return statusBadResErr
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	copy(queryMkeyOutMemoryKeyMkeyEntry.at(c.out), k.context)
+	return statusOk
+}
+
+const anyPD = 1<<32 - 1
+
+// physical reports whether a key is one of physical addresses of a PD, as the driver's own are.
+func (t *transport) physical(key, pd uint32, write bool) bool {
+	k, ok := t.mkeys.get(key >> 8)
+	if !ok {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c := k.context
+	return !mkcFree.is(c) && mkeyMode(c) == mkcModePa && mkcMkey70.u32(c) == key&0xff && (pd == anyPD || mkcPd.u32(c) == pd) &&
+		mkcLength64.is(c) && (!write || mkcLw.is(c))
+}

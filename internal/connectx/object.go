@@ -1,0 +1,88 @@
+//go:build linux
+
+package connectx
+
+import "sync"
+
+// objects numbers the objects of a kind, as the driver sees them. Its lock is held for the table
+// alone.
+type objects[T any] struct {
+	mu   sync.RWMutex
+	m    map[uint32]T
+	next uint32
+}
+
+// add gives an object a number of at least first and at most last, other than recent ones. It
+// reports false if all are in use.
+func (o *objects[T]) add(v T, first, last uint32) (num uint32, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if uint32(len(o.m)) > last-first {
+		return 0, false
+	}
+	if o.m == nil {
+		o.m = map[uint32]T{}
+	}
+	for {
+		if o.next < first || o.next > last {
+			o.next = first
+		}
+		num = o.next
+		o.next++
+		if _, used := o.m[num]; !used {
+			o.m[num] = v
+			return num, true
+		}
+	}
+}
+
+// put is add with the number given, which must not be in use.
+func (o *objects[T]) put(num uint32, v T) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.m == nil {
+		o.m = map[uint32]T{}
+	}
+	if _, used := o.m[num]; used {
+		return false
+	}
+	o.m[num] = v
+	return true
+}
+
+func (o *objects[T]) get(num uint32) (v T, ok bool) {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	v, ok = o.m[num]
+	return v, ok
+}
+
+// remove takes an object out. It reports false if there is none.
+func (o *objects[T]) remove(num uint32) (v T, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	v, ok = o.m[num]
+	delete(o.m, num)
+	return v, ok
+}
+
+// all returns the objects, in no order.
+func (o *objects[T]) all() (list []T) {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	for _, v := range o.m {
+		list = append(list, v)
+	}
+	return list
+}
+
+// clear takes all objects out and returns them.
+func (o *objects[T]) clear() (list []T) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, v := range o.m {
+		list = append(list, v)
+	}
+	o.m, o.next = nil, 0
+	return list
+}

@@ -1,0 +1,278 @@
+//go:build linux
+
+package connectx
+
+import "sync"
+
+// port is the adapter's port and the function's place on it, the vport.
+type port struct {
+	mu    sync.Mutex
+	guid  uint64
+	vport []byte                // struct nic_vport_context
+	addrs [roceAddresses][]byte // struct roce_addr_layout
+	caps  uint32                // of an InfiniBand port
+	down  bool
+}
+
+func (p *port) init(cfg Config) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var eui [8]byte // EUI-64 of the MAC address
+	copy(eui[:], []byte{cfg.MAC[0] ^ 2, cfg.MAC[1], cfg.MAC[2], 0xff, 0xfe, cfg.MAC[3], cfg.MAC[4], cfg.MAC[5]})
+	p.guid = be.Uint64(eui[:])
+	p.vport = make([]byte, nicVportContextSize)
+	nicVportContextMtu.set(p.vport, 1500)
+	for _, f := range []field{nicVportContextSystemImageGuid, nicVportContextNodeGuid, nicVportContextPortGuid} {
+		f.set(p.vport, p.guid)
+	}
+	nicVportContextRoceEn.set(p.vport, 1)
+	copy(nicVportContextPermanentAddress.at(p.vport)[2:], cfg.MAC)
+	p.addrs = [roceAddresses][]byte{}
+	p.caps, p.down = capMask, false
+}
+
+const (
+	portUp, portDown     = 1, 2    // PAOS; of vports 1 and 0
+	eth100G              = 1 << 20 // PTYS: 100GBASE-CR4
+	ibWidth4, ibSpeedEDR = 4, 0x20
+	maxMTUEthernet       = 9216
+	maxMTUInfiniBand     = 4096
+)
+
+func (d *Device) accessRegister(c *call) status {
+	d.port.mu.Lock()
+	defer d.port.mu.Unlock()
+	in, out := accessRegisterInRegisterData.at(c.in), accessRegisterOutRegisterData.at(c.out)
+	size, known := registers[accessRegisterInRegisterId.int(c.in)]
+	if !known || c.mod > 1 {
+		return statusBadParamErr
+	}
+	if len(in) < size {
+		return statusBadInpLenErr
+	}
+	if len(out) < size {
+		return statusBadOutpLenErr
+	}
+	up := uint64(portUp)
+	if d.port.down {
+		up = portDown
+	}
+	switch accessRegisterInRegisterId.int(c.in) {
+	case regPtys:
+		ptysRegLocalPort.set(out, 1)
+		ptysRegProtoMask.set(out, ptysRegProtoMask.get(in))
+		if d.cfg.InfiniBand {
+			ptysRegIbLinkWidthCapability.set(out, ibWidth4)
+			ptysRegIbProtoCapability.set(out, ibSpeedEDR)
+			ptysRegIbLinkWidthOper.set(out, ibWidth4)
+			ptysRegIbProtoOper.set(out, ibSpeedEDR)
+		} else {
+			ptysRegEthProtoCapability.set(out, eth100G)
+			ptysRegEthProtoAdmin.set(out, eth100G)
+			ptysRegEthProtoOper.set(out, eth100G)
+		}
+	case regPmtu:
+		mtu := uint64(maxMTUEthernet)
+		if d.cfg.InfiniBand {
+			mtu = maxMTUInfiniBand
+		}
+		pmtuRegLocalPort.set(out, 1)
+		pmtuRegMaxMtu.set(out, mtu)
+		pmtuRegAdminMtu.set(out, mtu)
+		pmtuRegOperMtu.set(out, mtu)
+	case regPaos:
+		paosRegLocalPort.set(out, 1)
+		paosRegAdminStatus.set(out, portUp)
+		paosRegOperStatus.set(out, up)
+	case regPpcnt:
+		copy(out[:8], in)
+		return d.portCounters(in, ppcntRegCounterSet.at(out))
+	case regPvlc:
+		pvlcRegLocalPort.set(out, 1)
+		pvlcRegVlHwCap.set(out, 4)
+		pvlcRegVlAdmin.set(out, 4)
+		pvlcRegVlOperational.set(out, 4)
+	}
+	return statusOk
+}
+
+// registers are those of ACCESS_REG, with the least size of their data. Those without a case above
+// read as zero.
+var registers = map[int]int{
+	regPtys: ptysRegSize, regPmtu: pmtuRegSize, regPaos: paosRegSize, regPvlc: pvlcRegSize,
+	regPfcc: 16, regPpcnt: ppcntRegSize, regNodeDesc: 16, regHostEndianness: 16,
+}
+
+func (d *Device) queryVportState(c *call) status {
+	d.port.mu.Lock()
+	defer d.port.mu.Unlock()
+	if queryVportStateInOtherVport.is(c.in) {
+		return statusBadParamErr
+	}
+	queryVportStateOutAdminState.set(c.out, 1)
+	if !d.port.down {
+		queryVportStateOutState.set(c.out, 1)
+	}
+	return statusOk
+}
+
+func (d *Device) queryNICVport(c *call) status {
+	d.port.mu.Lock()
+	defer d.port.mu.Unlock()
+	if queryNicVportContextInOtherVport.is(c.in) {
+		return statusBadParamErr
+	}
+	copy(queryNicVportContextOutNicVportContext.at(c.out), d.port.vport)
+	return statusOk
+}
+
+// vportFields are what MODIFY_NIC_VPORT_CONTEXT sets, by the bits of its field_select.
+var vportFields = map[field][]field{
+	modifyNicVportFieldSelectRoceEn:           {nicVportContextRoceEn},
+	modifyNicVportFieldSelectMtu:              {nicVportContextMtu},
+	modifyNicVportFieldSelectPromisc:          {nicVportContextPromiscUc, nicVportContextPromiscMc, nicVportContextPromiscAll},
+	modifyNicVportFieldSelectPermanentAddress: {nicVportContextPermanentAddress},
+	modifyNicVportFieldSelectNodeGuid:         {nicVportContextNodeGuid},
+	modifyNicVportFieldSelectPortGuid:         {nicVportContextPortGuid},
+	modifyNicVportFieldSelectDisableUcLocalLb: {nicVportContextDisableUcLocalLb},
+	modifyNicVportFieldSelectDisableMcLocalLb: {nicVportContextDisableMcLocalLb},
+	modifyNicVportFieldSelectChangeEvent: {
+		nicVportContextArmChangeEvent, nicVportContextEventOnMtu, nicVportContextEventOnPromiscChange,
+		nicVportContextEventOnVlanChange, nicVportContextEventOnMcAddressChange, nicVportContextEventOnUcAddressChange,
+	},
+	// The lists of addresses say what to receive. They are not kept: every frame on the wire is received.
+	modifyNicVportFieldSelectAddressesList: nil,
+}
+
+func (d *Device) modifyNICVport(c *call) status {
+	d.port.mu.Lock()
+	defer d.port.mu.Unlock()
+	selected := modifyNicVportContextInFieldSelect.at(c.in)
+	in := modifyNicVportContextInNicVportContext.at(c.in)
+	if modifyNicVportContextInOtherVport.is(c.in) {
+		return statusBadParamErr
+	}
+	left := uint32(be.Uint32(selected))
+	for bit, fields := range vportFields {
+		if !bit.is(selected) {
+			continue
+		}
+		left &^= 1 << (31 - bit.off())
+		for _, f := range fields {
+			f.set(d.port.vport, f.get(in))
+		}
+	}
+	if left != 0 { // bits that select nothing here
+		return statusBadParamErr
+	}
+	return statusOk
+}
+
+func (p *port) isDown() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.down
+}
+
+// setRoCEAddress sets or, if all is zero, removes a GID.
+func (d *Device) setRoCEAddress(c *call) status {
+	i := setRoceAddressInRoceAddressIndex.int(c.in)
+	if i >= roceAddresses || setRoceAddressInVhcaPortNum.get(c.in) > 1 {
+		return statusBadParamErr
+	}
+	a := append([]byte(nil), setRoceAddressInRoceAddress.at(c.in)...)
+	if st := d.t.setAddress(i, a); st != statusOk {
+		return st
+	}
+	d.port.mu.Lock()
+	defer d.port.mu.Unlock()
+	d.port.addrs[i] = a
+	return statusOk
+}
+
+func (d *Device) queryRoCEAddress(c *call) status {
+	i := queryRoceAddressInRoceAddressIndex.int(c.in)
+	if i >= roceAddresses {
+		return statusBadParamErr
+	}
+	d.port.mu.Lock()
+	defer d.port.mu.Unlock()
+	copy(queryRoceAddressOutRoceAddress.at(c.out), d.port.addrs[i])
+	return statusOk
+}
+
+// Of an InfiniBand port: its link-local prefix, its LID, and those of the subnet manager, which is
+// the adapter itself.
+const (
+	subnetPrefix = 0xfe80000000000000
+	pkeys        = 128
+	defaultPKey  = 0xffff
+	capMask      = 0x02010048 | 1<<15
+
+	// What the driver may set: IB_PORT_CM_SUP, by the kernel's CM.
+	capMaskSettable = 1 << 16
+	stateDown       = 1
+	stateActive     = 4
+	physicalPolling = 2
+	physicalUp      = 5
+	subnetTimeout   = 18
+)
+
+// lid is the LID of an InfiniBand port: the end of its MAC address, so that adapters on a wire have
+// different ones.
+func (c *Config) lid() uint16 { return max(be.Uint16(c.MAC[4:])&0x7fff, 1) }
+
+func (d *Device) queryHCAVport(c *call) status {
+	d.port.mu.Lock()
+	defer d.port.mu.Unlock()
+	ctx := queryHcaVportContextOutHcaVportContext.at(c.out)
+	for _, f := range []field{hcaVportContextSystemImageGuid, hcaVportContextPortGuid, hcaVportContextNodeGuid} {
+		f.set(ctx, d.port.guid)
+	}
+	physical, state := uint64(physicalUp), uint64(stateActive)
+	if d.port.down {
+		physical, state = physicalPolling, stateDown
+	}
+	hcaVportContextPortPhysicalState.set(ctx, physical)
+	hcaVportContextPortState.set(ctx, state)
+	hcaVportContextVportState.set(ctx, state)
+	hcaVportContextCapMask1.set(ctx, uint64(d.port.caps))
+	hcaVportContextCapMask1FieldSelect.set(ctx, capMaskSettable)
+	hcaVportContextLid.set(ctx, uint64(d.cfg.lid()))
+	hcaVportContextSmLid.set(ctx, uint64(d.cfg.lid()))
+	hcaVportContextSubnetTimeout.set(ctx, subnetTimeout)
+	return statusOk
+}
+
+// modifyHCAVport sets bits of the port's capabilities.
+func (d *Device) modifyHCAVport(c *call) status {
+	ctx := modifyHcaVportContextInHcaVportContext.at(c.in)
+	mask := hcaVportContextCapMask1FieldSelect.u32(ctx)
+	if modifyHcaVportContextInOtherVport.is(c.in) || mask&^capMaskSettable != 0 {
+		return statusBadParamErr
+	}
+	d.port.mu.Lock()
+	defer d.port.mu.Unlock()
+	d.port.caps = d.port.caps&^mask | hcaVportContextCapMask1.u32(ctx)&mask
+	return statusOk
+}
+
+func (d *Device) queryHCAVportGID(c *call) status {
+	queryHcaVportGidOutGidsNum.set(c.out, 1)
+	if gid := queryHcaVportGidOutGid.at(c.out); queryHcaVportGidInGidIndex.int(c.in) == 0 && len(gid) >= 16 {
+		be.PutUint64(gid, subnetPrefix)
+		be.PutUint64(gid[8:], d.port.guid)
+	}
+	return statusOk
+}
+
+func (d *Device) queryHCAVportPKey(c *call) status {
+	first := queryHcaVportPkeyInPkeyIndex.int(c.in)
+	if first == 0xffff { // all
+		first = 0
+	}
+	if list := queryHcaVportPkeyOutPkey.at(c.out); first == 0 && len(list) >= 4 {
+		be.PutUint32(list, defaultPKey)
+	}
+	return statusOk
+}

@@ -1,0 +1,327 @@
+//go:build linux
+
+package connectx
+
+import (
+	"bytes"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/engine"
+)
+
+var qpCommands = map[uint16]func(*Device, *call) status{
+	opCreateQp:      (*Device).createQP,
+	opDestroyQp:     (*Device).destroyQP,
+	opQueryQp:       (*Device).queryQP,
+	opRst2initQp:    (*Device).modifyQP,
+	opInit2initQp:   (*Device).modifyQP,
+	opInit2rtrQp:    (*Device).modifyQP,
+	opRtr2rtsQp:     (*Device).modifyQP,
+	opRts2rtsQp:     (*Device).modifyQP,
+	opSqerr2rtsQp:   (*Device).modifyQP,
+	op2errQp:        (*Device).modifyQP,
+	op2rstQp:        (*Device).modifyQP,
+	opAttachToMcg:   (*Device).attachMulticast,
+	opDetachFromMcg: (*Device).attachMulticast,
+}
+
+// qp is a queue pair. The send queue follows the receive queue in the guest's memory; the doorbell
+// record has the number of receives that are posted, and that of blocks of 64 bytes of send requests,
+// of which 16 bits each count.
+//
+// QPs of other types than RC, UC and UD, which the kernel makes for management and for UMR requests,
+// are UD QPs of the engine, of which the driver uses the local operations alone, except for QP 1.
+type qp struct {
+	t         *transport
+	num       uint32
+	st        int // service type, qpType*
+	uar       uint32
+	userIndex uint32
+	e         *engine.QP
+	pd        *engine.PD
+	pdn       uint32
+	fastReg   bool // may load lists of pages, qpc.fre
+	srq       *srq
+	context   []byte      // struct qpc, of commands alone
+	groups    []verbs.GID // that it has joined, of commands alone
+
+	rq, sq  ring
+	overrun atomic.Bool   // a CQ had no room
+	qkey    atomic.Uint32 // that of context
+	shown   shown
+
+	recordMu sync.Mutex
+	recorded uint16 // of snapshot
+
+	// Of the functions that the engine calls, under its lock of the QP:
+	recvs   uint16 // taken
+	sends   uint16 // blocks taken
+	ahs     map[[avSize]byte]*engine.AH
+	ahsTurn uint32 // of transport.gidTurn
+}
+
+const (
+	sendBlock  = 64
+	recvRecord = 0 // words of the doorbell record
+	sendRecord = 1
+
+	// Sizes of the engine's rings, which need not hold all that the guest posts.
+	engineSends = 31
+	engineRecvs = 15
+
+	maxQPs = 1 << 14 // each takes some 100 KiB here
+
+	gsiQKey = 0x80010000
+)
+
+// Types of receive queues, qpc.rq_type.
+const (
+	rqOwn  = 0
+	rqSRQ  = 1
+	rqNone = 3
+)
+
+// engineTypes are the engine's types of QPs.
+var engineTypes = map[int]verbs.QPType{
+	qpTypeRc: verbs.RC, qpTypeUc: verbs.UC, qpTypeUd: verbs.UD,
+	qpTypeQp0: verbs.UD, qpTypeQp1: verbs.UD, qpTypeRegUmr: verbs.UD,
+}
+
+func (d *Device) createQP(c *call) status {
+	ctx := bytes.Clone(createQpInQpc.at(c.in))
+	q := &qp{
+		t: d.t, st: qpcSt.int(ctx), uar: qpcUarPage.u32(ctx), userIndex: qpcUserIndex.u32(ctx), context: ctx,
+		pdn: qpcPd.u32(ctx), fastReg: qpcFre.is(ctx),
+		ahs: map[[avSize]byte]*engine.AH{},
+	}
+	typ, ok := engineTypes[q.st]
+	switch {
+	case !ok, createQpInWqUmemValid.is(c.in), createQpInQpcExt.is(c.in), qpcDbrUmemValid.is(ctx), qpcWqSignature.is(ctx),
+		qpcCsReq.is(ctx), qpcCsRes.is(ctx), qpcState.is(ctx):
+		return statusBadParamErr
+	}
+	if q.st == qpTypeRegUmr { // mlx5_ib gives its QP none: create_kernel_qp
+		q.pd = d.t.umrPD
+	} else if q.pd, ok = d.res.pds.get(q.pdn); !ok {
+		return statusBadResErr
+	}
+	if _, ok := d.res.uars.get(q.uar); !ok && !qpcNoSq.is(ctx) {
+		return statusBadResErr
+	}
+	init := engine.QPInit{
+		Type: typ, Owner: q, Strict: true, Event: q.event, Execute: q.execute, Invalidate: q.invalidate,
+		RefillSend: q.refillSend, RefillRecv: q.refillRecv,
+		Cap: verbs.QPCap{MaxSendWR: engineSends, MaxRecvWR: engineRecvs, MaxSendSGE: maxSGEs, MaxInline: maxWQE},
+	}
+	if d.t.numQPs >= maxQPs {
+		return statusNoResErr
+	}
+	if st := q.attachCQs(&init); st != statusOk {
+		return st
+	}
+	if st := q.mapQueues(createQpInPas.at(c.in), &init); st != statusOk {
+		return st
+	}
+	if q.st == qpTypeQp1 {
+		init.Num = 1
+	}
+	var err error
+	if q.e, err = q.pd.CreateQP(init); err != nil {
+		q.closeQueues()
+		return statusNoResErr
+	}
+	q.num = q.e.Num()
+	if q.st == qpTypeQp0 {
+		q.num = 0
+	}
+	if !d.t.qps.put(q.num, q) {
+		d.t.destroy(q)
+		return statusNoResErr
+	}
+	d.t.numQPs++
+	createQpOutQpn.set(c.out, uint64(q.num))
+	return statusOk
+}
+
+// attachCQs finds the CQs. A QP may have only one.
+func (q *qp) attachCQs(init *engine.QPInit) status {
+	send, okSend := q.t.cqs.get(qpcCqnSnd.u32(q.context))
+	recv, okRecv := q.t.cqs.get(qpcCqnRcv.u32(q.context))
+	switch {
+	case !okSend && !okRecv:
+		return statusBadResErr
+	case !okSend:
+		send = recv
+	case !okRecv:
+		recv = send
+	}
+	init.SendCQ, init.RecvCQ = send.e, recv.e
+	return statusOk
+}
+
+// mapQueues maps the queues, or finds the SRQ.
+func (q *qp) mapQueues(pas []byte, init *engine.QPInit) status {
+	ctx, d := q.context, q.t.d
+	recvs, stride := 0, 16<<qpcLogRqStride.int(ctx)
+	switch qpcRqType.int(ctx) {
+	case rqOwn:
+		recvs = 1 << qpcLogRqSize.int(ctx)
+		init.Cap.MaxRecvSGE = min(stride/16, maxSGEs)
+	case rqSRQ:
+		s, ok := q.t.srqs.get(qpcSrqnRmpnXrqn.u32(ctx))
+		if !ok {
+			return statusBadResErr
+		}
+		q.srq, init.SRQ, init.RefillRecv = s, s.e, nil
+	case rqNone:
+	default:
+		return statusBadParamErr
+	}
+	sends := 1 << qpcLogSqSize.int(ctx)
+	if qpcNoSq.is(ctx) {
+		sends = 0
+	}
+	most := 1 << d.caps.int(capGeneral, cmdHcaCapLogMaxQpSz)
+	if recvs > most || sends > most {
+		return statusBadParamErr
+	}
+	if recvs+sends == 0 {
+		return statusOk
+	}
+	// One ring has the pages of both; it is that of the receive queue if there is one.
+	both := ring{count: uint32(recvs*stride + sends*sendBlock), stride: 1}
+	if st := d.mapRing(&both, pas, qpcLogPageSize.int(ctx), qpcPageOffset.int(ctx), qpcDbrAddr.get(ctx)); st != statusOk {
+		return st
+	}
+	q.rq, q.sq = both, both
+	q.rq.count, q.rq.stride, q.rq.mem = uint32(recvs), stride, both.mem[:recvs*stride]
+	q.sq.count, q.sq.stride, q.sq.mem = uint32(sends), sendBlock, both.mem[recvs*stride:]
+	return statusOk
+}
+
+func (q *qp) closeQueues() { q.rq.close() } // the send queue is in the same memory
+
+// destroy ends a QP that commands do not find any more.
+func (t *transport) destroy(q *qp) {
+	if q.e.Destroy() != nil { // it is attached to multicast groups
+		q.leaveGroups()
+		q.e.Destroy()
+	}
+	t.flusher.remove(q)
+	for _, ah := range q.ahs {
+		ah.Destroy()
+	}
+	q.closeQueues()
+}
+
+func (d *Device) destroyQP(c *call) status {
+	q, ok := d.t.qps.remove(destroyQpInQpn.u32(c.in))
+	if !ok {
+		return statusBadResErr
+	}
+	d.t.destroy(q)
+	d.t.numQPs--
+	return statusOk
+}
+
+// failed makes the flusher watch for receives that the guest posts from now on.
+func (q *qp) failed() {
+	if q.srq == nil {
+		q.t.flusher.add(q)
+	}
+}
+
+// delivered ends the QP if a CQ had no room for a completion.
+func (q *qp) delivered(ok bool) bool {
+	if !ok && !q.overrun.Swap(true) {
+		q.t.flusher.add(q)
+	}
+	return ok
+}
+
+// qpEvents are the types of events, by the engine's.
+var qpEvents = map[verbs.AsyncEventType]uint8{
+	verbs.EventCommEst: eventCommEst, verbs.EventSQDrained: eventSqDrained, verbs.EventQPFatal: eventWqCatasError,
+	verbs.EventQPReqErr: eventWqInvalReqError, verbs.EventQPAccessErr: eventWqAccessError,
+	verbs.EventQPLastWQEReached: eventSrqLastWqe,
+}
+
+// event raises an event of the QP (struct mlx5_eqe_qp_srq). The engine's QP is locked.
+func (q *qp) event(t verbs.AsyncEventType) {
+	if t != verbs.EventCommEst && t != verbs.EventSQDrained {
+		q.failed()
+	}
+	switch t {
+	case verbs.EventQPReqErr:
+		q.t.refused[0].Add(1)
+	case verbs.EventQPAccessErr:
+		q.t.refused[1].Add(1)
+	}
+	if typ, ok := qpEvents[t]; ok {
+		q.t.d.event(typ, 0, eventOfQueue(q.num))
+	}
+}
+
+func eventOfQueue(num uint32) []byte {
+	data := make([]byte, 28)
+	be.PutUint32(data[24:], num)
+	return data
+}
+
+// qpStates are qpc.state by the engine's state.
+var qpStates = map[verbs.QPState]int{
+	verbs.StateReset: qpStateRst, verbs.StateInit: qpStateInit, verbs.StateRTR: qpStateRtr, verbs.StateRTS: qpStateRts,
+	verbs.StateSQD: qpStateSqd, verbs.StateSQE: qpStateSqer, verbs.StateErr: qpStateErr,
+}
+
+func (d *Device) queryQP(c *call) status {
+	q, ok := d.t.qps.get(queryQpInQpn.u32(c.in))
+	if !ok {
+		return statusBadResErr
+	}
+	a := q.e.Query()
+	ctx := queryQpOutQpc.at(c.out)
+	copy(ctx, q.context)
+	qpcState.set(ctx, uint64(qpStates[a.State]))
+	qpcNextSendPsn.set(ctx, uint64(a.SQPSN))
+	qpcNextRcvPsn.set(ctx, uint64(a.RQPSN))
+	if q.sq.count > 0 {
+		qpcSwSqWqebbCounter.set(ctx, uint64(q.sq.posted(sendRecord)))
+	}
+	if q.rq.count > 0 {
+		qpcSwRqCounter.set(ctx, uint64(q.rq.posted(recvRecord)))
+	}
+	return statusOk
+}
+
+func (d *Device) attachMulticast(c *call) status {
+	q, ok := d.t.qps.get(attachToMcgInQpn.u32(c.in))
+	if !ok {
+		return statusBadResErr
+	}
+	gid := verbs.GID(attachToMcgInMulticastGid.at(c.in))
+	if c.op == opDetachFromMcg {
+		if q.e.DetachMulticast(gid) != nil {
+			return statusBadParamErr
+		}
+		q.groups = slices.DeleteFunc(q.groups, func(g verbs.GID) bool { return g == gid })
+		return statusOk
+	}
+	if q.e.AttachMulticast(gid) != nil {
+		return statusBadParamErr
+	}
+	if !slices.Contains(q.groups, gid) {
+		q.groups = append(q.groups, gid)
+	}
+	return statusOk
+}
+
+// leaveGroups detaches the QP from all multicast groups.
+func (q *qp) leaveGroups() {
+	for _, gid := range q.groups {
+		q.e.DetachMulticast(gid)
+	}
+}

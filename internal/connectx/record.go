@@ -1,0 +1,65 @@
+//go:build linux
+
+package connectx
+
+import (
+	"fmt"
+	"strings"
+)
+
+// EventKind is a kind of [Event].
+type EventKind uint8
+
+const (
+	RecordCommand  EventKind = iota // a command, when it has been executed
+	RecordDoorbell                  // a store to a page of doorbells
+	RecordWQE                       // a send request, as it is when its doorbell rings
+	RecordCQE                       // a completion, as the driver finds it
+	RecordEQE                       // an event, as the driver finds it
+	RecordReset                     // a function level reset
+)
+
+func (k EventKind) String() string {
+	return [...]string{"command", "doorbell", "wqe", "cqe", "eqe", "reset"}[k]
+}
+
+// Event is something that happens between the driver and the adapter, for [Config].Record. In and Out are
+// valid during the call.
+type Event struct {
+	Kind   EventKind
+	Number uint32 // opcode of a command, UAR of a doorbell, number of the queue
+	Offset int    // of a doorbell in its page, of an entry in its queue
+	Status uint8  // of a command
+	In     []byte // of a command, what has been stored, or the entry
+	Out    []byte // of a command
+}
+
+// String returns the event on a line, with at most 256 bytes of In and Out each.
+func (e Event) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v %#x", e.Kind, e.Number)
+	if e.Kind == RecordCommand {
+		fmt.Fprintf(&b, " %s", opNames[uint16(e.Number)])
+	} else {
+		fmt.Fprintf(&b, " +%#x", e.Offset)
+	}
+	if e.Status != 0 {
+		fmt.Fprintf(&b, " status %#x", e.Status)
+	}
+	for _, part := range []struct {
+		name string
+		data []byte
+	}{{"in", e.In}, {"out", e.Out}} {
+		if len(part.data) > 0 {
+			fmt.Fprintf(&b, " %s %d %x", part.name, len(part.data), part.data[:min(len(part.data), 256)])
+		}
+	}
+	return b.String()
+}
+
+// record gives an event to the configuration's function.
+func (d *Device) record(e Event) {
+	if d.cfg.Record != nil {
+		d.cfg.Record(e)
+	}
+}

@@ -1,0 +1,264 @@
+//go:build linux
+
+package connectx
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/engine"
+	"github.com/goverbs/verbs/internal/vfiouser"
+)
+
+// transport is the RDMA half of the adapter: memory keys, CQs, QPs and SRQs, which engine executes.
+//
+// The engine reads the guest's queues through refillSend and refillRecv and hands completions to
+// deliver, with its locks held: that of the QP and, for an SRQ, that too. These functions take
+// cq.mu and then eq.mu, and the locks of tables. So no lock of this package is held while the
+// engine is called; a table's is held for the table alone. What a doorbell needs of a QP belongs to
+// the engine's lock of the QP, as the functions that use it are called with that.
+type transport struct {
+	d     *Device
+	eng   *engine.Device
+	umrPD *engine.PD // of QPs for UMR requests
+
+	numQPs   int          // of commands alone, as numRecvs
+	numRecvs int          // entries of SRQs
+	xlt      atomic.Int64 // bytes of translation entries
+
+	mkeys objects[*mkey]
+	cqs   objects[*cq]
+	qps   objects[*qp]
+	srqs  objects[*srq]
+
+	failures  [2]failures      // of requests and receives
+	refused   [2]atomic.Uint64 // requests of peers that no receive completes with: invalid, and without rights
+	overflows atomic.Uint64    // of CQs
+
+	allMu   sync.Mutex
+	all     *vfiouser.View // all memory of the guest, for physical keys; made when needed
+	gidTurn atomic.Uint32  // changes with the GIDs, of which address handles are made
+	flusher flusher
+}
+
+// transportCommands are the commands of mkeys, CQs, QPs and SRQs.
+var transportCommands = func() map[uint16]func(*Device, *call) status {
+	all := map[uint16]func(*Device, *call) status{}
+	for _, m := range []map[uint16]func(*Device, *call) status{mkeyCommands, cqCommands, qpCommands, srqCommands} {
+		maps.Copy(all, m)
+	}
+	return all
+}()
+
+func newTransport(d *Device) (*transport, error) {
+	cfg := engine.Config{Name: d.cfg.Name, NodeGUID: verbs.GUID{}, Network: d.cfg.Network, MTU: 5}
+	be.PutUint64(cfg.NodeGUID[:], d.port.guid)
+	eng, err := engine.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	t := &transport{d: d, eng: eng}
+	if t.umrPD, err = eng.AllocPD(); err != nil {
+		eng.Close()
+		return nil, err
+	}
+	if d.cfg.InfiniBand {
+		if err := eng.SetGID(0, lidAddr(d.cfg.lid())); err != nil {
+			eng.Close()
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// reset destroys all objects, of which PDs come after. No command is being executed.
+func (t *transport) reset() {
+	for _, q := range t.qps.clear() {
+		t.destroy(q)
+	}
+	t.numQPs, t.numRecvs = 0, 0
+	for _, s := range t.srqs.clear() {
+		s.e.Destroy()
+		s.ring.close()
+	}
+	for _, c := range t.cqs.clear() {
+		c.e.Destroy()
+		c.close()
+	}
+	for _, k := range t.mkeys.clear() {
+		k.mu.Lock()
+		t.end(k)
+		k.mu.Unlock()
+	}
+	if t.all != nil {
+		t.all.Close()
+		t.all = nil
+	}
+	if !t.d.cfg.InfiniBand {
+		for _, g := range t.eng.GIDs() {
+			t.eng.SetGID(g.Index, netip.Addr{})
+		}
+	}
+}
+
+// close ends the engine. It is called once, after reset.
+func (t *transport) close() error {
+	t.flusher.end()
+	return t.eng.Close()
+}
+
+// setAddress sets GID i to that of a struct roce_addr_layout, or removes it if that is zero.
+func (t *transport) setAddress(i int, addr []byte) status {
+	const roceV2 = 2
+	a := netip.AddrFrom16([16]byte(roceAddrLayoutSourceL3Address.at(addr))).Unmap()
+	if a.IsUnspecified() || a == netip.IPv4Unspecified() || roceAddrLayoutRoceVersion.get(addr) != roceV2 {
+		a = netip.Addr{}
+	}
+	t.gidTurn.Add(1)
+	// A network that needs the zone of a link-local address goes without this GID.
+	if err := t.eng.SetGID(i, a); err != nil && !a.IsLinkLocalUnicast() {
+		return statusBadParamErr
+	}
+	return statusOk
+}
+
+// lidAddr is the address that the engine has for a LID. InfiniBand's packets go over the same
+// networks as those of RoCE v2.
+func lidAddr(lid uint16) netip.Addr {
+	b := [16]byte{0: 0xfd, 1: 0x1b, 14: byte(lid >> 8), 15: byte(lid)}
+	return netip.AddrFrom16(b)
+}
+
+// addressVector returns the path to a GID or, on InfiniBand, to a LID.
+func (t *transport) addressVector(gid []byte, lid uint16, index, tclass, hops uint8) verbs.AddressVector {
+	av := verbs.AddressVector{Global: true, Port: 1, SGIDIndex: index, TrafficClass: tclass, HopLimit: hops, DGID: verbs.GID(gid)}
+	if t.d.cfg.InfiniBand {
+		av.SGIDIndex, av.DGID = 0, lidAddr(lid).As16()
+	}
+	return av
+}
+
+// ring is a queue in the guest's memory with its doorbell record: mapped at an offset, as entries of
+// a size and number that are powers of two.
+type ring struct {
+	view, record *vfiouser.View
+	mem          []byte // of the entries
+	start        int    // of mem in view
+	recordOff    int
+	count        uint32
+	stride       int
+}
+
+// mapRing maps a ring of count entries of stride bytes from a list of pages. The offset within the
+// first page has units of 1/64 of it.
+func (d *Device) mapRing(r *ring, list []byte, logPage, offset int, record uint64) status {
+	shift := 12 + logPage
+	if shift > 30 {
+		return statusBadParamErr
+	}
+	start := offset << shift / 64
+	size := int(r.count) * r.stride
+	var st status
+	if r.view, st = d.pages(list, (start+size+1<<shift-1)>>shift, shift, 0); st != statusOk {
+		return st
+	}
+	r.start, r.mem = start, r.view.Bytes()[start:start+size]
+	if start%16 != 0 {
+		st = statusBadParamErr
+	} else {
+		r.record, r.recordOff, st = d.doorbellRecord(record)
+	}
+	if st != statusOk {
+		r.close()
+	}
+	return st
+}
+
+func (r *ring) close() {
+	for _, v := range []*vfiouser.View{r.view, r.record} {
+		if v != nil {
+			v.Close()
+		}
+	}
+	r.view, r.record, r.mem = nil, nil, nil
+}
+
+// at returns entry i modulo the number of entries.
+func (r *ring) at(i uint32) []byte {
+	o := int(i&(r.count-1)) * r.stride
+	return r.mem[o : o+r.stride]
+}
+
+// posted returns word n of the doorbell record.
+func (r *ring) posted(n int) uint32 { return bigEndian(r.record.Word(r.recordOff + 4*n).Load()) }
+
+// flusher flushes receives that the guest posts to QPs in the error state: a receive has no
+// doorbell. It runs while there are such QPs.
+type flusher struct {
+	mu      sync.Mutex
+	qps     map[*qp]struct{}
+	running bool
+	ended   bool
+	done    sync.WaitGroup
+}
+
+const flushInterval = 2 * time.Millisecond
+
+// add makes the flusher watch a QP. It may be called with locks of the engine held.
+func (f *flusher) add(q *qp) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ended {
+		return
+	}
+	if f.qps == nil {
+		f.qps = map[*qp]struct{}{}
+	}
+	f.qps[q] = struct{}{}
+	if !f.running {
+		f.running = true
+		f.done.Go(f.run)
+	}
+}
+
+func (f *flusher) remove(q *qp) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.qps, q)
+}
+
+func (f *flusher) end() {
+	f.mu.Lock()
+	f.ended = true
+	clear(f.qps)
+	f.mu.Unlock()
+	f.done.Wait()
+}
+
+func (f *flusher) run() {
+	for {
+		time.Sleep(flushInterval)
+		f.mu.Lock()
+		if len(f.qps) == 0 {
+			f.running = false
+			f.mu.Unlock()
+			return
+		}
+		list := slices.Collect(maps.Keys(f.qps))
+		f.mu.Unlock()
+		for _, q := range list {
+			if q.overrun.Load() {
+				q.e.Modify(&verbs.QPAttr{State: verbs.StateErr}, verbs.MaskState)
+			}
+			q.e.Doorbell()
+			if q.e.Query().State != verbs.StateErr {
+				f.remove(q)
+			}
+		}
+	}
+}

@@ -1,0 +1,780 @@
+//go:build linux
+
+package connectx
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+const update = wqeCtrlCqUpdate
+
+func fillPattern(b []byte, seed int) {
+	for i := range b {
+		b[i] = byte(i*7 + i>>8 + seed)
+	}
+}
+
+// TestSendRequests executes requests of all kinds and compares both entries, byte by byte, and the
+// memory.
+func TestSendRequests(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	x, y := pair(m, m, qpTypeRc)
+	src, dst := m.next, m.next+pageBytes
+	m.next += 2 * pageBytes
+	data, got := m.bytes(src, pageBytes), m.bytes(dst, pageBytes)
+	sge := func(off, n int) []byte { return seg(n, m.key, src+uint64(off)) }
+	at := func(off int) []byte { return remoteSeg(dst+uint64(off), m.key) }
+	long := make([]byte, 972) // with 16 bytes of control and 16 of remote address: a WQE of 1008 bytes
+	fillPattern(long, 5)
+	for _, tt := range []struct {
+		name    string
+		opcode  byte
+		flags   byte
+		imm     uint32
+		segs    [][]byte
+		recvOp  byte // 0: takes no receive
+		size    uint32
+		sendLen uint32
+		check   func() bool
+	}{
+		{"SEND", opcodeSend, update, 0, [][]byte{sge(0, 100)}, cqeSend, 100, 100, func() bool { return bytes.Equal(got[:100], data[:100]) }},
+		{"SEND of nothing", opcodeSend, update, 0, nil, cqeSend, 0, 0, nil},
+		{"SEND with immediate", opcodeSendImm, update | wqeCtrlSolicited, 0x12345678, [][]byte{sge(1, 7), sge(50, 60)}, cqeSendImm, 67, 67, func() bool {
+			return bytes.Equal(got[:7], data[1:8]) && bytes.Equal(got[7:67], data[50:110])
+		}},
+		{"SEND of inline data", opcodeSend, update, 0, [][]byte{inlineSeg([]byte("inline data"))}, cqeSend, 11, 11, func() bool { return string(got[:11]) == "inline data" }},
+		{"SEND of 972 inline bytes", opcodeSend, update, 0, [][]byte{inlineSeg(long)}, cqeSend, 972, 972, func() bool { return bytes.Equal(got[:972], long) }},
+		{"WRITE", opcodeRdmaWrite, update, 0, [][]byte{at(5), sge(3, 2000)}, 0, 0, 2000, func() bool { return bytes.Equal(got[5:2005], data[3:2003]) }},
+		{"WRITE of 972 inline bytes", opcodeRdmaWrite, update, 0, [][]byte{at(100), inlineSeg(long)}, 0, 0, 972, func() bool { return bytes.Equal(got[100:1072], long) }},
+		{"WRITE with immediate", opcodeRdmaWriteImm, update, 9, [][]byte{at(0), sge(0, 4000)}, cqeWriteImm, 4000, 4000, func() bool { return bytes.Equal(got[:4000], data[:4000]) }},
+		{"READ", opcodeRdmaRead, update | fenceFence, 0, [][]byte{remoteSeg(src, m.key), seg(10, m.key, dst), seg(3000, m.key, dst+50)}, 0, 0, 3010, func() bool {
+			return bytes.Equal(got[:10], data[:10]) && bytes.Equal(got[50:3050], data[10:3010])
+		}},
+		{"compare and swap", opcodeAtomicCs, update, 0, [][]byte{at(0), be.AppendUint64(be.AppendUint64(nil, 77), 0), seg(8, m.key, dst+8)}, 0, 0, 8, func() bool {
+			return le.Uint64(got) == 77 && le.Uint64(got[8:]) == 0
+		}},
+		{"fetch and add", opcodeAtomicFa, update, 0, [][]byte{at(0), be.AppendUint64(be.AppendUint64(nil, 3), 0), seg(8, m.key, dst+8)}, 0, 0, 8, func() bool {
+			return le.Uint64(got) == 3 && le.Uint64(got[8:]) == 0
+		}},
+		{"NOP", opcodeNop, update, 0, nil, 0, 0, 0, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m.t, x.m.t = t, t
+			defer func(t testing.TB) { m.t = t }(m.t)
+			fillPattern(data, len(tt.name))
+			clear(got)
+			if tt.recvOp != 0 {
+				y.postRecv(seg(50, m.key, dst), seg(4000, m.key, dst+50))
+			}
+			counter := x.pi
+			x.post(tt.opcode, tt.flags, tt.imm, tt.segs...)
+			e := x.send.expect(cqeRequest, counter, 0)
+			var want cqe
+			be.PutUint32(want[cqeUserIndex:], 0x1234)
+			be.PutUint32(want[cqeByteCount:], tt.sendLen)
+			copy(want[cqeTime:cqeTime+8], e[cqeTime:])
+			be.PutUint32(want[cqeOpQPN:], uint32(tt.opcode)<<24|x.num)
+			be.PutUint16(want[cqeCounter:], counter)
+			want[cqeOpOwn] = cqeRequest<<4 | byte((x.send.ci-1)>>6&1)
+			if e != want {
+				t.Errorf("entry of the request\n% x, want\n% x", e, want)
+			}
+			if tt.recvOp != 0 {
+				e := y.recv.expect(tt.recvOp, y.rpi-1, 0)
+				var want cqe
+				be.PutUint32(want[cqeFlagsRQPN:], 1<<28|cqeRoceL3HeaderTypeIpv4<<24)
+				be.PutUint32(want[cqeUserIndex:], 0x1234)
+				be.PutUint32(want[cqeImm:], tt.imm)
+				be.PutUint32(want[cqeByteCount:], tt.size)
+				copy(want[cqeTime:cqeTime+8], e[cqeTime:])
+				be.PutUint32(want[cqeOpQPN:], y.num)
+				be.PutUint16(want[cqeCounter:], y.rpi-1)
+				want[cqeOpOwn] = tt.recvOp<<4 | byte((y.recv.ci-1)>>6&1)
+				if tt.flags&wqeCtrlSolicited != 0 {
+					want[cqeOpOwn] |= 2
+				}
+				if e != want {
+					t.Errorf("entry of the receive\n% x, want\n% x", e, want)
+				}
+			}
+			if tt.check != nil && !tt.check() {
+				t.Errorf("memory % x...", got[:64])
+			}
+		})
+	}
+	// Without CQ_UPDATE there is no entry.
+	x.put(opcodeRdmaWrite, 0, 0, at(0), sge(0, 8))
+	counter := x.pi
+	x.post(opcodeNop, update, 0)
+	x.send.expect(cqeRequest, counter, 0)
+	x.send.empty()
+	y.recv.empty()
+}
+
+// TestBadSendRequests posts what hardware refuses, each to a new pair, with a request behind it that
+// is flushed.
+func TestBadSendRequests(t *testing.T) {
+	const (
+		lenErr, opErr, protErr, flushErr = 0x01, 0x02, 0x04, 0x05
+		invReq, access, remOp            = 0x12, 0x13, 0x14
+	)
+	for _, tt := range []struct {
+		name     string
+		st       int
+		post     func(x *testQP, m *machine)
+		syndrome byte
+		peer     byte // syndrome of the peer's receive; 0: none
+	}{
+		{"opcode", qpTypeRc, func(x *testQP, m *machine) { x.put(0x3f, 0, 0) }, opErr, 0},
+		{"LSO", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeLso, 0, 0) }, opErr, 0},
+		{"modifier", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeSend, 0, 0); x.ctrl()[0] = 1 }, opErr, 0},
+		{"index", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeSend, 0, 0); x.ctrl()[2]++ }, opErr, 0},
+		{"QP", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeSend, 0, 0); x.ctrl()[6]++ }, opErr, 0},
+		{"reserved bits of the size", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeSend, 0, 0); x.ctrl()[7] |= 0x80 }, opErr, 0},
+		{"reserved flags", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeSend, 1, 0) }, opErr, 0},
+		{"half a remote address", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeRdmaWrite, 0, 0) }, opErr, 0},
+		{"half an atomic", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeAtomicFa, 0, 0, remoteSeg(base, m.key)) }, opErr, 0},
+		{"atomic of 4 bytes", qpTypeRc, func(x *testQP, m *machine) {
+			x.put(opcodeAtomicFa, 0, 0, remoteSeg(base, m.key), make([]byte, 16), seg(4, m.key, base))
+		}, opErr, 0},
+		{"inline data beyond the request", qpTypeRc, func(x *testQP, m *machine) {
+			x.put(opcodeSend, 0, 0, be.AppendUint32(nil, 13|inlineBit), make([]byte, 12))
+		}, opErr, 0},
+		{"inline READ", qpTypeRc, func(x *testQP, m *machine) {
+			x.put(opcodeRdmaRead, 0, 0, remoteSeg(base, m.key), inlineSeg(make([]byte, 8)))
+		}, opErr, 0},
+		{"READ on UC", qpTypeUc, func(x *testQP, m *machine) {
+			x.put(opcodeRdmaRead, 0, 0, remoteSeg(base, m.key), seg(8, m.key, base))
+		}, opErr, 0},
+		{"local key", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeSend, 0, 0, seg(8, m.key^1, base)) }, protErr, 0},
+		{"local address", qpTypeRc, func(x *testQP, m *machine) {
+			x.put(opcodeSend, 0, 0, seg(8, m.key, base+uint64(len(m.mem))-7))
+		}, protErr, 0},
+		{"length of 0, which means 2 GiB", qpTypeRc, func(x *testQP, m *machine) {
+			x.put(opcodeSend, 0, 0, seg(0, m.key, base+uint64(len(m.mem))-8))
+		}, protErr, 0},
+		{"remote key", qpTypeRc, func(x *testQP, m *machine) {
+			x.put(opcodeRdmaWrite, 0, 0, remoteSeg(base, m.key^1), seg(8, m.key, base))
+		}, access, 0},
+		{"remote address", qpTypeRc, func(x *testQP, m *machine) {
+			x.put(opcodeRdmaRead, 0, 0, remoteSeg(base-1, m.key), seg(8, m.key, base))
+		}, access, 0},
+		{"message longer than the receive", qpTypeRc, func(x *testQP, m *machine) { x.put(opcodeSend, 0, 0, seg(101, m.key, base)) }, invReq, lenErr},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := newMachine(t, newHub(), 1)
+			x, y := pair(m, m, tt.st)
+			if tt.peer != 0 {
+				y.postRecv(seg(100, m.key, base))
+			}
+			tt.post(x, m)
+			next := x.pi
+			x.post(opcodeSend, 0, 0)
+			e := x.send.expect(cqeRequestError, 0, tt.syndrome)
+			if n := be.Uint32(e[cqeOpQPN:]) & indexMask; n != x.num {
+				t.Errorf("error of QP %#x", n)
+			}
+			x.send.expect(cqeRequestError, next, flushErr)
+			if tt.peer != 0 {
+				y.recv.expect(cqeReceiveError, 0, tt.peer)
+			}
+			want := qpStateErr
+			if tt.st == qpTypeUc {
+				want = qpStateSqer
+			}
+			if _, qpc := x.query(); qpcState.int(qpc) != want {
+				t.Errorf("state %d, want %d", qpcState.int(qpc), want)
+			}
+		})
+	}
+	t.Run("size 0", func(t *testing.T) { // what follows cannot be found
+		m := newMachine(t, newHub(), 1)
+		x, _ := pair(m, m, qpTypeRc)
+		x.put(opcodeSend, 0, 0)
+		x.ctrl()[7] = 0
+		x.post(opcodeSend, 0, 0)
+		x.send.expect(cqeRequestError, 0, opErr)
+		x.send.empty()
+	})
+	t.Run("size beyond what is posted", func(t *testing.T) {
+		m := newMachine(t, newHub(), 1)
+		x, _ := pair(m, m, qpTypeRc)
+		x.put(opcodeSend, 0, 0)
+		x.ctrl()[7] = 5
+		x.ring()
+		x.send.expect(cqeRequestError, 0, opErr)
+	})
+	t.Run("more than the queue holds", func(t *testing.T) {
+		m := newMachine(t, newHub(), 1)
+		x, _ := pair(m, m, qpTypeRc)
+		x.put(opcodeNop, update, 0)
+		x.pi += 16
+		x.ring()
+		x.send.expect(cqeRequestError, 0, opErr)
+		x.send.empty()
+	})
+}
+
+// TestSendQueueErrorState fails a request of QPs without acknowledgements, and goes on behind it.
+func TestSendQueueErrorState(t *testing.T) {
+	for _, st := range []int{qpTypeUc, qpTypeUd} {
+		m := newMachine(t, newHub(), 1)
+		x, y := pair(m, m, st)
+		av := make([]byte, avSize)
+		be.PutUint32(av[avQKey:], testQKey)
+		be.PutUint32(av[avQPN:], 1<<31|y.num)
+		be.PutUint32(av[avGRHFlow:], 1<<30)
+		gid := m.addr().As16()
+		copy(av[avGID:], gid[:])
+		if st == qpTypeUc {
+			av = nil
+		}
+		state := func(want int) {
+			t.Helper()
+			if _, qpc := x.query(); qpcState.int(qpc) != want {
+				t.Errorf("type %d: state %d, want %d", st, qpcState.int(qpc), want)
+			}
+		}
+		if st := x.modify(opSqerr2rtsQp, nil); st != statusBadQpStateErr {
+			t.Errorf("SQERR2RTS in RTS: status %#x", st)
+		}
+		for i := range uint16(3) { // around the ring
+			bad := x.pi
+			x.post(opcodeSend, 0, 0, av, seg(8, m.key^1, base))
+			x.send.expect(cqeRequestError, bad, 0x04)
+			state(qpStateSqer)
+			flushed := x.pi
+			x.post(opcodeSend, 0, 0, av, seg(8, m.key, base))
+			x.send.expect(cqeRequestError, flushed, 0x05)
+			x.mustModify(opSqerr2rtsQp, func(in, ctx []byte) {
+				if st == qpTypeUd {
+					rst2initQpInOptParamMask.set(in, optparQKey)
+					qpcQKey.set(ctx, testQKey)
+				}
+			})
+			state(qpStateRts)
+			y.postRecv(seg(100, m.key, base))
+			good := x.pi
+			x.post(opcodeSend, update, 0, av, seg(8, m.key, base))
+			x.send.expect(cqeRequest, good, 0)
+			y.recv.expect(cqeSend, i, 0)
+		}
+	}
+}
+
+// ctrl returns the control segment of the last request, of one block.
+func (q *testQP) ctrl() []byte {
+	return q.mem.at(testStride<<q.logRecv+int(q.pi-1)&(1<<q.logSend-1)*sendBlock, 16)
+}
+
+func (q *testQP) query() (out, qpc []byte) {
+	q.m.t.Helper()
+	out, _ = q.m.mustRun(opQueryQp, 0, func(in []byte) { queryQpInQpn.set(in, uint64(q.num)) })
+	return out, queryQpOutQpc.at(out)
+}
+
+func TestRequestsGoAroundTheRing(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	x, y := pair(m, m, qpTypeRc)
+	buf := m.next
+	m.next += pageBytes
+	for i := range 100 { // sizes of 1 to 5 blocks, at each place of the ring
+		data := make([]byte, i*3)
+		fillPattern(data, i)
+		y.postRecv(seg(pageBytes, m.key, buf))
+		counter := x.pi
+		x.post(opcodeSend, update, 0, inlineSeg(data))
+		x.send.expect(cqeRequest, counter, 0)
+		if e := y.recv.expect(cqeSend, uint16(i), 0); be.Uint32(e[cqeByteCount:]) != uint32(len(data)) || !bytes.Equal(m.bytes(buf, len(data)), data) {
+			t.Fatalf("message %d of %d bytes: entry % x", i, len(data), e)
+		}
+	}
+}
+
+func TestDatagrams(t *testing.T) {
+	for _, six := range []bool{false, true} {
+		for _, st := range []int{qpTypeUd, qpTypeQp1} {
+			t.Run(fmt.Sprintf("type %d IPv6 %v", st, six), func(t *testing.T) {
+				h := newHub()
+				a, b := newMachine(t, h, 1), newMachine(t, h, 2)
+				l3 := uint32(cqeRoceL3HeaderTypeIpv4)
+				index := 0
+				to := b.addr()
+				if six {
+					l3, index = cqeRoceL3HeaderTypeIpv6, 5
+					a.setAddress(5, netip.MustParseAddr("fd00::1"))
+					to = netip.MustParseAddr("fd00::2")
+					b.setAddress(7, to)
+				}
+				x, y := a.createQP(st, a.createCQ(4, 64), a.createCQ(4, 64)), b.createQP(st, b.createCQ(4, 64), b.createCQ(4, 64))
+				x.connect(0, to)
+				y.connect(0, a.addr())
+				buf := b.next
+				y.postRecv(seg(200, b.key, buf))
+				av := make([]byte, avSize)
+				be.PutUint32(av[avQKey:], testQKey)
+				be.PutUint32(av[avQPN:], 1<<31|y.num)
+				if st == qpTypeQp1 {
+					be.PutUint32(av[avQKey:], 1<<31) // the QP's own
+				}
+				av[avTClass], av[avHops] = 0x40, 64
+				be.PutUint32(av[avGRHFlow:], 1<<30|uint32(index)<<20)
+				gid := to.As16()
+				copy(av[avGID:], gid[:])
+				x.post(opcodeSend, update, 0, av, inlineSeg([]byte("datagram")))
+				x.send.expect(cqeRequest, 0, 0)
+				e := y.recv.expect(cqeSend, 0, 0)
+				if flags := be.Uint32(e[cqeFlagsRQPN:]); flags != 1<<28|l3<<24|x.num {
+					t.Errorf("flags %#x", flags)
+				}
+				if n := be.Uint32(e[cqeByteCount:]); n != 48 || string(b.bytes(buf+40, 8)) != "datagram" {
+					t.Errorf("%d bytes, %q", n, b.bytes(buf+40, 8))
+				}
+				if pkey := be.Uint32(e[cqeImm:]); st == qpTypeQp1 && (pkey != defaultPKey || y.num != 1) {
+					t.Errorf("QP %d: P_Key %#x", y.num, pkey)
+				}
+				// The GID goes, and with it the path that is kept.
+				a.setAddress(index, netip.Addr{})
+				counter := x.pi
+				x.post(opcodeSend, update, 0, av, inlineSeg([]byte("datagram")))
+				x.send.expect(cqeRequestError, counter, 0x02)
+			})
+		}
+	}
+}
+
+func TestDatagramsToAGroup(t *testing.T) {
+	h := newHub()
+	a, b := newMachine(t, h, 1), newMachine(t, h, 2)
+	x, y := a.createQP(qpTypeUd, a.createCQ(4, 64), a.createCQ(4, 64)), b.createQP(qpTypeUd, b.createCQ(4, 64), b.createCQ(4, 64))
+	x.connect(0, b.addr())
+	y.connect(0, a.addr())
+	group := netip.MustParseAddr("239.1.1.1").As16()
+	attach := func(op uint16) status {
+		_, st := b.run(op, 0, func(in []byte) {
+			attachToMcgInQpn.set(in, uint64(y.num))
+			copy(attachToMcgInMulticastGid.at(in), group[:])
+		})
+		return st
+	}
+	if st := attach(opAttachToMcg); st != statusOk {
+		t.Fatalf("attach: status %#x", st)
+	}
+	buf := b.next
+	y.postRecv(seg(200, b.key, buf))
+	av := make([]byte, avSize)
+	be.PutUint32(av[avQKey:], testQKey)
+	be.PutUint32(av[avQPN:], 1<<31|0xffffff)
+	be.PutUint32(av[avGRHFlow:], 1<<30)
+	copy(av[avGID:], group[:])
+	x.post(opcodeSend, update, 0, av, inlineSeg([]byte("all")))
+	y.recv.expect(cqeSend, 0, 0)
+	if st := attach(opDetachFromMcg); st != statusOk {
+		t.Errorf("detach: status %#x", st)
+	}
+	if st := attach(opDetachFromMcg); st != statusBadParamErr {
+		t.Errorf("detach again: status %#x", st)
+	}
+	attach(opAttachToMcg) // destroyed with the QP
+	b.mustRun(opDestroyQp, 0, func(in []byte) { destroyQpInQpn.set(in, uint64(y.num)) })
+}
+
+func TestReceivesPostedToAFailedQPAreFlushed(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	x, y := pair(m, m, qpTypeRc)
+	y.postRecv()
+	y.mustModify(op2errQp, nil)
+	y.recv.expect(cqeReceiveError, 0, 0x05)
+	for i := range uint16(3) { // nothing tells the device
+		y.postRecv(seg(8, m.key, base))
+		y.recv.expect(cqeReceiveError, 1+i, 0x05)
+	}
+	// One that fails on its own.
+	x.postRecv()
+	x.post(0x3f, 0, 0)
+	x.recv.expect(cqeReceiveError, 0, 0x05)
+	x.postRecv()
+	x.recv.expect(cqeReceiveError, 1, 0x05)
+	// After reset, counters begin at 0 again.
+	for _, q := range []*testQP{x, y} {
+		q.mustModify(op2rstQp, nil)
+		q.pi, q.rpi = 0, 0
+		clear(q.record.at(0, 8))
+		q.send.drain()
+	}
+	x.connect(y.num, m.addr())
+	y.connect(x.num, m.addr())
+	y.postRecv(seg(8, m.key, base))
+	x.post(opcodeSend, update, 0, inlineSeg([]byte("x")))
+	x.send.expect(cqeRequest, 0, 0)
+	y.recv.expect(cqeSend, 0, 0)
+}
+
+func (q *testCQ) drain() {
+	for ok := true; ok; {
+		_, ok = q.poll()
+	}
+}
+
+func TestQueryQP(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	x, y := pair(m, m, qpTypeRc)
+	for range 3 {
+		y.postRecv(seg(8, m.key, base))
+		x.post(opcodeSend, update, 0, inlineSeg([]byte("x")))
+	}
+	_, qpc := x.query()
+	path := qpcPrimaryAddressPath.at(qpc)
+	gid := m.addr().As16()
+	for _, f := range []struct {
+		name string
+		f    field
+		b    []byte
+		want uint64
+	}{
+		{"state", qpcState, qpc, qpStateRts}, {"st", qpcSt, qpc, qpTypeRc}, {"mtu", qpcMtu, qpc, 3}, {"remote_qpn", qpcRemoteQpn, qpc, uint64(y.num)},
+		{"next_send_psn", qpcNextSendPsn, qpc, 0xfffff3}, {"next_rcv_psn", qpcNextRcvPsn, qpc, 0xfffff0},
+		{"rre", qpcRre, qpc, 1}, {"rwe", qpcRwe, qpc, 1}, {"rae", qpcRae, qpc, 1}, {"log_rra_max", qpcLogRraMax, qpc, 2}, {"log_sra_max", qpcLogSraMax, qpc, 2},
+		{"min_rnr_nak", qpcMinRnrNak, qpc, 1}, {"retry_count", qpcRetryCount, qpc, 7}, {"rnr_retry", qpcRnrRetry, qpc, 7},
+		{"ack_timeout", adsAckTimeout, path, 10}, {"hop_limit", adsHopLimit, path, 64}, {"vhca_port_num", adsVhcaPortNum, path, 1}, {"grh", adsGrh, path, 1},
+		{"q_key", qpcQKey, qpc, testQKey}, {"pd", qpcPd, qpc, uint64(m.pd)}, {"cqn_snd", qpcCqnSnd, qpc, uint64(x.send.num)}, {"user_index", qpcUserIndex, qpc, 0x1234},
+		{"sw_sq_wqebb_counter", qpcSwSqWqebbCounter, qpc, 3}, {"sw_rq_counter", qpcSwRqCounter, qpc, 0},
+	} {
+		if got := f.f.get(f.b); got != f.want {
+			t.Errorf("%s: %#x, want %#x", f.name, got, f.want)
+		}
+	}
+	if !bytes.Equal(adsRgidRip.at(path), gid[:]) {
+		t.Errorf("rgid % x", adsRgidRip.at(path))
+	}
+	// RTS2RTS changes what the mask names, and nothing else.
+	x.mustModify(opRts2rtsQp, func(in, ctx []byte) {
+		rst2initQpInOptParamMask.set(in, optparRwe|optparRnrTimeout)
+		qpcMinRnrNak.set(ctx, 9)
+		qpcRre.set(ctx, 0)
+		qpcQKey.set(ctx, 7)
+	})
+	_, qpc = x.query()
+	if qpcMinRnrNak.get(qpc) != 9 || qpcRwe.is(qpc) || !qpcRre.is(qpc) || qpcQKey.get(qpc) != testQKey {
+		t.Errorf("after RTS2RTS: % x", qpc)
+	}
+}
+
+func TestSharedReceives(t *testing.T) {
+	for _, rmp := range []bool{false, true} {
+		t.Run(fmt.Sprintf("RMP %v", rmp), func(t *testing.T) {
+			m := newMachine(t, newHub(), 1)
+			s := m.createSRQ(rmp)
+			scq, rcq := m.createCQ(6, 64), m.createCQ(6, 64)
+			x := m.createQP(qpTypeRc, scq, rcq)
+			y := m.createQP(qpTypeRc, scq, rcq, func(ctx []byte) {
+				qpcRqType.set(ctx, rqSRQ)
+				qpcSrqnRmpnXrqn.set(ctx, uint64(s.num))
+			})
+			y.logRecv = -20 // its send queue is at the start; it sends nothing
+			x.connect(y.num, m.addr())
+			y.connect(x.num, m.addr())
+			buf := m.next
+			for i := range 6 {
+				s.post(seg(64, m.key, buf+uint64(i)*64))
+			}
+			s.arm(4, statusOk)
+			s.arm(17, statusBadParamErr)
+			order := []uint16{0, 1, 2, 3, 4, 5}
+			for i, index := range order {
+				x.post(opcodeSend, 0, 0, inlineSeg([]byte{byte(i), 1}))
+				rcq.expect(cqeSend, index, 0)
+				if b := m.bytes(buf+uint64(i)*64, 1)[0]; b != byte(i) {
+					t.Errorf("receive %d has the message %d", i, b)
+				}
+				if i == 2 { // 3 are left
+					m.expectEvent(eventSrqRqLimit, s.num)
+				}
+			}
+			m.expectEventOrNone(eventCommEst)
+			// Entries come back in another order, and the list goes through them.
+			for _, i := range []int{3, 1, 5} {
+				s.free(i)
+			}
+			for i := range 10 + 3 {
+				s.post(seg(64, m.key, buf+uint64(i)*64))
+			}
+			for _, want := range []uint16{6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 3, 1, 5} {
+				x.post(opcodeSend, 0, 0, inlineSeg([]byte("x")))
+				rcq.expect(cqeSend, want, 0)
+			}
+			if st := s.destroy(); st != statusResBusy {
+				t.Errorf("destroyed in use: status %#x", st)
+			}
+			m.mustRun(opDestroyQp, 0, func(in []byte) { destroyQpInQpn.set(in, uint64(y.num)) })
+			if st := s.destroy(); st != statusOk {
+				t.Errorf("destroyed: status %#x", st)
+			}
+		})
+	}
+}
+
+// expectEventOrNone takes events of a type.
+func (m *machine) expectEventOrNone(typ uint8) {
+	m.t.Helper()
+	for {
+		got, data, ok := m.event()
+		if !ok {
+			return
+		}
+		if got != typ {
+			m.t.Fatalf("event %#x: %x", got, data)
+		}
+	}
+}
+
+// testSRQ is an SRQ of 16 entries as a driver has it.
+type testSRQ struct {
+	m          *machine
+	rmp        bool
+	num        uint32
+	mem        buffer
+	record     buffer
+	head, tail int
+	posted     uint16
+}
+
+func (m *machine) createSRQ(rmp bool) *testSRQ {
+	s := &testSRQ{m: m, rmp: rmp, mem: m.alloc(testStride * 16), record: m.alloc(8), tail: 15}
+	for i := range 16 {
+		be.PutUint16(s.mem.at(i*testStride+2, 2), uint16(i+1)&15)
+	}
+	if rmp {
+		out, _ := m.mustRun(opCreateRmp, 0, func(in []byte) {
+			ctx := createRmpInCtx.at(in)
+			rmpcState.set(ctx, rmpReady)
+			wq := rmpcWq.at(ctx)
+			wqLogWqSz.set(wq, 4)
+			wqLogWqStride.set(wq, 6)
+			wqPd.set(wq, uint64(m.pd))
+			wqDbrAddr.set(wq, s.record.addr[0])
+		}, s.mem.list()...)
+		s.num = createRmpOutRmpn.u32(out)
+		return s
+	}
+	out, _ := m.mustRun(opCreateXrcSrq, 0, func(in []byte) {
+		ctx := createXrcSrqInXrcSrqContextEntry.at(in)
+		xrcSrqcLogXrcSrqSize.set(ctx, 4)
+		xrcSrqcLogRqStride.set(ctx, 2)
+		xrcSrqcPd.set(ctx, uint64(m.pd))
+		xrcSrqcDbRecordAddrH.set(ctx, s.record.addr[0]>>32)
+		xrcSrqcDbRecordAddrL.set(ctx, s.record.addr[0]>>2)
+	}, s.mem.list()...)
+	s.num = createXrcSrqOutXrcSrqn.u32(out)
+	return s
+}
+
+// post is libmlx5's mlx5_post_srq_recv, free its mlx5_free_srq_wqe.
+func (s *testSRQ) post(segs ...[]byte) {
+	entry := s.mem.at(s.head*testStride, testStride)
+	s.head = int(be.Uint16(entry[2:]))
+	n := srqHeader
+	for _, g := range append(segs, seg(0, reservedLKey, 0)) {
+		n += copy(entry[n:], g)
+	}
+	s.posted++
+	be.PutUint32(s.record.at(0, 4), uint32(s.posted))
+}
+
+func (s *testSRQ) free(i int) {
+	be.PutUint16(s.mem.at(s.tail*testStride+2, 2), uint16(i))
+	s.tail = i
+}
+
+func (s *testSRQ) arm(limit uint64, want status) {
+	s.m.t.Helper()
+	op, fill := uint16(opArmXrcSrq), func(in []byte) {
+		armXrcSrqInXrcSrqn.set(in, uint64(s.num))
+		armXrcSrqInLwm.set(in, limit)
+	}
+	if s.rmp {
+		op, fill = opModifyRmp, func(in []byte) {
+			modifyRmpInRmpn.set(in, uint64(s.num))
+			modifyRmpInRmpState.set(in, rmpReady)
+			modifyRmpInBitmask.set(in, 1)
+			rmpcState.set(modifyRmpInCtx.at(in), rmpReady)
+			wqLwm.set(rmpcWq.at(modifyRmpInCtx.at(in)), limit)
+		}
+	}
+	if _, st := s.m.run(op, 0, fill); st != want {
+		s.m.t.Errorf("limit %d: status %#x, want %#x", limit, st, want)
+	}
+}
+
+func (s *testSRQ) destroy() (st status) {
+	if s.rmp {
+		_, st = s.m.run(opDestroyRmp, 0, func(in []byte) { destroyRmpInRmpn.set(in, uint64(s.num)) })
+	} else {
+		_, st = s.m.run(opDestroyXrcSrq, 0, func(in []byte) { destroyXrcSrqInXrcSrqn.set(in, uint64(s.num)) })
+	}
+	return st
+}
+
+// TestPairs sends messages with checked contents over 8 pairs of two machines at a time.
+func TestPairs(t *testing.T) {
+	h := newHub()
+	a, b := newMachine(t, h, 1), newMachine(t, h, 2)
+	const pairs, size = 8, 60000
+	rounds := 30
+	if testing.Short() {
+		rounds = 5
+	}
+	type end struct {
+		q   *testQP
+		buf uint64 // sent from, then received at
+	}
+	var ends [pairs][2]end
+	for i := range ends {
+		x, y := pair(a, b, qpTypeRc)
+		for k, q := range []*testQP{x, y} {
+			ends[i][k] = end{q, q.m.next}
+			q.m.next += 2 * 16 * pageBytes
+		}
+	}
+	for r := range rounds {
+		for i := range ends {
+			for k, e := range ends[i] {
+				fillPattern(e.q.m.bytes(e.buf, size), r*100+i*2+k)
+				e.q.postRecv(seg(size/2, e.q.m.key, e.buf+16*pageBytes), seg(size, e.q.m.key, e.buf+16*pageBytes+size/2))
+			}
+		}
+		for i := range ends {
+			for _, e := range ends[i] {
+				e.q.post(opcodeSend, update, 0, seg(size, e.q.m.key, e.buf))
+			}
+		}
+		for i := range ends {
+			for k, e := range ends[i] {
+				e.q.send.expect(cqeRequest, uint16(r), 0)
+				e.q.recv.expect(cqeSend, uint16(r), 0)
+				from := ends[i][1-k]
+				if !bytes.Equal(e.q.m.bytes(e.buf+16*pageBytes, size), from.q.m.bytes(from.buf, size)) {
+					t.Fatalf("pair %d, round %d: contents differ", i, r)
+				}
+			}
+		}
+	}
+}
+
+func TestInfiniBand(t *testing.T) {
+	h := newHub()
+	ib := func(c *Config) { c.InfiniBand = true }
+	a, b := newMachine(t, h, 1, ib), newMachine(t, h, 2, ib)
+	x, y := pair(a, b, qpTypeRc)
+	buf := b.next
+	y.postRecv(seg(200, b.key, buf))
+	x.post(opcodeSend, update, 0, inlineSeg([]byte("by LID")))
+	x.send.expect(cqeRequest, 0, 0)
+	if e := y.recv.expect(cqeSend, 0, 0); be.Uint16(e[22:]) != 1 || be.Uint32(e[cqeFlagsRQPN:]) != 0 || string(b.bytes(buf, 6)) != "by LID" {
+		t.Errorf("entry % x", e)
+	}
+	u, v := a.createQP(qpTypeUd, a.createCQ(4, 64), a.createCQ(4, 64)), b.createQP(qpTypeUd, b.createCQ(4, 64), b.createCQ(4, 64))
+	u.connect(0, b.addr())
+	v.connect(0, a.addr())
+	v.postRecv(seg(200, b.key, buf))
+	av := make([]byte, avSize)
+	be.PutUint32(av[avQKey:], testQKey)
+	be.PutUint32(av[avQPN:], 1<<31|v.num)
+	be.PutUint16(av[avLID:], 2)
+	u.post(opcodeSend, update, 0, av, inlineSeg([]byte("datagram")))
+	if e := v.recv.expect(cqeSend, 0, 0); be.Uint16(e[22:]) != 1 || be.Uint32(e[cqeFlagsRQPN:]) != u.num {
+		t.Errorf("entry % x", e)
+	}
+	be.PutUint16(av[avLID:], 3) // nobody's
+	u.post(opcodeSend, update, 0, av, inlineSeg([]byte("datagram")))
+	u.send.expect(cqeRequest, 0, 0)
+	u.send.expect(cqeRequest, 2, 0)
+}
+
+func TestQueries(t *testing.T) {
+	h := newHub()
+	m := newMachine(t, h, 1)
+	out, _ := m.mustRun(opQueryMkey, 0, func(in []byte) { queryMkeyInMkeyIndex.set(in, uint64(m.key>>8)) })
+	if ctx := queryMkeyOutMemoryKeyMkeyEntry.at(out); mkcStartAddr.get(ctx) != base || mkcLen.get(ctx) != uint64(len(m.mem)) || mkcPd.u32(ctx) != m.pd {
+		t.Errorf("mkey % x", ctx)
+	}
+	for _, rmp := range []bool{false, true} {
+		s := m.createSRQ(rmp)
+		s.arm(7, statusOk)
+		var lwm, size uint64
+		if rmp {
+			out, _ := m.mustRun(opQueryRmp, 0, func(in []byte) { queryRmpInRmpn.set(in, uint64(s.num)) })
+			wq := rmpcWq.at(queryRmpOutRmpContext.at(out))
+			lwm, size = wqLwm.get(wq), wqLogWqSz.get(wq)
+		} else {
+			out, _ := m.mustRun(opQueryXrcSrq, 0, func(in []byte) { queryXrcSrqInXrcSrqn.set(in, uint64(s.num)) })
+			ctx := queryXrcSrqOutXrcSrqContextEntry.at(out)
+			lwm, size = xrcSrqcLwm.get(ctx), xrcSrqcLogXrcSrqSize.get(ctx)
+		}
+		if lwm != 7 || size != 4 {
+			t.Errorf("RMP %v: limit %d, size %d", rmp, lwm, size)
+		}
+	}
+	// Receives that are missing are counted.
+	x, y := pair(m, m, qpTypeRc)
+	x.post(opcodeSend, update, 0)
+	counter := func() uint64 {
+		out, _ := m.mustRun(opQueryQCounter, 0, nil)
+		return queryQCounterOutOutOfBuffer.get(out)
+	}
+	if n := counter(); n == 0 {
+		t.Error("out_of_buffer is 0")
+	}
+	y.postRecv()
+	x.send.expect(cqeRequest, 0, 0)
+}
+
+// TestDoorbellOfAnotherUAR has a process that guesses the number of another's QP.
+func TestDoorbellOfAnotherUAR(t *testing.T) {
+	m := newMachine(t, newHub(), 1)
+	x := m.withCQ(m.createCQ(4, 64))
+	out, _ := m.mustRun(opAllocUar, 0, nil)
+	other := allocUarOutUar.u32(out)
+	x.put(opcodeNop, update, 0)
+	be.PutUint32(x.record.at(4, 4), uint32(x.pi))
+	bell := make([]byte, 8)
+	be.PutUint32(bell[4:], x.num<<8)
+	m.dev.doorbell(other, uarSend, bell)
+	m.dev.doorbell(m.uar, uarSend+8, bell) // behind the start of the register: the rest of a request
+	m.dev.doorbell(m.uar, uarSend, bell[:4])
+	x.send.empty()
+	m.dev.doorbell(m.uar, uarSend+flameSize, bell)
+	x.send.expect(cqeRequest, 0, 0)
+}
+
+// TestResetDuringTraffic resets the adapter under a transfer: nothing is written afterwards, and the
+// driver can begin again.
+func TestResetDuringTraffic(t *testing.T) {
+	h := newHub()
+	a, b := newMachine(t, h, 1), newMachine(t, h, 2)
+	x, _ := pair(a, b, qpTypeRc)
+	target := a.bytes(base+16<<20, 8<<20)
+	for range 8 {
+		x.put(opcodeRdmaRead, 0, 0, remoteSeg(base+1<<20, b.key), seg(8<<20, a.key, base+16<<20))
+	}
+	fillPattern(b.mem, 1)
+	x.ring()
+	a.dev.Reset()
+	clear(target)
+	if gids := a.dev.t.eng.GIDs(); len(gids) != 0 {
+		t.Errorf("addresses %v after the reset", gids)
+	}
+	a.eqIndex = 0
+	a.begin(1)
+	x, y := pair(a, a, qpTypeRc)
+	y.postRecv(seg(8, a.key, base))
+	x.post(opcodeSend, update, 0, inlineSeg([]byte("again")))
+	x.send.expect(cqeRequest, 0, 0)
+	if i := slices.IndexFunc(target, func(c byte) bool { return c != 0 }); i >= 0 {
+		t.Errorf("byte %d is written after the reset", i)
+	}
+}

@@ -1,0 +1,301 @@
+//go:build linux
+
+package connectx
+
+import (
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/engine"
+	"github.com/goverbs/verbs/mmap"
+)
+
+// Send requests (WQEs) are a control segment and others that depend on the opcode, in units of 16
+// bytes, and begin at blocks of 64 (mlx5_ib's wr.c, libmlx5's qp.c).
+const (
+	maxSGEs = 62 // of a request: its size has 6 bits, of which the control segment takes one
+
+	segment = 16
+	avSize  = 48
+	maxWQE  = (maxSGEs + 1) * segment
+
+	ctrlOpcode = 3 // behind the modifier and the index
+	ctrlIndex  = 1
+	ctrlQPNDS  = 4
+	ctrlFlags  = 11 // fm_ce_se
+	ctrlImm    = 12
+
+	inlineBit = 1 << 31 // of a data segment's length
+)
+
+// sendOps are the requests that the engine executes, by their opcode.
+var sendOps = map[byte]uint32{
+	opcodeSendInval: abi.IB_UVERBS_WR_SEND_WITH_INV, opcodeRdmaWrite: abi.IB_UVERBS_WR_RDMA_WRITE,
+	opcodeRdmaWriteImm: abi.IB_UVERBS_WR_RDMA_WRITE_WITH_IMM, opcodeSend: abi.IB_UVERBS_WR_SEND,
+	opcodeSendImm: abi.IB_UVERBS_WR_SEND_WITH_IMM, opcodeRdmaRead: abi.IB_UVERBS_WR_RDMA_READ,
+	opcodeAtomicCs: abi.IB_UVERBS_WR_ATOMIC_CMP_AND_SWP, opcodeAtomicFa: abi.IB_UVERBS_WR_ATOMIC_FETCH_AND_ADD,
+	opcodeNop: engine.OpDevice, opcodeUmr: engine.OpDevice,
+}
+
+// invalidOp is an opcode that the engine does not have: the request fails in its turn with
+// WCLocQPOpErr.
+const invalidOp = 0xffff
+
+// snapshot records the requests that a doorbell shows, as they are now.
+func (q *qp) snapshot() {
+	if q.t.d.cfg.Record == nil {
+		return
+	}
+	q.recordMu.Lock()
+	defer q.recordMu.Unlock()
+	for {
+		var wqe [maxWQE]byte
+		n := q.shown.to() - q.recorded
+		if n == 0 {
+			return
+		}
+		size := q.read(&wqe, q.recorded, n)
+		q.t.d.record(Event{Kind: RecordWQE, Number: q.num, Offset: int(q.recorded), In: wqe[:size]})
+		if q.recorded += uint16((size + sendBlock - 1) / sendBlock); size == 0 {
+			q.recorded += n
+		}
+	}
+}
+
+// refillSend translates the requests that a doorbell has shown. The engine's QP is locked.
+func (q *qp) refillSend(r *engine.Ring) {
+	if q.sq.count == 0 {
+		return
+	}
+	q.forgetPaths()
+	for {
+		n := q.shown.to() - q.sends // blocks
+		if n == 0 {
+			return
+		}
+		w, sges, inline := r.NextSend()
+		if w == nil {
+			return
+		}
+		var wqe [maxWQE]byte
+		size := q.read(&wqe, q.sends, n)
+		agree := q.shown.use(q.sends, wqe[:size])
+		w.Wr, w.Dma = abi.RxeSendWr{}, abi.RxeDmaInfo{}
+		w.Wr.WrId = sendID(q.sends, wqe[ctrlOpcode])
+		if size == 0 || !agree || !q.translate(w, wqe[:size], sges, inline) {
+			w.Wr.Opcode = invalidOp
+		}
+		if size == 0 {
+			q.sends += n // what follows cannot be found
+		} else {
+			q.sends += uint16((size + sendBlock - 1) / sendBlock)
+		}
+		r.Publish()
+	}
+}
+
+// read copies the request at an index, behind which the guest has posted blocks, and returns its size,
+// or 0 if it is larger than that or than the queue. The copy is what is checked: the guest may go on to write.
+func (q *qp) read(wqe *[maxWQE]byte, index, blocks uint16) int {
+	copy(wqe[:], q.sq.at(uint32(index)))
+	size := int(be.Uint32(wqe[ctrlQPNDS:])&0x3f) * segment
+	if size == 0 || uint32(blocks) > q.sq.count || size > int(blocks)*sendBlock {
+		return 0
+	}
+	for done := sendBlock; done < size; done += sendBlock {
+		copy(wqe[done:], q.sq.at(uint32(index)+uint32(done/sendBlock))) // wraps around
+	}
+	return size
+}
+
+// translate makes the engine's request of a WQE. It reports false if that is malformed.
+func (q *qp) translate(w *abi.RxeSendWqe, wqe []byte, sges []abi.RxeSge, inline []byte) bool {
+	opcode, flags := wqe[ctrlOpcode], wqe[ctrlFlags]
+	op, known := sendOps[opcode]
+	switch {
+	case !known, wqe[0] != 0, // modifier
+		be.Uint16(wqe[ctrlIndex:]) != q.sends, be.Uint32(wqe[ctrlQPNDS:])>>8 != q.num, wqe[7]&0xc0 != 0,
+		flags&0x11 != 0, flags&0x0c == 0x04: // reserved
+		return false
+	}
+	w.Wr.Opcode = op
+	if flags&wqeCtrlCqUpdate != 0 {
+		w.Wr.SendFlags |= uint32(verbs.SendSignaled)
+	}
+	if flags&wqeCtrlSolicited != 0 {
+		w.Wr.SendFlags |= uint32(verbs.SendSolicited)
+	}
+	if fence := flags & 0xe0; fence > fenceInitiatorSmall {
+		w.Wr.SendFlags |= uint32(verbs.SendFence)
+	}
+	switch opcode {
+	case opcodeNop:
+		return true
+	case opcodeUmr:
+		copy(inline, wqe)
+		return q.umrWellFormed(wqe)
+	case opcodeSendInval:
+		*w.Wr.Ex.InvalidateRkey() = be.Uint32(wqe[ctrlImm:])
+	case opcodeSendImm, opcodeRdmaWriteImm:
+		copy(mmap.Bytes(w.Wr.Ex.ImmData()), wqe[ctrlImm:])
+	}
+	rest, ok := wqe[segment:], true
+	take := func(n int) (b []byte) {
+		if len(rest) < n {
+			ok = false
+			return make([]byte, n)
+		}
+		b, rest = rest[:n], rest[n:]
+		return b
+	}
+	switch opcode {
+	case opcodeRdmaWrite, opcodeRdmaWriteImm, opcodeRdmaRead:
+		b := take(segment)
+		*w.Wr.Wr.Rdma() = abi.RxeSendWrWrRdma{RemoteAddr: be.Uint64(b), Rkey: be.Uint32(b[8:])}
+	case opcodeAtomicCs, opcodeAtomicFa:
+		b := take(2 * segment)
+		*w.Wr.Wr.Atomic() = abi.RxeSendWrWrAtomic{RemoteAddr: be.Uint64(b), Rkey: be.Uint32(b[8:]), CompareAdd: be.Uint64(b[16:])}
+		if opcode == opcodeAtomicCs {
+			w.Wr.Wr.Atomic().Swap, w.Wr.Wr.Atomic().CompareAdd = be.Uint64(b[16:]), be.Uint64(b[24:])
+		}
+	}
+	if engineTypes[q.st] == verbs.UD {
+		if opcode != opcodeSend && opcode != opcodeSendImm {
+			return false
+		}
+		if av := take(avSize); !ok || !q.address(w.Wr.Wr.Ud(), [avSize]byte(av)) {
+			return false
+		}
+	}
+	return ok && q.data(w, rest, sges, inline)
+}
+
+// data translates the data segments: lists of memory, or inline data, but not both.
+func (q *qp) data(w *abi.RxeSendWqe, rest []byte, sges []abi.RxeSge, inline []byte) bool {
+	got := 0
+	for len(rest) >= segment && be.Uint32(rest)&inlineBit != 0 {
+		n := int(be.Uint32(rest) & 0x3ff)
+		room := (4 + n + segment - 1) &^ (segment - 1)
+		if be.Uint32(rest)&^inlineBit > 0x3ff || room > len(rest) || got+n > len(inline) {
+			return false
+		}
+		got += copy(inline[got:], rest[4:4+n])
+		rest = rest[room:]
+		w.Wr.SendFlags |= sendInline
+	}
+	if w.Wr.SendFlags&sendInline != 0 {
+		w.Dma.Length, w.Dma.Resid = uint32(got), uint32(got)
+		return len(rest) == 0
+	}
+	return gatherList(&w.Dma, sges, rest)
+}
+
+const sendInline = 1 << 3 // IB_SEND_INLINE
+
+// gatherList translates a list of data segments up to its end. It reports false for inline data. A
+// list of more than 4 GiB is as bad as one of 4 GiB - 1, which no request may have.
+func gatherList(dma *abi.RxeDmaInfo, sges []abi.RxeSge, list []byte) bool {
+	var total uint64
+	n := 0
+	for ; len(list) >= segment && n < len(sges); list = list[segment:] {
+		size, key := be.Uint32(list), be.Uint32(list[4:])
+		if key == reservedLKey && size == 0 || key == terminateLKey {
+			break
+		}
+		if size&inlineBit != 0 {
+			return false
+		}
+		if size == 0 {
+			size = 1 << 31 // as hardware has it: drivers leave out empty ones
+		}
+		sges[n] = abi.RxeSge{Addr: be.Uint64(list[8:]), Length: size, Lkey: key}
+		total += uint64(size)
+		n++
+	}
+	dma.NumSge, dma.Length = uint32(n), uint32(min(total, 1<<32-1))
+	dma.Resid = dma.Length
+	return true
+}
+
+// Places in an address vector, struct mlx5_av.
+const (
+	avQKey    = 0
+	avQPN     = 8
+	avLID     = 14
+	avTClass  = 26
+	avHops    = 27
+	avGRHFlow = 28 // GRH in bit 30, index of the GID in bits 20 to 27, flow label
+	avGID     = 32
+)
+
+// address fills in the destination of a datagram. The engine's handles of paths are kept for later
+// requests.
+func (q *qp) address(to *abi.RxeSendWrWrUd, av [avSize]byte) bool {
+	const extended = 1 << 31
+	qpn := be.Uint32(av[avQPN:])
+	if qpn&extended == 0 || qpn&0x7f000000 != 0 {
+		return false
+	}
+	to.RemoteQpn, to.RemoteQkey = qpn&0xffffff, be.Uint32(av[avQKey:])
+	if to.RemoteQkey&(1<<31) != 0 { // a controlled Q_Key: that of the QP (InfiniBand Architecture, 10.2.5)
+		to.RemoteQkey = q.qkey.Load()
+	}
+	path := av
+	clear(path[:avQPN+4])
+	ah := q.ahs[path]
+	if ah == nil {
+		flow := be.Uint32(av[avGRHFlow:])
+		var err error
+		ah, err = q.pd.CreateAH(q.t.addressVector(av[avGID:], be.Uint16(av[avLID:]), uint8(flow>>20), av[avTClass], av[avHops]))
+		if err != nil {
+			return false
+		}
+		q.ahs[path] = ah
+	}
+	to.AhNum = ah.Num()
+	return true
+}
+
+// maxPaths bounds the address handles of a QP.
+const maxPaths = 256
+
+// forgetPaths drops the handles of paths when there are many, or the GIDs have changed. No request
+// has one: the engine asks for requests when it has sent all others.
+func (q *qp) forgetPaths() {
+	turn := q.t.gidTurn.Load()
+	if len(q.ahs) < maxPaths && q.ahsTurn == turn {
+		return
+	}
+	for _, ah := range q.ahs {
+		ah.Destroy()
+	}
+	clear(q.ahs)
+	q.ahsTurn = turn
+}
+
+// execute executes a NOP, or a UMR request, which translate has copied.
+func (q *qp) execute(id uint64, wqe []byte) verbs.WCStatus {
+	if byte(id>>idOpcode) == opcodeUmr {
+		return q.umr(wqe[:int(wqe[ctrlQPNDS+3]&0x3f)*segment])
+	}
+	return verbs.WCSuccess
+}
+
+// refillRecv translates the receives that the doorbell record shows. The engine's QP is locked.
+func (q *qp) refillRecv(r *engine.Ring) {
+	if q.rq.count == 0 {
+		return
+	}
+	n := uint16(q.rq.posted(recvRecord)) - q.recvs
+	for n = uint16(min(uint32(n), q.rq.count)); n > 0; n-- {
+		w, sges := r.NextRecv()
+		if w == nil {
+			return
+		}
+		*w = abi.RxeRecvWqe{WrId: uint64(q.recvs)}
+		if !gatherList(&w.Dma, sges, q.rq.at(uint32(q.recvs))) {
+			w.Dma.NumSge = 1 << 16 // it is malformed
+		}
+		q.recvs++
+		r.Publish()
+	}
+}
