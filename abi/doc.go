@@ -1,5 +1,6 @@
 // Package abi contains the kernel's RDMA uAPI in Go: structures, enumerations and ioctl
-// numbers of /dev/infiniband/uverbsN and rdma_cm, and the queue layouts of rxe and siw.
+// numbers of /dev/infiniband/uverbsN and rdma_cm, the queue layouts of rxe and siw, and
+// the private structures of mlx5.
 // All of it is generated.
 //
 //	Debian's linux-libc-dev ─► gen ─► zabi_<header>.go

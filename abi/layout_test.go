@@ -102,7 +102,7 @@ func TestLayoutAgainstC(t *testing.T) {
 }
 
 // headers returns the folder with the headers that the files were generated from. The generator
-// has fetched them into the user's cache, or does so now.
+// has fetched them into the user's cache; without them it skips the test.
 func headers(t *testing.T) string {
 	banner, _, _ := strings.Cut(readLayout(t), "\n")
 	fields := strings.Fields(strings.TrimSuffix(banner, ". DO NOT EDIT."))
@@ -116,9 +116,7 @@ func headers(t *testing.T) string {
 	}
 	root := filepath.Join(cache, "debian/sid", fields[len(fields)-2]+"_"+fields[len(fields)-1])
 	if _, err := os.Stat(root); err != nil {
-		if out, err := exec.Command("go", "run", "../gen", "-check", "-out", ".").CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s (a version that mirrors no longer have wants regenerating)", err, out)
-		}
+		t.Skipf("%v: run go run ./gen -check, which fetches the headers", err)
 	}
 	return root
 }

@@ -10,3 +10,6 @@ func flushDevice()
 
 //go:noescape
 func storeDevice(p *uint64, v uint64)
+
+//go:noescape
+func copyDevice(to, from *[64]byte)

@@ -7,14 +7,20 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest/tool"
 )
 
 // TestBarriers calls the barriers. Only a device could show what they order.
 func TestBarriers(t *testing.T) {
-	v := new(uint64)
+	v, to, from := new(uint64), new([64]byte), new([64]byte)
+	for i := range from {
+		from[i] = byte(i)
+	}
 	if n := testing.AllocsPerRun(100, func() {
 		BarrierToDevice()
 		StoreDevice(v, 0x0123456789abcdef)
+		CopyDevice(to, from)
 		FlushDevice()
 		BarrierFromDevice()
 	}); n != 0 {
@@ -22,6 +28,9 @@ func TestBarriers(t *testing.T) {
 	}
 	if *v != 0x0123456789abcdef {
 		t.Errorf("stored %#x", *v)
+	}
+	if *to != *from {
+		t.Errorf("copied %x", *to)
 	}
 	data, other, ready := uint32(0), uint32(5), atomic.Uint32{}
 	if got := publish(&data, &other, &ready); got != 5 || data != 7 || ready.Load() != 1 {
@@ -42,13 +51,11 @@ func publish(data, other *uint32, ready *atomic.Uint32) uint32 {
 // TestBarrierInstructions disassembles the barriers: their machine code is that of
 // rdma-core's udma_barrier.h.
 func TestBarrierInstructions(t *testing.T) {
-	goTool, err := exec.LookPath("go")
-	if err != nil {
-		t.Skip("needs the go command")
-	}
+	goTool := tool.Path(t, "go")
 	for arch, functions := range map[string]map[string]string{
-		"amd64": {"barrierToDevice": "c3", "barrierFromDevice": "0faee8 c3", "flushDevice": "0faef8 c3", "storeDevice": "488b442408 488b4c2410 488908 c3", "publish": "8b13 c70007000000 c70101000000 89d0 c3"},
-		"arm64": {"barrierToDevice": "d50332bf d65f03c0", "barrierFromDevice": "d50331bf d65f03c0", "flushDevice": "d5033e9f d65f03c0", "storeDevice": "f94007e0 f9400be1 f9000001 d65f03c0"},
+		"amd64": {"barrierToDevice": "c3", "barrierFromDevice": "0faee8 c3", "flushDevice": "0faef8 c3", "storeDevice": "488b442408 488b4c2410 488908 c3", "copyDevice": "488b442408 488b4c2410 f30f6f01 f30f6f4910 f30f6f5120 f30f6f5930 f30f7f00 f30f7f4810 f30f7f5020 f30f7f5830 c3", "publish": "8b13 c70007000000 c70101000000 89d0 c3"},
+		"arm64": {"barrierToDevice": "d50332bf d65f03c0", "barrierFromDevice": "d50331bf d65f03c0", "flushDevice": "d5033e9f d65f03c0", "storeDevice": "f94007e0 f9400be1 f9000001 d65f03c0",
+			"copyDevice": "f94007e0 f9400be1 a9400c22 a9411424 a9421c26 a9432428 a9000c02 a9011404 a9021c06 a9032408 d65f03c0"},
 	} {
 		t.Run(arch, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "mmap.test")

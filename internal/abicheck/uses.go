@@ -72,6 +72,11 @@ var uses = []use{
 	{feature: "siw: memory regions", module: "siw", types: "siw_ureq_reg_mr siw_uresp_reg_mr"},
 	{feature: "siw: sending and receiving", module: "siw", mapped: true, types: "siw_sqe siw_rqe siw_sge"},
 	{feature: "siw: completions", module: "siw", mapped: true, types: "siw_cqe siw_cq_ctrl"},
+
+	{feature: "mlx5: contexts", module: "mlx5_ib", types: "mlx5_ib_alloc_ucontext_req_v2 mlx5_ib_alloc_ucontext_resp mlx5_ib_alloc_pd_resp"},
+	{feature: "mlx5: queues", module: "mlx5_ib", types: `mlx5_ib_create_cq mlx5_ib_create_cq_resp mlx5_ib_resize_cq
+		mlx5_ib_create_qp mlx5_ib_create_qp_dci_streams mlx5_ib_create_qp_resp mlx5_ib_create_srq mlx5_ib_create_srq_resp`},
+	{feature: "mlx5: address handles", module: "mlx5_ib", types: "mlx5_ib_create_ah_resp"},
 }
 
 // memberFeatures names the feature that needs a member, for structures that work without
