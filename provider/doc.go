@@ -17,9 +17,9 @@
 // A driver's package calls [Register] in its init function. Programs import it for
 // that effect:
 //
-//	import _ "example.com/rdma/mlx5"
+//	import _ "example.com/rdma/irdma"
 //
-// Drivers for rxe and siw are part of package uverbs. A driver that is registered
+// Drivers for rxe, siw and mlx5 are part of package uverbs. A driver that is registered
 // for one of them is used instead of the built-in one. docs/drivers.md is the
 // guide for authors.
 package provider

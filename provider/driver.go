@@ -36,7 +36,12 @@ type Driver interface {
 //
 // uverbs copies both ways: the memory may be anywhere, also on the stack, and is not
 // used after the verb has returned.
-type UHW struct{ In, Out []byte }
+type UHW struct {
+	In, Out []byte
+	// OutAttr is the attribute that Out comes in, for QUERY_CONTEXT alone: 0 is
+	// UVERBS_ATTR_UHW_OUT, and mlx5 has one of its own.
+	OutAttr uint16
+}
 
 // Device describes an open device to its driver. Only uverbs changes it, before the first
 // Context method is called.

@@ -7,13 +7,14 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/provider"
+	"github.com/goverbs/verbs/provider/mlx5"
 	"github.com/goverbs/verbs/provider/rxe"
 	"github.com/goverbs/verbs/provider/siw"
 )
 
 // builtin contains the drivers of this package. A registered driver for the same device
 // driver replaces the built-in one.
-var builtin = []provider.Driver{rxe.Driver{}, siw.Driver{}}
+var builtin = []provider.Driver{rxe.Driver{}, siw.Driver{}, mlx5.Driver{}}
 
 func drivers() []provider.Driver {
 	all := provider.Drivers()
@@ -33,14 +34,16 @@ func drivers() []provider.Driver {
 // sendQueue is a send queue. If its driver is built in, one of the pointers is set.
 type sendQueue struct {
 	provider.SendQueue
-	rxe *rxe.SendQueue
-	siw *siw.SendQueue
+	rxe  *rxe.SendQueue
+	siw  *siw.SendQueue
+	mlx5 *mlx5.SendQueue
 }
 
 func newSendQueue(q provider.SendQueue) sendQueue {
 	s := sendQueue{SendQueue: q}
 	s.rxe, _ = q.(*rxe.SendQueue)
 	s.siw, _ = q.(*siw.SendQueue)
+	s.mlx5, _ = q.(*mlx5.SendQueue)
 	return s
 }
 
@@ -49,26 +52,30 @@ type recvQueue struct {
 	provider.RecvQueue // nil for a QP with an SRQ
 	rxe                *rxe.RecvQueue
 	siw                *siw.RecvQueue
+	mlx5               *mlx5.RecvQueue
 }
 
 func newRecvQueue(q provider.RecvQueue) recvQueue {
 	r := recvQueue{RecvQueue: q}
 	r.rxe, _ = q.(*rxe.RecvQueue)
 	r.siw, _ = q.(*siw.RecvQueue)
+	r.mlx5, _ = q.(*mlx5.RecvQueue)
 	return r
 }
 
 // completionQueue is a CQ.
 type completionQueue struct {
 	provider.CompletionQueue
-	rxe *rxe.CompletionQueue
-	siw *siw.CompletionQueue
+	rxe  *rxe.CompletionQueue
+	siw  *siw.CompletionQueue
+	mlx5 *mlx5.CompletionQueue
 }
 
 func newCompletionQueue(q provider.CompletionQueue) completionQueue {
 	c := completionQueue{CompletionQueue: q}
 	c.rxe, _ = q.(*rxe.CompletionQueue)
 	c.siw, _ = q.(*siw.CompletionQueue)
+	c.mlx5, _ = q.(*mlx5.CompletionQueue)
 	return c
 }
 
@@ -83,6 +90,8 @@ func (q *QP) PostSend(wrs ...verbs.SendWR) (int, error) {
 		return q.send.rxe.Post(wrs)
 	case q.send.siw != nil:
 		return q.send.siw.Post(wrs)
+	case q.send.mlx5 != nil:
+		return q.send.mlx5.Post(wrs)
 	}
 	return postSend(q.send.SendQueue, wrs)
 }
@@ -95,6 +104,8 @@ func (q *QP) PostRecv(wrs ...verbs.RecvWR) (int, error) {
 		return q.recv.rxe.Post(wrs)
 	case q.recv.siw != nil:
 		return q.recv.siw.Post(wrs)
+	case q.recv.mlx5 != nil:
+		return q.recv.mlx5.Post(wrs)
 	case q.recv.RecvQueue != nil:
 		return postRecv(q.recv.RecvQueue, wrs)
 	}
@@ -108,6 +119,8 @@ func (s *SRQ) PostRecv(wrs ...verbs.RecvWR) (int, error) {
 		return s.queue.rxe.Post(wrs)
 	case s.queue.siw != nil:
 		return s.queue.siw.Post(wrs)
+	case s.queue.mlx5 != nil:
+		return s.queue.mlx5.Post(wrs)
 	}
 	return postRecv(s.queue.RecvQueue, wrs)
 }
@@ -132,6 +145,13 @@ func (q *CQ) Poll(wcs []verbs.WC) int {
 		q.Unlock()
 		return 0
 	}
+	if q := q.queue.mlx5; q != nil && q.TryLock() {
+		if q.Available() {
+			return q.Take(wcs)
+		}
+		q.Unlock()
+		return 0
+	}
 	return q.poll(wcs)
 }
 
@@ -141,6 +161,8 @@ func (q *CQ) poll(wcs []verbs.WC) int {
 		return q.queue.rxe.Poll(wcs)
 	case q.queue.siw != nil:
 		return q.queue.siw.Poll(wcs)
+	case q.queue.mlx5 != nil:
+		return q.queue.mlx5.Poll(wcs)
 	}
 	return poll(q.queue.CompletionQueue, wcs)
 }

@@ -11,7 +11,7 @@
 //
 // # Drivers
 //
-// Devices of rxe and siw are supported directly. Devices of other kernel drivers need a
+// Devices of rxe, siw and mlx5 are supported directly. Devices of other kernel drivers need a
 // package that registers a driver, see package provider. Without one, Open returns
 // [verbs.ErrNoDriver].
 //

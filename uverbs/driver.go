@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -78,7 +79,7 @@ func (c *contextCore) queryContext(uhw provider.UHW) error {
 	return c.file.Ioctl(sys.Call{Object: abi.UVERBS_OBJECT_DEVICE, Method: abi.UVERBS_METHOD_QUERY_CONTEXT, Attrs: []sys.Attr{
 		sys.Out(abi.UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, &c.vectors),
 		sys.Out(abi.UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT, &c.dev.CoreSupport),
-		sys.OutBytes(abi.UVERBS_ATTR_UHW_OUT, uhw.Out),
+		sys.OutBytes(cmp.Or(uhw.OutAttr, abi.UVERBS_ATTR_UHW_OUT), uhw.Out),
 	}})
 }
 

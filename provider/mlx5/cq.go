@@ -1,0 +1,307 @@
+package mlx5
+
+import (
+	"errors"
+	"math/bits"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
+)
+
+// CompletionQueue is an mlx5 CQ; see [SendQueue] for why it is exported.
+type CompletionQueue struct {
+	provider.Gate
+	cqes
+	next   uint32 // index of the next completion, without end
+	ctx    *context
+	buf    *mmap.Buffer
+	rec    []byte         // doorbell record
+	record *atomic.Uint32 // its first word: completions that have been taken
+	arm    *atomic.Uint32 // its second: the last request for an event
+	events atomic.Uint32  // that have been read, which requests are numbered with
+	num    uint32
+}
+
+// cqes is the ring of CQEs, whose length is a power of two. Who owns one is shown by a bit that
+// changes with each round, and before the first by an opcode that is not valid.
+type cqes struct {
+	base  unsafe.Pointer // of the part of 64 bytes of the first CQE
+	mask  uint32
+	shift uint8
+}
+
+// at returns CQE i.
+func (c *cqes) at(i uint32) unsafe.Pointer {
+	return unsafe.Add(c.base, uintptr(i&c.mask)<<(c.shift&63)) // & 63 spares a check for larger shifts
+}
+
+// owner returns the bit that CQE i has when it has been written.
+func (c *cqes) owner(i uint32) uint32 {
+	if i&(c.mask+1) != 0 {
+		return 1
+	}
+	return 0
+}
+
+// written reports whether CQE i, which has the last word w, has been written.
+func (c *cqes) written(i uint32, w last) bool {
+	return w.opcode() != cqeInvalid && w.owner() == c.owner(i)
+}
+
+// newCQEs allocates n CQEs that belong to the device.
+func newCQEs(n, size int) (*mmap.Buffer, cqes, error) {
+	b, err := mmap.NewBuffer(n*size, mmap.BufferOptions{})
+	if err != nil {
+		return nil, cqes{}, err
+	}
+	c := cqes{
+		base: unsafe.Pointer(unsafe.SliceData(b.Bytes()[size-smallCQE:])), mask: uint32(n - 1),
+		shift: uint8(bits.TrailingZeros(uint(size))),
+	}
+	for i := range uint32(n) {
+		lastWord(c.at(i)).Store(swap32(uint32(last(0).with(cqeInvalid, 0))))
+	}
+	return b, c, nil
+}
+
+// CreateCQ makes a CQ. The kernel pins as much memory as it computes: its request's number and
+// one more, rounded up.
+func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (provider.CQInfo, error)) (provider.CompletionQueue, error) {
+	if init.Depth > c.dev.Attr.MaxCQE { // uverbs explains it
+		return nil, unix.EINVAL
+	}
+	n := roundUp(init.Depth + 1)
+	init.Depth = n - 1
+	// There is a lock in any case, also if calls of the queue never overlap: those of QPs may, and drop
+	// completions. It takes a nanosecond or two.
+	q := &CompletionQueue{ctx: c}
+	var err error
+	if q.buf, q.cqes, err = newCQEs(n, c.bounds.cqeSize); err != nil {
+		return nil, err
+	}
+	if q.rec, err = c.records.get(); err != nil {
+		q.buf.Close()
+		return nil, err
+	}
+	q.record, q.arm = mmap.Word(q.rec, 0), mmap.Word(q.rec, 4) // MLX5_CQ_SET_CI, MLX5_CQ_ARM_DB
+	req := abi.Mlx5IbCreateCq{BufAddr: q.buf.Addr(), DbAddr: mmap.Addr(q.rec), CqeSize: uint32(c.bounds.cqeSize)}
+	c.regs.createCQ(&req)
+	var resp abi.Mlx5IbCreateCqResp
+	if _, err := create(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp)}); err != nil {
+		q.buf.Close()
+		c.records.put(q.rec)
+		return nil, err
+	}
+	q.num = resp.Cqn & indexMask
+	return q, nil
+}
+
+// Poll implements [provider.CompletionQueue].
+func (q *CompletionQueue) Poll(wcs []verbs.WC) int {
+	q.Lock() // nothing below panics, and a deferred call would take longer
+	return q.Take(wcs)
+}
+
+// Available reports whether there are completions. The caller holds the lock.
+func (q *CompletionQueue) Available() bool {
+	return !q.Closed && q.written(q.next, loadLast(q.at(q.next)))
+}
+
+// HasCompletions implements [provider.Peeker].
+func (q *CompletionQueue) HasCompletions() bool {
+	q.Lock()
+	defer q.Unlock()
+	return q.Available()
+}
+
+// Take moves completions into wcs, returns how many, and unlocks the queue.
+func (q *CompletionQueue) Take(wcs []verbs.WC) int {
+	if q.Closed {
+		q.Unlock()
+		return 0
+	}
+	ring, next, n := q.cqes, q.next, 0
+	var qp *queuePair // of the completion before, and of the next one as well, more often than not
+	for n < len(wcs) {
+		// All that are there and have room are looked at first: one barrier is enough for them, and
+		// takes as long as decoding two.
+		end := next
+		for end-next < uint32(len(wcs)-n) && end-next <= ring.mask && ring.written(end, loadLast(ring.at(end))) {
+			end++
+		}
+		if end == next {
+			break
+		}
+		mmap.BarrierFromDevice() // what the device wrote before the owner bits is seen
+		for ; next != end; next++ {
+			p := ring.at(next)
+			w := loadLast(p)
+			if w.opcode() == cqeDropped {
+				continue
+			}
+			if index := get32(unsafe.Add(p, cqeIndex)) & indexMask; qp == nil || qp.index != index {
+				if qp = q.ctx.qps.get(index); qp == nil {
+					continue
+				}
+			}
+			if q.decode(p, w, qp, &wcs[n]) {
+				n++
+			}
+		}
+	}
+	if next != q.next {
+		q.next = next
+		// The device writes to the CQEs again that are behind this index. They have been loaded
+		// before it is stored.
+		mmap.StoreRelease(q.record, swap32(next&indexMask))
+	}
+	q.Unlock()
+	return n
+}
+
+// drop makes Poll skip the completions of a QP, which will get no more: the QP has been destroyed or reset. Receives
+// of an SRQ go back to it.
+func (q *CompletionQueue) drop(qp *queuePair) {
+	q.Lock()
+	defer q.Unlock()
+	if q.base == nil {
+		return
+	}
+	for i := q.next; i-q.next <= q.mask; i++ {
+		p := q.at(i)
+		w := loadLast(p)
+		if !q.written(i, w) {
+			break
+		}
+		mmap.BarrierFromDevice() // the index is read after the owner bit
+		if w.opcode() == cqeDropped || get32(unsafe.Add(p, cqeIndex))&indexMask != qp.index {
+			continue
+		}
+		if w.isReceive() && qp.recv != nil && qp.recv.shared != nil {
+			qp.recv.complete(w.counter())
+		}
+		lastWord(p).Store(swap32(uint32(w.with(cqeDropped, w.owner()))))
+	}
+}
+
+// Commands in the second word of a CQ's doorbell record, and of its doorbell (cq.h).
+const (
+	armSolicited = 1 << 24 // MLX5_CQ_DB_REQ_NOT_SOL
+	armNumber    = 28      // arm_sn, two bits
+)
+
+// Arm implements [provider.CompletionQueue]. A request has the number of events before it, by which the
+// device knows whether it is an old one.
+func (q *CompletionQueue) Arm(solicitedOnly bool) error {
+	q.Lock()
+	defer q.Unlock()
+	if q.Closed {
+		return q.Err()
+	}
+	v := q.events.Load()&3<<armNumber | q.next&indexMask
+	if solicitedOnly {
+		v |= armSolicited
+	}
+	q.arm.Store(swap32(v))
+	mmap.FlushDevice() // the record before the register, as in [SendQueue]
+	var doorbell [8]byte
+	put32(unsafe.Pointer(&doorbell[0]), v)
+	put32(unsafe.Pointer(&doorbell[4]), q.num)
+	mmap.StoreDevice(q.ctx.regs.cq, *(*uint64)(unsafe.Pointer(&doorbell)))
+	mmap.FlushDevice() // the program is about to wait: the store leaves the processor now
+	return nil
+}
+
+// CountEvent implements [provider.EventCounter].
+func (q *CompletionQueue) CountEvent() { q.events.Add(1) }
+
+// Cap implements [provider.CompletionQueue].
+func (q *CompletionQueue) Cap() int {
+	q.Lock()
+	defer q.Unlock()
+	return int(q.mask)
+}
+
+// Resize implements [provider.Resizer]. The device writes to the new ring after a CQE that says so in the old
+// one. The CQEs before that, which have not been polled, are copied. They move on by one, as the
+// device has counted that CQE too.
+func (q *CompletionQueue) Resize(size int, resize func(int, provider.UHW) error) error {
+	q.Lock()
+	defer q.Unlock()
+	if q.Closed {
+		return q.Err()
+	}
+	if size > q.ctx.dev.Attr.MaxCQE {
+		return unix.EINVAL
+	}
+	n := roundUp(size + 1)
+	if uint32(n) == q.mask+1 {
+		return nil // the kernel does nothing then, and keeps the old ring (mlx5_ib_resize_cq)
+	}
+	cqeSize := 1 << q.shift
+	buf, to, err := newCQEs(n, cqeSize)
+	if err != nil {
+		return err
+	}
+	req := abi.Mlx5IbResizeCq{BufAddr: buf.Addr(), CqeSize: uint16(cqeSize)}
+	if err := resize(n-1, provider.UHW{In: mmap.Bytes(&req)}); err != nil {
+		buf.Close()
+		return err
+	}
+	from := q.cqes
+	for i := q.next; ; i++ {
+		p := from.at(i)
+		w := loadLast(p)
+		if from.written(i, w) && w.opcode() == cqeResized {
+			break
+		}
+		if !from.written(i, w) || i-q.next >= min(from.mask, to.mask) {
+			q.Fail(errors.New("resized, but the old ring does not say where it ends"))
+			break
+		}
+		mmap.BarrierFromDevice() // the rest of the CQE is read after the owner bit
+		d := to.at(i + 1)
+		*(*[cqeLast]byte)(d) = *(*[cqeLast]byte)(p)
+		lastWord(d).Store(swap32(uint32(w.with(w.opcode(), to.owner(i+1)))))
+	}
+	q.next++
+	q.cqes, q.buf, buf = to, buf, q.buf
+	buf.Close()
+	if q.Closed {
+		return q.Err()
+	}
+	return nil
+}
+
+// Recycle implements [provider.CompletionQueue].
+func (q *CompletionQueue) Recycle() provider.CompletionQueue {
+	q.Stop(true)
+	r := &CompletionQueue{
+		cqes: q.cqes, next: q.next, ctx: q.ctx,
+		buf: q.buf, rec: q.rec, record: q.record, arm: q.arm, num: q.num,
+	}
+	r.events.Store(q.events.Load())
+	if err := q.Err(); errors.Is(err, verbs.ErrQueueFailed) {
+		r.Fail(err)
+	}
+	for r.written(r.next, loadLast(r.at(r.next))) {
+		r.next++
+	}
+	r.record.Store(swap32(r.next & indexMask))
+	return r
+}
+
+// Release implements [provider.Queue].
+func (q *CompletionQueue) Release() {
+	q.Stop(true)
+	q.Lock()
+	defer q.Unlock()
+	q.buf.Close()
+	q.base = nil
+	q.ctx.records.put(q.rec)
+}

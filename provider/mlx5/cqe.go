@@ -1,0 +1,166 @@
+package mlx5
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/provider"
+)
+
+// A completion (CQE) is struct mlx5_cqe64 of device.h or, if it reports an error, struct mlx5_err_cqe. One
+// of 128 bytes has it in its second half.
+const (
+	smallCQE = 64
+	largeCQE = 128
+
+	cqeSLPath    = 21 // ml_path
+	cqeSLID      = 22 // slid
+	cqeFlagsRQPN = 24 // flags_rqpn: GRH in bits 28 and 29, service level or type of the L3 header, source QP
+	cqeIndex     = 32 // srqn_uidx
+	cqeImm       = 36 // imm_inval_pkey
+	cqeByteCount = 44 // byte_cnt
+	cqeVendor    = 54 // vendor_err_synd
+	cqeSyndrome  = 55 // syndrome
+	cqeOpcode    = 56 // s_wqe_opcode: of the request
+	cqeLast      = 60 // wqe_counter, signature, op_own: a word that is loaded at once
+
+	indexMask = 0xffffff
+)
+
+// Opcodes of CQEs, MLX5_CQE_* of device.h: the upper half of op_own.
+const (
+	cqeRequest    = 0
+	cqeWriteImm   = 1
+	cqeSend       = 2
+	cqeSendImm    = 3
+	cqeSendInval  = 4
+	cqeResized    = 5
+	cqeDropped    = 12 // not the device's: see CompletionQueue.drop
+	cqeRequestErr = 13
+	cqeReceiveErr = 14
+	cqeInvalid    = 15
+)
+
+// last is the last word of a CQE, as a number: the counter of the request in the upper half, and op_own in
+// the lowest byte.
+type last uint32
+
+func (w last) opcode() uint32  { return uint32(w) >> 4 & 0xf }
+func (w last) owner() uint32   { return uint32(w) & 1 }
+func (w last) counter() uint16 { return uint16(w >> 16) }
+
+// isReceive reports whether the CQE is of a receive.
+func (w last) isReceive() bool {
+	op := w.opcode()
+	return op >= cqeWriteImm && op <= cqeSendInval || op == cqeReceiveErr
+}
+
+// with returns w with another opcode and owner.
+func (w last) with(opcode, owner uint32) last {
+	return w&^0xf1 | last(opcode<<4|owner)
+}
+
+// lastWord returns the last word of a CQE in memory.
+func lastWord(p unsafe.Pointer) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Add(p, cqeLast)) }
+
+func loadLast(p unsafe.Pointer) last { return last(swap32(lastWord(p).Load())) }
+
+// statuses are those of syndromes, MLX5_CQE_SYNDROME_* of device.h. All others are general errors.
+var statuses = [...]verbs.WCStatus{
+	0x01: verbs.WCLocLenErr,
+	0x02: verbs.WCLocQPOpErr,
+	0x04: verbs.WCLocProtErr,
+	0x05: verbs.WCFlushErr,
+	0x06: verbs.WCMWBindErr,
+	0x10: verbs.WCBadRespErr,
+	0x11: verbs.WCLocAccessErr,
+	0x12: verbs.WCRemInvReqErr,
+	0x13: verbs.WCRemAccessErr,
+	0x14: verbs.WCRemOpErr,
+	0x15: verbs.WCRetryExcErr,
+	0x16: verbs.WCRNRRetryExcErr,
+	0x22: verbs.WCRemAbortErr,
+}
+
+func status(syndrome uint8) verbs.WCStatus {
+	if int(syndrome) < len(statuses) && statuses[syndrome] != verbs.WCSuccess {
+		return statuses[syndrome]
+	}
+	return verbs.WCGeneralErr
+}
+
+// decode decodes a CQE into wc, of the QP that its user index names, and reports whether it is the
+// completion of a request in flight. Only the CQs of a QP complete its requests, because they have the
+// locks for that.
+func (q *CompletionQueue) decode(p unsafe.Pointer, w last, qp *queuePair, wc *verbs.WC) bool {
+	if w.isReceive() && qp.recvCQ != q || !w.isReceive() && qp.sendCQ != q {
+		return false
+	}
+	switch op := w.opcode(); op {
+	case cqeRequest:
+		id, ok := qp.send.complete(w.counter())
+		if !ok {
+			return false
+		}
+		*wc = verbs.WC{ID: id, QPNum: qp.num}
+		switch *(*uint8)(unsafe.Add(p, cqeOpcode)) {
+		case opWrite, opWriteImm:
+			wc.Opcode = verbs.WCRDMAWrite
+		case opRead:
+			wc.Opcode, wc.ByteLen = verbs.WCRDMARead, get32(unsafe.Add(p, cqeByteCount))
+		case opCompare:
+			wc.Opcode, wc.ByteLen = verbs.WCCompareSwap, 8
+		case opFetchAdd:
+			wc.Opcode, wc.ByteLen = verbs.WCFetchAdd, 8
+		}
+		return true
+	case cqeSend, cqeSendImm, cqeSendInval, cqeWriteImm:
+		id, ok := qp.recv.complete(w.counter())
+		if !ok {
+			return false
+		}
+		*wc = verbs.WC{ID: id, QPNum: qp.num, Opcode: verbs.WCRecv, ByteLen: get32(unsafe.Add(p, cqeByteCount))}
+		switch op {
+		case cqeSendImm:
+			provider.SetImm(wc, get32(unsafe.Add(p, cqeImm)))
+		case cqeWriteImm:
+			wc.Opcode = verbs.WCRecvRDMAImm
+			provider.SetImm(wc, get32(unsafe.Add(p, cqeImm)))
+		case cqeSendInval:
+			provider.SetInvalidatedRKey(wc, get32(unsafe.Add(p, cqeImm)))
+		}
+		flags := get32(unsafe.Add(p, cqeFlagsRQPN))
+		if flags>>28&3 != 0 {
+			wc.Flags |= verbs.WCGRH
+		}
+		if qp.typ == verbs.UD {
+			setSource(wc, p, flags, qp)
+		}
+		return true
+	case cqeRequestErr, cqeReceiveErr:
+		*wc = verbs.WC{
+			QPNum: qp.num, Status: status(*(*uint8)(unsafe.Add(p, cqeSyndrome))),
+			VendorErr: uint32(*(*uint8)(unsafe.Add(p, cqeVendor))),
+		}
+		var ok bool
+		if op == cqeRequestErr {
+			wc.ID, ok = qp.send.complete(w.counter())
+		} else {
+			wc.Opcode = verbs.WCRecv
+			wc.ID, ok = qp.recv.complete(w.counter())
+		}
+		return ok
+	}
+	return false
+}
+
+// setSource sets what is known of a datagram's sender.
+func setSource(wc *verbs.WC, p unsafe.Pointer, flags uint32, qp *queuePair) {
+	wc.SrcQP, wc.Port = flags&indexMask, uint8(qp.port.Load())
+	if qp.ctx.dev.Port.LinkLayer == verbs.LinkEthernet {
+		return // there the bits of the service level are the type of the L3 header
+	}
+	wc.SLID = uint16(get32(unsafe.Add(p, cqeSLID-2)))
+	wc.SL, wc.PathBits = uint8(flags>>24&0xf), *(*uint8)(unsafe.Add(p, cqeSLPath))&0x7f
+}

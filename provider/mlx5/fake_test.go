@@ -1,0 +1,166 @@
+//go:build linux
+
+package mlx5
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
+)
+
+var be = binary.BigEndian
+
+// fake is a device of which the test plays the part: its registers are pages of a file.
+type fake struct {
+	*context
+	pages []byte // of registers
+}
+
+const fakeRegister = 512 // bytes of a register
+
+// newFake opens a device. Its kernel hands out the registers.
+func newFake(t testing.TB, d Driver) *fake {
+	t.Helper()
+	fd, err := unix.MemfdCreate("registers", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	const pages = 8
+	size := pages * os.Getpagesize()
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		t.Fatal(err)
+	}
+	all, err := mmap.Map(fd, 0, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { all.Close() })
+	dev := &provider.Device{FD: fd, Driver: abi.RDMA_DRIVER_MLX5}
+	dev.Attr.MaxCQE = 1<<22 - 1
+	dev.Port = verbs.PortAttr{MaxMessage: 1 << 30, ActiveMTU: 5, LinkLayer: verbs.LinkEthernet}
+	c, err := d.GetContext(dev, func(u provider.UHW) error {
+		copy(u.Out, mmap.Bytes(&abi.Mlx5IbAllocUcontextResp{
+			BfRegSize: fakeRegister, TotBfregs: 2 * pages, CacheLineSize: 64, MaxSqDescSz: 1024, MaxRqDescSz: 512,
+			MaxSendWqebb: 1 << 15, MaxRecvWr: 1 << 15, MaxSrqRecvWr: 1 << 15, NumPorts: 1, CqeVersion: 1, NumUarsPerPage: 1,
+		}))
+		return nil
+	})
+	if !mmap.OrdersDevice && errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Release)
+	return &fake{c.(*context), all.Bytes()}
+}
+
+// fakeCQ is a CQ whose completions the test writes.
+type fakeCQ struct {
+	*CompletionQueue
+	ring cqes // as the device sees it
+	pi   uint32
+}
+
+func (f *fake) cq(t testing.TB, depth int) *fakeCQ {
+	t.Helper()
+	q, err := f.CreateCQ(&provider.CQInit{Depth: depth}, func(u provider.UHW) (provider.CQInfo, error) {
+		copy(u.Out, mmap.Bytes(&abi.Mlx5IbCreateCqResp{Cqn: 0x123}))
+		return provider.CQInfo{Handle: 1}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(q.Release)
+	cq := q.(*CompletionQueue)
+	return &fakeCQ{CompletionQueue: cq, ring: cq.cqes}
+}
+
+// put writes a completion, as the device does.
+func (c *fakeCQ) put(e [smallCQE]byte, opcode uint32) {
+	w := last(be.Uint32(e[cqeLast:])).with(opcode, c.ring.owner(c.pi))
+	be.PutUint32(e[cqeLast:], uint32(w))
+	p := c.ring.at(c.pi)
+	copy(unsafe.Slice((*byte)(p), cqeLast), e[:])
+	lastWord(p).Store(binary.NativeEndian.Uint32(e[cqeLast:]))
+	c.pi++
+}
+
+// completion returns a CQE for the QP, without opcode and owner.
+func completion(p *queuePair, counter uint16) (e [smallCQE]byte) {
+	be.PutUint32(e[cqeIndex:], p.index)
+	be.PutUint16(e[cqeLast:], counter)
+	return e
+}
+
+// poll returns all completions.
+func (c *fakeCQ) poll() (all []verbs.WC) {
+	for {
+		wcs := make([]verbs.WC, 4)
+		n := c.Poll(wcs)
+		if n == 0 {
+			return all
+		}
+		all = append(all, wcs[:n]...)
+	}
+}
+
+const fakeQPN = 0x0a0b0c
+
+// qp makes a QP with 4 SGEs in state RTS.
+func (f *fake) qp(t testing.TB, typ verbs.QPType, cq *fakeCQ, cap verbs.QPCap, srq provider.RecvQueue) *queuePair {
+	t.Helper()
+	s, r, err := f.CreateQP(&provider.QPInit{
+		Type: typ, Cap: cap, SendCQ: cq.CompletionQueue, RecvCQ: cq.CompletionQueue, SRQ: srq,
+	}, func(u provider.UHW) (provider.QPInfo, error) {
+		copy(u.Out, mmap.Bytes(&abi.Mlx5IbCreateQpResp{BfregIndex: 5})) // the second of the second page
+		return provider.QPInfo{QPNum: fakeQPN}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sq := s.(*SendQueue)
+	sq.State = verbs.StateRTS
+	t.Cleanup(s.Release)
+	if r != nil {
+		r.(*RecvQueue).State = verbs.StateRTS
+		t.Cleanup(r.Release)
+	}
+	return sq.qp
+}
+
+func (f *fake) srq(t testing.TB, most, sges int) *RecvQueue {
+	t.Helper()
+	q, err := f.CreateSRQ(&provider.SRQInit{MaxWR: most, MaxSGE: sges}, func(u provider.UHW) (provider.SRQInfo, error) {
+		copy(u.Out, mmap.Bytes(&abi.Mlx5IbCreateSrqResp{Srqn: 7}))
+		return provider.SRQInfo{Handle: 3}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(q.Release)
+	return q.(*RecvQueue)
+}
+
+// blocks returns n blocks of a send queue from block i on, as the device reads them.
+func (q *SendQueue) blocks(i, n uint32) (b []byte) {
+	for ; n > 0; n-- {
+		b = append(b, unsafe.Slice((*byte)(unsafe.Add(q.base, uintptr(i&q.mask)*block)), block)...)
+		i++
+	}
+	return b
+}
+
+func initOf(typ verbs.QPType, cap verbs.QPCap) *provider.QPInit {
+	return &provider.QPInit{Type: typ, Cap: cap}
+}

@@ -1,0 +1,179 @@
+package mlx5
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
+)
+
+// RecvQueue is an mlx5 QP's receive queue, or an SRQ; see [SendQueue] for why it
+// is exported.
+//
+// A QP's is a ring of lists of segments. It has no register: when a message arrives, the device looks at the
+// doorbell record.
+type RecvQueue struct {
+	provider.Gate
+	op     string
+	base   unsafe.Pointer
+	stride uintptr
+	mask   uint32
+	most   uint32 // receives that the queue takes
+	known  uint32 // tail as last read
+	head   atomic.Uint32
+	record *atomic.Uint32
+	maxSGE int
+	maxMsg uint64
+	num    uint32 // of the QP or SRQ
+	ids    []uint64
+	qp     *queuePair // nil for an SRQ
+	shared *shared    // of an SRQ
+
+	_    [64]byte      // Poll writes what follows, perhaps on another processor
+	tail atomic.Uint32 // receives completed
+}
+
+func newRecvQueue(p *queuePair, mem []byte, size plan, init *provider.QPInit) *RecvQueue {
+	return &RecvQueue{
+		Gate: provider.Gate{SingleThreaded: init.SingleThreaded}, op: "post recv", qp: p,
+		base: unsafe.Pointer(unsafe.SliceData(mem)), stride: uintptr(size.stride), mask: uint32(max(size.entries, 1) - 1), most: uint32(size.requests),
+		record: mmap.Word(p.record, recvWord), maxSGE: init.Cap.MaxRecvSGE, maxMsg: uint64(uint32(p.ctx.dev.Port.MaxMessage)),
+		num: p.num, ids: make([]uint64, size.entries),
+	}
+}
+
+// Post implements [provider.RecvQueue].
+func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
+	q.Lock() // nothing below panics, and a deferred call would take longer
+	n, err := q.post(wrs)
+	q.Unlock()
+	return n, err
+}
+
+func (q *RecvQueue) post(wrs []verbs.RecvWR) (n int, err error) {
+	switch {
+	case q.Closed:
+		return 0, q.Err()
+	case q.State == verbs.StateReset:
+		err = verbs.ErrState
+	case q.shared != nil:
+		n, err = q.postShared(wrs)
+	default:
+		n, err = q.postOwn(wrs)
+	}
+	if err != nil && err != verbs.ErrQueueFull && len(wrs) > 0 {
+		err = &verbs.PostError{Op: q.op, QPNum: q.num, Index: n, ID: wrs[n].ID, Err: err}
+	}
+	return n, err
+}
+
+func (q *RecvQueue) postOwn(wrs []verbs.RecvWR) (n int, err error) {
+	head := q.head.Load()
+	if uint64(q.most-(head-q.known)) < uint64(len(wrs)) {
+		q.known = q.tail.Load()
+	}
+	room := int(q.most - (head - q.known))
+	for ; n < len(wrs); n++ {
+		if n == room {
+			if err = verbs.ErrQueueFull; q.most == 0 {
+				err = verbs.ErrNoRecvRoom
+			}
+			break
+		}
+		i := (head + uint32(n)) & q.mask
+		if err = q.encode(unsafe.Add(q.base, uintptr(i)*q.stride), 0, wrs[n].SGL); err != nil {
+			break
+		}
+		q.ids[i] = wrs[n].ID
+	}
+	if n > 0 {
+		mmap.StoreRelease(&q.head, head+uint32(n)) // Poll finds the receives in ids
+		q.publish(head + uint32(n))
+	}
+	return n, err
+}
+
+// publish tells the device how many receives there have been.
+func (q *RecvQueue) publish(count uint32) {
+	mmap.BarrierToDevice() // a device that sees the count sees the receives
+	mmap.StoreRelease(q.record, swap32(count&0xffff))
+}
+
+// encode writes a list of segments from an offset of an entry on.
+func (q *RecvQueue) encode(p unsafe.Pointer, off uintptr, sgl []verbs.SGE) error {
+	if len(sgl) > q.maxSGE {
+		return verbs.ErrTooManySGEs
+	}
+	var length uint64
+	for i := range sgl {
+		s := &sgl[i]
+		if s.Length == 0 { // it would mean 2 GiB
+			continue
+		}
+		if s.Length > maxSegment {
+			return verbs.ErrMessageTooLong
+		}
+		length += uint64(s.Length)
+		putSegment(unsafe.Add(p, off), s)
+		off += segmentSize
+	}
+	if length > q.maxMsg {
+		return verbs.ErrMessageTooLong
+	}
+	if off < q.stride {
+		putSegment(unsafe.Add(p, off), &endOfList)
+	}
+	return nil
+}
+
+var endOfList = verbs.SGE{LKey: invalidKey}
+
+// complete returns the ID of a receive that has completed, and frees its room. A QP's own receives
+// complete in order; of an SRQ, index names the one. It reports false if it is not in flight. The caller
+// holds the CQ's lock.
+func (q *RecvQueue) complete(index uint16) (id uint64, ok bool) {
+	if q.shared != nil {
+		return q.completeShared(index)
+	}
+	head, tail := q.head.Load(), q.tail.Load()
+	if head == tail {
+		return 0, false
+	}
+	id = q.ids[tail&q.mask]
+	mmap.StoreRelease(&q.tail, tail+1)
+	return id, true
+}
+
+// Cap implements [provider.RecvQueue].
+func (q *RecvQueue) Cap() int { return int(q.most) }
+
+// SetLimit implements [provider.RecvQueue] for an SRQ.
+func (q *RecvQueue) SetLimit(_ int, set func(provider.UHW) error) error { return set(provider.UHW{}) }
+
+// Resize implements [provider.Resizer]: it lets the kernel refuse.
+func (q *RecvQueue) Resize(size int, resize func(int, provider.UHW) error) error {
+	return resize(size, provider.UHW{})
+}
+
+// Settle implements [provider.Stateful]. The send queue's has removed the completions.
+func (q *RecvQueue) Settle(s verbs.QPState, moved bool) {
+	if moved && s == verbs.StateReset && !q.Closed {
+		q.known = 0
+		q.head.Store(0)
+		q.tail.Store(0)
+		q.record.Store(0)
+	}
+	q.Gate.Settle(s, moved)
+}
+
+// Release implements [provider.Queue].
+func (q *RecvQueue) Release() {
+	q.Stop(true)
+	if q.shared != nil {
+		q.shared.release()
+		return
+	}
+	q.qp.release()
+}

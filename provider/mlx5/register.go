@@ -1,0 +1,235 @@
+package mlx5
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"sync"
+	"unsafe"
+
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/mmap"
+)
+
+// Places in a UAR, a page of the device with registers (include/linux/mlx5/{cq.h,driver.h}).
+const (
+	uarSize      = 4096
+	uarCQ        = 0x20  // MLX5_CQ_DOORBELL
+	uarSend      = 0x800 // MLX5_BF_OFFSET: the first register of send queues
+	perUAR       = 4     // MLX5_BFREGS_PER_UAR
+	usablePerUAR = 2     // MLX5_NON_FP_BFREGS_PER_UAR: the others are the kernel's
+)
+
+// register is a doorbell register of send queues, which takes a store of the first 8 bytes of a
+// request. One with halves belongs to one QP and takes whole requests, which the device then need not
+// read from memory (BlueFlame); the halves are used in turn, so that one can be written to while the
+// other's store is on its way.
+//
+// Stores of 8 bytes need no lock, also if QPs share the register: each is one transaction, and of the
+// same QP they are ordered by the lock of its queue and the flush within it.
+type register struct {
+	mem    unsafe.Pointer
+	half   uintptr // bytes of a half; 0 without BlueFlame
+	offset uintptr // of the half that is next
+	page   uint32  // the kernel's number of the UAR, of those that this driver has allocated
+}
+
+// uar is a mapped UAR.
+type uar struct {
+	region *mmap.Region
+	mem    unsafe.Pointer // of its first byte: a page may hold several
+	handle uint32         // of the kernel's object, if this driver has allocated it
+	page   uint32
+}
+
+// registers are the doorbell registers of a context. In the usual way, each page of them is an object
+// that the driver allocates. In the other, the kernel has allocated some pages with the context and
+// names the register of each QP; that is how contexts are that older programs have made, of which one may
+// be imported.
+type registers struct {
+	ctx *context
+	cq  *uint64 // register for arming CQs
+
+	static []uar // those of the context
+	plain  *register
+
+	blueFlame bool
+	mu        sync.Mutex
+	owned     []uar // that this driver has allocated
+	free      []*register
+}
+
+// maxBlueFlame bounds the registers with halves, which are a resource of the adapter. Further QPs share
+// a plain one.
+const maxBlueFlame = 16
+
+// shutUpBlueFlame is the variable of libmlx5 that turns BlueFlame off, if it is set to anything but 0.
+const shutUpBlueFlame = "MLX5_SHUT_UP_BF"
+
+func (r *registers) setup(c *context) error {
+	r.ctx = c
+	if c.resp.TotBfregs != 0 {
+		return r.mapStatic()
+	}
+	// This page is not mapped for write combining: CQs, and QPs without BlueFlame, need stores of 8
+	// bytes only.
+	u, err := r.allocate(abi.MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC)
+	if err != nil {
+		return fmt.Errorf("allocate a page of registers: %w", err)
+	}
+	if u.page > math.MaxUint16 { // as struct mlx5_ib_create_cq has it
+		return fmt.Errorf("page %d of registers: CQs can have one below %d: %w", u.page, math.MaxUint16+1, errors.ErrUnsupported)
+	}
+	r.cq = (*uint64)(unsafe.Add(u.mem, uarCQ))
+	r.plain = &register{mem: unsafe.Add(u.mem, uarSend), page: u.page}
+	// The kernel states a size if it has found write combining to work on this machine.
+	size := int(c.resp.BfRegSize)
+	off := os.Getenv(shutUpBlueFlame)
+	r.blueFlame = (off == "" || off == "0") && size >= 2*block && size%(2*block) == 0 && uarSend+usablePerUAR*size <= uarSize
+	return nil
+}
+
+// perPage returns how many UARs a page of the processor has.
+func (r *registers) perPage() uint32 { return max(r.ctx.resp.NumUarsPerPage, 1) }
+
+// mapStatic maps the pages that the kernel has allocated. Their numbers as offsets are command 0 of
+// mlx5_ib_mmap, MLX5_IB_MMAP_REGULAR_PAGE.
+func (r *registers) mapStatic() error {
+	size := os.Getpagesize()
+	if r.perPage()*uarSize > uint32(size) {
+		return fmt.Errorf("%d UARs in a page of %d bytes", r.perPage(), size)
+	}
+	pages := int(r.ctx.resp.TotBfregs / usablePerUAR / r.perPage())
+	if pages == 0 {
+		return fmt.Errorf("a context of %d registers has no page of them", r.ctx.resp.TotBfregs)
+	}
+	for i := range pages {
+		region, err := mmap.Map(r.ctx.dev.FD, int64(i)*int64(size), size)
+		if err != nil {
+			return fmt.Errorf("map page %d of %d of registers: %w", i, pages, err)
+		}
+		r.static = append(r.static, uar{region: region, mem: unsafe.Pointer(unsafe.SliceData(region.Bytes()))})
+	}
+	r.cq = (*uint64)(unsafe.Add(r.static[0].mem, uarCQ))
+	return nil
+}
+
+// named returns the register that the kernel has named for a QP: one of perUAR in a UAR. It has no
+// halves, because other QPs, in other processes too if the context is imported, may share it.
+func (r *registers) named(index uint32) (*register, error) {
+	n, in := index/perUAR, index%perUAR
+	page := n / r.perPage()
+	off := uint64(n%r.perPage())*uarSize + uarSend + uint64(in)*uint64(r.ctx.resp.BfRegSize)
+	if uint64(page) >= uint64(len(r.static)) || off%8 != 0 || off+8 > uint64(len(r.static[page].region.Bytes())) {
+		return nil, fmt.Errorf("the kernel names register %d, of %d pages", index, len(r.static))
+	}
+	return &register{mem: unsafe.Add(r.static[page].mem, uintptr(off))}, nil
+}
+
+// allocate allocates a UAR and maps it.
+func (r *registers) allocate(kind uint64) (*uar, error) {
+	f := sys.File{FD: r.ctx.dev.FD, Driver: r.ctx.dev.Driver}
+	var u uar
+	var offset uint64
+	var length uint32
+	err := f.Ioctl(sys.Call{Object: abi.MLX5_IB_OBJECT_UAR, Method: abi.MLX5_IB_METHOD_UAR_OBJ_ALLOC, Attrs: []sys.Attr{
+		sys.New(abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, &u.handle),
+		sys.Const(abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE, kind),
+		sys.Out(abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, &offset),
+		sys.Out(abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, &length),
+		sys.Out(abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, &u.page),
+	}})
+	if err != nil {
+		return nil, err
+	}
+	in := uint64(u.page%r.perPage()) * uarSize // the page of the processor begins with that of a multiple
+	if in+uarSize > uint64(length) {
+		r.destroy(&u)
+		return nil, fmt.Errorf("UAR %d is not in the %d bytes that can be mapped", u.page, length)
+	}
+	if u.region, err = mmap.Map(r.ctx.dev.FD, int64(offset), int(length)); err != nil {
+		r.destroy(&u)
+		return nil, err
+	}
+	u.mem = unsafe.Add(unsafe.Pointer(unsafe.SliceData(u.region.Bytes())), uintptr(in))
+	r.owned = append(r.owned, u)
+	return &u, nil
+}
+
+// destroy unmaps a UAR that allocate has made, and destroys it. A file that is shared with another
+// process stays open.
+func (r *registers) destroy(u *uar) {
+	u.region.Close()
+	f := sys.File{FD: r.ctx.dev.FD, Driver: r.ctx.dev.Driver}
+	f.Ioctl(sys.Call{Object: abi.MLX5_IB_OBJECT_UAR, Method: abi.MLX5_IB_METHOD_UAR_OBJ_DESTROY, Attrs: []sys.Attr{
+		sys.Handle(abi.MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE, u.handle),
+	}})
+}
+
+// get returns a register for a QP and writes the page of it to the request, or returns nil if the kernel will
+// name one.
+func (r *registers) get(req *abi.Mlx5IbCreateQp) (*register, error) {
+	if r.static != nil {
+		return nil, nil
+	}
+	reg := r.plain
+	if r.blueFlame {
+		reg = r.getBlueFlame()
+	}
+	req.Flags |= abi.MLX5_QP_FLAG_UAR_PAGE_INDEX
+	req.BfregIndex = reg.page
+	return reg, nil
+}
+
+// getBlueFlame returns a register with halves, or the plain one if there are no more.
+func (r *registers) getBlueFlame() *register {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.free) == 0 && (len(r.owned)-1)*usablePerUAR < maxBlueFlame {
+		u, err := r.allocate(abi.MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF)
+		if err != nil { // the adapter has few, or write combining does not work here
+			return r.plain
+		}
+		size := uintptr(r.ctx.resp.BfRegSize)
+		for i := range uintptr(usablePerUAR) {
+			r.free = append(r.free, &register{mem: unsafe.Add(u.mem, uarSend+i*size), half: size / 2, page: u.page})
+		}
+	}
+	if len(r.free) == 0 {
+		return r.plain
+	}
+	n := len(r.free) - 1
+	reg := r.free[n]
+	r.free = r.free[:n]
+	return reg
+}
+
+// put takes back the register of a QP that has been destroyed. It does nothing if there is none.
+func (r *registers) put(reg *register) {
+	if reg == nil || reg.half == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.free = append(r.free, reg)
+}
+
+// createCQ writes the page of the register of CQs to a request.
+func (r *registers) createCQ(req *abi.Mlx5IbCreateCq) {
+	if r.static == nil {
+		req.Flags |= abi.MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX
+		req.UarPageIndex = uint16(r.plain.page)
+	}
+}
+
+func (r *registers) close() {
+	for i := range r.static {
+		r.static[i].region.Close()
+	}
+	for i := range r.owned {
+		r.destroy(&r.owned[i])
+	}
+	r.static, r.owned, r.free = nil, nil, nil
+}

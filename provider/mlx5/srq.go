@@ -1,0 +1,161 @@
+package mlx5
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
+)
+
+// shared is what an SRQ has besides. Its receives are a list: each begins with the index of the next
+// (struct mlx5_wqe_srq_next_seg of srq.h), by which the device goes on, so the last one is never posted.
+// Receives complete in any order, as they belong to messages of several QPs.
+//
+//	  taken ◄── Poll pushes receives that have completed
+//	    │
+//	    ▼ Post takes all of them at once when it needs some
+//	list: first ─► ... ─► last
+type shared struct {
+	ctx    *context
+	buf    *mmap.Buffer
+	record []byte
+	first  uint32 // of the list: the next receive to post. Post alone uses these two
+	last   uint32
+	posted uint32
+
+	// next has, for each receive, where it is: in flight, or else in a list. Of those in taken it is
+	// the next one's index, plus 1.
+	next  []atomic.Uint32
+	taken atomic.Uint32 // index of the last one pushed, plus 1; 0 if there is none
+}
+
+const (
+	srqNextSize  = 16
+	srqNextIndex = 2 // next_wqe_index
+
+	inFlight = 1<<32 - 1
+	listed   = 1<<32 - 2
+)
+
+// CreateSRQ makes an SRQ. Its size and that of its receives are not in the request: the kernel computes
+// them as is done here (create_srq_user, mlx5_ib_create_srq), and pins as much memory.
+func (c *context) CreateSRQ(init *provider.SRQInit, create func(provider.UHW) (provider.SRQInfo, error)) (provider.RecvQueue, error) {
+	const minStride = 32
+	stride := max(minStride, roundUp(srqNextSize+segmentSize*init.MaxSGE))
+	if init.MaxWR > c.bounds.srqRecvs || init.MaxSGE > maxUnits || stride > c.bounds.recvBytes {
+		return nil, fmt.Errorf("MaxWR %d, MaxSGE %d: the adapter takes %d receives of %d bytes: %w",
+			init.MaxWR, init.MaxSGE, c.bounds.srqRecvs, c.bounds.recvBytes, unix.EINVAL)
+	}
+	n := roundUp(init.MaxWR + 1)
+	s := &shared{ctx: c, last: uint32(n - 1), next: make([]atomic.Uint32, n)}
+	var err error
+	if s.buf, err = mmap.NewBuffer(n*stride, mmap.BufferOptions{}); err != nil {
+		return nil, err
+	}
+	if s.record, err = c.records.get(); err != nil {
+		s.release()
+		return nil, err
+	}
+	req := abi.Mlx5IbCreateSrq{BufAddr: s.buf.Addr(), DbAddr: mmap.Addr(s.record)}
+	var resp abi.Mlx5IbCreateSrqResp
+	info, err := create(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp)})
+	if err != nil {
+		s.release()
+		return nil, err
+	}
+	q := &RecvQueue{
+		Gate: provider.Gate{State: verbs.StateInit}, op: verbs.OpPostSRQ, shared: s,
+		base: unsafe.Pointer(unsafe.SliceData(s.buf.Bytes())), stride: uintptr(stride), mask: uint32(n - 1), most: uint32(n - 1),
+		record: mmap.Word(s.record, recvWord), maxSGE: init.MaxSGE, maxMsg: uint64(uint32(c.dev.Port.MaxMessage)),
+		num: info.Handle, ids: make([]uint64, n),
+	}
+	for i := range uint32(n) {
+		s.next[i].Store(listed)
+		q.link(i, (i+1)&q.mask)
+	}
+	return q, nil
+}
+
+func (s *shared) release() {
+	s.buf.Close()
+	s.ctx.records.put(s.record)
+}
+
+// entry returns the memory of a receive.
+func (q *RecvQueue) entry(i uint32) unsafe.Pointer {
+	return unsafe.Add(q.base, uintptr(i&q.mask)*q.stride)
+}
+
+// link makes receive to the one after receive i.
+func (q *RecvQueue) link(i, to uint32) {
+	binary.BigEndian.PutUint16((*[2]byte)(unsafe.Add(q.entry(i), srqNextIndex))[:], uint16(to))
+}
+
+// following returns the receive after i. Only this process writes it.
+func (q *RecvQueue) following(i uint32) uint32 {
+	return uint32(binary.BigEndian.Uint16((*[2]byte)(unsafe.Add(q.entry(i), srqNextIndex))[:])) & q.mask
+}
+
+func (q *RecvQueue) postShared(wrs []verbs.RecvWR) (n int, err error) {
+	s := q.shared
+	for ; n < len(wrs); n++ {
+		if s.first == s.last && !q.takeBack() {
+			err = verbs.ErrQueueFull
+			break
+		}
+		i := s.first
+		if err = q.encode(q.entry(i), srqNextSize, wrs[n].SGL); err != nil {
+			break
+		}
+		q.ids[i] = wrs[n].ID
+		s.next[i].Store(inFlight) // Poll finds the ID
+		s.first = q.following(i)
+	}
+	if n > 0 {
+		s.posted += uint32(n)
+		q.publish(s.posted)
+	}
+	return n, err
+}
+
+// takeBack appends what has completed to the list, and reports whether that is anything.
+func (q *RecvQueue) takeBack() bool {
+	s := q.shared
+	i := s.taken.Swap(0)
+	if i == 0 {
+		return false
+	}
+	for i != 0 {
+		at := i - 1
+		i = s.next[at].Load()
+		s.next[at].Store(listed)
+		q.link(s.last, at)
+		s.last = at
+	}
+	return true
+}
+
+// completeShared is complete for an SRQ. Several CQs may call it at once.
+func (q *RecvQueue) completeShared(index uint16) (id uint64, ok bool) {
+	s, i := q.shared, int(index)
+	if i >= len(s.next) || s.next[i].Load() != inFlight {
+		return 0, false
+	}
+	id = q.ids[i]
+	if !s.next[i].CompareAndSwap(inFlight, listed) {
+		return 0, false
+	}
+	for {
+		first := s.taken.Load()
+		s.next[i].Store(first)
+		if s.taken.CompareAndSwap(first, uint32(i)+1) {
+			return id, true
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package mlx5
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+
+	"github.com/goverbs/verbs"
+)
+
+// A request (WQE) of a send queue is a list of segments, in units of 16 bytes: struct
+// mlx5_wqe_ctrl_seg; for datagrams struct mlx5_wqe_datagram_seg; for RDMA struct
+// mlx5_wqe_raddr_seg; for atomics struct mlx5_wqe_atomic_seg; then struct mlx5_wqe_data_seg for each SGE,
+// or inline data behind struct mlx5_wqe_inline_seg. It begins at a block of 64 bytes and goes on at the
+// start of the queue where that ends (qp.h).
+const (
+	block    = 64 // MLX5_SEND_WQE_BB
+	unit     = 16
+	maxUnits = 63 // the field for the number of units has 6 bits: MLX5_WQE_CTRL_DS_MASK
+
+	ctrlSize    = 16
+	avSize      = 48
+	remoteSize  = 16
+	atomicSize  = 16
+	segmentSize = 16
+	inlineHead  = 4
+
+	inlineBit = 1 << 31 // MLX5_INLINE_SEG, of byte_count
+)
+
+// Opcodes of requests, MLX5_OPCODE_* of device.h.
+const (
+	opSendInval = 0x01
+	opWrite     = 0x08
+	opWriteImm  = 0x09
+	opSend      = 0x0a
+	opSendImm   = 0x0b
+	opRead      = 0x10
+	opCompare   = 0x11
+	opFetchAdd  = 0x12
+)
+
+// Flags of requests, fm_ce_se of struct mlx5_wqe_ctrl_seg.
+const (
+	flagSolicited = 1 << 1 // MLX5_WQE_CTRL_SOLICITED
+	flagSignaled  = 2 << 2 // MLX5_WQE_CTRL_CQ_UPDATE
+	flagFence     = 4 << 5 // MLX5_FENCE_MODE_FENCE
+)
+
+// invalidKey ends a list of a receive that is shorter than its place: MLX5_INVALID_LKEY of libmlx5,
+// MLX5_TERMINATE_SCATTER_LIST_LKEY of the kernel.
+const invalidKey = 0x100
+
+// operation is how an opcode of package verbs is encoded.
+type operation struct {
+	opcode uint8
+	types  uint8 // of QPs that accept it, as bits
+	head   uint8 // bytes before the data, on RC and UC
+	remote bool  // names the peer's memory
+	reads  bool  // needs memory for what it returns
+}
+
+const (
+	onRC  = 1 << verbs.RC
+	onUC  = 1 << verbs.UC
+	onUD  = 1 << verbs.UD
+	onAll = onRC | onUC | onUD
+)
+
+var operations = [...]operation{
+	verbs.OpRDMAWrite:    {opWrite, onRC | onUC, ctrlSize + remoteSize, true, false},
+	verbs.OpRDMAWriteImm: {opWriteImm, onRC | onUC, ctrlSize + remoteSize, true, false},
+	verbs.OpSend:         {opSend, onAll, ctrlSize, false, false},
+	verbs.OpSendImm:      {opSendImm, onAll, ctrlSize, false, false},
+	verbs.OpSendInv:      {opSendInval, onRC, ctrlSize, false, false},
+	verbs.OpRDMARead:     {opRead, onRC, ctrlSize + remoteSize, true, true},
+	verbs.OpCompareSwap:  {opCompare, onRC, ctrlSize + remoteSize + atomicSize, true, true},
+	verbs.OpFetchAdd:     {opFetchAdd, onRC, ctrlSize + remoteSize + atomicSize, true, true},
+}
+
+// put32 and put64 store a big-endian number, get32 loads one.
+func put32(p unsafe.Pointer, v uint32) { binary.BigEndian.PutUint32((*[4]byte)(p)[:], v) }
+func put64(p unsafe.Pointer, v uint64) { binary.BigEndian.PutUint64((*[8]byte)(p)[:], v) }
+func get32(p unsafe.Pointer) uint32    { return binary.BigEndian.Uint32((*[4]byte)(p)[:]) }
+
+// swap32 returns the number whose bytes in memory are those of v in big-endian order, for words that are
+// loaded and stored as a whole.
+func swap32(v uint32) uint32 {
+	if cpu.IsBigEndian {
+		return v
+	}
+	return bits.ReverseBytes32(v)
+}
+
+// putSegment writes struct mlx5_wqe_data_seg: byte_count, lkey, addr.
+func putSegment(p unsafe.Pointer, s *verbs.SGE) {
+	put64(p, uint64(s.Length)<<32|uint64(s.LKey))
+	put64(unsafe.Add(p, 8), s.Addr)
+}
+
+// maxSegment is the largest length of a segment: with bit 31 it would be inline data.
+const maxSegment = 1<<31 - 1
+
+// putRemote writes struct mlx5_wqe_raddr_seg: raddr, rkey, and a reserved word.
+func putRemote(p unsafe.Pointer, addr uint64, key uint32) {
+	put64(p, addr)
+	put64(unsafe.Add(p, 8), uint64(key)<<32)
+}
+
+// putControl writes struct mlx5_wqe_ctrl_seg: opmod_idx_opcode, qpn_ds, signature, dci_stream_channel_id,
+// fm_ce_se, imm.
+func putControl(p unsafe.Pointer, opcode uint8, index uint16, qpn uint32, units int, flags uint8, imm uint32) {
+	put64(p, uint64(index)<<40|uint64(opcode)<<32|uint64(qpn<<8|uint32(units)))
+	put64(unsafe.Add(p, 8), uint64(flags)<<32|uint64(imm))
+}
