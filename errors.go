@@ -10,8 +10,8 @@ import (
 
 // Errors of objects and devices.
 var (
-	// ErrClosed is returned when a method is called on a closed object. It matches
-	// net.ErrClosed and fs.ErrClosed.
+	// ErrClosed is returned when a method is called on a closed object, and by Close of a nil
+	// pointer. It matches net.ErrClosed and fs.ErrClosed.
 	ErrClosed error = closedError{}
 	// ErrInUse is returned by Close while other objects depend on the receiver.
 	ErrInUse = errors.New("object is in use")

@@ -94,6 +94,9 @@ func openChannel(node string) (*Channel, error) {
 // Close closes the channel and so destroys the IDs that are still on it. Calls that wait
 // for events fail with [verbs.ErrClosed].
 func (c *Channel) Close() error {
+	if c == nil {
+		return verbs.ErrClosed
+	}
 	c.file.Close()
 	c.thread.stop()
 	if c.loop != nil {

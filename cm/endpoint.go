@@ -469,6 +469,9 @@ func (e *Endpoint) Disconnect() { e.end(verbs.ErrClosed, true) }
 //
 // After a failure Close can be called again; it closes what is left.
 func (e *Endpoint) Close() error {
+	if e == nil {
+		return verbs.ErrClosed
+	}
 	e.end(verbs.ErrClosed, e.shared) // flushing matters only if a CQ or SRQ is shared
 	err := e.free()
 	if e.listener != nil {

@@ -343,6 +343,9 @@ func idQuery[Resp, Req any](id *ID, cmd uint32, req *Req, response *uint64, resp
 // that wait for its events, and all later calls, fail with [verbs.ErrClosed]. The kernel
 // ends a connection that is up.
 func (id *ID) Close() error {
+	if id == nil {
+		return verbs.ErrClosed
+	}
 	id.closing.Lock()
 	defer id.closing.Unlock()
 	if id.destroyed {

@@ -200,7 +200,12 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 
 // Close stops listening; Accept returns [verbs.ErrClosed]. It does not affect requests
 // that Accept has returned, nor accepted connections.
-func (l *Listener) Close() error { return l.id.Close() }
+func (l *Listener) Close() error {
+	if l == nil {
+		return verbs.ErrClosed
+	}
+	return l.id.Close()
+}
 
 // Shutdown stops listening and waits until the accepted connections have ended because
 // either side disconnected or closed its endpoint. It does not end them itself. If ctx ends

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/epoll"
 	"github.com/goverbs/verbs/internal/event"
 	"github.com/goverbs/verbs/internal/unix"
@@ -84,6 +85,14 @@ func newLoop(node string) (*Loop, error) {
 		return nil, fail("open", node, err)
 	}
 	return l, nil
+}
+
+// Close closes the loop as [Channel.Close] does.
+func (l *Loop) Close() error {
+	if l == nil {
+		return verbs.ErrClosed
+	}
+	return l.Channel.Close()
 }
 
 // FD returns a file descriptor that is readable, for poll(2) and epoll(7), while TryNext

@@ -192,6 +192,9 @@ func (d *Dialer) join(ctx context.Context, group string, sendOnly bool) (_ *Memb
 
 // Close leaves the group and closes the endpoint.
 func (m *Member) Close() error {
+	if m == nil {
+		return verbs.ErrClosed
+	}
 	m.leave.Do(func() {
 		if m.attached {
 			m.QP.DetachMulticast(m.Group.AV.DGID, m.Group.AV.DLID)

@@ -91,6 +91,9 @@ func (t *Transport) CloseIdle() {
 // with [verbs.ErrInUse] while endpoints, listeners or requests use the transport, or if the
 // program has objects of its own on one of its devices. After a failure it can be called again.
 func (t *Transport) Close() error {
+	if t == nil {
+		return verbs.ErrClosed
+	}
 	err := t.close()
 	if err == nil {
 		t.closeChannels()

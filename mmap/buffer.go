@@ -2,6 +2,7 @@ package mmap
 
 import (
 	"fmt"
+	"net"
 	"os"
 
 	"github.com/goverbs/verbs/internal/unix"
@@ -57,6 +58,9 @@ func (b *Buffer) Addr() uint64 { return Addr(b.mem) }
 
 // Close frees the memory. It may be called again.
 func (b *Buffer) Close() error {
+	if b == nil {
+		return net.ErrClosed
+	}
 	if b == nil || b.mem == nil {
 		return nil
 	}

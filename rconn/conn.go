@@ -178,6 +178,9 @@ func (c *Conn) AwaitDisconnect(ctx context.Context) error {
 // Conn made. Blocked calls return [verbs.ErrClosed]. Completions that were not taken are
 // lost. After a failure Close can be called again: it releases what is left.
 func (c *Conn) Close() error {
+	if c == nil {
+		return verbs.ErrClosed
+	}
 	c.closing.Lock()
 	defer c.closing.Unlock()
 	c.closed.Store(true)

@@ -54,7 +54,12 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 
 // Close stops listening; Accept returns [verbs.ErrClosed]. Requests and connections
 // that Accept has returned are not affected.
-func (l *Listener) Close() error { return l.l.Close() }
+func (l *Listener) Close() error {
+	if l == nil {
+		return verbs.ErrClosed
+	}
+	return l.l.Close()
+}
 
 // Request is a peer's request for a connection. It must be accepted or rejected, exactly
 // once.

@@ -100,6 +100,9 @@ func (r *LocalRegion) MR() *uverbs.MR { return r.mr }
 // a later one if it is not signaled, has been polled, or its Conn is closed. Close may be
 // called again.
 func (r *LocalRegion) Close() error {
+	if r == nil {
+		return verbs.ErrClosed
+	}
 	r.closing.Lock()
 	defer r.closing.Unlock()
 	if !r.users.CompareAndSwap(0, closedUsers) {

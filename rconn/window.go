@@ -42,6 +42,9 @@ func (c *Conn) AllocWindow() (*Window, error) {
 // Close frees the window: its key becomes invalid. A region cannot be closed while
 // windows are bound to it.
 func (w *Window) Close() error {
+	if w == nil {
+		return verbs.ErrClosed
+	}
 	w.c.windowsMu.Lock()
 	defer w.c.windowsMu.Unlock()
 	return w.close()

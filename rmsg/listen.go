@@ -99,6 +99,9 @@ func (ln *Listener) Addr() cm.Addr { return ln.cm.Addr() }
 // Close stops listening and rejects the requests that wait for Accept. Sockets
 // are not affected.
 func (ln *Listener) Close() error {
+	if ln == nil {
+		return verbs.ErrClosed
+	}
 	ln.once.Do(func() {
 		ln.l.mu.Lock()
 		delete(ln.l.listeners, ln)

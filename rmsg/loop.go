@@ -205,6 +205,9 @@ func (l *Loop) wait(ctx context.Context, enough func(int) bool) (int, error) {
 // iWARP handshake cannot be canceled: its resources are released when the kernel ends it,
 // which takes 10 s, or minutes if no machine has the address. Close may be called again.
 func (l *Loop) Close() error {
+	if l == nil {
+		return verbs.ErrClosed
+	}
 	l.mu.Lock()
 	l.closing = true
 	l.stop.Store(true)

@@ -231,6 +231,9 @@ func (s *Socket) failAfter(d time.Duration, reason func() error) *time.Timer {
 // Close ends the connection immediately. Queued messages fail; received messages that
 // were not taken are dropped. The loop calls Disconnected when the socket has ended.
 func (s *Socket) Close() error {
+	if s == nil {
+		return verbs.ErrClosed
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true

@@ -80,6 +80,9 @@ func (c *Conn) isAcked() bool {
 // connection breaks meanwhile. Running and later calls of Read and Write fail with
 // net.ErrClosed, as does another Close.
 func (c *Conn) Close() error {
+	if c == nil {
+		return verbs.ErrClosed
+	}
 	if err := c.enter(nil); err != nil {
 		return c.wrap("close", err)
 	}

@@ -319,6 +319,9 @@ func (l *Listener) acceptErr() error {
 // Close stops listening and ends the connections that have not been accepted.
 // Connections that Accept returned are not affected.
 func (l *Listener) Close() (err error) {
+	if l == nil {
+		return net.ErrClosed
+	}
 	if l.closed.Swap(true) {
 		return opError("close", nil, l.addr, net.ErrClosed)
 	}

@@ -264,6 +264,9 @@ func (c *PacketConn) setDeadline(d *deadline, t time.Time) error {
 // Close ends running calls, which fail with [net.ErrClosed], and releases everything. A second
 // Close fails.
 func (c *PacketConn) Close() error {
+	if c == nil {
+		return verbs.ErrClosed
+	}
 	c.mu.Lock()
 	wasClosed := c.ctx.Err() != nil
 	c.cancel(net.ErrClosed)

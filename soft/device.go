@@ -206,6 +206,9 @@ func (d *Device) Resources() map[string]int { return d.kernel.Resources() }
 // Close closes the device, see the package's documentation for open contexts and connections.
 // When it has returned, the device accesses no memory of the program. It may be called again.
 func (d *Device) Close() error {
+	if d == nil {
+		return verbs.ErrClosed
+	}
 	d.close.Do(func() {
 		virtual.Unregister(d.node)
 		d.cm.Remove()

@@ -113,4 +113,9 @@ func (a *AH) To(qpNum, qkey uint32) verbs.UDAddr {
 }
 
 // Close destroys the handle.
-func (a *AH) Close() error { return a.obj.close() }
+func (a *AH) Close() error {
+	if a == nil {
+		return verbs.ErrClosed
+	}
+	return a.obj.close()
+}

@@ -75,7 +75,12 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 }
 
 // Close closes the channel. It fails with [verbs.ErrInUse] while CQs use it.
-func (c *CompChannel) Close() error { return c.obj.close() }
+func (c *CompChannel) Close() error {
+	if c == nil {
+		return verbs.ErrClosed
+	}
+	return c.obj.close()
+}
 
 func newChannel(file *event.File) *channel {
 	c := &channel{file: file, cqs: map[uint64]*cqEvents{}, pending: map[uint64]int{}}

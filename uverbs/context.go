@@ -123,7 +123,12 @@ func (c *Context) SetLogger(l *slog.Logger) { c.obj.tree.log.Store(l) }
 
 // Close closes the device. It fails with [verbs.ErrInUse] while objects made from it
 // are open.
-func (c *Context) Close() error { return c.obj.close() }
+func (c *Context) Close() error {
+	if c == nil {
+		return verbs.ErrClosed
+	}
+	return c.obj.close()
+}
 
 // destroy runs a method that destroys an object and returns the number of its events in
 // resp. Callers ignore it: no call has to wait until the events have been read.

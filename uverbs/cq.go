@@ -298,4 +298,9 @@ func (q *CQ) Moderate(count, period uint16) error {
 
 // Close destroys the CQ. Calls that wait for it return [verbs.ErrClosed]. Close fails
 // with [verbs.ErrInUse] while QPs use the CQ.
-func (q *CQ) Close() error { return q.obj.close() }
+func (q *CQ) Close() error {
+	if q == nil {
+		return verbs.ErrClosed
+	}
+	return q.obj.close()
+}

@@ -195,6 +195,9 @@ func (m *MR) SGE(off, n int) verbs.SGE {
 // Close deregisters the region and frees or unpins its memory. Work requests
 // and peers that still use it fail with an access error.
 func (m *MR) Close() error {
+	if m == nil {
+		return verbs.ErrClosed
+	}
 	err := m.obj.close()
 	if err == nil {
 		m.closed.Store(true)

@@ -59,7 +59,12 @@ func (m *MW) RKey() uint32 {
 func (m *MW) Type() verbs.MWType { return m.typ }
 
 // Close frees the window. Its key becomes invalid.
-func (m *MW) Close() error { return m.obj.close() }
+func (m *MW) Close() error {
+	if m == nil {
+		return verbs.ErrClosed
+	}
+	return m.obj.close()
+}
 
 // BindOptions contains options for [QP.BindMW].
 type BindOptions struct {

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/abi"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
@@ -47,4 +48,9 @@ func (p *PD) Context() *Context { return p.ctx }
 
 // Close releases the PD. It fails with [verbs.ErrInUse] while objects made from it are
 // open.
-func (p *PD) Close() error { return p.obj.close() }
+func (p *PD) Close() error {
+	if p == nil {
+		return verbs.ErrClosed
+	}
+	return p.obj.close()
+}

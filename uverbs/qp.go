@@ -188,4 +188,9 @@ func (q *QP) RecvCQ() *CQ { return q.recvCQ }
 func (q *QP) SRQ() *SRQ   { return q.srq }
 
 // Close destroys the QP. Requests that have not completed will never complete.
-func (q *QP) Close() error { return q.obj.close() }
+func (q *QP) Close() error {
+	if q == nil {
+		return verbs.ErrClosed
+	}
+	return q.obj.close()
+}

@@ -151,4 +151,9 @@ func (s *SRQ) Query() (SRQOptions, error) {
 }
 
 // Close destroys the SRQ. It fails with [verbs.ErrInUse] while QPs use it.
-func (s *SRQ) Close() error { return s.obj.close() }
+func (s *SRQ) Close() error {
+	if s == nil {
+		return verbs.ErrClosed
+	}
+	return s.obj.close()
+}

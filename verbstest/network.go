@@ -143,6 +143,9 @@ func (n *Network) Open(addr netip.AddrPort) (soft.Port, error) {
 // Close detaches all devices. It waits until none of them processes a packet, so a filter must not
 // call it.
 func (n *Network) Close() error {
+	if n == nil {
+		return net.ErrClosed
+	}
 	n.mu.Lock()
 	n.closed = true
 	var ports []*port
