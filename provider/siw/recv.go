@@ -53,11 +53,15 @@ func (q *RecvQueue) Post(wrs []verbs.RecvWR) (int, error) {
 	n := 0
 	for ; n < most; n++ {
 		wr, rqe := &wrs[n], queue.at(put+uint32(n))
-		if len(wr.SGL) > q.maxSGE || copySGL(&rqe.Sge, wr.SGL) > q.maxMsg {
+		if len(wr.SGL) > q.maxSGE {
+			break
+		}
+		sges, length := copySGL(&rqe.Sge, wr.SGL)
+		if length > q.maxMsg {
 			break
 		}
 		rqe.Id = wr.ID
-		if v := word(abi.SIW_WQE_VALID, uint8(len(wr.SGL)), 0); n == 0 {
+		if v := word(abi.SIW_WQE_VALID, uint8(sges), 0); n == 0 {
 			first = v
 		} else {
 			fillRqe(rqe, v)

@@ -348,10 +348,10 @@ func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *verbs.SendWR, later bool) (uint3
 		return 0, verbs.ErrTooManySGEs
 	}
 	sqe.Sge()[0] = abi.SiwSge{} // of a read without data
-	if copySGL(sqe.Sge(), wr.SGL) > q.maxMsg {
+	n, length := copySGL(sqe.Sge(), wr.SGL)
+	if length > q.maxMsg {
 		return 0, verbs.ErrMessageTooLong
 	}
-	n := len(wr.SGL)
 	if n == 1 && maxSGE > 1 && needsSecondSGE(&sqe.Sge()[0], later) {
 		sqe.Sge()[1] = abi.SiwSge{}
 		n = 2
@@ -360,8 +360,8 @@ func (q *SendQueue) encode(sqe *abi.SiwSqe, wr *verbs.SendWR, later bool) (uint3
 }
 
 // needsSecondSGE reports whether the kernel may send the few bytes of a single SGE wrong,
-// or end the connection over them (siw_try_1seg, Linux 6.1 to 7.2). Requests with two SGEs, one
-// of which may be empty, are safe.
+// or end the connection over them (siw_try_1seg, Linux 6.1 to 7.2). Requests with two SGEs, the
+// second of which may be empty, are safe.
 //
 // Requests that are posted while the kernel is busy are sent by a kernel thread. It takes
 // the wrong bytes if they are on two pages. And after every 100 packets a doorbell leaves
@@ -399,17 +399,25 @@ func (q *SendQueue) encodeInline(sqe *abi.SiwSqe, wr *verbs.SendWR) error {
 // test.
 var _ [unsafe.Sizeof(verbs.SGE{})]byte = [unsafe.Sizeof(abi.SiwSge{})]byte{}
 
-// copySGL copies sgl to dst and returns the sum of the lengths.
-func copySGL(dst *[abi.SIW_MAX_SGE]abi.SiwSge, sgl []verbs.SGE) (length uint64) {
+// copySGL copies a list to dst and returns how many SGEs are there then, and the sum of their
+// lengths. It leaves the empty SGEs of a list out: the kernel looks up no memory for them, but
+// siw_tx_hdt dereferences the memory of each SGE before the last byte, which crashes the
+// machine, and siw_unref_mem_sgl, which releases the memory of receives too, stops at the
+// first SGE without (Linux 6.1 to 7.3).
+func copySGL(dst *[abi.SIW_MAX_SGE]abi.SiwSge, sgl []verbs.SGE) (n int, length uint64) {
 	if len(sgl) == 1 { // a loop takes a fifth longer
 		dst[0] = abi.SiwSge{Laddr: sgl[0].Addr, Length: sgl[0].Length, Lkey: sgl[0].LKey}
-		return uint64(sgl[0].Length)
+		return 1, uint64(sgl[0].Length)
 	}
 	for i := range sgl {
-		dst[i] = abi.SiwSge{Laddr: sgl[i].Addr, Length: sgl[i].Length, Lkey: sgl[i].LKey}
+		if sgl[i].Length == 0 {
+			continue
+		}
+		dst[n] = abi.SiwSge{Laddr: sgl[i].Addr, Length: sgl[i].Length, Lkey: sgl[i].LKey}
+		n++
 		length += uint64(sgl[i].Length)
 	}
-	return length
+	return n, length
 }
 
 // sglLength returns the sum of the lengths.
