@@ -29,8 +29,8 @@ var (
 	// containers to which it is not passed. It matches ErrNoRDMA.
 	ErrNoNode error = noRDMA("RDMA device has no device node")
 	// ErrNoDriver is returned when no registered driver supports a device. It matches
-	// ErrNoRDMA.
-	ErrNoDriver error = noRDMA("no provider for the device's driver")
+	// ErrNoRDMA and errors.ErrUnsupported.
+	ErrNoDriver error = noDriver{noRDMA("no provider for the device's driver")}
 	// ErrNoCM is returned when the connection manager's node, /dev/infiniband/rdma_cm,
 	// is missing. It matches ErrNoRDMA.
 	ErrNoCM error = noRDMA("RDMA connection manager has no device node")
@@ -57,11 +57,11 @@ var (
 
 // Errors of work requests that are refused before they reach a queue. They are wrapped in
 // a [*PostError], except ErrQueueFull, which is back-pressure and not a failure, and is
-// returned as it is. ErrNoSendRoom and ErrNoRecvRoom match ErrQueueFull.
+// returned as it is. ErrNoSendRoom and ErrNoRecvRoom are not back-pressure: polling makes no room.
 var (
 	ErrQueueFull      = errors.New("queue is full")
-	ErrNoSendRoom     = fmt.Errorf("%w: it has no room for any: MaxSendWR is 0", ErrQueueFull)
-	ErrNoRecvRoom     = fmt.Errorf("%w: it has no room for any: MaxRecvWR is 0", ErrQueueFull)
+	ErrNoSendRoom     = errors.New("the queue has no room for any request: it was made with MaxSendWR 0")
+	ErrNoRecvRoom     = errors.New("the queue has no room for any request: it was made with MaxRecvWR 0")
 	ErrTooManySGEs    = errors.New("more SGEs than the queue takes")
 	ErrInlineTooLong  = errors.New("more inline data than the queue takes")
 	ErrInlineSGL      = errors.New("inline data together with an SGL")
@@ -89,6 +89,13 @@ type noRDMA string
 
 func (e noRDMA) Error() string        { return string(e) }
 func (e noRDMA) Is(target error) bool { return target == ErrNoRDMA }
+
+// noDriver is the error of a device that exists, and that nothing here can drive.
+type noDriver struct{ noRDMA }
+
+func (e noDriver) Is(target error) bool {
+	return e.noRDMA.Is(target) || target == errors.ErrUnsupported
+}
 
 // Error describes a failed operation: what was attempted, on which object, and why it
 // failed. Its text is one line.

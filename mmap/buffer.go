@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 
 	"github.com/goverbs/verbs/internal/unix"
 )
@@ -38,10 +39,25 @@ func NewBuffer(size int, opt BufferOptions) (*Buffer, error) {
 		flags |= unix.MAP_HUGETLB | 21<<unix.MAP_HUGE_SHIFT
 	}
 	mem, err := mapPages(-1, 0, length, flags)
+	if opt.HugePages && err == unix.ENOMEM {
+		return nil, fmt.Errorf("mmap: buffer of %d huge pages of 2 MiB, of which %s are free: reserve more, as root: echo NUMBER > %s/nr_hugepages: %w",
+			length/hugePage, freeHugePages(), hugePages, os.NewSyscallError("mmap", err))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("mmap: buffer of %d bytes: %w", length, os.NewSyscallError("mmap", err))
 	}
 	return &Buffer{mem, size}, nil
+}
+
+const hugePages = "/sys/kernel/mm/hugepages/hugepages-2048kB"
+
+// freeHugePages returns the number of free pages in the pool, as text.
+func freeHugePages() string {
+	text, err := os.ReadFile(hugePages + "/free_hugepages")
+	if err != nil {
+		return "an unknown number"
+	}
+	return strings.TrimSpace(string(text))
 }
 
 // Bytes returns the buffer's memory, or nil after Close. Slices of it must not be used

@@ -91,6 +91,12 @@ type Context interface {
 	Object
 }
 
+// InlineLimiter is implemented by a Context whose send queues limit inline data: a
+// [verbs.DeviceAttr] has no such limit, and errors name it.
+type InlineLimiter interface {
+	MaxInline() int // bytes
+}
+
 // CQInit describes a CQ that is to be made.
 type CQInit struct {
 	Depth int // minimum number of completions

@@ -45,6 +45,13 @@ func Alloc(pd *uverbs.PD, size int, access verbs.Access) (*LocalRegion, error) {
 	return newRegion(mr, pd, access, err)
 }
 
+// AllocHuge is like [Alloc], with memory of the system's pool of huge pages, whose size it rounds up to: see
+// [uverbs.MROptions]. If the pool has too few, the error matches ENOMEM and says how many are free.
+func AllocHuge(pd *uverbs.PD, size int, access verbs.Access) (*LocalRegion, error) {
+	mr, err := pd.AllocMR(size, access, uverbs.MROptions{HugePages: true})
+	return newRegion(mr, pd, access, err)
+}
+
 // Register makes a region of the caller's memory, which is pinned until Close and remains
 // the caller's after it. It must hold no Go pointers. Memory may be registered any number
 // of times, for instance for several connections: each region has its own key.
@@ -54,7 +61,7 @@ func Register(pd *uverbs.PD, mem []byte, access verbs.Access) (*LocalRegion, err
 }
 
 // NewRegion makes a region of mr, which package uverbs registered in pd with that access:
-// for DMA buffers, huge pages, and other memory that [Alloc] and [Register] do not
+// for DMA buffers, and other memory that [Alloc], [AllocHuge] and [Register] do not
 // support. Close closes mr.
 func NewRegion(pd *uverbs.PD, mr *uverbs.MR, access verbs.Access) *LocalRegion {
 	return &LocalRegion{mr: mr, pd: pd, access: access}

@@ -20,7 +20,7 @@ type Options struct {
 	// rings are halved until it suffices; [Conn.Stats] reports their sizes.
 	ReadBuffer, WriteBuffer int
 	// SendQueue and RecvQueue are the numbers of requests that the queues take, from
-	// 16 to 65534. Zero means 384. RecvQueue bounds the messages that the peer may
+	// 16 to 65534; the device may allow fewer, as the error then says. Zero means 384. RecvQueue bounds the messages that the peer may
 	// have in flight.
 	SendQueue, RecvQueue int
 	// Inline is the largest number of bytes that are copied into a request. Zero

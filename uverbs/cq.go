@@ -103,7 +103,8 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 		if created {
 			core.destroyCQ(cq.handle)
 		}
-		return nil, c.obj.fail(op, err)
+		return nil, c.obj.failSize(op, err, "MaxCQ", core.dev.Attr.MaxCQ,
+			limit{"Depth", opt.Depth, core.dev.Attr.MaxCQE}, limit{"Vector", opt.Vector, c.CompVectors() - 1})
 	}
 	cq.register(queue, parents)
 	return cq, nil
@@ -275,7 +276,7 @@ func (q *CQ) Resize(depth int) error {
 		return q.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_RESIZE_CQ, mmap.Bytes(&req), mmap.Bytes(&resp)[:8], uhw.In, uhw.Out)
 	})
 	if err != nil {
-		return q.obj.fail(op, err)
+		return q.obj.failSize(op, err, "", 0, limit{"depth", depth, q.ctx.dev.Attr.MaxCQE})
 	}
 	return nil
 }

@@ -23,6 +23,9 @@ func fakeSysfs(t *testing.T, files map[string]string) {
 	oldClass, oldDev := sysClass, devDir
 	sysClass, devDir = filepath.Join(root, "sys"), filepath.Join(root, "dev")
 	t.Cleanup(func() { sysClass, devDir = oldClass, oldDev })
+	if err := os.MkdirAll(sysClass, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	for name, text := range files {
 		path := filepath.Join(root, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -106,10 +109,14 @@ func TestNoDevices(t *testing.T) {
 	if !errors.Is(err, verbs.ErrNoDevice) {
 		t.Errorf("open: %v", err)
 	}
-	for _, setup := range []string{"rdma link add rxe0 type rxe", "rdma link add siw0 type siw"} {
+	for _, setup := range []string{"verbs link add rxe0 rxe", "rdma link add rxe0 type rxe", "siw"} {
 		if !strings.Contains(err.Error(), setup) {
 			t.Errorf("open does not say %q: %v", setup, err)
 		}
+	}
+	sysClass = filepath.Join(t.TempDir(), "none")
+	if _, err := Open(""); !errors.Is(err, verbs.ErrNoDevice) || strings.Contains(err.Error(), "modprobe") || !strings.Contains(err.Error(), "mount sysfs") {
+		t.Errorf("open without sysfs: %v", err)
 	}
 	fakeSysfs(t, map[string]string{
 		"sys/infiniband_verbs/uverbs0/ibdev": "rxe0",

@@ -11,8 +11,6 @@ import (
 // hint returns the usual remedy for an error of an operation, or an empty string.
 func hint(op string, err error) string {
 	switch {
-	case op == opRegister && errors.Is(err, unix.ENOMEM):
-		return "locked memory is limited: see ulimit -l, RLIMIT_MEMLOCK or LimitMEMLOCK="
 	case op == "open" && errors.Is(err, unix.EACCES):
 		return "this user may not open the device node"
 	case op == "open" && errors.Is(err, unix.ENOENT):

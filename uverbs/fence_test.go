@@ -4,7 +4,6 @@ package uverbs_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
@@ -16,34 +15,39 @@ import (
 func TestFencedAgain(t *testing.T) {
 	labtest.RequireBoth(t)
 	rxe := labtest.OpenDevice(t, labtest.RXE)
+	type pair struct {
+		op          verbs.Opcode
+		a, b        *labtest.Side
+		here, there verbs.QPAddr
+	}
+	var pairs []pair
+	// A retry takes more than a second, the last of 7 a machine that is busy.
+	opt := uverbs.ConnectOptions{Access: verbs.AccessAll, Timeout: 18, RetryCount: 7}
+	before := retries(t, rxe)
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead, verbs.OpFetchAdd, verbs.OpCompareSwap} {
 		a, b := labtest.NewPair(t, labtest.PairOptions{Device: labtest.RXE})
-		here, there := labtest.Must(a.QP.Addr(1))(t), labtest.Must(b.QP.Addr(1))(t)
+		p := pair{op, a, b, labtest.Must(a.QP.Addr(1))(t), labtest.Must(b.QP.Addr(1))(t)}
 		for _, s := range []*labtest.Side{a, b} {
-			if err := s.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState); err != nil {
-				t.Fatal(err)
-			}
+			labtest.Check(t, s.QP.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.MaskState))
 		}
-		if err := a.QP.Connect(here, there, uverbs.ConnectOptions{Access: verbs.AccessAll}); err != nil {
-			t.Fatal(err)
-		}
+		labtest.Check(t, a.QP.Connect(p.here, p.there, opt))
 		for id := range uint64(2) { // the second waits for the first
 			_, err := a.QP.PostSend(verbs.SendWR{
 				ID: id, Opcode: op, Flags: verbs.SendSignaled | verbs.SendFence,
 				SGL: []verbs.SGE{a.MR.SGE(0, 8)}, RemoteAddr: b.MR.Addr(), RKey: b.MR.RKey(),
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			labtest.Check(t, err)
 		}
-		for before := retries(t, rxe); retries(t, rxe) == before; time.Sleep(10 * time.Millisecond) {
-		}
-		if err := b.QP.Connect(there, here, uverbs.ConnectOptions{Access: verbs.AccessAll}); err != nil {
-			t.Fatal(err)
-		}
+		pairs = append(pairs, p)
+	}
+	labtest.Until(t, "each to be sent again", func() bool { return retries(t, rxe) >= before+uint64(len(pairs)) })
+	for _, p := range pairs {
+		labtest.Check(t, p.b.QP.Connect(p.there, p.here, opt))
+	}
+	for _, p := range pairs {
 		for id := range uint64(2) {
-			if wc := next(t, a.SendCQ); wc.ID != id {
-				t.Errorf("%v: completion %+v, want %d", op, wc, id)
+			if wc := next(t, p.a.SendCQ); wc.ID != id {
+				t.Errorf("%v: completion %+v, want %d", p.op, wc, id)
 			}
 		}
 	}

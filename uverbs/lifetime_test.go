@@ -52,7 +52,7 @@ func TestUnreachableClosed(t *testing.T) {
 	for range n {
 		reachable = append(reachable, makeObjects())
 	}
-	if kernelObjects(t) < before+10*6 {
+	if kernelObjects(t) < before+n*6 {
 		t.Error("the kernel does not count what was made")
 	}
 	runtime.KeepAlive(reachable)

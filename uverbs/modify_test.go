@@ -34,6 +34,9 @@ func TestModifyRefused(t *testing.T) {
 		},
 		verbs.UD: {verbs.MaskPKeyIndex | verbs.MaskPort | verbs.MaskQKey, 0, verbs.MaskSQPSN},
 	} {
+		if testing.Short() && typ != verbs.RC {
+			continue
+		}
 		// make returns a QP in the state before a step.
 		make := func(step int) (*uverbs.QP, verbs.QPAttr) {
 			qp := labtest.Must(pd.CreateQP(uverbs.QPOptions{Type: typ, SendCQ: cq, RecvCQ: cq}))(t)

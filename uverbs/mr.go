@@ -29,7 +29,10 @@ type MR struct {
 
 // MROptions contains options for [PD.AllocMR]. The zero value suits most programs.
 type MROptions struct {
-	HugePages bool // see mmap.BufferOptions
+	// HugePages takes the memory from the pool of pages of 2 MiB that the system has
+	// reserved (vm.nr_hugepages), and rounds its size up to such pages. A device's page
+	// tables are then smaller. It fails with ENOMEM if the pool has too few.
+	HugePages bool
 	// IOVA, if not 0, is the address by which SGEs and peers refer to the first byte. On
 	// rxe its offset in a page must equal that of the memory. siw supports only the
 	// memory's own address.
@@ -56,7 +59,8 @@ func (p *PD) AllocMR(size int, access verbs.Access, opt MROptions) (*MR, error) 
 
 // RegisterMR registers the caller's memory, which is pinned, and not collected, until the
 // region is closed. It must not be empty and must not contain Go pointers. It may be
-// registered any number of times. With [verbs.AccessRemoteWrite], peers that have the key
+// registered any number of times. Besides memory of Go it may be a mapping, but if devices
+// may write to it, not of a file on a disk (MAP_SHARED); docs/deploy.md has a table. With [verbs.AccessRemoteWrite], peers that have the key
 // can write to it at any time: read it only after a completion or a message that reports
 // the write.
 func (p *PD) RegisterMR(mem []byte, access verbs.Access) (*MR, error) {
@@ -123,7 +127,7 @@ func (p *PD) register(mem []byte, addr, iova uint64, access verbs.Access, free f
 		err = fmt.Errorf("%w: no on-demand paging: %w", errors.ErrUnsupported, err)
 	}
 	if err != nil {
-		return nil, p.obj.fail(opRegister, err)
+		return nil, core.failMemory(p.obj, opRegister, err, addr, req.Length, access)
 	}
 	m := &MR{pd: p, mem: mem, size: len(mem), addr: iova, lkey: resp.Lkey, rkey: resp.Rkey}
 	m.initObject(resp.MrHandle, part, free)

@@ -36,7 +36,7 @@ func (p *PD) AllocMW(typ verbs.MWType) (*MW, error) {
 	req := abi.IbUverbsAllocMw{PdHandle: p.handle, MwType: uint8(typ)}
 	var resp abi.IbUverbsAllocMwResp
 	if err := core.file.Invoke(abi.IB_USER_VERBS_CMD_ALLOC_MW, mmap.Bytes(&req), mmap.Bytes(&resp), nil, nil); err != nil {
-		return nil, p.obj.fail(op, err)
+		return nil, p.obj.failSize(op, err, "MaxMW", core.dev.Attr.MaxMW)
 	}
 	m := &MW{pd: p, typ: typ, rkey: resp.Rkey}
 	m.obj = newObject(p.obj.device, objectName{"MW %#x", resp.Rkey}, func() error {

@@ -144,7 +144,7 @@ func exitAll(objects []*object) {
 }
 
 // fail wraps err, the error of op.
-func (o *object) fail(op string, err error) error {
+func (o *object) fail(op string, err error) *verbs.Error {
 	verb, object := sys.SplitOp(op, o.name.String())
 	return &verbs.Error{Op: verb, Device: o.device, Object: object, Err: explain(err), Hint: hint(op, err)}
 }

@@ -35,7 +35,7 @@ func (c *Context) AllocPD() (*PD, error) {
 		if created {
 			destroy()
 		}
-		return nil, c.obj.fail(op, err)
+		return nil, c.obj.failSize(op, err, "MaxPD", core.dev.Attr.MaxPD)
 	}
 	p := &PD{ctx: c, handle: handle, driverPD: part}
 	p.obj = newObject(c.device.Name, objectName{"PD %d", handle}, withRelease(destroy, part), c.obj)

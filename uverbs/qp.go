@@ -83,7 +83,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	}
 	defer exitAll(parents)
 
-	core, id := p.ctx.contextCore, p.ctx.lastID.Add(1)
+	core, id, asked := p.ctx.contextCore, p.ctx.lastID.Add(1), opt.Cap // the driver may raise that of init
 	q := &QP{pd: p, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, srq: opt.SRQ}
 	init := &provider.QPInit{
 		Type: opt.Type, Cap: opt.Cap, SignalAll: opt.SignalAll, SingleThreaded: opt.SingleThreaded, PD: p.driverPD,
@@ -103,7 +103,11 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 		if created {
 			core.destroyQP(handle)
 		}
-		return nil, p.obj.fail(op, err)
+		attr, c := &core.dev.Attr, asked
+		return nil, p.obj.failSize(op, err, "MaxQP", attr.MaxQP,
+			limit{"MaxSendWR", c.MaxSendWR, attr.MaxQPWR}, limit{"MaxRecvWR", c.MaxRecvWR, attr.MaxQPWR},
+			limit{"MaxSendSGE", c.MaxSendSGE, attr.MaxSGE}, limit{"MaxRecvSGE", c.MaxRecvSGE, attr.MaxSGE},
+			limit{"MaxInline", c.MaxInline, maxInline(core.driverContext)})
 	}
 	q.send, q.recv = newSendQueue(send), newRecvQueue(recv)
 	// Not all kernels report the sizes to which they rounded up.

@@ -60,7 +60,14 @@ func (q *QP) Modify(a verbs.QPAttr, mask verbs.QPAttrMask) error {
 	if mask&verbs.MaskAV != 0 {
 		err = wrapNoRoute(&a.AV, err)
 	}
-	return q.obj.fail(op, err)
+	var limits []limit
+	if mask&verbs.MaskMaxRDAtomic != 0 {
+		limits = append(limits, limit{"MaxRDAtomic", int(a.MaxRDAtomic), q.pd.ctx.dev.Attr.MaxQPInitRDAtomic})
+	}
+	if mask&verbs.MaskMaxDestRDAtomic != 0 {
+		limits = append(limits, limit{"MaxDestRDAtomic", int(a.MaxDestRDAtomic), q.pd.ctx.dev.Attr.MaxQPRDAtomic})
+	}
+	return q.obj.failSize(op, err, "", 0, limits...)
 }
 
 // wrapNoRoute adds the GIDs to an error that means that a RoCE peer does not answer. The

@@ -51,7 +51,11 @@ func (m *MR) Rereg(opt ReregOptions) error {
 	err := m.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_REREG_MR, mmap.Bytes(&req), mmap.Bytes(&resp)[:8], nil, nil)
 	if err != nil {
 		unpin()
-		return m.obj.fail(op, err)
+		access := verbs.AccessLocalWrite // unless the memory and the access are replaced, the kernel does not look at them
+		if opt.Access != nil {
+			access = *opt.Access
+		}
+		return m.pd.ctx.failMemory(m.obj, op, err, req.Start, req.Length, access)
 	}
 	m.lkey, m.rkey = resp.Lkey, resp.Rkey
 	if opt.PD != nil {

@@ -78,7 +78,10 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 		if created {
 			destroy()
 		}
-		return nil, p.obj.fail(op, err)
+		attr := &core.dev.Attr
+		return nil, p.obj.failSize(op, err, "MaxSRQ", attr.MaxSRQ,
+			limit{"MaxWR", cmp.Or(opt.MaxWR, 64), attr.MaxSRQWR}, limit{"MaxSGE", cmp.Or(opt.MaxSGE, 2), attr.MaxSRQSGE},
+			limit{"Limit", opt.Limit, cmp.Or(opt.MaxWR, 64)})
 	}
 	s.queue = newRecvQueue(queue)
 	s.obj = newObject(p.obj.device, objectName{"SRQ %d", s.num}, func() error {
@@ -101,26 +104,27 @@ func (s *SRQ) PD() *PD { return s.pd }
 // then on.
 func (s *SRQ) Resize(maxWR int) error {
 	const mask = 1 << 0 // enum ib_srq_attr_mask
-	return s.modify("resize", func(modify func(abi.IbUverbsModifySrq, provider.UHW) error) error {
+	return s.modify("resize", func() limit { return limit{"MaxWR", maxWR, s.pd.ctx.dev.Attr.MaxSRQWR} }, func(modify func(abi.IbUverbsModifySrq, provider.UHW) error) error {
 		return s.queue.Resize(maxWR, func(maxWR int, uhw provider.UHW) error {
 			return modify(abi.IbUverbsModifySrq{AttrMask: mask, MaxWr: uint32(maxWR)}, uhw)
 		})
 	})
 }
 
-// SetLimit requests one [verbs.EventSRQLimitReached] when fewer than limit receives are
+// SetLimit requests one [verbs.EventSRQLimitReached] when fewer than n receives are
 // left; 0 requests none.
-func (s *SRQ) SetLimit(limit int) error {
+func (s *SRQ) SetLimit(n int) error {
 	const mask = 1 << 1
-	return s.modify("set limit of", func(modify func(abi.IbUverbsModifySrq, provider.UHW) error) error {
-		return s.queue.SetLimit(limit, func(uhw provider.UHW) error {
-			return modify(abi.IbUverbsModifySrq{AttrMask: mask, SrqLimit: uint32(limit)}, uhw)
+	return s.modify("set limit of", func() limit { return limit{"limit", n, s.queue.Cap()} }, func(modify func(abi.IbUverbsModifySrq, provider.UHW) error) error {
+		return s.queue.SetLimit(n, func(uhw provider.UHW) error {
+			return modify(abi.IbUverbsModifySrq{AttrMask: mask, SrqLimit: uint32(n)}, uhw)
 		})
 	})
 }
 
-// modify modifies the SRQ by calling run, which adds the driver's part.
-func (s *SRQ) modify(op string, run func(func(abi.IbUverbsModifySrq, provider.UHW) error) error) error {
+// modify modifies the SRQ by calling run, which adds the driver's part. size returns what it
+// changes, for errors.
+func (s *SRQ) modify(op string, size func() limit, run func(func(abi.IbUverbsModifySrq, provider.UHW) error) error) error {
 	if err := s.obj.enter(op); err != nil {
 		return err
 	}
@@ -130,7 +134,7 @@ func (s *SRQ) modify(op string, run func(func(abi.IbUverbsModifySrq, provider.UH
 		return s.pd.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_MODIFY_SRQ, mmap.Bytes(&req), nil, uhw.In, uhw.Out)
 	})
 	if err != nil {
-		return s.obj.fail(op, err)
+		return s.obj.failSize(op, err, "", 0, size())
 	}
 	return nil
 }

@@ -91,6 +91,10 @@ func (r *ring) remap(dev *provider.Device, mi *abi.Mminfo, elem uintptr) error {
 	return nil
 }
 
+// MaxInline implements [provider.InlineLimiter]: inline data take the place of the SGEs
+// (RXE_MAX_INLINE_DATA).
+func (c context) MaxInline() int { return c.dev.Attr.MaxSGE * int(unsafe.Sizeof(abi.RxeSge{})) }
+
 // AllocPD adds no driver's part.
 func (context) AllocPD(alloc func(provider.UHW) error) (provider.Object, error) {
 	return nil, alloc(provider.UHW{})

@@ -22,7 +22,7 @@ func TestPostNoOpcode(t *testing.T) {
 func TestPostNoRoom(t *testing.T) {
 	q := fakeQueue(t, 1)
 	n, err := q.Post([]verbs.SendWR{{Opcode: verbs.OpSend}})
-	if n != 0 || !errors.Is(err, verbs.ErrNoSendRoom) || !errors.Is(err, verbs.ErrQueueFull) {
+	if n != 0 || !errors.Is(err, verbs.ErrNoSendRoom) || errors.Is(err, verbs.ErrQueueFull) {
 		t.Errorf("post send: %d, %v", n, err)
 	}
 	r := newRecvQueue(q.ring, &provider.QPInit{}, provider.QPInfo{}, &provider.Device{})

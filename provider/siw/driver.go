@@ -112,6 +112,9 @@ func isValid(w uint32) bool { return w&word(abi.SIW_WQE_VALID, 0, 0) != 0 }
 func fillSqe(e *abi.SiwSqe, word uint32) { *(*uint32)(unsafe.Pointer(&e.Flags)) = word }
 func fillRqe(e *abi.SiwRqe, word uint32) { *(*uint32)(unsafe.Pointer(&e.Flags)) = word }
 
+// MaxInline implements [provider.InlineLimiter].
+func (context) MaxInline() int { return maxInline }
+
 // AllocPD adds no driver's part.
 func (context) AllocPD(alloc func(provider.UHW) error) (provider.Object, error) {
 	return nil, alloc(provider.UHW{})

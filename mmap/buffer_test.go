@@ -1,0 +1,26 @@
+//go:build linux
+
+package mmap
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestTooFewHugePages: the error says how many pages are needed and free, and where to reserve more.
+func TestTooFewHugePages(t *testing.T) {
+	b, err := NewBuffer(1<<30, BufferOptions{HugePages: true}) // the pool has no gigabyte
+	if err == nil {
+		b.Close()
+		t.Skip("the pool of huge pages has a gigabyte")
+	}
+	if errors.Is(err, unix.EINVAL) {
+		t.Skip("no huge pages of 2 MiB here")
+	}
+	if text := err.Error(); !errors.Is(err, unix.ENOMEM) || !strings.Contains(text, "512 huge pages") || !strings.Contains(text, "/nr_hugepages") {
+		t.Error(err)
+	}
+}

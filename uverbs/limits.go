@@ -1,0 +1,54 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/provider"
+)
+
+// limit is a size that the caller has asked for, and the most that the device has, or 0 if
+// that is not known.
+type limit struct {
+	name        string
+	asked, most int
+}
+
+// failSize is fail for an operation that makes or changes an object. The kernel says EINVAL, or
+// ENOMEM, whatever the reason; failSize names the sizes that exceed the device's limits. If none
+// does, the device may have no more objects: most is the number that it has in all, and mostName
+// that field of [verbs.DeviceAttr], or empty if no object is made. (rxe answers EINVAL then:
+// __rxe_add_to_pool.)
+func (o *object) failSize(op string, err error, mostName string, most int, limits ...limit) error {
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOMEM) {
+		return o.fail(op, err)
+	}
+	var over []string
+	for _, l := range limits {
+		if l.most > 0 && l.asked > l.most {
+			over = append(over, fmt.Sprintf("%s %d of at most %d", l.name, l.asked, l.most))
+		}
+	}
+	if len(over) > 0 {
+		return o.fail(op, fmt.Errorf("%s: %w", strings.Join(over, ", "), err))
+	}
+	e := o.fail(op, err)
+	if err == unix.EINVAL && mostName != "" { // which nothing has explained
+		e.Hint = fmt.Sprintf("no size exceeds the device's limits: it may have no more objects, %s is %d", mostName, most)
+	}
+	if err == unix.ENOMEM && mostName != "" {
+		e.Hint = fmt.Sprintf("the kernel lacks memory, or the device has no more objects: %s is %d", mostName, most)
+	}
+	return e
+}
+
+// maxInline returns how many inline bytes the driver's send queues take at most, or 0 if that is
+// not known.
+func maxInline(c provider.Context) int {
+	if l, ok := c.(provider.InlineLimiter); ok {
+		return l.MaxInline()
+	}
+	return 0
+}

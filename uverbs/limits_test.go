@@ -1,0 +1,82 @@
+//go:build linux
+
+package uverbs_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// TestLimitsAreNamed makes objects larger than a device can: each error names the size that is
+// too large, and the device's limit.
+func TestLimitsAreNamed(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx := labtest.OpenDevice(t, device)
+		attr := labtest.Must(ctx.QueryDevice())(t)
+		pd := labtest.Must(ctx.AllocPD())(t)
+		labtest.Close(t, pd)
+		cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 8}))(t)
+		srq := labtest.Made(pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8}))(t)
+		small := labtest.Made(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq}))(t)
+		inline := 512
+		if device == labtest.SIW {
+			inline = 80
+		}
+		qp := func(c verbs.QPCap) func() error {
+			return func() error {
+				_, err := pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: c})
+				return err
+			}
+		}
+		newCQ := func(opt uverbs.CQOptions) func() error {
+			return func() error { _, err := ctx.CreateCQ(opt); return err }
+		}
+		newSRQ := func(opt uverbs.SRQOptions) func() error {
+			return func() error { _, err := pd.CreateSRQ(opt); return err }
+		}
+		for _, test := range []struct {
+			name string
+			most int
+			do   func() error
+		}{
+			{"MaxSendWR", attr.MaxQPWR, qp(verbs.QPCap{MaxSendWR: attr.MaxQPWR + 1})},
+			{"MaxRecvWR", attr.MaxQPWR, qp(verbs.QPCap{MaxRecvWR: attr.MaxQPWR + 1})},
+			{"MaxSendSGE", attr.MaxSGE, qp(verbs.QPCap{MaxSendSGE: attr.MaxSGE + 1})},
+			{"MaxRecvSGE", attr.MaxSGE, qp(verbs.QPCap{MaxRecvSGE: attr.MaxSGE + 1})},
+			{"MaxInline", inline, qp(verbs.QPCap{MaxInline: inline + 1})},
+			{"Depth", attr.MaxCQE, newCQ(uverbs.CQOptions{Depth: attr.MaxCQE + 1})},
+			{"Vector", ctx.CompVectors() - 1, newCQ(uverbs.CQOptions{Depth: 8, Vector: ctx.CompVectors()})},
+			{"MaxWR", attr.MaxSRQWR, newSRQ(uverbs.SRQOptions{MaxWR: attr.MaxSRQWR + 1})},
+			{"MaxSGE", attr.MaxSRQSGE, newSRQ(uverbs.SRQOptions{MaxSGE: attr.MaxSRQSGE + 1})},
+			{"depth", attr.MaxCQE, func() error { return cq.Resize(attr.MaxCQE + 1) }},
+			{"MaxWR", attr.MaxSRQWR, func() error { return srq.Resize(attr.MaxSRQWR + 1) }},
+			{"limit", 9999, func() error { return srq.SetLimit(10_000) }},
+			{"MaxRDAtomic", attr.MaxQPInitRDAtomic, func() error {
+				if device == labtest.SIW { // which ignores it
+					return errors.ErrUnsupported
+				}
+				return small.Modify(verbs.QPAttr{MaxRDAtomic: uint8(attr.MaxQPInitRDAtomic) + 1}, verbs.MaskMaxRDAtomic)
+			}},
+		} {
+			err := test.do()
+			if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, unix.EOPNOTSUPP) {
+				continue
+			}
+			want := fmt.Sprintf("%s %d of at most %d", test.name, test.most+1, test.most)
+			if test.name == "limit" { // the kernel may have made it larger than asked
+				want = "limit 10000 of at most "
+			}
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v; want it to contain %q", err, want)
+			}
+		}
+	})
+}

@@ -1,0 +1,47 @@
+package uverbs
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/maps"
+	"github.com/goverbs/verbs/internal/sys"
+	"github.com/goverbs/verbs/internal/unix"
+)
+
+// accessWritable are the rights with which the kernel requires memory that can be written
+// (ib_access_writable).
+const accessWritable = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic | verbs.AccessMWBind
+
+// failMemory is fail for an operation that was to register length bytes of this process's memory
+// at addr. The kernel says EFAULT or ENOMEM for many reasons.
+func (c *contextCore) failMemory(o *object, op string, err error, addr, length uint64, access verbs.Access) error {
+	attr := &c.dev.Attr
+	switch {
+	case errors.Is(err, unix.EFAULT):
+		e := o.fail(op, err)
+		if e.Hint = maps.Problem(addr, length, access&accessWritable != 0); e.Hint == "" {
+			e.Hint = "devices cannot be given this memory: it may map a file that is shorter, or a device"
+		}
+		return e
+	case errors.Is(err, unix.ENOMEM):
+		limit, used := sys.LockedMemory()
+		if length > limit-min(used, limit) {
+			e := o.fail(op, err)
+			e.Hint = fmt.Sprintf("locked memory is limited to %d KiB, of which %d are in use, and this takes %d: raise ulimit -l (RLIMIT_MEMLOCK, LimitMEMLOCK=)",
+				limit>>10, used>>10, length>>10)
+			return e
+		}
+		if c.driver.Name() == "rxe" && length > maxRXE {
+			e := o.fail(op, err)
+			e.Hint = "rxe registers at most 1 GiB at a time on most kernels: register parts"
+			return e
+		}
+	}
+	return o.failSize(op, err, "MaxMR", attr.MaxMR)
+}
+
+// maxRXE is how much rxe can register at a time since Linux 6.2 or so, where a list of its pages
+// (struct rxe_mr_page, 16 bytes each) must fit in one kmalloc of 4 MiB: __alloc_mr_page_info.
+const maxRXE = 1 << 30
