@@ -25,38 +25,50 @@ func DeviceAddrs(d uverbs.Device) ([]netip.Addr, error) {
 	if err != nil {
 		return nil, fail(op, d.Name, err)
 	}
-	interfaces, err := net.Interfaces()
+	local, err := localAddrs()
 	if err != nil {
 		return nil, fail(op, d.Name, err)
 	}
 	var found []netip.Addr
-	for _, ifi := range interfaces {
-		local, err := ifi.Addrs()
+	for _, addr := range local {
+		at, err := deviceAt(addr)
 		if err != nil {
 			return nil, fail(op, d.Name, err)
 		}
-		for _, a := range local {
-			p, err := netip.ParsePrefix(a.String())
-			if err != nil {
-				return nil, fail(op, d.Name, err)
-			}
-			addr := p.Addr()
-			if addr.IsLinkLocalUnicast() && addr.Is6() {
-				addr = addr.WithZone(ifi.Name)
-			}
-			at, err := deviceAt(addr)
-			if err != nil {
-				return nil, fail(op, d.Name, err)
-			}
-			if at == index {
-				found = append(found, addr)
-			}
+		if at == index {
+			found = append(found, addr)
 		}
 	}
 	if found == nil {
 		return nil, fail(op, d.Name, fmt.Errorf("no address of this machine leads to it: %w", unix.EADDRNOTAVAIL))
 	}
 	return found, nil
+}
+
+// localAddrs returns the addresses of this machine's network interfaces, those of links with zones.
+func localAddrs() (addrs []netip.Addr, err error) {
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	for _, ifi := range interfaces {
+		local, err := ifi.Addrs()
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range local {
+			p, err := netip.ParsePrefix(a.String())
+			if err != nil {
+				return nil, err
+			}
+			addr := p.Addr()
+			if addr.IsLinkLocalUnicast() && addr.Is6() {
+				addr = addr.WithZone(ifi.Name)
+			}
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs, nil
 }
 
 // deviceAt returns the index of the device that an address leads to, or -1 if there

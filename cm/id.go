@@ -413,12 +413,18 @@ func (id *ID) resolveRoute(timeout time.Duration) error {
 
 // Listen makes a bound ID accept connection requests, which follow as ConnectRequest
 // events. While backlog of them wait, or 1024 if that is zero, further requests are turned
-// away. On a [Loop] the kernel does that. Otherwise this package does, as the channel's reader
+// away. Less than 0 matches [verbs.ErrRange]. On a [Loop] the kernel does that. Otherwise this package does, as the channel's reader
 // takes events from the kernel at once; the kernel gets its longest queue then, since siw loses
 // track of requests beyond it.
 func (id *ID) Listen(backlog int) error { return fail("listen on ID", "", id.listen(backlog)) }
 
+// maxBacklog is what the kernel's commands have room for.
+const maxBacklog = 1<<31 - 1
+
 func (id *ID) listen(backlog int) error {
+	if backlog < 0 || backlog > maxBacklog {
+		return fmt.Errorf("backlog is %d: %w: 1 to %d, or 0 for %d", backlog, verbs.ErrRange, maxBacklog, defaultBacklog)
+	}
 	id.mu.Lock()
 	id.backlog = cmp.Or(backlog, defaultBacklog)
 	id.mu.Unlock()

@@ -4,15 +4,18 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/virtual"
 )
 
 // Listener accepts connections. The caller must close it.
@@ -67,12 +70,16 @@ func (l *Listener) count(n *uint64) {
 // ListenConfig contains options for listening. The zero value listens as [Listen] does.
 type ListenConfig struct {
 	// Backlog is the number of requests that may wait for [Listener.Accept]; zero is
-	// 1024. Further requests are turned away.
+	// 1024. Further requests are turned away. Less than 0 matches [verbs.ErrRange].
 	Backlog int
 	// PortSpace is as in [Dialer].
 	PortSpace PortSpace
 	// ReuseAddr allows a port that other IDs are bound to, if none of them listens.
 	ReuseAddr bool
+	// IPv6Only lets the IPv6 wildcard accept IPv6 connections only, so that another listener
+	// may have the IPv4 wildcard at the same port: together they accept both families on any
+	// device (see [Listen]).
+	IPv6Only bool
 	// Logger, if set, logs connection requests at level Debug, and rejected requests at
 	// level Warn. It is also the Logger of connections whose [Options] have none.
 	Logger *slog.Logger
@@ -82,9 +89,11 @@ type ListenConfig struct {
 }
 
 // Listen listens for connections on addr: "10.9.0.1:7471", or ":7471" for all IPv4
-// and "[::]:7471" for all addresses. Port 0 selects a free port, see
+// and "[::]:7471" for all addresses (on iWARP all IPv6 addresses: the kernel rejects IPv4
+// connections, see iw_conn_req_handler). Port 0 selects a free port, see
 // [Listener.Addr]. Listen fails with an error that matches [verbs.ErrNoRDMA] if no
-// connection could ever come: because no device serves the address, as with 127.0.0.1,
+// connection could ever come: because no device serves the address, as with 127.0.0.1, or a
+// wildcard in a container that has the devices of its host, but none of their addresses,
 // or because this process can open none of the devices that do.
 func Listen(ctx context.Context, addr string) (*Listener, error) {
 	return new(ListenConfig).Listen(ctx, addr)
@@ -118,7 +127,62 @@ func (c *ListenConfig) listen(ctx context.Context, addr string) (*Listener, erro
 	if err != nil {
 		return nil, err
 	}
+	if local.Addr().IsUnspecified() && !l.transport.reachable(local.Addr(), c.IPv6Only) {
+		l.id.Close()
+		return nil, noAddress(local.Addr(), c.IPv6Only)
+	}
 	return l, nil
+}
+
+// reachable reports whether a device has an address of a wildcard's family, which is any for [::], in
+// this network namespace. The kernel listens nevertheless, as in a container that shares the devices
+// of its host, but not the interfaces.
+func (t *Transport) reachable(wildcard netip.Addr, ipv6Only bool) bool {
+	addrs, err := localAddrs()
+	if err != nil {
+		return true // not known
+	}
+	addrs = slices.DeleteFunc(addrs, netip.Addr.IsLoopback) // which lead to any device
+	for _, d := range virtual.Devices() {                   // also on networks that have no interfaces
+		addrs = append(addrs, d.Addrs...)
+	}
+	for _, a := range addrs {
+		if a.Is4() && ipv6Only || wildcard.Is4() && !a.Is4() {
+			continue
+		}
+		if has, err := t.hasDevice(a); has || err != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// hasDevice reports whether a device has an address.
+func (t *Transport) hasDevice(a netip.Addr) (bool, error) {
+	id, err := t.newID(PortSpaceTCP)
+	if err != nil {
+		return false, err
+	}
+	defer id.Close()
+	if id.bind(netip.AddrPortFrom(a, 0)) != nil {
+		return false, nil
+	}
+	r, err := id.route()
+	return r.Device != (verbs.GUID{}), err
+}
+
+// noAddress is the error of listening on a wildcard by which nobody can connect.
+func noAddress(wildcard netip.Addr, ipv6Only bool) error {
+	family := "IP"
+	switch {
+	case wildcard.Is4():
+		family = "IPv4"
+	case ipv6Only:
+		family = "IPv6"
+	}
+	devices, _ := describeDevices()
+	return fmt.Errorf("%w to %v: no device has an %s address in this network namespace; devices: %s: %w",
+		verbs.ErrNoRoute, wildcard, family, strings.Join(devices, ", "), unix.ENODEV)
 }
 
 // open makes an ID that listens, and returns its address.
@@ -130,6 +194,9 @@ func (c *ListenConfig) open(t *Transport, local netip.AddrPort) (*ID, Addr, erro
 	var route Route
 	if c.ReuseAddr {
 		err = id.SetReuseAddr(true)
+	}
+	if err == nil && c.IPv6Only {
+		err = id.SetAFOnly(true)
 	}
 	if err == nil {
 		err = portInUse(id, local, id.bind(local))

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 )
@@ -90,6 +92,18 @@ func TestBacklog(t *testing.T) {
 	})
 }
 
+// TestBacklogRange listens with backlogs that are none.
+func TestBacklogRange(t *testing.T) {
+	labtest.Require(t)
+	for _, backlog := range []int{-1, math.MinInt32} {
+		l, err := (&cm.ListenConfig{Backlog: backlog}).Listen(t.Context(), labtest.Addr+":0")
+		if !errors.Is(err, verbs.ErrRange) {
+			t.Errorf("backlog %d: %v", backlog, err)
+			l.Close()
+		}
+	}
+}
+
 // TestPortInUse listens twice on a port, on the wildcard or on an address of the
 // device, and dials from the port.
 func TestPortInUse(t *testing.T) {
@@ -116,6 +130,35 @@ func TestPortInUse(t *testing.T) {
 		}
 		if _, err := cm.Listen(ctx, "192.0.2.1:7471"); !errors.Is(err, syscall.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "no interface here has") {
 			t.Errorf("listen on a foreign address: %v", err)
+		}
+	})
+}
+
+// TestLaterAddress listens on wildcards, and dials an address that the device's interface gets then.
+func TestLaterAddress(t *testing.T) {
+	labtest.RequireKernel(t)
+	labtest.Each(t, func(t *testing.T, device string) {
+		ifi := map[string]string{labtest.RXE: "v0", labtest.SIW: "d0"}[device]
+		for wildcard, later := range map[string][2]string{
+			"0.0.0.0": {"10.9.77.1", "10.9.77.1/24"}, "[::]": {"fd00:9:77::1", "fd00:9:77::1/64 nodad"},
+		} {
+			ctx := within(t, 30*time.Second)
+			l := labtest.Must((&cm.ListenConfig{IPv6Only: wildcard == "[::]"}).Listen(ctx, wildcard+":0"))(t)
+			defer l.Close()
+			labtest.Shell(t, "ip address add "+later[1]+" dev "+ifi)
+			t.Cleanup(func() { labtest.Shell(t, "ip address del "+strings.TrimSuffix(later[1], " nodad")+" dev "+ifi) })
+			go func() {
+				if r, err := l.Accept(ctx); err == nil {
+					r.Accept(ctx, cm.Options{})
+				}
+			}()
+			addr := net.JoinHostPort(later[0], fmt.Sprint(l.Addr().Port()))
+			c, err := cm.Dial(ctx, addr)
+			if err != nil {
+				t.Errorf("%s: %v", wildcard, err)
+				continue
+			}
+			c.Close()
 		}
 	})
 }

@@ -108,11 +108,18 @@ func noRoute(err error, dst netip.Addr) error {
 	default:
 		return err
 	}
+	devices, reachable := describeDevices()
+	return noRouteTo(dst, devices, reachable, err)
+}
+
+// noRouteTo is the error for an address to which none of the devices leads. reachable reports whether
+// one of them has an address.
+func noRouteTo(dst netip.Addr, devices []string, reachable bool, err error) error {
 	to := dst.String()
-	if dst.IsLoopback() {
+	if dst.IsLoopback() && reachable {
 		to += ", use an address of a device"
 	}
-	return fmt.Errorf("%w to %s; devices: %s: %w", verbs.ErrNoRoute, to, strings.Join(describeDevices(), ", "), err)
+	return fmt.Errorf("%w to %s; devices: %s: %w", verbs.ErrNoRoute, to, strings.Join(devices, ", "), err)
 }
 
 // FindDevice returns the device that the route leads to. It compares indexes, as two
@@ -163,20 +170,24 @@ func (r Route) usable() error {
 	return nil // if err lasts, connections will fail with it
 }
 
-// describeInterface describes a network interface: " on v0 (10.9.0.1)".
-func describeInterface(name string) string {
+// describeInterface describes a network interface: " on v0 (10.9.0.1)", and reports whether its addresses
+// lead to a device on it.
+func describeInterface(name string) (text string, reachable bool) {
 	ifi, err := net.InterfaceByName(name)
 	if err != nil {
-		return ""
+		return "", false
 	}
 	var addrs []netip.Addr
 	all, _ := ifi.Addrs()
 	for _, a := range all {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && !p.Addr().IsLoopback() { // by which the kernel finds no device
 			addrs = append(addrs, p.Addr())
 		}
 	}
-	return " on " + ifi.Name + describeAddrs(addrs)
+	if len(addrs) == 0 && ifi.Flags&net.FlagLoopback != 0 {
+		return " on " + ifi.Name + ", whose addresses lead to no device", false
+	}
+	return " on " + ifi.Name + describeAddrs(addrs), len(addrs) > 0
 }
 
 // describeAddrs lists addresses, without those that are link-local: " (10.9.0.1 fd00:9::1)".
@@ -193,21 +204,24 @@ func describeAddrs(addrs []netip.Addr) string {
 	return " (" + strings.Join(all, " ") + ")"
 }
 
-// describeDevices describes each device: "rxe0 on v0 (10.9.0.1)".
-func describeDevices() []string {
+// describeDevices describes each device: "rxe0 on v0 (10.9.0.1)", and reports whether one of them has an
+// address.
+func describeDevices() (all []string, reachable bool) {
 	devs, _ := uverbs.Devices()
-	var all []string
 	for _, d := range devs {
 		text := d.Name
 		if v := virtual.DeviceAt(d.Node); v != nil {
 			text += describeAddrs(v.Addrs)
+			reachable = reachable || len(v.Addrs) > 0
 		} else if on := d.Interfaces(); len(on) > 0 {
-			text += describeInterface(on[0])
+			at, has := describeInterface(on[0])
+			text += at
+			reachable = reachable || has
 		}
 		all = append(all, text)
 	}
 	if all == nil {
-		return []string{"none"}
+		return []string{"none"}, false
 	}
-	return all
+	return all, reachable
 }

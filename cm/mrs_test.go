@@ -1,7 +1,8 @@
+//go:build linux
+
 package cm
 
 import (
-	"os"
 	"testing"
 
 	"github.com/goverbs/verbs"
@@ -9,11 +10,8 @@ import (
 )
 
 // TestManyMRs makes and closes regions: an endpoint forgets regions that are
-// closed.
+// closed. Outside of the lab the device is that of labtest, which other tests here import.
 func TestManyMRs(t *testing.T) {
-	if os.Getenv("VERBS_LAB") == "" { // labtest imports this package
-		t.Skip("needs RDMA in the kernel")
-	}
 	ctx, err := uverbs.Open("")
 	if err != nil {
 		t.Fatal(err)

@@ -17,9 +17,10 @@ type Listener struct {
 
 // ListenConfig contains options for listening. The zero value listens as [Listen] does.
 type ListenConfig struct {
-	// Backlog, ReuseAddr, Logger and Transport are as in [cm.ListenConfig].
+	// All options are as in [cm.ListenConfig].
 	Backlog   int
 	ReuseAddr bool
+	IPv6Only  bool
 	Logger    *slog.Logger
 	Transport *cm.Transport
 }
@@ -31,7 +32,7 @@ func Listen(ctx context.Context, addr string) (*Listener, error) {
 
 // Listen is the function [Listen] with options.
 func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, error) {
-	l, err := (&cm.ListenConfig{Backlog: c.Backlog, ReuseAddr: c.ReuseAddr, Logger: c.Logger, Transport: c.Transport}).Listen(ctx, addr)
+	l, err := (&cm.ListenConfig{Backlog: c.Backlog, ReuseAddr: c.ReuseAddr, IPv6Only: c.IPv6Only, Logger: c.Logger, Transport: c.Transport}).Listen(ctx, addr)
 	if err != nil {
 		return nil, err
 	}

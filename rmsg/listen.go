@@ -39,8 +39,9 @@ type ListenConfig struct {
 	// by default 3 s; a negative value means no limit. Other requests are rejected.
 	Backlog       int
 	AnswerTimeout time.Duration
-	// ReuseAddr is as in [cm.ListenConfig].
+	// ReuseAddr and IPv6Only are as in [cm.ListenConfig].
 	ReuseAddr bool
+	IPv6Only  bool
 }
 
 // Listen accepts connections on addr, as [cm.Listen] does. The listener and its sockets
@@ -64,7 +65,7 @@ func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, erro
 	if backlog < 1 || backlog > maxBacklog {
 		return nil, fail(op, addr, outOfRange("Backlog", backlog, 1, maxBacklog))
 	}
-	lower, err := (&cm.ListenConfig{Backlog: backlog, ReuseAddr: c.ReuseAddr, Transport: transport}).Listen(ctx, addr)
+	lower, err := (&cm.ListenConfig{Backlog: backlog, ReuseAddr: c.ReuseAddr, IPv6Only: c.IPv6Only, Transport: transport}).Listen(ctx, addr)
 	if err != nil {
 		return nil, err
 	}

@@ -143,7 +143,7 @@ func (lc *ListenConfig) listenBoth(ctx context.Context, network, addr string, lo
 	for i := 0; err == nil && i < len(addrs); i++ {
 		var l *cm.Listener
 		local = netip.AddrPortFrom(addrs[i], port)
-		if l, err = lc.listenRDMA(ctx, local); err == nil {
+		if l, err = lc.listenRDMA(ctx, network, local); err == nil {
 			rdma = append(rdma, l)
 		} else if errors.Is(err, verbs.ErrNoRDMA) {
 			missing, err = err, nil

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -74,8 +75,9 @@ func Listen(network, addr string) (net.Listener, error) {
 
 // Listen listens on addr: "10.9.0.1:7471", or ":7471" for all IPv4 addresses and
 // "[::]:7471" for all addresses; port 0 means a free one. (On iWARP devices, [::] means
-// all IPv6 addresses: the kernel rejects IPv4 connections, see iw_conn_req_handler.) For
-// network see [Dialer.DialContext]. If addr has a name, its first address is used, IPv4
+// all IPv6 addresses: the kernel rejects IPv4 connections, see iw_conn_req_handler. With
+// network "rdma6" it means that on all devices, so that another listener may have ":7471" of
+// "rdma4".) For network see [Dialer.DialContext]. If addr has a name, its first address is used, IPv4
 // if there is one; ctx bounds the lookup. If RDMA is missing the error matches
 // [verbs.ErrNoRDMA], unless Fallback applies. The listener is a [*Listener].
 func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (net.Listener, error) {
@@ -136,7 +138,7 @@ func (l *Listener) open(ctx context.Context, network, addr string, local netip.A
 		}
 	default:
 		var r *cm.Listener
-		if r, err = lc.listenRDMA(ctx, local); err == nil {
+		if r, err = lc.listenRDMA(ctx, network, local); err == nil {
 			l.rdma = []*cm.Listener{r}
 			break
 		}
@@ -159,8 +161,10 @@ func (l *Listener) open(ctx context.Context, network, addr string, local netip.A
 	return nil
 }
 
-func (lc *ListenConfig) listenRDMA(ctx context.Context, local netip.AddrPort) (*cm.Listener, error) {
-	return (&cm.ListenConfig{Transport: lc.Transport}).Listen(ctx, local.String())
+// listenRDMA listens as package net does, for which tcp6 is IPv6 only.
+func (lc *ListenConfig) listenRDMA(ctx context.Context, network string, local netip.AddrPort) (*cm.Listener, error) {
+	only6 := strings.HasSuffix(network, "6")
+	return (&cm.ListenConfig{Transport: lc.Transport, IPv6Only: only6}).Listen(ctx, local.String())
 }
 
 // serve starts a handshake for each request.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net/netip"
 
 	"github.com/goverbs/verbs"
 )
@@ -120,10 +121,26 @@ func (q *QP) Connect(local, remote verbs.QPAddr, opt ConnectOptions) error {
 	for i, mask := range masks {
 		a.State = verbs.StateInit + verbs.QPState(i)
 		if err := q.Modify(a, mask|verbs.MaskState); err != nil {
-			return fmt.Errorf("connect to QP %d: %w", remote.QPNum, err)
+			return fmt.Errorf("connect to QP %d: %w%s", remote.QPNum, err, familiesOf(local.GID, remote.GID))
 		}
 	}
 	return nil
+}
+
+// familiesOf returns a hint if two GIDs are addresses of different families, between which there is no
+// path; the kernel says EINVAL only.
+func familiesOf(local, remote verbs.GID) string {
+	a, b := local.Addr(), remote.Addr()
+	if a.Is4() == b.Is4() || local == (verbs.GID{}) || remote == (verbs.GID{}) {
+		return ""
+	}
+	family := func(a netip.Addr) string {
+		if a.Is4() {
+			return "IPv4"
+		}
+		return "IPv6"
+	}
+	return fmt.Sprintf(" (no path from %v, which is %s, to %v, which is %s: use a local GID of that family, see Context.FindGID)", a, family(a), b, family(b))
 }
 
 // StartUD moves a UD QP from RESET to RTS on a port. Peers must use qkey to reach it.

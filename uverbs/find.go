@@ -1,6 +1,8 @@
 package uverbs
 
 import (
+	"errors"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -71,7 +73,10 @@ func find(op, spec string) (Device, error) {
 	case runtime.GOOS != "linux":
 		e.Hint = "only Linux has RDMA devices"
 	default:
-		e.Hint = "modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEV, or modprobe siw; rdma link add siw0 type siw netdev DEV"
+		e.Hint = "modprobe rdma_rxe; verbs link add rxe0 rxe DEV (or rdma link add rxe0 type rxe netdev DEV); or the same with siw"
+		if _, err := os.Stat(sysClass); errors.Is(err, fs.ErrNotExist) {
+			e.Hint = sysClass + " is missing: mount sysfs, without which no device is found"
+		}
 	}
 	return Device{}, e
 }

@@ -215,13 +215,17 @@ func gidEntry(e *abi.IbUverbsGidEntry) verbs.GIDEntry {
 
 // FindGID returns the GID for traffic from addr: the entry with that address, for RoCE v2
 // if there are several. For the zero Addr it returns the best entry of the port: it
-// prefers RoCE v2, then addresses that are not link-local, then IPv4.
+// prefers addresses that are not loopback ones, then RoCE v2, then addresses that are not
+// link-local, then IPv4.
 func (c *Context) FindGID(port int, addr netip.Addr) (verbs.GIDEntry, error) {
 	table, err := c.GIDTable()
 	if err != nil {
 		return verbs.GIDEntry{}, err
 	}
 	score := func(e verbs.GIDEntry) (n int) {
+		if !e.GID.Addr().IsLoopback() { // which no peer can reach
+			n += 8
+		}
 		if e.Type == verbs.GIDRoCEv2 {
 			n += 4
 		}
