@@ -32,7 +32,9 @@ type Options struct {
 	// can only be polled: PollWait fails.
 	Polled bool
 	// SendCQ and RecvCQ are CQs to share. If one is nil, a CQ with room for the QP's
-	// requests is made instead.
+	// requests is made instead. A first message in a RecvCQ of the program's does not make
+	// Accept return if the network has lost the peer's confirmation, unless the program
+	// calls [ID.Notify].
 	SendCQ, RecvCQ *uverbs.CQ
 	// SRQ, if set, is the queue that the QP takes its receives from.
 	SRQ *uverbs.SRQ

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/sys"
@@ -91,6 +92,28 @@ func SendError(wc *verbs.WC) error {
 		return fmt.Errorf("%w: %w", verbs.ErrDisconnected, wc.Err())
 	}
 	return wc.Err()
+}
+
+// Reason returns why a request of the connection failed: err, which is that of a completion
+// ([verbs.WC.Err], or of [uverbs.CQ.Next]) from one of its queues, and in addition why the
+// connection ended, if the request failed because of that. It matches [verbs.ErrDisconnected],
+// [verbs.ErrClosed] or [verbs.ErrDeviceRemoved] then. Other errors, and nil, are returned as they
+// are.
+//
+// A request is flushed shortly before the end is known, so Reason waits for Done, a second at
+// most: a QP that has failed for a reason of its own flushes requests of a connection that is up.
+func (e *Endpoint) Reason(err error) error {
+	switch {
+	case errors.Is(err, verbs.WCRetryExcErr), errors.Is(err, verbs.WCLocQPOpErr):
+		return fmt.Errorf("%w: %w", verbs.ErrDisconnected, err)
+	case errors.Is(err, verbs.WCFlushErr):
+		select {
+		case <-e.done:
+			return fmt.Errorf("%w: %w", e.reason, err)
+		case <-time.After(time.Second):
+		}
+	}
+	return err
 }
 
 // fail wraps err, which op on an address returned. It returns nil if err is nil.

@@ -21,7 +21,7 @@ var (
 	dev uverbs.Device
 )
 
-// This example is a server that prints what its clients send.
+// This example is a server that prints what its clients send, until they disconnect.
 func ExampleListen() {
 	l, err := cm.Listen(ctx, ":7471")
 	if err != nil {
@@ -30,26 +30,35 @@ func ExampleListen() {
 	defer l.Close()
 	serve := func(req *cm.Request) error {
 		var inbox *uverbs.MR
+		post := func(e *cm.Endpoint) error {
+			_, err := e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{inbox.SGE(0, inbox.Len())}})
+			return err
+		}
 		conn, err := req.Accept(ctx, cm.Options{
 			Setup: func(e *cm.Endpoint) (err error) { // before the client can send
 				if inbox, err = e.AllocMR(4096, verbs.AccessLocalWrite); err != nil {
 					return err
 				}
-				_, err = e.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{inbox.SGE(0, inbox.Len())}})
-				return err
+				return post(e)
 			},
 		})
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		wc, err := conn.RecvCQ.Next(ctx)
-		if err != nil {
-			return err
+		for {
+			wc, err := conn.RecvCQ.Next(ctx)
+			if err = conn.Reason(err); errors.Is(err, verbs.ErrDisconnected) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			fmt.Printf("%s\n", inbox.Bytes()[:wc.ByteLen])
+			if err := post(conn); err != nil {
+				return err
+			}
 		}
-		fmt.Printf("%s\n", inbox.Bytes()[:wc.ByteLen])
-		<-conn.Done()
-		return nil
 	}
 	var serving sync.WaitGroup
 	defer serving.Wait()

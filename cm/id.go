@@ -217,19 +217,19 @@ func (id *ID) setHandler(f func(Event, error)) {
 	}
 }
 
-// await waits for an event of one of the types. It returns the error of an event that
+// await waits for an event of one of the types. It returns the error of another event that
 // means failure.
 func (id *ID) await(ctx context.Context, want ...EventType) (Event, error) {
 	for {
 		e, err := id.next(ctx)
-		if err != nil {
+		switch {
+		case err != nil:
 			return e, err
+		case slices.Contains(want, e.Type):
+			return e, nil
 		}
 		if err := e.Err(); err != nil {
 			return e, err
-		}
-		if slices.Contains(want, e.Type) {
-			return e, nil
 		}
 	}
 }

@@ -12,8 +12,10 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/bridge"
 	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/internal/virtual"
 )
@@ -330,7 +332,8 @@ func (r *Request) LocalAddr() Addr { return Addr{r.route.Local} }
 func (r *Request) PrivateData() []byte { return r.event.PrivateData }
 
 // Accept accepts the connection and waits until it is up. If that fails, or ctx
-// ends first, the request is rejected.
+// ends first, the request is rejected. A peer may send and disconnect at once: Accept then
+// returns an endpoint that has ended, whose completed receives hold what was sent.
 func (r *Request) Accept(ctx context.Context, opt Options) (*Endpoint, error) {
 	e, err := r.accept(ctx, &opt)
 	return e, fail("accept from", r.RemoteAddr().String(), err)
@@ -360,12 +363,16 @@ func (r *Request) accept(ctx context.Context, opt *Options) (_ *Endpoint, err er
 		return nil, err
 	}
 	e.PrivateData = r.event.PrivateData
-	if err := r.establish(ctx, e, opt); err != nil {
+	ended, err := r.establish(ctx, e, opt)
+	if err != nil {
 		e.discard()
 		return nil, err
 	}
 	r.l.track(e)
 	e.watchEvents()
+	if ended {
+		e.end(verbs.ErrDisconnected, true)
+	}
 	return e, nil
 }
 
@@ -381,19 +388,68 @@ func (opt *Options) limit(request *Event) {
 	limit(&opt.InitiatorDepth, request.InitiatorDepth)
 }
 
-func (r *Request) establish(ctx context.Context, e *Endpoint, opt *Options) error {
+// establish accepts the request and waits until the connection is up. ended reports that the peer
+// has disconnected it already.
+func (r *Request) establish(ctx context.Context, e *Endpoint, opt *Options) (ended bool, err error) {
 	if err := ctx.Err(); err != nil { // it may have ended during opt.Setup
-		return err
+		return false, err
 	}
-	err := e.accept(opt)
+	err = e.accept(opt)
 	if err != nil || r.id.space.datagram() { // no event follows for datagrams
-		return err
+		return false, err
 	}
-	ev, err := r.id.await(ctx, Established)
+	ev, err := e.awaitEstablished(ctx, opt.RecvCQ == nil)
 	if err != nil {
-		return err
+		return false, err
 	}
-	return e.handleEstablished(&ev)
+	return ev.Type == Disconnected, e.handleEstablished(&ev)
+}
+
+// awaitEstablished waits for the peer's confirmation of the acceptance, or for what proves that
+// the peer is up though the network has lost or delayed the confirmation (RTU), which is sent
+// once:
+//
+//   - a disconnect request (DREQ): only a side that is up sends one, and this side's QP may
+//     have acknowledged its data;
+//   - a completed receive, in a CQ that only this endpoint uses: the connection manager is told
+//     (ib_cm_notify, IBTA 12.9.7.2). Otherwise it would repeat the acceptance after 4 s.
+//
+// iWARP has neither: there the kernel's TCP connection is up before the acceptance.
+func (e *Endpoint) awaitEstablished(ctx context.Context, ownCQ bool) (Event, error) {
+	if e.iwarp {
+		return e.id.await(ctx, Established)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, establishTimeout, errNotConfirmed)
+	defer cancel()
+	ev, err := e.awaitPeer(ctx, ownCQ)
+	if errors.Is(err, context.DeadlineExceeded) && context.Cause(ctx) == errNotConfirmed {
+		err = errNotConfirmed
+	}
+	return ev, err
+}
+
+// establishTimeout bounds the wait for the peer's confirmation. The connection manager repeats the
+// acceptance as often and as slowly as the request asks for, which may take days; rdma_cm's
+// requests allow 66 s.
+const establishTimeout = 70 * time.Second
+
+var errNotConfirmed = fmt.Errorf("the peer has not confirmed the connection within %v: %w", establishTimeout, context.DeadlineExceeded)
+
+// awaitPeer is awaitEstablished without a limit, not for iWARP.
+func (e *Endpoint) awaitPeer(ctx context.Context, ownCQ bool) (Event, error) {
+	for wait := time.Millisecond; ownCQ; wait = min(2*wait, 100*time.Millisecond) {
+		within, cancel := context.WithTimeout(ctx, wait)
+		ev, err := e.id.await(within, Established, Disconnected)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return ev, err
+		}
+		if bridge.HasCompletions(e.RecvCQ) {
+			e.id.Notify(verbs.EventCommEst) // fails if the confirmation has just come
+			ownCQ = false
+		}
+	}
+	return e.id.await(ctx, Established, Disconnected)
 }
 
 // Reject rejects the request. The peer's dial fails with a [*RejectedError] that

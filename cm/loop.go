@@ -125,7 +125,8 @@ func (l *Loop) replace(channel int, f func() error) error {
 
 // Next waits for the next event. If the event's ID has an endpoint, the endpoint has
 // already handled the event: a [ConnectResponse] has been answered, and is returned as
-// Established, and an endpoint that the peer has disconnected has ended.
+// Established, and an endpoint that the peer has disconnected has ended. Established comes
+// before Disconnected, also if the network has lost the peer's confirmation.
 func (l *Loop) Next(ctx context.Context) (Event, error) {
 	for {
 		e, ok := l.pop()
@@ -135,7 +136,7 @@ func (l *Loop) Next(ctx context.Context) (Event, error) {
 			}
 			continue
 		}
-		if e.process() {
+		if e.process(l) {
 			return e, nil
 		}
 	}
@@ -149,7 +150,7 @@ func (l *Loop) TryNext() (e Event, ok bool, err error) {
 			if !ok {
 				break
 			}
-			if e.process() {
+			if e.process(l) {
 				return e, true, nil
 			}
 		}
@@ -202,6 +203,15 @@ func (l *Loop) pop() (e Event, ok bool) {
 		l.updateFD()
 	}
 	return e, true
+}
+
+// unpop puts back an event that pop has returned.
+func (l *Loop) unpop(e Event) {
+	l.mu.Lock()
+	l.events = slices.Insert(l.events, l.taken, e)
+	l.updateFD()
+	l.mu.Unlock()
+	l.changed.Signal()
 }
 
 func (l *Loop) isPending() bool {
@@ -284,7 +294,7 @@ func (l *Loop) startEndpoint(id *ID, op string, opt *Options, start func(*Endpoi
 
 // process makes the endpoint of the event's ID, if there is one, handle the event. It
 // returns false if the ID has been closed.
-func (e *Event) process() bool {
+func (e *Event) process(l *Loop) bool {
 	if e.ID.isEnded() {
 		if e.NewID != nil {
 			e.NewID.Close()
@@ -294,6 +304,12 @@ func (e *Event) process() bool {
 	ep := e.ID.endpoint.Load()
 	if ep == nil {
 		return true
+	}
+	if e.Type == Disconnected && !ep.up.Load() && !ep.iwarp {
+		// The peer was up, or it could not disconnect: its confirmation is late or lost, see
+		// awaitEstablished. The program gets both events.
+		l.unpop(*e)
+		*e = Event{Type: Established, ID: e.ID}
 	}
 	e.Endpoint = ep
 	var err error

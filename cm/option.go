@@ -52,7 +52,8 @@ func (id *ID) setOption(what string, level, name uint32, value []byte) error {
 }
 
 // Notify reports an asynchronous event of the connection's QP to the connection manager:
-// EventCommEst, when a message has come before Established (rdma_notify(3)).
+// EventCommEst, when a message has come before Established, which then follows at once
+// (rdma_notify(3)). [Request.Accept] does that itself if the endpoint has its own RecvCQ.
 func (id *ID) Notify(event verbs.AsyncEventType) error {
 	return fail("notify ID", "", idCommand(id, abi.RDMA_USER_CM_CMD_NOTIFY, &abi.RdmaUcmNotify{Id: id.handle, Event: uint32(event)}))
 }

@@ -259,6 +259,13 @@ type EventCounter interface {
 	CountEvent()
 }
 
+// Peeker is implemented by completion queues that can be inspected. With it, package cm sees that
+// the first message of a connection has arrived before the connection manager's last one.
+type Peeker interface {
+	// HasCompletions reports whether Poll would return a completion.
+	HasCompletions() bool
+}
+
 // Holder is implemented by send queues of devices on which the accepting side of a
 // connection must not send first, as on siw.
 type Holder interface {

@@ -144,6 +144,10 @@ func (q *CQ) register(queue provider.CompletionQueue, parents []*object) {
 
 func init() {
 	bridge.RecycleCQ = func(cq any) (any, error) { return cq.(*CQ).recycle() }
+	bridge.HasCompletions = func(cq any) bool {
+		p, ok := cq.(*CQ).queue.CompletionQueue.(provider.Peeker)
+		return ok && p.HasCompletions()
+	}
 }
 
 // recycle implements [bridge.RecycleCQ].
@@ -217,7 +221,8 @@ func (q *CQ) PollWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 
 // Next waits for one completion and returns it. If the request failed, the error is that
 // of [verbs.WC.Err], a [*verbs.WCError]; after any other error no completion was taken.
-// For connections of package cm, cm.SendError reports whether the peer is gone.
+// For connections of package cm, the Reason method of the endpoint reports whether the
+// connection has ended.
 func (q *CQ) Next(ctx context.Context) (verbs.WC, error) {
 	var wcs [1]verbs.WC
 	if _, err := q.PollWait(ctx, wcs[:]); err != nil {

@@ -143,9 +143,12 @@ func (s *server) serve(ctx context.Context, n int) error {
 			return err
 		}
 		for _, wc := range wcs[:got] {
+			s.mu.Lock()
+			conn := s.conns[wc.QPNum]
+			s.mu.Unlock()
 			// A client that has its last answer may disconnect before the
 			// send of that completes: the send is flushed or fails then.
-			if err := cm.SendError(&wc); err != nil && !errors.Is(err, verbs.WCFlushErr) && !errors.Is(err, verbs.ErrDisconnected) {
+			if err := conn.Reason(wc.Err()); err != nil && !errors.Is(err, verbs.ErrDisconnected) {
 				return err
 			}
 			if wc.Opcode != verbs.WCRecv {
@@ -156,9 +159,6 @@ func (s *server) serve(ctx context.Context, n int) error {
 			if err := s.post(slot); err != nil {
 				return err
 			}
-			s.mu.Lock()
-			conn := s.conns[wc.QPNum]
-			s.mu.Unlock()
 			send := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled, Inline: answer}
 			if _, err := conn.QP.PostSend(send); err != nil {
 				return err

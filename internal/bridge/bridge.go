@@ -6,3 +6,7 @@ package bridge
 // the same kernel object. That takes a small part of the time of destroying a CQ and
 // making another. It fails with verbs.ErrInUse while QPs use the CQ.
 var RecycleCQ func(cq any) (next any, err error)
+
+// HasCompletions reports whether a poll of a *uverbs.CQ would return a completion. It is always
+// false for a driver without [provider.Peeker].
+var HasCompletions func(cq any) bool

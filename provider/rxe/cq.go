@@ -56,6 +56,13 @@ func (q *CompletionQueue) Available(most int) int {
 	return min(n, most)
 }
 
+// HasCompletions implements [provider.Peeker].
+func (q *CompletionQueue) HasCompletions() bool {
+	q.Lock()
+	defer q.Unlock()
+	return q.Available(1) > 0
+}
+
 // Take fills wcs with completions that are available, and unlocks the queue.
 func (q *CompletionQueue) Take(wcs []verbs.WC) {
 	slots, cons := q.ring.Slots, q.cons

@@ -33,6 +33,7 @@ var softTests = []softTest{
 	{"mckey", testSoftMckey},
 	{"preload", testSoftPreload},
 	{"rdma_client", testSoftRDMAClient},
+	{"short", testSoftShort},
 	{"perftest", testSoftPerftest},
 }
 

@@ -213,7 +213,7 @@ func closedObjects(t *testing.T, device string) []closedObject {
 	a.Close()
 	all = append(all,
 		closedObject{object: l, noError: "Close Shutdown"},
-		closedObject{object: a, noError: "Close Announce", skip: "Err"}) // returns why it ended
+		closedObject{object: a, noError: "Close Announce", skip: "Err Reason"}) // return why it ended
 	if device == labtest.RXE {
 		e := labtest.Must((&cm.Dialer{PortSpace: cm.PortSpaceUDP, LocalAddr: netip.MustParseAddrPort(labtest.Addr + ":0")}).Join(ctx, "239.1.2.3", false))(t)
 		d := labtest.Must(cm.NewDatagrams(e.Endpoint, 64))(t)
