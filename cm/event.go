@@ -119,6 +119,8 @@ func (e *Event) Err() error {
 			return fmt.Errorf("%v, status %d", e.Type, e.Status)
 		case e.Type == ConnectError && status == unix.EINVAL: // only siw reports this (siw_proc_mpareply)
 			return fmt.Errorf("%v: %w: %w", e.Type, ErrMPA, status)
+		case e.Type == Unreachable && status == unix.ECONNREFUSED: // only devices in user space report this
+			return fmt.Errorf("%w: the host has no RoCE device (nothing receives at its UDP port for RoCE)", status)
 		default:
 			return fmt.Errorf("%v: %w", e.Type, translateErrno(status))
 		}

@@ -96,6 +96,7 @@ func newDevice(o Options) (*Device, error) {
 	d.engine.OnMAD(func(m *engine.MAD) {
 		d.cm.Receive(ibcm.Source{GIDIndex: m.GIDIndex, Addr: m.Src, TrafficClass: m.TrafficClass}, m.Data)
 	})
+	d.engine.OnRefused(d.cm.Refused)
 	virtual.Register(d.node)
 	d.log.Info("device added", "device", d.node.Name, "addresses", d.node.Addrs)
 	for _, p := range d.removable {

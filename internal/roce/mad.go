@@ -104,6 +104,14 @@ func (h *MADHeader) Decode(b []byte) error {
 	return nil
 }
 
+// QuotedTID returns the transaction ID of a datagram of which b is the beginning.
+func QuotedTID(b []byte) (tid uint64, ok bool) {
+	if len(b) < 16 {
+		return 0, false
+	}
+	return binary.BigEndian.Uint64(b[8:]), true
+}
+
 // A CMMessage is a message of the communication manager: a pointer to [REQ], [MRA], [REJ],
 // [REP], [RTU], [DREQ], [DREP], [SIDRREQ] or [SIDRREP].
 type CMMessage interface {

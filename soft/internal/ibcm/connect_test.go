@@ -2,6 +2,7 @@ package ibcm
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"net/netip"
 	"slices"
@@ -565,5 +566,79 @@ func TestRemove(t *testing.T) {
 		if n.count(roce.AttrREP)+n.count(roce.AttrREJ) != 0 {
 			t.Errorf("messages %v", n.sent)
 		}
+	})
+}
+
+// TestRefused reports that a host has refused a request: it fails at once, unless the report is of
+// somebody who has not seen the request, or the host has answered.
+func TestRefused(t *testing.T) {
+	for _, resolve := range []bool{false, true} {
+		world(t, 1, func(t *testing.T, n *network, a, b *host) {
+			lost := true
+			n.drop = func(netip.Addr, netip.Addr, roce.CMMessage) bool { return lost }
+			b.listen(t, &server{}) // does not answer
+			c := a.newSide(t)
+			start := func() (mad []byte) {
+				c.must(func() error {
+					if resolve {
+						return c.Resolve(&Resolution{Path: a.path(b), ServiceID: service, Timeout: time.Second, MaxRetries: 15})
+					}
+					return c.Connect(request(a.path(b), 0x10))
+				})
+				return binary.BigEndian.AppendUint64(make([]byte, 8), c.tid)
+			}
+			mad, dst := start(), b.addrs[0]
+			for i := range 8 { // any bit of the transaction ID
+				forged := slices.Clone(mad)
+				forged[8+i] ^= 1 << i
+				a.device.Refused(dst, forged)
+			}
+			a.device.Refused(netip.MustParseAddr("10.0.0.77"), mad)
+			a.device.Refused(dst, mad[:15])
+			b.device.Refused(dst, mad)
+			if got := c.types(); len(got) != 0 {
+				t.Fatalf("events %v after forged reports", got)
+			}
+			a.device.Refused(dst, mad)
+			want := RequestFailed
+			if resolve {
+				want = ResolveFailed
+			}
+			c.expect(want)
+			if !c.last().Refused {
+				t.Error("the event does not say that the host has refused")
+			}
+			if c.State() != Idle {
+				t.Errorf("state %v", c.State())
+			}
+			sent := len(n.sent)
+			wait(time.Minute)
+			if len(n.sent) != sent {
+				t.Errorf("%d messages after the refusal", len(n.sent)-sent)
+			}
+			a.device.Refused(dst, mad) // once more
+			c.destroy()
+			checkEmpty(t, a.manager)
+		})
+	}
+}
+
+// TestRefusedAfterAnswer reports a refusal of a host that has asked for time: it is not believed.
+func TestRefusedAfterAnswer(t *testing.T) {
+	world(t, 1, func(t *testing.T, n *network, a, b *host) {
+		b.listen(t, &server{})
+		c := a.newSide(t)
+		c.must(func() error { return c.Connect(request(a.path(b), 0x10)) })
+		mra := &roce.MRA{RemoteCommID: c.local, LocalCommID: 5, Message: roce.AnswersREQ, ServiceTimeout: 20}
+		mad, err := roce.AppendCM(nil, c.tid, mra)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.device.Receive(Source{Addr: b.addrs[0]}, mad)
+		a.device.Refused(b.addrs[0], binary.BigEndian.AppendUint64(make([]byte, 8), c.tid))
+		if c.State() != MRARequestRcvd {
+			t.Errorf("state %v", c.State())
+		}
+		c.destroy()
 	})
 }

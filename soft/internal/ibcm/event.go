@@ -30,6 +30,8 @@ type Event struct {
 	Type EventType
 	// PrivateData is the whole field of the message, with the padding.
 	PrivateData []byte
+	// Refused is set in RequestFailed and ResolveFailed if the host has nothing that receives requests.
+	Refused bool
 
 	Request    *ReceivedRequest    // of RequestReceived
 	Reply      *ReceivedReply      // of ReplyReceived

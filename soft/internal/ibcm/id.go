@@ -3,6 +3,7 @@ package ibcm
 import (
 	"encoding/binary"
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -67,6 +68,9 @@ func (d *Device) newID() *ID { return &ID{device: d, local: d.manager.newLocalID
 
 // State returns the state.
 func (id *ID) State() State { return id.state }
+
+// PeerAddr returns the address that the peer's first message came from.
+func (id *ID) PeerAddr() netip.Addr { return id.av.DGID.Addr() }
 
 func (id *ID) manager() *Manager { return id.device.manager }
 

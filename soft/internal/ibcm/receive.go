@@ -63,6 +63,38 @@ func (d *Device) Receive(from Source, mad []byte) {
 	}
 }
 
+// Refused handles the report that a host has nothing that receives the device's datagrams: a request
+// to it fails at once. mad is the beginning of a datagram that the host has quoted. Reports can be
+// forged, but only who has seen the request knows its transaction ID, 64 random bits. A host that has
+// answered already is not believed. It is called without the manager's lock.
+func (d *Device) Refused(dst netip.Addr, mad []byte) {
+	tid, ok := roce.QuotedTID(mad)
+	if !ok {
+		return
+	}
+	m := d.manager
+	m.Lock()
+	defer m.Unlock()
+	id := m.ids[uint32(tid)]
+	if id == nil || id.device != d || id.tid != tid || id.pending == nil || id.pending.to.DGID.Addr() != dst.Unmap() {
+		return
+	}
+	e := &Event{Refused: true}
+	switch id.state {
+	case RequestSent:
+		e.Type = RequestFailed
+		id.cancel()
+		id.resetToIdle()
+	case ResolveSent:
+		e.Type = ResolveFailed
+		id.cancel()
+		id.state = Idle
+	default:
+		return
+	}
+	id.handle(e)
+}
+
 // replyAV returns the address vector of answers to a message (ib_init_ah_attr_from_wc). It
 // reports false if the message was not sent to an address of the device.
 func (d *Device) replyAV(from *Source) (av, bool) {

@@ -202,6 +202,9 @@ func handleEvent(cm *ibcm.ID, e *ibcm.Event) error {
 	switch e.Type {
 	case ibcm.RequestFailed, ibcm.ReplyFailed, ibcm.ResolveFailed:
 		ev.typ, ev.status = unreachable, -int(unix.ETIMEDOUT)
+		if e.Refused {
+			ev.status = -int(unix.ECONNREFUSED)
+		}
 	case ibcm.ReplyReceived:
 		cm.Delay(answerTime)
 		r := e.Reply

@@ -80,6 +80,9 @@ func (m *Manager) AddDevice(t Transport, index int) *Device {
 // Receive handles a management datagram that QP 1 of the device has received.
 func (d *Device) Receive(from ibcm.Source, mad []byte) { d.cm.Receive(from, mad) }
 
+// Refused handles the report that a host has refused a datagram, see [ibcm.Device.Refused].
+func (d *Device) Refused(dst netip.Addr, mad []byte) { d.cm.Refused(dst, mad) }
+
 // Remove removes the device: its IDs get DEVICE_REMOVAL and are closed (cma_remove_one). When
 // it has returned, the device's transport is not used any more. It may be called again.
 func (d *Device) Remove() {
