@@ -79,19 +79,26 @@ func (d *Dialer) dialWithin(ctx context.Context, left int, dst netip.AddrPort) (
 func (d *Dialer) dial(ctx context.Context, dst netip.AddrPort) (*Endpoint, error) {
 	j := newConnLogger(d.Logger)
 	var e *Endpoint
-	err := retryPort(d.Logger, d.LocalAddr.Port(), func() (err error) {
-		if e, err = d.dialOnce(ctx, dst, e, j); err != nil {
-			j.logStep("dial failed", dst, err)
+	var path *PathRecord // nil resolves one
+	for {
+		err := retryPort(d.Logger, d.LocalAddr.Port(), func() (err error) {
+			if e, err = d.dialOnce(ctx, dst, path, e, j); err != nil {
+				j.logStep("dial failed", dst, err)
+			}
+			return err
+		})
+		if err == nil {
+			return e, nil
 		}
-		return err
-	})
-	if err == nil {
-		return e, nil
+		if e != nil {
+			if path = e.smallerPath(err); path != nil {
+				e.log(slog.LevelDebug, "a smaller path MTU is tried", nil)
+				continue
+			}
+			e.discard()
+		}
+		return nil, err
 	}
-	if e != nil {
-		e.discard()
-	}
-	return nil, err
 }
 
 // retryPort calls do, which binds to a port, and repeats it if the port is in use and was
@@ -110,9 +117,9 @@ func retryPort(log *slog.Logger, port uint16, do func() error) (err error) {
 	return err
 }
 
-// dialOnce dials with a new ID, and makes the endpoint if it is nil. If it fails, the caller
-// tries again with the endpoint that it returns, or discards it.
-func (d *Dialer) dialOnce(ctx context.Context, dst netip.AddrPort, e *Endpoint, j connLogger) (*Endpoint, error) {
+// dialOnce dials with a new ID, on a path unless that is nil, and makes the endpoint if it is nil.
+// If it fails, the caller tries again with the endpoint that it returns, or discards it.
+func (d *Dialer) dialOnce(ctx context.Context, dst netip.AddrPort, path *PathRecord, e *Endpoint, j connLogger) (*Endpoint, error) {
 	if err := ctx.Err(); err != nil {
 		return e, err
 	}
@@ -124,7 +131,7 @@ func (d *Dialer) dialOnce(ctx context.Context, dst netip.AddrPort, e *Endpoint, 
 	if err != nil {
 		return e, err
 	}
-	if err := d.resolve(ctx, id, dst); err != nil {
+	if err := d.resolve(ctx, id, dst, path); err != nil {
 		id.Close()
 		return e, err
 	}
@@ -179,11 +186,14 @@ func (d *Dialer) resolveAddr(ctx context.Context, id *ID, dst netip.AddrPort) er
 	}
 }
 
-// resolve finds the device and starts to resolve the route. The caller makes the QP
-// in the meantime.
-func (d *Dialer) resolve(ctx context.Context, id *ID, dst netip.AddrPort) error {
+// resolve finds the device and starts to resolve the route, or sets the path. The caller makes
+// the QP in the meantime.
+func (d *Dialer) resolve(ctx context.Context, id *ID, dst netip.AddrPort, path *PathRecord) error {
 	if err := d.resolveAddr(ctx, id, dst); err != nil {
 		return err
+	}
+	if path != nil {
+		return id.SetPath(*path)
 	}
 	if err := id.resolveRoute(d.timeout()); err != nil {
 		return fmt.Errorf("resolve route: %w", noRoute(err, dst.Addr()))
@@ -213,9 +223,32 @@ func (d *Dialer) connect(ctx context.Context, e *Endpoint) (abandoned bool, err 
 	}
 	switch {
 	case err == nil:
-		return false, e.handleEstablished(&ev)
+		if err = e.handleEstablished(&ev); errors.Is(err, unix.EINVAL) {
+			err = e.whyEnded(within, err)
+		}
 	case within.Err() != nil && ctx.Err() == nil:
 		err = fmt.Errorf("no answer within %v: %w", timeout, err)
+	case ctx.Err() != nil && err == ctx.Err():
+		err = context.Cause(ctx) // which may say what has not come in time
 	}
-	return abandoned, fmt.Errorf("connect: %w", err)
+	if err != nil {
+		err = fmt.Errorf("connect: %w", err)
+	}
+	return abandoned, err
+}
+
+// eventDelay is how long whyEnded waits for an event.
+const eventDelay = 5 * time.Second
+
+// whyEnded returns the reason of an EINVAL of the connection manager: the peer may have taken back
+// its reply, or the device is gone, and the event that says so is on its way: the kernel changes
+// the ID's state in one work item and reports the event later, which takes long if many connections
+// are made.
+func (e *Endpoint) whyEnded(ctx context.Context, err error) error {
+	ctx, cancel := context.WithTimeout(ctx, eventDelay)
+	defer cancel()
+	if _, why := e.id.await(ctx); why != nil && ctx.Err() == nil {
+		return fmt.Errorf("%w (%v)", why, err)
+	}
+	return gaveUp(err)
 }

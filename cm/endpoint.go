@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -99,6 +100,8 @@ type Endpoint struct {
 	shared         bool // a CQ or SRQ is the program's, which may outlive the endpoint
 	singleThreaded bool // see Options.SingleThreaded
 	iwarp          bool
+	// The most READs and atomics of the peer, and of this side, that it offers.
+	resources, depth uint8
 
 	logger    connLogger
 	endLogged atomic.Bool // the end has been logged
@@ -128,7 +131,7 @@ func newEndpoint(id *ID, route Route, opt *Options, j connLogger, t *Transport) 
 		}
 	}()
 	if e.route == (Route{}) {
-		if e.route, err = id.route(); err != nil {
+		if err := e.queryRoute(); err != nil {
 			return nil, err
 		}
 	}
@@ -157,6 +160,11 @@ func newEndpoint(id *ID, route Route, opt *Options, j connLogger, t *Transport) 
 		}
 	}
 	e.iwarp = e.PD.Context().Device().IWARP()
+	if !id.space.datagram() {
+		if err := e.setDepths(opt); err != nil {
+			return nil, err
+		}
+	}
 	e.singleThreaded = opt.SingleThreaded
 	if err := e.makeCQs(!opt.Polled, opt.Cap.WithDefaults()); err != nil {
 		return nil, err
@@ -170,7 +178,7 @@ func newEndpoint(id *ID, route Route, opt *Options, j connLogger, t *Transport) 
 		return nil, err
 	}
 	e.shared = opt.SRQ != nil || e.SendCQ == opt.SendCQ || e.RecvCQ == opt.RecvCQ
-	attr, mask, err := id.initQPAttr(verbs.StateInit)
+	attr, mask, err := e.qpAttr(verbs.StateInit)
 	if err != nil {
 		return nil, err
 	}
@@ -192,11 +200,27 @@ func newEndpoint(id *ID, route Route, opt *Options, j connLogger, t *Transport) 
 }
 
 // replaceID makes the endpoint use id, which has another local port. Its QP is still in INIT.
-func (e *Endpoint) replaceID(id *ID) (err error) {
+func (e *Endpoint) replaceID(id *ID) error {
 	e.id.Close()
 	e.id = id
-	e.route, err = id.route()
-	return err
+	return e.queryRoute()
+}
+
+// queryRoute sets e.route.
+func (e *Endpoint) queryRoute() (err error) {
+	if e.route, err = e.id.route(); err != nil {
+		return fmt.Errorf("query route: %w", err)
+	}
+	return nil
+}
+
+// qpAttr returns the attributes with which the QP moves to a state.
+func (e *Endpoint) qpAttr(state verbs.QPState) (verbs.QPAttr, verbs.QPAttrMask, error) {
+	attr, mask, err := e.id.initQPAttr(state)
+	if err != nil {
+		err = stateError{fmt.Errorf("query attributes for QP state %v: %w", state, err)}
+	}
+	return attr, mask, err
 }
 
 // makeCQs makes the CQs that the options do not contain.
@@ -244,15 +268,33 @@ func (e *Endpoint) connect(p ConnParam) error {
 // accept accepts the peer's connection request.
 func (e *Endpoint) accept(opt *Options) error {
 	if err := e.activate(opt); err != nil {
+		if _, ok := errors.AsType[*mtuError](err); ok {
+			e.id.reject(rejectConsumer, []byte(mtuRejection))
+		}
 		return err
 	}
 	if err := e.id.accept(opt.connParam(e)); err != nil {
-		return fmt.Errorf("accept: %w", err)
+		return stateError{fmt.Errorf("accept: %w", err)}
 	}
 	if e.iwarp {
 		e.QP.HoldSends(time.Now().Add(settleDelay))
 	}
 	return nil
+}
+
+// stateError is an error of a command of the connection manager that depends on the state of its ID.
+type stateError struct{ error }
+
+func (e stateError) Unwrap() error { return e.error }
+
+// gaveUp says what EINVAL means of such a command if it accepts a request: the ID has left the state of
+// one, as the peer has taken the request back. There is no event that says so: the kernel drops those of
+// an ID that has not been accepted (ucma_event_handler).
+func gaveUp(err error) error {
+	if _, ok := errors.AsType[stateError](err); ok && errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("the peer has given up: %w", err)
+	}
+	return err
 }
 
 // handleEstablished handles the event that the peer's answer causes. Then the connection is up.
@@ -262,7 +304,7 @@ func (e *Endpoint) handleEstablished(ev *Event) error {
 			return err
 		}
 		if err := e.id.establish(); err != nil {
-			return err
+			return fmt.Errorf("confirm: %w", err)
 		}
 	}
 	if e.PrivateData == nil {
@@ -284,17 +326,20 @@ func (e *Endpoint) activate(accepting *Options) error {
 	if e.id.space.datagram() || e.iwarp {
 		return nil
 	}
-	attr, mask, err := e.id.initQPAttr(verbs.StateRTR)
+	attr, mask, err := e.qpAttr(verbs.StateRTR)
 	if err != nil {
 		return err
 	}
 	if accepting == nil {
-		init, _, err := e.id.initQPAttr(verbs.StateInit)
+		init, _, err := e.qpAttr(verbs.StateInit)
 		if err != nil {
 			return err
 		}
 		attr.Access = init.Access
 		mask |= verbs.MaskAccess
+	}
+	if err := e.checkRTR(&attr, accepting != nil); err != nil {
+		return err
 	}
 	// The kernel's value is 0, which means 655 ms. rxe counts that as time without an
 	// answer, so a message that waits for its receive would run out of retries.
@@ -302,9 +347,10 @@ func (e *Endpoint) activate(accepting *Options) error {
 	if err := e.QP.Modify(attr, mask); err != nil {
 		return err
 	}
-	if attr, mask, err = e.id.initQPAttr(verbs.StateRTS); err != nil {
+	if attr, mask, err = e.qpAttr(verbs.StateRTS); err != nil {
 		return err
 	}
+	e.checkRTS(&attr)
 	switch {
 	case accepting == nil:
 	case accepting.RetryCount != 0:
@@ -325,7 +371,7 @@ const defaultRetryCount = 6
 func (opt *Options) connParam(e *Endpoint) ConnParam {
 	return ConnParam{
 		QPNum: e.QP.Num(), SRQ: opt.SRQ != nil, PrivateData: e.announce,
-		ResponderResources: optionValue(opt.ResponderResources, defaultReadDepth), InitiatorDepth: optionValue(opt.InitiatorDepth, defaultReadDepth),
+		ResponderResources: e.resources, InitiatorDepth: e.depth,
 		RetryCount: optionValue(opt.RetryCount, defaultRetryCount), RNRRetryCount: optionValue(opt.RNRRetryCount, 7),
 	}
 }

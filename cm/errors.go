@@ -58,6 +58,7 @@ type RejectedError struct {
 const (
 	rejectInvalidServiceID = 8  // no listener
 	rejectStaleConn        = 10 // a late packet of an older connection
+	rejectInvalidMTU       = 26 // the path MTU is larger than the port's
 	rejectConsumer         = 28 // the program rejected the request
 	rejectVendorOption     = 35 // the program does not accept the offered extensions
 )
@@ -66,6 +67,8 @@ func (e *RejectedError) Error() string {
 	switch e.Reason {
 	case rejectInvalidServiceID:
 		return "connection refused: there is no listener at this port"
+	case rejectInvalidMTU:
+		return "connection rejected by the peer: the path MTU is larger than its port's"
 	case rejectConsumer:
 		return "connection rejected by the peer"
 	case rejectVendorOption:

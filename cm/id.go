@@ -40,7 +40,8 @@ type ID struct {
 	closing   sync.Mutex
 	destroyed bool
 
-	endpoint atomic.Pointer[Endpoint] // of Loop.Connect or Loop.Accept
+	endpoint      atomic.Pointer[Endpoint] // of Loop.Connect or Loop.Accept
+	ackTimeoutSet atomic.Bool              // by SetAckTimeout
 
 	mu                   sync.Mutex
 	events               []Event

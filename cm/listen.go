@@ -336,7 +336,7 @@ func (r *Request) PrivateData() []byte { return r.event.PrivateData }
 // returns an endpoint that has ended, whose completed receives hold what was sent.
 func (r *Request) Accept(ctx context.Context, opt Options) (*Endpoint, error) {
 	e, err := r.accept(ctx, &opt)
-	return e, fail("accept from", r.RemoteAddr().String(), err)
+	return e, fail("accept from", r.RemoteAddr().String(), gaveUp(err))
 }
 
 func (r *Request) accept(ctx context.Context, opt *Options) (_ *Endpoint, err error) {

@@ -74,7 +74,7 @@ func (d *Dialer) pathTo(ctx context.Context, dst netip.AddrPort) (Path, error) {
 		return Path{}, err
 	}
 	defer id.Close()
-	if err := d.resolve(ctx, id, dst); err != nil {
+	if err := d.resolve(ctx, id, dst, nil); err != nil {
 		return Path{}, err
 	}
 	if _, err := id.await(ctx, RouteResolved); err != nil {

@@ -31,6 +31,7 @@ func (id *ID) SetAFOnly(on bool) error {
 // SetAckTimeout sets how long the QP waits for an acknowledgement: 4.096 us *
 // 2^exp. It must be called before the route is resolved or the QP is connected.
 func (id *ID) SetAckTimeout(exp uint8) error {
+	id.ackTimeoutSet.Store(true)
 	return id.setOption("acknowledgement timeout", abi.RDMA_OPTION_ID, abi.RDMA_OPTION_ID_ACK_TIMEOUT, []byte{exp})
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -541,7 +542,7 @@ func TestMTU(t *testing.T) {
 		if err := send(1472); err != nil {
 			t.Error(err)
 		}
-		if err := send(1473); err == nil || !strings.Contains(err.Error(), "larger than the MTU 1500") {
+		if err := send(1473); !errors.Is(err, syscall.EMSGSIZE) || !strings.Contains(err.Error(), "larger than the MTU 1500") {
 			t.Error(err)
 		}
 		settle()

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/goverbs/verbs/internal/labtest/tool"
 	"github.com/goverbs/verbs/internal/roce"
 	"github.com/goverbs/verbs/soft"
 )
@@ -98,11 +99,7 @@ func TestTraceOnFailure(t *testing.T) {
 	if _, err := os.Stat(file); err != nil {
 		t.Fatal(err)
 	}
-	tshark, err := exec.LookPath("tshark")
-	if err != nil {
-		t.Skip("tshark is not installed")
-	}
-	command := exec.Command(tshark, "-r", file, "-n", "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE", "-T", "fields", "-E", "separator=,",
+	command := exec.Command(tool.Path(t, "tshark"), "-r", file, "-n", "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE", "-T", "fields", "-E", "separator=,",
 		"-e", "frame.time_relative", "-e", "ip.src", "-e", "ipv6.src", "-e", "udp.dstport", "-e", "infiniband.bth.opcode", "-e", "infiniband.bth.psn",
 		"-e", "ip.checksum.status", "-e", "udp.checksum.status", "-e", "ip.dsfield.ecn", "-e", "ipv6.tclass.ecn", "-e", "frame.comment")
 	out, err := command.Output()

@@ -1,6 +1,8 @@
 package ibcm
 
 import (
+	"time"
+
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/roce"
 	"github.com/goverbs/verbs/internal/unix"
@@ -81,10 +83,17 @@ func (id *ID) request(r *Request) *roce.REQ {
 // handleREQ handles a connection request (cm_req_handler).
 func (m *message) handleREQ(r *roce.REQ) {
 	d := m.device
+	if r.Primary.LocalGID != m.reply.DGID {
+		// The path leads to another host than the sender: the reply, which is repeated, would go
+		// there, and so would the connection's data. ib_cm believes it.
+		gid, _ := d.transport.GID(0)
+		m.answer(&roce.REJ{RemoteCommID: r.LocalCommID, Message: roce.AnswersREQ, Reason: roce.RejInvalidGID, Info: gid[:]})
+		return
+	}
 	id := d.newID()
 	id.av, id.tid = m.reply, m.tid
 	id.remote = r.LocalCommID
-	id.timeout, id.maxRetries = duration(r.LocalCMResponseTimeout), int(r.MaxCMRetries)
+	id.timeout, id.maxRetries = repeatTime(r.LocalCMResponseTimeout), int(r.MaxCMRetries)
 	id.peerGUID, id.peerGID, id.peerQP = r.LocalCAGUID, m.reply.DGID, r.LocalQPN
 	id.initiatorDepth, id.responderResources = r.ResponderResources, r.InitiatorDepth
 	id.mtu, id.sqPSN = verbs.MTU(r.PathMTU), r.StartingPSN
@@ -130,6 +139,15 @@ func (m *message) handleREQ(r *roce.REQ) {
 		ECE: ECE{r.VendorID, r.ECEOptions},
 	}, PrivateData: r.PrivateData})
 }
+
+// repeatTime returns the time until a reply is repeated. The peer chooses it, within limits: its
+// shortest time is 4 µs, and its longest 2.4 hours. rdma_cm asks for 4 s.
+func repeatTime(t uint8) time.Duration { return min(max(duration(t), minRepeatTime), maxRepeatTime) }
+
+const (
+	minRepeatTime = 50 * time.Millisecond
+	maxRepeatTime = 8 * time.Second
+)
 
 // rejectREQ rejects a request for which there is no ID (cm_issue_rej).
 func (m *message) rejectREQ(r *roce.REQ, reason roce.RejectReason) {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/goverbs/verbs/internal/roce"
@@ -148,4 +149,77 @@ func TestSpoofedPeer(t *testing.T) {
 			t.Errorf("%v %v, %v %v", c.current(), c.types(), p.current(), p.types())
 		}
 	})
+}
+
+// TestReflectedReply rejects a request whose path leads to another host than its sender, once and
+// to the sender: the other host gets nothing.
+func TestReflectedReply(t *testing.T) {
+	r := hostileREQ(1)
+	r.Primary.LocalGID = netip.MustParseAddr("10.0.0.3").As16()
+	sent, m := answers(t, func(*ID, *Event) error { t.Error("the handler was called"); return nil }, r)
+	if len(sent) != 1 {
+		t.Fatalf("%d answers", len(sent))
+	}
+	if r, ok := sent[0].(*roce.REJ); !ok || r.Reason != roce.RejInvalidGID || r.Message != roce.AnswersREQ {
+		t.Errorf("%+v", sent[0])
+	}
+	m.Lock()
+	defer m.Unlock()
+	if len(m.ids)+len(m.remoteIDs)+len(m.remoteQPs) != 0 {
+		t.Error("something is left")
+	}
+}
+
+// TestHostileTimes accepts requests with the shortest and the longest time until the reply is
+// repeated: it is repeated at most twenty times a second, and at least every eight seconds. An
+// announcement of the longest time delays it by a minute.
+func TestHostileTimes(t *testing.T) {
+	for _, test := range []struct {
+		timeout uint8
+		mra     bool
+		within  time.Duration
+		min     int
+		max     int
+	}{
+		{0, false, 100 * time.Millisecond, 1, 3},
+		{31, false, time.Minute, 7, 9},
+		{31, true, 200 * time.Second, 2, 20},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &sink{addr: netip.MustParseAddr("10.0.0.1")}
+			m := New()
+			d := m.AddDevice(s)
+			m.Lock()
+			var accepted *ID
+			d.Listen(service, func(id *ID, e *Event) error {
+				if e.Type == RequestReceived {
+					accepted = id
+					return id.Accept(reply(0x20))
+				}
+				return nil
+			})
+			m.Unlock()
+			r := hostileREQ(1)
+			r.LocalCMResponseTimeout, r.MaxCMRetries = test.timeout, 15
+			r.Primary.LocalACKTimeout = 31
+			deliver := func(msg roce.CMMessage) {
+				mad, err := roce.AppendCM(nil, 7, msg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				d.Receive(Source{Addr: netip.MustParseAddr("10.0.0.2")}, mad)
+			}
+			deliver(r)
+			if test.mra {
+				deliver(&roce.MRA{LocalCommID: 1, RemoteCommID: accepted.local, Message: roce.AnswersREP, ServiceTimeout: 31})
+			}
+			wait(test.within)
+			m.Lock()
+			if n := len(s.mads); n < test.min || n > test.max {
+				t.Errorf("%+v: %d replies", test, n)
+			}
+			accepted.Destroy()
+			m.Unlock()
+		})
+	}
 }

@@ -21,6 +21,10 @@ func (id *ID) Delay(timeout uint8) error {
 	return nil
 }
 
+// maxServiceTime is the longest time that a peer can ask for: that of rdma_cm, 65 s
+// (CMA_CM_MRA_SETTING).
+const maxServiceTime = 24
+
 // mra returns the announcement.
 func (id *ID) mra(answers roce.Answered) *roce.MRA {
 	return &roce.MRA{LocalCommID: id.local, RemoteCommID: id.remote, Message: answers, ServiceTimeout: id.serviceTimeout}
@@ -43,6 +47,6 @@ func (m *Manager) handleMRA(r *roce.MRA) {
 	default:
 		return
 	}
-	id.pending.extend(duration(r.ServiceTimeout) + duration(id.av.timeout))
+	id.pending.extend(duration(min(r.ServiceTimeout, maxServiceTime)) + duration(min(id.av.timeout, maxServiceTime)))
 	id.handle(&Event{Type: MRAReceived})
 }

@@ -3,6 +3,7 @@ package ibcm
 import (
 	"encoding/binary"
 
+	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/roce"
 	"github.com/goverbs/verbs/internal/unix"
 )
@@ -10,6 +11,11 @@ import (
 // Reject sends a REJ with private data. It fails with EINVAL (ib_send_cm_rej).
 func (id *ID) Reject(reason roce.RejectReason, privateData []byte) error {
 	return id.reject(reason, nil, privateData)
+}
+
+// RejectMTU rejects a request whose path MTU is larger than the port's, which the peer learns.
+func (id *ID) RejectMTU(port verbs.MTU) error {
+	return id.reject(roce.RejInvalidMTU, []byte{byte(port)}, nil)
 }
 
 func (id *ID) reject(reason roce.RejectReason, info, privateData []byte) error {

@@ -444,3 +444,66 @@ func TestMigrate(t *testing.T) {
 		s.expect(established, 0)
 	})
 }
+
+// TestClaimedAddress refuses requests, for a connection and for a datagram QP, whose private data
+// names another host than the one that sent them.
+func TestClaimedAddress(t *testing.T) {
+	two(t, func(t *testing.T, n *network, a, b *program) {
+		b.listener(tcp, "10.0.0.2:7471")
+		b.listener(udp, "10.0.0.2:7471")
+		from, to := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+		header := roce.CMAHeader{Port: 7, Src: netip.MustParseAddr("10.0.0.99"), Dst: to}
+		service := func(space uint64) roce.ServiceID { return roce.ServiceID(space<<16 | 7471) }
+		n.devices[from].send(t, to, &roce.REQ{
+			LocalCommID: 1, ServiceID: service(tcp), LocalCAGUID: 7, LocalQPN: 17, PathMTU: 3,
+			Primary: roce.CMPath{LocalGID: from.As16(), RemoteGID: to.As16()}, PrivateData: header.Append(nil),
+		})
+		n.devices[from].send(t, to, &roce.SIDRREQ{RequestID: 2, ServiceID: service(udp), PrivateData: header.Append(nil)})
+		time.Sleep(time.Second)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		var rejected, refused bool
+		for _, m := range n.sent {
+			switch m := m.(type) {
+			case *roce.REJ:
+				rejected = m.Reason == roce.RejConsumerDefined
+			case *roce.SIDRREP:
+				refused = m.Status == roce.SIDRReject
+			}
+		}
+		if !rejected || !refused {
+			t.Errorf("sent: %+v", n.sent)
+		}
+	})
+}
+
+// TestPathMTU rejects a request whose path MTU is larger than the port's, or none.
+func TestPathMTU(t *testing.T) {
+	for _, mtu := range []uint8{0, 6, 15} { // the port's is 5
+		two(t, func(t *testing.T, n *network, a, b *program) {
+			b.listener(tcp, "10.0.0.2:7471")
+			from, to := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+			header := roce.CMAHeader{Port: 7, Src: from, Dst: to}
+			n.devices[from].send(t, to, &roce.REQ{
+				LocalCommID: 1, ServiceID: tcp<<16 | 7471, LocalCAGUID: 7, LocalQPN: 17, PathMTU: mtu,
+				Primary: roce.CMPath{LocalGID: from.As16(), RemoteGID: to.As16()}, PrivateData: header.Append(nil),
+			})
+			time.Sleep(time.Second)
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			if r, ok := n.sent[len(n.sent)-1].(*roce.REJ); !ok || r.Reason != roce.RejInvalidMTU || len(r.Info) == 0 || r.Info[0] != 5 {
+				t.Errorf("MTU %d: sent %+v", mtu, n.sent)
+			}
+		})
+	}
+}
+
+// send sends a message that no manager has made.
+func (d *device) send(t *testing.T, to netip.Addr, m roce.CMMessage) {
+	t.Helper()
+	mad, err := roce.AppendCM(nil, 7, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.SendMAD(d.GIDIndex(d.addrs[0]), to, mad)
+}

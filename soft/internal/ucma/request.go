@@ -23,6 +23,11 @@ func (d *Device) handleRequest(cm *ibcm.ID, e *ibcm.Event) error {
 	if h.Decode(e.PrivateData) != nil || !isHost(h.Src) || d.transport.GIDIndex(h.Dst) < 0 {
 		return errRefused
 	}
+	// The peer is known by the address in this header: it must be the one that it sends from, where
+	// the answer and the data go (ibcm compares the path's). The kernel does not compare them.
+	if h.Src.Unmap() != cm.PeerAddr().Unmap() {
+		return errRefused
+	}
 	ev := &event{typ: connectRequest, privateData: e.PrivateData[roce.CMAHeaderSize:]}
 	var service uint64
 	var typ verbs.QPType
@@ -36,6 +41,12 @@ func (d *Device) handleRequest(cm *ibcm.ID, e *ibcm.Event) error {
 		ev.param = connParam{
 			qpNum: r.QPNum, responderResources: r.ResponderResources, initiatorDepth: r.InitiatorDepth,
 			retryCount: r.RetryCount, rnrRetryCount: r.RNRRetryCount, flowControl: r.FlowControl, srq: r.SRQ,
+		}
+	}
+	if path != nil {
+		if mtu := d.transport.PortAttr().ActiveMTU; path.MTU < 1 || path.MTU > mtu {
+			cm.RejectMTU(mtu)
+			return errRefused
 		}
 	}
 	port := uint16(service)

@@ -1,0 +1,112 @@
+package cm
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/goverbs/verbs"
+)
+
+// This file checks what a peer says in its request or reply: the connection manager turns it into
+// attributes of the QP and does not compare it with anything.
+
+// maxACKTimeout is the longest ACK timeout that a peer can make a QP use: 4.3 s (4.096 us * 2^20),
+// 30 s for all repetitions. A peer can ask for 2.4 hours, and the QP would not notice for a day that
+// it is gone. rdma_cm asks for 0.5 s. [ID.SetAckTimeout] sets any time.
+const maxACKTimeout = 20
+
+// checkRTR checks and limits the attributes with which the QP moves to RTR. On the accepting side
+// the path comes from the peer.
+func (e *Endpoint) checkRTR(attr *verbs.QPAttr, accepting bool) error {
+	attr.MaxDestRDAtomic = min(attr.MaxDestRDAtomic, e.resources)
+	if !accepting {
+		return nil
+	}
+	port, err := e.PD.Context().QueryPort(max(e.route.Port, 1))
+	if err != nil {
+		return err
+	}
+	return checkPath(e.route.Remote.Addr(), attr, port)
+}
+
+// checkPath refuses a path that does not lead to remote, the address that the peer states in its
+// private data, or that this side's port cannot send on. On RoCE the path's GID is the address
+// that the packets go to; InfiniBand's GIDs are no IP addresses.
+func checkPath(remote netip.Addr, attr *verbs.QPAttr, port *verbs.PortAttr) error {
+	if port.LinkLayer == verbs.LinkEthernet && remote.Unmap().WithZone("") != attr.AV.DGID.Addr().Unmap() {
+		return fmt.Errorf("the peer claims the address %v, but the data would go to %v", remote, attr.AV.DGID.Addr())
+	}
+	if attr.PathMTU > port.ActiveMTU {
+		return &mtuError{attr.PathMTU, port.ActiveMTU}
+	}
+	return nil
+}
+
+// checkRTS limits the attributes with which the QP moves to RTS.
+func (e *Endpoint) checkRTS(attr *verbs.QPAttr) {
+	attr.MaxRDAtomic = min(attr.MaxRDAtomic, e.depth)
+	if !e.id.ackTimeoutSet.Load() {
+		attr.Timeout = min(attr.Timeout, maxACKTimeout)
+	}
+}
+
+// setDepths sets the most READs and atomics in flight that this side offers. A number of the
+// program's that the device does not take is refused; the default is lowered.
+func (e *Endpoint) setDepths(opt *Options) error {
+	e.resources, e.depth = optionValue(opt.ResponderResources, defaultReadDepth), optionValue(opt.InitiatorDepth, defaultReadDepth)
+	attr, err := e.PD.Context().QueryDevice()
+	if err != nil {
+		return err
+	}
+	for _, d := range []struct {
+		name  string
+		value *uint8
+		given int
+		most  int
+	}{
+		{"ResponderResources", &e.resources, opt.ResponderResources, attr.MaxQPRDAtomic},
+		{"InitiatorDepth", &e.depth, opt.InitiatorDepth, attr.MaxQPInitRDAtomic},
+	} {
+		if int(*d.value) <= d.most {
+			continue
+		}
+		if d.given != 0 {
+			return fmt.Errorf("%s %d of at most %d on %s: %w", d.name, d.given, d.most, e.PD.Context().Device().Name, verbs.ErrRange)
+		}
+		*d.value = uint8(d.most)
+	}
+	return nil
+}
+
+// mtuError is the error of a request whose path MTU is larger than the port's: messages that fill
+// it could be received, but this side's would not leave the host. Both sides must use one MTU.
+type mtuError struct{ path, port verbs.MTU }
+
+func (e *mtuError) Error() string {
+	return fmt.Sprintf("the peer asks for a path MTU of %d bytes, and this port's is %d: the network interfaces of both hosts should have one MTU", e.path.Bytes(), e.port.Bytes())
+}
+
+// mtuRejection begins the private data of a rejection for the path MTU. The kernel does not let
+// programs send IBTA's reason for it, which devices in user space send.
+const mtuRejection = "verbs: path MTU too large\x00"
+
+// refusesMTU reports whether the peer has rejected the request because of its path MTU.
+func refusesMTU(err error) bool {
+	r, ok := errors.AsType[*RejectedError](err)
+	return ok && (r.Reason == rejectInvalidMTU || r.Reason == rejectConsumer && len(r.PrivateData) >= len(mtuRejection) && string(r.PrivateData[:len(mtuRejection)]) == mtuRejection)
+}
+
+// smallerPath returns the path of a rejected request with the next smaller MTU, or nil if the path
+// MTU is not what the peer objects to. The peer's MTU is not known: the kernel does not pass it on.
+func (e *Endpoint) smallerPath(err error) *PathRecord {
+	if !refusesMTU(err) {
+		return nil
+	}
+	records, qerr := e.id.PathRecords()
+	if qerr != nil || len(records) == 0 || records[0].MTU <= 1 {
+		return nil
+	}
+	records[0].MTU--
+	return &records[0]
+}
