@@ -20,7 +20,7 @@
 //	VERBS_SOFT=1                      a device on all addresses of this machine
 //	VERBS_SOFT=127.0.0.2,10.9.0.1     a device on these addresses
 //
-// The device is made when the program first lists devices, dials or listens, and then lives as
+// Without it, or with VERBS_SOFT=0, there is none. The device is made when the program first lists devices, dials or listens, and then lives as
 // long as the program. cm.DefaultTransport, which rsock, rmsg and rconn use as well, then connects
 // by devices in user space only. In a program that does not import this package, or if the device
 // cannot be made, these calls fail. There is no fallback in either direction.

@@ -14,12 +14,16 @@ const Base = 1 << 30
 // Is reports whether a descriptor is that of a virtual file.
 func Is(fd int) bool { return fd >= Base }
 
-// table has the open files. Descriptors are not used again.
+// table has the open files. Descriptors are used again as late as possible, so that the use of a
+// closed one fails.
 var table = struct {
 	sync.RWMutex
-	last  int
+	next  int
 	files map[int]*openFile
-}{last: Base - 1, files: map[int]*openFile{}}
+}{next: Base, files: map[int]*openFile{}}
+
+// maxFD is the highest descriptor.
+const maxFD = 1<<31 - 1
 
 // openFile is a file with the number of its descriptors.
 type openFile struct {
@@ -37,14 +41,25 @@ func Install(f File, name string) (int, syscall.Errno) {
 func install(f *openFile) (int, syscall.Errno) {
 	table.Lock()
 	defer table.Unlock()
-	const most = 1<<31 - 1
-	if table.last == most {
+	if len(table.files) > maxFD-Base {
 		return -1, syscall.ENFILE
 	}
-	table.last++
-	table.files[table.last] = f
+	fd := table.next
+	for table.files[fd] != nil {
+		fd = after(fd)
+	}
+	table.files[fd] = f
+	table.next = after(fd)
 	f.users++
-	return table.last, 0
+	return fd, 0
+}
+
+// after returns the descriptor that is tried after another one.
+func after(fd int) int {
+	if fd == maxFD {
+		return Base
+	}
+	return fd + 1
 }
 
 func lookup(fd int) *openFile {

@@ -173,9 +173,12 @@ func (f *file) releaseLocked(o *object) {
 // destroy destroys an object. It fails with EBUSY if others are made of it. While the device is
 // removed, it waits for that, as uobj_destroy does.
 func (f *file) destroy(kind uint16, handle uint32) (*object, unix.Errno) {
-	o, errno := f.startDestroy(kind, handle)
+	o, removed, errno := f.startDestroy(kind, handle)
 	if errno != 0 {
 		return nil, errno
+	}
+	if q, ok := o.value.(*qp); ok && removed {
+		q.detachAll() // the program cannot any more
 	}
 	if !o.gone {
 		if err := o.destroy(); err != nil {
@@ -193,25 +196,26 @@ func (f *file) destroy(kind uint16, handle uint32) (*object, unix.Errno) {
 	return o, 0
 }
 
-func (f *file) startDestroy(kind uint16, handle uint32) (*object, unix.Errno) {
+// startDestroy marks an object as dying. It reports whether the device has been removed.
+func (f *file) startDestroy(kind uint16, handle uint32) (o *object, removed bool, errno unix.Errno) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for f.ending {
 		f.ended.Wait()
 	}
-	o := f.at(handle)
+	o = f.at(handle)
 	switch {
 	case !f.hasContext:
-		return nil, unix.EINVAL
+		return nil, false, unix.EINVAL
 	case o == nil:
-		return nil, unix.ENOENT
+		return nil, false, unix.ENOENT
 	case o.kind != kind:
-		return nil, unix.EINVAL
+		return nil, false, unix.EINVAL
 	case o.dying || o.users > 0:
-		return nil, unix.EBUSY
+		return nil, false, unix.EBUSY
 	}
 	o.dying = true
-	return o, 0
+	return o, f.removed, 0
 }
 
 // destroyAll destroys all objects, except their handles.

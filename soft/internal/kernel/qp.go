@@ -19,6 +19,7 @@ type qp struct {
 
 	mu     sync.Mutex
 	groups []group
+	ending bool // detachAll has been called: nothing can be attached
 }
 
 // group is a multicast group that a QP is attached to.
@@ -158,10 +159,11 @@ func (q *qp) destroy() error {
 	return q.QP.Destroy()
 }
 
-// detachAll detaches the QP from all groups.
+// detachAll detaches the QP from all groups for good, so that destroy does not fail.
 func (q *qp) detachAll() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.ending = true
 	for _, g := range q.groups {
 		q.DetachMulticast(g.gid)
 	}
@@ -298,6 +300,9 @@ func attachMulticast(c command) unix.Errno {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.ending {
+		return unix.EIO
+	}
 	if slices.Contains(q.groups, g) {
 		return 0
 	}
