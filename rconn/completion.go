@@ -24,11 +24,12 @@ type completionQueue struct {
 	mu            sync.Mutex
 	wcs           [16]verbs.WC // scratch
 	ready         fifo[verbs.WC]
-	pending       int          // completions that are certain to arrive
-	waiting       int          // goroutines that wait
-	changed       event.Cond   // a completion arrived, or the connection's state changed
-	flushDeadline time.Time    // for the pending completions, after the connection's end
-	history       spin.History // of waits
+	pending       int           // completions that are certain to arrive
+	waiting       int           // goroutines that wait
+	changed       event.Cond    // a completion arrived, or the connection's state changed
+	flushDeadline time.Time     // for the pending completions, after the connection's end
+	maxSpin       time.Duration // how long a wait polls at most
+	history       spin.History  // of waits
 
 	// For Stats.
 	maxInFlight                               int // the most requests in flight at a time
@@ -42,6 +43,7 @@ const flushTime = 5 * time.Second
 
 func (q *completionQueue) init(c *Conn, cq *uverbs.CQ, handle func(*verbs.WC)) {
 	q.c, q.cq, q.handle = c, cq, handle
+	q.maxSpin = spin.Limit(c.ep.PD.Context().Device().Node, spin.MaxTime)
 	q.changed.Init(&c.waiters)
 }
 

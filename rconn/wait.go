@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/internal/event"
-	"github.com/goverbs/verbs/internal/spin"
 )
 
 // eventSource is the [event.Source] of both CQs: their completion events.
@@ -42,7 +41,7 @@ func (q *completionQueue) arm() error {
 func (q *completionQueue) wait(ctx context.Context, ok func() bool) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	spinning := q.history.Wait(spin.MaxTime, true)
+	spinning := q.history.Wait(q.maxSpin, true)
 	defer spinning.Done()
 	for spinning.More() {
 		q.poll()

@@ -13,6 +13,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/event"
+	"github.com/goverbs/verbs/internal/spin"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -139,7 +140,9 @@ func newConn(opt Options, log *slog.Logger) (*Conn, cm.Options, error) {
 func (c *Conn) setup(e *cm.Endpoint, private []byte) error {
 	c.ep, c.qp, c.recvCQ, c.sendCQ = e, e.QP, e.RecvCQ, e.SendCQ
 	c.events = e.RecvCQ.Channel()
-	c.iwarp = e.PD.Context().Device().IWARP()
+	d := e.PD.Context().Device()
+	c.iwarp = d.IWARP()
+	c.opt.SpinTime = max(cmp.Or(c.opt.SpinTime, spin.Limit(d.Node, defaultSpin)), 0)
 	if err := c.allocRings(e); err != nil {
 		return err
 	}

@@ -26,11 +26,12 @@ type Options struct {
 	// Inline is the largest number of bytes that are copied into a request. Zero
 	// means 64, a negative value none. The device has its own limit.
 	Inline int
-	// SpinTime bounds how long a blocked call polls before it sleeps. Zero means
-	// 1 ms, negative disables polling. A call polls for 10 us. A Read that follows a
+	// SpinTime bounds how long a blocked call polls before it sleeps. Zero means 1 ms on
+	// the kernel's devices and no polling on those in user space, negative disables polling. A call polls for 10 us. A Read that follows a
 	// Write, and so expects an answer, polls for twice the time that recent answers
 	// took, if that is at most SpinTime (TestStream in tests/bench). One connection
-	// of the process does so at a time.
+	// of the process does so at a time, and none polls while other programs want the
+	// processors.
 	SpinTime time.Duration
 	// KeepAlive is the interval of the test of an idle connection. Zero means 15 s, a
 	// negative value disables the test. See [Conn.SetKeepAlivePeriod].
@@ -101,7 +102,6 @@ func (o Options) withDefaults() (Options, error) {
 		size{"Inline", &o.Inline, 0, 0, maxInline},
 	)
 	o.ReadBuffer, o.WriteBuffer = pages(o.ReadBuffer), pages(o.WriteBuffer)
-	o.SpinTime = max(cmp.Or(o.SpinTime, defaultSpin), 0)
 	o.KeepAlive = max(cmp.Or(o.KeepAlive, defaultKeepAlive), 0)
 	return o, err
 }

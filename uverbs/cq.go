@@ -246,7 +246,7 @@ func (q *CQ) pollArmWait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	case <-q.closed:
 		return 0, q.obj.fail(op, verbs.ErrClosed)
 	}
-	wait := q.waits.Wait(spin.MaxTime, true)
+	wait := q.waits.Wait(spin.Limit(q.ctx.device.Node, spin.MaxTime), true)
 	defer wait.Done()
 	for wait.More() {
 		if n := q.Poll(wcs); n > 0 {

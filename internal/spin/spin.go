@@ -3,7 +3,8 @@
 // To sleep and be woken takes a thread from ten to a thousand times as long as a
 // poll, so a wait that will be short should poll. Earlier waits predict the next
 // one: it polls for twice as long as they took. When waits become too long for
-// polling, polling soon costs almost nothing again.
+// polling, polling soon costs almost nothing again. While other programs want the processors, no
+// wait polls.
 package spin
 
 import (
@@ -12,15 +13,25 @@ import (
 	"time"
 
 	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/virtual"
 )
 
 // MinTime is how long every wait polls, as C's rsockets do, if there are several
-// processors. On a single processor, events come only while the wait sleeps.
+// processors, and not busy. On a single processor, events come only while the wait sleeps.
 const MinTime = 10 * time.Microsecond
 
 // MaxTime is a limit for waits whose caller has set none: a processor that sleeps, and the
 // thread that it runs then, are woken in less than this time.
 const MaxTime = 50 * time.Microsecond
+
+// Limit returns the limit for waits on a device: maxTime, or zero in user space, where the device's
+// goroutines need the processors, and wake the one that waits (BenchmarkWait of package rsock).
+func Limit(node string, maxTime time.Duration) time.Duration {
+	if virtual.IsNode(node) {
+		return 0
+	}
+	return maxTime
+}
 
 // yieldAfter is how long a wait polls before it also lets other threads run after each poll.
 // Those may be the kernel's: a software driver, which cannot bring the completion while the
@@ -35,6 +46,32 @@ var multiCPU = runtime.NumCPU() > 1 && runtime.GOMAXPROCS(0) > 1
 // occupies a processor.
 var longSpin atomic.Bool
 
+// slice is how long a wait may lose the processor between two polls without a sign that others
+// want it: interrupts, and threads that bring what it waits for, take less. A program that
+// computes takes a time slice, of a millisecond at the least.
+var slice = 500 * time.Microsecond
+
+// rest is how long no wait polls after one has lost the processor, in multiples of the time lost.
+// A thread that sleeps gets the processor as soon as it is woken, but one that polls uses its
+// share like those that compute, and then waits until they have had theirs, which takes longer
+// than all that polling has saved. So trying it again costs less than a hundredth.
+const rest = 128
+
+// maxRest bounds that, for processes that were stopped.
+const maxRest = 10 * time.Second
+
+// busyUntil is the time since start until which no wait of the process polls.
+var busyUntil atomic.Int64
+
+var start = time.Now()
+
+// busy reports whether no wait polls. A time beyond maxRest is that of another clock, as
+// testing/synctest has.
+func busy(now time.Time) bool {
+	left := time.Duration(busyUntil.Load()) - now.Sub(start)
+	return left > 0 && left <= maxRest
+}
+
 // History is the average time that recent waits of one kind have taken. The caller must
 // guard it with a lock.
 type History struct{ avg time.Duration }
@@ -43,7 +80,7 @@ type History struct{ avg time.Duration }
 // false, which means that earlier waits do not predict this one.
 func (h *History) Wait(maxTime time.Duration, measure bool) Wait {
 	w := Wait{history: h, begin: time.Now(), maxTime: maxTime}
-	if !multiCPU {
+	if !multiCPU || busy(w.begin) {
 		return w
 	}
 	w.limit = min(MinTime, maxTime)
@@ -58,6 +95,7 @@ type Wait struct {
 	history        *History
 	begin          time.Time
 	maxTime, limit time.Duration
+	last           time.Duration // when More was called last
 	long           bool
 	polls          int // while the clock has not moved
 }
@@ -68,7 +106,9 @@ const maxStill = 1000
 
 // More reports whether to poll again. After it has returned false, the caller should sleep.
 func (w *Wait) More() bool {
-	if took := time.Since(w.begin); took < w.limit && (took > 0 || w.polls < maxStill) {
+	took := time.Since(w.begin)
+	w.look(took)
+	if took < w.limit && (took > 0 || w.polls < maxStill) {
 		w.polls++
 		if took > yieldAfter {
 			unix.SchedYield()
@@ -80,10 +120,21 @@ func (w *Wait) More() bool {
 	return false
 }
 
+// look ends polling, also of later waits, if this one has lost the processor since the last look.
+func (w *Wait) look(took time.Duration) {
+	if gap := took - w.last; gap > slice && w.limit > 0 {
+		busyUntil.Store(int64(w.begin.Sub(start) + took + min(rest*gap, maxRest)))
+		w.limit = 0
+	}
+	w.last = took
+}
+
 // Done ends the wait.
 func (w *Wait) Done() {
+	took := time.Since(w.begin)
+	w.look(took)
 	w.stop()
-	took := min(time.Since(w.begin), 2*w.maxTime)
+	took = min(took, 2*w.maxTime)
 	if w.history.avg == 0 {
 		w.history.avg = took
 	}

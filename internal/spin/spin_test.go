@@ -39,6 +39,7 @@ func TestOneProcessor(t *testing.T) {
 // TestFakeClock polls in a bubble, whose clock does not move meanwhile.
 func TestFakeClock(t *testing.T) {
 	setMultiCPU(t, true)
+	setSlice(t, time.Hour)
 	synctest.Test(t, func(*testing.T) {
 		var u History
 		w := u.Wait(time.Second, true)
@@ -51,6 +52,7 @@ func TestFakeClock(t *testing.T) {
 // TestGOMAXPROCS waits after GOMAXPROCS has become 1.
 func TestGOMAXPROCS(t *testing.T) {
 	setMultiCPU(t, true)
+	setSlice(t, time.Hour)
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	u := History{avg: time.Millisecond}
 	w := u.Wait(time.Second, true)
@@ -60,8 +62,74 @@ func TestGOMAXPROCS(t *testing.T) {
 	}
 }
 
-func TestWait(t *testing.T) {
+// setSlice sets what other programs may take of the processor unnoticed.
+func setSlice(t *testing.T, d time.Duration) {
+	before := slice
+	slice = d
+	busyUntil.Store(0)
+	t.Cleanup(func() { slice = before; busyUntil.Store(0) })
+}
+
+// TestBusy: after a wait has lost the processor no wait polls, for much longer than it was lost.
+func TestBusy(t *testing.T) { synctest.Test(t, testBusy) }
+
+func testBusy(t *testing.T) {
 	setMultiCPU(t, true)
+	for _, lostIn := range []string{"More", "Done"} { // the answer may be there when the wait goes on
+		setSlice(t, time.Hour)
+		h, other := History{avg: time.Second}, History{}
+		w := h.Wait(time.Hour, true)
+		if !w.More() {
+			t.Fatal("does not poll")
+		}
+		slice = time.Millisecond
+		time.Sleep(2 * slice)
+		if lostIn == "More" && w.More() {
+			t.Error("polls on after it has lost the processor")
+		}
+		w.Done()
+		if left := time.Duration(busyUntil.Load()) - time.Since(start); left < 64*slice {
+			t.Errorf("lost in %s: polls again in %v", lostIn, left)
+		}
+		next := other.Wait(time.Hour, true)
+		if next.More() {
+			t.Errorf("lost in %s: another wait polls at once", lostIn)
+		}
+		next.Done()
+		busyUntil.Store(int64(time.Since(start) + 2*maxRest)) // which another clock has set
+		if busy(time.Now()) {
+			t.Error("waits of other clocks are taken for those of this one")
+		}
+		busyUntil.Store(int64(time.Since(start)))
+		slice = time.Hour
+		again := other.Wait(time.Hour, true)
+		if !again.More() {
+			t.Errorf("lost in %s: does not poll when the time is over", lostIn)
+		}
+		again.Done()
+	}
+}
+
+// TestSleepIsNoLoss: a wait that sleeps, instead of polling, has lost nothing.
+func TestSleepIsNoLoss(t *testing.T) {
+	setMultiCPU(t, true)
+	setSlice(t, time.Millisecond)
+	var h History
+	w := h.Wait(0, false)
+	w.More()
+	time.Sleep(2 * slice)
+	w.Done()
+	if busyUntil.Load() != 0 {
+		t.Error("a sleep counts as a loss of the processor")
+	}
+}
+
+// TestWait waits by a clock that no other program on the machine can make late.
+func TestWait(t *testing.T) { synctest.Test(t, testWait) }
+
+func testWait(t *testing.T) {
+	setMultiCPU(t, true)
+	setSlice(t, time.Hour)
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	const maxTime = 200 * time.Millisecond
 	var u History
