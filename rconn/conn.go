@@ -40,6 +40,8 @@ type Conn struct {
 	failure atomic.Pointer[error] // a request, and thus the QP, has failed
 	closed  atomic.Bool
 	closing sync.Mutex // held by Close
+
+	tally *tally // of its Dialer or Listener
 }
 
 // newConn makes a Conn of the endpoint that cm made, before the connection is up.
@@ -61,8 +63,10 @@ func newConn(ep *cm.Endpoint, opt Options) (*Conn, error) {
 	return c, opt.Setup(c)
 }
 
-// established is called when the connection is up.
-func (c *Conn) established() *Conn {
+// established is called when a connection is up that a Dialer or Listener has made.
+func (c *Conn) established(t *tally) *Conn {
+	c.tally = t
+	t.Add(c)
 	c.adverts, c.private = ParseAdverts(c.ep.PrivateData)
 	go func() {
 		<-c.ep.Done()
@@ -195,6 +199,8 @@ func (c *Conn) Close() error {
 	if err != nil {
 		return c.fail("close connection with", err)
 	}
+	stats := c.Stats()
+	c.tally.Remove(c, func(closed *Stats) { closed.count(stats) })
 	return nil
 }
 

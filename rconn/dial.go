@@ -4,13 +4,15 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 )
 
-// Dialer makes connections. The zero value dials as [Dial] does.
+// Dialer makes connections. The zero value dials as [Dial] does. A Dialer must not be copied
+// after its first use.
 type Dialer struct {
 	Options
 	// LocalAddr, ResolveTimeout, ConnectTimeout, Resolver, TOS and Transport are as in
@@ -21,6 +23,9 @@ type Dialer struct {
 	Resolver       *net.Resolver
 	TOS            uint8
 	Transport      *cm.Transport
+
+	dials, failed atomic.Uint64
+	tally         tally
 }
 
 // Dial connects to addr, "10.9.0.1:7471" or a name, with defaults.
@@ -30,6 +35,16 @@ func Dial(ctx context.Context, addr string) (*Conn, error) { return new(Dialer).
 // affect the connection once it is up. On iWARP the side that dialed must be the first to
 // send (RFC 5044).
 func (d *Dialer) Dial(ctx context.Context, addr string) (*Conn, error) {
+	d.dials.Add(1)
+	c, err := d.dial(ctx, addr)
+	if err != nil {
+		d.failed.Add(1)
+		return nil, err
+	}
+	return c.established(&d.tally), nil
+}
+
+func (d *Dialer) dial(ctx context.Context, addr string) (*Conn, error) {
 	opt, err := d.withDefaults()
 	if err != nil {
 		return nil, &verbs.Error{Op: "dial", Object: addr, Err: err}
@@ -40,8 +55,6 @@ func (d *Dialer) Dial(ctx context.Context, addr string) (*Conn, error) {
 		Resolver: d.Resolver, TOS: d.TOS, Transport: d.Transport,
 	}
 	dialer.Options = opt.endpointOptions(&c)
-	if _, err := dialer.Dial(ctx, addr); err != nil {
-		return nil, err
-	}
-	return c.established(), nil
+	_, err = dialer.Dial(ctx, addr)
+	return c, err
 }

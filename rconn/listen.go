@@ -11,8 +11,9 @@ import (
 
 // Listener accepts connections. The caller must close it.
 type Listener struct {
-	l   *cm.Listener
-	log *slog.Logger
+	l     *cm.Listener
+	log   *slog.Logger
+	tally tally
 }
 
 // ListenConfig contains options for listening. The zero value listens as [Listen] does.
@@ -36,7 +37,7 @@ func (c *ListenConfig) Listen(ctx context.Context, addr string) (*Listener, erro
 	if err != nil {
 		return nil, err
 	}
-	return &Listener{l, c.Logger}, nil
+	return &Listener{l: l, log: c.Logger}, nil
 }
 
 // Addr returns the address that the listener listens on.
@@ -48,7 +49,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &Request{r: r, log: l.log}
+	q := &Request{r: r, l: l}
 	q.adverts, q.private = ParseAdverts(r.PrivateData())
 	return q, nil
 }
@@ -66,7 +67,7 @@ func (l *Listener) Close() error {
 // once.
 type Request struct {
 	r       *cm.Request
-	log     *slog.Logger
+	l       *Listener
 	adverts []RemoteRegion
 	private []byte
 }
@@ -82,7 +83,7 @@ func (r *Request) Adverts() []RemoteRegion { return r.adverts }
 // Accept makes the connection and waits until it is up. If that fails, or ctx
 // ends first, the request is rejected.
 func (r *Request) Accept(ctx context.Context, opt Options) (*Conn, error) {
-	opt.Logger = cmp.Or(opt.Logger, r.log)
+	opt.Logger = cmp.Or(opt.Logger, r.l.log)
 	opt, err := opt.withDefaults()
 	if err != nil {
 		r.r.Reject(nil)
@@ -92,7 +93,7 @@ func (r *Request) Accept(ctx context.Context, opt Options) (*Conn, error) {
 	if _, err = r.r.Accept(ctx, opt.endpointOptions(&c)); err != nil {
 		return nil, err
 	}
-	return c.established(), nil
+	return c.established(&r.l.tally), nil
 }
 
 // Reject rejects the request; the peer's dial fails with a [*cm.RejectedError] that

@@ -1,8 +1,13 @@
 package rconn
 
-import "github.com/goverbs/verbs"
+import (
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	sums "github.com/goverbs/verbs/internal/tally"
+)
 
-// Stats contains statistics of a connection, see [Conn.Stats]. Counters start at 0.
+// Stats contains statistics of a connection, see [Conn.Stats], or their sums, see
+// [ListenerStats] and [DialerStats]. Counters start at 0.
 type Stats struct {
 	// Requests posted, by kind, including those of Put, Get, AwaitDelivery and
 	// Counter, and the bytes of local memory that they send or fill. On iWARP a READ
@@ -32,7 +37,8 @@ func (t *Traffic) add(n int) {
 	t.Bytes += uint64(n)
 }
 
-// QueueStats contains statistics of one of the queues of a connection.
+// QueueStats contains statistics of one of the queues of a connection. In sums the first four
+// are those of open connections, Most the largest of theirs.
 type QueueStats struct {
 	Depth     int    // requests that may be in flight
 	Now, Most int    // requests in flight: now, and the most at a time
@@ -87,4 +93,83 @@ func (s *sender) count(o verbs.Opcode, n int) {
 	default:
 		s.others++
 	}
+}
+
+// ListenerStats contains a listener's counters.
+type ListenerStats struct {
+	cm.ListenerStats
+	Conns Stats // the sums of the accepted connections
+}
+
+// Stats returns the listener's counters. It may be called at any time, also after Close.
+func (l *Listener) Stats() ListenerStats {
+	s := ListenerStats{ListenerStats: l.l.Stats()}
+	s.Conns, s.Open = l.tally.Sum(add)
+	return s
+}
+
+// DialerStats contains a dialer's counters.
+type DialerStats struct {
+	Dials  uint64 // started
+	Failed uint64 // dials that failed
+	Open   int    // connections that are not closed
+	Conns  Stats  // the sums of the connections
+}
+
+// Stats returns the dialer's counters.
+func (d *Dialer) Stats() DialerStats {
+	s := DialerStats{Failed: d.failed.Load(), Dials: d.dials.Load()}
+	s.Conns, s.Open = d.tally.Sum(add)
+	return s
+}
+
+// tally has the connections of a Listener or Dialer.
+type tally = sums.Tally[*Conn, Stats]
+
+// add adds the statistics of an open connection.
+func add(sum *Stats, c *Conn) {
+	s := c.Stats()
+	sum.count(s)
+	sum.SendQueue.add(s.SendQueue)
+	sum.RecvQueue.add(s.RecvQueue)
+}
+
+// count adds what s counts.
+func (sum *Stats) count(s Stats) {
+	sum.Sends.count(s.Sends)
+	sum.Writes.count(s.Writes)
+	sum.Reads.count(s.Reads)
+	sum.Atomics.count(s.Atomics)
+	sum.Others += s.Others
+	sum.Received.count(s.Received)
+	sum.AdvertsSent += s.AdvertsSent
+	sum.AdvertsReceived += s.AdvertsReceived
+	sum.AdvertsInvalid += s.AdvertsInvalid
+	sum.SendQueue.count(s.SendQueue)
+	sum.RecvQueue.count(s.RecvQueue)
+}
+
+func (sum *Traffic) count(t Traffic) {
+	sum.Requests += t.Requests
+	sum.Bytes += t.Bytes
+}
+
+// add adds the state of the queue of an open connection.
+func (sum *QueueStats) add(q QueueStats) {
+	sum.Depth += q.Depth
+	sum.Now += q.Now
+	sum.Most = max(sum.Most, q.Most)
+	sum.Ready += q.Ready
+}
+
+// count adds what q counts.
+func (sum *QueueStats) count(q QueueStats) {
+	sum.Posted += q.Posted
+	sum.Completed += q.Completed
+	sum.Taken += q.Taken
+	sum.Failed += q.Failed
+	sum.Foreign += q.Foreign
+	sum.Stalls += q.Stalls
+	sum.Waits += q.Waits
+	sum.Wakeups += q.Wakeups
 }

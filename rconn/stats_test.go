@@ -239,3 +239,51 @@ func TestMaxInline(t *testing.T) {
 		}
 	})
 }
+
+// TestSums compares the sums of a listener and a dialer with what their connections did, while
+// they are open and after.
+func TestSums(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx := testContext(t)
+		l := labtest.Must(Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+		defer l.Close()
+		var d Dialer
+		const conns = 3
+		var pairs [][2]*Conn
+		for range conns {
+			a, b := labtest.DialAccept(t, func() (*Conn, error) { return d.Dial(ctx, l.Addr().String()) }, func() (*Conn, error) {
+				r, err := l.Accept(ctx)
+				if err != nil {
+					return nil, err
+				}
+				return r.Accept(ctx, Options{})
+			})
+			pairs = append(pairs, [2]*Conn{a, b})
+			in := labtest.Must(b.Alloc(100, LocalWrite))(t)
+			check(t, b.PostRecv(1, in.All()))
+			check(t, a.PostSendInline(1, verbs.SendSignaled, make([]byte, 5)))
+			await(t, a, Sends, 1)
+			await(t, b, Recvs, 1)
+		}
+		for _, open := range []int{conns, 0} {
+			ds, ls := d.Stats(), l.Stats()
+			if ds.Open != open || ls.Open != open || ds.Dials != conns || ds.Failed != 0 || ls.Accepted != conns {
+				t.Errorf("%+v, %+v, want %d open", ds, ls, open)
+			}
+			if s := ds.Conns; s.Sends != (Traffic{conns, 5 * conns}) || s.SendQueue.Taken != conns || s.SendQueue.Depth > 0 != (open > 0) {
+				t.Errorf("dialed: %+v", s)
+			}
+			if s := ls.Conns; s.Received != (Traffic{conns, 5 * conns}) || s.RecvQueue.Posted != conns || s.RecvQueue.Depth > 0 != (open > 0) {
+				t.Errorf("accepted: %+v", s)
+			}
+			for _, p := range pairs {
+				p[0].Close()
+				p[1].Close()
+			}
+		}
+		l.Close()
+		if _, err := d.Dial(ctx, l.Addr().String()); err == nil || d.Stats().Failed != 1 {
+			t.Errorf("%v, %+v", err, d.Stats())
+		}
+	})
+}

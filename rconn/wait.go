@@ -60,7 +60,7 @@ func (q *completionQueue) wait(ctx context.Context, ok func() bool) error {
 	err := q.changed.Wait(ctx, &q.mu, &q.flushDeadline, func() bool {
 		if checks++; checks == 2 {
 			q.waits++
-		} else if checks%2 == 1 && checks > 2 {
+		} else if checks%2 == 1 && checks > 2 && !q.c.closed.Load() { // sums have the counters of Close
 			q.wakeups++
 		}
 		q.poll()

@@ -4,12 +4,14 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/verbs/cm"
 )
 
-// Dialer makes connections. The zero value dials as [Dial] does.
+// Dialer makes connections. The zero value dials as [Dial] does. A Dialer must not be copied
+// after its first use.
 type Dialer struct {
 	ConnOptions
 	// Loop is the loop of the sockets. If it is nil, each socket gets its own loop
@@ -21,6 +23,9 @@ type Dialer struct {
 	ResolveTimeout time.Duration
 	Resolver       *net.Resolver
 	TOS            uint8
+
+	dials  atomic.Uint64
+	origin origin
 }
 
 // Dial connects to addr, "10.9.0.1:7471" or with a name, and waits until the socket is
@@ -55,12 +60,18 @@ func (d *Dialer) Connect(addr string) (*Socket, error) {
 	return s, fail("connect to", addr, err)
 }
 
-func (d *Dialer) connect(addr string) (*Socket, error) {
+func (d *Dialer) connect(addr string) (s *Socket, err error) {
+	d.dials.Add(1)
+	defer func() {
+		if err != nil {
+			d.origin.failed.Add(1)
+		}
+	}()
 	l, err := loopOrNew(d.Loop, d.Options)
 	if err != nil {
 		return nil, err
 	}
-	s, err := d.start(l, addr)
+	s, err = d.start(l, addr)
 	if err != nil {
 		l.closeUnused()
 	}
@@ -77,7 +88,7 @@ func (d *Dialer) start(l *Loop, addr string) (*Socket, error) {
 		LocalAddr: d.LocalAddr, ResolveTimeout: d.ResolveTimeout, ConnectTimeout: -1,
 		Resolver: d.Resolver, TOS: d.TOS, Transport: l.opt.Transport,
 	}
-	return s, s.start(func(ctx context.Context, opt cm.Options) (*cm.Endpoint, error) {
+	return s, s.start(&d.origin, func(ctx context.Context, opt cm.Options) (*cm.Endpoint, error) {
 		dialer.Options = opt
 		dialer.PrivateData = private
 		return dialer.Dial(ctx, addr)

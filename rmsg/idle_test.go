@@ -33,7 +33,7 @@ func TestIdle(t *testing.T) {
 		// the least processor time counts.
 		const wall = time.Second
 		least := wall
-		for range 4 {
+		for i := 0; i < 4 && least > wall/50; i++ {
 			before := used()
 			time.Sleep(wall)
 			least = min(least, used()-before)

@@ -26,6 +26,7 @@ type Listener struct {
 
 	unanswered                   atomic.Int32 // requests
 	requests, accepted, rejected atomic.Uint64
+	origin                       origin
 }
 
 // ListenConfig contains options for listening. The zero value listens as [Listen] does.
@@ -246,7 +247,7 @@ func (r *Request) Accept(opt ConnOptions) (*Socket, error) {
 	}
 	s := newSocket(l, addr, false, opt)
 	s.setPeerHello(r.peer)
-	err = s.start(func(ctx context.Context, opt cm.Options) (*cm.Endpoint, error) {
+	err = s.start(&r.ln.origin, func(ctx context.Context, opt cm.Options) (*cm.Endpoint, error) {
 		opt.PrivateData = private
 		return r.cm.Accept(ctx, opt)
 	})

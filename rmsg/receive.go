@@ -60,6 +60,12 @@ func (s *Socket) pop() *Buffer {
 	b.set(Received)
 	s.stats.MessagesReceived++
 	s.stats.BytesReceived += uint64(b.n)
+	if s.state == Disconnected { // the sums have its earlier messages
+		s.origin.sockets.Change(func(ended *SocketStats) {
+			ended.MessagesReceived++
+			ended.BytesReceived += uint64(b.n)
+		})
+	}
 	return b
 }
 
@@ -192,7 +198,6 @@ func (s *Socket) handleFrame(slot, n int) error {
 
 // handleMessage adds a received or announced message to the ring.
 func (s *Socket) handleMessage(b *Buffer, f *frame) error {
-	n := int(f.size)
 	switch {
 	case f.seq != s.received:
 		return protocol("message %d comes as number %d", f.seq, s.received)
@@ -200,9 +205,10 @@ func (s *Socket) handleMessage(b *Buffer, f *frame) error {
 		return protocol("more messages than it was granted")
 	case s.peerBye:
 		return protocol("message after goodbye")
-	case n > s.l.opt.MaxMessage:
-		return fmt.Errorf("%w: %w", protocol("message of %d bytes", n), ErrTooLarge)
+	case uint64(f.size) > uint64(s.l.opt.MaxMessage):
+		return fmt.Errorf("%w: %w", protocol("message of %d bytes", f.size), ErrTooLarge)
 	}
+	n := int(f.size) // which an int of 32 bits holds now
 	e := s.at(s.received)
 	s.received++
 	if f.kind == kindMessage {

@@ -60,6 +60,8 @@ type Socket struct {
 	slots []*Buffer // by receive
 	conn  ConnOptions
 
+	origin *origin // its dialer or listener
+
 	mu            sync.Mutex
 	state         State
 	endpoint      *cm.Endpoint
@@ -94,7 +96,7 @@ func newSocket(l *Loop, addr string, dialed bool, conn ConnOptions) *Socket {
 }
 
 // start registers the socket and starts to connect.
-func (s *Socket) start(connect connector) error {
+func (s *Socket) start(o *origin, connect connector) error {
 	l := s.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,6 +109,8 @@ func (s *Socket) start(connect connector) error {
 		s.id = l.lastID
 	}
 	l.sockets[s.id] = s
+	s.origin = o
+	o.sockets.Add(s)
 	l.tasks.Go(func() { s.run(connect) })
 	return nil
 }
@@ -302,10 +306,14 @@ func (l *Loop) handleEnd(s *Socket, why error) {
 		}
 		s.err = why
 	}
+	if s.state == Connecting {
+		s.origin.failed.Add(1)
+	}
 	s.state = Disconnected
 	s.failPending()
 	s.trim(s.closed)
 	s.moveToHeap()
+	s.origin.sockets.Remove(s, func(ended *SocketStats) { ended.count(s.stats) })
 	s.mu.Unlock()
 	l.mu.Lock()
 	delete(l.sockets, s.id)

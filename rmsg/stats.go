@@ -1,6 +1,13 @@
 package rmsg
 
-// SocketStats contains statistics of a socket. The counters start with the socket.
+import (
+	"sync/atomic"
+
+	"github.com/goverbs/verbs/internal/tally"
+)
+
+// SocketStats contains statistics of a socket, or their sums: see [ListenerStats] and
+// [DialerStats]. The counters start with the socket.
 type SocketStats struct {
 	// MessagesSent and BytesSent count the messages whose status has become Sent,
 	// MessagesReceived and BytesReceived those that the program has taken.
@@ -17,6 +24,8 @@ type SocketStats struct {
 	WouldBlock, BufferWaits uint64
 	// CreditWaits counts the times that the next message had to wait for credits.
 	CreditWaits uint64
+
+	// The state of now follows; sums have that of sockets that have not ended.
 
 	// Queued is the number of messages that are posted and not yet Sent or Failed.
 	Queued int
@@ -81,17 +90,77 @@ type ListenerStats struct {
 	// Rejected includes requests beyond Backlog, those that waited too long, and
 	// those of peers that do not use this package.
 	Requests, Accepted, Rejected uint64
+	// Failed counts the accepted sockets that were never established.
+	Failed uint64
 
-	// Waiting is the number of unanswered requests.
-	Waiting int
+	// Waiting is the number of unanswered requests, Open that of accepted sockets that have
+	// not ended.
+	Waiting, Open int
+
+	// Sockets has the sums of the accepted sockets.
+	Sockets SocketStats
 }
 
 // Stats returns the statistics of the listener.
 func (ln *Listener) Stats() ListenerStats {
-	return ListenerStats{
+	st := ListenerStats{
 		Requests: ln.requests.Load(),
 		Accepted: ln.accepted.Load(),
 		Rejected: ln.rejected.Load(),
+		Failed:   ln.origin.failed.Load(),
 		Waiting:  int(ln.unanswered.Load()),
 	}
+	st.Sockets, st.Open = ln.origin.sockets.Sum(add)
+	return st
+}
+
+// DialerStats contains statistics of a dialer. The counters start with its first use.
+type DialerStats struct {
+	// Dials counts the calls of Dial and Connect, Failed those whose socket was never
+	// established.
+	Dials, Failed uint64
+
+	// Open is the number of sockets that have not ended, including those that connect.
+	Open int
+
+	// Sockets has the sums of the sockets.
+	Sockets SocketStats
+}
+
+// Stats returns the statistics of the dialer.
+func (d *Dialer) Stats() DialerStats {
+	st := DialerStats{Failed: d.origin.failed.Load(), Dials: d.dials.Load()}
+	st.Sockets, st.Open = d.origin.sockets.Sum(add)
+	return st
+}
+
+// origin is the part of a dialer or listener that its sockets know.
+type origin struct {
+	sockets tally.Tally[*Socket, SocketStats]
+	failed  atomic.Uint64 // sockets that were never established
+}
+
+// add adds the statistics of a socket that has not ended.
+func add(sum *SocketStats, s *Socket) {
+	st := s.Stats()
+	sum.count(st)
+	sum.Queued += st.Queued
+	sum.Unread += st.Unread
+	sum.Credits += st.Credits
+	sum.Memory += st.Memory
+}
+
+// count adds the counters of st.
+func (sum *SocketStats) count(st SocketStats) {
+	sum.MessagesSent += st.MessagesSent
+	sum.MessagesReceived += st.MessagesReceived
+	sum.BytesSent += st.BytesSent
+	sum.BytesReceived += st.BytesReceived
+	sum.LargeSent += st.LargeSent
+	sum.LargeReceived += st.LargeReceived
+	sum.AcksSent += st.AcksSent
+	sum.AcksReceived += st.AcksReceived
+	sum.WouldBlock += st.WouldBlock
+	sum.BufferWaits += st.BufferWaits
+	sum.CreditWaits += st.CreditWaits
 }

@@ -75,7 +75,9 @@ func (s *Socket) Send(ctx context.Context, message []byte) error {
 	b, err := s.alloc(len(message), true)
 	if err == ErrWouldBlock {
 		s.mu.Lock()
-		s.stats.BufferWaits++
+		if s.state != Disconnected { // the sums have its counters already
+			s.stats.BufferWaits++
+		}
 		s.mu.Unlock()
 	}
 	for err == ErrWouldBlock {

@@ -22,7 +22,7 @@ import (
 // running calls still use is released when they return.
 type Conn struct {
 	log        *slog.Logger
-	listener   *Listener // whose Accept returned it; nil for a dial
+	tally      *tally // of its Dialer or Listener; nil before Accept
 	ep         *cm.Endpoint
 	qp         *uverbs.QP
 	recvCQ     *uverbs.CQ
@@ -227,9 +227,8 @@ func (c *Conn) leave(kind *sync.Mutex) error {
 		return nil
 	}
 	err := c.ep.Close()
-	if c.listener != nil {
-		c.listener.count(func(s *ListenerStats) { s.Open-- })
-	}
+	stats := c.Stats()
+	c.tally.Remove(c, func(closed *ConnStats) { closed.count(stats) })
 	c.log.Debug("connection closed", "local", c.localAddr, "remote", c.remoteAddr,
 		"received", c.recvRing.received, "sent", c.sendRing.sent, "err", c.err)
 	return err

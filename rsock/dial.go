@@ -10,13 +10,15 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
 )
 
-// Dialer makes connections. The zero value is usable.
+// Dialer makes connections. The zero value is usable. A Dialer must not be copied after its
+// first use.
 type Dialer struct {
 	Options
 	// Fallback selects when TCP is used instead of RDMA; zero means never.
@@ -39,6 +41,9 @@ type Dialer struct {
 	// fallbacks and smaller buffers at Info, peers that break the protocol at Warn.
 	// Nil logs nothing.
 	Logger *slog.Logger
+
+	dials, failed, tcp atomic.Uint64
+	tally              tally
 }
 
 // Dial connects with the zero [Dialer].
@@ -58,6 +63,15 @@ func (d *Dialer) Dial(network, addr string) (net.Conn, error) {
 // of the first address that an RDMA device leads to; it matches [verbs.ErrNoRDMA] if
 // there is none.
 func (d *Dialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	d.dials.Add(1)
+	c, err := d.dial(ctx, network, addr)
+	if err != nil {
+		d.failed.Add(1)
+	}
+	return c, err
+}
+
+func (d *Dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	if d.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d.Timeout)
@@ -210,5 +224,7 @@ func (d *Dialer) dialAddr(ctx context.Context, addr netip.AddrPort) (*Conn, erro
 		return nil, fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
 	}
 	c.connected(peer, nil)
+	c.tally = &d.tally
+	d.tally.Add(c)
 	return c, nil
 }

@@ -59,7 +59,8 @@ type Listener struct {
 	closed   atomic.Bool
 
 	mu    sync.Mutex
-	stats ListenerStats
+	stats ListenerStats // without Open and Conns
+	tally tally
 }
 
 // accepted is a result of Accept.
@@ -295,8 +296,9 @@ func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.conns:
 		<-l.slots
-		l.count(func(s *ListenerStats) { s.Pending--; s.Accepted++; s.Open++ })
-		c.listener = l
+		c.tally = &l.tally
+		l.tally.Add(c)
+		l.count(func(s *ListenerStats) { s.Pending--; s.Accepted++ })
 		return c, nil
 	case a := <-l.tcpConns:
 		if a.err == nil {

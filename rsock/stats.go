@@ -1,8 +1,13 @@
 package rsock
 
-import "time"
+import (
+	"time"
 
-// ConnStats contains statistics of a [Conn] since it was made.
+	sums "github.com/goverbs/verbs/internal/tally"
+)
+
+// ConnStats contains statistics of a [Conn] since it was made, or their sums: see
+// [ListenerStats] and [DialerStats].
 type ConnStats struct {
 	BytesReceived    uint64 // written by the peer, read or not
 	BytesSent        uint64 // passed to the device
@@ -18,6 +23,7 @@ type ConnStats struct {
 	Sleeps  uint64 // waits of any call that slept
 	Wakeups uint64 // of sleeping calls; exceeds Sleeps if some slept again
 
+	// The state of now. Sums have that of open connections.
 	Unread     int // bytes received and not read
 	Unsent     int // bytes of the send ring that the device may still need; 0 after Close if nothing failed
 	PeerRoom   int // bytes that may be written before the peer reads
@@ -61,14 +67,18 @@ type ListenerStats struct {
 	Handshakes int // in progress
 	Pending    int // RDMA connections that wait for Accept
 	Open       int // RDMA connections that Accept returned and that are not closed
+
+	Conns ConnStats // the sums of the RDMA connections that Accept returned
 }
 
 // Stats returns the listener's statistics. It may be called at any time, also after
 // Close.
 func (l *Listener) Stats() ListenerStats {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.stats
+	s := l.stats
+	l.mu.Unlock()
+	s.Conns, s.Open = l.tally.Sum(add)
+	return s
 }
 
 // count updates the statistics.
@@ -76,4 +86,54 @@ func (l *Listener) count(change func(*ListenerStats)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	change(&l.stats)
+}
+
+// DialerStats contains statistics of a [Dialer] since its first use.
+type DialerStats struct {
+	Dials     uint64 // started
+	Failed    uint64 // dials that failed
+	DialedTCP uint64 // TCP connections made
+	Open      int    // RDMA connections that are not closed
+
+	Conns ConnStats // the sums of its RDMA connections
+}
+
+// Stats returns the dialer's statistics.
+func (d *Dialer) Stats() DialerStats {
+	s := DialerStats{Failed: d.failed.Load(), DialedTCP: d.tcp.Load(), Dials: d.dials.Load()}
+	s.Conns, s.Open = d.tally.Sum(add)
+	return s
+}
+
+// tally has the connections of a Listener or Dialer.
+type tally = sums.Tally[*Conn, ConnStats]
+
+// add adds the statistics of an open connection.
+func add(sum *ConnStats, c *Conn) {
+	s := c.Stats()
+	sum.count(s)
+	sum.Unread += s.Unread
+	sum.Unsent += s.Unsent
+	sum.PeerRoom += s.PeerRoom
+	sum.Credits += s.Credits
+	sum.SendQueued += s.SendQueued
+	sum.ReadBuffer += s.ReadBuffer
+	sum.WriteBuffer += s.WriteBuffer
+	sum.SendQueue += s.SendQueue
+	sum.RecvQueue += s.RecvQueue
+}
+
+// count adds what s counts.
+func (sum *ConnStats) count(s ConnStats) {
+	sum.BytesReceived += s.BytesReceived
+	sum.BytesSent += s.BytesSent
+	sum.MessagesReceived += s.MessagesReceived
+	sum.MessagesSent += s.MessagesSent
+	sum.PeerWaits += s.PeerWaits
+	sum.PeerWaitTime += s.PeerWaitTime
+	sum.QueueWaits += s.QueueWaits
+	sum.QueueWaitTime += s.QueueWaitTime
+	sum.Spins += s.Spins
+	sum.Sleeps += s.Sleeps
+	sum.Wakeups += s.Wakeups
 }

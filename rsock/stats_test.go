@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -74,9 +75,13 @@ func TestListenerStats(t *testing.T) {
 		defer l.Close()
 		wait := func(want rsock.ListenerStats) {
 			t.Helper()
-			for end := time.Now().Add(20 * time.Second); l.(*rsock.Listener).Stats() != want; time.Sleep(time.Millisecond) {
+			for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+				got := l.(*rsock.Listener).Stats()
+				if got.Conns = (rsock.ConnStats{}); got == want { // TestSums tests these
+					return
+				}
 				if time.Now().After(end) {
-					t.Fatalf("%+v, want %+v", l.(*rsock.Listener).Stats(), want)
+					t.Fatalf("%+v, want %+v", got, want)
 				}
 			}
 		}
@@ -113,6 +118,98 @@ func TestListenerStats(t *testing.T) {
 		wait(rsock.ListenerStats{Rejected: 1, Accepted: 1, Pending: 1})
 		l.Close()
 		wait(rsock.ListenerStats{Rejected: 1, Accepted: 1})
+	})
+}
+
+// TestSums compares the sums of a listener and a dialer with what their connections carried.
+// While connections come and go, no counter falls.
+func TestSums(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		const conns, most = 20, 30_000
+		l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t).(*rsock.Listener)
+		defer l.Close()
+		var d rsock.Dialer
+		var clients, servers, watchers sync.WaitGroup
+		servers.Go(func() {
+			for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+				servers.Go(func() {
+					defer c.Close()
+					if _, err := io.Copy(c, c); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		})
+		done := make(chan struct{})
+		for _, sums := range []func() rsock.ConnStats{
+			func() rsock.ConnStats { return l.Stats().Conns },
+			func() rsock.ConnStats { return d.Stats().Conns },
+		} {
+			watchers.Go(func() {
+				var before []uint64
+				for {
+					s := sums()
+					now := []uint64{s.BytesReceived, s.BytesSent, s.MessagesReceived, s.MessagesSent, s.PeerWaits,
+						uint64(s.PeerWaitTime), s.QueueWaits, uint64(s.QueueWaitTime), s.Spins, s.Sleeps, s.Wakeups}
+					for i := range before {
+						if now[i] < before[i] {
+							t.Errorf("a counter fell: %v after %v", now, before)
+							return
+						}
+					}
+					before = now
+					select {
+					case <-done:
+						return
+					case <-time.After(50 * time.Microsecond):
+					}
+				}
+			})
+		}
+		total := 0
+		for i := range conns {
+			n := 1 + i*most/conns
+			total += n
+			clients.Go(func() {
+				c, err := d.Dial("rdma", l.Addr().String())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer c.Close()
+				b := randomBytes(n)
+				c.Write(b)
+				if _, err := io.ReadFull(c, b); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		clients.Wait()
+		c := labtest.Must(d.Dial("rdma", l.Addr().String()))(t).(*rsock.Conn)
+		if s := d.Stats(); s.Open != 1 || s.Conns.ReadBuffer != c.Stats().ReadBuffer || s.Conns.Credits == 0 {
+			t.Errorf("with an open connection: %+v", s)
+		}
+		labtest.Until(t, "Accept to return", func() bool { return l.Stats().Accepted == conns+1 })
+		c.Close()
+		l.Close()
+		servers.Wait()
+		if _, err := d.Dial("rdma", l.Addr().String()); err == nil {
+			t.Error("connected to a closed listener")
+		}
+		close(done)
+		watchers.Wait()
+		ls, ds := l.Stats(), d.Stats()
+		if ls.Open != 0 || ls.Accepted != conns+1 || ds.Open != 0 || ds.Dials != conns+2 || ds.Failed != 1 || ds.DialedTCP != 0 {
+			t.Errorf("%+v, %+v", ls, ds)
+		}
+		for _, s := range []rsock.ConnStats{ls.Conns, ds.Conns} {
+			if s.BytesSent != uint64(total) || s.BytesReceived != uint64(total) || s.MessagesSent < conns || s.Sleeps+s.Spins == 0 || s.ReadBuffer != 0 || s.SendQueue != 0 {
+				t.Errorf("%d bytes went each way: %+v", total, s)
+			}
+		}
+		if ls.Conns.MessagesSent != ds.Conns.MessagesReceived {
+			t.Errorf("%+v, %+v", ls.Conns, ds.Conns)
+		}
 	})
 }
 
