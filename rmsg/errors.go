@@ -62,7 +62,7 @@ func fail(op, object string, err error) error {
 	case errors.Is(err, ErrDispatching):
 		e.Hint = "a callback must not wait: use Dialer.Connect, Post, Disconnect"
 	case errors.Is(err, unix.ENOMEM):
-		e.Hint = "raise ulimit -l, or lower Credits, Eager, Window"
+		e.Hint = "lower Credits, Eager, Window"
 	}
 	return e
 }

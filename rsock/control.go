@@ -11,10 +11,10 @@ import (
 type control struct {
 	requests requests
 	used     int
-	full     bool // a message waits for used to decrease
-	offer    sge  // half 0 of the receive ring
-	half     int  // which half is offered next
-	next     int  // which of the peer's descriptors is written next
+	full     bool   // a message waits for used to decrease
+	offer    sge    // half 0 of the receive ring
+	half     int    // which half is offered next
+	next     uint32 // which of the peer's descriptors is written next
 	sge      [sgeSize]byte
 }
 
@@ -66,7 +66,7 @@ func (c *Conn) postControl(m message, offer bool) {
 		half.put(t.sge[:], c.hello.order())
 		w.Inline = t.sge[:]
 		w.RemoteAddr, w.RKey = c.hello.sgl.addr+uint64(t.next)*sgeSize, c.hello.sgl.key
-		t.next = (t.next + 1) % int(c.hello.sgl.length)
+		t.next = (t.next + 1) % c.hello.sgl.length
 	}
 	c.postSignaled(t.requests.fill(m, c.iwarp))
 }
@@ -93,8 +93,8 @@ func (c *Conn) SetKeepAlive(on bool) error {
 // SetKeepAlivePeriod sets the interval at which the connection is tested; 0 disables the
 // test. Without it, a peer whose machine has failed is noticed only when something is
 // sent to it. The test is an RDMA WRITE of no bytes, which the peer's program does not
-// see. On RoCE the device stops retrying after some seconds, on iWARP TCP does after
-// minutes.
+// see. On RoCE the device stops retrying after some 4 s, or up to 35 s if the peer has asked
+// for more time when it connected; on iWARP TCP does after minutes.
 func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
 	return c.set(func() { c.startProbes(d) })
 }

@@ -74,7 +74,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, addr string) (net.Con
 func (d *Dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	if d.Timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, d.Timeout)
+		ctx, cancel = context.WithTimeoutCause(ctx, d.Timeout, fmt.Errorf("no answer within %v: %w", d.Timeout, context.DeadlineExceeded))
 		defer cancel()
 	}
 	addrs, err := d.lookup(ctx, network, addr)
@@ -142,6 +142,7 @@ func (d *Dialer) dialTCP(ctx context.Context, network, addr string) (net.Conn, e
 	}
 	c, err := nd.DialContext(ctx, tcpNetwork(network), addr)
 	if err == nil {
+		d.tcp.Add(1)
 		logger(d.Logger).Debug("connected by TCP", "local", c.LocalAddr(), "remote", c.RemoteAddr())
 	}
 	return c, err

@@ -28,8 +28,9 @@ type ListenConfig struct {
 	// for Accept, each with its memory. Zero means 128, the most is 65535. Peers
 	// beyond it wait until there is room.
 	Backlog int
-	// HandshakeTimeout bounds the handshake of a connection. Zero means 10 s, a
-	// negative value no limit.
+	// HandshakeTimeout bounds the handshake of a connection, without the time in which
+	// requests of others that came before are served. Zero means 10 s, a negative value
+	// no limit.
 	HandshakeTimeout time.Duration
 	// Transport selects the RDMA devices, see [cm.Transport]. Nil means
 	// [cm.DefaultTransport].
@@ -52,6 +53,7 @@ type Listener struct {
 	ctx      context.Context // ends when Accept can return no more; its cause is the reason
 	cancel   context.CancelCauseFunc
 	slots    chan struct{} // one for each connection up to Accept
+	making   chan struct{} // one for each connection whose objects are made, see handshake
 	conns    chan *Conn
 	failed   chan error    // the first failure since Accept returned one
 	tcpConns chan accepted // what tcp accepts
@@ -108,6 +110,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, addr string) (net.L
 	}
 	slots := conf.Backlog + max(len(l.rdma), 1) - 1 // each serve goroutine that waits for a request holds one
 	l.slots, l.conns = make(chan struct{}, slots), make(chan *Conn, slots)
+	l.making = make(chan struct{}, maxMaking)
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	for _, r := range l.rdma {
 		l.wg.Go(func() { l.serve(r) })
@@ -233,8 +236,22 @@ func (l *Listener) serveTCP() {
 	}
 }
 
-// handshake accepts a peer's request for a connection.
+// maxMaking is how many connections a listener makes the objects of at a time.
+const maxMaking = 8
+
+// handshake accepts a peer's request for a connection. It makes the objects of few connections at a time,
+// in the order of the requests: the kernel makes one after the other in any case, and if there are many
+// requests on a slow machine, all would be late, instead of the last ones. This takes no time that a
+// peer could prolong.
 func (l *Listener) handshake(req *cm.Request) (*Conn, error) {
+	select {
+	case l.making <- struct{}{}:
+	case <-l.ctx.Done():
+		req.Reject(nil)
+		return nil, l.ctx.Err()
+	}
+	made := sync.OnceFunc(func() { <-l.making })
+	defer made()
 	ctx := l.ctx
 	if l.conf.HandshakeTimeout > 0 {
 		var cancel context.CancelFunc
@@ -253,6 +270,7 @@ func (l *Listener) handshake(req *cm.Request) (*Conn, error) {
 	}
 	setup := opt.Setup
 	opt.Setup = func(e *cm.Endpoint) error {
+		defer made()
 		err := setup(e)
 		if errors.Is(err, syscall.ENOMEM) {
 			e.ID().Reject(noMemory)

@@ -55,6 +55,9 @@ func limit(t *testing.T, bytes uint64) {
 // kernel's default limit of locked memory.
 func TestLockedMemory(t *testing.T) {
 	labtest.RequireKernel(t)
+	if testing.Short() {
+		t.Skip("makes 200 connections")
+	}
 	unprivileged(t, func(t *testing.T, device string) {
 		limit(t, 8<<20)
 		l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)

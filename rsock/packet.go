@@ -51,7 +51,7 @@ type PacketConn struct {
 	mu     sync.Mutex                  // also held to end ctx
 	queues map[netip.Addr]*packetQueue // by local address
 	peers  map[netip.AddrPort]*packetPeer
-	swept  time.Time // when idle peers were last removed
+	inUse  time.Time // when all peers were last found in use
 }
 
 // packet is a datagram that has arrived.
@@ -160,7 +160,9 @@ func (c *PacketConn) ReadFromAddrPort(b []byte) (n int, from netip.AddrPort, err
 // WriteTo sends a datagram, and returns when the device has it. The address is that of
 // ReadFrom, or a [*net.UDPAddr]. The first datagram to a peer waits until its route is
 // resolved; if no device leads to it, the error matches [verbs.ErrNoRDMA]. A datagram has at
-// most [PacketConn.MaxPayload] bytes: a longer one fails with EMSGSIZE.
+// most [PacketConn.MaxPayload] bytes: a longer one fails with EMSGSIZE. Of 2048 peers, a new one takes
+// the place of the one that was idle for the longest time; it fails with ENOBUFS if all were in use
+// in the last second.
 func (c *PacketConn) WriteTo(b []byte, addr net.Addr) (int, error) {
 	switch a := addr.(type) {
 	case cm.Addr:

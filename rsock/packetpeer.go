@@ -3,8 +3,11 @@ package rsock
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/goverbs/verbs/cm"
@@ -14,9 +17,12 @@ import (
 const (
 	// silence is the time after which the QP's number is sent to a silent peer again.
 	silence = 10 * time.Second
-	// idlePeers is how many peers a PacketConn knows before it forgets those that were
-	// silent for a time, and ignores new ones that send something.
-	idlePeers = 1024
+	// maxPeers is how many peers a PacketConn knows, each with an address handle. A new one takes
+	// the place of the one that was not used for the longest time.
+	maxPeers = 2048
+	// inUse is the time after a use in which a peer is not forgotten: a datagram to it may be in
+	// the send queue.
+	inUse = time.Second
 	// maxResolves is how many peers are resolved at a time because they sent something.
 	maxResolves = 64
 )
@@ -44,28 +50,49 @@ func (c *PacketConn) peer(addr netip.AddrPort) (*packetPeer, error) {
 	}
 	p := c.peers[addr]
 	if p == nil {
-		p = c.addPeer(addr)
+		if p = c.addPeer(addr); p == nil {
+			return nil, fmt.Errorf("%d other peers, the most that are known, were in use in the last %v: %w", maxPeers, inUse, syscall.ENOBUFS)
+		}
 		c.wg.Go(func() { c.resolve(p) })
 	}
 	p.used = time.Now()
 	return p, nil
 }
 
-// addPeer adds a peer, which the caller must resolve. The caller holds mu.
+// addPeer adds a peer, which the caller must resolve. It returns nil if there is no room, as all
+// others are in use. The caller holds mu.
 func (c *PacketConn) addPeer(addr netip.AddrPort) *packetPeer {
-	if now := time.Now(); len(c.peers) >= idlePeers && now.Sub(c.swept) > time.Second {
-		c.swept = now
-		for a, p := range c.peers {
-			// Nothing is being sent to a peer that was not used for so long.
-			if now.Sub(p.used) > silence && p.isResolved() {
-				delete(c.peers, a)
-				p.ah.Close()
-			}
-		}
+	if len(c.peers) >= maxPeers && !c.forgetIdle() {
+		return nil
 	}
 	p := &packetPeer{addr: addr, resolved: make(chan struct{})}
 	c.peers[addr] = p
 	return p
+}
+
+// forgetIdle forgets an eighth of the peers at most, those that were not used for the longest time. It
+// reports false if all are in use. The caller holds mu.
+func (c *PacketConn) forgetIdle() bool {
+	now := time.Now()
+	if now.Sub(c.inUse) < inUse/8 { // a search that found none, of which senders could cause many
+		return false
+	}
+	var idle []*packetPeer
+	for _, p := range c.peers {
+		if now.Sub(p.used) > inUse && p.isResolved() {
+			idle = append(idle, p)
+		}
+	}
+	if len(idle) == 0 {
+		c.inUse = now
+		return false
+	}
+	slices.SortFunc(idle, func(a, b *packetPeer) int { return a.used.Compare(b.used) })
+	for _, p := range idle[:min(len(idle), maxPeers/8)] {
+		delete(c.peers, p.addr)
+		p.ah.Close()
+	}
+	return true
 }
 
 func (p *packetPeer) isResolved() bool {
@@ -168,7 +195,7 @@ func (c *PacketConn) learn(from netip.AddrPort, qpn uint32, asked bool) {
 	defer c.mu.Unlock()
 	p := c.peers[from]
 	if p == nil {
-		if c.ctx.Err() != nil || !asked || len(c.peers) >= 2*idlePeers {
+		if c.ctx.Err() != nil || !asked {
 			return
 		}
 		select {
@@ -176,7 +203,10 @@ func (c *PacketConn) learn(from netip.AddrPort, qpn uint32, asked bool) {
 		default:
 			return
 		}
-		p = c.addPeer(from)
+		if p = c.addPeer(from); p == nil {
+			<-c.resolves
+			return
+		}
 		c.wg.Go(func() {
 			c.resolve(p)
 			<-c.resolves

@@ -20,6 +20,7 @@ type packetQueue struct {
 	c          *PacketConn
 	local      netip.Addr // by which peers reach it
 	header     []byte     // of the messages that it sends
+	zone       string     // of the interface, for link-local peers
 	maxPayload int
 
 	ctx     context.Context // ends when the queue has failed or the PacketConn is closed
@@ -55,9 +56,10 @@ func (c *PacketConn) queue(path *cm.Path) (*packetQueue, error) {
 	if q != nil {
 		return q, nil
 	}
-	q = &packetQueue{c: c, local: path.Local, done: make(chan struct{})}
+	q = &packetQueue{c: c, local: path.Local, zone: path.Local.Zone(), done: make(chan struct{})}
 	q.ctx, q.fail = context.WithCancelCause(c.ctx)
 	if err := q.open(path); err != nil {
+		q.fail(err) // or q.ctx would remain registered with c.ctx
 		q.close()
 		return nil, err
 	}
@@ -194,6 +196,9 @@ func (q *packetQueue) arrived(wc *verbs.WC) error {
 	slot := int(wc.ID)
 	from, data, ok := parseHeader(q.mr.Bytes()[slot*recvSlot:][verbs.GRHSize:max(wc.ByteLen, verbs.GRHSize)])
 	if ok {
+		if a := from.Addr(); a.IsLinkLocalUnicast() && a.Is6() { // the header has no zone
+			from = netip.AddrPortFrom(a.WithZone(q.zone), from.Port())
+		}
 		q.c.hear(from, wc.SrcQP)
 		select {
 		case q.c.incoming <- packet{from, data, q, slot}:
@@ -230,7 +235,11 @@ func (q *packetQueue) send(data []byte, to verbs.UDAddr) error {
 	if q.closed || q.ctx.Err() != nil {
 		return errQueueClosed
 	}
-	if err := q.reclaim(); err != nil {
+	switch err := q.reclaim(); err {
+	case nil:
+	case context.DeadlineExceeded:
+		return err
+	default:
 		q.fail(err)
 		return errQueueClosed
 	}
@@ -247,8 +256,8 @@ func (q *packetQueue) send(data []byte, to verbs.UDAddr) error {
 	return err
 }
 
-// reclaim frees the slots of completed sends, and waits until there is one. The caller holds
-// sending.
+// reclaim frees the slots of completed sends, and waits until there is one. It fails with
+// [context.DeadlineExceeded] at the write deadline. The caller holds sending.
 func (q *packetQueue) reclaim() error {
 	var wcs [16]verbs.WC
 	for n := q.sendCQ.Poll(wcs[:]); ; {
@@ -262,8 +271,27 @@ func (q *packetQueue) reclaim() error {
 			return nil
 		}
 		var err error
-		if n, err = q.sendCQ.PollWait(q.ctx, wcs[:]); err != nil {
+		if n, err = q.await(wcs[:]); err != nil {
 			return err
 		}
+	}
+}
+
+// await waits for completions of sends until the queue fails or the write deadline has passed.
+func (q *packetQueue) await(wcs []verbs.WC) (n int, err error) {
+	for {
+		limit := q.c.write.current()
+		ctx, cancel := context.WithCancel(limit)
+		stop := context.AfterFunc(q.ctx, cancel)
+		n, err = q.sendCQ.PollWait(ctx, wcs)
+		stop()
+		cancel()
+		switch {
+		case err == nil, q.ctx.Err() != nil, limit.Err() == nil:
+			return n, err
+		case limit.Err() == context.DeadlineExceeded:
+			return 0, limit.Err()
+		}
+		// The deadline was changed.
 	}
 }

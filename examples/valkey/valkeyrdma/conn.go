@@ -302,7 +302,7 @@ func (c *Conn) handleCommand(cmd []byte) error {
 	case cmdGetFeatures, cmdSetFeatures, cmdKeepAlive:
 		return nil
 	case cmdMemory:
-		return c.handleMemory(binary.BigEndian.Uint64(cmd[16:]), int(binary.BigEndian.Uint32(cmd[24:])), binary.BigEndian.Uint32(cmd[28:]))
+		return c.handleMemory(binary.BigEndian.Uint64(cmd[16:]), binary.BigEndian.Uint32(cmd[24:]), binary.BigEndian.Uint32(cmd[28:]))
 	default:
 		return fmt.Errorf("%w: command %d", errProtocol, op)
 	}
@@ -310,17 +310,17 @@ func (c *Conn) handleCommand(cmd []byte) error {
 
 // handleMemory takes the peer's empty buffer. The peer has all data that was written to it, so
 // the copy is free.
-func (c *Conn) handleMemory(addr uint64, size int, key uint32) (err error) {
+func (c *Conn) handleMemory(addr uint64, size, key uint32) (err error) {
 	if size == 0 || size > maxBuffer {
 		return fmt.Errorf("%w: buffer of %d bytes", errProtocol, size)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.tx == nil || c.tx.Len() != size {
+	if c.tx == nil || c.tx.Len() != int(size) {
 		if c.tx != nil {
 			c.tx.Close()
 		}
-		if c.tx, err = c.ep.AllocMR(size, 0); err != nil {
+		if c.tx, err = c.ep.AllocMR(int(size), 0); err != nil {
 			return err
 		}
 	}

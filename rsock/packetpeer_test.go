@@ -1,0 +1,195 @@
+package rsock
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/soft"
+)
+
+// newPacketConn opens a PacketConn on a device of its own.
+func newPacketConn(t *testing.T, opt Options) (*PacketConn, *soft.Device) {
+	t.Helper()
+	addr := netip.MustParseAddr("127.0.0.21")
+	d, err := soft.New(soft.Options{Host: t.Name(), Addrs: []netip.Addr{addr}, Port: 14794})
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Skip(err) // not all systems have all of 127.0.0.0/8
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	transport := &cm.Transport{CM: d.CM()}
+	t.Cleanup(func() { transport.Close() })
+	c, err := (&ListenConfig{Transport: transport, Options: opt}).ListenPacket(t.Context(), "rdma", addr.String()+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c.(*PacketConn), d
+}
+
+// numbered returns different addresses of loopback interfaces.
+func numbered(i int) netip.AddrPort {
+	b := [4]byte{127, 1}
+	binary.BigEndian.PutUint16(b[2:], uint16(1+i))
+	return netip.AddrPortFrom(netip.AddrFrom4(b), 9)
+}
+
+// age makes all peers idle.
+func (c *PacketConn) age() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inUse = time.Time{}
+	for _, p := range c.peers {
+		p.used = p.used.Add(-2 * inUse)
+	}
+}
+
+// TestPacketPeers writes to more addresses, and receives from more, than a PacketConn knows: peers and
+// address handles are limited, and new peers take the place of idle ones.
+func TestPacketPeers(t *testing.T) {
+	if testing.Short() && os.Getenv("VERBS_LAB") != "" { // labtest is for Linux only
+		t.Skip("has run outside of the lab")
+	}
+	c, d := newPacketConn(t, Options{})
+	limited := func() {
+		t.Helper()
+		c.mu.Lock()
+		peers := len(c.peers)
+		c.mu.Unlock()
+		if ahs := d.Resources()["ah"]; peers > maxPeers || ahs > maxPeers || ahs < maxPeers/2 {
+			t.Errorf("%d peers with %d address handles; at most %d", peers, ahs, maxPeers)
+		}
+	}
+	failed := 0
+	for i := range maxPeers + 500 {
+		if i == maxPeers { // these are in use
+			c.mu.Lock()
+			for _, p := range c.peers {
+				p.used = time.Now().Add(time.Minute)
+			}
+			c.mu.Unlock()
+		}
+		if _, err := c.WriteToAddrPort([]byte("x"), numbered(i)); errors.Is(err, syscall.ENOBUFS) {
+			failed++
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if failed != 500 {
+		t.Errorf("%d of 500 peers too many were refused", failed)
+	}
+	limited()
+	c.mu.Lock()
+	for _, p := range c.peers {
+		p.used = time.Now()
+	}
+	c.mu.Unlock()
+	c.age()
+	for i := range 500 {
+		if _, err := c.WriteToAddrPort([]byte("x"), numbered(5000+i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limited()
+	c.age()
+	sender := numbered(9999) // of a datagram
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		c.learn(sender, 17, true)
+		c.mu.Lock()
+		p := c.peers[sender]
+		c.mu.Unlock()
+		if p != nil && p.isResolved() {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("a new sender is not known")
+		}
+	}
+	limited()
+}
+
+// TestPacketWriteDeadline waits for room in the send queue of a device that completes nothing.
+func TestPacketWriteDeadline(t *testing.T) {
+	c, _ := newPacketConn(t, Options{SendQueue: 16})
+	to := netip.AddrPortFrom(c.local.Addr(), 9)
+	if _, err := c.WriteToAddrPort([]byte("x"), to); err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	p := c.peers[to]
+	p.qpn, p.heard = 17, time.Now()
+	c.mu.Unlock()
+	p.queue.sending.Lock()
+	free := p.queue.free
+	p.queue.free = nil
+	p.queue.sending.Unlock()
+	result := make(chan error, 1)
+	go func() {
+		_, err := c.WriteToAddrPort([]byte("x"), to)
+		result <- err
+	}()
+	time.Sleep(10 * time.Millisecond)
+	c.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
+	select {
+	case err := <-result:
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the write deadline is not honoured")
+	}
+	c.SetWriteDeadline(time.Time{})
+	p.queue.sending.Lock()
+	p.queue.free = free
+	p.queue.sending.Unlock()
+	if _, err := c.WriteToAddrPort([]byte("x"), to); err != nil {
+		t.Errorf("after a write that ran into its deadline: %v", err)
+	}
+}
+
+// countingContext counts functions that wait for its end.
+type countingContext struct {
+	context.Context
+	waiting int
+}
+
+func (c *countingContext) Value(any) any { return nil } // or package context looks behind it
+
+func (c *countingContext) AfterFunc(f func()) func() bool {
+	c.waiting++
+	stop := context.AfterFunc(c.Context, f)
+	return func() bool {
+		c.waiting--
+		return stop()
+	}
+}
+
+// TestPacketQueueFails makes queues that cannot be opened: nothing of them remains.
+func TestPacketQueueFails(t *testing.T) {
+	c, d := newPacketConn(t, Options{})
+	path, err := (&cm.Dialer{Transport: c.transport}).Lookup(t.Context(), d.Addrs()[0].String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	path.Port = 9 // there is none
+	path.Local = netip.MustParseAddr("127.9.9.9")
+	ctx := &countingContext{Context: c.ctx}
+	c.ctx = ctx
+	for range 10 {
+		if _, err := c.queue(&path); err == nil {
+			t.Fatal("made a queue on a port that does not exist")
+		}
+	}
+	if ctx.waiting != 0 {
+		t.Errorf("%d contexts remain", ctx.waiting)
+	}
+}
