@@ -49,7 +49,8 @@ var pmaBits = map[string]int{
 }
 
 // Counters returns the counters of the port, those that the specification defines first.
-// Counters that cannot be read are left out, and the error names the first; some devices
+// Counters that cannot be read are left out, and the error names the first, and unwraps to a
+// value with a method Unwrap() []error that returns that of each; some devices
 // offer files of counters that they do not have ("N/A (no PMA)"), which is no error.
 func (p Port) Counters() ([]Counter, error) {
 	if p.soft != nil {

@@ -19,7 +19,7 @@
 // needs the kernel fails with an error that matches [verbs.ErrNoRDMA].
 //
 // Devices in user space, see package soft, are listed by the process that has them, with their
-// ports, counters and numbers of resources; what asks netlink fails with errors.ErrUnsupported.
+// ports, counters and resources; what else asks netlink fails with errors.ErrUnsupported.
 //
 // A device that is listed here can be opened with package uverbs if a driver supports it.
 package rdmadev

@@ -193,9 +193,18 @@ func (p Port) error(what string, errs []error) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	err := errs[0]
-	if n := len(errs) - 1; n > 0 {
-		err = fmt.Errorf("%w, and %d more", err, n)
-	}
-	return &verbs.Error{Op: "read", Object: fmt.Sprintf("%s of port %d", what, p.Num), Device: p.Device, Err: err}
+	return &verbs.Error{Op: "read", Object: fmt.Sprintf("%s of port %d", what, p.Num), Device: p.Device, Err: readErrors(errs)}
 }
+
+// readErrors are the errors of what could not be read. The text is that of the first.
+type readErrors []error
+
+func (e readErrors) Error() string {
+	if n := len(e) - 1; n > 0 {
+		return fmt.Sprintf("%v, and %d more", e[0], n)
+	}
+	return e[0].Error()
+}
+
+// Unwrap returns all of them.
+func (e readErrors) Unwrap() []error { return e }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,7 +15,7 @@ import (
 
 // Owner is who created a resource.
 type Owner struct {
-	TID    int    // of the thread, as this PID namespace numbers it; 0 if it has ended, is in another, or the kernel is the owner
+	TID    int    // of the thread, as this PID namespace numbers it; 0 if it has ended, is in another, or the kernel is the owner, and for devices in user space
 	PID    int    // of the thread's process, if /proc has it
 	Comm   string // name of the thread, if /proc has it
 	Kernel string // name of the kernel's module or thread that is the owner: "ib_core", "nvme-rdma"
@@ -106,12 +107,13 @@ type Counts struct {
 	SRQ     int `json:"srq"`
 }
 
-// Counts returns the numbers of the device's resources, those of all processes. Of a device in
-// user space it does not count the IDs of the connection manager.
+// Counts returns the numbers of the device's resources, those of all processes. A device in user space
+// belongs to this process, and so do its resources; this applies to the lists below as well.
 func (d Device) Counts() (Counts, error) {
 	if d.soft != nil {
 		n := d.soft.Resources()
-		return Counts{PD: n["pd"], CQ: n["cq"], QP: n["qp"], MR: n["mr"], Context: n["ctx"], SRQ: n["srq"]}, nil
+		ids := len(d.softObjects("cm_id"))
+		return Counts{PD: n["pd"], CQ: n["cq"], QP: n["qp"], CMID: ids, MR: n["mr"], Context: n["ctx"], SRQ: n["srq"]}, nil
 	}
 	answer, err := d.do(abi.RDMA_NLDEV_CMD_RES_GET, nil)
 	if err != nil {
@@ -130,6 +132,9 @@ func (d Device) Counts() (Counts, error) {
 
 // QPs returns the device's queue pairs, including the kernel's own.
 func (d Device) QPs() (list []QP, err error) {
+	if d.soft != nil {
+		return d.softQPs(), nil
+	}
 	err = d.resources("QPs", abi.RDMA_NLDEV_CMD_RES_QP_GET, abi.RDMA_NLDEV_ATTR_RES_QP, nil, func(e entry) {
 		list = append(list, QP{
 			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_LQPN),
@@ -145,6 +150,9 @@ func (d Device) QPs() (list []QP, err error) {
 
 // CQs returns the device's completion queues.
 func (d Device) CQs() (list []CQ, err error) {
+	if d.soft != nil {
+		return d.softCQs(), nil
+	}
 	contexts := []string{"direct", "softirq", "workqueue", "unbound workqueue"} // enum ib_poll_context
 	err = d.resources("CQs", abi.RDMA_NLDEV_CMD_RES_CQ_GET, abi.RDMA_NLDEV_ATTR_RES_CQ, nil, func(e entry) {
 		q := CQ{
@@ -153,7 +161,7 @@ func (d Device) CQs() (list []CQ, err error) {
 			AdaptiveModeration: e.int(abi.RDMA_NLDEV_ATTR_DEV_DIM) != 0,
 		}
 		if v, ok := e[abi.RDMA_NLDEV_ATTR_RES_POLL_CTX]; ok {
-			q.PollContext = nameOf(contexts, int(v.Uint()))
+			q.PollContext = nameOf(contexts, v.Uint())
 		}
 		list = append(list, q)
 	})
@@ -162,6 +170,9 @@ func (d Device) CQs() (list []CQ, err error) {
 
 // MRs returns the device's memory regions.
 func (d Device) MRs() (list []MR, err error) {
+	if d.soft != nil {
+		return d.softMRs(), nil
+	}
 	err = d.resources("MRs", abi.RDMA_NLDEV_CMD_RES_MR_GET, abi.RDMA_NLDEV_ATTR_RES_MR, nil, func(e entry) {
 		list = append(list, MR{
 			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_MRN), PD: e.uint32(abi.RDMA_NLDEV_ATTR_RES_PDN),
@@ -174,6 +185,9 @@ func (d Device) MRs() (list []MR, err error) {
 
 // PDs returns the device's protection domains.
 func (d Device) PDs() (list []PD, err error) {
+	if d.soft != nil {
+		return d.softPDs(), nil
+	}
 	err = d.resources("PDs", abi.RDMA_NLDEV_CMD_RES_PD_GET, abi.RDMA_NLDEV_ATTR_RES_PD, nil, func(e entry) {
 		list = append(list, PD{
 			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_PDN), Context: e.uint32(abi.RDMA_NLDEV_ATTR_RES_CTXN),
@@ -186,6 +200,9 @@ func (d Device) PDs() (list []PD, err error) {
 
 // Contexts returns the open files of the device.
 func (d Device) Contexts() (list []Context, err error) {
+	if d.soft != nil {
+		return d.softContexts(), nil
+	}
 	err = d.resources("contexts", abi.RDMA_NLDEV_CMD_RES_CTX_GET, abi.RDMA_NLDEV_ATTR_RES_CTX, nil, func(e entry) {
 		list = append(list, Context{e.owner(), e.uint32(abi.RDMA_NLDEV_ATTR_RES_CTXN)})
 	})
@@ -194,11 +211,14 @@ func (d Device) Contexts() (list []Context, err error) {
 
 // CMIDs returns the identifiers of the connection manager that are bound to the device.
 func (d Device) CMIDs() (list []CMID, err error) {
+	if d.soft != nil {
+		return d.softCMIDs(), nil
+	}
 	err = d.resources("CM IDs", abi.RDMA_NLDEV_CMD_RES_CM_ID_GET, abi.RDMA_NLDEV_ATTR_RES_CM_ID, nil, func(e entry) {
 		list = append(list, CMID{
 			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_CM_IDN), Port: e.int(abi.RDMA_NLDEV_ATTR_PORT_INDEX),
 			QP: e.uint32(abi.RDMA_NLDEV_ATTR_RES_LQPN), QPType: verbs.QPType(e.uint32(abi.RDMA_NLDEV_ATTR_RES_TYPE)),
-			PortSpace: portSpace(e.uint32(abi.RDMA_NLDEV_ATTR_RES_PS)), State: cmState(e.int(abi.RDMA_NLDEV_ATTR_RES_STATE)),
+			PortSpace: portSpace(e.uint32(abi.RDMA_NLDEV_ATTR_RES_PS)), State: cmState(e[abi.RDMA_NLDEV_ATTR_RES_STATE].Uint()),
 			Local: sockaddr(e[abi.RDMA_NLDEV_ATTR_RES_SRC_ADDR]), Remote: sockaddr(e[abi.RDMA_NLDEV_ATTR_RES_DST_ADDR]),
 		})
 	})
@@ -207,12 +227,15 @@ func (d Device) CMIDs() (list []CMID, err error) {
 
 // SRQs returns the device's shared receive queues.
 func (d Device) SRQs() (list []SRQ, err error) {
+	if d.soft != nil {
+		return d.softSRQs(), nil
+	}
 	types := []string{"BASIC", "XRC", "TM"} // enum ib_srq_type
 	err = d.resources("SRQs", abi.RDMA_NLDEV_CMD_RES_SRQ_GET, abi.RDMA_NLDEV_ATTR_RES_SRQ, nil, func(e entry) {
 		q := SRQ{
 			Owner: e.owner(), Num: e.uint32(abi.RDMA_NLDEV_ATTR_RES_SRQN),
 			PD: e.uint32(abi.RDMA_NLDEV_ATTR_RES_PDN), CQ: e.uint32(abi.RDMA_NLDEV_ATTR_RES_CQN),
-			Type: nameOf(types, e.int(abi.RDMA_NLDEV_ATTR_RES_TYPE)),
+			Type: nameOf(types, e[abi.RDMA_NLDEV_ATTR_RES_TYPE].Uint()),
 		}
 		for _, qp := range e[abi.RDMA_NLDEV_ATTR_RES_QP].Attrs().All() {
 			r := entry(qp.Attrs().Map())
@@ -229,17 +252,69 @@ func (d Device) SRQs() (list []SRQ, err error) {
 
 // resources sends a command with attributes, and calls each with every entry of a table
 // that is answered.
+//
+// The kernel answers with as many parts as it needs, and continues a list by the number of
+// entries that it has passed (res_get_common_dumpit): an object that is made meanwhile may make
+// it repeat another, one that is destroyed may make it leave another out, and it does not say so.
+// So a list of several parts is read twice, and has what was in either reading.
 func (d Device) resources(what string, cmd, table int, attrs nldev.Attrs, each func(entry)) error {
-	err := d.ask(cmd, true, attrs, func(a nldev.Attrs) error {
-		for _, e := range a.Map()[table].Attrs().All() {
-			each(e.Attrs().Map())
-		}
-		return nil
-	})
+	var entries []entry
+	places := map[string]int{} // in entries, by what identifies an object
+	parts := 0
+	read := func() error {
+		parts = 0
+		return d.ask(cmd, true, attrs, func(a nldev.Attrs) error {
+			parts++
+			for _, v := range slices.Clone(a).Map()[table].Attrs().All() {
+				e := entry(v.Attrs().Map())
+				id := e.identity(table)
+				if i, ok := places[id]; ok && id != "" {
+					entries[i] = e
+					continue
+				}
+				places[id] = len(entries)
+				entries = append(entries, e)
+			}
+			return nil
+		})
+	}
+	err := read()
+	if err == nil && parts > 1 {
+		err = read()
+	}
 	if err != nil {
 		return d.error("list", what, err)
 	}
+	for _, e := range entries {
+		each(e)
+	}
 	return nil
+}
+
+// identities are the attributes that identify an entry of a table. QPs 0 and 1 exist at each port.
+var identities = map[int][]int{
+	abi.RDMA_NLDEV_ATTR_RES_QP:       {abi.RDMA_NLDEV_ATTR_RES_LQPN, abi.RDMA_NLDEV_ATTR_PORT_INDEX},
+	abi.RDMA_NLDEV_ATTR_RES_CQ:       {abi.RDMA_NLDEV_ATTR_RES_CQN},
+	abi.RDMA_NLDEV_ATTR_RES_MR:       {abi.RDMA_NLDEV_ATTR_RES_MRN},
+	abi.RDMA_NLDEV_ATTR_RES_PD:       {abi.RDMA_NLDEV_ATTR_RES_PDN},
+	abi.RDMA_NLDEV_ATTR_RES_CTX:      {abi.RDMA_NLDEV_ATTR_RES_CTXN},
+	abi.RDMA_NLDEV_ATTR_RES_CM_ID:    {abi.RDMA_NLDEV_ATTR_RES_CM_IDN},
+	abi.RDMA_NLDEV_ATTR_RES_SRQ:      {abi.RDMA_NLDEV_ATTR_RES_SRQN},
+	abi.RDMA_NLDEV_ATTR_STAT_COUNTER: {abi.RDMA_NLDEV_ATTR_STAT_COUNTER_ID, abi.RDMA_NLDEV_ATTR_PORT_INDEX},
+}
+
+// identity returns what identifies the object of an entry, or an empty string if the kernel has
+// not said it.
+func (e entry) identity(table int) string {
+	attrs := identities[table]
+	if len(attrs) == 0 || e[attrs[0]] == nil {
+		return ""
+	}
+	var id []byte
+	for _, attr := range attrs {
+		id = binary.NativeEndian.AppendUint64(id, e[attr].Uint())
+	}
+	return string(id)
 }
 
 // do sends a command about the device, with attributes beside its index, and returns the answer.
@@ -336,15 +411,15 @@ func portSpace(ps uint32) string {
 }
 
 // cmState returns the name of an enum rdma_cm_state (include/rdma/rdma_cm.h).
-func cmState(state int) string {
+func cmState(state uint64) string {
 	return nameOf([]string{
 		"IDLE", "ADDR_QUERY", "ADDR_RESOLVED", "ROUTE_QUERY", "ROUTE_RESOLVED", "CONNECT", "DISCONNECT",
 		"ADDR_BOUND", "LISTEN", "DEVICE_REMOVAL", "DESTROYING",
 	}, state)
 }
 
-func nameOf(names []string, i int) string {
-	if i < len(names) {
+func nameOf(names []string, i uint64) string {
+	if i < uint64(len(names)) { // not converted to an int, which may have 32 bits
 		return names[i]
 	}
 	return "unknown"

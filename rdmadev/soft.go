@@ -3,6 +3,8 @@ package rdmadev
 import (
 	"maps"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/goverbs/verbs"
@@ -61,4 +63,75 @@ func softCounters(v *virtual.Device) (list []Counter) {
 		list = append(list, newCounter(name, values[name], true))
 	}
 	return list
+}
+
+// softObjects returns the objects of a kind on a device in user space.
+func (d Device) softObjects(kind string) []virtual.Object {
+	return slices.DeleteFunc(d.soft.Objects(), func(o virtual.Object) bool { return o.Kind != kind })
+}
+
+// softList describes the objects of a kind.
+func softList[T any](d Device, kind string, describe func(Owner, virtual.Object) T) (list []T) {
+	owner := Owner{PID: os.Getpid(), Comm: filepath.Base(os.Args[0])}
+	if name, err := readText("/proc/self/comm"); err == nil && name != "" {
+		owner.Comm = name
+	}
+	for _, o := range d.softObjects(kind) {
+		list = append(list, describe(owner, o))
+	}
+	return list
+}
+
+func (d Device) softQPs() []QP {
+	return softList(d, "qp", func(owner Owner, o virtual.Object) QP {
+		return QP{
+			Owner: owner, Num: o.Num, Port: o.Port, PD: o.PD, Type: o.QPType, State: o.State,
+			RemoteNum: o.RemoteNum, RecvPSN: o.RecvPSN, SendPSN: o.SendPSN,
+		}
+	})
+}
+
+func (d Device) softCQs() []CQ {
+	return softList(d, "cq", func(owner Owner, o virtual.Object) CQ {
+		return CQ{Owner: owner, Num: o.Num, Context: o.Context, Depth: o.Depth, Users: o.Users}
+	})
+}
+
+func (d Device) softMRs() []MR {
+	return softList(d, "mr", func(owner Owner, o virtual.Object) MR {
+		return MR{Owner: owner, Num: o.Num, PD: o.PD, Length: o.Length, LKey: o.Key, RKey: o.Key}
+	})
+}
+
+func (d Device) softPDs() []PD {
+	return softList(d, "pd", func(owner Owner, o virtual.Object) PD {
+		return PD{Owner: owner, Num: o.Num, Context: o.Context, Users: o.Users}
+	})
+}
+
+func (d Device) softContexts() []Context {
+	return softList(d, "ctx", func(owner Owner, o virtual.Object) Context { return Context{owner, o.Num} })
+}
+
+func (d Device) softCMIDs() []CMID {
+	return softList(d, "cm_id", func(owner Owner, o virtual.Object) CMID {
+		id := CMID{
+			Owner: owner, Num: o.Num, Port: o.Port, QPType: o.QPType, PortSpace: portSpace(o.Space), State: o.CMState,
+			Local: o.Local, Remote: o.Remote,
+		}
+		if len(o.QPs) > 0 {
+			id.QP = o.QPs[0]
+		}
+		return id
+	})
+}
+
+func (d Device) softSRQs() []SRQ {
+	return softList(d, "srq", func(owner Owner, o virtual.Object) SRQ {
+		s := SRQ{Owner: owner, Num: o.Num, PD: o.PD, Type: "BASIC"}
+		for _, num := range o.QPs {
+			s.QPs = append(s.QPs, Range{num, num})
+		}
+		return s
+	})
 }

@@ -3,10 +3,12 @@ package rdmadev_test
 import (
 	"errors"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/rdmadev"
 	"github.com/goverbs/verbs/soft"
 	"github.com/goverbs/verbs/uverbs"
@@ -77,13 +79,89 @@ func TestSoft(t *testing.T) {
 	if n, err := d.Counts(); err != nil || n != (rdmadev.Counts{Context: 1, PD: 1}) {
 		t.Errorf("resources %+v, %v", n, err)
 	}
-	if _, err := d.QPs(); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("list of QPs: %v", err)
-	}
 	if err := d.Delete(); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("delete: %v", err)
 	}
 	if counters, err := d.QPCounters(); err != nil || counters != nil {
 		t.Errorf("QP counters %v, %v", counters, err)
+	}
+}
+
+// TestSoftObjects lists the objects on a device in user space: those of two contexts, and IDs.
+func TestSoftObjects(t *testing.T) {
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	made, err := soft.New(soft.Options{
+		Network: verbstest.NewNetwork(verbstest.Options{}), Addrs: []netip.Addr{netip.MustParseAddr("198.51.100.2")},
+	})
+	must(err)
+	defer made.Close()
+	d, err := rdmadev.Find(made.Name())
+	must(err)
+	first, err := uverbs.Open(made.Name())
+	must(err)
+	defer first.Close()
+	ctx, err := uverbs.Open(made.Name())
+	must(err)
+	defer ctx.Close()
+	_, err = first.AllocPD()
+	must(err)
+	pd, err := ctx.AllocPD()
+	must(err)
+	mr, err := pd.RegisterMR(make([]byte, 5000), verbs.AccessLocalWrite)
+	must(err)
+	cq, err := ctx.CreateCQ(uverbs.CQOptions{Depth: 100})
+	must(err)
+	srq, err := pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 10, MaxSGE: 1})
+	must(err)
+	rc, err := pd.CreateQP(uverbs.QPOptions{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, SRQ: srq, Cap: verbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1}})
+	must(err)
+	ud, err := pd.CreateQP(uverbs.QPOptions{Type: verbs.UD, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1, MaxRecvWR: 1, MaxRecvSGE: 1}})
+	must(err)
+	transport := &cm.Transport{CM: made.CM()}
+	defer transport.Close()
+	l, err := (&cm.ListenConfig{Transport: transport}).Listen(t.Context(), "198.51.100.2:7471")
+	must(err)
+	defer l.Close()
+
+	contexts, err := d.Contexts()
+	must(err)
+	if len(contexts) < 2 || contexts[0].PID != os.Getpid() || contexts[0].Comm == "" {
+		t.Fatalf("contexts %+v", contexts)
+	}
+	own := contexts[1].Num
+	pds, err := d.PDs()
+	must(err)
+	if len(pds) != 2 || pds[0].Context != contexts[0].Num || pds[1].Context != own || pds[1].Users != 4 || pds[0].Num == pds[1].Num {
+		t.Errorf("PDs %+v", pds)
+	}
+	if mrs, err := d.MRs(); err != nil || len(mrs) != 1 || mrs[0].PD != pds[1].Num || mrs[0].Length != 5000 || mrs[0].LKey != mr.LKey() {
+		t.Errorf("MRs %+v, %v", mrs, err)
+	}
+	if cqs, err := d.CQs(); err != nil || len(cqs) != 1 || cqs[0].Context != own || cqs[0].Depth < 100 || cqs[0].Users != 4 {
+		t.Errorf("CQs %+v, %v", cqs, err)
+	}
+	if srqs, err := d.SRQs(); err != nil || len(srqs) != 1 || srqs[0].PD != pds[1].Num || !slices.Equal(srqs[0].QPs, []rdmadev.Range{{rc.Num(), rc.Num()}}) {
+		t.Errorf("SRQs %+v, %v", srqs, err)
+	}
+	qps, err := d.QPs()
+	must(err)
+	slices.SortFunc(qps, func(a, b rdmadev.QP) int { return int(a.Num) - int(b.Num) })
+	if len(qps) != 2 || qps[0].Num != rc.Num() || qps[0].Type != verbs.RC || qps[0].State != verbs.StateReset || qps[0].PD != pds[1].Num || qps[1].Num != ud.Num() || qps[1].Type != verbs.UD {
+		t.Errorf("QPs %+v", qps)
+	}
+	if ids, err := d.CMIDs(); err != nil || len(ids) != 1 || ids[0].State != "LISTEN" || ids[0].PortSpace != "TCP" || ids[0].Local.String() != "198.51.100.2:7471" {
+		t.Errorf("IDs %+v, %v", ids, err)
+	}
+	if n, err := d.Counts(); err != nil || n.QP != 2 || n.CMID != 1 || n.PD != 2 {
+		t.Errorf("numbers %+v, %v", n, err)
+	}
+	made.Close()
+	if qps, err := d.QPs(); err != nil || len(qps) != 0 {
+		t.Errorf("QPs of a removed device %+v, %v", qps, err)
 	}
 }

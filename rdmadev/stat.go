@@ -37,7 +37,7 @@ const (
 	CounterManual                    // BindCounter does
 )
 
-func (k CounterKind) String() string { return nameOf([]string{"none", "auto", "manual"}, int(k)) }
+func (k CounterKind) String() string { return nameOf([]string{"none", "auto", "manual"}, uint64(k)) }
 
 // OptionalCounter is a hardware counter of a port that can be switched off.
 type OptionalCounter struct {

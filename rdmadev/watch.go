@@ -1,7 +1,6 @@
 package rdmadev
 
 import (
-	"cmp"
 	"context"
 	"iter"
 	"slices"
@@ -22,6 +21,7 @@ type Change struct {
 type ChangeKind string
 
 const (
+	DevicePresent     ChangeKind = "device present" // when the watch began
 	DeviceAdded       ChangeKind = "device added"
 	DeviceRemoved     ChangeKind = "device removed"
 	DeviceRenamed     ChangeKind = "device renamed"
@@ -48,7 +48,7 @@ func Watch(ctx context.Context) iter.Seq2[Change, error] {
 	return Source{}.Watch(ctx, WatchOptions{})
 }
 
-// Watch yields the changes to the devices: first that each that exists was added, then what
+// Watch yields the changes to the devices: first each that exists, as [DevicePresent], then what
 // changes. It ends when the loop does, or with the error of ctx. An error of reading the
 // devices is yielded and does not end it.
 //
@@ -68,8 +68,12 @@ func (s Source) Watch(ctx context.Context, opt WatchOptions) iter.Seq2[Change, e
 				}
 			})
 		}
-		tick := time.NewTicker(cmp.Or(opt.Interval, time.Second))
+		if opt.Interval <= 0 {
+			opt.Interval = time.Second
+		}
+		tick := time.NewTicker(opt.Interval)
 		defer tick.Stop()
+		listed := false
 		for known := []Device(nil); ; {
 			devices, err := s.Devices()
 			if err != nil && !yield(Change{}, err) {
@@ -77,11 +81,14 @@ func (s Source) Watch(ctx context.Context, opt WatchOptions) iter.Seq2[Change, e
 			}
 			if err == nil {
 				for _, c := range changes(known, devices) {
+					if !listed {
+						c.Kind = DevicePresent
+					}
 					if !yield(c, nil) {
 						return
 					}
 				}
-				known = devices
+				known, listed = devices, true
 			}
 			select {
 			case <-ctx.Done():

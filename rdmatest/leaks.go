@@ -11,6 +11,9 @@ import (
 	"github.com/goverbs/verbs/rdmadev"
 )
 
+// patience is how long CheckLeaks waits: an iWARP handshake that was abandoned takes 10 s.
+var patience = 12 * time.Second
+
 // CheckLeaks counts the objects that this process has on devices, such as queue pairs, memory
 // regions and IDs of the connection manager, and those whose owner is unknown. It counts again when
 // the test ends, after the functions that are registered later with t.Cleanup, and fails the test
@@ -22,8 +25,7 @@ func CheckLeaks(t testing.TB) {
 	t.Helper()
 	before := count(t)
 	t.Cleanup(func() {
-		// An iWARP handshake that was abandoned takes 10 s.
-		for end := time.Now().Add(12 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 			now := count(t)
 			maps.DeleteFunc(now, func(what string, n int) bool { return n <= before[what] })
 			if len(now) == 0 {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
@@ -106,6 +107,7 @@ func record(t *testing.T, f func(t *recorder)) string {
 }
 
 func TestLeak(t *testing.T) {
+	defer rdmatest.SetPatience(time.Millisecond)()
 	d := rdmatest.Devices(t)[0]
 	var pd *uverbs.PD
 	said := record(t, func(r *recorder) {

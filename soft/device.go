@@ -28,7 +28,8 @@ type Options struct {
 	// Name is the device's name. Empty is the next free "softN".
 	Name string
 	// Addrs are the device's addresses. None are those of this machine's interfaces, loopback
-	// included. On a Network there must be some.
+	// included, at the time of New: the device does not follow later changes. On a Network there
+	// must be some.
 	Addrs []netip.Addr
 	// Port is the UDP port; 0 is 4791, that of RoCE v2.
 	Port int
@@ -97,6 +98,7 @@ func newDevice(o Options) (*Device, error) {
 		d.cm.Receive(ibcm.Source{GIDIndex: m.GIDIndex, Addr: m.Src, TrafficClass: m.TrafficClass}, m.Data)
 	})
 	d.engine.OnRefused(d.cm.Refused)
+	d.node.Objects = func() []virtual.Object { return append(d.kernel.Objects(), d.cm.Objects()...) }
 	virtual.Register(d.node)
 	d.log.Info("device added", "device", d.node.Name, "addresses", d.node.Addrs)
 	for _, p := range d.removable {

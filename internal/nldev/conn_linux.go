@@ -91,9 +91,20 @@ func (c *conn) send(cmd, flags int, attrs Attrs) error {
 // receive returns the next datagram, which is valid until the next call.
 func (c *conn) receive() ([]byte, error) {
 	for {
-		n, _, err := unix.Recvfrom(c.fd, c.buf, 0)
+		n, err := receive(c.fd, c.buf)
 		if err != unix.EINTR {
 			return c.buf[:max(n, 0)], err
+		}
+	}
+}
+
+// receive receives the next datagram of the kernel. Programs, too, may send to the socket's port: those
+// with CAP_NET_ADMIN, or, in some families, all.
+func receive(fd int, b []byte) (int, error) {
+	for {
+		n, from, err := unix.Recvfrom(fd, b, 0)
+		if sender, ok := from.(*unix.SockaddrNetlink); err != nil || ok && sender.Pid == 0 {
+			return n, err
 		}
 	}
 }
@@ -185,9 +196,21 @@ func (c *conn) listen(ctx context.Context, matches []byte, changed func()) {
 	}
 	f := os.NewFile(uintptr(c.fd), "netlink") // read through the netpoller
 	defer f.Close()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return
+	}
 	defer context.AfterFunc(ctx, func() { f.SetReadDeadline(time.Unix(1, 0)) })()
 	for {
-		n, err := f.Read(c.buf)
+		var n int
+		var err error
+		ended := raw.Read(func(fd uintptr) bool {
+			n, err = receive(int(fd), c.buf)
+			return err != unix.EAGAIN && err != unix.EINTR
+		})
+		if ended != nil {
+			return
+		}
 		if err != nil && !errors.Is(err, unix.ENOBUFS) {
 			return
 		}

@@ -34,6 +34,8 @@ type Device struct {
 	Counters func() map[string]uint64
 	// Resources returns the numbers of objects by their names in rdma-resource(8).
 	Resources func() map[string]int
+	// Objects returns the objects, and the IDs of the connection manager.
+	Objects func() []Object
 
 	// Node and Index are set by Reserve. Indexes are not used again, and are above those of
 	// the kernel.
@@ -41,6 +43,31 @@ type Device struct {
 	Index int
 
 	registered bool
+}
+
+// Object describes an object on a device, as netlink describes one of the kernel. Fields that its kind
+// does not have are 0.
+type Object struct {
+	Kind    string // its name in rdma-resource(8): "ctx", "pd", "cq", "qp", "mr", "srq", "cm_id"
+	Num     uint32 // on the device, unique in its kind
+	Context uint32
+	PD      uint32
+	Users   int // objects that depend on it
+	Depth   int // of a CQ
+	Length  uint64
+	Key     uint32 // of an MR
+
+	QPType    verbs.QPType // of a QP or an ID
+	State     verbs.QPState
+	Port      int
+	RemoteNum uint32
+	RecvPSN   uint32
+	SendPSN   uint32
+	QPs       []uint32 // of an SRQ, or an ID
+
+	Space         uint32 // port space of an ID: RDMA_PS_TCP and so on
+	CMState       string // "LISTEN", "CONNECT"
+	Local, Remote netip.AddrPort
 }
 
 // devices has the devices in the order of their indexes.

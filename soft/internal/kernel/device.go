@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/engine"
@@ -19,6 +20,8 @@ type Device struct {
 	mu      sync.Mutex
 	removed bool
 	files   map[*file]struct{}
+
+	lastNum atomic.Uint32 // of objects and files
 
 	eventMu sync.Mutex // taken by callbacks of the engine
 	async   map[*eventFile]struct{}
@@ -53,7 +56,7 @@ func (d *Device) Open() (virtual.File, unix.Errno) {
 	if d.removed {
 		return nil, unix.ENODEV
 	}
-	f := &file{device: d, mappings: map[int64][]byte{}, eventFiles: map[*eventFile]struct{}{}}
+	f := &file{device: d, num: d.lastNum.Add(1), mappings: map[int64][]byte{}, eventFiles: map[*eventFile]struct{}{}}
 	f.ended.L = &f.mu
 	d.files[f] = struct{}{}
 	return f, 0

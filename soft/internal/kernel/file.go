@@ -12,6 +12,7 @@ import (
 type file struct {
 	virtual.Unsupported
 	device *Device
+	num    uint32 // on the device
 
 	mu         sync.RWMutex
 	hasContext bool

@@ -18,6 +18,7 @@ type object struct {
 	dying   bool // it is being destroyed
 	gone    bool // destroyed by the removal of the device, except the handle
 	created uint64
+	num     uint32 // on the device
 
 	comp, async eventSource
 	mappings    []int64 // offsets of queues that may not have been mapped
@@ -143,7 +144,7 @@ func (f *file) insert(o *object) (uint32, unix.Errno) {
 		return 0, errno
 	}
 	f.created++
-	o.created = f.created
+	o.created, o.num = f.created, f.device.lastNum.Add(1)
 	for f.free < len(f.objects) && f.objects[f.free] != nil {
 		f.free++
 	}

@@ -1,6 +1,14 @@
 package kernel
 
-import "github.com/goverbs/verbs/abi"
+import (
+	"cmp"
+	"slices"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/engine"
+	"github.com/goverbs/verbs/internal/virtual"
+)
 
 // resourceNames are the names of kinds of objects in rdma-resource(8).
 var resourceNames = map[uint16]string{
@@ -33,4 +41,85 @@ func (f *file) count(counts map[string]int) {
 			counts[resourceNames[o.kind]]++
 		}
 	}
+}
+
+// described is the description of an object, without what the engine knows.
+type described struct {
+	virtual.Object
+	value any
+}
+
+// Objects returns the contexts and objects that exist, in the order of their numbers.
+func (d *Device) Objects() (all []virtual.Object) {
+	var list []described
+	d.mu.Lock()
+	for f := range d.files {
+		list = append(list, f.list()...)
+	}
+	d.mu.Unlock()
+	slices.SortFunc(list, func(a, b described) int { return cmp.Compare(a.Num, b.Num) })
+	for i := range list { // without locks of files
+		all = append(all, list[i].complete())
+	}
+	return all
+}
+
+// list returns the file's context and objects.
+func (f *file) list() (all []described) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if !f.hasContext {
+		return nil
+	}
+	all = append(all, described{virtual.Object{Kind: "ctx", Num: f.num}, nil})
+	srqs := map[*object][]uint32{}
+	for _, o := range f.objects {
+		if o == nil || o.gone || o.kind != abi.UVERBS_OBJECT_QP {
+			continue
+		}
+		if srq := o.parent(abi.UVERBS_OBJECT_SRQ); srq != nil {
+			srqs[srq] = append(srqs[srq], o.value.(*qp).Num())
+		}
+	}
+	for _, o := range f.objects {
+		if o == nil || o.gone {
+			continue
+		}
+		switch o.kind {
+		case abi.UVERBS_OBJECT_MW, abi.UVERBS_OBJECT_AH: // rdma-resource(8) does not list these
+			continue
+		}
+		d := virtual.Object{Kind: resourceNames[o.kind], Num: o.num, Context: f.num, Users: o.users, QPs: srqs[o]}
+		if pd := o.parent(abi.UVERBS_OBJECT_PD); pd != nil {
+			d.PD = pd.num
+		}
+		all = append(all, described{d, o.value})
+	}
+	return all
+}
+
+// complete adds what the engine knows.
+func (d *described) complete() virtual.Object {
+	o := d.Object
+	switch v := d.value.(type) {
+	case *engine.CQ:
+		o.Depth = v.Ring().Cap()
+	case mr:
+		o.Length, o.Key = v.Length(), v.LKey()
+	case *qp:
+		a := v.Query()
+		o.Num, o.QPType, o.State, o.Port = v.Num(), v.typ, a.State, int(a.Port)
+		if v.typ != verbs.UD {
+			o.RemoteNum, o.RecvPSN, o.SendPSN = a.DestQPNum, a.RQPSN, a.SQPSN
+		}
+	}
+	return o
+}
+
+// parent returns the object of a kind that o is made of, or nil.
+func (o *object) parent(kind uint16) *object {
+	if i := slices.IndexFunc(o.parents, func(p *object) bool { return p.kind == kind }); i >= 0 {
+		return o.parents[i]
+	}
+	return nil
 }
