@@ -61,7 +61,7 @@ ARCH_PKGS = ./abi ./mmap $(filter-out ./tests/bench/ ./tests/docs/ ./tests/soak/
 test-arm64: deps-test build ## run the tests that need a kernel on an emulated arm64 machine
 	$(call need,qemu-system-arm)
 	GOARCH=arm64 $(GO) build -o build/lab-arm64 ./cmd/rdmalab
-	GOARCH=arm64 $(GO) build -o build/arm64/ ./tests/bench/... ./cmd/verbs ./examples/... ./examples/grpc ./examples/valkey
+	GOARCH=arm64 $(GO) build -o build/arm64/ ./tests/bench/... ./cmd/verbs ./examples/... ./examples/grpc ./examples/valkey ./exporter/cmd/...
 	LAB_ARCH=arm64 $(LAB) fetch
 	LAB_ARCH=arm64 GOARCH=arm64 $(GO) test $(FLAGS) -p 1 -count 1 -timeout 40m -skip BarrierInstructions -exec "$(CURDIR)/$(LAB)" $(ARCH_PKGS)
 
@@ -206,7 +206,7 @@ build/c/%: tests/bench/c/%.c $(wildcard tests/bench/c/*.h)
 build: ## build the programs into build/
 	@mkdir -p build
 	$(GO) build -o $(LAB) ./cmd/rdmalab
-	$(GO) build -o build/ ./tests/bench/... ./cmd/verbs ./examples/... ./examples/grpc ./examples/valkey
+	$(GO) build -o build/ ./tests/bench/... ./cmd/verbs ./examples/... ./examples/grpc ./examples/valkey ./exporter/cmd/...
 
 clean: ## remove what was built
 	rm -rf build

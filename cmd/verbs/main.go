@@ -8,7 +8,6 @@
 //	verbs stat [DEVICE]        show statistics of ports, QPs and MRs
 //	verbs link add|del ...     create, remove, rename and move devices
 //	verbs monitor              print changes to devices and ports
-//	verbs exporter             serve states, counters and resources for Prometheus
 //	verbs doctor [DEVICE]      check what RDMA programs need, and show remedies
 //	verbs abi                  compare the kernel's structures with this program's
 //	verbs demo                 write, read reply and compare over RDMA
@@ -43,7 +42,6 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/demo"
 	"github.com/goverbs/verbs/cmd/verbs/internal/dev"
 	"github.com/goverbs/verbs/cmd/verbs/internal/doctor"
-	"github.com/goverbs/verbs/cmd/verbs/internal/exporter"
 	"github.com/goverbs/verbs/cmd/verbs/internal/info"
 	"github.com/goverbs/verbs/cmd/verbs/internal/perf"
 	"github.com/goverbs/verbs/cmd/verbs/internal/ping"
@@ -61,7 +59,6 @@ type commands struct {
 	Stat       dev.Stat         `cmd:"" help:"Show statistics of ports, QPs and MRs, and set how QPs are counted."`
 	Link       dev.Link         `cmd:"" help:"Create, remove, rename and move devices."`
 	Monitor    dev.Monitor      `cmd:"" help:"Print changes to devices and ports."`
-	Exporter   exporter.Cmd     `cmd:"" help:"Serve states, counters and resources for Prometheus."`
 	Doctor     doctor.Cmd       `cmd:"" help:"Check what RDMA programs need, and show remedies."`
 	ABI        abi.Cmd          `cmd:"" name:"abi" help:"Compare the structures that programs and this kernel exchange, and show the effect of differences."`
 	Demo       demo.Cmd         `cmd:"" help:"Connect a client to a server, write and read its memory, and compare."`

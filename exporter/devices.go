@@ -1,0 +1,342 @@
+package exporter
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/rdmadev"
+)
+
+// DeviceOptions contains options for [NewDeviceCollector].
+type DeviceOptions struct {
+	// Source is where the devices are read from. The zero value is this machine.
+	Source rdmadev.Source
+	// Processes adds the QPs and MRs of each process, and the states of QPs.
+	Processes bool
+	// Timeout bounds the time that reading takes. Zero means 8 s, less than Prometheus waits.
+	// A driver may keep the reader of a file for ever, for example if its firmware does not
+	// answer. The metrics of its device are missing then, and those of others are not.
+	Timeout time.Duration
+}
+
+// NewDeviceCollector returns a collector of the states, counters and resources of RDMA devices.
+// It needs no device node and no privilege. A device, file or counter that cannot be read is left
+// out, does not hide others, and is counted in rdma_read_failures.
+func NewDeviceCollector(o DeviceOptions) prometheus.Collector {
+	r := reader{o}
+	return &devices{timeout: cmp.Or(o.Timeout, 8*time.Second), machine: r.machine, device: r.device, busy: map[string]*reading{}}
+}
+
+// devices is the collector. It reads what was found on the machine, and each device, in goroutines
+// of their own: one at a time for each, however many scrapes wait for it, so that a file that
+// keeps its reader keeps one goroutine.
+type devices struct {
+	timeout time.Duration
+	machine func() (*readings, []string) // and the names of devices
+	device  func(name string) *readings
+
+	mu   sync.Mutex
+	busy map[string]*reading // by the name of the device; "" is the machine
+}
+
+// reading is one in progress.
+type reading struct {
+	begin  time.Time
+	done   chan struct{} // closed when the rest is there
+	took   time.Duration
+	result *readings
+	names  []string
+}
+
+// readings has samples, and counts what could not be read.
+type readings struct {
+	samples  []sample
+	failures int
+}
+
+// sample is the value of a series.
+type sample struct {
+	name, help string
+	typ        prometheus.ValueType
+	value      float64
+	labels     []string // pairs of a name and a value
+}
+
+const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
+
+func (r *readings) add(name string, typ prometheus.ValueType, help string, value float64, labels ...string) {
+	r.samples = append(r.samples, sample{name, help, typ, value, labels})
+}
+
+// failed counts an error, which may be several.
+func (r *readings) failed(err error) {
+	var all interface{ Unwrap() []error }
+	if errors.As(err, &all) {
+		r.failures += len(all.Unwrap())
+	} else if err != nil {
+		r.failures++
+	}
+}
+
+// Describe describes nothing: the drivers define the metrics.
+func (c *devices) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements [prometheus.Collector].
+func (c *devices) Collect(out chan<- prometheus.Metric) {
+	deadline := time.Now().Add(c.timeout)
+	var all readings
+	machine := c.start("")
+	if !machine.wait(deadline, c.timeout) {
+		all.failures++
+	} else {
+		all = *machine.result
+		all.samples = slices.Clone(all.samples) // other scrapes have the same
+	}
+	running := map[string]*reading{}
+	for _, name := range machine.names {
+		running[name] = c.start(name)
+	}
+	for _, name := range machine.names {
+		r := running[name]
+		up, took := 1.0, time.Duration(0)
+		if r.wait(deadline, c.timeout) {
+			took = r.took
+			all.samples = append(all.samples, r.result.samples...)
+			all.failures += r.result.failures
+		} else {
+			up, took = 0, time.Since(r.begin)
+			all.failures++
+		}
+		all.add("rdma_scrape_device_success", gauge, "1 if the device was read in time.", up, "device", name)
+		all.add("rdma_scrape_device_duration_seconds", gauge, "How long reading the device takes, or has taken so far.", took.Seconds(), "device", name)
+	}
+	all.send(out)
+}
+
+// start returns the reading in progress of a device, or else starts one.
+func (c *devices) start(name string) *reading {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.busy[name]
+	if r != nil {
+		return r
+	}
+	r = &reading{begin: time.Now(), done: make(chan struct{})}
+	c.busy[name] = r
+	go func() {
+		if name == "" {
+			r.result, r.names = c.machine()
+		} else {
+			r.result = c.device(name)
+		}
+		r.took = time.Since(r.begin)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.busy, name)
+		close(r.done)
+	}()
+	return r
+}
+
+// wait reports whether the reading is done before the deadline. It does not wait for one that an
+// earlier scrape has waited for in vain.
+func (r *reading) wait(deadline time.Time, timeout time.Duration) bool {
+	if end := r.begin.Add(timeout); end.Before(deadline) {
+		deadline = end
+	}
+	late := time.NewTimer(time.Until(deadline))
+	defer late.Stop()
+	select {
+	case <-r.done:
+		return true
+	case <-late.C:
+		return false
+	}
+}
+
+// send sends the samples. A registry refuses all metrics if a series occurs twice, a label is not
+// UTF-8, as names of processes and of counters need not be, or a metric has several descriptions,
+// as those of two counters whose names differ in what a metric's name cannot contain.
+func (r *readings) send(out chan<- prometheus.Metric) {
+	descs, seen := map[string]*prometheus.Desc{}, map[string]bool{}
+	send := func(s sample) {
+		var names, values []string
+		for i := 0; i < len(s.labels); i += 2 {
+			names, values = append(names, s.labels[i]), append(values, strings.ToValidUTF8(s.labels[i+1], "\ufffd"))
+		}
+		series := strings.Join(append([]string{s.name}, values...), "\xff")
+		if seen[series] {
+			r.failures++
+			return
+		}
+		seen[series] = true
+		if descs[s.name] == nil {
+			descs[s.name] = prometheus.NewDesc(s.name, strings.ToValidUTF8(s.help, "\ufffd"), names, nil)
+		}
+		m, err := prometheus.NewConstMetric(descs[s.name], s.typ, s.value, values...)
+		if err != nil {
+			r.failures++
+			return
+		}
+		out <- m
+	}
+	for _, s := range r.samples {
+		send(s)
+	}
+	send(sample{name: "rdma_read_failures", typ: gauge, value: float64(r.failures),
+		help: "Attributes and counters that could not be read in this scrape, or have the name of another."})
+}
+
+// reader reads devices.
+type reader struct{ DeviceOptions }
+
+// machine returns whether this process sees anything at all, which no device's metric tells where
+// there are none, and the names of the devices.
+func (o reader) machine() (*readings, []string) {
+	r := &readings{}
+	names := map[string]bool{}
+	list := o.Source
+	list.Filter = func(name string) bool { // reads nothing of them
+		names[name] = o.Source.Filter == nil || o.Source.Filter(name)
+		return false
+	}
+	_, err := list.Devices()
+	r.failed(err)
+	maps.DeleteFunc(names, func(_ string, selected bool) bool { return !selected })
+	up := func(err error) float64 {
+		if err != nil {
+			return 0
+		}
+		return 1
+	}
+	_, err = os.Stat(filepath.Join(cmp.Or(o.Source.Sys, "/sys"), "class"))
+	r.add("rdma_devices", gauge, "RDMA devices that were found, and are not excluded.", float64(len(names)))
+	r.add("rdma_sysfs_up", gauge, "1 if sysfs is mounted, from which devices and counters are read.", up(err))
+	if o.Source.Sys == "" {
+		_, err := rdmadev.ReadSystem()
+		r.add("rdma_netlink_up", gauge, "1 if the kernel answers to RDMA's netlink, from which resources are read; 0 if ib_core is not loaded.", up(err))
+	}
+	return r, slices.Sorted(maps.Keys(names))
+}
+
+// Names that begin with node_infiniband_ are those of node_exporter.
+const node = "node_infiniband_"
+
+// device reads a device.
+func (o reader) device(name string) *readings {
+	r := &readings{}
+	d, err := o.Source.Find(name)
+	if err != nil {
+		if !errors.Is(err, verbs.ErrNoDevice) { // it was removed meanwhile
+			r.failed(err)
+		}
+		return r
+	}
+	r.failures += len(d.Errs)
+	r.add(node+"info", gauge, "Non-numeric data of the device; always 1.", 1,
+		"device", d.Name, "board_id", d.Board, "firmware_version", d.Firmware, "hca_type", d.Model)
+	r.add("rdma_device_info", gauge, "More data of the device; always 1.", 1,
+		"device", d.Name, "driver", d.Driver, "protocol", string(d.Protocol), "pci", d.PCI.Addr, "numa_node", strconv.Itoa(d.NUMANode))
+	for _, p := range d.Ports {
+		r.failures += len(p.Errs)
+		r.port(d.Name, p)
+	}
+	if d.Index >= 0 {
+		r.resources(d)
+		if o.Processes {
+			r.processes(d)
+		}
+	}
+	return r
+}
+
+// port adds the metrics of a port.
+func (r *readings) port(device string, p rdmadev.Port) {
+	labels := []string{"device", device, "port", strconv.Itoa(p.Num)}
+	r.add(node+"state_id", gauge, "State of the port: 1 down, 2 init, 3 armed, 4 active.", float64(p.State), labels...)
+	r.add(node+"physical_state_id", gauge, "Physical state of the port: 1 sleep, 2 polling, 3 disabled, 4 training, 5 link up, 6 link error recovery.", float64(p.PhysState), labels...)
+	r.add(node+"rate_bytes_per_second", gauge, "Rate of the link; of a port that is down, the driver's constant.", float64(p.Rate)*1e6/8, labels...)
+	counters, err := p.Counters()
+	r.failed(err)
+	for _, c := range counters {
+		known, prefix, help := names[c.Name], "rdma_port_", "Counter "+c.Name+" of the port (InfiniBand specification, PortCounters)."
+		if c.Hardware {
+			known, prefix, help = hwNames[c.Name], "rdma_hw_", "Counter "+c.Name+" of the driver."
+		}
+		name := node + known
+		if known == "" {
+			name = prefix + metricName(c.Name) + "_total"
+		}
+		r.add(name, counter, help, float64(c.Value), labels...)
+	}
+}
+
+// metricName replaces what a name may not contain: some drivers' counters have spaces.
+func metricName(name string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return '_'
+	}, name)
+}
+
+// resources adds the numbers of resources.
+func (r *readings) resources(d rdmadev.Device) {
+	n, err := d.Counts()
+	if err != nil {
+		r.failed(err)
+		return
+	}
+	for kind, v := range map[string]int{"pd": n.PD, "cq": n.CQ, "qp": n.QP, "cm_id": n.CMID, "mr": n.MR, "ctx": n.Context, "srq": n.SRQ} {
+		r.add("rdma_resources", gauge, "Resources of the device, of all processes and of the kernel.", float64(v), "device", d.Name, "kind", kind)
+	}
+}
+
+// processes adds the resources of each process.
+func (r *readings) processes(d rdmadev.Device) {
+	type owner struct{ pid, comm string }
+	of := func(o rdmadev.Owner) owner {
+		if o.Kernel != "" {
+			o.Comm = "[" + o.Kernel + "]"
+		}
+		return owner{strconv.Itoa(o.PID), strings.ToValidUTF8(o.Comm, "\ufffd")} // two may look the same
+	}
+	qps, err := d.QPs()
+	r.failed(err)
+	mrs, err := d.MRs()
+	r.failed(err)
+	count := map[string]map[owner]int{"qp": {}, "mr": {}}
+	states, registered := map[verbs.QPState]int{}, map[owner]uint64{}
+	for _, q := range qps {
+		count["qp"][of(q.Owner)]++
+		states[q.State]++
+	}
+	for _, m := range mrs {
+		count["mr"][of(m.Owner)]++
+		registered[of(m.Owner)] += m.Length
+	}
+	for kind, owners := range count {
+		for o, n := range owners {
+			r.add("rdma_process_resources", gauge, "Resources of the device that a process has.", float64(n),
+				"device", d.Name, "kind", kind, "pid", o.pid, "comm", o.comm)
+		}
+	}
+	for o, n := range registered {
+		r.add("rdma_process_mr_bytes", gauge, "Memory that a process has registered.", float64(n), "device", d.Name, "pid", o.pid, "comm", o.comm)
+	}
+	for s, n := range states {
+		r.add("rdma_qp_states", gauge, "QPs of the device by state.", float64(n), "device", d.Name, "state", s.String())
+	}
+}

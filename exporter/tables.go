@@ -1,0 +1,169 @@
+package exporter
+
+import (
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/rconn"
+	"github.com/goverbs/verbs/rmsg"
+	"github.com/goverbs/verbs/rsock"
+)
+
+// Descriptions that several metrics have.
+const (
+	dials      = "Dials that started."
+	dialsFail  = "Dials that failed."
+	requests   = "Connection requests of peers."
+	accepted   = "Connections that were accepted."
+	rejected   = "Connection requests that were rejected."
+	waiting    = "Connection requests that wait for an answer."
+	open       = "Connections that are open."
+	accepts    = "Connections that Accept returned."
+	handshakes = "Handshakes that failed."
+	bufferSize = "Memory of the rings of open connections."
+	writeWaits = "Waits of Write, for room at the peer or in the own queue."
+	writeTime  = "Time that Write waited, for room at the peer or in the own queue."
+	callWaits  = "Waits of any call, which ended while polling or slept."
+	acks       = "Frames without a message, which grant credits or confirm messages."
+	large      = "Messages above Eager, which the receiver reads by itself."
+	posted     = "Requests posted, by kind, those of Put, Get and others included."
+	postedSize = "Local memory that requests send or fill, when posted."
+	adverts    = "Advertisements of regions, by what became of them."
+	completed  = "Completions of requests."
+	completedE = "Completions with an error."
+	stalls     = "Posts that found the queue full."
+	connWaits  = "Calls that waited for completions."
+	connWakes  = "Times that a call that waited for completions was woken."
+	inFlight   = "Requests in flight."
+	ready      = "Completions that wait for Await or Poll."
+)
+
+var rsockListener = []metric[rsock.ListenerStats]{
+	count("accepted_total", accepts, func(s *rsock.ListenerStats) uint64 { return s.Accepted }, "transport", "rdma"),
+	count("accepted_total", accepts, func(s *rsock.ListenerStats) uint64 { return s.AcceptedTCP }, "transport", "tcp"),
+	count("handshake_failures_total", handshakes, func(s *rsock.ListenerStats) uint64 { return s.Rejected }, "reason", "protocol"),
+	count("handshake_failures_total", handshakes, func(s *rsock.ListenerStats) uint64 { return s.Failed }, "reason", "other"),
+	level("handshakes", "Handshakes in progress.", func(s *rsock.ListenerStats) int { return s.Handshakes }),
+	level("pending_connections", "Connections that wait for Accept.", func(s *rsock.ListenerStats) int { return s.Pending }),
+	level("open_connections", open, func(s *rsock.ListenerStats) int { return s.Open }),
+}
+
+var rsockDialer = []metric[rsock.DialerStats]{
+	count("dials_total", dials, func(s *rsock.DialerStats) uint64 { return s.Dials }),
+	count("dial_failures_total", dialsFail, func(s *rsock.DialerStats) uint64 { return s.Failed }),
+	count("dial_fallbacks_total", "Dials that made a TCP connection.", func(s *rsock.DialerStats) uint64 { return s.DialedTCP }),
+	level("open_connections", open, func(s *rsock.DialerStats) int { return s.Open }),
+}
+
+var rsockConns = []metric[rsock.ConnStats]{
+	count("received_bytes_total", "Data that peers have written, read or not.", func(s *rsock.ConnStats) uint64 { return s.BytesReceived }),
+	count("sent_bytes_total", "Data that was passed to the device.", func(s *rsock.ConnStats) uint64 { return s.BytesSent }),
+	count("received_messages_total", "Messages of data received.", func(s *rsock.ConnStats) uint64 { return s.MessagesReceived }),
+	count("sent_messages_total", "Messages of data sent.", func(s *rsock.ConnStats) uint64 { return s.MessagesSent }),
+	count("write_waits_total", writeWaits, func(s *rsock.ConnStats) uint64 { return s.PeerWaits }, "for", "peer"),
+	count("write_waits_total", writeWaits, func(s *rsock.ConnStats) uint64 { return s.QueueWaits }, "for", "queue"),
+	{"write_wait_seconds_total", writeTime, counter, func(s *rsock.ConnStats) float64 { return s.PeerWaitTime.Seconds() }, []string{"for", "peer"}},
+	{"write_wait_seconds_total", writeTime, counter, func(s *rsock.ConnStats) float64 { return s.QueueWaitTime.Seconds() }, []string{"for", "queue"}},
+	count("waits_total", callWaits, func(s *rsock.ConnStats) uint64 { return s.Spins }, "by", "polling"),
+	count("waits_total", callWaits, func(s *rsock.ConnStats) uint64 { return s.Sleeps }, "by", "sleeping"),
+	count("wakeups_total", "Times that a sleeping call was woken.", func(s *rsock.ConnStats) uint64 { return s.Wakeups }),
+	level("unread_bytes", "Data that has arrived and was not read.", func(s *rsock.ConnStats) int { return s.Unread }),
+	level("unsent_bytes", "Data that the device may still need.", func(s *rsock.ConnStats) int { return s.Unsent }),
+	level("queued_requests", "Requests in send queues.", func(s *rsock.ConnStats) int { return s.SendQueued }),
+	level("buffer_bytes", bufferSize, func(s *rsock.ConnStats) int { return s.ReadBuffer }, "ring", "read"),
+	level("buffer_bytes", bufferSize, func(s *rsock.ConnStats) int { return s.WriteBuffer }, "ring", "write"),
+}
+
+var rmsgListener = []metric[rmsg.ListenerStats]{
+	count("connection_requests_total", requests, func(s *rmsg.ListenerStats) uint64 { return s.Requests }),
+	count("accepted_total", accepted, func(s *rmsg.ListenerStats) uint64 { return s.Accepted }),
+	count("rejected_total", rejected, func(s *rmsg.ListenerStats) uint64 { return s.Rejected }),
+	count("failed_total", "Accepted sockets that were never established.", func(s *rmsg.ListenerStats) uint64 { return s.Failed }),
+	level("waiting_connection_requests", waiting, func(s *rmsg.ListenerStats) int { return s.Waiting }),
+	level("open_sockets", open, func(s *rmsg.ListenerStats) int { return s.Open }),
+}
+
+var rmsgDialer = []metric[rmsg.DialerStats]{
+	count("dials_total", dials, func(s *rmsg.DialerStats) uint64 { return s.Dials }),
+	count("dial_failures_total", dialsFail, func(s *rmsg.DialerStats) uint64 { return s.Failed }),
+	level("open_sockets", open, func(s *rmsg.DialerStats) int { return s.Open }),
+}
+
+var rmsgSockets = []metric[rmsg.SocketStats]{
+	count("received_bytes_total", "Size of the messages that the program has taken.", func(s *rmsg.SocketStats) uint64 { return s.BytesReceived }),
+	count("sent_bytes_total", "Size of the messages that were sent.", func(s *rmsg.SocketStats) uint64 { return s.BytesSent }),
+	count("received_messages_total", "Messages that the program has taken.", func(s *rmsg.SocketStats) uint64 { return s.MessagesReceived }),
+	count("sent_messages_total", "Messages that were sent.", func(s *rmsg.SocketStats) uint64 { return s.MessagesSent }),
+	count("large_messages_total", large, func(s *rmsg.SocketStats) uint64 { return s.LargeReceived }, "direction", "received"),
+	count("large_messages_total", large, func(s *rmsg.SocketStats) uint64 { return s.LargeSent }, "direction", "sent"),
+	count("acks_total", acks, func(s *rmsg.SocketStats) uint64 { return s.AcksReceived }, "direction", "received"),
+	count("acks_total", acks, func(s *rmsg.SocketStats) uint64 { return s.AcksSent }, "direction", "sent"),
+	count("would_block_total", "Posts that found the send queue full.", func(s *rmsg.SocketStats) uint64 { return s.WouldBlock }),
+	count("buffer_waits_total", "Times that Send found its buffers full.", func(s *rmsg.SocketStats) uint64 { return s.BufferWaits }),
+	count("credit_waits_total", "Times that a message waited for credits.", func(s *rmsg.SocketStats) uint64 { return s.CreditWaits }),
+	level("queued_messages", "Messages that are posted and not sent yet.", func(s *rmsg.SocketStats) int { return s.Queued }),
+	level("unread_messages", "Messages that have arrived and were not taken.", func(s *rmsg.SocketStats) int { return s.Unread }),
+	level("memory_bytes", "Memory registered for open sockets.", func(s *rmsg.SocketStats) int { return s.Memory }),
+}
+
+var rmsgLoop = []metric[rmsg.LoopStats]{
+	count("dispatches_total", "Calls of Dispatch.", func(s *rmsg.LoopStats) uint64 { return s.Dispatches }),
+	count("wakeups_total", "Times that the loop slept and was woken.", func(s *rmsg.LoopStats) uint64 { return s.Wakeups }),
+	count("events_total", "Events handled.", func(s *rmsg.LoopStats) uint64 { return s.Handled }),
+	level("sockets", "Sockets of the loop.", func(s *rmsg.LoopStats) int { return s.Sockets }),
+	level("listeners", "Listeners of the loop.", func(s *rmsg.LoopStats) int { return s.Listeners }),
+	level("devices", "Devices that are open.", func(s *rmsg.LoopStats) int { return s.Devices }),
+	level("cache_bytes", "Registered memory in the cache.", func(s *rmsg.LoopStats) int { return s.Cached }),
+}
+
+var rconnDialer = []metric[rconn.DialerStats]{
+	count("dials_total", dials, func(s *rconn.DialerStats) uint64 { return s.Dials }),
+	count("dial_failures_total", dialsFail, func(s *rconn.DialerStats) uint64 { return s.Failed }),
+	level("open_connections", open, func(s *rconn.DialerStats) int { return s.Open }),
+}
+
+var rconnConns = []metric[rconn.Stats]{
+	count("requests_total", posted, func(s *rconn.Stats) uint64 { return s.Sends.Requests }, "kind", "send"),
+	count("requests_total", posted, func(s *rconn.Stats) uint64 { return s.Writes.Requests }, "kind", "write"),
+	count("requests_total", posted, func(s *rconn.Stats) uint64 { return s.Reads.Requests }, "kind", "read"),
+	count("requests_total", posted, func(s *rconn.Stats) uint64 { return s.Atomics.Requests }, "kind", "atomic"),
+	count("requests_total", posted, func(s *rconn.Stats) uint64 { return s.Others }, "kind", "other"),
+	count("request_bytes_total", postedSize, func(s *rconn.Stats) uint64 { return s.Sends.Bytes }, "kind", "send"),
+	count("request_bytes_total", postedSize, func(s *rconn.Stats) uint64 { return s.Writes.Bytes }, "kind", "write"),
+	count("request_bytes_total", postedSize, func(s *rconn.Stats) uint64 { return s.Reads.Bytes }, "kind", "read"),
+	count("request_bytes_total", postedSize, func(s *rconn.Stats) uint64 { return s.Atomics.Bytes }, "kind", "atomic"),
+	count("received_messages_total", "Messages and WRITEs with an immediate of peers.", func(s *rconn.Stats) uint64 { return s.Received.Requests }),
+	count("received_bytes_total", "Size of the received messages and WRITEs with an immediate.", func(s *rconn.Stats) uint64 { return s.Received.Bytes }),
+	count("adverts_total", adverts, func(s *rconn.Stats) uint64 { return s.AdvertsSent }, "result", "sent"),
+	count("adverts_total", adverts, func(s *rconn.Stats) uint64 { return s.AdvertsReceived }, "result", "received"),
+	count("adverts_total", adverts, func(s *rconn.Stats) uint64 { return s.AdvertsInvalid }, "result", "invalid"),
+	count("completions_total", completed, func(s *rconn.Stats) uint64 { return s.SendQueue.Completed }, "queue", "send"),
+	count("completions_total", completed, func(s *rconn.Stats) uint64 { return s.RecvQueue.Completed }, "queue", "receive"),
+	count("completion_errors_total", completedE, func(s *rconn.Stats) uint64 { return s.SendQueue.Failed }, "queue", "send"),
+	count("completion_errors_total", completedE, func(s *rconn.Stats) uint64 { return s.RecvQueue.Failed }, "queue", "receive"),
+	count("stalls_total", stalls, func(s *rconn.Stats) uint64 { return s.SendQueue.Stalls }, "queue", "send"),
+	count("stalls_total", stalls, func(s *rconn.Stats) uint64 { return s.RecvQueue.Stalls }, "queue", "receive"),
+	count("waits_total", connWaits, func(s *rconn.Stats) uint64 { return s.SendQueue.Waits }, "queue", "send"),
+	count("waits_total", connWaits, func(s *rconn.Stats) uint64 { return s.RecvQueue.Waits }, "queue", "receive"),
+	count("wakeups_total", connWakes, func(s *rconn.Stats) uint64 { return s.SendQueue.Wakeups }, "queue", "send"),
+	count("wakeups_total", connWakes, func(s *rconn.Stats) uint64 { return s.RecvQueue.Wakeups }, "queue", "receive"),
+	level("requests_in_flight", inFlight, func(s *rconn.Stats) int { return s.SendQueue.Now }, "queue", "send"),
+	level("requests_in_flight", inFlight, func(s *rconn.Stats) int { return s.RecvQueue.Now }, "queue", "receive"),
+	level("ready_completions", ready, func(s *rconn.Stats) int { return s.SendQueue.Ready }, "queue", "send"),
+	level("ready_completions", ready, func(s *rconn.Stats) int { return s.RecvQueue.Ready }, "queue", "receive"),
+}
+
+var cmListener = []metric[cm.ListenerStats]{
+	count("connection_requests_total", requests, func(s *cm.ListenerStats) uint64 { return s.Requests }),
+	count("turned_away_total", "Connection requests beyond the backlog.", func(s *cm.ListenerStats) uint64 { return s.TurnedAway }),
+	count("accepted_total", accepted, func(s *cm.ListenerStats) uint64 { return s.Accepted }),
+	count("rejected_total", rejected, func(s *cm.ListenerStats) uint64 { return s.Rejected }),
+	count("failed_total", "Handshakes that failed, and requests whose peer was gone before Accept returned them.", func(s *cm.ListenerStats) uint64 { return s.Failed }),
+	level("waiting_connection_requests", waiting, func(s *cm.ListenerStats) int { return s.Waiting }),
+	level("open_connections", open, func(s *cm.ListenerStats) int { return s.Open }),
+}
+
+var cmTransport = []metric[cm.TransportStats]{
+	level("channels", "Connections to rdma_cm.", func(s *cm.TransportStats) int { return s.Channels }),
+	level("ids", "Listeners, connections, and requests without an answer.", func(s *cm.TransportStats) int { return s.IDs }),
+	level("devices", "Devices that are open.", func(s *cm.TransportStats) int { return s.Devices }),
+	level("endpoints", "Endpoints whose PD the transport has made.", func(s *cm.TransportStats) int { return s.Endpoints }),
+}
