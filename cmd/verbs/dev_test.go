@@ -48,7 +48,7 @@ func TestLink(t *testing.T) {
 			}
 		}
 	}
-	expect("device added", "siw0")
+	expect("device present", "siw0")
 	t.Cleanup(func() { command(t, "link", "del", "cli0").Run() })
 	verbs("link", "add", "cli0", "rxe", "d0")
 	expect("device added", "cli0")

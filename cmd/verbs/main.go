@@ -17,8 +17,8 @@
 //	verbs completion SHELL     completion for bash, zsh and fish
 //	verbs man                  the manual page
 //
-// HOST may have a port, as in HOST:PORT. The exit status is 0 for success, 1 for failure, and 2
-// for a mistake in the command line.
+// HOST may have a port, as in HOST:PORT. [commands.Help] says what is printed where, and which exit
+// statuses there are.
 package main
 
 import (
@@ -31,6 +31,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -70,6 +71,18 @@ type commands struct {
 	Words      shell.Words      `cmd:"" hidden:""`
 }
 
+// Help returns the rule for the output and the exit status of all commands.
+func (c *commands) Help() string {
+	return `Results are printed on the standard output; errors, warnings and progress on the
+standard error. With --json the standard output is one JSON value, or one value a line
+of what goes on until it is interrupted: monitor, counters --watch, ping -s and perf
+server. It is empty if the command fails before it has a result.
+
+The exit status is 0 for success, 1 if the command failed or its answer is no (no
+device, a problem that doctor found, a limit of perf that is not kept), and 2 for a
+mistake in the command line. To interrupt what goes on until then is success.`
+}
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	status := run(ctx, os.Stdout, os.Stderr, os.Args[1:])
@@ -78,7 +91,7 @@ func main() {
 }
 
 func newParser(ctx context.Context, stdout, stderr io.Writer, exit func(int)) (*kong.Kong, error) {
-	return kong.New(new(commands),
+	k, err := kong.New(new(commands),
 		kong.Name("verbs"),
 		kong.Description("RDMA from Go, without cgo or rdma-core."),
 		kong.Vars{"pingMin": strconv.Itoa(ping.MinSize), "version": version()},
@@ -86,6 +99,13 @@ func newParser(ctx context.Context, stdout, stderr io.Writer, exit func(int)) (*
 		cli.Sizes,
 		kong.Exit(exit),
 		kong.BindTo(ctx, (*context.Context)(nil)))
+	if err != nil {
+		return nil, err
+	}
+	for _, leaf := range k.Model.Leaves(false) { // kong does so in the first line only
+		leaf.Detail = strings.ReplaceAll(leaf.Detail, "${op}", leaf.Vars()["op"])
+	}
+	return k, nil
 }
 
 // run runs a command line and returns the exit status.
@@ -112,7 +132,7 @@ func run(ctx context.Context, stdout, stderr io.Writer, args []string) (status i
 		}
 		err = cli.Usage(err)
 	}
-	fmt.Fprintln(stderr, "verbs:", err)
+	cli.Warn(stderr, err)
 	if _, ok := errors.AsType[*cli.UsageError](err); ok {
 		fmt.Fprintf(stderr, "Run %q for help.\n", path+" --help")
 		return 2

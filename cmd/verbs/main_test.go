@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -14,6 +13,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	root "github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 )
 
 // TestMain lets the test binary run as verbs.
@@ -52,9 +52,8 @@ func TestUsageErrors(t *testing.T) {
 		"perf send lat --csv --json a":  `--json and --csv can't be used together`,
 		"ping":                          `verbs: missing flags`,
 		"ping -c -S 1":                  `verbs: size (-S): 1 is not in`,
-		"cp one":                        `verbs: want files and a destination`,
+		"ping -c":                       `verbs: address (-a): a client needs one`,
 		"demo --text=":                  `verbs: text (-s)`,
-		"pingpong srq -q 0":             `verbs: QPs (-q)`,
 		"completion powershell":         `must be one of`,
 	} {
 		status, stdout, stderr := try(t, strings.Fields(line)...)
@@ -72,6 +71,16 @@ func TestVersion(t *testing.T) {
 	}
 }
 
+// TestDemo runs both sides on a device in user space, as on any machine.
+func TestDemo(t *testing.T) {
+	out, err := command(t, "demo", "--soft", "-s", "a text").CombinedOutput()
+	for _, want := range []string{"client: wrote \"a text\"\n", "client: SUCCESS, source and destination buffers match\n"} {
+		if err != nil || !strings.Contains(string(out), want) {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+}
+
 // leaves returns all commands.
 func leaves(t *testing.T) []*kong.Node {
 	t.Helper()
@@ -84,9 +93,18 @@ func leaves(t *testing.T) []*kong.Node {
 
 // TestHelp checks that each command has examples, whose options exist.
 func TestHelp(t *testing.T) {
+	t.Setenv("COLUMNS", "80")
+	for _, path := range []string{"", "link", "perf", "stat"} {
+		if _, stdout, _ := try(t, append(strings.Fields(path), "--help")...); !cli.Fits(stdout, 80) {
+			t.Errorf("%s --help has lines of more than 80 columns:\n%s", path, stdout)
+		}
+	}
 	for _, leaf := range leaves(t) {
 		path := strings.Fields(leaf.Path())
 		status, stdout, stderr := try(t, append(path, "--help")...)
+		if !cli.Fits(stdout, 80) || strings.Contains(stdout, "${op}") {
+			t.Errorf("%s --help has lines of more than 80 columns, or variables:\n%s", leaf.Path(), stdout)
+		}
 		if status != 0 || stderr != "" {
 			t.Errorf("%s --help: exit status %d, stderr %q", leaf.Path(), status, stderr)
 		}
@@ -108,6 +126,14 @@ func TestMan(t *testing.T) {
 			t.Errorf("the page lacks %s", leaf.Path())
 		}
 	}
+	for _, part := range strings.Split(page, "\n.nf\n")[1:] { // where lines keep their breaks: in examples
+		unfilled, _, _ := strings.Cut(part, "\n.fi\n")
+		for line := range strings.SplitSeq(unfilled, "\n") {
+			if !strings.HasPrefix(line, " ") {
+				t.Errorf("the page does not fill %q", line)
+			}
+		}
+	}
 	groff, err := exec.LookPath("groff")
 	if err != nil {
 		return // the page was checked above
@@ -125,41 +151,17 @@ func TestMan(t *testing.T) {
 	}
 }
 
-// TestBash completes a command line in bash, as the tab key does.
-func TestBash(t *testing.T) {
-	dir := t.TempDir()
-	program, err := os.Executable()
-	if err == nil {
-		err = os.Symlink(program, filepath.Join(dir, "verbs"))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("bash", "--norc", "-c", `eval "$(verbs completion bash)"
-		complete -p verbs
-		COMP_WORDS=(verbs perf send la) COMP_CWORD=3; _verbs; echo "${COMPREPLY[@]}"
-		COMP_WORDS=(verbs perf ""); COMP_CWORD=2; _verbs; echo "${COMPREPLY[@]}"`)
-	cmd.Env = append(os.Environ(), "VERBS_TEST_MAIN=1", "PATH="+dir+":"+os.Getenv("PATH"))
-	out, err := cmd.CombinedOutput()
-	want := "complete -o default -F _verbs verbs\nlat\nserver send write write-imm read fetch-add cmp-swap ud\n"
-	if err != nil || string(out) != want {
-		t.Errorf("%v\n%s", err, out)
-	}
-}
-
 // TestCompletion completes command lines.
 func TestCompletion(t *testing.T) {
 	for line, want := range map[string]string{
-		"":                        "abi cat completion counters cp demo devices doctor exporter info link man monitor perf ping pingpong ports res stat",
-		"pi":                      "ping pingpong",
-		"perf write-imm ":         "bw lat",
-		"perf send lat --max":     "--max-lat --max-p99",
-		"pingpong rc -m ":         "1024 2048 256 4096 512",
-		"pingpong rc -m 2":        "2048 256",
-		"pingpong rc --mtu 256 -": "--chk --events --gid-idx --help --ib-dev --ib-port --iters --json --mtu --port --rx-depth --size --sl --timeout --version",
-		"completion ":             "bash fish zsh",
-		"cat ":                    "",
-		"devices --jso":           "--json",
+		"":                    "abi cat completion counters demo devices doctor info link man monitor perf ping ports res stat",
+		"p":                   "perf ping ports",
+		"perf write-imm ":     "bw lat",
+		"perf send lat --max": "--max-lat --max-p99",
+		"ping --size 256 -":   "--addr --client --count --debug --help --json --persistent --port --server --size --source --validate --verbose --version",
+		"completion ":         "bash fish zsh",
+		"cat ":                "",
+		"devices --jso":       "--json",
 	} {
 		words := strings.Split(line, " ")
 		status, stdout, stderr := try(t, append([]string{"words", "--"}, words...)...)

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/internal/abicheck"
@@ -35,17 +35,30 @@ func (c *Cmd) Run() error {
 		return err
 	}
 	results := k.Used()
-	if c.JSON {
+	switch {
+	case c.JSON:
 		err = cli.WriteJSON(os.Stdout, results)
-	} else {
+	case c.All || !unknown(results):
 		err = c.print(os.Stdout, results)
+	}
+	if unknown(results) {
+		return errors.Join(err, errUnknown)
 	}
 	return errors.Join(err, breaks(results))
 }
 
+var errUnknown = errors.New("this kernel's types in /sys/kernel/btf have no InfiniBand: it is not built in, or its modules are not loaded")
+
+// unknown reports whether nothing of InfiniBand is known; structures of the network may be.
+func unknown(results []abicheck.Result) bool {
+	return !slices.ContainsFunc(results, func(r abicheck.Result) bool {
+		return r.Status != abicheck.Unknown && strings.HasPrefix(r.Type, "struct ib_uverbs_")
+	})
+}
+
 // print prints a table of the structures that differ, or of all, and a summary.
 func (c *Cmd) print(out io.Writer, results []abicheck.Result) error {
-	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	t := cli.NewTable(out, "STRUCTURE", "KERNEL", "USED FOR", "EFFECT")
 	counts := map[abicheck.Status]int{}
 	rows := 0
 	for _, r := range results {
@@ -53,9 +66,7 @@ func (c *Cmd) print(out io.Writer, results []abicheck.Result) error {
 		if r.Status == abicheck.Same && !c.All {
 			continue
 		}
-		if rows++; rows == 1 {
-			fmt.Fprintln(w, "STRUCTURE\tKERNEL\tUSED FOR\tEFFECT")
-		}
+		rows++
 		effect := "none"
 		switch {
 		case r.Breaks:
@@ -66,19 +77,17 @@ func (c *Cmd) print(out io.Writer, results []abicheck.Result) error {
 		if r.Status == abicheck.Unknown {
 			effect = "not known: " + r.Why
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", strings.TrimPrefix(r.Type, "struct "), r.Status, r.Feature, effect)
-		for _, m := range r.Moved {
-			fmt.Fprintf(w, "  %s\t\t\t\n", m)
-		}
-	}
-	if err := w.Flush(); err != nil {
-		return err
+		t.Row(strings.TrimPrefix(r.Type, "struct "), r.Status, r.Feature, strings.Join(append([]string{effect}, r.Moved...), "; "))
 	}
 	if rows > 0 {
+		if err := t.Flush(); err != nil {
+			return err
+		}
 		fmt.Fprintln(out)
 	}
-	_, err := fmt.Fprintf(out, "%d structures are shared with the kernel: %d the same, %d have more members there and %d fewer, %d differ, %d are not known.\n",
+	text := fmt.Sprintf("%d structures are shared with the kernel: %d the same, %d have more members there and %d fewer, %d differ, %d are not known.",
 		len(results), counts[abicheck.Same], counts[abicheck.Newer], counts[abicheck.Older], counts[abicheck.Differs], counts[abicheck.Unknown])
+	_, err := fmt.Fprintln(out, cli.Wrap("", text, cli.Width(out), ""))
 	return err
 }
 

@@ -42,6 +42,20 @@ func TestABI(t *testing.T) {
 	}
 }
 
+// TestABIUnknown tells a kernel without InfiniBand from one that lacks structures of it.
+func TestABIUnknown(t *testing.T) {
+	results := []abicheck.Result{
+		{Type: "struct ib_uverbs_attr", Status: abicheck.Unknown}, {Type: "struct rxe_send_wqe", Status: abicheck.Unknown}, {Type: "struct sockaddr_in", Status: abicheck.Same},
+	}
+	if !unknown(results) {
+		t.Error("structures of the network are taken for InfiniBand's")
+	}
+	results[0].Status = abicheck.Same
+	if unknown(results) {
+		t.Error("a structure of InfiniBand is overlooked")
+	}
+}
+
 // TestABIBreaks checks that incompatible structures are listed and the command fails.
 func TestABIBreaks(t *testing.T) {
 	results := []abicheck.Result{

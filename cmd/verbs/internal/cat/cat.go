@@ -15,7 +15,7 @@ import (
 
 // Cmd copies the standard input to a connection, and the connection to the standard output.
 type Cmd struct {
-	Addr    string        `arg:"" placeholder:"HOST[:PORT]" help:"Where to connect, or with -l where to listen. The port is 7471 if not given."`
+	Addr    string        `arg:"" placeholder:"HOST[:PORT]" help:"Where to connect, or with -l where to listen: :PORT is all addresses. The port is 7471 if not given."`
 	Listen  bool          `short:"l" help:"Accept one connection instead of making one."`
 	Timeout time.Duration `short:"w" placeholder:"TIME" help:"Give up connecting, or waiting for a connection, after this long."`
 	Buffer  int           `short:"B" type:"size" placeholder:"BYTES" help:"Size of the buffers, each way."`
@@ -30,7 +30,7 @@ Examples:
 
   verbs cat -l 10.9.0.1 >copy       receive a file
   verbs cat 10.9.0.1 <file          send it
-  verbs cat -w 5s 10.9.0.1:80       talk to a server, or give up after 5 seconds`
+  verbs cat -w 5s 10.9.0.1:80       talk to a server that answers in 5 s`
 }
 
 func (c *Cmd) Run(ctx context.Context) error {
@@ -57,7 +57,7 @@ func (c *Cmd) connect(ctx context.Context) (net.Conn, error) {
 	if !c.Listen {
 		return (&rsock.Dialer{Options: opt}).DialContext(ctx, "rdma", addr)
 	}
-	l, err := (&rsock.ListenConfig{Options: opt}).Listen(ctx, "rdma", addr)
+	l, err := cli.Listen(ctx, &rsock.ListenConfig{Options: opt}, addr)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,14 +19,21 @@ import (
 )
 
 // WriteJSON writes v to w, indented.
-func WriteJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
+func WriteJSON(w io.Writer, v any) error { return writeJSON(w, v, "  ") }
 
 // WriteJSONLine writes v to w on a line.
-func WriteJSONLine(w io.Writer, v any) error { return json.NewEncoder(w).Encode(v) }
+func WriteJSONLine(w io.Writer, v any) error { return writeJSON(w, v, "") }
+
+func writeJSON(w io.Writer, v any, indent string) error {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetIndent("", indent)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	_, err := w.Write(printableJSON(b.Bytes()))
+	return err
+}
 
 // JoinPort returns "host:port". A port that is part of host has precedence: host may be "a",
 // "a:1", "::1", "[::1]" or "[::1]:1".

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
@@ -17,10 +18,13 @@ import (
 // Cmd is verbs demo, for kong.
 type Cmd struct {
 	Text string `short:"s" default:"Hello from Go, over RDMA!" help:"String to copy."`
-	Addr string `short:"a" help:"Address to use (default: that of the first device)."`
+	Addr string `short:"a" placeholder:"ADDR" help:"Address to use (default: that of the first device)."`
 	Soft bool   `help:"Use a device in user space, on any machine (default address: 127.0.0.1)."`
 
+	JSON bool `help:"Print JSON: what was done, at the end."`
+
 	transport *cm.Transport // nil is the default
+	done      result
 }
 
 func (c *Cmd) Help() string {
@@ -29,7 +33,23 @@ func (c *Cmd) Help() string {
   verbs demo                     on the first device
   verbs demo -a 10.9.1.1         on the device with this address
   verbs demo --soft              without RDMA in the kernel
-  verbs demo -s "another text"`
+  verbs demo -s "another text" --json`
+}
+
+// result is what --json prints.
+type result struct {
+	Device string `json:"device"`
+	Addr   string `json:"address"`
+	Text   string `json:"text"`
+	Back   string `json:"read_back"` // what the client has read from the server
+	Match  bool   `json:"match"`
+}
+
+// printf prints a line of the text.
+func (c *Cmd) printf(format string, args ...any) {
+	if !c.JSON {
+		fmt.Printf(format+"\n", args...)
+	}
 }
 
 // Run runs both sides of a connection: the client writes to the server's memory, reads it
@@ -70,7 +90,7 @@ func (c *Cmd) runSoft(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("device %s in user space, on UDP port %d of %s\n", dev.Name(), port, addr)
+	c.printf("device %s in user space, on UDP port %d of %s", dev.Name(), port, addr)
 	c.transport = &cm.Transport{CM: dev.CM()}
 	return errors.Join(c.run(ctx, addr.String()), c.transport.Close(), dev.Close())
 }
@@ -82,7 +102,7 @@ func (c *Cmd) run(ctx context.Context, addr string) error {
 		return err
 	}
 	defer l.Close()
-	fmt.Println("server: listening on", l.Addr())
+	c.printf("server: listening on %v", l.Addr())
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	served := make(chan error, 1)
@@ -97,7 +117,14 @@ func (c *Cmd) run(ctx context.Context, addr string) error {
 	if err != nil {
 		cancel()
 	}
-	return errors.Join(err, <-served)
+	if err := errors.Join(err, <-served); err != nil {
+		return err
+	}
+	if !c.JSON {
+		return nil
+	}
+	c.done.Addr, c.done.Text, c.done.Match = addr, c.Text, true
+	return cli.WriteJSON(os.Stdout, c.done)
 }
 
 // serve offers the client memory until the client disconnects.
@@ -120,7 +147,7 @@ func (c *Cmd) serve(ctx context.Context, l *rconn.Listener) error {
 	if err := conn.AwaitDisconnect(ctx); err != nil {
 		return err
 	}
-	fmt.Printf("server: the client has disconnected; the memory holds %q\n", memory.Bytes())
+	c.printf("server: the client has disconnected; the memory holds %q", memory.Bytes())
 	if string(memory.Bytes()) != c.Text {
 		return fmt.Errorf("it is not %q", c.Text)
 	}
@@ -135,19 +162,21 @@ func (c *Cmd) dial(ctx context.Context, addr string) error {
 	}
 	defer conn.Close()
 	memory := conn.Adverts()[0]
-	fmt.Printf("client: connected; the server lends %d bytes at %#x, key %#x\n", memory.Len, memory.Addr, memory.Key)
+	c.done.Device = conn.Endpoint().QP.PD().Context().Device().Name
+	c.printf("client: connected; the server lends %d bytes at %#x, key %#x", memory.Len, memory.Addr, memory.Key)
 	if err := conn.Put(ctx, memory.At(0), []byte(c.Text)); err != nil {
 		return err
 	}
-	fmt.Printf("client: wrote %q\n", c.Text)
+	c.printf("client: wrote %q", c.Text)
 	back := make([]byte, len(c.Text))
 	if err := conn.Get(ctx, back, memory.At(0)); err != nil {
 		return err
 	}
-	fmt.Printf("client: read  %q\n", back)
+	c.done.Back = string(back)
+	c.printf("client: read  %q", back)
 	if string(back) != c.Text {
 		return errors.New("source and destination buffers do not match")
 	}
-	fmt.Println("client: SUCCESS, source and destination buffers match")
+	c.printf("client: SUCCESS, source and destination buffers match")
 	return nil
 }

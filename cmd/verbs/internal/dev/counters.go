@@ -13,7 +13,7 @@ import (
 
 // Counters is verbs counters, for kong.
 type Counters struct {
-	Device   string        `arg:"" optional:"" help:"Name of a device; all by default."`
+	Device   string        `arg:"" optional:"" placeholder:"DEVICE" help:"Name of a device; all by default."`
 	All      bool          `short:"a" help:"Also show counters that are 0, or do not change."`
 	Watch    bool          `short:"w" help:"Print how fast counters grow, until interrupted."`
 	Interval time.Duration `default:"1s" help:"Time between two lists of --watch."`
@@ -60,7 +60,7 @@ func (c *Counters) print(ctx context.Context, w io.Writer) error {
 	for n := 0; ; n++ {
 		now := time.Now()
 		values := map[counterKey]rdmadev.Counter{}
-		lines, err := c.read(values)
+		lines, err := c.read(w, values)
 		if err != nil {
 			return err
 		}
@@ -84,8 +84,8 @@ func (c *Counters) print(ctx context.Context, w io.Writer) error {
 }
 
 // read reads all counters, also into values.
-func (c *Counters) read(values map[counterKey]rdmadev.Counter) ([]counterLine, error) {
-	devs, err := devices(c.Device)
+func (c *Counters) read(w io.Writer, values map[counterKey]rdmadev.Counter) ([]counterLine, error) {
+	devs, err := devices(w, c.JSON && !c.Watch, c.Device)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func (c *Counters) read(values map[counterKey]rdmadev.Counter) ([]counterLine, e
 		for _, p := range d.Ports {
 			list, err := p.Counters()
 			if err != nil {
-				fmt.Fprintln(os.Stderr, "verbs:", err)
+				cli.Warn(os.Stderr, err)
 			}
 			for _, v := range list {
 				values[counterKey{d.Name, p.Num, v.Name, v.Hardware}] = v
@@ -142,7 +142,7 @@ func (c *Counters) list(w io.Writer, lines []counterLine) error {
 	if c.Watch {
 		header = append(header, "PER SECOND")
 	}
-	t := newTable(w, header...)
+	t := cli.NewTable(w, header...)
 	for _, l := range lines {
 		name, value := l.Name, fmt.Sprint(l.Value)
 		if l.Hardware {
@@ -158,7 +158,7 @@ func (c *Counters) list(w io.Writer, lines []counterLine) error {
 		if l.Rate != nil {
 			row = append(row, fmt.Sprintf("%.6g", *l.Rate))
 		}
-		t.row(row...)
+		t.Row(row...)
 	}
-	return t.flush()
+	return t.Flush()
 }

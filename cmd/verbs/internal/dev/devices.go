@@ -33,10 +33,7 @@ Examples:
 }
 
 func (c *Devices) Run(context.Context) error {
-	devs, err := devices("")
-	if err == nil && len(devs) == 0 {
-		_, err = uverbs.Find("") // with a remedy
-	}
+	devs, err := devices(os.Stdout, c.JSON, "")
 	if err != nil {
 		return err
 	}
@@ -84,24 +81,42 @@ func (c *Devices) print(w io.Writer, devs []rdmadev.Device) error {
 	if c.JSON {
 		return cli.WriteJSON(w, lines)
 	}
-	// The first two columns are those of ibv_devices.
-	row := func(name, guid, protocol, driver, ports, interfaces, addrs string) {
-		fmt.Fprintf(w, "    %-16s\t%-16s\t%-8s  %-9s %-8s %-9s  %s\n", name, guid, protocol, driver, ports, interfaces, addrs)
+	if err := printDevices(w, lines); err != nil {
+		return err
 	}
-	row("device", "   node GUID", "protocol", "driver", "state", "interface", "addresses")
-	row("------", "----------------", "--------", "------", "-----", "---------", "---------")
+	for _, l := range lines {
+		if l.Error != "" {
+			cli.Warn(os.Stderr, fmt.Errorf("%s: %s", l.Name, l.Error))
+		}
+	}
+	return nil
+}
+
+func printDevices(w io.Writer, lines []deviceLine) error {
+	rows := [][]any{
+		{"device", "   node GUID", "protocol", "driver", "state", "interface", "addresses"},
+		{"------", "----------------", "--------", "------", "-----", "---------", "---------"},
+	}
 	for _, l := range lines {
 		addrs := make([]string, len(l.Addrs))
 		for i, a := range l.Addrs {
 			addrs[i] = a.String()
 		}
-		joined := func(s ...string) string { return cmp.Or(strings.Join(s, ","), "-") }
-		row(l.Name, l.GUID, joined(string(l.Protocol)), joined(l.Driver), joined(l.Ports...), joined(l.Interfaces...), joined(addrs...))
+		joined := func(s ...string) string { return cmp.Or(cli.Printable(strings.Join(s, ",")), "-") }
+		rows = append(rows, []any{joined(l.Name), l.GUID, joined(string(l.Protocol)), joined(l.Driver), joined(l.Ports...), joined(l.Interfaces...), joined(addrs...)})
 	}
-	for _, l := range lines {
-		if l.Error != "" {
-			fmt.Fprintf(os.Stderr, "verbs: %s: %s\n", l.Name, l.Error)
-		}
+	// The first two columns are those of ibv_devices.
+	var text strings.Builder
+	for _, row := range rows {
+		fmt.Fprintf(&text, "    %-16s\t%-16s\t%-8s  %-9s %-8s %-9s  %s\n", row...)
 	}
-	return nil
+	if cli.Fits(text.String(), cli.Width(w)) {
+		_, err := io.WriteString(w, text.String())
+		return err
+	}
+	t := cli.NewTable(w, "device", "node GUID", "protocol", "driver", "state", "interface", "addresses")
+	for _, row := range rows[1:] {
+		t.Row(row...)
+	}
+	return t.Flush()
 }

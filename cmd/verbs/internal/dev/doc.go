@@ -5,21 +5,39 @@ package dev
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/rdmadev"
+	"github.com/goverbs/verbs/uverbs"
 )
 
-// devices returns the device with a name, or all if it is empty.
-func devices(name string) ([]rdmadev.Device, error) {
-	if name == "" {
-		return rdmadev.Devices()
+// source is where devices are read from; tests read others.
+var source rdmadev.Source
+
+// devices returns the device with a name, or all if it is empty. Without a device there is an error;
+// if it is that there are none at all, an empty list is the answer with --json.
+func devices(w io.Writer, json bool, name string) ([]rdmadev.Device, error) {
+	if name != "" {
+		d, err := source.Find(name)
+		if err != nil {
+			return nil, err
+		}
+		return []rdmadev.Device{d}, nil
 	}
-	d, err := rdmadev.Find(name)
-	return []rdmadev.Device{d}, err
+	devs, err := source.Devices()
+	if err != nil || len(devs) > 0 {
+		return devs, err
+	}
+	if json {
+		if err := cli.WriteJSON(w, []any{}); err != nil {
+			return nil, err
+		}
+	}
+	_, err = uverbs.Find("") // with a remedy
+	return nil, cmp.Or(err, error(verbs.ErrNoDevice))
 }
 
 // oneLine returns the text of errors in one line, or "" if there are none.
@@ -30,24 +48,3 @@ func oneLine(errs []error) string {
 	}
 	return strings.ReplaceAll(err.Error(), "\n", "; ")
 }
-
-// table prints rows in columns. Empty fields are printed as "-".
-type table struct{ w *tabwriter.Writer }
-
-func newTable(w io.Writer, header ...string) *table {
-	t := &table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
-	fmt.Fprintln(t.w, strings.Join(header, "\t"))
-	return t
-}
-
-func (t *table) row(fields ...any) {
-	for i, f := range fields {
-		if i > 0 {
-			fmt.Fprint(t.w, "\t")
-		}
-		fmt.Fprint(t.w, cmp.Or(strings.TrimSpace(fmt.Sprint(f)), "-"))
-	}
-	fmt.Fprintln(t.w)
-}
-
-func (t *table) flush() error { return t.w.Flush() }

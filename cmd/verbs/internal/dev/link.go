@@ -2,6 +2,9 @@ package dev
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,11 +42,13 @@ func (c *LinkAdd) Help() string {
 	return "Examples:\n\n  verbs link add rxe0 rxe eth0\n  verbs link add siw0 siw eth0"
 }
 
-func (c *LinkAdd) Run(context.Context) error { return rdmadev.AddLink(c.Name, c.Type, c.Interface) }
+func (c *LinkAdd) Run(context.Context) error {
+	return privileged(rdmadev.AddLink(c.Name, c.Type, c.Interface))
+}
 
 // LinkDel is verbs link del, for kong.
 type LinkDel struct {
-	Device string `arg:"" help:"Name of the device."`
+	Device string `arg:"" placeholder:"DEVICE" help:"Name of the device."`
 }
 
 func (c *LinkDel) Help() string {
@@ -56,7 +61,7 @@ func (c *LinkDel) Run(context.Context) error {
 
 // LinkRename is verbs link rename, for kong.
 type LinkRename struct {
-	Device string `arg:"" help:"Name of the device."`
+	Device string `arg:"" placeholder:"DEVICE" help:"Name of the device."`
 	Name   string `arg:"" help:"New name."`
 }
 
@@ -70,7 +75,7 @@ func (c *LinkRename) Run(context.Context) error {
 
 // LinkMove is verbs link move, for kong.
 type LinkMove struct {
-	Device    string `arg:"" help:"Name of the device."`
+	Device    string `arg:"" placeholder:"DEVICE" help:"Name of the device."`
 	Namespace string `arg:"" help:"Name of the namespace (ip netns), or path of its file, such as /proc/PID/ns/net."`
 }
 
@@ -99,9 +104,17 @@ func (c *LinkMove) Run(context.Context) error {
 
 // with calls do with the device that has a name.
 func with(name string, do func(rdmadev.Device) error) error {
-	d, err := rdmadev.Find(name)
+	d, err := source.Find(name)
 	if err != nil {
 		return err
 	}
-	return do(d)
+	return privileged(do(d))
+}
+
+// privileged adds what an ordinary user needs to change devices.
+func privileged(err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w (this needs CAP_NET_ADMIN: run it as root)", err)
+	}
+	return err
 }

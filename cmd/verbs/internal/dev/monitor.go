@@ -2,6 +2,7 @@ package dev
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -28,7 +29,10 @@ Examples:
 }
 
 func (c *Monitor) Run(ctx context.Context) error {
-	for change, err := range (rdmadev.Source{}).Watch(ctx, rdmadev.WatchOptions{Interval: c.Interval}) {
+	if devs, err := source.Devices(); err == nil && len(devs) == 0 {
+		cli.Warn(os.Stderr, errors.New("there are no RDMA devices; waiting for one"))
+	}
+	for change, err := range source.Watch(ctx, rdmadev.WatchOptions{Interval: c.Interval}) {
 		if ctx.Err() != nil {
 			return nil // how it usually ends
 		}
@@ -74,7 +78,7 @@ func (c *Monitor) print(now time.Time, change rdmadev.Change) error {
 			Detail string             `json:"detail,omitempty"`
 		}{now, change.Kind, d.Name, d.Index, change.Port, detail})
 	}
-	name := d.Name
+	name, detail := cli.Printable(d.Name), cli.Printable(detail)
 	if change.Port != 0 {
 		name += fmt.Sprintf("/%d", change.Port)
 	}

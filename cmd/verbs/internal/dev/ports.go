@@ -13,7 +13,7 @@ import (
 
 // Ports is verbs ports, for kong.
 type Ports struct {
-	Device string `arg:"" optional:"" help:"Name of a device; all by default."`
+	Device string `arg:"" optional:"" placeholder:"DEVICE" help:"Name of a device; all by default."`
 	GIDs   bool   `name:"gids" help:"Also show the GID table."`
 	JSON   bool   `help:"Print JSON."`
 }
@@ -56,7 +56,7 @@ type gidLine struct {
 }
 
 func (c *Ports) print(w io.Writer) error {
-	devs, err := devices(c.Device)
+	devs, err := devices(w, c.JSON, c.Device)
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (c *Ports) print(w io.Writer) error {
 	if c.JSON {
 		return cli.WriteJSON(w, lines)
 	}
-	t := newTable(w, "PORT", "PROTOCOL", "STATE", "PHYSICAL", "LINK", "RATE", "LID", "INTERFACES")
+	t := cli.NewTable(w, "PORT", "PROTOCOL", "STATE", "PHYSICAL", "LINK", "RATE", "LID", "INTERFACES")
 	for _, l := range lines {
 		rate, lid := "", ""
 		if l.Rate > 0 {
@@ -96,25 +96,26 @@ func (c *Ports) print(w io.Writer) error {
 		if l.LID != 0 {
 			lid = fmt.Sprint(l.LID)
 		}
-		t.row(fmt.Sprintf("%s/%d", l.Device, l.Port), l.Protocol, l.State, l.PhysState, l.LinkLayer, rate, lid, strings.Join(l.Interfaces, ","))
+		t.Row(fmt.Sprintf("%s/%d", l.Device, l.Port), l.Protocol, l.State, l.PhysState, l.LinkLayer, rate, lid, strings.Join(l.Interfaces, ","))
 	}
-	if err := t.flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	if c.GIDs {
-		t := newTable(w, "\nPORT", "INDEX", "GID", "TYPE", "INTERFACE")
+		fmt.Fprintln(w)
+		t := cli.NewTable(w, "PORT", "INDEX", "GID", "TYPE", "INTERFACE")
 		for _, l := range lines {
 			for _, g := range l.GIDs {
-				t.row(fmt.Sprintf("%s/%d", l.Device, l.Port), g.Index, g.GID, g.Type, g.Interface)
+				t.Row(fmt.Sprintf("%s/%d", l.Device, l.Port), g.Index, g.GID, g.Type, g.Interface)
 			}
 		}
-		if err := t.flush(); err != nil {
+		if err := t.Flush(); err != nil {
 			return err
 		}
 	}
 	for _, l := range lines {
 		if l.Error != "" {
-			fmt.Fprintf(os.Stderr, "verbs: %s, port %d: %s\n", l.Device, l.Port, l.Error)
+			cli.Warn(os.Stderr, fmt.Errorf("%s, port %d: %s", l.Device, l.Port, l.Error))
 		}
 	}
 	return nil

@@ -17,7 +17,7 @@ import (
 // Res is verbs res, for kong.
 type Res struct {
 	Kind   string `arg:"" optional:"" enum:"all,qp,cq,mr,pd,srq,cm_id,ctx" default:"all" help:"What to list: qp, cq, mr, pd, srq, cm_id or ctx. By default, the numbers of all are shown."`
-	Device string `short:"d" help:"Name of a device; all by default."`
+	Device string `short:"d" placeholder:"DEVICE" help:"Name of a device; all by default."`
 	PID    int    `name:"pid" help:"Only resources of this process."`
 	JSON   bool   `help:"Print JSON."`
 }
@@ -63,7 +63,7 @@ func (r resource) object(header []string) map[string]any {
 }
 
 func (c *Res) print(w io.Writer) error {
-	devs, err := devices(c.Device)
+	devs, err := devices(w, c.JSON, c.Device)
 	if err != nil {
 		return err
 	}
@@ -85,14 +85,22 @@ func (c *Res) print(w io.Writer) error {
 			}
 		}
 	}
+	if len(errs) == len(devs) { // there is no list
+		return errors.Join(errs...)
+	}
+	return cmp.Or(c.list(w, header, rows), errors.Join(errs...))
+}
+
+// list prints resources of a kind.
+func (c *Res) list(w io.Writer, header []string, rows []resource) error {
 	if c.JSON {
 		objects := []map[string]any{}
 		for _, r := range rows {
 			objects = append(objects, r.object(header))
 		}
-		return cmp.Or(cli.WriteJSON(w, objects), errors.Join(errs...))
+		return cli.WriteJSON(w, objects)
 	}
-	t := newTable(w, append(append([]string{"DEVICE"}, header...), "PID", "OWNER")...)
+	t := cli.NewTable(w, append(append([]string{"DEVICE"}, header...), "PID", "OWNER")...)
 	for _, r := range rows {
 		pid, name := any(""), r.owner.Comm
 		if r.owner.PID != 0 {
@@ -101,9 +109,9 @@ func (c *Res) print(w io.Writer) error {
 		if r.owner.Kernel != "" {
 			name = "[" + r.owner.Kernel + "]"
 		}
-		t.row(append(append([]any{r.device}, r.cells...), pid, name)...)
+		t.Row(append(append([]any{r.device}, r.cells...), pid, name)...)
 	}
-	return cmp.Or(t.flush(), errors.Join(errs...))
+	return t.Flush()
 }
 
 // counts prints the numbers of resources.
@@ -122,14 +130,17 @@ func (c *Res) counts(w io.Writer, devs []rdmadev.Device) error {
 		}
 		lines = append(lines, line{d.Name, n})
 	}
+	if len(errs) == len(devs) {
+		return errors.Join(errs...)
+	}
 	if c.JSON {
 		return cmp.Or(cli.WriteJSON(w, lines), errors.Join(errs...))
 	}
-	t := newTable(w, "DEVICE", "PD", "CQ", "QP", "CM_ID", "MR", "CTX", "SRQ")
+	t := cli.NewTable(w, "DEVICE", "PD", "CQ", "QP", "CM_ID", "MR", "CTX", "SRQ")
 	for _, l := range lines {
-		t.row(l.Device, l.PD, l.CQ, l.QP, l.CMID, l.MR, l.Context, l.SRQ)
+		t.Row(l.Device, l.PD, l.CQ, l.QP, l.CMID, l.MR, l.Context, l.SRQ)
 	}
-	return cmp.Or(t.flush(), errors.Join(errs...))
+	return cmp.Or(t.Flush(), errors.Join(errs...))
 }
 
 // resources lists the resources of a kind.

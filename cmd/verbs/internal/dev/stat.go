@@ -36,7 +36,7 @@ Examples:
 
 // StatShow is verbs stat show, for kong.
 type StatShow struct {
-	Device string `arg:"" optional:"" help:"Name of a device; all by default."`
+	Device string `arg:"" optional:"" placeholder:"DEVICE" help:"Name of a device; all by default."`
 	JSON   bool   `help:"Print JSON."`
 }
 
@@ -62,7 +62,7 @@ type statistic struct {
 }
 
 func (c *StatShow) Run(context.Context) error {
-	devs, err := devices(c.Device)
+	devs, err := devices(os.Stdout, c.JSON, c.Device)
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (c *StatShow) Run(context.Context) error {
 	if c.JSON {
 		return cli.WriteJSON(os.Stdout, all)
 	}
-	t := newTable(os.Stdout, "OF", "QPS COUNTED", "COUNTER", "VALUE")
+	t := cli.NewTable(os.Stdout, "OF", "QPS COUNTED", "COUNTER", "VALUE")
 	for _, s := range all {
 		of, counted := fmt.Sprintf("%s/%d", s.Device, s.Port), s.Mode
 		switch {
@@ -102,11 +102,11 @@ func (c *StatShow) Run(context.Context) error {
 		}
 		for _, name := range slices.Sorted(maps.Keys(s.Counters)) {
 			if v := s.Counters[name]; v != 0 {
-				t.row(of, counted, name, v)
+				t.Row(of, counted, name, v)
 			}
 		}
 	}
-	return t.flush()
+	return t.Flush()
 }
 
 // values returns the counters' values by name.
@@ -132,7 +132,7 @@ func modeText(m rdmadev.CounterMode) string {
 
 // StatPort is a port, as an argument.
 type StatPort struct {
-	Device string `arg:"" help:"Name of the device."`
+	Device string `arg:"" placeholder:"DEVICE" help:"Name of the device."`
 	Port   int    `arg:"" help:"Number of the port."`
 }
 
@@ -156,6 +156,7 @@ type StatBind struct {
 	StatPort
 	QP      uint32 `arg:"" name:"qp" help:"Number of the QP."`
 	Counter uint32 `arg:"" optional:"" help:"Number of the set; a new one by default."`
+	JSON    bool   `help:"Print JSON."`
 }
 
 func (c *StatBind) Help() string {
@@ -165,9 +166,13 @@ func (c *StatBind) Help() string {
 func (c *StatBind) Run(context.Context) error {
 	return with(c.Device, func(d rdmadev.Device) error {
 		n, err := d.BindCounter(c.Port, c.QP, c.Counter)
-		if err == nil {
-			fmt.Println(n)
+		switch {
+		case err != nil:
+			return err
+		case c.JSON:
+			return cli.WriteJSON(os.Stdout, map[string]uint32{"counter": n})
 		}
+		_, err = fmt.Println(n)
 		return err
 	})
 }
@@ -190,8 +195,9 @@ func (c *StatUnbind) Run(context.Context) error {
 // StatOptional is verbs stat optional, for kong.
 type StatOptional struct {
 	StatPort
-	On  []string `help:"Switch these counters on, and the others off."`
-	Off bool     `help:"Switch all off."`
+	On   []string `help:"Switch these counters on, and the others off."`
+	Off  bool     `help:"Switch all off."`
+	JSON bool     `help:"Print JSON."`
 }
 
 func (c *StatOptional) Help() string {
@@ -207,10 +213,21 @@ func (c *StatOptional) Run(context.Context) error {
 		if err != nil {
 			return err
 		}
-		t := newTable(os.Stdout, "COUNTER", "ON")
-		for _, o := range list {
-			t.row(o.Name, o.On)
+		if c.JSON {
+			type line struct {
+				Counter string `json:"counter"`
+				On      bool   `json:"on"`
+			}
+			lines := []line{}
+			for _, o := range list {
+				lines = append(lines, line{o.Name, o.On})
+			}
+			return cli.WriteJSON(os.Stdout, lines)
 		}
-		return t.flush()
+		t := cli.NewTable(os.Stdout, "COUNTER", "ON")
+		for _, o := range list {
+			t.Row(o.Name, o.On)
+		}
+		return t.Flush()
 	})
 }

@@ -14,7 +14,7 @@ import (
 
 // Cmd is verbs doctor, for kong.
 type Cmd struct {
-	Device string `arg:"" optional:"" help:"Name of a device; all by default."`
+	Device string `arg:"" optional:"" placeholder:"DEVICE" help:"Name of a device; all by default."`
 	JSON   bool   `help:"Print JSON."`
 }
 
@@ -22,8 +22,8 @@ func (c *Cmd) Help() string {
 	return `Checks the kernel's modules, the device nodes and their permissions, the limit of locked
 memory, network namespaces, the state, GIDs and addresses of each device, and that a
 connection from each device to itself carries data. Each finding comes with its remedy. The
-exit status is 1 if RDMA cannot be used, or a device cannot. With VERBS_SOFT set, only the
-device in user space is checked.
+exit status is 1 if RDMA cannot be used, or a device cannot, and if the checks were
+interrupted. With VERBS_SOFT set, only the device in user space is checked.
 
 Examples:
 
@@ -34,11 +34,16 @@ Examples:
 
 func (c *Cmd) Run(ctx context.Context) error { return c.run(ctx, os.Stdout) }
 
-// errProblems is the error of a run that found problems, which have been printed.
-var errProblems = errors.New("RDMA cannot be used as it is: see the problems above")
+// The errors of runs whose findings have been printed.
+var (
+	errProblems    = errors.New("RDMA cannot be used as it is: see the problems above")
+	errInterrupted = errors.New("interrupted: the findings above are those until then")
+)
 
 func (c *Cmd) run(ctx context.Context, w io.Writer) error {
-	findings := examine(ctx, c.Device)
+	p := newPatient()
+	p.examine(ctx, c.Device)
+	findings := p.findings
 	problems := false
 	for _, f := range findings {
 		problems = problems || f.Level == Problem
@@ -49,13 +54,19 @@ func (c *Cmd) run(ctx context.Context, w io.Writer) error {
 		}
 	} else {
 		for _, f := range findings {
-			fmt.Fprintf(w, "%-8s  %s: %s\n", f.Level, f.Subject, f.Text)
+			line := func(head, text string) {
+				fmt.Fprintln(w, cli.Wrap(fmt.Sprintf("%-8s  ", head), cli.Printable(text), cli.Width(w), "            "))
+			}
+			line(string(f.Level), f.Subject+": "+f.Text)
 			if f.Remedy != "" {
-				fmt.Fprintf(w, "          → %s\n", f.Remedy)
+				line("", "→ "+f.Remedy)
 			}
 		}
 	}
-	if problems {
+	switch {
+	case ctx.Err() != nil:
+		return errInterrupted
+	case problems:
 		return errProblems
 	}
 	return nil

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/goverbs/verbs"
@@ -49,16 +51,35 @@ func (p *patient) device(ctx context.Context, d rdmadev.Device) {
 	opened.Close()
 	addrs, err := cm.DeviceAddrs(u)
 	if err != nil {
-		p.find(Problem, d.Name, "no address of this network namespace leads to it: "+err.Error(),
-			"set its interface up and give it an address: ip link set IF up; ip address add 10.9.0.1/24 dev IF")
+		p.find(Problem, d.Name, "no address of this network namespace leads to it: "+err.Error(), giveAddress(d))
 		return
 	}
 	if !active {
 		return // no connection will be made
 	}
-	for _, a := range addrs {
-		p.connect(ctx, d.Name, a)
+	found := make([]Finding, len(addrs))
+	var connections sync.WaitGroup
+	for i, a := range addrs {
+		connections.Go(func() { found[i] = connect(ctx, d.Name, a) })
 	}
+	connections.Wait()
+	for _, f := range found {
+		if f != (Finding{}) {
+			p.findings = append(p.findings, f)
+		}
+	}
+}
+
+// giveAddress returns how a device gets an address that this network namespace has.
+func giveAddress(d rdmadev.Device) string {
+	for _, port := range d.Ports {
+		for _, name := range port.Interfaces {
+			if _, err := net.InterfaceByName(name); err == nil {
+				return fmt.Sprintf("set its interface up and give it an address: ip link set %s up; ip address add 10.9.0.1/24 dev %s", name, name)
+			}
+		}
+	}
+	return "its network interface is not in this network namespace: use the host's namespace, or give the container an interface of the device (SR-IOV, macvlan; docs/deploy.md)"
 }
 
 // port checks a port and reports whether it is active.
@@ -83,12 +104,19 @@ func (p *patient) port(d rdmadev.Device, port rdmadev.Port) bool {
 		text += ", " + strings.Join(port.Interfaces, ",")
 	}
 	p.find(OK, subject, text, "")
+	if d.Protocol == rdmadev.IWARP { // whose GID is made of a hardware address, and nothing uses it
+		return true
+	}
 	gids, err := port.GIDs()
 	switch {
 	case err != nil:
 		p.find(Note, subject, err.Error(), "")
 	case len(gids) == 0:
-		p.find(Problem, subject, "has no GID", "give its network interface an address; virtual functions need a GUID from the host")
+		remedy := "give its network interface an address"
+		if d.Protocol == rdmadev.InfiniBand {
+			remedy = "a virtual function needs a GUID from the host"
+		}
+		p.find(Problem, subject, "has no GID", remedy)
 	case d.Protocol == rdmadev.RoCE && !slices.ContainsFunc(gids, func(g rdmadev.GID) bool { return g.Type == verbs.GIDRoCEv2 }):
 		p.find(Note, subject, "has no GID for RoCE v2, so connections cannot be routed", "give its network interface an IP address")
 	default:
@@ -97,21 +125,24 @@ func (p *patient) port(d rdmadev.Device, port rdmadev.Port) bool {
 	return true
 }
 
-// connect sends a line from an address to itself and back. A firewall does not see that.
-func (p *patient) connect(ctx context.Context, device string, addr netip.Addr) {
+// connect sends a line from an address to itself and back. A firewall does not see that. It finds
+// nothing if the examination ends.
+func connect(examination context.Context, device string, addr netip.Addr) Finding {
 	subject := fmt.Sprintf("%s, %v", device, addr)
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(examination, 10*time.Second)
 	defer cancel()
 	start := time.Now()
 	if err := echo(ctx, addr); err != nil {
+		if examination.Err() != nil {
+			return Finding{}
+		}
 		remedy := ""
 		if errors.Is(err, context.DeadlineExceeded) {
 			remedy = "does the interface, its address or a firewall drop what it sends to itself?"
 		}
-		p.find(Problem, subject, "a connection to itself failed: "+err.Error(), remedy)
-		return
+		return Finding{Problem, subject, "a connection to itself failed: " + err.Error(), remedy}
 	}
-	p.find(OK, subject, fmt.Sprintf("connected to itself, data there and back in %v", time.Since(start).Round(100*time.Microsecond)), "")
+	return Finding{OK, subject, fmt.Sprintf("connected to itself, data there and back in %v", time.Since(start).Round(100*time.Microsecond)), ""}
 }
 
 // echo connects to a listener at an address of this machine, sends data there and back.

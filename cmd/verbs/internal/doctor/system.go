@@ -1,34 +1,47 @@
 package doctor
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/nldev"
 	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/rdmadev"
 )
 
-// patient collects the findings of an examination.
+// patient is the system that is examined, and collects the findings.
 type patient struct {
+	sys     string // where sysfs is mounted
+	modules string // the folder of the kernels' modules
+	release string // of the kernel
+
 	findings []Finding
 }
+
+func newPatient() *patient { return &patient{sys: "/sys", modules: "/lib/modules"} }
 
 func (p *patient) find(level Level, subject, text, remedy string) {
 	p.findings = append(p.findings, Finding{level, subject, text, remedy})
 }
 
-// examine checks everything, or only one device of all.
-func examine(ctx context.Context, device string) []Finding {
-	p := new(patient)
+// examine checks everything, or only one device of all, until ctx ends.
+func (p *patient) examine(ctx context.Context, device string) {
 	p.kernel()
 	soft := virtual.Requested() // connections are made by devices in user space only
+	if !soft && !p.sysfs() {
+		return
+	}
 	if !soft {
-		p.module("ib_uverbs", "/sys/class/infiniband_verbs", "programs cannot open devices")
-		p.module("rdma_ucm", "/sys/class/misc/rdma_cm", "connections by IP address are impossible")
+		p.module("ib_uverbs", "class/infiniband_verbs", "programs cannot open devices")
+		p.module("rdma_ucm", "class/misc/rdma_cm", "connections by IP address are impossible")
 		p.node("/dev/infiniband/rdma_cm", "connection manager")
 		p.memlock()
 		p.namespace()
@@ -41,20 +54,71 @@ func examine(ctx context.Context, device string) []Finding {
 	case err != nil:
 		p.find(Problem, "devices", err.Error(), "")
 	case len(devices) == 0:
-		p.find(Problem, "devices", "there are none in this network namespace",
-			"verbs link add rxe0 rxe eth0 makes a software device; network cards need their driver's RDMA module (mlx5_ib, irdma, bnxt_re)")
+		p.find(Problem, "devices", "there are none in this network namespace", p.makeDevice())
 	}
 	found := device == ""
 	for _, d := range devices {
-		if device == "" || device == d.Name {
+		if ctx.Err() == nil && (device == "" || device == d.Name) {
 			found = true
 			p.device(ctx, d)
 		}
 	}
-	if !found {
+	if !found && ctx.Err() == nil {
 		p.find(Problem, device, "there is no such device", "verbs devices lists them")
 	}
-	return p.findings
+}
+
+// sysfs checks that sysfs is mounted: without it, programs find no devices, and nothing is known.
+func (p *patient) sysfs() bool {
+	_, err := os.Stat(filepath.Join(p.sys, "class"))
+	if err == nil {
+		return true
+	}
+	text, remedy := err.Error(), ""
+	if os.IsNotExist(err) {
+		text, remedy = "is not mounted", "mount -t sysfs sysfs "+p.sys+"; in a container, let the runtime mount it"
+	}
+	text += ": programs find no devices, and modules and ports cannot be checked"
+	if names := netlinkNames(); len(names) > 0 {
+		text += "; the kernel has " + strings.Join(names, ", ")
+	}
+	p.find(Problem, p.sys, text, remedy)
+	return false
+}
+
+// netlinkNames returns the names of the devices that the kernel lists without sysfs.
+func netlinkNames() (names []string) {
+	nldev.Dump(abi.RDMA_NLDEV_CMD_GET, nil, func(a nldev.Attrs) error {
+		names = append(names, slices.Clone(a).Map()[abi.RDMA_NLDEV_ATTR_DEV_NAME].String())
+		return nil
+	}) // none if it does not answer
+	return names
+}
+
+const useSoft = "VERBS_SOFT=1 gives a program a device in user space (docs/soft.md)"
+
+// makeDevice returns how to get a device.
+func (p *patient) makeDevice() string {
+	cards := "network cards need their driver's RDMA module (mlx5_ib, irdma, bnxt_re)"
+	if lacks := p.lacks("rdma_rxe"); lacks != "" {
+		return cards + "; for a software device: " + lacks
+	}
+	return "verbs link add rxe0 rxe eth0 (rdma link add rxe0 type rxe netdev eth0) makes a software device; " + cards + "; without either, " + useSoft
+}
+
+// lacks returns why a module cannot be loaded on this system and what to do instead, or "" if it can be.
+func (p *patient) lacks(module string) string {
+	dir := filepath.Join(p.modules, p.release)
+	if _, err := os.Stat(dir); err != nil {
+		return "there is no " + dir + ": in a container load " + module + " on the host, else install the modules of this kernel; or " + useSoft
+	}
+	for _, name := range []string{"modules.dep", "modules.builtin"} {
+		list, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || bytes.Contains(list, []byte("/"+module+".ko")) {
+			return ""
+		}
+	}
+	return "this kernel was built without " + module + ": start one that has it; or " + useSoft
 }
 
 // kernel checks the kernel's version.
@@ -65,6 +129,7 @@ func (p *patient) kernel() {
 		return
 	}
 	release := unix.ByteSliceToString(u.Release[:])
+	p.release = release
 	var major, minor int
 	if fmt.Sscanf(release, "%d.%d", &major, &minor); major < 6 || major == 6 && minor < 1 {
 		p.find(Note, "kernel", release+" is older than 6.1, with which this program is tested", "")
@@ -75,12 +140,16 @@ func (p *patient) kernel() {
 
 // module checks that a module is loaded, or built in: it then makes a path in sysfs.
 func (p *patient) module(name, path, without string) {
-	if _, err := os.Stat(path); err != nil {
+	_, err := os.Stat(filepath.Join(p.sys, path))
+	switch {
+	case err == nil:
+		p.find(OK, "module "+name, "loaded", "")
+	case os.IsNotExist(err):
 		p.find(Problem, "module "+name, "is not loaded: "+without,
-			"modprobe "+name+"; for the next start add it to /etc/modules-load.d/rdma.conf")
-		return
+			cmp.Or(p.lacks(name), "modprobe "+name+"; for the next start add it to /etc/modules-load.d/rdma.conf"))
+	default:
+		p.find(Note, "module "+name, "not known to be loaded: "+err.Error(), "")
 	}
-	p.find(OK, "module "+name, "loaded", "")
 }
 
 // node checks that a device node can be opened.

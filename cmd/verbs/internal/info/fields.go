@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 )
 
 // field is one line of ibv_devinfo -v, and one member of the JSON object.
@@ -59,23 +61,26 @@ type gid struct {
 	Type  string `json:"type"`
 }
 
-func (f fields) print(w io.Writer, indent string) {
+// print prints the fields in lines of at most width columns, which 0 does not limit.
+func (f fields) print(w io.Writer, width int, indent string) {
 	for _, m := range f {
 		switch v := m.value.(type) {
 		case fields:
 			fmt.Fprintf(w, "%s%s:\n", indent, m.name)
-			v.print(w, indent+"\t")
+			v.print(w, width, indent+"\t")
 		case []fields:
 			for _, section := range v {
 				fmt.Fprintln(w)
-				section.print(w, indent+"\t")
+				section.print(w, width, indent+"\t")
 			}
 		case []gid:
 			for _, g := range v {
-				fmt.Fprintf(w, "%sGID[%3d]:               \t%s, %s\n", indent, g.Index, g.GID, g.Type)
+				head := fmt.Sprintf("%sGID[%3d]:               \t", indent, g.Index)
+				fmt.Fprintln(w, cli.Wrap(head, g.GID+", "+g.Type, width, indent+"\t"))
 			}
 		default:
-			fmt.Fprintf(w, "%s%-24s\t%s\n", indent, m.name+":", m.text)
+			head := fmt.Sprintf("%s%-24s\t", indent, m.name+":")
+			fmt.Fprintln(w, cli.Wrap(head, cli.Printable(m.text), width, indent+"\t"))
 		}
 	}
 }

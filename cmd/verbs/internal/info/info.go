@@ -2,6 +2,7 @@
 package info
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -12,6 +13,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/internal/virtual"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -31,6 +33,9 @@ func (c *Cmd) Help() string {
 
 func (c *Cmd) Run() error {
 	devs, err := devicesAt(c.Device)
+	if c.JSON && c.Device == "" && errors.Is(err, verbs.ErrNoDevice) {
+		err = cmp.Or(cli.WriteJSON(os.Stdout, []fields{}), err)
+	}
 	if err != nil {
 		return err
 	}
@@ -49,8 +54,8 @@ func (c *Cmd) Run() error {
 		return errors.Join(errs...)
 	}
 	for _, f := range all {
-		f[:1].print(os.Stdout, "")
-		f[1:].print(os.Stdout, "\t")
+		f[:1].print(os.Stdout, cli.Width(os.Stdout), "")
+		f[1:].print(os.Stdout, cli.Width(os.Stdout), "\t")
 		fmt.Println()
 	}
 	return errors.Join(errs...)
@@ -69,7 +74,11 @@ func deviceFields(d uverbs.Device) (f fields, err error) {
 		return nil, err
 	}
 	f.add("hca_id", d.Name)
-	f.add("driver", ctx.Driver())
+	driver := ctx.Driver()
+	if virtual.IsNode(d.Node) { // whose queues are those of rxe
+		driver = "soft"
+	}
+	f.add("driver", driver)
 	name, number := transport(d)
 	f.addf("transport", name, "%s (%d)", name, number)
 	if d.Firmware == "" { // software devices report it only here

@@ -44,6 +44,26 @@ func (h *Histogram) Summary() *Summary {
 	}
 }
 
+// Bucket holds how many latencies are at most so many microseconds, and more than those of the bucket
+// before.
+type Bucket struct {
+	AtMost float64 `json:"at_most"`
+	Count  int64   `json:"count"`
+}
+
+// Buckets returns the buckets that are not empty, or nil if h is.
+func (h *Histogram) Buckets() (all []Bucket) {
+	if h == nil {
+		return nil
+	}
+	for _, bar := range h.h.Distribution() {
+		if bar.Count > 0 {
+			all = append(all, Bucket{float64(bar.To) / 1e3, bar.Count})
+		}
+	}
+	return all
+}
+
 func (s *Summary) String() string {
 	return fmt.Sprintf("us: min %.1f, mean %.1f, p50 %.1f, p90 %.1f, p99 %.1f, p99.9 %.1f, max %.1f",
 		s.Min, s.Mean, s.P50, s.P90, s.P99, s.P999, s.Max)

@@ -5,11 +5,14 @@ package shell
 import (
 	_ "embed"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
 
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/rdmadev"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -53,16 +56,21 @@ func (c *Words) Run(k *kong.Context) error {
 		words = words[1:]
 	}
 	for _, word := range candidates(k.Model.Node, words) {
-		fmt.Fprintln(k.Stdout, word)
+		if plain.MatchString(word) {
+			fmt.Fprintln(k.Stdout, word)
+		}
 	}
 	return nil
 }
 
+// plain are words that no shell takes for more than a word: names of devices may have any characters.
+var plain = regexp.MustCompile(`^[0-9A-Za-z._:%@+=,-]+$`)
+
 // candidates returns what the last of words may become: commands, options, or values of the
-// option before it.
+// option or argument.
 func candidates(node *kong.Node, words []string) []string {
 	var option *kong.Flag // which takes the next word
-	last := ""
+	last, args, listens := "", 0, false
 	if n := len(words) - 1; n >= 0 {
 		words, last = words[:n], words[n]
 	}
@@ -72,10 +80,12 @@ func candidates(node *kong.Node, words []string) []string {
 			option = nil
 		case strings.HasPrefix(word, "-"):
 			option = takesValue(node, word)
+			listens = listens || slices.Contains([]string{"-l", "--listen", "-s", "--server"}, word)
 		default:
+			args++
 			for _, child := range node.Children {
 				if child.Name == word {
-					node = child
+					node, args = child, 0
 				}
 			}
 		}
@@ -83,7 +93,7 @@ func candidates(node *kong.Node, words []string) []string {
 	var all []string
 	switch {
 	case option != nil:
-		all = values(option.Value)
+		all = values(option.Value, listens)
 	case strings.HasPrefix(last, "-"):
 		for _, flag := range slices.Concat(node.AllFlags(true)...) {
 			all = append(all, "--"+flag.Name)
@@ -94,8 +104,11 @@ func candidates(node *kong.Node, words []string) []string {
 				all = append(all, child.Name)
 			}
 		}
-		for _, arg := range node.Positional {
-			all = append(all, values(arg)...)
+		if node.DefaultCmd != nil && len(node.Positional) == 0 {
+			node = node.DefaultCmd
+		}
+		if args < len(node.Positional) {
+			all = append(all, values(node.Positional[args], listens)...)
 		}
 	}
 	return slices.DeleteFunc(all, func(s string) bool { return !strings.HasPrefix(s, last) })
@@ -114,21 +127,25 @@ func takesValue(node *kong.Node, word string) *kong.Flag {
 	return nil
 }
 
-// values returns the values that an option or argument may have, if they are known.
-func values(v *kong.Value) []string {
-	switch {
+// values returns the values that an option or argument may have, if they are known: those of devices
+// at this moment. A host is one of this machine only if the command listens there.
+func values(v *kong.Value, listens bool) (all []string) {
+	switch name := v.Tag.PlaceHolder; {
 	case v.Enum != "":
 		return v.EnumSlice()
-	case v.Tag.PlaceHolder != "DEVICE":
-		return nil
+	case name == "DEVICE":
+		devices, _ := rdmadev.Devices()
+		for _, d := range devices {
+			all = append(all, d.Name)
+		}
+	case name == "ADDR" || name == "HOST[:PORT]" && listens:
+		devices, _ := uverbs.Devices()
+		for _, d := range devices {
+			addrs, _ := cm.DeviceAddrs(d)
+			for _, a := range addrs {
+				all = append(all, a.String())
+			}
+		}
 	}
-	devices, err := uverbs.Devices()
-	if err != nil {
-		return nil
-	}
-	var names []string
-	for _, d := range devices {
-		names = append(names, d.Name)
-	}
-	return names
+	return all
 }

@@ -37,9 +37,7 @@ func page(app *kong.Application) string {
 	for _, node := range app.Leaves(true) {
 		line(".SS %s", roff(strings.TrimSuffix(node.Summary(), " [flags]")))
 		line("%s", roff(help(node)))
-		if node.Detail != "" {
-			line(".PP\n.nf\n%s\n.fi", roff(node.Detail))
-		}
+		b.WriteString(prose(node.Detail))
 		for _, arg := range node.Positional {
 			line(".TP\n.I %s\n%s", roff(arg.Summary()), roff(arg.Help))
 		}
@@ -53,8 +51,8 @@ func page(app *kong.Application) string {
 	}
 	line(".SH OPTIONS\nEach command has these, too:")
 	b.WriteString(describe(app.Flags))
-	line(".SH EXIT STATUS")
-	line(".TP\n0\nsuccess\n.TP\n1\nfailure, or a measurement is worse than the limit that an option sets\n.TP\n2\nmistake in the command line")
+	line(".SH OUTPUT AND EXIT STATUS")
+	b.WriteString(prose(app.Detail))
 	line(".SH SEE ALSO\n.BR rping (1),\n.BR ibv_devinfo (1),\n.BR rdma (8)")
 	return b.String()
 }
@@ -82,6 +80,21 @@ func describe(flags []*kong.Flag) string {
 			name += "=" + flag.FormatPlaceHolder()
 		}
 		fmt.Fprintf(&b, ".TP\n.B %s\n%s\n", roff(name), roff(flag.Help))
+	}
+	return b.String()
+}
+
+// prose returns text in paragraphs; only lines that are indented, such as examples, keep their breaks.
+func prose(text string) string {
+	var b strings.Builder
+	for paragraph := range strings.SplitSeq(text, "\n\n") {
+		switch {
+		case paragraph == "":
+		case strings.HasPrefix(paragraph, " "):
+			b.WriteString(".PP\n.nf\n" + roff(paragraph) + "\n.fi\n")
+		default:
+			b.WriteString(".PP\n" + roff(paragraph) + "\n")
+		}
 	}
 	return b.String()
 }

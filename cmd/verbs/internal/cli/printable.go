@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Printable returns s with escapes, as in Go's strings, instead of what is not UTF-8 and of
+// characters that are not printed: those move a terminal's cursor or change its settings. Names of
+// processes, which any user chooses, are printed through it, and so are those of devices and
+// interfaces, and what peers send.
+func Printable(s string) string {
+	var b strings.Builder
+	for len(s) > 0 {
+		r, size := utf8.DecodeRuneInString(s)
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[0])
+		case strconv.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+		s = s[size:]
+	}
+	return b.String()
+}
+
+// Warn prints an error in the form of the command's own, with its lines. They must not be a peer's.
+func Warn(w io.Writer, err error) {
+	lines := strings.Split(err.Error(), "\n")
+	for i := range lines {
+		lines[i] = Printable(lines[i])
+	}
+	fmt.Fprintln(w, "verbs:", strings.Join(lines, "\n"))
+}
+
+// printableJSON escapes the characters of JSON that encoding/json leaves and a terminal obeys, such as
+// U+009B. Only strings have any.
+func printableJSON(b []byte) []byte {
+	var out []byte
+	for len(b) > 0 {
+		r, size := utf8.DecodeRune(b)
+		switch {
+		case r == '\n' || strconv.IsPrint(r):
+			out = append(out, b[:size]...)
+		case r > 0xffff:
+			out = fmt.Appendf(out, `\u%04x\u%04x`, 0xd800+(r-0x10000)>>10, 0xdc00+(r-0x10000)&0x3ff)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+		b = b[size:]
+	}
+	return out
+}

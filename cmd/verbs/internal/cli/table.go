@@ -1,0 +1,189 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+// Width returns how many columns a line on w may have: those of a terminal, which COLUMNS overrides,
+// and 0, which is no limit, elsewhere.
+func Width(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return 0
+	}
+	if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && n > 0 {
+		return n
+	}
+	n, _, err := term.GetSize(int(f.Fd()))
+	if err != nil || n <= 0 { // as of a serial line
+		return 80
+	}
+	return n
+}
+
+// Wrap returns head and text in lines of at most width columns, of which all but the first begin with
+// indent. It breaks text only, at spaces and after commas, and not at all if width is 0.
+func Wrap(head, text string, width int, indent string) string {
+	if width == 0 || columns(head+text) <= width {
+		return head + text
+	}
+	first := fill(text, width-columns(head))[0]
+	if columns(head+first) > width { // which may fit below head
+		head, first = strings.TrimRight(head, " \t"), ""
+	}
+	rest := fill(strings.TrimLeft(text[len(first):], " "), width-columns(indent))
+	return head + strings.Join(append([]string{first}, rest...), "\n"+indent)
+}
+
+// Fits reports whether the lines of text have at most width columns, which 0 does not limit.
+func Fits(text string, width int) bool {
+	for line := range strings.Lines(text) {
+		if width > 0 && columns(strings.TrimSuffix(line, "\n")) > width {
+			return false
+		}
+	}
+	return true
+}
+
+// fill breaks text at spaces and after commas into lines of at most width columns, or of one word.
+func fill(text string, width int) (lines []string) {
+	for _, part := range parts(text) {
+		n := len(lines) - 1
+		if n >= 0 && columns(strings.TrimRight(lines[n]+part, " ")) <= width {
+			lines[n] += part
+		} else {
+			lines = append(lines, part)
+		}
+	}
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return lines
+}
+
+func columns(s string) int { return utf8.RuneCountInString(s) + 7*strings.Count(s, "\t") }
+
+// Table prints rows in columns. If they are wider than the terminal, it breaks fields after commas
+// and at spaces, and if that is not enough it prints each row as a list of its fields.
+type Table struct {
+	w     io.Writer
+	width int
+	rows  [][]string // the first is the header
+}
+
+// NewTable returns a table with the names of its columns.
+func NewTable(w io.Writer, header ...string) *Table {
+	return &Table{w: w, width: Width(w), rows: [][]string{header}}
+}
+
+// Row adds a row. Empty fields are printed as "-".
+func (t *Table) Row(fields ...any) {
+	row := make([]string, len(fields))
+	for i, f := range fields {
+		row[i] = cmp.Or(strings.TrimSpace(Printable(fmt.Sprint(f))), "-")
+	}
+	t.rows = append(t.rows, row)
+}
+
+const gap = 2 // columns between fields
+
+// Flush prints the table.
+func (t *Table) Flush() error {
+	widths := t.fit()
+	var b strings.Builder
+	for i, row := range t.rows {
+		switch {
+		case widths != nil:
+			writeRow(&b, row, widths)
+		case i > 0:
+			t.writeList(&b, row)
+		}
+	}
+	_, err := io.WriteString(t.w, b.String())
+	return err
+}
+
+// fit returns the widths of the columns, or nil if they cannot fit.
+func (t *Table) fit() []int {
+	var widths, least []int
+	total := -gap
+	for _, row := range t.rows {
+		for i, field := range row {
+			if i == len(widths) {
+				widths, least, total = append(widths, 0), append(least, 0), total+gap
+			}
+			total += max(columns(field)-widths[i], 0)
+			widths[i] = max(widths[i], columns(field))
+			for _, part := range parts(field) {
+				least[i] = max(least[i], columns(strings.TrimSpace(part)))
+			}
+		}
+	}
+	for t.width > 0 && total > t.width {
+		widest := -1 // of those that can be less wide
+		for i := range widths {
+			if widths[i] > least[i] && (widest < 0 || widths[i] > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			return nil
+		}
+		widths[widest]--
+		total--
+	}
+	return widths
+}
+
+// parts splits a field where it may be broken.
+func parts(field string) (all []string) {
+	for start, i := 0, 0; i < len(field); i++ {
+		if field[i] == ' ' || field[i] == ',' || i == len(field)-1 {
+			all = append(all, field[start:i+1])
+			start = i + 1
+		}
+	}
+	return all
+}
+
+// writeRow writes a row, whose fields may take several lines.
+func writeRow(b *strings.Builder, row []string, widths []int) {
+	fields := make([][]string, len(row))
+	height := 1
+	for i, field := range row {
+		fields[i] = fill(field, widths[i])
+		height = max(height, len(fields[i]))
+	}
+	for line := range height {
+		text, at := "", 0
+		for i := range row {
+			if line < len(fields[i]) {
+				text += strings.Repeat(" ", at-columns(text)) + fields[i][line]
+			}
+			at += widths[i] + gap
+		}
+		b.WriteString(text + "\n")
+	}
+}
+
+// writeList writes a row as lines of a name and a value, after an empty line.
+func (t *Table) writeList(b *strings.Builder, row []string) {
+	header := t.rows[0]
+	longest := 0
+	for _, name := range header {
+		longest = max(longest, columns(name))
+	}
+	b.WriteByte('\n')
+	for i, field := range row {
+		head := fmt.Sprintf("%-*s", longest+gap, header[i])
+		b.WriteString(Wrap(head, field, t.width, strings.Repeat(" ", len(head))) + "\n")
+	}
+}
