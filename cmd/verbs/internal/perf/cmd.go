@@ -3,11 +3,12 @@ package perf
 import (
 	"context"
 	"encoding/csv"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,28 +20,28 @@ import (
 // Cmd is verbs perf, for kong. Options have perftest's letters.
 type Cmd struct {
 	Server   serverCmd `cmd:"" help:"Serve clients, whatever they test, until interrupted."`
-	Send     messages  `cmd:"" help:"SEND: ib_send_lat and ib_send_bw."`
-	Write    messages  `cmd:"" help:"RDMA WRITE: ib_write_lat and ib_write_bw."`
-	WriteImm messages  `cmd:"" name:"write-imm" help:"RDMA WRITE with immediate, which takes a receive of the peer's."`
-	Read     messages  `cmd:"" help:"RDMA READ: ib_read_lat and ib_read_bw."`
-	FetchAdd atomics   `cmd:"" name:"fetch-add" help:"Atomic fetch and add: ib_atomic_lat and ib_atomic_bw -A FETCH_AND_ADD."`
-	CmpSwap  atomics   `cmd:"" name:"cmp-swap" help:"Atomic compare and swap: ib_atomic_lat and ib_atomic_bw -A CMP_AND_SWAP."`
-	UD       datagrams `cmd:"" name:"ud" help:"SEND of datagrams, which may be lost: ib_send_lat and ib_send_bw -c UD."`
+	Send     messages  `kong:"cmd,set='op=send',set='what=SENDs',help='SEND: ib_send_lat and ib_send_bw.'"`
+	Write    messages  `kong:"cmd,set='op=write',set='what=RDMA WRITEs',help='RDMA WRITE: ib_write_lat and ib_write_bw.'"`
+	WriteImm messages  `kong:"cmd,name='write-imm',set='op=write-imm',set='what=RDMA WRITEs with immediate',help='RDMA WRITE with immediate, which takes a receive of the other side.'"`
+	Read     messages  `kong:"cmd,set='op=read',set='what=RDMA READs',help='RDMA READ: ib_read_lat and ib_read_bw.'"`
+	FetchAdd atomics   `kong:"cmd,name='fetch-add',set='op=fetch-add',set='what=atomic fetch and add',help='Atomic fetch and add: ib_atomic_lat and ib_atomic_bw -A FETCH_AND_ADD.'"`
+	CmpSwap  atomics   `kong:"cmd,name='cmp-swap',set='op=cmp-swap',set='what=atomic compare and swap',help='Atomic compare and swap: ib_atomic_lat and ib_atomic_bw -A CMP_AND_SWAP.'"`
+	UD       datagrams `kong:"cmd,name='ud',set='op=ud',set='what=datagrams',help='SEND of datagrams, which may be lost: ib_send_lat and ib_send_bw -c UD.'"`
 }
 
 type messages struct {
-	Lat sizedLat `kong:"cmd,set='iters=1000',set='size=2',help='Latency.'"`
-	BW  sizedBW  `kong:"cmd,name='bw',set='iters=5000',set='size=65536',help='Bandwidth.'"`
+	Lat sizedLat `kong:"cmd,set='iters=1000',set='size=2',help='Latency of ${what}.'"`
+	BW  sizedBW  `kong:"cmd,name='bw',set='iters=5000',set='size=65536',help='Bandwidth of ${what}.'"`
 }
 
 type datagrams struct {
-	Lat sizedLat `kong:"cmd,set='iters=1000',set='size=2',help='Latency.'"`
-	BW  sizedBW  `kong:"cmd,name='bw',set='iters=5000',set='size=1024',help='Bandwidth.'"`
+	Lat sizedLat `kong:"cmd,set='iters=1000',set='size=2',help='Latency of ${what}.'"`
+	BW  sizedBW  `kong:"cmd,name='bw',set='iters=5000',set='size=1024',help='Bandwidth of ${what}.'"`
 }
 
 type atomics struct {
-	Lat latCmd `cmd:"" set:"iters=1000" help:"Latency."`
-	BW  bwCmd  `cmd:"" name:"bw" set:"iters=5000" help:"Bandwidth."`
+	Lat latCmd `cmd:"" set:"iters=1000" help:"Latency of ${what}."`
+	BW  bwCmd  `cmd:"" name:"bw" set:"iters=5000" help:"Bandwidth of ${what}."`
 }
 
 type commonFlags struct {
@@ -48,6 +49,7 @@ type commonFlags struct {
 	Device  string `short:"d" name:"ib-dev" placeholder:"DEVICE" help:"Device, by name, GUID, interface or address (default: routing's choice; a server's: all)."`
 	JSON    bool   `xor:"format" help:"Print results as JSON."`
 	Verbose bool   `short:"v" help:"Print when a run begins, on standard error."`
+	Once    bool   `help:"As a server, serve one client and end."`
 }
 
 type flags struct {
@@ -60,6 +62,7 @@ type flags struct {
 	Inline   int           `short:"I" type:"size" default:"0" placeholder:"BYTES" help:"Copy messages of at most this many bytes into the request."`
 	TClass   uint8         `name:"tclass" default:"0" help:"Traffic class of the packets."`
 	Timeout  time.Duration `default:"30s" help:"Give up when nothing moves for this long."`
+	Interval seconds       `placeholder:"SECONDS" help:"Report each time that so much of the run has passed what this side has sent."`
 }
 
 type sizeFlags struct {
@@ -110,15 +113,29 @@ type sizedBW struct {
 	leastBW
 }
 
-// Help returns the examples of all tests.
-func (c *flags) Help() string {
-	return `Examples:
+// The examples of tests; ${op} is the operation.
+const (
+	latExamples = `Examples:
 
-  verbs perf server                            serve clients, on all devices
-  verbs perf send lat 10.9.0.1                 latency of SENDs of 2 bytes
-  verbs perf write bw 10.9.0.1 -s 1M -q 4      bandwidth of RDMA WRITEs, on 4 QPs
-  verbs perf read bw 10.9.0.1 -a --csv         all sizes, for a spreadsheet
-  verbs perf send lat 10.9.0.1 --max-p99 50us || echo slow`
+  verbs perf ${op} lat 10.9.0.1
+  verbs perf ${op} lat 10.9.0.1 -D 60 --interval 1
+  verbs perf ${op} lat 10.9.0.1 --max-p99 50us || echo slow`
+	bwExamples = `Examples:
+
+  verbs perf ${op} bw 10.9.0.1 -q 4
+  verbs perf ${op} bw 10.9.0.1 -D 60 --interval 1 --json >result.json
+  verbs perf ${op} bw 10.9.0.1 --min-bw 10 || echo slow`
+	sizedExample = `
+  verbs perf ${op} ${mode} 10.9.0.1 -a --csv >sizes.csv`
+)
+
+func (c *latCmd) Help() string { return latExamples }
+func (c *sizedLat) Help() string {
+	return latExamples + strings.Replace(sizedExample, "${mode}", modeLat, 1)
+}
+func (c *bwCmd) Help() string { return bwExamples }
+func (c *sizedBW) Help() string {
+	return bwExamples + strings.Replace(sizedExample, "${mode}", modeBW, 1)
 }
 
 func (c *Cmd) Help() string {
@@ -127,7 +144,18 @@ perftest's, with the letters of its options, but the peer must be verbs perf.
 
 lat measures one message at a time. For send, write, write-imm and ud a latency is half
 of the time there and back; for read and atomics it is that of the operation.
-bw sends as many messages as the queues hold.`
+bw sends as many messages as the queues hold.
+
+--json prints one object: version, kernel, start, arguments, parameters, limits,
+results with histograms and intervals, and in failed which limits they exceed. A
+server prints an object a line, for each run.
+
+Examples:
+
+  verbs perf server                          serve clients, on all devices
+  verbs perf server --once                   serve one, and end
+  verbs perf send lat 10.9.0.1               latency of SENDs of 2 bytes
+  verbs perf write bw 10.9.0.1 -s 1M -q 4    bandwidth of WRITEs, on 4 QPs`
 }
 
 // check returns an error if the result is worse than a limit.
@@ -138,7 +166,7 @@ func (l *limits) check(r *result) error {
 		us   float64
 	}{{"median latency", l.MaxLat, r.Latency.P50}, {"99th percentile of the latency", l.MaxP99, r.Latency.P99}} {
 		if limit.most > 0 && limit.us > float64(limit.most)/1e3 {
-			return fmt.Errorf("%s: %.2f us is above the limit, %v", limit.name, limit.us, limit.most)
+			return fmt.Errorf("%s: %.2f us is above the limit, %g us", limit.name, limit.us, float64(limit.most)/1e3)
 		}
 	}
 	return nil
@@ -146,9 +174,29 @@ func (l *limits) check(r *result) error {
 
 func (l *leastBW) check(r *result) error {
 	if r.Bandwidth.Gbit < l.MinBW {
-		return fmt.Errorf("bandwidth: %.3f Gbit/s is below the limit, %v", r.Bandwidth.Gbit, l.MinBW)
+		return fmt.Errorf("bandwidth: %.3f Gbit/s is below the limit, %g Gbit/s", r.Bandwidth.Gbit, l.MinBW)
 	}
 	return nil
+}
+
+// values returns the limits that are set, by their names in JSON.
+func (l *limits) values() map[string]float64 {
+	return set(map[string]float64{"max_lat_us": float64(l.MaxLat) / 1e3, "max_p99_us": float64(l.MaxP99) / 1e3})
+}
+
+func (l *leastBW) values() map[string]float64 {
+	return set(map[string]float64{"min_bw_gbit_per_second": l.MinBW})
+}
+
+func set(limits map[string]float64) map[string]float64 {
+	maps.DeleteFunc(limits, func(_ string, v float64) bool { return v == 0 })
+	return limits
+}
+
+// limit is what results must keep.
+type limit interface {
+	check(*result) error
+	values() map[string]float64
 }
 
 // cqMod returns how many messages share a completion: by default as many as in perftest, and
@@ -170,24 +218,24 @@ var latDepths = depthFlags{QPs: 1, TxDepth: 128, RxDepth: 16, List: 1}
 const atomicSize = 8
 
 func (c *latCmd) Run(ctx context.Context, k *kong.Context) error {
-	return c.run(ctx, k, sizeFlags{Size: atomicSize}, latDepths, c.limits.check)
+	return c.run(ctx, k, sizeFlags{Size: atomicSize}, latDepths, &c.limits)
 }
 
 func (c *sizedLat) Run(ctx context.Context, k *kong.Context) error {
-	return c.run(ctx, k, c.sizeFlags, latDepths, c.limits.check)
+	return c.run(ctx, k, c.sizeFlags, latDepths, &c.limits)
 }
 
 func (c *bwCmd) Run(ctx context.Context, k *kong.Context) error {
-	return c.run(ctx, k, sizeFlags{Size: atomicSize}, c.depthFlags, c.leastBW.check)
+	return c.run(ctx, k, sizeFlags{Size: atomicSize}, c.depthFlags, &c.leastBW)
 }
 
 func (c *sizedBW) Run(ctx context.Context, k *kong.Context) error {
-	return c.run(ctx, k, c.sizeFlags, c.depthFlags, c.leastBW.check)
+	return c.run(ctx, k, c.sizeFlags, c.depthFlags, &c.leastBW)
 }
 
 // run makes the runs of any test, which the names of the command identify, and checks the
 // results.
-func (c *flags) run(ctx context.Context, k *kong.Context, size sizeFlags, depth depthFlags, check func(*result) error) error {
+func (c *flags) run(ctx context.Context, k *kong.Context, size sizeFlags, depth depthFlags, limit limit) error {
 	if c.Host == "" {
 		return c.serve(ctx, k)
 	}
@@ -204,6 +252,14 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size sizeFlags, depth 
 	if err := w.validate(); err != nil {
 		return cli.Usage(err)
 	}
+	switch {
+	case c.Once:
+		return cli.Usage(errors.New("once: only a server serves a client"))
+	case c.Interval < 0:
+		return cli.Usage(fmt.Errorf("interval: %v is below 0", time.Duration(c.Interval)))
+	}
+	period := time.Duration(c.Interval)
+	doc := newDocument(k.Args, w, size.All, period, limit.values())
 	ctl, err := connect(ctx, c.Device, cli.JoinPort(c.Host, c.Port))
 	if err != nil {
 		return err
@@ -215,32 +271,53 @@ func (c *flags) run(ctx context.Context, k *kong.Context, size sizeFlags, depth 
 	case c.CSV:
 		table.Write(columns)
 	case !c.JSON:
-		fmt.Fprintf(k.Stdout, "%s %s\n%s\n", w.Op, w.Mode, heading(w.Mode))
+		fmt.Fprintln(k.Stdout, heading(w.Op, w.Mode))
 	}
-	var limitErr error
+	var intervals []interval
 	onStart := func(s *side) (onEnd func()) {
 		c.logStart(k, s)
-		return s.showProgress(os.Stderr)
+		if period == 0 {
+			return s.showProgress(os.Stderr)
+		}
+		intervals = nil
+		return s.reportIntervals(period, func(i interval) {
+			intervals = append(intervals, i)
+			switch {
+			case c.CSV:
+				table.Write(i.result(s).record())
+				table.Flush()
+			case !c.JSON:
+				fmt.Fprintln(k.Stdout, i)
+			}
+		})
 	}
-	results, err := runAll(ctx, ctl, w, size.All, onStart, func(r *result) {
-		limitErr = errors.Join(limitErr, check(r))
+	var limitErrs []error
+	doc.Results, err = runAll(ctx, ctl, w, size.All, onStart, func(r *result) {
+		r.Intervals = intervals
+		if err := limit.check(r); err != nil {
+			limitErrs = append(limitErrs, err)
+			doc.Failed = append(doc.Failed, err.Error())
+		}
 		switch {
 		case c.CSV:
 			table.Write(r.record())
 			table.Flush()
 		case !c.JSON:
-			fmt.Fprintln(k.Stdout, r.line())
+			fmt.Fprintln(k.Stdout, r.line(cli.Width(k.Stdout)))
 		}
 	})
-	if c.JSON && len(results) > 0 {
-		err = errors.Join(err, cli.WriteJSON(k.Stdout, map[string][]*result{"results": results}))
+	if c.JSON && len(doc.Results) > 0 {
+		if err != nil {
+			doc.Failed = append(doc.Failed, err.Error())
+		}
+		err = errors.Join(err, cli.WriteJSON(k.Stdout, doc))
 	}
-	return errors.Join(err, table.Error(), limitErr)
+	return errors.Join(err, table.Error(), errors.Join(limitErrs...))
 }
 
 func (c *commonFlags) logStart(k *kong.Context, s *side) {
 	if c.Verbose {
-		fmt.Fprintf(k.Stderr, "%v with %v on %s begins\n", &s.work, s.ctl.conn.RemoteAddr(), s.path.Device.Name)
+		fmt.Fprintf(k.Stderr, "%v with %v on %s begins\n", &s.work, s.ctl.conn.RemoteAddr(), cli.Printable(s.path.Device.Name))
 	}
 }
 
@@ -249,7 +326,8 @@ type serverCmd struct{ commonFlags }
 func (c *serverCmd) Help() string {
 	return `Examples:
 
-  verbs perf server                      on all devices
+  verbs perf server                      on all devices, IPv4 and IPv6
+  verbs perf server --once --json        for one client, which a script starts
   verbs perf server -d rxe0 -p 18516     on one, at another port`
 }
 
@@ -267,16 +345,16 @@ func (c *commonFlags) serve(ctx context.Context, k *kong.Context) error {
 	var mu sync.Mutex
 	v := server{
 		onStart: func(s *side) (onEnd func()) { c.logStart(k, s); return func() {} },
-		log:     func(format string, args ...any) { fmt.Fprintf(k.Stderr, format+"\n", args...) },
+		log:     func(format string, args ...any) { fmt.Fprintln(k.Stderr, cli.Printable(fmt.Sprintf(format, args...))) },
 		report: func(r *result) {
 			mu.Lock()
 			defer mu.Unlock()
 			if c.JSON {
-				json.NewEncoder(k.Stdout).Encode(r) // one a line
+				cli.WriteJSONLine(k.Stdout, r)
 			} else {
-				fmt.Fprintln(k.Stdout, r.served())
+				fmt.Fprintln(k.Stdout, cli.Printable(r.served()))
 			}
 		},
 	}
-	return v.serve(ctx, addr)
+	return v.serve(ctx, addr, c.Once)
 }

@@ -150,6 +150,9 @@ func (s *side) exchangeStart() error {
 	if len(s.peer.QPs) != len(s.lanes) {
 		return fmt.Errorf("peer has QPs %v: %w", s.peer.QPs, errProtocol)
 	}
+	if err := s.checkPeer(s.peer.QPs[0].GID); err != nil {
+		return err
+	}
 	path := s.peer.QPs[0].PathFrom(s.local[0])
 	path.TrafficClass = s.TClass
 	ah, err := s.pd.CreateAH(path)
@@ -158,6 +161,19 @@ func (s *side) exchangeStart() error {
 	}
 	s.objects = slices.Insert(s.objects, len(s.objects)-len(s.lanes), io.Closer(ah)) // closed after the QPs, which use it
 	return s.build(ah)
+}
+
+// checkPeer refuses to send datagrams to another host than the peer of the control connection, to which a
+// peer could direct them. On Ethernet, a GID is an address.
+func (s *side) checkPeer(gid verbs.GID) error {
+	port, err := s.dev.QueryPort(s.path.Port)
+	if err != nil {
+		return err
+	}
+	if to, peer := gid.Addr(), s.ctl.remote().Unmap().WithZone(""); port.LinkLayer == verbs.LinkEthernet && to != peer {
+		return fmt.Errorf("peer asks for datagrams to %v, but it is %v: %w", to, peer, errProtocol)
+	}
+	return nil
 }
 
 // build prepares the requests of each lane; a run changes little in them.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/rsock"
 )
 
@@ -120,6 +121,7 @@ func (c *control) receive(ctx context.Context) (m message, err error) {
 		return m, fmt.Errorf("%w: %w", errProtocol, err)
 	}
 	if m.Fault != nil {
+		m.Fault.Text = cli.Printable(m.Fault.Text)
 		return m, fmt.Errorf("peer: %w", m.Fault)
 	}
 	return m, nil

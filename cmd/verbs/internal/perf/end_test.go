@@ -10,7 +10,6 @@ import (
 	"math"
 	"net"
 	"net/netip"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -64,13 +63,13 @@ func TestInterrupted(t *testing.T) {
 		for _, test := range long[:2] {
 			server, port := serve(t, device)
 			c := begin(t, device, port, test)
-			c.cmd.Process.Signal(os.Interrupt)
+			c.interrupt()
 			if code := c.wait(); code != 1 || !strings.Contains(c.output(), "interrupt") {
 				t.Errorf("%s: the interrupted client ended with %d: %q", test, code, c.output())
 			}
 			server.waitFor("peer: ")
 			c = begin(t, device, port, test)
-			server.cmd.Process.Signal(os.Interrupt)
+			server.interrupt()
 			if code := server.wait(); code != 0 {
 				t.Errorf("%s: the interrupted server ended with %d: %q", test, code, server.output())
 			}
@@ -159,7 +158,8 @@ func TestBadClient(t *testing.T) {
 	for next, want := range map[string]string{
 		"":                    "peer left",
 		`{"start":{"len":1}}`: "peer has 1 bytes",
-		`{"offer":{}}`:        "protocol",
+		`{"start":{"len":1000000,"qps":["0000:000011:636ab2:00000000000000000000ffff0a090063"]}}`: "datagrams to 10.9.0.99, but it is 10.9.0.1",
+		`{"offer":{}}`: "protocol",
 		`{"start":{}}` + "\n" + `{"start":{}}` + "\n" + `{"start":{}}`: "protocol",
 	} {
 		conn := dial()

@@ -71,12 +71,8 @@ func (t *lat) runClient() (took time.Duration, err error) {
 
 // record counts the latencies of messages: half of the time until the answer.
 func (t *lat) record(times []time.Duration) {
-	ways := time.Duration(1)
-	if t.answered() {
-		ways = 2
-	}
 	for _, d := range times {
-		t.hist.Record(d / ways)
+		t.hist.Record(d / t.ways())
 	}
 }
 

@@ -53,10 +53,13 @@ func command(ctx context.Context, stdout, stderr io.Writer, args ...string) erro
 	return k.Run()
 }
 
-// program is a process that runs verbs perf.
+// program is a process that runs verbs perf, or a goroutine that does so.
 type program struct {
 	t       *testing.T
-	cmd     *exec.Cmd
+	cmd     *exec.Cmd          // nil for a goroutine
+	stop    context.CancelFunc // of a goroutine
+	args    []string
+	code    int         // how it ended
 	lines   chan string // of its standard output
 	mu      sync.Mutex
 	stderr  bytes.Buffer
@@ -64,25 +67,65 @@ type program struct {
 	ended   chan struct{}
 }
 
+func newProgram(t *testing.T, args []string) *program {
+	return &program{t: t, args: args, lines: make(chan string, 1000), changed: make(chan struct{}, 1), ended: make(chan struct{})}
+}
+
+// read reads what the program prints, and then waits for its end.
+func (p *program) read(out io.Reader, wait func() (code int)) {
+	for s := bufio.NewScanner(out); s.Scan(); {
+		p.lines <- s.Text()
+	}
+	close(p.lines)
+	p.code = wait()
+	close(p.ended)
+}
+
 func startProgram(t *testing.T, args ...string) *program {
 	t.Helper()
-	p := &program{t: t, cmd: exec.Command(os.Args[0], args...), lines: make(chan string, 1000), changed: make(chan struct{}, 1), ended: make(chan struct{})}
+	p := newProgram(t, args)
+	p.cmd = exec.Command(os.Args[0], args...)
 	p.cmd.Env = append(os.Environ(), asProgram+"=1")
 	p.cmd.Stderr = p
 	out := labtest.Must(p.cmd.StdoutPipe())(t)
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		for s := bufio.NewScanner(out); s.Scan(); {
-			p.lines <- s.Text()
-		}
-		close(p.lines)
-		p.cmd.Wait()
-		close(p.ended)
-	}()
+	go p.read(out, func() int { p.cmd.Wait(); return p.cmd.ProcessState.ExitCode() })
 	t.Cleanup(func() { p.cmd.Process.Kill(); <-p.ended })
 	return p
+}
+
+// startHere is startProgram in this process, which alone has the device in user space.
+func startHere(t *testing.T, args ...string) *program {
+	t.Helper()
+	p := newProgram(t, args)
+	ctx, stop := context.WithCancel(context.Background())
+	p.stop = stop
+	out, stdout := io.Pipe()
+	failed := make(chan int, 1)
+	go func() {
+		code := 0
+		if err := command(ctx, stdout, p, args...); err != nil {
+			fmt.Fprintln(p, "verbs:", err)
+			code = 1
+		}
+		stdout.Close()
+		failed <- code
+	}()
+	go p.read(out, func() int { return <-failed })
+	t.Cleanup(func() { stop(); <-p.ended })
+	return p
+}
+
+// interrupt ends the program as Ctrl-C does.
+func (p *program) interrupt() {
+	p.t.Helper()
+	if p.cmd == nil {
+		p.stop()
+		return
+	}
+	labtest.Check(p.t, p.cmd.Process.Signal(os.Interrupt))
 }
 
 func (p *program) Write(b []byte) (int, error) {
@@ -110,7 +153,7 @@ func (p *program) waitFor(what string) {
 		select {
 		case <-p.changed:
 		case <-limit:
-			p.t.Fatalf("%v does not say %q but\n%s", p.cmd.Args[1:], what, p.output())
+			p.t.Fatalf("%v does not say %q but\n%s", p.args, what, p.output())
 		}
 	}
 }
@@ -121,9 +164,9 @@ func (p *program) wait() int {
 	select {
 	case <-p.ended:
 	case <-time.After(testTimeout):
-		p.t.Fatalf("%v does not end; it said\n%s", p.cmd.Args[1:], p.output())
+		p.t.Fatalf("%v does not end; it said\n%s", p.args, p.output())
 	}
-	return p.cmd.ProcessState.ExitCode()
+	return p.code
 }
 
 func (p *program) line() string {
@@ -135,7 +178,7 @@ func (p *program) line() string {
 		}
 	case <-time.After(testTimeout):
 	}
-	p.t.Fatalf("%v prints nothing; it said\n%s", p.cmd.Args[1:], p.output())
+	p.t.Fatalf("%v prints nothing; it said\n%s", p.args, p.output())
 	return ""
 }
 
@@ -146,7 +189,11 @@ func serve(t *testing.T, device string) (server *program, port string) {
 	t.Helper()
 	ports++
 	port = strconv.Itoa(ports)
-	server = startProgram(t, "server", "-p", port, "-d", device, "--json")
+	start := startProgram
+	if labtest.Soft {
+		start = startHere
+	}
+	server = start(t, "server", "-p", port, "-d", device, "--json")
 	server.waitFor("listening")
 	return server, port
 }
@@ -161,7 +208,7 @@ func measure(t *testing.T, device, port string, args ...string) (*result, error)
 	if err := command(ctx, &out, os.Stderr, args...); err != nil {
 		return nil, err
 	}
-	var got struct{ Results []*result }
+	var got document
 	d := json.NewDecoder(&out)
 	d.DisallowUnknownFields()
 	if err := d.Decode(&got); err != nil || len(got.Results) != 1 {
@@ -194,7 +241,7 @@ func TestOps(t *testing.T) {
 				})
 			}
 		}
-		server.cmd.Process.Signal(os.Interrupt)
+		server.interrupt()
 		if code := server.wait(); code != 0 {
 			t.Errorf("server ended with %d: %s", code, server.output())
 		}

@@ -35,9 +35,13 @@ func (s *side) showProgress(out *os.File) (stop func()) {
 
 func (s *side) progress(elapsed time.Duration) string {
 	n := s.count.Load()
+	rate := fmt.Sprintf("%.3f Gbit/s", float64(n)*float64(s.Size)*8/1e9/elapsed.Seconds())
+	if s.Mode == modeLat {
+		rate = fmt.Sprintf("%.0f messages/s", float64(n)/elapsed.Seconds())
+	}
 	if s.Duration > 0 {
-		return fmt.Sprintf("%d messages, %d of %d s", n, elapsed/time.Second, s.Duration/time.Second)
+		return fmt.Sprintf("%d messages, %d of %d s, %s", n, elapsed/time.Second, s.Duration/time.Second, rate)
 	}
 	all := uint64(s.Iters) * uint64(s.QPs)
-	return fmt.Sprintf("%d of %d messages, %d%%", n, all, 100*n/all)
+	return fmt.Sprintf("%d of %d messages, %d%%, %s", n, all, 100*n/all, rate)
 }

@@ -3,6 +3,7 @@ package perf
 import (
 	"fmt"
 
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/cmd/verbs/internal/latency"
 )
 
@@ -27,7 +28,11 @@ type result struct {
 	Seconds      float64 `json:"seconds"`
 
 	Latency   *latency.Summary `json:"latency_us,omitempty"`
+	Histogram []latency.Bucket `json:"histogram_us,omitempty"`
 	Bandwidth *bandwidth       `json:"bandwidth,omitempty"`
+	Intervals []interval       `json:"intervals,omitempty"`
+
+	part *interval // that the record is of; nil is the run
 }
 
 // bandwidth is the sum of both directions.
@@ -38,18 +43,24 @@ type bandwidth struct {
 	Messages float64 `json:"messages_per_second"`
 }
 
-func newResult(s *side, o outcome) *result {
+// describe returns a result without what was measured.
+func (s *side) describe() *result {
 	r := &result{
 		Op: s.Op, Mode: s.Mode, Role: "server", Device: s.path.Device.Name,
 		Local: s.ctl.local().String(), Remote: s.ctl.remote().String(),
 		Size: s.Size, QPs: s.QPs, Both: s.Both, Events: s.Events,
-		Sent: o.own.Sent, Received: o.own.Received, PeerSent: o.peer.Sent, PeerReceived: o.peer.Received,
-		Seconds: max(o.own.Seconds, o.peer.Seconds),
-		Latency: o.hist.Summary(),
 	}
 	if s.client {
 		r.Role = "client"
 	}
+	return r
+}
+
+func newResult(s *side, o outcome) *result {
+	r := s.describe()
+	r.Sent, r.Received, r.PeerSent, r.PeerReceived = o.own.Sent, o.own.Received, o.peer.Sent, o.peer.Received
+	r.Seconds = max(o.own.Seconds, o.peer.Seconds)
+	r.Latency, r.Histogram = o.hist.Summary(), o.hist.Buckets()
 	if s.op.datagram {
 		r.Lost = r.Sent - min(r.PeerReceived, r.Sent) + r.PeerSent - min(r.Received, r.PeerSent)
 	}
@@ -78,18 +89,29 @@ func (b *bandwidth) add(messages uint64, size int, seconds float64) {
 	b.Gbit = b.Bytes * 8 / 1e9
 }
 
+// tableWidth is the number of columns of the wider table, of latencies.
+const tableWidth = 79
+
 // heading and line print the columns of perftest; times are in microseconds.
-func heading(mode string) string {
+func heading(op, mode string) string {
 	if mode == modeLat {
-		return fmt.Sprintf("%9s %11s %9s %9s %9s %9s %9s %9s %9s   [us]", "bytes", "iterations", "min", "mean", "p50", "p90", "p99", "p99.9", "max")
+		return fmt.Sprintf("%s %s [us]\n%7s %8s", op, mode, "bytes", "count") +
+			fmt.Sprintf(" %8s %8s %8s %8s %8s %8s %8s", "min", "mean", "p50", "p90", "p99", "p99.9", "max")
 	}
-	return fmt.Sprintf("%9s %11s %12s %12s %12s", "bytes", "iterations", "MiB/s", "Gbit/s", "Mmsg/s")
+	return fmt.Sprintf("%s %s\n%9s %11s %12s %12s %12s", op, mode, "bytes", "iterations", "MiB/s", "Gbit/s", "Mmsg/s")
 }
 
-func (r *result) line() string {
+// line returns the result for a terminal of width columns, which 0 does not limit.
+func (r *result) line(width int) string {
 	s := fmt.Sprintf("%9d %11d ", r.Size, r.Sent)
-	if l := r.Latency; l != nil {
-		s += fmt.Sprintf("%9.2f %9.2f %9.2f %9.2f %9.2f %9.2f %9.2f", l.Min, l.Mean, l.P50, l.P90, l.P99, l.P999, l.Max)
+	switch l := r.Latency; {
+	case l != nil && width > 0 && width < tableWidth:
+		s = cli.Wrap("", fmt.Sprintf("%d bytes, %d times, %v", r.Size, r.Sent, l), width, "  ")
+	case l != nil:
+		s = fmt.Sprintf("%7d %8d", r.Size, r.Sent)
+		for _, us := range []float64{l.Min, l.Mean, l.P50, l.P90, l.P99, l.P999, l.Max} {
+			s += fmt.Sprintf(" %8.2f", us)
+		}
 	}
 	if b := r.Bandwidth; b != nil {
 		s += fmt.Sprintf("%12.2f %12.3f %12.6f", b.Mebi, b.Gbit, b.Messages/1e6)
@@ -105,7 +127,7 @@ var columns = []string{
 	"op", "mode", "device", "local", "remote", "size", "qps", "bidirectional", "events",
 	"sent", "received", "lost", "seconds",
 	"min_us", "mean_us", "p50_us", "p90_us", "p99_us", "p99.9_us", "max_us",
-	"mib_per_second", "gbit_per_second", "messages_per_second",
+	"mib_per_second", "gbit_per_second", "messages_per_second", "interval",
 }
 
 // record returns the result as a record of CSV. What the test did not measure is empty.
@@ -124,14 +146,19 @@ func (r *result) record() []string {
 	} else {
 		values = append(values, "", "", "")
 	}
+	if r.part != nil {
+		values = append(values, fmt.Sprintf("%.2f-%.2f", r.part.From, r.part.To))
+	} else {
+		values = append(values, "")
+	}
 	texts := make([]string, len(values))
 	for i, v := range values {
-		texts[i] = fmt.Sprint(v)
+		texts[i] = cli.Printable(fmt.Sprint(v))
 	}
 	return texts
 }
 
-// served returns the line that a server prints.
+// served returns the line that a server prints. What a client writes or reads is in its count only.
 func (r *result) served() string {
-	return fmt.Sprintf("%s %s of %d bytes for %s on %s: sent %d, received %d", r.Op, r.Mode, r.Size, r.Remote, r.Device, r.Sent, r.Received)
+	return fmt.Sprintf("%s %s of %d bytes for %s on %s: %d from the client, %d to it", r.Op, r.Mode, r.Size, r.Remote, r.Device, r.PeerSent, r.Sent)
 }

@@ -19,13 +19,14 @@ type outcome struct {
 
 // run makes a run with the peer: both sides get ready, run the test and compare. A client requests
 // the run, a server has received the request. onStart is called when both are ready, and the
-// function that it returns at the end.
+// function that it returns when this side's part has ended.
 func run(ctx context.Context, w work, ctl *control, client bool, onStart func(*side) (onEnd func())) (r *result, err error) {
 	s, err := newSide(ctx, w, ctl, client)
 	defer func() { err = s.close(err) }()
 	switch {
 	case err != nil:
 	case client:
+		s.requested = true
 		err = s.requestRun()
 	default:
 		err = s.offer()
@@ -36,8 +37,7 @@ func run(ctx context.Context, w work, ctl *control, client bool, onStart func(*s
 	if err != nil {
 		return nil, s.cause(err)
 	}
-	defer onStart(s)()
-	o, err := s.runTest()
+	o, err := s.runTest(onStart(s))
 	if err != nil {
 		return nil, err
 	}
@@ -45,8 +45,9 @@ func run(ctx context.Context, w work, ctl *control, client bool, onStart func(*s
 }
 
 // runTest runs the test when both sides are ready, and exchanges reports.
-func (s *side) runTest() (o outcome, err error) {
+func (s *side) runTest(onEnd func()) (o outcome, err error) {
 	took, err := s.drive(&o)
+	onEnd()
 	if err != nil {
 		return o, err
 	}
@@ -109,10 +110,10 @@ func (s *side) settle() (damage string) {
 	}
 }
 
-// close ends a run: it sends err, if any, to the peer, stops reading from the control
+// close ends a run: it sends err, if any, to the peer if that knows of the run, stops reading from the control
 // connection and closes the objects.
 func (s *side) close(err error) error {
-	if err != nil {
+	if err != nil && s.requested {
 		s.ctl.sendError(err)
 	}
 	s.cancel(nil)

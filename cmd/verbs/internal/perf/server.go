@@ -3,6 +3,7 @@ package perf
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -20,13 +21,33 @@ type server struct {
 	report  func(*result)
 }
 
-func (v *server) serve(ctx context.Context, addr string) error {
-	l, err := (&rsock.ListenConfig{Options: controlOptions, Logger: slog.New(clientErrorLog(v.log))}).Listen(ctx, "rdma", addr)
+func (v *server) serve(ctx context.Context, addr string, once bool) error {
+	l, err := cli.Listen(ctx, &rsock.ListenConfig{Options: controlOptions, Logger: slog.New(clientErrorLog(v.log))}, addr)
 	if err != nil {
 		return err
 	}
-	v.log("listening on %v", l.Addr())
-	return cli.Serve(ctx, l, v.client)
+	v.log("listening on %v", l)
+	if once {
+		return v.serveOne(ctx, l)
+	}
+	return cli.Serve(ctx, l, func(ctx context.Context, conn net.Conn) {
+		if err := v.client(ctx, conn); err != nil && ctx.Err() == nil {
+			v.log("%v", err)
+		}
+	})
+}
+
+// serveOne serves the first client, whose failure is its own.
+func (v *server) serveOne(ctx context.Context, l net.Listener) error {
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	conn, err := l.Accept()
+	stop()
+	l.Close()
+	if err != nil {
+		return cli.Cause(ctx, err)
+	}
+	defer conn.Close()
+	return cli.Cause(ctx, v.client(ctx, conn))
 }
 
 // clientErrorLog is the handler of a listener's log that reports clients that do not speak its
@@ -59,12 +80,12 @@ func (s clientErrorLog) WithAttrs([]slog.Attr) slog.Handler { return s }
 func (s clientErrorLog) WithGroup(string) slog.Handler { return s }
 
 // client serves one client, run after run. Its failure does not affect the others.
-func (v *server) client(ctx context.Context, conn net.Conn) {
+func (v *server) client(ctx context.Context, conn net.Conn) error {
 	ctl := newControl(conn)
 	for {
 		m, err := ctl.receive(ctx)
 		if errors.Is(err, io.EOF) || ctx.Err() != nil {
-			return
+			return nil
 		}
 		if err == nil && m.Work == nil {
 			err = errProtocol
@@ -78,10 +99,7 @@ func (v *server) client(ctx context.Context, conn net.Conn) {
 			err = v.run(ctx, ctl, *m.Work)
 		}
 		if err != nil {
-			if ctx.Err() == nil {
-				v.log("client %v: %v", conn.RemoteAddr(), err)
-			}
-			return
+			return fmt.Errorf("client %v: %w", conn.RemoteAddr(), err)
 		}
 	}
 }

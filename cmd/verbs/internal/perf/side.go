@@ -26,6 +26,8 @@ type side struct {
 	client bool
 	ctl    *control
 
+	requested bool // the server knows of the run
+
 	path    cm.Path
 	dev     *uverbs.Context
 	pd      *uverbs.PD
@@ -81,7 +83,7 @@ var errMTU = errors.New("a datagram is one packet")
 // newSide creates all objects except the QPs. The caller must call close, also after an error.
 func newSide(ctx context.Context, w work, ctl *control, client bool) (*side, error) {
 	s := &side{
-		work: w, op: w.operation(), layout: w.layout(), client: client, ctl: ctl,
+		work: w, op: w.operation(), layout: w.layout(), client: client, ctl: ctl, requested: !client,
 		started: make(chan start, 1), done: make(chan struct{}), reports: make(chan report, 1),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)

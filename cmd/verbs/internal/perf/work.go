@@ -72,6 +72,15 @@ func (w *work) operation() operation { return operations[w.Op] }
 // answered reports whether the peer's program answers each message.
 func (w *work) answered() bool { return w.Mode == modeLat && !w.operation().fetches }
 
+// ways returns how many ways a message and its answer make in a latency test, whose time is that of
+// one.
+func (w *work) ways() time.Duration {
+	if w.answered() {
+		return 2
+	}
+	return 1
+}
+
 // validate returns an error if the run is not possible. The client calls it for its user's
 // sake, and the server for its own.
 func (w *work) validate() error {

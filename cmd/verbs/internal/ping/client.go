@@ -44,9 +44,6 @@ func (c *Cmd) dial(ctx context.Context, p *peer, addr string) error {
 	if c.Source.IsValid() {
 		source = netip.AddrPortFrom(c.Source, 0)
 	}
-	if c.ByHand {
-		return dialByHand(ctx, p, source, addr)
-	}
 	_, err := (&cm.Dialer{Options: p.options(), LocalAddr: source}).Dial(ctx, addr)
 	return err
 }

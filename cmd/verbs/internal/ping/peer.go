@@ -11,6 +11,7 @@ import (
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/uverbs"
 )
 
@@ -27,22 +28,11 @@ import (
 // Neither side waits for the completion of a SEND: the data is inline, and the sender
 // receives a message before its queue is full.
 type peer struct {
-	conn
-	qp      *uverbs.QP
+	*cm.Endpoint
 	recvBuf *uverbs.MR // the peer's last message
 	data    *uverbs.MR // what the client sends, or the server has read
 	sends   uint64     // posted so far, and the last one's ID
 	debug   bool
-}
-
-// conn is a connection: an endpoint of package cm, or one made by hand.
-type conn interface {
-	AllocMR(size int, access verbs.Access) (*uverbs.MR, error)
-	Done() <-chan struct{}
-	Err() error
-	LocalAddr() cm.Addr
-	RemoteAddr() cm.Addr
-	Close() error
 }
 
 // buffer describes a buffer and is the only message of the protocol. The server also sends
@@ -87,14 +77,14 @@ func (p *peer) options() cm.Options {
 		Cap:                queues,
 		ResponderResources: 1,
 		InitiatorDepth:     1,
-		Setup:              func(e *cm.Endpoint) error { return p.setup(e, e.QP) },
+		Setup:              p.setup,
 	}
 }
 
 // setup allocates the buffers and posts the receive before the peer can send.
-func (p *peer) setup(c conn, qp *uverbs.QP) (err error) {
-	p.conn, p.qp = c, qp
-	if p.recvBuf, err = c.AllocMR(bufferSize, verbs.AccessLocalWrite); err != nil {
+func (p *peer) setup(e *cm.Endpoint) (err error) {
+	p.Endpoint = e
+	if p.recvBuf, err = e.AllocMR(bufferSize, verbs.AccessLocalWrite); err != nil {
 		return err
 	}
 	if p.data, err = p.allocData(); err != nil {
@@ -108,7 +98,7 @@ func (p *peer) allocData() (*uverbs.MR, error) {
 }
 
 func (p *peer) postRecv() error {
-	_, err := p.qp.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{p.recvBuf.SGE(0, bufferSize)}})
+	_, err := p.QP.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{p.recvBuf.SGE(0, bufferSize)}})
 	return err
 }
 
@@ -119,14 +109,14 @@ func (p *peer) post(wr verbs.SendWR) error {
 	}
 	p.sends++
 	wr.ID, wr.Flags = p.sends, verbs.SendSignaled
-	_, err := p.qp.PostSend(wr)
+	_, err := p.QP.PostSend(wr)
 	return err
 }
 
 func (p *peer) reap() error {
 	var wcs [4]verbs.WC
 	for {
-		n := p.qp.SendCQ().Poll(wcs[:])
+		n := p.QP.SendCQ().Poll(wcs[:])
 		for i := range wcs[:n] {
 			if err := wcs[i].Err(); err != nil {
 				return err
@@ -143,7 +133,7 @@ func (p *peer) transfer(ctx context.Context, op verbs.Opcode, at buffer, n uint3
 	err := p.post(verbs.SendWR{Opcode: op, RemoteAddr: at.addr, RKey: at.rkey, SGL: []verbs.SGE{p.data.SGE(0, int(n))}})
 	var wc verbs.WC
 	for err == nil && wc.ID != p.sends {
-		wc, err = p.qp.SendCQ().Next(ctx)
+		wc, err = p.QP.SendCQ().Next(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("%v: %w", op, p.cause(ctx, err))
@@ -164,7 +154,7 @@ func (p *peer) send(ctx context.Context, mr *uverbs.MR, n int) error {
 
 // receive waits for the peer's message.
 func (p *peer) receive(ctx context.Context) (at buffer, err error) {
-	wc, err := p.qp.RecvCQ().Next(ctx)
+	wc, err := p.QP.RecvCQ().Next(ctx)
 	if err != nil {
 		return at, fmt.Errorf("receive: %w", p.cause(ctx, err))
 	}
@@ -202,6 +192,6 @@ func (p *peer) cause(ctx context.Context, err error) error {
 
 func (p *peer) debugf(format string, args ...any) {
 	if p.debug {
-		fmt.Fprintf(os.Stderr, format+"\n", args...)
+		fmt.Fprintln(os.Stderr, cli.Printable(fmt.Sprintf(format, args...)))
 	}
 }

@@ -2,7 +2,6 @@
 package ping
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +16,7 @@ import (
 type Cmd struct {
 	Server     bool       `short:"s" xor:"side" required:"" help:"Serve a client."`
 	Client     bool       `short:"c" xor:"side" required:"" help:"Connect to a server."`
-	Addr       string     `short:"a" placeholder:"HOST[:PORT]" help:"Address to connect to, or to listen on (default: all of IPv4)."`
+	Addr       string     `short:"a" placeholder:"HOST[:PORT]" help:"Address to connect to, or to listen on (default: all)."`
 	Source     netip.Addr `short:"I" placeholder:"ADDR" help:"Address to connect from (default: routing's choice)."`
 	Port       int        `short:"p" default:"7174" help:"Port."`
 	Count      int        `short:"C" help:"Rounds; 0 is until interrupted. The client's choice."`
@@ -25,9 +24,8 @@ type Cmd struct {
 	Verbose    bool       `short:"v" help:"Print the data."`
 	Check      bool       `short:"V" name:"validate" help:"Compare what comes back with what was sent."`
 	Persistent bool       `short:"P" help:"Serve any number of clients, at once, until interrupted."`
-	ByHand     bool       `short:"q" help:"Make the QP and change its states here, rather than in package cm."`
 	Debug      bool       `short:"d" help:"Print every message and connection, on standard error."`
-	JSON       bool       `help:"Print the result as JSON; the data goes to standard error."`
+	JSON       bool       `help:"Print the result as JSON, as a server one line for each client; the data goes to standard error."`
 }
 
 // The limits of the size are those of rping: the text of round 2147483647 must fit, and a
@@ -42,7 +40,7 @@ func (c *Cmd) Run(ctx context.Context) error {
 	if err := c.check(); err != nil {
 		return cli.Usage(err)
 	}
-	addr := cli.JoinPort(cmp.Or(c.Addr, "0.0.0.0"), c.Port)
+	addr := cli.JoinPort(c.Addr, c.Port)
 	if c.Client {
 		return c.client(ctx, addr)
 	}
@@ -57,6 +55,8 @@ func (c *Cmd) check() error {
 		return fmt.Errorf("rounds (-C): %d is below 0", c.Count)
 	case c.Client && c.Persistent:
 		return errors.New("persistent (-P): only a server can be")
+	case c.Client && c.Addr == "":
+		return errors.New("address (-a): a client needs one")
 	}
 	return nil
 }
@@ -65,8 +65,8 @@ func (c *Cmd) Help() string {
 	return `Examples:
 
   verbs ping -s                            serve a client, ours or rping
-  verbs ping -c -a 10.9.0.1 -C 10 -v -V    10 rounds; show the data and compare it
-  verbs ping -s -P -a 10.9.0.1:7175        serve any number of clients, on another port`
+  verbs ping -c -a 10.9.0.1 -C 10 -v -V    10 rounds; show and compare data
+  verbs ping -s -P -a 10.9.0.1:7175        serve any number, on another port`
 }
 
 // printData prints the text of a round.
@@ -78,5 +78,5 @@ func (c *Cmd) printData(title string, b []byte) {
 	if c.JSON {
 		w = os.Stderr
 	}
-	fmt.Fprintf(w, "%s: %s\n", title, text(b))
+	fmt.Fprintf(w, "%s: %s\n", title, cli.Printable(string(text(b))))
 }

@@ -25,17 +25,20 @@ type result struct {
 
 func newResult(role string, p *peer) *result {
 	return &result{
-		Role: role, Device: p.qp.PD().Context().Device().Name,
+		Role: role, Device: p.QP.PD().Context().Device().Name,
 		Local: p.LocalAddr().String(), Remote: p.RemoteAddr().String(),
 	}
 }
 
 func (r *result) print(json bool) error {
 	r.Latency = r.histogram.Summary()
-	if json {
+	switch {
+	case json && r.Role == "server": // of which there may be many
+		return cli.WriteJSONLine(os.Stdout, r)
+	case json:
 		return cli.WriteJSON(os.Stdout, r)
 	}
-	fmt.Printf("%d rounds of %d bytes with %s on %s", r.Count, r.Size, r.Remote, r.Device)
+	fmt.Printf("%d rounds of %d bytes with %s on %s", r.Count, r.Size, r.Remote, cli.Printable(r.Device))
 	if l := r.Latency; l != nil {
 		fmt.Printf("; %v", l)
 	}

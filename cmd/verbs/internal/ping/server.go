@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 
 	"github.com/goverbs/verbs"
@@ -12,76 +13,94 @@ import (
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 )
 
-// listener receives connection requests, through package cm or by hand.
-type listener interface {
-	Addr() cm.Addr
-	// next waits for a request and returns the function that accepts it.
-	next(ctx context.Context) (accept, error)
-	Close() error
-}
-
-// accept connects p. It must be called once. With a context that has ended it rejects the
-// request.
-type accept func(ctx context.Context, p *peer) error
-
-type cmListener struct{ *cm.Listener }
-
-func (l cmListener) next(ctx context.Context) (accept, error) {
-	r, err := l.Accept(ctx)
-	return func(ctx context.Context, p *peer) error {
-		_, err := r.Accept(ctx, p.options())
-		return err
-	}, err
-}
-
-func (c *Cmd) listen(ctx context.Context, addr string) (listener, error) {
-	if c.ByHand {
-		return listenByHand(addr)
-	}
-	l, err := cm.Listen(ctx, addr)
-	return cmListener{l}, err
-}
-
 func (c *Cmd) server(ctx context.Context, addr string) error {
-	l, err := c.listen(ctx, addr)
+	listeners, err := cli.Families(addr, func(network, addr string) (*cm.Listener, error) {
+		return (&cm.ListenConfig{IPv6Only: network == "rdma6"}).Listen(ctx, addr)
+	})
 	if err != nil {
 		return err
 	}
-	defer l.Close()
-	fmt.Fprintf(os.Stderr, "listening on %v\n", l.Addr())
+	accepting, stop := context.WithCancel(ctx)
+	defer stop()
+	requests := make(chan accepted)
+	var addrs []string
+	for _, l := range listeners {
+		defer l.Close()
+		addrs = append(addrs, l.Addr().String())
+		go accept(accepting, l, requests)
+	}
+	fmt.Fprintln(os.Stderr, "listening on", strings.Join(addrs, " and "))
 	if c.Persistent {
-		return c.serveAll(ctx, l)
+		return c.serveAll(ctx, requests)
 	}
-	accept, err := l.next(ctx)
-	if err != nil {
-		return cli.Cause(ctx, err)
+	var first accepted
+	select {
+	case first = <-requests:
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	return c.serve(ctx, accept)
+	stop()
+	if first.err != nil {
+		return cli.Cause(ctx, first.err)
+	}
+	return c.serve(ctx, first.request)
+}
+
+// accepted is a result of Accept.
+type accepted struct {
+	request *cm.Request
+	err     error
+}
+
+// accept sends what l accepts to requests, until there is an error or ctx ends.
+func accept(ctx context.Context, l *cm.Listener, requests chan<- accepted) {
+	for {
+		request, err := l.Accept(ctx)
+		select {
+		case requests <- accepted{request, err}:
+		case <-ctx.Done():
+			if err == nil {
+				request.Reject(nil)
+			}
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
 }
 
 // serveAll serves all clients concurrently. The failure of one does not affect the others.
-func (c *Cmd) serveAll(ctx context.Context, l listener) error {
+func (c *Cmd) serveAll(ctx context.Context, requests <-chan accepted) error {
 	var clients sync.WaitGroup
 	defer clients.Wait()
 	for {
-		accept, err := l.next(ctx)
-		if ctx.Err() != nil {
+		var next accepted
+		select {
+		case next = <-requests:
+		case <-ctx.Done():
 			return nil
 		}
-		if err != nil {
-			return err
+		if ctx.Err() != nil {
+			if next.err == nil {
+				next.request.Reject(nil)
+			}
+			return nil
+		}
+		if next.err != nil {
+			return next.err
 		}
 		clients.Go(func() {
-			if err := c.serve(ctx, accept); err != nil && ctx.Err() == nil {
-				fmt.Fprintln(os.Stderr, "verbs:", err)
+			if err := c.serve(ctx, next.request); err != nil && ctx.Err() == nil {
+				cli.Warn(os.Stderr, err)
 			}
 		})
 	}
 }
 
-func (c *Cmd) serve(ctx context.Context, accept accept) (err error) {
+func (c *Cmd) serve(ctx context.Context, request *cm.Request) (err error) {
 	p := &peer{debug: c.Debug}
-	if err := accept(ctx, p); err != nil {
+	if _, err := request.Accept(ctx, p.options()); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()

@@ -1,0 +1,62 @@
+package perf
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/unix"
+)
+
+// document is what --json prints: what was measured, when, with what, and whether it is good enough.
+type document struct {
+	Version    string             `json:"version"`
+	Go         string             `json:"go"`
+	Kernel     string             `json:"kernel,omitempty"`
+	Start      time.Time          `json:"start"`
+	Arguments  []string           `json:"arguments"`
+	Parameters parameters         `json:"parameters"`
+	Limits     map[string]float64 `json:"limits,omitempty"`
+	Results    []*result          `json:"results"`
+	Failed     []string           `json:"failed"` // limits that a result is worse than, and the error that ended the test
+}
+
+// parameters are the options of a test, also those that were not given.
+type parameters struct {
+	Op       string  `json:"op"`
+	Mode     string  `json:"mode"`
+	Size     int     `json:"size,omitempty"` // bytes; with --all each result has its own
+	Iters    int     `json:"iterations,omitempty"`
+	Duration float64 `json:"duration_seconds,omitempty"`
+	QPs      int     `json:"qps"`
+	TxDepth  int     `json:"tx_depth"`
+	RxDepth  int     `json:"rx_depth"`
+	List     int     `json:"post_list"`
+	CQMod    int     `json:"cq_mod"`
+	Inline   int     `json:"inline"`
+	Both     bool    `json:"bidirectional"`
+	Events   bool    `json:"events"`
+	TClass   uint8   `json:"tclass"`
+	Timeout  float64 `json:"timeout_seconds"`
+	Interval float64 `json:"interval_seconds,omitempty"`
+}
+
+func newDocument(args []string, w work, all bool, period time.Duration, limits map[string]float64) *document {
+	d := &document{
+		Version: verbs.Version, Go: runtime.Version(), Start: time.Now(), Arguments: args, Limits: limits,
+		Results: []*result{}, Failed: []string{},
+		Parameters: parameters{
+			Op: w.Op, Mode: w.Mode, Size: w.Size, Iters: w.Iters, Duration: w.Duration.Seconds(),
+			QPs: w.QPs, TxDepth: w.TxDepth, RxDepth: w.RxDepth, List: w.List, CQMod: w.CQMod, Inline: w.Inline,
+			Both: w.Both, Events: w.Events, TClass: w.TClass, Timeout: w.Timeout.Seconds(), Interval: period.Seconds(),
+		},
+	}
+	if all {
+		d.Parameters.Size = 0
+	}
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		d.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	return d
+}
