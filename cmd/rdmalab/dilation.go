@@ -59,12 +59,7 @@ const clockSleep = 50 * time.Millisecond
 const clockMark = "clock"
 
 // measureClock sleeps and reports the measurements with which the host checks the clock.
-func measureClock() error {
-	port, err := openPort(portResult)
-	if err != nil {
-		return err
-	}
-	defer port.Close()
+func measureClock(port *os.File) error {
 	source, err := os.ReadFile("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"runtime"
 	"slices"
@@ -24,12 +25,13 @@ type config struct {
 	parallel     int
 	host         bool
 	all          bool // fetch all kernels
-	terminal     bool // connect the program to the terminal
+	nic          string
+	socket       string
 	options
 }
 
 var (
-	commands     = []string{"run", "shell", "fetch", "doctor"}
+	commands     = []string{"run", "test", "fetch", "nic"}
 	accelerators = []string{"kvm", "tcg", icountAccel, dilated}
 )
 
@@ -38,16 +40,20 @@ func (c *config) flags() *flag.FlagSet {
 	fs := flag.NewFlagSet("rdmalab", flag.ContinueOnError)
 	fs.SetOutput(io.Discard) // the caller prints errors
 	fs.Usage = func() {}
-	c.kernel, c.arch, c.timeout, c.mem, c.factor, c.parallel = kernels[0].name, runtime.GOARCH, 20*time.Minute, 2048, 40, -1
-	fs.StringVar(&c.kernel, "kernel", c.kernel, "`name` of the kernel: "+strings.Join(kernelNames(), ", ")+"; uml is User-mode Linux of about 7.3, which boots in a second, runs programs at full speed and makes system calls slow, and has no modules, BPF or cgroups")
+	c.kernel, c.arch, c.mem, c.factor, c.parallel = kernels[0].name, runtime.GOARCH, 2048, 40, -1
+	fs.StringVar(&c.kernel, "kernel", c.kernel, "`name` of the kernel: "+strings.Join(kernelNames(), ", ")+"; uml is User-mode Linux of about 7.3, which boots in a second once its first use has built it for many minutes, runs programs at full speed and makes system calls slow, and has no modules, BPF or cgroups")
 	fs.StringVar(&c.peer, "peer", "", "`name` of the kernel of a second machine, which runs the program as well (default none)")
 	fs.StringVar(&c.arch, "arch", c.arch, "`name` of the architecture: "+strings.Join(archNames(), ", ")+"; a foreign one is emulated, and needs a userland")
+	fs.StringVar(&c.nic, "nic", "", "emulated `adapters`, at most two with a comma between: connectx (a virtual function, RoCE v2), connectx-pf (a physical one), connectx-ib (InfiniBand); the kernel's own mlx5 drivers make mlx5_0 of it (default none)")
+	fs.StringVar(&c.socket, "socket", "", "nic: `paths` of the sockets that are made, with a comma between; their adapters share a wire")
+	fs.TextVar(&c.udp, "udp", netip.Addr{}, "IPv4 `address` of this machine that mlx5_0 has as well, and from which it reaches RoCE devices of other machines, and those of package soft on this one, by UDP (default none)")
+	fs.StringVar(&c.niclog, "niclog", "", "`file` that gets what happens between the drivers and the adapters, an event a line")
 	fs.StringVar(&c.suite, "userland", "", "`suite` of Debian whose programs and libraries hide this machine's: sid, say, for the newest C peers (default none, or bookworm-security if the architecture is foreign)")
 	fs.StringVar(&c.accel, "accel", "", "`how` QEMU runs: kvm, tcg, icount or dilated (default kvm if a probe boots, or else tcg); icount is tcg with a clock that advances with every instruction, so that measurements repeat to a percent; dilated is tcg with slow clocks, for latencies like those of a real machine (go doc rdmalab)")
 	fs.Float64Var(&c.factor, "factor", c.factor, "`factor` of dilation, 1 to 100")
 	fs.IntVar(&c.mem, "mem", c.mem, "guest memory in `MiB`")
 	fs.IntVar(&c.cpus, "cpus", 0, "`number` of guest processors (default 2, or 4 if time is dilated)")
-	fs.DurationVar(&c.timeout, "timeout", c.timeout, "longest run")
+	fs.DurationVar(&c.timeout, "timeout", c.timeout, "longest run (default 20m, or none with test, where each package has the -timeout of go test)")
 	fs.IntVar(&c.parallel, "parallel", c.parallel, "`number` of machines that run at a time, for all users of one cache; others take turns; 0 is no limit, -1 is by processors and memory")
 	fs.StringVar(&c.write, "write", "", "`folder` in which the guest's changes to files are permanent")
 	fs.BoolVar(&c.host, "host", false, "run on this machine's own RDMA devices instead")
@@ -73,7 +79,8 @@ func parse(args []string) (c config, rest []string, err error) {
 		}
 	})
 	errs = append(errs, fs.Parse(args))
-	if rest = fs.Args(); len(rest) > 0 && slices.Contains(commands, rest[0]) {
+	// The flags after test are those of go test.
+	if rest = fs.Args(); len(rest) > 0 && slices.Contains(commands, rest[0]) && rest[0] != "test" {
 		command := rest[0]
 		errs = append(errs, fs.Parse(rest[1:]))
 		rest = append([]string{command}, fs.Args()...)
@@ -84,6 +91,9 @@ func parse(args []string) (c config, rest []string, err error) {
 	if len(rest) == 0 {
 		return c, nil, errNoProgram
 	}
+	if c.timeout == 0 && rest[0] != "test" {
+		c.timeout = 20 * time.Minute
+	}
 	if c.cpus == 0 {
 		c.cpus = 2
 		if c.accel == dilated {
@@ -91,6 +101,12 @@ func parse(args []string) (c config, rest []string, err error) {
 		}
 	}
 	if err := c.check(); err != nil {
+		return c, nil, err
+	}
+	if c.nics, err = parseAdapters(c.nic); err != nil {
+		return c, nil, err
+	}
+	if err := c.checkUDP(rest[0]); err != nil {
 		return c, nil, err
 	}
 	if c.suite == "" && archByName(c.arch).foreign() {
@@ -126,6 +142,23 @@ func (c *config) check() error {
 	return nil
 }
 
+// checkUDP checks --udp, which needs an adapter with RoCE.
+func (c *config) checkUDP(command string) error {
+	switch {
+	case !c.udp.IsValid():
+		return nil
+	case !c.udp.Is4() || c.udp.IsUnspecified() || c.udp.IsLoopback() || c.udp.IsMulticast():
+		return fmt.Errorf("--udp %v: not an IPv4 address that a link of a guest can have", c.udp)
+	case c.peer != "":
+		return errors.New("--udp: not with --peer, as one machine alone can have the address")
+	case command == "nic" && len(c.nics) == 0:
+		return nil
+	case len(c.nics) == 0 || adapters[c.nics[0]].InfiniBand:
+		return errors.New("--udp: the first adapter has no RoCE: add --nic connectx")
+	}
+	return nil
+}
+
 // variable returns the name of the variable that sets a flag.
 func variable(f *flag.Flag) string { return "LAB_" + strings.ToUpper(f.Name) }
 
@@ -135,16 +168,19 @@ this machine's files. What the program writes is gone at the end.
 
 usage:
   rdmalab [FLAG ...] [run] PROGRAM [ARGUMENT ...]  run a program; its exit status is rdmalab's
-  rdmalab [FLAG ...] shell [PROGRAM ...]           run a shell, or a program, on this terminal
+  rdmalab [FLAG ...] test [FLAG OF GO TEST ...] [PACKAGE ...]
+                                                   run go test, with one machine for all packages
   rdmalab [FLAG ...] fetch                         only fetch the kernel, or with --all each one
-  rdmalab doctor                                   check what the lab needs, with remedies
+  rdmalab nic --socket PATH                        serve an emulated ConnectX to any QEMU
 
-The devices are rxe0 (RoCE v2, 10.9.0.1, fd00:9::1) and siw0 (iWARP, 10.9.1.1, fd00:9:1::1).
+The devices are rxe0 (RoCE v2, 10.9.0.1, fd00:9::1) and siw0 (iWARP, 10.9.1.1, fd00:9:1::1);
+with --nic connectx also mlx5_0 (a ConnectX, RoCE v2, 10.9.2.1, fd00:9:2::1).
 
 examples:
-  go test -exec rdmalab ./...
+  rdmalab test -short ./...
   go test -exec "rdmalab --kernel 6.1" -run TestEcho ./echo
   rdmalab ibv_devinfo -d rxe0
+  rdmalab --nic connectx ibv_devinfo -d mlx5_0
   rdmalab --peer 6.12 sh -c 'echo I am machine $VERBS_HOST'
 
 Flags, with the variable that sets each one's default:
@@ -153,7 +189,7 @@ Flags, with the variable that sets each one's default:
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	c.flags().VisitAll(func(f *flag.Flag) {
 		what, text := flag.UnquoteUsage(f)
-		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" {
+		if !slices.Contains([]string{"", "false", "0", "0s"}, f.DefValue) {
 			text += " (default " + f.DefValue + ")"
 		}
 		head := strings.TrimSpace("--" + f.Name + " " + what)

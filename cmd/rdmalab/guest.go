@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,23 +23,15 @@ import (
 
 // guestMain is the guest's /init. At the end it powers the machine off.
 func guestMain() {
-	r := result{Exit: exitLab}
-	err := guest(&r)
-	if err != nil {
-		r.Error = err.Error()
+	if err := guest(); err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err) // stderr is the console
+		unix.Sync()
 	}
-	if port, err := openPort(portResult); err == nil {
-		json.NewEncoder(port).Encode(r)
-		port.Read(make([]byte, 1)) // until the host has all output, which powering off would discard
-		port.Close()
-	}
-	unix.Sync()
 	unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 	select {}
 }
 
-func guest(r *result) error {
+func guest() error {
 	text, err := os.ReadFile("/setup.json")
 	if err != nil {
 		return err
@@ -65,32 +58,79 @@ func guest(r *result) error {
 			return err
 		}
 	}
-	if s.Probe {
-		r.Exit = 0
-		return nil
-	}
-	if err := addDevices(s); err != nil {
-		return err
-	}
-	j, err := receiveJob()
+	port, err := openPort(portResult)
 	if err != nil {
 		return err
 	}
-	if _, err := enterRoot(j); err != nil {
+	if !s.Probe {
+		err = obey(s, port)
+	}
+	if s.Probe || err != nil {
+		r := result{}
+		if err != nil {
+			r.Exit, r.Error = exitLab, err.Error()
+		}
+		json.NewEncoder(port).Encode(r)
+		port.Read(make([]byte, 1)) // until the host has read it
+	}
+	return err
+}
+
+// obey makes the devices, reports that this machine is ready, and does its jobs.
+func obey(s setup, port *os.File) error {
+	if err := addDevices(s); err != nil {
 		return err
 	}
-	if j.Dilated {
-		if err := measureClock(); err != nil {
+	if _, err := port.WriteString(ready); err != nil {
+		return err
+	}
+	orders := json.NewDecoder(port)
+	var first order
+	if err := orders.Decode(&first); err != nil || first.Job == nil {
+		return err
+	}
+	if j := first.Job; j.Restored != nil {
+		if err := j.Restored.apply(); err != nil {
 			return err
 		}
 	}
-	return execute(j, r)
+	w, err := newWorker(*first.Job, port)
+	if err != nil {
+		return err
+	}
+	queue := make(chan order)
+	go func() {
+		defer close(queue)
+		queue <- first
+		for {
+			var o order
+			if orders.Decode(&o) != nil {
+				return
+			}
+			queue <- o
+		}
+	}()
+	for o := range queue {
+		switch {
+		case o.Job != nil:
+			r := result{Exit: exitLab}
+			if err := w.do(*o.Job, queue, &r); err != nil {
+				return err
+			}
+			if err := json.NewEncoder(port).Encode(r); err != nil {
+				return err
+			}
+		case o.Signal == 0:
+			return nil
+		}
+	}
+	return nil
 }
 
 // addDevices loads the drivers and makes the devices, with the modules and programs of the
 // host. It leaves nothing mounted, as a machine that has mounted the host's root cannot be saved.
 func addDevices(s setup) error {
-	leave, err := enterRoot(job{setup: s})
+	leave, err := enterRoot(job{setup: s}, nil)
 	if err != nil {
 		return err
 	}
@@ -104,25 +144,6 @@ func addDevices(s setup) error {
 		return err
 	}
 	return leave()
-}
-
-// receiveJob reports that this machine is ready, and returns its job.
-func receiveJob() (j job, err error) {
-	port, err := openPort(portResult)
-	if err != nil {
-		return j, err
-	}
-	defer port.Close()
-	if _, err := port.WriteString(ready); err != nil {
-		return j, err
-	}
-	if err := json.NewDecoder(port).Decode(&j); err != nil {
-		return j, fmt.Errorf("receive the job: %w", err)
-	}
-	if j.Restored != nil {
-		err = j.Restored.apply()
-	}
-	return j, err
 }
 
 type mount struct{ source, target, fstype, data string }
@@ -157,8 +178,9 @@ func loadModule(file string) error {
 	return nil
 }
 
-// enterRoot changes to the host's root, under a layer that holds writes. leave undoes that.
-func enterRoot(j job) (leave func() error, err error) {
+// enterRoot changes to the host's root, under a layer that holds writes, which it opens unless layer
+// is nil. leave undoes that.
+func enterRoot(j job, layer **os.Root) (leave func() error, err error) {
 	const opts9P = "trans=virtio,version=9p2000.L,msize=512000"
 	host, write := mount{"root", "/host", "9p", opts9P + ",ro,cache=loose"}, mount{"write", "/root" + j.Write, "9p", opts9P}
 	if j.Modules == "" {
@@ -201,6 +223,11 @@ func enterRoot(j job) (leave func() error, err error) {
 			return nil, err
 		}
 	}
+	if layer != nil {
+		if *layer, err = os.OpenRoot("/layer/upper"); err != nil {
+			return nil, err
+		}
+	}
 	old, err := os.Open("/")
 	if err != nil {
 		return nil, err
@@ -219,58 +246,174 @@ func enterRoot(j job) (leave func() error, err error) {
 	}, errors.Join(unix.Chroot("/root"), unix.Chdir("/"))
 }
 
-// execute runs the program with the ports as its standard streams.
-func execute(j job, r *result) error {
+// worker runs programs with the ports as their standard streams.
+type worker struct {
+	port     *os.File // for reports
+	stdin    *os.File
+	out, err outlet
+	log      *os.File // the kernel's
+	layer    *os.Root // what this machine has written
+	before   []string // see inventory
+}
+
+// newWorker enters the host's root.
+func newWorker(j job, port *os.File) (*worker, error) {
+	w := &worker{port: port}
+	if _, err := enterRoot(j, &w.layer); err != nil {
+		return nil, err
+	}
+	if j.Dilated {
+		if err := measureClock(port); err != nil {
+			return nil, err
+		}
+	}
 	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}); err != nil {
-		return err
+		return nil, err
 	}
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 65536, Max: 65536}); err != nil {
-		return err
+		return nil, err
+	}
+	if err := addAdapters(j.NICs, j.Host, j.UDP); err != nil {
+		return nil, err
 	}
 	var files [3]*os.File
 	for i, name := range ports[:3] {
 		f, err := openPort(name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		files[i] = f
 	}
-	port, err := openPort(portResult)
-	if err != nil {
+	w.stdin, w.out.w, w.err.w = files[0], files[1], files[2]
+	var err error
+	if w.log, err = os.OpenFile("/dev/kmsg", os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
+		return nil, err
+	}
+	if j.Shared {
+		w.before = inventory()
+	}
+	return w, nil
+}
+
+// do runs a program, to which it passes signals.
+func (w *worker) do(j job, orders <-chan order, r *result) error {
+	out, errs := w.out.n.Load(), w.err.n.Load()
+	if _, err := w.port.WriteString(started); err != nil {
 		return err
 	}
-	port.WriteString(started)
-	port.Close()
-	// Stdin is a pipe, since a port has no end of file and cannot be shared by processes.
 	cmd := exec.Command(j.Args[0], j.Args[1:]...)
 	cmd.Env, cmd.Dir = j.Env, j.Dir
-	if j.Terminal {
-		out := &counter{w: files[1]}
-		status, err := startOnTerminal(cmd, files[0], out)
-		r.Exit, r.Out, r.Kernel = exitStatus(status), out.n.Load(), kernelWarnings()
-		return err
+	if j.Stdin {
+		// A pipe, since a port has no end of file and cannot be shared by processes.
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			return err
+		}
+		go receive(in, w.stdin)
 	}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return err
-	}
-	go receive(in, files[0])
 	// As these are not files, os/exec connects them by pipes.
-	stdout, stderr := &counter{w: files[1]}, &counter{w: files[2]}
-	cmd.Stdout, cmd.Stderr = stdout, stderr
+	cmd.Stdout, cmd.Stderr = &w.out, &w.err
 	cmd.WaitDelay = 2 * time.Second // for children that hold the pipes open
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	status, err := reap(cmd.Process.Pid)
-	if err != nil {
+	var status syscall.WaitStatus
+	exited := make(chan error)
+	go func() {
+		var err error
+		status, err = reap(cmd.Process.Pid)
+		exited <- err
+	}()
+	for running := true; running; {
+		select {
+		case err := <-exited:
+			if err != nil {
+				return err
+			}
+			running = false
+		case o := <-orders:
+			if o.Signal != 0 {
+				unix.Kill(cmd.Process.Pid, unix.Signal(o.Signal))
+			}
+		}
+	}
+	if _, err := w.port.WriteString(ended); err != nil {
 		return err
+	}
+	if j.Shared {
+		w.clean(r)
 	}
 	cmd.Wait() // for the rest of its output; reap has waited for the process
 	r.Exit = exitStatus(status)
-	r.Out, r.Err = stdout.n.Load(), stderr.n.Load()
-	r.Kernel = kernelWarnings()
-	return nil
+	r.Out, r.Err = w.out.n.Load()-out, w.err.n.Load()-errs
+	r.Kernel = append(r.Kernel, kernelWarnings(w.log)...)
+	var err error
+	r.Files, err = written(w.layer, j.Keep)
+	return err
+}
+
+// clean ends the processes that a program has left, and finds what else is not as before.
+func (w *worker) clean(r *result) {
+	unix.Kill(-1, unix.SIGKILL) // all processes but this one
+	var now []string
+	for begun := time.Now(); ; {
+		for {
+			if pid, err := syscall.Wait4(-1, nil, unix.WNOHANG, nil); pid == 0 || err != nil && err != unix.EINTR {
+				break
+			}
+		}
+		now = inventory()
+		if slices.Equal(now, w.before) || time.Since(begun) > 3*time.Second {
+			break
+		}
+		time.Sleep(100 * time.Millisecond) // the kernel ends a process and a network namespace some time later
+	}
+	r.Lost, r.Left = without(w.before, now), without(now, w.before)
+	for _, p := range processes() {
+		r.Kernel = append(r.Kernel, p+" cannot be killed")
+	}
+	// A warning that the kernel reports once is reported to the next program as well.
+	os.WriteFile("/sys/kernel/debug/clear_warn_once", []byte("1"), 0)
+}
+
+func without(list, others []string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return slices.Contains(others, s) })
+}
+
+// inventory returns the devices, links and processes of this machine, with what is of importance to
+// tests. Addresses of links are left out, since the kernel adds them by itself.
+func inventory() (all []string) {
+	states, _ := filepath.Glob("/sys/class/infiniband/*/ports/1/state")
+	for _, s := range states {
+		b, _ := os.ReadFile(s)
+		all = append(all, fmt.Sprintf("device %s, port %s", strings.Split(s, "/")[4], strings.TrimSpace(string(b))))
+	}
+	links, _ := net.Interfaces()
+	for _, l := range links {
+		up := "down"
+		if l.Flags&net.FlagUp != 0 {
+			up = "up"
+		}
+		all = append(all, fmt.Sprintf("link %s, %s, MTU %d", l.Name, up, l.MTU))
+		addrs, _ := l.Addrs()
+		for _, a := range addrs {
+			if ip, _, err := net.ParseCIDR(a.String()); err == nil && !ip.IsLinkLocalUnicast() {
+				all = append(all, fmt.Sprintf("address %s of %s", a, l.Name))
+			}
+		}
+	}
+	return append(all, processes()...)
+}
+
+// processes returns the other processes that are not threads of the kernel, and not zombies.
+func processes() (all []string) {
+	dirs, _ := filepath.Glob("/proc/[1-9]*")
+	for _, d := range dirs {
+		if b, err := os.ReadFile(d + "/cmdline"); err == nil && len(b) > 0 && d != "/proc/1" {
+			all = append(all, "process "+strings.TrimSpace(strings.ReplaceAll(string(b), "\x00", " ")))
+		}
+	}
+	return all
 }
 
 // reap waits for the program and, as process 1 must, for all processes whose
@@ -295,14 +438,6 @@ func receive(w io.WriteCloser, r io.Reader) {
 		n := int64(head[0])<<8 | int64(head[1])
 		if n == 0 {
 			return
-		}
-		if t, ok := w.(terminal); ok && n == resizeFrame {
-			var size [4]byte
-			if _, err := io.ReadFull(r, size[:]); err != nil {
-				return
-			}
-			t.resize(uint16(size[0])<<8|uint16(size[1]), uint16(size[2])<<8|uint16(size[3]))
-			continue
 		}
 		if _, err := io.CopyN(w, r, n); err != nil {
 			return
@@ -355,13 +490,8 @@ func warnings(log iter.Seq[string]) (found []string) {
 	return found
 }
 
-// kernelWarnings returns the warnings of the running kernel.
-func kernelWarnings() []string {
-	f, err := os.OpenFile("/dev/kmsg", os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return []string{err.Error()}
-	}
-	defer f.Close()
+// kernelWarnings returns the warnings of the running kernel that have not been read yet.
+func kernelWarnings(f *os.File) []string {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return []string{err.Error()}

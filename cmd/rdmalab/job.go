@@ -8,12 +8,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/cavaliergopher/cpio"
 )
@@ -26,6 +28,7 @@ type setup struct {
 	Late     []string // module files that are loaded from the host's root, relative to Modules
 	Probe    bool     // only check that the kernel boots
 	Userland bool     // programs are shared that hide the host's
+	NICs     []string // adapters that are plugged in when the machine runs
 	Host     int      // which of two machines this is; 0 if there is no other
 }
 
@@ -35,25 +38,63 @@ type job struct {
 	Args     []string
 	Env      []string
 	Dir      string
-	Write    string // of --write
-	Terminal bool   // the program runs on a terminal
-	Dilated  bool   // check the clock
-	Restored *fresh // set if the machine was saved
+	Write    string     // of --write
+	Stdin    bool       // the program has input
+	Keep     []string   // paths at which files that the program writes are kept
+	Shared   bool       // other programs will run on this machine
+	Dilated  bool       // check the clock
+	Restored *fresh     // set if the machine was saved
+	UDP      netip.Addr // of --udp
+
+	begun time.Time     // if set, the time since then is a part of the test's
+	limit time.Duration // of the program; 0 is none
 }
 
-// What the guest reports when it can take a job, and before it runs the program.
+// patience is how long a program may take to end after a signal.
+func (j *job) patience() time.Duration {
+	if j.limit == 0 {
+		return 20 * time.Second
+	}
+	return min(max(j.limit/10, 5*time.Second), 30*time.Second)
+}
+
+// order is what the host sends to the guest: a job, a signal for its program, or else to power off.
+type order struct {
+	Job    *job
+	Signal int
+}
+
+// What the guest reports when it can take a job, before it runs the program, and when that has ended.
 const (
 	ready   = "ready\n"
 	started = "started\n"
+	ended   = "ended\n"
 )
 
-// result is the guest's report at the end. The guest then waits for a byte, which the host
-// sends when it has all output.
+// result is the guest's report of a program's end. The guest then waits for an order, which the
+// host sends when it has all output.
 type result struct {
-	Exit     int
-	Out, Err int64    // bytes that the program wrote
-	Error    string   // the lab's own failure inside the guest
-	Kernel   []string // warnings in the kernel's log
+	Exit       int
+	Out, Err   int64             // bytes that the program wrote
+	Error      string            // the lab's own failure inside the guest
+	Kernel     []string          // warnings in the kernel's log
+	Files      map[string][]byte // what the program wrote at the paths that are kept
+	Lost, Left []string          // what is no longer there, or is new, on a machine that is shared
+}
+
+// status returns the exit status of the lab.
+func (r *result) status() (int, error) {
+	var err error
+	switch {
+	case len(r.Kernel) > 0:
+		err = fmt.Errorf("%w:\n%s", errWarned, strings.Join(r.Kernel, "\n"))
+	case len(r.Lost) > 0:
+		err = fmt.Errorf("the program has left the machine without\n%s", strings.Join(r.Lost, "\n"))
+	}
+	if err != nil && r.Exit == 0 {
+		r.Exit = exitLab
+	}
+	return r.Exit, err
 }
 
 // exitStatus returns the exit status of a program that has ended. As in a shell, it is 128
@@ -65,7 +106,17 @@ func exitStatus(s syscall.WaitStatus) int {
 	return s.ExitStatus()
 }
 
-func newJob(k kernel, args []string, write string) (job, error) {
+// newJob returns the job that runs a program in this process's folder and environment.
+func newJob(k kernel, c config, args []string) (job, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return job{}, err
+	}
+	return jobIn(k, c, args, os.Environ(), dir)
+}
+
+// jobIn returns the job that runs a program in a folder.
+func jobIn(k kernel, c config, args, env []string, dir string) (job, error) {
 	path, err := exec.LookPath(args[0])
 	if err != nil {
 		return job{}, err
@@ -73,18 +124,20 @@ func newJob(k kernel, args []string, write string) (job, error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return job{}, err
 	}
-	dir, err := os.Getwd()
-	if err != nil {
-		return job{}, err
-	}
 	j := job{
-		setup: setup{Release: k.release, Modules: k.modules},
-		Args:  append([]string{path}, args[1:]...),
-		Env:   append(os.Environ(), "VERBS_LAB="+k.release),
-		Dir:   dir,
+		setup:   setup{Release: k.release, Modules: k.modules, Userland: c.userland != "", NICs: c.nics},
+		Args:    append([]string{path}, args[1:]...),
+		Env:     append(slices.Clip(env), "VERBS_LAB="+k.release),
+		Dir:     dir,
+		Keep:    keptPaths(args, env, dir),
+		Dilated: c.accel == dilated,
+		UDP:     c.udp,
 	}
-	if write != "" {
-		if j.Write, err = filepath.Abs(write); err != nil {
+	if len(c.nics) > 0 {
+		j.Env = append(j.Env, "VERBS_NIC="+strings.Join(c.nics, ","))
+	}
+	if c.write != "" {
+		if j.Write, err = filepath.Abs(c.write); err != nil {
 			return job{}, err
 		}
 	}
@@ -105,6 +158,9 @@ func writeInitramfs(file string, k kernel, s setup) error {
 	var early []string
 	if !k.uml() {
 		names := slices.Clip(rdmaModules)
+		if len(s.NICs) > 0 {
+			names = append(names, adapterModules...)
+		}
 		if s.Host != 0 {
 			names = append(names, "virtio_net")
 		}
@@ -151,6 +207,7 @@ func writeInitramfs(file string, k kernel, s setup) error {
 	if err := add("init", cpio.TypeReg|0o755, self); err != nil {
 		return err
 	}
+	s.NICs = nil // the job has them: one saved machine serves all values of --nic
 	text, err := json.Marshal(s)
 	if err != nil {
 		return err
@@ -180,7 +237,7 @@ func readSelf(a arch) ([]byte, error) {
 	}
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
-			return nil, errors.New("this program is dynamically linked: build it with CGO_ENABLED=0")
+			return nil, errors.New("rdmalab itself is dynamically linked: build it with CGO_ENABLED=0")
 		}
 	}
 	return self, nil

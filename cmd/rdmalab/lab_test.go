@@ -16,19 +16,32 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/goverbs/verbs/internal/labtest"
 )
 
 // TestMain lets the test binary run as the lab, on the host and in the guest.
 func TestMain(m *testing.M) {
-	if os.Getpid() == 1 || os.Getenv("LAB_TEST_MAIN") != "" {
+	if os.Getpid() == 1 || os.Getenv("LAB_TEST_MAIN") != "" || os.Getenv(sessionVariable) != "" {
 		os.Unsetenv("LAB_TEST_MAIN")
 		main()
 	}
 	os.Exit(m.Run())
 }
 
-// lab prepares a run. At the end it fails the test if files or processes are left.
+// lab prepares a run that boots a machine.
 func lab(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
+	if os.Getenv("LAB_TEST_BOOT") == "" || testing.Short() {
+		t.Skip("boots a machine, which takes up to a minute: run by make test-all, or with LAB_TEST_BOOT=1")
+	}
+	if _, err := cachedKernel(kernels[0].name, archByName(runtime.GOARCH)); err != nil {
+		t.Skipf("run rdmalab fetch: %v", err)
+	}
+	return command(t, args...)
+}
+
+// command prepares a run. At the end it fails the test if files or processes are left.
+func command(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
 	if os.Getenv("VERBS_LAB") != "" {
 		t.Skip("in the lab already")
 	}
@@ -69,6 +82,90 @@ func status(t *testing.T, err error) int {
 	return 0
 }
 
+// startUp starts a command whose first output is "up", and waits for that.
+func startUp(t *testing.T, cmd *exec.Cmd, stderr fmt.Stringer) {
+	t.Helper()
+	cmd.Stdout = nil
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
+		t.Fatalf("%v: %s", err, stderr)
+	}
+}
+
+// TestAdapterAndRXE exchanges messages between mlx5_0 and rxe0 of a machine, which a bridge puts on the
+// wire of the adapters.
+func TestAdapterAndRXE(t *testing.T) {
+	script := `modprobe bridge
+		ip link add bridge0 up type bridge; ip link set v1 master bridge0; ip link set eth1 master bridge0
+		cd /proc/sys/net/ipv4/conf/all
+		echo 1 >accept_local # packets of this machine come by the wire
+		echo 1 >arp_ignore # a link answers for its own addresses alone
+		pingpong() { # type, device, its address, other arguments
+			type=$1 device=$2 addr=$3; shift 3
+			for gid in $(grep -l ffff:$addr /sys/class/infiniband/$device/ports/1/gids/?); do
+				grep -q v2 ${gid%/gids/*}/gid_attrs/types/${gid##*/} && break
+			done
+			ibv_${type}_pingpong -d $device -g ${gid##*/} -n 100 -c "$@"
+		}
+		for type in rc uc ud; do for pair in "rxe0 0a09:0001 mlx5_0 0a09:0201" "mlx5_0 0a09:0201 rxe0 0a09:0001"; do
+			set -- $pair
+			pingpong $type $1 $2 -s 1024 >/tmp/served 2>&1 & server=$!
+			until ss -Hltn | grep -q :18515; do sleep 0.1; done
+			pingpong $type $3 $4 -s 1024 localhost >/tmp/connected 2>&1 || { cat /tmp/served /tmp/connected; exit 1; }
+			wait $server || { cat /tmp/served; exit 1; }
+			grep -H "invalid data" /tmp/served /tmp/connected && exit 1
+			echo $type $1 $3
+		done; done`
+	cmd, stdout, stderr := lab(t, "--nic", "connectx,connectx", "bash", "-ec", script)
+	cmd.Env = append(cmd.Env, "LAB_TIMEOUT=10m")
+	if code := status(t, cmd.Run()); code != 0 {
+		t.Fatalf("exit status %d: %s%s", code, stdout, stderr)
+	}
+	if want := "rc rxe0 mlx5_0\nrc mlx5_0 rxe0\nuc rxe0 mlx5_0\nuc mlx5_0 rxe0\nud rxe0 mlx5_0\nud mlx5_0 rxe0\n"; stdout.String() != want {
+		t.Errorf("stdout %q, want %q", stdout, want)
+	}
+}
+
+// TestAdapterUDP connects mlx5_0 of a machine to a device of package soft on this one, in both directions.
+func TestAdapterUDP(t *testing.T) {
+	verbs := labtest.Built(t, "verbs")
+	for name, script := range map[string]string{
+		"soft serves": `VERBS_SOFT=10.9.2.9 $1 ping -s -C 10 & until ss -Hlun | grep -q 10.9.2.9:4791; do sleep 0.1; done
+			$0 --nic connectx --udp 10.9.2.1 rping -c -v -V -C 10 -S 3000 -a 10.9.2.9; wait $!`,
+		"mlx5_0 serves": `$0 --nic connectx --udp 10.9.2.1 rping -s -v -V -C 10 -S 3000 & until VERBS_SOFT=10.9.2.9 $1 ping -c -v -V -C 10 -S 3000 -a 10.9.2.1; do
+			kill -0 $!; sleep 0.5; done; wait $!`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd, stdout, stderr := lab(t)
+			self, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := exec.Command("unshare", "-rn", "true").Run(); err != nil {
+				t.Skip("needs namespaces of a user: ", err)
+			}
+			cmd.Path, err = exec.LookPath("unshare")
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd.Args = []string{"unshare", "-rn", "sh", "-ec", "ip link set lo up; ip addr add 10.9.2.1/24 dev lo; ip addr add 10.9.2.9/24 dev lo\n" + script, self, verbs}
+			cmd.Env = append(cmd.Env, "LAB_TIMEOUT=10m")
+			if code := status(t, cmd.Run()); code != 0 {
+				t.Fatalf("exit status %d: %s%s", code, stdout, stderr)
+			}
+			if !strings.Contains(stdout.String(), "ping data") {
+				t.Errorf("stdout %q", stdout)
+			}
+		})
+	}
+}
+
 func TestProgram(t *testing.T) {
 	script := `printf '[%s]' "$@"; printf '[%s]' "$FROM_OUTSIDE"; pwd; cat; uname -r; cat /sys/class/infiniband/rxe0/ports/1/state; echo complaint >&2
 		echo gone > left-by-the-guest; exit 3`
@@ -99,12 +196,12 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-// TestKernels boots the default kernel, or with LAB_TEST_KERNELS=1 all.
+// TestKernels boots all kernels that have been fetched.
 func TestKernels(t *testing.T) {
-	for i, row := range kernels {
+	for _, row := range kernels {
 		t.Run(row.name, func(t *testing.T) {
-			if i > 0 && os.Getenv("LAB_TEST_KERNELS") == "" {
-				t.Skip("LAB_TEST_KERNELS=1 is not set")
+			if _, err := cachedKernel(row.name, archByName(runtime.GOARCH)); err != nil {
+				t.Skip(err)
 			}
 			cmd, stdout, stderr := lab(t, "sh", "-c", "uname -r; cd /sys/class/infiniband; grep . */ports/1/state; ls /dev/infiniband")
 			cmd.Env = append(cmd.Env, "LAB_KERNEL="+row.name, "LAB_TIMEOUT=5m")
@@ -197,7 +294,7 @@ func TestPatched(t *testing.T) {
 }
 
 func TestNoProgram(t *testing.T) {
-	cmd, _, stderr := lab(t, "/no/such/program")
+	cmd, _, stderr := command(t, "/no/such/program")
 	if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), "/no/such/program: no such file") {
 		t.Errorf("exit status %d, stderr %q", code, stderr)
 	}
@@ -206,7 +303,7 @@ func TestNoProgram(t *testing.T) {
 func TestBadSettings(t *testing.T) {
 	for set, want := range map[string]string{"LAB_TIMEOUT=soon": "LAB_TIMEOUT=soon: ", "LAB_MEM=much": "LAB_MEM=much: ", "LAB_KERNEL=2.4": "--kernel 2.4: "} {
 		t.Run(set, func(t *testing.T) {
-			cmd, _, stderr := lab(t, "true")
+			cmd, _, stderr := command(t, "true")
 			cmd.Env = append(cmd.Env, set)
 			if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), want) {
 				t.Errorf("exit status %d, stderr %q", code, stderr)
@@ -238,18 +335,8 @@ func TestTimeout(t *testing.T) {
 func TestInterrupt(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGPIPE} {
 		t.Run(sig.String(), func(t *testing.T) {
-			cmd, _, _ := lab(t, "sh", "-c", "echo up; sleep 1000")
-			cmd.Stdout = nil
-			out, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
-				t.Fatal(err)
-			}
+			cmd, _, stderr := lab(t, "sh", "-c", "echo up; sleep 1000")
+			startUp(t, cmd, stderr)
 			cmd.Process.Signal(sig)
 			start := time.Now()
 			if code := status(t, cmd.Wait()); code != exitLab {
@@ -264,7 +351,7 @@ func TestInterrupt(t *testing.T) {
 
 func TestHost(t *testing.T) {
 	if devices, _ := filepath.Glob("/sys/class/infiniband/*"); len(devices) == 0 {
-		cmd, _, stderr := lab(t, "true")
+		cmd, _, stderr := command(t, "true")
 		cmd.Env = append(cmd.Env, "LAB_HOST=1")
 		if code := status(t, cmd.Run()); code != exitLab || !strings.Contains(stderr.String(), "has no RDMA device") {
 			t.Errorf("exit status %d, stderr %q", code, stderr)

@@ -5,6 +5,9 @@
 //
 //	CGO_ENABLED=0 go install github.com/goverbs/verbs/cmd/rdmalab@latest
 //	CGO_ENABLED=0 go test -exec rdmalab ./...
+//	rdmalab test ./...
+//
+// The second is go test as well, with one machine for all packages instead of one for each.
 //
 // In this repository make build creates it as build/lab. It must be linked statically,
 // without cgo, because it is also the first program of the guest.
@@ -29,9 +32,10 @@
 // Dilated time, icount, --peer and --debug boot every time.
 //
 // As the initramfs is this program itself, it needs no busybox and no image. This machine
-// needs QEMU, kmod, iproute2, xz and zstd. The maintained alternatives, virtme-ng and
-// vmtest, need Python or their own init, and neither sets up RDMA nor separates
-// stdout from stderr.
+// needs QEMU, kmod, iproute2, xz and zstd. Of the maintained alternatives, virtme-ng and
+// vmtest need Python or their own init and do not separate stdout from stderr; vimto, which
+// runs go test on kernels from container images, has no network between machines. None sets up
+// RDMA.
 //
 // The program finds two software RDMA devices:
 //
@@ -67,6 +71,12 @@
 //
 //	go test -exec "rdmalab --kernel 6.1" ./...
 //
+// # Tests
+//
+// A test of go test -exec rdmalab that exceeds its time shows its stacks: SIGQUIT is passed on to the
+// program, and -test.timeout is reduced by the wait for a turn and for the machine. The files
+// that flags such as -test.coverprofile and the variable GOCOVERDIR name are copied from the guest.
+//
 // # Dilated time
 //
 // Under plain tcg a kernel is 20 to 30 times slower than on a real machine, but its
@@ -93,8 +103,8 @@
 // A run in which the kernel reports a bug of its own fails, unless the program
 // has written "lab: expect warning: " and a part of the warning to /dev/kmsg.
 //
-// The lab sets VERBS_LAB to the kernel's release and, if there are two machines,
-// VERBS_HOST to 1 or 2 and VERBS_PEER to the release of the other kernel.
+// The lab sets VERBS_LAB to the kernel's release, with --nic VERBS_NIC to its value and, if there are
+// two machines, VERBS_HOST to 1 or 2 and VERBS_PEER to the release of the other kernel.
 package main
 
 import (
@@ -103,9 +113,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -115,7 +127,8 @@ func main() {
 		guestMain() // does not return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE)
-	code, err := run(ctx, os.Args[1:])
+	ctx, std := withSignals(ctx)
+	code, err := run(ctx, os.Args[1:], std)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err)
@@ -126,7 +139,31 @@ func main() {
 // exitLab is the exit status for failures of the lab itself.
 const exitLab = 125
 
-func run(ctx context.Context, args []string) (int, error) {
+// withSignals returns the standard streams of this process and what gets its SIGQUIT, while a program
+// runs that can answer with its stacks. Otherwise the signal ends the context.
+func withSignals(ctx context.Context) (context.Context, stdio) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	got, quits := make(chan os.Signal, 1), make(chan os.Signal)
+	signal.Notify(got, unix.SIGQUIT)
+	go func() {
+		for sig := range got {
+			select {
+			case quits <- sig:
+			case <-time.After(time.Second):
+				cancel(errQuit)
+			}
+		}
+	}()
+	return ctx, stdio{in: os.Stdin, out: os.Stdout, err: os.Stderr, signals: quits}
+}
+
+var errQuit = errors.New("SIGQUIT")
+
+func run(ctx context.Context, args []string, std stdio) (int, error) {
+	begun := time.Now()
+	if socket := os.Getenv(sessionVariable); socket != "" {
+		return join(ctx, socket, args, std)
+	}
 	c, args, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		printHelp(os.Stdout)
@@ -144,74 +181,92 @@ func run(ctx context.Context, args []string) (int, error) {
 		command, args = args[0], args[1:]
 	}
 	switch command {
-	case "doctor":
-		return doctor(os.Stdout, c), nil
 	case "fetch":
 		return fetch(ctx, c)
-	case "shell":
-		if args, err = shell(&c, args); err != nil {
-			return exitLab, err
-		}
+	case "nic":
+		err := serveSockets(ctx, c)
+		return exitCode(err), err
 	}
-	if len(args) == 0 {
+	if len(args) == 0 && command == "run" {
 		return exitLab, errors.New("run what? see rdmalab --help")
 	}
 	if c.host {
 		return runOnHost(ctx, args)
 	}
-	if err := needMachine(c.kernel, archByName(c.arch)); err != nil {
+	on := archByName(c.arch)
+	if err := needMachine(c.kernel, on); err != nil {
 		return exitLab, err
 	}
-	return runInLab(ctx, c, args)
+	if _, err := readSelf(on); err != nil {
+		return exitLab, err
+	}
+	if command == "test" {
+		return test(ctx, c, args)
+	}
+	if _, err := exec.LookPath(args[0]); err != nil {
+		return exitLab, err
+	}
+	return runInLab(ctx, c, args, std, begun)
 }
 
-func runInLab(ctx context.Context, c config, args []string) (int, error) {
-	on := archByName(c.arch)
-	k, err := fetchKernel(ctx, c.kernel, on)
+func runInLab(ctx context.Context, c config, args []string, std stdio, begun time.Time) (int, error) {
+	k, err := c.prepare(ctx)
 	if err != nil {
 		return exitLab, err
 	}
-	if c.suite != "" {
-		if c.userland, err = fetchUserland(ctx, c.suite, on); err != nil {
-			return exitLab, err
-		}
-	}
-	j, err := newJob(k, args, c.write)
+	j, err := newJob(k, c, args)
 	if err != nil {
 		return exitLab, err
 	}
+	j.begun = begun
 	done, err := takeTurn(ctx, c.parallel)
 	if err != nil {
 		return exitLab, err
 	}
 	defer done()
-	j.Dilated, j.Userland = c.accel == dilated, c.userland != ""
-	if on.foreign() {
-		c.accel = "tcg"
-	}
-	if c.accel == "" && !k.uml() {
-		c.accel = accelerator(ctx, k, c.options)
-	}
-	std := stdio{in: os.Stdin, out: os.Stdout, err: os.Stderr}
-	if c.terminal {
-		restore, err := rawTerminal(&std)
-		if err != nil {
-			return exitLab, err
-		}
-		defer restore()
-		j.Terminal = true
-	}
+	c.choose(ctx, k)
 	if c.peer == "" {
-		return bootWithRetry(ctx, k, j, c.options, std)
+		return runAlone(ctx, k, j, c.options, std)
 	}
-	peer, err := fetchKernel(ctx, c.peer, on)
+	peer, err := fetchKernel(ctx, c.peer, archByName(c.arch))
 	if err == nil && (k.uml() || peer.uml()) {
 		err = errors.New("--peer: User-mode Linux has no wire to another machine")
+	}
+	if err == nil && len(c.nics) > 0 {
+		err = peer.unpackLater(ctx, adapterModules)
 	}
 	if err != nil {
 		return exitLab, err
 	}
 	return bootPair(ctx, k, peer, j, c.options, std)
+}
+
+// prepare fetches the kernel and the userland.
+func (c *config) prepare(ctx context.Context) (kernel, error) {
+	on := archByName(c.arch)
+	k, err := fetchKernel(ctx, c.kernel, on)
+	if err == nil && c.suite != "" {
+		c.userland, err = fetchUserland(ctx, c.suite, on)
+	}
+	if err == nil && len(c.nics) > 0 {
+		if c.adapterWire, err = newWire(c.options); err == nil {
+			c.emulator, err = findEmulator(ctx, on)
+		}
+		if err == nil {
+			err = k.unpackLater(ctx, adapterModules)
+		}
+	}
+	return k, err
+}
+
+// choose chooses the accelerator. It may boot a machine.
+func (c *config) choose(ctx context.Context, k kernel) {
+	if k.arch.foreign() {
+		c.accel = "tcg"
+	}
+	if c.accel == "" && !k.uml() {
+		c.accel = accelerator(ctx, k, c.options)
+	}
 }
 
 // fetch fetches the chosen kernels, or all.
@@ -234,6 +289,10 @@ func fetch(ctx context.Context, c config) (int, error) {
 	}
 	if c.suite != "" {
 		_, err := fetchUserland(ctx, c.suite, on)
+		errs = append(errs, err)
+	}
+	if len(c.nics) > 0 {
+		_, err := findEmulator(ctx, on)
 		errs = append(errs, err)
 	}
 	err := errors.Join(errs...)

@@ -129,16 +129,29 @@ func linkUp(name string) error {
 	return nil
 }
 
+// readyLimit bounds the wait for a device, which an emulated machine with other work beside it makes
+// slowly.
+const readyLimit = 2 * time.Minute
+
+// waitFor waits for a file of the kernel's, and returns its path.
+func waitFor(pattern string) (string, error) {
+	for begun := time.Now(); time.Since(begun) < readyLimit; time.Sleep(20 * time.Millisecond) {
+		if files, _ := filepath.Glob(pattern); len(files) > 0 {
+			return files[0], nil
+		}
+	}
+	return "", fmt.Errorf("%s does not appear in %v", pattern, readyLimit)
+}
+
 // waitActive waits for the device's nodes and for its port.
 func waitActive(device string) error {
 	var state, node string
-	for range 250 {
+	for begun := time.Now(); time.Since(begun) < readyLimit; time.Sleep(20 * time.Millisecond) {
 		b, _ := os.ReadFile("/sys/class/infiniband/" + device + "/ports/1/state")
 		state, node = strings.TrimSpace(string(b)), uverbs(device)
 		if state == "4: ACTIVE" && exist(node, "/dev/infiniband/rdma_cm") {
 			return nil
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 	return fmt.Errorf("%s is not ready: port %q, node %q", device, state, node)
 }

@@ -7,14 +7,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs/internal/connectx"
 )
 
 // options describe a machine.
@@ -25,6 +29,12 @@ type options struct {
 	mem     int // MiB
 	cpus    int
 	debug   bool
+
+	nics        []string // adapters, of --nic
+	niclog      string
+	udp         netip.Addr     // of --udp
+	adapterWire *connectx.Wire // of all adapters: the guest may number them in another order
+	emulator    emulator       // QEMU; that of the architecture if it has no program
 
 	userland string // a folder whose programs hide this machine's; none if empty
 
@@ -37,6 +47,14 @@ type options struct {
 func (o options) on(net *network, host int) options {
 	o.net, o.host = net, host
 	return o
+}
+
+// modules returns the modules of the machine's devices.
+func (o options) modules() []string {
+	if len(o.nics) == 0 {
+		return rdmaModules
+	}
+	return slices.Concat(rdmaModules, adapterModules)
 }
 
 // icountAccel is the accelerator whose clock advances by 1 ns with every instruction.
@@ -62,15 +80,20 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 	share := func(tag, path, readonly string) []string {
 		return []string{"-virtfs", "local,path=" + path + ",mount_tag=" + tag + ",security_model=none,multidevs=remap,readonly=" + readonly}
 	}
-	args := []string{
+	emulator := o.emulator
+	if emulator.args == nil {
+		emulator.args = []string{k.arch.qemu}
+	}
+	args := append(slices.Clone(emulator.args[1:]),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-machine", k.arch.machine, "-accel", accel, "-cpu", cpu,
 		"-m", strconv.Itoa(o.mem), "-smp", strconv.Itoa(o.cpus),
 		"-kernel", k.image, "-initrd", initramfs,
-		"-append", "console=" + k.arch.console + " loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on " + singleCPUBoot + dil.kernel,
-		"-serial", "chardev:console", "-chardev", "file,id=console,path=" + filepath.Join(dir, "console"),
-		"-device", "virtio-rng-" + k.arch.bus, "-device", "virtio-serial-" + k.arch.bus,
-	}
+		"-append", "console="+k.arch.console+" loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on "+singleCPUBoot+dil.kernel,
+		"-serial", "chardev:console", "-chardev", "file,id=console,path="+filepath.Join(dir, "console"),
+		"-device", "virtio-rng-"+k.arch.bus, "-device", "virtio-serial-"+k.arch.bus,
+	)
+	args = append(args, adapterArgs(o, dir)...)
 	args = append(args, icount...)
 	args = append(args, share("root", "/", "on")...)
 	if write != "" {
@@ -100,10 +123,10 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 		args = append(args, "-netdev", fmt.Sprintf("socket,id=%s,fd=%d", wires[i], 3+i),
 			"-device", fmt.Sprintf("virtio-net-%s,netdev=%s,mac=%s", k.arch.bus, wires[i], mac(i, o.host))+noROM)
 	}
-	cmd := exec.CommandContext(ctx, k.arch.qemu, args...)
+	cmd := exec.CommandContext(ctx, emulator.args[0], args...)
 	cmd.ExtraFiles = files
-	if dil.env != nil {
-		cmd.Env = append(os.Environ(), dil.env...)
+	if env := append(dil.env, emulator.env...); env != nil {
+		cmd.Env = append(os.Environ(), env...)
 	}
 	return cmd, nil
 }

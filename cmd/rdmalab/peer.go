@@ -46,7 +46,7 @@ func bootPair(ctx context.Context, k, other kernel, j job, opt options, std stdi
 		}
 		peer <- err
 	}()
-	code, err := bootWithRetry(ctx, k, j.onHost(firstHost, k, other), opt.on(net, firstHost), std)
+	code, err := runAlone(ctx, k, j.onHost(firstHost, k, other), opt.on(net, firstHost), std)
 	stop(ended)
 	if perr := <-peer; perr != nil {
 		if !errors.Is(err, perr) {
@@ -62,7 +62,7 @@ func bootPair(ctx context.Context, k, other kernel, j job, opt options, std stdi
 // runPeer keeps the peer running until its program or ctx ends.
 func runPeer(ctx context.Context, k kernel, j job, opt options, std stdio) error {
 	for {
-		code, err := bootWithRetry(ctx, k, j, opt, std)
+		code, err := runAlone(ctx, k, j, opt, std)
 		switch {
 		case errors.Is(err, errDown) && !errors.Is(err, errWarned) && ctx.Err() == nil:
 			fmt.Fprintln(std.err, "went down, and is booted again")

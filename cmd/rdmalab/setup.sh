@@ -1,6 +1,7 @@
 #!/bin/sh
 # Prepares a machine for go test -exec rdmalab: Debian, Ubuntu or Fedora, with Go, as root or as a
-# user of sudo. RDMALAB is the package to install, LAB_KERNEL the kernel to fetch.
+# user of sudo. RDMALAB is the package to install, a version or ./cmd/rdmalab within a checkout,
+# LAB_KERNEL the kernel to fetch, and LAB_NIC the adapters whose QEMU is fetched as well.
 set -eu
 sudo=
 [ "$(id -u)" = 0 ] || sudo=sudo
@@ -17,5 +18,4 @@ for setting in kernel.apparmor_restrict_unprivileged_userns=0 kernel.unprivilege
 done
 CGO_ENABLED=0 go install "${RDMALAB:-github.com/goverbs/verbs/cmd/rdmalab@latest}"
 PATH=$PATH:$(go env GOPATH)/bin
-rdmalab doctor
 rdmalab fetch

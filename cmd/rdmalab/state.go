@@ -54,7 +54,7 @@ func newState(k kernel, opt options, vm *exec.Cmd, dir string) (*state, error) {
 	}
 	args := slices.DeleteFunc(slices.Clone(vm.Args), func(arg string) bool { return strings.Contains(arg, "mount_tag=write") })
 	fmt.Fprintf(sum, "%s%s%s", boot, initramfs, strings.ReplaceAll(strings.Join(args, " "), dir, ""))
-	drivers, err := k.moduleFiles(rdmaModules...)
+	drivers, err := k.moduleFiles(opt.modules()...)
 	if err != nil {
 		return nil, err
 	}
@@ -72,12 +72,12 @@ func newState(k kernel, opt options, vm *exec.Cmd, dir string) (*state, error) {
 	s := &state{file: filepath.Join(debian.CacheDir(), fmt.Sprintf("%s%x", statePrefix(k, opt), sum.Sum(nil)[:8]))}
 	if exist(s.file) {
 		s.restored = true
-		vm.Env = append(os.Environ(), stateVariable+s.file)
+		vm.Env = append(vm.Environ(), stateVariable+s.file)
 		vm.Args = append(vm.Args, "-incoming", "exec:cat "+stateFile)
 		return s, nil
 	}
 	s.unfinished = filepath.Join(debian.CacheDir(), statePrefix(k, opt)+"new")
-	vm.Env = append(os.Environ(), stateVariable+s.unfinished)
+	vm.Env = append(vm.Environ(), stateVariable+s.unfinished)
 	vm.Args = append(vm.Args, "-monitor", "stdio")
 	if s.monitor, err = vm.StdinPipe(); err != nil {
 		return nil, err
@@ -94,7 +94,11 @@ const (
 
 // statePrefix begins the names of the states of a kernel with options. There is only one.
 func statePrefix(k kernel, opt options) string {
-	return fmt.Sprintf("state-%s-%s-%d-%d-", k.arch.name, k.release, opt.mem, opt.cpus)
+	kind := ""
+	if len(opt.nics) > 0 {
+		kind = "nic-"
+	}
+	return fmt.Sprintf("state-%s%s-%s-%d-%d-", kind, k.arch.name, k.release, opt.mem, opt.cpus)
 }
 
 // save saves the machine, which must be ready, if that is wanted and no other lab has done it.
@@ -113,20 +117,9 @@ func (s *state) save() error {
 		return err
 	}
 	f.Close()
-	// The monitor does one command after the other.
-	if _, err := fmt.Fprintf(s.monitor, "migrate_set_parameter max-bandwidth 100G\nmigrate %q\ninfo migrate\ncont\ninfo status\n", "exec:cat >"+stateFile); err != nil {
-		return err
-	}
-	var text []string
-	for lines := bufio.NewScanner(s.answers); lines.Scan(); {
-		text = append(text, lines.Text())
-		if strings.HasPrefix(lines.Text(), "VM status:") {
-			break
-		}
-	}
-	if !slices.ContainsFunc(text, regexp.MustCompile(`(?i)^(migration )?status:\s+completed`).MatchString) {
+	if err := s.migrate(); err != nil {
 		os.Remove(s.unfinished)
-		return fmt.Errorf("QEMU: %q", text)
+		return err
 	}
 	old, err := filepath.Glob(strings.TrimSuffix(s.unfinished, "new") + "*")
 	for _, f := range old {
@@ -135,6 +128,40 @@ func (s *state) save() error {
 		}
 	}
 	return errors.Join(err, os.Rename(s.unfinished, s.file))
+}
+
+var (
+	reMigration = regexp.MustCompile(`(?i)^(?:migration )?status:\s+(\S+)`) // "Migration status: " before QEMU 10
+	reMachine   = regexp.MustCompile(`^VM status: (\S+)`)
+)
+
+// migrate writes the state, and lets the machine go on. QEMU 11 returns from migrate before the
+// migration has its final status, and until then refuses to let the machine go on.
+func (s *state) migrate() error {
+	lines := bufio.NewScanner(s.answers)
+	ask := func(command string, answer *regexp.Regexp) (string, error) {
+		if _, err := fmt.Fprintln(s.monitor, command); err != nil {
+			return "", err
+		}
+		for lines.Scan() {
+			if m := answer.FindStringSubmatch(lines.Text()); m != nil {
+				return m[1], nil
+			}
+		}
+		return "", errors.Join(errors.New("QEMU has closed its monitor"), lines.Err())
+	}
+	migration, err := ask(fmt.Sprintf("migrate_set_parameter max-bandwidth 100G\nmigrate %q\ninfo migrate", "exec:cat >"+stateFile), reMigration)
+	for err == nil && !slices.Contains([]string{"completed", "failed", "cancelled"}, migration) {
+		time.Sleep(10 * time.Millisecond)
+		migration, err = ask("info migrate", reMigration)
+	}
+	for machine := ""; err == nil && machine != "running"; {
+		machine, err = ask("cont\ninfo status", reMachine)
+	}
+	if err == nil && migration != "completed" {
+		err = fmt.Errorf("QEMU: its migration is %s", migration)
+	}
+	return err
 }
 
 // fresh is what a machine needs that has not booted by itself but has been restored.

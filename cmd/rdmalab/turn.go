@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,9 +26,9 @@ func totalMem() int {
 	return int(uint64(info.Totalram) * uint64(info.Unit) >> 20)
 }
 
-// takeTurn waits until fewer than n machines run, of all that share the cache. go test starts a
-// lab for each package, several at a time. Negative n is by this machine's processors and
-// memory, 0 no limit.
+// takeTurn waits until fewer than n machines run, of all that share the cache, in the order in which
+// they came. go test starts a lab for each package, several at a time. Negative n is by this
+// machine's processors and memory, 0 no limit.
 func takeTurn(ctx context.Context, n int) (done func(), err error) {
 	if n == 0 {
 		return func() {}, nil
@@ -35,28 +36,84 @@ func takeTurn(ctx context.Context, n int) (done func(), err error) {
 	if n < 0 {
 		n = max(1, min(runtime.NumCPU()/2, totalMem()/2/turnMem))
 	}
-	dir := debian.CacheDir()
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	t, err := newTicket(ctx, filepath.Join(debian.CacheDir(), "turns"))
+	if err != nil {
 		return nil, err
 	}
 	for waited := time.Duration(0); ; waited += 100 * time.Millisecond {
-		for i := range n {
-			f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("turn-%d", i)), os.O_CREATE|os.O_RDWR, 0o666)
-			if err != nil {
-				return nil, err
-			}
-			if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-				return func() { f.Close() }, nil
-			}
-			f.Close()
+		ahead, err := t.ahead(ctx)
+		if err == nil && len(ahead) < n {
+			return t.discard, nil
 		}
 		if waited == 5*time.Second {
-			fmt.Fprintf(os.Stderr, "lab: waiting for a turn, %d at a time (--parallel)\n", n)
+			fmt.Fprintf(os.Stderr, "lab: waiting for a turn, %d at a time (--parallel), after process %s\n", n, strings.Join(ahead, ", "))
 		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return nil, fmt.Errorf("wait for a turn: %w", context.Cause(ctx))
+		if err == nil {
+			select {
+			case <-time.After(100 * time.Millisecond):
+				continue
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			}
 		}
+		t.discard()
+		return nil, fmt.Errorf("wait for a turn: %w", err)
 	}
+}
+
+// ticket is a place in the queue: a file whose name has a number, one more than that of the last,
+// and the process. It is locked as long as the process lives, and changes while the queue is locked.
+type ticket struct {
+	dir  string
+	file *os.File
+}
+
+func newTicket(ctx context.Context, dir string) (*ticket, error) {
+	unlock, err := debian.Lock(ctx, filepath.Join(dir, "lock"))
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	files, _ := filepath.Glob(filepath.Join(dir, "[0-9]*"))
+	number := 0
+	if len(files) > 0 {
+		fmt.Sscanf(filepath.Base(files[len(files)-1]), "%d", &number)
+	}
+	f, err := os.Create(filepath.Join(dir, fmt.Sprintf("%012d-%d", number+1, os.Getpid())))
+	if err != nil {
+		return nil, err
+	}
+	return &ticket{dir, f}, unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+}
+
+// ahead returns the processes with earlier tickets, and removes tickets of those that are dead.
+func (t *ticket) ahead(ctx context.Context) (pids []string, err error) {
+	unlock, err := debian.Lock(ctx, filepath.Join(t.dir, "lock"))
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	files, _ := filepath.Glob(filepath.Join(t.dir, "[0-9]*"))
+	for _, name := range files {
+		if name == t.file.Name() {
+			break
+		}
+		f, err := os.Open(name)
+		if err != nil {
+			continue // its process has ended just now
+		}
+		if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
+			os.Remove(name)
+		} else {
+			_, pid, _ := strings.Cut(filepath.Base(name), "-")
+			pids = append(pids, pid)
+		}
+		f.Close()
+	}
+	return pids, nil
+}
+
+func (t *ticket) discard() {
+	os.Remove(t.file.Name())
+	t.file.Close()
 }

@@ -60,7 +60,13 @@ func newestUML(ctx context.Context, a debian.Archive, meta string) (kernel, erro
 	if err := os.RemoveAll(build); err != nil {
 		return kernel{}, err
 	}
-	defer os.RemoveAll(build)
+	defer func() {
+		if ctx.Err() != nil {
+			fmt.Fprintln(os.Stderr, "lab: removing what was unpacked for the build, which takes a minute")
+		}
+		os.RemoveAll(build)
+	}()
+	fmt.Fprintf(os.Stderr, "lab: fetching a compiler and the kernel's sources, to build User-mode Linux %s once\n", source.Version)
 	list, err := a.Closure(ctx, nil, "linux-source-"+v[0]+"."+v[1]+"="+source.Version,
 		"bash", "bc", "bison", "coreutils", "dash", "diffutils", "findutils", "flex", "gcc", "grep",
 		"gzip", "libc6-dev", "make", "mawk", "perl-base", "sed", "tar", "xz-utils")
@@ -73,7 +79,7 @@ func newestUML(ctx context.Context, a debian.Archive, meta string) (kernel, erro
 	if err := os.WriteFile(filepath.Join(build, "uml.config"), []byte(umlConfig), 0o644); err != nil {
 		return kernel{}, err
 	}
-	fmt.Fprintf(os.Stderr, "lab: building User-mode Linux %s\n", source.Version)
+	fmt.Fprintf(os.Stderr, "lab: building User-mode Linux %s, which takes many minutes\n", source.Version)
 	cmd, err := chroot(ctx, build, "sh", "-c", umlScript)
 	if err != nil {
 		return kernel{}, err

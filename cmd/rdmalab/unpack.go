@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/goverbs/verbs/internal/debian"
@@ -65,6 +66,23 @@ func (k kernel) unpackModules(ctx context.Context, files []string) error {
 		}
 	}
 	return nil
+}
+
+// unpackLater decompresses the files of modules of a kernel that has been prepared, if need be.
+func (k kernel) unpackLater(ctx context.Context, names []string) error {
+	unlock, err := debian.Lock(ctx, k.root+".lock")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	files, err := k.moduleFiles(names...)
+	if err != nil || !slices.ContainsFunc(files, packed) {
+		return err
+	}
+	if err := k.unpackModules(ctx, files); err != nil {
+		return err
+	}
+	return k.depmod(ctx)
 }
 
 // decompressTo writes decompressed data to a file, which exists only when it is complete.

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/goverbs/verbs/internal/labtest/tool"
 )
 
 // bzImage returns an image whose kernel is packed.
@@ -43,11 +45,8 @@ func TestUnpackImage(t *testing.T) {
 			t.Errorf("%s: there is a kernel", want)
 		}
 	}
-	for _, tool := range []string{"xz", "zstd"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skip(err)
-		}
-		cmd := exec.Command(tool, "-c")
+	for _, name := range []string{"xz", "zstd"} {
+		cmd := exec.Command(tool.Path(t, name), "-c")
 		kernel := strings.Repeat("kernel", 1000)
 		cmd.Stdin = strings.NewReader(kernel)
 		packed, err := cmd.Output()
@@ -55,10 +54,10 @@ func TestUnpackImage(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := unpack(bzImage(packed)); err != nil {
-			t.Error(tool, err)
+			t.Error(name, err)
 		}
 		if got, _ := os.ReadFile(file); !bytes.Equal(got, []byte(kernel)) {
-			t.Errorf("%s: %d bytes", tool, len(got))
+			t.Errorf("%s: %d bytes", name, len(got))
 		}
 	}
 }

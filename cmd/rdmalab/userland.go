@@ -4,8 +4,11 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/goverbs/verbs/internal/debian"
 )
@@ -18,13 +21,15 @@ const defaultUserland = "bookworm-security"
 var userlandPackages = []string{
 	"bash", "coreutils", "dash", "diffutils", "findutils", "gawk", "grep", "gzip", "iproute2", "kmod", "libc-bin", "mount", "procps", "sed", "tar", "util-linux",
 	"gcc", "libc6-dev", "libibverbs-dev", "librdmacm-dev",
-	"crun", "curl", "ibverbs-providers", "ibverbs-utils", "perftest", "rdmacm-utils", "wget",
+	"crun", "curl", "ibverbs-providers", "ibverbs-utils", "perftest", "python3-pyverbs", "rdmacm-utils", "wget",
 }
 
 // fetchUserland returns a folder with the programs and libraries of a Debian suite, which hide
 // this machine's. No package's scripts are run.
 func fetchUserland(ctx context.Context, suite string, on arch) (string, error) {
-	root := filepath.Join(debian.CacheDir(), "userland-"+suite+"-"+on.name)
+	// A new list of packages takes a new folder, as others may run with the old one.
+	sum := sha256.Sum256([]byte(strings.Join(userlandPackages, " ")))
+	root := filepath.Join(debian.CacheDir(), fmt.Sprintf("userland-%s-%s-%x", suite, on.name, sum[:4]))
 	unlock, err := debian.Lock(ctx, root+".lock")
 	if err != nil {
 		return "", err

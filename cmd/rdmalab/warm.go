@@ -14,7 +14,7 @@ import (
 )
 
 // singleCPUBoot makes the kernel boot on one processor, where patching its own code is
-// safe; see bootWithRetry. The others are brought up when most of the patching is done.
+// safe; see runner.run. The others are brought up when most of the patching is done.
 const singleCPUBoot = "maxcpus=1 noreplace-smp"
 
 // warmUp makes the kernel patch itself before other processors run, as it does at the

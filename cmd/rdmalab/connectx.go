@@ -1,0 +1,483 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/goverbs/verbs/internal/connectx"
+	"github.com/goverbs/verbs/internal/debian"
+	"github.com/goverbs/verbs/internal/udp"
+	"github.com/goverbs/verbs/internal/vfiouser"
+	"github.com/goverbs/verbs/rdmadev"
+)
+
+// adapters are the values of --nic.
+var adapters = map[string]connectx.Config{
+	"connectx":    {},
+	"connectx-pf": {PF: true},
+	"connectx-ib": {InfiniBand: true},
+}
+
+// maxAdapters bounds a machine's adapters, each of which has a port of the PCI bus.
+const maxAdapters = 2
+
+// adapterModules are the drivers of adapters.
+var adapterModules = []string{"mlx5_ib"}
+
+// adapterName returns the name that the guest gives to adapter i.
+func adapterName(i int) string { return fmt.Sprintf("mlx5_%d", i) }
+
+func adapterMAC(i, host int) net.HardwareAddr {
+	return net.HardwareAddr{0x02, 0x15, 0xb3, 0x09, byte(i), byte(host)}
+}
+
+// adapterGUID returns the GUID that adapter i has from its MAC address, as sysfs shows it.
+func adapterGUID(i, host int) string {
+	m := adapterMAC(i, host)
+	return fmt.Sprintf("%02x%02x:%02xff:fe%02x:%02x%02x", m[0]^2, m[1], m[2], m[3], m[4], m[5])
+}
+
+// adapterAddrs are the addresses of adapter i's network link in a machine.
+func adapterAddrs(i, host int) []string {
+	return []string{fmt.Sprintf("10.9.%d.%d/24", 2+i, max(host, 1)), fmt.Sprintf("fd00:9:%d::%d/64", 2+i, max(host, 1))}
+}
+
+// The first QEMU that has vfio-user-pci.
+const qemuMajor, qemuMinor = 10, 1
+
+// qemuSuite has a QEMU that is recent enough.
+const qemuSuite = "trixie-backports"
+
+var reQEMU = regexp.MustCompile(`version (\d+)\.(\d+)`)
+
+// emulator is a QEMU.
+type emulator struct {
+	args []string // the program, and what precedes its arguments
+	env  []string
+}
+
+// findEmulator returns this machine's QEMU for an architecture if that has vfio-user-pci. Otherwise
+// it fetches Debian's, which runs with the libraries of its own packages.
+func findEmulator(ctx context.Context, on arch) (emulator, error) {
+	if path, err := exec.LookPath(on.qemu); err == nil {
+		out, err := exec.CommandContext(ctx, path, "--version").Output()
+		if m := reQEMU.FindSubmatch(out); err == nil && m != nil {
+			major, _ := strconv.Atoi(string(m[1]))
+			minor, _ := strconv.Atoi(string(m[2]))
+			if major > qemuMajor || major == qemuMajor && minor >= qemuMinor {
+				return emulator{args: []string{path}}, nil
+			}
+		}
+	}
+	root := filepath.Join(debian.CacheDir(), "qemu-"+on.name)
+	unlock, err := debian.Lock(ctx, root+".lock")
+	if err != nil {
+		return emulator{}, err
+	}
+	defer unlock()
+	if !exist(root) {
+		tmp := root + ".new" // always the same, so that the next run removes it
+		if err := os.RemoveAll(tmp); err != nil {
+			return emulator{}, err
+		}
+		archive := debian.Archive{Suite: qemuSuite, Log: os.Stderr}
+		list, err := archive.Closure(ctx, nil, on.pkg)
+		if err == nil {
+			err = archive.Extract(ctx, tmp, list)
+		}
+		if err == nil {
+			err = os.Rename(tmp, root)
+		}
+		if err != nil {
+			return emulator{}, fmt.Errorf("QEMU of at least %d.%d, which this machine does not have: %w", qemuMajor, qemuMinor, err)
+		}
+	}
+	usr := func(path string) string { return filepath.Join(root, "usr", path) }
+	loaders, _ := filepath.Glob(usr("lib*/ld-linux-*.so.*"))
+	libraries, _ := filepath.Glob(usr("lib/*-linux-gnu"))
+	if len(loaders) != 1 || len(libraries) != 1 {
+		return emulator{}, fmt.Errorf("%s holds no QEMU: remove it", root)
+	}
+	return emulator{
+		args: []string{loaders[0], "--library-path", libraries[0], usr("bin/" + on.qemu), "-L", usr("share/qemu"), "-L", usr("share/seabios")},
+		env:  []string{"QEMU_MODULE_DIR=" + usr("lib/no-modules")}, // those of this machine's QEMU do not fit
+	}, nil
+}
+
+// adapterArgs returns what a machine needs so that adapters can be plugged in: memory that another
+// process can map, and ports of the PCI bus. The adapters come when it runs, as they cannot be saved.
+func adapterArgs(o options, dir string) []string {
+	if len(o.nics) == 0 {
+		return nil
+	}
+	args := []string{
+		"-object", fmt.Sprintf("memory-backend-memfd,id=mem,size=%dM,share=on", o.mem), "-machine", "memory-backend=mem",
+		"-qmp", "unix:" + filepath.Join(dir, "qmp") + ",server=on,wait=off",
+	}
+	for i := range maxAdapters {
+		args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=slot%d,chassis=%d,slot=%d,pref64-reserve=64M", i, i+1, i+1))
+	}
+	return args
+}
+
+// adapterConfig returns the configuration of adapter i in a machine.
+func adapterConfig(kind string, i, host int, wire *connectx.Wire, record *log.Logger) connectx.Config {
+	cfg := adapters[kind]
+	cfg.Name = adapterName(i)
+	cfg.MAC = adapterMAC(i, host)
+	cfg.Wire, cfg.Network = wire, wire.Network(cfg.MAC)
+	if cfg.InfiniBand {
+		cfg.Network = wire.Network(nil)
+	}
+	if record != nil {
+		cfg.Record = func(e connectx.Event) { record.Print(cfg.Name, " ", e) }
+	}
+	return cfg
+}
+
+// plug serves the machine's adapters and plugs them in.
+func (m *machine) plug() error {
+	if len(m.opt.nics) == 0 {
+		return nil
+	}
+	q, err := dialQMP(filepath.Join(m.dir, "qmp"))
+	if err != nil {
+		return err
+	}
+	defer q.conn.Close()
+	if err := q.awaitRunning(); err != nil {
+		return err
+	}
+	record, err := recorder(m.opt)
+	if err != nil {
+		return err
+	}
+	for i, name := range m.opt.nics {
+		cfg := adapterConfig(name, i, max(m.opt.host, 1), m.opt.adapterWire, record)
+		path := filepath.Join(m.dir, fmt.Sprintf("nic%d", i))
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		if err != nil {
+			return err
+		}
+		m.copiers.Go(func() {
+			if err := serveAdapter(context.Background(), l, cfg); err != nil && !errors.Is(err, net.ErrClosed) {
+				fmt.Fprintf(os.Stderr, "lab: %s: %v\n", cfg.Name, err)
+			}
+		})
+		m.copiers.Go(func() { // QEMU may end before it connects
+			<-m.gone
+			l.Close()
+		})
+		if _, err := q.do("device_add", map[string]any{
+			"driver": "vfio-user-pci", "id": fmt.Sprintf("nic%d", i), "bus": fmt.Sprintf("slot%d", i),
+			"socket": map[string]any{"type": "unix", "path": path},
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// serveSockets serves adapters to machines of somebody else until ctx ends, each to one machine after
+// the other.
+func serveSockets(ctx context.Context, c config) error {
+	if c.socket == "" {
+		return errors.New("nic: no --socket, the path of the socket for QEMU")
+	}
+	if len(c.nics) == 0 {
+		c.nics = []string{"connectx"}
+	}
+	record, err := recorder(c.options)
+	if err != nil {
+		return err
+	}
+	wire, err := newWire(c.options)
+	if err != nil {
+		return err
+	}
+	var listeners []net.Listener
+	var served sync.WaitGroup
+	defer served.Wait()
+	defer func() {
+		for _, l := range listeners {
+			l.Close()
+		}
+	}()
+	for i, path := range strings.Split(c.socket, ",") {
+		cfg := adapterConfig(c.nics[min(i, len(c.nics)-1)], i, i+1, wire, record)
+		l, err := listenAdapter(path)
+		if err != nil {
+			return err
+		}
+		listeners = append(listeners, l)
+		served.Go(func() {
+			for {
+				err := serveAdapter(ctx, l, cfg)
+				if errors.Is(err, net.ErrClosed) {
+					return
+				}
+				if err != nil {
+					fmt.Fprintf(os.Stderr, "lab: %s: %v\n", path, err)
+				}
+			}
+		})
+		fmt.Fprintf(os.Stderr, `lab: QEMU needs "-object memory-backend-memfd,id=mem,size=...,share=on -machine memory-backend=mem" and
+-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":%q}}'`+"\n", path)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// newWire returns the wire of a run's adapters.
+func newWire(o options) (*connectx.Wire, error) {
+	w := connectx.NewWire()
+	if !o.udp.IsValid() {
+		return w, nil
+	}
+	// The guest would only be told that its address is wrong.
+	p, err := new(udp.Network).Open(netip.AddrPortFrom(o.udp, udp.DefaultPort))
+	if err != nil {
+		return nil, fmt.Errorf("--udp: %w", err)
+	}
+	w.UseUDP(o.udp)
+	return w, p.Close()
+}
+
+// recorder returns what writes the file of --niclog, or nil.
+func recorder(o options) (*log.Logger, error) {
+	if o.niclog == "" {
+		return nil, nil
+	}
+	f, err := os.OpenFile(o.niclog, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	return log.New(f, "", log.Lmicroseconds), nil
+}
+
+// listenAdapter makes a socket for QEMU. It replaces one that a process which was killed has left, and
+// no other file.
+func listenAdapter(path string) (*net.UnixListener, error) {
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode()&fs.ModeSocket == 0 {
+			return nil, fmt.Errorf("--socket %s: there is a file that is no socket", path)
+		}
+		if c, err := net.Dial("unix", path); err == nil {
+			c.Close()
+			return nil, fmt.Errorf("--socket %s: another process serves it", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+}
+
+// serveAdapter serves an adapter to the next machine that connects, until that is gone or ctx ends.
+func serveAdapter(ctx context.Context, l *net.UnixListener, cfg connectx.Config) error {
+	conn, err := l.AcceptUnix()
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	var d *connectx.Device
+	err = vfiouser.Serve(conn, func(bus *vfiouser.Bus) (vfiouser.Device, error) {
+		d, err = connectx.New(cfg, bus)
+		return d, err
+	})
+	if d != nil {
+		err = errors.Join(err, d.Close())
+	}
+	return err
+}
+
+// qmp is a connection to QEMU's monitor for machines.
+type qmp struct {
+	conn net.Conn
+	in   *json.Decoder
+}
+
+func dialQMP(path string) (*qmp, error) {
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	conn.SetDeadline(time.Now().Add(bootLimit)) // of all commands
+	q := &qmp{conn, json.NewDecoder(conn)}
+	var greeting map[string]any
+	if err = q.in.Decode(&greeting); err == nil {
+		_, err = q.do("qmp_capabilities", nil)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return q, nil
+}
+
+// do executes a command and returns what QEMU answers.
+func (q *qmp) do(command string, args map[string]any) (json.RawMessage, error) {
+	msg := map[string]any{"execute": command}
+	if args != nil {
+		msg["arguments"] = args
+	}
+	if err := json.NewEncoder(q.conn).Encode(msg); err != nil {
+		return nil, err
+	}
+	for {
+		var answer struct {
+			Return json.RawMessage
+			Error  *struct{ Desc string }
+			Event  string
+		}
+		if err := q.in.Decode(&answer); err != nil {
+			return nil, fmt.Errorf("QEMU, %s: %w", command, err)
+		}
+		switch {
+		case answer.Error != nil:
+			return nil, fmt.Errorf("QEMU, %s: %s", command, answer.Error.Desc)
+		case answer.Event == "":
+			return answer.Return, nil
+		}
+	}
+}
+
+// awaitRunning waits until QEMU has loaded the state of a machine that it restores: that of the slots
+// would hide from the guest what is plugged in before.
+func (q *qmp) awaitRunning() error {
+	for {
+		answer, err := q.do("query-status", nil)
+		if err != nil {
+			return err
+		}
+		var s struct{ Running bool }
+		if err := json.Unmarshal(answer, &s); err != nil || s.Running {
+			return err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// parseAdapters returns the adapters that --nic names.
+func parseAdapters(list string) (names []string, err error) {
+	if list == "" {
+		return nil, nil
+	}
+	names = strings.Split(list, ",")
+	for _, n := range names {
+		if _, ok := adapters[n]; !ok {
+			return nil, fmt.Errorf("--nic %s: not one of connectx, connectx-pf, connectx-ib", n)
+		}
+	}
+	if len(names) > maxAdapters {
+		return nil, fmt.Errorf("--nic %s: a machine has at most %d", list, maxAdapters)
+	}
+	return names, nil
+}
+
+// addAdapters waits for the adapters in the guest, whose driver has been loaded, names them in their
+// order, and configures their links. The first has the address of --udp as well, if there is one, from
+// which it reaches all others.
+func addAdapters(names []string, host int, udp netip.Addr) error {
+	links, err := nameAdapters(names, max(host, 1))
+	if err != nil {
+		return err
+	}
+	for i, kind := range names {
+		device := adapterName(i)
+		if !adapters[kind].InfiniBand {
+			link, addrs := links[0], adapterAddrs(i, host)
+			links = links[1:]
+			if i == 0 && udp.IsValid() && !strings.HasPrefix(addrs[0], udp.String()+"/") {
+				addrs = append(addrs, udp.String()+"/32")
+			}
+			if err := configure(link, addrs); err != nil {
+				return err
+			}
+			if i == 0 && udp.IsValid() {
+				if err := ip("route add default dev " + link + " src " + udp.String()); err != nil {
+					return err
+				}
+			}
+		}
+		if err := waitActive(device); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nameAdapters waits for adapters. The kernel has numbered them and their links in the order in which
+// it found them, which may be another: hot-plug has no order. It returns the names of the links.
+func nameAdapters(kinds []string, host int) (links []string, err error) {
+	var devices []string
+	for i, kind := range kinds {
+		device, err := waitGUID(adapterGUID(i, host))
+		if err != nil {
+			return nil, err
+		}
+		devices = append(devices, device)
+		if !adapters[kind].InfiniBand {
+			link, err := waitFor("/sys/class/infiniband/" + device + "/device/net/*")
+			if err != nil {
+				return nil, err
+			}
+			links = append(links, filepath.Base(link))
+		}
+	}
+	err = errors.Join(
+		number("mlx5_", devices, func(from, to string) error {
+			d, err := rdmadev.Find(from)
+			if err != nil {
+				return err
+			}
+			return d.Rename(to)
+		}),
+		number("eth", links, func(from, to string) error { return ip("link set " + from + " name " + to) }))
+	return links, err
+}
+
+// number gives names a prefix and a number each. Some may have the name of another.
+func number(prefix string, names []string, rename func(from, to string) error) error {
+	for _, p := range []string{"new_" + prefix, prefix} {
+		for i, from := range names {
+			if from == fmt.Sprint(prefix, i) {
+				continue
+			}
+			names[i] = fmt.Sprint(p, i)
+			if err := rename(from, names[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// waitGUID waits for a device with a node GUID, and returns its name.
+func waitGUID(guid string) (string, error) {
+	for begun := time.Now(); time.Since(begun) < readyLimit; time.Sleep(20 * time.Millisecond) {
+		files, _ := filepath.Glob("/sys/class/infiniband/*/node_guid")
+		for _, f := range files {
+			if b, _ := os.ReadFile(f); strings.TrimSpace(string(b)) == guid {
+				return filepath.Base(filepath.Dir(f)), nil
+			}
+		}
+	}
+	return "", fmt.Errorf("no device with GUID %s appears in %v", guid, readyLimit)
+}

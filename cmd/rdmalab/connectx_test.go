@@ -1,0 +1,273 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestAdapter finds emulated adapters, driven by the kernel.
+func TestAdapter(t *testing.T) {
+	const script = `cd /sys/class/infiniband; for d in mlx5_*; do
+		echo $d $(basename $(readlink $d/device/driver)) $(cat $d/device/device $d/node_guid $d/ports/1/link_layer $d/ports/1/state $d/ports/1/lid) \
+			$(for l in $(ls $d/device/net 2>/dev/null); do ip -br addr show dev $l | cut -d ' ' -f 2-; done); done; echo $VERBS_NIC`
+	const first, second = "UP 10.9.2.1/24 fd00:9:2::1/64 fe80::15:b3ff:fe09:1/64", "UP 10.9.3.1/24 fd00:9:3::1/64 fe80::15:b3ff:fe09:101/64"
+	for nic, want := range map[string][]string{
+		"connectx":             {"mlx5_0 mlx5_core 0x101c 0015:b3ff:fe09:0001 Ethernet 4: ACTIVE 0x0 " + first},
+		"connectx-pf":          {"mlx5_0 mlx5_core 0x101b 0015:b3ff:fe09:0001 Ethernet 4: ACTIVE 0x0 " + first},
+		"connectx,connectx":    {"mlx5_0 mlx5_core 0x101c 0015:b3ff:fe09:0001 Ethernet 4: ACTIVE 0x0 " + first, "mlx5_1 mlx5_core 0x101c 0015:b3ff:fe09:0101 Ethernet 4: ACTIVE 0x0 " + second},
+		"connectx,connectx-ib": {"mlx5_0 mlx5_core 0x101c 0015:b3ff:fe09:0001 Ethernet 4: ACTIVE 0x0 " + first, "mlx5_1 mlx5_core 0x101c 0015:b3ff:fe09:0101 InfiniBand 4: ACTIVE 0x101"},
+	} {
+		t.Run(nic, func(t *testing.T) {
+			cmd, stdout, stderr := lab(t, "--nic", nic, "sh", "-c", script)
+			if code := status(t, cmd.Run()); code != 0 {
+				t.Fatalf("exit status %d: %s", code, stderr)
+			}
+			if got := strings.TrimSpace(stdout.String()); got != strings.Join(append(want, nic), "\n") {
+				t.Errorf("adapters\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+			}
+		})
+	}
+}
+
+// TestAdapterKilled ends machines in all possible ways while C programs send. Function command checks
+// that nothing is left behind.
+func TestAdapterKilled(t *testing.T) {
+	const script = `ibv_rc_pingpong -d mlx5_0 -g 1 -n 100000000 >/dev/null & until ibv_rc_pingpong -d mlx5_0 -g 1 -n 100000000 localhost; do sleep 0.1; done >/dev/null 2>&1 &
+		until [ $(rdma res show qp | grep -c '^link mlx5_0/1 .* type RC state RTS') = 2 ]; do sleep 0.1; done; echo up; `
+	for name, test := range map[string]struct {
+		script string
+		sig    syscall.Signal // for the lab, or SIGKILL for QEMU
+	}{
+		"reset":    {"echo b >/proc/sysrq-trigger; sleep 1000", 0},
+		"panic":    {"echo c >/proc/sysrq-trigger; sleep 1000", 0},
+		"poweroff": {"echo o >/proc/sysrq-trigger; sleep 1000", 0},
+		"lab":      {"sleep 1000", syscall.SIGTERM},
+		"QEMU":     {"sleep 1000", syscall.SIGKILL},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd, _, stderr := lab(t, "--nic", "connectx", "sh", "-c", script+test.script)
+			startUp(t, cmd, stderr)
+			switch test.sig {
+			case syscall.SIGTERM:
+				cmd.Process.Signal(test.sig)
+			case syscall.SIGKILL:
+				syscall.Kill(child(t, cmd.Process.Pid), test.sig)
+			}
+			begun := time.Now()
+			if code := status(t, cmd.Wait()); code != exitLab {
+				t.Errorf("exit status %d: %s", code, stderr)
+			}
+			if took := time.Since(begun); took > 30*time.Second {
+				t.Errorf("it ends after %v", took)
+			}
+			if regexp.MustCompile(`(?m)^panic:|^goroutine |^lab: mlx5_0: `).Match(stderr.Bytes()) {
+				t.Errorf("stderr: %s", stderr)
+			}
+		})
+	}
+}
+
+// child returns the process that another has started: QEMU.
+func child(t *testing.T, parent int) int {
+	t.Helper()
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range stats {
+		b, _ := os.ReadFile(file)
+		_, rest, _ := bytes.Cut(b, []byte(") "))
+		if f := strings.Fields(string(rest)); len(f) > 1 && f[1] == strconv.Itoa(parent) {
+			pid, _, _ := strings.Cut(string(b), " ")
+			n, err := strconv.Atoi(pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	t.Fatal("the lab has started no process")
+	return 0
+}
+
+// TestNIC serves adapters to a QEMU that the lab has not started, with the arguments of docs/lab.md, and
+// then to another.
+func TestNIC(t *testing.T) {
+	dir := t.TempDir()
+	paths := []string{filepath.Join(dir, "a"), filepath.Join(dir, "b")}
+	if l, err := net.ListenUnix("unix", &net.UnixAddr{Name: paths[0], Net: "unix"}); err != nil {
+		t.Fatal(err)
+	} else {
+		l.SetUnlinkOnClose(false) // as of a server that was killed
+		l.Close()
+	}
+	cmd, _, stderr := lab(t, "nic", "--socket", strings.Join(paths, ","), "--nic", "connectx,connectx-pf")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	on := archByName(runtime.GOARCH)
+	qemu, err := findEmulator(t.Context(), on)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for try := range 2 {
+		qmpPath := filepath.Join(dir, fmt.Sprintf("qmp%d", try))
+		args := append(qemu.args[1:len(qemu.args):len(qemu.args)], "-nodefaults", "-display", "none", "-S", "-qmp", "unix:"+qmpPath+",server=on,wait=off",
+			"-m", "2048", "-object", "memory-backend-memfd,id=mem,size=2048M,share=on", "-machine", on.machine+",memory-backend=mem")
+		waitUntil(t, "the second socket, which is made last", func() bool {
+			select {
+			case err := <-ended:
+				t.Fatalf("the server has ended: %v: %s", err, stderr)
+			default:
+			}
+			return exist(paths[1])
+		})
+		for _, path := range paths {
+			args = append(args, "-device", fmt.Sprintf(`{"driver":"vfio-user-pci","socket":{"type":"unix","path":"%s"}}`, path))
+		}
+		vm := exec.CommandContext(t.Context(), qemu.args[0], args...)
+		vm.Env = append(os.Environ(), qemu.env...)
+		var log bytes.Buffer
+		vm.Stderr = &log
+		if err := vm.Start(); err != nil {
+			t.Fatal(err)
+		}
+		gone := make(chan struct{})
+		go func() { vm.Wait(); close(gone) }()
+		t.Cleanup(func() { vm.Process.Kill(); <-gone })
+		var q *qmp
+		waitUntil(t, "QEMU", func() bool {
+			select {
+			case <-gone:
+				t.Fatalf("QEMU has ended: %s", &log)
+			default:
+			}
+			q, err = dialQMP(qmpPath)
+			return err == nil
+		})
+		answer, err := q.do("query-pci", nil)
+		q.conn.Close()
+		var buses []struct {
+			Devices []struct{ ID struct{ Vendor, Device int } }
+		}
+		if err == nil {
+			err = json.Unmarshal(answer, &buses)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var found []int
+		for _, b := range buses {
+			for _, d := range b.Devices {
+				if d.ID.Vendor == 0x15b3 {
+					found = append(found, d.ID.Device)
+				}
+			}
+		}
+		if fmt.Sprintf("%x", found) != "[101c 101b]" {
+			t.Errorf("QEMU has %s", answer)
+		}
+		if try == 0 {
+			vm.Process.Kill()
+			<-gone
+		}
+	}
+	cmd.Process.Signal(syscall.SIGTERM) // while QEMU is connected
+	select {
+	case err := <-ended:
+		if code := status(t, err); code != 0 {
+			t.Errorf("exit status %d: %s", code, stderr)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it does not end")
+		cmd.Process.Kill()
+		<-ended
+	}
+	for _, path := range paths {
+		if exist(path) {
+			t.Errorf("%s is left", path)
+		}
+	}
+}
+
+// waitUntil waits for what has no event.
+func waitUntil(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited too long for %s", what)
+		}
+	}
+}
+
+// TestListenAdapter replaces only a socket that nobody serves.
+func TestListenAdapter(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "nic")
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := listenAdapter(path); err == nil || !strings.Contains(err.Error(), "is no socket") {
+		t.Errorf("a file has been replaced by %v: %v", l, err)
+	}
+	if b, err := os.ReadFile(path); string(b) != "precious" {
+		t.Errorf("the file has %q, %v", b, err)
+	}
+	os.Remove(path)
+	l, err := listenAdapter(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := listenAdapter(path); err == nil || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("a socket in use has been replaced by %v: %v", again, err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	if l, err = listenAdapter(path); err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	if exist(path) {
+		t.Error("the socket is left")
+	}
+}
+
+func TestNumber(t *testing.T) {
+	for _, names := range [][]string{{"eth0", "eth1"}, {"eth1", "eth0"}, {"eth1"}, {"eth2", "eth0", "eth1"}, {"eth0", "eth2"}, nil} {
+		now := map[string]int{}
+		for i, name := range names {
+			now[name] = i
+		}
+		if err := number("eth", append([]string(nil), names...), func(from, to string) error {
+			if _, taken := now[to]; taken {
+				t.Errorf("%v: %s is taken", names, to)
+			}
+			i, ok := now[from]
+			if !ok {
+				t.Errorf("%v: there is no %s", names, from)
+			}
+			delete(now, from)
+			now[to] = i
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		for i := range names {
+			if n, ok := now[fmt.Sprint("eth", i)]; !ok || n != i {
+				t.Errorf("%v became %v", names, now)
+			}
+		}
+	}
+}

@@ -1,0 +1,126 @@
+//go:build linux
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestKeptPaths(t *testing.T) {
+	for _, test := range []struct{ args, env, want string }{
+		{"x", "A=b", ""},
+		{"x.test -test.v", "", ""},
+		{"x.test -test.coverprofile=/none/c -test.gocoverdir=cover", "GOCOVERDIR=/none/all", "/none/c /none/dir/cover /none/all"},
+		{"x.test -test.cpuprofile=c -test.memprofile=m -test.outputdir=/none/out", "", "/none/out/c /none/out/m"},
+		{"x.test -test.trace=t -test.artifacts=true -test.outputdir=out", "", "/none/dir/out/t /none/dir/out/_artifacts"},
+		{"x.test -test.artifacts=false", "GOCOVERDIR=", ""},
+	} {
+		if got := strings.Join(keptPaths(strings.Fields(test.args), strings.Fields(test.env), "/none/dir"), " "); got != test.want {
+			t.Errorf("%s %s: %s, want %s", test.args, test.env, got, test.want)
+		}
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(dir, filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := keptPaths([]string{"x", "-test.trace=" + dir + "/link/t"}, nil, "/"), []string{dir + "/t"}; !slices.Equal(got, want) {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// TestKeep sends files from a guest's layer to their places, and none that was not asked for.
+func TestKeep(t *testing.T) {
+	layer, host := t.TempDir(), t.TempDir()
+	for _, name := range []string{"profile", "cover/a", "cover/deep/b", "coverage", "other"} {
+		file := filepath.Join(layer, host, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := os.OpenRoot(layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	paths := []string{host + "/profile", host + "/cover", host + "/none"}
+	files, err := written(root, paths)
+	want := map[string][]byte{host + "/profile": []byte("profile"), host + "/cover/a": []byte("cover/a"), host + "/cover/deep/b": []byte("cover/deep/b")}
+	if err != nil || !reflect.DeepEqual(files, want) {
+		t.Fatalf("%q: %v", files, err)
+	}
+	r := result{Files: files}
+	if err := r.keep(paths); err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range want {
+		if got, err := os.ReadFile(name); err != nil || string(got) != string(data) {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	if err := r.keep(paths[:1]); err == nil {
+		t.Error("a file was written that was not asked for")
+	}
+}
+
+func TestShorten(t *testing.T) {
+	for _, test := range []struct {
+		timeout      string
+		begun        time.Duration // ago; 0 for never
+		least, most  time.Duration
+		never, error bool
+	}{
+		{"10m0s", time.Minute, 8 * time.Minute, 9 * time.Minute, false, false},
+		{"10m0s", 0, 10 * time.Minute, 10 * time.Minute, true, false},
+		{"0s", time.Minute, 0, 0, false, false},
+		{"1m0s", time.Minute, 0, 0, false, true},
+	} {
+		var begun time.Time
+		if !test.never {
+			begun = time.Now().Add(-test.begun)
+		}
+		args, err := shorten([]string{"x.test", timeoutFlag + test.timeout, "-test.v"}, begun)
+		if test.error != (err != nil) {
+			t.Errorf("%+v: %v", test, err)
+		}
+		if err != nil {
+			continue
+		}
+		got, err := time.ParseDuration(strings.TrimPrefix(args[1], timeoutFlag))
+		if err != nil || got < test.least || got > test.most {
+			t.Errorf("%+v: %v, %v", test, got, err)
+		}
+	}
+}
+
+func TestTakeTimeout(t *testing.T) {
+	for _, test := range []struct {
+		args  string
+		limit time.Duration
+		rest  string
+	}{
+		{"-v ./...", 10 * time.Minute, "-v ./..."},
+		{"-timeout 5s ./a", 5 * time.Second, "./a"},
+		{"-v --timeout=1h ./a", time.Hour, "-v ./a"},
+		{"./a -test.timeout 0", 0, "./a"},
+		{"./a -args -timeout 5s", 10 * time.Minute, "./a -args -timeout 5s"},
+	} {
+		limit, rest, err := takeTimeout(strings.Fields(test.args))
+		if got := strings.Join(rest, " "); err != nil || limit != test.limit || got != test.rest {
+			t.Errorf("%s: %v, %s, %v", test.args, limit, got, err)
+		}
+	}
+	for _, args := range [][]string{{"-timeout"}, {"-timeout=soon"}} {
+		if _, _, err := takeTimeout(args); err == nil {
+			t.Errorf("%q is accepted", args)
+		}
+	}
+}

@@ -1,0 +1,432 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// machine is a virtual machine. It runs programs one after the other.
+type machine struct {
+	k     kernel
+	opt   options
+	dir   string // of its sockets and console
+	cmd   *exec.Cmd
+	log   bytes.Buffer // of QEMU, complete when the machine is gone
+	state *state
+	kill  func() // ends the machine at once
+
+	stdout, stderr outlet
+	stdin          chan net.Conn // gets the port
+	port           net.Conn      // of orders and reports, set before the first report
+	reports        chan string   // lines; closed when the machine is gone and all output has arrived
+	copiers        sync.WaitGroup
+	gone           chan struct{} // closed when the machine is gone
+	err            error         // of cmd, when it is gone
+	ready          bool          // it takes an order
+}
+
+// startMachine starts a machine, which boots while the caller goes on. The caller stops it.
+func startMachine(k kernel, s setup, write string, opt options) (_ *machine, err error) {
+	m := &machine{k: k, opt: opt, stdin: make(chan net.Conn, 1), reports: make(chan string, 16), gone: make(chan struct{})}
+	ctx, cancel := context.WithCancel(context.Background())
+	m.kill = cancel
+	var listeners []net.Listener
+	defer func() {
+		if err != nil {
+			m.kill()
+			for _, l := range listeners {
+				l.Close()
+			}
+			m.discard()
+		}
+	}()
+	if m.dir, err = os.MkdirTemp("", "lab-"); err != nil {
+		return nil, err
+	}
+	initramfs := filepath.Join(m.dir, "initramfs")
+	if err := writeInitramfs(initramfs, k, s); err != nil {
+		return nil, err
+	}
+	for _, name := range ports {
+		l, err := net.Listen("unix", filepath.Join(m.dir, name))
+		if err != nil {
+			return nil, err
+		}
+		listeners = append(listeners, l)
+	}
+	command := qemuCommand
+	if k.uml() {
+		command = umlCommand
+	}
+	if m.cmd, err = command(ctx, k, opt, m.dir, initramfs, write); err != nil {
+		return nil, err
+	}
+	if m.state, err = newState(k, opt, m.cmd, m.dir); err != nil {
+		return nil, err
+	}
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	// User-mode Linux has a process for each process of the guest.
+	m.cmd.Cancel = func() error { return syscall.Kill(-m.cmd.Process.Pid, syscall.SIGKILL) }
+	m.cmd.WaitDelay = 2 * time.Second
+	m.cmd.Stderr = &m.log
+	m.serve(listeners[0], func(c net.Conn) {
+		m.stdin <- c
+		<-m.gone // closed earlier, QEMU would drop what the guest has yet to read
+	})
+	m.serve(listeners[1], func(c net.Conn) { io.Copy(&m.stdout, c) })
+	m.serve(listeners[2], func(c net.Conn) { io.Copy(&m.stderr, c) })
+	m.serve(listeners[3], m.receive)
+	started := make(chan error)
+	go m.live(started, listeners)
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	if opt.debug {
+		go follow(ctx, filepath.Join(m.dir, "console"), os.Stderr)
+	}
+	return m, nil
+}
+
+// live starts the process and waits for its end.
+func (m *machine) live(started chan<- error, listeners []net.Listener) {
+	// The machine dies with this thread, so the thread must outlive it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := m.cmd.Start()
+	for _, f := range m.cmd.ExtraFiles {
+		f.Close()
+	}
+	started <- err
+	if err == nil {
+		m.err = m.cmd.Wait()
+	}
+	for _, l := range listeners {
+		l.Close()
+	}
+	close(m.gone)
+	m.copiers.Wait()
+	close(m.reports)
+}
+
+// serve calls use with the connection of a port.
+func (m *machine) serve(l net.Listener, use func(net.Conn)) {
+	m.copiers.Go(func() {
+		if c, err := l.Accept(); err == nil {
+			use(c)
+			c.Close()
+		}
+	})
+}
+
+// receive receives the guest's reports.
+func (m *machine) receive(c net.Conn) {
+	m.port = c
+	if m.state.restored {
+		m.reports <- ready // which it has reported before it was saved
+	}
+	for in := bufio.NewReader(c); ; {
+		line, err := in.ReadString('\n')
+		if err != nil { // the machine is gone
+			return
+		}
+		select {
+		case m.reports <- line:
+		case <-m.gone:
+			return
+		}
+	}
+}
+
+// stop powers the machine off and returns when it is gone.
+func (m *machine) stop() {
+	if m.ready {
+		json.NewEncoder(m.port).Encode(order{})
+		select {
+		case <-m.gone:
+		case <-time.After(10 * time.Second):
+		}
+	}
+	m.kill()
+	for range m.reports {
+	}
+	m.discard()
+}
+
+// discard removes what is left of a machine that is gone.
+func (m *machine) discard() {
+	if m.opt.net != nil {
+		m.opt.net.detach(m.opt.host)
+	}
+	os.RemoveAll(m.dir)
+}
+
+// console returns the kernel's log.
+func (m *machine) console() []byte {
+	b, _ := os.ReadFile(filepath.Join(m.dir, "console"))
+	return b
+}
+
+// The limits of the time until the program starts: of one of two machines, for which the other
+// waits, and of others.
+const (
+	pairBootLimit = 90 * time.Second
+	bootLimit     = 10 * time.Minute
+)
+
+// run runs a program. It fails if the machine is of no more use.
+func (m *machine) run(ctx context.Context, j job, std stdio) (r result, err error) {
+	m.stdout.to(std.out)
+	m.stderr.to(std.err)
+	defer m.stdout.to(io.Discard)
+	defer m.stderr.to(io.Discard)
+	out, errs := m.stdout.n.Load(), m.stderr.n.Load()
+	j.Stdin = std.in != nil
+	limit := bootLimit
+	if m.opt.net != nil {
+		limit = pairBootLimit
+	}
+	boot := time.NewTimer(limit)
+	defer boot.Stop()
+	clock := clockCheck{factor: m.opt.factor}
+	var (
+		running bool
+		failed  error            // why the machine is killed
+		signals <-chan os.Signal // nil until the program runs
+		overdue <-chan time.Time
+		asked   bool // for stacks
+	)
+	fail := func(err error) {
+		if failed == nil {
+			failed = err
+		}
+		m.kill()
+	}
+	if m.ready {
+		if err := m.give(&j); err != nil {
+			fail(err)
+		}
+	}
+	signal := func(sig unix.Signal) {
+		json.NewEncoder(m.port).Encode(order{Signal: int(sig)})
+		overdue = time.After(j.patience())
+	}
+	for done := ctx.Done(); ; {
+		select {
+		case <-done:
+			done = nil
+			fail(fmt.Errorf("stopped: %w", context.Cause(ctx)))
+		case <-boot.C:
+			if !running {
+				fail(fmt.Errorf("%w in %v", errBoot, limit))
+			}
+		case <-signals:
+			asked = true
+			signal(unix.SIGQUIT)
+		case <-overdue:
+			switch {
+			case running && !asked:
+				asked = true
+				fmt.Fprintf(std.err, "lab: no end after %v, its stacks:\n", j.limit)
+				signal(unix.SIGQUIT)
+			case running:
+				running = false
+				fmt.Fprintln(std.err, "lab: no end after SIGQUIT: killed")
+				signal(unix.SIGKILL)
+			default:
+				fail(fmt.Errorf("%w: it does not answer", errDown))
+			}
+		case line, ok := <-m.reports:
+			switch {
+			case !ok:
+				m.ready = false
+				return r, m.autopsy(failed, running || asked)
+			case line == ready:
+				m.ready = true
+				if err := m.state.save(); err != nil {
+					fmt.Fprintf(os.Stderr, "lab: the machine could not be saved: %v\n", err)
+				}
+				if err := m.plug(); err != nil {
+					fail(err)
+				}
+				if err := m.give(&j); err != nil {
+					fail(err)
+				}
+			case line == started:
+				running, signals = true, std.signals
+				if j.limit > 0 {
+					overdue = time.After(j.limit + j.patience())
+				}
+				if std.in != nil {
+					go func() { // not waited for: stdin may block forever
+						feed(<-m.stdin, std.in)
+					}()
+				}
+			case line == ended:
+				running, signals, asked = false, nil, true
+				if j.limit > 0 {
+					overdue = time.After(time.Minute) // in which the guest is cleaned
+				}
+			case strings.HasPrefix(line, clockMark):
+				if err := clock.mark(line); err != nil {
+					fail(err)
+				}
+			default:
+				if err := json.Unmarshal([]byte(line), &r); err != nil {
+					fail(fmt.Errorf("result %q: %w", line, err))
+					continue
+				}
+				if r.Error != "" {
+					fail(fmt.Errorf("in the guest: %s", r.Error))
+					continue
+				}
+				m.await(out+r.Out, errs+r.Err)
+				return r, nil
+			}
+		}
+	}
+}
+
+// give gives the guest a job.
+func (m *machine) give(j *job) error {
+	if m.state.restored {
+		j.Restored = newFresh()
+	}
+	var err error
+	if j.Args, err = shorten(j.Args, j.begun); err != nil {
+		return err
+	}
+	json.NewEncoder(m.port).Encode(order{Job: j}) // it fails if the machine is gone, which the end of reports shows
+	return nil
+}
+
+// await waits until all output of a program has arrived.
+func (m *machine) await(stdout, stderr int64) {
+	for m.stdout.n.Load() < stdout || m.stderr.n.Load() < stderr {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-m.gone:
+			return
+		}
+	}
+}
+
+// autopsy returns why a machine is gone, which has started a program or not.
+func (m *machine) autopsy(failed error, started bool) error {
+	console := m.console()
+	switch {
+	case failed != nil:
+		return fmt.Errorf("%w%s", failed, tail(console))
+	case !started && m.state.restored:
+		os.Remove(m.state.file)
+		return fmt.Errorf("%w: %s is of no use: %s%s", errBoot, m.state.file, m.log.Bytes(), tail(console))
+	case !started && m.err != nil:
+		return fmt.Errorf("machine: %w\n%s%s", m.err, m.log.Bytes(), tail(console))
+	case !started:
+		return fmt.Errorf("%w%s", errBoot, tail(console))
+	case bytes.Contains(console, []byte("Oops: int3: ")):
+		return fmt.Errorf("%w: %w%s", errDown, errPatched, tail(console))
+	}
+	return fmt.Errorf("%w%s", errDown, tail(console))
+}
+
+// outlet is where a port's output goes. A closed output does not block the guest.
+type outlet struct {
+	mu sync.Mutex
+	w  io.Writer
+	n  atomic.Int64 // bytes that have arrived
+}
+
+func (o *outlet) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	if o.w != nil {
+		o.w.Write(b)
+	}
+	o.mu.Unlock()
+	o.n.Add(int64(len(b)))
+	return len(b), nil
+}
+
+func (o *outlet) to(w io.Writer) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.w = w
+}
+
+// runner runs programs on a machine, which it boots when it is needed.
+type runner struct {
+	k       kernel
+	opt     options
+	machine *machine
+}
+
+// stop ends the machine, if there is one.
+func (n *runner) stop() {
+	if n.machine != nil {
+		n.machine.stop()
+		n.machine = nil
+	}
+}
+
+// run runs a program, and again if the kernel does not come up. QEMU's emulation of
+// several processors sometimes runs code that the kernel has just patched, which is
+// frequent during boot, and the kernel crashes. When the kernel crashes so under tests,
+// and its log shows the cause, they are run again too: tests have no input and may be
+// repeated.
+func (n *runner) run(ctx context.Context, j job, std stdio) (r result, err error) {
+	for range 4 {
+		r, err = n.once(ctx, j, std)
+		switch {
+		case errors.Is(err, errBoot):
+			fmt.Fprintln(os.Stderr, "lab: the kernel did not come up; once more")
+		case errors.Is(err, errClock):
+			fmt.Fprintf(os.Stderr, "lab: %v; once more\n", err)
+		case errors.Is(err, errPatched) && j.Host == 0 && strings.HasSuffix(j.Args[0], ".test"):
+			fmt.Fprintf(os.Stderr, "lab: %v; once more\n", errPatched)
+		default:
+			return r, err
+		}
+	}
+	return r, err
+}
+
+func (n *runner) once(ctx context.Context, j job, std stdio) (r result, err error) {
+	if limit := n.opt.timeout; limit > 0 { // of each attempt
+		var cancel func()
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("no end after %v (--timeout)", limit))
+		defer cancel()
+	}
+	if n.machine == nil {
+		if n.machine, err = startMachine(n.k, j.setup, j.Write, n.opt); err != nil {
+			return r, err
+		}
+	}
+	r, err = n.machine.run(ctx, j, std)
+	if j.Host == peerHost { // the guest may have ended without reading its log
+		if w := warnings(strings.Lines(string(n.machine.console()))); len(w) > 0 {
+			err = fmt.Errorf("%w:\n%s", errWarned, strings.Join(w, "\n"))
+		}
+	}
+	if err != nil || len(r.Kernel) > 0 || len(r.Lost) > 0 || len(r.Left) > 0 {
+		n.stop()
+	}
+	return r, err
+}

@@ -1,0 +1,291 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// rdmalab test is go test -exec rdmalab with one machine for all packages. The rdmalab that go test
+// starts for each package finds a socket in a variable, and there joins a session, which runs the
+// packages' tests one after the other. What is built, in which order, and what is printed is
+// therefore go test's.
+//
+//	rdmalab test ─► go test -exec rdmalab ─┬─► rdmalab a.test ─┐ socket
+//	 ▲                                     └─► rdmalab b.test ─┤
+//	 └─────────────────────────────────────────────────────────┘
+//
+// A package may leave the machine broken: then it fails, and the next has a new machine.
+
+// sessionVariable names the variable with the path of the session's socket.
+const sessionVariable = "LAB_SESSION"
+
+// session runs programs that are sent to its socket.
+type session struct {
+	c     config
+	limit time.Duration // of each program
+
+	mu      sync.Mutex // held while a program runs
+	runner  runner
+	endTurn func() // set when the session has its turn
+}
+
+// request asks a session to run a program.
+type request struct {
+	Args, Env []string
+	Dir       string
+}
+
+// message is what a session answers: output, and then the end.
+type message struct {
+	Out, Err []byte
+	End      bool
+	Exit     int
+	Error    string
+}
+
+// test runs go test.
+func test(ctx context.Context, c config, args []string) (int, error) {
+	if c.peer != "" {
+		return exitLab, errors.New("test: not with --peer: run go test -exec rdmalab for a package that needs two machines")
+	}
+	limit, args, err := takeTimeout(args)
+	if err != nil {
+		return exitLab, err
+	}
+	if c.timeout > 0 {
+		var cancel func()
+		ctx, cancel = context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("no end after %v (--timeout)", c.timeout))
+		defer cancel()
+	}
+	s := &session{c: c, limit: limit}
+	if s.runner.k, err = s.c.prepare(ctx); err != nil {
+		return exitLab, err
+	}
+	dir, err := os.MkdirTemp("", "lab-session-")
+	if err != nil {
+		return exitLab, err
+	}
+	defer os.RemoveAll(dir)
+	socket := filepath.Join(dir, "socket")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		return exitLab, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return exitLab, err
+	}
+	// The limit is the session's, as one for go test would begin while a package waits for another.
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-exec", "'" + self + "'", "-timeout", "0"}, args...)...)
+	cmd.Env = append(os.Environ(), sessionVariable+"="+socket)
+	if archByName(c.arch).foreign() {
+		cmd.Env = append(cmd.Env, "GOARCH="+c.arch)
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	if err := cmd.Start(); err != nil {
+		return exitLab, err
+	}
+	var programs sync.WaitGroup
+	go s.accept(ctx, l, &programs)
+	err = cmd.Wait()
+	l.Close()
+	programs.Wait()
+	s.runner.stop()
+	if s.endTurn != nil {
+		s.endTurn()
+	}
+	if ctx.Err() != nil {
+		return exitLab, fmt.Errorf("stopped: %w", context.Cause(ctx))
+	}
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exitStatus(exit.Sys().(syscall.WaitStatus)), nil
+	}
+	return exitCode(err), err
+}
+
+// takeTimeout takes -timeout from the arguments of go test.
+func takeTimeout(args []string) (limit time.Duration, rest []string, err error) {
+	limit, rest = 10*time.Minute, slices.Clone(args)
+	for i := 0; i < len(rest) && rest[i] != "-args" && rest[i] != "--args"; i++ {
+		name, value, ok := strings.Cut(strings.TrimLeft(rest[i], "-"), "=")
+		if !strings.HasPrefix(rest[i], "-") || strings.TrimPrefix(name, "test.") != "timeout" {
+			continue
+		}
+		end := i + 1
+		if !ok && end < len(rest) {
+			value = rest[end]
+			end++
+		}
+		if limit, err = time.ParseDuration(value); err != nil {
+			return 0, nil, fmt.Errorf("test: -timeout: %w", err)
+		}
+		rest = slices.Delete(rest, i, end)
+		i--
+	}
+	return limit, rest, nil
+}
+
+func (s *session) accept(ctx context.Context, l net.Listener, programs *sync.WaitGroup) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		programs.Go(func() {
+			defer c.Close()
+			s.serve(ctx, c)
+		})
+	}
+}
+
+// serve runs the program of a connection.
+func (s *session) serve(ctx context.Context, c net.Conn) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	in, out := json.NewDecoder(c), &messages{to: json.NewEncoder(c)}
+	var req request
+	if in.Decode(&req) != nil {
+		return
+	}
+	signals := make(chan os.Signal)
+	go func() {
+		for {
+			var sig int
+			if in.Decode(&sig) != nil {
+				cancel(errors.New("go test has ended its program"))
+				return
+			}
+			select {
+			case signals <- unix.Signal(sig):
+			case <-ctx.Done():
+			}
+		}
+	}()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	end := message{End: true}
+	var err error
+	end.Exit, err = s.run(ctx, req, stdio{out: writer(out.stdout), err: writer(out.stderr), signals: signals})
+	if err != nil {
+		end.Error = err.Error()
+	}
+	out.send(end)
+}
+
+// run runs a program on the session's machine.
+func (s *session) run(ctx context.Context, req request, std stdio) (int, error) {
+	if ctx.Err() != nil {
+		return exitLab, context.Cause(ctx)
+	}
+	if s.endTurn == nil {
+		var err error
+		if s.endTurn, err = takeTurn(ctx, s.c.parallel); err != nil {
+			return exitLab, err
+		}
+		s.c.choose(ctx, s.runner.k)
+		s.runner.opt = s.c.options
+	}
+	isTimeout := func(a string) bool { return strings.HasPrefix(a, timeoutFlag) }
+	args := slices.DeleteFunc(req.Args, isTimeout)
+	if s.limit > 0 {
+		args = slices.Insert(args, 1, timeoutFlag+s.limit.String())
+	}
+	j, err := jobIn(s.runner.k, s.c, args, req.Env, req.Dir)
+	if err != nil {
+		return exitLab, err
+	}
+	j.Shared, j.limit = true, s.limit
+	r, err := s.runner.run(ctx, j, std)
+	if err != nil {
+		return exitLab, err
+	}
+	if len(r.Left) > 0 {
+		fmt.Fprintf(std.err, "lab: the next package has a new machine, as this one has left\n%s\n", strings.Join(r.Left, "\n"))
+	}
+	if err := r.keep(j.Keep); err != nil {
+		return exitLab, err
+	}
+	return r.status()
+}
+
+// messages sends messages of several goroutines.
+type messages struct {
+	mu sync.Mutex
+	to *json.Encoder
+}
+
+func (m *messages) send(msg message) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.to.Encode(msg)
+}
+
+func (m *messages) stdout(b []byte) error { return m.send(message{Out: b}) }
+func (m *messages) stderr(b []byte) error { return m.send(message{Err: b}) }
+
+// writer is an io.Writer that calls a function.
+type writer func([]byte) error
+
+func (w writer) Write(b []byte) (int, error) { return len(b), w(b) }
+
+// join runs a program in a session.
+func join(ctx context.Context, socket string, args []string, std stdio) (int, error) {
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		return exitLab, err
+	}
+	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	defer stop()
+	dir, err := os.Getwd()
+	if err != nil {
+		return exitLab, err
+	}
+	out, in := json.NewEncoder(c), json.NewDecoder(c)
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, sessionVariable+"=") })
+	if err := out.Encode(request{Args: args, Env: env, Dir: dir}); err != nil {
+		return exitLab, err
+	}
+	go func() {
+		for sig := range std.signals {
+			out.Encode(int(sig.(unix.Signal)))
+		}
+	}()
+	for {
+		var m message
+		if err := in.Decode(&m); err != nil {
+			if ctx.Err() != nil {
+				err = context.Cause(ctx)
+			} else if errors.Is(err, io.EOF) {
+				err = errors.New("the session has ended")
+			}
+			return exitLab, err
+		}
+		std.out.Write(m.Out)
+		std.err.Write(m.Err)
+		if m.End {
+			if m.Error != "" {
+				err = errors.New(m.Error)
+			}
+			return m.Exit, err
+		}
+	}
+}
