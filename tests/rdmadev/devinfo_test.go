@@ -22,6 +22,7 @@ import (
 // with the same name and value. The only other fields of the JSON are driver and features,
 // and those that C leaves out when they are zero.
 func TestDevinfo(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		theirs := parseDevinfo(t, output(t, "ibv_devinfo", "-v", "-d", device))
 		var parsed []any
@@ -57,6 +58,7 @@ func TestDevinfo(t *testing.T) {
 // TestDevinfoUnopened compares what package rdmadev reads of a device, without opening it, with
 // ibv_devinfo -v.
 func TestDevinfoUnopened(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		d := labtest.Must(rdmadev.Find(device))(t)
 		guid := func(g verbs.GUID) string { // 4ccc:c6ff:fec5:c002
@@ -290,7 +292,7 @@ func sameGID(a, b string) bool {
 
 // TestIbvDevices compares verbs devices with C's ibv_devices, which has fewer columns.
 func TestIbvDevices(t *testing.T) {
-	labtest.Require(t)
+	labtest.RequireKernel(t)
 	theirs := strings.Split(output(t, "ibv_devices"), "\n")
 	ours := strings.Split(output(t, labtest.Built(t, "verbs"), "devices"), "\n")
 	if len(ours) != len(theirs) || len(theirs) < 4 {
@@ -306,6 +308,7 @@ func TestIbvDevices(t *testing.T) {
 // TestInfoFeatures checks features that the two drivers are known to have or to lack, in
 // JSON and in text.
 func TestInfoFeatures(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		var parsed []struct{ Features map[string]any }
 		labtest.Check(t, json.Unmarshal([]byte(output(t, labtest.Built(t, "verbs"), "info", "--json", device)), &parsed))

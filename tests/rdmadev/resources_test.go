@@ -16,6 +16,7 @@ import (
 
 // TestResources makes one of each resource, and compares the lists with those of iproute2.
 func TestResources(t *testing.T) {
+	labtest.RequireKernel(t)
 	labtest.Each(t, func(t *testing.T, device string) {
 		ctx := labtest.OpenDevice(t, device)
 		pd := labtest.Made(ctx.AllocPD())(t)

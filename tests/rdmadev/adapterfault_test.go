@@ -1,0 +1,144 @@
+package rdmadev
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/rdmadev"
+)
+
+// Faults that an adapter of the lab takes from its guest (docs/lab.md).
+const (
+	faultPortDown = 1
+	faultPortUp   = 2
+	faultStorm    = 8
+)
+
+// pciDir returns the adapter's folder in sysfs, also while the kernel has no RDMA device of it.
+func (a adapter) pciDir(t *testing.T) string {
+	t.Helper()
+	return "/sys/bus/pci/devices/" + labtest.Must(rdmadev.Find(a.name))(t).PCI.Addr
+}
+
+// inject causes a fault, count times where that has a meaning.
+func inject(t *testing.T, pciDir string, kind byte, count uint16) {
+	t.Helper()
+	f := labtest.Must(os.OpenFile(pciDir+"/config", os.O_WRONLY, 0))(t)
+	defer f.Close()
+	labtest.Must(f.WriteAt([]byte{kind, 0, byte(count), byte(count >> 8)}, 0x44))(t)
+}
+
+// wait waits until the port has a state, and its network link follows.
+func (a adapter) wait(t *testing.T, state verbs.PortState) rdmadev.Device {
+	t.Helper()
+	var d rdmadev.Device
+	labtest.Until(t, fmt.Sprintf("%s to be %v", a.name, state), func() bool {
+		var err error
+		if d, err = rdmadev.Find(a.name); err != nil || len(d.Ports) != 1 || d.Ports[0].State != state || d.VerbsNode == "" {
+			return false
+		}
+		if a.infiniBand {
+			return true
+		}
+		if len(d.Ports[0].Interfaces) != 1 {
+			return false
+		}
+		link, err := net.InterfaceByName(d.Ports[0].Interfaces[0])
+		return err == nil && (link.Flags&net.FlagRunning != 0) == (state == verbs.PortActive)
+	})
+	return d
+}
+
+// configure gives the network link of an adapter that has come back what the lab gave it.
+func (a adapter) configure(t *testing.T) {
+	t.Helper()
+	if a.infiniBand {
+		return
+	}
+	var link string
+	labtest.Until(t, "the network link", func() bool {
+		links, _ := net.Interfaces()
+		for _, l := range links {
+			if l.HardwareAddr.String() == a.mac.String() {
+				link = l.Name
+			}
+		}
+		return link != ""
+	})
+	labtest.Check(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/accept_dad", []byte("0"), 0))
+	ip := exec.Command("ip", "-batch", "-")
+	script := "link set " + link + " up\n"
+	for _, addr := range a.addrs {
+		switch {
+		case addr.IsLinkLocalUnicast():
+		case addr.Is4():
+			script += fmt.Sprintf("addr replace %v/24 dev %s\n", addr, link)
+		default:
+			script += fmt.Sprintf("addr replace %v/64 dev %s\n", addr, link)
+		}
+	}
+	ip.Stdin = strings.NewReader(script)
+	if out, err := ip.CombinedOutput(); err != nil {
+		t.Fatalf("ip: %v: %s\n%s", err, out, script)
+	}
+}
+
+// same checks that the adapter is what it was.
+func (a adapter) same(t *testing.T) {
+	t.Helper()
+	d := a.wait(t, verbs.PortActive)
+	if !a.infiniBand {
+		labtest.Until(t, "GIDs", func() bool {
+			gids, err := d.Ports[0].GIDs()
+			return err == nil && len(gids) >= len(a.addrs)
+		})
+	}
+	a.testDevice(t, d)
+	a.testGIDs(t, d.Ports[0])
+}
+
+// TestAdapterPort brings the port of an adapter down and up.
+func TestAdapterPort(t *testing.T) {
+	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
+		a := adapterOf(t, device, infiniBand)
+		dir := a.pciDir(t)
+		t.Cleanup(func() { inject(t, dir, faultPortUp, 0) })
+		for range labtest.Rounds(20, 2) {
+			inject(t, dir, faultPortDown, 0)
+			if d := a.wait(t, verbs.PortDown); d.Ports[0].PhysState == verbs.PhysLinkUp {
+				t.Errorf("the port is down and its physical state %v", d.Ports[0].PhysState)
+			}
+			inject(t, dir, faultPortUp, 0)
+			a.wait(t, verbs.PortActive)
+		}
+		for range labtest.Rounds(1000, 10) { // faster than anybody looks
+			inject(t, dir, faultPortDown, 0)
+			inject(t, dir, faultPortUp, 0)
+		}
+		inject(t, dir, faultStorm, 1000)
+		a.same(t)
+	})
+}
+
+// TestAdapterRemoved removes the PCI device of an adapter, and finds it again.
+func TestAdapterRemoved(t *testing.T) {
+	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
+		a := adapterOf(t, device, infiniBand)
+		for range labtest.Rounds(5, 1) {
+			labtest.Check(t, os.WriteFile(a.pciDir(t)+"/remove", []byte("1"), 0))
+			if d, err := rdmadev.Find(device); !errors.Is(err, verbs.ErrNoDevice) {
+				t.Fatalf("it is removed, and found: %+v, %v", d, err)
+			}
+			labtest.Check(t, os.WriteFile("/sys/bus/pci/rescan", []byte("1"), 0))
+			a.configure(t)
+			a.same(t)
+		}
+	})
+}
