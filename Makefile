@@ -14,13 +14,13 @@ TEST_DEBS = $(LAB_DEBS) clang gcc libc6-dev libibverbs-dev librdmacm-dev curl wg
 
 NATIVE_DEBS = gcc libc6-dev libibverbs-dev librdmacm-dev ibverbs-providers
 
-# Packages with tests that want a real kernel, and the kernels.
-# What lies deeper in tests than these is programs and their own tests. tests/driver
-# is a module of its own.
-LAB_PKGS = ./internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/modules/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
-# Those whose tests run on a device in user space as well.
-SOFT_PKGS = ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./tests/model ./tests/lifetime ./tests/scenarios ./tests/hostile ./tests/examples
+# Packages with tests that want a real kernel, and the kernels. What lies deeper in tests than
+# these is programs and their own tests. tests/driver is a module of its own, tests/hosts
+# needs two machines, and tests/nic an adapter.
+LAB_PKGS = ./internal/abicheck ./uverbs ./cm ./rconn ./rmsg ./rsock ./rdmatest ./examples/valkey/valkeyrdma ./cmd/verbs $(addprefix ./cmd/verbs/internal/,abi cli info perf) $(filter-out ./tests/driver/ ./tests/hosts/ ./tests/nic/ ./tests/workload/,$(wildcard ./tests/*/)) ./tests/faults/harness
 KERNELS  = 6.1 6.12 7.3
+KERNEL   = 6.12
+FLAGS    = -short
 
 # Those that make race runs.
 RACE_PKGS = ./uverbs ./cm ./rconn ./rmsg ./rsock ./tests/model
@@ -33,30 +33,63 @@ help: ## show this
 demo: deps-lab build ## write, read back and compare over RDMA, on a real kernel
 	$(LAB) build/verbs demo
 
-# Those in tests read files of other modules, docs for one, which go test does not
-# notice to have changed. With -p 2 a package is compiled while the lab runs another.
-test: deps-test build bench-c ## run every test, those that need a kernel in the lab
+# Each part sets itself up, so that a workflow can run the parts side by side.
+test: test-host test-race test-lab test-hosts test-nic bench-quick ## run the tests that a change needs, in a quarter of an hour
+
+test-all: ## run every test: all kernels, long rounds, faults, two machines, races, arm64, the newest C peers
+	LAB_TEST_BOOT=1 $(MAKE) test-host FLAGS=
+	$(MAKE) test-kernels FLAGS=
+	$(MAKE) hosts adapter faults race test-arm64 test-peers bench-quick
+	$(MAKE) soak DURATION=5m
+	$(MAKE) lint fuzz ALL=1
+
+test-host: deps-test build ## run the tests that need no kernel, on a device in user space
 	$(GO) run ./gen -check -out abi
+	$(GO) test work
+
+test-race: ## run the tests of drivers, and random calls of the verbs, under the race detector
+	CGO_ENABLED=1 $(GO) test -race ./provider/... ./tests/model
+
+# One machine runs the packages one after the other. With -short it leaves out what a device
+# in user space has shown.
+test-lab: deps-test build ## run the tests that need a kernel on KERNEL (6.12); with FLAGS= all of them, and long rounds
+	$(LAB) --kernel $(KERNEL) fetch
+	$(LAB) --kernel $(KERNEL) test -timeout 20m $(FLAGS) $(LAB_PKGS)
+	cd tests/driver && GOWORK=off $(GO) test -count 1 -timeout 5m -exec "$(CURDIR)/$(LAB) --kernel $(KERNEL)" .
+
+test-hosts: deps-test build ## run the short tests of two machines on a wire
 	$(LAB) fetch
-	$(GO) test $$($(GO) list work | grep -v /verbs/tests/)
-	$(GO) test -count 1 $$($(GO) list work | grep /verbs/tests/)
-	VERBS_TEST_SOFT=1 $(GO) test -count 1 $(SOFT_PKGS)
-	$(GO) test -p 2 -count 1 -timeout 20m -exec "$(CURDIR)/$(LAB)" $(LAB_PKGS)
-	cd tests/driver && GOWORK=off $(GO) test -count 1 -timeout 5m -exec "$(CURDIR)/$(LAB)" .
 	LAB_PEER=6.12 $(GO) test -short -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" ./tests/hosts
 
-test-kernels: deps-test build bench-c ## run the tests that need a kernel on every kernel
+# Debian 12 has rdma-core 44.
+NICS          = connectx connectx-ib
+NIC_USERLANDS = bookworm-security sid
+
+test-nic: deps-test build ## run C programs and rdma-core's tests on an emulated ConnectX, the shortest pass of each
+	$(LAB) --userland $(firstword $(NIC_USERLANDS)) fetch
+	$(LAB) --nic $(firstword $(NICS)) --userland $(firstword $(NIC_USERLANDS)) test -short -timeout 10m ./internal/abicheck ./tests/nic ./provider/mlx5
+	$(LAB) --nic connectx,connectx-ib --userland $(firstword $(NIC_USERLANDS)) test -short -timeout 10m -run TestAdapter ./tests/rdmadev
+
+nic: deps-test build ## run them on KERNELS, with releases of libmlx5 and link layers, and write build/nic.md; FLAGS= for all
+	@rm -rf build/nic && mkdir -p build/nic
+	@failed=; for k in $(KERNELS); do for u in $(NIC_USERLANDS); do for n in $(NICS); do \
+		run="--kernel $$k --userland $$u --nic $$n"; echo "== $$run"; $(LAB) --kernel $$k --userland $$u fetch && \
+		$(LAB) $$run test $(FLAGS) -json -timeout 2h ./tests/nic >build/nic/$$k-$$u-$$n.json || failed="$$failed$$run\n"; \
+	done; done; done; $(GO) run ./tests/nic/nicdoc build/nic/*.json >build/nic.md; cat build/nic.md; test -z "$$failed" || { printf "failed:\n$$failed"; exit 1; }
+
+adapter: deps-test build ## run the tests of the driver for ConnectX on KERNELS with an emulated one, also against libmlx5
 	@failed=; for k in $(KERNELS); do \
-		echo "== kernel $$k"; \
-		export LAB_KERNEL=$$k; \
-		$(LAB) fetch && \
-		LAB_TEST_KERNELS=1 $(GO) test -count 1 -run "Kernels/^$$k\$$" ./cmd/rdmalab && \
-		$(GO) test $(FLAGS) -p 2 -count 1 -timeout 20m -exec "$(CURDIR)/$(LAB)" $(LAB_PKGS) || \
-		failed="$$failed $$k"; \
+		run="--kernel $$k --nic connectx"; echo "== $$run"; $(LAB) --kernel $$k fetch && $(LAB) $$run test -timeout 20m ./provider/mlx5 && \
+		$(LAB) $$run test -timeout 20m -run TestPingPongAdapter ./tests/interop || failed="$$failed $$k"; \
+	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
+
+test-kernels: bench-c native-go ## run test-lab on every kernel
+	@failed=; for k in $(KERNELS); do \
+		echo "== kernel $$k"; $(MAKE) test-lab KERNEL=$$k || failed="$$failed $$k"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
 # The emulated machine has Debian 12's programs of its architecture.
-ARCH_PKGS = ./abi ./mmap $(filter-out ./tests/bench/ ./tests/docs/ ./tests/soak/,$(LAB_PKGS))
+ARCH_PKGS = ./abi ./mmap $(filter-out ./tests/bench/ ./tests/soak/,$(LAB_PKGS))
 
 test-arm64: deps-test build ## run the tests that need a kernel on an emulated arm64 machine
 	$(call need,qemu-system-arm)
@@ -74,28 +107,17 @@ valkey: deps-test build ## load a valkey-server over RDMA, beside TCP and then f
 	$(LAB) --accel dilated --timeout 30m sh examples/valkey/load.sh compare 1s
 	$(LAB) --timeout 30m sh examples/valkey/load.sh last 10m
 
-tables: deps-test build ## run the scenarios on every kernel and write their tables
-	@rm -rf build/tables && mkdir -p build/tables
-	@for k in $(KERNELS); do \
-		echo "== kernel $$k"; \
-		export LAB_KERNEL=$$k LAB_WRITE="$(CURDIR)/build/tables" SCENARIO_TABLE="$(CURDIR)/build/tables/scenarios" FEATURE_TABLE="$(CURDIR)/build/tables/features"; \
-		$(LAB) fetch && $(GO) test -count 1 -exec "$(CURDIR)/$(LAB)" ./tests/scenarios || exit 1; \
-	done
-	$(GO) run ./tests/docs/scenariotable build/tables/scenarios docs/scenarios.md build/tables/features docs/kernels.md
-
 DURATION = 60m
 DEVICE   = rxe0 siw0 soft
 SEED     = 0
 
 # What Go parses as a duration may name a unit twice.
-soak: deps-lab build ## keep all layers busy for DURATION (60m) on each DEVICE (rxe0 siw0; soft with a bad network), write docs/soak
-	@mkdir -p build/soak docs/soak
+soak: deps-lab build ## keep all layers busy for DURATION (60m) on each DEVICE (rxe0 siw0; soft with a bad network)
 	$(LAB) fetch
 	@failed=; for d in $(DEVICE); do \
-		echo "== $$d for $(DURATION)"; rm -f build/soak/$$d.jsonl; \
-		LAB_WRITE="$(CURDIR)/build/soak" LAB_TIMEOUT=$(DURATION)20m $(GO) test -v -count 1 -timeout $(DURATION)15m -exec "$(CURDIR)/$(LAB)" ./tests/soak \
-			-run "TestSoak/^$$d\$$" -duration $(DURATION) -seed $(SEED) -samples "$(CURDIR)/build/soak"; \
-		$(GO) run ./tests/soak/report -status $$? build/soak/$$d.jsonl docs/soak/$$d.md || failed="$$failed $$d"; \
+		echo "== $$d for $(DURATION)"; \
+		LAB_TIMEOUT=$(DURATION)20m $(GO) test -v -count 1 -timeout $(DURATION)15m -exec "$(CURDIR)/$(LAB)" ./tests/soak \
+			-run "TestSoak/^$$d\$$" -duration $(DURATION) -seed $(SEED) || failed="$$failed $$d"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 
 race: deps-test build ## vet all code for the race detector, and run the tests of drivers and some of the lab's under it
@@ -103,29 +125,51 @@ race: deps-test build ## vet all code for the race detector, and run the tests o
 	CGO_ENABLED=1 $(GO) test -race -count 1 ./provider/...
 	CGO_ENABLED=1 $(GO) test -race -p 1 -count 1 -timeout 15m -exec "$(CURDIR)/$(LAB)" $(RACE_PKGS)
 
-# Where pointers into memory that is not Go's come from, and what the compiler
-# checks of them when it is asked to, without what only make test installs.
-UNSAFE_PKGS = $$($(GO) list ./... | grep -v -e /cmd/rdmalab$$ -e /gen$$)
-
 # What programs import.
 LIB_PKGS = . ./abi ./cm ./mmap ./rconn ./rdmadev ./rdmatest ./rmsg ./provider/... ./rsock ./soft ./uverbs ./verbstest
 
-lint: ## gofmt, modules, vet, staticcheck, uses of unsafe, arm64, 386, known vulnerabilities
+# Packages that use unsafe, and those whose tests exercise it. Their tests run with the
+# compiler's checks of pointers.
+UNSAFE_PKGS = ./abi ./mmap ./provider/... ./internal/engine ./internal/sys ./internal/udp ./internal/unix ./soft/... ./uverbs ./cm ./rsock
+
+# With ALL=1, as at night, all that docs/kernels.md names.
+PLATFORMS = linux/arm64 linux/arm linux/s390x darwin/arm64 freebsd/amd64 windows/amd64 $(if $(ALL),linux/ppc64 linux/riscv64 netbsd/amd64 openbsd/amd64)
+
+lint: vet-platforms ## gofmt, modules, vet, staticcheck, pointers, other platforms, 386, known vulnerabilities
 	@test -z "$$(gofmt -l .)" || { gofmt -l . ; echo "run gofmt -w on these"; exit 1; }
 	@mkdir -p build
 	@for m in $$($(GO) list -m -f '{{.Dir}}') tests/driver; do echo "cd $$m && go mod tidy -diff"; (cd $$m && GOWORK=off $(GO) mod tidy -diff) || exit 1; done
 	$(GO) vet work
 	$(GO) tool staticcheck work
-	$(GO) test -count 1 -run Unsafe ./tests/docs
 	@echo "$(GO) test -d=checkptr"; $(GO) test -gcflags=github.com/goverbs/verbs/...=-d=checkptr -skip AgainstC $(UNSAFE_PKGS) >build/checkptr.txt 2>&1 || { cat build/checkptr.txt; exit 1; }
-	GOARCH=arm64 $(GO) build work
-	$(GO) test -tags nordma -count 1 ./internal/unix ./internal/virtual ./soft/...
+	$(GO) test -tags nordma ./internal/udp ./internal/unix ./internal/virtual ./soft/...
 	@GOARCH=386 $(GO) test -c -o build/386.test .; exec=; \
 	build/386.test -test.run '^$$' >build/386.txt 2>&1 || { grep -q "ormat error" build/386.txt && exec="-exec true" && echo "this kernel runs no 386 programs: they are only built"; }; \
 	echo "GOARCH=386 $(GO) test $$exec"; GOARCH=386 $(GO) test $$exec -skip AgainstC $(LIB_PKGS) >build/386.txt 2>&1 || { cat build/386.txt; exit 1; }
 	@if curl -sSfm 10 -o /dev/null https://vuln.go.dev/index/db.json; then \
 		$(GO) run golang.org/x/vuln/cmd/govulncheck@latest work; s=$$?; test $$s -ne 3 || exit $$s; \
 	else echo "govulncheck skipped: its database cannot be reached"; fi
+
+# The root package is for programs on every system.
+vet-platforms: ## vet the packages that programs import, and the command, for PLATFORMS
+	@for p in $(PLATFORMS); do echo "go vet for $$p"; GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) vet $(LIB_PKGS) ./cmd/verbs $(if $(ALL),./exporter/...) || exit 1; done
+	GOOS=plan9 GOARCH=amd64 $(GO) build .
+
+cover: ## measure what the tests on a device in user space cover, into build/cover.out
+	@mkdir -p build
+	$(GO) test -short -coverprofile build/cover.out -coverpkg ./... ./...
+	$(GO) tool cover -func build/cover.out >build/cover.txt && tail -n 1 build/cover.txt
+
+BASE    = origin/main
+APIDIFF = $(GO) run golang.org/x/exp/cmd/apidiff@v0.0.0-20261113113407-e3970619a1a4 -m
+
+api-diff: ## list how the API differs from that of the commit BASE (origin/main), into build/api.txt
+	@mkdir -p build && rm -rf build/base && git worktree prune
+	git worktree add -q --detach build/base $(BASE)
+	cd build/base && GOWORK=off $(APIDIFF) -w ../base.api github.com/goverbs/verbs
+	git worktree remove --force build/base
+	GOWORK=off $(APIDIFF) build/base.api github.com/goverbs/verbs >build/api.txt
+	@cat build/api.txt
 
 FUZZTIME = 10s
 
@@ -144,26 +188,21 @@ fuzz: ## run every fuzz test for FUZZTIME (10s), one after the other
 		grep execs build/fuzz-log.txt | tail -n 1; \
 	done <build/fuzz.txt
 
-# With RUN=TestKill/rxe0/msg, say, only that, and the page stays as it is.
-faults: deps-test build ## cause faults under load, and write the results into docs/reliability.md
-	@rm -rf build/faults && mkdir -p build/faults
+faults: deps-test build ## cause faults under load, all or RUN=TestKill/rxe0/rmsg
 	$(LAB) fetch
-	FAULTS=all LAB_TIMEOUT=60m LAB_WRITE="$(CURDIR)/build/faults" FAULTS_TABLE="$(CURDIR)/build/faults/rows" \
-		$(GO) test -v -count 1 -timeout 60m $(if $(RUN),-run '$(RUN)') -exec "$(CURDIR)/$(LAB)" ./tests/faults/harness
-	$(if $(RUN),,$(GO) run ./tests/faults/harness/table build/faults/rows docs/reliability.md)
+	FAULTS=all LAB_TIMEOUT=60m $(GO) test -v -count 1 -timeout 60m $(if $(RUN),-run '$(RUN)') -exec "$(CURDIR)/$(LAB)" ./tests/faults/harness
 
-# As with faults; RUN=TestNetem/rxe, say.
-hosts: deps-test build ## put two machines on a wire, cause faults there, and write the results into docs/reliability.md
-	@rm -rf build/hosts && mkdir -p build/hosts
+hosts: deps-test build ## put two machines on a wire and cause faults there, all or RUN=TestNetem/rxe
 	@for pair in 6.1/7.3 6.12/6.1; do \
 		echo "== kernels $$pair"; \
-		LAB_KERNEL=$${pair%/*} LAB_PEER=$${pair#*/} LAB_TIMEOUT=60m LAB_WRITE="$(CURDIR)/build/hosts" HOSTS_TABLE="$(CURDIR)/build/hosts/rows" \
+		LAB_KERNEL=$${pair%/*} LAB_PEER=$${pair#*/} LAB_TIMEOUT=60m \
 		$(GO) test -v -count 1 -timeout 60m $(if $(RUN),-run '$(RUN)') -exec "$(CURDIR)/$(LAB)" ./tests/hosts || exit 1; \
 	done
-	$(if $(RUN),,$(GO) run ./tests/hosts/table build/hosts/rows docs/reliability.md)
+	LAB_NIC=connectx LAB_PEER=6.12 LAB_TIMEOUT=60m \
+	$(GO) test -v -count 1 -timeout 60m -run '$(if $(RUN),$(RUN),TestConnectX)' -exec "$(CURDIR)/$(LAB)" ./tests/hosts
 
-generate: deps-test ## regenerate package abi
-	$(GO) generate ./abi
+generate: deps-test ## regenerate package abi, and the layouts of package connectx
+	$(GO) generate ./abi ./internal/connectx
 
 # What fails is "not measured" on the page.
 bench: deps-test build bench-c ## measure in the lab with dilated time, beside C, and write docs/benchmarks.md

@@ -32,7 +32,7 @@ func TestAttacks(t *testing.T) {
 						}
 					}
 				})
-				before.checkGrowth(t, device, usage{heap: 4 << 20, rss: 32 << 20, mrs: 0})
+				before.checkGrowth(t, device, usage{heap: 2 << 20, rss: 32 << 20, mrs: 0})
 			})
 		}
 	})

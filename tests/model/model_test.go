@@ -24,7 +24,7 @@ func TestModel(t *testing.T) {
 		}
 		t.Logf("-seed %d", from)
 		runs, calls := 0, 0
-		for end := time.Now().Add(*duration); runs == 0 || time.Now().Before(end); runs++ {
+		for end := time.Now().Add(*duration); runs == 0 || !testing.Short() && time.Now().Before(end); runs++ {
 			r := rand.New(rand.NewPCG(from+uint64(runs), 0))
 			in := make([]byte, 1+r.IntN(4000))
 			for i := range in {
