@@ -128,7 +128,7 @@ func adapterArgs(o options, dir string) []string {
 	}
 	args := []string{
 		"-object", fmt.Sprintf("memory-backend-memfd,id=mem,size=%dM,share=on", o.mem), "-machine", "memory-backend=mem",
-		"-qmp", "unix:" + filepath.Join(dir, "qmp") + ",server=on,wait=off",
+		"-qmp", "unix:" + qemuValue(filepath.Join(dir, "qmp")) + ",server=on,wait=off",
 	}
 	for i := range maxAdapters {
 		args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=slot%d,chassis=%d,slot=%d,pref64-reserve=64M", i, i+1, i+1))

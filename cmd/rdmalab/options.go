@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -78,7 +79,7 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 		cpu, accel, icount = cpu+",-erms", "tcg,thread=single", []string{"-icount", "shift=0"}
 	}
 	share := func(tag, path, readonly string) []string {
-		return []string{"-virtfs", "local,path=" + path + ",mount_tag=" + tag + ",security_model=none,multidevs=remap,readonly=" + readonly}
+		return []string{"-virtfs", "local,path=" + qemuValue(path) + ",mount_tag=" + tag + ",security_model=none,multidevs=remap,readonly=" + readonly}
 	}
 	emulator := o.emulator
 	if emulator.args == nil {
@@ -90,7 +91,7 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 		"-m", strconv.Itoa(o.mem), "-smp", strconv.Itoa(o.cpus),
 		"-kernel", k.image, "-initrd", initramfs,
 		"-append", "console="+k.arch.console+" loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off random.trust_cpu=on "+singleCPUBoot+dil.kernel,
-		"-serial", "chardev:console", "-chardev", "file,id=console,path="+filepath.Join(dir, "console"),
+		"-serial", "chardev:console", "-chardev", "file,id=console,path="+qemuValue(filepath.Join(dir, "console")),
 		"-device", "virtio-rng-"+k.arch.bus, "-device", "virtio-serial-"+k.arch.bus,
 	)
 	args = append(args, adapterArgs(o, dir)...)
@@ -105,7 +106,7 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 		args = append(args, share("userland", o.userland, "on")...)
 	}
 	for _, name := range ports {
-		args = append(args, "-chardev", "socket,id="+name+",path="+filepath.Join(dir, name),
+		args = append(args, "-chardev", "socket,id="+name+",path="+qemuValue(filepath.Join(dir, name)),
 			"-device", "virtserialport,chardev="+name+",name="+name)
 	}
 	noROM := ""
@@ -130,6 +131,9 @@ func qemuCommand(ctx context.Context, k kernel, o options, dir, initramfs, write
 	}
 	return cmd, nil
 }
+
+// qemuValue returns a value as QEMU's options want it, where a comma begins the next.
+func qemuValue(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 
 // hostID identifies this machine as far as KVM is concerned.
 func hostID() string {

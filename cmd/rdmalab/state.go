@@ -53,7 +53,7 @@ func newState(k kernel, opt options, vm *exec.Cmd, dir string) (*state, error) {
 		return nil, err
 	}
 	args := slices.DeleteFunc(slices.Clone(vm.Args), func(arg string) bool { return strings.Contains(arg, "mount_tag=write") })
-	fmt.Fprintf(sum, "%s%s%s", boot, initramfs, strings.ReplaceAll(strings.Join(args, " "), dir, ""))
+	fmt.Fprintf(sum, "%s%s%s", boot, initramfs, strings.NewReplacer(dir, "", qemuValue(dir), "").Replace(strings.Join(args, " ")))
 	drivers, err := k.moduleFiles(opt.modules()...)
 	if err != nil {
 		return nil, err
