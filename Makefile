@@ -41,7 +41,7 @@ test-all: ## run every test: all kernels, long rounds, faults, two machines, rac
 	$(MAKE) test-kernels FLAGS=
 	$(MAKE) hosts adapter faults race test-arm64 test-peers bench-quick
 	$(MAKE) soak DURATION=5m
-	$(MAKE) lint fuzz ALL=1
+	$(MAKE) lint test-builds fuzz ALL=1
 
 test-host: deps-test build ## run the tests that need no kernel, on a device in user space
 	$(GO) run ./gen -check -out abi
@@ -135,20 +135,23 @@ UNSAFE_PKGS = ./abi ./mmap ./provider/... ./internal/engine ./internal/sys ./int
 # With ALL=1, as at night, all that docs/kernels.md names.
 PLATFORMS = linux/arm64 linux/arm linux/s390x darwin/arm64 freebsd/amd64 windows/amd64 $(if $(ALL),linux/ppc64 linux/riscv64 netbsd/amd64 openbsd/amd64)
 
-lint: vet-platforms ## gofmt, modules, vet, staticcheck, pointers, other platforms, 386, known vulnerabilities
+lint: vet-platforms ## gofmt, modules, vet, staticcheck, other platforms, known vulnerabilities
 	@test -z "$$(gofmt -l .)" || { gofmt -l . ; echo "run gofmt -w on these"; exit 1; }
 	@mkdir -p build
 	@for m in $$($(GO) list -m -f '{{.Dir}}') tests/driver; do echo "cd $$m && go mod tidy -diff"; (cd $$m && GOWORK=off $(GO) mod tidy -diff) || exit 1; done
 	$(GO) vet work
 	$(GO) tool staticcheck work
+	@if curl -sSfm 10 -o /dev/null https://vuln.go.dev/index/db.json; then \
+		$(GO) run golang.org/x/vuln/cmd/govulncheck@latest work; s=$$?; test $$s -ne 3 || exit $$s; \
+	else echo "govulncheck skipped: its database cannot be reached"; fi
+
+test-builds: ## run the tests that need no kernel with checks of pointers, without the kernel's devices, and on 386
+	@mkdir -p build
 	@echo "$(GO) test -d=checkptr"; $(GO) test -gcflags=github.com/goverbs/verbs/...=-d=checkptr -skip AgainstC $(UNSAFE_PKGS) >build/checkptr.txt 2>&1 || { cat build/checkptr.txt; exit 1; }
 	$(GO) test -tags nordma ./internal/udp ./internal/unix ./internal/virtual ./soft/...
 	@GOARCH=386 $(GO) test -c -o build/386.test .; exec=; \
 	build/386.test -test.run '^$$' >build/386.txt 2>&1 || { grep -q "ormat error" build/386.txt && exec="-exec true" && echo "this kernel runs no 386 programs: they are only built"; }; \
 	echo "GOARCH=386 $(GO) test $$exec"; GOARCH=386 $(GO) test $$exec -skip AgainstC $(LIB_PKGS) >build/386.txt 2>&1 || { cat build/386.txt; exit 1; }
-	@if curl -sSfm 10 -o /dev/null https://vuln.go.dev/index/db.json; then \
-		$(GO) run golang.org/x/vuln/cmd/govulncheck@latest work; s=$$?; test $$s -ne 3 || exit $$s; \
-	else echo "govulncheck skipped: its database cannot be reached"; fi
 
 # The root package is for programs on every system.
 vet-platforms: ## vet the packages that programs import, and the command, for PLATFORMS
@@ -265,4 +268,4 @@ deps-test:
 deps-native:
 	$(call need,$(NATIVE_DEBS))
 
-.PHONY: help demo test test-all test-host test-race test-lab test-hosts test-nic nic adapter test-kernels test-arm64 test-peers valkey soak race lint vet-platforms cover api-diff fuzz hosts faults generate bench bench-native bench-quick native-go bench-c build clean deps-lab deps-test deps-native
+.PHONY: help demo test test-all test-host test-race test-builds test-lab test-hosts test-nic nic adapter test-kernels test-arm64 test-peers valkey soak race lint vet-platforms cover api-diff fuzz hosts faults generate bench bench-native bench-quick native-go bench-c build clean deps-lab deps-test deps-native
