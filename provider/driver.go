@@ -41,6 +41,10 @@ type UHW struct {
 	// OutAttr is the attribute that Out comes in, for QUERY_CONTEXT alone: 0 is
 	// UVERBS_ATTR_UHW_OUT, and mlx5 has one of its own.
 	OutAttr uint16
+	// Pins is how many bytes of the process's memory the kernel is to pin for a queue. They
+	// count as locked memory, and the error says so if the limit leaves less. 0 means that the
+	// kernel allocates the queue.
+	Pins int
 }
 
 // Device describes an open device to its driver. Only uverbs changes it, before the first

@@ -97,7 +97,7 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 			err = opt.Channel.ch.file.Try(run)
 		}
 		created = err == nil
-		return provider.CQInfo{Handle: cq.handle, Depth: int(got)}, err
+		return provider.CQInfo{Handle: cq.handle, Depth: int(got)}, explainPins(err, uint64(uhw.Pins))
 	})
 	if err != nil {
 		if created {
@@ -278,7 +278,8 @@ func (q *CQ) Resize(depth int) error {
 	err := q.queue.Resize(depth, func(depth int, uhw provider.UHW) error {
 		req := abi.IbUverbsResizeCq{CqHandle: q.handle, Cqe: uint32(depth)}
 		var resp abi.IbUverbsResizeCqResp
-		return q.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_RESIZE_CQ, mmap.Bytes(&req), mmap.Bytes(&resp)[:8], uhw.In, uhw.Out)
+		err := q.ctx.file.Invoke(abi.IB_USER_VERBS_CMD_RESIZE_CQ, mmap.Bytes(&req), mmap.Bytes(&resp)[:8], uhw.In, uhw.Out)
+		return explainPins(err, uint64(uhw.Pins))
 	})
 	if err != nil {
 		return q.obj.failSize(op, err, "", 0, limit{"depth", depth, q.ctx.dev.Attr.MaxCQE})

@@ -10,6 +10,9 @@ import (
 
 // hint returns the usual remedy for an error of an operation, or an empty string.
 func hint(op string, err error) string {
+	if pinned, ok := errors.AsType[*pinError](err); ok {
+		return pinned.hint
+	}
 	switch {
 	case op == "open" && errors.Is(err, unix.EACCES):
 		return "this user may not open the device node"

@@ -30,6 +30,8 @@ func TestNoMemoryIsExplained(t *testing.T) {
 		want   string
 	}{
 		{64 << 10, small, "locked memory is limited to 64 KiB, of which 0 are in use, and this takes 1024: raise ulimit -l"},
+		{64 << 10, 64<<10 - 1, "MaxMR is 7"},
+		{64 << 10, 64<<10 + 1, "and this takes 68: raise ulimit -l"},
 		{small, small, "MaxMR is 7"},
 		{before.Max, small, "MaxMR is 7"},
 		{64 << 10, large, "ulimit -l"},

@@ -3,6 +3,7 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/maps"
@@ -26,12 +27,10 @@ func (c *contextCore) failMemory(o *object, op string, err error, addr, length u
 		}
 		return e
 	case errors.Is(err, unix.ENOMEM):
-		limit, used := sys.LockedMemory()
-		if length > limit-min(used, limit) {
-			e := o.fail(op, err)
-			e.Hint = fmt.Sprintf("locked memory is limited to %d KiB, of which %d are in use, and this takes %d: raise ulimit -l (RLIMIT_MEMLOCK, LimitMEMLOCK=)",
-				limit>>10, used>>10, length>>10)
-			return e
+		page := uint64(os.Getpagesize())
+		span := addr&(page-1) + length // the kernel counts whole pages
+		if pinned := explainPins(err, (span+page-1)&^(page-1)); pinned != err {
+			return o.fail(op, pinned)
 		}
 		if c.driver.Name() == "rxe" && length > maxRXE {
 			e := o.fail(op, err)
@@ -40,6 +39,28 @@ func (c *contextCore) failMemory(o *object, op string, err error, addr, length u
 		}
 	}
 	return o.failSize(op, err, "MaxMR", attr.MaxMR)
+}
+
+// pinError is ENOMEM of an operation that was to pin more than the limit of locked memory leaves.
+type pinError struct {
+	error
+	hint string
+}
+
+func (e *pinError) Unwrap() error { return e.error }
+
+// explainPins returns err, or a pinError if the limit of locked memory is why the kernel did not pin as
+// many bytes. A process that has pinned more than the limit is exempt from it.
+func explainPins(err error, bytes uint64) error {
+	if !errors.Is(err, unix.ENOMEM) {
+		return err
+	}
+	limit, used := sys.LockedMemory()
+	if used > limit || bytes <= limit-used {
+		return err
+	}
+	return &pinError{err, fmt.Sprintf("locked memory is limited to %d KiB, of which %d are in use, and this takes %d: raise ulimit -l (RLIMIT_MEMLOCK, LimitMEMLOCK=)",
+		limit>>10, used>>10, bytes>>10)}
 }
 
 // maxRXE is how much rxe can register at a time since Linux 6.2 or so, where a list of its pages

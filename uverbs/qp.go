@@ -96,7 +96,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	send, recv, err := core.driverContext.CreateQP(init, func(uhw provider.UHW) (provider.QPInfo, error) {
 		err := q.create(init, id, uhw)
 		created = err == nil
-		return provider.QPInfo{Handle: q.handle, QPNum: q.num, Cap: q.cap}, err
+		return provider.QPInfo{Handle: q.handle, QPNum: q.num, Cap: q.cap}, explainPins(err, uint64(uhw.Pins))
 	})
 	handle := q.handle
 	if err != nil {

@@ -66,7 +66,7 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 		}})
 		created = err == nil
 		s.num = s.handle // the kernel numbers only SRQs of the XRC type
-		return provider.SRQInfo{Handle: s.handle, MaxWR: int(gotWR), MaxSGE: int(gotSGE)}, err
+		return provider.SRQInfo{Handle: s.handle, MaxWR: int(gotWR), MaxSGE: int(gotSGE)}, explainPins(err, uint64(uhw.Pins))
 	})
 	handle := s.handle
 	destroy := func() error {

@@ -92,7 +92,7 @@ func (c *context) CreateCQ(init *provider.CQInit, create func(provider.UHW) (pro
 	req := abi.Mlx5IbCreateCq{BufAddr: q.buf.Addr(), DbAddr: mmap.Addr(q.rec), CqeSize: uint32(c.bounds.cqeSize)}
 	c.regs.createCQ(&req)
 	var resp abi.Mlx5IbCreateCqResp
-	if _, err := create(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp)}); err != nil {
+	if _, err := create(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp), Pins: pins(n * c.bounds.cqeSize)}); err != nil {
 		q.buf.Close()
 		c.records.put(q.rec)
 		return nil, err
@@ -249,7 +249,7 @@ func (q *CompletionQueue) Resize(size int, resize func(int, provider.UHW) error)
 		return err
 	}
 	req := abi.Mlx5IbResizeCq{BufAddr: buf.Addr(), CqeSize: uint16(cqeSize)}
-	if err := resize(n-1, provider.UHW{In: mmap.Bytes(&req)}); err != nil {
+	if err := resize(n-1, provider.UHW{In: mmap.Bytes(&req), Pins: pins(n * cqeSize)}); err != nil {
 		buf.Close()
 		return err
 	}

@@ -170,6 +170,14 @@ func (c *context) RegisterMR(_ *provider.MRInit, register func(provider.UHW) err
 	return nil, register(provider.UHW{})
 }
 
+// pins returns how much locked memory a queue of n bytes takes at most. The kernel pins, and counts, whole
+// pages for each buffer (ib_umem_get), so that queues which shared one would count it twice. Only the
+// page of doorbell records counts once for all of them (mlx5_ib_db_map_user).
+func pins(n int) int {
+	page := os.Getpagesize()
+	return (n+page-1)&^(page-1) + page
+}
+
 // roundUp rounds up to a power of two.
 func roundUp(n int) int {
 	if n <= 1 {
@@ -264,7 +272,7 @@ func (c *context) CreateQP(init *provider.QPInit, create func(provider.UHW) (pro
 		return fail(err)
 	}
 	var resp abi.Mlx5IbCreateQpResp
-	info, err := create(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp)})
+	info, err := create(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp), Pins: pins(length)})
 	if err != nil {
 		return fail(err)
 	}

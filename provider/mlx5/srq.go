@@ -64,7 +64,7 @@ func (c *context) CreateSRQ(init *provider.SRQInit, create func(provider.UHW) (p
 	}
 	req := abi.Mlx5IbCreateSrq{BufAddr: s.buf.Addr(), DbAddr: mmap.Addr(s.record)}
 	var resp abi.Mlx5IbCreateSrqResp
-	info, err := create(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp)})
+	info, err := create(provider.UHW{In: mmap.Bytes(&req), Out: mmap.Bytes(&resp), Pins: pins(n * stride)})
 	if err != nil {
 		s.release()
 		return nil, err
