@@ -127,6 +127,9 @@ func newEndpoint(id *ID, route Route, opt *Options, j connLogger, t *Transport) 
 	e := &Endpoint{id: id, route: route, PD: opt.PD, SendCQ: opt.SendCQ, RecvCQ: opt.RecvCQ, done: make(chan struct{}), logger: j}
 	defer func() {
 		if err != nil {
+			if route != (Route{}) && errors.Is(err, unix.ENOMEM) {
+				id.reject(rejectConsumer, []byte(memoryRejection)) // fails if this side dials
+			}
 			e.free()
 		}
 	}()

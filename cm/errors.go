@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -63,7 +64,14 @@ const (
 	rejectVendorOption     = 35 // the program does not accept the offered extensions
 )
 
+// memoryRejection begins the private data of a rejection because the accepting process lacks memory, which
+// mostly is a limit of locked memory.
+const memoryRejection = "verbs: no memory\x00"
+
 func (e *RejectedError) Error() string {
+	if bytes.HasPrefix(e.PrivateData, []byte(memoryRejection)) {
+		return "connection rejected by the peer: it lacks locked memory: raise its limit, see ulimit -l"
+	}
 	switch e.Reason {
 	case rejectInvalidServiceID:
 		return "connection refused: there is no listener at this port"

@@ -3,9 +3,11 @@
 package cm_test
 
 import (
+	"errors"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
@@ -30,6 +32,31 @@ func TestRejectECE(t *testing.T) {
 		e := labtest.Expect(t, client, cm.Rejected)
 		if e.Status != reason || !strings.HasPrefix(string(e.PrivateData), "plain only") {
 			t.Errorf("reason %d, private data %q", e.Status, e.PrivateData)
+		}
+	})
+}
+
+// TestRejectForMemory: a peer learns that its request was rejected because the accepting process
+// lacks memory.
+func TestRejectForMemory(t *testing.T) {
+	labtest.RequireBoth(t)
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx := within(t, 20*time.Second)
+		l := labtest.Made(cm.Listen(ctx, labtest.AddrOf(device)+":0"))(t)
+		accepted := make(chan error, 1)
+		go func() {
+			r, err := l.Accept(ctx)
+			if err == nil {
+				_, err = r.Accept(ctx, cm.Options{Setup: func(*cm.Endpoint) error { return syscall.ENOMEM }})
+			}
+			accepted <- err
+		}()
+		_, err := (&cm.Dialer{}).Dial(ctx, l.Addr().String())
+		if !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "it lacks locked memory") {
+			t.Errorf("dial: %v", err)
+		}
+		if err := <-accepted; !errors.Is(err, syscall.ENOMEM) {
+			t.Errorf("accept: %v", err)
 		}
 	})
 }
