@@ -1,7 +1,6 @@
 package rsock
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -212,9 +211,6 @@ func (d *Dialer) dialAddr(ctx context.Context, addr netip.AddrPort) (*Conn, erro
 	}
 	dialer := cm.Dialer{Options: opt, LocalAddr: d.LocalAddr, ConnectTimeout: d.Timeout, Transport: d.Transport}
 	ep, err := dialer.Dial(ctx, addr.String())
-	if rejected, ok := errors.AsType[*cm.RejectedError](err); ok && bytes.HasPrefix(rejected.PrivateData, noMemory) {
-		err = &verbs.Error{Op: "dial", Object: addr.String(), Err: rejected, Hint: "it lacks locked memory: raise its limit, see ulimit -l"}
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -80,11 +80,12 @@
 // device writes and reads them at any time, so they are pinned and count against
 // RLIMIT_MEMLOCK (ulimit -l), from which processes with CAP_IPC_LOCK are exempt;
 // a page or two more are for the peer's descriptors and, on iWARP, messages. With a
-// limit, the size of the rings depends on its unused part. Without memory a dial fails
+// limit, the sizes of rings and queues depend on its unused part. Without memory a dial fails
 // with ENOMEM, and a listener rejects the connection and reports it, see
 // [Listener.Accept]. The private data of the rejection carries the reason, which this
-// package's Dial reports and C's rsockets ignore. The queues take some 250 KiB of kernel
-// memory with rxe, 100 KiB with siw, which the limit does not count. Each connection has
+// package's Dial reports and C's rsockets ignore. The queues take some 125 KiB of kernel
+// memory with rxe, 50 KiB with siw, which the limit does not count, and on adapters 68 KiB of
+// locked memory, or as little as 20 with a limit. Each connection has
 // a protection domain of its own: a peer that guesses keys reaches only the memory that
 // it was offered.
 //

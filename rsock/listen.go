@@ -271,11 +271,7 @@ func (l *Listener) handshake(req *cm.Request) (*Conn, error) {
 	setup := opt.Setup
 	opt.Setup = func(e *cm.Endpoint) error {
 		defer made()
-		err := setup(e)
-		if errors.Is(err, syscall.ENOMEM) {
-			e.ID().Reject(noMemory)
-		}
-		return err
+		return setup(e)
 	}
 	if _, err := req.Accept(ctx, opt); err != nil {
 		return nil, err

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/internal/sys"
 	"github.com/goverbs/verbs/rsock"
 )
 
@@ -51,8 +52,8 @@ func limit(t *testing.T, bytes uint64) {
 	}
 }
 
-// TestLockedMemory tests that both ends of a hundred connections fit in the
-// kernel's default limit of locked memory.
+// TestLockedMemory tests that both ends of a hundred connections fit in the kernel's default limit of
+// locked memory, and of sixty on adapters, whose queues are locked memory as well.
 func TestLockedMemory(t *testing.T) {
 	labtest.RequireKernel(t)
 	if testing.Short() {
@@ -60,12 +61,16 @@ func TestLockedMemory(t *testing.T) {
 	}
 	unprivileged(t, func(t *testing.T, device string) {
 		limit(t, 8<<20)
+		conns := 100
+		if device == labtest.MLX5 {
+			conns = 60
+		}
 		l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
 		defer l.Close()
 		data := randomBytes(50000)
 		var wg sync.WaitGroup
 		defer wg.Wait()
-		for range 100 {
+		for range conns {
 			a, err := rsock.Dial("rdma", l.Addr().String())
 			if err != nil {
 				t.Fatal(err)
@@ -86,6 +91,8 @@ func TestLockedMemory(t *testing.T) {
 				a.(*rsock.Conn).CloseWrite()
 			})
 		}
+		_, used := sys.LockedMemory()
+		t.Logf("%d ends take %d KiB", 2*conns, used>>10)
 		wg.Wait()
 	})
 }
@@ -95,7 +102,11 @@ func TestLockedMemory(t *testing.T) {
 func TestNoMemory(t *testing.T) {
 	labtest.RequireKernel(t)
 	unprivileged(t, func(t *testing.T, device string) {
-		limit(t, 20<<10) // room for the dialing side
+		dialing := uint64(20 << 10) // what the dialing side takes, and a page or two
+		if device == labtest.MLX5 {
+			dialing += 20 << 10
+		}
+		limit(t, dialing)
 		l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
 		defer l.Close()
 		_, err := rsock.Dial("rdma", l.Addr().String())
@@ -115,6 +126,9 @@ func TestNoMemory(t *testing.T) {
 		limit(t, 8<<10)
 		_, err = rsock.Dial("rdma", l.Addr().String())
 		want(t, "dial without memory", err, syscall.ENOMEM)
+		if !strings.Contains(err.Error(), "ulimit -l") {
+			t.Error(err)
+		}
 
 		limit(t, 8<<20)
 		a := labtest.Must(rsock.Dial("rdma", l.Addr().String()))(t)

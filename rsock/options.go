@@ -16,12 +16,15 @@ type Options struct {
 	// 512 MiB, rounded up to pages. Zero means 256 KiB, or less if the process's
 	// locked memory is limited (ulimit -l): left*left/limit/96 bytes, where left is
 	// the unused part of the limit. With 8 MiB the first connection gets two rings of
-	// 84 KiB, the 50th of 16 KiB, and there is room for 250. If memory is short, the
-	// rings are halved until it suffices; [Conn.Stats] reports their sizes.
+	// 84 KiB, the 50th of 16 KiB, and there is room for 250, or 130 on adapters, whose
+	// queues take locked memory too. If memory is short, the rings are halved until it
+	// suffices; [Conn.Stats] reports their sizes.
 	ReadBuffer, WriteBuffer int
 	// SendQueue and RecvQueue are the numbers of requests that the queues take, from
-	// 16 to 65534; the device may allow fewer, as the error then says. Zero means 384. RecvQueue bounds the messages that the peer may
-	// have in flight.
+	// 16 to 65534; the device may allow fewer, as the error then says. RecvQueue bounds the
+	// messages that the peer may have in flight. Zero means 254 and 238. If the default
+	// size of the buffers is below 128 KiB, because locked memory is limited, it means 126
+	// and 110, and below 64 KiB 62 and 46: a receive for each 512 bytes.
 	SendQueue, RecvQueue int
 	// Inline is the largest number of bytes that are copied into a request. Zero
 	// means 64, a negative value none. The device has its own limit.
@@ -42,7 +45,6 @@ const (
 	defaultBuffer    = 256 << 10
 	minBuffer        = 4 << 10
 	maxBuffer        = 512 << 20 // a message can carry half of it
-	defaultQueue     = 384
 	minQueue         = 16
 	maxQueue         = 0xfffe
 	defaultInline    = 64
@@ -89,16 +91,14 @@ func setDefaults(sizes ...size) error {
 
 // withDefaults returns the options with their zero values replaced.
 func (o Options) withDefaults() (Options, error) {
-	bufSize := 0
-	if o.ReadBuffer == 0 || o.WriteBuffer == 0 {
-		bufSize = defaultBufferSize()
-	}
+	bufSize := defaultBufferSize()
+	sends, recvs := queueSizes(bufSize)
 	o.Inline = max(cmp.Or(o.Inline, defaultInline), 0)
 	err := setDefaults(
 		size{"ReadBuffer", &o.ReadBuffer, bufSize, minBuffer, maxBuffer},
 		size{"WriteBuffer", &o.WriteBuffer, bufSize, minBuffer, maxBuffer},
-		size{"SendQueue", &o.SendQueue, defaultQueue, minQueue, maxQueue},
-		size{"RecvQueue", &o.RecvQueue, defaultQueue, minQueue, maxQueue},
+		size{"SendQueue", &o.SendQueue, sends, minQueue, maxQueue},
+		size{"RecvQueue", &o.RecvQueue, recvs, minQueue, maxQueue},
 		size{"Inline", &o.Inline, 0, 0, maxInline},
 	)
 	o.ReadBuffer, o.WriteBuffer = pages(o.ReadBuffer), pages(o.WriteBuffer)

@@ -62,6 +62,10 @@ type packet struct {
 	slot  int
 }
 
+// packetQueues is the default size of the queues. Nothing tells a sender of datagrams to wait: what exceeds
+// the receives is lost.
+const packetQueues = 384
+
 // ListenPacket opens a [PacketConn] with the zero [ListenConfig].
 func ListenPacket(network, addr string) (net.PacketConn, error) {
 	return new(ListenConfig).ListenPacket(context.Background(), network, addr)
@@ -70,7 +74,7 @@ func ListenPacket(network, addr string) (net.PacketConn, error) {
 // ListenPacket opens a [PacketConn] at addr: "10.9.0.1:7471", or ":7471" for all IPv4
 // addresses; port 0 means a free one. For network see [Dialer.DialContext]. Of the options,
 // RecvQueue and SendQueue apply: the numbers of datagrams of 2 KiB that each queue pair has
-// memory for. Fallback must be [FallbackNone]. iWARP has no datagrams: the error matches
+// memory for, where zero means 384. Fallback must be [FallbackNone]. iWARP has no datagrams: the error matches
 // [errors.ErrUnsupported], and [verbs.ErrNoRDMA] if RDMA is missing.
 func (lc *ListenConfig) ListenPacket(ctx context.Context, network, addr string) (net.PacketConn, error) {
 	c, err := lc.listenPacket(ctx, network, addr)
@@ -84,7 +88,9 @@ func (lc *ListenConfig) ListenPacket(ctx context.Context, network, addr string) 
 }
 
 func (lc *ListenConfig) listenPacket(ctx context.Context, network, addr string) (*PacketConn, error) {
-	opt, err := lc.withDefaults()
+	opt := lc.Options
+	opt.SendQueue, opt.RecvQueue = cmp.Or(opt.SendQueue, packetQueues), cmp.Or(opt.RecvQueue, packetQueues)
+	opt, err := opt.withDefaults()
 	if err != nil {
 		return nil, err
 	}

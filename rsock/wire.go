@@ -26,10 +26,6 @@ const (
 	flagIOMap = 1 << 1 // the private data has the size of an I/O map: ours is 0
 )
 
-// noMemory is the private data of a rejection for lack of memory. C's rsockets send none,
-// and ignore it.
-var noMemory = []byte{version, 1}
-
 // message is the 32 bits that announce data, credits, SHUTDOWN and DISCONNECT.
 type message uint32
 
