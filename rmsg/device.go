@@ -27,7 +27,7 @@ type device struct {
 	ctx   *uverbs.Context
 	ch    *uverbs.CompChannel
 	fd    int // of ch
-	depth int // of each CQ
+	depth int // the most of a CQ
 
 	failed atomic.Bool
 
@@ -46,13 +46,19 @@ const idleTimeout = 250 * time.Millisecond
 type shard struct {
 	dev   *device
 	cq    *uverbs.CQ
+	room  int // the most users
 	users int
 	armed bool // accessed only while dispatching
 }
 
 // shardSize is the largest number of sockets that share a CQ. There is room for twice
-// their requests: completions of destroyed QPs may still be in the CQ.
-const shardSize = 64
+// their requests: completions of destroyed QPs may still be in the CQ. The first CQ, beyond which
+// most loops never get, is for fewer: on adapters it is locked memory, 256 KiB with the
+// default options where one of shardSize takes 1 MiB.
+const (
+	shardSize  = 64
+	firstShard = 16
+)
 
 // device returns the loop's device that a route leads to, and opens it if necessary.
 func (l *Loop) device(r cm.Route) (*device, error) {
@@ -103,10 +109,9 @@ func (l *Loop) openDevice(r cm.Route) (*device, error) {
 	if d.ctx, err = found.Open(); err != nil {
 		return nil, err
 	}
-	d.depth = shardSize * 2 * (l.opt.sends() + l.opt.receives())
 	attr, err := d.ctx.QueryDevice()
 	if err == nil {
-		d.depth = min(d.depth, attr.MaxCQE)
+		d.depth = attr.MaxCQE
 		d.ch, err = d.ctx.CreateCompChannel()
 	}
 	if err != nil {
@@ -121,17 +126,20 @@ func (l *Loop) openDevice(r cm.Route) (*device, error) {
 func (d *device) acquireShard(l *Loop) (*shard, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	size := d.depth / (2 * (l.opt.sends() + l.opt.receives()))
 	for _, s := range d.shards {
-		if s.users < size {
+		if s.users < s.room {
 			s.users++
 			return s, nil
 		}
 	}
-	if size == 0 {
+	room, each := firstShard, 2*(l.opt.sends()+l.opt.receives())
+	if len(d.shards) > 0 {
+		room = shardSize
+	}
+	if room = min(room, d.depth/each); room == 0 {
 		return nil, fmt.Errorf("CQ of %d completions is too small: lower SendQueue and Credits: %w", d.depth, unix.EINVAL)
 	}
-	cq, err := d.ctx.CreateCQ(uverbs.CQOptions{Depth: d.depth, Channel: d.ch})
+	cq, err := d.ctx.CreateCQ(uverbs.CQOptions{Depth: room * each, Channel: d.ch})
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +147,7 @@ func (d *device) acquireShard(l *Loop) (*shard, error) {
 		cq.Close()
 		return nil, err
 	}
-	s := &shard{dev: d, cq: cq, users: 1, armed: true}
+	s := &shard{dev: d, cq: cq, room: room, users: 1, armed: true}
 	d.shards = append(d.shards, s)
 	return s, nil
 }

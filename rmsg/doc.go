@@ -63,9 +63,10 @@
 //
 // and the buffers of Alloc that SendBuffer has no room for. When such a buffer is freed,
 // its memory is cached for at most a second, up to Options.Cache bytes (4 MiB) for all
-// sockets of the loop together, and then returned to the system. The kernel's memory for
-// queue pairs and completion queues is not included. [Socket.Stats] and [Loop.Stats]
-// report the memory in use.
+// sockets of the loop together, and then returned to the system. The memory of queue pairs
+// and completion queues is not included. It is the kernel's, but on adapters locked memory
+// of the process: 20 KiB for a socket, and 256 KiB to 1 MiB for a CQ that many share.
+// [Socket.Stats] and [Loop.Stats] report the memory in use.
 //
 // A [Buffer] is owned by the program, or by the socket while its Status is Queued.
 // Registered memory belongs to one socket and its own protection domain, so a peer cannot
