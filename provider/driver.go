@@ -270,6 +270,26 @@ type Peeker interface {
 	HasCompletions() bool
 }
 
+// Flusher is implemented by send and receive queues that know which of their requests have not
+// completed. No request completes any more on a device that has been lost: it was unplugged, or
+// its firmware has died. uverbs then polls the CQs until they are empty, calls Flush of the
+// queues, and Detach of the CQs with what it has got from both. It does not do so for queues
+// that are SingleThreaded.
+type Flusher interface {
+	// Flush makes Post fail with [verbs.ErrDeviceRemoved], and returns a completion with
+	// [verbs.WCFlushErr] for each request that has been posted and has not completed, in the
+	// order of posting. An SRQ may have another order, and leaves QPNum to uverbs. It returns
+	// none after Stop(true), nor what another call has returned.
+	Flush() []verbs.WC
+}
+
+// Detacher is implemented by completion queues of a driver whose other queues are Flushers.
+type Detacher interface {
+	// Detach adds completions to those that Poll returns. The device adds no more. It may be
+	// called again, and does nothing after Stop(true).
+	Detach(wcs []verbs.WC)
+}
+
 // Holder is implemented by send queues of devices on which the accepting side of a
 // connection must not send first, as on siw.
 type Holder interface {

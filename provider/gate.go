@@ -26,9 +26,10 @@ type Gate struct {
 	starving atomic.Uint32 // 1 if the next goroutine has waited long
 	queueMu  sync.Mutex    // held by the goroutine that gets the lock next
 
-	State  verbs.QPState
-	Closed bool // or failed: see Err
-	failed error
+	State   verbs.QPState
+	Closed  bool // or failed: see Err
+	stopped bool
+	failed  error
 }
 
 // The lock is free, held, or reserved for a goroutine that has waited for about a
@@ -105,7 +106,7 @@ func (g *Gate) Modify(_ verbs.QPAttr, _ verbs.QPAttrMask, modify func(UHW) error
 // Stop implements [Queue].
 func (g *Gate) Stop(stop bool) {
 	g.Lock()
-	g.Closed = stop || g.failed != nil
+	g.stopped, g.Closed = stop, stop || g.failed != nil
 	g.Unlock()
 }
 
@@ -115,6 +116,20 @@ func (g *Gate) Fail(err error) {
 		err = fmt.Errorf("%w: %w", verbs.ErrQueueFailed, err)
 	}
 	g.Closed, g.failed = true, err
+}
+
+// Lose locks the queue and fails it with [verbs.ErrDeviceRemoved], for Flush of [Flusher] and
+// Detach of [Detacher]. It returns false if the queue has been stopped, so that its memory must
+// not be used. The caller unlocks it in either case.
+func (g *Gate) Lose() bool {
+	// The holder may wait for the kernel: whoever comes meanwhile need not wait for this call.
+	for !g.TryLock() {
+		time.Sleep(time.Millisecond)
+	}
+	if !g.stopped {
+		g.Fail(verbs.ErrDeviceRemoved)
+	}
+	return !g.stopped
 }
 
 // Err returns why a closed queue cannot be used. The caller holds the lock.

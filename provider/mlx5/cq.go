@@ -25,6 +25,7 @@ type CompletionQueue struct {
 	arm    *atomic.Uint32 // its second: the last request for an event
 	events atomic.Uint32  // that have been read, which requests are numbered with
 	num    uint32
+	rest   []verbs.WC // what Poll returns after Detach
 }
 
 // cqes is the ring of CQEs, whose length is a power of two. Who owns one is shown by a bit that
@@ -107,23 +108,26 @@ func (q *CompletionQueue) Poll(wcs []verbs.WC) int {
 	return q.Take(wcs)
 }
 
-// Available reports whether there are completions. The caller holds the lock.
+// Available reports whether there are completions, or the queue is closed, which Take finds out. The caller
+// holds the lock.
 func (q *CompletionQueue) Available() bool {
-	return !q.Closed && q.written(q.next, loadLast(q.at(q.next)))
+	return q.Closed || q.written(q.next, loadLast(q.at(q.next)))
 }
 
 // HasCompletions implements [provider.Peeker].
 func (q *CompletionQueue) HasCompletions() bool {
 	q.Lock()
 	defer q.Unlock()
-	return q.Available()
+	return len(q.rest) > 0 || !q.Closed && q.Available()
 }
 
 // Take moves completions into wcs, returns how many, and unlocks the queue.
 func (q *CompletionQueue) Take(wcs []verbs.WC) int {
 	if q.Closed {
+		n := copy(wcs, q.rest)
+		q.rest = q.rest[n:]
 		q.Unlock()
-		return 0
+		return n
 	}
 	ring, next, n := q.cqes, q.next, 0
 	var qp *queuePair // of the completion before, and of the next one as well, more often than not
@@ -186,6 +190,14 @@ func (q *CompletionQueue) drop(qp *queuePair) {
 			qp.recv.complete(w.counter())
 		}
 		lastWord(p).Store(swap32(uint32(w.with(cqeDropped, w.owner()))))
+	}
+}
+
+// Detach implements [provider.Detacher].
+func (q *CompletionQueue) Detach(wcs []verbs.WC) {
+	defer q.Unlock()
+	if q.Lose() {
+		q.rest = append(q.rest, wcs...)
 	}
 }
 
@@ -302,6 +314,6 @@ func (q *CompletionQueue) Release() {
 	q.Lock()
 	defer q.Unlock()
 	q.buf.Close()
-	q.base = nil
+	q.base, q.rest = nil, nil
 	q.ctx.records.put(q.rec)
 }

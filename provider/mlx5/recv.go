@@ -146,6 +146,24 @@ func (q *RecvQueue) complete(index uint16) (id uint64, ok bool) {
 	return id, true
 }
 
+// Flush implements [provider.Flusher].
+func (q *RecvQueue) Flush() (wcs []verbs.WC) {
+	defer q.Unlock()
+	if !q.Lose() {
+		return nil
+	}
+	if q.shared == nil {
+		q.qp.recvCQ.Lock() // for complete
+		defer q.qp.recvCQ.Unlock()
+	}
+	for i := range q.ids {
+		if id, ok := q.complete(uint16(i)); ok {
+			wcs = append(wcs, verbs.WC{ID: id, Status: verbs.WCFlushErr, Opcode: verbs.WCRecv, QPNum: q.num})
+		}
+	}
+	return wcs
+}
+
 // Cap implements [provider.RecvQueue].
 func (q *RecvQueue) Cap() int { return int(q.most) }
 

@@ -282,6 +282,24 @@ func (q *SendQueue) complete(counter uint16) (id uint64, ok bool) {
 	return id, true
 }
 
+// Flush implements [provider.Flusher].
+func (q *SendQueue) Flush() (wcs []verbs.WC) {
+	defer q.Unlock()
+	if !q.Lose() {
+		return nil
+	}
+	q.qp.sendCQ.Lock() // for tail
+	defer q.qp.sendCQ.Unlock()
+	head, tail := q.head.Load(), q.tail.Load()
+	for i := range uint32(len(q.sent)) {
+		if s := &q.sent[(q.put+i)&q.mask]; s.number-tail < head-tail {
+			wcs = append(wcs, verbs.WC{ID: s.id, Status: verbs.WCFlushErr, QPNum: q.num})
+		}
+	}
+	q.tail.Store(head)
+	return wcs
+}
+
 // Cap implements [provider.SendQueue].
 func (q *SendQueue) Cap() int { return int(q.most) }
 

@@ -78,6 +78,21 @@ func (q *CompletionQueue) Take(wcs []verbs.WC) {
 	q.Unlock()
 }
 
+// Detach implements [provider.Detacher]. Like the kernel, it drops what the queue has no room for.
+func (q *CompletionQueue) Detach(wcs []verbs.WC) {
+	q.Lock()
+	defer q.Unlock()
+	if q.Closed {
+		return
+	}
+	prod := q.ring.LoadProducer()
+	for i := range wcs[:min(len(wcs), int(q.ring.Free(prod, q.cons)))] {
+		*(*verbs.WC)(q.ring.Slot(prod)) = wcs[i]
+		prod = q.ring.Next(prod)
+	}
+	q.ring.StoreProducer(prod)
+}
+
 // kernelWithInv is IB_WC_WITH_INVALIDATE of the kernel's internal enum ib_wc_flags, which
 // rxe puts into CQEs. It differs from the uAPI's value, WCWithInv.
 const kernelWithInv verbs.WCFlags = 1 << 2

@@ -110,6 +110,20 @@ func (q *RecvQueue) postSlow(wrs []verbs.RecvWR, n int) error {
 // a message comes, and none will come.
 func (q *RecvQueue) flush() error { return provider.FlushQP(q.dev, q.handle) }
 
+// Flush implements [provider.Flusher].
+func (q *RecvQueue) Flush() (wcs []verbs.WC) {
+	defer q.Unlock()
+	if !q.Lose() {
+		return nil
+	}
+	for i := q.ring.LoadConsumer(); i != q.prod; i = q.ring.Next(i) {
+		wqe := (*abi.RxeRecvWqe)(q.ring.Slot(i))
+		wcs = append(wcs, verbs.WC{ID: wqe.WrId, Status: verbs.WCFlushErr, Opcode: verbs.WCRecv, QPNum: q.num})
+	}
+	q.ring.StoreConsumer(q.prod)
+	return wcs
+}
+
 // Cap implements [provider.RecvQueue].
 func (q *RecvQueue) Cap() int {
 	q.Lock()

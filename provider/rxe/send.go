@@ -326,6 +326,20 @@ func (q *SendQueue) encodeData(wqe *abi.RxeSendWqe, wr *verbs.SendWR) (verbs.Sen
 // are answered in order.
 var returnsData = [len(qpTypes)]bool{verbs.OpRDMARead: true, verbs.OpCompareSwap: true, verbs.OpFetchAdd: true}
 
+// Flush implements [provider.Flusher].
+func (q *SendQueue) Flush() (wcs []verbs.WC) {
+	defer q.Unlock()
+	if !q.Lose() {
+		return nil
+	}
+	for i := q.ring.LoadConsumer(); i != q.prod; i = q.ring.Next(i) {
+		wqe := (*abi.RxeSendWqe)(q.ring.Slot(i))
+		wcs = append(wcs, verbs.WC{ID: wqe.Wr.WrId, Status: verbs.WCFlushErr, QPNum: q.qpn})
+	}
+	q.ring.StoreConsumer(q.prod)
+	return wcs
+}
+
 // Cap implements [provider.SendQueue].
 func (q *SendQueue) Cap() int {
 	q.Lock()
