@@ -46,10 +46,9 @@ var (
 	// ErrDisconnected is the reason reported when the peer ended the connection.
 	ErrDisconnected = errors.New("peer disconnected")
 	// ErrDeviceRemoved is the reason reported for everything on a device that was
-	// removed. Most drivers' devices go when all programs have closed what they have open on
-	// them. If a driver does not wait (rxe since Linux 7.3), work requests no longer
-	// complete: waits end, calls fail with this error, and programs that only poll
-	// learn it from EventDeviceFatal.
+	// removed. Some drivers' devices go when all programs have closed what they have open on
+	// them. If a driver does not wait (mlx5, and rxe since Linux 7.3), waits, calls and posts
+	// fail with this error, and what was posted completes with WCFlushErr; see package uverbs.
 	ErrDeviceRemoved = errors.New("RDMA device was removed")
 	// ErrNoGRH is returned when a datagram has no usable global route header.
 	ErrNoGRH = errors.New("no global route header that can be answered")

@@ -272,6 +272,76 @@ func TestRemoval(t *testing.T) {
 	}
 }
 
+// TestRemovalPolled closes a device under a program that only polls and posts: what was posted
+// completes, once, and posting fails.
+func TestRemovalPolled(t *testing.T) {
+	d := newDevice(t, soft.Options{})
+	a, b := pair(t, d, d)
+	srq := must(b.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8}))(t)
+	shared := must(b.pd.CreateQP(uverbs.QPOptions{SendCQ: b.cq, RecvCQ: b.cq, SRQ: srq}))(t)
+	recvs := []verbs.RecvWR{{ID: 1}, {ID: 2}, {ID: 3}}
+	sends := []verbs.SendWR{{ID: 1, Opcode: verbs.OpSend}, {ID: 2, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}} // b has no receive
+	for _, post := range []func() (int, error){
+		func() (int, error) { return a.qp.PostSend(sends...) },
+		func() (int, error) { return a.qp.PostRecv(recvs...) },
+		func() (int, error) { return srq.PostRecv(recvs...) },
+	} {
+		if _, err := post(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// A receive that is posted before the loss is known completes as well.
+	posted := 3
+	end := within(t)
+	for _, post := range []func() error{
+		func() error { _, err := srq.PostRecv(); return err },
+		func() error {
+			n, err := a.qp.PostRecv(verbs.RecvWR{ID: uint64(posted + 1)})
+			posted += n
+			return err
+		},
+		func() error { _, err := a.qp.PostSend(); return err },
+	} {
+		err := post()
+		for ; err == nil && end.Err() == nil; err = post() {
+			time.Sleep(time.Millisecond)
+		}
+		if !errors.Is(err, verbs.ErrDeviceRemoved) {
+			t.Errorf("post: %v", err)
+		}
+	}
+	check := func(q *uverbs.CQ, num uint32, want []uint64) {
+		t.Helper()
+		var ids []uint64
+		for end := within(t); len(ids) < len(want) && end.Err() == nil; time.Sleep(time.Millisecond) {
+			var wcs [16]verbs.WC
+			for _, wc := range wcs[:q.Poll(wcs[:])] {
+				if ids = append(ids, wc.ID); wc.QPNum != num || wc.Status != verbs.WCFlushErr {
+					t.Errorf("%+v", wc)
+				}
+			}
+		}
+		if slices.Sort(ids); !slices.Equal(ids, want) || q.Poll(make([]verbs.WC, 1)) != 0 {
+			t.Errorf("completed %d, not %d, or more", ids, want)
+		}
+	}
+	want := []uint64{1, 2} // sends
+	for id := range uint64(posted) {
+		want = append(want, id+1)
+	}
+	slices.Sort(want)
+	check(a.cq, a.qp.Num(), want)
+	check(b.cq, shared.Num(), []uint64{1, 2, 3})
+	if err := errors.Join(shared.Close(), srq.Close()); err != nil {
+		t.Error(err)
+	}
+	a.close(t)
+	b.close(t)
+}
+
 // TestDroppedContext closes the file of a context whose objects are open: they are destroyed.
 func TestDroppedContext(t *testing.T) {
 	d := newDevice(t, soft.Options{})

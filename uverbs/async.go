@@ -37,7 +37,7 @@ func (c *Context) AsyncEvents(ctx context.Context) iter.Seq2[AsyncEvent, error] 
 
 // NextAsyncEvent waits for the next asynchronous event of the device. Several goroutines
 // may wait; each event is returned to one of them. No event follows [verbs.EventDeviceFatal] of a
-// device that has been removed.
+// device that has been removed. Queues fail without a call of NextAsyncEvent.
 func (c *Context) NextAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	const op = "wait for asynchronous event"
 	select {

@@ -27,6 +27,8 @@ type contextCore struct {
 	dev           *provider.Device
 	driverContext provider.Context // the driver's
 	async         *event.File
+	loss          *event.File // see watchLoss
+	lost          atomic.Bool
 	vectors       uint32
 
 	asyncSem chan struct{} // has a token while a goroutine reads async
@@ -68,11 +70,13 @@ func (d Device) open(fd int, imported bool) (*Context, error) {
 	c := &Context{contextCore: core}
 	c.obj = newObject(d.Name, objectName{}, func() error {
 		core.async.Close()
+		core.loss.Close()
 		core.driverContext.Release()
 		unix.Close(fd) // the file is closed even if this fails
 		return nil
 	})
 	addCleanup(c, c.obj)
+	go core.watchLoss()
 	return c, nil
 }
 
@@ -91,9 +95,15 @@ func (c *contextCore) setup(imported bool) (err error) {
 	if err != nil {
 		return err
 	}
-	if c.async, err = allocAsync(c.file); err != nil {
-		c.driverContext.Release()
+	// The first such file gets the events of objects, and both those of the device.
+	if c.async, err = allocAsync(c.file); err == nil {
+		if c.loss, err = allocAsync(c.file); err == nil {
+			c.loss.Relays = true
+			return nil
+		}
+		c.async.Close()
 	}
+	c.driverContext.Release()
 	return err
 }
 

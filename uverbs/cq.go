@@ -28,6 +28,7 @@ type CQ struct {
 	waitSem chan struct{} // has a token while a goroutine is in pollArmWait; nil without a channel
 	waits   spin.History  // of the goroutine that holds waitSem
 	closed  chan struct{} // closed with the CQ; nil without a channel
+	single  bool          // CQOptions.SingleThreaded
 }
 
 // CQOptions contains options for [Context.CreateCQ].
@@ -65,7 +66,7 @@ func (c *Context) CreateCQ(opt CQOptions) (*CQ, error) {
 	defer exitAll(parents)
 
 	core, id := c.contextCore, c.lastID.Add(1)
-	cq := &CQ{ctx: c, channel: opt.Channel, id: id}
+	cq := &CQ{ctx: c, channel: opt.Channel, id: id, single: opt.SingleThreaded}
 	if opt.Channel != nil {
 		cq.waitSem, cq.closed = make(chan struct{}, 1), make(chan struct{})
 	}
@@ -138,7 +139,7 @@ func (q *CQ) register(queue provider.CompletionQueue, parents []*object) {
 		}
 		return nil
 	}, parents...)
-	core.registry.add(id, entry{obj: q.obj, cq: weak.Make(q)})
+	core.register(id, entry{obj: q.obj, cq: weak.Make(q)})
 	addCleanup(q, q.obj)
 }
 
@@ -153,7 +154,7 @@ func init() {
 // recycle implements [bridge.RecycleCQ].
 func (q *CQ) recycle() (*CQ, error) {
 	const op = "recycle"
-	next := &CQ{ctx: q.ctx, handle: q.handle, id: q.id}
+	next := &CQ{ctx: q.ctx, handle: q.handle, id: q.id, single: q.single}
 	err := q.obj.transfer(op, func(parents []*object) error {
 		if q.channel != nil {
 			return fmt.Errorf("CQ with a channel: %w", unix.EINVAL)

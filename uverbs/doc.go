@@ -45,4 +45,19 @@
 // match errors.ErrUnsupported if the kernel's driver lacks a feature. Posting returns
 // [verbs.ErrQueueFull] or a [*verbs.PostError] for work requests that cannot be posted. A
 // work request that fails completes with a [verbs.WC] whose Err wraps a [verbs.WCStatus].
+//
+// # Lost devices
+//
+// A device may be unplugged, deleted or fail while it is open. Calls and waits then fail with
+// [verbs.ErrDeviceRemoved], and NextAsyncEvent returns [verbs.EventDeviceFatal]. Kernel drivers do
+// not complete the requests that the device leaves behind, so the Context does: a goroutine of it
+// waits for that event. Posting fails with [verbs.ErrDeviceRemoved], also that of no
+// requests, and [CQ.Poll] returns what the device has completed and then, with
+// [verbs.WCFlushErr], each request that was posted and has not completed. Receives of an SRQ
+// complete in any order, and as those of the first of its QPs. Queues that are
+// SingleThreaded are left alone.
+//
+// Which requests have completed is known with mlx5. The kernel's rxe empties the queues of a QP
+// before it reports the loss: what was in them completes no more. Receives of an
+// SRQ do, and posting fails.
 package uverbs

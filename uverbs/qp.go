@@ -26,6 +26,7 @@ type QP struct {
 	recvCQ *CQ
 	srq    *SRQ
 	groups *groups
+	single bool // QPOptions.SingleThreaded
 
 	send sendQueue
 	recv recvQueue // empty if there is an SRQ
@@ -84,7 +85,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 	defer exitAll(parents)
 
 	core, id, asked := p.ctx.contextCore, p.ctx.lastID.Add(1), opt.Cap // the driver may raise that of init
-	q := &QP{pd: p, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, srq: opt.SRQ}
+	q := &QP{pd: p, typ: opt.Type, sendCQ: opt.SendCQ, recvCQ: opt.RecvCQ, srq: opt.SRQ, single: opt.SingleThreaded}
 	init := &provider.QPInit{
 		Type: opt.Type, Cap: opt.Cap, SignalAll: opt.SignalAll, SingleThreaded: opt.SingleThreaded, PD: p.driverPD,
 		SendCQ: opt.SendCQ.queue.CompletionQueue, RecvCQ: opt.RecvCQ.queue.CompletionQueue,
@@ -125,7 +126,7 @@ func (p *PD) CreateQP(opt QPOptions) (*QP, error) {
 		core.registry.remove(id)
 		return nil
 	}, parents...)
-	core.registry.add(id, entry{obj: q.obj, qp: weak.Make(q)})
+	core.register(id, entry{obj: q.obj, qp: weak.Make(q)})
 	addCleanup(q, q.obj)
 	return q, nil
 }

@@ -1,6 +1,8 @@
 package uverbs
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"weak"
 )
@@ -37,4 +39,14 @@ func (r *registry) get(id uint64) entry {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.entries[id]
+}
+
+// all returns all objects, in the order of creation.
+func (r *registry) all() (entries []entry) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, id := range slices.Sorted(maps.Keys(r.entries)) {
+		entries = append(entries, r.entries[id])
+	}
+	return entries
 }

@@ -91,7 +91,7 @@ func (p *PD) CreateSRQ(opt SRQOptions) (*SRQ, error) {
 		core.registry.remove(id)
 		return nil
 	}, p.obj)
-	core.registry.add(id, entry{obj: s.obj, srq: weak.Make(s)})
+	core.register(id, entry{obj: s.obj, srq: weak.Make(s)})
 	addCleanup(s, s.obj)
 	return s, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rdmadev"
+	"github.com/goverbs/verbs/uverbs"
 )
 
 // Faults that an adapter of the lab takes from its guest (docs/lab.md).
@@ -139,6 +140,61 @@ func TestAdapterRemoved(t *testing.T) {
 			labtest.Check(t, os.WriteFile("/sys/bus/pci/rescan", []byte("1"), 0))
 			a.configure(t)
 			a.same(t)
+		}
+	})
+}
+
+// TestAdapterLost removes the PCI device of an adapter under a program that only polls: what it has
+// posted completes, once and in order, and posting fails.
+func TestAdapterLost(t *testing.T) {
+	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
+		a := adapterOf(t, device, infiniBand)
+		dir := a.pciDir(t)
+		t.Cleanup(func() {
+			labtest.Check(t, os.WriteFile("/sys/bus/pci/rescan", []byte("1"), 0))
+			a.configure(t)
+			a.same(t)
+		})
+		x, y := labtest.NewPair(t, labtest.PairOptions{Device: device, OneCQ: true})
+		z, _ := labtest.NewPair(t, labtest.PairOptions{Device: device, SRQ: true})
+		send := func(id uint64, flags verbs.SendFlags) verbs.SendWR {
+			return verbs.SendWR{ID: id, Opcode: verbs.OpSend, Flags: flags, SGL: []verbs.SGE{x.MR.SGE(0, 8)}}
+		}
+		recvs := []verbs.RecvWR{{ID: 11}, {ID: 12}, {ID: 13}}
+		// One message arrives, and completes after one whose sender does not want to know. The peer has no receive for the
+		// others, so they wait.
+		labtest.Must(y.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{y.MR.SGE(0, 8)}}, verbs.RecvWR{SGL: []verbs.SGE{y.MR.SGE(8, 8)}}))(t)
+		labtest.Must(x.PostRecv(recvs...))(t)
+		labtest.Must(z.PostRecv(recvs...))(t)
+		labtest.Must(x.QP.PostSend(send(1, 0), send(2, verbs.SendSignaled), send(3, verbs.SendSignaled), send(4, 0)))(t)
+		poll := func(q *uverbs.CQ, want ...uint64) {
+			t.Helper()
+			labtest.Until(t, fmt.Sprint("completions of ", want), func() bool {
+				var wcs [2]verbs.WC
+				for _, wc := range wcs[:q.Poll(wcs[:])] {
+					if len(want) == 0 || wc.ID != want[0] || (wc.Status != verbs.WCFlushErr) != (wc.ID == 2) {
+						t.Fatalf("%+v, not %d", wc, want)
+					}
+					want = want[1:]
+				}
+				return len(want) == 0
+			})
+			if q.Poll(make([]verbs.WC, 1)) != 0 {
+				t.Error("there are more completions")
+			}
+		}
+		poll(x.SendCQ, 2)
+		labtest.Check(t, os.WriteFile(dir+"/remove", []byte("1"), 0))
+		poll(x.SendCQ, 3, 4, 11, 12, 13)
+		poll(z.RecvCQ, 11, 12, 13)
+		for name, post := range map[string]func() (int, error){
+			"send":           func() (int, error) { return x.QP.PostSend(send(5, 0)) },
+			"receive":        func() (int, error) { return x.QP.PostRecv(recvs...) },
+			"shared receive": func() (int, error) { return z.SRQ.PostRecv(recvs...) },
+		} {
+			if n, err := post(); n != 0 || !errors.Is(err, verbs.ErrDeviceRemoved) {
+				t.Errorf("%s: %d posted, %v", name, n, err)
+			}
 		}
 	})
 }

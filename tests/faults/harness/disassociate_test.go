@@ -15,7 +15,7 @@ import (
 
 // TestRemovalWhileOpen deletes a device of rxe that a program has open, which kernels from 7.3 on
 // do without waiting. The queues stay mapped, but nothing works on them any more: waits end, calls
-// fail, and all can be closed.
+// and posts fail, receives of an SRQ complete, and all can be closed.
 func TestRemovalWhileOpen(t *testing.T) {
 	labtest.RequireKernel(t)
 	switch lab := os.Getenv("VERBS_LAB"); {
@@ -51,6 +51,9 @@ func TestRemovalWhileOpen(t *testing.T) {
 			}
 		}
 	}()
+	// A third program only polls.
+	polled, _ := labtest.NewPair(t, labtest.PairOptions{Device: device, SRQ: true})
+	labtest.Must(polled.PostRecv(verbs.RecvWR{ID: 1}, verbs.RecvWR{ID: 2}))(t)
 	time.Sleep(50 * time.Millisecond)
 	start := time.Now()
 	labtest.Check(t, netlink.RdmaLinkDel(device))
@@ -61,10 +64,25 @@ func TestRemovalWhileOpen(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// The first post finds out.
-	a.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend})
-	if _, err := a.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend}); !errors.Is(err, verbs.ErrQueueFailed) {
-		t.Errorf("post: %v", err)
+	for id := uint64(1); id <= 2; {
+		var wcs [2]verbs.WC
+		for _, wc := range wcs[:polled.RecvCQ.Poll(wcs[:])] {
+			if wc.ID != id || wc.Status != verbs.WCFlushErr || wc.QPNum != polled.QP.Num() {
+				t.Errorf("completion of receive %d: %+v", id, wc)
+			}
+			id++
+		}
+		labtest.Check(t, ctx.Err())
+	}
+	for name, post := range map[string]func() (int, error){
+		"send":           func() (int, error) { return a.QP.PostSend(verbs.SendWR{Opcode: verbs.OpSend}) },
+		"receive":        func() (int, error) { return a.PostRecv(verbs.RecvWR{}) },
+		"shared receive": func() (int, error) { return polled.PostRecv(verbs.RecvWR{}) },
+		"nothing":        func() (int, error) { return polled.QP.PostSend() },
+	} {
+		if _, err := post(); !errors.Is(err, verbs.ErrDeviceRemoved) {
+			t.Errorf("post %s: %v", name, err)
+		}
 	}
 	for name, call := range map[string]func() error{
 		"query device": func() error { _, err := dev.QueryDevice(); return err },

@@ -1,0 +1,91 @@
+package uverbs
+
+import (
+	"context"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/internal/unix"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
+)
+
+// watchLoss waits until the device is lost, and then fails its queues, or until the Context is
+// closed. Of a removed device, the kernel destroys the files of events last: it does not
+// touch the queues any more.
+func (c *contextCore) watchLoss() {
+	var desc abi.IbUverbsAsyncEventDesc
+	for verbs.AsyncEventType(desc.EventType) != verbs.EventDeviceFatal {
+		err := c.loss.Sleep(context.Background(), time.Time{}, func(fd int) error {
+			_, err := unix.Read(fd, mmap.Bytes(&desc))
+			return err
+		})
+		if err != nil {
+			return
+		}
+	}
+	c.lost.Store(true)
+	c.lose()
+}
+
+// register adds an object to the registry. If the device was lost meanwhile, it fails the queues
+// of the object as well.
+func (c *contextCore) register(id uint64, e entry) {
+	c.registry.add(id, e)
+	if c.lost.Load() {
+		c.lose()
+	}
+}
+
+// lose makes posting fail, and completes what was posted: nobody else does so for programs
+// that poll. Those that wait get an error from the kernel. It may be called again.
+func (c *contextCore) lose() {
+	entries := c.registry.all()
+	var cqs []*CQ
+	rest := map[*CQ][]verbs.WC{}
+	for _, e := range entries {
+		q := e.cq.Value()
+		if q == nil || q.single {
+			continue
+		}
+		if _, ok := q.queue.CompletionQueue.(provider.Detacher); !ok {
+			continue
+		}
+		cqs = append(cqs, q)
+		// What the device has completed comes first, and is not flushed.
+		var wcs [32]verbs.WC
+		for n := q.Poll(wcs[:]); n > 0; n = q.Poll(wcs[:]) {
+			rest[q] = append(rest[q], wcs[:n]...)
+		}
+	}
+	flush := func(q any) []verbs.WC {
+		if f, ok := q.(provider.Flusher); ok {
+			return f.Flush()
+		}
+		return nil
+	}
+	for _, e := range entries {
+		q := e.qp.Value()
+		if q == nil || q.single {
+			continue
+		}
+		rest[q.sendCQ] = append(rest[q.sendCQ], flush(q.send.SendQueue)...)
+		recvs := flush(q.recv.RecvQueue)
+		if q.srq != nil { // the first of its QPs gets all
+			recvs = flush(q.srq.queue.RecvQueue)
+			for i := range recvs {
+				recvs[i].QPNum = q.num
+			}
+		}
+		rest[q.recvCQ] = append(rest[q.recvCQ], recvs...)
+	}
+	for _, e := range entries {
+		if s := e.srq.Value(); s != nil {
+			flush(s.queue.RecvQueue) // it may have no QP
+		}
+	}
+	for _, q := range cqs {
+		q.queue.CompletionQueue.(provider.Detacher).Detach(rest[q])
+	}
+}
