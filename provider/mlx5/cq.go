@@ -282,6 +282,7 @@ func (q *CompletionQueue) Resize(size int, resize func(int, provider.UHW) error)
 		lastWord(d).Store(swap32(uint32(w.with(w.opcode(), to.owner(i+1)))))
 	}
 	q.next++
+	q.record.Store(swap32(q.next & indexMask))
 	q.cqes, q.buf, buf = to, buf, q.buf
 	buf.Close()
 	if q.Closed {

@@ -322,6 +322,9 @@ func TestResize(t *testing.T) {
 				t.Fatal(err, cq.Cap())
 			} else if called && !refused {
 				changes++
+				if got := swap32(cq.record.Load()); got != cq.next {
+					t.Fatalf("the doorbell record has %d after a change, want %d", got, cq.next)
+				}
 			}
 			poll(i % 9)
 			if posted-polled > 5 {

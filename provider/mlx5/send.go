@@ -167,9 +167,8 @@ func (q *SendQueue) encode(put uint32, wr *verbs.SendWR) (int, error) {
 	case verbs.OpCompareSwap: // struct mlx5_wqe_atomic_seg: swap_add, compare
 		put64(unsafe.Add(p, ctrlSize+remoteSize), wr.Swap)
 		put64(unsafe.Add(p, ctrlSize+remoteSize+8), wr.CompareAdd)
-	case verbs.OpFetchAdd:
+	case verbs.OpFetchAdd: // which has nothing to compare
 		put64(unsafe.Add(p, ctrlSize+remoteSize), wr.CompareAdd)
-		put64(unsafe.Add(p, ctrlSize+remoteSize+8), 0)
 	}
 	if q.typ == verbs.UD {
 		a := q.qp.ctx.ahs.get(wr.To.AH)
@@ -245,6 +244,9 @@ func (q *SendQueue) encodeInline(off uintptr, wr *verbs.SendWR, o *operation) (i
 	}
 	if uint64(n) > q.maxMsg {
 		return 0, verbs.ErrMessageTooLong
+	}
+	if n == 0 { // no segment: planQP leaves no room for one in a queue without inline data
+		return 0, nil
 	}
 	put32(unsafe.Add(q.base, head), uint32(n)|inlineBit)
 	return inlineHead + n, nil

@@ -61,6 +61,7 @@ func TestSendRequests(t *testing.T) {
 			"0a 0a0b0c02 00000000 00000000" + segment[36:]},
 		{"inline", verbs.RC, verbs.SendWR{Opcode: verbs.OpRDMAWrite, Inline: []byte("abc"), InlineList: [][]byte{[]byte("d"), nil, []byte("ef")}},
 			"08 0a0b0c03 00000000 00000000" + remote + "80000006 616263646566"},
+		{"inline without data", verbs.RC, verbs.SendWR{Opcode: verbs.OpSend, InlineList: [][]byte{nil, {}}}, "0a 0a0b0c01 00000000 00000000"},
 		{"datagram", verbs.UD, verbs.SendWR{Opcode: verbs.OpSendImm, Imm: 4, SGL: two[1:], To: verbs.UDAddr{AH: 1, QPNum: 0x112233, QKey: 0x8899aabb}},
 			"0b 0a0b0c05 00000000 00000004  8899aabb 00000000 80112233 86 00 d555 00000000 020304050607 09 40" +
 				"00301555 20010db8000000000000000000000001" + segment[36:]},
