@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guestMain is the guest's /init. At the end it powers the machine off.
+// guestMain is the guest's /init. If that fails, it powers the machine off.
 func guestMain() {
 	if err := guest(); err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err) // stderr is the console
@@ -111,17 +111,15 @@ func obey(s setup, port *os.File) error {
 		}
 	}()
 	for o := range queue {
-		switch {
-		case o.Job != nil:
-			r := result{Exit: exitLab}
-			if err := w.do(*o.Job, queue, &r); err != nil {
-				return err
-			}
-			if err := json.NewEncoder(port).Encode(r); err != nil {
-				return err
-			}
-		case o.Signal == 0:
-			return nil
+		if o.Job == nil { // a signal for a program that has ended
+			continue
+		}
+		r := result{Exit: exitLab}
+		if err := w.do(*o.Job, queue, &r); err != nil {
+			return err
+		}
+		if err := json.NewEncoder(port).Encode(r); err != nil {
+			return err
 		}
 	}
 	return nil

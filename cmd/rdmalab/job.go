@@ -58,7 +58,7 @@ func (j *job) patience() time.Duration {
 	return min(max(j.limit/10, 5*time.Second), 30*time.Second)
 }
 
-// order is what the host sends to the guest: a job, a signal for its program, or else to power off.
+// order is what the host sends to the guest: a job, or a signal for its program.
 type order struct {
 	Job    *job
 	Signal int
@@ -71,8 +71,7 @@ const (
 	ended   = "ended\n"
 )
 
-// result is the guest's report of a program's end. The guest then waits for an order, which the
-// host sends when it has all output.
+// result is the guest's report of a program's end. The guest then waits for an order.
 type result struct {
 	Exit       int
 	Out, Err   int64             // bytes that the program wrote
