@@ -19,12 +19,21 @@ import (
 
 // TestState saves a machine, restores it, and boots another when its state is damaged.
 func TestState(t *testing.T) {
+	for _, nic := range []string{"", "connectx"} {
+		t.Run(nic, func(t *testing.T) { testState(t, nic) })
+	}
+}
+
+func testState(t *testing.T, nic string) {
 	first, _, _ := lab(t, "sh", "-c", "dmesg | head -n 200 | md5sum; cat /proc/sys/kernel/random/uuid; date +%s")
 	k, err := cachedKernel(kernels[0].name, archByName(runtime.GOARCH))
 	if err != nil {
 		t.Fatal(err)
 	}
 	opt := options{mem: 520, cpus: 2}
+	if opt.nics, err = parseAdapters(nic); err != nil {
+		t.Fatal(err)
+	}
 	find := func() []string {
 		files, err := filepath.Glob(filepath.Join(debian.CacheDir(), statePrefix(k, opt)+"*"))
 		if err != nil {
@@ -43,7 +52,7 @@ func TestState(t *testing.T) {
 		t.Helper()
 		var stdout, stderr bytes.Buffer
 		cmd := exec.CommandContext(t.Context(), first.Path, first.Args[1:]...)
-		cmd.Env = append(first.Env, "LAB_ACCEL=tcg", "LAB_MEM="+strconv.Itoa(opt.mem))
+		cmd.Env = append(first.Env, "LAB_ACCEL=tcg", "LAB_MEM="+strconv.Itoa(opt.mem), "LAB_NIC="+nic)
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		if code := status(t, cmd.Run()); code != 0 {
 			t.Fatalf("exit status %d: %s", code, &stderr)
