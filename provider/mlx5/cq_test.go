@@ -117,7 +117,7 @@ func TestDatagramSource(t *testing.T) {
 		e := completion(p, 0)
 		be.PutUint32(e[cqeFlagsRQPN:], 1<<28|0x2<<24|0x112233)
 		be.PutUint16(e[cqeSLID:], 0x1234)
-		e[cqeSLPath] = 0x85
+		e[17] = 0x85 // ml_path
 		cq.put(e, cqeSend)
 		want := verbs.WC{Opcode: verbs.WCRecv, QPNum: fakeQPN, Flags: verbs.WCGRH, SrcQP: 0x112233, Port: 2}
 		if link == verbs.LinkInfiniBand {

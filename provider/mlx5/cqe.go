@@ -14,7 +14,7 @@ const (
 	smallCQE = 64
 	largeCQE = 128
 
-	cqeSLPath    = 21 // ml_path
+	cqeSLPath    = 17 // ml_path
 	cqeSLID      = 22 // slid
 	cqeFlagsRQPN = 24 // flags_rqpn: GRH in bits 28 and 29, service level or type of the L3 header, source QP
 	cqeIndex     = 32 // srqn_uidx
