@@ -65,7 +65,7 @@ test-hosts: deps-test build ## run the short tests of two machines on a wire
 NICS          = connectx connectx-ib
 NIC_USERLANDS = bookworm-security sid
 
-test-nic: deps-test build ## run C programs and rdma-core's tests on an emulated ConnectX, the shortest pass of each
+test-nic: deps-test build build/c/libmlx5 ## run C programs and rdma-core's tests on an emulated ConnectX, the shortest pass of each
 	$(LAB) --userland $(firstword $(NIC_USERLANDS)) fetch
 	$(LAB) --nic $(firstword $(NICS)) --userland $(firstword $(NIC_USERLANDS)) test -short -timeout 10m ./internal/abicheck ./tests/nic ./provider/mlx5
 	$(LAB) --nic connectx,connectx-ib --userland $(firstword $(NIC_USERLANDS)) test -short -timeout 10m -run TestAdapter ./tests/rdmadev
@@ -77,11 +77,15 @@ nic: deps-test build ## run them on KERNELS, with releases of libmlx5 and link l
 		$(LAB) $$run test $(FLAGS) -json -timeout 2h ./tests/nic >build/nic/$$k-$$u-$$n.json || failed="$$failed$$run\n"; \
 	done; done; done; $(GO) run ./tests/nic/nicdoc build/nic/*.json >build/nic.md; cat build/nic.md; test -z "$$failed" || { printf "failed:\n$$failed"; exit 1; }
 
-adapter: deps-test build ## run the tests of the driver for ConnectX on KERNELS with an emulated one, also against libmlx5
+# The last two compare with the newest release of libmlx5, and on InfiniBand.
+adapter: deps-test build build/c/libmlx5 ## run the tests of the driver for ConnectX on KERNELS with an emulated one, also against libmlx5
 	@failed=; for k in $(KERNELS); do \
 		run="--kernel $$k --nic connectx"; echo "== $$run"; $(LAB) --kernel $$k fetch && $(LAB) $$run test -timeout 20m ./provider/mlx5 && \
 		$(LAB) $$run test -timeout 20m -run TestPingPongAdapter ./tests/interop || failed="$$failed $$k"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
+	$(LAB) --userland sid fetch
+	$(LAB) --nic connectx --userland sid test -v -timeout 20m -run AgainstC ./provider/mlx5
+	$(LAB) --nic connectx-ib test -v -timeout 20m -run AgainstC ./provider/mlx5
 
 test-kernels: bench-c native-go ## run test-lab on every kernel
 	@failed=; for k in $(KERNELS); do \
@@ -244,6 +248,10 @@ bench-c: $(patsubst tests/bench/c/%.c,build/c/%,$(wildcard tests/bench/c/*.c))
 build/c/%: tests/bench/c/%.c $(wildcard tests/bench/c/*.h)
 	@mkdir -p build/c
 	gcc -O2 -Wall -Werror -o $@ $< -lrdmacm -libverbs
+
+build/c/libmlx5: provider/mlx5/testdata/libmlx5.c
+	@mkdir -p build/c
+	gcc -O2 -Wall -Werror -o $@ $< -lmlx5 -libverbs
 
 build: ## build the programs into build/
 	@mkdir -p build

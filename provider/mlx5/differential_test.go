@@ -1,0 +1,1045 @@
+//go:build linux
+
+package mlx5
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/abi"
+	"github.com/goverbs/verbs/mmap"
+	"github.com/goverbs/verbs/provider"
+)
+
+var (
+	listsFlag = flag.Int("lists", 5_000, "lists of requests that TestQueuesAgainstC posts with each kind of registers; a fifth with -short")
+	seedFlag  = flag.Uint64("seed", 1, "seed of TestQueuesAgainstC")
+)
+
+// TestQueuesAgainstC posts random lists of requests with libmlx5, in a process of its own, and with this
+// driver, and writes the same completions for both. All that the device would see has to be equal, byte for
+// byte: queues, doorbell records, registers. So have the results of posting and polling.
+//
+// What differs knowingly, and so is not in the lists or not compared:
+//
+//   - libmlx5's send queues have room for binding memory windows: they get the same length
+//     here, and so many requests as fit in libmlx5's;
+//   - libmlx5 posts empty elements to SRQs, where the device takes them for 2 GiB;
+//   - receives of an SRQ are used again in another order;
+//   - libmlx5 stores only the first 8 bytes of a request without data to a register;
+//   - requests that libmlx5 posts though the device refuses them: too long ones, those of an opcode that
+//     the type of QP does not have, reads with inline data;
+//   - of completions with an error the fields that are not valid, of those of requests IBV_WC_WITH_IMM, and
+//     of receives what names a datagram's sender, if it is none.
+//
+// Debian's libmlx5 of the lab's userland is compared.
+func TestQueuesAgainstC(t *testing.T) {
+	const class = "/sys/class/infiniband/"
+	if _, err := os.Stat(class + "mlx5_0"); os.Getenv("VERBS_LAB") == "" || err != nil {
+		t.Skip("needs an adapter: run by make test-nic, or with rdmalab --nic connectx test")
+	}
+	program, err := filepath.Abs("../../build/c/libmlx5")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(program); err != nil {
+		t.Fatalf("%v: run make build/c/libmlx5", err)
+	}
+	library, _ := filepath.EvalSymlinks("/usr/lib/x86_64-linux-gnu/libmlx5.so.1")
+	t.Log(filepath.Base(library))
+	lists := *listsFlag
+	if testing.Short() {
+		lists /= 5
+	}
+	devices, _ := filepath.Glob(class + "mlx5_*")
+	for _, dev := range devices {
+		for _, off := range []string{"0", "1"} {
+			name := filepath.Base(dev)
+			t.Run(fmt.Sprintf("%s, %s=%s", name, shutUpBlueFlame, off), func(t *testing.T) {
+				newComparison(t, program, name, shutUpBlueFlame+"="+off).run(lists)
+			})
+		}
+	}
+}
+
+// reference is a process of testdata/libmlx5.c, which see.
+type reference struct {
+	t    testing.TB
+	mem  []byte
+	to   io.Writer
+	from io.Reader
+	in   []byte // orders so far
+	out  []byte // of the answer, what has not been read
+}
+
+// Orders, and places in the memory that is shared.
+const (
+	orderEnd = iota
+	orderCreate
+	orderDestroy
+	orderGIDs
+	orderHandle
+	orderPoll
+	orderArm
+	orderRecv
+	orderSend
+	orderReset
+	orderResize
+
+	placeOut   = 1 << 20
+	placeData  = 2 << 20
+	sharedSize = 64 << 20
+)
+
+func newReference(t testing.TB, program, device, env string) *reference {
+	fd, err := unix.MemfdCreate("shared", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := os.NewFile(uintptr(fd), "shared")
+	defer file.Close()
+	if err := file.Truncate(sharedSize); err != nil {
+		t.Fatal(err)
+	}
+	m, err := mmap.Map(fd, 0, sharedSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, device) // ends when there are no more orders
+	// libmlx5 writes completions with errors to that file.
+	cmd.Env = append(os.Environ(), "MLX5_DEBUG_FILE=/dev/null", env)
+	cmd.ExtraFiles = []*os.File{file}
+	cmd.Stderr = os.Stderr
+	to, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		to.Close()
+		if err := cmd.Wait(); err != nil && !t.Failed() {
+			t.Error(err)
+		}
+		m.Close()
+	})
+	return &reference{t: t, mem: m.Bytes(), to: to, from: from}
+}
+
+func (r *reference) put(all ...uint64) {
+	for _, v := range all {
+		r.in = binary.NativeEndian.AppendUint64(r.in, v)
+	}
+}
+
+// do has the orders done.
+func (r *reference) do() {
+	r.t.Helper()
+	r.put(orderEnd)
+	if copy(r.mem[:placeOut], r.in) < len(r.in) {
+		r.t.Fatal("too many orders")
+	}
+	r.in = r.in[:0]
+	var b [1]byte
+	if _, err := r.to.Write(b[:]); err != nil {
+		r.t.Fatal(err)
+	}
+	if _, err := io.ReadFull(r.from, b[:]); err != nil {
+		r.t.Fatal("libmlx5 has ended: ", err)
+	}
+	r.out = r.mem[placeOut:placeData]
+}
+
+func (r *reference) get() uint64 { return binary.NativeEndian.Uint64(r.bytes(8)) }
+func (r *reference) int() int    { return int(r.get()) }
+
+func (r *reference) bytes(n int) []byte {
+	b := r.out[:n]
+	r.out = r.out[(n+7)&^7:]
+	return b
+}
+
+// place returns n bytes of what is shared.
+func (r *reference) place(n int) []byte {
+	at := r.get()
+	return r.mem[at:][:n]
+}
+
+// comparison is libmlx5 beside the driver.
+type comparison struct {
+	*reference
+	rand                         *rand.Rand
+	fake                         *fake
+	mark                         string // of the present queues, for errors
+	gids                         []gidEntry
+	data                         []byte                  // for inline data
+	regs                         map[*byte]*comparedRegs // by libmlx5's
+	lists, requests, completions int                     // compared
+
+	typ         verbs.QPType
+	all         bool
+	cap         verbs.QPCap
+	signaled    int // of 10 requests
+	failed      int // of 100 completions
+	cqs         [2]*comparedCQ
+	qps         []*comparedQP
+	srq         *comparedSRQ
+	handles     []handle
+	id          uint64
+	different   bool
+	differences int
+	draining    bool // CQs, after a reset
+}
+
+type gidEntry struct {
+	index uint8
+	typ   verbs.GIDType
+	gid   verbs.GID
+}
+
+type handle struct {
+	*addressHandle
+	index uint64 // libmlx5's
+}
+
+// comparedRegs is a register of libmlx5, with both halves, and what is one here.
+type comparedRegs struct {
+	c, g []byte
+	reg  *register
+	used bool // so that it is known which half is next
+}
+
+type comparedCQ struct {
+	*CompletionQueue
+	num         uint32
+	ring        cqes // of this driver, as the device sees it
+	pi          uint32
+	c           cqes // of libmlx5
+	record, uar []byte
+	resized     int
+}
+
+type comparedQP struct {
+	*queuePair
+	index    uint32 // libmlx5's
+	room     uint32 // for requests
+	recvs    []byte // libmlx5's
+	sends    []byte
+	record   []byte
+	regs     *comparedRegs
+	sent     []sentRequest
+	received int // posted, and not completed by a CQE
+	dropped  int // receives of the SRQ with a CQE that has not been polled
+}
+
+type sentRequest struct {
+	block    uint16
+	opcode   uint8
+	signaled bool
+}
+
+type comparedSRQ struct {
+	*RecvQueue
+	mem, record []byte
+	stride      int
+	head        int // libmlx5's next
+	free        int
+	inFlight    [][2]uint16 // libmlx5's index, and this driver's
+}
+
+func newComparison(t testing.TB, program, device, env string) *comparison {
+	x := &comparison{reference: newReference(t, program, device, env), fake: newFake(t, Driver{}), regs: map[*byte]*comparedRegs{}}
+	x.put(orderGIDs)
+	x.do()
+	x.fake.dev.Port.LinkLayer = verbs.LinkInfiniBand
+	if x.int() != 0 {
+		x.fake.dev.Port.LinkLayer = verbs.LinkEthernet
+	}
+	for x.int() != 0 {
+		e := gidEntry{index: uint8(x.get()), typ: verbs.GIDType(x.get())}
+		copy(e.gid[:], x.bytes(16))
+		x.gids = append(x.gids, e)
+	}
+	if len(x.gids) == 0 {
+		t.Fatal("there are no GIDs")
+	}
+	return x
+}
+
+// run compares until there are so many lists.
+func (x *comparison) run(lists int) {
+	start := time.Now()
+	queues := 0
+	for i := uint64(0); x.lists < lists && x.differences < 6; i++ {
+		x.rand = rand.New(rand.NewPCG(*seedFlag, i))
+		x.mark = fmt.Sprintf("-seed %d, queues %d", *seedFlag, i)
+		x.create()
+		queues += len(x.qps)
+		for k := 100 + x.rand.IntN(max(400, lists/200)); k > 0 && !x.different; k-- {
+			x.step()
+		}
+		x.destroy()
+	}
+	x.t.Logf("%d lists of %d requests, %d completions, %d QPs, %v", x.lists, x.requests, x.completions, queues, time.Since(start).Round(time.Millisecond))
+}
+
+// differ reports a difference, after which the queues are not used any more.
+func (x *comparison) differ(format string, args ...any) {
+	x.t.Helper()
+	x.different = true
+	x.differences++
+	x.t.Errorf("%s (%v, %+v, CQEs of %d bytes, SRQ %v): %s", x.mark, x.typ, x.cap, 1<<x.cqs[0].ring.shift, x.srq != nil, fmt.Sprintf(format, args...))
+}
+
+// equal compares bytes of libmlx5 with those of this driver.
+func (x *comparison) equal(what string, c, g []byte) bool {
+	x.t.Helper()
+	if bytes.Equal(c, g) {
+		return true
+	}
+	at := 0
+	for at < min(len(c), len(g)) && c[at] == g[at] {
+		at++
+	}
+	from := at &^ (block - 1)
+	part := func(b []byte) string { return hex.Dump(b[min(from, len(b)):min(from+2*block, len(b))]) }
+	x.differ("%s of %d and %d bytes differ at %#x. libmlx5, from %#x on:\n%sGo:\n%s", what, len(c), len(g), at, from, part(c), part(g))
+	return false
+}
+
+func (x *comparison) check(err error) {
+	x.t.Helper()
+	if err != nil {
+		x.t.Fatal(x.mark, ": ", err)
+	}
+}
+
+// create makes queues of random sizes.
+func (x *comparison) create() {
+	r := x.rand
+	x.different = false
+	x.typ = []verbs.QPType{verbs.RC, verbs.RC, verbs.UC, verbs.UD}[r.IntN(4)]
+	x.all, x.signaled, x.failed = r.IntN(4) == 0, []int{1, 3, 5, 10}[r.IntN(4)], []int{0, 3, 30}[r.IntN(3)]
+	size := smallCQE << r.IntN(2)
+	x.fake.bounds.cqeSize = size
+	x.cap = verbs.QPCap{MaxSendWR: 1 + r.IntN(1<<r.IntN(8)), MaxSendSGE: 1 + r.IntN(12), MaxRecvWR: 1 + r.IntN(1<<r.IntN(8)), MaxRecvSGE: 1 + r.IntN(10)}
+	if r.IntN(3) > 0 {
+		x.cap.MaxInline = r.IntN(1 << r.IntN(9))
+	}
+	depths := [2]int{1 + r.IntN(1<<r.IntN(9)), 1 + r.IntN(1<<r.IntN(9))}
+	if r.IntN(2) == 0 {
+		depths[1] = 0 // that of the other
+	}
+	srq := 0
+	if r.IntN(3) == 0 {
+		srq = 1 + r.IntN(1<<r.IntN(8))
+	}
+	n := 1 + r.IntN(3)
+	x.put(orderCreate, uint64(n), uint64(x.typ), bit(x.all), uint64(size), uint64(depths[0]), uint64(depths[1]), uint64(srq), uint64(x.cap.MaxRecvSGE))
+	x.put(uint64(x.cap.MaxSendWR), uint64(x.cap.MaxSendSGE), uint64(x.cap.MaxInline), uint64(x.cap.MaxRecvWR), uint64(x.cap.MaxRecvSGE))
+	x.do()
+	for i, depth := range depths {
+		x.createCQ(i, depth, size)
+	}
+	x.srq = nil
+	if srq > 0 {
+		x.createSRQ(srq)
+	}
+	x.qps = nil
+	for range n {
+		x.createQP()
+	}
+	x.data = x.mem[placeData:][:4096]
+	for i := range x.data {
+		x.data[i] = byte(r.Uint32())
+	}
+	x.handles = nil
+	if x.typ == verbs.UD {
+		for range 16 {
+			x.createAH()
+		}
+	}
+}
+
+func bit(b bool) uint64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (x *comparison) createCQ(i, depth, size int) {
+	if depth == 0 {
+		x.cqs[i] = x.cqs[0]
+		return
+	}
+	num, count, cqeSize := uint32(x.get()), x.int(), x.int()
+	mem, record, uar := x.place(count*cqeSize), x.place(8), x.place(uarSize)
+	request := x.bytes(x.int())
+	var mine []byte
+	q, err := x.fake.CreateCQ(&provider.CQInit{Depth: depth}, func(u provider.UHW) (provider.CQInfo, error) {
+		mine = slices.Clone(u.In)
+		copy(u.Out, mmap.Bytes(&abi.Mlx5IbCreateCqResp{Cqn: num}))
+		return provider.CQInfo{}, nil
+	})
+	x.check(err)
+	cq := q.(*CompletionQueue)
+	x.cqs[i] = &comparedCQ{
+		CompletionQueue: cq, num: num, ring: cq.cqes, record: record, uar: uar,
+		c: cqes{base: unsafe.Pointer(&mem[cqeSize-smallCQE]), mask: uint32(count - 1), shift: cq.shift},
+	}
+	if x.equal("CQE size of the command", request[16:20], mine[16:20]) {
+		x.equal("new CQs", mem, unsafe.Slice((*byte)(unsafe.Add(cq.base, smallCQE-size)), (int(cq.mask)+1)<<cq.shift))
+	}
+}
+
+func (x *comparison) createSRQ(n int) {
+	num, length, stride, room, head := x.get(), x.int(), x.int(), x.int(), x.int()
+	mem, record := x.place(length*stride), x.place(4)
+	x.bytes(x.int())
+	q, err := x.fake.CreateSRQ(&provider.SRQInit{MaxWR: n, MaxSGE: x.cap.MaxRecvSGE}, func(u provider.UHW) (provider.SRQInfo, error) {
+		copy(u.Out, mmap.Bytes(&abi.Mlx5IbCreateSrqResp{Srqn: uint32(num)}))
+		return provider.SRQInfo{}, nil
+	})
+	x.check(err)
+	x.srq = &comparedSRQ{RecvQueue: q.(*RecvQueue), mem: mem, record: record, stride: stride, head: head, free: room}
+	if q := x.srq; int(q.most) != room || int(q.RecvQueue.stride) != stride {
+		x.differ("SRQ of %d and %d receives of %d and %d bytes", room, q.most, stride, q.RecvQueue.stride)
+	}
+}
+
+func (x *comparison) createQP() {
+	num, room, blocks, recvs, stride := uint32(x.get()), uint32(x.get()), x.int(), x.int(), x.int()
+	at, sends := x.int(), x.int()
+	record := x.place(8)
+	page := int(x.get())
+	half := x.int()
+	request := x.bytes(x.int())
+	init := &provider.QPInit{
+		Type: x.typ, Cap: x.cap, SignalAll: x.all, SendCQ: x.cqs[0].CompletionQueue, RecvCQ: x.cqs[1].CompletionQueue,
+	}
+	init.Cap.MaxSendWR = max(1, blocks*block/sendSize(x.typ, x.cap.MaxSendSGE, x.cap.MaxInline))
+	if x.srq != nil {
+		init.SRQ = x.srq.RecvQueue
+	}
+	var mine []byte
+	s, r, err := x.fake.CreateQP(init, func(u provider.UHW) (provider.QPInfo, error) {
+		mine = slices.Clone(u.In)
+		copy(u.Out, mmap.Bytes(&abi.Mlx5IbCreateQpResp{}))
+		return provider.QPInfo{QPNum: num}, nil
+	})
+	x.check(err)
+	p := s.(*SendQueue).qp
+	p.send.State = verbs.StateRTS
+	if r != nil {
+		r.(*RecvQueue).State = verbs.StateRTS
+	}
+	p.port.Store(1)
+	q := &comparedQP{queuePair: p, index: binary.NativeEndian.Uint32(request[32:]), room: min(room, p.send.most), record: record}
+	q.recvs, q.sends = x.mem[at:][:sends], x.mem[at+sends:][:blocks*block]
+	x.qps = append(x.qps, q)
+	c := x.mem[page:][:max(2*half, 8)]
+	if q.regs = x.regs[&c[0]]; q.regs == nil {
+		g := unsafe.Pointer(unsafe.SliceData(make([]uint64, len(c)/8)))
+		q.regs = &comparedRegs{c: c, g: unsafe.Slice((*byte)(g), len(c)), reg: &register{mem: g, half: uintptr(half)}}
+		x.regs[&c[0]] = q.regs
+	}
+	p.reg = q.regs.reg
+	if x.equal("sizes in the command", request[16:28], mine[16:28]) && recvs > 0 && (recvs != int(p.recv.mask)+1 || stride != int(p.recv.stride)) {
+		x.differ("%d and %d receives of %d and %d bytes", recvs, p.recv.mask+1, stride, p.recv.stride)
+	}
+	if int(p.send.most) < int(room) {
+		x.differ("%d blocks take %d requests of libmlx5, and %d here", blocks, room, p.send.most)
+	}
+}
+
+// createAH makes an address handle. The kernel knows the way to the port's own addresses.
+func (x *comparison) createAH() {
+	r := x.rand
+	e := x.gids[r.IntN(len(x.gids))]
+	v := verbs.AddressVector{
+		Global: true, DGID: e.gid, SGIDIndex: e.index, HopLimit: uint8(r.Uint32()), TrafficClass: uint8(r.Uint32()),
+		SL: uint8(r.IntN(8)), Port: 1,
+	}
+	if r.IntN(4) > 0 {
+		v.StaticRate = verbs.Rate(2 + r.IntN(21)) // the kernel refuses others
+	}
+	if r.IntN(4) > 0 {
+		v.FlowLabel = r.Uint32() & flowMask
+	}
+	ethernet := x.fake.dev.Port.LinkLayer == verbs.LinkEthernet
+	if !ethernet {
+		v.Global, v.SL, v.SrcPathBits, v.DLID = r.IntN(2) == 0, uint8(r.IntN(16)), uint8(r.IntN(128)), uint16(r.Uint32())
+	}
+	index := uint64(len(x.handles))
+	x.put(orderHandle, index, bit(v.Global), uint64(v.SGIDIndex), binary.NativeEndian.Uint64(v.DGID[:]), binary.NativeEndian.Uint64(v.DGID[8:]),
+		uint64(v.FlowLabel), uint64(v.HopLimit), uint64(v.TrafficClass), uint64(v.DLID), uint64(v.SL), uint64(v.SrcPathBits), uint64(v.StaticRate))
+	x.do()
+	av := x.bytes(avSize)
+	a := &addressHandle{ctx: x.fake.context}
+	if ethernet {
+		a.setRoCE(&v, e.typ, [6]byte(av[avMAC:])) // the kernel's answer
+		if v.FlowLabel == 0 {
+			copy(a.av[avLID:avLID+2], av[avLID:]) // any port
+		}
+	} else {
+		a.setInfiniBand(&v)
+	}
+	var err error
+	a.num, err = x.fake.ahs.reserve(maxHandles)
+	x.check(err)
+	x.fake.ahs.set(a.num, a)
+	x.handles = append(x.handles, handle{a, index})
+	x.equal(fmt.Sprintf("address vectors of %+v, %v", v, e.typ), av, a.av[:])
+}
+
+func (x *comparison) destroy() {
+	x.put(orderDestroy)
+	x.do()
+	for _, h := range x.handles {
+		h.Release()
+	}
+	for _, p := range x.qps {
+		p.send.Release()
+		if x.srq == nil {
+			p.recv.Release()
+		}
+	}
+	if x.srq != nil {
+		x.srq.Release()
+	}
+	if x.cqs[1] != x.cqs[0] {
+		x.cqs[1].Release()
+	}
+	x.cqs[0].Release()
+}
+
+// step lets requests complete, polls, and posts a list of requests and one of receives.
+func (x *comparison) step() {
+	r := x.rand
+	p := x.qps[r.IntN(len(x.qps))]
+	for range r.IntN(3) {
+		x.completeSends(x.qps[r.IntN(len(x.qps))])
+	}
+	for range r.IntN(8) {
+		x.completeRecv(x.qps[r.IntN(len(x.qps))])
+	}
+	switch r.IntN(60) {
+	case 0:
+		x.reset(p)
+	case 1:
+		x.resize(x.cqs[r.IntN(2)])
+	}
+	// libmlx5 gets all orders at once.
+	var compare []func()
+	for i := range x.cqs {
+		if i == 0 || x.cqs[1] != x.cqs[0] {
+			compare = append(compare, x.poll(i, 1+r.IntN(32)))
+			if r.IntN(8) == 0 {
+				compare = append(compare, x.arm(i))
+			}
+		}
+	}
+	compare = append(compare, x.postRecv(p), x.postSend(p))
+	x.do()
+	for _, f := range compare {
+		if !x.different {
+			f()
+		}
+	}
+}
+
+// write writes a completion for both, with a word of the QP each.
+func (q *comparedCQ) write(e [smallCQE]byte, opcode uint32, p *comparedQP, c, g uint16) {
+	for _, to := range []struct {
+		ring    *cqes
+		index   uint32
+		counter uint16
+	}{{&q.c, p.index, c}, {&q.ring, p.queuePair.index, g}} {
+		be.PutUint32(e[cqeIndex:], be.Uint32(e[cqeIndex:])&^indexMask|to.index)
+		be.PutUint16(e[cqeLast:], to.counter)
+		w := last(be.Uint32(e[cqeLast:])).with(opcode, to.ring.owner(q.pi))
+		be.PutUint32(e[cqeLast:], uint32(w))
+		copy(unsafe.Slice((*byte)(to.ring.at(q.pi)), smallCQE), e[:])
+	}
+	q.pi++
+}
+
+// full reports whether the device would have no place for a completion.
+func (q *comparedCQ) full() bool { return q.pi-q.next >= q.mask }
+
+// random returns a CQE for a QP, with the opcode of a request.
+func (x *comparison) random(p *comparedQP, opcode uint8) (e [smallCQE]byte) {
+	for i := range e {
+		e[i] = byte(x.rand.Uint32())
+	}
+	e[cqeIndex] = byte(x.rand.IntN(2)) // the index has 24 bits
+	be.PutUint32(e[cqeOpcode:], uint32(opcode)<<24|p.num)
+	e[cqeLast+3] = byte(x.rand.IntN(2) << 1) // solicited; neither compressed, nor with data
+	return e
+}
+
+// fail makes a CQE one with a syndrome, mostly one that there is.
+func (x *comparison) fail(e *[smallCQE]byte) {
+	const remoteAborted, pageFault = 0x22, 0x93
+	e[cqeSyndrome] = byte(x.rand.IntN(remoteAborted + 2))
+	if x.rand.IntN(10) == 0 {
+		e[cqeSyndrome] = byte(x.rand.Uint32())
+	}
+	if e[cqeSyndrome] == remoteAborted && e[cqeVendor] == pageFault { // libmlx5 posts that receive again
+		e[cqeVendor]++
+	}
+}
+
+// completeSends completes some of a QP's requests.
+func (x *comparison) completeSends(p *comparedQP) {
+	n := x.rand.IntN(len(p.sent) + 1)
+	for i, s := range p.sent[:n] {
+		fails := x.rand.IntN(100) < x.failed || i == n-1 && !s.signaled
+		if !fails && !s.signaled {
+			continue
+		}
+		if x.cqs[0].full() {
+			n = i
+			break
+		}
+		e, op := x.random(p, s.opcode), uint32(cqeRequest)
+		if fails {
+			x.fail(&e)
+			op = cqeRequestErr
+		}
+		x.cqs[0].write(e, op, p, s.block, s.block)
+	}
+	p.sent = p.sent[n:]
+}
+
+// completeRecv completes one of a QP's receives, or any of the SRQ's.
+func (x *comparison) completeRecv(p *comparedQP) {
+	r, q := x.rand, x.cqs[1]
+	var c, g uint16
+	if q.full() {
+		return
+	}
+	switch s := x.srq; {
+	case s == nil && p.received == 0 || s != nil && len(s.inFlight) == 0:
+		return
+	case s == nil:
+		c = uint16(p.recv.head.Load() - uint32(p.received))
+		g = c
+		p.received--
+	default:
+		i := r.IntN(len(s.inFlight))
+		c, g = s.inFlight[i][0], s.inFlight[i][1]
+		s.inFlight = slices.Delete(s.inFlight, i, i+1)
+		p.dropped++
+	}
+	e, op := x.random(p, byte(r.Uint32())), uint32(cqeWriteImm+r.IntN(4))
+	if r.IntN(100) < x.failed {
+		x.fail(&e)
+		op = cqeReceiveErr
+	}
+	q.write(e, op, p, c, g)
+}
+
+// poll polls a CQ. It returns what compares the completions with libmlx5's, as do those below.
+func (x *comparison) poll(i, n int) (compare func()) {
+	x.put(orderPoll, uint64(i), uint64(n))
+	wcs := make([]verbs.WC, n)
+	wcs = wcs[:x.cqs[i].Poll(wcs)]
+	for i := range wcs {
+		if x.srq != nil && wcs[i].Opcode&verbs.WCRecv != 0 {
+			x.qp(wcs[i].QPNum).dropped--
+			x.srq.free++
+		}
+	}
+	return func() { x.comparePoll(x.cqs[i], wcs) }
+}
+
+func (x *comparison) comparePoll(q *comparedCQ, wcs []verbs.WC) {
+	if got := x.int(); got != len(wcs) {
+		x.differ("libmlx5 polls %d completions, Go %d of those from %d to %d", got, len(wcs), q.next, q.pi)
+		return
+	}
+	for i := range wcs {
+		g := &wcs[i]
+		c := verbs.WC{
+			ID: x.get(), Status: verbs.WCStatus(x.get()), Opcode: verbs.WCOpcode(x.get()), VendorErr: uint32(x.get()), ByteLen: uint32(x.get()),
+		}
+		key := uint32(x.get())
+		c.QPNum, c.SrcQP, c.Flags = uint32(x.get()), uint32(x.get()), verbs.WCFlags(x.get())
+		c.SLID, c.SL, c.PathBits = uint16(x.get()), uint8(x.get()), uint8(x.get())
+		switch {
+		case c.Status != verbs.WCSuccess:
+			c = verbs.WC{ID: c.ID, Status: c.Status, VendorErr: c.VendorErr, QPNum: c.QPNum, Opcode: g.Opcode}
+		case c.Opcode&verbs.WCRecv == 0:
+			c.Flags &^= verbs.WCWithImm
+		case x.typ == verbs.UD:
+			c.Port = 1 // libmlx5 has none
+			if x.fake.dev.Port.LinkLayer == verbs.LinkEthernet {
+				c.SLID, c.SL, c.PathBits = 0, 0, 0 // bits of another meaning
+			}
+		default:
+			c.SrcQP, c.SLID, c.SL, c.PathBits = 0, 0, 0, 0
+		}
+		if c.Flags&verbs.WCWithImm != 0 {
+			var b [4]byte
+			binary.NativeEndian.PutUint32(b[:], key)
+			provider.SetImm(&c, be.Uint32(b[:]))
+		} else if c.Flags&verbs.WCWithInv != 0 {
+			provider.SetInvalidatedRKey(&c, key)
+		}
+		if c != *g {
+			x.differ("completion %d of %d is %+v in libmlx5, and here %+v", i, len(wcs), c, *g)
+			return
+		}
+	}
+	x.completions += len(wcs)
+	if x.draining && q.next != q.pi {
+		return // what is skipped here has been removed there
+	}
+	x.equal("CQ's doorbell records", q.record, q.rec[:8])
+}
+
+func (x *comparison) qp(num uint32) *comparedQP {
+	return x.qps[slices.IndexFunc(x.qps, func(p *comparedQP) bool { return p.num == num })]
+}
+
+// arm requests an event.
+func (x *comparison) arm(i int) (compare func()) {
+	q, solicited := x.cqs[i], x.rand.IntN(2) == 0
+	x.put(orderArm, uint64(i), bit(solicited))
+	x.check(q.Arm(solicited))
+	return func() {
+		if x.int() != 0 {
+			x.t.Fatal("ibv_req_notify_cq failed")
+		}
+		if x.equal("armed CQ's doorbell records", q.record, q.rec[:8]) {
+			x.equal("CQ's registers", q.uar[uarCQ:][:8], unsafe.Slice((*byte)(unsafe.Pointer(x.fake.regs.cq)), 8))
+		}
+	}
+}
+
+// reset resets a QP, and starts it again.
+func (x *comparison) reset(p *comparedQP) {
+	x.put(orderReset, uint64(slices.Index(x.qps, p)))
+	x.do()
+	if x.srq == nil {
+		p.recv.Suspend()
+	}
+	p.send.Suspend()
+	p.send.Settle(verbs.StateReset, true)
+	if x.srq == nil {
+		p.recv.Settle(verbs.StateReset, true)
+		p.recv.State = verbs.StateRTS
+	} else {
+		x.srq.free += p.dropped
+	}
+	p.send.State = verbs.StateRTS
+	p.sent, p.received, p.dropped = nil, 0, 0
+	if !x.equal("doorbell records after a reset", p.record, p.queuePair.record[:8]) {
+		return
+	}
+	// The CQs have to be empty before they can be compared: what has been removed is skipped here, and
+	// in libmlx5 the others have moved up.
+	x.draining = true
+	defer func() { x.draining = false }()
+	for i, q := range x.cqs {
+		for q.next != q.pi && !x.different {
+			x.drain(i)
+		}
+	}
+}
+
+// drain polls a CQ until it is empty.
+func (x *comparison) drain(i int) {
+	q := x.cqs[i]
+	compare := x.poll(i, 64)
+	x.do()
+	compare()
+	if q.next != q.pi && !x.different && !q.written(q.next, loadLast(q.at(q.next))) {
+		x.differ("CQ ends at %d, and there are completions up to %d", q.next, q.pi)
+	}
+}
+
+// resize changes the size of a CQ. The kernel does so with the ring that it knows.
+func (x *comparison) resize(q *comparedCQ) {
+	i, n := slices.Index(x.cqs[:], q), 1+x.rand.IntN(1<<x.rand.IntN(9))
+	// The adapter, which knows the records of before, takes the CQE of each resize for one that is still in
+	// the ring.
+	if q.full() || n < int(q.pi-q.next)+1 || roundUp(n+1) == int(q.mask)+1 || q.resized >= min(n, int(q.mask)) {
+		return
+	}
+	q.resized++
+	q.write([smallCQE]byte{}, cqeResized, x.qps[0], 0, 0)
+	x.put(orderResize, uint64(i), uint64(n))
+	x.do()
+	from := q.next
+	x.check(q.Resize(n, func(int, provider.UHW) error { return nil }))
+	num, count, cqeSize := x.get(), x.int(), x.int()
+	mem := x.place(count * cqeSize)
+	q.record, q.uar = x.place(8), x.place(uarSize)
+	if num != uint64(q.num) || count != int(q.mask)+1 {
+		x.differ("CQ %d of %d CQEs after a resize, and %d of %d", num, count, q.num, q.mask+1)
+		return
+	}
+	q.c = cqes{base: unsafe.Pointer(&mem[cqeSize-smallCQE]), mask: uint32(count - 1), shift: q.shift}
+	q.ring = q.cqes
+	for i := from + 1; i != q.pi && !x.different; i++ {
+		c := [smallCQE]byte(unsafe.Slice((*byte)(q.c.at(i)), smallCQE))
+		g := [smallCQE]byte(unsafe.Slice((*byte)(q.at(i)), smallCQE))
+		copy(c[cqeIndex+1:][:3], g[cqeIndex+1:])
+		copy(c[cqeLast:][:2], g[cqeLast:])
+		x.equal("CQEs after a resize", c[:], g[:])
+	}
+}
+
+// postRecv posts a list of receives.
+func (x *comparison) postRecv(p *comparedQP) (compare func()) {
+	r, most := x.rand, x.cap.MaxRecvSGE
+	room := 0
+	if x.srq != nil {
+		room = x.srq.free
+	} else {
+		room = int(p.recv.most - (p.recv.head.Load() - p.recv.tail.Load()))
+	}
+	n := min(room, 1+r.IntN(1<<r.IntN(6)))
+	if x.srq == nil && r.IntN(20) == 0 { // one too many
+		n = min(n, 63) + 1
+	}
+	if n == 0 {
+		return func() {}
+	}
+	wrs := make([]verbs.RecvWR, n)
+	for i := range wrs {
+		x.id++
+		wrs[i] = verbs.RecvWR{ID: x.id, SGL: x.sgl(most, 1<<30, x.srq == nil)}
+	}
+	if r.IntN(50) == 0 { // too many elements
+		wrs[r.IntN(n)].SGL = make([]verbs.SGE, 30)
+	}
+	x.put(orderRecv, uint64(slices.Index(x.qps, p)), uint64(n))
+	for _, w := range wrs {
+		x.put(w.ID)
+		x.putList(w.SGL)
+	}
+	return func() { x.compareRecv(p, wrs) }
+}
+
+func (x *comparison) compareRecv(p *comparedQP, wrs []verbs.RecvWR) {
+	q, first := p.recv, uint32(0)
+	if x.srq != nil {
+		first = x.srq.shared.first
+	}
+	posted, err := q.Post(wrs)
+	if got := x.int(); got != posted {
+		x.differ("libmlx5 posts %d receives of %d, Go %d: %v", got, len(wrs), posted, err)
+		return
+	}
+	x.lists++
+	x.requests += posted
+	if x.srq != nil {
+		x.compareSRQ(wrs[:posted], first)
+		return
+	}
+	p.received += posted
+	if x.equal("receive queues", p.recvs, unsafe.Slice((*byte)(q.base), (uintptr(q.mask)+1)*q.stride)) {
+		x.equal("doorbell records", p.record[:4], p.queuePair.record[:4])
+	}
+}
+
+// compareSRQ compares receives that have been posted. Each names the next one.
+func (x *comparison) compareSRQ(wrs []verbs.RecvWR, g uint32) {
+	s := x.srq
+	for _, w := range wrs {
+		size := min(srqNextSize+segmentSize*(len(w.SGL)+1), s.stride) // behind that is what was there before
+		c, mine := s.mem[s.head*s.stride:][:size], unsafe.Slice((*byte)(s.entry(g)), size)
+		s.inFlight = append(s.inFlight, [2]uint16{uint16(s.head), uint16(g)})
+		s.head, g = int(be.Uint16(c[srqNextIndex:])), s.following(g)
+		if !x.equal("receives of an SRQ", c[4:], mine[4:]) {
+			return
+		}
+	}
+	s.free -= len(wrs)
+	x.equal("doorbell records", s.record, s.shared.record[:4])
+}
+
+// sgl returns a list of up to most elements and total bytes.
+func (x *comparison) sgl(most, total int, empty bool) []verbs.SGE {
+	r := x.rand
+	list := make([]verbs.SGE, r.IntN(most+1))
+	for i := range list {
+		length := 1 + r.IntN(max(1, min(total/len(list), 1<<r.IntN(30))))
+		if empty && r.IntN(6) == 0 {
+			length = 0
+		}
+		list[i] = verbs.SGE{Addr: r.Uint64(), Length: uint32(length), LKey: r.Uint32()}
+	}
+	return list
+}
+
+func (r *reference) putList(list []verbs.SGE) {
+	r.put(uint64(len(list)))
+	for _, s := range list {
+		r.put(s.Addr, uint64(s.Length), uint64(s.LKey))
+	}
+}
+
+// request returns a random request, and the list that has libmlx5 for inline data.
+func (x *comparison) request() (w verbs.SendWR, inline []verbs.SGE) {
+	r := x.rand
+	ops := []verbs.Opcode{verbs.OpSend, verbs.OpSendImm}
+	if x.typ != verbs.UD {
+		ops = append(ops, verbs.OpRDMAWrite, verbs.OpRDMAWriteImm)
+	}
+	if x.typ == verbs.RC {
+		ops = append(ops, verbs.OpSendInv, verbs.OpRDMARead, verbs.OpCompareSwap, verbs.OpFetchAdd)
+	}
+	x.id++
+	w = verbs.SendWR{
+		ID: x.id, Opcode: ops[r.IntN(len(ops))], Imm: r.Uint32(), RemoteAddr: r.Uint64(), RKey: r.Uint32(),
+		InvalidateRKey: r.Uint32(), CompareAdd: r.Uint64(), Swap: r.Uint64(),
+	}
+	if r.IntN(10) < x.signaled {
+		w.Flags |= verbs.SendSignaled
+	}
+	w.Flags |= verbs.SendFlags(r.IntN(2))*verbs.SendSolicited | verbs.SendFlags(r.IntN(2))*verbs.SendFence
+	most := 1 << 30
+	if x.typ == verbs.UD {
+		most = x.fake.dev.Port.ActiveMTU.Bytes()
+		w.To = verbs.UDAddr{AH: x.handles[r.IntN(len(x.handles))].num, QPNum: r.Uint32() & indexMask, QKey: r.Uint32()}
+	}
+	atomic := w.Opcode == verbs.OpCompareSwap || w.Opcode == verbs.OpFetchAdd
+	switch {
+	case atomic:
+		w.SGL = make([]verbs.SGE, 1+r.IntN(x.cap.MaxSendSGE))
+		w.SGL[r.IntN(len(w.SGL))] = verbs.SGE{Addr: r.Uint64(), Length: 8, LKey: r.Uint32()}
+	case w.Opcode != verbs.OpRDMARead && r.IntN(2) == 0:
+		left := x.cap.MaxInline
+		for i := range r.IntN(x.cap.MaxSendSGE + 1) {
+			n := r.IntN(left + 1)
+			if r.IntN(4) == 0 {
+				n = 0
+			}
+			left -= n
+			at := r.IntN(len(x.data) - n)
+			if b := x.data[at:][:n]; i == 0 && r.IntN(2) == 0 {
+				w.Inline = b
+			} else {
+				w.InlineList = append(w.InlineList, b)
+			}
+			inline = append(inline, verbs.SGE{Addr: uint64(placeData + at), Length: uint32(n)})
+		}
+	default:
+		w.SGL = x.sgl(x.cap.MaxSendSGE, most, true)
+	}
+	return w, inline
+}
+
+// unused is in registers before a list is posted.
+const unused = 0xeeeeeeeeeeeeeeee
+
+// postSend posts a list of requests.
+func (x *comparison) postSend(p *comparedQP) (compare func()) {
+	r, q := x.rand, p.send
+	room := int(p.room - (q.head.Load() - q.tail.Load()))
+	n := min(room, 1+r.IntN(1<<r.IntN(6)))
+	if n == 0 {
+		return func() {}
+	}
+	wrs, sizes := make([]verbs.SendWR, n), make([][]verbs.SGE, n)
+	for i := range wrs {
+		wrs[i], sizes[i] = x.request()
+	}
+	switch i := r.IntN(n); r.IntN(100) {
+	case 0: // too many elements, or too much data
+		wrs[i].Inline, wrs[i].InlineList, sizes[i], wrs[i].SGL = nil, nil, nil, make([]verbs.SGE, 30)
+	case 1:
+		if wrs[i].SGL == nil {
+			wrs[i].Inline, wrs[i].InlineList, sizes[i] = x.data[:1200], nil, []verbs.SGE{{Addr: placeData, Length: 1200}}
+		}
+	}
+	for i := 0; i < len(p.regs.c); i += 8 {
+		be.PutUint64(p.regs.c[i:], unused)
+		be.PutUint64(p.regs.g[i:], unused)
+	}
+	x.put(orderSend, uint64(slices.Index(x.qps, p)), uint64(n))
+	for i := range wrs {
+		w := &wrs[i]
+		list, flags, ah := w.SGL, w.Flags, uint64(0)
+		if sizes[i] != nil {
+			list, flags = sizes[i], flags|provider.SendInline
+		}
+		if x.typ == verbs.UD {
+			ah = x.handles[slices.IndexFunc(x.handles, func(h handle) bool { return h.num == w.To.AH })].index
+		}
+		x.put(w.ID, uint64(w.Opcode-1), uint64(flags), uint64(w.Imm), uint64(w.InvalidateRKey), w.RemoteAddr, uint64(w.RKey), w.CompareAdd, w.Swap,
+			ah, uint64(w.To.QPNum), uint64(w.To.QKey))
+		x.putList(list)
+	}
+	return func() { x.compareSend(p, wrs) }
+}
+
+func (x *comparison) compareSend(p *comparedQP, wrs []verbs.SendWR) {
+	q := p.send
+	// The first time, libmlx5 tells which half is the first.
+	if half := p.regs.reg.half; half != 0 && !p.regs.used && be.Uint64(p.regs.c[half:]) != unused {
+		p.regs.reg.offset = half
+	}
+	first := q.put
+	posted, err := q.Post(wrs)
+	if got := x.int(); got != posted {
+		x.differ("libmlx5 posts %d requests of %d, Go %d: %v", got, len(wrs), posted, err)
+		return
+	}
+	p.regs.used = p.regs.used || posted > 0
+	x.lists++
+	x.requests += posted
+	mine := unsafe.Slice((*byte)(q.base), q.bytes)
+	if posted < len(wrs) { // of the refused one, each may have written a part
+		for i := first; i != q.put && !x.different; i++ {
+			at := int(i&q.mask) * block
+			x.equal("requests before a refused one", p.sends[at:][:block], mine[at:][:block])
+		}
+		copy(mine, p.sends)
+	}
+	switch b := q.blocks(first, 1); {
+	case posted < len(wrs) && len(wrs[posted].Inline) > 0: // libmlx5 stores the first bytes of that one
+		copy(p.regs.g, p.regs.c)
+	case posted == 1 && b[7]&0x3f == 1 && p.regs.reg.half > 0: // libmlx5 copies no request without data
+		at := int(p.regs.reg.offset ^ p.regs.reg.half) // the half that has been written to
+		x.equal("registers", b, p.regs.g[at:][:block])
+		copy(p.regs.g[at+8:][:block-8], p.regs.c[at+8:])
+	}
+	if !x.equal("send queues", p.sends, mine) || !x.equal("doorbell records", p.record, p.queuePair.record[:8]) || !x.equal("registers", p.regs.c, p.regs.g) {
+		x.t.Logf("%.2000s", fmt.Sprintf("%+v", wrs))
+		return
+	}
+	for i := range wrs[:posted] {
+		e := mine[int(first&q.mask)*block:]
+		p.sent = append(p.sent, sentRequest{uint16(first), operations[wrs[i].Opcode].opcode, q.signalAll || wrs[i].Flags&verbs.SendSignaled != 0})
+		first += uint32(int(e[7]&0x3f)*unit+block-1) / block
+	}
+	if first != q.put {
+		x.t.Fatal("requests do not end where the next begins")
+	}
+}
