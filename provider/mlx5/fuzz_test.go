@@ -1,0 +1,155 @@
+//go:build linux
+
+package mlx5
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/goverbs/verbs"
+)
+
+// choices makes random choices out of a fuzzer's bytes, and then regular ones.
+type choices struct {
+	data []byte
+	n    uint64
+}
+
+func (c *choices) Uint64() uint64 {
+	var b [8]byte
+	n := copy(b[:], c.data)
+	c.data = c.data[n:]
+	c.n += 1<<63/5 + 1
+	return binary.NativeEndian.Uint64(b[:]) ^ c.n
+}
+
+// decoded is what the device reads out of a request.
+type decoded struct {
+	opcode, flags       uint8
+	imm                 uint32
+	av                  []byte
+	addr, swap, compare uint64
+	key                 uint32
+	sgl                 []verbs.SGE
+	inline              []byte
+}
+
+// decodeRequest reads a request by the layouts of qp.h, on its own, and returns how many blocks it takes.
+func decodeRequest(t *testing.T, b []byte, typ verbs.QPType, index uint16, num uint32) (d decoded, blocks uint32) {
+	t.Helper()
+	if be.Uint16(b[1:]) != index || be.Uint32(b[4:])>>8 != num || b[0] != 0 || b[7]&^0x3f != 0 || !bytes.Equal(b[8:11], make([]byte, 3)) {
+		t.Fatalf("control segment %x of request %d", b[:16], index)
+	}
+	size := int(b[7]) * 16
+	d = decoded{opcode: b[3], flags: b[11], imm: be.Uint32(b[12:])}
+	rest := b[16:size]
+	take := func(n int) []byte {
+		part := rest[:n] // panics if the request is shorter
+		rest = rest[n:]
+		return part
+	}
+	if typ == verbs.UD {
+		d.av = take(48)
+	}
+	switch d.opcode {
+	case 0x08, 0x09, 0x10, 0x11, 0x12:
+		p := take(16)
+		d.addr, d.key = be.Uint64(p), be.Uint32(p[8:])
+	}
+	if d.opcode == 0x11 || d.opcode == 0x12 {
+		p := take(16)
+		d.swap, d.compare = be.Uint64(p), be.Uint64(p[8:])
+	}
+	for len(rest) > 0 {
+		n := be.Uint32(rest)
+		if n>>31 == 0 {
+			p := take(16)
+			d.sgl = append(d.sgl, verbs.SGE{Length: n, LKey: be.Uint32(p[4:]), Addr: be.Uint64(p[8:])})
+			continue
+		}
+		n &^= 1 << 31
+		d.inline = slices.Clone(rest[4:][:n])
+		if len(rest) != int(4+n+15)&^15 {
+			t.Fatalf("%d bytes inline, and %d up to the end of the request", n, len(rest))
+		}
+		rest = nil
+	}
+	return d, uint32(size+63) / 64
+}
+
+// FuzzSendRequests posts requests and decodes them again, at every place of a queue.
+func FuzzSendRequests(f *testing.F) {
+	f.Add([]byte{})
+	f.Add([]byte("requests of all kinds, with and without data inline"))
+	f.Add(bytes.Repeat([]byte{0xff, 0x40, 7}, 100))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		x := &comparison{rand: rand.New(&choices{data: data}), fake: newFake(t, Driver{}), signaled: 5}
+		r := x.rand
+		x.typ = []verbs.QPType{verbs.RC, verbs.UC, verbs.UD}[r.IntN(3)]
+		x.cap = verbs.QPCap{MaxSendWR: 1 + r.IntN(20), MaxSendSGE: 1 + r.IntN(12), MaxInline: r.IntN(400)}
+		x.data = make([]byte, 1024)
+		for i := range x.data {
+			x.data[i] = byte(r.Uint32())
+		}
+		a := &addressHandle{ctx: x.fake.context}
+		a.setInfiniBand(&verbs.AddressVector{DLID: uint16(r.Uint32()), SL: uint8(r.IntN(16)), Global: r.IntN(2) == 0, FlowLabel: r.Uint32()})
+		a.num, _ = x.fake.ahs.reserve(maxHandles)
+		x.fake.ahs.set(a.num, a)
+		x.handles = []handle{{a, 0}}
+		cq := x.fake.cq(t, 64)
+		p := x.fake.qp(t, x.typ, cq, x.cap, nil)
+		q := p.send
+		for range 100 {
+			w, _ := x.request()
+			first := q.put
+			if n, err := q.Post([]verbs.SendWR{w}); n != 1 || err != nil {
+				t.Fatalf("%+v: %v", w, err)
+			}
+			b := q.blocks(first, 16)
+			d, blocks := decodeRequest(t, b, x.typ, uint16(first), p.num)
+			if q.put != first+blocks {
+				t.Fatalf("%d blocks, and the next begins behind %d", blocks, q.put-first)
+			}
+			want := decoded{opcode: operations[w.Opcode].opcode, inline: slices.Concat(append([][]byte{w.Inline}, w.InlineList...)...)}
+			for _, s := range w.SGL {
+				if s.Length > 0 {
+					want.sgl = append(want.sgl, s)
+				}
+			}
+			for flag, bit := range map[verbs.SendFlags]uint8{verbs.SendSignaled: 0x08, verbs.SendSolicited: 0x02, verbs.SendFence: 0x80} {
+				if w.Flags&flag != 0 {
+					want.flags |= bit
+				}
+			}
+			switch w.Opcode {
+			case verbs.OpSendImm, verbs.OpRDMAWriteImm:
+				want.imm = w.Imm
+			case verbs.OpSendInv:
+				want.imm = w.InvalidateRKey
+			case verbs.OpCompareSwap:
+				want.swap, want.compare = w.Swap, w.CompareAdd
+			case verbs.OpFetchAdd:
+				want.swap, want.compare = w.CompareAdd, d.compare // which is not read
+			}
+			if operations[w.Opcode].remote {
+				want.addr, want.key = w.RemoteAddr, w.RKey
+			}
+			if x.typ == verbs.UD {
+				want.av = slices.Clone(a.av[:])
+				be.PutUint32(want.av, w.To.QKey)
+				be.PutUint32(want.av[8:], w.To.QPNum|1<<31)
+			}
+			if d.opcode != want.opcode || d.flags != want.flags || d.imm != want.imm || !bytes.Equal(d.av, want.av) || d.addr != want.addr || d.key != want.key ||
+				d.swap != want.swap || d.compare != want.compare || !slices.Equal(d.sgl, want.sgl) || !bytes.Equal(d.inline, want.inline) {
+				t.Fatalf("%+v was posted as\n%+v, want\n%+v", w, d, want)
+			}
+			cq.put(completion(p, uint16(first)), cqeRequest)
+			if wcs := cq.poll(); len(wcs) != 1 || wcs[0].ID != w.ID {
+				t.Fatalf("%+v of request %d", wcs, w.ID)
+			}
+		}
+	})
+}
