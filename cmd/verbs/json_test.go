@@ -67,6 +67,9 @@ func TestJSON(t *testing.T) {
 		{"monitor", "--interval x", 0, 2},
 		{"doctor", "", 1, 0},
 		{"doctor", "nosuch", 1, 1}, // a problem
+		{"check", "--duration 10ms", 1, 0},
+		{"check", "-d nosuch", 0, 1},
+		{"check", "-s", 0, 2}, // which prints no report
 		{"abi", "", 1, abi},
 		{"demo", "--soft", 1, 0},
 		{"demo", "-a 192.0.2.1", 0, 1},
@@ -76,7 +79,7 @@ func TestJSON(t *testing.T) {
 	} {
 		tested = append(tested, test.path)
 		cmd := jsonCommand(t, host, test.path+" "+test.args)
-		check(t, cmd, test.values, test.status)
+		checkRun(t, cmd, test.values, test.status)
 	}
 	for _, leaf := range leaves(t) {
 		path := strings.TrimPrefix(leaf.Path(), "verbs ")
@@ -90,8 +93,8 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// check runs a command and checks its output and status.
-func check(t *testing.T, cmd *exec.Cmd, values, status int) {
+// checkRun runs a command and checks its output and status.
+func checkRun(t *testing.T, cmd *exec.Cmd, values, status int) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -154,16 +157,16 @@ func TestJSONServers(t *testing.T) {
 	}
 
 	server, out := serve("ping -s -a "+here, "listening on "+here+":7174")
-	check(t, jsonCommand(t, there, "ping -c -C 2 -a "+here), 1, 0)
+	checkRun(t, jsonCommand(t, there, "ping -c -C 2 -a "+here), 1, 0)
 	end(server, out, 1)
 
 	server, out = serve("perf server --once", "listening on 0.0.0.0:18515\n") // of one family, as its device
-	check(t, jsonCommand(t, there, "perf ud bw -a -n 2 "+here), 1, 0)
+	checkRun(t, jsonCommand(t, there, "perf ud bw -a -n 2 "+here), 1, 0)
 	end(server, out, 12) // of 2 to 4096 bytes
 
 	server, out = serve("perf server -d "+here, "listening on "+here+":18515")
-	check(t, jsonCommand(t, there, "perf read lat -n 2 --max-lat 1ns "+here), 1, 1) // a limit is not kept
-	check(t, jsonCommand(t, there, "perf read lat -n 0 "+here), 0, 2)
+	checkRun(t, jsonCommand(t, there, "perf read lat -n 2 --max-lat 1ns "+here), 1, 1) // a limit is not kept
+	checkRun(t, jsonCommand(t, there, "perf read lat -n 0 "+here), 0, 2)
 	labtest.Check(t, server.Process.Signal(unix.SIGTERM))
 	end(server, out, 1)
 

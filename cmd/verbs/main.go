@@ -9,6 +9,7 @@
 //	verbs link add|del ...     create, remove, rename and move devices
 //	verbs monitor              print changes to devices and ports
 //	verbs doctor [DEVICE]      check what RDMA programs need, and show remedies
+//	verbs check [PEER]         check and measure a device, for a report
 //	verbs abi                  compare the kernel's structures with this program's
 //	verbs demo                 write, read reply and compare over RDMA
 //	verbs ping -s | -c -a HOST counterpart of rping, works with it
@@ -39,6 +40,7 @@ import (
 	root "github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/cmd/verbs/internal/abi"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cat"
+	"github.com/goverbs/verbs/cmd/verbs/internal/check"
 	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
 	"github.com/goverbs/verbs/cmd/verbs/internal/demo"
 	"github.com/goverbs/verbs/cmd/verbs/internal/dev"
@@ -61,6 +63,7 @@ type commands struct {
 	Link       dev.Link         `cmd:"" help:"Create, remove, rename and move devices."`
 	Monitor    dev.Monitor      `cmd:"" help:"Print changes to devices and ports."`
 	Doctor     doctor.Cmd       `cmd:"" help:"Check what RDMA programs need, and show remedies."`
+	Check      check.Cmd        `cmd:"" help:"Check all that a device does, in loopback and with a peer, and measure it: a report of hardware."`
 	ABI        abi.Cmd          `cmd:"" name:"abi" help:"Compare the structures that programs and this kernel exchange, and show the effect of differences."`
 	Demo       demo.Cmd         `cmd:"" help:"Connect a client to a server, write and read its memory, and compare."`
 	Ping       ping.Cmd         `cmd:"" help:"Exchange data with a peer, or with rping."`

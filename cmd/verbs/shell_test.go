@@ -101,7 +101,7 @@ func TestCompletionDevices(t *testing.T) {
 		}
 		return strings.Fields(stdout)
 	}
-	for _, line := range strings.Split("info |ports |counters |stat |stat show |stat bind |stat auto |doctor |link del |link rename |link move |res -d |res qp --device |perf send lat -d |perf server --ib-dev |info rx", "|") {
+	for _, line := range strings.Split("info |ports |counters |stat |stat show |stat bind |stat auto |doctor |link del |link rename |link move |res -d |res qp --device |perf send lat -d |check -d |perf server --ib-dev |info rx", "|") {
 		if got := words(line); !slices.Contains(got, labtest.RXE) {
 			t.Errorf("%q: %q", line, got)
 		}

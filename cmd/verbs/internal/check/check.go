@@ -1,0 +1,299 @@
+// Package check implements verbs check, which runs what a device must do, and measures it, for a report
+// of hardware that the authors of this module do not have.
+//
+// A [scenario] has two ends, each with a QP. Both run the same function: the active end posts what the
+// scenario is about, the passive end prepares memory and receives, and checks what comes. In loopback they
+// are goroutines, with a peer two processes; a [link], a pipe or a TCP connection, takes them from step to
+// step and has their addresses. Latency and bandwidth are those of package perf.
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
+	"github.com/goverbs/verbs/cmd/verbs/internal/perf"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// Cmd is verbs check, for kong.
+type Cmd struct {
+	Peer     string        `arg:"" optional:"" placeholder:"PEER[:PORT]" help:"Machine that runs verbs check -s; without one only loopback is checked."`
+	Device   string        `short:"d" placeholder:"DEVICE" help:"Device, by name, GUID, interface or address (default: the one that leads to the peer, or the first)."`
+	IBPort   int           `short:"i" name:"ib-port" placeholder:"NUMBER" help:"Port of the device (default: the first that is active)."`
+	GIDIndex *int          `short:"x" name:"gid-index" placeholder:"INDEX" help:"GID of the port (default: the best, of RoCE v2 if there is one)."`
+	Server   bool          `short:"s" help:"Be the peer of others, until interrupted."`
+	Port     int           `short:"p" default:"18516" help:"TCP port of the peer."`
+	Duration time.Duration `default:"1s" help:"How long to measure each latency and bandwidth; 0 measures none."`
+	JSON     bool          `help:"Print the report as JSON."`
+}
+
+func (c *Cmd) Help() string {
+	return `Runs some 30 scenarios between two QPs of the device, and then with the peer's, measures
+latency and bandwidth, and prints a report, which an issue about hardware should have. It
+has the address of the port, as its GID. A scenario is refused if the device does not have
+the feature. The exit status is 1 if one fails. Nothing is changed on the machine, and
+programs that use the device are not disturbed, but by the load.
+
+Examples:
+
+  verbs check                     the first device, loopback
+  verbs check -d mlx5_0 >report.txt
+  verbs check -s -d mlx5_0        on another machine, and then here:
+  verbs check -d mlx5_0 10.9.0.2`
+}
+
+func (c *Cmd) Run(ctx context.Context, k *kong.Context) error {
+	switch {
+	case c.Server && (c.Peer != "" || c.JSON):
+		return cli.Usage(errors.New("server (-s): it takes no peer and prints no report"))
+	case c.Duration < 0:
+		return cli.Usage(fmt.Errorf("duration: %v is below 0", c.Duration))
+	}
+	p, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer p.dev.Close()
+	if c.Server {
+		return c.serve(ctx, k, p)
+	}
+	return c.check(ctx, k, p)
+}
+
+// open opens the device and chooses its port.
+func (c *Cmd) open(ctx context.Context) (p port, err error) {
+	device := c.Device
+	if device == "" && c.Peer != "" {
+		if path, err := cm.Lookup(ctx, cli.JoinPort(c.Peer, c.Port)); err == nil {
+			device = path.Device.Name
+		}
+	}
+	if p.dev, err = uverbs.Open(device); err != nil {
+		return p, err
+	}
+	defer func() {
+		if err != nil {
+			p.dev.Close()
+		}
+	}()
+	p.num = c.IBPort
+	for num := 1; num <= p.dev.Device().Ports && p.num == 0; num++ {
+		if a, err := p.dev.QueryPort(num); err == nil && a.State == verbs.PortActive {
+			p.num = num
+		}
+	}
+	switch {
+	case p.num == 0:
+		return p, fmt.Errorf("%s has no active port: verbs doctor has the reason", p.dev.Device().Name)
+	case p.dev.Device().IWARP():
+	case c.GIDIndex != nil:
+		p.gid, err = p.dev.QueryGID(p.num, *c.GIDIndex)
+	default:
+		p.gid, err = p.dev.FindGID(p.num, netip.Addr{})
+	}
+	return p, err
+}
+
+// check makes the report.
+func (c *Cmd) check(ctx context.Context, k *kong.Context, p port) error {
+	here, err := p.describe()
+	if err != nil {
+		return err
+	}
+	r := report{Machine: *here, Start: time.Now(), Scenarios: []outcome{}, Figures: []perf.Figure{}}
+	out := &printer{k.Stdout, cli.Width(k.Stdout)}
+	if c.JSON {
+		out.w = io.Discard
+	}
+	out.machine("verbs", here)
+	var peer *link
+	if c.Peer != "" { // before loopback takes its time
+		conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "tcp", cli.JoinPort(c.Peer, c.Port))
+		if err != nil {
+			return fmt.Errorf("%w (is verbs check -s running there?)", err)
+		}
+		defer conn.Close()
+		peer = newLink(conn, true)
+		defer peer.cancelWith(ctx)()
+		m, err := peer.swap(message{Hello: here})
+		if err == nil && m.Hello == nil {
+			err = errProtocol
+		}
+		if err != nil {
+			return cli.Cause(ctx, err)
+		}
+		r.Peer = m.Hello
+		out.machine("peer", r.Peer)
+	}
+	counts := map[string]int{}
+	each := func(with string) func(outcome) {
+		return func(o outcome) {
+			o.With = with
+			r.Scenarios = append(r.Scenarios, o)
+			counts[o.Result]++
+			out.outcome(o)
+		}
+	}
+	a, b := net.Pipe()
+	loop, ended := newLink(a, true), make(chan struct{})
+	go func() {
+		defer close(ended)
+		newLink(b, false).answer(ctx, p)
+	}()
+	err = loop.runAll(ctx, p, each("loopback"))
+	if err == nil && peer != nil {
+		err = peer.runAll(ctx, p, each("peer"))
+	}
+	if err == nil && c.Duration > 0 {
+		with, l := "loopback", loop
+		if peer != nil {
+			with, l = "peer", peer
+		}
+		r.Measured, r.Figures = with, l.measure(ctx, p, c.Duration)
+		out.figures(with, r.Figures)
+	}
+	a.Close()
+	<-ended
+	fmt.Fprintf(out.w, "\n%d passed, %d failed, %d refused\n", counts[passed], counts[failed], counts[refused])
+	if c.JSON {
+		err = errors.Join(err, cli.WriteJSON(k.Stdout, r))
+	}
+	if n := counts[failed]; n > 0 {
+		err = errors.Join(err, fmt.Errorf("%d of %d scenarios failed on %s", n, len(r.Scenarios), cli.Printable(here.Device)))
+	}
+	return cli.Cause(ctx, err)
+}
+
+// runAll runs all scenarios with the passive end of the link. An error is one of the link.
+func (l *link) runAll(ctx context.Context, p port, each func(outcome)) error {
+	for i := range scenarios {
+		if err := l.send(message{Scenario: scenarios[i].name}); err != nil {
+			return err
+		}
+		started := time.Now()
+		mine, peers, err := l.run(ctx, p, &scenarios[i])
+		if err != nil {
+			return err
+		}
+		o := outcome{Scenario: scenarios[i].name, Seconds: time.Since(started).Seconds()}
+		o.result(mine, peers)
+		each(o)
+	}
+	return nil
+}
+
+// run runs this end of a scenario.
+func (l *link) run(ctx context.Context, p port, s *scenario) (mine, peers verdict, err error) {
+	e := &end{link: l, port: p, ctx: ctx}
+	fault := e.open(s.options)
+	if fault == nil {
+		fault = s.run(e)
+	}
+	mine = newVerdict(fault, e.wcs)
+	peers, err = l.finish(mine)
+	if cerr := e.objects.Close(); cerr != nil && mine.Error == "" {
+		mine = newVerdict(fmt.Errorf("close: %w", cerr), e.wcs)
+	}
+	return mine, peers, err
+}
+
+// answer is the passive end: it does what the active one asks for, until that closes the link.
+func (l *link) answer(ctx context.Context, p port) error {
+	for {
+		l.conn.SetDeadline(time.Time{}) // the active end may have something else to do
+		m, err := l.next()
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(scenarios, func(s scenario) bool { return s.name == m.Scenario })
+		switch {
+		case m.Measure:
+			err = l.serveFigures(ctx, p)
+		case i >= 0:
+			_, _, err = l.run(ctx, p, &scenarios[i])
+		default: // of another version
+			_, err = l.finish(newVerdict(fmt.Errorf("scenario %q: %w", m.Scenario, errors.ErrUnsupported), nil))
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// serveFigures runs a server of package perf until the active end has measured.
+func (l *link) serveFigures(ctx context.Context, p port) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	addrs, err := cm.DeviceAddrs(p.dev.Device())
+	var at net.Addr
+	if err == nil {
+		var ended <-chan struct{}
+		if at, ended, err = perf.Serve(ctx, addrs[0].String()); err == nil {
+			defer func() { cancel(); <-ended }()
+		}
+	}
+	answer := message{}
+	if err != nil {
+		answer.End = &verdict{Error: err.Error()}
+	} else {
+		answer.CM = at.String()
+	}
+	if err := l.send(answer); err != nil {
+		return err
+	}
+	l.conn.SetDeadline(time.Time{})
+	_, err = l.next() // when it has measured
+	return err
+}
+
+// measure measures with the passive end of the link.
+func (l *link) measure(ctx context.Context, p port, long time.Duration) []perf.Figure {
+	err := l.send(message{Measure: true})
+	var m message
+	if err == nil {
+		m, err = l.receive()
+	}
+	if err == nil && m.End != nil {
+		err = errors.New(m.End.Error)
+	}
+	if err != nil {
+		return []perf.Figure{{Test: "all", Error: cli.Printable(err.Error())}}
+	}
+	figures := perf.Measure(ctx, p.dev.Device().Name, m.CM, long)
+	l.send(message{})
+	return figures
+}
+
+// serve is the peer of others.
+func (c *Cmd) serve(ctx context.Context, k *kong.Context, p port) error {
+	here, err := p.describe()
+	if err != nil {
+		return err
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(c.Port)))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(k.Stderr, "listening on %v, with %s\n", l.Addr(), cli.Printable(here.Device))
+	return cli.Serve(ctx, l, func(ctx context.Context, conn net.Conn) {
+		peer := newLink(conn, false)
+		defer peer.cancelWith(ctx)()
+		if _, err := peer.swap(message{Hello: here}); err != nil {
+			fmt.Fprintf(k.Stderr, "client %v: %v\n", conn.RemoteAddr(), err)
+			return
+		}
+		peer.answer(ctx, p)
+	})
+}

@@ -1,0 +1,188 @@
+//go:build linux
+
+package check
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
+	"github.com/goverbs/verbs/internal/labtest"
+	"github.com/goverbs/verbs/soft"
+	"github.com/goverbs/verbs/uverbs"
+	"github.com/goverbs/verbs/verbstest"
+)
+
+// command runs verbs check in this process, which alone has the device in user space.
+func command(ctx context.Context, stdout, stderr io.Writer, args ...string) error {
+	p, err := kong.New(new(Cmd), cli.Sizes, kong.Writers(stdout, stderr), kong.BindTo(ctx, (*context.Context)(nil)))
+	if err != nil {
+		return err
+	}
+	k, err := p.Parse(args)
+	if err != nil {
+		return err
+	}
+	return k.Run()
+}
+
+// reported runs verbs check --json and returns the report, and the scenarios by their results.
+func reported(t *testing.T, args ...string) (r report, names map[string][]string, err error) {
+	t.Helper()
+	var out bytes.Buffer
+	err = command(t.Context(), &out, t.Output(), append(args, "--json")...)
+	if jerr := json.Unmarshal(out.Bytes(), &r); jerr != nil {
+		t.Fatalf("%v, %v: %q", err, jerr, &out)
+	}
+	names = map[string][]string{}
+	for _, o := range r.Scenarios {
+		names[o.Result] = append(names[o.Result], o.Scenario)
+		if o.Result != passed {
+			text, _ := json.Marshal(o)
+			t.Logf("%s", text)
+		}
+	}
+	return r, names, err
+}
+
+// TestLoopback runs all scenarios on each device: they pass, or the device does not have the feature.
+func TestLoopback(t *testing.T) {
+	labtest.Require(t)
+	labtest.Each(t, func(t *testing.T, device string) {
+		r, names, err := reported(t, "-d", device, "--duration", "20ms")
+		if err != nil || len(names[failed]) > 0 || len(r.Scenarios) != len(scenarios) {
+			t.Errorf("%v; of %d scenarios, %d have been run and failed: %q", err, len(scenarios), len(r.Scenarios), names[failed])
+		}
+		for _, o := range r.Scenarios {
+			s := scenarios[slices.IndexFunc(scenarios, func(s scenario) bool { return s.name == o.Scenario })]
+			missing := slices.ContainsFunc(s.features, func(f uverbs.Feature) bool { return !slices.Contains(r.Machine.Features, f) })
+			if s.noIWARP != "" {
+				missing = missing || device == labtest.SIW
+			}
+			// The provider of mlx5 has no requests that bind windows or invalidate keys.
+			if windows := r.Machine.Provider == "mlx5" && s.extra&verbs.AccessMWBind != 0; missing != (o.Result == refused) && !windows {
+				t.Errorf("%s: %s, and the device lacks a feature: %v", o.Scenario, o.Result, missing)
+			}
+		}
+		if _, err := netip.ParseAddr(labtest.AddrOf(device)); err != nil {
+			return // there is no connection manager
+		}
+		for _, f := range r.Figures {
+			if f.Error != "" || (f.Latency == nil) == (f.Bandwidth == nil) {
+				t.Errorf("%+v", f)
+			}
+		}
+		if len(r.Figures) == 0 || r.Machine.Device != device || r.Machine.Driver == "" || len(r.Machine.Ports) == 0 || !r.Machine.Ports[0].Used {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// serve starts a peer with a device, and returns its address.
+func serve(t *testing.T, device string) (addr string) {
+	t.Helper()
+	free := labtest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	port := free.Addr().(*net.TCPAddr).Port
+	free.Close()
+	ctx, stop := context.WithCancel(t.Context())
+	lines, stderr := io.Pipe()
+	served := make(chan error, 1)
+	go func() { served <- command(ctx, io.Discard, stderr, "-s", "-d", device, "-p", fmt.Sprint(port)) }()
+	labtest.Must(lines.Read(make([]byte, 100)))(t) // it is listening
+	go io.Copy(io.Discard, lines)
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		stderr.Close()
+	})
+	return fmt.Sprintf("127.0.0.1:%d", port)
+}
+
+// TestPeer runs them with a peer as well, which serves client after client.
+func TestPeer(t *testing.T) {
+	labtest.Require(t)
+	labtest.Each(t, func(t *testing.T, device string) {
+		peer := serve(t, device)
+		r, names, err := reported(t, "-d", device, "--duration", "20ms", peer)
+		if err != nil || len(names[failed]) > 0 || len(r.Scenarios) != 2*len(scenarios) || r.Peer == nil || r.Measured != "peer" {
+			t.Errorf("%v; of %d scenarios, %d have been run and failed: %q", err, 2*len(scenarios), len(r.Scenarios), names[failed])
+		}
+		if !labtest.Soft {
+			return // the text is the same everywhere
+		}
+		var out bytes.Buffer
+		labtest.Check(t, command(t.Context(), &out, t.Output(), "-d", device, "--duration", "0", peer))
+		for _, want := range []string{"passed    peer: SEND\n", "passed    loopback: SEND\n", "peer      verbs " + verbs.Version, " passed, 0 failed, "} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%q is not in\n%s", want, &out)
+			}
+		}
+	})
+}
+
+// TestFault loses every request of atomics: the report has that these scenarios failed, no others, and the
+// status and its fields.
+func TestFault(t *testing.T) {
+	network := verbstest.NewNetwork(verbstest.Options{Filter: func(p *verbstest.Packet) verbstest.Action {
+		return verbstest.Action{Drop: p.Kind == verbstest.Atomic}
+	}})
+	defer network.Close()
+	for i := range 2 {
+		labtest.Made(soft.New(soft.Options{
+			Name: fmt.Sprintf("faulty%d", i), Network: network, Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})},
+		}))(t)
+	}
+	r, names, err := reported(t, "-d", "faulty0", "--duration", "0", serve(t, "faulty1"))
+	r.Scenarios = slices.DeleteFunc(r.Scenarios, func(o outcome) bool {
+		return o.Scenario == "connection manager" // of which these devices have none here
+	})
+	names[failed] = slices.DeleteFunc(names[failed], func(s string) bool { return s == "connection manager" })
+	if err == nil || !slices.Equal(names[failed], []string{"atomic compare and swap", "atomic fetch and add"}) {
+		t.Errorf("%v, failed: %q", err, names[failed])
+	}
+	o := r.Scenarios[slices.IndexFunc(r.Scenarios, func(o outcome) bool { return o.Result == failed })]
+	if o.With != "peer" || o.Active == nil || len(o.Active.Completions) != 1 || verbs.WCStatus(o.Active.Completions[0].Status) != verbs.WCRetryExcErr || o.Active.Completions[0].QPNum == 0 {
+		t.Errorf("%+v", o.Active)
+	}
+}
+
+// TestHostilePeer answers with what is not the protocol.
+func TestHostilePeer(t *testing.T) {
+	labtest.Require(t)
+	for name, answer := range map[string]string{
+		"another protocol": "SSH-2.0-OpenSSH_9.2\r\n",
+		"an early end":     `{"end":{"error":"\u001b[2J"}}` + "\n",
+		"a long line":      strings.Repeat("x", 2*longestLine),
+		"no machine":       "{}\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := labtest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+			defer l.Close()
+			go func() {
+				if c, err := l.Accept(); err == nil {
+					io.WriteString(c, answer)
+					io.Copy(io.Discard, c)
+					c.Close()
+				}
+			}()
+			err := command(t.Context(), io.Discard, t.Output(), "-d", labtest.RXE, "--duration", "0", l.Addr().String())
+			if err == nil || errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "\x1b") {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,458 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cm"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
+	"github.com/goverbs/verbs/uverbs"
+)
+
+// completionLimit is how long an end waits for a completion: longer than a request is repeated.
+const completionLimit = 10 * time.Second
+
+// options are what a scenario needs of the ends. The zero value is RC with small queues.
+type options struct {
+	typ      verbs.QPType
+	cm       bool // connected by the connection manager
+	srq      bool
+	events   bool
+	noRNR    bool         // a message without a receive fails at once
+	maxSGL   bool         // requests may have as many SGEs as the device takes
+	local    bool         // peers get no access to the memory
+	noIWARP  string       // why iWARP does not have it
+	extra    verbs.Access // to memory
+	memory   int          // bytes; 64 KiB if zero
+	features []uverbs.Feature
+}
+
+// port is where the QPs are.
+type port struct {
+	dev *uverbs.Context
+	num int
+	gid verbs.GIDEntry // not on iWARP
+}
+
+// end is one of the two ends of a scenario. The active one sends, writes and reads.
+type end struct {
+	*link
+	port
+	ctx     context.Context // ends the scenario
+	iwarp   bool
+	objects cli.Closers
+
+	pd      *uverbs.PD
+	mr      *uverbs.MR
+	channel *uverbs.CompChannel
+	sendCQ  *uverbs.CQ
+	recvCQ  *uverbs.CQ
+	srq     *uverbs.SRQ
+	qp      *uverbs.QP
+	access  verbs.Access // that a peer may have
+
+	peer message      // where its memory is
+	to   verbs.UDAddr // on UD
+	seed uint64       // of the data, counted by both ends
+	wcs  []verbs.WC   // the last ones
+}
+
+const (
+	depth  = 16 // of the queues
+	inline = 64
+	qkey   = 0x11111111
+)
+
+// open makes the objects of an end, and connects it.
+func (e *end) open(o options) (err error) {
+	for _, f := range o.features {
+		if err := e.dev.Probe(f); err != nil {
+			return err
+		}
+	}
+	if e.iwarp = e.dev.Device().IWARP(); e.iwarp && o.noIWARP != "" {
+		return fmt.Errorf("%s: %w", o.noIWARP, errors.ErrUnsupported)
+	}
+	e.access = verbs.AccessAll
+	if e.dev.Probe(uverbs.FeatureAtomics) != nil {
+		e.access &^= verbs.AccessRemoteAtomic
+	}
+	memory := e.access | o.extra
+	if o.local {
+		memory = verbs.AccessLocalWrite
+	}
+	attr, err := e.dev.QueryDevice()
+	if err != nil {
+		return err
+	}
+	limits := verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: inline}
+	if o.maxSGL {
+		limits.MaxSendSGE, limits.MaxRecvSGE = attr.MaxSGE, attr.MaxSGE
+	}
+	if e.pd, err = cli.Own(e.dev.AllocPD())(&e.objects); err != nil {
+		return err
+	}
+	if e.mr, err = e.region(max(o.memory, 64<<10), memory); err != nil {
+		return err
+	}
+	if o.events {
+		if e.channel, err = cli.Own(e.dev.CreateCompChannel())(&e.objects); err != nil {
+			return err
+		}
+	}
+	for _, cq := range []**uverbs.CQ{&e.sendCQ, &e.recvCQ} {
+		if *cq, err = cli.Own(e.dev.CreateCQ(uverbs.CQOptions{Depth: depth, Channel: e.channel}))(&e.objects); err != nil {
+			return err
+		}
+	}
+	if o.srq {
+		if e.srq, err = cli.Own(e.pd.CreateSRQ(uverbs.SRQOptions{MaxWR: depth, MaxSGE: 2}))(&e.objects); err != nil {
+			return err
+		}
+	}
+	if e.iwarp || o.cm {
+		err = e.connectByCM(limits)
+	} else {
+		err = e.connect(o, limits)
+	}
+	return err
+}
+
+// region allocates a memory region.
+func (e *end) region(size int, access verbs.Access) (*uverbs.MR, error) {
+	return cli.Own(e.pd.AllocMR(size, access, uverbs.MROptions{}))(&e.objects)
+}
+
+// connect connects QPs by their addresses.
+func (e *end) connect(o options, limits verbs.QPCap) (err error) {
+	e.qp, err = cli.Own(e.pd.CreateQP(uverbs.QPOptions{Type: o.typ, SendCQ: e.sendCQ, RecvCQ: e.recvCQ, SRQ: e.srq, Cap: limits}))(&e.objects)
+	if err != nil {
+		return err
+	}
+	local, err := e.qp.AddrOn(e.gid)
+	if err != nil {
+		return err
+	}
+	attr, err := e.dev.QueryPort(e.num)
+	if err != nil {
+		return err
+	}
+	if e.peer, err = e.swap(message{QP: &local, MTU: attr.ActiveMTU, Addr: e.mr.Addr(), RKey: e.mr.RKey()}); err != nil {
+		return err
+	}
+	if e.peer.QP == nil {
+		return errProtocol
+	}
+	if o.typ == verbs.UD {
+		if err := e.qp.StartUD(e.num, qkey); err != nil {
+			return err
+		}
+		ah, err := e.pd.CreateAH(e.peer.QP.PathFrom(local))
+		if err != nil {
+			return err
+		}
+		e.objects = slices.Insert(e.objects, len(e.objects)-1, io.Closer(ah)) // closed after the QP, which uses it
+		e.to = ah.To(e.peer.QP.QPNum, qkey)
+	} else {
+		opt := uverbs.ConnectOptions{Access: e.access, PathMTU: min(attr.ActiveMTU, e.peer.MTU)}
+		if o.noRNR {
+			opt.RNRRetry = -1
+		}
+		if err := e.qp.Connect(local, *e.peer.QP, opt); err != nil {
+			return err
+		}
+	}
+	return e.sync() // both can receive
+}
+
+// connectByCM connects QPs by the connection manager: the active end dials.
+func (e *end) connectByCM(limits verbs.QPCap) error {
+	addrs, err := cm.DeviceAddrs(e.dev.Device())
+	if err != nil {
+		if !e.iwarp { // as InfiniBand without IPoIB
+			err = fmt.Errorf("%w: %w", err, errors.ErrUnsupported)
+		}
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(e.ctx, completionLimit, fmt.Errorf("no connection within %v", completionLimit))
+	defer cancel()
+	opt := cm.Options{PD: e.pd, SendCQ: e.sendCQ, RecvCQ: e.recvCQ, SRQ: e.srq, Cap: limits}
+	here := message{Addr: e.mr.Addr(), RKey: e.mr.RKey()}
+	var ep *cm.Endpoint
+	if e.active {
+		if e.peer, err = e.swap(here); err != nil {
+			return err
+		}
+		d := cm.Dialer{Options: opt, LocalAddr: netip.AddrPortFrom(addrs[0], 0)}
+		ep, err = cli.Own(d.Dial(ctx, e.peer.CM))(&e.objects)
+	} else {
+		var l *cm.Listener
+		if l, err = cm.Listen(ctx, netip.AddrPortFrom(addrs[0], 0).String()); err != nil {
+			return err
+		}
+		defer l.Close()
+		here.CM = l.Addr().String()
+		if e.peer, err = e.swap(here); err != nil {
+			return err
+		}
+		var r *cm.Request
+		if r, err = l.Accept(ctx); err == nil {
+			ep, err = cli.Own(r.Accept(ctx, opt))(&e.objects)
+		}
+	}
+	if err != nil {
+		return cli.Cause(ctx, err)
+	}
+	e.qp = ep.QP
+	return e.sync()
+}
+
+// sync waits until the other end has come to the same point.
+func (e *end) sync() error {
+	_, err := e.swap(message{})
+	return err
+}
+
+// newKey tells the active end a key of the passive one, which key is there.
+func (e *end) newKey(key uint32) (uint32, error) {
+	m, err := e.swap(message{RKey: key})
+	if e.active {
+		key = m.RKey
+	}
+	return key, err
+}
+
+// wait waits for a completion. Its error is that of the completion, if it has one.
+func (e *end) wait(cq *uverbs.CQ) (verbs.WC, error) {
+	var wc [1]verbs.WC
+	for until := time.Now().Add(completionLimit); cq.Poll(wc[:]) == 0; {
+		switch {
+		case e.ctx.Err() != nil:
+			return wc[0], context.Cause(e.ctx)
+		case time.Now().After(until):
+			return wc[0], fmt.Errorf("no completion within %v", completionLimit)
+		}
+		time.Sleep(10 * time.Microsecond)
+	}
+	e.wcs = append(e.wcs[max(0, len(e.wcs)-3):], wc[0])
+	return wc[0], wc[0].Err()
+}
+
+// idle returns an error if there is a completion, which nothing accounts for.
+func (e *end) idle(cq *uverbs.CQ) error {
+	var wc [1]verbs.WC
+	if cq.Poll(wc[:]) == 0 {
+		return nil
+	}
+	e.wcs = append(e.wcs[max(0, len(e.wcs)-3):], wc[0])
+	return errors.New("there is a completion of a request that has none")
+}
+
+// post posts requests in one call, of which the last is signaled, and waits for its completion.
+func (e *end) post(wrs ...verbs.SendWR) error {
+	wrs[len(wrs)-1].Flags |= verbs.SendSignaled
+	if _, err := e.qp.PostSend(wrs...); err != nil {
+		return err
+	}
+	_, err := e.wait(e.sendCQ)
+	return err
+}
+
+// recv posts a receive for the pieces of memory.
+func (e *end) recv(id uint64, sgl ...verbs.SGE) (err error) {
+	wr := verbs.RecvWR{ID: id, SGL: sgl}
+	if e.srq != nil {
+		_, err = e.srq.PostRecv(wr)
+	} else {
+		_, err = e.qp.PostRecv(wr)
+	}
+	return err
+}
+
+// received waits for a receive of n bytes.
+func (e *end) received(id uint64, n int) (verbs.WC, error) {
+	wc, err := e.wait(e.recvCQ)
+	if err == nil && (wc.ID != id || int(wc.ByteLen) != n) {
+		err = fmt.Errorf("receive %d of %d bytes has completed, not %d of %d", wc.ID, wc.ByteLen, id, n)
+	}
+	return wc, err
+}
+
+// scatter returns n bytes of memory in so many pieces, with gaps between them.
+func (e *end) scatter(n, pieces int) (sgl []verbs.SGE) {
+	for at := 0; n > 0; pieces-- {
+		part := n / pieces
+		sgl = append(sgl, e.mr.SGE(at, part))
+		n, at = n-part, at+part+64
+	}
+	return sgl
+}
+
+// data calls f with each byte of the pieces, and what the current message has there.
+func (e *end) data(sgl []verbs.SGE, f func(at int, b *byte, want byte)) {
+	r, at := rand.New(rand.NewPCG(e.seed, 0)), 0
+	for _, s := range sgl {
+		mem := e.mr.Bytes()[s.Addr-e.mr.Addr():][:s.Length]
+		for i := range mem {
+			f(at, &mem[i], byte(r.Uint32()))
+			at++
+		}
+	}
+}
+
+// fill makes the data of the next message.
+func (e *end) fill(sgl []verbs.SGE) {
+	e.seed++
+	e.data(sgl, func(_ int, b *byte, want byte) { *b = want })
+}
+
+// compare checks the data of the next message.
+func (e *end) compare(sgl []verbs.SGE) error {
+	e.seed++
+	bad, first := 0, 0
+	e.data(sgl, func(at int, b *byte, want byte) {
+		if *b != want {
+			if bad++; bad == 1 {
+				first = at
+			}
+		}
+	})
+	if bad > 0 {
+		return fmt.Errorf("damaged data: %d bytes differ, the first at %d", bad, first)
+	}
+	return nil
+}
+
+// remote returns a request for the peer's memory.
+func (e *end) remote(op verbs.Opcode, key uint32, sgl ...verbs.SGE) verbs.SendWR {
+	return verbs.SendWR{Opcode: op, RemoteAddr: e.peer.Addr, RKey: key, SGL: sgl}
+}
+
+// message sends n bytes from the active end, which change may alter, in pieces, and checks them at the
+// other, whose completion it returns.
+func (e *end) message(n, pieces int, change func(*verbs.SendWR)) (wc verbs.WC, err error) {
+	sgl := e.scatter(n, pieces)
+	if e.active {
+		e.fill(sgl)
+		if err := e.sync(); err != nil {
+			return wc, err
+		}
+		wr := verbs.SendWR{Opcode: verbs.OpSend, SGL: sgl, To: e.to}
+		if change != nil {
+			change(&wr)
+		}
+		return wc, e.post(wr)
+	}
+	if err := e.recv(1, sgl...); err != nil {
+		return wc, err
+	}
+	if err := e.sync(); err != nil {
+		return wc, err
+	}
+	if wc, err = e.received(1, n); err != nil {
+		return wc, err
+	}
+	return wc, e.compare(sgl)
+}
+
+// write writes n bytes with a key, and then sends an empty message: when it has come, the data has
+// come, also on iWARP, where a write completes when it has been sent.
+func (e *end) write(key uint32, n int) error {
+	sgl := e.scatter(n, 1)
+	if e.active {
+		e.fill(sgl)
+		if err := e.sync(); err != nil {
+			return err
+		}
+		return e.post(e.remote(verbs.OpRDMAWrite, key, sgl...), verbs.SendWR{Opcode: verbs.OpSend})
+	}
+	if err := e.recv(2); err != nil {
+		return err
+	}
+	if err := e.sync(); err != nil {
+		return err
+	}
+	if _, err := e.received(2, 0); err != nil {
+		return err
+	}
+	return e.compare(sgl)
+}
+
+// refused posts a request that the peer has to refuse, and another one behind it. The QP is in the error
+// state then, and so is the peer's, whose receive is flushed.
+func (e *end) refused(wr verbs.SendWR) error {
+	if !e.active {
+		if err := e.recv(3); err != nil {
+			return err
+		}
+		if err := e.sync(); err != nil {
+			return err
+		}
+		_, err := e.wait(e.recvCQ)
+		return e.status("the receive", err, verbs.WCFlushErr)
+	}
+	if err := e.sync(); err != nil {
+		return err
+	}
+	wr.Flags |= verbs.SendSignaled
+	wrs := []verbs.SendWR{wr, {Opcode: verbs.OpSend, Flags: verbs.SendSignaled}}
+	want, together := []verbs.WCStatus{verbs.WCRemAccessErr}, 2
+	if e.iwarp { // where the peer may take the second before it refuses the first, and its Terminate ends the QP
+		want, together = append(want, verbs.WCGeneralErr, verbs.WCFlushErr, verbs.WCLocQPOpErr), 1
+	}
+	if _, err := e.qp.PostSend(wrs[:together]...); err != nil {
+		return err
+	}
+	_, err := e.wait(e.sendCQ)
+	if err := e.status("the request", err, want...); err != nil {
+		return err
+	}
+	if _, err := e.qp.PostSend(wrs[together:]...); err != nil {
+		return err
+	}
+	_, err = e.wait(e.sendCQ)
+	return e.status("the request behind it", err, verbs.WCFlushErr)
+}
+
+// status returns an error unless err is that of a completion with one of the statuses.
+func (e *end) status(what string, err error, want ...verbs.WCStatus) error {
+	var wc *verbs.WCError
+	switch {
+	case errors.As(err, &wc) && slices.Contains(want, wc.Status):
+		return nil
+	case err == nil:
+		return fmt.Errorf("%s succeeded; its status should be %q", what, want[0].String())
+	}
+	return fmt.Errorf("%s: %w; its status should be %q", what, err, want[0].String())
+}
+
+// bind binds a window of a type to the passive end's memory, and tells the active end its key.
+func (e *end) bind(typ verbs.MWType, n int) (mw *uverbs.MW, key uint32, err error) {
+	if !e.active {
+		if mw, err = cli.Own(e.pd.AllocMW(typ))(&e.objects); err != nil {
+			return nil, 0, err
+		}
+		if err := e.rebind(mw, uverbs.BindOptions{MR: e.mr, Length: n, Access: verbs.AccessRemoteWrite | verbs.AccessRemoteRead}); err != nil {
+			return nil, 0, err
+		}
+		key = mw.RKey()
+	}
+	key, err = e.newKey(key)
+	return mw, key, err
+}
+
+func (e *end) rebind(mw *uverbs.MW, o uverbs.BindOptions) error {
+	o.Flags = verbs.SendSignaled
+	if _, err := e.qp.BindMW(mw, o); err != nil {
+		return err
+	}
+	_, err := e.wait(e.sendCQ)
+	return err
+}

@@ -1,0 +1,131 @@
+package check
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/cmd/verbs/internal/cli"
+)
+
+// message is a line of JSON between the two ends. What an end does not use at a step is zero.
+type message struct {
+	Hello    *machine      `json:"hello,omitempty"`    // first, by both
+	Scenario string        `json:"scenario,omitempty"` // which the active end begins
+	Measure  bool          `json:"measure,omitempty"`  // the active end asks for a server of verbs perf
+	CM       string        `json:"cm,omitempty"`       // an address to dial
+	QP       *verbs.QPAddr `json:"qp,omitempty"`
+	MTU      verbs.MTU     `json:"mtu,omitempty"`
+	Addr     uint64        `json:"addr,omitempty"` // of memory
+	RKey     uint32        `json:"rkey,omitempty"`
+	End      *verdict      `json:"end,omitempty"` // the scenario has ended on this end
+}
+
+const longestLine = 64 << 10
+
+// patience is how long an end waits for the other one: longer than that waits for a completion.
+const patience = 3 * completionLimit
+
+var (
+	errEnded    = errors.New("the other end has ended the scenario")
+	errProtocol = errors.New("protocol violation by the peer: is it verbs check of another version?")
+)
+
+// link is the connection on which the ends of a scenario agree about each step. The active end sends
+// first, so that a pipe without a buffer is enough.
+type link struct {
+	conn   net.Conn
+	enc    *json.Encoder
+	in     *bufio.Scanner
+	active bool
+	peers  *verdict // of the scenario, once it has ended there
+}
+
+func newLink(conn net.Conn, active bool) *link {
+	l := &link{conn: conn, enc: json.NewEncoder(conn), in: bufio.NewScanner(conn), active: active}
+	l.in.Buffer(nil, longestLine)
+	return l
+}
+
+// cancelWith closes the connection when ctx ends.
+func (l *link) cancelWith(ctx context.Context) (stop func() bool) {
+	return context.AfterFunc(ctx, func() { l.conn.Close() })
+}
+
+func (l *link) send(m message) error {
+	l.conn.SetDeadline(time.Now().Add(patience))
+	if err := l.enc.Encode(m); err != nil {
+		return fmt.Errorf("control connection: %w", err)
+	}
+	return nil
+}
+
+func (l *link) receive() (m message, err error) {
+	l.conn.SetDeadline(time.Now().Add(patience))
+	return l.next()
+}
+
+// next is receive without a limit of time.
+func (l *link) next() (m message, err error) {
+	if !l.in.Scan() {
+		if err = l.in.Err(); err == nil {
+			err = io.EOF
+		}
+		return m, fmt.Errorf("control connection: %w", err)
+	}
+	if err := json.Unmarshal(l.in.Bytes(), &m); err != nil {
+		return m, fmt.Errorf("%w (%w)", errProtocol, err)
+	}
+	if m.End != nil {
+		m.End.Error = cli.Printable(m.End.Error)
+		l.peers = m.End
+	}
+	return m, nil
+}
+
+// swap sends a message and receives one, which is a point that both ends have reached. It fails if
+// the scenario has ended on the other one.
+func (l *link) swap(m message) (peer message, err error) {
+	if l.peers != nil {
+		return peer, errEnded
+	}
+	if l.active {
+		if err := l.send(m); err != nil {
+			return peer, err
+		}
+	}
+	if peer, err = l.receive(); err != nil {
+		return peer, err
+	}
+	if l.peers != nil {
+		return peer, errEnded
+	}
+	if !l.active {
+		err = l.send(m)
+	}
+	return peer, err
+}
+
+// finish tells the other end how the scenario ended here, and returns how it ended there.
+func (l *link) finish(mine verdict) (peers verdict, err error) {
+	end, sent := message{End: &mine}, false
+	if l.active || l.peers != nil {
+		err, sent = l.send(end), true
+	}
+	for err == nil && l.peers == nil { // what was sent before the end is skipped
+		if _, err = l.receive(); err == nil && !sent {
+			err, sent = l.send(end), true
+		}
+	}
+	if err != nil {
+		return peers, err
+	}
+	peers, l.peers = *l.peers, nil
+	return peers, nil
+}
