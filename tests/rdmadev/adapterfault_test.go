@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goverbs/verbs"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rdmadev"
@@ -17,8 +19,11 @@ import (
 
 // Faults that an adapter of the lab takes from its guest (docs/lab.md).
 const (
+	faultNone     = 0
 	faultPortDown = 1
 	faultPortUp   = 2
+	faultFirmware = 3
+	faultFatal    = 4
 	faultStorm    = 8
 )
 
@@ -196,5 +201,84 @@ func TestAdapterLost(t *testing.T) {
 				t.Errorf("%s: %d posted, %v", name, n, err)
 			}
 		}
+	})
+}
+
+// kernelLog returns the latest part of the kernel's log.
+func kernelLog(t *testing.T) string {
+	t.Helper()
+	const readAll = 3 // SYSLOG_ACTION_READ_ALL of syslog(2)
+	buf := make([]byte, 64<<10)
+	return string(buf[:labtest.Must(unix.Klogctl(readAll, buf))(t)])
+}
+
+// TestAdapterFirmware stops the firmware of an adapter. The kernel's health poll reports that, a command
+// waits, and has its answer when the firmware goes on.
+func TestAdapterFirmware(t *testing.T) {
+	labtest.RequireLong(t) // the kernel notices after some polls, of 2 s each
+	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
+		a := adapterOf(t, device, infiniBand)
+		dir := a.pciDir(t)
+		ctx := labtest.Must(uverbs.Open(device))(t)
+		defer ctx.Close()
+		addr := labtest.Must(rdmadev.Find(device))(t).PCI.Addr
+		reports := func() (n int) {
+			for line := range strings.Lines(kernelLog(t)) {
+				if strings.Contains(line, addr) && strings.Contains(line, "reached miss count") {
+					n++
+				}
+			}
+			return n
+		}
+		before := reports()
+		t.Cleanup(func() { inject(t, dir, faultNone, 0) })
+		inject(t, dir, faultFirmware, 0)
+		answered := make(chan error, 1)
+		go func() {
+			pd, err := ctx.AllocPD()
+			if err == nil {
+				err = pd.Close()
+			}
+			answered <- err
+		}()
+		labtest.Until(t, "the kernel's report", func() bool { return reports() > before })
+		select {
+		case err := <-answered:
+			t.Errorf("the firmware has answered: %v", err)
+			answered <- nil
+		default:
+		}
+		inject(t, dir, faultNone, 0)
+		if err := <-answered; err != nil {
+			t.Errorf("a command that has waited: %v", err)
+		}
+		a.same(t)
+	})
+}
+
+// TestAdapterFatal disables an adapter, as a fatal error of its firmware does. Programs get an event, and
+// the kernel makes the device and its network link again.
+func TestAdapterFatal(t *testing.T) {
+	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
+		a := adapterOf(t, device, infiniBand)
+		before := labtest.Must(rdmadev.Find(device))(t)
+		ctx := labtest.Must(uverbs.Open(device))(t)
+		defer ctx.Close()
+		inject(t, a.pciDir(t), faultFatal, 0)
+		for {
+			if e := labtest.Must(ctx.NextAsyncEvent(t.Context()))(t); e.Type == verbs.EventDeviceFatal {
+				break
+			}
+		}
+		labtest.Check(t, ctx.Close())
+		labtest.Until(t, "another device", func() bool {
+			d, err := rdmadev.Find(device)
+			return err == nil && d.Index != before.Index
+		})
+		a.configure(t)
+		a.same(t)
+		ctx = labtest.Must(uverbs.Open(device))(t)
+		pd := labtest.Must(ctx.AllocPD())(t)
+		labtest.Check(t, pd.Close(), ctx.Close())
 	})
 }
