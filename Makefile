@@ -81,7 +81,7 @@ nic: deps-test build ## run them on KERNELS, with releases of libmlx5 and link l
 adapter: deps-test build build/c/libmlx5 ## run the tests of the driver for ConnectX on KERNELS with an emulated one, also against libmlx5
 	@failed=; for k in $(KERNELS); do \
 		run="--kernel $$k --nic connectx"; echo "== $$run"; $(LAB) --kernel $$k fetch && $(LAB) $$run test -timeout 20m ./provider/mlx5 && \
-		$(LAB) $$run test -timeout 20m -run TestPingPongAdapter ./tests/interop || failed="$$failed $$k"; \
+		$(LAB) $$run test -timeout 20m -run 'TestPingPongAdapter|TestAdapterRemoval' ./tests/interop ./tests/faults/harness || failed="$$failed $$k"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 	$(LAB) --userland sid fetch
 	$(LAB) --nic connectx --userland sid test -v -timeout 20m -run AgainstC ./provider/mlx5

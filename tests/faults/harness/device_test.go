@@ -55,7 +55,7 @@ func checkDevice(device string) error {
 	if s := p.State; s != verbs.PortActive {
 		return fmt.Errorf("port is %v", s)
 	}
-	if ctx.Driver() == "rxe" {
+	if ctx.Driver() != "siw" {
 		gids, err := ctx.GIDTable()
 		if err != nil {
 			return err

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/goverbs/verbs/cm"
 	"github.com/goverbs/verbs/internal/labtest"
 	"github.com/goverbs/verbs/rconn"
+	"github.com/goverbs/verbs/rdmadev"
 	"github.com/goverbs/verbs/rmsg"
 	"github.com/goverbs/verbs/rsock"
 	"github.com/goverbs/verbs/tests/workload"
@@ -80,6 +83,30 @@ func cmPair(t *testing.T) connPair {
 			}
 		}
 		return runPair(ready, wait(c), wait(s))
+	}
+}
+
+// polledPair is cmPair for ends that look at nothing but their completions.
+func polledPair(t *testing.T) connPair {
+	return func(ctx context.Context, addr string, _ bool, ready func()) [2]error {
+		opt := cm.Options{Setup: func(e *cm.Endpoint) error {
+			_, err := e.QP.PostRecv(verbs.RecvWR{})
+			return err
+		}}
+		c, s := labtest.Connect(ctx, t, addr, opt, opt)
+		poll := func(e *cm.Endpoint) func() error {
+			return func() error {
+				for ctx.Err() == nil {
+					var wcs [16]verbs.WC
+					if n := e.RecvCQ.Poll(wcs[:]); n > 0 {
+						return errors.Join(e.Reason(wcs[0].Err()), e.Close())
+					}
+					time.Sleep(time.Millisecond)
+				}
+				return errors.Join(ctx.Err(), e.Close())
+			}
+		}
+		return runPair(ready, poll(c), poll(s))
 	}
 }
 
@@ -213,6 +240,71 @@ func TestRemovalReleases(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestAdapterRemoval removes the PCI device of an adapter that a layer uses, idle and busy, also one whose
+// program only polls: connections end. The kernel does not wait for them.
+func TestAdapterRemoval(t *testing.T) {
+	labtest.EachAdapter(t, func(t *testing.T, device string, infiniBand bool) {
+		if infiniBand || device != labtest.MLX5 {
+			t.Skip("needs the address of mlx5_0")
+		}
+		dir := labtest.Must(filepath.EvalSymlinks("/sys/class/infiniband/" + device + "/device"))(t)
+		layers := maps.Clone(connPairs)
+		polled := layers["cm"]
+		polled.run = polledPair
+		layers["polled"] = polled
+		for name, u := range layers {
+			for state, busy := range map[string]bool{"idle": false, "busy": true} {
+				t.Run(name+"/"+state, func(t *testing.T) {
+					use := u.run(t)
+					defer restoreAdapter(t, device)
+					var start time.Time
+					errs := use(labtest.Within(t, roundTimeout), labtest.AddrOf(device)+":0", busy, func() {
+						time.Sleep(50 * time.Millisecond)
+						start = time.Now()
+						labtest.Check(t, os.WriteFile(dir+"/remove", []byte("1"), 0))
+					})
+					t.Logf("the ends ended after %v", time.Since(start))
+					for _, err := range errs {
+						if !isAny(err, u.want) {
+							t.Errorf("an end ended with %v", err)
+						}
+					}
+				})
+			}
+		}
+	})
+}
+
+// restoreAdapter makes an adapter again that has been removed, with the addresses that the lab gave it.
+func restoreAdapter(t *testing.T, device string) {
+	t.Helper()
+	labtest.Check(t, os.WriteFile("/sys/bus/pci/rescan", []byte("1"), 0))
+	waitFor(t, func() error {
+		d, err := rdmadev.Find(device)
+		if err != nil {
+			return err
+		}
+		if len(d.Ports) == 0 || len(d.Ports[0].Interfaces) == 0 {
+			return errors.New("no network link")
+		}
+		link, err := netlink.LinkByName(d.Ports[0].Interfaces[0])
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetUp(link); err != nil {
+			return err
+		}
+		for _, a := range []string{labtest.AddrOf(device) + "/24", "fd00:9:2::1/64"} {
+			addr := labtest.Must(netlink.ParseAddr(a))(t)
+			addr.Flags = unix.IFA_F_NODAD
+			if err := netlink.AddrReplace(link, addr); err != nil {
+				return err
+			}
+		}
+		return checkDevice(device)
+	})
 }
 
 // TestRemovalAtOnce deletes a device that a transport holds open without a time limit: the
