@@ -53,7 +53,7 @@ func limit(t *testing.T, bytes uint64) {
 }
 
 // TestLockedMemory tests that both ends of a hundred connections fit in the kernel's default limit of
-// locked memory, and of sixty on adapters, whose queues are locked memory as well.
+// locked memory, and of 55 on adapters, whose queues are locked memory as well.
 func TestLockedMemory(t *testing.T) {
 	labtest.RequireKernel(t)
 	if testing.Short() {
@@ -63,7 +63,7 @@ func TestLockedMemory(t *testing.T) {
 		limit(t, 8<<20)
 		conns := 100
 		if device == labtest.MLX5 {
-			conns = 60
+			conns = 55
 		}
 		l := labtest.Must(rsock.Listen("rdma", labtest.AddrOf(device)+":0"))(t)
 		defer l.Close()

@@ -16,15 +16,15 @@ type Options struct {
 	// 512 MiB, rounded up to pages. Zero means 256 KiB, or less if the process's
 	// locked memory is limited (ulimit -l): left*left/limit/96 bytes, where left is
 	// the unused part of the limit. With 8 MiB the first connection gets two rings of
-	// 84 KiB, the 50th of 16 KiB, and there is room for 250, or 130 on adapters, whose
+	// 84 KiB, the 50th of 16 KiB, and there is room for 250, or 120 on adapters, whose
 	// queues take locked memory too. If memory is short, the rings are halved until it
 	// suffices; [Conn.Stats] reports their sizes.
 	ReadBuffer, WriteBuffer int
 	// SendQueue and RecvQueue are the numbers of requests that the queues take, from
 	// 16 to 65534; the device may allow fewer, as the error then says. RecvQueue bounds the
 	// messages that the peer may have in flight. Zero means 254 and 238. If the default
-	// size of the buffers is below 128 KiB, because locked memory is limited, it means 126
-	// and 110, and below 64 KiB 62 and 46: a receive for each 512 bytes.
+	// size of the buffers is below 32 KiB, because locked memory is limited, it means 126
+	// and 110, and below 16 KiB 62 and 46: a receive for each 128 bytes.
 	SendQueue, RecvQueue int
 	// Inline is the largest number of bytes that are copied into a request. Zero
 	// means 64, a negative value none. The device has its own limit.

@@ -26,7 +26,7 @@ func TestShare(t *testing.T) {
 		least  int
 	}{
 		{"in the kernel", func(int, int) int { return 0 }, 220},
-		{"on ConnectX", connectX, 130},
+		{"on ConnectX", connectX, 120},
 	} {
 		n := 0
 		for left := uint64(limit); ; n++ {
@@ -55,8 +55,8 @@ func connectX(sends, recvs int) int {
 // TestQueueSizes tests the default sizes of queues, and what they take on adapters.
 func TestQueueSizes(t *testing.T) {
 	for ring, want := range map[int][3]int{
-		defaultBuffer: {254, 238, 68 << 10}, 128<<10 - page: {126, 110, 36 << 10}, 84 << 10: {126, 110, 36 << 10},
-		64<<10 - page: {62, 46, 20 << 10}, minBuffer: {62, 46, 20 << 10},
+		defaultBuffer: {254, 238, 68 << 10}, 32 << 10: {254, 238, 68 << 10}, 32<<10 - page: {126, 110, 36 << 10}, 16 << 10: {126, 110, 36 << 10},
+		16<<10 - page: {62, 46, 20 << 10}, minBuffer: {62, 46, 20 << 10},
 	} {
 		sends, recvs := queueSizes(ring)
 		if got := [3]int{sends, recvs, connectX(sends, recvs)}; got != want {
