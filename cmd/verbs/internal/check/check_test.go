@@ -11,6 +11,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -158,6 +160,31 @@ func TestFault(t *testing.T) {
 	if o.With != "peer" || o.Active == nil || len(o.Active.Completions) != 1 || verbs.WCStatus(o.Active.Completions[0].Status) != verbs.WCRetryExcErr || o.Active.Completions[0].QPNum == 0 {
 		t.Errorf("%+v", o.Active)
 	}
+}
+
+// TestAdapterFault lets the emulated adapter complete a request with an error.
+func TestAdapterFault(t *testing.T) {
+	labtest.EachAdapter(t, func(t *testing.T, device string, _ bool) {
+		const faultCompletion, responderAborted = 6, 0x14 // see docs/lab.md, and MLX5_CQE_SYNDROME_REMOTE_OP_ERR
+		config := labtest.Must(os.OpenFile(filepath.Join("/sys/class/infiniband", device, "device/config"), os.O_WRONLY, 0))(t)
+		defer config.Close()
+		sound := scenarios[0].run
+		t.Cleanup(func() { scenarios[0].run = sound })
+		scenarios[0].run = func(e *end) error { // when the kernel's own requests, for the regions, have completed
+			if e.active {
+				labtest.Must(config.WriteAt([]byte{faultCompletion, responderAborted, 1, 0}, 0x44))(t)
+			}
+			return sound(e)
+		}
+		r, names, err := reported(t, "-d", device, "--duration", "0")
+		if err == nil || !slices.Equal(names[failed], []string{"SEND"}) {
+			t.Errorf("%v, failed: %q", err, names[failed])
+		}
+		// The receive completes first, and the SEND after its acknowledgement.
+		if o := r.Scenarios[0]; o.Passive == nil || len(o.Passive.Completions) != 1 || verbs.WCStatus(o.Passive.Completions[0].Status) != verbs.WCRemOpErr {
+			t.Errorf("%+v", o.Passive)
+		}
+	})
 }
 
 // TestHostilePeer answers with what is not the protocol.
