@@ -39,7 +39,7 @@ test: test-host test-race test-lab test-hosts test-nic bench-quick ## run the te
 test-all: ## run every test: all kernels, long rounds, faults, two machines, races, arm64, the newest C peers
 	LAB_TEST_BOOT=1 $(MAKE) test-host FLAGS=
 	$(MAKE) test-kernels FLAGS=
-	$(MAKE) hosts adapter faults race test-arm64 test-peers bench-quick
+	$(MAKE) hosts adapter nic faults race test-arm64 test-peers bench-quick
 	$(MAKE) soak DURATION=5m
 	$(MAKE) lint test-builds fuzz ALL=1
 
@@ -78,10 +78,11 @@ nic: deps-test build ## run them on KERNELS, with releases of libmlx5 and link l
 	done; done; done; $(GO) run ./tests/nic/nicdoc build/nic/*.json >build/nic.md; cat build/nic.md; test -z "$$failed" || { printf "failed:\n$$failed"; exit 1; }
 
 # The last two compare with the newest release of libmlx5, and on InfiniBand.
-adapter: deps-test build build/c/libmlx5 ## run the tests of the driver for ConnectX on KERNELS with an emulated one, also against libmlx5
+adapter: deps-test build build/c/libmlx5 ## run the tests of the driver for ConnectX, and of its faults, on KERNELS with an emulated one
 	@failed=; for k in $(KERNELS); do \
-		run="--kernel $$k --nic connectx"; echo "== $$run"; $(LAB) --kernel $$k fetch && $(LAB) $$run test -timeout 20m ./provider/mlx5 && \
-		$(LAB) $$run test -timeout 20m -run 'TestPingPongAdapter|TestAdapterRemoval' ./tests/interop ./tests/faults/harness || failed="$$failed $$k"; \
+		run="--kernel $$k --nic connectx"; echo "== $$run"; $(LAB) --kernel $$k fetch && $(LAB) $$run test -timeout 20m ./internal/abicheck ./provider/mlx5 && \
+		$(LAB) $$run test -timeout 20m -run 'TestPingPongAdapter|TestAdapterRemoval' ./tests/interop ./tests/faults/harness && \
+		$(LAB) --kernel $$k --nic connectx,connectx-ib test -timeout 20m -run TestAdapter ./tests/rdmadev || failed="$$failed $$k"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
 	$(LAB) --userland sid fetch
 	$(LAB) --nic connectx --userland sid test -v -timeout 20m -run AgainstC ./provider/mlx5
