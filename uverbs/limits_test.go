@@ -80,3 +80,18 @@ func TestLimitsAreNamed(t *testing.T) {
 		}
 	})
 }
+
+// TestQueryCap queries QPs of several sizes for what they were created with.
+func TestQueryCap(t *testing.T) {
+	labtest.Each(t, func(t *testing.T, device string) {
+		ctx := labtest.OpenDevice(t, device)
+		pd := labtest.Made(ctx.AllocPD())(t)
+		cq := labtest.Made(ctx.CreateCQ(uverbs.CQOptions{Depth: 8}))(t)
+		for _, want := range []verbs.QPCap{{}, {MaxSendWR: 5, MaxRecvWR: 3, MaxSendSGE: 2, MaxRecvSGE: 3, MaxInline: 40}} {
+			qp := labtest.Made(pd.CreateQP(uverbs.QPOptions{SendCQ: cq, RecvCQ: cq, Cap: want}))(t)
+			if got := labtest.Must(qp.Query())(t).Cap; got != qp.Cap() || got.MaxSendWR < want.MaxSendWR || got.MaxRecvSGE < want.MaxRecvSGE {
+				t.Errorf("%+v was queried, the QP has %+v, asked for were %+v", got, qp.Cap(), want)
+			}
+		}
+	})
+}

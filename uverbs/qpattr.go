@@ -108,10 +108,7 @@ func (q *QP) query() (verbs.QPAttr, error) {
 		MaxRDAtomic: r.MaxRdAtomic, MaxDestRDAtomic: r.MaxDestRdAtomic, MinRNRTimer: r.MinRnrTimer,
 		Port: r.PortNum, AltPort: r.AltPortNum, Timeout: r.Timeout, AltTimeout: r.AltTimeout,
 		RetryCount: r.RetryCnt, RNRRetry: r.RnrRetry,
-		Cap: verbs.QPCap{
-			MaxSendWR: int(r.MaxSendWr), MaxRecvWR: int(r.MaxRecvWr),
-			MaxSendSGE: int(r.MaxSendSge), MaxRecvSGE: int(r.MaxRecvSge), MaxInline: int(r.MaxInlineData),
-		},
+		Cap:       q.cap, // mlx5 of the kernel reports no sizes of queues for sends of programs
 		SignalAll: r.SqSigAll != 0,
 	}, nil
 }

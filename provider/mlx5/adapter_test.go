@@ -308,3 +308,14 @@ func TestQueuesFull(t *testing.T) {
 		}
 	})
 }
+
+// TestResizeSRQ shows that the kernel refuses to resize an SRQ.
+func TestResizeSRQ(t *testing.T) {
+	kinds(t, func(t *testing.T) {
+		pd := labtest.Made(labtest.OpenDevice(t, labtest.MLX5).AllocPD())(t)
+		srq := labtest.Made(pd.CreateSRQ(uverbs.SRQOptions{MaxWR: 8}))(t)
+		if err := srq.Resize(16); !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("%v, want a refusal that matches errors.ErrUnsupported", err)
+		}
+	})
+}

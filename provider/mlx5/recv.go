@@ -1,10 +1,13 @@
 package mlx5
 
 import (
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"unsafe"
 
 	"github.com/goverbs/verbs"
+	"github.com/goverbs/verbs/internal/unix"
 	"github.com/goverbs/verbs/mmap"
 	"github.com/goverbs/verbs/provider"
 )
@@ -170,9 +173,14 @@ func (q *RecvQueue) Cap() int { return int(q.most) }
 // SetLimit implements [provider.RecvQueue] for an SRQ.
 func (q *RecvQueue) SetLimit(_ int, set func(provider.UHW) error) error { return set(provider.UHW{}) }
 
-// Resize implements [provider.Resizer]: it lets the kernel refuse.
+// Resize implements [provider.Resizer]: it lets the kernel refuse, which does so as if the size were
+// wrong (mlx5_ib_modify_srq).
 func (q *RecvQueue) Resize(size int, resize func(int, provider.UHW) error) error {
-	return resize(size, provider.UHW{})
+	err := resize(size, provider.UHW{})
+	if errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("mlx5 does not resize SRQs: %w", errors.ErrUnsupported)
+	}
+	return err
 }
 
 // Settle implements [provider.Stateful]. The send queue's has removed the completions.
