@@ -27,7 +27,8 @@ type contextCore struct {
 	dev           *provider.Device
 	driverContext provider.Context // the driver's
 	async         *event.File
-	loss          *event.File // see watchLoss
+	loss          *event.File   // see watchLoss
+	watched       chan struct{} // closed when watchLoss has ended
 	lost          atomic.Bool
 	vectors       uint32
 
@@ -60,7 +61,7 @@ func (d Device) fail(err error) error {
 // open makes a Context of an open device file, which already has a kernel context if it
 // is imported. It takes over the file, and closes it if it fails.
 func (d Device) open(fd int, imported bool) (*Context, error) {
-	core := &contextCore{device: d, file: sys.File{FD: fd}, vectors: 1, asyncSem: make(chan struct{}, 1), registry: &registry{entries: map[uint64]entry{}}}
+	core := &contextCore{device: d, file: sys.File{FD: fd}, vectors: 1, asyncSem: make(chan struct{}, 1), watched: make(chan struct{}), registry: &registry{entries: map[uint64]entry{}}}
 	if err := core.setup(imported); err != nil {
 		unix.Close(fd)
 		return nil, err
@@ -71,6 +72,7 @@ func (d Device) open(fd int, imported bool) (*Context, error) {
 	c.obj = newObject(d.Name, objectName{}, func() error {
 		core.async.Close()
 		core.loss.Close()
+		<-core.watched // it looks at queues, of which none is open any more
 		core.driverContext.Release()
 		unix.Close(fd) // the file is closed even if this fails
 		return nil

@@ -15,6 +15,7 @@ import (
 // closed. Of a removed device, the kernel destroys the files of events last: it does not
 // touch the queues any more.
 func (c *contextCore) watchLoss() {
+	defer close(c.watched)
 	var desc abi.IbUverbsAsyncEventDesc
 	for verbs.AsyncEventType(desc.EventType) != verbs.EventDeviceFatal {
 		err := c.loss.Sleep(context.Background(), time.Time{}, func(fd int) error {
